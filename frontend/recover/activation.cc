@@ -1,0 +1,102 @@
+#include <cmath>
+#include <numbers>
+
+#include "frontend/recover/patterns.h"
+
+namespace shardc::recover {
+namespace {
+
+bool IsPolynomial(const Value* x, const Value* v, const Polynomial& expected) {
+  std::optional<Polynomial> p = PolynomialIn(x, v);
+  if (!p) return false;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (expected[i] == 0 ? (*p)[i] != 0 : !Close((*p)[i], expected[i])) return false;
+  }
+  return true;
+}
+
+// The erf or tanh inside a factor c * (1 + f), else null.
+Op* FindFunction(const Value* v, int depth = 4) {
+  Op* op = v->producer;
+  if (op == nullptr || depth == 0) return nullptr;
+  if (op->name() == "erf" || op->name() == "tanh") return op;
+  if (op->name() != "add" && op->name() != "mul" && op->name() != "div") return nullptr;
+  for (const Value* operand : op->operands) {
+    if (Op* found = FindFunction(operand, depth - 1)) return found;
+  }
+  return nullptr;
+}
+
+// x * c * (1 + f(x)) with c = 0.5 in all, f the erf of Hendrycks & Gimpel 2016 (eq. 1) or its tanh
+// form.
+Value* MatchGelu(Builder& b, Value* scaled_x, Value* factor, double scale) {
+  Op* f = FindFunction(factor);
+  if (f == nullptr) return nullptr;
+  std::optional<Polynomial> outer = PolynomialIn(f->result(), factor);
+  if (!outer || (*outer)[0] == 0 || !Close((*outer)[1], (*outer)[0]) || (*outer)[2] != 0 ||
+      (*outer)[3] != 0) {
+    return nullptr;
+  }
+  scale *= (*outer)[0];
+  const double root = std::sqrt(2 / std::numbers::pi);
+  const Polynomial tanh_form = {0, root, 0, root * 0.044715};
+  const Polynomial erf_form = {0, std::numbers::sqrt2 / 2, 0, 0};
+  // x may itself be a scaled value: every way to read it is tried.
+  for (Value* x = scaled_x; x != nullptr;) {
+    bool tanh = f->name() == "tanh";
+    if (Close(scale, 0.5) && IsPolynomial(x, f->operands[0], tanh ? tanh_form : erf_form)) {
+      return b.Make("gelu", {x}, {{"approximate", std::string(tanh ? "tanh" : "none")}});
+    }
+    std::optional<std::pair<Value*, double>> inner = ScaledBy(x);
+    if (inner) scale *= inner->second;
+    x = inner ? inner->first : nullptr;
+  }
+  return nullptr;
+}
+
+Value* RecoverGelu(Builder& b, Op* op) {
+  if (op->name() != "mul" && op->name() != "div") return nullptr;
+  Value* v = op->result();
+  double scale = 1;
+  // Scalars outside of the product.
+  for (auto inner = ScaledBy(v); inner; inner = ScaledBy(v)) {
+    scale *= inner->second;
+    v = inner->first;
+  }
+  Op* product = ProducedBy(v, "mul");
+  for (int i = 0; product != nullptr && i < 2; ++i) {
+    Value* gelu = MatchGelu(b, product->operands[i], product->operands[1 - i], scale);
+    if (gelu != nullptr && gelu->type.shape == op->out().shape) return gelu;
+  }
+  return nullptr;
+}
+
+// The y of sigmoid(y), written as such or as 1 / (1 + exp(-y)).
+Value* SigmoidOf(const Value* v) {
+  if (Op* sigmoid = ProducedBy(v, "sigmoid")) return sigmoid->operands[0];
+  const Value* denominator = nullptr;
+  if (Op* reciprocal = ProducedBy(v, "reciprocal")) denominator = reciprocal->operands[0];
+  if (Op* div = ProducedBy(v, "div"); div && IsSplat(div->operands[0], 1))
+    denominator = div->operands[1];
+  Op* add = denominator ? ProducedBy(denominator, "add") : nullptr;
+  for (int i = 0; add != nullptr && i < 2; ++i) {
+    Op* exp = ProducedBy(add->operands[i], "exp");
+    Op* neg = exp ? ProducedBy(exp->operands[0], "neg") : nullptr;
+    if (neg && IsSplat(add->operands[1 - i], 1)) return neg->operands[0];
+  }
+  return nullptr;
+}
+
+Value* RecoverSilu(Builder& b, Op* op) {
+  if (op->name() != "mul") return nullptr;
+  for (int i = 0; i < 2; ++i) {
+    if (SigmoidOf(op->operands[1 - i]) == op->operands[i]) return b.Make("silu", {op->operands[i]});
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool RecoverActivations(Graph& graph) { return ApplyRules(graph, {RecoverGelu, RecoverSilu}); }
+
+}  // namespace shardc::recover

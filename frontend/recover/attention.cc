@@ -1,0 +1,155 @@
+// matmul(softmax(matmul(q, k^T) with scale and mask), v) -> attention.
+#include <algorithm>
+#include <limits>
+
+#include "frontend/recover/attention_mask.h"
+#include "frontend/recover/patterns.h"
+
+namespace shardc::recover {
+namespace {
+
+// Walks from the softmax's operand back to the score matmul; `steps` come in that order.
+Op* FindScores(Value* v, std::vector<MaskStep>& steps, int depth = 12) {
+  Op* op = v->producer;
+  if (op == nullptr || depth == 0) return nullptr;
+  if (op->name() == "matmul" || op->name() == "matmul_nt") return op;
+  auto follow = [&](Value* next, MaskStep step) -> Op* {
+    if (next->type.shape != v->type.shape) return nullptr;
+    steps.push_back(step);
+    Op* found = FindScores(next, steps, depth - 1);
+    if (found == nullptr) steps.pop_back();
+    return found;
+  };
+  if (auto scaled = ScaledBy(v)) {
+    return follow(scaled->first, {MaskStep::kScale, nullptr, false, scaled->second});
+  }
+  if (op->name() == "add") {
+    for (int i = 0; i < 2; ++i) {
+      if (Op* found = follow(op->operands[i], {MaskStep::kAdd, op->operands[1 - i]})) return found;
+    }
+  }
+  if (op->name() == "where") {
+    for (int i = 1; i <= 2; ++i) {
+      std::optional<double> fill = SplatOf(op->operands[3 - i]);
+      if (!fill) continue;
+      MaskStep step = {MaskStep::kKeep, op->operands[0], i == 2, *fill};
+      if (Op* found = follow(op->operands[i], step)) return found;
+    }
+  }
+  return nullptr;
+}
+
+// v without the scalars that multiply it, also those before a transpose or reshape.
+Value* Unscaled(Builder& b, Value* v, double& scale) {
+  if (auto scaled = ScaledBy(v)) {
+    scale *= scaled->second;
+    return Unscaled(b, scaled->first, scale);
+  }
+  Op* op = v->producer;
+  if (op == nullptr || (op->name() != "transpose" && op->name() != "reshape")) return v;
+  Value* inner = Unscaled(b, op->operands[0], scale);
+  if (inner == op->operands[0]) return v;
+  return b.Make(op->name(), {inner}, op->attrs);
+}
+
+// The softmax whose result p is; `guard`: NaNs in it are replaced by zeros.
+Op* FindSoftmax(const Graph& graph, Value* p, bool& guard) {
+  if (Op* where = ProducedBy(p, "where")) {
+    Op* is_nan = ProducedBy(where->operands[0], "is_nan");
+    guard = is_nan && is_nan->operands[0] == where->operands[2] && IsSplat(where->operands[1], 0);
+    // The probabilities must not be wanted elsewhere: they would be computed twice.
+    if (!guard || CountUses(graph, p) != 1 || CountUses(graph, where->operands[2]) != 2)
+      return nullptr;
+    p = where->operands[2];
+  } else if (CountUses(graph, p) != 1) {
+    return nullptr;
+  }
+  Op* softmax = ProducedBy(p, "softmax");
+  if (softmax == nullptr) return nullptr;
+  int64_t axis = softmax->attrs.Int("axis"), rank = p->type.rank();
+  return axis == rank - 1 || axis == -1 ? softmax : nullptr;
+}
+
+// [n, s, d] as [n, 1, s, d]: attention over matrices that were never split by batch and head.
+Value* AsRank4(Builder& b, Value* v) {
+  const Shape& s = v->type.shape;
+  return s.size() == 4 ? v : b.Reshape(v, {s[0], 1, s[1], s[2]});
+}
+
+bool FormsAttention(const Shape& q, const Shape& k, const Shape& v) {
+  bool heads = q[1] == k[1] || k[1] == 1;
+  return q[0] == k[0] && heads && q[3] == k[3] && v[0] == k[0] && v[1] == k[1] && v[2] == k[2];
+}
+
+Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
+  if (op->name() != "matmul") return nullptr;
+  const int rank = op->out().rank();
+  if ((rank != 3 && rank != 4) || op->in(1).rank() != rank) return nullptr;
+  bool guard = false;
+  Op* softmax = FindSoftmax(b.graph(), op->operands[0], guard);
+  if (softmax == nullptr) return nullptr;
+  std::vector<MaskStep> steps;
+  Op* scores = FindScores(softmax->operands[0], steps);
+  if (scores == nullptr || scores->in(0).rank() != rank || scores->in(1).rank() != rank)
+    return nullptr;
+  if (rank == 3 && std::any_of(steps.begin(), steps.end(), [](const MaskStep& s) {
+        return s.value != nullptr && s.value->type.rank() == 3 && s.value->type.shape[0] != 1;
+      })) {
+    return nullptr;
+  }
+  std::reverse(steps.begin(), steps.end());
+
+  double scale = 1;
+  Value* q = AsRank4(b, Unscaled(b, scores->operands[0], scale));
+  Value* k = AsRank4(b, Unscaled(b, scores->operands[1], scale));
+  if (scores->name() == "matmul") k = b.Transpose(k, {0, 1, 3, 2});
+  Value* v = AsRank4(b, op->operands[1]);
+  if (!FormsAttention(q->type.shape, k->type.shape, v->type.shape)) return nullptr;
+  TensorType type(softmax->out().dtype,
+                  {q->type.shape[0], q->type.shape[1], q->type.shape[2], k->type.shape[2]});
+  std::optional<RecoveredMask> mask = RecoverMask(b, type, steps, guard);
+  if (!mask) return nullptr;
+  std::vector<Value*> operands = {q, k, v};
+  if (mask->mask) operands.push_back(mask->mask);
+  Attributes attrs = {
+      {"scale", scale * mask->scale}, {"causal", mask->causal}, {"layout", std::string("bhsd")}};
+  Value* o = b.Create("attention", std::move(operands), std::move(attrs))->result();
+  return b.Reshape(o, op->out().shape);
+}
+
+bool StatisticsUnused(const Op* op) { return op->results[1]->users.empty(); }
+
+// An attention of the model's own (ONNX has one) whose mask holds a triangle.
+Value* RecoverCausal(Builder& b, Op* op) {
+  if (op->name() != "attention" || op->operands.size() < 4 || op->attrs.Bool("causal") ||
+      !StatisticsUnused(op)) {
+    return nullptr;
+  }
+  int sequence = op->attrs.String("layout") == "bshd" ? 1 : 2;
+  const Shape &q = op->in(0).shape, &k = op->in(1).shape;
+  TensorType scores(op->in(0).dtype, {q[0], q[3 - sequence], q[sequence], k[sequence]});
+  Value* mask = op->operands[3];
+  MaskStep step = {MaskStep::kAdd, mask};
+  if (mask->type.dtype == DType::kBool) {
+    step = {MaskStep::kKeep, mask, false, -std::numeric_limits<double>::infinity()};
+  }
+  // A row that sees no key is zero by the op's own definition: as if guarded.
+  std::optional<RecoveredMask> found = RecoverMask(b, scores, {step}, true);
+  if (!found || (found->mask != nullptr && !found->causal)) return nullptr;
+  std::vector<Value*> operands(op->operands.begin(), op->operands.begin() + 3);
+  if (found->mask) operands.push_back(found->mask);
+  Attributes attrs = op->attrs;
+  attrs.Set("causal", found->causal);
+  return b.Create("attention", std::move(operands), std::move(attrs))->result();
+}
+
+}  // namespace
+
+bool RecoverAttention(Graph& graph) {
+  bool changed = ApplyRules(graph, {RecoverScoresSoftmaxValues});
+  Simplify(graph);
+  changed |= ApplyRules(graph, {RecoverCausal});
+  return ChooseAttentionLayout(graph) || changed;
+}
+
+}  // namespace shardc::recover

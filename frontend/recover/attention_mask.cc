@@ -1,0 +1,316 @@
+#include "frontend/recover/attention_mask.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ir/op_def.h"
+
+namespace shardc::recover {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// exp of a score this far below the row's maximum is zero in every float type (exp(-746) is zero in
+// f64).
+constexpr double kNever = -1e4;
+// A value this large absorbs any score that is added to it, in f64 too.
+constexpr double kAbsorbing = -1e30;
+
+// The data of v where it follows from constants alone.
+std::optional<HostTensor> Evaluate(const Value* v, int depth = 16) {
+  constexpr int64_t kMaxElements = int64_t{1} << 26;
+  if (const HostTensor* data = ConstantOf(v)) return *data;
+  const Op* op = v->producer;
+  if (op == nullptr || depth == 0 || !op->def->reference || op->operands.empty() ||
+      op->results.size() != 1 || v->type.num_elements() > kMaxElements) {
+    return std::nullopt;
+  }
+  std::vector<HostTensor> operands;
+  for (const Value* operand : op->operands) {
+    std::optional<HostTensor> data = Evaluate(operand, depth - 1);
+    if (!data) return std::nullopt;
+    operands.push_back(*std::move(data));
+  }
+  HostTensor result(v->type.dtype, v->type.shape);
+  std::vector<TensorView> in;
+  for (HostTensor& t : operands) in.push_back({t.raw(), t.dtype(), t.shape()});
+  std::vector<TensorView> out = {{result.raw(), result.dtype(), result.shape()}};
+  KernelCall call;
+  call.attrs = &op->attrs;
+  call.in = in;
+  call.out = out;
+  op->def->reference(call);
+  return result;
+}
+
+// Exporters fold the batch into masks: leading dims along which nothing changes become 1.
+HostTensor Compact(HostTensor data) {
+  Shape shape = data.shape();
+  int64_t bytes = data.bytes();
+  for (int64_t& dim : shape) {
+    if (dim == 0) break;
+    int64_t slice = bytes / dim;
+    bool same = true;
+    for (int64_t i = 1; i < dim && same; ++i) {
+      same = std::equal(data.raw(), data.raw() + slice, data.raw() + i * slice);
+    }
+    if (!same) break;
+    dim = 1;
+    bytes = slice;
+  }
+  HostTensor out(data.dtype(), shape);
+  std::copy_n(data.raw(), bytes, out.raw());
+  return out;
+}
+
+// Masks broadcast by themselves, so that a large broadcast need not be evaluated.
+Value* WithoutBroadcast(Value* v) {
+  while (Op* broadcast = ProducedBy(v, "broadcast_to")) v = broadcast->operands[0];
+  return v;
+}
+
+// Which keys each query may see, [b, h, s, t] with dims of 1 where it does not vary.
+struct Keep {
+  Shape shape = {1, 1, 1, 1};
+  std::vector<char> bits = {1};
+
+  char At(int64_t b, int64_t h, int64_t s, int64_t t) const {
+    auto index = [&](int d, int64_t i) { return shape[d] == 1 ? 0 : i; };
+    return bits[((index(0, b) * shape[1] + index(1, h)) * shape[2] + index(2, s)) * shape[3] +
+                index(3, t)];
+  }
+  template <typename F>
+  bool AllRows(int64_t s, F holds) const {  // holds(b, h, s) for every row that differs
+    for (int64_t b = 0; b < shape[0]; ++b) {
+      for (int64_t h = 0; h < shape[1]; ++h) {
+        for (int64_t i = 0; i < s; ++i) {
+          if (!holds(b, h, i)) return false;
+        }
+      }
+    }
+    return true;
+  }
+  bool EveryRowSees(int64_t s, int64_t t) const {
+    return AllRows(s, [&](int64_t b, int64_t h, int64_t i) {
+      for (int64_t j = 0; j < t; ++j) {
+        if (At(b, h, i, j)) return true;
+      }
+      return false;
+    });
+  }
+  bool IsCausal(int64_t s, int64_t t) const {
+    return AllRows(s, [&](int64_t b, int64_t h, int64_t i) {
+      for (int64_t j = 0; j < t; ++j) {
+        if (At(b, h, i, j) != (j <= i + t - s)) return false;
+      }
+      return true;
+    });
+  }
+  bool All() const {
+    return std::all_of(bits.begin(), bits.end(), [](char c) { return c != 0; });
+  }
+  void And(const Shape& other_shape, const std::vector<char>& other_bits) {
+    Keep other{Shape(4 - other_shape.size(), 1), other_bits},
+        out{*Broadcast(shape, other_shape), {}};
+    other.shape.insert(other.shape.end(), other_shape.begin(), other_shape.end());
+    for (int64_t b = 0; b < out.shape[0]; ++b) {
+      for (int64_t h = 0; h < out.shape[1]; ++h) {
+        for (int64_t i = 0; i < out.shape[2]; ++i) {
+          for (int64_t j = 0; j < out.shape[3]; ++j) {
+            out.bits.push_back(At(b, h, i, j) && other.At(b, h, i, j));
+          }
+        }
+      }
+    }
+    *this = std::move(out);
+  }
+};
+
+// A condition that depends on the model's inputs.
+struct Condition {
+  Value* value;
+  bool negated;
+};
+
+class MaskRecovery {
+ public:
+  MaskRecovery(Builder& builder, const TensorType& scores, bool nan_guard)
+      : b_(builder), scores_(scores.shape), dtype_(scores.dtype), nan_guard_(nan_guard) {}
+
+  std::optional<RecoveredMask> Run(const std::vector<MaskStep>& steps) {
+    RecoveredMask out;
+    for (const MaskStep& step : steps) {
+      if (step.kind == MaskStep::kScale) out.scale *= step.number;
+    }
+    if (!Collect(steps)) return std::nullopt;
+    int64_t s = scores_[2], t = scores_[3];
+    // Rows that see no key give zero here and in the model: both minus infinity and the guard.
+    bool guarded = nan_guard_ && all_infinite_;
+    bool exact = plain_ && (guarded || (computed_.empty() && keep_.EveryRowSees(s, t)));
+    if (!exact) {
+      out.mask = Additive(steps);
+      return out.mask || steps.empty() ? std::optional(out) : std::nullopt;
+    }
+    out.causal = has_constant_ && keep_.IsCausal(s, t);
+    if (!out.causal && !keep_.All()) out.mask = KeepConstant();
+    for (const Condition& c : computed_) {
+      Value* condition = c.negated ? b_.Make("not", {c.value}) : c.value;
+      out.mask = out.mask ? b_.Make("and", {out.mask, condition}) : condition;
+    }
+    return out;
+  }
+
+ private:
+  // Sorts the steps into constant and computed conditions. `plain_` stays true while every step
+  // only decides which keys are seen. False: a shape does not fit.
+  bool Collect(const std::vector<MaskStep>& steps) {
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const MaskStep& step = steps[i];
+      if (step.kind == MaskStep::kScale) continue;
+      std::optional<Shape> joint = Broadcast(step.value->type.shape, scores_);
+      if (!joint || *joint != scores_) return false;
+      double after = 1;
+      for (size_t j = i + 1; j < steps.size(); ++j) {
+        if (steps[j].kind == MaskStep::kScale) after *= steps[j].number;
+      }
+      if (!(after > 0)) return false;
+      if (step.kind == MaskStep::kKeep) {
+        AddCondition(step.value, step.negated, step.number * after);
+      } else {
+        AddBias(step.value, after);
+      }
+    }
+    return true;
+  }
+
+  void AddFill(double fill) {
+    plain_ &= fill <= kNever;
+    all_infinite_ &= fill == -kInfinity;
+  }
+
+  void AddCondition(Value* value, bool negated, double fill) {
+    AddFill(fill);
+    AddTerm(value, negated);
+  }
+
+  void AddTerm(Value* value, bool negated) {
+    value = WithoutBroadcast(value);
+    if (Op* inverse = ProducedBy(value, "not")) return AddTerm(inverse->operands[0], !negated);
+    // Both parts of a conjunction, so that a triangle within it is found.
+    if (Op* both = ProducedBy(value, "and"); both && !negated && !Evaluate(value)) {
+      AddTerm(both->operands[0], false);
+      return AddTerm(both->operands[1], false);
+    }
+    std::optional<HostTensor> data = Evaluate(value);
+    if (!data) return computed_.push_back({value, negated});
+    data = Compact(*std::move(data));
+    std::vector<char> bits;
+    for (int64_t i = 0; i < data->num_elements(); ++i) {
+      bits.push_back((data->AsDouble(i) != 0) != negated);
+    }
+    keep_.And(data->shape(), bits);
+    visible_.And(data->shape(), bits);
+    has_constant_ = true;
+  }
+
+  void AddBias(Value* value, double after) {
+    value = WithoutBroadcast(value);
+    if (std::optional<HostTensor> data = Evaluate(value)) {
+      data = Compact(*std::move(data));
+      std::vector<char> zero, visible;
+      for (int64_t i = 0; i < data->num_elements(); ++i) {
+        double v = data->AsDouble(i) * after;
+        zero.push_back(v == 0);
+        visible.push_back(v > kAbsorbing);
+        if (v != 0) AddFill(v);
+      }
+      keep_.And(data->shape(), zero);
+      visible_.And(data->shape(), visible);
+      has_constant_ = true;
+      return;
+    }
+    Op* where = ProducedBy(value, "where");
+    for (int i = 1; where != nullptr && i <= 2; ++i) {
+      std::optional<double> fill = SplatOf(where->operands[3 - i]);
+      if (!fill || !IsSplat(where->operands[i], 0)) continue;
+      return AddCondition(where->operands[0], i == 2, *fill * after);
+    }
+    plain_ = false;
+  }
+
+  Value* KeepConstant() {
+    HostTensor data(DType::kBool, keep_.shape);
+    for (int64_t i = 0; i < data.num_elements(); ++i) data.SetDouble(i, keep_.bits[i]);
+    return b_.Constant(std::move(data));
+  }
+
+  // The mask that is added to the scaled scores to give exactly what the model computes: it may
+  // hold any finite values. A fill that replaces a score must absorb it. Null where a row of minus
+  // infinities, NaN in the model, cannot be excluded.
+  Value* Additive(const std::vector<MaskStep>& steps) {
+    // Infinities are harmless in constants that leave every row a key; NaN must not come from
+    // elsewhere.
+    bool rows_see = visible_.EveryRowSees(scores_[2], scores_[3]);
+    auto safe = [&](Value* v) { return nan_guard_ || (rows_see && Evaluate(WithoutBroadcast(v))); };
+    Value* mask = nullptr;
+    for (const MaskStep& step : steps) {
+      if (step.kind == MaskStep::kScale) {
+        if (mask) mask = b_.Mul(mask, b_.Scalar(mask->type.dtype, step.number));
+      } else if (step.kind == MaskStep::kAdd) {
+        if (!safe(step.value) && MayBeInfinite(step.value)) return nullptr;
+        mask = mask ? b_.Add(mask, step.value) : step.value;
+      } else {
+        if (step.number > kAbsorbing) return nullptr;
+        if (step.number == -kInfinity && !safe(step.value)) return nullptr;
+        DType dtype = mask ? mask->type.dtype : dtype_;
+        Value* fill = b_.Scalar(dtype, step.number);
+        Value* otherwise = mask ? mask : b_.Scalar(dtype, 0);
+        mask = b_.Make("where", {step.value, step.negated ? fill : otherwise,
+                                 step.negated ? otherwise : fill});
+      }
+    }
+    // With the guard, a row of finite fills is uniform in the model and here; one of infinities is
+    // zero in both. Rows that mix them see a key.
+    return mask;
+  }
+
+  // Whether minus infinity can be among the elements.
+  static bool MayBeInfinite(const Value* v, int depth = 12) {
+    if (!IsFloat(v->type.dtype)) return false;
+    if (const HostTensor* data = ConstantOf(v)) {
+      for (int64_t i = 0; i < data->num_elements(); ++i) {
+        if (!std::isfinite(data->AsDouble(i))) return true;
+      }
+      return false;
+    }
+    const Op* op = v->producer;
+    if (op == nullptr || depth == 0) return true;
+    constexpr std::string_view kFiniteOps[] = {"where",        "cast",    "sub",   "mul",
+                                               "neg",          "reshape", "slice", "transpose",
+                                               "broadcast_to", "concat"};
+    if (std::find(std::begin(kFiniteOps), std::end(kFiniteOps), op->name()) ==
+        std::end(kFiniteOps)) {
+      return true;
+    }
+    return std::any_of(op->operands.begin(), op->operands.end(),
+                       [&](const Value* operand) { return MayBeInfinite(operand, depth - 1); });
+  }
+
+  Builder& b_;
+  Shape scores_;
+  DType dtype_;
+  bool nan_guard_;
+  bool plain_ = true, all_infinite_ = true, has_constant_ = false;
+  Keep keep_;     // by the constants, as far as they only decide which keys are seen
+  Keep visible_;  // where the constants add nothing infinite, or nearly so
+  std::vector<Condition> computed_;
+};
+
+}  // namespace
+
+std::optional<RecoveredMask> RecoverMask(Builder& builder, const TensorType& scores,
+                                         const std::vector<MaskStep>& steps, bool nan_guard) {
+  return MaskRecovery(builder, scores, nan_guard).Run(steps);
+}
+
+}  // namespace shardc::recover

@@ -1,0 +1,32 @@
+// What stands between the scores of an attention and its softmax.
+#pragma once
+
+#include <vector>
+
+#include "frontend/recover/match.h"
+
+namespace shardc::recover {
+
+// One step from the score matmul towards the softmax.
+struct MaskStep {
+  enum Kind { kScale, kAdd, kKeep } kind = kScale;
+  Value* value =
+      nullptr;           // kAdd: what is added; kKeep: bool, false where `fill` replaces the score
+  bool negated = false;  // kKeep: the condition is true where the score is replaced
+  double number = 1;     // kScale: the factor; kKeep: the fill
+};
+
+struct RecoveredMask {
+  bool causal = false;
+  Value* mask = nullptr;  // null: none
+  double scale = 1;       // all scales together
+};
+
+// `scores` is the type of the scores, [b, h, s, t]; `nan_guard`: NaNs of the softmax are replaced
+// by zeros. The attention op gives zero where a row sees no key, so nothing comes back where such a
+// row is possible and the model would give something else. Ops that the mask needs are built
+// through the builder.
+std::optional<RecoveredMask> RecoverMask(Builder& builder, const TensorType& scores,
+                                         const std::vector<MaskStep>& steps, bool nan_guard);
+
+}  // namespace shardc::recover

@@ -1,0 +1,61 @@
+#include <map>
+#include <string>
+#include <unordered_map>
+
+#include "frontend/recover/patterns.h"
+#include "ir/op_def.h"
+
+namespace shardc::recover {
+namespace {
+
+size_t Combine(size_t seed, size_t value) {
+  return seed ^ (value + 0x9e3779b97f4a7c15 + (seed << 6) + (seed >> 2));
+}
+
+// Attributes are left out but for constants' data: the few ops of equal operands are compared in
+// full.
+size_t HashOf(const Op& op) {
+  size_t hash = std::hash<std::string_view>()(op.name());
+  for (const Value* v : op.operands) hash = Combine(hash, std::hash<const void*>()(v));
+  if (const Attribute* a = op.attrs.Find("value"); a && std::holds_alternative<TensorPtr>(*a)) {
+    const HostTensor& t = *std::get<TensorPtr>(*a);
+    std::string_view bytes(reinterpret_cast<const char*>(t.raw()), static_cast<size_t>(t.bytes()));
+    hash = Combine(hash, std::hash<std::string_view>()(bytes));
+  }
+  return hash;
+}
+
+bool SameOp(const Op& a, const Op& b) {
+  return a.def == b.def && a.phase == b.phase && a.operands == b.operands && a.attrs == b.attrs;
+}
+
+}  // namespace
+
+bool MergeEqualOps(Graph& graph) {
+  std::unordered_multimap<size_t, Op*> seen;
+  bool changed = false;
+  for (const auto& owned : graph.ops()) {
+    Op* op = owned.get();
+    if (op->def->side_effect || op->def->is_state || op->def->communicates || op->results.empty()) {
+      continue;
+    }
+    size_t hash = HashOf(*op);
+    auto [begin, end] = seen.equal_range(hash);
+    Op* earlier = nullptr;
+    for (auto it = begin; it != end && earlier == nullptr; ++it) {
+      if (SameOp(*it->second, *op)) earlier = it->second;
+    }
+    if (earlier == nullptr) {
+      seen.emplace(hash, op);
+      continue;
+    }
+    for (size_t i = 0; i < op->results.size(); ++i) {
+      graph.ReplaceAllUses(op->results[i], earlier->results[i]);
+    }
+    changed = true;
+  }
+  graph.EraseDead();
+  return changed;
+}
+
+}  // namespace shardc::recover

@@ -1,0 +1,158 @@
+#include "frontend/recover/match.h"
+
+#include <algorithm>
+
+#include "ir/op_def.h"
+
+namespace shardc::recover {
+
+bool ApplyRules(Graph& graph, std::initializer_list<Rule> rules) {
+  bool changed = false;
+  for (bool again = true; again;) {
+    again = false;
+    for (Op* op = graph.ops().empty() ? nullptr : graph.ops().front().get(); op != nullptr;
+         op = graph.Next(op)) {
+      if (op->results.empty()) continue;
+      for (Rule rule : rules) {
+        bool used = std::any_of(op->results.begin(), op->results.end(),
+                                [&](const Value* v) { return graph.HasUses(v); });
+        if (!used) break;
+        Builder builder(graph, op);
+        builder.site = op->site;
+        builder.phase = op->phase;
+        Value* value = rule(builder, op);
+        if (value == nullptr || value == op->result()) continue;
+        SHARDC_CHECK(value->type.SameTensor(op->out()), op->name(), " at ", op->site);
+        if (value->name.empty()) value->name = op->result()->name;
+        graph.ReplaceAllUses(op->result(), value);
+        again = true;
+      }
+    }
+    graph.EraseDead();
+    changed |= again;
+  }
+  return changed;
+}
+
+Op* ProducedBy(const Value* v, std::string_view op) {
+  return v->producer != nullptr && v->producer->name() == op ? v->producer : nullptr;
+}
+
+bool IsParam(const Value* v) { return ProducedBy(v, "param") != nullptr; }
+
+const HostTensor* ConstantOf(const Value* v) {
+  Op* op = ProducedBy(v, "constant");
+  return op ? &op->attrs.Tensor("value") : nullptr;
+}
+
+std::optional<double> SplatOf(const Value* v) {
+  while (v->producer != nullptr) {
+    std::string_view op = v->producer->name();
+    bool same_elements = op == "broadcast_to" || op == "reshape" || op == "slice";
+    bool float_cast = op == "cast" && IsFloat(v->producer->in(0).dtype) && IsFloat(v->type.dtype);
+    if (!same_elements && !float_cast) break;
+    v = v->producer->operands[0];
+  }
+  const HostTensor* data = ConstantOf(v);
+  if (data == nullptr || data->num_elements() == 0) return std::nullopt;
+  const std::byte* first = data->raw();
+  int64_t size = DTypeSize(data->dtype());
+  for (int64_t i = size; i < data->bytes(); i += size) {
+    if (!std::equal(first, first + size, first + i)) return std::nullopt;
+  }
+  return data->AsDouble(0);
+}
+
+bool IsSplat(const Value* v, double value) {
+  std::optional<double> splat = SplatOf(v);
+  return splat && *splat == value;
+}
+
+std::optional<std::pair<Value*, double>> ScaledBy(const Value* v) {
+  Op* op = v->producer;
+  if (op == nullptr || !IsFloat(v->type.dtype)) return std::nullopt;
+  bool mul = op->name() == "mul", div = op->name() == "div";
+  if (!mul && !div) return std::nullopt;
+  for (int i = 0; i < (mul ? 2 : 1); ++i) {
+    std::optional<double> c = SplatOf(op->operands[1 - i]);
+    if (!c || op->in(i).shape != v->type.shape) continue;
+    return std::pair(op->operands[i], mul ? *c : 1 / *c);
+  }
+  return std::nullopt;
+}
+
+Value* SquareOf(const Value* v) {
+  if (Op* mul = ProducedBy(v, "mul")) {
+    return mul->operands[0] == mul->operands[1] ? mul->operands[0] : nullptr;
+  }
+  Op* pow = ProducedBy(v, "pow");
+  return pow && IsSplat(pow->operands[1], 2) && pow->in(0).shape == v->type.shape ? pow->operands[0]
+                                                                                  : nullptr;
+}
+
+namespace {
+
+std::optional<Polynomial> Product(const Polynomial& a, const Polynomial& b) {
+  Polynomial out{};
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t j = 0; j < b.size(); ++j) {
+      if (a[i] == 0 || b[j] == 0) continue;
+      if (i + j >= out.size()) return std::nullopt;
+      out[i + j] += a[i] * b[j];
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<Polynomial> PolynomialIn(const Value* x, const Value* v, int depth) {
+  if (v == x) return Polynomial{0, 1, 0, 0};
+  if (std::optional<double> c = SplatOf(v)) return Polynomial{*c, 0, 0, 0};
+  if (v->producer == nullptr || depth == 0 || v->type.shape != x->type.shape) return std::nullopt;
+  const Op& op = *v->producer;
+  auto operand = [&](int i) { return PolynomialIn(x, op.operands[i], depth - 1); };
+  if (op.name() == "neg") {
+    std::optional<Polynomial> a = operand(0);
+    return a ? Product(*a, {-1, 0, 0, 0}) : std::nullopt;
+  }
+  bool add = op.name() == "add", sub = op.name() == "sub", mul = op.name() == "mul";
+  bool div = op.name() == "div", pow = op.name() == "pow";
+  if (!add && !sub && !mul && !div && !pow) return std::nullopt;
+  std::optional<Polynomial> a = operand(0), b = operand(1);
+  if (!a || !b) return std::nullopt;
+  if (mul) return Product(*a, *b);
+  if (div || pow) {
+    std::optional<double> c = SplatOf(op.operands[1]);
+    if (!c) return std::nullopt;
+    if (div) return Product(*a, {1 / *c, 0, 0, 0});
+    if (*c != 1 && *c != 2 && *c != 3) return std::nullopt;
+    std::optional<Polynomial> power = a;
+    for (int i = 1; i < *c && power; ++i) power = Product(*power, *a);
+    return power;
+  }
+  for (size_t i = 0; i < a->size(); ++i) (*a)[i] += add ? (*b)[i] : -(*b)[i];
+  return a;
+}
+
+std::optional<Shape> Broadcast(const Shape& a, const Shape& b) {
+  Shape out(std::max(a.size(), b.size()));
+  for (size_t i = 0; i < out.size(); ++i) {
+    int64_t x = i < a.size() ? a[a.size() - 1 - i] : 1, y = i < b.size() ? b[b.size() - 1 - i] : 1;
+    if (x != y && x != 1 && y != 1) return std::nullopt;
+    out[out.size() - 1 - i] = x == 1 ? y : x;
+  }
+  return out;
+}
+
+bool IsPerm(const Op* transpose, const Ints& perm) {
+  return transpose != nullptr && transpose->attrs.IntList("perm") == perm;
+}
+
+int64_t CountUses(const Graph& graph, const Value* v) {
+  auto is_v = [&](const Output& o) { return o.value == v; };
+  return static_cast<int64_t>(v->users.size()) +
+         std::count_if(graph.outputs.begin(), graph.outputs.end(), is_v);
+}
+
+}  // namespace shardc::recover

@@ -1,0 +1,51 @@
+// What the recovery rules share: looking at values, and running rules over a graph.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "ir/builder.h"
+#include "ir/graph.h"
+
+namespace shardc::recover {
+
+// A rule returns the value that replaces the op's first result, or null. It may add ops before `op`
+// through the builder and must not erase any. One that returns a value for an op with several
+// results has replaced the others, or seen that they are unused.
+using Rule = Value* (*)(Builder& builder, Op* op);
+
+// Applies the rules to every op, in order, again and again until none applies; erases what died.
+// Returns whether anything changed.
+bool ApplyRules(Graph& graph, std::initializer_list<Rule> rules);
+
+// The producer of v if it is an op of that name, else null.
+Op* ProducedBy(const Value* v, std::string_view op);
+bool IsParam(const Value* v);
+// The data of a `constant` op, else null.
+const HostTensor* ConstantOf(const Value* v);
+// The one value that all elements of a constant have; sees through broadcast_to, reshape, slice and
+// casts between float types.
+std::optional<double> SplatOf(const Value* v);
+bool IsSplat(const Value* v, double value);
+// Equal up to the rounding of a constant to float32.
+inline bool Close(double a, double b) { return std::fabs(a - b) <= 1e-6 * std::fabs(b); }
+
+// v = x * c or x / c with a splat c that does not broadcast x: (x, factor).
+std::optional<std::pair<Value*, double>> ScaledBy(const Value* v);
+// The x of x * x or pow(x, 2), else null.
+Value* SquareOf(const Value* v);
+// The coefficients of v as a polynomial in x of degree 3 or less, through add, sub, mul, div, neg
+// and pow.
+using Polynomial = std::array<double, 4>;
+std::optional<Polynomial> PolynomialIn(const Value* x, const Value* v, int depth = 8);
+
+// The numpy shape of a and b together, or nothing when they do not fit.
+std::optional<Shape> Broadcast(const Shape& a, const Shape& b);
+bool IsPerm(const Op* transpose, const Ints& perm);
+int64_t CountUses(const Graph& graph, const Value* v);
+
+}  // namespace shardc::recover

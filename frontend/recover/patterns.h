@@ -1,0 +1,31 @@
+// The steps of pattern recovery, one file each. recover.cc orders them and says why.
+#pragma once
+
+#include "frontend/recover/match.h"
+
+namespace shardc::recover {
+
+// Ops that do nothing, chains of reshapes or transposes, transposed operands of matmul.
+bool Simplify(Graph& graph);
+// Equal ops with equal operands become one.
+bool MergeEqualOps(Graph& graph);
+// [b, s, h] -> [b * s, h] for a matmul and back: the reshapes go below, where they cancel.
+bool LiftLinears(Graph& graph);
+// layer_norm and rms_norm from their chains, with weight and bias.
+bool RecoverNorms(Graph& graph);
+// gelu (tanh and erf) and silu.
+bool RecoverActivations(Graph& graph);
+// gather of a parameter -> embedding; of consecutive constant rows -> slice.
+bool RecoverEmbeddings(Graph& graph);
+// matmul, scale, mask, softmax, matmul -> attention, in its best layout.
+bool RecoverAttention(Graph& graph);
+// kv heads that are not repeated; layout "bshd" where heads came from and go back to [b, s, h, d].
+bool ChooseAttentionLayout(Graph& graph);
+// Two parameters that are the same matrix (or its transpose) become one.
+void MergeTiedParams(Graph& graph);
+// A vector used at several places becomes one parameter for each: exporters merge equal ones.
+void SplitSharedVectors(Graph& graph);
+// `role`, `part` and `transposed` of the params.
+void SetRoles(Graph& graph);
+
+}  // namespace shardc::recover

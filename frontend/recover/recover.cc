@@ -1,0 +1,42 @@
+#include "frontend/recover.h"
+
+#include "frontend/recover/patterns.h"
+
+namespace shardc {
+
+namespace {
+
+void Clean(Graph& graph) {
+  while (recover::Simplify(graph) | recover::MergeEqualOps(graph)) {
+  }
+}
+
+}  // namespace
+
+void RecoverPatterns(Graph& graph) {
+  // Positions and masks that every layer computes for itself become one, and spellings become
+  // alike.
+  Clean(graph);
+  // Chains over the last dim, before lifting moves reshapes into them; and after it, for chains
+  // that had reshapes inside.
+  recover::RecoverNorms(graph);
+  recover::RecoverActivations(graph);
+  if (recover::LiftLinears(graph)) {
+    Clean(graph);
+    recover::RecoverNorms(graph);
+    recover::RecoverActivations(graph);
+  }
+  recover::RecoverEmbeddings(graph);
+  // Wants reshapes and transposes of q, k, v folded, and layout choice wants them gone around the
+  // result.
+  recover::RecoverAttention(graph);
+  // Finds tables and heads as embedding and matmul operands.
+  recover::MergeTiedParams(graph);
+  Clean(graph);
+  // One use is one site only once the chains are ops.
+  recover::SplitSharedVectors(graph);
+  // Reads all of the above.
+  recover::SetRoles(graph);
+}
+
+}  // namespace shardc

@@ -1,0 +1,266 @@
+// What each parameter is for, from structure alone: names differ between exporters.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "frontend/recover/patterns.h"
+#include "ir/op_def.h"
+
+namespace shardc::recover {
+namespace {
+
+bool OneOf(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+Op* ParamBehind(const Value* v) {
+  if (Op* cast = ProducedBy(v, "cast")) v = cast->operands[0];
+  return ProducedBy(v, "param");
+}
+
+// x @ weight (+ bias).
+struct Linear {
+  Op* matmul = nullptr;
+  Op* weight = nullptr;
+  Op* bias = nullptr;
+  Value* out = nullptr;  // with the bias
+};
+
+class RoleFinder {
+ public:
+  explicit RoleFinder(Graph& graph) : graph_(graph) { FindLinears(); }
+
+  void Run() {
+    SetNorms();
+    SetEmbeddings();
+    for (const auto& op : graph_.ops()) {
+      if (op->name() == "attention") SetAttention(op.get());
+    }
+    for (auto& [value, linear] : InOrder()) SetMlp(linear);
+    for (auto& [value, linear] : InOrder()) SetHead(linear);
+  }
+
+ private:
+  void FindLinears() {
+    for (const auto& op : graph_.ops()) {
+      if (!OneOf(op->name(), {"matmul", "matmul_nt"})) continue;
+      Op* weight = ParamBehind(op->operands[1]);
+      if (weight == nullptr || weight->out().rank() != 2) continue;
+      Linear linear{op.get(), weight, nullptr, op->result()};
+      if (CountUses(graph_, op->result()) == 1 && !op->result()->users.empty()) {
+        Op* user = op->result()->users[0];
+        for (int i = 0; user->name() == "add" && i < 2; ++i) {
+          Op* bias = ParamBehind(user->operands[i]);
+          if (bias && bias->out().num_elements() == op->out().shape.back()) {
+            linear.bias = bias;
+            linear.out = user->result();
+          }
+        }
+      }
+      order_.push_back(op->result());
+      linears_[op->result()] = linear;
+    }
+  }
+
+  std::vector<std::pair<Value*, Linear*>> InOrder() {
+    std::vector<std::pair<Value*, Linear*>> out;
+    for (Value* v : order_) out.emplace_back(v, &linears_.at(v));
+    return out;
+  }
+
+  Linear* LinearAt(const Value* v) {
+    auto it = linears_.find(v);
+    return it == linears_.end() ? nullptr : &it->second;
+  }
+
+  static bool HasRole(const Op* param) { return param->attrs.Has("role"); }
+  static std::string RoleOf(const Linear& l) { return l.weight->attrs.String("role", ""); }
+  static void Set(Op* param, const std::string& role, const std::string& part) {
+    if (param == nullptr || HasRole(param)) return;
+    param->attrs.Set("role", role);
+    param->attrs.Set("part", part);
+  }
+  void Set(Linear* linear, const std::string& role) {
+    if (!HasRole(linear->weight)) {
+      Set(linear->weight, role, "weight");
+      if (linear->matmul->name() == "matmul_nt") linear->weight->attrs.Set("transposed", true);
+    }
+    Set(linear->bias, role, "bias");
+  }
+
+  void SetNorms() {
+    for (const auto& op : graph_.ops()) {
+      if (!OneOf(op->name(), {"layer_norm", "rms_norm"})) continue;
+      for (size_t i = 1; i < op->operands.size(); ++i) {
+        Set(ParamBehind(op->operands[i]), "NORM", i == 1 ? "weight" : "bias");
+      }
+    }
+  }
+
+  // Whether v holds numbers that come from an input unchanged.
+  static bool IsInput(const Value* v) {
+    while (v->producer != nullptr) {
+      if (!OneOf(v->producer->name(), {"cast", "reshape", "slice", "transpose", "broadcast_to"}))
+        return false;
+      v = v->producer->operands[0];
+    }
+    return true;
+  }
+
+  void SetEmbeddings() {
+    // Of several tables that inputs look up, the largest is the vocabulary's: segment and position
+    // tables are smaller.
+    Op* token = nullptr;
+    std::vector<std::pair<Op*, const Op*>> lookups;
+    for (const auto& op : graph_.ops()) {
+      bool gather = op->name() == "gather" && op->attrs.Int("axis", 0) == 0;
+      Op* table = op->name() == "embedding" || gather ? ParamBehind(op->operands[0]) : nullptr;
+      if (table == nullptr || table->out().rank() != 2) continue;
+      lookups.emplace_back(table, op.get());
+      bool larger = token == nullptr || table->out().shape[0] > token->out().shape[0];
+      if (IsInput(op->operands[1]) && larger) token = table;
+    }
+    if (token == nullptr) return;
+    Set(token, "TOKEN_EMBEDDING", "weight");
+    vocabulary_ = token->out().shape[0];
+    std::set<const Value*> stream;  // sums that the token embedding is part of
+    for (const auto& [table, op] : lookups) {
+      if (table == token) stream.insert(op->result());
+    }
+    for (const auto& op : graph_.ops()) {
+      bool from_stream = std::any_of(op->operands.begin(), op->operands.end(),
+                                     [&](const Value* v) { return stream.contains(v); });
+      if (!from_stream || !OneOf(op->name(), {"add", "mul", "cast", "reshape"})) continue;
+      stream.insert(op->result());
+      for (Value* v : op->operands) {
+        if (op->name() == "add" && !stream.contains(v)) SetPosition(v);
+      }
+    }
+  }
+
+  // v is added to the token embedding.
+  static void SetPosition(const Value* v) {
+    while (v->producer &&
+           OneOf(v->producer->name(), {"reshape", "slice", "broadcast_to", "cast"})) {
+      v = v->producer->operands[0];
+    }
+    if (Op* param = ProducedBy(v, "param"); param && param->out().rank() >= 2) {
+      return Set(param, "POSITION_EMBEDDING", "weight");
+    }
+    Op* lookup = v->producer;
+    if (lookup == nullptr || !OneOf(lookup->name(), {"embedding", "gather"})) return;
+    Op* table = ParamBehind(lookup->operands[0]);
+    const Shape& ids = lookup->in(1).shape;
+    if (table == nullptr || ids.empty()) return;
+    // A table too short for the sequence numbers something else (segments).
+    bool long_enough = table->out().shape[0] >= ids.back();
+    if (!IsInput(lookup->operands[1]) || long_enough) Set(table, "POSITION_EMBEDDING", "weight");
+  }
+
+  void SetAttention(Op* attention) {
+    for (int i = 0; i < 3; ++i) SetQkv(attention->operands[i], 0);
+    SetAttentionOut(attention->result(), 0);
+  }
+
+  // Back from q, k or v, through splitting heads, rotary positions and norms of q and k.
+  void SetQkv(Value* v, int depth) {
+    if (Linear* linear = LinearAt(v)) return Set(linear, "QKV");
+    Op* op = v->producer;
+    if (op == nullptr || depth > 40) return;
+    bool layout = OneOf(op->name(), {"reshape", "transpose", "split", "slice", "cast",
+                                     "broadcast_to", "neg", "concat", "mul", "div", "where"});
+    // A sum of two computed tensors over the whole width is the residual stream, over heads a
+    // rotation.
+    bool sum =
+        OneOf(op->name(), {"add", "sub"}) &&
+        (op->out().rank() >= 4 || ParamBehind(op->operands[0]) || ParamBehind(op->operands[1]));
+    bool norm = OneOf(op->name(), {"layer_norm", "rms_norm"}) &&
+                (op->out().rank() >= 4 || IsLinearOut(op->operands[0]));
+    if (norm) return SetQkv(op->operands[0], depth + 1);
+    if (!layout && !sum) return;
+    for (Value* operand : op->operands) SetQkv(operand, depth + 1);
+  }
+  bool IsLinearOut(const Value* v) {
+    return LinearAt(v) || std::any_of(linears_.begin(), linears_.end(),
+                                      [&](const auto& l) { return l.second.out == v; });
+  }
+
+  void SetAttentionOut(const Value* v, int depth) {
+    for (Op* user : v->users) {
+      if (Linear* linear = user->results.empty() ? nullptr : LinearAt(user->result())) {
+        if (user->operands[0] == v) Set(linear, "ATTENTION_OUT");
+      } else if (depth < 8 && OneOf(user->name(), {"reshape", "transpose", "cast", "mul", "div"})) {
+        SetAttentionOut(user->result(), depth + 1);
+      }
+    }
+  }
+
+  struct Branch {
+    Linear* linear;
+    bool activated;
+  };
+  // The linears that v is an elementwise function of; false when it depends on anything else.
+  bool Branches(const Value* v, bool activated, int depth, std::vector<Branch>& out) {
+    if (Linear* linear = LinearAt(v)) {
+      out.push_back({linear, activated});
+      return true;
+    }
+    Op* op = v->producer;
+    if (op == nullptr || depth > 24) return false;
+    if (OneOf(op->name(), {"param", "constant"})) return true;
+    bool linear_op = OneOf(op->name(), {"add", "sub", "mul", "div", "neg", "cast", "reshape",
+                                        "split", "slice", "broadcast_to"});
+    if (!linear_op && !op->def->elementwise) return false;
+    return std::all_of(op->operands.begin(), op->operands.end(), [&](const Value* operand) {
+      return Branches(operand, activated || !linear_op, depth + 1, out);
+    });
+  }
+
+  void SetMlp(Linear* down) {
+    if (HasRole(down->weight)) return;
+    std::vector<Branch> branches;
+    if (!Branches(down->matmul->operands[0], false, 0, branches)) return;
+    // silu written out reads its operand twice, once as it is: one activated path is enough.
+    std::map<Linear*, bool> activated;
+    bool any = false;
+    for (const Branch& b : branches) {
+      activated[b.linear] |= b.activated;
+      any |= b.activated;
+      std::string role = RoleOf(*b.linear);
+      if (!role.empty() && role != "MLP_UP" && role != "MLP_GATE") return;
+    }
+    if (!any) return;
+    bool gated =
+        std::any_of(activated.begin(), activated.end(), [](const auto& a) { return !a.second; });
+    for (const auto& [linear, active] : activated)
+      Set(linear, gated && active ? "MLP_GATE" : "MLP_UP");
+    Set(down, "MLP_DOWN");
+  }
+
+  void SetHead(Linear* linear) {
+    if (HasRole(linear->weight) && RoleOf(*linear) != "TOKEN_EMBEDDING") return;
+    if (linear->matmul->out().shape.back() != vocabulary_) return;
+    if (ReachesOutput(linear->out, 0)) Set(linear, "LM_HEAD");
+  }
+  bool ReachesOutput(const Value* v, int depth) {
+    if (graph_.IsOutput(v)) return true;
+    if (depth > 8) return false;
+    return std::any_of(v->users.begin(), v->users.end(), [&](const Op* user) {
+      if (OneOf(user->name(), {"cross_entropy", "softmax"})) return true;
+      return OneOf(user->name(),
+                   {"reshape", "cast", "slice", "mul", "div", "tanh", "add", "transpose"}) &&
+             ReachesOutput(user->result(), depth + 1);
+    });
+  }
+
+  Graph& graph_;
+  std::map<const Value*, Linear> linears_;
+  std::vector<Value*> order_;
+  int64_t vocabulary_ = -1;
+};
+
+}  // namespace
+
+void SetRoles(Graph& graph) { RoleFinder(graph).Run(); }
+
+}  // namespace shardc::recover

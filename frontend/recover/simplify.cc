@@ -1,0 +1,163 @@
+// Local rewrites that make exporters' spellings alike before and between the patterns.
+#include <algorithm>
+#include <numeric>
+
+#include "frontend/recover/patterns.h"
+#include "ir/op_def.h"
+
+namespace shardc::recover {
+namespace {
+
+Value* FoldReshape(Builder& b, Op* op) {
+  if (op->name() != "reshape") return nullptr;
+  Value* x = op->operands[0];
+  if (x->type.shape == op->out().shape) return x;
+  if (const HostTensor* data = ConstantOf(x)) return b.Constant(data->Reshaped(op->out().shape));
+  Op* inner = ProducedBy(x, "reshape");
+  return inner ? b.Reshape(inner->operands[0], op->out().shape) : nullptr;
+}
+
+Value* FoldTranspose(Builder& b, Op* op) {
+  if (op->name() != "transpose") return nullptr;
+  const Ints& perm = op->attrs.IntList("perm");
+  if (std::is_sorted(perm.begin(), perm.end())) return op->operands[0];
+  Op* inner = ProducedBy(op->operands[0], "transpose");
+  if (inner == nullptr) return nullptr;
+  Ints combined;
+  for (int64_t p : perm) combined.push_back(inner->attrs.IntList("perm")[p]);
+  return b.Transpose(inner->operands[0], std::move(combined));
+}
+
+// reshape(transpose(reshape(x))) where the reshapes only regroup leading dims that the transpose
+// leaves in place: how exporters transpose the last two dims of a tensor of rank 4.
+Value* FoldTransposeBetweenReshapes(Builder& b, Op* op) {
+  if (op->name() != "reshape") return nullptr;
+  Op* transpose = ProducedBy(op->operands[0], "transpose");
+  Op* inner = transpose ? ProducedBy(transpose->operands[0], "reshape") : nullptr;
+  if (inner == nullptr) return nullptr;
+  const Ints& perm = transpose->attrs.IntList("perm");
+  size_t lead = 0;
+  while (lead < perm.size() && perm[lead] == static_cast<int64_t>(lead)) ++lead;
+  size_t tail = perm.size() - lead;
+  auto same_tail = [&](const Shape& a, const Shape& b) {
+    return a.size() >= tail && b.size() >= tail &&
+           std::equal(a.end() - tail, a.end(), b.end() - tail);
+  };
+  Value* x = inner->operands[0];
+  if (lead == 0 || !same_tail(x->type.shape, inner->out().shape) ||
+      !same_tail(op->out().shape, transpose->out().shape)) {
+    return nullptr;
+  }
+  Shape shape(op->out().shape.begin(), op->out().shape.end() - tail);
+  size_t new_lead = shape.size();
+  shape.insert(shape.end(), x->type.shape.end() - tail, x->type.shape.end());
+  Ints new_perm(new_lead);
+  std::iota(new_perm.begin(), new_perm.end(), 0);
+  for (size_t i = lead; i < perm.size(); ++i) {
+    new_perm.push_back(perm[i] - static_cast<int64_t>(lead) + static_cast<int64_t>(new_lead));
+  }
+  return b.Transpose(b.Reshape(x, std::move(shape)), std::move(new_perm));
+}
+
+Value* FoldBroadcast(Builder& b, Op* op) {
+  if (op->name() != "broadcast_to") return nullptr;
+  Value* x = op->operands[0];
+  if (x->type.shape == op->out().shape) return x;
+  Op* inner = ProducedBy(x, "broadcast_to");
+  return inner ? b.BroadcastTo(inner->operands[0], op->out().shape) : nullptr;
+}
+
+Value* FoldSliceCastConcat(Builder&, Op* op) {
+  bool slice = op->name() == "slice", cast = op->name() == "cast";
+  bool single = (op->name() == "concat" || op->name() == "split") && op->operands.size() == 1 &&
+                op->results.size() == 1;
+  if (!slice && !cast && !single) return nullptr;
+  if (!op->in(0).SameTensor(op->out())) return nullptr;
+  if (slice) {
+    // A slice of full size may still run backwards.
+    for (int64_t step : op->attrs.IntList("steps")) {
+      if (step < 0) return nullptr;
+    }
+  }
+  return op->operands[0];
+}
+
+// x * 1, x / 1, x + 0, x - 0, x ^ 1, b and true, b or false.
+Value* FoldNeutral(Builder&, Op* op) {
+  struct Neutral {
+    std::string_view op;
+    double value;
+    bool commutes;
+  };
+  constexpr Neutral kNeutral[] = {{"mul", 1, true},  {"div", 1, false}, {"add", 0, true},
+                                  {"sub", 0, false}, {"pow", 1, false}, {"and", 1, true},
+                                  {"or", 0, true}};
+  for (const Neutral& n : kNeutral) {
+    if (op->name() != n.op) continue;
+    for (int i = 0; i < (n.commutes ? 2 : 1); ++i) {
+      if (op->in(i).SameTensor(op->out()) && IsSplat(op->operands[1 - i], n.value)) {
+        return op->operands[i];
+      }
+    }
+  }
+  return nullptr;
+}
+
+Value* FoldWhere(Builder& b, Op* op) {
+  if (op->name() != "where") return nullptr;
+  if (std::optional<double> condition = SplatOf(op->operands[0])) {
+    return b.BroadcastTo(op->operands[*condition != 0 ? 1 : 2], op->out().shape);
+  }
+  if (Op* negated = ProducedBy(op->operands[0], "not")) {
+    return b.Make("where", {negated->operands[0], op->operands[2], op->operands[1]});
+  }
+  return nullptr;
+}
+
+// An elementwise op broadcasts by itself: a broadcast or leading dims of 1 made for it are not
+// needed.
+Value* DropExplicitBroadcast(Builder& b, Op* op) {
+  if (!op->def->elementwise || op->operands.size() < 2 || op->results.size() != 1) return nullptr;
+  for (size_t i = 0; i < op->operands.size(); ++i) {
+    Op* maker = op->operands[i]->producer;
+    if (maker == nullptr || (maker->name() != "broadcast_to" && maker->name() != "reshape"))
+      continue;
+    Value* x = maker->operands[0];
+    if (maker->name() == "reshape") {
+      const Shape &from = x->type.shape, &to = maker->out().shape;
+      if (to.size() <= from.size() ||
+          !std::equal(from.begin(), from.end(), to.end() - from.size()) ||
+          std::any_of(to.begin(), to.end() - from.size(), [](int64_t d) { return d != 1; })) {
+        continue;
+      }
+    }
+    std::optional<Shape> shape = x->type.shape;
+    for (size_t j = 0; j < op->operands.size() && shape; ++j) {
+      if (j != i) shape = Broadcast(*shape, op->operands[j]->type.shape);
+    }
+    if (!shape || *shape != op->out().shape) continue;
+    std::vector<Value*> operands = op->operands;
+    operands[i] = x;
+    return b.Make(op->name(), std::move(operands), op->attrs);
+  }
+  return nullptr;
+}
+
+// matmul(x, transpose(w)) -> matmul_nt(x, w), and the reverse, for matrices w.
+Value* FoldTransposedWeight(Builder& b, Op* op) {
+  bool plain = op->name() == "matmul", nt = op->name() == "matmul_nt";
+  if (!plain && !nt) return nullptr;
+  Op* transpose = ProducedBy(op->operands[1], "transpose");
+  if (transpose == nullptr || transpose->out().rank() != 2) return nullptr;
+  return b.Make(plain ? "matmul_nt" : "matmul", {op->operands[0], transpose->operands[0]});
+}
+
+}  // namespace
+
+bool Simplify(Graph& graph) {
+  return ApplyRules(graph, {FoldReshape, FoldTranspose, FoldTransposeBetweenReshapes, FoldBroadcast,
+                            FoldSliceCastConcat, FoldNeutral, FoldWhere, DropExplicitBroadcast,
+                            FoldTransposedWeight});
+}
+
+}  // namespace shardc::recover

@@ -1,0 +1,95 @@
+#include "ir/builder.h"
+
+#include <numeric>
+
+#include "ir/op_def.h"
+
+namespace shardc {
+
+Op* Builder::Create(std::string_view name, std::vector<Value*> operands, Attributes attrs) {
+  const OpDef& def = GetOpDef(name);
+  std::vector<const TensorType*> types;
+  types.reserve(operands.size());
+  for (Value* v : operands) {
+    SHARDC_CHECK(v != nullptr, name);
+    types.push_back(&v->type);
+  }
+  int n = static_cast<int>(operands.size());
+  if (n < def.min_operands || (def.max_operands >= 0 && n > def.max_operands)) {
+    InferError(name, StrCat("has ", n, " operands"));
+  }
+  std::vector<TensorType> results = def.infer({types, attrs});
+  Op* op = graph_.AddOp(def, std::move(operands), std::move(results), std::move(attrs), before_);
+  op->phase = phase;
+  op->site = site;
+  return op;
+}
+
+Value* Builder::Param(std::string name, DType dtype, Shape shape, Attributes more) {
+  more.Set("name", std::move(name));
+  Op* op = graph_.AddOp(GetOpDef("param"), {}, {TensorType(dtype, std::move(shape))},
+                        std::move(more), before_);
+  op->phase = phase;
+  op->site = site;
+  return op->result();
+}
+
+Value* Builder::Constant(HostTensor value) {
+  Attributes attrs;
+  attrs.Set("value", std::make_shared<const HostTensor>(std::move(value)));
+  return Make("constant", {}, std::move(attrs));
+}
+
+Value* Builder::Scalar(DType dtype, double value) {
+  HostTensor t(dtype, {});
+  t.SetDouble(0, value);
+  return Constant(std::move(t));
+}
+
+void Builder::Update(std::string state, Value* value) {
+  Create("update", {value}, {{"name", std::move(state)}});
+}
+
+Value* Builder::Cast(Value* a, DType to) {
+  if (a->type.dtype == to) return a;
+  return Make("cast", {a}, {{"to", std::string(DTypeName(to))}});
+}
+
+Value* Builder::Reshape(Value* a, Shape shape) {
+  if (a->type.shape == shape) return a;
+  return Make("reshape", {a}, {{"shape", std::move(shape)}});
+}
+
+Value* Builder::Transpose(Value* a, Ints perm) {
+  bool identity = true;
+  for (size_t i = 0; i < perm.size(); ++i) identity &= perm[i] == static_cast<int64_t>(i);
+  return identity ? a : Make("transpose", {a}, {{"perm", std::move(perm)}});
+}
+
+Value* Builder::BroadcastTo(Value* a, Shape shape) {
+  if (a->type.shape == shape) return a;
+  return Make("broadcast_to", {a}, {{"shape", std::move(shape)}});
+}
+
+Value* Builder::ReduceSum(Value* a, Ints axes, bool keepdims) {
+  if (axes.empty()) return a;
+  return Make("reduce_sum", {a}, {{"axes", std::move(axes)}, {"keepdims", keepdims}});
+}
+
+Value* Builder::ReduceMax(Value* a, Ints axes, bool keepdims) {
+  return Make("reduce_max", {a}, {{"axes", std::move(axes)}, {"keepdims", keepdims}});
+}
+
+Value* Builder::SumTo(Value* a, const Shape& shape) {
+  const Shape& from = a->type.shape;
+  if (from == shape) return a;
+  size_t extra = from.size() - shape.size();
+  Ints axes(extra);
+  std::iota(axes.begin(), axes.end(), 0);
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] == 1 && from[i + extra] != 1) axes.push_back(static_cast<int64_t>(i + extra));
+  }
+  return Reshape(ReduceSum(a, std::move(axes)), shape);
+}
+
+}  // namespace shardc

@@ -1,0 +1,56 @@
+// Creates ops with inference and checks, at an insertion point.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace shardc {
+
+class Builder {
+ public:
+  // Inserts before `before` (null: at the end).
+  explicit Builder(Graph& graph, Op* before = nullptr) : graph_(graph), before_(before) {}
+
+  Graph& graph() { return graph_; }
+  void SetInsertionPoint(Op* before) { before_ = before; }
+  // Given to every op that is created.
+  Phase phase = Phase::kForward;
+  std::string site;
+
+  // Infers the result types; throws Diagnostic E1101 when the operands do not fit.
+  Op* Create(std::string_view op, std::vector<Value*> operands, Attributes attrs = {});
+  // The only result.
+  Value* Make(std::string_view op, std::vector<Value*> operands, Attributes attrs = {}) {
+    return Create(op, std::move(operands), std::move(attrs))->result();
+  }
+
+  Value* Param(std::string name, DType dtype, Shape shape, Attributes more = {});
+  Value* Constant(HostTensor value);
+  // A scalar constant of a float or integer type.
+  Value* Scalar(DType dtype, double value);
+  void Update(std::string state, Value* value);
+
+  Value* Add(Value* a, Value* b) { return Make("add", {a, b}); }
+  Value* Sub(Value* a, Value* b) { return Make("sub", {a, b}); }
+  Value* Mul(Value* a, Value* b) { return Make("mul", {a, b}); }
+  Value* Div(Value* a, Value* b) { return Make("div", {a, b}); }
+  Value* Neg(Value* a) { return Make("neg", {a}); }
+  Value* Cast(Value* a, DType to);  // `a` itself when it has the type
+  Value* Reshape(Value* a, Shape shape);
+  Value* Transpose(Value* a, Ints perm);
+  Value* BroadcastTo(Value* a, Shape shape);
+  Value* ReduceSum(Value* a, Ints axes, bool keepdims = false);
+  Value* ReduceMax(Value* a, Ints axes, bool keepdims = false);
+  // Sums over the dims that broadcasting added or stretched, so that the result has `shape`.
+  Value* SumTo(Value* a, const Shape& shape);
+  Value* Matmul(Value* a, Value* b) { return Make("matmul", {a, b}); }
+
+ private:
+  Graph& graph_;
+  Op* before_;
+};
+
+}  // namespace shardc

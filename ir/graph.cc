@@ -1,0 +1,168 @@
+#include "ir/graph.h"
+
+#include <algorithm>
+
+#include "ir/op_def.h"
+
+namespace shardc {
+
+std::string_view PhaseName(Phase phase) {
+  constexpr std::string_view kNames[] = {"forward", "backward", "optimizer"};
+  return kNames[static_cast<int>(phase)];
+}
+
+std::string_view Op::name() const { return def->name; }
+
+Value* Graph::AddInput(std::string input_name, TensorType type) {
+  auto value = std::make_unique<Value>();
+  value->type = std::move(type);
+  value->index = static_cast<int>(inputs_.size());
+  value->name = std::move(input_name);
+  inputs_.push_back(std::move(value));
+  return inputs_.back().get();
+}
+
+void Graph::RemoveInput(Value* value) {
+  SHARDC_CHECK(!HasUses(value), value->name);
+  inputs_.erase(inputs_.begin() + value->index);
+  for (size_t i = 0; i < inputs_.size(); ++i) inputs_[i]->index = static_cast<int>(i);
+}
+
+Op* Graph::AddOp(const OpDef& def, std::vector<Value*> operands,
+                 std::vector<TensorType> result_types, Attributes attrs, Op* before) {
+  auto owned = std::make_unique<Op>();
+  Op* op = owned.get();
+  op->def = &def;
+  op->attrs = std::move(attrs);
+  op->operands = std::move(operands);
+  for (Value* v : op->operands) {
+    SHARDC_CHECK(v != nullptr, def.name);
+    v->users.push_back(op);
+  }
+  op->results.reserve(result_types.size());
+  for (TensorType& type : result_types) {
+    auto value = std::make_unique<Value>();
+    value->type = std::move(type);
+    value->producer = op;
+    value->index = static_cast<int>(op->results.size());
+    op->results.push_back(value.get());
+    results_.push_back(std::move(value));
+  }
+  op->position_ = ops_.insert(before ? before->position_ : ops_.end(), std::move(owned));
+  return op;
+}
+
+namespace {
+void RemoveOneUse(Value* value, Op* op) {
+  auto it = std::find(value->users.begin(), value->users.end(), op);
+  SHARDC_CHECK(it != value->users.end());
+  value->users.erase(it);
+}
+}  // namespace
+
+void Graph::SetOperand(Op* op, int index, Value* value) {
+  RemoveOneUse(op->operands[index], op);
+  op->operands[index] = value;
+  value->users.push_back(op);
+}
+
+void Graph::AppendOperand(Op* op, Value* value) {
+  op->operands.push_back(value);
+  value->users.push_back(op);
+}
+
+void Graph::ReplaceAllUses(Value* from, Value* to) {
+  if (from == to) return;
+  for (Op* user : from->users) {
+    for (Value*& operand : user->operands) {
+      if (operand == from) operand = to;
+    }
+  }
+  to->users.insert(to->users.end(), from->users.begin(), from->users.end());
+  from->users.clear();
+  for (Output& o : outputs) {
+    if (o.value == from) o.value = to;
+  }
+}
+
+bool Graph::IsOutput(const Value* value) const {
+  return std::any_of(outputs.begin(), outputs.end(), [&](auto& o) { return o.value == value; });
+}
+
+bool Graph::HasUses(const Value* value) const { return !value->users.empty() || IsOutput(value); }
+
+void Graph::Erase(Op* op) {
+  for (Value* r : op->results) {
+    SHARDC_CHECK(r->users.empty(), op->name());
+    // Values stay in results_ until the graph dies: erasing them would cost a search.
+    r->producer = nullptr;
+  }
+  for (Value* v : op->operands) RemoveOneUse(v, op);
+  ops_.erase(op->position_);
+}
+
+void Graph::MoveBefore(Op* op, Op* before) {
+  ops_.splice(before ? before->position_ : ops_.end(), ops_, op->position_);
+}
+
+Op* Graph::Next(const Op* op) const {
+  auto it = op->position_;
+  ++it;
+  return it == ops_.end() ? nullptr : it->get();
+}
+
+Op* Graph::Previous(const Op* op) const {
+  auto it = op->position_;
+  return it == ops_.begin() ? nullptr : std::prev(it)->get();
+}
+
+int Graph::EraseDead() {
+  std::vector<const Value*> live_outputs;
+  for (const Output& o : outputs) live_outputs.push_back(o.value);
+  std::sort(live_outputs.begin(), live_outputs.end());
+  int erased = 0;
+  for (auto it = ops_.end(); it != ops_.begin();) {
+    Op* op = (--it)->get();
+    bool dead = !op->def->side_effect;
+    for (const Value* r : op->results) {
+      dead = dead && r->users.empty() &&
+             !std::binary_search(live_outputs.begin(), live_outputs.end(), r);
+    }
+    if (!dead) continue;
+    ++it;
+    Erase(op);
+    ++erased;
+  }
+  return erased;
+}
+
+Op* Graph::FindState(std::string_view state) const {
+  for (const auto& op : ops_) {
+    if (op->def->is_state && op->attrs.String("name") == state) return op.get();
+  }
+  return nullptr;
+}
+
+std::vector<Op*> Graph::Params() const {
+  std::vector<Op*> params;
+  for (const auto& op : ops_) {
+    if (op->name() == "param") params.push_back(op.get());
+  }
+  return params;
+}
+
+Value* Graph::FindInput(std::string_view input) const {
+  for (const auto& v : inputs_) {
+    if (v->name == input) return v.get();
+  }
+  return nullptr;
+}
+
+Value* Graph::FindOutput(std::string_view output) const {
+  for (const Output& o : outputs) {
+    if (o.name == output) return o.value;
+  }
+  return nullptr;
+}
+
+}  // namespace shardc

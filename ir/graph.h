@@ -1,0 +1,133 @@
+// The SSA graph: ops in topological order, values with types, persistent state by name.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/attributes.h"
+#include "ir/mesh.h"
+#include "ir/sharding.h"
+
+namespace shardc {
+
+struct OpDef;
+struct Op;
+class Graph;
+
+enum class Phase : uint8_t { kForward, kBackward, kOptimizer };
+std::string_view PhaseName(Phase phase);
+
+struct Value {
+  TensorType type;
+  Op* producer = nullptr;  // null: an input of the graph
+  int index = 0;           // which result of producer, or which input
+  int id = -1;             // for the pass that runs, to index its tables by
+  std::string name;        // a hint for printing; inputs: the input's name
+  std::vector<Op*> users;  // one entry per use; kept by Graph
+  // Per mesh axis: the step of Graph::provenance that decided this value's placement, or -1. May be
+  // shorter than the mesh.
+  std::vector<int> provenance;
+};
+
+struct Op {
+  const OpDef* def = nullptr;
+  Attributes attrs;
+  std::vector<Value*> operands;
+  std::vector<Value*> results;
+  Phase phase = Phase::kForward;
+  int id = -1;       // for the pass that runs, to index its tables by
+  std::string site;  // where in the model: "h.0.mlp.c_fc", an ONNX node's name; may be empty
+
+  std::string_view name() const;
+  Value* result(int i = 0) const { return results[i]; }
+  const TensorType& in(int i) const { return operands[i]->type; }
+  const TensorType& out(int i = 0) const { return results[i]->type; }
+
+ private:
+  friend class Graph;
+  std::list<std::unique_ptr<Op>>::iterator position_;
+};
+
+// Where the elements of a parameter come from, read in pieces so that a model need not fit in
+// memory twice.
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  // Writes the box [offset, offset + size) of the row-major tensor to `out`, row-major, in the
+  // parameter's dtype. Throws Diagnostic E5xxx if the data cannot be read.
+  virtual void Read(const Shape& offset, const Shape& size, void* out) const = 0;
+};
+
+struct Output {
+  std::string name;
+  Value* value = nullptr;
+};
+
+// One link of the chain that explains a sharding: "spec megatron.textproto:7: role MLP_UP ...".
+struct ProvenanceStep {
+  int parent = -1;
+  std::string text;
+};
+
+class Graph {
+ public:
+  explicit Graph(std::string name = "main") : name(std::move(name)) {}
+  Graph(Graph&&) = default;
+  Graph& operator=(Graph&&) = default;
+
+  std::string name;
+  Mesh mesh;
+  std::vector<Output> outputs;
+  // Sources of `param` and `state` ops by their name; a missing one has no data.
+  std::map<std::string, std::shared_ptr<const TensorSource>, std::less<>> sources;
+  std::vector<ProvenanceStep> provenance;
+  std::vector<std::string> notes;  // what the importer did that a user should know
+
+  using OpList = std::list<std::unique_ptr<Op>>;
+  const OpList& ops() const { return ops_; }
+  size_t num_ops() const { return ops_.size(); }
+  const std::vector<std::unique_ptr<Value>>& inputs() const { return inputs_; }
+
+  Value* AddInput(std::string name, TensorType type);
+  void RemoveInput(Value* value);  // must be unused
+
+  // Makes an op with results of the given types before `before` (null: at the end). No inference
+  // and no checks: Builder and the parser do these.
+  Op* AddOp(const OpDef& def, std::vector<Value*> operands, std::vector<TensorType> result_types,
+            Attributes attrs = {}, Op* before = nullptr);
+  void SetOperand(Op* op, int index, Value* value);
+  void AppendOperand(Op* op, Value* value);
+  // All uses, outputs of the graph included.
+  void ReplaceAllUses(Value* from, Value* to);
+  bool HasUses(const Value* value) const;  // by ops or as an output
+  bool IsOutput(const Value* value) const;
+  // The op's results must be unused.
+  void Erase(Op* op);
+  // Moves op before `before` (null: to the end).
+  void MoveBefore(Op* op, Op* before);
+  // The op after `op` in order, or null.
+  Op* Next(const Op* op) const;
+  // The op before `op` in order, or null.
+  Op* Previous(const Op* op) const;
+  // Erases ops without side effects whose results are not used. Returns how many.
+  int EraseDead();
+
+  // The `param` or `state` op of that name, or null.
+  Op* FindState(std::string_view name) const;
+  // All `param` ops in order.
+  std::vector<Op*> Params() const;
+  Value* FindInput(std::string_view name) const;
+  Value* FindOutput(std::string_view name) const;
+
+ private:
+  OpList ops_;
+  std::vector<std::unique_ptr<Value>> inputs_;
+  std::vector<std::unique_ptr<Value>> results_;
+};
+
+}  // namespace shardc

@@ -1,0 +1,103 @@
+#include "ir/op_def.h"
+
+#include <map>
+
+#include "ir/diagnostic.h"
+
+namespace shardc {
+namespace {
+
+using Table = std::map<std::string_view, OpDef, std::less<>>;
+
+Table& MutableTable() {
+  static Table table;
+  return table;
+}
+
+const Table& Ops() {
+  static const Table& table = [&]() -> const Table& {
+    OpRegistry registry;
+    RegisterStateOps(registry);
+    RegisterElementwiseOps(registry);
+    RegisterActivationOps(registry);
+    RegisterShapeOps(registry);
+    RegisterReduceOps(registry);
+    RegisterMatmulOps(registry);
+    RegisterIndexOps(registry);
+    RegisterNormOps(registry);
+    RegisterAttentionOps(registry);
+    RegisterLossOps(registry);
+    RegisterOptimizerOps(registry);
+    RegisterReshardOps(registry);
+    RegisterFusedOps(registry);
+    return MutableTable();
+  }();
+  return table;
+}
+
+}  // namespace
+
+void OpRegistry::Add(OpDef def) {
+  std::string_view name = def.name;
+  bool added = MutableTable().emplace(name, std::move(def)).second;
+  SHARDC_CHECK(added, "op ", name, " registered twice");
+}
+
+const OpDef* FindOpDef(std::string_view name) {
+  auto it = Ops().find(name);
+  return it == Ops().end() ? nullptr : &it->second;
+}
+
+const OpDef& GetOpDef(std::string_view name) {
+  if (const OpDef* def = FindOpDef(name)) return *def;
+  std::vector<std::string_view> names;
+  for (const auto& [n, def] : Ops()) names.push_back(n);
+  throw Diagnostic("E7002", ExitCode::kBadModel, "", StrCat("there is no op '", name, "'"),
+                   DidYouMean(name, names));
+}
+
+std::vector<const OpDef*> AllOpDefs() {
+  std::vector<const OpDef*> defs;
+  for (const auto& [name, def] : Ops()) defs.push_back(&def);
+  return defs;
+}
+
+int64_t Flops(const Op& op) {
+  if (op.def->flops) return op.def->flops(op);
+  int64_t n = 0;
+  for (const Value* r : op.results) n += r->type.num_elements();
+  return n;
+}
+
+int64_t BytesMoved(const Op& op) {
+  int64_t n = 0;
+  for (const Value* v : op.operands) n += v->type.bytes();
+  for (const Value* v : op.results) n += v->type.bytes();
+  return n;
+}
+
+void InferError(std::string_view op, const std::string& what) {
+  throw Diagnostic("E1101", ExitCode::kBadModel, StrCat("op '", op, "'"), what);
+}
+
+Shape BroadcastShapes(std::string_view op, const Shape& a, const Shape& b) {
+  Shape out(std::max(a.size(), b.size()));
+  for (size_t i = 0; i < out.size(); ++i) {
+    int64_t x = i < a.size() ? a[a.size() - 1 - i] : 1, y = i < b.size() ? b[b.size() - 1 - i] : 1;
+    if (x != y && x != 1 && y != 1) {
+      InferError(op, StrCat("shapes ", ShapeToString(a), " and ", ShapeToString(b),
+                            " do not broadcast together"));
+    }
+    out[out.size() - 1 - i] = x == 1 ? y : x;
+  }
+  return out;
+}
+
+int NormalizeAxis(std::string_view op, int64_t axis, int rank) {
+  if (axis < -rank || axis >= rank) {
+    InferError(op, StrCat("axis ", axis, " is out of range for a tensor of rank ", rank));
+  }
+  return static_cast<int>(axis < 0 ? axis + rank : axis);
+}
+
+}  // namespace shardc

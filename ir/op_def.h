@@ -1,0 +1,122 @@
+// One OpDef per op holds all that passes ask: inference, sharding rule, gradient, cost, reference
+// semantics. No pass switches over op names.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+#include "ir/kernel_call.h"
+#include "ir/sharding_rule.h"
+
+namespace shardc {
+
+class Builder;
+
+enum class AttrKind : uint8_t { kInt, kFloat, kBool, kString, kInts, kStrings, kTensor };
+
+struct AttrSpec {
+  std::string_view name;
+  AttrKind kind;
+  bool required = false;
+};
+
+struct InferArgs {
+  std::span<const TensorType* const> operands;
+  const Attributes& attrs;
+  const TensorType& operator[](size_t i) const { return *operands[i]; }
+  size_t size() const { return operands.size(); }
+};
+
+struct GradientArgs {
+  Builder& builder;
+  const Op& op;                           // of the forward graph; its operands and results may be used
+  std::span<Value* const> result_grads;   // null where no gradient arrives
+  const std::vector<bool>& wanted;        // per operand: false where no gradient is needed
+};
+
+struct OpDef {
+  std::string_view name;
+  int min_operands = 1;
+  int max_operands = 1;  // -1: any number
+  std::vector<AttrSpec> attrs;
+
+  // Global result types (dtype and shape; shardings are left whole), and the op's verifier: throws
+  // Diagnostic E1101 when operands or attributes do not fit.
+  std::function<std::vector<TensorType>(const InferArgs&)> infer;
+
+  // Null: the op is placed by hand (param, reshard, collectives): passes treat its types as given.
+  std::function<ShardingRule(const Op&)> rule;
+
+  // Gradients with respect to the operands, null where none. Null function: not differentiable, and
+  // no_gradient says why ("integer result"); a gradient that arrives there is dropped if
+  // gradient_is_zero, else refused.
+  std::function<std::vector<Value*>(const GradientArgs&)> gradient;
+  std::string_view no_gradient;
+  bool gradient_is_zero = false;
+
+  // Floating point operations for the global types; null: elements of the results.
+  std::function<int64_t(const Op&)> flops;
+
+  // Naive semantics on local views, in any dtype the op allows: the oracle for every fast kernel and
+  // the constant folder. Floats accumulate in double. Null only for ops that move data between ranks
+  // and for param/state/update.
+  std::function<void(const KernelCall&)> reference;
+
+  // For rules with kExpandable factors: builds, before `op`, ops with plain rules that compute the same
+  // results (statistics by reduce ops, so that only these travel) and returns one value per result.
+  std::function<std::vector<Value*>(Builder&, const Op&)> expand;
+
+  bool elementwise = false;    // results have the broadcast shape; may run in place
+  bool side_effect = false;    // kept though nothing reads it
+  bool is_state = false;       // param, state: persistent, named by attribute "name"
+  bool communicates = false;   // moves data between ranks
+  // Zero in the padding of every operand gives zero in the padding of every result.
+  bool keeps_zero_padding = false;
+  // The reference and fast kernels ignore padding along every dim by themselves (valid runs).
+  bool ignores_padding = false;
+};
+
+// Throws Diagnostic E7002 with suggestions when unknown.
+const OpDef& GetOpDef(std::string_view name);
+const OpDef* FindOpDef(std::string_view name);
+// All registered ops, by name.
+std::vector<const OpDef*> AllOpDefs();
+
+int64_t Flops(const Op& op);
+// Bytes read and written, by the global types.
+int64_t BytesMoved(const Op& op);
+
+// For OpDef::infer: throws Diagnostic E1101 naming the op.
+[[noreturn]] void InferError(std::string_view op, const std::string& what);
+
+// Result shape of numpy broadcasting; throws through InferError.
+Shape BroadcastShapes(std::string_view op, const Shape& a, const Shape& b);
+// Axis in [0, rank) from one that may be negative; throws through InferError.
+int NormalizeAxis(std::string_view op, int64_t axis, int rank);
+
+// Each family registers its ops; called once by the registry.
+class OpRegistry;
+void RegisterStateOps(OpRegistry&);        // param, state, update, constant
+void RegisterElementwiseOps(OpRegistry&);  // unary, binary, compare, where, cast
+void RegisterActivationOps(OpRegistry&);   // gelu, silu, relu, sigmoid, tanh, erf and their gradients
+void RegisterShapeOps(OpRegistry&);        // reshape, transpose, broadcast_to, slice, pad, concat, split
+void RegisterReduceOps(OpRegistry&);       // reduce_sum, reduce_max, ...
+void RegisterMatmulOps(OpRegistry&);       // matmul, matmul_nt, matmul_tn
+void RegisterIndexOps(OpRegistry&);        // embedding, gather, iota, cumsum, ...
+void RegisterNormOps(OpRegistry&);         // layer_norm, rms_norm, softmax
+void RegisterAttentionOps(OpRegistry&);    // attention, attention_grad, rope
+void RegisterLossOps(OpRegistry&);         // cross_entropy and its pieces
+void RegisterOptimizerOps(OpRegistry&);    // adamw, sgd
+void RegisterReshardOps(OpRegistry&);      // reshard, all_reduce, all_gather, ...
+void RegisterFusedOps(OpRegistry&);        // what the fuse pass makes
+
+class OpRegistry {
+ public:
+  void Add(OpDef def);
+};
+
+}  // namespace shardc

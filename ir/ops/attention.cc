@@ -1,0 +1,325 @@
+// Softmax attention with grouped heads, and its gradient. With p the probabilities, per query row:
+// dv = p^T do, ds = p * (do v^T - sum(do * o)), dq = scale ds k, dk = scale ds^T q (FlashAttention-2,
+// arXiv:2307.08691, algorithm 2).
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "ir/builder.h"
+#include "ir/op_def.h"
+#include "ir/ops/infer_checks.h"
+#include "ir/ops/reference_floats.h"
+
+namespace shardc {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+bool HeadsFirst(const Attributes& attrs) { return attrs.String("layout", "bhsd") == "bhsd"; }
+
+// Sizes of one call or op, whatever the layout.
+struct Sizes {
+  bool heads_first;
+  int64_t b, hq, hkv, s, t, d, dv;
+
+  Sizes(const Shape& q, const Shape& k, const Shape& v, bool heads_first)
+      : heads_first(heads_first), b(q[0]), hq(q[heads_first ? 1 : 2]),
+        hkv(k[heads_first ? 1 : 2]), s(q[heads_first ? 2 : 1]), t(k[heads_first ? 2 : 1]),
+        d(q[3]), dv(v[3]) {}
+
+  Shape Tensor(int64_t heads, int64_t rows, int64_t width) const {
+    return heads_first ? Shape{b, heads, rows, width} : Shape{b, rows, heads, width};
+  }
+  // Flat index of the first element of a row of a tensor with `heads`, `rows` and `width`.
+  int64_t Row(int64_t batch, int64_t head, int64_t row, int64_t heads, int64_t rows,
+              int64_t width) const {
+    return (heads_first ? (batch * heads + head) * rows + row
+                        : (batch * rows + row) * heads + head) * width;
+  }
+};
+
+// q, k, v at operands first, first + 1, first + 2.
+Sizes CheckHeads(std::string_view op, const InferArgs& args, size_t first) {
+  std::string layout = args.attrs.String("layout", "bhsd");
+  if (layout != "bhsd" && layout != "bshd") {
+    InferError(op, StrCat("layout is \"bhsd\" or \"bshd\", not \"", layout, "\""));
+  }
+  const TensorType &q = args[first], &k = args[first + 1], &v = args[first + 2];
+  RequireFloat(op, q, "q");
+  RequireDType(op, k, q.dtype, "k");
+  RequireDType(op, v, q.dtype, "v");
+  if (q.rank() != 4 || k.rank() != 4 || v.rank() != 4) {
+    InferError(op, StrCat("q, k and v must have four dims (", layout, "), not ",
+                          ShapeToString(q.shape), ", ", ShapeToString(k.shape), ", ",
+                          ShapeToString(v.shape)));
+  }
+  Sizes z(q.shape, k.shape, v.shape, layout == "bhsd");
+  RequireShape(op, k, z.Tensor(z.hkv, z.t, z.d), "k");
+  RequireShape(op, v, z.Tensor(z.hkv, z.t, z.dv), "v");
+  if (z.hkv < 1 || z.hq % z.hkv != 0) {
+    InferError(op, StrCat("the ", z.hq, " query heads are not a multiple of the ", z.hkv,
+                          " key/value heads"));
+  }
+  return z;
+}
+
+void CheckMask(std::string_view op, const InferArgs& args, size_t index, const Sizes& z) {
+  if (args.size() <= index) return;
+  const TensorType& mask = args[index];
+  if (mask.dtype != DType::kBool) RequireFloat(op, mask, "the mask (if not bool)");
+  Shape scores = {z.b, z.hq, z.s, z.t};
+  if (mask.rank() > 4 || BroadcastShapes(op, mask.shape, scores) != scores) {
+    InferError(op, StrCat("the mask ", ShapeToString(mask.shape),
+                          " does not broadcast to the scores ", ShapeToString(scores)));
+  }
+}
+
+std::vector<TensorType> Infer(const InferArgs& args) {
+  Sizes z = CheckHeads("attention", args, 0);
+  CheckMask("attention", args, 3, z);
+  DType dtype = args[0].dtype;
+  return {TensorType(dtype, z.Tensor(z.hq, z.s, z.dv)), TensorType(dtype, {z.b, z.hq, z.s})};
+}
+
+std::vector<TensorType> InferGrad(const InferArgs& args) {
+  constexpr std::string_view op = "attention_grad";
+  Sizes z = CheckHeads(op, args, 1);
+  CheckMask(op, args, 6, z);
+  RequireTensor(op, args[0], args[1].dtype, z.Tensor(z.hq, z.s, z.dv), "the gradient of o");
+  RequireTensor(op, args[4], args[1].dtype, args[0].shape, "o");
+  RequireTensor(op, args[5], args[1].dtype, {z.b, z.hq, z.s}, "lse");
+  std::vector<TensorType> results;
+  for (size_t i = 1; i <= 3; ++i) results.emplace_back(args[i].dtype, args[i].shape);
+  return results;
+}
+
+Sizes OpSizes(const Op& op, int q) {
+  return Sizes(op.in(q).shape, op.in(q + 1).shape, op.in(q + 2).shape, HeadsFirst(op.attrs));
+}
+
+// Factors: b; g kv heads, each with r query heads; s queries; t keys; d, e the widths of k and v. A
+// causal mask depends on the position of a query, so s stays whole then. Not linear in v alone
+// (lse), and the gradient, though linear in do, would make three partial values of one.
+ShardingRule Rule(const Op& op, int q) {
+  Sizes z = OpSizes(op, q);
+  ShardingRule rule;
+  int b = rule.AddFactor(z.b), g = rule.AddFactor(z.hkv), r = rule.AddFactor(z.hq / z.hkv);
+  int s = rule.AddFactor(z.s, op.attrs.Bool("causal") ? FactorKind::kReplicated : FactorKind::kPlain);
+  int t = rule.AddFactor(z.t, FactorKind::kReplicated);
+  int d = rule.AddFactor(z.d, FactorKind::kReplicated);
+  int e = rule.AddFactor(z.dv, FactorKind::kReplicated);
+  using Dims = std::vector<DimFactors>;
+  auto tensor = [&](DimFactors heads, int rows, int width) {
+    DimFactors row{{rows}, {}};
+    return z.heads_first ? Dims{{{b}, {}}, heads, row, {{width}, {}}}
+                         : Dims{{{b}, {}}, row, heads, {{width}, {}}};
+  };
+  DimFactors query_heads{{g, r}, {}}, kv_heads{{g}, {}};
+  Dims query = tensor(query_heads, s, d), key = tensor(kv_heads, t, d);
+  Dims value = tensor(kv_heads, t, e), out = tensor(query_heads, s, e);
+  Dims lse = {{{b}, {}}, query_heads, {{s}, {}}};
+  if (q == 1) rule.operands.push_back(out);
+  rule.operands.insert(rule.operands.end(), {query, key, value});
+  if (q == 1) rule.operands.insert(rule.operands.end(), {out, lse});
+  if (op.operands.size() > rule.operands.size()) {
+    const Shape& mask = op.operands.back()->type.shape;
+    Dims scores = {{{b}, {}}, query_heads, {{s}, {}}, {{t}, {}}};
+    Dims dims(scores.end() - static_cast<int64_t>(mask.size()), scores.end());
+    for (size_t i = 0; i < mask.size(); ++i) {
+      if (mask[i] == 1) dims[i] = DimFactors();
+    }
+    rule.operands.push_back(std::move(dims));
+  }
+  if (q == 1) {
+    rule.results = {query, key, value};
+  } else {
+    rule.results = {out, lse};
+  }
+  return rule;
+}
+
+// Scaled and masked scores, one query row at a time; -inf where the query does not see the key.
+class Scores {
+ public:
+  Scores(const KernelCall& call, const Sizes& z, const std::vector<double>& q,
+         const std::vector<double>& k, const TensorView* mask)
+      : z_(z), q_(q), k_(k), scale_(call.attrs->Float("scale")),
+        causal_(call.attrs->Bool("causal")) {
+    if (!mask) return;
+    mask_ = ToDoubles(*mask);
+    bool_mask_ = mask->dtype == DType::kBool;
+    int64_t stride = 1;
+    for (size_t i = 0; i < mask->shape.size(); ++i) {
+      int64_t n = mask->shape[mask->shape.size() - 1 - i];
+      mask_strides_[3 - i] = n == 1 ? 0 : stride;
+      stride *= n;
+    }
+  }
+
+  double scale() const { return scale_; }
+
+  void Row(int64_t b, int64_t h, int64_t i, double* out) const {
+    const double* q = &q_[z_.Row(b, h, i, z_.hq, z_.s, z_.d)];
+    int64_t kv = h / (z_.hq / z_.hkv);
+    for (int64_t j = 0; j < z_.t; ++j) {
+      const double* k = &k_[z_.Row(b, kv, j, z_.hkv, z_.t, z_.d)];
+      double score = 0;
+      for (int64_t c = 0; c < z_.d; ++c) score += q[c] * k[c];
+      score *= scale_;
+      if (causal_ && j > i + z_.t - z_.s) score = -kInfinity;
+      if (!mask_.empty()) {
+        double m = mask_[b * mask_strides_[0] + h * mask_strides_[1] + i * mask_strides_[2] +
+                         j * mask_strides_[3]];
+        score = bool_mask_ ? (m != 0 ? score : -kInfinity) : score + m;
+      }
+      out[j] = score;
+    }
+  }
+
+ private:
+  const Sizes& z_;
+  const std::vector<double>&q_, &k_;
+  double scale_;
+  bool causal_, bool_mask_ = false;
+  std::vector<double> mask_;
+  int64_t mask_strides_[4] = {0, 0, 0, 0};
+};
+
+Sizes CallSizes(const KernelCall& call, size_t q) {
+  return Sizes(call.in[q].shape, call.in[q + 1].shape, call.in[q + 2].shape,
+               HeadsFirst(*call.attrs));
+}
+
+template <typename Fn>
+void ForEachQuery(const Sizes& z, Fn fn) {
+  for (int64_t b = 0; b < z.b; ++b) {
+    for (int64_t h = 0; h < z.hq; ++h) {
+      for (int64_t i = 0; i < z.s; ++i) fn(b, h, i);
+    }
+  }
+}
+
+void Reference(const KernelCall& call) {
+  Sizes z = CallSizes(call, 0);
+  std::vector<double> q = ToDoubles(call.in[0]), k = ToDoubles(call.in[1]), v = ToDoubles(call.in[2]);
+  Scores scores(call, z, q, k, call.in.size() > 3 ? &call.in[3] : nullptr);
+  std::vector<double> o(call.out[0].num_elements()), lse(call.out[1].num_elements()), p(z.t);
+  ForEachQuery(z, [&](int64_t b, int64_t h, int64_t i) {
+    scores.Row(b, h, i, p.data());
+    double max = -kInfinity, sum = 0;
+    for (double score : p) max = std::max(max, score);
+    double& log_sum = lse[(b * z.hq + h) * z.s + i];
+    log_sum = max;
+    if (max == -kInfinity) return;
+    for (double& score : p) sum += score = std::exp(score - max);
+    log_sum += std::log(sum);
+    double* row = &o[z.Row(b, h, i, z.hq, z.s, z.dv)];
+    for (int64_t j = 0; j < z.t; ++j) {
+      const double* value = &v[z.Row(b, h / (z.hq / z.hkv), j, z.hkv, z.t, z.dv)];
+      for (int64_t c = 0; c < z.dv; ++c) row[c] += p[j] / sum * value[c];
+    }
+  });
+  FromDoubles(o, call.out[0]);
+  FromDoubles(lse, call.out[1]);
+}
+
+void ReferenceGrad(const KernelCall& call) {
+  Sizes z = CallSizes(call, 1);
+  std::vector<double> grad = ToDoubles(call.in[0]), q = ToDoubles(call.in[1]);
+  std::vector<double> k = ToDoubles(call.in[2]), v = ToDoubles(call.in[3]);
+  std::vector<double> o = ToDoubles(call.in[4]), lse = ToDoubles(call.in[5]), p(z.t);
+  Scores scores(call, z, q, k, call.in.size() > 6 ? &call.in[6] : nullptr);
+  std::vector<double> dq(q.size()), dk(k.size()), dv(v.size());
+  ForEachQuery(z, [&](int64_t b, int64_t h, int64_t i) {
+    double log_sum = lse[(b * z.hq + h) * z.s + i];
+    if (log_sum == -kInfinity) return;
+    scores.Row(b, h, i, p.data());
+    int64_t at_o = z.Row(b, h, i, z.hq, z.s, z.dv), at_q = z.Row(b, h, i, z.hq, z.s, z.d);
+    double both = 0;
+    for (int64_t c = 0; c < z.dv; ++c) both += grad[at_o + c] * o[at_o + c];
+    for (int64_t j = 0; j < z.t; ++j) {
+      int64_t kv = h / (z.hq / z.hkv);
+      int64_t at_k = z.Row(b, kv, j, z.hkv, z.t, z.d), at_v = z.Row(b, kv, j, z.hkv, z.t, z.dv);
+      double probability = std::exp(p[j] - log_sum), dp = 0;
+      for (int64_t c = 0; c < z.dv; ++c) {
+        dp += grad[at_o + c] * v[at_v + c];
+        dv[at_v + c] += probability * grad[at_o + c];
+      }
+      double ds = scores.scale() * probability * (dp - both);
+      for (int64_t c = 0; c < z.d; ++c) {
+        dq[at_q + c] += ds * k[at_k + c];
+        dk[at_k + c] += ds * q[at_q + c];
+      }
+    }
+  });
+  FromDoubles(dq, call.out[0]);
+  FromDoubles(dk, call.out[1]);
+  FromDoubles(dv, call.out[2]);
+}
+
+std::vector<Value*> Gradient(const GradientArgs& args) {
+  const Op& op = args.op;
+  auto refuse = [&](std::string what, std::string fix) {
+    throw Diagnostic("E1104", ExitCode::kBadModel, op.site, std::move(what), std::move(fix));
+  };
+  if (op.operands.size() > 3 && args.wanted[3] && IsFloat(op.in(3).dtype)) {
+    refuse("the mask of an attention depends on something that is trained, and a mask has no gradient",
+           "write the bias as an add to the scores before a softmax, or leave its parameter out of "
+           "those that are differentiated");
+  }
+  if (args.result_grads[1]) {
+    refuse("the loss depends on the log-sum-exp of an attention, which has no gradient",
+           "compute it from the scores with softmax and reduce ops");
+  }
+  std::vector<Value*> operands = {args.result_grads[0], op.operands[0], op.operands[1],
+                                  op.operands[2],       op.results[0],  op.results[1]};
+  if (op.operands.size() > 3) operands.push_back(op.operands[3]);
+  std::vector<Value*> grads =
+      args.builder.Create("attention_grad", std::move(operands), op.attrs)->results;
+  grads.resize(op.operands.size());
+  return grads;
+}
+
+int64_t FlopsOf(const Op& op, int q, int64_t width_d, int64_t width_v) {
+  Sizes z = OpSizes(op, q);
+  int64_t flops = 2 * z.b * z.hq * z.s * z.t * (width_d * z.d + width_v * z.dv);
+  return op.attrs.Bool("causal") ? flops / 2 : flops;
+}
+
+OpDef Def(std::string_view name, int operands) {
+  OpDef def;
+  def.name = name;
+  def.min_operands = operands;
+  def.max_operands = operands + 1;
+  def.attrs = {{"scale", AttrKind::kFloat, true},
+               {"causal", AttrKind::kBool},
+               {"layout", AttrKind::kString}};
+  return def;
+}
+
+}  // namespace
+
+void RegisterAttentionOps(OpRegistry& registry) {
+  // A padded query head, or batch, has lse = log t, and o = mean of v where only query heads are
+  // cut: the padding is not zero.
+  OpDef attention = Def("attention", 3);
+  attention.infer = Infer;
+  attention.rule = [](const Op& op) { return Rule(op, 0); };
+  attention.gradient = Gradient;
+  attention.flops = [](const Op& op) { return FlopsOf(op, 0, 1, 1); };
+  attention.reference = Reference;
+  registry.Add(std::move(attention));
+
+  // do = 0 makes everything that a padded query adds zero.
+  OpDef grad = Def("attention_grad", 6);
+  grad.infer = InferGrad;
+  grad.rule = [](const Op& op) { return Rule(op, 1); };
+  grad.no_gradient = "it is a gradient itself, and second derivatives are not supported";
+  grad.flops = [](const Op& op) { return FlopsOf(op, 1, 3, 2); };
+  grad.reference = ReferenceGrad;
+  grad.keeps_zero_padding = true;
+  registry.Add(std::move(grad));
+}
+
+}  // namespace shardc

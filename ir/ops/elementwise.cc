@@ -1,0 +1,11 @@
+#include "ir/ops/elementwise.h"
+
+namespace shardc {
+
+void RegisterElementwiseOps(OpRegistry& registry) {
+  RegisterUnaryOps(registry);
+  RegisterBinaryOps(registry);
+  RegisterCompareOps(registry);
+}
+
+}  // namespace shardc

@@ -1,0 +1,94 @@
+// Ops that the fuse pass makes of several others on the lowered graph, where a kernel does them in one pass over
+// memory.
+#include "ir/op_def.h"
+
+namespace shardc {
+namespace {
+
+constexpr std::string_view kNoGradient = "made by the fuse pass, which comes after differentiation";
+
+const OpDef& Def(std::string_view name) { return GetOpDef(name); }
+
+// One of the ops that a fused op stands for, run on views of the fused call.
+void RunPart(std::string_view op, const KernelCall& call, const Attributes& attrs,
+             std::vector<TensorView> in, std::vector<TensorView> out) {
+  KernelCall part = call;
+  part.attrs = &attrs;
+  part.in = in;
+  part.out = out;
+  Def(op).reference(part);
+}
+
+OpDef LinearDef() {
+  OpDef def;
+  def.name = "linear";
+  def.min_operands = def.max_operands = 3;
+  def.attrs = {{"nt", AttrKind::kBool}};
+  def.infer = [](const InferArgs& args) {
+    const TensorType *parts[] = {args.operands[0], args.operands[1]};
+    auto out = Def(args.attrs.Bool("nt") ? "matmul_nt" : "matmul").infer({parts, Attributes()});
+    if (args[1].rank() != 2 || args[2].shape != Shape{out[0].shape.back()} ||
+        args[2].dtype != out[0].dtype) {
+      InferError("linear", StrCat("needs a weight of two dims and a bias of [",
+                                  out[0].shape.back(), "]"));
+    }
+    return out;
+  };
+  // The contraction is whole: a partial product must be summed before the bias is added.
+  def.rule = [](const Op& op) {
+    return EinsumRule(op, op.attrs.Bool("nt") ? "... k!, n k!, n -> ... n"
+                                              : "... k!, k! n, n -> ... n");
+  };
+  def.no_gradient = kNoGradient;
+  def.flops = [](const Op& op) {
+    return 2 * op.out().num_elements() * op.in(0).shape.back() + op.out().num_elements();
+  };
+  def.keeps_zero_padding = false;
+  def.reference = [](const KernelCall& call) {
+    RunPart(call.attrs->Bool("nt") ? "matmul_nt" : "matmul", call, Attributes(),
+            {call.in[0], call.in[1]}, {call.out[0]});
+    RunPart("add", call, Attributes(), {call.out[0], call.in[2]}, {call.out[0]});
+  };
+  return def;
+}
+
+OpDef AddLayerNormDef() {
+  OpDef def;
+  def.name = "add_layer_norm";
+  def.min_operands = 2;
+  def.max_operands = 4;
+  def.attrs = {{"eps", AttrKind::kFloat, true}};
+  def.infer = [](const InferArgs& args) {
+    if (!args[0].SameTensor(args[1])) {
+      InferError("add_layer_norm", "adds tensors of different types");
+    }
+    std::vector<const TensorType*> norm = {args.operands[0]};
+    norm.insert(norm.end(), args.operands.begin() + 2, args.operands.end());
+    auto out = Def("layer_norm").infer({norm, args.attrs});
+    out.insert(out.begin(), TensorType(args[0].dtype, args[0].shape));
+    return out;
+  };
+  def.rule = [](const Op& op) {
+    std::string text = "... h!, ... h!";
+    for (size_t i = 2; i < op.operands.size(); ++i) text += ", h!";
+    return EinsumRule(op, text + " -> ... h!, ... h!, ..., ...");
+  };
+  def.no_gradient = kNoGradient;
+  def.flops = [](const Op& op) { return 9 * op.out().num_elements(); };
+  def.reference = [](const KernelCall& call) {
+    RunPart("add", call, Attributes(), {call.in[0], call.in[1]}, {call.out[0]});
+    std::vector<TensorView> norm = {call.out[0]};
+    norm.insert(norm.end(), call.in.begin() + 2, call.in.end());
+    RunPart("layer_norm", call, *call.attrs, norm, {call.out[1], call.out[2], call.out[3]});
+  };
+  return def;
+}
+
+}  // namespace
+
+void RegisterFusedOps(OpRegistry& registry) {
+  registry.Add(LinearDef());
+  registry.Add(AddLayerNormDef());
+}
+
+}  // namespace shardc

@@ -1,0 +1,381 @@
+// embedding, embedding_grad, gather, gather_grad, gather_nd.
+#include <algorithm>
+#include <cstring>
+
+#include "ir/builder.h"
+#include "ir/ops/infer_util.h"
+#include "ir/ops/reference_util.h"
+
+namespace shardc {
+namespace {
+
+using reference::Box;
+
+int64_t NoFlops(const Op&) { return 0; }
+
+int GatherAxis(const Attributes& attrs, int rank) {
+  int64_t axis = attrs.Int("axis");
+  return static_cast<int>(axis < 0 ? axis + rank : axis);
+}
+
+// Where each global index of a dim lies in the view, or -1.
+std::vector<int64_t> LocalPositions(const KernelCall& call, const TensorView& view, int dim) {
+  std::vector<int64_t> at(call.GlobalDim(view, dim), -1);
+  for (const Run& run : call.Runs(view, dim)) {
+    for (int64_t i = 0; i < run.size; ++i) at[run.global + i] = run.local + i;
+  }
+  return at;
+}
+
+// Calls fn(offset in the view, value) for each valid element of an index tensor, checked against
+// [low, high).
+template <typename Fn>
+void ForEachIndex(const KernelCall& call, const TensorView& indices, std::string_view op,
+                  std::string_view operand, int64_t low, int64_t high, Fn fn) {
+  Shape strides = reference::Strides(indices.shape);
+  for (const Box& box : reference::ValidBoxes(call, indices)) {
+    Shape dense = reference::Strides(box.size);
+    reference::ForEach<2>(box.size, {strides, dense},
+                          [&](const auto& at) {
+                            int64_t value = reference::ReadInt(indices, at[0]);
+                            if (value < low || value >= high) {
+                              Shape position = box.global;
+                              for (size_t d = 0; d < dense.size(); ++d)
+                                position[d] += at[1] / dense[d] % box.size[d];
+                              reference::ThrowOutOfRange(op, operand, position, value, low, high);
+                            }
+                            fn(at[0], value);
+                          },
+                          {reference::Offset(box.local, strides), 0});
+  }
+}
+
+// A gather or its gradient as [outer, n, inner] and [outer, indices, inner].
+struct Blocks {
+  int64_t outer, n, inner;
+  Blocks(const Shape& shape, int axis)
+      : outer(NumElements({shape.begin(), shape.begin() + axis})),
+        n(shape[axis]),
+        inner(NumElements({shape.begin() + axis + 1, shape.end()})) {}
+};
+
+// y[o, i, :] = x[o, indices[i], :]; 0 where the row is another rank's and in padding of the
+// indices.
+void Lookup(const KernelCall& call, std::string_view op, std::string_view operand, int axis,
+            bool negative) {
+  const TensorView &x = call.in[0], &indices = call.in[1], &y = call.out[0];
+  Blocks b(x.shape, axis);
+  const int64_t size = call.GlobalDim(x, axis), count = indices.num_elements();
+  const int64_t bytes = b.inner * DTypeSize(x.dtype);
+  std::vector<int64_t> local = LocalPositions(call, x, axis);
+  reference::ZeroFill(y);
+  ForEachIndex(call, indices, op, operand, negative ? -size : 0, size, [&](int64_t i, int64_t v) {
+    int64_t row = local[v < 0 ? v + size : v];
+    if (row < 0) return;
+    for (int64_t o = 0; o < b.outer; ++o) {
+      std::memcpy(y.data + (o * count + i) * bytes, x.data + (o * b.n + row) * bytes,
+                  static_cast<size_t>(bytes));
+    }
+  });
+}
+
+// dx[o, indices[i], :] += dy[o, i, :] for the rows that this rank has.
+void ScatterAdd(const KernelCall& call, std::string_view op, std::string_view operand, int axis,
+                bool negative) {
+  const TensorView &dy = call.in[0], &indices = call.in[1], &dx = call.out[0];
+  Blocks b(dx.shape, axis);
+  const int64_t size = call.GlobalDim(dx, axis), count = indices.num_elements();
+  std::vector<int64_t> local = LocalPositions(call, dx, axis);
+  std::vector<double> totals(dx.num_elements());
+  reference::DispatchFloat(dx.dtype, [&](auto t) {
+    using T = decltype(t);
+    ForEachIndex(call, indices, op, operand, negative ? -size : 0, size, [&](int64_t i, int64_t v) {
+      int64_t row = local[v < 0 ? v + size : v];
+      if (row < 0) return;
+      for (int64_t o = 0; o < b.outer; ++o) {
+        for (int64_t k = 0; k < b.inner; ++k) {
+          totals[(o * b.n + row) * b.inner + k] +=
+              reference::Load<T>(dy, (o * count + i) * b.inner + k);
+        }
+      }
+    });
+    for (size_t i = 0; i < totals.size(); ++i) {
+      reference::Store<T>(dx, static_cast<int64_t>(i), totals[i]);
+    }
+  });
+}
+
+// x's shape with the indexed dim replaced by the indices' dims.
+Shape Replace(const Shape& x, int axis, const Shape& indices) {
+  Shape out(x.begin(), x.begin() + axis);
+  out.insert(out.end(), indices.begin(), indices.end());
+  out.insert(out.end(), x.begin() + axis + 1, x.end());
+  return out;
+}
+
+// The rule of both directions: `x` has the indexed dim with a factor of the given kind, `y` the
+// indices' dims in its place.
+struct LookupFactors {
+  std::vector<DimFactors> x, indices, y;
+};
+LookupFactors MapLookup(ShardingRule& rule, const Shape& x, const Shape& indices, int axis,
+                        FactorKind kind) {
+  LookupFactors f;
+  f.x = AddDims(rule, x);
+  f.indices = AddDims(rule, indices);
+  for (int id : f.x[axis].factors) rule.factors[id].kind = kind;
+  f.y.assign(f.x.begin(), f.x.begin() + axis);
+  f.y.insert(f.y.end(), f.indices.begin(), f.indices.end());
+  f.y.insert(f.y.end(), f.x.begin() + axis + 1, f.x.end());
+  return f;
+}
+
+ShardingRule LookupRule(const Op& op, int axis, FactorKind kind) {
+  ShardingRule rule;
+  LookupFactors f = MapLookup(rule, op.in(0).shape, op.in(1).shape, axis, kind);
+  rule.operands = {std::move(f.x), std::move(f.indices)};
+  rule.results = {std::move(f.y)};
+  if (IsFloat(op.out().dtype)) rule.linear = {{0}};
+  return rule;
+}
+
+ShardingRule ScatterRule(const Op& op, int axis, FactorKind kind) {
+  ShardingRule rule;
+  LookupFactors f = MapLookup(rule, op.out().shape, op.in(1).shape, axis, kind);
+  rule.operands = {std::move(f.y), std::move(f.indices)};
+  rule.results = {std::move(f.x)};
+  rule.linear = {{0}};
+  return rule;
+}
+
+// The result type of a scatter: dy with the indices' dims from `axis` on replaced by `size`.
+std::vector<TensorType> InferScatter(std::string_view op, const InferArgs& args, int64_t axis,
+                                     int64_t size) {
+  RequireFloat(op, args[0], "dy");
+  RequireInteger(op, args[1], "the index operand");
+  const Shape &dy = args[0].shape, &indices = args[1].shape;
+  int rank = args[0].rank() - args[1].rank() + 1;
+  int at = rank > 0 ? NormalizeAxis(op, axis, rank) : 0;
+  if (rank <= 0 || !std::equal(indices.begin(), indices.end(), dy.begin() + at)) {
+    InferError(op, StrCat("dy of shape ", ShapeToString(dy), " does not hold the index dims ",
+                          ShapeToString(indices), " at axis ", axis));
+  }
+  Shape shape(dy.begin(), dy.begin() + at);
+  shape.push_back(size);
+  shape.insert(shape.end(), dy.begin() + at + args[1].rank(), dy.end());
+  CheckShape(op, args[0].dtype, shape);
+  return {TensorType(args[0].dtype, std::move(shape))};
+}
+
+// With the rows of the table cut each rank looks up its own; the sum is the lookup.
+void AddEmbedding(OpRegistry& registry) {
+  OpDef def;
+  def.name = "embedding";
+  def.min_operands = def.max_operands = 2;
+  def.infer = [](const InferArgs& args) {
+    RequireFloat("embedding", args[0], "the table");
+    RequireInteger("embedding", args[1], "the ids");
+    if (args[0].rank() < 1) InferError("embedding", "the table has no dims");
+    Shape shape = Replace(args[0].shape, 0, args[1].shape);
+    CheckShape("embedding", args[0].dtype, shape);
+    return std::vector<TensorType>{TensorType(args[0].dtype, std::move(shape))};
+  };
+  def.rule = [](const Op& op) { return LookupRule(op, 0, FactorKind::kPlain); };
+  def.gradient = [](const GradientArgs& args) {
+    std::vector<Value*> grads(2);
+    Value* dy = args.result_grads[0];
+    if (dy && args.wanted[0]) {
+      grads[0] = args.builder.Make("embedding_grad", {dy, args.op.operands[1]},
+                                   {{"rows", args.op.in(0).shape[0]}});
+    }
+    return grads;
+  };
+  def.flops = NoFlops;
+  def.reference = [](const KernelCall& call) { Lookup(call, "embedding", "ids", 0, false); };
+  def.ignores_padding = true;
+  registry.Add(std::move(def));
+
+  OpDef grad;
+  grad.name = "embedding_grad";
+  grad.min_operands = grad.max_operands = 2;
+  grad.attrs = {{"rows", AttrKind::kInt, true}};
+  grad.infer = [](const InferArgs& args) {
+    return InferScatter("embedding_grad", args, 0, args.attrs.Int("rows"));
+  };
+  grad.rule = [](const Op& op) { return ScatterRule(op, 0, FactorKind::kPlain); };
+  grad.no_gradient = "second derivatives are not supported";
+  grad.flops = [](const Op& op) { return op.in(0).num_elements(); };
+  grad.reference = [](const KernelCall& call) {
+    ScatterAdd(call, "embedding_grad", "ids", 0, false);
+  };
+  grad.ignores_padding = true;
+  registry.Add(std::move(grad));
+}
+
+void AddGather(OpRegistry& registry) {
+  OpDef def;
+  def.name = "gather";
+  def.min_operands = def.max_operands = 2;
+  def.attrs = {{"axis", AttrKind::kInt, true}};
+  def.infer = [](const InferArgs& args) {
+    RequireInteger("gather", args[1], "the index operand");
+    int axis = NormalizeAxis("gather", args.attrs.Int("axis"), args[0].rank());
+    Shape shape = Replace(args[0].shape, axis, args[1].shape);
+    CheckShape("gather", args[0].dtype, shape);
+    return std::vector<TensorType>{TensorType(args[0].dtype, std::move(shape))};
+  };
+  def.rule = [](const Op& op) {
+    return LookupRule(op, GatherAxis(op.attrs, op.in(0).rank()), FactorKind::kReplicated);
+  };
+  def.gradient = [](const GradientArgs& args) {
+    std::vector<Value*> grads(2);
+    Value* dy = args.result_grads[0];
+    if (dy && args.wanted[0]) {
+      int axis = GatherAxis(args.op.attrs, args.op.in(0).rank());
+      grads[0] = args.builder.Make("gather_grad", {dy, args.op.operands[1]},
+                                   {{"axis", int64_t{axis}}, {"size", args.op.in(0).shape[axis]}});
+    }
+    return grads;
+  };
+  def.flops = NoFlops;
+  def.reference = [](const KernelCall& call) {
+    Lookup(call, "gather", "indices", GatherAxis(*call.attrs, call.in[0].rank()), true);
+  };
+  def.ignores_padding = true;
+  registry.Add(std::move(def));
+
+  OpDef grad;
+  grad.name = "gather_grad";
+  grad.min_operands = grad.max_operands = 2;
+  grad.attrs = {{"axis", AttrKind::kInt, true}, {"size", AttrKind::kInt, true}};
+  grad.infer = [](const InferArgs& args) {
+    return InferScatter("gather_grad", args, args.attrs.Int("axis"), args.attrs.Int("size"));
+  };
+  grad.rule = [](const Op& op) {
+    return ScatterRule(op, GatherAxis(op.attrs, op.out().rank()), FactorKind::kReplicated);
+  };
+  grad.no_gradient = "second derivatives are not supported";
+  grad.flops = [](const Op& op) { return op.in(0).num_elements(); };
+  grad.reference = [](const KernelCall& call) {
+    ScatterAdd(call, "gather_grad", "indices", GatherAxis(*call.attrs, call.out[0].rank()), true);
+  };
+  grad.ignores_padding = true;
+  registry.Add(std::move(grad));
+}
+
+// ONNX GatherND: x[B..., d0.., dk-1, t...], indices[B..., m..., k] -> y[B..., m..., t...].
+struct GatherNdDims {
+  int batch, k, rank;
+  GatherNdDims(const Attributes& attrs, const Shape& x, const Shape& indices)
+      : batch(static_cast<int>(attrs.Int("batch_dims", 0))),
+        k(static_cast<int>(indices.back())),
+        rank(static_cast<int>(x.size())) {}
+};
+
+std::vector<TensorType> InferGatherNd(const InferArgs& args) {
+  RequireInteger("gather_nd", args[1], "the index operand");
+  const Shape &x = args[0].shape, &indices = args[1].shape;
+  int64_t batch = args.attrs.Int("batch_dims", 0);
+  int64_t least = std::min<int64_t>(args[0].rank(), args[1].rank());
+  if (args[1].rank() < 1 || batch < 0 || batch >= std::max<int64_t>(least, 1)) {
+    InferError("gather_nd", StrCat("batch_dims ", batch, " does not fit operands of rank ",
+                                   args[0].rank(), " and ", args[1].rank()));
+  }
+  int64_t k = indices.back();
+  if (k < 1 || batch + k > args[0].rank() ||
+      !std::equal(x.begin(), x.begin() + batch, indices.begin())) {
+    InferError("gather_nd", StrCat("indices of shape ", ShapeToString(indices),
+                                   " do not fit an operand of shape ", ShapeToString(x), " with ",
+                                   batch, " batch dims"));
+  }
+  Shape shape(indices.begin(), indices.end() - 1);
+  shape.insert(shape.end(), x.begin() + batch + k, x.end());
+  CheckShape("gather_nd", args[0].dtype, shape);
+  return {TensorType(args[0].dtype, std::move(shape))};
+}
+
+ShardingRule GatherNdRule(const Op& op) {
+  ShardingRule rule;
+  GatherNdDims g(op.attrs, op.in(0).shape, op.in(1).shape);
+  std::vector<DimFactors> x = AddDims(rule, op.in(0).shape);
+  const Shape& shape = op.in(1).shape;
+  std::vector<DimFactors> indices(x.begin(), x.begin() + g.batch);
+  for (const DimFactors& d : AddDims(rule, {shape.begin() + g.batch, shape.end()})) {
+    indices.push_back(d);
+  }
+  auto replicate = [&](const DimFactors& d) {
+    for (int f : d.factors) rule.factors[f].kind = FactorKind::kReplicated;
+  };
+  for (int d = g.batch; d < g.batch + g.k; ++d) replicate(x[d]);
+  replicate(indices.back());
+  std::vector<DimFactors> y(indices.begin(), indices.end() - 1);
+  y.insert(y.end(), x.begin() + g.batch + g.k, x.end());
+  rule.operands = {std::move(x), std::move(indices)};
+  rule.results = {std::move(y)};
+  if (IsFloat(op.out().dtype)) rule.linear = {{0}};
+  return rule;
+}
+
+void RunGatherNd(const KernelCall& call) {
+  const TensorView &x = call.in[0], &indices = call.in[1], &y = call.out[0];
+  GatherNdDims g(*call.attrs, x.shape, indices.shape);
+  Shape x_strides = reference::Strides(x.shape), i_strides = reference::Strides(indices.shape);
+  const int tuple_dims = indices.rank() - 1;
+  const int64_t block =
+      NumElements({x.shape.begin() + g.batch + g.k, x.shape.end()}) * DTypeSize(x.dtype);
+  reference::ZeroFill(y);
+  for (const Box& box : reference::ValidBoxes(call, indices)) {
+    // One step per index tuple.
+    Shape size(box.size.begin(), box.size.end() - 1), local = box.local;
+    local.back() = 0;
+    Shape strides(i_strides.begin(), i_strides.end() - 1), dense = reference::Strides(size);
+    Shape batch_strides(tuple_dims, 0);
+    int64_t batch_base = 0;
+    for (int d = 0; d < g.batch; ++d) {
+      batch_strides[d] = x_strides[d];
+      batch_base += box.local[d] * x_strides[d];
+    }
+    reference::ForEach<3>(
+        size, {strides, batch_strides, dense},
+        [&](const auto& at) {
+          int64_t from = at[1];
+          for (int j = 0; j < g.k; ++j) {
+            int64_t n = x.shape[g.batch + j], v = reference::ReadInt(indices, at[0] + j);
+            if (v < -n || v >= n) {
+              Shape position = box.global;
+              for (int d = 0; d < tuple_dims; ++d) position[d] += at[2] / dense[d] % size[d];
+              position.back() = j;
+              reference::ThrowOutOfRange("gather_nd", "indices", position, v, -n, n);
+            }
+            from += (v < 0 ? v + n : v) * x_strides[g.batch + j];
+          }
+          std::memcpy(y.data + at[0] / g.k * block, x.data + from * DTypeSize(x.dtype),
+                      static_cast<size_t>(block));
+        },
+        {reference::Offset(local, i_strides), batch_base, 0});
+  }
+}
+
+void AddGatherNd(OpRegistry& registry) {
+  OpDef def;
+  def.name = "gather_nd";
+  def.min_operands = def.max_operands = 2;
+  def.attrs = {{"batch_dims", AttrKind::kInt}};
+  def.infer = InferGatherNd;
+  def.rule = GatherNdRule;
+  def.no_gradient = "gather_nd has no gradient";
+  def.flops = NoFlops;
+  def.reference = RunGatherNd;
+  def.ignores_padding = true;
+  registry.Add(std::move(def));
+}
+
+}  // namespace
+
+void RegisterIndexOps(OpRegistry& registry) {
+  AddEmbedding(registry);
+  AddGather(registry);
+  AddGatherNd(registry);
+}
+
+}  // namespace shardc

@@ -1,0 +1,83 @@
+#include "ir/ops/infer_util.h"
+
+#include <algorithm>
+
+#include "ir/diagnostic.h"
+
+namespace shardc {
+namespace {
+
+[[noreturn]] void WrongDType(std::string_view op, const TensorType& type, std::string_view what,
+                             std::string_view wants) {
+  InferError(op, StrCat(what, " has type ", DTypeName(type.dtype), ", but must be ", wants));
+}
+
+}  // namespace
+
+void CheckShape(std::string_view op, DType dtype, const Shape& shape) {
+  int64_t bytes = DTypeSize(dtype);
+  for (int64_t n : shape) {
+    if (n < 0) InferError(op, StrCat("shape ", ShapeToString(shape), " has a negative dim"));
+    // A zero dim must not hide that the others overflow: strides are products of them.
+    if (__builtin_mul_overflow(bytes, std::max<int64_t>(n, 1), &bytes)) {
+      InferError(op, StrCat("a tensor of shape ", ShapeToString(shape), " is too large"));
+    }
+  }
+}
+
+void RequireFloat(std::string_view op, const TensorType& type, std::string_view what) {
+  if (!IsFloat(type.dtype)) WrongDType(op, type, what, "a float type");
+}
+
+void RequireNumeric(std::string_view op, const TensorType& type, std::string_view what) {
+  if (type.dtype == DType::kBool) WrongDType(op, type, what, "a number type");
+}
+
+void RequireInteger(std::string_view op, const TensorType& type, std::string_view what) {
+  if (!IsInteger(type.dtype)) WrongDType(op, type, what, "i32 or i64");
+}
+
+void RequireBool(std::string_view op, const TensorType& type, std::string_view what) {
+  if (type.dtype != DType::kBool) WrongDType(op, type, what, "bool");
+}
+
+void RequireSameDType(std::string_view op, const InferArgs& args, size_t from, size_t to) {
+  for (size_t i = from + 1; i < to; ++i) {
+    if (args[i].dtype != args[from].dtype) {
+      InferError(op, StrCat("operand ", i, " has type ", DTypeName(args[i].dtype), ", but operand ",
+                            from, " has ", DTypeName(args[from].dtype)));
+    }
+  }
+}
+
+void RequireSameShape(std::string_view op, const Shape& a, const Shape& b, std::string_view what) {
+  if (a != b) {
+    InferError(op, StrCat(what, " must have equal shapes, not ", ShapeToString(a), " and ",
+                          ShapeToString(b)));
+  }
+}
+
+std::vector<int> NormalizeAxes(std::string_view op, const Ints& axes, int rank) {
+  std::vector<int> out;
+  for (int64_t a : axes) out.push_back(NormalizeAxis(op, a, rank));
+  std::sort(out.begin(), out.end());
+  auto twice = std::adjacent_find(out.begin(), out.end());
+  if (twice != out.end()) InferError(op, StrCat("axis ", *twice, " is given twice"));
+  return out;
+}
+
+std::vector<bool> AxisMask(const Ints& axes, int rank) {
+  std::vector<bool> mask(rank);
+  for (int64_t a : axes) mask[a < 0 ? a + rank : a] = true;
+  return mask;
+}
+
+std::vector<DimFactors> AddDims(ShardingRule& rule, const Shape& shape, FactorKind kind) {
+  std::vector<DimFactors> dims(shape.size());
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d] != 1) dims[d].factors = {rule.AddFactor(shape[d], kind)};
+  }
+  return dims;
+}
+
+}  // namespace shardc

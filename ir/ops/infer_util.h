@@ -1,0 +1,33 @@
+// For OpDef::infer: checks that throw through InferError, and attribute specs that families share.
+#pragma once
+
+#include <string_view>
+
+#include "ir/op_def.h"
+
+namespace shardc {
+
+// Dims are not negative and the size in bytes fits in an int64_t.
+void CheckShape(std::string_view op, DType dtype, const Shape& shape);
+// `what` names the operand in the message.
+void RequireFloat(std::string_view op, const TensorType& type,
+                  std::string_view what = "the operand");
+void RequireNumeric(std::string_view op, const TensorType& type,
+                    std::string_view what = "the operand");
+void RequireInteger(std::string_view op, const TensorType& type, std::string_view what);
+void RequireBool(std::string_view op, const TensorType& type, std::string_view what);
+// Operands [from, to) have one dtype.
+void RequireSameDType(std::string_view op, const InferArgs& args, size_t from, size_t to);
+void RequireSameShape(std::string_view op, const Shape& a, const Shape& b, std::string_view what);
+
+// The axes in [0, rank), sorted. Throws when one is out of range or given twice.
+std::vector<int> NormalizeAxes(std::string_view op, const Ints& axes, int rank);
+// For each dim whether it is one of the axes; they must be valid.
+std::vector<bool> AxisMask(const Ints& axes, int rank);
+
+// A rule where each dim of size > 1 has a factor of its own, made by the caller: AddDims appends
+// one factor per dim of `shape` and returns the dims' factors (none for dims of size 1).
+std::vector<DimFactors> AddDims(ShardingRule& rule, const Shape& shape,
+                                FactorKind kind = FactorKind::kPlain);
+
+}  // namespace shardc

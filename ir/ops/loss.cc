@@ -1,0 +1,303 @@
+// Cross entropy over the last dim of the logits, and its pieces for a cut vocabulary. With e the label
+// smoothing and V the global vocabulary: loss = lse - (1 - e) logit[label] - e / V * sum(logits), as
+// torch.nn.CrossEntropyLoss.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ir/builder.h"
+#include "ir/op_def.h"
+#include "ir/ops/infer_checks.h"
+#include "ir/ops/reference_floats.h"
+#include "ir/ops/reference_util.h"
+
+namespace shardc {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+int64_t IgnoreIndex(const Attributes& attrs) { return attrs.Int("ignore_index", -100); }
+double Smoothing(const Attributes& attrs) { return attrs.Float("label_smoothing", 0.0); }
+
+void CheckSmoothing(std::string_view op, const Attributes& attrs) {
+  double e = Smoothing(attrs);
+  if (!(e >= 0 && e <= 1)) {
+    InferError(op, StrCat("label_smoothing must lie between 0 and 1, not ", e));
+  }
+}
+
+void CheckLogits(std::string_view op, const TensorType& logits, const TensorType& labels) {
+  RequireFloat(op, logits, "the logits");
+  RequireInteger(op, labels, "the labels");
+  if (logits.rank() < 1) InferError(op, "needs logits with a vocabulary dim, not a scalar");
+  if (labels.shape != WithoutLast(logits.shape)) {
+    InferError(op, StrCat("logits ", ShapeToString(logits.shape), " need labels of shape ",
+                          ShapeToString(WithoutLast(logits.shape)), ", not ",
+                          ShapeToString(labels.shape)));
+  }
+}
+
+TensorType Statistic(const TensorType& logits) {
+  return TensorType(logits.dtype, WithoutLast(logits.shape));
+}
+
+// The rows of logits that are not padding, with their labels checked.
+class Rows {
+ public:
+  Rows(std::string_view op, const KernelCall& call, const TensorView& logits,
+       const TensorView& labels)
+      : logits_(logits), runs_(call.Runs(logits, logits.rank() - 1)) {
+    int64_t classes = call.GlobalDim(logits, logits.rank() - 1);
+    Init(op, call, labels, classes);
+  }
+  Rows(std::string_view op, const KernelCall& call, const TensorView& labels, int64_t classes)
+      : logits_(labels) {
+    Init(op, call, labels, classes);
+  }
+
+  struct Row {
+    int64_t local;  // among the physical rows
+    bool counts;    // the label is not ignored
+    int64_t label;
+  };
+  const std::vector<Row>& rows() const { return rows_; }
+  const std::vector<Run>& runs() const { return runs_; }
+  // Calls fn(flat index of the logit, class) for the classes that this rank holds.
+  template <typename Fn>
+  void ForEachClass(const Row& row, Fn fn) const {
+    for (const Run& run : runs_) {
+      for (int64_t i = 0; i < run.size; ++i) {
+        fn(row.local * logits_.shape.back() + run.local + i, run.global + i);
+      }
+    }
+  }
+
+ private:
+  void Init(std::string_view op, const KernelCall& call, const TensorView& labels,
+            int64_t classes) {
+    std::vector<int64_t> values = ToInts(labels);
+    for (const ValidRow& row : ValidRows(call, labels, labels.rank())) {
+      int64_t label = values[row.local];
+      bool counts = label != IgnoreIndex(*call.attrs);
+      if (counts && (label < 0 || label >= classes)) {
+        reference::ThrowOutOfRange(op, "labels", row.global, label, 0, classes);
+      }
+      rows_.push_back({row.local, counts, label});
+    }
+  }
+
+  const TensorView& logits_;
+  std::vector<Run> runs_;
+  std::vector<Row> rows_;
+};
+
+void Reference(const KernelCall& call) {
+  std::vector<double> x = ToDoubles(call.in[0]);
+  std::vector<double> loss(call.out[0].num_elements()), lse(call.out[1].num_elements());
+  Rows rows("cross_entropy", call, call.in[0], call.in[1]);
+  double smoothing = Smoothing(*call.attrs);
+  double classes = static_cast<double>(call.GlobalDim(call.in[0], call.in[0].rank() - 1));
+  for (const Rows::Row& row : rows.rows()) {
+    double max = -kInfinity, sum_exp = 0, sum = 0, target = 0;
+    rows.ForEachClass(row, [&](int64_t at, int64_t) { max = std::max(max, x[at]); });
+    rows.ForEachClass(row, [&](int64_t at, int64_t c) {
+      sum_exp += std::exp(x[at] - max);
+      sum += x[at];
+      if (c == row.label) target = x[at];
+    });
+    lse[row.local] = max + std::log(sum_exp);
+    if (!row.counts) continue;
+    loss[row.local] = lse[row.local] - (1 - smoothing) * target;
+    // Kept apart: a masked logit of -inf must not make 0 * inf when nothing is smoothed.
+    if (smoothing != 0) loss[row.local] -= smoothing / classes * sum;
+  }
+  FromDoubles(loss, call.out[0]);
+  FromDoubles(lse, call.out[1]);
+}
+
+void ReferenceGrad(const KernelCall& call) {
+  std::vector<double> grad = ToDoubles(call.in[0]), x = ToDoubles(call.in[1]);
+  std::vector<double> lse = ToDoubles(call.in[3]), dx(x.size());
+  Rows rows("cross_entropy_grad", call, call.in[1], call.in[2]);
+  double smoothing = Smoothing(*call.attrs);
+  double classes = static_cast<double>(call.GlobalDim(call.in[1], call.in[1].rank() - 1));
+  for (const Rows::Row& row : rows.rows()) {
+    if (!row.counts) continue;
+    rows.ForEachClass(row, [&](int64_t at, int64_t c) {
+      double p = std::exp(x[at] - lse[row.local]);
+      double target = (c == row.label ? 1 - smoothing : 0) + smoothing / classes;
+      dx[at] = grad[row.local] * (p - target);
+    });
+  }
+  FromDoubles(dx, call.out[0]);
+}
+
+void ReferenceStats(const KernelCall& call) {
+  std::vector<double> x = ToDoubles(call.in[0]), max = ToDoubles(call.in[2]);
+  std::vector<double> sum_exp(max.size()), target(max.size()), sum(max.size());
+  Rows rows("softmax_stats", call, call.in[0], call.in[1]);
+  for (const Rows::Row& row : rows.rows()) {
+    int64_t r = row.local;
+    rows.ForEachClass(row, [&](int64_t at, int64_t c) {
+      sum_exp[r] += std::exp(x[at] - max[r]);
+      sum[r] += x[at];
+      if (row.counts && c == row.label) target[r] = x[at];
+    });
+  }
+  FromDoubles(sum_exp, call.out[0]);
+  FromDoubles(target, call.out[1]);
+  if (call.out.size() > 2) FromDoubles(sum, call.out[2]);
+}
+
+void ReferenceCombine(const KernelCall& call) {
+  bool smooth = call.in.size() == 5;
+  std::vector<double> max = ToDoubles(call.in[0]), sum_exp = ToDoubles(call.in[1]);
+  std::vector<double> target = ToDoubles(call.in[2]), sum(max.size());
+  if (smooth) sum = ToDoubles(call.in[3]);
+  std::vector<double> loss(max.size()), lse(max.size());
+  int64_t classes = call.attrs->Int("classes");
+  double smoothing = Smoothing(*call.attrs);
+  Rows rows("cross_entropy_combine", call, call.in.back(), classes);
+  for (const Rows::Row& row : rows.rows()) {
+    int64_t r = row.local;
+    lse[r] = max[r] + std::log(sum_exp[r]);
+    if (!row.counts) continue;
+    loss[r] = lse[r] - (1 - smoothing) * target[r];
+    if (smooth) loss[r] -= smoothing / static_cast<double>(classes) * sum[r];
+  }
+  FromDoubles(loss, call.out[0]);
+  FromDoubles(lse, call.out[1]);
+}
+
+std::vector<Value*> Expand(Builder& builder, const Op& op) {
+  Value *logits = op.operands[0], *labels = op.operands[1];
+  bool smooth = Smoothing(op.attrs) != 0;
+  Value* max = builder.ReduceMax(logits, {logits->type.rank() - 1});
+  Attributes stats_attrs = {{"ignore_index", IgnoreIndex(op.attrs)}};
+  if (smooth) stats_attrs.Set("sum_logits", true);
+  Op* stats = builder.Create("softmax_stats", {logits, labels, max}, std::move(stats_attrs));
+  std::vector<Value*> parts = {max};
+  parts.insert(parts.end(), stats->results.begin(), stats->results.end());
+  parts.push_back(labels);
+  Op* combine = builder.Create("cross_entropy_combine", std::move(parts),
+                               {{"ignore_index", IgnoreIndex(op.attrs)},
+                                {"label_smoothing", Smoothing(op.attrs)},
+                                {"classes", logits->type.shape.back()}});
+  return combine->results;
+}
+
+std::vector<Value*> Gradient(const GradientArgs& args) {
+  Builder& builder = args.builder;
+  Value *logits = args.op.operands[0], *lse = args.op.results[1], *sum = nullptr;
+  if (Value* dloss = args.result_grads[0]) {
+    sum = builder.Make("cross_entropy_grad", {dloss, logits, args.op.operands[1], lse},
+                       args.op.attrs);
+  }
+  if (Value* dlse = args.result_grads[1]) {
+    Shape keep = logits->type.shape;
+    keep.back() = 1;
+    Value* p = builder.Make("exp", {builder.Sub(logits, builder.Reshape(lse, keep))});
+    Value* more = builder.Mul(p, builder.Reshape(dlse, keep));
+    sum = sum ? builder.Add(sum, more) : more;
+  }
+  return {sum, nullptr};
+}
+
+OpDef Def(std::string_view name, int operands, bool smoothing) {
+  OpDef def;
+  def.name = name;
+  def.min_operands = def.max_operands = operands;
+  def.attrs = {{"ignore_index", AttrKind::kInt}};
+  if (smoothing) def.attrs.push_back({"label_smoothing", AttrKind::kFloat});
+  def.flops = [](const Op& op) { return 5 * op.in(0).num_elements(); };
+  def.ignores_padding = true;
+  return def;
+}
+
+OpDef CrossEntropyDef() {
+  OpDef def = Def("cross_entropy", 2, true);
+  def.infer = [](const InferArgs& args) {
+    CheckLogits("cross_entropy", args[0], args[1]);
+    CheckSmoothing("cross_entropy", args.attrs);
+    return std::vector<TensorType>(2, Statistic(args[0]));
+  };
+  def.rule = [](const Op& op) { return EinsumRule(op, "... v?, ... -> ..., ..."); };
+  def.gradient = Gradient;
+  def.reference = Reference;
+  def.expand = Expand;
+  return def;
+}
+
+OpDef GradDef() {
+  OpDef def = Def("cross_entropy_grad", 4, true);
+  def.infer = [](const InferArgs& args) {
+    constexpr std::string_view op = "cross_entropy_grad";
+    CheckLogits(op, args[1], args[2]);
+    CheckSmoothing(op, args.attrs);
+    RequireTensor(op, args[0], args[1].dtype, args[2].shape, "the gradient of the loss");
+    RequireTensor(op, args[3], args[1].dtype, args[2].shape, "lse");
+    return std::vector<TensorType>{TensorType(args[1].dtype, args[1].shape)};
+  };
+  def.rule = [](const Op& op) { return EinsumRule(op, "..., ... v, ..., ... -> ... v", {{0}}); };
+  def.no_gradient = "it is a gradient itself, and second derivatives are not supported";
+  def.flops = [](const Op& op) { return 4 * op.in(1).num_elements(); };
+  def.reference = ReferenceGrad;
+  // Padded classes get zero; padded rows too, because their dloss is.
+  def.keeps_zero_padding = true;
+  return def;
+}
+
+OpDef StatsDef() {
+  OpDef def = Def("softmax_stats", 3, false);
+  def.attrs.push_back({"sum_logits", AttrKind::kBool});
+  def.infer = [](const InferArgs& args) {
+    CheckLogits("softmax_stats", args[0], args[1]);
+    RequireTensor("softmax_stats", args[2], args[0].dtype, args[1].shape, "max");
+    return std::vector<TensorType>(args.attrs.Bool("sum_logits") ? 3 : 2, Statistic(args[0]));
+  };
+  def.rule = [](const Op& op) {
+    return EinsumRule(op, op.results.size() == 3 ? "... v, ..., ... -> ..., ..., ..."
+                                                 : "... v, ..., ... -> ..., ...");
+  };
+  def.no_gradient = "made by sharding, which comes after differentiation";
+  def.reference = ReferenceStats;
+  return def;
+}
+
+OpDef CombineDef() {
+  OpDef def = Def("cross_entropy_combine", 4, true);
+  def.max_operands = 5;
+  def.attrs.push_back({"classes", AttrKind::kInt, true});
+  def.infer = [](const InferArgs& args) {
+    constexpr std::string_view op = "cross_entropy_combine";
+    RequireFloat(op, args[0], "max");
+    for (size_t i = 1; i + 1 < args.size(); ++i) {
+      RequireTensor(op, args[i], args[0].dtype, args[0].shape, "a statistic");
+    }
+    RequireInteger(op, args[args.size() - 1], "the labels");
+    RequireShape(op, args[args.size() - 1], args[0].shape, "the labels");
+    CheckSmoothing(op, args.attrs);
+    if ((Smoothing(args.attrs) != 0) != (args.size() == 5)) {
+      InferError(op, "needs the sum of the logits when, and only when, labels are smoothed");
+    }
+    return std::vector<TensorType>(2, TensorType(args[0].dtype, args[0].shape));
+  };
+  def.rule = [](const Op& op) {
+    return EinsumRule(op, op.operands.size() == 5 ? "..., ..., ..., ..., ... -> ..., ..."
+                                                  : "..., ..., ..., ... -> ..., ...");
+  };
+  def.no_gradient = "made by sharding, which comes after differentiation";
+  def.reference = ReferenceCombine;
+  return def;
+}
+
+}  // namespace
+
+void RegisterLossOps(OpRegistry& registry) {
+  registry.Add(CrossEntropyDef());
+  registry.Add(GradDef());
+  registry.Add(StatsDef());
+  registry.Add(CombineDef());
+}
+
+}  // namespace shardc

@@ -1,0 +1,221 @@
+// Matrix products. Formulas of the gradients: y = a b, da = dy b^T, db = a^T dy.
+#include <algorithm>
+#include <string>
+
+#include "ir/builder.h"
+#include "ir/op_def.h"
+#include "ir/ops/infer_checks.h"
+#include "ir/ops/reference_floats.h"
+
+namespace shardc {
+namespace {
+
+Shape Leading(const Shape& shape) { return Shape(shape.begin(), shape.end() - 2); }
+
+Shape WithMatrix(Shape leading, int64_t rows, int64_t columns) {
+  leading.push_back(rows);
+  leading.push_back(columns);
+  return leading;
+}
+
+// matmul (b[k, n]) and matmul_nt (b[n, k]).
+std::vector<TensorType> InferProduct(std::string_view op, const InferArgs& args, bool transposed) {
+  const TensorType &a = args[0], &b = args[1];
+  RequireFloat(op, a, "left operand");
+  RequireDType(op, b, a.dtype, "the right operand");
+  if (a.rank() < 2 || b.rank() < 2) {
+    InferError(op, StrCat("needs operands of at least two dims, not ", ShapeToString(a.shape),
+                          " and ", ShapeToString(b.shape)));
+  }
+  int64_t b_rows = b.shape[b.rank() - 2], b_columns = b.shape[b.rank() - 1];
+  int64_t k = transposed ? b_columns : b_rows, n = transposed ? b_rows : b_columns;
+  if (a.shape.back() != k) {
+    InferError(op, StrCat("sums over the last dim of the left operand (", a.shape.back(),
+                          ") and ", transposed ? "the last" : "the last but one",
+                          " of the right (", k, "), which differ: ", ShapeToString(a.shape),
+                          " and ", ShapeToString(b.shape)));
+  }
+  Shape leading = BroadcastShapes(op, Leading(a.shape), Leading(b.shape));
+  return {TensorType(a.dtype, WithMatrix(leading, a.shape[a.rank() - 2], n))};
+}
+
+std::vector<TensorType> InferTn(const InferArgs& args) {
+  const TensorType &a = args[0], &b = args[1];
+  RequireFloat("matmul_tn", a, "left operand");
+  RequireDType("matmul_tn", b, a.dtype, "the right operand");
+  int64_t batch = args.attrs.Int("batch", 0);
+  if (batch < 0 || a.rank() < batch + 2) {
+    InferError("matmul_tn", StrCat("batch ", batch, " needs a left operand of at least ", batch + 2,
+                                   " dims, not ", ShapeToString(a.shape)));
+  }
+  if (a.rank() != b.rank() || WithoutLast(a.shape) != WithoutLast(b.shape)) {
+    InferError("matmul_tn", StrCat("all dims but the last must be equal: ", ShapeToString(a.shape),
+                                   " and ", ShapeToString(b.shape)));
+  }
+  Shape lead(a.shape.begin(), a.shape.begin() + batch);
+  return {TensorType(a.dtype, WithMatrix(lead, a.shape.back(), b.shape.back()))};
+}
+
+// y[m, n] = sum over k of a b, all by strides.
+struct Product {
+  int64_t m, k, n;
+  int64_t a_m, a_k, b_k, b_n;
+};
+
+void Multiply(const Product& p, const double* a, const double* b, double* y) {
+  for (int64_t i = 0; i < p.m; ++i) {
+    double* row = y + i * p.n;
+    std::fill(row, row + p.n, 0.0);
+    for (int64_t k = 0; k < p.k; ++k) {
+      double left = a[i * p.a_m + k * p.a_k];
+      for (int64_t j = 0; j < p.n; ++j) row[j] += left * b[k * p.b_k + j * p.b_n];
+    }
+  }
+}
+
+// Flat index over `leading` of the element that broadcasting maps to flat index `i` over `to`.
+int64_t BroadcastIndex(int64_t i, const Shape& to, const Shape& leading) {
+  int64_t index = 0, stride = 1;
+  for (size_t d = 0; d < to.size(); ++d) {
+    int64_t size = to[to.size() - 1 - d], at = i % size;
+    i /= size;
+    if (d >= leading.size()) continue;
+    int64_t mine = leading[leading.size() - 1 - d];
+    if (mine != 1) index += at * stride;
+    stride *= mine;
+  }
+  return index;
+}
+
+void ReferenceProduct(const KernelCall& call, bool transposed) {
+  const TensorView &a = call.in[0], &b = call.in[1], &y = call.out[0];
+  int64_t m = y.shape[y.rank() - 2], n = y.shape[y.rank() - 1], k = a.shape.back();
+  SHARDC_CHECK(b.shape[b.rank() - (transposed ? 1 : 2)] == k, "local shapes disagree");
+  Product p{m, k, n, k, 1, transposed ? 1 : n, transposed ? k : 1};
+  std::vector<double> av = ToDoubles(a), bv = ToDoubles(b), yv(y.num_elements());
+  Shape lead = Leading(y.shape), a_lead = Leading(a.shape), b_lead = Leading(b.shape);
+  for (int64_t i = 0, count = NumElements(lead); i < count; ++i) {
+    Multiply(p, av.data() + BroadcastIndex(i, lead, a_lead) * m * k,
+             bv.data() + BroadcastIndex(i, lead, b_lead) * k * n, yv.data() + i * m * n);
+  }
+  FromDoubles(yv, y);
+}
+
+void ReferenceTn(const KernelCall& call) {
+  const TensorView &a = call.in[0], &b = call.in[1], &y = call.out[0];
+  int64_t m = a.shape.back(), n = b.shape.back(), batches = 1, k = 1;
+  int64_t batch = call.attrs->Int("batch", 0);
+  for (int d = 0; d + 1 < a.rank(); ++d) {
+    SHARDC_CHECK(a.shape[d] == b.shape[d], "local shapes disagree");
+    (d < batch ? batches : k) *= a.shape[d];
+  }
+  std::vector<double> av = ToDoubles(a), bv = ToDoubles(b), yv(y.num_elements());
+  for (int64_t i = 0; i < batches; ++i) {
+    Multiply({m, k, n, 1, m, n, 1}, av.data() + i * k * m, bv.data() + i * k * n,
+             yv.data() + i * m * n);
+  }
+  FromDoubles(yv, y);
+}
+
+// The sum over all uses of b of left^T right: both have the product's leading dims, b has `shape`.
+Value* WeightGradient(Builder& builder, Value* left, Value* right, const Shape& shape,
+                      const Shape& leading) {
+  if (shape.size() == 2) return builder.Make("matmul_tn", {left, right}, {{"batch", int64_t{0}}});
+  // Operands that broadcast are repeated: matmul_tn pairs equal leading dims.
+  auto full = [&](Value* v) {
+    const Shape& s = v->type.shape;
+    return builder.BroadcastTo(v, WithMatrix(leading, s[s.size() - 2], s.back()));
+  };
+  Value* each = builder.Make("matmul_tn", {full(left), full(right)},
+                             {{"batch", static_cast<int64_t>(leading.size())}});
+  return builder.SumTo(each, shape);
+}
+
+std::vector<Value*> ProductGradient(const GradientArgs& args, bool transposed) {
+  Builder& builder = args.builder;
+  Value *a = args.op.operands[0], *b = args.op.operands[1], *dy = args.result_grads[0];
+  std::vector<Value*> grads(2);
+  if (args.wanted[0]) {
+    Value* da = builder.Make(transposed ? "matmul" : "matmul_nt", {dy, b});
+    grads[0] = builder.SumTo(da, a->type.shape);
+  }
+  if (args.wanted[1]) {
+    grads[1] = WeightGradient(builder, transposed ? dy : a, transposed ? a : dy, b->type.shape,
+                              Leading(dy->type.shape));
+  }
+  return grads;
+}
+
+std::vector<Value*> TnGradient(const GradientArgs& args) {
+  Builder& builder = args.builder;
+  Value *a = args.op.operands[0], *b = args.op.operands[1], *dy = args.result_grads[0];
+  int64_t batch = args.op.attrs.Int("batch", 0);
+  // A batched product has its one row dim after the batch dims; without batch any dims may lead.
+  auto rows_in_one = [&](Value* v) {
+    if (batch == 0) return v;
+    const Shape& s = v->type.shape;
+    Shape lead(s.begin(), s.begin() + batch);
+    int64_t rows = NumElements(Shape(s.begin() + batch, s.end() - 1));
+    return builder.Reshape(v, WithMatrix(lead, rows, s.back()));
+  };
+  std::vector<Value*> grads(2);
+  if (args.wanted[0]) {
+    grads[0] = builder.Reshape(builder.Make("matmul_nt", {rows_in_one(b), dy}), a->type.shape);
+  }
+  if (args.wanted[1]) {
+    grads[1] = builder.Reshape(builder.Make("matmul", {rows_in_one(a), dy}), b->type.shape);
+  }
+  return grads;
+}
+
+ShardingRule TnRule(const Op& op) {
+  std::string shared, batches;
+  int batch = static_cast<int>(op.attrs.Int("batch", 0));
+  for (int d = 0; d + 1 < op.in(0).rank(); ++d) {
+    shared += StrCat(d < batch ? "B" : "c", d, " ");
+    if (d < batch) batches += StrCat("B", d, " ");
+  }
+  return EinsumRule(op, StrCat(shared, "m, ", shared, "n -> ", batches, "m n"), {{0}, {1}});
+}
+
+OpDef MatmulDef(std::string_view name) {
+  OpDef def;
+  def.name = name;
+  def.min_operands = def.max_operands = 2;
+  // Padding of a contracted dim adds 0 * 0.
+  def.keeps_zero_padding = true;
+  return def;
+}
+
+OpDef ProductDef(std::string_view name, bool transposed) {
+  OpDef def = MatmulDef(name);
+  def.infer = [name, transposed](const InferArgs& a) { return InferProduct(name, a, transposed); };
+  def.rule = [transposed](const Op& op) {
+    std::string matrix = transposed ? "n k" : "k n";
+    return EinsumRule(op, "... m k, " + (op.in(1).rank() == 2 ? matrix : "... " + matrix) +
+                              " -> ... m n",
+                      {{0}, {1}});
+  };
+  def.gradient = [transposed](const GradientArgs& a) { return ProductGradient(a, transposed); };
+  def.flops = [](const Op& op) { return 2 * op.out().num_elements() * op.in(0).shape.back(); };
+  def.reference = [transposed](const KernelCall& c) { ReferenceProduct(c, transposed); };
+  return def;
+}
+
+}  // namespace
+
+void RegisterMatmulOps(OpRegistry& registry) {
+  registry.Add(ProductDef("matmul", false));
+  registry.Add(ProductDef("matmul_nt", true));
+
+  OpDef tn = MatmulDef("matmul_tn");
+  tn.attrs = {{"batch", AttrKind::kInt}};
+  tn.infer = InferTn;
+  tn.rule = TnRule;
+  tn.gradient = TnGradient;
+  tn.flops = [](const Op& op) { return 2 * op.in(0).num_elements() * op.in(1).shape.back(); };
+  tn.reference = ReferenceTn;
+  registry.Add(std::move(tn));
+}
+
+}  // namespace shardc

@@ -1,0 +1,264 @@
+// layer_norm and rms_norm over the last dim, and their gradients. With xhat the normalised x and
+// g = dy * w: dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), without mean(g) for rms_norm.
+#include <cmath>
+#include <numeric>
+#include <string>
+
+#include "ir/builder.h"
+#include "ir/op_def.h"
+#include "ir/ops/infer_checks.h"
+#include "ir/ops/reference_floats.h"
+
+namespace shardc {
+namespace {
+
+// layer_norm subtracts the mean, and so has a result mean, and a bias.
+struct Norm {
+  std::string_view name, grad_name;
+  bool centered;
+  // Operands of the gradient: dy, x[, mean], rstd[, weight].
+  size_t grad_mean() const { return 2; }
+  size_t grad_rstd() const { return centered ? 3 : 2; }
+  size_t grad_weight() const { return centered ? 4 : 3; }
+};
+constexpr Norm kLayerNorm{"layer_norm", "layer_norm_grad", true};
+constexpr Norm kRmsNorm{"rms_norm", "rms_norm_grad", false};
+
+void RequireRows(std::string_view op, const TensorType& x) {
+  RequireFloat(op, x, "the operand");
+  if (x.rank() < 1) InferError(op, "normalises the last dim, but the operand is a scalar");
+}
+
+std::vector<TensorType> Infer(const Norm& norm, const InferArgs& args) {
+  const TensorType& x = args[0];
+  RequireRows(norm.name, x);
+  for (size_t i = 1; i < args.size(); ++i) {
+    RequireTensor(norm.name, args[i], x.dtype, {x.shape.back()}, i == 1 ? "the weight" : "the bias");
+  }
+  TensorType statistic(x.dtype, WithoutLast(x.shape));
+  std::vector<TensorType> results = {TensorType(x.dtype, x.shape), statistic};
+  if (norm.centered) results.push_back(statistic);
+  return results;
+}
+
+std::vector<TensorType> InferGrad(const Norm& norm, const InferArgs& args) {
+  std::string_view op = norm.grad_name;
+  const TensorType &dy = args[0], &x = args[1];
+  RequireRows(op, dy);
+  RequireTensor(op, x, dy.dtype, dy.shape, "x");
+  Shape rows = WithoutLast(x.shape);
+  if (norm.centered) RequireTensor(op, args[norm.grad_mean()], dy.dtype, rows, "the mean");
+  RequireTensor(op, args[norm.grad_rstd()], dy.dtype, rows, "rstd");
+  TensorType weight(x.dtype, {x.shape.back()});
+  std::vector<TensorType> results = {TensorType(x.dtype, x.shape)};
+  bool weighted = args.size() > norm.grad_weight();
+  if (weighted) {
+    RequireTensor(op, args[norm.grad_weight()], dy.dtype, weight.shape, "the weight");
+    results.push_back(weight);
+  }
+  if (args.attrs.Bool("bias")) {
+    if (!weighted) InferError(op, "has a bias but no weight");
+    results.push_back(weight);
+  }
+  return results;
+}
+
+ShardingRule Rule(const Norm& norm, const Op& op) {
+  std::string text = "... h?";
+  for (size_t i = 1; i < op.operands.size(); ++i) text += ", h?";
+  return EinsumRule(op, text + (norm.centered ? " -> ... h?, ..., ..." : " -> ... h?, ..."));
+}
+
+// Linear in dy, but partial values do not pass: the weight's gradients would become partial too,
+// and the reshard would move more.
+ShardingRule GradRule(const Norm& norm, const Op& op) {
+  std::string text = norm.centered ? "... h?, ... h?, ..., ..." : "... h?, ... h?, ...";
+  if (op.operands.size() > norm.grad_weight()) text += ", h?";
+  text += " -> ... h?";
+  for (size_t i = 1; i < op.results.size(); ++i) text += ", h?";
+  return EinsumRule(op, text);
+}
+
+void Reference(const Norm& norm, const KernelCall& call) {
+  const TensorView& x = call.in[0];
+  int64_t h = x.shape.back(), rows = h == 0 ? 0 : x.num_elements() / h;
+  double eps = call.attrs->Float("eps");
+  std::vector<double> y = ToDoubles(x), w(h, 1.0), b(h, 0.0), means(rows), rstds(rows);
+  if (call.in.size() > 1) w = ToDoubles(call.in[1]);
+  if (call.in.size() > 2) b = ToDoubles(call.in[2]);
+  for (int64_t r = 0; r < rows; ++r) {
+    double *row = &y[r * h], squares = 0;
+    double mean = norm.centered ? std::accumulate(row, row + h, 0.0) / static_cast<double>(h) : 0;
+    for (int64_t i = 0; i < h; ++i) squares += (row[i] - mean) * (row[i] - mean);
+    double rstd = 1 / std::sqrt(squares / static_cast<double>(h) + eps);
+    for (int64_t i = 0; i < h; ++i) row[i] = (row[i] - mean) * rstd * w[i] + b[i];
+    means[r] = mean;
+    rstds[r] = rstd;
+  }
+  FromDoubles(y, call.out[0]);
+  if (norm.centered) FromDoubles(means, call.out[1]);
+  FromDoubles(rstds, call.out.back());
+}
+
+void ReferenceGrad(const Norm& norm, const KernelCall& call) {
+  const TensorView& x = call.in[1];
+  int64_t h = x.shape.back(), rows = h == 0 ? 0 : x.num_elements() / h;
+  std::vector<double> dy = ToDoubles(call.in[0]), dx = ToDoubles(x), w(h, 1.0), dw(h), db(h);
+  std::vector<double> means(rows), rstds = ToDoubles(call.in[norm.grad_rstd()]), xhat(h);
+  if (norm.centered) means = ToDoubles(call.in[norm.grad_mean()]);
+  if (call.in.size() > norm.grad_weight()) w = ToDoubles(call.in[norm.grad_weight()]);
+  for (int64_t r = 0; r < rows; ++r) {
+    double *row = &dx[r * h], sum = 0, product = 0;
+    const double* d = &dy[r * h];
+    for (int64_t i = 0; i < h; ++i) {
+      xhat[i] = (row[i] - means[r]) * rstds[r];
+      sum += d[i] * w[i];
+      product += d[i] * w[i] * xhat[i];
+      dw[i] += d[i] * xhat[i];
+      db[i] += d[i];
+    }
+    double mean = norm.centered ? sum / static_cast<double>(h) : 0;
+    for (int64_t i = 0; i < h; ++i) {
+      row[i] = rstds[r] * (d[i] * w[i] - mean - xhat[i] * product / static_cast<double>(h));
+    }
+  }
+  FromDoubles(dx, call.out[0]);
+  if (call.out.size() > 1) FromDoubles(dw, call.out[1]);
+  if (call.out.size() > 2) FromDoubles(db, call.out[2]);
+}
+
+// Builds on rows: statistics keep the last dim, of size 1.
+class Rows {
+ public:
+  Rows(Builder& builder, const TensorType& x)
+      : builder_(builder), x_(x), last_(x.rank() - 1), keep_(x.shape) {
+    keep_.back() = 1;
+  }
+  Value* Sum(Value* v) { return builder_.ReduceSum(v, {last_}, true); }
+  // The size of the row is the global one, whatever part of it a rank holds.
+  Value* Mean(Value* v) {
+    return builder_.Mul(Sum(v), Scalar(1.0 / static_cast<double>(x_.shape.back())));
+  }
+  Value* Scalar(double v) { return builder_.Scalar(x_.dtype, v); }
+  Value* Keep(Value* statistic) { return builder_.Reshape(statistic, keep_); }
+  Value* Drop(Value* statistic) { return builder_.Reshape(statistic, WithoutLast(x_.shape)); }
+  Value* SumRows(Value* v) { return builder_.SumTo(v, {x_.shape.back()}); }
+
+ private:
+  Builder& builder_;
+  const TensorType& x_;
+  int64_t last_;
+  Shape keep_;
+};
+
+std::vector<Value*> Expand(const Norm& norm, Builder& builder, const Op& op) {
+  Rows rows(builder, op.in(0));
+  Value *x = op.operands[0], *mean = nullptr;
+  if (norm.centered) {
+    mean = rows.Mean(x);
+    x = builder.Sub(x, mean);
+  }
+  Value* variance = rows.Mean(builder.Mul(x, x));
+  Value* rstd = builder.Make("rsqrt", {builder.Add(variance, rows.Scalar(op.attrs.Float("eps")))});
+  Value* y = builder.Mul(x, rstd);
+  if (op.operands.size() > 1) y = builder.Mul(y, op.operands[1]);
+  if (op.operands.size() > 2) y = builder.Add(y, op.operands[2]);
+  if (!norm.centered) return {y, rows.Drop(rstd)};
+  return {y, rows.Drop(mean), rows.Drop(rstd)};
+}
+
+std::vector<Value*> ExpandGrad(const Norm& norm, Builder& builder, const Op& op) {
+  Rows rows(builder, op.in(1));
+  Value *dy = op.operands[0], *xhat = op.operands[1], *g = dy;
+  Value* rstd = rows.Keep(op.operands[norm.grad_rstd()]);
+  if (norm.centered) xhat = builder.Sub(xhat, rows.Keep(op.operands[norm.grad_mean()]));
+  xhat = builder.Mul(xhat, rstd);
+  if (op.operands.size() > norm.grad_weight()) {
+    g = builder.Mul(dy, op.operands[norm.grad_weight()]);
+  }
+  Value* dx = g;
+  if (norm.centered) dx = builder.Sub(dx, rows.Mean(g));
+  dx = builder.Sub(dx, builder.Mul(xhat, rows.Mean(builder.Mul(g, xhat))));
+  std::vector<Value*> results = {builder.Mul(dx, rstd)};
+  if (op.results.size() > 1) results.push_back(rows.SumRows(builder.Mul(dy, xhat)));
+  if (op.results.size() > 2) results.push_back(rows.SumRows(dy));
+  return results;
+}
+
+// What a gradient of the statistics adds to dx: d mean / dx = 1/h, d rstd / dx = -rstd^3 (x - mean) / h.
+Value* StatisticsGradient(const Norm& norm, Builder& builder, const GradientArgs& args) {
+  Rows rows(builder, args.op.in(0));
+  Value *x = args.op.operands[0], *sum = nullptr;
+  Value* dmean = norm.centered ? args.result_grads[1] : nullptr;
+  Value* drstd = args.result_grads.back();
+  if (drstd) {
+    Value* rstd = rows.Keep(args.op.results.back());
+    if (norm.centered) x = builder.Sub(x, rows.Keep(args.op.results[1]));
+    Value* cube = builder.Mul(rstd, builder.Mul(rstd, rstd));
+    sum = builder.Mul(x, builder.Neg(builder.Mul(rows.Keep(drstd), cube)));
+  }
+  if (dmean) {
+    Value* each = builder.BroadcastTo(rows.Keep(dmean), args.op.in(0).shape);
+    sum = sum ? builder.Add(sum, each) : each;
+  }
+  if (!sum) return nullptr;
+  return builder.Mul(sum, rows.Scalar(1.0 / static_cast<double>(args.op.in(0).shape.back())));
+}
+
+std::vector<Value*> Gradient(const Norm& norm, const GradientArgs& args) {
+  Builder& builder = args.builder;
+  const Op& op = args.op;
+  std::vector<Value*> grads(op.operands.size());
+  if (Value* dy = args.result_grads[0]) {
+    std::vector<Value*> operands = {dy, op.operands[0]};
+    operands.insert(operands.end(), op.results.begin() + 1, op.results.end());
+    if (op.operands.size() > 1) operands.push_back(op.operands[1]);
+    Attributes attrs;
+    if (op.operands.size() > 2) attrs.Set("bias", true);
+    grads = builder.Create(norm.grad_name, std::move(operands), std::move(attrs))->results;
+  }
+  Value* more = StatisticsGradient(norm, builder, args);
+  if (more) grads[0] = grads[0] ? builder.Add(grads[0], more) : more;
+  return grads;
+}
+
+void RegisterNorm(OpRegistry& registry, const Norm& norm) {
+  OpDef def;
+  def.name = norm.name;
+  def.max_operands = norm.centered ? 3 : 2;
+  def.attrs = {{"eps", AttrKind::kFloat, true}};
+  def.infer = [&norm](const InferArgs& args) { return Infer(norm, args); };
+  def.rule = [&norm](const Op& op) { return Rule(norm, op); };
+  def.gradient = [&norm](const GradientArgs& args) { return Gradient(norm, args); };
+  def.flops = [](const Op& op) { return 8 * op.in(0).num_elements(); };
+  def.reference = [&norm](const KernelCall& call) { Reference(norm, call); };
+  def.expand = [&norm](Builder& builder, const Op& op) { return Expand(norm, builder, op); };
+  registry.Add(std::move(def));
+
+  OpDef grad;
+  grad.name = norm.grad_name;
+  grad.min_operands = static_cast<int>(norm.grad_weight());
+  grad.max_operands = grad.min_operands + 1;
+  if (norm.centered) grad.attrs = {{"bias", AttrKind::kBool}};
+  grad.infer = [&norm](const InferArgs& args) { return InferGrad(norm, args); };
+  grad.rule = [&norm](const Op& op) { return GradRule(norm, op); };
+  grad.no_gradient = "it is a gradient itself, and second derivatives are not supported";
+  grad.flops = [](const Op& op) { return 14 * op.in(0).num_elements(); };
+  grad.reference = [&norm](const KernelCall& call) { ReferenceGrad(norm, call); };
+  grad.expand = [&norm](Builder& builder, const Op& op) { return ExpandGrad(norm, builder, op); };
+  // dy = 0 makes dx, and what it adds to the weight's gradients, zero.
+  grad.keeps_zero_padding = true;
+  registry.Add(std::move(grad));
+}
+
+}  // namespace
+
+void RegisterSoftmaxOps(OpRegistry& registry);  // softmax.cc
+
+void RegisterNormOps(OpRegistry& registry) {
+  RegisterNorm(registry, kLayerNorm);
+  RegisterNorm(registry, kRmsNorm);
+  RegisterSoftmaxOps(registry);
+}
+
+}  // namespace shardc

@@ -1,0 +1,31 @@
+// Views as vectors of double, in which the references of the larger ops compute, and the valid part
+// of a padded view.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ir/kernel_call.h"
+
+namespace shardc {
+
+// All physical elements, row-major, padding included; any float or integer type.
+std::vector<double> ToDoubles(const TensorView& view);
+// The same for integer views.
+std::vector<int64_t> ToInts(const TensorView& view);
+// Rounds `values` to the type of `view`. There must be as many as the view has elements.
+void FromDoubles(const std::vector<double>& values, const TensorView& view);
+
+// A row: an index into the leading dims of a view.
+struct ValidRow {
+  int64_t local = 0;  // flat, over the physical sizes of these dims
+  Shape global;       // where on the global tensor
+};
+// The rows over the first `dims` dims of `view` that are not padding, in local order.
+std::vector<ValidRow> ValidRows(const KernelCall& call, const TensorView& view, int dims);
+
+// Copies what `in` and `out` both hold of the same global tensor; the rest of `out` becomes zero.
+// Both have one rank and one type; `in` must hold every valid element of `out`.
+void CopyValid(const KernelCall& call, const TensorView& in, const TensorView& out);
+
+}  // namespace shardc

@@ -1,0 +1,102 @@
+// Ops that change where values are, never what they are. Their types are given by who makes them.
+#include "ir/op_def.h"
+#include "ir/ops/infer_checks.h"
+#include "ir/ops/reference_floats.h"
+
+namespace shardc {
+namespace {
+
+TensorType Whole(const TensorType& type) { return TensorType(type.dtype, type.shape); }
+
+void RequireDim(std::string_view op, const InferArgs& args, std::string_view attribute) {
+  int64_t dim = args.attrs.Int(attribute, -1);
+  if (dim < 0 || dim >= args[0].rank()) {
+    InferError(op, StrCat(attribute, " ", dim, " is not a dim of ", ShapeToString(args[0].shape)));
+  }
+}
+
+void RequireAxes(std::string_view op, const Attributes& attrs) {
+  if (!attrs.Has("axes") || attrs.StringList("axes").empty()) {
+    InferError(op, "names no mesh axis in its attribute 'axes'");
+  }
+}
+
+// Why the op is there, and for which op.
+void AddExplanation(OpDef& def) {
+  def.attrs.push_back({"why", AttrKind::kStrings});
+  def.attrs.push_back({"for", AttrKind::kString});
+}
+
+// An op with one operand whose `dims` attributes are dims of it.
+OpDef MoveDef(std::string_view name, std::vector<std::string_view> dims, bool communicates) {
+  OpDef def;
+  def.name = name;
+  def.attrs = {{"axes", AttrKind::kStrings, true}};
+  AddExplanation(def);
+  for (std::string_view dim : dims) def.attrs.push_back({dim, AttrKind::kInt, true});
+  def.infer = [name, dims](const InferArgs& args) {
+    RequireAxes(name, args.attrs);
+    for (std::string_view dim : dims) RequireDim(name, args, dim);
+    return std::vector<TensorType>{Whole(args[0])};
+  };
+  def.no_gradient = "placed by sharding, which comes after differentiation";
+  def.flops = [](const Op&) { return int64_t{0}; };
+  def.communicates = communicates;
+  def.keeps_zero_padding = true;
+  return def;
+}
+
+OpDef AllReduceDef() {
+  OpDef def = MoveDef("all_reduce", {}, true);
+  def.max_operands = -1;
+  def.attrs.push_back({"reduce", AttrKind::kString});
+  def.infer = [](const InferArgs& args) {
+    RequireAxes("all_reduce", args.attrs);
+    std::string reduce = args.attrs.String("reduce", "sum");
+    if (reduce != "sum" && reduce != "max") {
+      InferError("all_reduce", StrCat("reduce is \"sum\" or \"max\", not \"", reduce, "\""));
+    }
+    std::vector<TensorType> results;
+    for (size_t i = 0; i < args.size(); ++i) {
+      RequireDType("all_reduce", args[i], args[0].dtype, StrCat("operand ", i));
+      results.push_back(Whole(args[i]));
+    }
+    return results;
+  };
+  return def;
+}
+
+void CopyOperand(const KernelCall& call) { CopyValid(call, call.in[0], call.out[0]); }
+
+}  // namespace
+
+void RegisterReshardOps(OpRegistry& registry) {
+  OpDef reshard = MoveDef("reshard", {}, true);
+  reshard.attrs.clear();
+  AddExplanation(reshard);
+  reshard.infer = [](const InferArgs& args) { return std::vector<TensorType>{Whole(args[0])}; };
+  reshard.no_gradient = {};
+  // The same value, so the same gradient; where that has to be is the sharding passes' business.
+  reshard.gradient = [](const GradientArgs& args) {
+    return std::vector<Value*>{args.result_grads[0]};
+  };
+  registry.Add(std::move(reshard));
+
+  registry.Add(AllReduceDef());
+  registry.Add(MoveDef("all_gather", {"dim"}, true));
+  registry.Add(MoveDef("reduce_scatter", {"dim"}, true));
+  registry.Add(MoveDef("all_to_all", {"split_dim", "concat_dim"}, true));
+
+  OpDef slice = MoveDef("local_slice", {"dim"}, false);
+  slice.reference = CopyOperand;
+  registry.Add(std::move(slice));
+
+  OpDef zero = MoveDef("zero_padding", {}, false);
+  zero.attrs = {};
+  zero.infer = [](const InferArgs& args) { return std::vector<TensorType>{Whole(args[0])}; };
+  zero.reference = CopyOperand;
+  zero.ignores_padding = true;
+  registry.Add(std::move(zero));
+}
+
+}  // namespace shardc

@@ -1,0 +1,101 @@
+// The program of one rank: a straight line of instructions over buffers at fixed offsets. What
+// `compile` writes, the checker proves and the runtime executes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/attributes.h"
+#include "ir/graph.h"
+#include "ir/mesh.h"
+#include "ir/sharding.h"
+
+namespace shardc {
+
+inline constexpr int kProgramVersion = 1;
+
+enum class Space : uint8_t {
+  kArena,     // [offset, offset + bytes) of the arena; contents undefined until written
+  kState,     // a parameter or optimizer state of its own name, persistent over steps
+  kInput,     // a graph input, this rank's part; filled by the runtime before each step
+  kConstant,  // [offset, offset + bytes) of Program::constants; read only
+};
+
+struct Buffer {
+  TensorType type;    // global shape and sharding
+  Shape local_shape;  // physical shape on every rank (LocalShape(type, mesh))
+  Space space = Space::kArena;
+  int64_t offset = 0;  // arena and constants: bytes, a multiple of 64
+  int64_t bytes = 0;
+  std::string name;   // state and input: which
+  int alias_of = -1;  // another buffer whose memory this one is (a view of the same bytes), or -1
+};
+
+enum class CollectiveKind : uint8_t {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBroadcast,
+  kSendRecv,
+};
+std::string_view CollectiveKindName(CollectiveKind kind);  // "all_reduce"
+
+// Raw semantics on contiguous buffers, per rank. all_reduce: operands[i] -> results[i], equal sizes.
+// all_gather: operand of n elements -> result of group size * n, in group order. reduce_scatter: operand
+// of group size * n -> n. all_to_all: group size pieces of n, piece j goes to member j.
+struct Collective {
+  int id = 0;  // unique in the program; the same on all ranks of the same program set
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  bool max = false;       // all_reduce and reduce_scatter: max instead of sum
+  std::vector<int> axes;  // mesh axes, in order; the group of a rank is Mesh::Group(rank, axes)
+  DType dtype = DType::kF32;
+  int64_t elements = 0;  // of the whole tensor(s) reduced, of the result gathered, of the operand scattered
+  std::string op;        // the op that needed it
+  std::vector<std::string> why;
+};
+
+struct Instruction {
+  std::string op;  // an op's name, or "pack"/"unpack" (see runtime)
+  Attributes attrs;
+  std::vector<int> operands;  // buffers
+  std::vector<int> results;
+  int collective = -1;   // index into Program::collectives
+  int scratch = -1;      // a buffer that the instruction may use, or -1
+  Phase phase = Phase::kForward;
+  std::string site;
+};
+
+struct NamedBuffer {
+  std::string name;
+  int buffer = -1;
+};
+
+// All ranks of a mesh run the same body; what differs follows from `rank`.
+struct Program {
+  int version = kProgramVersion;
+  Mesh mesh;
+  int64_t rank = 0;
+  std::vector<Buffer> buffers;
+  std::vector<Instruction> instructions;
+  std::vector<Collective> collectives;
+  std::vector<NamedBuffer> inputs;
+  std::vector<NamedBuffer> outputs;  // read by the runtime after the last instruction
+  std::vector<NamedBuffer> states;   // params and optimizer state
+  int64_t arena_bytes = 0;
+  std::vector<std::byte> constants;
+};
+
+// The rank-independent part, serialised (protobuf); equal bytes for ranks of equal programs.
+std::string SerializeBody(const Program& program);
+// A program file: header (magic, version, mesh, rank, length and XXH3-128 of the body), then the body.
+std::string SerializeProgram(const Program& program, const std::string& body);
+// Checks magic, version, checksum and every bound (buffer ids, offsets, sizes, enum values, known ops) before
+// it returns. Throws Diagnostic E3001 (not a program, truncated), E3002 (checksum), E3003 (version),
+// E3004 (bounds); `where` names the file.
+Program ParseProgram(const std::string& bytes, const std::string& where);
+// One line per instruction, for reading.
+std::string ProgramToText(const Program& program);
+
+}  // namespace shardc

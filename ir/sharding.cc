@@ -1,0 +1,225 @@
+#include "ir/sharding.h"
+
+#include <algorithm>
+
+#include "ir/diagnostic.h"
+
+namespace shardc {
+
+int64_t NumElements(const Shape& shape) {
+  int64_t n = 1;
+  for (int64_t d : shape) {
+    SHARDC_CHECK(!__builtin_mul_overflow(n, d, &n), "shape ", ShapeToString(shape), " overflows");
+  }
+  return n;
+}
+
+std::string ShapeToString(const Shape& shape) {
+  std::string out = "[";
+  for (size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
+  return out + "]";
+}
+
+void AxisList::push_back(int axis) {
+  SHARDC_CHECK(size_ < kMax, "more than 7 axes on one dim");
+  axes_[size_++] = static_cast<uint8_t>(axis);
+}
+
+void AxisList::erase(int axis) {
+  auto* end = std::remove(axes_.data(), axes_.data() + size_, static_cast<uint8_t>(axis));
+  size_ = static_cast<uint8_t>(end - axes_.data());
+  std::fill(end, axes_.data() + kMax, uint8_t{0});
+}
+
+bool AxisList::contains(int axis) const { return std::find(begin(), end(), axis) != end(); }
+
+bool Sharding::replicated() const {
+  return !partial() && std::none_of(dims.begin(), dims.end(), [](auto& d) { return d.cut(); });
+}
+
+int64_t NumParts(const DimSharding& dim, const Mesh& mesh) {
+  int64_t parts = 1;
+  for (int a : dim.axes) parts *= mesh.axis_size(a);
+  return parts;
+}
+
+namespace {
+// Calls fn(segment size, physical size of a part's piece) for each segment.
+template <typename Fn>
+void ForEachSegment(int64_t size, const DimSharding& dim, int64_t parts, Fn fn) {
+  auto one = [&](int64_t n) {
+    int64_t blocks = n / dim.granule;
+    fn(n, (blocks + parts - 1) / parts * dim.granule);
+  };
+  if (dim.segments.empty()) return one(size);
+  for (int64_t n : dim.segments) one(n);
+}
+}  // namespace
+
+int64_t LocalDim(int64_t size, const DimSharding& dim, const Mesh& mesh) {
+  if (!dim.cut()) return size;
+  int64_t local = 0;
+  ForEachSegment(size, dim, NumParts(dim, mesh), [&](int64_t, int64_t piece) { local += piece; });
+  return local;
+}
+
+Shape LocalShape(const TensorType& type, const Mesh& mesh) {
+  Shape local = type.shape;
+  for (size_t i = 0; i < local.size(); ++i) {
+    local[i] = LocalDim(local[i], type.sharding.dims[i], mesh);
+  }
+  return local;
+}
+
+int64_t LocalBytes(const TensorType& type, const Mesh& mesh) {
+  return NumElements(LocalShape(type, mesh)) * DTypeSize(type.dtype);
+}
+
+std::vector<Run> PartRuns(int64_t size, const DimSharding& dim, int64_t num_parts, int64_t part) {
+  std::vector<Run> runs;
+  int64_t segment_start = 0, local = 0;
+  ForEachSegment(size, dim, num_parts, [&](int64_t n, int64_t piece) {
+    int64_t blocks = n / dim.granule, low = blocks / num_parts, more = blocks % num_parts;
+    int64_t first = part * low + std::min(part, more), count = low + (part < more);
+    if (count > 0) {
+      runs.push_back({segment_start + first * dim.granule, local, count * dim.granule});
+    }
+    segment_start += n;
+    local += piece;
+  });
+  return runs;
+}
+
+std::vector<Run> LocalRuns(int64_t size, const DimSharding& dim, const Mesh& mesh, int64_t rank) {
+  if (!dim.cut()) return {{0, 0, size}};
+  return PartRuns(size, dim, NumParts(dim, mesh), mesh.GroupIndex(rank, dim.axes.ToVector()));
+}
+
+bool HasPadding(int64_t size, const DimSharding& dim, const Mesh& mesh) {
+  return dim.cut() && LocalDim(size, dim, mesh) * NumParts(dim, mesh) != size;
+}
+
+bool HasPadding(const TensorType& type, const Mesh& mesh) {
+  for (int i = 0; i < type.rank(); ++i) {
+    if (HasPadding(type.shape[i], type.sharding.dims[i], mesh)) return true;
+  }
+  return false;
+}
+
+DimSharding Canonical(int64_t size, DimSharding dim, const Mesh& mesh) {
+  AxisList axes;
+  for (int a : dim.axes) {
+    if (mesh.axis_size(a) > 1) axes.push_back(a);
+  }
+  dim.axes = axes;
+  if (!dim.cut()) return DimSharding();
+  if (dim.segments.size() == 1) dim.segments.clear();
+  int64_t parts = NumParts(dim, mesh);
+  bool even = true;
+  ForEachSegment(size, dim, parts, [&](int64_t n, int64_t) { even &= n / dim.granule % parts == 0; });
+  if (even) dim.granule = 1;
+  return dim;
+}
+
+Sharding Canonical(const TensorType& type, const Mesh& mesh) {
+  Sharding out = type.sharding;
+  for (int i = 0; i < type.rank(); ++i) out.dims[i] = Canonical(type.shape[i], out.dims[i], mesh);
+  for (AxisList* list : {&out.partial_sum, &out.partial_max}) {
+    std::vector<int> axes;
+    for (int a : *list) {
+      if (mesh.axis_size(a) > 1) axes.push_back(a);
+    }
+    std::sort(axes.begin(), axes.end());
+    *list = AxisList();
+    for (int a : axes) list->push_back(a);
+  }
+  return out;
+}
+
+void CheckSharding(const TensorType& type, const Mesh& mesh, const std::string& where) {
+  auto fail = [&](std::string what, std::string fix = {}) {
+    throw Diagnostic("E2002", ExitCode::kBadSpec, where, std::move(what), std::move(fix));
+  };
+  std::vector<bool> used(mesh.num_axes());
+  auto use = [&](int axis) {
+    SHARDC_CHECK(axis < mesh.num_axes());
+    if (used[axis]) {
+      fail(StrCat("axis '", mesh.axes()[axis].name, "' cuts the tensor twice"),
+           "each axis may cut one dim of a tensor, or be partial");
+    }
+    used[axis] = true;
+  };
+  SHARDC_CHECK(type.sharding.dims.size() == type.shape.size(), where);
+  for (int i = 0; i < type.rank(); ++i) {
+    const DimSharding& d = type.sharding.dims[i];
+    for (int a : d.axes) use(a);
+    if (!d.cut()) continue;
+    int64_t sum = 0;
+    bool divides = d.granule >= 1;
+    for (int64_t n : d.segments) {
+      sum += n;
+      divides = divides && n > 0 && n % d.granule == 0;
+    }
+    if (d.segments.empty()) divides = divides && type.shape[i] % d.granule == 0;
+    if (!d.segments.empty() && sum != type.shape[i]) {
+      fail(StrCat("the segments of dim ", i, " add up to ", sum, ", not ", type.shape[i]));
+    }
+    if (!divides) fail(StrCat("granule ", d.granule, " does not divide dim ", i));
+    if (d.axes.size() > 1 && HasPadding(type.shape[i], d, mesh)) {
+      fail(StrCat("dim ", i, " of size ", type.shape[i], " is cut over several axes into ",
+                  NumParts(d, mesh), " parts that are not equal"),
+           "cut it over one axis, or choose axis sizes that divide it");
+    }
+  }
+  for (int a : type.sharding.partial_sum) use(a);
+  for (int a : type.sharding.partial_max) use(a);
+}
+
+namespace {
+std::string AxesToString(const AxisList& axes, const Mesh& mesh) {
+  std::string out;
+  for (int a : axes) out += (out.empty() ? "" : ",") + mesh.axes()[a].name;
+  return out;
+}
+}  // namespace
+
+std::string ShardingToString(const TensorType& type, const Mesh& mesh) {
+  std::string out = "[";
+  for (int i = 0; i < type.rank(); ++i) {
+    if (i) out += ", ";
+    out += std::to_string(type.shape[i]);
+    const DimSharding& d = type.sharding.dims[i];
+    if (!d.cut()) continue;
+    std::string axes = AxesToString(d.axes, mesh);
+    out += "@" + (d.axes.size() > 1 ? "(" + axes + ")" : axes);
+    if (!d.segments.empty()) {
+      bool equal = std::all_of(d.segments.begin(), d.segments.end(),
+                               [&](int64_t n) { return n == d.segments[0]; });
+      out += "/";
+      if (equal) {
+        out += std::to_string(d.segments.size());
+      } else {
+        out += "[";
+        for (size_t s = 0; s < d.segments.size(); ++s) {
+          out += (s ? "," : "") + std::to_string(d.segments[s]);
+        }
+        out += "]";
+      }
+    }
+    if (d.granule != 1) out += "%" + std::to_string(d.granule);
+  }
+  out += "]";
+  if (!type.sharding.partial_sum.empty()) {
+    out += " partial(" + AxesToString(type.sharding.partial_sum, mesh) + ")";
+  }
+  if (!type.sharding.partial_max.empty()) {
+    out += " partial_max(" + AxesToString(type.sharding.partial_max, mesh) + ")";
+  }
+  return out;
+}
+
+std::string TypeToString(const TensorType& type, const Mesh& mesh) {
+  return std::string(DTypeName(type.dtype)) + ShardingToString(type, mesh);
+}
+
+}  // namespace shardc

@@ -1,0 +1,109 @@
+#include <map>
+#include <unordered_map>
+
+#include "ir/op_def.h"
+#include "passes/lower.h"
+
+namespace shardc {
+namespace {
+
+struct Key {
+  Strings axes;
+  std::string reduce;
+  DType dtype;
+  Phase phase;
+  const Op* producer;  // null: anywhere in the phase
+  auto operator<=>(const Key&) const = default;
+};
+
+// Groups open at a point of the graph: reductions that can still wait for others of their key.
+class Buckets {
+ public:
+  Buckets(Graph& graph, int64_t max_bytes) : graph_(graph), max_bytes_(max_bytes) {}
+
+  void Run() {
+    for (auto it = graph_.ops().begin(); it != graph_.ops().end();) {
+      Op* op = (it++)->get();
+      // Whatever reads a waiting result ends the wait.
+      for (Value* v : op->operands) {
+        if (auto w = waiting_.find(v); w != waiting_.end()) Flush(w->second);
+      }
+      if (!Small(*op)) continue;
+      Key key{op->attrs.StringList("axes"), op->attrs.String("reduce"), op->in(0).dtype, op->phase, Producer(*op)};
+      open_[key].push_back(op);
+      for (Value* r : op->results) waiting_[r] = key;
+    }
+    while (!open_.empty()) Flush(open_.begin()->first);
+  }
+
+ private:
+  bool Small(const Op& op) const {
+    if (op.name() != "all_reduce") return false;
+    int64_t bytes = 0;
+    for (const Value* v : op.operands) bytes += LocalBytes(v->type, graph_.mesh);
+    return bytes <= max_bytes_;
+  }
+
+  // Vectors and scalars (gradients of biases and norms, sums) merge wherever they are; larger tensors only with
+  // results of the same op (the statistics of one cross entropy), so that they need not wait.
+  static const Op* Producer(const Op& op) {
+    for (const Value* v : op.operands) {
+      if (v->type.rank() > 1) return v->producer;
+    }
+    return nullptr;
+  }
+
+  void Flush(Key key) {
+    std::vector<Op*> ops = std::move(open_[key]);
+    open_.erase(key);
+    for (Op* op : ops) {
+      for (Value* r : op->results) waiting_.erase(r);
+    }
+    if (ops.size() < 2) return;
+    std::vector<Value*> operands;
+    std::vector<TensorType> types;
+    Strings why, causes;
+    for (Op* op : ops) {
+      for (size_t i = 0; i < op->operands.size(); ++i) {
+        operands.push_back(op->operands[i]);
+        types.push_back(op->out(static_cast<int>(i)));
+      }
+      auto merge = [](Strings& into, const std::string& text) {
+        if (std::find(into.begin(), into.end(), text) == into.end()) into.push_back(text);
+      };
+      if (op->attrs.Has("why")) {
+        for (const std::string& w : op->attrs.StringList("why")) merge(why, w);
+      }
+      merge(causes, op->attrs.String("for", ""));
+    }
+    Op* last = ops.back();
+    Attributes attrs = last->attrs;
+    if (why.size() > 12) {
+      why.insert(why.begin() + 6, StrCat("... ", why.size() - 9, " more reasons ..."));
+      why.erase(why.begin() + 7, why.end() - 3);
+    }
+    attrs.Set("why", why);
+    std::string cause;
+    for (size_t i = 0; i < causes.size() && i < 4; ++i) cause += (i ? "," : "") + causes[i];
+    attrs.Set("for", cause);
+    Op* all = graph_.AddOp(*last->def, operands, types, std::move(attrs), graph_.Next(last));
+    all->phase = last->phase;
+    all->site = last->site;
+    size_t next = 0;
+    for (Op* op : ops) {
+      for (Value* r : op->results) graph_.ReplaceAllUses(r, all->result(static_cast<int>(next++)));
+      graph_.Erase(op);
+    }
+  }
+
+  Graph& graph_;
+  int64_t max_bytes_;
+  std::map<Key, std::vector<Op*>> open_;
+  std::unordered_map<const Value*, Key> waiting_;
+};
+
+}  // namespace
+
+void BucketSmallReductions(Graph& graph, int64_t max_bytes) { Buckets(graph, max_bytes).Run(); }
+
+}  // namespace shardc

@@ -1,0 +1,80 @@
+#include <unordered_map>
+#include <unordered_set>
+
+#include "ir/op_def.h"
+#include "passes/layout.h"
+#include "passes/lower.h"
+
+namespace shardc {
+namespace {
+
+// Values whose padding is zero on every rank (or that have none).
+class CleanValues {
+ public:
+  explicit CleanValues(const Mesh& mesh) : mesh_(mesh) {}
+
+  bool Contains(const Value* v) const {
+    return !HasPadding(v->type, mesh_) || !v->producer || clean_.contains(v);
+  }
+
+  void Learn(const Op& op) {
+    bool clean = op.def->is_state || op.name() == "local_slice" || op.name() == "zero_padding";
+    bool inputs = true;
+    for (const Value* v : op.operands) inputs = inputs && Contains(v);
+    // Collectives move and sum padding like anything else; new padding is packed as zero.
+    if (op.def->keeps_zero_padding || op.def->communicates) clean = clean || inputs;
+    if (!clean) return;
+    for (const Value* r : op.results) clean_.insert(r);
+  }
+
+ private:
+  const Mesh& mesh_;
+  std::unordered_set<const Value*> clean_;
+};
+
+// Whether the op sums over a factor that is padded in this operand.
+bool SumsPadding(const Op& op, const ShardingRule& rule, size_t operand, const Mesh& mesh) {
+  const TensorType& type = op.in(static_cast<int>(operand));
+  for (int d = 0; d < type.rank(); ++d) {
+    if (!HasPadding(type.shape[d], type.sharding.dims[d], mesh)) continue;
+    for (int f : rule.operands[operand][d].factors) {
+      for (const auto& result : rule.results) {
+        if (DimOfFactor(result, f) < 0) return true;
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+void ClearPadding(Graph& graph) {
+  CleanValues clean(graph.mesh);
+  std::unordered_map<Value*, Value*> cleared;
+  for (auto it = graph.ops().begin(); it != graph.ops().end(); ++it) {
+    Op* op = it->get();
+    if (op->def->rule && !op->def->ignores_padding) {
+      bool padded = false;
+      for (const Value* v : op->operands) padded = padded || !clean.Contains(v);
+      if (padded) {
+        ShardingRule rule = op->def->rule(*op);
+        for (size_t i = 0; i < op->operands.size(); ++i) {
+          Value* v = op->operands[i];
+          if (clean.Contains(v) || !SumsPadding(*op, rule, i, graph.mesh)) continue;
+          Value*& zeroed = cleared[v];
+          if (!zeroed) {
+            Op* z = graph.AddOp(GetOpDef("zero_padding"), {v}, {v->type}, {}, op);
+            z->phase = op->phase;
+            z->site = op->site;
+            clean.Learn(*z);
+            zeroed = z->result();
+          }
+          graph.SetOperand(op, static_cast<int>(i), zeroed);
+        }
+      }
+    }
+    clean.Learn(*op);
+  }
+}
+
+}  // namespace shardc

@@ -1,0 +1,110 @@
+#include "passes/differentiate.h"
+
+#include "ir/builder.h"
+#include "ir/op_def.h"
+
+namespace shardc {
+namespace {
+
+int NumberValues(Graph& graph) {
+  int n = 0;
+  for (const auto& input : graph.inputs()) input->id = n++;
+  for (const auto& op : graph.ops()) {
+    for (Value* r : op->results) r->id = n++;
+  }
+  return n;
+}
+
+// The gradients that have arrived so far, by Value::id.
+class Accumulator {
+ public:
+  Accumulator(Builder& builder, int num_values) : builder_(builder), grads_(num_values) {}
+
+  Value* Get(const Value* v) const { return grads_[v->id]; }
+
+  void Add(const Value* v, Value* grad) {
+    SHARDC_CHECK(grad->type.SameTensor(v->type), v->producer ? v->producer->name() : v->name,
+                 ": gradient of another type");
+    Value*& slot = grads_[v->id];
+    slot = slot ? builder_.Add(slot, grad) : grad;
+  }
+
+ private:
+  Builder& builder_;
+  std::vector<Value*> grads_;
+};
+
+}  // namespace
+
+std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* const> values) {
+  SHARDC_CHECK(scalar->type.shape.empty() && IsFloat(scalar->type.dtype));
+  int num_values = NumberValues(graph);
+  std::vector<bool> depends(num_values);  // on one of `values`
+  for (Value* v : values) depends[v->id] = true;
+  std::vector<Op*> order;
+  for (const auto& op : graph.ops()) {
+    order.push_back(op.get());
+    bool any = false;
+    for (const Value* v : op->operands) any = any || depends[v->id];
+    if (!any) continue;
+    for (const Value* r : op->results) depends[r->id] = depends[r->id] || IsFloat(r->type.dtype);
+  }
+
+  Builder builder(graph);
+  builder.phase = Phase::kBackward;
+  Accumulator grads(builder, num_values);
+  if (depends[scalar->id]) grads.Add(scalar, builder.Scalar(scalar->type.dtype, 1.0));
+
+  for (auto it = order.rbegin(); it != order.rend(); ++it) {
+    Op* op = *it;
+    std::vector<Value*> arrived;
+    bool any = false;
+    for (const Value* r : op->results) {
+      arrived.push_back(grads.Get(r));
+      any = any || arrived.back();
+    }
+    std::vector<bool> wanted;
+    bool any_wanted = false;
+    for (const Value* v : op->operands) {
+      wanted.push_back(depends[v->id]);
+      any_wanted = any_wanted || wanted.back();
+    }
+    if (!any || !any_wanted) continue;
+    if (!op->def->gradient) {
+      if (op->def->gradient_is_zero) continue;
+      throw Diagnostic("E1104", ExitCode::kBadModel,
+                       StrCat("op '", op->name(), "'", op->site.empty() ? "" : " at ", op->site),
+                       StrCat("the loss depends on a parameter through it, but it has no gradient: ",
+                              op->def->no_gradient),
+                       "compile with --loss none, or change the model");
+    }
+    builder.site = op->site;
+    std::vector<Value*> result = op->def->gradient({builder, *op, arrived, wanted});
+    for (size_t i = 0; i < result.size(); ++i) {
+      if (result[i] && wanted[i]) grads.Add(op->operands[i], result[i]);
+    }
+  }
+
+  std::vector<Value*> out;
+  builder.site.clear();
+  for (Value* v : values) {
+    Value* grad = grads.Get(v);
+    if (!grad) grad = builder.BroadcastTo(builder.Scalar(v->type.dtype, 0), v->type.shape);
+    out.push_back(grad);
+  }
+  return out;
+}
+
+void AddGradients(Graph& graph, Value* loss) {
+  std::vector<Value*> params;
+  for (Op* op : graph.Params()) {
+    if (IsFloat(op->out().dtype)) params.push_back(op->result());
+  }
+  std::vector<Value*> grads = Differentiate(graph, loss, params);
+  for (size_t i = 0; i < params.size(); ++i) {
+    graph.outputs.push_back({"grad." + params[i]->producer->attrs.String("name"), grads[i]});
+  }
+  graph.EraseDead();
+}
+
+}  // namespace shardc

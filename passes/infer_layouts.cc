@@ -1,0 +1,171 @@
+#include "passes/infer_layouts.h"
+
+#include <algorithm>
+
+#include "ir/op_def.h"
+#include "passes/layout.h"
+
+namespace shardc {
+namespace {
+
+constexpr int kMaxDepth = 12;  // ops between a weight and the split or reshape that takes its result apart
+
+bool Informative(const DimSharding& d) { return d.granule != 1 || !d.segments.empty(); }
+
+// All layouts here are without regard to a particular number of parts; axes stand for any cut.
+class Inference {
+ public:
+  Inference(const Mesh& mesh, AxisList axes, int64_t parts)
+      : mesh_(mesh), axes_(axes), parts_(parts) {}
+
+  // Whether a cut of the dim survives the ops that use the value.
+  bool Carries(const Value* v, int dim, int depth = 0) const {
+    if (depth > kMaxDepth) return true;
+    for (const Op* user : v->users) {
+      if (user->phase != Phase::kForward || !user->def->rule) continue;
+      ShardingRule rule = user->def->rule(*user);
+      for (size_t i = 0; i < user->operands.size(); ++i) {
+        if (user->operands[i] == v && !UseCarries(*user, rule, rule.operands[i][dim], depth)) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  // The layout that the users of the value ask for; whole granularity when they ask for nothing.
+  DimSharding Forward(const Value* v, int dim, int depth = 0) const {
+    DimSharding none{axes_, 1, {}};
+    if (depth > kMaxDepth) return none;
+    for (const Op* user : v->users) {
+      if (user->phase != Phase::kForward || !user->def->rule) continue;
+      ShardingRule rule = user->def->rule(*user);
+      for (size_t i = 0; i < user->operands.size(); ++i) {
+        if (user->operands[i] != v) continue;
+        DimSharding d = FromUse(*user, rule, static_cast<int>(i), dim, depth);
+        if (Informative(d)) return d;
+      }
+    }
+    return none;
+  }
+
+ private:
+  bool MayCut(const Factor& f) const {
+    return f.kind != FactorKind::kReplicated && f.size >= parts_;
+  }
+
+  bool FactorCarries(const Op& op, const ShardingRule& rule, int factor, int depth) const {
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      int d = DimOfFactor(rule.results[r], factor);
+      if (d >= 0 && !Carries(op.results[r], d, depth + 1)) return false;
+    }
+    return true;
+  }
+
+  bool UseCarries(const Op& op, const ShardingRule& rule, const DimFactors& f, int depth) const {
+    for (int64_t n : f.segments) {
+      if (n < parts_) return false;
+    }
+    return std::any_of(f.factors.begin(), f.factors.end(), [&](int factor) {
+      return MayCut(rule.factors[factor]) && FactorCarries(op, rule, factor, depth);
+    });
+  }
+
+  // Layout of a factor as the results (forward) or another operand (backward) want it.
+  DimSharding Sub(const Op& op, const ShardingRule& rule, int factor, int skip_operand,
+                  int depth) const {
+    DimSharding none{axes_, 1, {}};
+    bool in_results = false;
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      int d = DimOfFactor(rule.results[r], factor);
+      if (d < 0) continue;
+      in_results = true;
+      DimSharding sub = Forward(op.results[r], d, depth + 1);
+      if (auto own = Project(rule, rule.results[r][d], op.results[r]->type.shape[d], sub, factor)) {
+        return *own;
+      }
+    }
+    if (in_results) return none;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      int d = DimOfFactor(rule.operands[i], factor);
+      if (d < 0 || static_cast<int>(i) == skip_operand) continue;
+      DimSharding sub = Backward(op.operands[i], d, depth + 1);
+      if (auto own = Project(rule, rule.operands[i][d], op.operands[i]->type.shape[d], sub, factor)) {
+        return *own;
+      }
+    }
+    return none;
+  }
+
+  std::optional<DimSharding> Project(const ShardingRule& rule, const DimFactors& dim, int64_t size,
+                                     const DimSharding& layout, int factor) const {
+    if (!Informative(layout)) return std::nullopt;
+    auto cut = ProjectToFactor(rule, dim, size, layout, mesh_);
+    if (!cut || cut->factor != factor || !Informative(cut->layout)) return std::nullopt;
+    return cut->layout;
+  }
+
+  DimSharding Lift(const ShardingRule& rule, const DimFactors& dim, int64_t size, int factor,
+                   DimSharding sub) const {
+    if (auto d = LiftToDim(rule, dim, size, {factor, std::move(sub)}, mesh_)) return *d;
+    if (auto d = LiftToDim(rule, dim, size, {factor, {axes_, 1, {}}}, mesh_)) return *d;
+    return {axes_, 1, {}};
+  }
+
+  DimSharding FromUse(const Op& op, const ShardingRule& rule, int operand, int dim,
+                      int depth) const {
+    const DimFactors& f = rule.operands[operand][dim];
+    int64_t size = op.operands[operand]->type.shape[dim];
+    for (int factor : f.factors) {
+      if (!MayCut(rule.factors[factor]) || !FactorCarries(op, rule, factor, depth)) continue;
+      return Lift(rule, f, size, factor, Sub(op, rule, factor, operand, depth));
+    }
+    return {axes_, 1, {}};
+  }
+
+  // The layout in which the producer of the value would give it, were the dim cut.
+  DimSharding Backward(const Value* v, int dim, int depth) const {
+    DimSharding none{axes_, 1, {}};
+    const Op* op = v->producer;
+    if (!op || !op->def->rule || depth > kMaxDepth) return none;
+    ShardingRule rule = op->def->rule(*op);
+    const DimFactors& f = rule.results[v->index][dim];
+    for (int factor : f.factors) {
+      if (!MayCut(rule.factors[factor])) continue;
+      DimSharding sub = none;
+      for (size_t i = 0; i < op->operands.size(); ++i) {
+        int d = DimOfFactor(rule.operands[i], factor);
+        if (d < 0) continue;
+        DimSharding there = Backward(op->operands[i], d, depth + 1);
+        if (auto own = Project(rule, rule.operands[i][d], op->operands[i]->type.shape[d], there,
+                               factor)) {
+          sub = *own;
+          break;
+        }
+      }
+      return Lift(rule, f, v->type.shape[dim], factor, sub);
+    }
+    return none;
+  }
+
+  const Mesh& mesh_;
+  AxisList axes_;
+  int64_t parts_;
+};
+
+}  // namespace
+
+void InferLayouts(Graph& graph) {
+  for (Op* param : graph.Params()) {
+    TensorType& type = param->result()->type;
+    for (int d = 0; d < type.rank(); ++d) {
+      DimSharding& dim = type.sharding.dims[d];
+      if (!dim.cut() || Informative(dim)) continue;
+      Inference inference(graph.mesh, dim.axes, NumParts(dim, graph.mesh));
+      dim = Canonical(type.shape[d], inference.Forward(param->result(), d), graph.mesh);
+    }
+    CheckSharding(type, graph.mesh, "parameter '" + param->attrs.String("name") + "'");
+  }
+}
+
+}  // namespace shardc

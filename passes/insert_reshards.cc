@@ -1,0 +1,413 @@
+#include "passes/insert_reshards.h"
+
+#include <algorithm>
+#include <limits>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "ir/builder.h"
+#include "ir/op_def.h"
+#include "passes/layout.h"
+#include "passes/provenance.h"
+#include "passes/reshard_cost.h"
+
+namespace shardc {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kMoveWeightsPenalty = 1e6;
+// To gather what is cut makes every rank do all the work: a strategy that keeps operands where they are and
+// reduces its result is preferred (with few tokens, moving activations instead of summing gradients over dp would
+// be fewer bytes, and is not what data parallelism means).
+constexpr double kUndoCutPenalty = 1e3;
+
+// How an op runs over one axis.
+struct Strategy {
+  enum Kind { kWhole, kFactor, kLinear } kind = kWhole;
+  FactorCut cut;  // kFactor
+  int group = 0;  // kLinear: index into ShardingRule::linear
+};
+
+// Placements of all operands and results over one axis under a strategy.
+struct Placements {
+  std::vector<Placement> operands, results;
+};
+
+class Inserter {
+ public:
+  explicit Inserter(Graph& graph) : graph_(graph), mesh_(graph.mesh) {
+    for (int a = 0; a < mesh_.num_axes(); ++a) {
+      if (mesh_.axis_size(a) > 1) axes_.push_back(a);
+    }
+    for (const auto& op : graph.ops()) {
+      if (op->def->is_state) states_[op->attrs.String("name")] = op.get();
+    }
+  }
+
+  void Run() {
+    Op* op = graph_.ops().empty() ? nullptr : graph_.ops().front().get();
+    while (op) op = Visit(op);
+    for (size_t i = 0; i < graph_.outputs.size(); ++i) FinishOutput(i);
+  }
+
+ private:
+  // Returns the op to visit next.
+  Op* Visit(Op* op) {
+    if (op->name() == "update") {
+      const Op* state = states_.at(op->attrs.String("name"));
+      Require(op, 0, state->out().sharding);
+      return graph_.Next(op);
+    }
+    if (!op->def->rule) return graph_.Next(op);
+    ShardingRule rule = op->def->rule(*op);
+    std::vector<Sharding> operands, results;
+    for (const Value* v : op->operands) operands.emplace_back(v->type.shape.size());
+    for (const Value* v : op->results) results.emplace_back(v->type.shape.size());
+    bool expand = false;
+    for (int axis : axes_) {
+      Strategy s = Choose(*op, rule, axis, operands, results);
+      expand |= s.kind == Strategy::kFactor &&
+                rule.factors[s.cut.factor].kind == FactorKind::kExpandable;
+      if (expand) break;
+      Explain(*op, rule, axis, s);
+      Placements p = *Place(*op, rule, axis, s);
+      for (size_t i = 0; i < operands.size(); ++i) Apply(p.operands[i], axis, operands[i]);
+      for (size_t i = 0; i < results.size(); ++i) Apply(p.results[i], axis, results[i]);
+    }
+    if (expand) return Expand(op);
+    for (size_t i = 0; i < op->operands.size(); ++i) {
+      Require(op, static_cast<int>(i), Canonical({op->in(i).dtype, op->in(i).shape, operands[i]}, mesh_));
+    }
+    for (size_t i = 0; i < op->results.size(); ++i) {
+      Value* r = op->results[i];
+      wishes_[r] = r->type.sharding;
+      r->type.sharding = std::move(results[i]);
+      r->type.sharding = Canonical(r->type, mesh_);
+    }
+    return graph_.Next(op);
+  }
+
+  Op* Expand(Op* op) {
+    Op* previous = graph_.Previous(op);
+    Builder builder(graph_, op);
+    builder.phase = op->phase;
+    builder.site = op->site;
+    std::vector<Value*> values = op->def->expand(builder, *op);
+    SHARDC_CHECK(values.size() == op->results.size(), op->name());
+    Op* first = previous ? graph_.Next(previous) : graph_.ops().front().get();
+    for (Op* o = first; o != op; o = graph_.Next(o)) wishless_.insert(o);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i]->type.sharding = op->results[i]->type.sharding;
+      values[i]->provenance = op->results[i]->provenance;
+      graph_.ReplaceAllUses(op->results[i], values[i]);
+    }
+    graph_.Erase(op);
+    return first;
+  }
+
+  static void Apply(const Placement& p, int axis, Sharding& s) {
+    switch (p.kind) {
+      case Placement::kWhole:
+        break;
+      case Placement::kCut: {
+        DimSharding& d = s.dims[p.dim];
+        d.axes.push_back(axis);
+        d.segments = p.layout.segments;
+        d.granule = p.layout.granule;
+        break;
+      }
+      case Placement::kPartialSum:
+        s.partial_sum.push_back(axis);
+        break;
+      case Placement::kPartialMax:
+        s.partial_max.push_back(axis);
+        break;
+    }
+  }
+
+  std::optional<Placement> PlaceSlot(const ShardingRule& rule, const std::vector<DimFactors>& dims,
+                                     const TensorType& type, const FactorCut& cut) const {
+    int d = DimOfFactor(dims, cut.factor);
+    if (d < 0) return Placement();
+    auto layout = LiftToDim(rule, dims[d], type.shape[d], cut, mesh_);
+    if (!layout) return std::nullopt;
+    return Placement{Placement::kCut, d, *layout};
+  }
+
+  std::optional<Placements> Place(const Op& op, const ShardingRule& rule, int axis,
+                                  const Strategy& s) const {
+    Placements p;
+    p.operands.resize(op.operands.size());
+    p.results.resize(op.results.size());
+    if (s.kind == Strategy::kLinear) {
+      for (int i : rule.linear[s.group]) p.operands[i].kind = Placement::kPartialSum;
+      for (Placement& r : p.results) r.kind = Placement::kPartialSum;
+    } else if (s.kind == Strategy::kFactor) {
+      const Factor& factor = rule.factors[s.cut.factor];
+      for (size_t i = 0; i < op.operands.size(); ++i) {
+        auto slot = PlaceSlot(rule, rule.operands[i], op.in(i), s.cut);
+        if (!slot) return std::nullopt;
+        p.operands[i] = *slot;
+      }
+      for (size_t i = 0; i < op.results.size(); ++i) {
+        auto slot = PlaceSlot(rule, rule.results[i], op.out(i), s.cut);
+        if (!slot) return std::nullopt;
+        if (slot->kind == Placement::kWhole && factor.kind != FactorKind::kExpandable) {
+          slot->kind = factor.reduce == ReduceKind::kMax ? Placement::kPartialMax
+                                                         : Placement::kPartialSum;
+        }
+        p.results[i] = *slot;
+      }
+    }
+    (void)axis;
+    return p;
+  }
+
+  // Whether the placement can be added to what other axes do already.
+  bool Compatible(const Placement& p, int axis, const TensorType& type, const Sharding& now) const {
+    if (p.kind != Placement::kCut || !now.dims[p.dim].cut()) return true;
+    const DimSharding& d = now.dims[p.dim];
+    if (d.segments != p.layout.segments || d.granule != p.layout.granule) return false;
+    DimSharding both = d;
+    both.axes.push_back(axis);
+    return !HasPadding(type.shape[p.dim], both, mesh_);
+  }
+
+  // Bytes of the value that one group of the axis holds.
+  double GroupBytes(const TensorType& type, int axis) const {
+    double bytes = static_cast<double>(type.bytes());
+    for (const DimSharding& d : type.sharding.dims) {
+      for (int a : d.axes) {
+        if (a != axis) bytes /= static_cast<double>(mesh_.axis_size(a));
+      }
+    }
+    return bytes;
+  }
+
+  double OperandCost(const Value* v, const Placement& want, int axis) const {
+    double best = kInfinity;
+    auto consider = [&](const Value* version) {
+      Placement from = PlacementOf(version->type, axis);
+      double bytes =
+          ReshardBytes(from, want, mesh_.axis_size(axis), GroupBytes(v->type, axis));
+      best = std::min(best, from.kind == Placement::kCut ? bytes * kUndoCutPenalty : bytes);
+    };
+    consider(v);
+    if (auto it = versions_.find(Root(v)); it != versions_.end()) {
+      for (const Value* version : it->second) consider(version);
+    }
+    bool weights = v->producer && v->producer->def->is_state;
+    return weights ? best * kMoveWeightsPenalty : best;
+  }
+
+  double Cost(const Op& op, const ShardingRule& rule, int axis, const Strategy& s,
+              const Placements& p) const {
+    double cost = 0;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      const Value* v = op.operands[i];
+      // A partial value that others need reduced as well is reduced once, before them.
+      if (p.operands[i].partial() && v->users.size() > 1) return kInfinity;
+      cost += OperandCost(v, p.operands[i], axis);
+    }
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      const TensorType& type = op.out(i);
+      Placement wish = PlacementOf(type, axis);
+      if (wishless_.contains(&op) && wish.kind == Placement::kWhole &&
+          p.results[i].kind == Placement::kCut) {
+        continue;
+      }
+      cost += ReshardBytes(p.results[i], wish, mesh_.axis_size(axis), GroupBytes(type, axis));
+    }
+    if (s.kind == Strategy::kFactor) {
+      const Factor& f = rule.factors[s.cut.factor];
+      // Two or three statistics per row travel.
+      if (f.kind == FactorKind::kExpandable) {
+        double rows = GroupBytes(op.in(0), axis) / static_cast<double>(std::max<int64_t>(f.size, 1));
+        cost += 6 * rows;
+      }
+    }
+    return cost;
+  }
+
+  Strategy Choose(const Op& op, const ShardingRule& rule, int axis,
+                  const std::vector<Sharding>& operands, const std::vector<Sharding>& results) const {
+    std::vector<Strategy> options;
+    auto add_factor = [&](const TensorType& type, const std::vector<DimFactors>& dims) {
+      Placement at = PlacementOf(type, axis);
+      if (at.kind != Placement::kCut) return;
+      auto cut = ProjectToFactor(rule, dims[at.dim], type.shape[at.dim], at.layout, mesh_);
+      if (!cut || rule.factors[cut->factor].kind == FactorKind::kReplicated) return;
+      for (const Strategy& o : options) {
+        if (o.kind == Strategy::kFactor && o.cut.factor == cut->factor &&
+            o.cut.layout == cut->layout) {
+          return;
+        }
+      }
+      options.push_back({Strategy::kFactor, *cut, 0});
+    };
+    bool partial = false;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      add_factor(op.in(i), rule.operands[i]);
+      partial |= PlacementOf(op.in(i), axis).kind == Placement::kPartialSum;
+    }
+    for (size_t i = 0; i < op.results.size(); ++i) add_factor(op.out(i), rule.results[i]);
+    // On a tie the first wins: compute less, reduce later, run whole. Scalars are rather reduced at once, where
+    // others of their kind can join them in one collective.
+    bool scalar = op.out().shape.empty();
+    if (scalar) options.push_back({});
+    for (size_t g = 0; partial && g < rule.linear.size(); ++g) {
+      options.push_back({Strategy::kLinear, {}, static_cast<int>(g)});
+    }
+    if (!scalar) options.push_back({});
+
+    const Strategy* best = nullptr;
+    double best_cost = kInfinity;
+    for (const Strategy& s : options) {
+      auto p = Place(op, rule, axis, s);
+      if (!p) continue;
+      bool fits = true;
+      for (size_t i = 0; i < operands.size(); ++i) {
+        fits = fits && Compatible(p->operands[i], axis, op.in(i), operands[i]);
+      }
+      for (size_t i = 0; i < results.size(); ++i) {
+        fits = fits && Compatible(p->results[i], axis, op.out(i), results[i]);
+      }
+      if (!fits) continue;
+      double cost = Cost(op, rule, axis, s, *p);
+      if (!best || cost < best_cost * (1 - 1e-9)) {
+        best = &s;
+        best_cost = cost;
+      }
+    }
+    return best ? *best : Strategy();
+  }
+
+  // Records why the results are placed as they are.
+  void Explain(Op& op, const ShardingRule& rule, int axis, const Strategy& s) {
+    if (s.kind == Strategy::kWhole) return;
+    int parent = -1;
+    for (bool states : {true, false}) {
+      for (size_t i = 0; i < op.operands.size() && parent < 0; ++i) {
+        const Value* v = op.operands[i];
+        if ((v->producer && v->producer->def->is_state) != states) continue;
+        if (s.kind == Strategy::kFactor && DimOfFactor(rule.operands[i], s.cut.factor) < 0) continue;
+        parent = ProvenanceOf(v, axis);
+      }
+    }
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      Value* r = op.results[i];
+      bool contracted =
+          s.kind == Strategy::kFactor && DimOfFactor(rule.results[i], s.cut.factor) < 0;
+      if (!contracted && ProvenanceOf(r, axis) >= 0) continue;
+      std::string text = contracted ? Describe(op) + " sums over a dim that is cut: partial"
+                         : s.kind == Strategy::kLinear ? "partial through " + Describe(op)
+                                                       : "through " + Describe(op);
+      SetProvenance(r, axis, AddProvenance(graph_, parent, std::move(text)));
+    }
+  }
+
+  const Value* Root(const Value* v) const {
+    auto it = roots_.find(v);
+    return it == roots_.end() ? v : it->second;
+  }
+
+  void Require(Op* op, int operand, const Sharding& want) {
+    Value* v = op->operands[operand];
+    if (v->type.sharding == want) return;
+    graph_.SetOperand(op, operand, Version(v, want, op));
+  }
+
+  // The value under another sharding, made before `user`; null: for an output of the graph, as early as can be.
+  Value* Version(Value* value, const Sharding& want, Op* user) {
+    Value* root = const_cast<Value*>(Root(value));
+    auto& versions = versions_[root];
+    if (versions.empty()) versions.push_back(root);
+    Value* source = nullptr;
+    double best = kInfinity;
+    for (Value* v : versions) {
+      if (v->type.sharding == want) return v;
+      double cost = ReshardBytes(v->type, want, mesh_);
+      if (cost < best) {
+        best = cost;
+        source = v;
+      }
+    }
+    SHARDC_CHECK(source, "no way from ", TypeToString(root->type, mesh_), " to ",
+                 TypeToString({root->type.dtype, root->type.shape, want}, mesh_));
+    // Several users of a partial value share one reduction, to what was wished for.
+    bool shared = root->users.size() + (graph_.IsOutput(root) ? 1 : 0) > 1;
+    if (source == root && root->type.sharding.partial() && shared && versions.size() == 1) {
+      auto wish = wishes_.find(root);
+      if (wish != wishes_.end() && wish->second != want &&
+          ReshardBytes({root->type.dtype, root->type.shape, wish->second}, want, mesh_) == 0) {
+        source = Make(root, wish->second, user, versions);
+      }
+    }
+    return Make(source, want, user, versions);
+  }
+
+  Value* Make(Value* source, const Sharding& want, Op* user, std::vector<Value*>& versions) {
+    TensorType type(source->type.dtype, source->type.shape, want);
+    CheckSharding(type, mesh_, user ? Describe(*user) : "output");
+    const Op* producer = source->producer;
+    Op* before = user       ? user
+                 : producer ? graph_.Next(producer)
+                            : graph_.ops().front().get();
+    Op* op = graph_.AddOp(GetOpDef("reshard"), {source}, {type}, {}, before);
+    bool partial = source->type.sharding.partial();
+    const Op* cause = partial || !user ? producer : user;
+    op->phase = cause ? cause->phase : Phase::kForward;
+    op->site = cause ? cause->site : "";
+    Strings why;
+    for (int axis : axes_) {
+      Placement from = PlacementOf(source->type, axis), to = PlacementOf(type, axis);
+      if (from == to) continue;
+      int step = ProvenanceOf(source, axis);
+      if (from.kind == Placement::kWhole && user) {
+        for (const Value* r : user->results) step = std::max(step, ProvenanceOf(r, axis));
+      }
+      for (std::string& text : ProvenanceChain(graph_, step)) {
+        if (std::find(why.begin(), why.end(), text) == why.end()) why.push_back(std::move(text));
+      }
+      SetProvenance(op->result(), axis, step);
+    }
+    why.push_back(user ? Describe(*user) + " needs it as " + ShardingToString(type, mesh_)
+                       : "an output of the graph is " + ShardingToString(type, mesh_));
+    op->attrs.Set("why", std::move(why));
+    op->attrs.Set("for", std::string(cause ? cause->name() : "input"));
+    op->result()->provenance = source->provenance;
+    roots_[op->result()] = Root(source);
+    versions.push_back(op->result());
+    return op->result();
+  }
+
+  void FinishOutput(size_t i) {
+    Value* v = graph_.outputs[i].value;
+    Sharding want = v->type.sharding;
+    const std::string& name = graph_.outputs[i].name;
+    auto state = name.starts_with("grad.") ? states_.find(name.substr(5)) : states_.end();
+    if (state != states_.end()) {
+      want = state->second->out().sharding;
+    } else if (want.partial()) {
+      auto wish = wishes_.find(v);
+      want = wish != wishes_.end() ? wish->second : Sharding(v->type.shape.size());
+    }
+    if (v->type.sharding == want) return;
+    graph_.outputs[i].value = Version(v, want, nullptr);
+  }
+
+  Graph& graph_;
+  const Mesh& mesh_;
+  std::vector<int> axes_;
+  std::unordered_map<std::string, Op*> states_;
+  std::unordered_map<const Value*, Sharding> wishes_;
+  std::unordered_map<const Value*, const Value*> roots_;          // of reshard results
+  std::unordered_map<const Value*, std::vector<Value*>> versions_;  // of roots, the root first
+  std::unordered_set<const Op*> wishless_;  // made by expand: no one asked for their results
+};
+
+}  // namespace
+
+void InsertReshards(Graph& graph) { Inserter(graph).Run(); }
+
+}  // namespace shardc

@@ -1,0 +1,108 @@
+#include "passes/loss.h"
+
+#include <numeric>
+
+#include "ir/builder.h"
+#include "ir/diagnostic.h"
+
+namespace shardc {
+namespace {
+
+constexpr int64_t kIgnore = -100;
+
+Diagnostic NoOutput(const Graph& graph, std::string what) {
+  std::string have;
+  for (const Output& o : graph.outputs) {
+    have += (have.empty() ? "the model has " : ", ") + o.name + " " +
+            TypeToString(o.value->type, graph.mesh);
+  }
+  return Diagnostic("E1601", ExitCode::kBadModel, "--loss", std::move(what), have);
+}
+
+Value* FloatOutput(const Graph& graph, const std::string& name) {
+  if (!name.empty()) {
+    if (Value* v = graph.FindOutput(name)) return v;
+    throw NoOutput(graph, StrCat("the model has no output '", name, "'"));
+  }
+  if (Value* v = graph.FindOutput("logits")) return v;
+  Value* found = nullptr;
+  for (const Output& o : graph.outputs) {
+    if (!IsFloat(o.value->type.dtype)) continue;
+    if (found) throw NoOutput(graph, "the model has several float outputs; name one");
+    found = o.value;
+  }
+  if (!found) throw NoOutput(graph, "the model has no float output");
+  return found;
+}
+
+Value* LossInput(Graph& graph, const std::string& name, TensorType type) {
+  if (Value* v = graph.FindInput(name)) {
+    if (v->type.SameTensor(type)) return v;
+    throw NoOutput(graph, StrCat("the model's own input '", name, "' is ",
+                                 TypeToString(v->type, graph.mesh), ", the loss needs ",
+                                 TypeToString(type, graph.mesh)));
+  }
+  return graph.AddInput(name, std::move(type));
+}
+
+Value* SumAll(Builder& b, Value* v) {
+  Ints axes(v->type.shape.size());
+  std::iota(axes.begin(), axes.end(), 0);
+  return b.ReduceSum(v, axes);
+}
+
+// labels[..., i] = labels[..., i + 1], the last one ignored.
+Value* ShiftLeft(Builder& b, Value* labels) {
+  const Shape& shape = labels->type.shape;
+  Ints zero(shape.size(), 0), one(shape.size(), 1), starts = zero, high = zero;
+  starts.back() = high.back() = 1;
+  Value* tail = b.Make("slice", {labels}, {{"starts", starts}, {"limits", shape}, {"steps", one}});
+  return b.Make("pad", {tail},
+                {{"low", zero}, {"high", high}, {"value", static_cast<double>(kIgnore)}});
+}
+
+Value* TokenLoss(Graph& graph, Builder& b, const std::string& kind, Value* logits) {
+  Shape tokens(logits->type.shape.begin(), logits->type.shape.end() - 1);
+  Value* labels = LossInput(graph, "labels", TensorType(DType::kI64, tokens));
+  DType dtype = logits->type.dtype;
+  if (kind == "lm") labels = ShiftLeft(b, labels);
+  Value* loss = b.Create("cross_entropy", {logits, labels}, {{"ignore_index", kIgnore}})->result();
+  Value* weight;
+  if (kind == "masked_lm") {
+    weight = b.Cast(LossInput(graph, "loss_mask", TensorType(DType::kF32, tokens)), dtype);
+    loss = b.Mul(loss, weight);
+  } else {
+    weight = b.Cast(b.Make("not_equal", {labels, b.Scalar(DType::kI64, kIgnore)}), dtype);
+  }
+  return b.Div(SumAll(b, loss), SumAll(b, weight));
+}
+
+}  // namespace
+
+Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& output) {
+  if (kind == "none") return nullptr;
+  Builder b(graph);
+  b.site = "loss";
+  Value* loss = nullptr;
+  if (kind.starts_with("output:")) {
+    loss = FloatOutput(graph, kind.substr(7));
+    if (loss->type.num_elements() != 1 || !IsFloat(loss->type.dtype)) {
+      throw NoOutput(graph, StrCat("output '", kind.substr(7), "' is not a float scalar"));
+    }
+    loss = b.Reshape(loss, {});
+  } else if (kind == "lm" || kind == "ce" || kind == "masked_lm") {
+    Value* logits = FloatOutput(graph, output);
+    if (logits->type.rank() < 2) throw NoOutput(graph, "logits need a batch and a vocabulary dim");
+    loss = TokenLoss(graph, b, kind, logits);
+  } else if (kind == "dot") {
+    Value* y = FloatOutput(graph, output);
+    loss = SumAll(b, b.Mul(y, LossInput(graph, "cotangent", y->type)));
+  } else {
+    throw Diagnostic("E6101", ExitCode::kUsage, "--loss", StrCat("unknown loss '", kind, "'"),
+                     "use lm, ce, masked_lm, dot, none or output:NAME");
+  }
+  if (!graph.FindOutput("loss")) graph.outputs.insert(graph.outputs.begin(), {"loss", loss});
+  return loss;
+}
+
+}  // namespace shardc

@@ -1,0 +1,183 @@
+#include "passes/lower.h"
+
+#include <algorithm>
+
+#include "ir/builder.h"
+#include "ir/op_def.h"
+
+namespace shardc {
+namespace {
+
+class ReshardLowering {
+ public:
+  ReshardLowering(Graph& graph, Op* reshard)
+      : graph_(graph), mesh_(graph.mesh), op_(reshard), value_(reshard->operands[0]),
+        to_(reshard->out().sharding) {}
+
+  void Run() {
+    for (int d = 0; d < rank(); ++d) SliceFreshAxes(d);
+    for (bool max : {false, true}) Reduce(max);
+    for (int d = 0; d < rank(); ++d) Move(d);
+    for (int d = 0; d < rank(); ++d) Gather(d);
+    for (int d = 0; d < rank(); ++d) SliceRest(d);
+    SHARDC_CHECK(value_->type.sharding == to_, TypeToString(op_->in(0), mesh_), " -> ",
+                 TypeToString(op_->out(), mesh_), " gave ", TypeToString(value_->type, mesh_));
+    graph_.ReplaceAllUses(op_->result(), value_);
+    graph_.Erase(op_);
+  }
+
+ private:
+  int rank() const { return value_->type.rank(); }
+  const DimSharding& Now(int d) const { return value_->type.sharding.dims[d]; }
+
+  Strings Names(const AxisList& axes) const {
+    Strings names;
+    for (int a : axes) names.push_back(mesh_.axes()[a].name);
+    return names;
+  }
+
+  void Make(std::string_view name, Sharding to, Attributes attrs) {
+    for (const char* key : {"why", "for"}) {
+      if (const Attribute* a = op_->attrs.Find(key)) attrs.Set(key, *a);
+    }
+    if (name == "local_slice") attrs.Erase("why"), attrs.Erase("for");
+    TensorType type(value_->type.dtype, value_->type.shape, std::move(to));
+    type.sharding = Canonical(type, mesh_);
+    Op* made = graph_.AddOp(GetOpDef(name), {value_}, {type}, std::move(attrs), op_);
+    made->phase = op_->phase;
+    made->site = op_->site;
+    value_ = made->result();
+  }
+
+  // Whether any axis is in use (cut or partial) in the present type.
+  bool InUse(int axis) const {
+    const Sharding& s = value_->type.sharding;
+    if (s.partial_sum.contains(axis) || s.partial_max.contains(axis)) return true;
+    return std::any_of(s.dims.begin(), s.dims.end(), [&](auto& d) { return d.axes.contains(axis); });
+  }
+
+  // The axes that `to` has beyond `from` when from's are a prefix of to's in the same layout.
+  static std::optional<AxisList> Beyond(const DimSharding& from, const DimSharding& to) {
+    if (from.axes.size() > to.axes.size()) return std::nullopt;
+    AxisList rest;
+    for (int i = 0; i < to.axes.size(); ++i) {
+      if (i < from.axes.size()) {
+        if (from.axes[i] != to.axes[i]) return std::nullopt;
+      } else {
+        rest.push_back(to.axes[i]);
+      }
+    }
+    if (from.cut() && (from.segments != to.segments || from.granule != to.granule)) {
+      return std::nullopt;
+    }
+    return rest;
+  }
+
+  void Slice(int d, const AxisList& axes) {
+    Sharding to = value_->type.sharding;
+    to.dims[d] = to_.dims[d];
+    Make("local_slice", std::move(to), {{"axes", Names(axes)}, {"dim", int64_t{d}}});
+  }
+
+  void SliceFreshAxes(int d) {
+    auto rest = Beyond(Now(d), to_.dims[d]);
+    if (!rest || rest->empty()) return;
+    for (int a : *rest) {
+      if (InUse(a)) return;
+    }
+    Slice(d, *rest);
+  }
+
+  void SliceRest(int d) {
+    auto rest = Beyond(Now(d), to_.dims[d]);
+    SHARDC_CHECK(rest, "dim ", d);
+    if (!rest->empty()) Slice(d, *rest);
+  }
+
+  void Reduce(bool max) {
+    auto list = [&](Sharding& s) -> AxisList& { return max ? s.partial_max : s.partial_sum; };
+    AxisList reduce;
+    for (int a : list(value_->type.sharding)) {
+      if (list(to_).contains(a)) continue;
+      if (!ScatterAlong(a, max)) reduce.push_back(a);
+    }
+    if (reduce.empty()) return;
+    Sharding to = value_->type.sharding;
+    for (int a : reduce) list(to).erase(a);
+    Make("all_reduce", std::move(to),
+         {{"axes", Names(reduce)}, {"reduce", std::string(max ? "max" : "sum")}});
+  }
+
+  // A partial axis that shall cut a dim in the end: reduce and cut in one.
+  bool ScatterAlong(int axis, bool max) {
+    if (max) return false;
+    for (int d = 0; d < rank(); ++d) {
+      auto rest = Beyond(Now(d), to_.dims[d]);
+      if (!rest || rest->size() != 1 || (*rest)[0] != axis) continue;
+      Sharding to = value_->type.sharding;
+      to.partial_sum.erase(axis);
+      to.dims[d] = to_.dims[d];
+      Make("reduce_scatter", std::move(to), {{"axes", Names({axis})}, {"dim", int64_t{d}}});
+      return true;
+    }
+    return false;
+  }
+
+  // The minor-most axis of dim d moves to the dim that shall have it.
+  void Move(int d) {
+    if (!Now(d).cut()) return;
+    int axis = Now(d).axes.back();
+    if (to_.dims[d].axes.contains(axis)) return;
+    DimSharding left = Now(d);
+    left.axes.erase(axis);
+    if (left.cut() && HasPadding(value_->type.shape[d], Now(d), mesh_)) return;
+    for (int e = 0; e < rank(); ++e) {
+      if (e == d) continue;
+      auto rest = Beyond(Now(e), to_.dims[e]);
+      if (!rest || rest->size() != 1 || (*rest)[0] != axis) continue;
+      Sharding to = value_->type.sharding;
+      to.dims[d] = left.cut() ? left : DimSharding();
+      to.dims[e] = to_.dims[e];
+      Make("all_to_all", std::move(to),
+           {{"axes", Names({axis})}, {"concat_dim", int64_t{d}}, {"split_dim", int64_t{e}}});
+      return;
+    }
+  }
+
+  void Gather(int d) {
+    if (!Now(d).cut() || Beyond(Now(d), to_.dims[d])) return;
+    // Keep the longest common prefix when the layout agrees.
+    DimSharding keep = Now(d);
+    AxisList prefix;
+    const DimSharding& want = to_.dims[d];
+    if (want.cut() && want.segments == keep.segments && want.granule == keep.granule) {
+      for (int i = 0; i < std::min(want.axes.size(), keep.axes.size()); ++i) {
+        if (want.axes[i] != keep.axes[i]) break;
+        prefix.push_back(want.axes[i]);
+      }
+    }
+    AxisList gather;
+    for (int i = prefix.size(); i < keep.axes.size(); ++i) gather.push_back(keep.axes[i]);
+    keep.axes = prefix;
+    Sharding to = value_->type.sharding;
+    to.dims[d] = keep.cut() ? keep : DimSharding();
+    Make("all_gather", std::move(to), {{"axes", Names(gather)}, {"dim", int64_t{d}}});
+  }
+
+  Graph& graph_;
+  const Mesh& mesh_;
+  Op* op_;
+  Value* value_;
+  Sharding to_;
+};
+
+}  // namespace
+
+void LowerReshards(Graph& graph) {
+  for (auto it = graph.ops().begin(); it != graph.ops().end();) {
+    Op* op = (it++)->get();
+    if (op->name() == "reshard") ReshardLowering(graph, op).Run();
+  }
+}
+
+}  // namespace shardc

@@ -1,0 +1,137 @@
+#include "passes/optimize_reshards.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "ir/builder.h"
+#include "ir/op_def.h"
+
+namespace shardc {
+namespace {
+
+bool IsReshard(const Value* v) { return v->producer && v->producer->name() == "reshard"; }
+
+bool OnlyUse(const Graph& graph, const Value* v) {
+  return v->users.size() == 1 && !graph.IsOutput(v);
+}
+
+// A reshard that only sums over axes.
+bool IsReduction(const Value* v) {
+  if (!IsReshard(v)) return false;
+  const Sharding& from = v->producer->in(0).sharding;
+  return !from.partial_sum.empty() && v->type.sharding.partial_sum.empty() &&
+         from.partial_max.empty() && from.dims == v->type.sharding.dims;
+}
+
+class Optimizer {
+ public:
+  explicit Optimizer(Graph& graph) : graph_(graph) {}
+
+  void Run() {
+    bool changed = true;
+    while (changed) {
+      changed = false;
+      for (auto it = graph_.ops().begin(); it != graph_.ops().end();) {
+        Op* op = (it++)->get();
+        changed |= op->name() == "reshard" ? VisitReshard(op) : op->name() == "add" && VisitAdd(op);
+      }
+      changed |= graph_.EraseDead() > 0;
+    }
+  }
+
+ private:
+  bool VisitReshard(Op* op) {
+    Value* in = op->operands[0];
+    Value* out = op->result();
+    if (!graph_.HasUses(out)) return false;
+    if (in->type == out->type) {
+      graph_.ReplaceAllUses(out, in);
+      return true;
+    }
+    // Merge with an equal one that comes first.
+    for (Op* other : in->users) {
+      if (other == op || other->name() != "reshard" || other->out() != out->type) continue;
+      if (!ComesBefore(other, op)) continue;
+      graph_.ReplaceAllUses(out, other->result());
+      return true;
+    }
+    // All users reshard again, alike: go there directly.
+    if (!out->users.empty() && !graph_.IsOutput(out)) {
+      const TensorType* to = nullptr;
+      bool alike = true;
+      for (Op* user : out->users) {
+        alike = alike && user->name() == "reshard" && (!to || user->out() == *to);
+        if (alike) to = &user->out();
+      }
+      if (alike) {
+        out->type = *to;
+        return true;
+      }
+    }
+    return false;
+  }
+
+  bool ComesBefore(const Op* a, const Op* b) const {
+    for (const Op* o = b; o; o = graph_.Previous(o)) {
+      if (o == a) return true;
+    }
+    return false;
+  }
+
+  // Reductions over the same axes that nothing else reads.
+  bool Combine(const Value* a, const Value* b) const {
+    return a != b && IsReduction(a) && IsReduction(b) && OnlyUse(graph_, a) && OnlyUse(graph_, b) &&
+           a->type == b->type && a->producer->in(0) == b->producer->in(0);
+  }
+
+  // reshard(a + b) for reshard(a) and reshard(b), before `op`.
+  Value* SumFirst(Value* a, Value* b, Op* op) {
+    Value *pa = a->producer->operands[0], *pb = b->producer->operands[0];
+    Op* sum = graph_.AddOp(*op->def, {pa, pb}, {pa->type}, {}, op);
+    Op* reshard = graph_.AddOp(*a->producer->def, {sum->result()}, {a->type},
+                               a->producer->attrs, op);
+    for (Op* made : {sum, reshard}) {
+      made->phase = op->phase;
+      made->site = op->site;
+    }
+    reshard->site = a->producer->site;
+    Strings why = a->producer->attrs.StringList("why");
+    for (const std::string& w : b->producer->attrs.StringList("why")) {
+      if (std::find(why.begin(), why.end(), w) == why.end()) why.push_back(w);
+    }
+    reshard->attrs.Set("why", std::move(why));
+    return reshard->result();
+  }
+
+  bool VisitAdd(Op* op) {
+    for (int i : {0, 1}) {
+      Value *a = op->operands[i], *b = op->operands[1 - i];
+      if (i == 0 && Combine(a, b)) {
+        graph_.ReplaceAllUses(op->result(), SumFirst(a, b, op));
+        return true;
+      }
+      // (x + reshard(a)) + reshard(b) = x + reshard(a + b)
+      Op* inner = a->producer;
+      if (!inner || inner->name() != "add" || !OnlyUse(graph_, a)) continue;
+      for (int j : {0, 1}) {
+        Value *x = inner->operands[j], *r = inner->operands[1 - j];
+        if (!Combine(r, b) || x->type != op->out()) continue;
+        Value* sum = SumFirst(r, b, op);
+        Op* outer = graph_.AddOp(*op->def, {x, sum}, {op->out()}, {}, op);
+        outer->phase = op->phase;
+        outer->site = op->site;
+        graph_.ReplaceAllUses(op->result(), outer->result());
+        return true;
+      }
+    }
+    return false;
+  }
+
+  Graph& graph_;
+};
+
+}  // namespace
+
+void OptimizeReshards(Graph& graph) { Optimizer(graph).Run(); }
+
+}  // namespace shardc

@@ -1,0 +1,122 @@
+#include "passes/optimizer.h"
+
+#include <map>
+
+#include "ir/builder.h"
+#include "ir/diagnostic.h"
+#include "ir/op_def.h"
+
+namespace shardc {
+namespace {
+
+// A persistent tensor with the type and sharding of `like`.
+Value* State(Builder& b, const std::string& name, const TensorType& like, double init = 0) {
+  Graph& g = b.graph();
+  Op* op = g.AddOp(GetOpDef("state"), {}, {like},
+                   {{"name", name},
+                    {"dtype", std::string(DTypeName(like.dtype))},
+                    {"shape", like.shape},
+                    {"init", init}});
+  op->phase = b.phase;
+  op->site = b.site;
+  return op->result();
+}
+
+Value* GradientNorm(Builder& b, const std::vector<std::pair<Op*, Value*>>& grads) {
+  // Keyed by the axes that cut the parameter: sums of equal keys are partial over the same axes.
+  std::map<std::vector<int>, Value*> sums;
+  for (auto& [param, grad] : grads) {
+    std::vector<int> axes;
+    for (const DimSharding& d : param->out().sharding.dims) {
+      axes.insert(axes.end(), d.axes.begin(), d.axes.end());
+    }
+    std::sort(axes.begin(), axes.end());
+    Value* squares = b.Make("sum_squares", {grad});
+    Value*& sum = sums[axes];
+    sum = sum ? b.Add(sum, squares) : squares;
+  }
+  Value* total = nullptr;
+  for (auto& [axes, sum] : sums) total = total ? b.Add(total, sum) : sum;
+  return b.Make("sqrt", {total});
+}
+
+void CheckOptions(const OptimizerOptions& o) {
+  auto bad = [](std::string what) {
+    return Diagnostic("E6102", ExitCode::kUsage, "--optimizer", std::move(what));
+  };
+  if (o.kind != "adamw" && o.kind != "sgd") {
+    throw bad(StrCat("unknown optimizer '", o.kind, "'; use adamw or sgd"));
+  }
+  if (!(o.lr >= 0)) throw bad(StrCat("learning rate ", o.lr, " is negative"));
+  if (!(o.beta1 >= 0 && o.beta1 < 1 && o.beta2 >= 0 && o.beta2 < 1)) {
+    throw bad(StrCat("betas ", o.beta1, ", ", o.beta2, " are not in [0, 1)"));
+  }
+  if (!(o.eps >= 0 && o.weight_decay >= 0 && o.momentum >= 0 && o.clip_norm >= 0)) {
+    throw bad("eps, weight decay, momentum and the clipping norm must not be negative");
+  }
+}
+
+}  // namespace
+
+void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
+  if (options.kind.empty()) return;
+  CheckOptions(options);
+  std::vector<std::pair<Op*, Value*>> grads;
+  for (Op* op : graph.Params()) {
+    if (Value* g = graph.FindOutput("grad." + op->attrs.String("name"))) grads.emplace_back(op, g);
+  }
+  if (grads.empty()) {
+    throw Diagnostic("E6102", ExitCode::kUsage, "--optimizer", "there is no gradient to step along",
+                     "choose a loss (--loss lm) for a model with parameters");
+  }
+  Builder b(graph);
+  b.phase = Phase::kOptimizer;
+  b.site = "optimizer";
+  DType dtype = grads[0].first->out().dtype;
+
+  Value* norm = GradientNorm(b, grads);
+  Value* scale = b.Scalar(dtype, 1);
+  if (options.clip_norm > 0) {
+    Value* ratio = b.Div(b.Scalar(dtype, options.clip_norm), b.Add(norm, b.Scalar(dtype, 1e-6)));
+    scale = b.Make("min", {ratio, b.Scalar(dtype, 1)});
+  }
+  Value* step = b.Add(State(b, "optimizer.step", TensorType(dtype, {})), b.Scalar(dtype, 1));
+  b.Update("optimizer.step", step);
+
+  for (auto& [param, grad] : grads) {
+    const std::string& name = param->attrs.String("name");
+    const TensorType& type = param->out();
+    double decay = param->attrs.Bool("decay", type.rank() >= 2) ? options.weight_decay : 0;
+    b.site = param->site.empty() ? name : param->site;
+    if (options.kind == "adamw") {
+      Value* m = State(b, name + ".adamw.m", type);
+      Value* v = State(b, name + ".adamw.v", type);
+      Op* op = b.Create("adamw", {param->result(), grad, m, v, step, scale},
+                        {{"lr", options.lr},
+                         {"beta1", options.beta1},
+                         {"beta2", options.beta2},
+                         {"eps", options.eps},
+                         {"weight_decay", decay}});
+      b.Update(name, op->result(0));
+      b.Update(name + ".adamw.m", op->result(1));
+      b.Update(name + ".adamw.v", op->result(2));
+    } else {
+      std::vector<Value*> operands = {param->result(), grad, scale};
+      if (options.momentum > 0) {
+        operands.push_back(State(b, name + ".sgd.momentum", type));
+        operands.push_back(step);
+      }
+      Op* op = b.Create("sgd", operands,
+                        {{"lr", options.lr},
+                         {"momentum", options.momentum},
+                         {"dampening", 0.0},
+                         {"nesterov", false},
+                         {"weight_decay", decay}});
+      b.Update(name, op->result(0));
+      if (options.momentum > 0) b.Update(name + ".sgd.momentum", op->result(1));
+    }
+  }
+  graph.outputs.push_back({"grad_norm", norm});
+}
+
+}  // namespace shardc

@@ -1,0 +1,126 @@
+#include "passes/pipeline.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iomanip>
+#include <ostream>
+
+#include "ir/diagnostic.h"
+#include "ir/text.h"
+#include "passes/apply_spec.h"
+#include "passes/canonicalize.h"
+#include "passes/differentiate.h"
+#include "passes/fuse.h"
+#include "passes/infer_layouts.h"
+#include "passes/insert_reshards.h"
+#include "passes/loss.h"
+#include "passes/lower.h"
+#include "passes/optimize_reshards.h"
+#include "passes/propagate.h"
+
+namespace shardc {
+namespace {
+
+struct NamedPass {
+  const char* name;
+  void (*run)(Graph&);
+};
+
+constexpr NamedPass kPasses[] = {
+    {"canonicalize", Canonicalize},
+    {"infer_layouts", InferLayouts},
+    {"differentiate",
+     [](Graph& g) {
+       Value* loss = g.FindOutput("loss");
+       if (!loss) {
+         throw Diagnostic("E1601", ExitCode::kBadModel, "differentiate",
+                          "the graph has no output \"loss\"");
+       }
+       AddGradients(g, loss);
+     }},
+    {"propagate", PropagateShardings},
+    {"insert_reshards", InsertReshards},
+    {"optimize_reshards", OptimizeReshards},
+    {"lower_reshards", LowerReshards},
+    {"clear_padding", ClearPadding},
+    {"bucket_reductions", [](Graph& g) { BucketSmallReductions(g); }},
+    {"fuse", Fuse},
+};
+
+class Runner {
+ public:
+  Runner(Graph& graph, const PipelineOptions& options) : graph_(graph), options_(options) {}
+
+  void operator()(const std::string& name, const std::function<void()>& pass) {
+    auto start = std::chrono::steady_clock::now();
+    pass();
+    double ms =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    if (options_.log && options_.timing) {
+      *options_.log << std::fixed << std::setprecision(2) << std::setw(10) << ms << " ms  " << name
+                    << " (" << graph_.num_ops() << " ops)\n";
+    }
+    const auto& after = options_.print_after;
+    if (options_.log && (std::find(after.begin(), after.end(), name) != after.end() ||
+                         std::find(after.begin(), after.end(), "all") != after.end())) {
+      *options_.log << "// after " << name << "\n" << PrintGraph(graph_);
+    }
+    closed_ = closed_ || name == "insert_reshards";
+    if (options_.verify_each) VerifyGraph(graph_, closed_);
+  }
+
+  void Named(const char* name) {
+    (*this)(name, [&] { RunPass(graph_, name); });
+  }
+
+ private:
+  Graph& graph_;
+  const PipelineOptions& options_;
+  bool closed_ = false;
+};
+
+}  // namespace
+
+void RunPass(Graph& graph, std::string_view name) {
+  for (const NamedPass& pass : kPasses) {
+    if (name == pass.name) return pass.run(graph);
+  }
+  std::string list;
+  for (const std::string& n : PassNames()) list += (list.empty() ? "" : ", ") + n;
+  throw Diagnostic("E6103", ExitCode::kUsage, "--passes", StrCat("there is no pass '", name, "'"),
+                   DidYouMean(name, PassNames()) + " passes: " + list);
+}
+
+std::vector<std::string> PassNames() {
+  std::vector<std::string> names;
+  for (const NamedPass& pass : kPasses) names.emplace_back(pass.name);
+  return names;
+}
+
+void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
+                  const PipelineOptions& options) {
+  Runner run(graph, options);
+  graph.mesh = mesh;
+  Value* loss = nullptr;
+  run.Named("canonicalize");
+  run("attach_loss", [&] { loss = AttachLoss(graph, options.loss, options.loss_output); });
+  // The spec comes before differentiation: reshards that it asks for are part of the forward graph, and
+  // optimizer state takes the shardings of its parameters.
+  run("apply_spec", [&] { ApplySpec(graph, spec); });
+  run.Named("infer_layouts");
+  if (loss && options.gradients) {
+    run("differentiate", [&] { AddGradients(graph, loss); });
+    run("optimizer", [&] { AddOptimizer(graph, options.optimizer); });
+  }
+  // From here on the graph holds forward, backward and update, and one mechanism shards all of it.
+  run.Named("propagate");
+  run.Named("insert_reshards");
+  run.Named("optimize_reshards");
+  run.Named("lower_reshards");
+  // Padding first: fused ops must see the cleared operands.
+  run.Named("clear_padding");
+  run.Named("bucket_reductions");
+  run.Named("fuse");
+}
+
+}  // namespace shardc

@@ -1,0 +1,213 @@
+#include "passes/propagate.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "ir/op_def.h"
+#include "passes/layout.h"
+#include "passes/provenance.h"
+
+namespace shardc {
+namespace {
+
+enum Priority { kWeights = 0, kPassThrough = 1, kRest = 2 };
+
+// One use of a value in an op: an operand or a result.
+struct Slot {
+  Value* value;
+  const std::vector<DimFactors>* dims;
+  bool result;
+};
+
+class Propagation {
+ public:
+  explicit Propagation(Graph& graph) : graph_(graph) {
+    int n = 0;
+    for (const auto& input : graph.inputs()) input->id = n++;
+    for (const auto& op : graph.ops()) {
+      op->id = static_cast<int>(ops_.size());
+      ops_.push_back(op.get());
+      rules_.push_back(op->def->rule ? op->def->rule(*op) : ShardingRule());
+      for (Value* r : op->results) r->id = n++;
+    }
+    pinned_.resize(n);
+    for (const auto& input : graph.inputs()) pinned_[input->id] = true;
+    for (Op* op : ops_) {
+      for (Value* r : op->results) pinned_[r->id] = !op->def->rule;
+    }
+    for (Op* op : ops_) priority_.push_back(PriorityOf(*op));
+  }
+
+  void Run() {
+    for (int axis = 0; axis < graph_.mesh.num_axes(); ++axis) {
+      if (graph_.mesh.axis_size(axis) > 1) RunAxis(axis);
+    }
+  }
+
+ private:
+  Priority PriorityOf(const Op& op) const {
+    for (const Value* v : op.operands) {
+      if (v->producer && v->producer->def->is_state && op.operands.size() > 1) return kWeights;
+    }
+    const ShardingRule& rule = rules_[op.id];
+    for (size_t f = 0; f < rule.factors.size(); ++f) {
+      for (const auto& result : rule.results) {
+        if (DimOfFactor(result, static_cast<int>(f)) < 0) return kRest;
+      }
+    }
+    return kPassThrough;
+  }
+
+  void RunAxis(int axis) {
+    axis_ = axis;
+    dim_.assign(pinned_.size(), -1);
+    auto read = [&](const Value* v) {
+      for (int d = 0; d < v->type.rank(); ++d) {
+        if (v->type.sharding.dims[d].axes.contains(axis)) dim_[v->id] = d;
+      }
+    };
+    for (const auto& input : graph_.inputs()) read(input.get());
+    for (Op* op : ops_) {
+      for (Value* r : op->results) read(r);
+    }
+    WishForGradients();
+    for (int level = kWeights; level <= kRest; ++level) {
+      bool changed = true;
+      while (changed) {
+        changed = false;
+        for (Op* op : ops_) changed |= Visit(*op, level);
+        for (auto it = ops_.rbegin(); it != ops_.rend(); ++it) changed |= Visit(**it, level);
+      }
+    }
+  }
+
+  // Gradients and new values end up cut like the parameter or state they belong to.
+  void WishForGradients() {
+    auto wish = [&](Value* v, const Op* state) {
+      if (!state || pinned_[v->id] || dim_[v->id] >= 0) return;
+      const Value* like = state->result();
+      if (dim_[like->id] < 0 || like->type.shape != v->type.shape) return;
+      Assign(v, dim_[like->id], like->type.sharding.dims[dim_[like->id]],
+             ProvenanceOf(like, axis_));
+    };
+    std::map<std::string_view, Op*> states;
+    for (Op* op : ops_) {
+      if (op->def->is_state) states[op->attrs.String("name")] = op;
+    }
+    auto find = [&](std::string_view name) {
+      auto it = states.find(name);
+      return it == states.end() ? nullptr : it->second;
+    };
+    for (const Output& o : graph_.outputs) {
+      if (o.name.starts_with("grad.")) wish(o.value, find(std::string_view(o.name).substr(5)));
+    }
+    for (Op* op : ops_) {
+      if (op->name() == "update") wish(op->operands[0], find(op->attrs.String("name")));
+    }
+  }
+
+  void Assign(Value* v, int dim, const DimSharding& layout, int provenance) {
+    DimSharding& d = v->type.sharding.dims[dim];
+    d.axes.push_back(axis_);
+    d.segments = layout.segments;
+    d.granule = layout.granule;
+    dim_[v->id] = dim;
+    SetProvenance(v, axis_, provenance);
+  }
+
+  // The cut of the slot's value over this axis alone, as a cut of one of the rule's factors.
+  std::optional<FactorCut> CutOf(const ShardingRule& rule, const Slot& slot) const {
+    int d = dim_[slot.value->id];
+    if (d < 0) return std::nullopt;
+    DimSharding layout = slot.value->type.sharding.dims[d];
+    layout.axes = {axis_};
+    return ProjectToFactor(rule, (*slot.dims)[d], slot.value->type.shape[d], layout, graph_.mesh);
+  }
+
+  // Whether the producer of the value can give it cut along the dim without help.
+  bool ProducerCuts(const Value* v, int dim, const DimSharding& layout) const {
+    const Op* op = v->producer;
+    if (!op || !op->def->rule) return false;
+    const ShardingRule& rule = rules_[op->id];
+    auto cut = ProjectToFactor(rule, rule.results[v->index][dim], v->type.shape[dim], layout,
+                               graph_.mesh);
+    return cut && rule.factors[cut->factor].kind == FactorKind::kPlain;
+  }
+
+  bool Visit(Op& op, int level) {
+    if (priority_[op.id] > level || !op.def->rule) return false;
+    const ShardingRule& rule = rules_[op.id];
+    std::vector<Slot> slots;
+    slots.reserve(op.operands.size() + op.results.size());
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      slots.push_back({op.operands[i], &rule.operands[i], false});
+    }
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      slots.push_back({op.results[i], &rule.results[i], true});
+    }
+    std::optional<FactorCut> cut;
+    const Slot* source = nullptr;
+    for (bool states : {true, false}) {
+      for (const Slot& s : slots) {
+        bool is_state = s.value->producer && s.value->producer->def->is_state;
+        if (is_state != states || cut) continue;
+        auto c = CutOf(rule, s);
+        if (!c) continue;
+        FactorKind kind = rule.factors[c->factor].kind;
+        if (kind == FactorKind::kPlain || (kind == FactorKind::kExpandable && !s.result)) {
+          cut = c;
+          source = &s;
+        }
+      }
+    }
+    if (!cut) return false;
+    bool expandable = rule.factors[cut->factor].kind == FactorKind::kExpandable;
+    bool changed = false;
+    int step = -1;
+    for (const Slot& s : slots) {
+      if (pinned_[s.value->id] || dim_[s.value->id] >= 0 || (expandable && !s.result)) continue;
+      int d = DimOfFactor(*s.dims, cut->factor);
+      if (d < 0) continue;
+      auto layout = LiftToDim(rule, (*s.dims)[d], s.value->type.shape[d], *cut, graph_.mesh);
+      if (!layout || !Fits(*s.value, d, *layout)) continue;
+      if (!s.result && !ProducerCuts(s.value, d, *layout)) continue;
+      if (step < 0) {
+        step = AddProvenance(graph_, ProvenanceOf(source->value, axis_), "through " + Describe(op));
+      }
+      Assign(s.value, d, *layout, step);
+      changed = true;
+    }
+    return changed;
+  }
+
+  // Every part gets something, and a dim that another axis cuts already is cut evenly.
+  bool Fits(const Value& v, int d, const DimSharding& layout) const {
+    const DimSharding& now = v.type.sharding.dims[d];
+    int64_t parts = graph_.mesh.axis_size(axis_);
+    DimSharding both = layout;
+    if (now.cut()) {
+      if (now.segments != layout.segments || now.granule != layout.granule) return false;
+      both.axes = now.axes;
+      both.axes.push_back(axis_);
+      parts = NumParts(both, graph_.mesh);
+      if (HasPadding(v.type.shape[d], both, graph_.mesh)) return false;
+    }
+    auto fits = [&](int64_t n) { return n / layout.granule >= parts; };
+    if (layout.segments.empty()) return fits(v.type.shape[d]);
+    return std::all_of(layout.segments.begin(), layout.segments.end(), fits);
+  }
+
+  Graph& graph_;
+  std::vector<Op*> ops_;
+  std::vector<ShardingRule> rules_;  // by Op::id
+  std::vector<Priority> priority_;
+  std::vector<bool> pinned_;  // by Value::id
+  int axis_ = 0;
+  std::vector<int> dim_;  // by Value::id: the dim that axis_ cuts, or -1
+};
+
+}  // namespace
+
+void PropagateShardings(Graph& graph) { Propagation(graph).Run(); }
+
+}  // namespace shardc

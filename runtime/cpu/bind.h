@@ -1,0 +1,39 @@
+// Binds program instructions to the kernels of runtime/cpu/kernels.
+#pragma once
+
+#include <memory>
+
+#include "runtime/kernel.h"
+
+namespace shardc::cpu {
+
+// Makes the fast kernel of an instruction, or null where its types or shapes have none.
+using Factory = std::unique_ptr<Kernel> (*)(const KernelRequest&);
+
+struct Binding {
+  std::string_view op;
+  Factory make;
+};
+
+// One table per family.
+std::span<const Binding> MatmulBindings();
+std::span<const Binding> AttentionBindings();
+std::span<const Binding> NormBindings();
+std::span<const Binding> LossBindings();
+std::span<const Binding> ElementwiseBindings();
+std::span<const Binding> ShapeBindings();
+std::span<const Binding> ReduceBindings();
+std::span<const Binding> IndexBindings();
+std::span<const Binding> OptimizerBindings();
+
+inline const float* In(const KernelRequest& r, size_t i) { return r.call.in[i].as<const float>(); }
+inline float* Out(const KernelRequest& r, size_t i) { return r.call.out[i].as<float>(); }
+
+// Whether all operands and results are f32.
+bool AllF32(const KernelRequest& r);
+// Product of dims [begin, end).
+int64_t Product(const Shape& shape, size_t begin, size_t end);
+// Whether the view has no padding along the dim.
+bool Full(const KernelRequest& r, const TensorView& view, int dim);
+
+}  // namespace shardc::cpu

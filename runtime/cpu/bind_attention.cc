@@ -1,0 +1,114 @@
+#include "runtime/cpu/bind.h"
+#include "runtime/cpu/kernels/kernel_table.h"
+
+namespace shardc::cpu {
+namespace {
+
+struct Layout {
+  bool bshd;
+  int64_t heads(const Shape& s) const { return bshd ? s[2] : s[1]; }
+  int64_t length(const Shape& s) const { return bshd ? s[1] : s[2]; }
+  HeadStrides strides(const Shape& s) const {
+    int64_t d = s[3], row = s[2] * d;
+    return bshd ? HeadStrides{s[1] * row, row, d} : HeadStrides{s[1] * row, d, row};
+  }
+};
+
+// Operands q, k, v from `first` on; nothing when the fast kernel lacks the case.
+bool Shapes(const KernelRequest& r, size_t first, Layout layout, AttentionShape* shape) {
+  const Shape &q = r.call.in[first].shape, &k = r.call.in[first + 1].shape,
+              &v = r.call.in[first + 2].shape;
+  if (v[3] != q[3]) return false;
+  *shape = {.batch = q[0],
+            .q_heads = layout.heads(q),
+            .kv_heads = layout.heads(k),
+            .q_len = layout.length(q),
+            .kv_len = layout.length(k),
+            .head_dim = q[3],
+            .scale = static_cast<float>(r.call.attrs->Float("scale")),
+            .causal = r.call.attrs->Bool("causal")};
+  return shape->kv_heads > 0 && shape->q_heads % shape->kv_heads == 0;
+}
+
+bool Mask(const KernelRequest& r, size_t at, const AttentionShape& shape, AttentionMask* mask) {
+  if (r.call.in.size() <= at) return true;
+  const TensorView& m = r.call.in[at];
+  int64_t* strides[4] = {&mask->batch, &mask->head, &mask->query, &mask->key};
+  int64_t full[4] = {shape.batch, shape.q_heads, shape.q_len, shape.kv_len}, stride = 1;
+  for (int d = 3, i = m.rank() - 1; i >= 0; --d, --i) {
+    if (m.shape[i] != 1 && m.shape[i] != full[d]) return false;
+    *strides[d] = m.shape[i] == 1 ? 0 : stride;
+    stride *= m.shape[i];
+  }
+  if (m.dtype == DType::kF32) {
+    mask->add = m.as<const float>();
+  } else if (m.dtype == DType::kBool) {
+    mask->visible = m.as<const uint8_t>();
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool FloatOperandsF32(const KernelRequest& r) {
+  for (const TensorView& v : r.call.in) {
+    if (v.dtype != DType::kF32 && v.dtype != DType::kBool) return false;
+  }
+  return r.call.out[0].dtype == DType::kF32;
+}
+
+std::unique_ptr<Kernel> MakeForward(const KernelRequest& r) {
+  Layout layout{r.call.attrs->String("layout", "bhsd") == "bshd"};
+  AttentionForwardArgs args;
+  if (!FloatOperandsF32(r) || !Shapes(r, 0, layout, &args.shape) ||
+      !Mask(r, 3, args.shape, &args.mask)) {
+    return nullptr;
+  }
+  args.q = In(r, 0);
+  args.q_strides = layout.strides(r.call.in[0].shape);
+  args.k = In(r, 1);
+  args.k_strides = layout.strides(r.call.in[1].shape);
+  args.v = In(r, 2);
+  args.v_strides = layout.strides(r.call.in[2].shape);
+  args.o = Out(r, 0);
+  args.o_strides = layout.strides(r.call.out[0].shape);
+  args.lse = Out(r, 1);
+  return MakeKernel([args, threads = r.call.threads] { Kernels().attention.forward(args, threads); });
+}
+
+std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r) {
+  Layout layout{r.call.attrs->String("layout", "bhsd") == "bshd"};
+  AttentionBackwardArgs args;
+  if (!FloatOperandsF32(r) || !Shapes(r, 1, layout, &args.shape) ||
+      !Mask(r, 6, args.shape, &args.mask)) {
+    return nullptr;
+  }
+  auto strides = [&](const TensorView& v) { return layout.strides(v.shape); };
+  args.d_o = In(r, 0);
+  args.d_o_strides = strides(r.call.in[0]);
+  args.q = In(r, 1);
+  args.q_strides = strides(r.call.in[1]);
+  args.k = In(r, 2);
+  args.k_strides = strides(r.call.in[2]);
+  args.v = In(r, 3);
+  args.v_strides = strides(r.call.in[3]);
+  args.o = In(r, 4);
+  args.o_strides = strides(r.call.in[4]);
+  args.lse = In(r, 5);
+  args.dq = Out(r, 0);
+  args.dq_strides = strides(r.call.out[0]);
+  args.dk = Out(r, 1);
+  args.dk_strides = strides(r.call.out[1]);
+  args.dv = Out(r, 2);
+  args.dv_strides = strides(r.call.out[2]);
+  return MakeKernel(
+      [args, threads = r.call.threads] { Kernels().attention.backward(args, threads); });
+}
+
+constexpr Binding kBindings[] = {{"attention", MakeForward}, {"attention_grad", MakeBackward}};
+
+}  // namespace
+
+std::span<const Binding> AttentionBindings() { return kBindings; }
+
+}  // namespace shardc::cpu

@@ -1,0 +1,74 @@
+#include "ir/ops/reference_util.h"
+#include "runtime/cpu/bind.h"
+#include "runtime/cpu/kernels/kernel_table.h"
+
+namespace shardc::cpu {
+namespace {
+
+// The table's (or its gradient's) rows as one stretch, and ids of i64.
+bool Arguments(const KernelRequest& r, const TensorView& table, const TensorView& ids,
+               EmbeddingArgs* args) {
+  auto runs = r.call.Runs(table, 0);
+  if (table.dtype != DType::kF32 || ids.dtype != DType::kI64 || runs.size() > 1 ||
+      (!runs.empty() && runs[0].local != 0)) {
+    return false;
+  }
+  args->ids = ids.as<const int64_t>();
+  args->count = ids.num_elements();
+  args->row_offset = runs.empty() ? 0 : runs[0].global;
+  args->rows = runs.empty() ? 0 : runs[0].size;
+  args->cols = Product(table.shape, 1, table.shape.size());
+  return true;
+}
+
+void CheckIds(const KernelCall& call, const TensorView& ids, int64_t rows) {
+  const int64_t* p = ids.as<const int64_t>();
+  for (const reference::Box& box : reference::ValidBoxes(call, ids)) {
+    Shape strides = reference::Strides(ids.shape);
+    reference::ForEach<1>(
+        box.size, {strides},
+        [&](const std::array<int64_t, 1>& at) {
+          if (p[at[0]] >= 0 && p[at[0]] < rows) return;
+          // The global position, from the local one.
+          Shape position(ids.shape.size());
+          int64_t rest = at[0];
+          for (size_t d = position.size(); d-- > 0;) {
+            position[d] = rest % ids.shape[d] - box.local[d] + box.global[d];
+            rest /= ids.shape[d];
+          }
+          reference::ThrowOutOfRange("embedding", "ids", position, p[at[0]], 0, rows);
+        },
+        {reference::Offset(box.local, strides)});
+  }
+}
+
+std::unique_ptr<Kernel> MakeEmbedding(const KernelRequest& r) {
+  EmbeddingArgs args;
+  if (!Arguments(r, r.call.in[0], r.call.in[1], &args)) return nullptr;
+  return MakeKernel([args, call = r.call, ids = r.call.in[1],
+                     rows = r.call.GlobalDim(r.call.in[0], 0), table = In(r, 0), y = Out(r, 0)] {
+    CheckIds(call, ids, rows);
+    Kernels().embedding.gather(args, table, y, call.threads);
+  });
+}
+
+std::unique_ptr<Kernel> MakeEmbeddingGrad(const KernelRequest& r) {
+  EmbeddingArgs args;
+  if (!Arguments(r, r.call.out[0], r.call.in[1], &args)) return nullptr;
+  // The kernel writes the valid rows only.
+  const TensorView& table = r.call.out[0];
+  int64_t padding = (table.shape[0] - args.rows) * args.cols;
+  return MakeKernel([args, padding, dy = In(r, 0), d_table = Out(r, 0), threads = r.call.threads] {
+    Kernels().embedding.gradient(args, dy, d_table, false, threads);
+    std::fill_n(d_table + args.rows * args.cols, padding, 0.0f);
+  });
+}
+
+constexpr Binding kBindings[] = {{"embedding", MakeEmbedding},
+                                 {"embedding_grad", MakeEmbeddingGrad}};
+
+}  // namespace
+
+std::span<const Binding> IndexBindings() { return kBindings; }
+
+}  // namespace shardc::cpu

@@ -1,0 +1,82 @@
+#include "ir/ops/reference_util.h"
+#include "runtime/cpu/bind.h"
+#include "runtime/cpu/kernels/kernel_table.h"
+
+namespace shardc::cpu {
+namespace {
+
+// The shard of logits in operand `logits` with labels in operand `labels` (or none). False when the vocabulary is
+// not one stretch.
+bool Shard(const KernelRequest& r, size_t logits, size_t labels, LogitShard* shard) {
+  const TensorView& x = r.call.in[logits];
+  auto runs = r.call.Runs(x, x.rank() - 1);
+  if (x.dtype != DType::kF32 || runs.size() > 1 || (!runs.empty() && runs[0].local != 0)) {
+    return false;
+  }
+  if (r.call.attrs->Float("label_smoothing", 0.0) != 0) return false;
+  shard->logits = x.as<const float>();
+  shard->stride = x.shape.back();
+  shard->rows = Product(x.shape, 0, x.shape.size() - 1);
+  shard->valid = runs.empty() ? 0 : runs[0].size;
+  shard->vocab_offset = runs.empty() ? 0 : runs[0].global;
+  shard->ignore_index = r.call.attrs->Int("ignore_index", -100);
+  shard->labels = r.call.in[labels].as<const int64_t>();
+  return true;
+}
+
+// Labels are few; the position in a message is that of this rank's part of them.
+void CheckLabels(const LogitShard& s, int64_t vocabulary, const Shape& shape, std::string_view op) {
+  for (int64_t i = 0; i < s.rows; ++i) {
+    int64_t label = s.labels[i];
+    if (label == s.ignore_index || (label >= 0 && label < vocabulary)) continue;
+    Shape position(shape.size());
+    int64_t rest = i;
+    for (size_t d = shape.size(); d-- > 0;) {
+      position[d] = rest % shape[d];
+      rest /= shape[d];
+    }
+    reference::ThrowOutOfRange(op, "labels", position, label, 0, vocabulary);
+  }
+}
+
+std::unique_ptr<Kernel> MakeCrossEntropy(const KernelRequest& r) {
+  LogitShard shard;
+  if (!Shard(r, 0, 1, &shard) || shard.valid != shard.stride) return nullptr;
+  return MakeKernel([shard, shape = r.call.in[1].shape, loss = Out(r, 0), lse = Out(r, 1),
+                     threads = r.call.threads] {
+    CheckLabels(shard, shard.valid, shape, "cross_entropy");
+    Kernels().cross_entropy.forward(shard, loss, lse, threads);
+  });
+}
+
+// logits, labels, max -> sumexp, target
+std::unique_ptr<Kernel> MakeStats(const KernelRequest& r) {
+  LogitShard shard;
+  if (!Shard(r, 0, 1, &shard) || r.call.out.size() != 2) return nullptr;
+  int64_t vocabulary = r.call.GlobalDim(r.call.in[0], r.call.in[0].rank() - 1);
+  return MakeKernel([shard, vocabulary, shape = r.call.in[1].shape, max = In(r, 2),
+                     sum = Out(r, 0), target = Out(r, 1), threads = r.call.threads] {
+    CheckLabels(shard, vocabulary, shape, "softmax_stats");
+    Kernels().cross_entropy.sum_exp(shard, max, sum, target, threads);
+  });
+}
+
+// dloss, logits, labels, lse -> dlogits
+std::unique_ptr<Kernel> MakeGrad(const KernelRequest& r) {
+  LogitShard shard;
+  if (!Shard(r, 1, 2, &shard)) return nullptr;
+  return MakeKernel(
+      [shard, dloss = In(r, 0), lse = In(r, 3), dx = Out(r, 0), threads = r.call.threads] {
+        Kernels().cross_entropy.backward(shard, dloss, lse, dx, threads);
+      });
+}
+
+constexpr Binding kBindings[] = {{"cross_entropy", MakeCrossEntropy},
+                                 {"softmax_stats", MakeStats},
+                                 {"cross_entropy_grad", MakeGrad}};
+
+}  // namespace
+
+std::span<const Binding> LossBindings() { return kBindings; }
+
+}  // namespace shardc::cpu

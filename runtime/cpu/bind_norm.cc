@@ -1,0 +1,104 @@
+#include "runtime/cpu/bind.h"
+#include "runtime/cpu/kernels/kernel_table.h"
+
+namespace shardc::cpu {
+namespace {
+
+void RowsAndCols(const TensorView& x, int64_t* rows, int64_t* cols) {
+  *cols = x.shape.back();
+  *rows = Product(x.shape, 0, x.shape.size() - 1);
+}
+
+template <bool kRms>
+std::unique_ptr<Kernel> MakeForward(const KernelRequest& r) {
+  if (!AllF32(r)) return nullptr;
+  NormForwardArgs args;
+  args.x = In(r, 0);
+  if (r.call.in.size() > 1) args.w = In(r, 1);
+  if (r.call.in.size() > 2) args.b = In(r, 2);
+  args.y = Out(r, 0);
+  if (!kRms) args.mean = Out(r, 1);
+  args.rstd = Out(r, kRms ? 1 : 2);
+  args.eps = static_cast<float>(r.call.attrs->Float("eps"));
+  RowsAndCols(r.call.in[0], &args.rows, &args.cols);
+  return MakeKernel([args, threads = r.call.threads] {
+    const NormKernels& k = Kernels().norm;
+    (kRms ? k.rms_norm_forward : k.layer_norm_forward)(args, threads);
+  });
+}
+
+// x, r[, w[, b]] -> x + r, y, mean, rstd
+std::unique_ptr<Kernel> MakeAddLayerNorm(const KernelRequest& r) {
+  if (!AllF32(r)) return nullptr;
+  NormForwardArgs args;
+  args.x = In(r, 0);
+  args.residual = In(r, 1);
+  if (r.call.in.size() > 2) args.w = In(r, 2);
+  if (r.call.in.size() > 3) args.b = In(r, 3);
+  args.sum = Out(r, 0);
+  args.y = Out(r, 1);
+  args.mean = Out(r, 2);
+  args.rstd = Out(r, 3);
+  args.eps = static_cast<float>(r.call.attrs->Float("eps"));
+  RowsAndCols(r.call.in[0], &args.rows, &args.cols);
+  return MakeKernel([args, threads = r.call.threads] {
+    Kernels().norm.layer_norm_forward(args, threads);
+  });
+}
+
+// dy, x, [mean,] rstd[, w] -> dx[, dw[, db]]
+template <bool kRms>
+std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r) {
+  if (!AllF32(r)) return nullptr;
+  NormBackwardArgs args;
+  args.dy = In(r, 0);
+  args.x = In(r, 1);
+  if (!kRms) args.mean = In(r, 2);
+  args.rstd = In(r, kRms ? 2 : 3);
+  size_t w = kRms ? 3 : 4;
+  if (r.call.in.size() > w) args.w = In(r, w);
+  args.dx = Out(r, 0);
+  if (r.call.out.size() > 1) args.dw = Out(r, 1);
+  if (r.call.out.size() > 2) args.db = Out(r, 2);
+  RowsAndCols(r.call.in[1], &args.rows, &args.cols);
+  return MakeKernel([args, threads = r.call.threads] {
+    const NormKernels& k = Kernels().norm;
+    (kRms ? k.rms_norm_backward : k.layer_norm_backward)(args, threads);
+  });
+}
+
+bool LastAxis(const KernelRequest& r) {
+  int64_t axis = r.call.attrs->Int("axis", -1);
+  return axis == -1 || axis == r.call.in[0].rank() - 1;
+}
+
+std::unique_ptr<Kernel> MakeSoftmax(const KernelRequest& r) {
+  if (!AllF32(r) || !LastAxis(r)) return nullptr;
+  int64_t rows, cols;
+  RowsAndCols(r.call.in[0], &rows, &cols);
+  return MakeKernel([x = In(r, 0), y = Out(r, 0), rows, cols, threads = r.call.threads] {
+    Kernels().softmax.forward(x, y, rows, cols, threads);
+  });
+}
+
+std::unique_ptr<Kernel> MakeSoftmaxGrad(const KernelRequest& r) {
+  if (!AllF32(r) || !LastAxis(r)) return nullptr;
+  int64_t rows, cols;
+  RowsAndCols(r.call.in[0], &rows, &cols);
+  return MakeKernel(
+      [dy = In(r, 0), y = In(r, 1), dx = Out(r, 0), rows, cols, threads = r.call.threads] {
+        Kernels().softmax.backward(y, dy, dx, rows, cols, threads);
+      });
+}
+
+constexpr Binding kBindings[] = {
+    {"layer_norm", MakeForward<false>}, {"layer_norm_grad", MakeBackward<false>},
+    {"rms_norm", MakeForward<true>},    {"rms_norm_grad", MakeBackward<true>},
+    {"softmax", MakeSoftmax},           {"softmax_grad", MakeSoftmaxGrad},
+    {"add_layer_norm", MakeAddLayerNorm}};
+
+}  // namespace
+
+std::span<const Binding> NormBindings() { return kBindings; }
+
+}  // namespace shardc::cpu

@@ -1,0 +1,95 @@
+// Blocked ("flash") attention, forward and backward: no s x s matrix is ever stored.
+//
+//   s[i, j] = scale * q[i] . k[j] + mask[i, j]     p = softmax over the visible j     o[i] = sum_j
+//   p[i, j] v[j] lse[i]  = log sum_j exp(s[i, j])
+//
+// Formulas: Dao et al., "FlashAttention" (2022), Algorithms 1 and 2; backward with D[i] = do[i] .
+// o[i]:
+//   p = exp(s - lse)   dv = p^T do   ds = p * (do v^T - D) * scale   dq = ds k   dk = ds^T q
+#ifndef RUNTIME_CPU_KERNELS_ATTENTION_H_
+#define RUNTIME_CPU_KERNELS_ATTENTION_H_
+
+#include <cstdint>
+
+namespace shardc::cpu {
+
+// Element (b, s, h, d) lies at b * batch + s * seq + h * head + d: strides in elements, d is dense.
+// Covers bshd, bhsd and slices of a fused qkv buffer.
+struct HeadStrides {
+  int64_t batch = 0;
+  int64_t seq = 0;
+  int64_t head = 0;
+};
+
+struct AttentionShape {
+  int64_t batch = 0;
+  int64_t q_heads =
+      0;  // a multiple of kv_heads: query head h reads kv head h / (q_heads / kv_heads)
+  int64_t kv_heads = 0;
+  int64_t q_len = 0;
+  int64_t kv_len = 0;
+  int64_t head_dim = 0;
+  float scale = 1;
+  bool causal = false;  // query i sees the keys j <= i + kv_len - q_len
+};
+
+// At most one of `add` and `visible` is set; element (b, h, i, j) of it lies at the sum of index
+// times stride, a stride of 0 broadcasts. A row of `add` whose every visible element is below about
+// -1e30 but not -inf is computed right forward, but its lse can no longer tell its keys apart, so
+// its gradients are not: use -inf or `visible` for those.
+struct AttentionMask {
+  const float* add = nullptr;
+  const uint8_t* visible = nullptr;  // nonzero: the query sees the key
+  int64_t batch = 0;
+  int64_t head = 0;
+  int64_t query = 0;
+  int64_t key = 0;
+};
+
+// A row that sees no key gives o = 0 and lse = -inf.
+struct AttentionForwardArgs {
+  AttentionShape shape;
+  const float* q = nullptr;
+  HeadStrides q_strides;
+  const float* k = nullptr;
+  HeadStrides k_strides;
+  const float* v = nullptr;
+  HeadStrides v_strides;
+  AttentionMask mask;
+  float* o = nullptr;
+  HeadStrides o_strides;
+  float* lse = nullptr;  // [batch, q_heads, q_len] dense; may be null
+};
+
+// dq, dk, dv are overwritten and may not overlap any input; dk and dv are sums over the query heads
+// of a group.
+struct AttentionBackwardArgs {
+  AttentionShape shape;
+  const float* q = nullptr;
+  HeadStrides q_strides;
+  const float* k = nullptr;
+  HeadStrides k_strides;
+  const float* v = nullptr;
+  HeadStrides v_strides;
+  AttentionMask mask;
+  const float* o = nullptr;
+  HeadStrides o_strides;
+  const float* lse = nullptr;  // [batch, q_heads, q_len] dense
+  const float* d_o = nullptr;
+  HeadStrides d_o_strides;
+  float* dq = nullptr;
+  HeadStrides dq_strides;
+  float* dk = nullptr;
+  HeadStrides dk_strides;
+  float* dv = nullptr;
+  HeadStrides dv_strides;
+};
+
+struct AttentionKernels {
+  void (*forward)(const AttentionForwardArgs&, int threads);
+  void (*backward)(const AttentionBackwardArgs&, int threads);
+};
+
+}  // namespace shardc::cpu
+
+#endif  // RUNTIME_CPU_KERNELS_ATTENTION_H_

@@ -1,0 +1,74 @@
+// What attention forward and backward share: packing and masking of blocks. Only for *_isa.cc
+// files.
+#ifndef RUNTIME_CPU_KERNELS_ATTENTION_BLOCKS_H_
+#define RUNTIME_CPU_KERNELS_ATTENTION_BLOCKS_H_
+
+#include "runtime/cpu/kernels/attention.h"
+#include "runtime/cpu/kernels/micro_gemm.h"
+
+namespace shardc::cpu::SHARDC_ISA {
+
+inline constexpr float kNegInf = -__builtin_inff();
+
+SHARDC_INLINE int64_t MinOf(int64_t a, int64_t b) { return a < b ? a : b; }
+SHARDC_INLINE int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+SHARDC_INLINE int64_t CeilDiv(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+// dst[r * padded + c] = src[r * stride + c] * scale, zeros in the columns [d, padded) and the rows
+// [rows, all_rows).
+SHARDC_INLINE void PackRows(const float* src, int64_t stride, int64_t rows, int64_t all_rows,
+                            int64_t d, int64_t padded, float scale, float* dst) {
+  for (int64_t r = 0; r < all_rows; ++r, dst += padded) {
+    const int64_t used = r < rows ? d : 0;
+    const float* from = src + r * stride;
+    for (int64_t c = 0; c < used; ++c) dst[c] = from[c] * scale;
+    for (int64_t c = used; c < padded; ++c) dst[c] = 0;
+  }
+}
+
+// dst[c * kBlock + r] = src[r * stride + c], zeros for r in [rows, kBlock).
+template <int64_t kBlock>
+SHARDC_INLINE void PackTransposed(const float* src, int64_t stride, int64_t rows, int64_t d,
+                                  float* dst) {
+  for (int64_t c0 = 0; c0 < d; c0 += 8) {
+    const int64_t c1 = MinOf(c0 + 8, d);
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* from = src + r * stride;
+      for (int64_t c = c0; c < c1; ++c) dst[c * kBlock + r] = from[c];
+    }
+  }
+  if (rows == kBlock) return;
+  for (int64_t c = 0; c < d; ++c) {
+    for (int64_t r = rows; r < kBlock; ++r) dst[c * kBlock + r] = 0;
+  }
+}
+
+// How many of the keys [0, kv_len) query i may see by the causal rule.
+SHARDC_INLINE int64_t VisibleKeys(const AttentionShape& s, int64_t i) {
+  if (!s.causal) return s.kv_len;
+  const int64_t n = i + s.kv_len - s.q_len + 1;
+  return n < 0 ? 0 : MinOf(n, s.kv_len);
+}
+
+// Applies the mask to the scores of query i and keys [j0, j0 + n), then hides the entries [visible,
+// padded).
+SHARDC_INLINE void MaskRow(const AttentionMask& mask, int64_t b, int64_t h, int64_t i, int64_t j0,
+                           int64_t visible, int64_t padded, float* s) {
+  if (mask.add != nullptr) {
+    const float* m = mask.add + b * mask.batch + h * mask.head + i * mask.query + j0 * mask.key;
+    if (mask.key == 1) {
+      for (int64_t j = 0; j < visible; ++j) s[j] += m[j];
+    } else {
+      for (int64_t j = 0; j < visible; ++j) s[j] += m[j * mask.key];
+    }
+  } else if (mask.visible != nullptr) {
+    const uint8_t* m =
+        mask.visible + b * mask.batch + h * mask.head + i * mask.query + j0 * mask.key;
+    for (int64_t j = 0; j < visible; ++j) s[j] = m[j * mask.key] != 0 ? s[j] : kNegInf;
+  }
+  for (int64_t j = visible; j < padded; ++j) s[j] = kNegInf;
+}
+
+}  // namespace shardc::cpu::SHARDC_ISA
+
+#endif  // RUNTIME_CPU_KERNELS_ATTENTION_BLOCKS_H_

@@ -1,0 +1,131 @@
+#include "runtime/cpu/kernels/cross_entropy.h"
+#include "runtime/cpu/kernels/parallel.h"
+#include "runtime/cpu/kernels/vec.h"
+
+namespace shardc::cpu::SHARDC_ISA {
+namespace {
+
+constexpr int64_t kGrain = 8192;
+constexpr int64_t kBlock =
+    2048;  // columns of one step of the online pass: 8 KiB, read twice from L1
+constexpr float kNegInf = -__builtin_inff();
+
+SHARDC_INLINE float MaxOver(const float* x, int64_t count) {
+  Vec m0 = Splat(kNegInf), m1 = m0;
+  int64_t c = 0;
+  for (; c + 2 * kLanes <= count; c += 2 * kLanes) {
+    m0 = Max(Load(x + c), m0);
+    m1 = Max(Load(x + c + kLanes), m1);
+  }
+  ForLanes(c, count, [&](int64_t i, int64_t n) { m0 = Max(LoadN(x + i, n, kNegInf), m0); });
+  return MaxOf(Max(m0, m1));
+}
+
+SHARDC_INLINE float SumExpOver(const float* x, int64_t count, float max) {
+  const float shift = max == kNegInf ? 0.0f : max;
+  Vec s0 = {}, s1 = {};
+  int64_t c = 0;
+  for (; c + 2 * kLanes <= count; c += 2 * kLanes) {
+    s0 += Exp(Load(x + c) - shift);
+    s1 += Exp(Load(x + c + kLanes) - shift);
+  }
+  ForLanes(c, count, [&](int64_t i, int64_t n) { s0 += Exp(LoadN(x + i, n, kNegInf) - shift); });
+  return Sum(s0 + s1);
+}
+
+struct MaxSum {
+  float max;
+  double sum;
+};
+
+SHARDC_INLINE MaxSum Online(const float* x, int64_t count) {
+  MaxSum all = {kNegInf, 0};
+  for (int64_t c = 0; c < count; c += kBlock) {
+    const int64_t n = count - c < kBlock ? count - c : kBlock;
+    const float max = MaxOver(x + c, n);
+    if (max > all.max) {
+      if (all.sum != 0) all.sum *= Exp(Splat(all.max - max))[0];
+      all.max = max;
+    }
+    all.sum += SumExpOver(x + c, n, all.max);
+  }
+  return all;
+}
+
+SHARDC_INLINE float TargetLogit(const LogitShard& s, int64_t r) {
+  const int64_t column = s.labels[r] - s.vocab_offset;
+  if (s.labels[r] == s.ignore_index || column < 0 || column >= s.valid) return 0;
+  return s.logits[r * s.stride + column];
+}
+
+template <typename Fn>
+void ForRows(const LogitShard& s, int threads, const Fn& fn) {
+  ParallelFor(threads, s.rows, 1 + kGrain / (s.stride + 1), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) fn(r, s.logits + r * s.stride);
+  });
+}
+
+void RowMax(const LogitShard& s, float* max, int threads) {
+  ForRows(s, threads, [&](int64_t r, const float* x) { max[r] = MaxOver(x, s.valid); });
+}
+
+void SumExp(const LogitShard& s, const float* max, float* sum, float* target, int threads) {
+  ForRows(s, threads, [&](int64_t r, const float* x) {
+    double total = 0;
+    for (int64_t c = 0; c < s.valid; c += kBlock) {
+      total += SumExpOver(x + c, s.valid - c < kBlock ? s.valid - c : kBlock, max[r]);
+    }
+    sum[r] = static_cast<float>(total);
+    if (target != nullptr) target[r] = TargetLogit(s, r);
+  });
+}
+
+void MaxSumExp(const LogitShard& s, float* max, float* sum, float* target, int threads) {
+  ForRows(s, threads, [&](int64_t r, const float* x) {
+    const MaxSum all = Online(x, s.valid);
+    max[r] = all.max;
+    sum[r] = static_cast<float>(all.sum);
+    if (target != nullptr) target[r] = TargetLogit(s, r);
+  });
+}
+
+void Forward(const LogitShard& s, float* loss, float* lse, int threads) {
+  ForRows(s, threads, [&](int64_t r, const float* x) {
+    const MaxSum all = Online(x, s.valid);
+    const double log_sum = __builtin_log(all.sum);
+    if (lse != nullptr) lse[r] = static_cast<float>(all.max + log_sum);
+    // Subtracting the target from the max first keeps what a large lse would round away.
+    const double gap = static_cast<double>(all.max) - TargetLogit(s, r);
+    loss[r] = s.labels[r] == s.ignore_index ? 0.0f : static_cast<float>(gap + log_sum);
+  });
+}
+
+void Backward(const LogitShard& s, const float* d_loss, const float* lse, float* d_logits,
+              int threads) {
+  ForRows(s, threads, [&](int64_t r, const float* x) {
+    float* d = d_logits + r * s.stride;
+    int64_t done = 0;
+    if (s.labels[r] != s.ignore_index) {
+      const float g = d_loss[r], shift = lse[r];
+      ForLanes(0, s.valid,
+               [&](int64_t i, int64_t n) { StoreN(d + i, n, g * Exp(LoadN(x + i, n) - shift)); });
+      const int64_t column = s.labels[r] - s.vocab_offset;
+      if (column >= 0 && column < s.valid) d[column] -= g;
+      done = s.valid;
+    }
+    for (int64_t c = done; c < s.stride; ++c) d[c] = 0;
+  });
+}
+
+}  // namespace
+
+extern const CrossEntropyKernels kCrossEntropyKernels;
+const CrossEntropyKernels kCrossEntropyKernels = {
+    .row_max = RowMax,
+    .sum_exp = SumExp,
+    .max_sum_exp = MaxSumExp,
+    .forward = Forward,
+    .backward = Backward,
+};
+
+}  // namespace shardc::cpu::SHARDC_ISA

@@ -1,0 +1,226 @@
+#include "runtime/cpu/kernels/elementwise.h"
+#include "runtime/cpu/kernels/parallel.h"
+#include "runtime/cpu/kernels/vec.h"
+
+namespace shardc::cpu::SHARDC_ISA {
+namespace {
+
+constexpr int64_t kGrain = 16384;  // elements per thread below which a team does not pay
+
+template <typename Fn>
+SHARDC_INLINE void Flat(int64_t n, int threads, const Fn& fn) {
+  ParallelFor(
+      threads, n, kGrain, [&](int64_t begin, int64_t end) { ForLanes(begin, end, fn); }, 16);
+}
+
+template <typename Fn>
+void Map(const float* x, float* y, int64_t n, int threads, const Fn& fn) {
+  Flat(n, threads,
+       [&](int64_t i, int64_t count) { StoreN(y + i, count, fn(LoadN(x + i, count))); });
+}
+
+template <typename Fn>
+void MapScalars(const float* x, float* y, int64_t n, int threads, const Fn& fn) {
+  ParallelFor(threads, n, kGrain / 8, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) y[i] = fn(x[i]);
+  });
+}
+
+void Unary(UnaryOp op, const float* x, float* y, int64_t n, int threads) {
+  switch (op) {
+    case UnaryOp::kNeg:
+      return Map(x, y, n, threads, [](Vec v) { return -v; });
+    case UnaryOp::kAbs:
+      return Map(x, y, n, threads, [](Vec v) { return Abs(v); });
+    case UnaryOp::kSquare:
+      return Map(x, y, n, threads, [](Vec v) { return v * v; });
+    case UnaryOp::kSqrt:
+      return Map(x, y, n, threads, [](Vec v) { return Sqrt(v); });
+    case UnaryOp::kRsqrt:
+      return Map(x, y, n, threads, [](Vec v) { return 1.0f / Sqrt(v); });
+    case UnaryOp::kReciprocal:
+      return Map(x, y, n, threads, [](Vec v) { return 1.0f / v; });
+    case UnaryOp::kExp:
+      return Map(x, y, n, threads, [](Vec v) { return Exp(v); });
+    case UnaryOp::kLog:
+      return MapScalars(x, y, n, threads, [](float v) { return __builtin_logf(v); });
+    case UnaryOp::kSin:
+      return MapScalars(x, y, n, threads, [](float v) { return __builtin_sinf(v); });
+    case UnaryOp::kCos:
+      return MapScalars(x, y, n, threads, [](float v) { return __builtin_cosf(v); });
+    case UnaryOp::kTanh:
+      return Map(x, y, n, threads, [](Vec v) { return Tanh(v); });
+    case UnaryOp::kErf:
+      return Map(x, y, n, threads, [](Vec v) { return Erf(v); });
+    case UnaryOp::kSigmoid:
+      return Map(x, y, n, threads, [](Vec v) { return Sigmoid(v); });
+    case UnaryOp::kRelu:
+      return Map(x, y, n, threads, [](Vec v) { return Max(Vec{}, v); });
+    case UnaryOp::kSilu:
+      return Map(x, y, n, threads, [](Vec v) { return v / (1.0f + Exp(-v)); });
+    case UnaryOp::kGeluTanh:
+      return Map(x, y, n, threads, [](Vec v) { return GeluTanh(v); });
+    case UnaryOp::kGeluErf:
+      return Map(x, y, n, threads, [](Vec v) { return GeluErf(v); });
+  }
+}
+
+template <typename Fn>
+void MapGrad(const float* saved, const float* dy, float* dx, int64_t n, int threads,
+             const Fn& slope) {
+  Flat(n, threads, [&](int64_t i, int64_t count) {
+    StoreN(dx + i, count, LoadN(dy + i, count) * slope(LoadN(saved + i, count)));
+  });
+}
+
+void UnaryGrad(UnaryGradOp op, const float* saved, const float* dy, float* dx, int64_t n,
+               int threads) {
+  switch (op) {
+    case UnaryGradOp::kTanhFromOutput:
+      return MapGrad(saved, dy, dx, n, threads, [](Vec y) { return 1.0f - y * y; });
+    case UnaryGradOp::kSigmoidFromOutput:
+      return MapGrad(saved, dy, dx, n, threads, [](Vec y) { return y * (1.0f - y); });
+    case UnaryGradOp::kRelu:
+      return MapGrad(saved, dy, dx, n, threads,
+                     [](Vec x) { return x > 0.0f ? Splat(1.0f) : Vec{}; });
+    case UnaryGradOp::kSilu:
+      return MapGrad(saved, dy, dx, n, threads, [](Vec x) {
+        const Vec s = Sigmoid(x);
+        return s * (1.0f + x * (1.0f - s));
+      });
+    case UnaryGradOp::kGeluTanh:
+      return MapGrad(saved, dy, dx, n, threads, [](Vec x) { return GeluTanhGrad(x); });
+    case UnaryGradOp::kGeluErf:
+      return MapGrad(saved, dy, dx, n, threads, [](Vec x) { return GeluErfGrad(x); });
+  }
+}
+
+// Runs row(r, begin, end, operand), operand(i, n) being the matching vector of b, over pieces of
+// all rows.
+template <typename Fn>
+SHARDC_INLINE void ForBroadcast(const BinaryArgs& x, int threads, const Fn& emit) {
+  const int64_t cols = x.cols;
+  if (x.broadcast == Broadcast::kSame || x.broadcast == Broadcast::kScalar) {
+    const bool same = x.broadcast == Broadcast::kSame;
+    if (same) {
+      Flat(x.rows * cols, threads, [&](int64_t i, int64_t n) { emit(i, n, LoadN(x.b + i, n)); });
+    } else {
+      const Vec b = Splat(*x.b);
+      Flat(x.rows * cols, threads, [&](int64_t i, int64_t n) { emit(i, n, b); });
+    }
+    return;
+  }
+  if (cols == 0) return;
+  ParallelFor(threads, x.rows, 1 + kGrain / cols, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      if (x.broadcast == Broadcast::kRow) {
+        ForLanes(0, cols, [&](int64_t i, int64_t n) { emit(r * cols + i, n, LoadN(x.b + i, n)); });
+      } else {
+        const Vec b = Splat(x.b[r]);
+        ForLanes(0, cols, [&](int64_t i, int64_t n) { emit(r * cols + i, n, b); });
+      }
+    }
+  });
+}
+
+template <typename Fn>
+void BinaryMap(const BinaryArgs& x, float* y, int threads, const Fn& fn) {
+  if (x.swapped) {
+    ForBroadcast(x, threads,
+                 [&](int64_t i, int64_t n, Vec b) { StoreN(y + i, n, fn(b, LoadN(x.a + i, n))); });
+  } else {
+    ForBroadcast(x, threads,
+                 [&](int64_t i, int64_t n, Vec b) { StoreN(y + i, n, fn(LoadN(x.a + i, n), b)); });
+  }
+}
+
+void Binary(BinaryOp op, const BinaryArgs& x, float* y, int threads) {
+  switch (op) {
+    case BinaryOp::kAdd:
+      return BinaryMap(x, y, threads, [](Vec a, Vec b) { return a + b; });
+    case BinaryOp::kSub:
+      return BinaryMap(x, y, threads, [](Vec a, Vec b) { return a - b; });
+    case BinaryOp::kMul:
+      return BinaryMap(x, y, threads, [](Vec a, Vec b) { return a * b; });
+    case BinaryOp::kDiv:
+      return BinaryMap(x, y, threads, [](Vec a, Vec b) { return a / b; });
+    case BinaryOp::kPow:
+      return BinaryMap(x, y, threads, [](Vec a, Vec b) {
+        for (int i = 0; i < kLanes; ++i) a[i] = __builtin_powf(a[i], b[i]);
+        return a;
+      });
+    case BinaryOp::kMin:
+      return BinaryMap(x, y, threads, [](Vec a, Vec b) { return a != a ? a : Min(a, b); });
+    case BinaryOp::kMax:
+      return BinaryMap(x, y, threads, [](Vec a, Vec b) { return a != a ? a : Max(a, b); });
+  }
+}
+
+template <typename Fn>
+void CompareMap(const BinaryArgs& x, uint8_t* y, int threads, const Fn& fn) {
+  ForBroadcast(x, threads, [&](int64_t i, int64_t n, Vec b) {
+    const Vec a = LoadN(x.a + i, n);
+    const VecInt truth = x.swapped ? fn(b, a) : fn(a, b);
+    for (int64_t k = 0; k < n; ++k) y[i + k] = truth[k] != 0;
+  });
+}
+
+void Compare(CompareOp op, const BinaryArgs& x, uint8_t* y, int threads) {
+  switch (op) {
+    case CompareOp::kEqual:
+      return CompareMap(x, y, threads, [](Vec a, Vec b) { return a == b; });
+    case CompareOp::kNotEqual:
+      return CompareMap(x, y, threads, [](Vec a, Vec b) { return a != b; });
+    case CompareOp::kLess:
+      return CompareMap(x, y, threads, [](Vec a, Vec b) { return a < b; });
+    case CompareOp::kLessEqual:
+      return CompareMap(x, y, threads, [](Vec a, Vec b) { return a <= b; });
+    case CompareOp::kGreater:
+      return CompareMap(x, y, threads, [](Vec a, Vec b) { return a > b; });
+    case CompareOp::kGreaterEqual:
+      return CompareMap(x, y, threads, [](Vec a, Vec b) { return a >= b; });
+  }
+}
+
+void Where(const uint8_t* condition, const float* a, float a_scalar, const float* b, float b_scalar,
+           float* y, int64_t n, int threads) {
+  ParallelFor(threads, n, kGrain, [&](int64_t begin, int64_t end) {
+    if (a != nullptr && b != nullptr) {
+      for (int64_t i = begin; i < end; ++i) {
+        const float p = a[i], q = b[i];
+        y[i] = condition[i] != 0 ? p : q;
+      }
+      return;
+    }
+    for (int64_t i = begin; i < end; ++i) {
+      const float p = a != nullptr ? a[i] : a_scalar;
+      const float q = b != nullptr ? b[i] : b_scalar;
+      y[i] = condition[i] != 0 ? p : q;
+    }
+  });
+}
+
+void Axpy(float alpha, const float* x, float* y, int64_t n, int threads) {
+  Flat(n, threads, [&](int64_t i, int64_t count) {
+    StoreN(y + i, count, LoadN(y + i, count) + alpha * LoadN(x + i, count));
+  });
+}
+
+void Affine(const float* x, float alpha, float beta, float* y, int64_t n, int threads) {
+  Map(x, y, n, threads, [&](Vec v) { return alpha * v + beta; });
+}
+
+}  // namespace
+
+extern const ElementwiseKernels kElementwiseKernels;
+const ElementwiseKernels kElementwiseKernels = {
+    .unary = Unary,
+    .unary_grad = UnaryGrad,
+    .binary = Binary,
+    .compare = Compare,
+    .where = Where,
+    .axpy = Axpy,
+    .affine = Affine,
+};
+
+}  // namespace shardc::cpu::SHARDC_ISA

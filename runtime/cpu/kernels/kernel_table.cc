@@ -1,0 +1,76 @@
+#include "runtime/cpu/kernels/kernel_table.h"
+
+#include <cstdlib>
+#include <string_view>
+
+namespace shardc::cpu {
+
+#define SHARDC_DECLARE_TABLES(isa)                                        \
+  namespace isa {                                                         \
+  extern const AttentionKernels kAttentionKernels;                        \
+  extern const CastKernels kCastKernels;                                  \
+  extern const CrossEntropyKernels kCrossEntropyKernels;                  \
+  extern const ElementwiseKernels kElementwiseKernels;                    \
+  extern const EmbeddingKernels kEmbeddingKernels;                        \
+  extern const NormKernels kNormKernels;                                  \
+  extern const OptimizerKernels kOptimizerKernels;                        \
+  extern const ReduceKernels kReduceKernels;                              \
+  extern const SoftmaxKernels kSoftmaxKernels;                            \
+  static KernelTable Table() {                                            \
+    return {kAttentionKernels,   kCastKernels,      kCrossEntropyKernels, \
+            kElementwiseKernels, kEmbeddingKernels, kNormKernels,         \
+            kOptimizerKernels,   kReduceKernels,    kSoftmaxKernels};     \
+  }                                                                       \
+  }
+SHARDC_DECLARE_TABLES(v1)
+SHARDC_DECLARE_TABLES(v3)
+SHARDC_DECLARE_TABLES(v4)
+#undef SHARDC_DECLARE_TABLES
+
+const char* IsaName(Isa isa) {
+  switch (isa) {
+    case Isa::kV1:
+      return "v1";
+    case Isa::kV3:
+      return "v3";
+    case Isa::kV4:
+      return "v4";
+  }
+  return "?";
+}
+
+std::vector<Isa> SupportedIsas() {
+  std::vector<Isa> isas = {Isa::kV1};
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+      !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("bmi2")) {
+    return isas;
+  }
+  isas.push_back(Isa::kV3);
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd") &&
+      __builtin_cpu_supports("avx512vl")) {
+    isas.push_back(Isa::kV4);
+  }
+  return isas;
+}
+
+const KernelTable& KernelsFor(Isa isa) {
+  static const KernelTable tables[] = {v1::Table(), v3::Table(), v4::Table()};
+  return tables[static_cast<int>(isa)];
+}
+
+const KernelTable& Kernels() {
+  static const KernelTable& chosen = []() -> const KernelTable& {
+    const std::vector<Isa> isas = SupportedIsas();
+    if (const char* wanted = std::getenv("SHARDC_ISA")) {
+      for (Isa isa : isas) {
+        if (std::string_view(wanted) == IsaName(isa)) return KernelsFor(isa);
+      }
+    }
+    return KernelsFor(isas.back());
+  }();
+  return chosen;
+}
+
+}  // namespace shardc::cpu

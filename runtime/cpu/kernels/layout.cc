@@ -1,0 +1,174 @@
+#include "runtime/cpu/kernels/layout.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
+#include "runtime/cpu/kernels/parallel.h"
+
+namespace shardc::cpu {
+namespace {
+
+constexpr int64_t kTile = 32;
+constexpr int64_t kGrain = 16384;  // elements per thread below which a team does not pay
+
+struct Dim {
+  int64_t size;
+  int64_t src;
+  int64_t dst;
+};
+
+struct Loops {
+  std::array<Dim, kMaxRank + 2> dims;
+  int rank = 0;
+};
+
+// Drops dims of size 1, orders by descending dst stride (stable), and merges neighbours that are
+// one run in both.
+Loops Simplify(std::span<const int64_t> src_strides, std::span<const int64_t> dst_strides,
+               std::span<const int64_t> sizes) {
+  Loops loops;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] != 1) loops.dims[loops.rank++] = {sizes[d], src_strides[d], dst_strides[d]};
+  }
+  std::stable_sort(loops.dims.begin(), loops.dims.begin() + loops.rank,
+                   [](const Dim& a, const Dim& b) { return std::abs(a.dst) > std::abs(b.dst); });
+  int last = -1;
+  for (int d = 0; d < loops.rank; ++d) {
+    const Dim dim = loops.dims[d];
+    if (last >= 0 && loops.dims[last].src == dim.src * dim.size &&
+        loops.dims[last].dst == dim.dst * dim.size) {
+      loops.dims[last] = {loops.dims[last].size * dim.size, dim.src, dim.dst};
+    } else {
+      loops.dims[++last] = dim;
+    }
+  }
+  loops.rank = last + 1;
+  return loops;
+}
+
+// One row or tile at src, dst: `inner` is the last dim of dst, `other` the dim along which src is
+// dense (or size 1).
+template <typename T>
+void CopyTile(const T* src, T* dst, const Dim& other, const Dim& inner) {
+  if (other.size == 1) {
+    if (inner.src == 1 && inner.dst == 1) {
+      std::memcpy(dst, src, static_cast<size_t>(inner.size) * sizeof(T));
+    } else if (inner.dst == 1) {
+      for (int64_t i = 0; i < inner.size; ++i) dst[i] = src[i * inner.src];
+    } else {
+      for (int64_t i = 0; i < inner.size; ++i) dst[i * inner.dst] = src[i * inner.src];
+    }
+    return;
+  }
+  for (int64_t i0 = 0; i0 < inner.size; i0 += kTile) {
+    const int64_t i1 = std::min(i0 + kTile, inner.size);
+    for (int64_t o = 0; o < other.size; ++o) {
+      const T* from = src + o * other.src;
+      T* to = dst + o * other.dst;
+      if (inner.dst == 1) {
+        for (int64_t i = i0; i < i1; ++i) to[i] = from[i * inner.src];
+      } else {
+        for (int64_t i = i0; i < i1; ++i) to[i * inner.dst] = from[i * inner.src];
+      }
+    }
+  }
+}
+
+template <typename T>
+void Copy(const T* src, T* dst, const Loops& loops, int threads) {
+  // Split off the innermost dst dim, and, if src is dense along another one, tiles of that.
+  Loops outer = loops;
+  const Dim inner = outer.dims[--outer.rank];
+  Dim other = {1, 0, 0};
+  if (inner.src != 1 && inner.src != 0) {
+    for (int d = 0; d < outer.rank; ++d) {
+      if (outer.dims[d].src != 1) continue;
+      other = outer.dims[d];
+      const int64_t tiles = (other.size + kTile - 1) / kTile;
+      outer.dims[d] = {tiles, other.src * kTile, other.dst * kTile};
+      std::swap(outer.dims[d], outer.dims[outer.rank - 1]);
+      break;
+    }
+  }
+  const bool tiled = other.size != 1;
+  int64_t rows = 1;
+  for (int d = 0; d < outer.rank; ++d) rows *= outer.dims[d].size;
+  const int64_t work = inner.size * (tiled ? kTile : 1);
+  ParallelFor(threads, rows, 1 + kGrain / work, [&](int64_t begin, int64_t end) {
+    std::array<int64_t, kMaxRank + 2> index{};
+    int64_t rest = begin;
+    const T* from = src;
+    T* to = dst;
+    for (int d = outer.rank - 1; d >= 0; --d) {
+      index[d] = rest % outer.dims[d].size;
+      rest /= outer.dims[d].size;
+      from += index[d] * outer.dims[d].src;
+      to += index[d] * outer.dims[d].dst;
+    }
+    for (int64_t row = begin; row < end; ++row) {
+      Dim part = other;
+      if (tiled) part.size = std::min(kTile, other.size - index[outer.rank - 1] * kTile);
+      CopyTile(from, to, part, inner);
+      for (int d = outer.rank - 1; d >= 0; --d) {
+        from += outer.dims[d].src;
+        to += outer.dims[d].dst;
+        if (++index[d] < outer.dims[d].size) break;
+        from -= outer.dims[d].src * outer.dims[d].size;
+        to -= outer.dims[d].dst * outer.dims[d].size;
+        index[d] = 0;
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void StridedCopy(const void* src, std::span<const int64_t> src_strides, void* dst,
+                 std::span<const int64_t> dst_strides, std::span<const int64_t> dims,
+                 int element_bytes, int threads) {
+  if (dims.size() > kMaxRank || src_strides.size() != dims.size() ||
+      dst_strides.size() != dims.size()) {
+    throw std::invalid_argument("StridedCopy: ranks differ or exceed 8");
+  }
+  for (int64_t size : dims) {
+    if (size == 0) return;
+  }
+  Loops loops = Simplify(src_strides, dst_strides, dims);
+  if (loops.rank == 0) loops.dims[loops.rank++] = {1, 1, 1};
+  switch (element_bytes) {
+    case 1:
+      return Copy(static_cast<const uint8_t*>(src), static_cast<uint8_t*>(dst), loops, threads);
+    case 2:
+      return Copy(static_cast<const uint16_t*>(src), static_cast<uint16_t*>(dst), loops, threads);
+    case 4:
+      return Copy(static_cast<const uint32_t*>(src), static_cast<uint32_t*>(dst), loops, threads);
+    case 8:
+      return Copy(static_cast<const uint64_t*>(src), static_cast<uint64_t*>(dst), loops, threads);
+    default:
+      throw std::invalid_argument("StridedCopy: element size must be 1, 2, 4 or 8 bytes");
+  }
+}
+
+void Permute(const void* src, void* dst, std::span<const int64_t> dims, std::span<const int> perm,
+             int element_bytes, int threads) {
+  const size_t rank = dims.size();
+  if (rank > kMaxRank || perm.size() != rank) {
+    throw std::invalid_argument("Permute: ranks differ or exceed 8");
+  }
+  std::array<int64_t, kMaxRank> natural{}, src_strides{}, dst_strides{}, sizes{};
+  int64_t stride = 1;
+  for (size_t d = rank; d-- > 0; stride *= dims[d]) natural[d] = stride;
+  stride = 1;
+  for (size_t d = rank; d-- > 0; stride *= sizes[d]) {
+    sizes[d] = dims[static_cast<size_t>(perm[d])];
+    src_strides[d] = natural[static_cast<size_t>(perm[d])];
+    dst_strides[d] = stride;
+  }
+  StridedCopy(src, {src_strides.data(), rank}, dst, {dst_strides.data(), rank},
+              {sizes.data(), rank}, element_bytes, threads);
+}
+
+}  // namespace shardc::cpu

@@ -1,0 +1,75 @@
+// f32 matrix products through oneDNN: the primitive is made once, then executed many times.
+#ifndef RUNTIME_CPU_KERNELS_MATMUL_H_
+#define RUNTIME_CPU_KERNELS_MATMUL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace shardc::cpu {
+
+enum class Epilogue { kNone, kGeluTanh, kGeluErf, kRelu };
+
+// C[m, n] = epilogue(op(A) op(B) + bias), or C += op(A) op(B) + bias, for each of `batch` matrices.
+// op(A) is A[m, k], or the transpose of A[k, m]; op(B) is B[k, n], or the transpose of B[n, k].
+struct MatmulConfig {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t batch = 1;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  // Elements from one stored row to the next; 0: the stored row length.
+  int64_t lda = 0;
+  int64_t ldb = 0;
+  int64_t ldc = 0;
+  // Elements from one matrix of the batch to the next; 0: stored rows * ld. A broadcast B is
+  // batch_b = false.
+  int64_t batch_stride_a = 0;
+  int64_t batch_stride_b = 0;
+  int64_t batch_stride_c = 0;
+  bool batch_b = true;                  // false: one B for the whole batch
+  bool bias = false;                    // [n]
+  Epilogue epilogue = Epilogue::kNone;  // not together with accumulate
+  bool accumulate = false;
+  bool pack_b = false;  // B is a weight: keep a copy in oneDNN's blocked layout; needs batch == 1
+  int threads = 1;
+};
+
+// Not thread safe: one object belongs to one rank's thread. Create and Execute set that thread's
+// OpenMP team size.
+class MatmulF32 {
+ public:
+  // Throws std::invalid_argument for a config that makes no sense and std::runtime_error if oneDNN
+  // refuses it.
+  static MatmulF32 Create(const MatmulConfig& config);
+
+  MatmulF32(MatmulF32&&) noexcept;
+  MatmulF32& operator=(MatmulF32&&) noexcept;
+  ~MatmulF32();
+
+  // With pack_b: (re)packs the weight. To be called before the first Execute and whenever the
+  // weight has changed.
+  void PackB(const float* b);
+
+  // True if PackB keeps a copy; false where oneDNN's kernel prefers the plain layout, then PackB
+  // does nothing.
+  bool keeps_packed_copy() const;
+  int64_t packed_bytes() const;
+
+  // `b` is ignored once packed; `bias` may be null without bias. Pointers need no alignment beyond
+  // that of float.
+  void Execute(const float* a, const float* b, const float* bias, float* c) const;
+
+  // The oneDNN kernel chosen, e.g. "brg:avx512_core", or "sgemm".
+  std::string implementation() const;
+
+ private:
+  struct State;
+  explicit MatmulF32(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace shardc::cpu
+
+#endif  // RUNTIME_CPU_KERNELS_MATMUL_H_

@@ -1,0 +1,95 @@
+#include "runtime/cpu/kernels/norm.h"
+#include "runtime/cpu/kernels/parallel.h"
+#include "runtime/cpu/kernels/scratch.h"
+#include "runtime/cpu/kernels/vec.h"
+
+namespace shardc::cpu::SHARDC_ISA {
+
+void LayerNormBackward(const NormBackwardArgs& a, int threads);
+void RmsNormBackward(const NormBackwardArgs& a, int threads);
+
+namespace {
+
+constexpr int64_t kGrain = 16384;
+constexpr int64_t kMinBlockRows = 16;
+constexpr int64_t kMaxBlocks = 64;
+
+// With xhat = (x - mean) * rstd and g = dy * w:
+//   dx = rstd * (g - mean(g) - xhat * mean(g * xhat)); without the mean(g) term for rms norm.
+template <bool kCentered>
+SHARDC_INLINE void Row(const NormBackwardArgs& a, int64_t r, float* dw, float* db) {
+  const int64_t cols = a.cols;
+  const float* dy = a.dy + r * cols;
+  const float* x = a.x + r * cols;
+  const float mean = kCentered ? a.mean[r] : 0.0f;
+  const float rstd = a.rstd[r];
+  Vec sum_g = {}, sum_gx = {};
+  ForLanes(0, cols, [&](int64_t i, int64_t n) {
+    const Vec d = LoadN(dy + i, n);
+    const Vec xhat = (LoadN(x + i, n, mean) - mean) * rstd;
+    const Vec g = a.w != nullptr ? d * LoadN(a.w + i, n) : d;
+    if (kCentered) sum_g += g;
+    sum_gx += g * xhat;
+    if (dw != nullptr) StoreN(dw + i, n, LoadN(dw + i, n) + d * xhat);
+    if (kCentered && db != nullptr) StoreN(db + i, n, LoadN(db + i, n) + d);
+  });
+  if (a.dx == nullptr) return;
+  const float mean_g = kCentered ? Sum(sum_g) / static_cast<float>(cols) : 0.0f;
+  const float mean_gx = Sum(sum_gx) / static_cast<float>(cols);
+  const float* extra = a.residual_grad != nullptr ? a.residual_grad + r * cols : nullptr;
+  float* dx = a.dx + r * cols;
+  ForLanes(0, cols, [&](int64_t i, int64_t n) {
+    const Vec xhat = (LoadN(x + i, n, mean) - mean) * rstd;
+    Vec g = LoadN(dy + i, n);
+    if (a.w != nullptr) g *= LoadN(a.w + i, n);
+    Vec v = (g - mean_g - xhat * mean_gx) * rstd;
+    if (extra != nullptr) v += LoadN(extra + i, n);
+    StoreN(dx + i, n, v);
+  });
+}
+
+template <bool kCentered>
+void NormBackward(const NormBackwardArgs& a, int threads) {
+  const int64_t cols = a.cols;
+  if (cols == 0) return;
+  const bool sums = a.dw != nullptr || (kCentered && a.db != nullptr);
+  if (!sums) {
+    ParallelFor(threads, a.rows, 1 + kGrain / cols, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) Row<kCentered>(a, r, nullptr, nullptr);
+    });
+    return;
+  }
+  int64_t blocks = a.rows / kMinBlockRows;
+  blocks = blocks < 1 ? 1 : blocks > kMaxBlocks ? kMaxBlocks : blocks;
+  static thread_local Scratch scratch;
+  float* partial = scratch.Get(blocks * 2 * cols);
+  const int team = a.rows * cols < 2 * kGrain ? 1 : threads;
+  ParallelFor(team, blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      float* dw = partial + block * 2 * cols;
+      for (int64_t c = 0; c < 2 * cols; ++c) dw[c] = 0;
+      float* db = kCentered && a.db != nullptr ? dw + cols : nullptr;
+      if (a.dw == nullptr) dw = nullptr;
+      const int64_t last = a.rows * (block + 1) / blocks;
+      for (int64_t r = a.rows * block / blocks; r < last; ++r) Row<kCentered>(a, r, dw, db);
+    }
+  });
+  ParallelFor(team, cols, 256, [&](int64_t begin, int64_t end) {
+    ForLanes(begin, end, [&](int64_t c, int64_t n) {
+      Vec dw = {}, db = {};
+      for (int64_t block = 0; block < blocks; ++block) {
+        dw += LoadN(partial + block * 2 * cols + c, n);
+        db += LoadN(partial + (block * 2 + 1) * cols + c, n);
+      }
+      if (a.dw != nullptr) StoreN(a.dw + c, n, dw);
+      if (kCentered && a.db != nullptr) StoreN(a.db + c, n, db);
+    });
+  });
+}
+
+}  // namespace
+
+void LayerNormBackward(const NormBackwardArgs& a, int threads) { NormBackward<true>(a, threads); }
+void RmsNormBackward(const NormBackwardArgs& a, int threads) { NormBackward<false>(a, threads); }
+
+}  // namespace shardc::cpu::SHARDC_ISA

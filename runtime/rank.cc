@@ -1,0 +1,214 @@
+#include "runtime/rank.h"
+
+#include <sys/mman.h>
+
+#include <cmath>
+#include <new>
+
+#include "ir/diagnostic.h"
+#include "ir/op_def.h"
+
+namespace shardc {
+
+void AlignedMemory::Unmap::operator()(std::byte* p) const {
+  munmap(p, static_cast<size_t>(bytes));
+}
+
+AlignedMemory::AlignedMemory(int64_t bytes, const std::string& what) : bytes_(bytes) {
+  if (bytes == 0) return;
+  void* p = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) {
+    throw Diagnostic("E4007", ExitCode::kMemory, what, StrCat("cannot allocate ", bytes, " bytes"),
+                     "run fewer ranks on this machine, or a smaller batch");
+  }
+  // Large arenas are read and written all over: big pages save time in the TLB.
+  if (bytes >= (4 << 20)) madvise(p, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  data_ = {static_cast<std::byte*>(p), Unmap{bytes}};
+}
+
+Rank::Rank(const Program& program, const SessionOptions& options, int threads,
+           std::unique_ptr<Communicator> world, const StateReader& read_state)
+    : program_(program), options_(options), threads_(threads), world_(std::move(world)) {
+  AllocateBuffers(read_state);
+  PrepareCommunicators();
+  PrepareInstructions();
+}
+
+void Rank::AllocateBuffers(const StateReader& read_state) {
+  std::string who = StrCat("rank ", program_.rank);
+  arena_ = AlignedMemory(program_.arena_bytes, who + ", arena");
+  memory_.resize(program_.buffers.size());
+  // Several buffers may name the same state or input.
+  std::map<std::pair<Space, std::string>, std::byte*> named;
+  auto place = [&](const NamedBuffer& entry, bool state) {
+    const Buffer& b = program_.buffers[entry.buffer];
+    owned_.emplace_back(b.bytes, who + ", " + entry.name);
+    named[{b.space, b.name}] = owned_.back().data();
+    memory_[entry.buffer] = owned_.back().data();
+    if (state) read_state(program_.rank, entry, b, owned_.back().data());
+  };
+  for (const NamedBuffer& s : program_.states) place(s, true);
+  for (const NamedBuffer& i : program_.inputs) place(i, false);
+  auto* constants = const_cast<std::byte*>(program_.constants.data());
+  for (size_t i = 0; i < program_.buffers.size(); ++i) {
+    size_t root = i;
+    while (program_.buffers[root].alias_of >= 0) {
+      root = static_cast<size_t>(program_.buffers[root].alias_of);
+    }
+    const Buffer& b = program_.buffers[root];
+    if (b.space == Space::kArena) {
+      memory_[i] = arena_.data() + program_.buffers[i].offset;
+    } else if (b.space == Space::kConstant) {
+      memory_[i] = constants + program_.buffers[i].offset;
+    } else {
+      memory_[i] = named.at({b.space, b.name});
+    }
+  }
+}
+
+void Rank::PrepareCommunicators() {
+  // All ranks walk the same collectives in the same order, so their splits meet.
+  for (const Collective& c : program_.collectives) {
+    if (groups_.contains(c.axes)) continue;
+    int color = program_.mesh.Group(program_.rank, c.axes).front();
+    int key = static_cast<int>(program_.mesh.GroupIndex(program_.rank, c.axes));
+    groups_[c.axes] = world_->Split(color, key);
+  }
+}
+
+TensorView Rank::View(int buffer) const {
+  const Buffer& b = program_.buffers[buffer];
+  return {memory_[buffer], b.type.dtype, b.local_shape, &b.type};
+}
+
+void Rank::PrepareInstructions() {
+  steps_.resize(program_.instructions.size());
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const Instruction& instruction = program_.instructions[i];
+    for (int r : instruction.results) {
+      int root = r;
+      while (program_.buffers[root].alias_of >= 0) root = program_.buffers[root].alias_of;
+      updates_states_ |= program_.buffers[root].space == Space::kState;
+    }
+    if (instruction.collective >= 0) {
+      steps_[i].kernel = PrepareCollective(instruction);
+      continue;
+    }
+    Step_& step = steps_[i];
+    for (int b : instruction.operands) step.in.push_back(View(b));
+    for (int b : instruction.results) step.out.push_back(View(b));
+    KernelRequest request{program_, instruction,
+                          KernelCall{&instruction.attrs, step.in, step.out, &program_.mesh,
+                                     program_.rank, threads_},
+                          &state_version_};
+    try {
+      if (!options_.reference_kernels) step.kernel = MakeCpuKernel(request);
+      if (!step.kernel) step.kernel = MakeReferenceKernel(request);
+    } catch (const Diagnostic& d) {
+      throw d.In(Describe(i));
+    }
+  }
+}
+
+std::unique_ptr<Kernel> Rank::PrepareCollective(const Instruction& instruction) {
+  const Collective& c = program_.collectives[instruction.collective];
+  Communicator* group = groups_.at(c.axes).get();
+  std::vector<Buffers> buffers;
+  for (size_t i = 0; i < instruction.operands.size(); ++i) {
+    int in = instruction.operands[i], out = instruction.results[i];
+    int64_t count = NumElements(program_.buffers[in].local_shape);
+    collective_bytes_ += program_.buffers[in].bytes;
+    if (c.kind == CollectiveKind::kReduceScatter || c.kind == CollectiveKind::kAllToAll) {
+      count /= group->size();
+    }
+    buffers.push_back({memory_[in], memory_[out], count, c.dtype});
+  }
+  ReduceOp op = c.max ? ReduceOp::kMax : ReduceOp::kSum;
+  switch (c.kind) {
+    case CollectiveKind::kAllReduce:
+      return MakeKernel([=] { group->AllReduce(buffers, op); });
+    case CollectiveKind::kAllGather:
+      return MakeKernel([=] { group->AllGather(buffers); });
+    case CollectiveKind::kReduceScatter:
+      return MakeKernel([=] { group->ReduceScatter(buffers, op); });
+    case CollectiveKind::kAllToAll:
+      return MakeKernel([=] { group->AllToAll(buffers); });
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kSendRecv:
+      break;
+  }
+  throw InternalError(StrCat("no in-process form of ", CollectiveKindName(c.kind)));
+}
+
+std::string Rank::Describe(size_t i) const {
+  const Instruction& instruction = program_.instructions[i];
+  return StrCat("rank ", program_.rank, ", instruction ", i, " (", instruction.op,
+                instruction.site.empty() ? "" : " at " + instruction.site,
+                instruction.phase == Phase::kForward
+                    ? ""
+                    : StrCat(", ", PhaseName(instruction.phase)),
+                ")");
+}
+
+void Rank::Step() {
+  using Clock = std::chrono::steady_clock;
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    Clock::time_point start;
+    if (count_times) start = Clock::now();
+    try {
+      steps_[i].kernel->Run();
+      if (options_.check_numerics) CheckNumerics(i);
+    } catch (const Aborted&) {
+      throw;
+    } catch (const Diagnostic& d) {
+      throw d.In(Describe(i));
+    } catch (const std::exception& e) {
+      throw Diagnostic("E4006", ExitCode::kInternal, Describe(i), e.what());
+    }
+    if (count_times) {
+      OpTime& t = times[program_.instructions[i].op];
+      t.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+      ++t.calls;
+    }
+  }
+  if (updates_states_) ++state_version_;
+}
+
+void Rank::Abort(const std::string& reason) noexcept { world_->Abort(reason); }
+
+namespace {
+template <typename T>
+int64_t FirstNan(const std::byte* data, int64_t n) {
+  const T* p = reinterpret_cast<const T*>(data);
+  for (int64_t i = 0; i < n; ++i) {
+    if (std::isnan(p[i])) return i;
+  }
+  return -1;
+}
+}  // namespace
+
+void Rank::CheckNumerics(size_t i) const {
+  const Instruction& instruction = program_.instructions[i];
+  for (int r : instruction.results) {
+    const Buffer& b = program_.buffers[r];
+    int64_t n = NumElements(b.local_shape), at = -1;
+    if (b.type.dtype == DType::kF32) at = FirstNan<float>(memory_[r], n);
+    if (b.type.dtype == DType::kF64) at = FirstNan<double>(memory_[r], n);
+    if (at < 0) continue;
+    throw Diagnostic("E4005", ExitCode::kMismatch, "",
+                     StrCat("made the first NaN of this rank, at element ", at, " of ",
+                            TypeToString(b.type, program_.mesh), " (local shape ",
+                            ShapeToString(b.local_shape), ")"),
+                     "look at the op's inputs: a division by zero, an overflow, or bad weights");
+  }
+}
+
+int64_t Rank::held_bytes() const {
+  int64_t n = arena_.bytes();
+  for (const AlignedMemory& m : owned_) n += m.bytes();
+  for (const Step_& s : steps_) n += s.kernel->held_bytes();
+  return n;
+}
+
+}  // namespace shardc

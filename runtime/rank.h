@@ -1,0 +1,79 @@
+// One rank of a session: its memory, its prepared kernels, its communicators.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ir/program.h"
+#include "runtime/communicator.h"
+#include "runtime/kernel.h"
+#include "runtime/session.h"
+
+namespace shardc {
+
+// Memory aligned for vector loads, zeroed by the system.
+class AlignedMemory {
+ public:
+  AlignedMemory() = default;
+  // Throws Diagnostic E4007 (exit 6) when it cannot be had.
+  explicit AlignedMemory(int64_t bytes, const std::string& what);
+  std::byte* data() const { return data_.get(); }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Unmap {
+    int64_t bytes;
+    void operator()(std::byte* p) const;
+  };
+  std::unique_ptr<std::byte, Unmap> data_{nullptr, Unmap{0}};
+  int64_t bytes_ = 0;
+};
+
+class Rank {
+ public:
+  // Called on the rank's own thread. `world` is this rank's end of all ranks.
+  Rank(const Program& program, const SessionOptions& options, int threads,
+       std::unique_ptr<Communicator> world, const StateReader& read_state);
+
+  void Step();
+  // Makes all other ranks leave.
+  void Abort(const std::string& reason) noexcept;
+
+  std::byte* input(int buffer) { return memory_[buffer]; }
+  const std::byte* buffer(int id) const { return memory_[id]; }
+  int64_t held_bytes() const;
+  int64_t collective_bytes() const { return collective_bytes_; }
+  bool count_times = false;
+  std::map<std::string, OpTime> times;
+
+ private:
+  void AllocateBuffers(const StateReader& read_state);
+  void PrepareCommunicators();
+  void PrepareInstructions();
+  std::unique_ptr<Kernel> PrepareCollective(const Instruction& instruction);
+  TensorView View(int buffer) const;
+  void CheckNumerics(size_t instruction) const;
+  // "rank 1, instruction 37 (matmul at transformer.h.0.mlp.c_fc)"
+  std::string Describe(size_t instruction) const;
+
+  const Program& program_;
+  const SessionOptions& options_;
+  int threads_;
+  std::unique_ptr<Communicator> world_;
+  std::map<std::vector<int>, std::unique_ptr<Communicator>> groups_;
+  AlignedMemory arena_;
+  std::vector<AlignedMemory> owned_;  // states and inputs
+  std::vector<std::byte*> memory_;    // by buffer
+  struct Step_ {
+    std::vector<TensorView> in, out;  // what the kernel's call refers to
+    std::unique_ptr<Kernel> kernel;
+  };
+  std::vector<Step_> steps_;
+  int64_t state_version_ = 0;
+  bool updates_states_ = false;
+  int64_t collective_bytes_ = 0;
+};
+
+}  // namespace shardc

@@ -1,0 +1,67 @@
+// Runs the programs of a plan on CPU ranks: one thread per rank, in one process.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/host_tensor.h"
+#include "ir/program.h"
+
+namespace shardc {
+
+struct SessionOptions {
+  bool reference_kernels = false;  // the naive oracle instead of the fast kernels
+  bool check_numerics = false;     // stop at the first instruction that makes a NaN
+  int threads = 0;                 // of all ranks together; 0: the cores of this process
+};
+
+// Fills a rank's shard of a state (local, physical layout, padding zero) before the first step.
+using StateReader =
+    std::function<void(int64_t rank, const NamedBuffer& state, const Buffer& buffer, std::byte* local)>;
+
+// Seconds and calls by op name, over all steps of rank 0.
+struct OpTime {
+  double seconds = 0;
+  int64_t calls = 0;
+};
+
+// Wrong inputs and failing ranks throw Diagnostic: E4001 (missing or unknown input), E4002 (dtype or shape), E4003 (id out
+// of range), E4005 (a NaN, with check_numerics), E4006 (any other failure of a rank), each naming rank, instruction, op
+// and site where there is one. After a failing step the session is dead.
+class Session {
+ public:
+  // `programs`: one per rank of the mesh, in rank order; must outlive the session.
+  Session(std::span<const Program> programs, const SessionOptions& options,
+          const StateReader& read_state);
+  ~Session();
+
+  // `value` is the global tensor.
+  void SetInput(const std::string& name, const HostTensor& value);
+  // Inputs that were not set yet.
+  std::vector<std::string> MissingInputs() const;
+  // Runs all ranks through their program once.
+  void Step();
+  // Global tensors, put together from the ranks' shards.
+  HostTensor Output(const std::string& name) const;
+  std::vector<std::string> OutputNames() const;
+  HostTensor State(const std::string& name) const;
+  std::vector<std::string> StateNames() const;
+
+  int64_t arena_bytes() const;      // of one rank
+  int64_t peak_bytes() const;       // all ranks: arenas, states, inputs, what kernels hold
+  int64_t collective_bytes() const;  // handed to collectives in one step by one rank
+  // Time by op; only counted after EnableTimes(true).
+  void EnableTimes(bool on);
+  const std::map<std::string, OpTime>& times() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shardc

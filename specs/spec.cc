@@ -1,0 +1,206 @@
+#include "specs/spec.h"
+
+#include <google/protobuf/io/tokenizer.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/text_format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "ir/diagnostic.h"
+#include "shard_spec.pb.h"
+#include "specs/shipped.h"
+
+namespace shardc {
+namespace {
+
+namespace pb = google::protobuf;
+using specs::ShardSpecFile;
+
+// Field and enum names anywhere in the schema, for "did you mean".
+void CollectNames(const pb::Descriptor* d, std::vector<std::string>& names) {
+  for (int i = 0; i < d->field_count(); ++i) {
+    const pb::FieldDescriptor* f = d->field(i);
+    names.push_back(f->name());
+    if (f->message_type()) CollectNames(f->message_type(), names);
+    if (f->enum_type()) {
+      for (int e = 0; e < f->enum_type()->value_count(); ++e) {
+        names.push_back(f->enum_type()->value(e)->name());
+      }
+    }
+  }
+}
+
+class Errors : public pb::io::ErrorCollector {
+ public:
+  explicit Errors(std::string file) : file_(std::move(file)) {}
+  void AddError(int line, pb::io::ColumnNumber column, const std::string& message) override {
+    if (!first_.empty()) return;
+    first_ = message;
+    where_ = SpecLocation{file_, line + 1, column + 1}.ToString();
+  }
+  [[noreturn]] void Throw() const {
+    // The offending word is the last one quoted.
+    std::string word, fix;
+    size_t end = first_.rfind('"'), begin = end == std::string::npos ? end : first_.rfind('"', end - 1);
+    if (begin != std::string::npos && begin < end) word = first_.substr(begin + 1, end - begin - 1);
+    // Of 'has no field named "x"' and 'Unknown enumeration value of "X" for field "role"', the name.
+    if (size_t of = first_.find(" of \""); of != std::string::npos) {
+      size_t start = of + 5;
+      word = first_.substr(start, first_.find('"', start) - start);
+    }
+    std::vector<std::string> names;
+    CollectNames(ShardSpecFile::descriptor(), names);
+    std::sort(names.begin(), names.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+    if (!word.empty()) fix = DidYouMean(word, names);
+    throw Diagnostic("E2100", ExitCode::kBadSpec, where_, first_, fix);
+  }
+
+ private:
+  std::string file_, first_, where_;
+};
+
+SpecRule Convert(const specs::ShardSpec& shard, SpecRule rule) {
+  auto bad = [&](std::string what) {
+    return Diagnostic("E2101", ExitCode::kBadSpec, rule.where.ToString(), std::move(what));
+  };
+  if (shard.dims_size() != shard.axes_size()) {
+    throw bad(StrCat("shard_spec has ", shard.dims_size(), " dims and ", shard.axes_size(),
+                     " axes; give one axis for each dim"));
+  }
+  for (int i = 0; i < shard.dims_size(); ++i) {
+    for (int j = 0; j < i; ++j) {
+      if (shard.axes(i) == shard.axes(j)) {
+        throw bad(StrCat("axis '", shard.axes(i), "' cuts two dims of one tensor"));
+      }
+    }
+    rule.cuts.push_back({shard.dims(i), shard.axes(i)});
+  }
+  rule.segments.assign(shard.segments().begin(), shard.segments().end());
+  if (!rule.segments.empty() && rule.cuts.size() != 1) {
+    throw bad("segments need exactly one cut dim");
+  }
+  for (int64_t n : rule.segments) {
+    if (n < 1) throw bad(StrCat("segment size ", n, " is not positive"));
+  }
+  return rule;
+}
+
+}  // namespace
+
+std::string SpecLocation::ToString() const {
+  return line ? StrCat(file, ":", line, ":", column) : file;
+}
+
+Spec ParseSpec(const std::string& text, const std::string& file) {
+  ShardSpecFile proto;
+  Errors errors(file);
+  pb::TextFormat::Parser parser;
+  pb::TextFormat::ParseInfoTree info;
+  parser.RecordErrorsTo(&errors);
+  parser.WriteLocationsTo(&info);
+  pb::io::ArrayInputStream stream(text.data(), static_cast<int>(text.size()));
+  if (!parser.Parse(&stream, &proto)) errors.Throw();
+
+  const pb::Descriptor* d = ShardSpecFile::descriptor();
+  auto where = [&](const char* field, int i) {
+    auto at = info.GetLocation(d->FindFieldByName(field), i);
+    return SpecLocation{file, at.line + 1, at.column + 1};
+  };
+  Spec spec;
+  spec.name = file;
+  for (const auto& axis : proto.mesh().axis()) spec.mesh.push_back({axis.name(), axis.size()});
+  if (proto.has_process_group()) {
+    if (proto.has_mesh()) {
+      throw Diagnostic("E2101", ExitCode::kBadSpec, where("process_group", -1).ToString(),
+                       "give mesh or process_group, not both");
+    }
+    spec.mesh.push_back({"tp", proto.process_group().tp_degree()});
+  }
+  Mesh check(spec.mesh);
+  for (int i = 0; i < proto.param_size(); ++i) {
+    const auto& p = proto.param(i);
+    SpecRule rule;
+    rule.where = where("param", i);
+    rule.match = p.match();
+    if (p.has_role()) rule.role = specs::Role_Name(p.role());
+    if (p.has_part()) rule.part = p.part() == specs::WEIGHT ? "weight" : "bias";
+    if (rule.match.empty() && rule.role.empty()) {
+      throw Diagnostic("E2101", ExitCode::kBadSpec, rule.where.ToString(),
+                       "a param rule needs match or role");
+    }
+    if (p.has_compute_spec()) rule.output_replicate = p.compute_spec().output_replicate();
+    if (p.has_weight_decay()) rule.weight_decay = p.weight_decay();
+    rule.may_match_nothing = p.may_match_nothing();
+    spec.params.push_back(Convert(p.shard_spec(), std::move(rule)));
+  }
+  for (int i = 0; i < proto.input_size(); ++i) {
+    const auto& p = proto.input(i);
+    SpecRule rule;
+    rule.where = where("input", i);
+    rule.match = p.match();
+    if (rule.match.empty()) {
+      throw Diagnostic("E2101", ExitCode::kBadSpec, rule.where.ToString(),
+                       "an input rule needs match");
+    }
+    rule.may_match_nothing = p.may_match_nothing();
+    spec.inputs.push_back(Convert(p.shard_spec(), std::move(rule)));
+  }
+  return spec;
+}
+
+std::vector<std::string> ShippedSpecs() {
+  std::vector<std::string> names;
+  for (const ShippedSpec& s : kShippedSpecs) names.emplace_back(s.name);
+  return names;
+}
+
+Spec LoadSpec(const std::string& name) {
+  for (const ShippedSpec& s : kShippedSpecs) {
+    if (s.name == name) return ParseSpec(std::string(s.text), name);
+  }
+  std::ifstream in(name, std::ios::binary);
+  std::stringstream text;
+  if (in) text << in.rdbuf();
+  if (!in || in.bad()) {
+    std::string list;
+    for (const std::string& s : ShippedSpecs()) list += (list.empty() ? "" : ", ") + s;
+    throw Diagnostic("E5001", ExitCode::kIo, "--spec " + name,
+                     "there is no such file, and no shipped spec of that name",
+                     "shipped: " + list + "; " + DidYouMean(name, ShippedSpecs()));
+  }
+  return ParseSpec(text.str(), name);
+}
+
+Mesh MeshFor(const Spec& spec, const Mesh& given) {
+  std::vector<MeshAxis> axes;
+  for (const MeshAxis& a : spec.mesh) {
+    if (!given.FindAxis(a.name) && (a.size > 1 || given.num_axes() == 0)) axes.push_back(a);
+  }
+  axes.insert(axes.end(), given.axes().begin(), given.axes().end());
+  return Mesh(std::move(axes));
+}
+
+bool GlobMatch(const std::string& pattern, const std::string& text) {
+  // Greedy with one point to come back to: linear in practice, never exponential.
+  size_t p = 0, t = 0, star = std::string::npos, mark = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && (pattern[p] == '?' || (pattern[p] == text[t] && pattern[p] != '*'))) {
+      ++p, ++t;
+    } else if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      mark = t;
+    } else if (star != std::string::npos) {
+      p = star + 1;
+      t = ++mark;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+}  // namespace shardc

@@ -1,0 +1,57 @@
+// Shard specs in memory, and where they come from.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/mesh.h"
+
+namespace shardc {
+
+struct SpecLocation {
+  std::string file;
+  int line = 0, column = 0;        // from 1; 0: unknown
+  std::string ToString() const;  // "megatron:12:3"
+};
+
+struct CutDim {
+  int dim = 0;  // may be negative
+  std::string axis;
+};
+
+struct SpecRule {
+  SpecLocation where;
+  std::string match;  // glob; empty: any name
+  std::string role;   // empty: any role
+  std::string part;   // "weight", "bias" or empty
+  std::vector<CutDim> cuts;
+  std::vector<int64_t> segments;
+  std::optional<bool> output_replicate;  // given when the rule has a compute_spec
+  std::optional<bool> weight_decay;
+  bool may_match_nothing = false;
+};
+
+struct Spec {
+  std::string name;
+  std::vector<MeshAxis> mesh;  // declared axes with default sizes
+  std::vector<SpecRule> params;
+  std::vector<SpecRule> inputs;
+};
+
+// The spec of a file path, or a shipped one by name. Throws Diagnostic E2100 with line and column for text that
+// does not parse, E2101 for a rule that makes no sense, E5001 when there is no such file or shipped
+// spec (with those there are).
+Spec LoadSpec(const std::string& name_or_path);
+Spec ParseSpec(const std::string& text, const std::string& file);
+std::vector<std::string> ShippedSpecs();
+
+// The mesh to compile for: `given` with the axes that the spec declares and `given` lacks, in front, if their default
+// size is above 1. An empty `given` means the spec's own.
+Mesh MeshFor(const Spec& spec, const Mesh& given);
+
+// Shell-like match: * any run of characters, ? one.
+bool GlobMatch(const std::string& pattern, const std::string& text);
+
+}  // namespace shardc

@@ -1,0 +1,274 @@
+// Attention in the spellings of the exporters, each against what it was recovered from.
+#include <limits>
+
+#include "tests/frontend/recover_testing.h"
+
+namespace shardc::recover_testing {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::Not;
+
+constexpr int64_t kB = 2, kS = 5, kHeads = 4, kD = 6;
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kMin = -3.4028234663852886e38;
+
+HostTensor Mask(const Shape& shape, DType dtype, double on, double off,
+                const std::function<bool(int64_t i, int64_t j)>& keep) {
+  HostTensor t(dtype, shape);
+  int64_t columns = shape.back(), rows = shape[shape.size() - 2];
+  for (int64_t i = 0; i < t.num_elements(); ++i) {
+    t.SetDouble(i, keep(i / columns % rows, i % columns) ? on : off);
+  }
+  return t;
+}
+bool Triangle(int64_t i, int64_t j) { return j <= i; }
+bool Band(int64_t i, int64_t j) { return j <= i && j + 2 > i; }
+
+enum class KForm { kPerm, kAfterHeads, kFlat, kNt };
+struct Form {
+  KForm k = KForm::kPerm;
+  int scale = 0;
+  int heads_kv = kHeads;
+  std::function<Value*(TestGraph&, Value*)> mask = [](TestGraph&, Value* s) { return s; };
+  bool guard = false;
+  bool rotate = false;
+};
+
+// q, k, v from inputs [b, s, heads * d], o back to that.
+void Attention(TestGraph& b, const Form& f) {
+  auto heads = [&](const std::string& name, int64_t n) {
+    return b.Reshape(b.In(name, {kB, kS, n * kD}), {kB, kS, n, kD});
+  };
+  auto expand = [&](Value* x) {  // [b, kv, s, d] -> [b, heads, s, d]
+    int64_t kv = x->type.shape[1];
+    if (kv == kHeads) return x;
+    x = b.BroadcastTo(b.Reshape(x, {kB, kv, 1, kS, kD}), {kB, kv, kHeads / kv, kS, kD});
+    return b.Reshape(x, {kB, kHeads, kS, kD});
+  };
+  Value* q = b.Transpose(heads("q", kHeads), {0, 2, 1, 3});
+  Value* k = heads("k", f.heads_kv);
+  Value* v = expand(b.Transpose(heads("v", f.heads_kv), {0, 2, 1, 3}));
+  if (f.rotate) {  // rotary positions, the halves by slice and by split
+    Value* table = b.Constant(Random("cos", {kS, kD}));
+    Value* low = b.Slice(q, {0, 0, 0, 0}, {kB, kHeads, kS, kD / 2});
+    Op* halves = b.Create("split", {q}, {{"axis", int64_t{3}}, {"sizes", Ints{kD / 2, kD / 2}}});
+    Value* turned = b.Make("concat", {b.Neg(halves->result(1)), low}, {{"axis", int64_t{3}}});
+    Value* sin = b.Constant(Random("sin", {1, 1, kS, kD}));
+    q = b.Add(b.Mul(q, table), b.Mul(sin, turned));
+    q = b.Create("rms_norm", {q, b.P("q_norm", {kD})}, {{"eps", 1e-5}})->result();
+  }
+  Value* scores = nullptr;
+  double root = std::sqrt(std::sqrt(1.0 / kD));
+  auto scaled = [&](Value* x) { return f.scale == 2 ? b.Mul(b.C(root, {1}), x) : x; };
+  if (f.scale == 3) q = b.Div(q, b.C(std::sqrt(1.0 * kD)));
+  if (f.k == KForm::kPerm && f.heads_kv == kHeads) {
+    scores = b.Matmul(scaled(q), scaled(b.Transpose(k, {0, 2, 3, 1})));
+  } else {
+    k = expand(b.Transpose(k, {0, 2, 1, 3}));
+    if (f.k == KForm::kNt) {
+      scores = b.Make("matmul_nt", {scaled(q), scaled(k)});
+    } else if (f.k == KForm::kFlat) {
+      Value* flat = b.Transpose(b.Reshape(k, {kB * kHeads, kS, kD}), {0, 2, 1});
+      scores = b.Matmul(scaled(q), scaled(b.Reshape(flat, {kB, kHeads, kD, kS})));
+    } else {
+      scores = b.Matmul(scaled(q), b.Transpose(scaled(k), {0, 1, 3, 2}));
+    }
+  }
+  if (f.scale == 0) scores = b.Div(scores, b.C(std::sqrt(1.0 * kD)));
+  if (f.scale == 1) scores = b.Mul(b.C(1 / std::sqrt(1.0 * kD), {1}), scores);
+  Value* p = b.Softmax(f.mask(b, scores));
+  if (f.guard) p = b.Where(b.Op1("is_nan", p), b.C(0), p);
+  Value* o = b.Transpose(b.Matmul(p, v), {0, 2, 1, 3});
+  b.Out(b.Reshape(o, {kB, kS, kHeads * kD}));
+}
+
+Graph RecoverForm(const Form& f) {
+  return Recover([&](TestGraph& b) { Attention(b, f); });
+}
+
+TEST(Attention, EveryFormOfKAndOfTheScale) {
+  for (KForm k : {KForm::kPerm, KForm::kAfterHeads, KForm::kFlat, KForm::kNt}) {
+    for (int scale = 0; scale < 4; ++scale) {
+      SCOPED_TRACE(StrCat(static_cast<int>(k), " ", scale));
+      Graph g = RecoverForm({.k = k, .scale = scale});
+      ASSERT_THAT(Ops(g), ElementsAre("reshape", "reshape", "reshape", "attention", "reshape"));
+      const Op* attention = Find(g, "attention");
+      EXPECT_EQ(attention->attrs.String("layout"), "bshd");
+      EXPECT_NEAR(attention->attrs.Float("scale"), 1 / std::sqrt(1.0 * kD), 1e-15);
+      EXPECT_FALSE(attention->attrs.Bool("causal"));
+    }
+  }
+}
+
+TEST(Attention, GroupedHeads) {
+  for (KForm k : {KForm::kAfterHeads, KForm::kFlat, KForm::kNt}) {
+    for (int kv : {1, 2}) {
+      for (int scale : {0, 2}) {
+        Graph g = RecoverForm({.k = k, .scale = scale, .heads_kv = kv});
+        ASSERT_THAT(Ops(g), ElementsAre("reshape", "reshape", "reshape", "attention", "reshape"));
+        EXPECT_EQ(Find(g, "attention")->in(1).shape, (Shape{kB, kS, kv, kD}));
+        EXPECT_EQ(Find(g, "attention")->in(2).shape, (Shape{kB, kS, kv, kD}));
+      }
+    }
+  }
+}
+
+TEST(Attention, RotatedHeadsStayBehindTheSequence) {
+  Graph g = RecoverForm({.rotate = true});
+  EXPECT_EQ(Find(g, "attention")->attrs.String("layout"), "bshd");
+  EXPECT_THAT(Ops(g), Not(Contains("transpose")));
+}
+
+using MaskFn = std::function<Value*(TestGraph&, Value*)>;
+MaskFn AddConst(HostTensor t) {
+  return [t](TestGraph& b, Value* s) { return b.Add(b.Constant(t), s); };
+}
+MaskFn WhereConst(HostTensor keep, double fill) {
+  return [=](TestGraph& b, Value* s) { return b.Where(b.Constant(keep), s, b.C(fill)); };
+}
+
+TEST(Attention, CausalMasksBecomeAFlag) {
+  const Shape square = {kS, kS}, lead = {1, 1, kS, kS}, batch = {kB, 1, kS, kS};
+  std::vector<MaskFn> masks = {
+      AddConst(Mask(square, DType::kF64, 0, -kInf, Triangle)),
+      AddConst(Mask(batch, DType::kF64, 0, kMin, Triangle)),
+      AddConst(Mask(lead, DType::kF64, 0, -1e4, Triangle)),
+      WhereConst(Mask(lead, DType::kBool, 1, 0, Triangle), -kInf),
+      WhereConst(Mask(batch, DType::kBool, 1, 0, Triangle), kMin),
+      // masked_fill: the condition is true where the fill goes
+      [=](TestGraph& b, Value* s) {
+        return b.Where(b.Constant(Mask(square, DType::kBool, 0, 1, Triangle)), b.C(-kInf), s);
+      },
+      [=](TestGraph& b, Value* s) {
+        Value* drop = b.Make("not", {b.Constant(Mask(square, DType::kBool, 1, 0, Triangle))});
+        return b.Where(drop, b.BroadcastTo(b.C(kMin), s->type.shape), s);
+      },
+      // eager: both
+      [=](TestGraph& b, Value* s) {
+        s = b.Where(b.Constant(Mask(lead, DType::kBool, 1, 0, Triangle)), s, b.C(kMin));
+        return b.Add(s, b.Constant(Mask(batch, DType::kF64, 0, kMin, Triangle)));
+      },
+      // made of constants by ops that nobody folded
+      [=](TestGraph& b, Value* s) {
+        Value* keep = b.BroadcastTo(b.Constant(Mask(square, DType::kBool, 1, 0, Triangle)), batch);
+        return b.Add(s, b.Where(keep, b.C(0), b.C(-kInf)));
+      },
+  };
+  for (size_t i = 0; i < masks.size(); ++i) {
+    for (bool guard : {false, true}) {
+      SCOPED_TRACE(StrCat(i, " ", guard));
+      Graph g = RecoverForm({.mask = masks[i], .guard = guard});
+      ASSERT_THAT(Ops(g), ElementsAre("reshape", "reshape", "reshape", "attention", "reshape"));
+      EXPECT_TRUE(Find(g, "attention")->attrs.Bool("causal"));
+      EXPECT_EQ(Find(g, "attention")->operands.size(), 3u);
+    }
+  }
+}
+
+TEST(Attention, OtherConstantMasksStay) {
+  auto slopes = Mask({kHeads, kS, kS}, DType::kF64, -0.5, -kInf, Triangle);
+  for (const MaskFn& mask :
+       {WhereConst(Mask({kS, kS}, DType::kBool, 1, 0, Band), -kInf),
+        AddConst(Mask({kB, 1, kS, kS}, DType::kF64, 0, kMin, Band)), AddConst(slopes)}) {
+    Graph g = RecoverForm({.mask = mask});
+    ASSERT_THAT(Ops(g), Contains("attention"));
+    EXPECT_FALSE(Find(g, "attention")->attrs.Bool("causal"));
+    EXPECT_EQ(Find(g, "attention")->operands.size(), 4u);
+  }
+}
+
+// Row 1 of the first batch sees no key.
+HostTensor Padding() {
+  HostTensor t(DType::kBool, {kB, 1, kS, kS});
+  for (int64_t i = 0; i < t.num_elements(); ++i) t.SetDouble(i, i / kS != 1 && (i * 7) % 3 != 0);
+  return t;
+}
+
+TEST(Attention, ComputedMaskWithGuard) {
+  Graph g = RecoverForm({.mask =
+                             [](TestGraph& b, Value* s) {
+                               Value* keep = b.Make(
+                                   "and", {b.Constant(Mask({kS, kS}, DType::kBool, 1, 0, Triangle)),
+                                           b.In("padding", Padding())});
+                               return b.Add(s, b.Where(keep, b.C(0), b.C(-kInf)));
+                             },
+                         .guard = true});
+  const Op* attention = Find(g, "attention");
+  ASSERT_TRUE(attention);
+  EXPECT_TRUE(attention->attrs.Bool("causal"));
+  EXPECT_EQ(attention->operands[3], g.FindInput("padding"));
+}
+
+TEST(Attention, FiniteComputedMaskKeepsUniformRows) {
+  for (bool replace : {true, false}) {
+    Graph g = RecoverForm({.mask = [=](TestGraph& b, Value* s) {
+      Value* keep = b.In("padding", Padding());
+      s = b.Where(b.Constant(Mask({kS, kS}, DType::kBool, 1, 0, Triangle)), s, b.C(kMin));
+      return replace ? b.Where(keep, s, b.C(kMin)) : b.Add(s, b.Where(keep, b.C(0), b.C(kMin)));
+    }});
+    const Op* attention = Find(g, "attention");
+    ASSERT_TRUE(attention);
+    EXPECT_FALSE(attention->attrs.Bool("causal"));
+    EXPECT_EQ(attention->in(3).dtype, DType::kF64);
+  }
+}
+
+TEST(Attention, RowsThatMightSeeNothingAndBeNaNAreLeftAlone) {
+  Graph g = RecoverForm({.mask = [](TestGraph& b, Value* s) {
+    return b.Where(b.In("padding", Padding()), s, b.C(-kInf));
+  }});
+  EXPECT_THAT(Ops(g), Not(Contains("attention")));
+  g = RecoverForm({.mask = WhereConst(Padding(), -kInf)});
+  EXPECT_THAT(Ops(g), Not(Contains("attention")));
+  g = RecoverForm({.mask = WhereConst(Padding(), kMin)});
+  EXPECT_THAT(Ops(g), Contains("attention"));
+}
+
+TEST(Attention, ProbabilitiesThatAreWantedElsewhereStay) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* p = b.Softmax(b.Make("matmul_nt", {b.In("q", {1, 2, 3, 4}), b.In("k", {1, 2, 3, 4})}));
+    b.Out(p, "p");
+    b.Out(b.Matmul(p, b.In("v", {1, 2, 3, 4})));
+  });
+  EXPECT_THAT(Ops(g), Not(Contains("attention")));
+}
+
+TEST(Attention, FlattenedBatchAndHeads) {
+  Graph g = Recover([](TestGraph& b) {
+    auto flat = [&](const std::string& name) {
+      return b.Reshape(b.In(name, {kB, kHeads, kS, kD}), {kB * kHeads, kS, kD});
+    };
+    Value* scores = b.Matmul(flat("q"), b.Transpose(flat("k"), {0, 2, 1}));
+    scores = b.Add(scores, b.Constant(Mask({1, kS, kS}, DType::kF64, 0, -kInf, Triangle)));
+    b.Out(b.Reshape(b.Matmul(b.Softmax(scores), flat("v")), {kB, kHeads, kS, kD}));
+  });
+  ASSERT_THAT(Ops(g), ElementsAre("attention"));
+  EXPECT_TRUE(Find(g, "attention")->attrs.Bool("causal"));
+  EXPECT_EQ(Find(g, "attention")->attrs.String("layout"), "bhsd");
+}
+
+TEST(Attention, AMaskOfTheModelsOwnAttention) {
+  Graph g = Recover([](TestGraph& b) {
+    Value *q = b.In("q", {kB, kHeads, kS, kD}), *k = b.In("k", {kB, 2, kS, kD}),
+          *v = b.In("v", {kB, 2, kS, kD});
+    Value* mask = b.Constant(Mask({kB, 1, kS, kS}, DType::kBool, 1, 0, Triangle));
+    Attributes attrs = {{"scale", 0.3}, {"causal", false}, {"layout", std::string("bhsd")}};
+    b.Out(b.Create("attention", {q, k, v, mask}, attrs)->result());
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("attention"));
+  EXPECT_TRUE(Find(g, "attention")->attrs.Bool("causal"));
+  EXPECT_EQ(Find(g, "attention")->operands.size(), 3u);
+}
+
+TEST(Attention, SoftmaxOverAnotherAxisStays) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* s = b.Make("matmul_nt", {b.In("q", {1, 2, 3, 4}), b.In("k", {1, 2, 3, 4})});
+    b.Out(b.Matmul(b.Make("softmax", {s}, {{"axis", int64_t{2}}}), b.In("v", {1, 2, 3, 4})));
+  });
+  EXPECT_THAT(Ops(g), Not(Contains("attention")));
+}
+
+}  // namespace
+}  // namespace shardc::recover_testing

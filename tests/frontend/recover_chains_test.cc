@@ -1,0 +1,267 @@
+// Recovery of linears, norms, activations, embeddings, and what must be left alone.
+#include <numbers>
+
+#include "tests/frontend/recover_testing.h"
+
+namespace shardc::recover_testing {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr int kB = 2, kS = 5, kH = 6;
+
+TEST(Linear, FlattenedGemmBecomesAMatmulOfTheWholeTensor) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.Reshape(b.In("x", {kB, kS, kH}), {kB * kS, kH});
+    Value* y = b.Add(b.P("bias", {8}), b.Matmul(x, b.P("w", {kH, 8})));
+    b.Out(b.Reshape(y, {kB, kS, 8}));
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("matmul", "add"));
+  EXPECT_EQ(Find(g, "matmul")->out().shape, (Shape{kB, kS, 8}));
+}
+
+TEST(Linear, TwoGemmsWithAnActivationBetweenThemOverFlatRows) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.Reshape(b.In("x", {kB, kS, kH}), {kB * kS, kH});
+    Value* y = b.Op1("relu", b.Add(b.Matmul(x, b.P("w", {kH, 8})), b.P("bias", {8})));
+    Value* z = b.Add(b.Matmul(y, b.P("w2", {8, kH})), x);
+    b.Out(b.Reshape(z, {kB, kS, kH}));
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("matmul", "add", "relu", "matmul", "add"));
+}
+
+TEST(Linear, HeadsMergedIntoFlatRows) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.Reshape(b.In("x", {kB, kS, 2, 3}), {kB * kS, kH});
+    Value* y = b.Add(b.P("bias", {kH}), b.Matmul(x, b.P("w", {kH, kH})));
+    b.Out(b.Add(b.Reshape(y, {kB, kS, kH}), b.In("residual", {kB, kS, kH})));
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("reshape", "matmul", "add", "add"));
+  EXPECT_EQ(Find(g, "matmul")->out().shape, (Shape{kB, kS, kH}));
+}
+
+TEST(Linear, TransposedWeightIsReadAsItIsStored) {
+  Graph g = Recover([](TestGraph& b) {
+    b.Out(b.Matmul(b.In("x", {kB, kS, kH}), b.Transpose(b.P("w", {8, kH}), {1, 0})));
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("matmul_nt"));
+}
+
+TEST(Linear, RowsThatMixWithAnotherShapeStayFlat) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.Reshape(b.In("x", {kB, kS, kH}), {kB * kS, kH});
+    b.Out(b.Add(x, b.In("z", {kB * kS, kH})));
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("reshape", "add"));
+}
+
+TEST(Simplify, ThingsThatDoNothingGo) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.In("x", {kB, kS, kH});
+    Value* y = b.Make("reshape", {x}, {{"shape", Shape{kB, kS, kH}}});
+    y = b.Transpose(b.Transpose(y, {1, 0, 2}), {1, 0, 2});
+    y = b.Reshape(b.Reshape(y, {kB * kS, kH}), {kB, kS, kH});
+    y = b.Add(b.Mul(b.Div(b.Sub(y, b.C(0)), b.C(1, {1})), b.C(1, {kH})), b.C(0));
+    y = b.Slice(y, {0, 0, 0}, {kB, kS, kH});
+    HostTensor all(DType::kBool, {kS, kH});
+    for (int64_t i = 0; i < all.num_elements(); ++i) all.SetDouble(i, 1);
+    y = b.Where(b.Constant(all), y, b.C(-7));
+    b.Out(b.Add(y, b.BroadcastTo(b.Reshape(b.In("r", {kH}), {1, 1, kH}), {kB, kS, kH})));
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("add"));
+  EXPECT_EQ(Find(g, "add")->in(1).shape, (Shape{kH}));
+}
+
+TEST(Simplify, WhatLooksNeutralButIsNotStays) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.In("x", {kS, kS});
+    Value* reversed =
+        b.Make("slice", {x},
+               {{"starts", Ints{kS - 1, 0}}, {"limits", Ints{-1, kS}}, {"steps", Ints{-1, 1}}});
+    b.Out(b.Sub(b.C(0), b.Div(b.C(1), b.Transpose(reversed, {1, 0}))));
+    b.Out(b.Mul(b.In("row", {kS}), b.C(1, {3, kS})), "stretched");
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("slice", "transpose", "div", "sub", "mul"));
+}
+
+TEST(Simplify, EqualOpsAreComputedOnce) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.In("x", {kS});
+    for (int i = 0; i < 3; ++i) b.Out(b.Op1("exp", b.Mul(x, b.C(3))), "y" + std::to_string(i));
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("mul", "exp"));
+}
+
+// How 1 / sqrt(y) multiplies n.
+using Root = Value* (*)(TestGraph&, Value* n, Value* y);
+const std::vector<Root> kRoots = {
+    [](TestGraph& b, Value* n, Value* y) { return b.Div(n, b.Op1("sqrt", y)); },
+    [](TestGraph& b, Value* n, Value* y) { return b.Div(n, b.Pow(y, 0.5)); },
+    [](TestGraph& b, Value* n, Value* y) { return b.Mul(b.Op1("rsqrt", y), n); },
+    [](TestGraph& b, Value* n, Value* y) { return b.Mul(n, b.Div(b.C(1), b.Op1("sqrt", y))); },
+    [](TestGraph& b, Value* n, Value* y) {
+      return b.Mul(n, b.Op1("reciprocal", b.Op1("sqrt", y)));
+    },
+    [](TestGraph& b, Value* n, Value* y) { return b.Mul(n, b.Pow(y, -0.5)); },
+};
+
+TEST(Norm, RmsNormInEverySpelling) {
+  for (size_t i = 0; i < 2 * kRoots.size(); ++i) {
+    SCOPED_TRACE(i);
+    bool pow = i % 2 == 0;
+    Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.In("x", {kB, kS, kH});
+      Value* y = b.Add(b.C(1e-6, {1}), b.Mean(pow ? b.Pow(x, 2) : b.Mul(x, x)));
+      Value* n = kRoots[i / 2](b, x, y);
+      b.Out(pow ? b.Mul(b.P("w", {kH}), n) : b.Mul(n, b.P("w", {kH})));
+    });
+    ASSERT_THAT(Ops(g), ElementsAre("rms_norm"));
+    EXPECT_EQ(Find(g, "rms_norm")->operands.size(), 2u);
+    EXPECT_DOUBLE_EQ(Find(g, "rms_norm")->attrs.Float("eps"), 1e-6);
+  }
+}
+
+TEST(Norm, LayerNormInEverySpelling) {
+  for (size_t i = 0; i < 2 * kRoots.size(); ++i) {
+    SCOPED_TRACE(i);
+    bool bias = i % 2 == 0;
+    Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.In("x", {kB, kS, kH});
+      Value* n = b.Sub(x, b.Mean(x));
+      Value* y = kRoots[i / 2](b, n, b.Add(b.Mean(b.Pow(b.Sub(x, b.Mean(x)), 2)), b.C(1e-5)));
+      y = b.Mul(y, b.P("w", {kH}));
+      b.Out(bias ? b.Add(b.P("bias", {kH}), y) : y);
+    });
+    ASSERT_THAT(Ops(g), ElementsAre("layer_norm"));
+    EXPECT_EQ(Find(g, "layer_norm")->operands.size(), bias ? 3u : 2u);
+  }
+}
+
+TEST(Norm, AConstantBiasOfZerosIsNoParameter) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.In("x", {kS, kH});
+    b.Out(b.Create("layer_norm", {x, b.P("w", {kH}), b.C(0, {kH})}, {{"eps", 1e-5}})->result());
+  });
+  EXPECT_EQ(Find(g, "layer_norm")->operands.size(), 2u);
+}
+
+TEST(Norm, NearMissesStay) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.In("x", {kS, kH});
+    // Over the first dim; of another tensor; cubes.
+    Value* first = b.Make("reduce_mean", {b.Pow(x, 2)}, {{"axes", Ints{0}}, {"keepdims", true}});
+    b.Out(b.Div(x, b.Op1("sqrt", b.Add(first, b.C(1e-5)))), "a");
+    b.Out(b.Div(x, b.Op1("sqrt", b.Add(b.Mean(b.Pow(b.In("z", {kS, kH}), 2)), b.C(1e-5)))), "b");
+    b.Out(b.Div(x, b.Op1("sqrt", b.Add(b.Mean(b.Pow(b.Op1("abs", x), 3)), b.C(1e-5)))), "c");
+  });
+  EXPECT_THAT(Ops(g), Not(Contains("rms_norm")));
+}
+
+using Spelling = std::function<Value*(TestGraph&, Value*)>;
+
+TEST(Activation, GeluInEverySpelling) {
+  const double k = std::sqrt(2 / std::numbers::pi);
+  auto cube = [](TestGraph& b, Value* x, int form) {
+    return form == 0 ? b.Pow(x, 3) : form == 1 ? b.Mul(x, b.Mul(x, x)) : b.Mul(b.Pow(x, 2), x);
+  };
+  auto tanh = [&](TestGraph& b, Value* x, int form) {
+    Value* inner = b.Mul(b.Add(x, b.Mul(cube(b, x, form), b.C(0.044715))), b.C(k));
+    if (form == 1) {  // k x (1 + 0.044715 x x)
+      inner = b.Mul(b.Mul(x, b.C(k)), b.Add(b.C(1), b.Mul(b.Mul(b.C(0.044715), x), x)));
+    }
+    return b.Op1("tanh", inner);
+  };
+  auto erf = [](TestGraph& b, Value* x, int form) {
+    const double root = std::numbers::sqrt2;
+    return b.Op1("erf", form == 0   ? b.Div(x, b.C(root))
+                        : form == 1 ? b.Mul(b.C(1 / root, {1}), x)
+                                    : b.Div(x, b.Op1("sqrt", b.C(2))));
+  };
+  for (int form = 0; form < 3; ++form) {
+    for (int outer = 0; outer < 5; ++outer) {
+      for (bool use_tanh : {true, false}) {
+        if (!use_tanh && form == 2) continue;  // sqrt of a constant is folded before recovery
+        SCOPED_TRACE(StrCat(form, " ", outer, " ", use_tanh));
+        Graph g = Recover([&](TestGraph& b) {
+          Value* x = b.In("x", {kB, kS, kH});
+          if (outer == 4) x = b.Mul(x, b.C(3));  // x is itself a scaled value
+          Value* one = b.Add(use_tanh ? tanh(b, x, form) : erf(b, x, form), b.C(1));
+          Value* y = outer == 0   ? b.Mul(b.Mul(x, b.C(0.5)), one)
+                     : outer == 1 ? b.Mul(b.C(0.5), b.Mul(one, x))
+                     : outer == 2 ? b.Mul(x, b.Mul(b.C(0.5), one))
+                     : outer == 3 ? b.Div(b.Mul(x, one), b.C(2))
+                                  : b.Mul(b.Mul(x, one), b.C(0.5));
+          b.Out(y);
+        });
+        ASSERT_TRUE(Find(g, "gelu"));
+        EXPECT_EQ(Find(g, "gelu")->attrs.String("approximate"), use_tanh ? "tanh" : "none");
+        EXPECT_EQ(Ops(g).size(), outer == 4 ? 2u : 1u);
+      }
+    }
+  }
+}
+
+TEST(Activation, Silu) {
+  std::vector<Spelling> spellings = {
+      [](TestGraph& b, Value* x) { return b.Mul(x, b.Op1("sigmoid", x)); },
+      [](TestGraph& b, Value* x) { return b.Mul(b.Op1("sigmoid", x), x); },
+      [](TestGraph& b, Value* x) {
+        return b.Mul(x, b.Div(b.C(1), b.Add(b.C(1), b.Op1("exp", b.Neg(x)))));
+      }};
+  for (const Spelling& spelling : spellings) {
+    Graph g = Recover([&](TestGraph& b) { b.Out(spelling(b, b.In("x", {kS, kH}))); });
+    EXPECT_THAT(Ops(g), ElementsAre("silu"));
+  }
+}
+
+TEST(Activation, NearMissesStay) {
+  Graph g = Recover([](TestGraph& b) {
+    Value *x = b.In("x", {kS, kH}), *z = b.In("z", {kS, kH});
+    auto erf = [&](double root) { return b.Add(b.Op1("erf", b.Div(x, b.C(root))), b.C(1)); };
+    b.Out(b.Mul(b.Mul(x, b.C(0.5)), erf(1.5)), "other root");
+    b.Out(b.Mul(b.Mul(x, b.C(0.4)), erf(std::numbers::sqrt2)), "other factor");
+    b.Out(b.Mul(b.Mul(z, b.C(0.5)), erf(std::numbers::sqrt2)), "other x");
+    b.Out(b.Mul(x, b.Op1("sigmoid", b.Mul(x, b.C(1.702)))), "quick gelu");
+    b.Out(b.Mul(z, b.Op1("sigmoid", x)), "glu");
+  });
+  EXPECT_THAT(Ops(g), Not(Contains("gelu")));
+  EXPECT_THAT(Ops(g), Not(Contains("silu")));
+}
+
+TEST(Embedding, GatherOfAParameter) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* ids = b.In("ids", HostTensor::Of<int64_t>({2, 2}, {0, 3, 2, 1}));
+    b.Out(b.Make("gather", {b.P("w", {4, kH}), ids}, {{"axis", int64_t{0}}}));
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("embedding"));
+}
+
+TEST(Embedding, ConstantPositionsAreASlice) {
+  for (const HostTensor& ids :
+       {HostTensor::Of<int64_t>({3}, {1, 2, 3}), HostTensor::Of<int64_t>({1, 3}, {0, 1, 2}),
+        HostTensor::Of<int64_t>({2, 3}, {2, 3, 4, 2, 3, 4}),
+        HostTensor::Of<int64_t>({3}, {-3, -2, -1})}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* rows = b.Make("gather", {b.P("w", {5, kH}), b.Constant(ids)}, {{"axis", int64_t{0}}});
+      b.Out(b.Add(b.In("x", {2, 3, kH}), rows));
+    });
+    EXPECT_THAT(Ops(g), ElementsAre("slice", "add"));
+  }
+}
+
+TEST(Embedding, OtherConstantIdsAreGathered) {
+  for (const HostTensor& ids :
+       {HostTensor::Of<int64_t>({3}, {1, 3, 2}), HostTensor::Of<int64_t>({3}, {-1, 0, 1}),
+        HostTensor::Of<int64_t>({2, 2}, {0, 1, 2, 3})}) {
+    Graph g = Recover([&](TestGraph& b) {
+      b.Out(b.Make("gather", {b.P("w", {5, kH}), b.Constant(ids)}, {{"axis", int64_t{0}}}));
+    });
+    EXPECT_THAT(Ops(g), Not(Contains("slice")));
+  }
+}
+
+}  // namespace
+}  // namespace shardc::recover_testing

@@ -1,0 +1,147 @@
+// Ties and roles.
+#include "frontend/gpt_config.h"
+#include "tests/frontend/recover_testing.h"
+
+namespace shardc::recover_testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+HostTensor Transposed(const HostTensor& t) {
+  int64_t rows = t.shape()[0], columns = t.shape()[1];
+  HostTensor out(t.dtype(), {columns, rows});
+  for (int64_t i = 0; i < t.num_elements(); ++i)
+    out.SetDouble(i % columns * rows + i / columns, t.AsDouble(i));
+  return out;
+}
+
+void TiedModel(TestGraph& b, const HostTensor& head, bool transposed) {
+  Value* w = b.P("head", head);  // before the table, whose name wins all the same
+  Value* ids = b.In("ids", HostTensor::Of<int64_t>({2, 2}, {0, 3, 6, 1}));
+  Value* x = b.Make("gather", {b.P("wte", {7, 3}), ids}, {{"axis", int64_t{0}}});
+  b.Out(transposed ? b.Matmul(x, w) : b.Make("matmul_nt", {x, w}));
+}
+
+TEST(Ties, ATransposedOrPlainCopyOfTheTableIsTheTable) {
+  for (bool transposed : {true, false}) {
+    Graph g = Recover([&](TestGraph& b) {
+      HostTensor table = Random("wte", {7, 3});
+      TiedModel(b, transposed ? Transposed(table) : table, transposed);
+    });
+    EXPECT_THAT(Ops(g), ElementsAre("embedding", "matmul_nt"));
+    ASSERT_EQ(g.Params().size(), 1u);
+    EXPECT_EQ(g.Params()[0]->attrs.String("name"), "wte");
+    EXPECT_THAT(g.Params()[0]->attrs.StringList("aliases"), ElementsAre("head"));
+    EXPECT_EQ(g.Params()[0]->attrs.String("role"), "TOKEN_EMBEDDING");
+    EXPECT_THAT(g.notes, ElementsAre(HasSubstr("'head'")));
+    EXPECT_FALSE(g.sources.contains("head"));
+  }
+}
+
+TEST(Ties, OneDifferentElementIsNoTie) {
+  for (bool transposed : {true, false}) {
+    Graph g = Recover([&](TestGraph& b) {
+      HostTensor table = Random("wte", {7, 3});
+      table.SetDouble(20, table.AsDouble(20) + 1e-9);
+      TiedModel(b, transposed ? Transposed(table) : table, transposed);
+    });
+    EXPECT_EQ(g.Params().size(), 2u);
+  }
+}
+
+// The builder's graph states the roles; recovery must find the same ones from the structure.
+TEST(Roles, AreThoseOfTheBuilder) {
+  const char* configs[] = {
+      "builtin:gpt?layers=2,hidden=16,heads=4,vocab=19,seq=8",
+      "builtin:gpt?layers=2,hidden=16,heads=4,vocab=19,seq=4,max_positions=8,tied=false,qkv="
+      "separate",
+      "builtin:gpt?layers=2,hidden=16,heads=4,vocab=19,seq=8,kv_heads=2,positions=rope,norm=rms_"
+      "norm,"
+      "activation=swiglu,bias=false,tied=false",
+      "builtin:gpt?layers=1,hidden=16,heads=4,vocab=19,seq=8,activation=relu,positions=none,bias="
+      "false",
+      "builtin:gpt?layers=2,hidden=16,heads=4,vocab=16,seq=16,ffn=16,tied=false,activation=swiglu"};
+  for (const char* config : configs) {
+    SCOPED_TRACE(config);
+    Graph g = BuildGpt(ParseBuiltin(config));
+    std::map<std::string, Attributes> expected;
+    for (Op* p : g.Params()) {
+      expected[p->attrs.String("name")] = p->attrs;
+      for (const char* attr : {"role", "part", "transposed"}) p->attrs.Erase(attr);
+    }
+    size_t ops = g.num_ops();
+    RecoverPatterns(g);
+    EXPECT_LE(g.num_ops(), ops);
+    for (Op* p : g.Params()) {
+      const Attributes& e = expected[p->attrs.String("name")];
+      EXPECT_EQ(p->attrs.String("role", ""), e.String("role")) << p->attrs.String("name");
+      EXPECT_EQ(p->attrs.String("part", ""), e.String("part")) << p->attrs.String("name");
+      EXPECT_EQ(p->attrs.Bool("transposed"), e.Bool("transposed")) << p->attrs.String("name");
+    }
+  }
+}
+
+TEST(SharedVectors, BecomeOneParameterPerSite) {
+  Graph g = Recover([](TestGraph& b) {
+    Value *w = b.P("w", {6}), *x = b.In("x", {4, 6}), *m = b.P("m", {6, 6});
+    b.site = "h.0.norm";
+    x = b.Create("rms_norm", {x, w}, {{"eps", 1e-5}})->result();
+    b.site = "h.1.norm";
+    x = b.Create("rms_norm", {b.Matmul(b.Matmul(x, m), m), w}, {{"eps", 1e-5}})->result();
+    b.site = "";
+    b.Out(b.Add(x, w));
+  });
+  std::vector<std::string> names;
+  for (Op* p : g.Params()) {
+    names.push_back(p->attrs.String("name") + " " + p->attrs.String("role", ""));
+    EXPECT_TRUE(g.sources.contains(p->attrs.String("name")));
+  }
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre("w NORM", "w@h.1.norm NORM", "w@2 ", "m "));
+  EXPECT_EQ(g.notes.size(), 2u);
+}
+
+std::map<std::string, std::string> RolesOf(const Graph& g) {
+  std::map<std::string, std::string> roles;
+  for (Op* p : g.Params()) {
+    roles[p->attrs.String("name")] =
+        p->attrs.String("role", "none") + (p->attrs.Bool("transposed") ? "^T" : "");
+  }
+  return roles;
+}
+
+TEST(Roles, OfAnMlpAlone) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x =
+        b.Add(b.Make("matmul_nt", {b.In("x", {4, 8}), b.P("fc1", {32, 8})}), b.P("b1", {32}));
+    x = b.Make("gelu", {x}, {{"approximate", std::string("tanh")}});
+    b.Out(b.Add(b.Matmul(x, b.P("fc2", {32, 8})), b.P("b2", {8})));
+  });
+  std::map<std::string, std::string> expected = {
+      {"fc1", "MLP_UP^T"}, {"b1", "MLP_UP"}, {"fc2", "MLP_DOWN"}, {"b2", "MLP_DOWN"}};
+  EXPECT_EQ(RolesOf(g), expected);
+}
+
+TEST(Roles, FusedGateAndUpIsUp) {
+  Graph g = Recover([](TestGraph& b) {
+    Op* halves = b.Create("split", {b.Matmul(b.In("x", {4, 8}), b.P("gate_up", {8, 32}))},
+                          {{"axis", int64_t{1}}, {"sizes", Ints{16, 16}}});
+    Value* gate = b.Mul(halves->result(0), b.Op1("sigmoid", halves->result(0)));
+    b.Out(b.Matmul(b.Mul(gate, halves->result(1)), b.P("down", {16, 8})));
+  });
+  std::map<std::string, std::string> expected = {{"gate_up", "MLP_UP"}, {"down", "MLP_DOWN"}};
+  EXPECT_EQ(RolesOf(g), expected);
+}
+
+TEST(Roles, WhatIsNotRecognisedHasNone) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.In("x", {4, 8});
+    Value* y = b.Matmul(x, b.P("a", {8, 8}));
+    b.Out(b.Matmul(b.Add(x, y), b.P("c", {8, 8})));
+  });
+  std::map<std::string, std::string> expected = {{"a", "none"}, {"c", "none"}};
+  EXPECT_EQ(RolesOf(g), expected);
+}
+
+}  // namespace
+}  // namespace shardc::recover_testing

@@ -1,0 +1,178 @@
+// Small graphs for recovery: each is built twice, evaluated as written and as recovered, and must
+// give the same numbers.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+
+#include "frontend/recover.h"
+#include "ir/builder.h"
+#include "ir/graph.h"
+#include "ir/host_tensor.h"
+#include "ir/op_def.h"
+
+namespace shardc::recover_testing {
+
+class DataSource : public TensorSource {
+ public:
+  explicit DataSource(HostTensor data) : data_(std::move(data)) {}
+  void Read(const Shape& offset, const Shape& size, void* out) const override {
+    int64_t element = DTypeSize(data_.dtype()), rank = static_cast<int64_t>(size.size());
+    for (int64_t i = 0; i < NumElements(size); ++i) {
+      int64_t from = 0, rest = i, stride = 1;
+      for (int64_t d = rank - 1; d >= 0; --d) {
+        from += (offset[d] + rest % size[d]) * stride;
+        stride *= data_.shape()[d];
+        rest /= size[d];
+      }
+      std::copy_n(data_.raw() + from * element, element,
+                  static_cast<std::byte*>(out) + i * element);
+    }
+  }
+
+ private:
+  HostTensor data_;
+};
+
+using Tensors = std::map<std::string, HostTensor>;
+
+// The outputs of the graph by the ops' reference semantics.
+inline Tensors Evaluate(const Graph& graph, const Tensors& inputs) {
+  std::map<const Value*, HostTensor> values;
+  for (const auto& input : graph.inputs()) values[input.get()] = inputs.at(input->name);
+  for (const auto& op : graph.ops()) {
+    if (op->name() == "param") {
+      HostTensor t(op->out().dtype, op->out().shape);
+      graph.sources.find(op->attrs.String("name"))
+          ->second->Read(Shape(t.shape().size(), 0), t.shape(), t.raw());
+      values[op->result()] = std::move(t);
+      continue;
+    }
+    if (op->name() == "constant") {
+      values[op->result()] = op->attrs.Tensor("value");
+      continue;
+    }
+    std::vector<TensorView> in, out;
+    for (Value* v : op->operands) {
+      HostTensor& t = values.at(v);
+      in.push_back({t.raw(), t.dtype(), t.shape()});
+    }
+    for (Value* v : op->results) {
+      HostTensor& t = values[v] = HostTensor(v->type.dtype, v->type.shape);
+      out.push_back({t.raw(), t.dtype(), t.shape()});
+    }
+    KernelCall call;
+    call.attrs = &op->attrs;
+    call.in = in;
+    call.out = out;
+    op->def->reference(call);
+  }
+  Tensors outputs;
+  for (const Output& o : graph.outputs) outputs[o.name] = values.at(o.value);
+  return outputs;
+}
+
+inline HostTensor Random(const std::string& name, const Shape& shape) {
+  std::mt19937 generator(static_cast<unsigned>(std::hash<std::string>()(name)));
+  std::normal_distribution<double> normal;
+  HostTensor t(DType::kF64, shape);
+  for (int64_t i = 0; i < t.num_elements(); ++i) t.SetDouble(i, normal(generator));
+  return t;
+}
+
+// A graph in the making, f64 throughout, with random data for everything it names.
+struct TestGraph : Builder {
+  Graph g;
+  Tensors inputs;
+  TestGraph() : Builder(g) {}
+
+  Value* In(const std::string& name, const Shape& shape) {
+    inputs[name] = Random(name, shape);
+    return g.AddInput(name, TensorType(DType::kF64, shape));
+  }
+  Value* In(const std::string& name, HostTensor data) {
+    TensorType type(data.dtype(), data.shape());
+    inputs[name] = std::move(data);
+    return g.AddInput(name, type);
+  }
+  Value* P(const std::string& name, const Shape& shape) { return P(name, Random(name, shape)); }
+  Value* P(const std::string& name, HostTensor data) {
+    Shape shape = data.shape();
+    g.sources[name] = std::make_shared<DataSource>(std::move(data));
+    return Param(name, DType::kF64, shape);
+  }
+  Value* C(double value, const Shape& shape = {}) {
+    HostTensor t(DType::kF64, shape);
+    for (int64_t i = 0; i < t.num_elements(); ++i) t.SetDouble(i, value);
+    return Constant(std::move(t));
+  }
+  Value* Op1(const std::string& op, Value* a) { return Make(op, {a}); }
+  Value* Pow(Value* a, double n) { return Make("pow", {a, C(n)}); }
+  Value* Mean(Value* a) {
+    return Make("reduce_mean", {a}, {{"axes", Ints{a->type.rank() - 1}}, {"keepdims", true}});
+  }
+  Value* Softmax(Value* a) { return Make("softmax", {a}, {{"axis", int64_t{a->type.rank() - 1}}}); }
+  Value* Where(Value* c, Value* a, Value* b) { return Make("where", {c, a, b}); }
+  Value* Slice(Value* a, Ints starts, Ints limits) {
+    return Make("slice", {a},
+                {{"starts", starts}, {"limits", limits}, {"steps", Ints(starts.size(), 1)}});
+  }
+  void Out(Value* v, const std::string& name = "y") { g.outputs.push_back({name, v}); }
+};
+
+inline void ExpectNear(const Tensors& expected, const Tensors& actual, double tolerance) {
+  ASSERT_EQ(expected.size(), actual.size());
+  for (const auto& [name, e] : expected) {
+    const HostTensor& a = actual.at(name);
+    ASSERT_EQ(e.shape(), a.shape()) << name;
+    double scale = 1e-3;
+    for (int64_t i = 0; i < e.num_elements(); ++i) {
+      if (std::isfinite(e.AsDouble(i))) scale = std::max(scale, std::fabs(e.AsDouble(i)));
+    }
+    for (int64_t i = 0; i < e.num_elements(); ++i) {
+      double x = e.AsDouble(i), y = a.AsDouble(i);
+      if (x == y || (std::isnan(x) && std::isnan(y))) continue;
+      ASSERT_NEAR(x, y, tolerance * scale) << name << " element " << i;
+    }
+  }
+}
+
+// Builds, recovers, and compares what the two compute.
+inline Graph Recover(const std::function<void(TestGraph&)>& build, double tolerance = 1e-12) {
+  TestGraph plain, recovered;
+  build(plain);
+  build(recovered);
+  RecoverPatterns(recovered.g);
+  ExpectNear(Evaluate(plain.g, plain.inputs), Evaluate(recovered.g, plain.inputs), tolerance);
+  return std::move(recovered.g);
+}
+
+inline std::map<std::string, int> Counts(const Graph& graph) {
+  std::map<std::string, int> counts;
+  for (const auto& op : graph.ops()) ++counts[std::string(op->name())];
+  return counts;
+}
+
+// Names of all ops but params and constants, in order.
+inline std::vector<std::string> Ops(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const auto& op : graph.ops()) {
+    if (op->name() != "param" && op->name() != "constant") names.emplace_back(op->name());
+  }
+  return names;
+}
+
+inline const Op* Find(const Graph& graph, std::string_view name) {
+  for (const auto& op : graph.ops()) {
+    if (op->name() == name) return op.get();
+  }
+  return nullptr;
+}
+
+}  // namespace shardc::recover_testing

@@ -1,0 +1,45 @@
+// Sample instances of every op, in f64 and with sign-varying data: what the machine tests of rules and
+// gradients run on. A new op needs samples here, or completeness_test fails.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ir/attributes.h"
+#include "ir/graph.h"
+#include "ir/host_tensor.h"
+
+namespace shardc::testing {
+
+struct OpSample {
+  std::string op;
+  std::string what;  // what is special about it
+  std::vector<HostTensor> operands;
+  Attributes attrs;
+  // Results that may get a gradient; empty: all float ones.
+  std::vector<int> differentiable_results = {};
+
+  std::string Name() const { return op + (what.empty() ? "" : "/" + what); }
+};
+
+const std::vector<OpSample>& OpSamples();
+
+// The sample as a graph: one input per operand, one op.
+struct SampleGraph {
+  Graph graph;
+  Op* op = nullptr;
+};
+SampleGraph BuildSample(const OpSample& sample);
+
+// Deterministic uniform data.
+HostTensor RandomFloats(Shape shape, uint64_t seed, double low = -1.5, double high = 1.5);
+HostTensor RandomInts(Shape shape, uint64_t seed, int64_t low, int64_t high);  // [low, high), i64
+HostTensor RandomBools(Shape shape, uint64_t seed);
+
+// One file per group of families adds its samples.
+void AddElementwiseSamples(std::vector<OpSample>& samples);
+void AddShapeSamples(std::vector<OpSample>& samples);  // shape, reduce, index, constant
+void AddModelSamples(std::vector<OpSample>& samples);  // matmul, norm, attention, loss, fused
+void AddStepSamples(std::vector<OpSample>& samples);   // optimizer, distribution
+
+}  // namespace shardc::testing

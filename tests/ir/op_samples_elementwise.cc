@@ -1,0 +1,70 @@
+#include <limits>
+
+#include "tests/ir/op_samples.h"
+
+namespace shardc::testing {
+
+void AddElementwiseSamples(std::vector<OpSample>& samples) {
+  auto add = [&](std::string op, std::string what, std::vector<HostTensor> operands,
+                 Attributes attrs = {}) {
+    samples.push_back({std::move(op), std::move(what), std::move(operands), std::move(attrs)});
+  };
+  auto floats = [](Shape shape, uint64_t seed) { return RandomFloats(std::move(shape), seed); };
+  // Away from zero, for what is singular there.
+  auto positive = [](Shape shape, uint64_t seed) {
+    return RandomFloats(std::move(shape), seed, 0.3, 2.5);
+  };
+
+  for (std::string op : {"neg", "abs", "exp", "floor", "ceil", "round", "sign", "sin", "cos",
+                         "relu", "tanh", "sigmoid", "erf", "silu"}) {
+    add(op, "", {floats({3, 5}, 1)});
+    add(op, "scalar", {floats({}, 2)});
+  }
+  for (std::string op : {"log", "sqrt", "rsqrt", "reciprocal"}) add(op, "", {positive({3, 5}, 3)});
+  HostTensor special = floats({3, 5}, 4);
+  special.SetDouble(2, std::numeric_limits<double>::quiet_NaN());
+  special.SetDouble(7, std::numeric_limits<double>::infinity());
+  for (std::string op : {"is_nan", "is_inf"}) add(op, "", {special});
+  add("not", "", {RandomBools({3, 5}, 5)});
+  add("neg", "ints", {RandomInts({3, 5}, 6, -9, 9)});
+  for (std::string to : {"f64", "i64", "bool"}) {
+    add("cast", "to " + to, {floats({3, 5}, 7)}, {{"to", to}});
+  }
+  add("cast", "ints", {RandomInts({3, 5}, 8, -9, 9)}, {{"to", std::string("f64")}});
+
+  for (std::string op : {"add", "sub", "mul", "div", "pow", "max", "min", "mod"}) {
+    auto left = [&](Shape s) { return op == "pow" ? positive(s, 11) : floats(s, 11); };
+    auto right = [&](Shape s) {
+      return op == "div" || op == "mod" ? positive(s, 12) : floats(s, 12);
+    };
+    add(op, "", {left({3, 5}), right({3, 5})});
+    add(op, "broadcast both", {left({2, 3, 1}), right({3, 5})});
+    add(op, "vector", {left({2, 3, 5}), right({5})});
+    add(op, "scalar", {left({3, 5}), right({})});
+    add(op, "scalar left", {left({}), right({3, 5})});
+  }
+  for (std::string op : {"add", "sub", "mul", "div", "max", "min", "mod"}) {
+    add(op, "ints", {RandomInts({3, 5}, 13, -9, 9), RandomInts({5}, 14, 1, 5)});
+  }
+  for (std::string op : {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}) {
+    add(op, "", {floats({3, 5}, 15), floats({5}, 16)});
+    add(op, "ints", {RandomInts({3, 5}, 17, 0, 3), RandomInts({3, 1}, 18, 0, 3)});
+  }
+  for (std::string op : {"and", "or", "xor"}) {
+    add(op, "", {RandomBools({3, 5}, 19), RandomBools({5}, 20)});
+  }
+  add("where", "", {RandomBools({3, 5}, 21), floats({3, 5}, 22), floats({3, 5}, 23)});
+  add("where", "broadcast", {RandomBools({3, 1}, 24), floats({2, 1, 5}, 25), floats({5}, 26)});
+  add("where", "scalar", {RandomBools({3, 5}, 27), floats({3, 5}, 28), floats({}, 29)});
+
+  for (std::string approximate : {"tanh", "none"}) {
+    add("gelu", approximate, {floats({3, 5}, 30)}, {{"approximate", approximate}});
+    add("gelu_grad", approximate, {floats({3, 5}, 31), floats({3, 5}, 32)},
+        {{"approximate", approximate}});
+  }
+  for (std::string op : {"relu_grad", "silu_grad", "tanh_grad", "sigmoid_grad"}) {
+    add(op, "", {floats({3, 5}, 33), floats({3, 5}, 34)});
+  }
+}
+
+}  // namespace shardc::testing

@@ -1,0 +1,178 @@
+#include <limits>
+
+#include "tests/ir/op_samples.h"
+
+namespace shardc::testing {
+namespace {
+
+struct Adder {
+  std::vector<OpSample>& samples;
+  void operator()(std::string op, std::string what, std::vector<HostTensor> operands,
+                  Attributes attrs = {}, std::vector<int> differentiable = {}) {
+    samples.push_back({std::move(op), std::move(what), std::move(operands), std::move(attrs),
+                       std::move(differentiable)});
+  }
+};
+
+HostTensor F(Shape shape, uint64_t seed) { return RandomFloats(std::move(shape), seed); }
+
+void AddMatmul(Adder& add) {
+  add("matmul", "2d", {F({3, 5}, 80), F({5, 4}, 81)});
+  add("matmul", "weight", {F({2, 3, 5}, 82), F({5, 7}, 83)});
+  add("matmul", "batched", {F({2, 3, 5}, 84), F({2, 5, 4}, 85)});
+  add("matmul", "broadcast batch", {F({2, 1, 3, 5}, 86), F({3, 5, 2}, 87)});
+  add("matmul", "matrix with batched", {F({3, 5}, 88), F({2, 5, 4}, 89)});
+  add("matmul_nt", "2d", {F({3, 5}, 90), F({4, 5}, 91)});
+  add("matmul_nt", "weight", {F({2, 3, 5}, 92), F({7, 5}, 93)});
+  add("matmul_nt", "batched", {F({2, 3, 5}, 94), F({2, 4, 5}, 95)});
+  add("matmul_nt", "broadcast batch", {F({3, 2, 5}, 96), F({2, 1, 4, 5}, 97)});
+  add("matmul_tn", "2d", {F({7, 5}, 98), F({7, 3}, 99)}, {{"batch", int64_t{0}}});
+  add("matmul_tn", "weight gradient", {F({2, 3, 5}, 100), F({2, 3, 4}, 101)});
+  add("matmul_tn", "batched", {F({3, 5, 2}, 102), F({3, 5, 4}, 103)}, {{"batch", int64_t{1}}});
+  add("matmul_tn", "batched, two sums", {F({2, 3, 2, 5}, 104), F({2, 3, 2, 4}, 105)},
+      {{"batch", int64_t{1}}});
+  add("linear", "", {F({2, 3, 5}, 106), F({5, 7}, 107), F({7}, 108)}, {{"nt", false}});
+  add("linear", "nt", {F({2, 3, 5}, 109), F({7, 5}, 110), F({7}, 111)}, {{"nt", true}});
+}
+
+void AddNorms(Adder& add) {
+  for (int64_t axis : {-1, 0, 1}) {
+    add("softmax", StrCat("axis ", axis), {F({3, 5, 2}, 112)}, {{"axis", axis}});
+    add("softmax_grad", StrCat("axis ", axis), {F({3, 5, 2}, 113), F({3, 5, 2}, 114)},
+        {{"axis", axis}});
+  }
+  Attributes eps = {{"eps", 1e-5}};
+  HostTensor x = F({2, 3, 5}, 115), w = F({5}, 116), b = F({5}, 117);
+  add("layer_norm", "plain", {x}, eps);
+  add("layer_norm", "weight", {x, w}, eps);
+  add("layer_norm", "weight and bias", {x, w, b}, eps);
+  add("layer_norm", "vector", {F({5}, 118), w, b}, eps);
+  add("rms_norm", "plain", {x}, eps);
+  add("rms_norm", "weight", {x, w}, eps);
+  add("add_layer_norm", "plain", {x, F({2, 3, 5}, 119)}, eps);
+  add("add_layer_norm", "weight and bias", {x, F({2, 3, 5}, 120), w, b}, eps);
+  HostTensor dy = F({2, 3, 5}, 121), mean = F({2, 3}, 122);
+  HostTensor rstd = RandomFloats({2, 3}, 123, 0.5, 2);
+  add("layer_norm_grad", "plain", {dy, x, mean, rstd});
+  add("layer_norm_grad", "weight", {dy, x, mean, rstd, w});
+  add("layer_norm_grad", "weight and bias", {dy, x, mean, rstd, w}, {{"bias", true}});
+  add("rms_norm_grad", "plain", {dy, x, rstd});
+  add("rms_norm_grad", "weight", {dy, x, rstd, w});
+}
+
+struct AttentionSizes {
+  int64_t b, hq, hkv, s, t, d, dv;
+};
+
+void AddAttention(Adder& add, std::string what, AttentionSizes z, bool causal, bool heads_first,
+                  std::vector<HostTensor> mask = {}) {
+  auto shape = [&](int64_t heads, int64_t rows, int64_t width) {
+    return heads_first ? Shape{z.b, heads, rows, width} : Shape{z.b, rows, heads, width};
+  };
+  Attributes attrs = {{"scale", 0.7},
+                      {"causal", causal},
+                      {"layout", std::string(heads_first ? "bhsd" : "bshd")}};
+  std::vector<HostTensor> forward = {F(shape(z.hq, z.s, z.d), 130), F(shape(z.hkv, z.t, z.d), 131),
+                                     F(shape(z.hkv, z.t, z.dv), 132)};
+  Shape out = shape(z.hq, z.s, z.dv);
+  std::vector<HostTensor> backward = {F(out, 133)};
+  backward.insert(backward.end(), forward.begin(), forward.end());
+  backward.push_back(F(out, 134));
+  backward.push_back(RandomFloats({z.b, z.hq, z.s}, 135, 0.5, 2));
+  for (const HostTensor& m : mask) {
+    forward.push_back(m);
+    backward.push_back(m);
+  }
+  add("attention", what, std::move(forward), attrs, {0});
+  add("attention_grad", what, std::move(backward), attrs);
+}
+
+void AddAttentions(Adder& add) {
+  AddAttention(add, "plain", {2, 3, 3, 4, 5, 2, 2}, false, true);
+  AddAttention(add, "bshd, dv", {2, 3, 3, 4, 5, 2, 3}, false, false);
+  AddAttention(add, "causal", {2, 2, 2, 5, 5, 3, 3}, true, true);
+  AddAttention(add, "causal with past", {1, 3, 3, 3, 7, 2, 2}, true, false);
+  // The first two queries see no key.
+  AddAttention(add, "causal, more queries", {2, 2, 2, 5, 3, 2, 2}, true, true);
+  AddAttention(add, "groups", {2, 6, 2, 3, 4, 2, 2}, false, true);
+  AddAttention(add, "groups bshd", {1, 10, 5, 3, 4, 2, 3}, true, false);
+  AddAttention(add, "one kv head", {2, 5, 1, 3, 4, 2, 2}, false, false);
+  AttentionSizes z = {2, 6, 2, 3, 4, 2, 2};
+  AddAttention(add, "float mask", z, false, true, {F({2, 6, 3, 4}, 136)});
+  AddAttention(add, "mask of heads", z, true, false, {F({1, 6, 1, 4}, 137)});
+  AddAttention(add, "mask of keys", z, false, true, {F({2, 1, 1, 4}, 138)});
+  AddAttention(add, "bool mask", z, false, true, {RandomBools({3, 4}, 139)});
+  HostTensor hidden(DType::kBool, {1, 1, 3, 4});
+  for (int64_t i = 4; i < 12; ++i) hidden.SetDouble(i, i % 3 != 0);
+  AddAttention(add, "a row without keys", z, false, false, {hidden});
+}
+
+void AddLosses(Adder& add) {
+  HostTensor logits = F({2, 3, 7}, 140), labels = RandomInts({2, 3}, 141, 0, 7);
+  HostTensor ignored = labels;
+  ignored.SetDouble(1, -100);
+  ignored.SetDouble(4, -100);
+  HostTensor rows = F({2, 3}, 142), lse = RandomFloats({2, 3}, 143, 1.5, 2.5);
+  HostTensor sum_exp = RandomFloats({2, 3}, 144, 0.5, 4);
+  Attributes plain = {{"ignore_index", int64_t{-100}}, {"label_smoothing", 0.0}};
+  Attributes smooth = {{"ignore_index", int64_t{-100}}, {"label_smoothing", 0.15}};
+  Attributes combine = plain, smooth_combine = smooth;
+  combine.Set("classes", int64_t{7});
+  smooth_combine.Set("classes", int64_t{7});
+  add("cross_entropy", "", {logits, labels});
+  add("cross_entropy", "ignored", {logits, ignored}, plain);
+  add("cross_entropy", "smooth", {logits, ignored}, smooth);
+  add("cross_entropy", "vector", {F({7}, 145), RandomInts({}, 146, 0, 7)}, plain);
+  add("cross_entropy_grad", "", {rows, logits, labels, lse});
+  add("cross_entropy_grad", "ignored", {rows, logits, ignored, lse}, plain);
+  add("cross_entropy_grad", "smooth", {rows, logits, ignored, lse}, smooth);
+  add("softmax_stats", "", {logits, labels, rows});
+  add("softmax_stats", "ignored", {logits, ignored, rows}, {{"ignore_index", int64_t{-100}}});
+  add("softmax_stats", "sum", {logits, ignored, rows}, {{"sum_logits", true}});
+  add("cross_entropy_combine", "ignored", {rows, sum_exp, lse, ignored}, combine);
+  add("cross_entropy_combine", "smooth", {rows, sum_exp, lse, rows, ignored}, smooth_combine);
+}
+
+}  // namespace
+
+void AddModelSamples(std::vector<OpSample>& samples) {
+  Adder add{samples};
+  AddMatmul(add);
+  AddNorms(add);
+  AddAttentions(add);
+  AddLosses(add);
+}
+
+void AddStepSamples(std::vector<OpSample>& samples) {
+  Adder add{samples};
+  HostTensor w = F({3, 5}, 150), g = F({3, 5}, 151), m = F({3, 5}, 152);
+  HostTensor v = RandomFloats({3, 5}, 153, 0.1, 1), scale = HostTensor::Scalar(0.4);
+  HostTensor first = HostTensor::Scalar(int64_t{1}), third = HostTensor::Scalar(3.0);
+  Attributes adamw = {
+      {"lr", 0.01}, {"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
+  add("adamw", "first step", {w, g, m, v, first, scale}, adamw);
+  add("adamw", "third step", {w, g, m, v, third, scale}, adamw);
+  auto sgd = [](double momentum, bool nesterov) {
+    return Attributes{{"lr", 0.01},
+                      {"momentum", momentum},
+                      {"dampening", nesterov ? 0.0 : 0.2},
+                      {"nesterov", nesterov},
+                      {"weight_decay", 0.1}};
+  };
+  add("sgd", "plain", {w, g, scale}, sgd(0, false));
+  add("sgd", "first step", {w, g, scale, m, first}, sgd(0.9, false));
+  add("sgd", "momentum", {w, g, scale, m, third}, sgd(0.9, false));
+  add("sgd", "nesterov", {w, g, scale, m, third}, sgd(0.9, true));
+
+  Strings axes = {"x"};
+  add("reshard", "", {w});
+  add("all_reduce", "two", {w, m}, {{"axes", axes}, {"reduce", std::string("max")}});
+  add("all_gather", "", {w}, {{"axes", axes}, {"dim", int64_t{1}}});
+  add("reduce_scatter", "", {w}, {{"axes", axes}, {"dim", int64_t{0}}});
+  add("all_to_all", "", {w},
+      {{"axes", axes}, {"split_dim", int64_t{0}}, {"concat_dim", int64_t{1}}});
+  add("local_slice", "", {w}, {{"axes", axes}, {"dim", int64_t{0}}});
+  add("zero_padding", "", {w});
+}
+
+}  // namespace shardc::testing

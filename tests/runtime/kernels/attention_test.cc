@@ -1,0 +1,278 @@
+#include <algorithm>
+#include <limits>
+
+#include "tests/runtime/kernels/kernel_test_util.h"
+
+namespace shardc::cpu {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+enum class Layout { kBshd, kBhsd, kFused };
+enum class Mask { kNone, kAddFull, kAddKeys, kVisible, kVisibleScattered };
+
+struct Case {
+  int64_t batch, q_heads, kv_heads, q_len, kv_len, d;
+  bool causal;
+  Layout layout;
+  Mask mask;
+};
+
+// One tensor [b, s, h, d] in some layout.
+struct Tensor {
+  std::vector<float> data;
+  HeadStrides strides;
+  int64_t offset = 0;
+  size_t At(int64_t b, int64_t s, int64_t h, int64_t c) const {
+    return static_cast<size_t>(offset + b * strides.batch + s * strides.seq + h * strides.head + c);
+  }
+};
+
+Tensor Make(const Case& c, int64_t s, int64_t h, uint64_t seed) {
+  Tensor t;
+  int64_t width = h * c.d;
+  if (c.layout == Layout::kBhsd) {
+    t.strides = {h * s * c.d, c.d, s * c.d};
+  } else {
+    if (c.layout == Layout::kFused) {
+      t.offset = 5;
+      width += 7;  // a slice of something wider
+    }
+    t.strides = {s * width, width, c.d};
+  }
+  t.data = RandomVector(c.batch * s * width + t.offset, seed, 2);
+  return t;
+}
+
+struct Reference {
+  std::vector<double> o, lse, dq, dk, dv;  // [b, s, h, d] dense; lse [b, h, s]
+};
+
+struct MaskData {
+  std::vector<float> add;
+  std::vector<uint8_t> visible;
+  AttentionMask mask;
+  double Value(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    const auto at =
+        static_cast<size_t>(b * mask.batch + h * mask.head + i * mask.query + j * mask.key);
+    if (mask.add != nullptr) return add[at];
+    if (mask.visible != nullptr) return visible[at] != 0 ? 0 : -kInf;
+    return 0;
+  }
+};
+
+MaskData MakeMask(const Case& c) {
+  MaskData m;
+  const int64_t full = c.q_len * c.kv_len;
+  switch (c.mask) {
+    case Mask::kNone:
+      break;
+    case Mask::kAddFull:
+      m.add = RandomVector(c.q_heads * full, 77, 3);
+      for (size_t i = 0; i < m.add.size(); i += 5) m.add[i] = -static_cast<float>(kInf);
+      m.mask.head = full;
+      m.mask.query = c.kv_len;
+      m.mask.key = 1;
+      break;
+    case Mask::kAddKeys:
+      m.add = RandomVector(c.batch * c.kv_len, 78, 3);
+      m.mask.batch = c.kv_len;
+      m.mask.key = 1;
+      break;
+    case Mask::kVisible:
+    case Mask::kVisibleScattered: {
+      const int64_t step = c.mask == Mask::kVisible ? 1 : 3;
+      m.visible.assign(static_cast<size_t>(c.batch * full * step), 0);
+      for (size_t i = 0; i < m.visible.size(); ++i) m.visible[i] = i * 2654435761U % 7 > 2;
+      m.mask.batch = full * step;
+      m.mask.query = c.kv_len * step;
+      m.mask.key = step;
+      // The second query of the first batch sees nothing.
+      for (int64_t j = 0; j < c.kv_len && c.q_len > 1; ++j) {
+        m.visible[static_cast<size_t>(m.mask.query + j * step)] = 0;
+      }
+      break;
+    }
+  }
+  m.mask.add = m.add.empty() ? nullptr : m.add.data();
+  m.mask.visible = m.visible.empty() ? nullptr : m.visible.data();
+  return m;
+}
+
+Reference Compute(const Case& c, const Tensor& q, const Tensor& k, const Tensor& v,
+                  const Tensor& d_o, const MaskData& mask, double scale) {
+  Reference r;
+  const auto q_size = static_cast<size_t>(c.batch * c.q_len * c.q_heads * c.d);
+  const auto k_size = static_cast<size_t>(c.batch * c.kv_len * c.kv_heads * c.d);
+  r.o.assign(q_size, 0);
+  r.dq.assign(q_size, 0);
+  r.dk.assign(k_size, 0);
+  r.dv.assign(k_size, 0);
+  r.lse.assign(static_cast<size_t>(c.batch * c.q_heads * c.q_len), -kInf);
+  for (int64_t b = 0; b < c.batch; ++b) {
+    for (int64_t h = 0; h < c.q_heads; ++h) {
+      const int64_t g = h / (c.q_heads / c.kv_heads);
+      const auto qi = [&](int64_t i) { return ((b * c.q_len + i) * c.q_heads + h) * c.d; };
+      const auto kj = [&](int64_t j) { return ((b * c.kv_len + j) * c.kv_heads + g) * c.d; };
+      for (int64_t i = 0; i < c.q_len; ++i) {
+        std::vector<double> s(static_cast<size_t>(c.kv_len), -kInf), dp(s.size(), 0);
+        double max = -kInf, sum = 0;
+        for (int64_t j = 0; j < c.kv_len; ++j) {
+          if (c.causal && j > i + c.kv_len - c.q_len) continue;
+          double dot = 0;
+          for (int64_t x = 0; x < c.d; ++x) {
+            dot += double{q.data[q.At(b, i, h, x)]} * k.data[k.At(b, j, g, x)];
+            dp[j] += double{d_o.data[d_o.At(b, i, h, x)]} * v.data[v.At(b, j, g, x)];
+          }
+          s[j] = dot * scale + mask.Value(b, h, i, j);
+          max = std::max(max, s[j]);
+        }
+        if (max == -kInf) continue;
+        for (double x : s) sum += std::exp(x - max);
+        r.lse[(b * c.q_heads + h) * c.q_len + i] = max + std::log(sum);
+        double delta = 0;
+        for (int64_t j = 0; j < c.kv_len; ++j) delta += std::exp(s[j] - max) / sum * dp[j];
+        for (int64_t j = 0; j < c.kv_len; ++j) {
+          const double p = std::exp(s[j] - max) / sum;
+          const double ds = p * (dp[j] - delta) * scale;
+          for (int64_t x = 0; x < c.d; ++x) {
+            r.o[qi(i) + x] += p * v.data[v.At(b, j, g, x)];
+            r.dq[qi(i) + x] += ds * k.data[k.At(b, j, g, x)];
+            r.dk[kj(j) + x] += ds * q.data[q.At(b, i, h, x)];
+            r.dv[kj(j) + x] += p * d_o.data[d_o.At(b, i, h, x)];
+          }
+        }
+      }
+    }
+  }
+  return r;
+}
+
+std::vector<float> Dense(const Case& c, const Tensor& t, int64_t s, int64_t h) {
+  std::vector<float> out;
+  for (int64_t b = 0; b < c.batch; ++b) {
+    for (int64_t i = 0; i < s; ++i) {
+      for (int64_t n = 0; n < h; ++n) {
+        for (int64_t x = 0; x < c.d; ++x) out.push_back(t.data[t.At(b, i, n, x)]);
+      }
+    }
+  }
+  return out;
+}
+
+void Check(const Case& c) {
+  SCOPED_TRACE(testing::Message() << c.batch << " " << c.q_heads << "/" << c.kv_heads << " "
+                                  << c.q_len << "x" << c.kv_len << " d" << c.d << " causal "
+                                  << c.causal << " layout " << static_cast<int>(c.layout)
+                                  << " mask " << static_cast<int>(c.mask));
+  const float scale = 1 / std::sqrt(static_cast<float>(c.d));
+  const Tensor q = Make(c, c.q_len, c.q_heads, 1), k = Make(c, c.kv_len, c.kv_heads, 2);
+  const Tensor v = Make(c, c.kv_len, c.kv_heads, 3), d_o = Make(c, c.q_len, c.q_heads, 4);
+  const MaskData mask = MakeMask(c);
+  const Reference want = Compute(c, q, k, v, d_o, mask, scale);
+  ForEveryKernelSet([&](const KernelTable& kernels, int threads) {
+    Tensor o = Make(c, c.q_len, c.q_heads, 5), dq = Make(c, c.q_len, c.q_heads, 6);
+    Tensor dk = Make(c, c.kv_len, c.kv_heads, 7), dv = Make(c, c.kv_len, c.kv_heads, 8);
+    std::vector<float> lse(want.lse.size(), 9);
+    AttentionForwardArgs f;
+    f.shape = {c.batch, c.q_heads, c.kv_heads, c.q_len, c.kv_len, c.d, scale, c.causal};
+    f.q = q.data.data() + q.offset, f.q_strides = q.strides;
+    f.k = k.data.data() + k.offset, f.k_strides = k.strides;
+    f.v = v.data.data() + v.offset, f.v_strides = v.strides;
+    f.mask = mask.mask;
+    f.o = o.data.data() + o.offset, f.o_strides = o.strides;
+    f.lse = lse.data();
+    kernels.attention.forward(f, threads);
+    ExpectNear(Dense(c, o, c.q_len, c.q_heads), want.o, 1e-5, 1e-5, "o");
+    ExpectNear(lse, want.lse, 1e-5, 1e-5, "lse");
+    AttentionBackwardArgs g;
+    g.shape = f.shape;
+    g.q = f.q, g.q_strides = f.q_strides;
+    g.k = f.k, g.k_strides = f.k_strides;
+    g.v = f.v, g.v_strides = f.v_strides;
+    g.mask = f.mask;
+    g.o = f.o, g.o_strides = f.o_strides;
+    g.lse = lse.data();
+    g.d_o = d_o.data.data() + d_o.offset, g.d_o_strides = d_o.strides;
+    g.dq = dq.data.data() + dq.offset, g.dq_strides = dq.strides;
+    g.dk = dk.data.data() + dk.offset, g.dk_strides = dk.strides;
+    g.dv = dv.data.data() + dv.offset, g.dv_strides = dv.strides;
+    kernels.attention.backward(g, threads);
+    ExpectNear(Dense(c, dq, c.q_len, c.q_heads), want.dq, 3e-5, 3e-5, "dq");
+    ExpectNear(Dense(c, dk, c.kv_len, c.kv_heads), want.dk, 3e-5, 3e-5, "dk");
+    ExpectNear(Dense(c, dv, c.kv_len, c.kv_heads), want.dv, 3e-5, 3e-5, "dv");
+    // The same bits again, and nothing written between the slices.
+    const Tensor dk_first = dk, dq_first = dq, o_first = o;
+    kernels.attention.forward(f, threads);
+    kernels.attention.backward(g, threads);
+    EXPECT_TRUE(SameBits(o.data, o_first.data));
+    EXPECT_TRUE(SameBits(dk.data, dk_first.data));
+    EXPECT_TRUE(SameBits(dq.data, dq_first.data));
+    if (c.layout == Layout::kFused) {
+      const Tensor fresh = Make(c, c.kv_len, c.kv_heads, 7);
+      for (size_t i = 0; i < 5; ++i) EXPECT_EQ(dk.data[i], fresh.data[i]);
+      for (size_t i = dk.At(0, 0, 0, c.kv_heads * c.d); i < dk.At(0, 1, 0, 0); ++i) {
+        EXPECT_EQ(dk.data[i], fresh.data[i]);
+      }
+    }
+  });
+}
+
+TEST(Attention, PlainAndCausal) {
+  for (bool causal : {false, true}) {
+    Check({2, 3, 3, 64, 64, 16, causal, Layout::kBshd, Mask::kNone});
+    Check({1, 2, 2, 131, 131, 64, causal, Layout::kFused, Mask::kNone});
+    Check({1, 1, 1, 257, 257, 24, causal, Layout::kBhsd, Mask::kNone});
+    Check({2, 2, 2, 1, 1, 3, causal, Layout::kBshd, Mask::kNone});
+  }
+}
+
+TEST(Attention, QueryAndKeyLengthsDiffer) {
+  for (bool causal : {false, true}) {
+    Check({1, 2, 2, 5, 133, 17, causal, Layout::kFused, Mask::kNone});
+    Check(
+        {1, 2, 2, 100, 65, 20, causal, Layout::kBshd, Mask::kNone});  // causal: 35 rows see nothing
+    Check({1, 1, 1, 1, 200, 32, causal, Layout::kBhsd, Mask::kNone});
+  }
+}
+
+TEST(Attention, GroupedQueries) {
+  for (bool causal : {false, true}) {
+    Check({1, 6, 2, 70, 70, 16, causal, Layout::kFused, Mask::kNone});
+    Check({1, 4, 1, 130, 130, 8, causal, Layout::kBhsd, Mask::kNone});
+  }
+}
+
+TEST(Attention, Masks) {
+  for (bool causal : {false, true}) {
+    for (Mask mask : {Mask::kAddFull, Mask::kAddKeys, Mask::kVisible, Mask::kVisibleScattered}) {
+      Check({2, 2, 1, 67, 67, 12, causal, Layout::kBshd, mask});
+      Check({1, 2, 2, 3, 90, 33, causal, Layout::kFused, mask});
+    }
+  }
+}
+
+TEST(Attention, NoKeysAtAll) {
+  ForEveryKernelSet([](const KernelTable& kernels, int threads) {
+    std::vector<float> q = RandomVector(12, 1), o(12, 7), lse(3, 7), dq(12, 7);
+    AttentionForwardArgs f;
+    f.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 3, .kv_len = 0, .head_dim = 4};
+    f.q = q.data(), f.q_strides = {12, 4, 4};
+    f.o = o.data(), f.o_strides = {12, 4, 4};
+    f.lse = lse.data();
+    kernels.attention.forward(f, threads);
+    EXPECT_EQ(o, std::vector<float>(12, 0));
+    EXPECT_EQ(lse, std::vector<float>(3, -std::numeric_limits<float>::infinity()));
+    AttentionBackwardArgs g;
+    g.shape = f.shape;
+    g.q = g.d_o = q.data(), g.q_strides = g.d_o_strides = {12, 4, 4};
+    g.o = o.data(), g.o_strides = {12, 4, 4};
+    g.lse = lse.data();
+    g.dq = dq.data(), g.dq_strides = {12, 4, 4};
+    kernels.attention.backward(g, threads);
+    EXPECT_EQ(dq, std::vector<float>(12, 0));
+  });
+}
+
+}  // namespace
+}  // namespace shardc::cpu

@@ -1,0 +1,146 @@
+#include <limits>
+
+#include "tests/runtime/kernels/kernel_test_util.h"
+
+namespace shardc::cpu {
+namespace {
+
+constexpr int64_t kIgnore = -100;
+
+std::vector<int64_t> Labels(int64_t rows, int64_t vocab) {
+  std::vector<int64_t> labels(static_cast<size_t>(rows));
+  for (int64_t r = 0; r < rows; ++r) labels[r] = r % 5 == 3 ? kIgnore : r * 7919 % vocab;
+  return labels;
+}
+
+void Check(int64_t rows, int64_t vocab, int64_t padding) {
+  SCOPED_TRACE(testing::Message() << rows << "x" << vocab << "+" << padding);
+  const int64_t stride = vocab + padding;
+  auto logits = RandomVector(rows * stride, 1, 20);
+  // Padding holds what must never be seen.
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = vocab; c < stride; ++c) logits[r * stride + c] = 1e30F;
+  }
+  const auto labels = Labels(rows, vocab);
+  const auto d_loss = RandomVector(rows, 2);
+  std::vector<double> loss(rows), lse(rows), d_logits(rows * stride);
+  for (int64_t r = 0; r < rows; ++r) {
+    double sum = 0;
+    for (int64_t c = 0; c < vocab; ++c) sum += std::exp(double{logits[r * stride + c]});
+    lse[r] = std::log(sum);
+    if (labels[r] == kIgnore) continue;
+    loss[r] = lse[r] - logits[r * stride + labels[r]];
+    for (int64_t c = 0; c < vocab; ++c) {
+      const double p = std::exp(logits[r * stride + c] - lse[r]);
+      d_logits[r * stride + c] = d_loss[r] * (p - (c == labels[r] ? 1 : 0));
+    }
+  }
+  ForEveryKernelSet([&](const KernelTable& k, int threads) {
+    const LogitShard all{logits.data(), rows, stride, vocab, labels.data(), 0, kIgnore};
+    std::vector<float> got_loss(rows), got_lse(rows), d(logits.size());
+    k.cross_entropy.forward(all, got_loss.data(), got_lse.data(), threads);
+    ExpectNear(got_loss, loss, 2e-6, 2e-6, "loss");
+    ExpectNear(got_lse, lse, 1e-6, 1e-6, "lse");
+    k.cross_entropy.backward(all, d_loss.data(), got_lse.data(), d.data(), threads);
+    ExpectNear(d, d_logits, 1e-5, 1e-7, "d_logits");
+    auto in_place = logits;
+    LogitShard over = all;
+    over.logits = in_place.data();
+    k.cross_entropy.backward(over, d_loss.data(), got_lse.data(), in_place.data(), threads);
+    EXPECT_TRUE(SameBits(in_place, d));
+
+    // Two shards, put together as the runtime does.
+    const int64_t cut = vocab / 3;
+    std::vector<float> max[2], sum[2], target[2];
+    for (int s = 0; s < 2; ++s) {
+      LogitShard shard = all;
+      shard.logits += s == 0 ? 0 : cut;
+      shard.valid = s == 0 ? cut : vocab - cut;
+      shard.vocab_offset = s == 0 ? 0 : cut;
+      std::vector<float> row_max(rows), row_sum(rows);
+      max[s].resize(rows), sum[s].resize(rows), target[s].resize(rows);
+      k.cross_entropy.row_max(shard, row_max.data(), threads);
+      k.cross_entropy.max_sum_exp(shard, max[s].data(), sum[s].data(), target[s].data(), threads);
+      EXPECT_TRUE(SameBits(row_max, max[s]));
+      std::vector<float> same_target(rows);
+      k.cross_entropy.sum_exp(shard, row_max.data(), row_sum.data(), same_target.data(), threads);
+      EXPECT_TRUE(SameBits(same_target, target[s]));
+      ExpectNear(row_sum, std::vector<double>(sum[s].begin(), sum[s].end()), 1e-6, 0, "sum");
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      const double m = std::max(max[0][r], max[1][r]);
+      const double s = sum[0][r] * std::exp(max[0][r] - m) + sum[1][r] * std::exp(max[1][r] - m);
+      ASSERT_NEAR(m + std::log(s), lse[r], 1e-5);
+      if (labels[r] != kIgnore) {
+        ASSERT_NEAR(m + std::log(s) - target[0][r] - target[1][r], loss[r], 1e-4);
+      } else {
+        ASSERT_EQ(target[0][r] + target[1][r], 0);
+      }
+    }
+  });
+}
+
+TEST(CrossEntropy, AgainstF64) {
+  Check(1, 3, 0);
+  Check(7, 257, 3);
+  Check(5, 50257, 15);
+  Check(40, 1000, 24);
+}
+
+TEST(CrossEntropy, ShardOfPaddingOnly) {
+  ForEveryKernelSet([](const KernelTable& k, int threads) {
+    const std::vector<float> logits(8, 1e30F);
+    const std::vector<int64_t> labels = {1, 2};
+    const LogitShard shard{logits.data(), 2, 4, 0, labels.data(), 100, kIgnore};
+    std::vector<float> max(2), sum(2), target(2), d(8, 5), lse(2, 1);
+    k.cross_entropy.max_sum_exp(shard, max.data(), sum.data(), target.data(), threads);
+    EXPECT_EQ(max[0], -std::numeric_limits<float>::infinity());
+    EXPECT_EQ(sum[0], 0);
+    EXPECT_EQ(target[1], 0);
+    k.cross_entropy.sum_exp(shard, max.data(), sum.data(), target.data(), threads);
+    EXPECT_EQ(sum[1], 0);
+    k.cross_entropy.backward(shard, lse.data(), lse.data(), d.data(), threads);
+    EXPECT_EQ(d, std::vector<float>(8, 0));
+  });
+}
+
+TEST(CrossEntropy, NanReachesTheLoss) {
+  ForEveryKernelSet([](const KernelTable& k, int threads) {
+    auto logits = RandomVector(40, 1);
+    logits[25] = std::numeric_limits<float>::quiet_NaN();
+    const int64_t label = 3;
+    float loss = 0, lse = 0;
+    k.cross_entropy.forward({logits.data(), 1, 40, 40, &label, 0, kIgnore}, &loss, &lse, threads);
+    EXPECT_TRUE(std::isnan(loss));
+  });
+}
+
+TEST(Softmax, AgainstF64) {
+  for (auto [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {3, 257}, {100, 33}, {2, 50257}}) {
+    const auto x = RandomVector(rows * cols, 1, 30), dy = RandomVector(rows * cols, 2);
+    std::vector<double> y(x.size()), dx(x.size());
+    for (int64_t r = 0; r < rows; ++r) {
+      double sum = 0, dot = 0;
+      for (int64_t c = 0; c < cols; ++c) sum += std::exp(double{x[r * cols + c]});
+      for (int64_t c = 0; c < cols; ++c) {
+        y[r * cols + c] = std::exp(double{x[r * cols + c]}) / sum;
+        dot += y[r * cols + c] * dy[r * cols + c];
+      }
+      for (int64_t c = 0; c < cols; ++c) {
+        dx[r * cols + c] = y[r * cols + c] * (dy[r * cols + c] - dot);
+      }
+    }
+    ForEveryKernelSet([&](const KernelTable& k, int threads) {
+      auto got = x;
+      k.softmax.forward(got.data(), got.data(), rows, cols, threads);
+      // x - max is rounded at a magnitude of up to 60.
+      ExpectNear(got, y, 6e-6, 1e-30, "y");
+      auto grad = dy;
+      k.softmax.backward(got.data(), grad.data(), grad.data(), rows, cols, threads);
+      ExpectNear(grad, dx, 1e-5, 1e-6, "dx");
+    });
+  }
+}
+
+}  // namespace
+}  // namespace shardc::cpu

@@ -1,0 +1,138 @@
+// Rates of the CPU kernels: bench_kernels --benchmark_filter=Attention ; SHARDC_ISA=v3 lowers the
+// instruction set. The last argument of every case is the number of threads.
+#include <benchmark/benchmark.h>
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/cpu/kernels/kernel_table.h"
+#include "runtime/cpu/kernels/matmul.h"
+
+namespace shardc::cpu {
+namespace {
+
+std::vector<float> Data(int64_t n) {
+  std::vector<float> v(static_cast<size_t>(n));
+  uint32_t state = 1;
+  for (float& x : v) {
+    state = state * 1664525 + 1013904223;
+    x = static_cast<float>(state >> 8) / static_cast<float>(1 << 23) - 1;
+  }
+  return v;
+}
+
+void Rate(benchmark::State& state, const char* unit, double work) {
+  state.counters[unit] = benchmark::Counter(work * static_cast<double>(state.iterations()),
+                                            benchmark::Counter::kIsRate);
+}
+
+void Matmul(benchmark::State& state) {
+  MatmulConfig c{.m = state.range(0), .n = state.range(1), .k = state.range(2)};
+  c.transpose_a = state.range(3) == 1;
+  c.transpose_b = state.range(3) == 2;
+  c.pack_b = state.range(4) != 0;
+  c.threads = static_cast<int>(state.range(5));
+  const auto a = Data(c.m * c.k), b = Data(c.k * c.n);
+  std::vector<float> out(static_cast<size_t>(c.m * c.n));
+  MatmulF32 matmul = MatmulF32::Create(c);
+  matmul.PackB(b.data());
+  for (auto _ : state) matmul.Execute(a.data(), b.data(), nullptr, out.data());
+  Rate(state, "flops", 2.0 * static_cast<double>(c.m * c.n) * static_cast<double>(c.k));
+  state.SetLabel(matmul.implementation());
+}
+// m, n, k, transposed (1: A, 2: B), packed, threads: GPT-2 124M at 2048 tokens.
+BENCHMARK(Matmul)
+    ->ArgsProduct({{2048}, {2304}, {768}, {0}, {0, 1}, {1, 2}})
+    ->ArgsProduct({{2048}, {768}, {3072}, {0}, {0, 1}, {1, 2}})
+    ->ArgsProduct({{2048}, {50257}, {768}, {2}, {0, 1}, {1, 2}})
+    ->ArgsProduct({{768}, {3072}, {2048}, {1}, {0}, {1, 2}})
+    ->UseRealTime();
+
+template <bool kBackward>
+void Attention(benchmark::State& state) {
+  const int64_t h = 12, s = state.range(0), d = state.range(1), width = 3 * h * d;
+  const bool causal = state.range(2) != 0;
+  const int threads = static_cast<int>(state.range(3));
+  const auto qkv = Data(s * width), d_o = Data(s * h * d);
+  auto o = Data(s * h * d), lse = Data(h * s), d_qkv = Data(s * width);
+  const HeadStrides in{s * width, width, d}, out{s * h * d, h * d, d};
+  AttentionForwardArgs f;
+  f.shape = {1, h, h, s, s, d, 1 / std::sqrt(static_cast<float>(d)), causal};
+  f.q = qkv.data(), f.k = f.q + h * d, f.v = f.k + h * d;
+  f.q_strides = f.k_strides = f.v_strides = in;
+  f.o = o.data(), f.o_strides = out, f.lse = lse.data();
+  Kernels().attention.forward(f, threads);
+  AttentionBackwardArgs g;
+  g.shape = f.shape;
+  g.q = f.q, g.k = f.k, g.v = f.v, g.o = f.o, g.lse = f.lse, g.d_o = d_o.data();
+  g.q_strides = g.k_strides = g.v_strides = g.dq_strides = g.dk_strides = g.dv_strides = in;
+  g.o_strides = g.d_o_strides = out;
+  g.dq = d_qkv.data(), g.dk = g.dq + h * d, g.dv = g.dk + h * d;
+  for (auto _ : state) {
+    if (kBackward) {
+      Kernels().attention.backward(g, threads);
+    } else {
+      Kernels().attention.forward(f, threads);
+    }
+  }
+  const double pairs = static_cast<double>(causal ? s * (s + 1) / 2 : s * s);
+  Rate(state, "flops", (kBackward ? 10 : 4) * pairs * static_cast<double>(d * h));
+}
+void AttentionForward(benchmark::State& state) { Attention<false>(state); }
+void AttentionBackward(benchmark::State& state) { Attention<true>(state); }
+BENCHMARK(AttentionForward)->ArgsProduct({{128, 512, 1024}, {64}, {0, 1}, {1, 2}})->UseRealTime();
+BENCHMARK(AttentionBackward)->ArgsProduct({{128, 512, 1024}, {64}, {0, 1}, {1, 2}})->UseRealTime();
+
+void LayerNorm(benchmark::State& state) {
+  const int64_t rows = 2048, cols = 768;
+  const auto x = Data(rows * cols), w = Data(cols);
+  std::vector<float> y(x.size());
+  for (auto _ : state) {
+    Kernels().norm.layer_norm_forward(
+        {.x = x.data(), .w = w.data(), .b = w.data(), .y = y.data(), .rows = rows, .cols = cols},
+        static_cast<int>(state.range(0)));
+  }
+  Rate(state, "bytes", 8.0 * rows * cols);
+}
+BENCHMARK(LayerNorm)->Arg(1)->Arg(2)->UseRealTime();
+
+void GeluTanh(benchmark::State& state) {
+  const int64_t n = 2048 * 3072;
+  const auto x = Data(n);
+  std::vector<float> y(x.size());
+  for (auto _ : state) {
+    Kernels().elementwise.unary(UnaryOp::kGeluTanh, x.data(), y.data(), n,
+                                static_cast<int>(state.range(0)));
+  }
+  Rate(state, "bytes", 8.0 * n);
+}
+BENCHMARK(GeluTanh)->Arg(1)->Arg(2)->UseRealTime();
+
+void CrossEntropy(benchmark::State& state) {
+  const int64_t rows = 512, vocab = 50257;
+  const auto logits = Data(rows * vocab);
+  const std::vector<int64_t> labels(rows, 7);
+  std::vector<float> loss(rows), lse(rows);
+  for (auto _ : state) {
+    Kernels().cross_entropy.forward({logits.data(), rows, vocab, vocab, labels.data(), 0, -100},
+                                    loss.data(), lse.data(), static_cast<int>(state.range(0)));
+  }
+  Rate(state, "bytes", 4.0 * rows * vocab);
+}
+BENCHMARK(CrossEntropy)->Arg(1)->Arg(2)->UseRealTime();
+
+void AdamW(benchmark::State& state) {
+  const int64_t n = 1 << 24;
+  auto w = Data(n), m = Data(n), v = std::vector<float>(n, 1.0F);
+  const auto g = Data(n);
+  for (auto _ : state) {
+    Kernels().optimizer.adamw({.w = w.data(), .g = g.data(), .m = m.data(), .v = v.data(), .n = n},
+                              static_cast<int>(state.range(0)));
+  }
+  Rate(state, "bytes", 28.0 * n);
+}
+BENCHMARK(AdamW)->Arg(1)->Arg(2)->UseRealTime();
+
+}  // namespace
+}  // namespace shardc::cpu

@@ -1,0 +1,167 @@
+#include "runtime/cpu/kernels/matmul.h"
+
+#include <stdexcept>
+
+#include "tests/runtime/kernels/kernel_test_util.h"
+
+namespace shardc::cpu {
+namespace {
+
+double Apply(Epilogue e, double x) {
+  switch (e) {
+    case Epilogue::kNone:
+      return x;
+    case Epilogue::kGeluTanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Epilogue::kGeluErf:
+      return 0.5 * x * (1 + std::erf(x / std::sqrt(2)));
+    case Epilogue::kRelu:
+      return x > 0 ? x : 0;
+  }
+  return 0;
+}
+
+void Check(MatmulConfig c) {
+  SCOPED_TRACE(testing::Message() << c.m << "x" << c.n << "x" << c.k << " batch " << c.batch
+                                  << " ta " << c.transpose_a << " tb " << c.transpose_b << " bias "
+                                  << c.bias << " epilogue " << static_cast<int>(c.epilogue)
+                                  << " accumulate " << c.accumulate << " pack " << c.pack_b);
+  const int64_t lda = c.lda != 0 ? c.lda : c.transpose_a ? c.m : c.k;
+  const int64_t ldb = c.ldb != 0 ? c.ldb : c.transpose_b ? c.k : c.n;
+  const int64_t ldc = c.ldc != 0 ? c.ldc : c.n;
+  const int64_t sa = c.batch_stride_a != 0 ? c.batch_stride_a : lda * (c.transpose_a ? c.k : c.m);
+  const int64_t sb = c.batch_stride_b != 0 ? c.batch_stride_b : ldb * (c.transpose_b ? c.n : c.k);
+  const int64_t sc = c.batch_stride_c != 0 ? c.batch_stride_c : ldc * c.m;
+  const auto a = RandomVector(c.batch * sa + 64, 1), b = RandomVector(c.batch * sb + 64, 2);
+  const auto bias = RandomVector(c.n, 3), start = RandomVector(c.batch * sc + 64, 4);
+  std::vector<double> want(start.begin(), start.end());
+  for (int64_t z = 0; z < c.batch; ++z) {
+    for (int64_t i = 0; i < c.m; ++i) {
+      for (int64_t j = 0; j < c.n; ++j) {
+        double sum = c.bias ? bias[j] : 0;
+        for (int64_t p = 0; p < c.k; ++p) {
+          sum += double{a[z * sa + (c.transpose_a ? p * lda + i : i * lda + p)]} *
+                 b[(c.batch_b ? z * sb : 0) + (c.transpose_b ? j * ldb + p : p * ldb + j)];
+        }
+        double& out = want[z * sc + i * ldc + j];
+        out = c.accumulate ? out + sum : Apply(c.epilogue, sum);
+      }
+    }
+  }
+  for (int threads : {1, 2, 3}) {
+    c.threads = threads;
+    MatmulF32 matmul = MatmulF32::Create(c);
+    matmul.PackB(b.data());
+    auto out = start, again = start;
+    matmul.Execute(a.data(), b.data(), bias.data(), out.data());
+    matmul.Execute(a.data(), b.data(), bias.data(), again.data());
+    ExpectNear(out, want, 1e-5, 1e-6 * (10 + std::sqrt(static_cast<double>(c.k))));
+    EXPECT_TRUE(SameBits(out, again));
+  }
+}
+
+TEST(Matmul, TransposesAndOddSizes) {
+  for (bool ta : {false, true}) {
+    for (bool tb : {false, true}) {
+      for (bool accumulate : {false, true}) {
+        for (bool pack : {false, true}) {
+          for (auto [m, n, k] : {std::array<int64_t, 3>{1, 1, 1},
+                                 {3, 257, 5},
+                                 {257, 3, 64},
+                                 {64, 96, 257},
+                                 {1, 768, 768},
+                                 {33, 1, 17}}) {
+            MatmulConfig c{.m = m, .n = n, .k = k, .transpose_a = ta, .transpose_b = tb};
+            c.accumulate = accumulate;
+            c.pack_b = pack;
+            Check(c);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Matmul, LargeVocabulary) {
+  MatmulConfig c{.m = 3, .n = 50257, .k = 16, .transpose_b = true};
+  Check(c);
+  c.pack_b = true;
+  Check(c);
+}
+
+TEST(Matmul, BiasAndEpilogues) {
+  for (bool pack : {false, true}) {
+    for (Epilogue e : {Epilogue::kNone, Epilogue::kGeluTanh, Epilogue::kGeluErf, Epilogue::kRelu}) {
+      Check({.m = 65, .n = 131, .k = 40, .bias = true, .epilogue = e, .pack_b = pack});
+      Check({.m = 7, .n = 19, .k = 3, .bias = false, .epilogue = e, .pack_b = pack});
+    }
+    Check({.m = 9, .n = 70, .k = 33, .bias = true, .accumulate = true, .pack_b = pack});
+  }
+}
+
+TEST(Matmul, LeadingDimensions) {
+  for (bool ta : {false, true}) {
+    for (bool tb : {false, true}) {
+      MatmulConfig c{.m = 31, .n = 45, .k = 27, .transpose_a = ta, .transpose_b = tb};
+      c.lda = 50;
+      c.ldb = 61;
+      c.ldc = 70;
+      Check(c);
+      c.bias = true;
+      c.epilogue = Epilogue::kGeluTanh;
+      Check(c);
+      c.pack_b = true;
+      Check(c);
+    }
+  }
+}
+
+TEST(Matmul, Batches) {
+  for (bool ta : {false, true}) {
+    for (bool tb : {false, true}) {
+      MatmulConfig c{.m = 13, .n = 21, .k = 16, .batch = 5, .transpose_a = ta, .transpose_b = tb};
+      Check(c);
+      c.bias = true;
+      c.batch_stride_a = 13 * 16 + 3;
+      c.batch_stride_c = 13 * 21 + 9;
+      Check(c);
+      c.bias = false;
+      c.batch_b = false;
+      Check(c);
+      c.accumulate = true;
+      Check(c);
+    }
+  }
+}
+
+TEST(Matmul, EmptySizes) {
+  Check({.m = 0, .n = 4, .k = 3});
+  Check({.m = 4, .n = 4, .k = 0, .bias = true});
+  Check({.m = 4, .n = 4, .k = 0, .batch = 2});
+  Check({.m = 4, .n = 4, .k = 0, .accumulate = true});
+}
+
+TEST(Matmul, RepackedWeightIsUsed) {
+  MatmulF32 matmul = MatmulF32::Create({.m = 2, .n = 3, .k = 2, .pack_b = true});
+  const std::vector<float> a = {1, 2, 3, 4};
+  std::vector<float> b = {1, 0, 2, 0, 1, 3}, out(6);
+  matmul.PackB(b.data());
+  matmul.Execute(a.data(), b.data(), nullptr, out.data());
+  EXPECT_EQ(out, (std::vector<float>{1, 2, 8, 3, 4, 18}));
+  b[0] = 5;
+  matmul.PackB(b.data());
+  matmul.Execute(a.data(), b.data(), nullptr, out.data());
+  EXPECT_EQ(out, (std::vector<float>{5, 2, 8, 15, 4, 18}));
+}
+
+TEST(Matmul, RefusesNonsense) {
+  EXPECT_THROW(MatmulF32::Create({.m = -1, .n = 2, .k = 2}), std::invalid_argument);
+  EXPECT_THROW(MatmulF32::Create({.m = 1, .n = 2, .k = 2, .batch = 2, .pack_b = true}),
+               std::invalid_argument);
+  EXPECT_THROW(
+      MatmulF32::Create({.m = 1, .n = 2, .k = 2, .epilogue = Epilogue::kRelu, .accumulate = true}),
+      std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace shardc::cpu

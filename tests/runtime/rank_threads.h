@@ -1,0 +1,92 @@
+// Runs a test body on one thread per rank of a world.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/communicator.h"
+
+namespace shardc {
+
+using World = std::vector<std::unique_ptr<Communicator>>;
+
+// Ends the process, with a message, if it lives too long: a deadlock must not hang the tests.
+class Watchdog {
+ public:
+  explicit Watchdog(int seconds)
+      : thread_([this, seconds] {
+          std::unique_lock lock(mutex_);
+          if (!done_cv_.wait_for(lock, std::chrono::seconds(seconds), [this] { return done_; })) {
+            std::fprintf(stderr, "deadlock: ranks did not finish in %d s\n", seconds);
+            std::abort();
+          }
+        }) {}
+  ~Watchdog() {
+    {
+      std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    done_cv_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable done_cv_;
+  bool done_ = false;
+  std::thread thread_;  // last: it uses the others
+};
+
+// Runs `body(communicator)` on one thread per rank, which owns it; returns what each threw, if
+// anything. A rank that throws has its communicator destroyed by the unwinding.
+template <typename Body>
+std::vector<std::exception_ptr> RunRanks(World world, const Body& body, int seconds = 120) {
+  Watchdog watchdog(seconds);
+  std::vector<std::exception_ptr> errors(world.size());
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < world.size(); ++r) {
+    threads.emplace_back([&, r, mine = std::move(world[r])]() mutable {
+      try {
+        const std::unique_ptr<Communicator> communicator = std::move(mine);
+        body(*communicator);
+      } catch (...) {
+        errors[r] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+inline std::string ErrorText(const std::exception_ptr& error) {
+  if (!error) return "no error";
+  try {
+    std::rethrow_exception(error);
+  } catch (const CallMismatch& e) {
+    return std::string("CallMismatch: ") + e.what();
+  } catch (const Aborted& e) {
+    return std::string("Aborted: ") + e.what();
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
+template <typename Body>
+void RunRanksOk(World world, const Body& body, int seconds = 120) {
+  const auto errors = RunRanks(std::move(world), body, seconds);
+  for (size_t r = 0; r < errors.size(); ++r) {
+    EXPECT_EQ(ErrorText(errors[r]), "no error") << "rank " << r;
+  }
+}
+
+}  // namespace shardc

@@ -1,0 +1,129 @@
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <memory>
+
+#include "ir/text.h"
+#include "passes/check_programs.h"
+#include "passes/emit.h"
+#include "passes/pipeline.h"
+#include "passes/write_plan.h"
+#include "tools/model.h"
+#include "tools/verbs.h"
+
+namespace shardc {
+namespace {
+
+struct CompileOptions {
+  std::string model, spec = "serial", mesh, out, weights = "split";
+  ModelOptions binding;
+  PipelineOptions pipeline;
+  std::vector<double> betas;
+  bool no_gradients = false;
+  bool quiet = false;
+};
+
+class Timer {
+ public:
+  explicit Timer(bool on) : on_(on) {}
+  void Lap(const char* what) {
+    auto now = std::chrono::steady_clock::now();
+    if (on_) {
+      std::fprintf(stderr, "%10.2f ms  %s\n",
+                   std::chrono::duration<double, std::milli>(now - last_).count(), what);
+    }
+    last_ = now;
+  }
+
+ private:
+  bool on_;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+void Summarise(const Graph& graph, const Program& program, const CompileOptions& o) {
+  for (const std::string& note : graph.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  struct Sum {
+    int64_t count = 0, bytes = 0;
+  };
+  std::map<std::string, Sum> kinds;
+  for (const Collective& c : program.collectives) {
+    Sum& s = kinds[std::string(CollectiveKindName(c.kind))];
+    ++s.count;
+    s.bytes += c.elements * DTypeSize(c.dtype);
+  }
+  std::string list;
+  for (const auto& [kind, sum] : kinds) {
+    list += StrCat(list.empty() ? "" : ", ", sum.count, " ", kind, " (", sum.bytes, " bytes)");
+  }
+  std::fprintf(stderr, "%s: mesh %s, %lld ranks, %zu instructions, arena %lld bytes, %s\n",
+               o.out.c_str(), graph.mesh.ToString().c_str(),
+               static_cast<long long>(graph.mesh.num_ranks()), program.instructions.size(),
+               static_cast<long long>(program.arena_bytes),
+               list.empty() ? "no communication" : list.c_str());
+}
+
+void RunCompile(CompileOptions& o) {
+  if (!o.betas.empty()) {
+    o.pipeline.optimizer.beta1 = o.betas[0];
+    o.pipeline.optimizer.beta2 = o.betas[1];
+  }
+  o.pipeline.gradients = !o.no_gradients;
+  o.pipeline.log = &std::cerr;
+  Timer timer(o.pipeline.timing);
+  Spec spec = LoadSpec(o.spec);
+  Mesh mesh = MeshFor(spec, Mesh::Parse(o.mesh));
+  Graph graph = LoadModel(o.model, o.binding);
+  timer.Lap("load model");
+  CompileGraph(graph, spec, mesh, o.pipeline);
+  timer.Lap("passes");
+  Program program = EmitProgram(graph);
+  timer.Lap("emit and plan memory");
+  CheckProgramBody(program);
+  timer.Lap("check programs");
+  PlanOptions plan;
+  plan.model = o.model;
+  plan.spec = spec.name;
+  plan.write_weights = o.weights == "split";
+  WritePlan(graph, program, plan, o.out);
+  timer.Lap("write plan");
+  if (!o.quiet) Summarise(graph, program, o);
+}
+
+}  // namespace
+
+void AddCompileVerb(CLI::App& app) {
+  auto o = std::make_shared<CompileOptions>();
+  CLI::App* verb =
+      app.add_subcommand("compile", "compile a serial model into one program per rank");
+  verb->add_option("model", o->model,
+                   "an ONNX file, builtin:NAME (gpt2, gpt3-175b, gpt?layers=2,...), or a .shardc graph")
+      ->required();
+  verb->add_option("--spec", o->spec, "a shipped spec (megatron, megatron_hf_gpt2, colotensor_tutorial, dp, serial) or a file");
+  verb->add_option("--mesh", o->mesh, "mesh axes, major to minor: dp=1,tp=2");
+  verb->add_option("--bind", o->binding.bind, "sizes of the model's symbols: batch=2,sequence=32")
+      ->delimiter(',');
+  verb->add_option("--shape", o->binding.shapes, "shape of an input: input_ids=2x32")->delimiter(',');
+  verb->add_option("--loss", o->pipeline.loss, "lm, ce, masked_lm, dot, none or output:NAME");
+  verb->add_option("--loss-output", o->pipeline.loss_output, "the output that the loss is of");
+  verb->add_flag("--no-gradients", o->no_gradients, "forward and loss only");
+  OptimizerOptions& opt = o->pipeline.optimizer;
+  verb->add_option("--optimizer", opt.kind, "adamw or sgd; none without it");
+  verb->add_option("--lr", opt.lr, "learning rate");
+  verb->add_option("--betas", o->betas, "adamw's betas: 0.9,0.999")->delimiter(',')->expected(2);
+  verb->add_option("--eps", opt.eps, "adamw's eps");
+  verb->add_option("--momentum", opt.momentum, "sgd's momentum");
+  verb->add_option("--weight-decay", opt.weight_decay, "on parameters with two or more dims");
+  verb->add_option("--clip-norm", opt.clip_norm, "clip gradients to this global norm");
+  verb->add_option("--weights", o->weights, "split: write each rank's weights; none: do not touch any")
+      ->check(CLI::IsMember({"split", "none"}));
+  verb->add_option("-o,--output", o->out, "folder of the plan")->required();
+  verb->add_option("--print-after", o->pipeline.print_after, "print the graph after these passes (all)")
+      ->delimiter(',');
+  verb->add_flag("--verify-each", o->pipeline.verify_each, "verify the graph after every pass");
+  verb->add_flag("--timing", o->pipeline.timing, "time of every pass on stderr");
+  verb->add_flag("-q,--quiet", o->quiet, "no summary");
+  verb->callback([o] { RunCompile(*o); });
+}
+
+}  // namespace shardc

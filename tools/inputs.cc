@@ -1,0 +1,78 @@
+#include "tools/inputs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "ir/diagnostic.h"
+#include "ir/npy.h"
+#include "ir/safetensors.h"
+
+namespace shardc {
+
+NamedTensor ReadInput(const std::string& text) {
+  size_t eq = text.find("=@");
+  if (eq == std::string::npos || eq == 0) {
+    throw Diagnostic("E4001", ExitCode::kUsage, "--input " + text, "is not name=@file",
+                     "for example --input input_ids=@ids.npy");
+  }
+  std::string name = text.substr(0, eq), path = text.substr(eq + 2);
+  size_t at = path.find(".safetensors");
+  if (at == std::string::npos) return {name, ReadNpy(path)};
+  std::string tensor = name;
+  if (at + 12 < path.size() && path[at + 12] == ':') {
+    tensor = path.substr(at + 13);
+    path.resize(at + 12);
+  }
+  SafetensorsFile file(path);
+  return {name, file.Read(tensor)};
+}
+
+int64_t IndexLimit(const Program& program, const std::string& input) {
+  std::vector<bool> carries(program.buffers.size());
+  for (const NamedBuffer& i : program.inputs) {
+    if (i.name == input) carries[i.buffer] = true;
+  }
+  int64_t limit = 0;
+  auto bound = [&](int64_t n) { limit = limit ? std::min(limit, n) : n; };
+  for (const Instruction& instruction : program.instructions) {
+    for (size_t i = 0; i < program.buffers.size(); ++i) {
+      int root = program.buffers[i].alias_of;
+      if (root >= 0 && carries[root]) carries[i] = true;
+    }
+    const auto& in = instruction.operands;
+    bool indexes = in.size() >= 2 && carries[in[1]];
+    if (indexes && instruction.op == "embedding") {
+      bound(program.buffers[in[0]].type.shape[0]);
+    } else if (indexes &&
+               (instruction.op == "cross_entropy" || instruction.op == "softmax_stats")) {
+      bound(program.buffers[in[0]].type.shape.back());
+    } else if (!in.empty() && carries[in[0]]) {
+      for (int r : instruction.results) {
+        if (program.buffers[r].type.dtype == program.buffers[in[0]].type.dtype) carries[r] = true;
+      }
+    }
+  }
+  return limit ? limit : 2;
+}
+
+void FillRandomInputs(const Program& program, uint64_t seed, Session& session) {
+  for (const std::string& name : session.MissingInputs()) {
+    auto input = std::find_if(program.inputs.begin(), program.inputs.end(),
+                              [&](auto& i) { return i.name == name; });
+    const TensorType& type = program.buffers[input->buffer].type;
+    // Each input has its own stream, so that giving one does not change the others.
+    std::seed_seq sequence{seed, std::hash<std::string>()(name)};
+    std::mt19937_64 random(sequence);
+    HostTensor value(type.dtype, type.shape);
+    double limit = IsFloat(type.dtype) ? 1 : static_cast<double>(IndexLimit(program, name));
+    for (int64_t i = 0; i < value.num_elements(); ++i) {
+      double unit = static_cast<double>(random() >> 11) / 9007199254740992.0;
+      value.SetDouble(i, IsFloat(type.dtype) ? unit : std::floor(unit * limit));
+    }
+    session.SetInput(name, value);
+  }
+}
+
+}  // namespace shardc

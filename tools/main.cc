@@ -1,0 +1,46 @@
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "ir/diagnostic.h"
+#include "tools/verbs.h"
+
+namespace shardc {
+namespace {
+
+int Main(int argc, char** argv) {
+  CLI::App app("shardc: compiles a serial model into one program per rank, and runs them");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "shardc 0.1.0");
+  AddCompileVerb(app);
+  AddRunVerb(app);
+  AddDumpVerb(app);
+  AddOptVerb(app);
+  AddMeshVerb(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    int code = app.exit(e);
+    return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace shardc
+
+int main(int argc, char** argv) {
+  using shardc::ExitCode;
+  try {
+    return shardc::Main(argc, argv);
+  } catch (const shardc::Diagnostic& d) {
+    std::fprintf(stderr, "shardc: error %s\n", d.what());
+    return static_cast<int>(d.code());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "shardc: error E6201: out of memory\n");
+    return static_cast<int>(ExitCode::kMemory);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "shardc: %s\n", e.what());
+    return static_cast<int>(ExitCode::kInternal);
+  }
+}

@@ -1,0 +1,83 @@
+#include "tools/model.h"
+
+#include <charconv>
+
+#include "frontend/gpt_config.h"
+#include "frontend/import.h"
+#include "frontend/recover.h"
+#include "ir/diagnostic.h"
+#include "ir/text.h"
+#include "tools/files.h"
+
+namespace shardc {
+namespace {
+
+int64_t ParseSize(std::string_view text, const std::string& flag) {
+  int64_t n = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (error != std::errc() || end != text.data() + text.size() || n < 1) {
+    throw Diagnostic("E6104", ExitCode::kUsage, flag, StrCat("'", text, "' is not a positive size"));
+  }
+  return n;
+}
+
+std::pair<std::string, std::string> SplitPair(const std::string& text, const std::string& flag,
+                                              const char* form) {
+  size_t eq = text.find('=');
+  if (eq == std::string::npos || eq == 0) {
+    throw Diagnostic("E6104", ExitCode::kUsage, flag + " " + text, StrCat("is not ", form));
+  }
+  return {text.substr(0, eq), text.substr(eq + 1)};
+}
+
+std::map<std::string, int64_t> ParseBindings(const ModelOptions& options) {
+  std::map<std::string, int64_t> bind;
+  for (const std::string& b : options.bind) {
+    auto [name, size] = SplitPair(b, "--bind", "symbol=size");
+    bind[name] = ParseSize(size, "--bind " + b);
+  }
+  return bind;
+}
+
+std::map<std::string, Shape> ParseShapes(const ModelOptions& options) {
+  std::map<std::string, Shape> shapes;
+  for (const std::string& s : options.shapes) {
+    auto [name, dims] = SplitPair(s, "--shape", "input=2x32");
+    Shape shape;
+    for (size_t at = 0; at <= dims.size();) {
+      size_t x = std::min(dims.find('x', at), dims.size());
+      shape.push_back(ParseSize(std::string_view(dims).substr(at, x - at), "--shape " + s));
+      at = x + 1;
+    }
+    shapes[name] = std::move(shape);
+  }
+  return shapes;
+}
+
+}  // namespace
+
+Graph LoadModel(const std::string& model, const ModelOptions& options) {
+  auto bind = ParseBindings(options);
+  auto shapes = ParseShapes(options);
+  if (IsBuiltin(model)) {
+    for (const auto& [name, shape] : shapes) {
+      if (name != "input_ids" || shape.size() != 2) {
+        throw Diagnostic("E6104", ExitCode::kUsage, "--shape " + name,
+                         "a builtin model has the one input input_ids [batch, seq]");
+      }
+      bind["batch"] = shape[0];
+      bind["seq"] = shape[1];
+    }
+    return BuildGpt(ParseBuiltin(model, bind));
+  }
+  if (model.ends_with(".shardc")) {
+    Graph graph = ParseGraph(ReadFile(model), model);
+    VerifyGraph(graph);
+    return graph;
+  }
+  Graph graph = ImportOnnx(model, {std::move(bind), std::move(shapes)});
+  RecoverPatterns(graph);
+  return graph;
+}
+
+}  // namespace shardc

@@ -1,0 +1,21 @@
+// A MODEL argument: an ONNX file, builtin:NAME, or a .shardc text graph.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace shardc {
+
+struct ModelOptions {
+  std::vector<std::string> bind;    // "batch=2"
+  std::vector<std::string> shapes;  // "input_ids=2x32"
+};
+
+// The forward graph with patterns recovered. Throws Diagnostic E6104 for bindings that do not parse, and whatever the
+// frontend throws.
+Graph LoadModel(const std::string& model, const ModelOptions& options);
+
+}  // namespace shardc
