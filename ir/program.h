@@ -56,8 +56,13 @@ struct Collective {
   std::vector<std::string> why;
 };
 
+// Besides the registered ops there are three that only move bytes within a rank:
+//   copy: x -> y of the same local shape;
+//   pack {axes, dim, cut_axes, granule, segments}: x -> [group, piece...]: piece j is what member j of the group over
+//     `axes` holds of x when its dim is cut over `cut_axes` with that granule and those segments, padding zero;
+//   unpack, with the same attributes: [group, piece...] -> x, the inverse.
 struct Instruction {
-  std::string op;  // an op's name, or "pack"/"unpack" (see runtime)
+  std::string op;
   Attributes attrs;
   std::vector<int> operands;  // buffers
   std::vector<int> results;

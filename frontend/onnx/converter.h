@@ -1,0 +1,79 @@
+// What converts one ONNX node: a function per op type, in tables by family.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/builder.h"
+#include "ir/graph.h"
+#include "ir/host_tensor.h"
+
+namespace shardc::onnx_import {
+
+// One node, with its inputs already converted. Everything made through it folds: an op whose operands are all constants becomes
+// a `constant` at once (integers checked for overflow), so shape arithmetic never reaches the graph.
+class NodeContext {
+ public:
+  virtual ~NodeContext() = default;
+
+  virtual std::string_view op_type() const = 0;
+  virtual int opset() const = 0;  // of the node's domain, as the model imports it
+
+  virtual int num_inputs() const = 0;
+  virtual int num_outputs() const = 0;
+  bool has_input(int i) const { return i < num_inputs() && InputOrNull(i) != nullptr; }
+  // Null when absent or left out ("").
+  virtual Value* InputOrNull(int i) const = 0;
+  // Fails with E1302 when absent.
+  Value* input(int i) const;
+  // Whether something reads output i.
+  virtual bool OutputWanted(int i) const = 0;
+  virtual void SetOutput(int i, Value* value) = 0;
+
+  // Attributes; a present one of the wrong kind fails with E1303.
+  virtual bool HasAttr(std::string_view name) const = 0;
+  virtual int64_t Int(std::string_view name, int64_t otherwise) const = 0;
+  virtual double Float(std::string_view name, double otherwise) const = 0;  // a float32, exactly
+  virtual std::string String(std::string_view name, std::string otherwise) const = 0;
+  virtual std::optional<Ints> IntList(std::string_view name) const = 0;
+  virtual std::optional<std::vector<double>> FloatList(std::string_view name) const = 0;
+  virtual std::optional<HostTensor> Tensor(std::string_view name) const = 0;
+
+  // The constant behind a value, or null.
+  virtual const HostTensor* ConstantOf(Value* value) const = 0;
+  // Input i as integers / as one number; fails with E1304 ("has to be known when compiling; it depends on input 'x'") when it
+  // is not a constant.
+  Ints ConstantInts(int i) const;
+  double ConstantScalar(int i) const;
+  int64_t ConstantInt(int i) const;
+
+  // Makes an op (see ir/ops/README.md), folding it.
+  virtual Value* Make(std::string_view op, std::vector<Value*> operands, Attributes attrs = {}) = 0;
+  // The same for ops with several results (not folded unless all operands are constants).
+  virtual std::vector<Value*> MakeAll(std::string_view op, std::vector<Value*> operands,
+                                      Attributes attrs = {}) = 0;
+  Value* Constant(HostTensor value);
+  Value* Scalar(DType dtype, double value);
+  Value* Cast(Value* v, DType to);
+  Value* Reshape(Value* v, Shape shape);
+  Value* Transpose(Value* v, Ints perm);
+  Value* BroadcastTo(Value* v, Shape shape);
+
+  // A Diagnostic whose `where` is the file, the node's name and its op.
+  [[noreturn]] virtual void Fail(const char* id, const std::string& what,
+                                 const std::string& fix = {}) const = 0;
+};
+
+using Converter = void (*)(NodeContext&);
+using ConverterTable = std::map<std::string, Converter, std::less<>>;
+
+// The tables by family; each adds "OpType" (default domain) or "domain::OpType".
+void AddElementwiseConverters(ConverterTable& table);
+void AddShapeConverters(ConverterTable& table);     // Shape, Reshape, Gather, Slice, Concat, Range, ...
+void AddNeuralConverters(ConverterTable& table);    // MatMul, Gemm, norms, Softmax, Gelu, Attention, RoPE, losses
+void AddReductionConverters(ConverterTable& table);
+
+}  // namespace shardc::onnx_import

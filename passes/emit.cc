@@ -1,0 +1,428 @@
+#include "passes/emit.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <string_view>
+#include <unordered_map>
+
+#include "ir/diagnostic.h"
+#include "ir/op_def.h"
+#include "passes/plan_memory.h"
+
+namespace shardc {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+class Emitter {
+ public:
+  explicit Emitter(const Graph& graph) : graph_(graph), mesh_(graph.mesh) { program_.mesh = mesh_; }
+
+  Program Run() {
+    NumberValues();
+    for (const auto& input : graph_.inputs()) EmitInput(*input);
+    for (const auto& op : graph_.ops()) EmitOp(*op);
+    for (const auto& [update, value] : late_updates_) EmitUpdate(*update, value);
+    for (const Output& o : graph_.outputs) {
+      program_.outputs.push_back({o.name, BufferOf(o.value)});
+    }
+    PlaceResultsInStates();
+    PlaceInPlace();
+    PlaceArena();
+    return std::move(program_);
+  }
+
+ private:
+  // --- buffers
+
+  void NumberValues() {
+    int next = 0;
+    for (const auto& input : graph_.inputs()) input->id = next++;
+    for (const auto& op : graph_.ops()) {
+      for (Value* r : op->results) r->id = next++;
+    }
+    buffers_.assign(static_cast<size_t>(next), -1);
+  }
+
+  int BufferOf(const Value* v) const { return buffers_[static_cast<size_t>(v->id)]; }
+
+  int NewBuffer(const TensorType& type, Space space = Space::kArena, std::string name = {}) {
+    Buffer b;
+    b.type = type;
+    b.local_shape = LocalShape(type, mesh_);
+    b.bytes = NumElements(b.local_shape) * DTypeSize(type.dtype);
+    b.space = space;
+    b.name = std::move(name);
+    program_.buffers.push_back(std::move(b));
+    return static_cast<int>(program_.buffers.size()) - 1;
+  }
+
+  int NewBuffer(const Value* v) { return buffers_[static_cast<size_t>(v->id)] = NewBuffer(v->type); }
+
+  int Root(int buffer) const {
+    while (program_.buffers[buffer].alias_of >= 0) buffer = program_.buffers[buffer].alias_of;
+    return buffer;
+  }
+
+  // A view of the same bytes under another type.
+  void Alias(const Value* v, int of) {
+    int b = NewBuffer(v);
+    program_.buffers[b].alias_of = Root(of);
+    program_.buffers[b].space = program_.buffers[of].space;
+    program_.buffers[b].name = program_.buffers[of].name;
+  }
+
+  void EmitInput(const Value& input) {
+    int b = buffers_[static_cast<size_t>(input.id)] =
+        NewBuffer(input.type, Space::kInput, input.name);
+    program_.inputs.push_back({input.name, b});
+  }
+
+  void EmitConstant(const Op& op) {
+    const HostTensor& value = op.attrs.Tensor("value");
+    std::string_view bytes(reinterpret_cast<const char*>(value.raw()),
+                           static_cast<size_t>(value.bytes()));
+    auto [at, fresh] = constants_.try_emplace(
+        std::string(bytes), static_cast<int64_t>(program_.constants.size()));
+    if (fresh) {
+      auto padded = (program_.constants.size() + bytes.size() + kAlignment - 1) / kAlignment * kAlignment;
+      program_.constants.resize(padded);
+      if (!bytes.empty()) {
+        std::memcpy(program_.constants.data() + at->second, bytes.data(), bytes.size());
+      }
+    }
+    int b = NewBuffer(op.result());
+    program_.buffers[b].space = Space::kConstant;
+    program_.buffers[b].offset = at->second;
+  }
+
+  // --- instructions
+
+  Instruction& Emit(const Op& op, std::string name, std::vector<int> operands,
+                    std::vector<int> results, Attributes attrs) {
+    Instruction i;
+    i.op = std::move(name);
+    i.attrs = std::move(attrs);
+    i.operands = std::move(operands);
+    i.results = std::move(results);
+    i.phase = op.phase;
+    i.site = op.site;
+    program_.instructions.push_back(std::move(i));
+    return program_.instructions.back();
+  }
+
+  std::vector<int> Operands(const Op& op) const {
+    std::vector<int> ids;
+    for (const Value* v : op.operands) ids.push_back(BufferOf(v));
+    return ids;
+  }
+
+  void EmitOp(const Op& op) {
+    if (op.def->is_state) {
+      std::string name = op.attrs.String("name");
+      int b = buffers_[static_cast<size_t>(op.result()->id)] =
+          NewBuffer(op.out(), Space::kState, name);
+      program_.states.push_back({name, b});
+      states_[name] = b;
+    } else if (op.name() == "constant") {
+      EmitConstant(op);
+    } else if (op.name() == "update") {
+      // After everything that may still read the old value.
+      late_updates_.push_back({&op, BufferOf(op.operands[0])});
+    } else if (op.def->communicates) {
+      EmitCollective(op);
+    } else if (op.name() == "reshape" && LocalBytes(op.in(0), mesh_) == LocalBytes(op.out(), mesh_)) {
+      Alias(op.result(), BufferOf(op.operands[0]));
+    } else {
+      std::vector<int> operands = Operands(op), results;
+      for (const Value* r : op.results) results.push_back(NewBuffer(r));
+      Attributes attrs = op.attrs;
+      attrs.Erase("why");
+      attrs.Erase("for");
+      Emit(op, std::string(op.name()), std::move(operands), std::move(results), std::move(attrs));
+    }
+  }
+
+  // --- collectives
+
+  std::vector<int> AxesOf(const Op& op) const {
+    std::vector<int> axes;
+    for (const std::string& name : op.attrs.StringList("axes")) axes.push_back(*mesh_.FindAxis(name));
+    return axes;
+  }
+
+  void EmitRaw(const Op& op, CollectiveKind kind, std::vector<int> operands,
+               std::vector<int> results, int64_t elements) {
+    Collective c;
+    c.id = static_cast<int>(program_.collectives.size());
+    c.kind = kind;
+    c.max = op.attrs.String("reduce", "sum") == "max";
+    c.axes = AxesOf(op);
+    c.dtype = op.in(0).dtype;
+    c.elements = elements;
+    c.op = op.attrs.String("for", "");
+    if (op.attrs.Has("why")) c.why = op.attrs.StringList("why");
+    Instruction& i = Emit(op, std::string(CollectiveKindName(kind)), std::move(operands), std::move(results), {});
+    i.collective = c.id;
+    program_.collectives.push_back(std::move(c));
+  }
+
+  int64_t Elements(int buffer) const { return NumElements(program_.buffers[buffer].local_shape); }
+
+  void EmitCollective(const Op& op) {
+    if (op.name() == "all_reduce") {
+      std::vector<int> operands = Operands(op), results;
+      int64_t elements = 0;
+      for (const Value* r : op.results) elements += Elements(NewBuffer(r));
+      for (const Value* r : op.results) results.push_back(BufferOf(r));
+      EmitRaw(op, CollectiveKind::kAllReduce, operands, results, elements);
+    } else if (op.name() == "all_gather") {
+      int in = BufferOf(op.operands[0]);
+      int dim = static_cast<int>(op.attrs.Int("dim"));
+      bool direct = Contiguous(op.in(0), op.out(), dim);
+      int raw = direct ? NewBuffer(op.result()) : Staging(op, op.in(0));
+      EmitRaw(op, CollectiveKind::kAllGather, {in}, {raw}, Elements(raw));
+      if (!direct) Unpack(op, raw, op.in(0), dim);
+    } else if (op.name() == "reduce_scatter") {
+      int dim = static_cast<int>(op.attrs.Int("dim"));
+      bool direct = Contiguous(op.out(), op.in(0), dim);
+      int raw = direct ? BufferOf(op.operands[0]) : Pack(op, op.out(), dim);
+      EmitRaw(op, CollectiveKind::kReduceScatter, {raw}, {NewBuffer(op.result())}, Elements(raw));
+    } else if (op.name() == "all_to_all") {
+      EmitAllToAll(op);
+    } else {
+      throw InternalError(StrCat("emit: '", op.name(), "' is not lowered"));
+    }
+  }
+
+  // Piece j of the operand: cut along split_dim as in the result, still cut along concat_dim.
+  void EmitAllToAll(const Op& op) {
+    int split = static_cast<int>(op.attrs.Int("split_dim"));
+    int concat = static_cast<int>(op.attrs.Int("concat_dim"));
+    TensorType piece = op.in(0);
+    piece.sharding.dims[static_cast<size_t>(split)] = op.out().sharding.dims[static_cast<size_t>(split)];
+    // Not a sharding that a tensor could have (an axis on two dims): only its sizes are used.
+    bool direct_in = Contiguous(piece, op.in(0), split), direct_out = Contiguous(piece, op.out(), concat);
+    int in = direct_in ? BufferOf(op.operands[0]) : Pack(op, piece, split);
+    int raw = direct_out ? NewBuffer(op.result()) : Staging(op, piece);
+    EmitRaw(op, CollectiveKind::kAllToAll, {in}, {raw}, Elements(in));
+    if (!direct_out) Unpack(op, raw, piece, concat);
+  }
+
+  // Whether the pieces (dim cut further than in `whole`) lie one after the other in `whole`.
+  bool Contiguous(const TensorType& piece, const TensorType& whole, int dim) const {
+    Shape local = LocalShape(whole, mesh_);
+    for (int d = 0; d < dim; ++d) {
+      if (local[static_cast<size_t>(d)] != 1) return false;
+    }
+    auto at = static_cast<size_t>(dim);
+    const DimSharding &p = piece.sharding.dims[at], &w = whole.sharding.dims[at];
+    return p.segments.empty() && w.segments.empty() &&
+           !HasPadding(piece.shape[at], p, mesh_) && !HasPadding(whole.shape[at], w, mesh_);
+  }
+
+  int Staging(const Op& op, const TensorType& piece) {
+    Shape shape = LocalShape(piece, mesh_);
+    shape.insert(shape.begin(), mesh_.GroupSize(AxesOf(op)));
+    return NewBuffer(TensorType(piece.dtype, shape));
+  }
+
+  Attributes PieceAttributes(const Op& op, const TensorType& piece, int dim) const {
+    const DimSharding& cut = piece.sharding.dims[static_cast<size_t>(dim)];
+    Strings names;
+    for (int a : cut.axes) names.push_back(mesh_.axes()[static_cast<size_t>(a)].name);
+    Attributes attrs{{"axes", op.attrs.StringList("axes")},
+                     {"dim", int64_t{dim}},
+                     {"cut_axes", names},
+                     {"granule", cut.granule}};
+    if (!cut.segments.empty()) attrs.Set("segments", cut.segments);
+    return attrs;
+  }
+
+  int Pack(const Op& op, const TensorType& piece, int dim) {
+    int staging = Staging(op, piece);
+    Emit(op, "pack", {BufferOf(op.operands[0])}, {staging}, PieceAttributes(op, piece, dim));
+    return staging;
+  }
+
+  void Unpack(const Op& op, int staging, const TensorType& piece, int dim) {
+    Emit(op, "unpack", {staging}, {NewBuffer(op.result())}, PieceAttributes(op, piece, dim));
+  }
+
+  // --- updates
+
+  void EmitUpdate(const Op& update, int value) {
+    int state = states_.at(update.attrs.String("name"));
+    updated_.push_back(state);
+    // Outputs show values before the update.
+    Emit(update, "copy", {value}, {state}, {});
+  }
+
+  // An update whose value has no other reader, and whose state nobody reads after the value is made, is made in the
+  // state itself: its copy goes away.
+  void PlaceResultsInStates() {
+    KeepOutputsOfUpdatedStates();
+    std::vector<int> last_read(program_.buffers.size(), -1), readers(program_.buffers.size(), 0);
+    std::vector<int> writer(program_.buffers.size(), -1);
+    auto& list = program_.instructions;
+    for (size_t i = 0; i < list.size(); ++i) {
+      for (int b : list[i].operands) {
+        last_read[Root(b)] = static_cast<int>(i);
+        ++readers[Root(b)];
+      }
+      for (int b : list[i].results) writer[Root(b)] = static_cast<int>(i);
+    }
+    for (const NamedBuffer& o : program_.outputs) readers[Root(o.buffer)] += 2;
+    std::vector<bool> gone(list.size());
+    for (size_t i = list.size() - late_updates_.size(); i < list.size(); ++i) {
+      int value = list[i].operands[0], state = list[i].results[0];
+      Buffer& v = program_.buffers[value];
+      if (v.alias_of >= 0 || v.space != Space::kArena || readers[value] != 1) continue;
+      const Instruction& maker = list[static_cast<size_t>(writer[value])];
+      if (last_read[state] > writer[value] || !MayWriteState(maker, state)) continue;
+      v.space = Space::kState;
+      v.name = program_.buffers[state].name;
+      gone[i] = true;
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (!gone[i]) {
+        if (kept != i) list[kept] = std::move(list[i]);
+        ++kept;
+      }
+    }
+    list.resize(kept);
+  }
+
+  // Whether the op may write to a state that it reads itself, or does not read it.
+  bool MayWriteState(const Instruction& maker, int state) const {
+    const OpDef* def = FindOpDef(maker.op);
+    if (!def || maker.collective >= 0) return false;
+    bool reads = std::any_of(maker.operands.begin(), maker.operands.end(),
+                             [&](int b) { return Root(b) == state; });
+    return !reads || def->elementwise;
+  }
+
+  void KeepOutputsOfUpdatedStates() {
+    for (NamedBuffer& o : program_.outputs) {
+      int root = Root(o.buffer);
+      if (std::find(updated_.begin(), updated_.end(), root) == updated_.end()) continue;
+      int kept = NewBuffer(program_.buffers[o.buffer].type);
+      Instruction copy;
+      copy.op = "copy";
+      copy.operands = {o.buffer};
+      copy.results = {kept};
+      copy.phase = Phase::kOptimizer;
+      program_.instructions.insert(program_.instructions.begin(), std::move(copy));
+      o.buffer = kept;
+    }
+  }
+
+  // --- memory
+
+  // Slots: roots that share memory because a result is made in the place of an operand that ends there.
+  void PlaceInPlace() {
+    slot_.resize(program_.buffers.size());
+    std::iota(slot_.begin(), slot_.end(), 0);
+    last_.assign(program_.buffers.size(), -1);
+    first_.assign(program_.buffers.size(), -1);
+    auto& list = program_.instructions;
+    for (size_t i = 0; i < list.size(); ++i) {
+      for (int b : list[i].operands) last_[Root(b)] = static_cast<int>(i);
+      for (int b : list[i].results) {
+        first_[Root(b)] = static_cast<int>(i);
+        last_[Root(b)] = std::max(last_[Root(b)], static_cast<int>(i));
+      }
+    }
+    for (const NamedBuffer& o : program_.outputs) last_[Root(o.buffer)] = static_cast<int>(list.size());
+    for (size_t i = 0; i < list.size(); ++i) TryInPlace(static_cast<int>(i));
+  }
+
+  void TryInPlace(int at) {
+    const Instruction& i = program_.instructions[static_cast<size_t>(at)];
+    const OpDef* def = FindOpDef(i.op);
+    bool all = i.op == "all_reduce";
+    if (!all && (!def || !(def->elementwise || i.op == "zero_padding"))) return;
+    for (size_t r = 0; r < i.results.size(); ++r) {
+      int result = i.results[r];
+      if (program_.buffers[result].space != Space::kArena) continue;
+      for (size_t o = 0; o < i.operands.size(); ++o) {
+        if (all && o != r) continue;
+        if (MayReplace(i, at, i.operands[o], result)) {
+          int root = Root(i.operands[o]);
+          slot_[result] = slot_[root];
+          break;
+        }
+      }
+    }
+  }
+
+  bool MayReplace(const Instruction& i, int at, int operand, int result) const {
+    int root = Root(operand);
+    const Buffer &from = program_.buffers[operand], &to = program_.buffers[result];
+    if (program_.buffers[root].space != Space::kArena || last_[root] != at) return false;
+    if (from.local_shape != to.local_shape || from.bytes != to.bytes ||
+        program_.buffers[root].bytes != to.bytes) {
+      return false;
+    }
+    // Another view of the same memory with another shape is read at other indices.
+    for (int b : i.operands) {
+      if (b != operand && slot_[Root(b)] == slot_[root] &&
+          (i.op == "all_reduce" || program_.buffers[b].local_shape != from.local_shape)) {
+        return false;
+      }
+    }
+    return std::none_of(i.results.begin(), i.results.end(), [&](int b) {
+      return b != result && slot_[b] == slot_[root];
+    });
+  }
+
+  void PlaceArena() {
+    std::map<int, size_t> request_of;
+    std::vector<MemoryRequest> requests;
+    for (size_t b = 0; b < program_.buffers.size(); ++b) {
+      const Buffer& buffer = program_.buffers[b];
+      if (buffer.space != Space::kArena || buffer.alias_of >= 0) continue;
+      auto [it, fresh] = request_of.try_emplace(slot_[b], requests.size());
+      if (fresh) requests.push_back({buffer.bytes, first_[b], last_[b]});
+      MemoryRequest& r = requests[it->second];
+      r.first = std::min(r.first, first_[b]);
+      r.last = std::max(r.last, last_[b]);
+    }
+    program_.arena_bytes = PlanMemory(requests);
+    for (size_t b = 0; b < program_.buffers.size(); ++b) {
+      Buffer& buffer = program_.buffers[b];
+      if (buffer.alias_of >= 0) {
+        buffer.offset = program_.buffers[buffer.alias_of].offset;
+      } else if (buffer.space == Space::kArena) {
+        buffer.offset = requests[request_of.at(slot_[b])].offset;
+      }
+    }
+    // An alias may come before its root has its offset.
+    for (Buffer& buffer : program_.buffers) {
+      if (buffer.alias_of >= 0) {
+        buffer.offset = program_.buffers[buffer.alias_of].offset;
+        buffer.space = program_.buffers[buffer.alias_of].space;
+        buffer.name = program_.buffers[buffer.alias_of].name;
+      }
+    }
+  }
+
+  const Graph& graph_;
+  const Mesh& mesh_;
+  Program program_;
+  std::vector<int> buffers_;  // by value
+  std::unordered_map<std::string, int64_t> constants_;
+  std::unordered_map<std::string, int> states_;
+  std::vector<std::pair<const Op*, int>> late_updates_;
+  std::vector<int> updated_;
+  std::vector<int> slot_, first_, last_;  // by buffer
+};
+
+}  // namespace
+
+Program EmitProgram(const Graph& graph) { return Emitter(graph).Run(); }
+
+}  // namespace shardc

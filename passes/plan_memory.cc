@@ -1,0 +1,147 @@
+#include "passes/plan_memory.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "ir/diagnostic.h"
+
+namespace shardc {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+int64_t Align(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
+
+// The free stretches of an arena that grows at its end.
+class FreeList {
+ public:
+  // Best fit: the smallest hole that is large enough; first fit: the lowest. At the end when there is none.
+  int64_t Take(int64_t bytes, bool best_fit) {
+    auto hole = holes_.end();
+    if (best_fit) {
+      if (auto it = by_size_.lower_bound({bytes, 0}); it != by_size_.end()) hole = holes_.find(it->second);
+    } else {
+      hole = std::find_if(holes_.begin(), holes_.end(), [&](auto& h) { return h.second >= bytes; });
+    }
+    if (hole != holes_.end()) {
+      auto [offset, size] = *hole;
+      Remove(hole);
+      if (size > bytes) Insert(offset + bytes, size - bytes);
+      return offset;
+    }
+    // The last hole, when it touches the end, is extended.
+    int64_t offset = end_;
+    if (!holes_.empty()) {
+      auto last = std::prev(holes_.end());
+      if (last->first + last->second == end_) {
+        offset = last->first;
+        Remove(last);
+      }
+    }
+    end_ = offset + bytes;
+    return offset;
+  }
+
+  void Give(int64_t offset, int64_t bytes) {
+    auto next = holes_.lower_bound(offset);
+    if (next != holes_.end() && offset + bytes == next->first) {
+      bytes += next->second;
+      next = Remove(next);
+    }
+    if (next != holes_.begin()) {
+      auto before = std::prev(next);
+      if (before->first + before->second == offset) {
+        offset = before->first;
+        bytes += before->second;
+        Remove(before);
+      }
+    }
+    Insert(offset, bytes);
+  }
+
+  int64_t end() const { return end_; }
+
+ private:
+  using Holes = std::map<int64_t, int64_t>;
+  void Insert(int64_t offset, int64_t bytes) {
+    holes_[offset] = bytes;
+    by_size_.insert({bytes, offset});
+  }
+  Holes::iterator Remove(Holes::iterator hole) {
+    by_size_.erase({hole->second, hole->first});
+    return holes_.erase(hole);
+  }
+
+  Holes holes_;
+  std::set<std::pair<int64_t, int64_t>> by_size_;
+  int64_t end_ = 0;
+};
+
+// Requests in the order they begin; at one instruction the largest first.
+std::vector<int> ByStart(const std::vector<MemoryRequest>& requests) {
+  std::vector<int> order(requests.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    const MemoryRequest &x = requests[a], &y = requests[b];
+    return x.first != y.first ? x.first < y.first : x.bytes > y.bytes;
+  });
+  return order;
+}
+
+struct Policy {
+  bool best_fit;
+  bool lasting_first;  // what lives to the end gets a region of its own at the bottom
+};
+
+int64_t Place(std::vector<MemoryRequest>& requests, const std::vector<int>& order, Policy policy) {
+  int end_of_time = 0;
+  for (const MemoryRequest& r : requests) end_of_time = std::max(end_of_time, r.last);
+  int64_t base = 0;
+  FreeList free;
+  std::set<std::pair<int, int>> live;  // (last, request)
+  for (int i : order) {
+    MemoryRequest& r = requests[i];
+    int64_t bytes = Align(std::max<int64_t>(r.bytes, 1));
+    if (policy.lasting_first && r.last == end_of_time) {
+      r.offset = base;
+      base += bytes;
+      continue;
+    }
+    while (!live.empty() && live.begin()->first < r.first) {
+      const MemoryRequest& gone = requests[live.begin()->second];
+      free.Give(gone.offset, Align(std::max<int64_t>(gone.bytes, 1)));
+      live.erase(live.begin());
+    }
+    r.offset = free.Take(bytes, policy.best_fit);
+    live.insert({r.last, i});
+  }
+  if (base > 0) {
+    for (MemoryRequest& r : requests) {
+      if (r.last != end_of_time) r.offset += base;
+    }
+  }
+  return base + free.end();
+}
+
+}  // namespace
+
+int64_t PlanMemory(std::vector<MemoryRequest>& requests) {
+  std::vector<int> order = ByStart(requests);
+  std::vector<MemoryRequest> best;
+  int64_t best_bytes = -1;
+  for (Policy policy : {Policy{true, false}, Policy{false, false}, Policy{true, true}, Policy{false, true}}) {
+    // First fit walks the holes: only where that stays cheap.
+    if (!policy.best_fit && requests.size() > 4000) continue;
+    std::vector<MemoryRequest> tried = requests;
+    int64_t bytes = Place(tried, order, policy);
+    if (best_bytes < 0 || bytes < best_bytes) {
+      best = std::move(tried);
+      best_bytes = bytes;
+    }
+  }
+  requests = std::move(best);
+  return std::max<int64_t>(best_bytes, 0);
+}
+
+}  // namespace shardc

@@ -1,0 +1,223 @@
+#include "tests/exec/models.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "frontend/import.h"
+#include "frontend/recover.h"
+#include "ir/npy.h"
+#include "ir/safetensors.h"
+
+namespace shardc::testing {
+namespace {
+
+using nlohmann::json;
+
+json ReadJson(const std::string& path) {
+  std::ifstream in(path);
+  SHARDC_CHECK(in.good(), path);
+  return json::parse(in);
+}
+
+std::string Models() { return std::string(SHARDC_SOURCE_DIR) + "/tests/data/models"; }
+
+HostTensor ToFloat64(const HostTensor& t) {
+  HostTensor wide(DType::kF64, t.shape());
+  for (int64_t i = 0; i < t.num_elements(); ++i) wide.SetDouble(i, t.AsDouble(i));
+  return wide;
+}
+
+HostTensor Transposed(const HostTensor& t) {
+  int64_t rows = t.shape()[0], columns = t.shape()[1];
+  HostTensor out(t.dtype(), {columns, rows});
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) out.SetDouble(j * rows + i, t.AsDouble(i * columns + j));
+  }
+  return out;
+}
+
+HostTensor Rows(const HostTensor& t, int64_t count) {
+  Shape shape = t.shape();
+  shape[0] = count;
+  HostTensor out(t.dtype(), shape);
+  for (int64_t i = 0; i < out.num_elements(); ++i) out.SetDouble(i, t.AsDouble(i));
+  return out;
+}
+
+void AddTo(HostTensor& sum, const HostTensor& t) {
+  SHARDC_CHECK(sum.num_elements() == t.num_elements());
+  for (int64_t i = 0; i < sum.num_elements(); ++i) sum.SetDouble(i, sum.AsDouble(i) + t.AsDouble(i));
+}
+
+// What the golden says about the gradient of a tensor of the file.
+class ExpectedGradients {
+ public:
+  ExpectedGradients(const Export& e, const std::string& batch)
+      : golden_(e.folder() + "/golden_" + batch + ".safetensors"),
+        names_(ReadJson(e.folder() + "/names_" + e.name + ".json")) {
+    for (const auto& [name, entry] : golden_.entries()) {
+      if (name.starts_with("grad.")) largest_ = std::max(largest_, Largest(golden_.Read(name)));
+    }
+  }
+
+  static double Largest(const HostTensor& t) {
+    double largest = 0;
+    for (int64_t i = 0; i < t.num_elements(); ++i) largest = std::max(largest, std::abs(t.AsDouble(i)));
+    return largest;
+  }
+
+  const SafetensorsFile& golden() const { return golden_; }
+  const json& names() const { return names_; }
+  double floor() const { return 1e-2 * largest_; }
+
+  HostTensor Of(const std::string& tensor) const {
+    const json& entry = names_.at(tensor);
+    HostTensor sum = Read(entry.at("torch"));
+    if (entry.contains("merged")) {
+      for (const auto& other : entry.at("merged")) AddTo(sum, Read(other));
+    }
+    if (entry.contains("rows")) {
+      const json& rows = entry.at("rows");
+      sum = Rows(sum, rows.is_array() ? rows.back().get<int64_t>() - rows.front().get<int64_t>()
+                                      : rows.get<int64_t>());
+    }
+    if (entry.value("transposed", false)) sum = Transposed(sum);
+    if (entry.contains("shape")) sum = sum.Reshaped(entry.at("shape").get<Shape>());
+    return sum;
+  }
+
+ private:
+  HostTensor Read(const std::string& torch) const {
+    return ToFloat64(golden_.Read("grad." + torch));
+  }
+  SafetensorsFile golden_;
+  json names_;
+  double largest_ = 0;
+};
+
+}  // namespace
+
+std::string Export::folder() const { return Models() + "/" + model; }
+
+std::vector<Export> AllExports() {
+  std::vector<Export> all;
+  for (const char* model : {"mlp", "nanogpt", "gqa_swiglu", "hf_gpt2", "hf_gpt2_fresh"}) {
+    std::string folder = Models() + "/" + model;
+    json config = ReadJson(folder + "/config.json");
+    for (const auto& [file, about] : ReadJson(folder + "/exports.json").items()) {
+      Export e;
+      e.model = model;
+      e.name = std::filesystem::path(file).stem();
+      e.dynamic = about.at("dynamic");
+      e.float64 = about.at("float64");
+      e.loss = config.at("loss") == "dot" ? "dot" : "lm";
+      for (const auto& p : about.at("parameters_not_in_file")) e.missing.push_back(p);
+      bool masked = about.at("inputs").contains("attention_mask");
+      bool first = true;
+      for (const auto& [batch, inputs] : config.at("batches").items()) {
+        bool fits = inputs.contains("attention_mask") == masked;
+        if (fits && (e.dynamic || first)) e.batches.push_back(batch);
+        first = false;
+      }
+      all.push_back(std::move(e));
+    }
+  }
+  return all;
+}
+
+Tensors InputsFor(const Export& e, const std::string& batch) {
+  Tensors inputs;
+  auto load = [&](const char* file, const char* input) {
+    std::string path = e.folder() + "/" + file + "_" + batch + ".npy";
+    if (std::filesystem::exists(path)) inputs[input] = ReadNpy(path);
+  };
+  load("x", "x");
+  load("c", "cotangent");
+  load("input_ids", "input_ids");
+  load("attention_mask", "attention_mask");
+  load("labels", "labels");
+  if (inputs.contains("input_ids") && !inputs.contains("labels")) {
+    inputs["labels"] = inputs["input_ids"];
+  }
+  if (e.float64) {
+    for (auto& [name, t] : inputs) {
+      if (t.dtype() == DType::kF32) t = ToFloat64(t);
+    }
+  }
+  return inputs;
+}
+
+Graph ImportFor(const Export& e, const std::string& batch) {
+  ImportOptions options;
+  if (e.dynamic) {
+    Tensors inputs = InputsFor(e, batch);
+    for (const char* name : {"x", "input_ids", "attention_mask"}) {
+      if (inputs.contains(name)) options.shapes[name] = inputs.at(name).shape();
+    }
+  }
+  Graph graph = ImportOnnx(e.path(), options);
+  RecoverPatterns(graph);
+  return graph;
+}
+
+std::string CompareWithGolden(const Export& e, const std::string& batch, const RunResult& result,
+                              double tolerance, double* worst) {
+  ExpectedGradients expected(e, batch);
+  std::string problems;
+  auto check = [&](const std::string& name, const HostTensor& got, const HostTensor& want,
+                   double floor) {
+    double d = got.num_elements() == want.num_elements()
+                   ? WorstDifference(got.Reshaped(want.shape()), want, floor)
+                   : INFINITY;
+    if (worst) *worst = std::max(*worst, d);
+    if (!(d <= tolerance)) problems += StrCat(name, " differs by ", d, "\n");
+  };
+  for (const char* name : {"logits", "y", "loss"}) {
+    if (!expected.golden().Has(name)) continue;
+    if (!result.outputs.contains(name)) {
+      problems += StrCat("no output ", name, "\n");
+    } else {
+      check(name, result.outputs.at(name), expected.golden().Read(name), 1e-30);
+    }
+  }
+  // Parameters that were un-merged: their gradients sum to that of the tensor they were.
+  std::set<std::string> seen;
+  for (const auto& [tensor, about] : expected.names().items()) {
+    std::vector<std::string> mine;
+    std::set<std::string> merged;
+    if (about.contains("merged")) merged = about.at("merged").get<std::set<std::string>>();
+    for (const auto& [name, value] : result.outputs) {
+      if (!name.starts_with("grad.")) continue;
+      std::string param = name.substr(5);
+      if (param == tensor || param.starts_with(tensor + "@") ||
+          (merged.contains(param) && !expected.names().contains(param))) {
+        mine.push_back(name);
+      }
+    }
+    if (mine.empty()) {
+      // One of two copies of a tied parameter: the other holds the sum.
+      if (!about.contains("copy_of")) {
+        bool copied = false;
+        for (const auto& [other, entry] : expected.names().items()) {
+          copied = copied || (entry.contains("copy_of") && entry.at("copy_of") == tensor);
+        }
+        if (!copied) problems += StrCat("no gradient of ", tensor, "\n");
+      }
+      continue;
+    }
+    HostTensor sum = ToFloat64(result.outputs.at(mine[0]));
+    for (size_t i = 1; i < mine.size(); ++i) AddTo(sum, result.outputs.at(mine[i]));
+    for (const std::string& name : mine) seen.insert(name);
+    check("grad." + tensor, sum, expected.Of(tensor), expected.floor());
+  }
+  for (const auto& [name, value] : result.outputs) {
+    if (name.starts_with("grad.") && !seen.contains(name)) problems += name + " is of no parameter\n";
+  }
+  return problems;
+}
+
+}  // namespace shardc::testing
