@@ -71,9 +71,8 @@ void GlobalToLocal(const std::byte* global, const TensorType& type, const Mesh& 
                    std::byte* local) {
   Shape local_shape = LocalShape(type, mesh);
   int64_t element = DTypeSize(type.dtype);
-  if (HasPadding(type, mesh)) {
-    std::memset(local, 0, static_cast<size_t>(NumElements(local_shape) * element));
-  }
+  int64_t bytes = NumElements(local_shape) * element;
+  if (bytes > 0 && HasPadding(type, mesh)) std::memset(local, 0, static_cast<size_t>(bytes));
   for (const ShardBox& b : ShardBoxes(type, mesh, rank)) {
     CopyBox(global, type.shape, b.global, local, local_shape, b.local, b.size, element);
   }

@@ -1,8 +1,40 @@
 #include "tools/check_golden.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
+
+#include "ir/diagnostic.h"
+#include "ir/safetensors.h"
 
 namespace shardc {
+namespace {
+
+std::string Position(int64_t element, const Shape& shape) {
+  Shape at(shape.size());
+  for (size_t d = shape.size(); d-- > 0; element /= shape[d]) at[d] = element % shape[d];
+  return shape.empty() ? "" : ShapeToString(at);
+}
+
+std::string Number(double v) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.9g", v);
+  return text;
+}
+
+void NoteMissing(const std::vector<std::string>& missing, const std::string& path) {
+  constexpr size_t kShown = 8;
+  if (missing.empty()) return;
+  std::string list;
+  for (size_t i = 0; i < std::min(missing.size(), kShown); ++i) {
+    list += (i ? ", " : "") + missing[i];
+  }
+  if (missing.size() > kShown) list += StrCat(" and ", missing.size() - kShown, " more");
+  std::fprintf(stderr, "note: not checked, the plan has no such output: %s (in %s)\n", list.c_str(),
+               path.c_str());
+}
+
+}  // namespace
 
 Mismatch Compare(const std::string& name, const HostTensor& got, const HostTensor& expected,
                  double rtol, double atol) {
@@ -14,6 +46,49 @@ Mismatch Compare(const std::string& name, const HostTensor& got, const HostTenso
     if (excess > worst.error || i == 0) worst = {name, excess, i, g, e};
   }
   return worst;
+}
+
+void CheckGolden(const std::vector<std::string>& results,
+                 const std::function<HostTensor(const std::string&)>& get, const std::string& path,
+                 double rtol, double atol) {
+  SafetensorsFile golden(path);
+  std::vector<std::string> common, missing;
+  for (const auto& [name, entry] : golden.entries()) {
+    bool has = std::find(results.begin(), results.end(), name) != results.end();
+    (has ? common : missing).push_back(name);
+  }
+  NoteMissing(missing, path);
+  if (common.empty()) {
+    throw Diagnostic("E4009", ExitCode::kUsage, "--check " + path,
+                     "no tensor of the file is an output of the plan",
+                     "see --save for their names");
+  }
+  Mismatch worst{"", -INFINITY, 0, 0, 0};
+  Shape worst_shape;
+  size_t failing = 0;
+  for (const std::string& name : common) {
+    HostTensor got = get(name), expected = golden.Read(name);
+    if (got.shape() != expected.shape()) {
+      throw Diagnostic("E4004", ExitCode::kMismatch, "--check " + path,
+                       StrCat("'", name, "' has shape ", ShapeToString(got.shape()), ", expected ",
+                              ShapeToString(expected.shape())));
+    }
+    Mismatch m = Compare(name, got, expected, rtol, atol);
+    failing += m.error > 0;
+    if (worst.name.empty() || m.error > worst.error) {
+      worst = m;
+      worst_shape = expected.shape();
+    }
+  }
+  if (failing > 0) {
+    throw Diagnostic("E4004", ExitCode::kMismatch, "--check " + path,
+                     StrCat(failing, " of ", common.size(), " tensors differ; the worst is '",
+                            worst.name, "'", Position(worst.at, worst_shape), ": got ",
+                            Number(worst.got), ", expected ", Number(worst.expected)),
+                     StrCat("allowed were ", Number(atol), " + ", Number(rtol), " * |expected|"));
+  }
+  std::fprintf(stderr, "check: %zu tensors agree with %s (rtol %g, atol %g)\n", common.size(),
+               path.c_str(), rtol, atol);
 }
 
 }  // namespace shardc

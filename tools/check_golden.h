@@ -11,13 +11,23 @@ namespace shardc {
 
 struct Mismatch {
   std::string name;
-  double error = 0;  // |got - expected| - (atol + rtol * |expected|) at its worst, > 0 when it fails
-  int64_t at = 0;    // element
+  double error =
+      0;           // |got - expected| - (atol + rtol * |expected|) at its worst, > 0 when it fails
+  int64_t at = 0;  // element
   double got = 0, expected = 0;
 };
 
-// Element by element as numpy.allclose: |got - expected| <= atol + rtol * |expected|. A NaN never agrees.
+// Element by element as numpy.allclose: |got - expected| <= atol + rtol * |expected|. A NaN never
+// agrees.
 Mismatch Compare(const std::string& name, const HostTensor& got, const HostTensor& expected,
+                 double rtol, double atol);
+
+// Compares every tensor that both the results and the safetensors file at `path` have, whatever
+// their dtypes. `get` gives a result by name. Says on stderr what was compared and which tensors of
+// the file are not among the results. Throws Diagnostic E4004 (exit 7) naming the worst tensor and
+// element when one differs, or has another shape; E4009 when there is nothing to compare.
+void CheckGolden(const std::vector<std::string>& results,
+                 const std::function<HostTensor(const std::string&)>& get, const std::string& path,
                  double rtol, double atol);
 
 }  // namespace shardc

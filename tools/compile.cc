@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -40,6 +41,26 @@ class Timer {
   bool on_;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
+
+bool Uses(const Sharding& sharding, int axis) {
+  return std::any_of(sharding.dims.begin(), sharding.dims.end(),
+                     [&](const DimSharding& d) { return d.axes.contains(axis); });
+}
+
+// Most likely a misspelt axis: all its ranks would do the same work.
+void WarnOfIdleAxes(const Program& program) {
+  for (int a = 0; a < program.mesh.num_axes(); ++a) {
+    if (program.mesh.axis_size(a) == 1) continue;
+    bool used = std::any_of(program.buffers.begin(), program.buffers.end(),
+                            [&](const Buffer& b) { return Uses(b.type.sharding, a); });
+    if (used) continue;
+    std::fprintf(stderr,
+                 "warning: nothing is cut over mesh axis '%s': its %lld ranks all do the same; "
+                 "check its name in --mesh and in the spec\n",
+                 program.mesh.axes()[a].name.c_str(),
+                 static_cast<long long>(program.mesh.axis_size(a)));
+  }
+}
 
 void Summarise(const Graph& graph, const Program& program, const CompileOptions& o) {
   for (const std::string& note : graph.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
@@ -87,6 +108,7 @@ void RunCompile(CompileOptions& o) {
   plan.write_weights = o.weights == "split";
   WritePlan(graph, program, plan, o.out);
   timer.Lap("write plan");
+  WarnOfIdleAxes(program);
   if (!o.quiet) Summarise(graph, program, o);
 }
 
@@ -96,14 +118,18 @@ void AddCompileVerb(CLI::App& app) {
   auto o = std::make_shared<CompileOptions>();
   CLI::App* verb =
       app.add_subcommand("compile", "compile a serial model into one program per rank");
-  verb->add_option("model", o->model,
-                   "an ONNX file, builtin:NAME (gpt2, gpt3-175b, gpt?layers=2,...), or a .shardc graph")
+  verb->add_option(
+          "model", o->model,
+          "an ONNX file, builtin:NAME (gpt2, gpt3-175b, gpt?layers=2,...), or a .shardc graph")
       ->required();
-  verb->add_option("--spec", o->spec, "a shipped spec (megatron, megatron_hf_gpt2, colotensor_tutorial, dp, serial) or a file");
+  verb->add_option(
+      "--spec", o->spec,
+      "a shipped spec (megatron, megatron_hf_gpt2, colotensor_tutorial, dp, serial) or a file");
   verb->add_option("--mesh", o->mesh, "mesh axes, major to minor: dp=1,tp=2");
   verb->add_option("--bind", o->binding.bind, "sizes of the model's symbols: batch=2,sequence=32")
       ->delimiter(',');
-  verb->add_option("--shape", o->binding.shapes, "shape of an input: input_ids=2x32")->delimiter(',');
+  verb->add_option("--shape", o->binding.shapes, "shape of an input: input_ids=2x32")
+      ->delimiter(',');
   verb->add_option("--loss", o->pipeline.loss, "lm, ce, masked_lm, dot, none or output:NAME");
   verb->add_option("--loss-output", o->pipeline.loss_output, "the output that the loss is of");
   verb->add_flag("--no-gradients", o->no_gradients, "forward and loss only");
@@ -115,10 +141,12 @@ void AddCompileVerb(CLI::App& app) {
   verb->add_option("--momentum", opt.momentum, "sgd's momentum");
   verb->add_option("--weight-decay", opt.weight_decay, "on parameters with two or more dims");
   verb->add_option("--clip-norm", opt.clip_norm, "clip gradients to this global norm");
-  verb->add_option("--weights", o->weights, "split: write each rank's weights; none: do not touch any")
+  verb->add_option("--weights", o->weights,
+                   "split: write each rank's weights; none: do not touch any")
       ->check(CLI::IsMember({"split", "none"}));
   verb->add_option("-o,--output", o->out, "folder of the plan")->required();
-  verb->add_option("--print-after", o->pipeline.print_after, "print the graph after these passes (all)")
+  verb->add_option("--print-after", o->pipeline.print_after,
+                   "print the graph after these passes (all)")
       ->delimiter(',');
   verb->add_flag("--verify-each", o->pipeline.verify_each, "verify the graph after every pass");
   verb->add_flag("--timing", o->pipeline.timing, "time of every pass on stderr");

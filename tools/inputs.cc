@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <cstdio>
 #include <random>
 
 #include "ir/diagnostic.h"
@@ -55,6 +55,23 @@ int64_t IndexLimit(const Program& program, const std::string& input) {
     }
   }
   return limit ? limit : 2;
+}
+
+void DefaultLabels(const Program& program, const std::vector<NamedTensor>& given,
+                   Session& session) {
+  const TensorType* labels = nullptr;
+  for (const NamedBuffer& i : program.inputs) {
+    if (i.name == "labels") labels = &program.buffers[i.buffer].type;
+  }
+  const NamedTensor* ids = nullptr;
+  for (const NamedTensor& t : given) {
+    if (t.name == "labels") return;
+    if (t.name == "input_ids") ids = &t;
+  }
+  if (!labels || !ids) return;
+  if (labels->dtype != ids->value.dtype() || labels->shape != ids->value.shape()) return;
+  std::fprintf(stderr, "note: labels = input_ids; pass --input labels=@file.npy for others\n");
+  session.SetInput("labels", ids->value);
 }
 
 void FillRandomInputs(const Program& program, uint64_t seed, Session& session) {

@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <new>
 
 #include "ir/diagnostic.h"
@@ -22,6 +23,10 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     int code = app.exit(e);
     return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+  }
+  std::cout.flush();
+  if (!std::cout || std::fflush(stdout) != 0) {
+    throw Diagnostic("E5003", ExitCode::kIo, "standard output", "cannot be written in full");
   }
   return 0;
 }

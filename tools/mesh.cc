@@ -1,8 +1,9 @@
+#include "ir/mesh.h"
+
 #include <cstdio>
 #include <memory>
 #include <string>
 
-#include "ir/mesh.h"
 #include "tools/verbs.h"
 
 namespace shardc {

@@ -16,7 +16,8 @@ int64_t ParseSize(std::string_view text, const std::string& flag) {
   int64_t n = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
   if (error != std::errc() || end != text.data() + text.size() || n < 1) {
-    throw Diagnostic("E6104", ExitCode::kUsage, flag, StrCat("'", text, "' is not a positive size"));
+    throw Diagnostic("E6104", ExitCode::kUsage, flag,
+                     StrCat("'", text, "' is not a positive size"));
   }
   return n;
 }

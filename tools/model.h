@@ -14,8 +14,8 @@ struct ModelOptions {
   std::vector<std::string> shapes;  // "input_ids=2x32"
 };
 
-// The forward graph with patterns recovered. Throws Diagnostic E6104 for bindings that do not parse, and whatever the
-// frontend throws.
+// The forward graph with patterns recovered. Throws Diagnostic E6104 for bindings that do not
+// parse, and whatever the frontend throws.
 Graph LoadModel(const std::string& model, const ModelOptions& options);
 
 }  // namespace shardc

@@ -18,9 +18,8 @@ struct OptOptions {
 
 void RunOpt(const OptOptions& o) {
   std::string name = o.file == "-" ? "<stdin>" : o.file;
-  std::string text = o.file == "-"
-                         ? std::string(std::istreambuf_iterator<char>(std::cin), {})
-                         : ReadFile(o.file);
+  std::string text =
+      o.file == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : ReadFile(o.file);
   Graph graph = ParseGraph(text, name);
   VerifyGraph(graph);
   if (!o.spec.empty()) ApplySpec(graph, LoadSpec(o.spec));

@@ -108,6 +108,7 @@ std::vector<ValidRow> ValidRows(const KernelCall& call, const TensorView& view, 
 }
 
 void CopyValid(const KernelCall& call, const TensorView& in, const TensorView& out) {
+  if (out.num_elements() == 0) return;
   int64_t bytes = DTypeSize(out.dtype);
   std::memset(out.data, 0, out.num_elements() * bytes);
   // Pairs of flat indices (operand, result), one dim at a time.

@@ -19,8 +19,8 @@ using Values = std::map<const Value*, HostTensor>;
 TensorView View(const HostTensor& tensor);
 
 // Evaluates every op in order whose results are not given. `given` must hold the graph's inputs,
-// params and states; ops without a reference and without results (update) are passed over. Throws
-// what the references throw.
+// params and states; ops without results (update) are passed over, and what moves data between
+// ranks has nowhere to move it. Throws what the references throw.
 Values Interpret(const Graph& graph, Values given);
 
 // Runs one op on whole operands.

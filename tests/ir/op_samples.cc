@@ -38,11 +38,16 @@ HostTensor RandomBools(Shape shape, uint64_t seed) {
   return Fill(DType::kBool, std::move(shape), [=](int64_t i) { return Uniform(seed, i) < 0.6; });
 }
 
+HostTensor ToI32(const HostTensor& ints) {
+  return Fill(DType::kI32, ints.shape(), [&](int64_t i) { return ints.AsDouble(i); });
+}
+
 const std::vector<OpSample>& OpSamples() {
   static const std::vector<OpSample> samples = [] {
     std::vector<OpSample> all;
     AddElementwiseSamples(all);
     AddShapeSamples(all);
+    AddReduceSamples(all);
     AddModelSamples(all);
     AddStepSamples(all);
     return all;

@@ -1,5 +1,5 @@
-// Sample instances of every op, in f64 and with sign-varying data: what the machine tests of rules and
-// gradients run on. A new op needs samples here, or completeness_test fails.
+// Sample instances of every op, in f64 and with sign-varying data: what the machine tests of rules
+// and gradients run on. A new op needs samples here, or completeness_test fails.
 #pragma once
 
 #include <string>
@@ -18,6 +18,7 @@ struct OpSample {
   Attributes attrs;
   // Results that may get a gradient; empty: all float ones.
   std::vector<int> differentiable_results = {};
+  std::vector<int> fixed_operands = {};  // float operands that may not depend on a parameter
 
   std::string Name() const { return op + (what.empty() ? "" : "/" + what); }
 };
@@ -35,11 +36,13 @@ SampleGraph BuildSample(const OpSample& sample);
 HostTensor RandomFloats(Shape shape, uint64_t seed, double low = -1.5, double high = 1.5);
 HostTensor RandomInts(Shape shape, uint64_t seed, int64_t low, int64_t high);  // [low, high), i64
 HostTensor RandomBools(Shape shape, uint64_t seed);
+HostTensor ToI32(const HostTensor& ints);
 
 // One file per group of families adds its samples.
 void AddElementwiseSamples(std::vector<OpSample>& samples);
-void AddShapeSamples(std::vector<OpSample>& samples);  // shape, reduce, index, constant
-void AddModelSamples(std::vector<OpSample>& samples);  // matmul, norm, attention, loss, fused
-void AddStepSamples(std::vector<OpSample>& samples);   // optimizer, distribution
+void AddShapeSamples(std::vector<OpSample>& samples);
+void AddReduceSamples(std::vector<OpSample>& samples);  // reduce, index, constant
+void AddModelSamples(std::vector<OpSample>& samples);   // matmul, norm, attention, loss, fused
+void AddStepSamples(std::vector<OpSample>& samples);    // optimizer, distribution
 
 }  // namespace shardc::testing

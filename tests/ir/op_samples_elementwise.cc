@@ -19,13 +19,19 @@ void AddElementwiseSamples(std::vector<OpSample>& samples) {
                          "relu", "tanh", "sigmoid", "erf", "silu"}) {
     add(op, "", {floats({3, 5}, 1)});
     add(op, "scalar", {floats({}, 2)});
+    add(op, "even", {floats({8, 6}, 2)});
   }
-  for (std::string op : {"log", "sqrt", "rsqrt", "reciprocal"}) add(op, "", {positive({3, 5}, 3)});
+  for (std::string op : {"abs", "sign"}) add(op, "ints", {RandomInts({3, 5}, 6, -9, 9)});
+  for (std::string op : {"log", "sqrt", "rsqrt", "reciprocal"}) {
+    add(op, "", {positive({3, 5}, 3)});
+    add(op, "even", {positive({8, 6}, 3)});
+  }
   HostTensor special = floats({3, 5}, 4);
   special.SetDouble(2, std::numeric_limits<double>::quiet_NaN());
   special.SetDouble(7, std::numeric_limits<double>::infinity());
   for (std::string op : {"is_nan", "is_inf"}) add(op, "", {special});
   add("not", "", {RandomBools({3, 5}, 5)});
+  add("not", "even", {RandomBools({8, 6}, 5)});
   add("neg", "ints", {RandomInts({3, 5}, 6, -9, 9)});
   for (std::string to : {"f64", "i64", "bool"}) {
     add("cast", "to " + to, {floats({3, 5}, 7)}, {{"to", to}});
@@ -42,6 +48,8 @@ void AddElementwiseSamples(std::vector<OpSample>& samples) {
     add(op, "vector", {left({2, 3, 5}), right({5})});
     add(op, "scalar", {left({3, 5}), right({})});
     add(op, "scalar left", {left({}), right({3, 5})});
+    add(op, "even", {left({8, 6}), right({8, 1})});
+    add(op, "three dims", {left({4, 1, 5}), right({4, 2, 5})});
   }
   for (std::string op : {"add", "sub", "mul", "div", "max", "min", "mod"}) {
     add(op, "ints", {RandomInts({3, 5}, 13, -9, 9), RandomInts({5}, 14, 1, 5)});
@@ -49,21 +57,28 @@ void AddElementwiseSamples(std::vector<OpSample>& samples) {
   for (std::string op : {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}) {
     add(op, "", {floats({3, 5}, 15), floats({5}, 16)});
     add(op, "ints", {RandomInts({3, 5}, 17, 0, 3), RandomInts({3, 1}, 18, 0, 3)});
+    add(op, "even", {floats({8, 6}, 15), floats({8, 6}, 16)});
   }
   for (std::string op : {"and", "or", "xor"}) {
     add(op, "", {RandomBools({3, 5}, 19), RandomBools({5}, 20)});
+    add(op, "even", {RandomBools({8, 6}, 19), RandomBools({8, 1}, 20)});
   }
   add("where", "", {RandomBools({3, 5}, 21), floats({3, 5}, 22), floats({3, 5}, 23)});
   add("where", "broadcast", {RandomBools({3, 1}, 24), floats({2, 1, 5}, 25), floats({5}, 26)});
+  add("where", "even", {RandomBools({8, 6}, 24), floats({8, 6}, 25), floats({6}, 26)});
+  add("where", "ints",
+      {RandomBools({3, 5}, 24), RandomInts({3, 5}, 25, 0, 9), RandomInts({5}, 26, 0, 9)});
   add("where", "scalar", {RandomBools({3, 5}, 27), floats({3, 5}, 28), floats({}, 29)});
 
   for (std::string approximate : {"tanh", "none"}) {
     add("gelu", approximate, {floats({3, 5}, 30)}, {{"approximate", approximate}});
+    add("gelu", approximate + " even", {floats({8, 6}, 30)}, {{"approximate", approximate}});
     add("gelu_grad", approximate, {floats({3, 5}, 31), floats({3, 5}, 32)},
         {{"approximate", approximate}});
   }
   for (std::string op : {"relu_grad", "silu_grad", "tanh_grad", "sigmoid_grad"}) {
     add(op, "", {floats({3, 5}, 33), floats({3, 5}, 34)});
+    add(op, "even", {floats({8, 6}, 33), floats({8, 6}, 34)});
   }
 }
 

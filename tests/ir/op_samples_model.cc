@@ -8,9 +8,10 @@ namespace {
 struct Adder {
   std::vector<OpSample>& samples;
   void operator()(std::string op, std::string what, std::vector<HostTensor> operands,
-                  Attributes attrs = {}, std::vector<int> differentiable = {}) {
+                  Attributes attrs = {}, std::vector<int> differentiable = {},
+                  std::vector<int> fixed = {}) {
     samples.push_back({std::move(op), std::move(what), std::move(operands), std::move(attrs),
-                       std::move(differentiable)});
+                       std::move(differentiable), std::move(fixed)});
   }
 };
 
@@ -31,6 +32,13 @@ void AddMatmul(Adder& add) {
   add("matmul_tn", "batched", {F({3, 5, 2}, 102), F({3, 5, 4}, 103)}, {{"batch", int64_t{1}}});
   add("matmul_tn", "batched, two sums", {F({2, 3, 2, 5}, 104), F({2, 3, 2, 4}, 105)},
       {{"batch", int64_t{1}}});
+  add("matmul", "even", {F({4, 6, 8}, 84), F({8, 4}, 85)});
+  add("matmul", "even batched", {F({4, 2, 3, 8}, 84), F({4, 2, 8, 4}, 85)});
+  add("matmul_nt", "even", {F({4, 6, 8}, 84), F({4, 8}, 85)});
+  add("matmul_nt", "even batched", {F({8, 3, 4}, 84), F({8, 4, 4}, 85)});
+  add("matmul_tn", "even", {F({4, 8, 6}, 84), F({4, 8, 4}, 85)});
+  add("matmul_tn", "even batched", {F({4, 8, 6}, 84), F({4, 8, 4}, 85)}, {{"batch", int64_t{1}}});
+  add("linear", "even", {F({4, 8}, 106), F({8, 6}, 107), F({6}, 108)});
   add("linear", "", {F({2, 3, 5}, 106), F({5, 7}, 107), F({7}, 108)}, {{"nt", false}});
   add("linear", "nt", {F({2, 3, 5}, 109), F({7, 5}, 110), F({7}, 111)}, {{"nt", true}});
 }
@@ -51,6 +59,20 @@ void AddNorms(Adder& add) {
   add("rms_norm", "weight", {x, w}, eps);
   add("add_layer_norm", "plain", {x, F({2, 3, 5}, 119)}, eps);
   add("add_layer_norm", "weight and bias", {x, F({2, 3, 5}, 120), w, b}, eps);
+  HostTensor even = F({4, 8}, 125), even_w = F({8}, 126), even_b = F({8}, 127);
+  add("softmax", "even", {even}, {{"axis", int64_t{-1}}});
+  add("softmax", "default axis", {F({5}, 112)});
+  add("softmax_grad", "even", {even, F({4, 8}, 128)}, {{"axis", int64_t{-1}}});
+  add("layer_norm", "even", {even, even_w, even_b}, eps);
+  add("rms_norm", "even", {even, even_w}, eps);
+  add("add_layer_norm", "weight", {x, F({2, 3, 5}, 120), w}, eps);
+  add("add_layer_norm", "even", {even, F({4, 8}, 120), even_w, even_b}, eps);
+  HostTensor even_mean = F({4}, 129), even_rstd = RandomFloats({4}, 123, 0.5, 2);
+  add("layer_norm_grad", "even", {F({4, 8}, 128), even, even_mean, even_rstd, even_w},
+      {{"bias", true}});
+  add("layer_norm_grad", "vector",
+      {F({5}, 121), F({5}, 122), F({}, 123), HostTensor::Scalar(0.7), w}, {{"bias", true}});
+  add("rms_norm_grad", "even", {F({4, 8}, 128), even, even_rstd, even_w});
   HostTensor dy = F({2, 3, 5}, 121), mean = F({2, 3}, 122);
   HostTensor rstd = RandomFloats({2, 3}, 123, 0.5, 2);
   add("layer_norm_grad", "plain", {dy, x, mean, rstd});
@@ -69,9 +91,8 @@ void AddAttention(Adder& add, std::string what, AttentionSizes z, bool causal, b
   auto shape = [&](int64_t heads, int64_t rows, int64_t width) {
     return heads_first ? Shape{z.b, heads, rows, width} : Shape{z.b, rows, heads, width};
   };
-  Attributes attrs = {{"scale", 0.7},
-                      {"causal", causal},
-                      {"layout", std::string(heads_first ? "bhsd" : "bshd")}};
+  Attributes attrs = {
+      {"scale", 0.7}, {"causal", causal}, {"layout", std::string(heads_first ? "bhsd" : "bshd")}};
   std::vector<HostTensor> forward = {F(shape(z.hq, z.s, z.d), 130), F(shape(z.hkv, z.t, z.d), 131),
                                      F(shape(z.hkv, z.t, z.dv), 132)};
   Shape out = shape(z.hq, z.s, z.dv);
@@ -83,7 +104,9 @@ void AddAttention(Adder& add, std::string what, AttentionSizes z, bool causal, b
     forward.push_back(m);
     backward.push_back(m);
   }
-  add("attention", what, std::move(forward), attrs, {0});
+  std::vector<int> fixed;
+  if (!mask.empty()) fixed = {3};
+  add("attention", what, std::move(forward), attrs, {0}, fixed);
   add("attention_grad", what, std::move(backward), attrs);
 }
 
@@ -97,6 +120,10 @@ void AddAttentions(Adder& add) {
   AddAttention(add, "groups", {2, 6, 2, 3, 4, 2, 2}, false, true);
   AddAttention(add, "groups bshd", {1, 10, 5, 3, 4, 2, 3}, true, false);
   AddAttention(add, "one kv head", {2, 5, 1, 3, 4, 2, 2}, false, false);
+  AddAttention(add, "even", {4, 8, 4, 4, 6, 2, 2}, false, true);
+  AddAttention(add, "even bshd", {2, 8, 2, 8, 8, 4, 4}, true, false);
+  add("attention", "defaults", {F({1, 2, 3, 2}, 130), F({1, 2, 3, 2}, 131), F({1, 2, 3, 2}, 132)},
+      {{"scale", 0.5}}, {0});
   AttentionSizes z = {2, 6, 2, 3, 4, 2, 2};
   AddAttention(add, "float mask", z, false, true, {F({2, 6, 3, 4}, 136)});
   AddAttention(add, "mask of heads", z, true, false, {F({1, 6, 1, 4}, 137)});
@@ -112,6 +139,12 @@ void AddLosses(Adder& add) {
   HostTensor ignored = labels;
   ignored.SetDouble(1, -100);
   ignored.SetDouble(4, -100);
+  HostTensor even = F({4, 8}, 147), even_labels = ToI32(RandomInts({4}, 148, 0, 8));
+  HostTensor even_rows = F({4}, 149);
+  add("cross_entropy", "even", {even, even_labels}, {{"label_smoothing", 0.1}});
+  add("cross_entropy_grad", "even",
+      {even_rows, even, even_labels, RandomFloats({4}, 143, 1.5, 2.5)}, {{"label_smoothing", 0.1}});
+  add("softmax_stats", "even", {even, even_labels, even_rows}, {{"sum_logits", true}});
   HostTensor rows = F({2, 3}, 142), lse = RandomFloats({2, 3}, 143, 1.5, 2.5);
   HostTensor sum_exp = RandomFloats({2, 3}, 144, 0.5, 4);
   Attributes plain = {{"ignore_index", int64_t{-100}}, {"label_smoothing", 0.0}};
@@ -152,6 +185,10 @@ void AddStepSamples(std::vector<OpSample>& samples) {
       {"lr", 0.01}, {"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
   add("adamw", "first step", {w, g, m, v, first, scale}, adamw);
   add("adamw", "third step", {w, g, m, v, third, scale}, adamw);
+  HostTensor large = F({8, 6}, 150), third_int = HostTensor::Scalar(int64_t{3});
+  add("adamw", "even",
+      {large, F({8, 6}, 151), F({8, 6}, 152), RandomFloats({8, 6}, 153, 0.1, 1), third_int, scale},
+      adamw);
   auto sgd = [](double momentum, bool nesterov) {
     return Attributes{{"lr", 0.01},
                       {"momentum", momentum},
@@ -160,6 +197,7 @@ void AddStepSamples(std::vector<OpSample>& samples) {
                       {"weight_decay", 0.1}};
   };
   add("sgd", "plain", {w, g, scale}, sgd(0, false));
+  add("sgd", "even", {large, F({8, 6}, 151), scale}, sgd(0, false));
   add("sgd", "first step", {w, g, scale, m, first}, sgd(0.9, false));
   add("sgd", "momentum", {w, g, scale, m, third}, sgd(0.9, false));
   add("sgd", "nesterov", {w, g, scale, m, third}, sgd(0.9, true));

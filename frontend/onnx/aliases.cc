@@ -1,0 +1,178 @@
+#include "frontend/onnx/aliases.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace shardc::onnx_import {
+namespace {
+
+using onnx::NodeProto;
+
+struct Site {
+  int position = 0;
+  int input = 0;
+  const NodeProto* node = nullptr;
+  std::string via;  // the Identity's result that the node reads; empty: the tensor itself
+};
+
+// Not a name of a module's parameter.
+bool IsMadeUp(const std::string& name) {
+  return name.empty() || name.starts_with('/') || name.find("::") != name.npos;
+}
+
+bool IsBias(const NodeProto& node, int input) {
+  static const std::set<std::string_view> kBiasThird = {"Gemm", "LayerNormalization", "Conv"};
+  return node.op_type() == "Add" || (input == 2 && kBiasThird.contains(node.op_type()));
+}
+
+std::string LastPart(const std::string& name) {
+  size_t dot = name.rfind('.');
+  return dot == name.npos ? name : name.substr(dot + 1);
+}
+
+class Aliases {
+ public:
+  Aliases(const std::vector<std::string>& params, const Uses& uses, const ModuleNames& names)
+      : params_(params), uses_(uses), names_(names) {
+    for (const auto* t : uses.initializers()) taken_.insert(t->name());
+    for (const std::string& param : params) {
+      AddSites(param, "", sites_[param]);
+      std::stable_sort(sites_[param].begin(), sites_[param].end(),
+                       [](const Site& a, const Site& b) { return a.position < b.position; });
+    }
+  }
+
+  std::map<std::string, std::vector<std::string>> Run() {
+    for (const std::string& param : params_) {
+      found_[param];
+      FromIdentities(param);
+      FromFolding(param);
+    }
+    for (const std::string& param : params_) FromModules(param);
+    FromElimination();
+    return std::move(found_);
+  }
+
+ private:
+  void AddSites(const std::string& value, const std::string& via, std::vector<Site>& sites) {
+    for (const Use& use : uses_.Of(value)) {
+      if (use.node == nullptr) continue;
+      if (use.node->op_type() == "Identity" && use.node->output_size() > 0) {
+        const std::string& output = use.node->output(0);
+        if (identities_.insert(output).second) AddSites(output, output, sites);
+      } else {
+        sites.push_back({use.position, use.input, use.node, via});
+      }
+    }
+  }
+
+  void Give(const std::string& param, const std::string& alias) {
+    if (taken_.insert(alias).second) found_[param].push_back(alias);
+  }
+
+  void FromIdentities(const std::string& param) {
+    for (const Site& site : sites_[param]) {
+      if (!IsMadeUp(site.via) && IsListed(site.via)) Give(param, site.via);
+    }
+  }
+
+  // Without a list every name may be one.
+  bool IsListed(const std::string& name) const {
+    return names_.is_parameter.empty() || names_.is_parameter.contains(name);
+  }
+
+  void FromFolding(const std::string& param) {
+    auto folded = names_.folded_from.find(param);
+    if (folded == names_.folded_from.end()) return;
+    for (const std::string& name : folded->second) {
+      if (names_.is_parameter.contains(name)) Give(param, name);
+    }
+  }
+
+  void FromModules(const std::string& param) {
+    if (!IsMadeUp(param)) return;
+    for (const Site& site : sites_[param]) {
+      std::string module = ModuleOf(*site.node);
+      if (module.empty()) continue;
+      Give(param, module + (IsBias(*site.node, site.input) ? ".bias" : ".weight"));
+    }
+  }
+
+  // The module's parameters that are nowhere in the file belong to the further uses of a tensor
+  // that several uses share: where the node's module is known or another tensor of the node tells
+  // it, and else in order if there are as many as uses.
+  void FromElimination() {
+    for (const std::string& param : params_) {
+      if (!found_[param].empty() || !names_.is_parameter.contains(param)) continue;
+      const std::vector<Site>& sites = sites_[param];
+      size_t further = sites.size() + Copies(param);
+      if (further-- < 2) continue;
+      std::vector<std::string> fitting = Lost(param, further);
+      bool in_order = fitting.size() == further;
+      for (size_t i = 1; i <= further; ++i) {
+        std::string name = i < sites.size() ? ByModule(param, sites[i], fitting) : "";
+        if (name.empty() && in_order) name = fitting[i - 1];
+        if (name.empty()) continue;
+        if (i < sites.size()) name_at_[{sites[i].node, sites[i].input}] = name;
+        Give(param, name);
+      }
+    }
+  }
+
+  // Tensors of the file that were folded from this one.
+  size_t Copies(const std::string& param) const {
+    return std::count_if(params_.begin(), params_.end(), [&](const std::string& other) {
+      auto folded = names_.folded_from.find(other);
+      return folded != names_.folded_from.end() &&
+             std::find(folded->second.begin(), folded->second.end(), param) != folded->second.end();
+    });
+  }
+
+  // Lost names that end as `param` does; those after it in the module's order if they are as many
+  // as wanted, because the first of equal tensors is the one that is kept.
+  std::vector<std::string> Lost(const std::string& param, size_t wanted) const {
+    std::vector<std::string> all, after;
+    bool is_after = false;
+    for (const std::string& name : names_.parameters) {
+      is_after |= name == param;
+      if (LastPart(name) != LastPart(param) || taken_.contains(name)) continue;
+      all.push_back(name);
+      if (is_after) after.push_back(name);
+    }
+    return after.size() == wanted ? after : all;
+  }
+
+  std::string ByModule(const std::string& param, const Site& site,
+                       const std::vector<std::string>& fitting) const {
+    std::vector<std::string> modules = {ModuleOf(*site.node)};
+    for (int i = 0; i < site.node->input_size(); ++i) {
+      auto named = name_at_.find({site.node, i});
+      const std::string& name = named == name_at_.end() ? site.node->input(i) : named->second;
+      size_t dot = name.rfind('.');
+      if (i != site.input && dot != name.npos) modules.push_back(name.substr(0, dot));
+    }
+    for (const std::string& module : modules) {
+      std::string name = module + "." + LastPart(param);
+      if (std::find(fitting.begin(), fitting.end(), name) != fitting.end()) return name;
+    }
+    return "";
+  }
+
+  const std::vector<std::string>& params_;
+  const Uses& uses_;
+  const ModuleNames& names_;
+  std::set<std::string> taken_, identities_;
+  std::map<std::string, std::vector<Site>> sites_;
+  std::map<std::pair<const NodeProto*, int>, std::string> name_at_;
+  std::map<std::string, std::vector<std::string>> found_;
+};
+
+}  // namespace
+
+std::map<std::string, std::vector<std::string>> FindAliases(const std::vector<std::string>& params,
+                                                            const Uses& uses,
+                                                            const ModuleNames& names) {
+  return Aliases(params, uses, names).Run();
+}
+
+}  // namespace shardc::onnx_import

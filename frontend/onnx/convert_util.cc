@@ -1,0 +1,76 @@
+#include "frontend/onnx/convert_util.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "frontend/onnx/initializers.h"
+
+namespace shardc::onnx_import {
+
+int Axis(const NodeContext& c, int64_t axis, int rank) {
+  if (axis < -rank || axis >= rank) {
+    c.Fail("E1303", StrCat("axis ", axis, " is out of range for ", rank, " dims"));
+  }
+  return static_cast<int>(axis < 0 ? axis + rank : axis);
+}
+
+Ints Axes(const NodeContext& c, const Ints& axes, int rank) {
+  Ints out;
+  for (int64_t axis : axes) {
+    out.push_back(Axis(c, axis, rank));
+    if (std::count(out.begin(), out.end(), out.back()) > 1) {
+      c.Fail("E1303", StrCat("axis ", axis, " is given twice"));
+    }
+  }
+  return out;
+}
+
+Ints Count(int64_t n) {
+  Ints out(n);
+  std::iota(out.begin(), out.end(), 0);
+  return out;
+}
+
+Value* Iota(NodeContext& c, int64_t n, int axis, int rank) {
+  Shape shape(rank, 1);
+  shape[axis] = n;
+  return c.Constant(HostTensor::Of(std::move(shape), Count(n)));
+}
+
+DType HeldType(const NodeContext& c, int64_t onnx_type) {
+  std::optional<DType> held = HeldAs(static_cast<int>(onnx_type));
+  if (!held) {
+    c.Fail("E1301",
+           StrCat("the type ", OnnxTypeName(static_cast<int>(onnx_type)), " is not supported"),
+           "use float, float16, bfloat16, double, int32, int64 or bool");
+  }
+  return *held;
+}
+
+Value* Times(NodeContext& c, Value* v, double factor) {
+  return factor == 1 ? v : Mul(c, v, Like(c, v, factor));
+}
+
+Value* Plus(NodeContext& c, Value* v, double term) {
+  return term == 0 ? v : Add(c, v, Like(c, v, term));
+}
+
+Value* Reduce(NodeContext& c, std::string_view op, Value* v, Ints axes, bool keepdims) {
+  if (axes.empty()) return v;
+  return c.Make(op, {v}, {{"axes", std::move(axes)}, {"keepdims", keepdims}});
+}
+
+Value* SliceDim(NodeContext& c, Value* v, int axis, int64_t from, int64_t to) {
+  Ints starts(v->type.rank(), 0), limits = v->type.shape, steps(v->type.rank(), 1);
+  if (from == 0 && to == limits[axis]) return v;
+  starts[axis] = from, limits[axis] = to;
+  return c.Make("slice", {v}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
+}
+
+Value* LogSoftmax(NodeContext& c, Value* x, int axis) {
+  Value* shifted = Sub(c, x, Reduce(c, "reduce_max", x, {axis}, true));
+  Value* sum = Reduce(c, "reduce_sum", c.Make("exp", {shifted}), {axis}, true);
+  return Sub(c, shifted, c.Make("log", {sum}));
+}
+
+}  // namespace shardc::onnx_import

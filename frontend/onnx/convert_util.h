@@ -1,0 +1,57 @@
+// What the converters share: axes, element types, arithmetic on values.
+#pragma once
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "frontend/onnx/converter.h"
+
+namespace shardc::onnx_import {
+
+// Parts of the shape and neural tables, in files of their own.
+void AddIndexConverters(ConverterTable& table);    // Slice, Split, Gather, Pad, Trilu, OneHot, ...
+void AddScatterConverters(ConverterTable& table);  // ScatterND, ScatterElements, NonZero
+void AddEinsumConverter(ConverterTable& table);
+void AddAttentionConverters(ConverterTable& table);  // Attention, RotaryEmbedding
+
+// The axis in [0, rank); E1303 when there is none.
+int Axis(const NodeContext& c, int64_t axis, int rank);
+// The same for a list, in its order; E1303 when one is given twice.
+Ints Axes(const NodeContext& c, const Ints& axes, int rank);
+// 0, 1, ..., n - 1.
+Ints Count(int64_t n);
+// The i64 constant [0, 1, ..., n - 1] along dim `axis` of `rank` dims.
+Value* Iota(NodeContext& c, int64_t n, int axis, int rank);
+// What holds the elements of an ONNX type; E1301 when nothing does.
+DType HeldType(const NodeContext& c, int64_t onnx_type);
+
+inline Value* Add(NodeContext& c, Value* a, Value* b) { return c.Make("add", {a, b}); }
+inline Value* Sub(NodeContext& c, Value* a, Value* b) { return c.Make("sub", {a, b}); }
+inline Value* Mul(NodeContext& c, Value* a, Value* b) { return c.Make("mul", {a, b}); }
+inline Value* Div(NodeContext& c, Value* a, Value* b) { return c.Make("div", {a, b}); }
+inline Value* Where(NodeContext& c, Value* condition, Value* a, Value* b) {
+  return c.Make("where", {condition, a, b});
+}
+// A scalar of v's type.
+inline Value* Like(NodeContext& c, Value* v, double value) {
+  return c.Scalar(v->type.dtype, value);
+}
+Value* Times(NodeContext& c, Value* v, double factor);  // v itself for 1
+Value* Plus(NodeContext& c, Value* v, double term);     // v itself for 0
+Value* Reduce(NodeContext& c, std::string_view op, Value* v, Ints axes, bool keepdims);
+// Elements [from, to) of one dim.
+Value* SliceDim(NodeContext& c, Value* v, int axis, int64_t from, int64_t to);
+// log(softmax(x)) over the axis, computed without overflow.
+Value* LogSoftmax(NodeContext& c, Value* x, int axis);
+
+// The entry of a table of names.
+template <typename Table>
+std::string_view NameIn(const Table& names, std::string_view op_type) {
+  for (const std::pair<std::string_view, std::string_view>& entry : names) {
+    if (entry.first == op_type) return entry.second;
+  }
+  SHARDC_CHECK(false, op_type);
+}
+
+}  // namespace shardc::onnx_import

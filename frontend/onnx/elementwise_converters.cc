@@ -1,0 +1,259 @@
+// Elementwise ops, activations, comparisons, casts, Dropout.
+#include <cmath>
+#include <string>
+
+#include "frontend/onnx/convert_util.h"
+
+namespace shardc::onnx_import {
+namespace {
+
+using Name = std::pair<std::string_view, std::string_view>;
+
+// ONNX op -> our op of the same operands and meaning.
+constexpr Name kSame[] = {
+    {"Neg", "neg"},         {"Abs", "abs"},
+    {"Exp", "exp"},         {"Log", "log"},
+    {"Sqrt", "sqrt"},       {"Reciprocal", "reciprocal"},
+    {"Floor", "floor"},     {"Ceil", "ceil"},
+    {"Round", "round"},     {"Sign", "sign"},
+    {"Sin", "sin"},         {"Cos", "cos"},
+    {"Tanh", "tanh"},       {"Sigmoid", "sigmoid"},
+    {"Erf", "erf"},         {"IsNaN", "is_nan"},
+    {"Not", "not"},         {"Add", "add"},
+    {"Sub", "sub"},         {"Mul", "mul"},
+    {"Div", "div"},         {"Equal", "equal"},
+    {"Less", "less"},       {"LessOrEqual", "less_equal"},
+    {"Greater", "greater"}, {"GreaterOrEqual", "greater_equal"},
+    {"And", "and"},         {"Or", "or"},
+    {"Xor", "xor"},         {"Where", "where"},
+};
+
+constexpr Name kVariadic[] = {{"Min", "min"}, {"Max", "max"}, {"Sum", "add"}, {"Mean", "add"}};
+
+void Same(NodeContext& c) {
+  std::vector<Value*> operands;
+  for (int i = 0; i < c.num_inputs(); ++i) operands.push_back(c.input(i));
+  c.SetOutput(0, c.Make(NameIn(kSame, c.op_type()), std::move(operands)));
+}
+
+void Variadic(NodeContext& c) {
+  Value* v = c.input(0);
+  for (int i = 1; i < c.num_inputs(); ++i) {
+    v = c.Make(NameIn(kVariadic, c.op_type()), {v, c.input(i)});
+  }
+  if (c.op_type() == "Mean" && c.num_inputs() > 1) v = Div(c, v, Like(c, v, c.num_inputs()));
+  c.SetOutput(0, v);
+}
+
+// The exponent may be of another type; the result has the base's.
+void Pow(NodeContext& c) {
+  Value *base = c.input(0), *exponent = c.input(1);
+  DType type = base->type.dtype;
+  bool by_double = IsInteger(type) && IsFloat(exponent->type.dtype);
+  DType computed = by_double ? DType::kF64 : type;
+  Value* y = c.Make("pow", {c.Cast(base, computed), c.Cast(exponent, computed)});
+  c.SetOutput(0, c.Cast(y, type));
+}
+
+void Mod(NodeContext& c) {
+  Value *a = c.input(0), *b = c.input(1);
+  bool fmod = c.Int("fmod", 0) != 0;
+  if (fmod == IsFloat(a->type.dtype)) return c.SetOutput(0, c.Make("mod", {a, b}));
+  if (!fmod) c.Fail("E1303", "Mod of floats needs fmod = 1");
+  // The sign of a: what truncating division leaves.
+  c.SetOutput(0, Sub(c, a, Mul(c, b, Div(c, a, b))));
+}
+
+void Relu(NodeContext& c) {
+  Value* x = c.input(0);
+  bool is_float = IsFloat(x->type.dtype);
+  c.SetOutput(0, is_float ? c.Make("relu", {x}) : c.Make("max", {x, Like(c, x, 0)}));
+}
+
+Value* Negative(NodeContext& c, Value* x) { return c.Make("less", {x, Like(c, x, 0)}); }
+
+void LeakyRelu(NodeContext& c) {
+  Value* x = c.input(0);
+  c.SetOutput(0, Where(c, Negative(c, x), Times(c, x, c.Float("alpha", 0.01f)), x));
+}
+
+void PRelu(NodeContext& c) {
+  Value* x = c.input(0);
+  c.SetOutput(0, Where(c, Negative(c, x), Mul(c, x, c.input(1)), x));
+}
+
+// x where it is positive, else scale * (exp(x / width) - 1). exp sees no positive value: its
+// overflow would make the gradient NaN.
+Value* ExponentialUnit(NodeContext& c, Value* x, double scale, double width) {
+  Value* low = Div(c, c.Make("min", {x, Like(c, x, 0)}), Like(c, x, width));
+  return Where(c, Negative(c, x), Times(c, Plus(c, c.Make("exp", {low}), -1), scale), x);
+}
+
+void Elu(NodeContext& c) { c.SetOutput(0, ExponentialUnit(c, c.input(0), c.Float("alpha", 1), 1)); }
+
+void Celu(NodeContext& c) {
+  double alpha = c.Float("alpha", 1);
+  c.SetOutput(0, ExponentialUnit(c, c.input(0), alpha, alpha));
+}
+
+void Selu(NodeContext& c) {
+  double alpha = c.Float("alpha", 1.67326319217681884765625);
+  double gamma = c.Float("gamma", 1.05070102214813232421875);
+  c.SetOutput(0, Times(c, ExponentialUnit(c, c.input(0), alpha, 1), gamma));
+}
+
+void ThresholdedRelu(NodeContext& c) {
+  Value* x = c.input(0);
+  Value* passes = c.Make("greater", {x, Like(c, x, c.Float("alpha", 1))});
+  c.SetOutput(0, Where(c, passes, x, Like(c, x, 0)));
+}
+
+// max(x, 0) + log(1 + exp(-|x|)).
+Value* SoftplusOf(NodeContext& c, Value* x) {
+  Value* e = c.Make("exp", {c.Make("neg", {c.Make("abs", {x})})});
+  return Add(c, c.Make("relu", {x}), c.Make("log", {Plus(c, e, 1)}));
+}
+
+void Softplus(NodeContext& c) { c.SetOutput(0, SoftplusOf(c, c.input(0))); }
+
+void Mish(NodeContext& c) {
+  c.SetOutput(0, Mul(c, c.input(0), c.Make("tanh", {SoftplusOf(c, c.input(0))})));
+}
+
+void Softsign(NodeContext& c) {
+  Value* x = c.input(0);
+  c.SetOutput(0, Div(c, x, Plus(c, c.Make("abs", {x}), 1)));
+}
+
+Value* HardSigmoidOf(NodeContext& c, Value* x, double alpha, double beta) {
+  Value* line = Plus(c, Times(c, x, alpha), beta);
+  return c.Make("min", {c.Make("max", {line, Like(c, x, 0)}), Like(c, x, 1)});
+}
+
+void HardSigmoid(NodeContext& c) {
+  c.SetOutput(0, HardSigmoidOf(c, c.input(0), c.Float("alpha", 0.2f), c.Float("beta", 0.5)));
+}
+
+void HardSwish(NodeContext& c) {
+  c.SetOutput(0, Mul(c, c.input(0), HardSigmoidOf(c, c.input(0), 1.0 / 6, 0.5)));
+}
+
+void Tan(NodeContext& c) {
+  c.SetOutput(0, Div(c, c.Make("sin", {c.input(0)}), c.Make("cos", {c.input(0)})));
+}
+
+// x * sigmoid(alpha * x).
+void Swish(NodeContext& c) {
+  Value* x = c.input(0);
+  double alpha = c.Float("alpha", c.op_type() == "QuickGelu" ? 1.702f : 1);
+  if (alpha == 1) return c.SetOutput(0, c.Make("silu", {x}));
+  c.SetOutput(0, Mul(c, x, c.Make("sigmoid", {Times(c, x, alpha)})));
+}
+
+Value* GeluOf(NodeContext& c, Value* x, const std::string& approximate) {
+  return c.Make("gelu", {x}, {{"approximate", approximate}});
+}
+
+void Gelu(NodeContext& c) {
+  std::string approximate = c.String("approximate", "none");
+  if (approximate != "none" && approximate != "tanh") {
+    c.Fail("E1303", StrCat("approximate is \"none\" or \"tanh\", not \"", approximate, "\""));
+  }
+  c.SetOutput(0, GeluOf(c, c.input(0), approximate));
+}
+
+// com.microsoft: the bias may be left out of FastGelu.
+void GeluWithBias(NodeContext& c) {
+  Value* x = c.input(0);
+  if (c.has_input(1)) x = Add(c, x, c.input(1));
+  c.SetOutput(0, GeluOf(c, x, c.op_type() == "FastGelu" ? "tanh" : "none"));
+}
+
+// Limits that cross give the upper one.
+void Clip(NodeContext& c) {
+  Value* v = c.input(0);
+  if (c.has_input(1)) v = c.Make("max", {v, c.input(1)});
+  if (c.has_input(2)) v = c.Make("min", {v, c.input(2)});
+  c.SetOutput(0, v);
+}
+
+void IsInf(NodeContext& c) {
+  Value* x = c.input(0);
+  bool positive = c.Int("detect_positive", 1) != 0, negative = c.Int("detect_negative", 1) != 0;
+  Value* y = c.Make("is_inf", {x});
+  if (!positive) y = c.Make("and", {y, Negative(c, x)});
+  if (!negative) y = c.Make("and", {y, c.Make("greater", {x, Like(c, x, 0)})});
+  c.SetOutput(0, y);
+}
+
+bool HeldExactly(int64_t onnx_type) {
+  constexpr int64_t kWidened[] = {2, 3, 4, 5, 12, 13};  // (u)int8, (u)int16, uint32, uint64
+  for (int64_t type : kWidened) {
+    if (onnx_type == type) return false;
+  }
+  return true;
+}
+
+void Cast(NodeContext& c) {
+  int64_t to = c.Int("to", 0);
+  DType type = HeldType(c, to);
+  // Types that are held in a wider one would have to wrap.
+  if (!HeldExactly(to) && c.input(0)->type.dtype != DType::kBool) {
+    c.Fail("E1301", "a cast to an integer type other than int32 and int64 is not supported",
+           "cast to int32 or int64");
+  }
+  c.SetOutput(0, c.Cast(c.input(0), type));
+}
+
+void CastLike(NodeContext& c) { c.SetOutput(0, c.Cast(c.input(0), c.input(1)->type.dtype)); }
+
+void Identity(NodeContext& c) { c.SetOutput(0, c.input(0)); }
+
+void Dropout(NodeContext& c) {
+  bool training = c.has_input(2) && c.ConstantScalar(2) != 0;
+  double ratio = training && c.has_input(1) ? c.ConstantScalar(1) : 0.5;
+  if (training && ratio != 0) {
+    c.Fail("E1301", StrCat("Dropout in training mode with ratio ", ratio, " is not supported"),
+           "export the model in evaluation mode, or with dropout 0");
+  }
+  c.SetOutput(0, c.input(0));
+  if (c.num_outputs() > 1 && c.OutputWanted(1)) {
+    c.SetOutput(1, c.BroadcastTo(c.Scalar(DType::kBool, 1), c.input(0)->type.shape));
+  }
+}
+
+}  // namespace
+
+void AddElementwiseConverters(ConverterTable& table) {
+  for (const Name& name : kSame) table.emplace(name.first, Same);
+  for (const Name& name : kVariadic) table.emplace(name.first, Variadic);
+  table.insert({{"Pow", Pow},
+                {"Mod", Mod},
+                {"Relu", Relu},
+                {"LeakyRelu", LeakyRelu},
+                {"PRelu", PRelu},
+                {"Elu", Elu},
+                {"Celu", Celu},
+                {"Selu", Selu},
+                {"ThresholdedRelu", ThresholdedRelu},
+                {"Softplus", Softplus},
+                {"Mish", Mish},
+                {"Softsign", Softsign},
+                {"HardSigmoid", HardSigmoid},
+                {"HardSwish", HardSwish},
+                {"Tan", Tan},
+                {"Swish", Swish},
+                {"com.microsoft::QuickGelu", Swish},
+                {"Gelu", Gelu},
+                {"com.microsoft::Gelu", GeluWithBias},
+                {"com.microsoft::BiasGelu", GeluWithBias},
+                {"com.microsoft::FastGelu", GeluWithBias},
+                {"Clip", Clip},
+                {"IsInf", IsInf},
+                {"Cast", Cast},
+                {"CastLike", CastLike},
+                {"Identity", Identity},
+                {"Dropout", Dropout}});
+}
+
+}  // namespace shardc::onnx_import

@@ -1,0 +1,125 @@
+#include "frontend/onnx/fold.h"
+
+#include <limits>
+
+#include "ir/kernel_call.h"
+#include "ir/op_def.h"
+
+namespace shardc::onnx_import {
+namespace {
+
+constexpr int64_t kMaxElements = int64_t{1} << 28;
+constexpr int64_t kMaxGrownElements = int64_t{1} << 20;
+
+// Element i of the broadcast shape, in an operand.
+int64_t IndexIn(const Shape& operand, const Shape& result, int64_t i) {
+  int64_t index = 0, stride = 1;
+  size_t skipped = result.size() - operand.size();
+  for (size_t d = result.size(); d-- > skipped; i /= result[d]) {
+    int64_t size = operand[d - skipped];
+    if (size != 1) index += i % result[d] * stride;
+    stride *= size;
+  }
+  return index;
+}
+
+enum class Arithmetic { kNone, kAdd, kSub, kMul, kDiv };
+
+Arithmetic ArithmeticOf(std::string_view op) {
+  if (op == "add") return Arithmetic::kAdd;
+  if (op == "sub") return Arithmetic::kSub;
+  if (op == "mul") return Arithmetic::kMul;
+  if (op == "div" || op == "mod") return Arithmetic::kDiv;
+  return Arithmetic::kNone;
+}
+
+template <typename T>
+bool Overflows(Arithmetic arithmetic, T a, T b) {
+  T unused;
+  switch (arithmetic) {
+    case Arithmetic::kAdd:
+      return __builtin_add_overflow(a, b, &unused);
+    case Arithmetic::kSub:
+      return __builtin_sub_overflow(a, b, &unused);
+    case Arithmetic::kMul:
+      return __builtin_mul_overflow(a, b, &unused);
+    case Arithmetic::kDiv:
+      return b == 0 || (b == -1 && a == std::numeric_limits<T>::min());
+    case Arithmetic::kNone:
+      break;
+  }
+  return false;
+}
+
+void CheckIntegers(std::string_view op, const HostTensor& a, const HostTensor& b,
+                   const Shape& result) {
+  Arithmetic arithmetic = ArithmeticOf(op);
+  if (arithmetic == Arithmetic::kNone || !IsInteger(a.dtype())) return;
+  for (int64_t i = 0; i < NumElements(result); ++i) {
+    int64_t x = a.AsInt(IndexIn(a.shape(), result, i)), y = b.AsInt(IndexIn(b.shape(), result, i));
+    bool bad = a.dtype() == DType::kI64 ? Overflows<int64_t>(arithmetic, x, y)
+                                        : Overflows<int32_t>(arithmetic, static_cast<int32_t>(x),
+                                                             static_cast<int32_t>(y));
+    if (bad) {
+      throw Diagnostic("E1306", ExitCode::kBadModel, "",
+                       StrCat(op, " of the constants ", x, " and ", y, " (", DTypeName(a.dtype()),
+                              ") ", y == 0 ? "divides by zero" : "overflows"));
+    }
+  }
+}
+
+bool WorthKeeping(const std::vector<TensorType>& results, const std::vector<Value*>& operands) {
+  int64_t from = 0;
+  for (const Value* v : operands) from += v->type.num_elements();
+  for (const TensorType& type : results) {
+    int64_t elements = type.num_elements();
+    if (elements > kMaxElements) return false;
+    if (IsFloat(type.dtype) && elements > kMaxGrownElements && elements > 2 * from) return false;
+  }
+  return true;
+}
+
+TensorView View(const HostTensor& tensor) {
+  // Operands are only read.
+  return {const_cast<std::byte*>(tensor.raw()), tensor.dtype(), tensor.shape(), nullptr};
+}
+
+}  // namespace
+
+const HostTensor* ConstantOf(const Value* value) {
+  const Op* op = value->producer;
+  return op != nullptr && op->name() == "constant" ? &op->attrs.Tensor("value") : nullptr;
+}
+
+std::optional<std::vector<HostTensor>> Fold(std::string_view name,
+                                            const std::vector<Value*>& operands,
+                                            const Attributes& attrs) {
+  const OpDef& def = GetOpDef(name);
+  int n = static_cast<int>(operands.size());
+  bool fits = n >= def.min_operands && (def.max_operands < 0 || n <= def.max_operands);
+  if (!def.reference || operands.empty() || !fits) return std::nullopt;
+  std::vector<const TensorType*> types;
+  std::vector<TensorView> in, out;
+  for (const Value* v : operands) {
+    const HostTensor* constant = ConstantOf(v);
+    if (constant == nullptr) return std::nullopt;
+    types.push_back(&v->type);
+    in.push_back(View(*constant));
+  }
+  std::vector<TensorType> result_types = def.infer({types, attrs});
+  if (!WorthKeeping(result_types, operands)) return std::nullopt;
+  if (operands.size() == 2) {
+    CheckIntegers(name, *ConstantOf(operands[0]), *ConstantOf(operands[1]), result_types[0].shape);
+  }
+  std::vector<HostTensor> results;
+  for (const TensorType& type : result_types) results.emplace_back(type.dtype, type.shape);
+  for (const HostTensor& r : results) out.push_back(View(r));
+  KernelCall call;
+  call.attrs = &attrs;
+  call.in = in;
+  call.out = out;
+  def.reference(call);
+  return results;
+}
+
+}  // namespace shardc::onnx_import

@@ -1,0 +1,23 @@
+// Evaluates ops on constants.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace shardc::onnx_import {
+
+// The constant behind a value, or null.
+const HostTensor* ConstantOf(const Value* value);
+
+// The results of the op when all operands are constants and the results are not too large to keep:
+// more than 2^28 elements, or a float tensor of more than 2^20 that is far larger than what it is
+// made from. Throws Diagnostic E1101 (the operands do not fit), E1306 (integer overflow or division
+// by zero).
+std::optional<std::vector<HostTensor>> Fold(std::string_view op,
+                                            const std::vector<Value*>& operands,
+                                            const Attributes& attrs);
+
+}  // namespace shardc::onnx_import

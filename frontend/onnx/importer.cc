@@ -1,0 +1,252 @@
+#include <algorithm>
+
+#include "frontend/import.h"
+#include "frontend/onnx/fold.h"
+#include "frontend/onnx/functions.h"
+#include "frontend/onnx/load_model.h"
+#include "frontend/onnx/node.h"
+#include "frontend/onnx/params.h"
+#include "frontend/onnx/symbols.h"
+#include "frontend/onnx/uses.h"
+
+namespace shardc {
+namespace onnx_import {
+namespace {
+
+using onnx::GraphProto;
+using onnx::NodeProto;
+using onnx::TensorProto;
+
+const ConverterTable& Converters() {
+  static const ConverterTable table = [] {
+    ConverterTable t;
+    AddElementwiseConverters(t);
+    AddShapeConverters(t);
+    AddNeuralConverters(t);
+    AddReductionConverters(t);
+    return t;
+  }();
+  return table;
+}
+
+class Importer {
+ public:
+  Importer(const std::string& path, const ImportOptions& options)
+      : model_(LoadOnnx(path)), conversion_(path, model_.folder, graph_), options_(options) {}
+
+  Graph Run() {
+    InlineFunctions(model_);
+    conversion_.opsets = model_.opsets;
+    const GraphProto& proto = model_.proto.graph();
+    CheckInitializers(proto);
+    AddInputs(proto);
+    Parameters params = FindParameters(model_, ReadModuleNames(proto), conversion_.reader);
+    FindWanted(proto);
+    AddTensors(proto, params);
+    for (const NodeProto* node : live_) Convert(*node, params);
+    AddOutputs(proto);
+    graph_.EraseDead();
+    DropUnusedSources();
+    NoteConstants(params);
+    return std::move(graph_);
+  }
+
+ private:
+  [[noreturn]] void Fail(const char* id, const std::string& what, const std::string& fix = {}) {
+    throw Diagnostic(id, ExitCode::kBadModel, model_.path, what, fix);
+  }
+
+  void CheckInitializers(const GraphProto& proto) {
+    if (proto.sparse_initializer_size() > 0)
+      Fail("E1402", "has sparse tensors, which are not supported");
+    for (const TensorProto& t : proto.initializer()) {
+      if (t.name().empty()) Fail("E1402", "has a tensor without a name");
+      if (!initializers_.insert(t.name()).second) {
+        Fail("E1308", StrCat("has two tensors called '", t.name(), "'"));
+      }
+    }
+  }
+
+  void AddInputs(const GraphProto& proto) {
+    std::vector<const onnx::ValueInfoProto*> inputs;
+    for (const auto& input : proto.input()) {
+      if (!initializers_.contains(input.name())) inputs.push_back(&input);
+    }
+    for (InputShape& input : BindInputs(model_.path, inputs, options_)) {
+      if (input.name.empty() || conversion_.values.contains(input.name)) {
+        Fail("E1308", StrCat("has two inputs called '", input.name, "', or one without a name"));
+      }
+      conversion_.values[input.name] = graph_.AddInput(input.name, input.type);
+    }
+  }
+
+  // What the outputs need; the rest of the file may be unsupported.
+  void FindWanted(const GraphProto& proto) {
+    for (const auto& output : proto.output()) conversion_.wanted.insert(output.name());
+    for (int i = proto.node_size() - 1; i >= 0; --i) {
+      const NodeProto& node = proto.node(i);
+      bool live = std::any_of(node.output().begin(), node.output().end(), [&](const auto& name) {
+        return !name.empty() && conversion_.wanted.contains(name);
+      });
+      if (!live) continue;
+      live_.push_back(&node);
+      for (std::string& name : ReadBy(node)) conversion_.wanted.insert(std::move(name));
+    }
+    std::reverse(live_.begin(), live_.end());
+  }
+
+  void AddTensors(const GraphProto& proto, const Parameters& params) {
+    bool of_model = &proto == &model_.proto.graph();
+    for (int i = 0; i < proto.initializer_size(); ++i) {
+      const TensorProto& t = proto.initializer(i);
+      if (!conversion_.wanted.contains(t.name())) continue;
+      auto raw = of_model ? model_.raw.find(i) : model_.raw.end();
+      const Bytes* bytes = raw == model_.raw.end() ? nullptr : &raw->second;
+      conversion_.values[t.name()] =
+          params.Has(t.name()) ? AddParam(t, bytes, params) : AddConstant(t, bytes);
+    }
+  }
+
+  Value* AddParam(const TensorProto& t, const Bytes* bytes, const Parameters& params) {
+    TensorType type = conversion_.reader.Type(t);
+    Attributes more;
+    const Strings& aliases = params.aliases.at(t.name());
+    if (!aliases.empty()) more.Set("aliases", aliases);
+    graph_.sources[t.name()] = conversion_.reader.Source(t, bytes);
+    conversion_.builder.site.clear();
+    return conversion_.builder.Param(t.name(), type.dtype, type.shape, std::move(more));
+  }
+
+  Value* AddConstant(const TensorProto& t, const Bytes* bytes) {
+    conversion_.builder.site.clear();
+    Value* value = conversion_.builder.Constant(conversion_.reader.Read(t, bytes));
+    value->name = t.name();
+    return value;
+  }
+
+  void Convert(const NodeProto& proto, const Parameters& params) {
+    conversion_.builder.site = SiteOf(proto);
+    Node node(conversion_, proto);
+    try {
+      if (proto.op_type() == "If" && NormalDomain(proto.domain()).empty()) {
+        ConvertIf(proto, node, params);
+      } else {
+        FindConverter(proto, node)(node);
+      }
+    } catch (const Diagnostic& d) {
+      // Inference and folding do not know the node.
+      if (d.where().starts_with(model_.path)) throw;
+      throw d.In(node.Where());
+    }
+    node.CheckOutputs();
+  }
+
+  Converter FindConverter(const NodeProto& proto, const Node& node) {
+    std::string domain = NormalDomain(proto.domain());
+    std::string key = domain.empty() ? proto.op_type() : domain + "::" + proto.op_type();
+    auto it = Converters().find(key);
+    if (it == Converters().end()) RefuseOp(proto, node, domain, key);
+    return it->second;
+  }
+
+  [[noreturn]] void RefuseOp(const NodeProto& proto, const Node& node, const std::string& domain,
+                             const std::string& key) {
+    static const std::set<std::string_view> kLoops = {"Loop", "Scan", "SequenceMap"};
+    if (domain.empty() && kLoops.contains(proto.op_type())) {
+      throw Diagnostic("E1307", ExitCode::kBadModel, node.Where(), "loops are not supported",
+                       "export the model with its loops unrolled");
+    }
+    std::vector<std::string> known;
+    for (const auto& [name, converter] : Converters()) known.push_back(name);
+    std::string near = DidYouMean(key, known);
+    throw Diagnostic("E1301", ExitCode::kBadModel, node.Where(),
+                     StrCat("op ", proto.op_type(), " of ",
+                            domain.empty() ? "the default domain" : "domain '" + domain + "'",
+                            ", opset ", node.opset(), ", is not supported"),
+                     near.empty() ? "" : StrCat("the nearest ops that are: ", near));
+  }
+
+  void ConvertIf(const NodeProto& proto, Node& node, const Parameters& params) {
+    const HostTensor* condition = ConstantOf(node.input(0));
+    if (condition == nullptr) {
+      node.Fail("E1307", "its condition depends on input data: only a constant one is supported",
+                "");
+    }
+    if (condition->num_elements() != 1) node.Fail("E1307", "its condition is not one number", "");
+    const char* name = condition->AsDouble(0) != 0 ? "then_branch" : "else_branch";
+    const GraphProto* branch = nullptr;
+    for (const auto& attr : proto.attribute()) {
+      if (attr.name() == name && attr.has_g()) branch = &attr.g();
+    }
+    if (branch == nullptr) node.Fail("E1303", StrCat("has no attribute '", name, "'"), "");
+    if (branch->output_size() != proto.output_size()) {
+      node.Fail("E1302",
+                StrCat("has ", proto.output_size(), " outputs, its ", name, " has ",
+                       branch->output_size()),
+                "");
+    }
+    ConvertBranch(*branch, params);
+    for (int i = 0; i < branch->output_size(); ++i) {
+      auto it = conversion_.values.find(branch->output(i).name());
+      if (it == conversion_.values.end()) {
+        node.Fail("E1308", StrCat("'", branch->output(i).name(), "' is made nowhere in its ", name),
+                  "");
+      }
+      node.SetOutput(i, it->second);
+    }
+  }
+
+  void ConvertBranch(const GraphProto& branch, const Parameters& params) {
+    for (const auto& output : branch.output()) conversion_.wanted.insert(output.name());
+    for (const NodeProto& inner : branch.node()) {
+      for (std::string& name : ReadBy(inner)) conversion_.wanted.insert(std::move(name));
+    }
+    AddTensors(branch, params);
+    for (const NodeProto& inner : branch.node()) Convert(inner, params);
+  }
+
+  void AddOutputs(const GraphProto& proto) {
+    if (proto.output_size() == 0) Fail("E1001", "has no outputs");
+    for (const auto& output : proto.output()) {
+      auto it = conversion_.values.find(output.name());
+      if (it == conversion_.values.end()) {
+        Fail("E1308", StrCat("output '", output.name(), "' is made by no node"));
+      }
+      if (graph_.FindOutput(output.name()) != nullptr) {
+        Fail("E1308", StrCat("has two outputs called '", output.name(), "'"));
+      }
+      graph_.outputs.push_back({output.name(), it->second});
+    }
+  }
+
+  void DropUnusedSources() {
+    std::erase_if(graph_.sources,
+                  [&](const auto& source) { return graph_.FindState(source.first) == nullptr; });
+  }
+
+  void NoteConstants(const Parameters& params) {
+    std::string names;
+    for (const std::string& name : params.constants) {
+      if (conversion_.wanted.contains(name)) names += (names.empty() ? "'" : ", '") + name + "'";
+    }
+    if (!names.empty()) {
+      graph_.notes.push_back(StrCat("kept as constants, not trained: ", names));
+    }
+  }
+
+  LoadedModel model_;
+  Graph graph_;
+  Conversion conversion_;
+  const ImportOptions& options_;
+  std::set<std::string> initializers_;
+  std::vector<const NodeProto*> live_;
+};
+
+}  // namespace
+}  // namespace onnx_import
+
+Graph ImportOnnx(const std::string& path, const ImportOptions& options) {
+  return onnx_import::Importer(path, options).Run();
+}
+
+}  // namespace shardc

@@ -1,0 +1,258 @@
+// Ops that take parts of a tensor: Slice, Split, Gather and its kin, Pad, Trilu, OneHot.
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "frontend/onnx/convert_util.h"
+
+namespace shardc::onnx_import {
+namespace {
+
+struct Bounds {
+  int64_t start, limit, step;
+};
+
+// One dim of ONNX's Slice as one of ours: positions inside of the dim, the limit on the far side.
+Bounds ClampSlice(int64_t n, int64_t start, int64_t end, int64_t step) {
+  auto from_end = [n](int64_t i) { return i < 0 ? i + n : i; };
+  int64_t far = std::max<int64_t>(n, 1);
+  if (step > 0) {
+    start = std::clamp<int64_t>(from_end(start), 0, n);
+    int64_t limit = std::clamp<int64_t>(from_end(end), 0, n);
+    return {start, std::max(start, limit), std::min(step, far)};
+  }
+  start = std::min(std::max<int64_t>(from_end(start), 0), n - 1);
+  int64_t limit = std::max<int64_t>(from_end(end), -1);
+  return {start, std::min(start, limit), std::max(step, -far)};
+}
+
+void Slice(NodeContext& c) {
+  Value* x = c.input(0);
+  Ints from = c.ConstantInts(1), to = c.ConstantInts(2);
+  Ints axes = c.has_input(3) ? c.ConstantInts(3) : Count(static_cast<int64_t>(from.size()));
+  axes = Axes(c, axes, x->type.rank());
+  Ints by = c.has_input(4) ? c.ConstantInts(4) : Ints(from.size(), 1);
+  if (to.size() != from.size() || axes.size() != from.size() || by.size() != from.size()) {
+    c.Fail("E1303", "starts, ends, axes and steps of Slice differ in length");
+  }
+  Ints starts(x->type.rank(), 0), limits = x->type.shape, steps(x->type.rank(), 1);
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (by[i] == 0) c.Fail("E1303", "a step of Slice is 0");
+    int64_t d = axes[i];
+    Bounds b = ClampSlice(x->type.shape[d], from[i], to[i], by[i]);
+    starts[d] = b.start, limits[d] = b.limit, steps[d] = b.step;
+  }
+  Attributes attrs = {{"starts", starts}, {"limits", limits}, {"steps", steps}};
+  Ints ones(steps.size(), 1);
+  bool whole = steps == ones && limits == x->type.shape && starts == Ints(steps.size(), 0);
+  c.SetOutput(0, whole ? x : c.Make("slice", {x}, std::move(attrs)));
+}
+
+// n as `count` sizes, all equal but a smaller last one.
+Ints EvenSizes(const NodeContext& c, int64_t n, int64_t count) {
+  int64_t size = count > 0 ? (n + count - 1) / count : 0;
+  if (count < 1 || size * (count - 1) > n) {
+    c.Fail("E1303", StrCat("a dim of size ", n, " does not split into ", count, " parts"));
+  }
+  Ints sizes(count, size);
+  sizes.back() = n - size * (count - 1);
+  return sizes;
+}
+
+std::vector<Value*> SplitInto(NodeContext& c, Value* x, int64_t axis, const Ints& sizes) {
+  if (sizes.size() == 1 && sizes[0] == x->type.shape[axis]) return {x};
+  return c.MakeAll("split", {x}, {{"axis", axis}, {"sizes", sizes}});
+}
+
+void Split(NodeContext& c) {
+  Value* x = c.input(0);
+  int64_t axis = Axis(c, c.Int("axis", 0), x->type.rank());
+  Ints sizes = c.has_input(1)
+                   ? c.ConstantInts(1)
+                   : EvenSizes(c, x->type.shape[axis], c.Int("num_outputs", c.num_outputs()));
+  if (static_cast<int>(sizes.size()) != c.num_outputs()) {
+    c.Fail("E1303", StrCat("Split has ", sizes.size(), " sizes but ", c.num_outputs(), " outputs"));
+  }
+  std::vector<Value*> pieces = SplitInto(c, x, axis, sizes);
+  for (int i = 0; i < c.num_outputs(); ++i) c.SetOutput(i, pieces[i]);
+}
+
+// A sequence stands as the first result of its split op: SequenceAt is the only reader that is
+// supported, and finds the others there.
+void SplitToSequence(NodeContext& c) {
+  Value* x = c.input(0);
+  int64_t axis = Axis(c, c.Int("axis", 0), x->type.rank()), n = x->type.shape[axis];
+  if (c.ConstantOf(x) != nullptr || (!c.has_input(1) && c.Int("keepdims", 1) == 0)) {
+    c.Fail("E1301", "SplitToSequence of a constant or with keepdims = 0 is not supported",
+           "use Split");
+  }
+  Ints sizes(n, 1);
+  if (c.has_input(1)) {
+    sizes = c.ConstantInts(1);
+    const HostTensor* given = c.ConstantOf(c.input(1));
+    if (given->shape().empty()) {  // one size for all
+      if (sizes[0] < 1) c.Fail("E1303", StrCat("pieces of size ", sizes[0]));
+      int64_t size = sizes[0];
+      sizes.assign(n / size, size);
+      if (n % size != 0) sizes.push_back(n % size);
+    }
+  }
+  c.SetOutput(0, c.MakeAll("split", {x}, {{"axis", axis}, {"sizes", sizes}})[0]);
+}
+
+void SequenceAt(NodeContext& c) {
+  Op* split = c.input(0)->producer;
+  if (split == nullptr || split->name() != "split") {
+    c.Fail("E1301", "SequenceAt is supported only on the result of SplitToSequence");
+  }
+  int64_t i = c.ConstantInt(1), n = static_cast<int64_t>(split->results.size());
+  if (i < -n || i >= n) c.Fail("E1303", StrCat("position ", i, " of a sequence of ", n));
+  c.SetOutput(0, split->results[i < 0 ? i + n : i]);
+}
+
+void Gather(NodeContext& c) {
+  Value *x = c.input(0), *indices = c.input(1);
+  int64_t axis = Axis(c, c.Int("axis", 0), x->type.rank());
+  const HostTensor* constant = c.ConstantOf(indices);
+  if (constant == nullptr || indices->type.rank() != 0) {
+    return c.SetOutput(0, c.Make("gather", {x, indices}, {{"axis", axis}}));
+  }
+  // One position: a slice, which needs no scatter for its gradient.
+  int64_t n = x->type.shape[axis], at = constant->AsInt(0);
+  if (at < -n || at >= n) {
+    c.Fail("E1303", StrCat("index ", at, " is out of range for a dim of size ", n));
+  }
+  if (at < 0) at += n;
+  shardc::Shape out = x->type.shape;
+  out.erase(out.begin() + axis);
+  Value* part = SliceDim(c, x, static_cast<int>(axis), at, at + 1);
+  c.SetOutput(0, c.Reshape(part, std::move(out)));
+}
+
+void GatherNd(NodeContext& c) {
+  int64_t batch_dims = c.Int("batch_dims", 0);
+  c.SetOutput(0, c.Make("gather_nd", {c.input(0), c.input(1)}, {{"batch_dims", batch_dims}}));
+}
+
+// Every dim's position written out, for gather_nd.
+void GatherElements(NodeContext& c) {
+  Value *x = c.input(0), *indices = c.Cast(c.input(1), DType::kI64);
+  const shardc::Shape shape = indices->type.shape;
+  int rank = x->type.rank();
+  int axis = Axis(c, c.Int("axis", 0), rank);
+  if (static_cast<int>(shape.size()) != rank) {
+    c.Fail("E1303", "GatherElements needs indices with as many dims as its data");
+  }
+  shardc::Shape column = shape;
+  column.push_back(1);
+  std::vector<Value*> columns;
+  for (int d = 0; d < rank; ++d) {
+    Value* at = d == axis ? indices : c.BroadcastTo(Iota(c, shape[d], d, rank), shape);
+    columns.push_back(c.Reshape(at, column));
+  }
+  Value* positions = rank == 1 ? columns[0] : c.Make("concat", columns, {{"axis", int64_t{rank}}});
+  c.SetOutput(0, c.Make("gather_nd", {x, positions}, {{"batch_dims", int64_t{0}}}));
+}
+
+// Which element of a dim of size n stands at position i in front of or behind it.
+int64_t PadSource(const std::string& mode, int64_t i, int64_t n) {
+  if (mode == "edge") return std::clamp<int64_t>(i, 0, n - 1);
+  if (mode == "wrap") return (i % n + n) % n;
+  int64_t period = std::max<int64_t>(2 * (n - 1), 1);
+  i = (i % period + period) % period;
+  return std::min(i, period - i);
+}
+
+Value* PadByGather(NodeContext& c, Value* v, const std::string& mode, int axis, int64_t low,
+                   int64_t high) {
+  int64_t n = v->type.shape[axis];
+  if (low == 0 && high == 0) return v;
+  if (n == 0) c.Fail("E1303", StrCat("an empty dim cannot be padded in mode ", mode));
+  Ints from;
+  for (int64_t i = -low; i < n + high; ++i) {
+    from.push_back(n == 1 ? 0 : PadSource(mode, i, n));
+  }
+  shardc::Shape shape = {static_cast<int64_t>(from.size())};
+  Value* indices = c.Constant(HostTensor::Of<int64_t>(std::move(shape), from));
+  return c.Make("gather", {v, indices}, {{"axis", int64_t{axis}}});
+}
+
+void Pad(NodeContext& c) {
+  Value* v = c.input(0);
+  int rank = v->type.rank();
+  std::string mode = c.String("mode", "constant");
+  Ints pads = c.ConstantInts(1);
+  Ints axes = Axes(c, c.has_input(3) ? c.ConstantInts(3) : Count(rank), rank);
+  if (pads.size() != 2 * axes.size()) c.Fail("E1303", "Pad needs two pads for every axis");
+  if (mode != "constant" && mode != "edge" && mode != "reflect" && mode != "wrap") {
+    c.Fail("E1303", StrCat("Pad has no mode \"", mode, "\""));
+  }
+  double value = mode == "constant" && c.has_input(2) ? c.ConstantScalar(2) : 0;
+  Ints low(rank, 0), high(rank, 0);
+  for (size_t i = 0; i < axes.size(); ++i) {
+    int64_t before = pads[i], after = pads[axes.size() + i], n = v->type.shape[axes[i]];
+    int64_t cut_low = std::max<int64_t>(-before, 0), cut_high = std::max<int64_t>(-after, 0);
+    if (cut_low + cut_high > n) c.Fail("E1303", "negative pads cut more than there is");
+    int axis = static_cast<int>(axes[i]);
+    v = SliceDim(c, v, axis, cut_low, n - cut_high);
+    low[axis] = std::max<int64_t>(before, 0), high[axis] = std::max<int64_t>(after, 0);
+    if (mode != "constant") v = PadByGather(c, v, mode, axis, low[axis], high[axis]);
+  }
+  Ints none(rank, 0);
+  if (mode == "constant" && (low != none || high != none)) {
+    v = c.Make("pad", {v}, {{"low", low}, {"high", high}, {"value", value}});
+  }
+  c.SetOutput(0, v);
+}
+
+void Trilu(NodeContext& c) {
+  Value* x = c.input(0);
+  int rank = x->type.rank();
+  if (rank < 2) c.Fail("E1303", "Trilu needs at least two dims");
+  bool upper = c.Int("upper", 1) != 0;
+  int64_t rows = x->type.shape[rank - 2], columns = x->type.shape[rank - 1];
+  // Beyond the matrix k means nothing more, and could overflow.
+  int64_t k = std::clamp(c.has_input(1) ? c.ConstantInt(1) : 0, -rows - columns, rows + columns);
+  HostTensor keep(DType::kBool, {rows, columns});
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      keep.data<bool>()[i * columns + j] = upper ? j - i >= k : j - i <= k;
+    }
+  }
+  c.SetOutput(0, Where(c, c.Constant(std::move(keep)), x, Like(c, x, 0)));
+}
+
+// Indices outside of [-depth, depth) give a row without a one.
+void OneHot(NodeContext& c) {
+  Value *indices = c.Cast(c.input(0), DType::kI64), *values = c.input(2);
+  int64_t depth = static_cast<int64_t>(c.ConstantScalar(1));
+  int rank = indices->type.rank() + 1;
+  int axis = Axis(c, c.Int("axis", -1), rank);
+  if (depth < 1) c.Fail("E1303", StrCat("OneHot has depth ", depth));
+  shardc::Shape shape = indices->type.shape;
+  shape.insert(shape.begin() + axis, 1);
+  indices = c.Reshape(indices, shape);
+  Value* negative = c.Make("less", {indices, Like(c, indices, 0)});
+  indices = Where(c, negative, Plus(c, indices, static_cast<double>(depth)), indices);
+  Value* hot = c.Make("equal", {indices, Iota(c, depth, axis, rank)});
+  Value* off = c.Reshape(SliceDim(c, values, 0, 0, 1), {});
+  Value* on = c.Reshape(SliceDim(c, values, 0, 1, 2), {});
+  c.SetOutput(0, Where(c, hot, on, off));
+}
+
+}  // namespace
+
+void AddIndexConverters(ConverterTable& table) {
+  table.insert({{"Slice", Slice},
+                {"Split", Split},
+                {"SplitToSequence", SplitToSequence},
+                {"SequenceAt", SequenceAt},
+                {"Gather", Gather},
+                {"GatherND", GatherNd},
+                {"GatherElements", GatherElements},
+                {"Pad", Pad},
+                {"Trilu", Trilu},
+                {"OneHot", OneHot}});
+}
+
+}  // namespace shardc::onnx_import

@@ -1,0 +1,32 @@
+#include "frontend/onnx/mapped_file.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace shardc::onnx_import {
+
+std::shared_ptr<const MappedFile> MappedFile::Map(int fd) {
+  struct stat info {};
+  void* data = nullptr;
+  size_t size = 0;
+  int error = fstat(fd, &info) == 0 ? 0 : errno;
+  if (error == 0) {
+    size = static_cast<size_t>(info.st_size);
+    if (size > 0) data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (data == MAP_FAILED) error = errno;
+  }
+  close(fd);
+  errno = error;
+  if (error != 0) return nullptr;
+  return std::shared_ptr<const MappedFile>(
+      new MappedFile(static_cast<const std::byte*>(data), size));
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+}
+
+}  // namespace shardc::onnx_import

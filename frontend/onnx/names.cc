@@ -1,0 +1,115 @@
+#include "frontend/onnx/names.h"
+
+#include <string_view>
+
+namespace shardc::onnx_import {
+namespace {
+
+// The strings of a list as Python prints it: ['a', "b"].
+std::vector<std::string> PythonStrings(std::string_view text) {
+  std::vector<std::string> strings;
+  for (size_t at = 0; (at = text.find_first_of("'\"", at)) != text.npos;) {
+    size_t end = text.find(text[at], at + 1);
+    if (end == text.npos) break;
+    strings.emplace_back(text.substr(at + 1, end - at - 1));
+    at = end + 1;
+  }
+  return strings;
+}
+
+// A line is "p_h_0_weight: PARAMETER target='h.0.weight'".
+void ReadSignature(std::string_view text, ModuleNames& names) {
+  constexpr std::string_view kTarget = " target='";
+  while (!text.empty()) {
+    size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    size_t target = line.find(kTarget);
+    if (target == line.npos) continue;
+    size_t start = target + kTarget.size(), quote = line.find('\'', start);
+    if (quote == line.npos) continue;
+    std::string name(line.substr(start, quote - start));
+    if (line.find(": PARAMETER ") != line.npos) {
+      if (names.is_parameter.insert(name).second) names.parameters.push_back(name);
+    } else if (line.find(": BUFFER ") != line.npos) {
+      names.is_buffer.insert(name);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> RepeatedMessages(const google::protobuf::Message& message, int field) {
+  std::vector<std::string> serialized;
+  const auto* reflection = message.GetReflection();
+  const auto* known = message.GetDescriptor()->FindFieldByNumber(field);
+  if (known != nullptr) {
+    if (!known->is_repeated() || known->message_type() == nullptr) return serialized;
+    for (int i = 0; i < reflection->FieldSize(message, known); ++i) {
+      serialized.push_back(reflection->GetRepeatedMessage(message, known, i).SerializeAsString());
+    }
+    return serialized;
+  }
+  const auto& unknown = reflection->GetUnknownFields(message);
+  for (int i = 0; i < unknown.field_count(); ++i) {
+    const auto& f = unknown.field(i);
+    if (f.number() == field && f.type() == f.TYPE_LENGTH_DELIMITED) {
+      serialized.push_back(f.length_delimited());
+    }
+  }
+  return serialized;
+}
+
+std::map<std::string, std::string> Metadata(const google::protobuf::Message& message, int field) {
+  std::map<std::string, std::string> metadata;
+  for (const std::string& bytes : RepeatedMessages(message, field)) {
+    onnx::StringStringEntryProto entry;
+    if (entry.ParseFromString(bytes)) metadata[entry.key()] = entry.value();
+  }
+  return metadata;
+}
+
+ModuleNames ReadModuleNames(const onnx::GraphProto& graph) {
+  ModuleNames names;
+  auto metadata = Metadata(graph, kGraphMetadata);
+  auto signature = metadata.find("pkg.torch.export.ExportedProgram.graph_signature");
+  if (signature != metadata.end()) ReadSignature(signature->second, names);
+  for (const auto& info : graph.value_info()) {
+    for (const auto& [key, value] : Metadata(info, kValueInfoMetadata)) {
+      if (key == "pkg.onnxscript.optimizer.folded_from") {
+        names.folded_from[info.name()] = PythonStrings(value);
+      } else if (key == "pkg.torch.export.graph_signature.InputSpec.kind") {
+        if (value == "PARAMETER") names.is_parameter.insert(info.name());
+        if (value == "BUFFER") names.is_buffer.insert(info.name());
+      }
+    }
+  }
+  return names;
+}
+
+std::string ModuleOf(const onnx::NodeProto& node) {
+  auto metadata = Metadata(node, kNodeMetadata);
+  auto scopes = metadata.find("pkg.torch.onnx.name_scopes");
+  if (scopes != metadata.end()) {
+    // Outermost first, each the whole path; the last is the operation.
+    std::vector<std::string> path = PythonStrings(scopes->second);
+    if (path.size() >= 2 && !path[path.size() - 2].starts_with("_empty_nn_module_stack")) {
+      return path[path.size() - 2];
+    }
+    return "";
+  }
+  const std::string& name = node.name();
+  if (!name.starts_with('/')) return "";
+  size_t last = name.rfind('/');
+  if (last == 0) return "";
+  std::string module = name.substr(1, last - 1);
+  for (char& c : module) c = c == '/' ? '.' : c;
+  return module;
+}
+
+std::string SiteOf(const onnx::NodeProto& node) {
+  std::string module = ModuleOf(node);
+  return module.empty() ? node.name() : module;
+}
+
+}  // namespace shardc::onnx_import

@@ -1,0 +1,37 @@
+// What exporters write about the model's modules beside the graph.
+#pragma once
+
+#include <onnx/onnx_pb.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace shardc::onnx_import {
+
+// Fields of ONNX's newer schemas, which older headers do not have.
+inline constexpr int kNodeMetadata = 9, kValueInfoMetadata = 4, kGraphMetadata = 16,
+                     kTensorMetadata = 16, kFunctionDefaults = 11;
+
+// The serialized messages of a repeated field, whether or not the headers know it.
+std::vector<std::string> RepeatedMessages(const google::protobuf::Message& message, int field);
+// The string pairs of a metadata_props field.
+std::map<std::string, std::string> Metadata(const google::protobuf::Message& message, int field);
+
+// What dynamo's metadata says of the module that was exported. Empty where there is none.
+struct ModuleNames {
+  std::vector<std::string> parameters;  // in the module's order
+  std::set<std::string> is_parameter;   // the same
+  std::set<std::string> is_buffer;
+  std::map<std::string, std::vector<std::string>> folded_from;  // by tensor of the file
+};
+ModuleNames ReadModuleNames(const onnx::GraphProto& graph);
+
+// The module that a node belongs to ("h.0.mlp.c_fc"), from its metadata or its name; empty if
+// neither says.
+std::string ModuleOf(const onnx::NodeProto& node);
+// The same, or else the node's name.
+std::string SiteOf(const onnx::NodeProto& node);
+
+}  // namespace shardc::onnx_import

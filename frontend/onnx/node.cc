@@ -1,0 +1,138 @@
+#include "frontend/onnx/node.h"
+
+#include "frontend/onnx/fold.h"
+#include "frontend/onnx/load_model.h"
+
+namespace shardc::onnx_import {
+
+using onnx::AttributeProto;
+
+Node::Node(Conversion& conversion, const onnx::NodeProto& proto)
+    : conversion_(conversion), proto_(proto) {
+  for (const std::string& name : proto.input()) {
+    if (name.empty()) {
+      inputs_.push_back(nullptr);
+      continue;
+    }
+    auto it = conversion.values.find(name);
+    if (it == conversion.values.end()) {
+      Fail("E1308", StrCat("reads '", name, "', which no input, tensor or node before it is"),
+           "the nodes of a model have to be in order: onnx.checker tells more");
+    }
+    inputs_.push_back(it->second);
+  }
+}
+
+int Node::opset() const {
+  auto it = conversion_.opsets.find(NormalDomain(proto_.domain()));
+  return it == conversion_.opsets.end() ? 1 : it->second;
+}
+
+Value* Node::InputOrNull(int i) const {
+  return i >= 0 && i < num_inputs() ? inputs_[static_cast<size_t>(i)] : nullptr;
+}
+
+bool Node::OutputWanted(int i) const {
+  return i >= 0 && i < num_outputs() && conversion_.wanted.contains(proto_.output(i));
+}
+
+void Node::SetOutput(int i, Value* value) {
+  SHARDC_CHECK(value != nullptr && i >= 0, op_type());
+  if (i >= num_outputs() || proto_.output(i).empty()) return;
+  const std::string& name = proto_.output(i);
+  if (!conversion_.values.emplace(name, value).second) {
+    Fail("E1308", StrCat("makes '", name, "', which there is already"), "");
+  }
+  if (value->producer != nullptr && value->name.empty()) value->name = name;
+}
+
+void Node::CheckOutputs() const {
+  for (int i = 0; i < num_outputs(); ++i) {
+    if (OutputWanted(i) && !conversion_.values.contains(proto_.output(i))) {
+      Fail("E1301", StrCat("its output ", i, ", '", proto_.output(i), "', is not supported"), "");
+    }
+  }
+}
+
+const AttributeProto* Node::Find(std::string_view name) const {
+  for (const AttributeProto& attr : proto_.attribute()) {
+    if (attr.name() == name) return &attr;
+  }
+  return nullptr;
+}
+
+const AttributeProto* Node::Find(std::string_view name, AttributeProto::AttributeType type) const {
+  const AttributeProto* attr = Find(name);
+  if (attr != nullptr && attr->type() != type) {
+    Fail("E1303",
+         StrCat("attribute '", name, "' is ", AttributeProto::AttributeType_Name(attr->type()),
+                "; it has to be ", AttributeProto::AttributeType_Name(type)),
+         "");
+  }
+  return attr;
+}
+
+int64_t Node::Int(std::string_view name, int64_t otherwise) const {
+  const AttributeProto* attr = Find(name, AttributeProto::INT);
+  return attr ? attr->i() : otherwise;
+}
+
+double Node::Float(std::string_view name, double otherwise) const {
+  const AttributeProto* attr = Find(name, AttributeProto::FLOAT);
+  return attr ? static_cast<double>(attr->f()) : otherwise;
+}
+
+std::string Node::String(std::string_view name, std::string otherwise) const {
+  const AttributeProto* attr = Find(name, AttributeProto::STRING);
+  return attr ? attr->s() : std::move(otherwise);
+}
+
+std::optional<Ints> Node::IntList(std::string_view name) const {
+  const AttributeProto* attr = Find(name, AttributeProto::INTS);
+  if (attr == nullptr) return std::nullopt;
+  return Ints(attr->ints().begin(), attr->ints().end());
+}
+
+std::optional<std::vector<double>> Node::FloatList(std::string_view name) const {
+  const AttributeProto* attr = Find(name, AttributeProto::FLOATS);
+  if (attr == nullptr) return std::nullopt;
+  return std::vector<double>(attr->floats().begin(), attr->floats().end());
+}
+
+std::optional<HostTensor> Node::Tensor(std::string_view name) const {
+  const AttributeProto* attr = Find(name, AttributeProto::TENSOR);
+  if (attr == nullptr) return std::nullopt;
+  return conversion_.reader.Read(attr->t(), nullptr);
+}
+
+const HostTensor* Node::ConstantOf(Value* value) const { return onnx_import::ConstantOf(value); }
+
+Value* Node::Make(std::string_view op, std::vector<Value*> operands, Attributes attrs) {
+  std::vector<Value*> results = MakeAll(op, std::move(operands), std::move(attrs));
+  SHARDC_CHECK(results.size() == 1, op);
+  return results[0];
+}
+
+std::vector<Value*> Node::MakeAll(std::string_view op, std::vector<Value*> operands,
+                                  Attributes attrs) {
+  auto folded = Fold(op, operands, attrs);
+  if (!folded)
+    return conversion_.builder.Create(op, std::move(operands), std::move(attrs))->results;
+  std::vector<Value*> results;
+  for (HostTensor& value : *folded) {
+    results.push_back(conversion_.builder.Constant(std::move(value)));
+  }
+  return results;
+}
+
+std::string Node::Where() const {
+  std::string domain = NormalDomain(proto_.domain());
+  return StrCat(conversion_.path, ": node '", proto_.name(), "' (",
+                domain.empty() ? "" : domain + "::", op_type(), ")");
+}
+
+void Node::Fail(const char* id, const std::string& what, const std::string& fix) const {
+  throw Diagnostic(id, ExitCode::kBadModel, Where(), what, fix);
+}
+
+}  // namespace shardc::onnx_import

@@ -1,0 +1,69 @@
+// The NodeContext of a NodeProto.
+#pragma once
+
+#include <onnx/onnx_pb.h>
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "frontend/onnx/converter.h"
+#include "frontend/onnx/initializers.h"
+
+namespace shardc::onnx_import {
+
+// What the nodes of a model share while they are converted.
+struct Conversion {
+  std::string path;
+  Builder builder;
+  TensorReader reader;
+  std::map<std::string, int> opsets;
+  std::map<std::string, Value*, std::less<>> values;  // by name in the file
+  std::set<std::string> wanted;                       // names that something reads
+
+  Conversion(std::string path, const std::string& folder, Graph& graph)
+      : path(std::move(path)), builder(graph), reader(this->path, folder) {}
+};
+
+class Node final : public NodeContext {
+ public:
+  // Resolves the inputs; throws Diagnostic E1308 for one that nothing has made.
+  Node(Conversion& conversion, const onnx::NodeProto& proto);
+
+  std::string_view op_type() const override { return proto_.op_type(); }
+  int opset() const override;
+  int num_inputs() const override { return proto_.input_size(); }
+  int num_outputs() const override { return proto_.output_size(); }
+  Value* InputOrNull(int i) const override;
+  bool OutputWanted(int i) const override;
+  void SetOutput(int i, Value* value) override;
+  bool HasAttr(std::string_view name) const override { return Find(name) != nullptr; }
+  int64_t Int(std::string_view name, int64_t otherwise) const override;
+  double Float(std::string_view name, double otherwise) const override;
+  std::string String(std::string_view name, std::string otherwise) const override;
+  std::optional<Ints> IntList(std::string_view name) const override;
+  std::optional<std::vector<double>> FloatList(std::string_view name) const override;
+  std::optional<HostTensor> Tensor(std::string_view name) const override;
+  const HostTensor* ConstantOf(Value* value) const override;
+  Value* Make(std::string_view op, std::vector<Value*> operands, Attributes attrs) override;
+  std::vector<Value*> MakeAll(std::string_view op, std::vector<Value*> operands,
+                              Attributes attrs) override;
+  [[noreturn]] void Fail(const char* id, const std::string& what,
+                         const std::string& fix) const override;
+  using NodeContext::Fail;
+
+  std::string Where() const;
+  // Fails unless every wanted output is set.
+  void CheckOutputs() const;
+
+ private:
+  const onnx::AttributeProto* Find(std::string_view name) const;
+  const onnx::AttributeProto* Find(std::string_view name,
+                                   onnx::AttributeProto::AttributeType type) const;
+
+  Conversion& conversion_;
+  const onnx::NodeProto& proto_;
+  std::vector<Value*> inputs_;
+};
+
+}  // namespace shardc::onnx_import

@@ -1,0 +1,243 @@
+#include "frontend/onnx/params.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string_view>
+
+#include "frontend/onnx/aliases.h"
+#include "frontend/onnx/uses.h"
+
+namespace shardc::onnx_import {
+namespace {
+
+using onnx::NodeProto;
+using onnx::TensorProto;
+using Ops = std::set<std::string_view>;
+
+// Their result is input 0 (or any input, for the last line) in another arrangement or scale.
+const Ops kPassOn = {"Identity", "Transpose", "Reshape",   "Unsqueeze", "Squeeze", "Flatten",
+                     "Expand",   "Tile",      "Cast",      "CastLike",  "Slice",   "Split",
+                     "Pad",      "Dropout",   "Neg",       "Abs",       "Exp",     "Log",
+                     "Sqrt",     "Pow",       "Clip",      "Tanh",      "Sigmoid", "Softplus",
+                     "Concat",   "Where",     "Reciprocal"};
+const Ops kLookUp = {"Gather", "GatherND", "GatherElements"};
+const Ops kReduce = {"ReduceMean", "ReduceSum",       "ReduceMax", "ReduceMin",
+                     "ReduceL2",   "ReduceSumSquare", "ReduceL1"};
+const Ops kProduct = {"MatMul", "Gemm", "Einsum"};
+const Ops kSum = {"Add", "Sub", "Sum"};
+const Ops kScale = {"Mul", "Div"};
+const Ops kNever = {"Cos",
+                    "Sin",
+                    "Equal",
+                    "Less",
+                    "LessOrEqual",
+                    "Greater",
+                    "GreaterOrEqual",
+                    "And",
+                    "Or",
+                    "Xor",
+                    "Not",
+                    "Shape",
+                    "Size",
+                    "IsNaN",
+                    "IsInf",
+                    "ArgMax",
+                    "ArgMin",
+                    "Range",
+                    "OneHot",
+                    "NonZero",
+                    "CumSum",
+                    "Mod",
+                    "ConstantOfShape",
+                    "Trilu",
+                    "Min",
+                    "Max",
+                    "TopK",
+                    "Floor",
+                    "Ceil",
+                    "Round",
+                    "Sign"};
+
+bool IsCandidate(const TensorProto& t) {
+  auto held = HeldAs(t.data_type());
+  int64_t larger = std::count_if(t.dims().begin(), t.dims().end(), [](int64_t d) { return d > 1; });
+  return held && IsFloat(*held) && larger > 0;
+}
+
+// Follows one tensor to the places where a network computes with it.
+class Evidence {
+ public:
+  Evidence(const TensorProto& tensor, const Uses& uses, std::function<bool()> is_mask)
+      : uses_(uses), is_mask_(std::move(is_mask)) {
+    auto larger =
+        std::count_if(tensor.dims().begin(), tensor.dims().end(), [](int64_t d) { return d > 1; });
+    vector_ = larger <= 1;
+    found_ = Follow(tensor.name(), false);
+  }
+  bool found() const { return found_; }
+
+ private:
+  // `row`: the value consists of rows that input data picked.
+  bool Follow(const std::string& value, bool row) {
+    if (!visited_.insert(value).second) return false;
+    for (const Use& use : uses_.Of(value)) {
+      if (use.node == nullptr || Decides(use, value, row)) return true;
+    }
+    for (const std::string& name : uses_.PassedOnAs(value)) {
+      if (Follow(name, row)) return true;
+    }
+    return false;
+  }
+
+  bool FollowOutputs(const NodeProto& node, bool row) {
+    return std::any_of(node.output().begin(), node.output().end(),
+                       [&](const std::string& name) { return !name.empty() && Follow(name, row); });
+  }
+
+  bool MeetsActivation(const NodeProto& node, const std::string& value) const {
+    return std::any_of(node.input().begin(), node.input().end(), [&](const std::string& name) {
+      return name != value && uses_.IsActivation(name);
+    });
+  }
+
+  bool Decides(const Use& use, const std::string& value, bool row) {
+    const NodeProto& node = *use.node;
+    const std::string& op = node.op_type();
+    if (kNever.contains(op)) return false;
+    if (op == "RotaryEmbedding" && use.input > 0) return false;  // cos and sin, or positions
+    if (op == "Attention" && use.input == 3) return false;       // the mask
+    if (kLookUp.contains(op)) {
+      if (use.input != 0) return false;
+      vector_ = false;
+      return FollowOutputs(node, node.input_size() > 1 && uses_.DependsOnData(node.input(1)));
+    }
+    if (kReduce.contains(op) || op == "Pow") {
+      return use.input == 0 && row ? true : FollowOutputs(node, row);
+    }
+    if (op == "Where" && use.input > 0 && MeetsActivation(node, value)) return !is_mask_();
+    if (kPassOn.contains(op)) return FollowOutputs(node, row);
+    if (kProduct.contains(op)) {
+      return MeetsActivation(node, value) || FollowOutputs(node, row);
+    }
+    if (kSum.contains(op)) {
+      return MeetsActivation(node, value) ? !is_mask_() : FollowOutputs(node, row);
+    }
+    if (kScale.contains(op)) {
+      return MeetsActivation(node, value) ? vector_ && !is_mask_() : FollowOutputs(node, row);
+    }
+    return true;
+  }
+
+  const Uses& uses_;
+  std::function<bool()> is_mask_;
+  bool vector_ = false;  // one dim at most is larger than 1, and no rows were picked
+  bool found_ = false;
+  std::set<std::string> visited_;
+};
+
+// Whether the elements are 0 and one very negative number, or that number alone, or both 0 and 1.
+class MaskTest {
+ public:
+  bool Takes(double v) {
+    (v == 0 ? zero_ : v == 1 ? one_ : low_) = true;
+    if (v == 0 || v == 1) return true;
+    if (!(v <= -1e4) || (has_value_ && v != value_)) return false;
+    has_value_ = true;
+    value_ = v;
+    return true;
+  }
+  bool IsMask() const { return low_ ? !one_ : zero_ && one_; }
+
+ private:
+  bool zero_ = false, one_ = false, low_ = false, has_value_ = false;
+  double value_ = 0;
+};
+
+bool IsMask(const TensorType& type, const TensorSource& source) {
+  MaskTest test;
+  // In pieces, so that a large table is left after its first.
+  Shape size = type.shape, offset(size.size(), 0);
+  int64_t rows = type.shape[0];
+  size[0] = std::clamp<int64_t>((1 << 16) * rows / type.num_elements(), 1, rows);
+  for (; offset[0] < rows; offset[0] += size[0]) {
+    size[0] = std::min(size[0], rows - offset[0]);
+    HostTensor piece(type.dtype, size);
+    source.Read(offset, size, piece.raw());
+    for (int64_t i = 0; i < piece.num_elements(); ++i) {
+      if (!test.Takes(piece.AsDouble(i))) return false;
+    }
+  }
+  return test.IsMask();
+}
+
+class Finder {
+ public:
+  Finder(const LoadedModel& model, const ModuleNames& names, TensorReader& reader)
+      : model_(model), names_(names), reader_(reader), uses_(model.proto.graph()) {}
+
+  Parameters Run() {
+    std::set<std::string> candidates;
+    for (const TensorProto* t : uses_.initializers()) {
+      if (IsCandidate(*t)) candidates.insert(t->name());
+    }
+    uses_.FlowFrom(model_.proto.graph(), candidates);
+    Parameters found;
+    std::vector<std::string> params;
+    for (const TensorProto* t : uses_.initializers()) {
+      if (IsParameter(*t)) {
+        params.push_back(t->name());
+      } else if (candidates.contains(t->name())) {
+        found.constants.push_back(t->name());
+      }
+    }
+    found.aliases = FindAliases(params, uses_, names_);
+    return found;
+  }
+
+ private:
+  bool IsParameter(const TensorProto& t) {
+    auto held = HeldAs(t.data_type());
+    if (!held || !IsFloat(*held) || reader_.Type(t).num_elements() == 0) return false;
+    if (names_.is_parameter.contains(t.name())) return true;
+    if (names_.is_buffer.contains(t.name())) return false;
+    if (!IsCandidate(t)) return false;
+    auto folded = names_.folded_from.find(t.name());
+    if (folded != names_.folded_from.end() && !names_.parameters.empty()) {
+      for (const std::string& name : folded->second) {
+        if (names_.is_parameter.contains(name)) return true;
+      }
+    }
+    return Evidence(t, uses_, [&] { return TensorIsMask(t); }).found();
+  }
+
+  bool TensorIsMask(const TensorProto& t) {
+    auto [it, is_new] = masks_.try_emplace(t.name(), false);
+    if (is_new) it->second = IsMask(reader_.Type(t), *reader_.Source(t, RawOf(t)));
+    return it->second;
+  }
+
+  const Bytes* RawOf(const TensorProto& t) const {
+    const auto& own = model_.proto.graph().initializer();
+    if (own.empty()) return nullptr;
+    for (const auto& [index, bytes] : model_.raw) {
+      if (&own[index] == &t) return &bytes;
+    }
+    return nullptr;
+  }
+
+  const LoadedModel& model_;
+  const ModuleNames& names_;
+  TensorReader& reader_;
+  Uses uses_;
+  std::map<std::string, bool> masks_;
+};
+
+}  // namespace
+
+Parameters FindParameters(const LoadedModel& model, const ModuleNames& names,
+                          TensorReader& reader) {
+  return Finder(model, names, reader).Run();
+}
+
+}  // namespace shardc::onnx_import

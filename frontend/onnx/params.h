@@ -1,0 +1,30 @@
+// Which tensors of a file are parameters, and which names they have lost.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "frontend/onnx/initializers.h"
+#include "frontend/onnx/load_model.h"
+#include "frontend/onnx/names.h"
+
+namespace shardc::onnx_import {
+
+struct Parameters {
+  // By initializer: the other names of the parameter (Identity nodes, folding, module paths), in
+  // the order in which the graph uses them.
+  std::map<std::string, std::vector<std::string>> aliases;
+  std::vector<std::string> constants;  // float tensors of several elements that are none
+
+  bool Has(const std::string& name) const { return aliases.contains(name); }
+};
+
+// Decides by how a float initializer is used: as a matrix, a table of rows, a norm's scale or a
+// bias. It is a constant when it is a single number, a mask (two values, one of them 0 or both 0
+// and 1), or only scales elementwise with several dims, as rotary tables do. What the exporter
+// wrote about the module (dynamo) goes before that. Outputs of Constant nodes are never parameters.
+Parameters FindParameters(const LoadedModel& model, const ModuleNames& names, TensorReader& reader);
+
+}  // namespace shardc::onnx_import

@@ -1,0 +1,143 @@
+// Reductions, ArgMax, CumSum.
+#include <algorithm>
+
+#include "frontend/onnx/convert_util.h"
+
+namespace shardc::onnx_import {
+namespace {
+
+constexpr int kReduceSumTakesAxesAsInput = 13, kOthersTakeAxesAsInput = 18;
+
+// The axes to reduce; none when the node does nothing.
+struct Reduction {
+  Ints axes;
+  bool keepdims;
+};
+
+std::optional<Reduction> ReadReduction(NodeContext& c) {
+  int since = c.op_type() == "ReduceSum" ? kReduceSumTakesAxesAsInput : kOthersTakeAxesAsInput;
+  Ints axes;
+  if (c.opset() < since) {
+    axes = c.IntList("axes").value_or(Ints());
+  } else if (c.has_input(1)) {
+    axes = c.ConstantInts(1);
+  }
+  int rank = c.input(0)->type.rank();
+  if (axes.empty()) {
+    if (c.Int("noop_with_empty_axes", 0) != 0) return std::nullopt;
+    axes = Count(rank);
+  }
+  return Reduction{Axes(c, axes, rank), c.Int("keepdims", 1) != 0};
+}
+
+Value* Sum(NodeContext& c, Value* x, const Reduction& r) {
+  return Reduce(c, "reduce_sum", x, r.axes, r.keepdims);
+}
+
+Value* Mean(NodeContext& c, Value* x, const Reduction& r) {
+  if (IsFloat(x->type.dtype)) return Reduce(c, "reduce_mean", x, r.axes, r.keepdims);
+  int64_t count = 1;
+  for (int64_t axis : r.axes) count *= x->type.shape[axis];
+  return Div(c, Sum(c, x, r), Like(c, x, static_cast<double>(count)));
+}
+
+// Bools are reduced as integers.
+Value* Extreme(NodeContext& c, Value* x, const Reduction& r, std::string_view op) {
+  DType type = x->type.dtype;
+  if (type == DType::kBool) x = c.Cast(x, DType::kI32);
+  return c.Cast(Reduce(c, op, x, r.axes, r.keepdims), type);
+}
+
+Value* Max(NodeContext& c, Value* x, const Reduction& r) { return Extreme(c, x, r, "reduce_max"); }
+Value* Min(NodeContext& c, Value* x, const Reduction& r) { return Extreme(c, x, r, "reduce_min"); }
+
+Value* SumSquare(NodeContext& c, Value* x, const Reduction& r) { return Sum(c, Mul(c, x, x), r); }
+Value* L1(NodeContext& c, Value* x, const Reduction& r) { return Sum(c, c.Make("abs", {x}), r); }
+
+Value* L2(NodeContext& c, Value* x, const Reduction& r) {
+  Value* squares = SumSquare(c, x, r);
+  if (IsFloat(x->type.dtype)) return c.Make("sqrt", {squares});
+  return c.Cast(c.Make("sqrt", {c.Cast(squares, DType::kF64)}), x->type.dtype);
+}
+
+Value* LogSum(NodeContext& c, Value* x, const Reduction& r) {
+  return c.Make("log", {Sum(c, x, r)});
+}
+
+// max + log(sum(exp(x - max))), with 0 for a maximum that is infinite.
+Value* LogSumExp(NodeContext& c, Value* x, const Reduction& r) {
+  Value* max = Reduce(c, "reduce_max", x, r.axes, true);
+  max = Where(c, c.Make("is_inf", {max}), Like(c, x, 0), max);
+  Value* sum = Sum(c, c.Make("exp", {Sub(c, x, max)}), r);
+  return Add(c, c.Make("log", {sum}), c.Reshape(max, sum->type.shape));
+}
+
+// Halves multiplied with each other until one element is left.
+Value* Prod(NodeContext& c, Value* x, const Reduction& r) {
+  for (int64_t axis : r.axes) {
+    int d = static_cast<int>(axis);
+    Shape one = x->type.shape;
+    one[d] = 1;
+    if (x->type.shape[d] == 0) x = c.BroadcastTo(Like(c, x, 1), one);
+    while (x->type.shape[d] > 1) {
+      int64_t n = x->type.shape[d], half = n / 2;
+      Value* product = Mul(c, SliceDim(c, x, d, 0, half), SliceDim(c, x, d, half, 2 * half));
+      Value* rest = n % 2 == 0 ? nullptr : SliceDim(c, x, d, n - 1, n);
+      x = rest ? c.Make("concat", {product, rest}, {{"axis", axis}}) : product;
+    }
+  }
+  Shape out;
+  for (int d = 0; d < x->type.rank(); ++d) {
+    bool reduced = std::find(r.axes.begin(), r.axes.end(), d) != r.axes.end();
+    if (r.keepdims || !reduced) out.push_back(x->type.shape[d]);
+  }
+  return c.Reshape(x, std::move(out));
+}
+
+template <Value* (*Fn)(NodeContext&, Value*, const Reduction&)>
+void Convert(NodeContext& c) {
+  std::optional<Reduction> r = ReadReduction(c);
+  c.SetOutput(0, r ? Fn(c, c.input(0), *r) : c.input(0));
+}
+
+// The first (or last) position that has the extreme value.
+void ArgExtreme(NodeContext& c) {
+  Value* x = c.input(0);
+  int rank = x->type.rank(), axis = Axis(c, c.Int("axis", 0), rank);
+  bool max = c.op_type() == "ArgMax", last = c.Int("select_last_index", 0) != 0;
+  int64_t n = x->type.shape[axis];
+  Value* extreme = Reduce(c, max ? "reduce_max" : "reduce_min", x, {axis}, true);
+  Value* hits = c.Make("equal", {x, extreme});
+  Value* none = c.Scalar(DType::kI64, static_cast<double>(last ? -1 : n));
+  Value* positions = Where(c, hits, Iota(c, n, axis, rank), none);
+  bool keepdims = c.Int("keepdims", 1) != 0;
+  c.SetOutput(0, Reduce(c, last ? "reduce_max" : "reduce_min", positions, {axis}, keepdims));
+}
+
+void CumSum(NodeContext& c) {
+  Value* x = c.input(0);
+  int64_t axis = Axis(c, c.ConstantInt(1), x->type.rank());
+  bool exclusive = c.Int("exclusive", 0) != 0, reverse = c.Int("reverse", 0) != 0;
+  c.SetOutput(
+      0, c.Make("cumsum", {x}, {{"axis", axis}, {"exclusive", exclusive}, {"reverse", reverse}}));
+}
+
+}  // namespace
+
+void AddReductionConverters(ConverterTable& table) {
+  table.insert({{"ReduceSum", Convert<Sum>},
+                {"ReduceMean", Convert<Mean>},
+                {"ReduceMax", Convert<Max>},
+                {"ReduceMin", Convert<Min>},
+                {"ReduceProd", Convert<Prod>},
+                {"ReduceSumSquare", Convert<SumSquare>},
+                {"ReduceL1", Convert<L1>},
+                {"ReduceL2", Convert<L2>},
+                {"ReduceLogSum", Convert<LogSum>},
+                {"ReduceLogSumExp", Convert<LogSumExp>},
+                {"ArgMax", ArgExtreme},
+                {"ArgMin", ArgExtreme},
+                {"CumSum", CumSum}});
+}
+
+}  // namespace shardc::onnx_import

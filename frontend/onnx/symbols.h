@@ -1,0 +1,26 @@
+// Static shapes for the inputs of a file: what the file declares, what --bind and --shape say.
+#pragma once
+
+#include <onnx/onnx_pb.h>
+
+#include <string>
+#include <vector>
+
+#include "frontend/import.h"
+
+namespace shardc::onnx_import {
+
+struct InputShape {
+  std::string name;
+  TensorType type;
+};
+
+// For the inputs that are not initializers, in order. Throws Diagnostic E1201 (a symbol or an input
+// that the file does not have), E1202 (a dim that stays unknown), E1203 (bindings that contradict
+// each other), E1204 (a shape that is not what the file declares), E1205 (an input that is no
+// tensor of a supported type).
+std::vector<InputShape> BindInputs(const std::string& path,
+                                   const std::vector<const onnx::ValueInfoProto*>& inputs,
+                                   const ImportOptions& options);
+
+}  // namespace shardc::onnx_import

@@ -1,0 +1,90 @@
+#include "frontend/onnx/uses.h"
+
+#include "frontend/onnx/initializers.h"
+
+namespace shardc::onnx_import {
+namespace {
+
+void AddReads(const onnx::NodeProto& node, std::vector<std::string>& reads) {
+  for (const std::string& name : node.input()) {
+    if (!name.empty()) reads.push_back(name);
+  }
+  for (const auto& attr : node.attribute()) {
+    if (!attr.has_g()) continue;
+    for (const auto& inner : attr.g().node()) AddReads(inner, reads);
+    for (const auto& output : attr.g().output()) reads.push_back(output.name());
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> ReadBy(const onnx::NodeProto& node) {
+  std::vector<std::string> reads;
+  AddReads(node, reads);
+  return reads;
+}
+
+Uses::Uses(const onnx::GraphProto& graph) {
+  Add(graph);
+  for (const auto& output : graph.output()) {
+    outputs_.insert(output.name());
+    uses_[output.name()].push_back({nullptr, 0, static_cast<int>(nodes_.size())});
+  }
+}
+
+void Uses::Add(const onnx::GraphProto& graph) {
+  for (const auto& t : graph.initializer()) initializers_.push_back(&t);
+  for (const auto& node : graph.node()) {
+    for (const auto& attr : node.attribute()) {
+      if (!attr.has_g()) continue;
+      Add(attr.g());
+      int outputs = std::min(attr.g().output_size(), node.output_size());
+      for (int i = 0; i < outputs; ++i) {
+        passed_on_[attr.g().output(i).name()].push_back(node.output(i));
+      }
+    }
+    int position = static_cast<int>(nodes_.size());
+    nodes_.push_back(&node);
+    for (int i = 0; i < node.input_size(); ++i) {
+      if (!node.input(i).empty()) uses_[node.input(i)].push_back({&node, i, position});
+    }
+  }
+}
+
+const std::vector<Use>& Uses::Of(const std::string& value) const {
+  static const std::vector<Use> none;
+  auto it = uses_.find(value);
+  return it == uses_.end() ? none : it->second;
+}
+
+const std::vector<std::string>& Uses::PassedOnAs(const std::string& value) const {
+  static const std::vector<std::string> none;
+  auto it = passed_on_.find(value);
+  return it == passed_on_.end() ? none : it->second;
+}
+
+void Uses::FlowFrom(const onnx::GraphProto& graph, const std::set<std::string>& candidates) {
+  weighted_ = candidates;
+  std::set<std::string> initializers;
+  for (const auto* t : initializers_) initializers.insert(t->name());
+  for (const auto& input : graph.input()) {
+    if (initializers.contains(input.name())) continue;
+    data_.insert(input.name());
+    auto held = HeldAs(input.type().tensor_type().elem_type());
+    if (held && IsFloat(*held)) weighted_.insert(input.name());
+  }
+  for (const auto* node : nodes_) {
+    if (node->op_type() == "Shape" || node->op_type() == "Size") continue;
+    bool data = false, weighted = false;
+    for (const std::string& name : ReadBy(*node)) {
+      data |= data_.contains(name);
+      weighted |= weighted_.contains(name);
+    }
+    for (const std::string& name : node->output()) {
+      if (data) data_.insert(name);
+      if (weighted) weighted_.insert(name);
+    }
+  }
+}
+
+}  // namespace shardc::onnx_import

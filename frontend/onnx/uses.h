@@ -1,0 +1,52 @@
+// Who reads what in a file, subgraphs included, and what flows where.
+#pragma once
+
+#include <onnx/onnx_pb.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace shardc::onnx_import {
+
+struct Use {
+  const onnx::NodeProto* node = nullptr;  // null: an output of the graph
+  int input = 0;
+  int position = 0;  // of the node, in order
+};
+
+class Uses {
+ public:
+  explicit Uses(const onnx::GraphProto& graph);
+
+  const std::vector<Use>& Of(const std::string& value) const;
+  // Values that a branch of an If hands to the node's outputs under another name.
+  const std::vector<std::string>& PassedOnAs(const std::string& value) const;
+  const std::vector<const onnx::NodeProto*>& nodes() const { return nodes_; }
+  const std::vector<const onnx::TensorProto*>& initializers() const { return initializers_; }
+  bool IsOutput(const std::string& value) const { return outputs_.contains(value); }
+
+  // Marks what depends on the data of the graph's inputs, and what on float initializers of several
+  // elements.
+  void FlowFrom(const onnx::GraphProto& graph, const std::set<std::string>& candidates);
+  bool DependsOnData(const std::string& value) const { return data_.contains(value); }
+  // Depends on both, or on a float input: what a network computes with.
+  bool IsActivation(const std::string& value) const {
+    return data_.contains(value) && weighted_.contains(value);
+  }
+
+ private:
+  void Add(const onnx::GraphProto& graph);
+
+  std::vector<const onnx::NodeProto*> nodes_;
+  std::vector<const onnx::TensorProto*> initializers_;
+  std::map<std::string, std::vector<Use>> uses_;
+  std::map<std::string, std::vector<std::string>> passed_on_;
+  std::set<std::string> outputs_, data_, weighted_;
+};
+
+// The values that a node reads, those captured by its subgraphs included.
+std::vector<std::string> ReadBy(const onnx::NodeProto& node);
+
+}  // namespace shardc::onnx_import

@@ -1,0 +1,57 @@
+// plan/manifest.textproto: what a plan is, for `run`, `dump` and people.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/mesh.h"
+#include "ir/program.h"
+
+namespace shardc {
+
+struct ManifestState {
+  std::string name;
+  bool is_param = false;
+  std::vector<std::string> aliases;  // other names of a param that users may use
+  std::string role;                  // of a param: "MLP_UP"; may be empty
+  DType dtype = DType::kF32;
+  Shape shape;         // global
+  Shape local_shape;   // physical, on every rank
+  Sharding sharding;   // axes by index in the mesh; with segments and granules, so that shards can
+                       // be put back
+  std::string layout;  // the sharding for reading: "[768, 3072@tp]"
+  double init = 0;     // of optimizer state: its first value
+  std::vector<std::string> why;  // from the spec line to the sharding
+};
+
+// A file of the plan, as it was written.
+struct ManifestFile {
+  std::string path;  // inside the plan's folder
+  int64_t bytes = 0;
+  std::string checksum;  // FileChecksum
+};
+
+struct Manifest {
+  int version = 1;
+  std::string model, spec;
+  Mesh mesh;
+  bool has_weights = false;
+  std::vector<ManifestState> states;
+  std::vector<ManifestFile> files;  // all but the manifest
+  std::vector<std::string> notes;
+  // Bytes on one rank.
+  int64_t weights_bytes = 0, gradients_bytes = 0, activations_bytes = 0, arena_bytes = 0;
+};
+
+// The last line is a comment with the checksum of all others. Throws Diagnostic E5003, E5004.
+void WriteManifest(const Manifest& manifest, const std::string& path);
+// Throws Diagnostic E5001 (no plan there), E3005 (malformed, line:col), E3002 (checksum).
+Manifest ReadManifest(const std::string& path);
+
+std::string ProgramPath(const std::string& folder, int64_t rank);  // folder/rank0003.program
+std::string WeightsPath(const std::string& folder,
+                        int64_t rank);  // folder/weights/rank0003.safetensors
+std::string ManifestPath(const std::string& folder);
+
+}  // namespace shardc

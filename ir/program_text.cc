@@ -1,0 +1,175 @@
+#include <charconv>
+#include <string_view>
+
+#include "ir/program.h"
+
+namespace shardc {
+
+std::string_view CollectiveKindName(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return "all_reduce";
+    case CollectiveKind::kAllGather:
+      return "all_gather";
+    case CollectiveKind::kReduceScatter:
+      return "reduce_scatter";
+    case CollectiveKind::kAllToAll:
+      return "all_to_all";
+    case CollectiveKind::kBroadcast:
+      return "broadcast";
+    case CollectiveKind::kSendRecv:
+      return "send_recv";
+  }
+  return "?";
+}
+
+namespace {
+
+// The shortest text that reads back as the same number.
+std::string FloatText(double v) {
+  char text[32];
+  auto [end, error] = std::to_chars(text, text + sizeof text, v);
+  std::string out(text, end);
+  return out.find_first_not_of("-0123456789") == std::string::npos ? out + ".0" : out;
+}
+
+std::string Quoted(std::string_view s) {
+  std::string out = "\"";
+  for (char c : s) {
+    if (c == '"' || c == '\\') {
+      (out += '\\') += c;
+    } else if (c == '\n') {
+      out += "\\n";
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string TensorText(const HostTensor& t) {
+  std::string out = StrCat(DTypeName(t.dtype()), ShapeToString(t.shape()));
+  constexpr int64_t kMost = 8;
+  if (t.num_elements() > kMost) return out + "{...}";
+  for (int64_t i = 0; i < t.num_elements(); ++i) {
+    out += i ? ", " : "{";
+    out += IsFloat(t.dtype()) ? FloatText(t.AsDouble(i)) : std::to_string(t.AsInt(i));
+  }
+  return out + (t.num_elements() ? "}" : "{}");
+}
+
+std::string AttributeText(const Attribute& value) {
+  if (auto* i = std::get_if<int64_t>(&value)) return std::to_string(*i);
+  if (auto* d = std::get_if<double>(&value)) return FloatText(*d);
+  if (auto* b = std::get_if<bool>(&value)) return *b ? "true" : "false";
+  if (auto* s = std::get_if<std::string>(&value)) return Quoted(*s);
+  if (auto* list = std::get_if<Ints>(&value)) return ShapeToString(*list);
+  if (auto* t = std::get_if<TensorPtr>(&value)) return TensorText(**t);
+  std::string out;
+  for (const std::string& s : std::get<Strings>(value))
+    out += (out.empty() ? "" : ", ") + Quoted(s);
+  return "[" + out + "]";
+}
+
+class ProgramPrinter {
+ public:
+  explicit ProgramPrinter(const Program& program) : program_(program) {}
+
+  std::string Print() {
+    out_ = StrCat("program version ", program_.version, "\nmesh ",
+                  program_.mesh.num_axes() ? program_.mesh.ToString() : "of one rank", "\nrank ",
+                  program_.rank, " of ", program_.mesh.num_ranks(), "\narena ",
+                  program_.arena_bytes, " bytes, constants ", program_.constants.size(), " bytes, ",
+                  program_.buffers.size(), " buffers, ", program_.instructions.size(),
+                  " instructions, ", program_.collectives.size(), " collectives\n");
+    PrintNamed("state", program_.states);
+    PrintNamed("input", program_.inputs);
+    for (const Instruction& i : program_.instructions) PrintInstruction(i);
+    PrintNamed("output", program_.outputs);
+    return std::move(out_);
+  }
+
+ private:
+  const Buffer& At(int id) const { return program_.buffers[id]; }
+
+  std::string Place(const Buffer& b) const {
+    std::string out;
+    switch (b.space) {
+      case Space::kArena:
+        out = StrCat("@arena+", b.offset);
+        break;
+      case Space::kState:
+        out = "@state " + Quoted(b.name);
+        break;
+      case Space::kInput:
+        out = "@input " + Quoted(b.name);
+        break;
+      case Space::kConstant:
+        out = StrCat("@constants+", b.offset);
+        break;
+    }
+    return b.alias_of < 0 ? out : StrCat(out, " alias of %", b.alias_of);
+  }
+
+  std::string Describe(const Buffer& b) const {
+    std::string local =
+        b.local_shape == b.type.shape ? "" : " local " + ShapeToString(b.local_shape);
+    return TypeToString(b.type, program_.mesh) + local + " " + Place(b);
+  }
+
+  void PrintNamed(std::string_view kind, const std::vector<NamedBuffer>& list) {
+    for (const NamedBuffer& n : list) {
+      out_ +=
+          StrCat(kind, " ", Quoted(n.name), " = %", n.buffer, " : ", Describe(At(n.buffer)), "\n");
+    }
+  }
+
+  static std::string Ids(const std::vector<int>& ids) {
+    std::string out;
+    for (int id : ids) out += (out.empty() ? "%" : ", %") + std::to_string(id);
+    return out;
+  }
+
+  std::string AttributesText(const Instruction& i) const {
+    std::string out;
+    auto add = [&](std::string_view name, const std::string& value) {
+      out += StrCat(out.empty() ? " {" : ", ", name, " = ", value);
+    };
+    for (const auto& [name, value] : i.attrs.entries()) add(name, AttributeText(value));
+    if (i.phase != Phase::kForward) add("phase", std::string(PhaseName(i.phase)));
+    if (!i.site.empty()) add("site", Quoted(i.site));
+    return out.empty() ? out : out + "}";
+  }
+
+  std::string CollectiveText(const Collective& c) const {
+    std::string axes;
+    for (int a : c.axes) axes += (axes.empty() ? "" : ",") + program_.mesh.axes()[a].name;
+    return StrCat(" collective #", c.id, " ", CollectiveKindName(c.kind), c.max ? " max" : "",
+                  " over ", axes, " of ", c.elements, " ", DTypeName(c.dtype));
+  }
+
+  void PrintInstruction(const Instruction& i) {
+    if (!i.results.empty()) out_ += Ids(i.results) + " = ";
+    out_ += i.op;
+    if (!i.operands.empty()) out_ += " " + Ids(i.operands);
+    out_ += AttributesText(i);
+    if (i.collective >= 0) out_ += CollectiveText(program_.collectives[i.collective]);
+    for (size_t k = 0; k < i.results.size(); ++k) {
+      out_ += (k ? ", " : " : ") + Describe(At(i.results[k]));
+    }
+    if (i.scratch >= 0) {
+      out_ += StrCat(" scratch %", i.scratch, " ", At(i.scratch).bytes, " bytes ",
+                     Place(At(i.scratch)));
+    }
+    out_ += "\n";
+  }
+
+  const Program& program_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string ProgramToText(const Program& program) { return ProgramPrinter(program).Print(); }
+
+}  // namespace shardc

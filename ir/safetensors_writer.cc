@@ -1,0 +1,126 @@
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+
+#include "ir/checksum.h"
+#include "ir/output_file.h"
+#include "ir/safetensors.h"
+
+namespace shardc {
+namespace {
+
+std::string_view StoredName(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return "F64";
+    case DType::kF32:
+      return "F32";
+    case DType::kF16:
+      return "F16";
+    case DType::kBF16:
+      return "BF16";
+    case DType::kI64:
+      return "I64";
+    case DType::kI32:
+      return "I32";
+    case DType::kBool:
+      return "BOOL";
+  }
+  return "?";
+}
+
+std::string HiddenBeside(const std::string& path) {
+  std::filesystem::path p(path);
+  return (p.parent_path() / StrCat(".", p.filename().string(), ".tmp-", getpid())).string();
+}
+
+}  // namespace
+
+struct SafetensorsWriter::Impl {
+  Impl(const std::string& path, std::vector<Announced> tensors)
+      : path(path), hidden(HiddenBeside(path)), tensors(std::move(tensors)) {
+    file.emplace(hidden, path);
+  }
+  ~Impl() {
+    if (!finished) unlink(hidden.c_str());
+  }
+
+  int64_t BytesOf(const Announced& t) const { return NumElements(t.shape) * DTypeSize(t.dtype); }
+
+  // The header as text, and how many bytes follow it.
+  std::string Header(const std::map<std::string, std::string>& metadata) {
+    nlohmann::json header = nlohmann::json::object();
+    if (!metadata.empty()) header["__metadata__"] = metadata;
+    for (const Announced& t : tensors) {
+      SHARDC_CHECK(t.name != "__metadata__" && !header.contains(t.name), t.name);
+      int64_t end = total + BytesOf(t);
+      header[t.name] = {
+          {"dtype", StoredName(t.dtype)}, {"shape", t.shape}, {"data_offsets", {total, end}}};
+      total = end;
+    }
+    std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    text.resize((text.size() + 7) / 8 * 8, ' ');
+    return text;
+  }
+
+  void Put(std::span<const std::byte> bytes) {
+    file->Write(bytes);
+    sum.Update(bytes);
+    file_bytes += static_cast<int64_t>(bytes.size());
+  }
+
+  std::string path, hidden;
+  std::vector<Announced> tensors;
+  Checksum sum;
+  int64_t file_bytes = 0;
+  std::optional<OutputFile> file;
+  int64_t total = 0, written = 0;
+  bool finished = false;
+};
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Announced> tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : impl_(std::make_unique<Impl>(path, std::move(tensors))) {
+  std::string header = impl_->Header(metadata);
+  uint64_t size = header.size();
+  impl_->Put(std::as_bytes(std::span(&size, 1)));
+  impl_->Put(std::as_bytes(std::span(header)));
+}
+
+SafetensorsWriter::~SafetensorsWriter() = default;
+
+void SafetensorsWriter::Write(std::span<const std::byte> bytes) {
+  impl_->written += static_cast<int64_t>(bytes.size());
+  SHARDC_CHECK(impl_->written <= impl_->total, impl_->path, ": more data than announced");
+  impl_->Put(bytes);
+}
+
+SafetensorsWriter::Written SafetensorsWriter::Finish() {
+  SHARDC_CHECK(impl_->written == impl_->total, impl_->path, ": ", impl_->written, " bytes of ",
+               impl_->total);
+  impl_->file->Close();
+  if (rename(impl_->hidden.c_str(), impl_->path.c_str()) != 0) ThrowCannotWrite(impl_->path, errno);
+  impl_->finished = true;
+  return {impl_->file_bytes, impl_->sum.Hex()};
+}
+
+void WriteSafetensors(const std::string& path, const std::map<std::string, HostTensor>& tensors) {
+  std::vector<SafetensorsWriter::Announced> announced;
+  for (const auto& [name, tensor] : tensors) {
+    announced.push_back({name, tensor.dtype(), tensor.shape()});
+  }
+  SafetensorsWriter writer(path, std::move(announced));
+  for (const auto& [name, tensor] : tensors) {
+    writer.Write(std::span(tensor.raw(), static_cast<size_t>(tensor.bytes())));
+  }
+  writer.Finish();
+}
+
+}  // namespace shardc

@@ -1,0 +1,397 @@
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "ir/op_def.h"
+#include "ir/text.h"
+
+namespace shardc {
+namespace {
+
+[[noreturn]] void Fail(std::string where, std::string what) {
+  throw Diagnostic("E7003", ExitCode::kBadModel, std::move(where), std::move(what));
+}
+
+AttrKind KindOf(const Attribute& a) { return static_cast<AttrKind>(a.index()); }
+static_assert(
+    std::is_same_v<std::variant_alternative_t<static_cast<size_t>(AttrKind::kTensor), Attribute>,
+                   TensorPtr>);
+
+std::string_view KindName(AttrKind kind) {
+  constexpr std::string_view kNames[] = {
+      "an integer",         "a float",           "a bool",  "a string",
+      "a list of integers", "a list of strings", "a tensor"};
+  return kNames[static_cast<int>(kind)];
+}
+
+// How a tensor is placed over one mesh axis.
+struct AxisPlacement {
+  enum Kind : uint8_t { kWhole, kCut, kPartialSum, kPartialMax } kind = kWhole;
+  int dim = -1;  // kCut
+};
+
+AxisPlacement PlacementOver(const Sharding& s, int axis) {
+  if (s.partial_sum.contains(axis)) return {AxisPlacement::kPartialSum, -1};
+  if (s.partial_max.contains(axis)) return {AxisPlacement::kPartialMax, -1};
+  for (size_t d = 0; d < s.dims.size(); ++d) {
+    if (s.dims[d].axes.contains(axis)) return {AxisPlacement::kCut, static_cast<int>(d)};
+  }
+  return {};
+}
+
+bool Has(const DimFactors& dim, int factor) {
+  return std::find(dim.factors.begin(), dim.factors.end(), factor) != dim.factors.end();
+}
+
+int DimWith(const std::vector<DimFactors>& dims, int factor) {
+  for (size_t d = 0; d < dims.size(); ++d) {
+    if (Has(dims[d], factor)) return static_cast<int>(d);
+  }
+  return -1;
+}
+
+// Whether the shardings of an op's operands and results are what its rule makes of one strategy per
+// mesh axis: run whole, cut along one factor, or let partial sums through a linear group.
+class RuleCheck {
+ public:
+  RuleCheck(const Op& op, const Mesh& mesh) : op_(op), mesh_(mesh), rule_(op.def->rule(op)) {}
+
+  // What is wrong, or nothing.
+  std::optional<std::string> Run() {
+    if (rule_.operands.size() != op_.operands.size() ||
+        rule_.results.size() != op_.results.size()) {
+      return "its sharding rule is for another number of operands or results";
+    }
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      if (mesh_.axis_size(axis) == 1) continue;
+      if (!AxisAgrees(axis)) {
+        return StrCat("operands and results do not agree with its sharding rule over axis '",
+                      mesh_.axes()[axis].name, "': ", Types());
+      }
+    }
+    for (size_t f = 0; f < rule_.factors.size(); ++f) {
+      if (!LayoutsAgree(static_cast<int>(f))) {
+        return "dims of the same factor are cut in different layouts: " + Types();
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  template <typename Fn>
+  void ForEachSlot(Fn fn) const {
+    for (size_t i = 0; i < op_.operands.size(); ++i) {
+      fn(op_.operands[i]->type, rule_.operands[i], false);
+    }
+    for (size_t i = 0; i < op_.results.size(); ++i) {
+      fn(op_.results[i]->type, rule_.results[i], true);
+    }
+  }
+
+  bool AxisAgrees(int axis) {
+    operands_.clear();
+    results_.clear();
+    const std::vector<DimFactors>* cut = nullptr;
+    int dim = -1;
+    bool whole = true;
+    ForEachSlot([&](const TensorType& type, const std::vector<DimFactors>& dims, bool result) {
+      AxisPlacement p = PlacementOver(type.sharding, axis);
+      (result ? results_ : operands_).push_back(p);
+      whole = whole && p.kind == AxisPlacement::kWhole;
+      if (p.kind == AxisPlacement::kCut && !cut) {
+        cut = &dims;
+        dim = p.dim;
+      }
+    });
+    if (whole) return true;
+    if (!cut) return PassesThrough();
+    const auto& factors = (*cut)[dim].factors;
+    return std::any_of(factors.begin(), factors.end(), [&](int f) { return CutsFactor(f); });
+  }
+
+  bool CutsFactor(int factor) const {
+    const Factor& f = rule_.factors[factor];
+    if (f.kind != FactorKind::kPlain) return false;
+    auto agrees = [&](const AxisPlacement& p, const std::vector<DimFactors>& dims,
+                      AxisPlacement::Kind without) {
+      int d = DimWith(dims, factor);
+      return d < 0 ? p.kind == without : p.kind == AxisPlacement::kCut && Has(dims[p.dim], factor);
+    };
+    auto reduced =
+        f.reduce == ReduceKind::kMax ? AxisPlacement::kPartialMax : AxisPlacement::kPartialSum;
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      if (!agrees(operands_[i], rule_.operands[i], AxisPlacement::kWhole)) return false;
+    }
+    for (size_t i = 0; i < results_.size(); ++i) {
+      if (!agrees(results_[i], rule_.results[i], reduced)) return false;
+    }
+    return true;
+  }
+
+  // Partial sums in exactly the operands of a linear group, and in all results.
+  bool PassesThrough() const {
+    auto is_sum = [](const AxisPlacement& p) { return p.kind == AxisPlacement::kPartialSum; };
+    if (!std::all_of(results_.begin(), results_.end(), is_sum)) return false;
+    return std::any_of(rule_.linear.begin(), rule_.linear.end(), [&](const auto& group) {
+      for (size_t i = 0; i < operands_.size(); ++i) {
+        bool in_group = std::find(group.begin(), group.end(), static_cast<int>(i)) != group.end();
+        auto want = in_group ? AxisPlacement::kPartialSum : AxisPlacement::kWhole;
+        if (operands_[i].kind != want) return false;
+      }
+      return true;
+    });
+  }
+
+  // Dims that are the factor and nothing else are cut alike. (Dims of several factors or pieces
+  // hold it in layouts of their own.)
+  bool LayoutsAgree(int factor) const {
+    std::optional<DimSharding> layout;
+    bool agree = true;
+    ForEachSlot([&](const TensorType& type, const std::vector<DimFactors>& dims, bool) {
+      int d = DimWith(dims, factor);
+      if (d < 0 || dims[d].factors.size() != 1 || !dims[d].segments.empty()) return;
+      if (type.shape[d] != rule_.factors[factor].size) return;
+      DimSharding now = Canonical(type.shape[d], type.sharding.dims[d], mesh_);
+      if (!layout) layout = now;
+      agree = agree && now == *layout;
+    });
+    return agree;
+  }
+
+  std::string Types() const {
+    std::string text;
+    for (size_t i = 0; i < op_.operands.size(); ++i) {
+      text += (i ? ", " : "") + TypeToString(op_.operands[i]->type, mesh_);
+    }
+    text += " ->";
+    for (size_t i = 0; i < op_.results.size(); ++i) {
+      text += (i ? ", " : " ") + TypeToString(op_.results[i]->type, mesh_);
+    }
+    return text;
+  }
+
+  const Op& op_;
+  const Mesh& mesh_;
+  ShardingRule rule_;
+  std::vector<AxisPlacement> operands_, results_;  // over the axis at hand
+};
+
+class Verifier {
+ public:
+  Verifier(const Graph& graph, bool closed) : graph_(graph), mesh_(graph.mesh), closed_(closed) {
+    uses_.reserve(2 * graph.num_ops());
+  }
+
+  void Run() {
+    CheckInputs();
+    for (const auto& op : graph_.ops()) {
+      if (op->def->is_state) CollectState(*op);
+      ++index_;
+    }
+    index_ = 0;
+    for (const auto& op : graph_.ops()) {
+      CheckOp(*op);
+      ++index_;
+    }
+    CheckOutputs();
+    for (const auto& [value, uses] : uses_) {
+      if (value->users.size() == uses) continue;
+      Fail(value->producer ? std::string(value->producer->name()) : value->name,
+           StrCat("a value lists ", value->users.size(), " uses but has ", uses));
+    }
+  }
+
+ private:
+  std::string Where(const Op& op) const {
+    std::string where = StrCat("op ", index_, ": ", op.name());
+    if (const Attribute* name = op.attrs.Find("name");
+        name && std::holds_alternative<std::string>(*name)) {
+      where += " \"" + std::get<std::string>(*name) + "\"";
+    }
+    return op.site.empty() ? where : where + " in " + op.site;
+  }
+
+  void CheckInputs() {
+    std::unordered_set<std::string_view> names;
+    for (size_t i = 0; i < graph_.inputs().size(); ++i) {
+      const Value& v = *graph_.inputs()[i];
+      std::string where = "input '" + v.name + "'";
+      if (!names.insert(v.name).second) Fail(where, "two inputs have this name");
+      if (v.producer || v.index != static_cast<int>(i)) Fail(where, "is not in its place");
+      if (auto wrong = WrongSharding(v.type)) Fail(where, *wrong);
+      uses_.emplace(&v, 0);
+    }
+  }
+
+  void CollectState(const Op& op) {
+    CheckAttributes(op);
+    if (op.results.size() != 1) Fail(Where(op), "has not exactly one result");
+    if (!states_.emplace(op.attrs.String("name"), &op).second) {
+      Fail(Where(op), "another parameter or state has this name");
+    }
+  }
+
+  std::optional<std::string> WrongSharding(const TensorType& type) const {
+    const Sharding& s = type.sharding;
+    if (s.dims.size() != type.shape.size()) {
+      return StrCat("a tensor of ", type.shape.size(), " dims has shardings for ", s.dims.size());
+    }
+    bool known = Known(s.partial_sum) && Known(s.partial_max);
+    for (const DimSharding& d : s.dims) known = known && Known(d.axes);
+    if (!known) return "a sharding names an axis that the mesh does not have";
+    try {
+      CheckSharding(type, mesh_, "");
+    } catch (const Diagnostic& d) {
+      return StrCat(TypeToString(type, mesh_), ": ", d.message());
+    }
+    return std::nullopt;
+  }
+
+  bool Known(const AxisList& axes) const {
+    return std::all_of(axes.begin(), axes.end(), [&](int a) { return a < mesh_.num_axes(); });
+  }
+
+  void CheckAttributes(const Op& op) const {
+    for (const auto& [name, value] : op.attrs.entries()) {
+      const auto& specs = op.def->attrs;
+      auto spec = std::find_if(specs.begin(), specs.end(),
+                               [&, &n = name](const AttrSpec& s) { return s.name == n; });
+      if (spec == specs.end()) Fail(Where(op), StrCat("has an unknown attribute '", name, "'"));
+      bool null = KindOf(value) == AttrKind::kTensor && !std::get<TensorPtr>(value);
+      if (KindOf(value) != spec->kind || null) {
+        Fail(Where(op), StrCat("attribute '", name, "' is not ", KindName(spec->kind)));
+      }
+    }
+    for (const AttrSpec& spec : op.def->attrs) {
+      if (spec.required && !op.attrs.Has(spec.name)) {
+        Fail(Where(op), StrCat("lacks its attribute '", spec.name, "'"));
+      }
+    }
+  }
+
+  void CheckOp(const Op& op) {
+    CheckOperands(op);
+    CheckResults(op);
+    if (!LikeBefore(op)) {
+      CheckAttributes(op);
+      CheckTypes(op);
+      if (closed_ && op.def->rule) {
+        if (auto wrong = RuleCheck(op, mesh_).Run()) Fail(Where(op), *wrong);
+      }
+    }
+    if (op.name() == "update") CheckUpdate(op);
+  }
+
+  void CheckResults(const Op& op) {
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      const Value* r = op.results[i];
+      bool in_place = r && r->producer == &op && r->index == static_cast<int>(i);
+      if (!in_place || !uses_.emplace(r, 0).second) {
+        Fail(Where(op), StrCat("result ", i, " does not know where it comes from"));
+      }
+    }
+  }
+
+  void CheckOperands(const Op& op) {
+    int n = static_cast<int>(op.operands.size());
+    if (n < op.def->min_operands || (op.def->max_operands >= 0 && n > op.def->max_operands)) {
+      Fail(Where(op), StrCat("has ", n, " operands"));
+    }
+    for (int i = 0; i < n; ++i) {
+      auto it = uses_.find(op.operands[i]);
+      if (it == uses_.end()) Fail(Where(op), StrCat("operand ", i, " is used before it is made"));
+      ++it->second;
+    }
+  }
+
+  // Layers repeat: an op that is the same in all that inference and rules look at need not be
+  // checked again. One op is remembered per hash, so that this stays linear.
+  bool LikeBefore(const Op& op) {
+    if (!op.def->rule) return false;
+    size_t hash = std::hash<const void*>()(op.def);
+    auto mix = [&](size_t n) { hash = (hash ^ n) * 0x9e3779b97f4a7c15 + (hash >> 29); };
+    auto mix_type = [&](const TensorType& t) {
+      for (int64_t n : t.shape) mix(static_cast<size_t>(n));
+      mix(static_cast<size_t>(t.dtype));
+      for (const DimSharding& d : t.sharding.dims) mix(d.cut() ? d.axes[0] + 1 : 0);
+    };
+    for (const Value* v : op.operands) mix_type(v->type);
+    for (const Value* v : op.results) mix_type(v->type);
+    const Op*& last = checked_[hash];
+    bool same = last && last->def == op.def && last->attrs == op.attrs &&
+                SameTypes(last->operands, op.operands) && SameTypes(last->results, op.results);
+    last = &op;
+    return same;
+  }
+
+  static bool SameTypes(const std::vector<Value*>& a, const std::vector<Value*>& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [](const Value* x, const Value* y) { return x->type == y->type; });
+  }
+
+  void CheckTypes(const Op& op) const {
+    for (const Value* r : op.results) {
+      if (auto wrong = WrongSharding(r->type)) Fail(Where(op), *wrong);
+    }
+    if (!op.def->infer) return;
+    std::vector<const TensorType*> operands;
+    operands.reserve(op.operands.size());
+    for (const Value* v : op.operands) operands.push_back(&v->type);
+    std::vector<TensorType> inferred;
+    try {
+      inferred = op.def->infer({operands, op.attrs});
+    } catch (const Diagnostic& d) {
+      Fail(Where(op), d.message());
+    }
+    bool same = inferred.size() == op.results.size();
+    if (!same) {
+      Fail(Where(op), StrCat("has ", op.results.size(), " results, not ", inferred.size()));
+    }
+    for (size_t i = 0; i < inferred.size(); ++i) {
+      const TensorType& stated = op.results[i]->type;
+      if (inferred[i].SameTensor(stated)) continue;
+      Fail(Where(op), StrCat("result ", i, " is ", TypeToString(inferred[i], mesh_), ", not ",
+                             TypeToString(stated, mesh_)));
+    }
+  }
+
+  void CheckUpdate(const Op& op) {
+    const std::string& name = op.attrs.String("name");
+    auto it = states_.find(name);
+    if (it == states_.end()) Fail(Where(op), "there is no parameter or state of this name");
+    const TensorType &state = it->second->out(), &value = op.in(0);
+    if (!state.SameTensor(value) ||
+        (closed_ && Canonical(state, mesh_) != Canonical(value, mesh_))) {
+      Fail(Where(op), StrCat("the value is ", TypeToString(value, mesh_), " but the state is ",
+                             TypeToString(state, mesh_)));
+    }
+    if (!updated_.insert(name).second) Fail(Where(op), "it is updated twice");
+  }
+
+  void CheckOutputs() const {
+    std::unordered_set<std::string_view> names;
+    for (const Output& o : graph_.outputs) {
+      std::string where = "output '" + o.name + "'";
+      if (!names.insert(o.name).second) Fail(where, "two outputs have this name");
+      if (!uses_.contains(o.value)) Fail(where, "its value is not in the graph");
+    }
+  }
+
+  const Graph& graph_;
+  const Mesh& mesh_;
+  bool closed_;
+  int index_ = 0;                                  // of the op at hand
+  std::unordered_map<const Value*, size_t> uses_;  // of the values made so far
+  std::unordered_map<std::string_view, const Op*> states_;
+  std::unordered_set<std::string_view> updated_;
+  std::unordered_map<size_t, const Op*> checked_;
+};
+
+}  // namespace
+
+void VerifyGraph(const Graph& graph, bool closed_shardings) {
+  Verifier(graph, closed_shardings).Run();
+}
+
+}  // namespace shardc

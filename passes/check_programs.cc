@@ -1,0 +1,164 @@
+#include "passes/check_programs.h"
+
+#include <algorithm>
+
+#include "ir/diagnostic.h"
+#include "passes/check_context.h"
+
+namespace shardc {
+
+void FailCheck(const std::string& where, std::string id, std::string what) {
+  throw Diagnostic(std::move(id), ExitCode::kVerification, where, std::move(what),
+                   "the plan is damaged or was made by a broken compiler: compile again");
+}
+
+std::string DescribeInstruction(const Program& program, int i) {
+  const Instruction& instruction = program.instructions[i];
+  std::string text = StrCat("rank ", program.rank, ", instruction ", i, " (", instruction.op);
+  if (!instruction.site.empty()) text += " at " + instruction.site;
+  if (instruction.phase == Phase::kBackward) text += ", backward";
+  if (instruction.phase == Phase::kOptimizer) text += ", optimizer";
+  return text + ")";
+}
+
+std::string CheckContext::DescribeBuffer(int id) const {
+  const Buffer& b = buffer(id);
+  std::string text = StrCat("buffer ", id, " (");
+  if (!b.name.empty()) text += StrCat("'", b.name, "', ");
+  if (static_cast<int>(b.type.dtype) < kNumDTypes) text += DTypeName(b.type.dtype);
+  text += ShapeToString(b.type.shape);
+  switch (b.space) {
+    case Space::kArena:
+      return StrCat(text, ", arena from ", b.offset, ", ", b.bytes, " bytes)");
+    case Space::kState:
+      return text + ", state)";
+    case Space::kInput:
+      return text + ", input)";
+    case Space::kConstant:
+      return text + ", constant)";
+  }
+  return text + ")";
+}
+
+void CheckContext::FailAt(int i, std::string id, std::string what) const {
+  FailCheck(DescribeInstruction(program, i), std::move(id), std::move(what));
+}
+
+void CheckContext::Fail(const std::string& where, std::string id, std::string what) const {
+  FailCheck(StrCat("rank ", program.rank, ", ", where), std::move(id), std::move(what));
+}
+
+void CheckProgramBody(const Program& program) {
+  CheckContext context(program);
+  CheckBuffers(context);
+  CheckNamedLists(context);
+  CheckInstructions(context);
+  CheckCollectives(context);
+  CheckMemory(context);
+}
+
+namespace {
+
+bool Equal(const Buffer& a, const Buffer& b) {
+  return a.space == b.space && a.offset == b.offset && a.bytes == b.bytes &&
+         a.alias_of == b.alias_of && a.local_shape == b.local_shape && a.name == b.name &&
+         a.type == b.type;
+}
+
+bool Equal(const Instruction& a, const Instruction& b) {
+  return a.operands == b.operands && a.results == b.results && a.collective == b.collective &&
+         a.scratch == b.scratch && a.phase == b.phase && a.op == b.op && a.site == b.site &&
+         a.attrs == b.attrs;
+}
+
+bool Equal(const Collective& a, const Collective& b) {
+  return a.id == b.id && a.kind == b.kind && a.max == b.max && a.axes == b.axes &&
+         a.dtype == b.dtype && a.elements == b.elements;
+}
+
+bool Equal(const NamedBuffer& a, const NamedBuffer& b) {
+  return a.buffer == b.buffer && a.name == b.name;
+}
+
+template <typename T>
+bool Equal(const std::vector<T>& a, const std::vector<T>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const T& x, const T& y) { return Equal(x, y); });
+}
+
+// Equal in all that is checked and not in the rank.
+bool EqualBodies(const Program& a, const Program& b) {
+  return &a == &b ||
+         (a.mesh == b.mesh && a.arena_bytes == b.arena_bytes && Equal(a.buffers, b.buffers) &&
+          Equal(a.instructions, b.instructions) && Equal(a.collectives, b.collectives) &&
+          Equal(a.inputs, b.inputs) && Equal(a.outputs, b.outputs) && Equal(a.states, b.states) &&
+          a.constants == b.constants);
+}
+
+void CheckRanks(std::span<const Program* const> programs) {
+  if (programs.empty()) FailCheck("program set", "E3201", "there is no program");
+  const Mesh& mesh = programs[0]->mesh;
+  for (size_t i = 1; i < programs.size(); ++i) {
+    if (programs[i]->mesh == mesh) continue;
+    FailCheck(StrCat("program ", i), "E3203",
+              StrCat("is for the mesh ", programs[i]->mesh.ToString(), ", but program 0 is for ",
+                     mesh.ToString()));
+  }
+  if (static_cast<int64_t>(programs.size()) != mesh.num_ranks()) {
+    FailCheck("program set", "E3201",
+              StrCat("has ", programs.size(), " programs for the ", mesh.num_ranks(), " ranks of ",
+                     mesh.ToString()));
+  }
+  for (size_t i = 0; i < programs.size(); ++i) {
+    if (programs[i]->rank == static_cast<int64_t>(i)) continue;
+    FailCheck(StrCat("program ", i), "E3202",
+              StrCat("is for rank ", programs[i]->rank, ", not for rank ", i));
+  }
+}
+
+// All ranks hold parts of the same tensors.
+void CheckSameNames(const Program& first, const Program& other) {
+  auto check = [&](const std::vector<NamedBuffer>& a, const std::vector<NamedBuffer>& b,
+                   std::string_view what) {
+    std::string where = StrCat("rank ", other.rank);
+    if (a.size() != b.size()) {
+      FailCheck(where, "E3207",
+                StrCat("has ", b.size(), " ", what, "s, but rank ", first.rank, " has ", a.size()));
+    }
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (a[i].name != b[i].name) {
+        FailCheck(where, "E3207",
+                  StrCat(what, " ", i, " is '", b[i].name, "', but '", a[i].name, "' on rank ",
+                         first.rank));
+      }
+      const TensorType &s = first.buffers[a[i].buffer].type, &t = other.buffers[b[i].buffer].type;
+      if (s == t) continue;
+      FailCheck(where, "E3207",
+                StrCat(what, " '", a[i].name, "' is ", TypeToString(t, other.mesh), ", but ",
+                       TypeToString(s, first.mesh), " on rank ", first.rank));
+    }
+  };
+  check(first.inputs, other.inputs, "input");
+  check(first.outputs, other.outputs, "output");
+  check(first.states, other.states, "state");
+}
+
+}  // namespace
+
+void CheckProgramSet(std::span<const Program* const> programs) {
+  for (const Program* p : programs) SHARDC_CHECK(p != nullptr);
+  CheckRanks(programs);
+  std::vector<const Program*> bodies;
+  std::vector<int> body_of;
+  for (const Program* p : programs) {
+    auto same = std::find_if(bodies.begin(), bodies.end(),
+                             [&](const Program* b) { return EqualBodies(*b, *p); });
+    body_of.push_back(static_cast<int>(same - bodies.begin()));
+    if (same == bodies.end()) bodies.push_back(p);
+  }
+  for (const Program* body : bodies) CheckProgramBody(*body);
+  for (const Program* body : bodies) CheckSameNames(*bodies[0], *body);
+  CheckSchedule(bodies, body_of);
+}
+
+}  // namespace shardc

@@ -1,0 +1,149 @@
+#include "passes/plan_folder.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "ir/diagnostic.h"
+
+namespace shardc {
+namespace {
+
+namespace fs = std::filesystem;
+
+Diagnostic InTheWay(const std::string& folder, const std::string& what) {
+  return Diagnostic("E5002", ExitCode::kIo, folder, what, "choose another folder, or remove it");
+}
+
+Diagnostic CannotWrite(const std::string& folder, const std::error_code& error) {
+  bool full = error == std::errc::no_space_on_device;
+  return Diagnostic(full ? "E5004" : "E5003", ExitCode::kIo, folder,
+                    "cannot write: " + error.message());
+}
+
+// rank0003.program, with at least one digit.
+bool IsRankFile(std::string_view name, std::string_view suffix) {
+  if (!name.starts_with("rank") || !name.ends_with(suffix)) return false;
+  if (name.size() <= 4 + suffix.size()) return false;
+  name = name.substr(4, name.size() - 4 - suffix.size());
+  return std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// Refuses to throw away what compile did not write.
+void CheckReplaceable(const fs::path& target, const std::string& shown) {
+  auto status = fs::status(target);
+  if (!fs::exists(status)) return;
+  if (!fs::is_directory(status)) throw InTheWay(shown, "is there and is not a folder");
+  if (fs::is_empty(target)) return;
+  if (!fs::exists(target / "manifest.textproto")) {
+    throw InTheWay(shown, "is a folder with files in it, and not a plan");
+  }
+  for (const auto& entry : fs::directory_iterator(target)) {
+    std::string name = entry.path().filename().string();
+    if (name == "manifest.textproto" || name == "graph.shardc" || IsRankFile(name, ".program")) {
+      continue;
+    }
+    if (name != "weights" || !entry.is_directory()) {
+      throw InTheWay(shown,
+                     StrCat("the plan there also holds '", name, "', which is not part of it"));
+    }
+    for (const auto& shard : fs::directory_iterator(entry.path())) {
+      std::string file = shard.path().filename().string();
+      if (IsRankFile(file, ".safetensors")) continue;
+      throw InTheWay(
+          shown, StrCat("the plan there also holds 'weights/", file, "', which is not part of it"));
+    }
+  }
+}
+
+}  // namespace
+
+PlanFolder::PlanFolder(const std::string& folder) : shown_(folder) {
+  while (shown_.size() > 1 && shown_.back() == '/') shown_.pop_back();
+  if (shown_.empty()) throw InTheWay("--output", "names no folder");
+  std::error_code error;
+  target_ = fs::weakly_canonical(fs::absolute(shown_), error);
+  if (error) throw CannotWrite(shown_, error);
+  try {
+    CheckReplaceable(target_, shown_);
+  } catch (const fs::filesystem_error& e) {
+    throw CannotWrite(shown_, e.code());
+  }
+  std::string name = target_.filename().string();
+  if (name.empty()) throw InTheWay(shown_, "cannot be replaced");
+  MakeParents();
+  RemoveStale();
+  hidden_ = (target_.parent_path() / StrCat(".", name, ".tmp-", getpid())).string();
+  fs::remove_all(hidden_, error);
+  if (!fs::create_directory(hidden_, error)) {
+    for (auto it = made_.rbegin(); it != made_.rend(); ++it) rmdir(it->c_str());
+    throw CannotWrite(shown_, error);
+  }
+}
+
+PlanFolder::~PlanFolder() {
+  std::error_code ignored;
+  fs::remove_all(hidden_, ignored);
+  if (committed_) return;
+  for (auto it = made_.rbegin(); it != made_.rend(); ++it) rmdir(it->c_str());
+}
+
+void PlanFolder::MakeParents() {
+  std::vector<fs::path> missing;
+  std::error_code error;
+  for (fs::path p = target_.parent_path(); !fs::exists(p, error) && p.has_relative_path();
+       p = p.parent_path()) {
+    if (error) break;
+    missing.push_back(p);
+  }
+  for (auto it = missing.rbegin(); it != missing.rend(); ++it) {
+    if (fs::create_directory(*it, error)) made_.push_back(*it);
+    if (!error) continue;
+    for (auto m = made_.rbegin(); m != made_.rend(); ++m) rmdir(m->c_str());
+    throw CannotWrite(shown_, error);
+  }
+}
+
+// Hidden folders of compilers that were killed.
+void PlanFolder::RemoveStale() const {
+  std::string prefix = "." + target_.filename().string() + ".tmp-";
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(target_.parent_path(), error)) {
+    std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    std::string pid = name.substr(prefix.size());
+    if (pid.empty() || pid.size() > 9 || pid.find_first_not_of("0123456789") != std::string::npos) {
+      continue;
+    }
+    if (kill(std::stoi(pid), 0) == 0 || errno != ESRCH) continue;
+    std::error_code ignored;
+    fs::remove_all(entry.path(), ignored);
+  }
+}
+
+void PlanFolder::Commit() {
+  auto fail = [&] { return CannotWrite(shown_, std::error_code(errno, std::generic_category())); };
+  if (rename(hidden_.c_str(), target_.c_str()) != 0) {
+    if (errno != ENOTEMPTY && errno != EEXIST) throw fail();
+    // A plan is there: the two names change places at once, and the destructor removes the old one.
+    if (renameat2(AT_FDCWD, hidden_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) != 0) {
+      if (errno != EINVAL && errno != ENOSYS) throw fail();
+      std::string old = hidden_ + ".old";
+      if (rename(target_.c_str(), old.c_str()) != 0) throw fail();
+      if (rename(hidden_.c_str(), target_.c_str()) != 0) {
+        Diagnostic d = fail();
+        rename(old.c_str(), target_.c_str());
+        throw d;
+      }
+      hidden_ = old;
+    }
+  }
+  committed_ = true;
+}
+
+}  // namespace shardc

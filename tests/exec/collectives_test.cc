@@ -1,0 +1,125 @@
+// How many collectives, of which size: what the Megatron and ColoTensor specs promise.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "frontend/gpt_config.h"
+#include "passes/emit.h"
+#include "tests/exec/models.h"
+
+namespace shardc::testing {
+namespace {
+
+Program Compile(Graph graph, const std::string& spec_name, const std::string& mesh) {
+  Spec spec = SpecOf(spec_name);
+  CompileGraph(graph, spec, MeshFor(spec, Mesh::Parse(mesh)), {});
+  return EmitProgram(graph);
+}
+
+struct Sizes {
+  int64_t layers, tokens, hidden;
+};
+
+// 4L+2 all_reduces of b*s*h, and at most two small ones for the cross entropy.
+void ExpectMegatron(const Program& program, const Sizes& s) {
+  int64_t large = 0, small = 0, small_elements = 0;
+  for (const Collective& c : program.collectives) {
+    if (c.kind == CollectiveKind::kAllReduce && c.elements == s.tokens * s.hidden) {
+      ++large;
+    } else {
+      EXPECT_EQ(c.kind, CollectiveKind::kAllReduce) << c.op;
+      ++small;
+      small_elements += c.elements;
+    }
+  }
+  EXPECT_EQ(large, 4 * s.layers + 2);
+  EXPECT_LE(small, 2);
+  EXPECT_LE(small_elements, 3 * s.tokens);
+}
+
+class MegatronBuiltin : public ::testing::TestWithParam<std::tuple<int, int>> {};
+
+TEST_P(MegatronBuiltin, FourPerLayerAndTwo) {
+  auto [tp, layers] = GetParam();
+  for (const char* more : {"vocab=256", "vocab=257", "vocab=257,tied=false", "vocab=256,qkv=separate",
+                           "vocab=256,activation=swiglu,norm=rms_norm,positions=rope"}) {
+    SCOPED_TRACE(more);
+    std::string model = StrCat("builtin:gpt?layers=", layers, ",hidden=64,heads=8,seq=16,batch=2,", more);
+    ExpectMegatron(Compile(BuildGpt(ParseBuiltin(model)), "megatron", StrCat("tp=", tp)), {layers, 32, 64});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MegatronBuiltin,
+                         ::testing::Combine(::testing::Values(2, 4, 8), ::testing::Values(1, 2, 12, 96)));
+
+class MegatronImported : public ::testing::TestWithParam<Export> {};
+
+TEST_P(MegatronImported, FourPerLayerAndTwo) {
+  const Export& e = GetParam();
+  for (const std::string& batch : e.batches) {
+    Graph graph = ImportFor(e, batch);
+    const Shape ids = graph.FindInput("input_ids")->type.shape;
+    int64_t layers = e.model == "hf_gpt2" ? 3 : 2;
+    int64_t hidden = e.model == "hf_gpt2" ? 64 : e.model == "hf_gpt2_fresh" ? 32 : 48;
+    ExpectMegatron(Compile(std::move(graph), "megatron", "tp=2"), {layers, NumElements(ids), hidden});
+  }
+}
+
+std::vector<Export> Transformers() {
+  std::vector<Export> exports;
+  for (const Export& e : AllExports()) {
+    if (e.model != "mlp") exports.push_back(e);
+  }
+  return exports;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MegatronImported, ::testing::ValuesIn(Transformers()),
+                         [](const auto& info) { return info.param.model + "_" + info.param.name; });
+
+// What a ring moves per rank, in units of elements / group size * (group size - 1).
+int64_t Weight(const Collective& c) {
+  return c.elements * (c.kind == CollectiveKind::kAllReduce ? 2 : 1);
+}
+
+TEST(ColoTensor, NotMoreThanItsOwnBytes) {
+  for (int layers : {1, 2, 12}) {
+    for (int tp : {2, 4}) {
+      SCOPED_TRACE(StrCat("L=", layers, " tp=", tp));
+      const int64_t b = 2, s = 16, h = 64, v = 256, n = b * s * h;
+      std::string model = StrCat("builtin:gpt?layers=", layers, ",hidden=64,heads=8,seq=16,batch=2,vocab=256");
+      Program program = Compile(BuildGpt(ParseBuiltin(model)), "colotensor_tutorial", StrCat("tp=", tp));
+      int64_t moved = 0;
+      for (const Collective& c : program.collectives) moved += Weight(c);
+      // Forward: all_gather 3n and n, all_reduce n a layer; backward: three all_reduces of n; embeddings: all_gather n and
+      // s*h; head: all_reduce b*s*v forward, all_gather n backward.
+      int64_t theirs = layers * (3 * n + n + 2 * n + 3 * 2 * n) + n + s * h + 2 * b * s * v + n;
+      EXPECT_LE(moved, theirs);
+    }
+  }
+}
+
+TEST(Serial, NoCommunication) {
+  for (auto [spec, mesh] : {std::pair("serial", ""), {"serial", "tp=2"}, {"megatron", "tp=1"}, {"megatron", "dp=1,tp=1"}, {"dp", "dp=1"}}) {
+    Program program = Compile(BuildGpt(ParseBuiltin("builtin:gpt?layers=2")), spec, mesh);
+    EXPECT_TRUE(program.collectives.empty()) << spec << " " << mesh;
+  }
+}
+
+TEST(DataParallel, EachGradientOnceAndTheLoss) {
+  for (const char* model : {"builtin:gpt?layers=2,batch=4", "builtin:gpt?layers=2,batch=4,tied=false,qkv=separate"}) {
+    Graph graph = BuildGpt(ParseBuiltin(model));
+    int64_t parameters = 0;
+    for (const Op* p : graph.Params()) parameters += p->out().num_elements();
+    Program program = Compile(std::move(graph), "dp", "dp=4");
+    int64_t gradients = 0, scalars = 0;
+    for (const Collective& c : program.collectives) {
+      EXPECT_EQ(c.kind, CollectiveKind::kAllReduce);
+      (c.elements <= 4 ? scalars : gradients) += c.elements;
+    }
+    EXPECT_EQ(gradients, parameters);
+    EXPECT_LE(scalars, 2);  // the loss and the tokens that count
+  }
+}
+
+}  // namespace
+}  // namespace shardc::testing

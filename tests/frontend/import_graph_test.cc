@@ -1,0 +1,218 @@
+// What graph comes out: sites, folding, functions, branches.
+#include "ir/op_def.h"
+#include "tests/frontend/import_testing.h"
+
+namespace shardc {
+namespace {
+
+using import_testing::AddModel;
+using import_testing::ImportTest;
+using import_testing::Model;
+using ::testing::ElementsAre;
+
+std::vector<std::string> OpNames(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const auto& op : graph.ops()) names.emplace_back(op->name());
+  return names;
+}
+
+void SetInt(onnx::NodeProto& node, const std::string& name, int64_t value) {
+  auto* attr = node.add_attribute();
+  attr->set_name(name);
+  attr->set_type(onnx::AttributeProto::INT);
+  attr->set_i(value);
+}
+
+void Refer(onnx::NodeProto& node, const std::string& name, const std::string& to) {
+  auto* attr = node.add_attribute();
+  attr->set_name(name);
+  attr->set_type(onnx::AttributeProto::INT);
+  attr->set_ref_attr_name(to);
+}
+
+// A pair of strings as newer files store it in a field that the headers may lack.
+void AddMetadata(google::protobuf::Message& message, int field, const std::string& key,
+                 const std::string& value) {
+  onnx::StringStringEntryProto entry;
+  entry.set_key(key);
+  entry.set_value(value);
+  std::string bytes = entry.SerializeAsString(), whole = message.SerializeAsString();
+  ASSERT_LT(bytes.size(), 128u);
+  uint32_t tag = static_cast<uint32_t>(field) << 3 | 2;
+  if (tag >= 128) {
+    whole += static_cast<char>((tag & 127) | 128);
+    tag >>= 7;
+  }
+  whole += static_cast<char>(tag);
+  whole += static_cast<char>(bytes.size());
+  ASSERT_TRUE(message.ParseFromString(whole + bytes));
+}
+
+class ImportGraph : public ImportTest {};
+
+TEST_F(ImportGraph, SitesAreModules) {
+  Model m = AddModel();
+  AddMetadata(m.Node("Tanh", {"y"}, {"t"}, "node_tanh"), 9, "pkg.torch.onnx.name_scopes",
+              "['', 'h.0', 'h.0.act', 'tanh']");
+  m.Node("Tanh", {"t"}, {"z"}, "node_tanh_1");
+  m.Output("z");
+  Graph graph = Import(m.proto);
+  std::vector<std::string> sites;
+  for (const auto& op : graph.ops()) sites.push_back(op->site);
+  EXPECT_THAT(sites, ElementsAre("", "h.0.fc", "h.0.act", "node_tanh_1"));
+}
+
+TEST_F(ImportGraph, InputsAndOutputsKeepTheirNamesAndOrder) {
+  Model m = AddModel();
+  m.Input("unused", {"7"}, onnx::TensorProto::BOOL);
+  m.Output("x");
+  Graph graph = Import(m.proto);
+  ASSERT_EQ(graph.inputs().size(), 2u);
+  EXPECT_EQ(graph.inputs()[1]->name, "unused");
+  EXPECT_EQ(graph.inputs()[1]->type.dtype, DType::kBool);
+  EXPECT_EQ(graph.outputs[0].name, "y");
+  EXPECT_EQ(graph.outputs[1].value, graph.FindInput("x"));
+}
+
+TEST_F(ImportGraph, ShapeArithmeticIsGone) {
+  Model m;
+  m.Input("x", {"batch", "seq", "4"});
+  m.Ints("first", {1}, {0});
+  m.Ints("second", {1}, {1});
+  m.Node("Shape", {"x"}, {"s"});
+  m.Node("Gather", {"s", "first"}, {"b"});
+  m.Node("Gather", {"s", "second"}, {"q"});
+  m.Node("Mul", {"b", "q"}, {"bq"});
+  m.Node("Add", {"bq", "bq"}, {"twice"});
+  m.Node("Reshape", {"x", "twice"}, {"y"});
+  m.Output("y");
+  Graph graph = Import(m.proto, {{{"batch", 4}, {"seq", 2}}, {}});
+  EXPECT_THAT(OpNames(graph), ElementsAre("reshape"));
+  EXPECT_EQ(graph.outputs[0].value->type.shape, (Shape{16, 2}));
+}
+
+TEST_F(ImportGraph, ConstantsAreNotBlownUp) {
+  for (int64_t rows : {1 << 10, 1 << 12}) {
+    Model m;
+    m.Input("x", {"512"});
+    auto& c = *m.Node("Constant", {}, {"c"}).add_attribute();
+    c.set_name("value");
+    c.set_type(onnx::AttributeProto::TENSOR);
+    c.mutable_t()->set_data_type(onnx::TensorProto::FLOAT);
+    c.mutable_t()->add_float_data(3);
+    m.Ints("shape", {2}, {rows, 512});
+    m.Node("Expand", {"c", "shape"}, {"e"});
+    m.Node("Add", {"x", "e"}, {"y"});
+    m.Output("y");
+    std::vector<std::string> ops = OpNames(Import(m.proto));
+    if (rows == 1 << 10) {
+      EXPECT_THAT(ops, ElementsAre("constant", "add"));
+    } else {
+      EXPECT_THAT(ops, ElementsAre("constant", "broadcast_to", "add"));
+    }
+  }
+}
+
+TEST_F(ImportGraph, FunctionsAreWrittenOut) {
+  Model m;
+  m.Opset("local", 1);
+  m.Input("x", {"2"}, onnx::TensorProto::INT64);
+  auto* f = m.proto.add_functions();
+  f->set_domain("local");
+  f->set_name("CastTwice");
+  f->add_input("a");
+  f->add_output("b");
+  f->add_attribute("type");
+  for (auto [in, out] : {std::pair("a", "t"), std::pair("t", "b")}) {
+    auto* node = f->add_node();
+    node->set_op_type("Cast");
+    node->add_input(in);
+    node->add_output(out);
+    Refer(*node, "to", "type");
+  }
+  for (auto [in, out] : {std::pair("x", "t"), std::pair("t", "y")}) {
+    auto& call = m.Node("CastTwice", {in}, {out});
+    call.set_domain("local");
+    SetInt(call, "type", onnx::TensorProto::FLOAT);
+  }
+  m.Output("y");
+  Graph graph = Import(m.proto);
+  EXPECT_EQ(graph.outputs[0].value->type.dtype, DType::kF32);
+  EXPECT_THAT(OpNames(graph), ElementsAre("cast"));
+
+  auto* again = f->add_node();
+  again->set_domain("local");
+  again->set_op_type("CastTwice");
+  again->add_input("b");
+  again->add_output("c");
+  EXPECT_EQ(Failure(m.proto).id(), "E1305");
+}
+
+// f20 calls f19 twice, which calls f18 twice, ...: a million nodes are fine, 2^40 are refused.
+TEST_F(ImportGraph, FunctionsThatGrowWithoutBoundAreRefused) {
+  Model m;
+  m.Opset("local", 1);
+  m.Input("x", {"2"});
+  for (int level = 0; level <= 40; ++level) {
+    auto* f = m.proto.add_functions();
+    f->set_domain("local");
+    f->set_name("f" + std::to_string(level));
+    f->add_input("a");
+    f->add_output("b");
+    for (auto [in, out] : {std::pair("a", "t"), std::pair("t", "b")}) {
+      auto* node = f->add_node();
+      node->set_op_type(level == 0 ? "Tanh" : "f" + std::to_string(level - 1));
+      if (level > 0) node->set_domain("local");
+      node->add_input(in);
+      node->add_output(out);
+    }
+  }
+  m.Node("f40", {"x"}, {"y"}).set_domain("local");
+  m.Output("y");
+  EXPECT_EQ(Failure(m.proto).id(), "E1305");
+}
+
+TEST_F(ImportGraph, ABranchWithAConstantConditionIsTaken) {
+  for (int64_t condition : {0, 1}) {
+    Model m = AddModel();
+    m.Ints("condition", {1}, {condition});
+    auto& node = m.Node("If", {"condition"}, {"z"});
+    for (const char* name : {"then_branch", "else_branch"}) {
+      auto* attr = node.add_attribute();
+      attr->set_name(name);
+      attr->set_type(onnx::AttributeProto::GRAPH);
+      auto* inner = attr->mutable_g()->add_node();
+      inner->set_op_type(name == std::string("then_branch") ? "Tanh" : "Cos");
+      inner->add_input("y");
+      inner->add_output(name);
+      attr->mutable_g()->add_output()->set_name(name);
+    }
+    m.Output("z");
+    EXPECT_THAT(OpNames(Import(m.proto)), ElementsAre("param", "add", condition ? "tanh" : "cos"));
+    m.graph.clear_initializer();
+    m.Floats("w", {4}, {1, 2, 3, 4});
+    m.Input("condition", {"1"}, onnx::TensorProto::BOOL);
+    EXPECT_EQ(Failure(m.proto).id(), "E1307");
+  }
+}
+
+TEST_F(ImportGraph, LoopsAreRefused) {
+  Model m = AddModel();
+  m.Node("Loop", {"y"}, {"z"});
+  m.Output("z");
+  EXPECT_EQ(Failure(m.proto).id(), "E1307");
+}
+
+TEST_F(ImportGraph, IdentityOfAParameterIsTheParameter) {
+  Model m = AddModel();
+  m.Node("Identity", {"w"}, {"h.1.fc.bias"}, "Identity_7");
+  m.Node("Add", {"y", "h.1.fc.bias"}, {"z"});
+  m.Output("z");
+  Graph graph = Import(m.proto);
+  ASSERT_EQ(graph.Params().size(), 1u);
+  EXPECT_THAT(graph.Params()[0]->attrs.StringList("aliases"), ElementsAre("h.1.fc.bias"));
+  EXPECT_EQ(graph.Params()[0]->result()->users.size(), 2u);
+}
+
+}  // namespace
+}  // namespace shardc

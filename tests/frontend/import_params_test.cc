@@ -1,0 +1,218 @@
+// Which tensors are parameters, what they were called, and their data.
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/frontend/import_testing.h"
+
+namespace shardc {
+namespace {
+
+using import_testing::ImportTest;
+using import_testing::Model;
+using import_testing::ReadAll;
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+std::string Models() { return std::string(SHARDC_SOURCE_DIR) + "/tests/data/models"; }
+
+struct Export {
+  std::string model, name;
+  std::string Folder() const { return Models() + "/" + model + "/"; }
+};
+
+std::vector<Export> Exports() {
+  std::vector<Export> all;
+  for (const char* model : {"mlp", "nanogpt", "gqa_swiglu", "hf_gpt2", "hf_gpt2_fresh"}) {
+    const json list = json::parse(ReadAll(Models() + "/" + model + "/exports.json"));
+    for (const auto& [file, unused] : list.items()) {
+      all.push_back({model, file.substr(0, file.rfind('.'))});
+    }
+  }
+  return all;
+}
+
+// Sizes for the symbols of a file, "INT64 ['batch', 'sequence']".
+ImportOptions Bindings(const Export& e) {
+  const json about = json::parse(ReadAll(e.Folder() + "exports.json")).at(e.name + ".onnx");
+  ImportOptions options;
+  for (const auto& [input, type] : about.at("inputs").items()) {
+    std::string text = type;
+    int64_t size = 2;
+    for (size_t at = 0; (at = text.find('\'', at)) != text.npos; size = 32) {
+      size_t end = text.find('\'', at + 1);
+      options.bind[text.substr(at + 1, end - at - 1)] = size;
+      at = end + 1;
+    }
+  }
+  return options;
+}
+
+class ModelParams : public ::testing::TestWithParam<Export> {
+ protected:
+  Graph Import() {
+    return ImportOnnx(GetParam().Folder() + GetParam().name + ".onnx", Bindings(GetParam()));
+  }
+  json Names() {
+    return json::parse(ReadAll(GetParam().Folder() + "names_" + GetParam().name + ".json"));
+  }
+};
+
+TEST_P(ModelParams, AreExactlyThoseOfTheModule) {
+  Graph graph = Import();
+  const json names = Names();
+  std::set<std::string> expected, actual;
+  for (const auto& [name, unused] : names.items()) expected.insert(name);
+  for (const Op* param : graph.Params()) actual.insert(param->attrs.String("name"));
+  EXPECT_EQ(actual, expected);
+  for (const std::string& name : actual) EXPECT_TRUE(graph.sources.contains(name)) << name;
+  EXPECT_EQ(graph.sources.size(), actual.size());
+}
+
+TEST_P(ModelParams, KeepTheNamesThatWereLost) {
+  Graph graph = Import();
+  const json names = Names();
+  for (const Op* param : graph.Params()) {
+    std::string name = param->attrs.String("name");
+    json about = names.value(name, json());
+    if (about.is_null() || about.contains("copy_of")) continue;
+    Strings expected, actual;
+    if (about["torch"] != name) expected.push_back(about["torch"]);
+    for (const auto& merged : about.value("merged", json::array())) expected.push_back(merged);
+    if (param->attrs.Has("aliases")) actual = param->attrs.StringList("aliases");
+    EXPECT_EQ(actual, expected) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ModelParams, ::testing::ValuesIn(Exports()),
+                         [](const auto& info) { return info.param.model + "_" + info.param.name; });
+
+TEST(ModelFiles, AreAllThere) { EXPECT_EQ(Exports().size(), 33u); }
+
+std::vector<std::string> ParamNames(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const Op* p : graph.Params()) names.push_back(p->attrs.String("name"));
+  return names;
+}
+
+class ParamRules : public ImportTest {};
+
+TEST_F(ParamRules, AMaskThatIsAddedIsAConstant) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("mask", {2, 2}, {0, -3.4028235e38f, 0, 0});
+  m.Floats("bias", {2, 2}, {0, -3, 0, 0});
+  m.Node("Add", {"x", "mask"}, {"a"});
+  m.Node("Add", {"a", "bias"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("bias"));
+}
+
+TEST_F(ParamRules, OnesAndZerosOfANormAreParameters) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("w", {2}, {1, 1});
+  m.Floats("b", {2}, {0, 0});
+  m.Node("LayerNormalization", {"x", "w", "b"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("w", "b"));
+}
+
+TEST_F(ParamRules, AZeroMatrixIsAParameter) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("lora_b", {2, 2}, {0, 0, 0, 0});
+  m.Node("MatMul", {"x", "lora_b"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("lora_b"));
+}
+
+TEST_F(ParamRules, ATableThatOnlyScalesIsAConstantAndAVectorIsNot) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("cos", {2, 2}, {.1f, .2f, .3f, .4f});
+  m.Floats("scale", {2}, {.1f, .2f});
+  m.Node("Mul", {"x", "cos"}, {"a"});
+  m.Node("Mul", {"scale", "a"}, {"y"});
+  m.Output("y");
+  Graph graph = Import(m.proto);
+  EXPECT_THAT(ParamNames(graph), ElementsAre("scale"));
+  ASSERT_EQ(graph.notes.size(), 1u);
+  EXPECT_THAT(graph.notes[0], ::testing::HasSubstr("'cos'"));
+}
+
+TEST_F(ParamRules, RotaryFrequenciesAreConstantsThoughPositionsAreData) {
+  Model m;
+  m.Input("x", {"3", "2"});
+  m.Input("positions", {"3", "1"}, onnx::TensorProto::INT64);
+  m.Floats("inv_freq", {1, 2}, {1, .01f});
+  auto* to = m.Node("Cast", {"positions"}, {"p"}).add_attribute();
+  to->set_name("to");
+  to->set_type(onnx::AttributeProto::INT);
+  to->set_i(onnx::TensorProto::FLOAT);
+  m.Node("MatMul", {"p", "inv_freq"}, {"angles"});
+  m.Node("Cos", {"angles"}, {"cos"});
+  m.Node("Mul", {"x", "cos"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), IsEmpty());
+}
+
+TEST_F(ParamRules, EmbeddingRowsAreParametersAndRotaryRowsAreNot) {
+  Model m;
+  m.Input("ids", {"3"}, onnx::TensorProto::INT64);
+  m.Floats("wte", {4, 2}, {1, 2, 3, 4, 5, 6, 7, 8});
+  m.Floats("cos_cached", {4, 2}, {1, 2, 3, 4, 5, 6, 7, .5f});
+  m.Node("Gather", {"wte", "ids"}, {"e"});
+  m.Node("LayerNormalization", {"e", "g"}, {"n"});
+  m.Floats("g", {2}, {1, 1});
+  m.Node("Gather", {"cos_cached", "ids"}, {"c"});
+  m.Node("Mul", {"n", "c"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("wte", "g"));
+}
+
+TEST_F(ParamRules, InitializersThatAreInputsTooAreNoInputs) {
+  Model m = import_testing::AddModel();
+  m.proto.set_ir_version(3);
+  m.Input("w", {"4"});
+  Graph graph = Import(m.proto);
+  EXPECT_EQ(graph.inputs().size(), 1u);
+  EXPECT_THAT(ParamNames(graph), ElementsAre("w"));
+}
+
+// Every way of storing the same numbers gives the same boxes.
+TEST_F(ParamRules, DataIsReadInBoxes) {
+  std::vector<float> values(64 * 48);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  std::string raw(reinterpret_cast<const char*>(values.data()), values.size() * 4);
+  Write("12345678" + raw, "w.data");
+  for (const char* how : {"typed", "raw", "external"}) {
+    Model m;
+    m.Input("x", {"2", "64"});
+    auto& w = m.Floats("w", {64, 48}, {});
+    if (how == std::string("typed")) {
+      w.mutable_float_data()->Add(values.begin(), values.end());
+    } else if (how == std::string("raw")) {
+      w.set_raw_data(raw);  // larger than what stays in the parsed model
+    } else {
+      w.set_data_location(onnx::TensorProto::EXTERNAL);
+      for (auto [key, value] : {std::pair("location", "w.data"), std::pair("offset", "8")}) {
+        auto* entry = w.add_external_data();
+        entry->set_key(key);
+        entry->set_value(value);
+      }
+    }
+    m.Node("MatMul", {"x", "w"}, {"y"});
+    m.Output("y");
+    Graph graph = Import(m.proto);
+    const TensorSource& source = *graph.sources.at("w");
+    std::vector<float> box(6), all(values.size());
+    source.Read({5, 7}, {2, 3}, box.data());
+    EXPECT_THAT(box, ElementsAre(247, 248, 249, 295, 296, 297)) << how;
+    source.Read({0, 0}, {64, 48}, all.data());
+    EXPECT_EQ(all, values) << how;
+  }
+}
+
+}  // namespace
+}  // namespace shardc

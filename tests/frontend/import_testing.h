@@ -1,0 +1,143 @@
+// Small ONNX files made for a test.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <onnx/onnx_pb.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "frontend/import.h"
+#include "ir/diagnostic.h"
+
+namespace shardc::import_testing {
+
+inline std::string ReadAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream all;
+  all << file.rdbuf();
+  return all.str();
+}
+
+// A folder of its own for each test, removed at its end.
+class ImportTest : public ::testing::Test {
+ protected:
+  ImportTest() {
+    std::string name = (std::filesystem::temp_directory_path() / "shardc-import-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+  }
+  ~ImportTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string Path(const std::string& name = "model.onnx") const { return folder_ + "/" + name; }
+  std::string Write(const std::string& bytes, const std::string& name = "model.onnx") const {
+    std::ofstream(Path(name), std::ios::binary) << bytes;
+    return Path(name);
+  }
+  std::string Write(const onnx::ModelProto& model) const {
+    return Write(model.SerializeAsString());
+  }
+  Graph Import(const onnx::ModelProto& model, const ImportOptions& options = {}) const {
+    return ImportOnnx(Write(model), options);
+  }
+  // The diagnostic of an import that has to fail.
+  Diagnostic Failure(const std::string& path, const ImportOptions& options = {}) const {
+    try {
+      ImportOnnx(path, options);
+    } catch (const Diagnostic& d) {
+      return d;
+    }
+    ADD_FAILURE() << path << " was imported";
+    return Diagnostic("none", ExitCode::kOk, "", "");
+  }
+  Diagnostic Failure(const onnx::ModelProto& model, const ImportOptions& options = {}) const {
+    return Failure(Write(model), options);
+  }
+
+  std::string folder_;
+};
+
+inline void SetType(onnx::ValueInfoProto& value, const std::string& name, int type,
+                    const std::vector<std::string>& dims) {
+  value.set_name(name);
+  auto* tensor = value.mutable_type()->mutable_tensor_type();
+  tensor->set_elem_type(type);
+  for (const std::string& dim : dims) {
+    auto* d = tensor->mutable_shape()->add_dim();
+    if (dim.empty()) continue;
+    if (std::isdigit(static_cast<unsigned char>(dim[0]))) {
+      d->set_dim_value(std::stoll(dim));
+    } else {
+      d->set_dim_param(dim);
+    }
+  }
+}
+
+// y = x + w, x float [batch, 4], w [4].
+struct Model {
+  onnx::ModelProto proto;
+  onnx::GraphProto& graph = *proto.mutable_graph();
+
+  Model() {
+    proto.set_ir_version(8);
+    Opset("", 17);
+  }
+  onnx::OperatorSetIdProto& Opset(const std::string& domain, int version) {
+    auto* opset = proto.add_opset_import();
+    opset->set_domain(domain);
+    opset->set_version(version);
+    return *opset;
+  }
+  void Input(const std::string& name, const std::vector<std::string>& dims,
+             int type = onnx::TensorProto::FLOAT) {
+    SetType(*graph.add_input(), name, type, dims);
+  }
+  void Output(const std::string& name, const std::vector<std::string>& dims = {},
+              int type = onnx::TensorProto::FLOAT) {
+    SetType(*graph.add_output(), name, type, dims);
+  }
+  onnx::NodeProto& Node(const std::string& op, const std::vector<std::string>& inputs,
+                        const std::vector<std::string>& outputs, const std::string& name = "n") {
+    auto* node = graph.add_node();
+    node->set_op_type(op);
+    node->set_name(name);
+    for (const auto& i : inputs) node->add_input(i);
+    for (const auto& o : outputs) node->add_output(o);
+    return *node;
+  }
+  onnx::TensorProto& Floats(const std::string& name, const std::vector<int64_t>& dims,
+                            const std::vector<float>& values) {
+    auto* t = graph.add_initializer();
+    t->set_name(name);
+    t->set_data_type(onnx::TensorProto::FLOAT);
+    for (int64_t d : dims) t->add_dims(d);
+    for (float v : values) t->add_float_data(v);
+    return *t;
+  }
+  onnx::TensorProto& Ints(const std::string& name, const std::vector<int64_t>& dims,
+                          const std::vector<int64_t>& values) {
+    auto* t = graph.add_initializer();
+    t->set_name(name);
+    t->set_data_type(onnx::TensorProto::INT64);
+    for (int64_t d : dims) t->add_dims(d);
+    for (int64_t v : values) t->add_int64_data(v);
+    return *t;
+  }
+};
+
+inline Model AddModel(const std::vector<std::string>& dims = {"2", "4"}) {
+  Model m;
+  m.Input("x", dims);
+  m.Floats("w", {4}, {1, 2, 3, 4});
+  m.Node("Add", {"x", "w"}, {"y"}, "/h.0/fc/Add");
+  m.Output("y", dims);
+  return m;
+}
+
+}  // namespace shardc::import_testing

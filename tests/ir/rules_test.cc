@@ -1,0 +1,340 @@
+// Every sharding rule by machine: each sample of each op, cut in each way that its rule allows on
+// 2, 3, 8, 2x2 and 4x2 ranks, against the serial op. Padding is garbage wherever nothing promises
+// that it is zero.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "ir/builder.h"
+#include "ir/op_def.h"
+#include "passes/insert_reshards.h"
+#include "passes/layout.h"
+#include "passes/lower.h"
+#include "tests/ir/interpreter.h"
+#include "tests/ir/op_samples.h"
+#include "tests/ir/spmd_interpreter.h"
+
+namespace shardc::testing {
+namespace {
+
+// What one mesh axis does to an op: nothing, cut a factor, or pass partial sums through a linear
+// group.
+struct Way {
+  enum Kind { kWhole, kFactor, kLinear } kind = kWhole;
+  int index = 0;
+  DimSharding layout = {};  // kFactor: granule and segments of the factor
+
+  std::string ToString() const {
+    if (kind == kWhole) return "whole";
+    if (kind == kLinear) return StrCat("partial operands of group ", index);
+    return StrCat("factor ", index, layout.granule > 1 ? StrCat(" granule ", layout.granule) : "",
+                  layout.segments.empty() ? "" : " segments " + ShapeToString(layout.segments));
+  }
+};
+
+// The shardings of an op under one way per mesh axis.
+struct Placed {
+  std::vector<Sharding> operands, results;
+  bool expands = false;
+};
+
+class Placer {
+ public:
+  Placer(const Op& op, const Mesh& mesh) : op_(op), rule_(op.def->rule(op)), mesh_(mesh) {}
+
+  // Nothing where that cannot be written down or is not legal.
+  std::optional<Placed> Place(const std::vector<Way>& ways) {
+    Placed p;
+    for (const Value* v : op_.operands) p.operands.emplace_back(v->type.shape.size());
+    for (const Value* v : op_.results) p.results.emplace_back(v->type.shape.size());
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      if (!Add(ways[axis], axis, p)) return std::nullopt;
+    }
+    return p;
+  }
+
+ private:
+  bool Add(const Way& way, int axis, Placed& p) {
+    if (way.kind == Way::kWhole) return true;
+    if (way.kind == Way::kLinear) {
+      for (int i : rule_.linear[way.index]) p.operands[i].partial_sum.push_back(axis);
+      for (Sharding& s : p.results) s.partial_sum.push_back(axis);
+      return true;
+    }
+    const Factor& factor = rule_.factors[way.index];
+    bool expandable = factor.kind == FactorKind::kExpandable;
+    p.expands |= expandable;
+    FactorCut cut{way.index, way.layout};
+    cut.layout.axes = {axis};
+    for (size_t i = 0; i < p.operands.size(); ++i) {
+      if (!Cut(rule_.operands[i], op_.in(static_cast<int>(i)), cut, p.operands[i])) return false;
+    }
+    for (size_t i = 0; i < p.results.size(); ++i) {
+      if (DimOfFactor(rule_.results[i], way.index) < 0) {
+        if (expandable) continue;
+        (factor.reduce == ReduceKind::kMax ? p.results[i].partial_max : p.results[i].partial_sum)
+            .push_back(axis);
+      } else if (!Cut(rule_.results[i], op_.out(static_cast<int>(i)), cut, p.results[i])) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool Cut(const std::vector<DimFactors>& dims, const TensorType& type, const FactorCut& cut,
+           Sharding& s) {
+    int d = DimOfFactor(dims, cut.factor);
+    if (d < 0) return true;
+    auto lifted = LiftToDim(rule_, dims[d], type.shape[d], cut, mesh_);
+    if (!lifted) return false;
+    DimSharding& now = s.dims[d];
+    if (now.cut()) {
+      if (now.segments != lifted->segments || now.granule != lifted->granule) return false;
+      now.axes.push_back(cut.layout.axes[0]);
+      return !HasPadding(type.shape[d], now, mesh_);
+    }
+    now = *lifted;
+    return true;
+  }
+
+  const Op& op_;
+  ShardingRule rule_;
+  const Mesh& mesh_;
+};
+
+// Cuts of the factors, and of each linear group; with `layouts` also in granules and segments.
+std::vector<Way> Ways(const Op& op, bool layouts) {
+  ShardingRule rule = op.def->rule(op);
+  std::vector<Way> ways;
+  for (size_t f = 0; f < rule.factors.size(); ++f) {
+    const Factor& factor = rule.factors[f];
+    int id = static_cast<int>(f);
+    bool used = std::any_of(rule.operands.begin(), rule.operands.end(),
+                            [&](const auto& dims) { return DimOfFactor(dims, id) >= 0; }) ||
+                std::any_of(rule.results.begin(), rule.results.end(),
+                            [&](const auto& dims) { return DimOfFactor(dims, id) >= 0; });
+    if (factor.kind == FactorKind::kReplicated || factor.size < 2 || !used) continue;
+    ways.push_back({Way::kFactor, id});
+    if (!layouts) continue;
+    for (int64_t granule = 2; granule < factor.size; ++granule) {
+      if (factor.size % granule == 0) ways.push_back({Way::kFactor, id, {{}, granule, {}}});
+    }
+    if (factor.size >= 5) {
+      ways.push_back({Way::kFactor, id, {{}, 1, {factor.size - 2, 2}}});
+    }
+  }
+  bool numeric = std::all_of(op.results.begin(), op.results.end(),
+                             [](const Value* r) { return r->type.dtype != DType::kBool; });
+  for (size_t g = 0; numeric && g < rule.linear.size(); ++g) {
+    ways.push_back({Way::kLinear, static_cast<int>(g)});
+  }
+  return ways;
+}
+
+// What a run of one sample under one placement needs to know.
+struct Case {
+  const OpSample& sample;
+  const Mesh& mesh;
+  const Placed& placed;
+  const std::vector<HostTensor>& expected;
+  bool garbage;  // the padding of the operands
+};
+
+// The same value; no pass knows that its padding is zero, so it is not.
+Value* WithGarbage(Builder& builder, Value* v) {
+  Value* always = builder.Constant(HostTensor::Scalar(true));
+  Value* out = builder.Make("where", {always, v, v});
+  out->type.sharding = v->type.sharding;
+  return out;
+}
+
+// The op as placed, between inputs that are cut so and reshards to whole outputs.
+Op* Build(const Case& c, Graph& graph) {
+  graph.mesh = c.mesh;
+  Builder builder(graph);
+  std::vector<Value*> operands;
+  for (size_t i = 0; i < c.sample.operands.size(); ++i) {
+    const HostTensor& t = c.sample.operands[i];
+    TensorType type(t.dtype(), t.shape(), c.placed.operands[i]);
+    operands.push_back(graph.AddInput(StrCat("x", i), type));
+  }
+  if (c.garbage) {
+    for (Value*& v : operands) {
+      if (HasPadding(v->type, c.mesh) && !v->type.sharding.partial()) v = WithGarbage(builder, v);
+    }
+  }
+  Op* op = builder.Create(c.sample.op, operands, c.sample.attrs);
+  for (size_t i = 0; i < op->results.size(); ++i) {
+    Value* r = op->results[i];
+    r->type.sharding = c.placed.results[i];
+    r->type.sharding = Canonical(r->type, c.mesh);
+    Value* whole = builder.Make("reshard", {r});
+    graph.outputs.push_back({StrCat("y", i), whole});
+  }
+  return op;
+}
+
+// Elements that collectives move before the first of the reshards at the end.
+int64_t LargestCollective(const Graph& graph) {
+  int64_t largest = 0;
+  for (const auto& op : graph.ops()) {
+    bool last = false;
+    for (const Value* r : op->results) last = last || graph.IsOutput(r);
+    if (!op->def->communicates || last) continue;
+    for (const Value* v : op->operands) largest = std::max(largest, v->type.num_elements());
+  }
+  return largest;
+}
+
+void RunCase(const Case& c) {
+  Graph graph;
+  const Op* op = Build(c, graph);
+  InsertReshards(graph);
+  if (!c.placed.expands) {
+    for (size_t i = 0; i < op->operands.size(); ++i) {
+      EXPECT_EQ(ShardingToString(op->in(i), c.mesh),
+                ShardingToString({op->in(i).dtype, op->in(i).shape, c.placed.operands[i]}, c.mesh))
+          << "operand " << i << " was meant to stay";
+    }
+    for (size_t i = 0; i < op->results.size(); ++i) {
+      EXPECT_EQ(ShardingToString(op->out(i), c.mesh),
+                ShardingToString({op->out(i).dtype, op->out(i).shape, c.placed.results[i]}, c.mesh))
+          << "result " << i << " was meant to be so";
+    }
+  } else if (c.mesh.num_axes() == 1) {
+    EXPECT_LT(LargestCollective(graph), c.sample.operands[0].num_elements())
+        << "only statistics shall travel";
+  }
+  LowerReshards(graph);
+  ClearPadding(graph);
+  std::map<const Value*, HostTensor> given;
+  for (size_t i = 0; i < c.sample.operands.size(); ++i) {
+    given[graph.inputs()[i].get()] = c.sample.operands[i];
+  }
+  std::vector<HostTensor> results = InterpretSpmd(graph, given);
+  for (size_t i = 0; i < results.size(); ++i) {
+    EXPECT_LT(MaxError(results[i], c.expected[i]), 1e-10) << "result " << i;
+  }
+}
+
+class RulesTest : public ::testing::TestWithParam<const OpDef*> {
+ protected:
+  // All ways on one mesh; returns how many were legal.
+  int RunMesh(const OpSample& sample, const std::string& mesh_text) {
+    Mesh mesh = Mesh::Parse(mesh_text);
+    SampleGraph serial = BuildSample(sample);
+    Values given;
+    for (size_t i = 0; i < sample.operands.size(); ++i) {
+      given[serial.graph.inputs()[i].get()] = sample.operands[i];
+    }
+    Values values = Interpret(serial.graph, std::move(given));
+    std::vector<HostTensor> expected;
+    for (const Value* r : serial.op->results) expected.push_back(values.at(r));
+    Placer placer(*serial.op, mesh);
+    std::vector<Way> ways = Ways(*serial.op, mesh.num_axes() == 1);
+    int legal = 0;
+    for (const std::vector<Way>& each : Combinations(ways, mesh.num_axes())) {
+      std::optional<Placed> placed = placer.Place(each);
+      if (!placed) continue;
+      ++legal;
+      for (bool garbage : {false, true}) {
+        std::string trace = sample.Name() + " on " + mesh_text + (garbage ? ", garbage" : "");
+        for (const Way& w : each) trace += ", " + w.ToString();
+        SCOPED_TRACE(trace);
+        try {
+          RunCase({sample, mesh, *placed, expected, garbage});
+        } catch (const std::exception& e) {
+          ADD_FAILURE() << e.what();
+        }
+        if (HasFailure()) return legal;
+      }
+    }
+    return legal;
+  }
+
+ private:
+  static std::vector<std::vector<Way>> Combinations(const std::vector<Way>& ways, int axes) {
+    std::vector<std::vector<Way>> all;
+    for (const Way& a : ways) {
+      if (axes == 1) {
+        all.push_back({a});
+        continue;
+      }
+      all.insert(all.end(), {{a, Way()}, {Way(), a}});
+      for (const Way& b : ways) all.push_back({a, b});
+    }
+    return all;
+  }
+};
+
+bool HasRule(const OpDef* def) { return def->rule != nullptr; }
+
+std::vector<const OpDef*> OpsWithRules() {
+  std::vector<const OpDef*> all = AllOpDefs(), out;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(out), HasRule);
+  return out;
+}
+
+TEST_P(RulesTest, CutOpsAgreeWithSerial) {
+  int legal = 0;
+  for (const OpSample& sample : OpSamples()) {
+    if (sample.op != GetParam()->name) continue;
+    for (const char* mesh : {"a=2", "a=3", "a=8", "a=2,b=2", "a=4,b=2"})
+      legal += RunMesh(sample, mesh);
+  }
+  // A constant is whole everywhere, and no more.
+  RecordProperty("legal", legal);
+  EXPECT_EQ(legal > 0, GetParam()->name != "constant");
+}
+
+// What passes take for granted about a rule, whatever the op.
+TEST_P(RulesTest, RulesFitTheirOps) {
+  for (const OpSample& sample : OpSamples()) {
+    if (sample.op != GetParam()->name) continue;
+    SCOPED_TRACE(sample.Name());
+    SampleGraph g = BuildSample(sample);
+    ShardingRule rule = g.op->def->rule(*g.op);
+    ASSERT_EQ(rule.operands.size(), g.op->operands.size());
+    ASSERT_EQ(rule.results.size(), g.op->results.size());
+    auto check = [&](const std::vector<DimFactors>& dims, const TensorType& type) {
+      ASSERT_EQ(static_cast<int>(dims.size()), type.rank());
+      std::set<int> seen;
+      for (int d = 0; d < type.rank(); ++d) {
+        const DimFactors& f = dims[d];
+        int64_t product = 1, sum = 0;
+        for (int id : f.factors) {
+          ASSERT_LT(id, static_cast<int>(rule.factors.size()));
+          EXPECT_TRUE(seen.insert(id).second) << "factor " << id << " is in two dims";
+          product *= rule.factors[id].size;
+        }
+        for (int64_t n : f.segments) sum += n;
+        if (!f.segments.empty()) {
+          EXPECT_EQ(f.factors.size(), 1u);
+          EXPECT_EQ(sum, type.shape[d]);
+        } else if (!f.factors.empty()) {
+          EXPECT_GE(type.shape[d], product) << "dim " << d;
+        }
+      }
+    };
+    for (size_t i = 0; i < rule.operands.size(); ++i) check(rule.operands[i], g.op->in(i));
+    for (size_t i = 0; i < rule.results.size(); ++i) check(rule.results[i], g.op->out(i));
+    for (const Factor& f : rule.factors) {
+      EXPECT_TRUE(f.kind != FactorKind::kExpandable || g.op->def->expand);
+    }
+    for (const auto& group : rule.linear) {
+      EXPECT_FALSE(group.empty());
+      for (int i : group) EXPECT_LT(i, static_cast<int>(g.op->operands.size()));
+    }
+  }
+}
+
+std::string ParamName(const ::testing::TestParamInfo<const OpDef*>& info) {
+  return std::string(info.param->name);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, RulesTest, ::testing::ValuesIn(OpsWithRules()), ParamName);
+
+}  // namespace
+}  // namespace shardc::testing

@@ -1,0 +1,502 @@
+#include "ir/text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <unordered_map>
+
+#include "frontend/gpt_config.h"
+#include "ir/builder.h"
+#include "ir/op_def.h"
+#include "tests/ir/op_samples.h"
+
+namespace shardc {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::string_view kMlp = R"(mesh [dp=2, tp=2]
+graph @mlp(%x: f32[8@dp, 1024, 768]) -> (loss: %0, %y) {
+  %w1 = param "h.0.mlp.c_fc.weight" {aliases=["a", "b \"c\""], role="MLP_UP"} : f32[768, 3072@tp]
+  %w2 = param "h.0.mlp.c_proj.weight" : f32[3072@tp, 768]
+  %m = state "w1.adamw.m" {dtype="f32", init=0.0, shape=[768, 3072]} : f32[768, 3072@tp]
+  %0 = matmul %x, %w1 : f32[8@dp, 1024, 3072@tp]
+  %1 = gelu %0 {approximate="tanh", phase="backward", site="h.0.mlp"} : f32[8@dp, 1024, 3072@tp]
+  %2 = matmul %1, %w2 : f32[8@dp, 1024, 768] partial(tp)
+  %y = reshard %2 {for="matmul", why=[]} : f32[8@dp, 1024, 768]
+  %3, %4 = all_reduce %2, %y {axes=["tp"], reduce="sum"} : f32[8@dp, 1024, 768], f32[8@dp, 1024, 768]
+  update "w1.adamw.m" %m {phase="optimizer"}
+}
+)";
+
+std::string AttributeBits(const Attribute& a) {
+  std::string bits = std::to_string(a.index()) + ":";
+  if (auto* d = std::get_if<double>(&a)) {
+    bits += std::to_string(std::bit_cast<uint64_t>(*d));
+  } else if (auto* t = std::get_if<TensorPtr>(&a)) {
+    const HostTensor& tensor = **t;
+    bits += std::string(DTypeName(tensor.dtype())) + ShapeToString(tensor.shape());
+    bits.append(reinterpret_cast<const char*>(tensor.raw()), static_cast<size_t>(tensor.bytes()));
+  } else if (auto* s = std::get_if<std::string>(&a)) {
+    bits += *s;
+  } else if (auto* list = std::get_if<Strings>(&a)) {
+    for (const std::string& item : *list) bits += std::to_string(item.size()) + ":" + item;
+  } else if (auto* ints = std::get_if<Ints>(&a)) {
+    bits += ShapeToString(*ints);
+  } else if (auto* b = std::get_if<bool>(&a)) {
+    bits += *b ? "true" : "false";
+  } else {
+    bits += std::to_string(std::get<int64_t>(a));
+  }
+  return bits;
+}
+
+// Compares all that the text form keeps. `names`: also the hints of results.
+class Comparison {
+ public:
+  explicit Comparison(bool names) : names_(names) {}
+
+  void Run(const Graph& a, const Graph& b) {
+    EXPECT_EQ(a.name, b.name);
+    EXPECT_EQ(a.mesh, b.mesh);
+    ASSERT_EQ(a.inputs().size(), b.inputs().size());
+    for (size_t i = 0; i < a.inputs().size(); ++i) {
+      EXPECT_EQ(a.inputs()[i]->name, b.inputs()[i]->name);
+      SameValue(*a.inputs()[i], *b.inputs()[i]);
+    }
+    ASSERT_EQ(a.num_ops(), b.num_ops());
+    auto it = b.ops().begin();
+    for (const auto& op : a.ops()) SameOp(*op, **it++);
+    ASSERT_EQ(a.outputs.size(), b.outputs.size());
+    for (size_t i = 0; i < a.outputs.size(); ++i) {
+      EXPECT_EQ(a.outputs[i].name, b.outputs[i].name);
+      EXPECT_EQ(pair_.at(a.outputs[i].value), b.outputs[i].value);
+    }
+  }
+
+ private:
+  void SameValue(const Value& a, const Value& b) {
+    pair_[&a] = &b;
+    EXPECT_EQ(a.type, b.type);
+    EXPECT_EQ(a.users.size(), b.users.size());
+    if (names_) {
+      EXPECT_EQ(a.name, b.name);
+    }
+  }
+
+  void SameOp(const Op& a, const Op& b) {
+    EXPECT_EQ(a.def, b.def);
+    EXPECT_EQ(a.phase, b.phase);
+    EXPECT_EQ(a.site, b.site);
+    ASSERT_EQ(a.attrs.entries().size(), b.attrs.entries().size()) << a.name();
+    for (size_t i = 0; i < a.attrs.entries().size(); ++i) {
+      EXPECT_EQ(a.attrs.entries()[i].first, b.attrs.entries()[i].first);
+      EXPECT_TRUE(AttributeBits(a.attrs.entries()[i].second) ==
+                  AttributeBits(b.attrs.entries()[i].second))
+          << a.name() << " " << a.attrs.entries()[i].first;
+    }
+    ASSERT_EQ(a.operands.size(), b.operands.size());
+    for (size_t i = 0; i < a.operands.size(); ++i) {
+      EXPECT_EQ(pair_.at(a.operands[i]), b.operands[i]);
+    }
+    ASSERT_EQ(a.results.size(), b.results.size());
+    for (size_t i = 0; i < a.results.size(); ++i) SameValue(*a.results[i], *b.results[i]);
+  }
+
+  bool names_;
+  std::unordered_map<const Value*, const Value*> pair_;
+};
+
+void ExpectRoundTrip(const Graph& graph, bool names = true) {
+  std::string text = PrintGraph(graph);
+  SCOPED_TRACE(text.substr(0, 4000));
+  Graph again = ParseGraph(text, "t");
+  Comparison(names).Run(graph, again);
+  EXPECT_TRUE(PrintGraph(again) == text) << PrintGraph(again);
+}
+
+// "E7001 t:2:3 message", or the printed graph.
+std::string Try(std::string_view text) {
+  try {
+    return PrintGraph(ParseGraph(text, "t"));
+  } catch (const Diagnostic& d) {
+    return d.id() + " " + d.where() + " " + d.message() + " " + d.fix();
+  }
+}
+
+TEST(Text, PrintsWhatItParsed) {
+  Graph graph = ParseGraph(kMlp, "mlp");
+  VerifyGraph(graph);
+  EXPECT_EQ(PrintGraph(graph), kMlp);
+  EXPECT_EQ(graph.mesh.ToString(), "dp=2,tp=2");
+  EXPECT_EQ(graph.outputs[0].name, "loss");
+  EXPECT_EQ(graph.outputs[1].name, "y");
+  EXPECT_EQ(graph.outputs[1].value->name, "y");
+  EXPECT_EQ(graph.outputs[0].value->name, "");
+  Op* w1 = graph.Params()[0];
+  EXPECT_EQ(w1->attrs.StringList("aliases"), (Strings{"a", "b \"c\""}));
+  EXPECT_EQ(w1->out().sharding.dims[1].axes, AxisList{1});
+  const Op* gelu = graph.outputs[0].value->users[0];
+  EXPECT_EQ(gelu->phase, Phase::kBackward);
+  EXPECT_EQ(gelu->site, "h.0.mlp");
+  EXPECT_TRUE(gelu->result()->users[0]->result()->type.sharding.partial());
+  ExpectRoundTrip(graph);
+}
+
+TEST(Text, SkipsCommentsAndSpace) {
+  EXPECT_EQ(Try("// a\n mesh[ ] graph\n@g(%a:f32[2]) // b %x\n->(%a){\n}// end"),
+            "graph @g(%a: f32[2]) -> (%a) {\n}\n");
+}
+
+TEST(Text, TypesAreTheInverseOfTypeToString) {
+  Mesh mesh({{"dp", 2}, {"tp", 3}, {"p.0", 1}, {"4x", 2}});
+  auto cut = [](AxisList axes, int64_t granule = 1, std::vector<int64_t> segments = {}) {
+    return DimSharding{axes, granule, std::move(segments)};
+  };
+  std::vector<TensorType> types;
+  for (int d = 0; d < kNumDTypes; ++d) types.emplace_back(static_cast<DType>(d), Shape{2, 0, 7});
+  types.emplace_back(DType::kF32, Shape{});
+  auto add = [&](Shape shape, std::vector<DimSharding> dims, AxisList sum, AxisList max) {
+    TensorType t(DType::kBF16, std::move(shape));
+    t.sharding.dims = std::move(dims);
+    t.sharding.partial_sum = sum;
+    t.sharding.partial_max = max;
+    types.push_back(t);
+  };
+  add({2304}, {cut({1}, 1, {768, 768, 768})}, {}, {});
+  add({1280, 5}, {cut({1}, 64, {768, 512}), {}}, {0}, {});
+  add({1600, 6}, {cut({1}, 64), cut({0, 3})}, {}, {2});
+  add({8, 9}, {cut({0, 3, 2}, 2, {4, 4}), {}}, {}, {1});
+  add({8}, {cut({0}, 1, {8})}, {}, {});
+  add({4}, {cut({3})}, {1, 0}, {2});
+  for (const TensorType& type : types) {
+    Graph graph;
+    graph.mesh = mesh;
+    graph.outputs.push_back({"x", graph.AddInput("x", type)});
+    ExpectRoundTrip(graph);
+    EXPECT_THAT(PrintGraph(graph), HasSubstr(TypeToString(type, mesh)));
+  }
+}
+
+TEST(Text, KeepsFloatAttributesBitExact) {
+  std::mt19937_64 random(1);
+  using Limits = std::numeric_limits<double>;
+  std::vector<double> values = {0.0,
+                                -0.0,
+                                1,
+                                -3,
+                                0.1,
+                                1e20,
+                                1e-5,
+                                Limits::infinity(),
+                                -Limits::infinity(),
+                                Limits::quiet_NaN(),
+                                -Limits::quiet_NaN(),
+                                Limits::denorm_min(),
+                                Limits::max(),
+                                Limits::signaling_NaN()};
+  for (int i = 0; i < 500; ++i) values.push_back(std::bit_cast<double>(random()));
+  Graph graph;
+  Builder b(graph);
+  for (size_t i = 0; i < values.size(); ++i) {
+    b.Create("state", {},
+             {{"name", StrCat("s", i)},
+              {"dtype", std::string("f32")},
+              {"shape", Ints{}},
+              {"init", values[i]}});
+  }
+  ExpectRoundTrip(graph);
+  std::string text = PrintGraph(graph);
+  for (const char* init :
+       {"init=0.0,", "init=-0.0,", "init=1.0,", "init=-3.0,", "init=1e+20,", "init=1e-05,",
+        "init=inf,", "init=-inf,", "init=nan,", "init=nan(0xfff8000000000000),"}) {
+    EXPECT_THAT(text, HasSubstr(init));
+  }
+}
+
+TEST(Text, KeepsConstantsBitExact) {
+  std::mt19937_64 random(2);
+  Graph graph;
+  Builder b(graph);
+  for (int d = 0; d < kNumDTypes; ++d) {
+    for (const Shape& shape : {Shape{}, Shape{0}, Shape{1}, Shape{2, 3}, Shape{64}, Shape{65},
+                               Shape{4, 0, 2}, Shape{7, 11}}) {
+      for (bool splat : {false, true}) {
+        HostTensor t(static_cast<DType>(d), shape);
+        size_t size = static_cast<size_t>(DTypeSize(t.dtype()));
+        for (int64_t i = 0; i < t.bytes(); ++i) {
+          uint64_t byte = t.dtype() == DType::kBool ? random() & 1 : random() & 255;
+          // Exponents of all ones: infinities and NaNs of all kinds.
+          if (IsFloat(t.dtype()) && random() % 2 && i % size == size - 1) byte = 0x7f;
+          bool first = i < static_cast<int64_t>(size);
+          t.raw()[i] = splat && !first ? t.raw()[i - static_cast<int64_t>(size)]
+                                       : static_cast<std::byte>(byte);
+        }
+        b.Constant(std::move(t));
+      }
+    }
+  }
+  // Every value of the 16-bit types.
+  for (DType d : {DType::kF16, DType::kBF16}) {
+    for (uint32_t base = 0; base < 0x10000; base += 64) {
+      HostTensor t(d, {64});
+      for (uint32_t i = 0; i < 64; ++i) {
+        uint16_t bits = static_cast<uint16_t>(base + i);
+        std::memcpy(t.raw() + 2 * i, &bits, 2);
+      }
+      b.Constant(std::move(t));
+    }
+  }
+  ExpectRoundTrip(graph);
+}
+
+TEST(Text, PrintsConstantsCompactly) {
+  auto print = [](HostTensor t) {
+    Graph graph;
+    Builder(graph).Constant(std::move(t));
+    return PrintGraph(graph);
+  };
+  EXPECT_THAT(print(HostTensor::Of<float>({2, 2}, {1, 2.5, -0.0f, 1e-5f})),
+              HasSubstr("{value=tensor<f32[2, 2]: 1, 2.5, -0, 1e-05>}"));
+  EXPECT_THAT(print(HostTensor::Of<bool>({2}, {true, false})),
+              HasSubstr("tensor<bool[2]: true, false>"));
+  EXPECT_THAT(print(HostTensor(DType::kI64, {1024})), HasSubstr("tensor<i64[1024]: splat(0)>"));
+  HostTensor large(DType::kI32, {65});
+  large.data<int32_t>()[0] = 0x01abcdef;
+  EXPECT_THAT(print(large), HasSubstr("tensor<i32[65]: 0xefcdab0100000000"));
+}
+
+TEST(Text, KeepsNames) {
+  Graph graph("weird \"name\" \xc3\xa9");
+  Builder b(graph);
+  Value* input = graph.AddInput("/a/b c%", TensorType(DType::kF32, {2}));
+  Value* number = graph.AddInput("0", TensorType(DType::kF32, {2}));
+  std::vector<std::string> names = {"plain.name_1",
+                                    "17",
+                                    "a\nb\t\\\"",
+                                    "",
+                                    "",
+                                    "1",
+                                    "\x01\x7f",
+                                    "%",
+                                    "// no comment",
+                                    std::string("nul\0!", 5),
+                                    "x y",
+                                    ""};
+  Value* v = number;
+  for (const std::string& name : names) {
+    v = b.Add(v, input);
+    v->name = name;
+    v->producer->site = name;
+    graph.outputs.push_back({"out " + name + std::to_string(graph.outputs.size()), v});
+    if (!name.empty()) graph.outputs.push_back({name, v});
+  }
+  ExpectRoundTrip(graph);
+  EXPECT_THAT(PrintGraph(graph), HasSubstr("%\"17\" = add"));
+  EXPECT_THAT(PrintGraph(graph), HasSubstr("%2 = add"));  // 0 and 1 are names of others
+}
+
+TEST(Text, ASecondValueOfANameGetsANumber) {
+  Graph graph;
+  Builder b(graph);
+  Value* x = graph.AddInput("x", TensorType(DType::kF32, {2}));
+  Value* y = b.Neg(x);
+  y->name = "x";
+  graph.outputs = {{"x", y}, {"y", x}};
+  EXPECT_EQ(PrintGraph(graph),
+            "graph @main(%x: f32[2]) -> (x: %0, y: %x) {\n  %0 = neg %x : f32[2]\n}\n");
+  ExpectRoundTrip(graph, /*names=*/false);
+}
+
+TEST(Text, EveryOpRoundTrips) {
+  ASSERT_GT(testing::OpSamples().size(), 50u);
+  for (const testing::OpSample& sample : testing::OpSamples()) {
+    SCOPED_TRACE(sample.Name());
+    ExpectRoundTrip(testing::BuildSample(sample).graph);
+  }
+}
+
+TEST(Text, AGptRoundTrips) {
+  ExpectRoundTrip(
+      BuildGpt(ParseBuiltin("builtin:gpt?layers=2,hidden=48,heads=4,vocab=131,seq=16")));
+}
+
+struct BadText {
+  const char* text;
+  const char* error;  // begins with it
+  const char* also = "";
+};
+
+TEST(Text, ErrorsNameThePlaceAndWhatIsExpected) {
+#define IN "graph @g(%a: f32[2], %b: f32[3]) -> () {\n"
+  const BadText kCases[] = {
+      {"", "E7001 t:1:1 found the end of the text, expected 'graph'"},
+      {"grap @g", "E7001 t:1:1 found 'grap', expected 'graph'"},
+      {"graph @g() -> () {", "E7001 t:1:19 found the end of the text, expected an op or '}'"},
+      {"graph @g() -> () { } x", "E7001 t:1:22 found 'x', expected the end of the text"},
+      {"mesh [tp=0] graph @g() -> () {}", "E7001 t:1:1 the mesh does not fit", "size 0"},
+      {"mesh [tp=2, tp=2] graph @g() -> () {}", "E7001 t:1:1 ", "appears twice"},
+      {"graph @g(%a: f33[2]) -> () {}", "E7001 t:1:14 found 'f33', expected an element type"},
+      {"graph @g(%a: f32[-1]) -> () {}", "E7001 t:1:18 a dim has size -1"},
+      {"graph @g(%a: f32[99999999999999999999]) -> () {}", "E7001 t:1:18 ", "size of a dim"},
+      {"graph @g(%a: f32[4294967296, 4294967296]) -> () {}", "E7001 t:1:30 ", "too large"},
+      {"graph @g(%a: f32[4294967296, 4294967296, 0]) -> () {}", "E7001 t:1:30 ", "too large"},
+      {"mesh [tp=2] graph @g(%a: f32[4@t]) -> () {}", "E7001 t:1:32 the mesh has no axis 't'",
+       "'tp'"},
+      {"mesh [tp=2] graph @g(%a: f32[4@(tp,tp)]) -> () {}", "E7001 t:1:36 ", "twice"},
+      {"mesh [tp=2] graph @g(%a: f32[4@tp/3]) -> () {}", "E7001 t:1:35 ", "3 equal segments"},
+      {"mesh [tp=2] graph @g(%a: f32[0@tp/9000000000000]) -> () {}", "E7001 t:1:35 "},
+      {"mesh [tp=2] graph @g(%a: f32[4@tp%0]) -> () {}", "E7001 t:1:34 ", "granule"},
+      {"graph @g(%a: f32[2], %a: f32[2]) -> () {}", "E7001 t:1:22 the name %a is taken"},
+      {"graph @g() -> (%y) {\n}", "E7001 t:1:16 there is no value %y"},
+      {IN "  %0 = negg %a : f32[2]\n}", "E7002 t:2:8 there is no op 'negg'", "'neg'"},
+      {IN "  %val = neg %a : f32[2]\n  %1 = neg %vall : f32[2]\n}",
+       "E7001 t:3:12 there is no value %vall", "'val'"},
+      {IN "  %0 = neg %0 : f32[2]\n}", "E7001 t:2:12 there is no value %0"},
+      {IN "  %a = neg %a : f32[2]\n}", "E7001 t:2:3 the name %a is taken"},
+      {IN "  %0 = neg %a : f32[3]\n}", "E1101 t:2:8: op 'neg' result %0 is f32[2], not f32[3]"},
+      {IN "  %0 = neg %a : i32[2]\n}", "E1101 t:2:8: op 'neg' result %0 is f32[2], not i32[2]"},
+      {IN "  %0 = add %a, %b : f32[2]\n}", "E1101 t:2:8: op 'add' shapes [2] and [3]"},
+      {IN "  %0 = add %a : f32[2]\n}", "E1101 t:2:8: op 'add' has 1 operands"},
+      {IN "  %0, %1 = neg %a : f32[2], f32[2]\n}", "E1101 t:2:12: op 'neg' has 1 results, not 2"},
+      {IN "  %0 = neg %a\n}", "E7001 t:2:8 the op has 1 results but 0 types"},
+      {IN "  neg %a : f32[2]\n}", "E7001 t:2:3 the op has 0 results but 1 types"},
+      {IN "  %0 = gelu %a : f32[2]\n}", "E7001 t:2:8 op 'gelu' lacks its attribute 'approximate'"},
+      {IN "  %0 = gelu %a {aproximate=\"none\"} : f32[2]\n}",
+       "E7001 t:2:17 op 'gelu' has no attribute 'aproximate'", "'approximate'"},
+      {IN "  %0 = gelu %a {approximate=1} : f32[2]\n}",
+       "E7001 t:2:29 found '1', expected a string"},
+      {IN "  %0 = neg %a {phase=\"forwards\"} : f32[2]\n}", "E7001 t:2:22 ", "\"backward\""},
+      {IN "  %0 = neg %a {site=\"a\", site=\"b\"} : f32[2]\n}", "E7001 t:2:26 ", "given twice"},
+      {IN "  %0 = neg %a {site=\"a\n\"} : f32[2]\n}", "E7001 t:2:21 ", "no closing"},
+      {IN "  %0 = neg %a {site=\"\\q\"} : f32[2]\n}", "E7001 t:2:21 ", "unknown escape"},
+      {IN "  %0 = param {role=\"X\"} : f32[2]\n}", "E7001 t:2:14 ", "the name of the param"},
+      {IN "  %0 = split %a {axis=0, sizes=[99999999999999999999]} : f32[2]\n}", "E7001 t:2:33 ",
+       "expected an integer"},
+      {IN "  %0 = split %a {axis=0.5, sizes=[2]} : f32[2]\n}", "E7001 t:2:23 found '0.5'"},
+      {IN "  %0 = constant {value=tensor<f32[2]: 1>} : f32[2]\n}", "E7001 t:2:40 ", "2 elements"},
+      {IN "  %0 = constant {value=tensor<f32[1]: 1, 2>} : f32[1]\n}", "E7001 t:2:42 more than"},
+      {IN "  %0 = constant {value=tensor<f32[1]: 0x00>} : f32[1]\n}", "E7001 t:2:39 ",
+       "expected 8"},
+      {IN "  %0 = constant {value=tensor<f32[1]: 0x0000000g>} : f32[1]\n}", "E7001 t:2:39 ", "hex"},
+      {IN "  %0 = constant {value=tensor<f32[1]: 1e99>} : f32[1]\n}", "E7001 t:2:39 ", "can hold"},
+      {IN "  %0 = constant {value=tensor<f32[1]: nan(0x0)>} : f32[1]\n}", "E7001 t:2:43 ", "NaN"},
+      {IN "  %0 = constant {value=tensor<i32[1]: 2147483648>} : i32[1]\n}", "E7001 t:2:39 "},
+      {IN "  %0 = constant {value=tensor<f32[1099511627776]: splat(0)>} : f32[1099511627776]\n}",
+       "E7001 t:2:51 ", "4 GiB"},
+      {IN "  ;\n}", "E7001 t:2:3 a stray ';'"},
+      {IN "  \x01\n}", "E7001 t:2:3 a character that cannot be here"},
+      {IN "  % = neg %a : f32[2]\n}", "E7001 t:2:3 '%' without a name"},
+  };
+#undef IN
+  for (const BadText& c : kCases) {
+    std::string result = Try(c.text);
+    EXPECT_EQ(result.substr(0, std::strlen(c.error)), c.error) << result;
+    EXPECT_THAT(result, HasSubstr(c.also)) << c.text;
+  }
+}
+
+// Whatever the text, the parser gives a graph or a Diagnostic; a graph can be printed, and read
+// again.
+void ExpectHarmless(std::string_view text) {
+  std::string once = Try(text);
+  if (once.starts_with("E7001") || once.starts_with("E7002") || once.starts_with("E1101")) return;
+  EXPECT_EQ(Try(once), once) << text;
+}
+
+std::string ManyOps() {
+  std::string text(kMlp);
+  for (const testing::OpSample& sample : testing::OpSamples()) {
+    text += '\0';
+    text += PrintGraph(testing::BuildSample(sample).graph);
+  }
+  return text;
+}
+
+TEST(Text, TruncatedTextIsHarmless) {
+  for (size_t n = 0; n < kMlp.size(); ++n) ExpectHarmless(kMlp.substr(0, n));
+  EXPECT_EQ(Try(kMlp.substr(0, kMlp.size() - 2)).substr(0, 5), "E7001");
+}
+
+TEST(Text, ChangedTextIsHarmless) {
+  std::mt19937_64 random(3);
+  std::string all = ManyOps();
+  const std::string_view kPieces[] = {"0",
+                                      "-1",
+                                      "9223372036854775807",
+                                      "-9223372036854775808",
+                                      "1",
+                                      "[",
+                                      "]",
+                                      "{",
+                                      "}",
+                                      "(",
+                                      ")",
+                                      ",",
+                                      "%",
+                                      "\"",
+                                      "\\",
+                                      "=",
+                                      ":",
+                                      "@tp",
+                                      "@",
+                                      "/",
+                                      "->",
+                                      "nan",
+                                      "inf",
+                                      "1.5",
+                                      "%x",
+                                      " ",
+                                      "\n",
+                                      "f32[",
+                                      "i64",
+                                      "bool",
+                                      "partial(",
+                                      "tensor<",
+                                      "0x",
+                                      "\xff"};
+  for (size_t begin = 0; begin < all.size();) {
+    size_t end = std::min(all.find('\0', begin), all.size());
+    std::string_view text =
+        std::string_view(all).substr(begin, std::min<size_t>(end - begin, 3000));
+    for (int i = 0; i < 60; ++i) {
+      std::string changed(text);
+      for (uint64_t edits = random() % 3 + 1; edits-- > 0 && !changed.empty();) {
+        size_t at = random() % changed.size();
+        // Numbers are where most of the meaning is.
+        if (random() % 2)
+          at = std::min(changed.find_first_of("0123456789", at), changed.size() - 1);
+        changed.replace(at, random() % 3, kPieces[random() % std::size(kPieces)]);
+      }
+      SCOPED_TRACE(changed);
+      ASSERT_NO_FATAL_FAILURE(ExpectHarmless(changed));
+    }
+    begin = end + 1;
+  }
+}
+
+// A quadratic step anywhere would take minutes.
+TEST(Text, LargeGraphsTakeLittleTime) {
+  Graph graph;
+  Builder b(graph);
+  Value* v = graph.AddInput("x", TensorType(DType::kF32, {2}));
+  for (int i = 0; i < 100000; ++i) {
+    v = b.Neg(v);
+    if (i % 2) v->name = "v" + std::to_string(i / 4);
+  }
+  graph.outputs.push_back({"y", v});
+  auto start = std::chrono::steady_clock::now();
+  std::string text = PrintGraph(graph);
+  Graph again = ParseGraph(text, "t");
+  VerifyGraph(again, true);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_TRUE(PrintGraph(again) == text);
+}
+
+}  // namespace
+}  // namespace shardc

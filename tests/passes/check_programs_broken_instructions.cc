@@ -1,0 +1,240 @@
+#include "tests/passes/check_programs_fixture.h"
+
+namespace shardc::testing {
+
+namespace t = training;
+namespace c = collective;
+
+namespace {
+
+std::vector<BrokenCase> BrokenOps() {
+  return {
+      {"OperandIsNoBuffer", TrainingSet,
+       OnAll([](Program& p) { p.instructions[t::kRelu].operands = {99}; }), "E3104", "buffer 99"},
+      {"ResultIsNoBuffer", TrainingSet,
+       OnAll([](Program& p) { p.instructions[t::kRelu].results = {-1}; }), "E3104", "result 0"},
+      {"ScratchIsNoBuffer", TrainingSet,
+       OnAll([](Program& p) { p.instructions[t::kMatmulTn].scratch = 99; }), "E3104", "scratch"},
+      {"ScratchIsAState", TrainingSet,
+       OnAll([](Program& p) { p.instructions[t::kMatmulTn].scratch = t::kStep; }), "E3104",
+       "outside the arena"},
+      {"UnknownOp", TrainingSet, OnAll([](Program& p) { p.instructions[t::kRelu].op = "rleu"; }),
+       "E3108", "no op 'rleu'"},
+      {"OpWithoutAName", TrainingSet, OnAll([](Program& p) { p.instructions[t::kRelu].op = ""; }),
+       "E3108", "instruction 2"},
+      {"ParamIsNoInstruction", TrainingSet, OnAll([](Program& p) {
+         AddInstruction(p, "param", {}, {AddArenaBuffer(p, F32({}))}, {{"name", std::string("w")}});
+       }),
+       "E3108", "no instruction"},
+      {"ReshardIsNoInstruction", TrainingSet,
+       OnAll([](Program& p) { p.instructions[t::kExp].op = "reshard"; }), "E3108", "'reshard'"},
+      {"TooFewOperands", TrainingSet,
+       OnAll([](Program& p) { p.instructions[t::kMatmul].operands = {t::kX}; }), "E3108",
+       "has 1 operands, needs 2"},
+      {"TooManyOperands", TrainingSet, OnAll([](Program& p) {
+         p.instructions[t::kRelu].operands = {t::kZ, t::kZ};
+       }),
+       "E3108", "has 2 operands"},
+      {"OptimizerLacksTheStep", TrainingSet,
+       OnAll([](Program& p) { p.instructions[t::kSgd].operands.pop_back(); }), "E3108",
+       "needs the step"},
+      {"TooFewResults", TrainingSet,
+       OnAll([](Program& p) { p.instructions[t::kSgd].results.pop_back(); }), "E3108",
+       "has 1 results, needs 2"},
+      {"NoResult", TrainingSet, OnAll([](Program& p) { p.instructions[t::kNeg].results.clear(); }),
+       "E3108", "no result"},
+      {"AttributeIsMissing", TrainingSet,
+       OnAll([](Program& p) { p.instructions[t::kSgd].attrs.Erase("lr"); }), "E3108", "'lr'"},
+      {"AttributeOfTheWrongKind", TrainingSet,
+       OnAll([](Program& p) { p.instructions[t::kReduceLoss].attrs.Set("axes", int64_t{0}); }),
+       "E3108", "wrong kind"},
+      {"AttributeThatDoesNotFit", TrainingSet, OnAll([](Program& p) {
+         p.instructions[t::kReduceLoss].attrs.Set("axes", Ints{0, 5});
+       }),
+       "E3108", "do not fit"},
+      {"CopyOfTwo", TrainingSet,
+       OnAll([](Program& p) { p.instructions[t::kCopyStep].operands.push_back(t::kLoss); }),
+       "E3108", "moves one buffer"},
+      {"PackOfTwo", CollectiveSet,
+       OnAll([](Program& p) { p.instructions[c::kPack].operands.push_back(c::kX); }), "E3108",
+       "moves one buffer"},
+      {"PackLacksItsAxes", CollectiveSet,
+       OnAll([](Program& p) { p.instructions[c::kPack].attrs.Erase("axes"); }), "E3108", "'axes'"},
+      {"PackOverAnUnknownAxis", CollectiveSet,
+       OnAll([](Program& p) { p.instructions[c::kPack].attrs.Set("axes", Strings{"pp"}); }),
+       "E3108", "no axis 'pp'"},
+      {"PackOverAnAxisTwice", CollectiveSet, OnAll([](Program& p) {
+         p.instructions[c::kPack].attrs.Set("axes", Strings{"tp", "tp"});
+       }),
+       "E3108", "twice"},
+      {"PackOfNoDim", CollectiveSet,
+       OnAll([](Program& p) { p.instructions[c::kPack].attrs.Set("dim", int64_t{2}); }), "E3108",
+       "no dim 2"},
+      {"UnpackOfSegmentsThatDoNotAddUp", CollectiveSet, OnAll([](Program& p) {
+         p.instructions[c::kUnpack].attrs.Set("segments", Ints{2, 1});
+       }),
+       "E3108", "add up"},
+      {"UnpackOfGranuleZero", CollectiveSet,
+       OnAll([](Program& p) { p.instructions[c::kUnpack].attrs.Set("granule", int64_t{0}); }),
+       "E3108", "granule 0"},
+      {"PackOfOtherPieces", CollectiveSet, OnAll([](Program& p) {
+         Retype(p, c::kPacked, F32({2, 2, 4}));
+       }),
+       "E3105", "pieces"},
+      {"PackOfAnotherDim", CollectiveSet,
+       OnAll([](Program& p) { p.instructions[c::kPack].attrs.Set("dim", int64_t{0}); }), "E3105",
+       "pieces"},
+      {"UnpackCutOverMoreAxes", CollectiveSet, OnAll([](Program& p) {
+         p.instructions[c::kUnpack].attrs.Set("cut_axes", Strings{"dp", "tp"});
+       }),
+       "E3105", "(unpack"},
+      {"ResultOfAnotherShape", TrainingSet, OnAll([](Program& p) {
+         Retype(p, t::kNegated, F32({4, 8}));
+       }),
+       "E3105", "the op gives f32[32]"},
+      {"ResultOfAnotherElementType", TrainingSet,
+       OnAll([](Program& p) { Retype(p, t::kNegated, TensorType(DType::kI32, {32})); }), "E3105",
+       "i32"},
+      {"OperandIsLessOnARankThanTheResult", TrainingSet, OnAll([](Program& p) {
+         Retype(p, t::kNegated, F32({32}, {0}));
+         int whole = AddArenaBuffer(p, F32({32}));
+         AddInstruction(p, "add", {t::kNegated, t::kE}, {whole});
+         // The cut comes from an op whose local shapes are its own business.
+         p.instructions[t::kNeg].op = "local_slice";
+         p.instructions[t::kNeg].attrs = {{"axes", Strings{"tp"}}, {"dim", int64_t{0}}};
+       }),
+       "E3105", "[16] on a rank"},
+      {"CopyOfAnotherCut", TrainingSet, OnAll([](Program& p) {
+         AddInstruction(p, "copy", {t::kX}, {AddArenaBuffer(p, F32({4, 8}, {0}))});
+       }),
+       "E3105", "of another type"},
+  };
+}
+
+std::function<void(ProgramSet&)> OnCollective(int i, std::function<void(Collective&)> change) {
+  return OnAll([=](Program& p) { change(p.collectives[i]); });
+}
+
+std::vector<BrokenCase> BrokenCollectives() {
+  // Places in Program::collectives.
+  enum { kGather, kMax, kRows, kScatter, kBucket, kSwap, kColumns, kSumY };
+  using Kind = CollectiveKind;
+  return {
+      {"CommunicatesWithoutACollective", TrainingSet,
+       OnAll([](Program& p) { p.instructions[t::kAllReduce].collective = -1; }), "E3109",
+       "names no collective"},
+      {"ComputesWithACollective", TrainingSet, OnAll([](Program& p) {
+         std::swap(p.instructions[t::kAllReduce].op, p.instructions[t::kRelu].op);
+       }),
+       "E3109", "(relu"},
+      {"PackWithACollective", CollectiveSet, OnAll([](Program& p) {
+         std::swap(p.instructions[c::kPack].collective,
+                   p.instructions[c::kScatterColumns].collective);
+       }),
+       "E3109", "(pack"},
+      {"CollectiveOfAnotherKind", CollectiveSet,
+       OnCollective(kMax, [](Collective& c) { c.kind = Kind::kReduceScatter; }), "E3109",
+       "kind reduce_scatter"},
+      {"CollectiveOfNoInstruction", CollectiveSet,
+       OnCollective(kMax, [](Collective& c) { c.kind = Kind::kBroadcast; }), "E3109", "broadcast"},
+      {"CollectiveOfAnUnknownKind", CollectiveSet,
+       OnCollective(kMax, [](Collective& c) { c.kind = static_cast<Kind>(77); }), "E3109",
+       "all_reduce"},
+      {"CollectiveWithoutAxes", CollectiveSet,
+       OnCollective(kMax, [](Collective& c) { c.axes.clear(); }), "E3109", "no axes"},
+      {"CollectiveOverAnUnknownAxis", CollectiveSet,
+       OnCollective(kMax,
+                    [](Collective& c) {
+                      c.axes = {0, 2};
+                    }),
+       "E3109", "axis 2"},
+      {"CollectiveOverANegativeAxis", CollectiveSet,
+       OnCollective(kMax, [](Collective& c) { c.axes = {-1}; }), "E3109", "axis -1"},
+      {"CollectiveOverAnAxisTwice", CollectiveSet,
+       OnCollective(kMax,
+                    [](Collective& c) {
+                      c.axes = {1, 1};
+                    }),
+       "E3109", "'tp' twice"},
+      {"CollectiveOfOneRank", CollectiveSet,
+       [](ProgramSet& set) {
+         // The same four ranks, with an axis of one more.
+         for (Program& p : set) {
+           p.mesh = Mesh::Parse("dp=2,tp=2,pp=1");
+           p.collectives[kSumY].axes = {2};
+         }
+       },
+       "E3109", "group of one rank"},
+      {"GatherTakesAMaximum", CollectiveSet,
+       OnCollective(kGather, [](Collective& c) { c.max = true; }), "E3109", "reduces nothing"},
+      {"SumOfBools", CollectiveSet,
+       OnAll([](Program& p) { AppendCollective(p, Kind::kAllReduce, {0}, 8, DType::kBool); }),
+       "E3109", "no sum"},
+      {"CollectiveOfAnotherElementType", CollectiveSet,
+       OnCollective(kSwap, [](Collective& c) { c.dtype = DType::kI32; }), "E3109", "element type"},
+      {"ResultOfACollectiveOfAnotherElementType", CollectiveSet,
+       OnAll([](Program& p) { Retype(p, c::kSwapped, TensorType(DType::kI32, {16})); }), "E3109",
+       "buffer 9"},
+      {"CollectiveOfFewerElements", CollectiveSet,
+       OnCollective(kBucket, [](Collective& c) { c.elements = 16; }), "E3109", "16 elements"},
+      {"GatherCountsItsOperand", CollectiveSet,
+       OnCollective(kGather, [](Collective& c) { c.elements = 8; }), "E3109", "8 elements"},
+      {"ScatterCountsItsResult", CollectiveSet,
+       OnCollective(kScatter, [](Collective& c) { c.elements = 16; }), "E3109", "16 elements"},
+      {"BucketLacksAResult", CollectiveSet,
+       OnAll([](Program& p) { p.instructions[c::kBucket].results.pop_back(); }), "E3109",
+       "1 results"},
+      {"BucketOfSwappedSizes", CollectiveSet, OnAll([](Program& p) {
+         p.instructions[c::kBucket].operands = {c::kScattered, c::kX};
+         p.collectives[kBucket].elements = 24;
+       }),
+       "E3109", "all_reduce"},
+      {"AllReduceOfAnotherSize", CollectiveSet,
+       OnAll([](Program& p) { Retype(p, c::kSumY, F32({8})); }), "E3109", "all_reduce"},
+      {"GatherOverAWiderGroup", CollectiveSet,
+       OnCollective(kRows,
+                    [](Collective& c) {
+                      c.axes = {0, 1};
+                    }),
+       "E3109", "over 4 ranks"},
+      {"ScatterToTheWholeSize", CollectiveSet, OnAll([](Program& p) {
+         Retype(p, c::kNarrow, F32({4, 4}));
+       }),
+       "E3109", "reduce_scatter"},
+      {"AllToAllOfAnotherSize", CollectiveSet,
+       OnAll([](Program& p) { Retype(p, c::kSwapped, F32({8})); }), "E3109", "all_to_all"},
+      {"AllToAllOfPiecesThatAreNotEqual", CollectiveSet, OnAll([](Program& p) {
+         AppendCollective(p, Kind::kAllToAll, {0, 1}, 6);
+       }),
+       "E3109", "all_to_all over 4"},
+      {"TwoCollectivesWithOneId", CollectiveSet,
+       OnCollective(kSwap, [](Collective& c) { c.id = 0; }), "E3110", "same id"},
+      {"CollectiveThatNothingUses", CollectiveSet, OnAll([](Program& p) {
+         p.collectives.push_back(p.collectives[0]);
+         p.collectives.back().id = 100;
+       }),
+       "E3110", "collective 100"},
+      {"CollectiveThatIsNotThere", CollectiveSet,
+       OnAll([](Program& p) { p.instructions[c::kSwap].collective = 8; }), "E3110",
+       "no collective 8"},
+      {"CollectiveOfANegativeNumber", CollectiveSet,
+       OnAll([](Program& p) { p.instructions[c::kSwap].collective = -2; }), "E3110",
+       "no collective -2"},
+      {"TwoInstructionsUseOneCollective", CollectiveSet, OnAll([](Program& p) {
+         Instruction again = p.instructions[c::kReduceY];
+         again.results = {AddArenaBuffer(p, F32({8}, {1}))};
+         p.instructions.push_back(again);
+       }),
+       "E3112", "uses already"},
+  };
+}
+
+}  // namespace
+
+std::vector<BrokenCase> BrokenInstructions() {
+  std::vector<BrokenCase> all = BrokenOps(), more = BrokenCollectives();
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+}  // namespace shardc::testing

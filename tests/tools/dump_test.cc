@@ -1,0 +1,181 @@
+// dump: what a plan communicates, and why; and what compile refuses.
+#include <gmock/gmock.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/tool.h"
+
+namespace shardc::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+using Json = nlohmann::json;
+
+class DumpTest : public ToolTest {
+ protected:
+  std::string Dump(const std::string& arguments) const {
+    ToolResult r = Tool("dump " + arguments);
+    EXPECT_EQ(r.exit, 0) << r.err;
+    EXPECT_EQ(r.err, "");
+    return r.out;
+  }
+};
+
+// 4L + 2 all_reduces of b * s * h elements, and three small ones for the loss.
+TEST_F(DumpTest, JsonOfTheMegatronSpec) {
+  Compile("plan", "--spec megatron --mesh dp=1,tp=2");
+  Json json = Json::parse(Dump("plan --json"));
+  EXPECT_EQ(json["mesh"].dump(), R"({"dp":1,"tp":2})");
+  std::map<std::string, int> full;
+  for (const Json& c : json["collectives"]) {
+    EXPECT_EQ(c["kind"], "all_reduce");
+    EXPECT_EQ(c["axes"].dump(), R"(["tp"])");
+    EXPECT_EQ(c["groups"].dump(), "[[0,1]]");
+    EXPECT_EQ(c["dtype"], "f32");
+    EXPECT_EQ(c["bytes"], c["elements"].get<int64_t>() * 4);
+    ASSERT_FALSE(c["why"].empty());
+    EXPECT_THAT(c["why"][0].get<std::string>(), StartsWith("spec megatron:"));
+    if (c["elements"] == 2 * 16 * 32) ++full[c["phase"]];
+  }
+  EXPECT_EQ(full["forward"], 5);
+  EXPECT_EQ(full["backward"], 5);
+  ASSERT_EQ(json["params"].size(), 28u);
+  EXPECT_EQ(
+      json["params"][0].dump(),
+      R"({"local_shape":[49,32],"name":"transformer.wte.weight","shape":[97,32],"sharding":"[97@tp, 32]"})");
+  const Json& memory = json["memory"];
+  EXPECT_GT(memory["activations"], 0);
+  EXPECT_EQ(memory["weights"], memory["gradients"]);
+  EXPECT_EQ(memory["gradients"].get<int64_t>() + memory["activations"].get<int64_t>(),
+            memory["arena"]);
+}
+
+TEST_F(DumpTest, GroupsOfAMesh) {
+  Compile("plan", "--spec megatron --mesh dp=2,tp=2 --optimizer sgd");
+  Json json = Json::parse(Dump("plan --json"));
+  std::map<std::string, std::string> groups;
+  bool optimizer = false;
+  for (const Json& c : json["collectives"]) {
+    groups[c["axes"].dump()] = c["groups"].dump();
+    optimizer |= c["phase"] == "optimizer";
+  }
+  EXPECT_EQ(groups[R"(["tp"])"], "[[0,1],[2,3]]");
+  EXPECT_EQ(groups[R"(["dp"])"], "[[0,2],[1,3]]");
+  EXPECT_TRUE(optimizer);
+}
+
+TEST_F(DumpTest, Table) {
+  Compile("plan", "--spec megatron --mesh dp=2,tp=2");
+  std::string table = Dump("plan");
+  EXPECT_THAT(table,
+              AllOf(HasSubstr("mesh dp=2,tp=2, 4 ranks"), HasSubstr("[0,1][2,3]"),
+                    HasSubstr("transformer.h.1.mlp.c_proj"),
+                    HasSubstr("MLP_DOWN cuts dim 0 of parameter"), HasSubstr("[1, 16, 32]")));
+  EXPECT_THAT(table, AllOf(HasSubstr("\ntotal "), HasSubstr("\nweights "), HasSubstr("\narena ")));
+  Compile("wide", "--spec megatron --mesh dp=8,tp=4 --weights none --bind batch=8");
+  EXPECT_THAT(Dump("wide"), AllOf(HasSubstr("8 groups of 4: [0,1,2,3] ..."),
+                                  HasSubstr("4 groups of 8: [0,4,..,28] ...")));
+  Compile("serial", "--spec serial");
+  EXPECT_THAT(Dump("serial"), HasSubstr("no collectives"));
+}
+
+TEST_F(DumpTest, Why) {
+  Compile("plan", "--spec megatron --mesh dp=1,tp=2");
+  std::string why = Dump("plan --why transformer.h.0.mlp.c_proj.weight");
+  EXPECT_THAT(why, AllOf(HasSubstr("MLP_DOWN: f32[128@tp, 32], [64, 32] on every rank"),
+                         HasSubstr("forward all_reduce over tp of f32 [2, 16, 32], 4096 bytes"),
+                         Not(HasSubstr("h.1.")), Not(HasSubstr("backward"))));
+  EXPECT_EQ(Dump("plan --why h.0.mlp.c_proj.weight"), why);
+  EXPECT_THAT(Dump("plan --why h.1.mlp.c_fc.weight"),
+              AllOf(HasSubstr("backward all_reduce"), Not(HasSubstr("forward all_reduce"))));
+  EXPECT_THAT(Dump("plan --why ln_f.weight"),
+              AllOf(HasSubstr("nothing cuts it"), HasSubstr("causes no collective")));
+
+  ToolResult r = Tool("dump plan --why transformer.h.0.mlp.c_pro.weight");
+  EXPECT_EQ(r.exit, 2);
+  EXPECT_THAT(r.err, AllOf(HasSubstr("E6107"), HasSubstr("transformer.h.0.mlp.c_proj.weight")));
+  r = Tool("dump plan --why mlp.c_proj.weight");
+  EXPECT_EQ(r.exit, 2);
+  EXPECT_THAT(r.err, HasSubstr("say which: transformer.h.0.mlp.c_proj.weight"));
+}
+
+TEST_F(DumpTest, Program) {
+  Compile("plan", "--spec megatron --mesh dp=1,tp=2");
+  EXPECT_THAT(Dump("plan --program"), HasSubstr("rank 0 of 2"));
+  EXPECT_THAT(Dump("plan --program 1"), AllOf(HasSubstr("rank 1 of 2"), HasSubstr("all_reduce")));
+  ToolResult r = Tool("dump plan --program 2");
+  EXPECT_EQ(r.exit, 2);
+  EXPECT_THAT(r.err, HasSubstr("E6106"));
+  EXPECT_EQ(Tool("dump plan --program --json").exit, 2);
+}
+
+TEST_F(DumpTest, RefusesDamageInAnyProgram) {
+  Compile("plan", "--spec megatron --mesh dp=1,tp=2");
+  std::string bytes = Read("plan/rank0001.program");
+  bytes[bytes.size() / 2] ^= 1;
+  Write("plan/rank0001.program", bytes);
+  ToolResult r = Tool("dump plan");
+  EXPECT_EQ(r.exit, 5);
+  EXPECT_THAT(r.err, AllOf(HasSubstr("E3002"), HasSubstr("rank0001.program")));
+  EXPECT_EQ(r.out, "");
+}
+
+TEST_F(DumpTest, AFullStandardOutputIsAnError) {
+  Compile("plan", "--spec serial");
+  ToolResult r = Tool("dump plan >/dev/full");
+  EXPECT_EQ(r.exit, 74);
+  EXPECT_THAT(r.err, HasSubstr("E5003"));
+}
+
+class CompileTest : public ToolTest {
+ protected:
+  void Fails(const std::string& options, int exit, std::vector<std::string> parts) const {
+    ToolResult r = Tool(std::string("compile ") + kModel + " -o plan " + options);
+    EXPECT_EQ(r.exit, exit) << options << ": " << r.err;
+    for (const std::string& part : parts) EXPECT_THAT(r.err, HasSubstr(part)) << options;
+    EXPECT_THAT(List("."), Not(HasSubstr("plan"))) << options;
+  }
+};
+
+TEST_F(CompileTest, SpecMistakes) {
+  Write("match.textproto",
+        "param { match: \"transformer.h.*.mlp.c_fcc.weight\" shard_spec { dims: -1 axes: \"tp\" } "
+        "}\n");
+  Fails("--mesh tp=2 --spec match.textproto", 4,
+        {"E2102", "match.textproto:1:1", "transformer.h.0.mlp.c_fc.weight"});
+  Write("axis.textproto",
+        "\nparam { match: \"*.mlp.c_fc.weight\" shard_spec { dims: -1 axes: \"tpp\" } }\n");
+  Fails("--mesh tp=2 --spec axis.textproto", 4,
+        {"E2104", "axis.textproto:2:1", "did you mean 'tp'"});
+  Write("field.textproto", "param { matc: \"x\" }\n");
+  Fails("--mesh tp=2 --spec field.textproto", 4,
+        {"E2100", "field.textproto:1:", "did you mean 'match'"});
+  Fails("--spec megatronn", 74, {"E5001", "did you mean 'megatron'"});
+}
+
+TEST_F(CompileTest, MeshMistakes) {
+  Fails("--spec megatron --mesh tp", 4, {"E2001", "'tp' is not name=size"});
+  Fails("--spec megatron --mesh tp=0", 4, {"E2001", "size 0"});
+  Fails("--spec megatron --mesh tp=2,tp=2", 4, {"E2001"});
+  // An axis that the spec does not know is no error, but it is said.
+  ToolResult r =
+      Tool(std::string("compile ") + kModel + " -q --spec megatron --mesh dp=1,tq=2 -o plan");
+  EXPECT_EQ(r.exit, 0);
+  EXPECT_THAT(r.err, HasSubstr("nothing is cut over mesh axis 'tq'"));
+}
+
+TEST_F(CompileTest, UsageMistakes) {
+  Fails("--weights all", 2, {"--weights"});
+  Fails("--loss lmm", 2, {"E6101"});
+  Fails("--optimizer adam", 2, {"E6102"});
+  EXPECT_EQ(Tool("compile").exit, 2);
+  EXPECT_EQ(Tool("").exit, 2);
+  EXPECT_EQ(Tool("--help").exit, 0);
+}
+
+}  // namespace
+}  // namespace shardc::testing

@@ -1,0 +1,227 @@
+// What compile writes, and that a damaged plan is refused.
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "ir/safetensors.h"
+#include "tests/tools/tool.h"
+
+namespace shardc::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class PlanTest : public ToolTest {
+ protected:
+  void CompileTwoRanks() const { Compile("plan", "--spec megatron --mesh dp=1,tp=2"); }
+  ToolResult RunIt() const { return Tool("run plan --input input_ids=@ids.npy"); }
+};
+
+TEST_F(PlanTest, HoldsAllFiles) {
+  CompileTwoRanks();
+  EXPECT_EQ(List("plan"),
+            "graph.shardc manifest.textproto rank0000.program rank0001.program weights");
+  EXPECT_EQ(List("plan/weights"), "rank0000.safetensors rank0001.safetensors");
+  EXPECT_EQ(List("."), "plan");
+}
+
+// 97 rows over two ranks: 49 and 48, and a row of padding.
+TEST_F(PlanTest, ShardsAreCutFromTheWholeWeights) {
+  Compile("whole", "--spec serial");
+  CompileTwoRanks();
+  HostTensor whole =
+      SafetensorsFile(Path("whole/weights/rank0000.safetensors")).Read("transformer.wte.weight");
+  const float* expected = whole.data<float>();
+  for (int64_t rank : {0, 1}) {
+    SafetensorsFile file(Path("plan/weights/rank000" + std::to_string(rank) + ".safetensors"));
+    HostTensor shard = file.Read("transformer.wte.weight");
+    ASSERT_EQ(shard.shape(), (Shape{49, 32}));
+    for (int64_t i = 0; i < shard.num_elements(); ++i) {
+      int64_t at = rank * 49 * 32 + i;
+      ASSERT_EQ(shard.data<float>()[i], at < 97 * 32 ? expected[at] : 0) << rank << " " << i;
+    }
+  }
+}
+
+// q, k and v lie side by side in c_attn, and each is cut by itself: two heads of 8 to a rank.
+TEST_F(PlanTest, SegmentsAreCutEachByItself) {
+  Compile("whole", "--spec serial");
+  CompileTwoRanks();
+  std::string name = "transformer.h.0.attn.c_attn.weight";
+  HostTensor whole = SafetensorsFile(Path("whole/weights/rank0000.safetensors")).Read(name);
+  HostTensor shard = SafetensorsFile(Path("plan/weights/rank0001.safetensors")).Read(name);
+  ASSERT_EQ(shard.shape(), (Shape{32, 48}));
+  for (int64_t row = 0; row < 32; ++row) {
+    for (int64_t column = 0; column < 48; ++column) {
+      int64_t from = column / 16 * 32 + 16 + column % 16;
+      ASSERT_EQ(shard.data<float>()[row * 48 + column], whole.data<float>()[row * 96 + from]);
+    }
+  }
+}
+
+TEST_F(PlanTest, ReplicasShareOneFile) {
+  Compile("plan", "--spec megatron --mesh dp=2,tp=2");
+  auto inode = [&](int rank) {
+    struct stat s {};
+    EXPECT_EQ(
+        stat(Path("plan/weights/rank000" + std::to_string(rank) + ".safetensors").c_str(), &s), 0);
+    return s.st_ino;
+  };
+  EXPECT_EQ(inode(0), inode(2));
+  EXPECT_EQ(inode(1), inode(3));
+  EXPECT_NE(inode(0), inode(1));
+}
+
+TEST_F(PlanTest, AFlippedBitInAnyFileIsRefused) {
+  CompileTwoRanks();
+  WriteIds();
+  ASSERT_EQ(RunIt().exit, 0);
+  for (const char* name :
+       {"manifest.textproto", "graph.shardc", "rank0000.program", "rank0001.program",
+        "weights/rank0000.safetensors", "weights/rank0001.safetensors"}) {
+    std::string file = std::string("plan/") + name, bytes = Read(file);
+    for (size_t at :
+         {size_t{0}, size_t{10}, bytes.size() / 3, bytes.size() / 2, bytes.size() - 1}) {
+      std::string damaged = bytes;
+      damaged[at] = static_cast<char>(damaged[at] ^ 4);
+      Write(file, damaged);
+      ToolResult r = RunIt();
+      EXPECT_EQ(r.exit, 5) << name << " byte " << at << ": " << r.err;
+      EXPECT_THAT(r.err, HasSubstr("error E300")) << name << " byte " << at;
+      EXPECT_EQ(r.out, "") << name << " byte " << at;
+    }
+    Write(file, bytes);
+  }
+  EXPECT_EQ(RunIt().exit, 0);
+}
+
+TEST_F(PlanTest, TruncatedAndMissingFilesAreRefused) {
+  CompileTwoRanks();
+  WriteIds();
+  for (const char* name :
+       {"manifest.textproto", "graph.shardc", "rank0001.program", "weights/rank0001.safetensors"}) {
+    std::string file = std::string("plan/") + name, bytes = Read(file);
+    for (size_t keep : {size_t{0}, bytes.size() / 2, bytes.size() - 1}) {
+      Write(file, bytes.substr(0, keep));
+      EXPECT_EQ(RunIt().exit, 5) << name << " cut to " << keep;
+    }
+    fs::remove(Path(file));
+    ToolResult r = RunIt();
+    EXPECT_EQ(r.exit, 74) << name;
+    EXPECT_THAT(r.err, HasSubstr(name));
+    Write(file, bytes);
+  }
+}
+
+TEST_F(PlanTest, FilesOfAnotherPlanAreRefused) {
+  CompileTwoRanks();
+  Compile("other", "--spec megatron --mesh dp=1,tp=2 --optimizer adamw");
+  WriteIds();
+  fs::copy_file(Path("other/rank0001.program"), Path("plan/rank0001.program"),
+                fs::copy_options::overwrite_existing);
+  ToolResult r = RunIt();
+  EXPECT_EQ(r.exit, 5);
+  EXPECT_THAT(r.err, HasSubstr("rank0001.program"));
+}
+
+TEST_F(PlanTest, ReplacesAPlan) {
+  CompileTwoRanks();
+  Compile("plan", "--spec serial");
+  EXPECT_EQ(List("plan"), "graph.shardc manifest.textproto rank0000.program weights");
+  EXPECT_EQ(List("plan/weights"), "rank0000.safetensors");
+  EXPECT_EQ(List("."), "plan");
+}
+
+TEST_F(PlanTest, RefusesFoldersThatAreNotItsOwn) {
+  auto compile = [&](const std::string& out) {
+    return Tool(std::string("compile ") + kModel + " -q -o " + out);
+  };
+  Write("file", "x");
+  ToolResult r = compile("file");
+  EXPECT_EQ(r.exit, 74);
+  EXPECT_THAT(r.err, HasSubstr("E5002"));
+  r = compile("file/plan");
+  EXPECT_EQ(r.exit, 74);
+  EXPECT_THAT(r.err, HasSubstr("E5003: file/plan"));
+
+  fs::create_directory(Path("mine"));
+  Write("mine/notes.txt", "x");
+  r = compile("mine");
+  EXPECT_EQ(r.exit, 74);
+  EXPECT_THAT(r.err, HasSubstr("E5002"));
+  EXPECT_EQ(List("mine"), "notes.txt");
+
+  // A plan in which the user keeps results is not thrown away either.
+  CompileTwoRanks();
+  Write("plan/out.safetensors", "x");
+  r = compile("plan");
+  EXPECT_EQ(r.exit, 74);
+  EXPECT_THAT(r.err, HasSubstr("'out.safetensors'"));
+  EXPECT_THAT(List("plan"), HasSubstr("rank0001.program"));
+  EXPECT_EQ(List("."), "file mine plan");
+}
+
+TEST_F(PlanTest, AFailureLeavesNothingBehind) {
+  std::string command = std::string("trap '' XFSZ; ulimit -f 8; '") + SHARDC_TOOL + "' compile " +
+                        kModel + " -o a/b/plan";
+  ToolResult r = Shell(command);
+  EXPECT_EQ(r.exit, 74);
+  EXPECT_THAT(r.err, HasSubstr("E5003: a/b/plan/"));
+  EXPECT_EQ(List("."), "");
+}
+
+TEST_F(PlanTest, AFailureKeepsThePlanThatWasThere) {
+  CompileTwoRanks();
+  WriteIds();
+  ToolResult r = Shell(std::string("trap '' XFSZ; ulimit -f 8; '") + SHARDC_TOOL + "' compile " +
+                       kModel + " -o plan");
+  EXPECT_EQ(r.exit, 74);
+  EXPECT_EQ(List("."), "ids.npy plan");
+  EXPECT_EQ(RunIt().exit, 0);
+}
+
+TEST_F(PlanTest, RemovesWhatAKilledCompilerLeft) {
+  // No process has a number that large.
+  fs::create_directory(Path(".plan.tmp-99999999"));
+  Write(".plan.tmp-99999999/rank0000.program", "x");
+  fs::create_directory(Path(".other.tmp-99999999"));
+  CompileTwoRanks();
+  EXPECT_EQ(List("."), ".other.tmp-99999999 plan");
+}
+
+TEST_F(PlanTest, WithoutWeights) {
+  Compile("plan", "--spec megatron --mesh dp=1,tp=2 --weights none");
+  EXPECT_EQ(List("plan"), "graph.shardc manifest.textproto rank0000.program rank0001.program");
+  EXPECT_EQ(Tool("dump plan").exit, 0);
+  WriteIds();
+  ToolResult r = RunIt();
+  EXPECT_EQ(r.exit, 2);
+  EXPECT_THAT(r.err, HasSubstr("E4008"));
+  EXPECT_THAT(r.err, HasSubstr("--weights split"));
+}
+
+TEST_F(PlanTest, ParametersWithoutDataNeedWeightsNone) {
+  Write("m.shardc",
+        "mesh []\n"
+        "graph @m(%x: f32[2, 4]) -> (%y) {\n"
+        "  %w = param \"w\" : f32[4, 3]\n"
+        "  %y = matmul %x, %w : f32[2, 3]\n"
+        "}\n");
+  ToolResult r = Tool("compile m.shardc --loss none -o plan");
+  EXPECT_EQ(r.exit, 2);
+  EXPECT_THAT(r.err, HasSubstr("E5005: parameter w"));
+  EXPECT_EQ(List("."), "m.shardc");
+  EXPECT_EQ(Tool("compile m.shardc --loss none --weights none -o plan").exit, 0);
+}
+
+TEST_F(PlanTest, NoPlanThere) {
+  ToolResult r = Tool("run nothing");
+  EXPECT_EQ(r.exit, 74);
+  EXPECT_THAT(r.err, HasSubstr("E5001"));
+  EXPECT_EQ(Tool("dump nothing").exit, 74);
+}
+
+}  // namespace
+}  // namespace shardc::testing

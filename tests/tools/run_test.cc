@@ -1,0 +1,213 @@
+// Running plans: results, comparisons, training, and what users get wrong.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "ir/npy.h"
+#include "ir/safetensors.h"
+#include "tests/tools/tool.h"
+
+namespace shardc::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
+
+class RunTest : public ToolTest {
+ protected:
+  void SetUp() override {
+    ToolTest::SetUp();
+    WriteIds();
+  }
+  ToolResult RunOk(const std::string& arguments) const {
+    ToolResult r = Tool("run " + arguments);
+    EXPECT_EQ(r.exit, 0) << arguments << ": " << r.err;
+    return r;
+  }
+  // The run must fail so, with all of these in its message.
+  void Fails(const std::string& arguments, int exit, std::vector<std::string> parts) const {
+    ToolResult r = Tool("run " + arguments);
+    EXPECT_EQ(r.exit, exit) << arguments << ": " << r.err;
+    for (const std::string& part : parts) EXPECT_THAT(r.err, HasSubstr(part)) << arguments;
+  }
+};
+
+TEST_F(RunTest, ShardedAgreesWithSerial) {
+  Compile("serial", "--spec serial");
+  RunOk("serial --input input_ids=@ids.npy --input labels=@ids.npy --save golden.safetensors");
+  SafetensorsFile golden(Path("golden.safetensors"));
+  EXPECT_TRUE(golden.Has("loss"));
+  EXPECT_EQ(golden.entries().at("logits").shape, (Shape{2, 16, 97}));
+  EXPECT_EQ(golden.entries().at("grad.transformer.wte.weight").shape, (Shape{97, 32}));
+  EXPECT_EQ(golden.entries().size(), 30u);  // loss, logits, 28 gradients
+  for (const char* mesh : {"dp=1,tp=2", "dp=2,tp=2", "tp=3"}) {
+    Compile("plan", std::string("--spec megatron --mesh ") + mesh);
+    ToolResult r =
+        RunOk("plan --input input_ids=@ids.npy --check golden.safetensors --rtol 1e-4 --atol 1e-6");
+    EXPECT_THAT(r.err, HasSubstr("30 tensors agree")) << mesh;
+    RunOk(
+        "plan --reference --input input_ids=@ids.npy --check golden.safetensors --rtol 1e-4 --atol "
+        "1e-6");
+  }
+}
+
+TEST_F(RunTest, SaveIsTheSameWhateverTheMesh) {
+  Compile("plan", "--spec megatron --mesh dp=2,tp=2");
+  Compile("serial", "--spec serial");
+  RunOk("plan --random-inputs 1 --save-params a.safetensors");
+  RunOk("serial --random-inputs 1 --save-params b.safetensors");
+  SafetensorsFile a(Path("a.safetensors")), b(Path("b.safetensors"));
+  ASSERT_EQ(a.entries().size(), 28u);
+  for (const auto& [name, entry] : b.entries()) EXPECT_TRUE(a.Read(name) == b.Read(name)) << name;
+}
+
+TEST_F(RunTest, CheckFindsADifference) {
+  Compile("plan", "--spec megatron --mesh dp=1,tp=2");
+  RunOk("plan --input input_ids=@ids.npy --save golden.safetensors");
+  SafetensorsFile file(Path("golden.safetensors"));
+  std::map<std::string, HostTensor> tensors;
+  for (const auto& [name, entry] : file.entries()) tensors[name] = file.Read(name);
+  tensors["logits"].data<float>()[97 * 3 + 5] += 0.5f;
+  tensors["grad.unknown"] = HostTensor(DType::kF32, {3});
+  WriteSafetensors(Path("wrong.safetensors"), tensors);
+  ToolResult r = Tool("run plan --input input_ids=@ids.npy --check wrong.safetensors");
+  EXPECT_EQ(r.exit, 7);
+  EXPECT_THAT(r.err,
+              AllOf(HasSubstr("E4004"), HasSubstr("1 of 30"), HasSubstr("'logits'[0, 3, 5]")));
+  EXPECT_THAT(r.err, HasSubstr("grad.unknown"));
+  EXPECT_THAT(r.out, HasSubstr("loss = "));
+  RunOk("plan --input input_ids=@ids.npy --check wrong.safetensors --atol 0.6");
+
+  // Another shape is a mismatch as well; nothing in common is a mistake.
+  WriteSafetensors(Path("shape.safetensors"), {{"loss", HostTensor(DType::kF32, {1})}});
+  Fails("plan --input input_ids=@ids.npy --check shape.safetensors", 7,
+        {"E4004", "'loss' has shape"});
+  WriteSafetensors(Path("none.safetensors"), {{"grad.unknown", HostTensor(DType::kF32, {1})}});
+  Fails("plan --input input_ids=@ids.npy --check none.safetensors", 2, {"E4009"});
+  Fails("plan --input input_ids=@ids.npy --check absent.safetensors", 74, {"E5001"});
+}
+
+TEST_F(RunTest, ANanNeverAgrees) {
+  Compile("plan", "--spec serial");
+  WriteSafetensors(Path("nan.safetensors"), {{"loss", HostTensor::Scalar<float>(NAN)}});
+  Fails("plan --input input_ids=@ids.npy --check nan.safetensors --atol 1e30", 7, {"E4004", "nan"});
+}
+
+TEST_F(RunTest, StepsTrain) {
+  for (const char* options : {"--spec serial", "--spec megatron --mesh dp=2,tp=2"}) {
+    Compile("plan", std::string(options) + " --optimizer adamw --lr 1e-2");
+    ToolResult r =
+        RunOk("plan --steps 4 --json --input input_ids=@ids.npy --save-params after.safetensors");
+    Json json = Json::parse(r.out);
+    ASSERT_EQ(json["steps"].size(), 4u);
+    for (int i = 0; i < 3; ++i) EXPECT_GT(json["steps"][i]["loss"], json["steps"][i + 1]["loss"]);
+    EXPECT_GT(json["steps"][0]["grad_norm"], 0.1);
+    EXPECT_EQ(json["times_s"].size(), 4u);
+    EXPECT_EQ(json["outputs"]["loss"], json["steps"][3]["loss"]);
+    SafetensorsFile before(Path("plan/weights/rank0000.safetensors")),
+        after(Path("after.safetensors"));
+    std::string name = "transformer.ln_f.weight";
+    EXPECT_FALSE(before.Read(name) == after.Read(name));
+    EXPECT_EQ(after.entries().size(), 28u);  // no optimizer state
+  }
+}
+
+TEST_F(RunTest, StepsOfAPlanWithoutOptimizerHaveANormToo) {
+  Compile("plain", "--spec megatron --mesh dp=1,tp=2");
+  Compile("adamw", "--spec megatron --mesh dp=1,tp=2 --optimizer adamw");
+  ToolResult r = RunOk("plain --steps 2 --json --input input_ids=@ids.npy");
+  EXPECT_THAT(r.err, HasSubstr("compile with --optimizer"));
+  Json plain = Json::parse(r.out)["steps"];
+  Json adamw = Json::parse(RunOk("adamw --steps 2 --json --input input_ids=@ids.npy").out)["steps"];
+  EXPECT_EQ(plain[0]["loss"], plain[1]["loss"]);
+  EXPECT_NEAR(plain[0]["grad_norm"].get<double>(), adamw[0]["grad_norm"].get<double>(), 1e-5);
+}
+
+TEST_F(RunTest, JsonIsOneObject) {
+  Compile("plan", "--spec megatron --mesh dp=1,tp=2");
+  ToolResult r = RunOk("plan --random-inputs 3 --repeat 3 --json");
+  Json json = Json::parse(r.out);
+  EXPECT_EQ(json["times_s"].size(), 3u);
+  EXPECT_LE(json["min_s"], json["median_s"]);
+  EXPECT_NEAR(json["tokens_per_s"].get<double>() * json["median_s"].get<double>(), 32, 1e-6);
+  EXPECT_GT(json["peak_bytes"], 2 * 60160);
+  EXPECT_GT(json["collective_bytes"], 10 * 2 * 16 * 32 * 4);
+  EXPECT_TRUE(json["outputs"]["loss"].is_number());
+  EXPECT_FALSE(json.contains("steps"));
+  EXPECT_THAT(r.err, AllOf(HasSubstr("median"), HasSubstr("tokens/s"), HasSubstr("GEMM")));
+}
+
+TEST_F(RunTest, RandomInputsFollowTheSeed) {
+  Compile("plan", "--spec serial");
+  std::string one = RunOk("plan --random-inputs 1").out;
+  EXPECT_EQ(RunOk("plan --random-inputs 1").out, one);
+  EXPECT_NE(RunOk("plan --random-inputs 2").out, one);
+}
+
+TEST_F(RunTest, LabelsAreTheInputsUnlessGiven) {
+  Compile("plan", "--spec serial");
+  ToolResult r = RunOk("plan --input input_ids=@ids.npy");
+  EXPECT_THAT(r.err, HasSubstr("labels = input_ids"));
+  ToolResult given = RunOk("plan --input input_ids=@ids.npy --input labels=@ids.npy");
+  EXPECT_THAT(given.err, Not(HasSubstr("labels = input_ids")));
+  EXPECT_EQ(given.out, r.out);
+  WriteIds("other.npy", 4, 11);
+  EXPECT_NE(RunOk("plan --input input_ids=@ids.npy --input labels=@other.npy").out, r.out);
+}
+
+TEST_F(RunTest, InputsFromSafetensors) {
+  Compile("plan", "--spec serial");
+  HostTensor ids = ReadNpy(Path("ids.npy"));
+  WriteSafetensors(Path("in.safetensors"), {{"input_ids", ids}, {"x", ids}});
+  std::string out = RunOk("plan --input input_ids=@ids.npy").out;
+  EXPECT_EQ(RunOk("plan --input input_ids=@in.safetensors").out, out);
+  EXPECT_EQ(RunOk("plan --input input_ids=@in.safetensors:x").out, out);
+  Fails("plan --input input_ids=@in.safetensors:y", 74, {"E5103"});
+}
+
+TEST_F(RunTest, WrongInputs) {
+  Compile("plan", "--spec megatron --mesh dp=2,tp=2");
+  Fails("plan", 2, {"E4001", "'input_ids' is not given"});
+  Fails("plan --input inputids=@ids.npy", 2, {"E4001", "did you mean 'input_ids'"});
+  Fails("plan --input input_ids", 2, {"E4001", "name=@file"});
+  Fails("plan --input input_ids=@ids.npy --input input_ids=@ids.npy", 2, {"E4001", "twice"});
+  Fails("plan --input input_ids=@absent.npy", 74, {"E5001", "absent.npy"});
+  Write("text.npy", "these are no numbers");
+  Fails("plan --input input_ids=@text.npy", 74, {"E5101", "text.npy"});
+  WriteNpy(Path("float.npy"), HostTensor(DType::kF32, {2, 16}));
+  Fails("plan --input input_ids=@float.npy", 2, {"E4002", "i64[2, 16]", "f32[2, 16]"});
+  WriteNpy(Path("long.npy"), HostTensor(DType::kI64, {2, 17}));
+  Fails("plan --input input_ids=@long.npy", 2, {"E4002", "i64[2, 16]", "i64[2, 17]"});
+}
+
+// The second sequence lives on the second half of the ranks; its position is the one in the whole
+// array.
+TEST_F(RunTest, TokensOutsideTheVocabulary) {
+  WriteIds("big.npy", 16 + 5, 97);
+  WriteIds("negative.npy", 3, -1);
+  for (const char* options : {"--spec serial", "--spec megatron --mesh dp=2,tp=2"}) {
+    Compile("plan", options);
+    Fails("plan --input input_ids=@big.npy --input labels=@ids.npy", 2,
+          {"E4003", "[1, 5] = 97", "[0, 97)"});
+    Fails("plan --input input_ids=@negative.npy --input labels=@ids.npy", 2,
+          {"E4003", "[0, 3] = -1"});
+    Fails("plan --input input_ids=@ids.npy --input labels=@big.npy", 2, {"E4003", "= 97"});
+  }
+}
+
+TEST_F(RunTest, Usage) {
+  Compile("plan", "--spec serial");
+  Fails("plan --backend cuda --random-inputs 1", 74, {"E6105"});
+  Fails("plan --backend tpu", 2, {});
+  Fails("plan --steps 0", 2, {});
+  Fails("plan --steps 2 --repeat 2", 2, {});
+  Fails("plan --rtol -1", 2, {});
+  Fails("", 2, {"plan"});
+  Fails("plan --random-inputs 1 --save no/such/folder.safetensors", 74, {"E5003"});
+  RunOk("plan --random-inputs 1 --check-numerics --threads 1");
+}
+
+}  // namespace
+}  // namespace shardc::testing

@@ -1,0 +1,80 @@
+#include "tests/tools/tool.h"
+
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "ir/npy.h"
+
+namespace shardc::testing {
+
+namespace fs = std::filesystem;
+
+void ToolTest::SetUp() {
+  std::string name = ::testing::TempDir() + "/shardc_tool_XXXXXX";
+  ASSERT_NE(mkdtemp(name.data()), nullptr);
+  dir_ = name;
+}
+
+void ToolTest::TearDown() { fs::remove_all(dir_); }
+
+ToolResult ToolTest::Shell(const std::string& command) const {
+  fs::path out = dir_ + ".out", err = dir_ + ".err";
+  std::string line =
+      "cd '" + dir_ + "' && { " + command + "; } >'" + out.string() + "' 2>'" + err.string() + "'";
+  int status = std::system(line.c_str());
+  auto text = [](const fs::path& path) {
+    std::stringstream s;
+    s << std::ifstream(path, std::ios::binary).rdbuf();
+    fs::remove(path);
+    return s.str();
+  };
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text(out), text(err)};
+}
+
+ToolResult ToolTest::Tool(const std::string& arguments) const {
+  return Shell(std::string("'") + SHARDC_TOOL + "' " + arguments);
+}
+
+void ToolTest::Compile(const std::string& folder, const std::string& options) const {
+  ToolResult r = Tool(std::string("compile ") + kModel + " " + options + " -q -o " + folder);
+  ASSERT_EQ(r.exit, 0) << r.err;
+}
+
+std::string ToolTest::Read(const std::string& name) const {
+  std::stringstream s;
+  s << std::ifstream(Path(name), std::ios::binary).rdbuf();
+  return s.str();
+}
+
+void ToolTest::Write(const std::string& name, const std::string& bytes) const {
+  std::ofstream out(Path(name), std::ios::binary);
+  out << bytes;
+  out.close();
+  ASSERT_TRUE(out) << name;
+}
+
+void ToolTest::WriteIds(const std::string& name, int64_t at, int64_t value) const {
+  HostTensor ids(DType::kI64, {2, 16});
+  for (int64_t i = 0; i < 32; ++i) ids.data<int64_t>()[i] = (7 * i + 3) % 97;
+  if (at >= 0) ids.data<int64_t>()[at] = value;
+  WriteNpy(Path(name), ids);
+}
+
+std::string ToolTest::List(const std::string& folder) const {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(Path(folder))) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  std::string text;
+  for (const std::string& n : names) text += (text.empty() ? "" : " ") + n;
+  return text;
+}
+
+}  // namespace shardc::testing

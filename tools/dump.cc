@@ -1,0 +1,202 @@
+#include "tools/dump.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "ir/diagnostic.h"
+#include "tools/verbs.h"
+
+namespace shardc {
+namespace {
+
+// "[0..7]", "[0,8,..,56]", "[0,1]".
+std::string GroupText(const std::vector<int>& group) {
+  std::string text = "[";
+  bool consecutive = true;
+  for (size_t i = 0; i < group.size(); ++i)
+    consecutive &= group[i] == group[0] + static_cast<int>(i);
+  if (group.size() > 4 && consecutive) return StrCat("[", group.front(), "..", group.back(), "]");
+  if (group.size() > 4) return StrCat("[", group[0], ",", group[1], ",..,", group.back(), "]");
+  for (size_t i = 0; i < group.size(); ++i) text += StrCat(i ? "," : "", group[i]);
+  return text + "]";
+}
+
+std::string GroupsText(const std::vector<std::vector<int>>& groups) {
+  if (groups.size() > 1 && groups.size() * groups[0].size() > 8) {
+    return StrCat(groups.size(), " groups of ", groups[0].size(), ": ", GroupText(groups[0]),
+                  " ...");
+  }
+  std::string text;
+  for (const auto& g : groups) text += GroupText(g);
+  return text;
+}
+
+std::string ShapesText(const std::vector<Shape>& shapes) {
+  std::string text = ShapeToString(shapes.front());
+  if (shapes.size() > 1) text += StrCat(" and ", shapes.size() - 1, " more");
+  return text;
+}
+
+// What decided it, and what asked for it.
+std::string WhyText(const std::vector<std::string>& why) {
+  if (why.empty()) return "-";
+  if (why.size() == 1) return why[0];
+  return why.front() + (why.size() > 2 ? " ... " : "; ") + why.back();
+}
+
+using Row = std::vector<std::string>;
+
+// The first row is the heading. Columns of `right` are aligned to the right; the last one is not
+// padded.
+void PrintColumns(const std::vector<Row>& rows, const std::set<size_t>& right) {
+  std::vector<size_t> width(rows[0].size());
+  for (const Row& row : rows) {
+    for (size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
+  }
+  for (const Row& row : rows) {
+    std::string line;
+    for (size_t c = 0; c < row.size(); ++c) {
+      std::string pad(width[c] - row[c].size(), ' ');
+      bool last = c + 1 == row.size();
+      if (c) line += "  ";
+      line += right.contains(c) ? pad + row[c] : row[c] + (last ? "" : pad);
+    }
+    std::printf("%s\n", line.c_str());
+  }
+}
+
+void PrintCollectives(const Program& program, const std::vector<CollectiveUse>& uses) {
+  std::map<std::vector<int>, std::string> groups;
+  std::vector<Row> rows = {
+      {"id", "phase", "kind", "axes", "groups", "dtype", "shape", "bytes", "op", "where", "why"}};
+  for (const CollectiveUse& use : uses) {
+    const Collective& c = *use.collective;
+    auto [text, fresh] = groups.try_emplace(c.axes);
+    if (fresh) text->second = GroupsText(program.mesh.Groups(c.axes));
+    const std::string& site = use.instruction->site;
+    rows.push_back({StrCat(c.id), std::string(PhaseName(use.instruction->phase)),
+                    StrCat(CollectiveKindName(c.kind), c.max ? " max" : ""),
+                    AxesText(program.mesh, c.axes), text->second, std::string(DTypeName(c.dtype)),
+                    ShapesText(use.shapes), StrCat(use.bytes), c.op, site.empty() ? "-" : site,
+                    WhyText(c.why)});
+  }
+  PrintColumns(rows, {0, 7});
+}
+
+void PrintTotals(const std::vector<CollectiveUse>& uses) {
+  struct Sum {
+    int64_t count = 0, bytes = 0;
+  };
+  std::map<std::pair<Phase, CollectiveKind>, Sum> sums;
+  Sum all;
+  for (const CollectiveUse& use : uses) {
+    for (Sum* s : {&sums[{use.instruction->phase, use.collective->kind}], &all}) {
+      ++s->count;
+      s->bytes += use.bytes;
+    }
+  }
+  std::vector<Row> rows = {{"phase", "kind", "count", "bytes"}};
+  for (const auto& [key, sum] : sums) {
+    rows.push_back({std::string(PhaseName(key.first)), std::string(CollectiveKindName(key.second)),
+                    StrCat(sum.count), StrCat(sum.bytes)});
+  }
+  rows.push_back({"total", "", StrCat(all.count), StrCat(all.bytes)});
+  PrintColumns(rows, {2, 3});
+}
+
+void PrintMemory(const Manifest& m) {
+  PrintColumns({{"memory of a rank", "bytes"},
+                {"weights", StrCat(m.weights_bytes)},
+                {"gradients", StrCat(m.gradients_bytes)},
+                {"activations", StrCat(m.activations_bytes)},
+                {"arena", StrCat(m.arena_bytes)}},
+               {1});
+}
+
+}  // namespace
+
+std::vector<CollectiveUse> CollectivesOf(const Program& program) {
+  std::vector<CollectiveUse> uses;
+  for (const Instruction& i : program.instructions) {
+    if (i.collective < 0) continue;
+    const Collective& c = program.collectives[i.collective];
+    CollectiveUse use{&c, &i, c.elements * DTypeSize(c.dtype), {}, {}};
+    bool result = c.kind == CollectiveKind::kAllReduce || c.kind == CollectiveKind::kAllGather;
+    for (int b : result ? i.results : i.operands) {
+      use.types.push_back(program.buffers[b].type);
+      use.shapes.push_back(program.buffers[b].local_shape);
+    }
+    uses.push_back(std::move(use));
+  }
+  return uses;
+}
+
+std::string AxesText(const Mesh& mesh, const std::vector<int>& axes) {
+  std::string text;
+  for (int a : axes) text += (text.empty() ? "" : ",") + mesh.axes()[a].name;
+  return text;
+}
+
+void PrintDumpTable(const Plan& plan) {
+  const Program& program = plan.programs.front();
+  std::vector<CollectiveUse> uses = CollectivesOf(program);
+  std::string mesh = program.mesh.ToString();
+  std::printf("model %s, spec %s, mesh %s, %lld ranks\n\n", plan.manifest.model.c_str(),
+              plan.manifest.spec.c_str(), mesh.empty() ? "of one rank" : mesh.c_str(),
+              static_cast<long long>(program.mesh.num_ranks()));
+  if (uses.empty()) {
+    std::printf("no collectives\n");
+  } else {
+    PrintCollectives(program, uses);
+    std::printf("\n");
+    PrintTotals(uses);
+  }
+  std::printf("\n");
+  PrintMemory(plan.manifest);
+}
+
+namespace {
+
+struct DumpOptions {
+  std::string plan, why;
+  int64_t rank = 0;
+  bool json = false, program = false;
+};
+
+void RunDump(const DumpOptions& o) {
+  Plan plan = LoadPlanOfRank(o.plan, o.rank);
+  if (o.program) {
+    std::cout << ProgramToText(plan.programs.front());
+  } else if (!o.why.empty()) {
+    PrintWhy(plan, o.why);
+  } else if (o.json) {
+    PrintDumpJson(plan);
+  } else {
+    PrintDumpTable(plan);
+  }
+}
+
+}  // namespace
+
+void AddDumpVerb(CLI::App& app) {
+  auto o = std::make_shared<DumpOptions>();
+  CLI::App* verb = app.add_subcommand("dump", "every collective of a plan, and why it is there");
+  verb->add_option("plan", o->plan, "folder that compile wrote")->required();
+  auto* json = verb->add_flag("--json", o->json, "one JSON object on stdout");
+  auto* why = verb->add_option("--why", o->why,
+                               "what this parameter's cut causes, and which spec line caused it");
+  auto* program =
+      verb->add_option("--program", o->rank, "the program of this rank (0 without a number)");
+  program->expected(0, 1)->excludes(json)->excludes(why);
+  why->excludes(json);
+  verb->callback([o, program] {
+    o->program = program->count() > 0;
+    RunDump(*o);
+  });
+}
+
+}  // namespace shardc

@@ -1,0 +1,33 @@
+// What `shardc dump` shows of a plan, in its three forms.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/plan.h"
+
+namespace shardc {
+
+// A collective and the instruction that performs it.
+struct CollectiveUse {
+  const Collective* collective;
+  const Instruction* instruction;
+  int64_t bytes;                  // of the elements that it moves or reduces, on one rank
+  std::vector<TensorType> types;  // global
+  std::vector<Shape>
+      shapes;  // on one rank: of what is reduced, scattered or exchanged, or of the result gathered
+};
+
+// In program order. `program` must outlive them.
+std::vector<CollectiveUse> CollectivesOf(const Program& program);
+std::string AxesText(const Mesh& mesh, const std::vector<int>& axes);  // "dp,tp"
+
+// Aligned columns, then totals and memory.
+void PrintDumpTable(const Plan& plan);
+// Exactly one JSON object on stdout.
+void PrintDumpJson(const Plan& plan);
+// The chain from the spec line to the parameter's cut, and every collective that follows from it.
+// `name` may be an alias. Throws Diagnostic E6107 when there is no such parameter.
+void PrintWhy(const Plan& plan, const std::string& name);
+
+}  // namespace shardc

@@ -1,0 +1,106 @@
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+
+#include "ir/diagnostic.h"
+#include "tools/dump.h"
+
+namespace shardc {
+namespace {
+
+std::vector<std::string> NamesOf(const ManifestState& s) {
+  std::vector<std::string> names = {s.name};
+  names.insert(names.end(), s.aliases.begin(), s.aliases.end());
+  return names;
+}
+
+// By a name, or by the end of one from a dot on when that fits a single parameter.
+const ManifestState& FindParam(const Manifest& manifest, const std::string& name) {
+  std::vector<std::string> names;
+  std::vector<const ManifestState*> by_end;
+  for (const ManifestState& s : manifest.states) {
+    if (!s.is_param) continue;
+    bool ends = false;
+    for (std::string& n : NamesOf(s)) {
+      if (n == name) return s;
+      ends |= n.ends_with("." + name);
+      names.push_back(std::move(n));
+    }
+    if (ends) by_end.push_back(&s);
+  }
+  if (by_end.size() == 1) return *by_end[0];
+  std::string fix = DidYouMean(name, names);
+  for (size_t i = 0; i < by_end.size() && i < 3; ++i) {
+    fix = (i ? fix + ", " : "say which: ") + by_end[i]->name;
+  }
+  throw Diagnostic("E6107", ExitCode::kUsage, "--why " + name,
+                   by_end.empty() ? "the plan has no parameter of that name"
+                                  : "several parameters end in that name",
+                   fix);
+}
+
+// Whether the text has the name as a whole, not as a part of a longer one.
+bool Mentions(const std::string& text, const std::string& name) {
+  auto in_name = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '/';
+  };
+  for (size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
+    size_t end = at + name.size();
+    if ((at == 0 || !in_name(text[at - 1])) && (end == text.size() || !in_name(text[end]))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool CausedBy(const Collective& c, const ManifestState& param) {
+  return std::any_of(c.why.begin(), c.why.end(),
+                     [&](const std::string& step) { return Mentions(step, param.name); });
+}
+
+void PrintChain(const std::vector<std::string>& why, const char* indent) {
+  for (const std::string& step : why) std::printf("%s%s\n", indent, step.c_str());
+}
+
+void PrintUse(const Mesh& mesh, const CollectiveUse& use) {
+  const Collective& c = *use.collective;
+  const std::string& site = use.instruction->site;
+  std::printf("  #%d %s %s over %s of %s", c.id,
+              std::string(PhaseName(use.instruction->phase)).c_str(),
+              std::string(CollectiveKindName(c.kind)).c_str(), AxesText(mesh, c.axes).c_str(),
+              std::string(DTypeName(c.dtype)).c_str());
+  for (const Shape& shape : use.shapes) std::printf(" %s", ShapeToString(shape).c_str());
+  std::printf(", %lld bytes%s%s\n", static_cast<long long>(use.bytes), site.empty() ? "" : ", at ",
+              site.c_str());
+  PrintChain(c.why, "      ");
+}
+
+}  // namespace
+
+void PrintWhy(const Plan& plan, const std::string& name) {
+  const ManifestState& param = FindParam(plan.manifest, name);
+  const Program& program = plan.programs.front();
+  std::printf("%s", param.name.c_str());
+  for (size_t i = 0; i < param.aliases.size(); ++i) {
+    std::printf("%s%s", i ? ", " : " (also ", param.aliases[i].c_str());
+  }
+  std::printf("%s%s%s: %s%s, %s on every rank\n", param.aliases.empty() ? "" : ")",
+              param.role.empty() ? "" : ", ", param.role.c_str(),
+              std::string(DTypeName(param.dtype)).c_str(), param.layout.c_str(),
+              ShapeToString(param.local_shape).c_str());
+  if (param.why.empty()) {
+    std::printf("nothing cuts it: it is whole on every rank\n");
+  } else {
+    std::printf("cut because of\n");
+    PrintChain(param.why, "  ");
+  }
+  size_t count = 0;
+  for (const CollectiveUse& use : CollectivesOf(program)) {
+    if (!CausedBy(*use.collective, param)) continue;
+    if (count++ == 0) std::printf("that causes\n");
+    PrintUse(program.mesh, use);
+  }
+  if (count == 0) std::printf("that causes no collective\n");
+}
+
+}  // namespace shardc

@@ -1,0 +1,35 @@
+// A plan folder, read back and proved before anything of it runs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/manifest.h"
+#include "ir/program.h"
+#include "runtime/session.h"
+
+namespace shardc {
+
+struct Plan {
+  std::string folder;
+  Manifest manifest;
+  std::vector<Program> programs;  // in rank order
+};
+
+// The whole plan. Throws Diagnostic E5001 (no plan there, a file is missing), E3001 to E3005
+// (damaged), E3006 (manifest and programs disagree), E31xx and E32xx (the programs fail their
+// proof). Weights are not read.
+Plan LoadPlan(const std::string& folder);
+
+// The manifest and the program of one rank, for reading. Throws as LoadPlan, and Diagnostic E6106
+// when there is no such rank.
+Plan LoadPlanOfRank(const std::string& folder, int64_t rank);
+
+// Fills states from the plan's weights, optimizer state with its first value. A file's checksum is
+// verified before the first byte of it is used: Diagnostic E3002; E3006 when a tensor is missing or
+// of another type. Throws Diagnostic E4008 at once when the plan was compiled without weights.
+// `plan` must outlive the reader.
+StateReader WeightsReader(const Plan& plan);
+
+}  // namespace shardc

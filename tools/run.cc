@@ -1,0 +1,243 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "ir/diagnostic.h"
+#include "ir/safetensors.h"
+#include "tools/check_golden.h"
+#include "tools/inputs.h"
+#include "tools/plan.h"
+#include "tools/run_report.h"
+#include "tools/verbs.h"
+
+namespace shardc {
+namespace {
+
+struct RunOptions {
+  std::string plan, backend = "cpu";
+  std::vector<std::string> inputs;
+  std::optional<uint64_t> random_seed;
+  std::string save, save_params, check;
+  double rtol = 1e-4, atol = 1e-5;
+  int steps = 0, repeat = 0;
+  bool json = false;
+  SessionOptions session;
+};
+
+void SetInputs(const RunOptions& o, const Program& program, Session& session) {
+  std::vector<NamedTensor> given;
+  for (const std::string& text : o.inputs) {
+    given.push_back(ReadInput(text));
+    const NamedTensor& t = given.back();
+    for (size_t i = 0; i + 1 < given.size(); ++i) {
+      if (given[i].name != t.name) continue;
+      throw Diagnostic("E4001", ExitCode::kUsage, "--input " + text,
+                       "input '" + t.name + "' is given twice");
+    }
+    session.SetInput(t.name, t.value);
+  }
+  DefaultLabels(program, given, session);
+  if (o.random_seed) FillRandomInputs(program, *o.random_seed, session);
+}
+
+int64_t TokensOf(const Program& program) {
+  for (const NamedBuffer& i : program.inputs) {
+    const TensorType& type = program.buffers[i.buffer].type;
+    if (i.name == "input_ids" && IsInteger(type.dtype)) return type.num_elements();
+  }
+  return 0;
+}
+
+bool Has(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+class Run {
+ public:
+  Run(const RunOptions& o, const Plan& plan)
+      : o_(o), plan_(plan), session_(plan.programs, o.session, WeightsReader(plan)) {
+    SetInputs(o, program(), session_);
+    report_.tokens = TokensOf(program());
+  }
+
+  void Go() {
+    if (o_.steps > 0) {
+      Steps();
+    } else {
+      TimedStep();
+    }
+    ReadScalars();
+    if (!o_.save.empty()) Save(o_.save, session_.OutputNames(), &Session::Output);
+    if (!o_.check.empty()) golden_ = Golden();
+    Repeat();
+    if (!o_.save_params.empty()) Save(o_.save_params, Params(), &Session::State);
+    Report();
+    if (golden_) throw *golden_;
+  }
+
+ private:
+  const Program& program() const { return plan_.programs.front(); }
+
+  void TimedStep() {
+    auto start = std::chrono::steady_clock::now();
+    session_.Step();
+    std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    report_.times_s.push_back(took.count());
+  }
+
+  void Steps() {
+    for (int i = 0; i < o_.steps; ++i) {
+      TimedStep();
+      report_.steps.push_back({ScalarOutput("loss"), GradientNorm()});
+    }
+  }
+
+  // A plan with gradients and no optimizer has no such output.
+  std::optional<double> GradientNorm() const {
+    if (auto norm = ScalarOutput("grad_norm")) return norm;
+    std::optional<double> squares;
+    for (const std::string& name : session_.OutputNames()) {
+      if (!name.starts_with("grad.")) continue;
+      HostTensor grad = session_.Output(name);
+      squares = squares.value_or(0);
+      for (int64_t i = 0; i < grad.num_elements(); ++i) *squares += std::pow(grad.AsDouble(i), 2);
+    }
+    return squares ? std::optional(std::sqrt(*squares)) : std::nullopt;
+  }
+
+  // The first step has made the outputs that are reported; it also was the warm-up.
+  void Repeat() {
+    if (o_.repeat == 0) return;
+    report_.times_s.clear();
+    session_.EnableTimes(true);
+    for (int i = 0; i < o_.repeat; ++i) TimedStep();
+    report_.op_times = session_.times();
+  }
+
+  std::optional<double> ScalarOutput(const std::string& name) const {
+    if (!Has(session_.OutputNames(), name)) return std::nullopt;
+    return session_.Output(name).AsDouble(0);
+  }
+
+  void ReadScalars() {
+    for (const NamedBuffer& out : program().outputs) {
+      const TensorType& type = program().buffers[out.buffer].type;
+      if (!type.shape.empty() || out.name.starts_with("grad.")) continue;
+      report_.outputs.emplace_back(out.name, session_.Output(out.name).AsDouble(0));
+    }
+  }
+
+  std::vector<std::string> Params() const {
+    std::vector<std::string> names;
+    for (const ManifestState& s : plan_.manifest.states) {
+      if (s.is_param && Has(session_.StateNames(), s.name)) names.push_back(s.name);
+    }
+    return names;
+  }
+
+  // One tensor at a time: gradients of a large model need not be in memory twice.
+  void Save(const std::string& path, const std::vector<std::string>& names,
+            HostTensor (Session::*get)(const std::string&) const) const {
+    std::vector<SafetensorsWriter::Announced> announced;
+    for (const std::vector<NamedBuffer>* list : {&program().outputs, &program().states}) {
+      for (const NamedBuffer& b : *list) {
+        bool wanted = (list == &program().outputs) == (get == &Session::Output);
+        if (!wanted || !Has(names, b.name)) continue;
+        const TensorType& type = program().buffers[b.buffer].type;
+        announced.push_back({b.name, type.dtype, type.shape});
+      }
+    }
+    SafetensorsWriter writer(path, announced);
+    for (const auto& a : announced) {
+      HostTensor value = (session_.*get)(a.name);
+      writer.Write({value.raw(), static_cast<size_t>(value.bytes())});
+    }
+    writer.Finish();
+  }
+
+  // What to throw after the report, if anything.
+  std::optional<Diagnostic> Golden() const {
+    try {
+      CheckGolden(
+          session_.OutputNames(), [&](const std::string& name) { return session_.Output(name); },
+          o_.check, o_.rtol, o_.atol);
+    } catch (const Diagnostic& d) {
+      if (d.code() != ExitCode::kMismatch) throw;
+      return d;
+    }
+    return std::nullopt;
+  }
+
+  void Report() {
+    report_.peak_bytes = session_.peak_bytes();
+    report_.collective_bytes = session_.collective_bytes();
+    if (o_.repeat > 0) PrintTimes(report_);
+    if (o_.json) {
+      PrintRunJson(report_);
+    } else {
+      PrintRunText(report_);
+    }
+  }
+
+  const RunOptions& o_;
+  const Plan& plan_;
+  Session session_;
+  RunReport report_;
+  std::optional<Diagnostic> golden_;
+};
+
+void RunPlan(const RunOptions& o) {
+  if (o.backend == "cuda") {
+    throw Diagnostic("E6105", ExitCode::kIo, "--backend cuda", "this build has no CUDA backend yet",
+                     "use --backend cpu");
+  }
+  Plan plan = LoadPlan(o.plan);
+  bool trains = std::any_of(plan.manifest.states.begin(), plan.manifest.states.end(),
+                            [](const ManifestState& s) { return !s.is_param; });
+  if (o.steps > 1 && !trains) {
+    std::fprintf(stderr,
+                 "note: the plan updates no parameter, so all steps are equal; "
+                 "compile with --optimizer\n");
+  }
+  Run(o, plan).Go();
+}
+
+}  // namespace
+
+void AddRunVerb(CLI::App& app) {
+  auto o = std::make_shared<RunOptions>();
+  CLI::App* verb = app.add_subcommand("run", "run a plan, all its ranks on this machine");
+  verb->add_option("plan", o->plan, "folder that compile wrote")->required();
+  verb->add_option("--input", o->inputs, "name=@file.npy or name=@file.safetensors[:tensor]");
+  verb->add_option("--random-inputs", o->random_seed,
+                   "fill inputs that are not given from this seed");
+  verb->add_option("--save", o->save, "write all outputs, whole, to this safetensors file");
+  verb->add_option("--save-params", o->save_params, "write the parameters after the last step");
+  verb->add_option("--check", o->check,
+                   "compare outputs with this safetensors file; exit 7 if they differ");
+  verb->add_option("--rtol", o->rtol, "relative tolerance of --check")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--atol", o->atol, "absolute tolerance of --check")
+      ->check(CLI::NonNegativeNumber);
+  auto* steps =
+      verb->add_option("--steps", o->steps, "training steps; loss and gradient norm of each");
+  steps->check(CLI::PositiveNumber);
+  verb->add_option("--repeat", o->repeat, "time this many steps after the first one")
+      ->check(CLI::PositiveNumber)
+      ->excludes(steps);
+  verb->add_flag("--json", o->json, "one JSON object on stdout");
+  verb->add_option("--backend", o->backend, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}));
+  verb->add_option("--threads", o->session.threads,
+                   "of all ranks together; the cores of the process without it")
+      ->check(CLI::PositiveNumber);
+  verb->add_flag("--reference", o->session.reference_kernels,
+                 "naive kernels instead of the fast ones");
+  verb->add_flag("--check-numerics", o->session.check_numerics,
+                 "stop at the first instruction that makes a NaN");
+  verb->callback([o] { RunPlan(*o); });
+}
+
+}  // namespace shardc

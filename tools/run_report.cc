@@ -1,0 +1,88 @@
+#include "tools/run_report.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace shardc {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json OrNull(const std::optional<double>& v) { return v ? Json(*v) : Json(nullptr); }
+
+double TokensPerSecond(const RunReport& report) {
+  double median = Median(report.times_s);
+  return median > 0 ? static_cast<double>(report.tokens) / median : 0;
+}
+
+// Part of the time of rank 0 that matrix products take.
+double GemmShare(const std::map<std::string, OpTime>& times) {
+  double gemm = 0, all = 0;
+  for (const auto& [op, time] : times) {
+    all += time.seconds;
+    if (op == "matmul" || op == "matmul_nt" || op == "matmul_tn" || op == "linear") {
+      gemm += time.seconds;
+    }
+  }
+  return all > 0 ? gemm / all : 0;
+}
+
+std::string Text(const std::optional<double>& v) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.9g", v.value_or(0));
+  return v ? text : "-";
+}
+
+}  // namespace
+
+double Minimum(const std::vector<double>& v) {
+  return v.empty() ? 0 : *std::min_element(v.begin(), v.end());
+}
+
+double Median(std::vector<double> v) {
+  if (v.empty()) return 0;
+  std::sort(v.begin(), v.end());
+  size_t middle = v.size() / 2;
+  return v.size() % 2 ? v[middle] : (v[middle - 1] + v[middle]) / 2;
+}
+
+void PrintRunJson(const RunReport& report) {
+  Json json;
+  json["outputs"] = Json::object();
+  for (const auto& [name, value] : report.outputs) json["outputs"][name] = value;
+  if (!report.steps.empty()) {
+    for (const StepValues& s : report.steps) {
+      json["steps"].push_back({{"loss", OrNull(s.loss)}, {"grad_norm", OrNull(s.grad_norm)}});
+    }
+  }
+  json["times_s"] = report.times_s;
+  json["min_s"] = Minimum(report.times_s);
+  json["median_s"] = Median(report.times_s);
+  json["tokens_per_s"] = report.tokens > 0 ? Json(TokensPerSecond(report)) : Json(nullptr);
+  json["peak_bytes"] = report.peak_bytes;
+  json["collective_bytes"] = report.collective_bytes;
+  std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::printf("%s\n", text.c_str());
+}
+
+void PrintRunText(const RunReport& report) {
+  if (!report.steps.empty()) std::printf("%6s  %-14s  %s\n", "step", "loss", "grad_norm");
+  for (size_t i = 0; i < report.steps.size(); ++i) {
+    const StepValues& s = report.steps[i];
+    std::printf("%6zu  %-14s  %s\n", i, Text(s.loss).c_str(), Text(s.grad_norm).c_str());
+  }
+  if (!report.steps.empty()) return;
+  for (const auto& [name, value] : report.outputs) std::printf("%s = %.9g\n", name.c_str(), value);
+}
+
+void PrintTimes(const RunReport& report) {
+  std::fprintf(stderr, "%zu steps: min %.3f ms, median %.3f ms", report.times_s.size(),
+               1e3 * Minimum(report.times_s), 1e3 * Median(report.times_s));
+  if (report.tokens > 0) std::fprintf(stderr, ", %.1f tokens/s", TokensPerSecond(report));
+  std::fprintf(stderr,
+               ", GEMM %.1f%% of the time of rank 0, %lld bytes into collectives per rank\n",
+               100 * GemmShare(report.op_times), static_cast<long long>(report.collective_bytes));
+}
+
+}  // namespace shardc

@@ -1,0 +1,39 @@
+// What a run tells: results and times, for people or as JSON.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/session.h"
+
+namespace shardc {
+
+struct StepValues {
+  std::optional<double> loss,
+      grad_norm;  // before the step's update; nothing where the plan has none
+};
+
+struct RunReport {
+  std::vector<std::pair<std::string, double>> outputs;  // scalars, in the plan's order
+  std::vector<StepValues> steps;                        // with --steps
+  std::vector<double> times_s;                          // of each timed step
+  int64_t tokens = 0;                                   // in one step; 0: not a token model
+  std::map<std::string, OpTime> op_times;               // empty: not counted
+  int64_t peak_bytes = 0, collective_bytes = 0;
+};
+
+double Minimum(const std::vector<double>& v);
+double Median(std::vector<double> v);
+
+// Exactly one JSON object on stdout.
+void PrintRunJson(const RunReport& report);
+// Lines on stdout.
+void PrintRunText(const RunReport& report);
+// min, median, tokens per second, the GEMMs' share, bytes moved: on stderr.
+void PrintTimes(const RunReport& report);
+
+}  // namespace shardc
