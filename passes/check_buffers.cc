@@ -206,28 +206,32 @@ class ListChecker {
     int n = static_cast<int>(program_.buffers.size());
     for (size_t i = 0; i < list.size(); ++i) {
       const NamedBuffer& e = list[i];
-      std::string where = StrCat(what, " '", e.name, "'");
-      if (e.name.empty()) context_.Fail(where, "E3113", StrCat(what, " ", i, " has no name"));
+      if (e.name.empty()) Fail(what, e.name, "E3113", StrCat(what, " ", i, " has no name"));
       if (e.buffer < 0 || e.buffer >= n) {
-        context_.Fail(where, "E3113", StrCat("there is no buffer ", e.buffer));
+        Fail(what, e.name, "E3113", StrCat("there is no buffer ", e.buffer));
       }
       if (!names.emplace(e.name, static_cast<int>(i)).second) {
-        context_.Fail(where, twice, StrCat("the ", what, " is listed twice"));
+        Fail(what, e.name, twice, StrCat("the ", what, " is listed twice"));
       }
-      CheckWhole(e, where);
+      CheckWhole(e, what);
     }
     return names;
   }
 
+  [[noreturn]] void Fail(const char* what, const std::string& name, const char* code,
+                         std::string message) const {
+    context_.Fail(StrCat(what, " '", name, "'"), code, std::move(message));
+  }
+
   // A partial value is no rank's value of the tensor.
-  void CheckWhole(const NamedBuffer& e, const std::string& where) const {
+  void CheckWhole(const NamedBuffer& e, const char* what) const {
     const Sharding& s = context_.buffer(e.buffer).type.sharding;
     for (const AxisList* axes : {&s.partial_sum, &s.partial_max}) {
       for (int a : *axes) {
         if (program_.mesh.axis_size(a) == 1) continue;
-        context_.Fail(where, "E3113",
-                      StrCat(context_.DescribeBuffer(e.buffer), " is partial over axis '",
-                             program_.mesh.axes()[a].name, "'"));
+        Fail(what, e.name, "E3113",
+             StrCat(context_.DescribeBuffer(e.buffer), " is partial over axis '",
+                    program_.mesh.axes()[a].name, "'"));
       }
     }
   }
@@ -235,27 +239,25 @@ class ListChecker {
   void CheckEntry(const NamedBuffer& e, Space space, const char* what) const {
     const Buffer& b = context_.buffer(e.buffer);
     if (b.space == space && b.alias_of == -1 && b.name == e.name) return;
-    context_.Fail(
-        StrCat(what, " '", e.name, "'"), "E3113",
-        StrCat(context_.DescribeBuffer(e.buffer), " is not the ", what, " '", e.name, "' itself"));
+    Fail(what, e.name, "E3113",
+         StrCat(context_.DescribeBuffer(e.buffer), " is not the ", what, " '", e.name, "' itself"));
   }
 
   int FindEntry(int id, const Names& names, const std::vector<NamedBuffer>& list, const char* what,
                 const char* code) const {
     const Buffer& root = context_.root(id);
-    std::string where = StrCat(what, " '", root.name, "'");
     auto it = names.find(root.name);
     if (it == names.end()) {
-      context_.Fail(where, code,
-                    StrCat(context_.DescribeBuffer(id), " is a ", what, " that the list of ", what,
-                           "s lacks"));
+      Fail(what, root.name, code,
+           StrCat(context_.DescribeBuffer(id), " is a ", what, " that the list of ", what,
+                  "s lacks"));
     }
     int listed = list[it->second].buffer;
     if (!SameLayout(context_.buffer(listed).type, root.type)) {
-      context_.Fail(where, code,
-                    StrCat(context_.DescribeBuffer(context_.roots[id]), " is ",
-                           TypeToString(root.type, program_.mesh), ", but the ", what, " is ",
-                           TypeToString(context_.buffer(listed).type, program_.mesh)));
+      Fail(what, root.name, code,
+           StrCat(context_.DescribeBuffer(context_.roots[id]), " is ",
+                  TypeToString(root.type, program_.mesh), ", but the ", what, " is ",
+                  TypeToString(context_.buffer(listed).type, program_.mesh)));
     }
     return it->second;
   }

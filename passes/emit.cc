@@ -344,6 +344,8 @@ class Emitter {
     const Instruction& i = program_.instructions[static_cast<size_t>(at)];
     const OpDef* def = FindOpDef(i.op);
     bool all = i.op == "all_reduce";
+    // Their kernels first move each old value to its result, and only then read the gradient.
+    if (i.op == "adamw" || i.op == "sgd") return;
     if (!all && (!def || !(def->elementwise || i.op == "zero_padding"))) return;
     for (size_t r = 0; r < i.results.size(); ++r) {
       int result = i.results[r];

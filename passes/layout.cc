@@ -1,6 +1,7 @@
 #include "passes/layout.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace shardc {
 namespace {
@@ -37,6 +38,11 @@ std::optional<DimSharding> LiftToDim(const ShardingRule& rule, const DimFactors&
   size_t at = static_cast<size_t>(it - factors.factors.begin());
   int64_t left = Product(rule, factors, 0, at);
   int64_t right = Product(rule, factors, at + 1, factors.factors.size());
+  // Pieces of a split share a factor but not their sizes: the segments of one need not fit another.
+  if (!dim.segments.empty() &&
+      std::accumulate(dim.segments.begin(), dim.segments.end(), int64_t{0}) * left * right != size) {
+    return std::nullopt;
+  }
   dim.granule *= right;
   for (int64_t& n : dim.segments) n *= right;
   if (left > 1) {

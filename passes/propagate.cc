@@ -61,6 +61,7 @@ class Propagation {
   void RunAxis(int axis) {
     axis_ = axis;
     dim_.assign(pinned_.size(), -1);
+    wished_.assign(pinned_.size(), false);
     auto read = [&](const Value* v) {
       for (int d = 0; d < v->type.rank(); ++d) {
         if (v->type.sharding.dims[d].axes.contains(axis)) dim_[v->id] = d;
@@ -79,6 +80,92 @@ class Propagation {
         for (auto it = ops_.rbegin(); it != ops_.rend(); ++it) changed |= Visit(**it, level);
       }
     }
+    DropCostlyCuts();
+  }
+
+  // A value that was cut only because it may be, and that some user needs whole, costs an all_gather there. It stays whole
+  // where making it so costs less: a slice is free, a gather of what it is made from may be the same gather earlier (and
+  // the ops between need no statistics then).
+  void DropCostlyCuts() {
+    std::vector<int64_t> cost(pinned_.size(), 0);  // bytes gathered to have the value whole
+    for (Op* op : ops_) {
+      for (Value* r : op->results) {
+        if (dim_[r->id] < 0) continue;
+        int64_t bytes = r->type.bytes();
+        cost[r->id] = Native(*op, r) ? bytes : std::min(bytes, OperandsCost(*op, cost));
+      }
+    }
+    for (const auto& input : graph_.inputs()) {
+      if (dim_[input->id] >= 0) cost[input->id] = input->type.bytes();
+    }
+    for (auto it = ops_.rbegin(); it != ops_.rend(); ++it) {
+      Op& op = **it;
+      int64_t gathered = 0;
+      bool free_to_drop = true;
+      for (Value* r : op.results) {
+        if (dim_[r->id] < 0) continue;
+        free_to_drop = free_to_drop && !Native(op, r) && !wished_[r->id];
+        if (NeededWhole(r)) gathered += r->type.bytes();
+      }
+      if (!free_to_drop || gathered == 0 || OperandsCost(op, cost) > gathered) continue;
+      for (Value* r : op.results) Unassign(r);
+    }
+  }
+
+  int64_t OperandsCost(const Op& op, const std::vector<int64_t>& cost) const {
+    int64_t sum = 0;
+    for (const Value* v : op.operands) sum += dim_[v->id] < 0 ? 0 : cost[v->id];
+    return sum;
+  }
+
+  // Cut by a state or by hand, and not by choice.
+  bool Native(const Op& op, const Value* r) const {
+    if (pinned_[r->id] || !op.def->rule) return true;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      const Value* v = op.operands[i];
+      if (dim_[v->id] < 0 || !v->producer || !v->producer->def->is_state) continue;
+      if (CutOf(rules_[op.id], {op.operands[i], &rules_[op.id].operands[i], false})) return true;
+    }
+    return false;
+  }
+
+  bool NeededWhole(Value* v) const {
+    for (const Output& o : graph_.outputs) {
+      if (o.value == v && o.name.starts_with("grad.") && !wished_[v->id]) return true;
+    }
+    for (const Op* user : v->users) {
+      if (!user->def->rule) continue;
+      const ShardingRule& rule = rules_[user->id];
+      for (size_t i = 0; i < user->operands.size(); ++i) {
+        if (user->operands[i] != v) continue;
+        auto cut = CutOf(rule, {v, &rule.operands[i], false});
+        if (!cut || UsesOtherwise(*user, rule, *cut)) return true;
+      }
+    }
+    return false;
+  }
+
+  // Whether the op has a result that should carry the factor and is whole, or a state that is cut along another one.
+  bool UsesOtherwise(const Op& op, const ShardingRule& rule, const FactorCut& cut) const {
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      if (DimOfFactor(rule.results[i], cut.factor) >= 0 && dim_[op.results[i]->id] < 0) return true;
+    }
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      Value* v = op.operands[i];
+      if (!v->producer || !v->producer->def->is_state) continue;
+      auto other = CutOf(rule, {v, &rule.operands[i], false});
+      if (other && other->factor != cut.factor) return true;
+    }
+    return false;
+  }
+
+  void Unassign(Value* v) {
+    if (dim_[v->id] < 0) return;
+    DimSharding& d = v->type.sharding.dims[dim_[v->id]];
+    d.axes.erase(axis_);
+    if (!d.cut()) d = DimSharding();
+    dim_[v->id] = -1;
+    SetProvenance(v, axis_, -1);
   }
 
   // Gradients and new values end up cut like the parameter or state they belong to.
@@ -87,6 +174,7 @@ class Propagation {
       if (!state || pinned_[v->id] || dim_[v->id] >= 0) return;
       const Value* like = state->result();
       if (dim_[like->id] < 0 || like->type.shape != v->type.shape) return;
+      wished_[v->id] = true;
       Assign(v, dim_[like->id], like->type.sharding.dims[dim_[like->id]],
              ProvenanceOf(like, axis_));
     };
@@ -203,7 +291,8 @@ class Propagation {
   std::vector<Priority> priority_;
   std::vector<bool> pinned_;  // by Value::id
   int axis_ = 0;
-  std::vector<int> dim_;  // by Value::id: the dim that axis_ cuts, or -1
+  std::vector<int> dim_;      // by Value::id: the dim that axis_ cuts, or -1
+  std::vector<bool> wished_;  // by Value::id: cut like the state it becomes
 };
 
 }  // namespace

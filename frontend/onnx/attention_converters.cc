@@ -122,11 +122,13 @@ Value* RotaryTable(NodeContext& c, int i, int heads_dim, int64_t columns) {
   if (c.has_input(3)) {
     table = c.Make("gather", {table, c.input(3)}, {{"axis", int64_t{0}}});
   }
-  if (table->type.rank() != 3 || table->type.shape[2] != columns) {
+  if (table->type.rank() != 3 || table->type.shape[2] < columns) {
     c.Fail("E1303",
            StrCat("the cos and sin of RotaryEmbedding have shape ",
                   ShapeToString(table->type.shape), " but need [batch, sequence, ", columns, "]"));
   }
+  // Tables for the whole head serve a part of it too.
+  table = SliceDim(c, table, 2, 0, columns);
   Shape shape = table->type.shape;
   shape.insert(shape.begin() + heads_dim, 1);
   return c.Reshape(table, std::move(shape));

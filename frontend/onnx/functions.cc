@@ -16,7 +16,7 @@ using Nodes = google::protobuf::RepeatedPtrField<NodeProto>;
 using Attrs = std::map<std::string, const AttributeProto*>;
 
 // Functions that call functions twice each grow exponentially.
-constexpr int64_t kMaxNodes = 4'000'000;
+constexpr int64_t kMaxNodes = 250'000;
 constexpr int kMaxDepth = 64;
 
 std::string KeyOf(const std::string& domain, const std::string& name) {

@@ -44,9 +44,9 @@ std::vector<TensorType> InferTn(const InferArgs& args) {
   RequireFloat("matmul_tn", a, "left operand");
   RequireDType("matmul_tn", b, a.dtype, "the right operand");
   int64_t batch = args.attrs.Int("batch", 0);
-  if (batch < 0 || a.rank() < batch + 2) {
-    InferError("matmul_tn", StrCat("batch ", batch, " needs a left operand of at least ", batch + 2,
-                                   " dims, not ", ShapeToString(a.shape)));
+  if (batch < 0 || batch > a.rank() - 2) {
+    InferError("matmul_tn", StrCat("batch ", batch, " leaves no matrix of a left operand ",
+                                   ShapeToString(a.shape)));
   }
   if (a.rank() != b.rank() || WithoutLast(a.shape) != WithoutLast(b.shape)) {
     InferError("matmul_tn", StrCat("all dims but the last must be equal: ", ShapeToString(a.shape),

@@ -108,7 +108,8 @@ std::vector<Export> AllExports() {
   for (const char* model : {"mlp", "nanogpt", "gqa_swiglu", "hf_gpt2", "hf_gpt2_fresh"}) {
     std::string folder = Models() + "/" + model;
     json config = ReadJson(folder + "/config.json");
-    for (const auto& [file, about] : ReadJson(folder + "/exports.json").items()) {
+    json exports = ReadJson(folder + "/exports.json");
+    for (const auto& [file, about] : exports.items()) {
       Export e;
       e.model = model;
       e.name = std::filesystem::path(file).stem();

@@ -11,11 +11,11 @@ namespace {
 // Cuts what nobody would: rows where columns are usual, hidden-cut embeddings, norm inputs.
 constexpr char kOddSpec[] = R"(
 mesh { axis { name: "tp" } }
-param { role: QKV             shard_spec { dims: 0 axes: "tp" } may_match_nothing: true }
-param { role: MLP_UP          shard_spec { dims: 0 axes: "tp" } may_match_nothing: true }
-param { role: MLP_GATE        shard_spec { dims: 0 axes: "tp" } may_match_nothing: true }
-param { role: MLP_DOWN        shard_spec { dims: 1 axes: "tp" } may_match_nothing: true }
-param { role: ATTENTION_OUT   shard_spec { dims: 1 axes: "tp" } may_match_nothing: true }
+param { role: QKV part: WEIGHT             shard_spec { dims: 0 axes: "tp" } may_match_nothing: true }
+param { role: MLP_UP part: WEIGHT          shard_spec { dims: 0 axes: "tp" } may_match_nothing: true }
+param { role: MLP_GATE part: WEIGHT        shard_spec { dims: 0 axes: "tp" } may_match_nothing: true }
+param { role: MLP_DOWN part: WEIGHT        shard_spec { dims: 1 axes: "tp" } may_match_nothing: true }
+param { role: ATTENTION_OUT part: WEIGHT   shard_spec { dims: 1 axes: "tp" } may_match_nothing: true }
 param { role: TOKEN_EMBEDDING shard_spec { dims: 1 axes: "tp" } may_match_nothing: true }
 param { role: POSITION_EMBEDDING shard_spec { dims: -1 axes: "tp" } may_match_nothing: true }
 param { role: NORM            shard_spec { dims: 0 axes: "tp" } may_match_nothing: true }
@@ -25,6 +25,8 @@ struct Case {
   Export e;
   std::string batch;
 };
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.e.path() << " " << c.batch; }
 
 struct Setting {
   const char* spec;

@@ -190,7 +190,8 @@ TEST(BuildGpt, OpsOfALlamaLikeConfig) {
   EXPECT_EQ(NumParameters(g),
             31 * 48 * 2 + 3 * (48 * 48 * 2 + 2 * 48 * 16 + 3 * 48 * 100 + 96) + 48);
   for (const auto& op : g.ops()) {
-    if (op->name() == "attention") EXPECT_EQ(op->in(1).shape, (Shape{2, 5, 2, 8}));
+    if (op->name() != "attention") continue;
+    EXPECT_EQ(op->in(1).shape, (Shape{2, 5, 2, 8}));
   }
 }
 

@@ -76,7 +76,7 @@ TEST_F(ImportGraph, InputsAndOutputsKeepTheirNamesAndOrder) {
 
 TEST_F(ImportGraph, ShapeArithmeticIsGone) {
   Model m;
-  m.Input("x", {"batch", "seq", "4"});
+  m.Input("x", {"batch", "seq", "2"});
   m.Ints("first", {1}, {0});
   m.Ints("second", {1}, {1});
   m.Node("Shape", {"x"}, {"s"});
@@ -88,7 +88,7 @@ TEST_F(ImportGraph, ShapeArithmeticIsGone) {
   m.Output("y");
   Graph graph = Import(m.proto, {{{"batch", 4}, {"seq", 2}}, {}});
   EXPECT_THAT(OpNames(graph), ElementsAre("reshape"));
-  EXPECT_EQ(graph.outputs[0].value->type.shape, (Shape{16, 2}));
+  EXPECT_EQ(graph.outputs[0].value->type.shape, (Shape{16}));
 }
 
 TEST_F(ImportGraph, ConstantsAreNotBlownUp) {
@@ -148,7 +148,7 @@ TEST_F(ImportGraph, FunctionsAreWrittenOut) {
   EXPECT_EQ(Failure(m.proto).id(), "E1305");
 }
 
-// f20 calls f19 twice, which calls f18 twice, ...: a million nodes are fine, 2^40 are refused.
+// f40 calls f39 twice, which calls f38 twice, ...
 TEST_F(ImportGraph, FunctionsThatGrowWithoutBoundAreRefused) {
   Model m;
   m.Opset("local", 1);

@@ -21,7 +21,7 @@ std::vector<BrokenCase> BrokenReads() {
        "E3101", "buffer 13"},
       {"OneRankReadsTooEarly", TrainingSet,
        OnRank(1, [](Program& p) { MoveInstruction(p, t::kReduceLoss, 0); }), "E3101", "rank 1"},
-      {"CollectiveReadsWhatNothingWrote", CollectiveSet,
+      {"CollectiveReadsAnotherSize", CollectiveSet,
        OnAll([](Program& p) { p.instructions[c::kSwap].operands = {c::kNarrow}; }), "E3109",
        "do not fit"},
       {"SecondOperandOfABucketIsMissing", CollectiveSet,
@@ -205,14 +205,6 @@ std::vector<BrokenCase> BrokenStates() {
        "E3107", "not alive"},
       {"OutputViewIsRecycled", TrainingSet, OnAll([](Program& p) { p.buffers[t::kE].offset = 0; }),
        "E3107", "output 'hidden'"},
-      {"OutputIsANewStateThatNothingWrites", TrainingSet, OnAll([](Program& p) {
-         int first = AddArenaBuffer(p, p.buffers[t::kW].type);
-         // Written somewhere, but the state is not.
-         AddInstruction(p, "neg", {t::kW}, {first});
-         MoveInstruction(p, static_cast<int>(p.instructions.size()) - 1, 0);
-         p.outputs.push_back({"late", AddArenaBuffer(p, F32({2}))});
-       }),
-       "E3107", "'late'"},
       {"UpdatesAStateTwice", TrainingSet,
        OnAll([](Program& p) { AddInstruction(p, "copy", {t::kLoss}, {t::kStep}); }), "E3111",
        "again"},

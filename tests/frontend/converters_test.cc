@@ -1,0 +1,345 @@
+// What the node tests of tests/conformance do not reach: forms, opsets and refusals of single ops.
+#include <cmath>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/frontend/import_testing.h"
+#include "tests/ir/interpreter.h"
+
+namespace shardc {
+namespace {
+
+using import_testing::ImportTest;
+using import_testing::Model;
+using onnx::NodeProto;
+using onnx::TensorProto;
+
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
+
+std::vector<std::string> Dims(const Shape& shape) {
+  std::vector<std::string> dims;
+  for (int64_t d : shape) dims.push_back(std::to_string(d));
+  return dims;
+}
+
+void SetInt(NodeProto& node, const std::string& name, int64_t value) {
+  auto* a = node.add_attribute();
+  a->set_name(name);
+  a->set_type(onnx::AttributeProto::INT);
+  a->set_i(value);
+}
+void SetFloat(NodeProto& node, const std::string& name, float value) {
+  auto* a = node.add_attribute();
+  a->set_name(name);
+  a->set_type(onnx::AttributeProto::FLOAT);
+  a->set_f(value);
+}
+void SetInts(NodeProto& node, const std::string& name, const Ints& values) {
+  auto* a = node.add_attribute();
+  a->set_name(name);
+  a->set_type(onnx::AttributeProto::INTS);
+  for (int64_t v : values) a->add_ints(v);
+}
+void SetString(NodeProto& node, const std::string& name, const std::string& value) {
+  auto* a = node.add_attribute();
+  a->set_name(name);
+  a->set_type(onnx::AttributeProto::STRING);
+  a->set_s(value);
+}
+
+// Distinct values that are no one's default: sin(1), sin(2), ...
+HostTensor Numbers(Shape shape, DType dtype = DType::kF64) {
+  HostTensor t(dtype, std::move(shape));
+  for (int64_t i = 0; i < t.num_elements(); ++i) {
+    t.SetDouble(i, std::sin(static_cast<double>(i + 1)));
+  }
+  return t;
+}
+
+class Converters : public ImportTest {
+ protected:
+  // A double input of that shape.
+  void Input(const std::string& name, const Shape& shape) {
+    model_.Input(name, Dims(shape), TensorProto::DOUBLE);
+    inputs_[name] = Numbers(shape);
+  }
+  NodeProto& Node(const std::string& op, const std::vector<std::string>& inputs,
+                  const std::vector<std::string>& outputs = {"y"}) {
+    return model_.Node(op, inputs, outputs);
+  }
+  void Integers(const std::string& name, const Ints& values, bool scalar = false) {
+    TensorProto* t = model_.graph.add_initializer();
+    t->set_name(name);
+    t->set_data_type(TensorProto::INT64);
+    if (!scalar) t->add_dims(static_cast<int64_t>(values.size()));
+    for (int64_t v : values) t->add_int64_data(v);
+  }
+  Graph Imported(const std::vector<std::string>& outputs) {
+    for (const std::string& name : outputs) {
+      if (model_.graph.output_size() < static_cast<int>(outputs.size())) model_.Output(name);
+    }
+    return Import(model_.proto);
+  }
+  std::vector<HostTensor> Evaluate(const std::vector<std::string>& outputs = {"y"}) {
+    Graph graph = Imported(outputs);
+    testing::Values given;
+    for (const auto& v : graph.inputs()) given[v.get()] = inputs_.at(v->name);
+    testing::Values values = testing::Interpret(graph, given);
+    std::vector<HostTensor> out;
+    for (const std::string& name : outputs) out.push_back(values.at(graph.FindOutput(name)));
+    return out;
+  }
+  void ExpectRefused(const std::string& id, const std::string& text) {
+    model_.Output("y");
+    Diagnostic d = Failure(model_.proto);
+    EXPECT_EQ(d.id(), id) << d.what();
+    EXPECT_THAT(d.message(), ::testing::HasSubstr(text));
+  }
+
+  Model model_;
+  std::map<std::string, HostTensor> inputs_;
+};
+
+int CountOps(const Graph& graph, std::string_view name) {
+  int count = 0;
+  for (const auto& op : graph.ops()) count += op->name() == name;
+  return count;
+}
+
+TEST_F(Converters, ConstantsOfAttributes) {
+  SetInt(Node("Constant", {}, {"a"}), "value_int", 7);
+  SetInts(Node("Constant", {}, {"b"}), "value_ints", {3, -4});
+  SetFloat(Node("Constant", {}, {"c"}), "value_float", 0.1f);
+  auto out = Evaluate({"a", "b", "c"});
+  EXPECT_EQ(out[0], HostTensor::Scalar<int64_t>(7));
+  EXPECT_EQ(out[1], HostTensor::Of<int64_t>({2}, {3, -4}));
+  EXPECT_EQ(out[2], HostTensor::Scalar(0.1f));
+}
+
+TEST_F(Converters, ReduceTakesAxesAsAttributeBeforeOpset18) {
+  Input("x", {2, 3});
+  NodeProto& node = Node("ReduceMean", {"x"});
+  SetInts(node, "axes", {-1});
+  SetInt(node, "keepdims", 0);
+  HostTensor y = Evaluate()[0], &x = inputs_["x"];
+  ASSERT_EQ(y.shape(), Shape{2});
+  EXPECT_NEAR(y.AsDouble(1), (x.AsDouble(3) + x.AsDouble(4) + x.AsDouble(5)) / 3, 1e-15);
+}
+
+TEST_F(Converters, SequencesOfASplit) {
+  Input("x", {2, 6});
+  Integers("sizes", {1, 2, 3});
+  Integers("last", {-1}, true);
+  SetInt(Node("SplitToSequence", {"x", "sizes"}, {"pieces"}), "axis", 1);
+  Node("SequenceAt", {"pieces", "last"});
+  HostTensor y = Evaluate()[0];
+  ASSERT_EQ(y.shape(), (Shape{2, 3}));
+  EXPECT_EQ(y.AsDouble(0), inputs_["x"].AsDouble(3));
+  EXPECT_EQ(y.AsDouble(5), inputs_["x"].AsDouble(11));
+}
+
+TEST_F(Converters, SliceClampsExtremes) {
+  Input("x", {5, 4});
+  Integers("starts", {kMax, kMin});
+  Integers("ends", {kMin, kMax});
+  Integers("axes", {0, -1});
+  Integers("steps", {-2, kMax});
+  Node("Slice", {"x", "starts", "ends", "axes", "steps"});
+  HostTensor y = Evaluate()[0];
+  ASSERT_EQ(y.shape(), (Shape{3, 1}));
+  EXPECT_EQ(y.AsDouble(0), inputs_["x"].AsDouble(16));
+  EXPECT_EQ(y.AsDouble(1), inputs_["x"].AsDouble(8));
+  EXPECT_EQ(y.AsDouble(2), inputs_["x"].AsDouble(0));
+}
+
+TEST_F(Converters, GatherOfOnePositionIsASlice) {
+  Input("x", {3, 2, 4});
+  Integers("at", {-2}, true);
+  SetInt(Node("Gather", {"x", "at"}), "axis", 0);
+  Graph graph = Imported({"y"});
+  EXPECT_EQ(CountOps(graph, "gather"), 0);
+  HostTensor y = Evaluate()[0];
+  ASSERT_EQ(y.shape(), (Shape{2, 4}));
+  EXPECT_EQ(y.AsDouble(0), inputs_["x"].AsDouble(8));
+}
+
+TEST_F(Converters, EpsilonIsTheFloatExactly) {
+  Input("x", {2, 4});
+  Input("w", {4});
+  SetFloat(Node("LayerNormalization", {"x", "w"}), "epsilon", 1e-5f);
+  Graph graph = Imported({"y"});
+  for (const auto& op : graph.ops()) {
+    if (op->name() == "layer_norm") {
+      EXPECT_EQ(op->attrs.Float("eps"), 1e-5f);
+    }
+  }
+  EXPECT_EQ(CountOps(graph, "layer_norm"), 1);
+}
+
+// A scale over fewer dims than are normalised is applied on its own.
+TEST_F(Converters, NormWithABroadcastScale) {
+  Input("x", {2, 3, 4});
+  Input("w", {4});
+  SetInt(Node("LayerNormalization", {"x", "w"}), "axis", 1);
+  HostTensor y = Evaluate()[0], &x = inputs_["x"], &w = inputs_["w"];
+  for (int64_t i = 0; i < 24; ++i) {
+    double mean = 0, square = 0;
+    for (int64_t j = i / 12 * 12, end = j + 12; j < end; ++j) {
+      mean += x.AsDouble(j) / 12;
+      square += x.AsDouble(j) * x.AsDouble(j) / 12;
+    }
+    double rstd = 1 / std::sqrt(square - mean * mean + double{1e-5f});
+    EXPECT_NEAR(y.AsDouble(i), (x.AsDouble(i) - mean) * rstd * w.AsDouble(i % 4), 1e-12);
+  }
+}
+
+TEST_F(Converters, LossOfALogSoftmaxIsOneCrossEntropy) {
+  Input("x", {3, 5});
+  Integers("labels", {4, 0, 2});
+  SetInt(Node("LogSoftmax", {"x"}, {"p"}), "axis", 1);
+  Node("NegativeLogLikelihoodLoss", {"p", "labels"});
+  Node("SoftmaxCrossEntropyLoss", {"x", "labels"}, {"z"});
+  Graph graph = Imported({"y", "z"});
+  EXPECT_EQ(CountOps(graph, "log"), 0);
+  std::vector<HostTensor> out = Evaluate({"y", "z"});
+  EXPECT_EQ(out[0], out[1]);
+}
+
+TEST_F(Converters, BiasGeluOfMicrosoft) {
+  model_.Opset("com.microsoft", 1);
+  Input("x", {2, 4});
+  Input("b", {4});
+  Node("BiasGelu", {"x", "b"}).set_domain("com.microsoft");
+  HostTensor y = Evaluate()[0];
+  double v = inputs_["x"].AsDouble(5) + inputs_["b"].AsDouble(1);
+  EXPECT_NEAR(y.AsDouble(5), v * 0.5 * (1 + std::erf(v / std::sqrt(2.0))), 1e-15);
+}
+
+TEST_F(Converters, MatMulOfVectors) {
+  Input("a", {3});
+  Input("b", {2, 3, 4});
+  Node("MatMul", {"a", "b"});
+  EXPECT_EQ(Evaluate()[0].shape(), (Shape{2, 4}));
+}
+
+struct EinsumCase {
+  std::string equation;
+  Shape a, b;
+};
+
+// By the definition: a loop over all labels. The ellipsis is written "...", for two labels.
+HostTensor NaiveEinsum(std::string equation, const HostTensor& a, const HostTensor& b) {
+  for (size_t at; (at = equation.find("...")) != std::string::npos;) {
+    equation.replace(at, 3, "YZ");
+  }
+  size_t comma = equation.find(','), arrow = equation.find("->");
+  std::string left = equation.substr(0, comma),
+              right = equation.substr(comma + 1, arrow - comma - 1),
+              out = equation.substr(arrow + 2);
+  std::map<char, int64_t> size, at;
+  for (size_t d = 0; d < left.size(); ++d) size[left[d]] = a.shape()[d];
+  for (size_t d = 0; d < right.size(); ++d) size[right[d]] = b.shape()[d];
+  auto index = [&](const std::string& labels) {
+    int64_t i = 0;
+    for (char label : labels) i = i * size[label] + at[label];
+    return i;
+  };
+  Shape shape;
+  int64_t steps = 1;
+  for (char label : out) shape.push_back(size[label]);
+  for (const auto& [label, n] : size) steps *= n;
+  HostTensor y(DType::kF64, shape);
+  for (int64_t step = 0; step < steps; ++step) {
+    int64_t rest = step;
+    for (const auto& [label, n] : size) {
+      at[label] = rest % n;
+      rest /= n;
+    }
+    double product = a.AsDouble(index(left)) * b.AsDouble(index(right));
+    y.SetDouble(index(out), y.AsDouble(index(out)) + product);
+  }
+  return y;
+}
+
+TEST_F(Converters, EinsumForms) {
+  const EinsumCase cases[] = {
+      {"ij,jk->ik", {2, 3}, {3, 4}},
+      {"bij,bjk->bik", {2, 3, 4}, {2, 4, 2}},
+      {"bqhd,bkhd->bhqk", {2, 3, 2, 4}, {2, 5, 2, 4}},
+      {"bhqk,bkhd->bqhd", {2, 2, 3, 5}, {2, 5, 2, 4}},
+      {"bsi,ij->bsj", {2, 3, 4}, {4, 5}},
+      {"i,j->ji", {3}, {4}},
+      {"i,i->", {3}, {3}},
+      {"ij,ij->ij", {3, 2}, {3, 2}},
+      {"ijk,jl->il", {2, 3, 4}, {3, 5}},
+      {"ii,ij->j", {3, 3}, {3, 2}},
+      {"...ij,...jk->...ik", {2, 3, 4, 5}, {2, 3, 5, 2}},
+      {"bshd,hdm->bsm", {2, 3, 2, 4}, {2, 4, 5}},
+  };
+  for (const EinsumCase& c : cases) {
+    model_.graph.Clear();
+    Input("a", c.a);
+    Input("b", c.b);
+    SetString(Node("Einsum", {"a", "b"}), "equation", c.equation);
+    HostTensor expected = NaiveEinsum(c.equation, inputs_["a"], inputs_["b"]);
+    EXPECT_LT(testing::MaxError(Evaluate()[0], expected), 1e-12) << c.equation;
+  }
+}
+
+TEST_F(Converters, DropoutInTrainingIsRefused) {
+  Input("x", {2});
+  model_.Floats("ratio", {}, {0.25f});
+  TensorProto* training = model_.graph.add_initializer();
+  training->set_name("training");
+  training->set_data_type(TensorProto::BOOL);
+  training->add_int32_data(1);
+  Node("Dropout", {"x", "ratio", "training"});
+  ExpectRefused("E1301", "ratio 0.25");
+}
+
+TEST_F(Converters, ScatterOfInputsIsRefused) {
+  Input("x", {3});
+  Input("u", {1});
+  Integers("i", {1});
+  Node("ScatterElements", {"x", "i", "u"});
+  ExpectRefused("E1301", "known only when the model runs");
+}
+
+TEST_F(Converters, CastToSmallIntegersIsRefused) {
+  Input("x", {3});
+  SetInt(Node("Cast", {"x"}), "to", TensorProto::INT8);
+  ExpectRefused("E1301", "int32 and int64");
+}
+
+TEST_F(Converters, AShapeThatDependsOnDataIsRefused) {
+  Input("x", {4});
+  model_.Input("shape", {"2"}, TensorProto::INT64);
+  Node("Reshape", {"x", "shape"});
+  ExpectRefused("E1304", "known when compiling");
+}
+
+TEST_F(Converters, ReshapeThatDoesNotFitIsRefused) {
+  Input("x", {5, 2});
+  Integers("shape", {-1, 3});
+  Node("Reshape", {"x", "shape"});
+  ExpectRefused("E1303", "10 elements");
+}
+
+TEST_F(Converters, IndexOutOfRangeIsRefused) {
+  Input("x", {3});
+  Integers("at", {3}, true);
+  Node("Gather", {"x", "at"});
+  ExpectRefused("E1303", "out of range");
+}
+
+TEST_F(Converters, EinsumOfThreeIsRefused) {
+  Input("x", {3});
+  SetString(Node("Einsum", {"x", "x", "x"}), "equation", "i,i,i->");
+  ExpectRefused("E1301", "two operands");
+}
+
+}  // namespace
+}  // namespace shardc
