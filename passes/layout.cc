@@ -40,7 +40,8 @@ std::optional<DimSharding> LiftToDim(const ShardingRule& rule, const DimFactors&
   int64_t right = Product(rule, factors, at + 1, factors.factors.size());
   // Pieces of a split share a factor but not their sizes: the segments of one need not fit another.
   if (!dim.segments.empty() &&
-      std::accumulate(dim.segments.begin(), dim.segments.end(), int64_t{0}) * left * right != size) {
+      std::accumulate(dim.segments.begin(), dim.segments.end(), int64_t{0}) * left * right !=
+          size) {
     return std::nullopt;
   }
   dim.granule *= right;

@@ -83,9 +83,10 @@ class Propagation {
     DropCostlyCuts();
   }
 
-  // A value that was cut only because it may be, and that some user needs whole, costs an all_gather there. It stays whole
-  // where making it so costs less: a slice is free, a gather of what it is made from may be the same gather earlier (and
-  // the ops between need no statistics then).
+  // A value that was cut only because it may be, and that some user needs whole, costs an
+  // all_gather there. It stays whole where making it so costs less: a slice is free, a gather of
+  // what it is made from may be the same gather earlier (and the ops between need no statistics
+  // then).
   void DropCostlyCuts() {
     std::vector<int64_t> cost(pinned_.size(), 0);  // bytes gathered to have the value whole
     for (Op* op : ops_) {
@@ -145,7 +146,8 @@ class Propagation {
     return false;
   }
 
-  // Whether the op has a result that should carry the factor and is whole, or a state that is cut along another one.
+  // Whether the op has a result that should carry the factor and is whole, or a state that is cut
+  // along another one.
   bool UsesOtherwise(const Op& op, const ShardingRule& rule, const FactorCut& cut) const {
     for (size_t i = 0; i < op.results.size(); ++i) {
       if (DimOfFactor(rule.results[i], cut.factor) >= 0 && dim_[op.results[i]->id] < 0) return true;
@@ -217,8 +219,8 @@ class Propagation {
     const Op* op = v->producer;
     if (!op || !op->def->rule) return false;
     const ShardingRule& rule = rules_[op->id];
-    auto cut = ProjectToFactor(rule, rule.results[v->index][dim], v->type.shape[dim], layout,
-                               graph_.mesh);
+    auto cut =
+        ProjectToFactor(rule, rule.results[v->index][dim], v->type.shape[dim], layout, graph_.mesh);
     return cut && rule.factors[cut->factor].kind == FactorKind::kPlain;
   }
 

@@ -7,6 +7,10 @@ namespace shardc::recover {
 
 // Ops that do nothing, chains of reshapes or transposes, transposed operands of matmul.
 bool Simplify(Graph& graph);
+// Gathers at constant positions become slices, slices that are the whole together a split.
+bool SimplifyPieces(Graph& graph);
+// Parameters that hold the same rows many times, for a sum, keep one of each.
+bool DropRepeatedRows(Graph& graph);
 // Equal ops with equal operands become one.
 bool MergeEqualOps(Graph& graph);
 // [b, s, h] -> [b * s, h] for a matmul and back: the reshapes go below, where they cancel.

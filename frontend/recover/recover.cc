@@ -7,7 +7,8 @@ namespace shardc {
 namespace {
 
 void Clean(Graph& graph) {
-  while (recover::Simplify(graph) | recover::MergeEqualOps(graph)) {
+  while (recover::Simplify(graph) | recover::MergeEqualOps(graph) |
+         recover::SimplifyPieces(graph)) {
   }
 }
 
@@ -17,6 +18,8 @@ void RecoverPatterns(Graph& graph) {
   // Positions and masks that every layer computes for itself become one, and spellings become
   // alike.
   Clean(graph);
+  // Before the patterns, so that they see broadcasting in its usual form.
+  if (recover::DropRepeatedRows(graph)) Clean(graph);
   // Chains over the last dim, before lifting moves reshapes into them; and after it, for chains
   // that had reshapes inside.
   recover::RecoverNorms(graph);

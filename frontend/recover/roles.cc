@@ -145,7 +145,9 @@ class RoleFinder {
       v = v->producer->operands[0];
     }
     if (Op* param = ProducedBy(v, "param"); param && param->out().rank() >= 2) {
-      return Set(param, "POSITION_EMBEDDING", "weight");
+      // One row for all positions is no table of them.
+      bool rows = param->out().num_elements() > param->out().shape.back();
+      return rows ? Set(param, "POSITION_EMBEDDING", "weight") : void();
     }
     Op* lookup = v->producer;
     if (lookup == nullptr || !OneOf(lookup->name(), {"embedding", "gather"})) return;

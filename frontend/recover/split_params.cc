@@ -5,39 +5,56 @@
 
 namespace shardc::recover {
 
+namespace {
+
+// The users of a value in the order of the graph, each once.
+std::vector<Op*> SitesOf(const Graph& graph, const Value* value) {
+  std::set<const Op*> users(value->users.begin(), value->users.end());
+  std::vector<Op*> sites;
+  for (const auto& op : graph.ops()) {
+    if (users.contains(op.get())) sites.push_back(op.get());
+  }
+  return sites;
+}
+
+}  // namespace
+
 void SplitSharedVectors(Graph& graph) {
   std::set<std::string> names;
   for (Op* param : graph.Params()) names.insert(param->attrs.String("name"));
   for (Op* param : graph.Params()) {
     Value* value = param->result();
-    if (param->out().rank() != 1 || !IsFloat(param->out().dtype) || value->users.size() < 2)
-      continue;
-    const std::vector<Op*> users = value->users;
+    if (param->out().rank() != 1 || !IsFloat(param->out().dtype)) continue;
+    std::vector<Op*> sites = SitesOf(graph, value);
+    if (sites.size() < 2) continue;
     const std::string name = param->attrs.String("name");
-    Op* first = nullptr;
-    int sites = 1;
-    for (const auto& owned : graph.ops()) {
-      Op* user = owned.get();
-      if (std::find(users.begin(), users.end(), user) == users.end()) continue;
-      if (first == nullptr) {
-        first = user;
-        continue;
+    // The names that the exporter merged into this one, in the order of their sites, when all are
+    // known.
+    Strings lost;
+    if (param->attrs.Has("aliases")) lost = param->attrs.StringList("aliases");
+    const bool known = lost.size() == sites.size() - 1;
+    Attributes more = param->attrs;
+    more.Erase("aliases");
+    if (known) param->attrs.Erase("aliases");
+    for (size_t i = 1; i < sites.size(); ++i) {
+      Op* user = sites[i];
+      std::string own_name = known                ? lost[i - 1]
+                             : user->site.empty() ? ""
+                                                  : StrCat(name, "@", user->site);
+      for (size_t n = i + 1; own_name.empty() || names.contains(own_name); ++n) {
+        own_name = StrCat(name, "@", n);
       }
-      std::string site_name = user->site.empty() ? "" : StrCat(name, "@", user->site);
-      while (site_name.empty() || names.contains(site_name)) site_name = StrCat(name, "@", ++sites);
-      names.insert(site_name);
+      names.insert(own_name);
       Builder builder(graph, graph.Next(param));
       builder.site = user->site;
-      Attributes more = param->attrs;
-      more.Erase("aliases");
-      Value* own = builder.Param(site_name, param->out().dtype, param->out().shape, more);
+      Value* own = builder.Param(own_name, param->out().dtype, param->out().shape, more);
       if (auto source = graph.sources.find(name); source != graph.sources.end()) {
-        graph.sources[site_name] = source->second;
+        graph.sources[own_name] = source->second;
       }
-      for (size_t i = 0; i < user->operands.size(); ++i) {
-        if (user->operands[i] == value) graph.SetOperand(user, static_cast<int>(i), own);
+      for (size_t o = 0; o < user->operands.size(); ++o) {
+        if (user->operands[o] == value) graph.SetOperand(user, static_cast<int>(o), own);
       }
-      graph.notes.push_back(StrCat("vector '", name, "' is used at several sites: '", site_name,
+      graph.notes.push_back(StrCat("vector '", name, "' is used at several sites: '", own_name,
                                    "' is a parameter of its own with the same values"));
     }
   }

@@ -68,7 +68,10 @@ std::vector<Case> Cases() {
     // A parameter that the file lacks is not trained.
     if (!e.missing.empty() || e.batches.empty()) continue;
     if (e.name.find("attention_mask") != std::string::npos) continue;
-    for (auto [spec, mesh] : {std::pair("serial", ""), {"megatron", "tp=2"}, {"megatron", "dp=2,tp=2"}, {"dp", "dp=2"}}) {
+    for (auto [spec, mesh] : {std::pair("serial", ""),
+                              {"megatron", "tp=2"},
+                              {"megatron", "dp=2,tp=2"},
+                              {"dp", "dp=2"}}) {
       cases.push_back({e, spec, mesh});
     }
   }
@@ -76,7 +79,8 @@ std::vector<Case> Cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AdamW, ::testing::ValuesIn(Cases()), [](const auto& info) {
-  std::string name = StrCat(info.param.e.model, "_", info.param.e.name, "_", info.param.spec, "_", info.param.mesh);
+  std::string name = StrCat(info.param.e.model, "_", info.param.e.name, "_", info.param.spec, "_",
+                            info.param.mesh);
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   return name;
 });

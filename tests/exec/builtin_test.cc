@@ -10,12 +10,14 @@ namespace {
 
 class Builtin : public ::testing::TestWithParam<const char*> {};
 
-// Gradients that are zero in exact arithmetic are rounding noise: nothing is relative to less than this.
+// Gradients that are zero in exact arithmetic are rounding noise: nothing is relative to less than
+// this.
 double Floor(const Tensors& outputs) {
   double largest = 0;
   for (const auto& [name, t] : outputs) {
     if (!name.starts_with("grad.")) continue;
-    for (int64_t i = 0; i < t.num_elements(); ++i) largest = std::max(largest, std::abs(t.AsDouble(i)));
+    for (int64_t i = 0; i < t.num_elements(); ++i)
+      largest = std::max(largest, std::abs(t.AsDouble(i)));
   }
   return 1e-2 * largest;
 }
@@ -46,8 +48,13 @@ TEST_P(Builtin, ShardedEqualsSerial) {
       setup.session.reference_kernels = true;
       serial = CompileAndRun(std::move(graph), setup, inputs);
     }
-    for (auto [spec, mesh] : {std::pair("serial", ""), {"megatron", "tp=2"}, {"megatron", "tp=3"}, {"megatron", "tp=4"},
-                              {"dp", "dp=2"}, {"megatron", "dp=2,tp=2"}, {"megatron", "dp=3,tp=2"}}) {
+    for (auto [spec, mesh] : {std::pair("serial", ""),
+                              {"megatron", "tp=2"},
+                              {"megatron", "tp=3"},
+                              {"megatron", "tp=4"},
+                              {"dp", "dp=2"},
+                              {"megatron", "dp=2,tp=2"},
+                              {"megatron", "dp=3,tp=2"}}) {
       SCOPED_TRACE(StrCat(dtype, " ", spec, " ", mesh));
       RunSetup setup;
       setup.spec = spec;
@@ -66,12 +73,14 @@ TEST_P(Builtin, ShardedEqualsSerial) {
 
 INSTANTIATE_TEST_SUITE_P(
     Forms, Builtin,
-    ::testing::Values("layers=2,hidden=48,heads=4,vocab=131,seq=16,batch=4",
-                      "layers=1,hidden=36,heads=3,vocab=97,seq=9,batch=3",
-                      "layers=1,hidden=40,heads=5,vocab=96,seq=8,batch=2,tied=false,qkv=separate",
-                      "layers=2,hidden=48,heads=6,kv_heads=2,vocab=64,seq=8,batch=4,activation=swiglu,norm=rms_norm,positions=rope",
-                      "layers=1,hidden=32,heads=4,kv_heads=1,vocab=50,seq=6,batch=2,activation=relu,bias=false",
-                      "layers=1,hidden=24,heads=2,vocab=33,seq=5,batch=6,activation=silu,positions=none,ffn=60"));
+    ::testing::Values(
+        "layers=2,hidden=48,heads=4,vocab=131,seq=16,batch=4",
+        "layers=1,hidden=36,heads=3,vocab=97,seq=9,batch=3",
+        "layers=1,hidden=40,heads=5,vocab=96,seq=8,batch=2,tied=false,qkv=separate",
+        "layers=2,hidden=48,heads=6,kv_heads=2,vocab=64,seq=8,batch=4,activation=swiglu,norm=rms_"
+        "norm,positions=rope",
+        "layers=1,hidden=32,heads=4,kv_heads=1,vocab=50,seq=6,batch=2,activation=relu,bias=false",
+        "layers=1,hidden=24,heads=2,vocab=33,seq=5,batch=6,activation=silu,positions=none,ffn=60"));
 
 TEST(Determinism, TheSameBitsTwice) {
   for (const char* mesh : {"", "tp=2", "dp=2,tp=2"}) {
@@ -81,7 +90,8 @@ TEST(Determinism, TheSameBitsTwice) {
     setup.pipeline.optimizer.kind = "adamw";
     setup.steps = 3;
     auto run = [&] {
-      Graph graph = BuildGpt(ParseBuiltin("builtin:gpt?layers=2,hidden=64,heads=4,vocab=257,seq=32,batch=4"));
+      Graph graph =
+          BuildGpt(ParseBuiltin("builtin:gpt?layers=2,hidden=64,heads=4,vocab=257,seq=32,batch=4"));
       Tensors inputs = RandomInputs(graph, 257, 9);
       inputs["labels"] = inputs["input_ids"];
       return CompileAndRun(std::move(graph), setup, inputs);

@@ -41,16 +41,20 @@ class MegatronBuiltin : public ::testing::TestWithParam<std::tuple<int, int>> {}
 
 TEST_P(MegatronBuiltin, FourPerLayerAndTwo) {
   auto [tp, layers] = GetParam();
-  for (const char* more : {"vocab=256", "vocab=257", "vocab=257,tied=false", "vocab=256,qkv=separate",
-                           "vocab=256,activation=swiglu,norm=rms_norm,positions=rope"}) {
+  for (const char* more :
+       {"vocab=256", "vocab=257", "vocab=257,tied=false", "vocab=256,qkv=separate",
+        "vocab=256,activation=swiglu,norm=rms_norm,positions=rope"}) {
     SCOPED_TRACE(more);
-    std::string model = StrCat("builtin:gpt?layers=", layers, ",hidden=64,heads=8,seq=16,batch=2,", more);
-    ExpectMegatron(Compile(BuildGpt(ParseBuiltin(model)), "megatron", StrCat("tp=", tp)), {layers, 32, 64});
+    std::string model =
+        StrCat("builtin:gpt?layers=", layers, ",hidden=64,heads=8,seq=16,batch=2,", more);
+    ExpectMegatron(Compile(BuildGpt(ParseBuiltin(model)), "megatron", StrCat("tp=", tp)),
+                   {layers, 32, 64});
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MegatronBuiltin,
-                         ::testing::Combine(::testing::Values(2, 4, 8), ::testing::Values(1, 2, 12, 96)));
+                         ::testing::Combine(::testing::Values(2, 4, 8),
+                                            ::testing::Values(1, 2, 12, 96)));
 
 class MegatronImported : public ::testing::TestWithParam<Export> {};
 
@@ -61,7 +65,8 @@ TEST_P(MegatronImported, FourPerLayerAndTwo) {
     const Shape ids = graph.FindInput("input_ids")->type.shape;
     int64_t layers = e.model == "hf_gpt2" ? 3 : 2;
     int64_t hidden = e.model == "hf_gpt2" ? 64 : e.model == "hf_gpt2_fresh" ? 32 : 48;
-    ExpectMegatron(Compile(std::move(graph), "megatron", "tp=2"), {layers, NumElements(ids), hidden});
+    ExpectMegatron(Compile(std::move(graph), "megatron", "tp=2"),
+                   {layers, NumElements(ids), hidden});
   }
 }
 
@@ -86,12 +91,14 @@ TEST(ColoTensor, NotMoreThanItsOwnBytes) {
     for (int tp : {2, 4}) {
       SCOPED_TRACE(StrCat("L=", layers, " tp=", tp));
       const int64_t b = 2, s = 16, h = 64, v = 256, n = b * s * h;
-      std::string model = StrCat("builtin:gpt?layers=", layers, ",hidden=64,heads=8,seq=16,batch=2,vocab=256");
-      Program program = Compile(BuildGpt(ParseBuiltin(model)), "colotensor_tutorial", StrCat("tp=", tp));
+      std::string model =
+          StrCat("builtin:gpt?layers=", layers, ",hidden=64,heads=8,seq=16,batch=2,vocab=256");
+      Program program =
+          Compile(BuildGpt(ParseBuiltin(model)), "colotensor_tutorial", StrCat("tp=", tp));
       int64_t moved = 0;
       for (const Collective& c : program.collectives) moved += Weight(c);
-      // Forward: all_gather 3n and n, all_reduce n a layer; backward: three all_reduces of n; embeddings: all_gather n and
-      // s*h; head: all_reduce b*s*v forward, all_gather n backward.
+      // Forward: all_gather 3n and n, all_reduce n a layer; backward: three all_reduces of n;
+      // embeddings: all_gather n and s*h; head: all_reduce b*s*v forward, all_gather n backward.
       int64_t theirs = layers * (3 * n + n + 2 * n + 3 * 2 * n) + n + s * h + 2 * b * s * v + n;
       EXPECT_LE(moved, theirs);
     }
@@ -99,14 +106,19 @@ TEST(ColoTensor, NotMoreThanItsOwnBytes) {
 }
 
 TEST(Serial, NoCommunication) {
-  for (auto [spec, mesh] : {std::pair("serial", ""), {"serial", "tp=2"}, {"megatron", "tp=1"}, {"megatron", "dp=1,tp=1"}, {"dp", "dp=1"}}) {
+  for (auto [spec, mesh] : {std::pair("serial", ""),
+                            {"serial", "tp=2"},
+                            {"megatron", "tp=1"},
+                            {"megatron", "dp=1,tp=1"},
+                            {"dp", "dp=1"}}) {
     Program program = Compile(BuildGpt(ParseBuiltin("builtin:gpt?layers=2")), spec, mesh);
     EXPECT_TRUE(program.collectives.empty()) << spec << " " << mesh;
   }
 }
 
 TEST(DataParallel, EachGradientOnceAndTheLoss) {
-  for (const char* model : {"builtin:gpt?layers=2,batch=4", "builtin:gpt?layers=2,batch=4,tied=false,qkv=separate"}) {
+  for (const char* model :
+       {"builtin:gpt?layers=2,batch=4", "builtin:gpt?layers=2,batch=4,tied=false,qkv=separate"}) {
     Graph graph = BuildGpt(ParseBuiltin(model));
     int64_t parameters = 0;
     for (const Op* p : graph.Params()) parameters += p->out().num_elements();

@@ -29,18 +29,18 @@ std::vector<Program> ProgramsFor(const Graph& lowered) {
 }
 
 StateReader ReaderFor(const Graph& lowered) {
-  return [&lowered](int64_t rank, const NamedBuffer& state, const Buffer& buffer,
-                    std::byte* local) {
-    auto source = lowered.sources.find(state.name);
-    HostTensor global(buffer.type.dtype, buffer.type.shape);
-    if (source != lowered.sources.end()) {
-      source->second->Read(Shape(buffer.type.shape.size(), 0), buffer.type.shape, global.raw());
-    } else if (const Op* op = lowered.FindState(state.name)) {
-      double init = op->attrs.Float("init", 0.0);
-      for (int64_t i = 0; i < global.num_elements(); ++i) global.SetDouble(i, init);
-    }
-    GlobalToLocal(global.raw(), buffer.type, lowered.mesh, rank, local);
-  };
+  return
+      [&lowered](int64_t rank, const NamedBuffer& state, const Buffer& buffer, std::byte* local) {
+        auto source = lowered.sources.find(state.name);
+        HostTensor global(buffer.type.dtype, buffer.type.shape);
+        if (source != lowered.sources.end()) {
+          source->second->Read(Shape(buffer.type.shape.size(), 0), buffer.type.shape, global.raw());
+        } else if (const Op* op = lowered.FindState(state.name)) {
+          double init = op->attrs.Float("init", 0.0);
+          for (int64_t i = 0; i < global.num_elements(); ++i) global.SetDouble(i, init);
+        }
+        GlobalToLocal(global.raw(), buffer.type, lowered.mesh, rank, local);
+      };
 }
 
 RunResult CompileAndRun(Graph graph, const RunSetup& setup, const Tensors& inputs) {
@@ -53,7 +53,9 @@ RunResult CompileAndRun(Graph graph, const RunSetup& setup, const Tensors& input
   for (const auto& [name, value] : inputs) session.SetInput(name, value);
   RunResult result;
   std::vector<std::string> names = session.OutputNames();
-  auto has = [&](const char* name) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  auto has = [&](const char* name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
   for (int i = 0; i < setup.steps; ++i) {
     session.Step();
     if (has("loss")) result.losses.push_back(session.Output("loss").AsDouble(0));
@@ -74,7 +76,8 @@ Tensors RandomInputs(const Graph& graph, int64_t vocab, uint64_t seed) {
     for (int64_t i = 0; i < t.num_elements(); ++i) {
       uint64_t bits = random() >> 11;
       double unit = static_cast<double>(bits) / 9007199254740992.0;
-      t.SetDouble(i, IsFloat(t.dtype()) ? 2 * unit - 1 : std::floor(unit * static_cast<double>(vocab)));
+      t.SetDouble(
+          i, IsFloat(t.dtype()) ? 2 * unit - 1 : std::floor(unit * static_cast<double>(vocab)));
     }
     inputs[input->name] = std::move(t);
   }

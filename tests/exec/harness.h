@@ -24,11 +24,11 @@ struct RunSetup {
 };
 
 struct RunResult {
-  Tensors outputs;                            // of the last step
-  Tensors states;                             // after the last step
-  std::vector<double> losses, grad_norms;     // of every step
-  std::vector<Collective> collectives;        // of the program
-  std::string lowered;                        // text of the sharded graph
+  Tensors outputs;                         // of the last step
+  Tensors states;                          // after the last step
+  std::vector<double> losses, grad_norms;  // of every step
+  std::vector<Collective> collectives;     // of the program
+  std::string lowered;                     // text of the sharded graph
 };
 
 Spec SpecOf(const std::string& name_or_text);
@@ -40,7 +40,8 @@ RunResult CompileAndRun(Graph graph, const RunSetup& setup, const Tensors& input
 // i64 tokens in [0, vocab), floats in [-1, 1), by a fixed generator.
 Tensors RandomInputs(const Graph& graph, int64_t vocab, uint64_t seed);
 
-// The worst difference of the elements, relative to the larger of the expected tensor's largest element and `floor`.
+// The worst difference of the elements, relative to the larger of the expected tensor's largest
+// element and `floor`.
 double WorstDifference(const HostTensor& got, const HostTensor& expected, double floor = 1e-30);
 
 }  // namespace shardc::testing

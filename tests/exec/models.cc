@@ -50,7 +50,8 @@ HostTensor Rows(const HostTensor& t, int64_t count) {
 
 void AddTo(HostTensor& sum, const HostTensor& t) {
   SHARDC_CHECK(sum.num_elements() == t.num_elements());
-  for (int64_t i = 0; i < sum.num_elements(); ++i) sum.SetDouble(i, sum.AsDouble(i) + t.AsDouble(i));
+  for (int64_t i = 0; i < sum.num_elements(); ++i)
+    sum.SetDouble(i, sum.AsDouble(i) + t.AsDouble(i));
 }
 
 // What the golden says about the gradient of a tensor of the file.
@@ -66,7 +67,8 @@ class ExpectedGradients {
 
   static double Largest(const HostTensor& t) {
     double largest = 0;
-    for (int64_t i = 0; i < t.num_elements(); ++i) largest = std::max(largest, std::abs(t.AsDouble(i)));
+    for (int64_t i = 0; i < t.num_elements(); ++i)
+      largest = std::max(largest, std::abs(t.AsDouble(i)));
     return largest;
   }
 
@@ -216,7 +218,8 @@ std::string CompareWithGolden(const Export& e, const std::string& batch, const R
     check("grad." + tensor, sum, expected.Of(tensor), expected.floor());
   }
   for (const auto& [name, value] : result.outputs) {
-    if (name.starts_with("grad.") && !seen.contains(name)) problems += name + " is of no parameter\n";
+    if (name.starts_with("grad.") && !seen.contains(name))
+      problems += name + " is of no parameter\n";
   }
   return problems;
 }

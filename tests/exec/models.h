@@ -1,4 +1,5 @@
-// The exported models of tests/data/models: their batches, goldens, and what each tensor of a file is.
+// The exported models of tests/data/models: their batches, goldens, and what each tensor of a file
+// is.
 #pragma once
 
 #include <string>
@@ -12,9 +13,9 @@ namespace shardc::testing {
 struct Export {
   std::string model, name;  // "hf_gpt2", "dynamo_static"
   bool dynamic = false, float64 = false;
-  std::vector<std::string> batches;          // those that this file can run
-  std::vector<std::string> missing;          // parameters that are not in the file
-  std::string loss;                          // "lm" or "dot", for PipelineOptions
+  std::vector<std::string> batches;  // those that this file can run
+  std::vector<std::string> missing;  // parameters that are not in the file
+  std::string loss;                  // "lm" or "dot", for PipelineOptions
   std::string folder() const;
   std::string path() const { return folder() + "/" + name + ".onnx"; }
 };
@@ -26,9 +27,10 @@ Graph ImportFor(const Export& e, const std::string& batch);
 // Inputs of the model and of its loss.
 Tensors InputsFor(const Export& e, const std::string& batch);
 
-// Outputs, loss and every gradient against the golden, in the measure of the models' README: each difference is relative to
-// the tensor's largest element, gradients at least to 1e-2 of the largest of all. Returns the problems found, empty when
-// all is within `tolerance`; `worst` gets the largest difference.
+// Outputs, loss and every gradient against the golden, in the measure of the models' README: each
+// difference is relative to the tensor's largest element, gradients at least to 1e-2 of the largest
+// of all. Returns the problems found, empty when all is within `tolerance`; `worst` gets the
+// largest difference.
 std::string CompareWithGolden(const Export& e, const std::string& batch, const RunResult& result,
                               double tolerance, double* worst = nullptr);
 

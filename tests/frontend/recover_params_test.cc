@@ -101,6 +101,22 @@ TEST(SharedVectors, BecomeOneParameterPerSite) {
   EXPECT_EQ(g.notes.size(), 2u);
 }
 
+TEST(SharedVectors, GetTheirLostNamesBack) {
+  Graph g = Recover([](TestGraph& b) {
+    Value *w = b.P("h.0.norm.weight", {6}), *x = b.In("x", {4, 6});
+    w->producer->attrs.Set("aliases", Strings{"h.1.norm.weight", "norm.weight"});
+    for (int i = 0; i < 3; ++i) x = b.Create("rms_norm", {x, w}, {{"eps", 1e-5}})->result();
+    b.Out(x);
+  });
+  std::vector<std::string> names;
+  for (Op* p : g.Params()) {
+    names.push_back(p->attrs.String("name"));
+    EXPECT_FALSE(p->attrs.Has("aliases"));
+  }
+  EXPECT_THAT(names,
+              ::testing::UnorderedElementsAre("h.0.norm.weight", "h.1.norm.weight", "norm.weight"));
+}
+
 std::map<std::string, std::string> RolesOf(const Graph& g) {
   std::map<std::string, std::string> roles;
   for (Op* p : g.Params()) {

@@ -1,0 +1,161 @@
+// Parts of a tensor that exporters pick by constant positions: as slices, and slices that together
+// are the whole as one split, whose pieces can be cut apart without communication.
+#include <algorithm>
+#include <map>
+
+#include "frontend/recover/patterns.h"
+
+namespace shardc::recover {
+namespace {
+
+// The constant positions in [0, n), those from the end counted from the start; nothing when they
+// are computed or one is out of range (the op then names it when it runs).
+std::optional<Ints> Positions(const Value* indices, int64_t n) {
+  const HostTensor* data = ConstantOf(indices);
+  if (data == nullptr || !IsInteger(data->dtype())) return std::nullopt;
+  Ints positions;
+  for (int64_t i = 0; i < data->num_elements(); ++i) {
+    int64_t at = data->AsInt(i);
+    if (at < -n || at >= n) return std::nullopt;
+    positions.push_back(at < 0 ? at + n : at);
+  }
+  return positions;
+}
+
+// gather(x, [a, a + s, a + 2 s, ...]) -> slice(x): its gradient needs no scatter.
+Value* GatherToSlice(Builder& b, Op* op) {
+  if (op->name() != "gather" || op->in(1).rank() > 1) return nullptr;
+  Value* x = op->operands[0];
+  int64_t axis = op->attrs.Int("axis", 0);
+  if (axis < 0) axis += x->type.rank();
+  std::optional<Ints> at = Positions(op->operands[1], x->type.shape[axis]);
+  if (!at || at->empty()) return nullptr;
+  int64_t step = at->size() > 1 ? (*at)[1] - (*at)[0] : 1;
+  for (size_t i = 1; i < at->size(); ++i) {
+    if ((*at)[i] - (*at)[i - 1] != step) return nullptr;
+  }
+  if (step < 1) return nullptr;
+  Ints starts(x->type.rank(), 0), limits = x->type.shape, steps(x->type.rank(), 1);
+  starts[axis] = at->front(), limits[axis] = at->back() + 1, steps[axis] = step;
+  Value* part = b.Make("slice", {x}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
+  return b.Reshape(part, op->out().shape);
+}
+
+// gather_nd -> gather, which has a gradient: of rows by one index, or of rows of the flattened dims
+// by constant indices.
+Value* GatherNdToGather(Builder& b, Op* op) {
+  if (op->name() != "gather_nd" || op->attrs.Int("batch_dims", 0) != 0) return nullptr;
+  Value *x = op->operands[0], *indices = op->operands[1];
+  if (!IsFloat(x->type.dtype) || indices->type.rank() == 0) return nullptr;
+  const Shape &shape = x->type.shape, &index_shape = indices->type.shape;
+  const int64_t depth = index_shape.back();
+  Shape positions(index_shape.begin(), index_shape.end() - 1);
+  if (depth < 1 || depth > x->type.rank()) return nullptr;
+  if (depth > 1) {
+    const HostTensor* data = ConstantOf(indices);
+    if (data == nullptr || !IsInteger(data->dtype())) return nullptr;
+    HostTensor rows(DType::kI64, positions);
+    for (int64_t i = 0; i < rows.num_elements(); ++i) {
+      int64_t row = 0;
+      for (int64_t d = 0; d < depth; ++d) {
+        int64_t at = data->AsInt(i * depth + d), n = shape[d];
+        if (at < -n || at >= n) return nullptr;
+        row = row * n + (at < 0 ? at + n : at);
+      }
+      rows.SetDouble(i, static_cast<double>(row));
+    }
+    Shape flat = {NumElements(Shape(shape.begin(), shape.begin() + depth))};
+    flat.insert(flat.end(), shape.begin() + depth, shape.end());
+    x = b.Reshape(x, std::move(flat));
+    indices = b.Constant(std::move(rows));
+  } else {
+    indices = b.Reshape(indices, std::move(positions));
+  }
+  return b.Make("gather", {x, indices}, {{"axis", int64_t{0}}});
+}
+
+// transpose(slice(transpose(x))) -> transpose(slice(x)): slices of one tensor become siblings.
+Value* SliceBeforeTranspose(Builder& b, Op* op) {
+  if (op->name() != "transpose") return nullptr;
+  Op* slice = ProducedBy(op->operands[0], "slice");
+  Op* inner = slice ? ProducedBy(slice->operands[0], "transpose") : nullptr;
+  if (inner == nullptr) return nullptr;
+  const Ints& perm = inner->attrs.IntList("perm");
+  Attributes attrs = slice->attrs;
+  for (const char* name : {"starts", "limits", "steps"}) {
+    Ints entries = slice->attrs.IntList(name), moved(entries.size());
+    for (size_t i = 0; i < perm.size(); ++i) moved[perm[i]] = entries[i];
+    attrs.Set(name, std::move(moved));
+  }
+  Value* part = b.Make("slice", {inner->operands[0]}, std::move(attrs));
+  return b.Transpose(b.Transpose(part, perm), op->attrs.IntList("perm"));
+}
+
+struct Piece {
+  int axis = -1;
+  int64_t start = 0, limit = 0;
+};
+
+// What a slice takes when it takes neighbours along one dim and all of the others.
+std::optional<Piece> PieceOf(const Op* op) {
+  if (op->name() != "slice") return std::nullopt;
+  const Ints &starts = op->attrs.IntList("starts"), &limits = op->attrs.IntList("limits");
+  const Ints& steps = op->attrs.IntList("steps");
+  Piece piece;
+  for (int d = 0; d < op->in(0).rank(); ++d) {
+    if (steps[d] != 1) return std::nullopt;
+    if (op->in(0).shape[d] == op->out().shape[d]) continue;
+    if (piece.axis >= 0) return std::nullopt;
+    piece = {d, starts[d], limits[d]};
+  }
+  return piece.axis >= 0 && piece.limit > piece.start ? std::optional(piece) : std::nullopt;
+}
+
+// Slices that take a dim apart without gaps -> split.
+Value* SlicesToSplit(Builder& b, Op* op) {
+  std::optional<Piece> own = PieceOf(op);
+  if (!own) return nullptr;
+  Value* x = op->operands[0];
+  if (x->producer == nullptr || ConstantOf(x) != nullptr) return nullptr;
+  std::map<int64_t, int64_t> limits;  // by start
+  std::vector<Op*> slices;
+  for (Op* user : x->users) {
+    std::optional<Piece> piece = PieceOf(user);
+    if (!piece || piece->axis != own->axis || !b.graph().HasUses(user->result())) continue;
+    auto [it, is_new] = limits.try_emplace(piece->start, piece->limit);
+    if (!is_new && it->second != piece->limit) return nullptr;
+    slices.push_back(user);
+  }
+  Ints sizes;
+  int64_t end = 0;
+  for (const auto& [start, limit] : limits) {
+    if (start != end) return nullptr;
+    sizes.push_back(limit - start);
+    end = limit;
+  }
+  if (end != x->type.shape[own->axis] || sizes.size() < 2) return nullptr;
+  Builder at(b.graph(), b.graph().Next(x->producer));
+  at.site = op->site;
+  at.phase = op->phase;
+  Op* split = at.Create("split", {x}, {{"axis", int64_t{own->axis}}, {"sizes", sizes}});
+  Value* result = nullptr;
+  for (Op* slice : slices) {
+    size_t i = std::distance(limits.begin(), limits.find(PieceOf(slice)->start));
+    Value* piece = split->results[i];
+    if (slice == op) {
+      result = piece;
+    } else {
+      b.graph().ReplaceAllUses(slice->result(), piece);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+bool SimplifyPieces(Graph& graph) {
+  return ApplyRules(graph, {GatherNdToGather, GatherToSlice, SliceBeforeTranspose}) |
+         ApplyRules(graph, {SlicesToSplit});
+}
+
+}  // namespace shardc::recover

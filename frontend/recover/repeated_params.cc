@@ -1,0 +1,69 @@
+// A lookup with positions known at export is folded into its rows, with the batch in them. Trained
+// as it is, each copy would go its own way.
+#include <algorithm>
+
+#include "frontend/recover/patterns.h"
+
+namespace shardc::recover {
+namespace {
+
+// Only ever added to a value of the same shape.
+bool IsOnlyAdded(const Graph& graph, const Op* param) {
+  const Value* v = param->result();
+  return !v->users.empty() && !graph.IsOutput(v) &&
+         std::all_of(v->users.begin(), v->users.end(), [&](const Op* user) {
+           return user->name() == "add" && user->operands[0] != user->operands[1] &&
+                  user->in(0).shape == user->in(1).shape;
+         });
+}
+
+// The dims along which all elements are the same bit for bit become 1.
+Shape WithoutRepeats(const HostTensor& data) {
+  const Shape& shape = data.shape();
+  Shape compact = shape;
+  int64_t inner = DTypeSize(data.dtype());
+  for (int d = static_cast<int>(shape.size()) - 1; d >= 0; --d) {
+    int64_t n = shape[d], outer = data.bytes() / (inner * n);
+    bool same = true;
+    for (int64_t i = 0; i < outer && same; ++i) {
+      const std::byte* first = data.raw() + i * n * inner;
+      for (int64_t j = 1; j < n && same; ++j) {
+        same = std::equal(first, first + inner, first + j * inner);
+      }
+    }
+    if (same) compact[d] = 1;
+    inner *= n;
+  }
+  return compact;
+}
+
+}  // namespace
+
+bool DropRepeatedRows(Graph& graph) {
+  bool changed = false;
+  for (Op* param : graph.Params()) {
+    const TensorType type = param->out();
+    if (type.rank() < 3 || type.num_elements() == 0 || !IsOnlyAdded(graph, param)) continue;
+    const std::string name = param->attrs.String("name");
+    auto source = graph.sources.find(name);
+    if (source == graph.sources.end()) continue;
+    HostTensor data(type.dtype, type.shape);
+    source->second->Read(Shape(type.rank(), 0), type.shape, data.raw());
+    Shape shape = WithoutRepeats(data);
+    // A fill says nothing about where the values came from, and the last dim is the features'.
+    if (shape == type.shape || shape.back() != type.shape.back()) continue;
+    Builder builder(graph, graph.Next(param));
+    builder.site = param->site;
+    Attributes more = param->attrs;
+    more.Erase("name");
+    Value* rows = builder.Param(name, type.dtype, shape, more);
+    graph.ReplaceAllUses(param->result(), builder.BroadcastTo(rows, type.shape));
+    graph.Erase(param);
+    graph.notes.push_back(
+        StrCat("parameter '", name, "' holds equal rows: trained as one of each"));
+    changed = true;
+  }
+  return changed;
+}
+
+}  // namespace shardc::recover
