@@ -31,15 +31,15 @@ const Attribute* Attributes::Find(std::string_view name) const {
 }
 
 bool Attributes::operator==(const Attributes& o) const {
-  return std::equal(
-      entries_.begin(), entries_.end(), o.entries_.begin(), o.entries_.end(),
-      [](const Entry& a, const Entry& b) {
-        if (a.first != b.first || a.second.index() != b.second.index()) return false;
-        if (auto* t = std::get_if<TensorPtr>(&a.second)) {
-          return *t == std::get<TensorPtr>(b.second) || **t == *std::get<TensorPtr>(b.second);
-        }
-        return a.second == b.second;
-      });
+  return std::equal(entries_.begin(), entries_.end(), o.entries_.begin(), o.entries_.end(),
+                    [](const Entry& a, const Entry& b) {
+                      if (a.first != b.first || a.second.index() != b.second.index()) return false;
+                      if (auto* t = std::get_if<TensorPtr>(&a.second)) {
+                        return *t == std::get<TensorPtr>(b.second) ||
+                               **t == *std::get<TensorPtr>(b.second);
+                      }
+                      return a.second == b.second;
+                    });
 }
 
 }  // namespace shardc

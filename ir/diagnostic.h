@@ -23,8 +23,8 @@ enum class ExitCode : int {
   kPeerLost = 75,
 };
 
-// A user's mistake. Ids: E1xxx model and import, E2xxx spec and sharding, E3xxx plan and program, E4xxx
-// run (inputs, numerics), E5xxx I/O, E6xxx usage, E7xxx IR text. An id is never reused.
+// A user's mistake. Ids: E1xxx model and import, E2xxx spec and sharding, E3xxx plan and program,
+// E4xxx run (inputs, numerics), E5xxx I/O, E6xxx usage, E7xxx IR text. An id is never reused.
 class Diagnostic : public std::runtime_error {
  public:
   // `where` may be empty; `fix` says what to do about it and may be empty.
@@ -69,10 +69,10 @@ int EditDistance(std::string_view a, std::string_view b);
 
 }  // namespace shardc
 
-#define SHARDC_CHECK(cond, ...)                                                             \
-  do {                                                                                      \
-    if (!(cond)) [[unlikely]]                                                               \
-      ::shardc::CheckFailed(__FILE__, __LINE__, #cond, ::shardc::StrCat(__VA_ARGS__));   \
+#define SHARDC_CHECK(cond, ...)                                                        \
+  do {                                                                                 \
+    if (!(cond)) [[unlikely]]                                                          \
+      ::shardc::CheckFailed(__FILE__, __LINE__, #cond, ::shardc::StrCat(__VA_ARGS__)); \
   } while (0)
 
 #include "ir/diagnostic_inl.h"

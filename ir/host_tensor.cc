@@ -73,7 +73,8 @@ uint16_t FloatToBFloat16(float value) {
 }
 
 float HalfToFloat(uint16_t bits) {
-  uint32_t sign = uint32_t{bits & 0x8000u} << 16, exponent = bits >> 10 & 0x1f, mantissa = bits & 0x3ff;
+  uint32_t sign = uint32_t{bits & 0x8000u} << 16, exponent = bits >> 10 & 0x1f,
+           mantissa = bits & 0x3ff;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | mantissa << 13);
   if (exponent == 0) {
     float magnitude = std::ldexp(static_cast<float>(mantissa), -24);

@@ -113,7 +113,8 @@ std::vector<std::vector<int>> Mesh::Groups(const std::vector<int>& axes) const {
 
 std::string Mesh::ToString() const {
   std::string out;
-  for (const MeshAxis& a : axes_) out += (out.empty() ? "" : ",") + a.name + "=" + std::to_string(a.size);
+  for (const MeshAxis& a : axes_)
+    out += (out.empty() ? "" : ",") + a.name + "=" + std::to_string(a.size);
   return out;
 }
 

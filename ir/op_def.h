@@ -33,9 +33,9 @@ struct InferArgs {
 
 struct GradientArgs {
   Builder& builder;
-  const Op& op;                           // of the forward graph; its operands and results may be used
-  std::span<Value* const> result_grads;   // null where no gradient arrives
-  const std::vector<bool>& wanted;        // per operand: false where no gradient is needed
+  const Op& op;  // of the forward graph; its operands and results may be used
+  std::span<Value* const> result_grads;  // null where no gradient arrives
+  const std::vector<bool>& wanted;       // per operand: false where no gradient is needed
 };
 
 struct OpDef {
@@ -61,19 +61,20 @@ struct OpDef {
   // Floating point operations for the global types; null: elements of the results.
   std::function<int64_t(const Op&)> flops;
 
-  // Naive semantics on local views, in any dtype the op allows: the oracle for every fast kernel and
-  // the constant folder. Floats accumulate in double. Null only for ops that move data between ranks
-  // and for param/state/update.
+  // Naive semantics on local views, in any dtype the op allows: the oracle for every fast kernel
+  // and the constant folder. Floats accumulate in double. Null only for ops that move data between
+  // ranks and for param/state/update.
   std::function<void(const KernelCall&)> reference;
 
-  // For rules with kExpandable factors: builds, before `op`, ops with plain rules that compute the same
-  // results (statistics by reduce ops, so that only these travel) and returns one value per result.
+  // For rules with kExpandable factors: builds, before `op`, ops with plain rules that compute the
+  // same results (statistics by reduce ops, so that only these travel) and returns one value per
+  // result.
   std::function<std::vector<Value*>(Builder&, const Op&)> expand;
 
-  bool elementwise = false;    // results have the broadcast shape; may run in place
-  bool side_effect = false;    // kept though nothing reads it
-  bool is_state = false;       // param, state: persistent, named by attribute "name"
-  bool communicates = false;   // moves data between ranks
+  bool elementwise = false;   // results have the broadcast shape; may run in place
+  bool side_effect = false;   // kept though nothing reads it
+  bool is_state = false;      // param, state: persistent, named by attribute "name"
+  bool communicates = false;  // moves data between ranks
   // Zero in the padding of every operand gives zero in the padding of every result.
   bool keeps_zero_padding = false;
   // The reference and fast kernels ignore padding along every dim by themselves (valid runs).
@@ -102,17 +103,18 @@ int NormalizeAxis(std::string_view op, int64_t axis, int rank);
 class OpRegistry;
 void RegisterStateOps(OpRegistry&);        // param, state, update, constant
 void RegisterElementwiseOps(OpRegistry&);  // unary, binary, compare, where, cast
-void RegisterActivationOps(OpRegistry&);   // gelu, silu, relu, sigmoid, tanh, erf and their gradients
-void RegisterShapeOps(OpRegistry&);        // reshape, transpose, broadcast_to, slice, pad, concat, split
-void RegisterReduceOps(OpRegistry&);       // reduce_sum, reduce_max, ...
-void RegisterMatmulOps(OpRegistry&);       // matmul, matmul_nt, matmul_tn
-void RegisterIndexOps(OpRegistry&);        // embedding, gather, iota, cumsum, ...
-void RegisterNormOps(OpRegistry&);         // layer_norm, rms_norm, softmax
-void RegisterAttentionOps(OpRegistry&);    // attention, attention_grad, rope
-void RegisterLossOps(OpRegistry&);         // cross_entropy and its pieces
-void RegisterOptimizerOps(OpRegistry&);    // adamw, sgd
-void RegisterReshardOps(OpRegistry&);      // reshard, all_reduce, all_gather, ...
-void RegisterFusedOps(OpRegistry&);        // what the fuse pass makes
+void RegisterActivationOps(
+    OpRegistry&);                     // gelu, silu, relu, sigmoid, tanh, erf and their gradients
+void RegisterShapeOps(OpRegistry&);   // reshape, transpose, broadcast_to, slice, pad, concat, split
+void RegisterReduceOps(OpRegistry&);  // reduce_sum, reduce_max, ...
+void RegisterMatmulOps(OpRegistry&);  // matmul, matmul_nt, matmul_tn
+void RegisterIndexOps(OpRegistry&);   // embedding, gather, iota, cumsum, ...
+void RegisterNormOps(OpRegistry&);    // layer_norm, rms_norm, softmax
+void RegisterAttentionOps(OpRegistry&);  // attention, attention_grad, rope
+void RegisterLossOps(OpRegistry&);       // cross_entropy and its pieces
+void RegisterOptimizerOps(OpRegistry&);  // adamw, sgd
+void RegisterReshardOps(OpRegistry&);    // reshard, all_reduce, all_gather, ...
+void RegisterFusedOps(OpRegistry&);      // what the fuse pass makes
 
 class OpRegistry {
  public:

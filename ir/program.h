@@ -42,32 +42,36 @@ enum class CollectiveKind : uint8_t {
 };
 std::string_view CollectiveKindName(CollectiveKind kind);  // "all_reduce"
 
-// Raw semantics on contiguous buffers, per rank. all_reduce: operands[i] -> results[i], equal sizes.
-// all_gather: operand of n elements -> result of group size * n, in group order. reduce_scatter: operand
-// of group size * n -> n. all_to_all: group size pieces of n, piece j goes to member j.
+// Raw semantics on contiguous buffers, per rank. all_reduce: operands[i] -> results[i], equal
+// sizes. all_gather: operand of n elements -> result of group size * n, in group order.
+// reduce_scatter: operand of group size * n -> n. all_to_all: group size pieces of n, piece j goes
+// to member j.
 struct Collective {
   int id = 0;  // unique in the program; the same on all ranks of the same program set
   CollectiveKind kind = CollectiveKind::kAllReduce;
   bool max = false;       // all_reduce and reduce_scatter: max instead of sum
   std::vector<int> axes;  // mesh axes, in order; the group of a rank is Mesh::Group(rank, axes)
   DType dtype = DType::kF32;
-  int64_t elements = 0;  // of the whole tensor(s) reduced, of the result gathered, of the operand scattered
-  std::string op;        // the op that needed it
+  int64_t elements =
+      0;  // of the whole tensor(s) reduced, of the result gathered, of the operand scattered
+  std::string op;  // the op that needed it
   std::vector<std::string> why;
 };
 
 // Besides the registered ops there are three that only move bytes within a rank:
 //   copy: x -> y of the same local shape;
-//   pack {axes, dim, cut_axes, granule, segments}: x -> [group, piece...]: piece j is what member j of the group over
-//     `axes` holds of x when its dim is cut over `cut_axes` with that granule and those segments, padding zero;
+//   pack {axes, dim, cut_axes, granule, segments}: x -> [group, piece...]: piece j is what member j
+//   of the group over
+//     `axes` holds of x when its dim is cut over `cut_axes` with that granule and those segments,
+//     padding zero;
 //   unpack, with the same attributes: [group, piece...] -> x, the inverse.
 struct Instruction {
   std::string op;
   Attributes attrs;
   std::vector<int> operands;  // buffers
   std::vector<int> results;
-  int collective = -1;   // index into Program::collectives
-  int scratch = -1;      // a buffer that the instruction may use, or -1
+  int collective = -1;  // index into Program::collectives
+  int scratch = -1;     // a buffer that the instruction may use, or -1
   Phase phase = Phase::kForward;
   std::string site;
 };
@@ -94,11 +98,12 @@ struct Program {
 
 // The rank-independent part, serialised (protobuf); equal bytes for ranks of equal programs.
 std::string SerializeBody(const Program& program);
-// A program file: header (magic, version, mesh, rank, length and XXH3-128 of the body), then the body.
+// A program file: header (magic, version, mesh, rank, length and XXH3-128 of the body), then the
+// body.
 std::string SerializeProgram(const Program& program, const std::string& body);
-// Checks magic, version, checksum and every bound (buffer ids, offsets, sizes, enum values, known ops) before
-// it returns. Throws Diagnostic E3001 (not a program, truncated), E3002 (checksum), E3003 (version),
-// E3004 (bounds); `where` names the file.
+// Checks magic, version, checksum and every bound (buffer ids, offsets, sizes, enum values, known
+// ops) before it returns. Throws Diagnostic E3001 (not a program, truncated), E3002 (checksum),
+// E3003 (version), E3004 (bounds); `where` names the file.
 Program ParseProgram(const std::string& bytes, const std::string& where);
 // One line per instruction, for reading.
 std::string ProgramToText(const Program& program);

@@ -9,7 +9,8 @@
 
 namespace shardc {
 
-// A box that the rank holds: at `global` in the tensor and at `local` in the shard, `size` in every dim.
+// A box that the rank holds: at `global` in the tensor and at `local` in the shard, `size` in every
+// dim.
 struct ShardBox {
   Shape global, local, size;
 };
@@ -22,8 +23,8 @@ void CopyBox(const std::byte* from, const Shape& from_shape, const Shape& from_o
              std::byte* to, const Shape& to_shape, const Shape& to_offset, const Shape& size,
              int64_t element_bytes);
 
-// `global` is the whole tensor, `local` the shard of physical size LocalBytes(type, mesh): its padding is
-// filled with zero.
+// `global` is the whole tensor, `local` the shard of physical size LocalBytes(type, mesh): its
+// padding is filled with zero.
 void GlobalToLocal(const std::byte* global, const TensorType& type, const Mesh& mesh, int64_t rank,
                    std::byte* local);
 // Writes what the rank holds to its place in `global`; the rest of `global` is left alone.

@@ -116,7 +116,8 @@ DimSharding Canonical(int64_t size, DimSharding dim, const Mesh& mesh) {
   if (dim.segments.size() == 1) dim.segments.clear();
   int64_t parts = NumParts(dim, mesh);
   bool even = true;
-  ForEachSegment(size, dim, parts, [&](int64_t n, int64_t) { even &= n / dim.granule % parts == 0; });
+  ForEachSegment(size, dim, parts,
+                 [&](int64_t n, int64_t) { even &= n / dim.granule % parts == 0; });
   if (even) dim.granule = 1;
   return dim;
 }

@@ -110,8 +110,9 @@ bool HasPadding(const TensorType& type, const Mesh& mesh);
 DimSharding Canonical(int64_t size, DimSharding dim, const Mesh& mesh);
 Sharding Canonical(const TensorType& type, const Mesh& mesh);
 
-// Throws Diagnostic E2002 if the sharding does not fit the shape or the mesh: an axis used twice, segments
-// that do not add up, a granule that does not divide a segment, or an uneven cut over several axes.
+// Throws Diagnostic E2002 if the sharding does not fit the shape or the mesh: an axis used twice,
+// segments that do not add up, a granule that does not divide a segment, or an uneven cut over
+// several axes.
 void CheckSharding(const TensorType& type, const Mesh& mesh, const std::string& where);
 
 // "f32[8@dp, 2304@tp/3] partial(tp)"

@@ -75,7 +75,8 @@ class Einsum {
     }
   }
 
-  // Replaces a leading "..." by as many dims as the tensor has beyond the others, named from the right.
+  // Replaces a leading "..." by as many dims as the tensor has beyond the others, named from the
+  // right.
   static Dims Expand(const Dims& dims, const TensorType& type) {
     if (dims.empty() || dims[0].size() != 1 || dims[0][0] != "...") return dims;
     int extra = type.rank() - (static_cast<int>(dims.size()) - 1);
@@ -135,8 +136,7 @@ class Einsum {
 
 }  // namespace
 
-ShardingRule EinsumRule(const Op& op, std::string_view text,
-                        std::vector<std::vector<int>> linear) {
+ShardingRule EinsumRule(const Op& op, std::string_view text, std::vector<std::vector<int>> linear) {
   ShardingRule rule = Einsum(op, text).Run();
   rule.linear = std::move(linear);
   return rule;

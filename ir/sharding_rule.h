@@ -26,9 +26,9 @@ struct Factor {
   ReduceKind reduce = ReduceKind::kSum;  // how results that lack the factor combine
 };
 
-// The factors of one dim: their product, major to minor; empty: the dim (of size 1, or broadcast) is
-// whole. `segments`: the dim is a concatenation of pieces of these sizes, each with the factor (exactly
-// one then) for itself, as the operand of split is.
+// The factors of one dim: their product, major to minor; empty: the dim (of size 1, or broadcast)
+// is whole. `segments`: the dim is a concatenation of pieces of these sizes, each with the factor
+// (exactly one then) for itself, as the operand of split is.
 struct DimFactors {
   std::vector<int> factors;
   std::vector<int64_t> segments;
@@ -48,9 +48,10 @@ struct ShardingRule {
 };
 
 // The rule of "b s k, k n -> b s n": each operand's and result's dims, one letter or word a dim;
-// "." is a dim without a factor; "(h d)" a product. Sizes come from the op's types. A suffix on first
-// mention sets the kind: "v!" replicated, "v?" expandable; "^max" reduces by max. Leading "..." stands
-// for all remaining leading dims, aligned at the right, with dims of size 1 broadcasting.
+// "." is a dim without a factor; "(h d)" a product. Sizes come from the op's types. A suffix on
+// first mention sets the kind: "v!" replicated, "v?" expandable; "^max" reduces by max. Leading
+// "..." stands for all remaining leading dims, aligned at the right, with dims of size 1
+// broadcasting.
 ShardingRule EinsumRule(const Op& op, std::string_view text,
                         std::vector<std::vector<int>> linear = {});
 // Elementwise with numpy broadcasting: dims aligned at the right, size-1 dims broadcast.

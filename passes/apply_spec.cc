@@ -106,10 +106,10 @@ class Application {
     }
     std::vector<std::string> names;
     for (const MeshAxis& a : graph_.mesh.axes()) names.push_back(a.name);
-    throw Diagnostic("E2104", ExitCode::kBadSpec, rule.where.ToString(),
-                     StrCat("axis '", name, "' is not in the mesh ", graph_.mesh.ToString()),
-                     "add it to --mesh, or declare it in the spec's mesh; " +
-                         DidYouMean(name, names));
+    throw Diagnostic(
+        "E2104", ExitCode::kBadSpec, rule.where.ToString(),
+        StrCat("axis '", name, "' is not in the mesh ", graph_.mesh.ToString()),
+        "add it to --mesh, or declare it in the spec's mesh; " + DidYouMean(name, names));
   }
 
   // The sharding that a rule gives a tensor. `flip`: dims count in the transposed order.
@@ -188,8 +188,8 @@ class Application {
       if (user->name() == "reshard") return;  // the bias's own rule has been here
     }
     Op* next = graph_.Next(out->producer);
-    Op* whole = graph_.AddOp(GetOpDef("reshard"), {}, {TensorType(out->type.dtype, out->type.shape)},
-                             {}, next);
+    Op* whole = graph_.AddOp(GetOpDef("reshard"), {},
+                             {TensorType(out->type.dtype, out->type.shape)}, {}, next);
     whole->site = op->site;
     whole->attrs.Set("why", Strings{StrCat("spec ", rule.where.ToString(),
                                            ": output_replicate of parameter ", name)});

@@ -29,7 +29,8 @@ class Buckets {
         if (auto w = waiting_.find(v); w != waiting_.end()) Flush(w->second);
       }
       if (!Small(*op)) continue;
-      Key key{op->attrs.StringList("axes"), op->attrs.String("reduce"), op->in(0).dtype, op->phase, Producer(*op)};
+      Key key{op->attrs.StringList("axes"), op->attrs.String("reduce"), op->in(0).dtype, op->phase,
+              Producer(*op)};
       open_[key].push_back(op);
       for (Value* r : op->results) waiting_[r] = key;
     }
@@ -44,8 +45,9 @@ class Buckets {
     return bytes <= max_bytes_;
   }
 
-  // Vectors and scalars (gradients of biases and norms, sums) merge wherever they are; larger tensors only with
-  // results of the same op (the statistics of one cross entropy), so that they need not wait.
+  // Vectors and scalars (gradients of biases and norms, sums) merge wherever they are; larger
+  // tensors only with results of the same op (the statistics of one cross entropy), so that they
+  // need not wait.
   static const Op* Producer(const Op& op) {
     for (const Value* v : op.operands) {
       if (v->type.rank() > 1) return v->producer;

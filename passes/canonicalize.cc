@@ -41,7 +41,8 @@ bool Compose(Op& op, Graph& graph) {
   return true;
 }
 
-// matmul(a, transpose(b)) with the last two dims swapped is matmul_nt(a, b), and the other way round.
+// matmul(a, transpose(b)) with the last two dims swapped is matmul_nt(a, b), and the other way
+// round.
 bool FoldTranspose(Op& op, Graph& graph) {
   bool nt = op.name() == "matmul_nt";
   if (op.name() != "matmul" && !nt) return false;
@@ -53,8 +54,8 @@ bool FoldTranspose(Op& op, Graph& graph) {
     if (perm[i] != static_cast<int64_t>(i)) return false;
   }
   if (n < 2 || perm[n - 1] != static_cast<int64_t>(n) - 2) return false;
-  Op* folded = graph.AddOp(GetOpDef(nt ? "matmul" : "matmul_nt"),
-                           {op.operands[0], t->operands[0]}, {op.out()}, {}, &op);
+  Op* folded = graph.AddOp(GetOpDef(nt ? "matmul" : "matmul_nt"), {op.operands[0], t->operands[0]},
+                           {op.out()}, {}, &op);
   folded->phase = op.phase;
   folded->site = op.site;
   folded->result()->name = op.result()->name;

@@ -5,8 +5,8 @@
 
 namespace shardc {
 
-// Removes ops without effect and dead ones, folds transposes of weights and activations into matmul_nt, merges equal
-// ops (common subexpressions).
+// Removes ops without effect and dead ones, folds transposes of weights and activations into
+// matmul_nt, merges equal ops (common subexpressions).
 void Canonicalize(Graph& graph);
 
 }  // namespace shardc

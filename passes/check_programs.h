@@ -1,4 +1,5 @@
-// The proof that a set of programs can run: shares no code with the passes that made it, and trusts none of it.
+// The proof that a set of programs can run: shares no code with the passes that made it, and trusts
+// none of it.
 #pragma once
 
 #include <span>
@@ -7,16 +8,18 @@
 
 namespace shardc {
 
-// What one program must satisfy by itself: every operand was written before it is read and not recycled since,
-// results and operands of an instruction overlap only where that op may run in place, buffers lie inside their space,
-// local shapes and bytes follow from types, collectives fit their operands, outputs are alive at the end, states keep
-// what updates write, ops are known with the right number of operands. Throws Diagnostic E3101 to E3199 (exit 5), `where` naming
-// rank and instruction.
+// What one program must satisfy by itself: every operand was written before it is read and not
+// recycled since, results and operands of an instruction overlap only where that op may run in
+// place, buffers lie inside their space, local shapes and bytes follow from types, collectives fit
+// their operands, outputs are alive at the end, states keep what updates write, ops are known with
+// the right number of operands. Throws Diagnostic E3101 to E3199 (exit 5), `where` naming rank and
+// instruction.
 void CheckProgramBody(const Program& program);
 
-// CheckProgramBody on each (equal bodies once), and on the set: one program per rank of the mesh, in rank order, every
-// group of ranks sees the same collectives in the same order with the same kind, type, axes and size, and no schedule
-// can deadlock. Throws Diagnostic E3201 to E3299 (exit 5).
+// CheckProgramBody on each (equal bodies once), and on the set: one program per rank of the mesh,
+// in rank order, every group of ranks sees the same collectives in the same order with the same
+// kind, type, axes and size, and no schedule can deadlock. Throws Diagnostic E3201 to E3299 (exit
+// 5).
 void CheckProgramSet(std::span<const Program* const> programs);
 
 }  // namespace shardc

@@ -46,31 +46,45 @@ bool SumsPadding(const Op& op, const ShardingRule& rule, size_t operand, const M
   return false;
 }
 
+// Whether a state takes a result of the op: its padding has to be zero at the next step too.
+bool UpdatesState(const Op& op) {
+  for (const Value* r : op.results) {
+    for (const Op* user : r->users) {
+      if (user->def->side_effect) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 void ClearPadding(Graph& graph) {
   CleanValues clean(graph.mesh);
   std::unordered_map<Value*, Value*> cleared;
+  auto clear = [&](Op* op, size_t operand) {
+    Value* v = op->operands[operand];
+    Value*& zeroed = cleared[v];
+    if (!zeroed) {
+      Op* z = graph.AddOp(GetOpDef("zero_padding"), {v}, {v->type}, {}, op);
+      z->phase = op->phase;
+      z->site = op->site;
+      clean.Learn(*z);
+      zeroed = z->result();
+    }
+    graph.SetOperand(op, static_cast<int>(operand), zeroed);
+  };
   for (auto it = graph.ops().begin(); it != graph.ops().end(); ++it) {
     Op* op = it->get();
-    if (op->def->rule && !op->def->ignores_padding) {
-      bool padded = false;
-      for (const Value* v : op->operands) padded = padded || !clean.Contains(v);
-      if (padded) {
-        ShardingRule rule = op->def->rule(*op);
-        for (size_t i = 0; i < op->operands.size(); ++i) {
-          Value* v = op->operands[i];
-          if (clean.Contains(v) || !SumsPadding(*op, rule, i, graph.mesh)) continue;
-          Value*& zeroed = cleared[v];
-          if (!zeroed) {
-            Op* z = graph.AddOp(GetOpDef("zero_padding"), {v}, {v->type}, {}, op);
-            z->phase = op->phase;
-            z->site = op->site;
-            clean.Learn(*z);
-            zeroed = z->result();
-          }
-          graph.SetOperand(op, static_cast<int>(i), zeroed);
-        }
+    std::vector<size_t> unclean;
+    for (size_t i = 0; i < op->operands.size(); ++i) {
+      if (!clean.Contains(op->operands[i])) unclean.push_back(i);
+    }
+    if (op->def->side_effect || (op->def->keeps_zero_padding && UpdatesState(*op))) {
+      for (size_t i : unclean) clear(op, i);
+    } else if (op->def->rule && !op->def->ignores_padding && !unclean.empty()) {
+      ShardingRule rule = op->def->rule(*op);
+      for (size_t i : unclean) {
+        if (SumsPadding(*op, rule, i, graph.mesh)) clear(op, i);
       }
     }
     clean.Learn(*op);

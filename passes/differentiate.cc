@@ -72,11 +72,12 @@ std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* 
     if (!any || !any_wanted) continue;
     if (!op->def->gradient) {
       if (op->def->gradient_is_zero) continue;
-      throw Diagnostic("E1104", ExitCode::kBadModel,
-                       StrCat("op '", op->name(), "'", op->site.empty() ? "" : " at ", op->site),
-                       StrCat("the loss depends on a parameter through it, but it has no gradient: ",
-                              op->def->no_gradient),
-                       "compile with --loss none, or change the model");
+      throw Diagnostic(
+          "E1104", ExitCode::kBadModel,
+          StrCat("op '", op->name(), "'", op->site.empty() ? "" : " at ", op->site),
+          StrCat("the loss depends on a parameter through it, but it has no gradient: ",
+                 op->def->no_gradient),
+          "compile with --loss none, or change the model");
     }
     builder.site = op->site;
     std::vector<Value*> result = op->def->gradient({builder, *op, arrived, wanted});

@@ -8,10 +8,10 @@
 
 namespace shardc {
 
-// Appends the gradient of `scalar` with respect to `values` (results of ops or inputs) to the graph, phase
-// backward, and returns one gradient per value: of its type; zeros where the scalar does not depend on it.
-// Linear in the graph; only what the given values need is computed. Throws Diagnostic E1104 where a gradient
-// must pass an op that has none.
+// Appends the gradient of `scalar` with respect to `values` (results of ops or inputs) to the
+// graph, phase backward, and returns one gradient per value: of its type; zeros where the scalar
+// does not depend on it. Linear in the graph; only what the given values need is computed. Throws
+// Diagnostic E1104 where a gradient must pass an op that has none.
 std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* const> values);
 
 // Differentiates the output `loss` with respect to every param of float type and adds the outputs

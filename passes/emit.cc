@@ -59,7 +59,9 @@ class Emitter {
     return static_cast<int>(program_.buffers.size()) - 1;
   }
 
-  int NewBuffer(const Value* v) { return buffers_[static_cast<size_t>(v->id)] = NewBuffer(v->type); }
+  int NewBuffer(const Value* v) {
+    return buffers_[static_cast<size_t>(v->id)] = NewBuffer(v->type);
+  }
 
   int Root(int buffer) const {
     while (program_.buffers[buffer].alias_of >= 0) buffer = program_.buffers[buffer].alias_of;
@@ -84,10 +86,11 @@ class Emitter {
     const HostTensor& value = op.attrs.Tensor("value");
     std::string_view bytes(reinterpret_cast<const char*>(value.raw()),
                            static_cast<size_t>(value.bytes()));
-    auto [at, fresh] = constants_.try_emplace(
-        std::string(bytes), static_cast<int64_t>(program_.constants.size()));
+    auto [at, fresh] =
+        constants_.try_emplace(std::string(bytes), static_cast<int64_t>(program_.constants.size()));
     if (fresh) {
-      auto padded = (program_.constants.size() + bytes.size() + kAlignment - 1) / kAlignment * kAlignment;
+      auto padded =
+          (program_.constants.size() + bytes.size() + kAlignment - 1) / kAlignment * kAlignment;
       program_.constants.resize(padded);
       if (!bytes.empty()) {
         std::memcpy(program_.constants.data() + at->second, bytes.data(), bytes.size());
@@ -133,7 +136,8 @@ class Emitter {
       late_updates_.push_back({&op, BufferOf(op.operands[0])});
     } else if (op.def->communicates) {
       EmitCollective(op);
-    } else if (op.name() == "reshape" && LocalBytes(op.in(0), mesh_) == LocalBytes(op.out(), mesh_)) {
+    } else if (op.name() == "reshape" &&
+               LocalBytes(op.in(0), mesh_) == LocalBytes(op.out(), mesh_)) {
       Alias(op.result(), BufferOf(op.operands[0]));
     } else {
       std::vector<int> operands = Operands(op), results;
@@ -149,7 +153,8 @@ class Emitter {
 
   std::vector<int> AxesOf(const Op& op) const {
     std::vector<int> axes;
-    for (const std::string& name : op.attrs.StringList("axes")) axes.push_back(*mesh_.FindAxis(name));
+    for (const std::string& name : op.attrs.StringList("axes"))
+      axes.push_back(*mesh_.FindAxis(name));
     return axes;
   }
 
@@ -164,7 +169,8 @@ class Emitter {
     c.elements = elements;
     c.op = op.attrs.String("for", "");
     if (op.attrs.Has("why")) c.why = op.attrs.StringList("why");
-    Instruction& i = Emit(op, std::string(CollectiveKindName(kind)), std::move(operands), std::move(results), {});
+    Instruction& i = Emit(op, std::string(CollectiveKindName(kind)), std::move(operands),
+                          std::move(results), {});
     i.collective = c.id;
     program_.collectives.push_back(std::move(c));
   }
@@ -202,9 +208,11 @@ class Emitter {
     int split = static_cast<int>(op.attrs.Int("split_dim"));
     int concat = static_cast<int>(op.attrs.Int("concat_dim"));
     TensorType piece = op.in(0);
-    piece.sharding.dims[static_cast<size_t>(split)] = op.out().sharding.dims[static_cast<size_t>(split)];
+    piece.sharding.dims[static_cast<size_t>(split)] =
+        op.out().sharding.dims[static_cast<size_t>(split)];
     // Not a sharding that a tensor could have (an axis on two dims): only its sizes are used.
-    bool direct_in = Contiguous(piece, op.in(0), split), direct_out = Contiguous(piece, op.out(), concat);
+    bool direct_in = Contiguous(piece, op.in(0), split),
+         direct_out = Contiguous(piece, op.out(), concat);
     int in = direct_in ? BufferOf(op.operands[0]) : Pack(op, piece, split);
     int raw = direct_out ? NewBuffer(op.result()) : Staging(op, piece);
     EmitRaw(op, CollectiveKind::kAllToAll, {in}, {raw}, Elements(in));
@@ -219,8 +227,8 @@ class Emitter {
     }
     auto at = static_cast<size_t>(dim);
     const DimSharding &p = piece.sharding.dims[at], &w = whole.sharding.dims[at];
-    return p.segments.empty() && w.segments.empty() &&
-           !HasPadding(piece.shape[at], p, mesh_) && !HasPadding(whole.shape[at], w, mesh_);
+    return p.segments.empty() && w.segments.empty() && !HasPadding(piece.shape[at], p, mesh_) &&
+           !HasPadding(whole.shape[at], w, mesh_);
   }
 
   int Staging(const Op& op, const TensorType& piece) {
@@ -260,8 +268,8 @@ class Emitter {
     Emit(update, "copy", {value}, {state}, {});
   }
 
-  // An update whose value has no other reader, and whose state nobody reads after the value is made, is made in the
-  // state itself: its copy goes away.
+  // An update whose value has no other reader, and whose state nobody reads after the value is
+  // made, is made in the state itself: its copy goes away.
   void PlaceResultsInStates() {
     KeepOutputsOfUpdatedStates();
     std::vector<int> last_read(program_.buffers.size(), -1), readers(program_.buffers.size(), 0);
@@ -322,7 +330,8 @@ class Emitter {
 
   // --- memory
 
-  // Slots: roots that share memory because a result is made in the place of an operand that ends there.
+  // Slots: roots that share memory because a result is made in the place of an operand that ends
+  // there.
   void PlaceInPlace() {
     slot_.resize(program_.buffers.size());
     std::iota(slot_.begin(), slot_.end(), 0);
@@ -336,7 +345,8 @@ class Emitter {
         last_[Root(b)] = std::max(last_[Root(b)], static_cast<int>(i));
       }
     }
-    for (const NamedBuffer& o : program_.outputs) last_[Root(o.buffer)] = static_cast<int>(list.size());
+    for (const NamedBuffer& o : program_.outputs)
+      last_[Root(o.buffer)] = static_cast<int>(list.size());
     for (size_t i = 0; i < list.size(); ++i) TryInPlace(static_cast<int>(i));
   }
 
@@ -376,9 +386,8 @@ class Emitter {
         return false;
       }
     }
-    return std::none_of(i.results.begin(), i.results.end(), [&](int b) {
-      return b != result && slot_[b] == slot_[root];
-    });
+    return std::none_of(i.results.begin(), i.results.end(),
+                        [&](int b) { return b != result && slot_[b] == slot_[root]; });
   }
 
   void PlaceArena() {

@@ -6,8 +6,8 @@
 
 namespace shardc {
 
-// `graph` is lowered (CompileGraph): every type has its final sharding, no `reshard` is left. Gives the body
-// for rank 0 with its memory planned; the other ranks' programs differ in `rank` only.
+// `graph` is lowered (CompileGraph): every type has its final sharding, no `reshard` is left. Gives
+// the body for rank 0 with its memory planned; the other ranks' programs differ in `rank` only.
 Program EmitProgram(const Graph& graph);
 
 }  // namespace shardc

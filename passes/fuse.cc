@@ -5,10 +5,10 @@
 namespace shardc {
 namespace {
 
-Op* Replace(Graph& graph, Op* like, Op* before, std::string_view name,
-            std::vector<Value*> operands, std::vector<TensorType> types, Attributes attrs) {
-  Op* op = graph.AddOp(GetOpDef(name), std::move(operands), std::move(types), std::move(attrs),
-                       before);
+Op* Replace(Graph& graph, Op* like, Op* before, std::string_view name, std::vector<Value*> operands,
+            std::vector<TensorType> types, Attributes attrs) {
+  Op* op =
+      graph.AddOp(GetOpDef(name), std::move(operands), std::move(types), std::move(attrs), before);
   op->phase = like->phase;
   op->site = like->site;
   return op;
@@ -20,11 +20,12 @@ bool FuseBias(Graph& graph, Op* add) {
     Op* matmul = product->producer;
     if (!matmul || (matmul->name() != "matmul" && matmul->name() != "matmul_nt")) continue;
     if (product->users.size() != 1 || graph.IsOutput(product)) continue;
-    if (matmul->in(1).rank() != 2 || bias->type.shape != Shape{product->type.shape.back()}) continue;
+    if (matmul->in(1).rank() != 2 || bias->type.shape != Shape{product->type.shape.back()})
+      continue;
     if (product->type != add->out() || product->type.sharding.partial()) continue;
-    Op* linear = Replace(graph, matmul, add, "linear",
-                         {matmul->operands[0], matmul->operands[1], bias}, {add->out()},
-                         {{"nt", matmul->name() == "matmul_nt"}});
+    Op* linear =
+        Replace(graph, matmul, add, "linear", {matmul->operands[0], matmul->operands[1], bias},
+                {add->out()}, {{"nt", matmul->name() == "matmul_nt"}});
     graph.ReplaceAllUses(add->result(), linear->result());
     return true;
   }

@@ -8,7 +8,8 @@
 namespace shardc {
 namespace {
 
-constexpr int kMaxDepth = 12;  // ops between a weight and the split or reshape that takes its result apart
+constexpr int kMaxDepth =
+    12;  // ops between a weight and the split or reshape that takes its result apart
 
 bool Informative(const DimSharding& d) { return d.granule != 1 || !d.segments.empty(); }
 
@@ -90,7 +91,8 @@ class Inference {
       int d = DimOfFactor(rule.operands[i], factor);
       if (d < 0 || static_cast<int>(i) == skip_operand) continue;
       DimSharding sub = Backward(op.operands[i], d, depth + 1);
-      if (auto own = Project(rule, rule.operands[i][d], op.operands[i]->type.shape[d], sub, factor)) {
+      if (auto own =
+              Project(rule, rule.operands[i][d], op.operands[i]->type.shape[d], sub, factor)) {
         return *own;
       }
     }
@@ -137,8 +139,8 @@ class Inference {
         int d = DimOfFactor(rule.operands[i], factor);
         if (d < 0) continue;
         DimSharding there = Backward(op->operands[i], d, depth + 1);
-        if (auto own = Project(rule, rule.operands[i][d], op->operands[i]->type.shape[d], there,
-                               factor)) {
+        if (auto own =
+                Project(rule, rule.operands[i][d], op->operands[i]->type.shape[d], there, factor)) {
           sub = *own;
           break;
         }

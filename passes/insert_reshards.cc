@@ -16,9 +16,9 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMoveWeightsPenalty = 1e6;
-// To gather what is cut makes every rank do all the work: a strategy that keeps operands where they are and
-// reduces its result is preferred (with few tokens, moving activations instead of summing gradients over dp would
-// be fewer bytes, and is not what data parallelism means).
+// To gather what is cut makes every rank do all the work: a strategy that keeps operands where they
+// are and reduces its result is preferred (with few tokens, moving activations instead of summing
+// gradients over dp would be fewer bytes, and is not what data parallelism means).
 constexpr double kUndoCutPenalty = 1e3;
 
 // How an op runs over one axis.
@@ -66,8 +66,8 @@ class Inserter {
     bool expand = false;
     for (int axis : axes_) {
       Strategy s = Choose(*op, rule, axis, operands, results);
-      expand |= s.kind == Strategy::kFactor &&
-                rule.factors[s.cut.factor].kind == FactorKind::kExpandable;
+      expand |=
+          s.kind == Strategy::kFactor && rule.factors[s.cut.factor].kind == FactorKind::kExpandable;
       if (expand) break;
       Explain(*op, rule, axis, s);
       Placements p = *Place(*op, rule, axis, s);
@@ -76,7 +76,8 @@ class Inserter {
     }
     if (expand) return Expand(op);
     for (size_t i = 0; i < op->operands.size(); ++i) {
-      Require(op, static_cast<int>(i), Canonical({op->in(i).dtype, op->in(i).shape, operands[i]}, mesh_));
+      Require(op, static_cast<int>(i),
+              Canonical({op->in(i).dtype, op->in(i).shape, operands[i]}, mesh_));
     }
     for (size_t i = 0; i < op->results.size(); ++i) {
       Value* r = op->results[i];
@@ -153,8 +154,8 @@ class Inserter {
         auto slot = PlaceSlot(rule, rule.results[i], op.out(i), s.cut);
         if (!slot) return std::nullopt;
         if (slot->kind == Placement::kWhole && factor.kind != FactorKind::kExpandable) {
-          slot->kind = factor.reduce == ReduceKind::kMax ? Placement::kPartialMax
-                                                         : Placement::kPartialSum;
+          slot->kind =
+              factor.reduce == ReduceKind::kMax ? Placement::kPartialMax : Placement::kPartialSum;
         }
         p.results[i] = *slot;
       }
@@ -188,8 +189,7 @@ class Inserter {
     double best = kInfinity;
     auto consider = [&](const Value* version) {
       Placement from = PlacementOf(version->type, axis);
-      double bytes =
-          ReshardBytes(from, want, mesh_.axis_size(axis), GroupBytes(v->type, axis));
+      double bytes = ReshardBytes(from, want, mesh_.axis_size(axis), GroupBytes(v->type, axis));
       best = std::min(best, from.kind == Placement::kCut ? bytes * kUndoCutPenalty : bytes);
     };
     consider(v);
@@ -222,7 +222,8 @@ class Inserter {
       const Factor& f = rule.factors[s.cut.factor];
       // Two or three statistics per row travel.
       if (f.kind == FactorKind::kExpandable) {
-        double rows = GroupBytes(op.in(0), axis) / static_cast<double>(std::max<int64_t>(f.size, 1));
+        double rows =
+            GroupBytes(op.in(0), axis) / static_cast<double>(std::max<int64_t>(f.size, 1));
         cost += 6 * rows;
       }
     }
@@ -230,7 +231,8 @@ class Inserter {
   }
 
   Strategy Choose(const Op& op, const ShardingRule& rule, int axis,
-                  const std::vector<Sharding>& operands, const std::vector<Sharding>& results) const {
+                  const std::vector<Sharding>& operands,
+                  const std::vector<Sharding>& results) const {
     std::vector<Strategy> options;
     auto add_factor = [&](const TensorType& type, const std::vector<DimFactors>& dims) {
       Placement at = PlacementOf(type, axis);
@@ -251,8 +253,8 @@ class Inserter {
       partial |= PlacementOf(op.in(i), axis).kind == Placement::kPartialSum;
     }
     for (size_t i = 0; i < op.results.size(); ++i) add_factor(op.out(i), rule.results[i]);
-    // On a tie the first wins: compute less, reduce later, run whole. Scalars are rather reduced at once, where
-    // others of their kind can join them in one collective.
+    // On a tie the first wins: compute less, reduce later, run whole. Scalars are rather reduced at
+    // once, where others of their kind can join them in one collective.
     bool scalar = op.out().shape.empty();
     if (scalar) options.push_back({});
     for (size_t g = 0; partial && g < rule.linear.size(); ++g) {
@@ -290,7 +292,8 @@ class Inserter {
       for (size_t i = 0; i < op.operands.size() && parent < 0; ++i) {
         const Value* v = op.operands[i];
         if ((v->producer && v->producer->def->is_state) != states) continue;
-        if (s.kind == Strategy::kFactor && DimOfFactor(rule.operands[i], s.cut.factor) < 0) continue;
+        if (s.kind == Strategy::kFactor && DimOfFactor(rule.operands[i], s.cut.factor) < 0)
+          continue;
         parent = ProvenanceOf(v, axis);
       }
     }
@@ -317,7 +320,8 @@ class Inserter {
     graph_.SetOperand(op, operand, Version(v, want, op));
   }
 
-  // The value under another sharding, made before `user`; null: for an output of the graph, as early as can be.
+  // The value under another sharding, made before `user`; null: for an output of the graph, as
+  // early as can be.
   Value* Version(Value* value, const Sharding& want, Op* user) {
     Value* root = const_cast<Value*>(Root(value));
     auto& versions = versions_[root];
@@ -350,9 +354,7 @@ class Inserter {
     TensorType type(source->type.dtype, source->type.shape, want);
     CheckSharding(type, mesh_, user ? Describe(*user) : "output");
     const Op* producer = source->producer;
-    Op* before = user       ? user
-                 : producer ? graph_.Next(producer)
-                            : graph_.ops().front().get();
+    Op* before = user ? user : producer ? graph_.Next(producer) : graph_.ops().front().get();
     Op* op = graph_.AddOp(GetOpDef("reshard"), {source}, {type}, {}, before);
     bool partial = source->type.sharding.partial();
     const Op* cause = partial || !user ? producer : user;
@@ -401,7 +403,7 @@ class Inserter {
   std::vector<int> axes_;
   std::unordered_map<std::string, Op*> states_;
   std::unordered_map<const Value*, Sharding> wishes_;
-  std::unordered_map<const Value*, const Value*> roots_;          // of reshard results
+  std::unordered_map<const Value*, const Value*> roots_;            // of reshard results
   std::unordered_map<const Value*, std::vector<Value*>> versions_;  // of roots, the root first
   std::unordered_set<const Op*> wishless_;  // made by expand: no one asked for their results
 };

@@ -1,7 +1,7 @@
 // The algebra between the cut of a tensor's dim and the cut of a factor of a sharding rule.
 //
-// A dim whose factors are [f0 f1 f2] (major to minor) is cut along f1 when every one of its f0 segments is
-// cut in blocks of f2: 2304 = 3 x 12 x 64 cut along the 12 heads is `2304@tp/3%64`.
+// A dim whose factors are [f0 f1 f2] (major to minor) is cut along f1 when every one of its f0
+// segments is cut in blocks of f2: 2304 = 3 x 12 x 64 cut along the 12 heads is `2304@tp/3%64`.
 #pragma once
 
 #include <optional>
@@ -18,12 +18,13 @@ struct FactorCut {
   DimSharding layout;  // axes, and segments and granule relative to the factor
 };
 
-// Which factor the cut `dim` of a dim of `size` elements is along. Nothing when it does not fall on a factor.
+// Which factor the cut `dim` of a dim of `size` elements is along. Nothing when it does not fall on
+// a factor.
 std::optional<FactorCut> ProjectToFactor(const ShardingRule& rule, const DimFactors& factors,
                                          int64_t size, const DimSharding& dim, const Mesh& mesh);
 
-// The cut of a dim with these factors when cut.factor is cut so, in canonical form. Nothing when the dim
-// does not have the factor, or the layout cannot be written down for it.
+// The cut of a dim with these factors when cut.factor is cut so, in canonical form. Nothing when
+// the dim does not have the factor, or the layout cannot be written down for it.
 std::optional<DimSharding> LiftToDim(const ShardingRule& rule, const DimFactors& factors,
                                      int64_t size, const FactorCut& cut, const Mesh& mesh);
 

@@ -38,9 +38,9 @@ Value* FloatOutput(const Graph& graph, const std::string& name) {
 Value* LossInput(Graph& graph, const std::string& name, TensorType type) {
   if (Value* v = graph.FindInput(name)) {
     if (v->type.SameTensor(type)) return v;
-    throw NoOutput(graph, StrCat("the model's own input '", name, "' is ",
-                                 TypeToString(v->type, graph.mesh), ", the loss needs ",
-                                 TypeToString(type, graph.mesh)));
+    throw NoOutput(
+        graph, StrCat("the model's own input '", name, "' is ", TypeToString(v->type, graph.mesh),
+                      ", the loss needs ", TypeToString(type, graph.mesh)));
   }
   return graph.AddInput(name, std::move(type));
 }

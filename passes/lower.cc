@@ -11,7 +11,10 @@ namespace {
 class ReshardLowering {
  public:
   ReshardLowering(Graph& graph, Op* reshard)
-      : graph_(graph), mesh_(graph.mesh), op_(reshard), value_(reshard->operands[0]),
+      : graph_(graph),
+        mesh_(graph.mesh),
+        op_(reshard),
+        value_(reshard->operands[0]),
         to_(reshard->out().sharding) {}
 
   void Run() {
@@ -53,7 +56,8 @@ class ReshardLowering {
   bool InUse(int axis) const {
     const Sharding& s = value_->type.sharding;
     if (s.partial_sum.contains(axis) || s.partial_max.contains(axis)) return true;
-    return std::any_of(s.dims.begin(), s.dims.end(), [&](auto& d) { return d.axes.contains(axis); });
+    return std::any_of(s.dims.begin(), s.dims.end(),
+                       [&](auto& d) { return d.axes.contains(axis); });
   }
 
   // The axes that `to` has beyond `from` when from's are a prefix of to's in the same layout.

@@ -88,8 +88,8 @@ class Optimizer {
   Value* SumFirst(Value* a, Value* b, Op* op) {
     Value *pa = a->producer->operands[0], *pb = b->producer->operands[0];
     Op* sum = graph_.AddOp(*op->def, {pa, pb}, {pa->type}, {}, op);
-    Op* reshard = graph_.AddOp(*a->producer->def, {sum->result()}, {a->type},
-                               a->producer->attrs, op);
+    Op* reshard =
+        graph_.AddOp(*a->producer->def, {sum->result()}, {a->type}, a->producer->attrs, op);
     for (Op* made : {sum, reshard}) {
       made->phase = op->phase;
       made->site = op->site;

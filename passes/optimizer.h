@@ -13,14 +13,16 @@ struct OptimizerOptions {
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // adamw
   double momentum = 0;                            // sgd
-  double weight_decay = 0;  // on parameters with two or more dims, unless a param's attribute "decay" says so
-  double clip_norm = 0;     // 0: no clipping; else gradients times min(1, clip_norm / (norm + 1e-6))
+  double weight_decay =
+      0;  // on parameters with two or more dims, unless a param's attribute "decay" says so
+  double clip_norm = 0;  // 0: no clipping; else gradients times min(1, clip_norm / (norm + 1e-6))
 };
 
-// Adds the update of every param that has an output "grad.<name>", and the output "grad_norm": the 2-norm of
-// all gradients, each parameter counted once. Runs after the spec is applied: state is cut as its
-// parameter is, and the norm is summed first over the parameters that are cut alike, so that
-// one scalar travels per set of axes. Throws Diagnostic E6102 for an unknown kind or impossible values.
+// Adds the update of every param that has an output "grad.<name>", and the output "grad_norm": the
+// 2-norm of all gradients, each parameter counted once. Runs after the spec is applied: state is
+// cut as its parameter is, and the norm is summed first over the parameters that are cut alike, so
+// that one scalar travels per set of axes. Throws Diagnostic E6102 for an unknown kind or
+// impossible values.
 void AddOptimizer(Graph& graph, const OptimizerOptions& options);
 
 }  // namespace shardc

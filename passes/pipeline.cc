@@ -104,8 +104,8 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   Value* loss = nullptr;
   run.Named("canonicalize");
   run("attach_loss", [&] { loss = AttachLoss(graph, options.loss, options.loss_output); });
-  // The spec comes before differentiation: reshards that it asks for are part of the forward graph, and
-  // optimizer state takes the shardings of its parameters.
+  // The spec comes before differentiation: reshards that it asks for are part of the forward graph,
+  // and optimizer state takes the shardings of its parameters.
   run("apply_spec", [&] { ApplySpec(graph, spec); });
   run.Named("infer_layouts");
   if (loss && options.gradients) {

@@ -18,17 +18,18 @@ struct PipelineOptions {
   std::string loss_output;  // which output the loss is of; empty: found
   bool gradients = true;    // off: forward only, with the loss
   OptimizerOptions optimizer;
-  bool verify_each = false;               // VerifyGraph after every pass
-  std::vector<std::string> print_after;   // names of passes; "all"
-  bool timing = false;                    // a line per pass
-  std::ostream* log = nullptr;            // where prints and timings go
+  bool verify_each = false;              // VerifyGraph after every pass
+  std::vector<std::string> print_after;  // names of passes; "all"
+  bool timing = false;                   // a line per pass
+  std::ostream* log = nullptr;           // where prints and timings go
 };
 
-// From a serial forward graph to a lowered one: loss, spec, gradients, optimizer, shardings, collectives.
-// graph.mesh is set to `mesh`.
+// From a serial forward graph to a lowered one: loss, spec, gradients, optimizer, shardings,
+// collectives. graph.mesh is set to `mesh`.
 void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh, const PipelineOptions& options);
 
-// The passes of `shardc opt`, by name: those that need no more than the graph. Throws Diagnostic E6103 for an unknown one.
+// The passes of `shardc opt`, by name: those that need no more than the graph. Throws Diagnostic
+// E6103 for an unknown one.
 void RunPass(Graph& graph, std::string_view name);
 std::vector<std::string> PassNames();
 

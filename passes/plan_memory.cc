@@ -16,11 +16,13 @@ int64_t Align(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment
 // The free stretches of an arena that grows at its end.
 class FreeList {
  public:
-  // Best fit: the smallest hole that is large enough; first fit: the lowest. At the end when there is none.
+  // Best fit: the smallest hole that is large enough; first fit: the lowest. At the end when there
+  // is none.
   int64_t Take(int64_t bytes, bool best_fit) {
     auto hole = holes_.end();
     if (best_fit) {
-      if (auto it = by_size_.lower_bound({bytes, 0}); it != by_size_.end()) hole = holes_.find(it->second);
+      if (auto it = by_size_.lower_bound({bytes, 0}); it != by_size_.end())
+        hole = holes_.find(it->second);
     } else {
       hole = std::find_if(holes_.begin(), holes_.end(), [&](auto& h) { return h.second >= bytes; });
     }
@@ -130,7 +132,8 @@ int64_t PlanMemory(std::vector<MemoryRequest>& requests) {
   std::vector<int> order = ByStart(requests);
   std::vector<MemoryRequest> best;
   int64_t best_bytes = -1;
-  for (Policy policy : {Policy{true, false}, Policy{false, false}, Policy{true, true}, Policy{false, true}}) {
+  for (Policy policy :
+       {Policy{true, false}, Policy{false, false}, Policy{true, true}, Policy{false, true}}) {
     // First fit walks the holes: only where that stays cheap.
     if (!policy.best_fit && requests.size() > 4000) continue;
     std::vector<MemoryRequest> tried = requests;

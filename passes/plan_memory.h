@@ -15,8 +15,9 @@ struct MemoryRequest {
   int64_t offset = -1;  // the answer: a multiple of 64
 };
 
-// Gives every request an offset so that no two that live at the same time overlap, and returns the bytes in all. Of a few
-// orders of greedy best fit the smallest result is taken: near linear in the number of requests.
+// Gives every request an offset so that no two that live at the same time overlap, and returns the
+// bytes in all. Of a few orders of greedy best fit the smallest result is taken: near linear in the
+// number of requests.
 int64_t PlanMemory(std::vector<MemoryRequest>& requests);
 
 }  // namespace shardc

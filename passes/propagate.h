@@ -5,11 +5,12 @@
 
 namespace shardc {
 
-// Sets the sharding of every value's type that follows from what is given: params, states, inputs and results of
-// reshard ops keep theirs (the spec's word); an op's operands and results agree on which of its factors an axis
-// cuts. Axes are treated one by one, in mesh order; ops in priority order: those that use weights, then
-// those that pass every dim through, then the rest. What nothing asks for stays whole. Shardings are wishes
-// until insert_reshards has chosen how each op runs.
+// Sets the sharding of every value's type that follows from what is given: params, states, inputs
+// and results of reshard ops keep theirs (the spec's word); an op's operands and results agree on
+// which of its factors an axis cuts. Axes are treated one by one, in mesh order; ops in priority
+// order: those that use weights, then those that pass every dim through, then the rest. What
+// nothing asks for stays whole. Shardings are wishes until insert_reshards has chosen how each op
+// runs.
 void PropagateShardings(Graph& graph);
 
 }  // namespace shardc

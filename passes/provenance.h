@@ -11,7 +11,8 @@ namespace shardc {
 // Appends a step and returns its index.
 int AddProvenance(Graph& graph, int parent, std::string text);
 
-// The chain from its root (the spec line) to `step`; long chains are shortened in the middle, and say so.
+// The chain from its root (the spec line) to `step`; long chains are shortened in the middle, and
+// say so.
 std::vector<std::string> ProvenanceChain(const Graph& graph, int step);
 
 // The step that decided the value's placement on the axis, or -1.

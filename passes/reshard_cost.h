@@ -18,8 +18,8 @@ struct Placement {
 
 Placement PlacementOf(const TensorType& type, int axis);
 
-// Bytes that a rank sends, on a ring, to change the placement over one axis of `parts` ranks of a tensor of which each
-// group holds `bytes`. Infinite where nothing does it (whole to partial).
+// Bytes that a rank sends, on a ring, to change the placement over one axis of `parts` ranks of a
+// tensor of which each group holds `bytes`. Infinite where nothing does it (whole to partial).
 double ReshardBytes(const Placement& from, const Placement& to, int64_t parts, double bytes);
 
 // The sum over all axes, each for itself.

@@ -13,10 +13,11 @@ struct PlanOptions {
   bool write_weights = true;
 };
 
-// Writes manifest.textproto, rankNNNN.program, weights/rankNNNN.safetensors and graph.shardc to `folder`, all or
-// nothing: into a hidden folder beside it that takes its name at the end. A plan that is there already is replaced; any other
-// non-empty folder is refused. Weights are streamed tensor by tensor and read from the graph's sources once per shard. Throws
-// Diagnostic E5002 (folder in the way), E5003 (cannot be written), E5004 (disk full); nothing is left behind.
+// Writes manifest.textproto, rankNNNN.program, weights/rankNNNN.safetensors and graph.shardc to
+// `folder`, all or nothing: into a hidden folder beside it that takes its name at the end. A plan
+// that is there already is replaced; any other non-empty folder is refused. Weights are streamed
+// tensor by tensor and read from the graph's sources once per shard. Throws Diagnostic E5002
+// (folder in the way), E5003 (cannot be written), E5004 (disk full); nothing is left behind.
 void WritePlan(const Graph& graph, const Program& body, const PlanOptions& options,
                const std::string& folder);
 

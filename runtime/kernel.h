@@ -15,8 +15,8 @@ struct KernelRequest {
   const Program& program;
   const Instruction& instruction;
   KernelCall call;
-  // Counts the steps after which states (weights) have changed: a kernel that keeps a packed copy of a
-  // state operand packs again when it differs from what it saw. Never null.
+  // Counts the steps after which states (weights) have changed: a kernel that keeps a packed copy
+  // of a state operand packs again when it differs from what it saw. Never null.
   const int64_t* state_version;
   bool OperandIsState(size_t i) const {
     const Buffer* b = &program.buffers[instruction.operands[i]];
@@ -46,12 +46,12 @@ std::unique_ptr<Kernel> MakeKernel(F f, int64_t held_bytes = 0) {
   return std::make_unique<Holder>(std::move(f), held_bytes);
 }
 
-// OpDef::reference, and the movements that every backend needs (copy, pack, unpack). Throws InternalError for an op
-// without one.
+// OpDef::reference, and the movements that every backend needs (copy, pack, unpack). Throws
+// InternalError for an op without one.
 std::unique_ptr<Kernel> MakeReferenceKernel(const KernelRequest& request);
 
-// The fast CPU kernel of the instruction, or null when there is none for its op, types or shapes; then the reference
-// kernel serves.
+// The fast CPU kernel of the instruction, or null when there is none for its op, types or shapes;
+// then the reference kernel serves.
 std::unique_ptr<Kernel> MakeCpuKernel(const KernelRequest& request);
 // Ops that have a fast CPU kernel (for at least some types).
 std::vector<std::string_view> CpuKernelOps();

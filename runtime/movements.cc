@@ -36,9 +36,9 @@ struct DimCopy {
   }
 };
 
-DimCopy MakeDimCopy(const std::byte* from, const Shape& from_shape, const std::vector<Run>& from_runs,
-                    std::byte* to, const Shape& to_shape, const std::vector<Run>& to_runs,
-                    size_t dim, DType dtype) {
+DimCopy MakeDimCopy(const std::byte* from, const Shape& from_shape,
+                    const std::vector<Run>& from_runs, std::byte* to, const Shape& to_shape,
+                    const std::vector<Run>& to_runs, size_t dim, DType dtype) {
   DimCopy copy;
   copy.from = from;
   copy.to = to;
@@ -138,10 +138,9 @@ std::unique_ptr<Kernel> MakePieces(const KernelRequest& r, bool pack) {
   for (size_t j = 0; j < group.size(); ++j) {
     std::vector<Run> runs = LocalRuns(whole.type->shape[dim], cut, mesh, group[j]);
     std::byte* at = staged.data + static_cast<int64_t>(j) * piece_bytes;
-    copies.push_back(pack ? MakeDimCopy(whole.data, whole.shape, whole_runs, at, piece, runs, dim,
-                                        whole.dtype)
-                          : MakeDimCopy(at, piece, runs, whole.data, whole.shape, whole_runs, dim,
-                                        whole.dtype));
+    copies.push_back(
+        pack ? MakeDimCopy(whole.data, whole.shape, whole_runs, at, piece, runs, dim, whole.dtype)
+             : MakeDimCopy(at, piece, runs, whole.data, whole.shape, whole_runs, dim, whole.dtype));
   }
   // Pieces of one tensor: together they fill it, so each alone must not clear it.
   bool clear = false;
@@ -171,7 +170,8 @@ std::vector<RunMatch> MatchRuns(const std::vector<Run>& from, const std::vector<
     int64_t end_a = a[i].global + a[i].size, end_b = b[j].global + b[j].size;
     int64_t end = std::min(end_a, end_b);
     if (end > begin) {
-      matches.push_back({a[i].local + begin - a[i].global, b[j].local + begin - b[j].global, end - begin});
+      matches.push_back(
+          {a[i].local + begin - a[i].global, b[j].local + begin - b[j].global, end - begin});
     }
     if (end_a <= end_b) ++i;
     if (end_b <= end_a) ++j;

@@ -14,7 +14,8 @@ struct RunMatch {
   bool operator==(const RunMatch&) const = default;
 };
 
-// Where two lists of runs (sorted by `global` within a segment, as LocalRuns gives them) hold the same global elements.
+// Where two lists of runs (sorted by `global` within a segment, as LocalRuns gives them) hold the
+// same global elements.
 std::vector<RunMatch> MatchRuns(const std::vector<Run>& from, const std::vector<Run>& to);
 
 // copy, pack, unpack (see ir/program.h), local_slice and zero_padding; null for any other op.

@@ -10,9 +10,7 @@
 
 namespace shardc {
 
-void AlignedMemory::Unmap::operator()(std::byte* p) const {
-  munmap(p, static_cast<size_t>(bytes));
-}
+void AlignedMemory::Unmap::operator()(std::byte* p) const { munmap(p, static_cast<size_t>(bytes)); }
 
 AlignedMemory::AlignedMemory(int64_t bytes, const std::string& what) : bytes_(bytes) {
   if (bytes == 0) return;
@@ -98,10 +96,10 @@ void Rank::PrepareInstructions() {
     Step_& step = steps_[i];
     for (int b : instruction.operands) step.in.push_back(View(b));
     for (int b : instruction.results) step.out.push_back(View(b));
-    KernelRequest request{program_, instruction,
-                          KernelCall{&instruction.attrs, step.in, step.out, &program_.mesh,
-                                     program_.rank, threads_},
-                          &state_version_};
+    KernelRequest request{
+        program_, instruction,
+        KernelCall{&instruction.attrs, step.in, step.out, &program_.mesh, program_.rank, threads_},
+        &state_version_};
     try {
       if (!options_.reference_kernels) step.kernel = MakeCpuKernel(request);
       if (!step.kernel) step.kernel = MakeReferenceKernel(request);
@@ -143,12 +141,10 @@ std::unique_ptr<Kernel> Rank::PrepareCollective(const Instruction& instruction) 
 
 std::string Rank::Describe(size_t i) const {
   const Instruction& instruction = program_.instructions[i];
-  return StrCat("rank ", program_.rank, ", instruction ", i, " (", instruction.op,
-                instruction.site.empty() ? "" : " at " + instruction.site,
-                instruction.phase == Phase::kForward
-                    ? ""
-                    : StrCat(", ", PhaseName(instruction.phase)),
-                ")");
+  return StrCat(
+      "rank ", program_.rank, ", instruction ", i, " (", instruction.op,
+      instruction.site.empty() ? "" : " at " + instruction.site,
+      instruction.phase == Phase::kForward ? "" : StrCat(", ", PhaseName(instruction.phase)), ")");
 }
 
 void Rank::Step() {

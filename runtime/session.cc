@@ -23,7 +23,8 @@ int CoresOfThisProcess() {
   return std::max(1u, std::thread::hardware_concurrency());
 }
 
-// One thread per rank that lives as long as the session: kernels keep per-thread state (OpenMP teams).
+// One thread per rank that lives as long as the session: kernels keep per-thread state (OpenMP
+// teams).
 class RankThreads {
  public:
   explicit RankThreads(int64_t n) {
@@ -96,8 +97,8 @@ class Session::Impl {
       std::unique_ptr<Communicator> end = std::move(world[r]);
       Communicator* raw = end.get();
       try {
-        ranks_[r] = std::make_unique<Rank>(programs_[r], options_, per_rank, std::move(end),
-                                           read_state);
+        ranks_[r] =
+            std::make_unique<Rank>(programs_[r], options_, per_rank, std::move(end), read_state);
       } catch (const std::exception& e) {
         if (end) raw->Abort(e.what());
         throw;
@@ -159,7 +160,7 @@ class Session::Impl {
     });
   }
 
-  HostTensor Gather(const std::vector<NamedBuffer> Program::* list, const std::string& name) const {
+  HostTensor Gather(const std::vector<NamedBuffer> Program::*list, const std::string& name) const {
     const NamedBuffer* entry = Find(programs_[0].*list, name);
     SHARDC_CHECK(entry, name);
     const TensorType& type = programs_[0].buffers[entry->buffer].type;
@@ -188,7 +189,8 @@ class Session::Impl {
     return it == list.end() ? nullptr : &*it;
   }
 
-  // Runs the task on all ranks; throws what the first failing rank threw, not what its failure did to the others.
+  // Runs the task on all ranks; throws what the first failing rank threw, not what its failure did
+  // to the others.
   void OnAllRanks(const std::function<void(int64_t)>& task) {
     std::vector<std::exception_ptr> failures(programs_.size());
     std::vector<bool> aborted(programs_.size());

@@ -21,8 +21,8 @@ struct SessionOptions {
 };
 
 // Fills a rank's shard of a state (local, physical layout, padding zero) before the first step.
-using StateReader =
-    std::function<void(int64_t rank, const NamedBuffer& state, const Buffer& buffer, std::byte* local)>;
+using StateReader = std::function<void(int64_t rank, const NamedBuffer& state, const Buffer& buffer,
+                                       std::byte* local)>;
 
 // Seconds and calls by op name, over all steps of rank 0.
 struct OpTime {
@@ -30,9 +30,10 @@ struct OpTime {
   int64_t calls = 0;
 };
 
-// Wrong inputs and failing ranks throw Diagnostic: E4001 (missing or unknown input), E4002 (dtype or shape), E4003 (id out
-// of range), E4005 (a NaN, with check_numerics), E4006 (any other failure of a rank), each naming rank, instruction, op
-// and site where there is one. After a failing step the session is dead.
+// Wrong inputs and failing ranks throw Diagnostic: E4001 (missing or unknown input), E4002 (dtype
+// or shape), E4003 (id out of range), E4005 (a NaN, with check_numerics), E4006 (any other failure
+// of a rank), each naming rank, instruction, op and site where there is one. After a failing step
+// the session is dead.
 class Session {
  public:
   // `programs`: one per rank of the mesh, in rank order; must outlive the session.
@@ -52,8 +53,8 @@ class Session {
   HostTensor State(const std::string& name) const;
   std::vector<std::string> StateNames() const;
 
-  int64_t arena_bytes() const;      // of one rank
-  int64_t peak_bytes() const;       // all ranks: arenas, states, inputs, what kernels hold
+  int64_t arena_bytes() const;       // of one rank
+  int64_t peak_bytes() const;        // all ranks: arenas, states, inputs, what kernels hold
   int64_t collective_bytes() const;  // handed to collectives in one step by one rank
   // Time by op; only counted after EnableTimes(true).
   void EnableTimes(bool on);

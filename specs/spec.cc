@@ -43,9 +43,11 @@ class Errors : public pb::io::ErrorCollector {
   [[noreturn]] void Throw() const {
     // The offending word is the last one quoted.
     std::string word, fix;
-    size_t end = first_.rfind('"'), begin = end == std::string::npos ? end : first_.rfind('"', end - 1);
+    size_t end = first_.rfind('"'),
+           begin = end == std::string::npos ? end : first_.rfind('"', end - 1);
     if (begin != std::string::npos && begin < end) word = first_.substr(begin + 1, end - begin - 1);
-    // Of 'has no field named "x"' and 'Unknown enumeration value of "X" for field "role"', the name.
+    // Of 'has no field named "x"' and 'Unknown enumeration value of "X" for field "role"', the
+    // name.
     if (size_t of = first_.find(" of \""); of != std::string::npos) {
       size_t start = of + 5;
       word = first_.substr(start, first_.find('"', start) - start);

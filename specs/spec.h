@@ -12,7 +12,7 @@ namespace shardc {
 
 struct SpecLocation {
   std::string file;
-  int line = 0, column = 0;        // from 1; 0: unknown
+  int line = 0, column = 0;      // from 1; 0: unknown
   std::string ToString() const;  // "megatron:12:3"
 };
 
@@ -40,15 +40,15 @@ struct Spec {
   std::vector<SpecRule> inputs;
 };
 
-// The spec of a file path, or a shipped one by name. Throws Diagnostic E2100 with line and column for text that
-// does not parse, E2101 for a rule that makes no sense, E5001 when there is no such file or shipped
-// spec (with those there are).
+// The spec of a file path, or a shipped one by name. Throws Diagnostic E2100 with line and column
+// for text that does not parse, E2101 for a rule that makes no sense, E5001 when there is no such
+// file or shipped spec (with those there are).
 Spec LoadSpec(const std::string& name_or_path);
 Spec ParseSpec(const std::string& text, const std::string& file);
 std::vector<std::string> ShippedSpecs();
 
-// The mesh to compile for: `given` with the axes that the spec declares and `given` lacks, in front, if their default
-// size is above 1. An empty `given` means the spec's own.
+// The mesh to compile for: `given` with the axes that the spec declares and `given` lacks, in
+// front, if their default size is above 1. An empty `given` means the spec's own.
 Mesh MeshFor(const Spec& spec, const Mesh& given);
 
 // Shell-like match: * any run of characters, ? one.

@@ -13,8 +13,9 @@
 
 namespace shardc::onnx_import {
 
-// One node, with its inputs already converted. Everything made through it folds: an op whose operands are all constants becomes
-// a `constant` at once (integers checked for overflow), so shape arithmetic never reaches the graph.
+// One node, with its inputs already converted. Everything made through it folds: an op whose
+// operands are all constants becomes a `constant` at once (integers checked for overflow), so shape
+// arithmetic never reaches the graph.
 class NodeContext {
  public:
   virtual ~NodeContext() = default;
@@ -44,8 +45,8 @@ class NodeContext {
 
   // The constant behind a value, or null.
   virtual const HostTensor* ConstantOf(Value* value) const = 0;
-  // Input i as integers / as one number; fails with E1304 ("has to be known when compiling; it depends on input 'x'") when it
-  // is not a constant.
+  // Input i as integers / as one number; fails with E1304 ("has to be known when compiling; it
+  // depends on input 'x'") when it is not a constant.
   Ints ConstantInts(int i) const;
   double ConstantScalar(int i) const;
   int64_t ConstantInt(int i) const;
@@ -72,8 +73,10 @@ using ConverterTable = std::map<std::string, Converter, std::less<>>;
 
 // The tables by family; each adds "OpType" (default domain) or "domain::OpType".
 void AddElementwiseConverters(ConverterTable& table);
-void AddShapeConverters(ConverterTable& table);     // Shape, Reshape, Gather, Slice, Concat, Range, ...
-void AddNeuralConverters(ConverterTable& table);    // MatMul, Gemm, norms, Softmax, Gelu, Attention, RoPE, losses
+void AddShapeConverters(
+    ConverterTable& table);  // Shape, Reshape, Gather, Slice, Concat, Range, ...
+void AddNeuralConverters(
+    ConverterTable& table);  // MatMul, Gemm, norms, Softmax, Gelu, Attention, RoPE, losses
 void AddReductionConverters(ConverterTable& table);
 
 }  // namespace shardc::onnx_import

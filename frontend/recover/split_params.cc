@@ -41,7 +41,7 @@ void SplitSharedVectors(Graph& graph) {
       std::string own_name = known                ? lost[i - 1]
                              : user->site.empty() ? ""
                                                   : StrCat(name, "@", user->site);
-      for (size_t n = i + 1; own_name.empty() || names.contains(own_name); ++n) {
+      for (size_t n = 2; own_name.empty() || names.contains(own_name); ++n) {
         own_name = StrCat(name, "@", n);
       }
       names.insert(own_name);

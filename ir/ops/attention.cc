@@ -1,6 +1,6 @@
 // Softmax attention with grouped heads, and its gradient. With p the probabilities, per query row:
-// dv = p^T do, ds = p * (do v^T - sum(do * o)), dq = scale ds k, dk = scale ds^T q (FlashAttention-2,
-// arXiv:2307.08691, algorithm 2).
+// dv = p^T do, ds = p * (do v^T - sum(do * o)), dq = scale ds k, dk = scale ds^T q
+// (FlashAttention-2, arXiv:2307.08691, algorithm 2).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -24,9 +24,14 @@ struct Sizes {
   int64_t b, hq, hkv, s, t, d, dv;
 
   Sizes(const Shape& q, const Shape& k, const Shape& v, bool heads_first)
-      : heads_first(heads_first), b(q[0]), hq(q[heads_first ? 1 : 2]),
-        hkv(k[heads_first ? 1 : 2]), s(q[heads_first ? 2 : 1]), t(k[heads_first ? 2 : 1]),
-        d(q[3]), dv(v[3]) {}
+      : heads_first(heads_first),
+        b(q[0]),
+        hq(q[heads_first ? 1 : 2]),
+        hkv(k[heads_first ? 1 : 2]),
+        s(q[heads_first ? 2 : 1]),
+        t(k[heads_first ? 2 : 1]),
+        d(q[3]),
+        dv(v[3]) {}
 
   Shape Tensor(int64_t heads, int64_t rows, int64_t width) const {
     return heads_first ? Shape{b, heads, rows, width} : Shape{b, rows, heads, width};
@@ -35,7 +40,8 @@ struct Sizes {
   int64_t Row(int64_t batch, int64_t head, int64_t row, int64_t heads, int64_t rows,
               int64_t width) const {
     return (heads_first ? (batch * heads + head) * rows + row
-                        : (batch * rows + row) * heads + head) * width;
+                        : (batch * rows + row) * heads + head) *
+           width;
   }
 };
 
@@ -50,9 +56,9 @@ Sizes CheckHeads(std::string_view op, const InferArgs& args, size_t first) {
   RequireDType(op, k, q.dtype, "k");
   RequireDType(op, v, q.dtype, "v");
   if (q.rank() != 4 || k.rank() != 4 || v.rank() != 4) {
-    InferError(op, StrCat("q, k and v must have four dims (", layout, "), not ",
-                          ShapeToString(q.shape), ", ", ShapeToString(k.shape), ", ",
-                          ShapeToString(v.shape)));
+    InferError(op,
+               StrCat("q, k and v must have four dims (", layout, "), not ", ShapeToString(q.shape),
+                      ", ", ShapeToString(k.shape), ", ", ShapeToString(v.shape)));
   }
   Sizes z(q.shape, k.shape, v.shape, layout == "bhsd");
   RequireShape(op, k, z.Tensor(z.hkv, z.t, z.d), "k");
@@ -105,7 +111,8 @@ ShardingRule Rule(const Op& op, int q) {
   Sizes z = OpSizes(op, q);
   ShardingRule rule;
   int b = rule.AddFactor(z.b), g = rule.AddFactor(z.hkv), r = rule.AddFactor(z.hq / z.hkv);
-  int s = rule.AddFactor(z.s, op.attrs.Bool("causal") ? FactorKind::kReplicated : FactorKind::kPlain);
+  int s =
+      rule.AddFactor(z.s, op.attrs.Bool("causal") ? FactorKind::kReplicated : FactorKind::kPlain);
   int t = rule.AddFactor(z.t, FactorKind::kReplicated);
   int d = rule.AddFactor(z.d, FactorKind::kReplicated);
   int e = rule.AddFactor(z.dv, FactorKind::kReplicated);
@@ -144,7 +151,10 @@ class Scores {
  public:
   Scores(const KernelCall& call, const Sizes& z, const std::vector<double>& q,
          const std::vector<double>& k, const TensorView* mask)
-      : z_(z), q_(q), k_(k), scale_(call.attrs->Float("scale")),
+      : z_(z),
+        q_(q),
+        k_(k),
+        scale_(call.attrs->Float("scale")),
         causal_(call.attrs->Bool("causal")) {
     if (!mask) return;
     mask_ = ToDoubles(*mask);
@@ -202,7 +212,8 @@ void ForEachQuery(const Sizes& z, Fn fn) {
 
 void Reference(const KernelCall& call) {
   Sizes z = CallSizes(call, 0);
-  std::vector<double> q = ToDoubles(call.in[0]), k = ToDoubles(call.in[1]), v = ToDoubles(call.in[2]);
+  std::vector<double> q = ToDoubles(call.in[0]), k = ToDoubles(call.in[1]),
+                      v = ToDoubles(call.in[2]);
   Scores scores(call, z, q, k, call.in.size() > 3 ? &call.in[3] : nullptr);
   std::vector<double> o(call.out[0].num_elements()), lse(call.out[1].num_elements()), p(z.t);
   ForEachQuery(z, [&](int64_t b, int64_t h, int64_t i) {
@@ -264,9 +275,10 @@ std::vector<Value*> Gradient(const GradientArgs& args) {
     throw Diagnostic("E1104", ExitCode::kBadModel, op.site, std::move(what), std::move(fix));
   };
   if (op.operands.size() > 3 && args.wanted[3] && IsFloat(op.in(3).dtype)) {
-    refuse("the mask of an attention depends on something that is trained, and a mask has no gradient",
-           "write the bias as an add to the scores before a softmax, or leave its parameter out of "
-           "those that are differentiated");
+    refuse(
+        "the mask of an attention depends on something that is trained, and a mask has no gradient",
+        "write the bias as an add to the scores before a softmax, or leave its parameter out of "
+        "those that are differentiated");
   }
   if (args.result_grads[1]) {
     refuse("the loss depends on the log-sum-exp of an attention, which has no gradient",

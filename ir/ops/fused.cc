@@ -1,5 +1,5 @@
-// Ops that the fuse pass makes of several others on the lowered graph, where a kernel does them in one pass over
-// memory.
+// Ops that the fuse pass makes of several others on the lowered graph, where a kernel does them in
+// one pass over memory.
 #include "ir/op_def.h"
 
 namespace shardc {
@@ -25,19 +25,19 @@ OpDef LinearDef() {
   def.min_operands = def.max_operands = 3;
   def.attrs = {{"nt", AttrKind::kBool}};
   def.infer = [](const InferArgs& args) {
-    const TensorType *parts[] = {args.operands[0], args.operands[1]};
+    const TensorType* parts[] = {args.operands[0], args.operands[1]};
     auto out = Def(args.attrs.Bool("nt") ? "matmul_nt" : "matmul").infer({parts, Attributes()});
     if (args[1].rank() != 2 || args[2].shape != Shape{out[0].shape.back()} ||
         args[2].dtype != out[0].dtype) {
-      InferError("linear", StrCat("needs a weight of two dims and a bias of [",
-                                  out[0].shape.back(), "]"));
+      InferError("linear",
+                 StrCat("needs a weight of two dims and a bias of [", out[0].shape.back(), "]"));
     }
     return out;
   };
   // The contraction is whole: a partial product must be summed before the bias is added.
   def.rule = [](const Op& op) {
-    return EinsumRule(op, op.attrs.Bool("nt") ? "... k!, n k!, n -> ... n"
-                                              : "... k!, k! n, n -> ... n");
+    return EinsumRule(
+        op, op.attrs.Bool("nt") ? "... k!, n k!, n -> ... n" : "... k!, k! n, n -> ... n");
   };
   def.no_gradient = kNoGradient;
   def.flops = [](const Op& op) {

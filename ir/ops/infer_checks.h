@@ -19,8 +19,8 @@ inline void RequireShape(std::string_view op, const TensorType& type, const Shap
 inline void RequireDType(std::string_view op, const TensorType& type, DType dtype,
                          std::string_view operand) {
   if (type.dtype != dtype) {
-    InferError(op, StrCat(operand, " is ", DTypeName(type.dtype), " but must be ",
-                          DTypeName(dtype), " as the first operand"));
+    InferError(op, StrCat(operand, " is ", DTypeName(type.dtype), " but must be ", DTypeName(dtype),
+                          " as the first operand"));
   }
 }
 

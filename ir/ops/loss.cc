@@ -1,6 +1,6 @@
-// Cross entropy over the last dim of the logits, and its pieces for a cut vocabulary. With e the label
-// smoothing and V the global vocabulary: loss = lse - (1 - e) logit[label] - e / V * sum(logits), as
-// torch.nn.CrossEntropyLoss.
+// Cross entropy over the last dim of the logits, and its pieces for a cut vocabulary. With e the
+// label smoothing and V the global vocabulary: loss = lse - (1 - e) logit[label] - e / V *
+// sum(logits), as torch.nn.CrossEntropyLoss.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -30,10 +30,10 @@ std::vector<TensorType> InferProduct(std::string_view op, const InferArgs& args,
   int64_t b_rows = b.shape[b.rank() - 2], b_columns = b.shape[b.rank() - 1];
   int64_t k = transposed ? b_columns : b_rows, n = transposed ? b_rows : b_columns;
   if (a.shape.back() != k) {
-    InferError(op, StrCat("sums over the last dim of the left operand (", a.shape.back(),
-                          ") and ", transposed ? "the last" : "the last but one",
-                          " of the right (", k, "), which differ: ", ShapeToString(a.shape),
-                          " and ", ShapeToString(b.shape)));
+    InferError(
+        op, StrCat("sums over the last dim of the left operand (", a.shape.back(), ") and ",
+                   transposed ? "the last" : "the last but one", " of the right (", k,
+                   "), which differ: ", ShapeToString(a.shape), " and ", ShapeToString(b.shape)));
   }
   Shape leading = BroadcastShapes(op, Leading(a.shape), Leading(b.shape));
   return {TensorType(a.dtype, WithMatrix(leading, a.shape[a.rank() - 2], n))};
@@ -192,9 +192,9 @@ OpDef ProductDef(std::string_view name, bool transposed) {
   def.infer = [name, transposed](const InferArgs& a) { return InferProduct(name, a, transposed); };
   def.rule = [transposed](const Op& op) {
     std::string matrix = transposed ? "n k" : "k n";
-    return EinsumRule(op, "... m k, " + (op.in(1).rank() == 2 ? matrix : "... " + matrix) +
-                              " -> ... m n",
-                      {{0}, {1}});
+    return EinsumRule(
+        op, "... m k, " + (op.in(1).rank() == 2 ? matrix : "... " + matrix) + " -> ... m n",
+        {{0}, {1}});
   };
   def.gradient = [transposed](const GradientArgs& a) { return ProductGradient(a, transposed); };
   def.flops = [](const Op& op) { return 2 * op.out().num_elements() * op.in(0).shape.back(); };

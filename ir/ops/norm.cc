@@ -33,7 +33,8 @@ std::vector<TensorType> Infer(const Norm& norm, const InferArgs& args) {
   const TensorType& x = args[0];
   RequireRows(norm.name, x);
   for (size_t i = 1; i < args.size(); ++i) {
-    RequireTensor(norm.name, args[i], x.dtype, {x.shape.back()}, i == 1 ? "the weight" : "the bias");
+    RequireTensor(norm.name, args[i], x.dtype, {x.shape.back()},
+                  i == 1 ? "the weight" : "the bias");
   }
   TensorType statistic(x.dtype, WithoutLast(x.shape));
   std::vector<TensorType> results = {TensorType(x.dtype, x.shape), statistic};
@@ -185,7 +186,8 @@ std::vector<Value*> ExpandGrad(const Norm& norm, Builder& builder, const Op& op)
   return results;
 }
 
-// What a gradient of the statistics adds to dx: d mean / dx = 1/h, d rstd / dx = -rstd^3 (x - mean) / h.
+// What a gradient of the statistics adds to dx: d mean / dx = 1/h, d rstd / dx = -rstd^3 (x - mean)
+// / h.
 Value* StatisticsGradient(const Norm& norm, Builder& builder, const GradientArgs& args) {
   Rows rows(builder, args.op.in(0));
   Value *x = args.op.operands[0], *sum = nullptr;

@@ -46,7 +46,8 @@ void Reference(const KernelCall& call) {
   ForEachLine(call, [&](int64_t first, int64_t stride, int64_t size) {
     double max = -std::numeric_limits<double>::infinity(), sum = 0;
     for (int64_t i = 0; i < size; ++i) max = std::max(max, y[first + i * stride]);
-    for (int64_t i = 0; i < size; ++i) sum += y[first + i * stride] = std::exp(y[first + i * stride] - max);
+    for (int64_t i = 0; i < size; ++i)
+      sum += y[first + i * stride] = std::exp(y[first + i * stride] - max);
     for (int64_t i = 0; i < size; ++i) y[first + i * stride] /= sum;
   });
   FromDoubles(y, call.out[0]);
@@ -93,8 +94,9 @@ void RegisterSoftmaxOps(OpRegistry& registry) {
   OpDef softmax = Def("softmax", 1);
   softmax.rule = [](const Op& op) { return Rule(op, {}); };
   softmax.gradient = [](const GradientArgs& args) {
-    return std::vector<Value*>{args.builder.Make(
-        "softmax_grad", {args.result_grads[0], args.op.result()}, {{"axis", int64_t{Axis(args.op)}}})};
+    return std::vector<Value*>{args.builder.Make("softmax_grad",
+                                                 {args.result_grads[0], args.op.result()},
+                                                 {{"axis", int64_t{Axis(args.op)}}})};
   };
   softmax.reference = Reference;
   softmax.expand = Expand;

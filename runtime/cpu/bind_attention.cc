@@ -73,7 +73,8 @@ std::unique_ptr<Kernel> MakeForward(const KernelRequest& r) {
   args.o = Out(r, 0);
   args.o_strides = layout.strides(r.call.out[0].shape);
   args.lse = Out(r, 1);
-  return MakeKernel([args, threads = r.call.threads] { Kernels().attention.forward(args, threads); });
+  return MakeKernel(
+      [args, threads = r.call.threads] { Kernels().attention.forward(args, threads); });
 }
 
 std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r) {

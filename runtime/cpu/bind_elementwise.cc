@@ -9,10 +9,10 @@ namespace {
 template <UnaryOp kOp>
 std::unique_ptr<Kernel> MakeUnary(const KernelRequest& r) {
   if (!AllF32(r)) return nullptr;
-  return MakeKernel([x = In(r, 0), y = Out(r, 0), n = r.call.out[0].num_elements(),
-                     threads = r.call.threads] {
-    Kernels().elementwise.unary(kOp, x, y, n, threads);
-  });
+  return MakeKernel(
+      [x = In(r, 0), y = Out(r, 0), n = r.call.out[0].num_elements(), threads = r.call.threads] {
+        Kernels().elementwise.unary(kOp, x, y, n, threads);
+      });
 }
 
 std::unique_ptr<Kernel> MakeGelu(const KernelRequest& r) {

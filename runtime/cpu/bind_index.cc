@@ -25,20 +25,20 @@ void CheckIds(const KernelCall& call, const TensorView& ids, int64_t rows) {
   const int64_t* p = ids.as<const int64_t>();
   for (const reference::Box& box : reference::ValidBoxes(call, ids)) {
     Shape strides = reference::Strides(ids.shape);
-    reference::ForEach<1>(
-        box.size, {strides},
-        [&](const std::array<int64_t, 1>& at) {
-          if (p[at[0]] >= 0 && p[at[0]] < rows) return;
-          // The global position, from the local one.
-          Shape position(ids.shape.size());
-          int64_t rest = at[0];
-          for (size_t d = position.size(); d-- > 0;) {
-            position[d] = rest % ids.shape[d] - box.local[d] + box.global[d];
-            rest /= ids.shape[d];
-          }
-          reference::ThrowOutOfRange("embedding", "ids", position, p[at[0]], 0, rows);
-        },
-        {reference::Offset(box.local, strides)});
+    reference::ForEach<1>(box.size, {strides},
+                          [&](const std::array<int64_t, 1>& at) {
+                            if (p[at[0]] >= 0 && p[at[0]] < rows) return;
+                            // The global position, from the local one.
+                            Shape position(ids.shape.size());
+                            int64_t rest = at[0];
+                            for (size_t d = position.size(); d-- > 0;) {
+                              position[d] = rest % ids.shape[d] - box.local[d] + box.global[d];
+                              rest /= ids.shape[d];
+                            }
+                            reference::ThrowOutOfRange("embedding", "ids", position, p[at[0]], 0,
+                                                       rows);
+                          },
+                          {reference::Offset(box.local, strides)});
   }
 }
 

@@ -5,8 +5,8 @@
 namespace shardc::cpu {
 namespace {
 
-// The shard of logits in operand `logits` with labels in operand `labels` (or none). False when the vocabulary is
-// not one stretch.
+// The shard of logits in operand `logits` with labels in operand `labels` (or none). False when the
+// vocabulary is not one stretch.
 bool Shard(const KernelRequest& r, size_t logits, size_t labels, LogitShard* shard) {
   const TensorView& x = r.call.in[logits];
   auto runs = r.call.Runs(x, x.rank() - 1);
@@ -54,8 +54,8 @@ std::unique_ptr<Kernel> MakeStats(const KernelRequest& r) {
   LogitShard shard;
   if (!Shard(r, 0, 1, &shard) || r.call.out.size() != 2) return nullptr;
   int64_t vocabulary = r.call.GlobalDim(r.call.in[0], r.call.in[0].rank() - 1);
-  return MakeKernel([shard, vocabulary, shape = r.call.in[1].shape, max = In(r, 2),
-                     sum = Out(r, 0), target = Out(r, 1), threads = r.call.threads] {
+  return MakeKernel([shard, vocabulary, shape = r.call.in[1].shape, max = In(r, 2), sum = Out(r, 0),
+                     target = Out(r, 1), threads = r.call.threads] {
     CheckLabels(shard, vocabulary, shape, "softmax_stats");
     Kernels().cross_entropy.sum_exp(shard, max, sum, target, threads);
   });

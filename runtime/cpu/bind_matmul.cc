@@ -10,8 +10,12 @@ class MatmulKernel : public Kernel {
  public:
   MatmulKernel(const KernelRequest& r, const MatmulConfig& config)
       : matmul_(MatmulF32::Create(config)),
-        a_(In(r, 0)), b_(In(r, 1)), bias_(config.bias ? In(r, 2) : nullptr), c_(Out(r, 0)),
-        packs_(config.pack_b), version_(r.state_version) {}
+        a_(In(r, 0)),
+        b_(In(r, 1)),
+        bias_(config.bias ? In(r, 2) : nullptr),
+        c_(Out(r, 0)),
+        packs_(config.pack_b),
+        version_(r.state_version) {}
 
   void Run() override {
     if (packs_ && packed_version_ != *version_) {
@@ -38,8 +42,8 @@ std::unique_ptr<Kernel> Make(const KernelRequest& r, MatmulConfig config) {
   // A packed copy pays off only for few rows: with more, oneDNN's sgemm packs as it goes, as fast
   // (tests/runtime/kernels/kernels_bench.cc), and no second copy of the weights is held.
   constexpr int64_t kFewRows = 128;
-  config.pack_b = config.batch == 1 && !config.transpose_a && config.m <= kFewRows &&
-                  r.OperandIsState(1);
+  config.pack_b =
+      config.batch == 1 && !config.transpose_a && config.m <= kFewRows && r.OperandIsState(1);
   return std::make_unique<MatmulKernel>(r, config);
 }
 
@@ -83,8 +87,10 @@ std::unique_ptr<Kernel> MakeMatmulTN(const KernelRequest& r) {
   return Make(r, config);
 }
 
-constexpr Binding kBindings[] = {
-    {"matmul", MakeMatmulNN}, {"matmul_nt", MakeMatmulNT}, {"matmul_tn", MakeMatmulTN}, {"linear", MakeLinear}};
+constexpr Binding kBindings[] = {{"matmul", MakeMatmulNN},
+                                 {"matmul_nt", MakeMatmulNT},
+                                 {"matmul_tn", MakeMatmulTN},
+                                 {"linear", MakeLinear}};
 
 }  // namespace
 

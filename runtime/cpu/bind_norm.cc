@@ -41,9 +41,8 @@ std::unique_ptr<Kernel> MakeAddLayerNorm(const KernelRequest& r) {
   args.rstd = Out(r, 3);
   args.eps = static_cast<float>(r.call.attrs->Float("eps"));
   RowsAndCols(r.call.in[0], &args.rows, &args.cols);
-  return MakeKernel([args, threads = r.call.threads] {
-    Kernels().norm.layer_norm_forward(args, threads);
-  });
+  return MakeKernel(
+      [args, threads = r.call.threads] { Kernels().norm.layer_norm_forward(args, threads); });
 }
 
 // dy, x, [mean,] rstd[, w] -> dx[, dw[, db]]
@@ -91,11 +90,13 @@ std::unique_ptr<Kernel> MakeSoftmaxGrad(const KernelRequest& r) {
       });
 }
 
-constexpr Binding kBindings[] = {
-    {"layer_norm", MakeForward<false>}, {"layer_norm_grad", MakeBackward<false>},
-    {"rms_norm", MakeForward<true>},    {"rms_norm_grad", MakeBackward<true>},
-    {"softmax", MakeSoftmax},           {"softmax_grad", MakeSoftmaxGrad},
-    {"add_layer_norm", MakeAddLayerNorm}};
+constexpr Binding kBindings[] = {{"layer_norm", MakeForward<false>},
+                                 {"layer_norm_grad", MakeBackward<false>},
+                                 {"rms_norm", MakeForward<true>},
+                                 {"rms_norm_grad", MakeBackward<true>},
+                                 {"softmax", MakeSoftmax},
+                                 {"softmax_grad", MakeSoftmaxGrad},
+                                 {"add_layer_norm", MakeAddLayerNorm}};
 
 }  // namespace
 

@@ -6,7 +6,8 @@
 namespace shardc::cpu {
 namespace {
 
-// The kernels update in place; where the plan gave other memory for the result, the operand goes there first.
+// The kernels update in place; where the plan gave other memory for the result, the operand goes
+// there first.
 void Move(const float* from, float* to, int64_t n) {
   if (from != to) std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
 }
@@ -52,13 +53,13 @@ std::unique_ptr<Kernel> MakeSgd(const KernelRequest& r) {
   bool momentum = r.call.out.size() > 1;
   if (momentum) args.momentum_buffer = Out(r, 1);
   const float* buffer = momentum ? In(r, 3) : nullptr;
-  return MakeKernel([args, momentum, buffer, w = In(r, 0), scale = In(r, 2),
-                     threads = r.call.threads]() mutable {
-    Move(w, args.w, args.n);
-    if (momentum) Move(buffer, args.momentum_buffer, args.n);
-    args.grad_scale = *scale;
-    Kernels().optimizer.sgd(args, threads);
-  });
+  return MakeKernel(
+      [args, momentum, buffer, w = In(r, 0), scale = In(r, 2), threads = r.call.threads]() mutable {
+        Move(w, args.w, args.n);
+        if (momentum) Move(buffer, args.momentum_buffer, args.n);
+        args.grad_scale = *scale;
+        Kernels().optimizer.sgd(args, threads);
+      });
 }
 
 constexpr Binding kBindings[] = {{"adamw", MakeAdamW}, {"sgd", MakeSgd}};

@@ -96,12 +96,11 @@ std::unique_ptr<Kernel> MakeSumSquares(const KernelRequest& r) {
     if (!Full(r, x, d)) return nullptr;
   }
   if (!AllF32(r)) return nullptr;
-  return MakeKernel(
-      [x = In(r, 0), y = Out(r, 0), n = x.num_elements(), threads = r.call.threads] {
-        double sum;
-        Kernels().reduce.sum_squares(x, n, &sum, threads);
-        *y = static_cast<float>(sum);
-      });
+  return MakeKernel([x = In(r, 0), y = Out(r, 0), n = x.num_elements(), threads = r.call.threads] {
+    double sum;
+    Kernels().reduce.sum_squares(x, n, &sum, threads);
+    *y = static_cast<float>(sum);
+  });
 }
 
 constexpr Binding kBindings[] = {{"reduce_sum", MakeSum<false>},

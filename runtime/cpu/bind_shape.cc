@@ -144,8 +144,9 @@ std::unique_ptr<Kernel> MakeReshape(const KernelRequest& r) {
 }
 
 constexpr Binding kBindings[] = {
-    {"transpose", MakeTranspose}, {"broadcast_to", MakeBroadcast}, {"slice", MakeSlice},
-    {"pad", MakePad},             {"concat", MakeConcat},          {"split", MakeSplit},
+    {"transpose", MakeTranspose}, {"broadcast_to", MakeBroadcast},
+    {"slice", MakeSlice},         {"pad", MakePad},
+    {"concat", MakeConcat},       {"split", MakeSplit},
     {"reshape", MakeReshape},
 };
 

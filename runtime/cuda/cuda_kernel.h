@@ -14,7 +14,8 @@ struct CUstream_st;
 
 namespace shardc::cuda {
 
-// What a launch may use. One per rank; `workspace` is shared by the launches of a stream, which run in order.
+// What a launch may use. One per rank; `workspace` is shared by the launches of a stream, which run
+// in order.
 struct Launch {
   CUstream_st* stream = nullptr;
   cublasLtContext* blas = nullptr;
@@ -23,23 +24,23 @@ struct Launch {
   int64_t workspace_bytes = 0;
   int device = 0;
   int sm_count = 1;
-  // Set by kernels that find a bad id or label: device memory of 4 x i64 {kind, position, value, limit}, zero when none;
-  // the executor reads it after the step and raises E4003.
+  // Set by kernels that find a bad id or label: device memory of 4 x i64 {kind, position, value,
+  // limit}, zero when none; the executor reads it after the step and raises E4003.
   int64_t* fault = nullptr;
 };
 
 class CudaKernel {
  public:
   virtual ~CudaKernel() = default;
-  // Enqueues; never waits, allocates or reads back, so that a step can be captured as a graph. Throws Diagnostic E4301 when CUDA or a
-  // library refuses.
+  // Enqueues; never waits, allocates or reads back, so that a step can be captured as a graph.
+  // Throws Diagnostic E4301 when CUDA or a library refuses.
   virtual void Enqueue(const Launch& launch) = 0;
   // Bytes of workspace that Enqueue needs.
   virtual int64_t workspace_bytes() const { return 0; }
 };
 
-// The kernel of an instruction, all pointers in `request.call` being device memory; null when there is none for its op, types or
-// shapes.
+// The kernel of an instruction, all pointers in `request.call` being device memory; null when there
+// is none for its op, types or shapes.
 std::unique_ptr<CudaKernel> MakeCudaKernel(const KernelRequest& request);
 // Ops that have a CUDA kernel (for at least some types).
 std::vector<std::string_view> CudaKernelOps();

@@ -1,4 +1,5 @@
-// The GPTs of the seeds: parameter counts, counts per rank, collectives, five Adam steps equal on one and two ranks.
+// The GPTs of the seeds: parameter counts, counts per rank, collectives, five Adam steps equal on
+// one and two ranks.
 #include <gtest/gtest.h>
 
 #include "frontend/gpt_config.h"
@@ -67,11 +68,12 @@ void CheckTraining(const Seed& seed, double tolerance) {
 }
 
 // The example of a Megatron-LM tutorial: ten layers.
-constexpr Seed kSeed000{"builtin:gpt?layers=10,hidden=512,heads=4,vocab=100,seq=64,batch=128,tied=false",
-                        100, 31660032, 15862272};
+constexpr Seed kSeed000{
+    "builtin:gpt?layers=10,hidden=512,heads=4,vocab=100,seq=64,batch=128,tied=false", 100, 31660032,
+    15862272};
 // Megatron-Core's minimal training loop: two layers of width 12.
-constexpr Seed kSeed004{"builtin:gpt?layers=2,hidden=12,heads=4,vocab=100,seq=64,batch=8,tied=false",
-                        100, 6960, 3948};
+constexpr Seed kSeed004{
+    "builtin:gpt?layers=2,hidden=12,heads=4,vocab=100,seq=64,batch=8,tied=false", 100, 6960, 3948};
 
 TEST(SeedGpt, Counts000) { CheckCounts(kSeed000); }
 TEST(SeedGpt, Counts004) { CheckCounts(kSeed004); }

@@ -1,5 +1,6 @@
-// The mappings of tensor parallelism (design: the seeds' numbers) as they fall out of sharding a serial graph: 8 ranks,
-// TP=2, PP=2, pair (a, b) = ranks (2i, 2i + 1). Row i of every tensor belongs to pair i.
+// The mappings of tensor parallelism (design: the seeds' numbers) as they fall out of sharding a
+// serial graph: 8 ranks, TP=2, PP=2, pair (a, b) = ranks (2i, 2i + 1). Row i of every tensor
+// belongs to pair i.
 #include <gtest/gtest.h>
 
 #include "ir/builder.h"
@@ -77,8 +78,8 @@ std::vector<float> Values(const HostTensor& t) {
   return {t.data<float>(), t.data<float>() + t.num_elements()};
 }
 
-// copy: x is whole on both members of a pair, each multiplies it by its r. The gradient of each alone is r; the
-// all_reduce behind it makes it a + b.
+// copy: x is whole on both members of a pair, each multiplies it by its r. The gradient of each
+// alone is r; the all_reduce behind it makes it a + b.
 TEST(Mappings, Copy) {
   Mapping m;
   Value* x = m.b.Param("x", DType::kF32, {4, 1});
@@ -99,7 +100,8 @@ TEST(Mappings, ReduceFrom) {
   EXPECT_EQ(Values(out["grad.x"]), (std::vector<float>{0, 2, 4, 6, 8, 10, 12, 14}));
 }
 
-// scatter: [1, 2] whole on both, each takes its part and multiplies by r; the gradient is gathered: [a, b].
+// scatter: [1, 2] whole on both, each takes its part and multiplies by r; the gradient is gathered:
+// [a, b].
 TEST(Mappings, Scatter) {
   Mapping m;
   Value* x = m.Param(HostTensor::Of<float>({4, 2}, {1, 2, 1, 2, 1, 2, 1, 2}), false);
