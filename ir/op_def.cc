@@ -1,5 +1,6 @@
 #include "ir/op_def.h"
 
+#include <algorithm>
 #include <map>
 
 #include "ir/diagnostic.h"
@@ -73,7 +74,29 @@ int64_t BytesMoved(const Op& op) {
   int64_t n = 0;
   for (const Value* v : op.operands) n += v->type.bytes();
   for (const Value* v : op.results) n += v->type.bytes();
+  if (op.def->picks) {
+    const TensorType& from = op.in(0);
+    n -= from.bytes();
+    n += std::min(from.num_elements(), op.out().num_elements()) * DTypeSize(from.dtype);
+  }
   return n;
+}
+
+LocalCost CostOnRank(const Op& op, const Mesh& mesh) {
+  // An op of its own whose types are the local ones, so that every rule for costs serves.
+  std::vector<Value> values;
+  values.reserve(op.operands.size() + op.results.size());
+  auto local = [&](const Value* v) {
+    Value& copy = values.emplace_back();
+    copy.type = TensorType(v->type.dtype, LocalShape(v->type, mesh));
+    return &copy;
+  };
+  Op alone;
+  alone.def = op.def;
+  alone.attrs = op.attrs;
+  for (const Value* v : op.operands) alone.operands.push_back(local(v));
+  for (const Value* v : op.results) alone.results.push_back(local(v));
+  return {Flops(alone), BytesMoved(alone)};
 }
 
 void InferError(std::string_view op, const std::string& what) {

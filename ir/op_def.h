@@ -18,6 +18,16 @@ class Builder;
 
 enum class AttrKind : uint8_t { kInt, kFloat, kBool, kString, kInts, kStrings, kTensor };
 
+// What the precision pass does with an op's floats where a model computes in a smaller type.
+enum class Precision : uint8_t {
+  kFull,        // operands in the model's own type: statistics, softmax, losses, updates
+  kCompute,     // operands in the compute type, sums in f32: products, attention
+  kFollow,      // the type that its whole operands already have: what is linear in memory traffic
+  kAccumulate,  // in the model's own type, but a bias follows what it is added to: residuals, sums
+                // of gradients
+  kWiden,       // operands as they are, results in the model's own type: sums
+};
+
 struct AttrSpec {
   std::string_view name;
   AttrKind kind;
@@ -61,6 +71,9 @@ struct OpDef {
   // Floating point operations for the global types; null: elements of the results.
   std::function<int64_t(const Op&)> flops;
 
+  // Reads of operand 0 only as many elements as the result has (lookups, slices).
+  bool picks = false;
+
   // Naive semantics on local views, in any dtype the op allows: the oracle for every fast kernel
   // and the constant folder. Floats accumulate in double. Null only for ops that move data between
   // ranks and for param/state/update.
@@ -70,6 +83,12 @@ struct OpDef {
   // same results (statistics by reduce ops, so that only these travel) and returns one value per
   // result.
   std::function<std::vector<Value*>(Builder&, const Op&)> expand;
+
+  Precision precision = Precision::kFull;
+  // Operands that stay in the model's type under kCompute (statistics, float masks).
+  std::vector<int> full_operands;
+  // The result whose type the attribute "out" chooses among the floats; -1: none.
+  int typed_result = -1;
 
   bool elementwise = false;   // results have the broadcast shape; may run in place
   bool side_effect = false;   // kept though nothing reads it
@@ -88,8 +107,14 @@ const OpDef* FindOpDef(std::string_view name);
 std::vector<const OpDef*> AllOpDefs();
 
 int64_t Flops(const Op& op);
-// Bytes read and written, by the global types.
+// Bytes read and written, by the global types: every operand and every result once.
 int64_t BytesMoved(const Op& op);
+
+// The same for one rank, by the local shapes.
+struct LocalCost {
+  int64_t flops = 0, bytes = 0;
+};
+LocalCost CostOnRank(const Op& op, const Mesh& mesh);
 
 // For OpDef::infer: throws Diagnostic E1101 naming the op.
 [[noreturn]] void InferError(std::string_view op, const std::string& what);

@@ -74,6 +74,11 @@ struct Instruction {
   int scratch = -1;     // a buffer that the instruction may use, or -1
   Phase phase = Phase::kForward;
   std::string site;
+  // What one rank does, by the local shapes, padding included, for profiles: floating point
+  // operations (OpDef::flops; none for collectives and movements), and bytes read and written
+  // (BytesMoved; of a collective: those handed in).
+  int64_t flops = 0;
+  int64_t bytes = 0;
 };
 
 struct NamedBuffer {

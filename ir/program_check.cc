@@ -124,6 +124,9 @@ class BoundsChecker {
     for (int b : i.operands) CheckId(b, what);
     for (int b : i.results) CheckId(b, what);
     if (i.scratch >= 0) CheckId(i.scratch, what);
+    if (i.flops < 0 || i.bytes < 0) {
+      Fail(StrCat(what(), " has ", i.flops, " flops and ", i.bytes, " bytes"));
+    }
     if (i.collective < 0) return;
     if (i.collective >= static_cast<int>(program_.collectives.size())) {
       Fail(StrCat(what(), " uses collective ", i.collective, " of ", program_.collectives.size()));

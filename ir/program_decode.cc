@@ -202,6 +202,8 @@ class BodyDecoder {
     out.scratch = Optional(i.scratch(), "scratch");
     out.phase = EnumValue(i.phase(), Phase::kOptimizer, "phase");
     out.site = String(i.site());
+    out.flops = i.flops();
+    out.bytes = i.bytes();
     return out;
   }
 

@@ -204,6 +204,8 @@ class BodyEncoder {
     out->set_scratch(i.scratch + 1);
     out->set_phase(static_cast<uint32_t>(i.phase));
     out->set_site(String(i.site));
+    out->set_flops(i.flops);
+    out->set_bytes(i.bytes);
   }
 
   void AddCollective(const shardc::Collective& c) {

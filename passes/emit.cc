@@ -112,6 +112,9 @@ class Emitter {
     i.results = std::move(results);
     i.phase = op.phase;
     i.site = op.site;
+    for (const std::vector<int>* list : {&i.operands, &i.results}) {
+      for (int b : *list) i.bytes += program_.buffers[b].bytes;
+    }
     program_.instructions.push_back(std::move(i));
     return program_.instructions.back();
   }
@@ -145,7 +148,11 @@ class Emitter {
       Attributes attrs = op.attrs;
       attrs.Erase("why");
       attrs.Erase("for");
-      Emit(op, std::string(op.name()), std::move(operands), std::move(results), std::move(attrs));
+      Instruction& i = Emit(op, std::string(op.name()), std::move(operands), std::move(results),
+                            std::move(attrs));
+      LocalCost cost = CostOnRank(op, mesh_);
+      i.flops = cost.flops;
+      i.bytes = cost.bytes;
     }
   }
 
@@ -172,6 +179,8 @@ class Emitter {
     Instruction& i = Emit(op, std::string(CollectiveKindName(kind)), std::move(operands),
                           std::move(results), {});
     i.collective = c.id;
+    i.bytes = 0;
+    for (int b : i.operands) i.bytes += program_.buffers[b].bytes;
     program_.collectives.push_back(std::move(c));
   }
 

@@ -74,7 +74,8 @@ Value* TokenLoss(Graph& graph, Builder& b, const std::string& kind, Value* logit
   } else {
     weight = b.Cast(b.Make("not_equal", {labels, b.Scalar(DType::kI64, kIgnore)}), dtype);
   }
-  return b.Div(SumAll(b, loss), SumAll(b, weight));
+  Value* sum = SumAll(b, loss);
+  return b.Div(sum, SumAll(b, weight));
 }
 
 }  // namespace

@@ -77,10 +77,11 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
   Value* norm = GradientNorm(b, grads);
   Value* scale = b.Scalar(dtype, 1);
   if (options.clip_norm > 0) {
-    Value* ratio = b.Div(b.Scalar(dtype, options.clip_norm), b.Add(norm, b.Scalar(dtype, 1e-6)));
-    scale = b.Make("min", {ratio, b.Scalar(dtype, 1)});
+    Value* sum = b.Add(norm, b.Scalar(dtype, 1e-6));
+    scale = b.Make("min", {b.Div(b.Scalar(dtype, options.clip_norm), sum), scale});
   }
-  Value* step = b.Add(State(b, "optimizer.step", TensorType(dtype, {})), b.Scalar(dtype, 1));
+  Value* steps = State(b, "optimizer.step", TensorType(dtype, {}));
+  Value* step = b.Add(steps, b.Scalar(dtype, 1));
   b.Update("optimizer.step", step);
 
   for (auto& [param, grad] : grads) {

@@ -16,6 +16,7 @@
 #include "passes/loss.h"
 #include "passes/lower.h"
 #include "passes/optimize_reshards.h"
+#include "passes/precision.h"
 #include "passes/propagate.h"
 
 namespace shardc {
@@ -45,6 +46,9 @@ constexpr NamedPass kPasses[] = {
     {"clear_padding", ClearPadding},
     {"bucket_reductions", [](Graph& g) { BucketSmallReductions(g); }},
     {"fuse", Fuse},
+    {"precision", [](Graph& g) { LowerPrecision(g, {.compute = "bf16", .reduce_in = ""}); }},
+    {"reduce_in_f32", ReduceInF32},
+    {"fold_casts", FoldCasts},
 };
 
 class Runner {
@@ -112,6 +116,9 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
     run("differentiate", [&] { AddGradients(graph, loss); });
     run("optimizer", [&] { AddOptimizer(graph, options.optimizer); });
   }
+  // On the serial graph, so that sharding weighs the types that will travel.
+  bool mixed = options.precision.compute != "f32";
+  run("precision", [&] { LowerPrecision(graph, options.precision); });
   // From here on the graph holds forward, backward and update, and one mechanism shards all of it.
   run.Named("propagate");
   run.Named("insert_reshards");
@@ -120,7 +127,10 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   // Padding first: fused ops must see the cleared operands.
   run.Named("clear_padding");
   run.Named("bucket_reductions");
+  if (options.precision.reduce_in == "f32") run.Named("reduce_in_f32");
   run.Named("fuse");
+  // After fusion, which must see a product and its bias in one type.
+  if (mixed) run.Named("fold_casts");
 }
 
 }  // namespace shardc

@@ -9,6 +9,7 @@
 
 #include "ir/graph.h"
 #include "passes/optimizer.h"
+#include "passes/precision.h"
 #include "specs/spec.h"
 
 namespace shardc {
@@ -18,6 +19,7 @@ struct PipelineOptions {
   std::string loss_output;  // which output the loss is of; empty: found
   bool gradients = true;    // off: forward only, with the loss
   OptimizerOptions optimizer;
+  PrecisionOptions precision;
   bool verify_each = false;              // VerifyGraph after every pass
   std::vector<std::string> print_after;  // names of passes; "all"
   bool timing = false;                   // a line per pass

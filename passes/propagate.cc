@@ -140,7 +140,8 @@ class Propagation {
       for (size_t i = 0; i < user->operands.size(); ++i) {
         if (user->operands[i] != v) continue;
         auto cut = CutOf(rule, {v, &rule.operands[i], false});
-        if (!cut || UsesOtherwise(*user, rule, *cut)) return true;
+        if (!cut || rule.factors[cut->factor].kind == FactorKind::kReplicated) return true;
+        if (UsesOtherwise(*user, rule, *cut)) return true;
       }
     }
     return false;

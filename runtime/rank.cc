@@ -2,11 +2,13 @@
 
 #include <sys/mman.h>
 
-#include <cmath>
+#include <cstring>
 #include <new>
 
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
+#include "runtime/cpu/kernels/peaks.h"
+#include "runtime/describe.h"
 
 namespace shardc {
 
@@ -104,7 +106,7 @@ void Rank::PrepareInstructions() {
       if (!options_.reference_kernels) step.kernel = MakeCpuKernel(request);
       if (!step.kernel) step.kernel = MakeReferenceKernel(request);
     } catch (const Diagnostic& d) {
-      throw d.In(Describe(i));
+      throw d.In(DescribeInstruction(program_, i));
     }
   }
 }
@@ -139,64 +141,39 @@ std::unique_ptr<Kernel> Rank::PrepareCollective(const Instruction& instruction) 
   throw InternalError(StrCat("no in-process form of ", CollectiveKindName(c.kind)));
 }
 
-std::string Rank::Describe(size_t i) const {
-  const Instruction& instruction = program_.instructions[i];
-  return StrCat(
-      "rank ", program_.rank, ", instruction ", i, " (", instruction.op,
-      instruction.site.empty() ? "" : " at " + instruction.site,
-      instruction.phase == Phase::kForward ? "" : StrCat(", ", PhaseName(instruction.phase)), ")");
-}
-
 void Rank::Step() {
-  using Clock = std::chrono::steady_clock;
+  if (options_.poison) std::memset(arena_.data(), 0xff, static_cast<size_t>(arena_.bytes()));
+  TimeSpan* spans = profile_.NextStep();
   for (size_t i = 0; i < steps_.size(); ++i) {
-    Clock::time_point start;
-    if (count_times) start = Clock::now();
+    if (spans) spans[i].begin_ns = RankProfile::Now();
     try {
       steps_[i].kernel->Run();
       if (options_.check_numerics) CheckNumerics(i);
     } catch (const Aborted&) {
       throw;
     } catch (const Diagnostic& d) {
-      throw d.In(Describe(i));
+      // A NaN names its instruction itself.
+      throw d.id() == "E4005" ? d : d.In(DescribeInstruction(program_, i));
     } catch (const std::exception& e) {
-      throw Diagnostic("E4006", ExitCode::kInternal, Describe(i), e.what());
+      throw Diagnostic("E4006", ExitCode::kInternal, DescribeInstruction(program_, i), e.what());
     }
-    if (count_times) {
-      OpTime& t = times[program_.instructions[i].op];
-      t.seconds += std::chrono::duration<double>(Clock::now() - start).count();
-      ++t.calls;
-    }
+    if (spans) spans[i].end_ns = RankProfile::Now();
   }
   if (updates_states_) ++state_version_;
 }
 
+MachinePeaks Rank::MeasurePeaks(int64_t ranks) const {
+  constexpr int64_t kCopied = 64 << 20;  // by all ranks
+  return {cpu::MeasureGemmFlops(threads_), cpu::MeasureCopyBytes(threads_, kCopied / ranks)};
+}
+
 void Rank::Abort(const std::string& reason) noexcept { world_->Abort(reason); }
 
-namespace {
-template <typename T>
-int64_t FirstNan(const std::byte* data, int64_t n) {
-  const T* p = reinterpret_cast<const T*>(data);
-  for (int64_t i = 0; i < n; ++i) {
-    if (std::isnan(p[i])) return i;
-  }
-  return -1;
-}
-}  // namespace
-
 void Rank::CheckNumerics(size_t i) const {
-  const Instruction& instruction = program_.instructions[i];
-  for (int r : instruction.results) {
+  for (int r : program_.instructions[i].results) {
     const Buffer& b = program_.buffers[r];
-    int64_t n = NumElements(b.local_shape), at = -1;
-    if (b.type.dtype == DType::kF32) at = FirstNan<float>(memory_[r], n);
-    if (b.type.dtype == DType::kF64) at = FirstNan<double>(memory_[r], n);
-    if (at < 0) continue;
-    throw Diagnostic("E4005", ExitCode::kMismatch, "",
-                     StrCat("made the first NaN of this rank, at element ", at, " of ",
-                            TypeToString(b.type, program_.mesh), " (local shape ",
-                            ShapeToString(b.local_shape), ")"),
-                     "look at the op's inputs: a division by zero, an overflow, or bad weights");
+    int64_t at = FindNan(memory_[r], b.type.dtype, NumElements(b.local_shape));
+    if (at >= 0) ThrowNan(program_, i, r, at);
   }
 }
 

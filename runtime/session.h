@@ -1,9 +1,7 @@
-// Runs the programs of a plan on CPU ranks: one thread per rank, in one process.
+// Runs the programs of a plan: all ranks in one process, on CPU threads or on GPUs.
 #pragma once
 
-#include <chrono>
 #include <functional>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,24 +9,25 @@
 
 #include "ir/host_tensor.h"
 #include "ir/program.h"
+#include "runtime/profile.h"
 
 namespace shardc {
+
+class Processes;
 
 struct SessionOptions {
   bool reference_kernels = false;  // the naive oracle instead of the fast kernels
   bool check_numerics = false;     // stop at the first instruction that makes a NaN
+  bool poison = false;             // for tests: fill the arena with NaN bytes before every step
   int threads = 0;                 // of all ranks together; 0: the cores of this process
+  std::string backend = "cpu";     // or "cuda"
+  bool shared_device = false;      // cuda: all ranks on one GPU, instead of one GPU for each
+  Processes* processes = nullptr;  // ranks are processes, and this one is rank 0 (process_runner.h)
 };
 
 // Fills a rank's shard of a state (local, physical layout, padding zero) before the first step.
 using StateReader = std::function<void(int64_t rank, const NamedBuffer& state, const Buffer& buffer,
                                        std::byte* local)>;
-
-// Seconds and calls by op name, over all steps of rank 0.
-struct OpTime {
-  double seconds = 0;
-  int64_t calls = 0;
-};
 
 // Wrong inputs and failing ranks throw Diagnostic: E4001 (missing or unknown input), E4002 (dtype
 // or shape), E4003 (id out of range), E4005 (a NaN, with check_numerics), E4006 (any other failure
@@ -56,9 +55,12 @@ class Session {
   int64_t arena_bytes() const;       // of one rank
   int64_t peak_bytes() const;        // all ranks: arenas, states, inputs, what kernels hold
   int64_t collective_bytes() const;  // handed to collectives in one step by one rank
-  // Time by op; only counted after EnableTimes(true).
-  void EnableTimes(bool on);
-  const std::map<std::string, OpTime>& times() const;
+  // Records when each instruction runs, in the next steps; of many, only in the first ones.
+  void StartProfile(int64_t steps);
+  // Ends the recording. The CUDA backend records no step. `peaks` is left to the caller.
+  Profile TakeProfile();
+  // Takes some 0.3 s.
+  MachinePeaks MeasurePeaks();
 
  private:
   class Impl;

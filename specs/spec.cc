@@ -5,6 +5,7 @@
 #include <google/protobuf/text_format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -34,11 +35,12 @@ void CollectNames(const pb::Descriptor* d, std::vector<std::string>& names) {
 
 class Errors : public pb::io::ErrorCollector {
  public:
-  explicit Errors(std::string file) : file_(std::move(file)) {}
+  Errors(const std::string& text, std::string file) : text_(text), file_(std::move(file)) {}
   void AddError(int line, pb::io::ColumnNumber column, const std::string& message) override {
     if (!first_.empty()) return;
     first_ = message;
-    where_ = SpecLocation{file_, line + 1, column + 1}.ToString();
+    line_ = line;
+    column_ = column;
   }
   [[noreturn]] void Throw() const {
     // The offending word is the last one quoted.
@@ -57,11 +59,25 @@ class Errors : public pb::io::ErrorCollector {
     std::sort(names.begin(), names.end());
     names.erase(std::unique(names.begin(), names.end()), names.end());
     if (!word.empty()) fix = DidYouMean(word, names);
-    throw Diagnostic("E2100", ExitCode::kBadSpec, where_, first_, fix);
+    SpecLocation where{file_, line_ + 1, ColumnOf(word) + 1};
+    throw Diagnostic("E2100", ExitCode::kBadSpec, where.ToString(), first_, fix);
   }
 
  private:
-  std::string file_, first_, where_;
+  // The parser has read the word already when it refuses it: back to where the word begins.
+  int ColumnOf(const std::string& word) const {
+    size_t begin = 0;
+    for (int i = 0; i < line_; ++i) begin = text_.find('\n', begin) + 1;
+    size_t at = text_.rfind(word, begin + static_cast<size_t>(column_));
+    bool found = !word.empty() && at != std::string::npos && at >= begin;
+    // Tabs count up to the next multiple of 8.
+    bool plain = text_.find('\t', begin) >= begin + static_cast<size_t>(column_);
+    return found && plain ? static_cast<int>(at - begin) : column_;
+  }
+
+  const std::string& text_;
+  std::string file_, first_;
+  int line_ = -1, column_ = 0;
 };
 
 SpecRule Convert(const specs::ShardSpec& shard, SpecRule rule) {
@@ -98,11 +114,12 @@ std::string SpecLocation::ToString() const {
 
 Spec ParseSpec(const std::string& text, const std::string& file) {
   ShardSpecFile proto;
-  Errors errors(file);
+  Errors errors(text, file);
   pb::TextFormat::Parser parser;
   pb::TextFormat::ParseInfoTree info;
   parser.RecordErrorsTo(&errors);
   parser.WriteLocationsTo(&info);
+  parser.AllowPartialMessage(true);  // what is missing is refused below, with its place
   pb::io::ArrayInputStream stream(text.data(), static_cast<int>(text.size()));
   if (!parser.Parse(&stream, &proto)) errors.Throw();
 
@@ -113,15 +130,32 @@ Spec ParseSpec(const std::string& text, const std::string& file) {
   };
   Spec spec;
   spec.name = file;
-  for (const auto& axis : proto.mesh().axis()) spec.mesh.push_back({axis.name(), axis.size()});
+  const pb::FieldDescriptor* mesh = d->FindFieldByName("mesh");
+  SpecLocation mesh_at = where("mesh", -1);
+  for (int i = 0; i < proto.mesh().axis_size(); ++i) {
+    const auto& axis = proto.mesh().axis(i);
+    if (!axis.has_name()) {
+      auto at = info.GetTreeForNested(mesh, -1)->GetLocation(
+          mesh->message_type()->FindFieldByName("axis"), i);
+      throw Diagnostic("E2101", ExitCode::kBadSpec,
+                       SpecLocation{file, at.line + 1, at.column + 1}.ToString(),
+                       "an axis needs a name");
+    }
+    spec.mesh.push_back({axis.name(), axis.size()});
+  }
   if (proto.has_process_group()) {
     if (proto.has_mesh()) {
       throw Diagnostic("E2101", ExitCode::kBadSpec, where("process_group", -1).ToString(),
                        "give mesh or process_group, not both");
     }
     spec.mesh.push_back({"tp", proto.process_group().tp_degree()});
+    mesh_at = where("process_group", -1);
   }
-  Mesh check(spec.mesh);
+  try {
+    Mesh check(spec.mesh);
+  } catch (const Diagnostic& error) {
+    throw error.In(mesh_at.ToString());
+  }
   for (int i = 0; i < proto.param_size(); ++i) {
     const auto& p = proto.param(i);
     SpecRule rule;
@@ -163,14 +197,17 @@ Spec LoadSpec(const std::string& name) {
   for (const ShippedSpec& s : kShippedSpecs) {
     if (s.name == name) return ParseSpec(std::string(s.text), name);
   }
+  std::error_code error;
+  bool folder = std::filesystem::is_directory(name, error);  // opens, and reads as empty
   std::ifstream in(name, std::ios::binary);
   std::stringstream text;
   if (in) text << in.rdbuf();
-  if (!in || in.bad()) {
+  if (folder || !in || in.bad()) {
     std::string list;
     for (const std::string& s : ShippedSpecs()) list += (list.empty() ? "" : ", ") + s;
     throw Diagnostic("E5001", ExitCode::kIo, "--spec " + name,
-                     "there is no such file, and no shipped spec of that name",
+                     folder ? "that is a folder, and no shipped spec has the name"
+                            : "there is no such file, and no shipped spec of that name",
                      "shipped: " + list + "; " + DidYouMean(name, ShippedSpecs()));
   }
   return ParseSpec(text.str(), name);

@@ -141,6 +141,11 @@ void AddCompileVerb(CLI::App& app) {
   verb->add_option("--momentum", opt.momentum, "sgd's momentum");
   verb->add_option("--weight-decay", opt.weight_decay, "on parameters with two or more dims");
   verb->add_option("--clip-norm", opt.clip_norm, "clip gradients to this global norm");
+  verb->add_option(
+      "--precision", o->pipeline.precision.compute,
+      "f32, or products and attention in bf16 or f16; weights, norms and losses stay f32");
+  verb->add_option("--reduce-in", o->pipeline.precision.reduce_in,
+                   "f32: sums over ranks travel in f32; without it in the type of --precision");
   verb->add_option("--weights", o->weights,
                    "split: write each rank's weights; none: do not touch any")
       ->check(CLI::IsMember({"split", "none"}));

@@ -7,9 +7,12 @@
 
 #include "ir/diagnostic.h"
 #include "ir/safetensors.h"
+#include "runtime/processes.h"
 #include "tools/check_golden.h"
 #include "tools/inputs.h"
+#include "tools/launched.h"
 #include "tools/plan.h"
+#include "tools/run_profile.h"
 #include "tools/run_report.h"
 #include "tools/verbs.h"
 
@@ -17,10 +20,10 @@ namespace shardc {
 namespace {
 
 struct RunOptions {
-  std::string plan, backend = "cpu";
+  std::string plan;
   std::vector<std::string> inputs;
   std::optional<uint64_t> random_seed;
-  std::string save, save_params, check;
+  std::string save, save_params, check, profile;
   double rtol = 1e-4, atol = 1e-5;
   int steps = 0, repeat = 0;
   bool json = false;
@@ -57,13 +60,15 @@ bool Has(const std::vector<std::string>& names, const std::string& name) {
 
 class Run {
  public:
-  Run(const RunOptions& o, const Plan& plan)
-      : o_(o), plan_(plan), session_(plan.programs, o.session, WeightsReader(plan)) {
+  Run(const RunOptions& o, const SessionOptions& session, const Plan& plan)
+      : o_(o), plan_(plan), session_(plan.programs, session, WeightsReader(plan)) {
     SetInputs(o, program(), session_);
     report_.tokens = TokensOf(program());
   }
 
   void Go() {
+    // Without --repeat the reported steps are recorded, the first with what kernels do only once.
+    if (o_.repeat == 0) StartProfile(std::max(o_.steps, 1));
     if (o_.steps > 0) {
       Steps();
     } else {
@@ -73,6 +78,7 @@ class Run {
     if (!o_.save.empty()) Save(o_.save, session_.OutputNames(), &Session::Output);
     if (!o_.check.empty()) golden_ = Golden();
     Repeat();
+    if (!o_.profile.empty()) WriteProfile();
     if (!o_.save_params.empty()) Save(o_.save_params, Params(), &Session::State);
     Report();
     if (golden_) throw *golden_;
@@ -112,9 +118,29 @@ class Run {
   void Repeat() {
     if (o_.repeat == 0) return;
     report_.times_s.clear();
-    session_.EnableTimes(true);
+    StartProfile(o_.repeat);
     for (int i = 0; i < o_.repeat; ++i) TimedStep();
-    report_.op_times = session_.times();
+    if (!o_.profile.empty()) return;
+    Profile profile = session_.TakeProfile();
+    if (profile.steps() > 0) report_.gemm_share = GemmShare(profile);
+  }
+
+  void StartProfile(int steps) {
+    if (o_.profile.empty() && o_.repeat == 0) return;
+    if (!o_.profile.empty()) peaks_ = session_.MeasurePeaks();
+    session_.StartProfile(steps);
+  }
+
+  void WriteProfile() {
+    Profile profile = session_.TakeProfile();
+    profile.peaks = peaks_;
+    if (o_.repeat > 0 && profile.steps() > 0) report_.gemm_share = GemmShare(profile);
+    if (profile.steps() < report_.times_s.size()) {
+      std::fprintf(stderr, "note: the profile holds the first %zu of %zu steps\n", profile.steps(),
+                   report_.times_s.size());
+    }
+    std::fputs(ProfileTables(profile).c_str(), stderr);
+    WriteTrace(profile, o_.profile);
   }
 
   std::optional<double> ScalarOutput(const std::string& name) const {
@@ -186,15 +212,11 @@ class Run {
   const Plan& plan_;
   Session session_;
   RunReport report_;
+  MachinePeaks peaks_;
   std::optional<Diagnostic> golden_;
 };
 
-void RunPlan(const RunOptions& o) {
-  if (o.backend == "cuda") {
-    throw Diagnostic("E6105", ExitCode::kIo, "--backend cuda", "this build has no CUDA backend yet",
-                     "use --backend cpu");
-  }
-  Plan plan = LoadPlan(o.plan);
+void NoteEqualSteps(const RunOptions& o, const Plan& plan) {
   bool trains = std::any_of(plan.manifest.states.begin(), plan.manifest.states.end(),
                             [](const ManifestState& s) { return !s.is_param; });
   if (o.steps > 1 && !trains) {
@@ -202,14 +224,41 @@ void RunPlan(const RunOptions& o) {
                  "note: the plan updates no parameter, so all steps are equal; "
                  "compile with --optimizer\n");
   }
-  Run(o, plan).Go();
+}
+
+void CheckBackend(const RunOptions& o) {
+  bool cuda = o.session.backend == "cuda";
+  if (o.session.shared_device && !cuda) {
+    throw Diagnostic("E6120", ExitCode::kUsage, "--shared-device", "it is for GPUs only",
+                     "add --backend cuda, or leave it out");
+  }
+  if (cuda && !o.profile.empty()) {
+    throw Diagnostic("E6121", ExitCode::kUsage, "--profile", "the CUDA backend records no trace",
+                     "use --backend cpu, or nsys profile");
+  }
+  if (cuda && StartedByMpi()) {
+    throw Diagnostic("E4326", ExitCode::kIo, "--backend cuda",
+                     "ranks on GPUs are threads of one process, not processes of mpirun",
+                     "run without mpirun: one process drives all GPUs of this machine");
+  }
+}
+
+void RunPlan(const RunOptions& o) {
+  CheckBackend(o);
+  auto run = [&o](const Plan& plan, const SessionOptions& session) {
+    NoteEqualSteps(o, plan);
+    Run(o, session, plan).Go();
+  };
+  if (StartedByMpi()) RunLaunched(o.plan, o.session, run);
+  run(LoadPlan(o.plan), o.session);
 }
 
 }  // namespace
 
 void AddRunVerb(CLI::App& app) {
   auto o = std::make_shared<RunOptions>();
-  CLI::App* verb = app.add_subcommand("run", "run a plan, all its ranks on this machine");
+  CLI::App* verb =
+      app.add_subcommand("run", "run a plan: all its ranks here, or one in each process of mpirun");
   verb->add_option("plan", o->plan, "folder that compile wrote")->required();
   verb->add_option("--input", o->inputs, "name=@file.npy or name=@file.safetensors[:tensor]");
   verb->add_option("--random-inputs", o->random_seed,
@@ -228,8 +277,13 @@ void AddRunVerb(CLI::App& app) {
   verb->add_option("--repeat", o->repeat, "time this many steps after the first one")
       ->check(CLI::PositiveNumber)
       ->excludes(steps);
+  verb->add_option("--profile", o->profile,
+                   "write a trace of the timed steps for Perfetto here; tables on stderr");
   verb->add_flag("--json", o->json, "one JSON object on stdout");
-  verb->add_option("--backend", o->backend, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}));
+  verb->add_option("--backend", o->session.backend, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  verb->add_flag("--shared-device", o->session.shared_device,
+                 "cuda: all ranks on one GPU, instead of one GPU for each");
   verb->add_option("--threads", o->session.threads,
                    "of all ranks together; the cores of the process without it")
       ->check(CLI::PositiveNumber);

@@ -16,18 +16,6 @@ double TokensPerSecond(const RunReport& report) {
   return median > 0 ? static_cast<double>(report.tokens) / median : 0;
 }
 
-// Part of the time of rank 0 that matrix products take.
-double GemmShare(const std::map<std::string, OpTime>& times) {
-  double gemm = 0, all = 0;
-  for (const auto& [op, time] : times) {
-    all += time.seconds;
-    if (op == "matmul" || op == "matmul_nt" || op == "matmul_tn" || op == "linear") {
-      gemm += time.seconds;
-    }
-  }
-  return all > 0 ? gemm / all : 0;
-}
-
 std::string Text(const std::optional<double>& v) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.9g", v.value_or(0));
@@ -80,9 +68,10 @@ void PrintTimes(const RunReport& report) {
   std::fprintf(stderr, "%zu steps: min %.3f ms, median %.3f ms", report.times_s.size(),
                1e3 * Minimum(report.times_s), 1e3 * Median(report.times_s));
   if (report.tokens > 0) std::fprintf(stderr, ", %.1f tokens/s", TokensPerSecond(report));
-  std::fprintf(stderr,
-               ", GEMM %.1f%% of the time of rank 0, %lld bytes into collectives per rank\n",
-               100 * GemmShare(report.op_times), static_cast<long long>(report.collective_bytes));
+  if (report.gemm_share)
+    std::fprintf(stderr, ", GEMM %.1f%% of the time", 100 * *report.gemm_share);
+  std::fprintf(stderr, ", %lld bytes into collectives per rank\n",
+               static_cast<long long>(report.collective_bytes));
 }
 
 }  // namespace shardc

@@ -2,13 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "runtime/session.h"
 
 namespace shardc {
 
@@ -22,7 +19,7 @@ struct RunReport {
   std::vector<StepValues> steps;                        // with --steps
   std::vector<double> times_s;                          // of each timed step
   int64_t tokens = 0;                                   // in one step; 0: not a token model
-  std::map<std::string, OpTime> op_times;               // empty: not counted
+  std::optional<double> gemm_share;                     // of the time, with --repeat
   int64_t peak_bytes = 0, collective_bytes = 0;
 };
 

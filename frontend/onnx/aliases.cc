@@ -34,7 +34,10 @@ class Aliases {
  public:
   Aliases(const std::vector<std::string>& params, const Uses& uses, const ModuleNames& names)
       : params_(params), uses_(uses), names_(names) {
-    for (const auto* t : uses.initializers()) taken_.insert(t->name());
+    for (const auto* t : uses.initializers()) {
+      taken_.insert(t->name());
+      if (t->dims_size() >= 2) matrices_.insert(t->name());
+    }
     for (const std::string& param : params) {
       AddSites(param, "", sites_[param]);
       std::stable_sort(sites_[param].begin(), sites_[param].end(),
@@ -102,7 +105,14 @@ class Aliases {
   // that several uses share: where the node's module is known or another tensor of the node tells
   // it, and else in order if there are as many as uses.
   void FromElimination() {
+    // A matrix with several uses has lost a name for certain, a vector may just be shared. What
+    // vectors take may leave a matrix the only one.
+    for (bool matrices : {true, false, true}) FromElimination(matrices);
+  }
+
+  void FromElimination(bool matrices) {
     for (const std::string& param : params_) {
+      if (matrices_.contains(param) != matrices) continue;
       if (!found_[param].empty() || !names_.is_parameter.contains(param)) continue;
       const std::vector<Site>& sites = sites_[param];
       size_t further = sites.size() + Copies(param);
@@ -161,7 +171,7 @@ class Aliases {
   const std::vector<std::string>& params_;
   const Uses& uses_;
   const ModuleNames& names_;
-  std::set<std::string> taken_, identities_;
+  std::set<std::string> taken_, identities_, matrices_;
   std::map<std::string, std::vector<Site>> sites_;
   std::map<std::pair<const NodeProto*, int>, std::string> name_at_;
   std::map<std::string, std::vector<std::string>> found_;

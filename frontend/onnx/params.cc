@@ -65,11 +65,14 @@ bool IsCandidate(const TensorProto& t) {
   return held && IsFloat(*held) && larger > 0;
 }
 
+// A mask's elements are 0 and one very negative number, or that number alone, or both 0 and 1.
+enum class Kind { kMask, kZeros, kOther };
+
 // Follows one tensor to the places where a network computes with it.
 class Evidence {
  public:
-  Evidence(const TensorProto& tensor, const Uses& uses, std::function<bool()> is_mask)
-      : uses_(uses), is_mask_(std::move(is_mask)) {
+  Evidence(const TensorProto& tensor, const Uses& uses, std::function<Kind()> kind)
+      : uses_(uses), kind_(std::move(kind)), rank_(tensor.dims_size()) {
     auto larger =
         std::count_if(tensor.dims().begin(), tensor.dims().end(), [](int64_t d) { return d > 1; });
     vector_ = larger <= 1;
@@ -101,6 +104,19 @@ class Evidence {
     });
   }
 
+  bool IsMask() const { return kind_() == Kind::kMask; }
+
+  // A mask of a batch without padding is all zeros, like a new bias, but added to scores.
+  bool IsEmptyMask(const NodeProto& sum) const {
+    const std::vector<Use>& users = uses_.Of(sum.output(0));
+    return rank_ >= 3 && !users.empty() &&
+           std::all_of(users.begin(), users.end(),
+                       [](const Use& use) {
+                         return use.node != nullptr && use.node->op_type() == "Softmax";
+                       }) &&
+           kind_() == Kind::kZeros;
+  }
+
   bool Decides(const Use& use, const std::string& value, bool row) {
     const NodeProto& node = *use.node;
     const std::string& op = node.op_type();
@@ -115,28 +131,29 @@ class Evidence {
     if (kReduce.contains(op) || op == "Pow") {
       return use.input == 0 && row ? true : FollowOutputs(node, row);
     }
-    if (op == "Where" && use.input > 0 && MeetsActivation(node, value)) return !is_mask_();
+    if (op == "Where" && use.input > 0 && MeetsActivation(node, value)) return !IsMask();
     if (kPassOn.contains(op)) return FollowOutputs(node, row);
     if (kProduct.contains(op)) {
       return MeetsActivation(node, value) || FollowOutputs(node, row);
     }
     if (kSum.contains(op)) {
-      return MeetsActivation(node, value) ? !is_mask_() : FollowOutputs(node, row);
+      if (!MeetsActivation(node, value)) return FollowOutputs(node, row);
+      return !IsMask() && !IsEmptyMask(node);
     }
     if (kScale.contains(op)) {
-      return MeetsActivation(node, value) ? vector_ && !is_mask_() : FollowOutputs(node, row);
+      return MeetsActivation(node, value) ? vector_ && !IsMask() : FollowOutputs(node, row);
     }
     return true;
   }
 
   const Uses& uses_;
-  std::function<bool()> is_mask_;
+  std::function<Kind()> kind_;
+  int rank_;
   bool vector_ = false;  // one dim at most is larger than 1, and no rows were picked
   bool found_ = false;
   std::set<std::string> visited_;
 };
 
-// Whether the elements are 0 and one very negative number, or that number alone, or both 0 and 1.
 class MaskTest {
  public:
   bool Takes(double v) {
@@ -147,14 +164,17 @@ class MaskTest {
     value_ = v;
     return true;
   }
-  bool IsMask() const { return low_ ? !one_ : zero_ && one_; }
+  Kind Result() const {
+    if (low_ ? !one_ : zero_ && one_) return Kind::kMask;
+    return zero_ && !one_ ? Kind::kZeros : Kind::kOther;
+  }
 
  private:
   bool zero_ = false, one_ = false, low_ = false, has_value_ = false;
   double value_ = 0;
 };
 
-bool IsMask(const TensorType& type, const TensorSource& source) {
+Kind Classify(const TensorType& type, const TensorSource& source) {
   MaskTest test;
   // In pieces, so that a large table is left after its first.
   Shape size = type.shape, offset(size.size(), 0);
@@ -165,10 +185,10 @@ bool IsMask(const TensorType& type, const TensorSource& source) {
     HostTensor piece(type.dtype, size);
     source.Read(offset, size, piece.raw());
     for (int64_t i = 0; i < piece.num_elements(); ++i) {
-      if (!test.Takes(piece.AsDouble(i))) return false;
+      if (!test.Takes(piece.AsDouble(i))) return Kind::kOther;
     }
   }
-  return test.IsMask();
+  return test.Result();
 }
 
 class Finder {
@@ -191,29 +211,62 @@ class Finder {
         found.constants.push_back(t->name());
       }
     }
+    FindCopies(params, found);
+    std::erase_if(params, [&](const std::string& name) { return found.copies.contains(name); });
     found.aliases = FindAliases(params, uses_, names_);
     return found;
   }
 
  private:
+  void FindCopies(const std::vector<std::string>& params, Parameters& found) {
+    std::map<std::string, const TensorProto*> tensors;
+    for (const TensorProto* t : uses_.initializers()) tensors[t->name()] = t;
+    std::map<std::string, std::string> first;  // by the parameter that was folded
+    for (const std::string& name : params) {
+      auto folded = names_.folded_from.find(name);
+      if (folded == names_.folded_from.end() || folded->second.size() != 1) continue;
+      auto [it, is_new] = first.try_emplace(folded->second[0], name);
+      if (!is_new && SameData(*tensors[it->second], *tensors[name]))
+        found.copies[name] = it->second;
+    }
+  }
+
+  bool SameData(const TensorProto& a, const TensorProto& b) {
+    const TensorType type = reader_.Type(a), other = reader_.Type(b);
+    if (!type.SameTensor(other)) return false;
+    HostTensor x(type.dtype, type.shape), y(type.dtype, type.shape);
+    Shape start(type.rank(), 0);
+    reader_.Source(a, RawOf(a))->Read(start, type.shape, x.raw());
+    reader_.Source(b, RawOf(b))->Read(start, type.shape, y.raw());
+    return std::equal(x.raw(), x.raw() + x.bytes(), y.raw());
+  }
+
   bool IsParameter(const TensorProto& t) {
     auto held = HeldAs(t.data_type());
     if (!held || !IsFloat(*held) || reader_.Type(t).num_elements() == 0) return false;
     if (names_.is_parameter.contains(t.name())) return true;
     if (names_.is_buffer.contains(t.name())) return false;
     if (!IsCandidate(t)) return false;
-    auto folded = names_.folded_from.find(t.name());
-    if (folded != names_.folded_from.end() && !names_.parameters.empty()) {
-      for (const std::string& name : folded->second) {
-        if (names_.is_parameter.contains(name)) return true;
-      }
+    if (names_.folded_from.contains(t.name()) && !names_.parameters.empty()) {
+      std::set<std::string> visited;
+      return IsFoldedFromParameter(t.name(), visited);
     }
-    return Evidence(t, uses_, [&] { return TensorIsMask(t); }).found();
+    auto kind = [&] { return KindOf(t); };
+    return Evidence(t, uses_, kind).found();
   }
 
-  bool TensorIsMask(const TensorProto& t) {
-    auto [it, is_new] = masks_.try_emplace(t.name(), false);
-    if (is_new) it->second = IsMask(reader_.Type(t), *reader_.Source(t, RawOf(t)));
+  bool IsFoldedFromParameter(const std::string& tensor, std::set<std::string>& visited) const {
+    if (names_.is_parameter.contains(tensor)) return true;
+    auto folded = names_.folded_from.find(tensor);
+    if (folded == names_.folded_from.end() || !visited.insert(tensor).second) return false;
+    return std::any_of(folded->second.begin(), folded->second.end(), [&](const std::string& name) {
+      return IsFoldedFromParameter(name, visited);
+    });
+  }
+
+  Kind KindOf(const TensorProto& t) {
+    auto [it, is_new] = kinds_.try_emplace(t.name(), Kind::kOther);
+    if (is_new) it->second = Classify(reader_.Type(t), *reader_.Source(t, RawOf(t)));
     return it->second;
   }
 
@@ -230,7 +283,7 @@ class Finder {
   const ModuleNames& names_;
   TensorReader& reader_;
   Uses uses_;
-  std::map<std::string, bool> masks_;
+  std::map<std::string, Kind> kinds_;
 };
 
 }  // namespace

@@ -95,7 +95,7 @@ class Binder {
          there_are.empty()
              ? StrCat(path_, " has no ", kind, "s")
              : StrCat(path_, " has no ", kind, " '", name, "'; it has ", Listed(there_are)),
-         near.empty() ? "" : StrCat("did you mean ", near, "?"));
+         near);
   }
 
   void Bind(const std::string& symbol, int64_t size, const std::string& by) {

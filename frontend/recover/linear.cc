@@ -29,6 +29,8 @@ Value* LiftMatmul(Builder& b, Op* op) {
 // does. v may vary along the trailing dims that flattening leaves alone, or be flattened from x's
 // shape itself.
 Value* RowOperand(Builder& b, Value* v, const Shape& flat, const Shape& shape) {
+  Value* x = Flattened(v);
+  if (x && x->type.shape == shape) return x;
   size_t common = 0;
   while (common < flat.size() &&
          flat[flat.size() - 1 - common] == shape[shape.size() - 1 - common]) {
@@ -39,8 +41,15 @@ Value* RowOperand(Builder& b, Value* v, const Shape& flat, const Shape& shape) {
   if (std::all_of(own.begin(), own.end() - tail, [](int64_t d) { return d == 1; })) {
     return b.Reshape(v, Shape(own.end() - tail, own.end()));
   }
-  Value* x = Flattened(v);
-  return x && x->type.shape == shape ? x : nullptr;
+  // It broadcasts, but varies along all that was flattened: taken apart alike.
+  size_t lead = flat.size() - tail;
+  if (own == flat || own.size() != flat.size() ||
+      !std::equal(own.begin(), own.begin() + lead, flat.begin())) {
+    return nullptr;
+  }
+  Shape apart(shape.begin(), shape.end() - tail);
+  apart.insert(apart.end(), own.end() - tail, own.end());
+  return b.Reshape(v, std::move(apart));
 }
 
 Value* LiftElementwise(Builder& b, Op* op) {

@@ -35,6 +35,7 @@ class RoleFinder {
     SetEmbeddings();
     for (const auto& op : graph_.ops()) {
       if (op->name() == "attention") SetAttention(op.get());
+      if (op->name() == "softmax") SetWrittenOutAttention(op.get());
     }
     for (auto& [value, linear] : InOrder()) SetMlp(linear);
     for (auto& [value, linear] : InOrder()) SetHead(linear);
@@ -162,6 +163,32 @@ class RoleFinder {
   void SetAttention(Op* attention) {
     for (int i = 0; i < 3; ++i) SetQkv(attention->operands[i], 0);
     SetAttentionOut(attention->result(), 0);
+  }
+
+  // matmul(softmax(a function of matmul(q, k)), v), where scores have more than a mask and a scale.
+  void SetWrittenOutAttention(Op* softmax) {
+    Op* scores = ScoresBehind(softmax->operands[0], 0);
+    if (scores == nullptr) return;
+    for (Op* user : softmax->result()->users) {
+      if (user->name() != "matmul" || user->operands[0] != softmax->result() ||
+          user->in(1).rank() < 3) {
+        continue;
+      }
+      for (Value* v : {scores->operands[0], scores->operands[1], user->operands[1]}) SetQkv(v, 0);
+      SetAttentionOut(user->result(), 0);
+    }
+  }
+  // The batched matmul that v is an elementwise function of.
+  static Op* ScoresBehind(const Value* v, int depth) {
+    Op* op = v->producer;
+    if (op == nullptr || depth > 12) return nullptr;
+    if (OneOf(op->name(), {"matmul", "matmul_nt"})) return op->in(1).rank() >= 3 ? op : nullptr;
+    if (!op->def->elementwise && !OneOf(op->name(), {"reshape", "cast"})) return nullptr;
+    for (const Value* operand : op->operands) {
+      if (operand->type.num_elements() != v->type.num_elements()) continue;
+      if (Op* found = ScoresBehind(operand, depth + 1)) return found;
+    }
+    return nullptr;
   }
 
   // Back from q, k or v, through splitting heads, rotary positions and norms of q and k.

@@ -17,9 +17,40 @@ std::vector<Op*> SitesOf(const Graph& graph, const Value* value) {
   return sites;
 }
 
+// Whether the first elements of the parameter's data are not all one value, as a fill's are.
+bool Varies(const Graph& graph, const Op* param) {
+  auto source = graph.sources.find(param->attrs.String("name"));
+  const Shape& shape = param->out().shape;
+  if (source == graph.sources.end() || param->out().num_elements() == 0) return false;
+  HostTensor row(param->out().dtype, {1, shape[1]});
+  source->second->Read({0, 0}, row.shape(), row.raw());
+  for (int64_t i = 1; i < row.num_elements(); ++i) {
+    if (row.AsDouble(i) != row.AsDouble(0)) return true;
+  }
+  return false;
+}
+
+// At how many sites each shared matrix is multiplied with. Exporters merge vectors of equal values,
+// but two matrices are equal only if they are one: then layers are run several times, with their
+// vectors.
+std::set<size_t> SitesOfSharedMatrices(const Graph& graph) {
+  std::set<size_t> counts;
+  for (const Op* param : graph.Params()) {
+    const std::vector<Op*>& users = param->result()->users;
+    if (param->out().rank() != 2 || users.size() < 2 || !Varies(graph, param)) continue;
+    bool linear = std::all_of(users.begin(), users.end(), [&](const Op* user) {
+      return (user->name() == "matmul" || user->name() == "matmul_nt") &&
+             user->operands[1] == param->result();
+    });
+    if (linear) counts.insert(users.size());
+  }
+  return counts;
+}
+
 }  // namespace
 
 void SplitSharedVectors(Graph& graph) {
+  const std::set<size_t> shared = SitesOfSharedMatrices(graph);
   std::set<std::string> names;
   for (Op* param : graph.Params()) names.insert(param->attrs.String("name"));
   for (Op* param : graph.Params()) {
@@ -33,6 +64,13 @@ void SplitSharedVectors(Graph& graph) {
     Strings lost;
     if (param->attrs.Has("aliases")) lost = param->attrs.StringList("aliases");
     const bool known = lost.size() == sites.size() - 1;
+    if (known || lost.empty()) {
+      // No names were lost where a layer runs several times: those found are of other parameters.
+      if (shared.contains(sites.size())) {
+        param->attrs.Erase("aliases");
+        continue;
+      }
+    }
     Attributes more = param->attrs;
     more.Erase("aliases");
     if (known) param->attrs.Erase("aliases");

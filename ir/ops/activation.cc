@@ -72,6 +72,7 @@ void AddForward(OpRegistry& registry, std::string_view name, Fn fn, std::string_
                 bool by_result, bool zero) {
   OpDef def = ForwardDef(name);
   def.keeps_zero_padding = zero;
+  def.precision = Precision::kFollow;
   def.gradient = [grad, by_result](const GradientArgs& args) {
     Value* dy = args.result_grads[0];
     if (!dy || !args.wanted[0]) return std::vector<Value*>{nullptr};
@@ -94,6 +95,7 @@ void AddGrad(OpRegistry& registry, std::string_view name, Fn slope) {
   def.name = name;
   def.min_operands = def.max_operands = 2;
   def.elementwise = true;
+  def.precision = Precision::kFollow;
   def.keeps_zero_padding = true;
   if (name == "gelu_grad") def.attrs = {{"approximate", AttrKind::kString, true}};
   def.infer = [name](const InferArgs& args) {

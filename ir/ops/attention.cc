@@ -85,7 +85,8 @@ std::vector<TensorType> Infer(const InferArgs& args) {
   Sizes z = CheckHeads("attention", args, 0);
   CheckMask("attention", args, 3, z);
   DType dtype = args[0].dtype;
-  return {TensorType(dtype, z.Tensor(z.hq, z.s, z.dv)), TensorType(dtype, {z.b, z.hq, z.s})};
+  return {TensorType(dtype, z.Tensor(z.hq, z.s, z.dv)),
+          TensorType(StatisticType(dtype), {z.b, z.hq, z.s})};
 }
 
 std::vector<TensorType> InferGrad(const InferArgs& args) {
@@ -94,7 +95,12 @@ std::vector<TensorType> InferGrad(const InferArgs& args) {
   CheckMask(op, args, 6, z);
   RequireTensor(op, args[0], args[1].dtype, z.Tensor(z.hq, z.s, z.dv), "the gradient of o");
   RequireTensor(op, args[4], args[1].dtype, args[0].shape, "o");
-  RequireTensor(op, args[5], args[1].dtype, {z.b, z.hq, z.s}, "lse");
+  DType statistic = StatisticType(args[1].dtype);
+  if (args[5].dtype != statistic) {
+    InferError(op,
+               StrCat("lse is ", DTypeName(args[5].dtype), " but must be ", DTypeName(statistic)));
+  }
+  RequireShape(op, args[5], {z.b, z.hq, z.s}, "lse");
   std::vector<TensorType> results;
   for (size_t i = 1; i <= 3; ++i) results.emplace_back(args[i].dtype, args[i].shape);
   return results;
@@ -304,6 +310,7 @@ OpDef Def(std::string_view name, int operands) {
   def.name = name;
   def.min_operands = operands;
   def.max_operands = operands + 1;
+  def.precision = Precision::kCompute;
   def.attrs = {{"scale", AttrKind::kFloat, true},
                {"causal", AttrKind::kBool},
                {"layout", AttrKind::kString}};
@@ -316,6 +323,7 @@ void RegisterAttentionOps(OpRegistry& registry) {
   // A padded query head, or batch, has lse = log t, and o = mean of v where only query heads are
   // cut: the padding is not zero.
   OpDef attention = Def("attention", 3);
+  attention.full_operands = {3};
   attention.infer = Infer;
   attention.rule = [](const Op& op) { return Rule(op, 0); };
   attention.gradient = Gradient;
@@ -325,6 +333,7 @@ void RegisterAttentionOps(OpRegistry& registry) {
 
   // do = 0 makes everything that a padded query adds zero.
   OpDef grad = Def("attention_grad", 6);
+  grad.full_operands = {5, 6};
   grad.infer = InferGrad;
   grad.rule = [](const Op& op) { return Rule(op, 1); };
   grad.no_gradient = "it is a gradient itself, and second derivatives are not supported";

@@ -132,6 +132,8 @@ void AddBinary(OpRegistry& registry, std::vector<std::vector<int>> linear, Opera
   // Zero in the padding of a says nothing about the result where b broadcasts over that dim, except
   // for a product.
   def.keeps_zero_padding = Fn::kName == "mul";
+  if (Fn::kName != "pow") def.precision = Precision::kFollow;
+  if (Fn::kName == "add") def.precision = Precision::kAccumulate;
   def.infer = [](const InferArgs& args) {
     RequireNumeric(Fn::kName, args[0], "operand 0");
     RequireSameDType(Fn::kName, args, 0, 2);

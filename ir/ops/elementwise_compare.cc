@@ -80,6 +80,7 @@ void RegisterCompareOps(OpRegistry& registry) {
   where.name = "where";
   where.min_operands = where.max_operands = 3;
   where.elementwise = true;
+  where.precision = Precision::kFollow;
   where.infer = InferWhere;
   where.rule = [](const Op& op) {
     return IsFloat(op.out().dtype) ? ElementwiseRule(op, {{1, 2}}) : ElementwiseRule(op);

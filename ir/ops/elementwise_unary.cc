@@ -74,6 +74,7 @@ OpDef NumericDef(std::string_view name, Fn fn, UnaryGradient gradient) {
   OpDef def = UnaryDef(name, Takes::kNumeric);
   def.keeps_zero_padding = true;
   SetGradient(def, gradient);
+  def.precision = Precision::kFollow;
   def.reference = [name, fn](const KernelCall& call) {
     reference::DispatchNumeric(call.out[0].dtype, [&](auto t) {
       using T = decltype(t);

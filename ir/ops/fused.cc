@@ -1,6 +1,8 @@
 // Ops that the fuse pass makes of several others on the lowered graph, where a kernel does them in
 // one pass over memory.
 #include "ir/op_def.h"
+#include "ir/ops/infer_util.h"
+#include "ir/ops/reference_floats.h"
 
 namespace shardc {
 namespace {
@@ -23,7 +25,9 @@ OpDef LinearDef() {
   OpDef def;
   def.name = "linear";
   def.min_operands = def.max_operands = 3;
-  def.attrs = {{"nt", AttrKind::kBool}};
+  def.attrs = {{"nt", AttrKind::kBool}, {"out", AttrKind::kString}};
+  def.typed_result = 0;
+  def.precision = Precision::kCompute;
   def.infer = [](const InferArgs& args) {
     const TensorType* parts[] = {args.operands[0], args.operands[1]};
     auto out = Def(args.attrs.Bool("nt") ? "matmul_nt" : "matmul").infer({parts, Attributes()});
@@ -32,6 +36,7 @@ OpDef LinearDef() {
       InferError("linear",
                  StrCat("needs a weight of two dims and a bias of [", out[0].shape.back(), "]"));
     }
+    out[0].dtype = OutType("linear", args.attrs, out[0].dtype);
     return out;
   };
   // The contraction is whole: a partial product must be summed before the bias is added.
@@ -45,9 +50,16 @@ OpDef LinearDef() {
   };
   def.keeps_zero_padding = false;
   def.reference = [](const KernelCall& call) {
+    // In double, so that the product is rounded once, with the bias.
+    std::vector<double> product(static_cast<size_t>(call.out[0].num_elements()));
+    TensorView wide = call.out[0];
+    wide.data = reinterpret_cast<std::byte*>(product.data());
+    wide.dtype = DType::kF64;
     RunPart(call.attrs->Bool("nt") ? "matmul_nt" : "matmul", call, Attributes(),
-            {call.in[0], call.in[1]}, {call.out[0]});
-    RunPart("add", call, Attributes(), {call.out[0], call.in[2]}, {call.out[0]});
+            {call.in[0], call.in[1]}, {wide});
+    std::vector<double> bias = ToDoubles(call.in[2]);
+    for (size_t i = 0; i < product.size(); ++i) product[i] += bias[i % bias.size()];
+    FromDoubles(product, call.out[0]);
   };
   return def;
 }
@@ -57,7 +69,8 @@ OpDef AddLayerNormDef() {
   def.name = "add_layer_norm";
   def.min_operands = 2;
   def.max_operands = 4;
-  def.attrs = {{"eps", AttrKind::kFloat, true}};
+  def.attrs = {{"eps", AttrKind::kFloat, true}, {"out", AttrKind::kString}};
+  def.typed_result = 1;
   def.infer = [](const InferArgs& args) {
     if (!args[0].SameTensor(args[1])) {
       InferError("add_layer_norm", "adds tensors of different types");

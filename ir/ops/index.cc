@@ -191,6 +191,7 @@ void AddEmbedding(OpRegistry& registry) {
     return grads;
   };
   def.flops = NoFlops;
+  def.picks = true;
   def.reference = [](const KernelCall& call) { Lookup(call, "embedding", "ids", 0, false); };
   def.ignores_padding = true;
   registry.Add(std::move(def));
@@ -238,10 +239,12 @@ void AddGather(OpRegistry& registry) {
     return grads;
   };
   def.flops = NoFlops;
+  def.picks = true;
   def.reference = [](const KernelCall& call) {
     Lookup(call, "gather", "indices", GatherAxis(*call.attrs, call.in[0].rank()), true);
   };
   def.ignores_padding = true;
+  def.precision = Precision::kFollow;
   registry.Add(std::move(def));
 
   OpDef grad;
@@ -365,6 +368,7 @@ void AddGatherNd(OpRegistry& registry) {
   def.rule = GatherNdRule;
   def.no_gradient = "gather_nd has no gradient";
   def.flops = NoFlops;
+  def.picks = true;
   def.reference = RunGatherNd;
   def.ignores_padding = true;
   registry.Add(std::move(def));

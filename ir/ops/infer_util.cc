@@ -41,6 +41,19 @@ void RequireBool(std::string_view op, const TensorType& type, std::string_view w
   if (type.dtype != DType::kBool) WrongDType(op, type, what, "bool");
 }
 
+DType OutType(std::string_view op, const Attributes& attrs, DType type) {
+  if (!attrs.Has("out")) return type;
+  auto out = ParseDType(attrs.String("out"));
+  if (!out || !IsFloat(*out)) {
+    InferError(op, StrCat("out is '", attrs.String("out"), "', which is no float type"));
+  }
+  return *out;
+}
+
+DType StatisticType(DType type) {
+  return type == DType::kBF16 || type == DType::kF16 ? DType::kF32 : type;
+}
+
 void RequireSameDType(std::string_view op, const InferArgs& args, size_t from, size_t to) {
   for (size_t i = from + 1; i < to; ++i) {
     if (args[i].dtype != args[from].dtype) {

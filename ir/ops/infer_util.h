@@ -16,6 +16,10 @@ void RequireNumeric(std::string_view op, const TensorType& type,
                     std::string_view what = "the operand");
 void RequireInteger(std::string_view op, const TensorType& type, std::string_view what);
 void RequireBool(std::string_view op, const TensorType& type, std::string_view what);
+// The type that the attribute "out" names, else `type`.
+DType OutType(std::string_view op, const Attributes& attrs, DType type);
+// Of a statistic of floats of this type: f32 for the half types, which are too coarse for one.
+DType StatisticType(DType type);
 // Operands [from, to) have one dtype.
 void RequireSameDType(std::string_view op, const InferArgs& args, size_t from, size_t to);
 void RequireSameShape(std::string_view op, const Shape& a, const Shape& b, std::string_view what);

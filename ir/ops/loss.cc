@@ -236,8 +236,11 @@ OpDef GradDef() {
     CheckSmoothing(op, args.attrs);
     RequireTensor(op, args[0], args[1].dtype, args[2].shape, "the gradient of the loss");
     RequireTensor(op, args[3], args[1].dtype, args[2].shape, "lse");
-    return std::vector<TensorType>{TensorType(args[1].dtype, args[1].shape)};
+    return std::vector<TensorType>{
+        TensorType(OutType(op, args.attrs, args[1].dtype), args[1].shape)};
   };
+  def.attrs.push_back({"out", AttrKind::kString});
+  def.typed_result = 0;
   def.rule = [](const Op& op) { return EinsumRule(op, "..., ... v, ..., ... -> ... v", {{0}}); };
   def.no_gradient = "it is a gradient itself, and second derivatives are not supported";
   def.flops = [](const Op& op) { return 4 * op.in(1).num_elements(); };

@@ -36,7 +36,8 @@ std::vector<TensorType> InferProduct(std::string_view op, const InferArgs& args,
                    "), which differ: ", ShapeToString(a.shape), " and ", ShapeToString(b.shape)));
   }
   Shape leading = BroadcastShapes(op, Leading(a.shape), Leading(b.shape));
-  return {TensorType(a.dtype, WithMatrix(leading, a.shape[a.rank() - 2], n))};
+  return {
+      TensorType(OutType(op, args.attrs, a.dtype), WithMatrix(leading, a.shape[a.rank() - 2], n))};
 }
 
 std::vector<TensorType> InferTn(const InferArgs& args) {
@@ -53,7 +54,8 @@ std::vector<TensorType> InferTn(const InferArgs& args) {
                                    " and ", ShapeToString(b.shape)));
   }
   Shape lead(a.shape.begin(), a.shape.begin() + batch);
-  return {TensorType(a.dtype, WithMatrix(lead, a.shape.back(), b.shape.back()))};
+  return {TensorType(OutType("matmul_tn", args.attrs, a.dtype),
+                     WithMatrix(lead, a.shape.back(), b.shape.back()))};
 }
 
 // y[m, n] = sum over k of a b, all by strides.
@@ -184,6 +186,9 @@ OpDef MatmulDef(std::string_view name) {
   def.min_operands = def.max_operands = 2;
   // Padding of a contracted dim adds 0 * 0.
   def.keeps_zero_padding = true;
+  def.attrs = {{"out", AttrKind::kString}};
+  def.precision = Precision::kCompute;
+  def.typed_result = 0;
   return def;
 }
 
@@ -209,7 +214,7 @@ void RegisterMatmulOps(OpRegistry& registry) {
   registry.Add(ProductDef("matmul_nt", true));
 
   OpDef tn = MatmulDef("matmul_tn");
-  tn.attrs = {{"batch", AttrKind::kInt}};
+  tn.attrs.push_back({"batch", AttrKind::kInt});
   tn.infer = InferTn;
   tn.rule = TnRule;
   tn.gradient = TnGradient;

@@ -37,7 +37,8 @@ std::vector<TensorType> Infer(const Norm& norm, const InferArgs& args) {
                   i == 1 ? "the weight" : "the bias");
   }
   TensorType statistic(x.dtype, WithoutLast(x.shape));
-  std::vector<TensorType> results = {TensorType(x.dtype, x.shape), statistic};
+  std::vector<TensorType> results = {TensorType(OutType(norm.name, args.attrs, x.dtype), x.shape),
+                                     statistic};
   if (norm.centered) results.push_back(statistic);
   return results;
 }
@@ -228,7 +229,8 @@ void RegisterNorm(OpRegistry& registry, const Norm& norm) {
   OpDef def;
   def.name = norm.name;
   def.max_operands = norm.centered ? 3 : 2;
-  def.attrs = {{"eps", AttrKind::kFloat, true}};
+  def.attrs = {{"eps", AttrKind::kFloat, true}, {"out", AttrKind::kString}};
+  def.typed_result = 0;
   def.infer = [&norm](const InferArgs& args) { return Infer(norm, args); };
   def.rule = [&norm](const Op& op) { return Rule(norm, op); };
   def.gradient = [&norm](const GradientArgs& args) { return Gradient(norm, args); };

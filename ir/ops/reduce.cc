@@ -5,6 +5,7 @@
 
 #include "ir/builder.h"
 #include "ir/ops/infer_util.h"
+#include "ir/ops/reference_floats.h"
 #include "ir/ops/reference_util.h"
 
 namespace shardc {
@@ -104,10 +105,19 @@ bool Wins(W a, W b, bool max) {
 void RunSum(const KernelCall& call) {
   reference::DispatchNumeric(call.in[0].dtype, [&](auto t) {
     using T = decltype(t);
+    std::vector<double> floats;
+    if constexpr (kIsFloat<T>) floats.resize(call.out[0].num_elements());
     Fold<T>(
         call, AxesOf(*call.attrs, call.in[0].rank()), 0,
         [](Wide<T> a, Wide<T> b) { return Sum<T>("reduce_sum", a, b); },
-        [&](int64_t i, Wide<T> v) { StoreSum<T>("reduce_sum", call.out[0], i, v); });
+        [&](int64_t i, Wide<T> v) {
+          if constexpr (kIsFloat<T>) {
+            floats[static_cast<size_t>(i)] = v;
+          } else {
+            StoreSum<T>("reduce_sum", call.out[0], i, v);
+          }
+        });
+    if constexpr (kIsFloat<T>) FromDoubles(floats, call.out[0]);
   });
 }
 
@@ -225,7 +235,8 @@ OpDef ReduceDef(std::string_view name) {
     RequireNumeric(name, args[0]);
     auto axes = NormalizeAxes(name, args.attrs.IntList("axes"), args[0].rank());
     return std::vector<TensorType>{
-        TensorType(args[0].dtype, ReducedShape(args[0].shape, axes, args.attrs.Bool("keepdims")))};
+        TensorType(OutType(name, args.attrs, args[0].dtype),
+                   ReducedShape(args[0].shape, axes, args.attrs.Bool("keepdims")))};
   };
   def.flops = OperandElements;
   def.ignores_padding = true;
@@ -341,6 +352,9 @@ void RegisterReduceOps(OpRegistry& registry) {
   sum.gradient = SumGradient;
   sum.reference = RunSum;
   sum.keeps_zero_padding = true;
+  sum.attrs.push_back({"out", AttrKind::kString});
+  sum.precision = Precision::kWiden;
+  sum.typed_result = 0;
   registry.Add(std::move(sum));
 
   OpDef mean = ReduceDef("reduce_mean");

@@ -161,6 +161,7 @@ void RegisterLayoutOps(OpRegistry& registry) {
   reshape.flops = NoFlops;
   reshape.reference = RunReshape;
   reshape.keeps_zero_padding = true;
+  reshape.precision = Precision::kFollow;
   registry.Add(std::move(reshape));
 
   OpDef transpose;
@@ -172,6 +173,7 @@ void RegisterLayoutOps(OpRegistry& registry) {
   transpose.flops = NoFlops;
   transpose.reference = RunTranspose;
   transpose.keeps_zero_padding = true;
+  transpose.precision = Precision::kFollow;
   registry.Add(std::move(transpose));
 
   // Padding of a dim that it stretches holds copies: not zero.
@@ -187,6 +189,7 @@ void RegisterLayoutOps(OpRegistry& registry) {
   };
   broadcast.flops = NoFlops;
   broadcast.reference = RunBroadcastTo;
+  broadcast.precision = Precision::kFollow;
   registry.Add(std::move(broadcast));
 }
 

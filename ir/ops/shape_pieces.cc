@@ -328,8 +328,10 @@ void RegisterPieceOps(OpRegistry& registry) {
   slice.rule = SliceRule;
   slice.gradient = SliceGradient;
   slice.flops = NoFlops;
+  slice.picks = true;
   slice.reference = RunSlice;
   slice.keeps_zero_padding = true;
+  slice.precision = Precision::kFollow;
   registry.Add(std::move(slice));
 
   // Its value also fills the padding of other dims.
@@ -343,6 +345,7 @@ void RegisterPieceOps(OpRegistry& registry) {
   pad.gradient = PadGradient;
   pad.flops = NoFlops;
   pad.reference = RunPad;
+  pad.precision = Precision::kFollow;
   registry.Add(std::move(pad));
 
   OpDef concat;
@@ -357,6 +360,7 @@ void RegisterPieceOps(OpRegistry& registry) {
     CopyPieces(call.out[0], call.in, AxisOf(*call.attrs, call.out[0].rank()), true);
   };
   concat.keeps_zero_padding = true;
+  concat.precision = Precision::kFollow;
   registry.Add(std::move(concat));
 
   OpDef split;
@@ -370,6 +374,7 @@ void RegisterPieceOps(OpRegistry& registry) {
     CopyPieces(call.in[0], call.out, AxisOf(*call.attrs, call.in[0].rank()), false);
   };
   split.keeps_zero_padding = true;
+  split.precision = Precision::kFollow;
   registry.Add(std::move(split));
 }
 

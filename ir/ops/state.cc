@@ -42,11 +42,9 @@ void RegisterStateOps(OpRegistry& registry) {
   OpDef param;
   param.name = "param";
   param.min_operands = param.max_operands = 0;
-  param.attrs = {{"name", AttrKind::kString, true},
-                 {"role", AttrKind::kString},
-                 {"part", AttrKind::kString},
-                 {"transposed", AttrKind::kBool},
-                 {"aliases", AttrKind::kStrings}};
+  param.attrs = {{"name", AttrKind::kString, true}, {"role", AttrKind::kString},
+                 {"part", AttrKind::kString},       {"transposed", AttrKind::kBool},
+                 {"aliases", AttrKind::kStrings},   {"decay", AttrKind::kBool}};
   param.no_gradient = "a parameter has no operands";
   param.flops = NoFlops;
   param.is_state = true;

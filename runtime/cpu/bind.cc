@@ -1,5 +1,6 @@
 #include "runtime/cpu/bind.h"
 
+#include <algorithm>
 #include <map>
 
 #include "ir/op_def.h"
@@ -7,14 +8,28 @@
 namespace shardc {
 namespace cpu {
 
+namespace {
+
+bool Are(std::span<const TensorView> views, DType type) {
+  return std::all_of(views.begin(), views.end(),
+                     [&](const TensorView& v) { return v.dtype == type; });
+}
+
+}  // namespace
+
 bool AllF32(const KernelRequest& r) {
-  for (const TensorView& v : r.call.in) {
-    if (v.dtype != DType::kF32) return false;
-  }
-  for (const TensorView& v : r.call.out) {
-    if (v.dtype != DType::kF32) return false;
-  }
-  return true;
+  return Are(r.call.in, DType::kF32) && Are(r.call.out, DType::kF32);
+}
+
+bool AllBf16(const KernelRequest& r) {
+  return Are(r.call.in, DType::kBF16) && Are(r.call.out, DType::kBF16);
+}
+
+bool AllF32But(const KernelRequest& r, size_t result) {
+  DType type = r.call.out[result].dtype;
+  return Are(r.call.in, DType::kF32) && Are(r.call.out.first(result), DType::kF32) &&
+         Are(r.call.out.subspan(result + 1), DType::kF32) &&
+         (type == DType::kF32 || type == DType::kBF16);
 }
 
 int64_t Product(const Shape& shape, size_t begin, size_t end) {

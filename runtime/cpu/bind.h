@@ -29,8 +29,17 @@ std::span<const Binding> OptimizerBindings();
 inline const float* In(const KernelRequest& r, size_t i) { return r.call.in[i].as<const float>(); }
 inline float* Out(const KernelRequest& r, size_t i) { return r.call.out[i].as<float>(); }
 
-// Whether all operands and results are f32.
+inline const uint16_t* InBf16(const KernelRequest& r, size_t i) {
+  return r.call.in[i].as<const uint16_t>();
+}
+inline uint16_t* OutBf16(const KernelRequest& r, size_t i) { return r.call.out[i].as<uint16_t>(); }
+
+// Whether all operands and results are f32, or bf16.
 bool AllF32(const KernelRequest& r);
+bool AllBf16(const KernelRequest& r);
+// Whether all operands are f32, and all results but one, whose type is its op's choice: f32 or
+// bf16.
+bool AllF32But(const KernelRequest& r, size_t result);
 // Product of dims [begin, end).
 int64_t Product(const Shape& shape, size_t begin, size_t end);
 // Whether the view has no padding along the dim.

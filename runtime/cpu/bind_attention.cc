@@ -50,60 +50,72 @@ bool Mask(const KernelRequest& r, size_t at, const AttentionShape& shape, Attent
   return true;
 }
 
-bool FloatOperandsF32(const KernelRequest& r) {
-  for (const TensorView& v : r.call.in) {
-    if (v.dtype != DType::kF32 && v.dtype != DType::kBool) return false;
+// Whether the `count` operands from `first` on and the results, lse apart, have the type.
+bool HaveType(const KernelRequest& r, size_t first, size_t count, DType type) {
+  for (size_t i = first; i < first + count; ++i) {
+    if (r.call.in[i].dtype != type) return false;
   }
-  return r.call.out[0].dtype == DType::kF32;
+  return r.call.out[0].dtype == type;
+}
+
+template <typename T, typename Run>
+std::unique_ptr<Kernel> MakeForward(const KernelRequest& r, Run run) {
+  Layout layout{r.call.attrs->String("layout", "bhsd") == "bshd"};
+  AttentionForwardArgsOf<T> args;
+  if (!Shapes(r, 0, layout, &args.shape) || !Mask(r, 3, args.shape, &args.mask)) return nullptr;
+  auto in = [&](size_t i) { return r.call.in[i].as<const T>(); };
+  args.q = in(0);
+  args.q_strides = layout.strides(r.call.in[0].shape);
+  args.k = in(1);
+  args.k_strides = layout.strides(r.call.in[1].shape);
+  args.v = in(2);
+  args.v_strides = layout.strides(r.call.in[2].shape);
+  args.o = r.call.out[0].as<T>();
+  args.o_strides = layout.strides(r.call.out[0].shape);
+  args.lse = Out(r, 1);
+  return MakeKernel([args, run, threads = r.call.threads] { run(args, threads); });
 }
 
 std::unique_ptr<Kernel> MakeForward(const KernelRequest& r) {
+  const AttentionKernels& k = Kernels().attention;
+  if (HaveType(r, 0, 3, DType::kF32)) return MakeForward<float>(r, k.forward);
+  if (HaveType(r, 0, 3, DType::kBF16)) return MakeForward<uint16_t>(r, k.forward_bf16);
+  return nullptr;
+}
+
+template <typename T, typename Run>
+std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r, Run run) {
   Layout layout{r.call.attrs->String("layout", "bhsd") == "bshd"};
-  AttentionForwardArgs args;
-  if (!FloatOperandsF32(r) || !Shapes(r, 0, layout, &args.shape) ||
-      !Mask(r, 3, args.shape, &args.mask)) {
-    return nullptr;
-  }
-  args.q = In(r, 0);
-  args.q_strides = layout.strides(r.call.in[0].shape);
-  args.k = In(r, 1);
-  args.k_strides = layout.strides(r.call.in[1].shape);
-  args.v = In(r, 2);
-  args.v_strides = layout.strides(r.call.in[2].shape);
-  args.o = Out(r, 0);
-  args.o_strides = layout.strides(r.call.out[0].shape);
-  args.lse = Out(r, 1);
-  return MakeKernel(
-      [args, threads = r.call.threads] { Kernels().attention.forward(args, threads); });
+  AttentionBackwardArgsOf<T> args;
+  if (!Shapes(r, 1, layout, &args.shape) || !Mask(r, 6, args.shape, &args.mask)) return nullptr;
+  auto in = [&](size_t i) { return r.call.in[i].as<const T>(); };
+  auto out = [&](size_t i) { return r.call.out[i].as<T>(); };
+  auto strides = [&](const TensorView& v) { return layout.strides(v.shape); };
+  args.d_o = in(0);
+  args.d_o_strides = strides(r.call.in[0]);
+  args.q = in(1);
+  args.q_strides = strides(r.call.in[1]);
+  args.k = in(2);
+  args.k_strides = strides(r.call.in[2]);
+  args.v = in(3);
+  args.v_strides = strides(r.call.in[3]);
+  args.o = in(4);
+  args.o_strides = strides(r.call.in[4]);
+  args.lse = In(r, 5);
+  args.dq = out(0);
+  args.dq_strides = strides(r.call.out[0]);
+  args.dk = out(1);
+  args.dk_strides = strides(r.call.out[1]);
+  args.dv = out(2);
+  args.dv_strides = strides(r.call.out[2]);
+  return MakeKernel([args, run, threads = r.call.threads] { run(args, threads); });
 }
 
 std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r) {
-  Layout layout{r.call.attrs->String("layout", "bhsd") == "bshd"};
-  AttentionBackwardArgs args;
-  if (!FloatOperandsF32(r) || !Shapes(r, 1, layout, &args.shape) ||
-      !Mask(r, 6, args.shape, &args.mask)) {
-    return nullptr;
-  }
-  auto strides = [&](const TensorView& v) { return layout.strides(v.shape); };
-  args.d_o = In(r, 0);
-  args.d_o_strides = strides(r.call.in[0]);
-  args.q = In(r, 1);
-  args.q_strides = strides(r.call.in[1]);
-  args.k = In(r, 2);
-  args.k_strides = strides(r.call.in[2]);
-  args.v = In(r, 3);
-  args.v_strides = strides(r.call.in[3]);
-  args.o = In(r, 4);
-  args.o_strides = strides(r.call.in[4]);
-  args.lse = In(r, 5);
-  args.dq = Out(r, 0);
-  args.dq_strides = strides(r.call.out[0]);
-  args.dk = Out(r, 1);
-  args.dk_strides = strides(r.call.out[1]);
-  args.dv = Out(r, 2);
-  args.dv_strides = strides(r.call.out[2]);
-  return MakeKernel(
-      [args, threads = r.call.threads] { Kernels().attention.backward(args, threads); });
+  const AttentionKernels& k = Kernels().attention;
+  if (HaveType(r, 0, 5, DType::kF32)) return MakeBackward<float>(r, k.backward);
+  if (HaveType(r, 0, 5, DType::kBF16)) return MakeBackward<uint16_t>(r, k.backward_bf16);
+  return nullptr;
 }
 
 constexpr Binding kBindings[] = {{"attention", MakeForward}, {"attention_grad", MakeBackward}};

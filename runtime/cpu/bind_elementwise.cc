@@ -8,6 +8,11 @@ namespace {
 
 template <UnaryOp kOp>
 std::unique_ptr<Kernel> MakeUnary(const KernelRequest& r) {
+  if (AllBf16(r)) {
+    return MakeKernel(
+        [x = InBf16(r, 0), y = OutBf16(r, 0), n = r.call.out[0].num_elements(),
+         threads = r.call.threads] { Kernels().elementwise.unary_bf16(kOp, x, y, n, threads); });
+  }
   if (!AllF32(r)) return nullptr;
   return MakeKernel(
       [x = In(r, 0), y = Out(r, 0), n = r.call.out[0].num_elements(), threads = r.call.threads] {
@@ -23,7 +28,14 @@ std::unique_ptr<Kernel> MakeGelu(const KernelRequest& r) {
 // dy, saved -> dx
 template <UnaryGradOp kOp>
 std::unique_ptr<Kernel> MakeUnaryGrad(const KernelRequest& r) {
-  if (!AllF32(r) || r.call.in[0].shape != r.call.in[1].shape) return nullptr;
+  if (r.call.in[0].shape != r.call.in[1].shape) return nullptr;
+  if (AllBf16(r)) {
+    return MakeKernel([dy = InBf16(r, 0), saved = InBf16(r, 1), dx = OutBf16(r, 0),
+                       n = r.call.out[0].num_elements(), threads = r.call.threads] {
+      Kernels().elementwise.unary_grad_bf16(kOp, saved, dy, dx, n, threads);
+    });
+  }
+  if (!AllF32(r)) return nullptr;
   return MakeKernel([dy = In(r, 0), saved = In(r, 1), dx = Out(r, 0),
                      n = r.call.out[0].num_elements(), threads = r.call.threads] {
     Kernels().elementwise.unary_grad(kOp, saved, dy, dx, n, threads);
@@ -37,8 +49,9 @@ std::unique_ptr<Kernel> MakeGeluGrad(const KernelRequest& r) {
 }
 
 // How `small` broadcasts to `big`, if it is one of the forms with a kernel.
-std::optional<BinaryArgs> Form(const Shape& big, const Shape& small) {
-  BinaryArgs args;
+template <typename T>
+std::optional<BinaryArgsOf<T>> Form(const Shape& big, const Shape& small) {
+  BinaryArgsOf<T> args;
   int64_t n = NumElements(big), m = NumElements(small);
   if (m == 1) {
     args.cols = n;
@@ -72,16 +85,18 @@ std::optional<BinaryArgs> Form(const Shape& big, const Shape& small) {
   return std::nullopt;
 }
 
-std::optional<BinaryArgs> Arguments(const KernelRequest& r) {
+template <typename T>
+std::optional<BinaryArgsOf<T>> Arguments(const KernelRequest& r) {
   const Shape &a = r.call.in[0].shape, &b = r.call.in[1].shape, &out = r.call.out[0].shape;
   if (NumElements(out) == 0) return std::nullopt;
-  std::optional<BinaryArgs> args;
-  if (NumElements(a) == NumElements(out) && (args = Form(out, b))) {
-    args->a = In(r, 0);
-    args->b = In(r, 1);
-  } else if (NumElements(b) == NumElements(out) && (args = Form(out, a))) {
-    args->a = In(r, 1);
-    args->b = In(r, 0);
+  std::optional<BinaryArgsOf<T>> args;
+  const T *first = r.call.in[0].as<const T>(), *second = r.call.in[1].as<const T>();
+  if (NumElements(a) == NumElements(out) && (args = Form<T>(out, b))) {
+    args->a = first;
+    args->b = second;
+  } else if (NumElements(b) == NumElements(out) && (args = Form<T>(out, a))) {
+    args->a = second;
+    args->b = first;
     args->swapped = true;
   }
   return args;
@@ -89,8 +104,15 @@ std::optional<BinaryArgs> Arguments(const KernelRequest& r) {
 
 template <BinaryOp kOp>
 std::unique_ptr<Kernel> MakeBinary(const KernelRequest& r) {
+  if (AllBf16(r)) {
+    auto args = Arguments<uint16_t>(r);
+    if (!args || (args->b == OutBf16(r, 0) && args->broadcast != Broadcast::kSame)) return nullptr;
+    return MakeKernel([args = *args, y = OutBf16(r, 0), threads = r.call.threads] {
+      Kernels().elementwise.binary_bf16(kOp, args, y, threads);
+    });
+  }
   if (!AllF32(r)) return nullptr;
-  auto args = Arguments(r);
+  auto args = Arguments<float>(r);
   if (!args) return nullptr;
   // In place over the small operand would be overwritten while it is read.
   if (args->b == Out(r, 0) && args->broadcast != Broadcast::kSame) return nullptr;
@@ -102,7 +124,7 @@ std::unique_ptr<Kernel> MakeBinary(const KernelRequest& r) {
 template <CompareOp kOp>
 std::unique_ptr<Kernel> MakeCompare(const KernelRequest& r) {
   if (r.call.in[0].dtype != DType::kF32 || r.call.in[1].dtype != DType::kF32) return nullptr;
-  auto args = Arguments(r);
+  auto args = Arguments<float>(r);
   if (!args) return nullptr;
   return MakeKernel([args = *args, y = r.call.out[0].as<uint8_t>(), threads = r.call.threads] {
     Kernels().elementwise.compare(kOp, args, y, threads);

@@ -65,6 +65,13 @@ std::unique_ptr<Kernel> MakeStats(const KernelRequest& r) {
 std::unique_ptr<Kernel> MakeGrad(const KernelRequest& r) {
   LogitShard shard;
   if (!Shard(r, 1, 2, &shard)) return nullptr;
+  if (r.call.out[0].dtype == DType::kBF16) {
+    return MakeKernel(
+        [shard, dloss = In(r, 0), lse = In(r, 3), dx = OutBf16(r, 0), threads = r.call.threads] {
+          Kernels().cross_entropy.backward_bf16(shard, dloss, lse, dx, threads);
+        });
+  }
+  if (r.call.out[0].dtype != DType::kF32) return nullptr;
   return MakeKernel(
       [shard, dloss = In(r, 0), lse = In(r, 3), dx = Out(r, 0), threads = r.call.threads] {
         Kernels().cross_entropy.backward(shard, dloss, lse, dx, threads);

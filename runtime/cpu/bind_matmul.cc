@@ -1,7 +1,9 @@
 #include <vector>
 
 #include "runtime/cpu/bind.h"
+#include "runtime/cpu/kernels/kernel_table.h"
 #include "runtime/cpu/kernels/matmul.h"
+#include "runtime/cpu/kernels/matmul_bf16.h"
 
 namespace shardc::cpu {
 namespace {
@@ -36,8 +38,83 @@ class MatmulKernel : public Kernel {
   int64_t packed_version_ = -1;
 };
 
+// For machines without a bf16 product: the operands widened, the product in f32, rounded once.
+class WidenedMatmul : public Kernel {
+ public:
+  WidenedMatmul(const KernelRequest& r, const MatmulConfig& config)
+      : matmul_(MatmulF32::Create(config)),
+        threads_(r.call.threads),
+        in_(r.call.in.begin(), r.call.in.end()),
+        out_(r.call.out[0]) {
+    for (const TensorView& v : in_) wide_.emplace_back(static_cast<size_t>(v.num_elements()));
+    if (out_.dtype == DType::kBF16) wide_.emplace_back(static_cast<size_t>(out_.num_elements()));
+  }
+
+  void Run() override {
+    const CastKernels& cast = Kernels().cast;
+    const float* f32[3] = {};
+    for (size_t i = 0; i < in_.size(); ++i) {
+      f32[i] = in_[i].as<const float>();
+      if (in_[i].dtype != DType::kBF16) continue;
+      cast.bf16_to_f32(in_[i].as<const uint16_t>(), wide_[i].data(), in_[i].num_elements(),
+                       threads_);
+      f32[i] = wide_[i].data();
+    }
+    bool narrow = out_.dtype == DType::kBF16;
+    float* c = narrow ? wide_.back().data() : out_.as<float>();
+    matmul_.Execute(f32[0], f32[1], f32[2], c);
+    if (narrow) cast.f32_to_bf16(c, out_.as<uint16_t>(), out_.num_elements(), threads_);
+  }
+
+  int64_t held_bytes() const override {
+    int64_t n = 0;
+    for (const auto& w : wide_) n += static_cast<int64_t>(w.size() * sizeof(float));
+    return n;
+  }
+
+ private:
+  MatmulF32 matmul_;
+  int threads_;
+  std::vector<TensorView> in_;
+  TensorView out_;
+  std::vector<std::vector<float>> wide_;
+};
+
+// bf16 operands; the result and the bias are bf16 or f32.
+std::unique_ptr<Kernel> MakeBf16(const KernelRequest& r, const MatmulConfig& f32) {
+  auto is_f32 = [](const TensorView& v) { return v.dtype == DType::kF32; };
+  MatmulBf16Config config;
+  config.m = f32.m;
+  config.n = f32.n;
+  config.k = f32.k;
+  config.batch = f32.batch;
+  config.transpose_a = f32.transpose_a;
+  config.transpose_b = f32.transpose_b;
+  config.bias = f32.bias;
+  config.bias_f32 = f32.bias && is_f32(r.call.in[2]);
+  config.result_f32 = is_f32(r.call.out[0]);
+  config.threads = r.call.threads;
+  std::shared_ptr<MatmulBf16> matmul = MatmulBf16::Create(config);
+  if (!matmul) {
+    MatmulConfig wide = f32;
+    wide.threads = r.call.threads;
+    return std::make_unique<WidenedMatmul>(r, wide);
+  }
+  return MakeKernel([matmul, a = r.call.in[0].data, b = r.call.in[1].data,
+                     bias = f32.bias ? r.call.in[2].data : nullptr,
+                     c = r.call.out[0].data] { matmul->Execute(a, b, bias, c); },
+                    matmul->held_bytes());
+}
+
+bool Bf16Operands(const KernelRequest& r) {
+  auto fits = [](const TensorView& v) { return v.dtype == DType::kBF16 || v.dtype == DType::kF32; };
+  return r.call.in[0].dtype == DType::kBF16 && r.call.in[1].dtype == DType::kBF16 &&
+         fits(r.call.out[0]) && (r.call.in.size() < 3 || fits(r.call.in[2]));
+}
+
 std::unique_ptr<Kernel> Make(const KernelRequest& r, MatmulConfig config) {
   if (config.m == 0 || config.n == 0 || config.k == 0 || config.batch == 0) return nullptr;
+  if (Bf16Operands(r)) return MakeBf16(r, config);
   config.threads = r.call.threads;
   // A packed copy pays off only for few rows: with more, oneDNN's sgemm packs as it goes, as fast
   // (tests/runtime/kernels/kernels_bench.cc), and no second copy of the weights is held.
@@ -48,7 +125,7 @@ std::unique_ptr<Kernel> Make(const KernelRequest& r, MatmulConfig config) {
 }
 
 std::unique_ptr<Kernel> MakeMatmul(const KernelRequest& r, bool nt, bool bias = false) {
-  if (!AllF32(r)) return nullptr;
+  if (!AllF32(r) && !Bf16Operands(r)) return nullptr;
   const Shape &a = r.call.in[0].shape, &b = r.call.in[1].shape, &c = r.call.out[0].shape;
   size_t rank = a.size();
   if (rank < 2) return nullptr;
@@ -75,7 +152,7 @@ std::unique_ptr<Kernel> MakeLinear(const KernelRequest& r) {
 }
 
 std::unique_ptr<Kernel> MakeMatmulTN(const KernelRequest& r) {
-  if (!AllF32(r)) return nullptr;
+  if (!AllF32(r) && !Bf16Operands(r)) return nullptr;
   const Shape &a = r.call.in[0].shape, &b = r.call.in[1].shape;
   size_t batch = static_cast<size_t>(r.call.attrs->Int("batch", 0));
   MatmulConfig config;

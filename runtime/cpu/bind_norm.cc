@@ -9,14 +9,22 @@ void RowsAndCols(const TensorView& x, int64_t* rows, int64_t* cols) {
   *rows = Product(x.shape, 0, x.shape.size() - 1);
 }
 
+void SetY(const KernelRequest& r, size_t result, NormForwardArgs* args) {
+  if (r.call.out[result].dtype == DType::kBF16) {
+    args->y_bf16 = OutBf16(r, result);
+  } else {
+    args->y = Out(r, result);
+  }
+}
+
 template <bool kRms>
 std::unique_ptr<Kernel> MakeForward(const KernelRequest& r) {
-  if (!AllF32(r)) return nullptr;
+  if (!AllF32But(r, 0)) return nullptr;
   NormForwardArgs args;
   args.x = In(r, 0);
   if (r.call.in.size() > 1) args.w = In(r, 1);
   if (r.call.in.size() > 2) args.b = In(r, 2);
-  args.y = Out(r, 0);
+  SetY(r, 0, &args);
   if (!kRms) args.mean = Out(r, 1);
   args.rstd = Out(r, kRms ? 1 : 2);
   args.eps = static_cast<float>(r.call.attrs->Float("eps"));
@@ -29,14 +37,14 @@ std::unique_ptr<Kernel> MakeForward(const KernelRequest& r) {
 
 // x, r[, w[, b]] -> x + r, y, mean, rstd
 std::unique_ptr<Kernel> MakeAddLayerNorm(const KernelRequest& r) {
-  if (!AllF32(r)) return nullptr;
+  if (!AllF32But(r, 1)) return nullptr;
   NormForwardArgs args;
   args.x = In(r, 0);
   args.residual = In(r, 1);
   if (r.call.in.size() > 2) args.w = In(r, 2);
   if (r.call.in.size() > 3) args.b = In(r, 3);
   args.sum = Out(r, 0);
-  args.y = Out(r, 1);
+  SetY(r, 1, &args);
   args.mean = Out(r, 2);
   args.rstd = Out(r, 3);
   args.eps = static_cast<float>(r.call.attrs->Float("eps"));

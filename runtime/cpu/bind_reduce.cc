@@ -47,7 +47,16 @@ int64_t GlobalCount(const KernelRequest& r) {
 template <bool kMean>
 std::unique_ptr<Kernel> MakeSum(const KernelRequest& r) {
   Axes axes;
-  if (!AllF32(r) || !Classify(r, &axes)) return nullptr;
+  if (!Classify(r, &axes)) return nullptr;
+  if (!kMean && r.call.in[0].dtype == DType::kBF16 && r.call.out[0].dtype == DType::kF32 &&
+      axes.leading) {
+    // Reduced whole, a tensor is one column.
+    int64_t cols = axes.all ? 1 : axes.cols, rows = NumElements(r.call.in[0].shape) / cols;
+    return MakeKernel([x = InBf16(r, 0), y = Out(r, 0), rows, cols, threads = r.call.threads] {
+      Kernels().reduce.sum_rows_bf16(x, y, rows, cols, false, threads);
+    });
+  }
+  if (!AllF32(r)) return nullptr;
   const float* x = In(r, 0);
   float* y = Out(r, 0);
   int threads = r.call.threads;

@@ -1,10 +1,10 @@
 // Point to point: the receiver copies from the sender's buffer when it finds it in the mailbox.
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
 #include <thread>
 
 #include "ir/diagnostic.h"
+#include "runtime/in_process/arguments.h"
 #include "runtime/in_process/in_process_communicator.h"
 
 namespace shardc::in_process {
@@ -26,25 +26,9 @@ class WaitingForMessage {
 
 }  // namespace
 
-void InProcessCommunicator::CheckTransfers(std::span<const Transfer> transfers) const {
-  for (size_t i = 0; i < transfers.size(); ++i) {
-    const Transfer& t = transfers[i];
-    if (t.peer < 0 || t.peer >= size() || t.peer == rank_) {
-      throw std::invalid_argument(
-          StrCat("transfer ", i, ": rank ", rank_, " of ", size(), " has no peer ", t.peer));
-    }
-    if (t.count < 0) throw std::invalid_argument(StrCat("transfer ", i, ": count is ", t.count));
-    const bool null = t.kind == Transfer::Kind::kSend ? t.send == nullptr : t.recv == nullptr;
-    if (null && t.count > 0) {
-      throw std::invalid_argument(
-          StrCat("transfer ", i, ": null pointer for ", t.count, " ", DTypeName(t.dtype)));
-    }
-  }
-}
-
 void InProcessCommunicator::Exchange(std::span<const Transfer> transfers) {
   Guarded([&] {
-    CheckTransfers(transfers);
+    CheckTransfers(transfers, rank_, size());
     Pending pending{transfers, std::vector<Progress>(transfers.size(), Progress::kWaiting)};
     std::vector<uint64_t> begun(size());
     const Signal& doorbell = group_->ranks[rank_].doorbell;

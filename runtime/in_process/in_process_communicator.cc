@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ir/diagnostic.h"
+#include "runtime/in_process/arguments.h"
 #include "runtime/in_process/reduce.h"
 
 namespace shardc::in_process {
@@ -39,37 +40,6 @@ InProcessCommunicator::~InProcessCommunicator() {
 
 void InProcessCommunicator::Abort(const std::string& reason) noexcept {
   group_->world->Fail({group_->world_ranks[rank_], reason});
-}
-
-void InProcessCommunicator::CheckBuffers(std::span<const Buffers> buffers, int64_t send_multiple,
-                                         int64_t recv_multiple, int64_t in_place_offset) const {
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    const Buffers& b = buffers[i];
-    if (b.count < 0) throw std::invalid_argument(StrCat("buffer ", i, ": count is ", b.count));
-    if (b.count == 0) continue;
-    if (b.send == nullptr || b.recv == nullptr) {
-      throw std::invalid_argument(
-          StrCat("buffer ", i, ": null pointer for ", b.count, " ", DTypeName(b.dtype)));
-    }
-    const auto send = reinterpret_cast<uintptr_t>(b.send);
-    const auto recv = reinterpret_cast<uintptr_t>(b.recv);
-    const bool overlap =
-        send < recv + recv_multiple * Bytes(b) && recv < send + send_multiple * Bytes(b);
-    const bool in_place = in_place_offset != kNeverInPlace &&
-                          static_cast<intptr_t>(recv - send) == in_place_offset * Bytes(b);
-    if (overlap && !in_place) {
-      throw std::invalid_argument(
-          StrCat("buffer ", i, ": send and recv overlap, and not in the place where they may"));
-    }
-  }
-}
-
-void InProcessCommunicator::CheckReduction(std::span<const Buffers> buffers, ReduceOp op) {
-  for (const Buffers& b : buffers) {
-    if (b.dtype == DType::kBool && op == ReduceOp::kSum) {
-      throw std::invalid_argument("bool has no sum: use max (or) or min (and)");
-    }
-  }
 }
 
 Post& InProcessCommunicator::StartPost(CallKind kind, ReduceOp op, int root) {
@@ -225,9 +195,7 @@ void InProcessCommunicator::Broadcast(void* buffer, int64_t count, DType dtype, 
   Guarded([&] {
     const Buffers one{buffer, buffer, count, dtype};
     CheckBuffers({&one, 1}, 1, 1, 0);
-    if (root < 0 || root >= size()) {
-      throw std::invalid_argument(StrCat("broadcast from rank ", root, " of ", size()));
-    }
+    CheckRoot(root, size());
     const bool eager = Start(CallKind::kBroadcast, ReduceOp::kSum, root, {&one, 1}, 1);
     if (rank_ != root) Copy(buffer, Posted(root, 0).send, Bytes(one));
     Finish(eager);

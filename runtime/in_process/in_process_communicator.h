@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -44,13 +43,6 @@ class InProcessCommunicator final : public Communicator {
   // Runs `body`; whatever it throws aborts the world, so that nobody waits for this rank.
   template <typename Body>
   void Guarded(const Body& body);
-  static constexpr int64_t kNeverInPlace = std::numeric_limits<int64_t>::min();
-  // Checks buffers whose send and recv have these multiples of `count`; recv may be send +
-  // in_place_offset * count.
-  void CheckBuffers(std::span<const Buffers> buffers, int64_t send_multiple, int64_t recv_multiple,
-                    int64_t in_place_offset) const;
-  static void CheckReduction(std::span<const Buffers> buffers, ReduceOp op);
-
   // Posts the call, meets the others, checks that all made the same call. Small sends are posted by
   // value: `send_multiple` * count elements each, 0 if this rank sends nothing. Returns whether
   // they were, in which case nobody reads this rank's buffers and Finish need not wait.
@@ -70,7 +62,6 @@ class InProcessCommunicator final : public Communicator {
   // Reduces buffer i of all ranks, from element `offset` on, into mine.recv.
   void ReduceToMe(size_t i, int64_t offset, const Buffers& mine, ReduceOp op);
 
-  void CheckTransfers(std::span<const Transfer> transfers) const;
   // Moves each transfer on as far as it goes now; returns whether any moved.
   bool Advance(Pending& pending);
   bool AdvanceOne(const Transfer& transfer, Progress& progress);

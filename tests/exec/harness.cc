@@ -49,7 +49,9 @@ RunResult CompileAndRun(Graph graph, const RunSetup& setup, const Tensors& input
   Spec spec = SpecOf(setup.spec);
   CompileGraph(graph, spec, MeshFor(spec, Mesh::Parse(setup.mesh)), pipeline);
   std::vector<Program> programs = ProgramsFor(graph);
-  Session session(programs, setup.session, ReaderFor(graph));
+  SessionOptions options = setup.session;
+  options.poison = true;  // padding and recycled memory must never show
+  Session session(programs, options, ReaderFor(graph));
   for (const auto& [name, value] : inputs) session.SetInput(name, value);
   RunResult result;
   std::vector<std::string> names = session.OutputNames();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -23,7 +24,11 @@ json ReadJson(const std::string& path) {
   return json::parse(in);
 }
 
-std::string Models() { return std::string(SHARDC_SOURCE_DIR) + "/tests/data/models"; }
+// A bundle of tests/gpu/run_all brings them along.
+std::string Models() {
+  const char* elsewhere = std::getenv("SHARDC_TEST_SOURCE_DIR");
+  return std::string(elsewhere ? elsewhere : SHARDC_SOURCE_DIR) + "/tests/data/models";
+}
 
 HostTensor ToFloat64(const HostTensor& t) {
   HostTensor wide(DType::kF64, t.shape());

@@ -70,6 +70,8 @@ Program Sample() {
   matmul.results = {kY};
   matmul.scratch = kScratch;
   matmul.site = "h.0.mlp";
+  matmul.flops = int64_t{1} << 40;
+  matmul.bytes = 12345;
   matmul.attrs = {
       {"int", int64_t{-5}},
       {"float", -0.0},
@@ -141,8 +143,10 @@ TEST(Program, RoundTrip) {
   ASSERT_EQ(q.instructions.size(), 2u);
   for (size_t i = 0; i < 2; ++i) {
     const Instruction &a = p.instructions[i], &b = q.instructions[i];
-    EXPECT_EQ(std::tie(a.op, a.operands, a.results, a.collective, a.scratch, a.phase, a.site),
-              std::tie(b.op, b.operands, b.results, b.collective, b.scratch, b.phase, b.site));
+    EXPECT_EQ(std::tie(a.op, a.operands, a.results, a.collective, a.scratch, a.phase, a.site,
+                       a.flops, a.bytes),
+              std::tie(b.op, b.operands, b.results, b.collective, b.scratch, b.phase, b.site,
+                       b.flops, b.bytes));
   }
 }
 
@@ -296,6 +300,8 @@ const Damage kDamages[] = {
     {"ResultBeyond", [](Program& p) { p.instructions[0].results[0] = 1 << 30; }},
     {"ScratchBeyond", [](Program& p) { p.instructions[0].scratch = 7; }},
     {"ScratchNegative", [](Program& p) { p.instructions[0].scratch = -2; }},
+    {"FlopsNegative", [](Program& p) { p.instructions[0].flops = -1; }},
+    {"MovedBytesNegative", [](Program& p) { p.instructions[0].bytes = -1; }},
     {"OpUnknown", [](Program& p) { p.instructions[0].op = "matmull"; }},
     {"OpEmpty", [](Program& p) { p.instructions[0].op.clear(); }},
     {"CollectiveBeyond", [](Program& p) { p.instructions[1].collective = 1; }},

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,7 +19,11 @@
 
 namespace shardc {
 
+// By rank; null for a rank that lives in another process.
 using World = std::vector<std::unique_ptr<Communicator>>;
+
+// Set where ranks live in several processes: gives every process the errors of all ranks.
+inline std::function<void(std::vector<std::exception_ptr>&)> swap_errors;
 
 // Ends the process, with a message, if it lives too long: a deadlock must not hang the tests.
 class Watchdog {
@@ -47,14 +52,16 @@ class Watchdog {
   std::thread thread_;  // last: it uses the others
 };
 
-// Runs `body(communicator)` on one thread per rank, which owns it; returns what each threw, if
-// anything. A rank that throws has its communicator destroyed by the unwinding.
+// Runs `body(communicator)` on one thread per rank of this process, which owns it; returns what
+// each rank of the world threw, if anything. A rank that throws has its communicator destroyed by
+// the unwinding.
 template <typename Body>
 std::vector<std::exception_ptr> RunRanks(World world, const Body& body, int seconds = 120) {
   Watchdog watchdog(seconds);
   std::vector<std::exception_ptr> errors(world.size());
   std::vector<std::thread> threads;
   for (size_t r = 0; r < world.size(); ++r) {
+    if (!world[r]) continue;
     threads.emplace_back([&, r, mine = std::move(world[r])]() mutable {
       try {
         const std::unique_ptr<Communicator> communicator = std::move(mine);
@@ -65,6 +72,7 @@ std::vector<std::exception_ptr> RunRanks(World world, const Body& body, int seco
     });
   }
   for (std::thread& thread : threads) thread.join();
+  if (swap_errors) swap_errors(errors);
   return errors;
 }
 

@@ -199,7 +199,12 @@ TEST_F(RunTest, TokensOutsideTheVocabulary) {
 
 TEST_F(RunTest, Usage) {
   Compile("plan", "--spec serial");
-  Fails("plan --backend cuda --random-inputs 1", 74, {"E6105"});
+  // As on a machine without CUDA.
+  setenv("SHARDC_CUDA_PLUGIN", "/no/such/plugin.so", 1);
+  Fails("plan --backend cuda --random-inputs 1", 74, {"E4302"});
+  unsetenv("SHARDC_CUDA_PLUGIN");
+  Fails("plan --shared-device --random-inputs 1", 2, {"E6120"});
+  Fails("plan --backend cuda --profile trace.json --repeat 1 --random-inputs 1", 2, {"E6121"});
   Fails("plan --backend tpu", 2, {});
   Fails("plan --steps 0", 2, {});
   Fails("plan --steps 2 --repeat 2", 2, {});

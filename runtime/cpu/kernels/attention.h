@@ -47,47 +47,54 @@ struct AttentionMask {
 };
 
 // A row that sees no key gives o = 0 and lse = -inf.
-struct AttentionForwardArgs {
+template <typename T>
+struct AttentionForwardArgsOf {
   AttentionShape shape;
-  const float* q = nullptr;
+  const T* q = nullptr;
   HeadStrides q_strides;
-  const float* k = nullptr;
+  const T* k = nullptr;
   HeadStrides k_strides;
-  const float* v = nullptr;
+  const T* v = nullptr;
   HeadStrides v_strides;
   AttentionMask mask;
-  float* o = nullptr;
+  T* o = nullptr;
   HeadStrides o_strides;
   float* lse = nullptr;  // [batch, q_heads, q_len] dense; may be null
 };
+using AttentionForwardArgs = AttentionForwardArgsOf<float>;
 
 // dq, dk, dv are overwritten and may not overlap any input; dk and dv are sums over the query heads
 // of a group.
-struct AttentionBackwardArgs {
+template <typename T>
+struct AttentionBackwardArgsOf {
   AttentionShape shape;
-  const float* q = nullptr;
+  const T* q = nullptr;
   HeadStrides q_strides;
-  const float* k = nullptr;
+  const T* k = nullptr;
   HeadStrides k_strides;
-  const float* v = nullptr;
+  const T* v = nullptr;
   HeadStrides v_strides;
   AttentionMask mask;
-  const float* o = nullptr;
+  const T* o = nullptr;
   HeadStrides o_strides;
   const float* lse = nullptr;  // [batch, q_heads, q_len] dense
-  const float* d_o = nullptr;
+  const T* d_o = nullptr;
   HeadStrides d_o_strides;
-  float* dq = nullptr;
+  T* dq = nullptr;
   HeadStrides dq_strides;
-  float* dk = nullptr;
+  T* dk = nullptr;
   HeadStrides dk_strides;
-  float* dv = nullptr;
+  T* dv = nullptr;
   HeadStrides dv_strides;
 };
+using AttentionBackwardArgs = AttentionBackwardArgsOf<float>;
 
 struct AttentionKernels {
   void (*forward)(const AttentionForwardArgs&, int threads);
   void (*backward)(const AttentionBackwardArgs&, int threads);
+  // q, k, v, o and their gradients in bf16, scores and sums in f32.
+  void (*forward_bf16)(const AttentionForwardArgsOf<uint16_t>&, int threads);
+  void (*backward_bf16)(const AttentionBackwardArgsOf<uint16_t>&, int threads);
 };
 
 }  // namespace shardc::cpu

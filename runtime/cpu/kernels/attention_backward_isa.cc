@@ -5,6 +5,7 @@
 namespace shardc::cpu::SHARDC_ISA {
 
 void AttentionBackward(const AttentionBackwardArgs& a, int threads);
+void AttentionBackwardBf16(const AttentionBackwardArgsOf<uint16_t>& a, int threads);
 
 namespace {
 
@@ -52,8 +53,9 @@ int64_t Carve(Workspace& w, int64_t q_len, float* base) {
 
 // p and ds of the queries [i0, i0 + rows) and the keys [j0, j0 + kKeyBlock). Entries beyond what a
 // tile of rows sees are set to zero.
-void ScoreGradients(const AttentionBackwardArgs& a, int64_t b, int64_t h, int64_t i0, int64_t rows,
-                    int64_t j0, Workspace& w) {
+template <typename T>
+void ScoreGradients(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, int64_t i0,
+                    int64_t rows, int64_t j0, Workspace& w) {
   const AttentionShape& s = a.shape;
   const bool masked = a.mask.add != nullptr || a.mask.visible != nullptr;
   const float* lse = a.lse + (b * s.q_heads + h) * s.q_len + i0;
@@ -94,8 +96,9 @@ void ScoreGradients(const AttentionBackwardArgs& a, int64_t b, int64_t h, int64_
   }
 }
 
-void QueryKeyBlock(const AttentionBackwardArgs& a, int64_t b, int64_t h, int64_t i0, int64_t rows,
-                   int64_t j0, int64_t keys, Workspace& w) {
+template <typename T>
+void QueryKeyBlock(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, int64_t i0,
+                   int64_t rows, int64_t j0, int64_t keys, Workspace& w) {
   const AttentionShape& s = a.shape;
   ScoreGradients(a, b, h, i0, rows, j0, w);
   for (int64_t r0 = 0; r0 < rows; r0 += kTileRows) {
@@ -119,21 +122,23 @@ void QueryKeyBlock(const AttentionBackwardArgs& a, int64_t b, int64_t h, int64_t
   }
 }
 
-SHARDC_INLINE void WriteRows(const float* src, int64_t padded, int64_t rows, int64_t d, float* dst,
+template <typename T>
+SHARDC_INLINE void WriteRows(const float* src, int64_t padded, int64_t rows, int64_t d, T* dst,
                              int64_t stride) {
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < d; ++c) dst[r * stride + c] = src[r * padded + c];
+    for (int64_t c = 0; c < d; ++c) Put(dst + r * stride + c, src[r * padded + c]);
   }
 }
 
 // Loads what a query head needs whole: q, do and delta.
-void LoadHead(const AttentionBackwardArgs& a, int64_t b, int64_t h, Workspace& w) {
+template <typename T>
+void LoadHead(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, Workspace& w) {
   const AttentionShape& s = a.shape;
   const HeadStrides& qs = a.q_strides;
   const HeadStrides& os = a.o_strides;
   const HeadStrides& ds = a.d_o_strides;
-  const float* o = a.o + b * os.batch + h * os.head;
-  const float* d_o = a.d_o + b * ds.batch + h * ds.head;
+  const T* o = a.o + b * os.batch + h * os.head;
+  const T* d_o = a.d_o + b * ds.batch + h * ds.head;
   PackRows(a.q + b * qs.batch + h * qs.head, qs.seq, s.q_len, s.q_len, w.d, w.padded, 1, w.queries);
   PackRows(d_o, ds.seq, s.q_len, s.q_len, w.d, w.padded, 1, w.grad_out);
   for (int64_t i = 0; i < s.q_len; ++i) {
@@ -148,9 +153,9 @@ void LoadHead(const AttentionBackwardArgs& a, int64_t b, int64_t h, Workspace& w
 // The key blocks chunk, chunk + chunks, ... of one kv head. With several query heads in the group,
 // the blocks of dk and dv are added up in the caller's dk, dv head by head. dq of head h is added
 // into `grad_q` of the workspace and handed to finish(h).
-template <typename Finish>
-void KeyBlocks(const AttentionBackwardArgs& a, int64_t b, int64_t kv, int64_t chunk, int64_t chunks,
-               Workspace& w, const Finish& finish) {
+template <typename T, typename Finish>
+void KeyBlocks(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t kv, int64_t chunk,
+               int64_t chunks, Workspace& w, const Finish& finish) {
   const AttentionShape& s = a.shape;
   const int64_t group = s.q_heads / s.kv_heads;
   const HeadStrides& ks = a.k_strides;
@@ -161,10 +166,10 @@ void KeyBlocks(const AttentionBackwardArgs& a, int64_t b, int64_t kv, int64_t ch
     for (int64_t i = 0; i < s.q_len * w.padded; ++i) w.grad_q[i] = 0;
     for (int64_t j0 = chunk * kKeyBlock; j0 < s.kv_len; j0 += chunks * kKeyBlock) {
       const int64_t keys = MinOf(kKeyBlock, s.kv_len - j0);
-      const float* k = a.k + b * ks.batch + kv * ks.head + j0 * ks.seq;
-      const float* v = a.v + b * vs.batch + kv * vs.head + j0 * vs.seq;
-      float* dk = a.dk + b * a.dk_strides.batch + kv * a.dk_strides.head + j0 * a.dk_strides.seq;
-      float* dv = a.dv + b * a.dv_strides.batch + kv * a.dv_strides.head + j0 * a.dv_strides.seq;
+      const T* k = a.k + b * ks.batch + kv * ks.head + j0 * ks.seq;
+      const T* v = a.v + b * vs.batch + kv * vs.head + j0 * vs.seq;
+      T* dk = a.dk + b * a.dk_strides.batch + kv * a.dk_strides.head + j0 * a.dk_strides.seq;
+      T* dv = a.dv + b * a.dv_strides.batch + kv * a.dv_strides.head + j0 * a.dv_strides.seq;
       PackRows(k, ks.seq, keys, kKeyBlock, w.d, w.padded, 1, w.keys);
       PackTransposed<kKeyBlock>(k, ks.seq, keys, w.d, w.keys_t);
       PackTransposed<kKeyBlock>(v, vs.seq, keys, w.d, w.values_t);
@@ -183,9 +188,8 @@ void KeyBlocks(const AttentionBackwardArgs& a, int64_t b, int64_t kv, int64_t ch
   }
 }
 
-}  // namespace
-
-void AttentionBackward(const AttentionBackwardArgs& a, int threads) {
+template <typename T>
+void Backward(const AttentionBackwardArgsOf<T>& a, int threads) {
   const AttentionShape& s = a.shape;
   const int64_t tasks = s.batch * s.kv_heads;
   if (tasks == 0 || (s.q_len == 0 && s.kv_len == 0)) return;
@@ -221,15 +225,22 @@ void AttentionBackward(const AttentionBackwardArgs& a, int threads) {
     for (int64_t n = begin; n < end; ++n) {
       const int64_t b = n / s.q_len / s.q_heads;
       const int64_t h = n / s.q_len % s.q_heads;
-      float* dq =
+      T* dq =
           a.dq + b * a.dq_strides.batch + h * a.dq_strides.head + n % s.q_len * a.dq_strides.seq;
       for (int64_t c = 0; c < s.head_dim; ++c) {
         float sum = 0;
         for (int64_t p = 0; p < chunks; ++p) sum += partial[p * part + n * s.head_dim + c];
-        dq[c] = sum;
+        Put(dq + c, sum);
       }
     }
   });
+}
+
+}  // namespace
+
+void AttentionBackward(const AttentionBackwardArgs& a, int threads) { Backward(a, threads); }
+void AttentionBackwardBf16(const AttentionBackwardArgsOf<uint16_t>& a, int threads) {
+  Backward(a, threads);
 }
 
 }  // namespace shardc::cpu::SHARDC_ISA

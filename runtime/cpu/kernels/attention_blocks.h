@@ -5,6 +5,7 @@
 
 #include "runtime/cpu/kernels/attention.h"
 #include "runtime/cpu/kernels/micro_gemm.h"
+#include "runtime/cpu/kernels/vec_bf16.h"
 
 namespace shardc::cpu::SHARDC_ISA {
 
@@ -16,25 +17,26 @@ SHARDC_INLINE int64_t CeilDiv(int64_t n, int64_t by) { return (n + by - 1) / by;
 
 // dst[r * padded + c] = src[r * stride + c] * scale, zeros in the columns [d, padded) and the rows
 // [rows, all_rows).
-SHARDC_INLINE void PackRows(const float* src, int64_t stride, int64_t rows, int64_t all_rows,
-                            int64_t d, int64_t padded, float scale, float* dst) {
+template <typename T>
+SHARDC_INLINE void PackRows(const T* src, int64_t stride, int64_t rows, int64_t all_rows, int64_t d,
+                            int64_t padded, float scale, float* dst) {
   for (int64_t r = 0; r < all_rows; ++r, dst += padded) {
     const int64_t used = r < rows ? d : 0;
-    const float* from = src + r * stride;
-    for (int64_t c = 0; c < used; ++c) dst[c] = from[c] * scale;
+    const T* from = src + r * stride;
+    for (int64_t c = 0; c < used; ++c) dst[c] = ToFloat(from[c]) * scale;
     for (int64_t c = used; c < padded; ++c) dst[c] = 0;
   }
 }
 
 // dst[c * kBlock + r] = src[r * stride + c], zeros for r in [rows, kBlock).
-template <int64_t kBlock>
-SHARDC_INLINE void PackTransposed(const float* src, int64_t stride, int64_t rows, int64_t d,
+template <int64_t kBlock, typename T>
+SHARDC_INLINE void PackTransposed(const T* src, int64_t stride, int64_t rows, int64_t d,
                                   float* dst) {
   for (int64_t c0 = 0; c0 < d; c0 += 8) {
     const int64_t c1 = MinOf(c0 + 8, d);
     for (int64_t r = 0; r < rows; ++r) {
-      const float* from = src + r * stride;
-      for (int64_t c = c0; c < c1; ++c) dst[c * kBlock + r] = from[c];
+      const T* from = src + r * stride;
+      for (int64_t c = c0; c < c1; ++c) dst[c * kBlock + r] = ToFloat(from[c]);
     }
   }
   if (rows == kBlock) return;

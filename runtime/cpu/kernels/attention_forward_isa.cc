@@ -44,7 +44,8 @@ SHARDC_INLINE float OnlineSoftmax(float* s, int64_t padded, float* max, Vec* sum
   return factor;
 }
 
-void QueryBlock(const AttentionForwardArgs& a, int64_t b, int64_t h, int64_t i0, int64_t rows,
+template <typename T>
+void QueryBlock(const AttentionForwardArgsOf<T>& a, int64_t b, int64_t h, int64_t i0, int64_t rows,
                 Workspace& w) {
   const AttentionShape& s = a.shape;
   const HeadStrides& qs = a.q_strides;
@@ -85,10 +86,10 @@ void QueryBlock(const AttentionForwardArgs& a, int64_t b, int64_t h, int64_t i0,
   }
   for (int64_t i = 0; i < rows; ++i) {
     const HeadStrides& os = a.o_strides;
-    float* o = a.o + b * os.batch + h * os.head + (i0 + i) * os.seq;
+    T* o = a.o + b * os.batch + h * os.head + (i0 + i) * os.seq;
     const float sum = Sum(w.sum[i]);
     const float inverse = sum == 0 ? 0.0f : 1 / sum;
-    for (int64_t c = 0; c < w.d; ++c) o[c] = w.out[i * w.padded + c] * inverse;
+    for (int64_t c = 0; c < w.d; ++c) Put(o + c, w.out[i * w.padded + c] * inverse);
     if (a.lse != nullptr) {
       a.lse[(b * s.q_heads + h) * s.q_len + i0 + i] =
           sum == 0 ? kNegInf : w.max[i] + __builtin_logf(sum);
@@ -96,7 +97,8 @@ void QueryBlock(const AttentionForwardArgs& a, int64_t b, int64_t h, int64_t i0,
   }
 }
 
-void Forward(const AttentionForwardArgs& a, int threads) {
+template <typename T>
+void Forward(const AttentionForwardArgsOf<T>& a, int threads) {
   const AttentionShape& s = a.shape;
   const int64_t heads = s.batch * s.q_heads;
   if (heads == 0 || s.q_len == 0) return;
@@ -121,8 +123,8 @@ void Forward(const AttentionForwardArgs& a, int threads) {
     w.out = w.values + keys * w.padded;
     w.scores = w.out + kQueryBlock * w.padded;
     w.queries = w.scores + kTileRows * kKeyBlock;
-    const float* k = a.k + b * a.k_strides.batch + kv * a.k_strides.head;
-    const float* v = a.v + b * a.v_strides.batch + kv * a.v_strides.head;
+    const T* k = a.k + b * a.k_strides.batch + kv * a.k_strides.head;
+    const T* v = a.v + b * a.v_strides.batch + kv * a.v_strides.head;
     for (int64_t j = 0; j < s.kv_len; j += kKeyBlock) {
       PackTransposed<kKeyBlock>(k + j * a.k_strides.seq, a.k_strides.seq,
                                 MinOf(kKeyBlock, s.kv_len - j), w.d, w.keys_t + j * w.d);
@@ -138,8 +140,12 @@ void Forward(const AttentionForwardArgs& a, int threads) {
 }  // namespace
 
 void AttentionBackward(const AttentionBackwardArgs& a, int threads);
+void AttentionBackwardBf16(const AttentionBackwardArgsOf<uint16_t>& a, int threads);
 
 extern const AttentionKernels kAttentionKernels;
-const AttentionKernels kAttentionKernels = {.forward = Forward, .backward = AttentionBackward};
+const AttentionKernels kAttentionKernels = {.forward = Forward<float>,
+                                            .backward = AttentionBackward,
+                                            .forward_bf16 = Forward<uint16_t>,
+                                            .backward_bf16 = AttentionBackwardBf16};
 
 }  // namespace shardc::cpu::SHARDC_ISA

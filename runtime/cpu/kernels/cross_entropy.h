@@ -39,6 +39,9 @@ struct CrossEntropyKernels {
   // rows and padding. d_logits [rows, stride] may be the logits themselves.
   void (*backward)(const LogitShard&, const float* d_loss, const float* lse, float* d_logits,
                    int threads);
+  // The same with d_logits in bf16, apart from the logits.
+  void (*backward_bf16)(const LogitShard&, const float* d_loss, const float* lse,
+                        uint16_t* d_logits, int threads);
 };
 
 }  // namespace shardc::cpu

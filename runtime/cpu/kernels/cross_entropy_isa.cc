@@ -1,6 +1,6 @@
 #include "runtime/cpu/kernels/cross_entropy.h"
 #include "runtime/cpu/kernels/parallel.h"
-#include "runtime/cpu/kernels/vec.h"
+#include "runtime/cpu/kernels/vec_bf16.h"
 
 namespace shardc::cpu::SHARDC_ISA {
 namespace {
@@ -100,17 +100,21 @@ void Forward(const LogitShard& s, float* loss, float* lse, int threads) {
   });
 }
 
-void Backward(const LogitShard& s, const float* d_loss, const float* lse, float* d_logits,
+template <typename T>
+void Backward(const LogitShard& s, const float* d_loss, const float* lse, T* d_logits,
               int threads) {
   ForRows(s, threads, [&](int64_t r, const float* x) {
-    float* d = d_logits + r * s.stride;
+    T* d = d_logits + r * s.stride;
     int64_t done = 0;
     if (s.labels[r] != s.ignore_index) {
       const float g = d_loss[r], shift = lse[r];
+      const int64_t column = s.labels[r] - s.vocab_offset;
+      const bool here = column >= 0 && column < s.valid;
+      // Read first: the gradients may take the place of the logits.
+      const float target = here ? x[column] : 0.0f;
       ForLanes(0, s.valid,
                [&](int64_t i, int64_t n) { StoreN(d + i, n, g * Exp(LoadN(x + i, n) - shift)); });
-      const int64_t column = s.labels[r] - s.vocab_offset;
-      if (column >= 0 && column < s.valid) d[column] -= g;
+      if (here) Put(d + column, g * Exp(Splat(target - shift))[0] - g);
       done = s.valid;
     }
     for (int64_t c = done; c < s.stride; ++c) d[c] = 0;
@@ -125,7 +129,8 @@ const CrossEntropyKernels kCrossEntropyKernels = {
     .sum_exp = SumExp,
     .max_sum_exp = MaxSumExp,
     .forward = Forward,
-    .backward = Backward,
+    .backward = Backward<float>,
+    .backward_bf16 = Backward<uint16_t>,
 };
 
 }  // namespace shardc::cpu::SHARDC_ISA

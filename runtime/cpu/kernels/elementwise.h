@@ -49,14 +49,16 @@ enum class Broadcast {
   kColumn,  // [rows], one element per row
 };
 
-struct BinaryArgs {
-  const float* a = nullptr;
-  const float* b = nullptr;
+template <typename T>
+struct BinaryArgsOf {
+  const T* a = nullptr;
+  const T* b = nullptr;
   int64_t rows = 1;
   int64_t cols = 0;
   Broadcast broadcast = Broadcast::kSame;
   bool swapped = false;  // compute b op a
 };
+using BinaryArgs = BinaryArgsOf<float>;
 
 struct ElementwiseKernels {
   // y[i] = op(x[i]); y may be x.
@@ -66,6 +68,11 @@ struct ElementwiseKernels {
                      int threads);
   // y = a op b (or b op a); y may be a, or b if that is kSame.
   void (*binary)(BinaryOp op, const BinaryArgs&, float* y, int threads);
+  // The same on bf16, computed in f32.
+  void (*unary_bf16)(UnaryOp op, const uint16_t* x, uint16_t* y, int64_t n, int threads);
+  void (*unary_grad_bf16)(UnaryGradOp op, const uint16_t* saved, const uint16_t* dy, uint16_t* dx,
+                          int64_t n, int threads);
+  void (*binary_bf16)(BinaryOp op, const BinaryArgsOf<uint16_t>&, uint16_t* y, int threads);
   // y = 1 or 0.
   void (*compare)(CompareOp op, const BinaryArgs&, uint8_t* y, int threads);
   // y[i] = condition[i] ? a[i] : b[i]. A null a or b stands for the scalar given.

@@ -1,6 +1,6 @@
 #include "runtime/cpu/kernels/elementwise.h"
 #include "runtime/cpu/kernels/parallel.h"
-#include "runtime/cpu/kernels/vec.h"
+#include "runtime/cpu/kernels/vec_bf16.h"
 
 namespace shardc::cpu::SHARDC_ISA {
 namespace {
@@ -13,20 +13,21 @@ SHARDC_INLINE void Flat(int64_t n, int threads, const Fn& fn) {
       threads, n, kGrain, [&](int64_t begin, int64_t end) { ForLanes(begin, end, fn); }, 16);
 }
 
-template <typename Fn>
-void Map(const float* x, float* y, int64_t n, int threads, const Fn& fn) {
+template <typename T, typename Fn>
+void Map(const T* x, T* y, int64_t n, int threads, const Fn& fn) {
   Flat(n, threads,
        [&](int64_t i, int64_t count) { StoreN(y + i, count, fn(LoadN(x + i, count))); });
 }
 
-template <typename Fn>
-void MapScalars(const float* x, float* y, int64_t n, int threads, const Fn& fn) {
+template <typename T, typename Fn>
+void MapScalars(const T* x, T* y, int64_t n, int threads, const Fn& fn) {
   ParallelFor(threads, n, kGrain / 8, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) y[i] = fn(x[i]);
+    for (int64_t i = begin; i < end; ++i) Put(y + i, fn(ToFloat(x[i])));
   });
 }
 
-void Unary(UnaryOp op, const float* x, float* y, int64_t n, int threads) {
+template <typename T>
+void Unary(UnaryOp op, const T* x, T* y, int64_t n, int threads) {
   switch (op) {
     case UnaryOp::kNeg:
       return Map(x, y, n, threads, [](Vec v) { return -v; });
@@ -65,16 +66,15 @@ void Unary(UnaryOp op, const float* x, float* y, int64_t n, int threads) {
   }
 }
 
-template <typename Fn>
-void MapGrad(const float* saved, const float* dy, float* dx, int64_t n, int threads,
-             const Fn& slope) {
+template <typename T, typename Fn>
+void MapGrad(const T* saved, const T* dy, T* dx, int64_t n, int threads, const Fn& slope) {
   Flat(n, threads, [&](int64_t i, int64_t count) {
     StoreN(dx + i, count, LoadN(dy + i, count) * slope(LoadN(saved + i, count)));
   });
 }
 
-void UnaryGrad(UnaryGradOp op, const float* saved, const float* dy, float* dx, int64_t n,
-               int threads) {
+template <typename T>
+void UnaryGrad(UnaryGradOp op, const T* saved, const T* dy, T* dx, int64_t n, int threads) {
   switch (op) {
     case UnaryGradOp::kTanhFromOutput:
       return MapGrad(saved, dy, dx, n, threads, [](Vec y) { return 1.0f - y * y; });
@@ -97,15 +97,15 @@ void UnaryGrad(UnaryGradOp op, const float* saved, const float* dy, float* dx, i
 
 // Runs row(r, begin, end, operand), operand(i, n) being the matching vector of b, over pieces of
 // all rows.
-template <typename Fn>
-SHARDC_INLINE void ForBroadcast(const BinaryArgs& x, int threads, const Fn& emit) {
+template <typename T, typename Fn>
+SHARDC_INLINE void ForBroadcast(const BinaryArgsOf<T>& x, int threads, const Fn& emit) {
   const int64_t cols = x.cols;
   if (x.broadcast == Broadcast::kSame || x.broadcast == Broadcast::kScalar) {
     const bool same = x.broadcast == Broadcast::kSame;
     if (same) {
       Flat(x.rows * cols, threads, [&](int64_t i, int64_t n) { emit(i, n, LoadN(x.b + i, n)); });
     } else {
-      const Vec b = Splat(*x.b);
+      const Vec b = Splat(ToFloat(*x.b));
       Flat(x.rows * cols, threads, [&](int64_t i, int64_t n) { emit(i, n, b); });
     }
     return;
@@ -116,15 +116,15 @@ SHARDC_INLINE void ForBroadcast(const BinaryArgs& x, int threads, const Fn& emit
       if (x.broadcast == Broadcast::kRow) {
         ForLanes(0, cols, [&](int64_t i, int64_t n) { emit(r * cols + i, n, LoadN(x.b + i, n)); });
       } else {
-        const Vec b = Splat(x.b[r]);
+        const Vec b = Splat(ToFloat(x.b[r]));
         ForLanes(0, cols, [&](int64_t i, int64_t n) { emit(r * cols + i, n, b); });
       }
     }
   });
 }
 
-template <typename Fn>
-void BinaryMap(const BinaryArgs& x, float* y, int threads, const Fn& fn) {
+template <typename T, typename Fn>
+void BinaryMap(const BinaryArgsOf<T>& x, T* y, int threads, const Fn& fn) {
   if (x.swapped) {
     ForBroadcast(x, threads,
                  [&](int64_t i, int64_t n, Vec b) { StoreN(y + i, n, fn(b, LoadN(x.a + i, n))); });
@@ -134,7 +134,8 @@ void BinaryMap(const BinaryArgs& x, float* y, int threads, const Fn& fn) {
   }
 }
 
-void Binary(BinaryOp op, const BinaryArgs& x, float* y, int threads) {
+template <typename T>
+void Binary(BinaryOp op, const BinaryArgsOf<T>& x, T* y, int threads) {
   switch (op) {
     case BinaryOp::kAdd:
       return BinaryMap(x, y, threads, [](Vec a, Vec b) { return a + b; });
@@ -214,9 +215,12 @@ void Affine(const float* x, float alpha, float beta, float* y, int64_t n, int th
 
 extern const ElementwiseKernels kElementwiseKernels;
 const ElementwiseKernels kElementwiseKernels = {
-    .unary = Unary,
-    .unary_grad = UnaryGrad,
-    .binary = Binary,
+    .unary = Unary<float>,
+    .unary_grad = UnaryGrad<float>,
+    .binary = Binary<float>,
+    .unary_bf16 = Unary<uint16_t>,
+    .unary_grad_bf16 = UnaryGrad<uint16_t>,
+    .binary_bf16 = Binary<uint16_t>,
     .compare = Compare,
     .where = Where,
     .axpy = Axpy,

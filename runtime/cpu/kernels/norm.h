@@ -18,8 +18,9 @@ struct NormForwardArgs {
   const float* b = nullptr;         // [cols], optional: zeros; layer norm only
   float* sum = nullptr;             // with residual only
   float* y = nullptr;
-  float* mean = nullptr;  // [rows], optional; layer norm only
-  float* rstd = nullptr;  // [rows], optional
+  uint16_t* y_bf16 = nullptr;  // in place of y: the same, rounded to bf16; apart from all operands
+  float* mean = nullptr;       // [rows], optional; layer norm only
+  float* rstd = nullptr;       // [rows], optional
   int64_t rows = 0;
   int64_t cols = 0;
   float eps = 1e-5F;

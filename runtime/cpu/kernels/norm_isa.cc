@@ -1,6 +1,6 @@
 #include "runtime/cpu/kernels/norm.h"
 #include "runtime/cpu/kernels/parallel.h"
-#include "runtime/cpu/kernels/vec.h"
+#include "runtime/cpu/kernels/vec_bf16.h"
 
 namespace shardc::cpu::SHARDC_ISA {
 
@@ -45,8 +45,8 @@ SHARDC_INLINE float RowSquares(const float* x, float mean, int64_t cols) {
   return Sum((s0 + s1) + (s2 + s3));
 }
 
-template <bool kCentered>
-void NormForward(const NormForwardArgs& a, int threads) {
+template <bool kCentered, typename T>
+void NormRows(const NormForwardArgs& a, T* out, int threads) {
   const int64_t cols = a.cols;
   if (cols == 0) return;
   ParallelFor(threads, a.rows, 1 + kGrain / cols, [&](int64_t begin, int64_t end) {
@@ -63,7 +63,7 @@ void NormForward(const NormForwardArgs& a, int threads) {
       const float mean = kCentered ? RowSum(x, cols) / static_cast<float>(cols) : 0.0f;
       const float var = RowSquares(x, mean, cols) / static_cast<float>(cols);
       const float rstd = 1.0f / __builtin_sqrtf(var + a.eps);
-      float* y = a.y + r * cols;
+      T* y = out + r * cols;
       ForLanes(0, cols, [&](int64_t i, int64_t n) {
         Vec v = (LoadN(x + i, n) - mean) * rstd;
         if (a.w != nullptr) v *= LoadN(a.w + i, n);
@@ -74,6 +74,15 @@ void NormForward(const NormForwardArgs& a, int threads) {
       if (a.rstd != nullptr) a.rstd[r] = rstd;
     }
   });
+}
+
+template <bool kCentered>
+void NormForward(const NormForwardArgs& a, int threads) {
+  if (a.y_bf16 != nullptr) {
+    NormRows<kCentered>(a, a.y_bf16, threads);
+  } else {
+    NormRows<kCentered>(a, a.y, threads);
+  }
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/reduce.h"
 #include "runtime/cpu/kernels/scratch.h"
-#include "runtime/cpu/kernels/vec.h"
+#include "runtime/cpu/kernels/vec_bf16.h"
 
 namespace shardc::cpu::SHARDC_ISA {
 namespace {
@@ -57,7 +57,8 @@ void Total(const float* x, int64_t n, double* y, int threads) {
   *y = total;
 }
 
-void SumRows(const float* x, float* y, int64_t rows, int64_t cols, bool accumulate, int threads) {
+template <typename T>
+void SumRows(const T* x, float* y, int64_t rows, int64_t cols, bool accumulate, int threads) {
   if (cols == 0) return;
   int64_t blocks = rows / kMinBlockRows;
   blocks = blocks < 1 ? 1 : blocks > kMaxBlocks ? kMaxBlocks : blocks;
@@ -71,7 +72,7 @@ void SumRows(const float* x, float* y, int64_t rows, int64_t cols, bool accumula
       int64_t r = rows * block / blocks;
       const int64_t last = rows * (block + 1) / blocks;
       for (; r + 4 <= last; r += 4) {
-        const float* row = x + r * cols;
+        const T* row = x + r * cols;
         ForLanes(0, cols, [&](int64_t i, int64_t n) {
           const Vec low = LoadN(row + i, n) + LoadN(row + cols + i, n);
           const Vec high = LoadN(row + 2 * cols + i, n) + LoadN(row + 3 * cols + i, n);
@@ -79,7 +80,7 @@ void SumRows(const float* x, float* y, int64_t rows, int64_t cols, bool accumula
         });
       }
       for (; r < last; ++r) {
-        const float* row = x + r * cols;
+        const T* row = x + r * cols;
         ForLanes(0, cols, [&](int64_t i, int64_t n) {
           StoreN(sum + i, n, LoadN(sum + i, n) + LoadN(row + i, n));
         });
@@ -126,7 +127,8 @@ void MaxLast(const float* x, float* y, int64_t rows, int64_t cols, int threads) 
 
 extern const ReduceKernels kReduceKernels;
 const ReduceKernels kReduceKernels = {
-    .sum_rows = SumRows,
+    .sum_rows = SumRows<float>,
+    .sum_rows_bf16 = SumRows<uint16_t>,
     .sum_last = SumLast,
     .max_last = MaxLast,
     .sum = Total<Identity>,

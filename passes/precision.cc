@@ -1,0 +1,281 @@
+#include "passes/precision.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <unordered_map>
+
+#include "ir/builder.h"
+#include "ir/diagnostic.h"
+#include "ir/op_def.h"
+
+namespace shardc {
+namespace {
+
+bool Contains(const std::vector<int>& list, size_t i) {
+  return std::find(list.begin(), list.end(), static_cast<int>(i)) != list.end();
+}
+
+DType ComputeType(const PrecisionOptions& options) {
+  if (!options.reduce_in.empty() && options.reduce_in != "f32") {
+    throw Diagnostic("E6108", ExitCode::kUsage, "--reduce-in",
+                     StrCat("'", options.reduce_in, "' is no type to add in"),
+                     "use f32, or leave it out");
+  }
+  for (DType t : {DType::kF32, DType::kBF16, DType::kF16}) {
+    if (options.compute == DTypeName(t)) return t;
+  }
+  throw Diagnostic("E6108", ExitCode::kUsage, "--precision",
+                   StrCat("unknown precision '", options.compute, "'"), "use f32, bf16 or f16");
+}
+
+[[noreturn]] void Refuse(DType compute, const std::string& what) {
+  throw Diagnostic("E1602", ExitCode::kBadModel, StrCat("--precision ", DTypeName(compute)), what,
+                   "compile it without --precision, or export the model in f32");
+}
+
+// The largest finite value: a mask made of the lowest f32 must not become an infinity, of which
+// whole rows give NaN.
+double Largest(DType type) { return type == DType::kF16 ? 65504.0 : 3.3895313892515355e38; }
+
+class Lowering {
+ public:
+  Lowering(Graph& graph, DType compute) : graph_(graph), compute_(compute) {}
+
+  void Run() {
+    Check();
+    RememberOutputs();
+    for (auto it = graph_.ops().begin(); it != graph_.ops().end();) {
+      Op* op = it->get();
+      ++it;  // casts go before op, replacements are made in place
+      Visit(op);
+    }
+    RestoreOutputs();
+    graph_.EraseDead();
+  }
+
+ private:
+  void Check() const {
+    bool any = false;
+    for (const auto& op : graph_.ops()) {
+      for (const Value* v : op->results) {
+        DType type = v->type.dtype;
+        any = any || type == DType::kF32;
+        if (!IsFloat(type) || type == DType::kF32) continue;
+        std::string who = op->name() == "param" ? "parameter " + op->attrs.String("name")
+                                                : StrCat("op '", op->name(), "' at ", op->site);
+        Refuse(compute_,
+               StrCat("the model does not compute in f32 alone: ", who, " is ", DTypeName(type)));
+      }
+    }
+    if (!any) Refuse(compute_, "the model has no f32 values, so there is nothing to make smaller");
+  }
+
+  void RememberOutputs() {
+    for (const Output& o : graph_.outputs) output_types_.push_back(o.value->type.dtype);
+  }
+
+  void RestoreOutputs() {
+    for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+      Value* v = graph_.outputs[i].value;
+      if (v->type.dtype == output_types_[i]) continue;
+      graph_.outputs[i].value = As(v, output_types_[i], graph_.Next(v->producer));
+    }
+  }
+
+  void Visit(Op* op) {
+    if (op->def->is_state || op->operands.empty()) return;
+    // A spec's reshard on the forward graph moves whatever it is given.
+    Precision policy = op->name() == "reshard" ? Precision::kFollow : op->def->precision;
+    if (op->name() == "cast") return;
+    switch (policy) {
+      case Precision::kFull:
+        SetOperands(op, DType::kF32, {});
+        return;
+      case Precision::kWiden:
+        if (Narrow(op)) Retype(op, /*widen=*/true);
+        return;
+      case Precision::kCompute:
+        SetOperands(op, compute_, op->def->full_operands);
+        for (int i : op->def->full_operands) SetOperand(op, static_cast<size_t>(i), DType::kF32);
+        Retype(op, false);
+        return;
+      case Precision::kAccumulate:
+      case Precision::kFollow:
+        if (!HasFloats(op)) return;
+        SetOperands(op, Narrow(op) ? compute_ : DType::kF32, {});
+        Retype(op, false);
+        return;
+    }
+  }
+
+  static bool HasFloats(const Op* op) {
+    return std::any_of(op->operands.begin(), op->operands.end(),
+                       [](const Value* v) { return IsFloat(v->type.dtype); });
+  }
+
+  // Whether the operands that are not broadcast have the compute type: a bias follows what it is
+  // added to. Scalars have no say; tables (angles of rotary positions, additive masks) are worth
+  // their digits.
+  bool Narrow(const Op* op) const {
+    bool sum = op->def->precision == Precision::kAccumulate;
+    if (sum && op->in(0).num_elements() == op->in(1).num_elements()) return false;
+    int64_t most = 0;
+    for (const Value* v : op->operands) {
+      if (IsFloat(v->type.dtype)) most = std::max(most, v->type.num_elements());
+    }
+    bool any = false;
+    for (const Value* v : op->operands) {
+      if (!IsFloat(v->type.dtype)) continue;
+      if (IsConstant(v)) {
+        if (v->type.num_elements() == 1) continue;
+        return false;
+      }
+      // Pieces of a concat are of any size.
+      bool whole = v->type.num_elements() == most || !op->def->elementwise;
+      if (!whole) continue;
+      if (v->type.dtype != compute_) return false;
+      any = true;
+    }
+    return any;
+  }
+
+  static bool IsConstant(const Value* v) {
+    return v->producer && v->producer->name() == "constant";
+  }
+
+  void SetOperands(Op* op, DType type, const std::vector<int>& except) {
+    for (size_t i = 0; i < op->operands.size(); ++i) {
+      if (!Contains(except, i)) SetOperand(op, i, type);
+    }
+  }
+
+  void SetOperand(Op* op, size_t i, DType type) {
+    if (i >= op->operands.size()) return;
+    Value* v = op->operands[i];
+    if (!IsFloat(v->type.dtype) || v->type.dtype == type) return;
+    graph_.SetOperand(op, static_cast<int>(i), As(v, type, op));
+  }
+
+  // `v` in another type: made once, before the first op that asks.
+  Value* As(Value* v, DType type, Op* before) {
+    Value*& made = casts_[v][type == compute_];
+    if (made) return made;
+    Builder b(graph_, before);
+    if (IsConstant(v)) return made = Converted(b, *v->producer, type);
+    // A weight's copy belongs to no layer's forward or backward alone; it is made where it is first
+    // used.
+    if (v->producer) {
+      b.phase = v->producer->def->is_state && before ? before->phase : v->producer->phase;
+      b.site = v->producer->site;
+    }
+    made = b.Cast(v, type);
+    made->type.sharding = v->type.sharding;
+    return made;
+  }
+
+  static Value* Converted(Builder& b, const Op& constant, DType type) {
+    const HostTensor& from = constant.attrs.Tensor("value");
+    HostTensor to(type, from.shape());
+    double largest = Largest(type);
+    for (int64_t i = 0; i < to.num_elements(); ++i) {
+      double x = from.AsDouble(i);
+      bool finite = std::abs(x) <= std::numeric_limits<double>::max();
+      to.SetDouble(i, finite ? std::clamp(x, -largest, largest) : x);
+    }
+    b.phase = constant.phase;
+    b.site = constant.site;
+    return b.Constant(std::move(to));
+  }
+
+  // The result types that follow from the operands' new types; shardings from the spec stay.
+  void Retype(Op* op, bool widen) {
+    if (widen) op->attrs.Set("out", std::string(DTypeName(DType::kF32)));
+    if (!op->def->infer) {
+      for (Value* r : op->results) r->type.dtype = op->in(0).dtype;
+      return;
+    }
+    std::vector<const TensorType*> types;
+    for (const Value* v : op->operands) types.push_back(&v->type);
+    std::vector<TensorType> results = op->def->infer({types, op->attrs});
+    for (size_t i = 0; i < results.size(); ++i) op->results[i]->type.dtype = results[i].dtype;
+  }
+
+  Graph& graph_;
+  DType compute_;
+  std::vector<DType> output_types_;
+  std::unordered_map<const Value*, std::array<Value*, 2>> casts_;
+};
+
+Value* CastBefore(Graph& graph, Value* v, DType to, const Op& like, Op* before) {
+  Op* op =
+      graph.AddOp(GetOpDef("cast"), {v}, {v->type}, {{"to", std::string(DTypeName(to))}}, before);
+  op->phase = like.phase;
+  op->site = like.site;
+  op->result()->type.dtype = to;
+  return op->result();
+}
+
+bool IsHalf(DType t) { return t == DType::kBF16 || t == DType::kF16; }
+
+// cast(cast(x: T)): T, the inner one to a smaller type: x itself is as good, and rounded once less.
+bool DropPair(Graph& graph, Op* outer) {
+  Op* inner = outer->operands[0]->producer;
+  if (!inner || inner->name() != "cast" || inner->in(0) != outer->out()) return false;
+  if (!IsHalf(inner->out().dtype) || !IsFloat(outer->out().dtype)) return false;
+  graph.ReplaceAllUses(outer->result(), inner->operands[0]);
+  return true;
+}
+
+bool FoldIntoProducer(Graph& graph, Op* cast) {
+  Value* v = cast->operands[0];
+  Op* op = v->producer;
+  if (!op || op->def->typed_result != v->index || graph.IsOutput(v) || v->users.size() != 1)
+    return false;
+  if (!IsFloat(v->type.dtype) || !IsFloat(cast->out().dtype)) return false;
+  if (cast->out().sharding != v->type.sharding) return false;
+  op->attrs.Set("out", std::string(DTypeName(cast->out().dtype)));
+  v->type.dtype = cast->out().dtype;
+  graph.ReplaceAllUses(cast->result(), v);
+  return true;
+}
+
+}  // namespace
+
+void LowerPrecision(Graph& graph, const PrecisionOptions& options) {
+  DType compute = ComputeType(options);
+  if (compute != DType::kF32) Lowering(graph, compute).Run();
+}
+
+void ReduceInF32(Graph& graph) {
+  for (auto it = graph.ops().begin(); it != graph.ops().end();) {
+    Op* op = it->get();
+    ++it;
+    bool sums = (op->name() == "all_reduce" && op->attrs.String("reduce", "sum") == "sum") ||
+                op->name() == "reduce_scatter";
+    if (!sums || !IsHalf(op->in(0).dtype)) continue;
+    DType narrow = op->in(0).dtype;
+    Op* after = graph.Next(op);
+    for (size_t i = 0; i < op->operands.size(); ++i) {
+      graph.SetOperand(op, static_cast<int>(i),
+                       CastBefore(graph, op->operands[i], DType::kF32, *op, op));
+      Value* r = op->results[i];
+      r->type.dtype = DType::kF32;
+      Value* back = CastBefore(graph, r, narrow, *op, after);
+      graph.ReplaceAllUses(r, back);
+      graph.SetOperand(back->producer, 0, r);
+    }
+  }
+}
+
+void FoldCasts(Graph& graph) {
+  for (auto it = graph.ops().begin(); it != graph.ops().end();) {
+    Op* op = it->get();
+    ++it;
+    if (op->name() != "cast") continue;
+    if (DropPair(graph, op) || FoldIntoProducer(graph, op)) graph.Erase(op);
+  }
+  graph.EraseDead();
+}
+
+}  // namespace shardc

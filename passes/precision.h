@@ -1,0 +1,32 @@
+// Mixed precision: products and attention in a smaller float type, all else in f32.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "ir/graph.h"
+
+namespace shardc {
+
+struct PrecisionOptions {
+  std::string compute = "f32";  // f32: nothing is done; bf16, f16
+  std::string reduce_in;        // "f32": sums over ranks travel in f32; empty: as computed
+};
+
+// On the serial graph, after differentiation: gives every op the types that its OpDef's policy asks
+// for, with one cast per value and type, put before the first op that needs it. Parameters, states,
+// inputs and outputs keep their types: a parameter is the f32 master weight, and its gradient is
+// f32. Throws Diagnostic E6108 for options that make no sense, E1602 for a model that does not
+// compute in f32.
+void LowerPrecision(Graph& graph, const PrecisionOptions& options);
+
+// On the lowered graph: the operands of summing collectives are widened to f32, and their results
+// narrowed again.
+void ReduceInF32(Graph& graph);
+
+// On the lowered graph, after fusion: a cast that is the only reader of a result whose op can
+// choose its type (OpDef::typed_result) is done by that op; a cast back to the type before the last
+// cast is dropped.
+void FoldCasts(Graph& graph);
+
+}  // namespace shardc

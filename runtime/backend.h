@@ -1,0 +1,54 @@
+// The seam between a session and what executes its ranks: CPU threads, or GPUs.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "ir/program.h"
+#include "runtime/session.h"
+
+namespace shardc {
+
+// All must outlive the runner, but for `read_state`, which is only called while the runner is made.
+struct RunnerRequest {
+  std::span<const Program> programs;  // one per rank, all with the same body
+  const SessionOptions& options;
+  const StateReader& read_state;
+};
+
+// All ranks of a session. Called by one thread. What fails throws a Diagnostic; then the runner is
+// dead.
+class StepRunner {
+ public:
+  virtual ~StepRunner() = default;
+  // Host memory of an input of a rank, for the caller to fill before the next step.
+  virtual std::byte* Input(int64_t rank, int buffer) = 0;
+  // Runs all ranks through their program once and waits for them.
+  virtual void Step() = 0;
+  // What a buffer holds after the last instruction, in host memory; valid until the next call of
+  // any function.
+  virtual const std::byte* Fetch(int64_t rank, int buffer) = 0;
+
+  virtual int64_t held_bytes() const = 0;        // by all ranks
+  virtual int64_t collective_bytes() const = 0;  // given to collectives in one step by one rank
+
+  // Records the next steps (RankProfile::Start). A backend that cannot time instructions without
+  // changing what it measures records nothing.
+  virtual void StartProfile(int64_t /*steps*/) {}
+  // What was recorded, without programs and peaks; ends the recording.
+  virtual std::vector<std::vector<TimeSpan>> TakeProfile() { return {}; }
+  // The mean over ranks.
+  virtual MachinePeaks MeasurePeaks() { return {}; }
+};
+
+std::unique_ptr<StepRunner> MakeCpuRunner(const RunnerRequest& request);
+
+// Throws Diagnostic E4302 (exit 74), in one line, when this build, this machine or its libraries
+// have no CUDA.
+std::unique_ptr<StepRunner> MakeCudaRunner(const RunnerRequest& request);
+
+// By SessionOptions::backend; an unknown name is E4304 (exit 2).
+std::unique_ptr<StepRunner> MakeRunner(const RunnerRequest& request);
+
+}  // namespace shardc

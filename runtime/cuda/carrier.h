@@ -1,0 +1,42 @@
+// What carries bytes between the ranks of the CUDA backend.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/program.h"
+#include "runtime/communicator.h"
+#include "runtime/cuda/device.h"
+
+namespace shardc::cuda {
+
+// A rank's part in a collective: its buffers (device memory), and the stream on which it is due.
+struct Member {
+  int64_t rank = 0;
+  Stream stream = nullptr;
+  std::vector<Buffers> buffers;
+};
+
+class Carrier {
+ public:
+  virtual ~Carrier() = default;
+  // Enqueues a collective for the members of one group that this process thread drives, in group
+  // order. It begins after what each member's stream was given, and what these streams are given
+  // later begins after it. Never waits.
+  virtual void Enqueue(const Collective& c, std::span<const Member> members) = 0;
+  // Whether Check must be called while the host waits for a step.
+  virtual bool can_fail_later() const { return false; }
+  // Throws Aborted or Diagnostic when a collective that was enqueued cannot end.
+  virtual void Check() {}
+  // Makes the other ranks leave. Does not throw.
+  virtual void Abort(const std::string& reason) noexcept = 0;
+};
+
+// All ranks on one GPU, for tests and for people with one GPU: copies and reductions that events
+// order after the ranks' own work, sums in rank order; no kernel ever waits for another. `device`
+// must outlive it. Groups larger than kMaxReductionRanks are Diagnostic E4325.
+std::unique_ptr<Carrier> MakeSharedDevice(Device& device);
+
+}  // namespace shardc::cuda

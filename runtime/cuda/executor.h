@@ -1,0 +1,72 @@
+// Runs the programs of the ranks that one host thread drives on one GPU: one rank, or with
+// shared_device all of them.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/cuda/carrier.h"
+#include "runtime/cuda/rank_state.h"
+#include "runtime/cuda/schedule.h"
+
+namespace shardc::cuda {
+
+struct ExecutorOptions {
+  bool check_numerics = false;  // look at every result on the host; no graph
+  bool capture = true;          // from the second step on, replay the step as one CUDA graph
+};
+
+class Executor {
+ public:
+  // `programs` (with the same body), `device` and `carrier` must outlive it.
+  Executor(Device& device, Carrier& carrier, std::span<const Program* const> programs,
+           const ExecutorOptions& options, const KernelMaker& make_kernel,
+           const StateReader& read_state);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // `local`: index into `programs`.
+  std::byte* Input(size_t local, int buffer) { return ranks_[local]->Input(buffer); }
+  // Enqueues one step and waits for it. Throws Diagnostic E4003 (a bad id), E4005 (a NaN), E4301,
+  // Aborted.
+  void Step();
+  // Host memory, valid until the next Fetch or Step.
+  const std::byte* Fetch(size_t local, int buffer);
+
+  int64_t held_bytes() const;
+  int64_t collective_bytes() const { return ranks_[0]->collective_bytes(); }
+  // Whether steps are replayed as a graph; why not, when that was tried and did not work.
+  bool captured() const { return graph_ != nullptr; }
+  const std::string& capture_failure() const { return capture_failure_; }
+  const Schedule& schedule() const { return schedule_; }
+
+ private:
+  Stream origin() const { return ranks_[0]->stream(0); }
+  void Capture();
+  void EnqueueStep();
+  void EnqueueItem(int item);
+  void EnqueueCollective(int item);
+  void CheckNumerics(int instruction);
+  void Fork();
+  void Join();
+  void WaitForStep();
+
+  Device& device_;
+  Carrier& carrier_;
+  ExecutorOptions options_;
+  Schedule schedule_;
+  std::vector<std::unique_ptr<RankState>> ranks_;
+  // Groups of local ranks by stream: indices into ranks_, in group order.
+  std::vector<std::vector<std::vector<size_t>>> groups_;
+  std::unique_ptr<OwnedEvent> fork_;
+  std::vector<std::unique_ptr<OwnedEvent>> joins_;  // by rank and stream
+  Memory fetched_;
+  StepGraph graph_ = nullptr;
+  std::string capture_failure_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace shardc::cuda

@@ -1,0 +1,96 @@
+// Binds attention and attention_grad.
+#include "runtime/cuda/kernels/attention.h"
+
+namespace shardc::cuda::SHARDC_KERNEL_SPACE {
+namespace {
+
+bool SetMask(const KernelRequest& r, size_t at, const Shape& scores, AttentionMask* mask) {
+  if (r.call.in.size() <= at) return true;
+  const TensorView& m = r.call.in[at];
+  if (m.dtype != DType::kBool && !IsFloat(m.dtype)) return false;
+  if (m.rank() > 4) return false;
+  mask->data = m.data;
+  mask->dtype = m.dtype;
+  std::vector<int64_t> strides = StretchedStrides(m.shape, scores);
+  std::copy(strides.begin(), strides.end(), mask->strides);
+  for (size_t d = 0; d < 4; ++d) {
+    if (scores[d] == 1) mask->strides[d] = 0;
+  }
+  return true;
+}
+
+// q, k, v from operand `first` on.
+template <typename T>
+bool Describe(const KernelRequest& r, size_t first, size_t mask, Attention<T>* a) {
+  const Shape &q = r.call.in[first].shape, &k = r.call.in[first + 1].shape,
+              &v = r.call.in[first + 2].shape;
+  bool bshd = r.call.attrs->String("layout", "bhsd") == "bshd";
+  size_t head = bshd ? 2 : 1, row = bshd ? 1 : 2;
+  auto strides = [&](const Shape& shape, int64_t width) {
+    int64_t rows = shape[row], heads = shape[head];
+    return bshd ? HeadStrides{rows * heads * width, width, heads * width}
+                : HeadStrides{rows * heads * width, rows * width, width};
+  };
+  a->b = q[0];
+  a->hq = q[head];
+  a->hkv = k[head];
+  a->s = q[row];
+  a->t = k[row];
+  if (a->hkv == 0 || a->hq % a->hkv != 0 || q[3] > kMaxHeadDim || v[3] > kMaxHeadDim) return false;
+  a->d = static_cast<int>(q[3]);
+  a->dv = static_cast<int>(v[3]);
+  a->scale = static_cast<Wide<T>>(r.call.attrs->Float("scale"));
+  a->causal = r.call.attrs->Bool("causal");
+  a->q = In<T>(r, first);
+  a->k = In<T>(r, first + 1);
+  a->v = In<T>(r, first + 2);
+  a->sq = strides(q, q[3]);
+  a->sk = strides(k, k[3]);
+  a->sv = strides(v, v[3]);
+  a->so = strides(q, v[3]);
+  a->packed = Packs<T>(q[3], a->q, a->k, a->v) && v[3] % kPack<T> == 0;
+  return SetMask(r, mask, {a->b, a->hq, a->s, a->t}, &a->mask);
+}
+
+KernelPtr MakeForward(const KernelRequest& r) {
+  return DispatchFloat(r.call.out[0].dtype, [&](auto t) -> KernelPtr {
+    using T = decltype(t);
+    Attention<T> a{};
+    if (!Describe(r, 0, 3, &a)) return nullptr;
+    a.o = Out<T>(r, 0);
+    a.lse = Out<Wide<T>>(r, 1);
+    if constexpr (sizeof(T) == 2) {
+      return MakeMmaForward(a);
+    } else {
+      return MakePlainForward(a);
+    }
+  });
+}
+
+KernelPtr MakeBackward(const KernelRequest& r) {
+  return DispatchFloat(r.call.out[0].dtype, [&](auto t) -> KernelPtr {
+    using T = decltype(t);
+    Attention<T> a{};
+    if (!Describe(r, 1, 6, &a)) return nullptr;
+    a.grad = In<T>(r, 0);
+    a.o_in = In<T>(r, 4);
+    a.lse_in = In<Wide<T>>(r, 5);
+    a.dq = Out<T>(r, 0);
+    a.dk = Out<T>(r, 1);
+    a.dv_out = Out<T>(r, 2);
+    a.packed = a.packed && Aligned(a.grad, 16);
+    if constexpr (sizeof(T) == 2) {
+      return MakeMmaBackward(a);
+    } else {
+      return MakePlainBackward(a);
+    }
+  });
+}
+
+constexpr Binding kBindings[] = {{"attention", MakeForward}, {"attention_grad", MakeBackward}};
+
+}  // namespace
+
+std::span<const Binding> AttentionBindings() { return kBindings; }
+
+}  // namespace shardc::cuda::SHARDC_KERNEL_SPACE

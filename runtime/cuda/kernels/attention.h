@@ -1,0 +1,121 @@
+// What the attention kernels share. Two families: attention_mma.cu on tensor cores for bf16 and
+// f16, and attention_plain.cu for f32 and f64. Both walk over tiles of keys (or queries) with a
+// running softmax (FlashAttention-2, arXiv:2307.08691), and both sum gradients in a fixed order:
+// one pass for dq, one for dk and dv.
+#pragma once
+
+#include "runtime/cuda/kernels/vector.h"
+
+#if defined(__CUDACC__)
+#define SHARDC_UNROLL _Pragma("unroll")
+#else
+#define SHARDC_UNROLL
+#endif
+
+namespace shardc::cuda::SHARDC_KERNEL_SPACE {
+
+inline constexpr int kMaxHeadDim = 256;
+
+// Where heads and rows of a tensor lie, in elements.
+struct HeadStrides {
+  int64_t batch, head, row;
+  __device__ int64_t At(int64_t b, int64_t h, int64_t i) const {
+    return b * batch + h * head + i * row;
+  }
+};
+
+struct AttentionMask {
+  const std::byte* data = nullptr;
+  DType dtype = DType::kBool;
+  int64_t strides[4] = {0, 0, 0, 0};
+  // The score with the mask: added to it, or -inf where it hides the key. `unit` is what the scores
+  // are counted in.
+  template <typename W>
+  __device__ W Apply(W score, int64_t b, int64_t h, int64_t i, int64_t j, W unit) const {
+    if (!data) return score;
+    int64_t at = b * strides[0] + h * strides[1] + i * strides[2] + j * strides[3];
+    switch (dtype) {
+      case DType::kBool:
+        return Widen(reinterpret_cast<const Bool*>(data)[at]) ? score : -Infinity<W>();
+      case DType::kF32:
+        return score + static_cast<W>(reinterpret_cast<const float*>(data)[at]) * unit;
+      case DType::kF64:
+        return score + static_cast<W>(reinterpret_cast<const double*>(data)[at]) * unit;
+      case DType::kF16:
+        return score + static_cast<W>(Widen(reinterpret_cast<const F16*>(data)[at])) * unit;
+      default:
+        return score + static_cast<W>(Widen(reinterpret_cast<const BF16*>(data)[at])) * unit;
+    }
+  }
+};
+
+template <typename T>
+struct Attention {
+  int64_t b, hq, hkv, s, t;
+  int d, dv;
+  Wide<T> scale;
+  bool causal;
+  bool packed;  // rows of all tensors may be read 16 bytes at a time
+  const T *q, *k, *v;
+  const T *grad, *o_in;  // of the gradient
+  const Wide<T>* lse_in;
+  T* o;          // of the forward
+  Wide<T>* lse;  // statistics of halves are f32
+  T *dq, *dk, *dv_out;
+  HeadStrides sq, sk, sv, so;
+  AttentionMask mask;
+  Wide<T>* delta;  // sum(do * o) for each query, [b, hq, s]
+
+  __device__ int64_t KvHead(int64_t h) const { return h / (hq / hkv); }
+  __device__ int64_t Statistic(int64_t bi, int64_t h, int64_t i) const {
+    return (bi * hq + h) * s + i;
+  }
+  // Keys that some query of [.., last] sees are before this.
+  __device__ int64_t KeyEnd(int64_t last) const {
+    int64_t end = causal ? last + t - s + 1 : t;
+    return end < 0 ? 0 : end < t ? end : t;
+  }
+  // Queries that see some key of [first, ..] begin here.
+  __device__ int64_t QueryBegin(int64_t first) const {
+    int64_t begin = causal ? first - (t - s) : 0;
+    return begin < 0 ? 0 : begin;
+  }
+  __device__ bool Sees(int64_t i, int64_t j) const {
+    return i < s && j < t && (!causal || j <= i + t - s);
+  }
+};
+
+// delta, a warp per query.
+template <typename T>
+struct DeltaRows {
+  Attention<T> a;
+  __device__ void operator()(int64_t group) const {
+    const int64_t row = group * (blockDim.x / 32) + threadIdx.x / 32;
+    Wide<T> sum = 0;
+    if (row < a.b * a.hq * a.s) {
+      int64_t at = a.so.At(row / (a.hq * a.s), row / a.s % a.hq, row % a.s);
+      for (int c = static_cast<int>(threadIdx.x % 32); c < a.dv; c += 32) {
+        sum += Widen(a.grad[at + c]) * Widen(a.o_in[at + c]);
+      }
+    }
+    for (int mask = 16; mask > 0; mask /= 2) sum += ShuffleXor(sum, mask);
+    if (threadIdx.x % 32 == 0 && row < a.b * a.hq * a.s) a.delta[row] = sum;
+  }
+};
+template <typename T>
+void LaunchDelta(const Launch& launch, const Attention<T>& a) {
+  int64_t groups = CeilDiv(a.b * a.hq * a.s, 8);
+  LaunchKernel(launch, RowsKernel<DeltaRows<T>>, groups, 256, 0, DeltaRows<T>{a}, groups);
+}
+
+// The kernels, each in its file. `a.delta` is set when they enqueue.
+KernelPtr MakePlainForward(const Attention<float>& a);
+KernelPtr MakePlainForward(const Attention<double>& a);
+KernelPtr MakePlainBackward(const Attention<float>& a);
+KernelPtr MakePlainBackward(const Attention<double>& a);
+KernelPtr MakeMmaForward(const Attention<BF16>& a);
+KernelPtr MakeMmaForward(const Attention<F16>& a);
+KernelPtr MakeMmaBackward(const Attention<BF16>& a);
+KernelPtr MakeMmaBackward(const Attention<F16>& a);
+
+}  // namespace shardc::cuda::SHARDC_KERNEL_SPACE

@@ -1,0 +1,237 @@
+// Attention in bf16 and f16 on tensor cores. A block of four warps has 64 queries (or keys), each
+// warp 16 of them, and walks over tiles of keys (or queries) in shared memory. Scores are in units
+// of log 2.
+#include "runtime/cuda/kernels/mma.h"
+
+namespace shardc::cuda::SHARDC_KERNEL_SPACE {
+namespace {
+
+constexpr int kWarps = 4, kRows = 16 * kWarps;
+constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+struct Place {
+  int64_t first, h, b;
+};
+// The last rows first: with a causal mask they have the most to do.
+__device__ Place PlaceOf(int64_t block, int64_t rows, int64_t heads) {
+  int64_t tiles = (rows + kRows - 1) / kRows;
+  return {(tiles - 1 - block % tiles) * kRows, block / tiles % heads, block / tiles / heads};
+}
+
+// Scores of the pairs that an accumulator holds: queries i0 + row and keys j0 + column, or with
+// kSwap the other way.
+template <typename T, int kN, bool kSwap>
+__device__ __forceinline__ void MaskScores(const Attention<T>& a, const Place& p, int64_t h,
+                                           int64_t rows_at, int64_t cols_at, float (&s)[kN][4]) {
+  const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, col = lane % 4 * 2;
+  const float factor = a.scale * kLog2E;
+  SHARDC_UNROLL
+  for (int n = 0; n < kN; ++n) {
+    SHARDC_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      const int64_t r = rows_at + g + e / 2 * 8, c = cols_at + n * 8 + col + e % 2;
+      const int64_t i = kSwap ? c : r, j = kSwap ? r : c;
+      s[n][e] =
+          a.Sees(i, j) ? a.mask.Apply(s[n][e] * factor, p.b, h, i, j, kLog2E) : -Infinity<float>();
+    }
+  }
+}
+
+template <typename T, int kD, int kKeys>
+__global__ void __launch_bounds__(kWarps * 32) ForwardKernel(Attention<T> a) {
+  const Place p = PlaceOf(blockIdx.x, a.s, a.hq);
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const int64_t kv = a.KvHead(p.h), first = p.first + warp * 16;
+  T* qs = reinterpret_cast<T*>(SharedMemory());
+  T *ks = qs + kRows * kPitch<kD>, *vs = ks + kKeys * kPitch<kD>;
+  LoadTile<T, kD>(qs, a.q + a.sq.At(p.b, p.h, 0), a.sq.row, p.first, a.s, kRows, a.d, a.packed);
+  float max[2] = {-Infinity<float>(), -Infinity<float>()}, sum[2] = {0, 0}, o[kD / 8][4] = {};
+  const int64_t end = a.KeyEnd(p.first + kRows - 1);
+  for (int64_t j0 = 0; j0 < end; j0 += kKeys) {
+    __syncthreads();
+    LoadTile<T, kD>(ks, a.k + a.sk.At(p.b, kv, 0), a.sk.row, j0, a.t, kKeys, a.d, a.packed);
+    LoadTile<T, kD>(vs, a.v + a.sv.At(p.b, kv, 0), a.sv.row, j0, a.t, kKeys, a.dv, a.packed);
+    __syncthreads();
+    float s[kKeys / 8][4] = {};
+    MultiplyRows<T, kD, kKeys / 8>(s, qs + warp * 16 * kPitch<kD>, ks, a.d);
+    MaskScores<T, kKeys / 8, false>(a, p, p.h, first, j0, s);
+    SHARDC_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float top = max[half];
+      SHARDC_UNROLL
+      for (int n = 0; n < kKeys / 8; ++n)
+        top = MaxNan(top, MaxNan(s[n][half * 2], s[n][half * 2 + 1]));
+      top = MaxNan(top, ShuffleXor(top, 1));
+      top = MaxNan(top, ShuffleXor(top, 2));
+      const float keep = max[half] == -Infinity<float>() ? 0.f : ::exp2f(max[half] - top);
+      const float base = top == -Infinity<float>() ? 0.f : top;
+      float total = 0;
+      SHARDC_UNROLL
+      for (int n = 0; n < kKeys / 8; ++n) {
+        SHARDC_UNROLL
+        for (int e = half * 2; e < half * 2 + 2; ++e) total += s[n][e] = ::exp2f(s[n][e] - base);
+      }
+      sum[half] = sum[half] * keep + total;  // of this lane's columns
+      max[half] = top;
+      SHARDC_UNROLL
+      for (int n = 0; n < kD / 8; ++n) {
+        o[n][half * 2] *= keep;
+        o[n][half * 2 + 1] *= keep;
+      }
+    }
+    MultiplyAccumulator<T, kD, kKeys / 8>(o, s, vs, a.dv);
+  }
+  float inverse[2];
+  for (int half = 0; half < 2; ++half) {
+    sum[half] += ShuffleXor(sum[half], 1);
+    sum[half] += ShuffleXor(sum[half], 2);
+    inverse[half] = sum[half] == 0 ? 0.f : 1 / sum[half];
+    const int64_t i = first + lane / 4 + half * 8;
+    if (lane % 4 == 0 && i < a.s) {
+      a.lse[a.Statistic(p.b, p.h, i)] =
+          sum[half] == 0 ? max[half] : max[half] * kLn2 + ::logf(sum[half]);
+    }
+  }
+  if (first < a.s) {
+    StoreRows<T, kD>(a.o + a.so.At(p.b, p.h, first), a.so.row, a.s - first, a.dv, o, inverse[0],
+                     inverse[1]);
+  }
+}
+
+// What exp2 is taken of: score - lse, in units of log 2; a query that sees no key has probabilities
+// of zero.
+__device__ __forceinline__ float Probability(float score, float lse) {
+  return lse == -Infinity<float>() ? 0.f : ::exp2f(score - lse * kLog2E);
+}
+
+template <typename T, int kD, int kKeys>
+__global__ void __launch_bounds__(kWarps * 32) QueryGradKernel(Attention<T> a) {
+  const Place p = PlaceOf(blockIdx.x, a.s, a.hq);
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const int64_t kv = a.KvHead(p.h), first = p.first + warp * 16;
+  T* qs = reinterpret_cast<T*>(SharedMemory());
+  T *gs = qs + kRows * kPitch<kD>, *ks = gs + kRows * kPitch<kD>, *vs = ks + kKeys * kPitch<kD>;
+  LoadTile<T, kD>(qs, a.q + a.sq.At(p.b, p.h, 0), a.sq.row, p.first, a.s, kRows, a.d, a.packed);
+  LoadTile<T, kD>(gs, a.grad + a.so.At(p.b, p.h, 0), a.so.row, p.first, a.s, kRows, a.dv, a.packed);
+  float lse[2], delta[2], dq[kD / 8][4] = {};
+  for (int half = 0; half < 2; ++half) {
+    const int64_t i = first + lane / 4 + half * 8;
+    lse[half] = i < a.s ? a.lse_in[a.Statistic(p.b, p.h, i)] : -Infinity<float>();
+    delta[half] = i < a.s ? a.delta[a.Statistic(p.b, p.h, i)] : 0.f;
+  }
+  const int64_t end = a.KeyEnd(p.first + kRows - 1);
+  for (int64_t j0 = 0; j0 < end; j0 += kKeys) {
+    __syncthreads();
+    LoadTile<T, kD>(ks, a.k + a.sk.At(p.b, kv, 0), a.sk.row, j0, a.t, kKeys, a.d, a.packed);
+    LoadTile<T, kD>(vs, a.v + a.sv.At(p.b, kv, 0), a.sv.row, j0, a.t, kKeys, a.dv, a.packed);
+    __syncthreads();
+    float s[kKeys / 8][4] = {}, dp[kKeys / 8][4] = {};
+    MultiplyRows<T, kD, kKeys / 8>(s, qs + warp * 16 * kPitch<kD>, ks, a.d);
+    MultiplyRows<T, kD, kKeys / 8>(dp, gs + warp * 16 * kPitch<kD>, vs, a.dv);
+    MaskScores<T, kKeys / 8, false>(a, p, p.h, first, j0, s);
+    SHARDC_UNROLL
+    for (int n = 0; n < kKeys / 8; ++n) {
+      SHARDC_UNROLL
+      for (int e = 0; e < 4; ++e)
+        s[n][e] = Probability(s[n][e], lse[e / 2]) * (dp[n][e] - delta[e / 2]);
+    }
+    MultiplyAccumulator<T, kD, kKeys / 8>(dq, s, ks, a.d);
+  }
+  if (first < a.s) {
+    StoreRows<T, kD>(a.dq + a.sq.At(p.b, p.h, first), a.sq.row, a.s - first, a.d, dq, a.scale,
+                     a.scale);
+  }
+}
+
+template <typename T, int kD, int kQueries>
+__global__ void __launch_bounds__(kWarps * 32) KeyGradKernel(Attention<T> a) {
+  const Place p = PlaceOf(blockIdx.x, a.t, a.hkv);
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const int64_t first = p.first + warp * 16, group = a.hq / a.hkv;
+  T* ks = reinterpret_cast<T*>(SharedMemory());
+  T *vs = ks + kRows * kPitch<kD>, *qs = vs + kRows * kPitch<kD>, *gs = qs + kQueries * kPitch<kD>;
+  __shared__ float lse[kQueries], delta[kQueries];
+  LoadTile<T, kD>(ks, a.k + a.sk.At(p.b, p.h, 0), a.sk.row, p.first, a.t, kRows, a.d, a.packed);
+  LoadTile<T, kD>(vs, a.v + a.sv.At(p.b, p.h, 0), a.sv.row, p.first, a.t, kRows, a.dv, a.packed);
+  float dk[kD / 8][4] = {}, dv[kD / 8][4] = {};
+  for (int64_t h = p.h * group; h < (p.h + 1) * group; ++h) {
+    for (int64_t i0 = a.QueryBegin(p.first) / kQueries * kQueries; i0 < a.s; i0 += kQueries) {
+      __syncthreads();
+      LoadTile<T, kD>(qs, a.q + a.sq.At(p.b, h, 0), a.sq.row, i0, a.s, kQueries, a.d, a.packed);
+      LoadTile<T, kD>(gs, a.grad + a.so.At(p.b, h, 0), a.so.row, i0, a.s, kQueries, a.dv, a.packed);
+      if (threadIdx.x < kQueries) {
+        const int64_t i = i0 + threadIdx.x;
+        lse[threadIdx.x] = i < a.s ? a.lse_in[a.Statistic(p.b, h, i)] : -Infinity<float>();
+        delta[threadIdx.x] = i < a.s ? a.delta[a.Statistic(p.b, h, i)] : 0.f;
+      }
+      __syncthreads();
+      float s[kQueries / 8][4] = {}, dp[kQueries / 8][4] = {};
+      MultiplyRows<T, kD, kQueries / 8>(s, ks + warp * 16 * kPitch<kD>, qs, a.d);
+      MultiplyRows<T, kD, kQueries / 8>(dp, vs + warp * 16 * kPitch<kD>, gs, a.dv);
+      MaskScores<T, kQueries / 8, true>(a, p, h, first, i0, s);
+      SHARDC_UNROLL
+      for (int n = 0; n < kQueries / 8; ++n) {
+        SHARDC_UNROLL
+        for (int e = 0; e < 4; ++e) {
+          const int column = n * 8 + lane % 4 * 2 + e % 2;
+          s[n][e] = Probability(s[n][e], lse[column]);
+          dp[n][e] = s[n][e] * (dp[n][e] - delta[column]);
+        }
+      }
+      MultiplyAccumulator<T, kD, kQueries / 8>(dv, s, gs, a.dv);
+      MultiplyAccumulator<T, kD, kQueries / 8>(dk, dp, qs, a.d);
+    }
+  }
+  if (first >= a.t) return;
+  StoreRows<T, kD>(a.dk + a.sk.At(p.b, p.h, first), a.sk.row, a.t - first, a.d, dk, a.scale,
+                   a.scale);
+  StoreRows<T, kD>(a.dv_out + a.sv.At(p.b, p.h, first), a.sv.row, a.t - first, a.dv, dv, 1.f, 1.f);
+}
+
+template <typename T, int kD>
+KernelPtr Forward(const Attention<T>& a) {
+  constexpr int kKeys = kD > 128 ? 32 : 64;
+  constexpr size_t kShared = (kRows + 2 * kKeys) * kPitch<kD> * sizeof(T);
+  AllowShared(ForwardKernel<T, kD, kKeys>, kShared);
+  return MakeKernel([a, blocks = a.b * a.hq * CeilDiv(a.s, kRows)](const Launch& launch) {
+    LaunchKernel(launch, ForwardKernel<T, kD, kKeys>, blocks, kWarps * 32, kShared, a);
+  });
+}
+
+template <typename T, int kD>
+KernelPtr Backward(Attention<T> a) {
+  constexpr int kTile = kD > 64 ? 32 : 64;
+  constexpr size_t kShared = (2 * kRows + 2 * kTile) * kPitch<kD> * sizeof(T);
+  AllowShared(QueryGradKernel<T, kD, kTile>, kShared);
+  AllowShared(KeyGradKernel<T, kD, kTile>, kShared);
+  int64_t q_blocks = a.b * a.hq * CeilDiv(a.s, kRows), k_blocks = a.b * a.hkv * CeilDiv(a.t, kRows);
+  auto run = [=](const Launch& launch) mutable {
+    a.delta = reinterpret_cast<float*>(launch.workspace);
+    LaunchDelta(launch, a);
+    LaunchKernel(launch, QueryGradKernel<T, kD, kTile>, q_blocks, kWarps * 32, kShared, a);
+    LaunchKernel(launch, KeyGradKernel<T, kD, kTile>, k_blocks, kWarps * 32, kShared, a);
+  };
+  return MakeKernel(run, a.b * a.hq * a.s * 4);
+}
+
+template <typename T>
+KernelPtr ForwardOf(const Attention<T>& a) {
+  int width = std::max(a.d, a.dv);
+  return width <= 64 ? Forward<T, 64>(a) : width <= 128 ? Forward<T, 128>(a) : Forward<T, 256>(a);
+}
+template <typename T>
+KernelPtr BackwardOf(const Attention<T>& a) {
+  int width = std::max(a.d, a.dv);
+  return width <= 64    ? Backward<T, 64>(a)
+         : width <= 128 ? Backward<T, 128>(a)
+                        : Backward<T, 256>(a);
+}
+
+}  // namespace
+
+KernelPtr MakeMmaForward(const Attention<BF16>& a) { return ForwardOf(a); }
+KernelPtr MakeMmaForward(const Attention<F16>& a) { return ForwardOf(a); }
+KernelPtr MakeMmaBackward(const Attention<BF16>& a) { return BackwardOf(a); }
+KernelPtr MakeMmaBackward(const Attention<F16>& a) { return BackwardOf(a); }
+
+}  // namespace shardc::cuda::SHARDC_KERNEL_SPACE

@@ -1,0 +1,103 @@
+#include "runtime/cuda/kernels/geometry.h"
+
+namespace shardc::cuda {
+
+Grid ElementGrid(int64_t items) {
+  constexpr int kThreads = 256;
+  return {std::min<int64_t>(CeilDiv(items, kThreads), 1 << 16), kThreads};
+}
+
+Grid RowGrid(int64_t rows, int64_t cols) {
+  int threads = 32;
+  while (threads < 512 && threads * 4 < cols) threads *= 2;
+  return {std::min<int64_t>(rows, 1 << 20), threads};
+}
+
+std::vector<int64_t> DenseStrides(const std::vector<int64_t>& shape) {
+  std::vector<int64_t> strides(shape.size());
+  int64_t n = 1;
+  for (size_t d = shape.size(); d-- > 0;) {
+    strides[d] = n;
+    n *= shape[d];
+  }
+  return strides;
+}
+
+std::vector<int64_t> StretchedStrides(const std::vector<int64_t>& from,
+                                      const std::vector<int64_t>& to) {
+  std::vector<int64_t> own = DenseStrides(from), strides(to.size(), 0);
+  size_t shift = to.size() - from.size();
+  for (size_t d = 0; d < from.size(); ++d) {
+    if (from[d] == to[d + shift]) strides[d + shift] = own[d];
+  }
+  return strides;
+}
+
+std::optional<Walk> MakeWalk(const std::vector<int64_t>& dims,
+                             const std::vector<std::vector<int64_t>>& strides) {
+  std::vector<int64_t> merged;
+  std::vector<std::vector<int64_t>> walked(strides.size());
+  for (size_t d = 0; d < dims.size(); ++d) {
+    if (dims[d] == 1) continue;
+    bool joins = !merged.empty();
+    for (size_t k = 0; k < strides.size() && joins; ++k) {
+      joins = walked[k].back() == strides[k][d] * dims[d];
+    }
+    if (joins) {
+      merged.back() *= dims[d];
+    } else {
+      merged.push_back(dims[d]);
+    }
+    for (size_t k = 0; k < strides.size(); ++k) {
+      if (joins) walked[k].pop_back();
+      walked[k].push_back(strides[k][d]);
+    }
+  }
+  Walk walk;
+  if (merged.size() > kMaxDims || strides.size() > 4) return std::nullopt;
+  walk.rank = static_cast<int>(merged.size());
+  for (size_t d = 0; d < merged.size(); ++d) {
+    walk.dims[d] = merged[d];
+    for (size_t k = 0; k < strides.size(); ++k) walk.strides[k][d] = walked[k][d];
+  }
+  walk.small = walk.size() < (int64_t{1} << 32);
+  return walk;
+}
+
+ReducePlan PlanReduce(int64_t kept, int64_t reduced, bool inner_kept) {
+  ReducePlan plan;
+  plan.columns = inner_kept;
+  // Enough work for a large GPU, none smaller than is worth a second pass.
+  const int64_t wanted = inner_kept ? int64_t{1} << 17 : 2048, least = inner_kept ? 64 : 8192;
+  int64_t chunks =
+      std::max<int64_t>(1, std::min(wanted / std::max<int64_t>(kept, 1), CeilDiv(reduced, least)));
+  plan.chunk = std::max<int64_t>(CeilDiv(reduced, chunks), 1);
+  plan.chunks = std::max<int64_t>(CeilDiv(reduced, plan.chunk), 1);
+  return plan;
+}
+
+ColumnPlan PlanColumns(int64_t rows, int64_t cols) {
+  ReducePlan reduce = PlanReduce(cols, rows, true);
+  return {reduce.chunks, reduce.chunk};
+}
+
+CountingPlan PlanCounting(int64_t ids, int64_t rows) {
+  CountingPlan plan;
+  plan.chunk = 2048;
+  // At most 64 MiB of counters.
+  while (CeilDiv(ids, plan.chunk) * rows * 4 > (int64_t{64} << 20) && plan.chunk < ids)
+    plan.chunk *= 2;
+  plan.chunks = std::max<int64_t>(CeilDiv(ids, plan.chunk), 1);
+  auto place = [&](int64_t bytes) {
+    int64_t at = plan.bytes;
+    plan.bytes += CeilDiv(bytes, 256) * 256;
+    return at;
+  };
+  plan.counters = place(plan.chunks * rows * 4);
+  plan.totals = place(rows * 4);
+  plan.offsets = place((rows + 1) * 4);
+  plan.order = place(ids * 4);
+  return plan;
+}
+
+}  // namespace shardc::cuda

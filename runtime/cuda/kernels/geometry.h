@@ -1,0 +1,75 @@
+// Launch geometry of the kernels: plain host functions, tested without a GPU.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace shardc::cuda {
+
+inline constexpr int kMaxDims = 8;
+inline constexpr int kMaxThreads = 1024;
+inline constexpr int64_t kMaxBlocks = (int64_t{1} << 31) - 1;
+
+struct Grid {
+  int64_t blocks = 0;
+  int threads = 32;
+  bool operator==(const Grid&) const = default;
+};
+
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// For ElementsKernel: at most 2^16 blocks, which stride over the rest.
+Grid ElementGrid(int64_t items);
+// For RowsKernel: a block of whole warps per row, about four elements a thread, at most 512
+// threads.
+Grid RowGrid(int64_t rows, int64_t cols);
+
+// A box of elements walked by several operands, each with its strides; dims that all walk alike are
+// merged. dims[rank - 1] is the innermost.
+struct Walk {
+  int rank = 0;
+  int64_t dims[kMaxDims] = {};
+  int64_t strides[4][kMaxDims] = {};
+  bool small = true;  // fewer than 2^32 elements: indices fit in 32 bits, whose division is fast
+  int64_t size() const {
+    int64_t n = 1;
+    for (int d = 0; d < rank; ++d) n *= dims[d];
+    return n;
+  }
+};
+// Nothing when more than kMaxDims dims are left. Dims of size 1 are dropped.
+std::optional<Walk> MakeWalk(const std::vector<int64_t>& dims,
+                             const std::vector<std::vector<int64_t>>& strides);
+
+// Strides to read `from` as if broadcast to `to`; strides in elements, 0 where it stretches.
+std::vector<int64_t> DenseStrides(const std::vector<int64_t>& shape);
+std::vector<int64_t> StretchedStrides(const std::vector<int64_t>& from,
+                                      const std::vector<int64_t>& to);
+
+// How a reduction of `reduced` elements for each of `kept` results is spread: `chunks` partial
+// results each, of `chunk` elements (the last has fewer).
+struct ReducePlan {
+  int64_t chunks = 1, chunk = 0;
+  bool columns = false;  // a thread per result; else a block
+};
+// `inner_kept`: neighbours in memory belong to different results.
+ReducePlan PlanReduce(int64_t kept, int64_t reduced, bool inner_kept);
+
+// Rows that are added up for each column, as for weights' gradients.
+struct ColumnPlan {
+  int64_t chunks = 1, rows_per_chunk = 0;
+};
+ColumnPlan PlanColumns(int64_t rows, int64_t cols);
+
+// The stable counting sort of embedding_grad: ids in chunks, with a counter per chunk and row.
+struct CountingPlan {
+  int64_t chunks = 0, chunk = 0;
+  int64_t counters = 0, totals = 0, offsets = 0, order = 0,
+          bytes = 0;  // offsets of the parts in the workspace
+};
+CountingPlan PlanCounting(int64_t ids, int64_t rows);
+
+}  // namespace shardc::cuda

@@ -1,0 +1,157 @@
+// embedding, gather, gather_nd.
+#include "runtime/cuda/kernels/index.h"
+
+namespace shardc::cuda::SHARDC_KERNEL_SPACE {
+
+DeviceTable<int64_t> Positions(const KernelRequest& r, const TensorView& view) {
+  bool whole = true;
+  for (int d = 0; d < view.rank(); ++d) {
+    auto dim = static_cast<size_t>(d);
+    std::vector<Run> runs = r.call.Runs(view, d);
+    whole = whole &&
+            (view.shape[dim] == 0 || (runs.size() == 1 && runs[0] == Run{0, 0, view.shape[dim]} &&
+                                      r.call.GlobalDim(view, d) == view.shape[dim]));
+  }
+  if (whole || view.num_elements() == 0) return {};
+  std::vector<int64_t> at = {0};
+  for (int d = 0; d < view.rank(); ++d) {
+    auto dim = static_cast<size_t>(d);
+    std::vector<int64_t> global(static_cast<size_t>(view.shape[dim]), -1), next;
+    for (const Run& run : r.call.Runs(view, d)) {
+      for (int64_t i = 0; i < run.size; ++i)
+        global[static_cast<size_t>(run.local + i)] = run.global + i;
+    }
+    for (int64_t p : at) {
+      for (int64_t g : global)
+        next.push_back(p < 0 || g < 0 ? -1 : p * r.call.GlobalDim(view, d) + g);
+    }
+    at = std::move(next);
+  }
+  return DeviceTable<int64_t>(at);
+}
+
+namespace {
+
+// y[o, i, :] = x[o, ids[i], :], in units of U; zero where the row is another rank's, and in
+// padding.
+template <typename U>
+struct Lookup {
+  IdReader ids;
+  Runs rows;
+  const U* x;
+  U* y;
+  int64_t count, n, inner;  // of ids; of x's rows; units of a row
+  int64_t* fault;
+  __device__ void operator()(int64_t item) const {
+    int64_t k = item % inner, rest = item / inner, i = rest % count, o = rest / count;
+    int64_t id = ids.Read(i, fault), row = id < 0 ? -1 : rows.Local(id);
+    U value{};
+    if (row >= 0) value = x[(o * n + row) * inner + k];
+    y[item] = value;
+  }
+};
+
+struct Bytes16 {
+  uint64_t low, high;
+};
+
+KernelPtr MakeLookup(const KernelRequest& r, int axis, bool negative, int64_t kind) {
+  const TensorView &x = r.call.in[0], &ids = r.call.in[1], &y = r.call.out[0];
+  auto dim = static_cast<size_t>(axis);
+  Runs rows;
+  if (!MakeRuns(r, x, axis, &rows)) return nullptr;
+  if (y.num_elements() == 0) return NoWork();
+  auto positions = std::make_shared<DeviceTable<int64_t>>(Positions(r, ids));
+  IdReader reader = MakeIdReader(ids, r.call.GlobalDim(x, axis), negative, kind, *positions);
+  int64_t bytes = Product(x.shape, dim + 1, x.shape.size()) * DTypeSize(x.dtype);
+  auto make = [&](auto unit) {
+    using U = decltype(unit);
+    Lookup<U> f{reader,
+                rows,
+                reinterpret_cast<const U*>(x.data),
+                reinterpret_cast<U*>(y.data),
+                ids.num_elements(),
+                x.shape[dim],
+                bytes / static_cast<int64_t>(sizeof(U)),
+                nullptr};
+    int64_t items = Bytes(y) / static_cast<int64_t>(sizeof(U));
+    return MakeKernel([f, items, positions](const Launch& launch) mutable {
+      f.fault = launch.fault;
+      Grid grid = ElementGrid(items);
+      LaunchKernel(launch, ElementsKernel<Lookup<U>>, grid.blocks, grid.threads, 0, f, items);
+    });
+  };
+  if (bytes % 16 == 0 && Aligned(x.data, 16) && Aligned(y.data, 16)) return make(Bytes16());
+  return DispatchSize(x.dtype, make);
+}
+
+KernelPtr MakeEmbedding(const KernelRequest& r) { return MakeLookup(r, 0, false, kBadId); }
+KernelPtr MakeGather(const KernelRequest& r) {
+  return MakeLookup(r, Axis(r.call.attrs->Int("axis"), r.call.in[0].rank()), true, kBadIndex);
+}
+
+// x[B..., d0.., dk-1, t...], indices[B..., m..., k] -> y[B..., m..., t...]; an item per element of
+// y.
+template <typename T>
+struct GatherNd {
+  IdReader ids;
+  const T* x;
+  T* y;
+  int64_t block, tuples_per_batch;  // elements of t..., tuples of m...
+  int k;
+  int64_t batch_stride;  // of x
+  int64_t sizes[kMaxDims], strides[kMaxDims];
+  int64_t* fault;
+  __device__ void operator()(int64_t item) const {
+    int64_t tuple = item / block, from = tuple / tuples_per_batch * batch_stride + item % block;
+    for (int j = 0; j < k; ++j) {
+      IdReader reader = ids;
+      reader.size = sizes[j];
+      int64_t v = reader.Read(tuple * k + j, fault);
+      if (v < 0) {
+        y[item] = T(0);
+        return;
+      }
+      from += v * strides[j];
+    }
+    y[item] = x[from];
+  }
+};
+
+KernelPtr MakeGatherNd(const KernelRequest& r) {
+  const TensorView &x = r.call.in[0], &indices = r.call.in[1], &y = r.call.out[0];
+  auto batch = static_cast<size_t>(r.call.attrs->Int("batch_dims", 0));
+  auto k = static_cast<size_t>(indices.shape.back());
+  if (k > kMaxDims) return nullptr;
+  if (y.num_elements() == 0) return NoWork();
+  auto positions = std::make_shared<DeviceTable<int64_t>>(Positions(r, indices));
+  return DispatchSize(x.dtype, [&](auto t) {
+    using T = decltype(t);
+    GatherNd<T> f{};
+    f.ids = MakeIdReader(indices, 0, true, kBadIndex, *positions);
+    f.x = In<T>(r, 0);
+    f.y = Out<T>(r, 0);
+    f.block = Product(x.shape, batch + k, x.shape.size());
+    f.tuples_per_batch = Product(indices.shape, batch, indices.shape.size() - 1);
+    f.k = static_cast<int>(k);
+    f.batch_stride = Product(x.shape, batch, x.shape.size());
+    for (size_t j = 0; j < k; ++j) {
+      f.sizes[j] = x.shape[batch + j];
+      f.strides[j] = Product(x.shape, batch + j + 1, x.shape.size());
+    }
+    return MakeKernel([f, positions, items = y.num_elements()](const Launch& launch) mutable {
+      f.fault = launch.fault;
+      Grid grid = ElementGrid(items);
+      LaunchKernel(launch, ElementsKernel<GatherNd<T>>, grid.blocks, grid.threads, 0, f, items);
+    });
+  });
+}
+
+constexpr Binding kBindings[] = {
+    {"embedding", MakeEmbedding}, {"gather", MakeGather}, {"gather_nd", MakeGatherNd}};
+
+}  // namespace
+
+std::span<const Binding> IndexBindings() { return kBindings; }
+
+}  // namespace shardc::cuda::SHARDC_KERNEL_SPACE

@@ -1,0 +1,263 @@
+// cross_entropy and its pieces for a cut vocabulary. A block per row of logits; one pass finds
+// maximum and sum together.
+#include "runtime/cuda/kernels/index.h"
+
+namespace shardc::cuda::SHARDC_KERNEL_SPACE {
+namespace {
+
+struct Labels {
+  IdReader ids;
+  int64_t ignore_index;
+  double smoothing, classes;  // of the whole vocabulary
+  int64_t* fault;
+  // -1: the row does not count.
+  __device__ int64_t Read(int64_t row, int64_t* report) const {
+    if (!ids.Padding(row) && ids.Raw(row) == ignore_index) return -1;
+    return ids.Read(row, report);
+  }
+  __device__ bool Padding(int64_t row) const { return ids.Padding(row); }
+};
+
+// Calls f(n, first element, class of the first) over the threads of the block for the classes that
+// this rank has.
+template <typename T>
+struct Logits {
+  const T* data;
+  int64_t stride;  // elements of a row, padding included
+  Runs runs;
+  bool packed;
+  template <typename F>
+  __device__ __forceinline__ void ForEach(int64_t row, F f) const {
+    for (int k = 0; k < runs.count; ++k) {
+      const Run run = runs.runs[k];
+      ForColumns<T>(run.size, packed,
+                    [&](auto n, int64_t c) { f(n, row * stride + run.local + c, run.global + c); });
+    }
+  }
+};
+
+template <typename T>
+struct CrossEntropy {
+  using W = Wide<T>;
+  Logits<T> x;
+  Labels labels;
+  T *loss, *lse;
+  __device__ void operator()(int64_t row) const {
+    if (labels.Padding(row)) {
+      if (threadIdx.x == 0) loss[row] = lse[row] = Narrow<T>(W(0));
+      return;
+    }
+    SoftmaxState<W> state;
+    W sum = 0;
+    x.ForEach(row, [&](auto n, int64_t at, int64_t) {
+      auto v = LoadPack<T, n.value>(x.data + at);
+      for (int j = 0; j < n.value; ++j) {
+        state.Add(Widen(v.v[j]));
+        sum += Widen(v.v[j]);
+      }
+    });
+    W max = BlockMax(state.max);
+    W total = BlockSum(state.max == -Infinity<W>() ? W(0) : state.sum * ::exp(state.max - max));
+    if (labels.smoothing != 0) sum = BlockSum(sum);
+    if (threadIdx.x != 0) return;
+    W out = max + ::log(total), value = 0;
+    int64_t label = labels.Read(row, labels.fault);
+    if (label >= 0) {
+      value = out - static_cast<W>(1 - labels.smoothing) *
+                        Widen(x.data[row * x.stride + x.runs.Local(label)]);
+      if (labels.smoothing != 0) value -= static_cast<W>(labels.smoothing / labels.classes) * sum;
+    }
+    loss[row] = Narrow<T>(value);
+    lse[row] = Narrow<T>(out);
+  }
+};
+
+template <typename T>
+struct SoftmaxStats {
+  using W = Wide<T>;
+  Logits<T> x;
+  Labels labels;
+  const T* max;
+  T *sum_exp, *target, *sum;  // sum may be null
+  __device__ void operator()(int64_t row) const {
+    W exps = 0, plain = 0;
+    const W top = Widen(max[row]);
+    const bool padding = labels.Padding(row);
+    if (!padding) {
+      x.ForEach(row, [&](auto n, int64_t at, int64_t) {
+        auto v = LoadPack<T, n.value>(x.data + at);
+        for (int j = 0; j < n.value; ++j) {
+          exps += ::exp(Widen(v.v[j]) - top);
+          plain += Widen(v.v[j]);
+        }
+      });
+    }
+    exps = BlockSum(exps);
+    if (sum) plain = BlockSum(plain);
+    if (threadIdx.x != 0) return;
+    int64_t label = padding ? -1 : labels.Read(row, labels.fault),
+            at = label < 0 ? -1 : x.runs.Local(label);
+    sum_exp[row] = Narrow<T>(exps);
+    target[row] = at < 0 ? Narrow<T>(W(0)) : x.data[row * x.stride + at];
+    if (sum) sum[row] = Narrow<T>(plain);
+  }
+};
+
+template <typename T>
+struct Combine {
+  using W = Wide<T>;
+  const T *max, *sum_exp, *target, *sum;  // sum may be null
+  Labels labels;
+  T *loss, *lse;
+  __device__ void operator()(int64_t row) const {
+    W out = 0, value = 0;
+    if (!labels.Padding(row)) {
+      out = Widen(max[row]) + ::log(Widen(sum_exp[row]));
+      if (labels.Read(row, labels.fault) >= 0) {
+        value = out - static_cast<W>(1 - labels.smoothing) * Widen(target[row]);
+        if (sum) value -= static_cast<W>(labels.smoothing / labels.classes) * Widen(sum[row]);
+      }
+    }
+    loss[row] = Narrow<T>(value);
+    lse[row] = Narrow<T>(out);
+  }
+};
+
+// May overwrite the logits: every element is read and written by one thread.
+template <typename T, typename U>
+struct CrossEntropyGrad {
+  using W = Wide<T>;
+  Logits<T> x;
+  Labels labels;
+  const T *dloss, *lse;
+  U* dx;
+  bool gaps;  // the rows have padding
+  __device__ void operator()(int64_t row) const {
+    const int64_t label = labels.Read(row, threadIdx.x == 0 ? labels.fault : nullptr);
+    const W g = Widen(dloss[row]), log_sum = Widen(lse[row]);
+    const W low = static_cast<W>(labels.smoothing / labels.classes),
+            high = static_cast<W>(1 - labels.smoothing) + low;
+    x.ForEach(row, [&](auto n, int64_t at, int64_t first) {
+      auto v = LoadPack<T, n.value>(x.data + at);
+      Pack<U, n.value> out;
+      for (int j = 0; j < n.value; ++j) {
+        W p = ::exp(Widen(v.v[j]) - log_sum);
+        out.v[j] = Narrow<U>(label < 0 ? W(0) : g * (p - (first + j == label ? high : low)));
+      }
+      StorePack<U, n.value>(dx + at, out);
+    });
+    if (!gaps) return;
+    for (int64_t c = threadIdx.x; c < x.stride; c += blockDim.x) {
+      if (!x.runs.Valid(c)) dx[row * x.stride + c] = Narrow<U>(W(0));
+    }
+  }
+};
+
+struct Parts {
+  Runs runs;
+  std::shared_ptr<DeviceTable<int64_t>> positions;
+  Labels labels;
+  int64_t rows = 0;
+};
+Parts LabelsOf(const KernelRequest& r, size_t labels, int64_t classes) {
+  Parts p;
+  const TensorView& ids = r.call.in[labels];
+  p.positions = std::make_shared<DeviceTable<int64_t>>(Positions(r, ids));
+  p.rows = ids.num_elements();
+  p.labels = {MakeIdReader(ids, classes, false, kBadLabel, *p.positions),
+              r.call.attrs->Int("ignore_index", -100), r.call.attrs->Float("label_smoothing", 0.0),
+              static_cast<double>(classes), nullptr};
+  return p;
+}
+template <typename T, typename U = T>
+Logits<T> LogitsOf(const KernelRequest& r, size_t logits, const Runs& runs, const U* result) {
+  const TensorView& x = r.call.in[logits];
+  Logits<T> out{
+      In<T>(r, logits), x.shape.back(), runs,
+      Packs<T>(x.shape.back(), In<T>(r, logits)) && Aligned(result, sizeof(U) * kPack<T>)};
+  for (int k = 0; k < runs.count; ++k) {
+    out.packed =
+        out.packed && runs.runs[k].local % kPack<T> == 0 && runs.runs[k].size % kPack<T> == 0;
+  }
+  return out;
+}
+
+template <typename F>
+KernelPtr PerRow(F f, const Parts& p, int64_t cols) {
+  return MakeKernel([f, positions = p.positions, rows = p.rows,
+                     grid = RowGrid(p.rows, cols)](const Launch& launch) mutable {
+    f.labels.fault = launch.fault;
+    LaunchKernel(launch, RowsKernel<F>, grid.blocks, grid.threads, 0, f, rows);
+  });
+}
+
+// make(T(), parts) for logits in operand `logits`.
+template <typename Make>
+KernelPtr WithLogits(const KernelRequest& r, size_t logits, Make make) {
+  const TensorView& x = r.call.in[logits];
+  Runs runs;
+  if (!MakeRuns(r, x, x.rank() - 1, &runs)) return nullptr;
+  Parts p = LabelsOf(r, logits + 1, r.call.GlobalDim(x, x.rank() - 1));
+  p.runs = runs;
+  return DispatchFloat(x.dtype, [&](auto t) { return make(t, p); });
+}
+
+KernelPtr MakeCrossEntropy(const KernelRequest& r) {
+  const TensorView& x = r.call.in[0];
+  if (!Full(r, x, x.rank() - 1) || x.shape.back() != r.call.GlobalDim(x, x.rank() - 1))
+    return nullptr;
+  return WithLogits(r, 0, [&](auto t, const Parts& p) {
+    using T = decltype(t);
+    return PerRow(CrossEntropy<T>{LogitsOf<T, T>(r, 0, p.runs, nullptr), p.labels, Out<T>(r, 0),
+                                  Out<T>(r, 1)},
+                  p, x.shape.back());
+  });
+}
+KernelPtr MakeStats(const KernelRequest& r) {
+  return WithLogits(r, 0, [&](auto t, const Parts& p) {
+    using T = decltype(t);
+    T* sum = r.call.out.size() > 2 ? Out<T>(r, 2) : nullptr;
+    return PerRow(SoftmaxStats<T>{LogitsOf<T, T>(r, 0, p.runs, nullptr), p.labels, In<T>(r, 2),
+                                  Out<T>(r, 0), Out<T>(r, 1), sum},
+                  p, r.call.in[0].shape.back());
+  });
+}
+KernelPtr MakeGrad(const KernelRequest& r) {
+  const TensorView& x = r.call.in[1];
+  Runs runs;
+  if (!MakeRuns(r, x, x.rank() - 1, &runs)) return nullptr;
+  Parts p = LabelsOf(r, 2, r.call.GlobalDim(x, x.rank() - 1));
+  return DispatchFloats(x.dtype, r.call.out[0].dtype, [&](auto t, auto u) {
+    using T = decltype(t);
+    using U = decltype(u);
+    return PerRow(
+        CrossEntropyGrad<T, U>{LogitsOf<T, U>(r, 1, runs, Out<U>(r, 0)), p.labels, In<T>(r, 0),
+                               In<T>(r, 3), Out<U>(r, 0), !Full(r, x, x.rank() - 1)},
+        p, x.shape.back());
+  });
+}
+KernelPtr MakeCombine(const KernelRequest& r) {
+  Parts p = LabelsOf(r, r.call.in.size() - 1, r.call.attrs->Int("classes"));
+  return DispatchFloat(r.call.out[0].dtype, [&](auto t) {
+    using T = decltype(t);
+    Combine<T> f{
+        In<T>(r, 0), In<T>(r, 1),  In<T>(r, 2), r.call.in.size() == 5 ? In<T>(r, 3) : nullptr,
+        p.labels,    Out<T>(r, 0), Out<T>(r, 1)};
+    return MakeKernel([f, positions = p.positions, rows = p.rows](const Launch& launch) mutable {
+      f.labels.fault = launch.fault;
+      Grid grid = ElementGrid(rows);
+      LaunchKernel(launch, ElementsKernel<Combine<T>>, grid.blocks, grid.threads, 0, f, rows);
+    });
+  });
+}
+
+constexpr Binding kBindings[] = {{"cross_entropy", MakeCrossEntropy},
+                                 {"softmax_stats", MakeStats},
+                                 {"cross_entropy_combine", MakeCombine},
+                                 {"cross_entropy_grad", MakeGrad}};
+
+}  // namespace
+
+std::span<const Binding> LossBindings() { return kBindings; }
+
+}  // namespace shardc::cuda::SHARDC_KERNEL_SPACE

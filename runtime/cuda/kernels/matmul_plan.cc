@@ -1,0 +1,90 @@
+#include "runtime/cuda/kernels/matmul_plan.h"
+
+#include "runtime/cuda/kernels/geometry.h"
+
+namespace shardc::cuda {
+namespace {
+
+int64_t Product(const Shape& s, size_t begin, size_t end) {
+  int64_t n = 1;
+  for (size_t i = begin; i < end; ++i) n *= s[i];
+  return n;
+}
+
+// The leading dims as one strided batch, the innermost, and a list of the others.
+bool SetBatch(MatmulPlan* p, const Shape& left, const Shape& right, const Shape& out) {
+  Shape lead(out.begin(), out.end() - 2);
+  auto strides = [&](const Shape& s) {
+    Shape mine(s.begin(), s.end() - 2);
+    std::vector<int64_t> st = StretchedStrides(mine, lead);
+    for (int64_t& v : st) v *= s[s.size() - 1] * s[s.size() - 2];
+    return st;
+  };
+  if (left.size() > out.size() || right.size() > out.size()) return false;
+  auto walk = MakeWalk(lead, {strides(right), strides(left), strides(out)});
+  if (!walk) return false;
+  int outer = walk->rank - 1;
+  if (walk->rank > 0) {
+    p->batch = walk->dims[outer];
+    p->a_stride = walk->strides[0][outer];
+    p->b_stride = walk->strides[1][outer];
+    p->d_stride = walk->strides[2][outer];
+  }
+  int64_t count = 1;
+  for (int d = 0; d < outer; ++d) count *= walk->dims[d];
+  for (int64_t i = 0; i < count; ++i) {
+    MatmulPlan::Part part;
+    int64_t rest = i;
+    for (int d = outer - 1; d >= 0; --d) {
+      int64_t index = rest % walk->dims[d];
+      rest /= walk->dims[d];
+      part.a += index * walk->strides[0][d];
+      part.b += index * walk->strides[1][d];
+      part.d += index * walk->strides[2][d];
+    }
+    p->parts.push_back(part);
+  }
+  return true;
+}
+
+}  // namespace
+
+std::optional<MatmulPlan> PlanMatmul(const std::string& op, const Attributes& attrs,
+                                     const Shape& left, const Shape& right, const Shape& out) {
+  if (left.size() < 2 || right.size() < 2 || out.size() < 2) return std::nullopt;
+  MatmulPlan p;
+  if (op == "matmul_tn") {
+    auto batch = static_cast<size_t>(attrs.Int("batch", 0));
+    int64_t k = Product(left, batch, left.size() - 1), m = left.back(), n = right.back();
+    p.rows = n;
+    p.cols = m;
+    p.k = k;
+    p.transpose_b = true;
+    p.a_rows = n;
+    p.b_rows = m;
+    p.a_cols = p.b_cols = k;
+    p.batch = Product(left, 0, batch);
+    p.a_stride = k * n;
+    p.b_stride = k * m;
+    p.d_stride = m * n;
+    p.parts = {{}};
+    return p;
+  }
+  bool nt = op == "matmul_nt" || (op == "linear" && attrs.Bool("nt"));
+  p.k = left.back();
+  p.rows = out.back();
+  p.transpose_a = nt;
+  p.a_rows = nt ? p.k : p.rows;
+  p.a_cols = nt ? p.rows : p.k;
+  p.b_rows = p.k;
+  bool folds = right.size() == 2;  // all rows of the left operand in one matrix
+  p.cols = p.b_cols = folds ? Product(left, 0, left.size() - 1) : left[left.size() - 2];
+  if (folds) {
+    p.parts = {{}};
+    return p;
+  }
+  if (!SetBatch(&p, left, right, out)) return std::nullopt;
+  return p;
+}
+
+}  // namespace shardc::cuda

@@ -1,0 +1,155 @@
+// copy, pack, unpack, local_slice, zero_padding: the CUDA forms of runtime/movements.cc.
+#include "runtime/cuda/kernels/strided_copy.h"
+#include "runtime/movements.h"
+
+namespace shardc::cuda::SHARDC_KERNEL_SPACE {
+namespace {
+
+// The stretches that two tensors, equal in all other dims, share along a dim.
+struct DimCopies {
+  std::vector<StridedCopy> copies;
+  bool covers = false;  // they fill the destination's dim
+};
+DimCopies CopyRuns(const std::byte* from, const Shape& from_shape,
+                   const std::vector<Run>& from_runs, std::byte* to, const Shape& to_shape,
+                   const std::vector<Run>& to_runs, size_t dim, DType dtype) {
+  DimCopies out;
+  int64_t filled = 0;
+  for (const RunMatch& m : MatchRuns(from_runs, to_runs)) {
+    StridedCopy c;
+    c.element = static_cast<int>(DTypeSize(dtype));
+    c.from_strides = DenseStrides(from_shape);
+    c.to_strides = DenseStrides(to_shape);
+    c.dims = to_shape;
+    c.dims[dim] = m.size;
+    c.from = from + m.from * c.from_strides[dim] * c.element;
+    c.to = to + m.to * c.to_strides[dim] * c.element;
+    out.copies.push_back(std::move(c));
+    filled += m.size;
+  }
+  out.covers = filled == to_shape[dim];
+  return out;
+}
+
+struct Clear {
+  std::byte* to;
+  int64_t bytes;
+};
+KernelPtr ClearThenCopy(const std::vector<Clear>& clears, const std::vector<StridedCopy>& copies) {
+  auto copy = MakeStridedCopies(copies);
+  if (!copy) return nullptr;
+  return MakeKernel([clears, copy = std::shared_ptr(std::move(copy))](const Launch& launch) {
+    for (const Clear& c : clears) ClearBytes(launch, c.to, c.bytes);
+    copy->Enqueue(launch);
+  });
+}
+
+KernelPtr MakeCopy(const KernelRequest& r) {
+  const TensorView &in = r.call.in[0], &out = r.call.out[0];
+  return MakeKernel([from = in.data, to = out.data, bytes = Bytes(in)](const Launch& launch) {
+    CopyBytes(launch, to, from, bytes);
+  });
+}
+
+KernelPtr MakeLocalSlice(const KernelRequest& r) {
+  const TensorView &in = r.call.in[0], &out = r.call.out[0];
+  auto dim = static_cast<int>(r.call.attrs->Int("dim"));
+  DimCopies c = CopyRuns(in.data, in.shape, r.call.Runs(in, dim), out.data, out.shape,
+                         r.call.Runs(out, dim), static_cast<size_t>(dim), in.dtype);
+  std::vector<Clear> clears;
+  if (!c.covers) clears.push_back({out.data, Bytes(out)});
+  return ClearThenCopy(clears, c.copies);
+}
+
+// Zero where the index along `dim` is outside its runs.
+template <typename T>
+struct ClearGaps {
+  T* to;
+  int64_t size, inner;
+  Runs runs;
+  __device__ void operator()(int64_t i) const {
+    if (!runs.Valid(i / inner % size)) to[i] = T(0);
+  }
+};
+
+KernelPtr MakeZeroPadding(const KernelRequest& r) {
+  const TensorView &in = r.call.in[0], &out = r.call.out[0];
+  return DispatchSize(in.dtype, [&](auto t) -> KernelPtr {
+    using F = ClearGaps<decltype(t)>;
+    std::vector<F> gaps;
+    for (int d = 0; d < out.rank(); ++d) {
+      if (Full(r, out, d)) continue;
+      auto dim = static_cast<size_t>(d);
+      F f{Out<decltype(t)>(r, 0),
+          out.shape[dim],
+          Product(out.shape, dim + 1, out.shape.size()),
+          {}};
+      if (!MakeRuns(r, out, d, &f.runs)) return nullptr;
+      gaps.push_back(f);
+    }
+    return MakeKernel([gaps, from = in.data, to = out.data, bytes = Bytes(in),
+                       n = out.num_elements(),
+                       grid = ElementGrid(out.num_elements())](const Launch& launch) {
+      CopyBytes(launch, to, from, bytes);
+      for (const F& f : gaps)
+        LaunchKernel(launch, ElementsKernel<F>, grid.blocks, grid.threads, 0, f, n);
+    });
+  });
+}
+
+std::vector<int> AxesOf(const Mesh& mesh, const Strings& names) {
+  std::vector<int> axes;
+  for (const std::string& name : names) {
+    auto axis = mesh.FindAxis(name);
+    SHARDC_CHECK(axis, "no axis ", name);
+    axes.push_back(*axis);
+  }
+  return axes;
+}
+
+// pack: a tensor to the pieces of the group's members; unpack: the pieces to the tensor.
+KernelPtr MakePieces(const KernelRequest& r, bool pack) {
+  const Attributes& attrs = *r.call.attrs;
+  const Mesh& mesh = *r.call.mesh;
+  const TensorView& whole = pack ? r.call.in[0] : r.call.out[0];
+  const TensorView& staged = pack ? r.call.out[0] : r.call.in[0];
+  int d = static_cast<int>(attrs.Int("dim"));
+  auto dim = static_cast<size_t>(d);
+  DimSharding cut;
+  for (int a : AxesOf(mesh, attrs.StringList("cut_axes"))) cut.axes.push_back(a);
+  cut.granule = attrs.Int("granule", 1);
+  if (attrs.Has("segments")) cut.segments = attrs.IntList("segments");
+  std::vector<int> group = mesh.Group(r.call.rank, AxesOf(mesh, attrs.StringList("axes")));
+  Shape piece(staged.shape.begin() + 1, staged.shape.end());
+  int64_t piece_bytes = NumElements(piece) * DTypeSize(staged.dtype);
+  std::vector<Run> whole_runs = r.call.Runs(whole, d);
+  std::vector<StridedCopy> copies;
+  bool covers = true;
+  for (size_t j = 0; j < group.size(); ++j) {
+    std::vector<Run> runs = LocalRuns(whole.type->shape[dim], cut, mesh, group[j]);
+    std::byte* at = staged.data + static_cast<int64_t>(j) * piece_bytes;
+    DimCopies c =
+        pack ? CopyRuns(whole.data, whole.shape, whole_runs, at, piece, runs, dim, whole.dtype)
+             : CopyRuns(at, piece, runs, whole.data, whole.shape, whole_runs, dim, whole.dtype);
+    copies.insert(copies.end(), c.copies.begin(), c.copies.end());
+    covers = covers && (c.covers || !pack);
+  }
+  if (!pack) covers = Full(r, whole, d);
+  std::vector<Clear> clears;
+  const TensorView& to = pack ? staged : whole;
+  if (!covers) clears.push_back({to.data, Bytes(to)});
+  return ClearThenCopy(clears, copies);
+}
+KernelPtr MakePack(const KernelRequest& r) { return MakePieces(r, true); }
+KernelPtr MakeUnpack(const KernelRequest& r) { return MakePieces(r, false); }
+
+constexpr Binding kBindings[] = {
+    {"copy", MakeCopy}, {"local_slice", MakeLocalSlice}, {"zero_padding", MakeZeroPadding},
+    {"pack", MakePack}, {"unpack", MakeUnpack},
+};
+
+}  // namespace
+
+std::span<const Binding> MovementBindings() { return kBindings; }
+
+}  // namespace shardc::cuda::SHARDC_KERNEL_SPACE

@@ -1,0 +1,219 @@
+// What the kernels use of CUDA: launches, shared memory, warp exchange, device memory. Under
+// another compiler than nvcc the same sources run on the CPU (emulation.h), in a namespace of their
+// own.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#if defined(__CUDACC__)
+#include <cuda_runtime.h>
+#define SHARDC_KERNEL_SPACE device
+#else
+#include "runtime/cuda/kernels/emulation.h"
+#define SHARDC_KERNEL_SPACE emulated
+#endif
+
+#include "ir/diagnostic.h"
+#include "runtime/cuda/cuda_kernel.h"
+#include "runtime/cuda/kernels/math.h"
+
+namespace shardc::cuda::SHARDC_KERNEL_SPACE {
+
+[[noreturn]] inline void ThrowCuda(std::string_view what, std::string_view why) {
+  throw Diagnostic(
+      "E4301", ExitCode::kIo, "CUDA", StrCat(what, ": ", why),
+      "see whether the driver fits the CUDA libraries and the GPU has enough free memory");
+}
+
+#if defined(__CUDACC__)
+
+inline void CheckCuda(cudaError_t status, std::string_view what) {
+  if (status != cudaSuccess) ThrowCuda(what, cudaGetErrorString(status));
+}
+
+template <typename... P, typename... A>
+void LaunchKernel(const Launch& launch, void (*kernel)(P...), int64_t blocks, int threads,
+                  size_t shared, A... args) {
+  if (blocks == 0) return;
+  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared, launch.stream>>>(
+      args...);
+  CheckCuda(cudaGetLastError(), "launch of a kernel");
+}
+// More than 48 KiB of shared memory must be asked for, once.
+template <typename... P>
+void AllowShared(void (*kernel)(P...), size_t shared) {
+  if (shared <= (48 << 10)) return;
+  CheckCuda(
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+      "shared memory of a kernel");
+}
+inline void ClearBytes(const Launch& launch, void* to, int64_t bytes) {
+  if (bytes > 0)
+    CheckCuda(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), launch.stream), "memset");
+}
+inline void CopyBytes(const Launch& launch, void* to, const void* from, int64_t bytes) {
+  if (bytes <= 0 || to == from) return;
+  CheckCuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
+                            launch.stream),
+            "copy");
+}
+inline void* AllocateDevice(int64_t bytes) {
+  void* p = nullptr;
+  CheckCuda(cudaMalloc(&p, static_cast<size_t>(bytes)), "memory for a table");
+  return p;
+}
+inline void FreeDevice(void* p) { cudaFree(p); }
+inline void UploadBytes(void* to, const void* from, int64_t bytes) {
+  CheckCuda(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice),
+            "upload of a table");
+}
+
+__device__ __forceinline__ std::byte* SharedMemory() {
+  extern __shared__ __align__(128) unsigned char shared[];
+  return reinterpret_cast<std::byte*>(shared);
+}
+template <typename T>
+__device__ __forceinline__ T ShuffleXor(T v, int mask) {
+  return __shfl_xor_sync(0xffffffffu, v, mask);
+}
+template <typename T>
+__device__ __forceinline__ T Shuffle(T v, int from) {
+  return __shfl_sync(0xffffffffu, v, from);
+}
+__device__ __forceinline__ int AtomicAdd(int* p, int v) { return atomicAdd(p, v); }
+// The first to find a fault writes it.
+__device__ __forceinline__ bool ClaimFault(int64_t* fault, int64_t kind) {
+  auto* at = reinterpret_cast<unsigned long long*>(fault);
+  return atomicCAS(at, 0ull, static_cast<unsigned long long>(kind)) == 0ull;
+}
+
+#else
+
+template <typename... P, typename... A>
+void LaunchKernel(const Launch&, void (*kernel)(P...), int64_t blocks, int threads, size_t shared,
+                  A... args) {
+  if (blocks == 0) return;
+  emulation::Machine::Get().RunGrid(blocks, threads, shared, [=] { kernel(args...); });
+}
+template <typename... P>
+void AllowShared(void (*)(P...), size_t) {}
+inline void ClearBytes(const Launch&, void* to, int64_t bytes) {
+  if (bytes > 0) std::memset(to, 0, static_cast<size_t>(bytes));
+}
+inline void CopyBytes(const Launch&, void* to, const void* from, int64_t bytes) {
+  if (bytes > 0) std::memmove(to, from, static_cast<size_t>(bytes));
+}
+inline void* AllocateDevice(int64_t bytes) { return std::malloc(static_cast<size_t>(bytes)); }
+inline void FreeDevice(void* p) { std::free(p); }
+inline void UploadBytes(void* to, const void* from, int64_t bytes) {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+inline std::byte* SharedMemory() { return emulation::AlignedShared(); }
+using emulation::Shuffle;
+using emulation::ShuffleXor;
+inline int AtomicAdd(int* p, int v) {
+  *p += v;
+  return *p - v;
+}
+inline bool ClaimFault(int64_t* fault, int64_t kind) {
+  if (*fault != 0) return false;
+  *fault = kind;
+  return true;
+}
+
+#endif
+
+// Values that a kernel needs on the device besides its operands, written once when the kernel is
+// made.
+template <typename T>
+class DeviceTable {
+ public:
+  DeviceTable() = default;
+  explicit DeviceTable(const std::vector<T>& values) {
+    int64_t bytes = static_cast<int64_t>(values.size() * sizeof(T));
+    if (bytes == 0) return;
+    data_ = static_cast<T*>(AllocateDevice(bytes));
+    UploadBytes(data_, values.data(), bytes);
+  }
+  DeviceTable(DeviceTable&& o) noexcept : data_(std::exchange(o.data_, nullptr)) {}
+  DeviceTable& operator=(DeviceTable&& o) noexcept {
+    std::swap(data_, o.data_);
+    return *this;
+  }
+  ~DeviceTable() {
+    if (data_) FreeDevice(data_);
+  }
+  const T* data() const { return data_; }
+
+ private:
+  T* data_ = nullptr;
+};
+
+// What launches report in Launch::fault[0]: which operand holds an index out of range.
+enum Fault : int64_t { kBadId = 1, kBadIndex = 2, kBadLabel = 3 };
+
+__device__ __forceinline__ void ReportFault(int64_t* fault, int64_t kind, int64_t position,
+                                            int64_t value, int64_t limit) {
+  if (!fault || !ClaimFault(fault, kind)) return;
+  fault[1] = position;
+  fault[2] = value;
+  fault[3] = limit;
+}
+
+// Sums and maxima over a block of whole warps; every thread gets the result. The order of the
+// additions is fixed.
+template <typename T, typename F>
+__device__ T BlockFold(T v, T identity, F fold) {
+  for (int mask = 16; mask > 0; mask /= 2) v = fold(v, ShuffleXor(v, mask));
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  if (warps == 1) return v;
+  __shared__ T parts[32];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  __syncthreads();
+  if (lane == 0) parts[threadIdx.x / 32] = v;
+  __syncthreads();
+  v = lane < warps ? parts[lane] : identity;
+  for (int mask = 16; mask > 0; mask /= 2) v = fold(v, ShuffleXor(v, mask));
+  return v;
+}
+template <typename T>
+__device__ T BlockSum(T v) {
+  return BlockFold(v, T(0), [](T a, T b) { return a + b; });
+}
+template <typename T>
+__device__ T BlockMax(T v) {
+  return BlockFold(v, v, [](T a, T b) { return MaxNan(a, b); });
+}
+
+// Grid-stride loop over n items with a functor.
+template <typename F>
+__global__ void ElementsKernel(F f, int64_t n) {
+  int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step)
+    f(i);
+}
+// A block per row; f(row) may use barriers.
+template <typename F>
+__global__ void RowsKernel(F f, int64_t rows) {
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) f(row);
+}
+
+// A kernel from a callable that enqueues.
+template <typename F>
+std::unique_ptr<CudaKernel> MakeKernel(F f, int64_t workspace = 0) {
+  struct Holder : CudaKernel {
+    Holder(F f, int64_t workspace) : f_(std::move(f)), workspace_(workspace) {}
+    void Enqueue(const Launch& launch) override { f_(launch); }
+    int64_t workspace_bytes() const override { return workspace_; }
+    F f_;
+    int64_t workspace_;
+  };
+  return std::make_unique<Holder>(std::move(f), workspace);
+}
+
+}  // namespace shardc::cuda::SHARDC_KERNEL_SPACE

@@ -1,0 +1,275 @@
+// reduce_sum reduce_mean reduce_max reduce_min, sum_squares, cumsum. Sums are added in an order
+// that only the shape decides: chunks first, then the chunks' results.
+#include "runtime/cuda/kernels/vector.h"
+
+namespace shardc::cuda::SHARDC_KERNEL_SPACE {
+namespace {
+
+struct SumFold {
+  template <typename W>
+  static __device__ W Identity() {
+    return W(0);
+  }
+  template <typename W>
+  static __device__ W Fold(W a, W b) {
+    return AddFn()(a, b);
+  }
+  template <typename W>
+  static __device__ W Map(W x) {
+    return x;
+  }
+};
+struct SquareFold : SumFold {
+  template <typename W>
+  static __device__ W Map(W x) {
+    return x * x;
+  }
+};
+template <typename W>
+__device__ W Highest() {
+  if constexpr (kIsFloatW<W>)
+    return Infinity<W>();
+  else
+    return kGreatest<W>;
+}
+struct MaxFold : SumFold {
+  template <typename W>
+  static __device__ W Identity() {
+    if constexpr (kIsFloatW<W>)
+      return -Infinity<W>();
+    else
+      return kLeast<W>;
+  }
+  template <typename W>
+  static __device__ W Fold(W a, W b) {
+    return MaxNan(a, b);
+  }
+};
+struct MinFold : SumFold {
+  template <typename W>
+  static __device__ W Identity() {
+    return Highest<W>();
+  }
+  template <typename W>
+  static __device__ W Fold(W a, W b) {
+    return MinNan(a, b);
+  }
+};
+
+// Valid stretches along the reduced dims that are padded.
+struct Gaps {
+  int count = 0;
+  int64_t stride[3], size[3];  // the index along the dim is offset / stride % size
+  Runs runs[3];
+  __device__ bool Valid(int64_t offset) const {
+    for (int i = 0; i < count; ++i) {
+      if (!runs[i].Valid(offset / stride[i] % size[i])) return false;
+    }
+    return true;
+  }
+};
+
+template <typename T, typename Op>
+struct Stage1 {
+  using W = Wide<T>;
+  const T* x;
+  Walk kept, reduced;  // strides[0]: of x
+  int64_t kept_count, reduced_count, chunk, chunks;
+  Gaps gaps;
+  W* partial;  // [chunks, kept]
+
+  __device__ W Range(int64_t base, int64_t begin, int64_t end, int64_t step) const {
+    W total = Op::template Identity<W>();
+    for (int64_t i = begin; i < end; i += step) {
+      int64_t at[1];
+      Locate(reduced, i, at);
+      int64_t offset = base + at[0];
+      if (gaps.count > 0 && !gaps.Valid(offset)) continue;
+      total = Op::Fold(total, Op::Map(Widen(x[offset])));
+    }
+    return total;
+  }
+};
+
+// A thread per (chunk, result).
+template <typename T, typename Op>
+struct ColumnStage : Stage1<T, Op> {
+  __device__ void operator()(int64_t item) const {
+    int64_t result = item % this->kept_count, c = item / this->kept_count, at[1];
+    Locate(this->kept, result, at);
+    int64_t begin = c * this->chunk, end = begin + this->chunk;
+    if (end > this->reduced_count) end = this->reduced_count;
+    this->partial[item] = this->Range(at[0], begin, end, 1);
+  }
+};
+// A block per (chunk, result).
+template <typename T, typename Op>
+struct BlockStage : Stage1<T, Op> {
+  __device__ void operator()(int64_t item) const {
+    using W = Wide<T>;
+    int64_t result = item % this->kept_count, c = item / this->kept_count, at[1];
+    Locate(this->kept, result, at);
+    int64_t begin = c * this->chunk, end = begin + this->chunk;
+    if (end > this->reduced_count) end = this->reduced_count;
+    W total = this->Range(at[0], begin + threadIdx.x, end, blockDim.x);
+    total = BlockFold(total, Op::template Identity<W>(), [](W a, W b) { return Op::Fold(a, b); });
+    if (threadIdx.x == 0) this->partial[item] = total;
+  }
+};
+
+// U: of the result, which the attribute "out" may choose.
+template <typename T, typename U, typename Op>
+struct Stage2 {
+  const Wide<T>* partial;
+  U* y;
+  int64_t kept_count, chunks;
+  double count;  // the sum is divided by it
+  __device__ void operator()(int64_t i) const {
+    Wide<T> total = partial[i];
+    for (int64_t c = 1; c < chunks; ++c) total = Op::Fold(total, partial[c * kept_count + i]);
+    if constexpr (kIsFloat<T>) {
+      if (count != 1) total = total / static_cast<Wide<T>>(count);
+    }
+    y[i] = Narrow<U>(static_cast<Wide<U>>(total));
+  }
+};
+
+struct Reduction {
+  Walk kept, reduced;
+  Gaps gaps;
+  bool inner_kept = false;
+  double count = 1;  // of global elements reduced
+};
+
+bool Describe(const KernelRequest& r, const std::vector<bool>& is_reduced, Reduction* out) {
+  const TensorView& x = r.call.in[0];
+  Ints strides = DenseStrides(x.shape), kept, kept_strides, reduced, reduced_strides;
+  for (int d = 0; d < x.rank(); ++d) {
+    auto dim = static_cast<size_t>(d);
+    (is_reduced[dim] ? reduced : kept).push_back(x.shape[dim]);
+    (is_reduced[dim] ? reduced_strides : kept_strides).push_back(strides[dim]);
+    if (x.shape[dim] > 1) out->inner_kept = !is_reduced[dim];
+    if (!is_reduced[dim]) continue;
+    out->count *= static_cast<double>(r.call.GlobalDim(x, d));
+    if (Full(r, x, d)) continue;
+    Gaps& gaps = out->gaps;
+    if (gaps.count == 3 || !MakeRuns(r, x, d, &gaps.runs[gaps.count])) return false;
+    gaps.stride[gaps.count] = strides[dim];
+    gaps.size[gaps.count++] = x.shape[dim];
+  }
+  auto kept_walk = MakeWalk(kept, {kept_strides}),
+       reduced_walk = MakeWalk(reduced, {reduced_strides});
+  if (!kept_walk || !reduced_walk) return false;
+  out->kept = *kept_walk;
+  out->reduced = *reduced_walk;
+  return true;
+}
+
+template <typename Stage>
+void LaunchStage(const Launch& launch, const Stage& f, bool columns, int64_t items) {
+  if (columns) {
+    Grid grid = ElementGrid(items);
+    LaunchKernel(launch, ElementsKernel<Stage>, grid.blocks, grid.threads, 0, f, items);
+  } else {
+    Grid grid = RowGrid(items, f.chunk);
+    LaunchKernel(launch, RowsKernel<Stage>, grid.blocks, grid.threads, 0, f, items);
+  }
+}
+
+template <typename T, typename U, typename Op>
+KernelPtr MakeTyped(const KernelRequest& r, const Reduction& d, bool mean) {
+  int64_t kept = d.kept.size(), reduced = d.reduced.size();
+  ReducePlan plan = PlanReduce(kept, reduced, d.inner_kept);
+  Stage1<T, Op> first{In<T>(r, 0), d.kept,      d.reduced, kept,   reduced,
+                      plan.chunk,  plan.chunks, d.gaps,    nullptr};
+  Stage2<T, U, Op> second{nullptr, Out<U>(r, 0), kept, plan.chunks, mean ? d.count : 1.0};
+  int64_t items = kept * plan.chunks;
+  auto run = [=](const Launch& launch) mutable {
+    first.partial = reinterpret_cast<Wide<T>*>(launch.workspace);
+    second.partial = first.partial;
+    if (plan.columns) {
+      LaunchStage(launch, ColumnStage<T, Op>{first}, true, items);
+    } else {
+      LaunchStage(launch, BlockStage<T, Op>{first}, false, items);
+    }
+    Grid grid = ElementGrid(kept);
+    LaunchKernel(launch, ElementsKernel<Stage2<T, U, Op>>, grid.blocks, grid.threads, 0, second,
+                 kept);
+  };
+  return MakeKernel(run, items * static_cast<int64_t>(sizeof(Wide<T>)));
+}
+
+template <typename Op, bool kMean = false>
+KernelPtr MakeReduce(const KernelRequest& r) {
+  const TensorView& x = r.call.in[0];
+  std::vector<bool> is_reduced(static_cast<size_t>(x.rank()));
+  for (int64_t a : r.call.attrs->IntList("axes"))
+    is_reduced[static_cast<size_t>(Axis(a, x.rank()))] = true;
+  Reduction d;
+  if (!Describe(r, is_reduced, &d)) return nullptr;
+  if constexpr (std::is_same_v<Op, SumFold> && !kMean) {
+    if (IsFloat(x.dtype)) {
+      return DispatchFloats(x.dtype, r.call.out[0].dtype, [&](auto t, auto u) {
+        return MakeTyped<decltype(t), decltype(u), Op>(r, d, false);
+      });
+    }
+  }
+  return DispatchNumeric(
+      x.dtype, [&](auto t) { return MakeTyped<decltype(t), decltype(t), Op>(r, d, kMean); });
+}
+
+KernelPtr MakeSumSquares(const KernelRequest& r) {
+  const TensorView& x = r.call.in[0];
+  Reduction d;
+  if (!Describe(r, std::vector<bool>(static_cast<size_t>(x.rank()), true), &d)) return nullptr;
+  return DispatchFloat(x.dtype, [&](auto t) {
+    return MakeTyped<decltype(t), decltype(t), SquareFold>(r, d, false);
+  });
+}
+
+// A thread per line.
+template <typename T>
+struct Cumsum {
+  const T* x;
+  T* y;
+  int64_t n, inner;
+  bool exclusive, reverse;
+  __device__ void operator()(int64_t line) const {
+    int64_t base = line / inner * n * inner + line % inner;
+    Wide<T> total = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      int64_t at = base + (reverse ? n - 1 - i : i) * inner;
+      Wide<T> next = AddFn()(total, Widen(x[at]));
+      y[at] = Narrow<T>(exclusive ? total : next);
+      total = next;
+    }
+  }
+};
+KernelPtr MakeCumsum(const KernelRequest& r) {
+  const TensorView& x = r.call.in[0];
+  auto axis = static_cast<size_t>(Axis(r.call.attrs->Int("axis"), x.rank()));
+  int64_t n = x.shape[axis], lines = n == 0 ? 0 : x.num_elements() / n;
+  return DispatchNumeric(x.dtype, [&](auto t) {
+    using F = Cumsum<decltype(t)>;
+    F f{In<decltype(t)>(r, 0),
+        Out<decltype(t)>(r, 0),
+        n,
+        Product(x.shape, axis + 1, x.shape.size()),
+        r.call.attrs->Bool("exclusive"),
+        r.call.attrs->Bool("reverse")};
+    return MakeKernel([f, lines, grid = ElementGrid(lines)](const Launch& launch) {
+      LaunchKernel(launch, ElementsKernel<F>, grid.blocks, grid.threads, 0, f, lines);
+    });
+  });
+}
+
+constexpr Binding kBindings[] = {
+    {"reduce_sum", MakeReduce<SumFold>}, {"reduce_mean", MakeReduce<SumFold, true>},
+    {"reduce_max", MakeReduce<MaxFold>}, {"reduce_min", MakeReduce<MinFold>},
+    {"sum_squares", MakeSumSquares},     {"cumsum", MakeCumsum}};
+
+}  // namespace
+
+std::span<const Binding> ReduceBindings() { return kBindings; }
+
+}  // namespace shardc::cuda::SHARDC_KERNEL_SPACE

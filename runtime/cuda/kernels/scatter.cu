@@ -1,0 +1,176 @@
+// embedding_grad and gather_grad: dx[o, ids[i], :] += dy[o, i, :], always in the order of i. A
+// stable counting sort of the ids by row, then one sum per row; atomics only count integers.
+#include "runtime/cuda/kernels/index.h"
+
+namespace shardc::cuda::SHARDC_KERNEL_SPACE {
+namespace {
+
+struct Sorting {
+  IdReader ids;
+  Runs rows;
+  int64_t count, n, chunk, chunks;  // ids; rows
+  int *counters, *totals, *offsets, *order;
+  int64_t* fault;
+  __device__ int64_t Row(int64_t i, int64_t* report) const {
+    int64_t id = ids.Read(i, report);
+    return id < 0 ? -1 : rows.Local(id);
+  }
+};
+
+// counters[chunk, row]: how often the chunk has the row.
+struct CountIds : Sorting {
+  __device__ void operator()(int64_t i) const {
+    int64_t row = Row(i, fault);
+    if (row >= 0) AtomicAdd(counters + i / chunk * n + row, 1);
+  }
+};
+// Counts become how many come before the chunk.
+struct ScanChunks : Sorting {
+  __device__ void operator()(int64_t row) const {
+    int before = 0;
+    for (int64_t c = 0; c < chunks; ++c) {
+      int here = counters[c * n + row];
+      counters[c * n + row] = before;
+      before += here;
+    }
+    totals[row] = before;
+  }
+};
+// One block: offsets[row] = sum of totals before the row.
+struct ScanRows : Sorting {
+  __device__ void operator()(int64_t) const {
+    __shared__ int sums[kMaxThreads];
+    const int me = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+    const int64_t each = (n + threads - 1) / threads, begin = me * each;
+    const int64_t end = begin + each < n ? begin + each : n;
+    int sum = 0;
+    for (int64_t row = begin; row < end; ++row) sum += totals[row];
+    sums[me] = sum;
+    __syncthreads();
+    for (int step = 1; step < threads; step *= 2) {
+      int before = me >= step ? sums[me - step] : 0;
+      __syncthreads();
+      sums[me] += before;
+      __syncthreads();
+    }
+    int at = me > 0 ? sums[me - 1] : 0;
+    for (int64_t row = begin; row < end; ++row) {
+      offsets[row] = at;
+      at += totals[row];
+    }
+    if (me == threads - 1) offsets[n] = sums[me];
+  }
+};
+// A block per chunk: every id finds its place by counting its equals before it in the chunk.
+struct PlaceIds : Sorting {
+  __device__ void operator()(int64_t c) const {
+    const int64_t begin = c * chunk, end = begin + chunk < count ? begin + chunk : count;
+    for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
+      int64_t row = Row(i, nullptr);
+      if (row < 0) continue;
+      const int64_t raw = ids.Raw(i);
+      int rank = 0;
+      for (int64_t j = begin; j < i; ++j) {
+        int64_t other = ids.Raw(j);
+        bool same =
+            other == raw || (ids.negative && (other - raw == ids.size || raw - other == ids.size));
+        if (same && !ids.Padding(j)) ++rank;
+      }
+      order[offsets[row] + counters[c * n + row] + rank] = static_cast<int>(i);
+    }
+  }
+};
+
+// An item per kN columns of a row of dx.
+template <typename T, int kN>
+struct SumRows {
+  const T* dy;
+  T* dx;
+  const int *offsets, *order;
+  int64_t count, n, packs;  // packs: columns / kN
+  __device__ void operator()(int64_t item) const {
+    int64_t c = item % packs * kN, rest = item / packs, row = rest % n, o = rest / n,
+            cols = packs * kN;
+    Wide<T> total[kN] = {};
+    const int end = offsets[row + 1];
+    for (int k = offsets[row]; k < end; ++k) {
+      auto v = LoadPack<T, kN>(dy + (o * count + order[k]) * cols + c);
+      for (int j = 0; j < kN; ++j) total[j] += Widen(v.v[j]);
+    }
+    Pack<T, kN> out;
+    for (int j = 0; j < kN; ++j) out.v[j] = Narrow<T>(total[j]);
+    StorePack<T, kN>(dx + (o * n + row) * cols + c, out);
+  }
+};
+
+template <typename F>
+void PerElement(const Launch& launch, const F& f, int64_t items) {
+  Grid grid = ElementGrid(items);
+  LaunchKernel(launch, ElementsKernel<F>, grid.blocks, grid.threads, 0, f, items);
+}
+
+void Sort(const Launch& launch, const Sorting& s) {
+  ClearBytes(launch, s.counters, s.chunks * s.n * 4);
+  PerElement(launch, CountIds{s}, s.count);
+  PerElement(launch, ScanChunks{s}, s.n);
+  LaunchKernel(launch, RowsKernel<ScanRows>, 1, kMaxThreads, 0, ScanRows{s}, int64_t{1});
+  LaunchKernel(launch, RowsKernel<PlaceIds>, s.chunks, kMaxThreads, 0, PlaceIds{s}, s.chunks);
+}
+
+KernelPtr MakeScatter(const KernelRequest& r, int axis, bool negative, int64_t kind) {
+  const TensorView &dy = r.call.in[0], &ids = r.call.in[1], &dx = r.call.out[0];
+  auto dim = static_cast<size_t>(axis);
+  if (dx.num_elements() == 0) return NoWork();
+  if (dy.num_elements() == 0) {
+    return MakeKernel(
+        [to = dx.data, bytes = Bytes(dx)](const Launch& launch) { ClearBytes(launch, to, bytes); });
+  }
+  Sorting s{};
+  if (!MakeRuns(r, dx, axis, &s.rows)) return nullptr;
+  auto positions = std::make_shared<DeviceTable<int64_t>>(Positions(r, ids));
+  s.ids = MakeIdReader(ids, r.call.GlobalDim(dx, axis), negative, kind, *positions);
+  s.count = ids.num_elements();
+  s.n = dx.shape[dim];
+  if (s.count > kGreatest<int32_t> || s.n >= kGreatest<int32_t>) return nullptr;
+  CountingPlan plan = PlanCounting(s.count, s.n);
+  s.chunk = plan.chunk;
+  s.chunks = plan.chunks;
+  int64_t cols = Product(dx.shape, dim + 1, dx.shape.size());
+  return DispatchFloat(dx.dtype, [&](auto t) {
+    using T = decltype(t);
+    constexpr int kN = kPack<T>;
+    bool packed = Packs<T>(cols, In<T>(r, 0), Out<T>(r, 0));
+    auto run = [=, positions = positions, from = In<T>(r, 0), to = Out<T>(r, 0),
+                elements = dx.num_elements()](const Launch& launch) mutable {
+      auto at = [&](int64_t offset) { return reinterpret_cast<int*>(launch.workspace + offset); };
+      s.counters = at(plan.counters);
+      s.totals = at(plan.totals);
+      s.offsets = at(plan.offsets);
+      s.order = at(plan.order);
+      s.fault = launch.fault;
+      Sort(launch, s);
+      if (packed) {
+        PerElement(launch, SumRows<T, kN>{from, to, s.offsets, s.order, s.count, s.n, cols / kN},
+                   elements / kN);
+      } else {
+        PerElement(launch, SumRows<T, 1>{from, to, s.offsets, s.order, s.count, s.n, cols},
+                   elements);
+      }
+    };
+    return MakeKernel(run, plan.bytes);
+  });
+}
+
+KernelPtr MakeEmbeddingGrad(const KernelRequest& r) { return MakeScatter(r, 0, false, kBadId); }
+KernelPtr MakeGatherGrad(const KernelRequest& r) {
+  return MakeScatter(r, Axis(r.call.attrs->Int("axis"), r.call.out[0].rank()), true, kBadIndex);
+}
+
+constexpr Binding kBindings[] = {{"embedding_grad", MakeEmbeddingGrad},
+                                 {"gather_grad", MakeGatherGrad}};
+
+}  // namespace
+
+std::span<const Binding> ScatterBindings() { return kBindings; }
+
+}  // namespace shardc::cuda::SHARDC_KERNEL_SPACE

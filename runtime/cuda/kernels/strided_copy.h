@@ -1,0 +1,21 @@
+// Copies between strided boxes: what all ops do that only move elements.
+#pragma once
+
+#include "runtime/cuda/kernels/bind.h"
+
+namespace shardc::cuda::SHARDC_KERNEL_SPACE {
+
+struct StridedCopy {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  Ints dims, from_strides, to_strides;  // in elements
+  int element = 4;                      // bytes
+};
+// Null when the box has too many dims.
+KernelPtr MakeStridedCopy(const StridedCopy& copy);
+// In order; null if any is.
+KernelPtr MakeStridedCopies(const std::vector<StridedCopy>& copies);
+// Sets every element of the memory to the bits of `value`.
+KernelPtr MakeFill(std::byte* to, int64_t elements, DType dtype, double value);
+
+}  // namespace shardc::cuda::SHARDC_KERNEL_SPACE

@@ -1,0 +1,70 @@
+// Ops of one operand, and the gradients of activations.
+#include "runtime/cuda/kernels/elementwise.h"
+
+namespace shardc::cuda::SHARDC_KERNEL_SPACE {
+namespace {
+
+template <typename Fn>
+KernelPtr Float(const KernelRequest& r) {
+  return DispatchFloat(r.call.out[0].dtype,
+                       [&](auto t) { return MakeElementwise<Fn, decltype(t), decltype(t)>(r); });
+}
+template <typename Fn>
+KernelPtr Numeric(const KernelRequest& r) {
+  return DispatchNumeric(r.call.out[0].dtype,
+                         [&](auto t) { return MakeElementwise<Fn, decltype(t), decltype(t)>(r); });
+}
+template <typename Fn>
+KernelPtr Predicate(const KernelRequest& r) {
+  return DispatchFloat(r.call.in[0].dtype,
+                       [&](auto t) { return MakeElementwise<Fn, Bool, decltype(t)>(r); });
+}
+template <typename Fn>
+KernelPtr Gradient(const KernelRequest& r) {
+  return DispatchFloat(r.call.out[0].dtype, [&](auto t) {
+    return MakeElementwise<Fn, decltype(t), decltype(t), decltype(t)>(r);
+  });
+}
+bool ByTanh(const KernelRequest& r) { return r.call.attrs->String("approximate") == "tanh"; }
+KernelPtr Gelu(const KernelRequest& r) {
+  return ByTanh(r) ? Float<GeluTanhFn>(r) : Float<GeluErfFn>(r);
+}
+KernelPtr GeluGrad(const KernelRequest& r) {
+  return ByTanh(r) ? Gradient<GeluTanhGradFn>(r) : Gradient<GeluErfGradFn>(r);
+}
+
+constexpr Binding kBindings[] = {
+    {"neg", Numeric<NegFn>},
+    {"abs", Numeric<AbsFn>},
+    {"sign", Numeric<SignFn>},
+    {"exp", Float<ExpFn>},
+    {"log", Float<LogFn>},
+    {"sqrt", Float<SqrtFn>},
+    {"rsqrt", Float<RsqrtFn>},
+    {"reciprocal", Float<ReciprocalFn>},
+    {"floor", Float<FloorFn>},
+    {"ceil", Float<CeilFn>},
+    {"round", Float<RoundFn>},
+    {"sin", Float<SinFn>},
+    {"cos", Float<CosFn>},
+    {"is_nan", Predicate<IsNanFn>},
+    {"is_inf", Predicate<IsInfFn>},
+    {"not", MakeElementwise<NotFn, Bool, Bool>},
+    {"relu", Float<ReluFn>},
+    {"tanh", Float<TanhFn>},
+    {"sigmoid", Float<SigmoidFn>},
+    {"erf", Float<ErfFn>},
+    {"silu", Float<SiluFn>},
+    {"gelu", Gelu},
+    {"relu_grad", Gradient<ReluGradFn>},
+    {"tanh_grad", Gradient<TanhGradFn>},
+    {"sigmoid_grad", Gradient<SigmoidGradFn>},
+    {"silu_grad", Gradient<SiluGradFn>},
+    {"gelu_grad", GeluGrad},
+};
+
+}  // namespace
+
+std::span<const Binding> UnaryBindings() { return kBindings; }
+
+}  // namespace shardc::cuda::SHARDC_KERNEL_SPACE

@@ -1,0 +1,203 @@
+#include "runtime/cuda/native/cuda_device.h"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include "runtime/cuda/native/check.h"
+#include "runtime/cuda/native/reduce.h"
+
+namespace shardc::cuda {
+namespace {
+
+// cuDNN serves a few kernels, and is looked for only while running.
+class Cudnn {
+ public:
+  Cudnn() : library_(dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL)) {
+    if (!library_) return;
+    auto create = reinterpret_cast<int (*)(cudnnContext**)>(dlsym(library_, "cudnnCreate"));
+    if (!create || create(&context_) != 0) context_ = nullptr;
+  }
+  ~Cudnn() {
+    if (!context_) return;
+    auto destroy = reinterpret_cast<int (*)(cudnnContext*)>(dlsym(library_, "cudnnDestroy"));
+    if (destroy) destroy(context_);
+  }
+  Cudnn(const Cudnn&) = delete;
+  Cudnn& operator=(const Cudnn&) = delete;
+  cudnnContext* get() const { return context_; }
+
+ private:
+  void* library_;  // never unloaded: CUDA libraries do not survive that
+  cudnnContext* context_ = nullptr;
+};
+
+int Attribute(cudaDeviceAttr attribute, int gpu) {
+  int value = 0;
+  Check(cudaDeviceGetAttribute(&value, attribute, gpu), "attribute of a GPU");
+  return value;
+}
+
+[[noreturn]] void OutOfMemory(const std::string& what, int64_t bytes, const char* where) {
+  throw Diagnostic("E4007", ExitCode::kMemory, what,
+                   StrCat("cannot allocate ", bytes, " bytes on the ", where),
+                   "use more ranks on more GPUs, or a smaller batch");
+}
+
+class CudaDevice : public Device {
+ public:
+  explicit CudaDevice(int index) : index_(index) {
+    Activate();
+    sm_count_ = Attribute(cudaDevAttrMultiProcessorCount, index);
+    if (cublasLtCreate(&blas_) != CUBLAS_STATUS_SUCCESS) Refuse("cublasLtCreate", "it failed");
+    dnn_ = std::make_unique<Cudnn>();
+  }
+  ~CudaDevice() override {
+    cudaSetDevice(index_);
+    dnn_.reset();
+    cublasLtDestroy(blas_);
+  }
+
+  void Activate() override { Check(cudaSetDevice(index_), "cudaSetDevice"); }
+
+  std::byte* Allocate(int64_t bytes, const std::string& what) override {
+    void* p = nullptr;
+    cudaError_t status = cudaMalloc(&p, static_cast<size_t>(bytes));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      OutOfMemory(what, bytes, "GPU");
+    }
+    Check(status, "cudaMalloc for " + what);
+    return static_cast<std::byte*>(p);
+  }
+  void Free(std::byte* p) noexcept override { cudaFree(p); }
+
+  std::byte* AllocateHost(int64_t bytes, const std::string& what) override {
+    void* p = nullptr;
+    cudaError_t status = cudaMallocHost(&p, static_cast<size_t>(bytes));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      OutOfMemory(what, bytes, "host, within reach of the GPU");
+    }
+    Check(status, "cudaMallocHost for " + what);
+    return static_cast<std::byte*>(p);
+  }
+  void FreeHost(std::byte* p) noexcept override { cudaFreeHost(p); }
+
+  Stream MakeStream(bool urgent) override {
+    int least = 0, greatest = 0;
+    Check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "priorities of streams");
+    cudaStream_t s = nullptr;
+    Check(cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, urgent ? greatest : least),
+          "new stream");
+    return s;
+  }
+  void DestroyStream(Stream s) noexcept override { cudaStreamDestroy(s); }
+  Event MakeEvent() override {
+    cudaEvent_t e = nullptr;
+    Check(cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "new event");
+    return e;
+  }
+  void DestroyEvent(Event e) noexcept override { cudaEventDestroy(e); }
+  void Record(Event e, Stream s) override { Check(cudaEventRecord(e, s), "record of an event"); }
+  void Wait(Stream s, Event e) override {
+    Check(cudaStreamWaitEvent(s, e, 0), "wait for an event");
+  }
+  bool Done(Stream s) override {
+    cudaError_t status = cudaStreamQuery(s);
+    if (status == cudaErrorNotReady) return false;
+    Check(status, "a step");
+    return true;
+  }
+  void Synchronize(Stream s) override { Check(cudaStreamSynchronize(s), "a step"); }
+
+  void CopyIn(std::byte* to, const std::byte* from, int64_t bytes, Stream s) override {
+    CopyAny(to, from, bytes, cudaMemcpyHostToDevice, s);
+  }
+  void CopyOut(std::byte* to, const std::byte* from, int64_t bytes, Stream s) override {
+    CopyAny(to, from, bytes, cudaMemcpyDeviceToHost, s);
+  }
+  void Copy(std::byte* to, const std::byte* from, int64_t bytes, Stream s) override {
+    CopyAny(to, from, bytes, cudaMemcpyDeviceToDevice, s);
+  }
+  void Fill(std::byte* to, int byte, int64_t bytes, Stream s) override {
+    Check(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), s), "fill");
+  }
+  void Reduce(const Reduction& r, Stream s) override { LaunchReduction(r, sm_count_, s); }
+
+  Launch LaunchOn(Stream s) override {
+    Launch launch;
+    launch.stream = s;
+    launch.blas = blas_;
+    launch.dnn = dnn_->get();
+    launch.device = index_;
+    launch.sm_count = sm_count_;
+    return launch;
+  }
+
+  // Thread-local: other ranks' threads may allocate and load code meanwhile.
+  void BeginCapture(Stream s) override {
+    Check(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal), "begin of a capture");
+  }
+  StepGraph EndCapture(Stream s) override {
+    cudaGraph_t graph = nullptr;
+    Check(cudaStreamEndCapture(s, &graph), "end of a capture");
+    cudaGraphExec_t ready = nullptr;
+    cudaError_t status = cudaGraphInstantiate(&ready, graph, 0);
+    cudaGraphDestroy(graph);
+    Check(status, "a graph of the step");
+    return ready;
+  }
+  void AbandonCapture(Stream s) noexcept override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(s, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone) {
+      cudaGraph_t graph = nullptr;
+      cudaStreamEndCapture(s, &graph);
+      if (graph) cudaGraphDestroy(graph);
+    }
+    cudaGetLastError();
+  }
+  void LaunchGraph(StepGraph g, Stream s) override {
+    Check(cudaGraphLaunch(g, s), "launch of the step's graph");
+  }
+  void DestroyGraph(StepGraph g) noexcept override { cudaGraphExecDestroy(g); }
+
+ private:
+  static void CopyAny(std::byte* to, const std::byte* from, int64_t bytes, cudaMemcpyKind kind,
+                      Stream s) {
+    Check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, s), "copy");
+  }
+
+  int index_;
+  int sm_count_ = 1;
+  cublasLtHandle_t blas_ = nullptr;
+  std::unique_ptr<Cudnn> dnn_;
+};
+
+[[noreturn]] void NoGpu(const std::string& why) {
+  throw Diagnostic("E4302", ExitCode::kIo, "--backend cuda", why,
+                   "run on a machine with an NVIDIA GPU and driver, or use --backend cpu");
+}
+
+}  // namespace
+
+int CountGpus() {
+  int n = 0;
+  cudaError_t status = cudaGetDeviceCount(&n);
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    NoGpu(StrCat("there is no usable GPU here: ", cudaGetErrorString(status)));
+  }
+  if (n == 0) NoGpu("there is no GPU here");
+  return n;
+}
+
+std::unique_ptr<Device> OpenGpu(int index) {
+  int major = Attribute(cudaDevAttrComputeCapabilityMajor, index);
+  if (major < 8) {
+    int minor = Attribute(cudaDevAttrComputeCapabilityMinor, index);
+    NoGpu(StrCat("GPU ", index, " is sm_", major, minor, ", older than sm_80"));
+  }
+  return std::make_unique<CudaDevice>(index);
+}
+
+}  // namespace shardc::cuda

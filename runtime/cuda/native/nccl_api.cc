@@ -1,0 +1,56 @@
+#include "runtime/cuda/native/nccl_api.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "ir/diagnostic.h"
+
+namespace shardc::cuda {
+namespace {
+
+[[noreturn]] void Missing(const std::string& why) {
+  throw Diagnostic("E4302", ExitCode::kIo, "--backend cuda", "NCCL cannot be used: " + why,
+                   "put libnccl.so.2 in $SHARDC_CUDA_LIBS, or use --shared-device");
+}
+
+template <typename F>
+void Find(void* library, const char* name, F* function) {
+  *function = reinterpret_cast<F>(dlsym(library, name));
+  if (!*function) Missing(std::string("it has no ") + name);
+}
+
+NcclApi Load() {
+  // Several communicators run at once on streams of their own; all ranks launch them in the same
+  // order.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL);
+  if (!library) Missing(dlerror());
+  NcclApi api;
+  Find(library, "ncclGetVersion", &api.GetVersion);
+  Find(library, "ncclGetUniqueId", &api.GetUniqueId);
+  Find(library, "ncclCommInitRankConfig", &api.CommInitRankConfig);
+  Find(library, "ncclCommGetAsyncError", &api.CommGetAsyncError);
+  Find(library, "ncclCommFinalize", &api.CommFinalize);
+  Find(library, "ncclCommDestroy", &api.CommDestroy);
+  Find(library, "ncclCommAbort", &api.CommAbort);
+  Find(library, "ncclGetErrorString", &api.GetErrorString);
+  Find(library, "ncclGetLastError", &api.GetLastError);
+  Find(library, "ncclGroupStart", &api.GroupStart);
+  Find(library, "ncclGroupEnd", &api.GroupEnd);
+  Find(library, "ncclAllReduce", &api.AllReduce);
+  Find(library, "ncclAllGather", &api.AllGather);
+  Find(library, "ncclReduceScatter", &api.ReduceScatter);
+  Find(library, "ncclSend", &api.Send);
+  Find(library, "ncclRecv", &api.Recv);
+  return api;
+}
+
+}  // namespace
+
+const NcclApi& Nccl() {
+  static const NcclApi api = Load();
+  return api;
+}
+
+}  // namespace shardc::cuda

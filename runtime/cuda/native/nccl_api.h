@@ -1,0 +1,33 @@
+// The functions of NCCL that we call, found when first needed: a run on one GPU works without the
+// library.
+#pragma once
+
+#include <nccl.h>
+
+#include <string_view>
+
+namespace shardc::cuda {
+
+struct NcclApi {
+  decltype(&::ncclGetVersion) GetVersion;
+  decltype(&::ncclGetUniqueId) GetUniqueId;
+  decltype(&::ncclCommInitRankConfig) CommInitRankConfig;
+  decltype(&::ncclCommGetAsyncError) CommGetAsyncError;
+  decltype(&::ncclCommFinalize) CommFinalize;
+  decltype(&::ncclCommDestroy) CommDestroy;
+  decltype(&::ncclCommAbort) CommAbort;
+  decltype(&::ncclGetErrorString) GetErrorString;
+  decltype(&::ncclGetLastError) GetLastError;
+  decltype(&::ncclGroupStart) GroupStart;
+  decltype(&::ncclGroupEnd) GroupEnd;
+  decltype(&::ncclAllReduce) AllReduce;
+  decltype(&::ncclAllGather) AllGather;
+  decltype(&::ncclReduceScatter) ReduceScatter;
+  decltype(&::ncclSend) Send;
+  decltype(&::ncclRecv) Recv;
+};
+
+// Throws Diagnostic E4302 (exit 74) when libnccl.so.2 is not found or lacks one of them.
+const NcclApi& Nccl();
+
+}  // namespace shardc::cuda

@@ -1,0 +1,220 @@
+#include "runtime/cuda/rank_state.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "ir/diagnostic.h"
+#include "runtime/describe.h"
+
+namespace shardc::cuda {
+namespace {
+
+constexpr int64_t kFaultBytes = 4 * sizeof(int64_t);
+
+size_t RootOf(const Program& program, size_t buffer) {
+  while (program.buffers[buffer].alias_of >= 0) {
+    buffer = static_cast<size_t>(program.buffers[buffer].alias_of);
+  }
+  return buffer;
+}
+
+}  // namespace
+
+MemoryLayout LayOut(const Program& program) {
+  MemoryLayout out;
+  auto take = [&](int64_t bytes) {
+    int64_t at = out.bytes;
+    out.bytes += (bytes + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
+    return at;
+  };
+  out.arena = take(program.arena_bytes);
+  for (const std::vector<NamedBuffer>* list : {&program.states, &program.inputs}) {
+    for (const NamedBuffer& entry : *list) {
+      const Buffer& b = program.buffers[entry.buffer];
+      out.named[{b.space, b.name}] = take(b.bytes);
+    }
+  }
+  out.constants = take(static_cast<int64_t>(program.constants.size()));
+  out.fault = take(kFaultBytes);
+  return out;
+}
+
+RankState::RankState(Device& device, const Program& program, const Schedule& schedule,
+                     const KernelMaker& make_kernel, const StateReader& read_state)
+    : device_(device), program_(program), schedule_(schedule), layout_(LayOut(program)) {
+  for (size_t s = 0; s < schedule.streams.size(); ++s) streams_.emplace_back(device, s > 0);
+  for (const Schedule::Item& item : schedule.items) {
+    events_.push_back(item.recorded ? std::make_unique<OwnedEvent>(device) : nullptr);
+  }
+  Place();
+  ReadStates(read_state);
+  MakeKernels(make_kernel);
+}
+
+void RankState::Place() {
+  std::string who = StrCat("rank ", program_.rank);
+  all_ = Memory(device_, layout_.bytes, who + ", arena and states");
+  fault_host_ = Memory(device_, kFaultBytes, who, true);
+  memory_.resize(program_.buffers.size());
+  for (size_t i = 0; i < memory_.size(); ++i) {
+    const Buffer& root = program_.buffers[RootOf(program_, i)];
+    if (root.space == Space::kArena) {
+      memory_[i] = all_.data() + layout_.arena + program_.buffers[i].offset;
+    } else if (root.space == Space::kConstant) {
+      memory_[i] = all_.data() + layout_.constants + program_.buffers[i].offset;
+    } else {
+      memory_[i] = all_.data() + layout_.named.at({root.space, root.name});
+    }
+  }
+  for (const NamedBuffer& entry : program_.inputs) {
+    const Buffer& b = program_.buffers[entry.buffer];
+    Staged& staged = inputs_[b.name];
+    if (staged.to) continue;
+    staged.to = memory_[entry.buffer];
+    staged.host = Memory(device_, b.bytes, who + ", " + entry.name, true);
+  }
+}
+
+void RankState::ReadStates(const StateReader& read_state) {
+  int64_t largest = static_cast<int64_t>(program_.constants.size());
+  for (const NamedBuffer& s : program_.states) {
+    largest = std::max(largest, program_.buffers[s.buffer].bytes);
+  }
+  Memory host(device_, largest, StrCat("rank ", program_.rank, ", to load states"), true);
+  Stream s = streams_[0].get();
+  auto send = [&](std::byte* to, int64_t bytes) {
+    if (bytes == 0) return;
+    device_.CopyIn(to, host.data(), bytes, s);
+    device_.Synchronize(s);
+  };
+  for (const NamedBuffer& state : program_.states) {
+    const Buffer& b = program_.buffers[state.buffer];
+    read_state(program_.rank, state, b, host.data());
+    send(memory_[state.buffer], b.bytes);
+  }
+  if (!program_.constants.empty()) {
+    std::memcpy(host.data(), program_.constants.data(), program_.constants.size());
+    send(all_.data() + layout_.constants, static_cast<int64_t>(program_.constants.size()));
+  }
+}
+
+TensorView RankState::View(int buffer) const {
+  const Buffer& b = program_.buffers[buffer];
+  return {memory_[buffer], b.type.dtype, b.local_shape, &b.type};
+}
+
+void RankState::MakeKernels(const KernelMaker& make_kernel) {
+  prepared_.resize(program_.instructions.size());
+  int64_t workspace = 0;
+  for (size_t i = 0; i < prepared_.size(); ++i) {
+    const Instruction& instruction = program_.instructions[i];
+    for (int r : instruction.results) {
+      updates_states_ |= program_.buffers[RootOf(program_, r)].space == Space::kState;
+    }
+    if (instruction.collective >= 0) continue;
+    Prepared& p = prepared_[i];
+    for (int b : instruction.operands) p.in.push_back(View(b));
+    for (int b : instruction.results) p.out.push_back(View(b));
+    KernelRequest request{
+        program_, instruction,
+        KernelCall{&instruction.attrs, p.in, p.out, &program_.mesh, program_.rank, 1},
+        &state_version_};
+    try {
+      p.kernel = make_kernel(request);
+    } catch (const Diagnostic& d) {
+      throw d.In(DescribeInstruction(program_, i));
+    }
+    if (!p.kernel) {
+      throw Diagnostic("E4322", ExitCode::kInternal, DescribeInstruction(program_, i),
+                       "there is no CUDA kernel for this op and these types and shapes",
+                       "use --backend cpu");
+    }
+    workspace = std::max(workspace, p.kernel->workspace_bytes());
+  }
+  workspace_ = Memory(device_, workspace, StrCat("rank ", program_.rank, ", workspace"));
+  launch_ = device_.LaunchOn(streams_[0].get());
+  launch_.workspace = workspace_.data();
+  launch_.workspace_bytes = workspace;
+  launch_.fault = reinterpret_cast<int64_t*>(all_.data() + layout_.fault);
+}
+
+std::byte* RankState::Input(int buffer) {
+  Staged& staged = inputs_.at(program_.buffers[buffer].name);
+  staged.changed = true;
+  return staged.host.data();
+}
+
+void RankState::UploadInputs(Stream s) {
+  for (auto& [name, staged] : inputs_) {
+    if (staged.changed && staged.host.bytes() > 0) {
+      device_.CopyIn(staged.to, staged.host.data(), staged.host.bytes(), s);
+    }
+    staged.changed = false;
+  }
+}
+
+void RankState::Before(int item) {
+  const Schedule::Item& i = schedule_.items[item];
+  for (int other : i.waits) device_.Wait(streams_[i.stream].get(), events_[other]->get());
+}
+
+void RankState::After(int item) {
+  const Schedule::Item& i = schedule_.items[item];
+  if (i.recorded) device_.Record(events_[item]->get(), streams_[i.stream].get());
+}
+
+void RankState::EnqueueKernel(int instruction) {
+  try {
+    prepared_[instruction].kernel->Enqueue(launch_);
+  } catch (const Diagnostic& d) {
+    throw d.In(DescribeInstruction(program_, static_cast<size_t>(instruction)));
+  }
+}
+
+Member RankState::MemberOf(int instruction, int stream) const {
+  const Instruction& i = program_.instructions[instruction];
+  const Collective& c = program_.collectives[i.collective];
+  Member m{program_.rank, streams_[stream].get(), {}};
+  for (size_t k = 0; k < i.operands.size(); ++k) {
+    int64_t count = NumElements(program_.buffers[i.operands[k]].local_shape);
+    if (c.kind == CollectiveKind::kReduceScatter || c.kind == CollectiveKind::kAllToAll) {
+      count /= program_.mesh.GroupSize(c.axes);
+    }
+    m.buffers.push_back({memory_[i.operands[k]], memory_[i.results[k]], count, c.dtype});
+  }
+  return m;
+}
+
+void RankState::ClearFault(Stream s) {
+  device_.Fill(all_.data() + layout_.fault, 0, kFaultBytes, s);
+}
+
+void RankState::ReadFault(Stream s) {
+  device_.CopyOut(fault_host_.data(), all_.data() + layout_.fault, kFaultBytes, s);
+}
+
+void RankState::CheckFault() const {
+  std::array<int64_t, 4> fault;
+  std::memcpy(fault.data(), fault_host_.data(), kFaultBytes);
+  auto [kind, position, value, limit] = fault;
+  if (kind == 0) return;
+  const char* what = kind == 1 ? "ids" : kind == 3 ? "labels" : "indices";
+  throw Diagnostic(
+      "E4003", ExitCode::kUsage, StrCat("rank ", program_.rank),
+      StrCat(what, ": element ", position, " = ", value, " is outside [0, ", limit, ")"),
+      StrCat("give ", what, " within that range"));
+}
+
+int64_t RankState::held_bytes() const { return all_.bytes() + workspace_.bytes(); }
+
+int64_t RankState::collective_bytes() const {
+  int64_t n = 0;
+  for (const Instruction& i : program_.instructions) {
+    if (i.collective < 0) continue;
+    for (int b : i.operands) n += program_.buffers[b].bytes;
+  }
+  return n;
+}
+
+}  // namespace shardc::cuda

@@ -1,0 +1,93 @@
+// One rank of the CUDA backend: its memory, streams, events and kernels.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ir/program.h"
+#include "runtime/cuda/carrier.h"
+#include "runtime/cuda/owned.h"
+#include "runtime/cuda/schedule.h"
+#include "runtime/session.h"
+
+namespace shardc::cuda {
+
+using KernelMaker = std::function<std::unique_ptr<CudaKernel>(const KernelRequest&)>;
+
+// Where everything of a rank lies in its one allocation, in bytes from its start.
+struct MemoryLayout {
+  int64_t arena = 0;
+  std::map<std::pair<Space, std::string>, int64_t> named;  // states and inputs
+  int64_t constants = 0;
+  int64_t fault = 0;  // 4 x i64, see Launch::fault
+  int64_t bytes = 0;
+};
+inline constexpr int64_t kDeviceAlignment = 256;
+MemoryLayout LayOut(const Program& program);
+
+class RankState {
+ public:
+  // Reads the states and copies them, with the constants, to the device. Throws Diagnostic E4322
+  // for an op without a CUDA kernel.
+  RankState(Device& device, const Program& program, const Schedule& schedule,
+            const KernelMaker& make_kernel, const StateReader& read_state);
+
+  const Program& program() const { return program_; }
+  Stream stream(int i) const { return streams_[i].get(); }
+  std::byte* memory(int buffer) const { return memory_[buffer]; }
+
+  std::byte* Input(int buffer);
+  // Enqueues copies of the inputs that changed.
+  void UploadInputs(Stream s);
+  // Makes the stream of an item of the schedule wait for what it must follow; and lets later ones
+  // wait for it.
+  void Before(int item);
+  void After(int item);
+  void EnqueueKernel(int instruction);
+  Member MemberOf(int instruction, int stream) const;
+  void ClearFault(Stream s);
+  void ReadFault(Stream s);
+  // After the step. Throws Diagnostic E4003.
+  void CheckFault() const;
+  void StepEnded() { state_version_ += updates_states_; }
+
+  int64_t held_bytes() const;
+  int64_t collective_bytes() const;
+
+ private:
+  void Place();
+  void ReadStates(const StateReader& read_state);
+  void MakeKernels(const KernelMaker& make_kernel);
+  TensorView View(int buffer) const;
+
+  struct Prepared {
+    std::vector<TensorView> in, out;  // what the kernel's call refers to
+    std::unique_ptr<CudaKernel> kernel;
+  };
+  struct Staged {
+    std::byte* to = nullptr;
+    Memory host;
+    bool changed = false;
+  };
+
+  Device& device_;
+  const Program& program_;
+  const Schedule& schedule_;
+  MemoryLayout layout_;
+  Memory all_;
+  std::vector<std::byte*> memory_;  // by buffer
+  std::map<std::string, Staged> inputs_;
+  std::vector<OwnedStream> streams_;
+  std::vector<std::unique_ptr<OwnedEvent>> events_;  // by item; null where nothing waits
+  std::vector<Prepared> prepared_;
+  Memory workspace_, fault_host_;
+  Launch launch_;
+  int64_t state_version_ = 0;
+  bool updates_states_ = false;
+};
+
+}  // namespace shardc::cuda

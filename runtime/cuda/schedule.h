@@ -1,0 +1,45 @@
+// Which stream each instruction of a program runs on, in which order they are enqueued, and which
+// events order the streams among themselves. Plain host code: the same for every rank, because it
+// looks at the body only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/program.h"
+
+namespace shardc::cuda {
+
+// Bytes [begin, end) of a piece of memory that an instruction reads or writes.
+struct Access {
+  Space space = Space::kArena;
+  std::string name;  // of a state or input
+  int64_t begin = 0, end = 0;
+  bool write = false;
+};
+// Of operands, results and scratch, through aliases; without those of no bytes and of constants.
+std::vector<Access> AccessesOf(const Program& program, const Instruction& instruction);
+// Whether they share a byte that one of them writes.
+bool Conflict(const Access& a, const Access& b);
+bool Conflict(const std::vector<Access>& a, const std::vector<Access>& b);
+
+struct Schedule {
+  struct Item {
+    int instruction = 0;
+    int stream = 0;
+    std::vector<int>
+        waits;  // items (all earlier) of other streams that must be done before this one begins
+    bool recorded = false;  // an event after it: a later item waits for it
+  };
+  // Mesh axes of the communicator that each stream belongs to; stream 0 is that of the computation.
+  std::vector<std::vector<int>> streams = {{}};
+  std::vector<Item> items;  // every instruction once, in the order to enqueue
+};
+
+// Two instructions that conflict keep the program's order, by their stream or by a chain of events.
+// Collectives keep their order, so that all ranks enter them alike. An instruction that would have
+// to wait for a collective lets up to `lookahead` later ones that can already run go first.
+Schedule MakeSchedule(const Program& program, int lookahead = 32);
+
+}  // namespace shardc::cuda

@@ -1,0 +1,116 @@
+#include "runtime/mpi/world.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ir/diagnostic.h"
+
+namespace shardc::mpi {
+namespace {
+
+enum class Word : int32_t { kBye, kFailed };
+
+// On a socket, followed by the reason.
+struct Notice {
+  Word word = Word::kBye;
+  int32_t rank = 0, lost = 0, mismatch_group = -1, reporter = 0, reason_bytes = 0;
+};
+
+constexpr size_t kMaxReason = 16384;
+
+}  // namespace
+
+World::World(Wire& wire, int rank, std::vector<Socket> peers, std::function<void()> on_failure)
+    : wire_(wire), rank_(rank), peers_(std::move(peers)), on_failure_(std::move(on_failure)) {
+  int ends[2];
+  SHARDC_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  stop_read_ = Socket(ends[0]);
+  stop_write_ = Socket(ends[1]);
+  watcher_ = std::thread([this] { Watch(); });
+}
+
+World::~World() {
+  stop_write_.Write("", 1);
+  watcher_.join();
+  const Notice bye{Word::kBye, rank_, 0, -1, rank_, 0};
+  for (const Socket& peer : peers_) {
+    if (peer.fd() >= 0) peer.Write(&bye, sizeof(bye));
+  }
+}
+
+bool World::Note(Failure failure) {
+  {
+    std::lock_guard lock(mutex_);
+    if (failure_) return false;
+    failure_ = std::move(failure);
+    failed_.store(true, std::memory_order_release);
+  }
+  if (on_failure_) on_failure_();
+  return true;
+}
+
+void World::Fail(Failure failure) noexcept {
+  try {
+    if (failure.what.reason.size() > kMaxReason) failure.what.reason.resize(kMaxReason);
+    if (!Note(failure)) return;
+    Notice notice{Word::kFailed,          failure.what.rank, failure.what.lost,
+                  failure.mismatch_group, failure.reporter,  0};
+    notice.reason_bytes = static_cast<int32_t>(failure.what.reason.size());
+    std::string message(reinterpret_cast<const char*>(&notice), sizeof(notice));
+    message += failure.what.reason;
+    for (const Socket& peer : peers_) {
+      if (peer.fd() >= 0) peer.Write(message.data(), message.size());
+    }
+  } catch (const std::exception&) {
+    // No memory for the reason: the others see this process end.
+    failed_.store(true, std::memory_order_release);
+  }
+}
+
+std::optional<WorldFailure> World::failure() const {
+  std::lock_guard lock(mutex_);
+  return failure_ ? std::optional(failure_->what) : std::nullopt;
+}
+
+void World::ThrowFailure(int group, const std::vector<int>& members) const {
+  std::lock_guard lock(mutex_);
+  SHARDC_CHECK(failure_.has_value());
+  bool ours = failure_->mismatch_group == group &&
+              std::find(members.begin(), members.end(), failure_->reporter) != members.end();
+  if (ours) throw CallMismatch(failure_->what.reason);
+  throw Aborted(failure_->what.rank, failure_->what.reason);
+}
+
+void World::Watch() {
+  std::vector<pollfd> fds = {{stop_read_.fd(), POLLIN, 0}};
+  for (const Socket& peer : peers_) fds.push_back({peer.fd(), POLLIN, 0});
+  for (;;) {
+    if (poll(fds.data(), fds.size(), -1) < 0) continue;
+    for (size_t i = 1; i < fds.size(); ++i) {
+      if (fds[i].revents && !Hear(static_cast<int>(i) - 1)) fds[i].fd = -1;
+    }
+    if (fds[0].revents) return;
+  }
+}
+
+bool World::Hear(int peer) {
+  const Socket& socket = peers_[static_cast<size_t>(peer)];
+  Notice notice;
+  if (!socket.Read(&notice, sizeof(notice))) {
+    Note({{peer, "its process is gone (killed, crashed, or its machine is unreachable)", true},
+          -1,
+          rank_});
+    return false;
+  }
+  if (notice.word == Word::kBye) return false;
+  std::string reason(std::min(kMaxReason, static_cast<size_t>(notice.reason_bytes)), '\0');
+  socket.Read(reason.data(), reason.size());
+  Note(
+      {{notice.rank, std::move(reason), notice.lost != 0}, notice.mismatch_group, notice.reporter});
+  return true;
+}
+
+}  // namespace shardc::mpi

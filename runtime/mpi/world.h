@@ -1,0 +1,62 @@
+// The ranks of a world as one of them sees it: who they are, and whether it has failed.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/mpi/mesh.h"
+#include "runtime/mpi/wire.h"
+#include "runtime/processes.h"
+
+namespace shardc::mpi {
+
+struct Failure {
+  WorldFailure what;
+  int mismatch_group = -1;  // the group whose calls disagree, or -1
+  int reporter = 0;         // who found out
+};
+
+class World {
+ public:
+  // `on_failure` is called once, from any thread, and must not block.
+  World(Wire& wire, int rank, std::vector<Socket> peers, std::function<void()> on_failure);
+  // Tells the others that this process leaves in peace, or has failed.
+  ~World();
+
+  Wire& wire() { return wire_; }
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(peers_.size()); }
+
+  // The first failure counts; it is told to all others.
+  void Fail(Failure failure) noexcept;
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  std::optional<WorldFailure> failure() const;
+  // Throws CallMismatch to the ranks of the group that disagrees, Aborted to the others.
+  [[noreturn]] void ThrowFailure(int group, const std::vector<int>& members) const;
+
+ private:
+  // Watches the sockets until told to stop.
+  void Watch();
+  // Returns whether the socket is still of use.
+  bool Hear(int peer);
+  // Returns whether it was the first.
+  bool Note(Failure failure);
+
+  Wire& wire_;
+  const int rank_;
+  const std::vector<Socket> peers_;
+  const std::function<void()> on_failure_;
+  mutable std::mutex mutex_;
+  std::optional<Failure> failure_;
+  std::atomic<bool> failed_{false};
+  Socket stop_read_, stop_write_;
+  std::thread watcher_;  // last: it uses the others
+};
+
+}  // namespace shardc::mpi

@@ -1,0 +1,250 @@
+#include "runtime/process_runner.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "ir/diagnostic.h"
+#include "runtime/processes.h"
+#include "runtime/rank.h"
+
+namespace shardc {
+namespace {
+
+// What rank 0 asks of all.
+struct Order {
+  enum Kind : int64_t { kInput, kStep, kFetch, kHeld, kStartProfile, kTakeProfile, kPeaks, kEnd };
+  int64_t kind = kEnd;
+  int64_t rank = 0, buffer = 0;  // kInput, kFetch
+  int64_t steps = 0;             // kStartProfile
+};
+
+// The processors of this process, shared evenly with the ranks that may use the same ones.
+int ThreadsOf(Communicator& world) {
+  struct Place {
+    std::array<char, 128> host{};
+    cpu_set_t processors{};
+  } mine;
+  gethostname(mine.host.data(), mine.host.size() - 1);
+  if (sched_getaffinity(0, sizeof(mine.processors), &mine.processors) != 0) return 1;
+  std::vector<Place> all(static_cast<size_t>(world.size()));
+  world.AllGather(&mine, all.data(), sizeof(Place), DType::kBool);
+  auto same = std::count_if(all.begin(), all.end(), [&](const Place& p) {
+    return p.host == mine.host && CPU_EQUAL(&p.processors, &mine.processors);
+  });
+  return std::max(1, CPU_COUNT(&mine.processors) / static_cast<int>(same));
+}
+
+// This process's rank, and the way to the others.
+class Local {
+ public:
+  explicit Local(const RunnerRequest& request) : options_(request.options) {
+    const int n = static_cast<int>(request.programs.size());
+    auto world = options_.processes->MakeWorld(n);
+    SHARDC_CHECK(world && options_.processes->size() == n);
+    // What fails from here on must reach the others.
+    Guarded([&] {
+      control_ = world->Split(0, world->rank());
+      const int threads =
+          options_.threads > 0 ? std::max(1, options_.threads / n) : ThreadsOf(*world);
+      const Program& program = request.programs[static_cast<size_t>(world->rank())];
+      rank_ =
+          std::make_unique<Rank>(program, options_, threads, std::move(world), request.read_state);
+    });
+  }
+
+  Rank& rank() { return *rank_; }
+  Communicator& control() { return *control_; }
+
+  // Runs `body`; a failure of another rank becomes a Diagnostic, one of this rank reaches all.
+  template <typename Body>
+  void Guarded(const Body& body) {
+    try {
+      body();
+    } catch (const Aborted& e) {
+      throw Diagnostic("E4311", ExitCode::kPeerLost, StrCat("rank ", e.rank()), e.reason());
+    } catch (const std::exception& e) {
+      if (control_) control_->Abort(e.what());
+      throw;
+    }
+  }
+
+  void Step() {
+    rank_->Step();
+    control_->Barrier();
+  }
+
+  // The sum over all ranks.
+  int64_t Sum(int64_t mine) {
+    control_->AllReduce(&mine, &mine, 1, DType::kI64, ReduceOp::kSum);
+    return mine;
+  }
+  MachinePeaks MeasurePeaks() {
+    MachinePeaks mine = rank_->MeasurePeaks(control_->size());
+    std::array<double, 2> sum = {mine.gemm_flops, mine.copy_bytes};
+    control_->AllReduce(sum.data(), sum.data(), 2, DType::kF64, ReduceOp::kSum);
+    return {sum[0] / control_->size(), sum[1] / control_->size()};
+  }
+
+ private:
+  const SessionOptions& options_;
+  std::unique_ptr<Communicator> control_;
+  std::unique_ptr<Rank> rank_;
+};
+
+class ProcessRunner final : public StepRunner {
+ public:
+  explicit ProcessRunner(const RunnerRequest& request)
+      : programs_(request.programs), local_(request) {}
+
+  ~ProcessRunner() override {
+    // While an exception unwinds, or after a failure, the others leave by themselves.
+    if (std::uncaught_exceptions() > 0) return;
+    try {
+      Tell({Order::kEnd});
+    } catch (const std::exception&) {
+    }
+  }
+
+  std::byte* Input(int64_t rank, int buffer) override {
+    if (rank == 0) return local_.rank().input(buffer);
+    std::vector<std::byte>& copy = inputs_[{rank, buffer}];
+    copy.resize(static_cast<size_t>(Bytes(rank, buffer)));
+    return copy.data();
+  }
+
+  void Step() override {
+    local_.Guarded([&] {
+      for (const auto& [where, bytes] : inputs_) {
+        Tell({Order::kInput, where.first, where.second});
+        local_.control().Send(bytes.data(), static_cast<int64_t>(bytes.size()), DType::kBool,
+                              static_cast<int>(where.first));
+      }
+      inputs_.clear();
+      Tell({Order::kStep});
+      local_.Step();
+    });
+  }
+
+  const std::byte* Fetch(int64_t rank, int buffer) override {
+    if (rank == 0) return local_.rank().buffer(buffer);
+    local_.Guarded([&] {
+      Tell({Order::kFetch, rank, buffer});
+      fetched_.resize(static_cast<size_t>(Bytes(rank, buffer)));
+      local_.control().Recv(fetched_.data(), static_cast<int64_t>(fetched_.size()), DType::kBool,
+                            static_cast<int>(rank));
+    });
+    return fetched_.data();
+  }
+
+  int64_t held_bytes() const override {
+    int64_t sum = 0;
+    local_.Guarded([&] {
+      Tell({Order::kHeld});
+      sum = local_.Sum(local_.rank().held_bytes());
+    });
+    return sum;
+  }
+  int64_t collective_bytes() const override { return local_.rank().collective_bytes(); }
+
+  void StartProfile(int64_t steps) override {
+    local_.Guarded([&] { Tell({Order::kStartProfile, 0, 0, steps}); });
+    local_.rank().StartProfile(steps);
+  }
+
+  std::vector<std::vector<TimeSpan>> TakeProfile() override {
+    std::vector<std::vector<TimeSpan>> spans;
+    local_.Guarded([&] {
+      Tell({Order::kTakeProfile});
+      spans.push_back(local_.rank().TakeProfile());
+      for (size_t r = 1; r < programs_.size(); ++r) {
+        spans.emplace_back(spans[0].size());
+        local_.control().Recv(spans[r].data(), 2 * static_cast<int64_t>(spans[0].size()),
+                              DType::kI64, static_cast<int>(r));
+      }
+    });
+    return spans;
+  }
+
+  MachinePeaks MeasurePeaks() override {
+    MachinePeaks peaks;
+    local_.Guarded([&] {
+      Tell({Order::kPeaks});
+      peaks = local_.MeasurePeaks();
+    });
+    return peaks;
+  }
+
+ private:
+  void Tell(Order order) const {
+    local_.control().Broadcast(&order, sizeof(order) / sizeof(int64_t), DType::kI64, 0);
+  }
+  int64_t Bytes(int64_t rank, int buffer) const {
+    return programs_[static_cast<size_t>(rank)].buffers[static_cast<size_t>(buffer)].bytes;
+  }
+
+  std::span<const Program> programs_;
+  mutable Local local_;  // asking the others changes nothing here
+  std::map<std::pair<int64_t, int>, std::vector<std::byte>> inputs_;  // of others, not sent yet
+  std::vector<std::byte> fetched_;
+};
+
+// Returns whether more orders come.
+bool Obey(const Order& order, const Program& program, Local& local) {
+  Rank& rank = local.rank();
+  Communicator& control = local.control();
+  const int buffer = static_cast<int>(order.buffer);
+  const bool mine = order.rank == control.rank();
+  auto bytes = [&] { return program.buffers[static_cast<size_t>(buffer)].bytes; };
+  switch (order.kind) {
+    case Order::kInput:
+      if (mine) control.Recv(rank.input(buffer), bytes(), DType::kBool, 0);
+      return true;
+    case Order::kStep:
+      local.Step();
+      return true;
+    case Order::kFetch:
+      if (mine) control.Send(rank.buffer(buffer), bytes(), DType::kBool, 0);
+      return true;
+    case Order::kHeld:
+      local.Sum(rank.held_bytes());
+      return true;
+    case Order::kStartProfile:
+      rank.StartProfile(order.steps);
+      return true;
+    case Order::kTakeProfile: {
+      const std::vector<TimeSpan> spans = rank.TakeProfile();
+      control.Send(spans.data(), 2 * static_cast<int64_t>(spans.size()), DType::kI64, 0);
+      return true;
+    }
+    case Order::kPeaks:
+      local.MeasurePeaks();
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<StepRunner> MakeProcessRunner(const RunnerRequest& request) {
+  return std::make_unique<ProcessRunner>(request);
+}
+
+void ServeProcessRunner(const RunnerRequest& request) {
+  Local local(request);
+  const Program& program = request.programs[static_cast<size_t>(request.options.processes->rank())];
+  local.Guarded([&] {
+    Order order;
+    do {
+      local.control().Broadcast(&order, sizeof(order) / sizeof(int64_t), DType::kI64, 0);
+    } while (Obey(order, program, local));
+  });
+}
+
+}  // namespace shardc

@@ -1,0 +1,124 @@
+"""PyTorch and ONNX Runtime on GPT-2 124M with random weights; runs in the benchmark's venv. One job per process:
+
+    gpt2_peers.py export DIR BATCH SEQ        DIR/model.onnx, DIR/ids.npy
+    gpt2_peers.py golden DIR                  DIR/golden.safetensors: logits by ONNX Runtime, loss by PyTorch
+    gpt2_peers.py ort DIR ITERATIONS          seconds of each forward pass, as JSON
+    gpt2_peers.py torch DIR ITERATIONS        seconds of each forward and backward pass, as JSON
+"""
+import json
+import pathlib
+import sys
+import time
+
+import numpy as np
+
+THREADS = 2
+
+
+def model():
+    import torch
+    import transformers
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(use_cache=False, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+                                     attn_implementation="sdpa")
+    net = transformers.GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            if parameter.dim() == 1:  # fresh ones are all 0 or 1: the exporter would merge them, and drop the zeros
+                parameter.add_(0.02 * torch.randn_like(parameter))
+    return net
+
+
+def export(folder, batch, seq):
+    import torch
+
+    class Logits(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gpt2 = model()
+
+        def forward(self, input_ids):
+            return self.gpt2(input_ids=input_ids).logits
+
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = np.random.default_rng(0).integers(0, 50257, (batch, seq), dtype=np.int64)
+    np.save(folder / "ids.npy", ids)
+    with torch.no_grad():
+        torch.onnx.export(Logits(), (torch.from_numpy(ids),), str(folder / "model.onnx"), dynamo=True, opset_version=20,
+                          input_names=["input_ids"], output_names=["logits"], external_data=True)
+
+
+def ort_session(folder):
+    import onnxruntime
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = THREADS
+    options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"])
+
+
+def lm_loss(net, ids):
+    return net(input_ids=ids, labels=ids).loss
+
+
+def golden(folder):
+    import torch
+    from safetensors.numpy import save_file
+    ids = np.load(folder / "ids.npy")
+    with torch.no_grad():
+        loss = lm_loss(model(), torch.from_numpy(ids)).numpy()
+    logits = ort_session(folder).run(["logits"], {"input_ids": ids})[0]
+    save_file({"logits": logits, "loss": np.asarray(loss)}, str(folder / "golden.safetensors"))
+
+
+def timed(step, iterations):
+    step()  # the first one allocates and chooses kernels
+    times = []
+    for _ in range(iterations):
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def time_ort(folder, iterations):
+    session, feed = ort_session(folder), {"input_ids": np.load(folder / "ids.npy")}
+    return timed(lambda: session.run(["logits"], feed), iterations)
+
+
+def time_torch(folder, iterations):
+    import torch
+    net, ids = model(), torch.from_numpy(np.load(folder / "ids.npy"))
+    net.train()  # no dropout: all its probabilities are 0
+
+    def step():
+        net.zero_grad(set_to_none=True)
+        lm_loss(net, ids).backward()
+
+    return timed(step, iterations)
+
+
+def versions():
+    import onnx
+    import onnxruntime
+    import torch
+    import transformers
+    return {m.__name__: m.__version__ for m in (torch, transformers, onnx, onnxruntime)}
+
+
+def main():
+    job, arguments = sys.argv[1], sys.argv[2:]
+    if job == "versions":
+        print(json.dumps(versions()))
+        return
+    folder, numbers = pathlib.Path(arguments[0]), [int(a) for a in arguments[1:]]
+    if job == "export":
+        export(folder, *numbers)
+    elif job == "golden":
+        golden(folder)
+    else:
+        times = {"ort": time_ort, "torch": time_torch}[job](folder, *numbers)
+        print(json.dumps({"times_s": times}))
+
+
+main()

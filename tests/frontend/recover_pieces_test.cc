@@ -1,0 +1,184 @@
+// Parts picked by constant positions, rows that were folded with the batch in them, layers that run
+// several times, and rewrites that must come to an end.
+#include "tests/frontend/recover_testing.h"
+
+namespace shardc::recover_testing {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+HostTensor Ints64(const Shape& shape, const std::vector<int64_t>& values) {
+  HostTensor t(DType::kI64, shape);
+  for (size_t i = 0; i < values.size(); ++i) {
+    t.SetDouble(static_cast<int64_t>(i), static_cast<double>(values[i]));
+  }
+  return t;
+}
+
+Value* Gather(TestGraph& b, Value* x, const Shape& shape, const std::vector<int64_t>& at,
+              int64_t axis) {
+  return b.Make("gather", {x, b.Constant(Ints64(shape, at))}, {{"axis", axis}});
+}
+
+TEST(Pieces, AGatherOfNeighboursIsASlice) {
+  Graph g = Recover([](TestGraph& b) {
+    b.Out(Gather(b, b.In("x", {3, 7, 2}), {3}, {-6, 3, 5}, 1));  // every second, from 1
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("slice"));
+}
+
+TEST(Pieces, AGatherInAnotherOrderStays) {
+  Graph g = Recover([](TestGraph& b) {
+    b.Out(Gather(b, b.In("x", {3, 7, 2}), {3}, {1, 3, 2}, 1), "y");
+    b.Out(Gather(b, b.In("z", {3, 7, 2}), {2}, {4, 4}, 1), "repeated");
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("gather", "gather"));
+}
+
+TEST(Pieces, GatherNdOfRowsHasAGradient) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* ids = b.In("ids", Ints64({4, 1}, {0, 2, 2, 1}));
+    b.Out(b.Make("gather_nd", {b.In("x", {3, 5}), ids}, {{"batch_dims", int64_t{0}}}));
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("reshape", "gather"));
+}
+
+TEST(Pieces, GatherNdAtConstantPositions) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* at = b.Constant(Ints64({3, 2}, {0, 4, 2, -1, -2, 1}));
+    b.Out(b.Make("gather_nd", {b.In("x", {3, 5, 2}), at}, {{"batch_dims", int64_t{0}}}));
+  });
+  EXPECT_THAT(Ops(g), Contains("gather"));
+  EXPECT_THAT(Ops(g), Not(Contains("gather_nd")));
+}
+
+// Falcon: the heads of q, k and v, the last two by lists of positions in a transposed view.
+TEST(Pieces, SlicesThatAreTheWholeTogetherAreASplit) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.Op1("relu", b.In("x", {2, 3, 6, 4}));
+    Value* t = b.Transpose(x, {2, 0, 1, 3});
+    auto head = [&](int64_t at) {
+      Value* row =
+          b.Make("gather_nd", {t, b.Constant(Ints64({1, 1}, {at}))}, {{"batch_dims", int64_t{0}}});
+      return b.Transpose(row, {1, 2, 0, 3});
+    };
+    b.Out(head(-1), "v");
+    b.Out(head(-2), "k");
+    b.Out(b.Slice(x, {0, 0, 0, 0}, {2, 3, 4, 4}), "q");
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("relu", "split"));
+  EXPECT_EQ(Find(g, "split")->attrs.IntList("sizes"), (Ints{4, 1, 1}));
+}
+
+TEST(Pieces, SlicesWithAGapOrAnOverlapStay) {
+  for (int64_t limit : {1, 3}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.Op1("relu", b.In("x", {2, 6}));
+      b.Out(b.Slice(x, {0, 0}, {2, limit}), "a");
+      b.Out(b.Slice(x, {0, 2}, {2, 6}), "b");
+    });
+    EXPECT_THAT(Ops(g), ElementsAre("relu", "slice", "slice"));
+  }
+}
+
+HostTensor Repeated(const HostTensor& row, const Shape& shape) {
+  HostTensor t(DType::kF64, shape);
+  for (int64_t i = 0; i < t.num_elements(); ++i) {
+    t.SetDouble(i, row.AsDouble(i % row.num_elements()));
+  }
+  return t;
+}
+
+TEST(RepeatedParams, RowsOfEveryBatchAreOneParameter) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* positions = b.P("folded", Repeated(Random("p", {5, 6}), {3, 5, 6}));
+    Value* types = b.P("types", Repeated(Random("t", {6}), {3, 5, 6}));
+    b.Out(b.Add(b.Add(b.In("x", {3, 5, 6}), positions), types));
+  });
+  std::map<std::string, Shape> shapes;
+  for (Op* p : g.Params()) shapes[p->attrs.String("name")] = p->out().shape;
+  EXPECT_EQ(shapes["folded"], (Shape{1, 5, 6}));
+  EXPECT_EQ(shapes["types"], (Shape{1, 1, 6}));
+}
+
+TEST(RepeatedParams, EqualMatricesOfABatchedProductStay) {
+  Graph g = Recover([](TestGraph& b) {
+    b.Out(b.Matmul(b.In("x", {3, 4, 5}), b.P("experts", Repeated(Random("p", {5, 6}), {3, 5, 6}))));
+  });
+  ASSERT_EQ(g.Params().size(), 1u);
+  EXPECT_EQ(g.Params()[0]->out().shape, (Shape{3, 5, 6}));
+}
+
+TEST(RepeatedParams, AFillStays) {
+  Graph g = Recover([](TestGraph& b) {
+    HostTensor zeros(DType::kF64, {3, 5, 6});
+    for (int64_t i = 0; i < zeros.num_elements(); ++i) zeros.SetDouble(i, 0);
+    b.Out(b.Add(b.In("x", {3, 5, 6}), b.P("new", zeros)));
+  });
+  ASSERT_EQ(g.Params().size(), 1u);
+  EXPECT_EQ(g.Params()[0]->out().shape, (Shape{3, 5, 6}));
+}
+
+// q of an unbound [3, b, h, s, d]: dropping the leading dim of 1 flattens nothing that the scale
+// could be lifted over for ever.
+TEST(Lift, AScaleBehindADroppedLeadingDimComesToAnEnd) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.Op1("relu", b.In("x", {1, 2, 3, 4, 5}));
+    b.Out(b.Mul(b.Reshape(x, {2, 3, 4, 5}), b.C(0.5, {1})));
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("relu", "mul", "reshape"));
+}
+
+// BLOOM adds a slope per head to scores [b * h, s, t], with the mask afterwards.
+TEST(Lift, ABiasOfFlattenedHeadsIsPartOfTheAttention) {
+  Graph g = Recover([](TestGraph& b) {
+    constexpr int kB = 2, kHeads = 3, kS = 4, kD = 5;
+    Value *q = b.In("q", {kB, kHeads, kS, kD}), *k = b.In("k", {kB, kHeads, kD, kS});
+    Value* scores = b.Reshape(b.Mul(b.Matmul(q, k), b.C(0.4)), {kB * kHeads, kS, kS});
+    Value* bias = b.Constant(Random("alibi", {kB * kHeads, 1, kS}));
+    Value* sum = b.Reshape(b.Add(scores, bias), {kB, kHeads, kS, kS});
+    b.Out(b.Matmul(b.Softmax(sum), b.In("v", {kB, kHeads, kS, kD})));
+  });
+  EXPECT_THAT(Ops(g), Contains("attention"));
+  EXPECT_THAT(Ops(g), Not(Contains("softmax")));
+}
+
+// A bias that is learned must keep its gradient, which an attention's mask has not.
+TEST(WrittenOutAttention, WithALearnedBiasStaysButHasRoles) {
+  Graph g = Recover([](TestGraph& b) {
+    constexpr int kS = 4, kHeads = 2, kD = 3, kH = 6;
+    Value* x = b.Op1("relu", b.In("x", {2, kS, kH}));
+    auto heads = [&](const char* name, Ints perm) {
+      Value* y = b.Matmul(x, b.P(name, {kH, kH}));
+      return b.Transpose(b.Reshape(y, {2, kS, kHeads, kD}), std::move(perm));
+    };
+    Value* scores = b.Matmul(heads("q", {0, 2, 1, 3}), heads("k", {0, 2, 3, 1}));
+    scores = b.Add(scores, b.P("bias", {1, kHeads, kS, kS}));
+    Value* o = b.Matmul(b.Softmax(scores), heads("v", {0, 2, 1, 3}));
+    o = b.Reshape(b.Transpose(o, {0, 2, 1, 3}), {2, kS, kH});
+    b.Out(b.Matmul(o, b.P("out", {kH, kH})));
+  });
+  EXPECT_THAT(Ops(g), Not(Contains("attention")));
+  std::map<std::string, std::string> roles;
+  for (Op* p : g.Params()) roles[p->attrs.String("name")] = p->attrs.String("role", "");
+  for (const char* name : {"q", "k", "v"}) EXPECT_EQ(roles[name], "QKV") << name;
+  EXPECT_EQ(roles["out"], "ATTENTION_OUT");
+  EXPECT_EQ(roles["bias"], "");
+}
+
+// ALBERT: the layer's matrix is read twice, so its bias is shared too, not two biases of one value.
+TEST(SharedLayers, KeepTheirVectors) {
+  Graph g = Recover([](TestGraph& b) {
+    Value *w = b.P("w", {6, 6}), *bias = b.P("bias", {6}), *x = b.In("x", {4, 6});
+    for (int i = 0; i < 2; ++i) x = b.Op1("tanh", b.Add(b.Matmul(x, w), bias));
+    b.Out(x);
+  });
+  EXPECT_EQ(g.Params().size(), 2u);
+  EXPECT_THAT(g.notes, IsEmpty());
+}
+
+}  // namespace
+}  // namespace shardc::recover_testing

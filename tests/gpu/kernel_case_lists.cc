@@ -1,0 +1,216 @@
+// Larger and sharded cases.
+#include "tests/gpu/kernel_cases.h"
+
+namespace shardc::testing {
+namespace {
+
+HostTensor Floats(DType dtype, Shape shape, uint64_t seed) {
+  HostTensor wide = RandomFloats(shape, seed), out(dtype, shape);
+  for (int64_t i = 0; i < wide.num_elements(); ++i) out.SetDouble(i, wide.AsDouble(i));
+  return out;
+}
+
+class List {
+ public:
+  explicit List(DType dtype) : dtype_(dtype) {}
+  HostTensor F(Shape shape, uint64_t seed = 1) const {
+    return Floats(dtype_, std::move(shape), seed);
+  }
+  void Add(std::string name, std::string op, std::vector<HostTensor> operands,
+           Attributes attrs = {}) {
+    cases_.push_back({op + "/" + name, op, std::move(attrs), std::move(operands)});
+  }
+  std::vector<KernelCase> Take() { return std::move(cases_); }
+
+ private:
+  DType dtype_;
+  std::vector<KernelCase> cases_;
+};
+
+// Forward and backward of one shape. lse is not what the forward gives, only as large: the gradient
+// is a formula.
+struct Heads {
+  int64_t b, hq, hkv, s, t, d, dv;
+  bool causal, bshd;
+};
+void AddAttention(List& list, DType dtype, const std::string& name, Heads z,
+                  std::vector<HostTensor> mask = {}) {
+  auto tensor = [&](int64_t h, int64_t rows, int64_t width) {
+    return z.bshd ? Shape{z.b, rows, h, width} : Shape{z.b, h, rows, width};
+  };
+  Attributes attrs = {
+      {"scale", 0.125}, {"causal", z.causal}, {"layout", std::string(z.bshd ? "bshd" : "bhsd")}};
+  HostTensor q = list.F(tensor(z.hq, z.s, z.d), 1), k = list.F(tensor(z.hkv, z.t, z.d), 2),
+             v = list.F(tensor(z.hkv, z.t, z.dv), 3), grad = list.F(tensor(z.hq, z.s, z.dv), 4),
+             o = list.F(tensor(z.hq, z.s, z.dv), 5);
+  std::vector<HostTensor> operands = {q, k, v};
+  operands.insert(operands.end(), mask.begin(), mask.end());
+  list.Add(name, "attention", operands, attrs);
+  HostTensor lse(DTypeSize(dtype) == 2 ? DType::kF32 : dtype, {z.b, z.hq, z.s});
+  for (int64_t i = 0; i < lse.num_elements(); ++i)
+    lse.SetDouble(i, 4 + 0.01 * static_cast<double>(i % 50));
+  operands = {grad, q, k, v, o, lse};
+  operands.insert(operands.end(), mask.begin(), mask.end());
+  list.Add(name, "attention_grad", operands, attrs);
+}
+
+void AddRows(List& list) {
+  for (int64_t cols : {1000, 1023}) {
+    Shape shape = {37, cols};
+    std::string name = StrCat("37 x ", cols);
+    HostTensor x = list.F(shape, 1), dy = list.F(shape, 2), w = list.F({cols}, 3),
+               b = list.F({cols}, 4);
+    HostTensor mean = list.F({37}, 5), rstd = list.F({37}, 6);
+    Attributes eps = {{"eps", 1e-5}};
+    list.Add(name, "layer_norm", {x, w, b}, eps);
+    list.Add(name, "rms_norm", {x, w}, eps);
+    list.Add(name, "add_layer_norm", {x, dy, w, b}, eps);
+    list.Add(name, "layer_norm_grad", {dy, x, mean, rstd, w}, {{"bias", true}});
+    list.Add(name, "rms_norm_grad", {dy, x, rstd, w});
+    list.Add(name, "softmax", {x}, {{"axis", int64_t{1}}});
+    list.Add(name + " axis 0", "softmax", {x}, {{"axis", int64_t{0}}});
+    list.Add(name, "softmax_grad", {dy, x}, {{"axis", int64_t{-1}}});
+    HostTensor labels = RandomInts({37}, 7, 0, cols), lse(x.dtype(), {37});
+    labels.SetDouble(3, -100);
+    for (int64_t i = 0; i < 37; ++i) lse.SetDouble(i, 7.5);
+    for (double e : {0.0, 0.1}) {
+      Attributes loss = {{"ignore_index", int64_t{-100}}, {"label_smoothing", e}};
+      list.Add(StrCat(name, " smoothed ", e), "cross_entropy", {x, labels}, loss);
+      list.Add(StrCat(name, " smoothed ", e), "cross_entropy_grad", {mean, x, labels, lse}, loss);
+    }
+    for (int64_t axis : {0, 1}) {
+      for (std::string op : {"reduce_sum", "reduce_mean", "reduce_max", "reduce_min"}) {
+        list.Add(StrCat(name, " axis ", axis), op, {x}, {{"axes", Ints{axis}}});
+      }
+    }
+    list.Add(name, "sum_squares", {x});
+    list.Add(name, "add", {x, w});
+    list.Add(name, "mul", {x, list.F({37, 1}, 8)});
+  }
+  list.Add("middle", "reduce_sum", {list.F({3, 700, 5})}, {{"axes", Ints{1}}});
+  list.Add("outer", "reduce_sum", {list.F({300, 2, 9})}, {{"axes", Ints{0, 2}}});
+  list.Add("chunks", "sum_squares", {list.F({40000})});
+}
+
+void AddMoves(List& list) {
+  HostTensor x = list.F({5, 70, 33});
+  for (Ints perm : {Ints{0, 2, 1}, Ints{2, 1, 0}, Ints{1, 0, 2}, Ints{2, 0, 1}}) {
+    list.Add(ShapeToString(perm), "transpose", {x}, {{"perm", perm}});
+  }
+  list.Add("heads", "transpose", {list.F({2, 40, 4, 16})}, {{"perm", Ints{0, 2, 1, 3}}});
+  list.Add("three", "concat", {list.F({3, 8}, 1), list.F({3, 16}, 2), list.F({3, 5}, 3)},
+           {{"axis", int64_t{1}}});
+  list.Add("three", "split", {list.F({3, 48})}, {{"axis", int64_t{1}}, {"sizes", Ints{16, 24, 8}}});
+  HostTensor ids = RandomInts({5000}, 3, 0, 90);  // several chunks, many equal
+  list.Add("packed", "embedding", {list.F({90, 16}), ids});
+  list.Add("odd", "embedding", {list.F({90, 7}), ToI32(ids)});
+  list.Add("packed", "embedding_grad", {list.F({5000, 16}), ids}, {{"rows", int64_t{101}}});
+  list.Add("odd", "embedding_grad", {list.F({5000, 3}), ToI32(ids)}, {{"rows", int64_t{90}}});
+  list.Add("negative", "gather_grad", {list.F({2, 3000, 3}), RandomInts({3000}, 5, -20, 20)},
+           {{"axis", int64_t{1}}, {"size", int64_t{20}}});
+}
+
+void AddProducts(List& list) {
+  list.Add("wide", "matmul", {list.F({3, 17, 40}, 1), list.F({40, 24}, 2)});
+  list.Add("batch", "matmul", {list.F({2, 3, 9, 16}, 1), list.F({3, 16, 8}, 2)});
+  list.Add("stretched", "matmul_nt", {list.F({2, 1, 9, 16}, 1), list.F({1, 3, 8, 16}, 2)});
+  list.Add("rows", "matmul_tn", {list.F({3, 50, 9}, 1), list.F({3, 50, 16}, 2)},
+           {{"batch", int64_t{0}}});
+  list.Add("batch", "matmul_tn", {list.F({3, 50, 9}, 1), list.F({3, 50, 16}, 2)},
+           {{"batch", int64_t{1}}});
+  list.Add("nt", "linear", {list.F({7, 40}, 1), list.F({24, 40}, 2), list.F({24}, 3)},
+           {{"nt", true}});
+}
+
+}  // namespace
+
+std::vector<KernelCase> LargeCases(DType dtype) {
+  List list(dtype);
+  AddRows(list);
+  AddMoves(list);
+  AddProducts(list);
+  AddAttention(list, dtype, "causal 64", {1, 2, 2, 70, 70, 64, 64, true, false});
+  AddAttention(list, dtype, "grouped, fewer queries", {1, 4, 2, 33, 97, 72, 40, true, true});
+  AddAttention(list, dtype, "more queries than keys", {1, 2, 1, 90, 20, 13, 13, true, false});
+  AddAttention(list, dtype, "bool mask", {2, 2, 2, 20, 65, 128, 128, false, true},
+               {RandomBools({2, 1, 20, 65}, 9)});
+  AddAttention(list, dtype, "float mask", {1, 1, 1, 66, 40, 200, 256, false, false},
+               {list.F({66, 40}, 9)});
+  bool half = DTypeSize(dtype) == 2;
+  if (half) {  // results of another type
+    std::string f32 = "f32";
+    list.Add("to f32", "matmul", {list.F({17, 40}, 1), list.F({40, 24}, 2)}, {{"out", f32}});
+    list.Add("to f32", "linear", {list.F({17, 40}, 1), list.F({40, 24}, 2), list.F({24}, 3)},
+             {{"out", f32}});
+    list.Add("to f32", "reduce_sum", {list.F({37, 50})}, {{"axes", Ints{0}}, {"out", f32}});
+  }
+  if (dtype == DType::kF32) {
+    for (std::string out : {"bf16", "f16"}) {
+      HostTensor x = list.F({9, 64}), w = list.F({64}, 2);
+      list.Add("to " + out, "layer_norm", {x, w, w}, {{"eps", 1e-5}, {"out", out}});
+      list.Add("to " + out, "add_layer_norm", {x, x, w, w}, {{"eps", 1e-5}, {"out", out}});
+      list.Add("to " + out, "cross_entropy_grad",
+               {list.F({9}, 3), x, RandomInts({9}, 4, 0, 64), list.F({9}, 5)}, {{"out", out}});
+    }
+  }
+  return list.Take();
+}
+
+std::vector<KernelCase> ShardedCases() {
+  std::vector<KernelCase> cases;
+  Mesh mesh({{"tp", 3}});
+  const DType f32 = DType::kF32;
+  auto cut = [&](DType dtype, Shape shape, int dim, std::vector<int64_t> segments = {}) {
+    TensorType t(dtype, std::move(shape));
+    if (dim >= 0) {
+      t.sharding.dims[static_cast<size_t>(dim)].axes = {0};
+      t.sharding.dims[static_cast<size_t>(dim)].segments = std::move(segments);
+    }
+    return t;
+  };
+  auto add = [&](std::string name, std::string op, std::vector<HostTensor> operands,
+                 std::vector<TensorType> types, Attributes attrs) {
+    cases.push_back(
+        {op + "/" + name, op, std::move(attrs), std::move(operands), std::move(types), mesh});
+  };
+  auto f = [&](Shape s, uint64_t seed = 1) { return Floats(f32, std::move(s), seed); };
+  // 10 over 3: 4, 3 and 3, so that two ranks have padding.
+  HostTensor ids = RandomInts({7}, 2, 0, 10);
+  const DType i64 = DType::kI64;
+  add("rows cut", "embedding", {f({10, 5}), ids},
+      {cut(f32, {10, 5}, 0), cut(i64, {7}, -1), cut(f32, {7, 5}, -1)}, {});
+  add("ids cut", "embedding", {f({10, 5}), ids},
+      {cut(f32, {10, 5}, -1), cut(i64, {7}, 0), cut(f32, {7, 5}, 0)}, {});
+  Attributes rows = {{"rows", int64_t{10}}};
+  add("rows cut", "embedding_grad", {f({7, 5}), ids},
+      {cut(f32, {7, 5}, -1), cut(i64, {7}, -1), cut(f32, {10, 5}, 0)}, rows);
+  add("ids cut", "embedding_grad", {f({7, 5}), ids},
+      {cut(f32, {7, 5}, 0), cut(i64, {7}, 0), cut(f32, {10, 5}, -1)}, rows);
+  for (Ints segments : {Ints{}, Ints{5, 5}}) {
+    std::string name = segments.empty() ? "padded" : "segments";
+    TensorType x = cut(f32, {7, 10}, 1, segments), s = cut(f32, {7}, -1), l = cut(i64, {7}, -1);
+    add(name, "softmax_stats", {f({7, 10}), ids, f({7}, 3)}, {x, l, s, s, s}, {});
+    add(name + " sum", "softmax_stats", {f({7, 10}), ids, f({7}, 3)}, {x, l, s, s, s, s},
+        {{"sum_logits", true}});
+    add(name, "cross_entropy_grad", {f({7}, 4), f({7, 10}), ids, f({7}, 3)}, {s, x, l, s, x},
+        {{"label_smoothing", 0.1}});
+    for (std::string op : {"reduce_sum", "reduce_mean", "reduce_max"}) {
+      add(name, op, {f({7, 10})}, {x, s}, {{"axes", Ints{1}}});
+    }
+    add(name, "sum_squares", {f({7, 10})}, {x, cut(f32, {}, -1)}, {});
+    add(name, "zero_padding", {f({7, 10})}, {x, x}, {});
+    add(name, "local_slice", {f({7, 10})}, {cut(f32, {7, 10}, -1), x},
+        {{"axes", Strings{"tp"}}, {"dim", int64_t{1}}});
+    Attributes pieces = {{"axes", Strings{"tp"}}, {"dim", int64_t{1}}, {"cut_axes", Strings{"tp"}}};
+    if (!segments.empty()) pieces.Set("segments", segments);
+    TensorType staged(f32, {3, 7, 4});
+    add(name, "pack", {f({7, 10})}, {cut(f32, {7, 10}, -1), staged}, pieces);
+    add(name, "unpack", {f({3, 7, 4})}, {staged, cut(f32, {7, 10}, -1)}, pieces);
+  }
+  TensorType rows_cut = cut(f32, {7}, 0);
+  add("rows cut", "cross_entropy", {f({7, 10}), ids},
+      {cut(f32, {7, 10}, 0), cut(i64, {7}, 0), rows_cut, rows_cut}, {});
+  return cases;
+}
+
+}  // namespace shardc::testing

@@ -1,0 +1,126 @@
+// Whole models on the GPU: against the goldens, with all ranks on one GPU, over one-rank NCCL, and
+// bit for bit again.
+#include "tests/exec/models.h"
+
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+
+#include "tests/exec/harness.h"
+#include "tests/gpu/gpu.h"
+
+namespace shardc::testing {
+namespace {
+
+using ::testing::IsEmpty;
+
+RunSetup OnGpu(const Export& e, const std::string& spec, const std::string& mesh, int steps = 1) {
+  RunSetup setup;
+  setup.spec = spec;
+  setup.mesh = mesh;
+  setup.pipeline.loss = e.loss;
+  setup.session.backend = "cuda";
+  setup.session.shared_device = true;
+  setup.steps = steps;
+  return setup;
+}
+
+bool CanRun(const Export& e) { return !e.batches.empty() && e.missing.empty(); }
+
+TEST(GpuModels, SerialAgainstGoldens) {
+  SHARDC_NEEDS_GPU();
+  for (const Export& e : AllExports()) {
+    if (!CanRun(e)) continue;
+    SCOPED_TRACE(e.path());
+    RunResult r = CompileAndRun(ImportFor(e, e.batches[0]), OnGpu(e, "serial", ""),
+                                InputsFor(e, e.batches[0]));
+    EXPECT_THAT(CompareWithGolden(e, e.batches[0], r, 1e-4), IsEmpty());
+  }
+}
+
+class GpuShared : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GpuShared, Gpt2AgainstGoldens) {
+  SHARDC_NEEDS_GPU();
+  int ran = 0;
+  for (const Export& e : AllExports()) {
+    if (!CanRun(e) || e.model != "hf_gpt2") continue;
+    SCOPED_TRACE(e.path());
+    ++ran;
+    // The third step is a replay of the graph that the second one captured.
+    RunResult r =
+        CompileAndRun(ImportFor(e, e.batches[0]), OnGpu(e, "megatron_hf_gpt2", GetParam(), 3),
+                      InputsFor(e, e.batches[0]));
+    EXPECT_THAT(CompareWithGolden(e, e.batches[0], r, 1e-4), IsEmpty());
+  }
+  EXPECT_GT(ran, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, GpuShared, ::testing::Values("tp=2", "tp=4"));
+
+TEST(GpuModels, BitEqualRunToRun) {
+  SHARDC_NEEDS_GPU();
+  for (const Export& e : AllExports()) {
+    if (!CanRun(e) || e.model != "hf_gpt2") continue;
+    RunSetup setup = OnGpu(e, "megatron_hf_gpt2", "tp=2", 2);
+    RunResult a = CompileAndRun(ImportFor(e, e.batches[0]), setup, InputsFor(e, e.batches[0]));
+    RunResult b = CompileAndRun(ImportFor(e, e.batches[0]), setup, InputsFor(e, e.batches[0]));
+    EXPECT_TRUE(a.outputs == b.outputs) << e.path();
+    return;
+  }
+}
+
+// Collectives over groups of one rank: NCCL starts, runs, is captured and closed.
+TEST(GpuNccl, OneRank) {
+  SHARDC_NEEDS_GPU();
+  Program p;
+  p.mesh = Mesh::Parse("tp=1");
+  p.arena_bytes = 1 << 12;
+  auto buffer = [&](Space space, int64_t offset, const std::string& name) {
+    Buffer b;
+    b.type = TensorType(DType::kF32, {64});
+    b.local_shape = {64};
+    b.space = space;
+    b.offset = offset;
+    b.bytes = 256;
+    b.name = name;
+    p.buffers.push_back(b);
+    return static_cast<int>(p.buffers.size()) - 1;
+  };
+  int last = buffer(Space::kInput, 0, "x");
+  p.inputs.push_back({"x", last});
+  const CollectiveKind kinds[] = {CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
+                                  CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll};
+  for (CollectiveKind kind : kinds) {
+    Collective c;
+    c.id = static_cast<int>(p.collectives.size());
+    c.kind = kind;
+    c.axes = {0};
+    Instruction i;
+    i.op = std::string(CollectiveKindName(kind));
+    i.operands = {last};
+    last = buffer(Space::kArena, 256 * c.id, "");
+    i.results = {last};
+    i.collective = c.id;
+    p.collectives.push_back(c);
+    p.instructions.push_back(i);
+  }
+  p.outputs.push_back({"y", last});
+  setenv("SHARDC_ALWAYS_NCCL", "1", 1);
+  SessionOptions options;
+  options.backend = "cuda";
+  HostTensor x(DType::kF32, {64});
+  {
+    Session session({&p, 1}, options, nullptr);
+    for (int step = 0; step < 3; ++step) {
+      for (int64_t i = 0; i < 64; ++i) x.SetDouble(i, static_cast<double>(i + 100 * step));
+      session.SetInput("x", x);
+      session.Step();
+      EXPECT_TRUE(session.Output("y") == x) << "step " << step;
+    }
+  }
+  unsetenv("SHARDC_ALWAYS_NCCL");
+}
+
+}  // namespace
+}  // namespace shardc::testing

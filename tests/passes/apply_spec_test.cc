@@ -1,0 +1,172 @@
+#include "passes/apply_spec.h"
+
+#include <gtest/gtest.h>
+
+#include "passes/provenance.h"
+#include "tests/passes/check_text.h"
+
+namespace shardc::testing {
+namespace {
+
+constexpr const char* kMlp = R"(mesh [dp=2, tp=2]
+graph @g(%x: f32[4, 6], %scale: f32[]) -> (%y) {
+  %w = param "h.0.fc.weight" {role="MLP_UP"} : f32[6, 8]
+  %b = param "h.0.fc.bias" {part="bias", role="MLP_UP"} : f32[8]
+  %v = param "h.0.proj.weight" {aliases=["h.0.down.weight"], role="MLP_DOWN", transposed=true} : f32[6, 8]
+  %0 = matmul %x, %w {site="h.0.fc"} : f32[4, 8]
+  %1 = add %0, %b : f32[4, 8]
+  %2 = mul %1, %scale : f32[4, 8]
+  %y = matmul_nt %2, %v : f32[4, 6]
+})";
+
+void Check(const std::string& spec, std::string_view checks, std::string_view graph_text = kMlp) {
+  Graph graph = ParseAndVerify(graph_text);
+  ApplySpec(graph, ParseSpec(spec, "s"));
+  CheckGraph(graph, checks);
+}
+
+void Refused(const std::string& spec, std::string_view id, std::string_view what) {
+  ExpectThrown(
+      [&] {
+        Graph graph = ParseAndVerify(kMlp);
+        ApplySpec(graph, ParseSpec(spec, "s"));
+      },
+      id, what);
+}
+
+TEST(ApplySpec, FirstRuleThatMatchesWins) {
+  Check(R"(
+    param { match: "*.bias" }
+    param { match: "*fc.*" shard_spec { dims: -1 axes: "tp" } }
+    param { match: "*fc.weight" shard_spec { dims: 0 axes: "dp" } }
+  )",
+        R"(
+    CHECK: param "h.0.fc.weight" {role="MLP_UP"} : f32[6, 8@tp]
+    CHECK-NEXT: param "h.0.fc.bias" {part="bias", role="MLP_UP"} : f32[8]
+    CHECK-NEXT: : f32[6, 8]
+    CHECK-NOT: reshard)");
+}
+
+TEST(ApplySpec, SeveralDimsAndSeveralAxes) {
+  Check(R"(
+    param { match: "*fc.weight" shard_spec { dims: 0 dims: 1 axes: "tp" axes: "dp" } }
+    param { match: "*fc.bias" shard_spec { dims: 0 dims: 0 axes: "dp" axes: "tp" } }
+  )",
+        R"(
+    CHECK: f32[6@tp, 8@dp]
+    CHECK-NEXT: f32[8@(dp,tp)])");
+}
+
+TEST(ApplySpec, GivenSegments) {
+  Check(R"(param { match: "*fc.*" shard_spec { dims: -1 axes: "tp" segments: 4 segments: 4 } })",
+        "CHECK: f32[6, 8@tp/2]\nCHECK-NEXT: f32[8@tp/2]");
+}
+
+// With a role alone, dims are those of [in, out], however the weight is stored; with a name, as
+// stored.
+TEST(ApplySpec, RolesAndParts) {
+  Check(R"(
+    param { role: MLP_UP part: BIAS shard_spec { dims: 0 axes: "dp" } }
+    param { role: MLP_UP part: WEIGHT shard_spec { dims: -1 axes: "tp" } }
+    param { role: MLP_DOWN shard_spec { dims: 0 axes: "tp" } }
+  )",
+        R"(
+    CHECK: role="MLP_UP"} : f32[6, 8@tp]
+    CHECK-NEXT: f32[8@dp]
+    CHECK-NEXT: transposed=true} : f32[6, 8@tp])");
+  Check(R"(param { match: "*" role: MLP_DOWN shard_spec { dims: 0 axes: "tp" } })", R"(
+    CHECK: role="MLP_UP"} : f32[6, 8]
+    CHECK: transposed=true} : f32[6@tp, 8])");
+}
+
+TEST(ApplySpec, AliasesAreNames) {
+  Check(R"(param { match: "*down*" shard_spec { dims: -1 axes: "tp" } })",
+        "CHECK: transposed=true} : f32[6, 8@tp]");
+}
+
+TEST(ApplySpec, Inputs) {
+  Check(R"(input { match: "*" shard_spec { dims: 0 axes: "dp" } })",
+        "CHECK: graph @g(%x: f32[4@dp, 6], %scale: f32[])");
+}
+
+TEST(ApplySpec, WeightDecay) {
+  Check(R"(param { match: "*fc.weight" weight_decay: false })",
+        R"(CHECK: %w = param "h.0.fc.weight" {decay=false, role="MLP_UP"} : f32[6, 8])");
+}
+
+// The spec's word on the result of the op: behind the op and its bias.
+TEST(ApplySpec, OutputReplicatePinsAReshard) {
+  Check(
+      R"(param { match: "*fc.*" shard_spec { dims: -1 axes: "tp" } compute_spec { pattern: TP1D } })",
+      R"(
+    CHECK: %0 = matmul %x, %w
+    CHECK-NEXT: %1 = add %0, %b : f32[4, 8]
+    CHECK-NEXT: %2 = reshard %1 {for="matmul", why=["spec s:1:1: output_replicate of parameter h.0.fc.weight"], site="h.0.fc"} : f32[4, 8]
+    CHECK-NEXT: %_ = mul %2, %scale
+    CHECK-NOT: reshard)");
+  Check(
+      R"(param { match: "*fc.*" shard_spec { dims: -1 axes: "tp" } compute_spec { output_replicate: false } })",
+      "CHECK: f32[6, 8@tp]\nCHECK-NOT: reshard");
+}
+
+// A parameter that the mesh leaves whole has nothing to make whole again.
+TEST(ApplySpec, DeclaredAxesThatTheMeshLacksCutNothing) {
+  Check(R"(mesh { axis { name: "pp" } }
+    param { match: "*fc.*" shard_spec { dims: -1 axes: "pp" } compute_spec { } })",
+        "CHECK: f32[6, 8]\nCHECK-NEXT: f32[8]\nCHECK-NOT: reshard");
+}
+
+TEST(ApplySpec, KeepsWhereItCameFrom) {
+  Graph graph = ParseAndVerify(kMlp);
+  ApplySpec(graph, ParseSpec("\nparam { role: MLP_UP shard_spec { dims: -1 axes: 'tp' } }", "s"));
+  const Value* w = graph.Params()[0]->result();
+  EXPECT_EQ(ProvenanceOf(w, 0), -1);
+  EXPECT_EQ(ProvenanceChain(graph, ProvenanceOf(w, 1)),
+            (std::vector<std::string>{
+                "spec s:2:1: MLP_UP cuts dim 1 of parameter h.0.fc.weight over tp"}));
+}
+
+TEST(ApplySpec, RefusesRulesThatMatchNothing) {
+  Refused(R"(param { match: "*.fcc.weight" })", "E2102", "the nearest names: h.0.fc.weight");
+  Refused(R"(param { match: "*.fcc.weight" })", "E2102", "s:1:1");
+  Refused(R"(param { match: "*.bias" role: MLP_DOWN })", "E2102",
+          "no parameter matches '*.bias' with role MLP_DOWN");
+  Refused("param { role: NORM }", "E2102", "roles in this model: MLP_UP, MLP_DOWN");
+  Refused("param { role: MLP_DOWN part: BIAS }", "E2102", "role MLP_DOWN and part bias");
+  Refused(R"(input { match: "scalee" })", "E2102", "did you mean 'scale'");
+  Check(R"(param { role: NORM may_match_nothing: true }
+           input { match: "ids" may_match_nothing: true })",
+        "CHECK: f32[6, 8]");
+  // A rule that an earlier one leaves nothing to decide does match.
+  Check(R"(param { match: "*" } param { match: "*.bias" })", "CHECK: f32[6, 8]");
+}
+
+TEST(ApplySpec, RefusesDimsThatDoNotFit) {
+  Refused(R"(param { match: "*fc.*" shard_spec { dims: 1 axes: "tp" } })", "E2103",
+          "dim 1 of parameter 'h.0.fc.bias', which has 1 dims [8]");
+  Refused(R"(param { match: "*fc.weight" shard_spec { dims: -3 axes: "tp" } })", "E2103", "dim -3");
+  Refused(R"(input { match: "scale" shard_spec { dims: 0 axes: "tp" } })", "E2103",
+          "input 'scale', which has 0 dims");
+}
+
+TEST(ApplySpec, RefusesAxes) {
+  Refused(R"(param { match: "*fc.*" shard_spec { dims: -1 axes: "tpp" } })", "E2104",
+          "did you mean 'tp'");
+  Refused(R"(param { match: "*fc.*" shard_spec { dims: -1 dims: -1 axes: "tp" axes: "dp" } })",
+          "E2105", "list the axes of a dim in mesh order");
+}
+
+TEST(ApplySpec, RefusesCutsThatDoNotFit) {
+  ExpectThrown(
+      [] {
+        Graph graph =
+            ParseAndVerify("mesh [tp=4]\ngraph @g() -> (%w) {\n%w = param \"w\" : f32[3]\n}");
+        ApplySpec(graph, ParseSpec("param { match: 'w' shard_spec { dims: 0 axes: 'tp' } }", "s"));
+      },
+      "E2106", "has 3 elements and cannot be cut into 4 parts");
+  Refused(R"(param { match: "*fc.*" shard_spec { dims: -1 axes: "tp" segments: 4 segments: 3 } })",
+          "E2002", "s:1:1: parameter 'h.0.fc.weight'");
+}
+
+}  // namespace
+}  // namespace shardc::testing

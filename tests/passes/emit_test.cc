@@ -1,0 +1,165 @@
+#include "passes/emit.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "passes/check_programs.h"
+#include "tests/passes/check_text.h"
+
+namespace shardc::testing {
+namespace {
+
+// Every program of these tests is also proved by the checker.
+Program Emit(std::string_view text) {
+  Program program = EmitProgram(ParseAndVerify(text));
+  EXPECT_NO_THROW(CheckProgramBody(program)) << ProgramToText(program);
+  return program;
+}
+
+std::string Ops(const Program& program) {
+  std::string ops;
+  for (const Instruction& i : program.instructions) ops += (ops.empty() ? "" : " ") + i.op;
+  return ops;
+}
+
+const Buffer& Result(const Program& program, size_t instruction) {
+  return program.buffers[program.instructions[instruction].results[0]];
+}
+
+const Buffer& OutputBuffer(const Program& program, std::string_view name) {
+  for (const NamedBuffer& o : program.outputs) {
+    if (o.name == name) return program.buffers[o.buffer];
+  }
+  ADD_FAILURE() << "no output " << name;
+  return program.buffers[0];
+}
+
+TEST(Emit, ElementwiseOpsRunInPlace) {
+  Program p = Emit(R"(graph @g(%x: f32[64]) -> (%y) {
+    %0 = exp %x : f32[64]
+    %1 = neg %0 : f32[64]
+    %y = tanh %1 : f32[64]
+  })");
+  EXPECT_EQ(p.arena_bytes, 256);
+  EXPECT_EQ(Result(p, 0).offset, Result(p, 2).offset);
+  EXPECT_EQ(p.buffers[p.inputs[0].buffer].space, Space::kInput);
+}
+
+TEST(Emit, NotInPlaceWhereTheOldValueIsRead) {
+  Program p = Emit(R"(graph @g(%x: f32[64]) -> (%y) {
+    %0 = exp %x : f32[64]
+    %1 = neg %0 : f32[64]
+    %y = mul %0, %1 : f32[64]
+  })");
+  EXPECT_EQ(p.arena_bytes, 512);
+  EXPECT_NE(Result(p, 0).offset, Result(p, 1).offset);
+}
+
+TEST(Emit, OutputsStayAlive) {
+  Program p = Emit(R"(graph @g(%x: f32[64]) -> (%a, %b) {
+    %a = exp %x : f32[64]
+    %b = neg %a : f32[64]
+  })");
+  EXPECT_NE(OutputBuffer(p, "a").offset, OutputBuffer(p, "b").offset);
+  EXPECT_EQ(p.arena_bytes, 512);
+}
+
+TEST(Emit, AReshapeIsAnotherNameOfTheSameBytes) {
+  Program p = Emit(R"(graph @g(%x: f32[8, 6]) -> (%y) {
+    %0 = exp %x : f32[8, 6]
+    %1 = reshape %0 {shape=[48]} : f32[48]
+    %y = cumsum %1 {axis=0, exclusive=false, reverse=false} : f32[48]
+  })");
+  EXPECT_EQ(Ops(p), "exp cumsum");
+  const Buffer& view = p.buffers[p.instructions[1].operands[0]];
+  EXPECT_EQ(view.alias_of, p.instructions[0].results[0]);
+  EXPECT_EQ(view.offset, Result(p, 0).offset);
+  EXPECT_EQ(view.local_shape, (Shape{48}));
+}
+
+TEST(Emit, EqualConstantsAreKeptOnce) {
+  Program p = Emit(R"(graph @g(%x: f32[2]) -> (%y) {
+    %0 = constant {value=tensor<f32[]: 2>} : f32[]
+    %1 = constant {value=tensor<f32[]: 2>} : f32[]
+    %2 = mul %x, %0 : f32[2]
+    %y = mul %2, %1 : f32[2]
+  })");
+  EXPECT_EQ(p.constants.size(), 64u);
+}
+
+// Pieces of the first dim lie one after the other; pieces of an inner one are staged.
+TEST(Emit, GathersOfInnerDimsAreUnpacked) {
+  Program outer = Emit(R"(mesh [tp=2]
+  graph @g(%x: f32[8@tp, 6]) -> (%y) {
+    %y = all_gather %x {axes=["tp"], dim=0} : f32[8, 6]
+  })");
+  EXPECT_EQ(Ops(outer), "all_gather");
+  Program inner = Emit(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 6@tp]) -> (%y) {
+    %y = all_gather %x {axes=["tp"], dim=1, for="exp", why=["because"]} : f32[8, 6]
+  })");
+  EXPECT_EQ(Ops(inner), "all_gather unpack");
+  EXPECT_EQ(Result(inner, 0).local_shape, (Shape{2, 8, 3}));
+  const Collective& c = inner.collectives.at(0);
+  EXPECT_EQ(c.elements, 48);
+  EXPECT_EQ(c.op, "exp");
+  EXPECT_EQ(c.why, (Strings{"because"}));
+}
+
+TEST(Emit, ScattersAndExchangesOfInnerDimsArePacked) {
+  Program p = Emit(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 4@tp]) -> (%y, %z) {
+    %z = all_to_all %x {axes=["tp"], concat_dim=1, split_dim=0} : f32[8@tp, 4]
+    %y = all_to_all %z {axes=["tp"], concat_dim=0, split_dim=1} : f32[8, 4@tp]
+  })");
+  EXPECT_EQ(Ops(p), "all_to_all unpack pack all_to_all");
+}
+
+TEST(Emit, UnevenGathersAreUnpackedToo) {
+  Program p = Emit(R"(mesh [tp=2]
+  graph @g(%x: f32[5@tp]) -> (%y) {
+    %y = all_gather %x {axes=["tp"], dim=0} : f32[5]
+  })");
+  EXPECT_EQ(Ops(p), "all_gather unpack");
+  EXPECT_EQ(Result(p, 0).local_shape, (Shape{2, 3}));
+  EXPECT_EQ(p.collectives[0].elements, 6);
+}
+
+TEST(Emit, AnUpdateIsWrittenIntoItsState) {
+  Program p = Emit(R"(graph @g(%x: f32[4]) -> (%x) {
+    %s = state "s" {dtype="f32", init=0.0, shape=[4]} : f32[4]
+    %0 = add %s, %x : f32[4]
+    update "s" %0
+  })");
+  EXPECT_EQ(Ops(p), "add");
+  EXPECT_EQ(Result(p, 0).space, Space::kState);
+  EXPECT_EQ(Result(p, 0).name, "s");
+  EXPECT_EQ(p.arena_bytes, 0);
+}
+
+// neg still reads the old value: the new one waits until the end.
+TEST(Emit, AnUpdateIsCopiedLateWhereTheOldValueIsRead) {
+  Program p = Emit(R"(graph @g(%x: f32[4]) -> (%y) {
+    %s = state "s" {dtype="f32", init=0.0, shape=[4]} : f32[4]
+    %0 = add %s, %x : f32[4]
+    update "s" %0
+    %y = mul %s, %x : f32[4]
+  })");
+  EXPECT_EQ(Ops(p), "add mul copy");
+  EXPECT_EQ(Result(p, 2).space, Space::kState);
+}
+
+// An output shows the parameter before the update.
+TEST(Emit, OutputsOfUpdatedStatesAreKept) {
+  Program p = Emit(R"(graph @g(%x: f32[4]) -> (%s) {
+    %s = state "s" {dtype="f32", init=0.0, shape=[4]} : f32[4]
+    %0 = add %s, %x : f32[4]
+    update "s" %0
+  })");
+  EXPECT_EQ(Ops(p), "copy add");
+  EXPECT_EQ(OutputBuffer(p, "s").space, Space::kArena);
+}
+
+}  // namespace
+}  // namespace shardc::testing

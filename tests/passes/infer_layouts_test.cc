@@ -1,0 +1,118 @@
+#include "passes/infer_layouts.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/passes/check_text.h"
+
+namespace shardc::testing {
+namespace {
+
+// HF GPT-2's c_attn: [q | k | v] side by side, 12 heads of 4, each segment cut between heads.
+TEST(InferLayouts, FusedQkvBySplit) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 48]) -> (%q, %k, %v) {
+    %w = param "c_attn.weight" : f32[48, 144@tp]
+    %b = param "c_attn.bias" : f32[144@tp]
+    %0 = matmul %x, %w : f32[2, 3, 144]
+    %1 = add %0, %b : f32[2, 3, 144]
+    %2, %3, %4 = split %1 {axis=2, sizes=[48, 48, 48]} : f32[2, 3, 48], f32[2, 3, 48], f32[2, 3, 48]
+    %q = reshape %2 {shape=[2, 3, 12, 4]} : f32[2, 3, 12, 4]
+    %k = reshape %3 {shape=[2, 3, 12, 4]} : f32[2, 3, 12, 4]
+    %v = reshape %4 {shape=[2, 3, 12, 4]} : f32[2, 3, 12, 4]
+  })",
+              "infer_layouts", R"(
+    CHECK: %w = param "c_attn.weight" : f32[48, 144@tp/3]
+    CHECK-NEXT: %b = param "c_attn.bias" : f32[144@tp/3])");
+}
+
+// The same as 3 x heads x head_dim in one reshape.
+TEST(InferLayouts, FusedQkvByReshape) {
+  constexpr const char* kText = R"(mesh [tp=2]
+  graph @g(%x: f32[6, 48]) -> (%y) {
+    %w = param "w" : f32[48, 144@tp]
+    %0 = matmul %x, %w : f32[6, 144]
+    %1 = reshape %0 {shape=[6, 3, 12, 4]} : f32[6, 3, 12, 4]
+    %2 = slice %1 {limits=[6, 1, 12, 4], starts=[0, 0, 0, 0], steps=[1, 1, 1, 1]} : f32[6, 1, 12, 4]
+    %y = reshape %2 {shape=[6, 12, 4]} : f32[6, 12, 4]
+  })";
+  CheckPasses(kText, "infer_layouts", R"(CHECK: %w = param "w" : f32[48, 144@tp/3])");
+}
+
+// heads x 3 x head_dim: whole heads, q, k and v of each together.
+TEST(InferLayouts, HeadsFirst) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[6, 20]) -> (%y) {
+    %w = param "w" : f32[20, 60@tp]
+    %0 = matmul %x, %w : f32[6, 60]
+    %1 = reshape %0 {shape=[6, 5, 3, 4]} : f32[6, 5, 3, 4]
+    %2 = slice %1 {limits=[6, 5, 1, 4], starts=[0, 0, 0, 0], steps=[1, 1, 1, 1]} : f32[6, 5, 1, 4]
+    %y = reshape %2 {shape=[6, 5, 4]} : f32[6, 5, 4]
+  })",
+              "infer_layouts", R"(CHECK: %w = param "w" : f32[20, 60@tp%12])");
+}
+
+// 5 heads over two ranks: 3 and 2, never a part of one.
+TEST(InferLayouts, UnevenHeadsGetAGranule) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 20]) -> (%q) {
+    %w = param "w" : f32[20, 20@tp]
+    %0 = matmul %x, %w : f32[2, 3, 20]
+    %q = reshape %0 {shape=[2, 3, 5, 4]} : f32[2, 3, 5, 4]
+  })",
+              "infer_layouts", R"(CHECK: %w = param "w" : f32[20, 20@tp%4])");
+}
+
+// 8 query heads and 2 kv heads of 4.
+TEST(InferLayouts, GroupedQueryAttentionHasUnequalSegments) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 32]) -> (%q, %k, %v) {
+    %w = param "qkv" : f32[48@tp, 32]
+    %0 = matmul_nt %x, %w : f32[2, 3, 48]
+    %1, %2, %3 = split %0 {axis=2, sizes=[32, 8, 8]} : f32[2, 3, 32], f32[2, 3, 8], f32[2, 3, 8]
+    %q = reshape %1 {shape=[2, 3, 8, 4]} : f32[2, 3, 8, 4]
+    %k = reshape %2 {shape=[2, 3, 2, 4]} : f32[2, 3, 2, 4]
+    %v = reshape %3 {shape=[2, 3, 2, 4]} : f32[2, 3, 2, 4]
+  })",
+              "infer_layouts", R"(CHECK: %w = param "qkv" : f32[48@tp/[32,8,8], 32])");
+}
+
+TEST(InferLayouts, GateAndUp) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[6, 8]) -> (%y) {
+    %w = param "gate_up" : f32[8, 40@tp]
+    %0 = matmul %x, %w : f32[6, 40]
+    %gate, %up = split %0 {axis=1, sizes=[20, 20]} : f32[6, 20], f32[6, 20]
+    %1 = silu %gate : f32[6, 20]
+    %y = mul %1, %up : f32[6, 20]
+  })",
+              "infer_layouts", R"(CHECK: %w = param "gate_up" : f32[8, 40@tp/2])");
+}
+
+// A row-cut weight is cut as what it is contracted with: o comes in heads.
+TEST(InferLayouts, ContractedDimsLookBackward) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%o: f32[2, 3, 5, 4]) -> (%y) {
+    %w = param "c_proj" : f32[20@tp, 20]
+    %0 = reshape %o {shape=[2, 3, 20]} : f32[2, 3, 20]
+    %y = matmul %0, %w : f32[2, 3, 20]
+  })",
+              "infer_layouts", R"(CHECK: %w = param "c_proj" : f32[20@tp%4, 20])");
+}
+
+// The user's own segments stay, and a dim that nothing takes apart is cut evenly.
+TEST(InferLayouts, LeavesTheRestAlone) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[6, 8]) -> (%y, %z) {
+    %w = param "w" : f32[8, 24@tp/[8,16]]
+    %v = param "v" : f32[8, 9@tp]
+    %0 = matmul %x, %w : f32[6, 24]
+    %y = reshape %0 {shape=[6, 3, 8]} : f32[6, 3, 8]
+    %z = matmul %x, %v : f32[6, 9]
+  })",
+              "infer_layouts", R"(
+    CHECK: %w = param "w" : f32[8, 24@tp/[8,16]]
+    CHECK-NEXT: %v = param "v" : f32[8, 9@tp])");
+}
+
+}  // namespace
+}  // namespace shardc::testing

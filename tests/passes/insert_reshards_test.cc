@@ -1,0 +1,203 @@
+#include "passes/insert_reshards.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/passes/check_text.h"
+
+namespace shardc::testing {
+namespace {
+
+constexpr const char* kPasses = "propagate,insert_reshards";
+
+TEST(InsertReshards, RowParallelProductIsReducedOnce) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 6]) -> (%y, %z) {
+    %w = param "w" : f32[6, 12@tp]
+    %v = param "v" : f32[12@tp, 6]
+    %a = matmul %x, %w : f32[8, 12]
+    %p = matmul %a, %v {site="proj"} : f32[8, 6]
+    %y = exp %p : f32[8, 6]
+    %z = tanh %p : f32[8, 6]
+  })",
+              kPasses, R"(
+    CHECK: %a = matmul %x, %w : f32[8, 12@tp]
+    CHECK-NEXT: %p = matmul %a, %v {site="proj"} : f32[8, 6] partial(tp)
+    CHECK-NEXT: %0 = reshard %p {for="matmul", why=["through matmul", "matmul at proj sums over a dim that is cut: partial", "exp needs it as [8, 6]"], site="proj"} : f32[8, 6]
+    CHECK-NEXT: %y = exp %0
+    CHECK-NEXT: %z = tanh %0
+    CHECK-NEXT: })");
+}
+
+// Partial sums pass linear ops; the smallest value of the chain is reduced.
+TEST(InsertReshards, ReducesAtTheCheapestPointOfALinearChain) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 12@tp]) -> (%y) {
+    %v = param "v" : f32[12@tp, 6]
+    %0 = matmul %x, %v : f32[8, 6]
+    %1 = reshape %0 {shape=[2, 4, 6]} : f32[2, 4, 6]
+    %2 = reduce_sum %1 {axes=[1], keepdims=false} : f32[2, 6]
+    %y = exp %2 : f32[2, 6]
+  })",
+              kPasses, R"(
+    CHECK: matmul %x, %v : f32[8, 6] partial(tp)
+    CHECK-NEXT: reshape %0 {shape=[2, 4, 6]} : f32[2, 4, 6] partial(tp)
+    CHECK-NEXT: reduce_sum %1 {axes=[1], keepdims=false} : f32[2, 6] partial(tp)
+    CHECK-NEXT: reshard %2 {for="reduce_sum",
+    CHECK-NEXT: exp %3 : f32[2, 6])");
+}
+
+// Not after a linear op that makes it larger.
+TEST(InsertReshards, ReducesBeforeABroadcast) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[1, 12@tp]) -> (%y) {
+    %v = param "v" : f32[12@tp, 6]
+    %0 = matmul %x, %v : f32[1, 6]
+    %1 = broadcast_to %0 {shape=[8, 6]} : f32[8, 6]
+    %y = exp %1 : f32[8, 6]
+  })",
+              kPasses, R"(
+    CHECK: matmul %x, %v : f32[1, 6] partial(tp)
+    CHECK-NEXT: %1 = reshard %0 {
+    CHECK-NEXT: broadcast_to %1 {shape=[8, 6]} : f32[8, 6])");
+}
+
+// The bias is added once, after the sum.
+TEST(InsertReshards, AddOfPartialAndWholeReducesFirst) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 12@tp], %r: f32[8, 6]) -> (%y) {
+    %v = param "v" : f32[12@tp, 6]
+    %b = param "b" : f32[6]
+    %0 = matmul %x, %v : f32[8, 6]
+    %1 = add %0, %b : f32[8, 6]
+    %y = add %r, %1 : f32[8, 6]
+  })",
+              kPasses, R"(
+    CHECK: matmul %x, %v : f32[8, 6] partial(tp)
+    CHECK-NEXT: %1 = reshard %0 {
+    CHECK-NEXT: %2 = add %1, %b : f32[8, 6]
+    CHECK-NEXT: %y = add %r, %2 : f32[8, 6]
+    CHECK-NEXT: })");
+}
+
+TEST(InsertReshards, AddOfTwoPartialsIsPartial) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 12@tp], %z: f32[8, 12@tp]) -> (%y) {
+    %v = param "v" : f32[12@tp, 6]
+    %0 = matmul %x, %v : f32[8, 6]
+    %1 = matmul %z, %v : f32[8, 6]
+    %2 = add %0, %1 : f32[8, 6]
+    %y = exp %2 : f32[8, 6]
+  })",
+              kPasses, R"(
+    CHECK: %2 = add %0, %1 : f32[8, 6] partial(tp)
+    CHECK-NEXT: %3 = reshard %2 {
+    CHECK-NEXT: %y = exp %3)");
+}
+
+// Only the maximum and the sum of each row travel.
+TEST(InsertReshards, SoftmaxOverACutAxisExchangesStatistics) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 4]) -> (%s) {
+    %w = param "w" : f32[4, 12@tp]
+    %0 = matmul %x, %w : f32[8, 12]
+    %s = softmax %0 {axis=1} : f32[8, 12]
+  })",
+              kPasses, R"(
+    CHECK-NOT: softmax
+    CHECK: %1 = reduce_max %0 {axes=[1], keepdims=true} : f32[8, 1] partial_max(tp)
+    CHECK-NEXT: %2 = reshard %1 {for="reduce_max"
+    CHECK-NOT: reshard %0
+    CHECK: %5 = reduce_sum %4 {axes=[1], keepdims=true} : f32[8, 1] partial(tp)
+    CHECK-NEXT: %6 = reshard %5
+    CHECK-NEXT: %7 = div %4, %6 : f32[8, 12@tp]
+    CHECK-NOT: reshard)");
+}
+
+TEST(InsertReshards, LayerNormOverACutDimExchangesStatistics) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 64@tp]) -> (%y) {
+    %w = param "w" : f32[64@tp]
+    %b = param "b" : f32[64@tp]
+    %y, %m, %r = layer_norm %x, %w, %b {eps=1e-05} : f32[8, 64], f32[8], f32[8]
+  })",
+              kPasses, R"(
+    CHECK-NOT: layer_norm
+    CHECK-NOT: reshard %x
+    CHECK: reduce_sum %x {axes=[1], keepdims=true} : f32[8, 1] partial(tp)
+    CHECK: : f32[8, 1]
+    CHECK-NOT: : f32[8, 64]
+    CHECK: add %14, %b : f32[8, 64@tp])");
+}
+
+TEST(InsertReshards, CrossEntropyNeverGathersTheLogits) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 4], %labels: i64[8]) -> (%l) {
+    %w = param "w" : f32[4, 12@tp]
+    %0 = matmul %x, %w : f32[8, 12]
+    %l, %lse = cross_entropy %0, %labels {ignore_index=-100} : f32[8], f32[8]
+  })",
+              kPasses, R"(
+    CHECK-NOT: reshard %0
+    CHECK: %3, %4 = softmax_stats %0, %labels, %2 {ignore_index=-100} : f32[8] partial(tp), f32[8] partial(tp)
+    CHECK-NEXT: reshard %3
+    CHECK-NEXT: reshard %4
+    CHECK-NEXT: cross_entropy_combine %2,
+    CHECK-NOT: reshard)");
+}
+
+// A vocabulary-cut embedding: masked local lookup.
+TEST(InsertReshards, EmbeddingOfACutVocabularyIsPartial) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%ids: i64[2, 3]) -> (%y) {
+    %wte = param "wte" : f32[9@tp, 4]
+    %0 = embedding %wte, %ids {site="wte"} : f32[2, 3, 4]
+    %y = exp %0 : f32[2, 3, 4]
+  })",
+              kPasses, R"(
+    CHECK: embedding %wte, %ids {site="wte"} : f32[2, 3, 4] partial(tp)
+    CHECK-NEXT: reshard %0 {for="embedding")");
+}
+
+// Gradients over dp: each rank sums its batch, then all sum.
+TEST(InsertReshards, GradientsAreReducedToTheShardingOfTheirState) {
+  CheckPasses(R"(mesh [dp=2, tp=2]
+  graph @g(%x: f32[8@dp, 6], %dy: f32[8@dp, 12]) -> (grad.w: %dw) {
+    %w = param "w" : f32[6, 12@tp]
+    %dw = matmul_tn %x, %dy {batch=0, phase="backward"} : f32[6, 12]
+  })",
+              kPasses, R"(
+    CHECK: (grad.w: %1)
+    CHECK: %0 = reshard %dy {for="matmul_tn"
+    CHECK-NEXT: %dw = matmul_tn %x, %0 {batch=0, phase="backward"} : f32[6, 12@tp] partial(dp)
+    CHECK-NEXT: %1 = reshard %dw {
+    CHECK-NEXT: })");
+}
+
+// An update keeps the state's sharding; the weight itself is not moved.
+TEST(InsertReshards, UpdatesAreCutLikeTheirState) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[6, 8]) -> (%y) {
+    %s = state "s" {dtype="f32", init=0.0, shape=[6, 8]} : f32[6@tp, 8]
+    %0 = cumsum %x {axis=0, exclusive=false, reverse=false} : f32[6, 8]
+    %y = exp %0 : f32[6, 8]
+    update "s" %0
+  })",
+              kPasses, R"(
+    CHECK: %0 = cumsum %x {axis=0, exclusive=false, reverse=false} : f32[6, 8]
+    CHECK-NEXT: %1 = reshard %0 {
+    CHECK: update "s" %1)");
+}
+
+TEST(InsertReshards, OutputsAreNeverPartial) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 12@tp]) -> (%y) {
+    %y = reduce_sum %x {axes=[1], keepdims=false} : f32[8]
+  })",
+              kPasses, R"(
+    CHECK: -> (y: %0)
+    CHECK: reduce_sum %x {axes=[1], keepdims=false} : f32[8] partial(tp)
+    CHECK-NEXT: %0 = reshard %y {for="reduce_sum", why=["reduce_sum sums over a dim that is cut: partial", "an output of the graph is [8]"]} : f32[8])");
+}
+
+}  // namespace
+}  // namespace shardc::testing

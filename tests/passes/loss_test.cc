@@ -1,0 +1,114 @@
+#include "passes/loss.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/passes/check_text.h"
+
+namespace shardc::testing {
+namespace {
+
+constexpr const char* kLogits = R"(graph @g(%x: f32[2, 4, 8]) -> (logits: %0, %hidden) {
+  %0 = neg %x : f32[2, 4, 8]
+  %hidden = exp %x : f32[2, 4, 8]
+})";
+
+void Check(const char* text, const std::string& kind, std::string_view checks,
+           const std::string& output = {}) {
+  Graph graph = ParseAndVerify(text);
+  Value* loss = AttachLoss(graph, kind, output);
+  EXPECT_EQ(loss, graph.FindOutput("loss"));
+  CheckGraph(graph, checks);
+}
+
+void Refused(const char* text, const std::string& kind, std::string_view what,
+             const std::string& output = {}, std::string_view id = "E1601") {
+  ExpectThrown(
+      [&] {
+        Graph graph = ParseAndVerify(text);
+        AttachLoss(graph, kind, output);
+      },
+      id, what);
+}
+
+TEST(AttachLoss, NextToken) {
+  Check(kLogits, "lm", R"(
+    CHECK: graph @g(%x: f32[2, 4, 8], %labels: i64[2, 4]) -> (loss: %_, logits: %0, %hidden)
+    CHECK: %_ = slice %labels {limits=[2, 4], starts=[0, 1], steps=[1, 1], site="loss"} : i64[2, 3]
+    CHECK-NEXT: %2 = pad %1 {high=[0, 1], low=[0, 0], value=-100.0, site="loss"} : i64[2, 4]
+    CHECK-NEXT: %3, %_ = cross_entropy %0, %2 {ignore_index=-100,
+    CHECK: %_ = not_equal %2, %_
+    CHECK: %_ = reduce_sum %3 {axes=[0, 1]
+    CHECK: %_ = div %_, %_ {site="loss"} : f32[])");
+}
+
+TEST(AttachLoss, CrossEntropyDoesNotShift) {
+  Check(kLogits, "ce", R"(
+    CHECK-NOT: slice
+    CHECK-NOT: pad
+    CHECK: cross_entropy %0, %labels
+    CHECK: not_equal %labels)");
+}
+
+TEST(AttachLoss, MaskedTokensAreWeighed) {
+  Check(kLogits, "masked_lm", R"(
+    CHECK: %labels: i64[2, 4], %loss_mask: f32[2, 4])
+    CHECK-NOT: slice
+    CHECK: %1, %_ = cross_entropy %0, %labels
+    CHECK-NEXT: %3 = mul %1, %loss_mask
+    CHECK-NEXT: %4 = reduce_sum %3
+    CHECK-NEXT: %5 = reduce_sum %loss_mask
+    CHECK-NEXT: %6 = div %4, %5)");
+}
+
+TEST(AttachLoss, DotIsWithACotangent) {
+  Check(kLogits, "dot", R"(
+    CHECK: %cotangent: f32[2, 4, 8]) -> (loss: %_, logits
+    CHECK: %1 = mul %hidden, %cotangent
+    CHECK-NEXT: %_ = reduce_sum %1 {axes=[0, 1, 2], keepdims=false, site="loss"} : f32[])",
+        "hidden");
+}
+
+TEST(AttachLoss, AnOutputOfTheModel) {
+  constexpr const char* kOwn = R"(graph @g(%x: f32[2, 4], %i: i64[2]) -> (%y, own: %0, %i) {
+    %y = neg %x : f32[2, 4]
+    %0 = reduce_sum %x {axes=[0, 1], keepdims=true} : f32[1, 1]
+  })";
+  Check(kOwn, "output:own", R"(
+    CHECK: -> (loss: %1, %y, own: %0, %i)
+    CHECK: %1 = reshape %0 {shape=[], site="loss"} : f32[])");
+  Refused(kOwn, "output:y", "output 'y' is not a float scalar");
+  Refused(kOwn, "output:on", "the model has no output 'on'");
+}
+
+TEST(AttachLoss, NoneDoesNothing) {
+  Graph graph = ParseAndVerify(kLogits);
+  EXPECT_EQ(AttachLoss(graph, "none"), nullptr);
+  EXPECT_EQ(graph.num_ops(), 2u);
+  EXPECT_EQ(graph.outputs.size(), 2u);
+}
+
+TEST(AttachLoss, AnInputOfTheNameIsUsed) {
+  constexpr const char* kText = R"(graph @g(%x: f32[2, 8], %labels: i64[2]) -> (%y) {
+    %y = neg %x : f32[2, 8]
+  })";
+  Check(kText, "ce", R"(
+    CHECK: graph @g(%x: f32[2, 8], %labels: i64[2]) -> (loss: %_, %y)
+    CHECK: cross_entropy %y, %labels)");
+  constexpr const char* kOther = R"(graph @g(%x: f32[2, 8], %labels: i32[2]) -> (%y) {
+    %y = neg %x : f32[2, 8]
+  })";
+  Refused(kOther, "ce", "the model's own input 'labels' is i32[2], the loss needs i64[2]");
+}
+
+TEST(AttachLoss, RefusesWhatDoesNotFit) {
+  Refused(kLogits, "mse", "use lm, ce, masked_lm, dot, none or output:NAME", "", "E6101");
+  Refused(kLogits, "lm", "the model has no output 'logit'", "logit");
+  Refused(kLogits, "lm", "logits f32[2, 4, 8], hidden f32[2, 4, 8]", "logit");
+  Refused("graph @g(%x: f32[2]) -> (%x, %y) {\n %y = neg %x : f32[2]\n}", "dot",
+          "the model has several float outputs; name one");
+  Refused("graph @g(%x: i64[2]) -> (%x) {\n}", "lm", "the model has no float output");
+  Refused("graph @g(%x: f32[2]) -> (%x) {\n}", "lm", "a batch and a vocabulary dim");
+}
+
+}  // namespace
+}  // namespace shardc::testing

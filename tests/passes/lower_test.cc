@@ -1,0 +1,195 @@
+// lower_reshards, clear_padding, bucket_reductions.
+#include "passes/lower.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/passes/check_text.h"
+
+namespace shardc::testing {
+namespace {
+
+// One reshard between the two shardings, lowered.
+void Lower(const std::string& from, const std::string& to, std::string_view checks) {
+  SCOPED_TRACE(from + " -> " + to);
+  CheckPasses("mesh [dp=2, tp=2]\ngraph @g(%x: " + from + ") -> (%y) {\n  %0 = reshard %x : " + to +
+                  "\n  %y = neg %0 : " + to + "\n}",
+              "lower_reshards", checks);
+}
+
+TEST(LowerReshards, EachKind) {
+  Lower("f32[8, 6] partial(tp)", "f32[8, 6]", R"(
+    CHECK: graph
+    CHECK-NEXT: %0 = all_reduce %x {axes=["tp"], reduce="sum"} : f32[8, 6]
+    CHECK-NEXT: neg %0)");
+  Lower("f32[8, 6] partial_max(tp)", "f32[8, 6]",
+        R"(CHECK: all_reduce %x {axes=["tp"], reduce="max"} : f32[8, 6])");
+  Lower("f32[8, 6@tp]", "f32[8, 6]", R"(
+    CHECK: %0 = all_gather %x {axes=["tp"], dim=1} : f32[8, 6]
+    CHECK-NEXT: neg %0)");
+  Lower("f32[8, 6] partial(tp)", "f32[8, 6@tp]", R"(
+    CHECK: %0 = reduce_scatter %x {axes=["tp"], dim=1} : f32[8, 6@tp]
+    CHECK-NEXT: neg %0)");
+  Lower("f32[8@tp, 6]", "f32[8, 6@tp]", R"(
+    CHECK: %0 = all_to_all %x {axes=["tp"], concat_dim=0, split_dim=1} : f32[8, 6@tp]
+    CHECK-NEXT: neg %0)");
+  Lower("f32[8, 6]", "f32[8@tp, 6]", R"(
+    CHECK: %0 = local_slice %x {axes=["tp"], dim=0} : f32[8@tp, 6]
+    CHECK-NEXT: neg %0)");
+}
+
+// A maximum is not scattered: reduced, then cut.
+TEST(LowerReshards, MaximaAreReducedWhole) {
+  Lower("f32[8, 6] partial_max(tp)", "f32[8@tp, 6]", R"(
+    CHECK: %0 = all_reduce %x {axes=["tp"], reduce="max"} : f32[8, 6]
+    CHECK-NEXT: %1 = local_slice %0)");
+}
+
+TEST(LowerReshards, SlicesComeFirstAndGathersLast) {
+  Lower("f32[8, 6@tp]", "f32[8@dp, 6]", R"(
+    CHECK: %0 = local_slice %x {axes=["dp"], dim=0} : f32[8@dp, 6@tp]
+    CHECK-NEXT: %1 = all_gather %0 {axes=["tp"], dim=1} : f32[8@dp, 6])");
+  Lower("f32[8, 6@dp] partial(tp)", "f32[8, 6]", R"(
+    CHECK: %0 = all_reduce %x {axes=["tp"], reduce="sum"} : f32[8, 6@dp]
+    CHECK-NEXT: %1 = all_gather %0 {axes=["dp"], dim=1} : f32[8, 6])");
+}
+
+TEST(LowerReshards, SeveralAxes) {
+  Lower("f32[8, 6] partial(dp,tp)", "f32[8, 6]",
+        R"(CHECK: all_reduce %x {axes=["dp", "tp"], reduce="sum"} : f32[8, 6])");
+  Lower("f32[8@(dp,tp), 6]", "f32[8, 6]",
+        R"(CHECK: all_gather %x {axes=["dp", "tp"], dim=0} : f32[8, 6])");
+  Lower("f32[8@(dp,tp), 6]", "f32[8@dp, 6]",
+        R"(CHECK: all_gather %x {axes=["tp"], dim=0} : f32[8@dp, 6])");
+  Lower("f32[8@dp, 6] partial(tp)", "f32[8@(dp,tp), 6]",
+        R"(CHECK: reduce_scatter %x {axes=["tp"], dim=0} : f32[8@(dp,tp), 6])");
+}
+
+// The same axis on the same dim, cut otherwise: whole in between.
+TEST(LowerReshards, AnotherLayoutOfTheSameDim) {
+  Lower("f32[8@tp, 6]", "f32[8@tp/2, 6]", R"(
+    CHECK: %0 = all_gather %x {axes=["tp"], dim=0} : f32[8, 6]
+    CHECK-NEXT: %1 = local_slice %0 {axes=["tp"], dim=0} : f32[8@tp/2, 6])");
+}
+
+TEST(LowerReshards, ReasonsStayWithTheCollective) {
+  CheckPasses(
+      R"(mesh [tp=2]
+  graph @g(%x: f32[8] partial(tp)) -> (%y) {
+    %0 = reshard %x {for="matmul", why=["spec s:1:1"], site="proj"} : f32[8]
+    %y = neg %0 : f32[8]
+  })",
+      "lower_reshards",
+      R"(CHECK: all_reduce %x {axes=["tp"], for="matmul", reduce="sum", why=["spec s:1:1"], site="proj"})");
+}
+
+// 5 over two ranks: 3 and 2, and one element of padding.
+TEST(ClearPadding, BeforeSumsOverAPaddedDim) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[4, 5@tp]) -> (%y, %z) {
+    %w = param "w" : f32[5@tp, 6]
+    %0 = exp %x : f32[4, 5@tp]
+    %1 = matmul %0, %w {site="s"} : f32[4, 6] partial(tp)
+    %2 = matmul %0, %w : f32[4, 6] partial(tp)
+    %y = reshard %1 : f32[4, 6]
+    %z = reshard %2 : f32[4, 6]
+  })",
+              "clear_padding", R"(
+    CHECK: %1 = zero_padding %0 {site="s"} : f32[4, 5@tp]
+    CHECK-NEXT: %2 = matmul %1, %w
+    CHECK-NEXT: %3 = matmul %1, %w
+    CHECK-NOT: zero_padding)");
+}
+
+// Its kernel skips padding by itself.
+TEST(ClearPadding, NotForOpsThatIgnoreIt) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[5@tp]) -> (%y) {
+    %0 = exp %x : f32[5@tp]
+    %1 = sum_squares %0 : f32[] partial(tp)
+    %y = reshard %1 : f32[]
+  })",
+              "clear_padding", "CHECK-NOT: zero_padding");
+}
+
+// Inputs have zero padding, neg keeps it, and what is not summed may hold anything.
+TEST(ClearPadding, NotWhereItIsZeroOrStays) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[5@tp, 4]) -> (%y, %z) {
+    %0 = neg %x : f32[5@tp, 4]
+    %1 = reduce_sum %0 {axes=[0], keepdims=false} : f32[4] partial(tp)
+    %y = reshard %1 : f32[4]
+    %2 = exp %x : f32[5@tp, 4]
+    %z = reduce_sum %2 {axes=[1], keepdims=false} : f32[5@tp]
+  })",
+              "clear_padding", "CHECK-NOT: zero_padding");
+}
+
+TEST(BucketReductions, SmallOnesOfAPhaseTravelTogether) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 4@tp]) -> (%y, %z, %m) {
+    %0 = reduce_sum %x {axes=[1], keepdims=false} : f32[8] partial(tp)
+    %1 = all_reduce %0 {axes=["tp"], for="reduce_sum", reduce="sum", why=["a"]} : f32[8]
+    %2 = sum_squares %x : f32[] partial(tp)
+    %3 = all_reduce %2 {axes=["tp"], for="sum_squares", reduce="sum", why=["b"]} : f32[]
+    %4 = reduce_max %x {axes=[1], keepdims=false} : f32[8] partial_max(tp)
+    %m = all_reduce %4 {axes=["tp"], for="reduce_max", reduce="max", why=["c"]} : f32[8]
+    %y = neg %1 : f32[8]
+    %z = neg %3 : f32[]
+  })",
+              "bucket_reductions", R"(
+    CHECK: %1 = sum_squares
+    CHECK-NEXT: %2, %3 = all_reduce %0, %1 {axes=["tp"], for="reduce_sum,sum_squares", reduce="sum", why=["a", "b"]} : f32[8], f32[]
+    CHECK: %m = all_reduce %_ {axes=["tp"], for="reduce_max", reduce="max", why=["c"]} : f32[8]
+    CHECK-NEXT: %y = neg %2
+    CHECK-NEXT: %z = neg %3)");
+}
+
+// The second sums what the first gave.
+TEST(BucketReductions, NotWhereOneNeedsTheOther) {
+  CheckPasses(R"(mesh [dp=2, tp=2]
+  graph @g(%x: f32[8@dp, 4@tp]) -> (%z) {
+    %0 = reduce_sum %x {axes=[1], keepdims=false} : f32[8@dp] partial(tp)
+    %1 = all_reduce %0 {axes=["tp"], reduce="sum"} : f32[8@dp]
+    %2 = mul %0, %1 : f32[8@dp] partial(tp)
+    %3 = all_reduce %2 {axes=["tp"], reduce="sum"} : f32[8@dp]
+    %z = neg %3 : f32[8@dp]
+  })",
+              "bucket_reductions", R"(
+    CHECK: %1 = all_reduce %0
+    CHECK-NEXT: %2 = mul
+    CHECK-NEXT: %3 = all_reduce %2)");
+}
+
+TEST(BucketReductions, LargeOnesAndOtherPhasesStayAlone) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[20000, 2@tp], %a: f32[8] partial(tp)) -> (%y, %z, %u, %v) {
+    %0 = reduce_sum %x {axes=[1], keepdims=false} : f32[20000] partial(tp)
+    %y = all_reduce %0 {axes=["tp"], reduce="sum"} : f32[20000]
+    %1 = neg %0 : f32[20000] partial(tp)
+    %z = all_reduce %1 {axes=["tp"], reduce="sum"} : f32[20000]
+    %u = all_reduce %a {axes=["tp"], reduce="sum"} : f32[8]
+    %2 = neg %a : f32[8] partial(tp)
+    %v = all_reduce %2 {axes=["tp"], reduce="sum", phase="backward"} : f32[8]
+  })",
+              "bucket_reductions", R"(
+    CHECK: %y = all_reduce %0 {
+    CHECK: %z = all_reduce %1 {
+    CHECK: %u = all_reduce %a {
+    CHECK: %v = all_reduce %2 {)");
+}
+
+// Bytes of each on a rank.
+TEST(BucketReductions, TheLimit) {
+  Graph graph = ParseAndVerify(R"(mesh [tp=2]
+  graph @g(%a: f32[8] partial(tp), %b: f32[8] partial(tp)) -> (%u, %v) {
+    %u = all_reduce %a {axes=["tp"], reduce="sum"} : f32[8]
+    %v = all_reduce %b {axes=["tp"], reduce="sum"} : f32[8]
+  })");
+  BucketSmallReductions(graph, 31);
+  CheckGraph(graph, "CHECK: %u = all_reduce %a {\nCHECK: %v = all_reduce %b {");
+  BucketSmallReductions(graph, 32);
+  CheckGraph(graph, "CHECK: %0, %1 = all_reduce %a, %b {");
+}
+
+}  // namespace
+}  // namespace shardc::testing

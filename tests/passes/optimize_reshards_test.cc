@@ -1,0 +1,139 @@
+#include "passes/optimize_reshards.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/passes/check_text.h"
+
+namespace shardc::testing {
+namespace {
+
+void Check(std::string_view text, std::string_view checks) {
+  Graph graph = ParseAndVerify(text);
+  RunPasses(graph, "optimize_reshards");
+  CheckGraph(graph, checks, true);
+}
+
+TEST(OptimizeReshards, ToTheSameShardingDisappears) {
+  Check(R"(mesh [tp=2]
+  graph @g(%x: f32[8@tp, 6]) -> (%y) {
+    %0 = reshard %x {why=[]} : f32[8@tp, 6]
+    %y = neg %0 : f32[8@tp, 6]
+  })",
+        "CHECK: graph\nCHECK-NEXT: %y = neg %x");
+}
+
+TEST(OptimizeReshards, EqualOnesAreMerged) {
+  Check(R"(mesh [tp=2]
+  graph @g(%x: f32[8@tp, 6]) -> (%y, %z, %u) {
+    %0 = reshard %x {why=[]} : f32[8, 6]
+    %y = neg %0 : f32[8, 6]
+    %1 = reshard %x {why=[]} : f32[8, 6]
+    %z = exp %1 : f32[8, 6]
+    %2 = reshard %x {why=[]} : f32[8, 6@tp]
+    %u = exp %2 : f32[8, 6@tp]
+  })",
+        R"(
+    CHECK: %0 = reshard %x {why=[]} : f32[8, 6]
+    CHECK-NEXT: %y = neg %0
+    CHECK-NEXT: %z = exp %0
+    CHECK-NEXT: %1 = reshard %x {why=[]} : f32[8, 6@tp]
+    CHECK-NEXT: %u = exp %1)");
+}
+
+TEST(OptimizeReshards, AChainBecomesOne) {
+  Check(R"(mesh [tp=2]
+  graph @g(%x: f32[8@tp, 6]) -> (%y) {
+    %0 = reshard %x {why=[]} : f32[8, 6]
+    %1 = reshard %0 {why=[]} : f32[8, 6@tp]
+    %y = neg %1 : f32[8, 6@tp]
+  })",
+        R"(
+    CHECK: %0 = reshard %x {why=[]} : f32[8, 6@tp]
+    CHECK-NEXT: %y = neg %0)");
+  Check(R"(mesh [tp=2]
+  graph @g(%x: f32[8@tp, 6]) -> (%y) {
+    %0 = reshard %x {why=[]} : f32[8, 6]
+    %1 = reshard %0 {why=[]} : f32[8@tp, 6]
+    %y = neg %1 : f32[8@tp, 6]
+  })",
+        "CHECK: graph\nCHECK-NEXT: %y = neg %x");
+}
+
+// partial -> whole -> cut, all users alike: partial -> cut, a reduce_scatter.
+TEST(OptimizeReshards, AReductionWhoseUsersAllCutIsOne) {
+  constexpr const char* kText = R"(mesh [tp=2]
+  graph @g(%x: f32[8, 12@tp]) -> (%y, %z) {
+    %v = param "v" : f32[12@tp, 6]
+    %0 = matmul %x, %v : f32[8, 6] partial(tp)
+    %1 = reshard %0 {why=[]} : f32[8, 6]
+    %2 = reshard %1 {why=[]} : f32[8@tp, 6]
+    %y = neg %2 : f32[8@tp, 6]
+    %3 = reshard %1 {why=[]} : f32[8@tp, 6]
+    %z = exp %3 : f32[8@tp, 6]
+  })";
+  Check(kText, R"(
+    CHECK: %0 = matmul %x, %v : f32[8, 6] partial(tp)
+    CHECK-NEXT: %1 = reshard %0 {why=[]} : f32[8@tp, 6]
+    CHECK-NEXT: %y = neg %1
+    CHECK-NEXT: %z = exp %1)");
+  CheckPasses(kText, "optimize_reshards,lower_reshards", R"(
+    CHECK: %1 = reduce_scatter %0 {axes=["tp"], dim=0, why=[]} : f32[8@tp, 6]
+    CHECK-NOT: all_reduce
+    CHECK-NOT: local_slice)");
+}
+
+TEST(OptimizeReshards, NotWhereAUserNeedsItWhole) {
+  Check(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 12@tp]) -> (%y, %z) {
+    %0 = reduce_sum %x {axes=[1], keepdims=false} : f32[8] partial(tp)
+    %1 = reshard %0 {why=[]} : f32[8]
+    %2 = reshard %1 {why=[]} : f32[8@tp]
+    %y = neg %2 : f32[8@tp]
+    %z = exp %1 : f32[8]
+  })",
+        R"(
+    CHECK: %1 = reshard %0 {why=[]} : f32[8]
+    CHECK-NEXT: %2 = reshard %1 {why=[]} : f32[8@tp])");
+}
+
+// Branches that run in parallel need one all_reduce.
+TEST(OptimizeReshards, SumsOfReductionsAreReducedOnce) {
+  Check(R"(mesh [tp=2]
+  graph @g(%a: f32[8, 4@tp], %b: f32[8, 4@tp], %x: f32[8]) -> (%y, %z) {
+    %0 = reduce_sum %a {axes=[1], keepdims=false} : f32[8] partial(tp)
+    %1 = reshard %0 {why=["a"]} : f32[8]
+    %2 = reduce_sum %b {axes=[1], keepdims=false} : f32[8] partial(tp)
+    %3 = reshard %2 {why=["b"]} : f32[8]
+    %y = add %1, %3 : f32[8]
+    %4 = neg %0 : f32[8] partial(tp)
+    %5 = reshard %4 {why=["c"]} : f32[8]
+    %6 = add %x, %5 : f32[8]
+    %7 = neg %2 : f32[8] partial(tp)
+    %8 = reshard %7 {why=["d"]} : f32[8]
+    %z = add %6, %8 : f32[8]
+  })",
+        R"(
+    CHECK: %2 = add %0, %1 : f32[8] partial(tp)
+    CHECK-NEXT: %3 = reshard %2 {why=["a", "b"]} : f32[8]
+    CHECK-NEXT: %4 = neg %0
+    CHECK-NEXT: %5 = neg %1
+    CHECK-NEXT: %6 = add %4, %5 : f32[8] partial(tp)
+    CHECK-NEXT: %7 = reshard %6 {why=["c", "d"]} : f32[8]
+    CHECK-NEXT: %8 = add %x, %7)");
+}
+
+TEST(OptimizeReshards, NotWhereAReductionIsReadBySomethingElse) {
+  Check(R"(mesh [tp=2]
+  graph @g(%a: f32[8, 4@tp], %b: f32[8, 4@tp]) -> (%y, %z) {
+    %0 = reduce_sum %a {axes=[1], keepdims=false} : f32[8] partial(tp)
+    %1 = reshard %0 {why=[]} : f32[8]
+    %2 = reduce_sum %b {axes=[1], keepdims=false} : f32[8] partial(tp)
+    %3 = reshard %2 {why=[]} : f32[8]
+    %y = add %1, %3 : f32[8]
+    %z = neg %3 : f32[8]
+  })",
+        "CHECK: %y = add %1, %3");
+}
+
+}  // namespace
+}  // namespace shardc::testing

@@ -1,0 +1,119 @@
+#include "passes/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/passes/check_text.h"
+
+namespace shardc::testing {
+namespace {
+
+constexpr const char* kText = R"(mesh [tp=2]
+graph @g(%dw: f32[4, 6], %db: f32[6], %dv: f32[6, 4]) -> (grad.w: %dw, grad.b: %db, grad.v: %dv) {
+  %w = param "w" : f32[4, 6@tp]
+  %b = param "b" : f32[6@tp]
+  %v = param "v" {decay=false} : f32[6, 4]
+})";
+
+void Check(const OptimizerOptions& options, std::string_view checks) {
+  Graph graph = ParseAndVerify(kText);
+  AddOptimizer(graph, options);
+  CheckGraph(graph, checks);
+}
+
+void Refused(const OptimizerOptions& options, std::string_view what) {
+  ExpectThrown(
+      [&] {
+        Graph graph = ParseAndVerify(kText);
+        AddOptimizer(graph, options);
+      },
+      "E6102", what);
+}
+
+TEST(Optimizer, AdamWHasTwoStatesCutLikeTheParameter) {
+  Check({.kind = "adamw", .lr = 0.5}, R"(
+    CHECK: -> (grad.w: %dw, grad.b: %db, grad.v: %dv, grad_norm: %_)
+    CHECK: %7 = state "optimizer.step" {dtype="f32", init=0.0, shape=[],
+    CHECK: update "optimizer.step" %9
+    CHECK: %10 = state "w.adamw.m" {dtype="f32", init=0.0, shape=[4, 6], phase="optimizer", site="w"} : f32[4, 6@tp]
+    CHECK-NEXT: %11 = state "w.adamw.v" {dtype="f32", init=0.0, shape=[4, 6], phase="optimizer", site="w"} : f32[4, 6@tp]
+    CHECK-NEXT: %12, %13, %14 = adamw %w, %dw, %10, %11, %9, %6 {beta1=0.9, beta2=0.999, eps=1e-08, lr=0.5,
+    CHECK-NEXT: update "w" %12
+    CHECK-NEXT: update "w.adamw.m" %13
+    CHECK-NEXT: update "w.adamw.v" %14)");
+}
+
+// Matrices decay, vectors do not, and a parameter that says so does not.
+TEST(Optimizer, WeightDecay) {
+  Check({.kind = "adamw", .weight_decay = 0.25}, R"(
+    CHECK: adamw %w, %_, %_, %_, %_, %_ {beta1=0.9, beta2=0.999, eps=1e-08, lr=0.001, weight_decay=0.25
+    CHECK: adamw %b, %_, %_, %_, %_, %_ {beta1=0.9, beta2=0.999, eps=1e-08, lr=0.001, weight_decay=0.0
+    CHECK: adamw %v, %_, %_, %_, %_, %_ {beta1=0.9, beta2=0.999, eps=1e-08, lr=0.001, weight_decay=0.0)");
+}
+
+// One sum for those that are cut alike (w and b), one for the rest; each gradient counts once.
+TEST(Optimizer, GradientNormSumsWhatIsCutAlikeFirst) {
+  Check({.kind = "sgd"}, R"(
+    CHECK: %0 = sum_squares %dw
+    CHECK-NEXT: %1 = sum_squares %db
+    CHECK-NEXT: %2 = add %0, %1
+    CHECK-NEXT: %3 = sum_squares %dv
+    CHECK-NEXT: %4 = add %3, %2
+    CHECK-NEXT: %5 = sqrt %4
+    CHECK-NOT: sum_squares)");
+}
+
+TEST(Optimizer, ClippingScalesByTheNorm) {
+  Check({.kind = "sgd", .clip_norm = 2}, R"(
+    CHECK: %5 = sqrt
+    CHECK: %6 = constant {value=tensor<f32[]: 1>
+    CHECK-NEXT: %7 = constant {value=tensor<f32[]: 1e-06>
+    CHECK-NEXT: %8 = add %5, %7
+    CHECK-NEXT: %9 = constant {value=tensor<f32[]: 2>
+    CHECK-NEXT: %10 = div %9, %8
+    CHECK-NEXT: %11 = min %10, %6
+    CHECK: sgd %w, %dw, %11 {)");
+}
+
+TEST(Optimizer, SgdWithoutMomentumHasNoState) {
+  Check({.kind = "sgd", .lr = 0.5, .weight_decay = 0.25}, R"(
+    CHECK-NOT: momentum"
+    CHECK: %_ = sgd %w, %dw, %_ {dampening=0.0, lr=0.5, momentum=0.0, nesterov=false, weight_decay=0.25,
+    CHECK-NEXT: update "w" %_
+    CHECK-NEXT: sgd %b, %db, %_ {dampening=0.0, lr=0.5, momentum=0.0, nesterov=false, weight_decay=0.0)");
+  Check({.kind = "sgd", .momentum = 0.5}, R"(
+    CHECK: %_ = state "w.sgd.momentum" {dtype="f32", init=0.0, shape=[4, 6], phase="optimizer", site="w"} : f32[4, 6@tp]
+    CHECK-NEXT: %_, %_ = sgd %w, %dw, %_, %_, %_ {dampening=0.0, lr=0.001, momentum=0.5
+    CHECK-NEXT: update "w" %_
+    CHECK-NEXT: update "w.sgd.momentum" %_)");
+}
+
+TEST(Optimizer, NoneDoesNothing) {
+  Check({.kind = "", .lr = -1}, "CHECK-NOT: optimizer\nCHECK-NOT: grad_norm");
+}
+
+TEST(Optimizer, RefusesImpossibleValues) {
+  double nan = std::numeric_limits<double>::quiet_NaN();
+  Refused({.kind = "adam"}, "unknown optimizer 'adam'; use adamw or sgd");
+  Refused({.kind = "sgd", .lr = -1}, "learning rate -1 is negative");
+  Refused({.kind = "sgd", .lr = nan}, "learning rate");
+  Refused({.kind = "adamw", .beta1 = 1}, "are not in [0, 1)");
+  Refused({.kind = "adamw", .beta2 = -0.5}, "are not in [0, 1)");
+  Refused({.kind = "adamw", .eps = -1}, "must not be negative");
+  Refused({.kind = "sgd", .momentum = nan}, "must not be negative");
+  Refused({.kind = "sgd", .weight_decay = -1}, "must not be negative");
+  Refused({.kind = "sgd", .clip_norm = -1}, "must not be negative");
+}
+
+TEST(Optimizer, RefusesAGraphWithoutGradients) {
+  ExpectThrown(
+      [] {
+        Graph graph = ParseAndVerify("graph @g(%x: f32[4]) -> (%x) {\n}");
+        AddOptimizer(graph, {.kind = "sgd"});
+      },
+      "E6102", "there is no gradient to step along");
+}
+
+}  // namespace
+}  // namespace shardc::testing

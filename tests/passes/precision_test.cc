@@ -1,0 +1,198 @@
+#include "passes/precision.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "frontend/gpt_config.h"
+#include "ir/op_def.h"
+#include "ir/text.h"
+#include "passes/pipeline.h"
+#include "tests/exec/harness.h"
+#include "tests/passes/check_text.h"
+
+namespace shardc::testing {
+namespace {
+
+TEST(Precision, ProductsInTheComputeTypeTheRestInF32) {
+  CheckPasses(R"(graph @g(%x: f32[4, 8]) -> (%y) {
+    %w = param "w" : f32[8, 6]
+    %b = param "b" : f32[6]
+    %0 = matmul %x, %w : f32[4, 6]
+    %1 = add %0, %b : f32[4, 6]
+    %2 = gelu %1 {approximate="tanh"} : f32[4, 6]
+    %y = softmax %2 {axis=1} : f32[4, 6]
+  })",
+              "precision", R"(
+    CHECK: param "w" : f32[8, 6]
+    CHECK: cast %x {to="bf16"} : bf16[4, 8]
+    CHECK: cast %w {to="bf16"} : bf16[8, 6]
+    CHECK: matmul %_, %_ : bf16[4, 6]
+    CHECK-NEXT: cast %b {to="bf16"} : bf16[6]
+    CHECK-NEXT: add %_, %_ : bf16[4, 6]
+    CHECK-NEXT: gelu %_ {approximate="tanh"} : bf16[4, 6]
+    CHECK-NEXT: cast %_ {to="f32"} : f32[4, 6]
+    CHECK-NEXT: softmax %_ {axis=1} : f32[4, 6])");
+}
+
+TEST(Precision, OneCastOfAWeightForAllItsUses) {
+  CheckPasses(R"(graph @g(%x: f32[4, 8], %z: f32[4, 8]) -> (%y) {
+    %w = param "w" : f32[8, 8]
+    %0 = matmul %x, %w : f32[4, 8]
+    %1 = matmul_nt %z, %w : f32[4, 8]
+    %y = add %0, %1 : f32[4, 8]
+  })",
+              "precision", R"(
+    CHECK: cast %w
+    CHECK-NOT: cast %w
+    CHECK: %y = add %_, %_ : f32[4, 8])");
+}
+
+TEST(Precision, ResidualsStayInF32) {
+  CheckPasses(R"(graph @g(%x: f32[4, 8]) -> (%y) {
+    %w = param "w" : f32[8, 8]
+    %0 = matmul %x, %w : f32[4, 8]
+    %y = add %x, %0 : f32[4, 8]
+  })",
+              "precision,fold_casts", R"(
+    CHECK: matmul %_, %_ {out="f32"} : f32[4, 8]
+    CHECK-NEXT: %y = add %x, %_ : f32[4, 8])");
+}
+
+TEST(Precision, SumsOfHalvesAreWide) {
+  CheckPasses(R"(graph @g(%x: f32[4, 8]) -> (%y) {
+    %w = param "w" : f32[8, 8]
+    %0 = matmul %x, %w : f32[4, 8]
+    %y = reduce_sum %0 {axes=[0]} : f32[8]
+  })",
+              "precision", R"(
+    CHECK: matmul %_, %_ : bf16[4, 8]
+    CHECK-NEXT: reduce_sum %_ {axes=[0], out="f32"} : f32[8])");
+}
+
+TEST(Precision, StatisticsAndMasksOfAttentionStayInF32) {
+  CheckPasses(R"(graph @g(%q: f32[1, 2, 4, 8], %m: f32[4, 4]) -> (%o, %l) {
+    %o, %l = attention %q, %q, %q, %m {layout="bhsd", scale=1.0} : f32[1, 2, 4, 8], f32[1, 2, 4]
+  })",
+              "precision", R"(
+    CHECK: cast %q {to="bf16"} : bf16[1, 2, 4, 8]
+    CHECK-NEXT: attention %_, %_, %_, %m {layout="bhsd", scale=1.0} : bf16[1, 2, 4, 8], f32[1, 2, 4]
+    CHECK-NEXT: cast %_ {to="f32"} : f32[1, 2, 4, 8])");
+}
+
+// The lowest f32 rounds to -inf in bf16, and a row of these to NaN.
+TEST(Precision, MaskConstantsStayFinite) {
+  CheckPasses(R"(graph @g(%x: f32[2, 2], %c: bool[2, 2]) -> (%y) {
+    %0 = matmul %x, %x : f32[2, 2]
+    %1 = constant {value=tensor<f32[]: -3.4028234663852886e+38>} : f32[]
+    %y = where %c, %0, %1 : f32[2, 2]
+  })",
+              "precision", R"(
+    CHECK: constant {value=tensor<bf16[]: -3.38
+    CHECK: where %c, %_, %_ : bf16[2, 2])");
+}
+
+TEST(Precision, RefusesWhatIsNotF32) {
+  auto lower = [](const char* text, PrecisionOptions options) {
+    return [text, options] {
+      Graph graph = ParseAndVerify(text);
+      LowerPrecision(graph, options);
+    };
+  };
+  const char* wide = R"(graph @g(%x: f64[4, 8]) -> (%y) {
+    %w = param "layer.w" : f64[8, 8]
+    %y = matmul %x, %w : f64[4, 8]
+  })";
+  ExpectThrown(lower(wide, {.compute = "bf16", .reduce_in = ""}), "E1602", "layer.w is f64");
+  const char* integer = R"(graph @g(%x: i64[4]) -> (%y) {
+    %y = neg %x : i64[4]
+  })";
+  ExpectThrown(lower(integer, {.compute = "bf16", .reduce_in = ""}), "E1602", "no f32 values");
+  ExpectThrown(lower(wide, {.compute = "int8", .reduce_in = ""}), "E6108", "int8");
+  ExpectThrown(lower(wide, {.compute = "bf16", .reduce_in = "f16"}), "E6108", "f16");
+}
+
+Graph Compiled(const std::string& model, const char* spec, const char* mesh,
+               PrecisionOptions precision) {
+  Graph graph = BuildGpt(ParseBuiltin(model));
+  PipelineOptions options;
+  options.precision = precision;
+  options.optimizer.kind = "adamw";
+  options.verify_each = true;
+  Spec s = SpecOf(spec);
+  CompileGraph(graph, s, MeshFor(s, Mesh::Parse(mesh)), options);
+  return graph;
+}
+
+bool IsHalf(const Value* v) {
+  return v->type.dtype == DType::kBF16 || v->type.dtype == DType::kF16;
+}
+
+class WholeModels
+    : public ::testing::TestWithParam<std::tuple<const char*, const char*, const char*>> {};
+
+TEST_P(WholeModels, HaveTheTypesOfThePolicy) {
+  auto [model, mesh, compute] = GetParam();
+  Graph graph = Compiled(model, std::string_view(mesh).starts_with("dp") ? "dp" : "megatron", mesh,
+                         {.compute = compute, .reduce_in = ""});
+  std::map<const Value*, int> casts;
+  int half_products = 0;
+  for (const auto& op : graph.ops()) {
+    SCOPED_TRACE(StrCat(op->name(), " ", op->site));
+    if (op->def->is_state || op->def->precision == Precision::kFull) {
+      if (op->name() == "cast") {
+        EXPECT_EQ(++casts[op->operands[0]], 1);
+        const Op* from = op->operands[0]->producer;
+        EXPECT_FALSE(from && from->name() == "cast" && IsFloat(from->in(0).dtype))
+            << "cast of a cast";
+      } else if (!op->def->communicates && op->def->typed_result < 0) {
+        for (const Value* r : op->results) {
+          // Ops that move data work on any type; nothing that computes in full is half.
+          if (op->def->reference && op->name() != "constant" && op->name() != "zero_padding" &&
+              op->name() != "local_slice") {
+            EXPECT_FALSE(IsHalf(r));
+          }
+        }
+      }
+    }
+    if (op->def->precision == Precision::kCompute) {
+      EXPECT_TRUE(IsHalf(op->operands[0]));
+      EXPECT_TRUE(IsHalf(op->operands[1]));
+      ++half_products;
+    }
+    // Activations travel in the compute type.
+    bool travels = op->def->communicates && op->phase != Phase::kOptimizer && op->in(0).rank() == 3;
+    EXPECT_TRUE(!travels || op->site == "transformer.wte" || IsHalf(op->operands[0]));
+  }
+  EXPECT_GE(half_products, 2 * 3 * 4);
+  for (const Output& o : graph.outputs) EXPECT_FALSE(IsHalf(o.value)) << o.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, WholeModels,
+    ::testing::Combine(
+        ::testing::Values("builtin:gpt?layers=2,hidden=32,heads=4,vocab=97,seq=8,batch=4",
+                          "builtin:gpt?layers=2,hidden=32,heads=4,kv_heads=2,vocab=96,seq=8,batch="
+                          "4,activation=swiglu,"
+                          "norm=rms_norm,positions=rope"),
+        ::testing::Values("tp=1", "tp=2", "dp=2"), ::testing::Values("bf16", "f16")));
+
+TEST(Precision, SumsOverRanksInF32WhenAsked) {
+  const char* model = "builtin:gpt?layers=2,hidden=32,heads=4,vocab=96,seq=8,batch=4";
+  for (bool wide : {false, true}) {
+    Graph graph =
+        Compiled(model, "megatron", "tp=2", {.compute = "bf16", .reduce_in = wide ? "f32" : ""});
+    int half = 0, full = 0;
+    for (const auto& op : graph.ops()) {
+      if (op->name() != "all_reduce" || op->in(0).rank() != 3) continue;
+      ++(IsHalf(op->operands[0]) ? half : full);
+    }
+    EXPECT_EQ(half + full, 4 * 2 + 2);
+    // The embedding is looked up, and so summed, in f32.
+    EXPECT_EQ(half, wide ? 0 : 4 * 2 + 1);
+  }
+}
+
+}  // namespace
+}  // namespace shardc::testing

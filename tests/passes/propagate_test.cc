@@ -1,0 +1,192 @@
+#include "passes/propagate.h"
+
+#include <gtest/gtest.h>
+
+#include "passes/provenance.h"
+#include "tests/passes/check_text.h"
+
+namespace shardc::testing {
+namespace {
+
+// Columns, rows, their gradients: section 4 of the design, over dp as well.
+TEST(Propagate, ColumnAndRowParallelMlp) {
+  CheckPasses(R"(mesh [dp=2, tp=2]
+  graph @g(%x: f32[8@dp, 6], %dy: f32[8, 6]) -> (%y, grad.w: %dw, grad.v: %dv, %dx) {
+    %w = param "w" : f32[6, 12@tp]
+    %v = param "v" : f32[12@tp, 6]
+    %a = matmul %x, %w : f32[8, 12]
+    %h = gelu %a {approximate="tanh"} : f32[8, 12]
+    %y = matmul %h, %v : f32[8, 6]
+    %dv = matmul_tn %h, %dy {batch=0} : f32[12, 6]
+    %dh = matmul_nt %dy, %v : f32[8, 12]
+    %da = gelu_grad %dh, %a {approximate="tanh"} : f32[8, 12]
+    %dw = matmul_tn %x, %da {batch=0} : f32[6, 12]
+    %dx = matmul_nt %da, %w : f32[8, 6]
+  })",
+              "propagate", R"(
+    CHECK: %dy: f32[8, 6])
+    CHECK: %a = matmul %x, %w : f32[8@dp, 12@tp]
+    CHECK-NEXT: %h = gelu %a {approximate="tanh"} : f32[8@dp, 12@tp]
+    CHECK-NEXT: %y = matmul %h, %v : f32[8@dp, 6]
+    CHECK-NEXT: %dv = matmul_tn %h, %dy {batch=0} : f32[12@tp, 6]
+    CHECK-NEXT: %dh = matmul_nt %dy, %v : f32[8@dp, 12@tp]
+    CHECK-NEXT: %da = gelu_grad %dh, %a {approximate="tanh"} : f32[8@dp, 12@tp]
+    CHECK-NEXT: %dw = matmul_tn %x, %da {batch=0} : f32[6, 12@tp]
+    CHECK-NEXT: %dx = matmul_nt %da, %w : f32[8@dp, 6])");
+}
+
+// A row-cut weight asks what it is contracted with to be cut, back to where that is made.
+TEST(Propagate, Backward) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 12]) -> (%y) {
+    %v = param "v" : f32[12@tp, 6]
+    %0 = exp %x : f32[8, 12]
+    %1 = neg %0 : f32[8, 12]
+    %y = matmul %1, %v : f32[8, 6]
+  })",
+              "propagate", R"(
+    CHECK: %x: f32[8, 12])
+    CHECK: exp %x : f32[8, 12@tp]
+    CHECK-NEXT: neg %0 : f32[8, 12@tp]
+    CHECK-NEXT: matmul %1, %v : f32[8, 6])");
+}
+
+TEST(Propagate, ThroughReshapesTransposesAndSplits) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 8]) -> (%q, %k) {
+    %w = param "w" : f32[8, 24@tp/[16,8]]
+    %0 = matmul %x, %w : f32[2, 3, 24]
+    %1, %2 = split %0 {axis=2, sizes=[16, 8]} : f32[2, 3, 16], f32[2, 3, 8]
+    %3 = reshape %1 {shape=[2, 3, 4, 4]} : f32[2, 3, 4, 4]
+    %q = transpose %3 {perm=[0, 2, 1, 3]} : f32[2, 4, 3, 4]
+    %k = reshape %2 {shape=[6, 2, 4]} : f32[6, 2, 4]
+  })",
+              "propagate", R"(
+    CHECK: matmul %x, %w : f32[2, 3, 24@tp/[16,8]]
+    CHECK-NEXT: : f32[2, 3, 16@tp], f32[2, 3, 8@tp]
+    CHECK-NEXT: : f32[2, 3, 4@tp, 4]
+    CHECK-NEXT: : f32[2, 4@tp, 3, 4]
+    CHECK-NEXT: : f32[6, 2@tp, 4])");
+}
+
+// A mesh axis cuts one dim; the weight's word goes before that of other operands.
+TEST(Propagate, WeightsGoFirst) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[8@tp, 6]) -> (%y) {
+    %w = param "w" : f32[6, 12@tp]
+    %y = matmul %x, %w : f32[8, 12]
+  })",
+              "propagate", "CHECK: matmul %x, %w : f32[8, 12@tp]");
+}
+
+// What is given stays: params, inputs and what a reshard pins.
+TEST(Propagate, PinnedValuesStay) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[6, 8]) -> (%z) {
+    %w = param "w" : f32[8, 12@tp]
+    %b = param "b" : f32[12]
+    %0 = matmul %x, %w : f32[6, 12]
+    %1 = add %0, %b : f32[6, 12]
+    %2 = reshard %1 : f32[6, 12]
+    %z = neg %2 : f32[6, 12]
+  })",
+              "propagate", R"(
+    CHECK: param "b" : f32[12]
+    CHECK-NEXT: %0 = matmul %x, %w : f32[6, 12@tp]
+    CHECK-NEXT: %1 = add %0, %b : f32[6, 12@tp]
+    CHECK-NEXT: %2 = reshard %1 : f32[6, 12]
+    CHECK-NEXT: neg %2 : f32[6, 12])");
+}
+
+// h may be cut for the row-cut weight, but the slice needs it whole: a cut costs a gather, and
+// taking the part of a whole value nothing.
+TEST(Propagate, ValuesThatAreNeededWholeStayWhole) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 12]) -> (%y, %s) {
+    %v = param "v" : f32[12@tp, 6]
+    %h = exp %x : f32[8, 12]
+    %y = matmul %h, %v : f32[8, 6]
+    %s = slice %h {limits=[8, 3], starts=[0, 0], steps=[1, 1]} : f32[8, 3]
+  })",
+              "propagate", "CHECK: %h = exp %x : f32[8, 12]");
+}
+
+// a is made cut by its weight. The gather comes before gelu, not after it.
+TEST(Propagate, AGatherThatMustBeComesEarly) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 6]) -> (%s) {
+    %w = param "w" : f32[6, 12@tp]
+    %a = matmul %x, %w : f32[8, 12]
+    %h = gelu %a {approximate="tanh"} : f32[8, 12]
+    %s = slice %h {limits=[8, 3], starts=[0, 0], steps=[1, 1]} : f32[8, 3]
+  })",
+              "propagate", R"(
+    CHECK: %a = matmul %x, %w : f32[8, 12@tp]
+    CHECK-NEXT: %h = gelu %a {approximate="tanh"} : f32[8, 12])");
+}
+
+// New values and gradients are cut like their parameter, also where nothing else says so.
+TEST(Propagate, GradientsAndUpdatesFollowTheirParameter) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[6, 8], %dy: f32[6, 12]) -> (grad.w: %dw) {
+    %w = param "w" : f32[8, 12@tp]
+    %dw = matmul_tn %x, %dy {batch=0} : f32[8, 12]
+    %0 = neg %dw : f32[8, 12]
+    update "w" %0
+  })",
+              "propagate", R"(
+    CHECK: matmul_tn %x, %dy {batch=0} : f32[8, 12@tp]
+    CHECK-NEXT: neg %dw : f32[8, 12@tp])");
+}
+
+// lm_head and wte: one sharding; the logits are cut along the vocabulary.
+TEST(Propagate, TiedWeights) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%ids: i64[2, 3]) -> (%y) {
+    %wte = param "wte" : f32[8@tp, 4]
+    %0 = embedding %wte, %ids : f32[2, 3, 4]
+    %y = matmul_nt %0, %wte : f32[2, 3, 8]
+  })",
+              "propagate", R"(
+    CHECK: embedding %wte, %ids : f32[2, 3, 4]
+    CHECK-NEXT: matmul_nt %0, %wte : f32[2, 3, 8@tp])");
+}
+
+// A dim of which some rank would hold nothing is not cut.
+TEST(Propagate, DimsTooSmallStayWhole) {
+  CheckPasses(R"(mesh [tp=4]
+  graph @g(%x: f32[8@tp, 6]) -> (%y) {
+    %0 = reshape %x {shape=[2, 4, 6]} : f32[2, 4, 6]
+    %y = neg %0 : f32[2, 4, 6]
+  })",
+              "propagate", "CHECK: reshape %x {shape=[2, 4, 6]} : f32[2, 4, 6]");
+}
+
+TEST(Propagate, KeepsProvenance) {
+  Graph graph = ParseAndVerify(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 6]) -> (%y) {
+    %w = param "w" : f32[6, 12@tp]
+    %0 = matmul %x, %w {site="fc"} : f32[8, 12]
+    %1 = neg %0 : f32[8, 12]
+    %y = exp %1 {phase="backward"} : f32[8, 12]
+  })");
+  SetProvenance(graph.Params()[0]->result(), 0, AddProvenance(graph, -1, "spec s:1:1"));
+  PropagateShardings(graph);
+  EXPECT_EQ(ProvenanceChain(graph, ProvenanceOf(graph.FindOutput("y"), 0)),
+            (std::vector<std::string>{"spec s:1:1", "through matmul at fc", "through neg",
+                                      "through exp (backward)"}));
+  EXPECT_EQ(ProvenanceOf(graph.FindInput("x"), 0), -1);
+}
+
+TEST(Provenance, LongChainsAreShortenedInTheMiddle) {
+  Graph graph;
+  int step = -1;
+  for (int i = 0; i < 7; ++i) step = AddProvenance(graph, step, std::to_string(i));
+  EXPECT_EQ(ProvenanceChain(graph, step).size(), 7u);
+  for (int i = 7; i < 10; ++i) step = AddProvenance(graph, step, std::to_string(i));
+  EXPECT_EQ(ProvenanceChain(graph, step),
+            (std::vector<std::string>{"0", "1", "2", "... 4 more ops ...", "7", "8", "9"}));
+}
+
+}  // namespace
+}  // namespace shardc::testing

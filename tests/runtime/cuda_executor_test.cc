@@ -1,0 +1,404 @@
+// Whole plans through the CUDA executor on a device that records: the CPU's kernels run in place of
+// CUDA's, so results must be the CPU session's, and everything that was enqueued must be ordered by
+// streams and events.
+#include <gmock/gmock.h>
+
+#include <cstring>
+
+#include "frontend/gpt_config.h"
+#include "ir/shard_copy.h"
+#include "passes/pipeline.h"
+#include "runtime/cuda/executor.h"
+#include "runtime/cuda/runner.h"
+#include "tests/exec/harness.h"
+#include "tests/runtime/fake_device.h"
+
+namespace shardc::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Runs the reference kernel when the device gets to it.
+class HostKernel : public cuda::CudaKernel {
+ public:
+  HostKernel(FakeDevice& device, const KernelRequest& r)
+      : device_(device), kernel_(MakeReferenceKernel(r)), op_(r.instruction.op) {
+    for (const TensorView& v : r.call.in) Touch(v, false);
+    for (const TensorView& v : r.call.out) Touch(v, true);
+  }
+  void Enqueue(const cuda::Launch& launch) override {
+    EXPECT_GE(launch.workspace_bytes, workspace_bytes());
+    device_.Enqueue(op_, launch.stream, touches_, [this] { kernel_->Run(); });
+  }
+  int64_t workspace_bytes() const override { return 128; }
+
+ private:
+  void Touch(const TensorView& v, bool write) {
+    touches_.push_back({v.data, v.num_elements() * DTypeSize(v.dtype), write});
+  }
+  FakeDevice& device_;
+  std::unique_ptr<Kernel> kernel_;
+  std::string op_;
+  std::vector<FakeDevice::Touch> touches_;
+};
+
+cuda::KernelMaker KernelsOn(FakeDevice& device) {
+  return [&device](const KernelRequest& r) { return std::make_unique<HostKernel>(device, r); };
+}
+
+class Compiled {
+ public:
+  explicit Compiled(const std::string& spec, const std::string& mesh,
+                    const std::string& optimizer = "")
+      : graph_(BuildGpt(
+            ParseBuiltin("builtin:gpt?layers=2,hidden=32,heads=4,vocab=64,seq=8,batch=4"))) {
+    inputs_ = RandomInputs(graph_, 64, 1);
+    inputs_["labels"] = inputs_.at("input_ids");
+    PipelineOptions options;
+    if (!optimizer.empty()) options.optimizer.kind = optimizer;
+    Spec parsed = SpecOf(spec);
+    CompileGraph(graph_, parsed, MeshFor(parsed, Mesh::Parse(mesh)), options);
+    programs_ = ProgramsFor(graph_);
+    for (const Program& p : programs_) pointers_.push_back(&p);
+  }
+
+  std::unique_ptr<cuda::Executor> On(FakeDevice& device, cuda::Carrier& carrier,
+                                     cuda::ExecutorOptions o = {}) {
+    auto e = std::make_unique<cuda::Executor>(device, carrier, pointers_, o, KernelsOn(device),
+                                              ReaderFor(graph_));
+    SetInputs(*e);
+    return e;
+  }
+  void SetInputs(cuda::Executor& e) const {
+    for (size_t r = 0; r < programs_.size(); ++r) {
+      for (const NamedBuffer& i : programs_[r].inputs) {
+        GlobalToLocal(inputs_.at(i.name).raw(), programs_[r].buffers[i.buffer].type,
+                      programs_[r].mesh, static_cast<int64_t>(r), e.Input(r, i.buffer));
+      }
+    }
+  }
+  HostTensor Gather(cuda::Executor& e, const NamedBuffer& entry) const {
+    const TensorType& type = programs_[0].buffers[entry.buffer].type;
+    HostTensor out(type.dtype, type.shape);
+    for (size_t r = 0; r < programs_.size(); ++r) {
+      LocalToGlobal(e.Fetch(r, entry.buffer), type, programs_[r].mesh, static_cast<int64_t>(r),
+                    out.raw());
+    }
+    return out;
+  }
+  std::unique_ptr<Session> OnCpu() const {
+    SessionOptions options;
+    options.reference_kernels = true;
+    auto session = std::make_unique<Session>(programs_, options, ReaderFor(graph_));
+    for (const auto& [name, value] : inputs_) session->SetInput(name, value);
+    return session;
+  }
+
+  Graph graph_;
+  std::vector<Program> programs_;
+  std::vector<const Program*> pointers_;
+  Tensors inputs_;
+};
+
+struct Setup {
+  const char *spec, *mesh;
+};
+class CudaExecutor : public ::testing::TestWithParam<Setup> {};
+
+TEST_P(CudaExecutor, ResultsAreTheCpus) {
+  Compiled c(GetParam().spec, GetParam().mesh);
+  FakeDevice device;
+  auto carrier = cuda::MakeSharedDevice(device);
+  auto executor = c.On(device, *carrier);
+  auto cpu = c.OnCpu();
+  // The first step as it is, the second captured, the third a replay.
+  for (int step = 0; step < 3; ++step) {
+    executor->Step();
+    cpu->Step();
+    EXPECT_EQ(executor->captured(), step > 0);
+    for (const NamedBuffer& o : c.programs_[0].outputs) {
+      HostTensor expected = cpu->Output(o.name);
+      EXPECT_LE(WorstDifference(c.Gather(*executor, o), expected), 1e-6)
+          << o.name << ", step " << step;
+    }
+  }
+  EXPECT_EQ(device.graphs_made, 1);
+  EXPECT_EQ(device.graphs_launched, 2);
+  EXPECT_EQ(executor->collective_bytes(), cpu->collective_bytes());
+}
+
+TEST_P(CudaExecutor, EverythingIsOrdered) {
+  Compiled c(GetParam().spec, GetParam().mesh);
+  FakeDevice device;
+  auto carrier = cuda::MakeSharedDevice(device);
+  auto executor = c.On(device, *carrier);
+  device.Forget();
+  for (int step = 0; step < 2; ++step) {
+    executor->Step();
+    EXPECT_THAT(device.Races(), IsEmpty());
+    EXPECT_THAT(device.Strays(), IsEmpty());
+  }
+}
+
+TEST_P(CudaExecutor, OneAllocationPerRankAndItsWorkspace) {
+  Compiled c(GetParam().spec, GetParam().mesh);
+  FakeDevice device;
+  {
+    auto carrier = cuda::MakeSharedDevice(device);
+    auto executor = c.On(device, *carrier);
+    int64_t ranks = static_cast<int64_t>(c.programs_.size());
+    EXPECT_EQ(device.allocations, 2 * ranks);
+    EXPECT_EQ(device.allocated_bytes, ranks * (cuda::LayOut(c.programs_[0]).bytes + 128));
+    EXPECT_EQ(executor->held_bytes(), device.allocated_bytes);
+    executor->Step();
+    executor->Step();
+    EXPECT_EQ(device.allocations, 2 * ranks) << "steps allocate nothing";
+  }
+  EXPECT_EQ(device.live, 0) << "streams, events, graphs and memory are given back";
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, CudaExecutor,
+                         ::testing::Values(Setup{"serial", ""}, Setup{"megatron", "tp=2"},
+                                           Setup{"megatron", "tp=4"},
+                                           Setup{"megatron", "dp=2,tp=2"}));
+
+TEST(CudaExecutorStep, StatesLiveOnOverGraphReplays) {
+  Compiled c("megatron", "tp=2", "adamw");
+  FakeDevice device;
+  auto carrier = cuda::MakeSharedDevice(device);
+  auto executor = c.On(device, *carrier);
+  auto cpu = c.OnCpu();
+  for (int step = 0; step < 4; ++step) {
+    executor->Step();
+    cpu->Step();
+  }
+  for (const NamedBuffer& s : c.programs_[0].states) {
+    EXPECT_LE(WorstDifference(c.Gather(*executor, s), cpu->State(s.name), 1e-3), 1e-5) << s.name;
+  }
+}
+
+TEST(CudaExecutorStep, CopiesOnlyInputsThatChanged) {
+  Compiled c("serial", "");
+  FakeDevice device;
+  auto carrier = cuda::MakeSharedDevice(device);
+  auto executor = c.On(device, *carrier, {.capture = false});
+  auto copies = [&] {
+    device.Forget();
+    executor->Step();
+    return std::count_if(device.works().begin(), device.works().end(),
+                         [](const auto& w) { return w.what == "copy in"; });
+  };
+  EXPECT_EQ(copies(), 2);
+  EXPECT_EQ(copies(), 0);
+  executor->Input(0, c.programs_[0].inputs[0].buffer);
+  EXPECT_EQ(copies(), 1);
+}
+
+TEST(CudaExecutorStep, RunsWithoutAGraphWhenCaptureFails) {
+  Compiled c("megatron", "tp=2");
+  FakeDevice device;
+  device.refuse_capture = true;
+  auto carrier = cuda::MakeSharedDevice(device);
+  auto executor = c.On(device, *carrier);
+  for (int step = 0; step < 3; ++step) executor->Step();
+  EXPECT_FALSE(executor->captured());
+  EXPECT_THAT(executor->capture_failure(), HasSubstr("not today"));
+  auto cpu = c.OnCpu();
+  cpu->Step();
+  for (const NamedBuffer& o : c.programs_[0].outputs) {
+    EXPECT_LE(WorstDifference(c.Gather(*executor, o), cpu->Output(o.name)), 1e-6) << o.name;
+  }
+}
+
+// Throws, writes a fault or makes a NaN in place of the n-th kernel.
+enum class Harm { kRefuse, kFault, kNan };
+class BadKernel : public cuda::CudaKernel {
+ public:
+  BadKernel(FakeDevice& device, const KernelRequest& r, Harm harm)
+      : device_(device), out_(r.call.out[0]), harm_(harm) {}
+  void Enqueue(const cuda::Launch& launch) override {
+    if (harm_ == Harm::kRefuse) throw Diagnostic("E4301", ExitCode::kIo, "CUDA", "no");
+    std::byte* data = out_.data;
+    int64_t* fault = launch.fault;
+    device_.Enqueue("bad", launch.stream, {}, [=, this] {
+      if (harm_ == Harm::kNan) std::memset(data, 0xff, 4);
+      if (harm_ == Harm::kFault) {
+        const int64_t report[] = {1, 5, 99, 64};
+        std::memcpy(fault, report, sizeof(report));
+      }
+    });
+  }
+
+ private:
+  FakeDevice& device_;
+  TensorView out_;
+  Harm harm_;
+};
+
+Diagnostic FailureOf(Harm harm) {
+  Compiled c("megatron", "tp=2");
+  FakeDevice device;
+  auto carrier = cuda::MakeSharedDevice(device);
+  int kernels = 0;
+  cuda::KernelMaker maker = [&](const KernelRequest& r) -> std::unique_ptr<cuda::CudaKernel> {
+    bool first = kernels++ == 0;
+    if (first && r.program.rank == 0) return std::make_unique<BadKernel>(device, r, harm);
+    return std::make_unique<HostKernel>(device, r);
+  };
+  cuda::ExecutorOptions options;
+  options.check_numerics = harm == Harm::kNan;
+  cuda::Executor executor(device, *carrier, c.pointers_, options, maker, ReaderFor(c.graph_));
+  c.SetInputs(executor);
+  try {
+    executor.Step();
+  } catch (const Diagnostic& d) {
+    return d;
+  }
+  return Diagnostic("none", ExitCode::kOk, "", "the step did not fail");
+}
+
+TEST(CudaExecutorStep, ABadIdIsE4003) {
+  Diagnostic d = FailureOf(Harm::kFault);
+  EXPECT_EQ(d.id(), "E4003");
+  EXPECT_THAT(d.what(),
+              AllOf(HasSubstr("rank 0"), HasSubstr("element 5 = 99"), HasSubstr("[0, 64)")));
+}
+
+TEST(CudaExecutorStep, ANanNamesItsInstruction) {
+  Diagnostic d = FailureOf(Harm::kNan);
+  EXPECT_EQ(d.id(), "E4005");
+  EXPECT_THAT(d.where(), HasSubstr("rank 0, instruction"));
+}
+
+TEST(CudaExecutorStep, ARefusedLaunchNamesItsInstruction) {
+  Diagnostic d = FailureOf(Harm::kRefuse);
+  EXPECT_EQ(d.id(), "E4301");
+  EXPECT_THAT(d.where(), HasSubstr("rank 0, instruction"));
+}
+
+TEST(CudaExecutorStep, AnOpWithoutKernelIsE4322) {
+  Compiled c("serial", "");
+  FakeDevice device;
+  auto carrier = cuda::MakeSharedDevice(device);
+  try {
+    cuda::Executor executor(
+        device, *carrier, c.pointers_, {}, [](const KernelRequest&) { return nullptr; },
+        ReaderFor(c.graph_));
+    FAIL() << "no diagnostic";
+  } catch (const Diagnostic& d) {
+    EXPECT_EQ(d.id(), "E4322");
+  }
+  carrier.reset();
+  EXPECT_EQ(device.live, 0) << "what the constructor took is given back";
+}
+
+// A carrier that finds out later that a peer is gone.
+class LostPeer : public cuda::Carrier {
+ public:
+  void Enqueue(const Collective&, std::span<const cuda::Member>) override {}
+  bool can_fail_later() const override { return true; }
+  void Check() override {
+    if (++checks > 3) throw Aborted(1, "gone");
+  }
+  void Abort(const std::string&) noexcept override {}
+  int checks = 0;
+};
+
+TEST(CudaExecutorStep, AStepThatNeverEndsIsLeftWhenAPeerIsGone) {
+  Compiled c("megatron", "tp=2");
+  FakeDevice device;
+  device.hang = true;
+  LostPeer carrier;
+  cuda::Executor executor(device, carrier, std::span(c.pointers_).first(1), {}, KernelsOn(device),
+                          ReaderFor(c.graph_));
+  const Program& p = c.programs_[0];
+  for (const NamedBuffer& i : p.inputs) {
+    std::memset(executor.Input(0, i.buffer), 0, static_cast<size_t>(p.buffers[i.buffer].bytes));
+  }
+  EXPECT_THROW(executor.Step(), Aborted);
+}
+
+TEST(FakeDevice, FindsARaceAndAnEventThatPreventsIt) {
+  FakeDevice device;
+  cuda::Stream a = device.MakeStream(false), b = device.MakeStream(false);
+  std::byte* p = device.Allocate(64, "p");
+  device.Fill(p, 1, 64, a);
+  device.Fill(p + 32, 2, 32, b);
+  EXPECT_EQ(device.Races().size(), 1u);
+  device.Forget();
+  device.Fill(p, 1, 64, a);
+  cuda::Event e = device.MakeEvent();
+  device.Record(e, a);
+  device.Fill(p + 60, 3, 1, a);  // after the event
+  device.Wait(b, e);
+  device.Fill(p, 2, 32, b);
+  EXPECT_THAT(device.Races(), IsEmpty());
+  device.Fill(p + 60, 2, 1, b);
+  EXPECT_EQ(device.Races().size(), 1u);
+}
+
+TEST(SharedDevice, CollectivesOverFourRanks) {
+  FakeDevice device;
+  auto carrier = cuda::MakeSharedDevice(device);
+  std::vector<cuda::Stream> streams;
+  std::vector<std::byte*> in, out;
+  for (int r = 0; r < 4; ++r) {
+    streams.push_back(device.MakeStream(false));
+    in.push_back(device.Allocate(4 * 4 * 4, "in"));
+    out.push_back(device.Allocate(4 * 4 * 4, "out"));
+  }
+  // Element e of rank r is 100 r + e; `count` is per piece.
+  auto run = [&](CollectiveKind kind, int64_t count, bool max = false) {
+    std::vector<cuda::Member> members;
+    for (int r = 0; r < 4; ++r) {
+      auto* p = reinterpret_cast<float*>(in[r]);
+      for (int e = 0; e < 16; ++e) p[e] = static_cast<float>(100 * r + e);
+      members.push_back({r, streams[r], {{in[r], out[r], count, DType::kF32}}});
+    }
+    Collective c;
+    c.kind = kind;
+    c.max = max;
+    carrier->Enqueue(c, members);
+    EXPECT_THAT(device.Races(), IsEmpty());
+  };
+  auto at = [&](int rank, int e) { return reinterpret_cast<float*>(out[rank])[e]; };
+  run(CollectiveKind::kAllReduce, 16);
+  EXPECT_EQ(at(2, 3), 612);
+  run(CollectiveKind::kAllReduce, 16, true);
+  EXPECT_EQ(at(0, 15), 315);
+  run(CollectiveKind::kReduceScatter, 4);
+  EXPECT_EQ(at(3, 1), 600 + 4 * 13);
+  run(CollectiveKind::kAllGather, 4);
+  EXPECT_EQ(at(1, 9), 201);
+  run(CollectiveKind::kAllToAll, 4);
+  EXPECT_EQ(at(1, 14), 306);
+}
+
+TEST(CudaRunner, MoreRanksThanGpusIsE4321) {
+  Compiled c("megatron", "tp=2");
+  cuda::Machine machine;
+  machine.gpus = 1;
+  SessionOptions options;
+  StateReader reader = ReaderFor(c.graph_);
+  try {
+    MakeRunnerOn(machine, {c.programs_, options, reader});
+    FAIL() << "no diagnostic";
+  } catch (const Diagnostic& d) {
+    EXPECT_EQ(d.id(), "E4321");
+    EXPECT_EQ(d.code(), ExitCode::kIo);
+    EXPECT_THAT(d.fix(), HasSubstr("--shared-device"));
+  }
+}
+
+TEST(CudaRunner, ReferenceKernelsAreNotForGpus) {
+  Compiled c("serial", "");
+  SessionOptions options;
+  options.reference_kernels = true;
+  StateReader reader = ReaderFor(c.graph_);
+  EXPECT_THROW(cuda::MakeRunnerOn({}, {c.programs_, options, reader}), Diagnostic);
+}
+
+}  // namespace
+}  // namespace shardc::testing

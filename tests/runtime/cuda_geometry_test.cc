@@ -1,0 +1,108 @@
+// Launch geometry: everything is covered once, within the limits of CUDA.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "runtime/cuda/kernels/geometry.h"
+#include "runtime/cuda/kernels/matmul_plan.h"
+
+namespace shardc::cuda {
+namespace {
+
+TEST(CudaGeometry, GridsAreWithinLimits) {
+  for (int64_t n :
+       {int64_t{0}, int64_t{1}, int64_t{255}, int64_t{257}, int64_t{1} << 24, int64_t{1} << 40}) {
+    Grid g = ElementGrid(n);
+    EXPECT_LE(g.blocks, kMaxBlocks);
+    EXPECT_EQ(g.blocks == 0, n == 0);
+    EXPECT_EQ(g.threads % 32, 0);
+    // The last block has something to do.
+    EXPECT_TRUE(n == 0 || (g.blocks - 1) * g.threads < n);
+    for (int64_t cols : {int64_t{1}, int64_t{33}, int64_t{768}, int64_t{50257}}) {
+      Grid r = RowGrid(n, cols);
+      EXPECT_LE(r.blocks, std::min(n, kMaxBlocks));
+      EXPECT_TRUE(r.threads % 32 == 0 && r.threads >= 32 && r.threads <= kMaxThreads);
+      EXPECT_EQ(r.blocks == 0, n == 0);
+    }
+  }
+}
+
+TEST(CudaGeometry, WalksMergeDimsAndVisitAll) {
+  // [2, 3, 4, 5] contiguous is one dim; with a stretched operand it is as many as that needs.
+  std::vector<int64_t> dims = {2, 3, 4, 5}, dense = DenseStrides(dims);
+  EXPECT_EQ(MakeWalk(dims, {dense, dense})->rank, 1);
+  auto walk = MakeWalk(dims, {dense, StretchedStrides({3, 1, 5}, dims)});
+  ASSERT_TRUE(walk);
+  EXPECT_EQ(walk->rank, 4);
+  EXPECT_EQ(MakeWalk(dims, {dense, StretchedStrides({4, 5}, dims)})->rank, 2);
+  EXPECT_EQ(MakeWalk({1, 1}, {{1, 1}})->rank, 0);
+  // Offsets of the merged walk are those of the whole box, in order.
+  auto two = *MakeWalk(dims, {dense, StretchedStrides({4, 5}, dims)});
+  for (int64_t i = 0; i < 120; ++i) {
+    int64_t rest = i, at[2] = {0, 0};
+    for (int d = two.rank - 1; d >= 0; --d) {
+      for (int k = 0; k < 2; ++k) at[k] += rest % two.dims[d] * two.strides[k][d];
+      rest /= two.dims[d];
+    }
+    EXPECT_EQ(at[0], i);
+    EXPECT_EQ(at[1], i % 20);
+  }
+  std::vector<int64_t> nine(9, 2), odd(9);
+  for (size_t d = 0; d < 9; ++d) odd[d] = d % 2 ? 0 : 1;
+  EXPECT_FALSE(MakeWalk(nine, {DenseStrides(nine), odd}));
+}
+
+TEST(CudaGeometry, ReductionChunksCoverOnce) {
+  for (int64_t kept : {int64_t{1}, int64_t{7}, int64_t{50257}}) {
+    for (int64_t reduced :
+         {int64_t{0}, int64_t{1}, int64_t{1000}, int64_t{65537}, int64_t{1} << 30}) {
+      for (bool inner : {false, true}) {
+        ReducePlan p = PlanReduce(kept, reduced, inner);
+        EXPECT_GE(p.chunks, 1);
+        EXPECT_GE(p.chunks * p.chunk, reduced);
+        EXPECT_TRUE(reduced == 0 || (p.chunks - 1) * p.chunk < reduced) << "an empty chunk";
+        EXPECT_LE(p.chunks * kept, std::max<int64_t>(kept, int64_t{1} << 17));
+      }
+      ColumnPlan c = PlanColumns(reduced, kept);
+      EXPECT_GE(c.chunks * c.rows_per_chunk, reduced);
+    }
+  }
+}
+
+TEST(CudaGeometry, CountingPartsDoNotOverlap) {
+  for (int64_t ids : {int64_t{1}, int64_t{5000}, int64_t{1} << 20}) {
+    for (int64_t rows : {int64_t{1}, int64_t{50257}}) {
+      CountingPlan p = PlanCounting(ids, rows);
+      EXPECT_GE(p.chunks * p.chunk, ids);
+      EXPECT_GE(p.totals - p.counters, p.chunks * rows * 4);
+      EXPECT_GE(p.offsets - p.totals, rows * 4);
+      EXPECT_GE(p.order - p.offsets, (rows + 1) * 4);
+      EXPECT_GE(p.bytes - p.order, ids * 4);
+      EXPECT_EQ((p.counters | p.totals | p.offsets | p.order) % 256, 0);
+    }
+  }
+}
+
+TEST(CudaGeometry, ProductsFoldRowsAndBatch) {
+  auto plan = *PlanMatmul("matmul", {}, {2, 3, 5}, {5, 7}, {2, 3, 7});
+  EXPECT_EQ(plan.rows, 7);
+  EXPECT_EQ(plan.cols, 6);
+  EXPECT_EQ(plan.batch, 1);
+  plan = *PlanMatmul("matmul_nt", {}, {2, 1, 3, 5}, {4, 7, 5}, {2, 4, 3, 7});
+  EXPECT_TRUE(plan.transpose_a);
+  EXPECT_EQ(plan.batch * static_cast<int64_t>(plan.parts.size()), 8);
+  // Every matrix of the result once.
+  std::vector<int> seen(8);
+  for (const auto& part : plan.parts) {
+    for (int64_t i = 0; i < plan.batch; ++i)
+      ++seen[static_cast<size_t>((part.d + i * plan.d_stride) / 21)];
+  }
+  EXPECT_EQ(seen, std::vector<int>(8, 1));
+  plan = *PlanMatmul("matmul_tn", {{"batch", int64_t{1}}}, {2, 4, 3, 5}, {2, 4, 3, 7}, {2, 5, 7});
+  EXPECT_EQ(plan.k, 12);
+  EXPECT_EQ(plan.batch, 2);
+  EXPECT_EQ(plan.d_stride, 35);
+}
+
+}  // namespace
+}  // namespace shardc::cuda

@@ -1,0 +1,91 @@
+// The CUDA kernels, run on the CPU by emulation, against the reference of every op.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "ir/op_def.h"
+#include "runtime/cuda/kernels/bind.h"
+#include "tests/gpu/kernel_cases.h"
+
+namespace shardc::testing {
+namespace {
+
+class Emulated : public KernelMachine {
+ public:
+  std::unique_ptr<cuda::CudaKernel> Make(const KernelRequest& request) override {
+    return cuda::emulated::MakeKernelFor(request);
+  }
+  std::byte* Allocate(int64_t bytes) override {
+    auto* p = static_cast<std::byte*>(
+        std::aligned_alloc(256, static_cast<size_t>((bytes + 255) / 256 * 256)));
+    std::memset(p, 0x77, static_cast<size_t>(bytes));
+    return p;
+  }
+  void Free(std::byte* p) override { std::free(p); }
+  void Upload(std::byte* to, const std::byte* from, int64_t bytes) override {
+    Copy(to, from, bytes);
+  }
+  void Download(std::byte* to, const std::byte* from, int64_t bytes) override {
+    Copy(to, from, bytes);
+  }
+  cuda::Launch NewLaunch() override {
+    // Every second run takes the threads in the other order, so that a missing barrier shows as a
+    // difference.
+    auto& machine = cuda::emulation::Machine::Get();
+    machine.reversed = !machine.reversed;
+    return {};
+  }
+  void Wait() override {}
+
+ private:
+  static void Copy(std::byte* to, const std::byte* from, int64_t bytes) {
+    if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
+};
+
+void RunAll(const std::vector<KernelCase>& cases) {
+  Emulated machine;
+  EXPECT_FALSE(cases.empty());
+  for (const KernelCase& c : cases) EXPECT_EQ(RunCase(machine, c), "") << c.name;
+}
+
+TEST(CudaKernels, SamplesF32) { RunAll(SampleCases(DType::kF32)); }
+TEST(CudaKernels, SamplesF64) { RunAll(SampleCases(DType::kF64)); }
+TEST(CudaKernels, SamplesBf16) { RunAll(SampleCases(DType::kBF16)); }
+TEST(CudaKernels, SamplesF16) { RunAll(SampleCases(DType::kF16)); }
+TEST(CudaKernels, LargeF32) { RunAll(LargeCases(DType::kF32)); }
+TEST(CudaKernels, LargeF64) { RunAll(LargeCases(DType::kF64)); }
+TEST(CudaKernels, LargeBf16) { RunAll(LargeCases(DType::kBF16)); }
+TEST(CudaKernels, LargeF16) { RunAll(LargeCases(DType::kF16)); }
+TEST(CudaKernels, Sharded) { RunAll(ShardedCases()); }
+
+TEST(CudaKernels, EveryOpHasOne) {
+  std::set<std::string_view> have;
+  for (std::string_view op : cuda::emulated::KernelOps()) have.insert(op);
+  for (const OpDef* def : AllOpDefs()) {
+    bool runs =
+        !def->communicates && !def->is_state && def->name != "update" && def->name != "constant";
+    if (runs) {
+      EXPECT_TRUE(have.contains(def->name)) << def->name;
+    }
+  }
+  for (std::string_view op : {"copy", "pack", "unpack"}) EXPECT_TRUE(have.contains(op)) << op;
+}
+
+TEST(CudaKernels, BadIdsAreReported) {
+  Emulated machine;
+  HostTensor table = RandomFloats({10, 4}, 1), ids = RandomInts({6}, 2, 0, 10);
+  ids.SetDouble(4, 12);
+  KernelCase c{"", "embedding", {}, {table, ids}};
+  EXPECT_EQ(RunFault(machine, c), (std::vector<int64_t>{1, 4, 12, 10}));
+  ids.SetDouble(4, -11);
+  EXPECT_EQ(RunFault(machine, {"", "gather", {{"axis", int64_t{0}}}, {table, ids}}),
+            (std::vector<int64_t>{2, 4, -11, 10}));
+  HostTensor labels = RandomInts({10}, 2, 0, 4);
+  labels.SetDouble(7, 4);
+  EXPECT_EQ(RunFault(machine, {"", "cross_entropy", {}, {table, labels}}),
+            (std::vector<int64_t>{3, 7, 4, 4}));
+}
+
+}  // namespace
+}  // namespace shardc::testing

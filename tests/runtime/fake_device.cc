@@ -1,0 +1,250 @@
+#include "tests/runtime/fake_device.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ir/diagnostic.h"
+#include "ir/host_tensor.h"
+
+namespace shardc::testing {
+namespace {
+
+template <typename Handle>
+Handle AsHandle(int id) {
+  return reinterpret_cast<Handle>(static_cast<uintptr_t>(id) + 1);
+}
+
+bool Overlap(const FakeDevice::Touch& a, const FakeDevice::Touch& b) {
+  return (a.write || b.write) && a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
+}
+
+HostTensor Wrap(const std::byte* data, int64_t count, DType dtype) {
+  HostTensor t(dtype, {count});
+  std::memcpy(t.raw(), data, static_cast<size_t>(t.bytes()));
+  return t;
+}
+
+double Fold(ReduceOp op, double a, double b) {
+  switch (op) {
+    case ReduceOp::kMax:
+      return std::max(a, b);
+    case ReduceOp::kMin:
+      return std::min(a, b);
+    case ReduceOp::kSum:
+      break;
+  }
+  return a + b;
+}
+
+void Fold(const cuda::Reduction& r) {
+  HostTensor result = Wrap(r.sources[0], r.count, r.dtype);
+  for (size_t k = 1; k < r.sources.size(); ++k) {
+    HostTensor next = Wrap(r.sources[k], r.count, r.dtype);
+    for (int64_t i = 0; i < r.count; ++i) {
+      result.SetDouble(i, Fold(r.op, result.AsDouble(i), next.AsDouble(i)));
+    }
+  }
+  for (std::byte* p : r.targets) std::memcpy(p, result.raw(), static_cast<size_t>(result.bytes()));
+}
+
+}  // namespace
+
+FakeDevice::~FakeDevice() = default;
+
+int FakeDevice::IdOf(Stream s) const {
+  int id = static_cast<int>(reinterpret_cast<uintptr_t>(s)) - 1;
+  SHARDC_CHECK(streams_.contains(id), "no such stream");
+  return id;
+}
+
+void FakeDevice::Enqueue(std::string what, Stream s, std::vector<Touch> touches,
+                         std::function<void()> run) {
+  int id = IdOf(s);
+  SHARDC_CHECK(!capturing_ || captured_streams_.contains(id),
+               "work on a stream that has not joined the capture: ", what);
+  Clock& clock = clocks_[id];
+  std::erase_if(touches, [](const Touch& t) { return t.bytes == 0; });
+  works_.push_back({std::move(what), s, std::move(touches), clock, clock[id]});
+  ++clock[id];
+  if (capturing_) {
+    captured_.push_back(std::move(run));
+  } else {
+    run();
+  }
+}
+
+bool FakeDevice::Before(const Work& a, const Work& b) {
+  size_t stream = reinterpret_cast<uintptr_t>(a.stream) - 1;
+  return stream < b.clock.size() && a.index < b.clock[stream];
+}
+
+std::vector<std::string> FakeDevice::Races() const {
+  std::vector<std::string> out;
+  for (size_t b = 0; b < works_.size(); ++b) {
+    for (size_t a = 0; a < b; ++a) {
+      const Work &x = works_[a], &y = works_[b];
+      if (x.stream == y.stream || Before(x, y)) continue;
+      for (const Touch& t : x.touches) {
+        if (std::none_of(y.touches.begin(), y.touches.end(),
+                         [&](const Touch& u) { return Overlap(t, u); })) {
+          continue;
+        }
+        out.push_back(StrCat(x.what, " and ", y.what));
+        break;
+      }
+    }
+  }
+  return out;
+}
+
+std::vector<std::string> FakeDevice::Strays() const {
+  std::vector<std::string> out;
+  for (const Work& w : works_) {
+    for (const Touch& t : w.touches) {
+      bool inside = std::any_of(memory_.begin(), memory_.end(), [&](const auto& m) {
+        return m.first <= t.begin &&
+               t.begin + t.bytes <= m.first + static_cast<int64_t>(m.second.size());
+      });
+      if (!inside) out.push_back(w.what);
+    }
+  }
+  return out;
+}
+
+std::byte* FakeDevice::Allocate(int64_t bytes, const std::string& what) {
+  if (fail_allocation_over >= 0 && bytes > fail_allocation_over) {
+    throw Diagnostic("E4007", ExitCode::kMemory, what, StrCat("cannot allocate ", bytes));
+  }
+  ++allocations;
+  allocated_bytes += bytes;
+  return AllocateHost(bytes, what);
+}
+
+std::byte* FakeDevice::AllocateHost(int64_t bytes, const std::string&) {
+  SHARDC_CHECK(!capturing_, "allocation inside a capture");
+  ++live;
+  // Old contents, as on a device: nothing may count on zeros.
+  std::vector<std::byte> memory(static_cast<size_t>(bytes), std::byte{0x7b});
+  std::byte* p = memory.data();
+  memory_[p] = std::move(memory);
+  return p;
+}
+
+void FakeDevice::Free(std::byte* p) noexcept { live -= static_cast<int64_t>(memory_.erase(p)); }
+
+FakeDevice::Stream FakeDevice::MakeStream(bool) {
+  ++live;
+  int id = streams_made_++;
+  streams_.insert(id);
+  for (Clock& c : clocks_) c.push_back(0);
+  for (auto& [event, clock] : events_) clock.resize(static_cast<size_t>(streams_made_));
+  clocks_.emplace_back(static_cast<size_t>(streams_made_), 0);
+  return AsHandle<Stream>(id);
+}
+
+void FakeDevice::DestroyStream(Stream s) noexcept {
+  live -=
+      static_cast<int64_t>(streams_.erase(static_cast<int>(reinterpret_cast<uintptr_t>(s)) - 1));
+}
+
+FakeDevice::Event FakeDevice::MakeEvent() {
+  ++live;
+  static int next = 0;
+  Event e = AsHandle<Event>(next++);
+  events_[e] = Clock(static_cast<size_t>(streams_made_), 0);
+  return e;
+}
+
+void FakeDevice::DestroyEvent(Event e) noexcept { live -= static_cast<int64_t>(events_.erase(e)); }
+
+void FakeDevice::Record(Event e, Stream s) {
+  int id = IdOf(s);
+  SHARDC_CHECK(!capturing_ || captured_streams_.contains(id), "record outside the capture");
+  events_.at(e) = clocks_[id];
+}
+
+void FakeDevice::Wait(Stream s, Event e) {
+  int id = IdOf(s);
+  Clock& clock = clocks_[id];
+  const Clock& other = events_.at(e);
+  for (size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], other[i]);
+  if (capturing_) captured_streams_.insert(id);
+}
+
+void FakeDevice::Synchronize(Stream s) {
+  SHARDC_CHECK(!capturing_, "the host waits inside a capture");
+  // What is enqueued from now on follows.
+  const Clock done = clocks_[IdOf(s)];
+  for (Clock& clock : clocks_) {
+    for (size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], done[i]);
+  }
+}
+
+void FakeDevice::Move(const char* what, std::byte* to, const std::byte* from, int64_t bytes,
+                      Stream s) {
+  Enqueue(what, s, {{from, bytes, false}, {to, bytes, true}},
+          [=] { std::memmove(to, from, static_cast<size_t>(bytes)); });
+}
+
+void FakeDevice::CopyIn(std::byte* to, const std::byte* from, int64_t bytes, Stream s) {
+  Move("copy in", to, from, bytes, s);
+}
+void FakeDevice::CopyOut(std::byte* to, const std::byte* from, int64_t bytes, Stream s) {
+  Move("copy out", to, from, bytes, s);
+}
+void FakeDevice::Copy(std::byte* to, const std::byte* from, int64_t bytes, Stream s) {
+  Move("copy", to, from, bytes, s);
+}
+
+void FakeDevice::Fill(std::byte* to, int byte, int64_t bytes, Stream s) {
+  Enqueue("fill", s, {{to, bytes, true}},
+          [=] { std::memset(to, byte, static_cast<size_t>(bytes)); });
+}
+
+void FakeDevice::Reduce(const cuda::Reduction& r, Stream s) {
+  int64_t bytes = r.count * DTypeSize(r.dtype);
+  std::vector<Touch> touches;
+  for (const std::byte* p : r.sources) touches.push_back({p, bytes, false});
+  for (std::byte* p : r.targets) touches.push_back({p, bytes, true});
+  Enqueue("reduce", s, std::move(touches), [r] { Fold(r); });
+}
+
+cuda::Launch FakeDevice::LaunchOn(Stream s) {
+  cuda::Launch launch;
+  launch.stream = s;
+  return launch;
+}
+
+void FakeDevice::BeginCapture(Stream s) {
+  capturing_ = true;
+  captured_streams_ = {IdOf(s)};
+  captured_.clear();
+}
+
+cuda::StepGraph FakeDevice::EndCapture(Stream s) {
+  capturing_ = false;
+  if (refuse_capture) {
+    throw Diagnostic("E4301", ExitCode::kIo, "CUDA", "end of a capture: not today");
+  }
+  // CUDA refuses a capture whose streams have not come back to the first.
+  for (int id : captured_streams_) {
+    SHARDC_CHECK(clocks_[IdOf(s)][id] == clocks_[id][id], "stream ", id, " has not joined");
+  }
+  ++live;
+  graphs_.push_back(std::move(captured_));
+  return AsHandle<cuda::StepGraph>(static_cast<int>(graphs_made++));
+}
+
+void FakeDevice::AbandonCapture(Stream) noexcept { capturing_ = false; }
+
+void FakeDevice::LaunchGraph(cuda::StepGraph g, Stream s) {
+  ++graphs_launched;
+  size_t id = reinterpret_cast<uintptr_t>(g) - 1;
+  Enqueue("graph", s, {}, [this, id] {
+    for (const auto& run : graphs_.at(id)) run();
+  });
+}
+
+void FakeDevice::DestroyGraph(cuda::StepGraph) noexcept { --live; }
+
+}  // namespace shardc::testing

@@ -1,0 +1,102 @@
+// A Device without a GPU: its memory is host memory, it does at once what it is told, and it writes
+// down everything that was enqueued, so that a test can prove what orders what.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/cuda/device.h"
+
+namespace shardc::testing {
+
+class FakeDevice : public cuda::Device {
+ public:
+  using Stream = cuda::Stream;
+  using Event = cuda::Event;
+
+  // A stretch of memory that a piece of work reads or writes.
+  struct Touch {
+    const std::byte* begin = nullptr;
+    int64_t bytes = 0;
+    bool write = false;
+  };
+  // Something enqueued: a kernel, a copy, a fill, a reduction. Records and waits are not work: they
+  // only order it.
+  struct Work {
+    std::string what;
+    Stream stream = nullptr;
+    std::vector<Touch> touches;
+    std::vector<int> clock;  // by stream: how many works of it are done before this one begins
+    int index = 0;           // in its stream
+  };
+
+  ~FakeDevice() override;
+
+  // For kernels that a test makes: adds work to what was enqueued, as a launch does. `run` is
+  // called now, or in a capture whenever the graph is launched.
+  void Enqueue(std::string what, Stream s, std::vector<Touch> touches, std::function<void()> run);
+  const std::vector<Work>& works() const { return works_; }
+  void Forget() { works_.clear(); }
+  // Whether `a` is done before `b` begins, by streams and events alone.
+  static bool Before(const Work& a, const Work& b);
+  // Pairs of works that touch the same byte, one writing, with neither before the other; each as a
+  // sentence.
+  std::vector<std::string> Races() const;
+  // What of the touches lies outside of every allocation.
+  std::vector<std::string> Strays() const;
+
+  int64_t allocations = 0, allocated_bytes = 0,
+          live = 0;  // of device memory; live: everything not yet given back
+  int64_t graphs_made = 0, graphs_launched = 0;
+  int64_t fail_allocation_over = -1;  // bytes; -1: never
+  bool refuse_capture = false;
+  bool hang = false;  // Done stays false
+
+  void Activate() override {}
+  std::byte* Allocate(int64_t bytes, const std::string& what) override;
+  void Free(std::byte* p) noexcept override;
+  std::byte* AllocateHost(int64_t bytes, const std::string& what) override;
+  void FreeHost(std::byte* p) noexcept override { Free(p); }
+  Stream MakeStream(bool urgent) override;
+  void DestroyStream(Stream s) noexcept override;
+  Event MakeEvent() override;
+  void DestroyEvent(Event e) noexcept override;
+  void Record(Event e, Stream s) override;
+  void Wait(Stream s, Event e) override;
+  bool Done(Stream) override { return !hang; }
+  void Synchronize(Stream s) override;
+  void CopyIn(std::byte* to, const std::byte* from, int64_t bytes, Stream s) override;
+  void CopyOut(std::byte* to, const std::byte* from, int64_t bytes, Stream s) override;
+  void Copy(std::byte* to, const std::byte* from, int64_t bytes, Stream s) override;
+  void Fill(std::byte* to, int byte, int64_t bytes, Stream s) override;
+  void Reduce(const cuda::Reduction& r, Stream s) override;
+  cuda::Launch LaunchOn(Stream s) override;
+  void BeginCapture(Stream s) override;
+  cuda::StepGraph EndCapture(Stream s) override;
+  void AbandonCapture(Stream s) noexcept override;
+  void LaunchGraph(cuda::StepGraph g, Stream s) override;
+  void DestroyGraph(cuda::StepGraph g) noexcept override;
+
+ private:
+  using Clock = std::vector<int>;
+  int IdOf(Stream s) const;
+  void Move(const char* what, std::byte* to, const std::byte* from, int64_t bytes, Stream s);
+
+  std::map<const std::byte*, std::vector<std::byte>> memory_;
+  int streams_made_ = 0;
+  std::set<int> streams_;
+  std::vector<Clock> clocks_;      // by stream: what its next work follows
+  std::map<Event, Clock> events_;  // what each stands for
+  std::vector<Work> works_;
+  bool capturing_ = false;
+  std::set<int> captured_streams_;  // that have joined the capture
+  std::vector<std::function<void()>> captured_;
+  std::vector<std::vector<std::function<void()>>> graphs_;
+};
+
+}  // namespace shardc::testing

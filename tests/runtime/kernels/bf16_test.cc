@@ -1,0 +1,328 @@
+// The bf16 kernels: against naive f64 loops, or against the f32 kernels (which have such tests) on
+// the same numbers.
+#include <array>
+
+#include "runtime/cpu/kernels/matmul_bf16.h"
+#include "tests/runtime/kernels/kernel_test_util.h"
+
+namespace shardc::cpu {
+namespace {
+
+using Halves = std::vector<uint16_t>;
+
+// One rounding to bf16, relative.
+constexpr double kRounding = 1.0 / 256;
+
+uint16_t Round(float x) {
+  uint32_t u;
+  std::memcpy(&u, &x, 4);
+  return static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+
+Halves RandomHalves(int64_t n, uint64_t seed, float scale = 1) {
+  Halves out;
+  for (float x : RandomVector(n, seed, scale)) out.push_back(Round(x));
+  return out;
+}
+
+std::vector<float> Wide(const Halves& halves) {
+  std::vector<float> out(halves.size());
+  for (size_t i = 0; i < halves.size(); ++i) {
+    uint32_t u = static_cast<uint32_t>(halves[i]) << 16;
+    std::memcpy(&out[i], &u, 4);
+  }
+  return out;
+}
+
+std::vector<double> Doubles(const std::vector<float>& v) { return {v.begin(), v.end()}; }
+
+void CheckMatmul(MatmulBf16Config c) {
+  SCOPED_TRACE(testing::Message() << c.m << "x" << c.n << "x" << c.k << " batch " << c.batch
+                                  << " ta " << c.transpose_a << " tb " << c.transpose_b << " bias "
+                                  << c.bias << c.bias_f32 << " f32 " << c.result_f32);
+  Halves a = RandomHalves(c.batch * c.m * c.k, 1), b = RandomHalves(c.batch * c.k * c.n, 2);
+  Halves bias = RandomHalves(c.n, 3);
+  std::vector<float> wa = Wide(a), wb = Wide(b), wide_bias = Wide(bias);
+  std::vector<double> want;
+  for (int64_t z = 0; z < c.batch; ++z) {
+    for (int64_t i = 0; i < c.m; ++i) {
+      for (int64_t j = 0; j < c.n; ++j) {
+        double sum = c.bias ? wide_bias[static_cast<size_t>(j)] : 0;
+        for (int64_t p = 0; p < c.k; ++p) {
+          int64_t at_a = z * c.m * c.k + (c.transpose_a ? p * c.m + i : i * c.k + p);
+          int64_t at_b = z * c.k * c.n + (c.transpose_b ? j * c.k + p : p * c.n + j);
+          sum += double{wa[static_cast<size_t>(at_a)]} * wb[static_cast<size_t>(at_b)];
+        }
+        want.push_back(sum);
+      }
+    }
+  }
+  const void* bias_data = c.bias_f32 ? static_cast<const void*>(wide_bias.data()) : bias.data();
+  for (int threads : {1, 2}) {
+    c.threads = threads;
+    std::unique_ptr<MatmulBf16> matmul = MatmulBf16::Create(c);
+    if (!matmul) GTEST_SKIP() << "oneDNN has no bf16 product on this machine";
+    double noise = 1e-5 * std::sqrt(static_cast<double>(c.k));
+    if (c.result_f32) {
+      std::vector<float> got(want.size()), again(want.size());
+      matmul->Execute(a.data(), b.data(), bias_data, got.data());
+      matmul->Execute(a.data(), b.data(), bias_data, again.data());
+      ExpectNear(got, want, 1e-5, noise);
+      EXPECT_TRUE(SameBits(got, again));
+    } else {
+      Halves got(want.size());
+      matmul->Execute(a.data(), b.data(), bias_data, got.data());
+      ExpectNear(Wide(got), want, kRounding, noise);
+    }
+  }
+}
+
+TEST(MatmulBf16, EveryForm) {
+  for (bool ta : {false, true}) {
+    for (bool tb : {false, true}) {
+      for (bool f32 : {false, true}) {
+        for (auto [m, n, k] : {std::array<int64_t, 3>{1, 7, 5}, {33, 65, 31}, {300, 48, 17}}) {
+          CheckMatmul(
+              {.m = m, .n = n, .k = k, .transpose_a = ta, .transpose_b = tb, .result_f32 = f32});
+        }
+        CheckMatmul({.m = 9,
+                     .n = 6,
+                     .k = 11,
+                     .batch = 3,
+                     .transpose_a = ta,
+                     .transpose_b = tb,
+                     .result_f32 = f32});
+      }
+    }
+  }
+}
+
+TEST(MatmulBf16, Bias) {
+  for (bool wide : {false, true}) {
+    for (bool f32 : {false, true}) {
+      CheckMatmul({.m = 300, .n = 40, .k = 24, .bias = true, .bias_f32 = wide, .result_f32 = f32});
+    }
+  }
+}
+
+// Products of one thread share the room for packed operands.
+TEST(MatmulBf16, PackRoomIsShared) {
+  auto small = MatmulBf16::Create({.m = 512, .n = 64, .k = 64});
+  if (!small) GTEST_SKIP() << "oneDNN has no bf16 product on this machine";
+  auto large = MatmulBf16::Create({.m = 512, .n = 640, .k = 640});
+  auto same = MatmulBf16::Create({.m = 512, .n = 640, .k = 640});
+  EXPECT_GT(large->held_bytes(), 0);
+  EXPECT_EQ(same->held_bytes(), 0);
+}
+
+TEST(ElementwiseBf16, EqualsF32Rounded) {
+  constexpr int64_t kRows = 37, kCols = 53, kN = kRows * kCols;
+  Halves x = RandomHalves(kN, 1, 4), dy = RandomHalves(kN, 2), row = RandomHalves(kCols, 3);
+  std::vector<float> wx = Wide(x), wdy = Wide(dy), wrow = Wide(row);
+  ForEveryKernelSet([&](const KernelTable& k, int threads) {
+    std::vector<float> want(kN);
+    Halves got(kN);
+    for (UnaryOp op : {UnaryOp::kNeg, UnaryOp::kGeluTanh, UnaryOp::kGeluErf, UnaryOp::kSilu,
+                       UnaryOp::kRelu, UnaryOp::kTanh, UnaryOp::kSigmoid}) {
+      k.elementwise.unary(op, wx.data(), want.data(), kN, threads);
+      k.elementwise.unary_bf16(op, x.data(), got.data(), kN, threads);
+      ExpectNear(Wide(got), Doubles(want), kRounding, 1e-30, "unary");
+    }
+    for (UnaryGradOp op :
+         {UnaryGradOp::kGeluTanh, UnaryGradOp::kGeluErf, UnaryGradOp::kSilu, UnaryGradOp::kRelu}) {
+      k.elementwise.unary_grad(op, wx.data(), wdy.data(), want.data(), kN, threads);
+      k.elementwise.unary_grad_bf16(op, x.data(), dy.data(), got.data(), kN, threads);
+      ExpectNear(Wide(got), Doubles(want), kRounding, 1e-30, "gradient");
+    }
+    for (Broadcast b :
+         {Broadcast::kSame, Broadcast::kRow, Broadcast::kColumn, Broadcast::kScalar}) {
+      bool same = b == Broadcast::kSame;
+      for (BinaryOp op : {BinaryOp::kAdd, BinaryOp::kMul, BinaryOp::kSub}) {
+        k.elementwise.binary(op,
+                             {wx.data(), same ? wdy.data() : wrow.data(), kRows, kCols, b, true},
+                             want.data(), threads);
+        k.elementwise.binary_bf16(op,
+                                  {x.data(), same ? dy.data() : row.data(), kRows, kCols, b, true},
+                                  got.data(), threads);
+        ExpectNear(Wide(got), Doubles(want), kRounding, 1e-30, "binary");
+      }
+    }
+  });
+}
+
+TEST(ReduceBf16, SumOfRows) {
+  constexpr int64_t kRows = 311, kCols = 45;
+  Halves x = RandomHalves(kRows * kCols, 1);
+  std::vector<float> wide = Wide(x);
+  std::vector<double> want(kCols);
+  for (int64_t i = 0; i < kRows * kCols; ++i)
+    want[static_cast<size_t>(i % kCols)] += wide[static_cast<size_t>(i)];
+  ForEveryKernelSet([&](const KernelTable& k, int threads) {
+    std::vector<float> got(kCols);
+    k.reduce.sum_rows_bf16(x.data(), got.data(), kRows, kCols, false, threads);
+    ExpectNear(got, want, 1e-5, 1e-4);
+  });
+}
+
+TEST(NormBf16, ResultIsF32Rounded) {
+  constexpr int64_t kRows = 19, kCols = 77;
+  std::vector<float> x = RandomVector(kRows * kCols, 1, 3), w = RandomVector(kCols, 2),
+                     b = RandomVector(kCols, 3);
+  ForEveryKernelSet([&](const KernelTable& k, int threads) {
+    std::vector<float> want(x.size());
+    Halves got(x.size());
+    NormForwardArgs args;
+    args.x = x.data();
+    args.w = w.data();
+    args.rows = kRows;
+    args.cols = kCols;
+    NormForwardArgs half = args;
+    args.y = want.data();
+    half.y_bf16 = got.data();
+    k.norm.rms_norm_forward(args, threads);
+    k.norm.rms_norm_forward(half, threads);
+    ExpectNear(Wide(got), Doubles(want), kRounding, 1e-30);
+    args.b = half.b = b.data();
+    k.norm.layer_norm_forward(args, threads);
+    k.norm.layer_norm_forward(half, threads);
+    ExpectNear(Wide(got), Doubles(want), kRounding, 1e-30);
+  });
+}
+
+TEST(CrossEntropyBf16, GradientIsF32Rounded) {
+  constexpr int64_t kRows = 7, kStride = 40;
+  std::vector<float> logits = RandomVector(kRows * kStride, 1, 3), d_loss = RandomVector(kRows, 2);
+  std::vector<int64_t> labels = {100, 101, 136, 99, -100, 110, 500};
+  LogitShard shard{.logits = logits.data(),
+                   .rows = kRows,
+                   .stride = kStride,
+                   .valid = 37,
+                   .labels = labels.data(),
+                   .vocab_offset = 100};
+  std::vector<float> lse(kRows, 5.0F), want(logits.size());
+  ForEveryKernelSet([&](const KernelTable& k, int threads) {
+    Halves got(logits.size(), 0x7fc0);
+    k.cross_entropy.backward(shard, d_loss.data(), lse.data(), want.data(), threads);
+    k.cross_entropy.backward_bf16(shard, d_loss.data(), lse.data(), got.data(), threads);
+    ExpectNear(Wide(got), Doubles(want), kRounding, 1e-30);
+    // In place of the logits the f32 form gives the same.
+    std::vector<float> place = logits;
+    LogitShard in_place = shard;
+    in_place.logits = place.data();
+    k.cross_entropy.backward(in_place, d_loss.data(), lse.data(), place.data(), threads);
+    EXPECT_TRUE(SameBits(place, want));
+  });
+}
+
+struct AttentionData {
+  AttentionShape shape;
+  HeadStrides query, key;
+};
+
+// The halves with the f32 kernel on the same numbers.
+void CheckAttention(const AttentionData& a) {
+  const AttentionShape& s = a.shape;
+  int64_t nq = s.batch * s.q_heads * s.q_len * s.head_dim,
+          nk = s.batch * s.kv_heads * s.kv_len * s.head_dim;
+  int64_t rows = s.batch * s.q_heads * s.q_len;
+  Halves q = RandomHalves(nq, 1, 2), k = RandomHalves(nk, 2, 2), v = RandomHalves(nk, 3),
+         d_o = RandomHalves(nq, 4);
+  std::vector<float> wq = Wide(q), wk = Wide(k), wv = Wide(v), wd = Wide(d_o);
+  ForEveryKernelSet([&](const KernelTable& table, int threads) {
+    std::vector<float> o(nq), lse(rows), half_lse(rows);
+    Halves half_o(nq);
+    table.attention.forward({.shape = s,
+                             .q = wq.data(),
+                             .q_strides = a.query,
+                             .k = wk.data(),
+                             .k_strides = a.key,
+                             .v = wv.data(),
+                             .v_strides = a.key,
+                             .mask = {},
+                             .o = o.data(),
+                             .o_strides = a.query,
+                             .lse = lse.data()},
+                            threads);
+    table.attention.forward_bf16({.shape = s,
+                                  .q = q.data(),
+                                  .q_strides = a.query,
+                                  .k = k.data(),
+                                  .k_strides = a.key,
+                                  .v = v.data(),
+                                  .v_strides = a.key,
+                                  .mask = {},
+                                  .o = half_o.data(),
+                                  .o_strides = a.query,
+                                  .lse = half_lse.data()},
+                                 threads);
+    ExpectNear(Wide(half_o), Doubles(o), kRounding, 1e-6, "o");
+    ExpectNear(half_lse, Doubles(lse), 1e-2, 1e-2, "lse");
+    // Both get the same o and lse.
+    o = Wide(half_o);
+    std::vector<float> dq(nq), dk(nk), dv(nk);
+    Halves half_dq(nq), half_dk(nk), half_dv(nk);
+    table.attention.backward({.shape = s,
+                              .q = wq.data(),
+                              .q_strides = a.query,
+                              .k = wk.data(),
+                              .k_strides = a.key,
+                              .v = wv.data(),
+                              .v_strides = a.key,
+                              .mask = {},
+                              .o = o.data(),
+                              .o_strides = a.query,
+                              .lse = half_lse.data(),
+                              .d_o = wd.data(),
+                              .d_o_strides = a.query,
+                              .dq = dq.data(),
+                              .dq_strides = a.query,
+                              .dk = dk.data(),
+                              .dk_strides = a.key,
+                              .dv = dv.data(),
+                              .dv_strides = a.key},
+                             threads);
+    table.attention.backward_bf16({.shape = s,
+                                   .q = q.data(),
+                                   .q_strides = a.query,
+                                   .k = k.data(),
+                                   .k_strides = a.key,
+                                   .v = v.data(),
+                                   .v_strides = a.key,
+                                   .mask = {},
+                                   .o = half_o.data(),
+                                   .o_strides = a.query,
+                                   .lse = half_lse.data(),
+                                   .d_o = d_o.data(),
+                                   .d_o_strides = a.query,
+                                   .dq = half_dq.data(),
+                                   .dq_strides = a.query,
+                                   .dk = half_dk.data(),
+                                   .dk_strides = a.key,
+                                   .dv = half_dv.data(),
+                                   .dv_strides = a.key},
+                                  threads);
+    // dk and dv of a group are rounded once per query head.
+    ExpectNear(Wide(half_dq), Doubles(dq), kRounding, 2e-2, "dq");
+    ExpectNear(Wide(half_dk), Doubles(dk), kRounding, 6e-2, "dk");
+    ExpectNear(Wide(half_dv), Doubles(dv), kRounding, 6e-2, "dv");
+  });
+}
+
+TEST(AttentionBf16, EqualsF32Rounded) {
+  for (bool causal : {false, true}) {
+    int64_t s = 70, d = 24;
+    AttentionShape shape{.batch = 2,
+                         .q_heads = 4,
+                         .kv_heads = 2,
+                         .q_len = s,
+                         .kv_len = s,
+                         .head_dim = d,
+                         .scale = 0.2F,
+                         .causal = causal};
+    CheckAttention({shape, {4 * s * d, 4 * d, d}, {2 * s * d, 2 * d, d}});  // bshd
+    CheckAttention({shape, {4 * s * d, d, s * d}, {2 * s * d, d, s * d}});  // bhsd
+  }
+}
+
+}  // namespace
+}  // namespace shardc::cpu

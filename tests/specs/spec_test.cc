@@ -1,0 +1,171 @@
+// The loader of shard specs.
+#include "specs/spec.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "tests/passes/check_text.h"
+
+namespace shardc {
+namespace {
+
+using ::shardc::testing::ExpectThrown;
+using ::shardc::testing::Thrown;
+
+void ExpectRefused(const std::string& text, std::string_view id, std::string_view where,
+                   std::string_view what) {
+  Diagnostic d = Thrown([&] { ParseSpec(text, "s"); });
+  EXPECT_EQ(d.id(), id) << d.what();
+  EXPECT_EQ(d.where(), where) << d.what();
+  EXPECT_EQ(d.code(), ExitCode::kBadSpec);
+  EXPECT_NE((d.message() + "; " + d.fix()).find(what), std::string::npos) << d.what();
+}
+
+TEST(ShippedSpecs, EachLoads) {
+  EXPECT_EQ(ShippedSpecs(), (std::vector<std::string>{"colotensor_tutorial", "dp", "megatron",
+                                                      "megatron_hf_gpt2", "serial"}));
+  for (const std::string& name : ShippedSpecs()) {
+    Spec spec = LoadSpec(name);
+    EXPECT_EQ(spec.name, name);
+    EXPECT_EQ(spec.mesh, (std::vector<MeshAxis>{{"dp", 1}, {"tp", 1}})) << name;
+    EXPECT_EQ(spec.inputs.size(), name == "serial" ? 0u : 1u) << name;
+    EXPECT_EQ(spec.params.empty(), name == "serial" || name == "dp") << name;
+    for (const SpecRule& rule : spec.params) {
+      EXPECT_EQ(rule.where.file, name);
+      EXPECT_GT(rule.where.line, 1) << name;
+    }
+  }
+}
+
+TEST(LoadSpec, ReadsAFileOfThatPath) {
+  std::string path = ::testing::TempDir() + "/spec_test.textproto";
+  std::ofstream(path) << "param { match: 'w' shard_spec { dims: 0 axes: 'tp' } }";
+  Spec spec = LoadSpec(path);
+  std::remove(path.c_str());
+  EXPECT_EQ(spec.name, path);
+  EXPECT_EQ(spec.params[0].where.ToString(), path + ":1:1");
+}
+
+TEST(LoadSpec, NamesTheShippedOnes) {
+  Diagnostic d = Thrown([] { LoadSpec("megatrom"); });
+  EXPECT_EQ(d.id(), "E5001");
+  EXPECT_EQ(d.code(), ExitCode::kIo);
+  EXPECT_EQ(d.where(), "--spec megatrom");
+  EXPECT_NE(d.fix().find("shipped: colotensor_tutorial, dp, megatron,"), std::string::npos);
+  EXPECT_NE(d.fix().find("did you mean 'megatron'"), std::string::npos) << d.fix();
+}
+
+TEST(LoadSpec, AFolderIsNoSpec) {
+  ExpectThrown([] { LoadSpec(::testing::TempDir()); }, "E5001", "--spec");
+}
+
+TEST(ParseSpec, ReadsEveryField) {
+  Spec spec = ParseSpec(R"(
+    mesh { axis { name: "dp" size: 2 } axis { name: "tp" } }
+    param {
+      match: "*.qkv" role: QKV part: BIAS
+      shard_spec { dims: -1 axes: "tp" segments: 4 segments: 2 segments: 2 }
+      compute_spec { pattern: TP1D output_replicate: false }
+      weight_decay: false may_match_nothing: true
+    }
+    param { role: NORM }
+    input { match: "x" shard_spec { dims: 0 dims: 0 axes: "dp" axes: "tp" } }
+  )",
+                        "s");
+  EXPECT_EQ(spec.mesh, (std::vector<MeshAxis>{{"dp", 2}, {"tp", 1}}));
+  const SpecRule& r = spec.params.at(0);
+  EXPECT_EQ(r.where.ToString(), "s:3:5");
+  EXPECT_EQ(r.match, "*.qkv");
+  EXPECT_EQ(r.role, "QKV");
+  EXPECT_EQ(r.part, "bias");
+  ASSERT_EQ(r.cuts.size(), 1u);
+  EXPECT_EQ(r.cuts[0].dim, -1);
+  EXPECT_EQ(r.cuts[0].axis, "tp");
+  EXPECT_EQ(r.segments, (std::vector<int64_t>{4, 2, 2}));
+  EXPECT_EQ(r.output_replicate, false);
+  EXPECT_EQ(r.weight_decay, false);
+  EXPECT_TRUE(r.may_match_nothing);
+  EXPECT_EQ(spec.params.at(1).output_replicate, std::nullopt);
+  EXPECT_EQ(spec.params[1].weight_decay, std::nullopt);
+  EXPECT_FALSE(spec.params[1].may_match_nothing);
+  ASSERT_EQ(spec.inputs.at(0).cuts.size(), 2u);
+  EXPECT_EQ(spec.inputs[0].cuts[1].axis, "tp");
+}
+
+// ColoTensor: what has a compute spec is made whole unless it says otherwise.
+TEST(ParseSpec, OutputReplicateIsTrueByDefault) {
+  Spec spec = ParseSpec("param { match: 'w' compute_spec { pattern: TP1D } }", "s");
+  EXPECT_EQ(spec.params[0].output_replicate, true);
+}
+
+TEST(ParseSpec, ProcessGroupIsAMeshOfOneAxis) {
+  EXPECT_EQ(ParseSpec("process_group { tp_degree: 4 }", "s").mesh,
+            (std::vector<MeshAxis>{{"tp", 4}}));
+  EXPECT_EQ(ParseSpec("process_group { }", "s").mesh, (std::vector<MeshAxis>{{"tp", 1}}));
+}
+
+TEST(ParseSpec, RefusesTextThatDoesNotParse) {
+  ExpectRefused("param {\n  macth: 'w' }", "E2100", "s:2:3", "did you mean 'match'");
+  ExpectRefused("param { role: MLP_DWON }", "E2100", "s:1:15", "did you mean 'MLP_DOWN'");
+  ExpectRefused("\nparm { match: 'w' }", "E2100", "s:2:1", "did you mean 'param'");
+  ExpectRefused("param { match: 3 }", "E2100", "s:1:16", "");
+  ExpectRefused("param { match: 'w'", "E2100", "s:1:19", "");
+  ExpectRefused("mesh { axis { size: 2 } }", "E2101", "s:1:8", "an axis needs a name");
+}
+
+TEST(ParseSpec, RefusesRulesWithoutSense) {
+  ExpectRefused("\n  param { }", "E2101", "s:2:3", "a param rule needs match or role");
+  ExpectRefused("input { }", "E2101", "s:1:1", "an input rule needs match");
+  ExpectRefused("param { match: 'w' shard_spec { dims: 0 dims: 1 axes: 'tp' } }", "E2101", "s:1:1",
+                "2 dims and 1 axes; give one axis for each dim");
+  ExpectRefused("input { match: 'x' shard_spec { dims: 0 dims: 1 axes: 'tp' axes: 'tp' } }",
+                "E2101", "s:1:1", "axis 'tp' cuts two dims");
+  ExpectRefused("param { match: 'w' shard_spec { segments: 2 segments: 2 } }", "E2101", "s:1:1",
+                "segments need exactly one cut dim");
+  ExpectRefused("param { match: 'w' shard_spec { dims: 0 axes: 'tp' segments: 0 } }", "E2101",
+                "s:1:1", "segment size 0 is not positive");
+  ExpectRefused("mesh { axis { name: 'tp' } }\nprocess_group { tp_degree: 2 }", "E2101", "s:2:1",
+                "give mesh or process_group, not both");
+}
+
+TEST(ParseSpec, RefusesAMeshThatIsNone) {
+  ExpectThrown([] { ParseSpec("mesh { axis { name: 'tp' } axis { name: 'tp' } }", "s"); }, "E2001",
+               "tp");
+  ExpectThrown([] { ParseSpec("process_group { tp_degree: 0 }", "s"); }, "E2001", "tp");
+}
+
+TEST(MeshFor, DefaultsStandInFrontOfWhatIsGiven) {
+  Spec spec;
+  spec.mesh = {{"dp", 1}, {"tp", 2}};
+  EXPECT_EQ(MeshFor(spec, Mesh()).ToString(), "dp=1,tp=2");
+  EXPECT_EQ(MeshFor(spec, Mesh::Parse("tp=4")).ToString(), "tp=4");  // dp has size 1
+  EXPECT_EQ(MeshFor(spec, Mesh::Parse("dp=3")).ToString(), "tp=2,dp=3");
+  EXPECT_EQ(MeshFor(spec, Mesh::Parse("tp=8,pp=2")).ToString(), "tp=8,pp=2");
+  EXPECT_EQ(MeshFor(Spec(), Mesh::Parse("pp=2")).ToString(), "pp=2");
+}
+
+TEST(GlobMatch, StarsAndQuestionMarks) {
+  EXPECT_TRUE(GlobMatch("*", ""));
+  EXPECT_TRUE(GlobMatch("h.?.w", "h.0.w"));
+  EXPECT_FALSE(GlobMatch("h.?.w", "h.10.w"));
+  EXPECT_TRUE(GlobMatch("*.mlp.*.weight", "h.0.mlp.c_fc.weight"));
+  EXPECT_FALSE(GlobMatch("*.mlp.*.weight", "h.0.mlp.c_fc.weight2"));
+  EXPECT_FALSE(GlobMatch("mlp*", "h.mlp"));
+  EXPECT_TRUE(GlobMatch("a*b*c", "a.b.b.c"));
+  EXPECT_TRUE(GlobMatch("w**", "w"));
+  EXPECT_FALSE(GlobMatch("", "w"));
+  EXPECT_FALSE(GlobMatch("?", ""));
+  EXPECT_FALSE(GlobMatch("a[b]", "ab"));  // no classes
+}
+
+// Backtracking over every star would take 2^n steps.
+TEST(GlobMatch, ManyStarsAreFast) {
+  std::string pattern;
+  for (int i = 0; i < 200; ++i) pattern += "*a";
+  EXPECT_FALSE(GlobMatch(pattern + "b", std::string(5000, 'a')));
+}
+
+}  // namespace
+}  // namespace shardc

@@ -1,0 +1,147 @@
+#include "tools/launched.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "ir/diagnostic.h"
+#include "runtime/process_runner.h"
+#include "runtime/processes.h"
+
+namespace shardc {
+namespace {
+
+// Another process says what happened; this one only ends.
+struct Silenced {
+  ExitCode code;
+};
+
+// Runs `work`, which does not communicate, in all processes; when it fails in some, the first of
+// them throws and the others are silenced.
+template <typename Work>
+void Together(Processes& processes, const Work& work) {
+  std::exception_ptr error;
+  int32_t mine = 0;
+  try {
+    work();
+  } catch (const Diagnostic& d) {
+    error = std::current_exception();
+    mine = static_cast<int32_t>(d.code());
+  } catch (const std::exception&) {
+    error = std::current_exception();
+    mine = static_cast<int32_t>(ExitCode::kInternal);
+  }
+  std::vector<int32_t> codes(static_cast<size_t>(processes.size()));
+  // All leave this world in peace, also to fail: no answer may be lost.
+  processes.MakeWorld(processes.size())->AllGather(&mine, codes.data(), 1, DType::kI32);
+  auto first = std::find_if(codes.begin(), codes.end(), [](int32_t c) { return c != 0; });
+  if (first == codes.end()) return;
+  if (first - codes.begin() == processes.rank()) std::rethrow_exception(error);
+  throw Silenced{static_cast<ExitCode>(*first)};
+}
+
+// Whether this process is the one to speak of the failure: the one at fault, or, if that is gone,
+// the first of the others.
+bool Speaks(const std::optional<WorldFailure>& failure, int rank) {
+  if (!failure) return true;
+  if (!failure->lost || failure->rank == rank) return failure->rank == rank;
+  return rank == (failure->rank == 0 ? 1 : 0);
+}
+
+void Say(const char* message) { std::fprintf(stderr, "shardc: error %s\n", message); }
+
+[[noreturn]] void End(Processes& processes, ExitCode code, bool quiet) {
+  if (std::fflush(stdout) != 0 && code == ExitCode::kOk) {
+    Say("E5003: standard output: cannot be written in full");
+    code = ExitCode::kIo;
+  }
+  std::fflush(stderr);
+  processes.Finish(code != ExitCode::kOk);
+  // The launcher's exit code is that of the process that ends first: let it be the one at fault.
+  if (quiet) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  _exit(static_cast<int>(code));
+}
+
+void CheckSize(const Plan& plan, int processes) {
+  const int64_t ranks = plan.manifest.mesh.num_ranks();
+  if (processes == ranks) return;
+  throw Diagnostic("E4310", ExitCode::kUsage, plan.folder,
+                   StrCat("the plan's mesh ", plan.manifest.mesh.ToString(), " has ", ranks,
+                          " ranks, and ", processes, " processes were started"),
+                   StrCat("start it with mpirun -n ", ranks));
+}
+
+void Work(Processes& processes, const std::string& folder, SessionOptions options,
+          const std::function<void(const Plan&, const SessionOptions&)>& lead) {
+  Plan plan;
+  StateReader weights;
+  Together(processes, [&] {
+    plan = LoadPlan(folder);
+    CheckSize(plan, processes.size());
+    weights = WeightsReader(plan);
+  });
+  options.processes = &processes;
+  if (processes.rank() == 0) {
+    lead(plan, options);
+  } else {
+    ServeProcessRunner({plan.programs, options, weights});
+  }
+}
+
+std::unique_ptr<Processes> Join() {
+  try {
+    return JoinMpi();
+  } catch (const Diagnostic& d) {
+    // All processes fail alike, and cannot ask each other who is the first.
+    const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+    if (!rank) rank = std::getenv("PMI_RANK");
+    if (!rank || std::string(rank) == "0") Say(d.what());
+    std::fflush(stderr);
+    _exit(static_cast<int>(d.code()));
+  }
+}
+
+}  // namespace
+
+void RunLaunched(const std::string& folder, const SessionOptions& options,
+                 const std::function<void(const Plan&, const SessionOptions&)>& lead) {
+  Processes& processes = *Join().release();  // never destroyed: the process ends here
+  processes.ExitWhenStuck(1.5, [&] {
+    const auto failure = processes.failure();
+    if (failure && failure->lost && Speaks(failure, processes.rank())) {
+      Say(Diagnostic("E4311", ExitCode::kPeerLost, StrCat("rank ", failure->rank), failure->reason)
+              .what());
+    }
+    std::fflush(stderr);
+    _exit(static_cast<int>(ExitCode::kPeerLost));
+  });
+  ExitCode code = ExitCode::kOk;
+  bool quiet = false;
+  auto failed = [&](ExitCode c, const char* what) {
+    code = c;
+    quiet = !Speaks(processes.failure(), processes.rank());
+    if (!quiet) Say(what);
+  };
+  try {
+    Work(processes, folder, options, lead);
+  } catch (const Silenced& s) {
+    code = s.code;
+    quiet = true;
+  } catch (const Diagnostic& d) {
+    failed(d.code(), d.what());
+  } catch (const Aborted& e) {
+    failed(ExitCode::kPeerLost, e.what());
+  } catch (const std::exception& e) {
+    failed(ExitCode::kInternal, e.what());
+  }
+  End(processes, code, quiet);
+}
+
+}  // namespace shardc
