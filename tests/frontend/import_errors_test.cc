@@ -137,6 +137,15 @@ TEST_F(ImportErrors, InputTypes) {
   EXPECT_EQ(Failure(m.proto).id(), "E1205");
 }
 
+TEST_F(ImportErrors, MissingInputOfANode) {
+  Model m = AddModel();
+  m.graph.mutable_node(0)->set_op_type("Softmax");
+  m.graph.mutable_node(0)->clear_input();
+  Diagnostic d = Failure(m.proto);
+  EXPECT_EQ(d.id(), "E1302");
+  EXPECT_THAT(d.message(), HasSubstr("has no input 0"));
+}
+
 TEST_F(ImportErrors, UnsupportedOps) {
   Model m = AddModel();
   m.graph.mutable_node(0)->set_op_type("Addd");
