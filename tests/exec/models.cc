@@ -45,11 +45,12 @@ HostTensor Transposed(const HostTensor& t) {
   return out;
 }
 
-HostTensor Rows(const HostTensor& t, int64_t count) {
+HostTensor Rows(const HostTensor& t, int64_t first, int64_t count) {
   Shape shape = t.shape();
+  int64_t start = first * (t.num_elements() / shape[0]);
   shape[0] = count;
   HostTensor out(t.dtype(), shape);
-  for (int64_t i = 0; i < out.num_elements(); ++i) out.SetDouble(i, t.AsDouble(i));
+  for (int64_t i = 0; i < out.num_elements(); ++i) out.SetDouble(i, t.AsDouble(start + i));
   return out;
 }
 
@@ -89,8 +90,9 @@ class ExpectedGradients {
     }
     if (entry.contains("rows")) {
       const json& rows = entry.at("rows");
-      sum = Rows(sum, rows.is_array() ? rows.back().get<int64_t>() - rows.front().get<int64_t>()
-                                      : rows.get<int64_t>());
+      int64_t first = rows.is_array() ? rows.front().get<int64_t>() : 0;
+      int64_t last = rows.is_array() ? rows.back().get<int64_t>() : rows.get<int64_t>();
+      sum = Rows(sum, first, last - first);
     }
     if (entry.value("transposed", false)) sum = Transposed(sum);
     if (entry.contains("shape")) sum = sum.Reshaped(entry.at("shape").get<Shape>());

@@ -1,0 +1,88 @@
+// Models that the importer was not written for: other architectures of transformers, two layers of
+// 24, from both exporters, against goldens computed by PyTorch in float64.
+#include <gtest/gtest.h>
+
+#include "ir/diagnostic.h"
+#include "tests/exec/models.h"
+
+namespace shardc::testing {
+namespace {
+
+struct Stranger {
+  const char *model, *file, *loss;
+  int64_t large;    // all_reduces of batch * sequence * hidden with tp=2
+  bool only_those;  // but for the cross entropy's two
+};
+
+// What each one brings: LLaMA (GQA, RoPE, SwiGLU), NeoX (parallel residual, qkv by heads), BERT (no
+// causality, a folded mask of zeros, folded segment rows, a loss without shift), OPT (folded
+// positions with the batch in them), Falcon (multi-query, positions picked by GatherND), BLOOM
+// (a slope per head, added to flattened heads), ALBERT (one layer run twice), T5 (learned biases of
+// the scores).
+const Stranger kStrangers[] = {
+    {"llama", "torchscript_dynamic", "lm", 10, true},
+    {"neox", "dynamo_static", "lm", 10, true},
+    {"bert", "dynamo_static", "ce", 10, true},
+    {"opt", "dynamo_static", "lm", 10, true},
+    {"falcon", "dynamo_static", "lm", 6, false},
+    {"bloom", "dynamo_dynamic", "lm", 10, true},
+    {"albert", "dynamo_static", "ce", 8, false},
+    {"t5enc", "torchscript_dynamic", "dot", 9, false},
+};
+
+constexpr char kBatch[] = "b2_s8";
+
+Export ExportOf(const Stranger& s) {
+  Export e;
+  e.model = StrCat("../strangers/", s.model);
+  e.name = s.file;
+  e.dynamic = e.name.ends_with("dynamic");
+  e.loss = s.loss;
+  return e;
+}
+
+RunResult RunStranger(const Stranger& s, const char* spec, const char* mesh) {
+  Export e = ExportOf(s);
+  RunSetup setup;
+  setup.spec = spec;
+  setup.mesh = mesh;
+  setup.pipeline.loss = e.loss;
+  Tensors inputs = InputsFor(e, kBatch);
+  if (e.loss == "dot") inputs.erase("labels");
+  return CompileAndRun(ImportFor(e, kBatch), setup, inputs);
+}
+
+class Strangers : public ::testing::TestWithParam<Stranger> {};
+
+TEST_P(Strangers, EqualTheGoldenOnEveryMesh) {
+  const Stranger& s = GetParam();
+  const std::pair<const char*, const char*> settings[] = {
+      {"serial", ""},       {"megatron", "tp=2"}, {"megatron", "tp=3"},
+      {"megatron", "tp=4"}, {"dp", "dp=2"},       {"megatron", "dp=2,tp=2"}};
+  for (auto [spec, mesh] : settings) {
+    SCOPED_TRACE(StrCat(spec, " ", mesh));
+    try {
+      EXPECT_EQ(CompareWithGolden(ExportOf(s), kBatch, RunStranger(s, spec, mesh), 1e-4), "");
+    } catch (const Diagnostic& d) {
+      ADD_FAILURE() << d.what();
+    }
+  }
+}
+
+TEST_P(Strangers, CommunicateAsMegatronDoes) {
+  const Stranger& s = GetParam();
+  int64_t large = 0, others = 0;
+  for (const Collective& c : RunStranger(s, "megatron", "tp=2").collectives) {
+    (c.kind == CollectiveKind::kAllReduce && c.elements == 2 * 8 * 24 ? large : others) += 1;
+  }
+  EXPECT_EQ(large, s.large);
+  if (s.only_those) {
+    EXPECT_LE(others, 2);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Strangers, ::testing::ValuesIn(kStrangers),
+                         [](const auto& info) { return std::string(info.param.model); });
+
+}  // namespace
+}  // namespace shardc::testing
