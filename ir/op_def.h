@@ -84,6 +84,15 @@ struct OpDef {
   // result.
   std::function<std::vector<Value*>(Builder&, const Op&)> expand;
 
+  // A value that equals the only result of `op` and costs less: an operand, or one that the builder
+  // makes in the op's place. Null: there is none. For any graph, sharded or not.
+  std::function<Value*(Builder&, const Op&)> simplify;
+
+  // For ops that stand for several others (fused kernels): replaces `root`, an op named `fuses_at`
+  // of a lowered graph, and ops that it reads by this op, if they match. False: they do not.
+  std::string_view fuses_at;
+  std::function<bool(Graph&, Op& root)> fuse;
+
   Precision precision = Precision::kFull;
   // Operands that stay in the model's type under kCompute (statistics, float masks).
   std::vector<int> full_operands;

@@ -9,57 +9,19 @@
 namespace shardc {
 namespace {
 
-// A value that equals the op's only result, or null.
-Value* Simplified(const Op& op) {
-  std::string_view name = op.name();
-  bool same = op.operands.size() == 1 && op.results.size() == 1 && op.in(0).SameTensor(op.out());
-  if (name == "reshape" || name == "broadcast_to" || name == "cast" || name == "slice") {
-    if (same) return op.operands[0];
+bool Simplify(Graph& graph, Op* op) {
+  if (!op->def->simplify || !graph.HasUses(op->result())) return false;
+  Builder b(graph, op);
+  b.phase = op->phase;
+  b.site = op->site;
+  Value* equal = op->def->simplify(b, *op);
+  if (!equal) return false;
+  bool made = graph.Previous(op) == equal->producer && equal->producer && equal->users.empty();
+  if (made) {
+    equal->name = op->result()->name;
+    equal->type.sharding = op->out().sharding;
   }
-  if (name == "transpose") {
-    const Ints& perm = op.attrs.IntList("perm");
-    bool identity = true;
-    for (size_t i = 0; i < perm.size(); ++i) identity &= perm[i] == static_cast<int64_t>(i);
-    if (identity) return op.operands[0];
-  }
-  return nullptr;
-}
-
-// reshape(reshape(x)) and transpose(transpose(x)) become one.
-bool Compose(Op& op, Graph& graph) {
-  if (op.operands.size() != 1) return false;
-  Op* inner = op.operands[0]->producer;
-  if (!inner || inner->def != op.def) return false;
-  if (op.name() == "transpose") {
-    Ints perm = op.attrs.IntList("perm");
-    for (int64_t& p : perm) p = inner->attrs.IntList("perm")[static_cast<size_t>(p)];
-    op.attrs.Set("perm", std::move(perm));
-  } else if (op.name() != "reshape") {
-    return false;
-  }
-  graph.SetOperand(&op, 0, inner->operands[0]);
-  return true;
-}
-
-// matmul(a, transpose(b)) with the last two dims swapped is matmul_nt(a, b), and the other way
-// round.
-bool FoldTranspose(Op& op, Graph& graph) {
-  bool nt = op.name() == "matmul_nt";
-  if (op.name() != "matmul" && !nt) return false;
-  Op* t = op.operands[1]->producer;
-  if (!t || t->name() != "transpose") return false;
-  const Ints& perm = t->attrs.IntList("perm");
-  size_t n = perm.size();
-  for (size_t i = 0; i + 2 < n; ++i) {
-    if (perm[i] != static_cast<int64_t>(i)) return false;
-  }
-  if (n < 2 || perm[n - 1] != static_cast<int64_t>(n) - 2) return false;
-  Op* folded = graph.AddOp(GetOpDef(nt ? "matmul" : "matmul_nt"), {op.operands[0], t->operands[0]},
-                           {op.out()}, {}, &op);
-  folded->phase = op.phase;
-  folded->site = op.site;
-  folded->result()->name = op.result()->name;
-  graph.ReplaceAllUses(op.result(), folded->result());
+  graph.ReplaceAllUses(op->result(), equal);
   return true;
 }
 
@@ -97,13 +59,7 @@ void Canonicalize(Graph& graph) {
     changed = false;
     for (auto it = graph.ops().begin(); it != graph.ops().end();) {
       Op* op = (it++)->get();
-      if (op->results.size() != 1 || !graph.HasUses(op->result())) continue;
-      if (Value* v = Simplified(*op)) {
-        graph.ReplaceAllUses(op->result(), v);
-        changed = true;
-      } else {
-        changed |= Compose(*op, graph) || FoldTranspose(*op, graph);
-      }
+      changed |= Simplify(graph, op);
     }
     graph.EraseDead();
   }

@@ -5,8 +5,8 @@
 
 namespace shardc {
 
-// Removes ops without effect and dead ones, folds transposes of weights and activations into
-// matmul_nt, merges equal ops (common subexpressions).
+// Applies OpDef::simplify until nothing changes, removes dead ops, merges equal ones (common
+// subexpressions).
 void Canonicalize(Graph& graph);
 
 }  // namespace shardc

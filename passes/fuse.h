@@ -5,9 +5,7 @@
 
 namespace shardc {
 
-// matmul (or matmul_nt) by a weight of two dims whose only reader adds a bias becomes `linear`; an
-// add of equal shapes whose sum a layer_norm reads next becomes `add_layer_norm` (the sum stays a
-// result). Each saves a pass over memory.
+// Replaces ops by the fused ones whose OpDef::fuse matches; each saves a pass over memory.
 void Fuse(Graph& graph);
 
 }  // namespace shardc

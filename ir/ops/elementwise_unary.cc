@@ -162,6 +162,7 @@ void AddCast(OpRegistry& registry) {
     bool passes = dy && args.wanted[0] && IsFloat(from) && IsFloat(args.op.out().dtype);
     return std::vector<Value*>{passes ? args.builder.Cast(dy, from) : nullptr};
   };
+  def.simplify = OperandIfSame;
   def.reference = [](const KernelCall& call) {
     reference::DispatchAny(call.in[0].dtype, [&](auto from) {
       reference::DispatchAny(call.out[0].dtype, [&](auto to) {

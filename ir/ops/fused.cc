@@ -21,22 +21,54 @@ void RunPart(std::string_view op, const KernelCall& call, const Attributes& attr
   Def(op).reference(part);
 }
 
+Op* Replace(Graph& graph, Op& root, std::string_view name, const Op& like,
+            std::vector<Value*> operands, std::vector<TensorType> types, Attributes attrs) {
+  Op* op = graph.AddOp(Def(name), std::move(operands), std::move(types), std::move(attrs), &root);
+  op->phase = like.phase;
+  op->site = like.site;
+  return op;
+}
+
+// matmul and the add of a bias.
+bool FuseLinear(Graph& graph, Op& add) {
+  for (int i : {0, 1}) {
+    Value *product = add.operands[i], *bias = add.operands[1 - i];
+    const Op* matmul = product->producer;
+    if (!matmul || (matmul->name() != "matmul" && matmul->name() != "matmul_nt")) continue;
+    if (product->users.size() != 1 || graph.IsOutput(product)) continue;
+    if (matmul->in(1).rank() != 2 || bias->type.shape != Shape{product->type.shape.back()})
+      continue;
+    if (product->type != add.out() || product->type.sharding.partial()) continue;
+    Attributes attrs = {{"nt", matmul->name() == "matmul_nt"}};
+    if (const Attribute* out = matmul->attrs.Find("out")) attrs.Set("out", *out);
+    Op* linear =
+        Replace(graph, add, "linear", *matmul, {matmul->operands[0], matmul->operands[1], bias},
+                {add.out()}, std::move(attrs));
+    graph.ReplaceAllUses(add.result(), linear->result());
+    return true;
+  }
+  return false;
+}
+
 OpDef LinearDef() {
   OpDef def;
   def.name = "linear";
   def.min_operands = def.max_operands = 3;
   def.attrs = {{"nt", AttrKind::kBool}, {"out", AttrKind::kString}};
+  def.fuses_at = "add";
+  def.fuse = FuseLinear;
   def.typed_result = 0;
   def.precision = Precision::kCompute;
   def.infer = [](const InferArgs& args) {
     const TensorType* parts[] = {args.operands[0], args.operands[1]};
     auto out = Def(args.attrs.Bool("nt") ? "matmul_nt" : "matmul").infer({parts, Attributes()});
-    if (args[1].rank() != 2 || args[2].shape != Shape{out[0].shape.back()} ||
-        args[2].dtype != out[0].dtype) {
-      InferError("linear",
-                 StrCat("needs a weight of two dims and a bias of [", out[0].shape.back(), "]"));
+    DType type = OutType("linear", args.attrs, out[0].dtype);
+    bool typed = args[2].dtype == out[0].dtype || args[2].dtype == type;
+    if (args[1].rank() != 2 || args[2].shape != Shape{out[0].shape.back()} || !typed) {
+      InferError("linear", StrCat("needs a weight of two dims and a bias of [", out[0].shape.back(),
+                                  "] in the type of the operands or of the result"));
     }
-    out[0].dtype = OutType("linear", args.attrs, out[0].dtype);
+    out[0].dtype = type;
     return out;
   };
   // The contraction is whole: a partial product must be summed before the bias is added.
@@ -64,12 +96,39 @@ OpDef LinearDef() {
   return def;
 }
 
+// The sum stays a result: the next residual needs it.
+bool FuseAddLayerNorm(Graph& graph, Op& norm) {
+  Op* add = norm.operands[0]->producer;
+  if (!add || add->name() != "add" || add->in(0) != add->out() || add->in(1) != add->out()) {
+    return false;
+  }
+  if (add->phase != norm.phase) return false;
+  // Whatever reads the sum must come after the norm's place.
+  for (Op* o = graph.Next(add); o && o != &norm; o = graph.Next(o)) {
+    for (const Value* v : o->operands) {
+      if (v == add->result()) return false;
+    }
+  }
+  std::vector<Value*> operands = add->operands;
+  operands.insert(operands.end(), norm.operands.begin() + 1, norm.operands.end());
+  std::vector<TensorType> types = {add->out()};
+  for (const Value* r : norm.results) types.push_back(r->type);
+  Op* fused = Replace(graph, norm, "add_layer_norm", norm, operands, types, norm.attrs);
+  graph.ReplaceAllUses(add->result(), fused->result(0));
+  for (size_t i = 0; i < norm.results.size(); ++i) {
+    graph.ReplaceAllUses(norm.results[i], fused->result(static_cast<int>(i) + 1));
+  }
+  return true;
+}
+
 OpDef AddLayerNormDef() {
   OpDef def;
   def.name = "add_layer_norm";
   def.min_operands = 2;
   def.max_operands = 4;
   def.attrs = {{"eps", AttrKind::kFloat, true}, {"out", AttrKind::kString}};
+  def.fuses_at = "layer_norm";
+  def.fuse = FuseAddLayerNorm;
   def.typed_result = 1;
   def.infer = [](const InferArgs& args) {
     if (!args[0].SameTensor(args[1])) {

@@ -93,4 +93,8 @@ std::vector<DimFactors> AddDims(ShardingRule& rule, const Shape& shape, FactorKi
   return dims;
 }
 
+Value* OperandIfSame(Builder&, const Op& op) {
+  return op.in(0).SameTensor(op.out()) ? op.operands[0] : nullptr;
+}
+
 }  // namespace shardc

@@ -1,4 +1,4 @@
-// For OpDef::infer: checks that throw through InferError, and attribute specs that families share.
+// What families share: checks for OpDef::infer that throw through InferError, pieces of rules.
 #pragma once
 
 #include <string_view>
@@ -33,5 +33,8 @@ std::vector<bool> AxisMask(const Ints& axes, int rank);
 // one factor per dim of `shape` and returns the dims' factors (none for dims of size 1).
 std::vector<DimFactors> AddDims(ShardingRule& rule, const Shape& shape,
                                 FactorKind kind = FactorKind::kPlain);
+
+// For OpDef::simplify of ops with one operand: the operand where it is the same tensor.
+Value* OperandIfSame(Builder& builder, const Op& op);
 
 }  // namespace shardc

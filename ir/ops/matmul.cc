@@ -180,6 +180,20 @@ ShardingRule TnRule(const Op& op) {
   return EinsumRule(op, StrCat(shared, "m, ", shared, "n -> ", batches, "m n"), {{0}, {1}});
 }
 
+// matmul(a, transpose(b)), with the last two dims swapped, is matmul_nt(a, b), and the other way
+// round.
+Value* AbsorbTranspose(Builder& b, const Op& op, std::string_view other) {
+  const Op* t = op.operands[1]->producer;
+  if (!t || t->name() != "transpose") return nullptr;
+  const Ints& perm = t->attrs.IntList("perm");
+  size_t n = perm.size();
+  for (size_t i = 0; i + 2 < n; ++i) {
+    if (perm[i] != static_cast<int64_t>(i)) return nullptr;
+  }
+  if (n < 2 || perm[n - 1] != static_cast<int64_t>(n) - 2) return nullptr;
+  return b.Make(other, {op.operands[0], t->operands[0]}, op.attrs);
+}
+
 OpDef MatmulDef(std::string_view name) {
   OpDef def;
   def.name = name;
@@ -202,6 +216,9 @@ OpDef ProductDef(std::string_view name, bool transposed) {
         {{0}, {1}});
   };
   def.gradient = [transposed](const GradientArgs& a) { return ProductGradient(a, transposed); };
+  def.simplify = [transposed](Builder& b, const Op& op) {
+    return AbsorbTranspose(b, op, transposed ? "matmul" : "matmul_nt");
+  };
   def.flops = [](const Op& op) { return 2 * op.out().num_elements() * op.in(0).shape.back(); };
   def.reference = [transposed](const KernelCall& c) { ReferenceProduct(c, transposed); };
   return def;

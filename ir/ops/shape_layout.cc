@@ -141,6 +141,25 @@ void RunBroadcastTo(const KernelCall& call) {
       });
 }
 
+// reshape(reshape(x)) is one reshape.
+Value* SimplifyReshape(Builder& b, const Op& op) {
+  if (Value* same = OperandIfSame(b, op)) return same;
+  const Op* inner = op.operands[0]->producer;
+  if (!inner || inner->def != op.def) return nullptr;
+  return b.Make("reshape", {inner->operands[0]}, op.attrs);
+}
+
+Value* SimplifyTranspose(Builder& b, const Op& op) {
+  Ints perm = op.attrs.IntList("perm");
+  bool identity = true;
+  for (size_t i = 0; i < perm.size(); ++i) identity &= perm[i] == static_cast<int64_t>(i);
+  if (identity) return op.operands[0];
+  const Op* inner = op.operands[0]->producer;
+  if (!inner || inner->def != op.def) return nullptr;
+  for (int64_t& p : perm) p = inner->attrs.IntList("perm")[static_cast<size_t>(p)];
+  return b.Transpose(inner->operands[0], std::move(perm));
+}
+
 }  // namespace
 
 void RegisterLayoutOps(OpRegistry& registry) {
@@ -158,6 +177,7 @@ void RegisterLayoutOps(OpRegistry& registry) {
     if (!dy || !args.wanted[0]) return std::vector<Value*>{nullptr};
     return std::vector<Value*>{args.builder.Reshape(dy, args.op.in(0).shape)};
   };
+  reshape.simplify = SimplifyReshape;
   reshape.flops = NoFlops;
   reshape.reference = RunReshape;
   reshape.keeps_zero_padding = true;
@@ -170,6 +190,7 @@ void RegisterLayoutOps(OpRegistry& registry) {
   transpose.infer = InferTranspose;
   transpose.rule = TransposeRule;
   transpose.gradient = TransposeGradient;
+  transpose.simplify = SimplifyTranspose;
   transpose.flops = NoFlops;
   transpose.reference = RunTranspose;
   transpose.keeps_zero_padding = true;
@@ -187,6 +208,7 @@ void RegisterLayoutOps(OpRegistry& registry) {
     if (!dy || !args.wanted[0]) return std::vector<Value*>{nullptr};
     return std::vector<Value*>{args.builder.SumTo(dy, args.op.in(0).shape)};
   };
+  broadcast.simplify = OperandIfSame;
   broadcast.flops = NoFlops;
   broadcast.reference = RunBroadcastTo;
   broadcast.precision = Precision::kFollow;

@@ -327,6 +327,7 @@ void RegisterPieceOps(OpRegistry& registry) {
   slice.infer = InferSlice;
   slice.rule = SliceRule;
   slice.gradient = SliceGradient;
+  slice.simplify = OperandIfSame;
   slice.flops = NoFlops;
   slice.picks = true;
   slice.reference = RunSlice;
