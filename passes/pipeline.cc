@@ -11,6 +11,7 @@
 #include "passes/canonicalize.h"
 #include "passes/differentiate.h"
 #include "passes/fuse.h"
+#include "passes/fuse_elementwise.h"
 #include "passes/infer_layouts.h"
 #include "passes/insert_reshards.h"
 #include "passes/loss.h"
@@ -49,6 +50,7 @@ constexpr NamedPass kPasses[] = {
     {"precision", [](Graph& g) { LowerPrecision(g, {.compute = "bf16", .reduce_in = ""}); }},
     {"reduce_in_f32", ReduceInF32},
     {"fold_casts", FoldCasts},
+    {"fuse_elementwise", FuseElementwise},
 };
 
 class Runner {
@@ -128,9 +130,12 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("clear_padding");
   run.Named("bucket_reductions");
   if (options.precision.reduce_in == "f32") run.Named("reduce_in_f32");
-  run.Named("fuse");
-  // After fusion, which must see a product and its bias in one type.
+  // Before and after: a product and its bias must be of one type to be fused, and what was fused
+  // may choose its type again.
   if (mixed) run.Named("fold_casts");
+  run.Named("fuse");
+  if (mixed) run.Named("fold_casts");
+  run.Named("fuse_elementwise");
 }
 
 }  // namespace shardc

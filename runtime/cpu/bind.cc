@@ -51,8 +51,8 @@ const std::map<std::string_view, Factory>& Table() {
   static const auto* table = [] {
     auto* t = new std::map<std::string_view, Factory>;
     for (auto family : {MatmulBindings(), AttentionBindings(), NormBindings(), LossBindings(),
-                        ElementwiseBindings(), ShapeBindings(), ReduceBindings(), IndexBindings(),
-                        OptimizerBindings()}) {
+                        ElementwiseBindings(), FusedElementwiseBindings(), ShapeBindings(),
+                        ReduceBindings(), IndexBindings(), OptimizerBindings()}) {
       for (const Binding& b : family) t->emplace(b.op, b.make);
     }
     return t;

@@ -21,6 +21,7 @@ std::span<const Binding> AttentionBindings();
 std::span<const Binding> NormBindings();
 std::span<const Binding> LossBindings();
 std::span<const Binding> ElementwiseBindings();
+std::span<const Binding> FusedElementwiseBindings();
 std::span<const Binding> ShapeBindings();
 std::span<const Binding> ReduceBindings();
 std::span<const Binding> IndexBindings();

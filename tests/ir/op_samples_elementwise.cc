@@ -80,6 +80,35 @@ void AddElementwiseSamples(std::vector<OpSample>& samples) {
     add(op, "", {floats({3, 5}, 33), floats({3, 5}, 34)});
     add(op, "even", {floats({8, 6}, 33), floats({8, 6}, 34)});
   }
+
+  auto fused = [&](std::string what, std::vector<HostTensor> operands, Strings steps,
+                   Ints results) {
+    add("fused_elementwise", std::move(what), std::move(operands),
+        {{"steps", std::move(steps)}, {"results", std::move(results)}});
+  };
+  fused("", {floats({3, 5}, 31), floats({3, 5}, 32)}, {"silu 0", "mul 2 1"}, {3});
+  fused("two results", {floats({3, 5}, 31), floats({5}, 32)}, {"mul 0 1", "tanh 2", "add 3 0"},
+        {2, 4});
+  fused("an operand is a result", {floats({3, 5}, 31), floats({3, 1}, 32)}, {"sub 1 0"}, {2, 0, 1});
+  fused("broadcast", {floats({2, 1, 4}, 31), floats({3, 1}, 32), floats({}, 33)},
+        {"mul 0 1", "add 3 2", "gelu_tanh 4", "gelu_erf 4", "max 5 6"}, {7});
+  fused("even", {floats({8, 6}, 31), floats({8, 1}, 32), floats({6}, 33)},
+        {"mul 0 1", "add 3 2", "sigmoid 4", "min 5 0"}, {6, 4});
+  fused("one operand", {floats({3, 5}, 31)}, {"exp 0", "neg 1"}, {2});
+  std::vector<HostTensor> twelve;
+  for (uint64_t i = 0; i < 12; ++i)
+    twelve.push_back(floats(i % 2 ? Shape{5} : Shape{3, 5}, 31 + i));
+  Strings sums = {"add 0 1"};
+  for (int i = 2; i < 12; ++i) sums.push_back(StrCat("add ", i + 10, " ", i));
+  fused("twelve operands", twelve, sums, {22});
+  fused("gradients", {floats({4, 6}, 31), floats({4, 6}, 32)},
+        {"relu_grad 0 1", "silu_grad 2 1", "gelu_tanh_grad 3 1", "gelu_erf_grad 4 1",
+         "sigmoid_grad 5 1", "tanh_grad 6 1"},
+        {7});
+  fused("functions", {positive({4, 6}, 31), positive({4, 6}, 32)},
+        {"neg 0", "abs 2", "sqrt 3", "rsqrt 4", "reciprocal 5", "exp 6", "log 7", "sin 8", "cos 9",
+         "tanh 10", "erf 11", "relu 12", "div 13 1", "pow 14 1"},
+        {15});
 }
 
 }  // namespace shardc::testing

@@ -1,4 +1,4 @@
-#include "runtime/cpu/kernels/elementwise.h"
+#include "runtime/cpu/kernels/elementwise_functions.h"
 #include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/vec_bf16.h"
 
@@ -19,51 +19,9 @@ void Map(const T* x, T* y, int64_t n, int threads, const Fn& fn) {
        [&](int64_t i, int64_t count) { StoreN(y + i, count, fn(LoadN(x + i, count))); });
 }
 
-template <typename T, typename Fn>
-void MapScalars(const T* x, T* y, int64_t n, int threads, const Fn& fn) {
-  ParallelFor(threads, n, kGrain / 8, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) Put(y + i, fn(ToFloat(x[i])));
-  });
-}
-
 template <typename T>
 void Unary(UnaryOp op, const T* x, T* y, int64_t n, int threads) {
-  switch (op) {
-    case UnaryOp::kNeg:
-      return Map(x, y, n, threads, [](Vec v) { return -v; });
-    case UnaryOp::kAbs:
-      return Map(x, y, n, threads, [](Vec v) { return Abs(v); });
-    case UnaryOp::kSquare:
-      return Map(x, y, n, threads, [](Vec v) { return v * v; });
-    case UnaryOp::kSqrt:
-      return Map(x, y, n, threads, [](Vec v) { return Sqrt(v); });
-    case UnaryOp::kRsqrt:
-      return Map(x, y, n, threads, [](Vec v) { return 1.0f / Sqrt(v); });
-    case UnaryOp::kReciprocal:
-      return Map(x, y, n, threads, [](Vec v) { return 1.0f / v; });
-    case UnaryOp::kExp:
-      return Map(x, y, n, threads, [](Vec v) { return Exp(v); });
-    case UnaryOp::kLog:
-      return MapScalars(x, y, n, threads, [](float v) { return __builtin_logf(v); });
-    case UnaryOp::kSin:
-      return MapScalars(x, y, n, threads, [](float v) { return __builtin_sinf(v); });
-    case UnaryOp::kCos:
-      return MapScalars(x, y, n, threads, [](float v) { return __builtin_cosf(v); });
-    case UnaryOp::kTanh:
-      return Map(x, y, n, threads, [](Vec v) { return Tanh(v); });
-    case UnaryOp::kErf:
-      return Map(x, y, n, threads, [](Vec v) { return Erf(v); });
-    case UnaryOp::kSigmoid:
-      return Map(x, y, n, threads, [](Vec v) { return Sigmoid(v); });
-    case UnaryOp::kRelu:
-      return Map(x, y, n, threads, [](Vec v) { return Max(Vec{}, v); });
-    case UnaryOp::kSilu:
-      return Map(x, y, n, threads, [](Vec v) { return v / (1.0f + Exp(-v)); });
-    case UnaryOp::kGeluTanh:
-      return Map(x, y, n, threads, [](Vec v) { return GeluTanh(v); });
-    case UnaryOp::kGeluErf:
-      return Map(x, y, n, threads, [](Vec v) { return GeluErf(v); });
-  }
+  WithUnary(op, [&](const auto& fn) { Map(x, y, n, threads, fn); });
 }
 
 template <typename T, typename Fn>
@@ -75,24 +33,7 @@ void MapGrad(const T* saved, const T* dy, T* dx, int64_t n, int threads, const F
 
 template <typename T>
 void UnaryGrad(UnaryGradOp op, const T* saved, const T* dy, T* dx, int64_t n, int threads) {
-  switch (op) {
-    case UnaryGradOp::kTanhFromOutput:
-      return MapGrad(saved, dy, dx, n, threads, [](Vec y) { return 1.0f - y * y; });
-    case UnaryGradOp::kSigmoidFromOutput:
-      return MapGrad(saved, dy, dx, n, threads, [](Vec y) { return y * (1.0f - y); });
-    case UnaryGradOp::kRelu:
-      return MapGrad(saved, dy, dx, n, threads,
-                     [](Vec x) { return x > 0.0f ? Splat(1.0f) : Vec{}; });
-    case UnaryGradOp::kSilu:
-      return MapGrad(saved, dy, dx, n, threads, [](Vec x) {
-        const Vec s = Sigmoid(x);
-        return s * (1.0f + x * (1.0f - s));
-      });
-    case UnaryGradOp::kGeluTanh:
-      return MapGrad(saved, dy, dx, n, threads, [](Vec x) { return GeluTanhGrad(x); });
-    case UnaryGradOp::kGeluErf:
-      return MapGrad(saved, dy, dx, n, threads, [](Vec x) { return GeluErfGrad(x); });
-  }
+  WithUnarySlope(op, [&](const auto& slope) { MapGrad(saved, dy, dx, n, threads, slope); });
 }
 
 // Runs row(r, begin, end, operand), operand(i, n) being the matching vector of b, over pieces of
@@ -136,25 +77,7 @@ void BinaryMap(const BinaryArgsOf<T>& x, T* y, int threads, const Fn& fn) {
 
 template <typename T>
 void Binary(BinaryOp op, const BinaryArgsOf<T>& x, T* y, int threads) {
-  switch (op) {
-    case BinaryOp::kAdd:
-      return BinaryMap(x, y, threads, [](Vec a, Vec b) { return a + b; });
-    case BinaryOp::kSub:
-      return BinaryMap(x, y, threads, [](Vec a, Vec b) { return a - b; });
-    case BinaryOp::kMul:
-      return BinaryMap(x, y, threads, [](Vec a, Vec b) { return a * b; });
-    case BinaryOp::kDiv:
-      return BinaryMap(x, y, threads, [](Vec a, Vec b) { return a / b; });
-    case BinaryOp::kPow:
-      return BinaryMap(x, y, threads, [](Vec a, Vec b) {
-        for (int i = 0; i < kLanes; ++i) a[i] = __builtin_powf(a[i], b[i]);
-        return a;
-      });
-    case BinaryOp::kMin:
-      return BinaryMap(x, y, threads, [](Vec a, Vec b) { return a != a ? a : Min(a, b); });
-    case BinaryOp::kMax:
-      return BinaryMap(x, y, threads, [](Vec a, Vec b) { return a != a ? a : Max(a, b); });
-  }
+  WithBinary(op, [&](const auto& fn) { BinaryMap(x, y, threads, fn); });
 }
 
 template <typename Fn>

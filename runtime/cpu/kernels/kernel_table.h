@@ -13,6 +13,7 @@
 #include "runtime/cpu/kernels/cross_entropy.h"
 #include "runtime/cpu/kernels/elementwise.h"
 #include "runtime/cpu/kernels/embedding.h"
+#include "runtime/cpu/kernels/fused_elementwise.h"
 #include "runtime/cpu/kernels/isa.h"
 #include "runtime/cpu/kernels/norm.h"
 #include "runtime/cpu/kernels/optimizer.h"
@@ -27,6 +28,7 @@ struct KernelTable {
   CrossEntropyKernels cross_entropy;
   ElementwiseKernels elementwise;
   EmbeddingKernels embedding;
+  FusedElementwiseKernels fused_elementwise;
   NormKernels norm;
   OptimizerKernels optimizer;
   ReduceKernels reduce;

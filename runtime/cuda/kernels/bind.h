@@ -25,6 +25,7 @@ struct Binding {
 // One table per file.
 std::span<const Binding> UnaryBindings();
 std::span<const Binding> BinaryBindings();
+std::span<const Binding> FusedElementwiseBindings();
 std::span<const Binding> CompareBindings();
 std::span<const Binding> CastBindings();
 std::span<const Binding> ShapeBindings();

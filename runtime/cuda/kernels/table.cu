@@ -9,10 +9,11 @@ namespace SHARDC_KERNEL_SPACE {
 const std::map<std::string_view, Factory>& Kernels() {
   static const auto* table = [] {
     auto* t = new std::map<std::string_view, Factory>;
-    for (auto family : {UnaryBindings(), BinaryBindings(), CompareBindings(), CastBindings(),
-                        ShapeBindings(), MovementBindings(), ReduceBindings(), SoftmaxBindings(),
-                        NormBindings(), IndexBindings(), ScatterBindings(), LossBindings(),
-                        OptimizerBindings(), MatmulBindings(), AttentionBindings()}) {
+    for (auto family :
+         {UnaryBindings(), BinaryBindings(), FusedElementwiseBindings(), CompareBindings(),
+          CastBindings(), ShapeBindings(), MovementBindings(), ReduceBindings(), SoftmaxBindings(),
+          NormBindings(), IndexBindings(), ScatterBindings(), LossBindings(), OptimizerBindings(),
+          MatmulBindings(), AttentionBindings()}) {
       for (const Binding& b : family) t->emplace(b.op, b.make);
     }
     return t;

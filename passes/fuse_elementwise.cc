@@ -1,0 +1,190 @@
+#include "passes/fuse_elementwise.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "ir/op_def.h"
+#include "ir/scalar_program.h"
+
+namespace shardc {
+namespace {
+
+// Ops further apart stay apart: what the first one reads would be held until the last.
+constexpr int kNear = 16;
+
+bool IsFloatCast(const Op& op) {
+  return op.name() == "cast" && IsFloat(op.in(0).dtype) && IsFloat(op.out().dtype);
+}
+
+// f64 runs are for comparing: they keep to the ops of the model.
+bool Fusable(const Op& op) {
+  if (op.results.size() != 1 || op.out().rank() == 0) return false;
+  if (!ScalarOpOf(op) && !IsFloatCast(op)) return false;
+  auto fits = [](const Value* v) {
+    DType t = v->type.dtype;
+    return IsFloat(t) && t != DType::kF64 && !v->type.sharding.partial();
+  };
+  return fits(op.result()) && std::all_of(op.operands.begin(), op.operands.end(), fits);
+}
+
+using Group = std::vector<Op*>;  // in order
+
+class Fusion {
+ public:
+  explicit Fusion(Graph& graph) : graph_(graph) {
+    int n = 0;
+    for (const auto& op : graph.ops()) op->id = n++;
+  }
+
+  void Run() {
+    std::vector<Op*> ops;
+    for (const auto& op : graph_.ops()) ops.push_back(op.get());
+    for (Op* op : ops) {
+      if (Fusable(*op)) Join(op);
+    }
+    for (Op* op : ops) {
+      auto it = group_of_.find(op);
+      if (it == group_of_.end() || groups_[it->second].back() != op) continue;
+      if (groups_[it->second].size() > 1) Emit(groups_[it->second]);
+    }
+  }
+
+ private:
+  static bool SamePlace(const Op& a, const Op& b) {
+    return a.phase == b.phase && a.out().shape == b.out().shape &&
+           a.out().sharding == b.out().sharding;
+  }
+
+  void Join(Op* op) {
+    Group group;
+    std::vector<size_t> joined;
+    auto offer = [&](const Op* other) {
+      auto it = group_of_.find(other);
+      if (it == group_of_.end()) return;
+      size_t g = it->second;
+      if (std::find(joined.begin(), joined.end(), g) != joined.end()) return;
+      if (!SamePlace(*other, *op) || !MayMoveTo(groups_[g], op)) return;
+      Group merged = Merged(group, groups_[g]);
+      merged.push_back(op);
+      if (!Fits(merged)) return;
+      merged.pop_back();
+      group = std::move(merged);
+      joined.push_back(g);
+    };
+    for (const Value* v : op->operands) {
+      if (v->producer) offer(v->producer);
+    }
+    for (const Value* v : op->operands) {
+      if (v->type.shape != op->out().shape) continue;
+      for (const Op* user : v->users) {
+        if (user->id < op->id) offer(user);
+      }
+    }
+    group.push_back(op);
+    for (size_t g : joined) groups_[g].clear();
+    for (const Op* member : group) group_of_[member] = groups_.size();
+    groups_.push_back(std::move(group));
+  }
+
+  static Group Merged(const Group& a, const Group& b) {
+    Group all;
+    std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(all),
+               [](const Op* x, const Op* y) { return x->id < y->id; });
+    return all;
+  }
+
+  // Whether the group's ops could as well stand where `op` does.
+  bool MayMoveTo(const Group& group, const Op* op) const {
+    if (op->id - group.front()->id > kNear) return false;
+    size_t own = group_of_.at(group.front());
+    for (const Op* member : group) {
+      for (const Op* user : member->result()->users) {
+        if (user->id >= op->id) continue;
+        auto it = group_of_.find(user);
+        if (it == group_of_.end() || it->second != own) return false;
+      }
+    }
+    return true;
+  }
+
+  bool Fits(const Group& group) const {
+    std::unordered_set<const Value*> inputs;
+    int results = 0, steps = 0;
+    for (const Op* op : group) {
+      for (const Value* v : op->operands) {
+        if (!Contains(group, v->producer)) inputs.insert(v);
+      }
+      results += Leaves(group, op->result());
+      steps += !IsFloatCast(*op);
+    }
+    return static_cast<int>(inputs.size()) <= ScalarProgram::kMaxInputs &&
+           results <= ScalarProgram::kMaxResults && steps <= ScalarProgram::kMaxSteps;
+  }
+
+  static bool Contains(const Group& group, const Op* op) {
+    return op && std::find(group.begin(), group.end(), op) != group.end();
+  }
+
+  bool Leaves(const Group& group, const Value* v) const {
+    return graph_.IsOutput(v) || std::any_of(v->users.begin(), v->users.end(), [&](const Op* user) {
+             return !Contains(group, user);
+           });
+  }
+
+  void Emit(const Group& group) {
+    ScalarProgram program;
+    std::vector<Value*> operands, replaced;
+    std::unordered_map<const Value*, int> number;
+    for (const Op* op : group) {
+      for (Value* v : op->operands) {
+        if (Contains(group, v->producer) || !number.try_emplace(v, program.inputs).second) continue;
+        operands.push_back(v);
+        ++program.inputs;
+      }
+    }
+    Strings types;
+    std::vector<TensorType> result_types;
+    Ints results;
+    for (const Op* op : group) {
+      Value* v = op->result();
+      if (auto scalar = ScalarOpOf(*op)) {
+        ScalarStep step{*scalar};
+        for (size_t k = 0; k < op->operands.size(); ++k) step.operands[k] = number[op->operands[k]];
+        number[v] = program.inputs + static_cast<int>(program.steps.size());
+        program.steps.push_back(step);
+      } else {
+        number[v] = number[op->operands[0]];
+      }
+      if (!Leaves(group, v)) continue;
+      replaced.push_back(v);
+      results.push_back(number[v]);
+      types.emplace_back(DTypeName(v->type.dtype));
+      result_types.push_back(v->type);
+    }
+    Op* last = group.back();
+    Op* fused =
+        graph_.AddOp(GetOpDef("fused_elementwise"), std::move(operands), std::move(result_types),
+                     {{"steps", program.StepsToStrings()},
+                      {"results", std::move(results)},
+                      {"types", std::move(types)}},
+                     last);
+    fused->phase = last->phase;
+    fused->site = last->site;
+    for (size_t r = 0; r < replaced.size(); ++r) {
+      fused->result(static_cast<int>(r))->name = replaced[r]->name;
+      graph_.ReplaceAllUses(replaced[r], fused->result(static_cast<int>(r)));
+    }
+    for (auto it = group.rbegin(); it != group.rend(); ++it) graph_.Erase(*it);
+  }
+
+  Graph& graph_;
+  std::vector<Group> groups_;
+  std::unordered_map<const Op*, size_t> group_of_;
+};
+
+}  // namespace
+
+void FuseElementwise(Graph& graph) { Fusion(graph).Run(); }
+
+}  // namespace shardc

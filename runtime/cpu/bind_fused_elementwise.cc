@@ -1,0 +1,116 @@
+#include "ir/scalar_program.h"
+#include "runtime/cpu/bind.h"
+#include "runtime/cpu/kernels/kernel_table.h"
+
+namespace shardc::cpu {
+namespace {
+
+constexpr FusedStep Binary(BinaryOp op) { return {.kind = FusedStep::kBinary, .binary = op}; }
+constexpr FusedStep Unary(UnaryOp op) { return {.kind = FusedStep::kUnary, .unary = op}; }
+constexpr FusedStep Grad(UnaryGradOp op) { return {.kind = FusedStep::kGrad, .grad = op}; }
+
+// In the order of ScalarOp.
+constexpr FusedStep kSteps[] = {
+    Binary(BinaryOp::kAdd),
+    Binary(BinaryOp::kSub),
+    Binary(BinaryOp::kMul),
+    Binary(BinaryOp::kDiv),
+    Binary(BinaryOp::kPow),
+    Binary(BinaryOp::kMin),
+    Binary(BinaryOp::kMax),
+    Unary(UnaryOp::kNeg),
+    Unary(UnaryOp::kAbs),
+    Unary(UnaryOp::kSqrt),
+    Unary(UnaryOp::kRsqrt),
+    Unary(UnaryOp::kReciprocal),
+    Unary(UnaryOp::kExp),
+    Unary(UnaryOp::kLog),
+    Unary(UnaryOp::kSin),
+    Unary(UnaryOp::kCos),
+    Unary(UnaryOp::kTanh),
+    Unary(UnaryOp::kErf),
+    Unary(UnaryOp::kSigmoid),
+    Unary(UnaryOp::kRelu),
+    Unary(UnaryOp::kSilu),
+    Unary(UnaryOp::kGeluTanh),
+    Unary(UnaryOp::kGeluErf),
+    Grad(UnaryGradOp::kTanhFromOutput),
+    Grad(UnaryGradOp::kSigmoidFromOutput),
+    Grad(UnaryGradOp::kRelu),
+    Grad(UnaryGradOp::kSilu),
+    Grad(UnaryGradOp::kGeluTanh),
+    Grad(UnaryGradOp::kGeluErf),
+};
+static_assert(std::size(kSteps) == kNumScalarOps);
+
+FusedStep Step(const ScalarStep& step) {
+  FusedStep out = kSteps[static_cast<size_t>(step.op)];
+  out.a = step.operands[0];
+  out.b = step.operands[1];
+  return out;
+}
+
+bool IsF32OrBf16(const TensorView& v) { return v.dtype == DType::kF32 || v.dtype == DType::kBF16; }
+
+// Elements from one index of each dim of `shape` to the next; 0 where the operand broadcasts.
+std::vector<int64_t> Strides(const Shape& operand, const Shape& shape) {
+  std::vector<int64_t> strides(shape.size(), 0);
+  int64_t stride = 1;
+  for (size_t i = 0; i < operand.size(); ++i) {
+    size_t d = operand.size() - 1 - i, to = shape.size() - 1 - i;
+    strides[to] = operand[d] == 1 ? 0 : stride;
+    stride *= operand[d];
+  }
+  return strides;
+}
+
+// Neighbouring dims that all inputs walk through as if they were one become one.
+bool SetDims(const Shape& shape, const std::vector<std::vector<int64_t>>& strides,
+             FusedArgs& args) {
+  args.rank = 0;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d] == 1) continue;
+    bool merges = args.rank > 0;
+    for (size_t i = 0; merges && i < strides.size(); ++i) {
+      merges = args.inputs[i].strides[args.rank - 1] == strides[i][d] * shape[d];
+    }
+    if (!merges && args.rank == FusedArgs::kMaxDims) return false;
+    int at = merges ? args.rank - 1 : args.rank++;
+    args.dims[at] = merges ? args.dims[at] * shape[d] : shape[d];
+    for (size_t i = 0; i < strides.size(); ++i) args.inputs[i].strides[at] = strides[i][d];
+  }
+  if (args.rank == 0) args.dims[args.rank++] = 1;
+  return true;
+}
+
+std::unique_ptr<Kernel> MakeFused(const KernelRequest& r) {
+  FusedArgs args;
+  ScalarProgram program = ScalarProgram::Parse(*r.call.attrs, static_cast<int>(r.call.in.size()));
+  std::vector<std::vector<int64_t>> strides;
+  for (const TensorView& v : r.call.in) {
+    if (!IsF32OrBf16(v)) return nullptr;
+    strides.push_back(Strides(v.shape, r.call.out[0].shape));
+    args.inputs[args.num_inputs++] = {v.data, v.dtype == DType::kBF16, {}};
+  }
+  if (!SetDims(r.call.out[0].shape, strides, args)) return nullptr;
+  for (const ScalarStep& step : program.steps) args.steps[args.num_steps++] = Step(step);
+  for (size_t i = 0; i < program.results.size(); ++i) {
+    const TensorView& out = r.call.out[i];
+    if (!IsF32OrBf16(out)) return nullptr;
+    args.results[args.num_results++] = {program.results[i], out.data, out.dtype == DType::kBF16};
+  }
+  return MakeKernel(
+      [args, threads = r.call.threads] { Kernels().fused_elementwise.run(args, threads); });
+}
+
+static_assert(ScalarProgram::kMaxInputs <= FusedArgs::kMaxInputs &&
+              ScalarProgram::kMaxSteps <= FusedArgs::kMaxSteps &&
+              ScalarProgram::kMaxResults <= FusedArgs::kMaxResults);
+
+constexpr Binding kBindings[] = {{"fused_elementwise", MakeFused}};
+
+}  // namespace
+
+std::span<const Binding> FusedElementwiseBindings() { return kBindings; }
+
+}  // namespace shardc::cpu

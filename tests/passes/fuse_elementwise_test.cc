@@ -1,0 +1,75 @@
+#include "passes/fuse_elementwise.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/passes/check_text.h"
+
+namespace shardc::testing {
+namespace {
+
+TEST(FuseElementwise, AChainIsOneOpAndRoundsOnce) {
+  CheckPasses(R"(graph @g(%x: bf16[2, 8], %u: bf16[2, 8]) -> (%y) {
+    %0 = silu %x : bf16[2, 8]
+    %1 = mul %0, %u {site="mlp"} : bf16[2, 8]
+    %y = cast %1 {to="f32", site="mlp"} : f32[2, 8]
+  })",
+              "fuse_elementwise", R"(
+    CHECK: graph
+    CHECK-NEXT: %y = fused_elementwise %x, %u {results=[3], steps=["silu 0", "mul 2 1"], types=["f32"], site="mlp"} : f32[2, 8]
+    CHECK-NEXT: })");
+}
+
+TEST(FuseElementwise, WhatOthersReadIsAResult) {
+  CheckPasses(R"(graph @g(%x: f32[2, 8], %b: f32[8]) -> (%y, %z) {
+    %y = add %x, %b : f32[2, 8]
+    %0 = gelu %y {approximate="none"} : f32[2, 8]
+    %1 = cast %y {to="bf16"} : bf16[2, 8]
+    %2 = reduce_sum %0 {axes=[1], keepdims=false} : f32[2]
+    %z = reduce_sum %1 {axes=[1], keepdims=false} : bf16[2]
+  })",
+              "fuse_elementwise", R"(
+    CHECK: %y, %0, %1 = fused_elementwise %x, %b {results=[2, 3, 2], steps=["add 0 1", "gelu_erf 2"], types=["f32", "f32", "bf16"]} : f32[2, 8], f32[2, 8], bf16[2, 8]
+    CHECK-NEXT: reduce_sum %0
+    CHECK-NEXT: reduce_sum %1)");
+}
+
+// %1 could only move behind its reader.
+TEST(FuseElementwise, NothingMovesBehindItsReader) {
+  CheckPasses(R"(graph @g(%x: f32[8, 8]) -> (%y) {
+    %1 = tanh %x : f32[8, 8]
+    %2 = matmul %1, %x : f32[8, 8]
+    %y = mul %1, %2 : f32[8, 8]
+  })",
+              "fuse_elementwise", R"(
+    CHECK: tanh
+    CHECK-NEXT: matmul
+    CHECK-NEXT: mul)");
+}
+
+TEST(FuseElementwise, NeighboursThatReadTheSame) {
+  CheckPasses(R"(graph @g(%d: f32[2, 8], %u: f32[2, 8], %s: f32[2, 8]) -> (%a, %b) {
+    %a = mul %d, %u : f32[2, 8]
+    %b = mul %d, %s : f32[2, 8]
+  })",
+              "fuse_elementwise",
+              R"(CHECK: %a, %b = fused_elementwise %d, %u, %s {results=[3, 4], )"
+              R"(steps=["mul 0 1", "mul 0 2"])");
+}
+
+TEST(FuseElementwise, PhasesShapesShardingsAndDoublesStayApart) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 8], %w: f32[2, 8@tp], %d: f64[2, 8], %p: f32[2, 8] partial(tp)) -> (%a, %b, %c, %e) {
+    %0 = tanh %x : f32[2, 8]
+    %a = exp %0 {phase="backward"} : f32[2, 8]
+    %1 = tanh %w : f32[2, 8@tp]
+    %b = reduce_sum %1 {axes=[1], keepdims=false} : f32[2] partial(tp)
+    %2 = tanh %d : f64[2, 8]
+    %c = exp %2 : f64[2, 8]
+    %3 = neg %p : f32[2, 8] partial(tp)
+    %e = neg %3 : f32[2, 8] partial(tp)
+  })",
+              "fuse_elementwise", "CHECK-NOT: fused_elementwise");
+}
+
+}  // namespace
+}  // namespace shardc::testing
