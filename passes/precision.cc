@@ -45,6 +45,7 @@ class Lowering {
   void Run() {
     Check();
     RememberOutputs();
+    FindWishes();
     for (auto it = graph_.ops().begin(); it != graph_.ops().end();) {
       Op* op = it->get();
       ++it;  // casts go before op, replacements are made in place
@@ -83,10 +84,67 @@ class Lowering {
     }
   }
 
+  // A spec's reshard on the forward graph moves whatever it is given.
+  static Precision PolicyOf(const Op& op) {
+    return op.name() == "reshard" ? Precision::kFollow : op.def->precision;
+  }
+
+  // For every value the bytes of it that are read in f32 less those read in the compute type, what
+  // only moves or follows it seen through.
+  void FindWishes() {
+    std::vector<const Op*> ops;
+    for (const auto& op : graph_.ops()) ops.push_back(op.get());
+    for (auto it = ops.rbegin(); it != ops.rend(); ++it) {
+      const Op& op = **it;
+      if (op.def->is_state || op.name() == "cast" || op.def->precision == Precision::kWiden) {
+        continue;
+      }
+      Precision policy = PolicyOf(op);
+      int64_t results = 0;
+      for (const Value* r : op.results) results += Wish(r);
+      for (size_t i = 0; i < op.operands.size(); ++i) {
+        const Value* v = op.operands[i];
+        if (!IsFloat(v->type.dtype)) continue;
+        int64_t bytes = v->type.bytes();
+        bool narrow = policy == Precision::kCompute && !Contains(op.def->full_operands, i);
+        if (policy == Precision::kFollow && !HasTable(op)) {
+          if (results == 0) continue;
+          narrow = results < 0;
+        }
+        wishes_[v] += narrow ? -bytes : bytes;
+      }
+    }
+  }
+
+  int64_t Wish(const Value* v) const {
+    auto it = wishes_.find(v);
+    return it == wishes_.end() ? 0 : it->second;
+  }
+
+  // Tables (angles of rotary positions, additive masks) are worth their digits.
+  static bool HasTable(const Op& op) {
+    return std::any_of(op.operands.begin(), op.operands.end(), [](const Value* v) {
+      return IsFloat(v->type.dtype) && IsConstant(v) && v->type.num_elements() > 1;
+    });
+  }
+
+  // Whether an op that may follow stays in f32: its results are read so, and its operands come in
+  // f32 without a cast of their own, which the ops that make them save too. Then nothing on the way
+  // is rounded.
+  bool WidensForFree(const Op& op) const {
+    int64_t results = 0;
+    for (const Value* r : op.results) results += Wish(r);
+    return results > 0 && std::all_of(op.operands.begin(), op.operands.end(), [&](const Value* v) {
+             if (!IsFloat(v->type.dtype) || v->type.dtype == DType::kF32) return true;
+             const Op* producer = v->producer;
+             return producer && producer->def->typed_result == v->index && v->users.size() == 1 &&
+                    !graph_.IsOutput(v);
+           });
+  }
+
   void Visit(Op* op) {
     if (op->def->is_state || op->operands.empty()) return;
-    // A spec's reshard on the forward graph moves whatever it is given.
-    Precision policy = op->name() == "reshard" ? Precision::kFollow : op->def->precision;
+    Precision policy = PolicyOf(*op);
     if (op->name() == "cast") return;
     switch (policy) {
       case Precision::kFull:
@@ -103,7 +161,7 @@ class Lowering {
       case Precision::kAccumulate:
       case Precision::kFollow:
         if (!HasFloats(op)) return;
-        SetOperands(op, Narrow(op) ? compute_ : DType::kF32, {});
+        SetOperands(op, Narrow(op) && !WidensForFree(*op) ? compute_ : DType::kF32, {});
         Retype(op, false);
         return;
     }
@@ -115,11 +173,11 @@ class Lowering {
   }
 
   // Whether the operands that are not broadcast have the compute type: a bias follows what it is
-  // added to. Scalars have no say; tables (angles of rotary positions, additive masks) are worth
-  // their digits.
+  // added to. Scalars have no say.
   bool Narrow(const Op* op) const {
     bool sum = op->def->precision == Precision::kAccumulate;
     if (sum && op->in(0).num_elements() == op->in(1).num_elements()) return false;
+    if (HasTable(*op)) return false;
     int64_t most = 0;
     for (const Value* v : op->operands) {
       if (IsFloat(v->type.dtype)) most = std::max(most, v->type.num_elements());
@@ -127,10 +185,7 @@ class Lowering {
     bool any = false;
     for (const Value* v : op->operands) {
       if (!IsFloat(v->type.dtype)) continue;
-      if (IsConstant(v)) {
-        if (v->type.num_elements() == 1) continue;
-        return false;
-      }
+      if (IsConstant(v)) continue;
       // Pieces of a concat are of any size.
       bool whole = v->type.num_elements() == most || !op->def->elementwise;
       if (!whole) continue;
@@ -204,6 +259,7 @@ class Lowering {
   Graph& graph_;
   DType compute_;
   std::vector<DType> output_types_;
+  std::unordered_map<const Value*, int64_t> wishes_;
   std::unordered_map<const Value*, std::array<Value*, 2>> casts_;
 };
 

@@ -174,25 +174,17 @@ Graph ImportFor(const Export& e, const std::string& batch) {
   return graph;
 }
 
-std::string CompareWithGolden(const Export& e, const std::string& batch, const RunResult& result,
-                              double tolerance, double* worst) {
+std::vector<GoldenPair> PairWithGolden(const Export& e, const std::string& batch,
+                                       const RunResult& result, std::string* problems) {
   ExpectedGradients expected(e, batch);
-  std::string problems;
-  auto check = [&](const std::string& name, const HostTensor& got, const HostTensor& want,
-                   double floor) {
-    double d = got.num_elements() == want.num_elements()
-                   ? WorstDifference(got.Reshaped(want.shape()), want, floor)
-                   : INFINITY;
-    if (worst) *worst = std::max(*worst, d);
-    if (!(d <= tolerance)) problems += StrCat(name, " differs by ", d, "\n");
-  };
+  std::vector<GoldenPair> pairs;
   for (const char* name : {"logits", "y", "loss"}) {
     if (!expected.golden().Has(name)) continue;
     if (!result.outputs.contains(name)) {
-      problems += StrCat("no output ", name, "\n");
-    } else {
-      check(name, result.outputs.at(name), expected.golden().Read(name), 1e-30);
+      *problems += StrCat("no output ", name, "\n");
+      continue;
     }
+    pairs.push_back({name, result.outputs.at(name), expected.golden().Read(name), 1e-30});
   }
   // Parameters that were un-merged: their gradients sum to that of the tensor they were.
   std::set<std::string> seen;
@@ -215,18 +207,38 @@ std::string CompareWithGolden(const Export& e, const std::string& batch, const R
         for (const auto& [other, entry] : expected.names().items()) {
           copied = copied || (entry.contains("copy_of") && entry.at("copy_of") == tensor);
         }
-        if (!copied) problems += StrCat("no gradient of ", tensor, "\n");
+        if (!copied) *problems += StrCat("no gradient of ", tensor, "\n");
       }
       continue;
     }
     HostTensor sum = ToFloat64(result.outputs.at(mine[0]));
     for (size_t i = 1; i < mine.size(); ++i) AddTo(sum, result.outputs.at(mine[i]));
     for (const std::string& name : mine) seen.insert(name);
-    check("grad." + tensor, sum, expected.Of(tensor), expected.floor());
+    pairs.push_back({"grad." + tensor, std::move(sum), expected.Of(tensor), expected.floor()});
   }
   for (const auto& [name, value] : result.outputs) {
-    if (name.starts_with("grad.") && !seen.contains(name))
-      problems += name + " is of no parameter\n";
+    if (name.starts_with("grad.") && !seen.contains(name)) {
+      *problems += name + " is of no parameter\n";
+    }
+  }
+  for (GoldenPair& p : pairs) {
+    if (p.got.num_elements() == p.want.num_elements()) {
+      p.got = p.got.Reshaped(p.want.shape());
+    } else {
+      *problems += StrCat(p.name, " has ", p.got.num_elements(), " elements\n");
+    }
+  }
+  std::erase_if(pairs, [](const GoldenPair& p) { return p.got.shape() != p.want.shape(); });
+  return pairs;
+}
+
+std::string CompareWithGolden(const Export& e, const std::string& batch, const RunResult& result,
+                              double tolerance, double* worst) {
+  std::string problems;
+  for (const GoldenPair& p : PairWithGolden(e, batch, result, &problems)) {
+    double d = WorstDifference(p.got, p.want, p.floor);
+    if (worst) *worst = std::max(*worst, d);
+    if (!(d <= tolerance)) problems += StrCat(p.name, " differs by ", d, "\n");
   }
   return problems;
 }

@@ -27,6 +27,17 @@ Graph ImportFor(const Export& e, const std::string& batch);
 // Inputs of the model and of its loss.
 Tensors InputsFor(const Export& e, const std::string& batch);
 
+// A result and what the golden says it is, as tensors of one shape.
+struct GoldenPair {
+  std::string name;  // "logits", "y", "loss", "grad.<tensor of the file>"
+  HostTensor got, want;
+  double floor;  // for WorstDifference
+};
+// One for each output, the loss and each gradient; what is missing or left over on either side is
+// appended to `problems`.
+std::vector<GoldenPair> PairWithGolden(const Export& e, const std::string& batch,
+                                       const RunResult& result, std::string* problems);
+
 // Outputs, loss and every gradient against the golden, in the measure of the models' README: each
 // difference is relative to the tensor's largest element, gradients at least to 1e-2 of the largest
 // of all. Returns the problems found, empty when all is within `tolerance`; `worst` gets the

@@ -44,34 +44,27 @@ Likeness Compare(const HostTensor& got, const HostTensor& want) {
   return {std::sqrt(dd / ww), gw / std::sqrt(gg * ww), std::sqrt(ww)};
 }
 
-// Of gqa_swiglu on its batch of 51 tokens: 3.1%, from attention's results in bf16 (with these alone
-// in f32 it holds). All other gradients of all models keep to 3%.
-constexpr char kNoisiest[] = "grad.layers.0.norm_1.weight";
+// Gradients that are zero in exact arithmetic (of the keys' bias) hold noise without direction.
+constexpr double kZeroNorm = 1e-4;
 
-// The f32 run, which models_test.cc holds to 1e-4 of the golden, stands for it here tensor by
-// tensor: the golden's names are those of PyTorch.
-void ExpectLikeFull(const RunResult& half, const RunResult& full) {
+void ExpectLikeGolden(const Case& c, const RunResult& result) {
+  std::string problems;
+  std::vector<GoldenPair> pairs = PairWithGolden(c.e, c.batch, result, &problems);
+  EXPECT_EQ(problems, "");
   double largest = 0;
-  for (const auto& [name, want] : full.outputs) {
-    if (name.starts_with("grad.")) largest = std::max(largest, Compare(want, want).norm);
+  for (const GoldenPair& p : pairs) {
+    if (p.name.starts_with("grad.")) largest = std::max(largest, Compare(p.want, p.want).norm);
   }
-  for (const auto& [name, want] : full.outputs) {
-    ASSERT_TRUE(half.outputs.contains(name)) << name;
-    const HostTensor& got = half.outputs.at(name);
-    EXPECT_EQ(got.dtype(), want.dtype()) << name;
-    if (name == "loss" && !full.outputs.contains("y")) {
-      EXPECT_NEAR(got.AsDouble(0), want.AsDouble(0), 0.01 * std::abs(want.AsDouble(0)));
-    } else if (name == "y") {
-      // Its loss is a dot product with signs of both kinds, which cancel: the result itself is held
-      // to 1%.
-      EXPECT_LE(Compare(got, want).norm_error, 0.01);
-    } else if (name.starts_with("grad.")) {
-      Likeness l = Compare(got, want);
-      // Zero in exact arithmetic (the keys' bias): noise has no direction.
-      if (l.norm < 1e-4 * largest) continue;
-      EXPECT_LE(l.norm_error, name == kNoisiest ? 0.035 : 0.03)
-          << name << " of norm " << l.norm << " of " << largest;
-      EXPECT_GE(l.cosine, 0.999) << name;
+  for (const GoldenPair& p : pairs) {
+    Likeness l = Compare(p.got, p.want);
+    if (p.name == "loss" && c.e.loss == "lm") {
+      EXPECT_NEAR(p.got.AsDouble(0), p.want.AsDouble(0), 0.01 * std::abs(p.want.AsDouble(0)));
+    } else if (p.name == "y") {
+      // Its loss is a dot product whose terms cancel: the result itself is held to 1%.
+      EXPECT_LE(l.norm_error, 0.01);
+    } else if (p.name.starts_with("grad.") && l.norm > kZeroNorm * largest) {
+      EXPECT_LE(l.norm_error, 0.03) << p.name << " of norm " << l.norm << " of " << largest;
+      EXPECT_GE(l.cosine, 0.999) << p.name;
     }
   }
 }
@@ -80,16 +73,10 @@ class Bf16 : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Bf16, IsCloseToTheGoldenOnEveryMesh) {
   const Case& c = GetParam();
-  RunResult full = RunCase(c, "serial", "", {});
-  ASSERT_EQ(CompareWithGolden(c.e, c.batch, full, 1e-4), "");
   for (auto [spec, mesh] : {std::pair("serial", ""), {"megatron", "tp=2"}, {"dp", "dp=2"}}) {
     for (const char* reduce_in : {"", "f32"}) {
       SCOPED_TRACE(StrCat(spec, " ", mesh, " ", reduce_in));
-      try {
-        ExpectLikeFull(RunCase(c, spec, mesh, {.compute = "bf16", .reduce_in = reduce_in}), full);
-      } catch (const Diagnostic& d) {
-        if (d.code() != ExitCode::kBadSpec) ADD_FAILURE() << d.what();
-      }
+      ExpectLikeGolden(c, RunCase(c, spec, mesh, {.compute = "bf16", .reduce_in = reduce_in}));
     }
   }
 }
@@ -122,7 +109,10 @@ TEST(Bf16Kernels, EqualTheReferenceKernels) {
       inputs["labels"] = inputs["input_ids"];
       results[reference] = CompileAndRun(std::move(graph), setup, inputs);
     }
-    ExpectLikeFull(results[0], results[1]);
+    for (const auto& [name, want] : results[1].outputs) {
+      if (!name.starts_with("grad.") && name != "loss") continue;
+      EXPECT_LE(Compare(results[0].outputs.at(name), want).norm_error, 0.01) << name;
+    }
   }
 }
 

@@ -29,11 +29,47 @@ TEST(Precision, ProductsInTheComputeTypeTheRestInF32) {
     CHECK: cast %x {to="bf16"} : bf16[4, 8]
     CHECK: cast %w {to="bf16"} : bf16[8, 6]
     CHECK: matmul %_, %_ : bf16[4, 6]
+    CHECK-NEXT: cast %_ {to="f32"} : f32[4, 6]
+    CHECK-NEXT: add %_, %b : f32[4, 6]
+    CHECK-NEXT: gelu %_ {approximate="tanh"} : f32[4, 6]
+    CHECK-NEXT: softmax %_ {axis=1} : f32[4, 6])");
+}
+
+TEST(Precision, WhatAProductReadsNextIsSmall) {
+  CheckPasses(R"(graph @g(%x: f32[4, 8]) -> (%y) {
+    %w = param "w" : f32[8, 6]
+    %v = param "v" : f32[6, 6]
+    %b = param "b" : f32[6]
+    %0 = matmul %x, %w : f32[4, 6]
+    %1 = add %0, %b : f32[4, 6]
+    %2 = gelu %1 {approximate="tanh"} : f32[4, 6]
+    %y = matmul %2, %v : f32[4, 6]
+  })",
+              "precision", R"(
+    CHECK: matmul %_, %_ : bf16[4, 6]
     CHECK-NEXT: cast %b {to="bf16"} : bf16[6]
     CHECK-NEXT: add %_, %_ : bf16[4, 6]
-    CHECK-NEXT: gelu %_ {approximate="tanh"} : bf16[4, 6]
-    CHECK-NEXT: cast %_ {to="f32"} : f32[4, 6]
-    CHECK-NEXT: softmax %_ {axis=1} : f32[4, 6])");
+    CHECK-NEXT: gelu %_ {approximate="tanh"} : bf16[4, 6])");
+}
+
+// q and k are turned in f32, v goes into a product.
+TEST(Precision, NothingIsRoundedOnTheWayToATable) {
+  CheckPasses(R"(graph @g(%x: f32[4, 8]) -> (%y) {
+    %w = param "w" : f32[8, 12]
+    %0 = matmul %x, %w : f32[4, 12]
+    %q, %k, %v = split %0 {axis=1, sizes=[4, 4, 4]} : f32[4, 4], f32[4, 4], f32[4, 4]
+    %1 = constant {value=tensor<f32[4]: 1, 2, 3, 4>} : f32[4]
+    %2 = mul %q, %1 : f32[4, 4]
+    %3 = mul %k, %1 : f32[4, 4]
+    %4 = matmul_nt %2, %3 : f32[4, 4]
+    %y = matmul %4, %v : f32[4, 4]
+  })",
+              "precision,fold_casts", R"(
+    CHECK: matmul %_, %_ {out="f32"} : f32[4, 12]
+    CHECK-NEXT: split %_ {axis=1, sizes=[4, 4, 4]} : f32[4, 4], f32[4, 4], f32[4, 4]
+    CHECK: mul %_, %_ : f32[4, 4]
+    CHECK-NEXT: mul %_, %_ : f32[4, 4]
+    CHECK-NEXT: cast %_ {to="bf16"} : bf16[4, 4])");
 }
 
 TEST(Precision, OneCastOfAWeightForAllItsUses) {

@@ -16,6 +16,8 @@ constexpr int64_t kKeyBlock = 64;
 struct Workspace {
   int64_t d;
   int64_t padded;
+  int64_t
+      held_keys;    // of one block; of all blocks of the task where several query heads add to them
   float* queries;   // [q_len][padded], not scaled
   float* grad_out;  // [q_len][padded]
   float* delta;     // [q_len]: do . o
@@ -23,8 +25,8 @@ struct Workspace {
   float* keys;      // [kKeyBlock][padded]
   float* keys_t;    // [d][kKeyBlock]
   float* values_t;  // [d][kKeyBlock]
-  float* grad_k;    // [kKeyBlock][padded]
-  float* grad_v;    // [kKeyBlock][padded]
+  float* grad_k;    // [held_keys][padded]
+  float* grad_v;    // [held_keys][padded]
   float* p;         // [kQueryBlock][kKeyBlock]
   float* ds;        // [kQueryBlock][kKeyBlock]
 };
@@ -44,8 +46,8 @@ int64_t Carve(Workspace& w, int64_t q_len, float* base) {
   w.keys = take(kKeyBlock * w.padded);
   w.keys_t = take(kKeyBlock * w.d);
   w.values_t = take(kKeyBlock * w.d);
-  w.grad_k = take(kKeyBlock * w.padded);
-  w.grad_v = take(kKeyBlock * w.padded);
+  w.grad_k = take(w.held_keys * w.padded);
+  w.grad_v = take(w.held_keys * w.padded);
   w.p = take(kQueryBlock * kKeyBlock);
   w.ds = take(kQueryBlock * kKeyBlock);
   return used;
@@ -98,7 +100,8 @@ void ScoreGradients(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, i
 
 template <typename T>
 void QueryKeyBlock(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, int64_t i0,
-                   int64_t rows, int64_t j0, int64_t keys, Workspace& w) {
+                   int64_t rows, int64_t j0, int64_t keys, Workspace& w, float* grad_k,
+                   float* grad_v) {
   const AttentionShape& s = a.shape;
   ScoreGradients(a, b, h, i0, rows, j0, w);
   for (int64_t r0 = 0; r0 < rows; r0 += kTileRows) {
@@ -116,9 +119,9 @@ void QueryKeyBlock(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, in
     if (first >= rows) continue;
     const int64_t from = i0 + first;
     MicroGemm<true>(tile, w.padded, rows - first, {w.p + first * kKeyBlock + c0, 1, kKeyBlock},
-                    w.grad_out + from * w.padded, w.padded, w.grad_v + c0 * w.padded, w.padded);
+                    w.grad_out + from * w.padded, w.padded, grad_v + c0 * w.padded, w.padded);
     MicroGemm<true>(tile, w.padded, rows - first, {w.ds + first * kKeyBlock + c0, 1, kKeyBlock},
-                    w.queries + from * w.padded, w.padded, w.grad_k + c0 * w.padded, w.padded);
+                    w.queries + from * w.padded, w.padded, grad_k + c0 * w.padded, w.padded);
   }
 }
 
@@ -150,9 +153,8 @@ void LoadHead(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, Workspa
   }
 }
 
-// The key blocks chunk, chunk + chunks, ... of one kv head. With several query heads in the group,
-// the blocks of dk and dv are added up in the caller's dk, dv head by head. dq of head h is added
-// into `grad_q` of the workspace and handed to finish(h).
+// The key blocks chunk, chunk + chunks, ... of one kv head. dq of head h is added into `grad_q` of
+// the workspace and handed to finish(h).
 template <typename T, typename Finish>
 void KeyBlocks(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t kv, int64_t chunk,
                int64_t chunks, Workspace& w, const Finish& finish) {
@@ -160,29 +162,38 @@ void KeyBlocks(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t kv, int64
   const int64_t group = s.q_heads / s.kv_heads;
   const HeadStrides& ks = a.k_strides;
   const HeadStrides& vs = a.v_strides;
+  const auto clear = [&](float* x, int64_t rows) {
+    for (int64_t i = 0; i < rows * w.padded; ++i) x[i] = 0;
+  };
   for (int64_t g = 0; g < group; ++g) {
     const int64_t h = kv * group + g;
     LoadHead(a, b, h, w);
-    for (int64_t i = 0; i < s.q_len * w.padded; ++i) w.grad_q[i] = 0;
+    clear(w.grad_q, s.q_len);
+    int64_t held = 0;  // where this block's sums begin
     for (int64_t j0 = chunk * kKeyBlock; j0 < s.kv_len; j0 += chunks * kKeyBlock) {
       const int64_t keys = MinOf(kKeyBlock, s.kv_len - j0);
       const T* k = a.k + b * ks.batch + kv * ks.head + j0 * ks.seq;
       const T* v = a.v + b * vs.batch + kv * vs.head + j0 * vs.seq;
-      T* dk = a.dk + b * a.dk_strides.batch + kv * a.dk_strides.head + j0 * a.dk_strides.seq;
-      T* dv = a.dv + b * a.dv_strides.batch + kv * a.dv_strides.head + j0 * a.dv_strides.seq;
+      float* grad_k = w.grad_k + held * w.padded;
+      float* grad_v = w.grad_v + held * w.padded;
+      if (group > 1) held += kKeyBlock;
       PackRows(k, ks.seq, keys, kKeyBlock, w.d, w.padded, 1, w.keys);
       PackTransposed<kKeyBlock>(k, ks.seq, keys, w.d, w.keys_t);
       PackTransposed<kKeyBlock>(v, vs.seq, keys, w.d, w.values_t);
-      const int64_t before = g == 0 ? 0 : keys;
-      PackRows(dk, a.dk_strides.seq, before, kKeyBlock, w.d, w.padded, 1, w.grad_k);
-      PackRows(dv, a.dv_strides.seq, before, kKeyBlock, w.d, w.padded, 1, w.grad_v);
+      if (g == 0) {
+        clear(grad_k, kKeyBlock);
+        clear(grad_v, kKeyBlock);
+      }
       for (int64_t i0 = 0; i0 < s.q_len; i0 += kQueryBlock) {
         const int64_t rows = MinOf(kQueryBlock, s.q_len - i0);
         if (VisibleKeys(s, i0 + rows - 1) <= j0) continue;
-        QueryKeyBlock(a, b, h, i0, rows, j0, keys, w);
+        QueryKeyBlock(a, b, h, i0, rows, j0, keys, w, grad_k, grad_v);
       }
-      WriteRows(w.grad_k, w.padded, keys, w.d, dk, a.dk_strides.seq);
-      WriteRows(w.grad_v, w.padded, keys, w.d, dv, a.dv_strides.seq);
+      if (g + 1 < group) continue;
+      T* dk = a.dk + b * a.dk_strides.batch + kv * a.dk_strides.head + j0 * a.dk_strides.seq;
+      T* dv = a.dv + b * a.dv_strides.batch + kv * a.dv_strides.head + j0 * a.dv_strides.seq;
+      WriteRows(grad_k, w.padded, keys, w.d, dk, a.dk_strides.seq);
+      WriteRows(grad_v, w.padded, keys, w.d, dv, a.dv_strides.seq);
     }
     finish(h);
   }
@@ -198,6 +209,8 @@ void Backward(const AttentionBackwardArgsOf<T>& a, int threads) {
   int64_t chunks = 1;
   if (tasks < threads) chunks = MinOf(CeilDiv(threads, tasks), CeilDiv(s.kv_len, kKeyBlock));
   if (chunks < 1) chunks = 1;
+  const int64_t blocks =
+      s.q_heads == s.kv_heads ? 1 : CeilDiv(CeilDiv(s.kv_len, kKeyBlock), chunks);
   const int64_t part = s.batch * s.q_heads * s.q_len * s.head_dim;
   Scratch partial_scratch;
   float* partial = chunks > 1 ? partial_scratch.Get(chunks * part) : nullptr;
@@ -209,6 +222,7 @@ void Backward(const AttentionBackwardArgsOf<T>& a, int threads) {
     Workspace w;
     w.d = s.head_dim;
     w.padded = RoundUp(w.d, kLanes);
+    w.held_keys = blocks * kKeyBlock;
     Carve(w, s.q_len, scratch.Get(Carve(w, s.q_len, nullptr)));
     KeyBlocks(a, b, kv, chunk, chunks, w, [&](int64_t h) {
       if (chunks == 1) {

@@ -191,13 +191,16 @@ template <typename T, typename U>
 struct PlainProduct {
   MatmulPlan p;
   const T *a, *b, *bias;
+  const U* result_bias;  // a bias of the result's type; at most one of the two
   U* d;
   void operator()(const Launch&) const {
     for (const MatmulPlan::Part& part : p.parts) {
       for (int64_t i = 0; i < p.batch * p.rows * p.cols; ++i) {
         int64_t row = i % p.rows, col = i / p.rows % p.cols, batch = i / (p.rows * p.cols);
         const T *am = a + part.a + batch * p.a_stride, *bm = b + part.b + batch * p.b_stride;
-        Wide<T> sum = bias ? Widen(bias[row]) : Wide<T>(0);
+        Wide<T> sum = 0;
+        if (bias) sum = Widen(bias[row]);
+        if (result_bias) sum = Widen(result_bias[row]);
         for (int64_t k = 0; k < p.k; ++k) {
           sum += Widen(am[p.transpose_a ? k + row * p.a_rows : row + k * p.a_rows]) *
                  Widen(bm[p.transpose_b ? col + k * p.b_rows : k + col * p.b_rows]);
@@ -211,9 +214,13 @@ KernelPtr MakeProduct(const KernelRequest& r, const MatmulPlan& plan) {
   return DispatchFloats(r.call.in[0].dtype, r.call.out[0].dtype, [&](auto t, auto u) {
     using T = decltype(t);
     using U = decltype(u);
-    return MakeKernel(PlainProduct<T, U>{plan, In<T>(r, 1), In<T>(r, 0),
-                                         r.call.in.size() > 2 ? In<T>(r, 2) : nullptr,
-                                         Out<U>(r, 0)});
+    PlainProduct<T, U> product{plan, In<T>(r, 1), In<T>(r, 0), nullptr, nullptr, Out<U>(r, 0)};
+    if (r.call.in.size() > 2 && r.call.in[2].dtype == r.call.out[0].dtype) {
+      product.result_bias = In<U>(r, 2);
+    } else if (r.call.in.size() > 2) {
+      product.bias = In<T>(r, 2);
+    }
+    return MakeKernel(product);
   });
 }
 

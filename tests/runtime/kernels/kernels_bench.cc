@@ -8,6 +8,7 @@
 
 #include "runtime/cpu/kernels/kernel_table.h"
 #include "runtime/cpu/kernels/matmul.h"
+#include "runtime/cpu/kernels/matmul_bf16.h"
 
 namespace shardc::cpu {
 namespace {
@@ -47,6 +48,32 @@ BENCHMARK(Matmul)
     ->ArgsProduct({{2048}, {768}, {3072}, {0}, {0, 1}, {1, 2}})
     ->ArgsProduct({{2048}, {50257}, {768}, {2}, {0, 1}, {1, 2}})
     ->ArgsProduct({{768}, {3072}, {2048}, {1}, {0}, {1, 2}})
+    ->UseRealTime();
+
+void MatmulHalf(benchmark::State& state) {
+  MatmulBf16Config c{.m = state.range(0), .n = state.range(1), .k = state.range(2)};
+  c.transpose_a = state.range(3) == 1;
+  c.transpose_b = state.range(3) == 2;
+  c.result_f32 = c.transpose_a;
+  c.threads = static_cast<int>(state.range(4));
+  const std::vector<uint16_t> a(static_cast<size_t>(c.m * c.k), 0x3f81);
+  const std::vector<uint16_t> b(static_cast<size_t>(c.k * c.n), 0x3f82);
+  std::vector<float> out(static_cast<size_t>(c.m * c.n));
+  auto matmul = MatmulBf16::Create(c);
+  if (!matmul) return state.SkipWithError("no product in bf16 here");
+  for (auto _ : state) matmul->Execute(a.data(), b.data(), nullptr, out.data());
+  Rate(state, "flops", 2.0 * static_cast<double>(c.m * c.n) * static_cast<double>(c.k));
+  state.SetLabel(matmul->implementation());
+}
+// m, n, k, transposed (1: A, 2: B), threads.
+BENCHMARK(MatmulHalf)
+    ->ArgsProduct({{2048}, {2304}, {768}, {0, 2}, {2}})
+    ->ArgsProduct({{2048}, {768}, {3072}, {0, 2}, {2}})
+    ->ArgsProduct({{768}, {768, 2304, 3072}, {2048}, {1}, {2}})
+    ->ArgsProduct({{3072}, {768}, {2048}, {1}, {2}})
+    ->ArgsProduct({{2048}, {50257}, {768}, {2}, {2}})
+    ->ArgsProduct({{2048}, {768}, {50257}, {0}, {2}})
+    ->ArgsProduct({{50257}, {768}, {2048}, {1}, {2}})
     ->UseRealTime();
 
 template <bool kBackward>
