@@ -105,6 +105,10 @@ struct MatmulBf16::State {
     return memory::desc({r, c}, type, transposed ? memory::dims{1, all_r} : memory::dims{all_c, 1});
   }
 
+  // Elements from one row of the packed A to the next: not a power of two, whose rows would compete
+  // for the same places in the cache.
+  static int64_t PackedRow(int64_t d) { return (d + 31) / 32 * 32 + 32; }
+
   Piece& At(int64_t row, int64_t at) {
     const int64_t r = std::min(rows, config.m - row), d = std::min(depth, config.k - at);
     for (Piece& p : pieces) {
@@ -118,7 +122,7 @@ struct MatmulBf16::State {
     const dnnl::engine& engine = CpuEngine();
     Piece p;
     p.rows = r, p.depth = d, p.adds = adds;
-    const memory::desc a_desc = packs_a ? Dense(1, r, d, false, Type::bf16)
+    const memory::desc a_desc = packs_a ? memory::desc({r, d}, Type::bf16, {PackedRow(d), 1})
                                         : Part(r, d, config.m, config.k, config.transpose_a);
     const memory::desc plain_b = Part(d, config.n, config.k, config.n, config.transpose_b);
     const memory::desc c_desc =
@@ -160,7 +164,8 @@ struct MatmulBf16::State {
   // Sets where the piece reads A from; packs it if need be.
   void SetA(Piece& p, int64_t row, int64_t at, const uint16_t* a) {
     if (packs_a) {
-      const int64_t from[] = {1, config.m}, to[] = {p.depth, 1}, dims[] = {p.rows, p.depth};
+      const int64_t from[] = {1, config.m}, to[] = {PackedRow(p.depth), 1},
+                    dims[] = {p.rows, p.depth};
       StridedCopy(a + at * config.m + row, from, room_a.data(), to, dims, 2, config.threads);
       p.a.set_data_handle(room_a.data());
     } else {  // all rows; the sum is cut only where A is not transposed
