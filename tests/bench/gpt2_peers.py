@@ -3,7 +3,8 @@
     gpt2_peers.py export DIR BATCH SEQ        DIR/model.onnx, DIR/ids.npy
     gpt2_peers.py golden DIR                  DIR/golden.safetensors: logits by ONNX Runtime, loss by PyTorch
     gpt2_peers.py ort DIR ITERATIONS          seconds of each forward pass, as JSON
-    gpt2_peers.py torch DIR ITERATIONS        seconds of each forward and backward pass, as JSON
+    gpt2_peers.py torch DIR ITERATIONS        seconds of each forward and backward pass, as JSON; also torch_compile,
+                                              torch_bf16 and torch_compile_bf16 (autocast)
 """
 import json
 import pathlib
@@ -86,14 +87,17 @@ def time_ort(folder, iterations):
     return timed(lambda: session.run(["logits"], feed), iterations)
 
 
-def time_torch(folder, iterations):
+def time_torch(folder, iterations, compiled=False, bf16=False):
     import torch
     net, ids = model(), torch.from_numpy(np.load(folder / "ids.npy"))
     net.train()  # no dropout: all its probabilities are 0
+    run = torch.compile(net) if compiled else net
 
     def step():
         net.zero_grad(set_to_none=True)
-        lm_loss(net, ids).backward()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+            loss = lm_loss(run, ids)
+        loss.backward()
 
     return timed(step, iterations)
 
@@ -117,7 +121,10 @@ def main():
     elif job == "golden":
         golden(folder)
     else:
-        times = {"ort": time_ort, "torch": time_torch}[job](folder, *numbers)
+        if job == "ort":
+            times = time_ort(folder, *numbers)
+        else:
+            times = time_torch(folder, *numbers, compiled="compile" in job, bf16="bf16" in job)
         print(json.dumps({"times_s": times}))
 
 

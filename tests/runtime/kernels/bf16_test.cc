@@ -1,6 +1,7 @@
 // The bf16 kernels: against naive f64 loops, or against the f32 kernels (which have such tests) on
 // the same numbers.
 #include <array>
+#include <thread>
 
 #include "runtime/cpu/kernels/matmul_bf16.h"
 #include "tests/runtime/kernels/kernel_test_util.h"

@@ -4,6 +4,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "runtime/cpu/kernels/kernel_table.h"
@@ -75,6 +78,60 @@ BENCHMARK(MatmulHalf)
     ->ArgsProduct({{2048}, {768}, {50257}, {0}, {2}})
     ->ArgsProduct({{50257}, {768}, {2048}, {1}, {2}})
     ->UseRealTime();
+
+// All matrix products of a forward and backward pass of GPT-2 124M, alone: what a step takes at
+// least. Arguments: tokens, bf16, threads.
+void Gpt2Products(benchmark::State& state) {
+  struct Product {
+    int64_t m, n, k;
+    int transposed;  // 1: A, 2: B
+    int times;
+  };
+  const int64_t t = state.range(0), h = 768, vocab = 50257;
+  const bool half = state.range(1) != 0;
+  const int threads = static_cast<int>(state.range(2));
+  std::vector<Product> products;
+  for (auto [in, out] : {std::pair{h, 3 * h}, {h, h}, {h, 4 * h}, {4 * h, h}}) {
+    products.push_back({t, out, in, 0, 12});  // y = x w
+    products.push_back({t, in, out, 2, 12});  // dx = dy w^T
+    products.push_back({in, out, t, 1, 12});  // dw = x^T dy
+  }
+  products.push_back({t, vocab, h, 2, 1});
+  products.push_back({t, h, vocab, 0, 1});
+  products.push_back({vocab, h, t, 1, 1});
+  std::vector<std::function<void()>> runs;
+  const auto a = Data(t * vocab), b = Data(vocab * h);
+  const std::vector<uint16_t> ha(a.size(), 0x3f81), hb(b.size(), 0xbf82);
+  std::vector<float> c(static_cast<size_t>(t * vocab));
+  double flops = 0;
+  for (const Product& p : products) {
+    std::function<void()> run;
+    if (half) {
+      MatmulBf16Config config{.m = p.m, .n = p.n, .k = p.k};
+      config.transpose_a = p.transposed == 1;
+      config.transpose_b = p.transposed == 2;
+      config.result_f32 = p.transposed != 0 || p.k == vocab;
+      config.threads = threads;
+      std::shared_ptr<MatmulBf16> matmul = MatmulBf16::Create(config);
+      if (!matmul) return state.SkipWithError("no product in bf16 here");
+      run = [&, matmul] { matmul->Execute(ha.data(), hb.data(), nullptr, c.data()); };
+    } else {
+      MatmulConfig config{.m = p.m, .n = p.n, .k = p.k};
+      config.transpose_a = p.transposed == 1;
+      config.transpose_b = p.transposed == 2;
+      config.threads = threads;
+      auto matmul = std::make_shared<MatmulF32>(MatmulF32::Create(config));
+      run = [&, matmul] { matmul->Execute(a.data(), b.data(), nullptr, c.data()); };
+    }
+    for (int i = 0; i < p.times; ++i) runs.push_back(run);
+    flops += 2.0 * static_cast<double>(p.m * p.n) * static_cast<double>(p.k) * p.times;
+  }
+  for (auto _ : state) {
+    for (const auto& run : runs) run();
+  }
+  Rate(state, "flops", flops);
+}
+BENCHMARK(Gpt2Products)->ArgsProduct({{2048}, {0, 1}, {2}})->UseRealTime();
 
 template <bool kBackward>
 void Attention(benchmark::State& state) {
