@@ -118,35 +118,23 @@ std::vector<int> Axes(const Mesh& mesh, const Strings& names) {
   return axes;
 }
 
-// pack: a tensor to the pieces of the group's members; unpack: the pieces to the tensor.
 std::unique_ptr<Kernel> MakePieces(const KernelRequest& r, bool pack) {
-  const Attributes& attrs = *r.call.attrs;
-  const Mesh& mesh = *r.call.mesh;
-  const TensorView& whole = pack ? r.call.in[0] : r.call.out[0];
-  const TensorView& staged = pack ? r.call.out[0] : r.call.in[0];
-  int d = static_cast<int>(attrs.Int("dim"));
-  auto dim = static_cast<size_t>(d);
-  DimSharding cut;
-  for (int a : Axes(mesh, attrs.StringList("cut_axes"))) cut.axes.push_back(a);
-  cut.granule = attrs.Int("granule", 1);
-  if (attrs.Has("segments")) cut.segments = attrs.IntList("segments");
-  std::vector<int> group = mesh.Group(r.call.rank, Axes(mesh, attrs.StringList("axes")));
-  Shape piece(staged.shape.begin() + 1, staged.shape.end());
-  int64_t piece_bytes = NumElements(piece) * DTypeSize(staged.dtype);
-  std::vector<Run> whole_runs = r.call.Runs(whole, d);
+  PieceMoves m = PlanPieces(r, pack);
+  const TensorView& whole = *m.whole;
+  auto dim = static_cast<size_t>(m.dim);
   std::vector<DimCopy> copies;
-  for (size_t j = 0; j < group.size(); ++j) {
-    std::vector<Run> runs = LocalRuns(whole.type->shape[dim], cut, mesh, group[j]);
-    std::byte* at = staged.data + static_cast<int64_t>(j) * piece_bytes;
-    copies.push_back(
-        pack ? MakeDimCopy(whole.data, whole.shape, whole_runs, at, piece, runs, dim, whole.dtype)
-             : MakeDimCopy(at, piece, runs, whole.data, whole.shape, whole_runs, dim, whole.dtype));
+  for (size_t j = 0; j < m.runs.size(); ++j) {
+    std::byte* at = m.staged->data + static_cast<int64_t>(j) * m.piece_bytes;
+    copies.push_back(pack ? MakeDimCopy(whole.data, whole.shape, m.whole_runs, at, m.piece,
+                                        m.runs[j], dim, whole.dtype)
+                          : MakeDimCopy(at, m.piece, m.runs[j], whole.data, whole.shape,
+                                        m.whole_runs, dim, whole.dtype));
   }
   // Pieces of one tensor: together they fill it, so each alone must not clear it.
   bool clear = false;
   if (!pack) {
     int64_t filled = 0;
-    for (const Run& run : whole_runs) filled += run.size;
+    for (const Run& run : m.whole_runs) filled += run.size;
     clear = filled < whole.shape[dim];
     for (DimCopy& c : copies) c.clear = false;
   }
@@ -158,6 +146,27 @@ std::unique_ptr<Kernel> MakePieces(const KernelRequest& r, bool pack) {
 }
 
 }  // namespace
+
+PieceMoves PlanPieces(const KernelRequest& r, bool pack) {
+  const Attributes& attrs = *r.call.attrs;
+  const Mesh& mesh = *r.call.mesh;
+  PieceMoves m;
+  m.whole = pack ? &r.call.in[0] : &r.call.out[0];
+  m.staged = pack ? &r.call.out[0] : &r.call.in[0];
+  m.dim = static_cast<int>(attrs.Int("dim"));
+  DimSharding cut;
+  for (int a : Axes(mesh, attrs.StringList("cut_axes"))) cut.axes.push_back(a);
+  cut.granule = attrs.Int("granule", 1);
+  if (attrs.Has("segments")) cut.segments = attrs.IntList("segments");
+  m.whole_runs = r.call.Runs(*m.whole, m.dim);
+  m.piece.assign(m.staged->shape.begin() + 1, m.staged->shape.end());
+  m.piece_bytes = NumElements(m.piece) * DTypeSize(m.staged->dtype);
+  int64_t size = m.whole->type->shape[static_cast<size_t>(m.dim)];
+  for (int rank : mesh.Group(r.call.rank, Axes(mesh, attrs.StringList("axes")))) {
+    m.runs.push_back(LocalRuns(size, cut, mesh, rank));
+  }
+  return m;
+}
 
 std::vector<RunMatch> MatchRuns(const std::vector<Run>& from, const std::vector<Run>& to) {
   std::vector<Run> a = from, b = to;

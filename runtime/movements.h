@@ -18,6 +18,19 @@ struct RunMatch {
 // same global elements.
 std::vector<RunMatch> MatchRuns(const std::vector<Run>& from, const std::vector<Run>& to);
 
+// What pack and unpack move: between a tensor and its pieces for the members of a group, which lie
+// one after the other in the staged buffer.
+struct PieceMoves {
+  const TensorView* whole = nullptr;
+  const TensorView* staged = nullptr;
+  int dim = 0;                  // along which the tensor is cut
+  std::vector<Run> whole_runs;  // what the tensor holds of the dim here
+  Shape piece;                  // of one member
+  int64_t piece_bytes = 0;
+  std::vector<std::vector<Run>> runs;  // what each member's piece holds
+};
+PieceMoves PlanPieces(const KernelRequest& request, bool pack);
+
 // copy, pack, unpack (see ir/program.h), local_slice and zero_padding; null for any other op.
 std::unique_ptr<Kernel> MakeMovementKernel(const KernelRequest& request);
 

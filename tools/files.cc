@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "ir/diagnostic.h"
+#include "ir/output_file.h"
 
 namespace shardc {
 
@@ -20,15 +21,9 @@ std::string ReadFile(const std::string& path) {
 }
 
 void WriteFile(const std::string& path, const std::string& bytes) {
-  std::ofstream out(path, std::ios::binary);
-  if (!out) {
-    throw Diagnostic("E5002", ExitCode::kIo, path, StrCat("cannot write: ", std::strerror(errno)));
-  }
-  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  out.close();
-  if (!out) {
-    throw Diagnostic("E5003", ExitCode::kIo, path, StrCat("cannot write: ", std::strerror(errno)));
-  }
+  OutputFile out(path);
+  out.Write(bytes);
+  out.Close();
 }
 
 }  // namespace shardc

@@ -97,44 +97,22 @@ KernelPtr MakeZeroPadding(const KernelRequest& r) {
   });
 }
 
-std::vector<int> AxesOf(const Mesh& mesh, const Strings& names) {
-  std::vector<int> axes;
-  for (const std::string& name : names) {
-    auto axis = mesh.FindAxis(name);
-    SHARDC_CHECK(axis, "no axis ", name);
-    axes.push_back(*axis);
-  }
-  return axes;
-}
-
-// pack: a tensor to the pieces of the group's members; unpack: the pieces to the tensor.
 KernelPtr MakePieces(const KernelRequest& r, bool pack) {
-  const Attributes& attrs = *r.call.attrs;
-  const Mesh& mesh = *r.call.mesh;
-  const TensorView& whole = pack ? r.call.in[0] : r.call.out[0];
-  const TensorView& staged = pack ? r.call.out[0] : r.call.in[0];
-  int d = static_cast<int>(attrs.Int("dim"));
-  auto dim = static_cast<size_t>(d);
-  DimSharding cut;
-  for (int a : AxesOf(mesh, attrs.StringList("cut_axes"))) cut.axes.push_back(a);
-  cut.granule = attrs.Int("granule", 1);
-  if (attrs.Has("segments")) cut.segments = attrs.IntList("segments");
-  std::vector<int> group = mesh.Group(r.call.rank, AxesOf(mesh, attrs.StringList("axes")));
-  Shape piece(staged.shape.begin() + 1, staged.shape.end());
-  int64_t piece_bytes = NumElements(piece) * DTypeSize(staged.dtype);
-  std::vector<Run> whole_runs = r.call.Runs(whole, d);
+  PieceMoves m = PlanPieces(r, pack);
+  const TensorView &whole = *m.whole, &staged = *m.staged;
+  auto dim = static_cast<size_t>(m.dim);
   std::vector<StridedCopy> copies;
   bool covers = true;
-  for (size_t j = 0; j < group.size(); ++j) {
-    std::vector<Run> runs = LocalRuns(whole.type->shape[dim], cut, mesh, group[j]);
-    std::byte* at = staged.data + static_cast<int64_t>(j) * piece_bytes;
-    DimCopies c =
-        pack ? CopyRuns(whole.data, whole.shape, whole_runs, at, piece, runs, dim, whole.dtype)
-             : CopyRuns(at, piece, runs, whole.data, whole.shape, whole_runs, dim, whole.dtype);
+  for (size_t j = 0; j < m.runs.size(); ++j) {
+    std::byte* at = staged.data + static_cast<int64_t>(j) * m.piece_bytes;
+    DimCopies c = pack ? CopyRuns(whole.data, whole.shape, m.whole_runs, at, m.piece, m.runs[j],
+                                  dim, whole.dtype)
+                       : CopyRuns(at, m.piece, m.runs[j], whole.data, whole.shape, m.whole_runs,
+                                  dim, whole.dtype);
     copies.insert(copies.end(), c.copies.begin(), c.copies.end());
     covers = covers && (c.covers || !pack);
   }
-  if (!pack) covers = Full(r, whole, d);
+  if (!pack) covers = Full(r, whole, m.dim);
   std::vector<Clear> clears;
   const TensorView& to = pack ? staged : whole;
   if (!covers) clears.push_back({to.data, Bytes(to)});

@@ -240,92 +240,76 @@ struct AttentionData {
   HeadStrides query, key;
 };
 
+// Operands of one attention in floats or halves, and its results.
+template <typename T>
+struct AttentionRun {
+  std::vector<T> q, k, v, d_o, o, dq, dk, dv;
+
+  void Forward(const AttentionData& a, void (*kernel)(const AttentionForwardArgsOf<T>&, int),
+               std::vector<float>& lse, int threads) {
+    o.resize(q.size());
+    kernel({.shape = a.shape,
+            .q = q.data(),
+            .q_strides = a.query,
+            .k = k.data(),
+            .k_strides = a.key,
+            .v = v.data(),
+            .v_strides = a.key,
+            .mask = {},
+            .o = o.data(),
+            .o_strides = a.query,
+            .lse = lse.data()},
+           threads);
+  }
+  void Backward(const AttentionData& a, void (*kernel)(const AttentionBackwardArgsOf<T>&, int),
+                const std::vector<float>& lse, int threads) {
+    dq.resize(q.size()), dk.resize(k.size()), dv.resize(v.size());
+    kernel({.shape = a.shape,
+            .q = q.data(),
+            .q_strides = a.query,
+            .k = k.data(),
+            .k_strides = a.key,
+            .v = v.data(),
+            .v_strides = a.key,
+            .mask = {},
+            .o = o.data(),
+            .o_strides = a.query,
+            .lse = lse.data(),
+            .d_o = d_o.data(),
+            .d_o_strides = a.query,
+            .dq = dq.data(),
+            .dq_strides = a.query,
+            .dk = dk.data(),
+            .dk_strides = a.key,
+            .dv = dv.data(),
+            .dv_strides = a.key},
+           threads);
+  }
+};
+
 // The halves with the f32 kernel on the same numbers.
 void CheckAttention(const AttentionData& a) {
   const AttentionShape& s = a.shape;
   int64_t nq = s.batch * s.q_heads * s.q_len * s.head_dim,
           nk = s.batch * s.kv_heads * s.kv_len * s.head_dim;
-  int64_t rows = s.batch * s.q_heads * s.q_len;
-  Halves q = RandomHalves(nq, 1, 2), k = RandomHalves(nk, 2, 2), v = RandomHalves(nk, 3),
-         d_o = RandomHalves(nq, 4);
-  std::vector<float> wq = Wide(q), wk = Wide(k), wv = Wide(v), wd = Wide(d_o);
+  AttentionRun<uint16_t> half;
+  half.q = RandomHalves(nq, 1, 2), half.k = RandomHalves(nk, 2, 2);
+  half.v = RandomHalves(nk, 3), half.d_o = RandomHalves(nq, 4);
+  AttentionRun<float> full;
+  full.q = Wide(half.q), full.k = Wide(half.k), full.v = Wide(half.v), full.d_o = Wide(half.d_o);
   ForEveryKernelSet([&](const KernelTable& table, int threads) {
-    std::vector<float> o(nq), lse(rows), half_lse(rows);
-    Halves half_o(nq);
-    table.attention.forward({.shape = s,
-                             .q = wq.data(),
-                             .q_strides = a.query,
-                             .k = wk.data(),
-                             .k_strides = a.key,
-                             .v = wv.data(),
-                             .v_strides = a.key,
-                             .mask = {},
-                             .o = o.data(),
-                             .o_strides = a.query,
-                             .lse = lse.data()},
-                            threads);
-    table.attention.forward_bf16({.shape = s,
-                                  .q = q.data(),
-                                  .q_strides = a.query,
-                                  .k = k.data(),
-                                  .k_strides = a.key,
-                                  .v = v.data(),
-                                  .v_strides = a.key,
-                                  .mask = {},
-                                  .o = half_o.data(),
-                                  .o_strides = a.query,
-                                  .lse = half_lse.data()},
-                                 threads);
-    ExpectNear(Wide(half_o), Doubles(o), kRounding, 1e-6, "o");
+    std::vector<float> lse(s.batch * s.q_heads * s.q_len), half_lse = lse;
+    full.Forward(a, table.attention.forward, lse, threads);
+    half.Forward(a, table.attention.forward_bf16, half_lse, threads);
+    ExpectNear(Wide(half.o), Doubles(full.o), kRounding, 1e-6, "o");
     ExpectNear(half_lse, Doubles(lse), 1e-2, 1e-2, "lse");
     // Both get the same o and lse.
-    o = Wide(half_o);
-    std::vector<float> dq(nq), dk(nk), dv(nk);
-    Halves half_dq(nq), half_dk(nk), half_dv(nk);
-    table.attention.backward({.shape = s,
-                              .q = wq.data(),
-                              .q_strides = a.query,
-                              .k = wk.data(),
-                              .k_strides = a.key,
-                              .v = wv.data(),
-                              .v_strides = a.key,
-                              .mask = {},
-                              .o = o.data(),
-                              .o_strides = a.query,
-                              .lse = half_lse.data(),
-                              .d_o = wd.data(),
-                              .d_o_strides = a.query,
-                              .dq = dq.data(),
-                              .dq_strides = a.query,
-                              .dk = dk.data(),
-                              .dk_strides = a.key,
-                              .dv = dv.data(),
-                              .dv_strides = a.key},
-                             threads);
-    table.attention.backward_bf16({.shape = s,
-                                   .q = q.data(),
-                                   .q_strides = a.query,
-                                   .k = k.data(),
-                                   .k_strides = a.key,
-                                   .v = v.data(),
-                                   .v_strides = a.key,
-                                   .mask = {},
-                                   .o = half_o.data(),
-                                   .o_strides = a.query,
-                                   .lse = half_lse.data(),
-                                   .d_o = d_o.data(),
-                                   .d_o_strides = a.query,
-                                   .dq = half_dq.data(),
-                                   .dq_strides = a.query,
-                                   .dk = half_dk.data(),
-                                   .dk_strides = a.key,
-                                   .dv = half_dv.data(),
-                                   .dv_strides = a.key},
-                                  threads);
-    // dk and dv of a group are rounded once per query head.
-    ExpectNear(Wide(half_dq), Doubles(dq), kRounding, 2e-2, "dq");
-    ExpectNear(Wide(half_dk), Doubles(dk), kRounding, 6e-2, "dk");
-    ExpectNear(Wide(half_dv), Doubles(dv), kRounding, 6e-2, "dv");
+    full.o = Wide(half.o);
+    full.Backward(a, table.attention.backward, half_lse, threads);
+    half.Backward(a, table.attention.backward_bf16, half_lse, threads);
+    ExpectNear(Wide(half.dq), Doubles(full.dq), kRounding, 1e-5, "dq");
+    ExpectNear(Wide(half.dk), Doubles(full.dk), kRounding, 1e-5, "dk");
+    ExpectNear(Wide(half.dv), Doubles(full.dv), kRounding, 1e-5, "dv");
   });
 }
 
