@@ -7,9 +7,10 @@
 namespace shardc::cpu {
 
 enum class Isa {
-  kV1,  // x86-64: SSE2
-  kV3,  // x86-64-v3: AVX2, FMA
-  kV4,  // x86-64-v4: AVX-512 F, BW, DQ, VL
+  kV1,   // x86-64: SSE2
+  kV3,   // x86-64-v3: AVX2, FMA
+  kV4,   // x86-64-v4: AVX-512 F, BW, DQ, VL
+  kAmx,  // x86-64-v4 with AVX512_BF16 and AMX tiles of bf16
 };
 
 const char* IsaName(Isa isa);

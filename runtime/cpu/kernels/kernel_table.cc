@@ -1,5 +1,8 @@
 #include "runtime/cpu/kernels/kernel_table.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <string_view>
 
@@ -28,6 +31,22 @@ SHARDC_DECLARE_TABLES(v1)
 SHARDC_DECLARE_TABLES(v3)
 SHARDC_DECLARE_TABLES(v4)
 #undef SHARDC_DECLARE_TABLES
+namespace amx {
+extern const AttentionKernels kAttentionKernels;  // the bf16 ones only
+static KernelTable Table() {
+  KernelTable table = v4::Table();
+  table.attention.forward_bf16 = kAttentionKernels.forward_bf16;
+  table.attention.backward_bf16 = kAttentionKernels.backward_bf16;
+  return table;
+}
+}  // namespace amx
+
+// Whether the system lets this process use the tiles' registers.
+static bool MayUseTiles() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // Linux, asm/prctl.h
+  static const bool may = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return may;
+}
 
 const char* IsaName(Isa isa) {
   switch (isa) {
@@ -37,6 +56,8 @@ const char* IsaName(Isa isa) {
       return "v3";
     case Isa::kV4:
       return "v4";
+    case Isa::kAmx:
+      return "amx";
   }
   return "?";
 }
@@ -53,12 +74,16 @@ std::vector<Isa> SupportedIsas() {
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd") &&
       __builtin_cpu_supports("avx512vl")) {
     isas.push_back(Isa::kV4);
+    if (__builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+        __builtin_cpu_supports("avx512bf16") && MayUseTiles()) {
+      isas.push_back(Isa::kAmx);
+    }
   }
   return isas;
 }
 
 const KernelTable& KernelsFor(Isa isa) {
-  static const KernelTable tables[] = {v1::Table(), v3::Table(), v4::Table()};
+  static const KernelTable tables[] = {v1::Table(), v3::Table(), v4::Table(), amx::Table()};
   return tables[static_cast<int>(isa)];
 }
 
