@@ -13,6 +13,10 @@ namespace shardc::cpu {
 namespace {
 
 constexpr int64_t kTile = 32;
+// Elements of a tile along which src is dense. Of halves more: four cache lines of each row at
+// once.
+template <typename T>
+constexpr int64_t kOther = sizeof(T) == 2 ? 128 : kTile;
 constexpr int64_t kGrain = 16384;  // elements per thread below which a team does not pay
 
 struct Dim {
@@ -50,6 +54,27 @@ Loops Simplify(std::span<const int64_t> src_strides, std::span<const int64_t> ds
   return loops;
 }
 
+// dst[o * dst_stride + i] = src[i * src_stride + o] for kTile x `columns`, a multiple of 8. By way
+// of the stack: dst is written a cache line at a time, also where its stride makes the lines
+// compete for the same places in the cache. `more`: the next kTile rows come next.
+void TransposeTile(const uint16_t* src, int64_t src_stride, int64_t columns, bool more,
+                   uint16_t* dst, int64_t dst_stride) {
+  constexpr int64_t kLine = 32;
+  alignas(64) uint16_t tile[kOther<uint16_t> * kTile];
+  for (int64_t i = 0; more && i < kTile; ++i) {
+    const uint16_t* next = src + (kTile + i) * src_stride;
+    for (int64_t o = 0; o < columns; o += kLine) __builtin_prefetch(next + o);
+  }
+  for (int64_t o = 0; o < columns; o += 8) {
+    for (int64_t i = 0; i < kTile; i += 8) {
+      Transpose8x8(src + i * src_stride + o, src_stride, tile + o * kTile + i, kTile);
+    }
+  }
+  for (int64_t o = 0; o < columns; ++o) {
+    std::memcpy(dst + o * dst_stride, tile + o * kTile, kTile * sizeof(uint16_t));
+  }
+}
+
 // One row or tile at src, dst: `inner` is the last dim of dst, `other` the dim along which src is
 // dense (or size 1).
 template <typename T>
@@ -68,10 +93,10 @@ void CopyTile(const T* src, T* dst, const Dim& other, const Dim& inner) {
     const int64_t i1 = std::min(i0 + kTile, inner.size);
     int64_t o = 0;
     if constexpr (sizeof(T) == 2) {
-      for (; inner.dst == 1 && (i1 - i0) % 8 == 0 && o + 8 <= other.size; o += 8) {
-        for (int64_t i = i0; i < i1; i += 8) {
-          Transpose8x8(src + o + i * inner.src, inner.src, dst + o * other.dst + i, other.dst);
-        }
+      if (inner.dst == 1 && i1 - i0 == kTile && other.size % 8 == 0) {
+        const bool more = i1 + kTile <= inner.size;
+        TransposeTile(src + i0 * inner.src, inner.src, other.size, more, dst + i0, other.dst);
+        o = other.size;
       }
     }
     for (; o < other.size; ++o) {
@@ -96,8 +121,8 @@ void Copy(const T* src, T* dst, const Loops& loops, int threads) {
     for (int d = 0; d < outer.rank; ++d) {
       if (outer.dims[d].src != 1) continue;
       other = outer.dims[d];
-      const int64_t tiles = (other.size + kTile - 1) / kTile;
-      outer.dims[d] = {tiles, other.src * kTile, other.dst * kTile};
+      const int64_t tiles = (other.size + kOther<T> - 1) / kOther<T>;
+      outer.dims[d] = {tiles, other.src * kOther<T>, other.dst * kOther<T>};
       std::swap(outer.dims[d], outer.dims[outer.rank - 1]);
       break;
     }
@@ -105,7 +130,7 @@ void Copy(const T* src, T* dst, const Loops& loops, int threads) {
   const bool tiled = other.size != 1;
   int64_t rows = 1;
   for (int d = 0; d < outer.rank; ++d) rows *= outer.dims[d].size;
-  const int64_t work = inner.size * (tiled ? kTile : 1);
+  const int64_t work = inner.size * (tiled ? kOther<T> : 1);
   ParallelFor(threads, rows, 1 + kGrain / work, [&](int64_t begin, int64_t end) {
     std::array<int64_t, kMaxRank + 2> index{};
     int64_t rest = begin;
@@ -119,7 +144,7 @@ void Copy(const T* src, T* dst, const Loops& loops, int threads) {
     }
     for (int64_t row = begin; row < end; ++row) {
       Dim part = other;
-      if (tiled) part.size = std::min(kTile, other.size - index[outer.rank - 1] * kTile);
+      if (tiled) part.size = std::min(kOther<T>, other.size - index[outer.rank - 1] * kOther<T>);
       CopyTile(from, to, part, inner);
       for (int d = outer.rank - 1; d >= 0; --d) {
         from += outer.dims[d].src;
