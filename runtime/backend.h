@@ -38,6 +38,8 @@ class StepRunner {
   virtual void StartProfile(int64_t /*steps*/) {}
   // What was recorded, without programs and peaks; ends the recording.
   virtual std::vector<std::vector<TimeSpan>> TakeProfile() { return {}; }
+  // What the ranks' other threads did in the steps that TakeProfile gave, per rank.
+  virtual std::vector<std::vector<WorkerSpan>> TakeWorkers() { return {}; }
   // The mean over ranks.
   virtual MachinePeaks MeasurePeaks() { return {}; }
 };

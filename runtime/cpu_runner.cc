@@ -102,6 +102,12 @@ class CpuRunner : public StepRunner {
     return spans;
   }
 
+  std::vector<std::vector<WorkerSpan>> TakeWorkers() override {
+    std::vector<std::vector<WorkerSpan>> workers;
+    for (const auto& r : ranks_) workers.push_back(r->TakeWorkers());
+    return workers;
+  }
+
   MachinePeaks MeasurePeaks() override {
     std::vector<MachinePeaks> peaks(ranks_.size());
     auto n = static_cast<int64_t>(ranks_.size());

@@ -19,6 +19,14 @@ struct TimeSpan {
   int64_t ns() const { return end_ns - begin_ns; }
 };
 
+// When another thread than the rank's own worked for an instruction. Our kernels' threads only: the
+// BLAS library does not tell.
+struct WorkerSpan {
+  size_t step = 0, instruction = 0;
+  int thread = 0;  // 1, 2, ...
+  TimeSpan span;
+};
+
 // The spans of one rank: those of the first recorded step in the order of the instructions, then
 // those of the second, ... All memory is had, and touched, before the first step.
 class RankProfile {
@@ -53,8 +61,9 @@ struct MachinePeaks {
 // Steps of all ranks; every rank has recorded the same number.
 struct Profile {
   std::span<const Program> programs;
-  std::vector<std::vector<TimeSpan>> ranks;  // as RankProfile::Take gives them
-  MachinePeaks peaks;                        // zero: not measured
+  std::vector<std::vector<TimeSpan>> ranks;      // as RankProfile::Take gives them
+  MachinePeaks peaks;                            // zero: not measured
+  std::vector<std::vector<WorkerSpan>> workers;  // per rank; empty: the backend has none
 
   size_t instructions() const { return programs.empty() ? 0 : programs[0].instructions.size(); }
   size_t steps() const;

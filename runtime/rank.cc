@@ -2,11 +2,13 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
+#include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/peaks.h"
 #include "runtime/describe.h"
 
@@ -141,23 +143,52 @@ std::unique_ptr<Kernel> Rank::PrepareCollective(const Instruction& instruction) 
   throw InternalError(StrCat("no in-process form of ", CollectiveKindName(c.kind)));
 }
 
+void Rank::Run(size_t i) {
+  try {
+    steps_[i].kernel->Run();
+    if (options_.check_numerics) CheckNumerics(i);
+  } catch (const Aborted&) {
+    throw;
+  } catch (const Diagnostic& d) {
+    // A NaN names its instruction itself.
+    throw d.id() == "E4005" ? d : d.In(DescribeInstruction(program_, i));
+  } catch (const std::exception& e) {
+    throw Diagnostic("E4006", ExitCode::kInternal, DescribeInstruction(program_, i), e.what());
+  }
+}
+
+void Rank::RunTraced(size_t i, TimeSpan& span) {
+  cpu::TeamTrace trace;
+  trace.now = RankProfile::Now;
+  cpu::team_trace = &trace;
+  span.begin_ns = RankProfile::Now();
+  try {
+    Run(i);
+  } catch (...) {
+    cpu::team_trace = nullptr;
+    throw;
+  }
+  span.end_ns = RankProfile::Now();
+  cpu::team_trace = nullptr;
+  for (int t = 1; t < std::min(threads_, cpu::TeamTrace::kMaxThreads); ++t) {
+    const auto& [begin, end] = trace.spans[t];
+    if (begin != 0) workers_.push_back({profiled_steps_, i, t, {begin, end}});
+  }
+}
+
+void Rank::StartProfile(int64_t steps) {
+  profile_.Start(steps, steps_.size());
+  workers_.clear();
+  profiled_steps_ = 0;
+}
+
 void Rank::Step() {
   if (options_.poison) std::memset(arena_.data(), 0xff, static_cast<size_t>(arena_.bytes()));
-  TimeSpan* spans = profile_.NextStep();
-  for (size_t i = 0; i < steps_.size(); ++i) {
-    if (spans) spans[i].begin_ns = RankProfile::Now();
-    try {
-      steps_[i].kernel->Run();
-      if (options_.check_numerics) CheckNumerics(i);
-    } catch (const Aborted&) {
-      throw;
-    } catch (const Diagnostic& d) {
-      // A NaN names its instruction itself.
-      throw d.id() == "E4005" ? d : d.In(DescribeInstruction(program_, i));
-    } catch (const std::exception& e) {
-      throw Diagnostic("E4006", ExitCode::kInternal, DescribeInstruction(program_, i), e.what());
-    }
-    if (spans) spans[i].end_ns = RankProfile::Now();
+  if (TimeSpan* spans = profile_.NextStep()) {
+    for (size_t i = 0; i < steps_.size(); ++i) RunTraced(i, spans[i]);
+    ++profiled_steps_;
+  } else {
+    for (size_t i = 0; i < steps_.size(); ++i) Run(i);
   }
   if (updates_states_) ++state_version_;
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/program.h"
@@ -46,8 +47,9 @@ class Rank {
   const std::byte* buffer(int id) const { return memory_[id]; }
   int64_t held_bytes() const;
   int64_t collective_bytes() const { return collective_bytes_; }
-  void StartProfile(int64_t steps) { profile_.Start(steps, steps_.size()); }
+  void StartProfile(int64_t steps);
   std::vector<TimeSpan> TakeProfile() { return profile_.Take(); }
+  std::vector<WorkerSpan> TakeWorkers() { return std::exchange(workers_, {}); }
   // Takes some 0.3 s; `ranks` measure together.
   MachinePeaks MeasurePeaks(int64_t ranks) const;
 
@@ -58,6 +60,9 @@ class Rank {
   std::unique_ptr<Kernel> PrepareCollective(const Instruction& instruction);
   TensorView View(int buffer) const;
   void CheckNumerics(size_t instruction) const;
+  // Runs an instruction with `span` around it, and notes its workers.
+  void RunTraced(size_t instruction, TimeSpan& span);
+  void Run(size_t instruction);
 
   const Program& program_;
   const SessionOptions& options_;
@@ -76,6 +81,8 @@ class Rank {
   bool updates_states_ = false;
   int64_t collective_bytes_ = 0;
   RankProfile profile_;
+  std::vector<WorkerSpan> workers_;
+  size_t profiled_steps_ = 0;
 };
 
 }  // namespace shardc

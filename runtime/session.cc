@@ -132,7 +132,9 @@ int64_t Session::collective_bytes() const { return impl_->runner_->collective_by
 void Session::StartProfile(int64_t steps) { impl_->runner_->StartProfile(steps); }
 
 Profile Session::TakeProfile() {
-  return {impl_->programs_, impl_->runner_->TakeProfile(), MachinePeaks()};
+  Profile profile{impl_->programs_, impl_->runner_->TakeProfile(), MachinePeaks(), {}};
+  profile.workers = impl_->runner_->TakeWorkers();
+  return profile;
 }
 
 MachinePeaks Session::MeasurePeaks() { return impl_->runner_->MeasurePeaks(); }

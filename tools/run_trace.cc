@@ -49,6 +49,13 @@ class TraceWriter {
     Metadata(rank, "process_name", {{"name", StrCat("rank ", rank)}});
     Metadata(rank, "process_sort_index", {{"sort_index", rank}});
     Metadata(rank, "thread_name", {{"name", "instructions"}});
+    int threads = 0;
+    if (rank < p_.workers.size()) {
+      for (const WorkerSpan& w : p_.workers[rank]) threads = std::max(threads, w.thread);
+    }
+    for (int t = 1; t <= threads; ++t) {
+      Metadata(rank, "thread_name", {{"name", StrCat("thread ", t)}}, t);
+    }
     const Program& program = p_.programs[rank];
     std::vector<std::string> heads;
     for (const Instruction& i : program.instructions) heads.push_back(Head(program, i));
@@ -68,6 +75,11 @@ class TraceWriter {
       }
       if (text_.size() > (1 << 20)) Flush();
     }
+    if (rank >= p_.workers.size()) return;
+    for (const WorkerSpan& w : p_.workers[rank]) {
+      Complete(rank, heads[w.instruction], w.span, "}", w.thread);
+      if (text_.size() > (1 << 20)) Flush();
+    }
   }
 
   void Flush() {
@@ -80,17 +92,18 @@ class TraceWriter {
     first_ = false;
   }
 
-  void Metadata(size_t rank, const char* name, const Json& args) {
+  void Metadata(size_t rank, const char* name, const Json& args, int thread = 0) {
     Begin();
-    text_ += StrCat("\"ph\":\"M\",\"pid\":", rank, ",\"tid\":0,\"name\":\"", name,
+    text_ += StrCat("\"ph\":\"M\",\"pid\":", rank, ",\"tid\":", thread, ",\"name\":\"", name,
                     "\",\"args\":", Dump(args), "}");
   }
 
   // `tail` closes what `head` leaves open.
-  void Complete(size_t rank, const std::string& head, TimeSpan span, const std::string& tail) {
+  void Complete(size_t rank, const std::string& head, TimeSpan span, const std::string& tail,
+                int thread = 0) {
     Begin();
-    text_ += StrCat("\"ph\":\"X\",\"pid\":", rank,
-                    ",\"tid\":0,\"ts\":", Microseconds(span.begin_ns - origin_),
+    text_ += StrCat("\"ph\":\"X\",\"pid\":", rank, ",\"tid\":", thread,
+                    ",\"ts\":", Microseconds(span.begin_ns - origin_),
                     ",\"dur\":", Microseconds(span.ns()), ",", head, tail, "}");
   }
 

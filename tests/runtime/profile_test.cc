@@ -190,8 +190,8 @@ struct Compiled {
     programs = ProgramsFor(graph);
   }
 
-  std::unique_ptr<Session> MakeSession() const {
-    auto session = std::make_unique<Session>(programs, SessionOptions(), ReaderFor(graph));
+  std::unique_ptr<Session> MakeSession(const SessionOptions& options = {}) const {
+    auto session = std::make_unique<Session>(programs, options, ReaderFor(graph));
     for (const auto& [name, value] : inputs) session->SetInput(name, value);
     return session;
   }
@@ -231,6 +231,30 @@ TEST(Profile, OfASessionIsInOrder) {
   // Nothing is recorded any more.
   session->Step();
   EXPECT_EQ(session->TakeProfile().steps(), 0u);
+}
+
+// The threads of a rank's team are within the instructions that they work for, one after the other.
+TEST(Profile, OfTheWorkers) {
+  Compiled c("serial", "");
+  SessionOptions options;
+  options.threads = 3;
+  std::unique_ptr<Session> session = c.MakeSession(options);
+  session->StartProfile(2);
+  for (int i = 0; i < 3; ++i) session->Step();
+  Profile profile = session->TakeProfile();
+  ASSERT_EQ(profile.workers.size(), 1u);
+  ASSERT_FALSE(profile.workers[0].empty());
+  std::map<int, int64_t> last;
+  for (const WorkerSpan& w : profile.workers[0]) {
+    ASSERT_LT(w.step, 2u);
+    ASSERT_GE(w.thread, 1);
+    ASSERT_LE(w.thread, 2);
+    const TimeSpan& whole = profile.at(0, w.step, w.instruction);
+    EXPECT_GE(w.span.begin_ns, whole.begin_ns);
+    EXPECT_LE(w.span.end_ns, whole.end_ns);
+    EXPECT_GE(w.span.begin_ns, last[w.thread]);
+    last[w.thread] = w.span.end_ns;
+  }
 }
 
 TEST(Profile, PeaksAreMeasured) {
