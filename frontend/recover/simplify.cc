@@ -114,6 +114,28 @@ Value* FoldWhere(Builder& b, Op* op) {
   return nullptr;
 }
 
+// A parameter, or a slice of one, as position embeddings are.
+bool IsParameter(const Value* v) {
+  const Op* op = v->producer;
+  return op && (op->def->is_state || (op->name() == "slice" && IsParameter(op->operands[0])));
+}
+
+// With a batch of 1 exporters leave out leading dims of 1 here and there: what an elementwise op
+// does not broadcast gets the shape of its result, so that patterns see one value under one shape.
+Value* AddLeadingOnes(Builder& b, Op* op) {
+  if (!op->def->elementwise || op->operands.size() < 2 || op->results.size() != 1) return nullptr;
+  const TensorType& out = op->out();
+  for (size_t i = 0; i < op->operands.size(); ++i) {
+    const TensorType& in = op->operands[i]->type;
+    if (in.rank() == out.rank() || in.num_elements() != out.num_elements()) continue;
+    if (IsParameter(op->operands[i])) continue;
+    std::vector<Value*> operands = op->operands;
+    operands[i] = b.Reshape(operands[i], out.shape);
+    return b.Make(op->name(), std::move(operands), op->attrs);
+  }
+  return nullptr;
+}
+
 // An elementwise op broadcasts by itself: a broadcast or leading dims of 1 made for it are not
 // needed.
 Value* DropExplicitBroadcast(Builder& b, Op* op) {
@@ -125,7 +147,7 @@ Value* DropExplicitBroadcast(Builder& b, Op* op) {
     Value* x = maker->operands[0];
     if (maker->name() == "reshape") {
       const Shape &from = x->type.shape, &to = maker->out().shape;
-      if (to.size() <= from.size() ||
+      if (to.size() <= from.size() || x->type.num_elements() == op->out().num_elements() ||
           !std::equal(from.begin(), from.end(), to.end() - from.size()) ||
           std::any_of(to.begin(), to.end() - from.size(), [](int64_t d) { return d != 1; })) {
         continue;
@@ -156,8 +178,8 @@ Value* FoldTransposedWeight(Builder& b, Op* op) {
 
 bool Simplify(Graph& graph) {
   return ApplyRules(graph, {FoldReshape, FoldTranspose, FoldTransposeBetweenReshapes, FoldBroadcast,
-                            FoldSliceCastConcat, FoldNeutral, FoldWhere, DropExplicitBroadcast,
-                            FoldTransposedWeight});
+                            FoldSliceCastConcat, FoldNeutral, FoldWhere, AddLeadingOnes,
+                            DropExplicitBroadcast, FoldTransposedWeight});
 }
 
 }  // namespace shardc::recover

@@ -316,6 +316,13 @@ std::vector<Value*> SplitGradient(const GradientArgs& args) {
                             {{"axis", int64_t{AxisOf(args.op.attrs, args.op.in(0).rank())}}})};
 }
 
+// Of full size, and not run backwards.
+Value* SimplifySlice(Builder& b, const Op& op) {
+  const Ints& steps = op.attrs.IntList("steps");
+  bool forward = std::all_of(steps.begin(), steps.end(), [](int64_t s) { return s > 0; });
+  return forward ? OperandIfSame(b, op) : nullptr;
+}
+
 }  // namespace
 
 void RegisterPieceOps(OpRegistry& registry) {
@@ -327,7 +334,7 @@ void RegisterPieceOps(OpRegistry& registry) {
   slice.infer = InferSlice;
   slice.rule = SliceRule;
   slice.gradient = SliceGradient;
-  slice.simplify = OperandIfSame;
+  slice.simplify = SimplifySlice;
   slice.flops = NoFlops;
   slice.picks = true;
   slice.reference = RunSlice;

@@ -162,6 +162,18 @@ TEST(Norm, NearMissesStay) {
 
 using Spelling = std::function<Value*(TestGraph&, Value*)>;
 
+// As exporters write it for a batch of 1: the same value with and without its first dim.
+TEST(Activation, GeluOfABatchOfOne) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.In("x", {1, kS, kH});
+    Value* flat = b.Reshape(x, {kS, kH});
+    Value* cubed = b.Mul(b.Pow(x, 3), b.C(0.044715));
+    Value* inner = b.Mul(b.Add(flat, cubed), b.C(std::sqrt(2 / std::numbers::pi)));
+    b.Out(b.Mul(b.Mul(x, b.C(0.5)), b.Add(b.Op1("tanh", inner), b.C(1))));
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("gelu"));
+}
+
 TEST(Activation, GeluInEverySpelling) {
   const double k = std::sqrt(2 / std::numbers::pi);
   auto cube = [](TestGraph& b, Value* x, int form) {

@@ -22,6 +22,13 @@ TEST(Canonicalize, DropsOpsWithoutEffect) {
     CHECK-NEXT: })");
 }
 
+TEST(Canonicalize, KeepsASliceThatRunsBackwards) {
+  CheckPasses(R"(graph @g(%x: f32[2, 3]) -> (%y) {
+    %y = slice %x {limits=[2, -1], starts=[0, 2], steps=[1, -1]} : f32[2, 3]
+  })",
+              "canonicalize", "CHECK: %y = slice %x");
+}
+
 TEST(Canonicalize, DropsDeadOpsAndKeepsUpdates) {
   CheckPasses(R"(graph @g(%x: f32[2]) -> (%y) {
     %s = state "s" {dtype="f32", init=0.0, shape=[2]} : f32[2]
