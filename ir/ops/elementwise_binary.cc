@@ -119,6 +119,24 @@ void RunBinary(const KernelCall& call) {
   });
 }
 
+// Small constant powers of floats by what computes them faster.
+Value* SimplifyPow(Builder& b, const Op& op) {
+  Value *x = op.operands[0], *exponent = op.operands[1];
+  const Op* constant = exponent->producer;
+  if (!constant || constant->name() != "constant" || exponent->type.num_elements() != 1) {
+    return nullptr;
+  }
+  if (!IsFloat(op.out().dtype) || !op.in(0).SameTensor(op.out())) return nullptr;
+  const double e = constant->attrs.Tensor("value").AsDouble(0);
+  if (e == 1) return x;
+  if (e == 2) return b.Mul(x, x);
+  if (e == 3) return b.Mul(x, b.Mul(x, x));
+  if (e == 0.5) return b.Make("sqrt", {x});
+  if (e == -0.5) return b.Make("rsqrt", {x});
+  if (e == -1) return b.Make("reciprocal", {x});
+  return nullptr;
+}
+
 // The gradient of one operand in the broadcast shape; AddBinary sums it to the operand's.
 using OperandGradient = Value* (*)(Builder& b, const Op& op, Value* dy);
 
@@ -132,6 +150,7 @@ void AddBinary(OpRegistry& registry, std::vector<std::vector<int>> linear, Opera
   // Zero in the padding of a says nothing about the result where b broadcasts over that dim, except
   // for a product.
   def.keeps_zero_padding = Fn::kName == "mul";
+  if (Fn::kName == "pow") def.simplify = SimplifyPow;
   if (Fn::kName != "pow") def.precision = Precision::kFollow;
   if (Fn::kName == "add") def.precision = Precision::kAccumulate;
   def.infer = [](const InferArgs& args) {

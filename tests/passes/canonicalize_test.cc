@@ -22,6 +22,25 @@ TEST(Canonicalize, DropsOpsWithoutEffect) {
     CHECK-NEXT: })");
 }
 
+TEST(Canonicalize, SmallPowersAreProductsAndRoots) {
+  CheckPasses(R"(graph @g(%x: f32[2, 3], %n: i64[3]) -> (%a, %b, %c, %d) {
+    %0 = constant {value=tensor<f32[]: 3>} : f32[]
+    %1 = constant {value=tensor<f32[]: 0.5>} : f32[]
+    %2 = constant {value=tensor<f32[2, 1]: 2, 2>} : f32[2, 1]
+    %3 = constant {value=tensor<i64[]: 2>} : i64[]
+    %a = pow %x, %0 : f32[2, 3]
+    %b = pow %x, %1 : f32[2, 3]
+    %c = pow %x, %2 : f32[2, 3]
+    %d = pow %n, %3 : i64[3]
+  })",
+              "canonicalize", R"(
+    CHECK: %2 = mul %x, %x : f32[2, 3]
+    CHECK-NEXT: %a = mul %x, %2 : f32[2, 3]
+    CHECK-NEXT: %b = sqrt %x : f32[2, 3]
+    CHECK-NEXT: %c = pow %x
+    CHECK-NEXT: %d = pow %n)");
+}
+
 TEST(Canonicalize, KeepsASliceThatRunsBackwards) {
   CheckPasses(R"(graph @g(%x: f32[2, 3]) -> (%y) {
     %y = slice %x {limits=[2, -1], starts=[0, 2], steps=[1, -1]} : f32[2, 3]
