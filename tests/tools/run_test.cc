@@ -197,6 +197,22 @@ TEST_F(RunTest, TokensOutsideTheVocabulary) {
   }
 }
 
+// The instruction that made the first NaN, and of a fused one the ops that it stands for.
+TEST_F(RunTest, CheckNumericsNamesTheOp) {
+  Write("nan.shardc", R"(graph @g(%x: f32[2, 8]) -> (loss: %l) {
+    %0 = neg %x {site="first"} : f32[2, 8]
+    %1 = abs %0 : f32[2, 8]
+    %2 = neg %1 : f32[2, 8]
+    %3 = log %2 {site="bad.log"} : f32[2, 8]
+    %l = reduce_sum %3 {axes=[0, 1], keepdims=false} : f32[]
+  })");
+  ToolResult r = Tool("compile nan.shardc --loss output:loss -o nan");
+  ASSERT_EQ(r.exit, 0) << r.err;
+  RunOk("nan --random-inputs 1");
+  Fails("nan --random-inputs 1 --check-numerics", 7,
+        {"E4005", "neg, abs, neg, log at bad.log", "at element 0 of f32[2, 8]"});
+}
+
 TEST_F(RunTest, Usage) {
   Compile("plan", "--spec serial");
   // As on a machine without CUDA.
