@@ -418,19 +418,7 @@ void Backward(const Backward16& a, int threads) {
       }
     });
   });
-  if (chunks == 1) return;
-  ParallelFor(threads, s.batch * s.q_heads * s.q_len, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      const int64_t b = n / s.q_len / s.q_heads, h = n / s.q_len % s.q_heads;
-      uint16_t* dq =
-          a.dq + b * a.dq_strides.batch + h * a.dq_strides.head + n % s.q_len * a.dq_strides.seq;
-      for (int64_t c = 0; c < s.head_dim; ++c) {
-        float sum = 0;
-        for (int64_t p = 0; p < chunks; ++p) sum += partial[p * part + n * s.head_dim + c];
-        Put(dq + c, sum);
-      }
-    }
-  });
+  if (chunks > 1) SumQueryGradients(a, partial, chunks, threads);
 }
 
 }  // namespace

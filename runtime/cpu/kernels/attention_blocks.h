@@ -5,6 +5,7 @@
 
 #include "runtime/cpu/kernels/attention.h"
 #include "runtime/cpu/kernels/micro_gemm.h"
+#include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/vec_bf16.h"
 
 namespace shardc::cpu::SHARDC_ISA {
@@ -69,6 +70,26 @@ SHARDC_INLINE void MaskRow(const AttentionMask& mask, int64_t b, int64_t h, int6
     for (int64_t j = 0; j < visible; ++j) s[j] = m[j * mask.key] != 0 ? s[j] : kNegInf;
   }
   for (int64_t j = visible; j < padded; ++j) s[j] = kNegInf;
+}
+
+// Into dq: the sum over the first dim, in its order, of partial[chunks][batch][q_heads][q_len][d].
+template <typename T>
+void SumQueryGradients(const AttentionBackwardArgsOf<T>& a, const float* partial, int64_t chunks,
+                       int threads) {
+  const AttentionShape& s = a.shape;
+  const int64_t rows = s.batch * s.q_heads * s.q_len, part = rows * s.head_dim;
+  ParallelFor(threads, rows, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      const int64_t b = n / s.q_len / s.q_heads, h = n / s.q_len % s.q_heads;
+      T* dq =
+          a.dq + b * a.dq_strides.batch + h * a.dq_strides.head + n % s.q_len * a.dq_strides.seq;
+      for (int64_t c = 0; c < s.head_dim; ++c) {
+        float sum = 0;
+        for (int64_t p = 0; p < chunks; ++p) sum += partial[p * part + n * s.head_dim + c];
+        Put(dq + c, sum);
+      }
+    }
+  });
 }
 
 }  // namespace shardc::cpu::SHARDC_ISA
