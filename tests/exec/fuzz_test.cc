@@ -84,7 +84,7 @@ TEST(FuzzFound, StaysFixed) {
 }
 
 TEST_P(Fuzz, Builtin) {
-  ForEachSeed(300, [](uint64_t seed) {
+  ForEachSeed(100, [](uint64_t seed) {
     Dice dice(seed);
     const bool wide = dice.Chance(65);
     const std::string model = RandomModel(dice, wide ? "f64" : "f32");
@@ -123,7 +123,7 @@ struct Imported {
 TEST_P(Fuzz, Imported) {
   const std::vector<Export> all = AllExports();
   std::map<std::string, Imported> runs;
-  ForEachSeed(50, [&](uint64_t seed) {
+  ForEachSeed(30, [&](uint64_t seed) {
     Dice dice(seed);
     const Export& e = dice.Pick(all);
     const std::string batch = dice.Pick(e.batches);
