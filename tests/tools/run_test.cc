@@ -210,9 +210,10 @@ TEST_F(RunTest, Usage) {
     return Shell("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=" + rank +
                  " SHARDC_MPI_LIBRARY=/no/such/plugin.so '" + SHARDC_TOOL + "' run " + arguments);
   };
-  for (const auto& [arguments, id, exit] : {std::tuple("plan --random-inputs 1", "E4303", 74),
-                                            {"plan --backend cuda --random-inputs 1", "E4326", 2},
-                                            {"plan --no-such-option", "--no-such-option", 2}}) {
+  for (const auto& [arguments, id, exit] :
+       {std::tuple("plan --random-inputs 1", "E4303", 74),
+        {"plan --backend cuda --shared-device --random-inputs 1", "E4326", 2},
+        {"plan --no-such-option", "--no-such-option", 2}}) {
     ToolResult first = launched("0", arguments), second = launched("1", arguments);
     EXPECT_EQ(first.exit, exit) << arguments;
     EXPECT_EQ(second.exit, exit) << arguments;
