@@ -56,6 +56,7 @@ class BufferChecker {
 
   void Run() {
     size_t n = program_.buffers.size();
+    context_.visits += static_cast<int64_t>(n);
     context_.elements.resize(n);
     context_.roots.resize(n);
     if (program_.arena_bytes < 0) {
@@ -108,6 +109,7 @@ class BufferChecker {
       while (roots[root] < 0 && program_.buffers[root].alias_of != -1) {
         int next = program_.buffers[root].alias_of;
         if (next < 0 || next >= n) Fail(root, "E3104", StrCat("is an alias of no buffer: ", next));
+        ++context_.visits;
         if (++steps > n) Fail(id, "E3104", "is an alias of itself");
         root = next;
       }

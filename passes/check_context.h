@@ -23,6 +23,7 @@ struct CheckContext {
   // By instruction; null for pack, unpack and copy, which are no ops of the graph
   // (CheckInstructions).
   std::vector<const OpDef*> defs;
+  mutable int64_t visits = 0;  // what CheckProgramBody returns
 
   const Buffer& buffer(int id) const { return program.buffers[id]; }
   const Buffer& root(int id) const { return program.buffers[roots[id]]; }
@@ -52,7 +53,7 @@ void CheckMemory(
 
 // The programs of all ranks, in rank order, each passed by CheckProgramBody; body_of[r] is the
 // index into `bodies` of the program that is equal to rank r's up to the rank. Throws E3204 to
-// E3206: check_schedule.cc.
-void CheckSchedule(const std::vector<const Program*>& bodies, const std::vector<int>& body_of);
+// E3206: check_schedule.cc. Returns how many calls it has looked at.
+int64_t CheckSchedule(const std::vector<const Program*>& bodies, const std::vector<int>& body_of);
 
 }  // namespace shardc

@@ -43,6 +43,8 @@ class InstructionChecker {
  private:
   void Check(int i) {
     const Instruction& instruction = context_.instruction(i);
+    context_.visits +=
+        static_cast<int64_t>(instruction.operands.size() + instruction.results.size());
     CheckIds(i, instruction.operands, "operand");
     CheckIds(i, instruction.results, "result");
     CheckScratch(i);

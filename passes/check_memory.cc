@@ -12,6 +12,9 @@ namespace {
 // Who wrote which bytes of the arena last: disjoint pieces by their start.
 class ArenaMap {
  public:
+  // `visits` is one more for every piece that is looked at.
+  explicit ArenaMap(int64_t& visits) : visits_(visits) {}
+
   struct Piece {
     int64_t end;
     int root;  // -1: scratch, whose contents are nobody's value
@@ -30,7 +33,9 @@ class ArenaMap {
         if (old.end > end) pieces_.emplace_hint(it, end, old);
       }
     }
+    ++visits_;
     while (it != pieces_.end() && it->first < end) {
+      ++visits_;
       Piece old = it->second;
       it = pieces_.erase(it);
       if (old.end > end) it = pieces_.emplace_hint(it, end, old);
@@ -55,6 +60,7 @@ class ArenaMap {
   }
 
  private:
+  int64_t& visits_;
   std::map<int64_t, Piece> pieces_;
 };
 
@@ -81,7 +87,7 @@ int UpdatedOperand(std::string_view op, int result) {
 class MemoryChecker {
  public:
   explicit MemoryChecker(const CheckContext& context)
-      : context_(context), program_(context.program) {
+      : context_(context), program_(context.program), arena_(context.visits) {
     size_t n = program_.buffers.size();
     written_at_.assign(n, -1);
     updates_.assign(program_.states.size(), {});
@@ -109,6 +115,8 @@ class MemoryChecker {
 
   void Check(int i) {
     const Instruction& instruction = context_.instruction(i);
+    context_.visits +=
+        static_cast<int64_t>(instruction.operands.size() + instruction.results.size());
     for (size_t k = 0; k < instruction.operands.size(); ++k) {
       CheckRead(i, instruction.operands[k], static_cast<int>(k));
     }
@@ -225,6 +233,7 @@ class MemoryChecker {
       });
       for (; it != writes_.end() && it->region.object == r.object && it->region.begin < r.end;
            ++it) {
+        ++context_.visits;
         if (MayShare(i, static_cast<int>(k), r, *it)) continue;
         context_.FailAt(
             i, "E3103",

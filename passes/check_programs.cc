@@ -48,13 +48,14 @@ void CheckContext::Fail(const std::string& where, std::string id, std::string wh
   FailCheck(StrCat("rank ", program.rank, ", ", where), std::move(id), std::move(what));
 }
 
-void CheckProgramBody(const Program& program) {
+int64_t CheckProgramBody(const Program& program) {
   CheckContext context(program);
   CheckBuffers(context);
   CheckNamedLists(context);
   CheckInstructions(context);
   CheckCollectives(context);
   CheckMemory(context);
+  return context.visits;
 }
 
 namespace {
@@ -145,20 +146,23 @@ void CheckSameNames(const Program& first, const Program& other) {
 
 }  // namespace
 
-void CheckProgramSet(std::span<const Program* const> programs) {
+int64_t CheckProgramSet(std::span<const Program* const> programs) {
   for (const Program* p : programs) SHARDC_CHECK(p != nullptr);
   CheckRanks(programs);
   std::vector<const Program*> bodies;
   std::vector<int> body_of;
+  int64_t visits = 0;
   for (const Program* p : programs) {
-    auto same = std::find_if(bodies.begin(), bodies.end(),
-                             [&](const Program* b) { return EqualBodies(*b, *p); });
+    auto same = std::find_if(bodies.begin(), bodies.end(), [&](const Program* b) {
+      visits += static_cast<int64_t>(p->buffers.size() + p->instructions.size());
+      return EqualBodies(*b, *p);
+    });
     body_of.push_back(static_cast<int>(same - bodies.begin()));
     if (same == bodies.end()) bodies.push_back(p);
   }
-  for (const Program* body : bodies) CheckProgramBody(*body);
+  for (const Program* body : bodies) visits += CheckProgramBody(*body);
   for (const Program* body : bodies) CheckSameNames(*bodies[0], *body);
-  CheckSchedule(bodies, body_of);
+  return visits + CheckSchedule(bodies, body_of);
 }
 
 }  // namespace shardc

@@ -2,6 +2,7 @@
 // none of it.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "ir/program.h"
@@ -13,13 +14,14 @@ namespace shardc {
 // place, buffers lie inside their space, local shapes and bytes follow from types, collectives fit
 // their operands, outputs are alive at the end, states keep what updates write, ops are known with
 // the right number of operands. Throws Diagnostic E3101 to E3199 (exit 5), `where` naming rank and
-// instruction.
-void CheckProgramBody(const Program& program);
+// instruction. Returns how often it has looked at a buffer, an operand or result, or a piece of the
+// arena: what its time grows with, up to a logarithm.
+int64_t CheckProgramBody(const Program& program);
 
 // CheckProgramBody on each (equal bodies once), and on the set: one program per rank of the mesh,
 // in rank order, every group of ranks sees the same collectives in the same order with the same
 // kind, type, axes and size, and no schedule can deadlock. Throws Diagnostic E3201 to E3299 (exit
-// 5).
-void CheckProgramSet(std::span<const Program* const> programs);
+// 5). Returns the same, with the comparisons of bodies and the calls of all ranks.
+int64_t CheckProgramSet(std::span<const Program* const> programs);
 
 }  // namespace shardc

@@ -28,13 +28,16 @@ class Schedule {
     }
   }
 
-  void Run() {
+  // Returns how many calls it has looked at.
+  int64_t Run() {
+    int64_t visits = 0;
     std::vector<int> ready;
     for (int r = static_cast<int>(body_of_.size()) - 1; r >= 0; --r) ready.push_back(r);
     while (!ready.empty()) {
       int rank = ready.back();
       ready.pop_back();
       if (Ended(rank)) continue;
+      ++visits;
       std::vector<int>& waiting = WaitingWith(rank);
       if (!waiting.empty()) CompareCalls(waiting.front(), rank);
       waiting.push_back(rank);
@@ -47,6 +50,7 @@ class Schedule {
       waiting.clear();
     }
     CheckAllEnded();
+    return visits;
   }
 
  private:
@@ -184,12 +188,12 @@ class Schedule {
 
 }  // namespace
 
-void CheckSchedule(const std::vector<const Program*>& bodies, const std::vector<int>& body_of) {
+int64_t CheckSchedule(const std::vector<const Program*>& bodies, const std::vector<int>& body_of) {
   // With one body no simulation is needed. All ranks stand at call k of the same line; its groups
   // over the call's axes divide the ranks into disjoint sets, each of whose members are all there
   // with the very same call; so it completes for all, and all stand at call k + 1.
-  if (bodies.size() == 1) return;
-  Schedule(bodies, body_of).Run();
+  if (bodies.size() == 1) return 0;
+  return Schedule(bodies, body_of).Run();
 }
 
 }  // namespace shardc

@@ -18,10 +18,11 @@ class CleanValues {
   }
 
   void Learn(const Op& op) {
-    bool clean = op.def->is_state || op.name() == "local_slice" || op.name() == "zero_padding";
+    bool clean = op.def->is_state || op.name() == "zero_padding";
     bool inputs = true;
     for (const Value* v : op.operands) inputs = inputs && Contains(v);
-    // Collectives move and sum padding like anything else; new padding is packed as zero.
+    // Collectives and slices move and sum the padding of other dims like anything else; that of the
+    // dim they cut is packed as zero.
     if (op.def->keeps_zero_padding || op.def->communicates) clean = clean || inputs;
     if (!clean) return;
     for (const Value* r : op.results) clean_.insert(r);

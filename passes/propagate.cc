@@ -177,9 +177,12 @@ class Propagation {
       if (!state || pinned_[v->id] || dim_[v->id] >= 0) return;
       const Value* like = state->result();
       if (dim_[like->id] < 0 || like->type.shape != v->type.shape) return;
+      const int dim = dim_[like->id];
+      const DimSharding& layout = like->type.sharding.dims[dim];
+      // Where another axis cuts the dim by choice, it is made like the state at the end.
+      if (!Fits(*v, dim, layout)) return;
       wished_[v->id] = true;
-      Assign(v, dim_[like->id], like->type.sharding.dims[dim_[like->id]],
-             ProvenanceOf(like, axis_));
+      Assign(v, dim, layout, ProvenanceOf(like, axis_));
     };
     std::map<std::string_view, Op*> states;
     for (Op* op : ops_) {

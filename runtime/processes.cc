@@ -12,4 +12,11 @@ bool StartedByMpi() {
   return false;
 }
 
+int LaunchedRank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) {
+    if (const char* rank = std::getenv(name)) return std::atoi(rank);
+  }
+  return 0;
+}
+
 }  // namespace shardc

@@ -15,6 +15,8 @@ struct WorldFailure {
   int rank = 0;  // at fault, as a rank of the world
   std::string reason;
   bool lost = false;  // the process is gone and could not say why
+  // This process failed, and so did a lower rank by itself at the same time.
+  bool shared = false;
 };
 
 class Processes {
@@ -43,6 +45,8 @@ class Processes {
 
 // Whether a launcher that speaks MPI started this process; reads the environment only.
 bool StartedByMpi();
+// This process's rank by the environment, before it has joined the others; 0 where nothing says.
+int LaunchedRank();
 // At most once per process. Throws Diagnostic E4303 (exit 74) when this build or this machine has
 // no MPI.
 std::unique_ptr<Processes> JoinMpi();

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 
+#include "ir/diagnostic.h"
 #include "ir/text.h"
 #include "passes/check_programs.h"
 #include "passes/emit.h"
@@ -47,18 +48,33 @@ bool Uses(const Sharding& sharding, int axis) {
                      [&](const DimSharding& d) { return d.axes.contains(axis); });
 }
 
-// Most likely a misspelt axis: all its ranks would do the same work.
-void WarnOfIdleAxes(const Program& program) {
+// All ranks of such an axis would do the same work: it is misspelt, or the spec is for other axes.
+void RefuseIdleAxes(const Program& program, const Spec& spec) {
+  std::vector<std::string> cut_over;
+  for (const std::vector<SpecRule>* rules : {&spec.params, &spec.inputs}) {
+    for (const SpecRule& rule : *rules) {
+      for (const CutDim& cut : rule.cuts) {
+        if (!std::count(cut_over.begin(), cut_over.end(), cut.axis)) cut_over.push_back(cut.axis);
+      }
+    }
+  }
   for (int a = 0; a < program.mesh.num_axes(); ++a) {
     if (program.mesh.axis_size(a) == 1) continue;
     bool used = std::any_of(program.buffers.begin(), program.buffers.end(),
                             [&](const Buffer& b) { return Uses(b.type.sharding, a); });
     if (used) continue;
-    std::fprintf(stderr,
-                 "warning: nothing is cut over mesh axis '%s': its %lld ranks all do the same; "
-                 "check its name in --mesh and in the spec\n",
-                 program.mesh.axes()[a].name.c_str(),
-                 static_cast<long long>(program.mesh.axis_size(a)));
+    const std::string& name = program.mesh.axes()[a].name;
+    std::string known;
+    for (const std::string& axis : cut_over) known += (known.empty() ? "" : ", ") + axis;
+    std::string fix =
+        std::count(cut_over.begin(), cut_over.end(), name) ? "" : DidYouMean(name, cut_over);
+    throw Diagnostic(
+        "E2107", ExitCode::kBadSpec, StrCat("--mesh ", program.mesh.ToString()),
+        StrCat("nothing is cut over axis '", name, "': its ", program.mesh.axis_size(a),
+               " ranks would all do the same work"),
+        StrCat(fix, fix.empty() ? "" : "; ", "spec ", spec.name,
+               known.empty() ? " cuts nothing" : " cuts over " + known, ": leave '", name,
+               "' out of --mesh, or give a --spec that cuts something of this model over it"));
   }
 }
 
@@ -102,13 +118,13 @@ void RunCompile(CompileOptions& o) {
   timer.Lap("emit and plan memory");
   CheckProgramBody(program);
   timer.Lap("check programs");
+  RefuseIdleAxes(program, spec);
   PlanOptions plan;
   plan.model = o.model;
   plan.spec = spec.name;
   plan.write_weights = o.weights == "split";
   WritePlan(graph, program, plan, o.out);
   timer.Lap("write plan");
-  WarnOfIdleAxes(program);
   if (!o.quiet) Summarise(graph, program, o);
 }
 

@@ -47,11 +47,11 @@ void Together(Processes& processes, const Work& work) {
   throw Silenced{static_cast<ExitCode>(*first)};
 }
 
-// Whether this process is the one to speak of the failure: the one at fault, or, if that is gone,
-// the first of the others.
+// Whether this process is the one to speak of the failure: the one at fault (of several the first),
+// or, if that is gone, the first of the others.
 bool Speaks(const std::optional<WorldFailure>& failure, int rank) {
   if (!failure) return true;
-  if (!failure->lost || failure->rank == rank) return failure->rank == rank;
+  if (!failure->lost || failure->rank == rank) return failure->rank == rank && !failure->shared;
   return rank == (failure->rank == 0 ? 1 : 0);
 }
 
@@ -100,9 +100,7 @@ std::unique_ptr<Processes> Join() {
     return JoinMpi();
   } catch (const Diagnostic& d) {
     // All processes fail alike, and cannot ask each other who is the first.
-    const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-    if (!rank) rank = std::getenv("PMI_RANK");
-    if (!rank || std::string(rank) == "0") Say(d.what());
+    if (LaunchedRank() == 0) Say(d.what());
     std::fflush(stderr);
     _exit(static_cast<int>(d.code()));
   }
@@ -126,6 +124,8 @@ void RunLaunched(const std::string& folder, const SessionOptions& options,
   bool quiet = false;
   auto failed = [&](ExitCode c, const char* what) {
     code = c;
+    // Bad input often fails on several ranks at once: their notices are on the way.
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
     quiet = !Speaks(processes.failure(), processes.rank());
     if (!quiet) Say(what);
   };

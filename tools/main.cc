@@ -2,12 +2,17 @@
 #include <exception>
 #include <iostream>
 #include <new>
+#include <sstream>
 
 #include "ir/diagnostic.h"
+#include "runtime/processes.h"
 #include "tools/verbs.h"
 
 namespace shardc {
 namespace {
+
+// What is wrong with the command line is the same in all processes of a launch.
+bool SpeaksForAll() { return LaunchedRank() == 0; }
 
 int Main(int argc, char** argv) {
   CLI::App app("shardc: compiles a serial model into one program per rank, and runs them");
@@ -21,7 +26,8 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    int code = app.exit(e);
+    std::ostringstream unheard;
+    int code = SpeaksForAll() ? app.exit(e) : app.exit(e, unheard, unheard);
     return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
   }
   std::cout.flush();
@@ -39,7 +45,9 @@ int main(int argc, char** argv) {
   try {
     return shardc::Main(argc, argv);
   } catch (const shardc::Diagnostic& d) {
-    std::fprintf(stderr, "shardc: error %s\n", d.what());
+    if (d.code() != ExitCode::kUsage || shardc::SpeaksForAll()) {
+      std::fprintf(stderr, "shardc: error %s\n", d.what());
+    }
     return static_cast<int>(d.code());
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "shardc: error E6201: out of memory\n");

@@ -237,7 +237,7 @@ void CheckBackend(const RunOptions& o) {
                      "use --backend cpu, or nsys profile");
   }
   if (cuda && StartedByMpi()) {
-    throw Diagnostic("E4326", ExitCode::kIo, "--backend cuda",
+    throw Diagnostic("E4326", ExitCode::kUsage, "--backend cuda",
                      "ranks on GPUs are threads of one process, not processes of mpirun",
                      "run without mpirun: one process drives all GPUs of this machine");
   }

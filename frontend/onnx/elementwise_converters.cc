@@ -1,8 +1,10 @@
 // Elementwise ops, activations, comparisons, casts, Dropout.
+#include <algorithm>
 #include <cmath>
 #include <string>
 
 #include "frontend/onnx/convert_util.h"
+#include "ir/op_def.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -31,9 +33,11 @@ constexpr Name kSame[] = {
 constexpr Name kVariadic[] = {{"Min", "min"}, {"Max", "max"}, {"Sum", "add"}, {"Mean", "add"}};
 
 void Same(NodeContext& c) {
+  std::string_view op = NameIn(kSame, c.op_type());
+  const int n = std::max(c.num_inputs(), GetOpDef(op).min_operands);
   std::vector<Value*> operands;
-  for (int i = 0; i < c.num_inputs(); ++i) operands.push_back(c.input(i));
-  c.SetOutput(0, c.Make(NameIn(kSame, c.op_type()), std::move(operands)));
+  for (int i = 0; i < n; ++i) operands.push_back(c.input(i));
+  c.SetOutput(0, c.Make(op, std::move(operands)));
 }
 
 void Variadic(NodeContext& c) {

@@ -52,14 +52,46 @@ std::unique_ptr<Kernel> MakeEmbedding(const KernelRequest& r) {
   });
 }
 
+// Valid ids that follow each other in memory; none is a stretch of none.
+struct Stretch {
+  int64_t begin, count;
+};
+
+std::vector<Stretch> ValidStretches(const KernelCall& call, const TensorView& ids) {
+  std::vector<Stretch> stretches;
+  const Shape strides = reference::Strides(ids.shape);
+  for (const reference::Box& box : reference::ValidBoxes(call, ids)) {
+    reference::ForEach<1>(box.size, {strides},
+                          [&](const std::array<int64_t, 1>& at) {
+                            Stretch* last = stretches.empty() ? nullptr : &stretches.back();
+                            if (last && last->begin + last->count == at[0]) {
+                              ++last->count;
+                            } else {
+                              stretches.push_back({at[0], 1});
+                            }
+                          },
+                          {reference::Offset(box.local, strides)});
+  }
+  if (stretches.empty()) stretches.push_back({0, 0});
+  return stretches;
+}
+
 std::unique_ptr<Kernel> MakeEmbeddingGrad(const KernelRequest& r) {
   EmbeddingArgs args;
-  if (!Arguments(r, r.call.out[0], r.call.in[1], &args)) return nullptr;
+  const TensorView& ids = r.call.in[1];
+  if (!Arguments(r, r.call.out[0], ids, &args)) return nullptr;
   // The kernel writes the valid rows only.
   const TensorView& table = r.call.out[0];
   int64_t padding = (table.shape[0] - args.rows) * args.cols;
-  return MakeKernel([args, padding, dy = In(r, 0), d_table = Out(r, 0), threads = r.call.threads] {
-    Kernels().embedding.gradient(args, dy, d_table, false, threads);
+  return MakeKernel([args, padding, stretches = ValidStretches(r.call, ids), dy = In(r, 0),
+                     d_table = Out(r, 0), threads = r.call.threads] {
+    for (size_t i = 0; i < stretches.size(); ++i) {
+      EmbeddingArgs valid = args;
+      valid.ids += stretches[i].begin;
+      valid.count = stretches[i].count;
+      const float* from = dy + stretches[i].begin * args.cols;
+      Kernels().embedding.gradient(valid, from, d_table, i > 0, threads);
+    }
     std::fill_n(d_table + args.rows * args.cols, padding, 0.0f);
   });
 }

@@ -8,7 +8,7 @@ namespace shardc::mpi {
 namespace {
 
 struct Fixed {
-  int32_t leaves, kind, op, root, color, key, next_id, buffers;
+  int32_t kind, op, root, color, key, next_id, buffers, unused;
 };
 struct Amount {
   int64_t count;
@@ -33,9 +33,8 @@ T Get(const Parcel& parcel, size_t at) {
 Parcel Encode(const Announcement& a) {
   Parcel parcel(sizeof(Fixed) + a.call.buffers.size() * sizeof(Amount));
   Put(parcel, 0,
-      Fixed{a.leaves, static_cast<int32_t>(a.call.kind), static_cast<int32_t>(a.call.op),
-            a.call.root, a.call.color, a.call.key, a.next_id,
-            static_cast<int32_t>(a.call.buffers.size())});
+      Fixed{static_cast<int32_t>(a.call.kind), static_cast<int32_t>(a.call.op), a.call.root,
+            a.call.color, a.call.key, a.next_id, static_cast<int32_t>(a.call.buffers.size()), 0});
   size_t at = sizeof(Fixed);
   for (const Buffers& b : a.call.buffers) {
     Put(parcel, at, Amount{b.count, static_cast<int64_t>(b.dtype)});
@@ -47,7 +46,6 @@ Parcel Encode(const Announcement& a) {
 Announcement DecodeAnnouncement(const Parcel& parcel) {
   const auto fixed = Get<Fixed>(parcel, 0);
   Announcement a;
-  a.leaves = fixed.leaves != 0;
   a.call.kind = static_cast<in_process::CallKind>(fixed.kind);
   a.call.op = static_cast<ReduceOp>(fixed.op);
   a.call.root = fixed.root;

@@ -12,9 +12,8 @@ namespace shardc::mpi {
 // packet of MPI and needs no handshake.
 inline constexpr int64_t kSmallBytes = 3072;
 
-// Of a collective call, or of leaving the group.
+// Of a collective call.
 struct Announcement {
-  bool leaves = false;
   in_process::Call call;  // pointers are null after decoding
   int next_id = 0;        // the smallest group id that the rank has not used
   size_t payload = 0;     // where it begins in the parcel

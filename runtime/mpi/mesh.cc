@@ -58,11 +58,13 @@ void SetOptions(int fd) {
 }
 
 // Both sides must agree that this is the connection they mean: another program, or another network
-// namespace, may own the same address.
+// namespace, may own the same address. The one that connects says so twice: what it gave up before
+// it heard the answer must not be taken for its connection.
 bool Greet(const Socket& socket, const Hello& hello) {
   Hello answer{};
   return socket.Write(&hello, sizeof(hello)) && socket.Read(&answer, sizeof(answer)) &&
-         answer.cookie == hello.cookie && answer.from == hello.to && answer.to == hello.from;
+         answer.cookie == hello.cookie && answer.from == hello.to && answer.to == hello.from &&
+         socket.Write(&hello, sizeof(hello));
 }
 
 Socket TryConnect(const std::string& address, uint16_t port, const Hello& hello) {
@@ -187,7 +189,7 @@ std::vector<Socket> ConnectAll(const Listener& mine, int rank, int n, uint64_t c
       continue;
     }
     Hello answer{cookie, rank, hello.from};
-    if (!socket.Write(&answer, sizeof(answer))) continue;
+    if (!socket.Write(&answer, sizeof(answer)) || !socket.Read(&hello, sizeof(hello))) continue;
     Socket& slot = sockets[static_cast<size_t>(hello.from)];
     missing -= slot.fd() < 0;
     slot = std::move(socket);

@@ -66,26 +66,19 @@ void MarkGroupIdUsed(int id) {
 }
 
 MpiCommunicator::MpiCommunicator(std::shared_ptr<World> world, int id, std::vector<int> members)
-    : world_(std::move(world)),
-      id_(id),
-      members_(std::move(members)),
-      calls_(members_.size()),
-      envelopes_(members_.size()),
-      accepts_(members_.size()) {
+    : world_(std::move(world)), id_(id), members_(std::move(members)) {
   while (WorldRank(rank_) != world_->rank()) ++rank_;
 }
 
 MpiCommunicator::~MpiCommunicator() {
   if (std::uncaught_exceptions() > 0) Abort("an exception destroyed its communicator");
-  for (auto* boxes : {&calls_, &envelopes_, &accepts_}) {
-    for (Mailbox& box : *boxes) world_->wire().Abandon(std::move(box.arrival));
-  }
+  std::vector<int> others = members_;
+  std::erase(others, world_->rank());
+  world_->wire().Retire(id_, others);
   if (world_->failed()) return;
   try {
-    Announcement leave;
-    leave.leaves = true;
     for (int p = 0; p < size(); ++p) {
-      if (p != rank_) world_->wire().Send(WorldRank(p), Tag(kCalls), Encode(leave));
+      if (p != rank_) Post(p, Channel::kLeaves, {});
     }
   } catch (const std::exception& error) {
     Abort(error.what());
@@ -96,17 +89,16 @@ void MpiCommunicator::Abort(const std::string& reason) noexcept {
   world_->Fail({{world_->rank(), reason, false}, -1, world_->rank()});
 }
 
-const Parcel* MpiCommunicator::Peek(std::vector<Mailbox>& boxes, Channel channel, int peer) {
-  Mailbox& box = boxes[static_cast<size_t>(peer)];
-  if (!box.front) box.front = world_->wire().Receive(WorldRank(peer), Tag(channel), box.arrival);
-  return box.front ? &*box.front : nullptr;
+void MpiCommunicator::Post(int peer, Channel channel, Parcel note) {
+  world_->wire().Post(WorldRank(peer), id_, channel, std::move(note));
 }
 
-Parcel MpiCommunicator::Take(std::vector<Mailbox>& boxes, int peer) {
-  std::optional<Parcel>& front = boxes[static_cast<size_t>(peer)].front;
-  Parcel parcel = std::move(*front);
-  front.reset();
-  return parcel;
+const Parcel* MpiCommunicator::Front(Channel channel, int peer) {
+  return world_->wire().Front(WorldRank(peer), id_, channel);
+}
+
+Parcel MpiCommunicator::Take(Channel channel, int peer) {
+  return world_->wire().Take(WorldRank(peer), id_, channel);
 }
 
 template <typename Give>
@@ -119,7 +111,7 @@ std::vector<MpiCommunicator::Announced> MpiCommunicator::Meet(const Call& call, 
     const int p = (rank_ + k) % size();
     Parcel parcel = Encode(mine);
     give(p, parcel);
-    world_->wire().Send(WorldRank(p), Tag(kCalls), std::move(parcel));
+    Post(p, Channel::kCalls, std::move(parcel));
   }
   std::vector<Announced> others(members_.size());
   int missing = size() - 1;
@@ -128,10 +120,15 @@ std::vector<MpiCommunicator::Announced> MpiCommunicator::Meet(const Call& call, 
          const int before = missing;
          for (int p = 0; p < size(); ++p) {
            Announced& other = others[static_cast<size_t>(p)];
-           if (p == rank_ || !other.parcel.empty() || !Peek(calls_, kCalls, p)) continue;
-           other.parcel = Take(calls_, p);
+           if (p == rank_ || !other.parcel.empty()) continue;
+           // In this order: what a peer said before it left has come when its leave has.
+           const bool left = Front(Channel::kLeaves, p);
+           if (!Front(Channel::kCalls, p)) {
+             if (left) FailLeft(p);
+             continue;
+           }
+           other.parcel = Take(Channel::kCalls, p);
            other.announcement = DecodeAnnouncement(other.parcel);
-           if (other.announcement.leaves) FailLeft(p);
            --missing;
          }
          return missing != before;
@@ -165,11 +162,10 @@ void MpiCommunicator::Move(const Call& call, const std::vector<Strip>& send,
     const auto to = static_cast<size_t>((rank_ + k) % size());
     const auto from = static_cast<size_t>((rank_ + size() - k) % size());
     if (send[to].bytes() > kSmallBytes) {
-      sends.emplace_back(wire, members_[to], Tag(kContents), send[to], 0, send[to].bytes());
+      sends.emplace_back(wire, members_[to], Tag(kMoved), send[to], 0, send[to].bytes());
     }
     if (recv[from].bytes() > kSmallBytes) {
-      receives.emplace_back(wire, members_[from], Tag(kContents), recv[from], 0,
-                            recv[from].bytes());
+      receives.emplace_back(wire, members_[from], Tag(kMoved), recv[from], 0, recv[from].bytes());
     } else {
       recv[from].CopyIn(0, recv[from].bytes(), others[from].contents());
     }

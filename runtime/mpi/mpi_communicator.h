@@ -47,14 +47,9 @@ class MpiCommunicator final : public Communicator {
   void Abort(const std::string& reason) noexcept override;
 
  private:
-  // What of a group's messages a tag is for.
-  enum Channel { kCalls, kContributions, kResults, kEnvelopes, kAccepts, kContents, kChannels };
+  // What of a group's contents a tag is for.
+  enum Contents { kContributions, kResults, kMoved, kContentsKinds };
 
-  // The messages of one peer on one channel, in order.
-  struct Mailbox {
-    std::unique_ptr<Arrival> arrival;
-    std::optional<Parcel> front;
-  };
   // Of one Exchange call.
   struct Messages;
 
@@ -65,11 +60,12 @@ class MpiCommunicator final : public Communicator {
   template <typename Done, typename Advance>
   void Wait(const Done& done, const Advance& advance);
 
-  int Tag(Channel channel) const { return id_ * kChannels + channel; }
+  int Tag(Contents what) const { return id_ * kContentsKinds + what; }
   int WorldRank(int r) const { return members_[static_cast<size_t>(r)]; }
-  // The front message if it has arrived, else null.
-  const Parcel* Peek(std::vector<Mailbox>& boxes, Channel channel, int peer);
-  Parcel Take(std::vector<Mailbox>& boxes, int peer);
+  void Post(int peer, Channel channel, Parcel note);
+  // The first note on the channel that has come and was not taken, else null.
+  const Parcel* Front(Channel channel, int peer);
+  Parcel Take(Channel channel, int peer);
 
   // Announces the call, with the contents that give(p) appends for rank p, and waits for all;
   // throws if they do not agree. Result[r] is what rank r announced; nothing for the own rank.
@@ -101,8 +97,9 @@ class MpiCommunicator final : public Communicator {
   bool AdvanceSends(Messages& messages, int peer);
   bool AdvanceReceives(Messages& messages, int peer);
   void CheckEnvelope(const Transfer& transfer, const Parcel& parcel);
-  // The peer's next call is not this message: it is a collective, or it has left.
-  [[noreturn]] void FailHopeless(const Transfer& waiting, const Parcel& announcement);
+  // The peer's next call is not this message but the collective that it announces; or, if that is
+  // null, it has left.
+  [[noreturn]] void FailHopeless(const Transfer& waiting, const Parcel* announcement);
 
   [[noreturn]] void FailLeft(int r);
   [[noreturn]] void FailMismatch(int r, const std::string& message);
@@ -112,7 +109,6 @@ class MpiCommunicator final : public Communicator {
   const int id_;
   const std::vector<int> members_;
   int rank_ = 0;
-  std::vector<Mailbox> calls_, envelopes_, accepts_;  // by rank
 };
 
 }  // namespace shardc::mpi

@@ -57,19 +57,18 @@ void MpiCommunicator::Exchange(std::span<const Transfer> transfers) {
         const auto* data = static_cast<const std::byte*>(t.send);
         parcel.insert(parcel.end(), data, data + Bytes(t));
       }
-      world_->wire().Send(WorldRank(t.peer), Tag(kEnvelopes), std::move(parcel));
+      Post(t.peer, Channel::kEnvelopes, std::move(parcel));
     }
     auto advance = [&](int p) {
       Messages::Peer& peer = messages.peers[static_cast<size_t>(p)];
       if (peer.done()) return false;
-      // What the peer sent before it went on to a collective has arrived when the announcement has:
-      // so when that does not help, nothing will.
-      const Parcel* next = peer.Unanswered() ? Peek(calls_, kCalls, p) : nullptr;
+      // What the peer posted before it went on to a collective, or left, has come when the note of
+      // that has: so when that does not help, nothing will.
+      const Parcel* next = Front(Channel::kCalls, p);
+      const bool gone_on = next || Front(Channel::kLeaves, p);
       bool moved = AdvanceSends(messages, p);
       moved |= AdvanceReceives(messages, p);
-      const bool arriving =
-          accepts_[static_cast<size_t>(p)].arrival || envelopes_[static_cast<size_t>(p)].arrival;
-      if (next && peer.Unanswered() && !arriving) FailHopeless(*peer.Unanswered(), *next);
+      if (gone_on && peer.Unanswered()) FailHopeless(*peer.Unanswered(), next);
       return moved;
     };
     Wait([&] { return std::ranges::all_of(messages.peers, &Messages::Peer::done); },
@@ -84,8 +83,8 @@ void MpiCommunicator::Exchange(std::span<const Transfer> transfers) {
 bool MpiCommunicator::AdvanceSends(Messages& messages, int p) {
   Messages::Peer& peer = messages.peers[static_cast<size_t>(p)];
   bool moved = false;
-  while (peer.accepted < peer.sends.size() && Peek(accepts_, kAccepts, p)) {
-    Take(accepts_, p);
+  while (peer.accepted < peer.sends.size() && Front(Channel::kAccepts, p)) {
+    Take(Channel::kAccepts, p);
     ++peer.accepted;
     moved = true;
   }
@@ -95,7 +94,7 @@ bool MpiCommunicator::AdvanceSends(Messages& messages, int p) {
       if (!peer.sending) {
         peer.out = Strip();
         peer.out.Add(t.send, Bytes(t), t.dtype);
-        peer.sending.emplace(world_->wire(), WorldRank(p), Tag(kContents), peer.out, 0,
+        peer.sending.emplace(world_->wire(), WorldRank(p), Tag(kMoved), peer.out, 0,
                              peer.out.bytes());
       }
       moved |= peer.sending->Advance();
@@ -111,14 +110,14 @@ bool MpiCommunicator::AdvanceSends(Messages& messages, int p) {
 bool MpiCommunicator::AdvanceReceives(Messages& messages, int p) {
   Messages::Peer& peer = messages.peers[static_cast<size_t>(p)];
   bool moved = false;
-  while (peer.matched < peer.receives.size() && Peek(envelopes_, kEnvelopes, p)) {
+  while (peer.matched < peer.receives.size() && Front(Channel::kEnvelopes, p)) {
     const Transfer& t = *peer.receives[peer.matched];
-    CheckEnvelope(t, *Peek(envelopes_, kEnvelopes, p));
-    const Parcel parcel = Take(envelopes_, p);
+    CheckEnvelope(t, *Front(Channel::kEnvelopes, p));
+    const Parcel parcel = Take(Channel::kEnvelopes, p);
     if (IsSmall(t)) {
       std::copy(parcel.begin() + kEnvelopeBytes, parcel.end(), static_cast<std::byte*>(t.recv));
     }
-    world_->wire().Send(WorldRank(p), Tag(kAccepts), Parcel(1));
+    Post(p, Channel::kAccepts, {});
     ++peer.matched;
     moved = true;
   }
@@ -128,7 +127,7 @@ bool MpiCommunicator::AdvanceReceives(Messages& messages, int p) {
       if (!peer.receiving) {
         peer.in = Strip();
         peer.in.Add(t.recv, Bytes(t), t.dtype);
-        peer.receiving.emplace(world_->wire(), WorldRank(p), Tag(kContents), peer.in, 0,
+        peer.receiving.emplace(world_->wire(), WorldRank(p), Tag(kMoved), peer.in, 0,
                                peer.in.bytes());
       }
       moved |= peer.receiving->Advance();
@@ -151,9 +150,9 @@ void MpiCommunicator::CheckEnvelope(const Transfer& t, const Parcel& parcel) {
                              " calls ", Describe(sent, me)));
 }
 
-void MpiCommunicator::FailHopeless(const Transfer& waiting, const Parcel& announcement) {
-  const Announcement next = DecodeAnnouncement(announcement);
-  if (next.leaves) FailLeft(waiting.peer);
+void MpiCommunicator::FailHopeless(const Transfer& waiting, const Parcel* announcement) {
+  if (!announcement) FailLeft(waiting.peer);
+  const Announcement next = DecodeAnnouncement(*announcement);
   const int me = WorldRank(rank_), other = WorldRank(waiting.peer);
   FailMismatch(rank_, StrCat("rank ", me, " calls ", Describe(waiting, other), ", rank ", other,
                              " calls ", Describe(next.call)));

@@ -1,34 +1,10 @@
 // The parts of MpiCommunicator that are templates.
 #pragma once
 
-#include <sched.h>
-#include <time.h>
-
 #include "runtime/mpi/mpi_communicator.h"
+#include "runtime/mpi/patience.h"
 
 namespace shardc::mpi {
-
-// Gives way to others, more so the longer nothing moves. Where processes are more than processors
-// it sleeps at once: who sleeps is woken before those that are busy.
-class Patience {
- public:
-  explicit Patience(bool crowded) : spins_(crowded ? 16 : 2000), yields_(crowded ? 16 : 4000) {}
-  void Rest() {
-    ++idle_;
-    if (idle_ < spins_) return;
-    if (idle_ < yields_) {
-      sched_yield();
-      return;
-    }
-    const timespec pause{0, 20'000};
-    nanosleep(&pause, nullptr);
-  }
-  void Reset() { idle_ = 0; }
-
- private:
-  const int64_t spins_, yields_;
-  int64_t idle_ = 0;
-};
 
 template <typename Body>
 void MpiCommunicator::Guarded(const Body& body) {

@@ -1,12 +1,21 @@
-// Messages between processes over MPI. Every call returns at once; memory of messages belongs to
-// the wire until MPI has done with it, so that a caller may give up on a message at any time.
+// Messages between processes over MPI. Every call but those that say so returns at once; memory of
+// messages belongs to the wire until MPI has done with it, so that a caller may give up on a
+// message at any time.
+//
+// Notes are small and expected by nobody in particular: the wire takes in whatever has come, so
+// that MPI never holds more than a few, and sorts them by group and channel. All of them have one
+// tag, so MPI keeps the order of everything that one process says to another: who sees a note has
+// all that were posted before it. Contents are larger, have a tag of their own, and wait in MPI
+// until they are asked for.
 #pragma once
 
 #include <mpi.h>
 
 #include <atomic>
 #include <cstddef>
+#include <deque>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,6 +37,9 @@ class WireError : public std::runtime_error {
   int peer_;
 };
 
+// What the notes of a group are for. A leave is the last note that a process sends to a group.
+enum class Channel : int32_t { kCalls, kEnvelopes, kAccepts, kLeaves };
+
 // A receive that was begun and not finished.
 struct Arrival {
   Parcel parcel;
@@ -48,12 +60,19 @@ class Wire {
   // Whether this machine has fewer processors for us than processes.
   bool crowded() const { return crowded_; }
 
-  // Messages to one peer arrive in order. `outstanding` (may be null) is one more until the message
+  void Post(int peer, int group, Channel channel, Parcel note);
+  // The oldest note that was not taken, of those that Progress has found; or null.
+  const Parcel* Front(int peer, int group, Channel channel);
+  Parcel Take(int peer, int group, Channel channel);
+  // This process is done with the group, whose other processes are `peers`: their notes are
+  // dropped, also those that are still to come.
+  void Retire(int group, const std::vector<int>& peers);
+
+  // Contents with the same tag (>= 0) arrive in order. `outstanding` is one more until the message
   // is out; only read it between calls of the same thread.
-  void Send(int peer, int tag, Parcel parcel,
-            const std::shared_ptr<std::atomic<int>>& outstanding = nullptr);
-  // Moves on the receiving of the next message; returns it when it is complete. `arrival` keeps its
-  // state between calls; use the same one until a message came.
+  void Send(int peer, int tag, Parcel parcel, const std::shared_ptr<std::atomic<int>>& outstanding);
+  // Moves on the receiving of the next contents; returns them when they are complete. `arrival`
+  // keeps its state between calls; use the same one until a message came.
   std::optional<Parcel> Receive(int peer, int tag, std::unique_ptr<Arrival>& arrival);
   // Takes over a receive that nobody waits for any more.
   void Abandon(std::unique_ptr<Arrival> arrival);
@@ -61,7 +80,7 @@ class Wire {
   void Recycle(Parcel parcel);
   // A parcel with this size, whose memory is recycled where possible.
   Parcel Make(size_t bytes);
-  // Moves sends on.
+  // Takes in notes and moves sends on.
   void Progress();
 
   // Everybody's value, by rank. Collective and blocking.
@@ -75,6 +94,21 @@ class Wire {
     int peer;
     std::shared_ptr<std::atomic<int>> outstanding;
   };
+  // Of a note, sent behind its text.
+  struct Address {
+    int32_t group;
+    Channel channel;
+  };
+  struct Box {
+    int group;
+    Channel channel;
+    int peer;
+    auto operator<=>(const Box&) const = default;
+  };
+  void SendLocked(int peer, int mpi_tag, Parcel parcel,
+                  const std::shared_ptr<std::atomic<int>>& outstanding);
+  void TakeIn();
+  void Sort(int peer, Parcel note);
   void Reap();
   Parcel MakeLocked(size_t bytes);
   void RecycleLocked(Parcel parcel);
@@ -83,6 +117,10 @@ class Wire {
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
   bool crowded_ = false;
+  std::map<Box, std::deque<Parcel>> notes_;
+  Arrival note_;  // one at a time, so that none overtakes another
+  int note_peer_ = -1;
+  std::map<int, std::vector<int>> retired_;  // groups, and who has not left them yet
   std::list<Flight> flights_;
   std::list<std::unique_ptr<Arrival>> abandoned_;
   std::vector<Parcel> spare_;

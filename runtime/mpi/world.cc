@@ -108,6 +108,10 @@ bool World::Hear(int peer) {
   if (notice.word == Word::kBye) return false;
   std::string reason(std::min(kMaxReason, static_cast<size_t>(notice.reason_bytes)), '\0');
   socket.Read(reason.data(), reason.size());
+  if (notice.rank == peer && peer < rank_) {
+    std::lock_guard lock(mutex_);
+    if (failure_ && failure_->what.rank == rank_) failure_->what.shared = true;
+  }
   Note(
       {{notice.rank, std::move(reason), notice.lost != 0}, notice.mismatch_group, notice.reporter});
   return true;

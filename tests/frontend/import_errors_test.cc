@@ -146,6 +146,19 @@ TEST_F(ImportErrors, MissingInputOfANode) {
   EXPECT_THAT(d.message(), HasSubstr("has no input 0"));
 }
 
+// Also one of several, for every op that has as many.
+TEST_F(ImportErrors, MissingSecondInputOfANode) {
+  for (const char* op : {"Add", "Less", "Pow", "MatMul", "Where"}) {
+    Model m = AddModel();
+    m.graph.mutable_node(0)->set_op_type(op);
+    m.graph.mutable_node(0)->mutable_input()->RemoveLast();
+    Diagnostic d = Failure(m.proto);
+    EXPECT_EQ(d.id(), "E1302") << op;
+    EXPECT_THAT(d.message(), HasSubstr("has no input 1")) << op;
+    EXPECT_THAT(d.where(), HasSubstr("/h.0/fc/Add")) << op;
+  }
+}
+
 TEST_F(ImportErrors, UnsupportedOps) {
   Model m = AddModel();
   m.graph.mutable_node(0)->set_op_type("Addd");

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <random>
 #include <set>
 
@@ -258,23 +257,30 @@ Program LongProgram(int instructions) {
   return p;
 }
 
-TEST(CheckPrograms, DISABLED_TakesTimeThatGrowsSlowlyWithTheProgram) {
-  auto seconds = [](int instructions) {
-    ProgramSet set(8, LongProgram(instructions));
-    for (size_t r = 0; r < set.size(); ++r) set[r].rank = static_cast<int64_t>(r);
-    double best = 1e9;
-    for (int round = 0; round < 3; ++round) {
-      auto start = std::chrono::steady_clock::now();
-      Check(set);
-      best = std::min(
-          best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+// Counted, not timed. A little more than four times: while the arena fills there is less to
+// overwrite.
+TEST(CheckPrograms, WorkGrowsNoFasterThanTheProgramAndTheRanks) {
+  auto visits = [](int instructions, int ranks, bool distinct) {
+    ProgramSet set(static_cast<size_t>(ranks), LongProgram(instructions));
+    std::vector<const Program*> programs;
+    for (size_t r = 0; r < set.size(); ++r) {
+      set[r].mesh = Mesh::Parse(StrCat("tp=", ranks));
+      set[r].rank = static_cast<int64_t>(r);
+      // A difference that ranks may have.
+      if (distinct) set[r].instructions[0].site = StrCat("rank ", r);
+      programs.push_back(&set[r]);
     }
-    return best;
+    return CheckProgramSet(programs);
   };
-  double small = seconds(3000), large = seconds(12000);
-  RecordProperty("seconds_12000_instructions_8_ranks", std::to_string(large));
-  // A quadratic checker would need sixteen times as long. The margin is for busy machines.
-  EXPECT_LT(large, 10 * small + 0.05);
+  EXPECT_GE(visits(3000, 2, false), 3000 * 3);
+  for (bool distinct : {false, true}) {
+    EXPECT_LE(10 * visits(12000, 2, distinct), 42 * visits(3000, 2, distinct)) << distinct;
+  }
+  // Equal bodies are only compared.
+  EXPECT_LE(visits(3000, 8, false), visits(3000, 2, false) + 6 * 6001);
+  // Each rank is compared with those before it; the rest grows with the ranks.
+  const int64_t comparisons = 8 * 7 / 2 * 6001;
+  EXPECT_LE(visits(3000, 8, true) - comparisons, 4 * visits(3000, 2, true));
 }
 
 }  // namespace

@@ -11,16 +11,7 @@ namespace {
 
 // Ids that no test can bring about, each with the reason.
 const std::map<std::string, std::string> kUntestable = {
-    {"E4006", "a bug of ours inside a kernel: no input brings it about"},
-    {"E3006", "the checksums in the manifest find mixed files first (E3002)"},
-    {"E4303", "needs a build without MPI"},
-    {"E4310", "in tests/runtime/mpi/run_as_processes, a script"},
-    {"E4311", "in tests/runtime/mpi/run_as_processes, a script"},
-    {"E4312", "needs a network that fails between processes"},
     {"E4323", "needs several GPUs, one of which fails"},
-    {"E4324", "needs a GPU"},
-    {"E4325", "needs a GPU"},
-    {"E4326", "needs several processes with GPUs"},
 };
 
 std::map<std::string, std::string> IdsThrown() {
@@ -38,7 +29,7 @@ std::map<std::string, std::string> IdsThrown() {
 std::set<std::string> IdsInTests() {
   static const std::regex kId(R"rx(\bE[0-9]{4}\b)rx");
   std::set<std::string> ids;
-  for (const SourceFile& file : ReadSources({"tests"})) {
+  for (const SourceFile& file : ReadSources({"tests"}, Files::kSourcesAndScripts)) {
     if (file.path.starts_with("tests/style/")) continue;
     ForEachMatch(file, kId, [&](int, const std::smatch& m) { ids.insert(m.str()); });
   }

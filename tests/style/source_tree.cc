@@ -20,15 +20,22 @@ std::vector<std::string> ReadLines(const fs::path& path) {
   return lines;
 }
 
+bool IsScript(const fs::directory_entry& entry) {
+  const auto executable = entry.status().permissions() & fs::perms::owner_exec;
+  return entry.path().extension().empty() && executable != fs::perms::none;
+}
+
 }  // namespace
 
-std::vector<SourceFile> ReadSources(const std::vector<std::string>& folders) {
+std::vector<SourceFile> ReadSources(const std::vector<std::string>& folders, Files which) {
   static const std::set<std::string> kExtensions = {".h", ".cc", ".cu", ".cuh"};
   const fs::path top = SHARDC_SOURCE_DIR;
   std::vector<SourceFile> files;
   for (const std::string& folder : folders) {
     for (const auto& entry : fs::recursive_directory_iterator(top / folder)) {
-      if (!entry.is_regular_file() || !kExtensions.contains(entry.path().extension())) continue;
+      const bool source = kExtensions.contains(entry.path().extension());
+      const bool wanted = source || (which == Files::kSourcesAndScripts && IsScript(entry));
+      if (!entry.is_regular_file() || !wanted) continue;
       std::string path = fs::relative(entry.path(), top).generic_string();
       files.push_back({path, path.substr(0, path.find('/')), ReadLines(entry.path())});
     }

@@ -14,8 +14,13 @@ struct SourceFile {
   std::vector<std::string> lines;
 };
 
-// Every .h, .cc, .cu, .cuh below the given folders, in order of path.
-std::vector<SourceFile> ReadSources(const std::vector<std::string>& folders);
+// Scripts: executable files without an extension.
+enum class Files { kSources, kSourcesAndScripts };
+
+// Every .h, .cc, .cu, .cuh, and the scripts if asked for, below the given folders, in order of
+// path.
+std::vector<SourceFile> ReadSources(const std::vector<std::string>& folders,
+                                    Files which = Files::kSources);
 
 // Calls `use(line number, match)` for every match of `pattern` in the file.
 void ForEachMatch(const SourceFile& file, const std::regex& pattern,

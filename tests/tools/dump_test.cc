@@ -161,11 +161,17 @@ TEST_F(CompileTest, MeshMistakes) {
   Fails("--spec megatron --mesh tp", 4, {"E2001", "'tp' is not name=size"});
   Fails("--spec megatron --mesh tp=0", 4, {"E2001", "size 0"});
   Fails("--spec megatron --mesh tp=2,tp=2", 4, {"E2001"});
-  // An axis that the spec does not know is no error, but it is said.
-  ToolResult r =
-      Tool(std::string("compile ") + kModel + " -q --spec megatron --mesh dp=1,tq=2 -o plan");
-  EXPECT_EQ(r.exit, 0);
-  EXPECT_THAT(r.err, HasSubstr("nothing is cut over mesh axis 'tq'"));
+}
+
+TEST_F(CompileTest, AxesThatNothingIsCutOver) {
+  Fails("--spec megatron --mesh dp=1,tq=2", 4,
+        {"E2107", "nothing is cut over axis 'tq'", "did you mean 'tp'"});
+  Fails("--spec megatron --mesh pp=2,tp=2", 4,
+        {"E2107", "axis 'pp': its 2 ranks", "spec megatron cuts over tp, dp"});
+  Fails("--mesh tp=2", 4, {"E2107", "spec serial cuts nothing"});
+  EXPECT_EQ(
+      Tool(std::string("compile ") + kModel + " -q --spec megatron --mesh pp=1,tp=2 -o plan").exit,
+      0);
 }
 
 TEST_F(CompileTest, UsageMistakes) {

@@ -3,7 +3,10 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <functional>
 
+#include "ir/checksum.h"
+#include "ir/manifest.h"
 #include "ir/safetensors.h"
 #include "tests/tools/tool.h"
 
@@ -11,6 +14,7 @@ namespace shardc::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class PlanTest : public ToolTest {
@@ -124,6 +128,47 @@ TEST_F(PlanTest, FilesOfAnotherPlanAreRefused) {
   ToolResult r = RunIt();
   EXPECT_EQ(r.exit, 5);
   EXPECT_THAT(r.err, HasSubstr("rank0001.program"));
+}
+
+// The manifest's checksums hold, as of a plan that another compiler wrote.
+TEST_F(PlanTest, ManifestThatDisagreesWithTheProgramsIsRefused) {
+  CompileTwoRanks();
+  WriteIds();
+  const std::string path = Path("plan/manifest.textproto");
+  const Manifest good = ReadManifest(path);
+  using Change = std::function<void(Manifest&)>;
+  const std::vector<std::pair<std::string, Change>> changes = {
+      {"does not list 'transformer.wte.weight'",
+       [](Manifest& m) {
+         std::erase_if(m.states, [](auto& s) { return s.name == "transformer.wte.weight"; });
+       }},
+      {"another type than the programs", [](Manifest& m) { m.states[0].dtype = DType::kF64; }},
+      {"the manifest's mesh is a=1,b=2", [](Manifest& m) { m.mesh = Mesh::Parse("a=1,b=2"); }},
+      {"does not list the file rank0001.program",
+       [](Manifest& m) {
+         std::erase_if(m.files, [](auto& f) { return f.path == "rank0001.program"; });
+       }},
+  };
+  for (const auto& [message, change] : changes) {
+    Manifest m = good;
+    change(m);
+    WriteManifest(m, path);
+    ToolResult r = RunIt();
+    EXPECT_EQ(r.exit, 5) << message;
+    EXPECT_THAT(r.err, AllOf(HasSubstr("E3006"), HasSubstr(message)));
+  }
+  // Weights of another model, with their checksum.
+  Manifest m = good;
+  for (ManifestFile& f : m.files) {
+    if (f.path != "weights/rank0001.safetensors") continue;
+    fs::remove(Path("plan/" + f.path));
+    WriteSafetensors(Path("plan/" + f.path), {{"other", HostTensor(DType::kF32, {1})}});
+    f.checksum = FileChecksum(Path("plan/" + f.path), &f.bytes);
+  }
+  WriteManifest(m, path);
+  ToolResult r = RunIt();
+  EXPECT_EQ(r.exit, 5);
+  EXPECT_THAT(r.err, AllOf(HasSubstr("E3006"), HasSubstr("has no tensor 'transformer.")));
 }
 
 TEST_F(PlanTest, ReplacesAPlan) {

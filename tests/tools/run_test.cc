@@ -221,6 +221,22 @@ TEST_F(RunTest, Usage) {
   unsetenv("SHARDC_CUDA_PLUGIN");
   Fails("plan --shared-device --random-inputs 1", 2, {"E6120"});
   Fails("plan --backend cuda --profile trace.json --repeat 1 --random-inputs 1", 2, {"E6121"});
+  // As a process of mpirun, where MPI is not to be found.
+  auto launched = [&](const std::string& rank, const std::string& arguments) {
+    return Shell("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=" + rank +
+                 " SHARDC_MPI_LIBRARY=/no/such/plugin.so '" + SHARDC_TOOL + "' run " + arguments);
+  };
+  for (const auto& [arguments, id, exit] :
+       {std::tuple("plan --random-inputs 1", "E4303", 74),
+        {"plan --backend cuda --shared-device --random-inputs 1", "E4326", 2},
+        {"plan --no-such-option", "--no-such-option", 2}}) {
+    ToolResult first = launched("0", arguments), second = launched("1", arguments);
+    EXPECT_EQ(first.exit, exit) << arguments;
+    EXPECT_EQ(second.exit, exit) << arguments;
+    // One process speaks for all.
+    EXPECT_THAT(first.err, HasSubstr(id));
+    EXPECT_EQ(second.err, "") << arguments;
+  }
   Fails("plan --backend tpu", 2, {});
   Fails("plan --steps 0", 2, {});
   Fails("plan --steps 2 --repeat 2", 2, {});

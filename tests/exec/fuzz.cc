@@ -1,0 +1,263 @@
+#include "tests/exec/fuzz.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "ir/diagnostic.h"
+
+namespace shardc::testing {
+namespace {
+
+// Parameters that go by the same rule: h.0.x and h.1.x, as a glob.
+std::string LayerGlob(const std::string& name) {
+  std::string glob;
+  for (size_t i = 0; i < name.size(); ++i) {
+    const bool digit = std::isdigit(static_cast<unsigned char>(name[i])) != 0;
+    const bool number = digit && i > 0 && name[i - 1] == '.';
+    if (!number) {
+      glob += name[i];
+      continue;
+    }
+    while (i + 1 < name.size() && std::isdigit(static_cast<unsigned char>(name[i + 1]))) ++i;
+    glob += '*';
+  }
+  return glob;
+}
+
+std::string Segments(Dice& dice, int64_t size) {
+  int64_t left = size;
+  std::string text;
+  for (int64_t n = dice.Between(2, 3); n > 1 && left > 1; --n) {
+    const int64_t part = dice.Between(1, left - 1);
+    text += StrCat(" segments: ", part);
+    left -= part;
+  }
+  return StrCat(text, " segments: ", left);
+}
+
+// "shard_spec { ... }" that cuts a tensor of this shape; empty if it does not cut it.
+std::string RandomCut(Dice& dice, const Shape& shape, const Mesh& mesh, bool by_name) {
+  const int64_t rank = static_cast<int64_t>(shape.size());
+  if (rank == 0) return "";
+  const bool may_be_illegal = dice.Chance(3);
+  std::vector<int64_t> parts(shape.size(), 1);
+  std::string text;
+  int64_t last = 0, cuts = 0;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    if (!dice.Chance(60)) continue;
+    const int64_t dim = dice.Between(0, rank - 1);
+    int64_t& p = parts[static_cast<size_t>(dim)];
+    if (!may_be_illegal && shape[static_cast<size_t>(dim)] < p * mesh.axis_size(axis)) continue;
+    p *= mesh.axis_size(axis);
+    text += StrCat(" dims: ", by_name && dice.Chance(50) ? dim - rank : dim, " axes: \"",
+                   mesh.axes()[static_cast<size_t>(axis)].name, "\"");
+    last = dim;
+    ++cuts;
+  }
+  if (text.empty()) return "";
+  if (by_name && cuts == 1 && dice.Chance(8)) {
+    text += Segments(dice, shape[static_cast<size_t>(last)]);
+  }
+  return " shard_spec {" + text + " }";
+}
+
+double Largest(const HostTensor& t) {
+  double largest = 0;
+  for (int64_t i = 0; i < t.num_elements(); ++i) {
+    largest = std::max(largest, std::abs(t.AsDouble(i)));
+  }
+  return largest;
+}
+
+// Tensors whose zeros are rounding noise beside the others of the kind.
+std::string KindOf(const std::string& name) {
+  if (name.starts_with("grad.")) return "gradient";
+  for (const char* state : {".adamw.m", ".adamw.v", ".sgd.momentum"}) {
+    if (name.ends_with(state)) return state;
+  }
+  return "";
+}
+
+void Compare(const Tensors& got, const Tensors& want, bool states, double tolerance,
+             std::string& problems) {
+  auto kind_of = [&](const std::string& name) {
+    const std::string kind = KindOf(name);
+    return kind.empty() && states ? "parameter" : kind;
+  };
+  std::map<std::string, double> largest;
+  for (const auto& [name, t] : want) {
+    double& of_kind = largest[kind_of(name)];
+    of_kind = std::max(of_kind, Largest(t));
+  }
+  for (const auto& [name, t] : want) {
+    auto found = got.find(name);
+    if (found == got.end()) {
+      problems += StrCat("no ", name, "\n");
+      continue;
+    }
+    const std::string kind = kind_of(name);
+    const double floor = kind.empty() ? 1e-30 : 1e-2 * largest[kind] + 1e-30;
+    const double d = WorstDifference(found->second, t, floor);
+    if (!(d <= tolerance)) problems += StrCat(name, " differs by ", d, "\n");
+  }
+}
+
+}  // namespace
+
+std::string RandomModel(Dice& dice, const std::string& dtype) {
+  const int64_t heads = dice.Between(1, 6);
+  std::vector<int64_t> divisors;
+  for (int64_t d = 1; d <= heads; ++d) {
+    if (heads % d == 0) divisors.push_back(d);
+  }
+  const std::string positions = dice.Pick<std::string>({"learned", "rope", "none"});
+  int64_t head_dim = positions == "rope" ? 2 * dice.Between(1, 4) : dice.Between(1, 9);
+  // The norm of a few elements cancels them, and f32 has little left to compare.
+  while (dtype == "f32" && heads * head_dim < 12) head_dim += 2;
+  const int64_t hidden = heads * head_dim, seq = dice.Between(1, 9);
+  std::string model = StrCat(
+      "builtin:gpt?layers=", dice.Between(1, 2), ",hidden=", hidden, ",heads=", heads,
+      ",kv_heads=", dice.Pick(divisors), ",vocab=", dice.Between(2, 60), ",seq=", seq,
+      ",batch=", dice.Between(1, 6), ",positions=", positions,
+      ",norm=", dice.Pick<std::string>({"layer_norm", "rms_norm"}),
+      ",activation=", dice.Pick<std::string>({"gelu_tanh", "gelu", "relu", "silu", "swiglu"}),
+      ",tied=", dice.Pick<std::string>({"true", "false"}),
+      ",bias=", dice.Pick<std::string>({"true", "false"}),
+      ",qkv=", dice.Pick<std::string>({"fused", "separate"}), ",dtype=", dtype,
+      ",seed=", dice.Between(0, 1000),
+      // Weights that matter: with the usual 0.02 attention is near uniform.
+      ",init_std=0.3");
+  if (dice.Chance(50)) model += StrCat(",ffn=", dice.Between(1, 40));
+  if (dice.Chance(30)) model += StrCat(",max_positions=", seq + dice.Between(0, 5));
+  return model;
+}
+
+std::string RandomMesh(Dice& dice) {
+  static const std::vector<std::vector<std::string>> kNames = {
+      {"tp"}, {"dp"}, {"dp", "tp"}, {"dp", "tp"}, {"tp", "dp"}, {"a", "tp"}, {"dp", "a", "tp"}};
+  const std::vector<std::string>& names = dice.Pick(kNames);
+  std::string mesh;
+  int64_t ranks = 1;
+  for (const std::string& name : names) {
+    int64_t size = dice.Between(names.size() == 1 ? 2 : 1, std::min<int64_t>(8 / ranks, 8));
+    if (names.size() > 1 && size > 4) size = 2;
+    size = std::max<int64_t>(1, std::min(size, 8 / ranks));
+    ranks *= size;
+    mesh += StrCat(mesh.empty() ? "" : ",", name, "=", size);
+  }
+  return mesh;
+}
+
+std::string RandomSpec(Dice& dice, const Graph& graph, const Mesh& mesh) {
+  if (dice.Chance(20)) return dice.Pick<std::string>({"megatron", "dp", "megatron_hf_gpt2"});
+  std::string text = "# made by the fuzz test\n";
+  const int cut_percent = static_cast<int>(dice.Between(10, 100));
+  const bool by_layer = dice.Chance(60), replicates = dice.Chance(25);
+  std::set<std::string> ruled;
+  for (const Op* param : graph.Params()) {
+    const std::string& name = param->attrs.String("name");
+    const std::string match = by_layer ? LayerGlob(name) : name;
+    if (!ruled.insert(match).second || !dice.Chance(cut_percent)) continue;
+    std::string cut = RandomCut(dice, param->out().shape, mesh, true);
+    if (cut.empty()) continue;
+    if (replicates && dice.Chance(50)) {
+      cut += StrCat(" compute_spec { pattern: TP1D output_replicate: ",
+                    dice.Chance(70) ? "true" : "false", " }");
+    }
+    text += StrCat("param { match: \"", match, "\"", cut, " }\n");
+  }
+  // All by the batch, or each as it comes.
+  const Value* first = graph.inputs().front().get();
+  const bool alike = dice.Chance(40) && first->type.rank() > 0;
+  std::string batch;
+  if (alike) batch = RandomCut(dice, {first->type.shape[0]}, mesh, false);
+  for (const auto& input : graph.inputs()) {
+    if (!alike && !dice.Chance(60)) continue;
+    const std::string cut = alike ? batch : RandomCut(dice, input->type.shape, mesh, false);
+    if (!cut.empty()) text += StrCat("input { match: \"", input->name, "\"", cut, " }\n");
+  }
+  return text;
+}
+
+void AddRandomOptimizer(Dice& dice, RunSetup& setup) {
+  OptimizerOptions& o = setup.pipeline.optimizer;
+  o.kind = dice.Pick<std::string>({"", "adamw", "sgd"});
+  if (o.kind.empty()) return;
+  setup.steps = 3;
+  o.lr = 1e-2;
+  o.eps = 1e-4;  // with 1e-8 a gradient of rounding noise makes a visible step
+  if (dice.Chance(50)) o.weight_decay = 0.1;
+  if (dice.Chance(60)) o.clip_norm = dice.Chance(50) ? 0.05 : 1.0;
+  if (o.kind == "sgd" && dice.Chance(50)) o.momentum = 0.9;
+}
+
+Tensors FuzzInputs(Dice& dice, const Graph& graph, int64_t vocab) {
+  Tensors inputs = RandomInputs(graph, vocab, static_cast<uint64_t>(dice.Between(0, 1 << 20)));
+  if (auto mask = inputs.find("loss_mask"); mask != inputs.end()) {
+    HostTensor& m = mask->second;
+    for (int64_t i = 0; i < m.num_elements(); ++i) m.SetDouble(i, dice.Chance(70) ? 1 : 0);
+    m.SetDouble(dice.Between(0, m.num_elements() - 1), 1);
+  }
+  auto labels = inputs.find("labels");
+  if (labels == inputs.end() || !dice.Chance(50)) return inputs;
+  // The last label is the one that a shift leaves in place.
+  HostTensor& l = labels->second;
+  const bool whole_rows = dice.Chance(50);
+  const int64_t row = l.shape().back();
+  for (int64_t i = 0; i + (whole_rows ? row : 1) < l.num_elements(); ++i) {
+    if (whole_rows ? i / row % 2 == 0 : dice.Chance(30)) l.SetDouble(i, -100);
+  }
+  return inputs;
+}
+
+std::string Differences(const RunResult& got, const RunResult& want, double tolerance) {
+  std::string problems;
+  Compare(got.outputs, want.outputs, false, tolerance, problems);
+  Compare(got.states, want.states, true, tolerance, problems);
+  if (got.losses.size() != want.losses.size()) return problems + "another number of losses\n";
+  for (size_t i = 0; i < want.losses.size(); ++i) {
+    const double d = std::abs(got.losses[i] - want.losses[i]);
+    if (!(d <= tolerance * std::max(1e-3, std::abs(want.losses[i])))) {
+      problems += StrCat("loss of step ", i, " differs by ", d, "\n");
+    }
+  }
+  return problems;
+}
+
+std::string CheckSharded(Graph graph, const RunSetup& setup, const Tensors& inputs,
+                         const RunResult& serial, double tolerance, bool& refused) {
+  refused = false;
+  try {
+    return Differences(CompileAndRun(std::move(graph), setup, inputs), serial, tolerance);
+  } catch (const Diagnostic& d) {
+    refused = true;
+    if (d.code() == ExitCode::kBadSpec && !d.fix().empty()) return "";
+    return StrCat("refused without advice, or for another reason than the spec: ", d.what(), "\n");
+  } catch (const std::exception& e) {
+    return StrCat(e.what(), "\n");
+  }
+}
+
+std::string Reproduction(const std::string& model, const RunSetup& setup) {
+  const bool text = setup.spec.find('\n') != std::string::npos;
+  const OptimizerOptions& o = setup.pipeline.optimizer;
+  std::string command =
+      StrCat("shardc compile '", model, "' --spec ", text ? "fuzz.textproto" : setup.spec,
+             setup.mesh.empty() ? "" : " --mesh " + setup.mesh, " --loss ", setup.pipeline.loss);
+  if (!o.kind.empty()) {
+    command += StrCat(" --optimizer ", o.kind, " --lr ", o.lr, " --eps ", o.eps, " --weight-decay ",
+                      o.weight_decay, " --clip-norm ", o.clip_norm, " --momentum ", o.momentum);
+  }
+  return command + " -o plan\n" + (text ? "fuzz.textproto:\n" + setup.spec : "");
+}
+
+int64_t EnvironmentOr(const char* name, int64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value ? std::atoll(value) : otherwise;
+}
+
+}  // namespace shardc::testing
