@@ -17,10 +17,8 @@ const std::map<std::string, std::string> kUntestable = {
     {"E4310", "in tests/runtime/mpi/run_as_processes, a script"},
     {"E4311", "in tests/runtime/mpi/run_as_processes, a script"},
     {"E4312", "needs a network that fails between processes"},
-    {"E4323", "needs several GPUs, one of which fails"},
     {"E4324", "needs a GPU"},
     {"E4325", "needs a GPU"},
-    {"E4326", "needs several processes with GPUs"},
 };
 
 std::map<std::string, std::string> IdsThrown() {
