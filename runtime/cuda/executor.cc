@@ -41,6 +41,7 @@ Executor::Executor(Device& device, Carrier& carrier, std::span<const Program* co
 
 Executor::~Executor() {
   if (graph_) device_.DestroyGraph(graph_);
+  carrier_.WaitForAborted();  // before the memory goes
 }
 
 // Rank 0 decides for all: what every rank computes for itself must have the same bits on all.

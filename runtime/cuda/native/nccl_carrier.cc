@@ -43,7 +43,7 @@ class NcclCarrier : public Carrier {
       }
     } catch (const std::exception& e) {
       Abort(e.what());
-      JoinAborts();
+      WaitForAborted();
       throw;
     }
   }
@@ -56,7 +56,7 @@ class NcclCarrier : public Carrier {
     } catch (const std::exception&) {
       DropComms();
     }
-    JoinAborts();
+    WaitForAborted();
   }
 
   void Enqueue(const Collective& c, std::span<const Member> members) override {
@@ -94,6 +94,11 @@ class NcclCarrier : public Carrier {
   void Abort(const std::string& reason) noexcept override {
     host_->Abort(reason);  // nothing if the world has failed already
     DropComms();
+  }
+
+  void WaitForAborted() noexcept override {
+    for (std::thread& t : aborts_) t.join();
+    aborts_.clear();
   }
 
  private:
@@ -197,10 +202,6 @@ class NcclCarrier : public Carrier {
         abort();
       }
     }
-  }
-  void JoinAborts() {
-    for (std::thread& t : aborts_) t.join();
-    aborts_.clear();
   }
 
   const NcclApi& api_;

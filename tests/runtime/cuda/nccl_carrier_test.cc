@@ -134,10 +134,11 @@ TEST_F(NcclCarrier, EveryKindOverEveryGroup) {
 
 TEST_F(NcclCarrier, ARankThatFailsEndsThoseThatWaitForIt) {
   auto start = std::chrono::steady_clock::now();
+  std::vector<std::vector<float>> memory(4, std::vector<float>(8));  // outlives the carriers
   auto errors = OnRanks("tp=4", {{0}}, [&](int r, FakeDevice& d, auto& c) {
     if (r == 2) throw Diagnostic("E4301", ExitCode::kIo, "CUDA", "the GPU has fallen off the bus");
     cuda::Stream s = d.MakeStream(false);
-    std::vector<float> x(8);
+    std::vector<float>& x = memory[static_cast<size_t>(r)];
     cuda::Member me{r, s, {{x.data(), x.data(), 8, DType::kF32}}};
     Collective what;
     what.axes = {0};
