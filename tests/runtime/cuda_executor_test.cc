@@ -253,7 +253,7 @@ TEST(CudaExecutorStep, AProfileTimesEveryInstructionAndLeavesTheGraphAside) {
     EXPECT_EQ(device.graphs_launched, 1);
     auto spans = executor->TakeProfile();
     ASSERT_EQ(spans.size(), 2u);
-    const Profile profile{c.programs_, spans, {}};
+    const Profile profile{c.programs_, spans, {}, {}};
     EXPECT_EQ(profile.steps(), 1u);
     for (size_t i = 0; i < profile.instructions(); ++i) {
       const Instruction& instruction = c.programs_[0].instructions[i];
