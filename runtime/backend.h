@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ir/program.h"
+#include "runtime/communicator.h"
 #include "runtime/session.h"
 
 namespace shardc {
@@ -33,22 +34,37 @@ class StepRunner {
   virtual int64_t held_bytes() const = 0;        // by all ranks
   virtual int64_t collective_bytes() const = 0;  // given to collectives in one step by one rank
 
-  // Records the next steps (RankProfile::Start). A backend that cannot time instructions without
-  // changing what it measures records nothing.
+  // Records the next steps (RankProfile::Start). On GPUs these run without a CUDA graph, so that
+  // they take longer than others.
   virtual void StartProfile(int64_t /*steps*/) {}
   // What was recorded, without programs and peaks; ends the recording.
   virtual std::vector<std::vector<TimeSpan>> TakeProfile() { return {}; }
   // What the ranks' other threads did in the steps that TakeProfile gave, per rank.
   virtual std::vector<std::vector<WorkerSpan>> TakeWorkers() { return {}; }
-  // The mean over ranks.
+  // The mean over ranks, while all of them measure.
   virtual MachinePeaks MeasurePeaks() { return {}; }
 };
 
+// What one of several processes, each with one rank, has of the others.
+struct ProcessSeat {
+  std::unique_ptr<Communicator> world;  // of all ranks
+  int local_rank = 0;                   // among the processes of this machine
+};
+
 std::unique_ptr<StepRunner> MakeCpuRunner(const RunnerRequest& request);
+// The rank `world->rank()` alone, on `threads` threads. Collective over the world; a rank that
+// throws makes the others leave. Functions of the result that take a rank only know this one; what
+// it gives is of this rank alone.
+std::unique_ptr<StepRunner> MakeCpuRank(const RunnerRequest& request, ProcessSeat seat,
+                                        int threads);
 
 // Throws Diagnostic E4302 (exit 74), in one line, when this build, this machine or its libraries
 // have no CUDA.
 std::unique_ptr<StepRunner> MakeCudaRunner(const RunnerRequest& request);
+// GPUs that this process sees, at least one. Throws like MakeCudaRunner.
+int CountCudaGpus();
+// As MakeCpuRank, on a GPU of this machine.
+std::unique_ptr<StepRunner> MakeCudaRank(const RunnerRequest& request, ProcessSeat seat);
 
 // By SessionOptions::backend; an unknown name is E4304 (exit 2).
 std::unique_ptr<StepRunner> MakeRunner(const RunnerRequest& request);

@@ -61,8 +61,9 @@ class CallMismatch : public std::runtime_error {
 
 // One rank's end of a group.
 //
-// Who calls: each rank has its own object and uses it from one thread at a time; only Abort may
-// come from any thread at any time. Calls block until this rank's buffers are its own again.
+// Who calls: each rank has its own object and uses it from one thread at a time; only Abort
+// and Poll may come from any thread at any time. Calls block until this rank's buffers are its own
+// again.
 //
 // Order: every rank of a group makes the same collective calls (kind, reduction, counts, dtypes,
 // root) in the same order. Calls on different groups are independent, but the program must order
@@ -115,6 +116,9 @@ class Communicator {
   // joins none and returns null.
   virtual std::unique_ptr<Communicator> Split(int color, int key) = 0;
 
+  // Returns at once; throws what a call would throw when the world has failed. For a rank that
+  // waits for something else than its communicator.
+  virtual void Poll() = 0;
   // Makes all ranks of the world leave; the first reason wins. Does not throw.
   virtual void Abort(const std::string& reason) noexcept = 0;
 

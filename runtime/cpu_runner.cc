@@ -126,10 +126,42 @@ class CpuRunner : public StepRunner {
   RankTeam team_;
 };
 
+class CpuRank : public StepRunner {
+ public:
+  CpuRank(const RunnerRequest& request, ProcessSeat seat, int threads)
+      : program_(request.programs[static_cast<size_t>(seat.world->rank())]),
+        rank_(program_, request.options, threads, std::move(seat.world), request.read_state) {}
+
+  std::byte* Input(int64_t, int buffer) override { return rank_.input(buffer); }
+  void Step() override {
+    try {
+      rank_.Step();
+    } catch (const std::exception& e) {
+      rank_.Abort(e.what());
+      throw;
+    }
+  }
+  const std::byte* Fetch(int64_t, int buffer) override { return rank_.buffer(buffer); }
+  int64_t held_bytes() const override { return rank_.held_bytes(); }
+  int64_t collective_bytes() const override { return rank_.collective_bytes(); }
+  void StartProfile(int64_t steps) override { rank_.StartProfile(steps); }
+  std::vector<std::vector<TimeSpan>> TakeProfile() override { return {rank_.TakeProfile()}; }
+  MachinePeaks MeasurePeaks() override { return rank_.MeasurePeaks(program_.mesh.num_ranks()); }
+
+ private:
+  const Program& program_;
+  Rank rank_;
+};
+
 }  // namespace
 
 std::unique_ptr<StepRunner> MakeCpuRunner(const RunnerRequest& request) {
   return std::make_unique<CpuRunner>(request);
+}
+
+std::unique_ptr<StepRunner> MakeCpuRank(const RunnerRequest& request, ProcessSeat seat,
+                                        int threads) {
+  return std::make_unique<CpuRank>(request, std::move(seat), threads);
 }
 
 }  // namespace shardc

@@ -11,7 +11,6 @@
 
 #include "ir/diagnostic.h"
 #include "runtime/processes.h"
-#include "runtime/rank.h"
 
 namespace shardc {
 namespace {
@@ -43,23 +42,22 @@ int ThreadsOf(Communicator& world) {
 // This process's rank, and the way to the others.
 class Local {
  public:
-  explicit Local(const RunnerRequest& request) : options_(request.options) {
+  explicit Local(const RunnerRequest& request) {
+    Processes& processes = *request.options.processes;
     const int n = static_cast<int>(request.programs.size());
-    auto world = options_.processes->MakeWorld(n);
-    SHARDC_CHECK(world && options_.processes->size() == n);
+    ProcessSeat seat{processes.MakeWorld(n), processes.local_rank()};
+    SHARDC_CHECK(seat.world && processes.size() == n);
     // What fails from here on must reach the others.
     Guarded([&] {
-      control_ = world->Split(0, world->rank());
-      const int threads =
-          options_.threads > 0 ? std::max(1, options_.threads / n) : ThreadsOf(*world);
-      const Program& program = request.programs[static_cast<size_t>(world->rank())];
-      rank_ =
-          std::make_unique<Rank>(program, options_, threads, std::move(world), request.read_state);
+      control_ = seat.world->Split(0, seat.world->rank());
+      rank_ = MakeRank(request, std::move(seat));
     });
   }
 
-  Rank& rank() { return *rank_; }
+  StepRunner& rank() { return *rank_; }
   Communicator& control() { return *control_; }
+  const std::byte* Fetch(int buffer) { return rank_->Fetch(control_->rank(), buffer); }
+  std::byte* Input(int buffer) { return rank_->Input(control_->rank(), buffer); }
 
   // Runs `body`; a failure of another rank becomes a Diagnostic, one of this rank reaches all.
   template <typename Body>
@@ -84,17 +82,29 @@ class Local {
     control_->AllReduce(&mine, &mine, 1, DType::kI64, ReduceOp::kSum);
     return mine;
   }
+  // The spans of this rank: as many on all.
+  std::vector<TimeSpan> TakeProfile() {
+    auto ranks = rank_->TakeProfile();
+    return ranks.empty() ? std::vector<TimeSpan>() : std::move(ranks[0]);
+  }
   MachinePeaks MeasurePeaks() {
-    MachinePeaks mine = rank_->MeasurePeaks(control_->size());
+    MachinePeaks mine = rank_->MeasurePeaks();
     std::array<double, 2> sum = {mine.gemm_flops, mine.copy_bytes};
     control_->AllReduce(sum.data(), sum.data(), 2, DType::kF64, ReduceOp::kSum);
     return {sum[0] / control_->size(), sum[1] / control_->size()};
   }
 
  private:
-  const SessionOptions& options_;
+  static std::unique_ptr<StepRunner> MakeRank(const RunnerRequest& request, ProcessSeat seat) {
+    const SessionOptions& o = request.options;
+    if (o.backend == "cuda") return MakeCudaRank(request, std::move(seat));
+    const int n = static_cast<int>(request.programs.size());
+    const int threads = o.threads > 0 ? std::max(1, o.threads / n) : ThreadsOf(*seat.world);
+    return MakeCpuRank(request, std::move(seat), threads);
+  }
+
   std::unique_ptr<Communicator> control_;
-  std::unique_ptr<Rank> rank_;
+  std::unique_ptr<StepRunner> rank_;
 };
 
 class ProcessRunner final : public StepRunner {
@@ -112,7 +122,7 @@ class ProcessRunner final : public StepRunner {
   }
 
   std::byte* Input(int64_t rank, int buffer) override {
-    if (rank == 0) return local_.rank().input(buffer);
+    if (rank == 0) return local_.Input(buffer);
     std::vector<std::byte>& copy = inputs_[{rank, buffer}];
     copy.resize(static_cast<size_t>(Bytes(rank, buffer)));
     return copy.data();
@@ -132,7 +142,7 @@ class ProcessRunner final : public StepRunner {
   }
 
   const std::byte* Fetch(int64_t rank, int buffer) override {
-    if (rank == 0) return local_.rank().buffer(buffer);
+    if (rank == 0) return local_.Fetch(buffer);
     local_.Guarded([&] {
       Tell({Order::kFetch, rank, buffer});
       fetched_.resize(static_cast<size_t>(Bytes(rank, buffer)));
@@ -161,7 +171,7 @@ class ProcessRunner final : public StepRunner {
     std::vector<std::vector<TimeSpan>> spans;
     local_.Guarded([&] {
       Tell({Order::kTakeProfile});
-      spans.push_back(local_.rank().TakeProfile());
+      spans.push_back(local_.TakeProfile());
       for (size_t r = 1; r < programs_.size(); ++r) {
         spans.emplace_back(spans[0].size());
         local_.control().Recv(spans[r].data(), 2 * static_cast<int64_t>(spans[0].size()),
@@ -196,20 +206,20 @@ class ProcessRunner final : public StepRunner {
 
 // Returns whether more orders come.
 bool Obey(const Order& order, const Program& program, Local& local) {
-  Rank& rank = local.rank();
+  StepRunner& rank = local.rank();
   Communicator& control = local.control();
   const int buffer = static_cast<int>(order.buffer);
   const bool mine = order.rank == control.rank();
   auto bytes = [&] { return program.buffers[static_cast<size_t>(buffer)].bytes; };
   switch (order.kind) {
     case Order::kInput:
-      if (mine) control.Recv(rank.input(buffer), bytes(), DType::kBool, 0);
+      if (mine) control.Recv(local.Input(buffer), bytes(), DType::kBool, 0);
       return true;
     case Order::kStep:
       local.Step();
       return true;
     case Order::kFetch:
-      if (mine) control.Send(rank.buffer(buffer), bytes(), DType::kBool, 0);
+      if (mine) control.Send(local.Fetch(buffer), bytes(), DType::kBool, 0);
       return true;
     case Order::kHeld:
       local.Sum(rank.held_bytes());
@@ -218,7 +228,7 @@ bool Obey(const Order& order, const Program& program, Local& local) {
       rank.StartProfile(order.steps);
       return true;
     case Order::kTakeProfile: {
-      const std::vector<TimeSpan> spans = rank.TakeProfile();
+      const std::vector<TimeSpan> spans = local.TakeProfile();
       control.Send(spans.data(), 2 * static_cast<int64_t>(spans.size()), DType::kI64, 0);
       return true;
     }

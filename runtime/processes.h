@@ -28,6 +28,8 @@ class Processes {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // Among the processes of this machine.
+  virtual int local_rank() const = 0;
   // A new world of the processes 0 .. n-1. All processes call it, with the same n, while no rank of
   // an earlier world still communicates; those that are not in the world get null. Throws
   // Diagnostic E4312 when two processes cannot connect.

@@ -6,9 +6,11 @@ namespace shardc {
 
 std::unique_ptr<StepRunner> MakeRunner(const RunnerRequest& request) {
   const SessionOptions& o = request.options;
-  if (o.backend == "cpu" && o.processes) return MakeProcessRunner(request);
-  if (o.backend == "cpu") return MakeCpuRunner(request);
-  if (o.backend == "cuda") return MakeCudaRunner(request);
+  const bool cuda = o.backend == "cuda";
+  if (cuda || o.backend == "cpu") {
+    if (o.processes) return MakeProcessRunner(request);
+    return cuda ? MakeCudaRunner(request) : MakeCpuRunner(request);
+  }
   throw Diagnostic("E4304", ExitCode::kUsage, "backend", "there is no backend '" + o.backend + "'",
                    "use cpu or cuda");
 }

@@ -22,10 +22,12 @@ struct SessionOptions {
   int threads = 0;                 // of all ranks together; 0: the cores of this process
   std::string backend = "cpu";     // or "cuda"
   bool shared_device = false;      // cuda: all ranks on one GPU, instead of one GPU for each
+  std::string cache_folder;        // cuda: keeps what was found by timing; empty: nothing is timed
   Processes* processes = nullptr;  // ranks are processes, and this one is rank 0 (process_runner.h)
 };
 
-// Fills a rank's shard of a state (local, physical layout, padding zero) before the first step.
+// Fills a rank's shard of a state (local, physical layout) before the first step; `local` is zero,
+// and so stays its padding.
 using StateReader = std::function<void(int64_t rank, const NamedBuffer& state, const Buffer& buffer,
                                        std::byte* local)>;
 
@@ -57,7 +59,7 @@ class Session {
   int64_t collective_bytes() const;  // handed to collectives in one step by one rank
   // Records when each instruction runs, in the next steps; of many, only in the first ones.
   void StartProfile(int64_t steps);
-  // Ends the recording. The CUDA backend records no step. `peaks` is left to the caller.
+  // Ends the recording. `peaks` is left to the caller.
   Profile TakeProfile();
   // Takes some 0.3 s.
   MachinePeaks MeasurePeaks();

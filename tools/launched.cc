@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ir/diagnostic.h"
+#include "runtime/backend.h"
 #include "runtime/process_runner.h"
 #include "runtime/processes.h"
 
@@ -86,6 +87,7 @@ void Work(Processes& processes, const std::string& folder, SessionOptions option
     plan = LoadPlan(folder);
     CheckSize(plan, processes.size());
     weights = WeightsReader(plan);
+    if (options.backend == "cuda") CountCudaGpus();  // whether there is one
   });
   options.processes = &processes;
   if (processes.rank() == 0) {

@@ -126,7 +126,8 @@ class Run {
   }
 
   void StartProfile(int steps) {
-    if (o_.profile.empty() && o_.repeat == 0) return;
+    // On GPUs it would change what --repeat measures.
+    if (o_.profile.empty() && (o_.repeat == 0 || o_.session.backend == "cuda")) return;
     if (!o_.profile.empty()) peaks_ = session_.MeasurePeaks();
     session_.StartProfile(steps);
   }
@@ -232,14 +233,10 @@ void CheckBackend(const RunOptions& o) {
     throw Diagnostic("E6120", ExitCode::kUsage, "--shared-device", "it is for GPUs only",
                      "add --backend cuda, or leave it out");
   }
-  if (cuda && !o.profile.empty()) {
-    throw Diagnostic("E6121", ExitCode::kUsage, "--profile", "the CUDA backend records no trace",
-                     "use --backend cpu, or nsys profile");
-  }
-  if (cuda && StartedByMpi()) {
-    throw Diagnostic("E4326", ExitCode::kUsage, "--backend cuda",
-                     "ranks on GPUs are threads of one process, not processes of mpirun",
-                     "run without mpirun: one process drives all GPUs of this machine");
+  if (o.session.shared_device && StartedByMpi()) {
+    throw Diagnostic("E4326", ExitCode::kUsage, "--shared-device",
+                     "one process drives all ranks on a GPU, and mpirun started this one",
+                     "run without mpirun, or with a GPU for each process");
   }
 }
 
@@ -291,7 +288,10 @@ void AddRunVerb(CLI::App& app) {
                  "naive kernels instead of the fast ones");
   verb->add_flag("--check-numerics", o->session.check_numerics,
                  "stop at the first instruction that makes a NaN");
-  verb->callback([o] { RunPlan(*o); });
+  verb->callback([o] {
+    o->session.cache_folder = o->plan;
+    RunPlan(*o);
+  });
 }
 
 }  // namespace shardc

@@ -19,6 +19,7 @@ struct Member {
   std::vector<Buffers> buffers;
 };
 
+// Destroyed after the executor that uses it: no graph may hold its collectives any more.
 class Carrier {
  public:
   virtual ~Carrier() = default;
@@ -26,12 +27,17 @@ class Carrier {
   // order. It begins after what each member's stream was given, and what these streams are given
   // later begins after it. Never waits.
   virtual void Enqueue(const Collective& c, std::span<const Member> members) = 0;
+  // Gives every rank what rank 0 has. Collective; waits.
+  virtual void Share(std::string& /*text*/) {}
   // Whether Check must be called while the host waits for a step.
   virtual bool can_fail_later() const { return false; }
   // Throws Aborted or Diagnostic when a collective that was enqueued cannot end.
   virtual void Check() {}
-  // Makes the other ranks leave. Does not throw.
+  // Makes the other ranks leave, and this rank's collectives end, before or after; for a rank that
+  // failed, or that was told of another's failure. Does not throw.
   virtual void Abort(const std::string& reason) noexcept = 0;
+  // After an abort: returns when no collective touches memory any more. No graph may hold any.
+  virtual void WaitForAborted() noexcept {}
 };
 
 // All ranks on one GPU, for tests and for people with one GPU: copies and reductions that events

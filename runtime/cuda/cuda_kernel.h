@@ -29,13 +29,23 @@ struct Launch {
   int64_t* fault = nullptr;
 };
 
+class KernelChoices;
+
+// Prepare, workspace_bytes, Tune and Enqueue are called in this order, the last every step.
 class CudaKernel {
  public:
   virtual ~CudaKernel() = default;
+  // Builds what needs the libraries of `launch`, which has no workspace yet. Without this call the
+  // kernel does with less.
+  virtual void Prepare(const Launch& /*launch*/) {}
+  // Settles which of several ways to the result is taken: as `choices` says, or by timing them,
+  // which is then noted there. Waits, and may overwrite results with anything. Without this call a
+  // library's first proposal is taken.
+  virtual void Tune(const Launch& /*launch*/, KernelChoices& /*choices*/) {}
   // Enqueues; never waits, allocates or reads back, so that a step can be captured as a graph.
   // Throws Diagnostic E4301 when CUDA or a library refuses.
   virtual void Enqueue(const Launch& launch) = 0;
-  // Bytes of workspace that Enqueue needs.
+  // Bytes of workspace that Tune and Enqueue need.
   virtual int64_t workspace_bytes() const { return 0; }
 };
 

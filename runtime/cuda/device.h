@@ -53,6 +53,10 @@ class Device {
   virtual Stream MakeStream(bool urgent) = 0;
   virtual void DestroyStream(Stream s) noexcept = 0;
   virtual Event MakeEvent() = 0;
+  // One whose time can be asked for; slower to record.
+  virtual Event MakeTimedEvent() = 0;
+  // Between what two of them stand for; both are done.
+  virtual double Milliseconds(Event from, Event to) = 0;
   virtual void DestroyEvent(Event e) noexcept = 0;
   // The event now stands for all that `s` was given so far.
   virtual void Record(Event e, Stream s) = 0;

@@ -17,8 +17,10 @@ Executor::Executor(Device& device, Carrier& carrier, std::span<const Program* co
   device_.Activate();
   for (const Program* p : programs) {
     SHARDC_CHECK(p->instructions.size() == programs[0]->instructions.size());
-    ranks_.push_back(std::make_unique<RankState>(device, *p, schedule_, make_kernel, read_state));
+    ranks_.push_back(std::make_unique<RankState>(device, *p, schedule_, make_kernel));
   }
+  TuneKernels();
+  for (auto& r : ranks_) r->LoadStates(read_state);
   groups_.resize(schedule_.streams.size());
   for (size_t s = 1; s < groups_.size(); ++s) {
     for (const std::vector<int>& group : programs[0]->mesh.Groups(schedule_.streams[s])) {
@@ -39,21 +41,40 @@ Executor::Executor(Device& device, Carrier& carrier, std::span<const Program* co
 
 Executor::~Executor() {
   if (graph_) device_.DestroyGraph(graph_);
+  carrier_.WaitForAborted();  // before the memory goes
+}
+
+// Rank 0 decides for all: what every rank computes for itself must have the same bits on all.
+void Executor::TuneKernels() {
+  const bool leads = ranks_[0]->program().rank == 0;
+  KernelChoices choices;
+  if (leads) {
+    choices = ReadChoices(options_.choices_path);
+    ranks_[0]->TuneKernels(choices);
+    if (choices.changed()) WriteChoices(choices, options_.choices_path);
+  }
+  std::string text = choices.ToText();
+  carrier_.Share(text);
+  choices = KernelChoices::Parse(text);
+  for (size_t i = leads ? 1 : 0; i < ranks_.size(); ++i) ranks_[i]->TuneKernels(choices);
 }
 
 void Executor::Step() {
   device_.Activate();
   for (auto& r : ranks_) r->UploadInputs(origin());
+  bool timed = false;
+  for (auto& r : ranks_) timed = r->timer().BeginStep(origin()) || timed;
   // The first step runs as it is: libraries load code and choose algorithms in it, which a capture
   // cannot hold.
   bool capture = options_.capture && !options_.check_numerics && capture_failure_.empty();
-  if (capture && !graph_ && steps_ == 1) Capture();
-  if (graph_) {
+  if (capture && !timed && !graph_ && steps_ > 0) Capture();
+  if (graph_ && !timed) {
     device_.LaunchGraph(graph_, origin());
   } else {
     EnqueueStep();
   }
   WaitForStep();
+  for (auto& r : ranks_) r->timer().EndStep();
   for (auto& r : ranks_) r->CheckFault();
   for (auto& r : ranks_) r->StepEnded();
   ++steps_;
@@ -105,13 +126,19 @@ void Executor::Join() {
 
 void Executor::EnqueueItem(int item) {
   const Schedule::Item& i = schedule_.items[item];
-  for (auto& r : ranks_) r->Before(item);
+  for (auto& r : ranks_) {
+    r->Before(item);
+    r->timer().Begin(i.instruction, r->stream(i.stream));
+  }
   if (i.stream == 0) {
     for (auto& r : ranks_) r->EnqueueKernel(i.instruction);
   } else {
     EnqueueCollective(item);
   }
-  for (auto& r : ranks_) r->After(item);
+  for (auto& r : ranks_) {
+    r->timer().End(i.instruction, r->stream(i.stream));
+    r->After(item);
+  }
   if (options_.check_numerics) CheckNumerics(i.instruction);
 }
 
@@ -175,6 +202,17 @@ const std::byte* Executor::Fetch(size_t local, int buffer) {
     device_.Synchronize(origin());
   }
   return fetched_.data();
+}
+
+void Executor::StartProfile(int64_t steps) {
+  device_.Activate();
+  for (auto& r : ranks_) r->timer().Start(steps);
+}
+
+std::vector<std::vector<TimeSpan>> Executor::TakeProfile() {
+  std::vector<std::vector<TimeSpan>> spans;
+  for (auto& r : ranks_) spans.push_back(r->timer().Take());
+  return spans;
 }
 
 int64_t Executor::held_bytes() const {

@@ -14,13 +14,15 @@
 namespace shardc::cuda {
 
 struct ExecutorOptions {
-  bool check_numerics = false;  // look at every result on the host; no graph
-  bool capture = true;          // from the second step on, replay the step as one CUDA graph
+  bool check_numerics = false;    // look at every result on the host; no graph
+  bool capture = true;            // from the second step on, replay the step as one CUDA graph
+  std::string choices_path = {};  // see ReadChoices; only rank 0 reads and writes it
 };
 
 class Executor {
  public:
-  // `programs` (with the same body), `device` and `carrier` must outlive it.
+  // `programs` (with the same body), `device` and `carrier` must outlive it. Collective over the
+  // ranks of the carrier.
   Executor(Device& device, Carrier& carrier, std::span<const Program* const> programs,
            const ExecutorOptions& options, const KernelMaker& make_kernel,
            const StateReader& read_state);
@@ -36,6 +38,10 @@ class Executor {
   // Host memory, valid until the next Fetch or Step.
   const std::byte* Fetch(size_t local, int buffer);
 
+  // Times the instructions of the next steps, which then run without a graph. By local rank.
+  void StartProfile(int64_t steps);
+  std::vector<std::vector<TimeSpan>> TakeProfile();
+
   int64_t held_bytes() const;
   int64_t collective_bytes() const { return ranks_[0]->collective_bytes(); }
   // Whether steps are replayed as a graph; why not, when that was tried and did not work.
@@ -45,6 +51,7 @@ class Executor {
 
  private:
   Stream origin() const { return ranks_[0]->stream(0); }
+  void TuneKernels();
   void Capture();
   void EnqueueStep();
   void EnqueueItem(int item);

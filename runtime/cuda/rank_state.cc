@@ -41,14 +41,17 @@ MemoryLayout LayOut(const Program& program) {
 }
 
 RankState::RankState(Device& device, const Program& program, const Schedule& schedule,
-                     const KernelMaker& make_kernel, const StateReader& read_state)
-    : device_(device), program_(program), schedule_(schedule), layout_(LayOut(program)) {
+                     const KernelMaker& make_kernel)
+    : device_(device),
+      program_(program),
+      schedule_(schedule),
+      layout_(LayOut(program)),
+      timer_(device, program.instructions.size()) {
   for (size_t s = 0; s < schedule.streams.size(); ++s) streams_.emplace_back(device, s > 0);
   for (const Schedule::Item& item : schedule.items) {
     events_.push_back(item.recorded ? std::make_unique<OwnedEvent>(device) : nullptr);
   }
   Place();
-  ReadStates(read_state);
   MakeKernels(make_kernel);
 }
 
@@ -76,7 +79,7 @@ void RankState::Place() {
   }
 }
 
-void RankState::ReadStates(const StateReader& read_state) {
+void RankState::LoadStates(const StateReader& read_state) {
   int64_t largest = static_cast<int64_t>(program_.constants.size());
   for (const NamedBuffer& s : program_.states) {
     largest = std::max(largest, program_.buffers[s.buffer].bytes);
@@ -90,6 +93,7 @@ void RankState::ReadStates(const StateReader& read_state) {
   };
   for (const NamedBuffer& state : program_.states) {
     const Buffer& b = program_.buffers[state.buffer];
+    if (b.bytes > 0) std::memset(host.data(), 0, static_cast<size_t>(b.bytes));
     read_state(program_.rank, state, b, host.data());
     send(memory_[state.buffer], b.bytes);
   }
@@ -106,6 +110,7 @@ TensorView RankState::View(int buffer) const {
 
 void RankState::MakeKernels(const KernelMaker& make_kernel) {
   prepared_.resize(program_.instructions.size());
+  launch_ = device_.LaunchOn(streams_[0].get());
   int64_t workspace = 0;
   for (size_t i = 0; i < prepared_.size(); ++i) {
     const Instruction& instruction = program_.instructions[i];
@@ -122,6 +127,7 @@ void RankState::MakeKernels(const KernelMaker& make_kernel) {
         &state_version_};
     try {
       p.kernel = make_kernel(request);
+      if (p.kernel) p.kernel->Prepare(launch_);
     } catch (const Diagnostic& d) {
       throw d.In(DescribeInstruction(program_, i));
     }
@@ -133,10 +139,24 @@ void RankState::MakeKernels(const KernelMaker& make_kernel) {
     workspace = std::max(workspace, p.kernel->workspace_bytes());
   }
   workspace_ = Memory(device_, workspace, StrCat("rank ", program_.rank, ", workspace"));
-  launch_ = device_.LaunchOn(streams_[0].get());
   launch_.workspace = workspace_.data();
   launch_.workspace_bytes = workspace;
   launch_.fault = reinterpret_cast<int64_t*>(all_.data() + layout_.fault);
+}
+
+void RankState::TuneKernels(KernelChoices& choices) {
+  // Neither zeros, which are multiplied faster than other numbers, nor anything that is huge.
+  if (choices.may_measure && all_.bytes() > 0) {
+    device_.Fill(all_.data(), 0x3c, all_.bytes(), streams_[0].get());
+  }
+  for (size_t i = 0; i < prepared_.size(); ++i) {
+    if (!prepared_[i].kernel) continue;
+    try {
+      prepared_[i].kernel->Tune(launch_, choices);
+    } catch (const Diagnostic& d) {
+      throw d.In(DescribeInstruction(program_, i));
+    }
+  }
 }
 
 std::byte* RankState::Input(int buffer) {

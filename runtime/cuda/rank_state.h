@@ -10,8 +10,10 @@
 
 #include "ir/program.h"
 #include "runtime/cuda/carrier.h"
+#include "runtime/cuda/kernel_choices.h"
 #include "runtime/cuda/owned.h"
 #include "runtime/cuda/schedule.h"
+#include "runtime/cuda/step_timer.h"
 #include "runtime/session.h"
 
 namespace shardc::cuda {
@@ -31,10 +33,13 @@ MemoryLayout LayOut(const Program& program);
 
 class RankState {
  public:
-  // Reads the states and copies them, with the constants, to the device. Throws Diagnostic E4322
-  // for an op without a CUDA kernel.
+  // Takes memory and makes the kernels. Throws Diagnostic E4322 for an op without a CUDA kernel.
   RankState(Device& device, const Program& program, const Schedule& schedule,
-            const KernelMaker& make_kernel, const StateReader& read_state);
+            const KernelMaker& make_kernel);
+  // Before the states are loaded: what it times may overwrite everything.
+  void TuneKernels(KernelChoices& choices);
+  // Reads the states and copies them, with the constants, to the device.
+  void LoadStates(const StateReader& read_state);
 
   const Program& program() const { return program_; }
   Stream stream(int i) const { return streams_[i].get(); }
@@ -48,6 +53,7 @@ class RankState {
   void Before(int item);
   void After(int item);
   void EnqueueKernel(int instruction);
+  StepTimer& timer() { return timer_; }
   Member MemberOf(int instruction, int stream) const;
   void ClearFault(Stream s);
   void ReadFault(Stream s);
@@ -60,7 +66,6 @@ class RankState {
 
  private:
   void Place();
-  void ReadStates(const StateReader& read_state);
   void MakeKernels(const KernelMaker& make_kernel);
   TensorView View(int buffer) const;
 
@@ -86,6 +91,7 @@ class RankState {
   std::vector<Prepared> prepared_;
   Memory workspace_, fault_host_;
   Launch launch_;
+  StepTimer timer_;
   int64_t state_version_ = 0;
   bool updates_states_ = false;
 };

@@ -1,5 +1,6 @@
 #include "runtime/cuda/runner.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "ir/diagnostic.h"
@@ -10,7 +11,15 @@ namespace shardc::cuda {
 namespace {
 
 ExecutorOptions OptionsOf(const Machine& machine, const RunnerRequest& request) {
-  return {request.options.check_numerics, machine.capture};
+  const std::string& folder = request.options.cache_folder;
+  return {request.options.check_numerics, machine.capture,
+          folder.empty() ? "" : folder + "/cuda_choices.txt"};
+}
+
+void RefuseReference(const RunnerRequest& request) {
+  if (!request.options.reference_kernels) return;
+  throw Diagnostic("E4324", ExitCode::kUsage, "--reference",
+                   "the reference kernels run on the CPU only", "use --backend cpu");
 }
 
 // All ranks on one GPU; a single rank too.
@@ -33,6 +42,62 @@ class OneGpuRunner : public StepRunner {
   }
   int64_t held_bytes() const override { return executor_->held_bytes(); }
   int64_t collective_bytes() const override { return executor_->collective_bytes(); }
+  void StartProfile(int64_t steps) override { executor_->StartProfile(steps); }
+  std::vector<std::vector<TimeSpan>> TakeProfile() override { return executor_->TakeProfile(); }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Carrier> carrier_;
+  std::unique_ptr<Executor> executor_;
+};
+
+// One rank with a GPU of its own. Made and used by one thread.
+class GpuRank : public StepRunner {
+ public:
+  // Tells the others of `world` when it fails.
+  GpuRank(const Machine& machine, const RunnerRequest& request, size_t rank, int gpu,
+          std::unique_ptr<Communicator> world) {
+    Communicator* host = world.get();
+    try {
+      device_ = machine.open(gpu);
+      device_->Activate();
+      const Program* program = &request.programs[rank];
+      carrier_ = machine.connect(*device_, *program, std::move(world));
+      executor_ = std::make_unique<Executor>(*device_, *carrier_, std::span(&program, 1),
+                                             OptionsOf(machine, request), machine.make_kernel,
+                                             request.read_state);
+    } catch (const std::exception& e) {
+      if (carrier_) {
+        carrier_->Abort(e.what());
+      } else if (world) {
+        host->Abort(e.what());
+      }
+      throw;
+    }
+  }
+
+  ~GpuRank() override {
+    try {
+      device_->Activate();
+    } catch (const std::exception&) {
+      // The GPU has failed: what is freed below is gone already.
+    }
+  }
+
+  std::byte* Input(int64_t, int buffer) override { return executor_->Input(0, buffer); }
+  void Step() override {
+    try {
+      executor_->Step();
+    } catch (const std::exception& e) {
+      carrier_->Abort(e.what());
+      throw;
+    }
+  }
+  const std::byte* Fetch(int64_t, int buffer) override { return executor_->Fetch(0, buffer); }
+  int64_t held_bytes() const override { return executor_->held_bytes(); }
+  int64_t collective_bytes() const override { return executor_->collective_bytes(); }
+  void StartProfile(int64_t steps) override { executor_->StartProfile(steps); }
+  std::vector<std::vector<TimeSpan>> TakeProfile() override { return executor_->TakeProfile(); }
 
  private:
   std::unique_ptr<Device> device_;
@@ -46,96 +111,94 @@ class ManyGpusRunner : public StepRunner {
   ManyGpusRunner(const Machine& machine, const RunnerRequest& request)
       : ranks_(request.programs.size()), team_(static_cast<int64_t>(request.programs.size())) {
     auto world = MakeInProcessWorld(static_cast<int>(ranks_.size()));
-    team_.RunAll([&](int64_t r) {
-      Rank& rank = ranks_[r];
-      std::unique_ptr<Communicator> end = std::move(world[r]);
-      Communicator* host = end.get();
-      try {
-        rank.device = machine.open(static_cast<int>(r));
-        rank.device->Activate();
-        const Program* program = &request.programs[r];
-        rank.carrier = machine.connect(*rank.device, *program, std::move(end));
-        rank.executor = std::make_unique<Executor>(
-            *rank.device, *rank.carrier, std::span(&program, 1), OptionsOf(machine, request),
-            machine.make_kernel, request.read_state);
-      } catch (const Aborted&) {
-        throw;
-      } catch (const std::exception& e) {
-        if (rank.carrier) {
-          rank.carrier->Abort(e.what());
-        } else if (end) {
-          host->Abort(e.what());
-        }
-        throw;
-      }
-    });
+    try {
+      team_.RunAll([&](int64_t r) {
+        ranks_[r] = std::make_unique<GpuRank>(machine, request, r, static_cast<int>(r),
+                                              std::move(world[r]));
+      });
+    } catch (...) {
+      DropRanks();
+      throw;
+    }
   }
+  ~ManyGpusRunner() override { DropRanks(); }
 
-  ~ManyGpusRunner() override {
-    team_.Run([&](int64_t r) {
-      if (ranks_[r].device) ranks_[r].device->Activate();
-      ranks_[r] = Rank();
-    });
-  }
-
-  std::byte* Input(int64_t rank, int buffer) override {
-    return ranks_[rank].executor->Input(0, buffer);
-  }
-
+  std::byte* Input(int64_t rank, int buffer) override { return ranks_[rank]->Input(rank, buffer); }
   void Step() override {
-    team_.RunAll([&](int64_t r) {
-      try {
-        ranks_[r].executor->Step();
-      } catch (const Aborted&) {
-        throw;
-      } catch (const std::exception& e) {
-        ranks_[r].carrier->Abort(e.what());
-        throw;
-      }
-    });
+    team_.RunAll([&](int64_t r) { ranks_[r]->Step(); });
   }
-
   const std::byte* Fetch(int64_t rank, int buffer) override {
     const std::byte* data = nullptr;
     team_.RunAll([&](int64_t r) {
-      if (r == rank) data = ranks_[r].executor->Fetch(0, buffer);
+      if (r == rank) data = ranks_[r]->Fetch(rank, buffer);
     });
     return data;
   }
 
   int64_t held_bytes() const override {
     int64_t n = 0;
-    for (const Rank& r : ranks_) n += r.executor->held_bytes();
+    for (const auto& r : ranks_) n += r->held_bytes();
     return n;
   }
-  int64_t collective_bytes() const override { return ranks_[0].executor->collective_bytes(); }
+  int64_t collective_bytes() const override { return ranks_[0]->collective_bytes(); }
+  void StartProfile(int64_t steps) override {
+    team_.RunAll([&](int64_t r) { ranks_[r]->StartProfile(steps); });
+  }
+  std::vector<std::vector<TimeSpan>> TakeProfile() override {
+    std::vector<std::vector<TimeSpan>> spans;
+    for (auto& r : ranks_) spans.push_back(std::move(r->TakeProfile()[0]));
+    return spans;
+  }
 
  private:
-  struct Rank {
-    Rank() = default;
-    Rank(Rank&&) = default;
-    // The executor goes first, then what it uses.
-    Rank& operator=(Rank&& o) noexcept {
-      executor = std::move(o.executor);
-      carrier = std::move(o.carrier);
-      device = std::move(o.device);
-      return *this;
-    }
-    std::unique_ptr<Device> device;
-    std::unique_ptr<Carrier> carrier;
-    std::unique_ptr<Executor> executor;
-  };
-  std::vector<Rank> ranks_;
+  // Each by its own thread, all at once: carriers close together.
+  void DropRanks() {
+    team_.Run([&](int64_t r) { ranks_[r].reset(); });
+  }
+
+  std::vector<std::unique_ptr<GpuRank>> ranks_;
   RankTeam team_;
 };
+
+// What a process would run on.
+struct Claim {
+  GpuIdentity gpu{};
+  int32_t number = -1;  // on its machine; -1: there is none for it
+};
+
+Claim ClaimGpu(const Machine& machine, int local_rank) {
+  Claim claim;
+  if (local_rank < machine.gpus) claim.number = local_rank;
+  // A launcher may show each process only the GPU that is for it.
+  if (machine.gpus == 1) claim.number = 0;
+  if (claim.number >= 0) claim.gpu = machine.identify(claim.number);
+  return claim;
+}
+
+// Throws on the first rank whose claim cannot be met: NCCL would hang or fail. Collective.
+void CheckClaims(const Claim& mine, int gpus, Communicator& world) {
+  std::vector<Claim> all(static_cast<size_t>(world.size()));
+  world.AllGather(&mine, all.data(), sizeof(Claim), DType::kBool);
+  const char* fix = "start as many processes on each machine as it has GPUs";
+  for (int r = 0; r < world.size(); ++r) {
+    const Claim& claim = all[static_cast<size_t>(r)];
+    auto same = std::find_if(all.begin(), all.begin() + r,
+                             [&](const Claim& c) { return c.gpu == claim.gpu; });
+    if (claim.number >= 0 && same == all.begin() + r) continue;
+    if (r != world.rank()) return;
+    if (claim.number < 0) {
+      throw Diagnostic("E4321", ExitCode::kIo, "--backend cuda",
+                       StrCat("there is no GPU for rank ", r, ": this machine has ", gpus), fix);
+    }
+    throw Diagnostic("E4327", ExitCode::kIo, "--backend cuda",
+                     StrCat("ranks ", same - all.begin(), " and ", r, " have the same GPU"), fix);
+  }
+}
 
 }  // namespace
 
 std::unique_ptr<StepRunner> MakeRunnerOn(const Machine& machine, const RunnerRequest& request) {
-  if (request.options.reference_kernels) {
-    throw Diagnostic("E4324", ExitCode::kUsage, "--reference",
-                     "the reference kernels run on the CPU only", "use --backend cpu");
-  }
+  RefuseReference(request);
   size_t ranks = request.programs.size();
   if ((ranks == 1 && !machine.always_connect) || request.options.shared_device) {
     return std::make_unique<OneGpuRunner>(machine, request);
@@ -147,6 +210,21 @@ std::unique_ptr<StepRunner> MakeRunnerOn(const Machine& machine, const RunnerReq
                      "use --shared-device to run them all on one GPU");
   }
   return std::make_unique<ManyGpusRunner>(machine, request);
+}
+
+std::unique_ptr<StepRunner> MakeRankOn(const Machine& machine, const RunnerRequest& request,
+                                       ProcessSeat seat) {
+  const auto rank = static_cast<size_t>(seat.world->rank());
+  Claim claim;
+  try {
+    if (rank == 0) RefuseReference(request);  // one says it
+    claim = ClaimGpu(machine, seat.local_rank);
+    CheckClaims(claim, machine.gpus, *seat.world);
+  } catch (const std::exception& e) {
+    seat.world->Abort(e.what());
+    throw;
+  }
+  return std::make_unique<GpuRank>(machine, request, rank, claim.number, std::move(seat.world));
 }
 
 }  // namespace shardc::cuda

@@ -1,5 +1,7 @@
 // MakeCudaRunner of a build with CUDA: the backend is a plugin, so that the binary starts where
 // CUDA is not.
+#include "runtime/cuda_loader/load.h"
+
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -15,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Those that the plugin needs, then those that it looks for itself.
-constexpr const char* kLibraries[] = {"libcublasLt.so.13", "libcudnn.so.9", "libnccl.so.2"};
+// What the plugin needs, then what it looks for itself.
+constexpr const char* kLibraries[] = {"libcublasLt.so.13", "libnccl.so.2"};
 
 std::optional<std::string> Environment(const std::string& name) {
   const char* value = std::getenv(name.c_str());
@@ -65,12 +67,26 @@ void* LoadPlugin() {
 
 }  // namespace
 
-std::unique_ptr<StepRunner> MakeCudaRunner(const RunnerRequest& request) {
+void* FindInCudaPlugin(const char* name) {
   // Never unloaded: its types and CUDA's threads live on.
   static void* plugin = LoadPlugin();
-  auto* make = reinterpret_cast<CudaPluginMakeRunner*>(dlsym(plugin, "shardc_cuda_make_runner"));
-  if (!make) Missing("libshardc_cuda.so has no shardc_cuda_make_runner");
+  void* found = dlsym(plugin, name);
+  if (!found) Missing(std::string("libshardc_cuda.so has no ") + name);
+  return found;
+}
+
+std::unique_ptr<StepRunner> MakeCudaRunner(const RunnerRequest& request) {
+  auto* make = reinterpret_cast<CudaPluginMakeRunner*>(FindInCudaPlugin("shardc_cuda_make_runner"));
   return std::unique_ptr<StepRunner>(make(&request));
+}
+
+int CountCudaGpus() {
+  return reinterpret_cast<CudaPluginCountGpus*>(FindInCudaPlugin("shardc_cuda_count_gpus"))();
+}
+
+std::unique_ptr<StepRunner> MakeCudaRank(const RunnerRequest& request, ProcessSeat seat) {
+  auto* make = reinterpret_cast<CudaPluginMakeRank*>(FindInCudaPlugin("shardc_cuda_make_rank"));
+  return std::unique_ptr<StepRunner>(make(&request, &seat));
 }
 
 }  // namespace shardc

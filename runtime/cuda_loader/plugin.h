@@ -4,13 +4,26 @@
 #pragma once
 
 #include "runtime/backend.h"
+#include "runtime/kernel.h"
 
 namespace shardc {
 
+namespace cuda {
+class CudaKernel;
+class Device;
+}  // namespace cuda
+
 // Raised whenever RunnerRequest, StepRunner or what they hold changes.
-inline constexpr int kCudaPluginVersion = 1;
-using CudaPluginVersion = int();  // "shardc_cuda_version"
+inline constexpr int kCudaPluginVersion = 2;
+using CudaPluginVersion = int();    // "shardc_cuda_version"
+using CudaPluginCountGpus = int();  // "shardc_cuda_count_gpus"; throws Diagnostic
 using CudaPluginMakeRunner =
     StepRunner*(const RunnerRequest*);  // "shardc_cuda_make_runner"; throws Diagnostic
+using CudaPluginMakeRank = StepRunner*(const RunnerRequest*,
+                                       ProcessSeat*);  // "shardc_cuda_make_rank"; throws Diagnostic
+
+// For tests of single kernels.
+using CudaPluginOpenGpu = cuda::Device*(int gpu);                      // "shardc_cuda_open_gpu"
+using CudaPluginMakeKernel = cuda::CudaKernel*(const KernelRequest*);  // "shardc_cuda_make_kernel"
 
 }  // namespace shardc

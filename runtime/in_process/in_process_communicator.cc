@@ -38,6 +38,10 @@ InProcessCommunicator::~InProcessCommunicator() {
   group_->Leave(rank_);
 }
 
+void InProcessCommunicator::Poll() {
+  if (group_->epoch.Load() & Signal::kFailed) group_->world->ThrowFailure(group_.get());
+}
+
 void InProcessCommunicator::Abort(const std::string& reason) noexcept {
   group_->world->Fail({group_->world_ranks[rank_], reason});
 }

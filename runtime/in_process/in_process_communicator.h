@@ -29,6 +29,7 @@ class InProcessCommunicator final : public Communicator {
   void Barrier() override;
   void Exchange(std::span<const Transfer> transfers) override;
   std::unique_ptr<Communicator> Split(int color, int key) override;
+  void Poll() override;
   void Abort(const std::string& reason) noexcept override;
 
  private:

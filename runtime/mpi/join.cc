@@ -34,6 +34,7 @@ class MpiProcesses final : public Processes {
 
   int rank() const override { return wire_.rank(); }
   int size() const override { return wire_.size(); }
+  int local_rank() const override { return wire_.local_rank(); }
 
   std::unique_ptr<Communicator> MakeWorld(int n) override {
     SHARDC_CHECK(n >= 1 && n <= size());

@@ -85,6 +85,10 @@ MpiCommunicator::~MpiCommunicator() {
   }
 }
 
+void MpiCommunicator::Poll() {
+  if (world_->failed()) world_->ThrowFailure(id_, members_);
+}
+
 void MpiCommunicator::Abort(const std::string& reason) noexcept {
   world_->Fail({{world_->rank(), reason, false}, -1, world_->rank()});
 }

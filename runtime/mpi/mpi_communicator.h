@@ -44,6 +44,7 @@ class MpiCommunicator final : public Communicator {
   void Exchange(std::span<const Transfer> transfers) override;
   // Of all groups of a process, one at a time may be split.
   std::unique_ptr<Communicator> Split(int color, int key) override;
+  void Poll() override;
   void Abort(const std::string& reason) noexcept override;
 
  private:

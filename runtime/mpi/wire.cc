@@ -49,6 +49,7 @@ Wire::Wire() {
   Check(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here), 0,
         "MPI_Comm_split_type");
   MPI_Comm_size(here, &neighbours);
+  MPI_Comm_rank(here, &local_rank_);
   MPI_Comm_free(&here);
   crowded_ = neighbours > get_nprocs();
 }

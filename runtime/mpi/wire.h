@@ -57,6 +57,7 @@ class Wire {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  int local_rank() const { return local_rank_; }  // on this machine
   // Whether this machine has fewer processors for us than processes.
   bool crowded() const { return crowded_; }
 
@@ -115,7 +116,7 @@ class Wire {
 
   std::mutex mutex_;
   MPI_Comm comm_ = MPI_COMM_NULL;
-  int rank_ = 0, size_ = 1;
+  int rank_ = 0, size_ = 1, local_rank_ = 0;
   bool crowded_ = false;
   std::map<Box, std::deque<Parcel>> notes_;
   Arrival note_;  // one at a time, so that none overtakes another

@@ -6,6 +6,7 @@
 #include "ir/builder.h"
 #include "ir/op_def.h"
 #include "ir/shard_copy.h"
+#include "runtime/cuda/kernel_choices.h"
 
 namespace shardc::testing {
 namespace {
@@ -93,6 +94,7 @@ class Runner {
     call_.attrs = &c.attrs;
     call_.mesh = c.mesh ? &*c.mesh : nullptr;
     call_.rank = rank;
+    choices_.may_measure = true;  // in the first run; later ones do the same
   }
   ~Runner() {
     for (std::byte* p : device_) machine_.Free(p);
@@ -112,12 +114,14 @@ class Runner {
     auto kernel = machine_.Make(request);
     if (!kernel) return std::nullopt;
     cuda::Launch launch = machine_.NewLaunch();
+    kernel->Prepare(launch);
     launch.workspace_bytes = kernel->workspace_bytes();
     launch.workspace = Allocate(launch.workspace_bytes);
     launch.fault = reinterpret_cast<int64_t*>(Allocate(32));
     int64_t zero[4] = {};
     machine_.Upload(reinterpret_cast<std::byte*>(launch.fault), reinterpret_cast<std::byte*>(zero),
                     32);
+    kernel->Tune(launch, choices_);
     kernel->Enqueue(launch);
     machine_.Wait();
     fault_.resize(4);
@@ -192,6 +196,7 @@ class Runner {
   std::vector<TensorView> views_;
   std::vector<std::byte*> device_;
   std::vector<int64_t> fault_;
+  cuda::KernelChoices choices_;
   KernelCall call_;
 };
 

@@ -1,66 +1,56 @@
 // The CUDA kernels on a GPU against the reference of every op. Skipped without one.
-#include <cublasLt.h>
-#include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include "runtime/cuda/owned.h"
+#include "runtime/cuda_loader/load.h"
+#include "runtime/cuda_loader/plugin.h"
+#include "tests/gpu/gpu.h"
 #include "tests/gpu/kernel_cases.h"
 
 namespace shardc::testing {
 namespace {
 
-void Check(cudaError_t status) {
-  if (status != cudaSuccess) throw InternalError(cudaGetErrorString(status));
+template <typename Function>
+Function* FromPlugin(const char* name) {
+  return reinterpret_cast<Function*>(FindInCudaPlugin(name));
 }
 
 class Gpu : public KernelMachine {
  public:
-  Gpu() {
-    Check(cudaStreamCreate(&stream_));
-    SHARDC_CHECK(cublasLtCreate(&blas_) == CUBLAS_STATUS_SUCCESS);
-    Check(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, 0));
-  }
-  ~Gpu() override {
-    cublasLtDestroy(blas_);
-    cudaStreamDestroy(stream_);
-  }
+  Gpu()
+      : device_(FromPlugin<CudaPluginOpenGpu>("shardc_cuda_open_gpu")(0)),
+        stream_(*device_, false) {}
   std::unique_ptr<cuda::CudaKernel> Make(const KernelRequest& request) override {
-    return cuda::MakeCudaKernel(request);
+    static auto* make = FromPlugin<CudaPluginMakeKernel>("shardc_cuda_make_kernel");
+    return std::unique_ptr<cuda::CudaKernel>(make(&request));
   }
   std::byte* Allocate(int64_t bytes) override {
-    void* p = nullptr;
-    Check(cudaMalloc(&p, static_cast<size_t>(bytes)));
-    Check(cudaMemset(p, 0x77, static_cast<size_t>(bytes)));
-    return static_cast<std::byte*>(p);
+    std::byte* p = device_->Allocate(bytes, "a test");
+    device_->Fill(p, 0x77, bytes, stream_.get());
+    Wait();
+    return p;
   }
-  void Free(std::byte* p) override { cudaFree(p); }
+  void Free(std::byte* p) override { device_->Free(p); }
   void Upload(std::byte* to, const std::byte* from, int64_t bytes) override {
-    Check(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice));
+    if (bytes > 0) device_->CopyIn(to, from, bytes, stream_.get());
+    Wait();
   }
   void Download(std::byte* to, const std::byte* from, int64_t bytes) override {
-    Check(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost));
+    if (bytes > 0) device_->CopyOut(to, from, bytes, stream_.get());
+    Wait();
   }
-  cuda::Launch NewLaunch() override {
-    cuda::Launch launch;
-    launch.stream = stream_;
-    launch.blas = blas_;
-    launch.sm_count = sm_count_;
-    return launch;
-  }
-  void Wait() override { Check(cudaStreamSynchronize(stream_)); }
+  cuda::Launch NewLaunch() override { return device_->LaunchOn(stream_.get()); }
+  void Wait() override { device_->Synchronize(stream_.get()); }
 
  private:
-  cudaStream_t stream_ = nullptr;
-  cublasLtHandle_t blas_ = nullptr;
-  int sm_count_ = 1;
+  std::unique_ptr<cuda::Device> device_;
+  cuda::OwnedStream stream_;
 };
 
 class CudaKernelsOnGpu : public ::testing::Test {
  protected:
-  void SetUp() override {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) GTEST_SKIP() << "no GPU";
-  }
   static void RunAll(const std::vector<KernelCase>& cases) {
+    SHARDC_NEEDS_GPU();
     Gpu gpu;
     for (const KernelCase& c : cases) EXPECT_EQ(RunCase(gpu, c), "") << c.name;
   }

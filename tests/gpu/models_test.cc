@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 
+#include "runtime/backend.h"
 #include "tests/exec/harness.h"
 #include "tests/gpu/gpu.h"
 
@@ -68,6 +69,23 @@ TEST(GpuModels, BitEqualRunToRun) {
     EXPECT_TRUE(a.outputs == b.outputs) << e.path();
     return;
   }
+}
+
+// A GPU and a thread for each rank.
+TEST(GpuNccl, TwoGpusAgainstGoldens) {
+  SHARDC_NEEDS_GPU();
+  if (CountCudaGpus() < 2) GTEST_SKIP() << "needs 2 GPUs";
+  int ran = 0;
+  for (const Export& e : AllExports()) {
+    if (!CanRun(e) || e.model != "hf_gpt2") continue;
+    SCOPED_TRACE(e.path());
+    ++ran;
+    RunSetup setup = OnGpu(e, "megatron_hf_gpt2", "tp=2", 3);
+    setup.session.shared_device = false;
+    RunResult r = CompileAndRun(ImportFor(e, e.batches[0]), setup, InputsFor(e, e.batches[0]));
+    EXPECT_THAT(CompareWithGolden(e, e.batches[0], r, 1e-4), IsEmpty());
+  }
+  EXPECT_GT(ran, 0);
 }
 
 // Collectives over groups of one rank: NCCL starts, runs, is captured and closed.

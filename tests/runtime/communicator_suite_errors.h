@@ -291,6 +291,22 @@ TEST_P(CommunicatorSuite, FirstReasonWins) {
   for (const auto& e : errors) EXPECT_EQ(ErrorText(e), "Aborted: rank 0 aborted: the first");
 }
 
+TEST_P(CommunicatorSuite, PollTellsOfAFailureWithoutACall) {
+  SHARDC_NEEDS_RANKS(4);
+  const auto errors = RunRanks(Make(4), [&](Communicator& c) {
+    const auto group = c.Split(c.rank() / 2, 0);
+    c.Poll();
+    group->Poll();
+    c.Barrier();
+    if (c.rank() == 3) c.Abort("enough");
+    for (;;) {
+      group->Poll();
+      std::this_thread::yield();
+    }
+  });
+  for (const auto& e : errors) EXPECT_EQ(ErrorText(e), "Aborted: rank 3 aborted: enough");
+}
+
 // Another group's abort must not free a rank while its peers still use its buffers. (The sanitizers
 // see it if one does.)
 TEST_P(CommunicatorSuite, AbortInTheMiddleOfLargeCalls) {

@@ -179,6 +179,30 @@ TEST(CudaExecutorStep, StatesLiveOnOverGraphReplays) {
   }
 }
 
+TEST(CudaExecutorStep, StatesThatAreNotFilledAreZero) {
+  Compiled c("megatron", "tp=2", "adamw");
+  FakeDevice device;
+  auto carrier = cuda::MakeSharedDevice(device);
+  StateReader all = ReaderFor(c.graph_);
+  int skipped = 0;
+  cuda::Executor executor(
+      device, *carrier, c.pointers_, {}, KernelsOn(device),
+      [&](int64_t rank, const NamedBuffer& state, const Buffer& buffer, std::byte* local) {
+        // Moments begin at zero, which nobody has to write.
+        bool moment = state.name.ends_with(".m") || state.name.ends_with(".v");
+        skipped += moment;
+        if (!moment) all(rank, state, buffer, local);
+      });
+  EXPECT_GT(skipped, 0);
+  c.SetInputs(executor);
+  executor.Step();
+  auto cpu = c.OnCpu();
+  cpu->Step();
+  for (const NamedBuffer& s : c.programs_[0].states) {
+    EXPECT_LE(WorstDifference(c.Gather(executor, s), cpu->State(s.name), 1e-3), 1e-5) << s.name;
+  }
+}
+
 TEST(CudaExecutorStep, CopiesOnlyInputsThatChanged) {
   Compiled c("serial", "");
   FakeDevice device;
@@ -210,6 +234,44 @@ TEST(CudaExecutorStep, RunsWithoutAGraphWhenCaptureFails) {
   for (const NamedBuffer& o : c.programs_[0].outputs) {
     EXPECT_LE(WorstDifference(c.Gather(*executor, o), cpu->Output(o.name)), 1e-6) << o.name;
   }
+}
+
+TEST(CudaExecutorStep, AProfileTimesEveryInstructionAndLeavesTheGraphAside) {
+  Compiled c("megatron", "tp=2");
+  FakeDevice device;
+  {
+    auto carrier = cuda::MakeSharedDevice(device);
+    auto executor = c.On(device, *carrier);
+    EXPECT_TRUE(executor->TakeProfile()[0].empty()) << "nothing was asked for";
+    executor->StartProfile(2);
+    for (int step = 0; step < 3; ++step) {
+      executor->Step();
+      EXPECT_EQ(executor->captured(), step == 2);
+    }
+    executor->StartProfile(1);
+    executor->Step();
+    EXPECT_EQ(device.graphs_launched, 1);
+    auto spans = executor->TakeProfile();
+    ASSERT_EQ(spans.size(), 2u);
+    const Profile profile{c.programs_, spans, {}, {}};
+    EXPECT_EQ(profile.steps(), 1u);
+    for (size_t i = 0; i < profile.instructions(); ++i) {
+      const Instruction& instruction = c.programs_[0].instructions[i];
+      bool collective = instruction.collective >= 0;
+      for (size_t r = 0; r < 2; ++r) {
+        // Both ranks' kernels are enqueued between the events of the first.
+        int64_t most = collective ? 4 : 2;
+        EXPECT_GE(profile.at(r, 0, i).ns(), 1'000'000) << instruction.op;
+        EXPECT_LE(profile.at(r, 0, i).ns(), most * 1'000'000) << instruction.op;
+      }
+    }
+    std::vector<ProfileRow> rows = ProfileByOp(profile);
+    EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [](const ProfileRow& r) {
+      return r.name == "matmul" && r.calls > 0 && r.flops > 0 && r.seconds > 0;
+    }));
+    EXPECT_FALSE(ProfileCollectives(profile).empty());
+  }
+  EXPECT_EQ(device.live, 0);
 }
 
 // Throws, writes a fault or makes a NaN in place of the n-th kernel.

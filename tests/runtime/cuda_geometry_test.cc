@@ -21,7 +21,7 @@ TEST(CudaGeometry, GridsAreWithinLimits) {
     for (int64_t cols : {int64_t{1}, int64_t{33}, int64_t{768}, int64_t{50257}}) {
       Grid r = RowGrid(n, cols);
       EXPECT_LE(r.blocks, std::min(n, kMaxBlocks));
-      EXPECT_TRUE(r.threads % 32 == 0 && r.threads >= 32 && r.threads <= kMaxThreads);
+      EXPECT_TRUE(r.threads % 32 == 0 && r.threads >= 32 && r.threads <= kRowThreads);
       EXPECT_EQ(r.blocks == 0, n == 0);
     }
   }

@@ -64,12 +64,13 @@ void FakeDevice::Enqueue(std::string what, Stream s, std::vector<Touch> touches,
                "work on a stream that has not joined the capture: ", what);
   Clock& clock = clocks_[id];
   std::erase_if(touches, [](const Touch& t) { return t.bytes == 0; });
-  works_.push_back({std::move(what), s, std::move(touches), clock, clock[id]});
+  if (remember) works_.push_back({std::move(what), s, std::move(touches), clock, clock[id]});
   ++clock[id];
   if (capturing_) {
     captured_.push_back(std::move(run));
   } else {
     run();
+    ++done_;
   }
 }
 
@@ -149,8 +150,7 @@ void FakeDevice::DestroyStream(Stream s) noexcept {
 
 FakeDevice::Event FakeDevice::MakeEvent() {
   ++live;
-  static int next = 0;
-  Event e = AsHandle<Event>(next++);
+  Event e = AsHandle<Event>(events_made_++);
   events_[e] = Clock(static_cast<size_t>(streams_made_), 0);
   return e;
 }
@@ -161,6 +161,12 @@ void FakeDevice::Record(Event e, Stream s) {
   int id = IdOf(s);
   SHARDC_CHECK(!capturing_ || captured_streams_.contains(id), "record outside the capture");
   events_.at(e) = clocks_[id];
+  times_[e] = done_;
+}
+
+double FakeDevice::Milliseconds(Event from, Event to) {
+  SHARDC_CHECK(times_.contains(from) && times_.contains(to), "an event that was not recorded");
+  return static_cast<double>(times_[to] - times_[from]);
 }
 
 void FakeDevice::Wait(Stream s, Event e) {

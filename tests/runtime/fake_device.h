@@ -55,7 +55,8 @@ class FakeDevice : public cuda::Device {
   int64_t graphs_made = 0, graphs_launched = 0;
   int64_t fail_allocation_over = -1;  // bytes; -1: never
   bool refuse_capture = false;
-  bool hang = false;  // Done stays false
+  bool hang = false;     // Done stays false
+  bool remember = true;  // what was enqueued; not for runs without end
 
   void Activate() override {}
   std::byte* Allocate(int64_t bytes, const std::string& what) override;
@@ -65,6 +66,9 @@ class FakeDevice : public cuda::Device {
   Stream MakeStream(bool urgent) override;
   void DestroyStream(Stream s) noexcept override;
   Event MakeEvent() override;
+  Event MakeTimedEvent() override { return MakeEvent(); }
+  // Every work takes a millisecond of a clock that all streams share.
+  double Milliseconds(Event from, Event to) override;
   void DestroyEvent(Event e) noexcept override;
   void Record(Event e, Stream s) override;
   void Wait(Stream s, Event e) override;
@@ -88,10 +92,12 @@ class FakeDevice : public cuda::Device {
   void Move(const char* what, std::byte* to, const std::byte* from, int64_t bytes, Stream s);
 
   std::map<const std::byte*, std::vector<std::byte>> memory_;
-  int streams_made_ = 0;
+  int streams_made_ = 0, events_made_ = 0;
   std::set<int> streams_;
   std::vector<Clock> clocks_;      // by stream: what its next work follows
   std::map<Event, Clock> events_;  // what each stands for
+  int64_t done_ = 0;               // works
+  std::map<Event, int64_t> times_;
   std::vector<Work> works_;
   bool capturing_ = false;
   std::set<int> captured_streams_;  // that have joined the capture

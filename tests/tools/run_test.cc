@@ -220,7 +220,6 @@ TEST_F(RunTest, Usage) {
   Fails("plan --backend cuda --random-inputs 1", 74, {"E4302"});
   unsetenv("SHARDC_CUDA_PLUGIN");
   Fails("plan --shared-device --random-inputs 1", 2, {"E6120"});
-  Fails("plan --backend cuda --profile trace.json --repeat 1 --random-inputs 1", 2, {"E6121"});
   // As a process of mpirun, where MPI is not to be found.
   auto launched = [&](const std::string& rank, const std::string& arguments) {
     return Shell("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=" + rank +

@@ -72,7 +72,7 @@ __device__ Place PlaceOf(int64_t block, int64_t rows, int64_t heads) {
 }
 
 template <typename T>
-__global__ void ForwardKernel(Attention<T> a) {
+__global__ void __launch_bounds__(kWarps * 32) ForwardKernel(Attention<T> a) {
   using W = Wide<T>;
   const Place p = PlaceOf(blockIdx.x, a.s, a.hq);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
@@ -123,7 +123,7 @@ struct Pair {
 };
 
 template <typename T>
-__global__ void QueryGradKernel(Attention<T> a) {
+__global__ void __launch_bounds__(kWarps * 32) QueryGradKernel(Attention<T> a) {
   using W = Wide<T>;
   const Place p = PlaceOf(blockIdx.x, a.s, a.hq);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
@@ -147,7 +147,7 @@ __global__ void QueryGradKernel(Attention<T> a) {
 }
 
 template <typename T>
-__global__ void KeyGradKernel(Attention<T> a) {
+__global__ void __launch_bounds__(kWarps * 32) KeyGradKernel(Attention<T> a) {
   using W = Wide<T>;
   const Place p = PlaceOf(blockIdx.x, a.t, a.hkv);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);

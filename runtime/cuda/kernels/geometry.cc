@@ -3,13 +3,12 @@
 namespace shardc::cuda {
 
 Grid ElementGrid(int64_t items) {
-  constexpr int kThreads = 256;
-  return {std::min<int64_t>(CeilDiv(items, kThreads), 1 << 16), kThreads};
+  return {std::min<int64_t>(CeilDiv(items, kElementThreads), 1 << 16), kElementThreads};
 }
 
 Grid RowGrid(int64_t rows, int64_t cols) {
   int threads = 32;
-  while (threads < 512 && threads * 4 < cols) threads *= 2;
+  while (threads < kRowThreads && threads * 4 < cols) threads *= 2;
   return {std::min<int64_t>(rows, 1 << 20), threads};
 }
 

@@ -10,7 +10,10 @@
 namespace shardc::cuda {
 
 inline constexpr int kMaxDims = 8;
-inline constexpr int kMaxThreads = 1024;
+// The most threads of a block of ElementsKernel and of RowsKernel: the compiler keeps their
+// registers within what so many threads may have.
+inline constexpr int kElementThreads = 256;
+inline constexpr int kRowThreads = 512;
 inline constexpr int64_t kMaxBlocks = (int64_t{1} << 31) - 1;
 
 struct Grid {

@@ -2,6 +2,11 @@
 // f32, f64.
 #if defined(__CUDACC__)
 #include <cublasLt.h>
+
+#include <optional>
+#include <string>
+
+#include "runtime/cuda/kernel_choices.h"
 #endif
 
 #include "runtime/cuda/kernels/elementwise.h"
@@ -35,6 +40,7 @@ KernelPtr MakeAddBias(const KernelRequest& r) {
 #if defined(__CUDACC__)
 
 constexpr int64_t kWorkspace = 32 << 20;  // what cuBLAS asks for on sm_90
+constexpr int kProposals = 8, kTimings = 3;
 
 void Check(cublasStatus_t status, std::string_view what) {
   if (status != CUBLAS_STATUS_SUCCESS) ThrowCuda(what, cublasLtGetStatusString(status));
@@ -72,6 +78,39 @@ struct Layout {
   ~Layout() { cublasLtMatrixLayoutDestroy(handle); }
 };
 
+// Time on a stream.
+class Stopwatch {
+ public:
+  Stopwatch() {
+    CheckCuda(cudaEventCreate(&begin_), "new event");
+    CheckCuda(cudaEventCreate(&end_), "new event");
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  ~Stopwatch() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  // Milliseconds of the fastest of some calls, after one that is not counted.
+  template <typename F>
+  float Fastest(cudaStream_t s, const F& f) {
+    f();
+    float fastest = 0;
+    for (int i = 0; i < kTimings; ++i) {
+      float took = 0;
+      CheckCuda(cudaEventRecord(begin_, s), "record of an event");
+      f();
+      CheckCuda(cudaEventRecord(end_, s), "record of an event");
+      CheckCuda(cudaEventSynchronize(end_), "a product that is timed");
+      CheckCuda(cudaEventElapsedTime(&took, begin_, end_), "time between events");
+      if (i == 0 || took < fastest) fastest = took;
+    }
+    return fastest;
+  }
+
+ private:
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
 class MatmulKernel : public CudaKernel {
  public:
   MatmulKernel(const KernelRequest& r, MatmulPlan plan)
@@ -90,21 +129,48 @@ class MatmulKernel : public CudaKernel {
           "a product for cuBLASLt");
     Set(CUBLASLT_MATMUL_DESC_TRANSA, plan_.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     Set(CUBLASLT_MATMUL_DESC_TRANSB, plan_.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-    // The epilogue's bias is of the result's type.
-    bool fused = !f64 && r.call.in.size() > 2 && r.call.in[2].dtype == out_dtype_;
-    if (fused) {
-      Set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      const void* bias = r.call.in[2].data;
-      Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    if (r.call.in.size() > 2) {
+      bias_ = MakeAddBias(r);
+      bias_data_ = r.call.in[2].data;
+      // The epilogue's bias is of the result's type.
+      can_fuse_ = !f64 && r.call.in[2].dtype == out_dtype_;
     }
-    if (r.call.in.size() > 2 && !fused) bias_ = MakeAddBias(r);
   }
   ~MatmulKernel() override { cublasLtMatmulDescDestroy(desc_); }
 
   int64_t workspace_bytes() const override { return kWorkspace; }
 
+  void Tune(const Launch& launch, KernelChoices& choices) override {
+    const std::string key = Key(launch);
+    if (auto known = choices.Find(key)) {
+      if (auto way = Decode(launch, *known)) return Take(*way);
+    }
+    if (!choices.may_measure) return;  // Enqueue takes the first proposal
+    std::optional<Way> best;
+    float fastest = 0;
+    Stopwatch watch;
+    for (bool fuse : {true, false}) {
+      if (fuse && !can_fuse_) continue;
+      for (const Way& way : Proposals(launch, fuse, kProposals)) {
+        Take(way);
+        float took = watch.Fastest(launch.stream, [&] { Enqueue(launch); });
+        if (best && took >= fastest) continue;
+        best = way;
+        fastest = took;
+      }
+    }
+    if (!best) NoProposal();
+    Take(*best);
+    choices.Set(key, Encode(*best));
+  }
+
   void Enqueue(const Launch& launch) override {
-    if (!chosen_) Choose(launch);
+    if (!chosen_) {
+      std::vector<Way> first = Proposals(launch, can_fuse_, 1);
+      if (first.empty() && can_fuse_) first = Proposals(launch, false, 1);
+      if (first.empty()) NoProposal();
+      Take(first[0]);
+    }
     const double one = 1, zero = 0;
     const float one_f = 1, zero_f = 0;
     bool f64 = dtype_ == DType::kF64;
@@ -113,20 +179,40 @@ class MatmulKernel : public CudaKernel {
     const int64_t size = DTypeSize(dtype_), out_size = DTypeSize(out_dtype_);
     for (const MatmulPlan::Part& part : plan_.parts) {
       std::byte* d = d_ + part.d * out_size;
-      Check(cublasLtMatmul(
-                launch.blas, desc_, alpha, a_ + part.a * size, la_.handle, b_ + part.b * size,
-                lb_.handle, beta, d, ld_.handle, d, ld_.handle, &algorithm_, launch.workspace,
-                static_cast<size_t>(std::min(launch.workspace_bytes, kWorkspace)), launch.stream),
-            "a matrix product");
+      Check(
+          cublasLtMatmul(launch.blas, desc_, alpha, a_ + part.a * size, la_.handle,
+                         b_ + part.b * size, lb_.handle, beta, d, ld_.handle, d, ld_.handle,
+                         &chosen_->algorithm, launch.workspace, WorkspaceOf(launch), launch.stream),
+          "a matrix product");
     }
-    if (bias_) bias_->Enqueue(launch);
+    if (bias_ && !chosen_->fused) bias_->Enqueue(launch);
   }
 
  private:
+  // A way to the result: what cuBLASLt runs, and whether that adds the bias.
+  struct Way {
+    cublasLtMatmulAlgo_t algorithm{};
+    bool fused = false;
+  };
+
   template <typename T>
   void Set(cublasLtMatmulDescAttributes_t attribute, T value) {
     Check(cublasLtMatmulDescSetAttribute(desc_, attribute, &value, sizeof(value)),
           "a product for cuBLASLt");
+  }
+  void Fuse(bool fuse) {
+    Set(CUBLASLT_MATMUL_DESC_EPILOGUE, fuse ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT);
+    if (fuse) Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias_data_);
+  }
+  void Take(const Way& way) {
+    Fuse(way.fused);
+    chosen_ = way;
+  }
+  [[noreturn]] static void NoProposal() {
+    ThrowCuda("cuBLASLt's choice of an algorithm", "there is none for this product");
+  }
+  static size_t WorkspaceOf(const Launch& launch) {
+    return static_cast<size_t>(std::min(launch.workspace_bytes, kWorkspace));
   }
 
   // What all parts of an operand are aligned to, at most 256 bytes.
@@ -138,35 +224,80 @@ class MatmulKernel : public CudaKernel {
       bits |= static_cast<uint64_t>(part.*offset * DTypeSize(dtype));
     return static_cast<uint32_t>(bits & (~bits + 1));
   }
+  struct Alignments {
+    uint32_t a, b, d;
+  };
+  Alignments AlignmentsOf() const {
+    return {Alignment(a_, &MatmulPlan::Part::a, plan_.a_stride, dtype_),
+            Alignment(b_, &MatmulPlan::Part::b, plan_.b_stride, dtype_),
+            Alignment(d_, &MatmulPlan::Part::d, plan_.d_stride, out_dtype_)};
+  }
 
-  // By cuBLASLt's heuristic, once.
-  void Choose(const Launch& launch) {
+  // cuBLASLt's, the most promising first; at most kProposals.
+  std::vector<Way> Proposals(const Launch& launch, bool fuse, int most) {
+    Fuse(fuse);
     cublasLtMatmulPreference_t preference = nullptr;
     Check(cublasLtMatmulPreferenceCreate(&preference), "cuBLASLt");
     auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
       Check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
             "cuBLASLt");
     };
-    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-        static_cast<uint64_t>(std::min(launch.workspace_bytes, kWorkspace)));
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-        Alignment(a_, &MatmulPlan::Part::a, plan_.a_stride, dtype_));
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        Alignment(b_, &MatmulPlan::Part::b, plan_.b_stride, dtype_));
-    uint32_t d = Alignment(d_, &MatmulPlan::Part::d, plan_.d_stride, out_dtype_);
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, d);
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, d);
-    cublasLtMatmulHeuristicResult_t result{};
+    const Alignments alignments = AlignmentsOf();
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(WorkspaceOf(launch)));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments.a);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments.b);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments.d);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments.d);
+    cublasLtMatmulHeuristicResult_t results[kProposals] = {};
     int found = 0;
     cublasStatus_t status =
         cublasLtMatmulAlgoGetHeuristic(launch.blas, desc_, la_.handle, lb_.handle, ld_.handle,
-                                       ld_.handle, preference, 1, &result, &found);
+                                       ld_.handle, preference, most, results, &found);
     cublasLtMatmulPreferenceDestroy(preference);
-    Check(status, "cuBLASLt's choice of an algorithm");
-    if (found == 0)
-      ThrowCuda("cuBLASLt's choice of an algorithm", "there is none for this product");
-    algorithm_ = result.algo;
-    chosen_ = true;
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) Check(status, "cuBLASLt's choice of an algorithm");
+    std::vector<Way> ways;
+    for (int i = 0; i < found; ++i) {
+      if (results[i].state == CUBLAS_STATUS_SUCCESS) ways.push_back({results[i].algo, fuse});
+    }
+    return ways;
+  }
+
+  // All that the speed of a way depends on.
+  std::string Key(const Launch& launch) const {
+    cudaDeviceProp gpu;
+    CheckCuda(cudaGetDeviceProperties(&gpu, launch.device), "properties of a GPU");
+    const Alignments align = AlignmentsOf();
+    return StrCat("matmul ", gpu.name, " ", launch.sm_count, " cublaslt ", cublasLtGetVersion(),
+                  " ", plan_.rows, "x", plan_.cols, "x", plan_.k, plan_.transpose_a ? " t" : " n",
+                  plan_.transpose_b ? "t " : "n ", plan_.batch, ":", plan_.a_stride, ":",
+                  plan_.b_stride, ":", plan_.d_stride, " ", plan_.parts.size(), " ",
+                  DTypeName(dtype_), " ", DTypeName(out_dtype_), " ", align.a, ":", align.b, ":",
+                  align.d, " ", WorkspaceOf(launch),
+                  !bias_      ? ""
+                  : can_fuse_ ? " bias"
+                              : " add");
+  }
+
+  static std::string Encode(const Way& way) {
+    std::string bytes(1 + sizeof(way.algorithm), way.fused ? '\1' : '\0');
+    std::memcpy(bytes.data() + 1, &way.algorithm, sizeof(way.algorithm));
+    return bytes;
+  }
+  // Nothing for what this cuBLASLt would not run.
+  std::optional<Way> Decode(const Launch& launch, const std::string& bytes) {
+    Way way;
+    if (bytes.size() != 1 + sizeof(way.algorithm)) return std::nullopt;
+    way.fused = bytes[0] != '\0';
+    if (way.fused && !can_fuse_) return std::nullopt;
+    std::memcpy(&way.algorithm, bytes.data() + 1, sizeof(way.algorithm));
+    Fuse(way.fused);
+    cublasLtMatmulHeuristicResult_t result{};
+    cublasStatus_t status =
+        cublasLtMatmulAlgoCheck(launch.blas, desc_, la_.handle, lb_.handle, ld_.handle, ld_.handle,
+                                &way.algorithm, &result);
+    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > WorkspaceOf(launch))
+      return std::nullopt;
+    return way;
   }
 
   MatmulPlan plan_;
@@ -176,8 +307,9 @@ class MatmulKernel : public CudaKernel {
   Layout la_, lb_, ld_;
   cublasLtMatmulDesc_t desc_ = nullptr;
   KernelPtr bias_;
-  cublasLtMatmulAlgo_t algorithm_{};
-  bool chosen_ = false;
+  const void* bias_data_ = nullptr;
+  bool can_fuse_ = false;
+  std::optional<Way> chosen_;
 };
 
 KernelPtr MakeProduct(const KernelRequest& r, const MatmulPlan& plan) {

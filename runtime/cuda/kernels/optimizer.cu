@@ -49,8 +49,7 @@ struct FloatView {
   }
 };
 FloatView View(const TensorView& v) {
-  return {v.data, v.dtype,
-          Aligned(v.data, static_cast<size_t>(std::min<int64_t>(16, kEach * DTypeSize(v.dtype))))};
+  return {v.data, v.dtype, Aligned(v.data, static_cast<size_t>(kEach * DTypeSize(v.dtype)))};
 }
 
 // A scalar of any number type.
@@ -133,7 +132,7 @@ struct Sgd {
 };
 
 template <typename F>
-__global__ void StepKernel(F f, int64_t items) {
+__global__ void __launch_bounds__(kElementThreads) StepKernel(F f, int64_t items) {
   f(items);
 }
 template <typename F>

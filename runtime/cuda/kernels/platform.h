@@ -19,6 +19,7 @@
 
 #include "ir/diagnostic.h"
 #include "runtime/cuda/cuda_kernel.h"
+#include "runtime/cuda/kernels/geometry.h"
 #include "runtime/cuda/kernels/math.h"
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
@@ -43,14 +44,25 @@ void LaunchKernel(const Launch& launch, void (*kernel)(P...), int64_t blocks, in
       args...);
   CheckCuda(cudaGetLastError(), "launch of a kernel");
 }
-// More than 48 KiB of shared memory must be asked for, once.
+// Lets launches of the kernel use up to what the current GPU has: without leave, dynamic and static
+// shared memory together are at most 48 KiB. Always all of it, so that one instruction's leave does
+// not take away another's. Throws when `shared` does not fit.
 template <typename... P>
 void AllowShared(void (*kernel)(P...), size_t shared) {
-  if (shared <= (48 << 10)) return;
-  CheckCuda(
-      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                           cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
-      "shared memory of a kernel");
+  const void* function = reinterpret_cast<const void*>(kernel);
+  int gpu = 0, most = 0;
+  cudaFuncAttributes attributes;
+  CheckCuda(cudaGetDevice(&gpu), "current GPU");
+  CheckCuda(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu),
+            "shared memory of a GPU");
+  CheckCuda(cudaFuncGetAttributes(&attributes, function), "attributes of a kernel");
+  most -= static_cast<int>(attributes.sharedSizeBytes);
+  if (static_cast<int64_t>(shared) > most) {
+    ThrowCuda("shared memory of a kernel",
+              StrCat(shared, " bytes are needed, this GPU has ", most));
+  }
+  CheckCuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
+            "shared memory of a kernel");
 }
 inline void ClearBytes(const Launch& launch, void* to, int64_t bytes) {
   if (bytes > 0)
@@ -71,6 +83,9 @@ inline void FreeDevice(void* p) { cudaFree(p); }
 inline void UploadBytes(void* to, const void* from, int64_t bytes) {
   CheckCuda(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice),
             "upload of a table");
+  // From pageable memory it may return before the last bytes have arrived, and our streams do not
+  // wait for the one it uses.
+  CheckCuda(cudaStreamSynchronize(cudaStreamLegacy), "upload of a table");
 }
 
 __device__ __forceinline__ std::byte* SharedMemory() {
@@ -192,14 +207,14 @@ __device__ T BlockMax(T v) {
 
 // Grid-stride loop over n items with a functor.
 template <typename F>
-__global__ void ElementsKernel(F f, int64_t n) {
+__global__ void __launch_bounds__(kElementThreads) ElementsKernel(F f, int64_t n) {
   int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step)
     f(i);
 }
 // A block per row; f(row) may use barriers.
 template <typename F>
-__global__ void RowsKernel(F f, int64_t rows) {
+__global__ void __launch_bounds__(kRowThreads) RowsKernel(F f, int64_t rows) {
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) f(row);
 }
 

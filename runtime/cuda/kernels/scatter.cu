@@ -39,7 +39,7 @@ struct ScanChunks : Sorting {
 // One block: offsets[row] = sum of totals before the row.
 struct ScanRows : Sorting {
   __device__ void operator()(int64_t) const {
-    __shared__ int sums[kMaxThreads];
+    __shared__ int sums[kRowThreads];
     const int me = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
     const int64_t each = (n + threads - 1) / threads, begin = me * each;
     const int64_t end = begin + each < n ? begin + each : n;
@@ -113,8 +113,8 @@ void Sort(const Launch& launch, const Sorting& s) {
   ClearBytes(launch, s.counters, s.chunks * s.n * 4);
   PerElement(launch, CountIds{s}, s.count);
   PerElement(launch, ScanChunks{s}, s.n);
-  LaunchKernel(launch, RowsKernel<ScanRows>, 1, kMaxThreads, 0, ScanRows{s}, int64_t{1});
-  LaunchKernel(launch, RowsKernel<PlaceIds>, s.chunks, kMaxThreads, 0, PlaceIds{s}, s.chunks);
+  LaunchKernel(launch, RowsKernel<ScanRows>, 1, kRowThreads, 0, ScanRows{s}, int64_t{1});
+  LaunchKernel(launch, RowsKernel<PlaceIds>, s.chunks, kRowThreads, 0, PlaceIds{s}, s.chunks);
 }
 
 KernelPtr MakeScatter(const KernelRequest& r, int axis, bool negative, int64_t kind) {

@@ -1,35 +1,14 @@
 #include "runtime/cuda/native/cuda_device.h"
 
 #include <cublasLt.h>
-#include <dlfcn.h>
+
+#include <cstring>
 
 #include "runtime/cuda/native/check.h"
 #include "runtime/cuda/native/reduce.h"
 
 namespace shardc::cuda {
 namespace {
-
-// cuDNN serves a few kernels, and is looked for only while running.
-class Cudnn {
- public:
-  Cudnn() : library_(dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL)) {
-    if (!library_) return;
-    auto create = reinterpret_cast<int (*)(cudnnContext**)>(dlsym(library_, "cudnnCreate"));
-    if (!create || create(&context_) != 0) context_ = nullptr;
-  }
-  ~Cudnn() {
-    if (!context_) return;
-    auto destroy = reinterpret_cast<int (*)(cudnnContext*)>(dlsym(library_, "cudnnDestroy"));
-    if (destroy) destroy(context_);
-  }
-  Cudnn(const Cudnn&) = delete;
-  Cudnn& operator=(const Cudnn&) = delete;
-  cudnnContext* get() const { return context_; }
-
- private:
-  void* library_;  // never unloaded: CUDA libraries do not survive that
-  cudnnContext* context_ = nullptr;
-};
 
 int Attribute(cudaDeviceAttr attribute, int gpu) {
   int value = 0;
@@ -49,11 +28,9 @@ class CudaDevice : public Device {
     Activate();
     sm_count_ = Attribute(cudaDevAttrMultiProcessorCount, index);
     if (cublasLtCreate(&blas_) != CUBLAS_STATUS_SUCCESS) Refuse("cublasLtCreate", "it failed");
-    dnn_ = std::make_unique<Cudnn>();
   }
   ~CudaDevice() override {
     cudaSetDevice(index_);
-    dnn_.reset();
     cublasLtDestroy(blas_);
   }
 
@@ -97,6 +74,16 @@ class CudaDevice : public Device {
     Check(cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "new event");
     return e;
   }
+  Event MakeTimedEvent() override {
+    cudaEvent_t e = nullptr;
+    Check(cudaEventCreate(&e), "new event");
+    return e;
+  }
+  double Milliseconds(Event from, Event to) override {
+    float ms = 0;
+    Check(cudaEventElapsedTime(&ms, from, to), "time between events");
+    return ms;
+  }
   void DestroyEvent(Event e) noexcept override { cudaEventDestroy(e); }
   void Record(Event e, Stream s) override { Check(cudaEventRecord(e, s), "record of an event"); }
   void Wait(Stream s, Event e) override {
@@ -128,7 +115,6 @@ class CudaDevice : public Device {
     Launch launch;
     launch.stream = s;
     launch.blas = blas_;
-    launch.dnn = dnn_->get();
     launch.device = index_;
     launch.sm_count = sm_count_;
     return launch;
@@ -170,7 +156,6 @@ class CudaDevice : public Device {
   int index_;
   int sm_count_ = 1;
   cublasLtHandle_t blas_ = nullptr;
-  std::unique_ptr<Cudnn> dnn_;
 };
 
 [[noreturn]] void NoGpu(const std::string& why) {
@@ -189,6 +174,15 @@ int CountGpus() {
   }
   if (n == 0) NoGpu("there is no GPU here");
   return n;
+}
+
+GpuIdentity IdentifyGpu(int index) {
+  cudaDeviceProp properties;
+  Check(cudaGetDeviceProperties(&properties, index), "properties of a GPU");
+  GpuIdentity identity;
+  static_assert(sizeof(properties.uuid.bytes) == sizeof(identity));
+  std::memcpy(identity.data(), properties.uuid.bytes, identity.size());
+  return identity;
 }
 
 std::unique_ptr<Device> OpenGpu(int index) {

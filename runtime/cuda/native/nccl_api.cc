@@ -24,6 +24,9 @@ NcclApi Load() {
   // Several communicators run at once on streams of their own; all ranks launch them in the same
   // order.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  // A step has ended before the next begins, so launches from a graph and others never overlap;
+  // what NCCL does to allow it can deadlock when one thread's graphs hold several communicators.
+  setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);
   void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL);
   if (!library) Missing(dlerror());
   NcclApi api;

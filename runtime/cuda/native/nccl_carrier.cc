@@ -1,11 +1,9 @@
 #include "runtime/cuda/native/nccl_carrier.h"
 
 #include <array>
-#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <map>
-#include <mutex>
-#include <optional>
 #include <thread>
 #include <vector>
 
@@ -35,67 +33,30 @@ ncclDataType_t TypeOf(DType dtype) {
   throw InternalError("unknown dtype");
 }
 
-// Hears of a failure of any rank while this one is busy: a thread that waits at a barrier of its
-// own, to which all come only at the end.
-class Watcher {
- public:
-  explicit Watcher(std::unique_ptr<Communicator> group) : group_(std::move(group)) {
-    thread_ = std::thread([this] { Listen(); });
-  }
-  // The world must have been aborted.
-  ~Watcher() { thread_.join(); }
-
-  bool failed() const { return failed_.load(std::memory_order_acquire); }
-  [[noreturn]] void Throw() const { throw Aborted(rank_, reason_); }
-
- private:
-  void Listen() {
-    try {
-      group_->Barrier();
-    } catch (const Aborted& a) {
-      rank_ = a.rank();
-      reason_ = a.reason();
-    } catch (const std::exception& e) {
-      reason_ = e.what();
-    }
-    failed_.store(true, std::memory_order_release);
-  }
-
-  std::unique_ptr<Communicator> group_;
-  int rank_ = 0;
-  std::string reason_;
-  std::atomic<bool> failed_{false};
-  std::thread thread_;
-};
-
 class NcclCarrier : public Carrier {
  public:
   NcclCarrier(const Program& program, std::unique_ptr<Communicator> host)
-      : api_(Nccl()), host_(std::move(host)), watcher_(std::in_place, host_->Split(0, 0)) {
+      : api_(Nccl()), host_(std::move(host)) {
     try {
       for (const Collective& c : program.collectives) {
         if (!comms_.contains(c.axes)) Connect(program, c.axes);
       }
-    } catch (const Aborted&) {
-      DropComms();
-      watcher_.reset();
-      throw;
     } catch (const std::exception& e) {
       Abort(e.what());
-      watcher_.reset();
+      WaitForAborted();
       throw;
     }
   }
 
   ~NcclCarrier() override {
     try {
-      host_->Barrier();
+      // A communicator that is closed while others still use it would end their collectives.
+      if (!comms_.empty()) host_->Barrier();
       for (auto& [axes, comm] : comms_) Close(comm);
     } catch (const std::exception&) {
       DropComms();
     }
-    host_->Abort("the run has ended");
-    watcher_.reset();
+    WaitForAborted();
   }
 
   void Enqueue(const Collective& c, std::span<const Member> members) override {
@@ -104,30 +65,40 @@ class NcclCarrier : public Carrier {
     ncclComm_t comm = comms_.at(c.axes);
     int size = sizes_.at(c.axes);
     Expect(api_.GroupStart(), "ncclGroupStart");
-    for (const Buffers& b : m.buffers) {
-      if (b.count > 0) One(c, b, comm, size, m.stream);
+    try {
+      for (const Buffers& b : m.buffers) {
+        if (b.count > 0) One(c, b, comm, size, m.stream);
+      }
+    } catch (...) {
+      api_.GroupEnd();  // a group left open would swallow the calls to come
+      throw;
     }
     Expect(api_.GroupEnd(), CollectiveKindName(c.kind));
     Settle(comm);
   }
 
+  void Share(std::string& text) override {
+    auto bytes = static_cast<int64_t>(text.size());
+    host_->Broadcast(&bytes, 1, DType::kI64, 0);
+    text.resize(static_cast<size_t>(bytes));
+    host_->Broadcast(text.data(), bytes, DType::kBool, 0);
+  }
+
   bool can_fail_later() const override { return true; }
 
   void Check() override {
-    if (watcher_->failed()) {
-      DropComms();
-      watcher_->Throw();
-    }
-    for (auto& [axes, comm] : comms_) {
-      ncclResult_t state = ncclSuccess;
-      if (comm) Expect(api_.CommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
-      Expect(state, "a collective");
-    }
+    host_->Poll();
+    for (auto& [axes, comm] : comms_) ExpectAlive(comm);
   }
 
   void Abort(const std::string& reason) noexcept override {
-    host_->Abort(reason);
+    host_->Abort(reason);  // nothing if the world has failed already
     DropComms();
+  }
+
+  void WaitForAborted() noexcept override {
+    for (std::thread& t : aborts_) t.join();
+    aborts_.clear();
   }
 
  private:
@@ -183,23 +154,31 @@ class NcclCarrier : public Carrier {
   // In progress is as good as done for now: communicators do not block.
   void Expect(ncclResult_t result, std::string_view what) {
     if (result == ncclSuccess || result == ncclInProgress) return;
-    // The failure of another rank often shows here first.
-    if (watcher_ && watcher_->failed()) watcher_->Throw();
+    host_->Poll();  // the failure of another rank often shows here first
     throw Diagnostic(
         "E4323", ExitCode::kPeerLost, "NCCL",
         StrCat(what, ": ", api_.GetErrorString(result), "; ", api_.GetLastError(nullptr)),
         "run with NCCL_DEBUG=INFO for more");
   }
 
+  // What became of all that the communicator was given: done or in progress.
+  ncclResult_t ExpectAlive(ncclComm_t comm) {
+    ncclResult_t state = ncclSuccess;
+    if (comm) Expect(api_.CommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+    Expect(state, "a collective");
+    return state;
+  }
+
   // Waits until the communicator has taken what it was given.
   void Settle(ncclComm_t comm) {
-    for (;;) {
-      ncclResult_t state = ncclSuccess;
-      Expect(api_.CommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
-      Expect(state, "a collective");
-      if (state != ncclInProgress) return;
-      if (watcher_->failed()) watcher_->Throw();
-      std::this_thread::yield();
+    // Mostly at once; connections take their time.
+    for (int looks = 0; ExpectAlive(comm) == ncclInProgress; ++looks) {
+      host_->Poll();
+      if (looks < 200) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
     }
   }
 
@@ -210,18 +189,26 @@ class NcclCarrier : public Carrier {
     comm = nullptr;
   }
 
+  // Ends what runs and waits in all of them at once. An abort returns when the communicator's
+  // kernels have ended and no graph holds them any more; but kernels of one may wait for those of
+  // another, and the graph is the executor's to destroy: so nothing is waited for here.
   void DropComms() noexcept {
     for (auto& [axes, comm] : comms_) {
-      if (comm) api_.CommAbort(comm);
-      comm = nullptr;
+      if (!comm) continue;
+      auto abort = [this, doomed = std::exchange(comm, nullptr)] { api_.CommAbort(doomed); };
+      try {
+        aborts_.emplace_back(abort);
+      } catch (const std::exception&) {
+        abort();
+      }
     }
   }
 
   const NcclApi& api_;
   std::unique_ptr<Communicator> host_;
-  std::optional<Watcher> watcher_;
   std::map<std::vector<int>, ncclComm_t> comms_;
   std::map<std::vector<int>, int> sizes_;
+  std::vector<std::thread> aborts_;
 };
 
 }  // namespace

@@ -7,10 +7,10 @@
 
 namespace shardc::cuda {
 
-// Collective over the ranks of `host`, which carries the ids of the groups and the news of
-// failures; every rank has its own device active. `device` must outlive the carrier. Communicators
-// start without blocking: a rank that fails while others wait for it makes them leave. Throws
-// Diagnostic E4323 on what NCCL refuses, Aborted on others' failures.
+// Collective over the ranks of `host` (threads or processes), which carries the ids of the groups
+// and the news of failures; every rank has its own device active. `device` must outlive the
+// carrier. Communicators do not block: a rank that fails while others wait for it makes them leave.
+// Throws Diagnostic E4323 on what NCCL refuses, Aborted on others' failures.
 std::unique_ptr<Carrier> MakeNccl(Device& device, const Program& program,
                                   std::unique_ptr<Communicator> host);
 

@@ -7,16 +7,40 @@
 #include "runtime/cuda/native/nccl_carrier.h"
 #include "runtime/cuda/runner.h"
 
-// Of one build with the binary: so C++ objects may pass.
-extern "C" int shardc_cuda_version() { return shardc::kCudaPluginVersion; }
+namespace {
 
-extern "C" shardc::StepRunner* shardc_cuda_make_runner(const shardc::RunnerRequest* request) {
+shardc::cuda::Machine ThisMachine() {
   shardc::cuda::Machine machine;
   machine.gpus = shardc::cuda::CountGpus();
   machine.open = shardc::cuda::OpenGpu;
+  machine.identify = shardc::cuda::IdentifyGpu;
   machine.connect = shardc::cuda::MakeNccl;
   machine.make_kernel = shardc::cuda::MakeCudaKernel;
   machine.capture = std::getenv("SHARDC_NO_CUDA_GRAPH") == nullptr;
   machine.always_connect = std::getenv("SHARDC_ALWAYS_NCCL") != nullptr;
-  return shardc::cuda::MakeRunnerOn(machine, *request).release();
+  return machine;
+}
+
+}  // namespace
+
+// Of one build with the binary: so C++ objects may pass.
+extern "C" int shardc_cuda_version() { return shardc::kCudaPluginVersion; }
+
+extern "C" int shardc_cuda_count_gpus() { return shardc::cuda::CountGpus(); }
+
+extern "C" shardc::cuda::Device* shardc_cuda_open_gpu(int gpu) {
+  return shardc::cuda::OpenGpu(gpu).release();
+}
+
+extern "C" shardc::cuda::CudaKernel* shardc_cuda_make_kernel(const shardc::KernelRequest* request) {
+  return shardc::cuda::MakeCudaKernel(*request).release();
+}
+
+extern "C" shardc::StepRunner* shardc_cuda_make_runner(const shardc::RunnerRequest* request) {
+  return shardc::cuda::MakeRunnerOn(ThisMachine(), *request).release();
+}
+
+extern "C" shardc::StepRunner* shardc_cuda_make_rank(const shardc::RunnerRequest* request,
+                                                     shardc::ProcessSeat* seat) {
+  return shardc::cuda::MakeRankOn(ThisMachine(), *request, std::move(*seat)).release();
 }

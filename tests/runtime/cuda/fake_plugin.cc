@@ -1,0 +1,70 @@
+// A libshardc_cuda.so without a GPU: devices are FakeDevices, kernels are the CUDA sources compiled
+// for the CPU, NCCL is what libnccl.so.2 is found. One rank a process: the emulation runs one
+// kernel at a time.
+#include <cstdlib>
+#include <utility>
+
+#include "runtime/cuda/kernels/bind.h"
+#include "runtime/cuda/native/nccl_carrier.h"
+#include "runtime/cuda/runner.h"
+#include "runtime/cuda_loader/plugin.h"
+#include "tests/runtime/fake_device.h"
+
+namespace shardc::testing {
+namespace {
+
+FakeDevice* device = nullptr;
+
+// Runs when the device gets to it.
+class EmulatedKernel : public cuda::CudaKernel {
+ public:
+  explicit EmulatedKernel(std::unique_ptr<cuda::CudaKernel> kernel) : kernel_(std::move(kernel)) {}
+  void Enqueue(const cuda::Launch& launch) override {
+    device->Enqueue("kernel", launch.stream, {}, [this, launch] { kernel_->Enqueue(launch); });
+  }
+  int64_t workspace_bytes() const override { return kernel_->workspace_bytes(); }
+
+ private:
+  std::unique_ptr<cuda::CudaKernel> kernel_;
+};
+
+int Gpus() {
+  const char* text = std::getenv("SHARDC_FAKE_GPUS");
+  return text ? std::atoi(text) : 8;
+}
+
+cuda::Machine FakeMachine() {
+  cuda::Machine machine;
+  machine.gpus = Gpus();
+  machine.open = [](int) {
+    auto made = std::make_unique<FakeDevice>();
+    made->remember = false;
+    device = made.get();
+    return made;
+  };
+  machine.identify = [](int gpu) { return cuda::GpuIdentity{static_cast<uint8_t>(gpu)}; };
+  machine.connect = cuda::MakeNccl;
+  machine.make_kernel = [](const KernelRequest& r) -> std::unique_ptr<cuda::CudaKernel> {
+    auto kernel = cuda::emulated::MakeKernelFor(r);
+    return kernel ? std::make_unique<EmulatedKernel>(std::move(kernel)) : nullptr;
+  };
+  machine.capture = false;  // the fake NCCL acts at once
+  return machine;
+}
+
+}  // namespace
+}  // namespace shardc::testing
+
+extern "C" int shardc_cuda_version() { return shardc::kCudaPluginVersion; }
+
+extern "C" int shardc_cuda_count_gpus() { return shardc::testing::Gpus(); }
+
+extern "C" shardc::StepRunner* shardc_cuda_make_runner(const shardc::RunnerRequest* request) {
+  return shardc::cuda::MakeRunnerOn(shardc::testing::FakeMachine(), *request).release();
+}
+
+extern "C" shardc::StepRunner* shardc_cuda_make_rank(const shardc::RunnerRequest* request,
+                                                     shardc::ProcessSeat* seat) {
+  return shardc::cuda::MakeRankOn(shardc::testing::FakeMachine(), *request, std::move(*seat))
+      .release();
+}
