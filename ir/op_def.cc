@@ -63,6 +63,18 @@ std::vector<const OpDef*> AllOpDefs() {
   return defs;
 }
 
+bool IsCheap(const OpDef& def) {
+  return (def.cheap || def.elementwise) && !def.communicates && !def.side_effect;
+}
+
+bool IsView(const Op& op, const Mesh& mesh) {
+  return op.def->view && LocalBytes(op.in(0), mesh) == LocalBytes(op.out(), mesh);
+}
+
+bool MayRunInPlace(const OpDef& def, int operand, int result) {
+  return def.in_place ? def.in_place(operand, result) : def.elementwise;
+}
+
 int64_t Flops(const Op& op) {
   if (op.def->flops) return op.def->flops(op);
   int64_t n = 0;

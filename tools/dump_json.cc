@@ -52,7 +52,10 @@ void PrintDumpJson(const Plan& plan) {
   json["memory"] = {{"weights", m.weights_bytes},
                     {"gradients", m.gradients_bytes},
                     {"activations", m.activations_bytes},
-                    {"arena", m.arena_bytes}};
+                    {"arena", m.arena_bytes},
+                    {"optimizer", m.optimizer_bytes},
+                    {"inputs", m.inputs_bytes},
+                    {"total", m.total_bytes()}};
   // Names come from models: what is not UTF-8 is replaced, not refused.
   std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::printf("%s\n", text.c_str());

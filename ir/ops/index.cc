@@ -192,6 +192,7 @@ void AddEmbedding(OpRegistry& registry) {
   };
   def.flops = NoFlops;
   def.picks = true;
+  def.cheap = true;
   def.reference = [](const KernelCall& call) { Lookup(call, "embedding", "ids", 0, false); };
   def.ignores_padding = true;
   registry.Add(std::move(def));
@@ -240,6 +241,7 @@ void AddGather(OpRegistry& registry) {
   };
   def.flops = NoFlops;
   def.picks = true;
+  def.cheap = true;
   def.reference = [](const KernelCall& call) {
     Lookup(call, "gather", "indices", GatherAxis(*call.attrs, call.in[0].rank()), true);
   };
@@ -369,6 +371,7 @@ void AddGatherNd(OpRegistry& registry) {
   def.no_gradient = "gather_nd has no gradient";
   def.flops = NoFlops;
   def.picks = true;
+  def.cheap = true;
   def.reference = RunGatherNd;
   def.ignores_padding = true;
   registry.Add(std::move(def));

@@ -25,6 +25,8 @@ Manifest Sample() {
   m.gradients_bytes = 2;
   m.activations_bytes = int64_t{1} << 40;
   m.arena_bytes = 4;
+  m.optimizer_bytes = 5;
+  m.inputs_bytes = 6;
   m.notes = {"folded 3 constants"};
   ManifestState w;
   w.name = "h.0.attn.c_attn.weight";
@@ -81,6 +83,9 @@ TEST_F(ManifestTest, RoundTrip) {
             std::tie(m.version, m.model, m.spec, m.mesh, m.has_weights, m.notes));
   EXPECT_EQ(std::tie(r.weights_bytes, r.gradients_bytes, r.activations_bytes, r.arena_bytes),
             std::tie(m.weights_bytes, m.gradients_bytes, m.activations_bytes, m.arena_bytes));
+  EXPECT_EQ(r.optimizer_bytes, 5);
+  EXPECT_EQ(r.inputs_bytes, 6);
+  EXPECT_EQ(r.total_bytes(), 1 + 4 + 5 + 6);
   ASSERT_EQ(r.states.size(), m.states.size());
   for (size_t i = 0; i < m.states.size(); ++i) {
     const ManifestState &a = m.states[i], &b = r.states[i];

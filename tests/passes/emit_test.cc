@@ -56,6 +56,35 @@ TEST(Emit, NotInPlaceWhereTheOldValueIsRead) {
   EXPECT_NE(Result(p, 0).offset, Result(p, 1).offset);
 }
 
+constexpr char kLoss[] = R"(graph @g(%x: f32[8, 16], %t: i64[8], %d: f32[8]) -> (%dx) {
+    %0 = exp %x : f32[8, 16]
+    %1, %2 = cross_entropy %0, %t : f32[8], f32[8]
+    %dx = cross_entropy_grad %d, %0, %t, %2 : f32[8, 16]
+  })";
+
+TEST(Emit, GradientsTakeTheLogitsPlace) {
+  Program p = Emit(kLoss);
+  EXPECT_EQ(Result(p, 0).offset, Result(p, 2).offset);
+}
+
+TEST(Emit, NotWhereTheLogitsAreAnOutput) {
+  std::string text = kLoss;
+  text.replace(text.find("(%dx)"), 5, "(%dx, %0)");
+  Program p = Emit(text);
+  EXPECT_NE(Result(p, 0).offset, Result(p, 2).offset);
+}
+
+// Or where another operand is in the same memory: the gradient of each row's loss.
+TEST(Emit, NotWhereTheOpReadsTheMemoryTwice) {
+  Program p = Emit(R"(graph @g(%x: f32[8, 1], %t: i64[8]) -> (%dx) {
+    %0 = exp %x : f32[8, 1]
+    %d = reshape %0 {shape=[8]} : f32[8]
+    %1, %2 = cross_entropy %0, %t : f32[8], f32[8]
+    %dx = cross_entropy_grad %d, %0, %t, %2 : f32[8, 1]
+  })");
+  EXPECT_NE(Result(p, 0).offset, Result(p, 2).offset);
+}
+
 TEST(Emit, OutputsStayAlive) {
   Program p = Emit(R"(graph @g(%x: f32[64]) -> (%a, %b) {
     %a = exp %x : f32[64]
