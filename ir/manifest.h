@@ -43,9 +43,9 @@ struct Manifest {
   // Bytes on one rank.
   int64_t weights_bytes = 0, gradients_bytes = 0, activations_bytes = 0, arena_bytes = 0;
   int64_t optimizer_bytes = 0, inputs_bytes = 0;  // its states; inputs and constants
-  // All that a rank takes, but for what a backend's kernels hold for themselves.
+  int64_t kernels_bytes = 0;                      // work memory of the CPU's kernels, about
   int64_t total_bytes() const {
-    return weights_bytes + optimizer_bytes + inputs_bytes + arena_bytes;
+    return weights_bytes + optimizer_bytes + inputs_bytes + arena_bytes + kernels_bytes;
   }
 };
 

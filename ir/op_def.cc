@@ -108,7 +108,7 @@ LocalCost CostOnRank(const Op& op, const Mesh& mesh) {
   alone.attrs = op.attrs;
   for (const Value* v : op.operands) alone.operands.push_back(local(v));
   for (const Value* v : op.results) alone.results.push_back(local(v));
-  return {Flops(alone), BytesMoved(alone)};
+  return {Flops(alone), BytesMoved(alone), op.def->work_bytes ? op.def->work_bytes(alone) : 0};
 }
 
 void InferError(std::string_view op, const std::string& what) {

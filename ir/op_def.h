@@ -74,6 +74,14 @@ struct OpDef {
   // Reads of operand 0 only as many elements as the result has (lookups, slices).
   bool picks = false;
 
+  // Memory that its CPU kernel takes beside the operands, in bytes, about, by the local types of
+  // the op; for predictions only. Null: next to none.
+  std::function<int64_t(const Op&)> work_bytes;
+
+  // An operand that may be left out, to which the result is added; in place where that is free. -1:
+  // none.
+  int adds_to = -1;
+
   // Naive semantics on local views, in any dtype the op allows: the oracle for every fast kernel
   // and the constant folder. Floats accumulate in double. Null only for ops that move data between
   // ranks and for param/state/update.
@@ -139,7 +147,7 @@ int64_t BytesMoved(const Op& op);
 
 // The same for one rank, by the local shapes.
 struct LocalCost {
-  int64_t flops = 0, bytes = 0;
+  int64_t flops = 0, bytes = 0, work_bytes = 0;
 };
 LocalCost CostOnRank(const Op& op, const Mesh& mesh);
 

@@ -44,6 +44,7 @@ class Emitter {
       for (Value* r : op->results) r->id = next++;
     }
     buffers_.assign(static_cast<size_t>(next), -1);
+    makers_.assign(static_cast<size_t>(next), -1);
   }
 
   int BufferOf(const Value* v) const { return buffers_[static_cast<size_t>(v->id)]; }
@@ -141,6 +142,8 @@ class Emitter {
       EmitCollective(op);
     } else if (IsView(op, mesh_)) {
       Alias(op.result(), BufferOf(op.operands[0]));
+    } else if (AddInPassing(op)) {
+      return;
     } else {
       std::vector<int> operands = Operands(op), results;
       for (const Value* r : op.results) results.push_back(NewBuffer(r));
@@ -152,7 +155,33 @@ class Emitter {
       LocalCost cost = CostOnRank(op, mesh_);
       i.flops = cost.flops;
       i.bytes = cost.bytes;
+      for (const Value* r : op.results) {
+        makers_[static_cast<size_t>(r->id)] = static_cast<int>(program_.instructions.size()) - 1;
+      }
     }
+  }
+
+  // x + f(...), where nothing else reads f's result and f adds to what it is given: f adds to x.
+  // Gradients of a weight that is used several times need no second buffer of its size.
+  bool AddInPassing(const Op& op) {
+    if (op.name() != "add" || !(op.in(0) == op.out()) || !(op.in(1) == op.out())) return false;
+    for (int k : {1, 0}) {
+      const Value *x = op.operands[1 - k], *sum = op.operands[k];
+      const Op* f = sum->producer;
+      if (!f || static_cast<int>(f->operands.size()) != f->def->adds_to) continue;
+      int at = makers_[static_cast<size_t>(sum->id)];
+      if (at < 0 || x == sum || sum->users.size() != 1 || graph_.IsOutput(sum)) continue;
+      if (!x->producer || makers_[static_cast<size_t>(x->id)] < 0) continue;
+      if (makers_[static_cast<size_t>(x->id)] >= at) continue;
+      Instruction& i = program_.instructions[static_cast<size_t>(at)];
+      i.operands.push_back(BufferOf(x));
+      i.bytes += program_.buffers[BufferOf(x)].bytes;
+      i.flops += Elements(BufferOf(x));
+      buffers_[static_cast<size_t>(op.result()->id)] = BufferOf(sum);
+      makers_[static_cast<size_t>(op.result()->id)] = at;
+      return true;
+    }
+    return false;
   }
 
   // --- collectives
@@ -437,6 +466,7 @@ class Emitter {
   const Mesh& mesh_;
   Program program_;
   std::vector<int> buffers_;  // by value
+  std::vector<int> makers_;   // by value: the instruction of an op that is no collective, or -1
   std::unordered_map<std::string, int64_t> constants_;
   std::unordered_map<std::string, int> states_;
   std::vector<std::pair<const Op*, int>> late_updates_;

@@ -21,6 +21,7 @@ class Recomputation {
     auto number = [&](Value* v) {
       v->id = static_cast<int>(values_.size());
       values_.push_back({v});
+      largest_ = std::max(largest_, LocalBytes(v->type, graph_.mesh));
     };
     for (const auto& input : graph.inputs()) number(input.get());
     bool forward = true;
@@ -122,6 +123,7 @@ class Recomputation {
         if (!lives && root.fate != Fate::kOnTheWay) return;
         if (!lives) traffic += root.traffic;
       }
+      if (traffic > kMaxTraffic * largest_) return;
     }
     for (const Value* r : op->results) {
       if (At(r).needed && !At(r).pinned) freed += LocalBytes(r->type, graph_.mesh);
@@ -191,6 +193,7 @@ class Recomputation {
   std::vector<Info> values_;  // by Value::id: inputs and values of the forward
   std::vector<int> layer_;    // by Op::id, or -1
   size_t num_layers_ = 0;
+  int64_t largest_ = 0;     // bytes of a value of the forward
   std::vector<bool> seen_;  // by Op::id: copied
 };
 

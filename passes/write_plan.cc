@@ -182,6 +182,11 @@ class PlanWriter {
     }
     for (const NamedBuffer& i : body_.inputs) m.inputs_bytes += body_.buffers[i.buffer].bytes;
     m.inputs_bytes += static_cast<int64_t>(body_.constants.size());
+    // One runs after the other, and keeps its room for the next.
+    for (const auto& op : graph_.ops()) {
+      if (!op->def->work_bytes) continue;
+      m.kernels_bytes = std::max(m.kernels_bytes, CostOnRank(*op, graph_.mesh).work_bytes);
+    }
     for (const NamedBuffer& o : body_.outputs) {
       if (o.name.starts_with("grad.")) m.gradients_bytes += body_.buffers[o.buffer].bytes;
     }

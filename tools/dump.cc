@@ -116,6 +116,7 @@ void PrintMemory(const Manifest& m) {
                 {"arena", StrCat(m.arena_bytes)},
                 {"optimizer", StrCat(m.optimizer_bytes)},
                 {"inputs", StrCat(m.inputs_bytes)},
+                {"kernels", StrCat(m.kernels_bytes)},
                 {"total", StrCat(m.total_bytes())}},
                {1});
 }

@@ -58,10 +58,13 @@ std::unique_ptr<Kernel> MakeEmbeddingGrad(const KernelRequest& r) {
   // The kernel writes the valid rows only.
   const TensorView& table = r.call.out[0];
   int64_t padding = (table.shape[0] - args.rows) * args.cols;
-  return MakeKernel([args, padding, dy = In(r, 0), d_table = Out(r, 0), threads = r.call.threads] {
-    Kernels().embedding.gradient(args, dy, d_table, false, threads);
-    std::fill_n(d_table + args.rows * args.cols, padding, 0.0f);
-  });
+  const float* sum = r.call.in.size() > 2 ? In(r, 2) : nullptr;
+  return MakeKernel(
+      [args, padding, sum, dy = In(r, 0), d_table = Out(r, 0), threads = r.call.threads] {
+        if (sum && sum != d_table) std::copy_n(sum, args.rows * args.cols, d_table);
+        Kernels().embedding.gradient(args, dy, d_table, sum != nullptr, threads);
+        std::fill_n(d_table + args.rows * args.cols, padding, 0.0f);
+      });
 }
 
 constexpr Binding kBindings[] = {{"embedding", MakeEmbedding},

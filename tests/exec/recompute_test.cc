@@ -188,7 +188,7 @@ TEST(RecomputeCollectives, FullRepeatsOneOfTwoInEachLayer) {
 }
 
 // Also where a spec cuts what a norm reads, and the norm's statistics are summed over the ranks.
-TEST(RecomputeCollectives, SelectiveRepeatsNone) {
+TEST(RecomputeCollectives, SelectiveRepeatsNoneAndNoProduct) {
   const std::string model = "builtin:gpt?layers=3,hidden=64,heads=8,vocab=256,seq=16,batch=2";
   const char* cut_hidden = R"(
     param { role: TOKEN_EMBEDDING shard_spec { dims: -1 axes: "tp" } }
@@ -196,13 +196,23 @@ TEST(RecomputeCollectives, SelectiveRepeatsNone) {
     param { role: MLP_UP part: WEIGHT shard_spec { dims: 0 axes: "tp" } }
   )";
   for (const char* spec : {"megatron", cut_hidden}) {
+    size_t products = 0;
     auto count = [&](const char* recompute) {
       Program p = Compile(BuildGpt(ParseBuiltin(model)), spec, "tp=2", recompute);
+      products = 0;
+      for (const Instruction& i : p.instructions) {
+        for (const char* part : {"matmul", "linear", "attention"}) {
+          products += i.op.find(part) != std::string::npos;
+        }
+      }
       return p.collectives.size();
     };
-    EXPECT_GT(count("none"), 8u);
-    EXPECT_EQ(count("selective"), count("none")) << spec;
-    EXPECT_GT(count("full"), count("none")) << spec;
+    size_t collectives = count("none"), once = products;
+    EXPECT_GT(collectives, 8u);
+    EXPECT_EQ(count("selective"), collectives) << spec;
+    EXPECT_EQ(products, once) << spec;
+    EXPECT_GT(count("full"), collectives) << spec;
+    EXPECT_GT(products, once) << spec;
   }
 }
 

@@ -27,6 +27,7 @@ Manifest Sample() {
   m.arena_bytes = 4;
   m.optimizer_bytes = 5;
   m.inputs_bytes = 6;
+  m.kernels_bytes = 7;
   m.notes = {"folded 3 constants"};
   ManifestState w;
   w.name = "h.0.attn.c_attn.weight";
@@ -85,7 +86,8 @@ TEST_F(ManifestTest, RoundTrip) {
             std::tie(m.weights_bytes, m.gradients_bytes, m.activations_bytes, m.arena_bytes));
   EXPECT_EQ(r.optimizer_bytes, 5);
   EXPECT_EQ(r.inputs_bytes, 6);
-  EXPECT_EQ(r.total_bytes(), 1 + 4 + 5 + 6);
+  EXPECT_EQ(r.kernels_bytes, 7);
+  EXPECT_EQ(r.total_bytes(), 1 + 4 + 5 + 6 + 7);
   ASSERT_EQ(r.states.size(), m.states.size());
   for (size_t i = 0; i < m.states.size(); ++i) {
     const ManifestState &a = m.states[i], &b = r.states[i];
