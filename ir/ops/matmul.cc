@@ -195,7 +195,8 @@ Value* AbsorbTranspose(Builder& b, const Op& op, std::string_view other) {
 }
 
 // What products pack to be fast: in f32 a stretch of the longer of rows and columns, by blocks of
-// the sum; in halves an operand, and pieces of another that is transposed (runtime/cpu/kernels).
+// the sum; in halves an operand, and in a product that sums over rows (a weight's gradient) pieces
+// of the other one too (runtime/cpu/kernels).
 int64_t WorkBytes(const Op& op, bool nt, bool tn) {
   const Shape &a = op.in(0).shape, &b = op.in(1).shape;
   if (tn ? op.attrs.Int("batch", 0) > 0 : b.size() > 2) return 0;
@@ -206,7 +207,8 @@ int64_t WorkBytes(const Op& op, bool nt, bool tn) {
   int64_t size = DTypeSize(op.in(0).dtype);
   if (size > 2) return std::min(kMost, size * kBlock * std::max(rows, n));
   if (rows < kFew) return 0;
-  return size * (std::min(k, kLongSum) * n + (tn ? std::min(rows * k, kPiece) : 0));
+  // Both rooms stay. The largest operand comes with the largest pieces, of its gradient's product.
+  return size * (std::min(k, kLongSum) * n + std::min(rows * std::max(k, n), kPiece));
 }
 
 OpDef MatmulDef(std::string_view name) {

@@ -123,7 +123,7 @@ TEST_F(ManifestTest, WrongContentsHaveAPlace) {
   EXPECT_THAT(Error(With("version: 1", "\nversion: 2")),
               HasSubstr("E3005 " + path_ + ":2:1: a plan of version 2"));
   EXPECT_THAT(Error(With("dp=2,tp=4", "dp=2,dp=4")), HasSubstr("E3005 " + path_ + ":4:1"));
-  EXPECT_THAT(Error(With("\"bf16\"", "\"bf17\"")), HasSubstr("E3005 " + path_ + ":13:1: 'bf17'"));
+  EXPECT_THAT(Error(With("\"bf16\"", "\"bf17\"")), HasSubstr("E3005 " + path_ + ":16:1: 'bf17'"));
 }
 
 TEST_F(ManifestTest, Bounds) {
