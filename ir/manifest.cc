@@ -85,6 +85,9 @@ proto::Manifest Encode(const Manifest& manifest) {
   memory->set_gradients_bytes(manifest.gradients_bytes);
   memory->set_activations_bytes(manifest.activations_bytes);
   memory->set_arena_bytes(manifest.arena_bytes);
+  memory->set_optimizer_bytes(manifest.optimizer_bytes);
+  memory->set_inputs_bytes(manifest.inputs_bytes);
+  memory->set_kernels_bytes(manifest.kernels_bytes);
   for (const std::string& n : manifest.notes) out.add_note(n);
   for (const ManifestState& s : manifest.states) Encode(s, manifest.mesh, out.add_state());
   for (const ManifestFile& f : manifest.files) {
@@ -120,6 +123,9 @@ class ManifestReader {
     m.gradients_bytes = proto_.memory_per_rank().gradients_bytes();
     m.activations_bytes = proto_.memory_per_rank().activations_bytes();
     m.arena_bytes = proto_.memory_per_rank().arena_bytes();
+    m.optimizer_bytes = proto_.memory_per_rank().optimizer_bytes();
+    m.inputs_bytes = proto_.memory_per_rank().inputs_bytes();
+    m.kernels_bytes = proto_.memory_per_rank().kernels_bytes();
     m.notes.assign(proto_.note().begin(), proto_.note().end());
     for (int i = 0; i < proto_.state_size(); ++i) m.states.push_back(State(i));
     for (const proto::ManifestFile& f : proto_.file()) {

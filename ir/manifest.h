@@ -42,6 +42,11 @@ struct Manifest {
   std::vector<std::string> notes;
   // Bytes on one rank.
   int64_t weights_bytes = 0, gradients_bytes = 0, activations_bytes = 0, arena_bytes = 0;
+  int64_t optimizer_bytes = 0, inputs_bytes = 0;  // its states; inputs and constants
+  int64_t kernels_bytes = 0;                      // work memory of the CPU's kernels, about
+  int64_t total_bytes() const {
+    return weights_bytes + optimizer_bytes + inputs_bytes + arena_bytes + kernels_bytes;
+  }
 };
 
 // The last line is a comment with the checksum of all others. Throws Diagnostic E5003, E5004.

@@ -63,6 +63,18 @@ std::vector<const OpDef*> AllOpDefs() {
   return defs;
 }
 
+bool IsCheap(const OpDef& def) {
+  return (def.cheap || def.elementwise) && !def.communicates && !def.side_effect;
+}
+
+bool IsView(const Op& op, const Mesh& mesh) {
+  return op.def->view && LocalBytes(op.in(0), mesh) == LocalBytes(op.out(), mesh);
+}
+
+bool MayRunInPlace(const OpDef& def, int operand, int result) {
+  return def.in_place ? def.in_place(operand, result) : def.elementwise;
+}
+
 int64_t Flops(const Op& op) {
   if (op.def->flops) return op.def->flops(op);
   int64_t n = 0;
@@ -96,7 +108,7 @@ LocalCost CostOnRank(const Op& op, const Mesh& mesh) {
   alone.attrs = op.attrs;
   for (const Value* v : op.operands) alone.operands.push_back(local(v));
   for (const Value* v : op.results) alone.results.push_back(local(v));
-  return {Flops(alone), BytesMoved(alone)};
+  return {Flops(alone), BytesMoved(alone), op.def->work_bytes ? op.def->work_bytes(alone) : 0};
 }
 
 void InferError(std::string_view op, const std::string& what) {

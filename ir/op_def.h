@@ -74,6 +74,14 @@ struct OpDef {
   // Reads of operand 0 only as many elements as the result has (lookups, slices).
   bool picks = false;
 
+  // Memory that its CPU kernel takes beside the operands, in bytes, about, by the local types of
+  // the op; for predictions only. Null: next to none.
+  std::function<int64_t(const Op&)> work_bytes;
+
+  // An operand that may be left out, to which the result is added; in place where that is free. -1:
+  // none.
+  int adds_to = -1;
+
   // Naive semantics on local views, in any dtype the op allows: the oracle for every fast kernel
   // and the constant folder. Floats accumulate in double. Null only for ops that move data between
   // ranks and for param/state/update.
@@ -99,7 +107,19 @@ struct OpDef {
   // The result whose type the attribute "out" chooses among the floats; -1: none.
   int typed_result = -1;
 
-  bool elementwise = false;   // results have the broadcast shape; may run in place
+  // One pass over the operands with a few flops for each element: what it makes may as well be made
+  // again as kept. Elementwise ops are cheap without saying so; a contraction never is.
+  bool cheap = false;
+  // The result holds the operand's elements in their order.
+  bool view = false;
+
+  // Whether a result may be made in the memory of an operand of the same local shape and bytes that
+  // nothing else of the op shares: kernels of every backend, and the reference, have read there
+  // what they need before they write. Null: elementwise ops may in any operand (others that are
+  // read element for element may share it too), other ops in none.
+  std::function<bool(int operand, int result)> in_place;
+
+  bool elementwise = false;   // results have the broadcast shape
   bool side_effect = false;   // kept though nothing reads it
   bool is_state = false;      // param, state: persistent, named by attribute "name"
   bool communicates = false;  // moves data between ranks
@@ -115,13 +135,19 @@ const OpDef* FindOpDef(std::string_view name);
 // All registered ops, by name.
 std::vector<const OpDef*> AllOpDefs();
 
+bool IsCheap(const OpDef& def);  // cheap or elementwise, and moves nothing between ranks
+// Whether the result is another name for the operand's memory on every rank.
+bool IsView(const Op& op, const Mesh& mesh);
+
+bool MayRunInPlace(const OpDef& def, int operand, int result);
+
 int64_t Flops(const Op& op);
 // Bytes read and written, by the global types: every operand and every result once.
 int64_t BytesMoved(const Op& op);
 
 // The same for one rank, by the local shapes.
 struct LocalCost {
-  int64_t flops = 0, bytes = 0;
+  int64_t flops = 0, bytes = 0, work_bytes = 0;
 };
 LocalCost CostOnRank(const Op& op, const Mesh& mesh);
 

@@ -28,6 +28,7 @@ bool Simplify(Graph& graph, Op* op) {
 void MergeEqual(Graph& graph) {
   struct Key {
     const OpDef* def;
+    Phase phase;  // what the backward repeats of the forward is there to free memory
     std::vector<Value*> operands;
     auto operator<=>(const Key&) const = default;
   };
@@ -35,7 +36,7 @@ void MergeEqual(Graph& graph) {
   for (auto it = graph.ops().begin(); it != graph.ops().end(); ++it) {
     Op* op = it->get();
     if (op->def->side_effect || op->def->is_state || op->results.empty()) continue;
-    auto& same = seen[{op->def, op->operands}];
+    auto& same = seen[{op->def, op->phase, op->operands}];
     bool merged = false;
     for (Op* other : same) {
       if (other->attrs == op->attrs && other->out().SameTensor(op->out())) {

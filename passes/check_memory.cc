@@ -76,14 +76,6 @@ struct Written {
   int result;  // index of the result, or -1 for scratch
 };
 
-// Which operand result `result` of an optimizer's op updates, or -1.
-int UpdatedOperand(std::string_view op, int result) {
-  static constexpr int kAdamW[] = {0, 2, 3}, kSgd[] = {0, 3};
-  if (op == "adamw" && result < 3) return kAdamW[result];
-  if (op == "sgd" && result < 2) return kSgd[result];
-  return -1;
-}
-
 class MemoryChecker {
  public:
   explicit MemoryChecker(const CheckContext& context)
@@ -250,11 +242,8 @@ class MemoryChecker {
     // is.
     int in = instruction.operands[operand], out = instruction.results[write.result];
     if (context_.elements[in] != context_.elements[out]) return false;
-    const std::string& op = instruction.op;
-    if (op == "copy" || op == "zero_padding") return true;
-    if (op == "adamw" || op == "sgd") return UpdatedOperand(op, write.result) == operand;
-    if (op == "all_reduce") return write.result == operand;
-    return context_.defs[i] && context_.defs[i]->elementwise;
+    if (instruction.op == "copy") return true;
+    return context_.defs[i] && MayRunInPlace(*context_.defs[i], operand, write.result);
   }
 
   void Write(int i, int result) {

@@ -44,6 +44,7 @@ class Emitter {
       for (Value* r : op->results) r->id = next++;
     }
     buffers_.assign(static_cast<size_t>(next), -1);
+    makers_.assign(static_cast<size_t>(next), -1);
   }
 
   int BufferOf(const Value* v) const { return buffers_[static_cast<size_t>(v->id)]; }
@@ -139,9 +140,10 @@ class Emitter {
       late_updates_.push_back({&op, BufferOf(op.operands[0])});
     } else if (op.def->communicates) {
       EmitCollective(op);
-    } else if (op.name() == "reshape" &&
-               LocalBytes(op.in(0), mesh_) == LocalBytes(op.out(), mesh_)) {
+    } else if (IsView(op, mesh_)) {
       Alias(op.result(), BufferOf(op.operands[0]));
+    } else if (AddInPassing(op)) {
+      return;
     } else {
       std::vector<int> operands = Operands(op), results;
       for (const Value* r : op.results) results.push_back(NewBuffer(r));
@@ -153,7 +155,33 @@ class Emitter {
       LocalCost cost = CostOnRank(op, mesh_);
       i.flops = cost.flops;
       i.bytes = cost.bytes;
+      for (const Value* r : op.results) {
+        makers_[static_cast<size_t>(r->id)] = static_cast<int>(program_.instructions.size()) - 1;
+      }
     }
+  }
+
+  // x + f(...), where nothing else reads f's result and f adds to what it is given: f adds to x.
+  // Gradients of a weight that is used several times need no second buffer of its size.
+  bool AddInPassing(const Op& op) {
+    if (op.name() != "add" || !(op.in(0) == op.out()) || !(op.in(1) == op.out())) return false;
+    for (int k : {1, 0}) {
+      const Value *x = op.operands[1 - k], *sum = op.operands[k];
+      const Op* f = sum->producer;
+      if (!f || static_cast<int>(f->operands.size()) != f->def->adds_to) continue;
+      int at = makers_[static_cast<size_t>(sum->id)];
+      if (at < 0 || x == sum || sum->users.size() != 1 || graph_.IsOutput(sum)) continue;
+      if (!x->producer || makers_[static_cast<size_t>(x->id)] < 0) continue;
+      if (makers_[static_cast<size_t>(x->id)] >= at) continue;
+      Instruction& i = program_.instructions[static_cast<size_t>(at)];
+      i.operands.push_back(BufferOf(x));
+      i.bytes += program_.buffers[BufferOf(x)].bytes;
+      i.flops += Elements(BufferOf(x));
+      buffers_[static_cast<size_t>(op.result()->id)] = BufferOf(sum);
+      makers_[static_cast<size_t>(op.result()->id)] = at;
+      return true;
+    }
+    return false;
   }
 
   // --- collectives
@@ -298,7 +326,7 @@ class Emitter {
       Buffer& v = program_.buffers[value];
       if (v.alias_of >= 0 || v.space != Space::kArena || readers[value] != 1) continue;
       const Instruction& maker = list[static_cast<size_t>(writer[value])];
-      if (last_read[state] > writer[value] || !MayWriteState(maker, state)) continue;
+      if (last_read[state] > writer[value] || !MayWriteState(maker, value, state)) continue;
       v.space = Space::kState;
       v.name = program_.buffers[state].name;
       gone[i] = true;
@@ -313,13 +341,18 @@ class Emitter {
     list.resize(kept);
   }
 
-  // Whether the op may write to a state that it reads itself, or does not read it.
-  bool MayWriteState(const Instruction& maker, int state) const {
+  // Whether the op may write its result `value` to a state that it reads itself, or does not read
+  // it.
+  bool MayWriteState(const Instruction& maker, int value, int state) const {
     const OpDef* def = FindOpDef(maker.op);
     if (!def || maker.collective >= 0) return false;
-    bool reads = std::any_of(maker.operands.begin(), maker.operands.end(),
-                             [&](int b) { return Root(b) == state; });
-    return !reads || def->elementwise;
+    auto result = std::find(maker.results.begin(), maker.results.end(), value);
+    for (size_t o = 0; o < maker.operands.size(); ++o) {
+      if (Root(maker.operands[o]) != state) continue;
+      auto r = static_cast<int>(result - maker.results.begin());
+      if (!MayRunInPlace(*def, static_cast<int>(o), r)) return false;
+    }
+    return true;
   }
 
   void KeepOutputsOfUpdatedStates() {
@@ -362,16 +395,13 @@ class Emitter {
   void TryInPlace(int at) {
     const Instruction& i = program_.instructions[static_cast<size_t>(at)];
     const OpDef* def = FindOpDef(i.op);
-    bool all = i.op == "all_reduce";
-    // Their kernels first move each old value to its result, and only then read the gradient.
-    if (i.op == "adamw" || i.op == "sgd") return;
-    if (!all && (!def || !(def->elementwise || i.op == "zero_padding"))) return;
+    if (!def) return;
     for (size_t r = 0; r < i.results.size(); ++r) {
       int result = i.results[r];
       if (program_.buffers[result].space != Space::kArena) continue;
       for (size_t o = 0; o < i.operands.size(); ++o) {
-        if (all && o != r) continue;
-        if (MayReplace(i, at, i.operands[o], result)) {
+        if (!MayRunInPlace(*def, static_cast<int>(o), static_cast<int>(r))) continue;
+        if (MayReplace(i, at, i.operands[o], result, def->in_place == nullptr)) {
           int root = Root(i.operands[o]);
           slot_[result] = slot_[root];
           break;
@@ -380,7 +410,9 @@ class Emitter {
     }
   }
 
-  bool MayReplace(const Instruction& i, int at, int operand, int result) const {
+  // `element_for_element`: other operands of the same shape may be in the same memory.
+  bool MayReplace(const Instruction& i, int at, int operand, int result,
+                  bool element_for_element) const {
     int root = Root(operand);
     const Buffer &from = program_.buffers[operand], &to = program_.buffers[result];
     if (program_.buffers[root].space != Space::kArena || last_[root] != at) return false;
@@ -391,7 +423,7 @@ class Emitter {
     // Another view of the same memory with another shape is read at other indices.
     for (int b : i.operands) {
       if (b != operand && slot_[Root(b)] == slot_[root] &&
-          (i.op == "all_reduce" || program_.buffers[b].local_shape != from.local_shape)) {
+          (!element_for_element || program_.buffers[b].local_shape != from.local_shape)) {
         return false;
       }
     }
@@ -434,6 +466,7 @@ class Emitter {
   const Mesh& mesh_;
   Program program_;
   std::vector<int> buffers_;  // by value
+  std::vector<int> makers_;   // by value: the instruction of an op that is no collective, or -1
   std::unordered_map<std::string, int64_t> constants_;
   std::unordered_map<std::string, int> states_;
   std::vector<std::pair<const Op*, int>> late_updates_;

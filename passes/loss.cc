@@ -1,5 +1,6 @@
 #include "passes/loss.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "ir/builder.h"
@@ -104,6 +105,25 @@ Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& outp
   }
   if (!graph.FindOutput("loss")) graph.outputs.insert(graph.outputs.begin(), {"loss", loss});
   return loss;
+}
+
+void DropOutputs(Graph& graph, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    auto it = std::find_if(graph.outputs.begin(), graph.outputs.end(),
+                           [&](const Output& o) { return o.name == name && name != "loss"; });
+    if (it == graph.outputs.end()) {
+      std::vector<std::string> have;
+      for (const Output& o : graph.outputs) {
+        if (o.name != "loss") have.push_back(o.name);
+      }
+      std::string list;
+      for (const std::string& n : have) list += (list.empty() ? "" : ", ") + n;
+      throw Diagnostic("E6110", ExitCode::kUsage, "--drop",
+                       StrCat("the model has no output '", name, "' to leave out"),
+                       DidYouMean(name, have) + " outputs: " + list);
+    }
+    graph.outputs.erase(it);
+  }
 }
 
 }  // namespace shardc

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "ir/graph.h"
 
@@ -20,5 +21,9 @@ namespace shardc {
 // "logits". Adds the inputs that the loss needs and the output "loss" (first in order), and returns
 // its value. Throws Diagnostic E6101 (unknown kind), E1601 (no fitting output).
 Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& output = {});
+
+// Takes the outputs of these names away, so that their memory is free after their last use. Throws
+// Diagnostic E6110 for one that the graph does not have, and for the loss.
+void DropOutputs(Graph& graph, const std::vector<std::string>& names);
 
 }  // namespace shardc

@@ -19,6 +19,7 @@
 #include "passes/optimize_reshards.h"
 #include "passes/precision.h"
 #include "passes/propagate.h"
+#include "passes/recompute.h"
 
 namespace shardc {
 namespace {
@@ -45,6 +46,8 @@ constexpr NamedPass kPasses[] = {
     {"optimize_reshards", OptimizeReshards},
     {"lower_reshards", LowerReshards},
     {"clear_padding", ClearPadding},
+    {"recompute_selective", [](Graph& g) { Recompute(g, "selective"); }},
+    {"recompute_full", [](Graph& g) { Recompute(g, "full"); }},
     {"bucket_reductions", [](Graph& g) { BucketSmallReductions(g); }},
     {"fuse", Fuse},
     {"precision", [](Graph& g) { LowerPrecision(g, {.compute = "bf16", .reduce_in = ""}); }},
@@ -110,6 +113,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   Value* loss = nullptr;
   run.Named("canonicalize");
   run("attach_loss", [&] { loss = AttachLoss(graph, options.loss, options.loss_output); });
+  DropOutputs(graph, options.drop);
   // The spec comes before differentiation: reshards that it asks for are part of the forward graph,
   // and optimizer state takes the shardings of its parameters.
   run("apply_spec", [&] { ApplySpec(graph, spec); });
@@ -128,6 +132,10 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("lower_reshards");
   // Padding first: fused ops must see the cleared operands.
   run.Named("clear_padding");
+  // On the lowered graph, where collectives are ops and copies are placed like their originals, but
+  // before fusion: the forward's fused op is not what the backward repeats. No later pass merges
+  // equal ops.
+  if (options.recompute != "none") run("recompute", [&] { Recompute(graph, options.recompute); });
   run.Named("bucket_reductions");
   if (options.precision.reduce_in == "f32") run.Named("reduce_in_f32");
   // Before and after: a product and its bias must be of one type to be fused, and what was fused

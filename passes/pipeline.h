@@ -16,10 +16,12 @@ namespace shardc {
 
 struct PipelineOptions {
   std::string loss = "lm";
-  std::string loss_output;  // which output the loss is of; empty: found
-  bool gradients = true;    // off: forward only, with the loss
+  std::string loss_output;        // which output the loss is of; empty: found
+  std::vector<std::string> drop;  // outputs that are not given
+  bool gradients = true;          // off: forward only, with the loss
   OptimizerOptions optimizer;
   PrecisionOptions precision;
+  std::string recompute = "none";        // selective, full
   bool verify_each = false;              // VerifyGraph after every pass
   std::vector<std::string> print_after;  // names of passes; "all"
   bool timing = false;                   // a line per pass

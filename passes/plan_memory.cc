@@ -126,23 +126,59 @@ int64_t Place(std::vector<MemoryRequest>& requests, const std::vector<int>& orde
   return base + free.end();
 }
 
+// The largest first, each as low as those placed before allow: what lives at the same time is in
+// its way, wherever in time it begins. Quadratic.
+int64_t PlaceLargestFirst(std::vector<MemoryRequest>& requests) {
+  std::vector<int> order(requests.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    const MemoryRequest &x = requests[a], &y = requests[b];
+    return x.bytes != y.bytes ? x.bytes > y.bytes : x.last - x.first > y.last - y.first;
+  });
+  struct Placed {
+    int64_t begin, end;
+    int first, last;
+  };
+  std::vector<Placed> placed;  // by begin
+  placed.reserve(requests.size());
+  int64_t total = 0;
+  for (int i : order) {
+    MemoryRequest& r = requests[i];
+    int64_t bytes = Align(std::max<int64_t>(r.bytes, 1)), at = 0;
+    for (const Placed& p : placed) {
+      if (p.begin >= at + bytes) break;
+      if (p.first <= r.last && r.first <= p.last) at = std::max(at, p.end);
+    }
+    r.offset = at;
+    total = std::max(total, at + bytes);
+    auto after = std::upper_bound(placed.begin(), placed.end(), at,
+                                  [](int64_t offset, const Placed& p) { return offset < p.begin; });
+    placed.insert(after, {at, at + bytes, r.first, r.last});
+  }
+  return total;
+}
+
 }  // namespace
 
 int64_t PlanMemory(std::vector<MemoryRequest>& requests) {
   std::vector<int> order = ByStart(requests);
   std::vector<MemoryRequest> best;
   int64_t best_bytes = -1;
+  auto attempt = [&](const auto& place) {
+    std::vector<MemoryRequest> tried = requests;
+    int64_t bytes = place(tried);
+    if (best_bytes >= 0 && bytes >= best_bytes) return;
+    best = std::move(tried);
+    best_bytes = bytes;
+  };
+  constexpr size_t kMany = 4000, kVeryMany = 20000;
   for (Policy policy :
        {Policy{true, false}, Policy{false, false}, Policy{true, true}, Policy{false, true}}) {
     // First fit walks the holes: only where that stays cheap.
-    if (!policy.best_fit && requests.size() > 4000) continue;
-    std::vector<MemoryRequest> tried = requests;
-    int64_t bytes = Place(tried, order, policy);
-    if (best_bytes < 0 || bytes < best_bytes) {
-      best = std::move(tried);
-      best_bytes = bytes;
-    }
+    if (!policy.best_fit && requests.size() > kMany) continue;
+    attempt([&](auto& tried) { return Place(tried, order, policy); });
   }
+  if (requests.size() <= kVeryMany) attempt(PlaceLargestFirst);
   requests = std::move(best);
   return std::max<int64_t>(best_bytes, 0);
 }

@@ -176,7 +176,17 @@ class PlanWriter {
     m.notes = graph_.notes;
     m.files = files_;
     for (const Op* op : states_) m.states.push_back(DescribeState(*op));
-    for (const Op* op : params_) m.weights_bytes += LocalBytes(op->out(), graph_.mesh);
+    for (const Op* op : states_) {
+      int64_t& bytes = op->name() == "param" ? m.weights_bytes : m.optimizer_bytes;
+      bytes += LocalBytes(op->out(), graph_.mesh);
+    }
+    for (const NamedBuffer& i : body_.inputs) m.inputs_bytes += body_.buffers[i.buffer].bytes;
+    m.inputs_bytes += static_cast<int64_t>(body_.constants.size());
+    // One runs after the other, and keeps its room for the next.
+    for (const auto& op : graph_.ops()) {
+      if (!op->def->work_bytes) continue;
+      m.kernels_bytes = std::max(m.kernels_bytes, CostOnRank(*op, graph_.mesh).work_bytes);
+    }
     for (const NamedBuffer& o : body_.outputs) {
       if (o.name.starts_with("grad.")) m.gradients_bytes += body_.buffers[o.buffer].bytes;
     }

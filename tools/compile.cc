@@ -148,6 +148,11 @@ void AddCompileVerb(CLI::App& app) {
       ->delimiter(',');
   verb->add_option("--loss", o->pipeline.loss, "lm, ce, masked_lm, dot, none or output:NAME");
   verb->add_option("--loss-output", o->pipeline.loss_output, "the output that the loss is of");
+  verb->add_option(
+          "--drop", o->pipeline.drop,
+          "outputs of the model that the plan does not give (logits), so that their memory "
+          "is free after use")
+      ->delimiter(',');
   verb->add_flag("--no-gradients", o->no_gradients, "forward and loss only");
   OptimizerOptions& opt = o->pipeline.optimizer;
   verb->add_option("--optimizer", opt.kind, "adamw or sgd; none without it");
@@ -162,6 +167,9 @@ void AddCompileVerb(CLI::App& app) {
       "f32, or products and attention in bf16 or f16; weights, norms and losses stay f32");
   verb->add_option("--reduce-in", o->pipeline.precision.reduce_in,
                    "f32: sums over ranks travel in f32; without it in the type of --precision");
+  verb->add_option("--recompute", o->pipeline.recompute,
+                   "what the backward computes again instead of keeping it: none; selective: what "
+                   "costs little; full: all of each layer but its input");
   verb->add_option("--weights", o->weights,
                    "split: write each rank's weights; none: do not touch any")
       ->check(CLI::IsMember({"split", "none"}));

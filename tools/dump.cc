@@ -113,7 +113,11 @@ void PrintMemory(const Manifest& m) {
                 {"weights", StrCat(m.weights_bytes)},
                 {"gradients", StrCat(m.gradients_bytes)},
                 {"activations", StrCat(m.activations_bytes)},
-                {"arena", StrCat(m.arena_bytes)}},
+                {"arena", StrCat(m.arena_bytes)},
+                {"optimizer", StrCat(m.optimizer_bytes)},
+                {"inputs", StrCat(m.inputs_bytes)},
+                {"kernels", StrCat(m.kernels_bytes)},
+                {"total", StrCat(m.total_bytes())}},
                {1});
 }
 

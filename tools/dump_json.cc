@@ -49,10 +49,10 @@ void PrintDumpJson(const Plan& plan) {
                               {"sharding", s.layout},
                               {"local_shape", s.local_shape}});
   }
-  json["memory"] = {{"weights", m.weights_bytes},
-                    {"gradients", m.gradients_bytes},
-                    {"activations", m.activations_bytes},
-                    {"arena", m.arena_bytes}};
+  json["memory"] = {{"weights", m.weights_bytes},         {"gradients", m.gradients_bytes},
+                    {"activations", m.activations_bytes}, {"arena", m.arena_bytes},
+                    {"optimizer", m.optimizer_bytes},     {"inputs", m.inputs_bytes},
+                    {"kernels", m.kernels_bytes},         {"total", m.total_bytes()}};
   // Names come from models: what is not UTF-8 is replaced, not refused.
   std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::printf("%s\n", text.c_str());

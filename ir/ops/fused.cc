@@ -80,6 +80,9 @@ OpDef LinearDef() {
   def.flops = [](const Op& op) {
     return 2 * op.out().num_elements() * op.in(0).shape.back() + op.out().num_elements();
   };
+  def.work_bytes = [](const Op& op) {
+    return Def(op.attrs.Bool("nt") ? "matmul_nt" : "matmul").work_bytes(op);
+  };
   def.keeps_zero_padding = false;
   def.reference = [](const KernelCall& call) {
     // In double, so that the product is rounded once, with the bias.

@@ -3,7 +3,9 @@
 #include <cstring>
 
 #include "ir/builder.h"
+#include "ir/ops/infer_checks.h"
 #include "ir/ops/infer_util.h"
+#include "ir/ops/reference_floats.h"
 #include "ir/ops/reference_util.h"
 
 namespace shardc {
@@ -79,7 +81,7 @@ void Lookup(const KernelCall& call, std::string_view op, std::string_view operan
   });
 }
 
-// dx[o, indices[i], :] += dy[o, i, :] for the rows that this rank has.
+// dx[o, indices[i], :] += dy[o, i, :] for the rows that this rank has; to zero, or to operand 2.
 void ScatterAdd(const KernelCall& call, std::string_view op, std::string_view operand, int axis,
                 bool negative) {
   const TensorView &dy = call.in[0], &indices = call.in[1], &dx = call.out[0];
@@ -87,6 +89,7 @@ void ScatterAdd(const KernelCall& call, std::string_view op, std::string_view op
   const int64_t size = call.GlobalDim(dx, axis), count = indices.num_elements();
   std::vector<int64_t> local = LocalPositions(call, dx, axis);
   std::vector<double> totals(dx.num_elements());
+  if (call.in.size() > 2) totals = ToDoubles(call.in[2]);
   reference::DispatchFloat(dx.dtype, [&](auto t) {
     using T = decltype(t);
     ForEachIndex(call, indices, op, operand, negative ? -size : 0, size, [&](int64_t i, int64_t v) {
@@ -142,9 +145,18 @@ ShardingRule LookupRule(const Op& op, int axis, FactorKind kind) {
 ShardingRule ScatterRule(const Op& op, int axis, FactorKind kind) {
   ShardingRule rule;
   LookupFactors f = MapLookup(rule, op.out().shape, op.in(1).shape, axis, kind);
-  rule.operands = {std::move(f.y), std::move(f.indices)};
-  rule.results = {std::move(f.x)};
   rule.linear = {{0}};
+  if (op.operands.size() > 2) {
+    // A sum over some of the indices would have to be complete before it is added.
+    for (const DimFactors& dim : f.indices) {
+      for (int id : dim.factors) rule.factors[id].kind = FactorKind::kReplicated;
+    }
+    rule.linear = {{0, 2}};
+    rule.operands = {std::move(f.y), std::move(f.indices), f.x};
+  } else {
+    rule.operands = {std::move(f.y), std::move(f.indices)};
+  }
+  rule.results = {std::move(f.x)};
   return rule;
 }
 
@@ -192,16 +204,25 @@ void AddEmbedding(OpRegistry& registry) {
   };
   def.flops = NoFlops;
   def.picks = true;
+  def.cheap = true;
   def.reference = [](const KernelCall& call) { Lookup(call, "embedding", "ids", 0, false); };
   def.ignores_padding = true;
   registry.Add(std::move(def));
 
   OpDef grad;
   grad.name = "embedding_grad";
-  grad.min_operands = grad.max_operands = 2;
+  grad.min_operands = 2;
+  grad.max_operands = 3;
+  grad.adds_to = 2;
+  grad.in_place = [](int operand, int) { return operand == 2; };
   grad.attrs = {{"rows", AttrKind::kInt, true}};
   grad.infer = [](const InferArgs& args) {
-    return InferScatter("embedding_grad", args, 0, args.attrs.Int("rows"));
+    auto types = InferScatter("embedding_grad", args, 0, args.attrs.Int("rows"));
+    if (args.size() > 2) {
+      RequireTensor("embedding_grad", args[2], types[0].dtype, types[0].shape,
+                    "what the sum is added to");
+    }
+    return types;
   };
   grad.rule = [](const Op& op) { return ScatterRule(op, 0, FactorKind::kPlain); };
   grad.no_gradient = "second derivatives are not supported";
@@ -240,6 +261,7 @@ void AddGather(OpRegistry& registry) {
   };
   def.flops = NoFlops;
   def.picks = true;
+  def.cheap = true;
   def.reference = [](const KernelCall& call) {
     Lookup(call, "gather", "indices", GatherAxis(*call.attrs, call.in[0].rank()), true);
   };
@@ -369,6 +391,7 @@ void AddGatherNd(OpRegistry& registry) {
   def.no_gradient = "gather_nd has no gradient";
   def.flops = NoFlops;
   def.picks = true;
+  def.cheap = true;
   def.reference = RunGatherNd;
   def.ignores_padding = true;
   registry.Add(std::move(def));

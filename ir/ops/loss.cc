@@ -245,6 +245,8 @@ OpDef GradDef() {
   def.no_gradient = "it is a gradient itself, and second derivatives are not supported";
   def.flops = [](const Op& op) { return 4 * op.in(1).num_elements(); };
   def.reference = ReferenceGrad;
+  // A row's gradients follow from the row's logits one by one, but for the target's, read first.
+  def.in_place = [](int operand, int) { return operand == 1; };
   // Padded classes get zero; padded rows too, because their dloss is.
   def.keeps_zero_padding = true;
   return def;

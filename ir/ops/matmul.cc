@@ -194,6 +194,23 @@ Value* AbsorbTranspose(Builder& b, const Op& op, std::string_view other) {
   return b.Make(other, {op.operands[0], t->operands[0]}, op.attrs);
 }
 
+// What products pack to be fast: in f32 a stretch of the longer of rows and columns, by blocks of
+// the sum; in halves an operand, and in a product that sums over rows (a weight's gradient) pieces
+// of the other one too (runtime/cpu/kernels).
+int64_t WorkBytes(const Op& op, bool nt, bool tn) {
+  const Shape &a = op.in(0).shape, &b = op.in(1).shape;
+  if (tn ? op.attrs.Int("batch", 0) > 0 : b.size() > 2) return 0;
+  constexpr int64_t kFew = 256, kBlock = 384, kLongSum = 8192, kPiece = 8 << 20, kMost = 32 << 20;
+  const int64_t n = nt ? b[0] : b.back();
+  const int64_t last = std::max<int64_t>(a.back(), 1), rest = NumElements(a) / last;
+  const int64_t rows = tn ? last : rest, k = tn ? rest : last;
+  int64_t size = DTypeSize(op.in(0).dtype);
+  if (size > 2) return std::min(kMost, size * kBlock * std::max(rows, n));
+  if (rows < kFew) return 0;
+  // Both rooms stay. The largest operand comes with the largest pieces, of its gradient's product.
+  return size * (std::min(k, kLongSum) * n + std::min(rows * std::max(k, n), kPiece));
+}
+
 OpDef MatmulDef(std::string_view name) {
   OpDef def;
   def.name = name;
@@ -220,6 +237,7 @@ OpDef ProductDef(std::string_view name, bool transposed) {
     return AbsorbTranspose(b, op, transposed ? "matmul" : "matmul_nt");
   };
   def.flops = [](const Op& op) { return 2 * op.out().num_elements() * op.in(0).shape.back(); };
+  def.work_bytes = [transposed](const Op& op) { return WorkBytes(op, transposed, false); };
   def.reference = [transposed](const KernelCall& c) { ReferenceProduct(c, transposed); };
   return def;
 }
@@ -236,6 +254,7 @@ void RegisterMatmulOps(OpRegistry& registry) {
   tn.rule = TnRule;
   tn.gradient = TnGradient;
   tn.flops = [](const Op& op) { return 2 * op.in(0).num_elements() * op.in(1).shape.back(); };
+  tn.work_bytes = [](const Op& op) { return WorkBytes(op, false, true); };
   tn.reference = ReferenceTn;
   registry.Add(std::move(tn));
 }

@@ -237,6 +237,7 @@ void RegisterNorm(OpRegistry& registry, const Norm& norm) {
   def.flops = [](const Op& op) { return 8 * op.in(0).num_elements(); };
   def.reference = [&norm](const KernelCall& call) { Reference(norm, call); };
   def.expand = [&norm](Builder& builder, const Op& op) { return Expand(norm, builder, op); };
+  def.cheap = true;
   registry.Add(std::move(def));
 
   OpDef grad;

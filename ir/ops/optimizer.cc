@@ -121,6 +121,9 @@ void RegisterOptimizerOps(OpRegistry& registry) {
   adamw.infer = InferAdamW;
   adamw.flops = [](const Op& op) { return 15 * op.in(0).num_elements(); };
   adamw.reference = ReferenceAdamW;
+  adamw.in_place = [](int operand, int result) {
+    return operand == (result == 0 ? 0 : result + 1);
+  };
   registry.Add(std::move(adamw));
 
   OpDef sgd = UpdateDef("sgd");
@@ -134,6 +137,7 @@ void RegisterOptimizerOps(OpRegistry& registry) {
   sgd.infer = InferSgd;
   sgd.flops = [](const Op& op) { return 6 * op.in(0).num_elements(); };
   sgd.reference = ReferenceSgd;
+  sgd.in_place = [](int operand, int result) { return operand == (result == 0 ? 0 : 3); };
   registry.Add(std::move(sgd));
 }
 

@@ -49,6 +49,7 @@ OpDef MoveDef(std::string_view name, std::vector<std::string_view> dims, bool co
 OpDef AllReduceDef() {
   OpDef def = MoveDef("all_reduce", {}, true);
   def.max_operands = -1;
+  def.in_place = [](int operand, int result) { return operand == result; };
   def.attrs.push_back({"reduce", AttrKind::kString});
   def.infer = [](const InferArgs& args) {
     RequireAxes("all_reduce", args.attrs);
@@ -89,12 +90,15 @@ void RegisterReshardOps(OpRegistry& registry) {
 
   OpDef slice = MoveDef("local_slice", {"dim"}, false);
   slice.reference = CopyOperand;
+  slice.cheap = true;
   registry.Add(std::move(slice));
 
   OpDef zero = MoveDef("zero_padding", {}, false);
   zero.attrs = {};
   zero.infer = [](const InferArgs& args) { return std::vector<TensorType>{Whole(args[0])}; };
   zero.reference = CopyOperand;
+  zero.cheap = true;
+  zero.in_place = [](int, int) { return true; };
   zero.ignores_padding = true;
   registry.Add(std::move(zero));
 }

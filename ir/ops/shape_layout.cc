@@ -180,6 +180,8 @@ void RegisterLayoutOps(OpRegistry& registry) {
   reshape.simplify = SimplifyReshape;
   reshape.flops = NoFlops;
   reshape.reference = RunReshape;
+  reshape.cheap = true;
+  reshape.view = true;
   reshape.keeps_zero_padding = true;
   reshape.precision = Precision::kFollow;
   registry.Add(std::move(reshape));
@@ -193,6 +195,7 @@ void RegisterLayoutOps(OpRegistry& registry) {
   transpose.simplify = SimplifyTranspose;
   transpose.flops = NoFlops;
   transpose.reference = RunTranspose;
+  transpose.cheap = true;
   transpose.keeps_zero_padding = true;
   transpose.precision = Precision::kFollow;
   registry.Add(std::move(transpose));
@@ -211,6 +214,7 @@ void RegisterLayoutOps(OpRegistry& registry) {
   broadcast.simplify = OperandIfSame;
   broadcast.flops = NoFlops;
   broadcast.reference = RunBroadcastTo;
+  broadcast.cheap = true;
   broadcast.precision = Precision::kFollow;
   registry.Add(std::move(broadcast));
 }

@@ -338,6 +338,7 @@ void RegisterPieceOps(OpRegistry& registry) {
   slice.flops = NoFlops;
   slice.picks = true;
   slice.reference = RunSlice;
+  slice.cheap = true;
   slice.keeps_zero_padding = true;
   slice.precision = Precision::kFollow;
   registry.Add(std::move(slice));
@@ -353,6 +354,7 @@ void RegisterPieceOps(OpRegistry& registry) {
   pad.gradient = PadGradient;
   pad.flops = NoFlops;
   pad.reference = RunPad;
+  pad.cheap = true;
   pad.precision = Precision::kFollow;
   registry.Add(std::move(pad));
 
@@ -367,6 +369,7 @@ void RegisterPieceOps(OpRegistry& registry) {
   concat.reference = [](const KernelCall& call) {
     CopyPieces(call.out[0], call.in, AxisOf(*call.attrs, call.out[0].rank()), true);
   };
+  concat.cheap = true;
   concat.keeps_zero_padding = true;
   concat.precision = Precision::kFollow;
   registry.Add(std::move(concat));
@@ -381,6 +384,7 @@ void RegisterPieceOps(OpRegistry& registry) {
   split.reference = [](const KernelCall& call) {
     CopyPieces(call.in[0], call.out, AxisOf(*call.attrs, call.in[0].rank()), false);
   };
+  split.cheap = true;
   split.keeps_zero_padding = true;
   split.precision = Precision::kFollow;
   registry.Add(std::move(split));

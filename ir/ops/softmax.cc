@@ -100,6 +100,7 @@ void RegisterSoftmaxOps(OpRegistry& registry) {
   };
   softmax.reference = Reference;
   softmax.expand = Expand;
+  softmax.cheap = true;
   registry.Add(std::move(softmax));
 
   OpDef grad = Def("softmax_grad", 2);

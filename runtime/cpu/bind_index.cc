@@ -83,14 +83,16 @@ std::unique_ptr<Kernel> MakeEmbeddingGrad(const KernelRequest& r) {
   // The kernel writes the valid rows only.
   const TensorView& table = r.call.out[0];
   int64_t padding = (table.shape[0] - args.rows) * args.cols;
-  return MakeKernel([args, padding, stretches = ValidStretches(r.call, ids), dy = In(r, 0),
+  const float* sum = r.call.in.size() > 2 ? In(r, 2) : nullptr;
+  return MakeKernel([args, padding, sum, stretches = ValidStretches(r.call, ids), dy = In(r, 0),
                      d_table = Out(r, 0), threads = r.call.threads] {
+    if (sum && sum != d_table) std::copy_n(sum, args.rows * args.cols, d_table);
     for (size_t i = 0; i < stretches.size(); ++i) {
       EmbeddingArgs valid = args;
       valid.ids += stretches[i].begin;
       valid.count = stretches[i].count;
       const float* from = dy + stretches[i].begin * args.cols;
-      Kernels().embedding.gradient(valid, from, d_table, i > 0, threads);
+      Kernels().embedding.gradient(valid, from, d_table, sum != nullptr || i > 0, threads);
     }
     std::fill_n(d_table + args.rows * args.cols, padding, 0.0f);
   });

@@ -93,6 +93,29 @@ TEST_P(CompletenessTest, HasSamplesThatFit) {
   }
 }
 
+// A factor of two operands that no result has: the op multiplies and sums over it.
+bool Contracts(const ShardingRule& rule) {
+  for (size_t f = 0; f < rule.factors.size(); ++f) {
+    auto has = [f](const std::vector<DimFactors>& dims) {
+      return std::any_of(dims.begin(), dims.end(), [f](const DimFactors& d) {
+        return std::count(d.factors.begin(), d.factors.end(), static_cast<int>(f)) > 0;
+      });
+    };
+    auto with = std::count_if(rule.operands.begin(), rule.operands.end(), has);
+    if (with > 1 && std::none_of(rule.results.begin(), rule.results.end(), has)) return true;
+  }
+  return false;
+}
+
+TEST_P(CompletenessTest, IsNotCheapIfItContracts) {
+  const OpDef& def = *GetParam();
+  for (const OpSample& sample : OpSamples()) {
+    if (sample.op != def.name || !def.rule) continue;
+    EXPECT_FALSE(IsCheap(def) && Contracts(def.rule(*BuildSample(sample).op))) << sample.Name();
+  }
+  EXPECT_FALSE(IsCheap(def) && (def.communicates || def.side_effect || def.is_state));
+}
+
 TEST_P(CompletenessTest, IsDocumented) {
   static const std::set<std::string> documented = DocumentedOps();
   EXPECT_TRUE(documented.contains(std::string(GetParam()->name)))
@@ -104,6 +127,15 @@ std::string ParamName(const ::testing::TestParamInfo<const OpDef*>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ops, CompletenessTest, ::testing::ValuesIn(AllOpDefs()), ParamName);
+
+TEST(Completeness, ProductsContract) {
+  for (const OpSample& sample : OpSamples()) {
+    if (sample.op == "matmul" || sample.op == "attention" || sample.op == "linear") {
+      SampleGraph g = BuildSample(sample);
+      EXPECT_TRUE(Contracts(g.op->def->rule(*g.op))) << sample.Name();
+    }
+  }
+}
 
 TEST(Completeness, SamplesAndDocumentationNameOps) {
   for (const OpSample& sample : OpSamples()) EXPECT_TRUE(FindOpDef(sample.op)) << sample.op;

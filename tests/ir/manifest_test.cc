@@ -25,6 +25,9 @@ Manifest Sample() {
   m.gradients_bytes = 2;
   m.activations_bytes = int64_t{1} << 40;
   m.arena_bytes = 4;
+  m.optimizer_bytes = 5;
+  m.inputs_bytes = 6;
+  m.kernels_bytes = 7;
   m.notes = {"folded 3 constants"};
   ManifestState w;
   w.name = "h.0.attn.c_attn.weight";
@@ -81,6 +84,10 @@ TEST_F(ManifestTest, RoundTrip) {
             std::tie(m.version, m.model, m.spec, m.mesh, m.has_weights, m.notes));
   EXPECT_EQ(std::tie(r.weights_bytes, r.gradients_bytes, r.activations_bytes, r.arena_bytes),
             std::tie(m.weights_bytes, m.gradients_bytes, m.activations_bytes, m.arena_bytes));
+  EXPECT_EQ(r.optimizer_bytes, 5);
+  EXPECT_EQ(r.inputs_bytes, 6);
+  EXPECT_EQ(r.kernels_bytes, 7);
+  EXPECT_EQ(r.total_bytes(), 1 + 4 + 5 + 6 + 7);
   ASSERT_EQ(r.states.size(), m.states.size());
   for (size_t i = 0; i < m.states.size(); ++i) {
     const ManifestState &a = m.states[i], &b = r.states[i];
@@ -116,7 +123,7 @@ TEST_F(ManifestTest, WrongContentsHaveAPlace) {
   EXPECT_THAT(Error(With("version: 1", "\nversion: 2")),
               HasSubstr("E3005 " + path_ + ":2:1: a plan of version 2"));
   EXPECT_THAT(Error(With("dp=2,tp=4", "dp=2,dp=4")), HasSubstr("E3005 " + path_ + ":4:1"));
-  EXPECT_THAT(Error(With("\"bf16\"", "\"bf17\"")), HasSubstr("E3005 " + path_ + ":13:1: 'bf17'"));
+  EXPECT_THAT(Error(With("\"bf16\"", "\"bf17\"")), HasSubstr("E3005 " + path_ + ":16:1: 'bf17'"));
 }
 
 TEST_F(ManifestTest, Bounds) {

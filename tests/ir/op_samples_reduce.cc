@@ -55,6 +55,8 @@ void AddIndexing(Adder& add) {
   add("embedding", "even", {RandomFloats({8, 4, 2}, 58), RandomInts({4, 6}, 59, 0, 8)});
   add("embedding", "i32", {RandomFloats({5}, 58), ToI32(RandomInts({7}, 59, 0, 5))});
   add("embedding", "one id", {table, RandomInts({}, 59, 0, 7)});
+  add("embedding_grad", "to a sum", {RandomFloats({2, 5, 3}, 60), ids, RandomFloats({7, 3}, 61)},
+      {{"rows", int64_t{7}}});
   add("embedding_grad", "even", {RandomFloats({4, 6, 4, 2}, 60), RandomInts({4, 6}, 59, 0, 8)},
       {{"rows", int64_t{8}}});
   add("embedding_grad", "i32", {RandomFloats({7}, 60), ToI32(RandomInts({7}, 59, 0, 5))},

@@ -56,6 +56,58 @@ TEST(Emit, NotInPlaceWhereTheOldValueIsRead) {
   EXPECT_NE(Result(p, 0).offset, Result(p, 1).offset);
 }
 
+constexpr char kLoss[] = R"(graph @g(%x: f32[8, 16], %t: i64[8], %d: f32[8]) -> (%dx) {
+    %0 = exp %x : f32[8, 16]
+    %1, %2 = cross_entropy %0, %t : f32[8], f32[8]
+    %dx = cross_entropy_grad %d, %0, %t, %2 : f32[8, 16]
+  })";
+
+TEST(Emit, GradientsTakeTheLogitsPlace) {
+  Program p = Emit(kLoss);
+  EXPECT_EQ(Result(p, 0).offset, Result(p, 2).offset);
+}
+
+TEST(Emit, NotWhereTheLogitsAreAnOutput) {
+  std::string text = kLoss;
+  text.replace(text.find("(%dx)"), 5, "(%dx, %0)");
+  Program p = Emit(text);
+  EXPECT_NE(Result(p, 0).offset, Result(p, 2).offset);
+}
+
+// Or where another operand is in the same memory: the gradient of each row's loss.
+TEST(Emit, NotWhereTheOpReadsTheMemoryTwice) {
+  Program p = Emit(R"(graph @g(%x: f32[8, 1], %t: i64[8]) -> (%dx) {
+    %0 = exp %x : f32[8, 1]
+    %d = reshape %0 {shape=[8]} : f32[8]
+    %1, %2 = cross_entropy %0, %t : f32[8], f32[8]
+    %dx = cross_entropy_grad %d, %0, %t, %2 : f32[8, 1]
+  })");
+  EXPECT_NE(Result(p, 0).offset, Result(p, 2).offset);
+}
+
+// A tied weight's second gradient is added to the first.
+TEST(Emit, SumsOfGradientsAreMadeInPassing) {
+  constexpr char kText[] = R"(graph @g(%x: f32[4, 8], %y: f32[4, 3], %t: i64[4]) -> (%s) {
+    %0 = matmul_tn %x, %y {batch=0} : f32[8, 3]
+    %1 = embedding_grad %y, %t {rows=8} : f32[8, 3]
+    %s = add %0, %1 : f32[8, 3]
+  })";
+  Program p = Emit(kText);
+  EXPECT_EQ(Ops(p), "matmul_tn embedding_grad");
+  EXPECT_EQ(p.instructions[1].operands.size(), 3u);
+  EXPECT_EQ(p.arena_bytes, 128);  // 8 x 3 floats
+  // Not where the sum alone is wanted too, or is made before what it is added to.
+  std::string text = kText;
+  text.replace(text.find("(%s)"), 4, "(%s, %1)");
+  EXPECT_EQ(Ops(Emit(text)), "matmul_tn embedding_grad add");
+  EXPECT_EQ(Ops(Emit(R"(graph @g(%x: f32[4, 8], %y: f32[4, 3], %t: i64[4]) -> (%s) {
+    %1 = embedding_grad %y, %t {rows=8} : f32[8, 3]
+    %0 = matmul_tn %x, %y {batch=0} : f32[8, 3]
+    %s = add %0, %1 : f32[8, 3]
+  })")),
+            "embedding_grad matmul_tn add");
+}
+
 TEST(Emit, OutputsStayAlive) {
   Program p = Emit(R"(graph @g(%x: f32[64]) -> (%a, %b) {
     %a = exp %x : f32[64]

@@ -52,6 +52,16 @@ TEST_F(DumpTest, JsonOfTheMegatronSpec) {
   EXPECT_EQ(memory["weights"], memory["gradients"]);
   EXPECT_EQ(memory["gradients"].get<int64_t>() + memory["activations"].get<int64_t>(),
             memory["arena"]);
+  EXPECT_EQ(memory["optimizer"], 0);
+  // Token ids and labels in i64, and constants.
+  EXPECT_GE(memory["inputs"], 2 * 2 * 16 * 8);
+  // A rank's columns of the largest product, 384 deep.
+  EXPECT_EQ(memory["kernels"], 4 * 384 * 64);
+  int64_t sum = 0;
+  for (const char* key : {"weights", "inputs", "arena", "kernels"}) {
+    sum += memory[key].get<int64_t>();
+  }
+  EXPECT_EQ(memory["total"], sum);
 }
 
 TEST_F(DumpTest, GroupsOfAMesh) {
@@ -178,6 +188,9 @@ TEST_F(CompileTest, UsageMistakes) {
   Fails("--weights all", 2, {"--weights"});
   Fails("--loss lmm", 2, {"E6101"});
   Fails("--optimizer adam", 2, {"E6102"});
+  Fails("--drop logit", 2, {"E6110", "did you mean 'logits'"});
+  Fails("--drop loss", 2, {"E6110", "no output 'loss' to leave out"});
+  Fails("--recompute some", 2, {"E6109", "use none, selective or full"});
   EXPECT_EQ(Tool("compile").exit, 2);
   EXPECT_EQ(Tool("").exit, 2);
   EXPECT_EQ(Tool("--help").exit, 0);

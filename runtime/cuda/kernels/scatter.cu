@@ -85,6 +85,7 @@ struct PlaceIds : Sorting {
 template <typename T, int kN>
 struct SumRows {
   const T* dy;
+  const T* sum;  // what is added to, or null; may be dx
   T* dx;
   const int *offsets, *order;
   int64_t count, n, packs;  // packs: columns / kN
@@ -92,6 +93,11 @@ struct SumRows {
     int64_t c = item % packs * kN, rest = item / packs, row = rest % n, o = rest / n,
             cols = packs * kN;
     Wide<T> total[kN] = {};
+    const int64_t at = (o * n + row) * cols + c;
+    if (sum) {
+      auto v = LoadPack<T, kN>(sum + at);
+      for (int j = 0; j < kN; ++j) total[j] = Widen(v.v[j]);
+    }
     const int end = offsets[row + 1];
     for (int k = offsets[row]; k < end; ++k) {
       auto v = LoadPack<T, kN>(dy + (o * count + order[k]) * cols + c);
@@ -99,7 +105,7 @@ struct SumRows {
     }
     Pack<T, kN> out;
     for (int j = 0; j < kN; ++j) out.v[j] = Narrow<T>(total[j]);
-    StorePack<T, kN>(dx + (o * n + row) * cols + c, out);
+    StorePack<T, kN>(dx + at, out);
   }
 };
 
@@ -121,7 +127,8 @@ KernelPtr MakeScatter(const KernelRequest& r, int axis, bool negative, int64_t k
   const TensorView &dy = r.call.in[0], &ids = r.call.in[1], &dx = r.call.out[0];
   auto dim = static_cast<size_t>(axis);
   if (dx.num_elements() == 0) return NoWork();
-  if (dy.num_elements() == 0) {
+  const bool adds = r.call.in.size() > 2;
+  if (dy.num_elements() == 0 && !adds) {
     return MakeKernel(
         [to = dx.data, bytes = Bytes(dx)](const Launch& launch) { ClearBytes(launch, to, bytes); });
   }
@@ -139,7 +146,8 @@ KernelPtr MakeScatter(const KernelRequest& r, int axis, bool negative, int64_t k
   return DispatchFloat(dx.dtype, [&](auto t) {
     using T = decltype(t);
     constexpr int kN = kPack<T>;
-    bool packed = Packs<T>(cols, In<T>(r, 0), Out<T>(r, 0));
+    const T* sum = adds ? In<T>(r, 2) : nullptr;
+    bool packed = Packs<T>(cols, In<T>(r, 0), Out<T>(r, 0)) && Packs<T>(cols, sum);
     auto run = [=, positions = positions, from = In<T>(r, 0), to = Out<T>(r, 0),
                 elements = dx.num_elements()](const Launch& launch) mutable {
       auto at = [&](int64_t offset) { return reinterpret_cast<int*>(launch.workspace + offset); };
@@ -150,10 +158,11 @@ KernelPtr MakeScatter(const KernelRequest& r, int axis, bool negative, int64_t k
       s.fault = launch.fault;
       Sort(launch, s);
       if (packed) {
-        PerElement(launch, SumRows<T, kN>{from, to, s.offsets, s.order, s.count, s.n, cols / kN},
+        PerElement(launch,
+                   SumRows<T, kN>{from, sum, to, s.offsets, s.order, s.count, s.n, cols / kN},
                    elements / kN);
       } else {
-        PerElement(launch, SumRows<T, 1>{from, to, s.offsets, s.order, s.count, s.n, cols},
+        PerElement(launch, SumRows<T, 1>{from, sum, to, s.offsets, s.order, s.count, s.n, cols},
                    elements);
       }
     };

@@ -1,0 +1,292 @@
+#include "passes/find_layers.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <unordered_map>
+
+#include "ir/op_def.h"
+
+namespace shardc {
+namespace {
+
+// The same values, elsewhere on the mesh or in another float type: no two layers need agree in
+// that.
+bool OnlyMoves(const Op& op) {
+  if (op.def->elementwise && op.operands.size() == 1 && op.in(0).shape == op.out().shape &&
+      op.in(0).dtype != op.out().dtype) {
+    return IsFloat(op.in(0).dtype) && IsFloat(op.out().dtype);
+  }
+  if (op.def->rule || op.operands.empty() || op.operands.size() != op.results.size()) return false;
+  for (size_t i = 0; i < op.operands.size(); ++i) {
+    if (!op.operands[i]->type.SameTensor(op.results[i]->type)) return false;
+  }
+  return true;
+}
+
+class Finder {
+ public:
+  Finder(const Graph& graph, const Op* end) : graph_(graph) {
+    for (const auto& input : graph.inputs()) Number(input.get());
+    for (const auto& op : graph.ops()) {
+      if (op.get() == end) break;
+      op->id = static_cast<int>(ops_.size());
+      ops_.push_back(op.get());
+      for (Value* r : op->results) Number(r);
+    }
+    stamps_.assign(ops_.size(), 0);
+    taken_.assign(ops_.size(), false);
+  }
+
+  std::vector<Layer> Run() {
+    FindPostDominators();
+    FindSegments();
+    std::vector<Layer> layers;
+    for (Repeat best = Best(); best.count > 0; best = Best()) Take(best, layers);
+    std::sort(layers.begin(), layers.end(),
+              [](const Layer& a, const Layer& b) { return a.ops.back()->id < b.ops.back()->id; });
+    return layers;
+  }
+
+ private:
+  static constexpr int kUnreached = -2, kExit = -1;
+
+  void Number(Value* v) {
+    v->id = static_cast<int>(values_.size());
+    values_.push_back(v);
+  }
+
+  bool Known(const Op* op) const {
+    return op->id >= 0 && static_cast<size_t>(op->id) < ops_.size() &&
+           ops_[static_cast<size_t>(op->id)] == op;
+  }
+  bool Known(const Value* v) const {
+    return v->id >= 0 && static_cast<size_t>(v->id) < values_.size() &&
+           values_[static_cast<size_t>(v->id)] == v;
+  }
+
+  // next_[v]: the first value that every way from v to the loss goes through.
+  void FindPostDominators() {
+    next_.assign(values_.size(), kUnreached);
+    std::vector<int> depth(values_.size(), 0);
+    const Value* loss = graph_.FindOutput("loss");
+    std::vector<bool> ends(values_.size());
+    for (const Output& o : graph_.outputs) {
+      if (Known(o.value) && (!loss || o.value == loss)) {
+        ends[static_cast<size_t>(o.value->id)] = true;
+      }
+    }
+    auto meet = [&](int a, int b) {
+      while (a != b) {
+        if (a == kExit || b == kExit) return kExit;
+        int& deeper = depth[static_cast<size_t>(a)] >= depth[static_cast<size_t>(b)] ? a : b;
+        deeper = next_[static_cast<size_t>(deeper)];
+      }
+      return a;
+    };
+    for (size_t i = values_.size(); i-- > 0;) {
+      bool reached = ends[i];
+      int next = kExit;
+      for (const Op* user : values_[i]->users) {
+        if (!Known(user)) continue;
+        for (const Value* r : user->results) {
+          if (next_[static_cast<size_t>(r->id)] == kUnreached) continue;
+          next = reached ? meet(next, r->id) : r->id;
+          reached = true;
+        }
+      }
+      if (!reached) continue;
+      next_[i] = next;
+      depth[i] = next == kExit ? 1 : depth[static_cast<size_t>(next)] + 1;
+    }
+  }
+
+  // --- segments: what lies between a value and its next
+
+  struct Segment {
+    int next = kExit;    // kExit: there is none
+    size_t kind = 0;     // equal for equal segments
+    size_t ops = 0;      // how many
+    bool dear = false;   // one of them is not cheap
+    bool taken = false;  // one of them is in a layer already
+  };
+
+  void FindSegments() {
+    std::vector<bool> from_input(values_.size());
+    for (size_t i = 0; i < values_.size(); ++i) {
+      const Op* op = values_[i]->producer;
+      from_input[i] = !op || std::any_of(op->operands.begin(), op->operands.end(), [&](Value* v) {
+        return from_input[static_cast<size_t>(v->id)];
+      });
+    }
+    segments_.resize(values_.size());
+    for (size_t i = values_.size(); i-- > 0;) {
+      if (!from_input[i] || next_[i] < 0) continue;
+      // A value that is only moved counts where it arrives.
+      int next = next_[i];
+      while (MovedTo(next) >= 0) next = MovedTo(next);
+      if (MovedTo(static_cast<int>(i)) >= 0) continue;
+      Segment& s = segments_[i];
+      s.next = next;
+      Value *in = values_[i], *out = values_[static_cast<size_t>(next)];
+      std::vector<Op*> ops = Between(in, out);
+      s.ops = ops.size();
+      s.dear = std::any_of(ops.begin(), ops.end(),
+                           [](const Op* op) { return !IsCheap(*op->def) && !OnlyMoves(*op); });
+      std::unordered_map<const Value*, size_t> known = {{in, KindOf("in")}};
+      s.kind = Kind(out, known);
+    }
+  }
+
+  // The next value, if it is the same one elsewhere; or -1.
+  int MovedTo(int v) const {
+    int next = next_[static_cast<size_t>(v)];
+    if (next < 0) return -1;
+    const Value *from = values_[static_cast<size_t>(v)], *to = values_[static_cast<size_t>(next)];
+    bool moved =
+        OnlyMoves(*to->producer) && to->producer->operands[static_cast<size_t>(to->index)] == from;
+    return moved ? next : -1;
+  }
+
+  // Ops that depend on `in`, up to the producer of `out`, in order. Leaves their stamps.
+  std::vector<Op*> Between(Value* in, Value* out) {
+    std::vector<Op*> ops;
+    std::vector<Value*> open = {in};
+    ++stamp_;
+    while (!open.empty()) {
+      Value* v = open.back();
+      open.pop_back();
+      if (v == out) continue;
+      for (Op* user : v->users) {
+        if (!Known(user) || stamps_[static_cast<size_t>(user->id)] == stamp_) continue;
+        stamps_[static_cast<size_t>(user->id)] = stamp_;
+        ops.push_back(user);
+        open.insert(open.end(), user->results.begin(), user->results.end());
+      }
+    }
+    std::sort(ops.begin(), ops.end(), [](const Op* a, const Op* b) { return a->id < b->id; });
+    return ops;
+  }
+
+  size_t KindOf(const std::string& text) {
+    return kinds_.try_emplace(text, kinds_.size()).first->second;
+  }
+
+  // A number for the expression that gives v from what `known` holds, over the ops just stamped.
+  size_t Kind(const Value* v, std::unordered_map<const Value*, size_t>& known) {
+    if (auto it = known.find(v); it != known.end()) return it->second;
+    std::string text = ShapeToString(v->type.shape);
+    const Op* op = v->producer;
+    if (op && stamps_[static_cast<size_t>(op->id)] == stamp_) {
+      if (OnlyMoves(*op)) {
+        size_t kind = Kind(op->operands[static_cast<size_t>(v->index)], known);
+        return known[v] = kind;
+      }
+      text += StrCat(" ", v->index, " of ", op->name(), "#", AttributesOf(*op));
+      for (const Value* operand : op->operands) text += StrCat(" ", Kind(operand, known));
+    }
+    return known[v] = KindOf(text);
+  }
+
+  // Numbers attributes by value.
+  size_t AttributesOf(const Op& op) {
+    std::vector<Attributes>& all = attributes_[op.def];
+    auto it = std::find(all.begin(), all.end(), op.attrs);
+    if (it == all.end()) it = all.insert(it, op.attrs);
+    return static_cast<size_t>(it - all.begin());
+  }
+
+  // --- runs of equal segments
+
+  struct Repeat {
+    int start = -1;
+    size_t period = 0, count = 0;
+    size_t ops = 0;  // in all of it
+  };
+
+  const Segment& At(int v) const { return segments_[static_cast<size_t>(v)]; }
+  bool Free(int v) const { return v >= 0 && At(v).next >= 0 && !At(v).taken; }
+
+  Repeat Best() const {
+    constexpr size_t kLongest = 128;  // segments of a layer
+    Repeat best;
+    std::vector<size_t> equal(values_.size());
+    std::vector<int> ahead(values_.size());  // the value `period` segments further on, or -1
+    for (size_t i = 0; i < ahead.size(); ++i) ahead[i] = static_cast<int>(i);
+    for (size_t period = 1; period <= kLongest; ++period) {
+      // Later values come first: the next of each is known.
+      for (size_t i = values_.size(); i-- > 0;) {
+        equal[i] = 0;
+        if (ahead[i] >= 0) ahead[i] = Free(ahead[i]) ? At(ahead[i]).next : kExit;
+        auto v = static_cast<int>(i);
+        if (!Free(v) || !Free(ahead[i]) || At(v).kind != At(ahead[i]).kind) continue;
+        equal[i] = 1 + equal[static_cast<size_t>(At(v).next)];
+        if (equal[i] >= period) Consider({v, period, 0, 0}, equal[i] + period, best);
+      }
+    }
+    return best;
+  }
+
+  // A run of `length` segments may be divided from its first segment on, or a few later.
+  void Consider(Repeat run, size_t length, Repeat& best) const {
+    run.count = length / run.period;
+    auto bytes = [&](int v) {
+      return LocalBytes(values_[static_cast<size_t>(v)]->type, graph_.mesh);
+    };
+    int at = run.start;
+    for (size_t i = 1; i <= length % run.period; ++i) {
+      at = At(at).next;
+      if (bytes(at) < bytes(run.start)) run.start = at;
+    }
+    bool dear = false;
+    at = run.start;
+    for (size_t i = 0; i < run.period * run.count; ++i, at = At(at).next) {
+      run.ops += At(at).ops;
+      dear = dear || At(at).dear;
+    }
+    if (dear && run.ops > best.ops) best = run;
+  }
+
+  void Take(const Repeat& run, std::vector<Layer>& layers) {
+    int at = run.start;
+    for (size_t i = 0; i < run.count; ++i) {
+      Layer layer;
+      layer.in = values_[static_cast<size_t>(at)];
+      for (size_t k = 0; k < run.period; ++k) {
+        layer.out = values_[static_cast<size_t>(At(at).next)];
+        for (Op* op : Between(values_[static_cast<size_t>(at)], layer.out)) {
+          layer.ops.push_back(op);
+          taken_[static_cast<size_t>(op->id)] = true;
+        }
+        at = At(at).next;
+      }
+      layers.push_back(std::move(layer));
+    }
+    for (size_t i = 0; i < values_.size(); ++i) {
+      Segment& s = segments_[i];
+      if (s.next < 0 || s.taken) continue;
+      for (const Op* op : Between(values_[i], values_[static_cast<size_t>(s.next)])) {
+        s.taken = s.taken || taken_[static_cast<size_t>(op->id)];
+      }
+    }
+  }
+
+  const Graph& graph_;
+  std::vector<Op*> ops_;           // by Op::id
+  std::vector<Value*> values_;     // by Value::id
+  std::vector<int> next_;          // by Value::id
+  std::vector<Segment> segments_;  // by Value::id: from there on
+  std::vector<int> stamps_;        // by Op::id: the segment it was last seen in
+  int stamp_ = 0;
+  std::vector<bool> taken_;  // by Op::id
+  std::map<std::string, size_t> kinds_;
+  std::unordered_map<const OpDef*, std::vector<Attributes>> attributes_;
+};
+
+}  // namespace
+
+std::vector<Layer> FindLayers(const Graph& graph, const Op* end) {
+  return Finder(graph, end).Run();
+}
+
+}  // namespace shardc

@@ -1,0 +1,26 @@
+// The repeated layers of a model, found by structure alone.
+#pragma once
+
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace shardc {
+
+// A stretch of the forward graph through which everything goes that reaches the loss from `in`: it
+// leaves by `out`, the next layer's `in`. What other values enter (weights, masks, tables of
+// positions) may be shared by all layers.
+struct Layer {
+  Value* in = nullptr;
+  Value* out = nullptr;
+  std::vector<Op*> ops;  // that depend on `in`, up to the producer of `out`
+};
+
+// Layers in order. Where one ends another begins, or a run of layers ends; a run has two or more
+// that are equal but for their weights, masks, names and float types, and for where they are placed
+// on the mesh, and that are more than cheap ops. Only ops before `end` count (null: all). The runs
+// that cover most ops are taken first, with the shortest layers that do; of the ways to divide a
+// run, the one with the smallest values between its layers.
+std::vector<Layer> FindLayers(const Graph& graph, const Op* end);
+
+}  // namespace shardc

@@ -1,0 +1,223 @@
+#include "passes/recompute.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "ir/diagnostic.h"
+#include "ir/op_def.h"
+#include "passes/find_layers.h"
+
+namespace shardc {
+namespace {
+
+// Bytes moved to make a value again, at most, for each byte that need not be kept. A norm and a
+// cast to bf16 after it take 7.
+constexpr int64_t kMaxTraffic = 16;
+
+class Recomputation {
+ public:
+  // `layers` are before `end`, where the backward begins.
+  Recomputation(Graph& graph, const std::vector<Layer>& layers, const Op* end) : graph_(graph) {
+    auto number = [&](Value* v) {
+      v->id = static_cast<int>(values_.size());
+      values_.push_back({v});
+      largest_ = std::max(largest_, LocalBytes(v->type, graph_.mesh));
+    };
+    for (const auto& input : graph.inputs()) number(input.get());
+    bool forward = true;
+    for (const auto& op : graph.ops()) {
+      forward = forward && op.get() != end;
+      if (!forward) {
+        late_.push_back(op.get());
+        for (Value* r : op->results) r->id = -1;
+        continue;
+      }
+      op->id = static_cast<int>(forward_.size());
+      forward_.push_back(op.get());
+      for (Value* r : op->results) number(r);
+    }
+    num_layers_ = layers.size();
+    layer_.assign(forward_.size(), -1);
+    FindRoots();
+    FindNeeds();
+    for (size_t i = 0; i < layers.size(); ++i) {
+      for (const Value* v : {layers[i].in, layers[i].out}) Root(v).pinned = true;
+      for (const Op* op : layers[i].ops) layer_[static_cast<size_t>(op->id)] = static_cast<int>(i);
+    }
+  }
+
+  void Run() {
+    for (Op* op : forward_) Decide(op);
+    for (Op* op : late_) {
+      for (size_t i = 0; i < op->operands.size(); ++i) {
+        Value* v = op->operands[i];
+        if (Made(v)) graph_.SetOperand(op, static_cast<int>(i), Copy(v, op));
+      }
+    }
+    graph_.EraseDead();
+  }
+
+ private:
+  enum class Fate : uint8_t {
+    kKept,     // lives until the backward has used it
+    kAgain,    // the backward makes its own
+    kOnTheWay  // not needed itself, but cheap to make for another
+  };
+
+  struct Info {
+    Value* value = nullptr;
+    Value* root = nullptr;    // whose memory it is
+    bool needed = false;      // of roots: by an op of the backward
+    bool pinned = false;      // of roots: an output, or between layers
+    bool from_input = false;  // depends on an input of the graph
+    Fate fate = Fate::kKept;  // of roots
+    int64_t traffic = 0;      // kOnTheWay: bytes moved to make it
+    Value* copy = nullptr;
+  };
+
+  bool Forward(const Value* v) const { return v->id >= 0; }
+  Info& At(const Value* v) { return values_[static_cast<size_t>(v->id)]; }
+  Info& Root(const Value* v) { return At(At(v).root); }
+  // Made by ops of the backward, if it needs it.
+  bool Made(const Value* v) { return Forward(v) && Root(v).fate != Fate::kKept; }
+
+  void FindRoots() {
+    for (const auto& input : graph_.inputs()) {
+      At(input.get()).root = input.get();
+      At(input.get()).from_input = true;
+    }
+    for (const Op* op : forward_) {
+      bool view = IsView(*op, graph_.mesh), from_input = false;
+      for (const Value* v : op->operands) from_input = from_input || At(v).from_input;
+      for (Value* r : op->results) {
+        At(r).root = view ? At(op->operands[0]).root : r;
+        At(r).from_input = from_input;
+      }
+    }
+  }
+
+  void FindNeeds() {
+    for (const Op* op : late_) {
+      for (const Value* v : op->operands) {
+        if (Forward(v)) Root(v).needed = true;
+      }
+    }
+    for (const Output& o : graph_.outputs) {
+      if (Forward(o.value)) Root(o.value).pinned = true;
+    }
+  }
+
+  void Decide(const Op* op) {
+    if (op->def->is_state || op->def->side_effect || op->operands.empty()) return;
+    if (IsView(*op, graph_.mesh)) return;
+    bool inside = layer_[static_cast<size_t>(op->id)] >= 0;
+    Fate fate = Fate::kAgain;
+    int64_t traffic = 0, freed = 0;
+    if (!inside) {
+      if (!IsCheap(*op->def)) return;
+      LocalCost cost = CostOnRank(*op, graph_.mesh);
+      traffic = cost.bytes;
+      for (const Value* v : op->operands) {
+        const Info& root = Root(v);
+        bool lives = root.needed || root.pinned || root.fate == Fate::kAgain || Persistent(root);
+        if (!lives && root.fate != Fate::kOnTheWay) return;
+        if (!lives) traffic += root.traffic;
+      }
+      if (traffic > kMaxTraffic * largest_) return;
+    }
+    for (const Value* r : op->results) {
+      if (At(r).needed && !At(r).pinned) freed += LocalBytes(r->type, graph_.mesh);
+    }
+    bool gains = freed > 0 && traffic <= kMaxTraffic * freed && At(op->result()).from_input;
+    if (!inside && !gains) fate = Fate::kOnTheWay;
+    for (const Value* r : op->results) {
+      Info& info = At(r);
+      if (info.pinned || (fate == Fate::kOnTheWay && info.needed)) continue;
+      info.fate = fate;
+      info.traffic = traffic;
+    }
+  }
+
+  static bool Persistent(const Info& root) {
+    const Op* producer = root.value->producer;
+    return !producer || producer->def->is_state || producer->operands.empty();
+  }
+
+  // The copy of a value that is not kept. What it is made from is copied with it, before `user`, in
+  // the order of the forward.
+  Value* Copy(Value* value, Op* user) {
+    std::vector<Value*> open = {value};
+    std::vector<const Op*> ops;
+    std::vector<bool>& seen = seen_;
+    seen.resize(forward_.size());
+    while (!open.empty()) {
+      Value* v = open.back();
+      open.pop_back();
+      if (!Made(v) || At(v).copy) continue;
+      const Op* op = v->producer;
+      if (seen[static_cast<size_t>(op->id)]) continue;
+      seen[static_cast<size_t>(op->id)] = true;
+      ops.push_back(op);
+      open.insert(open.end(), op->operands.begin(), op->operands.end());
+    }
+    std::sort(ops.begin(), ops.end(), [](const Op* a, const Op* b) { return a->id < b->id; });
+    for (const Op* op : ops) CopyOp(*op, user);
+    return At(value).copy;
+  }
+
+  void CopyOp(const Op& op, Op* before) {
+    std::vector<Value*> operands;
+    std::vector<TensorType> types;
+    for (Value* v : op.operands) operands.push_back(Made(v) ? At(v).copy : v);
+    for (const Value* r : op.results) types.push_back(r->type);
+    Op* copy = graph_.AddOp(*op.def, std::move(operands), std::move(types), op.attrs, before);
+    copy->phase = Phase::kBackward;
+    copy->site = op.site;
+    if (op.def->communicates) {
+      Strings why = op.attrs.Has("why") ? op.attrs.StringList("why") : Strings();
+      why.push_back(StrCat("computed again for the backward of layer ",
+                           layer_[static_cast<size_t>(op.id)] + 1, " of ", num_layers_,
+                           ", of which only the input is kept (--recompute full)"));
+      copy->attrs.Set("why", std::move(why));
+    }
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      copy->results[i]->provenance = op.results[i]->provenance;
+      copy->results[i]->id = -1;
+      At(op.results[i]).copy = copy->results[i];
+    }
+  }
+
+  Graph& graph_;
+  std::vector<Op*> forward_;  // by Op::id
+  std::vector<Op*> late_;     // from the first op of the backward on
+  std::vector<Info> values_;  // by Value::id: inputs and values of the forward
+  std::vector<int> layer_;    // by Op::id, or -1
+  size_t num_layers_ = 0;
+  int64_t largest_ = 0;     // bytes of a value of the forward
+  std::vector<bool> seen_;  // by Op::id: copied
+};
+
+}  // namespace
+
+void Recompute(Graph& graph, const std::string& kind) {
+  if (kind == "none") return;
+  if (kind != "selective" && kind != "full") {
+    throw Diagnostic("E6109", ExitCode::kUsage, "--recompute", StrCat("'", kind, "' is not known"),
+                     "use none, selective or full");
+  }
+  auto end = std::find_if(graph.ops().begin(), graph.ops().end(),
+                          [](const auto& op) { return op->phase != Phase::kForward; });
+  if (end == graph.ops().end()) return;
+  std::vector<Layer> layers;
+  if (kind == "full") {
+    layers = FindLayers(graph, end->get());
+    graph.notes.push_back(
+        layers.empty() ? "--recompute full: no repeated layers are found; what costs little is "
+                         "computed again, as with selective"
+                       : StrCat("--recompute full: keeps the inputs of ", layers.size(),
+                                " layers, the first of ", layers[0].ops.size(), " ops"));
+  }
+  Recomputation(graph, layers, end->get()).Run();
+}
+
+}  // namespace shardc

@@ -1,0 +1,144 @@
+#include "passes/find_layers.h"
+
+#include <gtest/gtest.h>
+
+#include "ir/op_def.h"
+#include "tests/passes/check_text.h"
+
+namespace shardc::testing {
+namespace {
+
+// "x-a(3) a-b(3)": where each layer begins and ends, and how many ops it has.
+std::string Layers(std::string_view text) {
+  Graph graph = ParseAndVerify(text);
+  std::string list;
+  for (const Layer& layer : FindLayers(graph, nullptr)) {
+    list += StrCat(list.empty() ? "" : " ", layer.in->name, "-", layer.out->name, "(",
+                   layer.ops.size(), ")");
+  }
+  return list;
+}
+
+// Names and weights differ, a mask comes from outside, and a layer has two residuals.
+TEST(FindLayers, PreNorm) {
+  EXPECT_EQ(Layers(R"(graph @g(%x: f32[3, 4], %mask: f32[3, 4]) -> (%loss) {
+    %u = param "u" : f32[4, 4]
+    %v = param "v" : f32[4, 4]
+    %m = neg %mask : f32[3, 4]
+    %in = exp %x : f32[3, 4]
+    %0 = matmul %in, %u {site="first"} : f32[3, 4]
+    %1 = add %0, %m : f32[3, 4]
+    %a = add %in, %1 : f32[3, 4]
+    %2 = tanh %a : f32[3, 4]
+    %b = add %2, %a : f32[3, 4]
+    %3 = matmul %b, %v {site="second"} : f32[3, 4]
+    %4 = add %3, %m : f32[3, 4]
+    %c = add %b, %4 : f32[3, 4]
+    %5 = tanh %c : f32[3, 4]
+    %d = add %5, %c : f32[3, 4]
+    %loss = reduce_sum %d {axes=[0, 1], keepdims=false} : f32[]
+  })"),
+            "in-b(5) b-d(5)");
+}
+
+// x + f(x) + g(x), where the norm is shared.
+TEST(FindLayers, ParallelResidual) {
+  EXPECT_EQ(Layers(R"(graph @g(%x: f32[3, 4]) -> (%loss) {
+    %w = param "w" : f32[4, 4]
+    %in = exp %x : f32[3, 4]
+    %0 = neg %in : f32[3, 4]
+    %1 = matmul %0, %w : f32[3, 4]
+    %2 = sin %0 : f32[3, 4]
+    %3 = add %in, %1 : f32[3, 4]
+    %a = add %3, %2 : f32[3, 4]
+    %4 = neg %a : f32[3, 4]
+    %5 = matmul %4, %w : f32[3, 4]
+    %6 = sin %4 : f32[3, 4]
+    %7 = add %a, %5 : f32[3, 4]
+    %b = add %7, %6 : f32[3, 4]
+    %loss = reduce_sum %b {axes=[0, 1], keepdims=false} : f32[]
+  })"),
+            "in-a(5) a-b(5)");
+}
+
+// A layer may begin anywhere in its round: here between its two halves, where values are small. One
+// of them is moved over the mesh; the cut is after the move.
+TEST(FindLayers, BetweenTheSmallestValues) {
+  EXPECT_EQ(Layers(R"(mesh [tp=2]
+  graph @g(%x: f32[3, 16@tp]) -> (%loss) {
+    %w = param "w" : f32[16@tp, 4]
+    %v = param "v" : f32[4, 16@tp]
+    %0 = tanh %x : f32[3, 16@tp]
+    %1 = matmul %0, %w : f32[3, 4] partial(tp)
+    %a = all_reduce %1 {axes=["tp"]} : f32[3, 4]
+    %2 = matmul %a, %v : f32[3, 16@tp]
+    %3 = tanh %2 : f32[3, 16@tp]
+    %4 = matmul %3, %w : f32[3, 4] partial(tp)
+    %b = all_reduce %4 {axes=["tp"]} : f32[3, 4]
+    %5 = matmul %b, %v : f32[3, 16@tp]
+    %6 = tanh %5 : f32[3, 16@tp]
+    %7 = matmul %6, %w : f32[3, 4] partial(tp)
+    %c = all_reduce %7 {axes=["tp"]} : f32[3, 4]
+    %loss = reduce_sum %c {axes=[0, 1], keepdims=false} : f32[]
+  })"),
+            "a-b(4) b-c(4)");
+}
+
+// Two runs, with something else between: an encoder and a decoder, say.
+TEST(FindLayers, SeveralRuns) {
+  EXPECT_EQ(Layers(R"(graph @g(%x: f32[4, 4]) -> (%loss) {
+    %w = param "w" : f32[4, 4]
+    %0 = matmul %x, %w : f32[4, 4]
+    %a = add %x, %0 : f32[4, 4]
+    %1 = matmul %a, %w : f32[4, 4]
+    %b = add %a, %1 : f32[4, 4]
+    %in = exp %b : f32[4, 4]
+    %2 = matmul_nt %in, %w : f32[4, 4]
+    %c = add %in, %2 : f32[4, 4]
+    %3 = matmul_nt %c, %w : f32[4, 4]
+    %d = add %c, %3 : f32[4, 4]
+    %loss = reduce_sum %d {axes=[0, 1], keepdims=false} : f32[]
+  })"),
+            "x-a(2) a-b(2) in-c(2) c-d(2)");
+}
+
+// What repeats is cheap, and left to itself.
+TEST(FindLayers, NoneOfCheapOps) {
+  EXPECT_EQ(Layers(R"(graph @g(%x: f32[3, 4]) -> (%loss) {
+    %0 = tanh %x : f32[3, 4]
+    %1 = tanh %0 : f32[3, 4]
+    %2 = tanh %1 : f32[3, 4]
+    %loss = reduce_sum %2 {axes=[0, 1], keepdims=false} : f32[]
+  })"),
+            "");
+}
+
+TEST(FindLayers, NoneWhereNothingRepeats) {
+  EXPECT_EQ(Layers(R"(graph @g(%x: f32[3, 4]) -> (%loss) {
+    %w = param "w" : f32[4, 4]
+    %0 = exp %x : f32[3, 4]
+    %1 = matmul %0, %w : f32[3, 4]
+    %2 = sin %1 : f32[3, 4]
+    %3 = add %2, %0 : f32[3, 4]
+    %loss = reduce_sum %3 {axes=[0, 1], keepdims=false} : f32[]
+  })"),
+            "");
+}
+
+// The second layer reads what the first has inside: nothing is between them.
+TEST(FindLayers, NoneAcrossAShortcut) {
+  EXPECT_EQ(Layers(R"(graph @g(%x: f32[3, 4]) -> (%loss) {
+    %w = param "w" : f32[4, 4]
+    %in = exp %x : f32[3, 4]
+    %0 = matmul %in, %w : f32[3, 4]
+    %a = add %in, %0 : f32[3, 4]
+    %1 = matmul %a, %w : f32[3, 4]
+    %2 = add %1, %0 : f32[3, 4]
+    %b = add %a, %2 : f32[3, 4]
+    %loss = reduce_sum %b {axes=[0, 1], keepdims=false} : f32[]
+  })"),
+            "");
+}
+
+}  // namespace
+}  // namespace shardc::testing
