@@ -48,8 +48,9 @@ bool Uses(const Sharding& sharding, int axis) {
                      [&](const DimSharding& d) { return d.axes.contains(axis); });
 }
 
-// All ranks of such an axis would do the same work: it is misspelt, or the spec is for other axes.
-void RefuseIdleAxes(const Program& program, const Spec& spec) {
+// All ranks of such an axis do the same work: meant, as for the serial model on a mesh, or
+// misspelt.
+void WarnOfIdleAxes(const Program& program, const Spec& spec) {
   std::vector<std::string> cut_over;
   for (const std::vector<SpecRule>* rules : {&spec.params, &spec.inputs}) {
     for (const SpecRule& rule : *rules) {
@@ -66,15 +67,14 @@ void RefuseIdleAxes(const Program& program, const Spec& spec) {
     const std::string& name = program.mesh.axes()[a].name;
     std::string known;
     for (const std::string& axis : cut_over) known += (known.empty() ? "" : ", ") + axis;
-    std::string fix =
-        std::count(cut_over.begin(), cut_over.end(), name) ? "" : DidYouMean(name, cut_over);
-    throw Diagnostic(
-        "E2107", ExitCode::kBadSpec, StrCat("--mesh ", program.mesh.ToString()),
-        StrCat("nothing is cut over axis '", name, "': its ", program.mesh.axis_size(a),
-               " ranks would all do the same work"),
-        StrCat(fix, fix.empty() ? "" : "; ", "spec ", spec.name,
-               known.empty() ? " cuts nothing" : " cuts over " + known, ": leave '", name,
-               "' out of --mesh, or give a --spec that cuts something of this model over it"));
+    const bool cut = std::count(cut_over.begin(), cut_over.end(), name) > 0;
+    const std::string near = cut ? "" : DidYouMean(name, cut_over);
+    std::fprintf(
+        stderr, "warning: nothing is cut over axis '%s': its %lld ranks all do the same work; %s\n",
+        name.c_str(), static_cast<long long>(program.mesh.axis_size(a)),
+        StrCat("spec ", spec.name, known.empty() ? " cuts nothing" : " cuts over " + known,
+               near.empty() ? "" : "; " + near)
+            .c_str());
   }
 }
 
@@ -118,13 +118,13 @@ void RunCompile(CompileOptions& o) {
   timer.Lap("emit and plan memory");
   CheckProgramBody(program);
   timer.Lap("check programs");
-  RefuseIdleAxes(program, spec);
   PlanOptions plan;
   plan.model = o.model;
   plan.spec = spec.name;
   plan.write_weights = o.weights == "split";
   WritePlan(graph, program, plan, o.out);
   timer.Lap("write plan");
+  WarnOfIdleAxes(program, spec);
   if (!o.quiet) Summarise(graph, program, o);
 }
 
