@@ -1,5 +1,3 @@
-#include <malloc.h>
-
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -17,11 +15,6 @@ namespace {
 bool SpeaksForAll() { return LaunchedRank() == 0; }
 
 int Main(int argc, char** argv) {
-  // Left to itself, glibc keeps as much freed memory as the largest piece it ever gave: megabytes
-  // of work memory of products, on top of what a plan predicts.
-  constexpr int kKept = 8 << 20;
-  mallopt(M_MMAP_THRESHOLD, kKept);
-  mallopt(M_TRIM_THRESHOLD, kKept);
   CLI::App app("shardc: compiles a serial model into one program per rank, and runs them");
   app.require_subcommand(1);
   app.set_version_flag("--version", "shardc 0.1.0");
