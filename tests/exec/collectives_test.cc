@@ -60,13 +60,19 @@ class MegatronImported : public ::testing::TestWithParam<Export> {};
 
 TEST_P(MegatronImported, FourPerLayerAndTwo) {
   const Export& e = GetParam();
-  for (const std::string& batch : e.batches) {
-    Graph graph = ImportFor(e, batch);
-    const Shape ids = graph.FindInput("input_ids")->type.shape;
-    int64_t layers = e.model == "hf_gpt2" ? 3 : 2;
-    int64_t hidden = e.model == "hf_gpt2" ? 64 : e.model == "hf_gpt2_fresh" ? 32 : 48;
-    ExpectMegatron(Compile(std::move(graph), "megatron", "tp=2"),
-                   {layers, NumElements(ids), hidden});
+  const bool gpt2 = e.model == "hf_gpt2", fresh = e.model == "hf_gpt2_fresh";
+  const int64_t layers = gpt2 ? 3 : 2, hidden = gpt2 ? 64 : fresh ? 32 : 48;
+  // As many parts as there are heads at most; of gqa_swiglu the 2 kv heads count.
+  const int64_t heads = gpt2 ? 4 : e.model == "nanogpt" ? 3 : 2;
+  for (int64_t tp : {2, 4}) {
+    if (heads < tp) continue;
+    for (const std::string& batch : e.batches) {
+      SCOPED_TRACE(StrCat("tp=", tp, " ", batch));
+      Graph graph = ImportFor(e, batch);
+      const Shape ids = graph.FindInput("input_ids")->type.shape;
+      ExpectMegatron(Compile(std::move(graph), "megatron", StrCat("tp=", tp)),
+                     {layers, NumElements(ids), hidden});
+    }
   }
 }
 
