@@ -1,5 +1,6 @@
 #include "runtime/rank.h"
 
+#include <omp.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -29,9 +30,20 @@ AlignedMemory::AlignedMemory(int64_t bytes, const std::string& what) : bytes_(by
   data_ = {static_cast<std::byte*>(p), Unmap{bytes}};
 }
 
+namespace {
+
+// oneDNN computes nonsense, silently, in a team smaller than what it asked for: so a rank asks for
+// no more than the environment (OMP_THREAD_LIMIT, OMP_DYNAMIC) lets it have.
+int TeamSize(int threads) {
+  omp_set_dynamic(0);
+  return std::max(1, std::min(threads, omp_get_thread_limit()));
+}
+
+}  // namespace
+
 Rank::Rank(const Program& program, const SessionOptions& options, int threads,
            std::unique_ptr<Communicator> world, const StateReader& read_state)
-    : program_(program), options_(options), threads_(threads), world_(std::move(world)) {
+    : program_(program), options_(options), threads_(TeamSize(threads)), world_(std::move(world)) {
   AllocateBuffers(read_state);
   PrepareCommunicators();
   PrepareInstructions();

@@ -53,6 +53,18 @@ TEST_F(RunTest, ShardedAgreesWithSerial) {
   }
 }
 
+// What is set for other programs must not change results.
+TEST_F(RunTest, OpenMpMayGrantFewerThreads) {
+  Compile("plan", "--spec serial --loss lm");
+  RunOk("plan --input input_ids=@ids.npy --threads 2 --save golden.safetensors");
+  for (const char* limits : {"OMP_THREAD_LIMIT=1", "OMP_DYNAMIC=true", "OMP_NUM_THREADS=1"}) {
+    ToolResult r = Shell(std::string(limits) + " '" + SHARDC_TOOL +
+                         "' run plan --input input_ids=@ids.npy --threads 4 "
+                         "--check golden.safetensors --rtol 1e-4 --atol 1e-6");
+    EXPECT_EQ(r.exit, 0) << limits << r.err;
+  }
+}
+
 TEST_F(RunTest, SaveIsTheSameWhateverTheMesh) {
   Compile("plan", "--spec megatron --mesh dp=2,tp=2");
   Compile("serial", "--spec serial");
