@@ -37,11 +37,13 @@ bool Sharding::replicated() const {
   return !partial() && std::none_of(dims.begin(), dims.end(), [](auto& d) { return d.cut(); });
 }
 
-int64_t NumParts(const DimSharding& dim, const Mesh& mesh) {
+int64_t NumParts(const AxisList& axes, const Mesh& mesh) {
   int64_t parts = 1;
-  for (int a : dim.axes) parts *= mesh.axis_size(a);
+  for (int a : axes) parts *= mesh.axis_size(a);
   return parts;
 }
+
+int64_t NumParts(const DimSharding& dim, const Mesh& mesh) { return NumParts(dim.axes, mesh); }
 
 namespace {
 // Calls fn(segment size, physical size of a part's piece) for each segment.
@@ -75,12 +77,18 @@ int64_t LocalBytes(const TensorType& type, const Mesh& mesh) {
   return NumElements(LocalShape(type, mesh)) * DTypeSize(type.dtype);
 }
 
-std::vector<Run> PartRuns(int64_t size, const DimSharding& dim, int64_t num_parts, int64_t part) {
+std::vector<Run> LocalRuns(int64_t size, const DimSharding& dim, const Mesh& mesh, int64_t rank) {
+  if (!dim.cut()) return {{0, 0, size}};
   std::vector<Run> runs;
   int64_t segment_start = 0, local = 0;
-  ForEachSegment(size, dim, num_parts, [&](int64_t n, int64_t piece) {
-    int64_t blocks = n / dim.granule, low = blocks / num_parts, more = blocks % num_parts;
-    int64_t first = part * low + std::min(part, more), count = low + (part < more);
+  ForEachSegment(size, dim, NumParts(dim, mesh), [&](int64_t n, int64_t piece) {
+    int64_t first = 0, count = n / dim.granule;  // in blocks
+    for (int axis : dim.axes) {
+      int64_t parts = mesh.axis_size(axis), part = mesh.Coordinate(rank, axis);
+      int64_t low = count / parts, more = count % parts;
+      first += part * low + std::min(part, more);
+      count = low + (part < more);
+    }
     if (count > 0) {
       runs.push_back({segment_start + first * dim.granule, local, count * dim.granule});
     }
@@ -88,11 +96,6 @@ std::vector<Run> PartRuns(int64_t size, const DimSharding& dim, int64_t num_part
     local += piece;
   });
   return runs;
-}
-
-std::vector<Run> LocalRuns(int64_t size, const DimSharding& dim, const Mesh& mesh, int64_t rank) {
-  if (!dim.cut()) return {{0, 0, size}};
-  return PartRuns(size, dim, NumParts(dim, mesh), mesh.GroupIndex(rank, dim.axes.ToVector()));
 }
 
 bool HasPadding(int64_t size, const DimSharding& dim, const Mesh& mesh) {
@@ -120,6 +123,12 @@ DimSharding Canonical(int64_t size, DimSharding dim, const Mesh& mesh) {
                  [&](int64_t n, int64_t) { even &= n / dim.granule % parts == 0; });
   if (even) dim.granule = 1;
   return dim;
+}
+
+DimSharding FirstAxes(int64_t size, const DimSharding& dim, int count, const Mesh& mesh) {
+  DimSharding first{{}, dim.granule, dim.segments};
+  for (int i = 0; i < count; ++i) first.axes.push_back(dim.axes[i]);
+  return Canonical(size, std::move(first), mesh);
 }
 
 Sharding Canonical(const TensorType& type, const Mesh& mesh) {
@@ -166,11 +175,6 @@ void CheckSharding(const TensorType& type, const Mesh& mesh, const std::string& 
       fail(StrCat("the segments of dim ", i, " add up to ", sum, ", not ", type.shape[i]));
     }
     if (!divides) fail(StrCat("granule ", d.granule, " does not divide dim ", i));
-    if (d.axes.size() > 1 && HasPadding(type.shape[i], d, mesh)) {
-      fail(StrCat("dim ", i, " of size ", type.shape[i], " is cut over several axes into ",
-                  NumParts(d, mesh), " parts that are not equal"),
-           "cut it over one axis, or choose axis sizes that divide it");
-    }
   }
   for (int a : type.sharding.partial_sum) use(a);
   for (int a : type.sharding.partial_max) use(a);

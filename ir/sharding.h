@@ -44,9 +44,10 @@ class AxisList {
 
 // One dim. Cut means: the dim is a concatenation of `segments` (one when empty); every segment is a
 // row of blocks of `granule` elements; the blocks of each segment are dealt out in order over the
-// parts, as evenly as possible (the first parts get one more). A part holds its piece of the first
-// segment, then of the second, ...; where parts differ in size all hold the largest, padded at the
-// end of each segment's piece. The part of a rank is its Mesh::GroupIndex over `axes`.
+// first axis, as evenly as possible (its first ranks get one more), what each then has over the
+// second, and so on: so the cut over the first axes alone is the same with or without the others. A
+// rank holds its piece of the first segment, then of the second, ...; where pieces differ in size
+// all hold the largest, padded at the end of each segment's piece.
 struct DimSharding {
   AxisList axes;  // major to minor; empty: whole on every rank
   int64_t granule = 1;
@@ -94,12 +95,12 @@ struct Run {
 };
 
 int64_t NumParts(const DimSharding& dim, const Mesh& mesh);
+int64_t NumParts(const AxisList& axes, const Mesh& mesh);
 // Physical (padded) size of the dim on every rank.
 int64_t LocalDim(int64_t size, const DimSharding& dim, const Mesh& mesh);
 Shape LocalShape(const TensorType& type, const Mesh& mesh);
 int64_t LocalBytes(const TensorType& type, const Mesh& mesh);
-// What part `part` of NumParts holds, in local order; empty runs are left out.
-std::vector<Run> PartRuns(int64_t size, const DimSharding& dim, int64_t num_parts, int64_t part);
+// What a rank holds of the dim, in local order; empty runs are left out.
 std::vector<Run> LocalRuns(int64_t size, const DimSharding& dim, const Mesh& mesh, int64_t rank);
 // Whether some rank holds padding along the dim.
 bool HasPadding(int64_t size, const DimSharding& dim, const Mesh& mesh);
@@ -108,11 +109,12 @@ bool HasPadding(const TensorType& type, const Mesh& mesh);
 // The simplest description of the same layout: no granule where the even cut falls on it anyway, no
 // list of one segment, no axes of size 1. Shardings are compared in this form.
 DimSharding Canonical(int64_t size, DimSharding dim, const Mesh& mesh);
+// The cut over the first `count` axes alone, canonical.
+DimSharding FirstAxes(int64_t size, const DimSharding& dim, int count, const Mesh& mesh);
 Sharding Canonical(const TensorType& type, const Mesh& mesh);
 
 // Throws Diagnostic E2002 if the sharding does not fit the shape or the mesh: an axis used twice,
-// segments that do not add up, a granule that does not divide a segment, or an uneven cut over
-// several axes.
+// segments that do not add up, or a granule that does not divide a segment.
 void CheckSharding(const TensorType& type, const Mesh& mesh, const std::string& where);
 
 // "f32[8@dp, 2304@tp/3] partial(tp)"

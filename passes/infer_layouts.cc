@@ -16,8 +16,8 @@ bool Informative(const DimSharding& d) { return d.granule != 1 || !d.segments.em
 // All layouts here are without regard to a particular number of parts; axes stand for any cut.
 class Inference {
  public:
-  Inference(const Mesh& mesh, AxisList axes, int64_t parts)
-      : mesh_(mesh), axes_(axes), parts_(parts) {}
+  Inference(const Mesh& mesh, AxisList axes)
+      : mesh_(mesh), axes_(axes), parts_(NumParts(axes, mesh)) {}
 
   // Whether a cut of the dim survives the ops that use the value.
   bool Carries(const Value* v, int dim, int depth = 0) const {
@@ -51,10 +51,6 @@ class Inference {
   }
 
  private:
-  bool MayCut(const Factor& f) const {
-    return f.kind != FactorKind::kReplicated && f.size >= parts_;
-  }
-
   bool FactorCarries(const Op& op, const ShardingRule& rule, int factor, int depth) const {
     for (size_t r = 0; r < op.results.size(); ++r) {
       int d = DimOfFactor(rule.results[r], factor);
@@ -63,13 +59,49 @@ class Inference {
     return true;
   }
 
+  // The axes from number `axis` on, dealt over the factors from number `at` on so that each but the
+  // last is cut into single elements. Nothing when that leaves axes over, or takes a factor that
+  // may not be cut.
+  template <typename MayCut>
+  std::optional<std::vector<FactorCut>> Deal(const ShardingRule& rule,
+                                             const std::vector<int>& factors, size_t at, int axis,
+                                             const MayCut& may_cut) const {
+    if (at == factors.size()) return std::nullopt;
+    const Factor& f = rule.factors[factors[at]];
+    if (f.kind == FactorKind::kReplicated || !may_cut(factors[at])) return std::nullopt;
+    DimSharding cut{{}, 1, {}};
+    for (int i = axis; i < axes_.size(); ++i) {
+      if (cut.cut() && NumParts(cut, mesh_) == f.size) {
+        auto rest = Deal(rule, factors, at + 1, i, may_cut);
+        if (rest) rest->insert(rest->begin(), {factors[at], cut});
+        return rest;
+      }
+      cut.axes.push_back(axes_[i]);
+    }
+    if (f.size < NumParts(cut, mesh_)) return std::nullopt;
+    return std::vector{FactorCut{factors[at], cut}};
+  }
+
+  // The factors of a dim that the axes cut: as far to the major side as can be.
+  template <typename MayCut>
+  std::optional<std::vector<FactorCut>> CutsOf(const ShardingRule& rule, const DimFactors& f,
+                                               const MayCut& may_cut) const {
+    for (size_t at = 0; at < f.factors.size(); ++at) {
+      if (auto cuts = Deal(rule, f.factors, at, 0, may_cut)) return cuts;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<std::vector<FactorCut>> CarriedCuts(const Op& op, const ShardingRule& rule,
+                                                    const DimFactors& f, int depth) const {
+    return CutsOf(rule, f, [&](int factor) { return FactorCarries(op, rule, factor, depth); });
+  }
+
   bool UseCarries(const Op& op, const ShardingRule& rule, const DimFactors& f, int depth) const {
     for (int64_t n : f.segments) {
       if (n < parts_) return false;
     }
-    return std::any_of(f.factors.begin(), f.factors.end(), [&](int factor) {
-      return MayCut(rule.factors[factor]) && FactorCarries(op, rule, factor, depth);
-    });
+    return CarriedCuts(op, rule, f, depth).has_value();
   }
 
   // Layout of a factor as the results (forward) or another operand (backward) want it.
@@ -102,15 +134,18 @@ class Inference {
   std::optional<DimSharding> Project(const ShardingRule& rule, const DimFactors& dim, int64_t size,
                                      const DimSharding& layout, int factor) const {
     if (!Informative(layout)) return std::nullopt;
-    auto cut = ProjectToFactor(rule, dim, size, layout, mesh_);
-    if (!cut || cut->factor != factor || !Informative(cut->layout)) return std::nullopt;
-    return cut->layout;
+    auto cuts = ProjectToFactors(rule, dim, size, layout, mesh_);
+    if (!cuts || cuts->size() != 1) return std::nullopt;
+    const FactorCut& cut = cuts->front();
+    if (cut.factor != factor || !Informative(cut.layout)) return std::nullopt;
+    return cut.layout;
   }
 
   DimSharding Lift(const ShardingRule& rule, const DimFactors& dim, int64_t size, int factor,
                    DimSharding sub) const {
-    if (auto d = LiftToDim(rule, dim, size, {factor, std::move(sub)}, mesh_)) return *d;
-    if (auto d = LiftToDim(rule, dim, size, {factor, {axes_, 1, {}}}, mesh_)) return *d;
+    for (DimSharding layout : {std::move(sub), DimSharding{axes_, 1, {}}}) {
+      if (auto d = LiftToDim(rule, dim, size, {{factor, std::move(layout)}}, mesh_)) return *d;
+    }
     return {axes_, 1, {}};
   }
 
@@ -118,11 +153,13 @@ class Inference {
                       int depth) const {
     const DimFactors& f = rule.operands[operand][dim];
     int64_t size = op.operands[operand]->type.shape[dim];
-    for (int factor : f.factors) {
-      if (!MayCut(rule.factors[factor]) || !FactorCarries(op, rule, factor, depth)) continue;
+    auto cuts = CarriedCuts(op, rule, f, depth);
+    if (!cuts) return {axes_, 1, {}};
+    if (cuts->size() == 1) {
+      int factor = cuts->front().factor;
       return Lift(rule, f, size, factor, Sub(op, rule, factor, operand, depth));
     }
-    return {axes_, 1, {}};
+    return LiftToDim(rule, f, size, *cuts, mesh_).value_or(DimSharding{axes_, 1, {}});
   }
 
   // The layout in which the producer of the value would give it, were the dim cut.
@@ -132,22 +169,23 @@ class Inference {
     if (!op || !op->def->rule || depth > kMaxDepth) return none;
     ShardingRule rule = op->def->rule(*op);
     const DimFactors& f = rule.results[v->index][dim];
-    for (int factor : f.factors) {
-      if (!MayCut(rule.factors[factor])) continue;
-      DimSharding sub = none;
-      for (size_t i = 0; i < op->operands.size(); ++i) {
-        int d = DimOfFactor(rule.operands[i], factor);
-        if (d < 0) continue;
-        DimSharding there = Backward(op->operands[i], d, depth + 1);
-        if (auto own =
-                Project(rule, rule.operands[i][d], op->operands[i]->type.shape[d], there, factor)) {
-          sub = *own;
-          break;
-        }
+    const int64_t size = v->type.shape[dim];
+    auto cuts = CutsOf(rule, f, [](int) { return true; });
+    if (!cuts) return none;
+    if (cuts->size() > 1) return LiftToDim(rule, f, size, *cuts, mesh_).value_or(none);
+    const int factor = cuts->front().factor;
+    DimSharding sub = none;
+    for (size_t i = 0; i < op->operands.size(); ++i) {
+      int d = DimOfFactor(rule.operands[i], factor);
+      if (d < 0) continue;
+      DimSharding there = Backward(op->operands[i], d, depth + 1);
+      if (auto own =
+              Project(rule, rule.operands[i][d], op->operands[i]->type.shape[d], there, factor)) {
+        sub = *own;
+        break;
       }
-      return Lift(rule, f, v->type.shape[dim], factor, sub);
     }
-    return none;
+    return Lift(rule, f, size, factor, sub);
   }
 
   const Mesh& mesh_;
@@ -157,13 +195,18 @@ class Inference {
 
 }  // namespace
 
+bool CutIsCarried(const Value* value, int dim, int64_t parts) {
+  Mesh mesh({{"parts", parts}});
+  return Inference(mesh, {0}).Carries(value, dim);
+}
+
 void InferLayouts(Graph& graph) {
   for (Op* param : graph.Params()) {
     TensorType& type = param->result()->type;
     for (int d = 0; d < type.rank(); ++d) {
       DimSharding& dim = type.sharding.dims[d];
       if (!dim.cut() || Informative(dim)) continue;
-      Inference inference(graph.mesh, dim.axes, NumParts(dim, graph.mesh));
+      Inference inference(graph.mesh, dim.axes);
       dim = Canonical(type.shape[d], inference.Forward(param->result(), d), graph.mesh);
     }
     CheckSharding(type, graph.mesh, "parameter '" + param->attrs.String("name") + "'");

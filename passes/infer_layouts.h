@@ -13,4 +13,8 @@ namespace shardc {
 // not fit.
 void InferLayouts(Graph& graph);
 
+// Whether a cut of the dim of a value over `parts` ranks survives the forward ops that use it
+// without communication of their operands.
+bool CutIsCarried(const Value* value, int dim, int64_t parts);
+
 }  // namespace shardc

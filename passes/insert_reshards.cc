@@ -28,9 +28,16 @@ struct Strategy {
   int group = 0;  // kLinear: index into ShardingRule::linear
 };
 
-// Placements of all operands and results over one axis under a strategy.
+// An operand or result over one axis under a strategy.
+struct Slot {
+  Placement placement;
+  DimSharding dim;  // of placement.dim, with the axes that were settled before
+};
+
+// What a strategy over one axis makes of an op.
 struct Placements {
-  std::vector<Placement> operands, results;
+  std::vector<Slot> operands, results;
+  std::vector<FactorCut> cuts;  // of the op's factors, over this axis and those before
 };
 
 class Inserter {
@@ -63,14 +70,16 @@ class Inserter {
     std::vector<Sharding> operands, results;
     for (const Value* v : op->operands) operands.emplace_back(v->type.shape.size());
     for (const Value* v : op->results) results.emplace_back(v->type.shape.size());
+    std::vector<FactorCut> cuts;
     bool expand = false;
     for (int axis : axes_) {
-      Strategy s = Choose(*op, rule, axis, operands, results);
+      Strategy s = Choose(*op, rule, axis, cuts);
       expand |=
           s.kind == Strategy::kFactor && rule.factors[s.cut.factor].kind == FactorKind::kExpandable;
       if (expand) break;
       Explain(*op, rule, axis, s);
-      Placements p = *Place(*op, rule, axis, s);
+      Placements p = *Place(*op, rule, axis, s, cuts);
+      cuts = std::move(p.cuts);
       for (size_t i = 0; i < operands.size(); ++i) Apply(p.operands[i], axis, operands[i]);
       for (size_t i = 0; i < results.size(); ++i) Apply(p.results[i], axis, results[i]);
     }
@@ -106,17 +115,13 @@ class Inserter {
     return first;
   }
 
-  static void Apply(const Placement& p, int axis, Sharding& s) {
-    switch (p.kind) {
+  static void Apply(const Slot& slot, int axis, Sharding& s) {
+    switch (slot.placement.kind) {
       case Placement::kWhole:
         break;
-      case Placement::kCut: {
-        DimSharding& d = s.dims[p.dim];
-        d.axes.push_back(axis);
-        d.segments = p.layout.segments;
-        d.granule = p.layout.granule;
+      case Placement::kCut:
+        s.dims[slot.placement.dim] = slot.dim;
         break;
-      }
       case Placement::kPartialSum:
         s.partial_sum.push_back(axis);
         break;
@@ -126,52 +131,43 @@ class Inserter {
     }
   }
 
-  std::optional<Placement> PlaceSlot(const ShardingRule& rule, const std::vector<DimFactors>& dims,
-                                     const TensorType& type, const FactorCut& cut) const {
-    int d = DimOfFactor(dims, cut.factor);
-    if (d < 0) return Placement();
-    auto layout = LiftToDim(rule, dims[d], type.shape[d], cut, mesh_);
-    if (!layout) return std::nullopt;
-    return Placement{Placement::kCut, d, *layout};
+  std::optional<Slot> PlaceSlot(const ShardingRule& rule, const std::vector<DimFactors>& dims,
+                                const TensorType& type, int factor, int axis,
+                                const std::vector<FactorCut>& cuts) const {
+    int d = DimOfFactor(dims, factor);
+    if (d < 0) return Slot();
+    auto dim = LiftToDim(rule, dims[d], type.shape[d], cuts, mesh_);
+    if (!dim) return std::nullopt;
+    DimSharding alone = Canonical(type.shape[d], {{axis}, dim->granule, dim->segments}, mesh_);
+    return Slot{{Placement::kCut, d, std::move(alone)}, std::move(*dim)};
   }
 
+  // Nothing where the strategy does not go with what `cuts`, of the axes before, do to the op.
   std::optional<Placements> Place(const Op& op, const ShardingRule& rule, int axis,
-                                  const Strategy& s) const {
-    Placements p;
-    p.operands.resize(op.operands.size());
-    p.results.resize(op.results.size());
+                                  const Strategy& s, const std::vector<FactorCut>& cuts) const {
+    Placements p{std::vector<Slot>(op.operands.size()), std::vector<Slot>(op.results.size()), cuts};
     if (s.kind == Strategy::kLinear) {
-      for (int i : rule.linear[s.group]) p.operands[i].kind = Placement::kPartialSum;
-      for (Placement& r : p.results) r.kind = Placement::kPartialSum;
+      for (int i : rule.linear[s.group]) p.operands[i].placement.kind = Placement::kPartialSum;
+      for (Slot& r : p.results) r.placement.kind = Placement::kPartialSum;
     } else if (s.kind == Strategy::kFactor) {
+      if (!AddCut(rule, s.cut, mesh_, p.cuts)) return std::nullopt;
       const Factor& factor = rule.factors[s.cut.factor];
       for (size_t i = 0; i < op.operands.size(); ++i) {
-        auto slot = PlaceSlot(rule, rule.operands[i], op.in(i), s.cut);
+        auto slot = PlaceSlot(rule, rule.operands[i], op.in(i), s.cut.factor, axis, p.cuts);
         if (!slot) return std::nullopt;
-        p.operands[i] = *slot;
+        p.operands[i] = std::move(*slot);
       }
       for (size_t i = 0; i < op.results.size(); ++i) {
-        auto slot = PlaceSlot(rule, rule.results[i], op.out(i), s.cut);
+        auto slot = PlaceSlot(rule, rule.results[i], op.out(i), s.cut.factor, axis, p.cuts);
         if (!slot) return std::nullopt;
-        if (slot->kind == Placement::kWhole && factor.kind != FactorKind::kExpandable) {
-          slot->kind =
+        if (slot->placement.kind == Placement::kWhole && factor.kind != FactorKind::kExpandable) {
+          slot->placement.kind =
               factor.reduce == ReduceKind::kMax ? Placement::kPartialMax : Placement::kPartialSum;
         }
-        p.results[i] = *slot;
+        p.results[i] = std::move(*slot);
       }
     }
-    (void)axis;
     return p;
-  }
-
-  // Whether the placement can be added to what other axes do already.
-  bool Compatible(const Placement& p, int axis, const TensorType& type, const Sharding& now) const {
-    if (p.kind != Placement::kCut || !now.dims[p.dim].cut()) return true;
-    const DimSharding& d = now.dims[p.dim];
-    if (d.segments != p.layout.segments || d.granule != p.layout.granule) return false;
-    DimSharding both = d;
-    both.axes.push_back(axis);
-    return !HasPadding(type.shape[p.dim], both, mesh_);
   }
 
   // Bytes of the value that one group of the axis holds.
@@ -188,7 +184,7 @@ class Inserter {
   double OperandCost(const Value* v, const Placement& want, int axis) const {
     double best = kInfinity;
     auto consider = [&](const Value* version) {
-      Placement from = PlacementOf(version->type, axis);
+      Placement from = PlacementOf(version->type, axis, mesh_);
       double bytes = ReshardBytes(from, want, mesh_.axis_size(axis), GroupBytes(v->type, axis));
       best = std::min(best, from.kind == Placement::kCut ? bytes * kUndoCutPenalty : bytes);
     };
@@ -206,17 +202,19 @@ class Inserter {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const Value* v = op.operands[i];
       // A partial value that others need reduced as well is reduced once, before them.
-      if (p.operands[i].partial() && v->users.size() > 1) return kInfinity;
-      cost += OperandCost(v, p.operands[i], axis);
+      const Placement& want = p.operands[i].placement;
+      if (want.partial() && v->users.size() > 1) return kInfinity;
+      cost += OperandCost(v, want, axis);
     }
     for (size_t i = 0; i < op.results.size(); ++i) {
       const TensorType& type = op.out(i);
-      Placement wish = PlacementOf(type, axis);
+      Placement wish = PlacementOf(type, axis, mesh_);
       if (wishless_.contains(&op) && wish.kind == Placement::kWhole &&
-          p.results[i].kind == Placement::kCut) {
+          p.results[i].placement.kind == Placement::kCut) {
         continue;
       }
-      cost += ReshardBytes(p.results[i], wish, mesh_.axis_size(axis), GroupBytes(type, axis));
+      cost +=
+          ReshardBytes(p.results[i].placement, wish, mesh_.axis_size(axis), GroupBytes(type, axis));
     }
     if (s.kind == Strategy::kFactor) {
       const Factor& f = rule.factors[s.cut.factor];
@@ -231,13 +229,13 @@ class Inserter {
   }
 
   Strategy Choose(const Op& op, const ShardingRule& rule, int axis,
-                  const std::vector<Sharding>& operands,
-                  const std::vector<Sharding>& results) const {
+                  const std::vector<FactorCut>& cuts) const {
     std::vector<Strategy> options;
     auto add_factor = [&](const TensorType& type, const std::vector<DimFactors>& dims) {
-      Placement at = PlacementOf(type, axis);
+      Placement at = PlacementOf(type, axis, mesh_);
       if (at.kind != Placement::kCut) return;
-      auto cut = ProjectToFactor(rule, dims[at.dim], type.shape[at.dim], at.layout, mesh_);
+      auto cut = ProjectAxis(rule, dims[at.dim], type.shape[at.dim], type.sharding.dims[at.dim],
+                             axis, mesh_);
       if (!cut || rule.factors[cut->factor].kind == FactorKind::kReplicated) return;
       for (const Strategy& o : options) {
         if (o.kind == Strategy::kFactor && o.cut.factor == cut->factor &&
@@ -250,7 +248,7 @@ class Inserter {
     bool partial = false;
     for (size_t i = 0; i < op.operands.size(); ++i) {
       add_factor(op.in(i), rule.operands[i]);
-      partial |= PlacementOf(op.in(i), axis).kind == Placement::kPartialSum;
+      partial |= PlacementOf(op.in(i), axis, mesh_).kind == Placement::kPartialSum;
     }
     for (size_t i = 0; i < op.results.size(); ++i) add_factor(op.out(i), rule.results[i]);
     // On a tie the first wins: compute less, reduce later, run whole. Scalars are rather reduced at
@@ -265,16 +263,8 @@ class Inserter {
     const Strategy* best = nullptr;
     double best_cost = kInfinity;
     for (const Strategy& s : options) {
-      auto p = Place(op, rule, axis, s);
+      auto p = Place(op, rule, axis, s, cuts);
       if (!p) continue;
-      bool fits = true;
-      for (size_t i = 0; i < operands.size(); ++i) {
-        fits = fits && Compatible(p->operands[i], axis, op.in(i), operands[i]);
-      }
-      for (size_t i = 0; i < results.size(); ++i) {
-        fits = fits && Compatible(p->results[i], axis, op.out(i), results[i]);
-      }
-      if (!fits) continue;
       double cost = Cost(op, rule, axis, s, *p);
       if (!best || cost < best_cost * (1 - 1e-9)) {
         best = &s;
@@ -362,7 +352,7 @@ class Inserter {
     op->site = cause ? cause->site : "";
     Strings why;
     for (int axis : axes_) {
-      Placement from = PlacementOf(source->type, axis), to = PlacementOf(type, axis);
+      Placement from = PlacementOf(source->type, axis, mesh_), to = PlacementOf(type, axis, mesh_);
       if (from == to) continue;
       int step = ProvenanceOf(source, axis);
       if (from.kind == Placement::kWhole && user) {

@@ -1,10 +1,13 @@
-// The algebra between the cut of a tensor's dim and the cut of a factor of a sharding rule.
+// The algebra between the cut of a tensor's dim and the cuts of the factors of a sharding rule.
 //
 // A dim whose factors are [f0 f1 f2] (major to minor) is cut along f1 when every one of its f0
-// segments is cut in blocks of f2: 2304 = 3 x 12 x 64 cut along the 12 heads is `2304@tp/3%64`.
+// segments is cut in blocks of f2: 2304 = 3 x 12 x 64 cut along the 12 heads is `2304@tp/3%64`. It
+// is cut along f1 and f2 when the first axes leave one element of f1 to each part: 8 heads in 2
+// groups of 4, cut over the groups and within them, are `8@(a,b)` with a of size 2.
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "ir/mesh.h"
 #include "ir/sharding.h"
@@ -18,15 +21,27 @@ struct FactorCut {
   DimSharding layout;  // axes, and segments and granule relative to the factor
 };
 
-// Which factor the cut `dim` of a dim of `size` elements is along. Nothing when it does not fall on
-// a factor.
-std::optional<FactorCut> ProjectToFactor(const ShardingRule& rule, const DimFactors& factors,
-                                         int64_t size, const DimSharding& dim, const Mesh& mesh);
+// The factors that the cut `dim` of a dim of `size` elements is along, major to minor. Nothing when
+// it does not fall on factors.
+std::optional<std::vector<FactorCut>> ProjectToFactors(const ShardingRule& rule,
+                                                       const DimFactors& factors, int64_t size,
+                                                       const DimSharding& dim, const Mesh& mesh);
 
-// The cut of a dim with these factors when cut.factor is cut so, in canonical form. Nothing when
-// the dim does not have the factor, or the layout cannot be written down for it.
+// What one axis does in such a cut: the factor, and the layout with this axis alone.
+std::optional<FactorCut> ProjectAxis(const ShardingRule& rule, const DimFactors& factors,
+                                     int64_t size, const DimSharding& dim, int axis,
+                                     const Mesh& mesh);
+
+// The cut of a dim with these factors when factors are cut so (those it does not have do not
+// count), in canonical form. Nothing when that cannot be written down for it.
 std::optional<DimSharding> LiftToDim(const ShardingRule& rule, const DimFactors& factors,
-                                     int64_t size, const FactorCut& cut, const Mesh& mesh);
+                                     int64_t size, const std::vector<FactorCut>& cuts,
+                                     const Mesh& mesh);
+
+// Adds what one more axis does to the cuts of an op's factors. False, and nothing added, when the
+// factor is cut by other axes in a layout that this one does not fit.
+bool AddCut(const ShardingRule& rule, const FactorCut& cut, const Mesh& mesh,
+            std::vector<FactorCut>& cuts);
 
 // The dim of a tensor (given by its dims' factors) that has the factor, or -1.
 int DimOfFactor(const std::vector<DimFactors>& dims, int factor);

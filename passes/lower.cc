@@ -60,21 +60,19 @@ class ReshardLowering {
                        [&](auto& d) { return d.axes.contains(axis); });
   }
 
-  // The axes that `to` has beyond `from` when from's are a prefix of to's in the same layout.
-  static std::optional<AxisList> Beyond(const DimSharding& from, const DimSharding& to) {
-    if (from.axes.size() > to.axes.size()) return std::nullopt;
+  // The axes that the dim shall have beyond its present ones when these are the first of those in
+  // the same layout.
+  std::optional<AxisList> Beyond(int d) const {
+    const DimSharding &from = Now(d), &to = to_.dims[d];
+    const int shared = from.axes.size();
+    if (shared > to.axes.size() || from != First(to, d, shared)) return std::nullopt;
     AxisList rest;
-    for (int i = 0; i < to.axes.size(); ++i) {
-      if (i < from.axes.size()) {
-        if (from.axes[i] != to.axes[i]) return std::nullopt;
-      } else {
-        rest.push_back(to.axes[i]);
-      }
-    }
-    if (from.cut() && (from.segments != to.segments || from.granule != to.granule)) {
-      return std::nullopt;
-    }
+    for (int i = shared; i < to.axes.size(); ++i) rest.push_back(to.axes[i]);
     return rest;
+  }
+
+  DimSharding First(const DimSharding& dim, int d, int count) const {
+    return FirstAxes(value_->type.shape[d], dim, count, mesh_);
   }
 
   void Slice(int d, const AxisList& axes) {
@@ -84,7 +82,7 @@ class ReshardLowering {
   }
 
   void SliceFreshAxes(int d) {
-    auto rest = Beyond(Now(d), to_.dims[d]);
+    auto rest = Beyond(d);
     if (!rest || rest->empty()) return;
     for (int a : *rest) {
       if (InUse(a)) return;
@@ -93,7 +91,7 @@ class ReshardLowering {
   }
 
   void SliceRest(int d) {
-    auto rest = Beyond(Now(d), to_.dims[d]);
+    auto rest = Beyond(d);
     SHARDC_CHECK(rest, "dim ", d);
     if (!rest->empty()) Slice(d, *rest);
   }
@@ -116,7 +114,7 @@ class ReshardLowering {
   bool ScatterAlong(int axis, bool max) {
     if (max) return false;
     for (int d = 0; d < rank(); ++d) {
-      auto rest = Beyond(Now(d), to_.dims[d]);
+      auto rest = Beyond(d);
       if (!rest || rest->size() != 1 || (*rest)[0] != axis) continue;
       Sharding to = value_->type.sharding;
       to.partial_sum.erase(axis);
@@ -132,15 +130,13 @@ class ReshardLowering {
     if (!Now(d).cut()) return;
     int axis = Now(d).axes.back();
     if (to_.dims[d].axes.contains(axis)) return;
-    DimSharding left = Now(d);
-    left.axes.erase(axis);
-    if (left.cut() && HasPadding(value_->type.shape[d], Now(d), mesh_)) return;
+    DimSharding left = First(Now(d), d, Now(d).axes.size() - 1);
     for (int e = 0; e < rank(); ++e) {
       if (e == d) continue;
-      auto rest = Beyond(Now(e), to_.dims[e]);
+      auto rest = Beyond(e);
       if (!rest || rest->size() != 1 || (*rest)[0] != axis) continue;
       Sharding to = value_->type.sharding;
-      to.dims[d] = left.cut() ? left : DimSharding();
+      to.dims[d] = left;
       to.dims[e] = to_.dims[e];
       Make("all_to_all", std::move(to),
            {{"axes", Names({axis})}, {"concat_dim", int64_t{d}}, {"split_dim", int64_t{e}}});
@@ -149,22 +145,15 @@ class ReshardLowering {
   }
 
   void Gather(int d) {
-    if (!Now(d).cut() || Beyond(Now(d), to_.dims[d])) return;
-    // Keep the longest common prefix when the layout agrees.
-    DimSharding keep = Now(d);
-    AxisList prefix;
-    const DimSharding& want = to_.dims[d];
-    if (want.cut() && want.segments == keep.segments && want.granule == keep.granule) {
-      for (int i = 0; i < std::min(want.axes.size(), keep.axes.size()); ++i) {
-        if (want.axes[i] != keep.axes[i]) break;
-        prefix.push_back(want.axes[i]);
-      }
-    }
+    if (!Now(d).cut() || Beyond(d)) return;
+    // Keep what both have.
+    const DimSharding &now = Now(d), &want = to_.dims[d];
+    int keep = std::min(now.axes.size(), want.axes.size());
+    while (First(now, d, keep) != First(want, d, keep)) --keep;
     AxisList gather;
-    for (int i = prefix.size(); i < keep.axes.size(); ++i) gather.push_back(keep.axes[i]);
-    keep.axes = prefix;
+    for (int i = keep; i < now.axes.size(); ++i) gather.push_back(now.axes[i]);
     Sharding to = value_->type.sharding;
-    to.dims[d] = keep.cut() ? keep : DimSharding();
+    to.dims[d] = First(now, d, keep);
     Make("all_gather", std::move(to), {{"axes", Names(gather)}, {"dim", int64_t{d}}});
   }
 

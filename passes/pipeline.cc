@@ -20,6 +20,7 @@
 #include "passes/precision.h"
 #include "passes/propagate.h"
 #include "passes/recompute.h"
+#include "passes/split_axes.h"
 
 namespace shardc {
 namespace {
@@ -31,6 +32,7 @@ struct NamedPass {
 
 constexpr NamedPass kPasses[] = {
     {"canonicalize", Canonicalize},
+    {"split_axes", SplitAxes},
     {"infer_layouts", InferLayouts},
     {"differentiate",
      [](Graph& g) {
@@ -117,6 +119,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   // The spec comes before differentiation: reshards that it asks for are part of the forward graph,
   // and optimizer state takes the shardings of its parameters.
   run("apply_spec", [&] { ApplySpec(graph, spec); });
+  run.Named("split_axes");
   run.Named("infer_layouts");
   if (loss && options.gradients) {
     run("differentiate", [&] { AddGradients(graph, loss); });

@@ -164,9 +164,10 @@ class Propagation {
 
   void Unassign(Value* v) {
     if (dim_[v->id] < 0) return;
-    DimSharding& d = v->type.sharding.dims[dim_[v->id]];
+    const auto at = static_cast<size_t>(dim_[v->id]);
+    DimSharding& d = v->type.sharding.dims[at];
     d.axes.erase(axis_);
-    if (!d.cut()) d = DimSharding();
+    d = Canonical(v->type.shape[at], std::move(d), graph_.mesh);
     dim_[v->id] = -1;
     SetProvenance(v, axis_, -1);
   }
@@ -179,10 +180,14 @@ class Propagation {
       if (dim_[like->id] < 0 || like->type.shape != v->type.shape) return;
       const int dim = dim_[like->id];
       const DimSharding& layout = like->type.sharding.dims[dim];
+      const int64_t size = v->type.shape[dim];
+      int upto = 1;
+      while (layout.axes[upto - 1] != axis_) ++upto;
       // Where another axis cuts the dim by choice, it is made like the state at the end.
-      if (!Fits(*v, dim, layout)) return;
+      DimSharding now = v->type.sharding.dims[dim];
+      if (now != FirstAxes(size, layout, upto - 1, graph_.mesh)) return;
       wished_[v->id] = true;
-      Assign(v, dim, layout, ProvenanceOf(like, axis_));
+      Assign(v, dim, FirstAxes(size, layout, upto, graph_.mesh), ProvenanceOf(like, axis_));
     };
     std::map<std::string_view, Op*> states;
     for (Op* op : ops_) {
@@ -200,11 +205,8 @@ class Propagation {
     }
   }
 
-  void Assign(Value* v, int dim, const DimSharding& layout, int provenance) {
-    DimSharding& d = v->type.sharding.dims[dim];
-    d.axes.push_back(axis_);
-    d.segments = layout.segments;
-    d.granule = layout.granule;
+  void Assign(Value* v, int dim, DimSharding with_axis, int provenance) {
+    v->type.sharding.dims[dim] = std::move(with_axis);
     dim_[v->id] = dim;
     SetProvenance(v, axis_, provenance);
   }
@@ -213,18 +215,41 @@ class Propagation {
   std::optional<FactorCut> CutOf(const ShardingRule& rule, const Slot& slot) const {
     int d = dim_[slot.value->id];
     if (d < 0) return std::nullopt;
-    DimSharding layout = slot.value->type.sharding.dims[d];
-    layout.axes = {axis_};
-    return ProjectToFactor(rule, (*slot.dims)[d], slot.value->type.shape[d], layout, graph_.mesh);
+    const TensorType& type = slot.value->type;
+    return ProjectAxis(rule, (*slot.dims)[d], type.shape[d], type.sharding.dims[d], axis_,
+                       graph_.mesh);
+  }
+
+  // The dim of the slot's value with the cut added to what the axes before do. Nothing where that
+  // cannot be written down, or leaves a part without anything.
+  std::optional<DimSharding> WithCut(const ShardingRule& rule, const Slot& slot, int d,
+                                     const FactorCut& cut) const {
+    const TensorType& type = slot.value->type;
+    const DimSharding& now = type.sharding.dims[d];
+    std::vector<FactorCut> cuts;
+    if (now.cut()) {
+      auto before = ProjectToFactors(rule, (*slot.dims)[d], type.shape[d], now, graph_.mesh);
+      if (!before) return std::nullopt;
+      cuts = std::move(*before);
+    }
+    if (!AddCut(rule, cut, graph_.mesh, cuts)) return std::nullopt;
+    auto with = LiftToDim(rule, (*slot.dims)[d], type.shape[d], cuts, graph_.mesh);
+    if (!with) return std::nullopt;
+    const int64_t parts = NumParts(*with, graph_.mesh);
+    auto fits = [&](int64_t n) { return n / with->granule >= parts; };
+    bool all = with->segments.empty()
+                   ? fits(type.shape[d])
+                   : std::all_of(with->segments.begin(), with->segments.end(), fits);
+    return all ? with : std::nullopt;
   }
 
   // Whether the producer of the value can give it cut along the dim without help.
-  bool ProducerCuts(const Value* v, int dim, const DimSharding& layout) const {
+  bool ProducerCuts(const Value* v, int dim, const DimSharding& with_axis) const {
     const Op* op = v->producer;
     if (!op || !op->def->rule) return false;
     const ShardingRule& rule = rules_[op->id];
-    auto cut =
-        ProjectToFactor(rule, rule.results[v->index][dim], v->type.shape[dim], layout, graph_.mesh);
+    auto cut = ProjectAxis(rule, rule.results[v->index][dim], v->type.shape[dim], with_axis, axis_,
+                           graph_.mesh);
     return cut && rule.factors[cut->factor].kind == FactorKind::kPlain;
   }
 
@@ -262,33 +287,15 @@ class Propagation {
       if (pinned_[s.value->id] || dim_[s.value->id] >= 0 || (expandable && !s.result)) continue;
       int d = DimOfFactor(*s.dims, cut->factor);
       if (d < 0) continue;
-      auto layout = LiftToDim(rule, (*s.dims)[d], s.value->type.shape[d], *cut, graph_.mesh);
-      if (!layout || !Fits(*s.value, d, *layout)) continue;
-      if (!s.result && !ProducerCuts(s.value, d, *layout)) continue;
+      auto with = WithCut(rule, s, d, *cut);
+      if (!with || (!s.result && !ProducerCuts(s.value, d, *with))) continue;
       if (step < 0) {
         step = AddProvenance(graph_, ProvenanceOf(source->value, axis_), "through " + Describe(op));
       }
-      Assign(s.value, d, *layout, step);
+      Assign(s.value, d, std::move(*with), step);
       changed = true;
     }
     return changed;
-  }
-
-  // Every part gets something, and a dim that another axis cuts already is cut evenly.
-  bool Fits(const Value& v, int d, const DimSharding& layout) const {
-    const DimSharding& now = v.type.sharding.dims[d];
-    int64_t parts = graph_.mesh.axis_size(axis_);
-    DimSharding both = layout;
-    if (now.cut()) {
-      if (now.segments != layout.segments || now.granule != layout.granule) return false;
-      both.axes = now.axes;
-      both.axes.push_back(axis_);
-      parts = NumParts(both, graph_.mesh);
-      if (HasPadding(v.type.shape[d], both, graph_.mesh)) return false;
-    }
-    auto fits = [&](int64_t n) { return n / layout.granule >= parts; };
-    if (layout.segments.empty()) return fits(v.type.shape[d]);
-    return std::all_of(layout.segments.begin(), layout.segments.end(), fits);
   }
 
   Graph& graph_;

@@ -4,13 +4,12 @@
 
 namespace shardc {
 
-Placement PlacementOf(const TensorType& type, int axis) {
+Placement PlacementOf(const TensorType& type, int axis, const Mesh& mesh) {
   const Sharding& s = type.sharding;
   for (size_t d = 0; d < s.dims.size(); ++d) {
     if (!s.dims[d].axes.contains(axis)) continue;
-    DimSharding layout = s.dims[d];
-    layout.axes = {axis};
-    return {Placement::kCut, static_cast<int>(d), std::move(layout)};
+    DimSharding alone{{axis}, s.dims[d].granule, s.dims[d].segments};
+    return {Placement::kCut, static_cast<int>(d), Canonical(type.shape[d], std::move(alone), mesh)};
   }
   if (s.partial_sum.contains(axis)) return {Placement::kPartialSum, -1, {}};
   if (s.partial_max.contains(axis)) return {Placement::kPartialMax, -1, {}};
@@ -42,7 +41,8 @@ double ReshardBytes(const TensorType& from, const Sharding& to, const Mesh& mesh
   double bytes = static_cast<double>(from.bytes()), total = 0;
   for (int a = 0; a < mesh.num_axes(); ++a) {
     if (mesh.axis_size(a) == 1) continue;
-    total += ReshardBytes(PlacementOf(from, a), PlacementOf(target, a), mesh.axis_size(a), bytes);
+    total += ReshardBytes(PlacementOf(from, a, mesh), PlacementOf(target, a, mesh),
+                          mesh.axis_size(a), bytes);
   }
   return total;
 }

@@ -11,12 +11,12 @@ struct Placement {
   enum Kind : uint8_t { kWhole, kCut, kPartialSum, kPartialMax };
   Kind kind = kWhole;
   int dim = -1;        // kCut
-  DimSharding layout;  // kCut: with this axis alone
+  DimSharding layout;  // kCut: with this axis alone, canonical
   bool operator==(const Placement&) const = default;
   bool partial() const { return kind == kPartialSum || kind == kPartialMax; }
 };
 
-Placement PlacementOf(const TensorType& type, int axis);
+Placement PlacementOf(const TensorType& type, int axis, const Mesh& mesh);
 
 // Bytes that a rank sends, on a ring, to change the placement over one axis of `parts` ranks of a
 // tensor of which each group holds `bytes`. Infinite where nothing does it (whole to partial).

@@ -82,6 +82,35 @@ INSTANTIATE_TEST_SUITE_P(
         "layers=1,hidden=32,heads=4,kv_heads=1,vocab=50,seq=6,batch=2,activation=relu,bias=false",
         "layers=1,hidden=24,heads=2,vocab=33,seq=5,batch=6,activation=silu,positions=none,ffn=60"));
 
+// A mesh axis is split then, or the kv heads are on every rank.
+TEST(FewerKvHeadsThanRanks, ShardedEqualsSerial) {
+  for (auto [form, mesh] :
+       {std::pair("heads=8,kv_heads=2,qkv=separate,positions=rope,norm=rms_norm", "tp=4"),
+        {"heads=8,kv_heads=2,qkv=separate", "dp=2,tp=4"},
+        {"heads=8,kv_heads=4,qkv=separate", "tp=8"},
+        {"heads=8,kv_heads=1,qkv=separate", "dp=2,tp=4"},
+        {"heads=8,kv_heads=2,qkv=separate", "tp=4,dp=2"},
+        // 3 query heads of a kv head over 2 ranks.
+        {"heads=6,kv_heads=2,qkv=separate", "tp=4"}}) {
+    SCOPED_TRACE(StrCat(form, " on ", mesh));
+    std::string model = StrCat("builtin:gpt?layers=2,hidden=48,vocab=67,seq=6,batch=2,", form);
+    Tensors inputs = RandomInputs(BuildGpt(ParseBuiltin(model)), 67, 5);
+    inputs["labels"] = inputs["input_ids"];
+    auto run = [&](const std::string& dtype, const std::string& spec, const std::string& on) {
+      RunSetup setup;
+      setup.spec = spec;
+      setup.mesh = on;
+      setup.session.reference_kernels = dtype == "f64";
+      setup.pipeline.optimizer.kind = "adamw";
+      setup.steps = 2;
+      return CompileAndRun(BuildGpt(ParseBuiltin(model + ",dtype=" + dtype)), setup, inputs);
+    };
+    RunResult serial = run("f64", "serial", "");
+    ExpectEqual(run("f64", "megatron", mesh).outputs, serial.outputs, 1e-10);
+    ExpectEqual(run("f32", "megatron", mesh).outputs, serial.outputs, 1e-3);
+  }
+}
+
 TEST(Determinism, TheSameBitsTwice) {
   for (const char* mesh : {"", "tp=2", "dp=2,tp=2"}) {
     RunSetup setup;

@@ -56,6 +56,31 @@ INSTANTIATE_TEST_SUITE_P(All, MegatronBuiltin,
                          ::testing::Combine(::testing::Values(2, 4, 8),
                                             ::testing::Values(1, 2, 12, 96)));
 
+// The gradients of what is repeated are summed; everything else is as with enough heads.
+TEST(Megatron, FewerKvHeadsThanRanks) {
+  for (int layers : {1, 3}) {
+    std::string model =
+        StrCat("builtin:gpt?layers=", layers,
+               ",hidden=64,heads=16,kv_heads=2,seq=16,batch=2,vocab=256,qkv=separate");
+    for (const char* tp : {"tp=4", "tp=8"}) {
+      Program program = Compile(BuildGpt(ParseBuiltin(model)), "megatron", tp);
+      int64_t large = 0, weights = 0;
+      for (const Collective& c : program.collectives) {
+        EXPECT_EQ(c.kind, CollectiveKind::kAllReduce);
+        if (c.elements == 32 * 64) {
+          ++large;
+          EXPECT_EQ(c.axes.size(), 2u);
+        } else if (c.axes == std::vector<int>{1}) {
+          weights += c.elements;
+        }
+      }
+      EXPECT_EQ(large, 4 * layers + 2);
+      // k and v of a kv head of 4: weights [64, 4] and biases.
+      EXPECT_EQ(weights, layers * 2 * (64 * 4 + 4));
+    }
+  }
+}
+
 class MegatronImported : public ::testing::TestWithParam<Export> {};
 
 TEST_P(MegatronImported, FourPerLayerAndTwo) {

@@ -65,6 +65,32 @@ TEST(LowerReshards, SeveralAxes) {
 }
 
 // The same axis on the same dim, cut otherwise: whole in between.
+// 7 over two axes: the cut over the first alone is 4 and 3, so what the second adds is local.
+TEST(LowerReshards, UnevenCutsOverSeveralAxes) {
+  CheckPasses(R"(mesh [a=2, b=2]
+  graph @g(%x: f32[7@a, 8], %z: f32[7@(a,b), 8]) -> (%y, %u, %v) {
+    %y = reshard %x {why=[]} : f32[7@(a,b), 8]
+    %u = reshard %z {why=[]} : f32[7@a, 8]
+    %v = reshard %z {why=[]} : f32[7@a, 8@b]
+  })",
+              "lower_reshards", R"(
+    CHECK: %_ = local_slice %x {axes=["b"], dim=0} : f32[7@(a,b), 8]
+    CHECK-NEXT: %_ = all_gather %z {axes=["b"], dim=0, why=[]} : f32[7@a, 8]
+    CHECK-NEXT: %_ = all_to_all %z {axes=["b"], concat_dim=0, split_dim=1, why=[]} : f32[7@a, 8@b])");
+}
+
+// 12 in blocks of 2 over 2x2: 6 and 6 over the first axis, where the blocks do not show.
+TEST(LowerReshards, BlocksThatOnlySomeAxesShow) {
+  CheckPasses(R"(mesh [a=2, b=2]
+  graph @g(%x: f32[12@a]) -> (%y) {
+    %0 = reshard %x {why=[]} : f32[12@(a,b)%2]
+    %y = reshard %0 {why=[]} : f32[12@a]
+  })",
+              "lower_reshards", R"(
+    CHECK: %_ = local_slice %x {axes=["b"], dim=0} : f32[12@(a,b)%2]
+    CHECK-NEXT: %_ = all_gather %_ {axes=["b"], dim=0, why=[]} : f32[12@a])");
+}
+
 TEST(LowerReshards, AnotherLayoutOfTheSameDim) {
   Lower("f32[8@tp, 6]", "f32[8@tp/2, 6]", R"(
     CHECK: %0 = all_gather %x {axes=["tp"], dim=0} : f32[8, 6]

@@ -122,6 +122,46 @@ TEST(OptimizeReshards, SumsOfReductionsAreReducedOnce) {
     CHECK-NEXT: %8 = add %x, %7)");
 }
 
+// A gradient that is partial over b and feeds a product with another reduction behind it: summed
+// there, once over both axes, and not before.
+TEST(OptimizeReshards, AReductionMovesBehindLinearUsersWhereThatIsLess) {
+  Check(R"(mesh [a=2, b=2]
+  graph @g(%x: f32[64, 8], %k: f32[64, 4@a, 2@b], %q: f32[64, 8@(a,b)]) -> (%y, grad.w: %g) {
+    %w = param "w" : f32[8, 4@a]
+    %v = param "v" : f32[8, 8@(a,b)]
+    %0 = reduce_sum %k {axes=[2], keepdims=false} : f32[64, 4@a] partial(b)
+    %1 = reshard %0 {why=["k"]} : f32[64, 4@a]
+    %2 = matmul_nt %1, %w : f32[64, 8] partial(a)
+    %g = matmul_tn %x, %1 {batch=0} : f32[8, 4@a]
+    %3 = matmul_nt %q, %v : f32[64, 8] partial(a,b)
+    %4 = reshard %3 {why=["q"]} : f32[64, 8] partial(a)
+    %5 = add %2, %4 : f32[64, 8] partial(a)
+    %y = reshard %5 {why=["y"]} : f32[64, 8]
+  })",
+        R"(
+    CHECK: %1 = matmul_nt %0, %w : f32[64, 8] partial(a,b)
+    CHECK-NEXT: %g = matmul_tn %x, %0 {batch=0} : f32[8, 4@a] partial(b)
+    CHECK-NEXT: %2 = reshard %g {for="matmul_tn", why=["k", "partial through matmul_tn"]} : f32[8, 4@a]
+    CHECK: %4 = add %1, %3 : f32[64, 8] partial(a,b)
+    CHECK-NEXT: %5 = reshard %4 {for="matmul_nt", why=["k", "partial through matmul_nt", "q"]} : f32[64, 8]
+    CHECK-NOT: reshard)");
+}
+
+// Twice the weight's bytes would travel, or a user is not linear.
+TEST(OptimizeReshards, NotBehindUsersThatMakeMoreOfIt) {
+  for (const char* user : {"matmul %1, %w", "exp %1"}) {
+    std::string type = user[0] == 'm' ? "f32[4, 64]" : "f32[4, 8]";
+    Check(StrCat(R"(mesh [b=2]
+  graph @g(%k: f32[4, 8, 2@b]) -> (%y) {
+    %w = param "w" : f32[8, 64]
+    %0 = reduce_sum %k {axes=[2], keepdims=false} : f32[4, 8] partial(b)
+    %1 = reshard %0 {why=[]} : f32[4, 8]
+    %y = )",
+                 user, " : ", type, "\n}"),
+          "CHECK: %1 = reshard %0\nCHECK-NEXT: %y = ");
+  }
+}
+
 TEST(OptimizeReshards, NotWhereAReductionIsReadBySomethingElse) {
   Check(R"(mesh [tp=2]
   graph @g(%a: f32[8, 4@tp], %b: f32[8, 4@tp]) -> (%y, %z) {

@@ -1,0 +1,217 @@
+#include "passes/split_axes.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "ir/diagnostic.h"
+#include "ir/op_def.h"
+#include "passes/infer_layouts.h"
+#include "passes/layout.h"
+#include "passes/provenance.h"
+
+namespace shardc {
+namespace {
+
+constexpr int kMaxDepth = 24;  // ops between a weight and the op that shares its result
+
+// The size of the factor that some op shares between parts of another operand, which can be cut in
+// `ranks` parts, on the way of the dim from `v`; 0 when there is none.
+class SharedFactor {
+ public:
+  explicit SharedFactor(int64_t ranks) : ranks_(ranks) {}
+
+  int64_t Find(const Value* v, int dim, int depth = 0) {
+    if (depth > kMaxDepth || !seen_.insert({v, dim}).second) return 0;
+    for (const Op* user : v->users) {
+      if (user->phase != Phase::kForward || !user->def->rule) continue;
+      ShardingRule rule = user->def->rule(*user);
+      for (size_t i = 0; i < user->operands.size(); ++i) {
+        if (user->operands[i] != v) continue;
+        if (int64_t size = SharedIn(rule, i, dim)) return size;
+        if (int64_t size = Follow(*user, rule, rule.operands[i][dim], depth)) return size;
+      }
+    }
+    return 0;
+  }
+
+ private:
+  // Some dim of the operand is one factor, and another operand has that factor times others.
+  int64_t SharedIn(const ShardingRule& rule, size_t operand, int dim) const {
+    const auto& dims = rule.operands[operand];
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (dims[d].factors.size() != 1) continue;
+      int factor = dims[d].factors[0];
+      int64_t size = rule.factors[factor].size;
+      // A single shared head takes no part of the dim that comes from the weight: all do.
+      if (static_cast<int>(d) != dim && size != 1) continue;
+      for (const auto& other : rule.operands) {
+        int at = DimOfFactor(other, factor);
+        if (at < 0 || other[at].factors[0] != factor) continue;
+        int64_t product = 1;
+        for (int f : other[at].factors) product *= rule.factors[f].size;
+        if (product >= ranks_ && product > size) return size;
+      }
+    }
+    return 0;
+  }
+
+  int64_t Follow(const Op& op, const ShardingRule& rule, const DimFactors& factors, int depth) {
+    for (int factor : factors.factors) {
+      for (size_t r = 0; r < op.results.size(); ++r) {
+        int d = DimOfFactor(rule.results[r], factor);
+        if (d < 0) continue;
+        if (int64_t size = Find(op.results[r], d, depth + 1)) return size;
+      }
+    }
+    return 0;
+  }
+
+  int64_t ranks_;
+  std::set<std::pair<const Value*, int>> seen_;
+};
+
+// A dim of a parameter that can be cut in fewer parts than its axis has ranks.
+struct Narrow {
+  Op* param;
+  int dim;
+  int axis;
+  int64_t parts;
+};
+
+std::vector<Narrow> FindNarrow(const Graph& graph) {
+  std::vector<Narrow> all;
+  for (Op* param : graph.Params()) {
+    const TensorType& type = param->result()->type;
+    for (int d = 0; d < type.rank(); ++d) {
+      const DimSharding& dim = type.sharding.dims[d];
+      if (dim.axes.size() != 1 || !dim.segments.empty()) continue;
+      int axis = dim.axes[0];
+      int64_t ranks = graph.mesh.axis_size(axis);
+      if (CutIsCarried(param->result(), d, ranks)) continue;
+      int64_t parts = SharedFactor(ranks).Find(param->result(), d);
+      if (parts == 0 || parts >= ranks || ranks % parts != 0) continue;
+      if (parts > 1 && !CutIsCarried(param->result(), d, parts)) continue;
+      all.push_back({param, d, axis, parts});
+    }
+  }
+  return all;
+}
+
+// The mesh with axes split, and where the old axes are in it.
+class SplitMesh {
+ public:
+  // `cuts`: for an axis, the parts that its first axes shall make.
+  SplitMesh(const Mesh& mesh, const std::map<int, std::set<int64_t>>& cuts) {
+    std::vector<MeshAxis> axes;
+    for (int a = 0; a < mesh.num_axes(); ++a) {
+      const MeshAxis& old = mesh.axes()[a];
+      first_.push_back(static_cast<int>(axes.size()));
+      int64_t before = 1;
+      auto it = cuts.find(a);
+      if (it != cuts.end()) {
+        for (int64_t parts : it->second) {
+          // Parts that are no multiple of others cannot be made of the same axes.
+          if (parts % before != 0 || parts == before) continue;
+          axes.push_back({Name(old, axes.size()), parts / before});
+          before = parts;
+        }
+      }
+      axes.push_back({before == 1 ? old.name : Name(old, axes.size()), old.size / before});
+    }
+    first_.push_back(static_cast<int>(axes.size()));
+    mesh_ = Mesh(std::move(axes));
+  }
+
+  const Mesh& mesh() const { return mesh_; }
+  int begin(int old) const { return first_[old]; }
+  int end(int old) const { return first_[old + 1]; }
+
+  AxisList Map(const AxisList& old) const {
+    AxisList axes;
+    for (int a : old) {
+      for (int i = begin(a); i < end(a); ++i) axes.push_back(i);
+    }
+    return axes;
+  }
+
+  void Map(Value* v) const {
+    for (DimSharding& d : v->type.sharding.dims) d.axes = Map(d.axes);
+    v->type.sharding.partial_sum = Map(v->type.sharding.partial_sum);
+    v->type.sharding.partial_max = Map(v->type.sharding.partial_max);
+    std::vector<int> steps;
+    for (size_t a = 0; a < v->provenance.size(); ++a) {
+      steps.resize(static_cast<size_t>(end(static_cast<int>(a))), v->provenance[a]);
+    }
+    v->provenance = std::move(steps);
+  }
+
+  // The first axes of an old one that make so many parts; nothing when none do.
+  std::optional<AxisList> First(int old, int64_t parts) const {
+    AxisList axes;
+    for (int i = begin(old); i < end(old) && NumParts(axes, mesh_) < parts; ++i) axes.push_back(i);
+    if (NumParts(axes, mesh_) != parts) return std::nullopt;
+    return axes;
+  }
+
+ private:
+  std::string Name(const MeshAxis& old, size_t at) const {
+    return StrCat(old.name, ".", at - static_cast<size_t>(first_.back()));
+  }
+
+  Mesh mesh_;
+  std::vector<int> first_;
+};
+
+bool Apply(Graph& graph, const Narrow& n, const SplitMesh& split) {
+  auto axes = split.First(n.axis, n.parts);
+  if (!axes) return false;
+  Value* v = n.param->result();
+  DimSharding& dim = v->type.sharding.dims[n.dim];
+  dim = Canonical(v->type.shape[n.dim], {*axes, 1, {}}, graph.mesh);
+  for (int a = split.begin(n.axis); a < split.end(n.axis); ++a) {
+    if (axes->contains(a)) continue;
+    SetProvenance(v, a,
+                  AddProvenance(graph, ProvenanceOf(v, a),
+                                StrCat("each part of ", n.param->attrs.String("name"),
+                                       " is repeated over ", graph.mesh.axes()[a].name)));
+  }
+  return true;
+}
+
+void Note(Graph& graph, const std::vector<Narrow>& narrow, const Mesh& before) {
+  std::map<std::pair<int, int64_t>, std::vector<std::string>> names;
+  for (const Narrow& n : narrow) {
+    names[{n.axis, n.parts}].push_back(n.param->attrs.String("name"));
+  }
+  for (const auto& [key, list] : names) {
+    const MeshAxis& axis = before.axes()[key.first];
+    graph.notes.push_back(
+        StrCat(list.front(), list.size() > 1 ? StrCat(" and ", list.size() - 1, " more") : "",
+               list.size() > 1 ? " hold " : " holds ", key.second,
+               key.second == 1 ? " head" : " heads", " for ", axis.size, " ranks of ", axis.name,
+               ": each is repeated on ", axis.size / key.second, " ranks"));
+  }
+}
+
+}  // namespace
+
+void SplitAxes(Graph& graph) {
+  std::vector<Narrow> narrow = FindNarrow(graph);
+  if (narrow.empty()) return;
+  const Mesh before = graph.mesh;
+  std::map<int, std::set<int64_t>> cuts;
+  for (const Narrow& n : narrow) cuts[n.axis].insert(n.parts);
+  SplitMesh split(before, cuts);
+  graph.mesh = split.mesh();
+  for (const auto& input : graph.inputs()) split.Map(input.get());
+  for (const auto& op : graph.ops()) {
+    for (Value* r : op->results) split.Map(r);
+  }
+  narrow.erase(std::remove_if(narrow.begin(), narrow.end(),
+                              [&](const Narrow& n) { return !Apply(graph, n, split); }),
+               narrow.end());
+  Note(graph, narrow, before);
+}
+
+}  // namespace shardc

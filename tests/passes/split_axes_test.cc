@@ -1,0 +1,110 @@
+#include "passes/split_axes.h"
+
+#include <gtest/gtest.h>
+
+#include "ir/text.h"
+#include "tests/passes/check_text.h"
+
+namespace shardc::testing {
+namespace {
+
+// Separate projections of `heads` query heads and `kv` key/value heads of 4.
+std::string Attention(const std::string& mesh, int heads, int kv) {
+  int q = 4 * heads, k = 4 * kv;
+  return StrCat("mesh [", mesh, "]\n",
+                "graph @g(%x: f32[2, 3, 16]) -> (%y) {\n"
+                "  %wq = param \"q\" : f32[16, ",
+                q, "@tp]\n  %wk = param \"k\" : f32[16, ", k, "@tp]\n  %bk = param \"kb\" : f32[",
+                k, "@tp]\n  %wv = param \"v\" : f32[16, ", k, "@tp]\n  %wo = param \"o\" : f32[", q,
+                "@tp, 16]\n"
+                "  %0 = matmul %x, %wq : f32[2, 3, ",
+                q, "]\n  %1 = matmul %x, %wk : f32[2, 3, ", k, "]\n  %2 = add %1, %bk : f32[2, 3, ",
+                k, "]\n  %3 = matmul %x, %wv : f32[2, 3, ", k,
+                "]\n  %q = reshape %0 {shape=[2, 3, ", heads, ", 4]} : f32[2, 3, ", heads,
+                ", 4]\n  %k = reshape %2 {shape=[2, 3, ", kv, ", 4]} : f32[2, 3, ", kv,
+                ", 4]\n  %v = reshape %3 {shape=[2, 3, ", kv, ", 4]} : f32[2, 3, ", kv,
+                ", 4]\n  %o, %l = attention %q, %k, %v {causal=true, layout=\"bshd\", scale=0.5} : "
+                "f32[2, 3, ",
+                heads, ", 4], f32[2, ", heads, ", 3]\n  %4 = reshape %o {shape=[2, 3, ", q,
+                "]} : f32[2, 3, ", q, "]\n  %y = matmul %4, %wo : f32[2, 3, 16]\n}\n");
+}
+
+TEST(SplitAxes, KvHeadsAreRepeatedOverTheMinorPart) {
+  Graph graph = ParseAndVerify(Attention("dp=2, tp=4", 8, 2));
+  RunPasses(graph, "split_axes");
+  CheckGraph(graph, R"(
+    CHECK: mesh [dp=2, tp.0=2, tp.1=2]
+    CHECK: %wq = param "q" : f32[16, 32@(tp.0,tp.1)]
+    CHECK-NEXT: %wk = param "k" : f32[16, 8@tp.0]
+    CHECK-NEXT: %bk = param "kb" : f32[8@tp.0]
+    CHECK-NEXT: %wv = param "v" : f32[16, 8@tp.0]
+    CHECK-NEXT: %wo = param "o" : f32[32@(tp.0,tp.1), 16])");
+  ASSERT_EQ(graph.notes.size(), 1u);
+  EXPECT_EQ(graph.notes[0],
+            "k and 2 more hold 2 heads for 4 ranks of tp: each is repeated on 2 ranks");
+}
+
+// No rank sends a query, a key or a value.
+TEST(SplitAxes, AttentionNeedsNoCommunicationThen) {
+  for (int heads : {8, 6, 12}) {
+    Graph graph = ParseAndVerify(Attention("tp=4", heads, 2));
+    RunPasses(graph, "split_axes,infer_layouts,propagate,insert_reshards");
+    CheckGraph(graph, R"(
+    CHECK: @(tp.0,tp.1)
+    CHECK: %y = matmul %_, %wo : f32[2, 3, 16] partial(tp.0,tp.1)
+    CHECK-NEXT: %_ = reshard %y)",
+               true);
+    int reshards = 0;
+    for (const auto& op : graph.ops()) reshards += op->name() == "reshard";
+    EXPECT_EQ(reshards, 1) << heads << "\n" << PrintGraph(graph);
+  }
+}
+
+TEST(SplitAxes, OneHeadForAllStaysWhole) {
+  CheckPasses(Attention("tp=4", 8, 1), "split_axes,infer_layouts", R"(
+    CHECK: mesh [tp=4]
+    CHECK: %wq = param "q" : f32[16, 32@tp]
+    CHECK-NEXT: %wk = param "k" : f32[16, 4]
+    CHECK-NEXT: %bk = param "kb" : f32[4]
+    CHECK-NEXT: %wv = param "v" : f32[16, 4]
+    CHECK-NEXT: %wo = param "o" : f32[32@tp, 16])");
+}
+
+// Enough heads; heads that do not divide the ranks; as many query heads as kv heads.
+TEST(SplitAxes, NotOtherwise) {
+  for (auto [ranks, heads, kv] : {std::tuple(2, 8, 2), {2, 9, 3}, {4, 12, 3}, {8, 4, 4}}) {
+    Graph graph = ParseAndVerify(Attention(StrCat("tp=", ranks), heads, kv));
+    std::string before = PrintGraph(graph);
+    SplitAxes(graph);
+    EXPECT_EQ(PrintGraph(graph), before);
+    EXPECT_TRUE(graph.notes.empty());
+  }
+}
+
+// Layers with 2 and with 4 kv heads over 8 ranks.
+TEST(SplitAxes, SeveralTimes) {
+  std::string two = Attention("tp=8", 16, 2), four = Attention("tp=8", 16, 4);
+  // The second attention after the first, with names of its own.
+  std::string body = four.substr(four.find("{\n") + 2);
+  body = body.substr(0, body.rfind('}'));
+  std::string renamed;
+  for (size_t i = 0; i < body.size(); ++i) {
+    renamed += body[i];
+    if (body[i] == '%') renamed += body.compare(i, 3, "%x,") == 0 ? "" : "b_";
+    if (body.compare(i, 6, "param ") == 0) {
+      renamed += "aram \"b_";
+      i += 6;
+    }
+  }
+  std::string both = two.substr(0, two.rfind('}')) + renamed + "}\n";
+  size_t at = both.find("(%y)");
+  both.replace(at, 4, "(%y, %b_y)");
+  CheckPasses(both, "split_axes", R"(
+    CHECK: mesh [tp.0=2, tp.1=2, tp.2=2]
+    CHECK: %wq = param "q" : f32[16, 64@(tp.0,tp.1,tp.2)]
+    CHECK-NEXT: %wk = param "k" : f32[16, 8@tp.0]
+    CHECK: %b_wk = param "b_k" : f32[16, 16@(tp.0,tp.1)])");
+}
+
+}  // namespace
+}  // namespace shardc::testing
