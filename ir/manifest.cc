@@ -54,6 +54,7 @@ void Encode(const ManifestState& state, const Mesh& mesh, proto::ManifestState* 
   out->set_name(state.name);
   out->set_is_param(state.is_param);
   for (const std::string& a : state.aliases) out->add_aliases(a);
+  if (!state.piece_of.empty()) out->set_piece_of(state.piece_of);
   if (!state.role.empty()) out->set_role(state.role);
   out->set_dtype(std::string(DTypeName(state.dtype)));
   out->mutable_shape()->Add(state.shape.begin(), state.shape.end());
@@ -187,6 +188,7 @@ class ManifestReader {
     if (out.name.empty()) Fail(where, "a state without a name");
     out.is_param = s.is_param();
     out.aliases.assign(s.aliases().begin(), s.aliases().end());
+    out.piece_of = s.piece_of();
     out.role = s.role();
     std::optional<DType> dtype = ParseDType(s.dtype());
     if (!dtype) Fail(where, "'" + s.dtype() + "' is not a dtype");

@@ -81,9 +81,20 @@ struct Instruction {
   int64_t bytes = 0;
 };
 
+// Where a tensor that is kept in several pieces has one of them. The pieces of a tensor lie one
+// after the other along one dim and fill it.
+struct PieceOf {
+  std::string whole;  // the tensor's name; empty: not a piece
+  int dim = 0;
+  int64_t start = 0;       // in the dim
+  int64_t whole_size = 0;  // of the dim
+  bool operator==(const PieceOf&) const = default;
+};
+
 struct NamedBuffer {
   std::string name;
   int buffer = -1;
+  PieceOf piece = {};
 };
 
 // All ranks of a mesh run the same body; what differs follows from `rank`.

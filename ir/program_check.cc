@@ -23,8 +23,11 @@ class BoundsChecker {
     for (size_t i = 0; i < program_.instructions.size(); ++i) CheckInstruction(i);
     CheckNamed(program_.inputs, "input", Space::kInput);
     CheckNamed(program_.states, "state", Space::kState);
-    for (const NamedBuffer& o : program_.outputs)
-      CheckId(o.buffer, [&] { return "output '" + o.name + "'"; });
+    for (const NamedBuffer& o : program_.outputs) {
+      const std::string what = "output '" + o.name + "'";
+      CheckId(o.buffer, [&] { return what; });
+      CheckPiece(o, what);
+    }
     CheckNamedRoots();
   }
 
@@ -163,6 +166,16 @@ class BoundsChecker {
     }
   }
 
+  void CheckPiece(const NamedBuffer& n, const std::string& what) const {
+    const PieceOf& p = n.piece;
+    if (p.whole.empty()) return;
+    const TensorType& type = At(n.buffer).type;
+    if (p.dim < 0 || p.dim >= type.rank() || p.start < 0 || p.start > p.whole_size ||
+        p.whole_size - p.start < type.shape[static_cast<size_t>(p.dim)]) {
+      Fail(StrCat(what, " is no piece of dim ", p.dim, " of '", p.whole, "'"));
+    }
+  }
+
   void CheckNamed(const std::vector<NamedBuffer>& list, std::string_view kind, Space space) {
     for (const NamedBuffer& n : list) {
       std::string what = StrCat(kind, " '", n.name, "'");
@@ -171,6 +184,7 @@ class BoundsChecker {
       if (b.space != space || b.alias_of >= 0) {
         Fail(StrCat(what, " is buffer ", n.buffer, ", which is not ", kind, " memory"));
       }
+      CheckPiece(n, what);
       if (!named_.emplace(std::pair(space, b.name), b.bytes).second) {
         Fail(StrCat(what, ": buffer ", n.buffer, " is one that another ", kind, " has"));
       }

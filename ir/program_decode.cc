@@ -223,7 +223,12 @@ class BodyDecoder {
   std::vector<NamedBuffer> DecodeNamed(
       const google::protobuf::RepeatedPtrField<proto::NamedBuffer>& list) const {
     std::vector<NamedBuffer> out;
-    for (const proto::NamedBuffer& n : list) out.push_back({String(n.name()), n.buffer()});
+    for (const proto::NamedBuffer& n : list) {
+      out.push_back({String(n.name()), n.buffer()});
+      if (!n.has_piece()) continue;
+      const proto::NamedBuffer::Piece& p = n.piece();
+      out.back().piece = {String(p.whole()), p.dim(), p.start(), p.whole_size()};
+    }
     return out;
   }
 

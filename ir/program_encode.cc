@@ -226,6 +226,12 @@ class BodyEncoder {
       proto::NamedBuffer* named = out->Add();
       named->set_name(String(entry.name));
       named->set_buffer(entry.buffer);
+      if (entry.piece.whole.empty()) continue;
+      proto::NamedBuffer::Piece* piece = named->mutable_piece();
+      piece->set_whole(String(entry.piece.whole));
+      piece->set_dim(entry.piece.dim);
+      piece->set_start(entry.piece.start);
+      piece->set_whole_size(entry.piece.whole_size);
     }
   }
 

@@ -119,8 +119,12 @@ class ProgramPrinter {
 
   void PrintNamed(std::string_view kind, const std::vector<NamedBuffer>& list) {
     for (const NamedBuffer& n : list) {
-      out_ +=
-          StrCat(kind, " ", Quoted(n.name), " = %", n.buffer, " : ", Describe(At(n.buffer)), "\n");
+      out_ += StrCat(kind, " ", Quoted(n.name), " = %", n.buffer, " : ", Describe(At(n.buffer)));
+      if (!n.piece.whole.empty()) {
+        out_ +=
+            StrCat(" of ", Quoted(n.piece.whole), " dim ", n.piece.dim, " from ", n.piece.start);
+      }
+      out_ += "\n";
     }
   }
 

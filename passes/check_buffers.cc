@@ -217,7 +217,55 @@ class ListChecker {
       }
       CheckWhole(e, what);
     }
+    CheckPieces(list, names, what);
     return names;
+  }
+
+  // The pieces of a tensor fill it.
+  void CheckPieces(const std::vector<NamedBuffer>& list, const Names& names,
+                   const char* what) const {
+    std::map<std::string_view, std::vector<const NamedBuffer*>> wholes;
+    for (const NamedBuffer& e : list) {
+      if (!e.piece.whole.empty()) wholes[e.piece.whole].push_back(&e);
+    }
+    for (auto& [whole, pieces] : wholes) {
+      const NamedBuffer& first = *pieces[0];
+      if (names.contains(std::string(whole))) {
+        Fail(what, first.name, "E3113",
+             StrCat("is a piece of '", whole, "', which is there whole"));
+      }
+      std::sort(pieces.begin(), pieces.end(),
+                [](auto* a, auto* b) { return a->piece.start < b->piece.start; });
+      int64_t end = 0;
+      for (const NamedBuffer* e : pieces) {
+        if (!FitsBeside(*e, first)) {
+          Fail(what, e->name, "E3113", StrCat("is not of the kind of '", first.name, "'"));
+        }
+        if (e->piece.start != end) {
+          Fail(what, e->name, "E3113",
+               StrCat("begins at ", e->piece.start, " of '", whole, "', not at ", end));
+        }
+        end += context_.buffer(e->buffer).type.shape[static_cast<size_t>(e->piece.dim)];
+      }
+      if (end != first.piece.whole_size) {
+        Fail(what, first.name, "E3113",
+             StrCat("the pieces of '", whole, "' end at ", end, " of ", first.piece.whole_size));
+      }
+    }
+  }
+
+  // Equal but for the start and the size along the dim.
+  bool FitsBeside(const NamedBuffer& a, const NamedBuffer& b) const {
+    const TensorType &s = context_.buffer(a.buffer).type, &t = context_.buffer(b.buffer).type;
+    if (a.piece.dim != b.piece.dim || a.piece.whole_size != b.piece.whole_size ||
+        s.dtype != t.dtype || s.rank() != t.rank() || a.piece.dim < 0 || a.piece.dim >= s.rank()) {
+      return false;
+    }
+    for (int d = 0; d < s.rank(); ++d) {
+      auto at = static_cast<size_t>(d);
+      if (d != a.piece.dim && s.shape[at] != t.shape[at]) return false;
+    }
+    return true;
   }
 
   [[noreturn]] void Fail(const char* what, const std::string& name, const char* code,

@@ -78,7 +78,7 @@ bool Equal(const Collective& a, const Collective& b) {
 }
 
 bool Equal(const NamedBuffer& a, const NamedBuffer& b) {
-  return a.buffer == b.buffer && a.name == b.name;
+  return a.buffer == b.buffer && a.name == b.name && a.piece == b.piece;
 }
 
 template <typename T>
@@ -131,6 +131,10 @@ void CheckSameNames(const Program& first, const Program& other) {
         FailCheck(where, "E3207",
                   StrCat(what, " ", i, " is '", b[i].name, "', but '", a[i].name, "' on rank ",
                          first.rank));
+      }
+      if (!(a[i].piece == b[i].piece)) {
+        FailCheck(where, "E3207",
+                  StrCat(what, " '", a[i].name, "' is another piece than on rank ", first.rank));
       }
       const TensorType &s = first.buffers[a[i].buffer].type, &t = other.buffers[b[i].buffer].type;
       if (s == t) continue;

@@ -26,7 +26,7 @@ class Emitter {
     for (const auto& op : graph_.ops()) EmitOp(*op);
     for (const auto& [update, value] : late_updates_) EmitUpdate(*update, value);
     for (const Output& o : graph_.outputs) {
-      program_.outputs.push_back({o.name, BufferOf(o.value)});
+      program_.outputs.push_back({o.name, BufferOf(o.value), PieceOfGradient(o.name)});
     }
     PlaceResultsInStates();
     PlaceInPlace();
@@ -126,12 +126,33 @@ class Emitter {
     return ids;
   }
 
+  static PieceOf PieceOfState(const Op& op) {
+    if (!op.attrs.Has("piece_of")) return {};
+    return {op.attrs.String("piece_of"), static_cast<int>(op.attrs.Int("piece_dim")),
+            op.attrs.Int("piece_start"), op.attrs.Int("whole_size")};
+  }
+
+  // The gradient of a piece is that piece of the gradient.
+  PieceOf PieceOfGradient(const std::string& output) const {
+    constexpr std::string_view kPrefix = "grad.";
+    if (!output.starts_with(kPrefix)) return {};
+    auto state = states_.find(output.substr(kPrefix.size()));
+    if (state == states_.end()) return {};
+    for (const NamedBuffer& s : program_.states) {
+      if (s.buffer != state->second || s.piece.whole.empty()) continue;
+      PieceOf piece = s.piece;
+      piece.whole = std::string(kPrefix) + piece.whole;
+      return piece;
+    }
+    return {};
+  }
+
   void EmitOp(const Op& op) {
     if (op.def->is_state) {
       std::string name = op.attrs.String("name");
       int b = buffers_[static_cast<size_t>(op.result()->id)] =
           NewBuffer(op.out(), Space::kState, name);
-      program_.states.push_back({name, b});
+      program_.states.push_back({name, b, PieceOfState(op)});
       states_[name] = b;
     } else if (op.name() == "constant") {
       EmitConstant(op);

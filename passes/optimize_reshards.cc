@@ -5,58 +5,16 @@
 
 #include "ir/builder.h"
 #include "ir/op_def.h"
-#include "passes/provenance.h"
-#include "passes/reshard_cost.h"
+#include "passes/sink_reductions.h"
 
 namespace shardc {
 namespace {
-
-bool IsReshard(const Value* v) { return v->producer && v->producer->name() == "reshard"; }
 
 bool OnlyUse(const Graph& graph, const Value* v) {
   return v->users.size() == 1 && !graph.IsOutput(v);
 }
 
-// The axes over which a reshard sums; none when it does anything else.
-AxisList Reduced(const Value* v) {
-  AxisList axes;
-  if (!IsReshard(v)) return axes;
-  const Sharding &from = v->producer->in(0).sharding, &to = v->type.sharding;
-  if (from.dims != to.dims || from.partial_max != to.partial_max) return axes;
-  for (int a : to.partial_sum) {
-    if (!from.partial_sum.contains(a)) return axes;
-  }
-  for (int a : from.partial_sum) {
-    if (!to.partial_sum.contains(a)) axes.push_back(a);
-  }
-  return axes;
-}
-
-bool IsReduction(const Value* v) { return !Reduced(v).empty(); }
-
-bool Uses(const Sharding& s, int axis) {
-  return s.partial_sum.contains(axis) || s.partial_max.contains(axis) ||
-         std::any_of(s.dims.begin(), s.dims.end(), [&](auto& d) { return d.axes.contains(axis); });
-}
-
-// Whether the op, given a value that is partial over the axes instead of whole, gives a partial
-// result.
-bool PassesPartial(const Op& op, const Value* v, const AxisList& axes) {
-  if (!op.def->rule || op.results.size() != 1) return false;
-  int at = -1;
-  for (size_t i = 0; i < op.operands.size(); ++i) {
-    if (op.operands[i] == v) {
-      if (at >= 0) return false;
-      at = static_cast<int>(i);
-    }
-    for (int a : axes) {
-      if (Uses(op.operands[i]->type.sharding, a)) return false;
-    }
-  }
-  ShardingRule rule = op.def->rule(op);
-  return std::any_of(rule.linear.begin(), rule.linear.end(),
-                     [&](const auto& group) { return group.size() == 1 && group[0] == at; });
-}
+bool IsReduction(const Value* v) { return !ReducedAxes(v).empty(); }
 
 class Optimizer {
  public:
@@ -70,7 +28,7 @@ class Optimizer {
         Op* op = (it++)->get();
         changed |= op->name() == "reshard" ? VisitReshard(op) : op->name() == "add" && VisitAdd(op);
       }
-      if (!changed) changed = SinkOne();
+      if (!changed) changed = SinkReductions(graph_);
       changed |= graph_.EraseDead() > 0;
     }
   }
@@ -105,87 +63,6 @@ class Optimizer {
       }
     }
     return false;
-  }
-
-  // Moves one reduction behind all its users where less travels then.
-  bool SinkOne() {
-    for (const auto& op : graph_.ops()) {
-      if (op->name() != "reshard") continue;
-      if (IsReduction(op->result()) && Sinks(op->result())) {
-        Sink(op.get());
-        return true;
-      }
-    }
-    return false;
-  }
-
-  double Bytes(const Value* reduction) const {
-    const TensorType& from = reduction->producer->in(0);
-    return ReshardBytes(from, reduction->type.sharding, graph_.mesh) * LocalShare(from);
-  }
-
-  // What of the tensor the axes that cut it leave to a rank.
-  double LocalShare(const TensorType& type) const {
-    return static_cast<double>(LocalBytes(type, graph_.mesh)) / static_cast<double>(type.bytes());
-  }
-
-  bool Sinks(const Value* out) const {
-    if (out->users.empty() || graph_.IsOutput(out)) return false;
-    AxisList axes = Reduced(out);
-    double change = -Bytes(out);
-    for (const Op* user : out->users) {
-      if (!PassesPartial(*user, out, axes)) return false;
-      change += SunkBytes(user->result(), axes);
-    }
-    return change < 0;
-  }
-
-  // Bytes that a reduction of the value would add. In a sum with another reduction over the same
-  // axes one serves both; where that sum is reduced again, over more axes, it goes away when all
-  // that is added passes it on.
-  double SunkBytes(const Value* v, const AxisList& axes) const {
-    const Value *sum = v, *joint = nullptr;
-    while (const Value* other = AddedTo(sum)) {
-      if (Reduced(other) == axes && OnlyUse(graph_, other) && other->type == v->type) joint = other;
-      sum = sum->users[0]->result();
-    }
-    if (joint) {
-      bool again = OnlyUse(graph_, sum) && sum->users[0]->name() == "reshard" &&
-                   IsReduction(sum->users[0]->result());
-      return again ? -Bytes(joint) : 0;
-    }
-    TensorType partial = v->type;
-    for (int a : axes) partial.sharding.partial_sum.push_back(a);
-    return ReshardBytes(partial, v->type.sharding, graph_.mesh) * LocalShare(v->type);
-  }
-
-  // What the value is added to, and nothing else done with it; or null.
-  const Value* AddedTo(const Value* v) const {
-    if (!OnlyUse(graph_, v) || v->users[0]->name() != "add") return nullptr;
-    const Op* add = v->users[0];
-    return add->operands[add->operands[0] == v];
-  }
-
-  void Sink(Op* reduction) {
-    Value *out = reduction->result(), *in = reduction->operands[0];
-    for (Op* user : std::vector<Op*>(out->users)) {
-      Value* v = user->result();
-      Op* after = graph_.AddOp(*reduction->def, {}, {v->type}, reduction->attrs, graph_.Next(user));
-      after->phase = user->phase;
-      after->site = user->site;
-      Strings why = reduction->attrs.StringList("why");
-      why.push_back("partial through " + Describe(*user));
-      after->attrs.Set("why", std::move(why));
-      after->attrs.Set("for", std::string(user->name()));
-      after->result()->provenance = out->provenance;
-      graph_.ReplaceAllUses(v, after->result());
-      graph_.AppendOperand(after, v);
-      for (size_t i = 0; i < user->operands.size(); ++i) {
-        if (user->operands[i] == out) graph_.SetOperand(user, static_cast<int>(i), in);
-      }
-      for (int a : Reduced(out)) v->type.sharding.partial_sum.push_back(a);
-      v->type.sharding = Canonical(v->type, graph_.mesh);
-    }
   }
 
   bool ComesBefore(const Op* a, const Op* b) const {

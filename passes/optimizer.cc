@@ -22,6 +22,19 @@ Value* State(Builder& b, const std::string& name, const TensorType& like, double
   return op->result();
 }
 
+// A persistent tensor of a parameter: of its type and sharding, and a piece where it is one.
+Value* StateOf(Builder& b, const Op& param, const std::string& suffix) {
+  Value* state = State(b, param.attrs.String("name") + suffix, param.out());
+  if (param.attrs.Has("piece_of")) {
+    Attributes& attrs = state->producer->attrs;
+    attrs.Set("piece_of", param.attrs.String("piece_of") + suffix);
+    for (const char* key : {"piece_dim", "piece_start", "whole_size"}) {
+      attrs.Set(key, param.attrs.Int(key));
+    }
+  }
+  return state;
+}
+
 Value* GradientNorm(Builder& b, const std::vector<std::pair<Op*, Value*>>& grads) {
   // Keyed by the axes that cut the parameter: sums of equal keys are partial over the same axes.
   std::map<std::vector<int>, Value*> sums;
@@ -90,8 +103,8 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
     double decay = param->attrs.Bool("decay", type.rank() >= 2) ? options.weight_decay : 0;
     b.site = param->site.empty() ? name : param->site;
     if (options.kind == "adamw") {
-      Value* m = State(b, name + ".adamw.m", type);
-      Value* v = State(b, name + ".adamw.v", type);
+      Value* m = StateOf(b, *param, ".adamw.m");
+      Value* v = StateOf(b, *param, ".adamw.v");
       Op* op = b.Create("adamw", {param->result(), grad, m, v, step, scale},
                         {{"lr", options.lr},
                          {"beta1", options.beta1},
@@ -104,7 +117,7 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
     } else {
       std::vector<Value*> operands = {param->result(), grad, scale};
       if (options.momentum > 0) {
-        operands.push_back(State(b, name + ".sgd.momentum", type));
+        operands.push_back(StateOf(b, *param, ".sgd.momentum"));
         operands.push_back(step);
       }
       Op* op = b.Create("sgd", operands,

@@ -21,6 +21,7 @@
 #include "passes/propagate.h"
 #include "passes/recompute.h"
 #include "passes/split_axes.h"
+#include "passes/split_params.h"
 
 namespace shardc {
 namespace {
@@ -32,6 +33,7 @@ struct NamedPass {
 
 constexpr NamedPass kPasses[] = {
     {"canonicalize", Canonicalize},
+    {"split_params", SplitParams},
     {"split_axes", SplitAxes},
     {"infer_layouts", InferLayouts},
     {"differentiate",
@@ -119,6 +121,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   // The spec comes before differentiation: reshards that it asks for are part of the forward graph,
   // and optimizer state takes the shardings of its parameters.
   run("apply_spec", [&] { ApplySpec(graph, spec); });
+  run.Named("split_params");
   run.Named("split_axes");
   run.Named("infer_layouts");
   if (loss && options.gradients) {

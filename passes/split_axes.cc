@@ -88,11 +88,8 @@ std::vector<Narrow> FindNarrow(const Graph& graph) {
       if (dim.axes.size() != 1 || !dim.segments.empty()) continue;
       int axis = dim.axes[0];
       int64_t ranks = graph.mesh.axis_size(axis);
-      if (CutIsCarried(param->result(), d, ranks)) continue;
-      int64_t parts = SharedFactor(ranks).Find(param->result(), d);
-      if (parts == 0 || parts >= ranks || ranks % parts != 0) continue;
-      if (parts > 1 && !CutIsCarried(param->result(), d, parts)) continue;
-      all.push_back({param, d, axis, parts});
+      int64_t parts = NarrowParts(param->result(), d, ranks);
+      if (parts < ranks) all.push_back({param, d, axis, parts});
     }
   }
   return all;
@@ -195,6 +192,13 @@ void Note(Graph& graph, const std::vector<Narrow>& narrow, const Mesh& before) {
 }
 
 }  // namespace
+
+int64_t NarrowParts(const Value* value, int dim, int64_t ranks) {
+  if (CutIsCarried(value, dim, ranks)) return ranks;
+  int64_t parts = SharedFactor(ranks).Find(value, dim);
+  if (parts == 0 || parts >= ranks || ranks % parts != 0) return ranks;
+  return parts == 1 || CutIsCarried(value, dim, parts) ? parts : ranks;
+}
 
 void SplitAxes(Graph& graph) {
   std::vector<Narrow> narrow = FindNarrow(graph);

@@ -14,4 +14,8 @@ namespace shardc {
 // Runs on the forward graph after the spec is applied and before InferLayouts.
 void SplitAxes(Graph& graph);
 
+// In how many parts a cut of the dim over an axis of `ranks` can be made, as SplitAxes has it:
+// `ranks`, or m.
+int64_t NarrowParts(const Value* value, int dim, int64_t ranks);
+
 }  // namespace shardc

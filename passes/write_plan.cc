@@ -151,6 +151,7 @@ class PlanWriter {
     s.name = op.attrs.String("name");
     s.is_param = op.name() == "param";
     if (op.attrs.Has("aliases")) s.aliases = op.attrs.StringList("aliases");
+    s.piece_of = op.attrs.String("piece_of", "");
     s.role = op.attrs.String("role", "");
     s.dtype = type.dtype;
     s.shape = type.shape;

@@ -60,23 +60,50 @@ class Session::Impl {
     runner_->Step();
   }
 
-  HostTensor Gather(const std::vector<NamedBuffer> Program::*list, const std::string& name) const {
-    const NamedBuffer* entry = Find(programs_[0].*list, name);
-    SHARDC_CHECK(entry, name);
-    const TensorType& type = programs_[0].buffers[entry->buffer].type;
-    HostTensor global(type.dtype, type.shape);
-    for (size_t r = 0; r < programs_.size(); ++r) {
-      const NamedBuffer* local = Find(programs_[r].*list, name);
-      int64_t rank = static_cast<int64_t>(r);
-      LocalToGlobal(runner_->Fetch(rank, local->buffer), programs_[r].buffers[local->buffer].type,
-                    programs_[r].mesh, rank, global.raw());
-    }
-    return global;
+  using List = std::vector<NamedBuffer> Program::*;
+
+  // Of the whole tensor: no sharding.
+  TensorType Type(List list, const std::string& name) const {
+    const std::vector<size_t> parts = Parts(programs_[0].*list, name);
+    SHARDC_CHECK(!parts.empty(), name);
+    const NamedBuffer& first = (programs_[0].*list)[parts[0]];
+    const TensorType& type = programs_[0].buffers[first.buffer].type;
+    Shape shape = type.shape;
+    if (first.name != name) shape[static_cast<size_t>(first.piece.dim)] = first.piece.whole_size;
+    return TensorType(type.dtype, shape);
   }
 
+  HostTensor Gather(List list, const std::string& name) const {
+    const TensorType type = Type(list, name);
+    HostTensor whole(type.dtype, type.shape);
+    for (size_t part : Parts(programs_[0].*list, name)) {
+      const NamedBuffer& entry = (programs_[0].*list)[part];
+      if (entry.name == name) {
+        GatherPart(list, part, whole.raw());
+        continue;
+      }
+      const Shape& shape = programs_[0].buffers[entry.buffer].type.shape;
+      HostTensor piece(type.dtype, shape);
+      GatherPart(list, part, piece.raw());
+      Shape at(shape.size());
+      at[static_cast<size_t>(entry.piece.dim)] = entry.piece.start;
+      CopyBox(piece.raw(), shape, Shape(shape.size()), whole.raw(), type.shape, at, shape,
+              DTypeSize(type.dtype));
+    }
+    return whole;
+  }
+
+  // Of tensors that are kept in pieces, the whole's.
   static std::vector<std::string> Names(const std::vector<NamedBuffer>& list) {
     std::vector<std::string> names;
-    for (const NamedBuffer& b : list) names.push_back(b.name);
+    std::set<std::string> wholes;
+    for (const NamedBuffer& b : list) {
+      if (b.piece.whole.empty()) {
+        names.push_back(b.name);
+      } else if (wholes.insert(b.piece.whole).second) {
+        names.push_back(b.piece.whole);
+      }
+    }
     return names;
   }
 
@@ -85,6 +112,26 @@ class Session::Impl {
   std::unique_ptr<StepRunner> runner_;
 
  private:
+  // Indices of the tensor, or of its pieces.
+  static std::vector<size_t> Parts(const std::vector<NamedBuffer>& list, const std::string& name) {
+    std::vector<size_t> parts;
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (list[i].name == name || list[i].piece.whole == name) parts.push_back(i);
+    }
+    return parts;
+  }
+
+  // All ranks list the same tensors in the same order.
+  void GatherPart(List list, size_t part, std::byte* global) const {
+    for (size_t r = 0; r < programs_.size(); ++r) {
+      const int buffer = (programs_[r].*list)[part].buffer;
+      int64_t rank = static_cast<int64_t>(r);
+      LocalToGlobal(runner_->Fetch(rank, buffer),
+                    programs_[r].buffers[static_cast<size_t>(buffer)].type, programs_[r].mesh, rank,
+                    global);
+    }
+  }
+
   static const NamedBuffer* Find(const std::vector<NamedBuffer>& list, const std::string& name) {
     auto it = std::find_if(list.begin(), list.end(), [&](auto& b) { return b.name == name; });
     return it == list.end() ? nullptr : &*it;
@@ -106,6 +153,14 @@ void Session::SetInput(const std::string& name, const HostTensor& value) {
 std::vector<std::string> Session::MissingInputs() const { return impl_->MissingInputs(); }
 
 void Session::Step() { impl_->Step(); }
+
+TensorType Session::OutputType(const std::string& name) const {
+  return impl_->Type(&Program::outputs, name);
+}
+
+TensorType Session::StateType(const std::string& name) const {
+  return impl_->Type(&Program::states, name);
+}
 
 HostTensor Session::Output(const std::string& name) const {
   return impl_->Gather(&Program::outputs, name);

@@ -48,10 +48,13 @@ class Session {
   std::vector<std::string> MissingInputs() const;
   // Runs all ranks through their program once.
   void Step();
-  // Global tensors, put together from the ranks' shards.
+  // Global tensors, put together from the ranks' shards, and from pieces where the plan keeps a
+  // tensor in several.
   HostTensor Output(const std::string& name) const;
+  TensorType OutputType(const std::string& name) const;
   std::vector<std::string> OutputNames() const;
   HostTensor State(const std::string& name) const;
+  TensorType StateType(const std::string& name) const;
   std::vector<std::string> StateNames() const;
 
   int64_t arena_bytes() const;       // of one rank

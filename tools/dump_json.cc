@@ -48,6 +48,7 @@ void PrintDumpJson(const Plan& plan) {
                               {"shape", s.shape},
                               {"sharding", s.layout},
                               {"local_shape", s.local_shape}});
+    if (!s.piece_of.empty()) json["params"].back()["piece_of"] = s.piece_of;
   }
   json["memory"] = {{"weights", m.weights_bytes},         {"gradients", m.gradients_bytes},
                     {"activations", m.activations_bytes}, {"arena", m.arena_bytes},

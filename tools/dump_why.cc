@@ -10,25 +10,37 @@ namespace {
 
 std::vector<std::string> NamesOf(const ManifestState& s) {
   std::vector<std::string> names = {s.name};
+  if (!s.piece_of.empty()) names.push_back(s.piece_of);
   names.insert(names.end(), s.aliases.begin(), s.aliases.end());
   return names;
 }
 
-// By a name, or by the end of one from a dot on when that fits a single parameter.
-const ManifestState& FindParam(const Manifest& manifest, const std::string& name) {
+bool OneParam(const std::vector<const ManifestState*>& states) {
+  return states.size() == 1 || (!states.empty() && !states[0]->piece_of.empty() &&
+                                std::all_of(states.begin(), states.end(), [&](auto* s) {
+                                  return s->piece_of == states[0]->piece_of;
+                                }));
+}
+
+// By a name, or by the end of one from a dot on when that fits a single parameter; its pieces where
+// it is kept in several.
+std::vector<const ManifestState*> FindParam(const Manifest& manifest, const std::string& name) {
   std::vector<std::string> names;
-  std::vector<const ManifestState*> by_end;
+  std::vector<const ManifestState*> by_name, by_end;
   for (const ManifestState& s : manifest.states) {
     if (!s.is_param) continue;
-    bool ends = false;
+    bool is = false, ends = false;
     for (std::string& n : NamesOf(s)) {
-      if (n == name) return s;
+      is |= n == name;
       ends |= n.ends_with("." + name);
       names.push_back(std::move(n));
     }
+    if (is) by_name.push_back(&s);
     if (ends) by_end.push_back(&s);
   }
-  if (by_end.size() == 1) return *by_end[0];
+  if (OneParam(by_name)) return by_name;
+  if (!by_name.empty()) return {by_name[0]};
+  if (OneParam(by_end)) return by_end;
   std::string fix = DidYouMean(name, names);
   for (size_t i = 0; i < by_end.size() && i < 3; ++i) {
     fix = (i ? fix + ", " : "say which: ") + by_end[i]->name;
@@ -54,8 +66,9 @@ bool Mentions(const std::string& text, const std::string& name) {
 }
 
 bool CausedBy(const Collective& c, const ManifestState& param) {
-  return std::any_of(c.why.begin(), c.why.end(),
-                     [&](const std::string& step) { return Mentions(step, param.name); });
+  return std::any_of(c.why.begin(), c.why.end(), [&](const std::string& step) {
+    return Mentions(step, param.piece_of.empty() ? param.name : param.piece_of);
+  });
 }
 
 void PrintChain(const std::vector<std::string>& why, const char* indent) {
@@ -75,11 +88,7 @@ void PrintUse(const Mesh& mesh, const CollectiveUse& use) {
   PrintChain(c.why, "      ");
 }
 
-}  // namespace
-
-void PrintWhy(const Plan& plan, const std::string& name) {
-  const ManifestState& param = FindParam(plan.manifest, name);
-  const Program& program = plan.programs.front();
+void PrintSharding(const ManifestState& param) {
   std::printf("%s", param.name.c_str());
   for (size_t i = 0; i < param.aliases.size(); ++i) {
     std::printf("%s%s", i ? ", " : " (also ", param.aliases[i].c_str());
@@ -94,9 +103,17 @@ void PrintWhy(const Plan& plan, const std::string& name) {
     std::printf("cut because of\n");
     PrintChain(param.why, "  ");
   }
+}
+
+}  // namespace
+
+void PrintWhy(const Plan& plan, const std::string& name) {
+  const std::vector<const ManifestState*> parts = FindParam(plan.manifest, name);
+  const Program& program = plan.programs.front();
+  for (const ManifestState* part : parts) PrintSharding(*part);
   size_t count = 0;
   for (const CollectiveUse& use : CollectivesOf(program)) {
-    if (!CausedBy(*use.collective, param)) continue;
+    if (!CausedBy(*use.collective, *parts[0])) continue;
     if (count++ == 0) std::printf("that causes\n");
     PrintUse(program.mesh, use);
   }

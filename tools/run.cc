@@ -75,11 +75,15 @@ class Run {
       TimedStep();
     }
     ReadScalars();
-    if (!o_.save.empty()) Save(o_.save, session_.OutputNames(), &Session::Output);
+    if (!o_.save.empty()) {
+      Save(o_.save, session_.OutputNames(), &Session::OutputType, &Session::Output);
+    }
     if (!o_.check.empty()) golden_ = Golden();
     Repeat();
     if (!o_.profile.empty()) WriteProfile();
-    if (!o_.save_params.empty()) Save(o_.save_params, Params(), &Session::State);
+    if (!o_.save_params.empty()) {
+      Save(o_.save_params, Params(), &Session::StateType, &Session::State);
+    }
     Report();
     if (golden_) throw *golden_;
   }
@@ -160,26 +164,25 @@ class Run {
   std::vector<std::string> Params() const {
     std::vector<std::string> names;
     for (const ManifestState& s : plan_.manifest.states) {
-      if (s.is_param && Has(session_.StateNames(), s.name)) names.push_back(s.name);
+      const std::string& name = s.piece_of.empty() ? s.name : s.piece_of;
+      if (s.is_param && Has(session_.StateNames(), name) && !Has(names, name))
+        names.push_back(name);
     }
     return names;
   }
 
   // One tensor at a time: gradients of a large model need not be in memory twice.
   void Save(const std::string& path, const std::vector<std::string>& names,
+            TensorType (Session::*type_of)(const std::string&) const,
             HostTensor (Session::*get)(const std::string&) const) const {
     std::vector<SafetensorsWriter::Announced> announced;
-    for (const std::vector<NamedBuffer>* list : {&program().outputs, &program().states}) {
-      for (const NamedBuffer& b : *list) {
-        bool wanted = (list == &program().outputs) == (get == &Session::Output);
-        if (!wanted || !Has(names, b.name)) continue;
-        const TensorType& type = program().buffers[b.buffer].type;
-        announced.push_back({b.name, type.dtype, type.shape});
-      }
+    for (const std::string& name : names) {
+      const TensorType type = (session_.*type_of)(name);
+      announced.push_back({name, type.dtype, type.shape});
     }
     SafetensorsWriter writer(path, announced);
-    for (const auto& a : announced) {
-      HostTensor value = (session_.*get)(a.name);
+    for (const std::string& name : names) {
+      HostTensor value = (session_.*get)(name);
       writer.Write({value.raw(), static_cast<size_t>(value.bytes())});
     }
     writer.Finish();

@@ -42,9 +42,14 @@ void RegisterStateOps(OpRegistry& registry) {
   OpDef param;
   param.name = "param";
   param.min_operands = param.max_operands = 0;
+  const std::vector<AttrSpec> piece = {{"piece_of", AttrKind::kString},
+                                       {"piece_dim", AttrKind::kInt},
+                                       {"piece_start", AttrKind::kInt},
+                                       {"whole_size", AttrKind::kInt}};
   param.attrs = {{"name", AttrKind::kString, true}, {"role", AttrKind::kString},
                  {"part", AttrKind::kString},       {"transposed", AttrKind::kBool},
                  {"aliases", AttrKind::kStrings},   {"decay", AttrKind::kBool}};
+  param.attrs.insert(param.attrs.end(), piece.begin(), piece.end());
   param.no_gradient = "a parameter has no operands";
   param.flops = NoFlops;
   param.is_state = true;
@@ -57,6 +62,7 @@ void RegisterStateOps(OpRegistry& registry) {
                  {"dtype", AttrKind::kString, true},
                  {"shape", AttrKind::kInts, true},
                  {"init", AttrKind::kFloat, true}};
+  state.attrs.insert(state.attrs.end(), piece.begin(), piece.end());
   state.infer = InferState;
   state.no_gradient = "a state has no operands";
   state.flops = NoFlops;

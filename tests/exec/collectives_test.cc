@@ -18,14 +18,19 @@ Program Compile(Graph graph, const std::string& spec_name, const std::string& me
 
 struct Sizes {
   int64_t layers, tokens, hidden;
+  int64_t kv_width = 0;  // of k, and of v, where an axis is split because there are few kv heads
 };
 
-// 4L+2 all_reduces of b*s*h, and at most two small ones for the cross entropy.
+// 4L+2 all_reduces of b*s*h, and at most two small ones for the cross entropy. Where kv heads are
+// repeated, their gradients, or those of their weights, are summed over the minor axis.
 void ExpectMegatron(const Program& program, const Sizes& s) {
   int64_t large = 0, small = 0, small_elements = 0;
   for (const Collective& c : program.collectives) {
     if (c.kind == CollectiveKind::kAllReduce && c.elements == s.tokens * s.hidden) {
       ++large;
+    } else if (s.kv_width > 0 && c.axes == std::vector<int>{1}) {
+      EXPECT_EQ(c.kind, CollectiveKind::kAllReduce) << c.op;
+      EXPECT_LE(c.elements, s.tokens * s.kv_width) << c.op;
     } else {
       EXPECT_EQ(c.kind, CollectiveKind::kAllReduce) << c.op;
       ++small;
@@ -58,25 +63,27 @@ INSTANTIATE_TEST_SUITE_P(All, MegatronBuiltin,
 
 // The gradients of what is repeated are summed; everything else is as with enough heads.
 TEST(Megatron, FewerKvHeadsThanRanks) {
-  for (int layers : {1, 3}) {
-    std::string model =
-        StrCat("builtin:gpt?layers=", layers,
-               ",hidden=64,heads=16,kv_heads=2,seq=16,batch=2,vocab=256,qkv=separate");
-    for (const char* tp : {"tp=4", "tp=8"}) {
-      Program program = Compile(BuildGpt(ParseBuiltin(model)), "megatron", tp);
-      int64_t large = 0, weights = 0;
-      for (const Collective& c : program.collectives) {
-        EXPECT_EQ(c.kind, CollectiveKind::kAllReduce);
-        if (c.elements == 32 * 64) {
-          ++large;
-          EXPECT_EQ(c.axes.size(), 2u);
-        } else if (c.axes == std::vector<int>{1}) {
-          weights += c.elements;
+  for (const char* form : {"qkv=separate", "qkv=fused", "qkv=fused,positions=rope"}) {
+    for (int layers : {1, 3}) {
+      std::string model = StrCat("builtin:gpt?layers=", layers,
+                                 ",hidden=64,heads=16,kv_heads=2,seq=16,batch=16,vocab=256,", form);
+      for (const char* tp : {"tp=4", "tp=8"}) {
+        SCOPED_TRACE(StrCat(form, " ", layers, " ", tp));
+        Program program = Compile(BuildGpt(ParseBuiltin(model)), "megatron", tp);
+        int64_t large = 0, weights = 0;
+        for (const Collective& c : program.collectives) {
+          EXPECT_EQ(c.kind, CollectiveKind::kAllReduce);
+          if (c.elements == 256 * 64) {
+            ++large;
+            EXPECT_EQ(c.axes.size(), 2u);
+          } else if (c.axes == std::vector<int>{1}) {
+            weights += c.elements;
+          }
         }
+        EXPECT_EQ(large, 4 * layers + 2);
+        // k and v of a kv head of 4: weights [64, 4] and biases.
+        EXPECT_EQ(weights, layers * 2 * (64 * 4 + 4));
       }
-      EXPECT_EQ(large, 4 * layers + 2);
-      // k and v of a kv head of 4: weights [64, 4] and biases.
-      EXPECT_EQ(weights, layers * 2 * (64 * 4 + 4));
     }
   }
 }
@@ -87,8 +94,8 @@ TEST_P(MegatronImported, FourPerLayerAndTwo) {
   const Export& e = GetParam();
   const bool gpt2 = e.model == "hf_gpt2", fresh = e.model == "hf_gpt2_fresh";
   const int64_t layers = gpt2 ? 3 : 2, hidden = gpt2 ? 64 : fresh ? 32 : 48;
-  // As many parts as there are heads at most; of gqa_swiglu the 2 kv heads count.
-  const int64_t heads = gpt2 ? 4 : e.model == "nanogpt" ? 3 : 2;
+  const bool gqa = e.model == "gqa_swiglu";  // 6 query heads and 2 kv heads of 8
+  const int64_t heads = gpt2 ? 4 : e.model == "nanogpt" ? 3 : gqa ? 6 : 2;
   for (int64_t tp : {2, 4}) {
     if (heads < tp) continue;
     for (const std::string& batch : e.batches) {
@@ -96,7 +103,7 @@ TEST_P(MegatronImported, FourPerLayerAndTwo) {
       Graph graph = ImportFor(e, batch);
       const Shape ids = graph.FindInput("input_ids")->type.shape;
       ExpectMegatron(Compile(std::move(graph), "megatron", StrCat("tp=", tp)),
-                     {layers, NumElements(ids), hidden});
+                     {layers, NumElements(ids), hidden, gqa && tp > 2 ? 16 : 0});
     }
   }
 }

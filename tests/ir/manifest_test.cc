@@ -33,6 +33,7 @@ Manifest Sample() {
   w.name = "h.0.attn.c_attn.weight";
   w.is_param = true;
   w.aliases = {"attn", "qkv"};
+  w.piece_of = "h.0.attn.weight";
   w.role = "QKV";
   w.dtype = DType::kBF16;
   w.shape = {8, 30};
@@ -96,6 +97,7 @@ TEST_F(ManifestTest, RoundTrip) {
               std::tie(b.name, b.is_param, b.aliases, b.role, b.dtype, b.shape, b.local_shape,
                        b.layout, b.init, b.why));
     EXPECT_EQ(a.sharding, b.sharding) << a.name;
+    EXPECT_EQ(a.piece_of, b.piece_of);
   }
   ASSERT_EQ(r.files.size(), m.files.size());
   for (size_t i = 0; i < m.files.size(); ++i) {

@@ -98,7 +98,7 @@ Program Sample() {
   c.why = {"spec a.textproto:3", "role MLP_UP"};
   p.collectives.push_back(c);
   p.inputs = {{"x", kX}};
-  p.states = {{"w", kW}};
+  p.states = {{"w", kW, {"whole w", 1, 4, 20}}};
   p.outputs = {{"y", kView}};
   return p;
 }
@@ -114,6 +114,7 @@ void ExpectEqual(const std::vector<NamedBuffer>& a, const std::vector<NamedBuffe
   for (size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].name, b[i].name);
     EXPECT_EQ(a[i].buffer, b[i].buffer);
+    EXPECT_EQ(a[i].piece, b[i].piece);
   }
 }
 
@@ -269,6 +270,15 @@ const Damage kDamages[] = {
      [](Program& p) {
        p.buffers[kY].type.shape = {int64_t{1} << 59, 1 << 8};
      }},
+    {"PieceOfNoDim", [](Program& p) { p.states[0].piece.dim = 2; }},
+    {"PieceOfNegativeDim", [](Program& p) { p.states[0].piece.dim = -1; }},
+    {"PieceBefore", [](Program& p) { p.states[0].piece.start = -1; }},
+    {"PieceBeyond", [](Program& p) { p.states[0].piece.start = 9; }},
+    {"PieceOfNegativeWhole", [](Program& p) { p.states[0].piece.whole_size = -kHuge; }},
+    {"OutputPieceBeyond",
+     [](Program& p) {
+       p.outputs[0].piece = {"whole", 0, 1, 4};
+     }},
     {"ShapeWithoutSharding", [](Program& p) { p.buffers[kC].type.sharding.dims.clear(); }},
     {"GranuleZero", [](Program& p) { p.buffers[kW].type.sharding.dims[1].granule = 0; }},
     {"SegmentsShort",
@@ -366,7 +376,8 @@ TEST(Program, Text) {
   std::string text = ProgramToText(Sample());
   for (const char* line :
        {"mesh dp=2,tp=2\n", "rank 3 of 4\n", "arena 512 bytes",
-        "state \"w\" = %1 : f32[8, 12@tp/3%2] local [8, 6] @state \"w\"\n",
+        "state \"w\" = %1 : f32[8, 12@tp/3%2] local [8, 6] @state \"w\" of \"whole w\" dim 1 from "
+        "4\n",
         "%3 = matmul %0, %1 {bool = true, float = -0.0, int = -5, ints = [1, -2, ",
         "site = \"h.0.mlp\"} : f32[4@dp, 6] partial(tp) local [2, 6] @arena+0 scratch %6 40 bytes",
         "%4 = all_reduce %3 {phase = backward} collective #17 all_reduce over tp of 12 f32 : "

@@ -108,6 +108,28 @@ std::vector<BrokenCase> BrokenLists() {
        OnAll([](Program& p) { p.states.erase(p.states.begin() + 1); }), "E3111", "'momentum'"},
       {"StateIsListedTwice", TrainingSet,
        OnAll([](Program& p) { p.states.push_back(p.states[0]); }), "E3111", "listed twice"},
+      {"PiecesThatDoNotFill", TrainingSet, OnAll([](Program& p) {
+         p.states[0].piece = {"whole", 0, 0, 16};
+       }),
+       "E3113", "end at 8 of 16"},
+      {"PiecesWithAGap", TrainingSet, OnAll([](Program& p) {
+         p.states[0].piece = {"whole", 0, 4, 12};
+       }),
+       "E3113", "begins at 4"},
+      {"PieceOfAnotherKind", TrainingSet, OnAll([](Program& p) {
+         p.states[0].piece = {"whole", 0, 0, 16};
+         p.states[1].piece = {"whole", 1, 8, 16};
+       }),
+       "E3113", "not of the kind"},
+      {"PieceOfWhatIsThere", TrainingSet, OnAll([](Program& p) {
+         p.states[0].piece = {"momentum", 0, 0, 8};
+       }),
+       "E3113", "there whole"},
+      {"PieceOnOneRank", TrainingSet,
+       [](ProgramSet& set) {
+         set[1].states[0].piece = {"whole", 0, 0, 8};
+       },
+       "E3207", "piece"},
       {"UpdateOfAnotherShape", TrainingSet, OnAll([](Program& p) {
          Retype(p, t::kNewW, F32({4, 16}, {0}));
        }),

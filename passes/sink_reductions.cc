@@ -1,0 +1,242 @@
+#include "passes/sink_reductions.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "ir/op_def.h"
+#include "passes/provenance.h"
+#include "passes/reshard_cost.h"
+
+namespace shardc {
+namespace {
+
+constexpr size_t kMaxOps = 64;  // that one reduction moves behind
+
+bool Uses(const Sharding& s, const AxisList& axes) {
+  return std::any_of(axes.begin(), axes.end(), [&](int a) {
+    return s.partial_sum.contains(a) || s.partial_max.contains(a) ||
+           std::any_of(s.dims.begin(), s.dims.end(), [&](auto& d) { return d.axes.contains(a); });
+  });
+}
+
+// Reductions over the same axes, and the ops behind them that could work on their operands instead.
+class Region {
+ public:
+  Region(Graph& graph, std::vector<Op*> reductions)
+      : graph_(graph),
+        reductions_(std::move(reductions)),
+        axes_(ReducedAxes(reductions_[0]->result())) {}
+
+  // Finds the ops, in order, behind which the least is reduced. Whether that is less than now.
+  bool Grow() {
+    for (const Op* r : reductions_) Add(r->result());
+    const double now = FrontierBytes();
+    double best = now;
+    size_t best_size = 0;
+    // In order: all that makes an op's operands has been decided on before the op.
+    while (!waiting_.empty() && ops_.size() < kMaxOps) {
+      Op* op = waiting_.begin()->second;
+      waiting_.erase(waiting_.begin());
+      if (!Passes(*op)) continue;
+      ops_.push_back(op);
+      for (const Value* v : op->operands) {
+        if (size_t* left = Left(v)) --*left;
+      }
+      for (const Value* r : op->results) Add(r);
+      const double bytes = FrontierBytes();
+      if (bytes < best) {
+        best = bytes;
+        best_size = ops_.size();
+      }
+    }
+    ops_.resize(best_size);
+    return best < now;
+  }
+
+  void Apply() {
+    const std::set<const Op*> inside(ops_.begin(), ops_.end());
+    for (Op* op : ops_) {
+      for (size_t i = 0; i < op->operands.size(); ++i) {
+        const Op* producer = op->operands[i]->producer;
+        if (std::find(reductions_.begin(), reductions_.end(), producer) == reductions_.end())
+          continue;
+        graph_.SetOperand(op, static_cast<int>(i), producer->operands[0]);
+      }
+      for (Value* r : op->results) {
+        const TensorType whole = r->type;
+        for (int a : axes_) r->type.sharding.partial_sum.push_back(a);
+        r->type.sharding = Canonical(r->type, graph_.mesh);
+        Reduce(op, r, whole, inside);
+      }
+    }
+  }
+
+ private:
+  void Add(const Value* v) {
+    left_.emplace_back(v, v->users.size() + (graph_.IsOutput(v) ? 1 : 0));
+    for (Op* user : v->users) waiting_.emplace(user->id, user);
+  }
+
+  size_t* Left(const Value* v) {
+    for (auto& [value, left] : left_) {
+      if (value == v) return &left;
+    }
+    return nullptr;
+  }
+
+  // Whether the op gives results that are partial over the axes when its operands from here are.
+  bool Passes(const Op& op) {
+    if (!op.def->rule) return false;
+    std::vector<int> partial;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      if (Left(op.operands[i])) partial.push_back(static_cast<int>(i));
+      if (Uses(op.operands[i]->type.sharding, axes_)) return false;
+    }
+    for (const Value* r : op.results) {
+      if (Uses(r->type.sharding, axes_)) return false;
+    }
+    ShardingRule rule = op.def->rule(op);
+    return std::any_of(rule.linear.begin(), rule.linear.end(), [&](std::vector<int> group) {
+      std::sort(group.begin(), group.end());
+      return group == partial;
+    });
+  }
+
+  double FrontierBytes() const {
+    double bytes = 0;
+    for (const auto& [v, left] : left_) {
+      if (left > 0) bytes += ReducedBytes(v);
+    }
+    return bytes;
+  }
+
+  // Bytes that the reduction of a value at the edge moves. In a sum with another reduction over the
+  // same axes one serves both; where that sum is reduced again, over more axes, it goes away when
+  // all that is added passes it on.
+  double ReducedBytes(const Value* v) const {
+    const Value *sum = v, *joint = nullptr;
+    while (const Value* other = AddedTo(sum)) {
+      if (ReducedAxes(other) == axes_ && OnlyUse(other) && other->type == v->type) joint = other;
+      sum = sum->users[0]->result();
+    }
+    if (joint) {
+      bool again = OnlyUse(sum) && sum->users[0]->name() == "reshard" &&
+                   !ReducedAxes(sum->users[0]->result()).empty();
+      return again ? -Bytes(joint) : 0;
+    }
+    TensorType partial = v->type;
+    for (int a : axes_) partial.sharding.partial_sum.push_back(a);
+    return Bytes(partial, v->type);
+  }
+
+  double Bytes(const Value* reduction) const {
+    return Bytes(reduction->producer->in(0), reduction->type);
+  }
+
+  double Bytes(const TensorType& from, const TensorType& to) const {
+    const double share = static_cast<double>(LocalBytes(from, graph_.mesh)) /
+                         static_cast<double>(std::max<int64_t>(from.bytes(), 1));
+    return ReshardBytes(from, to.sharding, graph_.mesh) * share;
+  }
+
+  bool OnlyUse(const Value* v) const { return v->users.size() == 1 && !graph_.IsOutput(v); }
+
+  // What the value is added to, and nothing else done with it; or null.
+  const Value* AddedTo(const Value* v) const {
+    if (!OnlyUse(v) || v->users[0]->name() != "add") return nullptr;
+    const Op* add = v->users[0];
+    return add->operands[add->operands[0] == v];
+  }
+
+  // A reduction for the users of the value that do not work on the partial one.
+  void Reduce(Op* op, Value* v, const TensorType& whole, const std::set<const Op*>& inside) {
+    std::vector<Op*> outside;
+    for (Op* user : v->users) {
+      if (!inside.contains(user)) outside.push_back(user);
+    }
+    if (outside.empty() && !graph_.IsOutput(v)) return;
+    const Op& first = *reductions_[0];
+    Op* after = graph_.AddOp(*first.def, {v}, {whole}, first.attrs, graph_.Next(op));
+    after->phase = op->phase;
+    after->site = op->site;
+    Strings why = first.attrs.StringList("why");
+    why.push_back("partial through " + Describe(*op));
+    after->attrs.Set("why", std::move(why));
+    after->attrs.Set("for", std::string(op->name()));
+    after->result()->provenance = first.result()->provenance;
+    for (Op* user : outside) {
+      for (size_t i = 0; i < user->operands.size(); ++i) {
+        if (user->operands[i] == v) graph_.SetOperand(user, static_cast<int>(i), after->result());
+      }
+    }
+    for (Output& o : graph_.outputs) {
+      if (o.value == v) o.value = after->result();
+    }
+  }
+
+  Graph& graph_;
+  std::vector<Op*> reductions_;
+  AxisList axes_;
+  std::vector<Op*> ops_;
+  std::vector<std::pair<const Value*, size_t>> left_;  // values from here: uses not in ops_
+  std::map<int, Op*> waiting_;                         // users, by their place in the graph
+};
+
+// The reductions over the same axes of the values that the operand's producer makes, this one and
+// later ones: what was taken apart is put together again behind them, as halves that are rotated.
+std::vector<Op*> Siblings(Op* reduction) {
+  std::vector<Op*> all = {reduction};
+  const Op* producer = reduction->operands[0]->producer;
+  if (!producer) return all;
+  for (const Value* r : producer->results) {
+    for (Op* user : r->users) {
+      if (user->id > reduction->id && !user->results.empty() &&
+          ReducedAxes(user->result()) == ReducedAxes(reduction->result())) {
+        all.push_back(user);
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+AxisList ReducedAxes(const Value* value) {
+  AxisList axes;
+  if (!value->producer || value->producer->name() != "reshard") return axes;
+  const Sharding &from = value->producer->in(0).sharding, &to = value->type.sharding;
+  if (from.dims != to.dims || from.partial_max != to.partial_max) return axes;
+  for (int a : to.partial_sum) {
+    if (!from.partial_sum.contains(a)) return axes;
+  }
+  for (int a : from.partial_sum) {
+    if (!to.partial_sum.contains(a)) axes.push_back(a);
+  }
+  return axes;
+}
+
+bool SinkReductions(Graph& graph) {
+  auto number = [&] {
+    int n = 0;
+    for (const auto& op : graph.ops()) op->id = n++;
+  };
+  number();
+  bool any = false;
+  for (auto it = graph.ops().begin(); it != graph.ops().end(); ++it) {
+    Op* op = it->get();
+    if (op->name() != "reshard" || ReducedAxes(op->result()).empty()) continue;
+    if (op->result()->users.empty()) continue;
+    for (const std::vector<Op*>& together : {Siblings(op), {op}}) {
+      Region region(graph, together);
+      if (!region.Grow()) continue;
+      region.Apply();
+      number();
+      any = true;
+      break;
+    }
+  }
+  return any;
+}
+
+}  // namespace shardc

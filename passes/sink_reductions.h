@@ -1,0 +1,19 @@
+// Moves reductions along linear ops to where the least travels.
+#pragma once
+
+#include "ir/graph.h"
+
+namespace shardc {
+
+// The axes over which the value, the result of a reshard, was summed; none when it is no such
+// result or the reshard does anything else.
+AxisList ReducedAxes(const Value* value);
+
+// Each reduction whose users are linear in it moves behind them, and behind those that are linear
+// in their results, as far as saves bytes: where the results are smaller, or are added to what is
+// reduced over the same axes anyway. The gradient of a key that several ranks share is reduced as
+// the gradient of its weight, and as a part of the one all_reduce of the layer's input. Returns
+// whether anything moved.
+bool SinkReductions(Graph& graph);
+
+}  // namespace shardc

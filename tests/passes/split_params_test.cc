@@ -1,0 +1,77 @@
+#include "passes/split_params.h"
+
+#include <gtest/gtest.h>
+
+#include "ir/host_tensor.h"
+#include "tests/passes/check_text.h"
+
+namespace shardc::testing {
+namespace {
+
+// 8 query heads and 2 kv heads of 4 from one weight, stored as [out, in].
+constexpr const char* kFused = R"(mesh [tp=RANKS]
+  graph @g(%x: f32[2, 3, 16]) -> (%o) {
+    %w = param "qkv" {role="QKV"} : f32[48@tp, 16]
+    %b = param "bias" : f32[48@tp]
+    %0 = matmul_nt %x, %w {site="attn"} : f32[2, 3, 48]
+    %1 = add %0, %b : f32[2, 3, 48]
+    %2, %3, %4 = split %1 {axis=2, sizes=[32, 8, 8]} : f32[2, 3, 32], f32[2, 3, 8], f32[2, 3, 8]
+    %q = reshape %2 {shape=[2, 3, 8, 4]} : f32[2, 3, 8, 4]
+    %k = reshape %3 {shape=[2, 3, 2, 4]} : f32[2, 3, 2, 4]
+    %v = reshape %4 {shape=[2, 3, 2, 4]} : f32[2, 3, 2, 4]
+    %o, %l = attention %q, %k, %v {causal=true, layout="bshd", scale=0.5} : f32[2, 3, 8, 4], f32[2, 8, 3]
+  })";
+
+std::string Fused(int ranks) {
+  std::string text = kFused;
+  return text.replace(text.find("RANKS"), 5, std::to_string(ranks));
+}
+
+TEST(SplitParams, AWeightForEachPiece) {
+  CheckPasses(Fused(4), "split_params", R"(
+    CHECK: %w = param "qkv[0:32]" {piece_dim=0, piece_of="qkv", piece_start=0, role="QKV", whole_size=48} : f32[32@tp, 16]
+    CHECK: param "qkv[32:40]" {piece_dim=0, piece_of="qkv", piece_start=32, role="QKV", whole_size=48} : f32[8@tp, 16]
+    CHECK: param "qkv[40:48]" {piece_dim=0, piece_of="qkv", piece_start=40, role="QKV", whole_size=48} : f32[8@tp, 16]
+    CHECK: param "bias[0:32]" {piece_dim=0, piece_of="bias", piece_start=0, whole_size=48} : f32[32@tp]
+    CHECK: %4 = matmul_nt %x, %w {site="attn"} : f32[2, 3, 32]
+    CHECK-NEXT: %5 = add %4, %b : f32[2, 3, 32]
+    CHECK-NEXT: %6 = matmul_nt %x, %0 {site="attn"} : f32[2, 3, 8]
+    CHECK-NEXT: %7 = add %6, %2 : f32[2, 3, 8]
+    CHECK-NEXT: %8 = matmul_nt %x, %1 {site="attn"} : f32[2, 3, 8]
+    CHECK-NEXT: %9 = add %8, %3 : f32[2, 3, 8]
+    CHECK-NEXT: %q = reshape %5
+    CHECK-NEXT: %k = reshape %7
+    CHECK-NEXT: %v = reshape %9)");
+}
+
+TEST(SplitParams, ThePiecesHaveTheData) {
+  struct Count : TensorSource {
+    void Read(const Shape& offset, const Shape& size, void* out) const override {
+      auto* to = static_cast<float*>(out);
+      for (int64_t i = 0; i < size[0]; ++i) *to++ = static_cast<float>(offset[0] + i);
+    }
+  };
+  Graph graph = ParseAndVerify(Fused(4));
+  graph.sources["bias"] = std::make_shared<Count>();
+  SplitParams(graph);
+  EXPECT_FALSE(graph.sources.contains("bias"));
+  float got[3];
+  graph.sources.at("bias[32:40]")->Read({2}, {3}, got);
+  EXPECT_EQ(got[0], 34);
+  EXPECT_EQ(got[2], 36);
+}
+
+// Enough heads for the ranks; a weight that something else reads; a dim that is not cut.
+TEST(SplitParams, NotOtherwise) {
+  std::string shared = Fused(4), whole = Fused(4);
+  shared.replace(shared.find("-> (%o)"), 7, "-> (%o, %w)");
+  for (const char* cut : {"48@tp", "48@tp"}) {
+    whole.replace(whole.find(cut), 5, "48");
+  }
+  for (const std::string& text : {Fused(2), shared, whole}) {
+    CheckPasses(text, "split_params", "CHECK: split");
+  }
+}
+
+}  // namespace
+}  // namespace shardc::testing
