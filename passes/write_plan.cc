@@ -161,8 +161,12 @@ class PlanWriter {
     s.init = op.attrs.Float("init", 0.0);
     for (const DimSharding& d : type.sharding.dims) {
       for (int axis : d.axes) {
-        auto chain = ProvenanceChain(graph_, ProvenanceOf(op.result(), axis));
-        s.why.insert(s.why.end(), chain.begin(), chain.end());
+        for (std::string& step : ProvenanceChain(graph_, ProvenanceOf(op.result(), axis))) {
+          // The parts of an axis that was split have steps in common.
+          if (std::find(s.why.begin(), s.why.end(), step) == s.why.end()) {
+            s.why.push_back(std::move(step));
+          }
+        }
       }
     }
     return s;
