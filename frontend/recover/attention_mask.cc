@@ -258,13 +258,13 @@ class MaskRecovery {
         if (mask) mask = b_.Mul(mask, b_.Scalar(mask->type.dtype, step.number));
       } else if (step.kind == MaskStep::kAdd) {
         if (!safe(step.value) && MayBeInfinite(step.value)) return nullptr;
-        mask = mask ? b_.Add(mask, step.value) : step.value;
+        Value* added = b_.Cast(step.value, dtype_);
+        mask = mask ? b_.Add(mask, added) : added;
       } else {
         if (step.number > kAbsorbing) return nullptr;
         if (step.number == -kInfinity && !safe(step.value)) return nullptr;
-        DType dtype = mask ? mask->type.dtype : dtype_;
-        Value* fill = b_.Scalar(dtype, step.number);
-        Value* otherwise = mask ? mask : b_.Scalar(dtype, 0);
+        Value* fill = b_.Scalar(dtype_, step.number);
+        Value* otherwise = mask ? mask : b_.Scalar(dtype_, 0);
         mask = b_.Make("where", {step.value, step.negated ? fill : otherwise,
                                  step.negated ? otherwise : fill});
       }
