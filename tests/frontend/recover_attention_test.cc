@@ -186,6 +186,27 @@ HostTensor Padding() {
   return t;
 }
 
+// A bias by distance, and a triangle whose fill, the lowest of half precision, absorbs no score.
+TEST(Attention, ABiasAndAFillOfHalfPrecision) {
+  auto bias = [](TestGraph& b, Value* s) { return b.Add(s, b.Constant(Random("bias", {kS, kS}))); };
+  constexpr double kLowest = -65504;
+  Graph g = RecoverForm({.mask = [&](TestGraph& b, Value* s) {
+    return WhereConst(Mask({kS, kS}, DType::kBool, 1, 0, Triangle), kLowest)(b, bias(b, s));
+  }});
+  const Op* attention = Find(g, "attention");
+  ASSERT_TRUE(attention);
+  EXPECT_EQ(attention->operands.size(), 4u);
+  // Not where a row may see no key, or where the fill can be near a score.
+  g = RecoverForm({.mask = [&](TestGraph& b, Value* s) {
+    return b.Where(b.In("padding", Padding()), bias(b, s), b.C(kLowest));
+  }});
+  EXPECT_THAT(Ops(g), Not(Contains("attention")));
+  g = RecoverForm({.mask = [&](TestGraph& b, Value* s) {
+    return WhereConst(Mask({kS, kS}, DType::kBool, 1, 0, Triangle), -100)(b, bias(b, s));
+  }});
+  EXPECT_THAT(Ops(g), Not(Contains("attention")));
+}
+
 TEST(Attention, ComputedMaskWithGuard) {
   Graph g = RecoverForm({.mask =
                              [](TestGraph& b, Value* s) {
