@@ -118,6 +118,43 @@ class Optimizer {
         return true;
       }
     }
+    return CombineTerms(op);
+  }
+
+  // The terms of a sum of op's type, through the adds that nothing else reads.
+  void CollectTerms(Op* op, std::vector<Value*>& terms) const {
+    for (Value* v : op->operands) {
+      Op* inner = v->producer;
+      bool nested = inner && inner->name() == "add" && v->type == op->out() && OnlyUse(graph_, v);
+      if (nested) {
+        CollectTerms(inner, terms);
+      } else {
+        terms.push_back(v);
+      }
+    }
+  }
+
+  // Branches that run side by side end in such sums, with a bias each:
+  // (reshard(a) + u) + (reshard(b) + v) = reshard(a + b) + u + v
+  bool CombineTerms(Op* op) {
+    std::vector<Value*> terms;
+    CollectTerms(op, terms);
+    for (size_t i = 0; i < terms.size(); ++i) {
+      if (terms[i]->type != op->out()) continue;
+      for (size_t j = i + 1; j < terms.size(); ++j) {
+        if (!Combine(terms[i], terms[j])) continue;
+        Value* sum = SumFirst(terms[i], terms[j], op);
+        for (size_t k = 0; k < terms.size(); ++k) {
+          if (k == i || k == j) continue;
+          Op* add = graph_.AddOp(*op->def, {sum, terms[k]}, {op->out()}, {}, op);
+          add->phase = op->phase;
+          add->site = op->site;
+          sum = add->result();
+        }
+        graph_.ReplaceAllUses(op->result(), sum);
+        return true;
+      }
+    }
     return false;
   }
 

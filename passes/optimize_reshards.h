@@ -7,13 +7,12 @@ namespace shardc {
 
 // Until nothing changes:
 // - A reshard to the same sharding disappears; a reshard of a reshard that nothing else reads
-// becomes
-//   one; equal reshards of one value are merged.
+//   becomes one; equal reshards of one value are merged.
 // - An all_reduce whose users all cut the same way becomes a reduce_scatter (partial -> whole ->
-// cut
-//   becomes partial -> cut), a gather whose users all cut becomes an all_to_all or nothing.
+//   cut becomes partial -> cut), a gather whose users all cut becomes an all_to_all or nothing.
 // - reshard(a) + reshard(b) that nothing else reads, both being reductions, becomes reshard(a + b),
-//   also across x + reshard(a) + reshard(b) (branches that run in parallel).
+//   also where more is added in between: x + (reshard(a) + u) + (reshard(b) + v), branches that
+//   run in parallel and have biases.
 // - A reduction moves behind its users when all are linear in it and less travels then: where their
 //   results are smaller, or are added to what is reduced anyway.
 void OptimizeReshards(Graph& graph);

@@ -116,7 +116,7 @@ Bytes ExternalFiles::Get(const onnx::TensorProto& tensor, const std::string& whe
            "the data file is cut short or belongs to another model");
   }
   if (!has_length) length = file->size() - offset;
-  return {file->data() + offset, static_cast<size_t>(length), file};
+  return {file->data() + offset, static_cast<size_t>(length), file, true};
 }
 
 }  // namespace shardc::onnx_import

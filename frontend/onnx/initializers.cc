@@ -180,9 +180,12 @@ class BytesSource : public TensorSource {
     }
     CopyBox(bytes_.data, type_.shape, DTypeSize(type_.dtype), offset, size,
             static_cast<std::byte*>(out));
+    // The pages of a large model would add up to all of it in memory.
+    if (bytes_.mapped && bytes_.size >= kKeptPages) MappedFile::Release(bytes_.data, bytes_.size);
   }
 
  private:
+  static constexpr size_t kKeptPages = 64 << 10;  // a tensor below that may stay
   Bytes bytes_;
   TensorType type_;
 };

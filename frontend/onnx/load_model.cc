@@ -38,7 +38,7 @@ Bytes MapModel(const std::string& path) {
   auto file = MappedFile::Map(fd);
   if (!file) Unreadable(path, StrCat("cannot be mapped: ", std::strerror(errno)));
   if (file->size() == 0) Unreadable(path, "is empty");
-  return {file->data(), file->size(), file};
+  return {file->data(), file->size(), file, true};
 }
 
 void Parse(const std::string& path, const std::string& bytes, onnx::ModelProto& proto) {

@@ -16,6 +16,10 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
+  // Lets go of the pages that lie wholly within `size` bytes at `data`: the next access reads them
+  // again, from the page cache or the file.
+  static void Release(const std::byte* data, size_t size);
+
   const std::byte* data() const { return data_; }
   size_t size() const { return size_; }
 
@@ -30,6 +34,7 @@ struct Bytes {
   const std::byte* data = nullptr;
   size_t size = 0;
   std::shared_ptr<const void> owner;
+  bool mapped = false;  // the owner is a MappedFile
 };
 
 }  // namespace shardc::onnx_import

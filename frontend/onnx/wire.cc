@@ -123,7 +123,7 @@ class Stripper {
       if (field->number == kTensorRawData && field->is_bytes &&
           field->content.size() >= kLargeRawData) {
         result_.raw[num_tensors_] = {reinterpret_cast<const std::byte*>(field->content.data()),
-                                     field->content.size(), model_.owner};
+                                     field->content.size(), model_.owner, model_.mapped};
       } else {
         out += field->whole;
       }

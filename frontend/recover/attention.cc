@@ -8,11 +8,21 @@
 namespace shardc::recover {
 namespace {
 
+// The cast whose result v is, if it is from one float type to another, and wider or narrower.
+Op* FloatCast(const Value* v, bool widens) {
+  Op* cast = ProducedBy(v, "cast");
+  if (cast == nullptr || !IsFloat(v->type.dtype) || !IsFloat(cast->in(0).dtype)) return nullptr;
+  int64_t from = DTypeSize(cast->in(0).dtype), to = DTypeSize(v->type.dtype);
+  return (widens ? from < to : from > to) ? cast : nullptr;
+}
+
 // Walks from the softmax's operand back to the score matmul; `steps` come in that order.
 Op* FindScores(Value* v, std::vector<MaskStep>& steps, int depth = 12) {
   Op* op = v->producer;
   if (op == nullptr || depth == 0) return nullptr;
   if (op->name() == "matmul" || op->name() == "matmul_nt") return op;
+  // Models in half precision mask or normalise in a wider type.
+  if (Op* cast = FloatCast(v, true)) return FindScores(cast->operands[0], steps, depth - 1);
   auto follow = [&](Value* next, MaskStep step) -> Op* {
     if (next->type.shape != v->type.shape) return nullptr;
     steps.push_back(step);
@@ -52,15 +62,51 @@ Value* Unscaled(Builder& b, Value* v, double& scale) {
   return b.Make(op->name(), {inner}, op->attrs);
 }
 
-// The softmax whose result p is; `guard`: NaNs in it are replaced by zeros.
+// v in the type that it was widened from, also before a transpose or reshape; null when it was not.
+Value* Unwidened(Builder& b, Value* v, DType dtype) {
+  if (v->type.dtype == dtype) return v;
+  if (Op* cast = FloatCast(v, true)) return Unwidened(b, cast->operands[0], dtype);
+  Op* op = v->producer;
+  if (op == nullptr || (op->name() != "transpose" && op->name() != "reshape")) return nullptr;
+  Value* inner = Unwidened(b, op->operands[0], dtype);
+  return inner ? b.Make(op->name(), {inner}, op->attrs) : nullptr;
+}
+
+// q, k and v in one type: the one that q and k were widened from when it is that of v, because an
+// attention rounds nothing in between that the model does not round; else one that holds all three.
+void ShareType(Builder& b, Value*& q, Value*& k, Value*& v) {
+  const DType of_v = v->type.dtype, of_q = q->type.dtype;
+  if (of_q == of_v) return;
+  Value *narrow_q = Unwidened(b, q, of_v), *narrow_k = Unwidened(b, k, of_v);
+  if (narrow_q && narrow_k) {
+    q = narrow_q;
+    k = narrow_k;
+    return;
+  }
+  DType wide = DTypeSize(of_q) > DTypeSize(of_v) ? of_q : of_v;
+  if (DTypeSize(of_q) == DTypeSize(of_v)) wide = DType::kF32;  // the two halves
+  q = b.Cast(q, wide);
+  k = b.Cast(k, wide);
+  v = b.Cast(v, wide);
+}
+
+// The softmax whose result p is, maybe rounded; `guard`: NaNs in it are replaced by zeros.
 Op* FindSoftmax(const Graph& graph, Value* p, bool& guard) {
+  auto unrounded = [](Value* v) {
+    Op* cast = FloatCast(v, false);
+    return cast ? cast->operands[0] : v;
+  };
+  // The probabilities must not be wanted elsewhere: they would be computed twice.
+  if (CountUses(graph, p) != 1) return nullptr;
+  p = unrounded(p);
   if (Op* where = ProducedBy(p, "where")) {
     Op* is_nan = ProducedBy(where->operands[0], "is_nan");
     guard = is_nan && is_nan->operands[0] == where->operands[2] && IsSplat(where->operands[1], 0);
-    // The probabilities must not be wanted elsewhere: they would be computed twice.
     if (!guard || CountUses(graph, p) != 1 || CountUses(graph, where->operands[2]) != 2)
       return nullptr;
-    p = where->operands[2];
+    Value* guarded = where->operands[2];
+    p = unrounded(guarded);
+    if (p != guarded && CountUses(graph, p) != 1) return nullptr;
   } else if (CountUses(graph, p) != 1) {
     return nullptr;
   }
@@ -104,6 +150,7 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
   Value* k = AsRank4(b, Unscaled(b, scores->operands[1], scale));
   if (scores->name() == "matmul") k = b.Transpose(k, {0, 1, 3, 2});
   Value* v = AsRank4(b, op->operands[1]);
+  ShareType(b, q, k, v);
   if (!FormsAttention(q->type.shape, k->type.shape, v->type.shape)) return nullptr;
   TensorType type(softmax->out().dtype,
                   {q->type.shape[0], q->type.shape[1], q->type.shape[2], k->type.shape[2]});
@@ -114,7 +161,7 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
   Attributes attrs = {
       {"scale", scale * mask->scale}, {"causal", mask->causal}, {"layout", std::string("bhsd")}};
   Value* o = b.Create("attention", std::move(operands), std::move(attrs))->result();
-  return b.Reshape(o, op->out().shape);
+  return b.Reshape(b.Cast(o, op->out().dtype), op->out().shape);
 }
 
 bool StatisticsUnused(const Op* op) { return op->results[1]->users.empty(); }

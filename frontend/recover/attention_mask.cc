@@ -169,10 +169,7 @@ class MaskRecovery {
       if (step.kind == MaskStep::kScale) continue;
       std::optional<Shape> joint = Broadcast(step.value->type.shape, scores_);
       if (!joint || *joint != scores_) return false;
-      double after = 1;
-      for (size_t j = i + 1; j < steps.size(); ++j) {
-        if (steps[j].kind == MaskStep::kScale) after *= steps[j].number;
-      }
+      double after = ScaleAfter(steps, i);
       if (!(after > 0)) return false;
       if (step.kind == MaskStep::kKeep) {
         AddCondition(step.value, step.negated, step.number * after);
@@ -181,6 +178,15 @@ class MaskRecovery {
       }
     }
     return true;
+  }
+
+  // What multiplies the scores after step i.
+  static double ScaleAfter(const std::vector<MaskStep>& steps, size_t i) {
+    double after = 1;
+    for (size_t j = i + 1; j < steps.size(); ++j) {
+      if (steps[j].kind == MaskStep::kScale) after *= steps[j].number;
+    }
+    return after;
   }
 
   void AddFill(double fill) {
@@ -253,18 +259,26 @@ class MaskRecovery {
     bool rows_see = visible_.EveryRowSees(scores_[2], scores_[3]);
     auto safe = [&](Value* v) { return nan_guard_ || (rows_see && Evaluate(WithoutBroadcast(v))); };
     Value* mask = nullptr;
-    for (const MaskStep& step : steps) {
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const MaskStep& step = steps[i];
       if (step.kind == MaskStep::kScale) {
         if (mask) mask = b_.Mul(mask, b_.Scalar(mask->type.dtype, step.number));
       } else if (step.kind == MaskStep::kAdd) {
         if (!safe(step.value) && MayBeInfinite(step.value)) return nullptr;
-        mask = mask ? b_.Add(mask, step.value) : step.value;
+        Value* added = b_.Cast(step.value, dtype_);
+        mask = mask ? b_.Add(mask, added) : added;
       } else {
-        if (step.number > kAbsorbing) return nullptr;
-        if (step.number == -kInfinity && !safe(step.value)) return nullptr;
-        DType dtype = mask ? mask->type.dtype : dtype_;
-        Value* fill = b_.Scalar(dtype, step.number);
-        Value* otherwise = mask ? mask : b_.Scalar(dtype, 0);
+        double number = step.number;
+        if (number > kAbsorbing) {
+          // The lowest of half precision absorbs nothing, but where a row sees a key it is never.
+          bool never = number * ScaleAfter(steps, i) <= kNever && rows_see &&
+                       Evaluate(WithoutBroadcast(step.value));
+          if (!never) return nullptr;
+          number = -kInfinity;
+        }
+        if (number == -kInfinity && !safe(step.value)) return nullptr;
+        Value* fill = b_.Scalar(dtype_, number);
+        Value* otherwise = mask ? mask : b_.Scalar(dtype_, 0);
         mask = b_.Make("where", {step.value, step.negated ? fill : otherwise,
                                  step.negated ? otherwise : fill});
       }

@@ -180,16 +180,17 @@ TEST_F(ParamRules, InitializersThatAreInputsTooAreNoInputs) {
   EXPECT_THAT(ParamNames(graph), ElementsAre("w"));
 }
 
-// Every way of storing the same numbers gives the same boxes.
+// Every way of storing the same numbers gives the same boxes, also when pages were let go in
+// between.
 TEST_F(ParamRules, DataIsReadInBoxes) {
-  std::vector<float> values(64 * 48);
+  std::vector<float> values(640 * 48);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
   std::string raw(reinterpret_cast<const char*>(values.data()), values.size() * 4);
   Write("12345678" + raw, "w.data");
   for (const char* how : {"typed", "raw", "external"}) {
     Model m;
-    m.Input("x", {"2", "64"});
-    auto& w = m.Floats("w", {64, 48}, {});
+    m.Input("x", {"2", "640"});
+    auto& w = m.Floats("w", {640, 48}, {});
     if (how == std::string("typed")) {
       w.mutable_float_data()->Add(values.begin(), values.end());
     } else if (how == std::string("raw")) {
@@ -209,7 +210,7 @@ TEST_F(ParamRules, DataIsReadInBoxes) {
     std::vector<float> box(6), all(values.size());
     source.Read({5, 7}, {2, 3}, box.data());
     EXPECT_THAT(box, ElementsAre(247, 248, 249, 295, 296, 297)) << how;
-    source.Read({0, 0}, {64, 48}, all.data());
+    source.Read({0, 0}, {640, 48}, all.data());
     EXPECT_EQ(all, values) << how;
   }
 }

@@ -186,6 +186,27 @@ HostTensor Padding() {
   return t;
 }
 
+// A bias by distance, and a triangle whose fill, the lowest of half precision, absorbs no score.
+TEST(Attention, ABiasAndAFillOfHalfPrecision) {
+  auto bias = [](TestGraph& b, Value* s) { return b.Add(s, b.Constant(Random("bias", {kS, kS}))); };
+  constexpr double kLowest = -65504;
+  Graph g = RecoverForm({.mask = [&](TestGraph& b, Value* s) {
+    return WhereConst(Mask({kS, kS}, DType::kBool, 1, 0, Triangle), kLowest)(b, bias(b, s));
+  }});
+  const Op* attention = Find(g, "attention");
+  ASSERT_TRUE(attention);
+  EXPECT_EQ(attention->operands.size(), 4u);
+  // Not where a row may see no key, or where the fill can be near a score.
+  g = RecoverForm({.mask = [&](TestGraph& b, Value* s) {
+    return b.Where(b.In("padding", Padding()), bias(b, s), b.C(kLowest));
+  }});
+  EXPECT_THAT(Ops(g), Not(Contains("attention")));
+  g = RecoverForm({.mask = [&](TestGraph& b, Value* s) {
+    return WhereConst(Mask({kS, kS}, DType::kBool, 1, 0, Triangle), -100)(b, bias(b, s));
+  }});
+  EXPECT_THAT(Ops(g), Not(Contains("attention")));
+}
+
 TEST(Attention, ComputedMaskWithGuard) {
   Graph g = RecoverForm({.mask =
                              [](TestGraph& b, Value* s) {
@@ -260,6 +281,72 @@ TEST(Attention, AMaskOfTheModelsOwnAttention) {
   EXPECT_THAT(Ops(g), ElementsAre("attention"));
   EXPECT_TRUE(Find(g, "attention")->attrs.Bool("causal"));
   EXPECT_EQ(Find(g, "attention")->operands.size(), 3u);
+}
+
+// f32 and f64 stand for half precision and f32.
+enum class Widened { kOperands, kScores, kComputed };
+Graph RecoverWidened(Widened how, bool guard) {
+  return Recover(
+      [=](TestGraph& b) {
+        auto narrow = [&](const char* name) {
+          return b.Cast(b.In(name, {kB, kHeads, kS, kD}), DType::kF32);
+        };
+        Value *q = narrow("q"), *k = narrow("k"), *v = narrow("v");
+        auto wide = [&](Value* x) { return b.Cast(x, DType::kF64); };
+        Value* scores = nullptr;
+        if (how == Widened::kScores) {
+          scores = wide(b.Make("matmul_nt", {q, k}));
+        } else {
+          q = wide(q);
+          if (how == Widened::kComputed) q = b.Mul(q, b.P("w", {kD}));
+          scores = b.Matmul(b.Mul(q, b.C(0.4)), b.Transpose(wide(k), {0, 1, 3, 2}));
+        }
+        scores = b.Add(scores, b.Constant(Mask({kS, kS}, DType::kF64, 0, kMin, Triangle)));
+        Value* p = b.Softmax(scores);
+        if (guard) {
+          p = b.Cast(p, DType::kF32);
+          HostTensor zero(DType::kF32, {});
+          p = b.Where(b.Op1("is_nan", p), b.Constant(zero), p);
+        }
+        b.Out(b.Matmul(b.Cast(p, DType::kF32), v));
+      },
+      1e-6);
+}
+
+TEST(Attention, ScoresInAWiderTypeThanTheValues) {
+  for (Widened how : {Widened::kOperands, Widened::kScores, Widened::kComputed}) {
+    for (bool guard : {false, true}) {
+      SCOPED_TRACE(StrCat(static_cast<int>(how), " ", guard));
+      Graph g = RecoverWidened(how, guard);
+      const Op* attention = Find(g, "attention");
+      ASSERT_TRUE(attention);
+      EXPECT_TRUE(attention->attrs.Bool("causal"));
+      EXPECT_EQ(attention->operands.size(), 3u);
+      DType expected = how == Widened::kComputed ? DType::kF64 : DType::kF32;
+      EXPECT_EQ(attention->in(0).dtype, expected);
+      EXPECT_EQ(g.outputs[0].value->type.dtype, DType::kF32);
+      EXPECT_THAT(Ops(g), Not(Contains("softmax")));
+    }
+  }
+}
+
+TEST(Attention, MasksInTwoTypesAreAddedInTheWider) {
+  Graph g = Recover(
+      [](TestGraph& b) {
+        auto narrow = [&](const char* name) {
+          return b.Cast(b.In(name, {kB, kHeads, kS, kD}), DType::kF32);
+        };
+        Value* scores = b.Make("matmul_nt", {narrow("q"), narrow("k")});
+        scores = b.Add(scores, b.Cast(b.Constant(Random("bias", {kHeads, kS, kS})), DType::kF32));
+        scores = b.Add(b.Cast(scores, DType::kF64), b.Constant(Random("bias2", {kS, kS})));
+        b.Out(b.Matmul(b.Cast(b.Softmax(scores), DType::kF32), narrow("v")));
+      },
+      1e-6);
+  const Op* attention = Find(g, "attention");
+  ASSERT_TRUE(attention);
+  EXPECT_EQ(attention->in(0).dtype, DType::kF32);
+  ASSERT_EQ(attention->operands.size(), 4u);
+  EXPECT_EQ(attention->in(3).dtype, DType::kF64);
 }
 
 TEST(Attention, SoftmaxOverAnotherAxisStays) {

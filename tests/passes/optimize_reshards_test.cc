@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "tests/passes/check_text.h"
 
 namespace shardc::testing {
@@ -160,6 +162,56 @@ TEST(OptimizeReshards, NotBehindUsersThatMakeMoreOfIt) {
                  user, " : ", type, "\n}"),
           "CHECK: %1 = reshard %0\nCHECK-NEXT: %y = ");
   }
+}
+
+// Parallel branches whose last products have biases, in the orders in which models add them.
+TEST(OptimizeReshards, SumsOfReductionsWithBiasesAreReducedOnce) {
+  constexpr const char* kHead = R"(mesh [tp=2]
+  graph @g(%x: f32[4, 12@tp], %r: f32[4, 6]) -> (%y) {
+    %u = param "u" : f32[6]
+    %v = param "v" : f32[12@tp, 6]
+    %w = param "w" : f32[12@tp, 6]
+    %0 = matmul %x, %v : f32[4, 6] partial(tp)
+    %1 = reshard %0 {why=["a"]} : f32[4, 6]
+    %2 = matmul %x, %w : f32[4, 6] partial(tp)
+    %3 = reshard %2 {why=["b"]} : f32[4, 6]
+)";
+  constexpr const char* kReducedOnce = R"(
+    CHECK: %0 = matmul %x, %v
+    CHECK-NEXT: %1 = matmul %x, %w
+    CHECK-NEXT: %2 = add %0, %1 : f32[4, 6] partial(tp)
+    CHECK-NEXT: %3 = reshard %2 {why=["a", "b"]} : f32[4, 6]
+    CHECK-NOT: reshard)";
+  for (
+      const char* adds : {
+          "%4 = add %3, %u : f32[4, 6]\n %5 = add %1, %4 : f32[4, 6]\n %y = add %5, %r : f32[4, 6]",
+          "%4 = add %u, %1 : f32[4, 6]\n %5 = add %3, %u : f32[4, 6]\n %6 = add %4, %5 : f32[4, "
+          "6]\n "
+          "%y = add %6, %r : f32[4, 6]",
+          "%4 = add %1, %r : f32[4, 6]\n %5 = add %3, %u : f32[4, 6]\n %y = add %4, %5 : f32[4, 6]",
+      }) {
+    SCOPED_TRACE(adds);
+    Check(std::string(kHead) + adds + "\n  }", kReducedOnce);
+  }
+}
+
+TEST(OptimizeReshards, NotWhereASumInBetweenIsReadBySomethingElse) {
+  Check(R"(mesh [tp=2]
+  graph @g(%x: f32[4, 12@tp], %u: f32[6]) -> (%y, %z) {
+    %v = param "v" : f32[12@tp, 6]
+    %w = param "w" : f32[12@tp, 6]
+    %0 = matmul %x, %v : f32[4, 6] partial(tp)
+    %1 = reshard %0 {why=["a"]} : f32[4, 6]
+    %2 = matmul %x, %w : f32[4, 6] partial(tp)
+    %3 = reshard %2 {why=["b"]} : f32[4, 6]
+    %4 = add %3, %u : f32[4, 6]
+    %y = add %1, %4 : f32[4, 6]
+    %z = neg %4 : f32[4, 6]
+  })",
+        R"(
+    CHECK: reshard
+    CHECK: reshard
+    CHECK: %y = add %1, %4)");
 }
 
 TEST(OptimizeReshards, NotWhereAReductionIsReadBySomethingElse) {
