@@ -113,21 +113,24 @@ class Region {
 
   // Bytes that the reduction of a value at the edge moves. In a sum with another reduction over the
   // same axes one serves both; where that sum is reduced again, over more axes, it goes away when
-  // all that is added passes it on.
+  // all that is added passes it on. A reduction right behind it takes the axes on.
   double ReducedBytes(const Value* v) const {
     const Value *sum = v, *joint = nullptr;
     while (const Value* other = AddedTo(sum)) {
       if (ReducedAxes(other) == axes_ && OnlyUse(other) && other->type == v->type) joint = other;
       sum = sum->users[0]->result();
     }
-    if (joint) {
-      bool again = OnlyUse(sum) && sum->users[0]->name() == "reshard" &&
-                   !ReducedAxes(sum->users[0]->result()).empty();
-      return again ? -Bytes(joint) : 0;
-    }
+    if (joint) return NextReduction(sum).empty() ? 0 : -Bytes(joint);
     TensorType partial = v->type;
     for (int a : axes_) partial.sharding.partial_sum.push_back(a);
-    return Bytes(partial, v->type);
+    // A ring over g ranks and one over g * n differ by this much.
+    return Bytes(partial, v->type) / static_cast<double>(NumParts(NextReduction(v), graph_.mesh));
+  }
+
+  // The axes of the reduction that is all that is done with the value; none where it is not.
+  AxisList NextReduction(const Value* v) const {
+    if (!OnlyUse(v) || v->users[0]->name() != "reshard") return {};
+    return ReducedAxes(v->users[0]->result());
   }
 
   double Bytes(const Value* reduction) const {
