@@ -82,6 +82,11 @@ struct OpDef {
   // none.
   int adds_to = -1;
 
+  // The attributes of the op on parts of its operands, with results of these types; the first
+  // begins at `origin` in the whole. Null: they are the same for parts.
+  std::function<Attributes(const Op&, std::span<const TensorType> results, const Shape& origin)>
+      resized;
+
   // Naive semantics on local views, in any dtype the op allows: the oracle for every fast kernel
   // and the constant folder. Floats accumulate in double. Null only for ops that move data between
   // ranks and for param/state/update.

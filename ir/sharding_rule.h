@@ -24,6 +24,9 @@ struct Factor {
   int64_t size = 1;
   FactorKind kind = FactorKind::kPlain;
   ReduceKind reduce = ReduceKind::kSum;  // how results that lack the factor combine
+  // The op must know which part of the factor it has, or the size of the whole: on a smaller tensor
+  // it does something else.
+  bool placed = false;
 };
 
 // The factors of one dim: their product, major to minor; empty: the dim (of size 1, or broadcast)

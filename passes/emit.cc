@@ -9,6 +9,7 @@
 
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
+#include "passes/add_in_passing.h"
 #include "passes/plan_memory.h"
 
 namespace shardc {
@@ -38,13 +39,14 @@ class Emitter {
   // --- buffers
 
   void NumberValues() {
-    int next = 0;
+    int next = 0, ops = 0;
     for (const auto& input : graph_.inputs()) input->id = next++;
     for (const auto& op : graph_.ops()) {
+      op->id = ops++;
       for (Value* r : op->results) r->id = next++;
     }
     buffers_.assign(static_cast<size_t>(next), -1);
-    makers_.assign(static_cast<size_t>(next), -1);
+    makers_.assign(static_cast<size_t>(ops), -1);
   }
 
   int BufferOf(const Value* v) const { return buffers_[static_cast<size_t>(v->id)]; }
@@ -163,7 +165,7 @@ class Emitter {
       EmitCollective(op);
     } else if (IsView(op, mesh_)) {
       Alias(op.result(), BufferOf(op.operands[0]));
-    } else if (AddInPassing(op)) {
+    } else if (TakeAddInPassing(op)) {
       return;
     } else {
       std::vector<int> operands = Operands(op), results;
@@ -176,33 +178,21 @@ class Emitter {
       LocalCost cost = CostOnRank(op, mesh_);
       i.flops = cost.flops;
       i.bytes = cost.bytes;
-      for (const Value* r : op.results) {
-        makers_[static_cast<size_t>(r->id)] = static_cast<int>(program_.instructions.size()) - 1;
-      }
+      makers_[static_cast<size_t>(op.id)] = static_cast<int>(program_.instructions.size()) - 1;
     }
   }
 
-  // x + f(...), where nothing else reads f's result and f adds to what it is given: f adds to x.
-  // Gradients of a weight that is used several times need no second buffer of its size.
-  bool AddInPassing(const Op& op) {
-    if (op.name() != "add" || !(op.in(0) == op.out()) || !(op.in(1) == op.out())) return false;
-    for (int k : {1, 0}) {
-      const Value *x = op.operands[1 - k], *sum = op.operands[k];
-      const Op* f = sum->producer;
-      if (!f || static_cast<int>(f->operands.size()) != f->def->adds_to) continue;
-      int at = makers_[static_cast<size_t>(sum->id)];
-      if (at < 0 || x == sum || sum->users.size() != 1 || graph_.IsOutput(sum)) continue;
-      if (!x->producer || makers_[static_cast<size_t>(x->id)] < 0) continue;
-      if (makers_[static_cast<size_t>(x->id)] >= at) continue;
-      Instruction& i = program_.instructions[static_cast<size_t>(at)];
-      i.operands.push_back(BufferOf(x));
-      i.bytes += program_.buffers[BufferOf(x)].bytes;
-      i.flops += Elements(BufferOf(x));
-      buffers_[static_cast<size_t>(op.result()->id)] = BufferOf(sum);
-      makers_[static_cast<size_t>(op.result()->id)] = at;
-      return true;
-    }
-    return false;
+  bool TakeAddInPassing(const Op& op) {
+    auto [f, x] = FindAddInPassing(graph_, op);
+    if (!f) return false;
+    int sum = BufferOf(f->result());
+    Instruction& i =
+        program_.instructions[static_cast<size_t>(makers_[static_cast<size_t>(f->id)])];
+    i.operands.push_back(BufferOf(x));
+    i.bytes += program_.buffers[BufferOf(x)].bytes;
+    i.flops += Elements(BufferOf(x));
+    buffers_[static_cast<size_t>(op.result()->id)] = sum;
+    return true;
   }
 
   // --- collectives
@@ -487,7 +477,7 @@ class Emitter {
   const Mesh& mesh_;
   Program program_;
   std::vector<int> buffers_;  // by value
-  std::vector<int> makers_;   // by value: the instruction of an op that is no collective, or -1
+  std::vector<int> makers_;   // by op: its instruction, or -1 where it is no instruction of its own
   std::unordered_map<std::string, int64_t> constants_;
   std::unordered_map<std::string, int> states_;
   std::vector<std::pair<const Op*, int>> late_updates_;

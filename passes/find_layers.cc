@@ -76,6 +76,15 @@ class Finder {
         ends[static_cast<size_t>(o.value->id)] = true;
       }
     }
+    // A loss that is made in pieces (Chunk) comes after the first op of the backward: the forward
+    // ends at what its ops read.
+    if (loss && !Known(loss)) {
+      for (size_t i = 0; i < values_.size(); ++i) {
+        ends[i] = std::any_of(
+            values_[i]->users.begin(), values_[i]->users.end(),
+            [&](const Op* user) { return !Known(user) && user->phase == Phase::kForward; });
+      }
+    }
     auto meet = [&](int a, int b) {
       while (a != b) {
         if (a == kExit || b == kExit) return kExit;

@@ -6,6 +6,7 @@
 
 #include "ir/op_def.h"
 #include "ir/scalar_program.h"
+#include "passes/add_in_passing.h"
 
 namespace shardc {
 namespace {
@@ -41,7 +42,7 @@ class Fusion {
     std::vector<Op*> ops;
     for (const auto& op : graph_.ops()) ops.push_back(op.get());
     for (Op* op : ops) {
-      if (Fusable(*op)) Join(op);
+      if (Fusable(*op) && !FindAddInPassing(graph_, *op).f) Join(op);
     }
     for (Op* op : ops) {
       auto it = group_of_.find(op);

@@ -9,6 +9,7 @@
 #include "ir/text.h"
 #include "passes/apply_spec.h"
 #include "passes/canonicalize.h"
+#include "passes/chunk.h"
 #include "passes/differentiate.h"
 #include "passes/fuse.h"
 #include "passes/fuse_elementwise.h"
@@ -50,6 +51,7 @@ constexpr NamedPass kPasses[] = {
     {"optimize_reshards", OptimizeReshards},
     {"lower_reshards", LowerReshards},
     {"clear_padding", ClearPadding},
+    {"chunk", [](Graph& g) { Chunk(g, {.least_bytes = 1, .pieces = 2}); }},
     {"recompute_selective", [](Graph& g) { Recompute(g, "selective"); }},
     {"recompute_full", [](Graph& g) { Recompute(g, "full"); }},
     {"bucket_reductions", [](Graph& g) { BucketSmallReductions(g); }},
@@ -138,6 +140,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("lower_reshards");
   // Padding first: fused ops must see the cleared operands.
   run.Named("clear_padding");
+  run("chunk", [&] { Chunk(graph, options.chunk); });
   // On the lowered graph, where collectives are ops and copies are placed like their originals, but
   // before fusion: the forward's fused op is not what the backward repeats. No later pass merges
   // equal ops.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "passes/chunk.h"
 #include "passes/optimizer.h"
 #include "passes/precision.h"
 #include "specs/spec.h"
@@ -21,6 +22,7 @@ struct PipelineOptions {
   bool gradients = true;          // off: forward only, with the loss
   OptimizerOptions optimizer;
   PrecisionOptions precision;
+  ChunkOptions chunk;
   std::string recompute = "none";        // selective, full
   bool verify_each = false;              // VerifyGraph after every pass
   std::vector<std::string> print_after;  // names of passes; "all"

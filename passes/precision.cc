@@ -288,6 +288,10 @@ bool FoldIntoProducer(Graph& graph, Op* cast) {
   Op* op = v->producer;
   if (!op || op->def->typed_result != v->index || graph.IsOutput(v) || v->users.size() != 1)
     return false;
+  // What the result is added to has its type.
+  if (op->def->adds_to >= 0 && op->def->adds_to < static_cast<int>(op->operands.size())) {
+    return false;
+  }
   if (!IsFloat(v->type.dtype) || !IsFloat(cast->out().dtype)) return false;
   if (cast->out().sharding != v->type.sharding) return false;
   op->attrs.Set("out", std::string(DTypeName(cast->out().dtype)));

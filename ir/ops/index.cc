@@ -126,7 +126,14 @@ LookupFactors MapLookup(ShardingRule& rule, const Shape& x, const Shape& indices
   LookupFactors f;
   f.x = AddDims(rule, x);
   f.indices = AddDims(rule, indices);
-  for (int id : f.x[axis].factors) rule.factors[id].kind = kind;
+  for (int id : f.x[axis].factors) {
+    rule.factors[id].kind = kind;
+    rule.factors[id].placed = true;
+  }
+  // Messages name the place of an index.
+  for (const DimFactors& dim : f.indices) {
+    for (int id : dim.factors) rule.factors[id].placed = true;
+  }
   f.y.assign(f.x.begin(), f.x.begin() + axis);
   f.y.insert(f.y.end(), f.indices.begin(), f.indices.end());
   f.y.insert(f.y.end(), f.x.begin() + axis + 1, f.x.end());
@@ -333,6 +340,9 @@ ShardingRule GatherNdRule(const Op& op) {
   };
   for (int d = g.batch; d < g.batch + g.k; ++d) replicate(x[d]);
   replicate(indices.back());
+  for (const DimFactors& d : indices) {
+    for (int f : d.factors) rule.factors[f].placed = true;
+  }
   std::vector<DimFactors> y(indices.begin(), indices.end() - 1);
   y.insert(y.end(), x.begin() + g.batch + g.k, x.end());
   rule.operands = {std::move(x), std::move(indices)};

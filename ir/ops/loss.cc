@@ -17,9 +17,22 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 int64_t IgnoreIndex(const Attributes& attrs) { return attrs.Int("ignore_index", -100); }
+// Where the labels begin in the tensor of which they are a part, for messages.
+Shape Origin(const Attributes& attrs, int rank) {
+  return attrs.Has("origin") ? attrs.IntList("origin") : Shape(static_cast<size_t>(rank));
+}
+const TensorType& LabelsOf(const Op& op) {
+  size_t i = 0;
+  while (IsFloat(op.operands[i]->type.dtype)) ++i;
+  return op.operands[i]->type;
+}
 double Smoothing(const Attributes& attrs) { return attrs.Float("label_smoothing", 0.0); }
 
-void CheckSmoothing(std::string_view op, const Attributes& attrs) {
+void CheckAttributes(std::string_view op, const Attributes& attrs, const TensorType& labels) {
+  if (Shape from = Origin(attrs, labels.rank()); from.size() != labels.shape.size()) {
+    InferError(op, StrCat("origin has ", from.size(), " entries for labels of shape ",
+                          ShapeToString(labels.shape)));
+  }
   double e = Smoothing(attrs);
   if (!(e >= 0 && e <= 1)) {
     InferError(op, StrCat("label_smoothing must lie between 0 and 1, not ", e));
@@ -76,11 +89,14 @@ class Rows {
   void Init(std::string_view op, const KernelCall& call, const TensorView& labels,
             int64_t classes) {
     std::vector<int64_t> values = ToInts(labels);
+    Shape origin = Origin(*call.attrs, labels.rank());
     for (const ValidRow& row : ValidRows(call, labels, labels.rank())) {
       int64_t label = values[row.local];
       bool counts = label != IgnoreIndex(*call.attrs);
       if (counts && (label < 0 || label >= classes)) {
-        reference::ThrowOutOfRange(op, "labels", row.global, label, 0, classes);
+        Shape position = row.global;
+        for (size_t d = 0; d < position.size(); ++d) position[d] += origin[d];
+        reference::ThrowOutOfRange(op, "labels", position, label, 0, classes);
       }
       rows_.push_back({row.local, counts, label});
     }
@@ -203,11 +219,26 @@ std::vector<Value*> Gradient(const GradientArgs& args) {
   return {sum, nullptr};
 }
 
+// A label is a place among all classes.
+ShardingRule PlaceClasses(ShardingRule rule, size_t logits) {
+  for (int f : rule.operands[logits].back().factors) {
+    rule.factors[static_cast<size_t>(f)].placed = true;
+  }
+  return rule;
+}
+
 OpDef Def(std::string_view name, int operands, bool smoothing) {
   OpDef def;
   def.name = name;
   def.min_operands = def.max_operands = operands;
-  def.attrs = {{"ignore_index", AttrKind::kInt}};
+  def.attrs = {{"ignore_index", AttrKind::kInt}, {"origin", AttrKind::kInts}};
+  def.resized = [](const Op& op, std::span<const TensorType>, const Shape& origin) {
+    Attributes attrs = op.attrs;
+    Shape labels = Origin(op.attrs, LabelsOf(op).rank());
+    for (size_t d = 0; d < labels.size(); ++d) labels[d] += origin[d];
+    attrs.Set("origin", std::move(labels));
+    return attrs;
+  };
   if (smoothing) def.attrs.push_back({"label_smoothing", AttrKind::kFloat});
   def.flops = [](const Op& op) { return 5 * op.in(0).num_elements(); };
   def.ignores_padding = true;
@@ -218,7 +249,7 @@ OpDef CrossEntropyDef() {
   OpDef def = Def("cross_entropy", 2, true);
   def.infer = [](const InferArgs& args) {
     CheckLogits("cross_entropy", args[0], args[1]);
-    CheckSmoothing("cross_entropy", args.attrs);
+    CheckAttributes("cross_entropy", args.attrs, args[1]);
     return std::vector<TensorType>(2, Statistic(args[0]));
   };
   def.rule = [](const Op& op) { return EinsumRule(op, "... v?, ... -> ..., ..."); };
@@ -233,7 +264,7 @@ OpDef GradDef() {
   def.infer = [](const InferArgs& args) {
     constexpr std::string_view op = "cross_entropy_grad";
     CheckLogits(op, args[1], args[2]);
-    CheckSmoothing(op, args.attrs);
+    CheckAttributes(op, args.attrs, args[2]);
     RequireTensor(op, args[0], args[1].dtype, args[2].shape, "the gradient of the loss");
     RequireTensor(op, args[3], args[1].dtype, args[2].shape, "lse");
     return std::vector<TensorType>{
@@ -241,7 +272,9 @@ OpDef GradDef() {
   };
   def.attrs.push_back({"out", AttrKind::kString});
   def.typed_result = 0;
-  def.rule = [](const Op& op) { return EinsumRule(op, "..., ... v, ..., ... -> ... v", {{0}}); };
+  def.rule = [](const Op& op) {
+    return PlaceClasses(EinsumRule(op, "..., ... v, ..., ... -> ... v", {{0}}), 1);
+  };
   def.no_gradient = "it is a gradient itself, and second derivatives are not supported";
   def.flops = [](const Op& op) { return 4 * op.in(1).num_elements(); };
   def.reference = ReferenceGrad;
@@ -257,12 +290,14 @@ OpDef StatsDef() {
   def.attrs.push_back({"sum_logits", AttrKind::kBool});
   def.infer = [](const InferArgs& args) {
     CheckLogits("softmax_stats", args[0], args[1]);
+    CheckAttributes("softmax_stats", args.attrs, args[1]);
     RequireTensor("softmax_stats", args[2], args[0].dtype, args[1].shape, "max");
     return std::vector<TensorType>(args.attrs.Bool("sum_logits") ? 3 : 2, Statistic(args[0]));
   };
   def.rule = [](const Op& op) {
-    return EinsumRule(op, op.results.size() == 3 ? "... v, ..., ... -> ..., ..., ..."
-                                                 : "... v, ..., ... -> ..., ...");
+    return PlaceClasses(EinsumRule(op, op.results.size() == 3 ? "... v, ..., ... -> ..., ..., ..."
+                                                              : "... v, ..., ... -> ..., ..."),
+                        0);
   };
   def.no_gradient = "made by sharding, which comes after differentiation";
   def.reference = ReferenceStats;
@@ -281,7 +316,7 @@ OpDef CombineDef() {
     }
     RequireInteger(op, args[args.size() - 1], "the labels");
     RequireShape(op, args[args.size() - 1], args[0].shape, "the labels");
-    CheckSmoothing(op, args.attrs);
+    CheckAttributes(op, args.attrs, args[args.size() - 1]);
     if ((Smoothing(args.attrs) != 0) != (args.size() == 5)) {
       InferError(op, "needs the sum of the logits when, and only when, labels are smoothed");
     }

@@ -18,6 +18,14 @@ Shape WithMatrix(Shape leading, int64_t rows, int64_t columns) {
   return leading;
 }
 
+// The result, of which an operand 2 must be a tensor too.
+std::vector<TensorType> WithAddend(std::string_view op, const InferArgs& args, TensorType result) {
+  if (args.size() > 2) {
+    RequireTensor(op, args[2], result.dtype, result.shape, "what the product is added to");
+  }
+  return {std::move(result)};
+}
+
 // matmul (b[k, n]) and matmul_nt (b[n, k]).
 std::vector<TensorType> InferProduct(std::string_view op, const InferArgs& args, bool transposed) {
   const TensorType &a = args[0], &b = args[1];
@@ -36,8 +44,9 @@ std::vector<TensorType> InferProduct(std::string_view op, const InferArgs& args,
                    "), which differ: ", ShapeToString(a.shape), " and ", ShapeToString(b.shape)));
   }
   Shape leading = BroadcastShapes(op, Leading(a.shape), Leading(b.shape));
-  return {
-      TensorType(OutType(op, args.attrs, a.dtype), WithMatrix(leading, a.shape[a.rank() - 2], n))};
+  return WithAddend(
+      op, args,
+      TensorType(OutType(op, args.attrs, a.dtype), WithMatrix(leading, a.shape[a.rank() - 2], n)));
 }
 
 std::vector<TensorType> InferTn(const InferArgs& args) {
@@ -54,8 +63,9 @@ std::vector<TensorType> InferTn(const InferArgs& args) {
                                    " and ", ShapeToString(b.shape)));
   }
   Shape lead(a.shape.begin(), a.shape.begin() + batch);
-  return {TensorType(OutType("matmul_tn", args.attrs, a.dtype),
-                     WithMatrix(lead, a.shape.back(), b.shape.back()))};
+  return WithAddend("matmul_tn", args,
+                    TensorType(OutType("matmul_tn", args.attrs, a.dtype),
+                               WithMatrix(lead, a.shape.back(), b.shape.back())));
 }
 
 // y[m, n] = sum over k of a b, all by strides.
@@ -89,6 +99,15 @@ int64_t BroadcastIndex(int64_t i, const Shape& to, const Shape& leading) {
   return index;
 }
 
+// Adds operand 2, if there is one, and rounds.
+void Finish(const KernelCall& call, std::vector<double> y) {
+  if (call.in.size() > 2) {
+    std::vector<double> x = ToDoubles(call.in[2]);
+    for (size_t i = 0; i < y.size(); ++i) y[i] += x[i];
+  }
+  FromDoubles(y, call.out[0]);
+}
+
 void ReferenceProduct(const KernelCall& call, bool transposed) {
   const TensorView &a = call.in[0], &b = call.in[1], &y = call.out[0];
   int64_t m = y.shape[y.rank() - 2], n = y.shape[y.rank() - 1], k = a.shape.back();
@@ -100,7 +119,7 @@ void ReferenceProduct(const KernelCall& call, bool transposed) {
     Multiply(p, av.data() + BroadcastIndex(i, lead, a_lead) * m * k,
              bv.data() + BroadcastIndex(i, lead, b_lead) * k * n, yv.data() + i * m * n);
   }
-  FromDoubles(yv, y);
+  Finish(call, std::move(yv));
 }
 
 void ReferenceTn(const KernelCall& call) {
@@ -116,7 +135,7 @@ void ReferenceTn(const KernelCall& call) {
     Multiply({m, k, n, 1, m, n, 1}, av.data() + i * k * m, bv.data() + i * k * n,
              yv.data() + i * m * n);
   }
-  FromDoubles(yv, y);
+  Finish(call, std::move(yv));
 }
 
 // The sum over all uses of b of left^T right: both have the product's leading dims, b has `shape`.
@@ -136,7 +155,8 @@ Value* WeightGradient(Builder& builder, Value* left, Value* right, const Shape& 
 std::vector<Value*> ProductGradient(const GradientArgs& args, bool transposed) {
   Builder& builder = args.builder;
   Value *a = args.op.operands[0], *b = args.op.operands[1], *dy = args.result_grads[0];
-  std::vector<Value*> grads(2);
+  std::vector<Value*> grads(args.op.operands.size());
+  if (grads.size() > 2) grads[2] = dy;
   if (args.wanted[0]) {
     Value* da = builder.Make(transposed ? "matmul" : "matmul_nt", {dy, b});
     grads[0] = builder.SumTo(da, a->type.shape);
@@ -160,7 +180,8 @@ std::vector<Value*> TnGradient(const GradientArgs& args) {
     int64_t rows = NumElements(Shape(s.begin() + batch, s.end() - 1));
     return builder.Reshape(v, WithMatrix(lead, rows, s.back()));
   };
-  std::vector<Value*> grads(2);
+  std::vector<Value*> grads(args.op.operands.size());
+  if (grads.size() > 2) grads[2] = dy;
   if (args.wanted[0]) {
     grads[0] = builder.Reshape(builder.Make("matmul_nt", {rows_in_one(b), dy}), a->type.shape);
   }
@@ -170,14 +191,28 @@ std::vector<Value*> TnGradient(const GradientArgs& args) {
   return grads;
 }
 
+// The rule of a product; with an operand 2 its sum over the factors `summed` is whole, for it could
+// not be complete before it is added. Partial sums pass through one side, with that operand.
+ShardingRule ProductRule(const Op& op, std::string operands, const std::string& result,
+                         const std::vector<std::string>& summed) {
+  if (op.operands.size() == 2) return EinsumRule(op, operands + " -> " + result, {{0}, {1}});
+  for (const std::string& f : summed) operands.replace(operands.find(f + " "), f.size(), f + "!");
+  return EinsumRule(op, StrCat(operands, ", ", result, " -> ", result), {{0, 2}, {1, 2}});
+}
+
 ShardingRule TnRule(const Op& op) {
   std::string shared, batches;
+  std::vector<std::string> summed;
   int batch = static_cast<int>(op.attrs.Int("batch", 0));
   for (int d = 0; d + 1 < op.in(0).rank(); ++d) {
     shared += StrCat(d < batch ? "B" : "c", d, " ");
-    if (d < batch) batches += StrCat("B", d, " ");
+    if (d < batch) {
+      batches += StrCat("B", d, " ");
+    } else {
+      summed.push_back(StrCat("c", d));
+    }
   }
-  return EinsumRule(op, StrCat(shared, "m, ", shared, "n -> ", batches, "m n"), {{0}, {1}});
+  return ProductRule(op, StrCat(shared, "m, ", shared, "n"), batches + "m n", summed);
 }
 
 // matmul(a, transpose(b)), with the last two dims swapped, is matmul_nt(a, b), and the other way
@@ -191,7 +226,9 @@ Value* AbsorbTranspose(Builder& b, const Op& op, std::string_view other) {
     if (perm[i] != static_cast<int64_t>(i)) return nullptr;
   }
   if (n < 2 || perm[n - 1] != static_cast<int64_t>(n) - 2) return nullptr;
-  return b.Make(other, {op.operands[0], t->operands[0]}, op.attrs);
+  std::vector<Value*> operands = op.operands;
+  operands[1] = t->operands[0];
+  return b.Make(other, std::move(operands), op.attrs);
 }
 
 // What products pack to be fast: in f32 a stretch of the longer of rows and columns, by blocks of
@@ -214,7 +251,10 @@ int64_t WorkBytes(const Op& op, bool nt, bool tn) {
 OpDef MatmulDef(std::string_view name) {
   OpDef def;
   def.name = name;
-  def.min_operands = def.max_operands = 2;
+  def.min_operands = 2;
+  def.max_operands = 3;
+  def.adds_to = 2;
+  def.in_place = [](int operand, int) { return operand == 2; };
   // Padding of a contracted dim adds 0 * 0.
   def.keeps_zero_padding = true;
   def.attrs = {{"out", AttrKind::kString}};
@@ -228,15 +268,16 @@ OpDef ProductDef(std::string_view name, bool transposed) {
   def.infer = [name, transposed](const InferArgs& a) { return InferProduct(name, a, transposed); };
   def.rule = [transposed](const Op& op) {
     std::string matrix = transposed ? "n k" : "k n";
-    return EinsumRule(
-        op, "... m k, " + (op.in(1).rank() == 2 ? matrix : "... " + matrix) + " -> ... m n",
-        {{0}, {1}});
+    if (op.in(1).rank() != 2) matrix = "... " + matrix;
+    return ProductRule(op, "... m k , " + matrix, "... m n", {"k"});
   };
   def.gradient = [transposed](const GradientArgs& a) { return ProductGradient(a, transposed); };
   def.simplify = [transposed](Builder& b, const Op& op) {
     return AbsorbTranspose(b, op, transposed ? "matmul" : "matmul_nt");
   };
-  def.flops = [](const Op& op) { return 2 * op.out().num_elements() * op.in(0).shape.back(); };
+  def.flops = [](const Op& op) {
+    return op.out().num_elements() * (2 * op.in(0).shape.back() + (op.operands.size() > 2));
+  };
   def.work_bytes = [transposed](const Op& op) { return WorkBytes(op, transposed, false); };
   def.reference = [transposed](const KernelCall& c) { ReferenceProduct(c, transposed); };
   return def;
@@ -253,7 +294,10 @@ void RegisterMatmulOps(OpRegistry& registry) {
   tn.infer = InferTn;
   tn.rule = TnRule;
   tn.gradient = TnGradient;
-  tn.flops = [](const Op& op) { return 2 * op.in(0).num_elements() * op.in(1).shape.back(); };
+  tn.flops = [](const Op& op) {
+    return 2 * op.in(0).num_elements() * op.in(1).shape.back() +
+           (op.operands.size() > 2 ? op.out().num_elements() : 0);
+  };
   tn.work_bytes = [](const Op& op) { return WorkBytes(op, false, true); };
   tn.reference = ReferenceTn;
   registry.Add(std::move(tn));

@@ -168,7 +168,8 @@ Shape ReducedShape(const Shape& shape, const std::vector<int>& axes, bool keepdi
 }
 
 // The reduced dims have factors that only the operand has.
-ShardingRule ReduceRule(const Op& op, FactorKind kind, ReduceKind reduce, bool linear) {
+ShardingRule ReduceRule(const Op& op, FactorKind kind, ReduceKind reduce, bool linear,
+                        bool placed = false) {
   ShardingRule rule;
   if (linear && IsFloat(op.out().dtype)) rule.linear = {{0}};
   std::vector<DimFactors> in = AddDims(rule, op.in(0).shape), out;
@@ -183,6 +184,7 @@ ShardingRule ReduceRule(const Op& op, FactorKind kind, ReduceKind reduce, bool l
     for (int f : in[d].factors) {
       rule.factors[f].kind = kind;
       rule.factors[f].reduce = reduce;
+      rule.factors[f].placed = placed;
     }
   }
   rule.operands = {std::move(in)};
@@ -358,8 +360,9 @@ void RegisterReduceOps(OpRegistry& registry) {
   registry.Add(std::move(sum));
 
   OpDef mean = ReduceDef("reduce_mean");
+  // Divides by the size of the whole.
   mean.rule = [](const Op& op) {
-    return ReduceRule(op, FactorKind::kPlain, ReduceKind::kSum, true);
+    return ReduceRule(op, FactorKind::kPlain, ReduceKind::kSum, true, true);
   };
   mean.gradient = MeanGradient;
   mean.reference = RunMean;

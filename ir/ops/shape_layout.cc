@@ -141,6 +141,10 @@ void RunBroadcastTo(const KernelCall& call) {
       });
 }
 
+Attributes ResizedShape(const Op&, std::span<const TensorType> results, const Shape&) {
+  return {{"shape", results[0].shape}};
+}
+
 // reshape(reshape(x)) is one reshape.
 Value* SimplifyReshape(Builder& b, const Op& op) {
   if (Value* same = OperandIfSame(b, op)) return same;
@@ -166,6 +170,7 @@ void RegisterLayoutOps(OpRegistry& registry) {
   OpDef reshape;
   reshape.name = "reshape";
   reshape.attrs = {{"shape", AttrKind::kInts, true}};
+  reshape.resized = ResizedShape;
   reshape.infer = InferReshape;
   reshape.rule = [](const Op& op) {
     ShardingRule rule = ReshapeRule(op.in(0).shape, op.out().shape);
@@ -204,6 +209,7 @@ void RegisterLayoutOps(OpRegistry& registry) {
   OpDef broadcast;
   broadcast.name = "broadcast_to";
   broadcast.attrs = {{"shape", AttrKind::kInts, true}};
+  broadcast.resized = ResizedShape;
   broadcast.infer = InferBroadcastTo;
   broadcast.rule = [](const Op& op) { return ElementwiseRule(op, {{0}}); };
   broadcast.gradient = [](const GradientArgs& args) {

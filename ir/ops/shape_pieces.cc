@@ -316,6 +316,17 @@ std::vector<Value*> SplitGradient(const GradientArgs& args) {
                             {{"axis", int64_t{AxisOf(args.op.attrs, args.op.in(0).rank())}}})};
 }
 
+// Dims that shrink are those that the slice leaves whole.
+Attributes ResizedSlice(const Op& op, std::span<const TensorType> results, const Shape&) {
+  Attributes attrs = op.attrs;
+  Ints limits = attrs.IntList("limits");
+  for (size_t d = 0; d < limits.size(); ++d) {
+    if (results[0].shape[d] != op.out().shape[d]) limits[d] = results[0].shape[d];
+  }
+  attrs.Set("limits", std::move(limits));
+  return attrs;
+}
+
 // Of full size, and not run backwards.
 Value* SimplifySlice(Builder& b, const Op& op) {
   const Ints& steps = op.attrs.IntList("steps");
@@ -331,6 +342,7 @@ void RegisterPieceOps(OpRegistry& registry) {
   slice.attrs = {{"starts", AttrKind::kInts, true},
                  {"limits", AttrKind::kInts, true},
                  {"steps", AttrKind::kInts, true}};
+  slice.resized = ResizedSlice;
   slice.infer = InferSlice;
   slice.rule = SliceRule;
   slice.gradient = SliceGradient;

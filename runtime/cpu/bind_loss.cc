@@ -24,16 +24,25 @@ bool Shard(const KernelRequest& r, size_t logits, size_t labels, LogitShard* sha
   return true;
 }
 
-// Labels are few; the position in a message is that of this rank's part of them.
-void CheckLabels(const LogitShard& s, int64_t vocabulary, const Shape& shape, std::string_view op) {
+// Where a label lies: the shape of this rank's part of them, and what the op adds to a place there.
+struct Labels {
+  Shape shape, origin;
+  explicit Labels(const KernelRequest& r) : shape(r.call.in[1].shape), origin(shape.size()) {
+    if (r.call.attrs->Has("origin")) origin = r.call.attrs->IntList("origin");
+  }
+};
+
+// Labels are few.
+void CheckLabels(const LogitShard& s, int64_t vocabulary, const Labels& labels,
+                 std::string_view op) {
   for (int64_t i = 0; i < s.rows; ++i) {
     int64_t label = s.labels[i];
     if (label == s.ignore_index || (label >= 0 && label < vocabulary)) continue;
-    Shape position(shape.size());
+    Shape position = labels.origin;
     int64_t rest = i;
-    for (size_t d = shape.size(); d-- > 0;) {
-      position[d] = rest % shape[d];
-      rest /= shape[d];
+    for (size_t d = position.size(); d-- > 0;) {
+      position[d] += rest % labels.shape[d];
+      rest /= labels.shape[d];
     }
     reference::ThrowOutOfRange(op, "labels", position, label, 0, vocabulary);
   }
@@ -42,11 +51,11 @@ void CheckLabels(const LogitShard& s, int64_t vocabulary, const Shape& shape, st
 std::unique_ptr<Kernel> MakeCrossEntropy(const KernelRequest& r) {
   LogitShard shard;
   if (!Shard(r, 0, 1, &shard) || shard.valid != shard.stride) return nullptr;
-  return MakeKernel([shard, shape = r.call.in[1].shape, loss = Out(r, 0), lse = Out(r, 1),
-                     threads = r.call.threads] {
-    CheckLabels(shard, shard.valid, shape, "cross_entropy");
-    Kernels().cross_entropy.forward(shard, loss, lse, threads);
-  });
+  return MakeKernel(
+      [shard, labels = Labels(r), loss = Out(r, 0), lse = Out(r, 1), threads = r.call.threads] {
+        CheckLabels(shard, shard.valid, labels, "cross_entropy");
+        Kernels().cross_entropy.forward(shard, loss, lse, threads);
+      });
 }
 
 // logits, labels, max -> sumexp, target
@@ -54,9 +63,9 @@ std::unique_ptr<Kernel> MakeStats(const KernelRequest& r) {
   LogitShard shard;
   if (!Shard(r, 0, 1, &shard) || r.call.out.size() != 2) return nullptr;
   int64_t vocabulary = r.call.GlobalDim(r.call.in[0], r.call.in[0].rank() - 1);
-  return MakeKernel([shard, vocabulary, shape = r.call.in[1].shape, max = In(r, 2), sum = Out(r, 0),
+  return MakeKernel([shard, vocabulary, labels = Labels(r), max = In(r, 2), sum = Out(r, 0),
                      target = Out(r, 1), threads = r.call.threads] {
-    CheckLabels(shard, vocabulary, shape, "softmax_stats");
+    CheckLabels(shard, vocabulary, labels, "softmax_stats");
     Kernels().cross_entropy.sum_exp(shard, max, sum, target, threads);
   });
 }

@@ -1,17 +1,40 @@
+#include <cstring>
+#include <optional>
 #include <vector>
 
 #include "runtime/cpu/bind.h"
 #include "runtime/cpu/kernels/kernel_table.h"
 #include "runtime/cpu/kernels/matmul.h"
 #include "runtime/cpu/kernels/matmul_bf16.h"
+#include "runtime/cpu/kernels/parallel.h"
 
 namespace shardc::cpu {
 namespace {
+
+// What a product is added to: put where its result goes, unless it is made in that very place.
+struct Addend {
+  const std::byte* from;
+  std::byte* to;
+  int64_t bytes;
+  int threads;
+  void Place() const {
+    if (from == to) return;
+    ParallelFor(threads, bytes, int64_t{64} << 10, [&](int64_t begin, int64_t end) {
+      std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin));
+    });
+  }
+};
+std::optional<Addend> AddendOf(const KernelRequest& r, bool accumulate) {
+  if (!accumulate) return std::nullopt;
+  const TensorView& c = r.call.out[0];
+  return Addend{r.call.in[2].data, c.data, c.num_elements() * DTypeSize(c.dtype), r.call.threads};
+}
 
 class MatmulKernel : public Kernel {
  public:
   MatmulKernel(const KernelRequest& r, const MatmulConfig& config)
       : matmul_(MatmulF32::Create(config)),
+        addend_(AddendOf(r, config.accumulate)),
         a_(In(r, 0)),
         b_(In(r, 1)),
         bias_(config.bias ? In(r, 2) : nullptr),
@@ -24,6 +47,7 @@ class MatmulKernel : public Kernel {
       matmul_.PackB(b_);
       packed_version_ = *version_;
     }
+    if (addend_) addend_->Place();
     matmul_.Execute(a_, b_, bias_, c_);
   }
 
@@ -31,6 +55,7 @@ class MatmulKernel : public Kernel {
 
  private:
   MatmulF32 matmul_;
+  std::optional<Addend> addend_;
   const float *a_, *b_, *bias_;
   float* c_;
   bool packs_;
@@ -44,6 +69,7 @@ class WidenedMatmul : public Kernel {
   WidenedMatmul(const KernelRequest& r, const MatmulConfig& config)
       : matmul_(MatmulF32::Create(config)),
         threads_(r.call.threads),
+        accumulate_(config.accumulate),
         in_(r.call.in.begin(), r.call.in.end()),
         out_(r.call.out[0]) {
     for (const TensorView& v : in_) wide_.emplace_back(static_cast<size_t>(v.num_elements()));
@@ -62,7 +88,8 @@ class WidenedMatmul : public Kernel {
     }
     bool narrow = out_.dtype == DType::kBF16;
     float* c = narrow ? wide_.back().data() : out_.as<float>();
-    matmul_.Execute(f32[0], f32[1], f32[2], c);
+    if (accumulate_ && c != f32[2]) std::copy_n(f32[2], out_.num_elements(), c);
+    matmul_.Execute(f32[0], f32[1], accumulate_ ? nullptr : f32[2], c);
     if (narrow) cast.f32_to_bf16(c, out_.as<uint16_t>(), out_.num_elements(), threads_);
   }
 
@@ -75,12 +102,13 @@ class WidenedMatmul : public Kernel {
  private:
   MatmulF32 matmul_;
   int threads_;
+  bool accumulate_;
   std::vector<TensorView> in_;
   TensorView out_;
   std::vector<std::vector<float>> wide_;
 };
 
-// bf16 operands; the result and the bias are bf16 or f32.
+// bf16 operands; the result (with what it is added to) and the bias are bf16 or f32.
 std::unique_ptr<Kernel> MakeBf16(const KernelRequest& r, const MatmulConfig& f32) {
   auto is_f32 = [](const TensorView& v) { return v.dtype == DType::kF32; };
   MatmulBf16Config config;
@@ -91,6 +119,7 @@ std::unique_ptr<Kernel> MakeBf16(const KernelRequest& r, const MatmulConfig& f32
   config.transpose_a = f32.transpose_a;
   config.transpose_b = f32.transpose_b;
   config.bias = f32.bias;
+  config.accumulate = f32.accumulate;
   config.bias_f32 = f32.bias && is_f32(r.call.in[2]);
   config.result_f32 = is_f32(r.call.out[0]);
   config.threads = r.call.threads;
@@ -100,10 +129,14 @@ std::unique_ptr<Kernel> MakeBf16(const KernelRequest& r, const MatmulConfig& f32
     wide.threads = r.call.threads;
     return std::make_unique<WidenedMatmul>(r, wide);
   }
-  return MakeKernel([matmul, a = r.call.in[0].data, b = r.call.in[1].data,
-                     bias = f32.bias ? r.call.in[2].data : nullptr,
-                     c = r.call.out[0].data] { matmul->Execute(a, b, bias, c); },
-                    matmul->held_bytes());
+  return MakeKernel(
+      [matmul, a = r.call.in[0].data, b = r.call.in[1].data,
+       bias = f32.bias ? r.call.in[2].data : nullptr, c = r.call.out[0].data,
+       addend = AddendOf(r, f32.accumulate)] {
+        if (addend) addend->Place();
+        matmul->Execute(a, b, bias, c);
+      },
+      matmul->held_bytes());
 }
 
 bool Bf16Operands(const KernelRequest& r) {
@@ -132,6 +165,7 @@ std::unique_ptr<Kernel> MakeMatmul(const KernelRequest& r, bool nt, bool bias = 
   MatmulConfig config;
   config.transpose_b = nt;
   config.bias = bias;
+  config.accumulate = !bias && r.call.in.size() > 2;
   config.k = a[rank - 1];
   config.n = c.back();
   if (b.size() == 2) {
@@ -157,6 +191,7 @@ std::unique_ptr<Kernel> MakeMatmulTN(const KernelRequest& r) {
   size_t batch = static_cast<size_t>(r.call.attrs->Int("batch", 0));
   MatmulConfig config;
   config.transpose_a = true;
+  config.accumulate = r.call.in.size() > 2;
   config.batch = Product(a, 0, batch);
   config.k = Product(a, batch, a.size() - 1);
   config.m = a.back();

@@ -37,6 +37,12 @@ void AddMatmul(Adder& add) {
   add("matmul_nt", "even", {F({4, 6, 8}, 84), F({4, 8}, 85)});
   add("matmul_nt", "even batched", {F({8, 3, 4}, 84), F({8, 4, 4}, 85)});
   add("matmul_tn", "even", {F({4, 8, 6}, 84), F({4, 8, 4}, 85)});
+  add("matmul", "added to", {F({2, 3, 5}, 82), F({5, 7}, 83), F({2, 3, 7}, 106)});
+  add("matmul", "batched, added to", {F({2, 3, 5}, 84), F({2, 5, 4}, 85), F({2, 3, 4}, 106)});
+  add("matmul_nt", "added to", {F({4, 6, 8}, 84), F({4, 8}, 85), F({4, 6, 4}, 106)});
+  add("matmul_tn", "added to", {F({2, 3, 5}, 100), F({2, 3, 4}, 101), F({5, 4}, 106)});
+  add("matmul_tn", "batched, added to", {F({3, 5, 2}, 102), F({3, 5, 4}, 103), F({3, 2, 4}, 106)},
+      {{"batch", int64_t{1}}});
   add("matmul_tn", "even batched", {F({4, 8, 6}, 84), F({4, 8, 4}, 85)}, {{"batch", int64_t{1}}});
   add("linear", "even", {F({4, 8}, 106), F({8, 6}, 107), F({6}, 108)});
   add("linear", "", {F({2, 3, 5}, 106), F({5, 7}, 107), F({7}, 108)}, {{"nt", false}});

@@ -66,8 +66,8 @@ TEST(Verifier, NamesTheOpThatIsWrong) {
   const std::vector<Case> cases = {
       {"E7003 op 1: matmul in h.0: operand 1 is used before it is made",
        [](Graph& g) { g.MoveBefore(Find(g, "param"), nullptr); }},
-      {"E7003 op 2: matmul in h.0: has 3 operands",
-       [](Graph& g) { g.AppendOperand(Find(g, "matmul"), g.inputs()[0].get()); }},
+      {"E7003 op 3: gelu: has 2 operands",
+       [](Graph& g) { g.AppendOperand(Find(g, "gelu"), g.inputs()[0].get()); }},
       {"E7003 op 3: gelu: lacks its attribute 'approximate'",
        [](Graph& g) { Find(g, "gelu")->attrs.Erase("approximate"); }},
       {"E7003 op 3: gelu: attribute 'approximate' is not a string",

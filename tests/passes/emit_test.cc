@@ -100,12 +100,25 @@ TEST(Emit, SumsOfGradientsAreMadeInPassing) {
   std::string text = kText;
   text.replace(text.find("(%s)"), 4, "(%s, %1)");
   EXPECT_EQ(Ops(Emit(text)), "matmul_tn embedding_grad add");
-  EXPECT_EQ(Ops(Emit(R"(graph @g(%x: f32[4, 8], %y: f32[4, 3], %t: i64[4]) -> (%s) {
-    %1 = embedding_grad %y, %t {rows=8} : f32[8, 3]
+  EXPECT_EQ(Ops(Emit(R"(graph @g(%x: f32[4, 8], %y: f32[4, 3], %z: f32[8, 3]) -> (%s) {
     %0 = matmul_tn %x, %y {batch=0} : f32[8, 3]
+    %1 = exp %z : f32[8, 3]
     %s = add %0, %1 : f32[8, 3]
   })")),
-            "embedding_grad matmul_tn add");
+            "matmul_tn exp add");
+}
+
+// A running sum of products is one buffer.
+TEST(Emit, ProductsAddToWhatTheyAreGiven) {
+  Program p = Emit(R"(graph @g(%x: f32[4, 8], %y: f32[4, 3], %w: f32[4, 3]) -> (%s) {
+    %0 = matmul_tn %x, %y {batch=0} : f32[8, 3]
+    %1 = matmul_tn %x, %w {batch=0} : f32[8, 3]
+    %2 = add %0, %1 : f32[8, 3]
+    %3 = matmul_tn %x, %y {batch=0} : f32[8, 3]
+    %s = add %3, %2 : f32[8, 3]
+  })");
+  EXPECT_EQ(Ops(p), "matmul_tn matmul_tn matmul_tn");
+  EXPECT_EQ(p.arena_bytes, 128);
 }
 
 TEST(Emit, OutputsStayAlive) {

@@ -111,10 +111,11 @@ struct MatmulBf16::State {
 
   Piece& At(int64_t row, int64_t at) {
     const int64_t r = std::min(rows, config.m - row), d = std::min(depth, config.k - at);
+    const bool adds = config.accumulate || at > 0;
     for (Piece& p : pieces) {
-      if (p.rows == r && p.depth == d && p.adds == (at > 0)) return p;
+      if (p.rows == r && p.depth == d && p.adds == adds) return p;
     }
-    pieces.push_back(Make(r, d, at > 0));
+    pieces.push_back(Make(r, d, adds));
     return pieces.back();
   }
 
@@ -201,7 +202,7 @@ MatmulBf16::~MatmulBf16() = default;
 
 std::unique_ptr<MatmulBf16> MatmulBf16::Create(const MatmulBf16Config& config) try {
   if (config.m <= 0 || config.n <= 0 || config.k <= 0 || config.batch <= 0) return nullptr;
-  if (config.bias && config.batch != 1) return nullptr;
+  if (config.bias && (config.batch != 1 || config.accumulate)) return nullptr;
   omp_set_num_threads(config.threads);
   auto state = std::make_unique<State>(config);
   // oneDNN's scalar loops are no faster than the reference kernel.

@@ -9,8 +9,8 @@
 
 namespace shardc::cpu {
 
-// C[m, n] = op(A) op(B) + bias for each of `batch` matrices, all dense. op(A) is A[m, k], or the
-// transpose of A[k, m]; op(B) is B[k, n], or the transpose of B[n, k].
+// C[m, n] = op(A) op(B) + bias, or C += op(A) op(B), for each of `batch` matrices, all dense. op(A)
+// is A[m, k], or the transpose of A[k, m]; op(B) is B[k, n], or the transpose of B[n, k].
 struct MatmulBf16Config {
   int64_t m = 0;
   int64_t n = 0;
@@ -21,6 +21,7 @@ struct MatmulBf16Config {
   bool bias = false;  // [n]; batch == 1 only
   bool bias_f32 = false;
   bool result_f32 = false;  // else C is bf16, rounded once
+  bool accumulate = false;  // not together with a bias
   int threads = 1;
 };
 

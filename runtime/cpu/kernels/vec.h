@@ -75,6 +75,19 @@ SHARDC_INLINE Vec Sqrt(Vec x) {
   return x;
 }
 
+// p * 2^n for a whole n from -150 to 128, rounded to subnormals.
+SHARDC_INLINE Vec Scale(Vec p, Vec n) {
+#if defined(__AVX512F__)
+  constexpr int kCurrentRounding = 4;
+  return __builtin_ia32_scalefps512_mask(p, n, p, 0xffff, kCurrentRounding);
+#else
+  const VecInt k = __builtin_convertvector(n, VecInt);
+  const VecInt half = k >> 1;  // in two factors: none of them is infinite or zero
+  p = p * (Vec)((half + 127) << 23);
+  return p * (Vec)((k - half + 127) << 23);
+#endif
+}
+
 // e^x, with subnormal results, 0 below -104 and infinity above 88.72.
 SHARDC_INLINE Vec Exp(Vec x) {
   x = Max(Splat(-104.0f), x);
@@ -87,10 +100,7 @@ SHARDC_INLINE Vec Exp(Vec x) {
   p = p * r + 0.166665192f;
   p = p * r + 0.5f;
   p = (p * r) * r + r + 1.0f;
-  const VecInt k = __builtin_convertvector(n, VecInt);
-  const VecInt half = k >> 1;  // 2^n in two factors: n reaches from -150 to 128
-  p = p * (Vec)((half + 127) << 23);
-  return p * (Vec)((k - half + 127) << 23);
+  return Scale(p, n);
 }
 
 SHARDC_INLINE Vec Tanh(Vec x) {

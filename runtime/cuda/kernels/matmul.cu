@@ -1,5 +1,5 @@
 // matmul, matmul_nt, matmul_tn and linear by cuBLASLt: f32 without TF32, bf16 and f16 summed in
-// f32, f64.
+// f32, f64. Operand 2 is linear's bias; that of the others the product is added to.
 #if defined(__CUDACC__)
 #include <cublasLt.h>
 
@@ -25,6 +25,9 @@ struct AddBias {
     y[i] = Narrow<T>(Widen(y[i]) + Widen(bias[i % cols]));
   }
 };
+bool HasBias(const KernelRequest& r) { return r.instruction.op == "linear"; }
+bool HasAddend(const KernelRequest& r) { return !HasBias(r) && r.call.in.size() > 2; }
+
 KernelPtr MakeAddBias(const KernelRequest& r) {
   const TensorView& y = r.call.out[0];
   return DispatchFloats(r.call.in[2].dtype, y.dtype, [&](auto b, auto t) {
@@ -119,6 +122,7 @@ class MatmulKernel : public CudaKernel {
         out_dtype_(r.call.out[0].dtype),
         a_(r.call.in[1].data),
         b_(r.call.in[0].data),
+        c_(HasAddend(r) ? r.call.in[2].data : nullptr),
         d_(r.call.out[0].data),
         la_(TypeOf(dtype_), plan_.a_rows, plan_.a_cols, plan_.batch, plan_.a_stride),
         lb_(TypeOf(dtype_), plan_.b_rows, plan_.b_cols, plan_.batch, plan_.b_stride),
@@ -129,7 +133,7 @@ class MatmulKernel : public CudaKernel {
           "a product for cuBLASLt");
     Set(CUBLASLT_MATMUL_DESC_TRANSA, plan_.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     Set(CUBLASLT_MATMUL_DESC_TRANSB, plan_.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-    if (r.call.in.size() > 2) {
+    if (HasBias(r)) {
       bias_ = MakeAddBias(r);
       bias_data_ = r.call.in[2].data;
       // The epilogue's bias is of the result's type.
@@ -175,13 +179,14 @@ class MatmulKernel : public CudaKernel {
     const float one_f = 1, zero_f = 0;
     bool f64 = dtype_ == DType::kF64;
     const void *alpha = f64 ? static_cast<const void*>(&one) : &one_f,
-               *beta = f64 ? static_cast<const void*>(&zero) : &zero_f;
+               *none = f64 ? static_cast<const void*>(&zero) : &zero_f, *beta = c_ ? alpha : none;
     const int64_t size = DTypeSize(dtype_), out_size = DTypeSize(out_dtype_);
     for (const MatmulPlan::Part& part : plan_.parts) {
       std::byte* d = d_ + part.d * out_size;
+      const std::byte* c = c_ ? c_ + part.d * out_size : d;
       Check(
           cublasLtMatmul(launch.blas, desc_, alpha, a_ + part.a * size, la_.handle,
-                         b_ + part.b * size, lb_.handle, beta, d, ld_.handle, d, ld_.handle,
+                         b_ + part.b * size, lb_.handle, beta, c, ld_.handle, d, ld_.handle,
                          &chosen_->algorithm, launch.workspace, WorkspaceOf(launch), launch.stream),
           "a matrix product");
     }
@@ -225,11 +230,12 @@ class MatmulKernel : public CudaKernel {
     return static_cast<uint32_t>(bits & (~bits + 1));
   }
   struct Alignments {
-    uint32_t a, b, d;
+    uint32_t a, b, c, d;
   };
   Alignments AlignmentsOf() const {
     return {Alignment(a_, &MatmulPlan::Part::a, plan_.a_stride, dtype_),
             Alignment(b_, &MatmulPlan::Part::b, plan_.b_stride, dtype_),
+            Alignment(c_ ? c_ : d_, &MatmulPlan::Part::d, plan_.d_stride, out_dtype_),
             Alignment(d_, &MatmulPlan::Part::d, plan_.d_stride, out_dtype_)};
   }
 
@@ -246,7 +252,7 @@ class MatmulKernel : public CudaKernel {
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(WorkspaceOf(launch)));
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments.a);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments.b);
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments.d);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments.c);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments.d);
     cublasLtMatmulHeuristicResult_t results[kProposals] = {};
     int found = 0;
@@ -273,7 +279,8 @@ class MatmulKernel : public CudaKernel {
                   plan_.b_stride, ":", plan_.d_stride, " ", plan_.parts.size(), " ",
                   DTypeName(dtype_), " ", DTypeName(out_dtype_), " ", align.a, ":", align.b, ":",
                   align.d, " ", WorkspaceOf(launch),
-                  !bias_      ? ""
+                  c_          ? StrCat(" plus ", align.c)
+                  : !bias_    ? ""
                   : can_fuse_ ? " bias"
                               : " add");
   }
@@ -302,7 +309,7 @@ class MatmulKernel : public CudaKernel {
 
   MatmulPlan plan_;
   DType dtype_, out_dtype_;
-  const std::byte *a_, *b_;
+  const std::byte *a_, *b_, *c_;  // C: what the product is added to, or null
   std::byte* d_;
   Layout la_, lb_, ld_;
   cublasLtMatmulDesc_t desc_ = nullptr;
@@ -324,6 +331,7 @@ struct PlainProduct {
   MatmulPlan p;
   const T *a, *b, *bias;
   const U* result_bias;  // a bias of the result's type; at most one of the two
+  const U* c;            // what the product is added to, or null
   U* d;
   void operator()(const Launch&) const {
     for (const MatmulPlan::Part& part : p.parts) {
@@ -333,11 +341,13 @@ struct PlainProduct {
         Wide<T> sum = 0;
         if (bias) sum = Widen(bias[row]);
         if (result_bias) sum = Widen(result_bias[row]);
+        const int64_t at = part.d + batch * p.d_stride + row + col * p.rows;
+        if (c) sum = Widen(c[at]);
         for (int64_t k = 0; k < p.k; ++k) {
           sum += Widen(am[p.transpose_a ? k + row * p.a_rows : row + k * p.a_rows]) *
                  Widen(bm[p.transpose_b ? col + k * p.b_rows : k + col * p.b_rows]);
         }
-        d[part.d + batch * p.d_stride + row + col * p.rows] = Narrow<U>(sum);
+        d[at] = Narrow<U>(sum);
       }
     }
   }
@@ -346,10 +356,13 @@ KernelPtr MakeProduct(const KernelRequest& r, const MatmulPlan& plan) {
   return DispatchFloats(r.call.in[0].dtype, r.call.out[0].dtype, [&](auto t, auto u) {
     using T = decltype(t);
     using U = decltype(u);
-    PlainProduct<T, U> product{plan, In<T>(r, 1), In<T>(r, 0), nullptr, nullptr, Out<U>(r, 0)};
-    if (r.call.in.size() > 2 && r.call.in[2].dtype == r.call.out[0].dtype) {
+    PlainProduct<T, U> product{plan,    In<T>(r, 1), In<T>(r, 0), nullptr,
+                               nullptr, nullptr,     Out<U>(r, 0)};
+    if (HasAddend(r)) {
+      product.c = In<U>(r, 2);
+    } else if (HasBias(r) && r.call.in[2].dtype == r.call.out[0].dtype) {
       product.result_bias = In<U>(r, 2);
-    } else if (r.call.in.size() > 2) {
+    } else if (HasBias(r)) {
       product.bias = In<T>(r, 2);
     }
     return MakeKernel(product);
@@ -366,8 +379,14 @@ KernelPtr MakeMatmul(const KernelRequest& r) {
   bool types = in == out.dtype || (out.dtype == DType::kF32 && in != DType::kF64);
   if (!plan || !IsFloat(in) || !types) return nullptr;
   if (out.num_elements() == 0) return NoWork();
+  if (plan->k == 0 && HasAddend(r)) {
+    return MakeKernel(
+        [to = out.data, from = r.call.in[2].data, bytes = Bytes(out)](const Launch& launch) {
+          if (from != to) CopyBytes(launch, to, from, bytes);
+        });
+  }
   if (plan->k == 0) {
-    std::shared_ptr<CudaKernel> bias = r.call.in.size() > 2 ? MakeAddBias(r) : NoWork();
+    std::shared_ptr<CudaKernel> bias = HasBias(r) ? MakeAddBias(r) : NoWork();
     return MakeKernel([to = out.data, bytes = Bytes(out), bias](const Launch& launch) {
       ClearBytes(launch, to, bytes);
       bias->Enqueue(launch);

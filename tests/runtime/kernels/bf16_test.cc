@@ -37,10 +37,14 @@ std::vector<float> Wide(const Halves& halves) {
 
 std::vector<double> Doubles(const std::vector<float>& v) { return {v.begin(), v.end()}; }
 
+// What results are added to; no rounding in bf16.
+constexpr float kBefore = 0.75f;
+
 void CheckMatmul(MatmulBf16Config c) {
   SCOPED_TRACE(testing::Message() << c.m << "x" << c.n << "x" << c.k << " batch " << c.batch
                                   << " ta " << c.transpose_a << " tb " << c.transpose_b << " bias "
-                                  << c.bias << c.bias_f32 << " f32 " << c.result_f32);
+                                  << c.bias << c.bias_f32 << " f32 " << c.result_f32 << " adds "
+                                  << c.accumulate);
   Halves a = RandomHalves(c.batch * c.m * c.k, 1), b = RandomHalves(c.batch * c.k * c.n, 2);
   Halves bias = RandomHalves(c.n, 3);
   std::vector<float> wa = Wide(a), wb = Wide(b), wide_bias = Wide(bias);
@@ -48,7 +52,7 @@ void CheckMatmul(MatmulBf16Config c) {
   for (int64_t z = 0; z < c.batch; ++z) {
     for (int64_t i = 0; i < c.m; ++i) {
       for (int64_t j = 0; j < c.n; ++j) {
-        double sum = c.bias ? wide_bias[static_cast<size_t>(j)] : 0;
+        double sum = c.bias ? wide_bias[static_cast<size_t>(j)] : c.accumulate ? kBefore : 0;
         for (int64_t p = 0; p < c.k; ++p) {
           int64_t at_a = z * c.m * c.k + (c.transpose_a ? p * c.m + i : i * c.k + p);
           int64_t at_b = z * c.k * c.n + (c.transpose_b ? j * c.k + p : p * c.n + j);
@@ -65,13 +69,13 @@ void CheckMatmul(MatmulBf16Config c) {
     if (!matmul) GTEST_SKIP() << "oneDNN has no bf16 product on this machine";
     double noise = 1e-5 * std::sqrt(static_cast<double>(c.k));
     if (c.result_f32) {
-      std::vector<float> got(want.size()), again(want.size());
+      std::vector<float> got(want.size(), kBefore), again = got;
       matmul->Execute(a.data(), b.data(), bias_data, got.data());
       matmul->Execute(a.data(), b.data(), bias_data, again.data());
       ExpectNear(got, want, 1e-5, noise);
       EXPECT_TRUE(SameBits(got, again));
     } else {
-      Halves got(want.size());
+      Halves got(want.size(), Round(kBefore));
       matmul->Execute(a.data(), b.data(), bias_data, got.data());
       ExpectNear(Wide(got), want, kRounding, noise);
     }
@@ -104,6 +108,27 @@ TEST(MatmulBf16, Bias) {
       CheckMatmul({.m = 300, .n = 40, .k = 24, .bias = true, .bias_f32 = wide, .result_f32 = f32});
     }
   }
+}
+
+TEST(MatmulBf16, Accumulates) {
+  for (bool ta : {false, true}) {
+    for (bool f32 : {false, true}) {
+      for (int64_t m : {9, 300}) {
+        CheckMatmul(
+            {.m = m, .n = 40, .k = 24, .transpose_a = ta, .result_f32 = f32, .accumulate = true});
+      }
+      CheckMatmul({.m = 9,
+                   .n = 6,
+                   .k = 11,
+                   .batch = 3,
+                   .transpose_a = ta,
+                   .result_f32 = f32,
+                   .accumulate = true});
+    }
+  }
+  CheckMatmul({.m = 260, .n = 2, .k = 9001, .result_f32 = true, .accumulate = true});
+  CheckMatmul(
+      {.m = 3100, .n = 1, .k = 8201, .transpose_a = true, .result_f32 = true, .accumulate = true});
 }
 
 // Sums and rows that are cut in pieces, with shorter last ones.

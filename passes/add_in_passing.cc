@@ -1,0 +1,32 @@
+#include "passes/add_in_passing.h"
+
+#include "ir/op_def.h"
+
+namespace shardc {
+namespace {
+
+// The id of the op that gives the value its memory's contents, or -1 where that is no instruction
+// of this rank alone.
+int MadeAt(const Graph& graph, const Value* v) {
+  const Op* op = v->producer;
+  if (!op || op->operands.empty() || op->def->communicates || IsView(*op, graph.mesh)) return -1;
+  const Op* f = FindAddInPassing(graph, *op).f;
+  return f ? f->id : op->id;
+}
+
+}  // namespace
+
+AddInPassing FindAddInPassing(const Graph& graph, const Op& add) {
+  if (add.name() != "add" || add.in(0) != add.out() || add.in(1) != add.out()) return {};
+  for (size_t k : {1, 0}) {
+    Value *x = add.operands[1 - k], *sum = add.operands[k];
+    const Op* f = sum->producer;
+    if (!f || static_cast<int>(f->operands.size()) != f->def->adds_to) continue;
+    if (x == sum || sum->users.size() != 1 || graph.IsOutput(sum)) continue;
+    int made = MadeAt(graph, x);
+    if (made >= 0 && made < f->id) return {f, x};
+  }
+  return {};
+}
+
+}  // namespace shardc

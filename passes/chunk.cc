@@ -1,0 +1,259 @@
+#include "passes/chunk.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "ir/op_def.h"
+#include "passes/piecewise.h"
+
+namespace shardc {
+namespace {
+
+// A piece makes the ops' weights be read once more. Products of this many flops for each byte of
+// that hardly notice it; of halves, which are faster, it takes twice as many.
+constexpr int64_t kFlopsPerByte = 192;
+// Pieces of this part of what lives beside them are small enough.
+constexpr int64_t kSmallPart = 8;
+constexpr int64_t kMostPieces = 16, kMostOps = 64, kMostCandidates = 16, kLeastGain = 32;
+
+// What a rank holds while each op runs, about: a value from its op to its last reader, results in
+// the place of operands that end where they may be. Without states and inputs. Numbers the ops.
+class LiveBytes {
+ public:
+  // Memory of one value, or of several after another.
+  struct Slot {
+    Value* value;  // the first
+    int64_t bytes;
+    int first, last;
+  };
+
+  explicit LiveBytes(const Graph& graph) : graph_(graph) {
+    for (const auto& input : graph.inputs()) input->id = -1;
+    for (const auto& op : graph.ops()) op->id = count_++;
+    for (const auto& op : graph.ops()) {
+      for (size_t i = 0; i < op->results.size(); ++i) Place(*op, static_cast<int>(i));
+    }
+  }
+
+  const std::vector<Slot>& slots() const { return slots_; }
+
+  // Bytes while each op runs, in the slots that `counts` accepts.
+  template <typename Counts>
+  std::vector<int64_t> Profile(const Counts& counts) const {
+    std::vector<int64_t> live(static_cast<size_t>(count_) + 1);
+    for (const Slot& s : slots_) {
+      if (!counts(s)) continue;
+      live[static_cast<size_t>(s.first)] += s.bytes;
+      live[static_cast<size_t>(s.last) + 1] -= s.bytes;
+    }
+    for (size_t i = 1; i < live.size(); ++i) live[i] += live[i - 1];
+    live.pop_back();
+    return live;
+  }
+
+ private:
+  void Place(const Op& op, int index) {
+    Value* r = op.results[static_cast<size_t>(index)];
+    int last = graph_.IsOutput(r) ? count_ - 1 : op.id;
+    bool to_state = false;
+    for (const Op* user : r->users) {
+      last = std::max(last, user->id);
+      to_state = to_state || user->def->side_effect;
+    }
+    r->id = -1;
+    if (op.def->is_state || op.operands.empty() || to_state) return;
+    for (size_t o = 0; o < op.operands.size(); ++o) {
+      const Value* v = op.operands[o];
+      if (v->id < 0) continue;
+      Slot& slot = slots_[static_cast<size_t>(v->id)];
+      bool view = IsView(op, graph_.mesh);
+      bool ends = slot.last == op.id && MayRunInPlace(*op.def, static_cast<int>(o), index) &&
+                  LocalShape(v->type, graph_.mesh) == LocalShape(r->type, graph_.mesh) &&
+                  slot.bytes == LocalBytes(r->type, graph_.mesh);
+      if (!view && !ends) continue;
+      slot.last = std::max(slot.last, last);
+      r->id = v->id;
+      return;
+    }
+    if (IsView(op, graph_.mesh)) return;
+    r->id = static_cast<int>(slots_.size());
+    slots_.push_back({r, LocalBytes(r->type, graph_.mesh), op.id, last});
+  }
+
+  const Graph& graph_;
+  int count_ = 0;
+  std::vector<Slot> slots_;  // by Value::id
+};
+
+class Chunking {
+ public:
+  Chunking(Graph& graph, const ChunkOptions& options)
+      : graph_(graph), options_(options), memory_(graph) {
+    live_ = memory_.Profile([](const auto&) { return true; });
+  }
+
+  // Cuts the chain that lowers the peak most of those around the largest value that has one.
+  bool Run() {
+    auto top = std::max_element(live_.begin(), live_.end());
+    if (top == live_.end()) return false;
+    peak_ = *top;
+    auto at = static_cast<int>(top - live_.begin());
+    std::vector<LiveBytes::Slot> candidates;
+    for (const LiveBytes::Slot& s : memory_.slots()) {
+      bool large = s.bytes >= std::max(options_.least_bytes, peak_ / kLeastGain);
+      if (large && s.first <= at && at <= s.last) candidates.push_back(s);
+    }
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+    if (candidates.size() > kMostCandidates) candidates.resize(kMostCandidates);
+    for (const LiveBytes::Slot& s : candidates) {
+      std::optional<Choice> best;
+      for (int d = 0; d < s.value->type.rank(); ++d) {
+        auto choice = Choose(s.value, d);
+        if (choice && (!best || choice->misses < best->misses)) best = std::move(choice);
+      }
+      if (!best) continue;
+      best->chain.Apply(best->pieces);
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  struct Choice {
+    Piecewise chain;
+    int pieces = 0;
+    double misses = 0;  // by what factor, as a logarithm, the number of pieces that is best
+  };
+
+  int64_t Bytes(const Value* v) const { return LocalBytes(v->type, graph_.mesh); }
+
+  std::optional<Choice> Choose(Value* seed, int dim) {
+    Choice choice{Piecewise(graph_, seed, dim)};
+    Piecewise& chain = choice.chain;
+    if (!Grow(chain, seed)) return std::nullopt;
+    Gain gain = GainOf(chain);
+    auto want = static_cast<double>(options_.pieces > 0 ? options_.pieces : Pieces(chain, gain));
+    if (want < 2) return std::nullopt;
+    choice.misses = std::numeric_limits<double>::infinity();
+    // Equal pieces, where there are about as many.
+    int64_t most = std::min<int64_t>(chain.units(), static_cast<int64_t>(want * 1.5));
+    for (int64_t n = 2; n <= most; ++n) {
+      double misses = std::abs(std::log(static_cast<double>(n) / want));
+      if (chain.units() % n != 0) misses += 0.5;
+      if (misses >= choice.misses) continue;
+      choice.misses = misses;
+      choice.pieces = static_cast<int>(n);
+    }
+    if (choice.pieces == 0 || !chain.Fits(choice.pieces)) return std::nullopt;
+    int64_t then = std::max(gain.elsewhere, gain.beside + gain.inside / choice.pieces);
+    if (peak_ - then < peak_ / kLeastGain) return std::nullopt;
+    return choice;
+  }
+
+  // Takes in whatever reads or makes a value half as large as the seed that is cut too, what is
+  // between, and what a result goes through on its way out, such as a cast that its op will absorb.
+  bool Grow(Piecewise& chain, Value* seed) const {
+    int64_t large = Bytes(seed) / 2;
+    for (size_t i = 0; i < chain.cut().size(); ++i) {
+      Value* v = chain.cut()[i];
+      if (Bytes(v) >= large && v->producer && !v->producer->def->is_state) {
+        if (graph_.IsOutput(v) || !chain.Include(v->producer)) return false;
+        for (Op* user : v->users) {
+          if (!chain.Include(user)) return false;
+        }
+      }
+      if (chain.Contains(v->producer) && v->users.size() == 1 && !graph_.IsOutput(v)) {
+        Op* only = v->users[0];
+        bool unary = only->def->elementwise && only->operands.size() == 1;
+        if (unary && !chain.Include(only)) return false;
+      }
+      if (static_cast<int64_t>(chain.ops().size()) > kMostOps) return false;
+      if (i + 1 == chain.cut().size() && !TakeBetween(chain)) return false;
+    }
+    return true;
+  }
+
+  // Ops that an op of the chain waits for, and that wait for one.
+  static bool TakeBetween(Piecewise& chain) {
+    if (chain.ops().empty()) return false;
+    for (bool more = true; more;) {
+      more = false;
+      auto followers = chain.Followers();
+      for (Op* op : std::vector<Op*>(chain.ops())) {
+        for (Value* v : op->operands) {
+          if (!v->producer || !followers.contains(v->producer)) continue;
+          if (chain.Contains(v->producer)) continue;
+          if (!chain.Include(v->producer)) return false;
+          more = true;
+        }
+      }
+    }
+    return true;
+  }
+
+  // Bytes at the peak while the chain runs: of values that come in pieces, and of all else; and at
+  // the peak at other times.
+  struct Gain {
+    int64_t inside = 0, beside = 0, elsewhere = 0;
+  };
+  Gain GainOf(const Piecewise& chain) const {
+    int first = chain.ops().front()->id, last = chain.ops().back()->id;
+    auto inner = [&](const Value* v) {
+      return v->producer && chain.Contains(v->producer) && chain.DimOf(v) >= 0 &&
+             !chain.ReadOutside(v);
+    };
+    std::vector<int64_t> inside =
+        memory_.Profile([&](const LiveBytes::Slot& s) { return s.last <= last && inner(s.value); });
+    Gain gain;
+    for (size_t i = 0; i < live_.size(); ++i) {
+      auto at = static_cast<int>(i);
+      if (at < first || at > last) {
+        gain.elsewhere = std::max(gain.elsewhere, live_[i]);
+      } else {
+        gain.inside = std::max(gain.inside, inside[i]);
+        gain.beside = std::max(gain.beside, live_[i] - inside[i]);
+      }
+    }
+    // Pieces that are put together are there twice; what comes from elsewhere is sliced.
+    for (const Value* v : chain.cut()) {
+      bool made = v->producer && chain.Contains(v->producer);
+      if (made && chain.ReadOutside(v)) gain.beside += Bytes(v);
+      if (!made) gain.inside += Bytes(v);
+    }
+    return gain;
+  }
+
+  int64_t Pieces(const Piecewise& chain, const Gain& gain) const {
+    int64_t flops = 0, again = 0;
+    for (const Op* op : chain.ops()) {
+      flops += CostOnRank(*op, graph_.mesh).flops / (DTypeSize(op->in(0).dtype) < 4 ? 2 : 1);
+      for (const Value* v : op->operands) again += chain.DimOf(v) < 0 ? Bytes(v) : 0;
+      for (const Value* r : op->results) again += chain.DimOf(r) < 0 ? 2 * Bytes(r) : 0;
+    }
+    int64_t small = std::max<int64_t>(gain.beside / kSmallPart, 1);
+    int64_t pieces = std::min(kMostPieces, (gain.inside + small - 1) / small);
+    return std::min(pieces, 1 + flops / std::max<int64_t>(kFlopsPerByte * again, 1));
+  }
+
+  Graph& graph_;
+  const ChunkOptions& options_;
+  LiveBytes memory_;
+  std::vector<int64_t> live_;  // by op
+  int64_t peak_ = 0;
+};
+
+}  // namespace
+
+void Chunk(Graph& graph, const ChunkOptions& options) {
+  constexpr int kMostChains = 16;
+  graph.EraseDead();
+  for (int i = 0; i < kMostChains; ++i) {
+    if (!Chunking(graph, options).Run() || options.pieces > 0) break;
+  }
+}
+
+}  // namespace shardc

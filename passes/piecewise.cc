@@ -1,0 +1,277 @@
+#include "passes/piecewise.h"
+
+#include <algorithm>
+
+#include "ir/diagnostic.h"
+#include "ir/op_def.h"
+#include "passes/layout.h"
+
+namespace shardc {
+
+Piecewise::Piecewise(Graph& graph, Value* seed, int dim)
+    : graph_(&graph), units_(seed->type.shape[static_cast<size_t>(dim)]) {
+  cut_.push_back(seed);
+  dims_[seed] = dim;
+}
+
+int Piecewise::DimOf(const Value* v) const {
+  auto it = dims_.find(v);
+  return it == dims_.end() ? -1 : it->second;
+}
+
+// Sets the factor that the cut dim of v is cut along, or finds that it is the one set.
+bool Piecewise::FactorOf(const std::vector<DimFactors>& dims, const Value* v, int* factor) const {
+  int d = DimOf(v);
+  if (d < 0) return true;
+  const DimFactors& at = dims[static_cast<size_t>(d)];
+  if (at.factors.empty() || !at.segments.empty()) return false;
+  if (*factor >= 0 && *factor != at.factors[0]) return false;
+  *factor = at.factors[0];
+  return true;
+}
+
+// Cuts v along the dim that has the factor, if one has: as its major part, and nowhere else.
+bool Piecewise::Tie(const ShardingRule& rule, const std::vector<DimFactors>& dims, Value* v,
+                    int factor) {
+  int d = DimOfFactor(dims, factor);
+  if (d < 0) return !dims_.contains(v);
+  auto at = static_cast<size_t>(d);
+  for (size_t other = 0; other < dims.size(); ++other) {
+    const auto& factors = dims[other].factors;
+    if (other != at && std::find(factors.begin(), factors.end(), factor) != factors.end())
+      return false;
+  }
+  if (dims[at].factors[0] != factor || !dims[at].segments.empty()) return false;
+  if (NumParts(v->type.sharding.dims[at], graph_->mesh) != 1) return false;
+  int64_t size = 1;
+  for (int f : dims[at].factors) size *= rule.factors[static_cast<size_t>(f)].size;
+  if (size != v->type.shape[at]) return false;
+  auto [it, fresh] = dims_.try_emplace(v, d);
+  if (fresh) cut_.push_back(v);
+  return it->second == d;
+}
+
+namespace {
+
+bool MayBeSummed(const Value* result) {
+  bool chooses = result->producer->def->typed_result == result->index;
+  return IsFloat(result->type.dtype) && (DTypeSize(result->type.dtype) >= 4 || chooses);
+}
+
+}  // namespace
+
+bool Piecewise::Include(Op* op) {
+  if (Contains(op)) return true;
+  if (!op->def->rule || op->def->communicates || op->def->side_effect || op->def->is_state)
+    return false;
+  ShardingRule rule = op->def->rule(*op);
+  int factor = -1;
+  for (size_t i = 0; i < op->operands.size(); ++i) {
+    if (!FactorOf(rule.operands[i], op->operands[i], &factor)) return false;
+  }
+  for (size_t i = 0; i < op->results.size(); ++i) {
+    if (!FactorOf(rule.results[i], op->results[i], &factor)) return false;
+  }
+  if (factor < 0) return false;
+  const Factor& f = rule.factors[static_cast<size_t>(factor)];
+  if (f.kind != FactorKind::kPlain || f.placed) return false;
+  if (units_ % f.size == 0) units_ = f.size;
+  if (f.size % units_ != 0) return false;
+  for (size_t i = 0; i < op->operands.size(); ++i) {
+    if (!Tie(rule, rule.operands[i], op->operands[i], factor)) return false;
+  }
+  for (size_t i = 0; i < op->results.size(); ++i) {
+    bool sum = DimOfFactor(rule.results[i], factor) < 0;
+    if (sum && (f.reduce != ReduceKind::kSum || !MayBeSummed(op->results[i]))) return false;
+    if (!Tie(rule, rule.results[i], op->results[i], factor)) return false;
+  }
+  in_.insert(op);
+  ops_.insert(std::upper_bound(ops_.begin(), ops_.end(), op,
+                               [](const Op* a, const Op* b) { return a->id < b->id; }),
+              op);
+  return true;
+}
+
+std::unordered_set<const Op*> Piecewise::Followers() const {
+  std::unordered_set<const Op*> followers;
+  for (const Op* op = ops_.front(); op != ops_.back(); op = graph_->Next(op)) {
+    if (Contains(op)) continue;
+    bool follows = std::any_of(op->operands.begin(), op->operands.end(), [&](const Value* v) {
+      return v->producer && (Contains(v->producer) || followers.contains(v->producer));
+    });
+    if (follows) followers.insert(op);
+  }
+  return followers;
+}
+
+// A running sum in a half type would be rounded at every piece: such a result is f32 where its op
+// can choose, and becomes what it was at the end.
+bool Piecewise::IsWidened(const Value* v) const {
+  return v->producer && Contains(v->producer) && DimOf(v) < 0 && DTypeSize(v->type.dtype) < 4;
+}
+
+TensorType Piecewise::PieceType(const Value* v, int64_t units) const {
+  TensorType type = v->type;
+  if (IsWidened(v)) type.dtype = DType::kF32;
+  int d = DimOf(v);
+  if (d >= 0)
+    type.shape[static_cast<size_t>(d)] = type.shape[static_cast<size_t>(d)] / units_ * units;
+  return type;
+}
+
+Attributes Piecewise::AttributesOf(const Op& op, const std::vector<TensorType>& types,
+                                   int64_t from) const {
+  Attributes attrs = op.attrs;
+  if (op.def->resized) {
+    Shape origin(op.out().shape.size());
+    if (int d = DimOf(op.result()); d >= 0) {
+      auto at = static_cast<size_t>(d);
+      origin[at] = op.out().shape[at] / units_ * from;
+    }
+    attrs = op.def->resized(op, types, origin);
+  }
+  for (const Value* r : op.results) {
+    if (IsWidened(r)) attrs.Set("out", std::string(DTypeName(DType::kF32)));
+  }
+  return attrs;
+}
+
+bool Piecewise::InfersPieces(const Op& op, int64_t units) const {
+  std::vector<TensorType> operands, results;
+  std::vector<const TensorType*> pointers;
+  for (const Value* v : op.operands) operands.push_back(PieceType(v, units));
+  for (const Value* r : op.results) results.push_back(PieceType(r, units));
+  for (const TensorType& t : operands) pointers.push_back(&t);
+  if (!op.def->infer) return false;
+  try {
+    std::vector<TensorType> inferred = op.def->infer({pointers, AttributesOf(op, results, 0)});
+    return std::equal(inferred.begin(), inferred.end(), results.begin(), results.end(),
+                      [](const TensorType& a, const TensorType& b) { return a.SameTensor(b); });
+  } catch (const Diagnostic&) {
+    return false;
+  }
+}
+
+bool Piecewise::Fits(int pieces) const {
+  if (pieces < 1 || pieces > units_) return false;
+  for (const Value* v : cut_) {
+    if (v->type.shape[static_cast<size_t>(DimOf(v))] % units_ != 0) return false;
+  }
+  std::unordered_set<const Op*> followers = Followers();
+  for (const Op* op : ops_) {
+    for (const Value* v : op->operands) {
+      if (!v->producer) continue;
+      if (followers.contains(v->producer)) return false;
+      if (Contains(v->producer) && DimOf(v) < 0) return false;
+    }
+    for (int64_t units : {units_ / pieces, (units_ + pieces - 1) / pieces}) {
+      if (!InfersPieces(*op, units)) return false;
+    }
+  }
+  return true;
+}
+
+Value* Piecewise::Slice(Value* v, int64_t from, int64_t units, const Op& reader, Op* before) {
+  TensorType type = PieceType(v, units);
+  auto d = static_cast<size_t>(DimOf(v));
+  int64_t size = v->type.shape[d] / units_;
+  Ints starts(type.shape.size()), limits = type.shape, steps(type.shape.size(), 1);
+  starts[d] = size * from;
+  limits[d] = size * (from + units);
+  Op* slice = graph_->AddOp(GetOpDef("slice"), {v}, {std::move(type)},
+                            {{"starts", starts}, {"limits", limits}, {"steps", steps}}, before);
+  slice->phase = reader.phase;
+  slice->site = reader.site;
+  return slice->result();
+}
+
+bool Piecewise::ReadOutside(const Value* v) const {
+  return graph_->IsOutput(v) || std::any_of(v->users.begin(), v->users.end(),
+                                            [&](const Op* user) { return !Contains(user); });
+}
+
+void Piecewise::Apply(int pieces) {
+  std::unordered_set<const Op*> followers = Followers();
+  std::vector<Op*> late;
+  for (Op* op = ops_.front(); op != ops_.back(); op = graph_->Next(op)) {
+    if (followers.contains(op)) late.push_back(op);
+  }
+  Op* end = graph_->Next(ops_.back());
+  made_.clear();
+  for (int64_t i = 0, from = 0; i < pieces; ++i) {
+    int64_t units = units_ / pieces + (i < units_ % pieces);
+    std::unordered_map<const Value*, Value*> piece;
+    for (const Op* op : ops_) {
+      std::vector<Value*> operands;
+      std::vector<TensorType> types;
+      for (Value* v : op->operands) {
+        if (DimOf(v) < 0) {
+          operands.push_back(v);
+          continue;
+        }
+        Value*& part = piece[v];
+        if (!part) part = Slice(v, from, units, *op, end);
+        operands.push_back(part);
+      }
+      for (const Value* r : op->results) types.push_back(PieceType(r, units));
+      Attributes attrs = AttributesOf(*op, types, from);
+      Op* part =
+          graph_->AddOp(*op->def, std::move(operands), std::move(types), std::move(attrs), end);
+      part->phase = op->phase;
+      part->site = op->site;
+      for (size_t k = 0; k < op->results.size(); ++k) {
+        Value *r = op->results[k], *mine = part->results[k];
+        mine->provenance = r->provenance;
+        std::vector<Value*>& made = made_[r];
+        if (DimOf(r) >= 0) {
+          piece[r] = mine;
+          made.push_back(mine);
+        } else if (made.empty()) {
+          made = {mine};
+        } else if (ReadOutside(r)) {
+          Op* sum = graph_->AddOp(GetOpDef("add"), {made[0], mine}, {mine->type}, {}, end);
+          sum->phase = op->phase;
+          sum->site = op->site;
+          sum->result()->provenance = r->provenance;
+          made = {sum->result()};
+        }
+      }
+    }
+    from += units;
+  }
+  ReplaceResults(end);
+  for (Op* op : late) graph_->MoveBefore(op, end);
+  while (!ops_.empty()) {
+    graph_->Erase(ops_.back());
+    ops_.pop_back();
+  }
+}
+
+void Piecewise::ReplaceResults(Op* before) {
+  for (const Op* op : ops_) {
+    for (Value* r : op->results) {
+      if (!ReadOutside(r)) continue;
+      Value* whole = made_[r][0];
+      if (DimOf(r) >= 0) {
+        Op* concat = graph_->AddOp(GetOpDef("concat"), made_[r], {r->type},
+                                   {{"axis", int64_t{DimOf(r)}}}, before);
+        concat->phase = op->phase;
+        concat->site = op->site;
+        concat->result()->provenance = r->provenance;
+        whole = concat->result();
+      }
+      if (IsWidened(r)) {
+        Op* cast = graph_->AddOp(GetOpDef("cast"), {whole}, {r->type},
+                                 {{"to", std::string(DTypeName(r->type.dtype))}}, before);
+        cast->phase = op->phase;
+        cast->site = op->site;
+        cast->result()->provenance = r->provenance;
+        whole = cast->result();
+      }
+      whole->name = r->name;
+      graph_->ReplaceAllUses(r, whole);
+    }
+  }
+}
+
+}  // namespace shardc

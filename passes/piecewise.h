@@ -1,0 +1,67 @@
+// Ops that run for one piece of a dim after the other.
+#pragma once
+
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "ir/graph.h"
+#include "ir/sharding_rule.h"
+
+namespace shardc {
+
+// A set of ops, and which dim of each value they read or make is cut: as the ops' sharding rules
+// say, but on every rank for itself and in time, not over ranks. Op::id must number the graph's ops
+// in order, from making the object to Apply.
+class Piecewise {
+ public:
+  // `seed` is cut along `dim`.
+  Piecewise(Graph& graph, Value* seed, int dim);
+
+  // Adds an op that reads or makes a value that is cut. False where it cannot run on pieces: it has
+  // no rule, moves data between ranks, must know its part's place in the whole (Factor::placed),
+  // would need the whole of a value that is cut, or has the dim cut over ranks already; then the
+  // object is of no more use.
+  bool Include(Op* op);
+
+  bool Contains(const Op* op) const { return in_.contains(op); }
+  const std::vector<Op*>& ops() const { return ops_; }
+  // All values that are cut, those that the ops only read among them.
+  const std::vector<Value*>& cut() const { return cut_; }
+  int DimOf(const Value* v) const;  // -1: not cut
+  // Whether an op outside reads the value, or it is an output.
+  bool ReadOutside(const Value* v) const;
+  // Ops outside that read, at some removes, what an op here makes, up to the last op here.
+  std::unordered_set<const Op*> Followers() const;
+  // At most so many pieces.
+  int64_t units() const { return units_; }
+
+  // Whether nothing but the ops themselves stands between them, no op reads a sum over all pieces,
+  // and each op takes its operands' pieces.
+  bool Fits(int pieces) const;
+
+  // Replaces the ops, which must fit: operands from outside are sliced, results that are cut are
+  // put together where somebody reads the whole, others are summed in order.
+  void Apply(int pieces);
+
+ private:
+  bool Tie(const ShardingRule& rule, const std::vector<DimFactors>& dims, Value* v, int factor);
+  bool FactorOf(const std::vector<DimFactors>& dims, const Value* v, int* factor) const;
+  bool IsWidened(const Value* v) const;
+  bool InfersPieces(const Op& op, int64_t units) const;
+  TensorType PieceType(const Value* v, int64_t units) const;
+  Value* Slice(Value* v, int64_t from, int64_t units, const Op& reader, Op* before);
+  Attributes AttributesOf(const Op& op, const std::vector<TensorType>& types, int64_t from) const;
+  void ReplaceResults(Op* before);
+
+  Graph* graph_;
+  int64_t units_;
+  std::vector<Op*> ops_;
+  std::unordered_set<const Op*> in_;
+  std::vector<Value*> cut_;
+  std::unordered_map<const Value*, int> dims_;
+  // While applying: per result, its pieces so far, or the sum of them.
+  std::unordered_map<const Value*, std::vector<Value*>> made_;
+};
+
+}  // namespace shardc
