@@ -54,7 +54,7 @@ class RankProfile {
 // What one rank reaches while all ranks measure at the same time, on the threads that also run its
 // instructions.
 struct MachinePeaks {
-  double gemm_flops = 0;  // per second, by f32 products of square matrices
+  double gemm_flops = 0;  // per second, by products of square matrices; of f32 on the CPU
   double copy_bytes = 0;  // per second, read and written by a copy far larger than the caches
 };
 

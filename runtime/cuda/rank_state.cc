@@ -138,9 +138,7 @@ void RankState::MakeKernels(const KernelMaker& make_kernel) {
     }
     workspace = std::max(workspace, p.kernel->workspace_bytes());
   }
-  workspace_ = Memory(device_, workspace, StrCat("rank ", program_.rank, ", workspace"));
-  launch_.workspace = workspace_.data();
-  launch_.workspace_bytes = workspace;
+  TakeWorkspace(workspace);
   launch_.fault = reinterpret_cast<int64_t*>(all_.data() + layout_.fault);
 }
 
@@ -157,6 +155,19 @@ void RankState::TuneKernels(KernelChoices& choices) {
       throw d.In(DescribeInstruction(program_, i));
     }
   }
+  // Ways that were not taken may have needed more.
+  int64_t workspace = 0;
+  for (const Prepared& p : prepared_) {
+    if (p.kernel) workspace = std::max(workspace, p.kernel->workspace_bytes());
+  }
+  if (workspace < workspace_.bytes()) TakeWorkspace(workspace);
+}
+
+void RankState::TakeWorkspace(int64_t bytes) {
+  workspace_ = Memory();
+  workspace_ = Memory(device_, bytes, StrCat("rank ", program_.rank, ", workspace"));
+  launch_.workspace = workspace_.data();
+  launch_.workspace_bytes = bytes;
 }
 
 std::byte* RankState::Input(int buffer) {

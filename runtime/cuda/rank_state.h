@@ -67,6 +67,7 @@ class RankState {
  private:
   void Place();
   void MakeKernels(const KernelMaker& make_kernel);
+  void TakeWorkspace(int64_t bytes);
   TensorView View(int buffer) const;
 
   struct Prepared {

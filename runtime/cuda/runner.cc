@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ir/diagnostic.h"
+#include "runtime/cuda/peaks.h"
 #include "runtime/in_process/in_process.h"
 #include "runtime/rank_team.h"
 
@@ -25,7 +26,8 @@ void RefuseReference(const RunnerRequest& request) {
 // All ranks on one GPU; a single rank too.
 class OneGpuRunner : public StepRunner {
  public:
-  OneGpuRunner(const Machine& machine, const RunnerRequest& request) : device_(machine.open(0)) {
+  OneGpuRunner(const Machine& machine, const RunnerRequest& request)
+      : device_(machine.open(0)), make_kernel_(machine.make_kernel), program_(request.programs[0]) {
     device_->Activate();
     carrier_ = MakeSharedDevice(*device_);
     std::vector<const Program*> programs;
@@ -44,9 +46,14 @@ class OneGpuRunner : public StepRunner {
   int64_t collective_bytes() const override { return executor_->collective_bytes(); }
   void StartProfile(int64_t steps) override { executor_->StartProfile(steps); }
   std::vector<std::vector<TimeSpan>> TakeProfile() override { return executor_->TakeProfile(); }
+  MachinePeaks MeasurePeaks() override {
+    return cuda::MeasurePeaks(*device_, program_, make_kernel_);
+  }
 
  private:
   std::unique_ptr<Device> device_;
+  KernelMaker make_kernel_;
+  const Program& program_;
   std::unique_ptr<Carrier> carrier_;
   std::unique_ptr<Executor> executor_;
 };
@@ -56,12 +63,13 @@ class GpuRank : public StepRunner {
  public:
   // Tells the others of `world` when it fails.
   GpuRank(const Machine& machine, const RunnerRequest& request, size_t rank, int gpu,
-          std::unique_ptr<Communicator> world) {
+          std::unique_ptr<Communicator> world)
+      : make_kernel_(machine.make_kernel), program_(request.programs[rank]) {
     Communicator* host = world.get();
     try {
       device_ = machine.open(gpu);
       device_->Activate();
-      const Program* program = &request.programs[rank];
+      const Program* program = &program_;
       carrier_ = machine.connect(*device_, *program, std::move(world));
       executor_ = std::make_unique<Executor>(*device_, *carrier_, std::span(&program, 1),
                                              OptionsOf(machine, request), machine.make_kernel,
@@ -98,8 +106,13 @@ class GpuRank : public StepRunner {
   int64_t collective_bytes() const override { return executor_->collective_bytes(); }
   void StartProfile(int64_t steps) override { executor_->StartProfile(steps); }
   std::vector<std::vector<TimeSpan>> TakeProfile() override { return executor_->TakeProfile(); }
+  MachinePeaks MeasurePeaks() override {
+    return cuda::MeasurePeaks(*device_, program_, make_kernel_);
+  }
 
  private:
+  KernelMaker make_kernel_;
+  const Program& program_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Carrier> carrier_;
   std::unique_ptr<Executor> executor_;
@@ -148,6 +161,16 @@ class ManyGpusRunner : public StepRunner {
     std::vector<std::vector<TimeSpan>> spans;
     for (auto& r : ranks_) spans.push_back(std::move(r->TakeProfile()[0]));
     return spans;
+  }
+  MachinePeaks MeasurePeaks() override {
+    std::vector<MachinePeaks> peaks(ranks_.size());
+    team_.RunAll([&](int64_t r) { peaks[r] = ranks_[r]->MeasurePeaks(); });
+    MachinePeaks mean;
+    for (const MachinePeaks& p : peaks) {
+      mean.gemm_flops += p.gemm_flops / static_cast<double>(peaks.size());
+      mean.copy_bytes += p.copy_bytes / static_cast<double>(peaks.size());
+    }
+    return mean;
   }
 
  private:

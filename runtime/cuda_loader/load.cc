@@ -18,7 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // What the plugin needs, then what it looks for itself.
-constexpr const char* kLibraries[] = {"libcublasLt.so.13", "libnccl.so.2"};
+constexpr const char* kLibraries[] = {"libcublasLt.so.13", "libnccl.so.2", "libnvrtc.so.13",
+                                      "libcudnn.so.9"};
 
 std::optional<std::string> Environment(const std::string& name) {
   const char* value = std::getenv(name.c_str());

@@ -11,10 +11,11 @@ namespace shardc {
 namespace cuda {
 class CudaKernel;
 class Device;
+class Carrier;
 }  // namespace cuda
 
 // Raised whenever RunnerRequest, StepRunner or what they hold changes.
-inline constexpr int kCudaPluginVersion = 2;
+inline constexpr int kCudaPluginVersion = 3;
 using CudaPluginVersion = int();    // "shardc_cuda_version"
 using CudaPluginCountGpus = int();  // "shardc_cuda_count_gpus"; throws Diagnostic
 using CudaPluginMakeRunner =
@@ -22,8 +23,10 @@ using CudaPluginMakeRunner =
 using CudaPluginMakeRank = StepRunner*(const RunnerRequest*,
                                        ProcessSeat*);  // "shardc_cuda_make_rank"; throws Diagnostic
 
-// For tests of single kernels.
+// For tests of parts.
 using CudaPluginOpenGpu = cuda::Device*(int gpu);                      // "shardc_cuda_open_gpu"
 using CudaPluginMakeKernel = cuda::CudaKernel*(const KernelRequest*);  // "shardc_cuda_make_kernel"
+using CudaPluginConnect = cuda::Carrier*(cuda::Device*, const Program*,
+                                         std::unique_ptr<Communicator>*);  // "shardc_cuda_connect"
 
 }  // namespace shardc

@@ -243,4 +243,83 @@ std::string CompareWithGolden(const Export& e, const std::string& batch, const R
   return problems;
 }
 
+namespace {
+
+struct Likeness {
+  double norm_error, cosine, norm;
+};
+
+Likeness Compare(const HostTensor& got, const HostTensor& want) {
+  double gg = 0, ww = 0, gw = 0, dd = 0;
+  for (int64_t i = 0; i < want.num_elements(); ++i) {
+    double g = got.AsDouble(i), w = want.AsDouble(i);
+    gg += g * g;
+    ww += w * w;
+    gw += g * w;
+    dd += (g - w) * (g - w);
+  }
+  return {std::sqrt(dd / ww), gw / std::sqrt(gg * ww), std::sqrt(ww)};
+}
+
+// Gradients that are zero in exact arithmetic (of the keys' bias) hold noise without direction.
+constexpr double kZeroNorm = 1e-4;
+
+}  // namespace
+
+std::string CompareBf16WithGolden(const Export& e, const std::string& batch,
+                                  const RunResult& result) {
+  std::string problems;
+  std::vector<GoldenPair> pairs = PairWithGolden(e, batch, result, &problems);
+  double largest = 0;
+  for (const GoldenPair& p : pairs) {
+    if (p.name.starts_with("grad.")) largest = std::max(largest, Compare(p.want, p.want).norm);
+  }
+  for (const GoldenPair& p : pairs) {
+    Likeness l = Compare(p.got, p.want);
+    bool gradient = p.name.starts_with("grad.") && l.norm > kZeroNorm * largest;
+    if (p.name == "loss" && e.loss == "lm") {
+      double got = p.got.AsDouble(0), want = p.want.AsDouble(0);
+      if (!(std::abs(got - want) <= 0.01 * std::abs(want)))
+        problems += StrCat("loss: ", got, " instead of ", want, "\n");
+    } else if (p.name == "y" && !(l.norm_error <= 0.01)) {
+      // Its loss is a dot product whose terms cancel: the result itself is held to 1%.
+      problems += StrCat("y: off by ", l.norm_error, " in norm\n");
+    } else if (gradient && !(l.norm_error <= 0.03 && l.cosine >= 0.999)) {
+      problems += StrCat(p.name, ": off by ", l.norm_error, " in norm, cosine ", l.cosine,
+                         ", norm ", l.norm, " of ", largest, "\n");
+    }
+  }
+  return problems;
+}
+
+AdamWGolden AdamWGoldenOf(const Export& e) {
+  const json t = ReadJson(e.folder() + "/adamw.json");
+  AdamWGolden golden;
+  golden.batch = t.at("batch");
+  golden.options.kind = "adamw";
+  golden.options.lr = t.at("lr");
+  golden.options.beta1 = t.at("betas")[0];
+  golden.options.beta2 = t.at("betas")[1];
+  golden.options.eps = t.at("eps");
+  golden.options.weight_decay = t.at("weight_decay");
+  golden.clip_norm = t.at("clip_grad_norm");
+  auto steps = [&](const char* key) { return t.at(key).get<std::vector<double>>(); };
+  golden.losses = steps("losses");
+  golden.grad_norms = steps("grad_norms");
+  golden.clipped_losses = steps("clipped_losses");
+  golden.clipped_grad_norms = steps("clipped_grad_norms_before_clipping");
+  return golden;
+}
+
+std::string CompareSteps(const std::vector<double>& got, const std::vector<double>& want,
+                         double tolerance) {
+  if (want.empty() || got.size() < want.size()) return "steps are missing\n";
+  std::string problems;
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (!(std::abs(got[i] - want[i]) <= tolerance * std::max(1.0, std::abs(want[i]))))
+      problems += StrCat("step ", i, ": ", got[i], " instead of ", want[i], "\n");
+  }
+  return problems;
+}
+
 }  // namespace shardc::testing

@@ -45,4 +45,23 @@ std::vector<GoldenPair> PairWithGolden(const Export& e, const std::string& batch
 std::string CompareWithGolden(const Export& e, const std::string& batch, const RunResult& result,
                               double tolerance, double* worst = nullptr);
 
+// For results computed in bf16: the loss within 1%, every gradient within 3% in norm and of cosine
+// 0.999, but for those that are zero in exact arithmetic. Returns the problems found.
+std::string CompareBf16WithGolden(const Export& e, const std::string& batch,
+                                  const RunResult& result);
+
+// PyTorch's float64 steps of AdamW on the export's model.
+struct AdamWGolden {
+  std::string batch;
+  OptimizerOptions options;  // without clipping
+  double clip_norm = 0;
+  std::vector<double> losses, grad_norms, clipped_losses,
+      clipped_grad_norms;  // the latter before clipping
+};
+AdamWGolden AdamWGoldenOf(const Export& e);
+// The values of the wanted steps, relative to what is wanted where that is over 1. Returns the
+// problems found.
+std::string CompareSteps(const std::vector<double>& got, const std::vector<double>& want,
+                         double tolerance);
+
 }  // namespace shardc::testing

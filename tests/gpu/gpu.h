@@ -8,6 +8,8 @@
 
 #include "ir/diagnostic.h"
 #include "ir/program.h"
+#include "runtime/cuda_loader/load.h"
+#include "runtime/cuda_loader/plugin.h"
 #include "runtime/session.h"
 
 namespace shardc::testing {
@@ -27,6 +29,12 @@ inline std::optional<Diagnostic> WhyNoGpu() {
     return std::nullopt;
   }();
   return why;
+}
+
+// A door of the plugin.
+template <typename Function>
+Function* FromPlugin(const char* name) {
+  return reinterpret_cast<Function*>(FindInCudaPlugin(name));
 }
 
 }  // namespace shardc::testing

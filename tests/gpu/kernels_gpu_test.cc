@@ -2,18 +2,11 @@
 #include <gtest/gtest.h>
 
 #include "runtime/cuda/owned.h"
-#include "runtime/cuda_loader/load.h"
-#include "runtime/cuda_loader/plugin.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/kernel_cases.h"
 
 namespace shardc::testing {
 namespace {
-
-template <typename Function>
-Function* FromPlugin(const char* name) {
-  return reinterpret_cast<Function*>(FindInCudaPlugin(name));
-}
 
 class Gpu : public KernelMachine {
  public:

@@ -57,8 +57,6 @@ TEST_P(GpuShared, Gpt2AgainstGoldens) {
   EXPECT_GT(ran, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Meshes, GpuShared, ::testing::Values("tp=2", "tp=4"));
-
 TEST(GpuModels, BitEqualRunToRun) {
   SHARDC_NEEDS_GPU();
   for (const Export& e : AllExports()) {
@@ -70,6 +68,38 @@ TEST(GpuModels, BitEqualRunToRun) {
     return;
   }
 }
+
+// An export that both tests below are run on.
+Export Gpt2() {
+  for (const Export& e : AllExports()) {
+    if (CanRun(e) && e.model == "hf_gpt2" && !e.float64) return e;
+  }
+  throw InternalError("no export of hf_gpt2");
+}
+
+// Ten updates; from the third step on replays of the graph.
+TEST_P(GpuShared, AdamWFollowsPyTorch) {
+  SHARDC_NEEDS_GPU();
+  const Export e = Gpt2();
+  const AdamWGolden golden = AdamWGoldenOf(e);
+  RunSetup setup = OnGpu(e, "megatron_hf_gpt2", GetParam(), 11);
+  setup.pipeline.optimizer = golden.options;
+  setup.pipeline.optimizer.clip_norm = golden.clip_norm;
+  RunResult r = CompileAndRun(ImportFor(e, golden.batch), setup, InputsFor(e, golden.batch));
+  EXPECT_EQ(CompareSteps(r.losses, golden.clipped_losses, 2e-5), "");
+  EXPECT_EQ(CompareSteps(r.grad_norms, golden.clipped_grad_norms, 2e-4), "");
+}
+
+TEST_P(GpuShared, Bf16IsLikeTheGoldens) {
+  SHARDC_NEEDS_GPU();
+  const Export e = Gpt2();
+  RunSetup setup = OnGpu(e, "megatron_hf_gpt2", GetParam(), 3);
+  setup.pipeline.precision.compute = "bf16";
+  RunResult r = CompileAndRun(ImportFor(e, e.batches[0]), setup, InputsFor(e, e.batches[0]));
+  EXPECT_EQ(CompareBf16WithGolden(e, e.batches[0], r), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, GpuShared, ::testing::Values("tp=1", "tp=2", "tp=4"));
 
 // A GPU and a thread for each rank.
 TEST(GpuNccl, TwoGpusAgainstGoldens) {

@@ -2,6 +2,7 @@
 
 Needs nothing but Python; with torch it also measures torch beside shardc, with mpirun and several GPUs ranks as processes."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -11,20 +12,19 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
-DEADLINE_S = 470
+DEADLINE_S = 450  # of all; every command ends by then, whatever its own limit
 HERE = pathlib.Path(__file__).resolve().parent
 
 SMALL = dict(layers=2, hidden=64, heads=4, vocab=257, seq=32, batch=2)
 GPT2 = dict(layers=12, hidden=768, heads=12, vocab=50257, seq=1024)
 GPT2_XL = dict(layers=48, hidden=1600, heads=25, vocab=50257, seq=1024)
-# Name, model, precision, whether torch.compile is measured beside it too.
-BENCHMARKS = [
-    ("GPT-2 124M bf16 b=64 s=1024 fwd+bwd", dict(GPT2, batch=64), "bf16", True),
-    ("GPT-2 1.5B bf16 b=16 s=1024 fwd+bwd", dict(GPT2_XL, batch=16), "bf16", False),
-    ("GPT-2 124M f32 b=8 s=1024 fwd+bwd", dict(GPT2, batch=8), "f32", False),
-]
+# Name, model, precision, seconds for torch beside it in each of its modes.
+GPT2_BF16 = ("GPT-2 124M bf16 b=64 s=1024 fwd+bwd", dict(GPT2, batch=64), "bf16", {"eager": 40, "compile": 90})
+GPT2_XL_BF16 = ("GPT-2 1.5B bf16 b=16 s=1024 fwd+bwd", dict(GPT2_XL, batch=16), "bf16", {"eager": 60})
+GPT2_F32 = ("GPT-2 124M f32 b=8 s=1024 fwd+bwd", dict(GPT2, batch=8), "f32", {"eager": 40})
 
 
 def builtin(model):
@@ -39,12 +39,31 @@ def flops(model):
     return 6 * matrices * tokens + 12 * model["layers"] * h * model["seq"] * tokens
 
 
+def choices(plan):
+    """What a plan keeps of the trials of cuDNN's attention: pairs of the problem and what came of it."""
+    path, found = plan / "cuda_choices.txt", []
+    for line in path.read_text().splitlines()[1:] if path.exists() else []:
+        key, value = line.split("\t")[:2]
+        if key.startswith("attention"):
+            found.append((key, bytes.fromhex(value).decode(errors="replace")))
+    return found
+
+
 class Report:
-    def __init__(self, bin_folder):
-        self.bin = bin_folder
+    def __init__(self, bin_folder, folder, out, gpus):
+        self.bin, self.folder, self.out, self.gpus = bin_folder, folder, out, gpus
         self.began = time.monotonic()
         self.rows = []
+        self.profiles = {}
         self.peaks = {}
+        self.plans = {}  # by name of the folder: what will be (plan, error)
+        self.compilers = concurrent.futures.ThreadPoolExecutor(2)
+        self.lock = threading.Lock()
+
+    def write(self):
+        """What is known so far outlives whatever comes."""
+        self.out.write_text(json.dumps({"gpus": self.gpus, "seconds": time.monotonic() - self.began, "rows": self.rows,
+                                        "profiles": self.profiles}, indent=1))
 
     def left(self):
         return DEADLINE_S - (time.monotonic() - self.began)
@@ -52,6 +71,7 @@ class Report:
     def add(self, name, status, detail="", **values):
         self.rows.append({"name": name, "status": status, "detail": detail, **values})
         print(f"{name:56} {status:9} {detail}", flush=True)
+        self.write()
 
     def command(self, args, limit, env=None):
         """Exit code (None: not in time), stdout, stderr. What it printed is there also when it did not end."""
@@ -77,7 +97,7 @@ class Report:
         sys.stderr.write("\n".join(lines[-15:]) + "\n")
 
     def tests(self):
-        code, out, err = self.command([self.bin / "test_gpu", "--gtest_color=no"], 210)
+        code, out, err = self.command([self.bin / "test_gpu", "--gtest_color=no"], 150)
         # Each ends with one of these lines; a reason to skip stands before it.
         last_end = 0
         for m in re.finditer(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:, where .*)? \((\d+) ms\)$", out, re.M):
@@ -94,37 +114,50 @@ class Report:
             at = f"; the last test that began is {began[-1]}" if began else ""
             self.failed("test_gpu", f"exit code {code}{at}: error: " + (err.strip().splitlines() or [""])[-1])
 
-    def plan(self, folder, model, *options):
-        plan = folder / re.sub(r"\W+", "_", "_".join([builtin(model), *options]))[-100:]
-        if plan.exists():
-            return plan, ""
+    def compile(self, plan, model, options):
         code, _, err = self.command([self.bin / "shardc", "compile", builtin(model), "-q", "-o", plan, *options], 120)
         return (plan, "") if code == 0 else (None, err)
 
-    def sanitizer(self, folder):
+    def ahead(self, model, *options):
+        """Begins to compile a plan on cores that the GPU leaves idle."""
+        name = re.sub(r"\W+", "_", "_".join([builtin(model), *options]))[-100:]
+        with self.lock:
+            if name not in self.plans:
+                self.plans[name] = self.compilers.submit(self.compile, self.folder / name, model, options)
+            return self.plans[name]
+
+    def plan(self, model, *options):
+        return self.ahead(model, *options).result()
+
+    @staticmethod
+    def benchmark_options(precision):
+        # As a training step: what is only looked at, the logits, may be overwritten by their gradient.
+        return ["--spec", "serial", "--drop", "logits"] + (["--precision", "bf16"] if precision == "bf16" else [])
+
+    def sanitizer(self):
         name = "compute-sanitizer memcheck, 2 layers"
         if not shutil.which("compute-sanitizer"):
             self.add(name, "skipped", "compute-sanitizer is not installed")
             return
         for precision in ["f32", "bf16"]:
             options = ["--spec", "serial"] + (["--precision", "bf16"] if precision == "bf16" else [])
-            plan, err = self.plan(folder, SMALL, *options)
+            plan, err = self.plan(SMALL, *options)
             code = None
             if plan:
                 code, out, err = self.command(
                     ["compute-sanitizer", "--error-exitcode", "9", self.bin / "shardc", "run", plan, "--backend", "cuda",
-                     "--random-inputs", "1", "--repeat", "2"], 60)
+                     "--random-inputs", "1", "--repeat", "2"], 60, {"SHARDC_NO_CUDNN": "1"})
                 err = out + err  # it reports on stdout
             if code == 0:
                 self.add(f"{name} {precision}", "passed")
             else:
                 self.failed(f"{name} {precision}", err)
 
-    def repeatable(self, folder):
+    def repeatable(self):
         """Two runs of a plan whose matrix products were chosen by timing, in the first of them."""
         name = "two runs of a plan give the same bits, bf16"
-        plan, err = self.plan(folder, SMALL, "--spec", "serial", "--precision", "bf16", "--optimizer", "adamw")
-        saved, code = [folder / "first.safetensors", folder / "second.safetensors"], None
+        plan, err = self.plan(SMALL, "--spec", "serial", "--precision", "bf16", "--optimizer", "adamw")
+        saved, code = [self.folder / "first.safetensors", self.folder / "second.safetensors"], None
         for path in saved if plan else []:
             code, _, err = self.command([self.bin / "shardc", "run", plan, "--backend", "cuda", "--random-inputs", "1",
                                          "--steps", "4", "--save", path], 60)
@@ -137,16 +170,16 @@ class Report:
         else:
             self.add(name, "passed" if saved[0].read_bytes() == saved[1].read_bytes() else "FAILED")
 
-    def processes(self, folder, gpus):
+    def processes(self):
         name = "2 processes over NCCL against the CPU"
-        missing = "needs 2 GPUs" if gpus < 2 else "" if shutil.which("mpirun") else "mpirun is not installed"
+        missing = "needs 2 GPUs" if len(self.gpus) < 2 else "" if shutil.which("mpirun") else "mpirun is not installed"
         if missing:
             self.add(name, "skipped", missing)
             return
-        plan, err = self.plan(folder, SMALL, "--spec", "megatron", "--mesh", "tp=2")
+        plan, err = self.plan(SMALL, "--spec", "megatron", "--mesh", "tp=2")
         code = None
         if plan:
-            outputs = folder / "cpu.safetensors"
+            outputs = self.folder / "cpu.safetensors"
             run = [self.bin / "shardc", "run", plan, "--random-inputs", "1", "--steps", "3"]
             code, _, err = self.command([*run, "--save", outputs], 60)
         if code == 0:
@@ -168,7 +201,7 @@ class Report:
         return json.loads(out), ""
 
     def torch_peaks(self):
-        peaks, why = self.torch({"what": "peaks"}, 60)
+        peaks, why = self.torch({"what": "peaks"}, 40)
         if peaks is None:
             self.add("peaks by torch", "skipped", why)
             return
@@ -184,49 +217,58 @@ class Report:
         detail += f", {against / seconds:.2f} of shardc's speed" if against else ""
         self.add(name, "measured", detail, median_s=seconds, peak_bytes=peak_bytes, share_of_peak=share)
 
-    def benchmark(self, folder, name, model, precision, compiled):
-        options = ["--precision", "bf16"] if precision == "bf16" else []
-        plan, err = self.plan(folder, model, "--spec", "serial", *options)
-        code = None
+    def benchmark(self, name, model, precision, torch_modes):
+        plan, err = self.plan(model, *self.benchmark_options(precision))
+        code, ours = None, None
         if plan:
             code, out, err = self.command([self.bin / "shardc", "run", plan, "--backend", "cuda", "--random-inputs", "1",
-                                           "--repeat", "12", "--json"], 90)
-            shutil.rmtree(plan)
+                                           "--repeat", "12", "--json"], 60)
         if code != 0:
             self.failed(name, err)
-            ours = None
         else:
             result = json.loads(out)
             times = sorted(result["times_s"][2:])  # the first ones capture the graph
             ours = times[len(times) // 2]
             self.measured(name, model, precision, ours, result["peak_bytes"])
-        for mode in ["eager", "compile"] if compiled else ["eager"]:
-            theirs, why = self.torch({"what": "gpt", "mode": mode, "precision": precision, **model}, 100)
+            for key, choice in choices(plan):
+                self.add("  " + key.split(" cudnn ")[0][:54], "cuDNN" if choice[:1] == "1" else "ours", choice[2:], key=key)
+        for mode, limit in torch_modes.items():
+            theirs, why = self.torch({"what": "gpt", "mode": mode, "precision": precision, **model}, limit)
             if theirs is None:
                 self.add(f"  torch {mode}", "skipped", why)
             else:
                 self.measured(f"  torch {mode}", model, precision, theirs["median_s"], theirs["peak_bytes"], ours)
 
+    def profile(self, name, model, precision, _):
+        """Where the time goes: the tables of --profile, in the JSON."""
+        plan, err = self.plan(model, *self.benchmark_options(precision))
+        code = None
+        if plan:
+            code, _, err = self.command([self.bin / "shardc", "run", plan, "--backend", "cuda", "--random-inputs", "1",
+                                         "--repeat", "3", "--profile", self.folder / "trace.json"], 40)
+        if code != 0:
+            self.failed("profile of " + name, err)
+        else:
+            self.profiles[name] = err
+            self.add("profile of " + name, "measured", "its tables are in the JSON")
+
 
 def main():
-    report, out = Report(pathlib.Path(sys.argv[1])), pathlib.Path(sys.argv[2])
     gpus = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
                           capture_output=True, text=True, check=True).stdout.strip().splitlines()
     print("\n".join(gpus))
-
-    def write():
-        out.write_text(json.dumps({"gpus": gpus, "seconds": time.monotonic() - report.began, "rows": report.rows}, indent=1))
-
     with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        parts = [report.tests, lambda: report.sanitizer(folder), lambda: report.repeatable(folder),
-                 lambda: report.processes(folder, len(gpus)), report.torch_peaks]
-        parts += [lambda b=b: report.benchmark(folder, *b) for b in BENCHMARKS]
-        for part in parts:
+        r = Report(pathlib.Path(sys.argv[1]), pathlib.Path(folder), pathlib.Path(sys.argv[2]), gpus)
+        for _, model, precision, _ in [GPT2_BF16, GPT2_XL_BF16, GPT2_F32]:
+            r.ahead(model, *r.benchmark_options(precision))
+        # What is worth most comes first: the last ones go without when time runs out.
+        for part in [r.tests, r.repeatable, r.torch_peaks, lambda: r.benchmark(*GPT2_BF16), lambda: r.profile(*GPT2_BF16),
+                     lambda: r.benchmark(*GPT2_XL_BF16), r.processes, r.sanitizer, lambda: r.benchmark(*GPT2_F32)]:
             part()
-            write()  # what is known so far outlives whatever comes
-    failed = [r["name"] for r in report.rows if r["status"] == "FAILED"]
-    print(f"{len(report.rows)} rows, {len(failed)} failed, {time.monotonic() - report.began:.0f} s; {out}")
+        r.compilers.shutdown(cancel_futures=True)
+        r.write()
+        failed = [row["name"] for row in r.rows if row["status"] == "FAILED"]
+        print(f"{len(r.rows)} rows, {len(failed)} failed, {time.monotonic() - r.began:.0f} s; {r.out}")
     return 1 if failed else 0
 
 

@@ -3,13 +3,6 @@
 
 namespace shardc {
 
-// One large odd count, which no number of ranks divides, besides the smallest ones.
-inline const std::array<int64_t, 6> kCounts = {0, 1, 3, 61, 4099, 1000003};
-inline std::string CaseName(int n, DType dtype, int64_t count) {
-  return std::to_string(n) + " ranks, " + std::to_string(count) + " " +
-         std::string(DTypeName(dtype));
-}
-
 // Calls check(dtype, count) for all dtypes and counts; large counts are divided by `divisor`, and
 // only for two dtypes, to keep the time and memory of the sanitizers in bounds.
 template <typename Check>

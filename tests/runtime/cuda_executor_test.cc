@@ -9,6 +9,7 @@
 #include "ir/shard_copy.h"
 #include "passes/pipeline.h"
 #include "runtime/cuda/executor.h"
+#include "runtime/cuda/peaks.h"
 #include "runtime/cuda/runner.h"
 #include "tests/exec/harness.h"
 #include "tests/runtime/fake_device.h"
@@ -127,6 +128,23 @@ TEST_P(CudaExecutor, ResultsAreTheCpus) {
   EXPECT_EQ(device.graphs_made, 1);
   EXPECT_EQ(device.graphs_launched, 2);
   EXPECT_EQ(executor->collective_bytes(), cpu->collective_bytes());
+}
+
+TEST_P(CudaExecutor, ResultsAreTheSameInEveryOrderThatIsOpen) {
+  Compiled c(GetParam().spec, GetParam().mesh);
+  auto cpu = c.OnCpu();
+  cpu->Step();
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    FakeDevice device;
+    device.Defer(seed);
+    auto carrier = cuda::MakeSharedDevice(device);
+    auto executor = c.On(device, *carrier);
+    for (int step = 0; step < 3; ++step) executor->Step();
+    for (const NamedBuffer& o : c.programs_[0].outputs) {
+      EXPECT_LE(WorstDifference(c.Gather(*executor, o), cpu->Output(o.name)), 1e-6)
+          << o.name << ", seed " << seed;
+    }
+  }
 }
 
 TEST_P(CudaExecutor, EverythingIsOrdered) {
@@ -382,60 +400,26 @@ TEST(CudaExecutorStep, AStepThatNeverEndsIsLeftWhenAPeerIsGone) {
   EXPECT_THROW(executor.Step(), Aborted);
 }
 
-TEST(FakeDevice, FindsARaceAndAnEventThatPreventsIt) {
+TEST(CudaPeaks, AreOfTheProgramsTypeAndNeedNoMemoryThatIsNotThere) {
+  Compiled c("serial", "");
   FakeDevice device;
-  cuda::Stream a = device.MakeStream(false), b = device.MakeStream(false);
-  std::byte* p = device.Allocate(64, "p");
-  device.Fill(p, 1, 64, a);
-  device.Fill(p + 32, 2, 32, b);
-  EXPECT_EQ(device.Races().size(), 1u);
-  device.Forget();
-  device.Fill(p, 1, 64, a);
-  cuda::Event e = device.MakeEvent();
-  device.Record(e, a);
-  device.Fill(p + 60, 3, 1, a);  // after the event
-  device.Wait(b, e);
-  device.Fill(p, 2, 32, b);
-  EXPECT_THAT(device.Races(), IsEmpty());
-  device.Fill(p + 60, 2, 1, b);
-  EXPECT_EQ(device.Races().size(), 1u);
-}
-
-TEST(SharedDevice, CollectivesOverFourRanks) {
-  FakeDevice device;
-  auto carrier = cuda::MakeSharedDevice(device);
-  std::vector<cuda::Stream> streams;
-  std::vector<std::byte*> in, out;
-  for (int r = 0; r < 4; ++r) {
-    streams.push_back(device.MakeStream(false));
-    in.push_back(device.Allocate(4 * 4 * 4, "in"));
-    out.push_back(device.Allocate(4 * 4 * 4, "out"));
-  }
-  // Element e of rank r is 100 r + e; `count` is per piece.
-  auto run = [&](CollectiveKind kind, int64_t count, bool max = false) {
-    std::vector<cuda::Member> members;
-    for (int r = 0; r < 4; ++r) {
-      auto* p = reinterpret_cast<float*>(in[r]);
-      for (int e = 0; e < 16; ++e) p[e] = static_cast<float>(100 * r + e);
-      members.push_back({r, streams[r], {{in[r], out[r], count, DType::kF32}}});
-    }
-    Collective c;
-    c.kind = kind;
-    c.max = max;
-    carrier->Enqueue(c, members);
-    EXPECT_THAT(device.Races(), IsEmpty());
+  std::vector<DType> types;
+  cuda::KernelMaker maker = [&](const KernelRequest& r) {
+    types.push_back(r.call.in[0].dtype);
+    return std::make_unique<HostKernel>(device, r);
   };
-  auto at = [&](int rank, int e) { return reinterpret_cast<float*>(out[rank])[e]; };
-  run(CollectiveKind::kAllReduce, 16);
-  EXPECT_EQ(at(2, 3), 612);
-  run(CollectiveKind::kAllReduce, 16, true);
-  EXPECT_EQ(at(0, 15), 315);
-  run(CollectiveKind::kReduceScatter, 4);
-  EXPECT_EQ(at(3, 1), 600 + 4 * 13);
-  run(CollectiveKind::kAllGather, 4);
-  EXPECT_EQ(at(1, 9), 201);
-  run(CollectiveKind::kAllToAll, 4);
-  EXPECT_EQ(at(1, 14), 306);
+  // A kernel, or a copy, takes a millisecond there.
+  MachinePeaks peaks = cuda::MeasurePeaks(device, c.programs_[0], maker, {16, 1000});
+  EXPECT_DOUBLE_EQ(peaks.gemm_flops, 2 * 16 * 16 * 16 / 1e-3);
+  EXPECT_DOUBLE_EQ(peaks.copy_bytes, 2 * 1000 / 1e-3);
+  device.fail_allocation_over = 3 * 16 * 16 * 4;
+  peaks = cuda::MeasurePeaks(device, c.programs_[0], maker, {16, 10000});
+  EXPECT_GT(peaks.gemm_flops, 0);
+  EXPECT_EQ(peaks.copy_bytes, 0);
+  EXPECT_EQ(device.live, 0);
+  for (Buffer& b : c.programs_[0].buffers) b.type.dtype = DType::kBF16;
+  cuda::MeasurePeaks(device, c.programs_[0], maker, {16, 100});
+  EXPECT_EQ(types, (std::vector<DType>{DType::kF32, DType::kF32, DType::kBF16}));
 }
 
 TEST(CudaRunner, MoreRanksThanGpusIsE4321) {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "ir/diagnostic.h"
-#include "ir/host_tensor.h"
+#include "runtime/cuda/kernels/reduction.h"
 
 namespace shardc::testing {
 namespace {
@@ -16,35 +16,6 @@ Handle AsHandle(int id) {
 
 bool Overlap(const FakeDevice::Touch& a, const FakeDevice::Touch& b) {
   return (a.write || b.write) && a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
-}
-
-HostTensor Wrap(const std::byte* data, int64_t count, DType dtype) {
-  HostTensor t(dtype, {count});
-  std::memcpy(t.raw(), data, static_cast<size_t>(t.bytes()));
-  return t;
-}
-
-double Fold(ReduceOp op, double a, double b) {
-  switch (op) {
-    case ReduceOp::kMax:
-      return std::max(a, b);
-    case ReduceOp::kMin:
-      return std::min(a, b);
-    case ReduceOp::kSum:
-      break;
-  }
-  return a + b;
-}
-
-void Fold(const cuda::Reduction& r) {
-  HostTensor result = Wrap(r.sources[0], r.count, r.dtype);
-  for (size_t k = 1; k < r.sources.size(); ++k) {
-    HostTensor next = Wrap(r.sources[k], r.count, r.dtype);
-    for (int64_t i = 0; i < r.count; ++i) {
-      result.SetDouble(i, Fold(r.op, result.AsDouble(i), next.AsDouble(i)));
-    }
-  }
-  for (std::byte* p : r.targets) std::memcpy(p, result.raw(), static_cast<size_t>(result.bytes()));
 }
 
 }  // namespace
@@ -65,13 +36,58 @@ void FakeDevice::Enqueue(std::string what, Stream s, std::vector<Touch> touches,
   Clock& clock = clocks_[id];
   std::erase_if(touches, [](const Touch& t) { return t.bytes == 0; });
   if (remember) works_.push_back({std::move(what), s, std::move(touches), clock, clock[id]});
+  Pending work{id, clock, std::move(run)};
   ++clock[id];
   if (capturing_) {
-    captured_.push_back(std::move(run));
-  } else {
-    run();
-    ++done_;
+    captured_.works.push_back(std::move(work));
+    return;
   }
+  ++given_;
+  if (deferred_) {
+    waiting_[id].push_back(std::move(work));
+  } else {
+    work.run();
+  }
+}
+
+void FakeDevice::Defer(uint64_t seed) {
+  deferred_ = true;
+  random_.seed(static_cast<uint_fast32_t>(seed));
+  done_of_ = Clock(clocks_.size());
+  for (size_t s = 0; s < clocks_.size(); ++s) done_of_[s] = clocks_[s][s];
+}
+
+void FakeDevice::DoOne(Queues& queues, Clock& done) {
+  std::vector<Queues::iterator> open;
+  for (auto it = queues.begin(); it != queues.end(); ++it) {
+    const Clock& after = it->second.front().after;
+    bool may = true;
+    for (size_t s = 0; s < after.size(); ++s) may = may && after[s] <= done[s];
+    if (may) open.push_back(it);
+  }
+  SHARDC_CHECK(!open.empty(), "work that waits for work that nobody gave");
+  auto it = open[random_() % open.size()];
+  auto run = std::move(it->second.front().run);
+  const auto stream = static_cast<size_t>(it->first);
+  it->second.pop_front();
+  if (it->second.empty()) queues.erase(it);
+  run();
+  ++done[stream];
+}
+
+void FakeDevice::DoAll() {
+  while (!waiting_.empty()) DoOne(waiting_, done_of_);
+}
+
+void FakeDevice::Launch(const Graph& graph) {
+  if (!deferred_) {
+    for (const Pending& work : graph.works) work.run();
+    return;
+  }
+  Queues queues;
+  for (const Pending& work : graph.works) queues[work.stream].push_back(work);
+  Clock done = graph.before;
+  while (!queues.empty()) DoOne(queues, done);
 }
 
 bool FakeDevice::Before(const Work& a, const Work& b) {
@@ -131,7 +147,10 @@ std::byte* FakeDevice::AllocateHost(int64_t bytes, const std::string&) {
   return p;
 }
 
-void FakeDevice::Free(std::byte* p) noexcept { live -= static_cast<int64_t>(memory_.erase(p)); }
+void FakeDevice::Free(std::byte* p) noexcept {
+  if (!capturing_) DoAll();  // as cudaFree waits for the device
+  live -= static_cast<int64_t>(memory_.erase(p));
+}
 
 FakeDevice::Stream FakeDevice::MakeStream(bool) {
   ++live;
@@ -140,6 +159,7 @@ FakeDevice::Stream FakeDevice::MakeStream(bool) {
   for (Clock& c : clocks_) c.push_back(0);
   for (auto& [event, clock] : events_) clock.resize(static_cast<size_t>(streams_made_));
   clocks_.emplace_back(static_cast<size_t>(streams_made_), 0);
+  done_of_.resize(clocks_.size());
   return AsHandle<Stream>(id);
 }
 
@@ -161,7 +181,7 @@ void FakeDevice::Record(Event e, Stream s) {
   int id = IdOf(s);
   SHARDC_CHECK(!capturing_ || captured_streams_.contains(id), "record outside the capture");
   events_.at(e) = clocks_[id];
-  times_[e] = done_;
+  times_[e] = given_;
 }
 
 double FakeDevice::Milliseconds(Event from, Event to) {
@@ -179,8 +199,29 @@ void FakeDevice::Wait(Stream s, Event e) {
 
 void FakeDevice::Synchronize(Stream s) {
   SHARDC_CHECK(!capturing_, "the host waits inside a capture");
-  // What is enqueued from now on follows.
-  const Clock done = clocks_[IdOf(s)];
+  while (!Reached(IdOf(s))) DoOne(waiting_, done_of_);
+  HostSaw(IdOf(s));
+}
+
+bool FakeDevice::Done(Stream s) {
+  if (hang) return false;
+  if (!waiting_.empty()) DoOne(waiting_, done_of_);
+  if (!Reached(IdOf(s))) return false;
+  HostSaw(IdOf(s));
+  return true;
+}
+
+bool FakeDevice::Reached(int stream) const {
+  if (!deferred_) return true;
+  const Clock& given = clocks_[stream];
+  for (size_t s = 0; s < given.size(); ++s) {
+    if (done_of_[s] < given[s]) return false;
+  }
+  return true;
+}
+
+void FakeDevice::HostSaw(int stream) {
+  const Clock done = clocks_[stream];
   for (Clock& clock : clocks_) {
     for (size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], done[i]);
   }
@@ -212,7 +253,7 @@ void FakeDevice::Reduce(const cuda::Reduction& r, Stream s) {
   std::vector<Touch> touches;
   for (const std::byte* p : r.sources) touches.push_back({p, bytes, false});
   for (std::byte* p : r.targets) touches.push_back({p, bytes, true});
-  Enqueue("reduce", s, std::move(touches), [r] { Fold(r); });
+  Enqueue("reduce", s, std::move(touches), [r] { cuda::emulated::LaunchReduction({}, r); });
 }
 
 cuda::Launch FakeDevice::LaunchOn(Stream s) {
@@ -222,13 +263,21 @@ cuda::Launch FakeDevice::LaunchOn(Stream s) {
 }
 
 void FakeDevice::BeginCapture(Stream s) {
+  DoAll();
   capturing_ = true;
   captured_streams_ = {IdOf(s)};
-  captured_.clear();
+  captured_ = {{}, Clock(clocks_.size())};
+  for (size_t i = 0; i < clocks_.size(); ++i) captured_.before[i] = clocks_[i][i];
+}
+
+void FakeDevice::CaptureEnded() {
+  capturing_ = false;
+  // What was captured is never done by itself.
+  for (size_t i = 0; i < clocks_.size(); ++i) done_of_[i] = clocks_[i][i];
 }
 
 cuda::StepGraph FakeDevice::EndCapture(Stream s) {
-  capturing_ = false;
+  CaptureEnded();
   if (refuse_capture) {
     throw Diagnostic("E4301", ExitCode::kIo, "CUDA", "end of a capture: not today");
   }
@@ -241,14 +290,12 @@ cuda::StepGraph FakeDevice::EndCapture(Stream s) {
   return AsHandle<cuda::StepGraph>(static_cast<int>(graphs_made++));
 }
 
-void FakeDevice::AbandonCapture(Stream) noexcept { capturing_ = false; }
+void FakeDevice::AbandonCapture(Stream) noexcept { CaptureEnded(); }
 
 void FakeDevice::LaunchGraph(cuda::StepGraph g, Stream s) {
   ++graphs_launched;
   size_t id = reinterpret_cast<uintptr_t>(g) - 1;
-  Enqueue("graph", s, {}, [this, id] {
-    for (const auto& run : graphs_.at(id)) run();
-  });
+  Enqueue("graph", s, {}, [this, id] { Launch(graphs_.at(id)); });
 }
 
 void FakeDevice::DestroyGraph(cuda::StepGraph) noexcept { --live; }

@@ -1,11 +1,14 @@
-// A Device without a GPU: its memory is host memory, it does at once what it is told, and it writes
-// down everything that was enqueued, so that a test can prove what orders what.
+// A Device without a GPU: its memory is host memory, and it writes down everything that was
+// enqueued, so that a test can prove what orders what. It does at once what it is told, or, after
+// Defer, as late as it may and in any order that streams and events leave open.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -38,7 +41,7 @@ class FakeDevice : public cuda::Device {
   ~FakeDevice() override;
 
   // For kernels that a test makes: adds work to what was enqueued, as a launch does. `run` is
-  // called now, or in a capture whenever the graph is launched.
+  // called now or when it is its turn; in a capture whenever the graph is launched.
   void Enqueue(std::string what, Stream s, std::vector<Touch> touches, std::function<void()> run);
   const std::vector<Work>& works() const { return works_; }
   void Forget() { works_.clear(); }
@@ -57,6 +60,10 @@ class FakeDevice : public cuda::Device {
   bool refuse_capture = false;
   bool hang = false;     // Done stays false
   bool remember = true;  // what was enqueued; not for runs without end
+  // From now on work waits until the host waits for it; then it is done in an order drawn by
+  // `seed`, and what need not be done stays behind. A lacking event or wait shows as a wrong
+  // result.
+  void Defer(uint64_t seed);
 
   void Activate() override {}
   std::byte* Allocate(int64_t bytes, const std::string& what) override;
@@ -72,7 +79,7 @@ class FakeDevice : public cuda::Device {
   void DestroyEvent(Event e) noexcept override;
   void Record(Event e, Stream s) override;
   void Wait(Stream s, Event e) override;
-  bool Done(Stream) override { return !hang; }
+  bool Done(Stream s) override;
   void Synchronize(Stream s) override;
   void CopyIn(std::byte* to, const std::byte* from, int64_t bytes, Stream s) override;
   void CopyOut(std::byte* to, const std::byte* from, int64_t bytes, Stream s) override;
@@ -88,7 +95,27 @@ class FakeDevice : public cuda::Device {
 
  private:
   using Clock = std::vector<int>;
+  // Work of a stream that is begun when of each stream so many works are done.
+  struct Pending {
+    int stream = 0;
+    Clock after;
+    std::function<void()> run;
+  };
+  using Queues = std::map<int, std::deque<Pending>>;  // by stream
+  struct Graph {
+    std::vector<Pending> works;  // in the order in which they were enqueued
+    Clock before;                // works of each stream before those of the graph
+  };
   int IdOf(Stream s) const;
+  // Does one work, drawn from those that may be next. `done` counts the works of each stream.
+  void DoOne(Queues& queues, Clock& done);
+  void DoAll();
+  void Launch(const Graph& graph);
+  void CaptureEnded();
+  // Whether all that the stream was given, and waited for, is done.
+  bool Reached(int stream) const;
+  // What is enqueued from now on follows what the stream was given so far, for all is done.
+  void HostSaw(int stream);
   void Move(const char* what, std::byte* to, const std::byte* from, int64_t bytes, Stream s);
 
   std::map<const std::byte*, std::vector<std::byte>> memory_;
@@ -96,13 +123,17 @@ class FakeDevice : public cuda::Device {
   std::set<int> streams_;
   std::vector<Clock> clocks_;      // by stream: what its next work follows
   std::map<Event, Clock> events_;  // what each stands for
-  int64_t done_ = 0;               // works
+  int64_t given_ = 0;              // works
   std::map<Event, int64_t> times_;
   std::vector<Work> works_;
   bool capturing_ = false;
   std::set<int> captured_streams_;  // that have joined the capture
-  std::vector<std::function<void()>> captured_;
-  std::vector<std::vector<std::function<void()>>> graphs_;
+  Graph captured_;
+  std::vector<Graph> graphs_;
+  bool deferred_ = false;
+  std::minstd_rand random_;
+  Queues waiting_;
+  Clock done_of_;  // by stream, when deferred
 };
 
 }  // namespace shardc::testing

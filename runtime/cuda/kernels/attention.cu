@@ -1,6 +1,10 @@
 // Binds attention and attention_grad.
 #include "runtime/cuda/kernels/attention.h"
 
+#if defined(__CUDACC__)
+#include "runtime/cuda/native/cudnn_attention.h"
+#endif
+
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 namespace {
 
@@ -52,6 +56,44 @@ bool Describe(const KernelRequest& r, size_t first, size_t mask, Attention<T>* a
   return SetMask(r, mask, {a->b, a->hq, a->s, a->t}, &a->mask);
 }
 
+#if defined(__CUDACC__)
+
+// Our kernel, or cuDNN's where that has the case.
+template <typename T>
+KernelPtr BesideLibrary(KernelPtr ours, const Attention<T>& a) {
+  const bool backward = a.grad != nullptr;
+  const bool queries_see_keys = !a.causal || a.s <= a.t;
+  if (a.mask.data || a.b * a.s * a.t == 0 || !queries_see_keys) return ours;
+  auto strides = [](const HeadStrides& s) {
+    return std::array<int64_t, 3>{s.batch, s.head, s.row};
+  };
+  AttentionProblem p{backward,      std::is_same_v<T, BF16>,
+                     a.causal,      a.b,
+                     a.hq,          a.hkv,
+                     a.s,           a.t,
+                     a.d,           a.dv,
+                     a.scale,       strides(a.sq),
+                     strides(a.sk), strides(a.sv),
+                     strides(a.so)};
+  auto data = [](const void* p) { return const_cast<void*>(p); };
+  AttentionTensors t{data(a.q), data(a.k), data(a.v), a.o, a.lse, nullptr, a.dq, a.dk, a.dv_out};
+  if (backward) {
+    t.o = data(a.o_in);
+    t.statistics = data(a.lse_in);
+    t.grad = data(a.grad);
+  }
+  return BesideCudnn(std::move(ours), p, t);
+}
+
+#else
+
+template <typename T>
+KernelPtr BesideLibrary(KernelPtr ours, const Attention<T>&) {
+  return ours;
+}
+
+#endif
+
 KernelPtr MakeForward(const KernelRequest& r) {
   return DispatchFloat(r.call.out[0].dtype, [&](auto t) -> KernelPtr {
     using T = decltype(t);
@@ -60,7 +102,7 @@ KernelPtr MakeForward(const KernelRequest& r) {
     a.o = Out<T>(r, 0);
     a.lse = Out<Wide<T>>(r, 1);
     if constexpr (sizeof(T) == 2) {
-      return MakeMmaForward(a);
+      return BesideLibrary(MakeMmaForward(a), a);
     } else {
       return MakePlainForward(a);
     }
@@ -80,7 +122,7 @@ KernelPtr MakeBackward(const KernelRequest& r) {
     a.dv_out = Out<T>(r, 2);
     a.packed = a.packed && Aligned(a.grad, 16);
     if constexpr (sizeof(T) == 2) {
-      return MakeMmaBackward(a);
+      return BesideLibrary(MakeMmaBackward(a), a);
     } else {
       return MakePlainBackward(a);
     }

@@ -157,7 +157,12 @@ class MatmulKernel : public CudaKernel {
       if (fuse && !can_fuse_) continue;
       for (const Way& way : Proposals(launch, fuse, kProposals)) {
         Take(way);
-        float took = watch.Fastest(launch.stream, [&] { Enqueue(launch); });
+        float took = 0;
+        try {
+          took = watch.Fastest(launch.stream, [&] { Enqueue(launch); });
+        } catch (const Diagnostic&) {
+          continue;  // proposed, but refused
+        }
         if (best && took >= fastest) continue;
         best = way;
         fastest = took;

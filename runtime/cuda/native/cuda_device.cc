@@ -4,8 +4,8 @@
 
 #include <cstring>
 
+#include "runtime/cuda/kernels/reduction.h"
 #include "runtime/cuda/native/check.h"
-#include "runtime/cuda/native/reduce.h"
 
 namespace shardc::cuda {
 namespace {
@@ -109,7 +109,7 @@ class CudaDevice : public Device {
   void Fill(std::byte* to, int byte, int64_t bytes, Stream s) override {
     Check(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), s), "fill");
   }
-  void Reduce(const Reduction& r, Stream s) override { LaunchReduction(r, sm_count_, s); }
+  void Reduce(const Reduction& r, Stream s) override { LaunchReduction(LaunchOn(s), r); }
 
   Launch LaunchOn(Stream s) override {
     Launch launch;

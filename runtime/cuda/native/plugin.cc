@@ -36,6 +36,12 @@ extern "C" shardc::cuda::CudaKernel* shardc_cuda_make_kernel(const shardc::Kerne
   return shardc::cuda::MakeCudaKernel(*request).release();
 }
 
+extern "C" shardc::cuda::Carrier* shardc_cuda_connect(shardc::cuda::Device* device,
+                                                      const shardc::Program* program,
+                                                      std::unique_ptr<shardc::Communicator>* host) {
+  return shardc::cuda::MakeNccl(*device, *program, std::move(*host)).release();
+}
+
 extern "C" shardc::StepRunner* shardc_cuda_make_runner(const shardc::RunnerRequest* request) {
   return shardc::cuda::MakeRunnerOn(ThisMachine(), *request).release();
 }

@@ -150,18 +150,22 @@ struct ncclComm {
     for (int r = 0; r < size; ++r) Reduce(o, o.send + r * bytes, r == rank ? o.recv : nullptr);
   }
   // Only groups in which every rank sends as much to each rank, itself included.
+  // A rank's k-th message to a peer meets the peer's k-th receive from it.
   void Messages(const std::vector<Op>& ops) {
     for (int to = 0; to < size; ++to) {
-      const Op* send = nullptr;
+      std::vector<Op> sends;
       for (const Op& o : ops) {
-        if (o.kind == Kind::kSend && o.peer == to) send = &o;
+        if (o.kind == Kind::kSend && o.peer == to) sends.push_back(o);
       }
-      Steps(send->count * SizeOf(send->type), send->send, [&](size_t at, size_t n) {
-        for (const Op& o : ops) {
-          if (to == rank && o.kind == Kind::kRecv)
-            std::memcpy(o.recv + at, shared->slots[o.peer], n);
-        }
-      });
+      for (size_t k = 0; k < sends.size(); ++k) {
+        Steps(sends[k].count * SizeOf(sends[k].type), sends[k].send, [&](size_t at, size_t n) {
+          std::vector<size_t> seen(static_cast<size_t>(size));
+          for (const Op& o : ops) {
+            if (to == rank && o.kind == Kind::kRecv && seen[static_cast<size_t>(o.peer)]++ == k)
+              std::memcpy(o.recv + at, shared->slots[o.peer], n);
+          }
+        });
+      }
     }
   }
   void Do(const std::vector<Op>& ops) {

@@ -1,6 +1,6 @@
 // A libshardc_cuda.so without a GPU: devices are FakeDevices, kernels are the CUDA sources compiled
-// for the CPU, NCCL is what libnccl.so.2 is found. One rank a process: the emulation runs one
-// kernel at a time.
+// for the CPU, NCCL is what libnccl.so.2 is found. One thread with a GPU a process: the emulation
+// runs one kernel at a time.
 #include <cstdlib>
 #include <utility>
 
@@ -18,14 +18,14 @@ FakeDevice* device = nullptr;
 // Runs when the device gets to it.
 class EmulatedKernel : public cuda::CudaKernel {
  public:
-  explicit EmulatedKernel(std::unique_ptr<cuda::CudaKernel> kernel) : kernel_(std::move(kernel)) {}
+  explicit EmulatedKernel(std::shared_ptr<cuda::CudaKernel> kernel) : kernel_(std::move(kernel)) {}
   void Enqueue(const cuda::Launch& launch) override {
-    device->Enqueue("kernel", launch.stream, {}, [this, launch] { kernel_->Enqueue(launch); });
+    device->Enqueue("kernel", launch.stream, {}, [k = kernel_, launch] { k->Enqueue(launch); });
   }
   int64_t workspace_bytes() const override { return kernel_->workspace_bytes(); }
 
  private:
-  std::unique_ptr<cuda::CudaKernel> kernel_;
+  std::shared_ptr<cuda::CudaKernel> kernel_;
 };
 
 int Gpus() {
@@ -33,12 +33,16 @@ int Gpus() {
   return text ? std::atoi(text) : 8;
 }
 
-cuda::Machine FakeMachine() {
+// `deferred`: work is done in any order that streams and events allow. Not with the fake NCCL,
+// which acts when it is called.
+cuda::Machine FakeMachine(bool deferred) {
   cuda::Machine machine;
   machine.gpus = Gpus();
-  machine.open = [](int) {
+  machine.open = [deferred](int) {
+    static uint64_t seed = 0;
     auto made = std::make_unique<FakeDevice>();
     made->remember = false;
+    if (deferred) made->Defer(++seed);
     device = made.get();
     return made;
   };
@@ -48,7 +52,7 @@ cuda::Machine FakeMachine() {
     auto kernel = cuda::emulated::MakeKernelFor(r);
     return kernel ? std::make_unique<EmulatedKernel>(std::move(kernel)) : nullptr;
   };
-  machine.capture = false;  // the fake NCCL acts at once
+  machine.capture = deferred;
   return machine;
 }
 
@@ -60,11 +64,12 @@ extern "C" int shardc_cuda_version() { return shardc::kCudaPluginVersion; }
 extern "C" int shardc_cuda_count_gpus() { return shardc::testing::Gpus(); }
 
 extern "C" shardc::StepRunner* shardc_cuda_make_runner(const shardc::RunnerRequest* request) {
-  return shardc::cuda::MakeRunnerOn(shardc::testing::FakeMachine(), *request).release();
+  bool one_gpu = request->programs.size() == 1 || request->options.shared_device;
+  return shardc::cuda::MakeRunnerOn(shardc::testing::FakeMachine(one_gpu), *request).release();
 }
 
 extern "C" shardc::StepRunner* shardc_cuda_make_rank(const shardc::RunnerRequest* request,
                                                      shardc::ProcessSeat* seat) {
-  return shardc::cuda::MakeRankOn(shardc::testing::FakeMachine(), *request, std::move(*seat))
+  return shardc::cuda::MakeRankOn(shardc::testing::FakeMachine(false), *request, std::move(*seat))
       .release();
 }

@@ -16,6 +16,7 @@
 #include "runtime/cuda/runner.h"
 #include "runtime/in_process/in_process.h"
 #include "tests/exec/harness.h"
+#include "tests/runtime/carrier_suite.h"
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/rank_threads.h"
 
@@ -78,58 +79,57 @@ std::vector<std::exception_ptr> OnRanks(const std::string& mesh, std::vector<std
   return errors;
 }
 
-TEST_F(NcclCarrier, EveryKindOverEveryGroup) {
-  for (int64_t count : {int64_t{1}, int64_t{20000}}) {  // the second: more than a slot of the fake
-    auto errors = OnRanks("dp=2,tp=2", {{0}, {1}, {0, 1}}, [&](int r, FakeDevice& d, auto& c) {
+TEST_F(NcclCarrier, GivesWhatACarrierMust) {
+  for (int ranks : {1, 2, 5}) {
+    auto errors = OnRanks(StrCat("tp=", ranks), {{0}}, [&](int r, FakeDevice& d, auto& c) {
       cuda::Stream s = d.MakeStream(false);
-      // The ranks of the group, in its order.
-      auto run = [&](CollectiveKind kind, std::vector<int> axes, std::vector<int> group, bool max) {
-        auto n = static_cast<int64_t>(group.size());
-        std::vector<float> in(static_cast<size_t>(n * count)), out(in.size(), -1);
-        for (size_t e = 0; e < in.size(); ++e) in[e] = static_cast<float>(1000 * r + e % 97);
-        Collective what;
-        what.kind = kind;
-        what.axes = std::move(axes);
-        what.max = max;
-        cuda::Member me{r, s, {{in.data(), out.data(), count, DType::kF32}}};
-        c.Enqueue(what, {&me, 1});
-        auto me_at = std::find(group.begin(), group.end(), r) - group.begin();
-        auto sent = [&](int64_t from, int64_t e) {
-          return static_cast<float>(1000 * group[static_cast<size_t>(from)] + e % 97);
-        };
-        int64_t filled =
-            kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter
-                ? count
-                : n * count;
-        for (int64_t e = 0; e < filled; ++e) {
-          float want = 0;
-          if (kind == CollectiveKind::kAllGather) want = sent(e / count, e % count);
-          if (kind == CollectiveKind::kAllToAll) want = sent(e / count, me_at * count + e % count);
-          int64_t at = kind == CollectiveKind::kReduceScatter ? me_at * count + e : e;
-          if (filled == count && n > 0 && kind != CollectiveKind::kAllGather &&
-              kind != CollectiveKind::kAllToAll) {
-            for (int64_t from = 0; from < n; ++from)
-              want = max ? std::max(want, sent(from, at)) : want + sent(from, at);
-          }
-          ASSERT_EQ(out[static_cast<size_t>(e)], want) << CollectiveKindName(kind) << " " << e;
+      // What the fake can add up; the large count is more than a slot of it.
+      const std::vector<DType> dtypes = {DType::kF32, DType::kF64, DType::kF16,
+                                         DType::kI32, DType::kI64, DType::kBool};
+      ForEachCarrierCase(ranks, dtypes, 20011, [&](const CarrierCase& k) {
+        std::array<Bytes, 2> send = k.send[r], got;
+        cuda::Member me{r, s, {}};
+        for (size_t b = 0; b < 2; ++b) {
+          got[b].resize(k.want[r][b].size());
+          Bytes& recv = k.in_place ? send[b] : got[b];
+          me.buffers.push_back({send[b].data(), recv.data(), k.count, k.dtype});
         }
-      };
-      for (bool max : {false, true}) {
-        for (auto kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter}) {
-          run(kind, {0}, {r % 2, r % 2 + 2}, max);
-          run(kind, {1}, {r / 2 * 2, r / 2 * 2 + 1}, max);
-          run(kind, {0, 1}, {0, 1, 2, 3}, max);
+        c.Enqueue(k.collective, {&me, 1});
+        for (size_t b = 0; b < 2; ++b) {
+          // NCCL may add in any order, and rounds on the way.
+          EXPECT_EQ(Wrong(k, r, b, k.in_place ? send[b] : got[b],
+                          k.dtype == DType::kF16 ? 0x1p-9 : 0x1p-22),
+                    "");
         }
-      }
-      for (auto kind : {CollectiveKind::kAllGather, CollectiveKind::kAllToAll}) {
-        run(kind, {0}, {r % 2, r % 2 + 2}, false);
-        run(kind, {0, 1}, {0, 1, 2, 3}, false);
-      }
+      });
       c.Check();
       d.DestroyStream(s);
     });
     for (const auto& e : errors) EXPECT_EQ(ErrorText(e), "no error");
   }
+}
+
+// Groups of some of the ranks, in their order, on communicators of their own.
+TEST_F(NcclCarrier, EveryGroupHasItsOwn) {
+  auto errors = OnRanks("dp=2,tp=2", {{0}, {1}, {0, 1}}, [&](int r, FakeDevice& d, auto& c) {
+    cuda::Stream s = d.MakeStream(false);
+    auto gather = [&](std::vector<int> axes, const std::vector<float>& want) {
+      const auto mine = static_cast<float>(r);
+      std::vector<float> out(want.size(), -1);
+      Collective what;
+      what.kind = CollectiveKind::kAllGather;
+      what.axes = std::move(axes);
+      cuda::Member me{r, s, {{&mine, out.data(), 1, DType::kF32}}};
+      c.Enqueue(what, {&me, 1});
+      EXPECT_EQ(out, want) << "rank " << r;
+    };
+    const auto row = static_cast<float>(r / 2), column = static_cast<float>(r % 2);
+    gather({0}, {column, column + 2});
+    gather({1}, {2 * row, 2 * row + 1});
+    gather({0, 1}, {0, 1, 2, 3});
+    d.DestroyStream(s);
+  });
+  for (const auto& e : errors) EXPECT_EQ(ErrorText(e), "no error");
 }
 
 TEST_F(NcclCarrier, ARankThatFailsEndsThoseThatWaitForIt) {
@@ -181,24 +181,34 @@ class Plans : public NcclCarrier {
     machine_.identify = [](int gpu) { return cuda::GpuIdentity{static_cast<uint8_t>(gpu + 1)}; };
     machine_.connect = cuda::MakeNccl;
     machine_.make_kernel = [this](const KernelRequest& r) {
-      return std::make_unique<HostKernel>(r, failing_);
+      return std::make_unique<HostKernel>(r, failing_, nan_);
     };
   }
 
-  // Runs the reference kernel at once; that of one rank may fail instead.
+  // Runs the reference kernel at once; that of one rank may fail instead, or those of one rank give
+  // a NaN.
   class HostKernel : public cuda::CudaKernel {
    public:
-    HostKernel(const KernelRequest& r, const std::atomic<int>& failing)
-        : kernel_(MakeReferenceKernel(r)), rank_(r.call.rank), failing_(failing) {}
+    HostKernel(const KernelRequest& r, const std::atomic<int>& failing, const std::atomic<int>& nan)
+        : kernel_(MakeReferenceKernel(r)),
+          rank_(r.call.rank),
+          first_result_(r.call.out.empty() ? TensorView() : r.call.out[0]),
+          failing_(failing),
+          nan_(nan) {}
     void Enqueue(const cuda::Launch& launch) override {
       if (failing_ == rank_) throw Diagnostic("E4301", ExitCode::kIo, "CUDA", "a sticky error");
-      mine->Enqueue("kernel", launch.stream, {}, [this] { kernel_->Run(); });
+      mine->Enqueue("kernel", launch.stream, {}, [this] {
+        kernel_->Run();
+        if (nan_ == rank_ && first_result_.dtype == DType::kF32 && first_result_.num_elements() > 0)
+          std::memset(first_result_.data, 0xff, 4);
+      });
     }
 
    private:
     std::unique_ptr<Kernel> kernel_;
     int64_t rank_;
-    const std::atomic<int>& failing_;
+    TensorView first_result_;
+    const std::atomic<int>&failing_, &nan_;
   };
 
   // What the session of all ranks on CPU threads gives.
@@ -265,7 +275,7 @@ class Plans : public NcclCarrier {
   cuda::Machine machine_;
   SessionOptions options_;
   StateReader reader_;
-  std::atomic<int> failing_{-1};
+  std::atomic<int> failing_{-1}, nan_{-1};
 };
 thread_local FakeDevice* Plans::mine = nullptr;
 
@@ -312,6 +322,34 @@ TEST_F(Plans, SeatsEndWhenOneFails) {
   });
   EXPECT_THAT(ErrorText(errors[3]), HasSubstr("a sticky error"));
   for (int r : {0, 1, 2}) EXPECT_THAT(ErrorText(errors[r]), HasSubstr("rank 3 aborted"));
+}
+
+TEST_F(Plans, ANanOfOneRankEndsAllThatCheckNumerics) {
+  options_.check_numerics = true;
+  for (bool seats : {false, true}) {
+    nan_ = 2;
+    std::exception_ptr at_fault;
+    if (seats) {
+      auto errors = OnSeats([&](int r, std::unique_ptr<Communicator> end) {
+        auto runner = Seat(std::move(end), r);
+        SetInputs(*runner, r);
+        runner->Step();
+      });
+      for (int r : {0, 1, 3}) EXPECT_THAT(ErrorText(errors[r]), HasSubstr("rank 2 aborted"));
+      at_fault = errors[2];
+    } else {
+      Watchdog watchdog(60);
+      auto runner = cuda::MakeRunnerOn(machine_, Request());
+      for (int64_t r = 0; r < 4; ++r) SetInputs(*runner, r);
+      try {
+        runner->Step();
+      } catch (...) {
+        at_fault = std::current_exception();
+      }
+    }
+    EXPECT_THAT(ErrorText(at_fault), HasSubstr("E4005")) << seats;
+    EXPECT_THAT(ErrorText(at_fault), HasSubstr("rank 2, instruction")) << seats;
+  }
 }
 
 TEST_F(Plans, TwoRanksOnOneGpuIsE4327) {
