@@ -2,6 +2,8 @@
 // 24, from both exporters, against goldens computed by PyTorch in float64.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "ir/diagnostic.h"
 #include "tests/exec/models.h"
 
@@ -10,15 +12,17 @@ namespace {
 
 struct Stranger {
   const char *model, *file, *loss;
-  int64_t large;    // all_reduces of batch * sequence * hidden with tp=2
-  bool only_those;  // but for the cross entropy's two
+  int64_t large;       // all_reduces of batch * sequence * hidden with tp=2
+  bool only_those;     // but for the cross entropy's two
+  int attentions = 2;  // a bias of the scores that is trained makes it none
+  double tolerance = 1e-4;
 };
 
 // What each one brings: LLaMA (GQA, RoPE, SwiGLU), NeoX (parallel residual, qkv by heads), BERT (no
 // causality, a folded mask of zeros, folded segment rows, a loss without shift), OPT (folded
 // positions with the batch in them), Falcon (multi-query, positions picked by GatherND), BLOOM
 // (a slope per head, added to flattened heads), ALBERT (one layer run twice), T5 (learned biases of
-// the scores).
+// the scores), GPT-J in f16 (scores in f32, one norm for two branches that are added).
 const Stranger kStrangers[] = {
     {"llama", "torchscript_dynamic", "lm", 10, true},
     {"neox", "dynamo_static", "lm", 8, true},  // its branches are reduced once, forward
@@ -27,7 +31,8 @@ const Stranger kStrangers[] = {
     {"falcon", "dynamo_static", "lm", 6, false},
     {"bloom", "dynamo_dynamic", "lm", 10, true},
     {"albert", "dynamo_static", "ce", 8, false},
-    {"t5enc", "torchscript_dynamic", "dot", 9, false},
+    {"t5enc", "torchscript_dynamic", "dot", 9, false, 0},
+    {"gptj_half", "dynamo_static", "lm", 6, true, 2, 1e-2},
 };
 
 constexpr char kBatch[] = "b2_s8";
@@ -62,11 +67,19 @@ TEST_P(Strangers, EqualTheGoldenOnEveryMesh) {
   for (auto [spec, mesh] : settings) {
     SCOPED_TRACE(StrCat(spec, " ", mesh));
     try {
-      EXPECT_EQ(CompareWithGolden(ExportOf(s), kBatch, RunStranger(s, spec, mesh), 1e-4), "");
+      EXPECT_EQ(CompareWithGolden(ExportOf(s), kBatch, RunStranger(s, spec, mesh), s.tolerance),
+                "");
     } catch (const Diagnostic& d) {
       ADD_FAILURE() << d.what();
     }
   }
+}
+
+TEST_P(Strangers, HaveTheirAttentionRecovered) {
+  Graph graph = ImportFor(ExportOf(GetParam()), kBatch);
+  auto attentions = std::count_if(graph.ops().begin(), graph.ops().end(),
+                                  [](const auto& op) { return op->name() == "attention"; });
+  EXPECT_EQ(attentions, GetParam().attentions);
 }
 
 TEST_P(Strangers, CommunicateAsMegatronDoes) {

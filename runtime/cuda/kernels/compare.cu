@@ -10,6 +10,15 @@ KernelPtr Any(const KernelRequest& r) {
     return MakeElementwise<Fn, Bool, decltype(t), decltype(t)>(r);
   });
 }
+// Fn of the operands in the other order.
+template <typename Fn>
+KernelPtr Swapped(const KernelRequest& r) {
+  if (r.call.in.size() != 2) return nullptr;
+  const TensorView in[] = {r.call.in[1], r.call.in[0]};
+  KernelRequest swapped = r;
+  swapped.call.in = in;
+  return Any<Fn>(swapped);
+}
 template <typename Fn>
 KernelPtr Logical(const KernelRequest& r) {
   return MakeElementwise<Fn, Bool, Bool, Bool>(r);
@@ -21,16 +30,28 @@ struct SelectFn {
     return c ? a : b;
   }
 };
+template <typename T>
+KernelPtr Select(const KernelRequest& r) {
+  return MakeElementwise<SelectFn, T, Bool, T, T>(r);
+}
+// It only moves: integers of the elements' size stand for every type.
 KernelPtr Where(const KernelRequest& r) {
-  return DispatchAny(r.call.out[0].dtype, [&](auto t) {
-    return MakeElementwise<SelectFn, decltype(t), Bool, decltype(t), decltype(t)>(r);
-  });
+  switch (DTypeSize(r.call.out[0].dtype)) {
+    case 1:
+      return Select<Bool>(r);
+    case 2:
+      return Select<int16_t>(r);
+    case 4:
+      return Select<int32_t>(r);
+    default:
+      return Select<int64_t>(r);
+  }
 }
 
 constexpr Binding kBindings[] = {
     {"equal", Any<EqualFn>},      {"not_equal", Any<NotEqualFn>},
     {"less", Any<LessFn>},        {"less_equal", Any<LessEqualFn>},
-    {"greater", Any<GreaterFn>},  {"greater_equal", Any<GreaterEqualFn>},
+    {"greater", Swapped<LessFn>}, {"greater_equal", Swapped<LessEqualFn>},
     {"and", Logical<AndFn>},      {"or", Logical<OrFn>},
     {"xor", Logical<NotEqualFn>}, {"where", Where},
 };

@@ -1,9 +1,9 @@
 // One kernel for every elementwise op: a function of wide values over operands that broadcast.
 #pragma once
 
-#include <array>
 #include <utility>
 
+#include "runtime/cuda/kernels/elementwise_walk.h"
 #include "runtime/cuda/kernels/vector.h"
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
@@ -53,60 +53,37 @@ struct Elementwise {
     StorePack<To, kN>(out + at[0], y);
   }
   template <size_t... I>
-  __device__ __forceinline__ void One(int64_t i, std::index_sequence<I...>) const {
-    int64_t at[kInputs + 1];
-    Locate(walk, i, at);
-    out[at[0]] = Narrow<To>(Fn()(Widen(Get<I>(in)[at[I + 1]])...));
+  __device__ __forceinline__ void One(const int64_t (&at)[kInputs + 1], int64_t j,
+                                      std::index_sequence<I...>) const {
+    const int last = walk.rank > 0 ? walk.rank - 1 : 0;
+    out[at[0] + j] =
+        Narrow<To>(Fn()(Widen(Get<I>(in)[at[I + 1] + j * walk.strides[I + 1][last]])...));
   }
+  // Locate and Fn are here as few times as can be: their code is most of what nvcc compiles.
   __device__ void operator()(int64_t item) const {
     constexpr auto kSequence = std::make_index_sequence<kInputs>();
-    if (!packed) return One(item, kSequence);
-    int64_t begin = item * kN;
-    if (begin + kN > n) {
-      for (int64_t i = begin; i < n; ++i) One(i, kSequence);
-      return;
-    }
+    const int64_t begin = packed ? item * kN : item;
     int64_t at[kInputs + 1];
     Locate(walk, begin, at);
-    Many(at, kSequence);
+    if (packed && begin + kN <= n) return Many(at, kSequence);
+    // The end of a packed array has one dim (CanPack).
+    const int64_t count = packed ? n - begin : 1;
+    for (int64_t j = 0; j < count; ++j) One(at, j, kSequence);
   }
 };
-
-// Whether all operands can be read in packs of N elements.
-template <int N, size_t K>
-bool CanPack(const Walk& walk, const std::array<size_t, K>& sizes,
-             const std::array<const void*, K>& pointers) {
-  if (N == 1 || walk.rank == 0) return false;
-  const int last = walk.rank - 1;
-  if (walk.rank > 1 && walk.dims[last] % N != 0) return false;
-  for (size_t k = 0; k < K; ++k) {
-    int64_t inner = walk.strides[k][last];
-    if (inner != 1 && (k == 0 || inner != 0)) return false;
-    if (inner == 0) continue;
-    if (!Aligned(pointers[k], sizes[k] * N)) return false;
-    for (int d = 0; d < last; ++d) {
-      if (walk.strides[k][d] % N != 0) return false;
-    }
-  }
-  return true;
-}
 
 template <typename Fn, typename To, typename... From>
 KernelPtr MakeElementwise(const KernelRequest& r) {
   using F = Elementwise<Fn, To, From...>;
-  const TensorView& out = r.call.out[0];
-  if (r.call.in.size() != sizeof...(From)) return nullptr;
-  std::vector<Ints> strides = {DenseStrides(out.shape)};
-  for (const TensorView& x : r.call.in) strides.push_back(StretchedStrides(x.shape, out.shape));
-  auto walk = MakeWalk(out.shape, strides);
+  static constexpr size_t kSizes[] = {sizeof(To), sizeof(From)...};
+  auto walk = ElementwiseWalk(r.call, sizeof...(From));
   if (!walk) return nullptr;
   return [&]<size_t... I>(std::index_sequence<I...>) {
-    F f{*walk, out.num_elements(), false, Out<To>(r, 0), {{In<From>(r, I)}...}};
-    f.packed = CanPack<F::kN, sizeof...(I) + 1>(*walk, {sizeof(To), sizeof(From)...},
-                                                {out.data, r.call.in[I].data...});
-    Grid grid = ElementGrid(f.packed ? CeilDiv(f.n, F::kN) : f.n);
-    int64_t items = f.packed ? CeilDiv(f.n, F::kN) : f.n;
-    return MakeKernel([f, grid, items](const Launch& launch) {
+    const bool packed = CanPack(r.call, *walk, F::kN, kSizes);
+    F f{*walk, r.call.out[0].num_elements(), packed, Out<To>(r, 0), {{In<From>(r, I)}...}};
+    return MakeKernel([f](const Launch& launch) {
+      int64_t items = f.packed ? CeilDiv(f.n, F::kN) : f.n;
+      Grid grid = ElementGrid(items);
       LaunchKernel(launch, ElementsKernel<F>, grid.blocks, grid.threads, 0, f, items);
     });
   }
