@@ -1,7 +1,7 @@
 #include "passes/split_params.h"
 
 #include <algorithm>
-#include <map>
+#include <optional>
 
 #include "ir/builder.h"
 #include "ir/diagnostic.h"
@@ -30,59 +30,144 @@ class PieceSource : public TensorSource {
   int64_t start_;
 };
 
+struct FactorUnit {
+  int factor = -1;
+  int64_t count = 1;
+};
+
 // One split, and what it takes apart, back to the parameters.
 class Splitter {
  public:
   Splitter(Graph& graph, Op* split) : graph_(graph), split_(split) {}
 
-  // Whether anything was changed.
-  bool Run() {
-    ShardingRule rule = split_->def->rule(*split_);
-    int dim = -1;
-    for (size_t d = 0; split_->operands.size() == 1 && d < rule.operands[0].size(); ++d) {
-      if (!rule.operands[0][d].segments.empty()) dim = static_cast<int>(d);
+  void Run() {
+    const int dim = SplitDim();
+    if (dim < 0) return;
+    int64_t start = 0;
+    for (const Value* r : split_->results) {
+      sizes_.push_back(r->type.shape[static_cast<size_t>(dim)]);
+      starts_.push_back(start);
+      start += sizes_.back();
     }
-    if (dim < 0) return false;
-    sizes_ = rule.operands[0][static_cast<size_t>(dim)].segments;
-    if (sizes_.size() != split_->results.size()) return false;
-    if (!Collect(split_->operands[0], dim) || !CutsDiffer(dim)) return false;
-    for (size_t i = 0; i < sizes_.size(); ++i)
-      pieces_.push_back(Clone(split_->operands[0], dim, i));
+    const Along along{dim, 1};
+    if (!Collect(split_->operands[0], along) || !CutsDiffer(dim)) return;
     for (size_t i = 0; i < sizes_.size(); ++i) {
-      if (!pieces_[i]->type.SameTensor(split_->result(static_cast<int>(i))->type)) return Undo();
-    }
-    for (size_t i = 0; i < sizes_.size(); ++i) {
-      graph_.ReplaceAllUses(split_->result(static_cast<int>(i)), pieces_[i]);
+      Value* piece = Clone(split_->operands[0], along, i);
+      graph_.ReplaceAllUses(split_->result(static_cast<int>(i)), piece);
     }
     for (auto& [param, at] : params_) graph_.sources.erase(param->attrs.String("name"));
     graph_.EraseDead();
-    return true;
   }
 
  private:
+  // The dim of a value that is taken apart, and the elements of it in one of `sizes_`.
+  struct Along {
+    int dim = 0;
+    int64_t unit = 1;
+  };
+
+  // The dim along which the op's results lie one after the other in its operand; -1 where they do
+  // not.
+  int SplitDim() const {
+    if (split_->operands.size() != 1) return -1;
+    if (split_->def->rule(*split_).linear != std::vector<std::vector<int>>{{0}}) return -1;
+    const Shape& whole = split_->in(0).shape;
+    int dim = -1;
+    for (size_t d = 0; d < whole.size(); ++d) {
+      int64_t sum = 0;
+      bool equal = true;
+      for (const Value* r : split_->results) {
+        if (r->type.shape.size() != whole.size()) return -1;
+        sum += r->type.shape[d];
+        equal = equal && r->type.shape[d] == whole[d];
+      }
+      if (equal) continue;
+      if (dim >= 0 || sum != whole[d]) return -1;
+      dim = static_cast<int>(d);
+    }
+    return dim;
+  }
+
+  // The factor of the op's result along which it is taken apart, and how many of it are a unit;
+  // nothing where the pieces are not whole numbers of it.
+  static std::optional<FactorUnit> FactorOf(const ShardingRule& rule, const Along& along) {
+    const DimFactors& dim = rule.results[0][static_cast<size_t>(along.dim)];
+    if (dim.factors.empty() || !dim.segments.empty()) return std::nullopt;
+    if (rule.factors[dim.factors[0]].kind != FactorKind::kPlain) return std::nullopt;
+    int64_t right = 1;
+    for (size_t i = 1; i < dim.factors.size(); ++i) right *= rule.factors[dim.factors[i]].size;
+    if (along.unit % right != 0) return std::nullopt;
+    return FactorUnit{dim.factors[0], along.unit / right};
+  }
+
+  // Where an operand has the factor: major in its dim, so that pieces are contiguous. Dim -1: it
+  // does not have it.
+  static std::optional<Along> InOperand(const ShardingRule& rule, size_t operand,
+                                        const FactorUnit& unit) {
+    const int d = DimOfFactor(rule.operands[operand], unit.factor);
+    if (d < 0) return Along{-1, 0};
+    const DimFactors& dim = rule.operands[operand][static_cast<size_t>(d)];
+    if (dim.factors[0] != unit.factor || !dim.segments.empty()) return std::nullopt;
+    int64_t elements = unit.count;
+    for (size_t i = 1; i < dim.factors.size(); ++i) elements *= rule.factors[dim.factors[i]].size;
+    return Along{d, elements};
+  }
+
   // Parameters and ops whose only purpose is the value, from which the dim can be taken apart.
-  bool Collect(Value* v, int dim) {
+  bool Collect(Value* v, const Along& along) {
     Op* op = v->producer;
     if (!op || v->users.size() != 1 || graph_.IsOutput(v)) return false;
     if (op->def->is_state) {
-      params_.emplace_back(op, dim);
+      params_.emplace_back(op, along.dim);
       return true;
     }
     if (!op->def->rule || op->results.size() != 1) return false;
     ShardingRule rule = op->def->rule(*op);
-    const DimFactors& factors = rule.results[0][static_cast<size_t>(dim)];
-    if (factors.factors.size() != 1 || !factors.segments.empty()) return false;
-    if (rule.factors[factors.factors[0]].kind != FactorKind::kPlain) return false;
+    auto unit = FactorOf(rule, along);
+    if (!unit) return false;
     bool any = false;
     for (size_t i = 0; i < op->operands.size(); ++i) {
-      int d = DimOfFactor(rule.operands[i], factors.factors[0]);
-      if (d < 0) continue;
-      const DimFactors& there = rule.operands[i][static_cast<size_t>(d)];
-      if (there.factors.size() != 1 || !there.segments.empty()) return false;
-      if (!Collect(op->operands[i], d)) return false;
-      any = true;
+      auto there = InOperand(rule, i, *unit);
+      if (!there || (there->dim >= 0 && !Collect(op->operands[i], *there))) return false;
+      any = any || there->dim >= 0;
     }
-    return any;
+    return any && Infers(*op, along);
+  }
+
+  TensorType PieceType(const Value* v, const Along& along, size_t i) const {
+    TensorType type(v->type.dtype, v->type.shape);
+    type.shape[static_cast<size_t>(along.dim)] = sizes_[i] * along.unit;
+    return type;
+  }
+
+  Attributes PieceAttributes(const Op& op, const Along& along, size_t i) const {
+    if (!op.def->resized) return op.attrs;
+    Shape origin(op.out().shape.size());
+    origin[static_cast<size_t>(along.dim)] = starts_[i] * along.unit;
+    return op.def->resized(op, std::vector{PieceType(op.result(), along, i)}, origin);
+  }
+
+  // Whether the op makes pieces of pieces.
+  bool Infers(const Op& op, const Along& along) const {
+    ShardingRule rule = op.def->rule(op);
+    auto unit = FactorOf(rule, along);
+    for (size_t i = 0; i < sizes_.size(); ++i) {
+      std::vector<TensorType> operands;
+      for (size_t k = 0; k < op.operands.size(); ++k) {
+        auto there = InOperand(rule, k, *unit);
+        operands.push_back(there->dim < 0 ? op.in(static_cast<int>(k))
+                                          : PieceType(op.operands[k], *there, i));
+      }
+      std::vector<const TensorType*> pointers;
+      for (const TensorType& t : operands) pointers.push_back(&t);
+      try {
+        auto results = op.def->infer({pointers, PieceAttributes(op, along, i)});
+        if (!results[0].SameTensor(PieceType(op.result(), along, i))) return false;
+      } catch (const Diagnostic&) {
+        return false;
+      }
+    }
+    return true;
   }
 
   // Whether the axis that cuts the parameters can cut the pieces in numbers of parts that differ.
@@ -105,39 +190,33 @@ class Splitter {
   }
 
   // What makes piece i of the value.
-  Value* Clone(Value* v, int dim, size_t i) {
-    Value*& made = clones_[{v, i}];
-    if (made) return made;
+  Value* Clone(Value* v, const Along& along, size_t i) {
     Op* op = v->producer;
-    if (op->def->is_state) return made = PieceOfParam(op, dim, i);
+    if (op->def->is_state) return PieceOfParam(op, along, i);
     ShardingRule rule = op->def->rule(*op);
-    const int factor = rule.results[0][static_cast<size_t>(dim)].factors[0];
+    auto unit = FactorOf(rule, along);
     std::vector<Value*> operands = op->operands;
     for (size_t k = 0; k < operands.size(); ++k) {
-      int d = DimOfFactor(rule.operands[k], factor);
-      if (d >= 0) operands[k] = Clone(operands[k], d, i);
+      auto there = InOperand(rule, k, *unit);
+      if (there->dim >= 0) operands[k] = Clone(operands[k], *there, i);
     }
     Builder builder(graph_, split_);
     builder.site = op->site;
-    made = builder.Make(op->name(), std::move(operands), op->attrs);
-    made_.push_back(made->producer);
-    return made;
+    return builder.Make(op->name(), std::move(operands), PieceAttributes(*op, along, i));
   }
 
-  Value* PieceOfParam(Op* param, int dim, size_t i) {
+  Value* PieceOfParam(Op* param, const Along& along, size_t i) {
     const std::string& whole = param->attrs.String("name");
-    TensorType type = param->out();
-    const auto at = static_cast<size_t>(dim);
-    int64_t start = 0;
-    for (size_t k = 0; k < i; ++k) start += sizes_[k];
-    const int64_t whole_size = type.shape[at];
-    type.shape[at] = sizes_[i];
+    const auto at = static_cast<size_t>(along.dim);
+    const int64_t start = starts_[i] * along.unit, whole_size = param->out().shape[at];
+    TensorType type = PieceType(param->result(), along, i);
+    type.sharding = param->out().sharding;
     type.sharding.dims[at] = DimSharding{type.sharding.dims[at].axes, 1, {}};
     Attributes attrs = param->attrs;
-    const std::string name = StrCat(whole, "[", start, ":", start + sizes_[i], "]");
+    const std::string name = StrCat(whole, "[", start, ":", start + type.shape[at], "]");
     attrs.Set("name", name);
     attrs.Set("piece_of", whole);
-    attrs.Set("piece_dim", int64_t{dim});
+    attrs.Set("piece_dim", int64_t{along.dim});
     attrs.Set("piece_start", start);
     attrs.Set("whole_size", whole_size);
     Op* piece = graph_.AddOp(*param->def, {}, {type}, std::move(attrs), param);
@@ -147,26 +226,13 @@ class Splitter {
     if (auto source = graph_.sources.find(whole); source != graph_.sources.end()) {
       graph_.sources[name] = std::make_shared<PieceSource>(source->second, at, start);
     }
-    made_.push_back(piece);
     return piece->result();
-  }
-
-  // An op on the way is tied to the size of the whole by its attributes.
-  bool Undo() {
-    for (auto it = made_.rbegin(); it != made_.rend(); ++it) {
-      if ((*it)->def->is_state) graph_.sources.erase((*it)->attrs.String("name"));
-      graph_.Erase(*it);
-    }
-    return false;
   }
 
   Graph& graph_;
   Op* split_;
-  std::vector<int64_t> sizes_;
-  std::vector<std::pair<Op*, int>> params_;  // and the dim that is split
-  std::map<std::pair<Value*, size_t>, Value*> clones_;
-  std::vector<Op*> made_;
-  std::vector<Value*> pieces_;
+  std::vector<int64_t> sizes_, starts_;      // of the pieces, in the split's operand
+  std::vector<std::pair<Op*, int>> params_;  // and the dim that is taken apart
 };
 
 }  // namespace

@@ -44,6 +44,24 @@ TEST(SplitParams, AWeightForEachPiece) {
     CHECK-NEXT: %v = reshape %9)");
 }
 
+// Heads side by side, split after they were taken apart, as Falcon has it.
+TEST(SplitParams, ThroughAReshape) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 16]) -> (%o) {
+    %w = param "qkv" : f32[16, 32@tp]
+    %0 = matmul %x, %w : f32[2, 3, 32]
+    %1 = reshape %0 {shape=[2, 3, 8, 4]} : f32[2, 3, 8, 4]
+    %q, %k, %v = split %1 {axis=2, sizes=[6, 1, 1]} : f32[2, 3, 6, 4], f32[2, 3, 1, 4], f32[2, 3, 1, 4]
+    %o, %l = attention %q, %k, %v {causal=true, layout="bshd", scale=0.5} : f32[2, 3, 6, 4], f32[2, 6, 3]
+  })",
+              "split_params,split_axes", R"(
+    CHECK: param "qkv[0:24]" {piece_dim=1, piece_of="qkv", piece_start=0, whole_size=32} : f32[16, 24@tp]
+    CHECK: param "qkv[24:28]" {piece_dim=1, piece_of="qkv", piece_start=24, whole_size=32} : f32[16, 4]
+    CHECK: param "qkv[28:32]" {piece_dim=1, piece_of="qkv", piece_start=28, whole_size=32} : f32[16, 4]
+    CHECK: reshape %_ {shape=[2, 3, 6, 4]} : f32[2, 3, 6, 4]
+    CHECK: reshape %_ {shape=[2, 3, 1, 4]} : f32[2, 3, 1, 4])");
+}
+
 TEST(SplitParams, ThePiecesHaveTheData) {
   struct Count : TensorSource {
     void Read(const Shape& offset, const Shape& size, void* out) const override {
