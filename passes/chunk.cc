@@ -13,8 +13,8 @@ namespace shardc {
 namespace {
 
 // A piece makes the ops' weights be read once more. Products of this many flops for each byte of
-// that hardly notice it; of halves, which are faster, it takes twice as many.
-constexpr int64_t kFlopsPerByte = 192;
+// that hardly notice it; of halves, which are four times as fast, it takes as many times more.
+constexpr int64_t kFlopsPerByte = 192, kSpeedOfHalves = 4;
 // Pieces of this part of what lives beside them are small enough.
 constexpr int64_t kSmallPart = 8;
 constexpr int64_t kMostPieces = 16, kMostOps = 64, kMostCandidates = 16, kLeastGain = 32;
@@ -136,11 +136,14 @@ class Chunking {
     Piecewise& chain = choice.chain;
     if (!Grow(chain, seed)) return std::nullopt;
     Gain gain = GainOf(chain);
-    auto want = static_cast<double>(options_.pieces > 0 ? options_.pieces : Pieces(chain, gain));
+    const int64_t affordable =
+        options_.pieces > 0 ? options_.pieces : std::min(kMostPieces, AffordablePieces(chain));
+    auto want = static_cast<double>(options_.pieces > 0 ? affordable
+                                                        : std::min(affordable, SmallPieces(gain)));
     if (want < 2) return std::nullopt;
     choice.misses = std::numeric_limits<double>::infinity();
     // Equal pieces, where there are about as many.
-    int64_t most = std::min<int64_t>(chain.units(), static_cast<int64_t>(want * 1.5));
+    int64_t most = std::min({chain.units(), affordable, static_cast<int64_t>(want * 1.5)});
     for (int64_t n = 2; n <= most; ++n) {
       double misses = std::abs(std::log(static_cast<double>(n) / want));
       if (chain.units() % n != 0) misses += 0.5;
@@ -227,16 +230,22 @@ class Chunking {
     return gain;
   }
 
-  int64_t Pieces(const Piecewise& chain, const Gain& gain) const {
+  // So many that more would save little.
+  static int64_t SmallPieces(const Gain& gain) {
+    int64_t small = std::max<int64_t>(gain.beside / kSmallPart, 1);
+    return (gain.inside + small - 1) / small;
+  }
+
+  // So many that what is read again for each costs little time.
+  int64_t AffordablePieces(const Piecewise& chain) const {
     int64_t flops = 0, again = 0;
     for (const Op* op : chain.ops()) {
-      flops += CostOnRank(*op, graph_.mesh).flops / (DTypeSize(op->in(0).dtype) < 4 ? 2 : 1);
+      const bool halves = DTypeSize(op->in(0).dtype) < 4;
+      flops += CostOnRank(*op, graph_.mesh).flops / (halves ? kSpeedOfHalves : 1);
       for (const Value* v : op->operands) again += chain.DimOf(v) < 0 ? Bytes(v) : 0;
       for (const Value* r : op->results) again += chain.DimOf(r) < 0 ? 2 * Bytes(r) : 0;
     }
-    int64_t small = std::max<int64_t>(gain.beside / kSmallPart, 1);
-    int64_t pieces = std::min(kMostPieces, (gain.inside + small - 1) / small);
-    return std::min(pieces, 1 + flops / std::max<int64_t>(kFlopsPerByte * again, 1));
+    return 1 + flops / std::max<int64_t>(kFlopsPerByte * again, 1);
   }
 
   Graph& graph_;
