@@ -133,6 +133,12 @@ class Application {
                                 " are not in the order of the mesh ", graph_.mesh.ToString()),
                          "list the axes of a dim in mesh order, or reorder --mesh");
       }
+      if (d.axes.size() == AxisList::kMax) {
+        throw Diagnostic("E2105", ExitCode::kBadSpec, rule.where.ToString(),
+                         StrCat("dim ", cut.dim, " of ", what, " is cut over more than ",
+                                int{AxisList::kMax}, " axes"),
+                         "join axes of the mesh");
+      }
       d.axes.push_back(*axis);
       d.segments = rule.segments;
       int64_t parts = NumParts(d, graph_.mesh);

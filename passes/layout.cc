@@ -33,6 +33,7 @@ std::optional<DimSharding> LiftOne(const ShardingRule& rule, const DimFactors& f
   }
   dim.granule *= right;
   for (int64_t& n : dim.segments) n *= right;
+  if (dim.segments.empty() && size / left % dim.granule != 0) return std::nullopt;
   if (left > 1) {
     std::vector<int64_t> one = dim.segments;
     if (one.empty()) one = {size / left};
@@ -129,6 +130,7 @@ std::optional<DimSharding> LiftToDim(const ShardingRule& rule, const DimFactors&
       dim.axes.push_back(axis);
     }
     if (i + 1 == placed.size()) break;
+    if (placed[i].layout->granule != 1 || !placed[i].layout->segments.empty()) return std::nullopt;
     if (NumParts(*placed[i].layout, mesh) !=
             Product(rule, factors, placed[i].at, placed[i].at + 1) ||
         Product(rule, factors, placed[i].at + 1, placed[i + 1].at) != 1) {

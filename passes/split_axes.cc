@@ -110,11 +110,11 @@ class SplitMesh {
         for (int64_t parts : it->second) {
           // Parts that are no multiple of others cannot be made of the same axes.
           if (parts % before != 0 || parts == before) continue;
-          axes.push_back({Name(old, axes.size()), parts / before});
+          axes.push_back({Name(mesh, old, axes.size()), parts / before});
           before = parts;
         }
       }
-      axes.push_back({before == 1 ? old.name : Name(old, axes.size()), old.size / before});
+      axes.push_back({before == 1 ? old.name : Name(mesh, old, axes.size()), old.size / before});
     }
     first_.push_back(static_cast<int>(axes.size()));
     mesh_ = Mesh(std::move(axes));
@@ -152,8 +152,14 @@ class SplitMesh {
   }
 
  private:
-  std::string Name(const MeshAxis& old, size_t at) const {
-    return StrCat(old.name, ".", at - static_cast<size_t>(first_.back()));
+  // "tp.0"; with more dots where the user has such names.
+  std::string Name(const Mesh& mesh, const MeshAxis& old, size_t at) const {
+    std::string prefix = old.name + ".";
+    while (std::any_of(mesh.axes().begin(), mesh.axes().end(),
+                       [&](const MeshAxis& a) { return a.name.starts_with(prefix); })) {
+      prefix += ".";
+    }
+    return prefix + std::to_string(at - static_cast<size_t>(first_.back()));
   }
 
   Mesh mesh_;
@@ -207,6 +213,7 @@ void SplitAxes(Graph& graph) {
   std::map<int, std::set<int64_t>> cuts;
   for (const Narrow& n : narrow) cuts[n.axis].insert(n.parts);
   SplitMesh split(before, cuts);
+  if (split.mesh().num_axes() > AxisList::kMax) return;  // more than a dim can be cut over
   graph.mesh = split.mesh();
   for (const auto& input : graph.inputs()) split.Map(input.get());
   for (const auto& op : graph.ops()) {

@@ -56,7 +56,6 @@ class Splitter {
       graph_.ReplaceAllUses(split_->result(static_cast<int>(i)), piece);
     }
     for (auto& [param, at] : params_) graph_.sources.erase(param->attrs.String("name"));
-    graph_.EraseDead();
   }
 
  private:
@@ -70,6 +69,10 @@ class Splitter {
   // not.
   int SplitDim() const {
     if (split_->operands.size() != 1) return -1;
+    // A weight's piece that nothing reads would be lost.
+    for (const Value* r : split_->results) {
+      if (!graph_.HasUses(r)) return -1;
+    }
     if (split_->def->rule(*split_).linear != std::vector<std::vector<int>>{{0}}) return -1;
     const Shape& whole = split_->in(0).shape;
     int dim = -1;
@@ -238,11 +241,13 @@ class Splitter {
 }  // namespace
 
 void SplitParams(Graph& graph) {
+  graph.EraseDead();
   std::vector<Op*> splits;
   for (const auto& op : graph.ops()) {
     if (op->def->rule && op->results.size() > 1) splits.push_back(op.get());
   }
   for (Op* split : splits) Splitter(graph, split).Run();
+  graph.EraseDead();
 }
 
 }  // namespace shardc

@@ -60,6 +60,11 @@ TEST(SplitAxes, AttentionNeedsNoCommunicationThen) {
   }
 }
 
+TEST(SplitAxes, NamesThatAreTaken) {
+  CheckPasses(Attention("tp=4, tp.0=2", 8, 2), "split_axes",
+              "CHECK: mesh [tp..0=2, tp..1=2, tp.0=2]");
+}
+
 TEST(SplitAxes, OneHeadForAllStaysWhole) {
   CheckPasses(Attention("tp=4", 8, 1), "split_axes,infer_layouts", R"(
     CHECK: mesh [tp=4]

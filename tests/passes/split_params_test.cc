@@ -62,6 +62,27 @@ TEST(SplitParams, ThroughAReshape) {
     CHECK: reshape %_ {shape=[2, 3, 1, 4]} : f32[2, 3, 1, 4])");
 }
 
+// A piece that nothing reads, and a split that is dead.
+TEST(SplitParams, WhatIsNotRead) {
+  constexpr const char* kText = R"(mesh [tp=4]
+  graph @g(%x: f32[2, 3, 16]) -> (%o) {
+    %w = param "qkv" : f32[16, 56@tp]
+    %0 = matmul %x, %w : f32[2, 3, 56]
+    %1, %2, %3, %4 = split %0 {axis=2, sizes=[32, 8, 8, 8]} : f32[2, 3, 32], f32[2, 3, 8], f32[2, 3, 8], f32[2, 3, 8]
+    %q = reshape %1 {shape=[2, 3, 8, 4]} : f32[2, 3, 8, 4]
+    %k = reshape %2 {shape=[2, 3, 2, 4]} : f32[2, 3, 2, 4]
+    %v = reshape %3 {shape=[2, 3, 2, 4]} : f32[2, 3, 2, 4]
+    %o, %l = attention %q, %k, %v {causal=true, layout="bshd", scale=0.5} : f32[2, 3, 8, 4], f32[2, 8, 3]
+  })";
+  CheckPasses(kText, "split_params", "CHECK: split");
+  std::string dead = Fused(4);
+  dead.replace(dead.rfind('}'), 1,
+               "  %d, %e = split %o {axis=2, sizes=[4, 4]} : f32[2, 3, 4, 4], f32[2, 3, 4, 4]\n}");
+  CheckPasses(dead, "split_params", R"(
+    CHECK: param "qkv[0:32]"
+    CHECK-NOT: split)");
+}
+
 TEST(SplitParams, ThePiecesHaveTheData) {
   struct Count : TensorSource {
     void Read(const Shape& offset, const Shape& size, void* out) const override {
