@@ -26,7 +26,8 @@ class Optimizer {
       changed = false;
       for (auto it = graph_.ops().begin(); it != graph_.ops().end();) {
         Op* op = (it++)->get();
-        changed |= op->name() == "reshard" ? VisitReshard(op) : op->name() == "add" && VisitAdd(op);
+        changed |=
+            op->name() == "reshard" ? VisitReshard(op) : op->name() == "add" && CombineTerms(op);
       }
       if (!changed) changed = SinkReductions(graph_);
       changed |= graph_.EraseDead() > 0;
@@ -97,30 +98,6 @@ class Optimizer {
     return reshard->result();
   }
 
-  bool VisitAdd(Op* op) {
-    for (int i : {0, 1}) {
-      Value *a = op->operands[i], *b = op->operands[1 - i];
-      if (i == 0 && Combine(a, b)) {
-        graph_.ReplaceAllUses(op->result(), SumFirst(a, b, op));
-        return true;
-      }
-      // (x + reshard(a)) + reshard(b) = x + reshard(a + b)
-      Op* inner = a->producer;
-      if (!inner || inner->name() != "add" || !OnlyUse(graph_, a)) continue;
-      for (int j : {0, 1}) {
-        Value *x = inner->operands[j], *r = inner->operands[1 - j];
-        if (!Combine(r, b) || x->type != op->out()) continue;
-        Value* sum = SumFirst(r, b, op);
-        Op* outer = graph_.AddOp(*op->def, {x, sum}, {op->out()}, {}, op);
-        outer->phase = op->phase;
-        outer->site = op->site;
-        graph_.ReplaceAllUses(op->result(), outer->result());
-        return true;
-      }
-    }
-    return CombineTerms(op);
-  }
-
   // The terms of a sum of op's type, through the adds that nothing else reads.
   void CollectTerms(Op* op, std::vector<Value*>& terms) const {
     for (Value* v : op->operands) {
@@ -134,7 +111,7 @@ class Optimizer {
     }
   }
 
-  // Branches that run side by side end in such sums, with a bias each:
+  // Branches that run side by side end in such sums, maybe with a bias each:
   // (reshard(a) + u) + (reshard(b) + v) = reshard(a + b) + u + v
   bool CombineTerms(Op* op) {
     std::vector<Value*> terms;
@@ -146,7 +123,7 @@ class Optimizer {
         Value* sum = SumFirst(terms[i], terms[j], op);
         for (size_t k = 0; k < terms.size(); ++k) {
           if (k == i || k == j) continue;
-          Op* add = graph_.AddOp(*op->def, {sum, terms[k]}, {op->out()}, {}, op);
+          Op* add = graph_.AddOp(*op->def, {terms[k], sum}, {op->out()}, {}, op);
           add->phase = op->phase;
           add->site = op->site;
           sum = add->result();
