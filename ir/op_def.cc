@@ -71,6 +71,12 @@ bool IsView(const Op& op, const Mesh& mesh) {
   return op.def->view && LocalBytes(op.in(0), mesh) == LocalBytes(op.out(), mesh);
 }
 
+bool Constrains(const Op& op, int axis, const Mesh& mesh) {
+  if (!op.def->constrains) return false;
+  const Strings& axes = op.attrs.StringList("axes");
+  return std::find(axes.begin(), axes.end(), mesh.axes()[axis].name) != axes.end();
+}
+
 bool MayRunInPlace(const OpDef& def, int operand, int result) {
   return def.in_place ? def.in_place(operand, result) : def.elementwise;
 }

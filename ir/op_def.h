@@ -128,6 +128,9 @@ struct OpDef {
   bool side_effect = false;   // kept though nothing reads it
   bool is_state = false;      // param, state: persistent, named by attribute "name"
   bool communicates = false;  // moves data between ranks
+  // Over the mesh axes of the attribute "axes" the result is cut as its type says, by the spec's
+  // word; over the others by choice.
+  bool constrains = false;
   // Zero in the padding of every operand gives zero in the padding of every result.
   bool keeps_zero_padding = false;
   // The reference and fast kernels ignore padding along every dim by themselves (valid runs).
@@ -143,6 +146,9 @@ std::vector<const OpDef*> AllOpDefs();
 bool IsCheap(const OpDef& def);  // cheap or elementwise, and moves nothing between ranks
 // Whether the result is another name for the operand's memory on every rank.
 bool IsView(const Op& op, const Mesh& mesh);
+
+// Whether the op's result is cut over the axis by the spec's word (OpDef::constrains).
+bool Constrains(const Op& op, int axis, const Mesh& mesh);
 
 bool MayRunInPlace(const OpDef& def, int operand, int result);
 

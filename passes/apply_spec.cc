@@ -1,6 +1,8 @@
 #include "passes/apply_spec.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "ir/builder.h"
 #include "ir/op_def.h"
@@ -34,6 +36,7 @@ class Application {
   void Run() {
     Params();
     Inputs();
+    Values();
   }
 
  private:
@@ -57,6 +60,29 @@ class Application {
     }
   }
 
+  // "the nearest names: ..." for a glob.
+  static std::string Nearest(const std::string& match, const std::vector<std::string>& names) {
+    // Compare without the stars: what is left is what the user typed of a name.
+    std::string bare;
+    for (char c : match) {
+      if (c != '*' && c != '?') bare += c;
+    }
+    std::vector<std::pair<int, std::string>> near;
+    for (const std::string& n : names) {
+      int best = EditDistance(bare, n);
+      for (size_t at = 0; at + bare.size() <= n.size(); ++at) {
+        best = std::min(best, EditDistance(bare, n.substr(at, bare.size())));
+      }
+      near.emplace_back(best, n);
+    }
+    std::sort(near.begin(), near.end());
+    std::string text;
+    for (size_t i = 0; i < near.size() && i < 3; ++i) {
+      text += (i ? ", " : "the nearest names: ") + near[i].second;
+    }
+    return text;
+  }
+
   [[noreturn]] void NothingMatches(const SpecRule& rule, const std::vector<Op*>& params) {
     std::vector<std::string> names;
     std::string roles;
@@ -71,23 +97,7 @@ class Application {
     if (!rule.match.empty()) {
       what = StrCat("no parameter matches '", rule.match, "'",
                     rule.role.empty() ? "" : " with role " + rule.role);
-      // Compare without the stars: what is left is what the user typed of a name.
-      std::string bare;
-      for (char c : rule.match) {
-        if (c != '*' && c != '?') bare += c;
-      }
-      std::vector<std::pair<int, std::string>> near;
-      for (const std::string& n : names) {
-        int best = EditDistance(bare, n);
-        for (size_t at = 0; at + bare.size() <= n.size(); ++at) {
-          best = std::min(best, EditDistance(bare, n.substr(at, bare.size())));
-        }
-        near.emplace_back(best, n);
-      }
-      std::sort(near.begin(), near.end());
-      for (size_t i = 0; i < near.size() && i < 3; ++i) {
-        fix += (i ? ", " : "the nearest names: ") + near[i].second;
-      }
+      fix = Nearest(rule.match, names);
     } else {
       what = StrCat("no parameter has role ", rule.role,
                     rule.part.empty() ? "" : " and part " + rule.part);
@@ -176,13 +186,19 @@ class Application {
     value->type.sharding = Cut(rule, value->type, flip, "parameter '" + name + "'");
     Explain(value, rule, "parameter " + name);
     if (rule.output_replicate == true && !value->type.sharding.replicated()) {
-      for (Op* user : std::vector<Op*>(value->users)) MakeWhole(user, rule, name);
+      for (Op* user : std::vector<Op*>(value->users)) {
+        if (!user->def->rule || user->results.empty()) continue;
+        Value* out = WithBias(user);
+        // The rule of the bias, or of another operand, has been here.
+        if (ConstraintOf(out)) continue;
+        Constrain(out, Sharding(out->type.shape.size()), rule,
+                  "output_replicate of parameter " + name);
+      }
     }
   }
 
-  // A reshard to whole behind the op and the bias that follows it.
-  void MakeWhole(Op* op, const SpecRule& rule, const std::string& name) {
-    if (!op->def->rule || op->results.empty()) return;
+  // The result of the op, and of the bias that follows it.
+  static Value* WithBias(const Op* op) {
     Value* out = op->result();
     while (out->users.size() == 1 && out->users[0]->name() == "add") {
       const Op* add = out->users[0];
@@ -190,18 +206,34 @@ class Application {
       if (!other->producer || other->producer->name() != "param" || other->type.rank() != 1) break;
       out = add->result();
     }
-    for (const Op* user : out->users) {
-      if (user->name() == "reshard") return;  // the bias's own rule has been here
+    return out;
+  }
+
+  static const Op* ConstraintOf(const Value* value) {
+    for (const Op* user : value->users) {
+      if (user->def->constrains) return user;
     }
-    Op* next = graph_.Next(out->producer);
-    Op* whole = graph_.AddOp(GetOpDef("reshard"), {},
-                             {TensorType(out->type.dtype, out->type.shape)}, {}, next);
-    whole->site = op->site;
-    whole->attrs.Set("why", Strings{StrCat("spec ", rule.where.ToString(),
-                                           ": output_replicate of parameter ", name)});
-    whole->attrs.Set("for", std::string(op->name()));
-    graph_.ReplaceAllUses(out, whole->result());
-    graph_.AppendOperand(whole, out);
+    return nullptr;
+  }
+
+  // Behind the value, what the rule says of it: a sharding over the axes that the rule names, and
+  // no word on others. Null when the mesh has none of them.
+  Op* Constrain(Value* value, Sharding sharding, const SpecRule& rule, const std::string& why) {
+    Strings axes;
+    for (const CutDim& cut : rule.cuts) {
+      bool known = std::find(axes.begin(), axes.end(), cut.axis) != axes.end();
+      if (Axis(rule, cut.axis) && !known) axes.push_back(cut.axis);
+    }
+    if (axes.empty()) return nullptr;
+    Op* op = graph_.AddOp(GetOpDef("sharding_constraint"), {},
+                          {TensorType(value->type.dtype, value->type.shape, std::move(sharding))},
+                          {}, graph_.Next(value->producer));
+    op->site = value->producer->site;
+    op->attrs.Set("axes", std::move(axes));
+    op->attrs.Set("why", Strings{StrCat("spec ", rule.where.ToString(), ": ", why)});
+    graph_.ReplaceAllUses(value, op->result());
+    graph_.AppendOperand(op, value);
+    return op;
   }
 
   void Inputs() {
@@ -225,6 +257,101 @@ class Application {
         break;
       }
     }
+  }
+
+  void Values() {
+    if (spec_.values.empty()) return;
+    std::map<Value*, const SpecRule*> decided;
+    for (const SpecRule& rule : spec_.values) {
+      std::vector<Value*> values = rule.role.empty() ? OfModules(rule.match) : OfRole(rule.role);
+      for (Value* v : values) decided.emplace(v, &rule);
+      if (!values.empty() || rule.may_match_nothing) continue;
+      throw Diagnostic(
+          "E2102", ExitCode::kBadSpec, rule.where.ToString(),
+          rule.role.empty() ? StrCat("no module of the model matches '", rule.match, "'")
+                            : StrCat("no op uses a weight of role ", rule.role),
+          (rule.role.empty() ? Nearest(rule.match, Modules()) + "; or" : std::string()) +
+              "set may_match_nothing");
+    }
+    for (Op* op = FirstOp(); op; op = graph_.Next(op)) {
+      for (Value* v : op->results) {
+        if (auto it = decided.find(v); it != decided.end()) ApplyTo(v, *it->second);
+      }
+    }
+  }
+
+  void ApplyTo(Value* value, const SpecRule& rule) {
+    const std::string what = StrCat("the result of ", Describe(*value->producer));
+    if (const Op* other = ConstraintOf(value)) {
+      throw Diagnostic("E2107", ExitCode::kBadSpec, rule.where.ToString(),
+                       StrCat("two rules say how ", what, " is cut: this and ",
+                              other->attrs.StringList("why").front()),
+                       "remove one, or set output_replicate: false there");
+    }
+    Sharding sharding = Cut(rule, value->type, false, what);
+    const std::string why =
+        (rule.role.empty() ? "'" + rule.match + "'" : rule.role) + " cuts " + what;
+    if (Op* op = Constrain(value, std::move(sharding), rule, why)) {
+      Explain(op->result(), rule, what);
+    }
+  }
+
+  Op* FirstOp() const { return graph_.ops().empty() ? nullptr : graph_.ops().front().get(); }
+
+  // Every module that an op is in: "a.b.c", "a.b" and "a".
+  static std::vector<std::string> ModulesOf(const Op& op) {
+    std::vector<std::string> modules;
+    for (size_t end = op.site.size(); end != std::string::npos && end > 0;
+         end = op.site.rfind('.', end - 1)) {
+      modules.push_back(op.site.substr(0, end));
+    }
+    return modules;
+  }
+
+  std::vector<std::string> Modules() const {
+    std::set<std::string> modules;
+    for (const auto& op : graph_.ops()) {
+      for (std::string& m : ModulesOf(*op)) modules.insert(std::move(m));
+    }
+    return {modules.begin(), modules.end()};
+  }
+
+  // The values that are made in a module of such a name and used outside of it.
+  std::vector<Value*> OfModules(const std::string& match) const {
+    std::vector<Value*> values;
+    for (const auto& op : graph_.ops()) {
+      if (op->def->is_state || op->def->constrains || op->operands.empty()) continue;
+      for (const std::string& module : ModulesOf(*op)) {
+        if (!GlobMatch(match, module)) continue;
+        for (Value* r : op->results) {
+          if (Leaves(r, module)) values.push_back(r);
+        }
+      }
+    }
+    return values;
+  }
+
+  bool Leaves(const Value* value, const std::string& module) const {
+    if (graph_.IsOutput(value)) return true;
+    return std::any_of(value->users.begin(), value->users.end(), [&](const Op* user) {
+      if (user->def->constrains) return Leaves(user->result(), module);
+      return user->site != module && !user->site.starts_with(module + ".");
+    });
+  }
+
+  std::vector<Value*> OfRole(const std::string& role) const {
+    std::vector<Value*> values;
+    for (Op* param : graph_.Params()) {
+      const std::string& own = param->attrs.String("role", "");
+      if (param->attrs.String("part", "weight") != "weight") continue;
+      for (const Op* user : param->result()->users) {
+        if (!user->def->rule || user->results.empty()) continue;
+        // A tied weight looks tokens up and makes the logits.
+        const bool head = own == "TOKEN_EMBEDDING" && !user->def->picks;
+        if ((head ? "LM_HEAD" : own) == role) values.push_back(WithBias(user));
+      }
+    }
+    return values;
   }
 
   Graph& graph_;

@@ -16,9 +16,10 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMoveWeightsPenalty = 1e6;
-// To gather what is cut makes every rank do all the work: a strategy that keeps operands where they
-// are and reduces its result is preferred (with few tokens, moving activations instead of summing
-// gradients over dp would be fewer bytes, and is not what data parallelism means).
+// To gather what is cut and cut nothing else makes every rank do all the work: a strategy that
+// keeps operands where they are and reduces its result is preferred (with few tokens, moving
+// activations instead of summing gradients over dp would be fewer bytes, and is not what data
+// parallelism means).
 constexpr double kUndoCutPenalty = 1e3;
 
 // How an op runs over one axis.
@@ -73,7 +74,8 @@ class Inserter {
     std::vector<FactorCut> cuts;
     bool expand = false;
     for (int axis : axes_) {
-      Strategy s = Choose(*op, rule, axis, cuts);
+      Strategy s = Constrains(*op, axis, mesh_) ? Given(*op, rule, axis, cuts)
+                                                : Choose(*op, rule, axis, cuts);
       expand |=
           s.kind == Strategy::kFactor && rule.factors[s.cut.factor].kind == FactorKind::kExpandable;
       if (expand) break;
@@ -88,6 +90,7 @@ class Inserter {
       Require(op, static_cast<int>(i),
               Canonical({op->in(i).dtype, op->in(i).shape, operands[i]}, mesh_));
     }
+    if (op->def->constrains) return Dissolve(op);
     for (size_t i = 0; i < op->results.size(); ++i) {
       Value* r = op->results[i];
       wishes_[r] = r->type.sharding;
@@ -95,6 +98,14 @@ class Inserter {
       r->type.sharding = Canonical(r->type, mesh_);
     }
     return graph_.Next(op);
+  }
+
+  // The operand is as the constraint asks.
+  Op* Dissolve(Op* op) {
+    Op* next = graph_.Next(op);
+    graph_.ReplaceAllUses(op->result(), op->operands[0]);
+    graph_.Erase(op);
+    return next;
   }
 
   Op* Expand(Op* op) {
@@ -181,12 +192,14 @@ class Inserter {
     return bytes;
   }
 
-  double OperandCost(const Value* v, const Placement& want, int axis) const {
+  // `split`: the ranks divide the work, whatever has to be moved for it.
+  double OperandCost(const Value* v, const Placement& want, int axis, bool split) const {
     double best = kInfinity;
     auto consider = [&](const Value* version) {
       Placement from = PlacementOf(version->type, axis, mesh_);
       double bytes = ReshardBytes(from, want, mesh_.axis_size(axis), GroupBytes(v->type, axis));
-      best = std::min(best, from.kind == Placement::kCut ? bytes * kUndoCutPenalty : bytes);
+      bool undone = from.kind == Placement::kCut && !split;
+      best = std::min(best, undone ? bytes * kUndoCutPenalty : bytes);
     };
     consider(v);
     if (auto it = versions_.find(Root(v)); it != versions_.end()) {
@@ -204,7 +217,7 @@ class Inserter {
       // A partial value that others need reduced as well is reduced once, before them.
       const Placement& want = p.operands[i].placement;
       if (want.partial() && v->users.size() > 1) return kInfinity;
-      cost += OperandCost(v, want, axis);
+      cost += OperandCost(v, want, axis, s.kind == Strategy::kFactor);
     }
     for (size_t i = 0; i < op.results.size(); ++i) {
       const TensorType& type = op.out(i);
@@ -272,6 +285,17 @@ class Inserter {
       }
     }
     return best ? *best : Strategy();
+  }
+
+  // What a constraint asks for, which propagation left on its result.
+  Strategy Given(const Op& op, const ShardingRule& rule, int axis,
+                 const std::vector<FactorCut>& cuts) const {
+    Placement at = PlacementOf(op.out(), axis, mesh_);
+    if (at.kind != Placement::kCut) return {};
+    auto cut = ProjectAxis(rule, rule.results[0][at.dim], op.out().shape[at.dim],
+                           op.out().sharding.dims[at.dim], axis, mesh_);
+    Strategy s{Strategy::kFactor, cut ? *cut : FactorCut(), 0};
+    return cut && Place(op, rule, axis, s, cuts) ? s : Strategy();
   }
 
   // Records why the results are placed as they are.
@@ -347,7 +371,7 @@ class Inserter {
     Op* before = user ? user : producer ? graph_.Next(producer) : graph_.ops().front().get();
     Op* op = graph_.AddOp(GetOpDef("reshard"), {source}, {type}, {}, before);
     bool partial = source->type.sharding.partial();
-    const Op* cause = partial || !user ? producer : user;
+    const Op* cause = partial || !user || user->def->constrains ? producer : user;
     op->phase = cause ? cause->phase : Phase::kForward;
     op->site = cause ? cause->site : "";
     Strings why;
@@ -363,8 +387,13 @@ class Inserter {
       }
       SetProvenance(op->result(), axis, step);
     }
-    why.push_back(user ? Describe(*user) + " needs it as " + ShardingToString(type, mesh_)
-                       : "an output of the graph is " + ShardingToString(type, mesh_));
+    if (user && user->def->constrains) {
+      const Strings& spec = user->attrs.StringList("why");
+      why.insert(why.end(), spec.begin(), spec.end());
+    } else {
+      why.push_back((user ? Describe(*user) + " needs it as " : "an output of the graph is ") +
+                    ShardingToString(type, mesh_));
+    }
     op->attrs.Set("why", std::move(why));
     op->attrs.Set("for", std::string(cause ? cause->name() : "input"));
     op->result()->provenance = source->provenance;

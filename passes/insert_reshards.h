@@ -10,9 +10,9 @@ namespace shardc {
 // linear in them). The cost is bytes moved for the operands and from the natural result to the
 // wished one; on a tie less is computed. What is cut is gathered only if no strategy leaves it
 // where it is; weights are never moved if anything else is possible. Ops with a cut expandable
-// factor are expanded. Afterwards every op's types agree with its rule, a `reshard` (attributes
-// why, for) stands wherever producer and consumer disagree, outputs are never partial, and
-// gradients and updates are cut like their state.
+// factor are expanded; a sharding_constraint gets what it asks for and goes. Afterwards every op's
+// types agree with its rule, a `reshard` (attributes why, for) stands wherever producer and
+// consumer disagree, outputs are never partial, and gradients and updates are cut like their state.
 void InsertReshards(Graph& graph);
 
 }  // namespace shardc

@@ -19,6 +19,7 @@ class ReshardLowering {
 
   void Run() {
     for (int d = 0; d < rank(); ++d) SliceFreshAxes(d);
+    for (int d = 0; d < rank(); ++d) ReduceInto(d);
     for (bool max : {false, true}) Reduce(max);
     for (int d = 0; d < rank(); ++d) Move(d);
     for (int d = 0; d < rank(); ++d) Gather(d);
@@ -96,33 +97,33 @@ class ReshardLowering {
     if (!rest->empty()) Slice(d, *rest);
   }
 
+  // Partial axes that shall cut the dim in the end, from the major side: reduce and cut in one.
+  void ReduceInto(int d) {
+    auto rest = Beyond(d);
+    if (!rest) return;
+    Sharding to = value_->type.sharding;
+    AxisList axes;
+    for (int a : *rest) {
+      if (!to.partial_sum.contains(a)) break;
+      to.partial_sum.erase(a);
+      axes.push_back(a);
+    }
+    if (axes.empty()) return;
+    to.dims[d] = First(to_.dims[d], d, Now(d).axes.size() + axes.size());
+    Make("reduce_scatter", std::move(to), {{"axes", Names(axes)}, {"dim", int64_t{d}}});
+  }
+
   void Reduce(bool max) {
     auto list = [&](Sharding& s) -> AxisList& { return max ? s.partial_max : s.partial_sum; };
     AxisList reduce;
     for (int a : list(value_->type.sharding)) {
-      if (list(to_).contains(a)) continue;
-      if (!ScatterAlong(a, max)) reduce.push_back(a);
+      if (!list(to_).contains(a)) reduce.push_back(a);
     }
     if (reduce.empty()) return;
     Sharding to = value_->type.sharding;
     for (int a : reduce) list(to).erase(a);
     Make("all_reduce", std::move(to),
          {{"axes", Names(reduce)}, {"reduce", std::string(max ? "max" : "sum")}});
-  }
-
-  // A partial axis that shall cut a dim in the end: reduce and cut in one.
-  bool ScatterAlong(int axis, bool max) {
-    if (max) return false;
-    for (int d = 0; d < rank(); ++d) {
-      auto rest = Beyond(d);
-      if (!rest || rest->size() != 1 || (*rest)[0] != axis) continue;
-      Sharding to = value_->type.sharding;
-      to.partial_sum.erase(axis);
-      to.dims[d] = to_.dims[d];
-      Make("reduce_scatter", std::move(to), {{"axes", Names({axis})}, {"dim", int64_t{d}}});
-      return true;
-    }
-    return false;
   }
 
   // The minor-most axis of dim d moves to the dim that shall have it.

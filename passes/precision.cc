@@ -84,11 +84,6 @@ class Lowering {
     }
   }
 
-  // A spec's reshard on the forward graph moves whatever it is given.
-  static Precision PolicyOf(const Op& op) {
-    return op.name() == "reshard" ? Precision::kFollow : op.def->precision;
-  }
-
   // For every value the bytes of it that are read in f32 less those read in the compute type, what
   // only moves or follows it seen through.
   void FindWishes() {
@@ -99,7 +94,7 @@ class Lowering {
       if (op.def->is_state || op.name() == "cast" || op.def->precision == Precision::kWiden) {
         continue;
       }
-      Precision policy = PolicyOf(op);
+      Precision policy = op.def->precision;
       int64_t results = 0;
       for (const Value* r : op.results) results += Wish(r);
       for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -144,7 +139,7 @@ class Lowering {
 
   void Visit(Op* op) {
     if (op->def->is_state || op->operands.empty()) return;
-    Precision policy = PolicyOf(*op);
+    Precision policy = op->def->precision;
     if (op->name() == "cast") return;
     switch (policy) {
       case Precision::kFull:

@@ -34,6 +34,10 @@ class Propagation {
     for (const auto& input : graph.inputs()) pinned_[input->id] = true;
     for (Op* op : ops_) {
       for (Value* r : op->results) pinned_[r->id] = !op->def->rule;
+      // What is asked for over an axis is set when that axis has its turn.
+      if (!op->def->constrains) continue;
+      constraints_.push_back({op, op->result()->type.sharding});
+      op->result()->type.sharding = Sharding(op->out().shape.size());
     }
     for (Op* op : ops_) priority_.push_back(PriorityOf(*op));
   }
@@ -62,6 +66,7 @@ class Propagation {
     axis_ = axis;
     dim_.assign(pinned_.size(), -1);
     wished_.assign(pinned_.size(), false);
+    Constrain();
     auto read = [&](const Value* v) {
       for (int d = 0; d < v->type.rank(); ++d) {
         if (v->type.sharding.dims[d].axes.contains(axis)) dim_[v->id] = d;
@@ -82,6 +87,34 @@ class Propagation {
     }
     DropCostlyCuts();
   }
+
+  // The values that a spec speaks of take their cut over the axis.
+  void Constrain() {
+    decided_.assign(pinned_.size(), false);
+    for (const auto& [op, given] : constraints_) {
+      if (!Constrains(*op, axis_, graph_.mesh)) continue;
+      Value* v = op->result();
+      decided_[v->id] = true;
+      const ShardingRule& rule = rules_[op->id];
+      const Slot slot{v, &rule.results[0], true};
+      for (int d = 0; d < v->type.rank(); ++d) {
+        if (!given.dims[d].axes.contains(axis_)) continue;
+        auto cut =
+            ProjectAxis(rule, (*slot.dims)[d], v->type.shape[d], given.dims[d], axis_, graph_.mesh);
+        auto with = cut ? WithCut(rule, slot, d, *cut) : std::nullopt;
+        if (!with) {
+          throw Diagnostic(
+              "E2106", ExitCode::kBadSpec, op->attrs.StringList("why").front(),
+              StrCat("dim ", d, " of ", TypeToString(v->type, graph_.mesh), " at ", op->site,
+                     " cannot be cut over ", graph_.mesh.axes()[axis_].name, " too"),
+              "use a smaller axis, or leave this value whole");
+        }
+        v->type.sharding.dims[d] = std::move(*with);
+      }
+    }
+  }
+
+  bool Pinned(const Value* v) const { return pinned_[v->id] || decided_[v->id]; }
 
   // A value that was cut only because it may be, and that some user needs whole, costs an
   // all_gather there. It stays whole where making it so costs less: a slice is free, a gather of
@@ -121,7 +154,7 @@ class Propagation {
 
   // Cut by a state or by hand, and not by choice.
   bool Native(const Op& op, const Value* r) const {
-    if (pinned_[r->id] || !op.def->rule) return true;
+    if (Pinned(r) || !op.def->rule) return true;
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const Value* v = op.operands[i];
       if (dim_[v->id] < 0 || !v->producer || !v->producer->def->is_state) continue;
@@ -175,7 +208,7 @@ class Propagation {
   // Gradients and new values end up cut like the parameter or state they belong to.
   void WishForGradients() {
     auto wish = [&](Value* v, const Op* state) {
-      if (!state || pinned_[v->id] || dim_[v->id] >= 0) return;
+      if (!state || Pinned(v) || dim_[v->id] >= 0) return;
       const Value* like = state->result();
       if (dim_[like->id] < 0 || like->type.shape != v->type.shape) return;
       const int dim = dim_[like->id];
@@ -284,7 +317,7 @@ class Propagation {
     bool changed = false;
     int step = -1;
     for (const Slot& s : slots) {
-      if (pinned_[s.value->id] || dim_[s.value->id] >= 0 || (expandable && !s.result)) continue;
+      if (Pinned(s.value) || dim_[s.value->id] >= 0 || (expandable && !s.result)) continue;
       int d = DimOfFactor(*s.dims, cut->factor);
       if (d < 0) continue;
       auto with = WithCut(rule, s, d, *cut);
@@ -302,10 +335,12 @@ class Propagation {
   std::vector<Op*> ops_;
   std::vector<ShardingRule> rules_;  // by Op::id
   std::vector<Priority> priority_;
-  std::vector<bool> pinned_;  // by Value::id
+  std::vector<bool> pinned_;                           // by Value::id
+  std::vector<std::pair<Op*, Sharding>> constraints_;  // with what they ask for
   int axis_ = 0;
-  std::vector<int> dim_;      // by Value::id: the dim that axis_ cuts, or -1
-  std::vector<bool> wished_;  // by Value::id: cut like the state it becomes
+  std::vector<int> dim_;       // by Value::id: the dim that axis_ cuts, or -1
+  std::vector<bool> decided_;  // by Value::id: by a constraint over axis_
+  std::vector<bool> wished_;   // by Value::id: cut like the state it becomes
 };
 
 }  // namespace

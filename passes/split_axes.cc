@@ -143,6 +143,17 @@ class SplitMesh {
     v->provenance = std::move(steps);
   }
 
+  Strings Map(const Strings& names, const Mesh& before) const {
+    Strings mapped;
+    for (const std::string& name : names) {
+      auto old = before.FindAxis(name);
+      for (int i = old ? begin(*old) : 0; old && i < end(*old); ++i) {
+        mapped.push_back(mesh_.axes()[i].name);
+      }
+    }
+    return mapped;
+  }
+
   // The first axes of an old one that make so many parts; nothing when none do.
   std::optional<AxisList> First(int old, int64_t parts) const {
     AxisList axes;
@@ -218,6 +229,9 @@ void SplitAxes(Graph& graph) {
   for (const auto& input : graph.inputs()) split.Map(input.get());
   for (const auto& op : graph.ops()) {
     for (Value* r : op->results) split.Map(r);
+    if (op->def->constrains) {
+      op->attrs.Set("axes", split.Map(op->attrs.StringList("axes"), before));
+    }
   }
   narrow.erase(std::remove_if(narrow.begin(), narrow.end(),
                               [&](const Narrow& n) { return !Apply(graph, n, split); }),

@@ -125,6 +125,7 @@ class Splitter {
       return true;
     }
     if (!op->def->rule || op->results.size() != 1) return false;
+    if (op->def->constrains && !op->out().sharding.replicated()) return false;
     ShardingRule rule = op->def->rule(*op);
     auto unit = FactorOf(rule, along);
     if (!unit) return false;

@@ -184,6 +184,19 @@ Spec ParseSpec(const std::string& text, const std::string& file) {
     rule.may_match_nothing = p.may_match_nothing();
     spec.inputs.push_back(Convert(p.shard_spec(), std::move(rule)));
   }
+  for (int i = 0; i < proto.value_size(); ++i) {
+    const auto& p = proto.value(i);
+    SpecRule rule;
+    rule.where = where("value", i);
+    rule.match = p.match();
+    if (p.has_role()) rule.role = specs::Role_Name(p.role());
+    if (rule.match.empty() == rule.role.empty() || p.shard_spec().dims_size() == 0) {
+      throw Diagnostic("E2101", ExitCode::kBadSpec, rule.where.ToString(),
+                       "a value rule needs match or role, not both, and a shard_spec");
+    }
+    rule.may_match_nothing = p.may_match_nothing();
+    spec.values.push_back(Convert(p.shard_spec(), std::move(rule)));
+  }
   return spec;
 }
 

@@ -38,6 +38,7 @@ struct Spec {
   std::vector<MeshAxis> mesh;  // declared axes with default sizes
   std::vector<SpecRule> params;
   std::vector<SpecRule> inputs;
+  std::vector<SpecRule> values;
 };
 
 // The spec of a file path, or a shipped one by name. Throws Diagnostic E2100 with line and column

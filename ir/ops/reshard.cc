@@ -81,6 +81,24 @@ void RegisterReshardOps(OpRegistry& registry) {
   reshard.gradient = [](const GradientArgs& args) {
     return std::vector<Value*>{args.result_grads[0]};
   };
+  reshard.precision = Precision::kFollow;
+
+  OpDef constraint = MoveDef("sharding_constraint", {}, false);
+  constraint.infer = [](const InferArgs& args) {
+    RequireAxes("sharding_constraint", args.attrs);
+    return std::vector<TensorType>{Whole(args[0])};
+  };
+  constraint.constrains = true;
+  constraint.rule = [](const Op& op) {
+    return IsFloat(op.out().dtype) ? ElementwiseRule(op, {{0}}) : ElementwiseRule(op);
+  };
+  constraint.no_gradient = {};
+  constraint.gradient = reshard.gradient;
+  constraint.reference = CopyOperand;
+  constraint.precision = Precision::kFollow;
+  constraint.cheap = true;
+  constraint.view = true;
+  registry.Add(std::move(constraint));
   registry.Add(std::move(reshard));
 
   registry.Add(AllReduceDef());

@@ -17,8 +17,9 @@ Program Compile(Graph graph, const std::string& spec_name, const std::string& me
 }
 
 struct Sizes {
-  int64_t layers, tokens, hidden;
+  int64_t layers, batch, sequence, hidden;
   int64_t kv_width = 0;  // of k, and of v, where an axis is split because there are few kv heads
+  int64_t tokens() const { return batch * sequence; }
 };
 
 // 4L+2 all_reduces of b*s*h, and at most two small ones for the cross entropy. Where kv heads are
@@ -26,11 +27,11 @@ struct Sizes {
 void ExpectMegatron(const Program& program, const Sizes& s) {
   int64_t large = 0, small = 0, small_elements = 0;
   for (const Collective& c : program.collectives) {
-    if (c.kind == CollectiveKind::kAllReduce && c.elements == s.tokens * s.hidden) {
+    if (c.kind == CollectiveKind::kAllReduce && c.elements == s.tokens() * s.hidden) {
       ++large;
     } else if (s.kv_width > 0 && c.axes == std::vector<int>{1}) {
       EXPECT_EQ(c.kind, CollectiveKind::kAllReduce) << c.op;
-      EXPECT_LE(c.elements, s.tokens * s.kv_width) << c.op;
+      EXPECT_LE(c.elements, s.tokens() * s.kv_width) << c.op;
     } else {
       EXPECT_EQ(c.kind, CollectiveKind::kAllReduce) << c.op;
       ++small;
@@ -39,7 +40,7 @@ void ExpectMegatron(const Program& program, const Sizes& s) {
   }
   EXPECT_EQ(large, 4 * s.layers + 2);
   EXPECT_LE(small, 2);
-  EXPECT_LE(small_elements, 3 * s.tokens);
+  EXPECT_LE(small_elements, 3 * s.tokens());
 }
 
 class MegatronBuiltin : public ::testing::TestWithParam<std::tuple<int, int>> {};
@@ -53,7 +54,7 @@ TEST_P(MegatronBuiltin, FourPerLayerAndTwo) {
     std::string model =
         StrCat("builtin:gpt?layers=", layers, ",hidden=64,heads=8,seq=16,batch=2,", more);
     ExpectMegatron(Compile(BuildGpt(ParseBuiltin(model)), "megatron", StrCat("tp=", tp)),
-                   {layers, 32, 64});
+                   {layers, 2, 16, 64});
   }
 }
 
@@ -88,22 +89,67 @@ TEST(Megatron, FewerKvHeadsThanRanks) {
   }
 }
 
-class MegatronImported : public ::testing::TestWithParam<Export> {};
+// Sequence parallelism: each of these all_reduces is a reduce_scatter and an all_gather. Smaller
+// are the gradients of what is used for each token: norms, biases behind row cuts, positions.
+void ExpectSequenceParallel(const Program& program, const Sizes& s) {
+  const int64_t tp = program.mesh.num_ranks();
+  const int64_t elements = s.batch * ((s.sequence + tp - 1) / tp * tp) * s.hidden;  // with padding
+  int64_t scatters = 0, gathers = 0;
+  for (const Collective& c : program.collectives) {
+    if (c.kind == CollectiveKind::kAllReduce) {
+      EXPECT_NE(c.elements, s.tokens() * s.hidden) << c.op;
+    } else if (c.elements == elements) {
+      ++(c.kind == CollectiveKind::kAllGather ? gathers : scatters);
+    } else {
+      EXPECT_LT(c.elements, elements) << c.op;
+    }
+  }
+  EXPECT_EQ(scatters, 4 * s.layers + 2);
+  EXPECT_EQ(gathers, 4 * s.layers + 2);
+}
 
-TEST_P(MegatronImported, FourPerLayerAndTwo) {
+TEST(SequenceParallel, AReduceScatterAndAnAllGatherForEachAllReduce) {
+  for (int layers : {1, 2, 12}) {
+    for (int tp : {2, 4, 8}) {
+      for (const char* more : {"vocab=256", "vocab=257,tied=false", "vocab=256,qkv=separate",
+                               "vocab=256,activation=swiglu,norm=rms_norm,positions=rope"}) {
+        SCOPED_TRACE(StrCat("L=", layers, " tp=", tp, " ", more));
+        std::string model =
+            StrCat("builtin:gpt?layers=", layers, ",hidden=64,heads=8,seq=16,batch=2,", more);
+        ExpectSequenceParallel(
+            Compile(BuildGpt(ParseBuiltin(model)), "megatron_sp", StrCat("tp=", tp)),
+            {layers, 2, 16, 64});
+      }
+    }
+  }
+}
+
+class MegatronImported : public ::testing::TestWithParam<Export> {
+ protected:
+  // few_kv_heads: also where there are fewer than ranks, so that an axis is split.
+  static void Run(const char* spec, bool few_kv_heads,
+                  void (*expect)(const Program&, const Sizes&));
+};
+
+TEST_P(MegatronImported, FourPerLayerAndTwo) { Run("megatron", true, ExpectMegatron); }
+// With few kv heads each rank makes its k and v from a part of the sequence: other collectives.
+TEST_P(MegatronImported, WithSequencesCut) { Run("megatron_sp", false, ExpectSequenceParallel); }
+
+void MegatronImported::Run(const char* spec, bool few_kv_heads,
+                           void (*expect)(const Program&, const Sizes&)) {
   const Export& e = GetParam();
   const bool gpt2 = e.model == "hf_gpt2", fresh = e.model == "hf_gpt2_fresh";
   const int64_t layers = gpt2 ? 3 : 2, hidden = gpt2 ? 64 : fresh ? 32 : 48;
   const bool gqa = e.model == "gqa_swiglu";  // 6 query heads and 2 kv heads of 8
   const int64_t heads = gpt2 ? 4 : e.model == "nanogpt" ? 3 : gqa ? 6 : 2;
   for (int64_t tp : {2, 4}) {
-    if (heads < tp) continue;
+    if (heads < tp || (gqa && tp > 2 && !few_kv_heads)) continue;
     for (const std::string& batch : e.batches) {
       SCOPED_TRACE(StrCat("tp=", tp, " ", batch));
       Graph graph = ImportFor(e, batch);
       const Shape ids = graph.FindInput("input_ids")->type.shape;
-      ExpectMegatron(Compile(std::move(graph), "megatron", StrCat("tp=", tp)),
-                     {layers, NumElements(ids), hidden, gqa && tp > 2 ? 16 : 0});
+      expect(Compile(std::move(graph), spec, StrCat("tp=", tp)),
+             {layers, ids[0], ids[1], hidden, gqa && tp > 2 ? 16 : 0});
     }
   }
 }
@@ -140,6 +186,16 @@ TEST(ColoTensor, NotMoreThanItsOwnBytes) {
       int64_t theirs = layers * (3 * n + n + 2 * n + 3 * 2 * n) + n + s * h + 2 * b * s * v + n;
       EXPECT_LE(moved, theirs);
     }
+  }
+}
+
+// What a spec says over tp leaves the batch cut over dp.
+TEST(ColoTensor, GathersNothingOverDp) {
+  Program program = Compile(
+      BuildGpt(ParseBuiltin("builtin:gpt?layers=2,hidden=64,heads=8,seq=16,batch=4,vocab=256")),
+      "colotensor_tutorial", "dp=2,tp=2");
+  for (const Collective& c : program.collectives) {
+    EXPECT_TRUE(c.axes == std::vector<int>{1} || c.kind == CollectiveKind::kAllReduce) << c.op;
   }
 }
 

@@ -35,10 +35,19 @@ struct Setting {
 };
 
 const Setting kSettings[] = {
-    {"serial", "", false},       {"megatron", "tp=1", false}, {"megatron", "tp=2", false},
-    {"megatron", "tp=4", false}, {"megatron", "tp=3", true},  {"megatron", "tp=5", true},
-    {"megatron", "tp=8", true},  {"dp", "dp=2", true},        {"megatron", "dp=2,tp=2", true},
-    {kOddSpec, "tp=2", false},   {kOddSpec, "tp=3", true},
+    {"serial", "", false},
+    {"megatron", "tp=1", false},
+    {"megatron", "tp=2", false},
+    {"megatron", "tp=4", false},
+    {"megatron", "tp=3", true},
+    {"megatron", "tp=5", true},
+    {"megatron", "tp=8", true},
+    {"dp", "dp=2", true},
+    {"megatron", "dp=2,tp=2", true},
+    {kOddSpec, "tp=2", false},
+    {kOddSpec, "tp=3", true},
+    {"megatron_sp", "tp=4", false},
+    {"megatron_sp", "dp=2,tp=3", true},
 };
 
 class Models : public ::testing::TestWithParam<Case> {};

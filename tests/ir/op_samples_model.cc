@@ -210,6 +210,7 @@ void AddStepSamples(std::vector<OpSample>& samples) {
 
   Strings axes = {"x"};
   add("reshard", "", {w});
+  add("sharding_constraint", "", {w}, {{"axes", axes}});
   add("all_reduce", "two", {w, m}, {{"axes", axes}, {"reduce", std::string("max")}});
   add("all_gather", "", {w}, {{"axes", axes}, {"dim", int64_t{1}}});
   add("reduce_scatter", "", {w}, {{"axes", axes}, {"dim", int64_t{0}}});

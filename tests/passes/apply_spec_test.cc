@@ -44,7 +44,7 @@ TEST(ApplySpec, FirstRuleThatMatchesWins) {
     CHECK: param "h.0.fc.weight" {role="MLP_UP"} : f32[6, 8@tp]
     CHECK-NEXT: param "h.0.fc.bias" {part="bias", role="MLP_UP"} : f32[8]
     CHECK-NEXT: : f32[6, 8]
-    CHECK-NOT: reshard)");
+    CHECK-NOT: sharding_constraint)");
 }
 
 TEST(ApplySpec, SeveralDimsAndSeveralAxes) {
@@ -95,25 +95,70 @@ TEST(ApplySpec, WeightDecay) {
 }
 
 // The spec's word on the result of the op: behind the op and its bias.
-TEST(ApplySpec, OutputReplicatePinsAReshard) {
+TEST(ApplySpec, OutputReplicateIsAConstraint) {
   Check(
       R"(param { match: "*fc.*" shard_spec { dims: -1 axes: "tp" } compute_spec { pattern: TP1D } })",
       R"(
     CHECK: %0 = matmul %x, %w
     CHECK-NEXT: %1 = add %0, %b : f32[4, 8]
-    CHECK-NEXT: %2 = reshard %1 {for="matmul", why=["spec s:1:1: output_replicate of parameter h.0.fc.weight"], site="h.0.fc"} : f32[4, 8]
+    CHECK-NEXT: %2 = sharding_constraint %1 {axes=["tp"], why=["spec s:1:1: output_replicate of parameter h.0.fc.weight"]} : f32[4, 8]
     CHECK-NEXT: %_ = mul %2, %scale
-    CHECK-NOT: reshard)");
+    CHECK-NOT: sharding_constraint)");
   Check(
       R"(param { match: "*fc.*" shard_spec { dims: -1 axes: "tp" } compute_spec { output_replicate: false } })",
-      "CHECK: f32[6, 8@tp]\nCHECK-NOT: reshard");
+      "CHECK: f32[6, 8@tp]\nCHECK-NOT: sharding_constraint");
+}
+
+// By the role of a weight: behind the bias. By the module: what is used outside of it.
+TEST(ApplySpec, ValuesAreConstrained) {
+  Check(R"(value { role: MLP_UP shard_spec { dims: -2 axes: "tp" } })", R"(
+    CHECK: %1 = add %0, %b : f32[4, 8]
+    CHECK-NEXT: %2 = sharding_constraint %1 {axes=["tp"], why=["spec s:1:1: MLP_UP cuts the result of add"]} : f32[4@tp, 8]
+    CHECK-NEXT: mul %2, %scale
+    CHECK-NOT: sharding_constraint)");
+  Check(R"(value { match: "*.fc" shard_spec { dims: 0 dims: 1 axes: "dp" axes: "tp" } }
+           value { match: "h" shard_spec { dims: 1 axes: "tp" } })",
+        R"(
+    CHECK: %0 = matmul %x, %w
+    CHECK-NEXT: %1 = sharding_constraint %0 {axes=["dp", "tp"], why=["spec s:1:1: '*.fc' cuts the result of matmul at h.0.fc"], site="h.0.fc"} : f32[4@dp, 8@tp]
+    CHECK-NEXT: %2 = add %1, %b
+    CHECK-NOT: sharding_constraint)");
+}
+
+// One weight looks tokens up and makes the logits.
+TEST(ApplySpec, ATiedWeightHasTwoRoles) {
+  constexpr const char* kTied = R"(mesh [tp=2]
+graph @g(%ids: i64[2, 4]) -> (%y) {
+  %w = param "wte" {role="TOKEN_EMBEDDING"} : f32[8, 6]
+  %0 = embedding %w, %ids : f32[2, 4, 6]
+  %y = matmul_nt %0, %w : f32[2, 4, 8]
+})";
+  Check(R"(value { role: TOKEN_EMBEDDING shard_spec { dims: -2 axes: "tp" } })",
+        "CHECK: embedding\nCHECK-NEXT: sharding_constraint %0\nCHECK-NOT: sharding_constraint",
+        kTied);
+  Check(R"(value { role: LM_HEAD shard_spec { dims: -2 axes: "tp" } })",
+        "CHECK: matmul_nt\nCHECK-NEXT: sharding_constraint\nCHECK-NOT: sharding_constraint", kTied);
+}
+
+TEST(ApplySpec, RefusesValueRules) {
+  const std::string cut = " shard_spec { dims: -2 axes: 'tp' } }";
+  Refused("value { match: 'h.0.fcc'" + cut, "E2102", "the nearest names: h.0.fc");
+  Refused("value { role: NORM" + cut, "E2102", "no op uses a weight of role NORM");
+  Refused("value { role: MLP_UP shard_spec { dims: 2 axes: 'tp' } }", "E2103",
+          "dim 2 of the result of add");
+  Refused(
+      "param { role: MLP_UP shard_spec { dims: -1 axes: 'tp' } compute_spec { } }\nvalue { role: "
+      "MLP_UP" +
+          cut,
+      "E2107", "spec s:1:1: output_replicate");
+  Check("value { role: NORM may_match_nothing: true" + cut, "CHECK-NOT: sharding_constraint");
 }
 
 // A parameter that the mesh leaves whole has nothing to make whole again.
 TEST(ApplySpec, DeclaredAxesThatTheMeshLacksCutNothing) {
   Check(R"(mesh { axis { name: "pp" } }
     param { match: "*fc.*" shard_spec { dims: -1 axes: "pp" } compute_spec { } })",
-        "CHECK: f32[6, 8]\nCHECK-NEXT: f32[8]\nCHECK-NOT: reshard");
+        "CHECK: f32[6, 8]\nCHECK-NEXT: f32[8]\nCHECK-NOT: sharding_constraint");
 }
 
 TEST(ApplySpec, KeepsWhereItCameFrom) {

@@ -28,6 +28,29 @@ TEST(InsertReshards, RowParallelProductIsReducedOnce) {
     CHECK-NEXT: })");
 }
 
+// What is asked over tp is done over tp; the batch stays cut over dp.
+TEST(InsertReshards, AConstraintSpeaksOfItsAxes) {
+  CheckPasses(R"(mesh [dp=2, tp=2]
+  graph @g(%x: f32[8@dp, 4, 12]) -> (%y, %z) {
+    %v = param "v" : f32[12@tp, 6]
+    %w = param "w" : f32[12, 6@tp]
+    %p = matmul %x, %v {site="proj"} : f32[8, 4, 6]
+    %0 = sharding_constraint %p {axes=["tp"], why=["spec s:1:1"]} : f32[8, 4@tp, 6]
+    %y = exp %0 : f32[8, 4, 6]
+    %q = matmul %x, %w : f32[8, 4, 6]
+    %1 = sharding_constraint %q {axes=["tp"], why=["spec s:2:1"]} : f32[8, 4, 6]
+    %z = exp %1 : f32[8, 4, 6]
+  })",
+              kPasses, R"(
+    CHECK: %p = matmul %_, %v {site="proj"} : f32[8@dp, 4, 6] partial(tp)
+    CHECK-NEXT: %_ = reshard %p {for="matmul", why=["matmul at proj sums over a dim that is cut: partial", "spec s:1:1"], site="proj"} : f32[8@dp, 4@tp, 6]
+    CHECK-NEXT: %y = exp %_ : f32[8@dp, 4@tp, 6]
+    CHECK-NEXT: %q = matmul %x, %w : f32[8@dp, 4, 6@tp]
+    CHECK-NEXT: %_ = reshard %q {for="matmul", why=["through matmul", "spec s:2:1"]} : f32[8@dp, 4, 6]
+    CHECK-NEXT: %z = exp %_ : f32[8@dp, 4, 6]
+    CHECK-NOT: sharding_constraint)");
+}
+
 // Partial sums pass linear ops; the smallest value of the chain is reduced.
 TEST(InsertReshards, ReducesAtTheCheapestPointOfALinearChain) {
   CheckPasses(R"(mesh [tp=2]

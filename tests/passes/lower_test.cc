@@ -58,6 +58,13 @@ TEST(LowerReshards, SeveralAxes) {
         R"(CHECK: all_reduce %x {axes=["dp", "tp"], reduce="sum"} : f32[8, 6])");
   Lower("f32[8@(dp,tp), 6]", "f32[8, 6]",
         R"(CHECK: all_gather %x {axes=["dp", "tp"], dim=0} : f32[8, 6])");
+  Lower("f32[8, 6] partial(dp,tp)", "f32[8@(dp,tp), 6]", R"(
+    CHECK: %0 = reduce_scatter %x {axes=["dp", "tp"], dim=0} : f32[8@(dp,tp), 6]
+    CHECK-NEXT: neg %0)");
+  Lower("f32[8, 6] partial(dp,tp)", "f32[8@tp, 6@dp]", R"(
+    CHECK: %0 = reduce_scatter %x {axes=["tp"], dim=0} : f32[8@tp, 6] partial(dp)
+    CHECK-NEXT: %1 = reduce_scatter %0 {axes=["dp"], dim=1} : f32[8@tp, 6@dp]
+    CHECK-NEXT: neg %1)");
   Lower("f32[8@(dp,tp), 6]", "f32[8@dp, 6]",
         R"(CHECK: all_gather %x {axes=["tp"], dim=0} : f32[8@dp, 6])");
   Lower("f32[8@dp, 6] partial(tp)", "f32[8@(dp,tp), 6]",

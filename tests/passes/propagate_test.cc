@@ -35,6 +35,19 @@ TEST(Propagate, ColumnAndRowParallelMlp) {
     CHECK-NEXT: %dx = matmul_nt %da, %w : f32[8@dp, 6])");
 }
 
+TEST(Propagate, AConstraintThatCannotBe) {
+  ExpectThrown(
+      [] {
+        Graph graph = ParseAndVerify(R"(mesh [dp=2, tp=2]
+          graph @g(%x: f32[2@dp, 4]) -> (%y) {
+            %0 = exp %x {site="h.0"} : f32[2, 4]
+            %y = sharding_constraint %0 {axes=["tp"], why=["spec s:1:1"], site="h.0"} : f32[2@tp, 4]
+          })");
+        PropagateShardings(graph);
+      },
+      "E2106", "dim 0 of f32[2@dp, 4] at h.0 cannot be cut over tp too");
+}
+
 // A row-cut weight asks what it is contracted with to be cut, back to where that is made.
 TEST(Propagate, Backward) {
   CheckPasses(R"(mesh [tp=2]

@@ -24,8 +24,9 @@ void ExpectRefused(const std::string& text, std::string_view id, std::string_vie
 }
 
 TEST(ShippedSpecs, EachLoads) {
-  EXPECT_EQ(ShippedSpecs(), (std::vector<std::string>{"colotensor_tutorial", "dp", "megatron",
-                                                      "megatron_hf_gpt2", "serial"}));
+  EXPECT_EQ(ShippedSpecs(),
+            (std::vector<std::string>{"colotensor_tutorial", "dp", "megatron", "megatron_hf_gpt2",
+                                      "megatron_sp", "serial"}));
   for (const std::string& name : ShippedSpecs()) {
     Spec spec = LoadSpec(name);
     EXPECT_EQ(spec.name, name);
@@ -72,6 +73,8 @@ TEST(ParseSpec, ReadsEveryField) {
     }
     param { role: NORM }
     input { match: "x" shard_spec { dims: 0 dims: 0 axes: "dp" axes: "tp" } }
+    value { match: "h.*.mlp" shard_spec { dims: -2 axes: "tp" } may_match_nothing: true }
+    value { role: MLP_DOWN shard_spec { dims: 1 axes: "dp" } }
   )",
                         "s");
   EXPECT_EQ(spec.mesh, (std::vector<MeshAxis>{{"dp", 2}, {"tp", 1}}));
@@ -92,6 +95,12 @@ TEST(ParseSpec, ReadsEveryField) {
   EXPECT_FALSE(spec.params[1].may_match_nothing);
   ASSERT_EQ(spec.inputs.at(0).cuts.size(), 2u);
   EXPECT_EQ(spec.inputs[0].cuts[1].axis, "tp");
+  ASSERT_EQ(spec.values.size(), 2u);
+  EXPECT_EQ(spec.values[0].match, "h.*.mlp");
+  EXPECT_EQ(spec.values[0].cuts.at(0).dim, -2);
+  EXPECT_TRUE(spec.values[0].may_match_nothing);
+  EXPECT_EQ(spec.values[1].role, "MLP_DOWN");
+  EXPECT_EQ(spec.values[1].where.ToString(), "s:12:5");
 }
 
 // ColoTensor: what has a compute spec is made whole unless it says otherwise.
@@ -117,6 +126,10 @@ TEST(ParseSpec, RefusesTextThatDoesNotParse) {
 
 TEST(ParseSpec, RefusesRulesWithoutSense) {
   ExpectRefused("\n  param { }", "E2101", "s:2:3", "a param rule needs match or role");
+  for (const char* rule : {"value { shard_spec { dims: 0 axes: 'tp' } }", "value { match: 'h' }",
+                           "value { match: 'h' role: QKV shard_spec { dims: 0 axes: 'tp' } }"}) {
+    ExpectRefused(rule, "E2101", "s:1:1", "needs match or role, not both, and a shard_spec");
+  }
   ExpectRefused("input { }", "E2101", "s:1:1", "an input rule needs match");
   ExpectRefused("param { match: 'w' shard_spec { dims: 0 dims: 1 axes: 'tp' } }", "E2101", "s:1:1",
                 "2 dims and 1 axes; give one axis for each dim");

@@ -123,7 +123,7 @@ KernelPtr MakeUnpack(const KernelRequest& r) { return MakePieces(r, false); }
 
 constexpr Binding kBindings[] = {
     {"copy", MakeCopy}, {"local_slice", MakeLocalSlice}, {"zero_padding", MakeZeroPadding},
-    {"pack", MakePack}, {"unpack", MakeUnpack},
+    {"pack", MakePack}, {"unpack", MakeUnpack},          {"sharding_constraint", MakeCopy},
 };
 
 }  // namespace
