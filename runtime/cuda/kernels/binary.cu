@@ -4,11 +4,16 @@
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 namespace {
 
+using Fns = OneOf<AddFn, SubFn, MulFn, DivFn, PowFn, MaxFn, MinFn, ModFn>;
+
+KernelPtr Make(const KernelRequest& r, Fns fns) {
+  return DispatchNumeric(r.call.out[0].dtype, [&](auto t) {
+    return MakeElementwise<decltype(t), decltype(t), decltype(t)>(r, fns);
+  });
+}
 template <typename Fn>
 KernelPtr Numeric(const KernelRequest& r) {
-  return DispatchNumeric(r.call.out[0].dtype, [&](auto t) {
-    return MakeElementwise<Fn, decltype(t), decltype(t), decltype(t)>(r);
-  });
+  return Make(r, Fns::Of<Fn>());
 }
 
 constexpr Binding kBindings[] = {

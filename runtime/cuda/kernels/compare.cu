@@ -4,11 +4,17 @@
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 namespace {
 
+using Comparisons = OneOf<EqualFn, NotEqualFn, LessFn, LessEqualFn>;
+using Logic = OneOf<AndFn, OrFn, NotEqualFn>;
+
+KernelPtr Make(const KernelRequest& r, Comparisons fns) {
+  return DispatchAny(r.call.in[0].dtype, [&](auto t) {
+    return MakeElementwise<Bool, decltype(t), decltype(t)>(r, fns);
+  });
+}
 template <typename Fn>
 KernelPtr Any(const KernelRequest& r) {
-  return DispatchAny(r.call.in[0].dtype, [&](auto t) {
-    return MakeElementwise<Fn, Bool, decltype(t), decltype(t)>(r);
-  });
+  return Make(r, Comparisons::Of<Fn>());
 }
 // Fn of the operands in the other order.
 template <typename Fn>
@@ -21,7 +27,7 @@ KernelPtr Swapped(const KernelRequest& r) {
 }
 template <typename Fn>
 KernelPtr Logical(const KernelRequest& r) {
-  return MakeElementwise<Fn, Bool, Bool, Bool>(r);
+  return MakeElementwise<Bool, Bool, Bool>(r, Logic::Of<Fn>());
 }
 
 struct SelectFn {
@@ -32,7 +38,7 @@ struct SelectFn {
 };
 template <typename T>
 KernelPtr Select(const KernelRequest& r) {
-  return MakeElementwise<SelectFn, T, Bool, T, T>(r);
+  return MakeElementwise<T, Bool, T, T>(r, OneOf<SelectFn>());
 }
 // It only moves: integers of the elements' size stand for every type.
 KernelPtr Where(const KernelRequest& r) {

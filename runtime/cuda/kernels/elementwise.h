@@ -1,6 +1,7 @@
 // One kernel for every elementwise op: a function of wide values over operands that broadcast.
 #pragma once
 
+#include <type_traits>
 #include <utility>
 
 #include "runtime/cuda/kernels/elementwise_walk.h"
@@ -24,8 +25,28 @@ __device__ __forceinline__ const T& Get(const Leaf<I, T>& leaf) {
   return leaf.value;
 }
 
-// walk.strides[0] are the result's, [i + 1] those of operand i.
-template <typename Fn, typename To, typename... From>
+// One of several functions, chosen at launch: what a kernel has around its function is most of what
+// nvcc compiles, and is so compiled once for all of them.
+template <typename... Fns>
+struct OneOf {
+  int which = 0;
+
+  template <typename Fn>
+  static constexpr OneOf Of() {
+    int i = 0, which = -1;
+    ((std::is_same_v<Fn, Fns> ? which = i++ : i++), ...);
+    return {which};
+  }
+  // use(Fn()) for the chosen one.
+  template <typename Use>
+  __device__ __forceinline__ void Apply(const Use& use) const {
+    int i = 0;
+    (void)((which == i++ && (use(Fns()), true)) || ...);
+  }
+};
+
+// walk.strides[0] are the result's, [i + 1] those of operand i. Fns: a OneOf.
+template <typename Fns, typename To, typename... From>
 struct Elementwise {
   static constexpr int kInputs = sizeof...(From);
   static constexpr size_t kWidest = std::max({sizeof(To), sizeof(From)...});
@@ -35,6 +56,7 @@ struct Elementwise {
   bool packed;  // kN at a time; the innermost dim is then a multiple of kN, or the only one
   To* out;
   Tuple<const From*...> in;
+  Fns fns;
 
   template <typename T>
   static __device__ __forceinline__ Pack<T, kN> Read(const T* p, int64_t stride) {
@@ -49,17 +71,21 @@ struct Elementwise {
     const int last = walk.rank - 1;
     const Tuple<Pack<From, kN>...> x{{Read(Get<I>(in) + at[I + 1], walk.strides[I + 1][last])}...};
     Pack<To, kN> y;
-    for (int j = 0; j < kN; ++j) y.v[j] = Narrow<To>(Fn()(Widen(Get<I>(x).v[j])...));
+    fns.Apply([&](auto fn) {
+      for (int j = 0; j < kN; ++j) y.v[j] = Narrow<To>(fn(Widen(Get<I>(x).v[j])...));
+    });
     StorePack<To, kN>(out + at[0], y);
   }
   template <size_t... I>
   __device__ __forceinline__ void One(const int64_t (&at)[kInputs + 1], int64_t j,
                                       std::index_sequence<I...>) const {
     const int last = walk.rank > 0 ? walk.rank - 1 : 0;
-    out[at[0] + j] =
-        Narrow<To>(Fn()(Widen(Get<I>(in)[at[I + 1] + j * walk.strides[I + 1][last]])...));
+    fns.Apply([&](auto fn) {
+      out[at[0] + j] =
+          Narrow<To>(fn(Widen(Get<I>(in)[at[I + 1] + j * walk.strides[I + 1][last]])...));
+    });
   }
-  // Locate and Fn are here as few times as can be: their code is most of what nvcc compiles.
+  // Locate and the functions are here as few times as can be, for the sake of nvcc.
   __device__ void operator()(int64_t item) const {
     constexpr auto kSequence = std::make_index_sequence<kInputs>();
     const int64_t begin = packed ? item * kN : item;
@@ -72,15 +98,15 @@ struct Elementwise {
   }
 };
 
-template <typename Fn, typename To, typename... From>
-KernelPtr MakeElementwise(const KernelRequest& r) {
-  using F = Elementwise<Fn, To, From...>;
+template <typename To, typename... From, typename Fns>
+KernelPtr MakeElementwise(const KernelRequest& r, Fns fns) {
+  using F = Elementwise<Fns, To, From...>;
   static constexpr size_t kSizes[] = {sizeof(To), sizeof(From)...};
   auto walk = ElementwiseWalk(r.call, sizeof...(From));
   if (!walk) return nullptr;
   return [&]<size_t... I>(std::index_sequence<I...>) {
     const bool packed = CanPack(r.call, *walk, F::kN, kSizes);
-    F f{*walk, r.call.out[0].num_elements(), packed, Out<To>(r, 0), {{In<From>(r, I)}...}};
+    F f{*walk, r.call.out[0].num_elements(), packed, Out<To>(r, 0), {{In<From>(r, I)}...}, fns};
     return MakeKernel([f](const Launch& launch) {
       int64_t items = f.packed ? CeilDiv(f.n, F::kN) : f.n;
       Grid grid = ElementGrid(items);

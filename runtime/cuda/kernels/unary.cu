@@ -4,26 +4,47 @@
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 namespace {
 
+using Signs = OneOf<NegFn, AbsFn, SignFn>;
+using Floats = OneOf<ExpFn, LogFn, SqrtFn, RsqrtFn, ReciprocalFn, FloorFn, CeilFn, RoundFn, SinFn,
+                     CosFn, ReluFn, TanhFn, SigmoidFn, ErfFn, SiluFn, GeluTanhFn, GeluErfFn>;
+using Predicates = OneOf<IsNanFn, IsInfFn>;
+using Gradients =
+    OneOf<ReluGradFn, TanhGradFn, SigmoidGradFn, SiluGradFn, GeluTanhGradFn, GeluErfGradFn>;
+
+KernelPtr Make(const KernelRequest& r, Floats fns) {
+  return DispatchFloat(r.call.out[0].dtype,
+                       [&](auto t) { return MakeElementwise<decltype(t), decltype(t)>(r, fns); });
+}
+KernelPtr Make(const KernelRequest& r, Signs fns) {
+  return DispatchNumeric(r.call.out[0].dtype,
+                         [&](auto t) { return MakeElementwise<decltype(t), decltype(t)>(r, fns); });
+}
+KernelPtr Make(const KernelRequest& r, Predicates fns) {
+  return DispatchFloat(r.call.in[0].dtype,
+                       [&](auto t) { return MakeElementwise<Bool, decltype(t)>(r, fns); });
+}
+KernelPtr Make(const KernelRequest& r, Gradients fns) {
+  return DispatchFloat(r.call.out[0].dtype, [&](auto t) {
+    return MakeElementwise<decltype(t), decltype(t), decltype(t)>(r, fns);
+  });
+}
+KernelPtr Not(const KernelRequest& r) { return MakeElementwise<Bool, Bool>(r, OneOf<NotFn>()); }
+
 template <typename Fn>
 KernelPtr Float(const KernelRequest& r) {
-  return DispatchFloat(r.call.out[0].dtype,
-                       [&](auto t) { return MakeElementwise<Fn, decltype(t), decltype(t)>(r); });
+  return Make(r, Floats::Of<Fn>());
 }
 template <typename Fn>
 KernelPtr Numeric(const KernelRequest& r) {
-  return DispatchNumeric(r.call.out[0].dtype,
-                         [&](auto t) { return MakeElementwise<Fn, decltype(t), decltype(t)>(r); });
+  return Make(r, Signs::Of<Fn>());
 }
 template <typename Fn>
 KernelPtr Predicate(const KernelRequest& r) {
-  return DispatchFloat(r.call.in[0].dtype,
-                       [&](auto t) { return MakeElementwise<Fn, Bool, decltype(t)>(r); });
+  return Make(r, Predicates::Of<Fn>());
 }
 template <typename Fn>
 KernelPtr Gradient(const KernelRequest& r) {
-  return DispatchFloat(r.call.out[0].dtype, [&](auto t) {
-    return MakeElementwise<Fn, decltype(t), decltype(t), decltype(t)>(r);
-  });
+  return Make(r, Gradients::Of<Fn>());
 }
 bool ByTanh(const KernelRequest& r) { return r.call.attrs->String("approximate") == "tanh"; }
 KernelPtr Gelu(const KernelRequest& r) {
@@ -49,7 +70,7 @@ constexpr Binding kBindings[] = {
     {"cos", Float<CosFn>},
     {"is_nan", Predicate<IsNanFn>},
     {"is_inf", Predicate<IsInfFn>},
-    {"not", MakeElementwise<NotFn, Bool, Bool>},
+    {"not", Not},
     {"relu", Float<ReluFn>},
     {"tanh", Float<TanhFn>},
     {"sigmoid", Float<SigmoidFn>},
