@@ -270,7 +270,7 @@ class Application {
           "E2102", ExitCode::kBadSpec, rule.where.ToString(),
           rule.role.empty() ? StrCat("no module of the model matches '", rule.match, "'")
                             : StrCat("no op uses a weight of role ", rule.role),
-          (rule.role.empty() ? Nearest(rule.match, Modules()) + "; or" : std::string()) +
+          (rule.role.empty() ? Nearest(rule.match, Modules()) + "; or " : std::string()) +
               "set may_match_nothing");
     }
     for (Op* op = FirstOp(); op; op = graph_.Next(op)) {

@@ -142,7 +142,7 @@ graph @g(%ids: i64[2, 4]) -> (%y) {
 
 TEST(ApplySpec, RefusesValueRules) {
   const std::string cut = " shard_spec { dims: -2 axes: 'tp' } }";
-  Refused("value { match: 'h.0.fcc'" + cut, "E2102", "the nearest names: h.0.fc");
+  Refused("value { match: 'h.0.fcc'" + cut, "E2102", "the nearest names: h.0.fc, h.0, h; or set");
   Refused("value { role: NORM" + cut, "E2102", "no op uses a weight of role NORM");
   Refused("value { role: MLP_UP shard_spec { dims: 2 axes: 'tp' } }", "E2103",
           "dim 2 of the result of add");
