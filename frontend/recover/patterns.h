@@ -21,6 +21,8 @@ bool RecoverNorms(Graph& graph);
 bool RecoverActivations(Graph& graph);
 // gather of a parameter -> embedding; of consecutive constant rows -> slice.
 bool RecoverEmbeddings(Graph& graph);
+// A lookup in log(softmax(x)) -> cross_entropy.
+bool RecoverCrossEntropy(Graph& graph);
 // matmul, scale, mask, softmax, matmul -> attention, in its best layout.
 bool RecoverAttention(Graph& graph);
 // kv heads that are not repeated; layout "bshd" where heads came from and go back to [b, s, h, d].
