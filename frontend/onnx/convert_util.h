@@ -14,7 +14,8 @@ void AddIndexConverters(ConverterTable& table);    // Slice, Split, Gather, Pad,
 void AddScatterConverters(ConverterTable& table);  // ScatterND, ScatterElements, NonZero
 void AddEinsumConverter(ConverterTable& table);
 void AddAttentionConverters(ConverterTable& table);  // Attention, RotaryEmbedding
-void AddFusedConverters(ConverterTable& table);      // of ONNX Runtime
+void AddConvConverter(ConverterTable& table);
+void AddFusedConverters(ConverterTable& table);  // of ONNX Runtime
 
 // The axis in [0, rank); E1303 when there is none.
 int Axis(const NodeContext& c, int64_t axis, int rank);

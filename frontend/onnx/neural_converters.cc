@@ -200,6 +200,7 @@ void AddNeuralConverters(ConverterTable& table) {
                 {"NegativeLogLikelihoodLoss", NegativeLogLikelihoodLoss}});
   AddEinsumConverter(table);
   AddAttentionConverters(table);
+  AddConvConverter(table);
   AddFusedConverters(table);
 }
 

@@ -9,7 +9,7 @@ namespace shardc::recover {
 bool Simplify(Graph& graph);
 // Gathers at constant positions become slices, slices that are the whole together a split.
 bool SimplifyPieces(Graph& graph);
-// Parameters that hold the same rows many times, for a sum, keep one of each.
+// Parameters that hold the same rows many times, for a sum or a concat, keep one of each.
 bool DropRepeatedRows(Graph& graph);
 // Equal ops with equal operands become one.
 bool MergeEqualOps(Graph& graph);
