@@ -77,6 +77,13 @@ bool Constrains(const Op& op, int axis, const Mesh& mesh) {
   return std::find(axes.begin(), axes.end(), mesh.axes()[axis].name) != axes.end();
 }
 
+bool IsWeight(const Value* v) {
+  const Op* op = v->producer;
+  if (!op) return false;
+  return op->def->is_state ||
+         (op->def->elementwise && op->operands.size() == 1 && IsWeight(op->operands[0]));
+}
+
 bool MayRunInPlace(const OpDef& def, int operand, int result) {
   return def.in_place ? def.in_place(operand, result) : def.elementwise;
 }

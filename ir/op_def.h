@@ -150,6 +150,10 @@ bool IsView(const Op& op, const Mesh& mesh);
 // Whether the op's result is cut over the axis by the spec's word (OpDef::constrains).
 bool Constrains(const Op& op, int axis, const Mesh& mesh);
 
+// Whether the value is a parameter or state, or an elementwise function of one alone, as its copy
+// in another type is.
+bool IsWeight(const Value* v);
+
 bool MayRunInPlace(const OpDef& def, int operand, int result);
 
 int64_t Flops(const Op& op);

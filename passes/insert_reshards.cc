@@ -205,8 +205,7 @@ class Inserter {
     if (auto it = versions_.find(Root(v)); it != versions_.end()) {
       for (const Value* version : it->second) consider(version);
     }
-    bool weights = v->producer && v->producer->def->is_state;
-    return weights ? best * kMoveWeightsPenalty : best;
+    return IsWeight(v) ? best * kMoveWeightsPenalty : best;
   }
 
   double Cost(const Op& op, const ShardingRule& rule, int axis, const Strategy& s,
@@ -305,7 +304,7 @@ class Inserter {
     for (bool states : {true, false}) {
       for (size_t i = 0; i < op.operands.size() && parent < 0; ++i) {
         const Value* v = op.operands[i];
-        if ((v->producer && v->producer->def->is_state) != states) continue;
+        if (IsWeight(v) != states) continue;
         if (s.kind == Strategy::kFactor && DimOfFactor(rule.operands[i], s.cut.factor) < 0)
           continue;
         parent = ProvenanceOf(v, axis);

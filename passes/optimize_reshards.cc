@@ -14,7 +14,14 @@ bool OnlyUse(const Graph& graph, const Value* v) {
   return v->users.size() == 1 && !graph.IsOutput(v);
 }
 
-bool IsReduction(const Value* v) { return !ReducedAxes(v).empty(); }
+// Whether the value is a sum over ranks, whole or cut.
+bool IsReduction(const Value* v) {
+  if (!v->producer || v->producer->name() != "reshard") return false;
+  const Sharding &from = v->producer->in(0).sharding, &to = v->type.sharding;
+  return from.partial_max == to.partial_max &&
+         std::any_of(from.partial_sum.begin(), from.partial_sum.end(),
+                     [&](int a) { return !to.partial_sum.contains(a); });
+}
 
 class Optimizer {
  public:
@@ -85,7 +92,7 @@ class Optimizer {
     return IsReduction(term) ? term : nullptr;
   }
 
-  // Reductions over the same axes that nothing else reads.
+  // Reductions from and to the same shardings that nothing else reads.
   bool Combine(const Value* a, const Value* b) const {
     const Value *ra = ReductionOf(a), *rb = ReductionOf(b);
     return a != b && ra && rb && ra->type == rb->type && ra->producer->in(0) == rb->producer->in(0);

@@ -50,8 +50,9 @@ class Propagation {
 
  private:
   Priority PriorityOf(const Op& op) const {
+    bool copies = op.def->elementwise && op.operands.size() == 1;
     for (const Value* v : op.operands) {
-      if (v->producer && v->producer->def->is_state && op.operands.size() > 1) return kWeights;
+      if (IsWeight(v) && (op.operands.size() > 1 || copies)) return kWeights;
     }
     const ShardingRule& rule = rules_[op.id];
     for (size_t f = 0; f < rule.factors.size(); ++f) {
@@ -301,8 +302,7 @@ class Propagation {
     const Slot* source = nullptr;
     for (bool states : {true, false}) {
       for (const Slot& s : slots) {
-        bool is_state = s.value->producer && s.value->producer->def->is_state;
-        if (is_state != states || cut) continue;
+        if (IsWeight(s.value) != states || cut) continue;
         auto c = CutOf(rule, s);
         if (!c) continue;
         FactorKind kind = rule.factors[c->factor].kind;
