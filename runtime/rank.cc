@@ -9,7 +9,6 @@
 
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
-#include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/peaks.h"
 #include "runtime/describe.h"
 
@@ -170,26 +169,27 @@ void Rank::Run(size_t i) {
 }
 
 void Rank::RunTraced(size_t i, TimeSpan& span) {
-  cpu::TeamTrace trace;
-  trace.now = RankProfile::Now;
-  cpu::team_trace = &trace;
+  std::fill(teams_.spans.begin(), teams_.spans.end(), cpu::TeamTrace::Span());
+  cpu::TraceTeams(&teams_);
   span.begin_ns = RankProfile::Now();
   try {
     Run(i);
   } catch (...) {
-    cpu::team_trace = nullptr;
+    cpu::TraceTeams(nullptr);
     throw;
   }
   span.end_ns = RankProfile::Now();
-  cpu::team_trace = nullptr;
-  for (int t = 1; t < std::min(threads_, cpu::TeamTrace::kMaxThreads); ++t) {
-    const auto& [begin, end] = trace.spans[t];
+  cpu::TraceTeams(nullptr);
+  for (int t = 1; t < threads_; ++t) {
+    const auto& [begin, end] = teams_.spans[static_cast<size_t>(t)];
     if (begin != 0) workers_.push_back({profiled_steps_, i, t, {begin, end}});
   }
 }
 
 void Rank::StartProfile(int64_t steps) {
   profile_.Start(steps, steps_.size());
+  teams_.now = RankProfile::Now;
+  teams_.spans.resize(static_cast<size_t>(threads_));
   workers_.clear();
   profiled_steps_ = 0;
 }
