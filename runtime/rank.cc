@@ -9,6 +9,7 @@
 
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
+#include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/peaks.h"
 #include "runtime/describe.h"
 
@@ -38,11 +39,26 @@ int TeamSize(int threads) {
   return std::max(1, std::min(threads, omp_get_thread_limit()));
 }
 
+// oneDNN takes and gives back aligned memory with each product. What alignment leaves over are
+// small blocks, which glibc puts into the thread's cache, and there they keep their large
+// neighbours from becoming one free block again: until the cache is full of them, product after
+// product takes new memory. So it is filled first, on each thread of the team.
+void FillSmallBlockCaches(int threads) {
+  constexpr size_t kSmallest = 24, kLargest = 184, kStep = 16, kOfEach = 7;
+  cpu::ParallelChunks(threads, threads, [](int64_t, int64_t) {
+    std::vector<std::unique_ptr<char[]>> blocks;
+    for (size_t size = kSmallest; size <= kLargest; size += kStep) {
+      for (size_t i = 0; i < kOfEach; ++i) blocks.emplace_back(new char[size]);
+    }
+  });
+}
+
 }  // namespace
 
 Rank::Rank(const Program& program, const SessionOptions& options, int threads,
            std::unique_ptr<Communicator> world, const StateReader& read_state)
     : program_(program), options_(options), threads_(TeamSize(threads)), world_(std::move(world)) {
+  FillSmallBlockCaches(threads_);
   AllocateBuffers(read_state);
   PrepareCommunicators();
   PrepareInstructions();
