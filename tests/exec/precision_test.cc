@@ -1,5 +1,5 @@
-// bf16 against the float64 goldens: the loss within 1%, every gradient within 3% in norm and of
-// cosine 0.999.
+// bf16 and f16 against the float64 goldens: the loss within 1%, every gradient within 3% in norm
+// and of cosine 0.999.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -36,8 +36,20 @@ TEST_P(Bf16, IsCloseToTheGoldenOnEveryMesh) {
     for (const char* reduce_in : {"", "f32"}) {
       SCOPED_TRACE(StrCat(spec, " ", mesh, " ", reduce_in));
       RunResult r = RunCase(c, spec, mesh, {.compute = "bf16", .reduce_in = reduce_in});
-      EXPECT_EQ(CompareBf16WithGolden(c.e, c.batch, r), "");
+      EXPECT_EQ(CompareHalvesWithGolden(c.e, c.batch, r), "");
     }
+  }
+}
+
+class F16 : public ::testing::TestWithParam<Case> {};
+
+TEST_P(F16, IsCloseToTheGolden) {
+  const Case& c = GetParam();
+  for (auto [spec, mesh] : {std::pair("serial", ""), {"megatron", "tp=3"}}) {
+    SCOPED_TRACE(StrCat(spec, " ", mesh));
+    EXPECT_EQ(CompareHalvesWithGolden(c.e, c.batch,
+                                      RunCase(c, spec, mesh, {.compute = "f16", .reduce_in = ""})),
+              "");
   }
 }
 
@@ -50,11 +62,13 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Bf16, ::testing::ValuesIn(Cases()), [](const auto& info) {
+std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
   return info.param.e.model + "_" + info.param.e.name + "_" + info.param.batch;
-});
+}
+INSTANTIATE_TEST_SUITE_P(All, Bf16, ::testing::ValuesIn(Cases()), NameOf);
+INSTANTIATE_TEST_SUITE_P(All, F16, ::testing::ValuesIn(Cases()), NameOf);
 
-TEST(Bf16Kernels, EqualTheReferenceKernels) {
+void CompareKernels(const char* precision) {
   for (const char* model : {"builtin:gpt?layers=2,hidden=64,heads=4,vocab=257,seq=48,batch=2",
                             "builtin:gpt?layers=2,hidden=48,heads=6,kv_heads=2,vocab=64,seq=9,"
                             "batch=4,activation=swiglu,"
@@ -62,7 +76,7 @@ TEST(Bf16Kernels, EqualTheReferenceKernels) {
     RunResult results[2];
     for (bool reference : {false, true}) {
       RunSetup setup;
-      setup.pipeline.precision.compute = "bf16";
+      setup.pipeline.precision.compute = precision;
       setup.session.reference_kernels = reference;
       Graph graph = BuildGpt(ParseBuiltin(model));
       Tensors inputs = RandomInputs(graph, 64, 7);
@@ -75,6 +89,9 @@ TEST(Bf16Kernels, EqualTheReferenceKernels) {
     }
   }
 }
+
+TEST(Bf16Kernels, EqualTheReferenceKernels) { CompareKernels("bf16"); }
+TEST(F16Kernels, EqualTheReferenceKernels) { CompareKernels("f16"); }
 
 TEST(Bf16Determinism, TheSameBitsTwiceAndMasterWeightsInF32) {
   for (const char* mesh : {"", "tp=2", "dp=2"}) {
