@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "frontend/gpt_config.h"
 #include "ir/diagnostic.h"
 #include "tests/exec/models.h"
+#include "tests/passes/check_text.h"
 
 namespace shardc::testing {
 namespace {
@@ -41,9 +43,9 @@ TEST_P(Bf16, IsCloseToTheGoldenOnEveryMesh) {
   }
 }
 
-class F16 : public ::testing::TestWithParam<Case> {};
+class F16Golden : public ::testing::TestWithParam<Case> {};
 
-TEST_P(F16, IsCloseToTheGolden) {
+TEST_P(F16Golden, IsCloseToTheGolden) {
   const Case& c = GetParam();
   for (auto [spec, mesh] : {std::pair("serial", ""), {"megatron", "tp=3"}}) {
     SCOPED_TRACE(StrCat(spec, " ", mesh));
@@ -66,7 +68,7 @@ std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
   return info.param.e.model + "_" + info.param.e.name + "_" + info.param.batch;
 }
 INSTANTIATE_TEST_SUITE_P(All, Bf16, ::testing::ValuesIn(Cases()), NameOf);
-INSTANTIATE_TEST_SUITE_P(All, F16, ::testing::ValuesIn(Cases()), NameOf);
+INSTANTIATE_TEST_SUITE_P(All, F16Golden, ::testing::ValuesIn(Cases()), NameOf);
 
 void CompareKernels(const char* precision) {
   for (const char* model : {"builtin:gpt?layers=2,hidden=64,heads=4,vocab=257,seq=48,batch=2",
@@ -92,6 +94,50 @@ void CompareKernels(const char* precision) {
 
 TEST(Bf16Kernels, EqualTheReferenceKernels) { CompareKernels("bf16"); }
 TEST(F16Kernels, EqualTheReferenceKernels) { CompareKernels("f16"); }
+
+// Of a mean over 1024 tokens, spread over 16000 classes: below 6e-8, which is the least that f16
+// has.
+TEST(F16, SmallGradientsDoNotVanish) {
+  RunResult results[2];
+  for (bool half : {false, true}) {
+    RunSetup setup;
+    setup.pipeline.precision.compute = half ? "f16" : "f32";
+    Graph graph = BuildGpt(
+        ParseBuiltin("builtin:gpt?layers=2,hidden=32,heads=2,vocab=16000,seq=128,batch=8"));
+    Tensors inputs = RandomInputs(graph, 16000, 7);
+    inputs["labels"] = inputs["input_ids"];
+    results[half] = CompileAndRun(std::move(graph), setup, inputs);
+  }
+  for (const auto& [name, want] : results[false].outputs) {
+    if (!name.starts_with("grad.")) continue;
+    const HostTensor& got = results[true].outputs.at(name);
+    double squares = 0, differences = 0;
+    for (int64_t i = 0; i < want.num_elements(); ++i) {
+      squares += std::pow(want.AsDouble(i), 2);
+      differences += std::pow(got.AsDouble(i) - want.AsDouble(i), 2);
+    }
+    EXPECT_LE(differences, 1e-4 * squares) << name;
+  }
+}
+
+// Nothing is known of what other losses are made of, and the user is told.
+TEST(F16, UnscaledGradientsAreNoted) {
+  for (auto [loss, precision, noted] : {std::tuple{"dot", "f16", true},
+                                        {"output:y", "f16", true},
+                                        {"dot", "bf16", false},
+                                        {"ce", "f16", false}}) {
+    Graph graph = ParseAndVerify(R"(graph @g(%x: f32[4, 8]) -> (%y, logits: %0) {
+      %w = param "w" : f32[8, 8]
+      %0 = matmul %x, %w : f32[4, 8]
+      %y = reduce_sum %0 {axes=[0, 1], keepdims=false} : f32[]
+    })");
+    PipelineOptions options;
+    options.loss = loss;
+    options.precision.compute = precision;
+    CompileGraph(graph, SpecOf("serial"), Mesh(), options);
+    EXPECT_EQ(!graph.notes.empty(), noted) << loss << " " << precision;
+  }
+}
 
 TEST(Bf16Determinism, TheSameBitsTwiceAndMasterWeightsInF32) {
   for (const char* mesh : {"", "tp=2", "dp=2"}) {
