@@ -10,6 +10,7 @@
 #include "passes/layout.h"
 #include "passes/provenance.h"
 #include "passes/reshard_cost.h"
+#include "passes/weights.h"
 
 namespace shardc {
 namespace {
@@ -43,7 +44,7 @@ struct Placements {
 
 class Inserter {
  public:
-  explicit Inserter(Graph& graph) : graph_(graph), mesh_(graph.mesh) {
+  explicit Inserter(Graph& graph) : graph_(graph), mesh_(graph.mesh), weights_(WeightsOf(graph)) {
     for (int a = 0; a < mesh_.num_axes(); ++a) {
       if (mesh_.axis_size(a) > 1) axes_.push_back(a);
     }
@@ -205,8 +206,7 @@ class Inserter {
     if (auto it = versions_.find(Root(v)); it != versions_.end()) {
       for (const Value* version : it->second) consider(version);
     }
-    bool weights = v->producer && v->producer->def->is_state;
-    return weights ? best * kMoveWeightsPenalty : best;
+    return weights_.contains(v) ? best * kMoveWeightsPenalty : best;
   }
 
   double Cost(const Op& op, const ShardingRule& rule, int axis, const Strategy& s,
@@ -302,10 +302,10 @@ class Inserter {
   void Explain(Op& op, const ShardingRule& rule, int axis, const Strategy& s) {
     if (s.kind == Strategy::kWhole) return;
     int parent = -1;
-    for (bool states : {true, false}) {
+    for (bool weights : {true, false}) {
       for (size_t i = 0; i < op.operands.size() && parent < 0; ++i) {
         const Value* v = op.operands[i];
-        if ((v->producer && v->producer->def->is_state) != states) continue;
+        if (weights_.contains(v) != weights) continue;
         if (s.kind == Strategy::kFactor && DimOfFactor(rule.operands[i], s.cut.factor) < 0)
           continue;
         parent = ProvenanceOf(v, axis);
@@ -419,6 +419,7 @@ class Inserter {
 
   Graph& graph_;
   const Mesh& mesh_;
+  std::unordered_set<const Value*> weights_;
   std::vector<int> axes_;
   std::unordered_map<std::string, Op*> states_;
   std::unordered_map<const Value*, Sharding> wishes_;

@@ -6,6 +6,7 @@
 #include "ir/op_def.h"
 #include "passes/layout.h"
 #include "passes/provenance.h"
+#include "passes/weights.h"
 
 namespace shardc {
 namespace {
@@ -21,7 +22,7 @@ struct Slot {
 
 class Propagation {
  public:
-  explicit Propagation(Graph& graph) : graph_(graph) {
+  explicit Propagation(Graph& graph) : graph_(graph), weights_(WeightsOf(graph)) {
     int n = 0;
     for (const auto& input : graph.inputs()) input->id = n++;
     for (const auto& op : graph.ops()) {
@@ -50,8 +51,9 @@ class Propagation {
 
  private:
   Priority PriorityOf(const Op& op) const {
+    const bool makes_weights = !op.results.empty() && weights_.contains(op.results[0]);
     for (const Value* v : op.operands) {
-      if (v->producer && v->producer->def->is_state && op.operands.size() > 1) return kWeights;
+      if (weights_.contains(v) && (op.operands.size() > 1 || makes_weights)) return kWeights;
     }
     const ShardingRule& rule = rules_[op.id];
     for (size_t f = 0; f < rule.factors.size(); ++f) {
@@ -157,7 +159,7 @@ class Propagation {
     if (Pinned(r) || !op.def->rule) return true;
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const Value* v = op.operands[i];
-      if (dim_[v->id] < 0 || !v->producer || !v->producer->def->is_state) continue;
+      if (dim_[v->id] < 0 || !weights_.contains(v)) continue;
       if (CutOf(rules_[op.id], {op.operands[i], &rules_[op.id].operands[i], false})) return true;
     }
     return false;
@@ -188,7 +190,7 @@ class Propagation {
     }
     for (size_t i = 0; i < op.operands.size(); ++i) {
       Value* v = op.operands[i];
-      if (!v->producer || !v->producer->def->is_state) continue;
+      if (!weights_.contains(v)) continue;
       auto other = CutOf(rule, {v, &rule.operands[i], false});
       if (other && other->factor != cut.factor) return true;
     }
@@ -299,10 +301,9 @@ class Propagation {
     }
     std::optional<FactorCut> cut;
     const Slot* source = nullptr;
-    for (bool states : {true, false}) {
+    for (bool weights : {true, false}) {
       for (const Slot& s : slots) {
-        bool is_state = s.value->producer && s.value->producer->def->is_state;
-        if (is_state != states || cut) continue;
+        if (weights_.contains(s.value) != weights || cut) continue;
         auto c = CutOf(rule, s);
         if (!c) continue;
         FactorKind kind = rule.factors[c->factor].kind;
@@ -332,6 +333,7 @@ class Propagation {
   }
 
   Graph& graph_;
+  std::unordered_set<const Value*> weights_;
   std::vector<Op*> ops_;
   std::vector<ShardingRule> rules_;  // by Op::id
   std::vector<Priority> priority_;

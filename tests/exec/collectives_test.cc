@@ -10,9 +10,12 @@
 namespace shardc::testing {
 namespace {
 
-Program Compile(Graph graph, const std::string& spec_name, const std::string& mesh) {
+Program Compile(Graph graph, const std::string& spec_name, const std::string& mesh,
+                const std::string& precision = "f32") {
   Spec spec = SpecOf(spec_name);
-  CompileGraph(graph, spec, MeshFor(spec, Mesh::Parse(mesh)), {});
+  PipelineOptions options;
+  options.precision.compute = precision;
+  CompileGraph(graph, spec, MeshFor(spec, Mesh::Parse(mesh)), options);
   return EmitProgram(graph);
 }
 
@@ -53,8 +56,11 @@ TEST_P(MegatronBuiltin, FourPerLayerAndTwo) {
     SCOPED_TRACE(more);
     std::string model =
         StrCat("builtin:gpt?layers=", layers, ",hidden=64,heads=8,seq=16,batch=2,", more);
-    ExpectMegatron(Compile(BuildGpt(ParseBuiltin(model)), "megatron", StrCat("tp=", tp)),
-                   {layers, 2, 16, 64});
+    for (const char* precision : {"f32", "bf16"}) {
+      ExpectMegatron(
+          Compile(BuildGpt(ParseBuiltin(model)), "megatron", StrCat("tp=", tp), precision),
+          {layers, 2, 16, 64});
+    }
   }
 }
 
@@ -116,9 +122,11 @@ TEST(SequenceParallel, AReduceScatterAndAnAllGatherForEachAllReduce) {
         SCOPED_TRACE(StrCat("L=", layers, " tp=", tp, " ", more));
         std::string model =
             StrCat("builtin:gpt?layers=", layers, ",hidden=64,heads=8,seq=16,batch=2,", more);
-        ExpectSequenceParallel(
-            Compile(BuildGpt(ParseBuiltin(model)), "megatron_sp", StrCat("tp=", tp)),
-            {layers, 2, 16, 64});
+        for (const char* precision : {"f32", "bf16"}) {
+          ExpectSequenceParallel(
+              Compile(BuildGpt(ParseBuiltin(model)), "megatron_sp", StrCat("tp=", tp), precision),
+              {layers, 2, 16, 64});
+        }
       }
     }
   }

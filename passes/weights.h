@@ -1,0 +1,13 @@
+// What the shardings of a graph start from.
+#pragma once
+
+#include <unordered_set>
+
+#include "ir/graph.h"
+
+namespace shardc {
+
+// Results of params and states, and of ops that read nothing else: casts and transposes of weights.
+std::unordered_set<const Value*> WeightsOf(const Graph& graph);
+
+}  // namespace shardc
