@@ -14,7 +14,14 @@ bool OnlyUse(const Graph& graph, const Value* v) {
   return v->users.size() == 1 && !graph.IsOutput(v);
 }
 
-bool IsReduction(const Value* v) { return !ReducedAxes(v).empty(); }
+// Whether the value is a sum over ranks, whole or cut.
+bool IsReduction(const Value* v) {
+  if (!v->producer || v->producer->name() != "reshard") return false;
+  const Sharding &from = v->producer->in(0).sharding, &to = v->type.sharding;
+  return from.partial_max == to.partial_max &&
+         std::any_of(from.partial_sum.begin(), from.partial_sum.end(),
+                     [&](int a) { return !to.partial_sum.contains(a); });
+}
 
 class Optimizer {
  public:
@@ -73,29 +80,56 @@ class Optimizer {
     return false;
   }
 
-  // Reductions over the same axes that nothing else reads.
-  bool Combine(const Value* a, const Value* b) const {
-    return a != b && IsReduction(a) && IsReduction(b) && OnlyUse(graph_, a) && OnlyUse(graph_, b) &&
-           a->type == b->type && a->producer->in(0) == b->producer->in(0);
+  // The reduction that a term of a sum is, or of which it is a wider copy that alone reads it.
+  const Value* ReductionOf(const Value* term) const {
+    if (!OnlyUse(graph_, term)) return nullptr;
+    const Op* cast = term->producer;
+    if (cast && cast->name() == "cast" && IsFloat(cast->in(0).dtype) &&
+        DTypeSize(cast->in(0).dtype) < DTypeSize(term->type.dtype)) {
+      term = cast->operands[0];
+      if (!OnlyUse(graph_, term)) return nullptr;
+    }
+    return IsReduction(term) ? term : nullptr;
   }
 
-  // reshard(a + b) for reshard(a) and reshard(b), before `op`.
+  // Reductions from and to the same shardings that nothing else reads.
+  bool Combine(const Value* a, const Value* b) const {
+    const Value *ra = ReductionOf(a), *rb = ReductionOf(b);
+    return a != b && ra && rb && ra->type == rb->type && ra->producer->in(0) == rb->producer->in(0);
+  }
+
+  Value* Make(const Op& like, std::vector<Value*> operands, const TensorType& type,
+              Attributes attrs, Op* before) {
+    Op* op = graph_.AddOp(*like.def, std::move(operands), {type}, std::move(attrs), before);
+    op->phase = before->phase;
+    op->site = before->site;
+    return op->result();
+  }
+
+  Value* Cast(Value* v, DType to, const Op& like, Op* before) {
+    if (v->type.dtype == to) return v;
+    TensorType type = v->type;
+    type.dtype = to;
+    return Make(like, {v}, type, {{"to", std::string(DTypeName(to))}}, before);
+  }
+
+  // reshard(a + b) for reshard(a) and reshard(b), before `op`. What was widened to be added still
+  // is, but travels in its own type.
   Value* SumFirst(Value* a, Value* b, Op* op) {
-    Value *pa = a->producer->operands[0], *pb = b->producer->operands[0];
-    Op* sum = graph_.AddOp(*op->def, {pa, pb}, {pa->type}, {}, op);
-    Op* reshard =
-        graph_.AddOp(*a->producer->def, {sum->result()}, {a->type}, a->producer->attrs, op);
-    for (Op* made : {sum, reshard}) {
-      made->phase = op->phase;
-      made->site = op->site;
-    }
-    reshard->site = a->producer->site;
-    Strings why = a->producer->attrs.StringList("why");
-    for (const std::string& w : b->producer->attrs.StringList("why")) {
+    const Op &ra = *ReductionOf(a)->producer, &rb = *ReductionOf(b)->producer;
+    const Op& cast = *a->producer;  // where the types differ
+    const DType wide = a->type.dtype, own = ra.out().dtype;
+    Value* pa = Cast(ra.operands[0], wide, cast, op);
+    Value* pb = Cast(rb.operands[0], wide, cast, op);
+    Value* sum = Cast(Make(*op, {pa, pb}, pa->type, {}, op), own, cast, op);
+    Value* whole = Make(ra, {sum}, ra.out(), ra.attrs, op);
+    whole->producer->site = ra.site;
+    Strings why = ra.attrs.StringList("why");
+    for (const std::string& w : rb.attrs.StringList("why")) {
       if (std::find(why.begin(), why.end(), w) == why.end()) why.push_back(w);
     }
-    reshard->attrs.Set("why", std::move(why));
-    return reshard->result();
+    whole->producer->attrs.Set("why", std::move(why));
+    return Cast(whole, wide, cast, op);
   }
 
   // The terms of a sum of op's type, through the adds that nothing else reads.

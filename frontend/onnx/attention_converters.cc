@@ -49,10 +49,47 @@ void RefuseUnsupported(NodeContext& c) {
       c.Fail("E1301", StrCat("Attention's output ", kOutputs[i - 1], " is not supported"));
     }
   }
-  if (c.Float("softcap", 0) != 0) {
-    c.Fail("E1301", "Attention with softcap is not supported",
-           "export the attention written out, as MatMul, Tanh and Softmax");
+}
+
+// [b, heads, s, d] of which each head serves `times` neighbouring queries.
+Value* RepeatHeads(NodeContext& c, Value* x, int64_t times) {
+  if (times == 1) return x;
+  const Shape shape = x->type.shape;
+  x = c.Reshape(x, {shape[0], shape[1], 1, shape[2], shape[3]});
+  x = c.BroadcastTo(x, {shape[0], shape[1], times, shape[2], shape[3]});
+  return c.Reshape(x, {shape[0], shape[1] * times, shape[2], shape[3]});
+}
+
+struct AttentionOf {
+  Value *q, *k, *v, *mask;
+  double scale;
+  bool causal, heads_first;  // as the op's attributes
+};
+
+// The attention op bounds no scores: cap * tanh(scores / cap) before the mask, written out.
+Value* SoftcappedAttention(NodeContext& c, AttentionOf a, double cap) {
+  const Ints heads_first = {0, 2, 1, 3};
+  if (!a.heads_first) {
+    for (Value** x : {&a.q, &a.k, &a.v}) *x = c.Transpose(*x, heads_first);
   }
+  const int64_t heads = a.q->type.shape[1], kv_heads = a.k->type.shape[1];
+  if (kv_heads < 1 || heads % kv_heads != 0) {
+    c.Fail("E1303", StrCat("the ", heads, " query heads of Attention are not a multiple of the ",
+                           kv_heads, " key/value heads"));
+  }
+  Value* k = RepeatHeads(c, a.k, heads / kv_heads);
+  Value* scores = c.Make("matmul", {a.q, c.Transpose(k, {0, 1, 3, 2})});
+  scores = Times(c, c.Make("tanh", {Times(c, scores, a.scale / cap)}), cap);
+  if (a.causal)
+    a.mask = BothMasks(c, CausalMask(c, scores->type.shape[2], scores->type.shape[3]), a.mask);
+  if (a.mask && a.mask->type.dtype == DType::kBool) {
+    scores = Where(c, a.mask, scores, Like(c, scores, -std::numeric_limits<double>::infinity()));
+  } else if (a.mask) {
+    scores = Add(c, scores, a.mask);
+  }
+  Value* p = c.Make("softmax", {scores}, {{"axis", int64_t{3}}});
+  Value* o = c.Make("matmul", {p, RepeatHeads(c, a.v, heads / kv_heads)});
+  return a.heads_first ? o : c.Transpose(o, heads_first);
 }
 
 void Attention(NodeContext& c) {
@@ -75,12 +112,18 @@ void Attention(NodeContext& c) {
     causal = false;
   }
   double scale = c.Float("scale", 1 / std::sqrt(static_cast<double>(q->type.shape[3])));
-  std::vector<Value*> operands = {q, k, v};
-  if (mask) operands.push_back(mask);
-  Value* o = c.MakeAll("attention", std::move(operands),
-                       {{"scale", scale},
-                        {"causal", causal},
-                        {"layout", std::string(rank == 3 ? "bshd" : "bhsd")}})[0];
+  double cap = c.Float("softcap", 0);
+  Value* o = nullptr;
+  if (cap > 0) {
+    o = SoftcappedAttention(c, {q, k, v, mask, scale, causal, rank == 4}, cap);
+  } else {
+    std::vector<Value*> operands = {q, k, v};
+    if (mask) operands.push_back(mask);
+    o = c.MakeAll("attention", std::move(operands),
+                  {{"scale", scale},
+                   {"causal", causal},
+                   {"layout", std::string(rank == 3 ? "bshd" : "bhsd")}})[0];
+  }
   const Shape& shape = o->type.shape;
   c.SetOutput(0, rank == 4 ? o : c.Reshape(o, {shape[0], shape[1], shape[2] * shape[3]}));
 }

@@ -14,6 +14,8 @@ void AddIndexConverters(ConverterTable& table);    // Slice, Split, Gather, Pad,
 void AddScatterConverters(ConverterTable& table);  // ScatterND, ScatterElements, NonZero
 void AddEinsumConverter(ConverterTable& table);
 void AddAttentionConverters(ConverterTable& table);  // Attention, RotaryEmbedding
+void AddConvConverter(ConverterTable& table);
+void AddFusedConverters(ConverterTable& table);  // of ONNX Runtime
 
 // The axis in [0, rank); E1303 when there is none.
 int Axis(const NodeContext& c, int64_t axis, int rank);
@@ -42,6 +44,8 @@ Value* Plus(NodeContext& c, Value* v, double term);     // v itself for 0
 Value* Reduce(NodeContext& c, std::string_view op, Value* v, Ints axes, bool keepdims);
 // Elements [from, to) of one dim.
 Value* SliceDim(NodeContext& c, Value* v, int axis, int64_t from, int64_t to);
+// What a Gemm node computes.
+Value* GemmOf(NodeContext& c);
 // log(softmax(x)) over the axis, computed without overflow.
 Value* LogSoftmax(NodeContext& c, Value* x, int axis);
 

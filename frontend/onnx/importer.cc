@@ -47,6 +47,7 @@ class Importer {
     AddOutputs(proto);
     graph_.EraseDead();
     DropUnusedSources();
+    NoteComputed(params);
     NoteConstants(params);
     return std::move(graph_);
   }
@@ -234,6 +235,22 @@ class Importer {
   void DropUnusedSources() {
     std::erase_if(graph_.sources,
                   [&](const auto& source) { return graph_.FindState(source.first) == nullptr; });
+  }
+
+  void NoteComputed(const Parameters& params) {
+    std::string names;
+    for (const auto& [name, source] : params.computed_from) {
+      const Op* param = graph_.FindState(name);
+      // A vector with a constant added (1 + weight) trains as the vector does.
+      if (param == nullptr || param->out().rank() < 2) continue;
+      names += StrCat(names.empty() ? "'" : ", '", name, "' ", ShapeToString(param->out().shape),
+                      " from '", source, "'");
+    }
+    if (!names.empty()) {
+      graph_.notes.push_back(
+          StrCat("computed from parameters by the exporter, and trained in their place: ", names,
+                 " (an export with optimize=False keeps the parameters)"));
+    }
   }
 
   void NoteConstants(const Parameters& params) {

@@ -134,24 +134,27 @@ void GatherNd(NodeContext& c) {
   c.SetOutput(0, c.Make("gather_nd", {c.input(0), c.input(1)}, {{"batch_dims", batch_dims}}));
 }
 
-// Every dim's position written out, for gather_nd.
+// The positions along the dims from the first that the indices do not cover whole, or from the
+// axis, written out for gather_nd; those before are batch dims.
 void GatherElements(NodeContext& c) {
   Value *x = c.input(0), *indices = c.Cast(c.input(1), DType::kI64);
   const shardc::Shape shape = indices->type.shape;
   int rank = x->type.rank();
-  int axis = Axis(c, c.Int("axis", 0), rank);
+  int axis = Axis(c, c.Int("axis", 0), rank), batch = 0;
   if (static_cast<int>(shape.size()) != rank) {
     c.Fail("E1303", "GatherElements needs indices with as many dims as its data");
   }
+  while (batch < axis && shape[batch] == x->type.shape[batch]) ++batch;
   shardc::Shape column = shape;
   column.push_back(1);
   std::vector<Value*> columns;
-  for (int d = 0; d < rank; ++d) {
+  for (int d = batch; d < rank; ++d) {
     Value* at = d == axis ? indices : c.BroadcastTo(Iota(c, shape[d], d, rank), shape);
     columns.push_back(c.Reshape(at, column));
   }
-  Value* positions = rank == 1 ? columns[0] : c.Make("concat", columns, {{"axis", int64_t{rank}}});
-  c.SetOutput(0, c.Make("gather_nd", {x, positions}, {{"batch_dims", int64_t{0}}}));
+  Value* positions =
+      columns.size() == 1 ? columns[0] : c.Make("concat", columns, {{"axis", int64_t{rank}}});
+  c.SetOutput(0, c.Make("gather_nd", {x, positions}, {{"batch_dims", int64_t{batch}}}));
 }
 
 // Which element of a dim of size n stands at position i in front of or behind it.

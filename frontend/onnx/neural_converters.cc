@@ -19,15 +19,21 @@ void MatMul(NodeContext& c) {
   c.SetOutput(0, c.Reshape(y, std::move(shape)));
 }
 
-void Gemm(NodeContext& c) {
+}  // namespace
+
+Value* GemmOf(NodeContext& c) {
   Value *a = c.input(0), *b = c.input(1);
   if (a->type.rank() != 2 || b->type.rank() != 2) c.Fail("E1303", "Gemm needs two matrices");
   if (c.Int("transA", 0) != 0) a = c.Transpose(a, {1, 0});
   bool nt = c.Int("transB", 0) != 0;
   Value* y = Times(c, c.Make(nt ? "matmul_nt" : "matmul", {a, b}), c.Float("alpha", 1));
   if (c.has_input(2)) y = Add(c, y, Times(c, c.input(2), c.Float("beta", 1)));
-  c.SetOutput(0, y);
+  return y;
 }
+
+namespace {
+
+void Gemm(NodeContext& c) { c.SetOutput(0, GemmOf(c)); }
 
 void Softmax(NodeContext& c) {
   Value* x = c.input(0);
@@ -194,6 +200,8 @@ void AddNeuralConverters(ConverterTable& table) {
                 {"NegativeLogLikelihoodLoss", NegativeLogLikelihoodLoss}});
   AddEinsumConverter(table);
   AddAttentionConverters(table);
+  AddConvConverter(table);
+  AddFusedConverters(table);
 }
 
 }  // namespace shardc::onnx_import

@@ -214,10 +214,21 @@ class Finder {
     FindCopies(params, found);
     std::erase_if(params, [&](const std::string& name) { return found.copies.contains(name); });
     found.aliases = FindAliases(params, uses_, names_);
+    FindComputed(params, found);
     return found;
   }
 
  private:
+  void FindComputed(const std::vector<std::string>& params, Parameters& found) const {
+    for (const std::string& name : params) {
+      auto folded = names_.folded_from.find(name);
+      if (folded == names_.folded_from.end() || folded->second.size() < 2) continue;
+      for (const std::string& source : folded->second) {
+        if (names_.is_parameter.contains(source)) found.computed_from[name] = source;
+      }
+    }
+  }
+
   void FindCopies(const std::vector<std::string>& params, Parameters& found) {
     std::map<std::string, const TensorProto*> tensors;
     for (const TensorProto* t : uses_.initializers()) tensors[t->name()] = t;

@@ -19,6 +19,9 @@ struct Parameters {
   // Tensors folded from a parameter that an earlier tensor was folded from in the same way, where
   // the data is equal too: the layer runs several times. By name, the earlier one.
   std::map<std::string, std::string> copies;
+  // Tensors that the exporter computed from a parameter and more (positions, buckets): rows of it,
+  // copies of rows, or a table made of it. By name, the parameter.
+  std::map<std::string, std::string> computed_from;
   std::vector<std::string> constants;  // float tensors of several elements that are none
 
   bool Has(const std::string& name) const { return aliases.contains(name); }

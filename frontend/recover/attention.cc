@@ -38,6 +38,13 @@ Op* FindScores(Value* v, std::vector<MaskStep>& steps, int depth = 12) {
       if (Op* found = follow(op->operands[i], {MaskStep::kAdd, op->operands[1 - i]})) return found;
     }
   }
+  if (op->name() == "max") {
+    for (int i = 0; i < 2; ++i) {
+      std::optional<double> floor = SplatOf(op->operands[1 - i]);
+      if (!floor) continue;
+      return follow(op->operands[i], {MaskStep::kFloor, nullptr, false, *floor});
+    }
+  }
   if (op->name() == "where") {
     for (int i = 1; i <= 2; ++i) {
       std::optional<double> fill = SplatOf(op->operands[3 - i]);

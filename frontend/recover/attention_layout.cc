@@ -10,25 +10,43 @@ namespace {
 
 const Ints kSwapHeads = {0, 2, 1, 3};  // [b, s, h, d] <-> [b, h, s, d]
 
-// The [b, g, t, d] of k or v [b, g * r, t, d] in which every head is repeated r times, else null.
-Value* Ungrouped(Builder& b, Value* v) {
-  const Shape& shape = v->type.shape;
-  if (Op* broadcast = ProducedBy(v, "broadcast_to")) {
-    const Shape& from = broadcast->in(0).shape;
-    bool heads_only = from.size() == 4 && from[1] == 1 && from[0] == shape[0] &&
-                      from[2] == shape[2] && from[3] == shape[3];
-    return heads_only ? broadcast->operands[0] : nullptr;
+// The x of a transpose of x [b, s, h, d] to [b, h, s, d], else null.
+Value* BeforeSwap(const Value* v) {
+  Op* transpose = ProducedBy(v, "transpose");
+  return IsPerm(transpose, kSwapHeads) ? transpose->operands[0] : nullptr;
+}
+
+// The k or v with fewer heads of one in which every head is repeated r times, else null.
+Value* Ungrouped(Builder& b, Value* v, bool heads_first) {
+  if (Value* x = heads_first ? BeforeSwap(v) : nullptr) {
+    Value* ungrouped = Ungrouped(b, x, false);
+    return ungrouped ? b.Transpose(ungrouped, kSwapHeads) : nullptr;
   }
   Op* reshape = ProducedBy(v, "reshape");
-  Op* broadcast = reshape ? ProducedBy(reshape->operands[0], "broadcast_to") : nullptr;
-  if (broadcast == nullptr || broadcast->out().rank() != 5 || broadcast->in(0).rank() != 5)
-    return nullptr;
-  const Shape &from = broadcast->in(0).shape, &to = broadcast->out().shape;
-  if (to[0] != shape[0] || to[3] != shape[2] || to[4] != shape[3] || from[2] != 1) return nullptr;
-  for (int d : {0, 1, 3, 4}) {
-    if (from[d] != to[d]) return nullptr;
+  Op* broadcast = ProducedBy(reshape ? reshape->operands[0] : v, "broadcast_to");
+  if (broadcast == nullptr) return nullptr;
+  const Shape& to = broadcast->out().shape;
+  Shape from(to.size() - broadcast->in(0).shape.size(), 1);
+  from.insert(from.end(), broadcast->in(0).shape.begin(), broadcast->in(0).shape.end());
+  // However the dims are grouped, elements keep their order: the blocks that are repeated begin
+  // with the first dim that grows and hold what comes after the last.
+  size_t first = to.size(), last = 0;
+  for (size_t d = 0; d < to.size(); ++d) {
+    if (from[d] == to[d]) continue;
+    first = std::min(first, d);
+    last = d + 1;
   }
-  return b.Reshape(broadcast->operands[0], {from[0], from[1], from[3], from[4]});
+  if (first >= last || NumElements({from.begin() + first, from.begin() + last}) != 1)
+    return nullptr;
+  const int64_t before = NumElements({to.begin(), to.begin() + first});
+  const int64_t after = NumElements({to.begin() + last, to.end()});
+  Shape shape = v->type.shape;
+  const int heads = heads_first ? 1 : 2;
+  if (after != NumElements({shape.begin() + heads + 1, shape.end()})) return nullptr;
+  const int64_t lead = NumElements({shape.begin(), shape.begin() + heads});
+  if (before == 0 || before % lead != 0) return nullptr;
+  shape[heads] = before / lead;
+  return b.Reshape(broadcast->operands[0], std::move(shape));
 }
 
 std::vector<Value*> WithFirst(const Op* op, Value* q, Value* k, Value* v) {
@@ -40,18 +58,13 @@ std::vector<Value*> WithFirst(const Op* op, Value* q, Value* k, Value* v) {
 bool StatisticsUnused(const Op* op) { return op->results[1]->users.empty(); }
 
 Value* UngroupHeads(Builder& b, Op* op) {
-  if (op->name() != "attention" || op->attrs.String("layout") != "bhsd" || !StatisticsUnused(op)) {
-    return nullptr;
-  }
-  Value *k = Ungrouped(b, op->operands[1]), *v = Ungrouped(b, op->operands[2]);
-  if (k == nullptr || v == nullptr || k->type.shape[1] != v->type.shape[1]) return nullptr;
+  if (op->name() != "attention" || !StatisticsUnused(op)) return nullptr;
+  bool heads_first = op->attrs.String("layout") == "bhsd";
+  int heads = heads_first ? 1 : 2;
+  Value* k = Ungrouped(b, op->operands[1], heads_first);
+  Value* v = k ? Ungrouped(b, op->operands[2], heads_first) : nullptr;
+  if (v == nullptr || k->type.shape[heads] != v->type.shape[heads]) return nullptr;
   return b.Create("attention", WithFirst(op, op->operands[0], k, v), op->attrs)->result();
-}
-
-// The x of a transpose of x [b, s, h, d] to [b, h, s, d], else null.
-Value* BeforeSwap(const Value* v) {
-  Op* transpose = ProducedBy(v, "transpose");
-  return IsPerm(transpose, kSwapHeads) ? transpose->operands[0] : nullptr;
 }
 
 // What stands for v, which broadcasts to [b, h, s, d], in an op over [b, s, h, d]; null if nothing

@@ -167,6 +167,12 @@ class MaskRecovery {
     for (size_t i = 0; i < steps.size(); ++i) {
       const MaskStep& step = steps[i];
       if (step.kind == MaskStep::kScale) continue;
+      if (step.kind == MaskStep::kFloor) {
+        if (!(ScaleAfter(steps, i) > 0 && step.number * ScaleAfter(steps, i) <= kNever))
+          return false;
+        all_infinite_ = false;
+        continue;
+      }
       std::optional<Shape> joint = Broadcast(step.value->type.shape, scores_);
       if (!joint || *joint != scores_) return false;
       double after = ScaleAfter(steps, i);
@@ -257,14 +263,25 @@ class MaskRecovery {
     // Infinities are harmless in constants that leave every row a key; NaN must not come from
     // elsewhere.
     bool rows_see = visible_.EveryRowSees(scores_[2], scores_[3]);
-    auto safe = [&](Value* v) { return nan_guard_ || (rows_see && Evaluate(WithoutBroadcast(v))); };
+    auto last_floor = std::find_if(steps.rbegin(), steps.rend(), [](const MaskStep& step) {
+      return step.kind == MaskStep::kFloor;
+    });
+    const size_t floored = static_cast<size_t>(steps.rend() - last_floor);  // steps up to it
+    auto safe = [&](const MaskStep& step) {
+      bool below_floor = static_cast<size_t>(&step - steps.data()) < floored;
+      return nan_guard_ || below_floor || (rows_see && Evaluate(WithoutBroadcast(step.value)));
+    };
     Value* mask = nullptr;
     for (size_t i = 0; i < steps.size(); ++i) {
       const MaskStep& step = steps[i];
       if (step.kind == MaskStep::kScale) {
         if (mask) mask = b_.Mul(mask, b_.Scalar(mask->type.dtype, step.number));
+      } else if (step.kind == MaskStep::kFloor) {
+        // A floor that absorbs any score may bound the mask instead of their sum.
+        if (step.number > kAbsorbing) return nullptr;
+        if (mask) mask = b_.Make("max", {mask, b_.Scalar(mask->type.dtype, step.number)});
       } else if (step.kind == MaskStep::kAdd) {
-        if (!safe(step.value) && MayBeInfinite(step.value)) return nullptr;
+        if (!safe(step) && MayBeInfinite(step.value)) return nullptr;
         Value* added = b_.Cast(step.value, dtype_);
         mask = mask ? b_.Add(mask, added) : added;
       } else {
@@ -276,7 +293,7 @@ class MaskRecovery {
           if (!never) return nullptr;
           number = -kInfinity;
         }
-        if (number == -kInfinity && !safe(step.value)) return nullptr;
+        if (number == -kInfinity && !safe(step)) return nullptr;
         Value* fill = b_.Scalar(dtype_, number);
         Value* otherwise = mask ? mask : b_.Scalar(dtype_, 0);
         mask = b_.Make("where", {step.value, step.negated ? fill : otherwise,

@@ -9,7 +9,7 @@ namespace shardc::recover {
 bool Simplify(Graph& graph);
 // Gathers at constant positions become slices, slices that are the whole together a split.
 bool SimplifyPieces(Graph& graph);
-// Parameters that hold the same rows many times, for a sum, keep one of each.
+// Parameters that hold the same rows many times, for a sum or a concat, keep one of each.
 bool DropRepeatedRows(Graph& graph);
 // Equal ops with equal operands become one.
 bool MergeEqualOps(Graph& graph);
@@ -21,6 +21,8 @@ bool RecoverNorms(Graph& graph);
 bool RecoverActivations(Graph& graph);
 // gather of a parameter -> embedding; of consecutive constant rows -> slice.
 bool RecoverEmbeddings(Graph& graph);
+// A lookup in log(softmax(x)) -> cross_entropy.
+bool RecoverCrossEntropy(Graph& graph);
 // matmul, scale, mask, softmax, matmul -> attention, in its best layout.
 bool RecoverAttention(Graph& graph);
 // kv heads that are not repeated; layout "bshd" where heads came from and go back to [b, s, h, d].

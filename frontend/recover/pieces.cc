@@ -41,8 +41,8 @@ Value* GatherToSlice(Builder& b, Op* op) {
   return b.Reshape(part, op->out().shape);
 }
 
-// gather_nd -> gather, which has a gradient: of rows by one index, or of rows of the flattened dims
-// by constant indices.
+// gather_nd -> gather, which more rules know: of rows by one index, or of rows of the flattened
+// dims by constant indices.
 Value* GatherNdToGather(Builder& b, Op* op) {
   if (op->name() != "gather_nd" || op->attrs.Int("batch_dims", 0) != 0) return nullptr;
   Value *x = op->operands[0], *indices = op->operands[1];

@@ -30,6 +30,7 @@ void RecoverPatterns(Graph& graph) {
     recover::RecoverActivations(graph);
   }
   recover::RecoverEmbeddings(graph);
+  recover::RecoverCrossEntropy(graph);
   // Wants reshapes and transposes of q, k, v folded, and layout choice wants them gone around the
   // result.
   recover::RecoverAttention(graph);

@@ -7,18 +7,26 @@
 namespace shardc::recover {
 namespace {
 
-// Only ever added to a value of the same shape.
-bool IsOnlyAdded(const Graph& graph, const Op* param) {
+// Whether every use takes the parameter's copies apart again: it is added to values of its own
+// shape, or stands beside such in a concat. `kept`: dims along which equal rows are rows.
+bool IsSpread(const Graph& graph, const Op* param, std::vector<bool>& kept) {
   const Value* v = param->result();
+  kept.assign(v->type.shape.size(), false);
   return !v->users.empty() && !graph.IsOutput(v) &&
          std::all_of(v->users.begin(), v->users.end(), [&](const Op* user) {
-           return user->name() == "add" && user->operands[0] != user->operands[1] &&
-                  user->in(0).shape == user->in(1).shape;
+           if (user->name() == "add") {
+             return user->operands[0] != user->operands[1] &&
+                    user->in(0).shape == user->in(1).shape;
+           }
+           if (user->name() != "concat") return false;
+           int64_t axis = user->attrs.Int("axis");
+           kept[axis < 0 ? axis + v->type.rank() : axis] = true;
+           return true;
          });
 }
 
 // The dims along which all elements are the same bit for bit become 1.
-Shape WithoutRepeats(const HostTensor& data) {
+Shape WithoutRepeats(const HostTensor& data, const std::vector<bool>& kept) {
   const Shape& shape = data.shape();
   Shape compact = shape;
   int64_t inner = DTypeSize(data.dtype());
@@ -31,7 +39,7 @@ Shape WithoutRepeats(const HostTensor& data) {
         same = std::equal(first, first + inner, first + j * inner);
       }
     }
-    if (same) compact[d] = 1;
+    if (same && !kept[d]) compact[d] = 1;
     inner *= n;
   }
   return compact;
@@ -43,13 +51,14 @@ bool DropRepeatedRows(Graph& graph) {
   bool changed = false;
   for (Op* param : graph.Params()) {
     const TensorType type = param->out();
-    if (type.rank() < 3 || type.num_elements() == 0 || !IsOnlyAdded(graph, param)) continue;
+    std::vector<bool> kept;
+    if (type.rank() < 3 || type.num_elements() == 0 || !IsSpread(graph, param, kept)) continue;
     const std::string name = param->attrs.String("name");
     auto source = graph.sources.find(name);
     if (source == graph.sources.end()) continue;
     HostTensor data(type.dtype, type.shape);
     source->second->Read(Shape(type.rank(), 0), type.shape, data.raw());
-    Shape shape = WithoutRepeats(data);
+    Shape shape = WithoutRepeats(data, kept);
     // A fill says nothing about where the values came from, and the last dim is the features'.
     if (shape == type.shape || shape.back() != type.shape.back()) continue;
     Builder builder(graph, graph.Next(param));

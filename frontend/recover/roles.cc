@@ -196,8 +196,9 @@ class RoleFinder {
     if (Linear* linear = LinearAt(v)) return Set(linear, "QKV");
     Op* op = v->producer;
     if (op == nullptr || depth > 40) return;
-    bool layout = OneOf(op->name(), {"reshape", "transpose", "split", "slice", "cast",
-                                     "broadcast_to", "neg", "concat", "mul", "div", "where"});
+    bool layout =
+        OneOf(op->name(), {"reshape", "transpose", "split", "slice", "cast", "broadcast_to", "neg",
+                           "concat", "mul", "div", "where", "max", "min"});
     // A sum of two computed tensors over the whole width is the residual stream, over heads a
     // rotation.
     bool sum =

@@ -1,8 +1,9 @@
-// embedding, embedding_grad, gather, gather_grad, gather_nd.
+// embedding, embedding_grad, gather, gather_grad.
 #include <algorithm>
 #include <cstring>
 
 #include "ir/builder.h"
+#include "ir/ops/gather_nd.h"
 #include "ir/ops/infer_checks.h"
 #include "ir/ops/infer_util.h"
 #include "ir/ops/reference_floats.h"
@@ -293,118 +294,6 @@ void AddGather(OpRegistry& registry) {
   };
   grad.ignores_padding = true;
   registry.Add(std::move(grad));
-}
-
-// ONNX GatherND: x[B..., d0.., dk-1, t...], indices[B..., m..., k] -> y[B..., m..., t...].
-struct GatherNdDims {
-  int batch, k, rank;
-  GatherNdDims(const Attributes& attrs, const Shape& x, const Shape& indices)
-      : batch(static_cast<int>(attrs.Int("batch_dims", 0))),
-        k(static_cast<int>(indices.back())),
-        rank(static_cast<int>(x.size())) {}
-};
-
-std::vector<TensorType> InferGatherNd(const InferArgs& args) {
-  RequireInteger("gather_nd", args[1], "the index operand");
-  const Shape &x = args[0].shape, &indices = args[1].shape;
-  int64_t batch = args.attrs.Int("batch_dims", 0);
-  int64_t least = std::min<int64_t>(args[0].rank(), args[1].rank());
-  if (args[1].rank() < 1 || batch < 0 || batch >= std::max<int64_t>(least, 1)) {
-    InferError("gather_nd", StrCat("batch_dims ", batch, " does not fit operands of rank ",
-                                   args[0].rank(), " and ", args[1].rank()));
-  }
-  int64_t k = indices.back();
-  if (k < 1 || batch + k > args[0].rank() ||
-      !std::equal(x.begin(), x.begin() + batch, indices.begin())) {
-    InferError("gather_nd", StrCat("indices of shape ", ShapeToString(indices),
-                                   " do not fit an operand of shape ", ShapeToString(x), " with ",
-                                   batch, " batch dims"));
-  }
-  Shape shape(indices.begin(), indices.end() - 1);
-  shape.insert(shape.end(), x.begin() + batch + k, x.end());
-  CheckShape("gather_nd", args[0].dtype, shape);
-  return {TensorType(args[0].dtype, std::move(shape))};
-}
-
-ShardingRule GatherNdRule(const Op& op) {
-  ShardingRule rule;
-  GatherNdDims g(op.attrs, op.in(0).shape, op.in(1).shape);
-  std::vector<DimFactors> x = AddDims(rule, op.in(0).shape);
-  const Shape& shape = op.in(1).shape;
-  std::vector<DimFactors> indices(x.begin(), x.begin() + g.batch);
-  for (const DimFactors& d : AddDims(rule, {shape.begin() + g.batch, shape.end()})) {
-    indices.push_back(d);
-  }
-  auto replicate = [&](const DimFactors& d) {
-    for (int f : d.factors) rule.factors[f].kind = FactorKind::kReplicated;
-  };
-  for (int d = g.batch; d < g.batch + g.k; ++d) replicate(x[d]);
-  replicate(indices.back());
-  for (const DimFactors& d : indices) {
-    for (int f : d.factors) rule.factors[f].placed = true;
-  }
-  std::vector<DimFactors> y(indices.begin(), indices.end() - 1);
-  y.insert(y.end(), x.begin() + g.batch + g.k, x.end());
-  rule.operands = {std::move(x), std::move(indices)};
-  rule.results = {std::move(y)};
-  if (IsFloat(op.out().dtype)) rule.linear = {{0}};
-  return rule;
-}
-
-void RunGatherNd(const KernelCall& call) {
-  const TensorView &x = call.in[0], &indices = call.in[1], &y = call.out[0];
-  GatherNdDims g(*call.attrs, x.shape, indices.shape);
-  Shape x_strides = reference::Strides(x.shape), i_strides = reference::Strides(indices.shape);
-  const int tuple_dims = indices.rank() - 1;
-  const int64_t block =
-      NumElements({x.shape.begin() + g.batch + g.k, x.shape.end()}) * DTypeSize(x.dtype);
-  reference::ZeroFill(y);
-  for (const Box& box : reference::ValidBoxes(call, indices)) {
-    // One step per index tuple.
-    Shape size(box.size.begin(), box.size.end() - 1), local = box.local;
-    local.back() = 0;
-    Shape strides(i_strides.begin(), i_strides.end() - 1), dense = reference::Strides(size);
-    Shape batch_strides(tuple_dims, 0);
-    int64_t batch_base = 0;
-    for (int d = 0; d < g.batch; ++d) {
-      batch_strides[d] = x_strides[d];
-      batch_base += box.local[d] * x_strides[d];
-    }
-    reference::ForEach<3>(
-        size, {strides, batch_strides, dense},
-        [&](const auto& at) {
-          int64_t from = at[1];
-          for (int j = 0; j < g.k; ++j) {
-            int64_t n = x.shape[g.batch + j], v = reference::ReadInt(indices, at[0] + j);
-            if (v < -n || v >= n) {
-              Shape position = box.global;
-              for (int d = 0; d < tuple_dims; ++d) position[d] += at[2] / dense[d] % size[d];
-              position.back() = j;
-              reference::ThrowOutOfRange("gather_nd", "indices", position, v, -n, n);
-            }
-            from += (v < 0 ? v + n : v) * x_strides[g.batch + j];
-          }
-          std::memcpy(y.data + at[0] / g.k * block, x.data + from * DTypeSize(x.dtype),
-                      static_cast<size_t>(block));
-        },
-        {reference::Offset(local, i_strides), batch_base, 0});
-  }
-}
-
-void AddGatherNd(OpRegistry& registry) {
-  OpDef def;
-  def.name = "gather_nd";
-  def.min_operands = def.max_operands = 2;
-  def.attrs = {{"batch_dims", AttrKind::kInt}};
-  def.infer = InferGatherNd;
-  def.rule = GatherNdRule;
-  def.no_gradient = "gather_nd has no gradient";
-  def.flops = NoFlops;
-  def.picks = true;
-  def.cheap = true;
-  def.reference = RunGatherNd;
-  def.ignores_padding = true;
-  registry.Add(std::move(def));
 }
 
 }  // namespace

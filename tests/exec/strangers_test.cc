@@ -22,7 +22,11 @@ struct Stranger {
 // causality, a folded mask of zeros, folded segment rows, a loss without shift), OPT (folded
 // positions with the batch in them), Falcon (multi-query, positions picked by GatherND), BLOOM
 // (a slope per head, added to flattened heads), ALBERT (one layer run twice), T5 (learned biases of
-// the scores), GPT-J in f16 (scores in f32, one norm for two branches that are added).
+// the scores), GPT-J in f16 (scores in f32, one norm for two branches that are added), Gemma-2
+// (scores under a soft cap: the attention stays written out), XGLM (a floor under the scores, a
+// mask of the batch), a loss inside of the model, neighbours rotated and kv heads repeated before
+// they are transposed, ViT (a convolution, a token in front of every image, one label for a
+// sequence).
 const Stranger kStrangers[] = {
     {"llama", "torchscript_dynamic", "lm", 10, true},
     {"neox", "dynamo_static", "lm", 8, true},  // its branches are reduced once, forward
@@ -33,6 +37,11 @@ const Stranger kStrangers[] = {
     {"albert", "dynamo_static", "ce", 8, false},
     {"t5enc", "torchscript_dynamic", "dot", 9, false, 0},
     {"gptj_half", "dynamo_static", "lm", 6, true, 2, 1e-2},
+    {"gemma2", "dynamo_static", "lm", 10, true, 0},
+    {"xglm", "torchscript_dynamic", "lm", 10, true},
+    {"gpt2_loss", "dynamo_static", "output:loss", 10, true},
+    {"interleaved", "dynamo_static", "lm", 10, true},
+    {"vit", "dynamo_static", "ce", 8, true},
 };
 
 constexpr char kBatch[] = "b2_s8";
@@ -46,9 +55,11 @@ Export ExportOf(const Stranger& s) {
   return e;
 }
 
-RunResult RunStranger(const Stranger& s, const char* spec, const char* mesh) {
+RunResult RunStranger(const Stranger& s, const char* spec, const char* mesh,
+                      const char* precision = "f32") {
   Export e = ExportOf(s);
   RunSetup setup;
+  setup.pipeline.precision.compute = precision;
   setup.spec = spec;
   setup.mesh = mesh;
   setup.pipeline.loss = e.loss;
@@ -82,16 +93,32 @@ TEST_P(Strangers, HaveTheirAttentionRecovered) {
   EXPECT_EQ(attentions, GetParam().attentions);
 }
 
+bool IsLarge(const Collective& c) {
+  return c.kind == CollectiveKind::kAllReduce && c.elements == 2 * 8 * 24;
+}
+
 TEST_P(Strangers, CommunicateAsMegatronDoes) {
   const Stranger& s = GetParam();
   int64_t large = 0, others = 0;
   for (const Collective& c : RunStranger(s, "megatron", "tp=2").collectives) {
-    (c.kind == CollectiveKind::kAllReduce && c.elements == 2 * 8 * 24 ? large : others) += 1;
+    (IsLarge(c) ? large : others) += 1;
   }
   EXPECT_EQ(large, s.large);
   if (s.only_those) {
     EXPECT_LE(others, 2);
   }
+}
+
+// What is added in f32 is reduced once, whatever the number of products that it comes from, and a
+// cast is cut as what it casts.
+TEST_P(Strangers, CommunicateNoMoreInMixedPrecision) {
+  const Stranger& s = GetParam();
+  if (s.tolerance > 1e-3) GTEST_SKIP() << "not a model in f32";
+  auto count = [&](const char* spec, const char* precision) {
+    return static_cast<int>(RunStranger(s, spec, "tp=2", precision).collectives.size());
+  };
+  EXPECT_EQ(count("megatron", "bf16"), count("megatron", "f32"));
+  EXPECT_LE(count("megatron_sp", "bf16"), count("megatron_sp", "f32") + 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Strangers, ::testing::ValuesIn(kStrangers),

@@ -289,6 +289,90 @@ TEST_F(Converters, EinsumForms) {
   }
 }
 
+// What ONNX Runtime fuses beside what it was fused from.
+TEST_F(Converters, FusedProducts) {
+  model_.Opset("com.microsoft", 1);
+  Input("a", {2, 3, 4});
+  Input("b", {2, 5, 3});
+  NodeProto& fused = Node("FusedMatMul", {"a", "b"});
+  fused.set_domain("com.microsoft");
+  SetInt(fused, "transA", 1);
+  SetInt(fused, "transB", 1);
+  SetFloat(fused, "alpha", 0.5f);
+  SetInts(Node("Transpose", {"a"}, {"at"}), "perm", {0, 2, 1});
+  SetInts(Node("Transpose", {"b"}, {"bt"}), "perm", {0, 2, 1});
+  Node("MatMul", {"at", "bt"}, {"product"});
+  Node("Add", {"y", "y"}, {"twice"});
+  Input("c", {5});
+  Input("m", {4, 5});
+  Input("n", {3, 4});
+  NodeProto& gemm = Node("FusedGemm", {"n", "m", "c"}, {"active"});
+  gemm.set_domain("com.microsoft");
+  SetString(gemm, "activation", "Relu");
+  Node("Gemm", {"n", "m", "c"}, {"sum"});
+  Node("Relu", {"sum"}, {"expected"});
+  auto out = Evaluate({"twice", "product", "active", "expected"});
+  EXPECT_LT(testing::MaxError(out[0], out[1]), 1e-14);
+  EXPECT_EQ(out[2], out[3]);
+}
+
+TEST_F(Converters, FusedSkipsAndNorms) {
+  model_.Opset("com.microsoft", 1);
+  for (const char* name : {"x", "skip"}) Input(name, {2, 3, 4});
+  for (const char* name : {"w", "b", "c"}) Input(name, {4});
+  for (bool simplified : {false, true}) {
+    std::string kind = simplified ? "Simplified" : "", n = simplified ? "1" : "0";
+    std::vector<std::string> inputs = {"x", "skip", "w"};
+    if (!simplified) inputs.push_back("b");
+    inputs.push_back("c");
+    NodeProto& fused =
+        Node("Skip" + kind + "LayerNormalization", inputs, {"y" + n, "", "", "sum" + n});
+    fused.set_domain("com.microsoft");
+    SetFloat(fused, "epsilon", 0.25f);
+    NodeProto& norm = simplified
+                          ? Node("SimplifiedLayerNormalization", {"sum" + n, "w"}, {"want" + n})
+                          : Node("LayerNormalization", {"sum" + n, "w", "b"}, {"want" + n});
+    SetFloat(norm, "epsilon", 0.25f);
+  }
+  Node("Add", {"x", "skip"}, {"xs"});
+  Node("Add", {"xs", "c"}, {"sum"});
+  auto out = Evaluate({"y0", "want0", "sum0", "sum", "y1", "want1", "sum1"});
+  EXPECT_EQ(out[0], out[1]);
+  EXPECT_EQ(out[2], out[3]);
+  EXPECT_EQ(out[4], out[5]);
+  EXPECT_EQ(out[6], out[3]);
+}
+
+TEST_F(Converters, FusedProductsOfTransposedBatchesAreRefused) {
+  model_.Opset("com.microsoft", 1);
+  Input("a", {2, 3, 4});
+  NodeProto& fused = Node("FusedMatMul", {"a", "a"});
+  fused.set_domain("com.microsoft");
+  SetInt(fused, "transBatchA", 1);
+  ExpectRefused("E1301", "transBatchA");
+}
+
+// Dims that the indices cover whole stay batch dims, which sharding can cut.
+TEST_F(Converters, GatherElementsKeepsBatchDims) {
+  Input("x", {2, 3, 4});
+  model_.Input("at", {"2", "3", "1"}, TensorProto::INT64);
+  inputs_["at"] = HostTensor::Of<int64_t>({2, 3, 1}, {0, 3, -1, 1, 2, -4});
+  SetInt(Node("GatherElements", {"x", "at"}), "axis", -1);
+  Graph graph = Imported({"y"});
+  for (const auto& op : graph.ops()) {
+    if (op->name() == "gather_nd") {
+      EXPECT_EQ(op->attrs.Int("batch_dims"), 2);
+    }
+  }
+  EXPECT_EQ(CountOps(graph, "gather_nd"), 1);
+  HostTensor y = Evaluate()[0];
+  ASSERT_EQ(y.shape(), (Shape{2, 3, 1}));
+  const int64_t at[] = {0, 3, 3, 1, 2, 0};
+  for (int64_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(y.AsDouble(i), inputs_["x"].AsDouble(i * 4 + at[i])) << i;
+  }
+}
+
 TEST_F(Converters, DropoutInTrainingIsRefused) {
   Input("x", {2});
   model_.Floats("ratio", {}, {0.25f});

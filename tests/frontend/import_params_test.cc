@@ -141,6 +141,22 @@ TEST_F(ParamRules, ATableThatOnlyScalesIsAConstantAndAVectorIsNot) {
   EXPECT_THAT(graph.notes[0], ::testing::HasSubstr("'cos'"));
 }
 
+// Rows of a table, folded with the positions: not the parameter that the module has.
+TEST(ImportParams, WhatTheExporterComputedFromAParameterIsNoted) {
+  auto notes = [](const std::string& name) {
+    Export e{"hf_gpt2", name};
+    std::string all;
+    for (const std::string& note : ImportOnnx(e.Folder() + name + ".onnx", Bindings(e)).notes) {
+      all += note + "\n";
+    }
+    return all;
+  };
+  EXPECT_THAT(notes("dynamo_static"),
+              ::testing::AllOf(::testing::HasSubstr("computed from parameters by the exporter"),
+                               ::testing::HasSubstr("[1, 32, 64] from 'transformer.wpe.weight'")));
+  EXPECT_THAT(notes("dynamo_dynamic"), ::testing::Not(::testing::HasSubstr("computed from")));
+}
+
 TEST_F(ParamRules, RotaryFrequenciesAreConstantsThoughPositionsAreData) {
   Model m;
   m.Input("x", {"3", "2"});

@@ -34,6 +34,7 @@ struct Form {
   std::function<Value*(TestGraph&, Value*)> mask = [](TestGraph&, Value* s) { return s; };
   bool guard = false;
   bool rotate = false;
+  enum Repeat { kHeadsFirst, kHeadsLast, kTile } repeat = kHeadsFirst;  // of kv heads
 };
 
 // q, k, v from inputs [b, s, heads * d], o back to that.
@@ -47,9 +48,20 @@ void Attention(TestGraph& b, const Form& f) {
     x = b.BroadcastTo(b.Reshape(x, {kB, kv, 1, kS, kD}), {kB, kv, kHeads / kv, kS, kD});
     return b.Reshape(x, {kB, kHeads, kS, kD});
   };
+  auto expand_last = [&](Value* x) {  // [b, s, kv, d] -> [b, s, heads, d]
+    int64_t kv = x->type.shape[2], times = kHeads / kv;
+    if (f.repeat == Form::kHeadsFirst) return x;
+    if (f.repeat == Form::kTile) {
+      x = b.Reshape(x, {1, kB, 1, kS, 1, kv, 1, 1, 1, kD});
+      x = b.BroadcastTo(x, {1, kB, 1, kS, 1, kv, times, 1, 1, kD});
+    } else {
+      x = b.BroadcastTo(b.Reshape(x, {kB, kS, kv, 1, kD}), {kB, kS, kv, times, kD});
+    }
+    return b.Reshape(x, {kB, kS, kHeads, kD});
+  };
   Value* q = b.Transpose(heads("q", kHeads), {0, 2, 1, 3});
-  Value* k = heads("k", f.heads_kv);
-  Value* v = expand(b.Transpose(heads("v", f.heads_kv), {0, 2, 1, 3}));
+  Value* k = expand_last(heads("k", f.heads_kv));
+  Value* v = expand(b.Transpose(expand_last(heads("v", f.heads_kv)), {0, 2, 1, 3}));
   if (f.rotate) {  // rotary positions, the halves by slice and by split
     Value* table = b.Constant(Random("cos", {kS, kD}));
     Value* low = b.Slice(q, {0, 0, 0, 0}, {kB, kHeads, kS, kD / 2});
@@ -119,6 +131,18 @@ TEST(Attention, RotatedHeadsStayBehindTheSequence) {
   Graph g = RecoverForm({.rotate = true});
   EXPECT_EQ(Find(g, "attention")->attrs.String("layout"), "bshd");
   EXPECT_THAT(Ops(g), Not(Contains("transpose")));
+}
+
+TEST(Attention, KvHeadsRepeatedBeforeTheTranspose) {
+  for (int kv : {1, 2}) {
+    for (Form::Repeat repeat : {Form::kHeadsLast, Form::kTile}) {
+      SCOPED_TRACE(StrCat(kv, " ", static_cast<int>(repeat)));
+      Graph g = RecoverForm({.k = KForm::kAfterHeads, .heads_kv = kv, .repeat = repeat});
+      ASSERT_THAT(Ops(g), ElementsAre("reshape", "reshape", "reshape", "attention", "reshape"));
+      EXPECT_EQ(Find(g, "attention")->in(1).shape, (Shape{kB, kS, kv, kD}));
+      EXPECT_EQ(Find(g, "attention")->in(2).shape, (Shape{kB, kS, kv, kD}));
+    }
+  }
 }
 
 using MaskFn = std::function<Value*(TestGraph&, Value*)>;
@@ -234,6 +258,32 @@ TEST(Attention, FiniteComputedMaskKeepsUniformRows) {
     EXPECT_FALSE(attention->attrs.Bool("causal"));
     EXPECT_EQ(attention->in(3).dtype, DType::kF64);
   }
+}
+
+// max(scores, the type's lowest) after the masks: rows that see no key are uniform.
+TEST(Attention, AFloorUnderTheScores) {
+  auto floor = [](TestGraph& b, Value* s, double least) { return b.Make("max", {s, b.C(least)}); };
+  Graph g = RecoverForm({.mask = [&](TestGraph& b, Value* s) {
+    return floor(b, AddConst(Mask({kS, kS}, DType::kF64, 0, kMin, Triangle))(b, s), kMin);
+  }});
+  ASSERT_THAT(Ops(g), Contains("attention"));
+  EXPECT_TRUE(Find(g, "attention")->attrs.Bool("causal"));
+  EXPECT_EQ(Find(g, "attention")->operands.size(), 3u);
+  for (double fill : {kMin, -kInf}) {
+    g = RecoverForm({.mask = [&](TestGraph& b, Value* s) {
+      s = b.Add(s, b.Where(b.In("padding", Padding()), b.C(0), b.C(fill)));
+      return floor(b, s, kMin);
+    }});
+    ASSERT_THAT(Ops(g), Contains("attention"));
+    EXPECT_EQ(Find(g, "attention")->operands.size(), 4u);
+  }
+  // Not where scores may lie below it, or where rows may be NaN after it.
+  g = RecoverForm({.mask = [&](TestGraph& b, Value* s) { return floor(b, s, -100); }});
+  EXPECT_THAT(Ops(g), Not(Contains("attention")));
+  g = RecoverForm({.mask = [&](TestGraph& b, Value* s) {
+    return b.Add(floor(b, s, kMin), b.Where(b.In("padding", Padding()), b.C(0), b.C(-kInf)));
+  }});
+  EXPECT_THAT(Ops(g), Not(Contains("attention")));
 }
 
 TEST(Attention, RowsThatMightSeeNothingAndBeNaNAreLeftAlone) {

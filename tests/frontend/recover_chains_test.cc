@@ -275,5 +275,31 @@ TEST(Embedding, OtherConstantIdsAreGathered) {
   }
 }
 
+enum class LogSoftmax { kStable, kPlain, kOfSoftmax };
+Graph RecoverLookUp(LogSoftmax form, int64_t along) {
+  return Recover([=](TestGraph& b) {
+    Value* x = b.Add(b.In("x", {3, 2, 5}), b.P("w", {5}));
+    auto reduce = [&](const char* op, Value* v) {
+      return b.Make(op, {v}, {{"axes", Ints{along}}, {"keepdims", true}});
+    };
+    if (form == LogSoftmax::kOfSoftmax) {
+      x = b.Op1("log", b.Make("softmax", {x}, {{"axis", along}}));
+    } else {
+      if (form == LogSoftmax::kStable) x = b.Sub(x, reduce("reduce_max", x));
+      x = b.Sub(x, b.Op1("log", reduce("reduce_sum", b.Op1("exp", x))));
+    }
+    HostTensor ids = HostTensor::Of<int64_t>({3, 2, 1, 1}, {0, 4, 2, 2, 1, 3});
+    b.Out(b.Make("gather_nd", {x, b.In("ids", ids)}, {{"batch_dims", int64_t{2}}}));
+  });
+}
+
+TEST(CrossEntropy, IsALookUpInALogSoftmax) {
+  for (LogSoftmax form : {LogSoftmax::kStable, LogSoftmax::kPlain, LogSoftmax::kOfSoftmax}) {
+    EXPECT_THAT(Ops(RecoverLookUp(form, 2)),
+                ElementsAre("add", "reshape", "cross_entropy", "neg", "reshape"));
+    EXPECT_THAT(Ops(RecoverLookUp(form, 1)), Contains("gather_nd"));
+  }
+}
+
 }  // namespace
 }  // namespace shardc::recover_testing

@@ -104,6 +104,16 @@ TEST(RepeatedParams, RowsOfEveryBatchAreOneParameter) {
   EXPECT_EQ(shapes["types"], (Shape{1, 1, 6}));
 }
 
+// A class token in front of every image; equal rows side by side in the sequence stay rows.
+TEST(RepeatedParams, RowsInFrontOfEverySequenceAreOneParameter) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* token = b.P("token", Repeated(Random("t", {6}), {3, 2, 6}));
+    b.Out(b.Make("concat", {token, b.In("x", {3, 5, 6})}, {{"axis", int64_t{1}}}));
+  });
+  ASSERT_EQ(g.Params().size(), 1u);
+  EXPECT_EQ(g.Params()[0]->out().shape, (Shape{1, 2, 6}));
+}
+
 TEST(RepeatedParams, EqualMatricesOfABatchedProductStay) {
   Graph g = Recover([](TestGraph& b) {
     b.Out(b.Matmul(b.In("x", {3, 4, 5}), b.P("experts", Repeated(Random("p", {5, 6}), {3, 5, 6}))));

@@ -108,6 +108,10 @@ void AddMoves(List& list) {
   list.Add("odd", "embedding_grad", {list.F({5000, 3}), ToI32(ids)}, {{"rows", int64_t{90}}});
   list.Add("negative", "gather_grad", {list.F({2, 3000, 3}), RandomInts({3000}, 5, -20, 20)},
            {{"axis", int64_t{1}}, {"size", int64_t{20}}});
+  list.Add("pairs", "gather_nd_grad", {list.F({5000, 16}), RandomInts({5000, 2}, 6, -9, 9)},
+           {{"sizes", Ints{9, 10}}});
+  list.Add("batch", "gather_nd_grad", {list.F({20, 300, 3}), RandomInts({20, 300, 1}, 7, -9, 9)},
+           {{"batch_dims", int64_t{1}}, {"sizes", Ints{9}}});
 }
 
 void AddProducts(List& list) {

@@ -77,6 +77,14 @@ void AddIndexing(Adder& add) {
       {{"batch_dims", int64_t{0}}});
   add("gather_nd", "batch", {RandomFloats({3, 4, 5}, 70), RandomInts({3, 2, 1}, 71, 0, 4)},
       {{"batch_dims", int64_t{1}}});
+  add("gather_nd", "even", {RandomFloats({4, 8, 3, 2}, 70), RandomInts({4, 8, 1}, 71, -3, 3)},
+      {{"batch_dims", int64_t{2}}});
+  add("gather_nd_grad", "", {RandomFloats({6, 5}, 72), RandomInts({6, 2}, 69, -3, 3)},
+      {{"batch_dims", int64_t{0}}, {"sizes", Ints{3, 4}}});
+  add("gather_nd_grad", "batch", {RandomFloats({3, 9, 5}, 73), RandomInts({3, 9, 1}, 71, 0, 4)},
+      {{"batch_dims", int64_t{1}}, {"sizes", Ints{4}}});
+  add("gather_nd_grad", "even", {RandomFloats({4, 8, 2}, 74), RandomInts({4, 8, 1}, 71, -3, 3)},
+      {{"batch_dims", int64_t{2}}, {"sizes", Ints{3}}});
   add("constant", "", {}, {{"value", std::make_shared<const HostTensor>(table)}});
 }
 

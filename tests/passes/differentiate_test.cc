@@ -96,14 +96,14 @@ TEST(Differentiate, WhatTheLossDoesNotDependOnHasZeros) {
 
 TEST(Differentiate, RefusesOpsWithoutGradient) {
   Graph graph = ParseAndVerify(R"(graph @g(%i: i64[2, 1]) -> (loss: %1) {
-    %w = param "w" : f32[4]
-    %0 = gather_nd %w, %i {batch_dims=0, site="h.0.pick"} : f32[2]
+    %w = param "w" : f32[2, 1]
+    %0 = gather_grad %w, %i {axis=0, size=4, site="h.0.pick"} : f32[4]
     %1 = sum_squares %0 : f32[]
   })");
   Diagnostic d = Thrown([&] { AddGradients(graph, graph.FindOutput("loss")); });
   EXPECT_EQ(d.id(), "E1104");
   EXPECT_EQ(d.code(), ExitCode::kBadModel);
-  EXPECT_EQ(d.where(), "op 'gather_nd' at h.0.pick");
+  EXPECT_EQ(d.where(), "op 'gather_grad' at h.0.pick");
   EXPECT_NE(d.message().find("has no gradient: "), std::string::npos);
   EXPECT_FALSE(d.message().ends_with(": ")) << "the reason";
 }

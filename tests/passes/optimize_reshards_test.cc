@@ -195,6 +195,32 @@ TEST(OptimizeReshards, SumsOfReductionsWithBiasesAreReducedOnce) {
   }
 }
 
+// Sums of gradients in mixed precision: added wide, sent narrow.
+TEST(OptimizeReshards, ReductionsThatAreWidenedToBeAddedAreOne) {
+  Check(R"(mesh [tp=2]
+  graph @g(%x: bf16[4, 12@tp]) -> (%y) {
+    %v = param "v" : bf16[12@tp, 6]
+    %w = param "w" : bf16[12@tp, 6]
+    %0 = matmul %x, %v : bf16[4, 6] partial(tp)
+    %1 = reshard %0 {why=["a"]} : bf16[4, 6]
+    %2 = cast %1 {to="f32"} : f32[4, 6]
+    %3 = matmul %x, %w : bf16[4, 6] partial(tp)
+    %4 = reshard %3 {why=["b"]} : bf16[4, 6]
+    %5 = cast %4 {to="f32"} : f32[4, 6]
+    %y = add %2, %5 : f32[4, 6]
+  })",
+        R"(
+    CHECK: %0 = matmul %x, %v
+    CHECK-NEXT: %1 = matmul %x, %w
+    CHECK-NEXT: %2 = cast %0 {to="f32"} : f32[4, 6] partial(tp)
+    CHECK-NEXT: %3 = cast %1 {to="f32"} : f32[4, 6] partial(tp)
+    CHECK-NEXT: %4 = add %2, %3 : f32[4, 6] partial(tp)
+    CHECK-NEXT: %5 = cast %4 {to="bf16"} : bf16[4, 6] partial(tp)
+    CHECK-NEXT: %6 = reshard %5 {why=["a", "b"]} : bf16[4, 6]
+    CHECK-NEXT: %7 = cast %6 {to="f32"} : f32[4, 6]
+    CHECK-NOT: reshard)");
+}
+
 TEST(OptimizeReshards, NotWhereASumInBetweenIsReadBySomethingElse) {
   Check(R"(mesh [tp=2]
   graph @g(%x: f32[4, 12@tp], %u: f32[6]) -> (%y, %z) {

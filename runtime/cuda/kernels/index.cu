@@ -90,55 +90,28 @@ KernelPtr MakeGather(const KernelRequest& r) {
   return MakeLookup(r, Axis(r.call.attrs->Int("axis"), r.call.in[0].rank()), true, kBadIndex);
 }
 
-// x[B..., d0.., dk-1, t...], indices[B..., m..., k] -> y[B..., m..., t...]; an item per element of
-// y.
+// An item per element of y.
 template <typename T>
 struct GatherNd {
-  IdReader ids;
+  IndexTuple tuple;
   const T* x;
   T* y;
-  int64_t block, tuples_per_batch;  // elements of t..., tuples of m...
-  int k;
-  int64_t batch_stride;  // of x
-  int64_t sizes[kMaxDims], strides[kMaxDims];
   int64_t* fault;
   __device__ void operator()(int64_t item) const {
-    int64_t tuple = item / block, from = tuple / tuples_per_batch * batch_stride + item % block;
-    for (int j = 0; j < k; ++j) {
-      IdReader reader = ids;
-      reader.size = sizes[j];
-      int64_t v = reader.Read(tuple * k + j, fault);
-      if (v < 0) {
-        y[item] = T(0);
-        return;
-      }
-      from += v * strides[j];
-    }
-    y[item] = x[from];
+    int64_t from = tuple.Offset(item / tuple.block, fault);
+    y[item] = from < 0 ? T(0) : x[from + item % tuple.block];
   }
 };
 
 KernelPtr MakeGatherNd(const KernelRequest& r) {
-  const TensorView &x = r.call.in[0], &indices = r.call.in[1], &y = r.call.out[0];
-  auto batch = static_cast<size_t>(r.call.attrs->Int("batch_dims", 0));
-  auto k = static_cast<size_t>(indices.shape.back());
-  if (k > kMaxDims) return nullptr;
+  const TensorView &x = r.call.in[0], &y = r.call.out[0];
   if (y.num_elements() == 0) return NoWork();
-  auto positions = std::make_shared<DeviceTable<int64_t>>(Positions(r, indices));
+  auto positions = std::make_shared<DeviceTable<int64_t>>(Positions(r, r.call.in[1]));
+  IndexTuple tuple;
+  if (!MakeIndexTuple(r, x.shape, *positions, &tuple)) return nullptr;
   return DispatchSize(x.dtype, [&](auto t) {
     using T = decltype(t);
-    GatherNd<T> f{};
-    f.ids = MakeIdReader(indices, 0, true, kBadIndex, *positions);
-    f.x = In<T>(r, 0);
-    f.y = Out<T>(r, 0);
-    f.block = Product(x.shape, batch + k, x.shape.size());
-    f.tuples_per_batch = Product(indices.shape, batch, indices.shape.size() - 1);
-    f.k = static_cast<int>(k);
-    f.batch_stride = Product(x.shape, batch, x.shape.size());
-    for (size_t j = 0; j < k; ++j) {
-      f.sizes[j] = x.shape[batch + j];
-      f.strides[j] = Product(x.shape, batch + j + 1, x.shape.size());
-    }
+    GatherNd<T> f{tuple, In<T>(r, 0), Out<T>(r, 0), nullptr};
     return MakeKernel([f, positions, items = y.num_elements()](const Launch& launch) mutable {
       f.fault = launch.fault;
       Grid grid = ElementGrid(items);

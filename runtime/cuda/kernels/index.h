@@ -33,4 +33,51 @@ inline IdReader MakeIdReader(const TensorView& ids, int64_t size, bool negative,
   return {ids.data, ids.dtype == DType::kI64, size, negative, kind, positions.data()};
 }
 
+// The tuples of gather_nd: x[B..., d0.., dk-1, t...], indices[B..., m..., k].
+struct IndexTuple {
+  IdReader ids;
+  int64_t block, per_batch, batch_stride;  // elements of t...; tuples of m...; elements of d.., t..
+  int k;
+  int64_t sizes[kMaxDims], strides[kMaxDims];
+
+  // Where in x the block begins that the tuple picks, or -1 for padding and for what is out of
+  // range.
+  __device__ int64_t Offset(int64_t tuple, int64_t* fault) const {
+    int64_t from = tuple / per_batch * batch_stride;
+    for (int j = 0; j < k; ++j) {
+      IdReader reader = ids;
+      reader.size = sizes[j];
+      int64_t v = reader.Read(tuple * k + j, fault);
+      if (v < 0) return -1;
+      from += v * strides[j];
+    }
+    return from;
+  }
+  // Offsets in blocks from here on.
+  void CountRows() {
+    batch_stride /= block;
+    for (int j = 0; j < k; ++j) strides[j] /= block;
+    block = 1;
+  }
+};
+
+// False when there are more dims than a kernel takes. The indices are operand 1.
+inline bool MakeIndexTuple(const KernelRequest& r, const Shape& x,
+                           const DeviceTable<int64_t>& positions, IndexTuple* out) {
+  const TensorView& indices = r.call.in[1];
+  auto batch = static_cast<size_t>(r.call.attrs->Int("batch_dims", 0));
+  auto k = static_cast<size_t>(indices.shape.back());
+  if (k > kMaxDims) return false;
+  out->ids = MakeIdReader(indices, 0, true, kBadIndex, positions);
+  out->block = Product(x, batch + k, x.size());
+  out->per_batch = Product(indices.shape, batch, indices.shape.size() - 1);
+  out->batch_stride = Product(x, batch, x.size());
+  out->k = static_cast<int>(k);
+  for (size_t j = 0; j < k; ++j) {
+    out->sizes[j] = x[batch + j];
+    out->strides[j] = Product(x, batch + j + 1, x.size());
+  }
+  return true;
+}
+
 }  // namespace shardc::cuda::SHARDC_KERNEL_SPACE

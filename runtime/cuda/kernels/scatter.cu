@@ -1,5 +1,8 @@
-// embedding_grad and gather_grad: dx[o, ids[i], :] += dy[o, i, :], always in the order of i. A
-// stable counting sort of the ids by row, then one sum per row; atomics only count integers.
+// embedding_grad, gather_grad and gather_nd_grad: dx[o, ids[i], :] += dy[o, i, :], always in the
+// order of i. A stable counting sort of the ids by row, then one sum per row; atomics only count
+// integers.
+#include <functional>
+
 #include "runtime/cuda/kernels/index.h"
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
@@ -123,26 +126,18 @@ void Sort(const Launch& launch, const Sorting& s) {
   LaunchKernel(launch, RowsKernel<PlaceIds>, s.chunks, kRowThreads, 0, PlaceIds{s}, s.chunks);
 }
 
-KernelPtr MakeScatter(const KernelRequest& r, int axis, bool negative, int64_t kind) {
-  const TensorView &dy = r.call.in[0], &ids = r.call.in[1], &dx = r.call.out[0];
-  auto dim = static_cast<size_t>(axis);
-  if (dx.num_elements() == 0) return NoWork();
+// s: the ids and the rows, of which only the sizes and readers are set. prepare(launch, workspace):
+// runs before the sort, which takes ids for `prepared` bytes of work memory that it fills; null
+// where the ids are an operand.
+using Prepare = std::function<void(const Launch&, std::byte*)>;
+KernelPtr MakeSums(const KernelRequest& r, Sorting s, int64_t cols,
+                   std::shared_ptr<DeviceTable<int64_t>> positions, Prepare prepare = {}) {
+  const TensorView& dx = r.call.out[0];
   const bool adds = r.call.in.size() > 2;
-  if (dy.num_elements() == 0 && !adds) {
-    return MakeKernel(
-        [to = dx.data, bytes = Bytes(dx)](const Launch& launch) { ClearBytes(launch, to, bytes); });
-  }
-  Sorting s{};
-  if (!MakeRuns(r, dx, axis, &s.rows)) return nullptr;
-  auto positions = std::make_shared<DeviceTable<int64_t>>(Positions(r, ids));
-  s.ids = MakeIdReader(ids, r.call.GlobalDim(dx, axis), negative, kind, *positions);
-  s.count = ids.num_elements();
-  s.n = dx.shape[dim];
   if (s.count > kGreatest<int32_t> || s.n >= kGreatest<int32_t>) return nullptr;
   CountingPlan plan = PlanCounting(s.count, s.n);
   s.chunk = plan.chunk;
   s.chunks = plan.chunks;
-  int64_t cols = Product(dx.shape, dim + 1, dx.shape.size());
   return DispatchFloat(dx.dtype, [&](auto t) {
     using T = decltype(t);
     constexpr int kN = kPack<T>;
@@ -156,6 +151,11 @@ KernelPtr MakeScatter(const KernelRequest& r, int axis, bool negative, int64_t k
       s.offsets = at(plan.offsets);
       s.order = at(plan.order);
       s.fault = launch.fault;
+      if (prepare) {
+        s.ids.data = launch.workspace + plan.bytes;
+        s.fault = nullptr;  // what is wrong was reported when the ids were made
+        prepare(launch, launch.workspace + plan.bytes);
+      }
       Sort(launch, s);
       if (packed) {
         PerElement(launch,
@@ -166,8 +166,27 @@ KernelPtr MakeScatter(const KernelRequest& r, int axis, bool negative, int64_t k
                    elements);
       }
     };
-    return MakeKernel(run, plan.bytes);
+    return MakeKernel(run, plan.bytes + (prepare ? s.count * 8 : 0));
   });
+}
+
+KernelPtr MakeClear(const TensorView& dx) {
+  return MakeKernel(
+      [to = dx.data, bytes = Bytes(dx)](const Launch& launch) { ClearBytes(launch, to, bytes); });
+}
+
+KernelPtr MakeScatter(const KernelRequest& r, int axis, bool negative, int64_t kind) {
+  const TensorView &dy = r.call.in[0], &ids = r.call.in[1], &dx = r.call.out[0];
+  auto dim = static_cast<size_t>(axis);
+  if (dx.num_elements() == 0) return NoWork();
+  if (dy.num_elements() == 0 && r.call.in.size() == 2) return MakeClear(dx);
+  Sorting s{};
+  if (!MakeRuns(r, dx, axis, &s.rows)) return nullptr;
+  auto positions = std::make_shared<DeviceTable<int64_t>>(Positions(r, ids));
+  s.ids = MakeIdReader(ids, r.call.GlobalDim(dx, axis), negative, kind, *positions);
+  s.count = ids.num_elements();
+  s.n = dx.shape[dim];
+  return MakeSums(r, s, Product(dx.shape, dim + 1, dx.shape.size()), std::move(positions));
 }
 
 KernelPtr MakeEmbeddingGrad(const KernelRequest& r) { return MakeScatter(r, 0, false, kBadId); }
@@ -175,8 +194,40 @@ KernelPtr MakeGatherGrad(const KernelRequest& r) {
   return MakeScatter(r, Axis(r.call.attrs->Int("axis"), r.call.out[0].rank()), true, kBadIndex);
 }
 
+// rows[i]: the row of dx, batch and indexed dims flattened, that tuple i picks; -1 in padding.
+struct TupleRows {
+  IndexTuple tuple;
+  int64_t* rows;
+  int64_t* fault;
+  __device__ void operator()(int64_t i) const { rows[i] = tuple.Offset(i, fault); }
+};
+
+KernelPtr MakeGatherNdGrad(const KernelRequest& r) {
+  const TensorView &dy = r.call.in[0], &indices = r.call.in[1], &dx = r.call.out[0];
+  if (dx.num_elements() == 0) return NoWork();
+  if (dy.num_elements() == 0) return MakeClear(dx);
+  auto positions = std::make_shared<DeviceTable<int64_t>>(Positions(r, indices));
+  TupleRows f{};
+  if (!MakeIndexTuple(r, dx.shape, *positions, &f.tuple)) return nullptr;
+  const int64_t cols = f.tuple.block;
+  f.tuple.CountRows();
+  Sorting s{};
+  s.count = Product(indices.shape, 0, indices.shape.size() - 1);
+  s.n = dx.num_elements() / cols;
+  s.rows.count = 1;
+  s.rows.runs[0] = {0, 0, s.n};
+  s.ids = {nullptr, true, s.n, false, kBadIndex, nullptr};
+  return MakeSums(r, s, cols, std::move(positions),
+                  [f, count = s.count](const Launch& launch, std::byte* rows) mutable {
+                    f.rows = reinterpret_cast<int64_t*>(rows);
+                    f.fault = launch.fault;
+                    PerElement(launch, f, count);
+                  });
+}
+
 constexpr Binding kBindings[] = {{"embedding_grad", MakeEmbeddingGrad},
-                                 {"gather_grad", MakeGatherGrad}};
+                                 {"gather_grad", MakeGatherGrad},
+                                 {"gather_nd_grad", MakeGatherNdGrad}};
 
 }  // namespace
 
