@@ -36,7 +36,8 @@ class Accumulator {
 
 }  // namespace
 
-std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* const> values) {
+std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* const> values,
+                                  double scale) {
   SHARDC_CHECK(scalar->type.shape.empty() && IsFloat(scalar->type.dtype));
   int num_values = NumberValues(graph);
   std::vector<bool> depends(num_values);  // on one of `values`
@@ -53,7 +54,7 @@ std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* 
   Builder builder(graph);
   builder.phase = Phase::kBackward;
   Accumulator grads(builder, num_values);
-  if (depends[scalar->id]) grads.Add(scalar, builder.Scalar(scalar->type.dtype, 1.0));
+  if (depends[scalar->id]) grads.Add(scalar, builder.Scalar(scalar->type.dtype, scale));
 
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
     Op* op = *it;
@@ -96,14 +97,21 @@ std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* 
   return out;
 }
 
-void AddGradients(Graph& graph, Value* loss) {
+void AddGradients(Graph& graph, Value* loss, double scale) {
   std::vector<Value*> params;
   for (Op* op : graph.Params()) {
     if (IsFloat(op->out().dtype)) params.push_back(op->result());
   }
-  std::vector<Value*> grads = Differentiate(graph, loss, params);
+  std::vector<Value*> grads = Differentiate(graph, loss, params, scale);
+  Builder builder(graph);
+  builder.phase = Phase::kBackward;
   for (size_t i = 0; i < params.size(); ++i) {
-    graph.outputs.push_back({"grad." + params[i]->producer->attrs.String("name"), grads[i]});
+    const Op& param = *params[i]->producer;
+    if (scale != 1) {
+      builder.site = param.site;
+      grads[i] = builder.Mul(grads[i], builder.Scalar(grads[i]->type.dtype, 1 / scale));
+    }
+    graph.outputs.push_back({"grad." + param.attrs.String("name"), grads[i]});
   }
   graph.EraseDead();
 }

@@ -107,6 +107,15 @@ Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& outp
   return loss;
 }
 
+std::optional<double> LossScale(const Graph& graph, const std::string& kind) {
+  if (kind != "lm" && kind != "ce" && kind != "masked_lm") return std::nullopt;
+  // Were only one label to count, its gradient would still be finite.
+  constexpr int64_t kMost = 1 << 15;
+  int64_t labels = graph.FindInput("labels")->type.num_elements(), scale = 1;
+  while (2 * scale <= std::min(labels, kMost)) scale *= 2;
+  return static_cast<double>(scale);
+}
+
 void DropOutputs(Graph& graph, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     auto it = std::find_if(graph.outputs.begin(), graph.outputs.end(),

@@ -1,6 +1,7 @@
 // Losses that `compile` attaches to a model, in the graph like everything else.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,11 @@ namespace shardc {
 // "logits". Adds the inputs that the loss needs and the output "loss" (first in order), and returns
 // its value. Throws Diagnostic E6101 (unknown kind), E1601 (no fitting output).
 Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& output = {});
+
+// By what to multiply a loss of this kind, which is attached, so that the gradients of f16 values
+// are not too small for it: its terms, each of a mean's weight, become about 1. A power of two.
+// Nothing where it is not known what the loss is a mean of.
+std::optional<double> LossScale(const Graph& graph, const std::string& kind);
 
 // Takes the outputs of these names away, so that their memory is free after their last use. Throws
 // Diagnostic E6110 for one that the graph does not have, and for the loss.

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "ir/diagnostic.h"
 #include "ir/op_def.h"
+#include "passes/infers.h"
 #include "passes/layout.h"
 
 namespace shardc {
@@ -138,18 +138,9 @@ Attributes Piecewise::AttributesOf(const Op& op, const std::vector<TensorType>& 
 
 bool Piecewise::InfersPieces(const Op& op, int64_t units) const {
   std::vector<TensorType> operands, results;
-  std::vector<const TensorType*> pointers;
   for (const Value* v : op.operands) operands.push_back(PieceType(v, units));
   for (const Value* r : op.results) results.push_back(PieceType(r, units));
-  for (const TensorType& t : operands) pointers.push_back(&t);
-  if (!op.def->infer) return false;
-  try {
-    std::vector<TensorType> inferred = op.def->infer({pointers, AttributesOf(op, results, 0)});
-    return std::equal(inferred.begin(), inferred.end(), results.begin(), results.end(),
-                      [](const TensorType& a, const TensorType& b) { return a.SameTensor(b); });
-  } catch (const Diagnostic&) {
-    return false;
-  }
+  return Infers(*op.def, operands, AttributesOf(op, results, 0), results);
 }
 
 bool Piecewise::Fits(int pieces) const {

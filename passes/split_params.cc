@@ -6,6 +6,7 @@
 #include "ir/builder.h"
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
+#include "passes/infers.h"
 #include "passes/layout.h"
 #include "passes/split_axes.h"
 
@@ -135,7 +136,7 @@ class Splitter {
       if (!there || (there->dim >= 0 && !Collect(op->operands[i], *there))) return false;
       any = any || there->dim >= 0;
     }
-    return any && Infers(*op, along);
+    return any && MakesPieces(*op, along);
   }
 
   TensorType PieceType(const Value* v, const Along& along, size_t i) const {
@@ -152,7 +153,7 @@ class Splitter {
   }
 
   // Whether the op makes pieces of pieces.
-  bool Infers(const Op& op, const Along& along) const {
+  bool MakesPieces(const Op& op, const Along& along) const {
     ShardingRule rule = op.def->rule(op);
     auto unit = FactorOf(rule, along);
     for (size_t i = 0; i < sizes_.size(); ++i) {
@@ -162,14 +163,8 @@ class Splitter {
         operands.push_back(there->dim < 0 ? op.in(static_cast<int>(k))
                                           : PieceType(op.operands[k], *there, i));
       }
-      std::vector<const TensorType*> pointers;
-      for (const TensorType& t : operands) pointers.push_back(&t);
-      try {
-        auto results = op.def->infer({pointers, PieceAttributes(op, along, i)});
-        if (!results[0].SameTensor(PieceType(op.result(), along, i))) return false;
-      } catch (const Diagnostic&) {
-        return false;
-      }
+      const TensorType piece = PieceType(op.result(), along, i);
+      if (!Infers(*op.def, operands, PieceAttributes(op, along, i), {&piece, 1})) return false;
     }
     return true;
   }

@@ -146,6 +146,7 @@ class CpuRank : public StepRunner {
   int64_t collective_bytes() const override { return rank_.collective_bytes(); }
   void StartProfile(int64_t steps) override { rank_.StartProfile(steps); }
   std::vector<std::vector<TimeSpan>> TakeProfile() override { return {rank_.TakeProfile()}; }
+  std::vector<std::vector<WorkerSpan>> TakeWorkers() override { return {rank_.TakeWorkers()}; }
   MachinePeaks MeasurePeaks() override { return rank_.MeasurePeaks(program_.mesh.num_ranks()); }
 
  private:

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 #include <map>
+#include <type_traits>
 #include <utility>
 
 #include "ir/diagnostic.h"
@@ -17,7 +18,17 @@ namespace {
 
 // What rank 0 asks of all.
 struct Order {
-  enum Kind : int64_t { kInput, kStep, kFetch, kHeld, kStartProfile, kTakeProfile, kPeaks, kEnd };
+  enum Kind : int64_t {
+    kInput,
+    kStep,
+    kFetch,
+    kHeld,
+    kStartProfile,
+    kTakeProfile,
+    kTakeWorkers,
+    kPeaks,
+    kEnd
+  };
   int64_t kind = kEnd;
   int64_t rank = 0, buffer = 0;  // kInput, kFetch
   int64_t steps = 0;             // kStartProfile
@@ -37,6 +48,11 @@ int ThreadsOf(Communicator& world) {
     return p.host == mine.host && CPU_EQUAL(&p.processors, &mine.processors);
   });
   return std::max(1, CPU_COUNT(&mine.processors) / static_cast<int>(same));
+}
+
+int64_t BytesOf(const std::vector<WorkerSpan>& workers) {
+  static_assert(std::is_trivially_copyable_v<WorkerSpan>);
+  return static_cast<int64_t>(workers.size() * sizeof(WorkerSpan));
 }
 
 // This process's rank, and the way to the others.
@@ -86,6 +102,10 @@ class Local {
   std::vector<TimeSpan> TakeProfile() {
     auto ranks = rank_->TakeProfile();
     return ranks.empty() ? std::vector<TimeSpan>() : std::move(ranks[0]);
+  }
+  std::vector<WorkerSpan> TakeWorkers() {
+    auto ranks = rank_->TakeWorkers();
+    return ranks.empty() ? std::vector<WorkerSpan>() : std::move(ranks[0]);
   }
   MachinePeaks MeasurePeaks() {
     MachinePeaks mine = rank_->MeasurePeaks();
@@ -181,6 +201,23 @@ class ProcessRunner final : public StepRunner {
     return spans;
   }
 
+  std::vector<std::vector<WorkerSpan>> TakeWorkers() override {
+    std::vector<std::vector<WorkerSpan>> workers;
+    local_.Guarded([&] {
+      Tell({Order::kTakeWorkers});
+      workers.push_back(local_.TakeWorkers());
+      for (size_t r = 1; r < programs_.size(); ++r) {
+        int64_t count = 0;
+        local_.control().Recv(&count, 1, DType::kI64, static_cast<int>(r));
+        workers.emplace_back(static_cast<size_t>(count));
+        if (count == 0) continue;
+        local_.control().Recv(workers[r].data(), BytesOf(workers[r]), DType::kBool,
+                              static_cast<int>(r));
+      }
+    });
+    return workers;
+  }
+
   MachinePeaks MeasurePeaks() override {
     MachinePeaks peaks;
     local_.Guarded([&] {
@@ -230,6 +267,13 @@ bool Obey(const Order& order, const Program& program, Local& local) {
     case Order::kTakeProfile: {
       const std::vector<TimeSpan> spans = local.TakeProfile();
       control.Send(spans.data(), 2 * static_cast<int64_t>(spans.size()), DType::kI64, 0);
+      return true;
+    }
+    case Order::kTakeWorkers: {
+      const std::vector<WorkerSpan> workers = local.TakeWorkers();
+      const auto count = static_cast<int64_t>(workers.size());
+      control.Send(&count, 1, DType::kI64, 0);
+      if (count > 0) control.Send(workers.data(), BytesOf(workers), DType::kBool, 0);
       return true;
     }
     case Order::kPeaks:

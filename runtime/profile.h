@@ -19,8 +19,7 @@ struct TimeSpan {
   int64_t ns() const { return end_ns - begin_ns; }
 };
 
-// When another thread than the rank's own worked for an instruction. Our kernels' threads only: the
-// BLAS library does not tell.
+// When another thread than the rank's own worked for an instruction.
 struct WorkerSpan {
   size_t step = 0, instruction = 0;
   int thread = 0;  // 1, 2, ...

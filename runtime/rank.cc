@@ -39,11 +39,26 @@ int TeamSize(int threads) {
   return std::max(1, std::min(threads, omp_get_thread_limit()));
 }
 
+// oneDNN takes and gives back aligned memory with each product. What alignment leaves over are
+// small blocks, which glibc puts into the thread's cache, and there they keep their large
+// neighbours from becoming one free block again: until the cache is full of them, product after
+// product takes new memory. So it is filled first, on each thread of the team.
+void FillSmallBlockCaches(int threads) {
+  constexpr size_t kSmallest = 24, kLargest = 184, kStep = 16, kOfEach = 7;
+  cpu::ParallelChunks(threads, threads, [](int64_t, int64_t) {
+    std::vector<std::unique_ptr<char[]>> blocks;
+    for (size_t size = kSmallest; size <= kLargest; size += kStep) {
+      for (size_t i = 0; i < kOfEach; ++i) blocks.emplace_back(new char[size]);
+    }
+  });
+}
+
 }  // namespace
 
 Rank::Rank(const Program& program, const SessionOptions& options, int threads,
            std::unique_ptr<Communicator> world, const StateReader& read_state)
     : program_(program), options_(options), threads_(TeamSize(threads)), world_(std::move(world)) {
+  FillSmallBlockCaches(threads_);
   AllocateBuffers(read_state);
   PrepareCommunicators();
   PrepareInstructions();
@@ -170,26 +185,27 @@ void Rank::Run(size_t i) {
 }
 
 void Rank::RunTraced(size_t i, TimeSpan& span) {
-  cpu::TeamTrace trace;
-  trace.now = RankProfile::Now;
-  cpu::team_trace = &trace;
+  std::fill(teams_.spans.begin(), teams_.spans.end(), cpu::TeamTrace::Span());
+  cpu::TraceTeams(&teams_);
   span.begin_ns = RankProfile::Now();
   try {
     Run(i);
   } catch (...) {
-    cpu::team_trace = nullptr;
+    cpu::TraceTeams(nullptr);
     throw;
   }
   span.end_ns = RankProfile::Now();
-  cpu::team_trace = nullptr;
-  for (int t = 1; t < std::min(threads_, cpu::TeamTrace::kMaxThreads); ++t) {
-    const auto& [begin, end] = trace.spans[t];
+  cpu::TraceTeams(nullptr);
+  for (int t = 1; t < threads_; ++t) {
+    const auto& [begin, end] = teams_.spans[static_cast<size_t>(t)];
     if (begin != 0) workers_.push_back({profiled_steps_, i, t, {begin, end}});
   }
 }
 
 void Rank::StartProfile(int64_t steps) {
   profile_.Start(steps, steps_.size());
+  teams_.now = RankProfile::Now;
+  teams_.spans.resize(static_cast<size_t>(threads_));
   workers_.clear();
   profiled_steps_ = 0;
 }

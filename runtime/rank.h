@@ -9,6 +9,7 @@
 
 #include "ir/program.h"
 #include "runtime/communicator.h"
+#include "runtime/cpu/kernels/team_trace.h"
 #include "runtime/kernel.h"
 #include "runtime/profile.h"
 #include "runtime/session.h"
@@ -81,6 +82,7 @@ class Rank {
   bool updates_states_ = false;
   int64_t collective_bytes_ = 0;
   RankProfile profile_;
+  cpu::TeamTrace teams_;  // of the instruction that runs
   std::vector<WorkerSpan> workers_;
   size_t profiled_steps_ = 0;
 };

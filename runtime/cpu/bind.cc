@@ -4,6 +4,7 @@
 #include <map>
 
 #include "ir/op_def.h"
+#include "runtime/cpu/widen.h"
 
 namespace shardc {
 namespace cpu {
@@ -65,7 +66,9 @@ const std::map<std::string_view, Factory>& Table() {
 
 std::unique_ptr<Kernel> MakeCpuKernel(const KernelRequest& request) {
   auto it = cpu::Table().find(request.instruction.op);
-  return it == cpu::Table().end() ? nullptr : it->second(request);
+  if (it == cpu::Table().end()) return nullptr;
+  auto kernel = it->second(request);
+  return kernel ? std::move(kernel) : cpu::MakeWidened(request, it->second);
 }
 
 std::vector<std::string_view> CpuKernelOps() {

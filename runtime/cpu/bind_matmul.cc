@@ -1,9 +1,7 @@
 #include <cstring>
 #include <optional>
-#include <vector>
 
 #include "runtime/cpu/bind.h"
-#include "runtime/cpu/kernels/kernel_table.h"
 #include "runtime/cpu/kernels/matmul.h"
 #include "runtime/cpu/kernels/matmul_bf16.h"
 #include "runtime/cpu/kernels/parallel.h"
@@ -63,52 +61,8 @@ class MatmulKernel : public Kernel {
   int64_t packed_version_ = -1;
 };
 
-// For machines without a bf16 product: the operands widened, the product in f32, rounded once.
-class WidenedMatmul : public Kernel {
- public:
-  WidenedMatmul(const KernelRequest& r, const MatmulConfig& config)
-      : matmul_(MatmulF32::Create(config)),
-        threads_(r.call.threads),
-        accumulate_(config.accumulate),
-        in_(r.call.in.begin(), r.call.in.end()),
-        out_(r.call.out[0]) {
-    for (const TensorView& v : in_) wide_.emplace_back(static_cast<size_t>(v.num_elements()));
-    if (out_.dtype == DType::kBF16) wide_.emplace_back(static_cast<size_t>(out_.num_elements()));
-  }
-
-  void Run() override {
-    const CastKernels& cast = Kernels().cast;
-    const float* f32[3] = {};
-    for (size_t i = 0; i < in_.size(); ++i) {
-      f32[i] = in_[i].as<const float>();
-      if (in_[i].dtype != DType::kBF16) continue;
-      cast.bf16_to_f32(in_[i].as<const uint16_t>(), wide_[i].data(), in_[i].num_elements(),
-                       threads_);
-      f32[i] = wide_[i].data();
-    }
-    bool narrow = out_.dtype == DType::kBF16;
-    float* c = narrow ? wide_.back().data() : out_.as<float>();
-    if (accumulate_ && c != f32[2]) std::copy_n(f32[2], out_.num_elements(), c);
-    matmul_.Execute(f32[0], f32[1], accumulate_ ? nullptr : f32[2], c);
-    if (narrow) cast.f32_to_bf16(c, out_.as<uint16_t>(), out_.num_elements(), threads_);
-  }
-
-  int64_t held_bytes() const override {
-    int64_t n = 0;
-    for (const auto& w : wide_) n += static_cast<int64_t>(w.size() * sizeof(float));
-    return n;
-  }
-
- private:
-  MatmulF32 matmul_;
-  int threads_;
-  bool accumulate_;
-  std::vector<TensorView> in_;
-  TensorView out_;
-  std::vector<std::vector<float>> wide_;
-};
-
-// bf16 operands; the result (with what it is added to) and the bias are bf16 or f32.
+// bf16 operands; the result (with what it is added to) and the bias are bf16 or f32. Null
+// where this machine has no such product.
 std::unique_ptr<Kernel> MakeBf16(const KernelRequest& r, const MatmulConfig& f32) {
   auto is_f32 = [](const TensorView& v) { return v.dtype == DType::kF32; };
   MatmulBf16Config config;
@@ -124,11 +78,7 @@ std::unique_ptr<Kernel> MakeBf16(const KernelRequest& r, const MatmulConfig& f32
   config.result_f32 = is_f32(r.call.out[0]);
   config.threads = r.call.threads;
   std::shared_ptr<MatmulBf16> matmul = MatmulBf16::Create(config);
-  if (!matmul) {
-    MatmulConfig wide = f32;
-    wide.threads = r.call.threads;
-    return std::make_unique<WidenedMatmul>(r, wide);
-  }
+  if (!matmul) return nullptr;
   return MakeKernel(
       [matmul, a = r.call.in[0].data, b = r.call.in[1].data,
        bias = f32.bias ? r.call.in[2].data : nullptr, c = r.call.out[0].data,

@@ -44,6 +44,18 @@ def measure(command, cpus=None, env=None, ends_with=0):
         return {"wall_s": wall, "max_rss_bytes": usage.ru_maxrss * 1024, "stdout": output.read(), "stderr": said}
 
 
+def google_benchmark(binary, pattern, cpus, repetitions=1):
+    """Best seconds of each benchmark that matches, {name: seconds}; repetitions of several take turns."""
+    report = measure([binary, f"--benchmark_filter={pattern}", f"--benchmark_repetitions={repetitions}",
+                      "--benchmark_enable_random_interleaving=true", "--benchmark_format=json"], cpus)
+    best = {}
+    for run in json.loads(report["stdout"])["benchmarks"]:
+        if run.get("run_type") == "iteration" and not run.get("error_occurred"):
+            seconds = run["real_time"] * {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1}[run["time_unit"]]
+            best[run["name"]] = min(best.get(run["name"], float("inf")), seconds)
+    return best
+
+
 def machine(cpus=None):
     info = pathlib.Path("/proc/cpuinfo").read_text()
     model = re.search(r"model name\s*:\s*(.*)", info)

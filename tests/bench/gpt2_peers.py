@@ -1,10 +1,14 @@
-"""PyTorch and ONNX Runtime on GPT-2 124M with random weights; runs in the benchmark's venv. One job per process:
+"""PyTorch and ONNX Runtime on GPT-2 with random weights; runs in the benchmark's venv. One job per process:
 
+    gpt2_peers.py ids DIR BATCH SEQ           DIR/ids.npy
     gpt2_peers.py export DIR BATCH SEQ        DIR/model.onnx, DIR/ids.npy
     gpt2_peers.py golden DIR                  DIR/golden.safetensors: logits by ONNX Runtime, loss by PyTorch
-    gpt2_peers.py ort DIR ITERATIONS          seconds of each forward pass, as JSON
-    gpt2_peers.py torch DIR ITERATIONS        seconds of each forward and backward pass, as JSON; also torch_compile,
+    gpt2_peers.py ort DIR ITERATIONS          seconds of each forward pass
+    gpt2_peers.py torch DIR ITERATIONS        seconds of each forward and backward pass; also torch_compile,
                                               torch_bf16 and torch_compile_bf16 (autocast)
+    gpt2_peers.py torch_bf16 DIR ITERATIONS LAYERS HIDDEN HEADS        the same of another size than 124M
+
+Jobs with ITERATIONS print JSON.
 """
 import json
 import pathlib
@@ -16,19 +20,26 @@ import numpy as np
 THREADS = 2
 
 
-def model():
+def model(layers=12, hidden=768, heads=12):
     import torch
     import transformers
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
-    config = transformers.GPT2Config(use_cache=False, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-                                     attn_implementation="sdpa")
+    config = transformers.GPT2Config(n_layer=layers, n_embd=hidden, n_head=heads, use_cache=False, resid_pdrop=0.0,
+                                     embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="sdpa")
     net = transformers.GPT2LMHeadModel(config).eval()
     with torch.no_grad():
         for parameter in net.parameters():
             if parameter.dim() == 1:  # fresh ones are all 0 or 1: the exporter would merge them, and drop the zeros
                 parameter.add_(0.02 * torch.randn_like(parameter))
     return net
+
+
+def make_ids(folder, batch, seq):
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = np.random.default_rng(0).integers(0, 50257, (batch, seq), dtype=np.int64)
+    np.save(folder / "ids.npy", ids)
+    return ids
 
 
 def export(folder, batch, seq):
@@ -42,9 +53,7 @@ def export(folder, batch, seq):
         def forward(self, input_ids):
             return self.gpt2(input_ids=input_ids).logits
 
-    folder.mkdir(parents=True, exist_ok=True)
-    ids = np.random.default_rng(0).integers(0, 50257, (batch, seq), dtype=np.int64)
-    np.save(folder / "ids.npy", ids)
+    ids = make_ids(folder, batch, seq)
     with torch.no_grad():
         torch.onnx.export(Logits(), (torch.from_numpy(ids),), str(folder / "model.onnx"), dynamo=True, opset_version=20,
                           input_names=["input_ids"], output_names=["logits"], external_data=True)
@@ -87,9 +96,9 @@ def time_ort(folder, iterations):
     return timed(lambda: session.run(["logits"], feed), iterations)
 
 
-def time_torch(folder, iterations, compiled=False, bf16=False):
+def time_torch(folder, iterations, *size, compiled=False, bf16=False):
     import torch
-    net, ids = model(), torch.from_numpy(np.load(folder / "ids.npy"))
+    net, ids = model(*size), torch.from_numpy(np.load(folder / "ids.npy"))
     net.train()  # no dropout: all its probabilities are 0
     run = torch.compile(net) if compiled else net
 
@@ -116,7 +125,9 @@ def main():
         print(json.dumps(versions()))
         return
     folder, numbers = pathlib.Path(arguments[0]), [int(a) for a in arguments[1:]]
-    if job == "export":
+    if job == "ids":
+        make_ids(folder, *numbers)
+    elif job == "export":
         export(folder, *numbers)
     elif job == "golden":
         golden(folder)

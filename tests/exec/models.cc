@@ -266,8 +266,8 @@ constexpr double kZeroNorm = 1e-4;
 
 }  // namespace
 
-std::string CompareBf16WithGolden(const Export& e, const std::string& batch,
-                                  const RunResult& result) {
+std::string CompareHalvesWithGolden(const Export& e, const std::string& batch,
+                                    const RunResult& result) {
   std::string problems;
   std::vector<GoldenPair> pairs = PairWithGolden(e, batch, result, &problems);
   double largest = 0;

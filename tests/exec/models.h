@@ -45,10 +45,10 @@ std::vector<GoldenPair> PairWithGolden(const Export& e, const std::string& batch
 std::string CompareWithGolden(const Export& e, const std::string& batch, const RunResult& result,
                               double tolerance, double* worst = nullptr);
 
-// For results computed in bf16: the loss within 1%, every gradient within 3% in norm and of cosine
-// 0.999, but for those that are zero in exact arithmetic. Returns the problems found.
-std::string CompareBf16WithGolden(const Export& e, const std::string& batch,
-                                  const RunResult& result);
+// For results computed in bf16 or f16: the loss within 1%, every gradient within 3% in norm and of
+// cosine 0.999, but for those that are zero in exact arithmetic. Returns the problems found.
+std::string CompareHalvesWithGolden(const Export& e, const std::string& batch,
+                                    const RunResult& result);
 
 // PyTorch's float64 steps of AdamW on the export's model.
 struct AdamWGolden {

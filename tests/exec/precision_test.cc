@@ -1,12 +1,14 @@
-// bf16 against the float64 goldens: the loss within 1%, every gradient within 3% in norm and of
-// cosine 0.999.
+// bf16 and f16 against the float64 goldens: the loss within 1%, every gradient within 3% in norm
+// and of cosine 0.999.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "frontend/gpt_config.h"
 #include "ir/diagnostic.h"
 #include "tests/exec/models.h"
+#include "tests/passes/check_text.h"
 
 namespace shardc::testing {
 namespace {
@@ -36,8 +38,20 @@ TEST_P(Bf16, IsCloseToTheGoldenOnEveryMesh) {
     for (const char* reduce_in : {"", "f32"}) {
       SCOPED_TRACE(StrCat(spec, " ", mesh, " ", reduce_in));
       RunResult r = RunCase(c, spec, mesh, {.compute = "bf16", .reduce_in = reduce_in});
-      EXPECT_EQ(CompareBf16WithGolden(c.e, c.batch, r), "");
+      EXPECT_EQ(CompareHalvesWithGolden(c.e, c.batch, r), "");
     }
+  }
+}
+
+class F16Golden : public ::testing::TestWithParam<Case> {};
+
+TEST_P(F16Golden, IsCloseToTheGolden) {
+  const Case& c = GetParam();
+  for (auto [spec, mesh] : {std::pair("serial", ""), {"megatron", "tp=3"}}) {
+    SCOPED_TRACE(StrCat(spec, " ", mesh));
+    EXPECT_EQ(CompareHalvesWithGolden(c.e, c.batch,
+                                      RunCase(c, spec, mesh, {.compute = "f16", .reduce_in = ""})),
+              "");
   }
 }
 
@@ -50,11 +64,13 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Bf16, ::testing::ValuesIn(Cases()), [](const auto& info) {
+std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
   return info.param.e.model + "_" + info.param.e.name + "_" + info.param.batch;
-});
+}
+INSTANTIATE_TEST_SUITE_P(All, Bf16, ::testing::ValuesIn(Cases()), NameOf);
+INSTANTIATE_TEST_SUITE_P(All, F16Golden, ::testing::ValuesIn(Cases()), NameOf);
 
-TEST(Bf16Kernels, EqualTheReferenceKernels) {
+void CompareKernels(const char* precision) {
   for (const char* model : {"builtin:gpt?layers=2,hidden=64,heads=4,vocab=257,seq=48,batch=2",
                             "builtin:gpt?layers=2,hidden=48,heads=6,kv_heads=2,vocab=64,seq=9,"
                             "batch=4,activation=swiglu,"
@@ -62,7 +78,7 @@ TEST(Bf16Kernels, EqualTheReferenceKernels) {
     RunResult results[2];
     for (bool reference : {false, true}) {
       RunSetup setup;
-      setup.pipeline.precision.compute = "bf16";
+      setup.pipeline.precision.compute = precision;
       setup.session.reference_kernels = reference;
       Graph graph = BuildGpt(ParseBuiltin(model));
       Tensors inputs = RandomInputs(graph, 64, 7);
@@ -73,6 +89,53 @@ TEST(Bf16Kernels, EqualTheReferenceKernels) {
       if (!name.starts_with("grad.") && name != "loss") continue;
       EXPECT_LE(WorstDifference(results[0].outputs.at(name), want), 0.01) << name;
     }
+  }
+}
+
+TEST(Bf16Kernels, EqualTheReferenceKernels) { CompareKernels("bf16"); }
+TEST(F16Kernels, EqualTheReferenceKernels) { CompareKernels("f16"); }
+
+// Of a mean over 1024 tokens, spread over 16000 classes: below 6e-8, which is the least that f16
+// has.
+TEST(F16, SmallGradientsDoNotVanish) {
+  RunResult results[2];
+  for (bool half : {false, true}) {
+    RunSetup setup;
+    setup.pipeline.precision.compute = half ? "f16" : "f32";
+    Graph graph = BuildGpt(
+        ParseBuiltin("builtin:gpt?layers=2,hidden=32,heads=2,vocab=16000,seq=128,batch=8"));
+    Tensors inputs = RandomInputs(graph, 16000, 7);
+    inputs["labels"] = inputs["input_ids"];
+    results[half] = CompileAndRun(std::move(graph), setup, inputs);
+  }
+  for (const auto& [name, want] : results[false].outputs) {
+    if (!name.starts_with("grad.")) continue;
+    const HostTensor& got = results[true].outputs.at(name);
+    double squares = 0, differences = 0;
+    for (int64_t i = 0; i < want.num_elements(); ++i) {
+      squares += std::pow(want.AsDouble(i), 2);
+      differences += std::pow(got.AsDouble(i) - want.AsDouble(i), 2);
+    }
+    EXPECT_LE(differences, 1e-4 * squares) << name;
+  }
+}
+
+// Nothing is known of what other losses are made of, and the user is told.
+TEST(F16, UnscaledGradientsAreNoted) {
+  for (auto [loss, precision, noted] : {std::tuple{"dot", "f16", true},
+                                        {"output:y", "f16", true},
+                                        {"dot", "bf16", false},
+                                        {"ce", "f16", false}}) {
+    Graph graph = ParseAndVerify(R"(graph @g(%x: f32[4, 8]) -> (%y, logits: %0) {
+      %w = param "w" : f32[8, 8]
+      %0 = matmul %x, %w : f32[4, 8]
+      %y = reduce_sum %0 {axes=[0, 1], keepdims=false} : f32[]
+    })");
+    PipelineOptions options;
+    options.loss = loss;
+    options.precision.compute = precision;
+    CompileGraph(graph, SpecOf("serial"), Mesh(), options);
+    EXPECT_EQ(!graph.notes.empty(), noted) << loss << " " << precision;
   }
 }
 

@@ -96,7 +96,7 @@ TEST_P(GpuShared, Bf16IsLikeTheGoldens) {
   RunSetup setup = OnGpu(e, "megatron_hf_gpt2", GetParam(), 3);
   setup.pipeline.precision.compute = "bf16";
   RunResult r = CompileAndRun(ImportFor(e, e.batches[0]), setup, InputsFor(e, e.batches[0]));
-  EXPECT_EQ(CompareBf16WithGolden(e, e.batches[0], r), "");
+  EXPECT_EQ(CompareHalvesWithGolden(e, e.batches[0], r), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, GpuShared, ::testing::Values("tp=1", "tp=2", "tp=4"));

@@ -100,6 +100,23 @@ TEST(AttachLoss, AnInputOfTheNameIsUsed) {
   Refused(kOther, "ce", "the model's own input 'labels' is i32[2], the loss needs i64[2]");
 }
 
+// To the number of labels, as a power of two that f16 still has.
+TEST(LossScale, IsAboutWhatAMeanDividesBy) {
+  auto scale = [](const std::string& shape, const std::string& kind) {
+    Graph graph = ParseAndVerify("graph @g(%x: f32" + shape + R"() -> (logits: %0) {
+      %0 = neg %x : f32)" + shape +
+                                 "\n}");
+    AttachLoss(graph, kind);
+    return LossScale(graph, kind);
+  };
+  EXPECT_EQ(scale("[2, 4, 8]", "lm"), 8);
+  EXPECT_EQ(scale("[3, 5, 8]", "ce"), 8);
+  EXPECT_EQ(scale("[1, 1, 8]", "masked_lm"), 1);
+  EXPECT_EQ(scale("[64, 1024, 2]", "lm"), 32768);
+  EXPECT_EQ(scale("[2, 4, 8]", "dot"), std::nullopt);
+  EXPECT_EQ(scale("[]", "output:logits"), std::nullopt);
+}
+
 TEST(AttachLoss, RefusesWhatDoesNotFit) {
   Refused(kLogits, "mse", "use lm, ce, masked_lm, dot, none or output:NAME", "", "E6101");
   Refused(kLogits, "lm", "the model has no output 'logit'", "logit");

@@ -1,81 +1,15 @@
 // Where an op says that a result may be made in an operand's memory, its kernels give the same bits
-// there as elsewhere: every sample of every op, in f64, f32 and bf16.
+// there as elsewhere: every sample of every op, in f64, f32, bf16 and f16.
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <optional>
 
-#include "ir/builder.h"
+#include "ir/diagnostic.h"
 #include "ir/op_def.h"
-#include "runtime/kernel.h"
-#include "tests/ir/op_samples.h"
+#include "tests/runtime/one_op.h"
 
 namespace shardc::testing {
 namespace {
-
-HostTensor As(const HostTensor& t, DType dtype) {
-  if (!IsFloat(t.dtype())) return t;
-  HostTensor out(dtype, t.shape());
-  for (int64_t i = 0; i < t.num_elements(); ++i) out.SetDouble(i, t.AsDouble(i));
-  return out;
-}
-
-// One op on tensors of its own, with an operand of one buffer per tensor.
-class OneOp {
- public:
-  explicit OneOp(const OpSample& sample) : graph_(BuildSample(sample)), operands_(sample.operands) {
-    for (const Value* v : graph_.op->operands) types_.push_back(v->type);
-    for (const Value* v : graph_.op->results) types_.push_back(v->type);
-    for (size_t i = 0; i < types_.size(); ++i) {
-      Buffer b;
-      b.type = types_[i];
-      b.local_shape = types_[i].shape;
-      b.bytes = types_[i].bytes();
-      program_.buffers.push_back(b);
-      (i < operands_.size() ? instruction_.operands : instruction_.results)
-          .push_back(static_cast<int>(i));
-    }
-    instruction_.op = sample.op;
-    instruction_.attrs = graph_.op->attrs;
-  }
-
-  const std::vector<TensorType>& types() const { return types_; }
-  size_t num_operands() const { return operands_.size(); }
-
-  // Result `result` in the memory of operand `operand` (-1: all apart). Empty: there is no kernel.
-  std::vector<HostTensor> Run(bool reference, int operand, int result) const {
-    std::vector<HostTensor> memory = operands_;
-    for (size_t i = operands_.size(); i < types_.size(); ++i) {
-      memory.emplace_back(types_[i].dtype, types_[i].shape);
-      std::memset(memory.back().raw(), 0x33, static_cast<size_t>(memory.back().bytes()));
-    }
-    auto place = [&](size_t r) {
-      bool shared = operand >= 0 && r == static_cast<size_t>(result);
-      return shared ? static_cast<size_t>(operand) : operands_.size() + r;
-    };
-    std::vector<TensorView> in, out;
-    for (size_t i = 0; i < types_.size(); ++i) {
-      bool is_result = i >= operands_.size();
-      HostTensor& t = memory[is_result ? place(i - operands_.size()) : i];
-      (is_result ? out : in).push_back({t.raw(), types_[i].dtype, types_[i].shape, &types_[i]});
-    }
-    int64_t version = 0;
-    KernelRequest request{program_, instruction_,
-                          KernelCall{&instruction_.attrs, in, out, nullptr, 0, 2}, &version};
-    auto kernel = reference ? MakeReferenceKernel(request) : MakeCpuKernel(request);
-    if (!kernel) return {};
-    kernel->Run();
-    std::vector<HostTensor> results;
-    for (size_t r = 0; r < out.size(); ++r) results.push_back(memory[place(r)]);
-    return results;
-  }
-
- private:
-  SampleGraph graph_;
-  std::vector<HostTensor> operands_;
-  std::vector<TensorType> types_;
-  Program program_;
-  Instruction instruction_;
-};
 
 class InPlace : public ::testing::TestWithParam<const OpDef*> {};
 
@@ -85,7 +19,7 @@ TEST_P(InPlace, GivesTheSameBits) {
   for (OpSample sample : OpSamples()) {
     if (sample.op != def.name) continue;
     std::vector<HostTensor> wide = sample.operands;
-    for (DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {
+    for (DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) {
       for (size_t i = 0; i < wide.size(); ++i) sample.operands[i] = As(wide[i], dtype);
       std::optional<OneOp> op;
       try {

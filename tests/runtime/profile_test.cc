@@ -10,6 +10,7 @@
 #include "passes/pipeline.h"
 #include "runtime/session.h"
 #include "tests/exec/harness.h"
+#include "tests/passes/check_text.h"
 
 namespace shardc::testing {
 namespace {
@@ -256,6 +257,31 @@ TEST(Profile, OfTheWorkers) {
     EXPECT_GE(w.span.begin_ns, last[w.thread]);
     last[w.thread] = w.span.end_ns;
   }
+}
+
+// Also those of oneDNN's own teams.
+TEST(Profile, OfTheThreadsOfAProduct) {
+  if (std::getenv("OMP_THREAD_LIMIT")) GTEST_SKIP() << "teams of one, as the tsan preset has them";
+  Graph graph = ParseAndVerify(R"(graph @g(%a: f32[512, 512], %b: f32[512, 512]) -> (%y) {
+    %y = matmul %a, %b : f32[512, 512]
+  })");
+  std::vector<Program> programs = ProgramsFor(graph);
+  SessionOptions options;
+  options.threads = 2;
+  Session session(programs, options, ReaderFor(graph));
+  for (const auto& [name, value] : RandomInputs(graph, 1, 1)) session.SetInput(name, value);
+  session.Step();
+  session.Step();
+  session.StartProfile(1);
+  session.Step();
+  Profile profile = session.TakeProfile();
+  ASSERT_EQ(profile.instructions(), 1u);
+  ASSERT_EQ(profile.workers[0].size(), 1u);
+  const WorkerSpan& worker = profile.workers[0][0];
+  EXPECT_EQ(worker.thread, 1);
+  EXPECT_GE(worker.span.begin_ns, profile.at(0, 0, 0).begin_ns);
+  EXPECT_GT(worker.span.ns(), 0);
+  EXPECT_LE(worker.span.end_ns, profile.at(0, 0, 0).end_ns);
 }
 
 TEST(Profile, PeaksAreMeasured) {

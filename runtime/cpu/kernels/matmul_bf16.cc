@@ -3,13 +3,13 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <stdexcept>
 #include <unordered_map>
 #include <vector>
 
 #include "oneapi/dnnl/dnnl.hpp"
 #include "runtime/cpu/kernels/layout.h"
+#include "runtime/cpu/kernels/room.h"
 
 namespace shardc::cpu {
 namespace {
@@ -32,28 +32,8 @@ memory::desc Dense(int64_t batch, int64_t rows, int64_t cols, bool transposed, T
   return memory::desc(dims, type, strides);
 }
 
-// Room for copies of operands in another layout, used by one product of a thread after the other.
-class PackRoom {
- public:
-  ~PackRoom() { std::free(data_); }
-  // Returns by how many bytes the room grew.
-  int64_t Reserve(size_t bytes) {
-    if (bytes <= bytes_) return 0;
-    auto grown = static_cast<int64_t>(bytes - bytes_);
-    std::free(data_);
-    bytes_ = 0;
-    data_ = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
-    if (data_ == nullptr) throw std::bad_alloc();
-    bytes_ = bytes;
-    return grown;
-  }
-  void* data() const { return data_; }
-
- private:
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
-};
-thread_local PackRoom room_a, room_b;
+// Copies of operands in another layout.
+thread_local Room room_a, room_b;
 
 // Part of the product: some rows of A, and some of the dim that is summed over.
 struct Piece {

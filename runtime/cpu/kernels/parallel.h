@@ -13,26 +13,6 @@
 
 namespace shardc::cpu {
 
-// When the members of the calling thread's teams were at work, for a profile: from the first begin
-// to the last end since it was cleared.
-struct TeamTrace {
-  static constexpr int kMaxThreads = 256;
-  struct Span {
-    int64_t begin_ns = 0, end_ns = 0;  // 0: was not
-  };
-  int64_t (*now)() = nullptr;
-  Span spans[kMaxThreads];
-
-  // Always inline: one copy for all instruction sets could be of the wrong one.
-  [[gnu::always_inline]] void Add(int thread, int64_t begin) {
-    if (thread >= kMaxThreads) return;
-    if (spans[thread].begin_ns == 0) spans[thread].begin_ns = begin;
-    spans[thread].end_ns = now();
-  }
-};
-// Of the calling thread; null: nobody asks.
-inline thread_local TeamTrace* team_trace = nullptr;
-
 // Calls fn(chunk, chunks) for chunk in [0, chunks), at most `threads` at once.
 template <typename Fn>
 inline void ParallelChunks(int threads, int64_t chunks, const Fn& fn) {
@@ -41,13 +21,10 @@ inline void ParallelChunks(int threads, int64_t chunks, const Fn& fn) {
     return;
   }
   const int team = chunks < threads ? static_cast<int>(chunks) : threads;
-  TeamTrace* const trace = team_trace;
 #pragma omp parallel num_threads(team)
   {
-    const int64_t begin = trace == nullptr ? 0 : trace->now();
     const int64_t step = omp_get_num_threads();
     for (int64_t c = omp_get_thread_num(); c < chunks; c += step) fn(c, chunks);
-    if (trace != nullptr) trace->Add(omp_get_thread_num(), begin);
   }
 }
 

@@ -1,0 +1,59 @@
+#include "tests/runtime/one_op.h"
+
+#include <cstring>
+
+#include "runtime/kernel.h"
+
+namespace shardc::testing {
+
+HostTensor As(const HostTensor& t, DType dtype) {
+  if (!IsFloat(t.dtype())) return t;
+  HostTensor out(dtype, t.shape());
+  for (int64_t i = 0; i < t.num_elements(); ++i) out.SetDouble(i, t.AsDouble(i));
+  return out;
+}
+
+OneOp::OneOp(const OpSample& sample) : graph_(BuildSample(sample)), operands_(sample.operands) {
+  for (const Value* v : graph_.op->operands) types_.push_back(v->type);
+  for (const Value* v : graph_.op->results) types_.push_back(v->type);
+  for (size_t i = 0; i < types_.size(); ++i) {
+    Buffer b;
+    b.type = types_[i];
+    b.local_shape = types_[i].shape;
+    b.bytes = types_[i].bytes();
+    program_.buffers.push_back(b);
+    (i < operands_.size() ? instruction_.operands : instruction_.results)
+        .push_back(static_cast<int>(i));
+  }
+  instruction_.op = sample.op;
+  instruction_.attrs = graph_.op->attrs;
+}
+
+std::vector<HostTensor> OneOp::Run(bool reference, int operand, int result) const {
+  std::vector<HostTensor> memory = operands_;
+  for (size_t i = operands_.size(); i < types_.size(); ++i) {
+    memory.emplace_back(types_[i].dtype, types_[i].shape);
+    std::memset(memory.back().raw(), 0x33, static_cast<size_t>(memory.back().bytes()));
+  }
+  auto place = [&](size_t r) {
+    bool shared = operand >= 0 && r == static_cast<size_t>(result);
+    return shared ? static_cast<size_t>(operand) : operands_.size() + r;
+  };
+  std::vector<TensorView> in, out;
+  for (size_t i = 0; i < types_.size(); ++i) {
+    bool is_result = i >= operands_.size();
+    HostTensor& t = memory[is_result ? place(i - operands_.size()) : i];
+    (is_result ? out : in).push_back({t.raw(), types_[i].dtype, types_[i].shape, &types_[i]});
+  }
+  int64_t version = 0;
+  KernelRequest request{program_, instruction_,
+                        KernelCall{&instruction_.attrs, in, out, nullptr, 0, 2}, &version};
+  auto kernel = reference ? MakeReferenceKernel(request) : MakeCpuKernel(request);
+  if (!kernel) return {};
+  kernel->Run();
+  std::vector<HostTensor> results;
+  for (size_t r = 0; r < out.size(); ++r) results.push_back(memory[place(r)]);
+  return results;
+}
+
+}  // namespace shardc::testing

@@ -1,0 +1,34 @@
+// One op on tensors of its own, by the kernels of the runtime.
+#pragma once
+
+#include <vector>
+
+#include "ir/program.h"
+#include "tests/ir/op_samples.h"
+
+namespace shardc::testing {
+
+// Floats become `dtype`, others stay.
+HostTensor As(const HostTensor& t, DType dtype);
+
+// A buffer for each operand and result.
+class OneOp {
+ public:
+  explicit OneOp(const OpSample& sample);
+
+  // Of the operands, then of the results.
+  const std::vector<TensorType>& types() const { return types_; }
+  size_t num_operands() const { return operands_.size(); }
+
+  // Result `result` in the memory of operand `operand` (-1: all apart). Empty: there is no kernel.
+  std::vector<HostTensor> Run(bool reference, int operand = -1, int result = -1) const;
+
+ private:
+  SampleGraph graph_;
+  std::vector<HostTensor> operands_;
+  std::vector<TensorType> types_;
+  Program program_;
+  Instruction instruction_;
+};
+
+}  // namespace shardc::testing

@@ -1,0 +1,90 @@
+// Half types where only f32 has a kernel.
+#include "runtime/cpu/widen.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "ir/diagnostic.h"
+#include "ir/op_def.h"
+#include "tests/exec/harness.h"
+#include "tests/runtime/one_op.h"
+
+namespace shardc::testing {
+namespace {
+
+std::optional<OneOp> Sample(OpSample sample, DType dtype) {
+  for (HostTensor& t : sample.operands) t = As(t, dtype);
+  try {
+    return OneOp(sample);
+  } catch (const Diagnostic&) {
+    return std::nullopt;  // a type that the op does not take
+  }
+}
+
+class Halves : public ::testing::TestWithParam<DType> {};
+
+// No op is left to the naive kernels for its type alone; and what it gives is the f32 result
+// rounded once.
+TEST_P(Halves, HaveAKernelWhereF32HasOne) {
+  const double tolerance = GetParam() == DType::kF16 ? 1.0 / 1024 : 1.0 / 128;
+  int compared = 0;
+  for (const OpSample& sample : OpSamples()) {
+    const OpDef& def = GetOpDef(sample.op);
+    if (!def.reference || def.communicates) continue;
+    SCOPED_TRACE(sample.Name());
+    std::optional<OneOp> wide = Sample(sample, DType::kF32), half = Sample(sample, GetParam());
+    if (!wide || !half || wide->Run(/*reference=*/false).empty()) continue;
+    std::vector<HostTensor> got = half->Run(/*reference=*/false), want = half->Run(true);
+    EXPECT_EQ(got.size(), want.size()) << "no kernel";
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_LE(WorstDifference(got[i], want[i], 1e-3), tolerance) << "result " << i;
+    }
+    ++compared;
+  }
+  EXPECT_GT(compared, 100);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Halves, ::testing::Values(DType::kBF16, DType::kF16),
+                         [](const auto& info) { return std::string(DTypeName(info.param)); });
+
+// The copies of one op are in the way of the next one's, which is larger: the first finds its place
+// again.
+TEST(Widened, SharesItsRoom) {
+  Program program;
+  Instruction instruction;
+  int64_t version = 0;
+  auto request = [&](const std::vector<TensorView>& in, const std::vector<TensorView>& out) {
+    return KernelRequest{program, instruction,
+                         KernelCall{&instruction.attrs, in, out, nullptr, 0, 1}, &version};
+  };
+  cpu::Factory doubles = [](const KernelRequest& r) {
+    return MakeKernel([x = cpu::In(r, 0), y = cpu::Out(r, 0), n = r.call.in[0].num_elements()] {
+      for (int64_t i = 0; i < n; ++i) y[i] = 2 * x[i];
+    });
+  };
+  std::vector<HostTensor> tensors;
+  std::vector<std::vector<TensorView>> views;
+  for (int64_t n : {4, 4, 1 << 20, 1 << 20}) tensors.emplace_back(DType::kF16, Shape{n});
+  for (HostTensor& t : tensors) {
+    views.push_back({{t.raw(), DType::kF16, t.shape(), nullptr}});
+    for (int64_t i = 0; i < t.num_elements(); ++i) t.SetDouble(i, 1);
+  }
+  auto small = cpu::MakeWidened(request(views[0], views[1]), doubles);
+  auto large = cpu::MakeWidened(request(views[2], views[3]), doubles);
+  EXPECT_EQ(large->held_bytes() + small->held_bytes(), 2 * 4 * (1 << 20));
+  large->Run();
+  small->Run();
+  for (size_t t : {1u, 3u}) {
+    for (int64_t i = 0; i < tensors[t].num_elements(); ++i) ASSERT_EQ(tensors[t].AsDouble(i), 2);
+  }
+  HostTensor ints(DType::kI32, {4});
+  std::vector<TensorView> view = {{ints.raw(), DType::kI32, ints.shape(), nullptr}};
+  EXPECT_EQ(cpu::MakeWidened(request(view, view), doubles), nullptr);
+  EXPECT_EQ(cpu::MakeWidened(request(views[0], views[1]),
+                             [](const KernelRequest&) { return std::unique_ptr<Kernel>(); }),
+            nullptr);
+}
+
+}  // namespace
+}  // namespace shardc::testing
