@@ -17,6 +17,9 @@ struct ExecutorOptions {
   bool check_numerics = false;    // look at every result on the host; no graph
   bool capture = true;            // from the second step on, replay the step as one CUDA graph
   std::string choices_path = {};  // see ReadChoices; only rank 0 reads and writes it
+  // What groups of instructions are tried in; null: they are not. Not with check_numerics, which
+  // looks at each by itself. Must outlive the executor.
+  EpilogueLibrary* epilogues = nullptr;
 };
 
 class Executor {
@@ -55,6 +58,7 @@ class Executor {
   void Capture();
   void EnqueueStep();
   void EnqueueItem(int item);
+  void EnqueueKernels(int instruction);
   void EnqueueCollective(int item);
   void CheckNumerics(int instruction);
   void Fork();

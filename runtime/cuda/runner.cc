@@ -14,7 +14,7 @@ namespace {
 ExecutorOptions OptionsOf(const Machine& machine, const RunnerRequest& request) {
   const std::string& folder = request.options.cache_folder;
   return {request.options.check_numerics, machine.capture,
-          folder.empty() ? "" : folder + "/cuda_choices.txt"};
+          folder.empty() ? "" : folder + "/cuda_choices.txt", machine.epilogues};
 }
 
 void RefuseReference(const RunnerRequest& request) {

@@ -12,6 +12,7 @@ namespace cuda {
 class CudaKernel;
 class Device;
 class Carrier;
+class EpilogueLibrary;
 }  // namespace cuda
 
 // Raised whenever RunnerRequest, StepRunner or what they hold changes.
@@ -28,5 +29,6 @@ using CudaPluginOpenGpu = cuda::Device*(int gpu);                      // "shard
 using CudaPluginMakeKernel = cuda::CudaKernel*(const KernelRequest*);  // "shardc_cuda_make_kernel"
 using CudaPluginConnect = cuda::Carrier*(cuda::Device*, const Program*,
                                          std::unique_ptr<Communicator>*);  // "shardc_cuda_connect"
+using CudaPluginEpilogues = cuda::EpilogueLibrary*();  // "shardc_cuda_epilogues"; null: not wanted
 
 }  // namespace shardc

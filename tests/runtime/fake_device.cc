@@ -9,6 +9,8 @@
 namespace shardc::testing {
 namespace {
 
+constexpr size_t kAlignment = 256;
+
 template <typename Handle>
 Handle AsHandle(int id) {
   return reinterpret_cast<Handle>(static_cast<uintptr_t>(id) + 1);
@@ -119,8 +121,7 @@ std::vector<std::string> FakeDevice::Strays() const {
   for (const Work& w : works_) {
     for (const Touch& t : w.touches) {
       bool inside = std::any_of(memory_.begin(), memory_.end(), [&](const auto& m) {
-        return m.first <= t.begin &&
-               t.begin + t.bytes <= m.first + static_cast<int64_t>(m.second.size());
+        return m.first <= t.begin && t.begin + t.bytes <= m.first + m.second.bytes;
       });
       if (!inside) out.push_back(w.what);
     }
@@ -141,9 +142,11 @@ std::byte* FakeDevice::AllocateHost(int64_t bytes, const std::string&) {
   SHARDC_CHECK(!capturing_, "allocation inside a capture");
   ++live;
   // Old contents, as on a device: nothing may count on zeros.
-  std::vector<std::byte> memory(static_cast<size_t>(bytes), std::byte{0x7b});
-  std::byte* p = memory.data();
-  memory_[p] = std::move(memory);
+  Block block{std::vector<std::byte>(static_cast<size_t>(bytes) + kAlignment, std::byte{0x7b}),
+              bytes};
+  const auto at = reinterpret_cast<uintptr_t>(block.memory.data());
+  std::byte* p = block.memory.data() + (kAlignment - at % kAlignment) % kAlignment;
+  memory_[p] = std::move(block);
   return p;
 }
 

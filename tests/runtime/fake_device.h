@@ -118,7 +118,11 @@ class FakeDevice : public cuda::Device {
   void HostSaw(int stream);
   void Move(const char* what, std::byte* to, const std::byte* from, int64_t bytes, Stream s);
 
-  std::map<const std::byte*, std::vector<std::byte>> memory_;
+  struct Block {
+    std::vector<std::byte> memory;  // with room to align in
+    int64_t bytes = 0;
+  };
+  std::map<const std::byte*, Block> memory_;
   int streams_made_ = 0, events_made_ = 0;
   std::set<int> streams_;
   std::vector<Clock> clocks_;      // by stream: what its next work follows
