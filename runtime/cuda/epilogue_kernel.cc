@@ -47,10 +47,13 @@ std::string KeyOf(const FusedProduct& p) {
   return key;
 }
 
-// What a rounding on the way to a result of the type is: sums are in f32, where their order
-// differs.
-double UnitOf(DType dtype) {
-  return dtype == DType::kBF16 ? 0x1p-8 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-18;
+// What one rounding on the way to a result is. Sums of k products are in f32, in different orders:
+// where that is by rounding to nearest they are about sqrt(k) 2^-24 apart, and k 2^-28 on tensor
+// cores, which cut off after every 16 products; k may be some ten thousands.
+double UnitOf(DType result, DType operands) {
+  if (result == DType::kBF16) return 0x1p-8;
+  if (result == DType::kF16) return 0x1p-11;
+  return operands == DType::kF32 ? 0x1p-16 : 0x1p-12;
 }
 
 // Values whose products have about the variance 1, when those that they are multiplied with are
@@ -84,8 +87,8 @@ Rivalry RivalryOf(const FusedProduct& p, EpilogueLibrary& library) {
   auto operand = [](const TensorView& v, double spread) {
     return Rivalry::Operand{v.data, v.num_elements(), v.dtype, 0, spread};
   };
-  auto result = [](const TensorView& v) {
-    return Rivalry::Result{v.data, v.num_elements(), v.dtype, UnitOf(v.dtype)};
+  auto result = [&p](const TensorView& v) {
+    return Rivalry::Result{v.data, v.num_elements(), v.dtype, UnitOf(v.dtype, p.left.dtype)};
   };
   const int64_t rows = p.product_result.num_elements() / p.product_result.shape.back();
   const int64_t k = p.product->op == "matmul_tn"

@@ -9,6 +9,15 @@
 #include "runtime/describe.h"
 
 namespace shardc::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
 
 Executor::Executor(Device& device, Carrier& carrier, std::span<const Program* const> programs,
                    const ExecutorOptions& options, const KernelMaker& make_kernel,
@@ -66,6 +75,8 @@ void Executor::TuneKernels() {
 }
 
 void Executor::Step() {
+  const Clock::time_point start = Clock::now();
+  const double waited = waited_;
   device_.Activate();
   for (auto& r : ranks_) r->UploadInputs(origin());
   bool timed = false;
@@ -84,6 +95,7 @@ void Executor::Step() {
   for (auto& r : ranks_) r->CheckFault();
   for (auto& r : ranks_) r->StepEnded();
   ++steps_;
+  host_seconds_ = SecondsSince(start) - (waited_ - waited);
 }
 
 void Executor::Capture() {
@@ -181,12 +193,17 @@ void Executor::CheckNumerics(int instruction) {
 }
 
 void Executor::WaitForStep() {
-  if (!carrier_.can_fail_later()) {
+  const Clock::time_point start = Clock::now();
+  if (carrier_.can_fail_later()) {
+    PollStep();
+  } else {
     device_.Synchronize(origin());
-    return;
   }
+  waited_ += SecondsSince(start);
+}
+
+void Executor::PollStep() {
   // A collective whose peer is gone never ends: look at both.
-  using Clock = std::chrono::steady_clock;
   Clock::time_point start = Clock::now();
   while (!device_.Done(origin())) {
     carrier_.Check();

@@ -47,6 +47,8 @@ class Executor {
 
   int64_t held_bytes() const;
   int64_t collective_bytes() const { return ranks_[0]->collective_bytes(); }
+  // Of the last step, without what it waited for the GPU.
+  double host_seconds() const { return host_seconds_; }
   // Whether steps are replayed as a graph; why not, when that was tried and did not work.
   bool captured() const { return graph_ != nullptr; }
   const std::string& capture_failure() const { return capture_failure_; }
@@ -64,6 +66,7 @@ class Executor {
   void Fork();
   void Join();
   void WaitForStep();
+  void PollStep();
 
   Device& device_;
   Carrier& carrier_;
@@ -78,6 +81,7 @@ class Executor {
   StepGraph graph_ = nullptr;
   std::string capture_failure_;
   int64_t steps_ = 0;
+  double host_seconds_ = 0, waited_ = 0;  // of the last step; for the GPU, since it was made
 };
 
 }  // namespace shardc::cuda

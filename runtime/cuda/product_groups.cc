@@ -194,6 +194,8 @@ class Finder {
 
   std::string WhyNotProduct(const ProductGroup& g) const {
     const Instruction& p = At(g.product);
+    const bool gelu = g.epilogue == Epilogue::kGelu || g.epilogue == Epilogue::kGeluAux;
+    if (p.op == "linear" && !gelu) return "the product has a bias";
     if (p.op != "linear" && p.operands.size() > 2) return "the product is added to something";
     const bool one = p.op == "matmul_tn" ? p.attrs.Int("batch", 0) == 0
                                          : BufferAt(g.right).local_shape.size() == 2;

@@ -24,16 +24,17 @@ enum class Epilogue : uint8_t {
 };
 std::string_view EpilogueName(Epilogue epilogue);
 
-// A group is one product with
-//   gelu {approximate="tanh"} of the product, whoever else reads the product; or
-//   gelu_grad {approximate="tanh"} of the product, which nothing else reads; and, if there is one
-//   of the product's type, reduce_sum of what that gives; or reduce_sum of an operand of a
-//   matmul_tn: a bias gradient.
-// The product is of one matrix by another (the right operand has two dims; matmul_tn has no batch
-// dims) and is not added to anything. It is not f64. Bias, sums and the operand of the gelu have
-// its result's type; that operand's last dim is a multiple of 8 where it is in memory (cuBLASLt's
-// leading dim of auxiliary matrices). No tensor has padding: separate kernels leave it out of sums,
-// or leave it as it is.
+// A group is one product and
+//   - a gelu {approximate="tanh"} of it, whoever else reads the product; or
+//   - a gelu_grad {approximate="tanh"} of it, which nothing else reads, and, if there is one of the
+//     product's type, a reduce_sum of what that gives; or
+//   - a reduce_sum of an operand of a matmul_tn: a bias gradient.
+// Sums are over all dims but the last. The product is of one matrix by another (the right operand
+// has two dims; matmul_tn has no batch dims), is not added to anything, and has a bias (linear)
+// with a gelu only. What cuBLASLt wants: it is not f64; bias, sums, result and the operand of the
+// gelu have the type of the product's result; where that operand is in memory, its last dim (the
+// leading dim of an auxiliary matrix) is a multiple of 8. No tensor has padding: separate kernels
+// leave it out of sums, or leave it as it is.
 // All of a group run where one of them stands: no other instruction on the way there touches what
 // another of them writes, or writes what that reads. What the one kernel writes overlaps nothing
 // that it reads and nothing else that it writes.
@@ -50,8 +51,8 @@ struct ProductGroup {
   int sums = -1;    // written
 };
 
-// In the order of their places. Each instruction is in one group at most. `refusals`
-// gets a sentence for each one that reads a product, or an operand of one, but is in no group.
+// In the order of their places. Each instruction is in one group at most. `refusals` gets a
+// sentence for each one that reads a product, or an operand of one, but is in no group.
 std::vector<ProductGroup> FindProductGroups(const Program& program,
                                             std::vector<std::string>* refusals = nullptr);
 

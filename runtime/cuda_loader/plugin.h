@@ -16,7 +16,7 @@ class EpilogueLibrary;
 }  // namespace cuda
 
 // Raised whenever RunnerRequest, StepRunner or what they hold changes.
-inline constexpr int kCudaPluginVersion = 3;
+inline constexpr int kCudaPluginVersion = 4;
 using CudaPluginVersion = int();    // "shardc_cuda_version"
 using CudaPluginCountGpus = int();  // "shardc_cuda_count_gpus"; throws Diagnostic
 using CudaPluginMakeRunner =

@@ -9,6 +9,7 @@ import pathlib
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -230,6 +231,8 @@ class Report:
             times = sorted(result["times_s"][2:])  # the first ones capture the graph
             ours = times[len(times) // 2]
             self.measured(name, model, precision, ours, result["peak_bytes"])
+            host = statistics.median(result["host_times_s"][2:])
+            self.add("  host's part of a captured step", "measured", f"{1e6 * host:.0f} us", host_s=host)
             for key, choice in choices(plan):
                 library = "cuBLASLt" if key.startswith("epilogue") else "cuDNN"
                 problem = re.split(" cudnn | cublaslt ", key)[0]

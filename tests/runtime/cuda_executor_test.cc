@@ -151,6 +151,23 @@ TEST(CudaExecutorStep, CopiesOnlyInputsThatChanged) {
   EXPECT_EQ(copies(), 1);
 }
 
+// However many instructions there are.
+TEST(CudaExecutorStep, TheHostOnlyLaunchesTheGraphOfACapturedStep) {
+  Compiled c("megatron", "tp=2");
+  FakeDevice device;
+  auto carrier = cuda::MakeSharedDevice(device);
+  auto executor = c.On(device, *carrier);
+  executor->Step();
+  executor->Step();
+  const int64_t kernels = device.enqueued;
+  device.Forget();
+  executor->Step();
+  ASSERT_EQ(device.works().size(), 1u);
+  EXPECT_EQ(device.works()[0].what, "graph");
+  EXPECT_EQ(device.enqueued - kernels, 1) << "work, records and waits";
+  EXPECT_GE(executor->host_seconds(), 0);
+}
+
 TEST(CudaExecutorStep, RunsWithoutAGraphWhenCaptureFails) {
   Compiled c("megatron", "tp=2");
   FakeDevice device;

@@ -155,6 +155,15 @@ TEST(ProductGroupsRefused, AddedToSomething) {
             "instruction 1, gelu: the product is added to something");
 }
 
+TEST(ProductGroupsRefused, ABiasBeforeAGradient) {
+  EXPECT_EQ(
+      Refusal(R"(graph @g(%g: f32[6, 8], %w: f32[8, 16], %b: f32[16], %x: f32[6, 16]) -> (%y) {
+    %0 = linear %g, %w, %b {nt=false} : f32[6, 16]
+    %y = gelu_grad %0, %x {approximate="tanh"} : f32[6, 16]
+  })"),
+      "instruction 1, gelu_grad: the product has a bias");
+}
+
 TEST(ProductGroupsRefused, SeveralMatrices) {
   EXPECT_EQ(Refusal(Gelu("%x: f32[2, 4, 8], %w: f32[2, 8, 16]", "matmul %x, %w", "f32[2, 4, 16]")),
             "instruction 1, gelu: the product is of several matrices");

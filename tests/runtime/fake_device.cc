@@ -33,6 +33,7 @@ int FakeDevice::IdOf(Stream s) const {
 void FakeDevice::Enqueue(std::string what, Stream s, std::vector<Touch> touches,
                          std::function<void()> run) {
   int id = IdOf(s);
+  ++enqueued;
   SHARDC_CHECK(!capturing_ || captured_streams_.contains(id),
                "work on a stream that has not joined the capture: ", what);
   Clock& clock = clocks_[id];
@@ -182,6 +183,7 @@ void FakeDevice::DestroyEvent(Event e) noexcept { live -= static_cast<int64_t>(e
 
 void FakeDevice::Record(Event e, Stream s) {
   int id = IdOf(s);
+  ++enqueued;
   SHARDC_CHECK(!capturing_ || captured_streams_.contains(id), "record outside the capture");
   events_.at(e) = clocks_[id];
   times_[e] = given_;
@@ -194,6 +196,7 @@ double FakeDevice::Milliseconds(Event from, Event to) {
 
 void FakeDevice::Wait(Stream s, Event e) {
   int id = IdOf(s);
+  ++enqueued;
   Clock& clock = clocks_[id];
   const Clock& other = events_.at(e);
   for (size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], other[i]);

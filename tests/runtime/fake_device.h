@@ -54,7 +54,8 @@ class FakeDevice : public cuda::Device {
   std::vector<std::string> Strays() const;
 
   int64_t allocations = 0, allocated_bytes = 0,
-          live = 0;  // of device memory; live: everything not yet given back
+          live = 0;      // of device memory; live: everything not yet given back
+  int64_t enqueued = 0;  // works, records and waits
   int64_t graphs_made = 0, graphs_launched = 0;
   int64_t fail_allocation_over = -1;  // bytes; -1: never
   bool refuse_capture = false;
