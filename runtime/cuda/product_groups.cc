@@ -239,6 +239,14 @@ class Finder {
           return StrCat("instruction ", i, " stands between");
         }
       }
+      for (const ProductGroup& other : groups_) {
+        for (int i : other.instructions) {
+          const bool turned = (moved < i) != (g.place < other.place);
+          if (turned && Conflict(mine, AccessesOf(program_, At(i)))) {
+            return StrCat("instruction ", i, " runs elsewhere");
+          }
+        }
+      }
     }
     return "";
   }

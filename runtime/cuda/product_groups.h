@@ -36,8 +36,9 @@ std::string_view EpilogueName(Epilogue epilogue);
 // leading dim of an auxiliary matrix) is a multiple of 8. No tensor has padding: separate kernels
 // leave it out of sums, or leave it as it is.
 // All of a group run where one of them stands: no other instruction on the way there touches what
-// another of them writes, or writes what that reads. What the one kernel writes overlaps nothing
-// that it reads and nothing else that it writes.
+// another of them writes, or writes what that reads; nor do two groups change places that touch
+// the same. What the one kernel writes overlaps nothing that it reads and nothing else that it
+// writes.
 struct ProductGroup {
   Epilogue epilogue = Epilogue::kNone;
   std::vector<int> instructions;  // ascending

@@ -248,6 +248,33 @@ TEST(ProductGroups, RunWhereTheyMay) {
   EXPECT_EQ(groups[0].place, 0);
 }
 
+// The sums can only be early, but their product reads what the gelu's group makes, later.
+TEST(ProductGroupsRefused, GroupsThatWouldChangePlaces) {
+  const std::string text =
+      R"(graph @g(%x: f32[6, 8], %w: f32[8, 16], %g: f32[6, 24]) -> (%y, %v, %t) {
+    %0 = matmul %x, %w : f32[6, 16]
+    %s = reduce_sum %g {axes=[0], keepdims=false} : f32[24]
+    %t = exp %s : f32[24]
+    %y = gelu %0 {approximate="tanh"} : f32[6, 16]
+    %v = matmul_tn %0, %g {batch=0} : f32[16, 24]
+  })";
+  std::vector<std::string> refusals;
+  auto groups = FindProductGroups(ProgramOf(text), &refusals);
+  ASSERT_THAT(groups, SizeIs(1));
+  EXPECT_EQ(groups[0].epilogue, Epilogue::kGeluAux);
+  EXPECT_EQ(groups[0].place, 3);
+  ASSERT_THAT(refusals, SizeIs(1));
+  EXPECT_EQ(refusals[0], "instruction 1, reduce_sum: instruction 2 stands between");
+  // With another operand it is early, and the gelu's group late.
+  std::string other = text;
+  other.replace(other.find("matmul_tn %0"), 12, "matmul_tn %x");
+  other.replace(other.find("[16, 24]"), 8, "[8, 24]");
+  groups = Groups(ProgramOf(other));
+  ASSERT_THAT(groups, SizeIs(2));
+  EXPECT_EQ(groups[0].place, 1);
+  EXPECT_EQ(groups[1].place, 3);
+}
+
 TEST(ProductGroupsRefused, MemoryOfAnOperand) {
   // What the product reads ends with it, so that the gelu may be made there.
   Program p = ProgramOf(R"(graph @g(%i: f32[16, 16], %w: f32[16, 16]) -> (%y, %0) {
