@@ -105,7 +105,7 @@ TEST_P(GpuEpilogues, ModelsAgreeWithTheirGoldens) {
     setup.session.cache_folder = folder_;
     setup.steps = 3;  // the third is a replay
     RunResult first = CompileAndRun(ImportFor(e, e.batches[0]), setup, InputsFor(e, e.batches[0]));
-    EXPECT_EQ(bf16 ? CompareBf16WithGolden(e, e.batches[0], first)
+    EXPECT_EQ(bf16 ? CompareHalvesWithGolden(e, e.batches[0], first)
                    : CompareWithGolden(e, e.batches[0], first, 1e-4),
               "");
     const auto choices = ChoicesIn(folder_);
