@@ -34,6 +34,10 @@ class StepRunner {
   virtual int64_t held_bytes() const = 0;        // by all ranks
   virtual int64_t collective_bytes() const = 0;  // given to collectives in one step by one rank
 
+  // Of the last step, in this process: what the host did besides waiting for GPUs. 0 where ranks
+  // are on the host.
+  virtual double host_seconds() const { return 0; }
+
   // Records the next steps (RankProfile::Start). On GPUs these run without a CUDA graph, so that
   // they take longer than others.
   virtual void StartProfile(int64_t /*steps*/) {}

@@ -181,6 +181,7 @@ class ProcessRunner final : public StepRunner {
     return sum;
   }
   int64_t collective_bytes() const override { return local_.rank().collective_bytes(); }
+  double host_seconds() const override { return local_.rank().host_seconds(); }
 
   void StartProfile(int64_t steps) override {
     local_.Guarded([&] { Tell({Order::kStartProfile, 0, 0, steps}); });

@@ -184,6 +184,8 @@ int64_t Session::peak_bytes() const { return impl_->runner_->held_bytes(); }
 
 int64_t Session::collective_bytes() const { return impl_->runner_->collective_bytes(); }
 
+double Session::host_seconds() const { return impl_->runner_->host_seconds(); }
+
 void Session::StartProfile(int64_t steps) { impl_->runner_->StartProfile(steps); }
 
 Profile Session::TakeProfile() {

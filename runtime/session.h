@@ -60,6 +60,8 @@ class Session {
   int64_t arena_bytes() const;       // of one rank
   int64_t peak_bytes() const;        // all ranks: arenas, states, inputs, what kernels hold
   int64_t collective_bytes() const;  // handed to collectives in one step by one rank
+  // Of the last step: what the host did besides waiting for GPUs. 0 where ranks are on the host.
+  double host_seconds() const;
   // Records when each instruction runs, in the next steps; of many, only in the first ones.
   void StartProfile(int64_t steps);
   // Ends the recording. `peaks` is left to the caller.

@@ -96,6 +96,7 @@ class Run {
     session_.Step();
     std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     report_.times_s.push_back(took.count());
+    report_.host_times_s.push_back(session_.host_seconds());
   }
 
   void Steps() {
@@ -122,6 +123,7 @@ class Run {
   void Repeat() {
     if (o_.repeat == 0) return;
     report_.times_s.clear();
+    report_.host_times_s.clear();
     StartProfile(o_.repeat);
     for (int i = 0; i < o_.repeat; ++i) TimedStep();
     if (!o_.profile.empty()) return;

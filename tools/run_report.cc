@@ -45,6 +45,10 @@ void PrintRunJson(const RunReport& report) {
     }
   }
   json["times_s"] = report.times_s;
+  const std::vector<double>& host = report.host_times_s;
+  if (std::any_of(host.begin(), host.end(), [](double s) { return s > 0; })) {
+    json["host_times_s"] = host;
+  }
   json["min_s"] = Minimum(report.times_s);
   json["median_s"] = Median(report.times_s);
   json["tokens_per_s"] = report.tokens > 0 ? Json(TokensPerSecond(report)) : Json(nullptr);

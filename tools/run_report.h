@@ -18,6 +18,7 @@ struct RunReport {
   std::vector<std::pair<std::string, double>> outputs;  // scalars, in the plan's order
   std::vector<StepValues> steps;                        // with --steps
   std::vector<double> times_s;                          // of each timed step
+  std::vector<double> host_times_s;                     // of these, without waiting for GPUs
   int64_t tokens = 0;                                   // in one step; 0: not a token model
   std::optional<double> gemm_share;                     // of the time, with --repeat
   int64_t peak_bytes = 0, collective_bytes = 0;

@@ -9,15 +9,30 @@
 #include "runtime/describe.h"
 
 namespace shardc::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
 
 Executor::Executor(Device& device, Carrier& carrier, std::span<const Program* const> programs,
                    const ExecutorOptions& options, const KernelMaker& make_kernel,
                    const StateReader& read_state)
-    : device_(device), carrier_(carrier), options_(options), schedule_(MakeSchedule(*programs[0])) {
+    : device_(device), carrier_(carrier), options_(options) {
+  // What the numbers are checked after is one instruction.
+  if (options_.check_numerics) options_.epilogues = nullptr;
+  std::vector<ProductGroup> groups;
+  if (options_.epilogues) groups = FindProductGroups(*programs[0]);
+  schedule_ = MakeSchedule(*programs[0], std::move(groups));
   device_.Activate();
   for (const Program* p : programs) {
     SHARDC_CHECK(p->instructions.size() == programs[0]->instructions.size());
-    ranks_.push_back(std::make_unique<RankState>(device, *p, schedule_, make_kernel));
+    ranks_.push_back(
+        std::make_unique<RankState>(device, *p, schedule_, make_kernel, options_.epilogues));
   }
   TuneKernels();
   for (auto& r : ranks_) r->LoadStates(read_state);
@@ -60,6 +75,8 @@ void Executor::TuneKernels() {
 }
 
 void Executor::Step() {
+  const Clock::time_point start = Clock::now();
+  const double waited = waited_;
   device_.Activate();
   for (auto& r : ranks_) r->UploadInputs(origin());
   bool timed = false;
@@ -78,6 +95,7 @@ void Executor::Step() {
   for (auto& r : ranks_) r->CheckFault();
   for (auto& r : ranks_) r->StepEnded();
   ++steps_;
+  host_seconds_ = SecondsSince(start) - (waited_ - waited);
 }
 
 void Executor::Capture() {
@@ -126,20 +144,22 @@ void Executor::Join() {
 
 void Executor::EnqueueItem(int item) {
   const Schedule::Item& i = schedule_.items[item];
-  for (auto& r : ranks_) {
-    r->Before(item);
-    r->timer().Begin(i.instruction, r->stream(i.stream));
-  }
+  for (auto& r : ranks_) r->Before(item);
   if (i.stream == 0) {
-    for (auto& r : ranks_) r->EnqueueKernel(i.instruction);
+    for (int instruction : i.runs) EnqueueKernels(instruction);
   } else {
+    for (auto& r : ranks_) r->timer().Begin(i.instruction, r->stream(i.stream));
     EnqueueCollective(item);
+    for (auto& r : ranks_) r->timer().End(i.instruction, r->stream(i.stream));
   }
-  for (auto& r : ranks_) {
-    r->timer().End(i.instruction, r->stream(i.stream));
-    r->After(item);
-  }
+  for (auto& r : ranks_) r->After(item);
   if (options_.check_numerics) CheckNumerics(i.instruction);
+}
+
+void Executor::EnqueueKernels(int instruction) {
+  for (auto& r : ranks_) r->timer().Begin(instruction, r->stream(0));
+  for (auto& r : ranks_) r->EnqueueKernel(instruction);
+  for (auto& r : ranks_) r->timer().End(instruction, r->stream(0));
 }
 
 void Executor::EnqueueCollective(int item) {
@@ -173,12 +193,17 @@ void Executor::CheckNumerics(int instruction) {
 }
 
 void Executor::WaitForStep() {
-  if (!carrier_.can_fail_later()) {
+  const Clock::time_point start = Clock::now();
+  if (carrier_.can_fail_later()) {
+    PollStep();
+  } else {
     device_.Synchronize(origin());
-    return;
   }
+  waited_ += SecondsSince(start);
+}
+
+void Executor::PollStep() {
   // A collective whose peer is gone never ends: look at both.
-  using Clock = std::chrono::steady_clock;
   Clock::time_point start = Clock::now();
   while (!device_.Done(origin())) {
     carrier_.Check();

@@ -17,6 +17,9 @@ struct ExecutorOptions {
   bool check_numerics = false;    // look at every result on the host; no graph
   bool capture = true;            // from the second step on, replay the step as one CUDA graph
   std::string choices_path = {};  // see ReadChoices; only rank 0 reads and writes it
+  // What groups of instructions are tried in; null: they are not. Not with check_numerics, which
+  // looks at each by itself. Must outlive the executor.
+  EpilogueLibrary* epilogues = nullptr;
 };
 
 class Executor {
@@ -44,6 +47,8 @@ class Executor {
 
   int64_t held_bytes() const;
   int64_t collective_bytes() const { return ranks_[0]->collective_bytes(); }
+  // Of the last step, without what it waited for the GPU.
+  double host_seconds() const { return host_seconds_; }
   // Whether steps are replayed as a graph; why not, when that was tried and did not work.
   bool captured() const { return graph_ != nullptr; }
   const std::string& capture_failure() const { return capture_failure_; }
@@ -55,11 +60,13 @@ class Executor {
   void Capture();
   void EnqueueStep();
   void EnqueueItem(int item);
+  void EnqueueKernels(int instruction);
   void EnqueueCollective(int item);
   void CheckNumerics(int instruction);
   void Fork();
   void Join();
   void WaitForStep();
+  void PollStep();
 
   Device& device_;
   Carrier& carrier_;
@@ -74,6 +81,7 @@ class Executor {
   StepGraph graph_ = nullptr;
   std::string capture_failure_;
   int64_t steps_ = 0;
+  double host_seconds_ = 0, waited_ = 0;  // of the last step; for the GPU, since it was made
 };
 
 }  // namespace shardc::cuda

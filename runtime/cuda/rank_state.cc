@@ -41,7 +41,7 @@ MemoryLayout LayOut(const Program& program) {
 }
 
 RankState::RankState(Device& device, const Program& program, const Schedule& schedule,
-                     const KernelMaker& make_kernel)
+                     const KernelMaker& make_kernel, EpilogueLibrary* epilogues)
     : device_(device),
       program_(program),
       schedule_(schedule),
@@ -53,6 +53,9 @@ RankState::RankState(Device& device, const Program& program, const Schedule& sch
   }
   Place();
   MakeKernels(make_kernel);
+  if (epilogues) MakeGroups(*epilogues);
+  TakeWorkspace(WorkspaceOfKernels());
+  launch_.fault = reinterpret_cast<int64_t*>(all_.data() + layout_.fault);
 }
 
 void RankState::Place() {
@@ -111,7 +114,6 @@ TensorView RankState::View(int buffer) const {
 void RankState::MakeKernels(const KernelMaker& make_kernel) {
   prepared_.resize(program_.instructions.size());
   launch_ = device_.LaunchOn(streams_[0].get());
-  int64_t workspace = 0;
   for (size_t i = 0; i < prepared_.size(); ++i) {
     const Instruction& instruction = program_.instructions[i];
     for (int r : instruction.results) {
@@ -136,10 +138,30 @@ void RankState::MakeKernels(const KernelMaker& make_kernel) {
                        "there is no CUDA kernel for this op and these types and shapes",
                        "use --backend cpu");
     }
-    workspace = std::max(workspace, p.kernel->workspace_bytes());
   }
-  TakeWorkspace(workspace);
-  launch_.fault = reinterpret_cast<int64_t*>(all_.data() + layout_.fault);
+}
+
+void RankState::MakeGroups(EpilogueLibrary& library) {
+  for (const ProductGroup& g : schedule_.groups) {
+    std::vector<CudaKernel*> separate;
+    for (int i : g.instructions) {
+      separate.push_back(prepared_[i].kernel.get());
+      prepared_[i].group = static_cast<int>(groups_.size());
+    }
+    groups_.push_back(
+        MakeGroupKernel(std::move(separate),
+                        FusedProductOf(program_, g, [this](int b) { return View(b); }), library));
+    groups_.back()->Prepare(launch_);
+  }
+}
+
+int64_t RankState::WorkspaceOfKernels() const {
+  int64_t bytes = 0;
+  for (const Prepared& p : prepared_) {
+    if (p.kernel) bytes = std::max(bytes, p.kernel->workspace_bytes());
+  }
+  for (const auto& g : groups_) bytes = std::max(bytes, g->workspace_bytes());
+  return bytes;
 }
 
 void RankState::TuneKernels(KernelChoices& choices) {
@@ -155,11 +177,15 @@ void RankState::TuneKernels(KernelChoices& choices) {
       throw d.In(DescribeInstruction(program_, i));
     }
   }
-  // Ways that were not taken may have needed more.
-  int64_t workspace = 0;
-  for (const Prepared& p : prepared_) {
-    if (p.kernel) workspace = std::max(workspace, p.kernel->workspace_bytes());
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    try {
+      groups_[g]->Tune(launch_, choices);
+    } catch (const Diagnostic& d) {
+      throw d.In(DescribeInstruction(program_, static_cast<size_t>(schedule_.groups[g].product)));
+    }
   }
+  // Ways that were not taken may have needed more.
+  const int64_t workspace = WorkspaceOfKernels();
   if (workspace < workspace_.bytes()) TakeWorkspace(workspace);
 }
 
@@ -196,8 +222,14 @@ void RankState::After(int item) {
 }
 
 void RankState::EnqueueKernel(int instruction) {
+  const Prepared& p = prepared_[instruction];
+  CudaKernel* kernel = p.kernel.get();
+  if (p.group >= 0 && groups_[p.group]->taken()) {
+    if (instruction != schedule_.groups[p.group].product) return;
+    kernel = groups_[p.group].get();
+  }
   try {
-    prepared_[instruction].kernel->Enqueue(launch_);
+    kernel->Enqueue(launch_);
   } catch (const Diagnostic& d) {
     throw d.In(DescribeInstruction(program_, static_cast<size_t>(instruction)));
   }

@@ -10,6 +10,7 @@
 
 #include "ir/program.h"
 #include "runtime/cuda/carrier.h"
+#include "runtime/cuda/epilogue_kernel.h"
 #include "runtime/cuda/kernel_choices.h"
 #include "runtime/cuda/owned.h"
 #include "runtime/cuda/schedule.h"
@@ -33,9 +34,10 @@ MemoryLayout LayOut(const Program& program);
 
 class RankState {
  public:
-  // Takes memory and makes the kernels. Throws Diagnostic E4322 for an op without a CUDA kernel.
+  // Takes memory and makes the kernels. `epilogues` may be null where the schedule has no groups;
+  // it must outlive the rank. Throws Diagnostic E4322 for an op without a CUDA kernel.
   RankState(Device& device, const Program& program, const Schedule& schedule,
-            const KernelMaker& make_kernel);
+            const KernelMaker& make_kernel, EpilogueLibrary* epilogues);
   // Before the states are loaded: what it times may overwrite everything.
   void TuneKernels(KernelChoices& choices);
   // Reads the states and copies them, with the constants, to the device.
@@ -52,6 +54,7 @@ class RankState {
   // wait for it.
   void Before(int item);
   void After(int item);
+  // What of the step the instruction does: nothing where the product of its group does its work.
   void EnqueueKernel(int instruction);
   StepTimer& timer() { return timer_; }
   Member MemberOf(int instruction, int stream) const;
@@ -67,12 +70,15 @@ class RankState {
  private:
   void Place();
   void MakeKernels(const KernelMaker& make_kernel);
+  void MakeGroups(EpilogueLibrary& library);
+  int64_t WorkspaceOfKernels() const;
   void TakeWorkspace(int64_t bytes);
   TensorView View(int buffer) const;
 
   struct Prepared {
     std::vector<TensorView> in, out;  // what the kernel's call refers to
     std::unique_ptr<CudaKernel> kernel;
+    int group = -1;  // of the schedule
   };
   struct Staged {
     std::byte* to = nullptr;
@@ -88,8 +94,9 @@ class RankState {
   std::vector<std::byte*> memory_;  // by buffer
   std::map<std::string, Staged> inputs_;
   std::vector<OwnedStream> streams_;
-  std::vector<std::unique_ptr<OwnedEvent>> events_;  // by item; null where nothing waits
-  std::vector<Prepared> prepared_;
+  std::vector<std::unique_ptr<OwnedEvent>> events_;   // by item; null where nothing waits
+  std::vector<Prepared> prepared_;                    // by instruction
+  std::vector<std::unique_ptr<RivalKernel>> groups_;  // beside the kernels of their instructions
   Memory workspace_, fault_host_;
   Launch launch_;
   StepTimer timer_;

@@ -58,9 +58,9 @@ std::vector<std::byte> Noise(const Rivalry::Operand& operand, uint64_t seed) {
   });
 }
 
-class RivalKernel : public CudaKernel {
+class TriedKernel : public RivalKernel {
  public:
-  RivalKernel(std::unique_ptr<CudaKernel> ours, Rivalry rivalry, TrialGpu& gpu)
+  TriedKernel(std::unique_ptr<CudaKernel> ours, Rivalry rivalry, TrialGpu& gpu)
       : ours_(std::move(ours)), rivalry_(std::move(rivalry)), gpu_(gpu) {}
 
   void Prepare(const Launch& launch) override {
@@ -78,6 +78,7 @@ class RivalKernel : public CudaKernel {
     ours_->Tune(launch, choices);
     const std::string key = StrCat(rivalry_.key, " ", gpu_.Name());
     std::optional<std::string> choice = choices.Find(key);
+    if (choice ? choice->starts_with('1') : choices.may_measure) TuneRival(launch, choices);
     if (!choice && choices.may_measure) {
       choice = Compare(launch);
       std::replace(choice->begin(), choice->end(), '\n', ' ');
@@ -88,8 +89,18 @@ class RivalKernel : public CudaKernel {
   }
 
   void Enqueue(const Launch& launch) override { (taken_ ? rival_ : ours_)->Enqueue(launch); }
+  bool taken() const override { return taken_; }
 
  private:
+  void TuneRival(const Launch& launch, KernelChoices& choices) {
+    if (!rival_) return;
+    try {
+      rival_->Tune(launch, choices);
+    } catch (const Diagnostic& d) {
+      why_not_ = d.message();
+      rival_.reset();
+    }
+  }
   std::string Compare(const Launch& launch) const {
     if (!rival_) return "0 refused: " + why_not_;
     std::vector<std::vector<std::byte>> before;
@@ -185,9 +196,9 @@ std::string DifferenceOf(const Rivalry::Result& result, const std::vector<std::b
   });
 }
 
-std::unique_ptr<CudaKernel> MakeRivalKernel(std::unique_ptr<CudaKernel> ours, Rivalry rivalry,
-                                            TrialGpu& gpu) {
-  return std::make_unique<RivalKernel>(std::move(ours), std::move(rivalry), gpu);
+std::unique_ptr<RivalKernel> MakeRivalKernel(std::unique_ptr<CudaKernel> ours, Rivalry rivalry,
+                                             TrialGpu& gpu) {
+  return std::make_unique<TriedKernel>(std::move(ours), std::move(rivalry), gpu);
 }
 
 }  // namespace shardc::cuda

@@ -53,9 +53,13 @@ struct Rivalry {
 
 // Ours until Tune. What Tune notes begins with '1' when the library's is taken, else with '0'; the
 // rest says why, for people.
+class RivalKernel : public CudaKernel {
+ public:
+  virtual bool taken() const = 0;
+};
 // `gpu` must outlive the kernel.
-std::unique_ptr<CudaKernel> MakeRivalKernel(std::unique_ptr<CudaKernel> ours, Rivalry rivalry,
-                                            TrialGpu& gpu);
+std::unique_ptr<RivalKernel> MakeRivalKernel(std::unique_ptr<CudaKernel> ours, Rivalry rivalry,
+                                             TrialGpu& gpu);
 
 // "" or how `got` differs from `want` by more than the measure of Rivalry::Result allows.
 std::string DifferenceOf(const Rivalry::Result& result, const std::vector<std::byte>& got,

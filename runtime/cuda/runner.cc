@@ -14,7 +14,7 @@ namespace {
 ExecutorOptions OptionsOf(const Machine& machine, const RunnerRequest& request) {
   const std::string& folder = request.options.cache_folder;
   return {request.options.check_numerics, machine.capture,
-          folder.empty() ? "" : folder + "/cuda_choices.txt"};
+          folder.empty() ? "" : folder + "/cuda_choices.txt", machine.epilogues};
 }
 
 void RefuseReference(const RunnerRequest& request) {
@@ -44,6 +44,7 @@ class OneGpuRunner : public StepRunner {
   }
   int64_t held_bytes() const override { return executor_->held_bytes(); }
   int64_t collective_bytes() const override { return executor_->collective_bytes(); }
+  double host_seconds() const override { return executor_->host_seconds(); }
   void StartProfile(int64_t steps) override { executor_->StartProfile(steps); }
   std::vector<std::vector<TimeSpan>> TakeProfile() override { return executor_->TakeProfile(); }
   MachinePeaks MeasurePeaks() override {
@@ -104,6 +105,7 @@ class GpuRank : public StepRunner {
   const std::byte* Fetch(int64_t, int buffer) override { return executor_->Fetch(0, buffer); }
   int64_t held_bytes() const override { return executor_->held_bytes(); }
   int64_t collective_bytes() const override { return executor_->collective_bytes(); }
+  double host_seconds() const override { return executor_->host_seconds(); }
   void StartProfile(int64_t steps) override { executor_->StartProfile(steps); }
   std::vector<std::vector<TimeSpan>> TakeProfile() override { return executor_->TakeProfile(); }
   MachinePeaks MeasurePeaks() override {
@@ -154,6 +156,11 @@ class ManyGpusRunner : public StepRunner {
     return n;
   }
   int64_t collective_bytes() const override { return ranks_[0]->collective_bytes(); }
+  double host_seconds() const override {
+    double longest = 0;
+    for (const auto& r : ranks_) longest = std::max(longest, r->host_seconds());
+    return longest;
+  }
   void StartProfile(int64_t steps) override {
     team_.RunAll([&](int64_t r) { ranks_[r]->StartProfile(steps); });
   }

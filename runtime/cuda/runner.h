@@ -26,6 +26,7 @@ struct Machine {
                                          std::unique_ptr<Communicator> host)>
       connect;
   KernelMaker make_kernel;
+  EpilogueLibrary* epilogues = nullptr;  // see ExecutorOptions
   bool capture = true;
   bool always_connect = false;  // one rank by itself too goes through `connect`: a test of it
 };

@@ -9,15 +9,21 @@ namespace {
 
 class Scheduler {
  public:
-  Scheduler(const Program& program, int lookahead) : program_(program), lookahead_(lookahead) {
+  Scheduler(const Program& program, std::vector<ProductGroup> groups, int lookahead)
+      : program_(program),
+        lookahead_(lookahead),
+        runs_(program.instructions.size()),
+        done_(program.instructions.size(), false) {
+    for (size_t i = 0; i < runs_.size(); ++i) runs_[i] = {static_cast<int>(i)};
     for (const Instruction& i : program.instructions) accesses_.push_back(AccessesOf(program, i));
     for (const Instruction& i : program.instructions) stream_of_.push_back(StreamOf(i));
+    out_.groups = std::move(groups);
+    for (const ProductGroup& g : out_.groups) Join(g);
     on_stream_.resize(out_.streams.size());
     clocks_.assign(out_.streams.size(), Clock(out_.streams.size(), 0));
   }
 
   Schedule Run() {
-    done_.assign(program_.instructions.size(), false);
     for (size_t next = 0; next < done_.size(); ++next) {
       if (done_[next]) continue;
       while (NeedsCollective(next)) {
@@ -42,6 +48,18 @@ class Scheduler {
     }
     out_.streams.push_back(axes);
     return static_cast<int>(out_.streams.size()) - 1;
+  }
+
+  // Its place stands for all.
+  void Join(const ProductGroup& g) {
+    const auto place = static_cast<size_t>(g.place);
+    runs_[place] = g.instructions;
+    for (int i : g.instructions) {
+      SHARDC_CHECK(stream_of_[i] == 0 && !done_[i], "instruction ", i, " is in two groups");
+      if (i == g.place) continue;
+      accesses_[place].insert(accesses_[place].end(), accesses_[i].begin(), accesses_[i].end());
+      done_[i] = true;
+    }
   }
 
   // The last item of `stream` that the instruction must follow and that its own stream has not
@@ -85,7 +103,8 @@ class Scheduler {
 
   void Issue(size_t instruction) {
     int stream = stream_of_[instruction];
-    Schedule::Item item{static_cast<int>(instruction), stream, {}, false};
+    Schedule::Item item{
+        static_cast<int>(instruction), std::move(runs_[instruction]), stream, {}, false};
     Clock& clock = clocks_[stream];
     for (size_t s = 0; s < on_stream_.size(); ++s) {
       if (static_cast<int>(s) == stream) continue;
@@ -107,6 +126,7 @@ class Scheduler {
   int lookahead_;
   Schedule out_;
   std::vector<std::vector<Access>> accesses_;  // by instruction
+  std::vector<std::vector<int>> runs_;         // by instruction
   std::vector<int> stream_of_;
   std::vector<std::vector<int>> on_stream_;  // items by stream
   std::vector<Clock> clocks_;                // by stream: what its next item follows
@@ -116,18 +136,21 @@ class Scheduler {
 
 }  // namespace
 
+std::optional<Access> AccessOf(const Program& program, int buffer, bool write) {
+  const Buffer& b = program.buffers[buffer];
+  const Buffer* root = &b;
+  while (root->alias_of >= 0) root = &program.buffers[root->alias_of];
+  if (b.bytes == 0 || root->space == Space::kConstant) return std::nullopt;
+  if (root->space == Space::kArena) {
+    return Access{root->space, "", b.offset, b.offset + b.bytes, write};
+  }
+  return Access{root->space, root->name, 0, root->bytes, write};
+}
+
 std::vector<Access> AccessesOf(const Program& program, const Instruction& instruction) {
   std::vector<Access> out;
   auto add = [&](int buffer, bool write) {
-    const Buffer& b = program.buffers[buffer];
-    const Buffer* root = &b;
-    while (root->alias_of >= 0) root = &program.buffers[root->alias_of];
-    if (b.bytes == 0 || root->space == Space::kConstant) return;
-    if (root->space == Space::kArena) {
-      out.push_back({root->space, "", b.offset, b.offset + b.bytes, write});
-    } else {
-      out.push_back({root->space, root->name, 0, root->bytes, write});
-    }
+    if (auto a = AccessOf(program, buffer, write)) out.push_back(std::move(*a));
   };
   for (int b : instruction.operands) add(b, false);
   for (int b : instruction.results) add(b, true);
@@ -146,8 +169,8 @@ bool Conflict(const std::vector<Access>& a, const std::vector<Access>& b) {
   });
 }
 
-Schedule MakeSchedule(const Program& program, int lookahead) {
-  return Scheduler(program, lookahead).Run();
+Schedule MakeSchedule(const Program& program, std::vector<ProductGroup> groups, int lookahead) {
+  return Scheduler(program, std::move(groups), lookahead).Run();
 }
 
 }  // namespace shardc::cuda

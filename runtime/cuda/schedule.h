@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ir/program.h"
+#include "runtime/cuda/product_groups.h"
 
 namespace shardc::cuda {
 
@@ -18,7 +20,9 @@ struct Access {
   int64_t begin = 0, end = 0;
   bool write = false;
 };
-// Of operands, results and scratch, through aliases; without those of no bytes and of constants.
+// Nothing for a buffer of no bytes or of constants.
+std::optional<Access> AccessOf(const Program& program, int buffer, bool write);
+// Of operands, results and scratch, through aliases.
 std::vector<Access> AccessesOf(const Program& program, const Instruction& instruction);
 // Whether they share a byte that one of them writes.
 bool Conflict(const Access& a, const Access& b);
@@ -27,6 +31,7 @@ bool Conflict(const std::vector<Access>& a, const std::vector<Access>& b);
 struct Schedule {
   struct Item {
     int instruction = 0;
+    std::vector<int> runs;  // itself, or all of the group of which it is the place, in order
     int stream = 0;
     std::vector<int>
         waits;  // items (all earlier) of other streams that must be done before this one begins
@@ -35,11 +40,14 @@ struct Schedule {
   // Mesh axes of the communicator that each stream belongs to; stream 0 is that of the computation.
   std::vector<std::vector<int>> streams = {{}};
   std::vector<Item> items;  // every instruction once, in the order to enqueue
+  std::vector<ProductGroup> groups;
 };
 
-// Two instructions that conflict keep the program's order, by their stream or by a chain of events.
-// Collectives keep their order, so that all ranks enter them alike. An instruction that would have
-// to wait for a collective lets up to `lookahead` later ones that can already run go first.
-Schedule MakeSchedule(const Program& program, int lookahead = 32);
+// A group is one item, and conflicts with what any of its instructions conflicts with. Two items
+// that conflict keep the program's order, by their stream or by a chain of events. Collectives keep
+// their order, so that all ranks enter them alike. An instruction that would have to wait for a
+// collective lets up to `lookahead` later ones that can already run go first.
+Schedule MakeSchedule(const Program& program, std::vector<ProductGroup> groups = {},
+                      int lookahead = 32);
 
 }  // namespace shardc::cuda

@@ -12,10 +12,11 @@ namespace cuda {
 class CudaKernel;
 class Device;
 class Carrier;
+class EpilogueLibrary;
 }  // namespace cuda
 
 // Raised whenever RunnerRequest, StepRunner or what they hold changes.
-inline constexpr int kCudaPluginVersion = 3;
+inline constexpr int kCudaPluginVersion = 4;
 using CudaPluginVersion = int();    // "shardc_cuda_version"
 using CudaPluginCountGpus = int();  // "shardc_cuda_count_gpus"; throws Diagnostic
 using CudaPluginMakeRunner =
@@ -28,5 +29,6 @@ using CudaPluginOpenGpu = cuda::Device*(int gpu);                      // "shard
 using CudaPluginMakeKernel = cuda::CudaKernel*(const KernelRequest*);  // "shardc_cuda_make_kernel"
 using CudaPluginConnect = cuda::Carrier*(cuda::Device*, const Program*,
                                          std::unique_ptr<Communicator>*);  // "shardc_cuda_connect"
+using CudaPluginEpilogues = cuda::EpilogueLibrary*();  // "shardc_cuda_epilogues"; null: not wanted
 
 }  // namespace shardc

@@ -9,6 +9,7 @@ import pathlib
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -40,11 +41,11 @@ def flops(model):
 
 
 def choices(plan):
-    """What a plan keeps of the trials of cuDNN's attention: pairs of the problem and what came of it."""
+    """What a plan keeps of the trials of libraries' kernels beside ours: pairs of the problem and what came of it."""
     path, found = plan / "cuda_choices.txt", []
     for line in path.read_text().splitlines()[1:] if path.exists() else []:
         key, value = line.split("\t")[:2]
-        if key.startswith("attention"):
+        if key.startswith(("attention", "epilogue")):
             found.append((key, bytes.fromhex(value).decode(errors="replace")))
     return found
 
@@ -230,14 +231,34 @@ class Report:
             times = sorted(result["times_s"][2:])  # the first ones capture the graph
             ours = times[len(times) // 2]
             self.measured(name, model, precision, ours, result["peak_bytes"])
+            host = statistics.median(result["host_times_s"][2:])
+            self.add("  host's part of a captured step", "measured", f"{1e6 * host:.0f} us", host_s=host)
             for key, choice in choices(plan):
-                self.add("  " + key.split(" cudnn ")[0][:54], "cuDNN" if choice[:1] == "1" else "ours", choice[2:], key=key)
+                library = "cuBLASLt" if key.startswith("epilogue") else "cuDNN"
+                problem = re.split(" cudnn | cublaslt ", key)[0]
+                self.add("  " + problem[:54], library if choice[:1] == "1" else "ours", choice[2:], key=key)
+            self.without_epilogues(model, precision, plan, ours)
         for mode, limit in torch_modes.items():
             theirs, why = self.torch({"what": "gpt", "mode": mode, "precision": precision, **model}, limit)
             if theirs is None:
                 self.add(f"  torch {mode}", "skipped", why)
             else:
                 self.measured(f"  torch {mode}", model, precision, theirs["median_s"], theirs["peak_bytes"], ours)
+
+    def without_epilogues(self, model, precision, plan, seconds):
+        """The same plan, products and what follows them as kernels of their own."""
+        name = "  without epilogues of products"
+        if not any(key.startswith("epilogue") and choice[:1] == "1" for key, choice in choices(plan)):
+            self.add(name, "skipped", "none was taken")
+            return
+        code, out, err = self.command([self.bin / "shardc", "run", plan, "--backend", "cuda", "--random-inputs", "1",
+                                       "--repeat", "12", "--json"], 40, {"SHARDC_NO_EPILOGUES": "1"})
+        if code != 0:
+            self.failed(name, err)
+            return
+        result = json.loads(out)
+        times = sorted(result["times_s"][2:])
+        self.measured(name, model, precision, times[len(times) // 2], result["peak_bytes"], seconds)
 
     def profile(self, name, model, precision, _):
         """Where the time goes: the tables of --profile, in the JSON."""

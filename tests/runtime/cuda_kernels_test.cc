@@ -1,14 +1,18 @@
 // The CUDA kernels, run on the CPU by emulation, against the reference of every op.
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <set>
 
 #include "ir/op_def.h"
 #include "runtime/cuda/kernels/bind.h"
+#include "tests/gpu/epilogue_cases.h"
 #include "tests/gpu/kernel_cases.h"
+#include "tests/runtime/emulated_epilogues.h"
 
 namespace shardc::testing {
 namespace {
+
+using ::testing::StartsWith;
 
 class Emulated : public KernelMachine {
  public:
@@ -86,6 +90,27 @@ TEST(CudaKernels, BadIdsAreReported) {
   EXPECT_EQ(RunFault(machine, {"", "cross_entropy", {}, {table, labels}}),
             (std::vector<int64_t>{3, 7, 4, 4}));
 }
+
+// By loops as cuBLASLt does it, against the separate kernels; and a wrong one is found out.
+class CudaKernelsEpilogues : public ::testing::TestWithParam<DType> {};
+
+TEST_P(CudaKernelsEpilogues, AgreeWithSeparateKernels) {
+  Emulated machine;
+  EmulatedEpilogues library;
+  std::set<cuda::Epilogue> seen;
+  for (const EpilogueCase& c : EpilogueCases(GetParam())) {
+    library.wrong = false;
+    EXPECT_THAT(TryEpilogue(machine, library, c), StartsWith("1 ")) << c.name;
+    library.wrong = true;
+    EXPECT_THAT(TryEpilogue(machine, library, c), StartsWith("0 differs: result 0 is ")) << c.name;
+    seen.insert(c.epilogue);
+  }
+  EXPECT_EQ(seen.size(), 6u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, CudaKernelsEpilogues,
+                         ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+                         [](const auto& info) { return std::string(DTypeName(info.param)); });
 
 }  // namespace
 }  // namespace shardc::testing

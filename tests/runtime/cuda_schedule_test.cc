@@ -83,18 +83,38 @@ std::vector<std::vector<bool>> Closure(const Schedule& s) {
   return before;
 }
 
+// Instructions that are missing, are there twice, or stand in another order within an item.
+std::vector<std::string> Miscounted(const Program& p, const Schedule& s) {
+  std::vector<std::string> out;
+  std::vector<int> times(p.instructions.size());
+  for (const Schedule::Item& i : s.items) {
+    for (int runs : i.runs) ++times[runs];
+    if (!std::is_sorted(i.runs.begin(), i.runs.end()) ||
+        std::find(i.runs.begin(), i.runs.end(), i.instruction) == i.runs.end()) {
+      out.push_back(StrCat("the item of ", i.instruction, " is out of order"));
+    }
+  }
+  for (size_t i = 0; i < times.size(); ++i) {
+    if (times[i] != 1) out.push_back(StrCat(i, " is there ", times[i], " times"));
+  }
+  return out;
+}
+
 // Every pair of instructions that share a byte, one writing, is in the program's order.
 std::vector<std::string> Violations(const Program& p, const Schedule& s) {
   std::vector<std::string> out;
   std::vector<int> item(p.instructions.size(), -1);
-  for (size_t i = 0; i < s.items.size(); ++i) item[s.items[i].instruction] = static_cast<int>(i);
+  for (size_t i = 0; i < s.items.size(); ++i) {
+    for (int runs : s.items[i].runs) item[runs] = static_cast<int>(i);
+  }
   auto before = Closure(s);
   std::vector<std::vector<cuda::Access>> accesses;
   for (const Instruction& i : p.instructions) accesses.push_back(cuda::AccessesOf(p, i));
   for (size_t b = 0; b < item.size(); ++b) {
     if (item[b] < 0) out.push_back(StrCat(b, " is missing"));
     for (size_t a = 0; a < b; ++a) {
-      if (!Conflict(accesses[a], accesses[b])) continue;
+      // Within an item they run in order.
+      if (item[a] == item[b] || !Conflict(accesses[a], accesses[b])) continue;
       if (!before[item[b]][item[a]]) out.push_back(StrCat(a, " is not before ", b));
     }
   }
@@ -145,7 +165,7 @@ TEST(CudaSchedule, WorkThatCanRunGoesBeforeAWait) {
   ProgramOf p("tp=2");
   p.Kernel({}, {0}).AllReduce(0, 1, {0}).Kernel({1}, {2}).Kernel({9}, {3});
   EXPECT_THAT(Order(MakeSchedule(p.program())), ElementsAre(0, 1, 3, 2));
-  EXPECT_THAT(Order(MakeSchedule(p.program(), 0)), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(Order(MakeSchedule(p.program(), {}, 0)), ElementsAre(0, 1, 2, 3));
 }
 
 TEST(CudaSchedule, DoesNotPassWhatItConflictsWith) {
@@ -188,6 +208,42 @@ TEST(CudaSchedule, AliasesAreTheSameMemory) {
   EXPECT_THAT(ItemOf(MakeSchedule(program), 1).waits, ElementsAre(0));
 }
 
+TEST(CudaSchedule, AGroupRunsAtItsPlaceAndWaitsForAll) {
+  // Kernels 1 and 4 are one; the first of them reads what the collective makes, or writes what
+  // another reads.
+  ProgramOf p("tp=2");
+  p.AllReduce(0, 1, {0}).Kernel({1}, {2}).AllReduce(8, 9, {0}).Kernel({}, {5}).Kernel({2}, {3});
+  p.AllReduce(3, 4, {0});
+  cuda::ProductGroup group;
+  group.instructions = {1, 4};
+  group.place = 4;
+  Schedule s = MakeSchedule(p.program(), {group}, 0);
+  EXPECT_THAT(Order(s), ElementsAre(0, 2, 3, 4, 5));
+  EXPECT_THAT(ItemOf(s, 4).runs, ElementsAre(1, 4));
+  EXPECT_THAT(ItemOf(s, 4).waits, ElementsAre(0));
+  EXPECT_THAT(ItemOf(s, 5).waits, ElementsAre(3));
+  EXPECT_THAT(Violations(p.program(), s), IsEmpty());
+  EXPECT_THAT(Miscounted(p.program(), s), IsEmpty());
+  // At the place of the first.
+  group.place = 1;
+  s = MakeSchedule(p.program(), {group}, 0);
+  EXPECT_THAT(Order(s), ElementsAre(0, 1, 2, 3, 5));
+  EXPECT_THAT(ItemOf(s, 1).runs, ElementsAre(1, 4));
+  EXPECT_THAT(ItemOf(s, 5).waits, ElementsAre(1));
+  EXPECT_THAT(Violations(p.program(), s), IsEmpty());
+}
+
+TEST(CudaSchedule, NothingPassesAGroupThatItConflictsWith) {
+  // Kernel 4 overwrites what the first of the group, kernel 2, reads.
+  ProgramOf p("tp=2");
+  p.AllReduce(0, 1, {0}).Kernel({1}, {2}).Kernel({6}, {7}).Kernel({1, 7}, {3}).Kernel({}, {6});
+  cuda::ProductGroup group;
+  group.instructions = {2, 3};
+  group.place = 3;
+  Schedule s = MakeSchedule(p.program(), {group});
+  EXPECT_THAT(Order(s), ElementsAre(0, 1, 3, 4));
+}
+
 struct Setup {
   const char *spec, *mesh;
 };
@@ -207,9 +263,21 @@ TEST_P(CudaScheduleOfGpt, OrdersEveryConflictingPair) {
   }
 }
 
+TEST_P(CudaScheduleOfGpt, OrdersEveryConflictingPairWithGroups) {
+  std::vector<Program> programs = GptPrograms(GetParam().spec, GetParam().mesh);
+  auto groups = cuda::FindProductGroups(programs[0]);
+  ASSERT_THAT(groups, SizeIs(::testing::Ge(15u)));
+  size_t joined = 0;
+  for (const auto& g : groups) joined += g.instructions.size() - 1;
+  Schedule s = MakeSchedule(programs[0], groups);
+  EXPECT_THAT(Violations(programs[0], s), IsEmpty());
+  EXPECT_THAT(Miscounted(programs[0], s), IsEmpty());
+  EXPECT_THAT(s.items, SizeIs(programs[0].instructions.size() - joined));
+}
+
 TEST_P(CudaScheduleOfGpt, EveryWaitIsNeeded) {
   std::vector<Program> programs = GptPrograms(GetParam().spec, GetParam().mesh);
-  Schedule s = MakeSchedule(programs[0]);
+  Schedule s = MakeSchedule(programs[0], cuda::FindProductGroups(programs[0]));
   int waits = 0;
   for (const Schedule::Item& i : s.items) waits += static_cast<int>(i.waits.size());
   if (std::string(GetParam().spec) == "serial") {

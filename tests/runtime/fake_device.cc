@@ -9,6 +9,8 @@
 namespace shardc::testing {
 namespace {
 
+constexpr size_t kAlignment = 256;
+
 template <typename Handle>
 Handle AsHandle(int id) {
   return reinterpret_cast<Handle>(static_cast<uintptr_t>(id) + 1);
@@ -31,6 +33,7 @@ int FakeDevice::IdOf(Stream s) const {
 void FakeDevice::Enqueue(std::string what, Stream s, std::vector<Touch> touches,
                          std::function<void()> run) {
   int id = IdOf(s);
+  ++enqueued;
   SHARDC_CHECK(!capturing_ || captured_streams_.contains(id),
                "work on a stream that has not joined the capture: ", what);
   Clock& clock = clocks_[id];
@@ -119,8 +122,7 @@ std::vector<std::string> FakeDevice::Strays() const {
   for (const Work& w : works_) {
     for (const Touch& t : w.touches) {
       bool inside = std::any_of(memory_.begin(), memory_.end(), [&](const auto& m) {
-        return m.first <= t.begin &&
-               t.begin + t.bytes <= m.first + static_cast<int64_t>(m.second.size());
+        return m.first <= t.begin && t.begin + t.bytes <= m.first + m.second.bytes;
       });
       if (!inside) out.push_back(w.what);
     }
@@ -141,9 +143,11 @@ std::byte* FakeDevice::AllocateHost(int64_t bytes, const std::string&) {
   SHARDC_CHECK(!capturing_, "allocation inside a capture");
   ++live;
   // Old contents, as on a device: nothing may count on zeros.
-  std::vector<std::byte> memory(static_cast<size_t>(bytes), std::byte{0x7b});
-  std::byte* p = memory.data();
-  memory_[p] = std::move(memory);
+  Block block{std::vector<std::byte>(static_cast<size_t>(bytes) + kAlignment, std::byte{0x7b}),
+              bytes};
+  const auto at = reinterpret_cast<uintptr_t>(block.memory.data());
+  std::byte* p = block.memory.data() + (kAlignment - at % kAlignment) % kAlignment;
+  memory_[p] = std::move(block);
   return p;
 }
 
@@ -179,6 +183,7 @@ void FakeDevice::DestroyEvent(Event e) noexcept { live -= static_cast<int64_t>(e
 
 void FakeDevice::Record(Event e, Stream s) {
   int id = IdOf(s);
+  ++enqueued;
   SHARDC_CHECK(!capturing_ || captured_streams_.contains(id), "record outside the capture");
   events_.at(e) = clocks_[id];
   times_[e] = given_;
@@ -191,6 +196,7 @@ double FakeDevice::Milliseconds(Event from, Event to) {
 
 void FakeDevice::Wait(Stream s, Event e) {
   int id = IdOf(s);
+  ++enqueued;
   Clock& clock = clocks_[id];
   const Clock& other = events_.at(e);
   for (size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], other[i]);

@@ -54,7 +54,8 @@ class FakeDevice : public cuda::Device {
   std::vector<std::string> Strays() const;
 
   int64_t allocations = 0, allocated_bytes = 0,
-          live = 0;  // of device memory; live: everything not yet given back
+          live = 0;      // of device memory; live: everything not yet given back
+  int64_t enqueued = 0;  // works, records and waits
   int64_t graphs_made = 0, graphs_launched = 0;
   int64_t fail_allocation_over = -1;  // bytes; -1: never
   bool refuse_capture = false;
@@ -118,7 +119,11 @@ class FakeDevice : public cuda::Device {
   void HostSaw(int stream);
   void Move(const char* what, std::byte* to, const std::byte* from, int64_t bytes, Stream s);
 
-  std::map<const std::byte*, std::vector<std::byte>> memory_;
+  struct Block {
+    std::vector<std::byte> memory;  // with room to align in
+    int64_t bytes = 0;
+  };
+  std::map<const std::byte*, Block> memory_;
   int streams_made_ = 0, events_made_ = 0;
   std::set<int> streams_;
   std::vector<Clock> clocks_;      // by stream: what its next work follows

@@ -50,7 +50,7 @@ struct Terms {
   double factor = 3;      // the rival's; ours is 3
   int64_t left_out = 0;   // results that the rival does not write
   int64_t wrong_at = -1;  // one that it writes wrongly
-  bool refuses = false, fails = false;
+  bool refuses = false, fails = false, fails_to_tune = false;
 };
 
 // y = factor * x in bf16.
@@ -60,6 +60,11 @@ class Scale : public cuda::CudaKernel {
       : terms_(terms), rival_(rival), gpu_(gpu), x_(x), y_(y), runs_(runs) {}
   int64_t workspace_bytes() const override {
     return rival_ ? terms_.rival_workspace : terms_.our_workspace;
+  }
+  void Tune(const cuda::Launch&, KernelChoices& choices) override {
+    if (!rival_) return;
+    if (terms_.fails_to_tune) throw Diagnostic("E4301", ExitCode::kIo, "CUDA", "no algorithm");
+    if (choices.may_measure) choices.Set("tuned", "");
   }
   void Enqueue(const cuda::Launch&) override {
     if (rival_ && terms_.fails) throw Diagnostic("E4301", ExitCode::kIo, "CUDA", "not today");
@@ -83,7 +88,7 @@ class Scale : public cuda::CudaKernel {
 
 class Rivals : public ::testing::Test {
  protected:
-  std::unique_ptr<cuda::CudaKernel> Make(const Terms& terms) {
+  std::unique_ptr<cuda::RivalKernel> Make(const Terms& terms) {
     Rivalry r;
     r.key = "scale 5000";
     r.operands = {{reinterpret_cast<std::byte*>(x_.data()), kCount, DType::kBF16}};
@@ -107,6 +112,7 @@ class Rivals : public ::testing::Test {
     our_runs_ = rival_runs_ = 0;
     kernel->Enqueue({});
     EXPECT_EQ(our_runs_ + rival_runs_, 1);
+    EXPECT_EQ(kernel->taken(), rival_runs_ == 1);
     EXPECT_EQ(kernel->workspace_bytes(),
               rival_runs_ == 1 ? terms.rival_workspace : terms.our_workspace);
     return rival_runs_ == 1;
@@ -162,6 +168,20 @@ TEST_F(Rivals, AChoiceIsKeptWithoutATrial) {
   EXPECT_TRUE(Takes({.rival_time = 9}, kept));
   // And what is not there cannot be taken.
   EXPECT_FALSE(Takes({.refuses = true}, kept));
+  EXPECT_FALSE(kept.changed());
+}
+
+TEST_F(Rivals, IsTunedBeforeTheTrial) {
+  KernelChoices choices = Fresh();
+  EXPECT_TRUE(Takes({}, choices));
+  EXPECT_TRUE(choices.Find("tuned"));
+  choices = Fresh();
+  EXPECT_FALSE(Takes({.fails_to_tune = true}, choices));
+  EXPECT_EQ(Choice(choices), "0 refused: no algorithm");
+  // One that was not taken is not looked at again.
+  KernelChoices kept = KernelChoices::Parse(choices.ToText());
+  kept.may_measure = true;
+  EXPECT_FALSE(Takes({}, kept));
   EXPECT_FALSE(kept.changed());
 }
 

@@ -117,6 +117,7 @@ TEST_F(RunTest, StepsTrain) {
     for (int i = 0; i < 3; ++i) EXPECT_GT(json["steps"][i]["loss"], json["steps"][i + 1]["loss"]);
     EXPECT_GT(json["steps"][0]["grad_norm"], 0.1);
     EXPECT_EQ(json["times_s"].size(), 4u);
+    EXPECT_FALSE(json.contains("host_times_s")) << "the host does all of it";
     EXPECT_EQ(json["outputs"]["loss"], json["steps"][3]["loss"]);
     SafetensorsFile before(Path("plan/weights/rank0000.safetensors")),
         after(Path("after.safetensors"));

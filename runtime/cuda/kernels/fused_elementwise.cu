@@ -1,4 +1,6 @@
 // fused_elementwise: the program is interpreted per thread, on a few neighbouring elements at once.
+// Its values, which are found by number, are in shared memory: registers have no numbers, and local
+// memory is slower.
 #include "ir/scalar_program.h"
 #include "runtime/cuda/kernels/vector.h"
 
@@ -92,7 +94,7 @@ __device__ W Apply(ScalarOp op, W a, W b) {
 template <typename W>
 struct Fused {
   static constexpr int kN = 4;
-  static constexpr int kMaxValues = ScalarProgram::kMaxInputs + ScalarProgram::kMaxSteps;
+  static constexpr int64_t kShared = 48 << 10;  // what every GPU gives a block unasked
   int rank = 0, num_inputs = 0, num_steps = 0, num_results = 0;
   int64_t n = 0;
   int64_t dims[kMaxDims] = {};
@@ -100,12 +102,22 @@ struct Fused {
   Step steps[ScalarProgram::kMaxSteps] = {};
   Result results[ScalarProgram::kMaxResults] = {};
 
+  // The values of a thread, those of neighbouring threads beside each other.
+  struct Values {
+    W* data;
+    int stride;
+    __device__ explicit Values(std::byte* shared)
+        : data(reinterpret_cast<W*>(shared) + threadIdx.x), stride(static_cast<int>(blockDim.x)) {}
+    __device__ W& At(int value, int j) const { return data[(value * kN + j) * stride]; }
+  };
+
   template <typename T>
-  __device__ void Read(const Operand& in, int64_t begin, int count, W* to) const {
+  __device__ void Read(int input, int64_t begin, int count, const Values& to) const {
+    const Operand& in = inputs[input];
     const T* x = reinterpret_cast<const T*>(in.data);
     if (in.packed && count == kN) {
       const Pack<T, kN> pack = LoadPack<T, kN>(x + begin);
-      for (int j = 0; j < kN; ++j) to[j] = Widen(pack.v[j]);
+      for (int j = 0; j < kN; ++j) to.At(input, j) = Widen(pack.v[j]);
       return;
     }
     for (int j = 0; j < count; ++j) {
@@ -114,47 +126,53 @@ struct Fused {
         at += left % dims[d] * in.strides[d];
         left /= dims[d];
       }
-      to[j] = Widen(x[at]);
+      to.At(input, j) = Widen(x[at]);
     }
   }
   template <typename T>
-  __device__ void Write(const Result& out, int64_t begin, int count, const W* from) const {
+  __device__ void Write(const Result& out, int64_t begin, int count, const Values& from) const {
     T* y = reinterpret_cast<T*>(out.data);
     if (out.packed && count == kN) {
       Pack<T, kN> pack;
-      for (int j = 0; j < kN; ++j) pack.v[j] = Narrow<T>(from[j]);
+      for (int j = 0; j < kN; ++j) pack.v[j] = Narrow<T>(from.At(out.value, j));
       StorePack<T, kN>(y + begin, pack);
       return;
     }
-    for (int j = 0; j < count; ++j) y[begin + j] = Narrow<T>(from[j]);
+    for (int j = 0; j < count; ++j) y[begin + j] = Narrow<T>(from.At(out.value, j));
   }
 
   __device__ void operator()(int64_t item) const {
     const int64_t begin = item * kN;
     const int count = n - begin < kN ? static_cast<int>(n - begin) : kN;
-    W v[kMaxValues][kN] = {};
+    const Values v(SharedMemory());
     // Every operand is read before any result is written: one may lie over an operand.
     for (int i = 0; i < num_inputs; ++i) {
       if constexpr (std::is_same_v<W, float>) {
-        if (inputs[i].type == Type::kBF16) Read<BF16>(inputs[i], begin, count, v[i]);
-        if (inputs[i].type == Type::kF16) Read<F16>(inputs[i], begin, count, v[i]);
+        if (inputs[i].type == Type::kBF16) Read<BF16>(i, begin, count, v);
+        if (inputs[i].type == Type::kF16) Read<F16>(i, begin, count, v);
       }
-      if (inputs[i].type == Type::kSame) Read<W>(inputs[i], begin, count, v[i]);
+      if (inputs[i].type == Type::kSame) Read<W>(i, begin, count, v);
     }
     for (int s = 0; s < num_steps; ++s) {
       const Step& step = steps[s];
-      for (int j = 0; j < kN; ++j) {
-        v[num_inputs + s][j] = Apply(step.op, v[step.a][j], v[step.b][j]);
+      for (int j = 0; j < count; ++j) {
+        v.At(num_inputs + s, j) = Apply(step.op, v.At(step.a, j), v.At(step.b, j));
       }
     }
     for (int r = 0; r < num_results; ++r) {
-      const W* from = v[results[r].value];
       if constexpr (std::is_same_v<W, float>) {
-        if (results[r].type == Type::kBF16) Write<BF16>(results[r], begin, count, from);
-        if (results[r].type == Type::kF16) Write<F16>(results[r], begin, count, from);
+        if (results[r].type == Type::kBF16) Write<BF16>(results[r], begin, count, v);
+        if (results[r].type == Type::kF16) Write<F16>(results[r], begin, count, v);
       }
-      if (results[r].type == Type::kSame) Write<W>(results[r], begin, count, from);
+      if (results[r].type == Type::kSame) Write<W>(results[r], begin, count, v);
     }
+  }
+
+  // A warp's fit, however many values there are.
+  static_assert((ScalarProgram::kMaxInputs + ScalarProgram::kMaxSteps) * kN * 32 * sizeof(W) <=
+                kShared);
+  int64_t SharedBytes(int threads) const {
+    return (num_inputs + num_steps) * kN * threads * static_cast<int64_t>(sizeof(W));
   }
 };
 
@@ -199,9 +217,14 @@ KernelPtr Make(const KernelRequest& r) {
     out.packed = aligned(v);
   }
   const int64_t items = CeilDiv(f.n, F::kN);
-  const Grid grid = ElementGrid(items);
+  Grid grid = ElementGrid(items);
+  while (f.SharedBytes(grid.threads) > F::kShared) {
+    grid.threads /= 2;
+    grid.blocks *= 2;
+  }
   return MakeKernel([f, grid, items](const Launch& launch) {
-    LaunchKernel(launch, ElementsKernel<F>, grid.blocks, grid.threads, 0, f, items);
+    LaunchKernel(launch, ElementsKernel<F>, grid.blocks, grid.threads,
+                 static_cast<size_t>(f.SharedBytes(grid.threads)), f, items);
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "runtime/cuda/native/cublas_epilogues.h"
 #include "runtime/cuda/native/cuda_device.h"
 #include "runtime/cuda/native/nccl_carrier.h"
 #include "runtime/cuda/runner.h"
@@ -16,6 +17,7 @@ shardc::cuda::Machine ThisMachine() {
   machine.identify = shardc::cuda::IdentifyGpu;
   machine.connect = shardc::cuda::MakeNccl;
   machine.make_kernel = shardc::cuda::MakeCudaKernel;
+  machine.epilogues = shardc::cuda::CublasLtEpilogues();
   machine.capture = std::getenv("SHARDC_NO_CUDA_GRAPH") == nullptr;
   machine.always_connect = std::getenv("SHARDC_ALWAYS_NCCL") != nullptr;
   return machine;
@@ -34,6 +36,10 @@ extern "C" shardc::cuda::Device* shardc_cuda_open_gpu(int gpu) {
 
 extern "C" shardc::cuda::CudaKernel* shardc_cuda_make_kernel(const shardc::KernelRequest* request) {
   return shardc::cuda::MakeCudaKernel(*request).release();
+}
+
+extern "C" shardc::cuda::EpilogueLibrary* shardc_cuda_epilogues() {
+  return shardc::cuda::CublasLtEpilogues();
 }
 
 extern "C" shardc::cuda::Carrier* shardc_cuda_connect(shardc::cuda::Device* device,

@@ -8,6 +8,7 @@
 #include "runtime/cuda/native/nccl_carrier.h"
 #include "runtime/cuda/runner.h"
 #include "runtime/cuda_loader/plugin.h"
+#include "tests/runtime/emulated_epilogues.h"
 #include "tests/runtime/fake_device.h"
 
 namespace shardc::testing {
@@ -27,6 +28,22 @@ class EmulatedKernel : public cuda::CudaKernel {
  private:
   std::shared_ptr<cuda::CudaKernel> kernel_;
 };
+
+// Each kernel and each product with an epilogue takes the same time. SHARDC_FAKE_EPILOGUES=wrong:
+// the products' results are.
+EmulatedEpilogues& Epilogues() {
+  static auto& library = *[] {
+    auto* made = new EmulatedEpilogues;
+    const char* text = std::getenv("SHARDC_FAKE_EPILOGUES");
+    made->wrong = text && std::string(text) == "wrong";
+    made->synchronize = [](cuda::Stream s) { device->Synchronize(s); };
+    made->defer = [](EmulatedEpilogues::Kernel kernel, const cuda::FusedProduct&) {
+      return std::make_unique<EmulatedKernel>(std::move(kernel));
+    };
+    return made;
+  }();
+  return library;
+}
 
 int Gpus() {
   const char* text = std::getenv("SHARDC_FAKE_GPUS");
@@ -52,6 +69,7 @@ cuda::Machine FakeMachine(bool deferred) {
     auto kernel = cuda::emulated::MakeKernelFor(r);
     return kernel ? std::make_unique<EmulatedKernel>(std::move(kernel)) : nullptr;
   };
+  machine.epilogues = &Epilogues();
   machine.capture = deferred;
   return machine;
 }

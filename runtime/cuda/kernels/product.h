@@ -1,0 +1,34 @@
+// One product by cuBLASLt (native/cublas_product.cu); in tests on the CPU, by loops.
+#pragma once
+
+#include <string>
+
+#include "runtime/cuda/epilogue_kernel.h"
+#include "runtime/cuda/kernels/bind.h"
+#include "runtime/cuda/kernels/matmul_plan.h"
+
+namespace shardc::cuda::SHARDC_KERNEL_SPACE {
+
+// D = epilogue(op(A) op(B) + bias or C). `dtype` is that of A and B, all else is of `out_dtype`.
+struct MatrixProduct {
+  MatmulPlan plan;
+  DType dtype = DType::kF32, out_dtype = DType::kF32;
+  const std::byte *a = nullptr, *b = nullptr, *c = nullptr;
+  std::byte* d = nullptr;
+  const std::byte* bias = nullptr;  // one for each row; not with C
+  // With an epilogue the plan has one part, of one matrix.
+  Epilogue epilogue = Epilogue::kNone;
+  std::byte *aux = nullptr, *sums = nullptr;
+};
+
+// Without an epilogue. `add_bias`, if any, adds a bias afterwards: where there is none in
+// `product`, or where that is faster.
+KernelPtr MakeProduct(const MatrixProduct& product, KernelPtr add_bias);
+// Null, with the reason, when cuBLASLt has no such epilogue for the product.
+KernelPtr MakeEpilogueProduct(const MatrixProduct& product, const Launch& launch,
+                              std::string* why_not);
+
+// matmul.cu; as EpilogueLibrary::Make.
+KernelPtr MakeFusedProduct(const FusedProduct& product, const Launch& launch, std::string* why_not);
+
+}  // namespace shardc::cuda::SHARDC_KERNEL_SPACE

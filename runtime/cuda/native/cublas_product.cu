@@ -1,0 +1,373 @@
+// Products by cuBLASLt: the algorithm of each is chosen by timing the first that it proposes.
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/cuda/kernel_choices.h"
+#include "runtime/cuda/kernels/product.h"
+#include "runtime/cuda/native/cublas_epilogues.h"
+#include "runtime/cuda/native/trial_gpu.h"
+
+namespace shardc::cuda::device {
+namespace {
+
+constexpr int64_t kWorkspace = 32 << 20;  // what cuBLAS asks for on sm_90
+constexpr int kProposals = 8, kTimings = 3;
+
+void Check(cublasStatus_t status, std::string_view what) {
+  if (status != CUBLAS_STATUS_SUCCESS) ThrowCuda(what, cublasLtGetStatusString(status));
+}
+
+cudaDataType_t TypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return CUDA_R_64F;
+    case DType::kF16:
+      return CUDA_R_16F;
+    case DType::kBF16:
+      return CUDA_R_16BF;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+// cuBLASLt's A is our right operand.
+cublasLtEpilogue_t EpilogueOf(const MatrixProduct& p) {
+  switch (p.epilogue) {
+    case Epilogue::kGelu:
+      return p.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    case Epilogue::kGeluAux:
+      return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case Epilogue::kGeluGrad:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::kGeluGradSums:
+      return CUBLASLT_EPILOGUE_DGELU_BGRAD;
+    case Epilogue::kSumsOfRight:
+      return CUBLASLT_EPILOGUE_BGRADA;
+    case Epilogue::kSumsOfLeft:
+      return CUBLASLT_EPILOGUE_BGRADB;
+    case Epilogue::kNone:
+      break;
+  }
+  return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+struct Layout {
+  cublasLtMatrixLayout_t handle = nullptr;
+  Layout(cudaDataType_t type, int64_t rows, int64_t cols, int64_t batch, int64_t stride) {
+    Check(cublasLtMatrixLayoutCreate(&handle, type, static_cast<uint64_t>(rows),
+                                     static_cast<uint64_t>(cols), rows),
+          "a matrix for cuBLASLt");
+    auto count = static_cast<int32_t>(batch);
+    Set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count);
+    Set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
+  }
+  template <typename T>
+  void Set(cublasLtMatrixLayoutAttribute_t attribute, T value) {
+    Check(cublasLtMatrixLayoutSetAttribute(handle, attribute, &value, sizeof(value)),
+          "a matrix for cuBLASLt");
+  }
+  Layout(const Layout&) = delete;
+  ~Layout() { cublasLtMatrixLayoutDestroy(handle); }
+};
+
+// Time on a stream.
+class Stopwatch {
+ public:
+  Stopwatch() {
+    CheckCuda(cudaEventCreate(&begin_), "new event");
+    CheckCuda(cudaEventCreate(&end_), "new event");
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  ~Stopwatch() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  // Milliseconds of the fastest of some calls, after one that is not counted.
+  template <typename F>
+  float Fastest(cudaStream_t s, const F& f) {
+    f();
+    float fastest = 0;
+    for (int i = 0; i < kTimings; ++i) {
+      float took = 0;
+      CheckCuda(cudaEventRecord(begin_, s), "record of an event");
+      f();
+      CheckCuda(cudaEventRecord(end_, s), "record of an event");
+      CheckCuda(cudaEventSynchronize(end_), "a product that is timed");
+      CheckCuda(cudaEventElapsedTime(&took, begin_, end_), "time between events");
+      if (i == 0 || took < fastest) fastest = took;
+    }
+    return fastest;
+  }
+
+ private:
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+class ProductKernel : public CudaKernel {
+ public:
+  // `add_bias`: of an operand that the library adds nowhere, or as another way to do so.
+  ProductKernel(const MatrixProduct& product, KernelPtr add_bias)
+      : p_(product),
+        plan_(p_.plan),
+        add_bias_(std::move(add_bias)),
+        la_(TypeOf(p_.dtype), plan_.a_rows, plan_.a_cols, plan_.batch, plan_.a_stride),
+        lb_(TypeOf(p_.dtype), plan_.b_rows, plan_.b_cols, plan_.batch, plan_.b_stride),
+        ld_(TypeOf(p_.out_dtype), plan_.rows, plan_.cols, plan_.batch, plan_.d_stride) {
+    bool f64 = p_.dtype == DType::kF64;
+    Check(cublasLtMatmulDescCreate(&desc_, f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                   f64 ? CUDA_R_64F : CUDA_R_32F),
+          "a product for cuBLASLt");
+    Set(CUBLASLT_MATMUL_DESC_TRANSA, plan_.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    Set(CUBLASLT_MATMUL_DESC_TRANSB, plan_.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (EpilogueOf(p_) != CUBLASLT_EPILOGUE_DEFAULT) ways_to_end_.push_back(true);
+    if (p_.epilogue == Epilogue::kNone && (add_bias_ || !p_.bias)) ways_to_end_.push_back(false);
+  }
+  ~ProductKernel() override { cublasLtMatmulDescDestroy(desc_); }
+
+  int64_t workspace_bytes() const override { return kWorkspace; }
+
+  void Tune(const Launch& launch, KernelChoices& choices) override {
+    const std::string key = Key(launch);
+    if (auto known = choices.Find(key)) {
+      if (auto way = Decode(launch, *known)) return Take(*way);
+    }
+    if (!choices.may_measure) return;  // Enqueue takes the first proposal
+    std::optional<Way> best;
+    float fastest = 0;
+    Stopwatch watch;
+    for (bool fuse : ways_to_end_) {
+      for (const Way& way : Proposals(launch, fuse, kProposals)) {
+        Take(way);
+        float took = 0;
+        try {
+          took = watch.Fastest(launch.stream, [&] { Enqueue(launch); });
+        } catch (const Diagnostic&) {
+          continue;  // proposed, but refused
+        }
+        if (best && took >= fastest) continue;
+        best = way;
+        fastest = took;
+      }
+    }
+    if (!best) NoProposal();
+    Take(*best);
+    choices.Set(key, Encode(*best));
+  }
+
+  void Enqueue(const Launch& launch) override {
+    if (!chosen_) {
+      std::vector<Way> first;
+      for (bool fuse : ways_to_end_) {
+        if (first.empty()) first = Proposals(launch, fuse, 1);
+      }
+      if (first.empty()) NoProposal();
+      Take(first[0]);
+    }
+    const double one = 1, zero = 0;
+    const float one_f = 1, zero_f = 0;
+    bool f64 = p_.dtype == DType::kF64;
+    const void *alpha = f64 ? static_cast<const void*>(&one) : &one_f,
+               *none = f64 ? static_cast<const void*>(&zero) : &zero_f, *beta = p_.c ? alpha : none;
+    const int64_t size = DTypeSize(p_.dtype), out_size = DTypeSize(p_.out_dtype);
+    for (const MatmulPlan::Part& part : plan_.parts) {
+      std::byte* d = p_.d + part.d * out_size;
+      const std::byte* c = p_.c ? p_.c + part.d * out_size : d;
+      Check(
+          cublasLtMatmul(launch.blas, desc_, alpha, p_.a + part.a * size, la_.handle,
+                         p_.b + part.b * size, lb_.handle, beta, c, ld_.handle, d, ld_.handle,
+                         &chosen_->algorithm, launch.workspace, WorkspaceOf(launch), launch.stream),
+          "a matrix product");
+    }
+    if (add_bias_ && !chosen_->fused) add_bias_->Enqueue(launch);
+  }
+
+  // "" or why the library does not do it, given all the workspace that it may have.
+  std::string WhyNot(Launch launch) {
+    launch.workspace_bytes = kWorkspace;
+    for (bool fuse : ways_to_end_) {
+      if (!Proposals(launch, fuse, 1).empty()) return "";
+    }
+    return "cuBLASLt has no algorithm for it";
+  }
+
+ private:
+  // A way to the result: what cuBLASLt runs, and whether with bias or epilogue.
+  struct Way {
+    cublasLtMatmulAlgo_t algorithm{};
+    bool fused = false;
+  };
+
+  template <typename T>
+  void Set(cublasLtMatmulDescAttributes_t attribute, T value) {
+    Check(cublasLtMatmulDescSetAttribute(desc_, attribute, &value, sizeof(value)),
+          "a product for cuBLASLt");
+  }
+  void Fuse(bool fuse) {
+    Set(CUBLASLT_MATMUL_DESC_EPILOGUE, fuse ? EpilogueOf(p_) : CUBLASLT_EPILOGUE_DEFAULT);
+    const void *vector = p_.sums ? p_.sums : p_.bias, *aux = p_.aux;
+    if (fuse && vector) Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
+    if (fuse && aux) {
+      Set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+      Set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, plan_.rows);
+    }
+  }
+  void Take(const Way& way) {
+    Fuse(way.fused);
+    chosen_ = way;
+  }
+  [[noreturn]] static void NoProposal() {
+    ThrowCuda("cuBLASLt's choice of an algorithm", "there is none for this product");
+  }
+  static size_t WorkspaceOf(const Launch& launch) {
+    return static_cast<size_t>(std::min(launch.workspace_bytes, kWorkspace));
+  }
+
+  // What all parts of an operand are aligned to, at most 256 bytes.
+  uint32_t Alignment(const std::byte* data, int64_t MatmulPlan::Part::*offset, int64_t stride,
+                     DType dtype) const {
+    uint64_t bits =
+        reinterpret_cast<uint64_t>(data) | 256u | static_cast<uint64_t>(stride * DTypeSize(dtype));
+    for (const auto& part : plan_.parts)
+      bits |= static_cast<uint64_t>(part.*offset * DTypeSize(dtype));
+    return static_cast<uint32_t>(bits & (~bits + 1));
+  }
+  struct Alignments {
+    uint32_t a, b, c, d;
+  };
+  Alignments AlignmentsOf() const {
+    return {Alignment(p_.a, &MatmulPlan::Part::a, plan_.a_stride, p_.dtype),
+            Alignment(p_.b, &MatmulPlan::Part::b, plan_.b_stride, p_.dtype),
+            Alignment(p_.c ? p_.c : p_.d, &MatmulPlan::Part::d, plan_.d_stride, p_.out_dtype),
+            Alignment(p_.d, &MatmulPlan::Part::d, plan_.d_stride, p_.out_dtype)};
+  }
+
+  // cuBLASLt's, the most promising first; at most kProposals.
+  std::vector<Way> Proposals(const Launch& launch, bool fuse, int most) {
+    Fuse(fuse);
+    cublasLtMatmulPreference_t preference = nullptr;
+    Check(cublasLtMatmulPreferenceCreate(&preference), "cuBLASLt");
+    auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      Check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
+            "cuBLASLt");
+    };
+    const Alignments alignments = AlignmentsOf();
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(WorkspaceOf(launch)));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments.a);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments.b);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments.c);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments.d);
+    cublasLtMatmulHeuristicResult_t results[kProposals] = {};
+    int found = 0;
+    cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(launch.blas, desc_, la_.handle, lb_.handle, ld_.handle,
+                                       ld_.handle, preference, most, results, &found);
+    cublasLtMatmulPreferenceDestroy(preference);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) Check(status, "cuBLASLt's choice of an algorithm");
+    std::vector<Way> ways;
+    for (int i = 0; i < found; ++i) {
+      if (results[i].state == CUBLAS_STATUS_SUCCESS) ways.push_back({results[i].algo, fuse});
+    }
+    return ways;
+  }
+
+  // All that the speed of a way depends on.
+  std::string Key(const Launch& launch) const {
+    cudaDeviceProp gpu;
+    CheckCuda(cudaGetDeviceProperties(&gpu, launch.device), "properties of a GPU");
+    const Alignments align = AlignmentsOf();
+    return StrCat("matmul ", gpu.name, " ", launch.sm_count, " cublaslt ", cublasLtGetVersion(),
+                  " ", plan_.rows, "x", plan_.cols, "x", plan_.k, plan_.transpose_a ? " t" : " n",
+                  plan_.transpose_b ? "t " : "n ", plan_.batch, ":", plan_.a_stride, ":",
+                  plan_.b_stride, ":", plan_.d_stride, " ", plan_.parts.size(), " ",
+                  DTypeName(p_.dtype), " ", DTypeName(p_.out_dtype), " ", align.a, ":", align.b,
+                  ":", align.d, " ", WorkspaceOf(launch), Ending());
+  }
+  std::string Ending() const {
+    if (p_.epilogue != Epilogue::kNone) {
+      return StrCat(" ", EpilogueName(p_.epilogue), p_.bias ? " bias" : "", " ",
+                    Alignment(p_.aux, &MatmulPlan::Part::d, 0, p_.out_dtype), ":",
+                    Alignment(p_.sums ? p_.sums : p_.bias, &MatmulPlan::Part::d, 0, p_.out_dtype));
+    }
+    if (p_.c) return StrCat(" plus ", AlignmentsOf().c);
+    return p_.bias ? " bias" : add_bias_ ? " add" : "";
+  }
+
+  static std::string Encode(const Way& way) {
+    std::string bytes(1 + sizeof(way.algorithm), way.fused ? '\1' : '\0');
+    std::memcpy(bytes.data() + 1, &way.algorithm, sizeof(way.algorithm));
+    return bytes;
+  }
+  // Nothing for what this cuBLASLt would not run.
+  std::optional<Way> Decode(const Launch& launch, const std::string& bytes) {
+    Way way;
+    if (bytes.size() != 1 + sizeof(way.algorithm)) return std::nullopt;
+    way.fused = bytes[0] != '\0';
+    if (std::find(ways_to_end_.begin(), ways_to_end_.end(), way.fused) == ways_to_end_.end()) {
+      return std::nullopt;
+    }
+    std::memcpy(&way.algorithm, bytes.data() + 1, sizeof(way.algorithm));
+    Fuse(way.fused);
+    cublasLtMatmulHeuristicResult_t result{};
+    cublasStatus_t status =
+        cublasLtMatmulAlgoCheck(launch.blas, desc_, la_.handle, lb_.handle, ld_.handle, ld_.handle,
+                                &way.algorithm, &result);
+    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > WorkspaceOf(launch))
+      return std::nullopt;
+    return way;
+  }
+
+  const MatrixProduct p_;
+  const MatmulPlan& plan_;
+  KernelPtr add_bias_;
+  Layout la_, lb_, ld_;
+  cublasLtMatmulDesc_t desc_ = nullptr;
+  std::vector<bool> ways_to_end_;  // whether bias or epilogue are done by the library
+  std::optional<Way> chosen_;
+};
+
+}  // namespace
+
+KernelPtr MakeProduct(const MatrixProduct& product, KernelPtr add_bias) {
+  return std::make_unique<ProductKernel>(product, std::move(add_bias));
+}
+
+KernelPtr MakeEpilogueProduct(const MatrixProduct& product, const Launch& launch,
+                              std::string* why_not) {
+  try {
+    auto kernel = std::make_unique<ProductKernel>(product, nullptr);
+    *why_not = kernel->WhyNot(launch);
+    if (why_not->empty()) return kernel;
+  } catch (const Diagnostic& d) {
+    *why_not = d.message();
+  }
+  return nullptr;
+}
+
+}  // namespace shardc::cuda::device
+
+namespace shardc::cuda {
+namespace {
+
+class CublasLt : public EpilogueLibrary {
+ public:
+  std::string Version() override { return StrCat("cublaslt ", cublasLtGetVersion()); }
+  TrialGpu& Gpu() override { return ThisGpu(); }
+  std::unique_ptr<CudaKernel> Make(const FusedProduct& product, const Launch& launch,
+                                   std::string* why_not) override {
+    return device::MakeFusedProduct(product, launch, why_not);
+  }
+};
+
+}  // namespace
+
+EpilogueLibrary* CublasLtEpilogues() {
+  static CublasLt library;
+  return std::getenv("SHARDC_NO_EPILOGUES") ? nullptr : &library;
+}
+
+}  // namespace shardc::cuda

@@ -1,0 +1,103 @@
+// Plans in memory on the executor of the CUDA backend, on a FakeDevice.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "frontend/gpt_config.h"
+#include "ir/shard_copy.h"
+#include "passes/pipeline.h"
+#include "runtime/cuda/executor.h"
+#include "runtime/session.h"
+#include "tests/exec/harness.h"
+#include "tests/runtime/fake_device.h"
+
+namespace shardc::testing {
+
+// Runs the reference kernel when the device gets to it.
+class HostKernel : public cuda::CudaKernel {
+ public:
+  HostKernel(FakeDevice& device, const KernelRequest& r)
+      : device_(device), kernel_(MakeReferenceKernel(r)), op_(r.instruction.op) {
+    for (const TensorView& v : r.call.in) Touch(v, false);
+    for (const TensorView& v : r.call.out) Touch(v, true);
+  }
+  void Enqueue(const cuda::Launch& launch) override {
+    EXPECT_GE(launch.workspace_bytes, workspace_bytes());
+    device_.Enqueue(op_, launch.stream, touches_, [this] { kernel_->Run(); });
+  }
+  int64_t workspace_bytes() const override { return 128; }
+
+ private:
+  void Touch(const TensorView& v, bool write) {
+    touches_.push_back({v.data, v.num_elements() * DTypeSize(v.dtype), write});
+  }
+  FakeDevice& device_;
+  std::unique_ptr<Kernel> kernel_;
+  std::string op_;
+  std::vector<FakeDevice::Touch> touches_;
+};
+
+inline cuda::KernelMaker KernelsOn(FakeDevice& device) {
+  return [&device](const KernelRequest& r) { return std::make_unique<HostKernel>(device, r); };
+}
+
+// A small GPT, cut over a mesh.
+class Compiled {
+ public:
+  explicit Compiled(const std::string& spec, const std::string& mesh,
+                    const std::string& optimizer = "")
+      : graph_(BuildGpt(
+            ParseBuiltin("builtin:gpt?layers=2,hidden=32,heads=4,vocab=64,seq=8,batch=4"))) {
+    inputs_ = RandomInputs(graph_, 64, 1);
+    inputs_["labels"] = inputs_.at("input_ids");
+    PipelineOptions options;
+    if (!optimizer.empty()) options.optimizer.kind = optimizer;
+    Spec parsed = SpecOf(spec);
+    CompileGraph(graph_, parsed, MeshFor(parsed, Mesh::Parse(mesh)), options);
+    programs_ = ProgramsFor(graph_);
+    for (const Program& p : programs_) pointers_.push_back(&p);
+  }
+
+  std::unique_ptr<cuda::Executor> On(FakeDevice& device, cuda::Carrier& carrier,
+                                     cuda::ExecutorOptions o = {}) {
+    auto e = std::make_unique<cuda::Executor>(device, carrier, pointers_, o, KernelsOn(device),
+                                              ReaderFor(graph_));
+    SetInputs(*e);
+    return e;
+  }
+  void SetInputs(cuda::Executor& e) const {
+    for (size_t r = 0; r < programs_.size(); ++r) {
+      for (const NamedBuffer& i : programs_[r].inputs) {
+        GlobalToLocal(inputs_.at(i.name).raw(), programs_[r].buffers[i.buffer].type,
+                      programs_[r].mesh, static_cast<int64_t>(r), e.Input(r, i.buffer));
+      }
+    }
+  }
+  HostTensor Gather(cuda::Executor& e, const NamedBuffer& entry) const {
+    const TensorType& type = programs_[0].buffers[entry.buffer].type;
+    HostTensor out(type.dtype, type.shape);
+    for (size_t r = 0; r < programs_.size(); ++r) {
+      LocalToGlobal(e.Fetch(r, entry.buffer), type, programs_[r].mesh, static_cast<int64_t>(r),
+                    out.raw());
+    }
+    return out;
+  }
+  std::unique_ptr<Session> OnCpu() const {
+    SessionOptions options;
+    options.reference_kernels = true;
+    auto session = std::make_unique<Session>(programs_, options, ReaderFor(graph_));
+    for (const auto& [name, value] : inputs_) session->SetInput(name, value);
+    return session;
+  }
+
+  Graph graph_;
+  std::vector<Program> programs_;
+  std::vector<const Program*> pointers_;
+  Tensors inputs_;
+};
+
+}  // namespace shardc::testing
