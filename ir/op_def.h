@@ -149,6 +149,8 @@ bool IsView(const Op& op, const Mesh& mesh);
 
 // Whether the op's result is cut over the axis by the spec's word (OpDef::constrains).
 bool Constrains(const Op& op, int axis, const Mesh& mesh);
+// Its attribute "why"; empty without one.
+Strings WhyOf(const Op& op);
 
 bool MayRunInPlace(const OpDef& def, int operand, int result);
 

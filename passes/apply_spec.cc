@@ -83,15 +83,22 @@ class Application {
     return text;
   }
 
-  [[noreturn]] void NothingMatches(const SpecRule& rule, const std::vector<Op*>& params) {
-    std::vector<std::string> names;
+  std::string RolesHere() const {
     std::string roles;
-    for (const Op* p : params) {
-      for (std::string& n : NamesOf(*p)) names.push_back(std::move(n));
+    for (const Op* p : graph_.Params()) {
       std::string role = p->attrs.String("role", "");
       if (!role.empty() && roles.find(role) == std::string::npos) {
         roles += (roles.empty() ? "" : ", ") + role;
       }
+    }
+    return roles.empty() ? "no roles were recognised in this model; match by name"
+                         : "roles in this model: " + roles;
+  }
+
+  [[noreturn]] void NothingMatches(const SpecRule& rule, const std::vector<Op*>& params) {
+    std::vector<std::string> names;
+    for (const Op* p : params) {
+      for (std::string& n : NamesOf(*p)) names.push_back(std::move(n));
     }
     std::string what, fix;
     if (!rule.match.empty()) {
@@ -101,8 +108,7 @@ class Application {
     } else {
       what = StrCat("no parameter has role ", rule.role,
                     rule.part.empty() ? "" : " and part " + rule.part);
-      fix = roles.empty() ? "no roles were recognised in this model; match by name"
-                          : "roles in this model: " + roles;
+      fix = RolesHere();
     }
     throw Diagnostic("E2102", ExitCode::kBadSpec, rule.where.ToString(), what,
                      fix + "; or set may_match_nothing");
@@ -190,7 +196,10 @@ class Application {
         if (!user->def->rule || user->results.empty()) continue;
         Value* out = WithBias(user);
         // The rule of the bias, or of another operand, has been here.
-        if (ConstraintOf(out)) continue;
+        if (Op* other = ConstraintOf(out)) {
+          other->attrs.Set("axes", Joined(other->attrs.StringList("axes"), AxesOf(rule)));
+          continue;
+        }
         Constrain(out, Sharding(out->type.shape.size()), rule,
                   "output_replicate of parameter " + name);
       }
@@ -198,9 +207,9 @@ class Application {
   }
 
   // The result of the op, and of the bias that follows it.
-  static Value* WithBias(const Op* op) {
+  Value* WithBias(const Op* op) const {
     Value* out = op->result();
-    while (out->users.size() == 1 && out->users[0]->name() == "add") {
+    while (out->users.size() == 1 && !graph_.IsOutput(out) && out->users[0]->name() == "add") {
       const Op* add = out->users[0];
       const Value* other = add->operands[add->operands[0] == out];
       if (!other->producer || other->producer->name() != "param" || other->type.rank() != 1) break;
@@ -209,21 +218,33 @@ class Application {
     return out;
   }
 
-  static const Op* ConstraintOf(const Value* value) {
-    for (const Op* user : value->users) {
+  static Op* ConstraintOf(const Value* value) {
+    for (Op* user : value->users) {
       if (user->def->constrains) return user;
     }
     return nullptr;
   }
 
+  // The axes of the mesh that the rule names.
+  Strings AxesOf(const SpecRule& rule) const {
+    Strings axes;
+    for (const CutDim& cut : rule.cuts) {
+      if (Axis(rule, cut.axis)) axes = Joined(std::move(axes), {cut.axis});
+    }
+    return axes;
+  }
+
+  static Strings Joined(Strings a, const Strings& b) {
+    for (const std::string& s : b) {
+      if (std::find(a.begin(), a.end(), s) == a.end()) a.push_back(s);
+    }
+    return a;
+  }
+
   // Behind the value, what the rule says of it: a sharding over the axes that the rule names, and
   // no word on others. Null when the mesh has none of them.
   Op* Constrain(Value* value, Sharding sharding, const SpecRule& rule, const std::string& why) {
-    Strings axes;
-    for (const CutDim& cut : rule.cuts) {
-      bool known = std::find(axes.begin(), axes.end(), cut.axis) != axes.end();
-      if (Axis(rule, cut.axis) && !known) axes.push_back(cut.axis);
-    }
+    Strings axes = AxesOf(rule);
     if (axes.empty()) return nullptr;
     Op* op = graph_.AddOp(GetOpDef("sharding_constraint"), {},
                           {TensorType(value->type.dtype, value->type.shape, std::move(sharding))},
@@ -266,12 +287,12 @@ class Application {
       std::vector<Value*> values = rule.role.empty() ? OfModules(rule.match) : OfRole(rule.role);
       for (Value* v : values) decided.emplace(v, &rule);
       if (!values.empty() || rule.may_match_nothing) continue;
-      throw Diagnostic(
-          "E2102", ExitCode::kBadSpec, rule.where.ToString(),
-          rule.role.empty() ? StrCat("no module of the model matches '", rule.match, "'")
-                            : StrCat("no op uses a weight of role ", rule.role),
-          (rule.role.empty() ? Nearest(rule.match, Modules()) + "; or " : std::string()) +
-              "set may_match_nothing");
+      throw Diagnostic("E2102", ExitCode::kBadSpec, rule.where.ToString(),
+                       rule.role.empty()
+                           ? StrCat("no module of the model matches '", rule.match, "'")
+                           : StrCat("no op uses a weight of role ", rule.role),
+                       (rule.role.empty() ? Nearest(rule.match, Modules()) : RolesHere()) +
+                           "; or set may_match_nothing");
     }
     for (Op* op = FirstOp(); op; op = graph_.Next(op)) {
       for (Value* v : op->results) {
@@ -283,10 +304,10 @@ class Application {
   void ApplyTo(Value* value, const SpecRule& rule) {
     const std::string what = StrCat("the result of ", Describe(*value->producer));
     if (const Op* other = ConstraintOf(value)) {
-      throw Diagnostic("E2107", ExitCode::kBadSpec, rule.where.ToString(),
-                       StrCat("two rules say how ", what, " is cut: this and ",
-                              other->attrs.StringList("why").front()),
-                       "remove one, or set output_replicate: false there");
+      throw Diagnostic(
+          "E2107", ExitCode::kBadSpec, rule.where.ToString(),
+          StrCat("two rules say how ", what, " is cut: this and ", WhyOf(*other).front()),
+          "remove one, or set output_replicate: false there");
     }
     Sharding sharding = Cut(rule, value->type, false, what);
     const std::string why =
@@ -324,7 +345,8 @@ class Application {
       for (const std::string& module : ModulesOf(*op)) {
         if (!GlobMatch(match, module)) continue;
         for (Value* r : op->results) {
-          if (Leaves(r, module)) values.push_back(r);
+          // Scalars are a loss and its parts: nothing to cut.
+          if (r->type.rank() > 0 && Leaves(r, module)) values.push_back(r);
         }
       }
     }

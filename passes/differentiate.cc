@@ -37,7 +37,7 @@ class Accumulator {
 }  // namespace
 
 std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* const> values,
-                                  double scale) {
+                                  Value* scale) {
   SHARDC_CHECK(scalar->type.shape.empty() && IsFloat(scalar->type.dtype));
   int num_values = NumberValues(graph);
   std::vector<bool> depends(num_values);  // on one of `values`
@@ -54,7 +54,9 @@ std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* 
   Builder builder(graph);
   builder.phase = Phase::kBackward;
   Accumulator grads(builder, num_values);
-  if (depends[scalar->id]) grads.Add(scalar, builder.Scalar(scalar->type.dtype, scale));
+  if (depends[scalar->id]) {
+    grads.Add(scalar, scale ? scale : builder.Scalar(scalar->type.dtype, 1));
+  }
 
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
     Op* op = *it;
@@ -97,7 +99,7 @@ std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* 
   return out;
 }
 
-void AddGradients(Graph& graph, Value* loss, double scale) {
+void AddGradients(Graph& graph, Value* loss, Value* scale) {
   std::vector<Value*> params;
   for (Op* op : graph.Params()) {
     if (IsFloat(op->out().dtype)) params.push_back(op->result());
@@ -107,9 +109,9 @@ void AddGradients(Graph& graph, Value* loss, double scale) {
   builder.phase = Phase::kBackward;
   for (size_t i = 0; i < params.size(); ++i) {
     const Op& param = *params[i]->producer;
-    if (scale != 1) {
+    if (scale) {
       builder.site = param.site;
-      grads[i] = builder.Mul(grads[i], builder.Scalar(grads[i]->type.dtype, 1 / scale));
+      grads[i] = builder.Div(grads[i], builder.Cast(scale, grads[i]->type.dtype));
     }
     graph.outputs.push_back({"grad." + param.attrs.String("name"), grads[i]});
   }

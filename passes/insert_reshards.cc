@@ -388,7 +388,7 @@ class Inserter {
       SetProvenance(op->result(), axis, step);
     }
     if (user && user->def->constrains) {
-      const Strings& spec = user->attrs.StringList("why");
+      const Strings spec = WhyOf(*user);
       why.insert(why.end(), spec.begin(), spec.end());
     } else {
       why.push_back((user ? Describe(*user) + " needs it as " : "an output of the graph is ") +

@@ -8,8 +8,8 @@ namespace shardc {
 // In topological order, per op and axis, chooses the cheapest of: run whole; cut one factor of its
 // rule that an operand or a wished result is cut along; let partial operands pass (where the op is
 // linear in them). The cost is bytes moved for the operands and from the natural result to the
-// wished one; on a tie less is computed. What is cut is gathered only if no strategy leaves it
-// where it is; weights are never moved if anything else is possible. Ops with a cut expandable
+// wished one; on a tie less is computed. What is cut is gathered so that every rank does all the
+// work only if nothing else is possible; weights are then the last to be. Ops with a cut expandable
 // factor are expanded; a sharding_constraint gets what it asks for and goes. Afterwards every op's
 // types agree with its rule, a `reshard` (attributes why, for) stands wherever producer and
 // consumer disagree, outputs are never partial, and gradients and updates are cut like their state.

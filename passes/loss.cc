@@ -107,13 +107,15 @@ Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& outp
   return loss;
 }
 
-std::optional<double> LossScale(const Graph& graph, const std::string& kind) {
-  if (kind != "lm" && kind != "ce" && kind != "masked_lm") return std::nullopt;
-  // Were only one label to count, its gradient would still be finite.
-  constexpr int64_t kMost = 1 << 15;
-  int64_t labels = graph.FindInput("labels")->type.num_elements(), scale = 1;
-  while (2 * scale <= std::min(labels, kMost)) scale *= 2;
-  return static_cast<double>(scale);
+Value* LossScale(Graph& graph, const std::string& kind, const Value* loss) {
+  if (kind != "lm" && kind != "ce" && kind != "masked_lm") return nullptr;
+  Builder b(graph);
+  b.site = "loss";
+  b.phase = Phase::kBackward;
+  Value* weight = loss->producer->operands[1];  // what TokenLoss divides by
+  auto bound = [&](double v) { return b.Scalar(weight->type.dtype, v); };
+  constexpr double kLeast = 1, kMost = 1 << 15;
+  return b.Make("min", {b.Make("max", {weight, bound(kLeast)}), bound(kMost)});
 }
 
 void DropOutputs(Graph& graph, const std::vector<std::string>& names) {

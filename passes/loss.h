@@ -1,7 +1,6 @@
 // Losses that `compile` attaches to a model, in the graph like everything else.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,9 +23,10 @@ namespace shardc {
 Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& output = {});
 
 // By what to multiply a loss of this kind, which is attached, so that the gradients of f16 values
-// are not too small for it: its terms, each of a mean's weight, become about 1. A power of two.
-// Nothing where it is not known what the loss is a mean of.
-std::optional<double> LossScale(const Graph& graph, const std::string& kind);
+// are neither too small for it nor too large: the weight that counts, by which its mean divides, so
+// that the gradient of each term that counts is about 1. A scalar of the graph, at least 1. Null
+// where it is not known what the loss is a mean of.
+Value* LossScale(Graph& graph, const std::string& kind, const Value* loss);
 
 // Takes the outputs of these names away, so that their memory is free after their last use. Throws
 // Diagnostic E6110 for one that the graph does not have, and for the loss.

@@ -95,13 +95,13 @@ class Runner {
 };
 
 // Only f16 has a range so narrow that the gradients of a mean over many tokens leave it.
-double GradientScale(Graph& graph, const PipelineOptions& options) {
-  if (options.precision.compute != "f16") return 1;
-  if (auto scale = LossScale(graph, options.loss)) return *scale;
+Value* GradientScale(Graph& graph, const PipelineOptions& options, const Value* loss) {
+  if (options.precision.compute != "f16") return nullptr;
+  if (Value* scale = LossScale(graph, options.loss, loss)) return scale;
   graph.notes.push_back(
       "the gradients of this loss are not scaled: where they are small they vanish in f16, and in "
       "bf16 they do not");
-  return 1;
+  return nullptr;
 }
 
 }  // namespace
@@ -137,7 +137,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("split_axes");
   run.Named("infer_layouts");
   if (loss && options.gradients) {
-    run("differentiate", [&] { AddGradients(graph, loss, GradientScale(graph, options)); });
+    run("differentiate", [&] { AddGradients(graph, loss, GradientScale(graph, options, loss)); });
     run("optimizer", [&] { AddOptimizer(graph, options.optimizer); });
   }
   // On the serial graph, so that sharding weighs the types that will travel.

@@ -37,6 +37,11 @@ class Propagation {
       for (Value* r : op->results) pinned_[r->id] = !op->def->rule;
       // What is asked for over an axis is set when that axis has its turn.
       if (!op->def->constrains) continue;
+      for (const std::string& axis : op->attrs.StringList("axes")) {
+        if (graph.mesh.FindAxis(axis)) continue;
+        throw Diagnostic("E2104", ExitCode::kBadSpec, WhereAsked(*op),
+                         StrCat("axis '", axis, "' is not in the mesh ", graph.mesh.ToString()));
+      }
       constraints_.push_back({op, op->result()->type.sharding});
       op->result()->type.sharding = Sharding(op->out().shape.size());
     }
@@ -90,6 +95,11 @@ class Propagation {
     DropCostlyCuts();
   }
 
+  static std::string WhereAsked(const Op& constraint) {
+    const Strings why = WhyOf(constraint);
+    return why.empty() ? Describe(constraint) : why.front();
+  }
+
   // The values that a spec speaks of take their cut over the axis.
   void Constrain() {
     decided_.assign(pinned_.size(), false);
@@ -106,7 +116,7 @@ class Propagation {
         auto with = cut ? WithCut(rule, slot, d, *cut) : std::nullopt;
         if (!with) {
           throw Diagnostic(
-              "E2106", ExitCode::kBadSpec, op->attrs.StringList("why").front(),
+              "E2106", ExitCode::kBadSpec, WhereAsked(*op),
               StrCat("dim ", d, " of ", TypeToString(v->type, graph_.mesh), " at ", op->site,
                      " cannot be cut over ", graph_.mesh.axes()[axis_].name, " too"),
               "use a smaller axis, or leave this value whole");

@@ -52,7 +52,7 @@ bool Uses(const Sharding& sharding, int axis) {
 // misspelt.
 void WarnOfIdleAxes(const Program& program, const Spec& spec) {
   std::vector<std::string> cut_over;
-  for (const std::vector<SpecRule>* rules : {&spec.params, &spec.inputs}) {
+  for (const std::vector<SpecRule>* rules : {&spec.params, &spec.inputs, &spec.values}) {
     for (const SpecRule& rule : *rules) {
       for (const CutDim& cut : rule.cuts) {
         if (!std::count(cut_over.begin(), cut_over.end(), cut.axis)) cut_over.push_back(cut.axis);
@@ -138,9 +138,10 @@ void AddCompileVerb(CLI::App& app) {
           "model", o->model,
           "an ONNX file, builtin:NAME (gpt2, gpt3-175b, gpt?layers=2,...), or a .shardc graph")
       ->required();
-  verb->add_option(
-      "--spec", o->spec,
-      "a shipped spec (megatron, megatron_hf_gpt2, colotensor_tutorial, dp, serial) or a file");
+  verb->add_option("--spec", o->spec,
+                   "a shipped spec (megatron, megatron_sp, megatron_hf_gpt2, colotensor_tutorial, "
+                   "dp, serial) or "
+                   "a file");
   verb->add_option("--mesh", o->mesh, "mesh axes, major to minor: dp=1,tp=2");
   verb->add_option("--bind", o->binding.bind, "sizes of the model's symbols: batch=2,sequence=32")
       ->delimiter(',');

@@ -1,5 +1,7 @@
 // The logarithm of a softmax, of which one element a row is looked up: what a loss inside of a
 // model is. As cross_entropy it needs no gathered logits where the classes are cut.
+#include <limits>
+
 #include "frontend/recover/patterns.h"
 
 namespace shardc::recover {
@@ -40,7 +42,14 @@ Value* LookUpToCrossEntropy(Builder& b, Op* op) {
   if (indices->type.num_elements() != NumElements(rows)) return nullptr;
   Value* logits = LogSoftmaxOf(x);
   if (logits == nullptr) return nullptr;
-  Value* loss = b.Create("cross_entropy", {logits, b.Reshape(indices, rows)}, {})->result();
+  // Indices count from the end where they are negative, and none is ignored.
+  Value* labels = b.Reshape(indices, rows);
+  const DType dtype = labels->type.dtype;
+  Value* negative = b.Make("less", {labels, b.Scalar(dtype, 0)});
+  Value* wrapped = b.Add(labels, b.Scalar(dtype, static_cast<double>(logits->type.shape.back())));
+  labels = b.Make("where", {negative, wrapped, labels});
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::min();
+  Value* loss = b.Create("cross_entropy", {logits, labels}, {{"ignore_index", kNone}})->result();
   return b.Reshape(b.Neg(loss), op->out().shape);
 }
 

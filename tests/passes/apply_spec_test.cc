@@ -109,6 +109,16 @@ TEST(ApplySpec, OutputReplicateIsAConstraint) {
       "CHECK: f32[6, 8@tp]\nCHECK-NOT: sharding_constraint");
 }
 
+// Two rules of one result: whole over the axes of both.
+TEST(ApplySpec, OutputReplicateOfAWeightAndItsBias) {
+  Check(
+      R"(param { match: "*.bias" shard_spec { dims: 0 axes: "dp" } compute_spec { } }
+         param { match: "*fc.*" shard_spec { dims: -1 axes: "tp" } compute_spec { } })",
+      R"(
+    CHECK: sharding_constraint %1 {axes=["tp", "dp"],
+    CHECK-NOT: sharding_constraint)");
+}
+
 // By the role of a weight: behind the bias. By the module: what is used outside of it.
 TEST(ApplySpec, ValuesAreConstrained) {
   Check(R"(value { role: MLP_UP shard_spec { dims: -2 axes: "tp" } })", R"(

@@ -48,6 +48,18 @@ TEST(Propagate, AConstraintThatCannotBe) {
       "E2106", "dim 0 of f32[2@dp, 4] at h.0 cannot be cut over tp too");
 }
 
+TEST(Propagate, AConstraintOverAnUnknownAxis) {
+  ExpectThrown(
+      [] {
+        Graph graph = ParseAndVerify(R"(mesh [tp=2]
+          graph @g(%x: f32[2, 4]) -> (%y) {
+            %y = sharding_constraint %x {axes=["zz"]} : f32[2, 4]
+          })");
+        PropagateShardings(graph);
+      },
+      "E2104", "axis 'zz' is not in the mesh tp=2");
+}
+
 // A row-cut weight asks what it is contracted with to be cut, back to where that is made.
 TEST(Propagate, Backward) {
   CheckPasses(R"(mesh [tp=2]
