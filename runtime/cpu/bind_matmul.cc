@@ -49,7 +49,7 @@ class MatmulKernel : public Kernel {
     matmul_.Execute(a_, b_, bias_, c_);
   }
 
-  int64_t held_bytes() const override { return matmul_.packed_bytes(); }
+  int64_t held_bytes() const override { return matmul_.held_bytes(); }
 
  private:
   MatmulF32 matmul_;

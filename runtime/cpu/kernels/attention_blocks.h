@@ -12,10 +12,6 @@ namespace shardc::cpu::SHARDC_ISA {
 
 inline constexpr float kNegInf = -__builtin_inff();
 
-SHARDC_INLINE int64_t MinOf(int64_t a, int64_t b) { return a < b ? a : b; }
-SHARDC_INLINE int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-SHARDC_INLINE int64_t CeilDiv(int64_t n, int64_t by) { return (n + by - 1) / by; }
-
 // dst[r * padded + c] = src[r * stride + c] * scale, zeros in the columns [d, padded) and the rows
 // [rows, all_rows).
 template <typename T>

@@ -23,8 +23,8 @@ namespace shardc::cpu {
   static KernelTable Table() {                                                \
     return {kAttentionKernels,   kCastKernels,      kCrossEntropyKernels,     \
             kElementwiseKernels, kEmbeddingKernels, kFusedElementwiseKernels, \
-            kNormKernels,        kOptimizerKernels, kReduceKernels,           \
-            kSoftmaxKernels};                                                 \
+            kNormKernels,        kOptimizerKernels, ProductKernels{},         \
+            kReduceKernels,      kSoftmaxKernels};                            \
   }                                                                           \
   }
 SHARDC_DECLARE_TABLES(v1)
@@ -33,10 +33,12 @@ SHARDC_DECLARE_TABLES(v4)
 #undef SHARDC_DECLARE_TABLES
 namespace amx {
 extern const AttentionKernels kAttentionKernels;  // the bf16 ones only
+extern const ProductKernels kProductKernels;
 static KernelTable Table() {
   KernelTable table = v4::Table();
   table.attention.forward_bf16 = kAttentionKernels.forward_bf16;
   table.attention.backward_bf16 = kAttentionKernels.backward_bf16;
+  table.product = kProductKernels;
   return table;
 }
 }  // namespace amx

@@ -17,6 +17,7 @@
 #include "runtime/cpu/kernels/isa.h"
 #include "runtime/cpu/kernels/norm.h"
 #include "runtime/cpu/kernels/optimizer.h"
+#include "runtime/cpu/kernels/product.h"
 #include "runtime/cpu/kernels/reduce.h"
 #include "runtime/cpu/kernels/softmax.h"
 
@@ -31,6 +32,7 @@ struct KernelTable {
   FusedElementwiseKernels fused_elementwise;
   NormKernels norm;
   OptimizerKernels optimizer;
+  ProductKernels product;
   ReduceKernels reduce;
   SoftmaxKernels softmax;
 };

@@ -1,4 +1,5 @@
-// f32 matrix products through oneDNN: the primitive is made once, then executed many times.
+// f32 matrix products: made once, then executed many times. oneDNN's, but for large ones on a
+// machine with AMX (product.h).
 #ifndef RUNTIME_CPU_KERNELS_MATMUL_H_
 #define RUNTIME_CPU_KERNELS_MATMUL_H_
 
@@ -36,8 +37,8 @@ struct MatmulConfig {
   int threads = 1;
 };
 
-// Not thread safe: one object belongs to one rank's thread. Create and Execute set that thread's
-// OpenMP team size.
+// Not thread safe: one object belongs to one rank's thread, which must also have made it. Create
+// and Execute set that thread's OpenMP team size.
 class MatmulF32 {
  public:
   // Throws std::invalid_argument for a config that makes no sense and std::runtime_error if oneDNN
@@ -52,16 +53,15 @@ class MatmulF32 {
   // weight has changed.
   void PackB(const float* b);
 
-  // True if PackB keeps a copy; false where oneDNN's kernel prefers the plain layout, then PackB
-  // does nothing.
-  bool keeps_packed_copy() const;
-  int64_t packed_bytes() const;
+  // What it holds: a packed copy (where oneDNN's kernel prefers the plain layout PackB makes none),
+  // and by how much it made its thread's work memory grow.
+  int64_t held_bytes() const;
 
   // `b` is ignored once packed; `bias` may be null without bias. Pointers need no alignment beyond
   // that of float.
   void Execute(const float* a, const float* b, const float* bias, float* c) const;
 
-  // The oneDNN kernel chosen, e.g. "brg:avx512_core", or "sgemm".
+  // The oneDNN kernel chosen, e.g. "brg:avx512_core", or "sgemm", or "amx:3xbf16".
   std::string implementation() const;
 
  private:

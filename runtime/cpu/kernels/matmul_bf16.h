@@ -1,5 +1,5 @@
-// Matrix products of bf16 operands through oneDNN, with sums in f32: AMX or AVX512-BF16 where the
-// machine has them.
+// Matrix products of bf16 operands with sums in f32: oneDNN's (AMX or AVX512-BF16 where the machine
+// has them), or those of product.h where they are faster.
 #ifndef RUNTIME_CPU_KERNELS_MATMUL_BF16_H_
 #define RUNTIME_CPU_KERNELS_MATMUL_BF16_H_
 
@@ -36,7 +36,7 @@ class MatmulBf16 {
 
   // Memory by which this object made its thread's room for packed operands grow.
   int64_t held_bytes() const;
-  // The oneDNN kernel chosen.
+  // The oneDNN kernel chosen, or "amx".
   std::string implementation() const;
 
  private:

@@ -19,6 +19,11 @@
 
 namespace shardc::cpu::SHARDC_ISA {
 
+SHARDC_INLINE int64_t MinOf(int64_t a, int64_t b) { return a < b ? a : b; }
+SHARDC_INLINE int64_t MaxOf(int64_t a, int64_t b) { return a > b ? a : b; }
+SHARDC_INLINE int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+SHARDC_INLINE int64_t CeilDiv(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
 #if defined(__AVX512F__)
 inline constexpr int kLanes = 16;
 #elif defined(__AVX2__)

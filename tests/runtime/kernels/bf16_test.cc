@@ -126,25 +126,29 @@ TEST(MatmulBf16, Accumulates) {
                    .accumulate = true});
     }
   }
-  CheckMatmul({.m = 260, .n = 2, .k = 9001, .result_f32 = true, .accumulate = true});
-  CheckMatmul(
-      {.m = 3100, .n = 1, .k = 8201, .transpose_a = true, .result_f32 = true, .accumulate = true});
 }
 
-// Sums and rows that are cut in pieces, with shorter last ones.
-TEST(MatmulBf16, Pieces) {
+// Sizes that product.h is taken for where the machine has AMX.
+TEST(MatmulBf16, Large) {
   for (bool tb : {false, true}) {
-    CheckMatmul({.m = 260, .n = 2, .k = 9001, .transpose_b = tb, .result_f32 = true});
-    CheckMatmul({.m = 260, .n = 2, .k = 9001, .transpose_b = tb, .result_f32 = false});
-    CheckMatmul({.m = 1101, .n = 1, .k = 8000, .transpose_a = true, .transpose_b = tb});
+    for (bool f32 : {false, true}) {
+      MatmulBf16Config c{.m = 161, .n = 130, .k = 2051, .transpose_b = tb, .result_f32 = f32};
+      CheckMatmul(c);
+      c.accumulate = true;
+      CheckMatmul(c);
+      c.transpose_a = true;
+      c.k = 70;
+      CheckMatmul(c);
+      c.accumulate = false;
+      c.bias = true;
+      CheckMatmul(c);
+      c.bias_f32 = true;
+      CheckMatmul(c);
+      c.bias = false;
+      c.batch = 3;
+      CheckMatmul(c);
+    }
   }
-  CheckMatmul({.m = 3100,
-               .n = 1,
-               .k = 8201,
-               .transpose_a = true,
-               .bias = true,
-               .bias_f32 = true,
-               .result_f32 = true});
 }
 
 // Products of one thread share the room for packed operands.

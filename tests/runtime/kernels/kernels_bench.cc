@@ -2,6 +2,7 @@
 // instruction set. The last argument of every case is the number of threads.
 #include <benchmark/benchmark.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -23,6 +24,14 @@ std::vector<float> Data(int64_t n) {
     state = state * 1664525 + 1013904223;
     x = static_cast<float>(state >> 8) / static_cast<float>(1 << 23) - 1;
   }
+  return v;
+}
+
+std::vector<uint16_t> HalfData(int64_t n) {
+  std::vector<uint16_t> v(static_cast<size_t>(n));
+  const std::vector<float> f = Data(n);
+  for (size_t i = 0; i < v.size(); ++i)
+    v[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(f[i]) >> 16);
   return v;
 }
 
@@ -59,8 +68,7 @@ void MatmulHalf(benchmark::State& state) {
   c.transpose_b = state.range(3) == 2;
   c.result_f32 = c.transpose_a;
   c.threads = static_cast<int>(state.range(4));
-  const std::vector<uint16_t> a(static_cast<size_t>(c.m * c.k), 0x3f81);
-  const std::vector<uint16_t> b(static_cast<size_t>(c.k * c.n), 0x3f82);
+  const auto a = HalfData(c.m * c.k), b = HalfData(c.k * c.n);
   std::vector<float> out(static_cast<size_t>(c.m * c.n));
   auto matmul = MatmulBf16::Create(c);
   if (!matmul) return state.SkipWithError("no product in bf16 here");
@@ -101,7 +109,7 @@ void Gpt2Products(benchmark::State& state) {
   products.push_back({vocab, h, t, 1, 1});
   std::vector<std::function<void()>> runs;
   const auto a = Data(t * vocab), b = Data(vocab * h);
-  const std::vector<uint16_t> ha(a.size(), 0x3f81), hb(b.size(), 0xbf82);
+  const auto ha = HalfData(t * vocab), hb = HalfData(vocab * h);
   std::vector<float> c(static_cast<size_t>(t * vocab));
   double flops = 0;
   for (const Product& p : products) {

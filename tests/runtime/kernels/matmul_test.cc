@@ -134,6 +134,25 @@ TEST(Matmul, Batches) {
   }
 }
 
+// Sizes that product.h is taken for where the machine has AMX.
+TEST(Matmul, Large) {
+  for (bool ta : {false, true}) {
+    for (bool tb : {false, true}) {
+      MatmulConfig c{.m = 163, .n = 135, .k = 77, .transpose_a = ta, .transpose_b = tb};
+      Check(c);
+      c.bias = true;
+      Check(c);
+      c.accumulate = true;
+      Check(c);
+      c.lda = c.ldb = c.ldc = 170;
+      Check(c);
+      c.batch = 4;
+      c.batch_b = false;
+      Check(c);
+    }
+  }
+}
+
 TEST(Matmul, EmptySizes) {
   Check({.m = 0, .n = 4, .k = 3});
   Check({.m = 4, .n = 4, .k = 0, .bias = true});

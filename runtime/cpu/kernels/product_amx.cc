@@ -1,0 +1,432 @@
+#include <omp.h>
+
+#include "runtime/cpu/kernels/amx.h"
+#include "runtime/cpu/kernels/product.h"
+#include "runtime/cpu/kernels/scratch.h"
+
+namespace shardc::cpu::SHARDC_ISA {
+namespace {
+
+// A panel is 32 rows of op(A), or 32 columns of op(B), over a stretch of k. It is stored in steps
+// of 32 along k; a step has for each part two tiles of 16 rows of 64 bytes. A tile of A has a row
+// of 32 elements for each of its rows; one of B has a row of 16 pairs (even k, odd k) for each pair
+// of rows of op(B), as TDPBF16PS wants them.
+constexpr int64_t kPanel = 32, kTileBytes = 1024;
+template <int kParts>
+constexpr int64_t kStepBytes = 2 * kParts* kTileBytes;
+
+// Measured on a Xeon with AMX, 2 MiB of L2 cache a core: a thread's panels of A stay in that cache
+// while the panels of B, which all threads share, pass by.
+constexpr int64_t kBytesOfA = 640 << 10, kBytesOfB = 16 << 20, kBytesOfSums = 12 << 20;
+template <int kParts>
+constexpr int64_t kDepth = kParts == 1 ? 2048 : 768;
+
+// How a product is taken apart; depends on sizes only.
+struct Blocks {
+  int64_t depth;    // of k at a time, the last stretch may be shorter
+  int64_t columns;  // of C at a time
+  int64_t panels;   // of A that a thread holds
+  bool wide_sums;   // sums over several stretches of k need f32 before C is bf16
+  int64_t work_bytes;
+};
+
+template <int kParts>
+Blocks BlocksOf(int64_t m, int64_t n, int64_t k, bool result_bf16) {
+  Blocks b;
+  const int64_t step = kStepBytes<kParts>, stretches = CeilDiv(k, kDepth<kParts>);
+  b.depth = CeilDiv(CeilDiv(k, stretches), 32) * 32;
+  const int64_t panel_bytes = b.depth / 32 * step;
+  b.panels = MaxOf(1, kBytesOfA / panel_bytes);
+  int64_t columns = MaxOf(1, kBytesOfB / panel_bytes) * kPanel;
+  b.wide_sums = result_bf16 && stretches > 1;
+  if (b.wide_sums) columns = MinOf(columns, MaxOf(4, kBytesOfSums / (m * 4 * kPanel)) * kPanel);
+  columns = MinOf(columns, CeilDiv(n, kPanel) * kPanel);
+  const int64_t pieces = CeilDiv(n, columns);
+  b.columns = CeilDiv(CeilDiv(n, pieces), kPanel) * kPanel;
+  b.work_bytes = b.columns / kPanel * panel_bytes +
+                 (b.wide_sums ? CeilDiv(m, kPanel) * kPanel * b.columns * 4 : 0);
+  return b;
+}
+
+__mmask16 First(int64_t n) {
+  return static_cast<__mmask16>(n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1);
+}
+
+// Sixteen rows of sixteen pairs of bf16, for each part.
+template <int kParts>
+struct PairBlock {
+  VecUint part[kParts][16];
+};
+
+// Four perfect shuffles of the 256 elements swap the halves of their index: row and lane.
+SHARDC_INLINE void Transpose(VecUint* rows) {
+  VecUint t[16];
+  for (int round = 0; round < 4; ++round) {
+    for (int i = 0; i < 8; ++i) {
+      t[2 * i] = __builtin_shufflevector(rows[i], rows[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
+                                         21, 6, 22, 7, 23);
+      t[2 * i + 1] = __builtin_shufflevector(rows[i], rows[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12,
+                                             28, 13, 29, 14, 30, 15, 31);
+    }
+    for (int i = 0; i < 16; ++i) rows[i] = t[i];
+  }
+}
+
+// The bf16 number that is nearest to x, as an f32.
+SHARDC_INLINE VecUint Nearest(Vec x) { return ((VecUint)x + 0x8000) & 0xffff0000; }
+
+// The three parts of each of 16 numbers, in the upper halves of words.
+SHARDC_INLINE void Split(Vec x, VecUint* parts) {
+  constexpr uint32_t kInfinity = 0x7f800000, kRoundsToInfinity = 0x7f7f8000, kQuiet = 0x00400000;
+  const VecUint bits = (VecUint)x, magnitude = bits & 0x7fffffff;
+  parts[0] = Nearest(x);
+  Vec rest = x - (Vec)parts[0];
+  if (__builtin_expect(
+          _mm512_cmpge_epu32_mask((__m512i)magnitude, _mm512_set1_epi32(kRoundsToInfinity)) != 0,
+          0)) {
+    const VecUint upper = bits & 0xffff0000;
+    parts[0] = magnitude >= kRoundsToInfinity ? upper : parts[0];
+    rest = magnitude >= kInfinity ? Vec{} : x - (Vec)parts[0];
+    parts[0] = magnitude > kInfinity ? parts[0] | kQuiet : parts[0];
+  }
+  parts[1] = Nearest(rest);
+  parts[2] = Nearest(rest - (Vec)parts[1]);
+}
+
+SHARDC_INLINE Vec Load16(const float* s, __mmask16 mask) {
+  return (Vec)_mm512_maskz_loadu_ps(mask, s);
+}
+// bf16 as words.
+SHARDC_INLINE VecUint Load16(const uint16_t* s, __mmask16 mask) {
+  return __builtin_convertvector((VecHalf)_mm256_maskz_loadu_epi16(mask, s), VecUint);
+}
+
+// 32 elements of one row, of which `count` exist, as 16 pairs; row [i] of the block.
+SHARDC_INLINE void LoadRow(const float* s, int64_t count, PairBlock<3>& block, int i) {
+  VecUint low[3], high[3];
+  Split(Load16(s, First(count)), low);
+  Split(Load16(s + 16, First(count - 16)), high);
+  for (int p = 0; p < 3; ++p) {
+    typedef uint16_t Halves __attribute__((vector_size(64)));
+    block.part[p][i] = (VecUint)__builtin_shufflevector(
+        (Halves)low[p], (Halves)high[p], 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+        33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63);
+  }
+}
+SHARDC_INLINE void LoadRow(const uint16_t* s, int64_t count, PairBlock<1>& block, int i) {
+  const __mmask32 mask = count >= 32 ? 0xffffffffU : count <= 0 ? 0 : (1U << count) - 1;
+  block.part[0][i] = (VecUint)_mm512_maskz_loadu_epi16(mask, s);
+}
+
+// Up to 16 elements of two rows as 16 pairs.
+SHARDC_INLINE void LoadRows(const float* even, const float* odd, __mmask16 even_mask,
+                            __mmask16 odd_mask, PairBlock<3>& block, int i) {
+  VecUint low[3], high[3];
+  Split(Load16(even, even_mask), low);
+  Split(Load16(odd, odd_mask), high);
+  for (int p = 0; p < 3; ++p) block.part[p][i] = (low[p] >> 16) | high[p];
+}
+SHARDC_INLINE void LoadRows(const uint16_t* even, const uint16_t* odd, __mmask16 even_mask,
+                            __mmask16 odd_mask, PairBlock<1>& block, int i) {
+  block.part[0][i] = Load16(even, even_mask) | (Load16(odd, odd_mask) << 16);
+}
+
+// A panel of `width` <= 32 rows of op(A) (columns of op(B)) over k. Element (i, j) of it, j along
+// k, is s[i * ld + j], or s[j * ld + i] if k_major. What is beyond is zero.
+template <int kParts, bool kOfB, typename T>
+void PackPanel(const T* s, int64_t ld, bool k_major, int64_t width, int64_t k, char* to) {
+  PairBlock<kParts> block;
+  for (int64_t j = 0; j < k; j += 32, to += kStepBytes<kParts>) {
+    for (int half = 0; half < 2; ++half) {
+      const int64_t i0 = half * 16, rows = width - i0;
+      if (k_major) {
+        const __mmask16 mask = First(rows);
+        for (int i = 0; i < 16; ++i) {
+          const T* even = s + (j + 2 * i) * ld + i0;
+          LoadRows(even, even + ld, j + 2 * i < k ? mask : __mmask16{0},
+                   j + 2 * i + 1 < k ? mask : __mmask16{0}, block, i);
+        }
+      } else {
+        for (int i = 0; i < 16; ++i) LoadRow(s + (i0 + i) * ld + j, i < rows ? k - j : 0, block, i);
+      }
+      for (int p = 0; p < kParts; ++p) {
+        if (k_major != kOfB) Transpose(block.part[p]);
+        char* tile = to + (2 * p + half) * kTileBytes;
+        for (int i = 0; i < 16; ++i) {
+          *reinterpret_cast<VecUint*>(tile + i * 64) = block.part[p][i];
+        }
+      }
+    }
+  }
+}
+
+// The panel of B that is next, on its way from memory while this one is at work; a few lines at a
+// time, or what is needed first would wait for them.
+constexpr int64_t kLinesAhead = 3;
+struct Ahead {
+  const char* at;
+  SHARDC_INLINE void Fetch() {
+    for (int64_t i = 0; i < kLinesAhead; ++i) _mm_prefetch(at + i * 64, _MM_HINT_T1);
+    at += kLinesAhead * 64;
+  }
+};
+// How often a product of panels fetches, for each step.
+template <int kParts>
+constexpr int64_t kFetches = kParts == 3 ? 4 : 1;
+
+SHARDC_INLINE void LoadA(const char* step, int part) {
+  _tile_loadd(4, step + 2 * part * kTileBytes, 64);
+  _tile_loadd(5, step + (2 * part + 1) * kTileBytes, 64);
+}
+SHARDC_INLINE void LoadB(const char* step, int part) {
+  _tile_loadd(6, step + 2 * part * kTileBytes, 64);
+  _tile_loadd(7, step + (2 * part + 1) * kTileBytes, 64);
+}
+SHARDC_INLINE void Multiply() {
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_dpbf16ps(1, 4, 7);
+  _tile_dpbf16ps(2, 5, 6);
+  _tile_dpbf16ps(3, 5, 7);
+}
+
+// c[32, 32] = the product of two panels.
+template <int kParts>
+void PanelProduct(int64_t steps, const char* a, const char* b, float* c, int64_t ldc, Ahead ahead) {
+  constexpr int64_t kStep = kStepBytes<kParts>;
+  MemoryFence();
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  if constexpr (kParts == 3) {
+    // The small terms before any large one, or each of them would be rounded as the large sum is.
+    // From product to product one operand stays.
+    for (int64_t i = 0; i < steps; ++i) {
+      const char *step_a = a + i * kStep, *step_b = b + i * kStep;
+      LoadA(step_a, 0);
+      LoadB(step_b, 2);
+      Multiply();
+      ahead.Fetch();
+      LoadB(step_b, 1);
+      Multiply();
+      ahead.Fetch();
+      LoadA(step_a, 1);
+      Multiply();
+      ahead.Fetch();
+      LoadB(step_b, 0);
+      Multiply();
+      ahead.Fetch();
+      LoadA(step_a, 2);
+      Multiply();
+    }
+  }
+  for (int64_t i = 0; i < steps; ++i) {
+    if constexpr (kParts == 1) ahead.Fetch();
+    LoadA(a + i * kStep, 0);
+    LoadB(b + i * kStep, 0);
+    Multiply();
+  }
+  _tile_stored(0, c, ldc * 4);
+  _tile_stored(1, c + 16, ldc * 4);
+  _tile_stored(2, c + 16 * ldc, ldc * 4);
+  _tile_stored(3, c + 16 * ldc + 16, ldc * 4);
+  MemoryFence();
+}
+
+void Put16(float* to, __mmask16 mask, Vec v) { _mm512_mask_storeu_ps(to, mask, (__m512)v); }
+void Put16(uint16_t* to, __mmask16 mask, Vec v) {
+  alignas(32) uint16_t rounded[16];
+  Store(rounded, v);
+  _mm256_mask_storeu_epi16(to, mask, _mm256_load_si256(reinterpret_cast<__m256i*>(rounded)));
+}
+Vec Get16(const float* from, __mmask16 mask) { return Load16(from, mask); }
+Vec Get16(const uint16_t* from, __mmask16 mask) { return (Vec)(Load16(from, mask) << 16); }
+
+// What is added to a sum besides what its place holds.
+struct Addends {
+  const float* earlier = nullptr;
+  int64_t ld_earlier = 0;
+  const float* bias = nullptr;  // of each column
+  const uint16_t* bias_bf16 = nullptr;
+};
+
+template <typename C>
+void Finish(const float* sum, int64_t rows, int64_t cols, C* c, int64_t ldc, bool adds,
+            const Addends& addends) {
+  for (int64_t j = 0; j < kPanel; j += 16) {
+    const __mmask16 mask = First(cols - j);
+    Vec bias = {};
+    if (addends.bias != nullptr) bias = Get16(addends.bias + j, mask);
+    if (addends.bias_bf16 != nullptr) bias = Get16(addends.bias_bf16 + j, mask);
+    for (int64_t r = 0; r < rows; ++r) {
+      Vec x = Load(sum + r * kPanel + j) + bias;
+      if (addends.earlier != nullptr) x += Load(addends.earlier + r * addends.ld_earlier + j);
+      if (adds) x += Get16(c + r * ldc + j, mask);
+      Put16(c + r * ldc + j, mask, x);
+    }
+  }
+}
+
+// One stretch of k of one block of columns.
+struct Stretch {
+  int64_t k0, j0;
+  bool first, last;
+  float* sums;  // of the block over all stretches, [m, columns]; null without Blocks::wide_sums
+};
+
+// The product of panel i of A and panel j of the block, to where it belongs.
+template <int kParts, typename T>
+void OneTile(const ProductArgsOf<T>& args, const Blocks& blocks, const Stretch& s, int64_t i,
+             int64_t j, int64_t steps, const char* a, const char* b, Ahead ahead) {
+  alignas(64) float sum[kPanel * kPanel];
+  float* kept = s.sums == nullptr ? nullptr : s.sums + i * kPanel * blocks.columns + j * kPanel;
+  if (kept != nullptr && !s.last) {
+    if (s.first) return PanelProduct<kParts>(steps, a, b, kept, blocks.columns, ahead);
+    PanelProduct<kParts>(steps, a, b, sum, kPanel, ahead);
+    return Finish(sum, kPanel, kPanel, kept, blocks.columns, true, {});
+  }
+  const int64_t row = i * kPanel, column = s.j0 + j * kPanel, at = row * args.ldc + column;
+  const int64_t rows = MinOf(kPanel, args.m - row), cols = MinOf(kPanel, args.n - column);
+  Addends add;
+  add.earlier = kept, add.ld_earlier = blocks.columns;
+  if (s.last && args.bias != nullptr) add.bias = args.bias + column;
+  if (s.last && args.bias_bf16 != nullptr) add.bias_bf16 = args.bias_bf16 + column;
+  if (args.c == nullptr) {
+    PanelProduct<kParts>(steps, a, b, sum, kPanel, ahead);
+    return Finish(sum, rows, cols, args.c_bf16 + at, args.ldc, args.accumulate, add);
+  }
+  const bool adds = args.accumulate || !s.first;
+  const bool has_bias = add.bias != nullptr || add.bias_bf16 != nullptr;
+  if (!adds && !has_bias && rows == kPanel && cols == kPanel) {
+    return PanelProduct<kParts>(steps, a, b, args.c + at, args.ldc, ahead);
+  }
+  for (int64_t r = 0; r < rows && adds; ++r) {
+    for (int64_t x = 0; x < cols; x += 16) __builtin_prefetch(args.c + at + r * args.ldc + x, 1);
+  }
+  PanelProduct<kParts>(steps, a, b, sum, kPanel, ahead);
+  Finish(sum, rows, cols, args.c + at, args.ldc, adds, add);
+}
+
+// Where a thread's part of n things, dealt out to `count`, begins.
+int64_t PartBegin(int64_t n, int64_t index, int64_t count) { return n * index / count; }
+
+// How many of `threads` share the rows; the others share the columns. A panel of A is packed by
+// each thread that needs it, which takes as long as some four tiles of C.
+int64_t RowsOfGrid(int64_t row_panels, int64_t column_panels, int64_t threads) {
+  int64_t best = threads, least = INT64_MAX;
+  for (int64_t rows = threads; rows > 0; --rows) {
+    if (threads % rows != 0) continue;
+    const int64_t deep = CeilDiv(row_panels, rows), wide = CeilDiv(column_panels, threads / rows);
+    const int64_t time = deep * (wide + 4);
+    if (time < least) best = rows, least = time;
+  }
+  return best;
+}
+
+// The part of thread `index` of the `threads` that share one product.
+template <int kParts, typename T>
+void SharedProduct(const ProductArgsOf<T>& args, char* work, int index, int threads) {
+  static thread_local Scratch scratch;
+  const Blocks blocks = BlocksOf<kParts>(args.m, args.n, args.k, args.c == nullptr);
+  const int64_t panel_bytes = blocks.depth / 32 * kStepBytes<kParts>;
+  auto* packed_a = reinterpret_cast<char*>(scratch.Get(blocks.panels * panel_bytes / 4));
+  char* packed_b = work;
+  const int64_t row_panels = CeilDiv(args.m, kPanel);
+  for (int64_t j0 = 0; j0 < args.n; j0 += blocks.columns) {
+    const int64_t width = MinOf(blocks.columns, args.n - j0), panels = CeilDiv(width, kPanel);
+    const int64_t grid_rows = RowsOfGrid(row_panels, panels, threads);
+    const int64_t grid_columns = threads / grid_rows;
+    const int64_t i_begin = PartBegin(row_panels, index / grid_columns, grid_rows);
+    const int64_t i_end = PartBegin(row_panels, index / grid_columns + 1, grid_rows);
+    const int64_t j_begin = PartBegin(panels, index % grid_columns, grid_columns);
+    const int64_t j_end = PartBegin(panels, index % grid_columns + 1, grid_columns);
+    const int64_t groups = CeilDiv(i_end - i_begin, blocks.panels);
+    const int64_t group = groups == 0 ? 1 : CeilDiv(i_end - i_begin, groups);
+    for (int64_t k0 = 0; k0 < args.k; k0 += blocks.depth) {
+      const int64_t k = MinOf(blocks.depth, args.k - k0), steps = CeilDiv(k, 32);
+      const int64_t bytes = steps * kStepBytes<kParts>;
+      Stretch stretch{k0, j0, k0 == 0, k0 + k == args.k, nullptr};
+      if (blocks.wide_sums) {
+        stretch.sums = reinterpret_cast<float*>(work + blocks.columns / kPanel * panel_bytes);
+      }
+      // Others may still read what was packed before, and will read what all pack here.
+      if (threads > 1) {
+#pragma omp barrier
+      }
+      for (int64_t j = PartBegin(panels, index, threads); j < PartBegin(panels, index + 1, threads);
+           ++j) {
+        const int64_t column = j0 + j * kPanel;
+        const T* from =
+            args.b + (args.transpose_b ? column * args.ldb + k0 : k0 * args.ldb + column);
+        PackPanel<kParts, true>(from, args.ldb, !args.transpose_b, MinOf(kPanel, args.n - column),
+                                k, packed_b + j * bytes);
+      }
+      if (threads > 1) {
+#pragma omp barrier
+      }
+      for (int64_t i0 = i_begin; i0 < i_end; i0 += group) {
+        const int64_t count = MinOf(group, i_end - i0);
+        for (int64_t i = 0; i < count; ++i) {
+          const int64_t row = (i0 + i) * kPanel;
+          const T* from = args.a + (args.transpose_a ? k0 * args.lda + row : row * args.lda + k0);
+          PackPanel<kParts, false>(from, args.lda, args.transpose_a, MinOf(kPanel, args.m - row), k,
+                                   packed_a + i * bytes);
+        }
+        for (int64_t j = j_begin; j < j_end; ++j) {
+          const char* b = packed_b + j * bytes;
+          Ahead ahead{b + bytes};
+          for (int64_t i = 0; i < count; ++i) {
+            OneTile<kParts>(args, blocks, stretch, i0 + i, j, steps, packed_a + i * bytes, b,
+                            ahead);
+            ahead.at += steps * kFetches<kParts> * kLinesAhead * 64;
+          }
+        }
+      }
+    }
+  }
+}
+
+template <typename T>
+ProductArgsOf<T> OneOf(const ProductArgsOf<T>& args, int64_t item) {
+  ProductArgsOf<T> one = args;
+  one.a += item * args.batch_stride_a;
+  one.b += item * args.batch_stride_b;
+  if (one.c != nullptr) one.c += item * args.batch_stride_c;
+  if (one.c_bf16 != nullptr) one.c_bf16 += item * args.batch_stride_c;
+  return one;
+}
+
+int64_t WorkBytes(int64_t m, int64_t n, int64_t k, int64_t batch, int parts, bool result_bf16,
+                  int threads) {
+  const int64_t bytes = parts == 1 ? BlocksOf<1>(m, n, k, result_bf16).work_bytes
+                                   : BlocksOf<3>(m, n, k, result_bf16).work_bytes;
+  return batch < threads ? bytes : bytes * threads;
+}
+
+template <int kParts, typename T>
+void Product(const ProductArgsOf<T>& args, void* work, int threads) {
+  auto* bytes = static_cast<char*>(work);
+#pragma omp parallel num_threads(threads)
+  {
+    const int index = omp_get_thread_num(), team = omp_get_num_threads();
+    Tiles tiles;
+    if (args.batch < threads) {
+      for (int64_t item = 0; item < args.batch; ++item) {
+        SharedProduct<kParts>(OneOf(args, item), bytes, index, team);
+      }
+    } else {
+      char* own =
+          bytes + index * WorkBytes(args.m, args.n, args.k, 1, kParts, args.c == nullptr, 2);
+      for (int64_t item = index; item < args.batch; item += team) {
+        SharedProduct<kParts>(OneOf(args, item), own, 0, 1);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+extern const ProductKernels kProductKernels;
+const ProductKernels kProductKernels = {WorkBytes, Product<3, float>, Product<1, uint16_t>};
+
+}  // namespace shardc::cpu::SHARDC_ISA
