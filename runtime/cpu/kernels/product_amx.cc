@@ -15,36 +15,41 @@ constexpr int64_t kPanel = 32, kTileBytes = 1024;
 template <int kParts>
 constexpr int64_t kStepBytes = 2 * kParts* kTileBytes;
 
-// Measured on a Xeon with AMX, 2 MiB of L2 cache a core: a thread's panels of A stay in that cache
-// while the panels of B, which all threads share, pass by.
-constexpr int64_t kBytesOfA = 640 << 10, kBytesOfB = 16 << 20, kBytesOfSums = 12 << 20;
+// Measured on a Xeon with AMX, 2 MiB of L2 cache a core: some panels of one operand, held by a
+// thread, stay in that cache while the panels of the other one, which all threads share, stream by.
+constexpr int64_t kHeldBytes = 640 << 10, kStreamedBytes = 16 << 20, kSumBytes = 12 << 20;
 template <int kParts>
 constexpr int64_t kDepth = kParts == 1 ? 2048 : 768;
 
 // How a product is taken apart; depends on sizes only.
 struct Blocks {
-  int64_t depth;    // of k at a time, the last stretch may be shorter
-  int64_t columns;  // of C at a time
-  int64_t panels;   // of A that a thread holds
-  bool wide_sums;   // sums over several stretches of k need f32 before C is bf16
+  int64_t depth;        // of k at a time, the last stretch may be shorter
+  int64_t panel_bytes;  // at that depth
+  bool streams_a;       // the smaller one; packing it takes longer, as it leaves the cache
+  int64_t streamed;     // panels of it at a time
+  int64_t held;         // panels of the other operand that a thread packs at a time
+  int64_t others;       // all of its panels
+  bool wide_sums;       // sums over several stretches of k need f32 before C is bf16
   int64_t work_bytes;
 };
 
 template <int kParts>
 Blocks BlocksOf(int64_t m, int64_t n, int64_t k, bool result_bf16) {
+  constexpr int64_t kTileOfSums = kPanel * kPanel * 4;
   Blocks b;
-  const int64_t step = kStepBytes<kParts>, stretches = CeilDiv(k, kDepth<kParts>);
-  b.depth = CeilDiv(CeilDiv(k, stretches), 32) * 32;
-  const int64_t panel_bytes = b.depth / 32 * step;
-  b.panels = MaxOf(1, kBytesOfA / panel_bytes);
-  int64_t columns = MaxOf(1, kBytesOfB / panel_bytes) * kPanel;
+  const int64_t stretches = CeilDiv(k, kDepth<kParts>);
+  b.depth = RoundUp(CeilDiv(k, stretches), 32);
+  b.panel_bytes = b.depth / 32 * kStepBytes<kParts>;
+  b.streams_a = m < n;
+  const int64_t panels = CeilDiv(b.streams_a ? m : n, kPanel);
+  b.others = CeilDiv(b.streams_a ? n : m, kPanel);
+  b.held = MaxOf(1, kHeldBytes / b.panel_bytes);
   b.wide_sums = result_bf16 && stretches > 1;
-  if (b.wide_sums) columns = MinOf(columns, MaxOf(4, kBytesOfSums / (m * 4 * kPanel)) * kPanel);
-  columns = MinOf(columns, CeilDiv(n, kPanel) * kPanel);
-  const int64_t pieces = CeilDiv(n, columns);
-  b.columns = CeilDiv(CeilDiv(n, pieces), kPanel) * kPanel;
-  b.work_bytes = b.columns / kPanel * panel_bytes +
-                 (b.wide_sums ? CeilDiv(m, kPanel) * kPanel * b.columns * 4 : 0);
+  int64_t most = MaxOf(1, kStreamedBytes / b.panel_bytes);
+  if (b.wide_sums) most = MinOf(most, MaxOf(4, kSumBytes / (b.others * kTileOfSums)));
+  b.streamed = CeilDiv(panels, CeilDiv(panels, most));
+  b.work_bytes = b.streamed * b.panel_bytes;
+  if (b.wide_sums) b.work_bytes += b.others * b.streamed * kTileOfSums;
   return b;
 }
 
@@ -160,8 +165,8 @@ void PackPanel(const T* s, int64_t ld, bool k_major, int64_t width, int64_t k, c
   }
 }
 
-// The panel of B that is next, on its way from memory while this one is at work; a few lines at a
-// time, or what is needed first would wait for them.
+// The streamed panel that is next, on its way from memory while this one is at work; a few lines at
+// a time, or what is needed first would wait for them.
 constexpr int64_t kLinesAhead = 3;
 struct Ahead {
   const char* at;
@@ -244,9 +249,8 @@ Vec Get16(const uint16_t* from, __mmask16 mask) { return (Vec)(Load16(from, mask
 
 // What is added to a sum besides what its place holds.
 struct Addends {
-  const float* earlier = nullptr;
-  int64_t ld_earlier = 0;
-  const float* bias = nullptr;  // of each column
+  const float* earlier = nullptr;  // [32, 32]
+  const float* bias = nullptr;     // of each column
   const uint16_t* bias_bf16 = nullptr;
 };
 
@@ -260,67 +264,78 @@ void Finish(const float* sum, int64_t rows, int64_t cols, C* c, int64_t ldc, boo
     if (addends.bias_bf16 != nullptr) bias = Get16(addends.bias_bf16 + j, mask);
     for (int64_t r = 0; r < rows; ++r) {
       Vec x = Load(sum + r * kPanel + j) + bias;
-      if (addends.earlier != nullptr) x += Load(addends.earlier + r * addends.ld_earlier + j);
+      if (addends.earlier != nullptr) x += Load(addends.earlier + r * kPanel + j);
       if (adds) x += Get16(c + r * ldc + j, mask);
       Put16(c + r * ldc + j, mask, x);
     }
   }
 }
 
-// One stretch of k of one block of columns.
+// One stretch of k.
 struct Stretch {
-  int64_t k0, j0;
+  int64_t k0, k, steps;
   bool first, last;
-  float* sums;  // of the block over all stretches, [m, columns]; null without Blocks::wide_sums
 };
 
-// The product of panel i of A and panel j of the block, to where it belongs.
+// The product of panel i of A and panel j of B, to where it belongs. `kept`: [32, 32], for the sum
+// of the stretches, null unless that needs a place of its own.
 template <int kParts, typename T>
-void OneTile(const ProductArgsOf<T>& args, const Blocks& blocks, const Stretch& s, int64_t i,
-             int64_t j, int64_t steps, const char* a, const char* b, Ahead ahead) {
+void OneTile(const ProductArgsOf<T>& args, const Stretch& s, int64_t i, int64_t j, const char* a,
+             const char* b, float* kept, Ahead ahead) {
   alignas(64) float sum[kPanel * kPanel];
-  float* kept = s.sums == nullptr ? nullptr : s.sums + i * kPanel * blocks.columns + j * kPanel;
   if (kept != nullptr && !s.last) {
-    if (s.first) return PanelProduct<kParts>(steps, a, b, kept, blocks.columns, ahead);
-    PanelProduct<kParts>(steps, a, b, sum, kPanel, ahead);
-    return Finish(sum, kPanel, kPanel, kept, blocks.columns, true, {});
+    if (s.first) return PanelProduct<kParts>(s.steps, a, b, kept, kPanel, ahead);
+    PanelProduct<kParts>(s.steps, a, b, sum, kPanel, ahead);
+    return Finish(sum, kPanel, kPanel, kept, kPanel, true, {});
   }
-  const int64_t row = i * kPanel, column = s.j0 + j * kPanel, at = row * args.ldc + column;
+  const int64_t row = i * kPanel, column = j * kPanel, at = row * args.ldc + column;
   const int64_t rows = MinOf(kPanel, args.m - row), cols = MinOf(kPanel, args.n - column);
   Addends add;
-  add.earlier = kept, add.ld_earlier = blocks.columns;
+  add.earlier = kept;
   if (s.last && args.bias != nullptr) add.bias = args.bias + column;
   if (s.last && args.bias_bf16 != nullptr) add.bias_bf16 = args.bias_bf16 + column;
   if (args.c == nullptr) {
-    PanelProduct<kParts>(steps, a, b, sum, kPanel, ahead);
+    PanelProduct<kParts>(s.steps, a, b, sum, kPanel, ahead);
     return Finish(sum, rows, cols, args.c_bf16 + at, args.ldc, args.accumulate, add);
   }
   const bool adds = args.accumulate || !s.first;
   const bool has_bias = add.bias != nullptr || add.bias_bf16 != nullptr;
   if (!adds && !has_bias && rows == kPanel && cols == kPanel) {
-    return PanelProduct<kParts>(steps, a, b, args.c + at, args.ldc, ahead);
+    return PanelProduct<kParts>(s.steps, a, b, args.c + at, args.ldc, ahead);
   }
   for (int64_t r = 0; r < rows && adds; ++r) {
     for (int64_t x = 0; x < cols; x += 16) __builtin_prefetch(args.c + at + r * args.ldc + x, 1);
   }
-  PanelProduct<kParts>(steps, a, b, sum, kPanel, ahead);
+  PanelProduct<kParts>(s.steps, a, b, sum, kPanel, ahead);
   Finish(sum, rows, cols, args.c + at, args.ldc, adds, add);
 }
 
 // Where a thread's part of n things, dealt out to `count`, begins.
 int64_t PartBegin(int64_t n, int64_t index, int64_t count) { return n * index / count; }
 
-// How many of `threads` share the rows; the others share the columns. A panel of A is packed by
-// each thread that needs it, which takes as long as some four tiles of C.
-int64_t RowsOfGrid(int64_t row_panels, int64_t column_panels, int64_t threads) {
+// Among how many of `threads` the held panels are dealt out; the others deal out the streamed ones
+// of each of these parts. A held panel is packed by each thread that needs it, which takes as long
+// as some four tiles of C.
+int64_t PartsOfHeld(int64_t held, int64_t streamed, int64_t threads) {
   int64_t best = threads, least = INT64_MAX;
-  for (int64_t rows = threads; rows > 0; --rows) {
-    if (threads % rows != 0) continue;
-    const int64_t deep = CeilDiv(row_panels, rows), wide = CeilDiv(column_panels, threads / rows);
-    const int64_t time = deep * (wide + 4);
-    if (time < least) best = rows, least = time;
+  for (int64_t parts = threads; parts > 0; --parts) {
+    if (threads % parts != 0) continue;
+    const int64_t time = CeilDiv(held, parts) * (CeilDiv(streamed, threads / parts) + 4);
+    if (time < least) best = parts, least = time;
   }
   return best;
+}
+
+template <int kParts, typename T>
+void Pack(const ProductArgsOf<T>& args, bool of_a, int64_t panel, const Stretch& s, char* to) {
+  const int64_t at = panel * kPanel;
+  if (of_a) {
+    const T* from = args.a + (args.transpose_a ? s.k0 * args.lda + at : at * args.lda + s.k0);
+    PackPanel<kParts, false>(from, args.lda, args.transpose_a, MinOf(kPanel, args.m - at), s.k, to);
+  } else {
+    const T* from = args.b + (args.transpose_b ? at * args.ldb + s.k0 : s.k0 * args.ldb + at);
+    PackPanel<kParts, true>(from, args.ldb, !args.transpose_b, MinOf(kPanel, args.n - at), s.k, to);
+  }
 }
 
 // The part of thread `index` of the `threads` that share one product.
@@ -328,57 +343,51 @@ template <int kParts, typename T>
 void SharedProduct(const ProductArgsOf<T>& args, char* work, int index, int threads) {
   static thread_local Scratch scratch;
   const Blocks blocks = BlocksOf<kParts>(args.m, args.n, args.k, args.c == nullptr);
-  const int64_t panel_bytes = blocks.depth / 32 * kStepBytes<kParts>;
-  auto* packed_a = reinterpret_cast<char*>(scratch.Get(blocks.panels * panel_bytes / 4));
-  char* packed_b = work;
-  const int64_t row_panels = CeilDiv(args.m, kPanel);
-  for (int64_t j0 = 0; j0 < args.n; j0 += blocks.columns) {
-    const int64_t width = MinOf(blocks.columns, args.n - j0), panels = CeilDiv(width, kPanel);
-    const int64_t grid_rows = RowsOfGrid(row_panels, panels, threads);
-    const int64_t grid_columns = threads / grid_rows;
-    const int64_t i_begin = PartBegin(row_panels, index / grid_columns, grid_rows);
-    const int64_t i_end = PartBegin(row_panels, index / grid_columns + 1, grid_rows);
-    const int64_t j_begin = PartBegin(panels, index % grid_columns, grid_columns);
-    const int64_t j_end = PartBegin(panels, index % grid_columns + 1, grid_columns);
-    const int64_t groups = CeilDiv(i_end - i_begin, blocks.panels);
-    const int64_t group = groups == 0 ? 1 : CeilDiv(i_end - i_begin, groups);
+  auto* held = reinterpret_cast<char*>(scratch.Get(blocks.held * blocks.panel_bytes / 4));
+  auto* sums = reinterpret_cast<float*>(work + blocks.streamed * blocks.panel_bytes);
+  const int64_t all_streamed = CeilDiv(blocks.streams_a ? args.m : args.n, kPanel);
+  for (int64_t first = 0; first < all_streamed; first += blocks.streamed) {
+    const int64_t streamed = MinOf(blocks.streamed, all_streamed - first);
+    const int64_t parts = PartsOfHeld(blocks.others, streamed, threads), rest = threads / parts;
+    const int64_t o_begin = PartBegin(blocks.others, index / rest, parts);
+    const int64_t o_end = PartBegin(blocks.others, index / rest + 1, parts);
+    const int64_t s_begin = PartBegin(streamed, index % rest, rest);
+    const int64_t s_end = PartBegin(streamed, index % rest + 1, rest);
+    const int64_t groups = MaxOf(1, CeilDiv(o_end - o_begin, blocks.held));
+    const int64_t group = MaxOf(1, CeilDiv(o_end - o_begin, groups));
     for (int64_t k0 = 0; k0 < args.k; k0 += blocks.depth) {
-      const int64_t k = MinOf(blocks.depth, args.k - k0), steps = CeilDiv(k, 32);
-      const int64_t bytes = steps * kStepBytes<kParts>;
-      Stretch stretch{k0, j0, k0 == 0, k0 + k == args.k, nullptr};
-      if (blocks.wide_sums) {
-        stretch.sums = reinterpret_cast<float*>(work + blocks.columns / kPanel * panel_bytes);
-      }
+      const int64_t k = MinOf(blocks.depth, args.k - k0);
+      const Stretch stretch{k0, k, CeilDiv(k, 32), k0 == 0, k0 + k == args.k};
+      const int64_t bytes = stretch.steps * kStepBytes<kParts>;
       // Others may still read what was packed before, and will read what all pack here.
       if (threads > 1) {
 #pragma omp barrier
       }
-      for (int64_t j = PartBegin(panels, index, threads); j < PartBegin(panels, index + 1, threads);
-           ++j) {
-        const int64_t column = j0 + j * kPanel;
-        const T* from =
-            args.b + (args.transpose_b ? column * args.ldb + k0 : k0 * args.ldb + column);
-        PackPanel<kParts, true>(from, args.ldb, !args.transpose_b, MinOf(kPanel, args.n - column),
-                                k, packed_b + j * bytes);
+      for (int64_t s = PartBegin(streamed, index, threads);
+           s < PartBegin(streamed, index + 1, threads); ++s) {
+        Pack<kParts>(args, blocks.streams_a, first + s, stretch, work + s * bytes);
       }
       if (threads > 1) {
 #pragma omp barrier
       }
-      for (int64_t i0 = i_begin; i0 < i_end; i0 += group) {
-        const int64_t count = MinOf(group, i_end - i0);
-        for (int64_t i = 0; i < count; ++i) {
-          const int64_t row = (i0 + i) * kPanel;
-          const T* from = args.a + (args.transpose_a ? k0 * args.lda + row : row * args.lda + k0);
-          PackPanel<kParts, false>(from, args.lda, args.transpose_a, MinOf(kPanel, args.m - row), k,
-                                   packed_a + i * bytes);
+      for (int64_t o0 = o_begin; o0 < o_end; o0 += group) {
+        const int64_t count = MinOf(group, o_end - o0);
+        for (int64_t o = 0; o < count; ++o) {
+          Pack<kParts>(args, !blocks.streams_a, o0 + o, stretch, held + o * bytes);
         }
-        for (int64_t j = j_begin; j < j_end; ++j) {
-          const char* b = packed_b + j * bytes;
-          Ahead ahead{b + bytes};
-          for (int64_t i = 0; i < count; ++i) {
-            OneTile<kParts>(args, blocks, stretch, i0 + i, j, steps, packed_a + i * bytes, b,
-                            ahead);
-            ahead.at += steps * kFetches<kParts> * kLinesAhead * 64;
+        for (int64_t s = s_begin; s < s_end; ++s) {
+          const char* panel = work + s * bytes;
+          Ahead ahead{panel + bytes};
+          for (int64_t o = 0; o < count; ++o) {
+            const char* other = held + o * bytes;
+            float* kept = nullptr;
+            if (blocks.wide_sums) kept = sums + ((o0 + o) * blocks.streamed + s) * kPanel * kPanel;
+            if (blocks.streams_a) {
+              OneTile<kParts>(args, stretch, first + s, o0 + o, panel, other, kept, ahead);
+            } else {
+              OneTile<kParts>(args, stretch, o0 + o, first + s, other, panel, kept, ahead);
+            }
+            ahead.at += stretch.steps * kFetches<kParts> * kLinesAhead * 64;
           }
         }
       }

@@ -173,12 +173,13 @@ TEST(Product, Bf16AgainstF64) {
   }
 }
 
-// More than one block of columns and of rows, and sums that are kept between stretches.
+// More than one block of either operand, and sums that are kept between stretches.
 TEST(Product, MoreThanTheWorkMemoryHolds) {
   SKIP_WITHOUT_TILES();
   CheckF32({130, 4000, 800});
-  CheckF32({600, 130, 800, 1, true, true});
+  CheckF32({4000, 130, 800, 1, true, true});
   CheckBf16({70, 9000, 2100}, true, false);
+  CheckBf16({9000, 70, 2100, 1, true}, true, false);
 }
 
 // The error of a product of f32 operands is not above oneDNN's: normal data, all positive (where
