@@ -80,7 +80,9 @@ INSTANTIATE_TEST_SUITE_P(
         "layers=2,hidden=48,heads=6,kv_heads=2,vocab=64,seq=8,batch=4,activation=swiglu,norm=rms_"
         "norm,positions=rope",
         "layers=1,hidden=32,heads=4,kv_heads=1,vocab=50,seq=6,batch=2,activation=relu,bias=false",
-        "layers=1,hidden=24,heads=2,vocab=33,seq=5,batch=6,activation=silu,positions=none,ffn=60"));
+        "layers=1,hidden=24,heads=2,vocab=33,seq=5,batch=6,activation=silu,positions=none,ffn=60",
+        // Products large enough for AMX tiles.
+        "layers=1,hidden=192,heads=3,vocab=523,seq=84,batch=4"));
 
 // A mesh axis is split then, or the kv heads are on every rank.
 TEST(FewerKvHeadsThanRanks, ShardedEqualsSerial) {

@@ -17,9 +17,9 @@ constexpr int64_t kStepBytes = 2 * kParts* kTileBytes;
 
 // Measured on a Xeon with AMX, 2 MiB of L2 cache a core: some panels of one operand, held by a
 // thread, stay in that cache while the panels of the other one, which all threads share, stream by.
-constexpr int64_t kHeldBytes = 640 << 10, kStreamedBytes = 16 << 20, kSumBytes = 12 << 20;
+constexpr int64_t kHeldBytes = 800 << 10, kStreamedBytes = 16 << 20, kSumBytes = 12 << 20;
 template <int kParts>
-constexpr int64_t kDepth = kParts == 1 ? 2048 : 768;
+constexpr int64_t kDepth = kParts == 1 ? 2048 : 1024;
 
 // How a product is taken apart; depends on sizes only.
 struct Blocks {
@@ -142,6 +142,12 @@ template <int kParts, bool kOfB, typename T>
 void PackPanel(const T* s, int64_t ld, bool k_major, int64_t width, int64_t k, char* to) {
   PairBlock<kParts> block;
   for (int64_t j = 0; j < k; j += 32, to += kStepBytes<kParts>) {
+    // Steps of a whole row are too large for the hardware to see what comes next.
+    for (int64_t i = 0; i < 32 && k_major; ++i) {
+      const T* next = s + (j + 32 + i) * ld;
+      _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(next + 31), _MM_HINT_T0);
+    }
     for (int half = 0; half < 2; ++half) {
       const int64_t i0 = half * 16, rows = width - i0;
       if (k_major) {
