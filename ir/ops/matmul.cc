@@ -232,12 +232,12 @@ Value* AbsorbTranspose(Builder& b, const Op& op, std::string_view other) {
 }
 
 // What products pack to be fast: in f32 a stretch of the longer of rows and columns, by blocks of
-// the sum; in halves an operand, or part of it where the sum is long or over rows (a weight's
-// gradient) (runtime/cpu/kernels). Those of f16 are made in f32, on copies.
+// the sum; in halves an operand, or part of a large one (runtime/cpu/kernels). Those of f16 are
+// made in f32, on copies.
 int64_t WorkBytes(const Op& op, bool nt, bool tn) {
   const Shape &a = op.in(0).shape, &b = op.in(1).shape;
   if (tn ? op.attrs.Int("batch", 0) > 0 : b.size() > 2) return 0;
-  constexpr int64_t kFew = 256, kBlock = 384, kLongSum = 2048, kMost = 32 << 20, kPacked = 16 << 20;
+  constexpr int64_t kFew = 256, kBlock = 384, kMost = 24 << 20, kPacked = 16 << 20;
   const int64_t n = nt ? b[0] : b.back();
   const int64_t last = std::max<int64_t>(a.back(), 1), rest = NumElements(a) / last;
   const int64_t rows = tn ? last : rest, k = tn ? rest : last;
@@ -250,7 +250,7 @@ int64_t WorkBytes(const Op& op, bool nt, bool tn) {
   }
   if (size > 2) return copies + std::min(kMost, size * kBlock * std::max(rows, n));
   if (rows < kFew) return 0;
-  return tn || k >= kLongSum ? std::min(size * k * n, kPacked) : size * k * n;
+  return std::min(size * k * n, kPacked);
 }
 
 OpDef MatmulDef(std::string_view name) {
