@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -209,15 +210,39 @@ class Inserter {
     return weights_.contains(v) ? best * kMoveWeightsPenalty : best;
   }
 
+  // The factor along which all operands that have it are cut, and no other is cut otherwise; or -1.
+  int SettledFactor(const Op& op, const ShardingRule& rule, int axis) const {
+    int settled = -1;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      const TensorType& type = op.in(static_cast<int>(i));
+      const Placement at = PlacementOf(type, axis, mesh_);
+      if (at.kind != Placement::kCut) continue;
+      auto cut = ProjectAxis(rule, rule.operands[i][at.dim], type.shape[at.dim],
+                             type.sharding.dims[at.dim], axis, mesh_);
+      if (!cut || (settled >= 0 && settled != cut->factor)) return -1;
+      settled = cut->factor;
+    }
+    for (size_t i = 0; i < op.operands.size() && settled >= 0; ++i) {
+      const Placement at = PlacementOf(op.in(static_cast<int>(i)), axis, mesh_);
+      if (at.kind != Placement::kCut && DimOfFactor(rule.operands[i], settled) >= 0) return -1;
+    }
+    return settled;
+  }
+
   double Cost(const Op& op, const ShardingRule& rule, int axis, const Strategy& s,
               const Placements& p) const {
     double cost = 0;
+    bool split = s.kind == Strategy::kFactor;
+    // That a result is wished for otherwise does not move what lies ready.
+    if (const int settled = split ? SettledFactor(op, rule, axis) : -1; settled >= 0) {
+      split = settled == s.cut.factor;
+    }
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const Value* v = op.operands[i];
       // A partial value that others need reduced as well is reduced once, before them.
       const Placement& want = p.operands[i].placement;
       if (want.partial() && v->users.size() > 1) return kInfinity;
-      cost += OperandCost(v, want, axis, s.kind == Strategy::kFactor);
+      cost += OperandCost(v, want, axis, split);
     }
     for (size_t i = 0; i < op.results.size(); ++i) {
       const TensorType& type = op.out(i);
@@ -261,7 +286,12 @@ class Inserter {
     bool partial = false;
     for (size_t i = 0; i < op.operands.size(); ++i) {
       add_factor(op.in(i), rule.operands[i]);
-      partial |= PlacementOf(op.in(i), axis, mesh_).kind == Placement::kPartialSum;
+      if (PlacementOf(op.in(i), axis, mesh_).kind != Placement::kPartialSum) continue;
+      partial = true;
+      // It can be had as it was wished for.
+      if (auto wish = wishes_.find(op.operands[i]); wish != wishes_.end()) {
+        add_factor({op.in(i).dtype, op.in(i).shape, wish->second}, rule.operands[i]);
+      }
     }
     for (size_t i = 0; i < op.results.size(); ++i) add_factor(op.out(i), rule.results[i]);
     // On a tie the first wins: compute less, reduce later, run whole. Scalars are rather reduced at
@@ -316,6 +346,8 @@ class Inserter {
       bool contracted =
           s.kind == Strategy::kFactor && DimOfFactor(rule.results[i], s.cut.factor) < 0;
       if (!contracted && ProvenanceOf(r, axis) >= 0) continue;
+      // Why it is cut in the end, besides why it is partial before.
+      if (ProvenanceOf(r, axis) >= 0) wished_because_[{r, axis}] = ProvenanceOf(r, axis);
       std::string text = contracted ? Describe(op) + " sums over a dim that is cut: partial"
                          : s.kind == Strategy::kLinear ? "partial through " + Describe(op)
                                                        : "through " + Describe(op);
@@ -342,7 +374,10 @@ class Inserter {
     if (versions.empty()) versions.push_back(root);
     Value* source = nullptr;
     double best = kInfinity;
+    // A constraint on a weight is there to have a version of it that lives no longer than its uses.
+    const bool own = user && user->def->constrains && weights_.contains(root);
     for (Value* v : versions) {
+      if (own && v != root) continue;
       if (v->type.sharding == want) return v;
       double cost = ReshardBytes(v->type, want, mesh_);
       if (cost < best) {
@@ -368,11 +403,19 @@ class Inserter {
     TensorType type(source->type.dtype, source->type.shape, want);
     CheckSharding(type, mesh_, user ? Describe(*user) : "output");
     const Op* producer = source->producer;
-    Op* before = user ? user : producer ? graph_.Next(producer) : graph_.ops().front().get();
+    // A sum begins at once where it leaves less to be kept, or has time until a later phase.
+    const bool early = source->type.sharding.partial() && user && producer &&
+                       (producer->phase != user->phase ||
+                        LocalBytes(type, mesh_) < LocalBytes(source->type, mesh_));
+    Op* before = user && !early ? user
+                 : producer     ? graph_.Next(producer)
+                                : graph_.ops().front().get();
     Op* op = graph_.AddOp(GetOpDef("reshard"), {source}, {type}, {}, before);
     bool partial = source->type.sharding.partial();
     const Op* cause = partial || !user || user->def->constrains ? producer : user;
-    op->phase = cause ? cause->phase : Phase::kForward;
+    op->phase = user && user->def->constrains ? user->phase
+                : cause                       ? cause->phase
+                                              : Phase::kForward;
     op->site = cause ? cause->site : "";
     Strings why;
     for (int axis : axes_) {
@@ -382,8 +425,17 @@ class Inserter {
       if (from.kind == Placement::kWhole && user) {
         for (const Value* r : user->results) step = std::max(step, ProvenanceOf(r, axis));
       }
-      for (std::string& text : ProvenanceChain(graph_, step)) {
-        if (std::find(why.begin(), why.end(), text) == why.end()) why.push_back(std::move(text));
+      auto explain = [&](int last) {
+        for (std::string& text : ProvenanceChain(graph_, last)) {
+          if (std::find(why.begin(), why.end(), text) == why.end()) why.push_back(std::move(text));
+        }
+      };
+      explain(step);
+      // A constraint says why itself.
+      auto wish = wished_because_.find({source, axis});
+      if (wish != wished_because_.end() && from.partial() && to.kind == Placement::kCut &&
+          !(user && user->def->constrains)) {
+        explain(wish->second);
       }
       SetProvenance(op->result(), axis, step);
     }
@@ -397,6 +449,7 @@ class Inserter {
     op->attrs.Set("why", std::move(why));
     op->attrs.Set("for", std::string(cause ? cause->name() : "input"));
     op->result()->provenance = source->provenance;
+    if (weights_.contains(source)) weights_.insert(op->result());
     roots_[op->result()] = Root(source);
     versions.push_back(op->result());
     return op->result();
@@ -423,6 +476,7 @@ class Inserter {
   std::vector<int> axes_;
   std::unordered_map<std::string, Op*> states_;
   std::unordered_map<const Value*, Sharding> wishes_;
+  std::map<std::pair<const Value*, int>, int> wished_because_;      // by axis: a step
   std::unordered_map<const Value*, const Value*> roots_;            // of reshard results
   std::unordered_map<const Value*, std::vector<Value*>> versions_;  // of roots, the root first
   std::unordered_set<const Op*> wishless_;  // made by expand: no one asked for their results

@@ -16,9 +16,12 @@ void LowerReshards(Graph& graph);
 // slices have zero padding.
 void ClearPadding(Graph& graph);
 
+// A vector up to this size does not travel alone.
+inline constexpr int64_t kBucketBytes = 64 << 10;
+
 // Merges small all_reduces (at most `max_bytes` each) over the same axes, reduction, type and
 // phase, none of which depends on another, into one collective of several tensors, at the place of
 // the last: scalars and vectors wherever they are, larger tensors when one op made them.
-void BucketSmallReductions(Graph& graph, int64_t max_bytes = 64 << 10);
+void BucketSmallReductions(Graph& graph, int64_t max_bytes = kBucketBytes);
 
 }  // namespace shardc

@@ -6,6 +6,7 @@
 #include "ir/builder.h"
 #include "ir/op_def.h"
 #include "passes/sink_reductions.h"
+#include "passes/weights.h"
 
 namespace shardc {
 namespace {
@@ -53,6 +54,8 @@ class Optimizer {
     // Merge with an equal one that comes first.
     for (Op* other : in->users) {
       if (other == op || other->name() != "reshard" || other->out() != out->type) continue;
+      // A weight that the backward has its own version of is not kept for it from the forward.
+      if (other->phase != op->phase && IsWeight(in)) continue;
       if (!ComesBefore(other, op)) continue;
       graph_.ReplaceAllUses(out, other->result());
       return true;

@@ -23,6 +23,7 @@
 #include "passes/recompute.h"
 #include "passes/split_axes.h"
 #include "passes/split_params.h"
+#include "passes/zero.h"
 
 namespace shardc {
 namespace {
@@ -136,13 +137,19 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("split_params");
   run.Named("split_axes");
   run.Named("infer_layouts");
-  if (loss && options.gradients) {
+  const bool gradients = loss && options.gradients;
+  if (gradients) {
     run("differentiate", [&] { AddGradients(graph, loss, GradientScale(graph, options, loss)); });
-    run("optimizer", [&] { AddOptimizer(graph, options.optimizer); });
   }
+  Zero zero = ResolveZero(graph, spec, gradients && !options.optimizer.kind.empty());
+  // Before the optimizer, whose states and sums of squares follow the parameters.
+  run("cut_params", [&] { CutParams(graph, zero); });
+  if (gradients) run("optimizer", [&] { AddOptimizer(graph, options.optimizer); });
   // On the serial graph, so that sharding weighs the types that will travel.
   bool mixed = options.precision.compute != "f32";
   run("precision", [&] { LowerPrecision(graph, options.precision); });
+  // After it: what travels is the smaller copy of a parameter.
+  run("gather_params", [&] { GatherParams(graph, zero); });
   // From here on the graph holds forward, backward and update, and one mechanism shards all of it.
   run.Named("propagate");
   run.Named("insert_reshards");

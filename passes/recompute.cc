@@ -40,6 +40,9 @@ class Recomputation {
     layer_.assign(forward_.size(), -1);
     FindRoots();
     FindNeeds();
+    for (const Op* op : late_) {
+      if (const Op* before = GatheredBefore(op)) Root(before->result()).gathered_again = true;
+    }
     for (size_t i = 0; i < layers.size(); ++i) {
       for (const Value* v : {layers[i].in, layers[i].out}) Root(v).pinned = true;
       for (const Op* op : layers[i].ops) layer_[static_cast<size_t>(op->id)] = static_cast<int>(i);
@@ -49,6 +52,7 @@ class Recomputation {
   void Run() {
     for (Op* op : forward_) Decide(op);
     for (Op* op : late_) {
+      ShareGathered(op);
       for (size_t i = 0; i < op->operands.size(); ++i) {
         Value* v = op->operands[i];
         if (Made(v)) graph_.SetOperand(op, static_cast<int>(i), Copy(v, op));
@@ -66,12 +70,13 @@ class Recomputation {
 
   struct Info {
     Value* value = nullptr;
-    Value* root = nullptr;    // whose memory it is
-    bool needed = false;      // of roots: by an op of the backward
-    bool pinned = false;      // of roots: an output, or between layers
-    bool from_input = false;  // depends on an input of the graph
-    Fate fate = Fate::kKept;  // of roots
-    int64_t traffic = 0;      // kOnTheWay: bytes moved to make it
+    Value* root = nullptr;        // whose memory it is
+    bool needed = false;          // of roots: by an op of the backward
+    bool pinned = false;          // of roots: an output, or between layers
+    bool from_input = false;      // depends on an input of the graph
+    bool gathered_again = false;  // of roots: a weight, by an op of the backward
+    Fate fate = Fate::kKept;      // of roots
+    int64_t traffic = 0;          // kOnTheWay: bytes moved to make it
     Value* copy = nullptr;
   };
 
@@ -107,9 +112,42 @@ class Recomputation {
     }
   }
 
+  // A weight that is gathered for the forward alone: the backward has its own (ZeRO 3).
+  bool GathersForForward(const Op* op) {
+    return op->def->communicates && op->operands.size() == 1 && !At(op->result()).from_input &&
+           !Root(op->result()).needed && !Root(op->result()).pinned;
+  }
+
+  // The op of the forward that gathers the same weight for the forward alone, or null.
+  const Op* GatheredBefore(const Op* late) {
+    if (!late->def->communicates || late->operands.size() != 1) return nullptr;
+    if (!Forward(late->operands[0])) return nullptr;
+    for (const Op* user : late->operands[0]->users) {
+      if (user->def != late->def || !Forward(user->result())) continue;
+      if (user->out() == late->out() && GathersForForward(user)) return user;
+    }
+    return nullptr;
+  }
+
+  // The backward gathers a weight once, for its own ops and for what is made again.
+  void ShareGathered(Op* op) {
+    const Op* before = GatheredBefore(op);
+    if (!before) return;
+    Info& info = At(before->result());
+    if (info.copy) {
+      graph_.ReplaceAllUses(op->result(), info.copy);
+    } else {
+      info.copy = op->result();
+    }
+  }
+
   void Decide(const Op* op) {
     if (op->def->is_state || op->def->side_effect || op->operands.empty()) return;
     if (IsView(*op, graph_.mesh)) return;
+    if (GathersForForward(op)) {
+      Root(op->result()).fate = Fate::kAgain;
+      return;
+    }
     bool inside = layer_[static_cast<size_t>(op->id)] >= 0;
     Fate fate = Fate::kAgain;
     int64_t traffic = 0, freed = 0;
@@ -119,6 +157,8 @@ class Recomputation {
       traffic = cost.bytes;
       for (const Value* v : op->operands) {
         const Info& root = Root(v);
+        // Nothing travels for what costs little.
+        if (v->producer && GathersForForward(v->producer) && !root.gathered_again) return;
         bool lives = root.needed || root.pinned || root.fate == Fate::kAgain || Persistent(root);
         if (!lives && root.fate != Fate::kOnTheWay) return;
         if (!lives) traffic += root.traffic;
@@ -175,9 +215,11 @@ class Recomputation {
     copy->site = op.site;
     if (op.def->communicates) {
       Strings why = op.attrs.Has("why") ? op.attrs.StringList("why") : Strings();
-      why.push_back(StrCat("computed again for the backward of layer ",
-                           layer_[static_cast<size_t>(op.id)] + 1, " of ", num_layers_,
-                           ", of which only the input is kept (--recompute full)"));
+      const int layer = layer_[static_cast<size_t>(op.id)];
+      why.push_back(layer < 0 ? "gathered again for what the backward computes again"
+                              : StrCat("computed again for the backward of layer ", layer + 1,
+                                       " of ", num_layers_,
+                                       ", of which only the input is kept (--recompute full)"));
       copy->attrs.Set("why", std::move(why));
     }
     for (size_t i = 0; i < op.results.size(); ++i) {

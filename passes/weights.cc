@@ -17,4 +17,10 @@ std::unordered_set<const Value*> WeightsOf(const Graph& graph) {
   return weights;
 }
 
+bool IsWeight(const Value* value) {
+  const Op* op = value->producer;
+  if (!op || op->def->is_state) return op != nullptr;
+  return !op->operands.empty() && std::all_of(op->operands.begin(), op->operands.end(), IsWeight);
+}
+
 }  // namespace shardc

@@ -10,4 +10,7 @@ namespace shardc {
 // Results of params and states, and of ops that read nothing else: casts and transposes of weights.
 std::unordered_set<const Value*> WeightsOf(const Graph& graph);
 
+// Whether it is one of these.
+bool IsWeight(const Value* value);
+
 }  // namespace shardc

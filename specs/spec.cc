@@ -197,6 +197,14 @@ Spec ParseSpec(const std::string& text, const std::string& file) {
     rule.may_match_nothing = p.may_match_nothing();
     spec.values.push_back(Convert(p.shard_spec(), std::move(rule)));
   }
+  const SpecLocation zero = where("zero_stage", -1);
+  if (proto.zero_stage() < 0 || proto.zero_stage() > 3) {
+    throw Diagnostic("E2101", ExitCode::kBadSpec, zero.ToString(),
+                     StrCat("there is no zero_stage ", proto.zero_stage()), "use 1, 2 or 3, or 0");
+  }
+  spec.zero.stage = proto.zero_stage();
+  spec.zero.axes.assign(proto.zero_axes().begin(), proto.zero_axes().end());
+  spec.zero.where = "spec " + zero.ToString();
   return spec;
 }
 

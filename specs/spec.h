@@ -33,12 +33,20 @@ struct SpecRule {
   bool may_match_nothing = false;
 };
 
+// What ZeRO keeps cut, and over which axes.
+struct ZeroSpec {
+  int stage = 0;                  // 0 to 3
+  std::vector<std::string> axes;  // empty: those that cut the batch
+  std::string where;              // "spec my.textproto:3:1" or a flag
+};
+
 struct Spec {
   std::string name;
   std::vector<MeshAxis> mesh;  // declared axes with default sizes
   std::vector<SpecRule> params;
   std::vector<SpecRule> inputs;
   std::vector<SpecRule> values;
+  ZeroSpec zero;
 };
 
 // The spec of a file path, or a shipped one by name. Throws Diagnostic E2100 with line and column

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "ir/diagnostic.h"
 #include "ir/text.h"
@@ -22,6 +23,7 @@ struct CompileOptions {
   ModelOptions binding;
   PipelineOptions pipeline;
   std::vector<double> betas;
+  std::optional<int> zero;
   bool no_gradients = false;
   bool quiet = false;
 };
@@ -109,6 +111,10 @@ void RunCompile(CompileOptions& o) {
   o.pipeline.log = &std::cerr;
   Timer timer(o.pipeline.timing);
   Spec spec = LoadSpec(o.spec);
+  if (o.zero) {
+    spec.zero.stage = *o.zero;
+    spec.zero.where = "--zero";
+  }
   Mesh mesh = MeshFor(spec, Mesh::Parse(o.mesh));
   Graph graph = LoadModel(o.model, o.binding);
   timer.Lap("load model");
@@ -163,6 +169,11 @@ void AddCompileVerb(CLI::App& app) {
   verb->add_option("--momentum", opt.momentum, "sgd's momentum");
   verb->add_option("--weight-decay", opt.weight_decay, "on parameters with two or more dims");
   verb->add_option("--clip-norm", opt.clip_norm, "clip gradients to this global norm");
+  verb->add_option("--zero", o->zero,
+                   "ZeRO over the axes that cut the batch. 1 and 2: the optimizer's states, "
+                   "gradients and master weights are cut; 3: parameters are gathered again for the "
+                   "backward; 0: none, whatever the spec says")
+      ->check(CLI::Range(0, 3));
   verb->add_option(
       "--precision", o->pipeline.precision.compute,
       "f32, or products and attention in bf16 or f16; weights, norms and losses stay f32");

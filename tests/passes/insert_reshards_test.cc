@@ -196,6 +196,43 @@ TEST(InsertReshards, GradientsAreReducedToTheShardingOfTheirState) {
     CHECK-NEXT: })");
 }
 
+// x and dy lie ready for a product whose sum is reduced to parts, though to move them would be
+// fewer bytes.
+TEST(InsertReshards, AWishForAResultDoesNotMoveWhatLiesReady) {
+  CheckPasses(R"(mesh [dp=2]
+  graph @g(%x: f32[2@dp, 64], %dy: f32[2@dp, 64]) -> (grad.w: %dw) {
+    %w = param "w" : f32[64@dp, 64]
+    %dw = matmul_tn %x, %dy {batch=0, phase="backward"} : f32[64, 64]
+  })",
+              kPasses, R"(
+    CHECK: %dw = matmul_tn %x, %dy {batch=0, phase="backward"} : f32[64, 64] partial(dp)
+    CHECK-NEXT: reshard %dw {
+    CHECK-NEXT: })");
+}
+
+// What is reduced to parts is reduced as soon as it is made, and used in parts; what a later phase
+// uses is reduced as soon as it is made.
+TEST(InsertReshards, SumsBeginEarly) {
+  CheckPasses(R"(mesh [dp=2]
+  graph @g(%x: f32[8@dp, 6], %dy: f32[8@dp, 6]) -> (grad.w: %dw, grad.b: %db, %n, %m, %y) {
+    %w = param "w" : f32[6@dp, 6]
+    %b = param "b" : f32[6]
+    %db = reduce_sum %dy {axes=[0], keepdims=false, phase="backward"} : f32[6]
+    %dw = matmul_tn %x, %dy {batch=0, phase="backward"} : f32[6, 6]
+    %y = exp %dy {phase="backward"} : f32[8, 6]
+    %n = sum_squares %dw {phase="optimizer"} : f32[]
+    %m = sum_squares %db {phase="optimizer"} : f32[]
+  })",
+              kPasses, R"(
+    CHECK: %db = reduce_sum %dy {axes=[0], keepdims=false, phase="backward"} : f32[6] partial(dp)
+    CHECK-NEXT: %0 = reshard %db {
+    CHECK-NEXT: %dw = matmul_tn
+    CHECK-NEXT: %1 = reshard %dw {
+    CHECK-NEXT: %y = exp
+    CHECK-NEXT: %n = sum_squares %1 {phase="optimizer"} : f32[] partial(dp)
+    CHECK: sum_squares %0 {phase="optimizer"} : f32[])");
+}
+
 // An update keeps the state's sharding; the weight itself is not moved.
 TEST(InsertReshards, UpdatesAreCutLikeTheirState) {
   CheckPasses(R"(mesh [tp=2]

@@ -42,6 +42,27 @@ TEST(OptimizeReshards, EqualOnesAreMerged) {
     CHECK-NEXT: %u = exp %1)");
 }
 
+// What the forward gathered of a weight is not kept for the backward, which asks for its own.
+TEST(OptimizeReshards, WeightsOfOtherPhasesAreNotMerged) {
+  Check(R"(mesh [tp=2]
+  graph @g() -> (%y, %z, %u) {
+    %w = param "w" : f32[8@tp, 6]
+    %h = cast %w {to="bf16"} : bf16[8@tp, 6]
+    %0 = reshard %h {why=[]} : bf16[8, 6]
+    %y = neg %0 : bf16[8, 6]
+    %1 = reshard %h {why=[], phase="backward"} : bf16[8, 6]
+    %z = exp %1 {phase="backward"} : bf16[8, 6]
+    %2 = reshard %h {why=[], phase="backward"} : bf16[8, 6]
+    %u = abs %2 {phase="backward"} : bf16[8, 6]
+  })",
+        R"(
+    CHECK: %0 = reshard %h
+    CHECK-NEXT: %y = neg %0
+    CHECK-NEXT: %1 = reshard %h
+    CHECK-NEXT: %z = exp %1
+    CHECK-NEXT: %u = abs %1)");
+}
+
 TEST(OptimizeReshards, AChainBecomesOne) {
   Check(R"(mesh [tp=2]
   graph @g(%x: f32[8@tp, 6]) -> (%y) {

@@ -143,6 +143,17 @@ TEST(ParseSpec, RefusesRulesWithoutSense) {
                 "give mesh or process_group, not both");
 }
 
+TEST(ParseSpec, Zero) {
+  Spec spec = ParseSpec("param { match: 'w' }\n zero_stage: 3 zero_axes: 'a' zero_axes: 'b'", "s");
+  EXPECT_EQ(spec.zero.stage, 3);
+  EXPECT_EQ(spec.zero.axes, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(spec.zero.where, "spec s:2:2");
+  EXPECT_EQ(ParseSpec("", "s").zero.stage, 0);
+  ExpectRefused("\nzero_stage: 4", "E2101", "s:2:1", "there is no zero_stage 4; use 1, 2 or 3");
+  ExpectRefused("zero_stage: -1", "E2101", "s:1:1", "there is no zero_stage -1");
+  ExpectRefused("zero_stages: 1", "E2100", "s:1:1", "did you mean 'zero_stage'");
+}
+
 TEST(ParseSpec, RefusesAMeshThatIsNone) {
   ExpectThrown([] { ParseSpec("mesh { axis { name: 'tp' } axis { name: 'tp' } }", "s"); }, "E2001",
                "tp");

@@ -36,8 +36,9 @@ memory::desc Dense(int64_t batch, int64_t rows, int64_t cols, bool transposed, T
 thread_local Room room;
 
 // Whether a product takes less time with product.h. Measured on a Xeon with AMX (oneDNN 2.6,
-// bench_kernels and whole steps): where A is transposed, the sum is long or B is large, it is 1.1 to
-// 2.1 times as fast, up to 1.5 times slower elsewhere. A large B is not copied as a whole either.
+// bench_kernels and whole steps): where A is transposed, the sum is long or B is large, it is 1.1
+// to 2.1 times as fast, up to 1.5 times slower elsewhere. A large B is not copied as a whole
+// either.
 bool OnTiles(const MatmulBf16Config& c) {
   constexpr int64_t kRows = 160, kColumns = 128, kDepth = 64, kLongSum = 2048, kLargeB = 8 << 20;
   return Kernels().product.bf16 != nullptr && c.m >= kRows && c.n >= kColumns && c.k >= kDepth &&

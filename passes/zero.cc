@@ -1,0 +1,209 @@
+#include "passes/zero.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "ir/op_def.h"
+#include "passes/lower.h"
+#include "passes/provenance.h"
+#include "passes/weights.h"
+
+namespace shardc {
+namespace {
+
+std::vector<std::string> NamesOf(const Mesh& mesh) {
+  std::vector<std::string> names;
+  for (const MeshAxis& a : mesh.axes()) names.push_back(a.name);
+  return names;
+}
+
+// The axes that the spec names, those of one rank left out.
+std::set<int> NamedAxes(const Graph& graph, const Spec& spec) {
+  std::set<int> axes;
+  for (const std::string& name : spec.zero.axes) {
+    const bool declared = std::any_of(spec.mesh.begin(), spec.mesh.end(),
+                                      [&](const MeshAxis& a) { return a.name == name; });
+    if (auto axis = graph.mesh.FindAxis(name)) {
+      if (graph.mesh.axis_size(*axis) > 1) axes.insert(*axis);
+    } else if (!declared) {
+      throw Diagnostic(
+          "E2104", ExitCode::kBadSpec, spec.zero.where,
+          StrCat("zero_axes: axis '", name, "' is not in the mesh ", graph.mesh.ToString()),
+          DidYouMean(name, NamesOf(graph.mesh)));
+    }
+  }
+  return axes;
+}
+
+std::set<int> BatchAxes(const Graph& graph, const Spec& spec) {
+  std::set<int> axes;
+  for (const auto& input : graph.inputs()) {
+    if (input->type.rank() == 0) continue;
+    const AxisList& cut = input->type.sharding.dims[0].axes;
+    axes.insert(cut.begin(), cut.end());
+  }
+  const bool meant = std::any_of(spec.inputs.begin(), spec.inputs.end(),
+                                 [](const SpecRule& rule) { return !rule.cuts.empty(); });
+  if (axes.empty() && !meant) {
+    throw Diagnostic("E2108", ExitCode::kBadSpec, spec.zero.where,
+                     StrCat("zero_stage ", spec.zero.stage,
+                            " needs ranks that share the batch, and "
+                            "no axis cuts the first dim of an input"),
+                     "cut the inputs (input { match: \"*\" shard_spec { dims: 0 axes: \"dp\" } }), "
+                     "or name the axes with zero_axes");
+  }
+  return axes;
+}
+
+// The dim with the axes behind those that cut it; nothing when they do not fit there.
+std::optional<DimSharding> WithAxes(int64_t size, const DimSharding& now, const AxisList& axes,
+                                    const Mesh& mesh) {
+  // Propagation adds axes in mesh order.
+  if (now.cut() && now.axes.back() > axes[0]) return std::nullopt;
+  if (now.axes.size() + axes.size() > AxisList::kMax || !now.segments.empty()) return std::nullopt;
+  DimSharding with = now;
+  for (int a : axes) with.axes.push_back(a);
+  if (size / with.granule < NumParts(with, mesh)) return std::nullopt;
+  return Canonical(size, std::move(with), mesh);
+}
+
+// The sharding with a dim cut over the axes, or over the first of them; nothing where no dim can.
+std::optional<std::pair<int, DimSharding>> ChooseDim(const TensorType& type, AxisList axes,
+                                                     const Mesh& mesh) {
+  for (; !axes.empty(); axes.erase(axes.back())) {
+    std::optional<std::pair<int, DimSharding>> best;
+    bool best_padded = true;
+    for (int d = 0; d < type.rank(); ++d) {
+      auto with = WithAxes(type.shape[d], type.sharding.dims[d], axes, mesh);
+      if (!with) continue;
+      const bool padded = HasPadding(type.shape[d], *with, mesh);
+      const bool better = !best || (best_padded && !padded) ||
+                          (best_padded && padded && type.shape[d] > type.shape[best->first]);
+      if (!better) continue;
+      best = {d, std::move(*with)};
+      best_padded = padded;
+    }
+    if (best) return best;
+  }
+  return std::nullopt;
+}
+
+class Gathering {
+ public:
+  Gathering(Graph& graph, const Zero& zero)
+      : graph_(graph), zero_(zero), weights_(WeightsOf(graph)) {
+    for (int a : zero.axes) names_.push_back(graph.mesh.axes()[a].name);
+    int n = 0;
+    for (const auto& op : graph.ops()) op->id = n++;
+  }
+
+  void Run() {
+    for (Op* param : graph_.Params()) {
+      const std::string& name = param->attrs.String("name");
+      if (zero_.params.contains(name)) Visit(param->result(), name);
+    }
+  }
+
+ private:
+  void Visit(Value* value, const std::string& param) {
+    if (!seen_.insert(value).second) return;
+    std::vector<Op*> uses[2];  // in the forward, or in the whole step; in the backward
+    std::vector<Value*> made;
+    for (Op* user : value->users) {
+      const bool makes_weights = !user->results.empty() && weights_.contains(user->results[0]);
+      if (makes_weights) {
+        made.insert(made.end(), user->results.begin(), user->results.end());
+      } else if (user->phase != Phase::kOptimizer) {
+        uses[zero_.stage == 3 && user->phase == Phase::kBackward].push_back(user);
+      }
+    }
+    for (const std::vector<Op*>& users : uses) {
+      if (!users.empty()) Gather(value, users, param);
+    }
+    for (Value* v : made) Visit(v, param);
+  }
+
+  void Gather(Value* value, const std::vector<Op*>& users, const std::string& param) {
+    Op* first = *std::min_element(users.begin(), users.end(),
+                                  [](const Op* a, const Op* b) { return a->id < b->id; });
+    Op* op = graph_.AddOp(
+        GetOpDef("sharding_constraint"), {value},
+        {TensorType(value->type.dtype, value->type.shape)},
+        {{"axes", names_},
+         {"why", Strings{StrCat(zero_.why, " gathers parameter ", param, " where it is used")}}},
+        first);
+    op->phase = first->phase;
+    op->site = first->site;
+    op->id = first->id;
+    for (Op* user : users) {
+      for (size_t i = 0; i < user->operands.size(); ++i) {
+        if (user->operands[i] == value) graph_.SetOperand(user, static_cast<int>(i), op->result());
+      }
+    }
+  }
+
+  Graph& graph_;
+  const Zero& zero_;
+  std::unordered_set<const Value*> weights_;
+  Strings names_;
+  std::unordered_set<const Value*> seen_;
+};
+
+}  // namespace
+
+Zero ResolveZero(Graph& graph, const Spec& spec, bool optimizer) {
+  Zero zero;
+  if (spec.zero.stage == 0) return zero;
+  if (spec.zero.stage < 3 && !optimizer) {
+    throw Diagnostic(
+        "E2109", ExitCode::kBadSpec, spec.zero.where,
+        StrCat("zero_stage ", spec.zero.stage, " cuts what an optimizer keeps, and there is none"),
+        "add --optimizer adamw, or compile with --zero 0");
+  }
+  const std::set<int> axes =
+      spec.zero.axes.empty() ? BatchAxes(graph, spec) : NamedAxes(graph, spec);
+  if (axes.empty()) {
+    graph.notes.push_back(StrCat("zero_stage ", spec.zero.stage,
+                                 ": the axes that it would cut over have one rank each"));
+    return zero;
+  }
+  zero.stage = spec.zero.stage;
+  for (int a : axes) zero.axes.push_back(a);
+  zero.why = StrCat(spec.zero.where, ": zero_stage ", spec.zero.stage);
+  return zero;
+}
+
+void CutParams(Graph& graph, Zero& zero) {
+  if (zero.stage == 0) return;
+  for (Op* param : graph.Params()) {
+    Value* value = param->result();
+    TensorType& type = value->type;
+    const std::string& name = param->attrs.String("name");
+    if (!IsFloat(type.dtype) || (type.rank() < 2 && type.bytes() <= kBucketBytes)) continue;
+    if (zero.stage < 3 && !graph.FindOutput("grad." + name)) continue;
+    AxisList axes;
+    for (int a : zero.axes) {
+      const bool used = std::any_of(type.sharding.dims.begin(), type.sharding.dims.end(),
+                                    [&](const DimSharding& d) { return d.axes.contains(a); });
+      if (!used) axes.push_back(a);
+    }
+    auto cut = ChooseDim(type, axes, graph.mesh);
+    if (!cut) continue;
+    const int dim = cut->first;
+    type.sharding.dims[static_cast<size_t>(dim)] = std::move(cut->second);
+    zero.params.insert(name);
+    for (int a : type.sharding.dims[static_cast<size_t>(dim)].axes) {
+      if (!axes.contains(a)) continue;
+      SetProvenance(value, a,
+                    AddProvenance(graph, -1,
+                                  StrCat(zero.why, " cuts dim ", dim, " of parameter ", name,
+                                         " over ", graph.mesh.axes()[a].name)));
+    }
+  }
+}
+
+void GatherParams(Graph& graph, const Zero& zero) {
+  if (!zero.params.empty()) Gathering(graph, zero).Run();
+}
+
+}  // namespace shardc

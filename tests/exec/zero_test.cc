@@ -1,0 +1,345 @@
+// ZeRO: the same training as the serial model's, with states, gradients and parameters cut.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "frontend/gpt_config.h"
+#include "ir/text.h"
+#include "passes/emit.h"
+#include "passes/loss.h"
+#include "tests/exec/models.h"
+
+namespace shardc::testing {
+namespace {
+
+std::string Name(std::string name) {
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
+
+// A shipped spec with ZeRO.
+std::string WithZero(const std::string& spec, int stage) {
+  std::ifstream in(std::string(SHARDC_SOURCE_DIR) + "/specs/" + spec + ".textproto");
+  std::stringstream text;
+  text << in.rdbuf();
+  EXPECT_FALSE(text.str().empty()) << spec;
+  return StrCat(text.str(), "\nzero_stage: ", stage, "\n");
+}
+
+// --- against PyTorch
+
+struct GoldenCase {
+  Export e;
+  const char* spec;
+  const char* mesh;
+  int stage;
+};
+
+class ZeroAdamW : public ::testing::TestWithParam<GoldenCase> {};
+
+TEST_P(ZeroAdamW, FollowsPyTorch) {
+  const GoldenCase& c = GetParam();
+  const AdamWGolden golden = AdamWGoldenOf(c.e);
+  const double tolerance = c.e.float64 ? 1e-9 : 2e-5;
+  for (const bool clipped : {false, true}) {
+    RunSetup setup;
+    setup.spec = WithZero(c.spec, c.stage);
+    setup.mesh = c.mesh;
+    setup.pipeline.loss = c.e.loss;
+    setup.pipeline.optimizer = golden.options;
+    setup.pipeline.optimizer.clip_norm = clipped ? golden.clip_norm : 0;
+    setup.steps = 11;  // the last one shows the loss after ten updates
+    RunResult got =
+        CompileAndRun(ImportFor(c.e, golden.batch), setup, InputsFor(c.e, golden.batch));
+    EXPECT_EQ(CompareSteps(got.losses, clipped ? golden.clipped_losses : golden.losses, tolerance),
+              "");
+    EXPECT_EQ(CompareSteps(got.grad_norms, clipped ? golden.clipped_grad_norms : golden.grad_norms,
+                           tolerance * 10),
+              "");
+  }
+}
+
+std::vector<GoldenCase> GoldenCases() {
+  std::vector<GoldenCase> cases;
+  for (const Export& e : AllExports()) {
+    if (!e.missing.empty() || e.batches.empty()) continue;
+    if (e.name != "torchscript_static" && !e.float64) continue;
+    for (int stage : {1, 3}) {
+      for (auto [spec, mesh] : {std::pair("dp", "dp=2"), {"megatron", "dp=2,tp=2"}}) {
+        cases.push_back({e, spec, mesh, stage});
+      }
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ZeroAdamW, ::testing::ValuesIn(GoldenCases()), [](const auto& info) {
+  const GoldenCase& c = info.param;
+  return Name(StrCat(c.e.model, "_", c.e.name, "_", c.spec, "_", c.mesh, "_", c.stage));
+});
+
+// --- against the serial model
+
+constexpr const char* kTied = "layers=2,hidden=40,heads=5,vocab=97,seq=6,batch=12";
+constexpr const char* kLlama =
+    "layers=2,hidden=32,heads=4,vocab=50,seq=6,batch=12,tied=false,qkv=separate,activation=swiglu,"
+    "norm=rms_norm,positions=rope,kv_heads=2";
+
+struct SerialCase {
+  const char* model;
+  const char* spec;
+  const char* mesh;
+  std::string more;  // sgd, recompute, masked_lm, ...
+};
+
+class ZeroSerial : public ::testing::TestWithParam<SerialCase> {};
+
+PipelineOptions OptionsOf(const std::string& more) {
+  auto has = [&](const char* word) { return more.find(word) != std::string::npos; };
+  PipelineOptions options;
+  options.loss = has("masked") ? "masked_lm" : "lm";
+  // Where a gradient is zero in exact arithmetic its rounding must not become a step.
+  options.optimizer = {.kind = "adamw", .lr = 1e-2, .eps = 1e-2, .weight_decay = 0.1};
+  if (has("sgd")) options.optimizer = {.kind = "sgd", .lr = 0.05};
+  if (has("momentum")) options.optimizer.momentum = 0.9;
+  if (!has("unclipped")) options.optimizer.clip_norm = 0.5;
+  if (has("selective")) options.recompute = "selective";
+  if (has("full")) options.recompute = "full";
+  if (has("bf16")) options.precision.compute = "bf16";
+  return options;
+}
+
+void ExpectEqual(const Tensors& got, const Tensors& want, double tolerance) {
+  ASSERT_EQ(got.size(), want.size());
+  for (const auto& [name, value] : want) {
+    ASSERT_TRUE(got.contains(name)) << name;
+    EXPECT_LE(WorstDifference(got.at(name), value, 1e-3), tolerance) << name;
+  }
+}
+
+TEST_P(ZeroSerial, TrainsAlike) {
+  const SerialCase& c = GetParam();
+  auto build = [&] { return BuildGpt(ParseBuiltin(StrCat("builtin:gpt?", c.model))); };
+  RunSetup setup;
+  setup.pipeline = OptionsOf(c.more);
+  setup.steps = 4;
+  Graph shapes = build();
+  AttachLoss(shapes, setup.pipeline.loss, "");
+  const Tensors inputs = RandomInputs(shapes, 50, 7);
+  const bool half = setup.pipeline.precision.compute != "f32";
+  const double tolerance = half ? 3e-2 : 2e-5;
+  RunResult want = CompileAndRun(build(), setup, inputs);
+  setup.mesh = c.mesh;
+  for (int stage : {1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    setup.spec = WithZero(c.spec, stage);
+    RunResult got = CompileAndRun(build(), setup, inputs);
+    EXPECT_EQ(CompareSteps(got.losses, want.losses, half ? 1e-2 : 1e-5), "");
+    EXPECT_EQ(CompareSteps(got.grad_norms, want.grad_norms, half ? 2e-2 : 1e-4), "");
+    // In halves single elements of later steps say nothing.
+    if (half) continue;
+    ExpectEqual(got.outputs, want.outputs, tolerance);
+    ExpectEqual(got.states, want.states, tolerance);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ZeroSerial,
+    ::testing::Values(
+        SerialCase{kTied, "dp", "dp=2", ""}, SerialCase{kTied, "dp", "dp=4", ""},
+        SerialCase{kTied, "dp", "dp=3", ""}, SerialCase{kTied, "dp", "dp=3", "momentum_sgd"},
+        SerialCase{kTied, "dp", "dp=2", "sgd_unclipped"}, SerialCase{kTied, "dp", "dp=2", "masked"},
+        SerialCase{kTied, "dp", "dp=3", "selective"}, SerialCase{kTied, "dp", "dp=3", "full"},
+        SerialCase{kTied, "dp", "dp=3", "bf16"}, SerialCase{kTied, "megatron", "dp=2,tp=2", ""},
+        SerialCase{kTied, "megatron", "tp=2,dp=3", ""},
+        SerialCase{kTied, "megatron", "dp=3,tp=2", "full_bf16"},
+        SerialCase{kTied, "megatron_sp", "dp=3,tp=2", ""},
+        SerialCase{kTied, "megatron_sp", "dp=2,tp=2", "full"}, SerialCase{kLlama, "dp", "dp=3", ""},
+        SerialCase{kLlama, "megatron", "dp=2,tp=4", ""},
+        SerialCase{kLlama, "megatron_sp", "dp=2,tp=2", ""}),
+    [](const auto& info) {
+      const SerialCase& c = info.param;
+      return Name(StrCat(c.model == kTied ? "tied_" : "llama_", c.spec, "_", c.mesh, "_", c.more));
+    });
+
+// A vector that is too large to stay whole, and does not divide.
+TEST(Zero, LongVectors) {
+  auto build = [] {
+    return ParseGraph(R"(graph @g(%x: f32[6, 20001]) -> (y: %y) {
+      %w = param "w" : f32[20001]
+      %y = mul %x, %w : f32[6, 20001]
+    })",
+                      "long.shardc");
+  };
+  RunSetup setup;
+  setup.pipeline.loss = "dot";
+  setup.pipeline.optimizer = {.kind = "adamw", .lr = 0.1, .eps = 1e-3, .clip_norm = 1};
+  setup.steps = 3;
+  Graph shapes = build();
+  AttachLoss(shapes, "dot", "");
+  const Tensors inputs = RandomInputs(shapes, 0, 3);
+  RunResult want = CompileAndRun(build(), setup, inputs);
+  for (int stage : {1, 3}) {
+    for (const char* mesh : {"dp=2", "dp=3"}) {
+      setup.spec = WithZero("dp", stage);
+      setup.mesh = mesh;
+      RunResult got = CompileAndRun(build(), setup, inputs);
+      EXPECT_NE(got.lowered.find("param \"w\" : f32[20001@dp]"), std::string::npos) << got.lowered;
+      EXPECT_EQ(CompareSteps(got.grad_norms, want.grad_norms, 1e-5), "");
+      ExpectEqual(got.states, want.states, 1e-5);
+    }
+  }
+}
+
+// --- what travels
+
+struct Traffic {
+  int64_t count = 0, elements = 0;
+  bool operator==(const Traffic&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& out, const Traffic& t) {
+  return out << t.count << " of " << t.elements << " elements";
+}
+
+struct Compiled {
+  Graph graph;
+  Program program;
+
+  Traffic Of(CollectiveKind kind, Phase phase, size_t smallest = 2) const {
+    Traffic sum;
+    for (const Instruction& i : program.instructions) {
+      if (i.collective < 0) continue;
+      const Collective& c = program.collectives[static_cast<size_t>(i.collective)];
+      if (c.kind != kind || i.phase != phase || c.elements < static_cast<int64_t>(smallest))
+        continue;
+      ++sum.count;
+      sum.elements += c.elements;
+    }
+    return sum;
+  }
+
+  int64_t StateBytes(const char* op) const {
+    int64_t bytes = 0;
+    for (const auto& o : graph.ops()) {
+      if (o->name() == op) bytes += LocalBytes(o->out(), graph.mesh);
+    }
+    return bytes;
+  }
+};
+
+Compiled CompileFor(const std::string& model, const std::string& spec, const std::string& mesh,
+                    const PipelineOptions& options) {
+  Compiled c{BuildGpt(ParseBuiltin(model)), {}};
+  Spec parsed = SpecOf(spec);
+  CompileGraph(c.graph, parsed, MeshFor(parsed, Mesh::Parse(mesh)), options);
+  c.program = EmitProgram(c.graph);
+  return c;
+}
+
+// Matrices that the backward reads again, and that it does not (embeddings); vectors.
+struct Weights {
+  Traffic read_again, looked_up, vectors;
+};
+
+Weights WeightsOfGpt(int64_t layers, int64_t h, int64_t vocab, int64_t positions) {
+  return {{4 * layers + 1, layers * 12 * h * h + vocab * h},
+          {1, positions * h},
+          {10 * layers + 2, layers * (2 * h + 3 * h + h + 2 * h + 4 * h + h) + 2 * h}};
+}
+
+class ZeroTraffic : public ::testing::TestWithParam<int> {};
+
+// One reduce_scatter and one all_gather of each matrix in the place of an all_reduce; in stage 3
+// another all_gather. The vectors' gradients travel together.
+TEST_P(ZeroTraffic, PerStage) {
+  const int64_t layers = 3, h = 64, vocab = 256, positions = 16;
+  const std::string model =
+      "builtin:gpt?layers=3,hidden=64,heads=4,vocab=256,seq=16,batch=8,tied=true";
+  const int dp = GetParam();
+  const std::string mesh = StrCat("dp=", dp);
+  const Weights w = WeightsOfGpt(layers, h, vocab, positions);
+  const Traffic matrices{w.read_again.count + w.looked_up.count,
+                         w.read_again.elements + w.looked_up.elements};
+  PipelineOptions options;
+  options.optimizer.kind = "adamw";
+  const Compiled plain = CompileFor(model, "dp", mesh, options);
+  for (int stage : {1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    const Compiled c = CompileFor(model, WithZero("dp", stage), mesh, options);
+    EXPECT_EQ(c.Of(CollectiveKind::kReduceScatter, Phase::kBackward), matrices);
+    EXPECT_EQ(c.Of(CollectiveKind::kAllGather, Phase::kForward), matrices);
+    EXPECT_EQ(c.Of(CollectiveKind::kAllGather, Phase::kBackward),
+              stage == 3 ? w.read_again : Traffic());
+    EXPECT_EQ(c.Of(CollectiveKind::kAllReduce, Phase::kBackward), (Traffic{1, w.vectors.elements}));
+    // The norm of what is cut, a scalar.
+    EXPECT_EQ(c.Of(CollectiveKind::kAllReduce, Phase::kOptimizer, 1), (Traffic{1, 1}));
+    EXPECT_EQ(c.Of(CollectiveKind::kAllGather, Phase::kOptimizer, 1), Traffic());
+
+    const int64_t kept = 4 * (matrices.elements / dp + w.vectors.elements);
+    EXPECT_EQ(c.StateBytes("param"), kept);
+    EXPECT_EQ(c.StateBytes("state"), 2 * kept + 4);  // and the count of steps
+    auto total = [](const Compiled& x) {
+      return x.StateBytes("param") + x.StateBytes("state") + x.program.arena_bytes;
+    };
+    EXPECT_LT(total(c), total(plain));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ZeroTraffic, ::testing::Values(2, 4, 8));
+
+// What is gathered is what the products read.
+TEST(Zero, GathersHalves) {
+  PipelineOptions options;
+  options.optimizer.kind = "adamw";
+  options.precision.compute = "bf16";
+  const Compiled c =
+      CompileFor("builtin:gpt?layers=2,hidden=64,heads=4,vocab=256,seq=16,batch=8,tied=false",
+                 WithZero("dp", 3), "dp=2", options);
+  Traffic halves, whole;
+  for (const Collective& x : c.program.collectives) {
+    if (x.kind != CollectiveKind::kAllGather) continue;
+    Traffic& sum = x.dtype == DType::kBF16 ? halves : whole;
+    ++sum.count;
+    sum.elements += x.elements;
+  }
+  const int64_t read = 2 * 12 * 64 * 64 + 256 * 64;
+  EXPECT_EQ(halves, (Traffic{2 * 9, 2 * read}));
+  EXPECT_EQ(whole, (Traffic{2, (256 + 16) * 64}));  // tables of embeddings
+}
+
+// With few tokens it is weights and gradients that take the room. In stage 3 they are never all
+// whole, also where the backward makes layers again: it gathers what these read once.
+TEST(Zero, Stage3FreesWhatItGathered) {
+  const std::string model = "builtin:gpt?layers=12,hidden=64,heads=4,vocab=64,seq=2,batch=2";
+  const Weights w = WeightsOfGpt(12, 64, 64, 2);
+  const int64_t whole = 4 * w.read_again.elements;
+  PipelineOptions options;
+  options.optimizer.kind = "adamw";
+  EXPECT_GT(CompileFor(model, WithZero("dp", 2), "dp=2", options).program.arena_bytes, whole);
+  for (const char* recompute : {"none", "selective", "full"}) {
+    SCOPED_TRACE(recompute);
+    options.recompute = recompute;
+    const Compiled c = CompileFor(model, WithZero("dp", 3), "dp=2", options);
+    // Gradients, half of them here, and what is whole of two layers at most.
+    EXPECT_LT(c.program.arena_bytes, whole / 2 + whole / 6);
+    EXPECT_EQ(c.Of(CollectiveKind::kAllGather, Phase::kForward).count, w.read_again.count + 1);
+    EXPECT_EQ(c.Of(CollectiveKind::kAllGather, Phase::kBackward), w.read_again);
+  }
+}
+
+// A weight is moved rather than what few tokens make, whatever is fewer bytes: data parallelism.
+TEST(Zero, FewTokens) {
+  PipelineOptions options;
+  options.optimizer.kind = "adamw";
+  const Compiled c = CompileFor("builtin:gpt?layers=1,hidden=64,heads=4,vocab=256,seq=2,batch=2",
+                                WithZero("dp", 2), "dp=2", options);
+  EXPECT_EQ(c.Of(CollectiveKind::kReduceScatter, Phase::kBackward).count, 6);
+  EXPECT_EQ(c.Of(CollectiveKind::kAllGather, Phase::kForward).count, 6);
+  EXPECT_EQ(c.Of(CollectiveKind::kAllGather, Phase::kBackward), Traffic());
+  EXPECT_EQ(c.Of(CollectiveKind::kAllToAll, Phase::kBackward), Traffic());
+}
+
+}  // namespace
+}  // namespace shardc::testing

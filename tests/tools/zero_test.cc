@@ -1,0 +1,94 @@
+// ZeRO from the command line: a spec's stage, the flag over it, what is saved, what dump says.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "ir/safetensors.h"
+#include "tests/tools/tool.h"
+
+namespace shardc::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+class ZeroTool : public ToolTest {
+ protected:
+  static constexpr const char* kTraining =
+      " --optimizer adamw --lr 1e-2 --eps 1e-3 --clip-norm 1 --mesh ";
+
+  void Run(const std::string& arguments) const {
+    ToolResult r = Tool("run " + arguments);
+    EXPECT_EQ(r.exit, 0) << arguments << ": " << r.err;
+  }
+  Json Dump(const std::string& plan) const {
+    ToolResult r = Tool("dump " + plan + " --json");
+    EXPECT_EQ(r.exit, 0) << r.err;
+    return Json::parse(r.out);
+  }
+};
+
+TEST_F(ZeroTool, WhatIsSavedIsWhole) {
+  Compile("serial", std::string("--spec serial") + kTraining + "dp=1");
+  Run("serial --random-inputs 1 --steps 3 --save serial.safetensors --save-params "
+      "want.safetensors");
+  SafetensorsFile want(Path("want.safetensors"));
+  ASSERT_EQ(want.entries().size(), 28u);
+  for (const char* plan : {"--spec dp --zero 2", "--spec megatron --zero 3"}) {
+    Compile("plan", std::string(plan) + kTraining + "dp=2,tp=2");
+    Run("plan --random-inputs 1 --steps 3 --check serial.safetensors --rtol 1e-3 --atol 1e-4 "
+        "--save-params got.safetensors");
+    SafetensorsFile got(Path("got.safetensors"));
+    ASSERT_EQ(got.entries().size(), 28u);
+    for (const auto& [name, entry] : want.entries()) {
+      HostTensor a = got.Read(name), b = want.Read(name);
+      ASSERT_EQ(a.shape(), b.shape()) << name;
+      for (int64_t i = 0; i < a.num_elements(); ++i) {
+        ASSERT_NEAR(a.AsDouble(i), b.AsDouble(i), 1e-4) << name << " at " << i;
+      }
+    }
+  }
+}
+
+TEST_F(ZeroTool, TheFlagIsOverTheSpec) {
+  Write("zero.textproto",
+        "mesh { axis { name: 'dp' } }\ninput { match: '*' shard_spec { dims: 0 axes: 'dp' } }\n"
+        "zero_stage: 3\n");
+  Compile("three", std::string("--spec zero.textproto") + kTraining + "dp=2");
+  Compile("none", std::string("--spec zero.textproto --zero 0") + kTraining + "dp=2");
+  Compile("two", std::string("--spec dp --zero 2") + kTraining + "dp=2");
+  Json three = Dump("three"), none = Dump("none"), two = Dump("two");
+  // Matrices are halves, vectors whole.
+  const int64_t vectors = 4 * (2 * 13 * 32 + 2 * 32), all = none["memory"]["weights"];
+  for (const Json& j : {two, three}) {
+    EXPECT_EQ(j["memory"]["gradients"], j["memory"]["weights"]);
+    EXPECT_EQ(j["memory"]["optimizer"].get<int64_t>(),
+              2 * j["memory"]["weights"].get<int64_t>() + 4);
+    EXPECT_LT(j["memory"]["total"], none["memory"]["total"]);
+  }
+  // The odd vocabulary is cut along the width.
+  EXPECT_EQ(three["memory"]["weights"], vectors + (all - vectors) / 2);
+  EXPECT_EQ(three["params"][0]["sharding"], "[97, 32@dp]");
+  EXPECT_EQ(none["params"][0]["sharding"], "[97, 32]");
+  EXPECT_LT(three["memory"]["total"], two["memory"]["total"]);
+  ToolResult why = Tool("dump three --why transformer.wpe.weight");
+  EXPECT_THAT(why.out, HasSubstr("spec zero.textproto:3:1: zero_stage 3 cuts dim 0 of parameter "
+                                 "transformer.wpe.weight over dp"));
+  EXPECT_THAT(why.out, HasSubstr("all_gather"));
+  EXPECT_THAT(why.out, HasSubstr("reduce_scatter"));
+}
+
+TEST_F(ZeroTool, Refusals) {
+  auto refused = [&](const std::string& options, int exit, const std::string& what) {
+    ToolResult r = Tool(std::string("compile ") + kModel + " -o plan " + options);
+    EXPECT_EQ(r.exit, exit) << r.err;
+    EXPECT_THAT(r.err, HasSubstr(what));
+    EXPECT_EQ(List("."), "");
+  };
+  refused("--spec dp --mesh dp=2 --optimizer adamw --zero 4", 2, "--zero");
+  refused("--spec dp --mesh dp=2 --zero 1", 4, "E2109");
+  refused("--spec serial --mesh dp=2 --optimizer adamw --zero 1", 4, "E2108");
+}
+
+}  // namespace
+}  // namespace shardc::testing
