@@ -153,9 +153,16 @@ class Optimizer {
   bool CombineTerms(Op* op) {
     std::vector<Value*> terms;
     CollectTerms(op, terms);
+    // Few are: the norm of all gradients is a sum of thousands of other terms.
+    std::vector<size_t> reductions;
     for (size_t i = 0; i < terms.size(); ++i) {
+      if (ReductionOf(terms[i])) reductions.push_back(i);
+    }
+    for (size_t n = 0; n < reductions.size(); ++n) {
+      const size_t i = reductions[n];
       if (terms[i]->type != op->out()) continue;
-      for (size_t j = i + 1; j < terms.size(); ++j) {
+      for (size_t m = n + 1; m < reductions.size(); ++m) {
+        const size_t j = reductions[m];
         if (!Combine(terms[i], terms[j])) continue;
         Value* sum = SumFirst(terms[i], terms[j], op);
         for (size_t k = 0; k < terms.size(); ++k) {
