@@ -209,7 +209,7 @@ class ProductKernel : public CudaKernel {
     for (Form form : forms_) {
       if (!Proposals(launch, form, 1).empty()) return "";
     }
-    return "cuBLASLt has no algorithm for it";
+    return StrCat("cuBLASLt has no algorithm for it", refusal_.empty() ? "" : ": ", refusal_);
   }
 
  private:
@@ -260,8 +260,9 @@ class ProductKernel : public CudaKernel {
   }
   cublasLtMatrixLayout_t A(bool padded) const { return padded ? padded_a_->handle : la_.handle; }
   cublasLtMatrixLayout_t B(bool padded) const { return padded ? padded_b_->handle : lb_.handle; }
-  [[noreturn]] static void NoProposal() {
-    ThrowCuda("cuBLASLt's choice of an algorithm", "there is none for this product");
+  [[noreturn]] void NoProposal() const {
+    ThrowCuda("cuBLASLt's choice of an algorithm",
+              StrCat("there is none for this product", refusal_.empty() ? "" : ": ", refusal_));
   }
   static size_t WorkspaceOf(const Launch& launch) {
     return static_cast<size_t>(std::min(launch.workspace_bytes, kWorkspace));
@@ -309,7 +310,8 @@ class ProductKernel : public CudaKernel {
         cublasLtMatmulAlgoGetHeuristic(launch.blas, desc_, A(form.padded), B(form.padded),
                                        ld_.handle, ld_.handle, preference, most, results, &found);
     cublasLtMatmulPreferenceDestroy(preference);
-    if (status != CUBLAS_STATUS_NOT_SUPPORTED) Check(status, "cuBLASLt's choice of an algorithm");
+    // What it does not know may be an invalid value to it; another form may do.
+    if (status != CUBLAS_STATUS_SUCCESS) refusal_ = cublasLtGetStatusString(status);
     std::vector<Way> ways;
     for (int i = 0; i < found; ++i) {
       if (results[i].state == CUBLAS_STATUS_SUCCESS) ways.push_back({results[i].algo, form});
@@ -369,6 +371,7 @@ class ProductKernel : public CudaKernel {
   std::optional<Layout> padded_a_, padded_b_;  // where there is a plan
   std::vector<Form> forms_;                    // those that give the result
   std::optional<Way> chosen_;
+  std::string refusal_;  // of the last form that was refused
 };
 
 }  // namespace
