@@ -11,6 +11,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kMaxLinks = 16;
+
 std::vector<std::string> SplitAtColons(const std::string& text) {
   std::vector<std::string> out;
   std::istringstream in(text);
@@ -53,15 +55,20 @@ class Folders {
   std::vector<std::string> found_;
 };
 
-// The prefix of the first python3 in $PATH, with links resolved and without.
+// Where the first python3 in $PATH may have its packages: it is often a link to that of a virtual
+// environment, which is a link to the system's.
 std::vector<std::string> PythonPrefixes(const std::string& path) {
   for (const std::string& folder : SplitAtColons(path)) {
     std::error_code error;
     fs::path python = fs::path(folder) / "python3";
     if (!fs::exists(python, error)) continue;
-    std::vector<std::string> out{fs::path(folder).parent_path().string()};
-    fs::path real = fs::canonical(python, error);
-    if (!error) out.push_back(real.parent_path().parent_path().string());
+    std::vector<std::string> out;
+    for (int links = 0; links < kMaxLinks; ++links) {
+      out.push_back(python.parent_path().parent_path().string());
+      const fs::path to = fs::read_symlink(python, error);
+      if (error) break;
+      python = (python.parent_path() / to).lexically_normal();
+    }
     return out;
   }
   return {};

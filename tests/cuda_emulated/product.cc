@@ -1,4 +1,5 @@
-// Products by loops, in place of cuBLASLt's, with what its epilogues do.
+// Products by loops, in place of cuBLASLt's, with what its epilogues do; of padded operands where
+// there is a plan for it.
 #include "runtime/cuda/kernels/product.h"
 
 #include "runtime/cuda/kernels/math.h"
@@ -81,9 +82,7 @@ struct PlainProduct {
   }
 };
 
-}  // namespace
-
-KernelPtr MakeProduct(const MatrixProduct& product, KernelPtr add_bias) {
+KernelPtr MakePlain(const MatrixProduct& product, std::shared_ptr<CudaKernel> add_bias) {
   return DispatchFloats(product.dtype, product.out_dtype, [&](auto t, auto u) {
     PlainProduct<decltype(t), decltype(u)> plain{product, std::move(add_bias)};
     if (plain.p.bias && plain.add_bias) plain.add_bias.reset();
@@ -91,8 +90,31 @@ KernelPtr MakeProduct(const MatrixProduct& product, KernelPtr add_bias) {
   });
 }
 
+}  // namespace
+
+KernelPtr MakeProduct(const MatrixProduct& product, KernelPtr add_bias) {
+  if (auto padding = PlanPadding(product.plan, DTypeSize(product.dtype))) {
+    auto bias = std::shared_ptr<CudaKernel>(std::move(add_bias));
+    return MakeKernel(
+        [product, padding, bias](const Launch& launch) {
+          EnqueuePadding(launch, product, *padding, launch.workspace);
+          MatrixProduct padded = product;
+          auto move = [&](const PaddingPlan::Operand& to, const std::byte** data, int64_t* ld) {
+            if (to.ld == 0) return;
+            *data = launch.workspace + to.offset;
+            *ld = to.ld;
+          };
+          move(padding->a, &padded.a, &padded.plan.a_rows);
+          move(padding->b, &padded.b, &padded.plan.b_rows);
+          MakePlain(padded, bias)->Enqueue(launch);
+        },
+        padding->bytes);
+  }
+  return MakePlain(product, std::move(add_bias));
+}
+
 KernelPtr MakeEpilogueProduct(const MatrixProduct& product, const Launch&, std::string*) {
-  return MakeProduct(product, nullptr);
+  return MakePlain(product, nullptr);
 }
 
 }  // namespace shardc::cuda::emulated

@@ -90,6 +90,14 @@ void AddRows(List& list) {
   list.Add("middle", "reduce_sum", {list.F({3, 700, 5})}, {{"axes", Ints{1}}});
   list.Add("outer", "reduce_sum", {list.F({300, 2, 9})}, {{"axes", Ints{0, 2}}});
   list.Add("chunks", "sum_squares", {list.F({40000})});
+  // Several chunks of several tiles, the last of each with fewer.
+  HostTensor tall = list.F({5, 61, 328}, 1), more = list.F({5, 61, 328}, 2);
+  for (std::string op : {"reduce_sum", "reduce_mean", "reduce_max", "reduce_min"}) {
+    list.Add("tiles", op, {tall}, {{"axes", Ints{0, 1}}});
+  }
+  HostTensor mean = list.F({5, 61}, 3), rstd = list.F({5, 61}, 4), w = list.F({328}, 5);
+  list.Add("tiles", "layer_norm_grad", {tall, more, mean, rstd, w}, {{"bias", true}});
+  list.Add("tiles", "rms_norm_grad", {tall, more, rstd, w});
 }
 
 void AddMoves(List& list) {
@@ -122,6 +130,12 @@ void AddProducts(List& list) {
            {{"batch", int64_t{0}}});
   list.Add("batch", "matmul_tn", {list.F({3, 50, 9}, 1), list.F({3, 50, 16}, 2)},
            {{"batch", int64_t{1}}});
+  // Of odd widths, as a vocabulary may be.
+  list.Add("odd", "matmul", {list.F({3, 17, 41}, 1), list.F({41, 24}, 2)});
+  list.Add("odd", "matmul_nt", {list.F({17, 43}, 1), list.F({33, 43}, 2)});
+  list.Add("odd", "matmul_tn", {list.F({50, 37}, 1), list.F({50, 16}, 2), list.F({37, 16}, 3)},
+           {{"batch", int64_t{0}}});
+  list.Add("odd", "linear", {list.F({7, 39}, 1), list.F({39, 25}, 2), list.F({25}, 3)});
   list.Add("nt", "linear", {list.F({7, 40}, 1), list.F({24, 40}, 2), list.F({24}, 3)},
            {{"nt", true}});
 }

@@ -36,6 +36,8 @@ struct KernelCase {
   std::optional<Mesh> mesh = {};
 };
 
+// Whether the op becomes a kernel; others become collectives, memory, or nothing.
+bool HasKernel(const std::string& op);
 // Samples of all ops in one float type (those that take it), f64 samples being converted.
 std::vector<KernelCase> SampleCases(DType dtype);
 // Shapes that reach several blocks, tiles and chunks, odd and even.

@@ -15,17 +15,28 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 
 DEADLINE_S = 450  # of all; every command ends by then, whatever its own limit
 HERE = pathlib.Path(__file__).resolve().parent
 
 SMALL = dict(layers=2, hidden=64, heads=4, vocab=257, seq=32, batch=2)
+# Test suites that run at once: the GPU is mostly idle in them.
+SUITES_AT_ONCE = 4
 GPT2 = dict(layers=12, hidden=768, heads=12, vocab=50257, seq=1024)
 GPT2_XL = dict(layers=48, hidden=1600, heads=25, vocab=50257, seq=1024)
 # Name, model, precision, seconds for torch beside it in each of its modes.
 GPT2_BF16 = ("GPT-2 124M bf16 b=64 s=1024 fwd+bwd", dict(GPT2, batch=64), "bf16", {"eager": 40, "compile": 90})
 GPT2_XL_BF16 = ("GPT-2 1.5B bf16 b=16 s=1024 fwd+bwd", dict(GPT2_XL, batch=16), "bf16", {"eager": 60})
 GPT2_F32 = ("GPT-2 124M f32 b=8 s=1024 fwd+bwd", dict(GPT2, batch=8), "f32", {"eager": 40})
+
+
+# The suites of SHARDC_GPU_TRY: the report itself is tried out, with small models instead.
+TRIED = [s for s in os.environ.get("SHARDC_GPU_TRY", "").split(",") if s]
+REPEATS, PATIENCE = (4, 10) if TRIED else (12, 1)
+if TRIED:
+    GPT2_BF16, GPT2_XL_BF16, GPT2_F32 = ((name, SMALL, precision, modes) for name, _, precision, modes in
+                                         (GPT2_BF16, GPT2_XL_BF16, GPT2_F32))
 
 
 def builtin(model):
@@ -67,16 +78,24 @@ class Report:
                                         "profiles": self.profiles}, indent=1))
 
     def left(self):
-        return DEADLINE_S - (time.monotonic() - self.began)
+        return DEADLINE_S * PATIENCE - (time.monotonic() - self.began)
 
-    def add(self, name, status, detail="", **values):
-        self.rows.append({"name": name, "status": status, "detail": detail, **values})
-        print(f"{name:56} {status:9} {detail}", flush=True)
-        self.write()
+    def add(self, name, status, detail="", shown=True, **values):
+        with self.lock:
+            self.rows.append({"name": name, "status": status, "detail": detail, **values})
+            if shown:
+                print(f"{name:56} {status:9} {detail}", flush=True)
+            self.write()
+
+    def say(self, text):
+        """Beside the table; in its place in the output."""
+        with self.lock:
+            sys.stdout.flush()
+            print(text, file=sys.stderr, flush=True)
 
     def command(self, args, limit, env=None):
         """Exit code (None: not in time), stdout, stderr. What it printed is there also when it did not end."""
-        limit = min(limit, self.left())
+        limit = min(limit * PATIENCE, self.left())
         if limit < 5:
             return None, "", "no time left"
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
@@ -95,25 +114,46 @@ class Report:
     def failed(self, name, err):
         lines = err.strip().splitlines() or ["nothing was said"]
         self.add(name, "FAILED", next((l for l in lines if "error" in l), lines[-1])[:200])
-        sys.stderr.write("\n".join(lines[-15:]) + "\n")
+        self.say("\n".join(lines[-15:])[-3000:])
+
+    def part(self, run, name):
+        """One that fails in a way that nobody thought of does not stop the others."""
+        try:
+            run()
+        except Exception:
+            self.failed(name, "error: " + traceback.format_exc())
 
     def tests(self):
-        code, out, err = self.command([self.bin / "test_gpu", "--gtest_color=no"], 150)
+        """Every suite in a process of its own: what breaks the GPU's context, or hangs, ends only that one."""
+        code, out, err = self.command([self.bin / "test_gpu", "--gtest_list_tests"], 30)
+        suites = re.findall(r"^(\S+\.)", out, re.M)
+        suites = [s for s in suites if not TRIED or s in TRIED]
+        if code != 0 or not suites:
+            self.failed("test_gpu", f"error: exit code {code}, {len(suites)} suites\n{err}")
+        with concurrent.futures.ThreadPoolExecutor(SUITES_AT_ONCE) as at_once:
+            for suite in suites:
+                at_once.submit(self.part, lambda suite=suite: self.suite(suite), suite)
+
+    def suite(self, suite):
+        code, out, err = self.command([self.bin / "test_gpu", "--gtest_color=no", f"--gtest_filter={suite}*"], 120)
         # Each ends with one of these lines; a reason to skip stands before it.
-        last_end = 0
+        last_end, passed, began = 0, 0, time.monotonic()
         for m in re.finditer(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:, where .*)? \((\d+) ms\)$", out, re.M):
             word, name, ms = m.groups()
             said, last_end = out[last_end:m.start()], m.end()
             needs = re.search(r"needs \d+ GPUs", said)
             # There is a GPU, so a test that skips for want of one has not found it.
             status = {"OK": "passed", "FAILED": "FAILED"}.get(word, "skipped" if needs else "FAILED")
-            self.add(name, status, needs.group(0) if needs else f"{int(ms) / 1e3:.1f} s")
+            self.add(name, status, needs.group(0) if needs else f"{int(ms) / 1e3:.1f} s", shown=status != "passed")
+            passed += status == "passed"
             if status == "FAILED":
-                sys.stderr.write(said[-3000:] + "\n")
+                self.say(said[:2000])  # what went wrong first may be why the rest did
+        if passed:
+            print(f"{suite + '*':56} {'passed':9} {passed}", flush=True)
         if code != 0:
             began = re.findall(r"^\[ RUN +\] (\S+)$", out, re.M)
             at = f"; the last test that began is {began[-1]}" if began else ""
-            self.failed("test_gpu", f"exit code {code}{at}: error: " + (err.strip().splitlines() or [""])[-1])
+            self.failed(suite + "*", f"exit code {code}{at}: error: " + (err.strip().splitlines() or [""])[-1])
 
     def compile(self, plan, model, options):
         code, _, err = self.command([self.bin / "shardc", "compile", builtin(model), "-q", "-o", plan, *options], 120)
@@ -143,14 +183,18 @@ class Report:
         for precision in ["f32", "bf16"]:
             options = ["--spec", "serial"] + (["--precision", "bf16"] if precision == "bf16" else [])
             plan, err = self.plan(SMALL, *options)
-            code = None
-            if plan:
-                code, out, err = self.command(
-                    ["compute-sanitizer", "--error-exitcode", "9", self.bin / "shardc", "run", plan, "--backend", "cuda",
-                     "--random-inputs", "1", "--repeat", "2"], 60, {"SHARDC_NO_CUDNN": "1"})
+            code, run = None, [self.bin / "shardc", "run", plan, "--backend", "cuda", "--random-inputs", "1", "--repeat", "2"]
+            if plan:  # first without it: the choices that this leaves need not be tried in its slow motion
+                code, _, err = self.command(run, 40, {"SHARDC_NO_CUDNN": "1"})
+            if code == 0:
+                # Memory is what is looked at: libraries make calls that fail, to see what there is.
+                code, out, err = self.command(["compute-sanitizer", "--report-api-errors", "no", "--error-exitcode", "9", *run],
+                                              60, {"SHARDC_NO_CUDNN": "1"})
                 err = out + err  # it reports on stdout
             if code == 0:
                 self.add(f"{name} {precision}", "passed")
+            elif "Device not supported" in err:
+                self.add(f"{name} {precision}", "skipped", "compute-sanitizer does not support this machine")
             else:
                 self.failed(f"{name} {precision}", err)
 
@@ -194,12 +238,14 @@ class Report:
 
     def torch(self, what, limit):
         """What torch_side.py prints as JSON, or None and why not."""
+        if TRIED:
+            what = {**what, "device": "cpu"}
         code, out, err = self.command([sys.executable, HERE / "torch_side.py", json.dumps(what)], limit)
         if code == 3:
             return None, "no torch here"
         if code != 0:
             return None, (err.strip().splitlines() or ["it failed"])[-1][:120]
-        return json.loads(out), ""
+        return json.loads(out.strip().splitlines()[-1]), ""
 
     def torch_peaks(self):
         peaks, why = self.torch({"what": "peaks"}, 40)
@@ -223,11 +269,13 @@ class Report:
         code, ours = None, None
         if plan:
             code, out, err = self.command([self.bin / "shardc", "run", plan, "--backend", "cuda", "--random-inputs", "1",
-                                           "--repeat", "12", "--json"], 60)
+                                           "--repeat", REPEATS, "--json"], 100)
         if code != 0:
             self.failed(name, err)
         else:
             result = json.loads(out)
+            for note in re.findall("^note: (.*)$", err, re.M):
+                self.add("  note", "seen", note[:200])
             times = sorted(result["times_s"][2:])  # the first ones capture the graph
             ours = times[len(times) // 2]
             self.measured(name, model, precision, ours, result["peak_bytes"])
@@ -252,7 +300,7 @@ class Report:
             self.add(name, "skipped", "none was taken")
             return
         code, out, err = self.command([self.bin / "shardc", "run", plan, "--backend", "cuda", "--random-inputs", "1",
-                                       "--repeat", "12", "--json"], 40, {"SHARDC_NO_EPILOGUES": "1"})
+                                       "--repeat", REPEATS, "--json"], 40, {"SHARDC_NO_EPILOGUES": "1"})
         if code != 0:
             self.failed(name, err)
             return
@@ -262,6 +310,9 @@ class Report:
 
     def profile(self, name, model, precision, _):
         """Where the time goes: the tables of --profile, in the JSON."""
+        if TRIED:
+            self.add("profile of " + name, "skipped", "it multiplies large matrices")
+            return
         plan, err = self.plan(model, *self.benchmark_options(precision))
         code = None
         if plan:
@@ -283,12 +334,16 @@ def main():
         for _, model, precision, _ in [GPT2_BF16, GPT2_XL_BF16, GPT2_F32]:
             r.ahead(model, *r.benchmark_options(precision))
         # What is worth most comes first: the last ones go without when time runs out.
-        for part in [r.tests, r.repeatable, r.torch_peaks, lambda: r.benchmark(*GPT2_BF16), lambda: r.profile(*GPT2_BF16),
-                     lambda: r.benchmark(*GPT2_XL_BF16), r.processes, r.sanitizer, lambda: r.benchmark(*GPT2_F32)]:
-            part()
+        for part, name in [(r.tests, "test_gpu"), (r.repeatable, "two runs"), (r.torch_peaks, "peaks by torch"),
+                           (lambda: r.benchmark(*GPT2_BF16), GPT2_BF16[0]), (lambda: r.profile(*GPT2_BF16), "profile"),
+                           (lambda: r.benchmark(*GPT2_XL_BF16), GPT2_XL_BF16[0]), (r.processes, "processes"),
+                           (r.sanitizer, "compute-sanitizer"), (lambda: r.benchmark(*GPT2_F32), GPT2_F32[0])]:
+            r.part(part, name)
         r.compilers.shutdown(cancel_futures=True)
         r.write()
-        failed = [row["name"] for row in r.rows if row["status"] == "FAILED"]
+        failed = [row for row in r.rows if row["status"] == "FAILED"]
+        for row in failed:  # again, where whoever sees only the end of the output sees it
+            print(f"FAILED: {row['name'][:80]}: {row['detail'][:160]}")
         print(f"{len(r.rows)} rows, {len(failed)} failed, {time.monotonic() - r.began:.0f} s; {r.out}")
     return 1 if failed else 0
 

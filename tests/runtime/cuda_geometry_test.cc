@@ -69,6 +69,24 @@ TEST(CudaGeometry, ReductionChunksCoverOnce) {
   }
 }
 
+TEST(CudaGeometry, TilesCoverOnce) {
+  EXPECT_FALSE(PlanTiles(100, 63, 4)) << "packs across rows";
+  EXPECT_FALSE(PlanTiles(100, 60, 4)) << "mostly idle lanes";
+  for (int64_t cols : {int64_t{64}, int64_t{768}, int64_t{1} << 22}) {
+    for (int64_t rows : {int64_t{0}, int64_t{1}, int64_t{1000}, int64_t{65536}, int64_t{1} << 30}) {
+      auto p = PlanTiles(rows, cols, 4);
+      ASSERT_TRUE(p);
+      EXPECT_GE(p->tiles * 128, cols);
+      EXPECT_LT((p->tiles - 1) * 128, cols);
+      EXPECT_GE(p->chunks * p->chunk, rows);
+      EXPECT_TRUE(rows == 0 || (p->chunks - 1) * p->chunk < rows) << "an empty chunk";
+      EXPECT_LE(p->tiles * p->chunks, std::max<int64_t>(512, p->tiles));
+    }
+  }
+  // A bias gradient of GPT-2 at 64 x 1024 tokens fills a large GPU.
+  EXPECT_GE(PlanTiles(65536, 768, 4)->tiles * PlanTiles(65536, 768, 4)->chunks, 4 * 120);
+}
+
 TEST(CudaGeometry, CountingPartsDoNotOverlap) {
   for (int64_t ids : {int64_t{1}, int64_t{5000}, int64_t{1} << 20}) {
     for (int64_t rows : {int64_t{1}, int64_t{50257}}) {
@@ -81,6 +99,25 @@ TEST(CudaGeometry, CountingPartsDoNotOverlap) {
       EXPECT_EQ((p.counters | p.totals | p.offsets | p.order) % 256, 0);
     }
   }
+}
+
+TEST(CudaGeometry, OddColumnsOfHalvesArePadded) {
+  // dx of a vocabulary-wide product: the left operand, B, has columns of 50257.
+  auto dx = PlanPadding(*PlanMatmul("matmul", {}, {8192, 50257}, {50257, 768}, {8192, 768}), 2);
+  ASSERT_TRUE(dx);
+  EXPECT_EQ(dx->a.ld, 0);
+  EXPECT_EQ(dx->b.ld, 50264);
+  EXPECT_EQ(dx->bytes, 8192 * 50264 * 2);
+  auto both = PlanPadding(*PlanMatmul("matmul_nt", {}, {30, 9}, {20, 9}, {30, 20}), 2);
+  ASSERT_TRUE(both);
+  EXPECT_EQ(both->a.ld, 16);
+  EXPECT_EQ(both->b.ld, 16);
+  EXPECT_EQ(both->b.offset % 256, 0);
+  EXPECT_GE(both->b.offset, 20 * 16 * 2);
+  EXPECT_GE(both->bytes, both->b.offset + 30 * 16 * 2);
+  EXPECT_FALSE(PlanPadding(*PlanMatmul("matmul", {}, {64, 24}, {24, 40}, {64, 40}), 2));
+  EXPECT_FALSE(PlanPadding(*PlanMatmul("matmul", {}, {64, 25}, {25, 41}, {64, 41}), 4));
+  EXPECT_FALSE(PlanPadding(*PlanMatmul("matmul", {}, {3, 64, 25}, {3, 25, 41}, {3, 64, 41}), 2));
 }
 
 TEST(CudaGeometry, ProductsFoldRowsAndBatch) {

@@ -57,6 +57,22 @@ TEST_F(Folders, ThePythonInPathIsAsked) {
   EXPECT_THAT(Found({{"PATH", "/nowhere:" + bin}}), ElementsAre(wheel));
 }
 
+TEST_F(Folders, EveryLinkOfAPythonIsFollowed) {
+  std::string bin = Make("bin"), venv = Make("venv/bin"), system = Make("usr/bin"),
+              wheels = Make("venv/lib/python3.12/site-packages/nvidia/cu13/lib");
+  fs::create_symlink("/bin/true", fs::path(system) / "python3.12");
+  fs::create_symlink("../../usr/bin/python3.12", fs::path(venv) / "python3");
+  fs::create_symlink(fs::path(venv) / "python3", fs::path(bin) / "python3");
+  EXPECT_THAT(Found({{"PATH", bin}}), ElementsAre(wheels));
+}
+
+TEST_F(Folders, ALinkToItselfEnds) {
+  std::string bin = Make("bin");
+  fs::create_symlink("/bin/true", fs::path(bin) / "python3");
+  fs::create_symlink("python3", fs::path(bin) / "python");
+  EXPECT_THAT(Found({{"PATH", bin}}), ElementsAre());
+}
+
 TEST_F(Folders, EachOnce) {
   std::string mine = Make("mine");
   EXPECT_THAT(Found({{"SHARDC_CUDA_LIBS", mine + ":" + mine}}), ElementsAre(mine));

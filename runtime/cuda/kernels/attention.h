@@ -6,12 +6,6 @@
 
 #include "runtime/cuda/kernels/vector.h"
 
-#if defined(__CUDACC__)
-#define SHARDC_UNROLL _Pragma("unroll")
-#else
-#define SHARDC_UNROLL
-#endif
-
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 
 inline constexpr int kMaxHeadDim = 256;

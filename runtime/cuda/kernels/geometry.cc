@@ -80,6 +80,20 @@ ColumnPlan PlanColumns(int64_t rows, int64_t cols) {
   return {reduce.chunks, reduce.chunk};
 }
 
+std::optional<TilePlan> PlanTiles(int64_t rows, int64_t cols, int pack) {
+  if (cols % pack != 0 || cols < 16 * pack) return std::nullopt;
+  TilePlan plan;
+  plan.tiles = CeilDiv(cols, 32 * pack);
+  // About four blocks for each multiprocessor of a large GPU; a warp has enough rows to be worth
+  // another partial result.
+  constexpr int64_t kWanted = 512, kLeast = 8 * kTileWarps;
+  const int64_t chunks =
+      std::max<int64_t>(1, std::min(kWanted / plan.tiles, CeilDiv(rows, kLeast)));
+  plan.chunk = std::max<int64_t>(CeilDiv(rows, chunks), 1);
+  plan.chunks = std::max<int64_t>(CeilDiv(rows, plan.chunk), 1);
+  return plan;
+}
+
 CountingPlan PlanCounting(int64_t ids, int64_t rows) {
   CountingPlan plan;
   plan.chunk = 2048;

@@ -67,6 +67,15 @@ struct ColumnPlan {
 };
 ColumnPlan PlanColumns(int64_t rows, int64_t cols);
 
+// Columns of a dense matrix [rows, cols] added up by blocks of kTileWarps warps: a block has
+// `chunk` rows of 32 packs of columns, a lane one pack, a warp every kTileWarps-th row.
+inline constexpr int kTileWarps = 8;
+struct TilePlan {
+  int64_t tiles = 1, chunks = 1, chunk = 0;
+};
+// `pack`: elements. Nothing where packs do not fit the rows or half of the lanes would idle.
+std::optional<TilePlan> PlanTiles(int64_t rows, int64_t cols, int pack);
+
 // The stable counting sort of embedding_grad: ids in chunks, with a counter per chunk and row.
 struct CountingPlan {
   int64_t chunks = 0, chunk = 0;

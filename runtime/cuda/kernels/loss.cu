@@ -25,13 +25,14 @@ struct Logits {
   const T* data;
   int64_t stride;  // elements of a row, padding included
   Runs runs;
-  bool packed;
+  bool packed;  // the array begins at a pack; rows need not
   template <typename F>
   __device__ __forceinline__ void ForEach(int64_t row, F f) const {
     for (int k = 0; k < runs.count; ++k) {
       const Run run = runs.runs[k];
-      ForColumns<T>(run.size, packed,
-                    [&](auto n, int64_t c) { f(n, row * stride + run.local + c, run.global + c); });
+      const int64_t first = row * stride + run.local;
+      ForStretch<T>(first, run.size, packed,
+                    [&](auto n, int64_t c) { f(n, first + c, run.global + c); });
     }
   }
 };
@@ -172,14 +173,8 @@ Parts LabelsOf(const KernelRequest& r, size_t labels, int64_t classes) {
 template <typename T, typename U = T>
 Logits<T> LogitsOf(const KernelRequest& r, size_t logits, const Runs& runs, const U* result) {
   const TensorView& x = r.call.in[logits];
-  Logits<T> out{
-      In<T>(r, logits), x.shape.back(), runs,
-      Packs<T>(x.shape.back(), In<T>(r, logits)) && Aligned(result, sizeof(U) * kPack<T>)};
-  for (int k = 0; k < runs.count; ++k) {
-    out.packed =
-        out.packed && runs.runs[k].local % kPack<T> == 0 && runs.runs[k].size % kPack<T> == 0;
-  }
-  return out;
+  return {In<T>(r, logits), x.shape.back(), runs,
+          Aligned(In<T>(r, logits), 16) && Aligned(result, sizeof(U) * kPack<T>)};
 }
 
 template <typename F>

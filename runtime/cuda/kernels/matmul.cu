@@ -62,6 +62,24 @@ KernelPtr MakeMatmul(const KernelRequest& r) {
   return MakeProduct(product, MakeAddBias(r));
 }
 
+// An item per pack of `to`: the columns of a matrix, with zeros up to the next whole pack.
+struct PadColumns {
+  static constexpr int kN = kPack<uint16_t>;
+  const uint16_t* from;
+  uint16_t* to;
+  int64_t rows, packs;  // packs of a column of `to`
+  bool small;           // fewer than 2^32 items
+  __device__ void operator()(int64_t item) const {
+    const int64_t col = small ? static_cast<uint32_t>(item) / static_cast<uint32_t>(packs)
+                              : item / packs,
+                  row = (item - col * packs) * kN;
+    const uint16_t* at = from + col * rows + row;
+    Pack<uint16_t, kN> v;
+    for (int j = 0; j < kN; ++j) v.v[j] = row + j < rows ? at[j] : uint16_t{0};
+    StorePack<uint16_t, kN>(to + item * kN, v);
+  }
+};
+
 constexpr Binding kBindings[] = {{"matmul", MakeMatmul},
                                  {"matmul_nt", MakeMatmul},
                                  {"matmul_tn", MakeMatmul},
@@ -70,6 +88,22 @@ constexpr Binding kBindings[] = {{"matmul", MakeMatmul},
 }  // namespace
 
 std::span<const Binding> MatmulBindings() { return kBindings; }
+
+void EnqueuePadding(const Launch& launch, const MatrixProduct& product, const PaddingPlan& padding,
+                    std::byte* to) {
+  auto copy = [&](const PaddingPlan::Operand& operand, const std::byte* from, int64_t rows,
+                  int64_t cols) {
+    if (operand.ld == 0) return;
+    const int64_t packs = operand.ld / PadColumns::kN, items = packs * cols;
+    PadColumns f{reinterpret_cast<const uint16_t*>(from),
+                 reinterpret_cast<uint16_t*>(to + operand.offset), rows, packs,
+                 items < (int64_t{1} << 32)};
+    Grid grid = ElementGrid(items);
+    LaunchKernel(launch, ElementsKernel<PadColumns>, grid.blocks, grid.threads, 0, f, items);
+  };
+  copy(padding.a, product.a, product.plan.a_rows, product.plan.a_cols);
+  copy(padding.b, product.b, product.plan.b_rows, product.plan.b_cols);
+}
 
 KernelPtr MakeFusedProduct(const FusedProduct& f, const Launch& launch, std::string* why_not) {
   auto plan = PlanMatmul(f.product->op, f.product->attrs, f.left.shape, f.right.shape,

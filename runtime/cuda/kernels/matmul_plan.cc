@@ -49,6 +49,23 @@ bool SetBatch(MatmulPlan* p, const Shape& left, const Shape& right, const Shape&
 
 }  // namespace
 
+std::optional<PaddingPlan> PlanPadding(const MatmulPlan& plan, int64_t element_bytes) {
+  constexpr int64_t kAlignment = 16, kPlace = 256;
+  if (element_bytes > 2 || plan.batch != 1 || plan.parts.size() != 1) return std::nullopt;
+  PaddingPlan out;
+  auto pad = [&](int64_t rows, int64_t cols, PaddingPlan::Operand* operand) {
+    const int64_t each = kAlignment / element_bytes;
+    if (rows % each == 0 || rows < each || cols < 2) return;
+    operand->ld = CeilDiv(rows, each) * each;
+    operand->offset = out.bytes;
+    out.bytes += CeilDiv(operand->ld * cols * element_bytes, kPlace) * kPlace;
+  };
+  pad(plan.a_rows, plan.a_cols, &out.a);
+  pad(plan.b_rows, plan.b_cols, &out.b);
+  if (out.bytes == 0) return std::nullopt;
+  return out;
+}
+
 std::optional<MatmulPlan> PlanMatmul(const std::string& op, const Attributes& attrs,
                                      const Shape& left, const Shape& right, const Shape& out) {
   if (left.size() < 2 || right.size() < 2 || out.size() < 2) return std::nullopt;

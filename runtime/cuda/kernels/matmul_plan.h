@@ -24,6 +24,20 @@ struct MatmulPlan {
   bool empty() const { return rows == 0 || cols == 0 || batch == 0 || parts.empty(); }
 };
 
+// Copies of operands in work memory whose columns begin at multiples of 16 bytes. Tensor cores are
+// fed 16 bytes at a time; where columns of halves begin anywhere, as with an odd vocabulary, a
+// product may take several times as long.
+struct PaddingPlan {
+  struct Operand {
+    int64_t ld = 0, offset = 0;  // elements; bytes. ld 0: it stays where it is
+  };
+  Operand a, b;
+  int64_t bytes = 0;
+};
+// Nothing where no copy would help, for batches, and for elements wider than halves, which need no
+// such care.
+std::optional<PaddingPlan> PlanPadding(const MatmulPlan& plan, int64_t element_bytes);
+
 // The plan of matmul, matmul_nt, matmul_tn or linear by local shapes. Nothing when the ranks do not
 // fit.
 std::optional<MatmulPlan> PlanMatmul(const std::string& op, const Attributes& attrs,

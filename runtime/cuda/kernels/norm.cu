@@ -168,6 +168,52 @@ struct WeightGradChunks {
     if (db) db[item] = sum;
   }
 };
+// The same by tiles of columns, see TilePlan.
+template <typename T>
+struct WeightGradTiles {
+  using W = Wide<T>;
+  static constexpr int kN = kPack<T>;
+  NormBackward<T> n;
+  TilePlan plan;
+  W *dw, *db;  // [chunks, cols]; db may be null
+  __device__ void operator()(int64_t item) const {
+    __shared__ W products[kTileWarps][32 * kN], sums[kTileWarps][32 * kN];
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const int64_t c = item / plan.tiles, first = item % plan.tiles * 32 * kN,
+                  column = first + lane * kN;
+    int64_t end = (c + 1) * plan.chunk;
+    if (end > n.rows) end = n.rows;
+    W product[kN] = {}, sum[kN] = {};
+    if (column < n.cols) {
+      SHARDC_UNROLL_BY(4)
+      for (int64_t row = c * plan.chunk + warp; row < end; row += kTileWarps) {
+        const auto g = LoadPack<T, kN>(n.dy + row * n.cols + column),
+                   v = LoadPack<T, kN>(n.x + row * n.cols + column);
+        const W m = n.mean ? Widen(n.mean[row]) : W(0), r = Widen(n.rstd[row]);
+        for (int j = 0; j < kN; ++j) {
+          product[j] += Widen(g.v[j]) * ((Widen(v.v[j]) - m) * r);
+          sum[j] += Widen(g.v[j]);
+        }
+      }
+    }
+    for (int j = 0; j < kN; ++j) {
+      products[warp][lane * kN + j] = product[j];
+      sums[warp][lane * kN + j] = sum[j];
+    }
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < 32 * kN && first + i < n.cols;
+         i += static_cast<int>(blockDim.x)) {
+      W w = 0, b = 0;
+      for (int k = 0; k < kTileWarps; ++k) {
+        w += products[k][i];
+        b += sums[k][i];
+      }
+      dw[c * n.cols + first + i] = w;
+      if (db) db[c * n.cols + first + i] = b;
+    }
+    __syncthreads();
+  }
+};
 template <typename T>
 struct WeightGradSum {
   const Wide<T>*dw, *db;
@@ -187,19 +233,27 @@ struct WeightGradSum {
 // dx may take the place of dy or x, so that the weights' gradients come first.
 template <typename T>
 KernelPtr Backward(const NormBackward<T>& f) {
-  ColumnPlan plan = PlanColumns(f.rows, f.cols);
-  int64_t items = plan.chunks * f.cols;
+  const ColumnPlan plan = PlanColumns(f.rows, f.cols);
+  const std::optional<TilePlan> tiles =
+      f.packed ? PlanTiles(f.rows, f.cols, kPack<T>) : std::nullopt;
+  const int64_t chunks = tiles ? tiles->chunks : plan.chunks, items = chunks * f.cols;
   int64_t bytes = f.dw ? items * static_cast<int64_t>(sizeof(Wide<T>)) * (f.db ? 2 : 1) : 0;
   auto run = [=](const Launch& launch) {
     if (f.dw) {
       auto* dw = reinterpret_cast<Wide<T>*>(launch.workspace);
       auto* db = f.db ? dw + items : nullptr;
-      Grid grid = ElementGrid(items);
-      LaunchKernel(launch, ElementsKernel<WeightGradChunks<T>>, grid.blocks, grid.threads, 0,
-                   WeightGradChunks<T>{f, plan.rows_per_chunk, dw, db}, items);
+      if (tiles) {
+        const int64_t blocks = tiles->tiles * tiles->chunks;
+        LaunchKernel(launch, RowsKernel<WeightGradTiles<T>>, blocks, 32 * kTileWarps, 0,
+                     WeightGradTiles<T>{f, *tiles, dw, db}, blocks);
+      } else {
+        Grid grid = ElementGrid(items);
+        LaunchKernel(launch, ElementsKernel<WeightGradChunks<T>>, grid.blocks, grid.threads, 0,
+                     WeightGradChunks<T>{f, plan.rows_per_chunk, dw, db}, items);
+      }
       Grid columns = ElementGrid(f.cols);
       LaunchKernel(launch, ElementsKernel<WeightGradSum<T>>, columns.blocks, columns.threads, 0,
-                   WeightGradSum<T>{dw, db, f.dw, f.db, plan.chunks, f.cols}, f.cols);
+                   WeightGradSum<T>{dw, db, f.dw, f.db, chunks, f.cols}, f.cols);
     }
     Grid grid = RowGrid(f.rows, f.cols);
     LaunchKernel(launch, RowsKernel<NormBackward<T>>, grid.blocks, grid.threads, 0, f, f.rows);

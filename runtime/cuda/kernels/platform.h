@@ -12,9 +12,14 @@
 #if defined(__CUDACC__)
 #include <cuda_runtime.h>
 #define SHARDC_KERNEL_SPACE device
+#define SHARDC_UNROLL _Pragma("unroll")
+#define SHARDC_UNROLL_BY(n) SHARDC_PRAGMA(unroll n)
+#define SHARDC_PRAGMA(text) _Pragma(#text)
 #else
 #include "runtime/cuda/kernels/emulation.h"
 #define SHARDC_KERNEL_SPACE emulated
+#define SHARDC_UNROLL
+#define SHARDC_UNROLL_BY(n)
 #endif
 
 #include "ir/diagnostic.h"

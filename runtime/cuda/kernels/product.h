@@ -28,6 +28,9 @@ KernelPtr MakeProduct(const MatrixProduct& product, KernelPtr add_bias);
 KernelPtr MakeEpilogueProduct(const MatrixProduct& product, const Launch& launch,
                               std::string* why_not);
 
+// matmul.cu: copies operands of halves as planned to work memory that begins at `to`.
+void EnqueuePadding(const Launch& launch, const MatrixProduct& product, const PaddingPlan& padding,
+                    std::byte* to);
 // matmul.cu; as EpilogueLibrary::Make.
 KernelPtr MakeFusedProduct(const FusedProduct& product, const Launch& launch, std::string* why_not);
 

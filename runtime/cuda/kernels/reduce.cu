@@ -117,6 +117,43 @@ struct BlockStage : Stage1<T, Op> {
   }
 };
 
+// A block per (chunk of rows, tile of columns) of a dense matrix, see TilePlan.
+template <typename T, typename Op>
+struct TileStage {
+  using W = Wide<T>;
+  static constexpr int kN = kPack<T>;
+  const T* x;
+  int64_t rows, cols;
+  TilePlan plan;
+  W* partial;  // [chunks, cols]
+  __device__ void operator()(int64_t item) const {
+    __shared__ W parts[kTileWarps][32 * kN];
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const int64_t c = item / plan.tiles, first = item % plan.tiles * 32 * kN,
+                  column = first + lane * kN;
+    int64_t end = (c + 1) * plan.chunk;
+    if (end > rows) end = rows;
+    W total[kN];
+    for (int j = 0; j < kN; ++j) total[j] = Op::template Identity<W>();
+    if (column < cols) {
+      SHARDC_UNROLL_BY(4)
+      for (int64_t row = c * plan.chunk + warp; row < end; row += kTileWarps) {
+        const auto v = LoadPack<T, kN>(x + row * cols + column);
+        for (int j = 0; j < kN; ++j) total[j] = Op::Fold(total[j], Op::Map(Widen(v.v[j])));
+      }
+    }
+    for (int j = 0; j < kN; ++j) parts[warp][lane * kN + j] = total[j];
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < 32 * kN && first + i < cols;
+         i += static_cast<int>(blockDim.x)) {
+      W sum = parts[0][i];
+      for (int w = 1; w < kTileWarps; ++w) sum = Op::Fold(sum, parts[w][i]);
+      partial[c * cols + first + i] = sum;
+    }
+    __syncthreads();
+  }
+};
+
 // U: of the result, which the attribute "out" may choose.
 template <typename T, typename U, typename Op>
 struct Stage2 {
@@ -139,6 +176,11 @@ struct Reduction {
   Gaps gaps;
   bool inner_kept = false;
   double count = 1;  // of global elements reduced
+  // Sums of the columns of a dense matrix.
+  bool columns() const {
+    return gaps.count == 0 && kept.rank == 1 && reduced.rank == 1 && kept.strides[0][0] == 1 &&
+           reduced.strides[0][0] == kept.dims[0];
+  }
 };
 
 bool Describe(const KernelRequest& r, const std::vector<bool>& is_reduced, Reduction* out) {
@@ -179,6 +221,22 @@ void LaunchStage(const Launch& launch, const Stage& f, bool columns, int64_t ite
 template <typename T, typename U, typename Op>
 KernelPtr MakeTyped(const KernelRequest& r, const Reduction& d, bool mean) {
   int64_t kept = d.kept.size(), reduced = d.reduced.size();
+  if (d.columns() && Aligned(In<T>(r, 0), 16)) {
+    if (auto tiles = PlanTiles(reduced, kept, kPack<T>)) {
+      TileStage<T, Op> first{In<T>(r, 0), reduced, kept, *tiles, nullptr};
+      Stage2<T, U, Op> second{nullptr, Out<U>(r, 0), kept, tiles->chunks, mean ? d.count : 1.0};
+      auto run = [=](const Launch& launch) mutable {
+        second.partial = first.partial = reinterpret_cast<Wide<T>*>(launch.workspace);
+        const int64_t blocks = first.plan.tiles * first.plan.chunks;
+        LaunchKernel(launch, RowsKernel<TileStage<T, Op>>, blocks, 32 * kTileWarps, 0, first,
+                     blocks);
+        Grid grid = ElementGrid(kept);
+        LaunchKernel(launch, ElementsKernel<Stage2<T, U, Op>>, grid.blocks, grid.threads, 0, second,
+                     kept);
+      };
+      return MakeKernel(run, tiles->chunks * kept * static_cast<int64_t>(sizeof(Wide<T>)));
+    }
+  }
   ReducePlan plan = PlanReduce(kept, reduced, d.inner_kept);
   Stage1<T, Op> first{In<T>(r, 0), d.kept,      d.reduced, kept,   reduced,
                       plan.chunk,  plan.chunks, d.gaps,    nullptr};

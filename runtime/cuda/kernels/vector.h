@@ -44,6 +44,22 @@ bool Packs(int64_t cols, const P*... pointers) {
   return cols % kPack<T> == 0 && (Aligned(pointers, 16) && ...);
 }
 
+// The same for elements [first, first + count) of an array that begins at a pack, wherever they
+// begin: single elements before the first whole pack and after the last.
+template <typename T, typename F>
+__device__ __forceinline__ void ForStretch(int64_t first, int64_t count, bool packed, F f) {
+  constexpr int64_t kN = kPack<T>;
+  int64_t head = packed ? (kN - first % kN) % kN : count;
+  if (head > count) head = count;
+  const int64_t packs = (count - head) / kN, singles = count - packs * kN;
+  for (int64_t p = threadIdx.x; p < packs; p += blockDim.x) {
+    f(std::integral_constant<int, kN>(), head + p * kN);
+  }
+  for (int64_t i = threadIdx.x; i < singles; i += blockDim.x) {
+    f(std::integral_constant<int, 1>(), i < head ? i : i + packs * kN);
+  }
+}
+
 // Offsets of element i of the walk for its first K operands.
 template <int K, typename Index>
 __device__ __forceinline__ void LocateAs(const Walk& walk, Index i, int64_t (&at)[K]) {

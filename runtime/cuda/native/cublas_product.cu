@@ -58,9 +58,11 @@ cublasLtEpilogue_t EpilogueOf(const MatrixProduct& p) {
 
 struct Layout {
   cublasLtMatrixLayout_t handle = nullptr;
-  Layout(cudaDataType_t type, int64_t rows, int64_t cols, int64_t batch, int64_t stride) {
+  // ld 0: the rows.
+  Layout(cudaDataType_t type, int64_t rows, int64_t cols, int64_t batch, int64_t stride,
+         int64_t ld = 0) {
     Check(cublasLtMatrixLayoutCreate(&handle, type, static_cast<uint64_t>(rows),
-                                     static_cast<uint64_t>(cols), rows),
+                                     static_cast<uint64_t>(cols), ld > 0 ? ld : rows),
           "a matrix for cuBLASLt");
     auto count = static_cast<int32_t>(batch);
     Set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count);
@@ -117,31 +119,50 @@ class ProductKernel : public CudaKernel {
         add_bias_(std::move(add_bias)),
         la_(TypeOf(p_.dtype), plan_.a_rows, plan_.a_cols, plan_.batch, plan_.a_stride),
         lb_(TypeOf(p_.dtype), plan_.b_rows, plan_.b_cols, plan_.batch, plan_.b_stride),
-        ld_(TypeOf(p_.out_dtype), plan_.rows, plan_.cols, plan_.batch, plan_.d_stride) {
+        ld_(TypeOf(p_.out_dtype), plan_.rows, plan_.cols, plan_.batch, plan_.d_stride),
+        padding_(p_.epilogue == Epilogue::kNone ? PlanPadding(plan_, DTypeSize(p_.dtype))
+                                                : std::nullopt) {
+    if (padding_) {
+      const auto type = TypeOf(p_.dtype);
+      padded_a_.emplace(type, plan_.a_rows, plan_.a_cols, 1, 0, padding_->a.ld);
+      padded_b_.emplace(type, plan_.b_rows, plan_.b_cols, 1, 0, padding_->b.ld);
+    }
     bool f64 = p_.dtype == DType::kF64;
     Check(cublasLtMatmulDescCreate(&desc_, f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                    f64 ? CUDA_R_64F : CUDA_R_32F),
           "a product for cuBLASLt");
     Set(CUBLASLT_MATMUL_DESC_TRANSA, plan_.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     Set(CUBLASLT_MATMUL_DESC_TRANSB, plan_.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-    if (EpilogueOf(p_) != CUBLASLT_EPILOGUE_DEFAULT) ways_to_end_.push_back(true);
-    if (p_.epilogue == Epilogue::kNone && (add_bias_ || !p_.bias)) ways_to_end_.push_back(false);
+    for (bool padded : {false, true}) {
+      if (padded && !padding_) continue;
+      if (EpilogueOf(p_) != CUBLASLT_EPILOGUE_DEFAULT) forms_.push_back({true, padded});
+      if (p_.epilogue == Epilogue::kNone && (add_bias_ || !p_.bias)) {
+        forms_.push_back({false, padded});
+      }
+    }
   }
   ~ProductKernel() override { cublasLtMatmulDescDestroy(desc_); }
 
-  int64_t workspace_bytes() const override { return kWorkspace; }
+  // Padded operands lie behind what is cuBLASLt's.
+  int64_t workspace_bytes() const override {
+    const bool pads = padding_ && (!chosen_ || chosen_->form.padded);
+    return kWorkspace + (pads ? padding_->bytes : 0);
+  }
 
   void Tune(const Launch& launch, KernelChoices& choices) override {
     const std::string key = Key(launch);
     if (auto known = choices.Find(key)) {
       if (auto way = Decode(launch, *known)) return Take(*way);
     }
-    if (!choices.may_measure) return;  // Enqueue takes the first proposal
+    if (!choices.may_measure) {
+      TakeFirst(launch);
+      return;
+    }
     std::optional<Way> best;
     float fastest = 0;
     Stopwatch watch;
-    for (bool fuse : ways_to_end_) {
-      for (const Way& way : Proposals(launch, fuse, kProposals)) {
+    for (Form form : forms_) {
+      for (const Way& way : Proposals(launch, form, kProposals)) {
         Take(way);
         float took = 0;
         try {
@@ -160,46 +181,50 @@ class ProductKernel : public CudaKernel {
   }
 
   void Enqueue(const Launch& launch) override {
-    if (!chosen_) {
-      std::vector<Way> first;
-      for (bool fuse : ways_to_end_) {
-        if (first.empty()) first = Proposals(launch, fuse, 1);
-      }
-      if (first.empty()) NoProposal();
-      Take(first[0]);
-    }
+    if (!chosen_) TakeFirst(launch);
     const double one = 1, zero = 0;
     const float one_f = 1, zero_f = 0;
     bool f64 = p_.dtype == DType::kF64;
     const void *alpha = f64 ? static_cast<const void*>(&one) : &one_f,
                *none = f64 ? static_cast<const void*>(&zero) : &zero_f, *beta = p_.c ? alpha : none;
     const int64_t size = DTypeSize(p_.dtype), out_size = DTypeSize(p_.out_dtype);
+    const bool padded = chosen_->form.padded;
+    if (padded) EnqueuePadding(launch, p_, *padding_, launch.workspace + kWorkspace);
+    const Operands from = OperandsOf(launch, padded);
     for (const MatmulPlan::Part& part : plan_.parts) {
       std::byte* d = p_.d + part.d * out_size;
       const std::byte* c = p_.c ? p_.c + part.d * out_size : d;
       Check(
-          cublasLtMatmul(launch.blas, desc_, alpha, p_.a + part.a * size, la_.handle,
-                         p_.b + part.b * size, lb_.handle, beta, c, ld_.handle, d, ld_.handle,
+          cublasLtMatmul(launch.blas, desc_, alpha, from.a + part.a * size, A(padded),
+                         from.b + part.b * size, B(padded), beta, c, ld_.handle, d, ld_.handle,
                          &chosen_->algorithm, launch.workspace, WorkspaceOf(launch), launch.stream),
           "a matrix product");
     }
-    if (add_bias_ && !chosen_->fused) add_bias_->Enqueue(launch);
+    if (add_bias_ && !chosen_->form.fused) add_bias_->Enqueue(launch);
   }
 
   // "" or why the library does not do it, given all the workspace that it may have.
   std::string WhyNot(Launch launch) {
     launch.workspace_bytes = kWorkspace;
-    for (bool fuse : ways_to_end_) {
-      if (!Proposals(launch, fuse, 1).empty()) return "";
+    for (Form form : forms_) {
+      if (!Proposals(launch, form, 1).empty()) return "";
     }
-    return "cuBLASLt has no algorithm for it";
+    return StrCat("cuBLASLt has no algorithm for it", refusal_.empty() ? "" : ": ", refusal_);
   }
 
  private:
-  // A way to the result: what cuBLASLt runs, and whether with bias or epilogue.
+  // Whether cuBLASLt does bias or epilogue, and whether it is given padded operands.
+  struct Form {
+    bool fused = false, padded = false;
+    bool operator==(const Form&) const = default;
+  };
+  // A way to the result.
   struct Way {
     cublasLtMatmulAlgo_t algorithm{};
-    bool fused = false;
+    Form form;
+  };
+  struct Operands {
+    const std::byte *a, *b;
   };
 
   template <typename T>
@@ -217,11 +242,27 @@ class ProductKernel : public CudaKernel {
     }
   }
   void Take(const Way& way) {
-    Fuse(way.fused);
+    Fuse(way.form.fused);
     chosen_ = way;
   }
-  [[noreturn]] static void NoProposal() {
-    ThrowCuda("cuBLASLt's choice of an algorithm", "there is none for this product");
+  // cuBLASLt's first proposal, of the operands where they are if there is one.
+  void TakeFirst(const Launch& launch) {
+    for (Form form : forms_) {
+      std::vector<Way> first = Proposals(launch, form, 1);
+      if (!first.empty()) return Take(first[0]);
+    }
+    NoProposal();
+  }
+  Operands OperandsOf(const Launch& launch, bool padded) const {
+    const std::byte* work = launch.workspace + kWorkspace;
+    return {padded && padding_->a.ld > 0 ? work + padding_->a.offset : p_.a,
+            padded && padding_->b.ld > 0 ? work + padding_->b.offset : p_.b};
+  }
+  cublasLtMatrixLayout_t A(bool padded) const { return padded ? padded_a_->handle : la_.handle; }
+  cublasLtMatrixLayout_t B(bool padded) const { return padded ? padded_b_->handle : lb_.handle; }
+  [[noreturn]] void NoProposal() const {
+    ThrowCuda("cuBLASLt's choice of an algorithm",
+              StrCat("there is none for this product", refusal_.empty() ? "" : ": ", refusal_));
   }
   static size_t WorkspaceOf(const Launch& launch) {
     return static_cast<size_t>(std::min(launch.workspace_bytes, kWorkspace));
@@ -247,15 +288,17 @@ class ProductKernel : public CudaKernel {
   }
 
   // cuBLASLt's, the most promising first; at most kProposals.
-  std::vector<Way> Proposals(const Launch& launch, bool fuse, int most) {
-    Fuse(fuse);
+  std::vector<Way> Proposals(const Launch& launch, Form form, int most) {
+    Fuse(form.fused);
     cublasLtMatmulPreference_t preference = nullptr;
     Check(cublasLtMatmulPreferenceCreate(&preference), "cuBLASLt");
     auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
       Check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
             "cuBLASLt");
     };
-    const Alignments alignments = AlignmentsOf();
+    Alignments alignments = AlignmentsOf();
+    if (form.padded && padding_->a.ld > 0) alignments.a = 256;
+    if (form.padded && padding_->b.ld > 0) alignments.b = 256;
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(WorkspaceOf(launch)));
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments.a);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments.b);
@@ -264,24 +307,23 @@ class ProductKernel : public CudaKernel {
     cublasLtMatmulHeuristicResult_t results[kProposals] = {};
     int found = 0;
     cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(launch.blas, desc_, la_.handle, lb_.handle, ld_.handle,
-                                       ld_.handle, preference, most, results, &found);
+        cublasLtMatmulAlgoGetHeuristic(launch.blas, desc_, A(form.padded), B(form.padded),
+                                       ld_.handle, ld_.handle, preference, most, results, &found);
     cublasLtMatmulPreferenceDestroy(preference);
-    if (status != CUBLAS_STATUS_NOT_SUPPORTED) Check(status, "cuBLASLt's choice of an algorithm");
+    // What it does not know may be an invalid value to it; another form may do.
+    if (status != CUBLAS_STATUS_SUCCESS) refusal_ = cublasLtGetStatusString(status);
     std::vector<Way> ways;
     for (int i = 0; i < found; ++i) {
-      if (results[i].state == CUBLAS_STATUS_SUCCESS) ways.push_back({results[i].algo, fuse});
+      if (results[i].state == CUBLAS_STATUS_SUCCESS) ways.push_back({results[i].algo, form});
     }
     return ways;
   }
 
   // All that the speed of a way depends on.
   std::string Key(const Launch& launch) const {
-    cudaDeviceProp gpu;
-    CheckCuda(cudaGetDeviceProperties(&gpu, launch.device), "properties of a GPU");
     const Alignments align = AlignmentsOf();
-    return StrCat("matmul ", gpu.name, " ", launch.sm_count, " cublaslt ", cublasLtGetVersion(),
-                  " ", plan_.rows, "x", plan_.cols, "x", plan_.k, plan_.transpose_a ? " t" : " n",
+    return StrCat("matmul ", ThisGpu().Name(), " cublaslt ", cublasLtGetVersion(), " ", plan_.rows,
+                  "x", plan_.cols, "x", plan_.k, plan_.transpose_a ? " t" : " n",
                   plan_.transpose_b ? "t " : "n ", plan_.batch, ":", plan_.a_stride, ":",
                   plan_.b_stride, ":", plan_.d_stride, " ", plan_.parts.size(), " ",
                   DTypeName(p_.dtype), " ", DTypeName(p_.out_dtype), " ", align.a, ":", align.b,
@@ -298,7 +340,8 @@ class ProductKernel : public CudaKernel {
   }
 
   static std::string Encode(const Way& way) {
-    std::string bytes(1 + sizeof(way.algorithm), way.fused ? '\1' : '\0');
+    std::string bytes(1 + sizeof(way.algorithm), '\0');
+    bytes[0] = static_cast<char>(way.form.fused | way.form.padded << 1);
     std::memcpy(bytes.data() + 1, &way.algorithm, sizeof(way.algorithm));
     return bytes;
   }
@@ -306,16 +349,14 @@ class ProductKernel : public CudaKernel {
   std::optional<Way> Decode(const Launch& launch, const std::string& bytes) {
     Way way;
     if (bytes.size() != 1 + sizeof(way.algorithm)) return std::nullopt;
-    way.fused = bytes[0] != '\0';
-    if (std::find(ways_to_end_.begin(), ways_to_end_.end(), way.fused) == ways_to_end_.end()) {
-      return std::nullopt;
-    }
+    way.form = {(bytes[0] & 1) != 0, (bytes[0] & 2) != 0};
+    if (std::find(forms_.begin(), forms_.end(), way.form) == forms_.end()) return std::nullopt;
     std::memcpy(&way.algorithm, bytes.data() + 1, sizeof(way.algorithm));
-    Fuse(way.fused);
+    Fuse(way.form.fused);
     cublasLtMatmulHeuristicResult_t result{};
     cublasStatus_t status =
-        cublasLtMatmulAlgoCheck(launch.blas, desc_, la_.handle, lb_.handle, ld_.handle, ld_.handle,
-                                &way.algorithm, &result);
+        cublasLtMatmulAlgoCheck(launch.blas, desc_, A(way.form.padded), B(way.form.padded),
+                                ld_.handle, ld_.handle, &way.algorithm, &result);
     if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > WorkspaceOf(launch))
       return std::nullopt;
     return way;
@@ -326,8 +367,11 @@ class ProductKernel : public CudaKernel {
   KernelPtr add_bias_;
   Layout la_, lb_, ld_;
   cublasLtMatmulDesc_t desc_ = nullptr;
-  std::vector<bool> ways_to_end_;  // whether bias or epilogue are done by the library
+  std::optional<PaddingPlan> padding_;
+  std::optional<Layout> padded_a_, padded_b_;  // where there is a plan
+  std::vector<Form> forms_;                    // those that give the result
   std::optional<Way> chosen_;
+  std::string refusal_;  // of the last form that was refused
 };
 
 }  // namespace

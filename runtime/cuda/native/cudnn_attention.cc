@@ -1,12 +1,15 @@
 #include "runtime/cuda/native/cudnn_attention.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 
 #include "ir/diagnostic.h"
+#include "runtime/cuda/cudnn/shared_engines.h"
 #include "runtime/cuda/native/check.h"
 #include "runtime/cuda/native/trial_gpu.h"
 #include "runtime/cuda/rival_kernel.h"
@@ -28,7 +31,12 @@ Library Load() {
   std::string path = here.dli_fname;
   path = path.substr(0, path.rfind('/') + 1) + "libshardc_cudnn.so";
   void* opened = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!opened) return library;
+  if (!opened) {
+    if (access(path.c_str(), F_OK) == 0) {
+      std::fprintf(stderr, "note: attention is by our own kernels: %s\n", dlerror());
+    }
+    return library;
+  }
   library.make =
       reinterpret_cast<MakeAttentionEngine*>(dlsym(opened, "shardc_cudnn_make_attention"));
   library.version =
@@ -38,7 +46,7 @@ Library Load() {
 
 class CudnnKernel : public CudaKernel {
  public:
-  CudnnKernel(std::unique_ptr<AttentionEngine> engine, const AttentionTensors& tensors)
+  CudnnKernel(std::shared_ptr<AttentionEngine> engine, const AttentionTensors& tensors)
       : engine_(std::move(engine)), tensors_(tensors) {}
   void Enqueue(const Launch& launch) override {
     std::string failure = engine_->Run(tensors_, launch.workspace);
@@ -47,7 +55,7 @@ class CudnnKernel : public CudaKernel {
   int64_t workspace_bytes() const override { return engine_->workspace_bytes(); }
 
  private:
-  std::unique_ptr<AttentionEngine> engine_;
+  std::shared_ptr<AttentionEngine> engine_;
   AttentionTensors tensors_;
 };
 
@@ -96,9 +104,14 @@ std::unique_ptr<CudaKernel> BesideCudnn(std::unique_ptr<CudaKernel> ours,
   if (!library.make || !library.version) return ours;
   Rivalry rivalry = RivalryOf(problem, tensors);
   rivalry.key = KeyOf(problem, library.version());
-  rivalry.make = [problem, tensors](const Launch& launch,
-                                    std::string* why_not) -> std::unique_ptr<CudaKernel> {
-    std::unique_ptr<AttentionEngine> engine(library.make(problem, launch.stream, why_not));
+  const std::string same = StrCat(rivalry.key, " scale ", problem.scale);
+  rivalry.make = [problem, tensors, same](const Launch& launch,
+                                          std::string* why_not) -> std::unique_ptr<CudaKernel> {
+    static auto& engines = *new SharedEngines;
+    auto engine = engines.Get(
+        StrCat(same, " on ", launch.device), launch.stream,
+        [&](std::string* refusal) { return library.make(problem, launch.stream, refusal); },
+        why_not);
     if (!engine) return nullptr;
     return std::make_unique<CudnnKernel>(std::move(engine), tensors);
   };

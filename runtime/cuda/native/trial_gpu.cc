@@ -1,5 +1,7 @@
 #include "runtime/cuda/native/trial_gpu.h"
 
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "ir/diagnostic.h"
@@ -19,10 +21,18 @@ class CudaTrial : public TrialGpu {
  public:
   std::string Name() override {
     int gpu = 0;
-    cudaDeviceProp properties;
     Check(cudaGetDevice(&gpu), "current GPU");
-    Check(cudaGetDeviceProperties(&properties, gpu), "properties of a GPU");
-    return StrCat(properties.name, " ", properties.multiProcessorCount);
+    // To ask takes milliseconds, and every kernel that is tuned does.
+    static std::mutex mutex;
+    static auto& names = *new std::map<int, std::string>;
+    std::lock_guard lock(mutex);
+    std::string& name = names[gpu];
+    if (name.empty()) {
+      cudaDeviceProp properties;
+      Check(cudaGetDeviceProperties(&properties, gpu), "properties of a GPU");
+      name = StrCat(properties.name, " ", properties.multiProcessorCount);
+    }
+    return name;
   }
   void Upload(std::byte* to, const std::vector<std::byte>& from, Stream s) override {
     Copy(to, from.data(), from.size(), cudaMemcpyHostToDevice, s);

@@ -81,6 +81,24 @@ extern "C" int shardc_cuda_version() { return shardc::kCudaPluginVersion; }
 
 extern "C" int shardc_cuda_count_gpus() { return shardc::testing::Gpus(); }
 
+extern "C" shardc::cuda::Device* shardc_cuda_open_gpu(int gpu) {
+  return shardc::testing::FakeMachine(false).open(gpu).release();
+}
+
+extern "C" shardc::cuda::CudaKernel* shardc_cuda_make_kernel(const shardc::KernelRequest* request) {
+  return shardc::testing::FakeMachine(false).make_kernel(*request).release();
+}
+
+extern "C" shardc::cuda::EpilogueLibrary* shardc_cuda_epilogues() {
+  return &shardc::testing::Epilogues();
+}
+
+extern "C" shardc::cuda::Carrier* shardc_cuda_connect(shardc::cuda::Device* device,
+                                                      const shardc::Program* program,
+                                                      std::unique_ptr<shardc::Communicator>* host) {
+  return shardc::cuda::MakeNccl(*device, *program, std::move(*host)).release();
+}
+
 extern "C" shardc::StepRunner* shardc_cuda_make_runner(const shardc::RunnerRequest* request) {
   bool one_gpu = request->programs.size() == 1 || request->options.shared_device;
   return shardc::cuda::MakeRunnerOn(shardc::testing::FakeMachine(one_gpu), *request).release();
