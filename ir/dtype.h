@@ -20,6 +20,7 @@ std::optional<DType> ParseDType(std::string_view name);
 constexpr bool IsFloat(DType d) {
   return d == DType::kF32 || d == DType::kF16 || d == DType::kBF16 || d == DType::kF64;
 }
+constexpr bool IsHalf(DType d) { return d == DType::kF16 || d == DType::kBF16; }
 constexpr bool IsInteger(DType d) { return d == DType::kI32 || d == DType::kI64; }
 
 }  // namespace shardc

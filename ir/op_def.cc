@@ -102,6 +102,35 @@ int64_t BytesMoved(const Op& op) {
   return n;
 }
 
+namespace {
+
+// By the types of the op as they are.
+int64_t WidenedBytes(const Op& op) {
+  const CpuHalves halves = op.def->cpu_halves;
+  if (halves == CpuHalves::kAsTheyAre) return 0;
+  int64_t bytes = 0;
+  bool as_they_are = halves != CpuHalves::kWidened;
+  auto add = [&](const Value& v, bool takes_bf16) {
+    if (!IsHalf(v.type.dtype)) return;
+    constexpr int64_t kAligned = 64;
+    bytes += (v.type.num_elements() * DTypeSize(DType::kF32) + kAligned - 1) / kAligned * kAligned;
+    as_they_are &= v.type.dtype == DType::kBF16 && takes_bf16;
+  };
+  const std::vector<int>& full = op.def->full_operands;
+  for (size_t i = 0; i < op.operands.size(); ++i) {
+    const bool is_full = std::find(full.begin(), full.end(), static_cast<int>(i)) != full.end();
+    add(*op.operands[i], halves == CpuHalves::kBf16 && !is_full);
+  }
+  // Where the policy is to widen what is narrow, kernels do.
+  const bool sums = op.def->precision == Precision::kWiden;
+  for (const Value* v : op.results) {
+    add(*v, !sums && (halves == CpuHalves::kBf16 || v->index == op.def->typed_result));
+  }
+  return as_they_are ? 0 : bytes;
+}
+
+}  // namespace
+
 LocalCost CostOnRank(const Op& op, const Mesh& mesh) {
   // An op of its own whose types are the local ones, so that every rule for costs serves.
   std::vector<Value> values;
@@ -109,6 +138,7 @@ LocalCost CostOnRank(const Op& op, const Mesh& mesh) {
   auto local = [&](const Value* v) {
     Value& copy = values.emplace_back();
     copy.type = TensorType(v->type.dtype, LocalShape(v->type, mesh));
+    copy.index = v->index;
     return &copy;
   };
   Op alone;
@@ -116,7 +146,8 @@ LocalCost CostOnRank(const Op& op, const Mesh& mesh) {
   alone.attrs = op.attrs;
   for (const Value* v : op.operands) alone.operands.push_back(local(v));
   for (const Value* v : op.results) alone.results.push_back(local(v));
-  return {Flops(alone), BytesMoved(alone), op.def->work_bytes ? op.def->work_bytes(alone) : 0};
+  return {Flops(alone), BytesMoved(alone), op.def->work_bytes ? op.def->work_bytes(alone) : 0,
+          WidenedBytes(alone)};
 }
 
 void InferError(std::string_view op, const std::string& what) {

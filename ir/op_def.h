@@ -28,6 +28,15 @@ enum class Precision : uint8_t {
   kWiden,       // operands as they are, results in the model's own type: sums
 };
 
+// What its CPU kernel does with bf16 and f16. What is widened is copied to f32 first, results back
+// (runtime/cpu/widen.h): memory that a prediction has to know of.
+enum class CpuHalves : uint8_t {
+  kAsTheyAre,   // it only moves them, or there is no kernel but the reference
+  kWidened,     // all of them are
+  kBf16Result,  // a bf16 result whose type the op chooses is written as such; others are widened
+  kBf16,        // bf16 is computed on as it is; f16 is widened
+};
+
 struct AttrSpec {
   std::string_view name;
   AttrKind kind;
@@ -77,6 +86,8 @@ struct OpDef {
   // Memory that its CPU kernel takes beside the operands, in bytes, about, by the local types of
   // the op; for predictions only. Null: next to none.
   std::function<int64_t(const Op&)> work_bytes;
+
+  CpuHalves cpu_halves = CpuHalves::kAsTheyAre;
 
   // An operand that may be left out, to which the result is added; in place where that is free. -1:
   // none.
@@ -161,6 +172,7 @@ int64_t BytesMoved(const Op& op);
 // The same for one rank, by the local shapes.
 struct LocalCost {
   int64_t flops = 0, bytes = 0, work_bytes = 0;
+  int64_t widened_bytes = 0;  // copies that the CPU makes of bf16 or f16 (CpuHalves)
 };
 LocalCost CostOnRank(const Op& op, const Mesh& mesh);
 

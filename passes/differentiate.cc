@@ -109,10 +109,9 @@ void AddGradients(Graph& graph, Value* loss, Value* scale) {
   builder.phase = Phase::kBackward;
   for (size_t i = 0; i < params.size(); ++i) {
     const Op& param = *params[i]->producer;
-    if (scale) {
-      builder.site = param.site;
-      grads[i] = builder.Div(grads[i], builder.Cast(scale, grads[i]->type.dtype));
-    }
+    builder.site = param.site;
+    if (IsHalf(grads[i]->type.dtype)) grads[i] = builder.Cast(grads[i], DType::kF32);
+    if (scale) grads[i] = builder.Div(grads[i], builder.Cast(scale, grads[i]->type.dtype));
     graph.outputs.push_back({"grad." + param.attrs.String("name"), grads[i]});
   }
   graph.EraseDead();

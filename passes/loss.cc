@@ -52,6 +52,10 @@ Value* SumAll(Builder& b, Value* v) {
   return b.ReduceSum(v, axes);
 }
 
+// Halves in f32: a mean over many tokens, their number and their sum, leaves the range of f16 and
+// the digits of both.
+Value* Widened(Builder& b, Value* v) { return IsHalf(v->type.dtype) ? b.Cast(v, DType::kF32) : v; }
+
 // labels[..., i] = labels[..., i + 1], the last one ignored.
 Value* ShiftLeft(Builder& b, Value* labels) {
   const Shape& shape = labels->type.shape;
@@ -65,6 +69,7 @@ Value* ShiftLeft(Builder& b, Value* labels) {
 Value* TokenLoss(Graph& graph, Builder& b, const std::string& kind, Value* logits) {
   Shape tokens(logits->type.shape.begin(), logits->type.shape.end() - 1);
   Value* labels = LossInput(graph, "labels", TensorType(DType::kI64, tokens));
+  logits = Widened(b, logits);
   DType dtype = logits->type.dtype;
   if (kind == "lm") labels = ShiftLeft(b, labels);
   Value* loss = b.Create("cross_entropy", {logits, labels}, {{"ignore_index", kIgnore}})->result();
@@ -98,7 +103,8 @@ Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& outp
     loss = TokenLoss(graph, b, kind, logits);
   } else if (kind == "dot") {
     Value* y = FloatOutput(graph, output);
-    loss = SumAll(b, b.Mul(y, LossInput(graph, "cotangent", y->type)));
+    Value* cotangent = LossInput(graph, "cotangent", y->type);
+    loss = SumAll(b, b.Mul(Widened(b, y), Widened(b, cotangent)));
   } else {
     throw Diagnostic("E6101", ExitCode::kUsage, "--loss", StrCat("unknown loss '", kind, "'"),
                      "use lm, ce, masked_lm, dot, none or output:NAME");

@@ -17,9 +17,10 @@ namespace shardc {
 //   masked_lm         sum(loss * loss_mask) / sum(loss_mask), labels already shifted, loss_mask f32
 //   dot               sum(y * cotangent), the input `cotangent` of y's type: a vector-Jacobian
 //   product output:NAME       a scalar output that the model computes itself
-// `output` names the logits (or y); empty: the model's only float output, or the one named
-// "logits". Adds the inputs that the loss needs and the output "loss" (first in order), and returns
-// its value. Throws Diagnostic E6101 (unknown kind), E1601 (no fitting output).
+// Of a model in halves they are made in f32. `output` names the logits (or y); empty: the model's
+// only float output, or the one named "logits". Adds the inputs that the loss needs and the output
+// "loss" (first in order), and returns its value. Throws Diagnostic E6101 (unknown kind), E1601 (no
+// fitting output).
 Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& output = {});
 
 // By what to multiply a loss of this kind, which is attached, so that the gradients of f16 values

@@ -22,9 +22,12 @@ Value* State(Builder& b, const std::string& name, const TensorType& like, double
   return op->result();
 }
 
-// A persistent tensor of a parameter: of its type and sharding, and a piece where it is one.
+// A persistent tensor of a parameter: of its type and sharding, and a piece where it is one. Of
+// halves in f32: the square of a gradient of 1e-4 is zero in f16.
 Value* StateOf(Builder& b, const Op& param, const std::string& suffix) {
-  Value* state = State(b, param.attrs.String("name") + suffix, param.out());
+  TensorType type = param.out();
+  if (IsHalf(type.dtype)) type.dtype = DType::kF32;
+  Value* state = State(b, param.attrs.String("name") + suffix, type);
   if (param.attrs.Has("piece_of")) {
     Attributes& attrs = state->producer->attrs;
     attrs.Set("piece_of", param.attrs.String("piece_of") + suffix);
@@ -85,7 +88,16 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
   Builder b(graph);
   b.phase = Phase::kOptimizer;
   b.site = "optimizer";
-  DType dtype = grads[0].first->out().dtype;
+  DType dtype = grads[0].second->type.dtype;
+  for (auto& [param, grad] : grads) {
+    if (!IsHalf(param->out().dtype)) continue;
+    graph.notes.push_back(StrCat(
+        "parameters are in ", DTypeName(param->out().dtype),
+        ", where an update much smaller than what it is added to is lost; a model in f32 with "
+        "--precision ",
+        DTypeName(param->out().dtype), " keeps it"));
+    break;
+  }
 
   Value* norm = GradientNorm(b, grads);
   Value* scale = b.Scalar(dtype, 1);

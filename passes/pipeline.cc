@@ -95,9 +95,20 @@ class Runner {
   bool closed_ = false;
 };
 
-// Only f16 has a range so narrow that the gradients of a mean over many tokens leave it.
+bool HasValuesOf(const Graph& graph, bool (*is)(DType)) {
+  return std::any_of(graph.ops().begin(), graph.ops().end(), [&](const auto& op) {
+    return std::any_of(op->results.begin(), op->results.end(),
+                       [&](const Value* v) { return is(v->type.dtype); });
+  });
+}
+
+// Only f16, of the model itself or of what is made of it, has a range so narrow that the gradients
+// of a mean over many tokens leave it.
 Value* GradientScale(Graph& graph, const PipelineOptions& options, const Value* loss) {
-  if (options.precision.compute != "f16") return nullptr;
+  if (options.precision.compute != "f16" &&
+      !HasValuesOf(graph, [](DType t) { return t == DType::kF16; })) {
+    return nullptr;
+  }
   if (Value* scale = LossScale(graph, options.loss, loss)) return scale;
   graph.notes.push_back(
       "the gradients of this loss are not scaled: where they are small they vanish in f16, and in "
@@ -146,7 +157,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run("cut_params", [&] { CutParams(graph, zero); });
   if (gradients) run("optimizer", [&] { AddOptimizer(graph, options.optimizer); });
   // On the serial graph, so that sharding weighs the types that will travel.
-  bool mixed = options.precision.compute != "f32";
+  bool mixed = options.precision.compute != "f32" || HasValuesOf(graph, IsHalf);
   run("precision", [&] { LowerPrecision(graph, options.precision); });
   // After it: what travels is the smaller copy of a parameter.
   run("gather_params", [&] { GatherParams(graph, zero); });

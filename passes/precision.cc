@@ -267,8 +267,6 @@ Value* CastBefore(Graph& graph, Value* v, DType to, const Op& like, Op* before) 
   return op->result();
 }
 
-bool IsHalf(DType t) { return t == DType::kBF16 || t == DType::kF16; }
-
 // cast(cast(x: T)): T, the inner one to a smaller type: x itself is as good, and rounded once less.
 bool DropPair(Graph& graph, Op* outer) {
   Op* inner = outer->operands[0]->producer;

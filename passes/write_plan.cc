@@ -187,11 +187,15 @@ class PlanWriter {
     }
     for (const NamedBuffer& i : body_.inputs) m.inputs_bytes += body_.buffers[i.buffer].bytes;
     m.inputs_bytes += static_cast<int64_t>(body_.constants.size());
-    // One runs after the other, and keeps its room for the next.
+    // One runs after the other, and keeps both its rooms for the next.
+    int64_t work = 0, widened = 0;
     for (const auto& op : graph_.ops()) {
-      if (!op->def->work_bytes) continue;
-      m.kernels_bytes = std::max(m.kernels_bytes, CostOnRank(*op, graph_.mesh).work_bytes);
+      if (!op->def->work_bytes && op->def->cpu_halves == CpuHalves::kAsTheyAre) continue;
+      const LocalCost cost = CostOnRank(*op, graph_.mesh);
+      work = std::max(work, cost.work_bytes);
+      widened = std::max(widened, cost.widened_bytes);
     }
+    m.kernels_bytes = work + widened;
     for (const NamedBuffer& o : body_.outputs) {
       if (o.name.starts_with("grad.")) m.gradients_bytes += body_.buffers[o.buffer].bytes;
     }

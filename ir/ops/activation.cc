@@ -51,6 +51,7 @@ OpDef ForwardDef(std::string_view name) {
   OpDef def;
   def.name = name;
   def.elementwise = true;
+  def.cpu_halves = CpuHalves::kBf16;
   def.infer = [name](const InferArgs& args) {
     RequireFloat(name, args[0]);
     if (name == "gelu") CheckApproximate(name, args.attrs);
@@ -95,6 +96,7 @@ void AddGrad(OpRegistry& registry, std::string_view name, Fn slope) {
   def.name = name;
   def.min_operands = def.max_operands = 2;
   def.elementwise = true;
+  def.cpu_halves = CpuHalves::kBf16;
   def.precision = Precision::kFollow;
   def.keeps_zero_padding = true;
   if (name == "gelu_grad") def.attrs = {{"approximate", AttrKind::kString, true}};

@@ -311,6 +311,7 @@ OpDef Def(std::string_view name, int operands) {
   def.min_operands = operands;
   def.max_operands = operands + 1;
   def.precision = Precision::kCompute;
+  def.cpu_halves = CpuHalves::kBf16;
   def.attrs = {{"scale", AttrKind::kFloat, true},
                {"causal", AttrKind::kBool},
                {"layout", AttrKind::kString}};

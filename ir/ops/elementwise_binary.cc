@@ -147,6 +147,7 @@ void AddBinary(OpRegistry& registry, std::vector<std::vector<int>> linear, Opera
   def.name = Fn::kName;
   def.min_operands = def.max_operands = 2;
   def.elementwise = true;
+  if (Fn::kName != "mod") def.cpu_halves = CpuHalves::kBf16;
   // Zero in the padding of a says nothing about the result where b broadcasts over that dim, except
   // for a product.
   def.keeps_zero_padding = Fn::kName == "mul";

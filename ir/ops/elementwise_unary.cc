@@ -46,6 +46,7 @@ void SetGradient(OpDef& def, UnaryGradient gradient) {
     def.gradient_is_zero = true;
     return;
   }
+  def.cpu_halves = CpuHalves::kBf16;  // those without a gradient have no kernel but the reference
   def.gradient = [gradient](const GradientArgs& args) {
     Value* dy = args.result_grads[0];
     return std::vector<Value*>{dy && args.wanted[0] ? gradient(args.builder, args.op, dy)

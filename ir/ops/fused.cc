@@ -58,6 +58,7 @@ OpDef LinearDef() {
   def.fuses_at = "add";
   def.fuse = FuseLinear;
   def.typed_result = 0;
+  def.cpu_halves = CpuHalves::kBf16;
   def.precision = Precision::kCompute;
   def.infer = [](const InferArgs& args) {
     const TensorType* parts[] = {args.operands[0], args.operands[1]};
@@ -133,6 +134,7 @@ OpDef AddLayerNormDef() {
   def.fuses_at = "layer_norm";
   def.fuse = FuseAddLayerNorm;
   def.typed_result = 1;
+  def.cpu_halves = CpuHalves::kBf16Result;
   def.infer = [](const InferArgs& args) {
     if (!args[0].SameTensor(args[1])) {
       InferError("add_layer_norm", "adds tensors of different types");

@@ -79,6 +79,7 @@ void RegisterFusedElementwiseOp(OpRegistry& registry) {
                {"results", AttrKind::kInts, true},
                {"types", AttrKind::kStrings}};
   def.elementwise = true;
+  def.cpu_halves = CpuHalves::kBf16;
   def.precision = Precision::kFollow;
   def.infer = Infer;
   def.rule = [](const Op& op) { return ElementwiseRule(op); };

@@ -212,6 +212,7 @@ void AddEmbedding(OpRegistry& registry) {
   };
   def.flops = NoFlops;
   def.picks = true;
+  def.cpu_halves = CpuHalves::kWidened;
   def.cheap = true;
   def.reference = [](const KernelCall& call) { Lookup(call, "embedding", "ids", 0, false); };
   def.ignores_padding = true;
@@ -222,6 +223,7 @@ void AddEmbedding(OpRegistry& registry) {
   grad.min_operands = 2;
   grad.max_operands = 3;
   grad.adds_to = 2;
+  grad.cpu_halves = CpuHalves::kWidened;
   grad.in_place = [](int operand, int) { return operand == 2; };
   grad.attrs = {{"rows", AttrKind::kInt, true}};
   grad.infer = [](const InferArgs& args) {

@@ -247,6 +247,7 @@ OpDef Def(std::string_view name, int operands, bool smoothing) {
 
 OpDef CrossEntropyDef() {
   OpDef def = Def("cross_entropy", 2, true);
+  def.cpu_halves = CpuHalves::kWidened;
   def.infer = [](const InferArgs& args) {
     CheckLogits("cross_entropy", args[0], args[1]);
     CheckAttributes("cross_entropy", args.attrs, args[1]);
@@ -272,6 +273,7 @@ OpDef GradDef() {
   };
   def.attrs.push_back({"out", AttrKind::kString});
   def.typed_result = 0;
+  def.cpu_halves = CpuHalves::kBf16Result;
   def.rule = [](const Op& op) {
     return PlaceClasses(EinsumRule(op, "..., ... v, ..., ... -> ... v", {{0}}), 1);
   };
@@ -287,6 +289,7 @@ OpDef GradDef() {
 
 OpDef StatsDef() {
   OpDef def = Def("softmax_stats", 3, false);
+  def.cpu_halves = CpuHalves::kWidened;
   def.attrs.push_back({"sum_logits", AttrKind::kBool});
   def.infer = [](const InferArgs& args) {
     CheckLogits("softmax_stats", args[0], args[1]);

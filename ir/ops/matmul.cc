@@ -233,7 +233,7 @@ Value* AbsorbTranspose(Builder& b, const Op& op, std::string_view other) {
 
 // What products pack to be fast: in f32 a stretch of the longer of rows and columns, by blocks of
 // the sum; in halves an operand, or part of a large one (runtime/cpu/kernels). Those of f16 are
-// made in f32, on copies.
+// made in f32.
 int64_t WorkBytes(const Op& op, bool nt, bool tn) {
   const Shape &a = op.in(0).shape, &b = op.in(1).shape;
   if (tn ? op.attrs.Int("batch", 0) > 0 : b.size() > 2) return 0;
@@ -241,14 +241,9 @@ int64_t WorkBytes(const Op& op, bool nt, bool tn) {
   const int64_t n = nt ? b[0] : b.back();
   const int64_t last = std::max<int64_t>(a.back(), 1), rest = NumElements(a) / last;
   const int64_t rows = tn ? last : rest, k = tn ? rest : last;
-  int64_t size = DTypeSize(op.in(0).dtype), copies = 0;
-  if (op.in(0).dtype == DType::kF16) {
-    size = DTypeSize(DType::kF32);
-    auto copy = [&](const TensorType& t) { return t.dtype == DType::kF16 ? 2 * t.bytes() : 0; };
-    for (const Value* v : op.operands) copies += copy(v->type);
-    copies += copy(op.out());
-  }
-  if (size > 2) return copies + std::min(kMost, size * kBlock * std::max(rows, n));
+  const DType type = op.in(0).dtype == DType::kF16 ? DType::kF32 : op.in(0).dtype;
+  const int64_t size = DTypeSize(type);
+  if (size > 2) return std::min(kMost, size * kBlock * std::max(rows, n));
   if (rows < kFew) return 0;
   return std::min(size * k * n, kPacked);
 }
@@ -259,6 +254,7 @@ OpDef MatmulDef(std::string_view name) {
   def.min_operands = 2;
   def.max_operands = 3;
   def.adds_to = 2;
+  def.cpu_halves = CpuHalves::kBf16;
   def.in_place = [](int operand, int) { return operand == 2; };
   // Padding of a contracted dim adds 0 * 0.
   def.keeps_zero_padding = true;

@@ -231,6 +231,7 @@ void RegisterNorm(OpRegistry& registry, const Norm& norm) {
   def.max_operands = norm.centered ? 3 : 2;
   def.attrs = {{"eps", AttrKind::kFloat, true}, {"out", AttrKind::kString}};
   def.typed_result = 0;
+  def.cpu_halves = CpuHalves::kBf16Result;
   def.infer = [&norm](const InferArgs& args) { return Infer(norm, args); };
   def.rule = [&norm](const Op& op) { return Rule(norm, op); };
   def.gradient = [&norm](const GradientArgs& args) { return Gradient(norm, args); };
@@ -244,6 +245,7 @@ void RegisterNorm(OpRegistry& registry, const Norm& norm) {
   grad.name = norm.grad_name;
   grad.min_operands = static_cast<int>(norm.grad_weight());
   grad.max_operands = grad.min_operands + 1;
+  grad.cpu_halves = CpuHalves::kWidened;
   if (norm.centered) grad.attrs = {{"bias", AttrKind::kBool}};
   grad.infer = [&norm](const InferArgs& args) { return InferGrad(norm, args); };
   grad.rule = [&norm](const Op& op) { return GradRule(norm, op); };

@@ -104,6 +104,7 @@ OpDef UpdateDef(std::string_view name) {
   def.rule = [](const Op& op) { return ElementwiseRule(op); };
   def.no_gradient = kNotDifferentiable;
   def.elementwise = true;
+  def.cpu_halves = CpuHalves::kWidened;
   def.keeps_zero_padding = true;
   return def;
 }

@@ -266,6 +266,7 @@ void AddSumSquares(OpRegistry& registry) {
     return std::vector<Value*>{b.Mul(args.op.operands[0], twice)};
   };
   def.flops = [](const Op& op) { return 2 * OperandElements(op); };
+  def.cpu_halves = CpuHalves::kWidened;
   def.reference = RunSumSquares;
   def.keeps_zero_padding = true;
   def.ignores_padding = true;
@@ -357,6 +358,7 @@ void RegisterReduceOps(OpRegistry& registry) {
   sum.attrs.push_back({"out", AttrKind::kString});
   sum.precision = Precision::kWiden;
   sum.typed_result = 0;
+  sum.cpu_halves = CpuHalves::kBf16;
   registry.Add(std::move(sum));
 
   OpDef mean = ReduceDef("reduce_mean");
@@ -365,6 +367,7 @@ void RegisterReduceOps(OpRegistry& registry) {
     return ReduceRule(op, FactorKind::kPlain, ReduceKind::kSum, true, true);
   };
   mean.gradient = MeanGradient;
+  mean.cpu_halves = CpuHalves::kWidened;
   mean.reference = RunMean;
   mean.keeps_zero_padding = true;
   registry.Add(std::move(mean));
@@ -375,6 +378,7 @@ void RegisterReduceOps(OpRegistry& registry) {
     return ReduceRule(op, FactorKind::kPlain, ReduceKind::kMax, false);
   };
   max.gradient = ExtremeGradient;
+  max.cpu_halves = CpuHalves::kWidened;
   max.reference = RunExtreme<true>;
   registry.Add(std::move(max));
 

@@ -83,6 +83,7 @@ OpDef Def(std::string_view name, int operands) {
   def.name = name;
   def.min_operands = def.max_operands = operands;
   def.attrs = {{"axis", AttrKind::kInt}};
+  def.cpu_halves = CpuHalves::kWidened;
   def.infer = [name](const InferArgs& args) { return Infer(name, args); };
   def.flops = [](const Op& op) { return 5 * op.out().num_elements(); };
   return def;

@@ -120,6 +120,69 @@ TEST(F16, SmallGradientsDoNotVanish) {
   }
 }
 
+RunResult RunGpt(const std::string& model, DType dtype, const char* spec, const char* mesh,
+                 const OptimizerOptions& optimizer = {}) {
+  RunSetup setup;
+  setup.spec = spec;
+  setup.mesh = mesh;
+  setup.pipeline.optimizer = optimizer;
+  setup.steps = optimizer.kind.empty() ? 1 : 3;
+  GptConfig config = ParseBuiltin(model);
+  config.dtype = dtype;
+  Graph graph = BuildGpt(config);
+  Tensors inputs = RandomInputs(graph, config.vocab, 7);
+  inputs["labels"] = inputs["input_ids"];
+  return CompileAndRun(std::move(graph), setup, inputs);
+}
+
+class HalfModels : public ::testing::TestWithParam<std::pair<const char*, const char*>> {};
+
+// The same of a model whose own weights are f16. Its losses add up to 90,000, which f16 has not.
+TEST_P(HalfModels, GradientsNeitherVanishNorOverflow) {
+  auto [spec, mesh] = GetParam();
+  for (const char* model : {"builtin:gpt?layers=2,hidden=32,heads=2,vocab=16000,seq=128,batch=8",
+                            "builtin:gpt?layers=1,hidden=16,heads=2,vocab=257,seq=64,batch=256"}) {
+    SCOPED_TRACE(model);
+    RunResult wide = RunGpt(model, DType::kF32, "serial", "");
+    RunResult half = RunGpt(model, DType::kF16, spec, mesh);
+    for (const auto& [name, want] : wide.outputs) {
+      const HostTensor& got = half.outputs.at(name);
+      EXPECT_EQ(got.dtype(), name == "logits" ? DType::kF16 : DType::kF32) << name;
+      double squares = 0, differences = 0;
+      for (int64_t i = 0; i < want.num_elements(); ++i) {
+        squares += std::pow(want.AsDouble(i), 2);
+        differences += std::pow(got.AsDouble(i) - want.AsDouble(i), 2);
+      }
+      EXPECT_LE(differences, 1e-4 * squares) << name;
+    }
+  }
+}
+
+// With moments of f16 the second step would divide by the root of zero.
+TEST_P(HalfModels, StepAsInF32) {
+  auto [spec, mesh] = GetParam();
+  constexpr const char* kModel = "builtin:gpt?layers=1,hidden=32,heads=4,vocab=257,seq=32,batch=4";
+  OptimizerOptions adamw;
+  adamw.kind = "adamw";
+  adamw.clip_norm = 1;
+  RunResult wide = RunGpt(kModel, DType::kF32, "serial", "", adamw);
+  RunResult half = RunGpt(kModel, DType::kF16, spec, mesh, adamw);
+  for (int s = 0; s < 3; ++s) {
+    EXPECT_NEAR(half.losses[s], wide.losses[s], 1e-3 * wide.losses[s]);
+    EXPECT_NEAR(half.grad_norms[s], wide.grad_norms[s], 1e-2 * wide.grad_norms[s]);
+  }
+  for (const auto& [name, want] : wide.states) {
+    EXPECT_EQ(half.states.at(name).dtype(),
+              name.ends_with(".weight") || name.ends_with(".bias") ? DType::kF16 : DType::kF32)
+        << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, HalfModels,
+                         ::testing::Values(std::pair{"serial", ""}, std::pair{"megatron", "tp=2"},
+                                           std::pair{"dp", "dp=2"}),
+                         [](const auto& info) { return std::string(info.param.first); });
+
 // Nothing is known of what other losses are made of, and the user is told.
 TEST(F16, UnscaledGradientsAreNoted) {
   for (auto [loss, precision, noted] : {std::tuple{"dot", "f16", true},
@@ -137,6 +200,17 @@ TEST(F16, UnscaledGradientsAreNoted) {
     CompileGraph(graph, SpecOf("serial"), Mesh(), options);
     EXPECT_EQ(!graph.notes.empty(), noted) << loss << " " << precision;
   }
+  Graph graph = ParseAndVerify(R"(graph @g(%x: f16[4, 8]) -> (%y) {
+    %w = param "w" : f16[8, 8]
+    %y = matmul %x, %w : f16[4, 8]
+  })");
+  PipelineOptions options;
+  options.loss = "dot";
+  options.optimizer.kind = "sgd";
+  CompileGraph(graph, SpecOf("serial"), Mesh(), options);
+  ASSERT_EQ(graph.notes.size(), 2u);
+  EXPECT_NE(graph.notes[0].find("not scaled"), std::string::npos);
+  EXPECT_NE(graph.notes[1].find("parameters are in f16"), std::string::npos);
 }
 
 TEST(Bf16Determinism, TheSameBitsTwiceAndMasterWeightsInF32) {

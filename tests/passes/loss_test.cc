@@ -100,6 +100,20 @@ TEST(AttachLoss, AnInputOfTheNameIsUsed) {
   Refused(kOther, "ce", "the model's own input 'labels' is i32[2], the loss needs i64[2]");
 }
 
+// In f16 the weights of 70,000 labels have no sum, in bf16 those of 257 not the right one.
+TEST(AttachLoss, OfHalvesIsMadeInF32) {
+  for (const char* half : {"f16", "bf16"}) {
+    for (const char* kind : {"lm", "ce", "masked_lm", "dot"}) {
+      Graph graph = ParseAndVerify(StrCat(
+          "graph @g(%x: ", half, "[2, 4, 8]) -> (%y) {\n  %y = neg %x : ", half, "[2, 4, 8]\n}"));
+      Value* loss = AttachLoss(graph, kind);
+      EXPECT_EQ(loss->type.dtype, DType::kF32) << kind;
+      for (const Value* v : loss->producer->operands) EXPECT_EQ(v->type.dtype, DType::kF32) << kind;
+      EXPECT_EQ(graph.FindOutput("y")->type.dtype, *ParseDType(half));
+    }
+  }
+}
+
 // What the mean divides by, and no other number: were only one label to count, gradients scaled by
 // the number of all would leave the range of f16.
 TEST(LossScale, IsWhatTheMeanDividesBy) {

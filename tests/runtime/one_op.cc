@@ -1,6 +1,7 @@
 #include "tests/runtime/one_op.h"
 
 #include <cstring>
+#include <thread>
 
 #include "runtime/kernel.h"
 
@@ -54,6 +55,25 @@ std::vector<HostTensor> OneOp::Run(bool reference, int operand, int result) cons
   std::vector<HostTensor> results;
   for (size_t r = 0; r < out.size(); ++r) results.push_back(memory[place(r)]);
   return results;
+}
+
+int64_t OneOp::HeldBytes() const {
+  std::vector<HostTensor> memory = operands_;
+  std::vector<TensorView> in, out;
+  memory.reserve(types_.size());
+  for (size_t i = 0; i < types_.size(); ++i) {
+    const bool is_result = i >= operands_.size();
+    if (is_result) memory.emplace_back(types_[i].dtype, types_[i].shape);
+    (is_result ? out : in)
+        .push_back({memory[i].raw(), types_[i].dtype, types_[i].shape, &types_[i]});
+  }
+  int64_t version = 0, held = -1;
+  KernelRequest request{program_, instruction_,
+                        KernelCall{&instruction_.attrs, in, out, nullptr, 0, 2}, &version};
+  std::thread([&] {
+    if (auto kernel = MakeCpuKernel(request)) held = kernel->held_bytes();
+  }).join();
+  return held;
 }
 
 }  // namespace shardc::testing

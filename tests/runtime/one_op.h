@@ -23,6 +23,10 @@ class OneOp {
   // Result `result` in the memory of operand `operand` (-1: all apart). Empty: there is no kernel.
   std::vector<HostTensor> Run(bool reference, int operand = -1, int result = -1) const;
 
+  // What its fast kernel holds when it is made first on a thread; -1: there is none.
+  int64_t HeldBytes() const;
+  const Op& op() const { return *graph_.op; }
+
  private:
   SampleGraph graph_;
   std::vector<HostTensor> operands_;

@@ -45,6 +45,34 @@ TEST_P(Halves, HaveAKernelWhereF32HasOne) {
   EXPECT_GT(compared, 100);
 }
 
+// What an op says that it copies is what its kernel holds more than that of f32.
+TEST_P(Halves, TakeThePredictedMemory) {
+  int copied = 0;
+  auto check = [&](const OneOp& half, int64_t without) {
+    const int64_t held = half.HeldBytes();
+    if (held < 0 || without < 0) return;
+    const int64_t predicted = CostOnRank(half.op(), Mesh()).widened_bytes;
+    EXPECT_EQ(held - without, predicted);
+    copied += predicted > 0;
+  };
+  for (const OpSample& sample : OpSamples()) {
+    const OpDef& def = GetOpDef(sample.op);
+    // Casts between halves and other types than f32 are copied too, and rare.
+    if (!def.reference || def.communicates || sample.op == "cast") continue;
+    SCOPED_TRACE(sample.Name());
+    std::optional<OneOp> wide = Sample(sample, DType::kF32), half = Sample(sample, GetParam());
+    if (!wide) continue;
+    // Products of bf16 have packed copies of their own.
+    const bool packs = def.work_bytes && GetParam() == DType::kBF16;
+    if (half && !packs) check(*half, wide->HeldBytes());
+    if (def.typed_result < 0 || packs) continue;
+    OpSample typed = sample;
+    typed.attrs.Set("out", std::string(DTypeName(GetParam())));
+    if (std::optional<OneOp> narrow = Sample(typed, DType::kF32)) check(*narrow, wide->HeldBytes());
+  }
+  EXPECT_GT(copied, GetParam() == DType::kF16 ? 100 : 20);
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, Halves, ::testing::Values(DType::kBF16, DType::kF16),
                          [](const auto& info) { return std::string(DTypeName(info.param)); });
 

@@ -163,7 +163,7 @@ void ForwardBlock(const Forward16& a, int64_t b, int64_t h, int64_t i0, const Fo
       }
       m = Max(max[v], m * scale);
       shift[v] = m == kNegInf ? Vec{} : m;
-      factor[v] = max[v] == kNegInf ? Vec{} : Exp(max[v] - shift[v]);
+      factor[v] = max[v] == kNegInf ? Vec{} : ExpOrZero(max[v] - shift[v]);
       const VecInt changed = max[v] != m;
       for (int i = 0; i < kLanes; ++i) same = same && changed[i] == 0;
       max[v] = m;
@@ -172,8 +172,8 @@ void ForwardBlock(const Forward16& a, int64_t b, int64_t h, int64_t i0, const Fo
     for (int64_t k = 0; k < kBlock; k += 2) {
       for (int64_t v = 0; v < kVectors; ++v) {
         const float* row = w.scores + k * kBlock + v * kLanes;
-        const Vec even = Exp(Load(row) * scale - shift[v]);
-        const Vec odd = Exp(Load(row + kBlock) * scale - shift[v]);
+        const Vec even = ExpOrZero(Load(row) * scale - shift[v]);
+        const Vec odd = ExpOrZero(Load(row + kBlock) * scale - shift[v]);
         sum[v] += even + odd;
         StorePairs(Round(even), Round(odd), w.pairs + k * kBlock + 2 * v * kLanes);
       }
@@ -316,7 +316,7 @@ void BackwardBlock(const Backward16& a, int64_t b, int64_t h, int64_t i0, int64_
       VecHalf ds[2];
       for (int64_t r = 0; r < 2; ++r) {
         const int64_t x = (k + r) * kBlock + v * kLanes;
-        const Vec p = Exp(Load(w.scores + x) * scale - lse);
+        const Vec p = ExpOrZero(Load(w.scores + x) * scale - lse);
         ds[r] = Round(p * (Load(w.dp + x) - delta) * s.scale);
         *reinterpret_cast<UnalignedVecHalf*>(w.p + x) = Round(p);
         *reinterpret_cast<UnalignedVecHalf*>(w.ds + x) = ds[r];

@@ -68,32 +68,33 @@ void ScoreGradients(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, i
     const int64_t used = RoundUp(seen, kLanes);
     float* p = w.p + r0 * kKeyBlock;
     float* ds = w.ds + r0 * kKeyBlock;
-    MicroGemm<false>(tile, used, w.d, {w.queries + (i0 + r0) * w.padded, w.padded, 1}, w.keys_t,
-                     kKeyBlock, p, kKeyBlock);
-    MicroGemm<false>(tile, used, w.d, {w.grad_out + (i0 + r0) * w.padded, w.padded, 1}, w.values_t,
-                     kKeyBlock, ds, kKeyBlock);
+    MicroGemm<Into::kNew>(tile, used, w.d, {w.queries + (i0 + r0) * w.padded, w.padded, 1},
+                          w.keys_t, kKeyBlock, p, kKeyBlock);
+    MicroGemm<Into::kNew>(tile, used, w.d, {w.grad_out + (i0 + r0) * w.padded, w.padded, 1},
+                          w.values_t, kKeyBlock, ds, kKeyBlock);
     for (int r = 0; r < tile; ++r, p += kKeyBlock, ds += kKeyBlock) {
       const int64_t i = i0 + r0 + r;
       int64_t visible = MinOf(kKeyBlock, VisibleKeys(s, i) - j0);
       if (visible < 0) visible = 0;
       const float delta = w.delta[i];
       const float sum = lse[r0 + r] == kNegInf ? -kNegInf : lse[r0 + r];
-      if (masked || visible < used) {
+      if (masked) {
         for (int64_t j = 0; j < used; ++j) p[j] *= s.scale;
-        MaskRow(a.mask, b, h, i, j0, visible, used, p);
+        MaskRow(a.mask, b, h, i, j0, visible, p);
         for (int64_t j = 0; j < used; j += kLanes) {
-          const Vec e = Exp(Load(p + j) - sum);
+          const Vec e = ExpOrZero(Load(p + j) - sum);
           Store(p + j, e);
           Store(ds + j, e * (Load(ds + j) - delta) * s.scale);
         }
       } else {
         for (int64_t j = 0; j < used; j += kLanes) {
-          const Vec e = Exp(Load(p + j) * s.scale - sum);
+          const Vec e = ExpOrZero(Load(p + j) * s.scale - sum);
           Store(p + j, e);
           Store(ds + j, e * (Load(ds + j) - delta) * s.scale);
         }
       }
-      for (int64_t j = used; j < kKeyBlock; ++j) p[j] = ds[j] = 0;
+      FillFrom(visible, kKeyBlock, 0, p);
+      FillFrom(visible, kKeyBlock, 0, ds);
     }
   }
 }
@@ -108,8 +109,8 @@ void QueryKeyBlock(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, in
     const int tile = static_cast<int>(MinOf(kTileRows, rows - r0));
     const int64_t seen = MinOf(keys, VisibleKeys(s, i0 + r0 + tile - 1) - j0);
     if (seen <= 0) continue;
-    MicroGemm<true>(tile, w.padded, seen, {w.ds + r0 * kKeyBlock, kKeyBlock, 1}, w.keys, w.padded,
-                    w.grad_q + (i0 + r0) * w.padded, w.padded);
+    MicroGemm<Into::kSum>(tile, w.padded, seen, {w.ds + r0 * kKeyBlock, kKeyBlock, 1}, w.keys,
+                          w.padded, w.grad_q + (i0 + r0) * w.padded, w.padded);
   }
   for (int64_t c0 = 0; c0 < keys; c0 += kTileRows) {
     const int tile = static_cast<int>(MinOf(kTileRows, keys - c0));
@@ -118,10 +119,12 @@ void QueryKeyBlock(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, in
     if (first < 0) first = 0;
     if (first >= rows) continue;
     const int64_t from = i0 + first;
-    MicroGemm<true>(tile, w.padded, rows - first, {w.p + first * kKeyBlock + c0, 1, kKeyBlock},
-                    w.grad_out + from * w.padded, w.padded, grad_v + c0 * w.padded, w.padded);
-    MicroGemm<true>(tile, w.padded, rows - first, {w.ds + first * kKeyBlock + c0, 1, kKeyBlock},
-                    w.queries + from * w.padded, w.padded, grad_k + c0 * w.padded, w.padded);
+    MicroGemm<Into::kSum>(tile, w.padded, rows - first,
+                          {w.p + first * kKeyBlock + c0, 1, kKeyBlock},
+                          w.grad_out + from * w.padded, w.padded, grad_v + c0 * w.padded, w.padded);
+    MicroGemm<Into::kSum>(tile, w.padded, rows - first,
+                          {w.ds + first * kKeyBlock + c0, 1, kKeyBlock},
+                          w.queries + from * w.padded, w.padded, grad_k + c0 * w.padded, w.padded);
   }
 }
 
@@ -184,14 +187,21 @@ void KeyBlocks(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t kv, int64
         clear(grad_k, kKeyBlock);
         clear(grad_v, kKeyBlock);
       }
+      T* dk = a.dk + b * a.dk_strides.batch + kv * a.dk_strides.head + j0 * a.dk_strides.seq;
+      T* dv = a.dv + b * a.dv_strides.batch + kv * a.dv_strides.head + j0 * a.dv_strides.seq;
+      const int64_t after = chunks * kKeyBlock,
+                    keys_after = MinOf(kKeyBlock, s.kv_len - j0 - after);
+      RowsAhead<T> ahead[] = {{dk, a.dk_strides.seq, keys, w.d},
+                              {dv, a.dv_strides.seq, keys, w.d},
+                              {k + after * ks.seq, ks.seq, keys_after, w.d},
+                              {v + after * vs.seq, vs.seq, keys_after, w.d}};
       for (int64_t i0 = 0; i0 < s.q_len; i0 += kQueryBlock) {
         const int64_t rows = MinOf(kQueryBlock, s.q_len - i0);
         if (VisibleKeys(s, i0 + rows - 1) <= j0) continue;
+        for (RowsAhead<T>& x : ahead) x.Fetch(kKeyBlock / 4);
         QueryKeyBlock(a, b, h, i0, rows, j0, keys, w, grad_k, grad_v);
       }
       if (g + 1 < group) continue;
-      T* dk = a.dk + b * a.dk_strides.batch + kv * a.dk_strides.head + j0 * a.dk_strides.seq;
-      T* dv = a.dv + b * a.dv_strides.batch + kv * a.dv_strides.head + j0 * a.dv_strides.seq;
       WriteRows(grad_k, w.padded, keys, w.d, dk, a.dk_strides.seq);
       WriteRows(grad_v, w.padded, keys, w.d, dv, a.dv_strides.seq);
     }

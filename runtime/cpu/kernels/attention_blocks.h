@@ -7,10 +7,28 @@
 #include "runtime/cpu/kernels/micro_gemm.h"
 #include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/vec_bf16.h"
+#include "runtime/cpu/kernels/vec_transpose.h"
 
 namespace shardc::cpu::SHARDC_ISA {
 
 inline constexpr float kNegInf = -__builtin_inff();
+
+// Rows of a head that are asked for a few at a time before they are read or written: they lie far
+// apart, where the processor does not foresee them.
+template <typename T>
+struct RowsAhead {
+  const T* at;
+  int64_t stride;
+  int64_t rows;
+  int64_t d;
+
+  SHARDC_INLINE void Fetch(int64_t count) {
+    constexpr int64_t kLine = 64 / sizeof(T);
+    for (; count > 0 && rows > 0; --count, --rows, at += stride) {
+      for (int64_t c = 0; c < d; c += kLine) __builtin_prefetch(at + c);
+    }
+  }
+};
 
 // dst[r * padded + c] = src[r * stride + c] * scale, zeros in the columns [d, padded) and the rows
 // [rows, all_rows).
@@ -29,11 +47,17 @@ SHARDC_INLINE void PackRows(const T* src, int64_t stride, int64_t rows, int64_t 
 template <int64_t kBlock, typename T>
 SHARDC_INLINE void PackTransposed(const T* src, int64_t stride, int64_t rows, int64_t d,
                                   float* dst) {
-  for (int64_t c0 = 0; c0 < d; c0 += 8) {
-    const int64_t c1 = MinOf(c0 + 8, d);
-    for (int64_t r = 0; r < rows; ++r) {
-      const T* from = src + r * stride;
-      for (int64_t c = c0; c < c1; ++c) dst[c * kBlock + r] = ToFloat(from[c]);
+  static_assert(kBlock % kLanes == 0);
+  const int64_t whole_rows = rows / kLanes * kLanes, whole_d = d / kLanes * kLanes;
+  for (int64_t c = 0; c < whole_d; c += kLanes) {
+    for (int64_t r = 0; r < whole_rows; r += kLanes) {
+      TransposeLanes(src + r * stride + c, stride, dst + c * kBlock + r, kBlock);
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    const T* from = src + r * stride;
+    for (int64_t c = r < whole_rows ? whole_d : 0; c < d; ++c) {
+      dst[c * kBlock + r] = ToFloat(from[c]);
     }
   }
   if (rows == kBlock) return;
@@ -49,10 +73,19 @@ SHARDC_INLINE int64_t VisibleKeys(const AttentionShape& s, int64_t i) {
   return n < 0 ? 0 : MinOf(n, s.kv_len);
 }
 
-// Applies the mask to the scores of query i and keys [j0, j0 + n), then hides the entries [visible,
-// padded).
+// s[j] = value for j in [from, padded); `padded` is a multiple of kLanes. In whole vectors: what
+// reads s next does so in vectors, and would wait for narrower stores.
+SHARDC_INLINE void FillFrom(int64_t from, int64_t padded, float value, float* s) {
+  VecInt lane;
+  for (int i = 0; i < kLanes; ++i) lane[i] = i;
+  for (int64_t j = from / kLanes * kLanes; j < padded; j += kLanes) {
+    Store(s + j, lane >= static_cast<int32_t>(from - j) ? Splat(value) : Load(s + j));
+  }
+}
+
+// Applies the mask to the scores of query i and keys [j0, j0 + visible).
 SHARDC_INLINE void MaskRow(const AttentionMask& mask, int64_t b, int64_t h, int64_t i, int64_t j0,
-                           int64_t visible, int64_t padded, float* s) {
+                           int64_t visible, float* s) {
   if (mask.add != nullptr) {
     const float* m = mask.add + b * mask.batch + h * mask.head + i * mask.query + j0 * mask.key;
     if (mask.key == 1) {
@@ -65,7 +98,6 @@ SHARDC_INLINE void MaskRow(const AttentionMask& mask, int64_t b, int64_t h, int6
         mask.visible + b * mask.batch + h * mask.head + i * mask.query + j0 * mask.key;
     for (int64_t j = 0; j < visible; ++j) s[j] = m[j * mask.key] != 0 ? s[j] : kNegInf;
   }
-  for (int64_t j = visible; j < padded; ++j) s[j] = kNegInf;
 }
 
 // Into dq: the sum over the first dim, in its order, of partial[chunks][batch][q_heads][q_len][d].

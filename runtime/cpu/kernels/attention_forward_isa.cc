@@ -6,7 +6,8 @@ namespace shardc::cpu::SHARDC_ISA {
 namespace {
 
 constexpr int64_t kQueryBlock = 48;  // a multiple of kTileRows
-constexpr int64_t kKeyBlock = 128;   // measured: 10% over 64, fewer rescalings
+constexpr int64_t kKeyBlock = 64;
+constexpr int64_t kFactors = kTileRows > kLanes ? 2 * kLanes : kLanes;
 
 // Keys transposed per block and values padded, packed once per kv head; then one block of queries
 // at a time.
@@ -22,26 +23,32 @@ struct Workspace {
   Vec sum[kQueryBlock];  // lane by lane; added up at the end
 };
 
-// Softmax of one row of scores against the running maximum; returns the factor for what was
-// accumulated before.
-SHARDC_INLINE float OnlineSoftmax(float* s, int64_t padded, float* max, Vec* sum) {
-  Vec m = Splat(*max);
-  for (int64_t j = 0; j < padded; j += kLanes) m = Max(m, Load(s + j));
-  const float new_max = MaxOf(m);
-  const float shift = new_max == kNegInf ? 0.0f : new_max;
-  Vec total = {};
-  for (int64_t j = 0; j < padded; j += kLanes) {
-    const Vec p = Exp(Load(s + j) - shift);
-    Store(s + j, p);
-    total += p;
+// Softmax of a tile of rows of scores against their running maxima. factor[r], for the rows that
+// there are and as many more as fill a vector, is for what was accumulated of row r before.
+SHARDC_INLINE void OnlineSoftmax(int rows, int64_t padded, float* scores, float* max, Vec* sum,
+                                 float* factor) {
+  float shift[kTileRows];
+  for (int64_t r = 0; r < kFactors; ++r) factor[r] = 0;
+  for (int r = 0; r < rows; ++r) {
+    const float* s = scores + r * kKeyBlock;
+    Vec m = Load(s);
+    for (int64_t j = kLanes; j < padded; j += kLanes) m = Max(m, Load(s + j));
+    const float most = MaxOf(Max(Splat(max[r]), m));
+    shift[r] = most == kNegInf ? 0.0f : most;
+    factor[r] = max[r] - shift[r];
+    max[r] = most;
   }
-  float factor = 1;
-  if (*max != new_max) {
-    factor = *max == kNegInf ? 0.0f : Exp(Splat(*max - shift))[0];
-    *max = new_max;
+  for (int64_t r = 0; r < kFactors; r += kLanes) Store(factor + r, ExpOrZero(Load(factor + r)));
+  for (int r = 0; r < rows; ++r) {
+    float* s = scores + r * kKeyBlock;
+    Vec total = {};
+    for (int64_t j = 0; j < padded; j += kLanes) {
+      const Vec p = ExpOrZero(Load(s + j) - shift[r]);
+      Store(s + j, p);
+      total += p;
+    }
+    sum[r] = sum[r] * factor[r] + total;
   }
-  *sum = *sum * factor + total;
-  return factor;
 }
 
 template <typename T>
@@ -66,22 +73,20 @@ void QueryBlock(const AttentionForwardArgsOf<T>& a, int64_t b, int64_t h, int64_
       const int64_t seen = MinOf(kKeyBlock, VisibleKeys(s, i0 + r0 + tile - 1) - j0);
       if (seen <= 0) continue;
       const int64_t padded = RoundUp(seen, kLanes);
-      MicroGemm<false>(tile, padded, w.d, {w.queries + r0 * w.d, w.d, 1}, keys_t, kKeyBlock,
-                       w.scores, kKeyBlock);
+      MicroGemm<Into::kNew>(tile, padded, w.d, {w.queries + r0 * w.d, w.d, 1}, keys_t, kKeyBlock,
+                            w.scores, kKeyBlock);
       for (int r = 0; r < tile; ++r) {
-        const int64_t i = r0 + r;
-        float* row = w.scores + r * kKeyBlock;
-        int64_t visible = MinOf(kKeyBlock, VisibleKeys(s, i0 + i) - j0);
+        const int64_t i = i0 + r0 + r;
+        int64_t visible = MinOf(kKeyBlock, VisibleKeys(s, i) - j0);
         if (visible < 0) visible = 0;
-        if (masked || visible < padded) MaskRow(a.mask, b, h, i0 + i, j0, visible, padded, row);
-        const float factor = OnlineSoftmax(row, padded, &w.max[i], &w.sum[i]);
-        if (factor != 1) {
-          float* out = w.out + i * w.padded;
-          for (int64_t c = 0; c < w.padded; c += kLanes) Store(out + c, Load(out + c) * factor);
-        }
+        float* row = w.scores + r * kKeyBlock;
+        if (masked) MaskRow(a.mask, b, h, i, j0, visible, row);
+        FillFrom(visible, padded, kNegInf, row);
       }
-      MicroGemm<true>(tile, w.padded, seen, {w.scores, kKeyBlock, 1}, values, w.padded,
-                      w.out + r0 * w.padded, w.padded);
+      float factor[kFactors];
+      OnlineSoftmax(tile, padded, w.scores, w.max + r0, w.sum + r0, factor);
+      MicroGemm<Into::kScaledSum>(tile, w.padded, seen, {w.scores, kKeyBlock, 1}, values, w.padded,
+                                  w.out + r0 * w.padded, w.padded, factor);
     }
   }
   for (int64_t i = 0; i < rows; ++i) {

@@ -23,15 +23,20 @@ struct LeftView {
   int64_t col;
 };
 
-template <int kRows, int kVecs, bool kAccumulate>
+// What becomes of C: A B, C + A B, or row i of C times factor[i], + A B.
+enum class Into { kNew, kSum, kScaledSum };
+
+template <int kRows, int kVecs, Into kInto>
 SHARDC_INLINE void MicroTile(int64_t k, LeftView left, const float* b, int64_t ldb, float* c,
-                             int64_t ldc) {
+                             int64_t ldc, const float* factor) {
   Vec acc[kRows][kVecs];
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v)
-      acc[i][v] = kAccumulate ? Load(c + i * ldc + v * kLanes) : Vec{};
+    for (int v = 0; v < kVecs; ++v) {
+      acc[i][v] = kInto == Into::kNew ? Vec{} : Load(c + i * ldc + v * kLanes);
+      if constexpr (kInto == Into::kScaledSum) acc[i][v] *= factor[i];
+    }
   }
   const float* a = left.a;
   for (int64_t p = 0; p < k; ++p, a += left.col, b += ldb) {
@@ -52,40 +57,41 @@ SHARDC_INLINE void MicroTile(int64_t k, LeftView left, const float* b, int64_t l
   }
 }
 
-template <int kVecs, bool kAccumulate>
+template <int kVecs, Into kInto>
 [[gnu::noinline]] static void MicroRows(int rows, int64_t k, LeftView left, const float* b,
-                                        int64_t ldb, float* c, int64_t ldc) {
+                                        int64_t ldb, float* c, int64_t ldc, const float* factor) {
   switch (rows) {
     case 6:
-      return MicroTile<6, kVecs, kAccumulate>(k, left, b, ldb, c, ldc);
+      return MicroTile<6, kVecs, kInto>(k, left, b, ldb, c, ldc, factor);
     case 5:
-      return MicroTile<5, kVecs, kAccumulate>(k, left, b, ldb, c, ldc);
+      return MicroTile<5, kVecs, kInto>(k, left, b, ldb, c, ldc, factor);
     case 4:
-      return MicroTile<4, kVecs, kAccumulate>(k, left, b, ldb, c, ldc);
+      return MicroTile<4, kVecs, kInto>(k, left, b, ldb, c, ldc, factor);
     case 3:
-      return MicroTile<3, kVecs, kAccumulate>(k, left, b, ldb, c, ldc);
+      return MicroTile<3, kVecs, kInto>(k, left, b, ldb, c, ldc, factor);
     case 2:
-      return MicroTile<2, kVecs, kAccumulate>(k, left, b, ldb, c, ldc);
+      return MicroTile<2, kVecs, kInto>(k, left, b, ldb, c, ldc, factor);
     default:
-      return MicroTile<1, kVecs, kAccumulate>(k, left, b, ldb, c, ldc);
+      return MicroTile<1, kVecs, kInto>(k, left, b, ldb, c, ldc, factor);
   }
 }
 
-// C[rows, n] (+)= A[rows, k] B[k, n] for rows <= kTileRows and n a multiple of kLanes.
-template <bool kAccumulate>
+// C[rows, n] = or += A[rows, k] B[k, n] for rows <= kTileRows and n a multiple of kLanes. `factor`
+// is read for kScaledSum only.
+template <Into kInto>
 SHARDC_INLINE void MicroGemm(int rows, int64_t n, int64_t k, LeftView left, const float* b,
-                             int64_t ldb, float* c, int64_t ldc) {
+                             int64_t ldb, float* c, int64_t ldc, const float* factor = nullptr) {
   int64_t j = 0;
   for (; j + kTileVecs * kLanes <= n; j += kTileVecs * kLanes) {
-    MicroRows<kTileVecs, kAccumulate>(rows, k, left, b + j, ldb, c + j, ldc);
+    MicroRows<kTileVecs, kInto>(rows, k, left, b + j, ldb, c + j, ldc, factor);
   }
   if constexpr (kTileVecs == 4) {
     if (j + 2 * kLanes <= n) {
-      MicroRows<2, kAccumulate>(rows, k, left, b + j, ldb, c + j, ldc);
+      MicroRows<2, kInto>(rows, k, left, b + j, ldb, c + j, ldc, factor);
       j += 2 * kLanes;
     }
   }
-  if (j < n) MicroRows<1, kAccumulate>(rows, k, left, b + j, ldb, c + j, ldc);
+  if (j < n) MicroRows<1, kInto>(rows, k, left, b + j, ldb, c + j, ldc, factor);
 }
 
 }  // namespace shardc::cpu::SHARDC_ISA

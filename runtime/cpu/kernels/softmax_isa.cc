@@ -19,7 +19,7 @@ void Forward(const float* x, float* y, int64_t rows, int64_t cols, int threads) 
       const float max = MaxOf(m);
       Vec sum = {};
       ForLanes(0, cols, [&](int64_t i, int64_t n) {
-        const Vec e = Exp(LoadN(in + i, n, kNegInf) - max);
+        const Vec e = ExpOrZero(LoadN(in + i, n, kNegInf) - max);
         sum += e;
         StoreN(out + i, n, e);
       });

@@ -36,6 +36,10 @@ typedef float Vec __attribute__((vector_size(kLanes * 4)));
 typedef int32_t VecInt __attribute__((vector_size(kLanes * 4)));
 typedef float UnalignedVec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
 
+#if defined(__AVX512F__)
+inline constexpr int kCurrentRounding = 4;  // what builtins with a rounding argument mean by it
+#endif
+
 SHARDC_INLINE Vec Load(const float* p) { return *reinterpret_cast<const UnalignedVec*>(p); }
 SHARDC_INLINE void Store(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
 SHARDC_INLINE Vec Splat(float s) { return s - Vec{}; }
@@ -50,25 +54,48 @@ SHARDC_INLINE void StorePartial(float* p, int64_t n, Vec v) {
   for (int64_t i = 0; i < n; ++i) p[i] = v[i];
 }
 
-// A NaN in b is returned by Max and Min; one in a is dropped.
-SHARDC_INLINE Vec Max(Vec a, Vec b) { return a > b ? a : b; }
-SHARDC_INLINE Vec Min(Vec a, Vec b) { return a < b ? a : b; }
+// a > b ? a : b and a < b ? a : b in one instruction each: a NaN in b is returned, one in a is
+// dropped.
+#if defined(__AVX512F__)
+SHARDC_INLINE Vec Max(Vec a, Vec b) {
+  return __builtin_ia32_maxps512_mask(a, b, a, 0xffff, kCurrentRounding);
+}
+SHARDC_INLINE Vec Min(Vec a, Vec b) {
+  return __builtin_ia32_minps512_mask(a, b, a, 0xffff, kCurrentRounding);
+}
+#elif defined(__AVX2__)
+SHARDC_INLINE Vec Max(Vec a, Vec b) { return __builtin_ia32_maxps256(a, b); }
+SHARDC_INLINE Vec Min(Vec a, Vec b) { return __builtin_ia32_minps256(a, b); }
+#else
+SHARDC_INLINE Vec Max(Vec a, Vec b) { return __builtin_ia32_maxps(a, b); }
+SHARDC_INLINE Vec Min(Vec a, Vec b) { return __builtin_ia32_minps(a, b); }
+#endif
 
+// All lanes into one: the upper half is combined with the lower one, and so on.
+template <typename Combine>
+SHARDC_INLINE float FoldLanes(Vec v, const Combine& combine) {
+  typedef float Four __attribute__((vector_size(16)));
+#if defined(__AVX512F__)
+  typedef float Eight __attribute__((vector_size(32)));
+  const Eight eight = combine(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+                              __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+  Four four = combine(__builtin_shufflevector(eight, eight, 0, 1, 2, 3),
+                      __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
+#elif defined(__AVX2__)
+  Four four =
+      combine(__builtin_shufflevector(v, v, 0, 1, 2, 3), __builtin_shufflevector(v, v, 4, 5, 6, 7));
+#else
+  Four four = v;
+#endif
+  four = combine(four, __builtin_shufflevector(four, four, 2, 3, 2, 3));
+  four = combine(four, __builtin_shufflevector(four, four, 1, 1, 1, 1));
+  return four[0];
+}
 SHARDC_INLINE float Sum(Vec v) {
-  float s[kLanes];
-  for (int i = 0; i < kLanes; ++i) s[i] = v[i];
-  for (int w = kLanes / 2; w > 0; w /= 2) {
-    for (int i = 0; i < w; ++i) s[i] += s[i + w];
-  }
-  return s[0];
+  return FoldLanes(v, [](auto a, auto b) [[gnu::always_inline]] { return a + b; });
 }
 SHARDC_INLINE float MaxOf(Vec v) {
-  float s[kLanes];
-  for (int i = 0; i < kLanes; ++i) s[i] = v[i];
-  for (int w = kLanes / 2; w > 0; w /= 2) {
-    for (int i = 0; i < w; ++i) s[i] = s[i] > s[i + w] ? s[i] : s[i + w];
-  }
-  return s[0];
+  return FoldLanes(v, [](auto a, auto b) [[gnu::always_inline]] { return a > b ? a : b; });
 }
 
 SHARDC_INLINE Vec Abs(Vec x) { return (Vec)((VecInt)x & 0x7fffffff); }
@@ -83,7 +110,6 @@ SHARDC_INLINE Vec Sqrt(Vec x) {
 // p * 2^n for a whole n from -150 to 128, rounded to subnormals.
 SHARDC_INLINE Vec Scale(Vec p, Vec n) {
 #if defined(__AVX512F__)
-  constexpr int kCurrentRounding = 4;
   return __builtin_ia32_scalefps512_mask(p, n, p, 0xffff, kCurrentRounding);
 #else
   const VecInt k = __builtin_convertvector(n, VecInt);
@@ -93,10 +119,12 @@ SHARDC_INLINE Vec Scale(Vec p, Vec n) {
 #endif
 }
 
-// e^x, with subnormal results, 0 below -104 and infinity above 88.72.
-SHARDC_INLINE Vec Exp(Vec x) {
-  x = Max(Splat(-104.0f), x);
-  x = Min(Splat(89.0f), x);
+// e^x as p * 2^n with p near 1, for finite x.
+struct ExpParts {
+  Vec p;
+  Vec n;
+};
+SHARDC_INLINE ExpParts SplitExp(Vec x) {
   const float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const Vec n = (x * 1.44269504088896341f + kRound) - kRound;
   const Vec r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
@@ -104,8 +132,33 @@ SHARDC_INLINE Vec Exp(Vec x) {
   p = p * r + 0.0416662079f;
   p = p * r + 0.166665192f;
   p = p * r + 0.5f;
-  p = (p * r) * r + r + 1.0f;
-  return Scale(p, n);
+  return {(p * r) * r + r + 1.0f, n};
+}
+
+// e^x, with subnormal results, 0 below -104 and infinity above 88.72.
+SHARDC_INLINE Vec Exp(Vec x) {
+  x = Max(Splat(-104.0f), x);
+  x = Min(Splat(89.0f), x);
+  const ExpParts e = SplitExp(x);
+  return Scale(e.p, e.n);
+}
+
+// e^x for x up to 88, and 0 where that is subnormal: making a subnormal number takes the processor
+// a hundred times as long.
+SHARDC_INLINE Vec ExpOrZero(Vec x) {
+  const float kLeast = -87.33f;
+#if defined(__AVX512F__)
+  constexpr int kNotLess = 5;
+  const ExpParts e = SplitExp(x);
+  return __builtin_ia32_scalefps512_mask(
+      e.p, e.n, Vec{},
+      __builtin_ia32_cmpps512_mask(x, Splat(kLeast), kNotLess, 0xffff, kCurrentRounding),
+      kCurrentRounding);
+#else
+  const ExpParts e = SplitExp(Max(Splat(kLeast), x));
+  const Vec power = (Vec)((__builtin_convertvector(e.n, VecInt) + 127) << 23);
+  return x < kLeast ? Vec{} : e.p * power;
+#endif
 }
 
 SHARDC_INLINE Vec Tanh(Vec x) {

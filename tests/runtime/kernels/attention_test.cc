@@ -252,6 +252,56 @@ TEST(Attention, Masks) {
   }
 }
 
+// Weights below the least normal number are zero, and do no harm; a negative scale turns the order.
+TEST(Attention, ScoresFarApart) {
+  for (bool causal : {false, true}) {
+    for (float sign : {1.0F, -1.0F}) {
+      const int64_t n = 100;
+      std::vector<float> q(n, 1), k(n), v = RandomVector(n, 3), d_o = RandomVector(n, 4);
+      std::vector<double> o(n), lse(n), dq(n), dk(n), dv(n);
+      for (int64_t j = 0; j < n; ++j) k[j] = sign * 3 * static_cast<float>(j);
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t keys = causal ? i + 1 : n;
+        const double max = 3.0 * static_cast<double>(keys - 1);
+        std::vector<double> p(keys);
+        double sum = 0;
+        for (int64_t j = 0; j < keys; ++j)
+          sum += p[j] = std::exp(3.0 * static_cast<double>(j) - max);
+        lse[i] = max + std::log(sum);
+        for (int64_t j = 0; j < keys; ++j) o[i] += (p[j] /= sum) * v[j];
+        for (int64_t j = 0; j < keys; ++j) {
+          const double ds = sign * p[j] * d_o[i] * (v[j] - o[i]);
+          dq[i] += ds * k[j];
+          dk[j] += ds;
+          dv[j] += p[j] * d_o[i];
+        }
+      }
+      ForEveryKernelSet([&](const KernelTable& kernels, int threads) {
+        std::vector<float> got_o(n), got_lse(n), got_dq(n), got_dk(n), got_dv(n);
+        const HeadStrides strides{n, 1, 1};
+        AttentionForwardArgs f;
+        f.shape = {1, 1, 1, n, n, 1, sign, causal};
+        f.q = q.data(), f.k = k.data(), f.v = v.data(), f.o = got_o.data(), f.lse = got_lse.data();
+        f.q_strides = f.k_strides = f.v_strides = f.o_strides = strides;
+        kernels.attention.forward(f, threads);
+        ExpectNear(got_o, o, 1e-5, 1e-5, "o");
+        ExpectNear(got_lse, lse, 1e-5, 1e-5, "lse");
+        AttentionBackwardArgs g;
+        g.shape = f.shape;
+        g.q = f.q, g.k = f.k, g.v = f.v, g.o = f.o, g.lse = f.lse, g.d_o = d_o.data();
+        g.dq = got_dq.data(), g.dk = got_dk.data(), g.dv = got_dv.data();
+        g.q_strides = g.k_strides = g.v_strides = g.o_strides = g.d_o_strides = strides;
+        g.dq_strides = g.dk_strides = g.dv_strides = strides;
+        kernels.attention.backward(g, threads);
+        ExpectNear(got_dk, dk, 3e-5, 3e-5, "dk");
+        ExpectNear(got_dv, dv, 3e-5, 3e-5, "dv");
+        // A sum of differences of numbers near 300.
+        ExpectNear(got_dq, dq, 3e-3, 3e-5, "dq");
+      });
+    }
+  }
+}
+
 TEST(Attention, NoKeysAtAll) {
   ForEveryKernelSet([](const KernelTable& kernels, int threads) {
     std::vector<float> q = RandomVector(12, 1), o(12, 7), lse(3, 7), dq(12, 7);
