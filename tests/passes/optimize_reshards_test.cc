@@ -63,6 +63,17 @@ TEST(OptimizeReshards, WeightsOfOtherPhasesAreNotMerged) {
     CHECK-NEXT: %u = abs %1)");
 }
 
+// The norm of all gradients. To pair its terms takes time cubic in their number.
+TEST(OptimizeReshards, ALongSum) {
+  std::string text = "mesh [tp=2]\ngraph @g(%x: f32[], %t0: f32[]) -> (%y) {\n";
+  const int terms = 3000;
+  for (int i = 1; i <= terms; ++i) {
+    text += StrCat("%t", i, " = add %t", i - 1, ", %x : f32[]\n");
+  }
+  text += StrCat("%y = exp %t", terms, " : f32[]\n}");
+  Check(text, "CHECK: %y = exp");
+}
+
 TEST(OptimizeReshards, AChainBecomesOne) {
   Check(R"(mesh [tp=2]
   graph @g(%x: f32[8@tp, 6]) -> (%y) {
