@@ -50,7 +50,7 @@ class WidenedKernel : public Kernel {
     }
   }
 
-  int64_t held_bytes() const override { return grown_ + inner_->held_bytes(); }
+  int64_t held_bytes() const override { return grown_ + inner_held_; }
 
  private:
   void MakeInner() {
@@ -71,11 +71,13 @@ class WidenedKernel : public Kernel {
     request.call.in = in_;
     request.call.out = out_;
     inner_ = make_(request);
+    // Room that the first inner kernel made grow is there for the next.
+    if (inner_) inner_held_ = std::max(inner_held_, inner_->held_bytes());
   }
 
   KernelRequest narrow_;
   Factory make_;
-  int64_t grown_ = 0;
+  int64_t grown_ = 0, inner_held_ = 0;
   void* place_ = nullptr;             // of the room, as the inner kernel knows it
   std::vector<TensorView> in_, out_;  // what the inner kernel's call refers to
   std::unique_ptr<Kernel> inner_;
