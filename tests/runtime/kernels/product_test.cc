@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <type_traits>
 
 #include "oneapi/dnnl/dnnl.h"
 #include "tests/runtime/kernels/kernel_test_util.h"
@@ -95,7 +96,7 @@ void CheckF32(const Case& c) {
   SCOPED_TRACE(Name(c));
   const Data data(c, false);
   std::vector<float> first;
-  for (int threads : {1, 2, 3, 5}) {
+  for (int threads : {1, 2, 5}) {
     const auto work = Work(*Tiles(), c, 3, false, threads);
     auto out = data.start;
     auto args = data.Args(data.a.data(), data.b.data());
@@ -173,13 +174,63 @@ TEST(Product, Bf16AgainstF64) {
   }
 }
 
-// More than one block of either operand, and sums that are kept between stretches.
+// More blocks than one of the operand that is packed for all threads, of the other one, and of sums
+// that are kept between stretches of k; some elements are compared.
+template <typename T>
+void CheckSome(int64_t m, int64_t n, int64_t k, bool ta, bool tb) {
+  const Case c{m, n, k, 1, ta, tb};
+  SCOPED_TRACE(Name(c));
+  constexpr bool kBf16 = std::is_same_v<T, uint16_t>;
+  auto make = [](int64_t count, uint64_t seed) {
+    const std::vector<float> v = RandomVector(count, seed);
+    std::vector<T> made(v.size());
+    for (size_t i = 0; i < v.size(); ++i) {
+      if constexpr (kBf16) {
+        made[i] = ToBf16(v[i]);
+      } else {
+        made[i] = v[i];
+      }
+    }
+    return made;
+  };
+  auto value = [](T x) {
+    if constexpr (kBf16) {
+      return double{FromBf16(x)};
+    } else {
+      return double{x};
+    }
+  };
+  const std::vector<T> a = make(m * k, 1), b = make(k * n, 2);
+  std::vector<T> out(static_cast<size_t>(m * n));
+  ProductArgsOf<T> args{.m = m, .n = n, .k = k, .a = a.data(), .b = b.data()};
+  args.transpose_a = ta, args.transpose_b = tb;
+  args.lda = ta ? m : k, args.ldb = tb ? k : n, args.ldc = n;
+  const auto work = Work(*Tiles(), c, kBf16 ? 1 : 3, kBf16, 3);
+  if constexpr (kBf16) {
+    args.c_bf16 = out.data();
+    Tiles()->bf16(args, work.get(), 3);
+  } else {
+    args.c = out.data();
+    Tiles()->f32(args, work.get(), 3);
+  }
+  std::mt19937 engine(3);
+  for (int sample = 0; sample < 3000; ++sample) {
+    const int64_t i = engine() % m, j = engine() % n;
+    double sum = 0;
+    for (int64_t p = 0; p < k; ++p) {
+      sum += value(a[ta ? p * m + i : i * k + p]) * value(b[tb ? j * k + p : p * n + j]);
+    }
+    ASSERT_NEAR(value(out[i * n + j]), sum, 3e-5 + std::abs(sum) * (kBf16 ? 1.0 / 256 : 1e-6))
+        << i << ", " << j;
+  }
+}
+
 TEST(Product, MoreThanTheWorkMemoryHolds) {
   SKIP_WITHOUT_TILES();
-  CheckF32({130, 4000, 800});
-  CheckF32({4000, 130, 800, 1, true, true});
-  CheckBf16({70, 9000, 2100}, true, false);
-  CheckBf16({9000, 70, 2100, 1, true}, true, false);
+  CheckSome<float>(3700, 3600, 800, false, true);
+  CheckSome<float>(3600, 3700, 800, true, false);
+  CheckSome<uint16_t>(2100, 2000, 2100, true, false);
+  CheckSome<uint16_t>(2000, 2100, 2100, false, true);
 }
 
 // The error of a product of f32 operands is not above oneDNN's: normal data, all positive (where
@@ -189,7 +240,7 @@ TEST(Product, F32IsAsExactAsSgemm) {
   std::mt19937 engine(7);
   std::normal_distribution<float> normal;
   for (const char* kind : {"normal", "positive", "spread"}) {
-    for (int64_t k : {64, 768, 3072}) {
+    for (int64_t k : {64, 1100}) {
       const Case c{96, 96, k};
       Data data({.m = 96, .n = 96, .k = 1}, false);
       auto fill = [&](std::vector<float>& v) {
