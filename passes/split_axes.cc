@@ -210,6 +210,14 @@ void Note(Graph& graph, const std::vector<Narrow>& narrow, const Mesh& before) {
 
 }  // namespace
 
+bool IsPartOfAxis(std::string_view name, std::string_view axis) {
+  if (!name.starts_with(axis)) return false;
+  name.remove_prefix(axis.size());
+  const size_t number = name.find_first_not_of('.');
+  return number != 0 && number != std::string_view::npos &&
+         name.find_first_not_of("0123456789", number) == std::string_view::npos;
+}
+
 int64_t NarrowParts(const Value* value, int dim, int64_t ranks) {
   if (CutIsCarried(value, dim, ranks)) return ranks;
   int64_t parts = SharedFactor(ranks).Find(value, dim);

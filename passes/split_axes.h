@@ -1,6 +1,8 @@
 // Fewer key/value heads than ranks: a mesh axis becomes two.
 #pragma once
 
+#include <string_view>
+
 #include "ir/graph.h"
 
 namespace shardc {
@@ -13,6 +15,9 @@ namespace shardc {
 // over tp.1. With m = 1 such weights stay whole and no axis is split. Notes in the graph say so.
 // Runs on the forward graph after the spec is applied and before InferLayouts.
 void SplitAxes(Graph& graph);
+
+// Whether an axis is called as SplitAxes calls the parts of `axis`: "tp.0" for "tp".
+bool IsPartOfAxis(std::string_view name, std::string_view axis);
 
 // In how many parts a cut of the dim over an axis of `ranks` can be made, as SplitAxes has it:
 // `ranks`, or m.

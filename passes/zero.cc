@@ -6,6 +6,7 @@
 #include "ir/op_def.h"
 #include "passes/lower.h"
 #include "passes/provenance.h"
+#include "passes/split_axes.h"
 #include "passes/weights.h"
 
 namespace shardc {
@@ -17,15 +18,20 @@ std::vector<std::string> NamesOf(const Mesh& mesh) {
   return names;
 }
 
-// The axes that the spec names, those of one rank left out.
+// The axes that the spec names, or the parts they were split into; those of one rank left out.
 std::set<int> NamedAxes(const Graph& graph, const Spec& spec) {
   std::set<int> axes;
   for (const std::string& name : spec.zero.axes) {
-    const bool declared = std::any_of(spec.mesh.begin(), spec.mesh.end(),
-                                      [&](const MeshAxis& a) { return a.name == name; });
-    if (auto axis = graph.mesh.FindAxis(name)) {
-      if (graph.mesh.axis_size(*axis) > 1) axes.insert(*axis);
-    } else if (!declared) {
+    bool found = std::any_of(spec.mesh.begin(), spec.mesh.end(),
+                             [&](const MeshAxis& a) { return a.name == name; });
+    const bool whole = graph.mesh.FindAxis(name).has_value();
+    for (int axis = 0; axis < static_cast<int>(graph.mesh.axes().size()); ++axis) {
+      const MeshAxis& a = graph.mesh.axes()[static_cast<size_t>(axis)];
+      if (whole ? a.name != name : !IsPartOfAxis(a.name, name)) continue;
+      found = true;
+      if (a.size > 1) axes.insert(axis);
+    }
+    if (!found) {
       throw Diagnostic(
           "E2104", ExitCode::kBadSpec, spec.zero.where,
           StrCat("zero_axes: axis '", name, "' is not in the mesh ", graph.mesh.ToString()),

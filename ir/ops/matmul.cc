@@ -232,12 +232,13 @@ Value* AbsorbTranspose(Builder& b, const Op& op, std::string_view other) {
 }
 
 // What products pack to be fast: in f32 a stretch of the longer of rows and columns, by blocks of
-// the sum; in halves an operand, or part of a large one (runtime/cpu/kernels). Those of f16 are
-// made in f32.
+// the sum; in halves an operand, or part of a large one, and f32 sums where a long sum ends in
+// halves (runtime/cpu/kernels). Those of f16 are made in f32.
 int64_t WorkBytes(const Op& op, bool nt, bool tn) {
   const Shape &a = op.in(0).shape, &b = op.in(1).shape;
   if (tn ? op.attrs.Int("batch", 0) > 0 : b.size() > 2) return 0;
   constexpr int64_t kFew = 256, kBlock = 384, kMost = 24 << 20, kPacked = 16 << 20;
+  constexpr int64_t kLongSum = 2048, kSums = 12 << 20, kFewSums = 512;
   const int64_t n = nt ? b[0] : b.back();
   const int64_t last = std::max<int64_t>(a.back(), 1), rest = NumElements(a) / last;
   const int64_t rows = tn ? last : rest, k = tn ? rest : last;
@@ -245,7 +246,11 @@ int64_t WorkBytes(const Op& op, bool nt, bool tn) {
   const int64_t size = DTypeSize(type);
   if (size > 2) return std::min(kMost, size * kBlock * std::max(rows, n));
   if (rows < kFew) return 0;
-  return std::min(size * k * n, kPacked);
+  int64_t sums = 0;
+  if (k > kLongSum && DTypeSize(op.out().dtype) == size) {
+    sums = std::min(4 * rows * n, std::max(kSums, kFewSums * std::max(rows, n)));
+  }
+  return std::min(size * k * n, kPacked) + sums;
 }
 
 OpDef MatmulDef(std::string_view name) {

@@ -194,6 +194,12 @@ TEST(ResolveZero, OrThoseThatTheSpecNames) {
       AxisList{0});
 }
 
+// SplitAxes has made two axes of one.
+TEST(ResolveZero, PartsOfANamedAxis) {
+  EXPECT_EQ(Resolve("dp=2, tp.0=2, tp.1=2, tpx=2", "zero_stage: 3 zero_axes: 'tp'", false).axes,
+            (AxisList{1, 2}));
+}
+
 TEST(ResolveZero, OneRankHasNothingToShare) {
   for (const char* mesh : {"dp=1, tp=2", "tp=2"}) {
     std::vector<std::string> notes;

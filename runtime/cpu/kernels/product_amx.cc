@@ -411,29 +411,34 @@ ProductArgsOf<T> OneOf(const ProductArgsOf<T>& args, int64_t item) {
   return one;
 }
 
+// Whether each thread makes whole products of the batch, which takes as much work memory for each.
+bool ProductPerThread(int64_t batch, int threads, int64_t bytes_of_one) {
+  constexpr int64_t kSmall = 1 << 20;
+  return batch >= threads && bytes_of_one <= kSmall;
+}
+
 int64_t WorkBytes(int64_t m, int64_t n, int64_t k, int64_t batch, int parts, bool result_bf16,
                   int threads) {
   const int64_t bytes = parts == 1 ? BlocksOf<1>(m, n, k, result_bf16).work_bytes
                                    : BlocksOf<3>(m, n, k, result_bf16).work_bytes;
-  return batch < threads ? bytes : bytes * threads;
+  return ProductPerThread(batch, threads, bytes) ? bytes * threads : bytes;
 }
 
 template <int kParts, typename T>
 void Product(const ProductArgsOf<T>& args, void* work, int threads) {
   auto* bytes = static_cast<char*>(work);
+  const int64_t bytes_of_one =
+      BlocksOf<kParts>(args.m, args.n, args.k, args.c == nullptr).work_bytes;
+  const bool per_thread = ProductPerThread(args.batch, threads, bytes_of_one);
 #pragma omp parallel num_threads(threads)
   {
     const int index = omp_get_thread_num(), team = omp_get_num_threads();
     Tiles tiles;
-    if (args.batch < threads) {
-      for (int64_t item = 0; item < args.batch; ++item) {
+    for (int64_t item = per_thread ? index : 0; item < args.batch; item += per_thread ? team : 1) {
+      if (per_thread) {
+        SharedProduct<kParts>(OneOf(args, item), bytes + index * bytes_of_one, 0, 1);
+      } else {
         SharedProduct<kParts>(OneOf(args, item), bytes, index, team);
-      }
-    } else {
-      char* own =
-          bytes + index * WorkBytes(args.m, args.n, args.k, 1, kParts, args.c == nullptr, 2);
-      for (int64_t item = index; item < args.batch; item += team) {
-        SharedProduct<kParts>(OneOf(args, item), own, 0, 1);
       }
     }
   }
