@@ -98,7 +98,12 @@ class Optimizer {
   // Reductions from and to the same shardings that nothing else reads.
   bool Combine(const Value* a, const Value* b) const {
     const Value *ra = ReductionOf(a), *rb = ReductionOf(b);
-    return a != b && ra && rb && ra->type == rb->type && ra->producer->in(0) == rb->producer->in(0);
+    auto alike = [](TensorType x, const TensorType& y) {
+      x.dtype = y.dtype;
+      return x == y;
+    };
+    return a != b && ra && rb && alike(ra->type, rb->type) &&
+           alike(ra->producer->in(0), rb->producer->in(0));
   }
 
   Value* Make(const Op& like, std::vector<Value*> operands, const TensorType& type,
@@ -117,15 +122,17 @@ class Optimizer {
   }
 
   // reshard(a + b) for reshard(a) and reshard(b), before `op`. What was widened to be added still
-  // is, but travels in its own type.
+  // is, but travels in its own type, or the wider one of the two.
   Value* SumFirst(Value* a, Value* b, Op* op) {
     const Op &ra = *ReductionOf(a)->producer, &rb = *ReductionOf(b)->producer;
-    const Op& cast = *a->producer;  // where the types differ
-    const DType wide = a->type.dtype, own = ra.out().dtype;
+    const Op& cast = a->producer == &ra ? *b->producer : *a->producer;  // where types differ
+    TensorType type = ra.out();
+    if (DTypeSize(rb.out().dtype) > DTypeSize(type.dtype)) type.dtype = rb.out().dtype;
+    const DType wide = a->type.dtype, own = type.dtype;
     Value* pa = Cast(ra.operands[0], wide, cast, op);
     Value* pb = Cast(rb.operands[0], wide, cast, op);
     Value* sum = Cast(Make(*op, {pa, pb}, pa->type, {}, op), own, cast, op);
-    Value* whole = Make(ra, {sum}, ra.out(), ra.attrs, op);
+    Value* whole = Make(ra, {sum}, type, ra.attrs, op);
     whole->producer->site = ra.site;
     Strings why = ra.attrs.StringList("why");
     for (const std::string& w : rb.attrs.StringList("why")) {

@@ -253,6 +253,33 @@ TEST(OptimizeReshards, ReductionsThatAreWidenedToBeAddedAreOne) {
     CHECK-NOT: reshard)");
 }
 
+// A table that a lookup reads in f32 and a product in bf16.
+TEST(OptimizeReshards, OneOfThemMayBeWideAlready) {
+  for (bool wide_first : {false, true}) {
+    Check(StrCat(R"(mesh [tp=2]
+    graph @g(%x: bf16[4, 12@tp], %u: f32[4, 12@tp]) -> (%y) {
+      %v = param "v" : bf16[12@tp, 6]
+      %w = param "w" : f32[12@tp, 6]
+      %0 = matmul %x, %v : bf16[4, 6] partial(tp)
+      %1 = reshard %0 {why=["a"]} : bf16[4, 6]
+      %2 = cast %1 {to="f32"} : f32[4, 6]
+      %3 = matmul %u, %w : f32[4, 6] partial(tp)
+      %4 = reshard %3 {why=["b"]} : f32[4, 6]
+      %y = add )",
+                 wide_first ? "%4, %2" : "%2, %4", R"( : f32[4, 6]
+    })"),
+          StrCat(R"(
+      CHECK: %0 = matmul %x, %v
+      CHECK: %1 = matmul %u, %w
+      CHECK-NEXT: %2 = cast %0 {to="f32"} : f32[4, 6] partial(tp)
+      CHECK-NEXT: %3 = add )",
+                 wide_first ? "%1, %2" : "%2, %1", R"( : f32[4, 6] partial(tp)
+      CHECK-NEXT: %4 = reshard %3 {why=[)",
+                 wide_first ? R"("b", "a")" : R"("a", "b")", R"(]} : f32[4, 6]
+      CHECK-NOT: reshard)"));
+  }
+}
+
 TEST(OptimizeReshards, NotWhereASumInBetweenIsReadBySomethingElse) {
   Check(R"(mesh [tp=2]
   graph @g(%x: f32[4, 12@tp], %u: f32[6]) -> (%y, %z) {
