@@ -37,7 +37,7 @@ thread_local Room room;
 
 // Whether a product takes less time with product.h. Measured on a Xeon with AMX (oneDNN 2.6,
 // bench_kernels and whole steps): where A is transposed, the sum is long or B is large, it is 1.1
-// to 2.1 times as fast, up to 1.5 times slower elsewhere. A large B is not copied as a whole
+// to 2.1 times as fast, up to 1.9 times slower elsewhere. A large B is not copied as a whole
 // either.
 bool OnTiles(const MatmulBf16Config& c) {
   constexpr int64_t kRows = 160, kColumns = 128, kDepth = 64, kLongSum = 2048, kLargeB = 8 << 20;

@@ -4,7 +4,7 @@
 // An f32 number of 24 bits is the sum of three bf16 numbers of 8, a = a1 + a2 + a3, exactly where
 // nothing underflows. Of the nine products of their parts the six largest are added up,
 //   a1 b1 + (a1 b2 + a2 b1) + (a1 b3 + a2 b2 + a3 b1),
-// the small ones first. What is left out is below 2^-23 |a b|, in the mean some 2^-26, so that the
+// the small ones first. What is left out is below 2^-22 |a b|, most often far below, so that the
 // result is as close to the true one as an f32 product's (Henry, Tang, Heinecke, "Leveraging the
 // bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations", ARITH 2019; held to
 // oneDNN's by tests/runtime/kernels/product_test.cc). Unlike it: an infinite element makes NaN of
