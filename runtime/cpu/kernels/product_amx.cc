@@ -3,6 +3,7 @@
 #include "runtime/cpu/kernels/amx.h"
 #include "runtime/cpu/kernels/product.h"
 #include "runtime/cpu/kernels/scratch.h"
+#include "runtime/cpu/kernels/vec_transpose.h"
 
 namespace shardc::cpu::SHARDC_ISA {
 namespace {
@@ -63,18 +64,12 @@ struct PairBlock {
   VecUint part[kParts][16];
 };
 
-// Four perfect shuffles of the 256 elements swap the halves of their index: row and lane.
-SHARDC_INLINE void Transpose(VecUint* rows) {
-  VecUint t[16];
-  for (int round = 0; round < 4; ++round) {
-    for (int i = 0; i < 8; ++i) {
-      t[2 * i] = __builtin_shufflevector(rows[i], rows[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
-                                         21, 6, 22, 7, 23);
-      t[2 * i + 1] = __builtin_shufflevector(rows[i], rows[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12,
-                                             28, 13, 29, 14, 30, 15, 31);
-    }
-    for (int i = 0; i < 16; ++i) rows[i] = t[i];
-  }
+// Pairs of a row become pairs of a column.
+SHARDC_INLINE void Transpose(VecUint* pairs) {
+  Vec rows[16];
+  for (int i = 0; i < 16; ++i) rows[i] = (Vec)pairs[i];
+  TransposeInPlace(rows);
+  for (int i = 0; i < 16; ++i) pairs[i] = (VecUint)rows[i];
 }
 
 // The bf16 number that is nearest to x, as an f32.

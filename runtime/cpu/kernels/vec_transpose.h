@@ -21,15 +21,11 @@ SHARDC_INLINE void Interleave(Vec a, Vec b, Vec* lower, Vec* upper) {
 #endif
 }
 
-// dst[c * dst_stride + r] = src[r * src_stride + c] for r and c below kLanes.
-template <typename T>
-SHARDC_INLINE void TransposeLanes(const T* src, int64_t src_stride, float* dst,
-                                  int64_t dst_stride) {
-  Vec rows[kLanes], mixed[kLanes];
-#pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) rows[i] = Load(src + i * src_stride);
-    // A perfect shuffle of all elements moves the bits of their index round by one: once for each
-    // bit of the lane, and row and lane have changed places.
+// Lane c of rows[r] and lane r of rows[c] change places, for r and c below kLanes.
+SHARDC_INLINE void TransposeInPlace(Vec* rows) {
+  Vec mixed[kLanes];
+  // A perfect shuffle of all elements moves the bits of their index round by one: once for each
+  // bit of the lane, and row and lane have changed places.
 #pragma GCC unroll 4
   for (int bit = 1; bit < kLanes; bit *= 2) {
 #pragma GCC unroll 8
@@ -39,6 +35,16 @@ SHARDC_INLINE void TransposeLanes(const T* src, int64_t src_stride, float* dst,
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) rows[i] = mixed[i];
   }
+}
+
+// dst[c * dst_stride + r] = src[r * src_stride + c] for r and c below kLanes.
+template <typename T>
+SHARDC_INLINE void TransposeLanes(const T* src, int64_t src_stride, float* dst,
+                                  int64_t dst_stride) {
+  Vec rows[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) rows[i] = Load(src + i * src_stride);
+  TransposeInPlace(rows);
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) Store(dst + i * dst_stride, rows[i]);
 }
