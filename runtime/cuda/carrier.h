@@ -23,6 +23,11 @@ struct Member {
 class Carrier {
  public:
   virtual ~Carrier() = default;
+  // Device memory, of the current GPU, that collectives reach without copies of their own; null
+  // where the device's own serves as well. Freed before the carrier, when no graph uses it any
+  // more.
+  virtual std::byte* Allocate(int64_t /*bytes*/) { return nullptr; }
+  virtual void Free(std::byte* /*p*/) noexcept {}
   // Enqueues a collective for the members of one group that this process thread drives, in group
   // order. It begins after what each member's stream was given, and what these streams are given
   // later begins after it. Never waits.

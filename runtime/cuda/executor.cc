@@ -31,8 +31,8 @@ Executor::Executor(Device& device, Carrier& carrier, std::span<const Program* co
   device_.Activate();
   for (const Program* p : programs) {
     SHARDC_CHECK(p->instructions.size() == programs[0]->instructions.size());
-    ranks_.push_back(
-        std::make_unique<RankState>(device, *p, schedule_, make_kernel, options_.epilogues));
+    ranks_.push_back(std::make_unique<RankState>(device, carrier, *p, schedule_, make_kernel,
+                                                 options_.epilogues));
   }
   TuneKernels();
   for (auto& r : ranks_) r->LoadStates(read_state);

@@ -1,6 +1,7 @@
 // Device resources that free themselves.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -13,34 +14,31 @@ class Memory {
  public:
   Memory() = default;
   Memory(Device& device, int64_t bytes, const std::string& what, bool on_host = false)
-      : device_(&device), bytes_(bytes), on_host_(on_host) {
+      : bytes_(bytes) {
     if (bytes == 0) return;
     data_ = on_host ? device.AllocateHost(bytes, what) : device.Allocate(bytes, what);
+    free_ = [d = &device, on_host](std::byte* p) { on_host ? d->FreeHost(p) : d->Free(p); };
   }
+  // Takes over what `free` frees.
+  Memory(std::byte* data, int64_t bytes, std::function<void(std::byte*)> free)
+      : data_(data), bytes_(bytes), free_(std::move(free)) {}
   Memory(Memory&& o) noexcept { *this = std::move(o); }
   Memory& operator=(Memory&& o) noexcept {
-    std::swap(device_, o.device_);
     std::swap(data_, o.data_);
     std::swap(bytes_, o.bytes_);
-    std::swap(on_host_, o.on_host_);
+    std::swap(free_, o.free_);
     return *this;
   }
   ~Memory() {
-    if (!data_) return;
-    if (on_host_) {
-      device_->FreeHost(data_);
-    } else {
-      device_->Free(data_);
-    }
+    if (data_) free_(data_);
   }
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
 
  private:
-  Device* device_ = nullptr;
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
-  bool on_host_ = false;
+  std::function<void(std::byte*)> free_;
 };
 
 class OwnedStream {

@@ -40,8 +40,9 @@ MemoryLayout LayOut(const Program& program) {
   return out;
 }
 
-RankState::RankState(Device& device, const Program& program, const Schedule& schedule,
-                     const KernelMaker& make_kernel, EpilogueLibrary* epilogues)
+RankState::RankState(Device& device, Carrier& carrier, const Program& program,
+                     const Schedule& schedule, const KernelMaker& make_kernel,
+                     EpilogueLibrary* epilogues)
     : device_(device),
       program_(program),
       schedule_(schedule),
@@ -51,16 +52,20 @@ RankState::RankState(Device& device, const Program& program, const Schedule& sch
   for (const Schedule::Item& item : schedule.items) {
     events_.push_back(item.recorded ? std::make_unique<OwnedEvent>(device) : nullptr);
   }
-  Place();
+  Place(carrier);
   MakeKernels(make_kernel);
   if (epilogues) MakeGroups(*epilogues);
   TakeWorkspace(WorkspaceOfKernels());
   launch_.fault = reinterpret_cast<int64_t*>(all_.data() + layout_.fault);
 }
 
-void RankState::Place() {
+void RankState::Place(Carrier& carrier) {
   std::string who = StrCat("rank ", program_.rank);
-  all_ = Memory(device_, layout_.bytes, who + ", arena and states");
+  if (std::byte* p = carrier.Allocate(layout_.bytes)) {
+    all_ = Memory(p, layout_.bytes, [c = &carrier](std::byte* p) { c->Free(p); });
+  } else {
+    all_ = Memory(device_, layout_.bytes, who + ", arena and states");
+  }
   fault_host_ = Memory(device_, kFaultBytes, who, true);
   memory_.resize(program_.buffers.size());
   for (size_t i = 0; i < memory_.size(); ++i) {

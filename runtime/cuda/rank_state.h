@@ -35,8 +35,9 @@ MemoryLayout LayOut(const Program& program);
 class RankState {
  public:
   // Takes memory and makes the kernels. `epilogues` may be null where the schedule has no groups;
-  // it must outlive the rank. Throws Diagnostic E4322 for an op without a CUDA kernel.
-  RankState(Device& device, const Program& program, const Schedule& schedule,
+  // it must outlive the rank, and so must `carrier`. Throws Diagnostic E4322 for an op without a
+  // CUDA kernel.
+  RankState(Device& device, Carrier& carrier, const Program& program, const Schedule& schedule,
             const KernelMaker& make_kernel, EpilogueLibrary* epilogues);
   // Before the states are loaded: what it times may overwrite everything.
   void TuneKernels(KernelChoices& choices);
@@ -68,7 +69,7 @@ class RankState {
   int64_t collective_bytes() const;
 
  private:
-  void Place();
+  void Place(Carrier& carrier);
   void MakeKernels(const KernelMaker& make_kernel);
   void MakeGroups(EpilogueLibrary& library);
   int64_t WorkspaceOfKernels() const;

@@ -39,6 +39,8 @@ NcclApi Load() {
   Find(library, "ncclCommAbort", &api.CommAbort);
   Find(library, "ncclGetErrorString", &api.GetErrorString);
   Find(library, "ncclGetLastError", &api.GetLastError);
+  Find(library, "ncclMemAlloc", &api.MemAlloc);
+  Find(library, "ncclMemFree", &api.MemFree);
   Find(library, "ncclGroupStart", &api.GroupStart);
   Find(library, "ncclGroupEnd", &api.GroupEnd);
   Find(library, "ncclAllReduce", &api.AllReduce);

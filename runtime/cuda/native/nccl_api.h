@@ -18,6 +18,8 @@ struct NcclApi {
   decltype(&::ncclCommAbort) CommAbort;
   decltype(&::ncclGetErrorString) GetErrorString;
   decltype(&::ncclGetLastError) GetLastError;
+  decltype(&::ncclMemAlloc) MemAlloc;
+  decltype(&::ncclMemFree) MemFree;
   decltype(&::ncclGroupStart) GroupStart;
   decltype(&::ncclGroupEnd) GroupEnd;
   decltype(&::ncclAllReduce) AllReduce;

@@ -59,6 +59,16 @@ class NcclCarrier : public Carrier {
     WaitForAborted();
   }
 
+  // What a captured collective is given NCCL registers by itself, for copies and reductions right
+  // from peers' memory, if it comes from here and lies at the same place in its allocation on all
+  // ranks, as it does in programs with one body (NCCL's User Buffer Registration).
+  std::byte* Allocate(int64_t bytes) override {
+    void* p = nullptr;
+    if (api_.MemAlloc(&p, static_cast<size_t>(bytes)) != ncclSuccess) return nullptr;
+    return static_cast<std::byte*>(p);
+  }
+  void Free(std::byte* p) noexcept override { api_.MemFree(p); }
+
   void Enqueue(const Collective& c, std::span<const Member> members) override {
     SHARDC_CHECK(members.size() == 1, "one rank per GPU");
     const Member& m = members[0];

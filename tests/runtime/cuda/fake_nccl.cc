@@ -27,7 +27,7 @@ struct Shared {
   alignas(64) std::byte slots[kMaxRanks][kSlot];
 };
 
-std::atomic<int> live{0};
+std::atomic<int> live{0}, allocations{0};
 
 struct Stopped {};
 
@@ -210,6 +210,19 @@ extern "C" {
 // For tests: communicators that were neither destroyed nor aborted.
 int shardc_fake_nccl_live() { return live; }
 
+// For tests: how often memory was given, and not taken back.
+int shardc_fake_nccl_allocations() { return allocations; }
+
+ncclResult_t ncclMemAlloc(void** p, size_t bytes) {
+  *p = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  ++allocations;
+  return ncclSuccess;
+}
+ncclResult_t ncclMemFree(void* p) {
+  std::free(p);
+  --allocations;
+  return ncclSuccess;
+}
 ncclResult_t ncclGetVersion(int* version) {
   *version = 22800;
   return ncclSuccess;

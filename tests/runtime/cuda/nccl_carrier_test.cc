@@ -26,16 +26,20 @@ namespace {
 using ::testing::HasSubstr;
 
 // Loads the fake, so that it is the one that is found.
-int LiveCommunicators() {
-  static auto* live = reinterpret_cast<int (*)()>(
-      dlsym(dlopen(SHARDC_FAKE_NCCL, RTLD_NOW | RTLD_GLOBAL), "shardc_fake_nccl_live"));
-  return live();
+int AskFake(const char* what) {
+  static void* fake = dlopen(SHARDC_FAKE_NCCL, RTLD_NOW | RTLD_GLOBAL);
+  return reinterpret_cast<int (*)()>(dlsym(fake, what))();
 }
+int LiveCommunicators() { return AskFake("shardc_fake_nccl_live"); }
+int LiveAllocations() { return AskFake("shardc_fake_nccl_allocations"); }
 
 class NcclCarrier : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_EQ(LiveCommunicators(), 0); }
-  void TearDown() override { EXPECT_EQ(LiveCommunicators(), 0) << "not destroyed"; }
+  void TearDown() override {
+    EXPECT_EQ(LiveCommunicators(), 0) << "not destroyed";
+    EXPECT_EQ(LiveAllocations(), 0) << "not freed";
+  }
 };
 
 // A program that has one collective over each of some sets of axes, of f32.
@@ -285,6 +289,7 @@ TEST_F(Plans, ThreadsGiveTheCpusResults) {
   for (int64_t r = 0; r < 4; ++r) SetInputs(*runner, r);
   for (int step = 0; step < 2; ++step) runner->Step();
   for (int64_t r = 0; r < 4; ++r) ExpectOutputs(*runner, r, *cpu);
+  EXPECT_EQ(LiveAllocations(), 4) << "each rank's memory is NCCL's, for it to reach";
 }
 
 TEST_F(Plans, ThreadsEndWhenOneFails) {
