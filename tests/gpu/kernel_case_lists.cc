@@ -114,6 +114,14 @@ void AddMoves(List& list) {
   list.Add("odd", "embedding", {list.F({90, 7}), ToI32(ids)});
   list.Add("packed", "embedding_grad", {list.F({5000, 16}), ids}, {{"rows", int64_t{101}}});
   list.Add("odd", "embedding_grad", {list.F({5000, 3}), ToI32(ids)}, {{"rows", int64_t{90}}});
+  // So few rows that each chunk of ids is summed by itself; one row has no id.
+  HostTensor types = RandomInts({5000}, 8, 0, 2);
+  list.Add("few rows", "embedding_grad", {list.F({5000, 16}), types}, {{"rows", int64_t{3}}});
+  list.Add("few odd rows", "embedding_grad", {list.F({5000, 3}), types}, {{"rows", int64_t{3}}});
+  list.Add("few rows of two", "gather_grad", {list.F({2, 5000, 3}), types},
+           {{"axis", int64_t{1}}, {"size", int64_t{3}}});
+  list.Add("few pairs", "gather_nd_grad", {list.F({5000, 16}), RandomInts({5000, 2}, 9, 0, 2)},
+           {{"sizes", Ints{2, 2}}});
   list.Add("negative", "gather_grad", {list.F({2, 3000, 3}), RandomInts({3000}, 5, -20, 20)},
            {{"axis", int64_t{1}}, {"size", int64_t{20}}});
   list.Add("pairs", "gather_nd_grad", {list.F({5000, 16}), RandomInts({5000, 2}, 6, -9, 9)},

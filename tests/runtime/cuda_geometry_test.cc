@@ -101,6 +101,12 @@ TEST(CudaGeometry, CountingPartsDoNotOverlap) {
   }
 }
 
+TEST(CudaGeometry, ChunksAreSummedByThemselvesWhereRowsAreFew) {
+  EXPECT_TRUE(SumsByChunk(2, PlanCounting(65536, 2)));  // BERT's token types
+  EXPECT_FALSE(SumsByChunk(50257, PlanCounting(65536, 50257)));
+  EXPECT_FALSE(SumsByChunk(2, PlanCounting(100, 2))) << "there is one chunk";
+}
+
 TEST(CudaGeometry, OddColumnsOfHalvesArePadded) {
   // dx of a vocabulary-wide product: the left operand, B, has columns of 50257.
   auto dx = PlanPadding(*PlanMatmul("matmul", {}, {8192, 50257}, {50257, 768}, {8192, 768}), 2);

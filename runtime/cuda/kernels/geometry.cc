@@ -94,6 +94,11 @@ std::optional<TilePlan> PlanTiles(int64_t rows, int64_t cols, int pack) {
   return plan;
 }
 
+bool SumsByChunk(int64_t rows, const CountingPlan& plan) {
+  // 32 equal ids in a chunk, at least, on average.
+  return plan.chunks > 1 && rows * 32 <= plan.chunk;
+}
+
 CountingPlan PlanCounting(int64_t ids, int64_t rows) {
   CountingPlan plan;
   plan.chunk = 2048;

@@ -83,5 +83,8 @@ struct CountingPlan {
           bytes = 0;  // offsets of the parts in the workspace
 };
 CountingPlan PlanCounting(int64_t ids, int64_t rows);
+// Whether each chunk's ids are summed by themselves: else a GPU would idle while a few threads add
+// long lists.
+bool SumsByChunk(int64_t rows, const CountingPlan& plan);
 
 }  // namespace shardc::cuda

@@ -112,6 +112,43 @@ struct SumRows {
   }
 };
 
+// Where rows are few and each has many ids, as with token types, one chunk of ids is summed for
+// each row before all are. An item per kN columns of a row and chunk.
+template <typename T, int kN>
+struct SumChunks {
+  const T* dy;
+  Wide<T>* sums;  // [o, chunk, row, column]
+  const int *counters, *offsets, *order;
+  int64_t count, n, chunks, packs;
+  __device__ void operator()(int64_t item) const {
+    const int64_t c = item % packs * kN, cols = packs * kN, at = item / packs;
+    const int64_t row = at % n, chunk = at / n % chunks, o = at / n / chunks;
+    const int begin = offsets[row] + counters[chunk * n + row],
+              end = chunk + 1 < chunks ? offsets[row] + counters[(chunk + 1) * n + row]
+                                       : offsets[row + 1];
+    Wide<T> total[kN] = {};
+    for (int k = begin; k < end; ++k) {
+      auto v = LoadPack<T, kN>(dy + (o * count + order[k]) * cols + c);
+      for (int j = 0; j < kN; ++j) total[j] += Widen(v.v[j]);
+    }
+    for (int j = 0; j < kN; ++j) sums[at * cols + c + j] = total[j];
+  }
+};
+// An item per element of dx.
+template <typename T>
+struct AddChunks {
+  const Wide<T>* sums;
+  const T* sum;  // as in SumRows
+  T* dx;
+  int64_t elements, chunks;  // of n rows
+  __device__ void operator()(int64_t item) const {
+    Wide<T> total = sum ? Widen(sum[item]) : Wide<T>(0);
+    const Wide<T>* at = sums + item / elements * chunks * elements + item % elements;
+    for (int64_t c = 0; c < chunks; ++c) total += at[c * elements];
+    dx[item] = Narrow<T>(total);
+  }
+};
+
 template <typename F>
 void PerElement(const Launch& launch, const F& f, int64_t items) {
   Grid grid = ElementGrid(items);
@@ -143,8 +180,12 @@ KernelPtr MakeSums(const KernelRequest& r, Sorting s, int64_t cols,
     constexpr int kN = kPack<T>;
     const T* sum = adds ? In<T>(r, 2) : nullptr;
     bool packed = Packs<T>(cols, In<T>(r, 0), Out<T>(r, 0)) && Packs<T>(cols, sum);
-    auto run = [=, positions = positions, from = In<T>(r, 0), to = Out<T>(r, 0),
-                elements = dx.num_elements()](const Launch& launch) mutable {
+    const int64_t elements = dx.num_elements(), ids_at = plan.bytes,
+                  sums_at = ids_at + (prepare ? CeilDiv(s.count * 8, 256) * 256 : 0);
+    const int64_t sums_bytes =
+        SumsByChunk(s.n, plan) ? plan.chunks * elements * static_cast<int64_t>(sizeof(Wide<T>)) : 0;
+    auto run = [=, positions = positions, from = In<T>(r, 0),
+                to = Out<T>(r, 0)](const Launch& launch) mutable {
       auto at = [&](int64_t offset) { return reinterpret_cast<int*>(launch.workspace + offset); };
       s.counters = at(plan.counters);
       s.totals = at(plan.totals);
@@ -152,12 +193,26 @@ KernelPtr MakeSums(const KernelRequest& r, Sorting s, int64_t cols,
       s.order = at(plan.order);
       s.fault = launch.fault;
       if (prepare) {
-        s.ids.data = launch.workspace + plan.bytes;
+        s.ids.data = launch.workspace + ids_at;
         s.fault = nullptr;  // what is wrong was reported when the ids were made
-        prepare(launch, launch.workspace + plan.bytes);
+        prepare(launch, launch.workspace + ids_at);
       }
       Sort(launch, s);
-      if (packed) {
+      if (sums_bytes > 0) {
+        auto* sums = reinterpret_cast<Wide<T>*>(launch.workspace + sums_at);
+        auto sum_chunks = [&](auto each) {
+          PerElement(launch,
+                     SumChunks<T, each.value>{from, sums, s.counters, s.offsets, s.order, s.count,
+                                              s.n, s.chunks, cols / each.value},
+                     s.chunks * elements / each.value);
+        };
+        if (packed) {
+          sum_chunks(std::integral_constant<int, kN>());
+        } else {
+          sum_chunks(std::integral_constant<int, 1>());
+        }
+        PerElement(launch, AddChunks<T>{sums, sum, to, s.n * cols, s.chunks}, elements);
+      } else if (packed) {
         PerElement(launch,
                    SumRows<T, kN>{from, sum, to, s.offsets, s.order, s.count, s.n, cols / kN},
                    elements / kN);
@@ -166,7 +221,7 @@ KernelPtr MakeSums(const KernelRequest& r, Sorting s, int64_t cols,
                    elements);
       }
     };
-    return MakeKernel(run, plan.bytes + (prepare ? s.count * 8 : 0));
+    return MakeKernel(run, sums_at + sums_bytes);
   });
 }
 
