@@ -20,6 +20,21 @@ std::vector<std::string> NamesOf(const Op& param) {
   return names;
 }
 
+// Whether the file has the parameter transposed under this name.
+bool IsTransposedName(const Op& param, const std::string& name) {
+  if (!param.attrs.Has("transposed_aliases")) return false;
+  const Strings& across = param.attrs.StringList("transposed_aliases");
+  return std::find(across.begin(), across.end(), name) != across.end();
+}
+
+// Whether all names that match are such.
+bool MatchesTransposed(const SpecRule& rule, const Op& param) {
+  auto names = NamesOf(param);
+  return std::all_of(names.begin(), names.end(), [&](const std::string& n) {
+    return !GlobMatch(rule.match, n) || IsTransposedName(param, n);
+  });
+}
+
 bool Matches(const SpecRule& rule, const Op& param) {
   if (!rule.role.empty() && param.attrs.String("role", "") != rule.role) return false;
   if (!rule.part.empty() && param.attrs.String("part", "weight") != rule.part) return false;
@@ -34,12 +49,70 @@ class Application {
   Application(Graph& graph, const Spec& spec) : graph_(graph), spec_(spec) {}
 
   void Run() {
+    Tensors();
     Params();
     Inputs();
     Values();
   }
 
  private:
+  void Tensors() {
+    if (spec_.tensors.empty()) return;
+    std::map<std::string, Op*> params;
+    for (Op* param : graph_.Params()) {
+      for (std::string& name : NamesOf(*param)) params.emplace(std::move(name), param);
+    }
+    std::map<std::string, Value*> values;
+    for (const auto& op : graph_.ops()) {
+      for (Value* r : op->results) {
+        if (!op->def->is_state && !op->operands.empty()) values.emplace(r->name, r);
+      }
+    }
+    std::vector<std::string> unknown;
+    std::map<const Op*, const SpecRule*> decided;
+    for (const SpecRule& rule : spec_.tensors) {
+      auto param = params.find(rule.match);
+      auto value = values.find(rule.match);
+      if (param != params.end()) {
+        // Of one matrix the file may have two, the other transposed.
+        const TensorType before = param->second->out();
+        auto [first, is_first] = decided.emplace(param->second, &rule);
+        ApplyTo(param->second, rule);
+        if (!is_first && !(param->second->out() == before)) {
+          throw Diagnostic("E2110", ExitCode::kBadSpec, rule.where.ToString(),
+                           StrCat("'", rule.match, "' and '", first->second->match,
+                                  "' are one parameter, and are cut in different ways"));
+        }
+      } else if (Value* input = graph_.FindInput(rule.match)) {
+        CutInput(input, rule);
+      } else if (value != values.end()) {
+        value->second = ApplyOverAllAxes(value->second, rule);
+      } else {
+        unknown.push_back(rule.match);
+      }
+    }
+    if (unknown.empty()) return;
+    std::string list;
+    for (size_t i = 0; i < unknown.size() && i < 3; ++i)
+      list += (i ? ", '" : "'") + unknown[i] + "'";
+    graph_.notes.push_back(
+        StrCat(spec_.name, " says how ", unknown.size(), " tensors lie that are ",
+               "constants or became part of larger ops (", list,
+               unknown.size() > 3 ? ", ...)" : ")", ": where they are follows from the others"));
+  }
+
+  // Gives the value as the rule has it.
+  Value* ApplyOverAllAxes(Value* value, const SpecRule& rule) {
+    const std::string what = StrCat("tensor ", rule.match);
+    Strings axes;
+    for (const MeshAxis& axis : graph_.mesh.axes()) axes.push_back(axis.name);
+    Op* op = Constrain(value, Cut(rule, value->type, false, what), rule, "where it has " + what,
+                       std::move(axes));
+    if (!op) return value;
+    Explain(op->result(), rule, what);
+    return op->result();
+  }
+
   void Params() {
     std::vector<Op*> params = graph_.Params();
     std::vector<bool> used(spec_.params.size());
@@ -156,7 +229,8 @@ class Application {
                          "join axes of the mesh");
       }
       d.axes.push_back(*axis);
-      d.segments = rule.segments;
+      d.segments = cut.segments;
+      d.granule = cut.granule;
       int64_t parts = NumParts(d, graph_.mesh);
       if (type.shape[dim] < parts) {
         throw Diagnostic("E2106", ExitCode::kBadSpec, rule.where.ToString(),
@@ -188,7 +262,8 @@ class Application {
     const std::string& name = param->attrs.String("name");
     Value* value = param->result();
     bool by_role = rule.match.empty();
-    bool flip = by_role && value->type.rank() == 2 && param->attrs.Bool("transposed");
+    bool flip = value->type.rank() == 2 &&
+                (by_role ? param->attrs.Bool("transposed") : MatchesTransposed(rule, *param));
     value->type.sharding = Cut(rule, value->type, flip, "parameter '" + name + "'");
     Explain(value, rule, "parameter " + name);
     if (rule.output_replicate == true && !value->type.sharding.replicated()) {
@@ -201,7 +276,7 @@ class Application {
           continue;
         }
         Constrain(out, Sharding(out->type.shape.size()), rule,
-                  "output_replicate of parameter " + name);
+                  "output_replicate of parameter " + name, AxesOf(rule));
       }
     }
   }
@@ -241,10 +316,10 @@ class Application {
     return a;
   }
 
-  // Behind the value, what the rule says of it: a sharding over the axes that the rule names, and
-  // no word on others. Null when the mesh has none of them.
-  Op* Constrain(Value* value, Sharding sharding, const SpecRule& rule, const std::string& why) {
-    Strings axes = AxesOf(rule);
+  // Behind the value, what the rule says of it: a sharding over these axes, and no word on others.
+  // Null where there are none.
+  Op* Constrain(Value* value, Sharding sharding, const SpecRule& rule, const std::string& why,
+                Strings axes) {
     if (axes.empty()) return nullptr;
     Op* op = graph_.AddOp(GetOpDef("sharding_constraint"), {},
                           {TensorType(value->type.dtype, value->type.shape, std::move(sharding))},
@@ -273,11 +348,15 @@ class Application {
         if (!GlobMatch(rule.match, input->name)) continue;
         // A rule for every input says nothing about scalars.
         if (rule.match == "*" && input->type.rank() == 0) break;
-        input->type.sharding = Cut(rule, input->type, false, "input '" + input->name + "'");
-        Explain(input.get(), rule, "input " + input->name);
+        CutInput(input.get(), rule);
         break;
       }
     }
+  }
+
+  void CutInput(Value* input, const SpecRule& rule) {
+    input->type.sharding = Cut(rule, input->type, false, "input '" + input->name + "'");
+    Explain(input, rule, "input " + input->name);
   }
 
   void Values() {
@@ -312,7 +391,7 @@ class Application {
     Sharding sharding = Cut(rule, value->type, false, what);
     const std::string why =
         (rule.role.empty() ? "'" + rule.match + "'" : rule.role) + " cuts " + what;
-    if (Op* op = Constrain(value, std::move(sharding), rule, why)) {
+    if (Op* op = Constrain(value, std::move(sharding), rule, why, AxesOf(rule))) {
       Explain(op->result(), rule, what);
     }
   }

@@ -165,6 +165,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("propagate");
   run.Named("insert_reshards");
   run.Named("optimize_reshards");
+  if (options.on_sharded) options.on_sharded(graph);
   run.Named("lower_reshards");
   // Padding first: fused ops must see the cleared operands.
   run.Named("clear_padding");

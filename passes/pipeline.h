@@ -23,11 +23,12 @@ struct PipelineOptions {
   OptimizerOptions optimizer;
   PrecisionOptions precision;
   ChunkOptions chunk;
-  std::string recompute = "none";        // selective, full
-  bool verify_each = false;              // VerifyGraph after every pass
-  std::vector<std::string> print_after;  // names of passes; "all"
-  bool timing = false;                   // a line per pass
-  std::ostream* log = nullptr;           // where prints and timings go
+  std::string recompute = "none";                // selective, full
+  std::function<void(const Graph&)> on_sharded;  // sees the graph when its reshards are settled
+  bool verify_each = false;                      // VerifyGraph after every pass
+  std::vector<std::string> print_after;          // names of passes; "all"
+  bool timing = false;                           // a line per pass
+  std::ostream* log = nullptr;                   // where prints and timings go
 };
 
 // From a serial forward graph to a lowered one: loss, spec, gradients, optimizer, shardings,

@@ -96,12 +96,12 @@ SpecRule Convert(const specs::ShardSpec& shard, SpecRule rule) {
     }
     rule.cuts.push_back({shard.dims(i), shard.axes(i)});
   }
-  rule.segments.assign(shard.segments().begin(), shard.segments().end());
-  if (!rule.segments.empty() && rule.cuts.size() != 1) {
+  if (shard.segments_size() > 0 && rule.cuts.size() != 1) {
     throw bad("segments need exactly one cut dim");
   }
-  for (int64_t n : rule.segments) {
+  for (int64_t n : shard.segments()) {
     if (n < 1) throw bad(StrCat("segment size ", n, " is not positive"));
+    rule.cuts[0].segments.push_back(n);
   }
   return rule;
 }

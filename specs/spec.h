@@ -19,6 +19,8 @@ struct SpecLocation {
 struct CutDim {
   int dim = 0;  // may be negative
   std::string axis;
+  std::vector<int64_t> segments = {};  // as DimSharding has them; empty: none given
+  int64_t granule = 1;
 };
 
 struct SpecRule {
@@ -27,7 +29,6 @@ struct SpecRule {
   std::string role;   // empty: any role
   std::string part;   // "weight", "bias" or empty
   std::vector<CutDim> cuts;
-  std::vector<int64_t> segments;
   std::optional<bool> output_replicate;  // given when the rule has a compute_spec
   std::optional<bool> weight_decay;
   bool may_match_nothing = false;
@@ -46,6 +47,10 @@ struct Spec {
   std::vector<SpecRule> params;
   std::vector<SpecRule> inputs;
   std::vector<SpecRule> values;
+  // `match` is the very name of a parameter, an input or a value, which is cut as the rule says and
+  // over no other axis. They go before all other rules. A value may have two: where it is made, and
+  // where it is read. What there is not is passed over, with a note.
+  std::vector<SpecRule> tensors;
   ZeroSpec zero;
 };
 

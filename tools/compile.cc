@@ -6,12 +6,16 @@
 #include <memory>
 #include <optional>
 
+#include "frontend/annotations.h"
+#include "frontend/gpt_config.h"
 #include "ir/diagnostic.h"
 #include "ir/text.h"
 #include "passes/check_programs.h"
 #include "passes/emit.h"
 #include "passes/pipeline.h"
+#include "passes/placement.h"
 #include "passes/write_plan.h"
+#include "specs/annotations.h"
 #include "tools/model.h"
 #include "tools/verbs.h"
 
@@ -19,7 +23,7 @@ namespace shardc {
 namespace {
 
 struct CompileOptions {
-  std::string model, spec = "serial", mesh, out, weights = "split";
+  std::string model, spec = "serial", mesh, out, weights = "split", annotate;
   ModelOptions binding;
   PipelineOptions pipeline;
   std::vector<double> betas;
@@ -54,7 +58,8 @@ bool Uses(const Sharding& sharding, int axis) {
 // misspelt.
 void WarnOfIdleAxes(const Program& program, const Spec& spec) {
   std::vector<std::string> cut_over;
-  for (const std::vector<SpecRule>* rules : {&spec.params, &spec.inputs, &spec.values}) {
+  for (const std::vector<SpecRule>* rules :
+       {&spec.params, &spec.inputs, &spec.values, &spec.tensors}) {
     for (const SpecRule& rule : *rules) {
       for (const CutDim& cut : rule.cuts) {
         if (!std::count(cut_over.begin(), cut_over.end(), cut.axis)) cut_over.push_back(cut.axis);
@@ -102,7 +107,33 @@ void Summarise(const Graph& graph, const Program& program, const CompileOptions&
                list.empty() ? "no communication" : list.c_str());
 }
 
+bool IsOnnx(const std::string& model) { return !IsBuiltin(model) && !model.ends_with(".shardc"); }
+
+// A shipped spec, a file, or "onnx", "onnx:NAME": what the model's own annotations say.
+Spec LoadSpecFor(const CompileOptions& o) {
+  constexpr std::string_view kOnnx = "onnx";
+  if (!o.spec.starts_with(kOnnx) || (o.spec != kOnnx && o.spec[kOnnx.size()] != ':')) {
+    return LoadSpec(o.spec);
+  }
+  std::vector<DeviceConfiguration> have;
+  if (IsOnnx(o.model)) have = ReadAnnotations(o.model);
+  const std::string name = o.spec == kOnnx ? "" : o.spec.substr(kOnnx.size() + 1);
+  const DeviceConfiguration& chosen = ChooseConfiguration(have, name, o.model);
+  if (chosen.has_stages) {
+    std::fprintf(stderr, "note: the pipeline stages of configuration '%s' are not read\n",
+                 chosen.name.c_str());
+  }
+  return SpecOfAnnotations(chosen, o.model, Mesh::Parse(o.mesh));
+}
+
+void CheckAnnotate(const CompileOptions& o) {
+  if (o.annotate.empty() || IsOnnx(o.model)) return;
+  throw Diagnostic("E6111", ExitCode::kUsage, "--annotate " + o.annotate,
+                   StrCat(o.model, " is no ONNX file: there is nothing to annotate"));
+}
+
 void RunCompile(CompileOptions& o) {
+  CheckAnnotate(o);
   if (!o.betas.empty()) {
     o.pipeline.optimizer.beta1 = o.betas[0];
     o.pipeline.optimizer.beta2 = o.betas[1];
@@ -110,7 +141,7 @@ void RunCompile(CompileOptions& o) {
   o.pipeline.gradients = !o.no_gradients;
   o.pipeline.log = &std::cerr;
   Timer timer(o.pipeline.timing);
-  Spec spec = LoadSpec(o.spec);
+  Spec spec = LoadSpecFor(o);
   if (o.zero) {
     spec.zero.stage = *o.zero;
     spec.zero.where = "--zero";
@@ -118,6 +149,12 @@ void RunCompile(CompileOptions& o) {
   Mesh mesh = MeshFor(spec, Mesh::Parse(o.mesh));
   Graph graph = LoadModel(o.model, o.binding);
   timer.Lap("load model");
+  DeviceConfiguration placement;
+  if (!o.annotate.empty()) {
+    o.pipeline.on_sharded = [&](const Graph& g) {
+      placement = DescribePlacement(g, StrCat(o.spec, " ", g.mesh.ToString()));
+    };
+  }
   CompileGraph(graph, spec, mesh, o.pipeline);
   timer.Lap("passes");
   Program program = EmitProgram(graph);
@@ -129,6 +166,7 @@ void RunCompile(CompileOptions& o) {
   plan.spec = spec.name;
   plan.write_weights = o.weights == "split";
   WritePlan(graph, program, plan, o.out);
+  if (!o.annotate.empty()) WriteAnnotated(o.model, placement, o.annotate);
   timer.Lap("write plan");
   WarnOfIdleAxes(program, spec);
   if (!o.quiet) Summarise(graph, program, o);
@@ -146,8 +184,11 @@ void AddCompileVerb(CLI::App& app) {
       ->required();
   verb->add_option("--spec", o->spec,
                    "a shipped spec (megatron, megatron_sp, megatron_hf_gpt2, colotensor_tutorial, "
-                   "dp, serial) or "
-                   "a file");
+                   "dp, serial), a file, or onnx[:NAME]: the annotations for several devices that "
+                   "the model carries");
+  verb->add_option("--annotate", o->annotate,
+                   "also write the ONNX model to this file, with annotations that say where each "
+                   "tensor lies");
   verb->add_option("--mesh", o->mesh, "mesh axes, major to minor: dp=1,tp=2");
   verb->add_option("--bind", o->binding.bind, "sizes of the model's symbols: batch=2,sequence=32")
       ->delimiter(',');

@@ -72,6 +72,14 @@ void Merge(Graph& graph, Op* table, Op* other, bool transposed) {
     aliases.insert(aliases.end(), more.begin(), more.end());
   }
   table->attrs.Set("aliases", std::move(aliases));
+  if (transposed) {
+    Strings across;
+    if (table->attrs.Has("transposed_aliases")) {
+      across = table->attrs.StringList("transposed_aliases");
+    }
+    across.push_back(other_name);
+    table->attrs.Set("transposed_aliases", std::move(across));
+  }
   graph.notes.push_back(StrCat("parameters '", name, "' and '", other_name, "' are one matrix",
                                transposed ? " (transposed)" : "", ": tied as '", name, "'"));
   // Users of the other one may stand before the table.

@@ -46,9 +46,14 @@ void RegisterStateOps(OpRegistry& registry) {
                                        {"piece_dim", AttrKind::kInt},
                                        {"piece_start", AttrKind::kInt},
                                        {"whole_size", AttrKind::kInt}};
-  param.attrs = {{"name", AttrKind::kString, true}, {"role", AttrKind::kString},
-                 {"part", AttrKind::kString},       {"transposed", AttrKind::kBool},
-                 {"aliases", AttrKind::kStrings},   {"decay", AttrKind::kBool}};
+  param.attrs = {{"name", AttrKind::kString, true},
+                 {"role", AttrKind::kString},
+                 {"part", AttrKind::kString},
+                 {"transposed", AttrKind::kBool},
+                 {"aliases", AttrKind::kStrings},
+                 {"decay", AttrKind::kBool},
+                 // those of `aliases` under which the file has the matrix transposed
+                 {"transposed_aliases", AttrKind::kStrings}};
   param.attrs.insert(param.attrs.end(), piece.begin(), piece.end());
   param.no_gradient = "a parameter has no operands";
   param.flops = NoFlops;

@@ -33,6 +33,7 @@ TEST(Ties, ATransposedOrPlainCopyOfTheTableIsTheTable) {
     ASSERT_EQ(g.Params().size(), 1u);
     EXPECT_EQ(g.Params()[0]->attrs.String("name"), "wte");
     EXPECT_THAT(g.Params()[0]->attrs.StringList("aliases"), ElementsAre("head"));
+    EXPECT_EQ(g.Params()[0]->attrs.Has("transposed_aliases"), transposed);
     EXPECT_EQ(g.Params()[0]->attrs.String("role"), "TOKEN_EMBEDDING");
     EXPECT_THAT(g.notes, ElementsAre(HasSubstr("'head'")));
     EXPECT_FALSE(g.sources.contains("head"));

@@ -233,5 +233,62 @@ TEST(ApplySpec, RefusesCutsThatDoNotFit) {
           "E2002", "s:1:1: parameter 'h.0.fc.weight'");
 }
 
+constexpr const char* kNamed = R"(mesh [dp=2, tp=2]
+graph @g(%x: f32[4, 6]) -> (%y) {
+  %w = param "w" {aliases=["wt"], transposed_aliases=["wt"]} : f32[6, 8]
+  %h = matmul %x, %w : f32[4, 8]
+  %y = neg %h : f32[4, 8]
+})";
+
+SpecRule TensorRule(const std::string& name, std::vector<CutDim> cuts) {
+  SpecRule rule;
+  rule.where.file = "node 'n'";
+  rule.match = name;
+  rule.cuts = std::move(cuts);
+  return rule;
+}
+
+TEST(ApplySpec, TensorsAreCutByTheirVeryNames) {
+  Graph graph = ParseAndVerify(kNamed);
+  Spec spec;
+  spec.name = "annotations";
+  spec.tensors = {TensorRule("x", {{0, "dp"}}),
+                  TensorRule("wt", {{-2, "tp"}}),
+                  TensorRule("h", {{0, "dp"}, {1, "tp", {2, 2, 2, 2}}}),
+                  TensorRule("h", {}),
+                  TensorRule("h*", {{0, "dp"}}),
+                  TensorRule("gone", {})};
+  ApplySpec(graph, spec);
+  // A name that the file has transposed counts its dims so; each value has all axes settled, where
+  // it is made and again where it is read.
+  CheckGraph(graph, R"(
+    CHECK: graph @g(%x: f32[4@dp, 6])
+    CHECK: transposed_aliases=["wt"]} : f32[6, 8@tp]
+    CHECK: %h = matmul
+    CHECK-NEXT: why=["spec node 'n': where it has tensor h"]} : f32[4@dp, 8@tp/4]
+    CHECK-NEXT: why=["spec node 'n': where it has tensor h"]} : f32[4, 8]
+    CHECK-NEXT: %y = neg %1)");
+  EXPECT_EQ(graph.FindOutput("y")->producer->operands[0]->producer->attrs.StringList("axes"),
+            (Strings{"dp", "tp"}));
+  ASSERT_EQ(graph.notes.size(), 1u);
+  EXPECT_NE(graph.notes[0].find("2 tensors"), std::string::npos) << graph.notes[0];
+  EXPECT_NE(graph.notes[0].find("'h*', 'gone'"), std::string::npos) << graph.notes[0];
+
+  spec.tensors = {TensorRule("w", {{0, "tp"}}), TensorRule("wt", {{0, "tp"}})};
+  ExpectThrown(
+      [&] {
+        Graph other = ParseAndVerify(kNamed);
+        ApplySpec(other, spec);
+      },
+      "E2110", "are one parameter");
+}
+
+TEST(ApplySpec, ARuleForANameThatTheFileHasTransposedCountsDimsSo) {
+  Check(R"(param { match: "wt" shard_spec { dims: 0 axes: "tp" } })",
+        R"(CHECK: ["wt"]} : f32[6, 8@tp])", kNamed);
+  Check(R"(param { match: "w*" shard_spec { dims: 0 axes: "tp" } })",
+        R"(CHECK: ["wt"]} : f32[6@tp, 8])", kNamed);
+}
+
 }  // namespace
 }  // namespace shardc::testing

@@ -86,7 +86,7 @@ TEST(ParseSpec, ReadsEveryField) {
   ASSERT_EQ(r.cuts.size(), 1u);
   EXPECT_EQ(r.cuts[0].dim, -1);
   EXPECT_EQ(r.cuts[0].axis, "tp");
-  EXPECT_EQ(r.segments, (std::vector<int64_t>{4, 2, 2}));
+  EXPECT_EQ(r.cuts.at(0).segments, (std::vector<int64_t>{4, 2, 2}));
   EXPECT_EQ(r.output_replicate, false);
   EXPECT_EQ(r.weight_decay, false);
   EXPECT_TRUE(r.may_match_nothing);
