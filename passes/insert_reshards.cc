@@ -52,6 +52,9 @@ class Inserter {
     for (const auto& op : graph.ops()) {
       if (op->def->is_state) states_[op->attrs.String("name")] = op.get();
     }
+    for (size_t i = 0; i < graph.outputs.size(); ++i) {
+      if (StateOfGradient(i)) gradients_[graph.outputs[i].value].push_back(i);
+    }
   }
 
   void Run() {
@@ -99,7 +102,14 @@ class Inserter {
       r->type.sharding = std::move(results[i]);
       r->type.sharding = Canonical(r->type, mesh_);
     }
-    return graph_.Next(op);
+    // What reads a gradient later, as the update does, finds it as its state is.
+    Op* next = graph_.Next(op);
+    for (Value* r : op->results) {
+      auto outputs = gradients_.find(r);
+      if (outputs == gradients_.end()) continue;
+      for (size_t i : outputs->second) FinishOutput(i);
+    }
+    return next;
   }
 
   // The operand is as the constraint asks.
@@ -455,13 +465,18 @@ class Inserter {
     return op->result();
   }
 
+  // The parameter whose gradient this output of the graph is; or null.
+  const Op* StateOfGradient(size_t output) const {
+    const std::string& name = graph_.outputs[output].name;
+    auto state = name.starts_with("grad.") ? states_.find(name.substr(5)) : states_.end();
+    return state == states_.end() ? nullptr : state->second;
+  }
+
   void FinishOutput(size_t i) {
     Value* v = graph_.outputs[i].value;
     Sharding want = v->type.sharding;
-    const std::string& name = graph_.outputs[i].name;
-    auto state = name.starts_with("grad.") ? states_.find(name.substr(5)) : states_.end();
-    if (state != states_.end()) {
-      want = state->second->out().sharding;
+    if (const Op* state = StateOfGradient(i)) {
+      want = state->out().sharding;
     } else if (want.partial()) {
       auto wish = wishes_.find(v);
       want = wish != wishes_.end() ? wish->second : Sharding(v->type.shape.size());
@@ -475,6 +490,7 @@ class Inserter {
   std::unordered_set<const Value*> weights_;
   std::vector<int> axes_;
   std::unordered_map<std::string, Op*> states_;
+  std::unordered_map<const Value*, std::vector<size_t>> gradients_;  // and which outputs they are
   std::unordered_map<const Value*, Sharding> wishes_;
   std::map<std::pair<const Value*, int>, int> wished_because_;      // by axis: a step
   std::unordered_map<const Value*, const Value*> roots_;            // of reshard results

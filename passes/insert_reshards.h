@@ -12,7 +12,8 @@ namespace shardc {
 // work only if nothing else is possible; weights are then the last to be. Ops with a cut expandable
 // factor are expanded; a sharding_constraint gets what it asks for and goes. Afterwards every op's
 // types agree with its rule, a `reshard` (attributes why, for) stands wherever producer and
-// consumer disagree, outputs are never partial, and gradients and updates are cut like their state.
+// consumer disagree, outputs are never partial, and gradients and updates are cut like their state:
+// a gradient as soon as it is made, so that its other readers may use what the output is.
 void InsertReshards(Graph& graph);
 
 }  // namespace shardc

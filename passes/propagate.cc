@@ -246,7 +246,12 @@ class Propagation {
       if (o.name.starts_with("grad.")) wish(o.value, find(std::string_view(o.name).substr(5)));
     }
     for (Op* op : ops_) {
-      if (op->name() == "update") wish(op->operands[0], find(op->attrs.String("name")));
+      if (op->name() != "update") continue;
+      Value* v = op->operands[0];
+      const Op* state = find(op->attrs.String("name"));
+      // A state that is whole asks for a new value that is: there are more of these than gradients.
+      if (state && dim_[state->result()->id] < 0 && dim_[v->id] < 0) decided_[v->id] = true;
+      wish(v, state);
     }
   }
 

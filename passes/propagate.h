@@ -7,12 +7,13 @@ namespace shardc {
 
 // Sets the sharding of every value's type that follows from what is given: params, states, inputs
 // and results of reshard ops keep theirs (the spec's word), those of a sharding_constraint over the
-// axes that it names; an op's operands and results agree on
-// which of its factors an axis cuts. Axes are treated one by one, in mesh order; ops in priority
-// order: those that use weights, then those that pass every dim through, then the rest. What
-// nothing asks for stays whole. Shardings are wishes until insert_reshards has chosen how each op
-// runs. Throws Diagnostic E2104 for a constraint over an axis that the mesh lacks, E2106 for one
-// that does not fit beside what other axes do to the dim.
+// axes that it names; an update's operand is as its state is, and a gradient that is an output cut
+// where its parameter is; an op's operands and results agree on which of its factors an axis cuts.
+// Axes are treated one by one, in mesh order; ops in priority order: those that use weights, then
+// those that pass every dim through, then the rest. What nothing asks for stays whole. Shardings
+// are wishes until insert_reshards has chosen how each op runs. Throws Diagnostic E2104 for a
+// constraint over an axis that the mesh lacks, E2106 for one that does not fit beside what other
+// axes do to the dim.
 void PropagateShardings(Graph& graph);
 
 }  // namespace shardc

@@ -11,10 +11,11 @@ namespace shardc::testing {
 namespace {
 
 Program Compile(Graph graph, const std::string& spec_name, const std::string& mesh,
-                const std::string& precision = "f32") {
+                const std::string& precision = "f32", const std::string& optimizer = "") {
   Spec spec = SpecOf(spec_name);
   PipelineOptions options;
   options.precision.compute = precision;
+  options.optimizer.kind = optimizer;
   CompileGraph(graph, spec, MeshFor(spec, Mesh::Parse(mesh)), options);
   return EmitProgram(graph);
 }
@@ -128,6 +129,29 @@ TEST(SequenceParallel, AReduceScatterAndAnAllGatherForEachAllReduce) {
               {layers, 2, 16, 64});
         }
       }
+    }
+  }
+}
+
+// Positions are whole, and their gradient comes cut along the sequence: it is gathered, and not
+// what the update makes of it. Nothing but the norm is left to the optimizer.
+TEST(SequenceParallel, UpdatesGatherNothing) {
+  for (const char* optimizer : {"adamw", "sgd"}) {
+    for (const char* mesh : {"tp=2", "tp=4", "dp=2,tp=2"}) {
+      SCOPED_TRACE(StrCat(optimizer, " ", mesh));
+      const Program program =
+          Compile(BuildGpt(ParseBuiltin("builtin:gpt?layers=2,hidden=64,heads=8,seq=16,batch=6")),
+                  "megatron_sp", mesh, "f32", optimizer);
+      int64_t gathers = 0;
+      for (const Instruction& i : program.instructions) {
+        if (i.collective < 0) continue;
+        const Collective& c = program.collectives[static_cast<size_t>(i.collective)];
+        gathers += c.elements == 16 * 64 && c.kind == CollectiveKind::kAllGather;
+        if (i.phase != Phase::kOptimizer) continue;
+        EXPECT_EQ(c.kind, CollectiveKind::kAllReduce) << c.op;
+        EXPECT_EQ(c.elements, 1) << c.op;
+      }
+      EXPECT_EQ(gathers, 1);
     }
   }
 }

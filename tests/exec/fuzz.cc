@@ -153,7 +153,9 @@ std::string RandomMesh(Dice& dice) {
 }
 
 std::string RandomSpec(Dice& dice, const Graph& graph, const Mesh& mesh) {
-  if (dice.Chance(20)) return dice.Pick<std::string>({"megatron", "dp", "megatron_hf_gpt2"});
+  if (dice.Chance(20)) {
+    return dice.Pick<std::string>({"megatron", "megatron_sp", "dp", "megatron_hf_gpt2"});
+  }
   std::string text = "# made by the fuzz test\n";
   const int cut_percent = static_cast<int>(dice.Between(10, 100));
   const bool by_layer = dice.Chance(60), replicates = dice.Chance(25);

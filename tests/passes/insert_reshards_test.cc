@@ -248,6 +248,27 @@ TEST(InsertReshards, UpdatesAreCutLikeTheirState) {
     CHECK: update "s" %1)");
 }
 
+// The gradient is made as its parameter is before anything reads it, and not the update's results
+// behind it.
+TEST(InsertReshards, UpdatesReadTheGradientThatIsAnOutput) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%dy: f32[6, 8@tp]) -> (grad.w: %dw, %n) {
+    %w = param "w" : f32[8]
+    %m = state "m" {dtype="f32", init=0.0, shape=[8]} : f32[8]
+    %dw = reduce_sum %dy {axes=[0], keepdims=false} : f32[8]
+    %n = sum_squares %dw : f32[]
+    %one = constant {value=tensor<f32[]: 1>} : f32[]
+    %0, %1 = sgd %w, %dw, %one, %m, %one {lr=0.1, momentum=0.9} : f32[8], f32[8]
+    update "w" %0
+    update "m" %1
+  })",
+              kPasses, R"(
+    CHECK: %dw = reduce_sum %dy {axes=[0], keepdims=false} : f32[8@tp]
+    CHECK-NEXT: reshard %dw {
+    CHECK-NOT: reshard
+    CHECK: update "m" %2)");
+}
+
 TEST(InsertReshards, OutputsAreNeverPartial) {
   CheckPasses(R"(mesh [tp=2]
   graph @g(%x: f32[8, 12@tp]) -> (%y) {

@@ -164,6 +164,22 @@ TEST(Propagate, GradientsAndUpdatesFollowTheirParameter) {
     CHECK-NEXT: neg %dw : f32[8, 12@tp])");
 }
 
+// What a state that is whole becomes is not cut by choice, whatever it is made of.
+TEST(Propagate, UpdatesOfAWholeStateAreWhole) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[6, 8@tp]) -> (%y) {
+    %s = state "s" {dtype="f32", shape=[8], init=0} : f32[8]
+    %0 = reduce_sum %x {axes=[0], keepdims=false} : f32[8]
+    %1 = add %s, %0 : f32[8]
+    %y = neg %0 : f32[8]
+    update "s" %1
+  })",
+              "propagate", R"(
+    CHECK: reduce_sum %x {axes=[0], keepdims=false} : f32[8@tp]
+    CHECK-NEXT: add %s, %0 : f32[8]
+    CHECK-NEXT: neg %0 : f32[8@tp])");
+}
+
 // lm_head and wte: one sharding; the logits are cut along the vocabulary.
 TEST(Propagate, TiedWeights) {
   CheckPasses(R"(mesh [tp=2]
