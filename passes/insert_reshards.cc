@@ -79,13 +79,15 @@ class Inserter {
     std::vector<FactorCut> cuts;
     bool expand = false;
     for (int axis : axes_) {
-      Strategy s = Constrains(*op, axis, mesh_) ? Given(*op, rule, axis, cuts)
-                                                : Choose(*op, rule, axis, cuts);
+      Strategy s =
+          Constrains(*op, axis, mesh_) ? Given(*op, rule, axis) : Choose(*op, rule, axis, cuts);
       expand |=
           s.kind == Strategy::kFactor && rule.factors[s.cut.factor].kind == FactorKind::kExpandable;
       if (expand) break;
       Explain(*op, rule, axis, s);
-      Placements p = *Place(*op, rule, axis, s, cuts);
+      auto placed = Place(*op, rule, axis, s, cuts);
+      SHARDC_CHECK(placed, Describe(*op), " does not go with axis ", mesh_.axes()[axis].name);
+      Placements p = std::move(*placed);
       cuts = std::move(p.cuts);
       for (size_t i = 0; i < operands.size(); ++i) Apply(p.operands[i], axis, operands[i]);
       for (size_t i = 0; i < results.size(); ++i) Apply(p.results[i], axis, results[i]);
@@ -317,7 +319,7 @@ class Inserter {
     double best_cost = kInfinity;
     for (const Strategy& s : options) {
       auto p = Place(op, rule, axis, s, cuts);
-      if (!p) continue;
+      if (!p || !LeavesRoom(op, rule, axis, p->cuts)) continue;
       double cost = Cost(op, rule, axis, s, *p);
       if (!best || cost < best_cost * (1 - 1e-9)) {
         best = &s;
@@ -328,14 +330,26 @@ class Inserter {
   }
 
   // What a constraint asks for, which propagation left on its result.
-  Strategy Given(const Op& op, const ShardingRule& rule, int axis,
-                 const std::vector<FactorCut>& cuts) const {
+  Strategy Given(const Op& op, const ShardingRule& rule, int axis) const {
     Placement at = PlacementOf(op.out(), axis, mesh_);
     if (at.kind != Placement::kCut) return {};
     auto cut = ProjectAxis(rule, rule.results[0][at.dim], op.out().shape[at.dim],
                            op.out().sharding.dims[at.dim], axis, mesh_);
-    Strategy s{Strategy::kFactor, cut ? *cut : FactorCut(), 0};
-    return cut && Place(op, rule, axis, s, cuts) ? s : Strategy();
+    SHARDC_CHECK(cut, Describe(op), ": ", TypeToString(op.out(), mesh_));
+    return {Strategy::kFactor, *cut, 0};
+  }
+
+  // Whether what a constraint asks for over later axes goes with the cuts over this axis and those
+  // before. Whole always does.
+  bool LeavesRoom(const Op& op, const ShardingRule& rule, int axis,
+                  std::vector<FactorCut> cuts) const {
+    for (int later : axes_) {
+      if (later <= axis || !Constrains(op, later, mesh_)) continue;
+      auto p = Place(op, rule, later, Given(op, rule, later), cuts);
+      if (!p) return false;
+      cuts = std::move(p->cuts);
+    }
+    return true;
   }
 
   // Records why the results are placed as they are.

@@ -51,6 +51,19 @@ TEST(InsertReshards, AConstraintSpeaksOfItsAxes) {
     CHECK-NOT: sharding_constraint)");
 }
 
+// What a constraint asks for over one axis goes before how another axis happens to cut the operand.
+TEST(InsertReshards, ConstraintsAreMetWhateverTheOperandIs) {
+  CheckPasses(R"(mesh [a=2, b=2]
+  graph @g(%x: f32[6, 24@a/3]) -> (%y) {
+    %w = param "w" : f32[24@a, 8]
+    %0 = sharding_constraint %x {axes=["b"], why=["spec s:1:1"]} : f32[6, 24@b]
+    %y = matmul %0, %w : f32[6, 8]
+  })",
+              kPasses, R"(
+    CHECK: = reshard %x {for="input", why=["through sharding_constraint", "spec s:1:1"]} : f32[6, 24@(a,b)]
+    CHECK: matmul)");
+}
+
 // Partial sums pass linear ops; the smallest value of the chain is reduced.
 TEST(InsertReshards, ReducesAtTheCheapestPointOfALinearChain) {
   CheckPasses(R"(mesh [tp=2]
