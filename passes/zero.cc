@@ -33,7 +33,7 @@ std::set<int> NamedAxes(const Graph& graph, const Spec& spec) {
     }
     if (!found) {
       throw Diagnostic(
-          "E2104", ExitCode::kBadSpec, spec.zero.where,
+          "E2104", ExitCode::kBadSpec, spec.zero.axes_where,
           StrCat("zero_axes: axis '", name, "' is not in the mesh ", graph.mesh.ToString()),
           DidYouMean(name, NamesOf(graph.mesh)));
     }
@@ -52,7 +52,7 @@ std::set<int> BatchAxes(const Graph& graph, const Spec& spec) {
                                  [](const SpecRule& rule) { return !rule.cuts.empty(); });
   if (axes.empty() && !meant) {
     throw Diagnostic("E2108", ExitCode::kBadSpec, spec.zero.where,
-                     StrCat("zero_stage ", spec.zero.stage,
+                     StrCat("zero_stage ", *spec.zero.stage,
                             " needs ranks that share the batch, and "
                             "no axis cuts the first dim of an input"),
                      "cut the inputs (input { match: \"*\" shard_spec { dims: 0 axes: \"dp\" } }), "
@@ -159,23 +159,29 @@ class Gathering {
 
 Zero ResolveZero(Graph& graph, const Spec& spec, bool optimizer) {
   Zero zero;
-  if (spec.zero.stage == 0) return zero;
-  if (spec.zero.stage < 3 && !optimizer) {
+  const int stage = spec.zero.stage.value_or(0);
+  if (!spec.zero.stage && !spec.zero.axes.empty()) {
+    throw Diagnostic("E2101", ExitCode::kBadSpec, spec.zero.axes_where,
+                     "zero_axes names axes, and no zero_stage says what is cut over them",
+                     "add zero_stage: 1, 2 or 3 (or --zero), or remove zero_axes");
+  }
+  if (stage == 0) return zero;
+  if (stage < 3 && !optimizer) {
     throw Diagnostic(
         "E2109", ExitCode::kBadSpec, spec.zero.where,
-        StrCat("zero_stage ", spec.zero.stage, " cuts what an optimizer keeps, and there is none"),
+        StrCat("zero_stage ", stage, " cuts what an optimizer keeps, and there is none"),
         "add --optimizer adamw, or compile with --zero 0");
   }
   const std::set<int> axes =
       spec.zero.axes.empty() ? BatchAxes(graph, spec) : NamedAxes(graph, spec);
   if (axes.empty()) {
-    graph.notes.push_back(StrCat("zero_stage ", spec.zero.stage,
-                                 ": the axes that it would cut over have one rank each"));
+    graph.notes.push_back(
+        StrCat("zero_stage ", stage, ": the axes that it would cut over have one rank each"));
     return zero;
   }
-  zero.stage = spec.zero.stage;
+  zero.stage = stage;
   for (int a : axes) zero.axes.push_back(a);
-  zero.why = StrCat(spec.zero.where, ": zero_stage ", spec.zero.stage);
+  zero.why = StrCat(spec.zero.where, ": zero_stage ", stage);
   return zero;
 }
 

@@ -202,9 +202,10 @@ Spec ParseSpec(const std::string& text, const std::string& file) {
     throw Diagnostic("E2101", ExitCode::kBadSpec, zero.ToString(),
                      StrCat("there is no zero_stage ", proto.zero_stage()), "use 1, 2 or 3, or 0");
   }
-  spec.zero.stage = proto.zero_stage();
+  if (proto.has_zero_stage()) spec.zero.stage = proto.zero_stage();
   spec.zero.axes.assign(proto.zero_axes().begin(), proto.zero_axes().end());
   spec.zero.where = "spec " + zero.ToString();
+  if (!spec.zero.axes.empty()) spec.zero.axes_where = "spec " + where("zero_axes", 0).ToString();
   return spec;
 }
 

@@ -36,9 +36,10 @@ struct SpecRule {
 
 // What ZeRO keeps cut, and over which axes.
 struct ZeroSpec {
-  int stage = 0;                  // 0 to 3
+  std::optional<int> stage;       // 0 to 3; none said: 0
   std::vector<std::string> axes;  // empty: those that cut the batch
-  std::string where;              // "spec my.textproto:3:1" or a flag
+  std::string where;              // of the stage: "spec my.textproto:3:1" or a flag
+  std::string axes_where;         // of the axes
 };
 
 struct Spec {

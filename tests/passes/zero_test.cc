@@ -184,6 +184,7 @@ TEST(ResolveZero, TheAxesOfTheBatch) {
   EXPECT_EQ(zero.axes, AxisList{1});
   EXPECT_EQ(zero.why, "spec s:3:1: zero_stage 2");
   EXPECT_EQ(Resolve("dp=2", kInput).stage, 0);
+  EXPECT_EQ(Resolve("dp=2", "zero_stage: 0 zero_axes: 'dp'").stage, 0);
 }
 
 TEST(ResolveZero, OrThoseThatTheSpecNames) {
@@ -215,6 +216,9 @@ TEST(ResolveZero, Refuses) {
     ExpectThrown([&] { Resolve("dp=2, tp=2", spec, optimizer); }, id, what);
   };
   refused("zero_stage: 2 zero_axes: 'dpp'", true, "E2104", "did you mean 'dp'");
+  refused("zero_stage: 2 zero_axes: 'dpp'", true, "E2104", "s:2:15");
+  refused("zero_axes: 'dp'", true, "E2101", "s:2:1");
+  refused(StrCat(kInput, "zero_axes: 'dp'"), true, "E2101", "add zero_stage");
   refused("zero_stage: 2", true, "E2108", "s:2:1");
   refused("zero_stage: 3", false, "E2108", "no axis cuts the first dim of an input");
   refused(StrCat(kInput, "zero_stage: 1"), false, "E2109", "s:3:1");

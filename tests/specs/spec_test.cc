@@ -148,7 +148,9 @@ TEST(ParseSpec, Zero) {
   EXPECT_EQ(spec.zero.stage, 3);
   EXPECT_EQ(spec.zero.axes, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(spec.zero.where, "spec s:2:2");
-  EXPECT_EQ(ParseSpec("", "s").zero.stage, 0);
+  EXPECT_EQ(spec.zero.axes_where, "spec s:2:16");
+  EXPECT_EQ(ParseSpec("zero_stage: 0", "s").zero.stage, 0);
+  EXPECT_FALSE(ParseSpec("", "s").zero.stage);
   ExpectRefused("\nzero_stage: 4", "E2101", "s:2:1", "there is no zero_stage 4; use 1, 2 or 3");
   ExpectRefused("zero_stage: -1", "E2101", "s:1:1", "there is no zero_stage -1");
   ExpectRefused("zero_stages: 1", "E2100", "s:1:1", "did you mean 'zero_stage'");

@@ -90,5 +90,15 @@ TEST_F(ZeroTool, Refusals) {
   refused("--spec serial --mesh dp=2 --optimizer adamw --zero 1", 4, "E2108");
 }
 
+TEST_F(ZeroTool, AxesNeedAStageFromSomewhere) {
+  Write("axes.textproto", "zero_axes: 'dp'\n");
+  const std::string compile = std::string("compile ") + kModel +
+                              " -o plan --spec axes.textproto --mesh dp=2 --optimizer adamw";
+  ToolResult r = Tool(compile);
+  EXPECT_EQ(r.exit, 4);
+  EXPECT_THAT(r.err, HasSubstr("E2101: spec axes.textproto:1:1"));
+  EXPECT_EQ(Tool(compile + " --zero 1").exit, 0);
+}
+
 }  // namespace
 }  // namespace shardc::testing
