@@ -172,7 +172,8 @@ void CheckSharding(const TensorType& type, const Mesh& mesh, const std::string& 
     }
     if (d.segments.empty()) divides = divides && type.shape[i] % d.granule == 0;
     if (!d.segments.empty() && sum != type.shape[i]) {
-      fail(StrCat("the segments of dim ", i, " add up to ", sum, ", not ", type.shape[i]));
+      fail(StrCat("the segments of dim ", i, " add up to ", sum, ", not ", type.shape[i]),
+           "give sizes that add up to the dim, or leave segments out");
     }
     if (!divides) fail(StrCat("granule ", d.granule, " does not divide dim ", i));
   }

@@ -208,9 +208,12 @@ class Application {
       auto axis = Axis(rule, cut.axis);
       int rank = type.rank();
       if (cut.dim < -rank || cut.dim >= rank) {
-        throw Diagnostic("E2103", ExitCode::kBadSpec, rule.where.ToString(),
-                         StrCat("dim ", cut.dim, " of ", what, ", which has ", rank, " dims ",
-                                ShapeToString(type.shape)));
+        throw Diagnostic(
+            "E2103", ExitCode::kBadSpec, rule.where.ToString(),
+            StrCat("dim ", cut.dim, " of ", what, ", which has ", rank, " dims ",
+                   ShapeToString(type.shape)),
+            rank == 0 ? "a scalar cannot be cut; match less"
+                      : StrCat("name a dim from ", -rank, " to ", rank - 1, ", or match less"));
       }
       if (!axis || graph_.mesh.axis_size(*axis) == 1) continue;
       int dim = cut.dim < 0 ? cut.dim + rank : cut.dim;

@@ -412,7 +412,7 @@ class Emitter {
       if (program_.buffers[result].space != Space::kArena) continue;
       for (size_t o = 0; o < i.operands.size(); ++o) {
         if (!MayRunInPlace(*def, static_cast<int>(o), static_cast<int>(r))) continue;
-        if (MayReplace(i, at, i.operands[o], result, def->in_place == nullptr)) {
+        if (MayReplace(i, at, o, result, def->in_place == nullptr)) {
           int root = Root(i.operands[o]);
           slot_[result] = slot_[root];
           break;
@@ -422,9 +422,9 @@ class Emitter {
   }
 
   // `element_for_element`: other operands of the same shape may be in the same memory.
-  bool MayReplace(const Instruction& i, int at, int operand, int result,
+  bool MayReplace(const Instruction& i, int at, size_t position, int result,
                   bool element_for_element) const {
-    int root = Root(operand);
+    const int operand = i.operands[position], root = Root(operand);
     const Buffer &from = program_.buffers[operand], &to = program_.buffers[result];
     if (program_.buffers[root].space != Space::kArena || last_[root] != at) return false;
     if (from.local_shape != to.local_shape || from.bytes != to.bytes ||
@@ -432,8 +432,9 @@ class Emitter {
       return false;
     }
     // Another view of the same memory with another shape is read at other indices.
-    for (int b : i.operands) {
-      if (b != operand && slot_[Root(b)] == slot_[root] &&
+    for (size_t o = 0; o < i.operands.size(); ++o) {
+      const int b = i.operands[o];
+      if (o != position && slot_[Root(b)] == slot_[root] &&
           (!element_for_element || program_.buffers[b].local_shape != from.local_shape)) {
         return false;
       }

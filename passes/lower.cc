@@ -1,6 +1,7 @@
 #include "passes/lower.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "ir/builder.h"
 #include "ir/op_def.h"
@@ -8,11 +9,15 @@
 namespace shardc {
 namespace {
 
+// What the pass has made of each value, in the order of the graph.
+using Made = std::unordered_map<const Value*, std::vector<Op*>>;
+
 class ReshardLowering {
  public:
-  ReshardLowering(Graph& graph, Op* reshard)
+  ReshardLowering(Graph& graph, Op* reshard, Made& made)
       : graph_(graph),
         mesh_(graph.mesh),
+        made_(made),
         op_(reshard),
         value_(reshard->operands[0]),
         to_(reshard->out().sharding) {}
@@ -47,10 +52,26 @@ class ReshardLowering {
     if (name == "local_slice") attrs.Erase("why"), attrs.Erase("for");
     TensorType type(value_->type.dtype, value_->type.shape, std::move(to));
     type.sharding = Canonical(type, mesh_);
+    std::vector<Op*>& of_value = made_[value_];
+    for (Op* other : of_value) {
+      if (!Equal(*other, name, type, attrs)) continue;
+      value_ = other->result();
+      return;
+    }
     Op* made = graph_.AddOp(GetOpDef(name), {value_}, {type}, std::move(attrs), op_);
     made->phase = op_->phase;
     made->site = op_->site;
+    of_value.push_back(made);
     value_ = made->result();
+  }
+
+  // Whether another reshard has done this. Not in an earlier phase: nothing is kept for it.
+  bool Equal(const Op& other, std::string_view name, const TensorType& type,
+             Attributes attrs) const {
+    if (other.name() != name || other.out() != type || other.phase != op_->phase) return false;
+    Attributes others = other.attrs;
+    for (Attributes* a : {&attrs, &others}) a->Erase("why"), a->Erase("for");
+    return attrs == others;
   }
 
   // Whether any axis is in use (cut or partial) in the present type.
@@ -160,6 +181,7 @@ class ReshardLowering {
 
   Graph& graph_;
   const Mesh& mesh_;
+  Made& made_;
   Op* op_;
   Value* value_;
   Sharding to_;
@@ -168,9 +190,10 @@ class ReshardLowering {
 }  // namespace
 
 void LowerReshards(Graph& graph) {
+  Made made;
   for (auto it = graph.ops().begin(); it != graph.ops().end();) {
     Op* op = (it++)->get();
-    if (op->name() == "reshard") ReshardLowering(graph, op).Run();
+    if (op->name() == "reshard") ReshardLowering(graph, op, made).Run();
   }
 }
 

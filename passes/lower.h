@@ -8,7 +8,7 @@ namespace shardc {
 
 // Replaces every reshard by a chain of local_slice, all_reduce, reduce_scatter, all_to_all and
 // all_gather: slices over fresh axes first (they make the rest smaller), then reductions, moves,
-// gathers, and the slices left.
+// gathers, and the slices left. What begins alike in a phase is done once.
 void LowerReshards(Graph& graph);
 
 // Inserts zero_padding before ops that sum over a padded dim (and do not ignore padding

@@ -1,9 +1,9 @@
 #include "passes/optimizer.h"
 
+#include <cmath>
 #include <map>
 
 #include "ir/builder.h"
-#include "ir/diagnostic.h"
 #include "ir/op_def.h"
 
 namespace shardc {
@@ -63,7 +63,10 @@ void CheckOptions(const OptimizerOptions& o) {
   if (o.kind != "adamw" && o.kind != "sgd") {
     throw bad(StrCat("unknown optimizer '", o.kind, "'; use adamw or sgd"));
   }
-  if (!(o.lr >= 0)) throw bad(StrCat("learning rate ", o.lr, " is negative"));
+  if (!(o.lr >= 0) || !std::isfinite(o.lr)) {
+    throw bad(StrCat("learning rate ", o.lr, " is not a number from 0 on"));
+  }
+  if (o.kind == "adamw" && o.momentum > 0) throw bad("momentum is sgd's; adamw has betas");
   if (!(o.beta1 >= 0 && o.beta1 < 1 && o.beta2 >= 0 && o.beta2 < 1)) {
     throw bad(StrCat("betas ", o.beta1, ", ", o.beta2, " are not in [0, 1)"));
   }
@@ -74,6 +77,11 @@ void CheckOptions(const OptimizerOptions& o) {
 
 }  // namespace
 
+Diagnostic NoGradients() {
+  return Diagnostic("E6102", ExitCode::kUsage, "--optimizer", "there is no gradient to step along",
+                    "choose a loss (--loss lm), with gradients, for a model with parameters");
+}
+
 void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
   if (options.kind.empty()) return;
   CheckOptions(options);
@@ -82,8 +90,7 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
     if (Value* g = graph.FindOutput("grad." + op->attrs.String("name"))) grads.emplace_back(op, g);
   }
   if (grads.empty()) {
-    throw Diagnostic("E6102", ExitCode::kUsage, "--optimizer", "there is no gradient to step along",
-                     "choose a loss (--loss lm) for a model with parameters");
+    throw NoGradients();
   }
   Builder b(graph);
   b.phase = Phase::kOptimizer;

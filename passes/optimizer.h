@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/diagnostic.h"
 #include "ir/graph.h"
 
 namespace shardc {
@@ -22,7 +23,10 @@ struct OptimizerOptions {
 // 2-norm of all gradients, each parameter counted once. Runs after the spec is applied: state is
 // cut as its parameter is, f32 where that is in halves, and the norm is summed first over the
 // parameters that are cut alike, so that one scalar travels per set of axes. Throws Diagnostic
-// E6102 for an unknown kind or impossible values.
+// E6102 for an unknown kind or impossible values, or NoGradients.
 void AddOptimizer(Graph& graph, const OptimizerOptions& options);
+
+// E6102 for an optimizer in a graph that has no gradients.
+Diagnostic NoGradients();
 
 }  // namespace shardc

@@ -21,6 +21,7 @@
 #include "passes/precision.h"
 #include "passes/propagate.h"
 #include "passes/recompute.h"
+#include "passes/set_mesh.h"
 #include "passes/split_axes.h"
 #include "passes/split_params.h"
 #include "passes/zero.h"
@@ -63,6 +64,16 @@ constexpr NamedPass kPasses[] = {
     {"fuse_elementwise", FuseElementwise},
 };
 
+void RunNamed(Graph& graph, std::string_view name) {
+  for (const NamedPass& pass : kPasses) {
+    if (name == pass.name) return pass.run(graph);
+  }
+  std::string list;
+  for (const std::string& n : PassNames()) list += (list.empty() ? "" : ", ") + n;
+  throw Diagnostic("E6103", ExitCode::kUsage, "--passes", StrCat("there is no pass '", name, "'"),
+                   DidYouMean(name, PassNames()) + " passes: " + list);
+}
+
 class Runner {
  public:
   Runner(Graph& graph, const PipelineOptions& options) : graph_(graph), options_(options) {}
@@ -86,7 +97,7 @@ class Runner {
   }
 
   void Named(const char* name) {
-    (*this)(name, [&] { RunPass(graph_, name); });
+    (*this)(name, [&] { RunNamed(graph_, name); });
   }
 
  private:
@@ -119,13 +130,8 @@ Value* GradientScale(Graph& graph, const PipelineOptions& options, const Value* 
 }  // namespace
 
 void RunPass(Graph& graph, std::string_view name) {
-  for (const NamedPass& pass : kPasses) {
-    if (name == pass.name) return pass.run(graph);
-  }
-  std::string list;
-  for (const std::string& n : PassNames()) list += (list.empty() ? "" : ", ") + n;
-  throw Diagnostic("E6103", ExitCode::kUsage, "--passes", StrCat("there is no pass '", name, "'"),
-                   DidYouMean(name, PassNames()) + " passes: " + list);
+  CanonicalizeShardings(graph);
+  RunNamed(graph, name);
 }
 
 std::vector<std::string> PassNames() {
@@ -137,7 +143,7 @@ std::vector<std::string> PassNames() {
 void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
                   const PipelineOptions& options) {
   Runner run(graph, options);
-  graph.mesh = mesh;
+  SetMesh(graph, mesh);
   Value* loss = nullptr;
   run.Named("canonicalize");
   run("attach_loss", [&] { loss = AttachLoss(graph, options.loss, options.loss_output); });
@@ -149,6 +155,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("split_axes");
   run.Named("infer_layouts");
   const bool gradients = loss && options.gradients;
+  if (!gradients && !options.optimizer.kind.empty()) throw NoGradients();
   if (gradients) {
     run("differentiate", [&] { AddGradients(graph, loss, GradientScale(graph, options, loss)); });
   }

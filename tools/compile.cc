@@ -134,6 +134,9 @@ void CheckAnnotate(const CompileOptions& o) {
 
 void RunCompile(CompileOptions& o) {
   CheckAnnotate(o);
+  if (!o.betas.empty() && o.pipeline.optimizer.kind == "sgd") {
+    throw Diagnostic("E6102", ExitCode::kUsage, "--betas", "betas are adamw's; sgd has momentum");
+  }
   if (!o.betas.empty()) {
     o.pipeline.optimizer.beta1 = o.betas[0];
     o.pipeline.optimizer.beta2 = o.betas[1];
@@ -203,13 +206,17 @@ void AddCompileVerb(CLI::App& app) {
       ->delimiter(',');
   verb->add_flag("--no-gradients", o->no_gradients, "forward and loss only");
   OptimizerOptions& opt = o->pipeline.optimizer;
-  verb->add_option("--optimizer", opt.kind, "adamw or sgd; none without it");
-  verb->add_option("--lr", opt.lr, "learning rate");
-  verb->add_option("--betas", o->betas, "adamw's betas: 0.9,0.999")->delimiter(',')->expected(2);
-  verb->add_option("--eps", opt.eps, "adamw's eps");
-  verb->add_option("--momentum", opt.momentum, "sgd's momentum");
-  verb->add_option("--weight-decay", opt.weight_decay, "on parameters with two or more dims");
-  verb->add_option("--clip-norm", opt.clip_norm, "clip gradients to this global norm");
+  CLI::Option* optimizer =
+      verb->add_option("--optimizer", opt.kind, "adamw or sgd; none without it");
+  auto of_optimizer = [&](const char* name, auto& value, const char* what) {
+    return verb->add_option(name, value, what)->needs(optimizer);
+  };
+  of_optimizer("--lr", opt.lr, "learning rate");
+  of_optimizer("--betas", o->betas, "adamw's betas: 0.9,0.999")->delimiter(',')->expected(2);
+  of_optimizer("--eps", opt.eps, "adamw's eps");
+  of_optimizer("--momentum", opt.momentum, "sgd's momentum");
+  of_optimizer("--weight-decay", opt.weight_decay, "on parameters with two or more dims");
+  of_optimizer("--clip-norm", opt.clip_norm, "clip gradients to this global norm");
   verb->add_option("--zero", o->zero,
                    "ZeRO over the axes that cut the batch. 1 and 2: the optimizer's states, "
                    "gradients and master weights are cut; 3: parameters are gathered again for the "

@@ -65,6 +65,36 @@ std::string RandomCut(Dice& dice, const Shape& shape, const Mesh& mesh, bool by_
   return " shard_spec {" + text + " }";
 }
 
+// Rules for activations: by role, or for what leaves a module.
+std::string RandomValueRules(Dice& dice, const Graph& graph, const Mesh& mesh) {
+  std::vector<const Op*> ops;
+  for (const auto& op : graph.ops()) {
+    if (!op->site.empty() && !op->operands.empty() && op->out().rank() >= 2)
+      ops.push_back(op.get());
+  }
+  std::string text;
+  for (int64_t n = dice.Between(1, 3); n > 0 && !ops.empty(); --n) {
+    const Op& op = *dice.Pick(ops);
+    const std::string cut = RandomCut(dice, op.out().shape, mesh, true);
+    if (cut.empty()) continue;
+    const std::string what =
+        dice.Chance(30) ? StrCat("role: ", dice.Pick<std::string>({"QKV", "ATTENTION_OUT", "MLP_UP",
+                                                                   "MLP_DOWN", "TOKEN_EMBEDDING"}))
+                        : StrCat("match: \"", dice.Chance(60) ? LayerGlob(op.site) : op.site, "\"");
+    text += StrCat("value { ", what, cut, " may_match_nothing: true }\n");
+  }
+  return text;
+}
+
+std::string RandomZero(Dice& dice, const Mesh& mesh) {
+  std::string text = StrCat("zero_stage: ", dice.Between(1, 3), "\n");
+  if (dice.Chance(40)) return text;
+  for (const MeshAxis& a : mesh.axes()) {
+    if (dice.Chance(60)) text += StrCat("zero_axes: \"", a.name, "\"\n");
+  }
+  return text;
+}
+
 double Largest(const HostTensor& t) {
   double largest = 0;
   for (int64_t i = 0; i < t.num_elements(); ++i) {
@@ -152,7 +182,7 @@ std::string RandomMesh(Dice& dice) {
   return mesh;
 }
 
-std::string RandomSpec(Dice& dice, const Graph& graph, const Mesh& mesh) {
+std::string RandomSpec(Dice& dice, const Graph& graph, const Mesh& mesh, bool optimizer) {
   if (dice.Chance(20)) {
     return dice.Pick<std::string>({"megatron", "megatron_sp", "dp", "megatron_hf_gpt2"});
   }
@@ -182,6 +212,8 @@ std::string RandomSpec(Dice& dice, const Graph& graph, const Mesh& mesh) {
     const std::string cut = alike ? batch : RandomCut(dice, input->type.shape, mesh, false);
     if (!cut.empty()) text += StrCat("input { match: \"", input->name, "\"", cut, " }\n");
   }
+  if (dice.Chance(30)) text += RandomValueRules(dice, graph, mesh);
+  if (dice.Chance(optimizer ? 40 : 5)) text += RandomZero(dice, mesh);
   return text;
 }
 
@@ -195,6 +227,12 @@ void AddRandomOptimizer(Dice& dice, RunSetup& setup) {
   if (dice.Chance(50)) o.weight_decay = 0.1;
   if (dice.Chance(60)) o.clip_norm = dice.Chance(50) ? 0.05 : 1.0;
   if (o.kind == "sgd" && dice.Chance(50)) o.momentum = 0.9;
+}
+
+void AddRandomMemorySaving(Dice& dice, RunSetup& setup) {
+  setup.pipeline.recompute = dice.Pick<std::string>({"none", "none", "selective", "full"});
+  if (dice.Chance(30))
+    setup.pipeline.chunk = {.least_bytes = 1, .pieces = static_cast<int>(dice.Between(2, 3))};
 }
 
 Tensors FuzzInputs(Dice& dice, const Graph& graph, int64_t vocab) {
@@ -254,6 +292,7 @@ std::string Reproduction(const std::string& model, const RunSetup& setup) {
     command += StrCat(" --optimizer ", o.kind, " --lr ", o.lr, " --eps ", o.eps, " --weight-decay ",
                       o.weight_decay, " --clip-norm ", o.clip_norm, " --momentum ", o.momentum);
   }
+  if (setup.pipeline.recompute != "none") command += " --recompute " + setup.pipeline.recompute;
   return command + " -o plan\n" + (text ? "fuzz.textproto:\n" + setup.spec : "");
 }
 

@@ -31,11 +31,15 @@ class Dice {
 std::string RandomModel(Dice& dice, const std::string& dtype);
 // 1 to 8 ranks on one to three axes.
 std::string RandomMesh(Dice& dice);
-// A shipped spec or the text of one made by hand, for the parameters and inputs of a graph to which
-// the loss is attached: mostly cuts that are legal, of whatever dims.
-std::string RandomSpec(Dice& dice, const Graph& graph, const Mesh& mesh);
+// A shipped spec or the text of one made by hand, for the parameters, inputs and activations of a
+// graph to which the loss is attached: mostly cuts that are legal, of whatever dims; ZeRO rarely
+// without an optimizer.
+std::string RandomSpec(Dice& dice, const Graph& graph, const Mesh& mesh, bool optimizer);
 // No optimizer in one of three cases.
 void AddRandomOptimizer(Dice& dice, RunSetup& setup);
+
+// Ways to keep less, which change no result.
+void AddRandomMemorySaving(Dice& dice, RunSetup& setup);
 
 // Random inputs of a graph to which the loss is attached; some labels are ignored, not all.
 Tensors FuzzInputs(Dice& dice, const Graph& graph, int64_t vocab);

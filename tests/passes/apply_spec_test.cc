@@ -202,6 +202,10 @@ TEST(ApplySpec, RefusesDimsThatDoNotFit) {
   Refused(R"(param { match: "*fc.weight" shard_spec { dims: -3 axes: "tp" } })", "E2103", "dim -3");
   Refused(R"(input { match: "scale" shard_spec { dims: 0 axes: "tp" } })", "E2103",
           "input 'scale', which has 0 dims");
+  Refused(R"(input { match: "scale" shard_spec { dims: 0 axes: "tp" } })", "E2103",
+          "a scalar cannot be cut");
+  Refused(R"(param { match: "*fc.*" shard_spec { dims: 1 axes: "tp" } })", "E2103",
+          "name a dim from -1 to 0");
 }
 
 TEST(ApplySpec, RefusesAxes) {
@@ -231,6 +235,8 @@ TEST(ApplySpec, RefusesCutsThatDoNotFit) {
       "E2105", "more than 7 axes");
   Refused(R"(param { match: "*fc.*" shard_spec { dims: -1 axes: "tp" segments: 4 segments: 3 } })",
           "E2002", "s:1:1: parameter 'h.0.fc.weight'");
+  Refused(R"(param { match: "*fc.*" shard_spec { dims: -1 axes: "tp" segments: 4 segments: 3 } })",
+          "E2002", "or leave segments out");
 }
 
 constexpr const char* kNamed = R"(mesh [dp=2, tp=2]

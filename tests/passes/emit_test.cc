@@ -56,6 +56,16 @@ TEST(Emit, NotInPlaceWhereTheOldValueIsRead) {
   EXPECT_NE(Result(p, 0).offset, Result(p, 1).offset);
 }
 
+// One place, and two results that both would go there.
+TEST(Emit, NotInPlaceOfAnOperandThatIsThereTwice) {
+  Program p = Emit(R"(mesh [tp=2]
+  graph @g(%x: f32[2@tp, 64]) -> (%y, %z) {
+    %0 = reduce_sum %x {axes=[0], keepdims=false} : f32[64] partial(tp)
+    %y, %z = all_reduce %0, %0 {axes=["tp"], reduce="sum"} : f32[64], f32[64]
+  })");
+  EXPECT_EQ(p.arena_bytes, 3 * 256);
+}
+
 constexpr char kLoss[] = R"(graph @g(%x: f32[8, 16], %t: i64[8], %d: f32[8]) -> (%dx) {
     %0 = exp %x : f32[8, 16]
     %1, %2 = cross_entropy %0, %t : f32[8], f32[8]

@@ -104,6 +104,29 @@ TEST(LowerReshards, AnotherLayoutOfTheSameDim) {
     CHECK-NEXT: %1 = local_slice %0 {axes=["tp"], dim=0} : f32[8@tp/2, 6])");
 }
 
+// 12 over 2 in blocks of 3 is an even cut.
+TEST(LowerReshards, OfALayoutThatIsWrittenAnotherWay) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[12]) -> (%y) {
+    %y = reshard %x {why=[]} : f32[12@tp%3]
+  })",
+              "lower_reshards", R"(CHECK: local_slice %x {axes=["tp"], dim=0} : f32[12@tp])");
+}
+
+// Two reshards that begin with the same sum.
+TEST(LowerReshards, WhatBeginsAlikeIsDoneOnce) {
+  CheckPasses(R"(mesh [a=2, b=2]
+  graph @g(%x: f32[12@a] partial(b)) -> (%y, %z, %u) {
+    %y = reshard %x {why=["one"]} : f32[12@a]
+    %z = reshard %x {why=["two"]} : f32[12]
+    %u = reshard %x {why=["three"], phase="backward"} : f32[12@a]
+  })",
+              "lower_reshards", R"(
+    CHECK: %0 = all_reduce %x {axes=["b"], reduce="sum", why=["one"]}
+    CHECK-NEXT: %1 = all_gather %0 {axes=["a"], dim=0, why=["two"]}
+    CHECK-NEXT: %2 = all_reduce %x {axes=["b"], reduce="sum", why=["three"], phase="backward"})");
+}
+
 TEST(LowerReshards, ReasonsStayWithTheCollective) {
   CheckPasses(
       R"(mesh [tp=2]

@@ -96,8 +96,10 @@ TEST(Optimizer, NoneDoesNothing) {
 TEST(Optimizer, RefusesImpossibleValues) {
   double nan = std::numeric_limits<double>::quiet_NaN();
   Refused({.kind = "adam"}, "unknown optimizer 'adam'; use adamw or sgd");
-  Refused({.kind = "sgd", .lr = -1}, "learning rate -1 is negative");
+  Refused({.kind = "sgd", .lr = -1}, "learning rate -1 is not a number from 0 on");
   Refused({.kind = "sgd", .lr = nan}, "learning rate");
+  Refused({.kind = "sgd", .lr = std::numeric_limits<double>::infinity()}, "learning rate");
+  Refused({.kind = "adamw", .momentum = 0.9}, "momentum is sgd's");
   Refused({.kind = "adamw", .beta1 = 1}, "are not in [0, 1)");
   Refused({.kind = "adamw", .beta2 = -0.5}, "are not in [0, 1)");
   Refused({.kind = "adamw", .eps = -1}, "must not be negative");

@@ -11,10 +11,11 @@ using ::testing::HasSubstr;
 
 class CompileArguments : public ToolTest {
  protected:
-  void Refuses(const std::string& options, const std::string& part) const {
+  void Refuses(const std::string& options, const std::string& part,
+               const char* id = "E6104") const {
     ToolResult r = Tool(std::string("compile ") + kModel + " -o plan " + options);
     EXPECT_EQ(r.exit, 2) << r.err;
-    EXPECT_THAT(r.err, AllOf(HasSubstr("E6104"), HasSubstr(part)));
+    EXPECT_THAT(r.err, AllOf(HasSubstr(id), HasSubstr(part)));
     EXPECT_EQ(List("."), "");
   }
 };
@@ -26,6 +27,19 @@ TEST_F(CompileArguments, SizesOfSymbolsAndInputs) {
   Refuses("--shape input_ids", "is not input=2x32");
   Refuses("--shape input_ids=2x", "'' is not a positive size");
   Refuses("--shape ids=2x16", "the one input input_ids");
+}
+
+// What would be left out without a word.
+TEST_F(CompileArguments, OptimizersAndWhatTheyNeed) {
+  Refuses("--optimizer adamw --loss none", "there is no gradient to step along", "E6102");
+  Refuses("--optimizer adamw --no-gradients", "there is no gradient to step along", "E6102");
+  Refuses("--optimizer adamw --momentum 0.9", "momentum is sgd's", "E6102");
+  Refuses("--optimizer sgd --betas 0.9,0.95", "betas are adamw's", "E6102");
+  Refuses("--optimizer sgd --lr inf", "learning rate", "E6102");
+  for (const char* option : {"--lr 1", "--betas 0.9,0.95", "--eps 1", "--momentum 0.9",
+                             "--weight-decay 0.1", "--clip-norm 1"}) {
+    Refuses(option, "requires --optimizer", "");
+  }
 }
 
 }  // namespace

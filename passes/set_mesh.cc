@@ -1,0 +1,60 @@
+#include "passes/set_mesh.h"
+
+#include <algorithm>
+
+#include "ir/diagnostic.h"
+
+namespace shardc {
+namespace {
+
+void ForEachValue(Graph& graph, const auto& visit) {
+  for (const auto& input : graph.inputs()) visit(input.get());
+  for (const auto& op : graph.ops()) {
+    for (Value* r : op->results) visit(r);
+  }
+}
+
+AxisList Renamed(const TensorType& type, const AxisList& axes, const Mesh& from, const Mesh& to) {
+  AxisList renamed;
+  for (int a : axes) {
+    const std::string& name = from.axes()[static_cast<size_t>(a)].name;
+    auto axis = to.FindAxis(name);
+    if (!axis) {
+      throw Diagnostic("E2104", ExitCode::kBadSpec, "model",
+                       StrCat("axis '", name, "' of ", TypeToString(type, from),
+                              " is not in the mesh ", to.ToString()),
+                       "add it to --mesh, or leave shardings to the spec");
+    }
+    renamed.push_back(*axis);
+  }
+  return renamed;
+}
+
+}  // namespace
+
+void SetMesh(Graph& graph, const Mesh& mesh) {
+  const Mesh from = graph.mesh;
+  ForEachValue(graph, [&](Value* v) {
+    TensorType type = v->type;
+    auto rename = [&](AxisList& axes) { axes = Renamed(v->type, axes, from, mesh); };
+    for (DimSharding& d : type.sharding.dims) {
+      rename(d.axes);
+      if (std::is_sorted(d.axes.begin(), d.axes.end())) continue;
+      throw Diagnostic("E2105", ExitCode::kBadSpec, "model",
+                       StrCat("the axes of ", TypeToString(v->type, from),
+                              " are not in the order of the mesh ", mesh.ToString()),
+                       "reorder --mesh");
+    }
+    rename(type.sharding.partial_sum);
+    rename(type.sharding.partial_max);
+    v->type = std::move(type);
+  });
+  graph.mesh = mesh;
+  CanonicalizeShardings(graph);
+}
+
+void CanonicalizeShardings(Graph& graph) {
+  ForEachValue(graph, [&](Value* v) { v->type.sharding = Canonical(v->type, graph.mesh); });
+}
+
+}  // namespace shardc
