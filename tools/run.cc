@@ -2,6 +2,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -261,6 +263,10 @@ void AddRunVerb(CLI::App& app) {
   auto o = std::make_shared<RunOptions>();
   CLI::App* verb =
       app.add_subcommand("run", "run a plan: all its ranks here, or one in each process of mpirun");
+  // CLI11's own names the largest double.
+  auto not_negative = [](const std::string& text) {
+    return std::strtod(text.c_str(), nullptr) >= 0 ? "" : text + " is not a number from 0 on";
+  };
   verb->add_option("plan", o->plan, "folder that compile wrote")->required();
   verb->add_option("--input", o->inputs, "name=@file.npy or name=@file.safetensors[:tensor]");
   verb->add_option("--random-inputs", o->random_seed,
@@ -269,15 +275,14 @@ void AddRunVerb(CLI::App& app) {
   verb->add_option("--save-params", o->save_params, "write the parameters after the last step");
   verb->add_option("--check", o->check,
                    "compare outputs with this safetensors file; exit 7 if they differ");
-  verb->add_option("--rtol", o->rtol, "relative tolerance of --check")
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--atol", o->atol, "absolute tolerance of --check")
-      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--rtol", o->rtol, "relative tolerance of --check")->check(not_negative);
+  verb->add_option("--atol", o->atol, "absolute tolerance of --check")->check(not_negative);
   auto* steps =
       verb->add_option("--steps", o->steps, "training steps; loss and gradient norm of each");
-  steps->check(CLI::PositiveNumber);
+  const CLI::Range some(1, std::numeric_limits<int>::max());
+  steps->check(some);
   verb->add_option("--repeat", o->repeat, "time this many steps after the first one")
-      ->check(CLI::PositiveNumber)
+      ->check(some)
       ->excludes(steps);
   verb->add_option("--profile", o->profile,
                    "write a trace of the timed steps for Perfetto here; tables on stderr");
@@ -288,7 +293,7 @@ void AddRunVerb(CLI::App& app) {
                  "cuda: all ranks on one GPU, instead of one GPU for each");
   verb->add_option("--threads", o->session.threads,
                    "of all ranks together; the cores of the process without it")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1024));
   verb->add_flag("--reference", o->session.reference_kernels,
                  "naive kernels instead of the fast ones");
   verb->add_flag("--check-numerics", o->session.check_numerics,

@@ -269,9 +269,11 @@ TEST_F(RunTest, Usage) {
     EXPECT_EQ(second.err, "") << arguments;
   }
   Fails("plan --backend tpu", 2, {});
-  Fails("plan --steps 0", 2, {});
+  Fails("plan --steps 0", 2, {"not in range"});
+  Fails("plan --threads 1025", 2, {"not in range"});
   Fails("plan --steps 2 --repeat 2", 2, {});
-  Fails("plan --rtol -1", 2, {});
+  Fails("plan --rtol -1", 2, {"-1 is not a number from 0 on"});
+  Fails("plan --atol nan", 2, {"nan is not a number from 0 on"});
   Fails("", 2, {"plan"});
   Fails("plan --random-inputs 1 --save no/such/folder.safetensors", 74, {"E5003"});
   RunOk("plan --random-inputs 1 --check-numerics --threads 1");
