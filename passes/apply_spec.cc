@@ -79,7 +79,7 @@ class Application {
         auto [first, is_first] = decided.emplace(param->second, &rule);
         ApplyTo(param->second, rule);
         if (!is_first && !(param->second->out() == before)) {
-          throw Diagnostic("E2110", ExitCode::kBadSpec, rule.where.ToString(),
+          throw Diagnostic("E2130", ExitCode::kBadSpec, rule.where.ToString(),
                            StrCat("'", rule.match, "' and '", first->second->match,
                                   "' are one parameter, and are cut in different ways"));
         }

@@ -30,7 +30,7 @@ class Translation {
       spec.mesh = mesh_.axes();
     }
     if (mesh_.num_ranks() != c_.num_devices) {
-      throw Diagnostic("E2110", ExitCode::kBadSpec, "--mesh",
+      throw Diagnostic("E2130", ExitCode::kBadSpec, "--mesh",
                        StrCat("the mesh ", mesh_.ToString(), " has ", mesh_.num_ranks(), " ranks, ",
                               spec.name, " is for ", c_.num_devices, " devices"),
                        "leave --mesh out, or give one of as many ranks");
@@ -58,7 +58,7 @@ class Translation {
 
  private:
   [[noreturn]] void Fail(const TensorPlacement& p, std::string what, std::string fix = {}) const {
-    throw Diagnostic("E2110", ExitCode::kBadSpec, WhereOf(p), std::move(what), std::move(fix));
+    throw Diagnostic("E2130", ExitCode::kBadSpec, WhereOf(p), std::move(what), std::move(fix));
   }
   std::string WhereOf(const TensorPlacement& p) const {
     return StrCat(model_, ": node '", p.node, "'");
@@ -142,7 +142,7 @@ class Translation {
     for (auto b = bounds.rbegin(); b != bounds.rend() && *b > 1; ++b) {
       const int64_t inner = *std::next(b);
       if (*b % inner != 0) {
-        throw Diagnostic("E2110", ExitCode::kBadSpec, model_,
+        throw Diagnostic("E2130", ExitCode::kBadSpec, model_,
                          StrCat("the shards of the tensors of configuration '", c_.name,
                                 "' do not lie along the axes of one mesh"),
                          "give --mesh, if there is one");
@@ -224,7 +224,7 @@ const DeviceConfiguration& ChooseConfiguration(const std::vector<DeviceConfigura
   std::string fix = "choose another spec";
   if (!have.empty()) fix = "use --spec onnx:NAME, one of: " + list;
   if (std::string near = DidYouMean(name, names); !near.empty()) fix += "; " + near;
-  throw Diagnostic("E2111", ExitCode::kBadSpec,
+  throw Diagnostic("E2131", ExitCode::kBadSpec,
                    name.empty() ? "--spec onnx" : "--spec onnx:" + name, what, fix);
 }
 

@@ -286,7 +286,7 @@ TEST(ApplySpec, TensorsAreCutByTheirVeryNames) {
         Graph other = ParseAndVerify(kNamed);
         ApplySpec(other, spec);
       },
-      "E2110", "are one parameter");
+      "E2130", "are one parameter");
 }
 
 TEST(ApplySpec, ARuleForANameThatTheFileHasTransposedCountsDimsSo) {

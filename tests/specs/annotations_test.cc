@@ -39,7 +39,7 @@ Diagnostic Refusal(const DeviceConfiguration& c, const std::string& mesh = "") {
   try {
     SpecOfAnnotations(c, "m.onnx", Mesh::Parse(mesh));
   } catch (const Diagnostic& d) {
-    EXPECT_EQ(d.id(), "E2110");
+    EXPECT_EQ(d.id(), "E2130");
     return d;
   }
   ADD_FAILURE() << "no diagnostic";
@@ -110,7 +110,7 @@ TEST(Annotations, TheConfigurationIsChosenByName) {
     try {
       ChooseConfiguration(have, name, "m.onnx");
     } catch (const Diagnostic& d) {
-      EXPECT_EQ(d.id(), "E2111");
+      EXPECT_EQ(d.id(), "E2131");
       return d.message() + "; " + d.fix();
     }
     return std::string("no diagnostic");

@@ -72,14 +72,14 @@ TEST_F(AnnotationsTool, WhatTheOnnxPackageWroteIsFollowed) {
   EXPECT_THAT(r.err, HasSubstr("one of: pair, grid"));
   r = Tool(compile + "grid --mesh tp=4 -o none");
   EXPECT_EQ(r.exit, 4);
-  EXPECT_THAT(r.err, HasSubstr("error E2110"));
+  EXPECT_THAT(r.err, HasSubstr("error E2130"));
   EXPECT_EQ(List(".").find("none"), std::string::npos);
 }
 
 TEST_F(AnnotationsTool, OnlyOnnxFilesCarryThem) {
   ToolResult r = Tool(std::string("compile ") + kModel + " --spec onnx -o plan");
   EXPECT_EQ(r.exit, 4);
-  EXPECT_THAT(r.err, HasSubstr("error E2111"));
+  EXPECT_THAT(r.err, HasSubstr("error E2131"));
   r = Tool(std::string("compile ") + kModel + " --annotate own.onnx -o plan");
   EXPECT_EQ(r.exit, 2);
   EXPECT_THAT(r.err, HasSubstr("error E6111"));
