@@ -21,7 +21,7 @@ Op* Builder::Create(std::string_view name, std::vector<Value*> operands, Attribu
   std::vector<TensorType> results = def.infer({types, attrs});
   Op* op = graph_.AddOp(def, std::move(operands), std::move(results), std::move(attrs), before_);
   op->phase = phase;
-  op->site = site;
+  op->BelongWith(*this);
   return op;
 }
 
@@ -30,7 +30,7 @@ Value* Builder::Param(std::string name, DType dtype, Shape shape, Attributes mor
   Op* op = graph_.AddOp(GetOpDef("param"), {}, {TensorType(dtype, std::move(shape))},
                         std::move(more), before_);
   op->phase = phase;
-  op->site = site;
+  op->BelongWith(*this);
   return op->result();
 }
 

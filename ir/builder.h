@@ -9,16 +9,15 @@
 
 namespace shardc {
 
-class Builder {
+// What the builder belongs with, and its phase, are given to every op that is created.
+class Builder : public Belonging {
  public:
   // Inserts before `before` (null: at the end).
   explicit Builder(Graph& graph, Op* before = nullptr) : graph_(graph), before_(before) {}
 
   Graph& graph() { return graph_; }
   void SetInsertionPoint(Op* before) { before_ = before; }
-  // Given to every op that is created.
   Phase phase = Phase::kForward;
-  std::string site;
 
   // Infers the result types; throws Diagnostic E1101 when the operands do not fit.
   Op* Create(std::string_view op, std::vector<Value*> operands, Attributes attrs = {});

@@ -34,14 +34,27 @@ struct Value {
   std::vector<int> provenance;
 };
 
-struct Op {
+// Where an op belongs: in the model, and in the schedule of a step.
+struct Belonging {
+  std::string site;     // "h.0.mlp.c_fc", an ONNX node's name; may be empty
+  int stage = -1;       // of a pipeline; -1: none is given
+  int microbatch = -1;  // -1: none; the op is there once for all
+
+  // From here on this belongs where `like` does: how an op is made in another's place.
+  void BelongWith(const Belonging& like) { *this = like; }
+  // Whether one op may be made of this and another: on the same ranks, at the same time.
+  bool RunsWith(const Belonging& other) const {
+    return stage == other.stage && microbatch == other.microbatch;
+  }
+};
+
+struct Op : Belonging {
   const OpDef* def = nullptr;
   Attributes attrs;
   std::vector<Value*> operands;
   std::vector<Value*> results;
   Phase phase = Phase::kForward;
-  int id = -1;       // for the pass that runs, to index its tables by
-  std::string site;  // where in the model: "h.0.mlp.c_fc", an ONNX node's name; may be empty
+  int id = -1;  // for the pass that runs, to index its tables by
 
   std::string_view name() const;
   Value* result(int i = 0) const { return results[i]; }

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <limits>
+#include <set>
 #include <unordered_map>
 
 #include "ir/lexer.h"
@@ -18,7 +20,7 @@ struct ParsedOp {
   std::vector<TensorType> types;
   Attributes attrs;
   Phase phase = Phase::kForward;
-  std::string site;
+  Belonging belonging;
 };
 
 const AttrSpec* FindSpec(const OpDef& def, std::string_view name) {
@@ -170,26 +172,34 @@ class Parser {
   }
 
   void ParseAttributes(ParsedOp& op) {
-    bool has_phase = false, has_site = false;
+    std::set<std::string_view> seen;
     while (!lex_.PeekIs("}")) {
       Token name = lex_.Expect(Token::kWord, "the name of an attribute");
       lex_.Expect("=");
-      bool phase = name.raw == "phase", site = name.raw == "site";
-      if (phase ? has_phase : site ? has_site : op.attrs.Has(name.raw)) {
+      if (!seen.insert(name.raw).second || op.attrs.Has(name.raw)) {
         lex_.Fail(name, StrCat("attribute '", name.raw, "' is given twice"));
       }
-      if (phase) {
-        has_phase = true;
+      if (name.raw == "phase") {
         op.phase = ParsePhase();
-      } else if (site) {
-        has_site = true;
-        op.site = lex_.Expect(Token::kString, "a string").text();
+      } else if (name.raw == "site") {
+        op.belonging.site = lex_.Expect(Token::kString, "a string").text();
+      } else if (name.raw == "stage") {
+        op.belonging.stage = ParseOrdinal("the number of a stage");
+      } else if (name.raw == "microbatch") {
+        op.belonging.microbatch = ParseOrdinal("the number of a microbatch");
       } else {
         op.attrs.Set(name.raw, literals_.Value(KindOf(*op.def, name)));
       }
       if (!lex_.Accept(",")) break;
     }
     lex_.Expect("}");
+  }
+
+  int ParseOrdinal(std::string_view expected) {
+    Token token = lex_.Peek();
+    int64_t n = lex_.ExpectInt(expected);
+    if (n < 0 || n > std::numeric_limits<int>::max()) lex_.Unexpected(token, expected);
+    return static_cast<int>(n);
   }
 
   Phase ParsePhase() {
@@ -202,7 +212,7 @@ class Parser {
 
   AttrKind KindOf(const OpDef& def, const Token& name) const {
     if (const AttrSpec* spec = FindSpec(def, name.raw)) return spec->kind;
-    std::vector<std::string_view> names = {"phase", "site"};
+    std::vector<std::string_view> names = {"phase", "site", "stage", "microbatch"};
     for (const AttrSpec& a : def.attrs) names.push_back(a.name);
     lex_.Fail(name, StrCat("op '", def.name, "' has no attribute '", name.raw, "'"),
               DidYouMean(name.raw, names));
@@ -256,7 +266,7 @@ class Parser {
     Op* added =
         graph_.AddOp(*op.def, std::move(op.operands), std::move(op.types), std::move(op.attrs));
     added->phase = op.phase;
-    added->site = std::move(op.site);
+    added->BelongWith(op.belonging);
     for (size_t i = 0; i < op.results.size(); ++i) {
       added->results[i]->name = NameHint(op.results[i]);
       Define(op.results[i], added->results[i]);

@@ -294,6 +294,11 @@ class Printer {
       key("site");
       AppendQuoted(out_, op.site);
     }
+    for (auto [name, n] : {std::pair("stage", op.stage), std::pair("microbatch", op.microbatch)}) {
+      if (n < 0) continue;
+      key(name);
+      out_ += std::to_string(n);
+    }
     if (!first) out_ += '}';
   }
 

@@ -327,7 +327,7 @@ class Application {
     Op* op = graph_.AddOp(GetOpDef("sharding_constraint"), {},
                           {TensorType(value->type.dtype, value->type.shape, std::move(sharding))},
                           {}, graph_.Next(value->producer));
-    op->site = value->producer->site;
+    op->BelongWith(*value->producer);
     op->attrs.Set("axes", std::move(axes));
     op->attrs.Set("why", Strings{StrCat("spec ", rule.where.ToString(), ": ", why)});
     graph_.ReplaceAllUses(value, op->result());

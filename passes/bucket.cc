@@ -12,6 +12,7 @@ struct Key {
   std::string reduce;
   DType dtype;
   Phase phase;
+  int stage, microbatch;
   const Op* producer;  // null: anywhere in the phase
   auto operator<=>(const Key&) const = default;
 };
@@ -29,7 +30,12 @@ class Buckets {
         if (auto w = waiting_.find(v); w != waiting_.end()) Flush(w->second);
       }
       if (!Small(*op)) continue;
-      Key key{op->attrs.StringList("axes"), op->attrs.String("reduce"), op->in(0).dtype, op->phase,
+      Key key{op->attrs.StringList("axes"),
+              op->attrs.String("reduce"),
+              op->in(0).dtype,
+              op->phase,
+              op->stage,
+              op->microbatch,
               Producer(*op)};
       open_[key].push_back(op);
       for (Value* r : op->results) waiting_[r] = key;
@@ -90,7 +96,7 @@ class Buckets {
     attrs.Set("for", cause);
     Op* all = graph_.AddOp(*last->def, operands, types, std::move(attrs), graph_.Next(last));
     all->phase = last->phase;
-    all->site = last->site;
+    all->BelongWith(*last);
     size_t next = 0;
     for (Op* op : ops) {
       for (Value* r : op->results) graph_.ReplaceAllUses(r, all->result(static_cast<int>(next++)));

@@ -13,7 +13,7 @@ bool Simplify(Graph& graph, Op* op) {
   if (!op->def->simplify || !graph.HasUses(op->result())) return false;
   Builder b(graph, op);
   b.phase = op->phase;
-  b.site = op->site;
+  b.BelongWith(*op);
   Value* equal = op->def->simplify(b, *op);
   if (!equal) return false;
   bool made = graph.Previous(op) == equal->producer && equal->producer && equal->users.empty();

@@ -68,7 +68,7 @@ void ClearPadding(Graph& graph) {
     if (!zeroed) {
       Op* z = graph.AddOp(GetOpDef("zero_padding"), {v}, {v->type}, {}, op);
       z->phase = op->phase;
-      z->site = op->site;
+      z->BelongWith(*op);
       clean.Learn(*z);
       zeroed = z->result();
     }

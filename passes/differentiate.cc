@@ -82,7 +82,7 @@ std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* 
                  op->def->no_gradient),
           "compile with --loss none, or change the model");
     }
-    builder.site = op->site;
+    builder.BelongWith(*op);
     std::vector<Value*> result = op->def->gradient({builder, *op, arrived, wanted});
     for (size_t i = 0; i < result.size(); ++i) {
       if (result[i] && wanted[i]) grads.Add(op->operands[i], result[i]);
@@ -90,7 +90,7 @@ std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* 
   }
 
   std::vector<Value*> out;
-  builder.site.clear();
+  builder.BelongWith({});
   for (Value* v : values) {
     Value* grad = grads.Get(v);
     if (!grad) grad = builder.BroadcastTo(builder.Scalar(v->type.dtype, 0), v->type.shape);
@@ -109,7 +109,7 @@ void AddGradients(Graph& graph, Value* loss, Value* scale) {
   builder.phase = Phase::kBackward;
   for (size_t i = 0; i < params.size(); ++i) {
     const Op& param = *params[i]->producer;
-    builder.site = param.site;
+    builder.BelongWith(param);
     if (IsHalf(grads[i]->type.dtype)) grads[i] = builder.Cast(grads[i], DType::kF32);
     if (scale) grads[i] = builder.Div(grads[i], builder.Cast(scale, grads[i]->type.dtype));
     graph.outputs.push_back({"grad." + param.attrs.String("name"), grads[i]});

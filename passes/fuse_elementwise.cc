@@ -53,7 +53,7 @@ class Fusion {
 
  private:
   static bool SamePlace(const Op& a, const Op& b) {
-    return a.phase == b.phase && a.out().shape == b.out().shape &&
+    return a.phase == b.phase && a.RunsWith(b) && a.out().shape == b.out().shape &&
            a.out().sharding == b.out().sharding;
   }
 
@@ -171,7 +171,7 @@ class Fusion {
                       {"types", std::move(types)}},
                      last);
     fused->phase = last->phase;
-    fused->site = last->site;
+    fused->BelongWith(*last);
     for (size_t r = 0; r < replaced.size(); ++r) {
       fused->result(static_cast<int>(r))->name = replaced[r]->name;
       graph_.ReplaceAllUses(replaced[r], fused->result(static_cast<int>(r)));

@@ -126,7 +126,7 @@ class Inserter {
     Op* previous = graph_.Previous(op);
     Builder builder(graph_, op);
     builder.phase = op->phase;
-    builder.site = op->site;
+    builder.BelongWith(*op);
     std::vector<Value*> values = op->def->expand(builder, *op);
     SHARDC_CHECK(values.size() == op->results.size(), op->name());
     Op* first = previous ? graph_.Next(previous) : graph_.ops().front().get();
@@ -440,7 +440,7 @@ class Inserter {
     op->phase = user && user->def->constrains ? user->phase
                 : cause                       ? cause->phase
                                               : Phase::kForward;
-    op->site = cause ? cause->site : "";
+    if (cause) op->BelongWith(*cause);
     Strings why;
     for (int axis : axes_) {
       Placement from = PlacementOf(source->type, axis, mesh_), to = PlacementOf(type, axis, mesh_);

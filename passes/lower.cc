@@ -60,15 +60,16 @@ class ReshardLowering {
     }
     Op* made = graph_.AddOp(GetOpDef(name), {value_}, {type}, std::move(attrs), op_);
     made->phase = op_->phase;
-    made->site = op_->site;
+    made->BelongWith(*op_);
     of_value.push_back(made);
     value_ = made->result();
   }
 
-  // Whether another reshard has done this. Not in an earlier phase: nothing is kept for it.
+  // Whether another reshard has done this, at the same time: nothing is kept for a later phase.
   bool Equal(const Op& other, std::string_view name, const TensorType& type,
              Attributes attrs) const {
     if (other.name() != name || other.out() != type || other.phase != op_->phase) return false;
+    if (!other.RunsWith(*op_)) return false;
     Attributes others = other.attrs;
     for (Attributes* a : {&attrs, &others}) a->Erase("why"), a->Erase("for");
     return attrs == others;

@@ -110,7 +110,7 @@ class Optimizer {
               Attributes attrs, Op* before) {
     Op* op = graph_.AddOp(*like.def, std::move(operands), {type}, std::move(attrs), before);
     op->phase = before->phase;
-    op->site = before->site;
+    op->BelongWith(*before);
     return op->result();
   }
 
@@ -133,7 +133,7 @@ class Optimizer {
     Value* pb = Cast(rb.operands[0], wide, cast, op);
     Value* sum = Cast(Make(*op, {pa, pb}, pa->type, {}, op), own, cast, op);
     Value* whole = Make(ra, {sum}, type, ra.attrs, op);
-    whole->producer->site = ra.site;
+    whole->producer->BelongWith(ra);
     Strings why = ra.attrs.StringList("why");
     for (const std::string& w : rb.attrs.StringList("why")) {
       if (std::find(why.begin(), why.end(), w) == why.end()) why.push_back(w);
@@ -176,7 +176,7 @@ class Optimizer {
           if (k == i || k == j) continue;
           Op* add = graph_.AddOp(*op->def, {terms[k], sum}, {op->out()}, {}, op);
           add->phase = op->phase;
-          add->site = op->site;
+          add->BelongWith(*op);
           sum = add->result();
         }
         graph_.ReplaceAllUses(op->result(), sum);

@@ -18,7 +18,7 @@ Value* State(Builder& b, const std::string& name, const TensorType& like, double
                     {"shape", like.shape},
                     {"init", init}});
   op->phase = b.phase;
-  op->site = b.site;
+  op->BelongWith(b);
   return op->result();
 }
 
@@ -120,7 +120,8 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
     const std::string& name = param->attrs.String("name");
     const TensorType& type = param->out();
     double decay = param->attrs.Bool("decay", type.rank() >= 2) ? options.weight_decay : 0;
-    b.site = param->site.empty() ? name : param->site;
+    b.BelongWith(*param);
+    if (b.site.empty()) b.site = name;
     if (options.kind == "adamw") {
       Value* m = StateOf(b, *param, ".adamw.m");
       Value* v = StateOf(b, *param, ".adamw.v");

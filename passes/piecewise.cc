@@ -172,7 +172,7 @@ Value* Piecewise::Slice(Value* v, int64_t from, int64_t units, const Op& reader,
   Op* slice = graph_->AddOp(GetOpDef("slice"), {v}, {std::move(type)},
                             {{"starts", starts}, {"limits", limits}, {"steps", steps}}, before);
   slice->phase = reader.phase;
-  slice->site = reader.site;
+  slice->BelongWith(reader);
   return slice->result();
 }
 
@@ -209,7 +209,7 @@ void Piecewise::Apply(int pieces) {
       Op* part =
           graph_->AddOp(*op->def, std::move(operands), std::move(types), std::move(attrs), end);
       part->phase = op->phase;
-      part->site = op->site;
+      part->BelongWith(*op);
       for (size_t k = 0; k < op->results.size(); ++k) {
         Value *r = op->results[k], *mine = part->results[k];
         mine->provenance = r->provenance;
@@ -222,7 +222,7 @@ void Piecewise::Apply(int pieces) {
         } else if (ReadOutside(r)) {
           Op* sum = graph_->AddOp(GetOpDef("add"), {made[0], mine}, {mine->type}, {}, end);
           sum->phase = op->phase;
-          sum->site = op->site;
+          sum->BelongWith(*op);
           sum->result()->provenance = r->provenance;
           made = {sum->result()};
         }
@@ -247,7 +247,7 @@ void Piecewise::ReplaceResults(Op* before) {
         Op* concat = graph_->AddOp(GetOpDef("concat"), made_[r], {r->type},
                                    {{"axis", int64_t{DimOf(r)}}}, before);
         concat->phase = op->phase;
-        concat->site = op->site;
+        concat->BelongWith(*op);
         concat->result()->provenance = r->provenance;
         whole = concat->result();
       }
@@ -255,7 +255,7 @@ void Piecewise::ReplaceResults(Op* before) {
         Op* cast = graph_->AddOp(GetOpDef("cast"), {whole}, {r->type},
                                  {{"to", std::string(DTypeName(r->type.dtype))}}, before);
         cast->phase = op->phase;
-        cast->site = op->site;
+        cast->BelongWith(*op);
         cast->result()->provenance = r->provenance;
         whole = cast->result();
       }

@@ -217,7 +217,7 @@ class Lowering {
     // used.
     if (v->producer) {
       b.phase = v->producer->def->is_state && before ? before->phase : v->producer->phase;
-      b.site = v->producer->site;
+      b.BelongWith(*v->producer);
     }
     made = b.Cast(v, type);
     made->type.sharding = v->type.sharding;
@@ -234,7 +234,7 @@ class Lowering {
       to.SetDouble(i, finite ? std::clamp(x, -largest, largest) : x);
     }
     b.phase = constant.phase;
-    b.site = constant.site;
+    b.BelongWith(constant);
     return b.Constant(std::move(to));
   }
 
@@ -262,7 +262,7 @@ Value* CastBefore(Graph& graph, Value* v, DType to, const Op& like, Op* before) 
   Op* op =
       graph.AddOp(GetOpDef("cast"), {v}, {v->type}, {{"to", std::string(DTypeName(to))}}, before);
   op->phase = like.phase;
-  op->site = like.site;
+  op->BelongWith(like);
   op->result()->type.dtype = to;
   return op->result();
 }

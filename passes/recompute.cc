@@ -212,7 +212,7 @@ class Recomputation {
     for (const Value* r : op.results) types.push_back(r->type);
     Op* copy = graph_.AddOp(*op.def, std::move(operands), std::move(types), op.attrs, before);
     copy->phase = Phase::kBackward;
-    copy->site = op.site;
+    copy->BelongWith(op);
     if (op.def->communicates) {
       Strings why = op.attrs.Has("why") ? op.attrs.StringList("why") : Strings();
       const int layer = layer_[static_cast<size_t>(op.id)];

@@ -162,7 +162,7 @@ class Region {
     const Op& first = *reductions_[0];
     Op* after = graph_.AddOp(*first.def, {v}, {whole}, first.attrs, graph_.Next(op));
     after->phase = op->phase;
-    after->site = op->site;
+    after->BelongWith(*op);
     Strings why = first.attrs.StringList("why");
     why.push_back("partial through " + Describe(*op));
     after->attrs.Set("why", std::move(why));

@@ -200,7 +200,7 @@ class Splitter {
       if (there->dim >= 0) operands[k] = Clone(operands[k], *there, i);
     }
     Builder builder(graph_, split_);
-    builder.site = op->site;
+    builder.BelongWith(*op);
     return builder.Make(op->name(), std::move(operands), PieceAttributes(*op, along, i));
   }
 
@@ -219,7 +219,7 @@ class Splitter {
     attrs.Set("piece_start", start);
     attrs.Set("whole_size", whole_size);
     Op* piece = graph_.AddOp(*param->def, {}, {type}, std::move(attrs), param);
-    piece->site = param->site;
+    piece->BelongWith(*param);
     piece->result()->provenance = param->result()->provenance;
     piece->result()->name = param->result()->name;
     if (auto source = graph_.sources.find(whole); source != graph_.sources.end()) {

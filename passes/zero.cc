@@ -139,7 +139,7 @@ class Gathering {
          {"why", Strings{StrCat(zero_.why, " gathers parameter ", param, " where it is used")}}},
         first);
     op->phase = first->phase;
-    op->site = first->site;
+    op->BelongWith(*first);
     op->id = first->id;
     for (Op* user : users) {
       for (size_t i = 0; i < user->operands.size(); ++i) {

@@ -136,7 +136,7 @@ Value* UseBshd(Builder& b, Op* op) {
   }
   Attributes attrs = attention->attrs;
   attrs.Set("layout", std::string("bshd"));
-  b.site = attention->site;
+  b.BelongWith(*attention);
   return b.Create("attention", WithFirst(attention, heads[0], heads[1], heads[2]), attrs)->result();
 }
 

@@ -120,7 +120,7 @@ Value* RaiseUnflatten(Builder& b, Op* op) {
       CountUses(b.graph(), maker->result()) != 1) {
     return nullptr;
   }
-  b.site = maker->site;
+  b.BelongWith(*maker);
   bool matmul = maker->name() == "matmul" || maker->name() == "matmul_nt";
   if (matmul && maker->in(1).rank() == 2) {
     Shape rows = shape;

@@ -18,7 +18,7 @@ bool ApplyRules(Graph& graph, std::initializer_list<Rule> rules) {
                                 [&](const Value* v) { return graph.HasUses(v); });
         if (!used) break;
         Builder builder(graph, op);
-        builder.site = op->site;
+        builder.BelongWith(*op);
         builder.phase = op->phase;
         Value* value = rule(builder, op);
         if (value == nullptr || value == op->result()) continue;

@@ -98,7 +98,7 @@ Value* AbsorbWeightOrBias(Builder& b, Op* op) {
     if (vector == nullptr) continue;
     std::vector<Value*> operands = norm->operands;
     operands.push_back(vector);
-    b.site = norm->site;
+    b.BelongWith(*norm);
     return b.Create(norm->name(), std::move(operands), norm->attrs)->result();
   }
   return nullptr;

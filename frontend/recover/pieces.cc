@@ -135,7 +135,7 @@ Value* SlicesToSplit(Builder& b, Op* op) {
   }
   if (end != x->type.shape[own->axis] || sizes.size() < 2) return nullptr;
   Builder at(b.graph(), b.graph().Next(x->producer));
-  at.site = op->site;
+  at.BelongWith(*op);
   at.phase = op->phase;
   Op* split = at.Create("split", {x}, {{"axis", int64_t{own->axis}}, {"sizes", sizes}});
   Value* result = nullptr;

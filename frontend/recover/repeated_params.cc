@@ -62,7 +62,7 @@ bool DropRepeatedRows(Graph& graph) {
     // A fill says nothing about where the values came from, and the last dim is the features'.
     if (shape == type.shape || shape.back() != type.shape.back()) continue;
     Builder builder(graph, graph.Next(param));
-    builder.site = param->site;
+    builder.BelongWith(*param);
     Attributes more = param->attrs;
     more.Erase("name");
     Value* rows = builder.Param(name, type.dtype, shape, more);

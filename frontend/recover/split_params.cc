@@ -84,7 +84,7 @@ void SplitSharedVectors(Graph& graph) {
       }
       names.insert(own_name);
       Builder builder(graph, graph.Next(param));
-      builder.site = user->site;
+      builder.BelongWith(*user);
       Value* own = builder.Param(own_name, param->out().dtype, param->out().shape, more);
       if (auto source = graph.sources.find(name); source != graph.sources.end()) {
         graph.sources[own_name] = source->second;

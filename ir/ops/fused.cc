@@ -25,7 +25,7 @@ Op* Replace(Graph& graph, Op& root, std::string_view name, const Op& like,
             std::vector<Value*> operands, std::vector<TensorType> types, Attributes attrs) {
   Op* op = graph.AddOp(Def(name), std::move(operands), std::move(types), std::move(attrs), &root);
   op->phase = like.phase;
-  op->site = like.site;
+  op->BelongWith(like);
   return op;
 }
 
@@ -35,6 +35,7 @@ bool FuseLinear(Graph& graph, Op& add) {
     Value *product = add.operands[i], *bias = add.operands[1 - i];
     const Op* matmul = product->producer;
     if (!matmul || (matmul->name() != "matmul" && matmul->name() != "matmul_nt")) continue;
+    if (!matmul->RunsWith(add)) continue;
     if (product->users.size() != 1 || graph.IsOutput(product)) continue;
     if (matmul->in(1).rank() != 2 || bias->type.shape != Shape{product->type.shape.back()})
       continue;
@@ -106,7 +107,7 @@ bool FuseAddLayerNorm(Graph& graph, Op& norm) {
   if (!add || add->name() != "add" || add->in(0) != add->out() || add->in(1) != add->out()) {
     return false;
   }
-  if (add->phase != norm.phase) return false;
+  if (add->phase != norm.phase || !add->RunsWith(norm)) return false;
   // Whatever reads the sum must come after the norm's place.
   for (Op* o = graph.Next(add); o && o != &norm; o = graph.Next(o)) {
     for (const Value* v : o->operands) {

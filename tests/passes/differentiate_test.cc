@@ -39,6 +39,19 @@ TEST(Differentiate, ComputesOnlyWhatIsNeeded) {
     CHECK-NOT: exp)");
 }
 
+TEST(Differentiate, GradientsBelongWhereTheirOpDoes) {
+  CheckPasses(R"(graph @g(%x: f32[4, 6]) -> (loss: %2) {
+    %w = param "w" {stage=0} : f32[6, 8]
+    %0 = matmul %x, %w {site="fc", stage=0, microbatch=1} : f32[4, 8]
+    %1 = sum_squares %0 {stage=1, microbatch=1} : f32[]
+    %2 = neg %1 : f32[]
+  })",
+              "differentiate", R"(
+    CHECK: neg %_ {phase="backward"}
+    CHECK: mul %_ {phase="backward", stage=1, microbatch=1}
+    CHECK: matmul_tn %x, %_ {batch=0, phase="backward", site="fc", stage=0, microbatch=1})");
+}
+
 TEST(Differentiate, GradientsOfSeveralUsesAreSummed) {
   CheckPasses(R"(graph @g() -> (loss: %3) {
     %w = param "w" : f32[4]

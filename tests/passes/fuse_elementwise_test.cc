@@ -19,6 +19,15 @@ TEST(FuseElementwise, AChainIsOneOpAndRoundsOnce) {
     CHECK-NEXT: })");
 }
 
+TEST(FuseElementwise, OpsOfOneStageAndOneMicrobatch) {
+  CheckPasses(R"(graph @g(%x: bf16[2, 8], %u: bf16[2, 8]) -> (%y) {
+    %0 = silu %x {stage=0, microbatch=1} : bf16[2, 8]
+    %1 = mul %0, %u {stage=1, microbatch=1} : bf16[2, 8]
+    %y = cast %1 {to="f32", stage=1} : f32[2, 8]
+  })",
+              "fuse_elementwise", "CHECK-NOT: fused");
+}
+
 TEST(FuseElementwise, WhatOthersReadIsAResult) {
   CheckPasses(R"(graph @g(%x: f32[2, 8], %b: f32[8]) -> (%y, %z) {
     %y = add %x, %b : f32[2, 8]

@@ -53,6 +53,23 @@ TEST(Fuse, KeepsProductsThatOthersRead) {
               "fuse", "CHECK-NOT: linear");
 }
 
+TEST(Fuse, OpsOfOneStageAndOneMicrobatch) {
+  CheckPasses(R"(graph @g(%x: f32[3, 4], %r: f32[3, 5]) -> (%1, %2, %4) {
+    %w = param "w" : f32[4, 5]
+    %b = param "b" : f32[5]
+    %0 = matmul %x, %w {stage=0} : f32[3, 5]
+    %1 = add %0, %b {stage=1} : f32[3, 5]
+    %2 = add %1, %r {stage=1, microbatch=0} : f32[3, 5]
+    %3, %m, %v = layer_norm %2 {eps=1e-05, stage=1, microbatch=1} : f32[3, 5], f32[3], f32[3]
+    %4 = neg %3 : f32[3, 5]
+  })",
+              "fuse", R"(
+    CHECK: matmul
+    CHECK: add
+    CHECK: add
+    CHECK: layer_norm)");
+}
+
 TEST(Fuse, ResidualAndNorm) {
   CheckPasses(R"(graph @g(%x: f32[3, 4], %r: f32[3, 4]) -> (%y, %z) {
     %w = param "w" : f32[4]

@@ -234,6 +234,20 @@ TEST(BucketReductions, LargeOnesAndOtherPhasesStayAlone) {
     CHECK: %v = all_reduce %2 {)");
 }
 
+TEST(BucketReductions, OfOneStageAndOneMicrobatch) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%a: f32[8] partial(tp), %b: f32[8] partial(tp)) -> (%u, %v, %w, %x) {
+    %u = all_reduce %a {axes=["tp"], reduce="sum", stage=1, microbatch=0} : f32[8]
+    %v = all_reduce %b {axes=["tp"], reduce="sum", stage=1, microbatch=1} : f32[8]
+    %w = all_reduce %b {axes=["tp"], reduce="sum", microbatch=0} : f32[8]
+    %x = all_reduce %b {axes=["tp"], reduce="sum", stage=1, microbatch=0} : f32[8]
+  })",
+              "bucket_reductions", R"(
+    CHECK: all_reduce %b {axes=["tp"], reduce="sum", stage=1, microbatch=1}
+    CHECK: all_reduce %b {axes=["tp"], reduce="sum", microbatch=0}
+    CHECK: all_reduce %a, %b {axes=["tp"], for="", reduce="sum", why=[], stage=1, microbatch=0})");
+}
+
 // Bytes of each on a rank.
 TEST(BucketReductions, TheLimit) {
   Graph graph = ParseAndVerify(R"(mesh [tp=2]
