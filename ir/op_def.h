@@ -103,9 +103,9 @@ struct OpDef {
   // ranks and for param/state/update.
   std::function<void(const KernelCall&)> reference;
 
-  // For rules with kExpandable factors: builds, before `op`, ops with plain rules that compute the
-  // same results (statistics by reduce ops, so that only these travel) and returns one value per
-  // result.
+  // For rules with kExpandable factors, or placed ones: builds, before `op`, ops with plain rules
+  // that compute the same results (statistics by reduce ops, so that only these travel) and returns
+  // one value per result.
   std::function<std::vector<Value*>(Builder&, const Op&)> expand;
 
   // A value that equals the only result of `op` and costs less: an operand, or one that the builder

@@ -26,10 +26,12 @@ bool OnlyMoves(const Op& op) {
 
 class Finder {
  public:
-  Finder(const Graph& graph, const Op* end) : graph_(graph) {
+  Finder(const Graph& graph, const Op* end, int microbatch)
+      : graph_(graph), microbatch_(microbatch) {
     for (const auto& input : graph.inputs()) Number(input.get());
     for (const auto& op : graph.ops()) {
       if (op.get() == end) break;
+      if (!Counts(*op)) continue;
       op->id = static_cast<int>(ops_.size());
       ops_.push_back(op.get());
       for (Value* r : op->results) Number(r);
@@ -56,6 +58,10 @@ class Finder {
     values_.push_back(v);
   }
 
+  bool Counts(const Op& op) const {
+    return microbatch_ < 0 || op.microbatch < 0 || op.microbatch == microbatch_;
+  }
+
   bool Known(const Op* op) const {
     return op->id >= 0 && static_cast<size_t>(op->id) < ops_.size() &&
            ops_[static_cast<size_t>(op->id)] == op;
@@ -80,9 +86,10 @@ class Finder {
     // ends at what its ops read.
     if (loss && !Known(loss)) {
       for (size_t i = 0; i < values_.size(); ++i) {
-        ends[i] = std::any_of(
-            values_[i]->users.begin(), values_[i]->users.end(),
-            [&](const Op* user) { return !Known(user) && user->phase == Phase::kForward; });
+        ends[i] =
+            std::any_of(values_[i]->users.begin(), values_[i]->users.end(), [&](const Op* user) {
+              return !Known(user) && Counts(*user) && user->phase == Phase::kForward;
+            });
       }
     }
     auto meet = [&](int a, int b) {
@@ -125,7 +132,7 @@ class Finder {
     for (size_t i = 0; i < values_.size(); ++i) {
       const Op* op = values_[i]->producer;
       from_input[i] = !op || std::any_of(op->operands.begin(), op->operands.end(), [&](Value* v) {
-        return from_input[static_cast<size_t>(v->id)];
+        return Known(v) && from_input[static_cast<size_t>(v->id)];
       });
     }
     segments_.resize(values_.size());
@@ -186,7 +193,7 @@ class Finder {
     if (auto it = known.find(v); it != known.end()) return it->second;
     std::string text = ShapeToString(v->type.shape);
     const Op* op = v->producer;
-    if (op && stamps_[static_cast<size_t>(op->id)] == stamp_) {
+    if (op && Known(op) && stamps_[static_cast<size_t>(op->id)] == stamp_) {
       if (OnlyMoves(*op)) {
         size_t kind = Kind(op->operands[static_cast<size_t>(v->index)], known);
         return known[v] = kind;
@@ -281,6 +288,7 @@ class Finder {
   }
 
   const Graph& graph_;
+  const int microbatch_;
   std::vector<Op*> ops_;           // by Op::id
   std::vector<Value*> values_;     // by Value::id
   std::vector<int> next_;          // by Value::id
@@ -294,8 +302,8 @@ class Finder {
 
 }  // namespace
 
-std::vector<Layer> FindLayers(const Graph& graph, const Op* end) {
-  return Finder(graph, end).Run();
+std::vector<Layer> FindLayers(const Graph& graph, const Op* end, int microbatch) {
+  return Finder(graph, end, microbatch).Run();
 }
 
 }  // namespace shardc

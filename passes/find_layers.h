@@ -20,7 +20,8 @@ struct Layer {
 // that are equal but for their weights, masks, names and float types, and for where they are placed
 // on the mesh, and that are more than cheap ops. Only ops before `end` count (null: all). The runs
 // that cover most ops are taken first, with the shortest layers that do; of the ways to divide a
-// run, the one with the smallest values between its layers.
-std::vector<Layer> FindLayers(const Graph& graph, const Op* end);
+// run, the one with the smallest values between its layers. With a microbatch only its ops count,
+// and those that belong to none.
+std::vector<Layer> FindLayers(const Graph& graph, const Op* end, int microbatch = -1);
 
 }  // namespace shardc

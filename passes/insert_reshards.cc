@@ -441,6 +441,10 @@ class Inserter {
                 : cause                       ? cause->phase
                                               : Phase::kForward;
     if (cause) op->BelongWith(*cause);
+    if (user && user->def->constrains) {
+      op->stage = user->stage;
+      op->microbatch = user->microbatch;
+    }
     Strings why;
     for (int axis : axes_) {
       Placement from = PlacementOf(source->type, axis, mesh_), to = PlacementOf(type, axis, mesh_);

@@ -55,7 +55,8 @@ class Optimizer {
     for (Op* other : in->users) {
       if (other == op || other->name() != "reshard" || other->out() != out->type) continue;
       // A weight that the backward has its own version of is not kept for it from the forward.
-      if (other->phase != op->phase && IsWeight(in)) continue;
+      const bool together = other->phase == op->phase && other->microbatch == op->microbatch;
+      if (!together && IsWeight(in)) continue;
       if (!ComesBefore(other, op)) continue;
       graph_.ReplaceAllUses(out, other->result());
       return true;

@@ -8,8 +8,8 @@
 
 namespace shardc {
 
-Piecewise::Piecewise(Graph& graph, Value* seed, int dim)
-    : graph_(&graph), units_(seed->type.shape[static_cast<size_t>(dim)]) {
+Piecewise::Piecewise(Graph& graph, Value* seed, int dim, int pieces)
+    : graph_(&graph), pieces_(pieces), units_(seed->type.shape[static_cast<size_t>(dim)]) {
   cut_.push_back(seed);
   dims_[seed] = dim;
 }
@@ -32,9 +32,11 @@ bool Piecewise::FactorOf(const std::vector<DimFactors>& dims, const Value* v, in
 
 // Cuts v along the dim that has the factor, if one has: as its major part, and nowhere else.
 bool Piecewise::Tie(const ShardingRule& rule, const std::vector<DimFactors>& dims, Value* v,
-                    int factor) {
+                    int factor, Ties& ties) const {
   int d = DimOfFactor(dims, factor);
-  if (d < 0) return !dims_.contains(v);
+  auto tied = std::find_if(ties.begin(), ties.end(), [&](const auto& t) { return t.first == v; });
+  const int before = tied != ties.end() ? tied->second : DimOf(v);
+  if (d < 0) return before < 0;
   auto at = static_cast<size_t>(d);
   for (size_t other = 0; other < dims.size(); ++other) {
     const auto& factors = dims[other].factors;
@@ -42,25 +44,27 @@ bool Piecewise::Tie(const ShardingRule& rule, const std::vector<DimFactors>& dim
       return false;
   }
   if (dims[at].factors[0] != factor || !dims[at].segments.empty()) return false;
-  if (NumParts(v->type.sharding.dims[at], graph_->mesh) != 1) return false;
+  const DimSharding& over_ranks = v->type.sharding.dims[at];
+  if (pieces_ > 0 ? !over_ranks.segments.empty() : NumParts(over_ranks, graph_->mesh) != 1) {
+    return false;
+  }
   int64_t size = 1;
   for (int f : dims[at].factors) size *= rule.factors[static_cast<size_t>(f)].size;
   if (size != v->type.shape[at]) return false;
-  auto [it, fresh] = dims_.try_emplace(v, d);
-  if (fresh) cut_.push_back(v);
-  return it->second == d;
+  if (before < 0) ties.emplace_back(v, d);
+  return before < 0 || before == d;
 }
 
 namespace {
 
 bool MayBeSummed(const Value* result) {
   bool chooses = result->producer->def->typed_result == result->index;
-  return IsFloat(result->type.dtype) && (DTypeSize(result->type.dtype) >= 4 || chooses);
+  return DTypeSize(result->type.dtype) >= 4 || (IsFloat(result->type.dtype) && chooses);
 }
 
 }  // namespace
 
-bool Piecewise::Include(Op* op) {
+bool Piecewise::Include(Op* op, bool sums) {
   if (Contains(op)) return true;
   if (!op->def->rule || op->def->communicates || op->def->side_effect || op->def->is_state)
     return false;
@@ -75,15 +79,25 @@ bool Piecewise::Include(Op* op) {
   if (factor < 0) return false;
   const Factor& f = rule.factors[static_cast<size_t>(factor)];
   if (f.kind != FactorKind::kPlain || f.placed) return false;
-  if (units_ % f.size == 0) units_ = f.size;
-  if (f.size % units_ != 0) return false;
-  for (size_t i = 0; i < op->operands.size(); ++i) {
-    if (!Tie(rule, rule.operands[i], op->operands[i], factor)) return false;
+  const int64_t units = units_ % f.size == 0 ? f.size : units_;
+  if (f.size % units != 0 || (pieces_ > 0 && units % pieces_ != 0)) return false;
+  Ties ties;
+  for (int round : {1, 2}) {  // in the second what one use ties is known to the others
+    for (size_t i = 0; i < op->operands.size(); ++i) {
+      if (!Tie(rule, rule.operands[i], op->operands[i], factor, ties)) return false;
+    }
+    if (round == 1 && ties.empty()) break;
   }
   for (size_t i = 0; i < op->results.size(); ++i) {
     bool sum = DimOfFactor(rule.results[i], factor) < 0;
-    if (sum && (f.reduce != ReduceKind::kSum || !MayBeSummed(op->results[i]))) return false;
-    if (!Tie(rule, rule.results[i], op->results[i], factor)) return false;
+    bool may = sums && f.reduce == ReduceKind::kSum && MayBeSummed(op->results[i]);
+    if (sum && !may) return false;
+    if (!Tie(rule, rule.results[i], op->results[i], factor, ties)) return false;
+  }
+  units_ = units;
+  for (const auto& [v, d] : ties) {
+    dims_[v] = d;
+    cut_.push_back(v);
   }
   in_.insert(op);
   ops_.insert(std::upper_bound(ops_.begin(), ops_.end(), op,
@@ -143,6 +157,15 @@ bool Piecewise::InfersPieces(const Op& op, int64_t units) const {
   return Infers(*op.def, operands, AttributesOf(op, results, 0), results);
 }
 
+const Op* Piecewise::Unfit(int pieces) const {
+  for (const Op* op : ops_) {
+    for (int64_t units : {units_ / pieces, (units_ + pieces - 1) / pieces}) {
+      if (!InfersPieces(*op, units)) return op;
+    }
+  }
+  return nullptr;
+}
+
 bool Piecewise::Fits(int pieces) const {
   if (pieces < 1 || pieces > units_) return false;
   for (const Value* v : cut_) {
@@ -155,11 +178,8 @@ bool Piecewise::Fits(int pieces) const {
       if (followers.contains(v->producer)) return false;
       if (Contains(v->producer) && DimOf(v) < 0) return false;
     }
-    for (int64_t units : {units_ / pieces, (units_ + pieces - 1) / pieces}) {
-      if (!InfersPieces(*op, units)) return false;
-    }
   }
-  return true;
+  return Unfit(pieces) == nullptr;
 }
 
 Value* Piecewise::Slice(Value* v, int64_t from, int64_t units, const Op& reader, Op* before) {

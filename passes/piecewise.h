@@ -11,18 +11,19 @@
 namespace shardc {
 
 // A set of ops, and which dim of each value they read or make is cut: as the ops' sharding rules
-// say, but on every rank for itself and in time, not over ranks. Op::id must number the graph's ops
-// in order, from making the object to Apply.
+// say, but in time, not over ranks. Op::id must number the graph's ops in order, from making the
+// object to Apply.
 class Piecewise {
  public:
-  // `seed` is cut along `dim`.
-  Piecewise(Graph& graph, Value* seed, int dim);
+  // `seed` is cut along `dim`. In so many equal pieces, each of which may be cut over ranks as the
+  // whole is; or (0) in any number of them, on every rank for itself.
+  Piecewise(Graph& graph, Value* seed, int dim, int pieces = 0);
 
-  // Adds an op that reads or makes a value that is cut. False where it cannot run on pieces: it has
-  // no rule, moves data between ranks, must know its part's place in the whole (Factor::placed),
-  // would need the whole of a value that is cut, or has the dim cut over ranks already; then the
-  // object is of no more use.
-  bool Include(Op* op);
+  // Adds an op that reads or makes a value that is cut. False where it cannot run on pieces, and
+  // then nothing has changed: it has no rule, moves data between ranks, must know its part's place
+  // in the whole (Factor::placed), would need the whole of a value that is cut, has the dim cut
+  // over ranks already, or, unless `sums`, makes a sum over the pieces.
+  bool Include(Op* op, bool sums = true);
 
   bool Contains(const Op* op) const { return in_.contains(op); }
   const std::vector<Op*>& ops() const { return ops_; }
@@ -39,22 +40,29 @@ class Piecewise {
   // Whether nothing but the ops themselves stands between them, no op reads a sum over all pieces,
   // and each op takes its operands' pieces.
   bool Fits(int pieces) const;
+  // An op that does not take its operands' pieces, in so many; or null.
+  const Op* Unfit(int pieces) const;
+  // The value in a piece of so many units; sums in a half type are made in f32.
+  TensorType PieceType(const Value* v, int64_t units) const;
+  // Of the op's piece, with results of these types, from unit `from` on.
+  Attributes AttributesOf(const Op& op, const std::vector<TensorType>& types, int64_t from) const;
 
   // Replaces the ops, which must fit: operands from outside are sliced, results that are cut are
   // put together where somebody reads the whole, others are summed in order.
   void Apply(int pieces);
 
  private:
-  bool Tie(const ShardingRule& rule, const std::vector<DimFactors>& dims, Value* v, int factor);
+  using Ties = std::vector<std::pair<Value*, int>>;
+  bool Tie(const ShardingRule& rule, const std::vector<DimFactors>& dims, Value* v, int factor,
+           Ties& ties) const;
   bool FactorOf(const std::vector<DimFactors>& dims, const Value* v, int* factor) const;
   bool IsWidened(const Value* v) const;
   bool InfersPieces(const Op& op, int64_t units) const;
-  TensorType PieceType(const Value* v, int64_t units) const;
   Value* Slice(Value* v, int64_t from, int64_t units, const Op& reader, Op* before);
-  Attributes AttributesOf(const Op& op, const std::vector<TensorType>& types, int64_t from) const;
   void ReplaceResults(Op* before);
 
   Graph* graph_;
+  int pieces_;
   int64_t units_;
   std::vector<Op*> ops_;
   std::unordered_set<const Op*> in_;

@@ -17,10 +17,12 @@
 #include "passes/insert_reshards.h"
 #include "passes/loss.h"
 #include "passes/lower.h"
+#include "passes/microbatches.h"
 #include "passes/optimize_reshards.h"
 #include "passes/precision.h"
 #include "passes/propagate.h"
 #include "passes/recompute.h"
+#include "passes/schedule.h"
 #include "passes/set_mesh.h"
 #include "passes/split_axes.h"
 #include "passes/split_params.h"
@@ -39,6 +41,12 @@ constexpr NamedPass kPasses[] = {
     {"split_params", SplitParams},
     {"split_axes", SplitAxes},
     {"infer_layouts", InferLayouts},
+    {"microbatches",
+     [](Graph& g) {
+       CutMicrobatches(g, {.count = 2, .where = "microbatches"}, g.FindOutput("loss"));
+     }},
+    {"one_by_one", [](Graph& g) { OrderBySchedule(g, OneByOne(g)); }},
+    {"forward_first", [](Graph& g) { OrderBySchedule(g, ForwardFirst(g)); }},
     {"differentiate",
      [](Graph& g) {
        Value* loss = g.FindOutput("loss");
@@ -154,6 +162,9 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("split_params");
   run.Named("split_axes");
   run.Named("infer_layouts");
+  // The last on the forward graph: what the passes before find in it (splits of weights, layers) is
+  // there once. Before differentiation, which sums the gradients of a weight's uses.
+  run("microbatches", [&] { loss = CutMicrobatches(graph, spec.microbatches, loss); });
   const bool gradients = loss && options.gradients;
   if (!gradients && !options.optimizer.kind.empty()) throw NoGradients();
   if (gradients) {
@@ -176,11 +187,17 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("lower_reshards");
   // Padding first: fused ops must see the cleared operands.
   run.Named("clear_padding");
+  // What is held at a time, and with what.
+  run.Named("one_by_one");
   run("chunk", [&] { Chunk(graph, options.chunk); });
   // On the lowered graph, where collectives are ops and copies are placed like their originals, but
   // before fusion: the forward's fused op is not what the backward repeats. No later pass merges
   // equal ops.
-  if (options.recompute != "none") run("recompute", [&] { Recompute(graph, options.recompute); });
+  if (options.recompute != "none") {
+    run.Named("forward_first");
+    run("recompute", [&] { Recompute(graph, options.recompute); });
+    run.Named("one_by_one");
+  }
   run.Named("bucket_reductions");
   if (options.precision.reduce_in == "f32") run.Named("reduce_in_f32");
   // Before and after: a product and its bias must be of one type to be fused, and what was fused
@@ -189,6 +206,8 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("fuse");
   if (mixed) run.Named("fold_casts");
   run.Named("fuse_elementwise");
+  // Buckets wait.
+  run.Named("one_by_one");
 }
 
 }  // namespace shardc

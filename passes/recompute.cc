@@ -1,6 +1,7 @@
 #include "passes/recompute.h"
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "ir/diagnostic.h"
@@ -16,8 +17,9 @@ constexpr int64_t kMaxTraffic = 16;
 
 class Recomputation {
  public:
-  // `layers` are before `end`, where the backward begins.
-  Recomputation(Graph& graph, const std::vector<Layer>& layers, const Op* end) : graph_(graph) {
+  // The layers of each microbatch are before `end`, where the backward begins.
+  Recomputation(Graph& graph, const std::vector<std::vector<Layer>>& microbatches, const Op* end)
+      : graph_(graph) {
     auto number = [&](Value* v) {
       v->id = static_cast<int>(values_.size());
       values_.push_back({v});
@@ -36,16 +38,20 @@ class Recomputation {
       forward_.push_back(op.get());
       for (Value* r : op->results) number(r);
     }
-    num_layers_ = layers.size();
     layer_.assign(forward_.size(), -1);
     FindRoots();
     FindNeeds();
     for (const Op* op : late_) {
       if (const Op* before = GatheredBefore(op)) Root(before->result()).gathered_again = true;
     }
-    for (size_t i = 0; i < layers.size(); ++i) {
-      for (const Value* v : {layers[i].in, layers[i].out}) Root(v).pinned = true;
-      for (const Op* op : layers[i].ops) layer_[static_cast<size_t>(op->id)] = static_cast<int>(i);
+    for (const std::vector<Layer>& layers : microbatches) {
+      num_layers_ = layers.size();
+      for (size_t i = 0; i < layers.size(); ++i) {
+        for (const Value* v : {layers[i].in, layers[i].out}) Root(v).pinned = true;
+        for (const Op* op : layers[i].ops) {
+          layer_[static_cast<size_t>(op->id)] = static_cast<int>(i);
+        }
+      }
     }
   }
 
@@ -124,6 +130,7 @@ class Recomputation {
     if (!Forward(late->operands[0])) return nullptr;
     for (const Op* user : late->operands[0]->users) {
       if (user->def != late->def || !Forward(user->result())) continue;
+      if (user->microbatch != late->microbatch) continue;
       if (user->out() == late->out() && GathersForForward(user)) return user;
     }
     return nullptr;
@@ -234,9 +241,9 @@ class Recomputation {
   std::vector<Op*> late_;     // from the first op of the backward on
   std::vector<Info> values_;  // by Value::id: inputs and values of the forward
   std::vector<int> layer_;    // by Op::id, or -1
-  size_t num_layers_ = 0;
-  int64_t largest_ = 0;     // bytes of a value of the forward
-  std::vector<bool> seen_;  // by Op::id: copied
+  size_t num_layers_ = 0;     // of a microbatch
+  int64_t largest_ = 0;       // bytes of a value of the forward
+  std::vector<bool> seen_;    // by Op::id: copied
 };
 
 }  // namespace
@@ -250,14 +257,20 @@ void Recompute(Graph& graph, const std::string& kind) {
   auto end = std::find_if(graph.ops().begin(), graph.ops().end(),
                           [](const auto& op) { return op->phase != Phase::kForward; });
   if (end == graph.ops().end()) return;
-  std::vector<Layer> layers;
+  std::vector<std::vector<Layer>> layers;
   if (kind == "full") {
-    layers = FindLayers(graph, end->get());
+    std::set<int> microbatches;
+    for (const auto& op : graph.ops()) {
+      if (op->microbatch >= 0) microbatches.insert(op->microbatch);
+    }
+    if (microbatches.empty()) microbatches = {-1};
+    for (int m : microbatches) layers.push_back(FindLayers(graph, end->get(), m));
+    const std::vector<Layer>& first = layers[0];
     graph.notes.push_back(
-        layers.empty() ? "--recompute full: no repeated layers are found; what costs little is "
-                         "computed again, as with selective"
-                       : StrCat("--recompute full: keeps the inputs of ", layers.size(),
-                                " layers, the first of ", layers[0].ops.size(), " ops"));
+        first.empty() ? "--recompute full: no repeated layers are found; what costs little is "
+                        "computed again, as with selective"
+                      : StrCat("--recompute full: keeps the inputs of ", first.size(),
+                               " layers, the first of ", first[0].ops.size(), " ops"));
   }
   Recomputation(graph, layers, end->get()).Run();
 }

@@ -1,6 +1,7 @@
 #include "passes/zero.h"
 
 #include <algorithm>
+#include <map>
 #include <unordered_set>
 
 #include "ir/op_def.h"
@@ -113,23 +114,25 @@ class Gathering {
  private:
   void Visit(Value* value, const std::string& param) {
     if (!seen_.insert(value).second) return;
-    std::vector<Op*> uses[2];  // in the forward, or in the whole step; in the backward
+    // In the whole step, or by microbatch in the forward and in the backward.
+    std::map<std::pair<int, Phase>, std::vector<Op*>> uses;
     std::vector<Value*> made;
     for (Op* user : value->users) {
       const bool makes_weights = !user->results.empty() && weights_.contains(user->results[0]);
       if (makes_weights) {
         made.insert(made.end(), user->results.begin(), user->results.end());
       } else if (user->phase != Phase::kOptimizer) {
-        uses[zero_.stage == 3 && user->phase == Phase::kBackward].push_back(user);
+        uses[zero_.stage < 3 ? std::pair(-1, Phase::kForward)
+                             : std::pair(user->microbatch, user->phase)]
+            .push_back(user);
       }
     }
-    for (const std::vector<Op*>& users : uses) {
-      if (!users.empty()) Gather(value, users, param);
-    }
+    for (const auto& [when, users] : uses) Gather(value, users, param, when.first);
     for (Value* v : made) Visit(v, param);
   }
 
-  void Gather(Value* value, const std::vector<Op*>& users, const std::string& param) {
+  void Gather(Value* value, const std::vector<Op*>& users, const std::string& param,
+              int microbatch) {
     Op* first = *std::min_element(users.begin(), users.end(),
                                   [](const Op* a, const Op* b) { return a->id < b->id; });
     Op* op = graph_.AddOp(
@@ -140,6 +143,7 @@ class Gathering {
         first);
     op->phase = first->phase;
     op->BelongWith(*first);
+    op->microbatch = microbatch;
     op->id = first->id;
     for (Op* user : users) {
       for (size_t i = 0; i < user->operands.size(); ++i) {

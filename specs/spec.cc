@@ -206,6 +206,13 @@ Spec ParseSpec(const std::string& text, const std::string& file) {
   spec.zero.axes.assign(proto.zero_axes().begin(), proto.zero_axes().end());
   spec.zero.where = "spec " + zero.ToString();
   if (!spec.zero.axes.empty()) spec.zero.axes_where = "spec " + where("zero_axes", 0).ToString();
+  const SpecLocation microbatches = where("microbatches", -1);
+  if (proto.microbatches() < 1) {
+    throw Diagnostic("E2101", ExitCode::kBadSpec, microbatches.ToString(),
+                     StrCat("there cannot be ", proto.microbatches(), " microbatches"),
+                     "use 1 or more");
+  }
+  spec.microbatches = {proto.microbatches(), "spec " + microbatches.ToString()};
   return spec;
 }
 

@@ -42,6 +42,12 @@ struct ZeroSpec {
   std::string axes_where;         // of the axes
 };
 
+// In how many pieces the batch is run.
+struct MicrobatchSpec {
+  int count = 1;
+  std::string where;  // as ZeroSpec::where
+};
+
 struct Spec {
   std::string name;
   std::vector<MeshAxis> mesh;  // declared axes with default sizes
@@ -53,6 +59,7 @@ struct Spec {
   // where it is read. What there is not is passed over, with a note.
   std::vector<SpecRule> tensors;
   ZeroSpec zero;
+  MicrobatchSpec microbatches;
 };
 
 // The spec of a file path, or a shipped one by name. Throws Diagnostic E2100 with line and column

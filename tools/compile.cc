@@ -27,7 +27,7 @@ struct CompileOptions {
   ModelOptions binding;
   PipelineOptions pipeline;
   std::vector<double> betas;
-  std::optional<int> zero;
+  std::optional<int> zero, microbatches;
   bool no_gradients = false;
   bool quiet = false;
 };
@@ -149,6 +149,7 @@ void RunCompile(CompileOptions& o) {
     spec.zero.stage = *o.zero;
     spec.zero.where = "--zero";
   }
+  if (o.microbatches) spec.microbatches = {*o.microbatches, "--microbatches"};
   Mesh mesh = MeshFor(spec, Mesh::Parse(o.mesh));
   Graph graph = LoadModel(o.model, o.binding);
   timer.Lap("load model");
@@ -222,6 +223,10 @@ void AddCompileVerb(CLI::App& app) {
                    "gradients and master weights are cut; 3: parameters are gathered again for the "
                    "backward; 0: none, whatever the spec says")
       ->check(CLI::Range(0, 3));
+  verb->add_option("--microbatches", o->microbatches,
+                   "run the batch in so many equal pieces, one after the other, and sum their "
+                   "gradients before the update; whatever the spec says")
+      ->check(CLI::PositiveNumber);
   verb->add_option(
       "--precision", o->pipeline.precision.compute,
       "f32, or products and attention in bf16 or f16; weights, norms and losses stay f32");

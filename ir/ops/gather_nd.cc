@@ -23,6 +23,7 @@ struct Dims {
 
 std::vector<TensorType> Infer(const InferArgs& args) {
   RequireInteger("gather_nd", args[1], "the index operand");
+  CheckOrigin("gather_nd", args.attrs, args[1], "indices");
   const Shape &x = args[0].shape, &indices = args[1].shape;
   int64_t batch = args.attrs.Int("batch_dims", 0);
   int64_t least = std::min<int64_t>(args[0].rank(), args[1].rank());
@@ -47,6 +48,7 @@ std::vector<TensorType> InferGrad(const InferArgs& args) {
   constexpr std::string_view op = "gather_nd_grad";
   RequireFloat(op, args[0], "dy");
   RequireInteger(op, args[1], "the index operand");
+  CheckOrigin(op, args.attrs, args[1], "indices");
   const Shape &dy = args[0].shape, &indices = args[1].shape;
   const Ints& sizes = args.attrs.IntList("sizes");
   int64_t batch = args.attrs.Int("batch_dims", 0), tuple_dims = args[1].rank() - 1;
@@ -85,10 +87,6 @@ Factors AddFactors(ShardingRule& rule, const Shape& x_shape, const Op& op) {
   };
   for (int d = g.batch; d < g.batch + g.k; ++d) replicate(f.x[d]);
   replicate(f.indices.back());
-  // Messages name the place of an index.
-  for (const DimFactors& d : f.indices) {
-    for (int id : d.factors) rule.factors[id].placed = true;
-  }
   f.y.assign(f.indices.begin(), f.indices.end() - 1);
   f.y.insert(f.y.end(), f.x.begin() + g.batch + g.k, f.x.end());
   return f;
@@ -107,6 +105,10 @@ ShardingRule Rule(const Op& op) {
 ShardingRule GradRule(const Op& op) {
   ShardingRule rule;
   Factors f = AddFactors(rule, op.out().shape, op);
+  // Messages name the place of an index, and what is summed does not tell it.
+  for (const DimFactors& d : f.indices) {
+    for (int id : d.factors) rule.factors[id].placed = true;
+  }
   rule.operands = {std::move(f.y), std::move(f.indices)};
   rule.results = {std::move(f.x)};
   rule.linear = {{0}};
@@ -119,6 +121,7 @@ template <typename Fn>
 void ForEachTuple(const KernelCall& call, std::string_view op, const Shape& x, Fn fn) {
   const TensorView& indices = call.in[1];
   Dims g(*call.attrs, indices.shape);
+  const Shape origin = OriginOf(*call.attrs, indices.rank());
   Shape x_strides = reference::Strides(x), i_strides = reference::Strides(indices.shape);
   const int tuple_dims = indices.rank() - 1;
   for (const Box& box : reference::ValidBoxes(call, indices)) {
@@ -142,6 +145,8 @@ void ForEachTuple(const KernelCall& call, std::string_view op, const Shape& x, F
                                 for (int d = 0; d < tuple_dims; ++d)
                                   position[d] += at[2] / dense[d] % size[d];
                                 position.back() = j;
+                                for (size_t d = 0; d < position.size(); ++d)
+                                  position[d] += origin[d];
                                 reference::ThrowOutOfRange(op, "indices", position, v, -n, n);
                               }
                               from += (v < 0 ? v + n : v) * x_strides[g.batch + j];
@@ -192,8 +197,9 @@ std::vector<Value*> Gradient(const GradientArgs& args) {
     Dims g(op.attrs, op.in(1).shape);
     const Shape& x = op.in(0).shape;
     Ints sizes(x.begin() + g.batch, x.begin() + g.batch + g.k);
-    grads[0] = args.builder.Make("gather_nd_grad", {dy, op.operands[1]},
-                                 {{"batch_dims", int64_t{g.batch}}, {"sizes", std::move(sizes)}});
+    Attributes attrs = {{"batch_dims", int64_t{g.batch}}, {"sizes", std::move(sizes)}};
+    if (const Attribute* origin = op.attrs.Find("origin")) attrs.Set("origin", *origin);
+    grads[0] = args.builder.Make("gather_nd_grad", {dy, op.operands[1]}, std::move(attrs));
   }
   return grads;
 }
@@ -204,7 +210,12 @@ void AddGatherNd(OpRegistry& registry) {
   OpDef def;
   def.name = "gather_nd";
   def.min_operands = def.max_operands = 2;
-  def.attrs = {{"batch_dims", AttrKind::kInt}};
+  def.attrs = {{"batch_dims", AttrKind::kInt}, {"origin", AttrKind::kInts}};
+  def.resized = [](const Op& op, std::span<const TensorType>, const Shape& origin) {
+    Shape tuples(origin.begin(), origin.begin() + op.in(1).rank() - 1);
+    tuples.push_back(0);
+    return WithOriginMoved(op.attrs, tuples);
+  };
   def.infer = Infer;
   def.rule = Rule;
   def.gradient = Gradient;
@@ -219,7 +230,9 @@ void AddGatherNd(OpRegistry& registry) {
   OpDef grad;
   grad.name = "gather_nd_grad";
   grad.min_operands = grad.max_operands = 2;
-  grad.attrs = {{"batch_dims", AttrKind::kInt}, {"sizes", AttrKind::kInts, true}};
+  grad.attrs = {{"batch_dims", AttrKind::kInt},
+                {"sizes", AttrKind::kInts, true},
+                {"origin", AttrKind::kInts}};
   grad.infer = InferGrad;
   grad.rule = GradRule;
   grad.no_gradient = "second derivatives are not supported";

@@ -36,6 +36,7 @@ template <typename Fn>
 void ForEachIndex(const KernelCall& call, const TensorView& indices, std::string_view op,
                   std::string_view operand, int64_t low, int64_t high, Fn fn) {
   Shape strides = reference::Strides(indices.shape);
+  const Shape origin = OriginOf(*call.attrs, indices.rank());
   for (const Box& box : reference::ValidBoxes(call, indices)) {
     Shape dense = reference::Strides(box.size);
     reference::ForEach<2>(box.size, {strides, dense},
@@ -44,7 +45,7 @@ void ForEachIndex(const KernelCall& call, const TensorView& indices, std::string
                             if (value < low || value >= high) {
                               Shape position = box.global;
                               for (size_t d = 0; d < dense.size(); ++d)
-                                position[d] += at[1] / dense[d] % box.size[d];
+                                position[d] += origin[d] + at[1] / dense[d] % box.size[d];
                               reference::ThrowOutOfRange(op, operand, position, value, low, high);
                             }
                             fn(at[0], value);
@@ -131,10 +132,6 @@ LookupFactors MapLookup(ShardingRule& rule, const Shape& x, const Shape& indices
     rule.factors[id].kind = kind;
     rule.factors[id].placed = true;
   }
-  // Messages name the place of an index.
-  for (const DimFactors& dim : f.indices) {
-    for (int id : dim.factors) rule.factors[id].placed = true;
-  }
   f.y.assign(f.x.begin(), f.x.begin() + axis);
   f.y.insert(f.y.end(), f.indices.begin(), f.indices.end());
   f.y.insert(f.y.end(), f.x.begin() + axis + 1, f.x.end());
@@ -154,6 +151,10 @@ ShardingRule ScatterRule(const Op& op, int axis, FactorKind kind) {
   ShardingRule rule;
   LookupFactors f = MapLookup(rule, op.out().shape, op.in(1).shape, axis, kind);
   rule.linear = {{0}};
+  // Messages name the place of an index, and what is summed does not tell it.
+  for (const DimFactors& dim : f.indices) {
+    for (int id : dim.factors) rule.factors[id].placed = true;
+  }
   if (op.operands.size() > 2) {
     // A sum over some of the indices would have to be complete before it is added.
     for (const DimFactors& dim : f.indices) {
@@ -166,6 +167,17 @@ ShardingRule ScatterRule(const Op& op, int axis, FactorKind kind) {
   }
   rule.results = {std::move(f.x)};
   return rule;
+}
+
+// Of a lookup in a part of the indices. A gradient takes its origin with it.
+Attributes ResizedLookup(const Op& op, const Shape& origin, int axis) {
+  const auto from = origin.begin() + axis;
+  return WithOriginMoved(op.attrs, Shape(from, from + op.in(1).rank()));
+}
+
+Attributes WithOriginOf(const Op& lookup, Attributes attrs) {
+  if (const Attribute* origin = lookup.attrs.Find("origin")) attrs.Set("origin", *origin);
+  return attrs;
 }
 
 // The result type of a scatter: dy with the indices' dims from `axis` on replaced by `size`.
@@ -192,9 +204,14 @@ void AddEmbedding(OpRegistry& registry) {
   OpDef def;
   def.name = "embedding";
   def.min_operands = def.max_operands = 2;
+  def.attrs = {{"origin", AttrKind::kInts}};
+  def.resized = [](const Op& op, std::span<const TensorType>, const Shape& origin) {
+    return ResizedLookup(op, origin, 0);
+  };
   def.infer = [](const InferArgs& args) {
     RequireFloat("embedding", args[0], "the table");
     RequireInteger("embedding", args[1], "the ids");
+    CheckOrigin("embedding", args.attrs, args[1], "ids");
     if (args[0].rank() < 1) InferError("embedding", "the table has no dims");
     Shape shape = Replace(args[0].shape, 0, args[1].shape);
     CheckShape("embedding", args[0].dtype, shape);
@@ -206,7 +223,7 @@ void AddEmbedding(OpRegistry& registry) {
     Value* dy = args.result_grads[0];
     if (dy && args.wanted[0]) {
       grads[0] = args.builder.Make("embedding_grad", {dy, args.op.operands[1]},
-                                   {{"rows", args.op.in(0).shape[0]}});
+                                   WithOriginOf(args.op, {{"rows", args.op.in(0).shape[0]}}));
     }
     return grads;
   };
@@ -225,8 +242,9 @@ void AddEmbedding(OpRegistry& registry) {
   grad.adds_to = 2;
   grad.cpu_halves = CpuHalves::kWidened;
   grad.in_place = [](int operand, int) { return operand == 2; };
-  grad.attrs = {{"rows", AttrKind::kInt, true}};
+  grad.attrs = {{"rows", AttrKind::kInt, true}, {"origin", AttrKind::kInts}};
   grad.infer = [](const InferArgs& args) {
+    CheckOrigin("embedding_grad", args.attrs, args[1], "ids");
     auto types = InferScatter("embedding_grad", args, 0, args.attrs.Int("rows"));
     if (args.size() > 2) {
       RequireTensor("embedding_grad", args[2], types[0].dtype, types[0].shape,
@@ -248,9 +266,13 @@ void AddGather(OpRegistry& registry) {
   OpDef def;
   def.name = "gather";
   def.min_operands = def.max_operands = 2;
-  def.attrs = {{"axis", AttrKind::kInt, true}};
+  def.attrs = {{"axis", AttrKind::kInt, true}, {"origin", AttrKind::kInts}};
+  def.resized = [](const Op& op, std::span<const TensorType>, const Shape& origin) {
+    return ResizedLookup(op, origin, GatherAxis(op.attrs, op.in(0).rank()));
+  };
   def.infer = [](const InferArgs& args) {
     RequireInteger("gather", args[1], "the index operand");
+    CheckOrigin("gather", args.attrs, args[1], "indices");
     int axis = NormalizeAxis("gather", args.attrs.Int("axis"), args[0].rank());
     Shape shape = Replace(args[0].shape, axis, args[1].shape);
     CheckShape("gather", args[0].dtype, shape);
@@ -264,8 +286,9 @@ void AddGather(OpRegistry& registry) {
     Value* dy = args.result_grads[0];
     if (dy && args.wanted[0]) {
       int axis = GatherAxis(args.op.attrs, args.op.in(0).rank());
-      grads[0] = args.builder.Make("gather_grad", {dy, args.op.operands[1]},
-                                   {{"axis", int64_t{axis}}, {"size", args.op.in(0).shape[axis]}});
+      grads[0] = args.builder.Make(
+          "gather_grad", {dy, args.op.operands[1]},
+          WithOriginOf(args.op, {{"axis", int64_t{axis}}, {"size", args.op.in(0).shape[axis]}}));
     }
     return grads;
   };
@@ -282,8 +305,10 @@ void AddGather(OpRegistry& registry) {
   OpDef grad;
   grad.name = "gather_grad";
   grad.min_operands = grad.max_operands = 2;
-  grad.attrs = {{"axis", AttrKind::kInt, true}, {"size", AttrKind::kInt, true}};
+  grad.attrs = {
+      {"axis", AttrKind::kInt, true}, {"size", AttrKind::kInt, true}, {"origin", AttrKind::kInts}};
   grad.infer = [](const InferArgs& args) {
+    CheckOrigin("gather_grad", args.attrs, args[1], "indices");
     return InferScatter("gather_grad", args, args.attrs.Int("axis"), args.attrs.Int("size"));
   };
   grad.rule = [](const Op& op) {

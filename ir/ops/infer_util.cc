@@ -93,6 +93,26 @@ std::vector<DimFactors> AddDims(ShardingRule& rule, const Shape& shape, FactorKi
   return dims;
 }
 
+Shape OriginOf(const Attributes& attrs, int rank) {
+  return attrs.Has("origin") ? attrs.IntList("origin") : Shape(static_cast<size_t>(rank));
+}
+
+void CheckOrigin(std::string_view op, const Attributes& attrs, const TensorType& part,
+                 std::string_view what) {
+  if (const size_t n = OriginOf(attrs, part.rank()).size(); n != part.shape.size()) {
+    InferError(op, StrCat("origin has ", n, " entries for ", what, " of shape ",
+                          ShapeToString(part.shape)));
+  }
+}
+
+Attributes WithOriginMoved(const Attributes& attrs, const Shape& by) {
+  Shape origin = OriginOf(attrs, static_cast<int>(by.size()));
+  for (size_t d = 0; d < by.size(); ++d) origin[d] += by[d];
+  Attributes moved = attrs;
+  moved.Set("origin", std::move(origin));
+  return moved;
+}
+
 Value* OperandIfSame(Builder&, const Op& op) {
   return op.in(0).SameTensor(op.out()) ? op.operands[0] : nullptr;
 }

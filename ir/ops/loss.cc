@@ -17,10 +17,6 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 int64_t IgnoreIndex(const Attributes& attrs) { return attrs.Int("ignore_index", -100); }
-// Where the labels begin in the tensor of which they are a part, for messages.
-Shape Origin(const Attributes& attrs, int rank) {
-  return attrs.Has("origin") ? attrs.IntList("origin") : Shape(static_cast<size_t>(rank));
-}
 const TensorType& LabelsOf(const Op& op) {
   size_t i = 0;
   while (IsFloat(op.operands[i]->type.dtype)) ++i;
@@ -29,10 +25,7 @@ const TensorType& LabelsOf(const Op& op) {
 double Smoothing(const Attributes& attrs) { return attrs.Float("label_smoothing", 0.0); }
 
 void CheckAttributes(std::string_view op, const Attributes& attrs, const TensorType& labels) {
-  if (Shape from = Origin(attrs, labels.rank()); from.size() != labels.shape.size()) {
-    InferError(op, StrCat("origin has ", from.size(), " entries for labels of shape ",
-                          ShapeToString(labels.shape)));
-  }
+  CheckOrigin(op, attrs, labels, "labels");
   double e = Smoothing(attrs);
   if (!(e >= 0 && e <= 1)) {
     InferError(op, StrCat("label_smoothing must lie between 0 and 1, not ", e));
@@ -89,7 +82,7 @@ class Rows {
   void Init(std::string_view op, const KernelCall& call, const TensorView& labels,
             int64_t classes) {
     std::vector<int64_t> values = ToInts(labels);
-    Shape origin = Origin(*call.attrs, labels.rank());
+    Shape origin = OriginOf(*call.attrs, labels.rank());
     for (const ValidRow& row : ValidRows(call, labels, labels.rank())) {
       int64_t label = values[row.local];
       bool counts = label != IgnoreIndex(*call.attrs);
@@ -233,11 +226,8 @@ OpDef Def(std::string_view name, int operands, bool smoothing) {
   def.min_operands = def.max_operands = operands;
   def.attrs = {{"ignore_index", AttrKind::kInt}, {"origin", AttrKind::kInts}};
   def.resized = [](const Op& op, std::span<const TensorType>, const Shape& origin) {
-    Attributes attrs = op.attrs;
-    Shape labels = Origin(op.attrs, LabelsOf(op).rank());
-    for (size_t d = 0; d < labels.size(); ++d) labels[d] += origin[d];
-    attrs.Set("origin", std::move(labels));
-    return attrs;
+    const auto rank = static_cast<int64_t>(LabelsOf(op).shape.size());
+    return WithOriginMoved(op.attrs, Shape(origin.begin(), origin.begin() + rank));
   };
   if (smoothing) def.attrs.push_back({"label_smoothing", AttrKind::kFloat});
   def.flops = [](const Op& op) { return 5 * op.in(0).num_elements(); };

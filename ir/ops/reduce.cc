@@ -367,6 +367,14 @@ void RegisterReduceOps(OpRegistry& registry) {
     return ReduceRule(op, FactorKind::kPlain, ReduceKind::kSum, true, true);
   };
   mean.gradient = MeanGradient;
+  mean.expand = [](Builder& b, const Op& op) {
+    double count = 1;
+    for (int a : AxesOf(op.attrs, op.in(0).rank())) {
+      count *= static_cast<double>(op.in(0).shape[static_cast<size_t>(a)]);
+    }
+    Value* sum = b.ReduceSum(op.operands[0], op.attrs.IntList("axes"), op.attrs.Bool("keepdims"));
+    return std::vector<Value*>{b.Mul(sum, b.Scalar(op.out().dtype, 1 / count))};
+  };
   mean.cpu_halves = CpuHalves::kWidened;
   mean.reference = RunMean;
   mean.keeps_zero_padding = true;

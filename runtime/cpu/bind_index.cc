@@ -1,3 +1,4 @@
+#include "ir/ops/infer_util.h"
 #include "ir/ops/reference_util.h"
 #include "runtime/cpu/bind.h"
 #include "runtime/cpu/kernels/kernel_table.h"
@@ -23,22 +24,23 @@ bool Arguments(const KernelRequest& r, const TensorView& table, const TensorView
 
 void CheckIds(const KernelCall& call, const TensorView& ids, int64_t rows) {
   const int64_t* p = ids.as<const int64_t>();
+  const Shape origin = OriginOf(*call.attrs, ids.rank());
   for (const reference::Box& box : reference::ValidBoxes(call, ids)) {
     Shape strides = reference::Strides(ids.shape);
-    reference::ForEach<1>(box.size, {strides},
-                          [&](const std::array<int64_t, 1>& at) {
-                            if (p[at[0]] >= 0 && p[at[0]] < rows) return;
-                            // The global position, from the local one.
-                            Shape position(ids.shape.size());
-                            int64_t rest = at[0];
-                            for (size_t d = position.size(); d-- > 0;) {
-                              position[d] = rest % ids.shape[d] - box.local[d] + box.global[d];
-                              rest /= ids.shape[d];
-                            }
-                            reference::ThrowOutOfRange("embedding", "ids", position, p[at[0]], 0,
-                                                       rows);
-                          },
-                          {reference::Offset(box.local, strides)});
+    reference::ForEach<1>(
+        box.size, {strides},
+        [&](const std::array<int64_t, 1>& at) {
+          if (p[at[0]] >= 0 && p[at[0]] < rows) return;
+          // The global position, from the local one.
+          Shape position(ids.shape.size());
+          int64_t rest = at[0];
+          for (size_t d = position.size(); d-- > 0;) {
+            position[d] = rest % ids.shape[d] - box.local[d] + box.global[d] + origin[d];
+            rest /= ids.shape[d];
+          }
+          reference::ThrowOutOfRange("embedding", "ids", position, p[at[0]], 0, rows);
+        },
+        {reference::Offset(box.local, strides)});
   }
 }
 

@@ -75,9 +75,11 @@ TEST_P(Pieces, GiveWhatTheWholeGives) {
     if (sample.op == GetParam()->name) ways += Check(sample);
   }
   static const std::set<std::string_view> can = {
-      "matmul", "matmul_nt",     "matmul_tn",          "linear",         "attention",
-      "slice",  "reshape",       "broadcast_to",       "softmax_stats",  "attention_grad",
-      "concat", "cross_entropy", "cross_entropy_grad", "layer_norm_grad"};
+      "matmul",         "matmul_nt",      "matmul_tn",     "linear",
+      "attention",      "slice",          "reshape",       "broadcast_to",
+      "softmax_stats",  "attention_grad", "embedding",     "gather",
+      "gather_nd",      "concat",         "cross_entropy", "cross_entropy_grad",
+      "layer_norm_grad"};
   if (GetParam()->elementwise || can.contains(GetParam()->name)) {
     EXPECT_GT(ways, 0);
   }
@@ -86,7 +88,8 @@ TEST_P(Pieces, GiveWhatTheWholeGives) {
 // Rows of a table are other ranks', a mean divides by the size of the whole, and labels are places.
 TEST(Piecewise, RefusesWhatMustKnowThePlace) {
   for (auto [op, operand, dim] : {std::tuple{"embedding", 0, 0},
-                                  {"embedding", 1, 0},
+                                  {"embedding_grad", 1, 0},
+                                  {"gather_grad", 1, 0},
                                   {"reduce_mean", 0, 0},
                                   {"cross_entropy", 0, -1},
                                   {"cross_entropy_grad", 1, -1},

@@ -48,7 +48,7 @@ TEST(Differentiate, GradientsBelongWhereTheirOpDoes) {
   })",
               "differentiate", R"(
     CHECK: neg %_ {phase="backward"}
-    CHECK: mul %_ {phase="backward", stage=1, microbatch=1}
+    CHECK: mul %_, %_ {phase="backward", stage=1, microbatch=1}
     CHECK: matmul_tn %x, %_ {batch=0, phase="backward", site="fc", stage=0, microbatch=1})");
 }
 

@@ -156,6 +156,14 @@ TEST(ParseSpec, Zero) {
   ExpectRefused("zero_stages: 1", "E2100", "s:1:1", "did you mean 'zero_stage'");
 }
 
+TEST(ParseSpec, Microbatches) {
+  Spec spec = ParseSpec("param { match: 'w' }\n microbatches: 3", "s");
+  EXPECT_EQ(spec.microbatches.count, 3);
+  EXPECT_EQ(spec.microbatches.where, "spec s:2:2");
+  EXPECT_EQ(ParseSpec("", "s").microbatches.count, 1);
+  ExpectRefused("\nmicrobatches: 0", "E2101", "s:2:1", "there cannot be 0 microbatches");
+}
+
 TEST(ParseSpec, RefusesAMeshThatIsNone) {
   ExpectThrown([] { ParseSpec("mesh { axis { name: 'tp' } axis { name: 'tp' } }", "s"); }, "E2001",
                "tp");

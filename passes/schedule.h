@@ -1,0 +1,30 @@
+// In what order a rank runs the ops of a step.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace shardc {
+
+// What runs in one go: the ops of a stage that do one phase of a microbatch.
+struct Unit {
+  int stage = -1, microbatch = -1;
+  Phase phase = Phase::kForward;
+  bool operator==(const Unit&) const = default;
+};
+
+// Each microbatch forward and backward before the next begins, so that the values of one are held
+// at a time; or all forwards before the first backward. Nothing for a graph without microbatches.
+std::vector<Unit> OneByOne(const Graph& graph);
+std::vector<Unit> ForwardFirst(const Graph& graph);
+
+// Moves each op to its unit, and keeps the order within one. An op that stands behind an op of a
+// later phase of its stage and microbatch stays with that phase (pieces that Chunk made). Ops of no
+// unit run when what they need is there, those that need nothing of any unit where they are first
+// needed, those of the optimizer at the end. What an earlier unit needs comes with it: any schedule
+// gives a valid order. Nothing moves where there are no units.
+void OrderBySchedule(Graph& graph, std::span<const Unit> units);
+
+}  // namespace shardc

@@ -1,0 +1,73 @@
+// The batch in pieces, from the command line: what is saved is as with one, the flag is over the
+// spec, what dump says.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/tool.h"
+
+namespace shardc::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+class MicrobatchesTool : public ToolTest {
+ protected:
+  static constexpr const char* kTraining = " --optimizer adamw --lr 1e-2 --eps 1e-3 --clip-norm 1 ";
+
+  static constexpr const char* kEight =
+      "'builtin:gpt?layers=2,hidden=32,heads=4,vocab=97,seq=16,batch=8'";
+
+  void CompileEight(const std::string& folder, const std::string& options) const {
+    ToolResult r = Tool(std::string("compile ") + kEight + " " + options + " -q -o " + folder);
+    ASSERT_EQ(r.exit, 0) << r.err;
+  }
+  Json Dump(const std::string& plan) const {
+    ToolResult r = Tool("dump " + plan + " --json");
+    EXPECT_EQ(r.exit, 0) << r.err;
+    return Json::parse(r.out);
+  }
+};
+
+TEST_F(MicrobatchesTool, TheSameResults) {
+  CompileEight("whole", std::string("--spec serial") + kTraining);
+  ToolResult r = Tool("run whole --random-inputs 1 --steps 3 --save whole.safetensors");
+  ASSERT_EQ(r.exit, 0) << r.err;
+  for (const char* options : {"--spec serial", "--spec megatron --mesh tp=2",
+                              "--spec dp --zero 3 "
+                              "--mesh dp=2"}) {
+    CompileEight("plan", std::string(options) + kTraining + "--microbatches 2");
+    r = Tool(
+        "run plan --random-inputs 1 --steps 3 --check whole.safetensors --rtol 1e-3 "
+        "--atol 1e-5");
+    EXPECT_EQ(r.exit, 0) << options << ": " << r.err;
+  }
+}
+
+TEST_F(MicrobatchesTool, TheFlagIsOverTheSpec) {
+  Write("two.textproto", "microbatches: 2\n");
+  CompileEight("one", std::string("--spec two.textproto --microbatches 1") + kTraining);
+  CompileEight("two", std::string("--spec two.textproto") + kTraining);
+  CompileEight("four", std::string("--spec two.textproto --microbatches 4") + kTraining);
+  const int64_t one = Dump("one")["memory"]["activations"],
+                two = Dump("two")["memory"]["activations"],
+                four = Dump("four")["memory"]["activations"];
+  EXPECT_LT(two, one);
+  EXPECT_LT(four, two);
+}
+
+TEST_F(MicrobatchesTool, Refusals) {
+  auto refused = [&](const std::string& options, int exit, const std::string& what) {
+    ToolResult r = Tool(std::string("compile ") + kEight + " -o plan " + options);
+    EXPECT_EQ(r.exit, exit) << r.err;
+    EXPECT_THAT(r.err, HasSubstr(what));
+    EXPECT_EQ(List("."), "");
+  };
+  refused("--microbatches 0", 2, "--microbatches");
+  refused("--microbatches 3", 4, "E2110");
+  refused("--spec dp --mesh dp=2 --microbatches 8", 4, "at most 4 microbatches");
+}
+
+}  // namespace
+}  // namespace shardc::testing
