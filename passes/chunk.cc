@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/op_def.h"
+#include "passes/add_in_passing.h"
 #include "passes/piecewise.h"
 
 namespace shardc {
@@ -65,22 +66,29 @@ class LiveBytes {
     }
     r->id = -1;
     if (op.def->is_state || op.operands.empty() || to_state) return;
+    // Added to in passing: made where what it is added to is.
+    if (r->users.size() == 1) {
+      const auto [f, x] = FindAddInPassing(graph_, *r->users[0]);
+      if (f == &op && x->id >= 0) return Share(r, x->id, last);
+    }
     for (size_t o = 0; o < op.operands.size(); ++o) {
       const Value* v = op.operands[o];
       if (v->id < 0) continue;
-      Slot& slot = slots_[static_cast<size_t>(v->id)];
+      const Slot& slot = slots_[static_cast<size_t>(v->id)];
       bool view = IsView(op, graph_.mesh);
       bool ends = slot.last == op.id && MayRunInPlace(*op.def, static_cast<int>(o), index) &&
                   LocalShape(v->type, graph_.mesh) == LocalShape(r->type, graph_.mesh) &&
                   slot.bytes == LocalBytes(r->type, graph_.mesh);
-      if (!view && !ends) continue;
-      slot.last = std::max(slot.last, last);
-      r->id = v->id;
-      return;
+      if (view || ends) return Share(r, v->id, last);
     }
     if (IsView(op, graph_.mesh)) return;
     r->id = static_cast<int>(slots_.size());
     slots_.push_back({r, LocalBytes(r->type, graph_.mesh), op.id, last});
+  }
+
+  void Share(Value* r, int slot, int last) {
+    slots_[static_cast<size_t>(slot)].last = std::max(slots_[static_cast<size_t>(slot)].last, last);
+    r->id = slot;
   }
 
   const Graph& graph_;
@@ -93,6 +101,12 @@ class Chunking {
   Chunking(Graph& graph, const ChunkOptions& options)
       : graph_(graph), options_(options), memory_(graph) {
     live_ = memory_.Profile([](const auto&) { return true; });
+    int microbatch = -1;
+    for (const auto& op : graph.ops()) {
+      if (op->microbatch >= 0) microbatch = op->microbatch;
+      if (op->phase == Phase::kOptimizer) microbatch = -1;
+      microbatches_.push_back(microbatch);
+    }
   }
 
   // Cuts the chain that lowers the peak most of those around the largest value that has one.
@@ -199,7 +213,8 @@ class Chunking {
   }
 
   // Bytes at the peak while the chain runs: of values that come in pieces, and of all else; and at
-  // the peak at other times.
+  // the peak at other times. Other microbatches do not count: their peaks are alike, and their turn
+  // comes.
   struct Gain {
     int64_t inside = 0, beside = 0, elsewhere = 0;
   };
@@ -212,10 +227,12 @@ class Chunking {
     std::vector<int64_t> inside =
         memory_.Profile([&](const LiveBytes::Slot& s) { return s.last <= last && inner(s.value); });
     Gain gain;
+    const int own = chain.ops().front()->microbatch;
     for (size_t i = 0; i < live_.size(); ++i) {
       auto at = static_cast<int>(i);
       if (at < first || at > last) {
-        gain.elsewhere = std::max(gain.elsewhere, live_[i]);
+        const bool counts = own < 0 || microbatches_[i] < 0 || microbatches_[i] == own;
+        if (counts) gain.elsewhere = std::max(gain.elsewhere, live_[i]);
       } else {
         gain.inside = std::max(gain.inside, inside[i]);
         gain.beside = std::max(gain.beside, live_[i] - inside[i]);
@@ -251,7 +268,8 @@ class Chunking {
   Graph& graph_;
   const ChunkOptions& options_;
   LiveBytes memory_;
-  std::vector<int64_t> live_;  // by op
+  std::vector<int64_t> live_;      // by op
+  std::vector<int> microbatches_;  // by op: that which is under way
   int64_t peak_ = 0;
 };
 
@@ -260,8 +278,11 @@ class Chunking {
 void Chunk(Graph& graph, const ChunkOptions& options) {
   constexpr int kMostChains = 16;
   graph.EraseDead();
-  for (int i = 0; i < kMostChains; ++i) {
-    if (!Chunking(graph, options).Run() || options.pieces > 0) break;
+  int microbatches = 1;
+  for (const auto& op : graph.ops()) microbatches = std::max(microbatches, op->microbatch + 1);
+  const int most = (options.pieces > 0 ? 1 : kMostChains) * microbatches;
+  for (int i = 0; i < most; ++i) {
+    if (!Chunking(graph, options).Run()) break;
   }
 }
 

@@ -201,13 +201,33 @@ bool Piecewise::ReadOutside(const Value* v) const {
                                             [&](const Op* user) { return !Contains(user); });
 }
 
+// The op that does nothing but add the value, which is no piece, to one that is there before the
+// ops; or null.
+Op* Piecewise::AddedTo(const Value* sum) const {
+  if (DimOf(sum) >= 0 || IsWidened(sum) || sum->users.size() != 1 || graph_->IsOutput(sum)) {
+    return nullptr;
+  }
+  Op* add = sum->users[0];
+  if (add->name() != "add" || Contains(add) || add->in(0) != add->in(1)) return nullptr;
+  const Op* other = add->operands[add->operands[0] == sum]->producer;
+  return other && other->id < ops_.front()->id ? add : nullptr;
+}
+
 void Piecewise::Apply(int pieces) {
   std::unordered_set<const Op*> followers = Followers();
+  adds_.clear();
+  std::unordered_set<const Op*> adds;
+  for (const Op* op : ops_) {
+    for (const Value* r : op->results) {
+      if (Op* add = AddedTo(r)) adds.insert(adds_[r] = add);
+    }
+  }
   std::vector<Op*> late;
   for (Op* op = ops_.front(); op != ops_.back(); op = graph_->Next(op)) {
-    if (followers.contains(op)) late.push_back(op);
+    if (followers.contains(op) && !adds.contains(op)) late.push_back(op);
   }
   Op* end = graph_->Next(ops_.back());
+  while (adds.contains(end)) end = graph_->Next(end);
   made_.clear();
   for (int64_t i = 0, from = 0; i < pieces; ++i) {
     int64_t units = units_ / pieces + (i < units_ % pieces);
@@ -234,6 +254,9 @@ void Piecewise::Apply(int pieces) {
         Value *r = op->results[k], *mine = part->results[k];
         mine->provenance = r->provenance;
         std::vector<Value*>& made = made_[r];
+        if (auto add = adds_.find(r); add != adds_.end() && made.empty()) {
+          made = {add->second->operands[add->second->operands[0] == r]};
+        }
         if (DimOf(r) >= 0) {
           piece[r] = mine;
           made.push_back(mine);
@@ -263,6 +286,13 @@ void Piecewise::ReplaceResults(Op* before) {
     for (Value* r : op->results) {
       if (!ReadOutside(r)) continue;
       Value* whole = made_[r][0];
+      if (auto add = adds_.find(r); add != adds_.end()) {
+        Op* done = add->second;
+        whole->name = done->result()->name;
+        graph_->ReplaceAllUses(done->result(), whole);
+        graph_->Erase(done);
+        continue;
+      }
       if (DimOf(r) >= 0) {
         Op* concat = graph_->AddOp(GetOpDef("concat"), made_[r], {r->type},
                                    {{"axis", int64_t{DimOf(r)}}}, before);

@@ -48,7 +48,8 @@ class Piecewise {
   Attributes AttributesOf(const Op& op, const std::vector<TensorType>& types, int64_t from) const;
 
   // Replaces the ops, which must fit: operands from outside are sliced, results that are cut are
-  // put together where somebody reads the whole, others are summed in order.
+  // put together where somebody reads the whole, others are summed in order, behind what is there
+  // before and the sum is added to.
   void Apply(int pieces);
 
  private:
@@ -59,6 +60,7 @@ class Piecewise {
   bool IsWidened(const Value* v) const;
   bool InfersPieces(const Op& op, int64_t units) const;
   Value* Slice(Value* v, int64_t from, int64_t units, const Op& reader, Op* before);
+  Op* AddedTo(const Value* sum) const;
   void ReplaceResults(Op* before);
 
   Graph* graph_;
@@ -68,6 +70,7 @@ class Piecewise {
   std::unordered_set<const Op*> in_;
   std::vector<Value*> cut_;
   std::unordered_map<const Value*, int> dims_;
+  std::unordered_map<const Value*, Op*> adds_;  // that Apply does with the pieces' sum
   // While applying: per result, its pieces so far, or the sum of them.
   std::unordered_map<const Value*, std::vector<Value*>> made_;
 };

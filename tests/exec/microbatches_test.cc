@@ -77,7 +77,7 @@ PipelineOptions OptionsOf(const Case& c) {
   options.optimizer.clip_norm = 0.5;
   if (Has(c, "selective")) options.recompute = "selective";
   if (Has(c, "full")) options.recompute = "full";
-  if (Has(c, "bf16")) options.precision.compute = "bf16";
+  if (Has(c, "f16")) options.precision.compute = Has(c, "bf16") ? "bf16" : "f16";
   if (Has(c, "chunk")) {
     options.chunk = {.least_bytes = 1, .pieces = 2};
     options.drop = {"logits"};
@@ -128,12 +128,13 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Case{kTied, "serial", "", ""}, Case{kTied, "serial", "", "sgd_masked"},
         Case{kTied, "serial", "", "full"}, Case{kTied, "serial", "", "selective_chunk"},
-        Case{kTied, "serial", "", "full_chunk"}, Case{kTied, "serial", "", "bf16_selective"},
-        Case{kTied, "megatron", "tp=2", ""}, Case{kTied, "dp", "dp=2", ""},
-        Case{kTied, "dp", "dp=3", "masked"}, Case{kTied, "dp", "dp=2", "zero1"},
-        Case{kTied, "dp", "dp=3", "zero2"}, Case{kTied, "dp", "dp=2", "zero3"},
-        Case{kTied, "dp", "dp=3", "zero3_full"}, Case{kTied, "dp", "dp=3", "zero3_bf16"},
-        Case{kTied, "megatron", "dp=2,tp=2", ""}, Case{kTied, "megatron", "tp=2,dp=2", "full"},
+        Case{kTied, "serial", "", "full_chunk"}, Case{kTied, "serial", "", "f16"},
+        Case{kTied, "serial", "", "bf16_selective"}, Case{kTied, "megatron", "tp=2", ""},
+        Case{kTied, "dp", "dp=2", ""}, Case{kTied, "dp", "dp=3", "masked"},
+        Case{kTied, "dp", "dp=2", "zero1"}, Case{kTied, "dp", "dp=3", "zero2"},
+        Case{kTied, "dp", "dp=2", "zero3"}, Case{kTied, "dp", "dp=3", "zero3_full"},
+        Case{kTied, "dp", "dp=3", "zero3_bf16"}, Case{kTied, "megatron", "dp=2,tp=2", ""},
+        Case{kTied, "megatron", "tp=2,dp=2", "full"},
         Case{kTied, "megatron", "dp=3,tp=2", "zero1_bf16"},
         Case{kTied, "megatron_sp", "dp=2,tp=2", ""},
         Case{kTied, "megatron_sp", "dp=2,tp=2", "zero3_full"}, Case{kLlama, "serial", "", "chunk"},

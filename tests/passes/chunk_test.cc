@@ -39,6 +39,45 @@ TEST(Chunk, LossOfAProduct) {
     CHECK-NEXT: })");
 }
 
+// A sum that is only added to another one goes on from there.
+TEST(Chunk, GoesOnWithASum) {
+  CheckPasses(R"(graph @g(%h: f32[4, 8], %t: i64[4], %g: f32[4], %s: f32[64, 8]) -> (%loss, %dw) {
+    %w = param "w" : f32[64, 8]
+    %before = exp %s : f32[64, 8]
+    %x = matmul_nt %h, %w : f32[4, 64]
+    %l, %lse = cross_entropy %x, %t : f32[4], f32[4]
+    %loss = reduce_sum %l {axes=[0], keepdims=false} : f32[]
+    %dx = cross_entropy_grad %g, %x, %t, %lse {phase="backward"} : f32[4, 64]
+    %own = matmul_tn %dx, %h {batch=0, phase="backward"} : f32[64, 8]
+    %dw = add %own, %before {phase="backward"} : f32[64, 8]
+  })",
+              "chunk", R"(
+    CHECK: %before = exp %s
+    CHECK: %7 = matmul_tn %_, %_ {batch=0, phase="backward"} : f32[64, 8]
+    CHECK-NEXT: %8 = add %before, %7 {phase="backward"} : f32[64, 8]
+    CHECK: %16 = matmul_tn
+    CHECK-NEXT: %dw = add %8, %16 {phase="backward"} : f32[64, 8]
+    CHECK-NOT: add)");
+}
+
+// Equal peaks: each microbatch counts for itself.
+TEST(Chunk, InEachMicrobatch) {
+  CheckPasses(R"(graph @g(%a: f32[4, 8], %b: f32[4, 8]) -> (%y, %z) {
+    %w = param "w" : f32[8, 64]
+    %0 = matmul %a, %w {microbatch=0} : f32[4, 64]
+    %1 = exp %0 {microbatch=0} : f32[4, 64]
+    %y = matmul_nt %1, %w {microbatch=0} : f32[4, 8]
+    %2 = matmul %b, %w {microbatch=1} : f32[4, 64]
+    %3 = exp %2 {microbatch=1} : f32[4, 64]
+    %z = matmul_nt %3, %w {microbatch=1} : f32[4, 8]
+  })",
+              "chunk", R"(
+    CHECK: = slice %a {limits=[2, 8], starts=[0, 0], steps=[1, 1], microbatch=0} : f32[2, 8]
+    CHECK: %y = concat
+    CHECK: = slice %b {limits=[2, 8], starts=[0, 0], steps=[1, 1], microbatch=1} : f32[2, 8]
+    CHECK: %z = concat)");
+}
+
 // Scores and weights of an attention that nobody recognised, forward only: along the batch, for the
 // rows of k are needed whole.
 TEST(Chunk, ScoresThroughAReshape) {
