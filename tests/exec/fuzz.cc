@@ -95,6 +95,17 @@ std::string RandomZero(Dice& dice, const Mesh& mesh) {
   return text;
 }
 
+// Mostly a divisor of the batch.
+std::string RandomMicrobatches(Dice& dice, const Graph& graph) {
+  const int64_t batch = graph.inputs()[0]->type.shape[0];
+  std::vector<int64_t> divisors;
+  for (int64_t n = 2; n <= batch; ++n) {
+    if (batch % n == 0) divisors.push_back(n);
+  }
+  if (divisors.empty()) return "";
+  return StrCat("microbatches: ", dice.Chance(95) ? dice.Pick(divisors) : batch + 1, "\n");
+}
+
 double Largest(const HostTensor& t) {
   double largest = 0;
   for (int64_t i = 0; i < t.num_elements(); ++i) {
@@ -214,6 +225,7 @@ std::string RandomSpec(Dice& dice, const Graph& graph, const Mesh& mesh, bool op
   }
   if (dice.Chance(30)) text += RandomValueRules(dice, graph, mesh);
   if (dice.Chance(optimizer ? 40 : 5)) text += RandomZero(dice, mesh);
+  if (dice.Chance(40)) text += RandomMicrobatches(dice, graph);
   return text;
 }
 

@@ -33,7 +33,7 @@ std::string RandomModel(Dice& dice, const std::string& dtype);
 std::string RandomMesh(Dice& dice);
 // A shipped spec or the text of one made by hand, for the parameters, inputs and activations of a
 // graph to which the loss is attached: mostly cuts that are legal, of whatever dims; ZeRO rarely
-// without an optimizer.
+// without an optimizer; maybe microbatches.
 std::string RandomSpec(Dice& dice, const Graph& graph, const Mesh& mesh, bool optimizer);
 // No optimizer in one of three cases.
 void AddRandomOptimizer(Dice& dice, RunSetup& setup);
