@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 #include <unordered_map>
 
@@ -23,22 +24,18 @@ class Buckets {
   Buckets(Graph& graph, int64_t max_bytes) : graph_(graph), max_bytes_(max_bytes) {}
 
   void Run() {
+    int n = 0;
+    for (const auto& op : graph_.ops()) op->id = n++;
     for (auto it = graph_.ops().begin(); it != graph_.ops().end();) {
       Op* op = (it++)->get();
+      if (!op->results.empty() && waiting_.contains(op->result())) continue;
       // Whatever reads a waiting result ends the wait.
       for (Value* v : op->operands) {
         if (auto w = waiting_.find(v); w != waiting_.end()) Flush(w->second);
       }
       if (!Small(*op)) continue;
-      Key key{op->attrs.StringList("axes"),
-              op->attrs.String("reduce"),
-              op->in(0).dtype,
-              op->phase,
-              op->stage,
-              op->microbatch,
-              Producer(*op)};
-      open_[key].push_back(op);
-      for (Value* r : op->results) waiting_[r] = key;
+      Open(op);
+      if (Producer(*op)) FetchSiblings(op);
     }
     while (!open_.empty()) Flush(open_.begin()->first);
   }
@@ -48,17 +45,69 @@ class Buckets {
     if (op.name() != "all_reduce") return false;
     int64_t bytes = 0;
     for (const Value* v : op.operands) bytes += LocalBytes(v->type, graph_.mesh);
-    return bytes <= max_bytes_;
+    return bytes <= (Producer(op) ? std::max(max_bytes_, kJointBytes) : max_bytes_);
   }
 
   // Vectors and scalars (gradients of biases and norms, sums) merge wherever they are; larger
-  // tensors only with results of the same op (the statistics of one cross entropy), so that they
-  // need not wait.
-  static const Op* Producer(const Op& op) {
+  // tensors only with results of the same op (the statistics of one cross entropy, the gradients of
+  // k and v), so that they need not wait.
+  const Op* Producer(const Op& op) const {
     for (const Value* v : op.operands) {
-      if (v->type.rank() > 1) return v->producer;
+      if (v->type.rank() <= 1) continue;
+      const Op* producer = v->producer;
+      while (producer && producer->operands.size() == 1 && IsView(*producer, graph_.mesh)) {
+        producer = producer->operands[0]->producer;
+      }
+      return producer;
     }
     return nullptr;
+  }
+
+  Key KeyOf(const Op& op) const {
+    return {op.attrs.StringList("axes"),
+            op.attrs.String("reduce"),
+            op.in(0).dtype,
+            op.phase,
+            op.stage,
+            op.microbatch,
+            Producer(op)};
+  }
+
+  void Open(Op* op) {
+    Key key = KeyOf(*op);
+    open_[key].push_back(op);
+    for (Value* r : op->results) waiting_[r] = key;
+  }
+
+  // Later reductions of what the same op makes come right behind this one: what reads this one's
+  // result would end the wait.
+  void FetchSiblings(Op* op) {
+    const Key key = KeyOf(*op);
+    std::vector<Op*> later;
+    auto collect = [&](auto& self, const Op& maker) -> void {
+      for (const Value* r : maker.results) {
+        for (Op* user : r->users) {
+          if (user->operands.size() != 1) continue;
+          if (IsView(*user, graph_.mesh)) self(self, *user);
+          if (user->id > op->id && Small(*user) && KeyOf(*user) == key) later.push_back(user);
+        }
+      }
+    };
+    collect(collect, *key.producer);
+    for (Op* other : later) {
+      MoveViewsBefore(other->operands[0]->producer, op);
+      if (graph_.Next(op) != other) graph_.MoveBefore(other, graph_.Next(op));
+      Open(other);
+    }
+  }
+
+  // The op that makes the operand of a reduction, and those before it, if they come after `op`: all
+  // are views of what is there.
+  void MoveViewsBefore(Op* view, Op* op) {
+    if (view->id < op->id) return;
+    MoveViewsBefore(view->operands[0]->producer, op);
+    graph_.MoveBefore(view, op);
+    view->id = op->id - 1;
   }
 
   void Flush(Key key) {

@@ -98,19 +98,22 @@ class ReshardLowering {
     return FirstAxes(value_->type.shape[d], dim, count, mesh_);
   }
 
+  // By the next axes that the dim shall have.
   void Slice(int d, const AxisList& axes) {
     Sharding to = value_->type.sharding;
-    to.dims[d] = to_.dims[d];
+    to.dims[d] = First(to_.dims[d], d, Now(d).axes.size() + axes.size());
     Make("local_slice", std::move(to), {{"axes", Names(axes)}, {"dim", int64_t{d}}});
   }
 
   void SliceFreshAxes(int d) {
     auto rest = Beyond(d);
-    if (!rest || rest->empty()) return;
+    if (!rest) return;
+    AxisList fresh;
     for (int a : *rest) {
-      if (InUse(a)) return;
+      if (InUse(a)) break;
+      fresh.push_back(a);
     }
-    Slice(d, *rest);
+    if (!fresh.empty()) Slice(d, fresh);
   }
 
   void SliceRest(int d) {

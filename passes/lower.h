@@ -16,12 +16,13 @@ void LowerReshards(Graph& graph);
 // slices have zero padding.
 void ClearPadding(Graph& graph);
 
-// A vector up to this size does not travel alone.
-inline constexpr int64_t kBucketBytes = 64 << 10;
+// A vector up to this size does not travel alone, nor one of several results of an op up to that.
+inline constexpr int64_t kBucketBytes = 64 << 10, kJointBytes = 1 << 20;
 
-// Merges small all_reduces (at most `max_bytes` each) over the same axes, reduction, type and
-// phase, none of which depends on another, into one collective of several tensors, at the place of
-// the last: scalars and vectors wherever they are, larger tensors when one op made them.
+// Merges small all_reduces over the same axes, reduction, type and phase, none of which depends on
+// another, into one collective of several tensors: scalars and vectors of at most `max_bytes` each
+// wherever they are, at the place of the last; larger tensors, of at most kJointBytes each, when
+// one op made them, maybe reshaped, at the place of the first.
 void BucketSmallReductions(Graph& graph, int64_t max_bytes = kBucketBytes);
 
 }  // namespace shardc

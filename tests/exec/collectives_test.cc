@@ -69,6 +69,30 @@ INSTANTIATE_TEST_SUITE_P(All, MegatronBuiltin,
                          ::testing::Combine(::testing::Values(2, 4, 8),
                                             ::testing::Values(1, 2, 12, 96)));
 
+// The statistics of more tokens than a bucket of vectors takes still travel together.
+TEST(Megatron, ManyTokens) {
+  ExpectMegatron(Compile(BuildGpt(ParseBuiltin(
+                             "builtin:gpt?layers=1,hidden=64,heads=8,seq=512,batch=64,vocab=257")),
+                         "megatron", "tp=2"),
+                 {1, 64, 512, 64});
+}
+
+// One kv head for all: the gradients of k and v are summed by one collective a layer.
+TEST(Megatron, OneKvHead) {
+  for (const char* form : {"qkv=separate", "qkv=fused", "qkv=separate,positions=rope"}) {
+    SCOPED_TRACE(form);
+    const Program program = Compile(
+        BuildGpt(ParseBuiltin(StrCat("builtin:gpt?layers=3,hidden=64,heads=8,kv_heads=1,seq=16,"
+                                     "batch=2,vocab=256,",
+                                     form))),
+        "megatron", "tp=4");
+    int64_t of_k_and_v = 0;
+    for (const Collective& c : program.collectives) of_k_and_v += c.elements == 2 * 2 * 16 * 8;
+    EXPECT_EQ(of_k_and_v, 3);
+    EXPECT_EQ(program.collectives.size(), 4u * 3 + 2 + 2 + 3);
+  }
+}
+
 // The gradients of what is repeated are summed; everything else is as with enough heads.
 TEST(Megatron, FewerKvHeadsThanRanks) {
   for (const char* form : {"qkv=separate", "qkv=fused", "qkv=fused,positions=rope"}) {

@@ -104,6 +104,17 @@ TEST(LowerReshards, AnotherLayoutOfTheSameDim) {
     CHECK-NEXT: %1 = local_slice %0 {axes=["tp"], dim=0} : f32[8@tp/2, 6])");
 }
 
+// The dim is cut over a at once, and only then summed into its parts over b.
+TEST(LowerReshards, SlicesOverTheAxesThatAreFree) {
+  CheckPasses(R"(mesh [a=2, b=2]
+  graph @g(%x: f32[13, 6] partial(b)) -> (%y) {
+    %y = reshard %x {why=[]} : f32[13@(a,b), 6]
+  })",
+              "lower_reshards", R"(
+    CHECK: %0 = local_slice %x {axes=["a"], dim=0} : f32[13@a, 6] partial(b)
+    CHECK-NEXT: %1 = reduce_scatter %0 {axes=["b"], dim=0, why=[]} : f32[13@(a,b), 6])");
+}
+
 // 12 over 2 in blocks of 3 is an even cut.
 TEST(LowerReshards, OfALayoutThatIsWrittenAnotherWay) {
   CheckPasses(R"(mesh [tp=2]
@@ -246,6 +257,28 @@ TEST(BucketReductions, OfOneStageAndOneMicrobatch) {
     CHECK: all_reduce %b {axes=["tp"], reduce="sum", stage=1, microbatch=1}
     CHECK: all_reduce %b {axes=["tp"], reduce="sum", microbatch=0}
     CHECK: all_reduce %a, %b {axes=["tp"], for="", reduce="sum", why=[], stage=1, microbatch=0})");
+}
+
+// The gradients of k and v, one of which is read before the other is reduced.
+TEST(BucketReductions, ResultsOfOneOpTravelTogether) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%q: f32[1, 4, 2@tp, 3], %k: f32[1, 4, 1, 3], %lse: f32[1, 2@tp, 4]) -> (%y, %z, %u) {
+    %dq, %dk, %dv = attention_grad %q, %q, %k, %k, %q, %lse {scale=1.0, causal=true, layout="bshd"} : f32[1, 4, 2@tp, 3], f32[1, 4, 1, 3] partial(tp), f32[1, 4, 1, 3] partial(tp)
+    %0 = reshape %dk {shape=[4, 3]} : f32[4, 3] partial(tp)
+    %2 = all_reduce %0 {axes=["tp"], reduce="sum"} : f32[4, 3]
+    %y = neg %2 : f32[4, 3]
+    %1 = reshape %dv {shape=[4, 3]} : f32[4, 3] partial(tp)
+    %3 = all_reduce %1 {axes=["tp"], reduce="sum"} : f32[4, 3]
+    %z = neg %3 : f32[4, 3]
+    %4 = neg %0 : f32[4, 3] partial(tp)
+    %u = all_reduce %4 {axes=["tp"], reduce="sum"} : f32[4, 3]
+  })",
+              "bucket_reductions", R"(
+    CHECK: %1 = reshape %dv
+    CHECK-NEXT: %2, %3 = all_reduce %0, %1 {
+    CHECK-NEXT: %y = neg %2
+    CHECK-NEXT: %z = neg %3
+    CHECK: %u = all_reduce %4 {)");
 }
 
 // Bytes of each on a rank.
