@@ -206,12 +206,27 @@ class Inserter {
     return bytes;
   }
 
+  // Bytes that travel before a dim can be sliced over the axis: what later axes do to it is undone.
+  double UndoneBytes(const TensorType& type, int dim, int axis) const {
+    double bytes = 0;
+    for (int later : type.sharding.dims[static_cast<size_t>(dim)].axes) {
+      if (later < axis) continue;
+      const Placement cut = PlacementOf(type, later, mesh_);
+      bytes += ReshardBytes(cut, Placement(), mesh_.axis_size(later), GroupBytes(type, later));
+    }
+    return bytes;
+  }
+
   // `split`: the ranks divide the work, whatever has to be moved for it.
-  double OperandCost(const Value* v, const Placement& want, int axis, bool split) const {
+  double OperandCost(const Value* v, const Slot& slot, int axis, bool split) const {
+    const Placement& want = slot.placement;
     double best = kInfinity;
     auto consider = [&](const Value* version) {
       Placement from = PlacementOf(version->type, axis, mesh_);
       double bytes = ReshardBytes(from, want, mesh_.axis_size(axis), GroupBytes(v->type, axis));
+      if (from.kind == Placement::kWhole && want.kind == Placement::kCut) {
+        bytes += UndoneBytes(version->type, want.dim, axis);
+      }
       bool undone = from.kind == Placement::kCut && !split;
       best = std::min(best, undone ? bytes * kUndoCutPenalty : bytes);
     };
@@ -254,7 +269,7 @@ class Inserter {
       // A partial value that others need reduced as well is reduced once, before them.
       const Placement& want = p.operands[i].placement;
       if (want.partial() && v->users.size() > 1) return kInfinity;
-      cost += OperandCost(v, want, axis, split);
+      cost += OperandCost(v, p.operands[i], axis, split);
     }
     for (size_t i = 0; i < op.results.size(); ++i) {
       const TensorType& type = op.out(i);

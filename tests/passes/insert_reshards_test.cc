@@ -51,6 +51,22 @@ TEST(InsertReshards, AConstraintSpeaksOfItsAxes) {
     CHECK-NOT: sharding_constraint)");
 }
 
+// A dim that b cuts cannot be sliced over a, which comes first: it would be gathered. That is a
+// weight here, and the result is moved instead.
+TEST(InsertReshards, NoSliceInFrontOfAnotherAxis) {
+  CheckPasses(R"(mesh [a=2, b=2]
+  graph @g(%x: f32[6, 4]) -> (%y) {
+    %w = param "w" : f32[4, 12@b]
+    %0 = matmul %x, %w : f32[6, 12]
+    %1 = sharding_constraint %0 {axes=["a"], why=["spec s:1:1"]} : f32[6, 12@a]
+    %y = neg %1 : f32[6, 12]
+  })",
+              kPasses, R"(
+    CHECK: %0 = matmul %x, %w : f32[6, 12@b]
+    CHECK-NEXT: %1 = reshard %0 {
+    CHECK-NEXT: %y = neg %1 : f32[6, 12@(a,b)])");
+}
+
 // What a constraint asks for over one axis goes before how another axis happens to cut the operand.
 TEST(InsertReshards, ConstraintsAreMetWhateverTheOperandIs) {
   CheckPasses(R"(mesh [a=2, b=2]
