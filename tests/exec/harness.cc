@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <random>
+#include <sstream>
 
 #include "ir/builder.h"
 #include "ir/op_def.h"
@@ -16,6 +18,14 @@ namespace shardc::testing {
 
 Spec SpecOf(const std::string& name) {
   return name.find('\n') == std::string::npos ? LoadSpec(name) : ParseSpec(name, "test.textproto");
+}
+
+std::string WithZero(const std::string& spec, int stage) {
+  std::ifstream in(std::string(SHARDC_SOURCE_DIR) + "/specs/" + spec + ".textproto");
+  std::stringstream text;
+  text << in.rdbuf();
+  SHARDC_CHECK(!text.str().empty(), "no shipped spec ", spec);
+  return StrCat(text.str(), "\nzero_stage: ", stage, "\n");
 }
 
 std::vector<Program> ProgramsFor(const Graph& lowered) {

@@ -32,6 +32,8 @@ struct RunResult {
 };
 
 Spec SpecOf(const std::string& name_or_text);
+// The text of a shipped spec, with ZeRO.
+std::string WithZero(const std::string& spec, int stage);
 // One program per rank of the graph's mesh, all with the same body.
 std::vector<Program> ProgramsFor(const Graph& lowered);
 // Reads shards straight from the graph's sources.

@@ -1,9 +1,6 @@
 // ZeRO: the same training as the serial model's, with states, gradients and parameters cut.
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "frontend/gpt_config.h"
 #include "ir/text.h"
 #include "passes/emit.h"
@@ -16,15 +13,6 @@ namespace {
 std::string Name(std::string name) {
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   return name;
-}
-
-// A shipped spec with ZeRO.
-std::string WithZero(const std::string& spec, int stage) {
-  std::ifstream in(std::string(SHARDC_SOURCE_DIR) + "/specs/" + spec + ".textproto");
-  std::stringstream text;
-  text << in.rdbuf();
-  EXPECT_FALSE(text.str().empty()) << spec;
-  return StrCat(text.str(), "\nzero_stage: ", stage, "\n");
 }
 
 // --- against PyTorch

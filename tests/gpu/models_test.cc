@@ -99,6 +99,58 @@ TEST_P(GpuShared, Bf16IsLikeTheGoldens) {
   EXPECT_EQ(CompareHalvesWithGolden(e, e.batches[0], r), "");
 }
 
+// What the backward computes again changes no bit.
+TEST(GpuModels, RecomputeInBf16) {
+  SHARDC_NEEDS_GPU();
+  const Export e = Gpt2();
+  Tensors whole;
+  for (const char* kind : {"none", "selective", "full"}) {
+    SCOPED_TRACE(kind);
+    RunSetup setup = OnGpu(e, "megatron_hf_gpt2", "tp=2", 3);
+    setup.pipeline.precision.compute = "bf16";
+    setup.pipeline.recompute = kind;
+    RunResult r = CompileAndRun(ImportFor(e, e.batches[0]), setup, InputsFor(e, e.batches[0]));
+    EXPECT_EQ(CompareHalvesWithGolden(e, e.batches[0], r), "");
+    if (whole.empty()) whole = r.outputs;
+    EXPECT_TRUE(r.outputs == whole);
+  }
+}
+
+class GpuZero : public ::testing::TestWithParam<int> {};
+
+TEST_P(GpuZero, AdamWFollowsPyTorch) {
+  SHARDC_NEEDS_GPU();
+  const Export e = Gpt2();
+  const AdamWGolden golden = AdamWGoldenOf(e);
+  for (auto [spec, mesh] : {std::pair("dp", "dp=2"), {"megatron_hf_gpt2", "dp=2,tp=2"}}) {
+    SCOPED_TRACE(mesh);
+    RunSetup setup = OnGpu(e, WithZero(spec, GetParam()), mesh, 11);
+    setup.pipeline.optimizer = golden.options;
+    setup.pipeline.optimizer.clip_norm = golden.clip_norm;
+    RunResult r = CompileAndRun(ImportFor(e, golden.batch), setup, InputsFor(e, golden.batch));
+    EXPECT_EQ(CompareSteps(r.losses, golden.clipped_losses, 2e-5), "");
+    EXPECT_EQ(CompareSteps(r.grad_norms, golden.clipped_grad_norms, 2e-4), "");
+  }
+}
+
+// The same as with parameters that are whole.
+TEST_P(GpuZero, Bf16TrainsAsWithout) {
+  SHARDC_NEEDS_GPU();
+  const Export e = Gpt2();
+  const AdamWGolden golden = AdamWGoldenOf(e);
+  std::vector<double> losses;
+  for (int stage : {0, GetParam()}) {
+    RunSetup setup = OnGpu(e, stage == 0 ? "dp" : WithZero("dp", stage), "dp=2", 6);
+    setup.pipeline.optimizer = golden.options;
+    setup.pipeline.precision.compute = "bf16";
+    RunResult r = CompileAndRun(ImportFor(e, golden.batch), setup, InputsFor(e, golden.batch));
+    if (stage == 0) losses = r.losses;
+    EXPECT_EQ(CompareSteps(r.losses, losses, 1e-3), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, GpuZero, ::testing::Values(1, 2, 3));
+
 INSTANTIATE_TEST_SUITE_P(Meshes, GpuShared, ::testing::Values("tp=1", "tp=2", "tp=4"));
 
 // A GPU and a thread for each rank.
