@@ -42,12 +42,18 @@ int64_t IndexLimit(const Program& program, const std::string& input) {
       if (root >= 0 && carries[root]) carries[i] = true;
     }
     const auto& in = instruction.operands;
-    bool indexes = in.size() >= 2 && carries[in[1]];
-    if (indexes && instruction.op == "embedding") {
-      bound(program.buffers[in[0]].type.shape[0]);
-    } else if (indexes &&
-               (instruction.op == "cross_entropy" || instruction.op == "softmax_stats")) {
-      bound(program.buffers[in[0]].type.shape.back());
+    auto reads = [&](std::string_view op, size_t operand) {
+      return instruction.op == op && carries[in[operand]];
+    };
+    auto dims = [&](size_t operand) -> const Shape& {
+      return program.buffers[in[operand]].type.shape;
+    };
+    if (reads("embedding", 1)) {
+      bound(dims(0)[0]);
+    } else if (reads("cross_entropy", 1) || reads("softmax_stats", 1)) {
+      bound(dims(0).back());
+    } else if (reads("cross_entropy_with_grad", 2)) {
+      bound(instruction.attrs.Int("classes", dims(1).back()));
     } else if (!in.empty() && carries[in[0]]) {
       for (int r : instruction.results) {
         if (program.buffers[r].type.dtype == program.buffers[in[0]].type.dtype) carries[r] = true;

@@ -164,9 +164,16 @@ OpDef AddLayerNormDef() {
 
 }  // namespace
 
+void RegisterFusedNormGradOps(OpRegistry& registry);    // fused_norm_grad.cc
+void RegisterFusedLossOps(OpRegistry& registry);        // fused_loss.cc
+void RegisterPackedAttentionOps(OpRegistry& registry);  // packed_attention.cc
+
 void RegisterFusedOps(OpRegistry& registry) {
   registry.Add(LinearDef());
   registry.Add(AddLayerNormDef());
+  RegisterFusedNormGradOps(registry);
+  RegisterFusedLossOps(registry);
+  RegisterPackedAttentionOps(registry);
 }
 
 }  // namespace shardc

@@ -22,6 +22,10 @@ const TensorType& LabelsOf(const Op& op) {
   while (IsFloat(op.operands[i]->type.dtype)) ++i;
   return op.operands[i]->type;
 }
+// Of the logits, whose rows may be longer where attribute "classes" says so.
+int64_t ClassesOf(const KernelCall& call, const TensorView& logits) {
+  return call.attrs->Int("classes", call.GlobalDim(logits, logits.rank() - 1));
+}
 double Smoothing(const Attributes& attrs) { return attrs.Float("label_smoothing", 0.0); }
 
 void CheckAttributes(std::string_view op, const Attributes& attrs, const TensorType& labels) {
@@ -32,10 +36,15 @@ void CheckAttributes(std::string_view op, const Attributes& attrs, const TensorT
   }
 }
 
-void CheckLogits(std::string_view op, const TensorType& logits, const TensorType& labels) {
+void CheckLogits(std::string_view op, const Attributes& attrs, const TensorType& logits,
+                 const TensorType& labels) {
   RequireFloat(op, logits, "the logits");
   RequireInteger(op, labels, "the labels");
   if (logits.rank() < 1) InferError(op, "needs logits with a vocabulary dim, not a scalar");
+  if (attrs.Int("classes", 0) < 0 || attrs.Int("classes", 0) > logits.shape.back()) {
+    InferError(op, StrCat("logits ", ShapeToString(logits.shape), " do not hold ",
+                          attrs.Int("classes"), " classes"));
+  }
   if (labels.shape != WithoutLast(logits.shape)) {
     InferError(op, StrCat("logits ", ShapeToString(logits.shape), " need labels of shape ",
                           ShapeToString(WithoutLast(logits.shape)), ", not ",
@@ -53,8 +62,8 @@ class Rows {
   Rows(std::string_view op, const KernelCall& call, const TensorView& logits,
        const TensorView& labels)
       : logits_(logits), runs_(call.Runs(logits, logits.rank() - 1)) {
-    int64_t classes = call.GlobalDim(logits, logits.rank() - 1);
-    Init(op, call, labels, classes);
+    if (call.attrs->Has("classes")) runs_ = {{0, 0, call.attrs->Int("classes")}};
+    Init(op, call, labels, ClassesOf(call, logits));
   }
   Rows(std::string_view op, const KernelCall& call, const TensorView& labels, int64_t classes)
       : logits_(labels) {
@@ -105,7 +114,7 @@ void Reference(const KernelCall& call) {
   std::vector<double> loss(call.out[0].num_elements()), lse(call.out[1].num_elements());
   Rows rows("cross_entropy", call, call.in[0], call.in[1]);
   double smoothing = Smoothing(*call.attrs);
-  double classes = static_cast<double>(call.GlobalDim(call.in[0], call.in[0].rank() - 1));
+  double classes = static_cast<double>(ClassesOf(call, call.in[0]));
   for (const Rows::Row& row : rows.rows()) {
     double max = -kInfinity, sum_exp = 0, sum = 0, target = 0;
     rows.ForEachClass(row, [&](int64_t at, int64_t) { max = std::max(max, x[at]); });
@@ -129,7 +138,7 @@ void ReferenceGrad(const KernelCall& call) {
   std::vector<double> lse = ToDoubles(call.in[3]), dx(x.size());
   Rows rows("cross_entropy_grad", call, call.in[1], call.in[2]);
   double smoothing = Smoothing(*call.attrs);
-  double classes = static_cast<double>(call.GlobalDim(call.in[1], call.in[1].rank() - 1));
+  double classes = static_cast<double>(ClassesOf(call, call.in[1]));
   for (const Rows::Row& row : rows.rows()) {
     if (!row.counts) continue;
     rows.ForEachClass(row, [&](int64_t at, int64_t c) {
@@ -239,7 +248,7 @@ OpDef CrossEntropyDef() {
   OpDef def = Def("cross_entropy", 2, true);
   def.cpu_halves = CpuHalves::kWidened;
   def.infer = [](const InferArgs& args) {
-    CheckLogits("cross_entropy", args[0], args[1]);
+    CheckLogits("cross_entropy", args.attrs, args[0], args[1]);
     CheckAttributes("cross_entropy", args.attrs, args[1]);
     return std::vector<TensorType>(2, Statistic(args[0]));
   };
@@ -254,7 +263,7 @@ OpDef GradDef() {
   OpDef def = Def("cross_entropy_grad", 4, true);
   def.infer = [](const InferArgs& args) {
     constexpr std::string_view op = "cross_entropy_grad";
-    CheckLogits(op, args[1], args[2]);
+    CheckLogits(op, args.attrs, args[1], args[2]);
     CheckAttributes(op, args.attrs, args[2]);
     RequireTensor(op, args[0], args[1].dtype, args[2].shape, "the gradient of the loss");
     RequireTensor(op, args[3], args[1].dtype, args[2].shape, "lse");
@@ -282,7 +291,7 @@ OpDef StatsDef() {
   def.cpu_halves = CpuHalves::kWidened;
   def.attrs.push_back({"sum_logits", AttrKind::kBool});
   def.infer = [](const InferArgs& args) {
-    CheckLogits("softmax_stats", args[0], args[1]);
+    CheckLogits("softmax_stats", args.attrs, args[0], args[1]);
     CheckAttributes("softmax_stats", args.attrs, args[1]);
     RequireTensor("softmax_stats", args[2], args[0].dtype, args[1].shape, "max");
     return std::vector<TensorType>(args.attrs.Bool("sum_logits") ? 3 : 2, Statistic(args[0]));

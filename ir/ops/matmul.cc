@@ -26,6 +26,19 @@ std::vector<TensorType> WithAddend(std::string_view op, const InferArgs& args, T
   return {std::move(result)};
 }
 
+// What of the rows of the left operand counts: all of them, or attribute "cols" elements.
+int64_t ColsOf(const Attributes& attrs, const Shape& a) { return attrs.Int("cols", a.back()); }
+
+void CheckCols(std::string_view op, const Attributes& attrs, const Shape& a, bool one_matrix) {
+  const int64_t cols = ColsOf(attrs, a);
+  if (cols < 0 || cols > a.back()) {
+    InferError(op, StrCat("rows of length ", a.back(), " do not hold ", cols, " columns"));
+  }
+  if (!one_matrix && (attrs.Has("cols") || attrs.Has("length"))) {
+    InferError(op, "takes rows that are longer than what counts for one matrix only");
+  }
+}
+
 // matmul (b[k, n]) and matmul_nt (b[n, k]).
 std::vector<TensorType> InferProduct(std::string_view op, const InferArgs& args, bool transposed) {
   const TensorType &a = args[0], &b = args[1];
@@ -37,16 +50,19 @@ std::vector<TensorType> InferProduct(std::string_view op, const InferArgs& args,
   }
   int64_t b_rows = b.shape[b.rank() - 2], b_columns = b.shape[b.rank() - 1];
   int64_t k = transposed ? b_columns : b_rows, n = transposed ? b_rows : b_columns;
-  if (a.shape.back() != k) {
+  CheckCols(op, args.attrs, a.shape, b.rank() == 2);
+  const int64_t cols = ColsOf(args.attrs, a.shape), length = args.attrs.Int("length", n);
+  if (length < n) InferError(op, StrCat("rows of length ", length, " do not hold ", n, " columns"));
+  if (cols != k) {
     InferError(
-        op, StrCat("sums over the last dim of the left operand (", a.shape.back(), ") and ",
+        op, StrCat("sums over the last dim of the left operand (", cols, ") and ",
                    transposed ? "the last" : "the last but one", " of the right (", k,
                    "), which differ: ", ShapeToString(a.shape), " and ", ShapeToString(b.shape)));
   }
   Shape leading = BroadcastShapes(op, Leading(a.shape), Leading(b.shape));
-  return WithAddend(
-      op, args,
-      TensorType(OutType(op, args.attrs, a.dtype), WithMatrix(leading, a.shape[a.rank() - 2], n)));
+  return WithAddend(op, args,
+                    TensorType(OutType(op, args.attrs, a.dtype),
+                               WithMatrix(leading, a.shape[a.rank() - 2], length)));
 }
 
 std::vector<TensorType> InferTn(const InferArgs& args) {
@@ -62,21 +78,22 @@ std::vector<TensorType> InferTn(const InferArgs& args) {
     InferError("matmul_tn", StrCat("all dims but the last must be equal: ", ShapeToString(a.shape),
                                    " and ", ShapeToString(b.shape)));
   }
+  CheckCols("matmul_tn", args.attrs, a.shape, batch == 0);
   Shape lead(a.shape.begin(), a.shape.begin() + batch);
   return WithAddend("matmul_tn", args,
                     TensorType(OutType("matmul_tn", args.attrs, a.dtype),
-                               WithMatrix(lead, a.shape.back(), b.shape.back())));
+                               WithMatrix(lead, ColsOf(args.attrs, a.shape), b.shape.back())));
 }
 
 // y[m, n] = sum over k of a b, all by strides.
 struct Product {
   int64_t m, k, n;
-  int64_t a_m, a_k, b_k, b_n;
+  int64_t a_m, a_k, b_k, b_n, y_m;
 };
 
 void Multiply(const Product& p, const double* a, const double* b, double* y) {
   for (int64_t i = 0; i < p.m; ++i) {
-    double* row = y + i * p.n;
+    double* row = y + i * p.y_m;
     std::fill(row, row + p.n, 0.0);
     for (int64_t k = 0; k < p.k; ++k) {
       double left = a[i * p.a_m + k * p.a_k];
@@ -110,21 +127,24 @@ void Finish(const KernelCall& call, std::vector<double> y) {
 
 void ReferenceProduct(const KernelCall& call, bool transposed) {
   const TensorView &a = call.in[0], &b = call.in[1], &y = call.out[0];
-  int64_t m = y.shape[y.rank() - 2], n = y.shape[y.rank() - 1], k = a.shape.back();
-  SHARDC_CHECK(b.shape[b.rank() - (transposed ? 1 : 2)] == k, "local shapes disagree");
-  Product p{m, k, n, k, 1, transposed ? 1 : n, transposed ? k : 1};
+  const int64_t m = y.shape[y.rank() - 2], n = b.shape[b.rank() - (transposed ? 2 : 1)],
+                k = ColsOf(*call.attrs, a.shape);
+  SHARDC_CHECK(b.shape[b.rank() - (transposed ? 1 : 2)] == k && n <= y.shape.back(),
+               "local shapes disagree");
+  Product p{m, k, n, a.shape.back(), 1, transposed ? 1 : n, transposed ? k : 1, y.shape.back()};
   std::vector<double> av = ToDoubles(a), bv = ToDoubles(b), yv(y.num_elements());
   Shape lead = Leading(y.shape), a_lead = Leading(a.shape), b_lead = Leading(b.shape);
   for (int64_t i = 0, count = NumElements(lead); i < count; ++i) {
-    Multiply(p, av.data() + BroadcastIndex(i, lead, a_lead) * m * k,
-             bv.data() + BroadcastIndex(i, lead, b_lead) * k * n, yv.data() + i * m * n);
+    Multiply(p, av.data() + BroadcastIndex(i, lead, a_lead) * m * p.a_m,
+             bv.data() + BroadcastIndex(i, lead, b_lead) * k * n, yv.data() + i * m * p.y_m);
   }
   Finish(call, std::move(yv));
 }
 
 void ReferenceTn(const KernelCall& call) {
   const TensorView &a = call.in[0], &b = call.in[1], &y = call.out[0];
-  int64_t m = a.shape.back(), n = b.shape.back(), batches = 1, k = 1;
+  const int64_t m = ColsOf(*call.attrs, a.shape), n = b.shape.back(), row = a.shape.back();
+  int64_t batches = 1, k = 1;
   int64_t batch = call.attrs->Int("batch", 0);
   for (int d = 0; d + 1 < a.rank(); ++d) {
     SHARDC_CHECK(a.shape[d] == b.shape[d], "local shapes disagree");
@@ -132,7 +152,7 @@ void ReferenceTn(const KernelCall& call) {
   }
   std::vector<double> av = ToDoubles(a), bv = ToDoubles(b), yv(y.num_elements());
   for (int64_t i = 0; i < batches; ++i) {
-    Multiply({m, k, n, 1, m, n, 1}, av.data() + i * k * m, bv.data() + i * k * n,
+    Multiply({m, k, n, 1, row, n, 1, n}, av.data() + i * k * row, bv.data() + i * k * n,
              yv.data() + i * m * n);
   }
   Finish(call, std::move(yv));
@@ -152,14 +172,31 @@ Value* WeightGradient(Builder& builder, Value* left, Value* right, const Shape& 
   return builder.SumTo(each, shape);
 }
 
+// The first `cols` elements of rows, and rows with zeros up to `length` elements.
+Value* FirstOf(Builder& builder, Value* v, int64_t cols) {
+  if (v->type.shape.back() == cols) return v;
+  Ints limits = v->type.shape, zero(limits.size(), 0), one(limits.size(), 1);
+  limits.back() = cols;
+  return builder.Make("slice", {v}, {{"starts", zero}, {"limits", limits}, {"steps", one}});
+}
+Value* Lengthened(Builder& builder, Value* v, int64_t length) {
+  if (v->type.shape.back() == length) return v;
+  Ints low(v->type.shape.size(), 0), high = low;
+  high.back() = length - v->type.shape.back();
+  return builder.Make("pad", {v}, {{"low", low}, {"high", high}, {"value", 0.0}});
+}
+
 std::vector<Value*> ProductGradient(const GradientArgs& args, bool transposed) {
   Builder& builder = args.builder;
   Value *a = args.op.operands[0], *b = args.op.operands[1], *dy = args.result_grads[0];
   std::vector<Value*> grads(args.op.operands.size());
   if (grads.size() > 2) grads[2] = dy;
+  const int64_t length = a->type.shape.back();
+  a = FirstOf(builder, a, ColsOf(args.op.attrs, a->type.shape));
+  dy = FirstOf(builder, dy, b->type.shape[b->type.shape.size() - (transposed ? 2 : 1)]);
   if (args.wanted[0]) {
     Value* da = builder.Make(transposed ? "matmul" : "matmul_nt", {dy, b});
-    grads[0] = builder.SumTo(da, a->type.shape);
+    grads[0] = Lengthened(builder, builder.SumTo(da, a->type.shape), length);
   }
   if (args.wanted[1]) {
     grads[1] = WeightGradient(builder, transposed ? dy : a, transposed ? a : dy, b->type.shape,
@@ -182,8 +219,11 @@ std::vector<Value*> TnGradient(const GradientArgs& args) {
   };
   std::vector<Value*> grads(args.op.operands.size());
   if (grads.size() > 2) grads[2] = dy;
+  const int64_t length = a->type.shape.back();
+  a = FirstOf(builder, a, ColsOf(args.op.attrs, a->type.shape));
   if (args.wanted[0]) {
-    grads[0] = builder.Reshape(builder.Make("matmul_nt", {rows_in_one(b), dy}), a->type.shape);
+    Value* da = builder.Reshape(builder.Make("matmul_nt", {rows_in_one(b), dy}), a->type.shape);
+    grads[0] = Lengthened(builder, da, length);
   }
   if (args.wanted[1]) {
     grads[1] = builder.Reshape(builder.Make("matmul", {rows_in_one(a), dy}), b->type.shape);
@@ -212,7 +252,9 @@ ShardingRule TnRule(const Op& op) {
       summed.push_back(StrCat("c", d));
     }
   }
-  return ProductRule(op, StrCat(shared, "m, ", shared, "n"), batches + "m n", summed);
+  const bool longer = op.attrs.Has("cols");
+  return ProductRule(op, StrCat(shared, longer ? "l!, " : "m, ", shared, "n"),
+                     batches + (longer ? "m! n" : "m n"), summed);
 }
 
 // matmul(a, transpose(b)), with the last two dims swapped, is matmul_nt(a, b), and the other way
@@ -240,7 +282,8 @@ int64_t WorkBytes(const Op& op, bool nt, bool tn) {
   constexpr int64_t kFew = 256, kBlock = 384, kMost = 24 << 20, kPacked = 16 << 20;
   constexpr int64_t kLongSum = 2048, kSums = 12 << 20, kFewSums = 512;
   const int64_t n = nt ? b[0] : b.back();
-  const int64_t last = std::max<int64_t>(a.back(), 1), rest = NumElements(a) / last;
+  const int64_t last = std::max<int64_t>(ColsOf(op.attrs, a), 1),
+                rest = NumElements(a) / std::max<int64_t>(a.back(), 1);
   const int64_t rows = tn ? last : rest, k = tn ? rest : last;
   const DType type = op.in(0).dtype == DType::kF16 ? DType::kF32 : op.in(0).dtype;
   const int64_t size = DTypeSize(type);
@@ -263,7 +306,7 @@ OpDef MatmulDef(std::string_view name) {
   def.in_place = [](int operand, int) { return operand == 2; };
   // Padding of a contracted dim adds 0 * 0.
   def.keeps_zero_padding = true;
-  def.attrs = {{"out", AttrKind::kString}};
+  def.attrs = {{"out", AttrKind::kString}, {"cols", AttrKind::kInt}};
   def.precision = Precision::kCompute;
   def.typed_result = 0;
   return def;
@@ -271,9 +314,17 @@ OpDef MatmulDef(std::string_view name) {
 
 OpDef ProductDef(std::string_view name, bool transposed) {
   OpDef def = MatmulDef(name);
+  def.attrs.push_back({"length", AttrKind::kInt});
   def.infer = [name, transposed](const InferArgs& a) { return InferProduct(name, a, transposed); };
   def.rule = [transposed](const Op& op) {
     std::string matrix = transposed ? "n k" : "k n";
+    if (op.attrs.Has("cols") || op.attrs.Has("length")) {
+      matrix = transposed ? "n! k!" : "k! n!";
+      ShardingRule rule = ProductRule(op, "... m l!, " + matrix, "... m r!", {});
+      // The beginning of a longer row: the same factor, whole all the same.
+      rule.operands[0].back() = rule.operands[1][transposed ? 1 : 0];
+      return rule;
+    }
     if (op.in(1).rank() != 2) matrix = "... " + matrix;
     return ProductRule(op, "... m k , " + matrix, "... m n", {"k"});
   };
@@ -281,8 +332,11 @@ OpDef ProductDef(std::string_view name, bool transposed) {
   def.simplify = [transposed](Builder& b, const Op& op) {
     return AbsorbTranspose(b, op, transposed ? "matmul" : "matmul_nt");
   };
-  def.flops = [](const Op& op) {
-    return op.out().num_elements() * (2 * op.in(0).shape.back() + (op.operands.size() > 2));
+  def.flops = [transposed](const Op& op) {
+    const int64_t length = op.out().shape.back(),
+                  rows = op.out().num_elements() / std::max<int64_t>(length, 1);
+    const int64_t n = op.attrs.Has("length") ? op.in(1).shape[transposed ? 0 : 1] : length;
+    return rows * n * (2 * ColsOf(op.attrs, op.in(0).shape) + (op.operands.size() > 2));
   };
   def.work_bytes = [transposed](const Op& op) { return WorkBytes(op, transposed, false); };
   def.reference = [transposed](const KernelCall& c) { ReferenceProduct(c, transposed); };
@@ -301,7 +355,8 @@ void RegisterMatmulOps(OpRegistry& registry) {
   tn.rule = TnRule;
   tn.gradient = TnGradient;
   tn.flops = [](const Op& op) {
-    return 2 * op.in(0).num_elements() * op.in(1).shape.back() +
+    const int64_t rows = op.in(0).num_elements() / std::max<int64_t>(op.in(0).shape.back(), 1);
+    return 2 * rows * ColsOf(op.attrs, op.in(0).shape) * op.in(1).shape.back() +
            (op.operands.size() > 2 ? op.out().num_elements() : 0);
   };
   tn.work_bytes = [](const Op& op) { return WorkBytes(op, false, true); };

@@ -118,7 +118,91 @@ std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r) {
   return nullptr;
 }
 
-constexpr Binding kBindings[] = {{"attention", MakeForward}, {"attention_grad", MakeBackward}};
+// q, k and v as neighbours in [b, s, 3 h, d], and o as [b, s, h, d].
+struct Packed {
+  AttentionShape shape;
+  HeadStrides part, o;
+  int64_t size;  // of a row of a part
+  Packed(const KernelRequest& r, const TensorView& x, const TensorView& out) {
+    const Shape& s = out.shape;
+    shape = {.batch = s[0],
+             .q_heads = s[2],
+             .kv_heads = s[2],
+             .q_len = s[1],
+             .kv_len = s[1],
+             .head_dim = s[3],
+             .scale = static_cast<float>(r.call.attrs->Float("scale")),
+             .causal = r.call.attrs->Bool("causal")};
+    size = s[2] * s[3];
+    const int64_t row = x.shape[2] * s[3];
+    part = {s[1] * row, row, s[3]};
+    o = {s[1] * size, size, s[3]};
+  }
+};
+
+template <typename T, typename Run>
+std::unique_ptr<Kernel> MakePacked(const KernelRequest& r, Run run) {
+  const Packed p(r, r.call.in[0], r.call.out[0]);
+  const T* x = r.call.in[0].as<const T>();
+  const AttentionForwardArgsOf<T> args{.shape = p.shape,
+                                       .q = x,
+                                       .q_strides = p.part,
+                                       .k = x + p.size,
+                                       .k_strides = p.part,
+                                       .v = x + 2 * p.size,
+                                       .v_strides = p.part,
+                                       .mask = {},
+                                       .o = r.call.out[0].as<T>(),
+                                       .o_strides = p.o,
+                                       .lse = Out(r, 1)};
+  return MakeKernel([args, run, threads = r.call.threads] { run(args, threads); });
+}
+
+std::unique_ptr<Kernel> MakePacked(const KernelRequest& r) {
+  const AttentionKernels& k = Kernels().attention;
+  if (HaveType(r, 0, 1, DType::kF32)) return MakePacked<float>(r, k.forward);
+  if (HaveType(r, 0, 1, DType::kBF16)) return MakePacked<uint16_t>(r, k.forward_bf16);
+  return nullptr;
+}
+
+template <typename T, typename Run>
+std::unique_ptr<Kernel> MakePackedBackward(const KernelRequest& r, Run run) {
+  const Packed p(r, r.call.in[1], r.call.in[2]);
+  const T* x = r.call.in[1].as<const T>();
+  T* dx = r.call.out[0].as<T>();
+  const AttentionBackwardArgsOf<T> args{.shape = p.shape,
+                                        .q = x,
+                                        .q_strides = p.part,
+                                        .k = x + p.size,
+                                        .k_strides = p.part,
+                                        .v = x + 2 * p.size,
+                                        .v_strides = p.part,
+                                        .mask = {},
+                                        .o = r.call.in[2].as<const T>(),
+                                        .o_strides = p.o,
+                                        .lse = In(r, 3),
+                                        .d_o = r.call.in[0].as<const T>(),
+                                        .d_o_strides = p.o,
+                                        .dq = dx,
+                                        .dq_strides = p.part,
+                                        .dk = dx + p.size,
+                                        .dk_strides = p.part,
+                                        .dv = dx + 2 * p.size,
+                                        .dv_strides = p.part};
+  return MakeKernel([args, run, threads = r.call.threads] { run(args, threads); });
+}
+
+std::unique_ptr<Kernel> MakePackedBackward(const KernelRequest& r) {
+  const AttentionKernels& k = Kernels().attention;
+  if (HaveType(r, 0, 3, DType::kF32)) return MakePackedBackward<float>(r, k.backward);
+  if (HaveType(r, 0, 3, DType::kBF16)) return MakePackedBackward<uint16_t>(r, k.backward_bf16);
+  return nullptr;
+}
+
+constexpr Binding kBindings[] = {{"attention", MakeForward},
+                                 {"attention_grad", MakeBackward},
+                                 {"packed_attention", MakePacked},
+                                 {"packed_attention_grad", MakePackedBackward}};
 
 }  // namespace
 

@@ -10,6 +10,7 @@ namespace {
 bool Shard(const KernelRequest& r, size_t logits, size_t labels, LogitShard* shard) {
   const TensorView& x = r.call.in[logits];
   auto runs = r.call.Runs(x, x.rank() - 1);
+  if (r.call.attrs->Has("classes")) runs = {{0, 0, r.call.attrs->Int("classes")}};
   if (x.dtype != DType::kF32 || runs.size() > 1 || (!runs.empty() && runs[0].local != 0)) {
     return false;
   }
@@ -27,7 +28,8 @@ bool Shard(const KernelRequest& r, size_t logits, size_t labels, LogitShard* sha
 // Where a label lies: the shape of this rank's part of them, and what the op adds to a place there.
 struct Labels {
   Shape shape, origin;
-  explicit Labels(const KernelRequest& r) : shape(r.call.in[1].shape), origin(shape.size()) {
+  explicit Labels(const KernelRequest& r, size_t labels = 1)
+      : shape(r.call.in[labels].shape), origin(shape.size()) {
     if (r.call.attrs->Has("origin")) origin = r.call.attrs->IntList("origin");
   }
 };
@@ -87,7 +89,23 @@ std::unique_ptr<Kernel> MakeGrad(const KernelRequest& r) {
       });
 }
 
+// dloss, logits, labels -> loss, dlogits
+std::unique_ptr<Kernel> MakeWithGrad(const KernelRequest& r) {
+  LogitShard shard;
+  if (!Shard(r, 1, 2, &shard)) return nullptr;
+  if (shard.valid != r.call.attrs->Int("classes", shard.stride)) return nullptr;
+  const bool bf16 = r.call.out[1].dtype == DType::kBF16;
+  if (!bf16 && r.call.out[1].dtype != DType::kF32) return nullptr;
+  return MakeKernel([shard, labels = Labels(r, 2), dloss = In(r, 0), loss = Out(r, 0),
+                     dx = bf16 ? nullptr : Out(r, 1), dx_bf16 = bf16 ? OutBf16(r, 1) : nullptr,
+                     threads = r.call.threads] {
+    CheckLabels(shard, shard.valid, labels, "cross_entropy");
+    Kernels().cross_entropy.with_grad(shard, dloss, loss, dx, dx_bf16, threads);
+  });
+}
+
 constexpr Binding kBindings[] = {{"cross_entropy", MakeCrossEntropy},
+                                 {"cross_entropy_with_grad", MakeWithGrad},
                                  {"softmax_stats", MakeStats},
                                  {"cross_entropy_grad", MakeGrad}};
 

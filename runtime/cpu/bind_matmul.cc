@@ -28,11 +28,32 @@ std::optional<Addend> AddendOf(const KernelRequest& r, bool accumulate) {
   return Addend{r.call.in[2].data, c.data, c.num_elements() * DTypeSize(c.dtype), r.call.threads};
 }
 
+// Makes the ends of rows that are longer than the product's zero.
+struct Ends {
+  std::byte* c = nullptr;
+  int64_t rows = 0, row_bytes = 0, from = 0;
+  explicit Ends(const KernelRequest& r, int64_t n) {
+    const TensorView& out = r.call.out[0];
+    const int64_t size = DTypeSize(out.dtype), length = out.shape.back();
+    if (length <= n) return;
+    c = out.data;
+    rows = out.num_elements() / length;
+    row_bytes = length * size;
+    from = n * size;
+  }
+  void Clear() const {
+    for (int64_t i = 0; i < rows; ++i) {
+      std::memset(c + i * row_bytes + from, 0, static_cast<size_t>(row_bytes - from));
+    }
+  }
+};
+
 class MatmulKernel : public Kernel {
  public:
   MatmulKernel(const KernelRequest& r, const MatmulConfig& config)
       : matmul_(MatmulF32::Create(config)),
         addend_(AddendOf(r, config.accumulate)),
+        ends_(r, config.n),
         a_(In(r, 0)),
         b_(In(r, 1)),
         bias_(config.bias ? In(r, 2) : nullptr),
@@ -47,6 +68,7 @@ class MatmulKernel : public Kernel {
     }
     if (addend_) addend_->Place();
     matmul_.Execute(a_, b_, bias_, c_);
+    ends_.Clear();
   }
 
   int64_t held_bytes() const override { return matmul_.held_bytes(); }
@@ -54,6 +76,7 @@ class MatmulKernel : public Kernel {
  private:
   MatmulF32 matmul_;
   std::optional<Addend> addend_;
+  Ends ends_;
   const float *a_, *b_, *bias_;
   float* c_;
   bool packs_;
@@ -70,6 +93,8 @@ std::unique_ptr<Kernel> MakeBf16(const KernelRequest& r, const MatmulConfig& f32
   config.n = f32.n;
   config.k = f32.k;
   config.batch = f32.batch;
+  config.lda = f32.lda;
+  config.ldc = f32.ldc;
   config.transpose_a = f32.transpose_a;
   config.transpose_b = f32.transpose_b;
   config.bias = f32.bias;
@@ -82,9 +107,10 @@ std::unique_ptr<Kernel> MakeBf16(const KernelRequest& r, const MatmulConfig& f32
   return MakeKernel(
       [matmul, a = r.call.in[0].data, b = r.call.in[1].data,
        bias = f32.bias ? r.call.in[2].data : nullptr, c = r.call.out[0].data,
-       addend = AddendOf(r, f32.accumulate)] {
+       addend = AddendOf(r, f32.accumulate), ends = Ends(r, f32.n)] {
         if (addend) addend->Place();
         matmul->Execute(a, b, bias, c);
+        ends.Clear();
       },
       matmul->held_bytes());
 }
@@ -116,8 +142,11 @@ std::unique_ptr<Kernel> MakeMatmul(const KernelRequest& r, bool nt, bool bias = 
   config.transpose_b = nt;
   config.bias = bias;
   config.accumulate = !bias && r.call.in.size() > 2;
-  config.k = a[rank - 1];
-  config.n = c.back();
+  // Rows of the operand and of the result may be longer than what counts.
+  config.k = r.call.attrs->Int("cols", a[rank - 1]);
+  config.lda = a[rank - 1];
+  config.n = nt ? b[b.size() - 2] : b.back();
+  config.ldc = c.back();
   if (b.size() == 2) {
     config.m = Product(a, 0, rank - 1);
     return Make(r, config);
@@ -144,7 +173,8 @@ std::unique_ptr<Kernel> MakeMatmulTN(const KernelRequest& r) {
   config.accumulate = r.call.in.size() > 2;
   config.batch = Product(a, 0, batch);
   config.k = Product(a, batch, a.size() - 1);
-  config.m = a.back();
+  config.m = r.call.attrs->Int("cols", a.back());
+  config.lda = a.back();
   config.n = b.back();
   return Make(r, config);
 }

@@ -53,25 +53,46 @@ std::unique_ptr<Kernel> MakeAddLayerNorm(const KernelRequest& r) {
       [args, threads = r.call.threads] { Kernels().norm.layer_norm_forward(args, threads); });
 }
 
-// dy, x, [mean,] rstd[, w] -> dx[, dw[, db]]
+// dy, x, [mean,] rstd[, w] from operand `first` on; -> dx, then dw[, db] in [weights, end).
 template <bool kRms>
-std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r) {
-  if (!AllF32(r)) return nullptr;
-  NormBackwardArgs args;
-  args.dy = In(r, 0);
-  args.x = In(r, 1);
-  if (!kRms) args.mean = In(r, 2);
-  args.rstd = In(r, kRms ? 2 : 3);
-  size_t w = kRms ? 3 : 4;
+std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r, NormBackwardArgs args, size_t first,
+                                     size_t weights, size_t end) {
+  args.dy = In(r, first);
+  args.x = In(r, first + 1);
+  if (!kRms) args.mean = In(r, first + 2);
+  args.rstd = In(r, first + (kRms ? 2 : 3));
+  const size_t w = first + (kRms ? 3 : 4);
   if (r.call.in.size() > w) args.w = In(r, w);
   args.dx = Out(r, 0);
-  if (r.call.out.size() > 1) args.dw = Out(r, 1);
-  if (r.call.out.size() > 2) args.db = Out(r, 2);
-  RowsAndCols(r.call.in[1], &args.rows, &args.cols);
+  if (end > weights) args.dw = Out(r, weights);
+  if (end > weights + 1) args.db = Out(r, weights + 1);
+  RowsAndCols(r.call.in[first + 1], &args.rows, &args.cols);
   return MakeKernel([args, threads = r.call.threads] {
     const NormKernels& k = Kernels().norm;
     (kRms ? k.rms_norm_backward : k.layer_norm_backward)(args, threads);
   });
+}
+
+template <bool kRms>
+std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r) {
+  if (!AllF32(r)) return nullptr;
+  return MakeBackward<kRms>(r, {}, 0, 1, r.call.out.size());
+}
+
+// residual, dy, ... -> sum, copy[, dw[, db]][, sums of columns]
+template <bool kRms>
+std::unique_ptr<Kernel> MakeBackwardAdd(const KernelRequest& r) {
+  if (!AllF32But(r, 1)) return nullptr;
+  NormBackwardArgs args;
+  args.residual_grad = In(r, 0);
+  if (r.call.out[1].dtype == DType::kBF16) {
+    args.dx_bf16 = OutBf16(r, 1);
+  } else {
+    args.dx_copy = Out(r, 1);
+  }
+  size_t end = r.call.out.size();
+  if (r.call.attrs->Bool("sums")) args.dx_sums = Out(r, --end);
+  return MakeBackward<kRms>(r, args, 1, 2, end);
 }
 
 bool LastAxis(const KernelRequest& r) {
@@ -100,8 +121,10 @@ std::unique_ptr<Kernel> MakeSoftmaxGrad(const KernelRequest& r) {
 
 constexpr Binding kBindings[] = {{"layer_norm", MakeForward<false>},
                                  {"layer_norm_grad", MakeBackward<false>},
+                                 {"layer_norm_grad_add", MakeBackwardAdd<false>},
                                  {"rms_norm", MakeForward<true>},
                                  {"rms_norm_grad", MakeBackward<true>},
+                                 {"rms_norm_grad_add", MakeBackwardAdd<true>},
                                  {"softmax", MakeSoftmax},
                                  {"softmax_grad", MakeSoftmaxGrad},
                                  {"add_layer_norm", MakeAddLayerNorm}};

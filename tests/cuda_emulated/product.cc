@@ -25,7 +25,7 @@ struct PlainProduct {
     return p.plan.transpose_a ? k + row * p.plan.a_rows : row + k * p.plan.a_rows;
   }
   int64_t AtB(int64_t k, int64_t col) const {
-    return p.plan.transpose_b ? col + k * p.plan.b_rows : k + col * p.plan.b_rows;
+    return p.plan.transpose_b ? col + k * p.plan.b_ld : k + col * p.plan.b_ld;
   }
 
   void operator()(const Launch& launch) const {
@@ -37,7 +37,7 @@ struct PlainProduct {
                       batch = i / (p.plan.rows * p.plan.cols);
         const T *a = At<T>(p.a) + part.a + batch * p.plan.a_stride,
                 *b = At<T>(p.b) + part.b + batch * p.plan.b_stride;
-        const int64_t at = part.d + batch * p.plan.d_stride + row + col * p.plan.rows;
+        const int64_t at = part.d + batch * p.plan.d_stride + row + col * p.plan.d_ld;
         Wide<T> value = p.bias ? Widen(At<U>(p.bias)[row]) : Wide<T>(0);
         if (p.c) value = Widen(At<U>(p.c)[at]);
         for (int64_t k = 0; k < p.plan.k; ++k)
@@ -105,7 +105,7 @@ KernelPtr MakeProduct(const MatrixProduct& product, KernelPtr add_bias) {
             *ld = to.ld;
           };
           move(padding->a, &padded.a, &padded.plan.a_rows);
-          move(padding->b, &padded.b, &padded.plan.b_rows);
+          move(padding->b, &padded.b, &padded.plan.b_ld);
           MakePlain(padded, bias)->Enqueue(launch);
         },
         padding->bytes);

@@ -40,6 +40,11 @@ size_t Count(const std::string& text, std::string_view word) {
   return n;
 }
 
+// Alone or with their gradients.
+size_t Losses(const std::string& text) {
+  return Count(text, "= cross_entropy ") + Count(text, "= cross_entropy_with_grad ");
+}
+
 int64_t Elements(const RunResult& r) {
   int64_t n = 0;
   for (const Collective& c : r.collectives) n += c.elements;
@@ -52,10 +57,10 @@ TEST(ChunkExec, EqualsTheWhole) {
     for (const char* precision : {"f32", "bf16"}) {
       SCOPED_TRACE(StrCat(model, " ", spec, " ", mesh, " ", precision));
       RunResult whole = RunModel(SetupOf(spec, mesh, precision, 0), model);
-      EXPECT_EQ(Count(whole.lowered, "= cross_entropy "), 1u);
+      EXPECT_EQ(Losses(whole.lowered), 1u);
       for (int pieces : {2, 5}) {
         RunResult parts = RunModel(SetupOf(spec, mesh, precision, pieces), model);
-        EXPECT_GE(Count(parts.lowered, "= cross_entropy "), 2u);
+        EXPECT_GE(Losses(parts.lowered), 2u);
         // The number of tokens travels before the chain, no longer with their loss.
         EXPECT_EQ(Elements(parts), Elements(whole));
         EXPECT_LE(parts.collectives.size(), whole.collectives.size() + 1);
@@ -82,7 +87,7 @@ TEST(ChunkExec, RecomputationChangesNoBit) {
   RunSetup setup = SetupOf("serial", "", "f32", 2);
   RunResult none = RunModel(setup);
   std::string last = none.lowered;
-  EXPECT_GE(Count(last, "= cross_entropy "), 2u);
+  EXPECT_GE(Losses(last), 2u);
   for (const char* kind : {"selective", "full"}) {
     setup.pipeline.recompute = kind;
     RunResult again = RunModel(setup);

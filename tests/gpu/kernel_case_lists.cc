@@ -54,7 +54,39 @@ void AddAttention(List& list, DType dtype, const std::string& name, Heads z,
   list.Add(name, "attention_grad", operands, attrs);
 }
 
+void AddPackedAttention(List& list, DType dtype, const std::string& name, Shape o, bool causal) {
+  Shape all = o;
+  all[2] *= 3;
+  Attributes attrs = {{"scale", 0.125}, {"causal", causal}};
+  HostTensor x = list.F(all, 1),
+             lse(DTypeSize(dtype) == 2 ? DType::kF32 : dtype, {o[0], o[2], o[1]});
+  for (int64_t i = 0; i < lse.num_elements(); ++i) {
+    lse.SetDouble(i, 4 + 0.01 * static_cast<double>(i % 50));
+  }
+  list.Add(name, "packed_attention", {x}, attrs);
+  list.Add(name, "packed_attention_grad", {list.F(o, 4), x, list.F(o, 5), lse}, attrs);
+}
+
+// Rows in packs and not, of one, two and four of them a thread, and too wide for registers; more
+// of them than blocks.
+void AddNormGrads(List& list) {
+  auto add = [&](int64_t rows, int64_t cols) {
+    const Shape shape = {rows, cols};
+    std::string name = StrCat(rows, " x ", cols);
+    HostTensor dy = list.F(shape, 1), x = list.F(shape, 2), residual = list.F(shape, 3),
+               w = list.F({cols}, 4), mean = list.F({rows}, 5), rstd = list.F({rows}, 6);
+    Attributes all = {{"bias", true}, {"sums", true}};
+    list.Add(name, "layer_norm_grad", {dy, x, mean, rstd, w}, {{"bias", true}});
+    list.Add(name, "rms_norm_grad", {dy, x, rstd, w});
+    list.Add(name, "layer_norm_grad_add", {residual, dy, x, mean, rstd, w}, all);
+    list.Add(name, "rms_norm_grad_add", {residual, dy, x, rstd, w});
+  };
+  for (int64_t cols : {1000, 1023, 2064, 4100, 8200}) add(7, cols);
+  add(2100, 24);
+}
+
 void AddRows(List& list) {
+  AddNormGrads(list);
   for (int64_t cols : {1000, 1023}) {
     Shape shape = {37, cols};
     std::string name = StrCat("37 x ", cols);
@@ -65,8 +97,6 @@ void AddRows(List& list) {
     list.Add(name, "layer_norm", {x, w, b}, eps);
     list.Add(name, "rms_norm", {x, w}, eps);
     list.Add(name, "add_layer_norm", {x, dy, w, b}, eps);
-    list.Add(name, "layer_norm_grad", {dy, x, mean, rstd, w}, {{"bias", true}});
-    list.Add(name, "rms_norm_grad", {dy, x, rstd, w});
     list.Add(name, "softmax", {x}, {{"axis", int64_t{1}}});
     list.Add(name + " axis 0", "softmax", {x}, {{"axis", int64_t{0}}});
     list.Add(name, "softmax_grad", {dy, x}, {{"axis", int64_t{-1}}});
@@ -77,6 +107,12 @@ void AddRows(List& list) {
       Attributes loss = {{"ignore_index", int64_t{-100}}, {"label_smoothing", e}};
       list.Add(StrCat(name, " smoothed ", e), "cross_entropy", {x, labels}, loss);
       list.Add(StrCat(name, " smoothed ", e), "cross_entropy_grad", {mean, x, labels, lse}, loss);
+      list.Add(StrCat(name, " smoothed ", e), "cross_entropy_with_grad", {mean, x, labels}, loss);
+      Attributes part = loss;
+      part.Set("classes", cols - 5);
+      HostTensor fewer = RandomInts({37}, 7, 0, cols - 5);
+      list.Add(StrCat(name, " smoothed ", e, " long rows"), "cross_entropy_with_grad",
+               {mean, x, fewer}, part);
     }
     for (int64_t axis : {0, 1}) {
       for (std::string op : {"reduce_sum", "reduce_mean", "reduce_max", "reduce_min"}) {
@@ -95,9 +131,6 @@ void AddRows(List& list) {
   for (std::string op : {"reduce_sum", "reduce_mean", "reduce_max", "reduce_min"}) {
     list.Add("tiles", op, {tall}, {{"axes", Ints{0, 1}}});
   }
-  HostTensor mean = list.F({5, 61}, 3), rstd = list.F({5, 61}, 4), w = list.F({328}, 5);
-  list.Add("tiles", "layer_norm_grad", {tall, more, mean, rstd, w}, {{"bias", true}});
-  list.Add("tiles", "rms_norm_grad", {tall, more, rstd, w});
 }
 
 void AddMoves(List& list) {
@@ -139,6 +172,14 @@ void AddProducts(List& list) {
   list.Add("batch", "matmul_tn", {list.F({3, 50, 9}, 1), list.F({3, 50, 16}, 2)},
            {{"batch", int64_t{1}}});
   // Of odd widths, as a vocabulary may be.
+  list.Add("long rows", "matmul", {list.F({3, 17, 48}, 1), list.F({41, 20}, 2)},
+           {{"cols", int64_t{41}}, {"length", int64_t{24}}});
+  list.Add("odd long rows", "matmul", {list.F({3, 17, 43}, 1), list.F({41, 24}, 2)},
+           {{"cols", int64_t{41}}});
+  list.Add("long rows", "matmul_nt", {list.F({17, 48}, 1), list.F({33, 48}, 2)},
+           {{"length", int64_t{40}}});
+  list.Add("long rows", "matmul_tn", {list.F({50, 40}, 1), list.F({50, 16}, 2)},
+           {{"cols", int64_t{37}}});
   list.Add("odd", "matmul", {list.F({3, 17, 41}, 1), list.F({41, 24}, 2)});
   list.Add("odd", "matmul_nt", {list.F({17, 43}, 1), list.F({33, 43}, 2)});
   list.Add("odd", "matmul_tn", {list.F({50, 37}, 1), list.F({50, 16}, 2), list.F({37, 16}, 3)},
@@ -155,6 +196,8 @@ std::vector<KernelCase> LargeCases(DType dtype) {
   AddRows(list);
   AddMoves(list);
   AddProducts(list);
+  AddPackedAttention(list, dtype, "causal 64", {2, 70, 3, 64}, true);
+  AddPackedAttention(list, dtype, "odd", {1, 66, 2, 13}, false);
   AddAttention(list, dtype, "causal 64", {1, 2, 2, 70, 70, 64, 64, true, false});
   AddAttention(list, dtype, "grouped, fewer queries", {1, 4, 2, 33, 97, 72, 40, true, true});
   AddAttention(list, dtype, "more queries than keys", {1, 2, 1, 90, 20, 13, 13, true, false});
@@ -175,6 +218,12 @@ std::vector<KernelCase> LargeCases(DType dtype) {
       HostTensor x = list.F({9, 64}), w = list.F({64}, 2);
       list.Add("to " + out, "layer_norm", {x, w, w}, {{"eps", 1e-5}, {"out", out}});
       list.Add("to " + out, "add_layer_norm", {x, x, w, w}, {{"eps", 1e-5}, {"out", out}});
+      list.Add("to " + out, "layer_norm_grad_add",
+               {list.F({9, 64}, 3), list.F({9, 64}, 4), x, list.F({9}, 5), list.F({9}, 6), w},
+               {{"bias", true}, {"sums", true}, {"out", out}});
+      list.Add("to " + out, "cross_entropy_with_grad",
+               {list.F({9}, 3), x, RandomInts({9}, 4, 0, 61)},
+               {{"out", out}, {"classes", int64_t{61}}});
       list.Add("to " + out, "cross_entropy_grad",
                {list.F({9}, 3), x, RandomInts({9}, 4, 0, 64), list.F({9}, 5)}, {{"out", out}});
     }

@@ -21,7 +21,8 @@ HostTensor Convert(const HostTensor& t, DType dtype) {
 // Statistics of halves are f32.
 DType OperandType(const std::string& op, size_t i, DType dtype) {
   bool half = dtype == DType::kBF16 || dtype == DType::kF16;
-  return op == "attention_grad" && i == 5 && half ? DType::kF32 : dtype;
+  const bool lse = (op == "attention_grad" && i == 5) || (op == "packed_attention_grad" && i == 3);
+  return lse && half ? DType::kF32 : dtype;
 }
 
 std::vector<TensorType> ResultTypes(const KernelCase& c) {

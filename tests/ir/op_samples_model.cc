@@ -37,6 +37,15 @@ void AddMatmul(Adder& add) {
   add("matmul_nt", "even", {F({4, 6, 8}, 84), F({4, 8}, 85)});
   add("matmul_nt", "even batched", {F({8, 3, 4}, 84), F({8, 4, 4}, 85)});
   add("matmul_tn", "even", {F({4, 8, 6}, 84), F({4, 8, 4}, 85)});
+  // Rows that are longer than what counts, of the left operand and of the result.
+  add("matmul", "long rows", {F({2, 3, 7}, 82), F({5, 6}, 83)},
+      {{"cols", int64_t{5}}, {"length", int64_t{8}}});
+  add("matmul_nt", "long rows", {F({3, 5}, 82), F({7, 5}, 83)}, {{"length", int64_t{8}}});
+  add("matmul_nt", "long rows, added to", {F({3, 6}, 82), F({7, 5}, 83), F({3, 7}, 106)},
+      {{"cols", int64_t{5}}});
+  add("matmul_tn", "long rows", {F({2, 3, 8}, 100), F({2, 3, 4}, 101)}, {{"cols", int64_t{7}}});
+  add("matmul_tn", "long rows, added to", {F({6, 8}, 100), F({6, 4}, 101), F({7, 4}, 106)},
+      {{"cols", int64_t{7}}});
   add("matmul", "added to", {F({2, 3, 5}, 82), F({5, 7}, 83), F({2, 3, 7}, 106)});
   add("matmul", "batched, added to", {F({2, 3, 5}, 84), F({2, 5, 4}, 85), F({2, 3, 4}, 106)});
   add("matmul_nt", "added to", {F({4, 6, 8}, 84), F({4, 8}, 85), F({4, 6, 4}, 106)});
@@ -84,8 +93,29 @@ void AddNorms(Adder& add) {
   add("layer_norm_grad", "plain", {dy, x, mean, rstd});
   add("layer_norm_grad", "weight", {dy, x, mean, rstd, w});
   add("layer_norm_grad", "weight and bias", {dy, x, mean, rstd, w}, {{"bias", true}});
+  HostTensor residual = F({2, 3, 5}, 124);
+  Attributes summed = {{"sums", true}}, all = {{"sums", true}, {"bias", true}};
+  add("layer_norm_grad_add", "plain", {residual, dy, x, mean, rstd});
+  add("layer_norm_grad_add", "weight", {residual, dy, x, mean, rstd, w}, summed);
+  add("layer_norm_grad_add", "weight and bias", {residual, dy, x, mean, rstd, w}, all);
+  add("rms_norm_grad_add", "plain", {residual, dy, x, rstd}, summed);
+  add("rms_norm_grad_add", "weight", {residual, dy, x, rstd, w});
+  add("layer_norm_grad_add", "even",
+      {F({4, 8}, 124), F({4, 8}, 128), even, even_mean, even_rstd, even_w}, all);
+  add("rms_norm_grad_add", "even", {F({4, 8}, 124), F({4, 8}, 128), even, even_rstd, even_w},
+      summed);
   add("rms_norm_grad", "plain", {dy, x, rstd});
   add("rms_norm_grad", "weight", {dy, x, rstd, w});
+}
+
+void AddPackedAttention(Adder& add, std::string what, Shape o, bool causal) {
+  Shape all = o;
+  all[2] *= 3;
+  Attributes attrs = {{"scale", 0.7}, {"causal", causal}};
+  HostTensor x = F(all, 130);
+  add("packed_attention", what, {x}, attrs);
+  add("packed_attention_grad", what,
+      {F(o, 133), x, F(o, 134), RandomFloats({o[0], o[2], o[1]}, 135, 0.5, 2)}, attrs);
 }
 
 struct AttentionSizes {
@@ -117,6 +147,9 @@ void AddAttention(Adder& add, std::string what, AttentionSizes z, bool causal, b
 }
 
 void AddAttentions(Adder& add) {
+  AddPackedAttention(add, "plain", {2, 4, 3, 2}, false);
+  AddPackedAttention(add, "causal", {2, 5, 8, 3}, true);
+  AddPackedAttention(add, "one head", {4, 3, 1, 2}, true);
   AddAttention(add, "plain", {2, 3, 3, 4, 5, 2, 2}, false, true);
   AddAttention(add, "bshd, dv", {2, 3, 3, 4, 5, 2, 3}, false, false);
   AddAttention(add, "causal", {2, 2, 2, 5, 5, 3, 3}, true, true);
@@ -168,6 +201,13 @@ void AddLosses(Adder& add) {
   add("softmax_stats", "", {logits, labels, rows});
   add("softmax_stats", "ignored", {logits, ignored, rows}, {{"ignore_index", int64_t{-100}}});
   add("softmax_stats", "sum", {logits, ignored, rows}, {{"sum_logits", true}});
+  add("cross_entropy_with_grad", "", {rows, logits, labels});
+  add("cross_entropy_with_grad", "ignored", {rows, logits, ignored}, plain);
+  add("cross_entropy_with_grad", "smooth", {rows, logits, ignored}, smooth);
+  smooth.Set("classes", int64_t{7});
+  plain.Set("classes", int64_t{7});
+  add("cross_entropy_with_grad", "long rows", {rows, F({2, 3, 10}, 140), ignored}, plain);
+  add("cross_entropy_with_grad", "long rows, smooth", {rows, F({2, 3, 8}, 140), ignored}, smooth);
   add("cross_entropy_combine", "ignored", {rows, sum_exp, lse, ignored}, combine);
   add("cross_entropy_combine", "smooth", {rows, sum_exp, lse, rows, ignored}, smooth_combine);
 }

@@ -42,6 +42,9 @@ struct CrossEntropyKernels {
   // The same with d_logits in bf16, apart from the logits.
   void (*backward_bf16)(const LogitShard&, const float* d_loss, const float* lse,
                         uint16_t* d_logits, int threads);
+  // forward and backward row by row; one of d_logits and d_logits_bf16. d_loss may be loss.
+  void (*with_grad)(const LogitShard&, const float* d_loss, float* loss, float* d_logits,
+                    uint16_t* d_logits_bf16, int threads);
 };
 
 }  // namespace shardc::cpu

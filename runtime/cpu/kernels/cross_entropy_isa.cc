@@ -89,14 +89,38 @@ void MaxSumExp(const LogitShard& s, float* max, float* sum, float* target, int t
   });
 }
 
+// The loss of a row, and its lse.
+SHARDC_INLINE float LossOfRow(const LogitShard& s, int64_t r, const float* x, float* lse) {
+  const MaxSum all = Online(x, s.valid);
+  const double log_sum = __builtin_log(all.sum);
+  *lse = static_cast<float>(all.max + log_sum);
+  // Subtracting the target from the max first keeps what a large lse would round away.
+  const double gap = static_cast<double>(all.max) - TargetLogit(s, r);
+  return s.labels[r] == s.ignore_index ? 0.0f : static_cast<float>(gap + log_sum);
+}
+
+template <typename T>
+SHARDC_INLINE void GradientOfRow(const LogitShard& s, int64_t r, const float* x, float g, float lse,
+                                 T* d) {
+  int64_t done = 0;
+  if (s.labels[r] != s.ignore_index) {
+    const int64_t column = s.labels[r] - s.vocab_offset;
+    const bool here = column >= 0 && column < s.valid;
+    // Read first: the gradients may take the place of the logits.
+    const float target = here ? x[column] : 0.0f;
+    ForLanes(0, s.valid,
+             [&](int64_t i, int64_t n) { StoreN(d + i, n, g * Exp(LoadN(x + i, n) - lse)); });
+    if (here) Put(d + column, g * Exp(Splat(target - lse))[0] - g);
+    done = s.valid;
+  }
+  for (int64_t c = done; c < s.stride; ++c) d[c] = 0;
+}
+
 void Forward(const LogitShard& s, float* loss, float* lse, int threads) {
   ForRows(s, threads, [&](int64_t r, const float* x) {
-    const MaxSum all = Online(x, s.valid);
-    const double log_sum = __builtin_log(all.sum);
-    if (lse != nullptr) lse[r] = static_cast<float>(all.max + log_sum);
-    // Subtracting the target from the max first keeps what a large lse would round away.
-    const double gap = static_cast<double>(all.max) - TargetLogit(s, r);
-    loss[r] = s.labels[r] == s.ignore_index ? 0.0f : static_cast<float>(gap + log_sum);
+    float log_sum;
+    loss[r] = LossOfRow(s, r, x, &log_sum);
+    if (lse != nullptr) lse[r] = log_sum;
   });
 }
 
@@ -104,20 +128,21 @@ template <typename T>
 void Backward(const LogitShard& s, const float* d_loss, const float* lse, T* d_logits,
               int threads) {
   ForRows(s, threads, [&](int64_t r, const float* x) {
-    T* d = d_logits + r * s.stride;
-    int64_t done = 0;
-    if (s.labels[r] != s.ignore_index) {
-      const float g = d_loss[r], shift = lse[r];
-      const int64_t column = s.labels[r] - s.vocab_offset;
-      const bool here = column >= 0 && column < s.valid;
-      // Read first: the gradients may take the place of the logits.
-      const float target = here ? x[column] : 0.0f;
-      ForLanes(0, s.valid,
-               [&](int64_t i, int64_t n) { StoreN(d + i, n, g * Exp(LoadN(x + i, n) - shift)); });
-      if (here) Put(d + column, g * Exp(Splat(target - shift))[0] - g);
-      done = s.valid;
+    GradientOfRow(s, r, x, d_loss[r], lse[r], d_logits + r * s.stride);
+  });
+}
+
+void WithGrad(const LogitShard& s, const float* d_loss, float* loss, float* d_logits,
+              uint16_t* d_logits_bf16, int threads) {
+  ForRows(s, threads, [&](int64_t r, const float* x) {
+    const float g = d_loss[r];
+    float lse;
+    loss[r] = LossOfRow(s, r, x, &lse);
+    if (d_logits != nullptr) {
+      GradientOfRow(s, r, x, g, lse, d_logits + r * s.stride);
+    } else {
+      GradientOfRow(s, r, x, g, lse, d_logits_bf16 + r * s.stride);
     }
-    for (int64_t c = done; c < s.stride; ++c) d[c] = 0;
   });
 }
 
@@ -131,6 +156,7 @@ const CrossEntropyKernels kCrossEntropyKernels = {
     .forward = Forward,
     .backward = Backward<float>,
     .backward_bf16 = Backward<uint16_t>,
+    .with_grad = WithGrad,
 };
 
 }  // namespace shardc::cpu::SHARDC_ISA

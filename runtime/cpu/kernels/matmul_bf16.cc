@@ -22,15 +22,23 @@ const dnnl::engine& CpuEngine() {
   return engine;
 }
 
-memory::desc Dense(int64_t batch, int64_t rows, int64_t cols, bool transposed, Type type) {
+// `rows` x `cols` of each matrix, with `ld` elements from one stored row to the next.
+memory::desc Matrices(int64_t batch, int64_t rows, int64_t cols, bool transposed, int64_t ld,
+                      Type type) {
   memory::dims dims = {rows, cols};
-  memory::dims strides = transposed ? memory::dims{1, rows} : memory::dims{cols, 1};
+  memory::dims strides = transposed ? memory::dims{1, ld} : memory::dims{ld, 1};
   if (batch > 1) {
     dims.insert(dims.begin(), batch);
-    strides.insert(strides.begin(), rows * cols);
+    strides.insert(strides.begin(), (transposed ? cols : rows) * ld);
   }
   return memory::desc(dims, type, strides);
 }
+
+int64_t LdA(const MatmulBf16Config& c) {
+  if (c.lda > 0) return c.lda;
+  return c.transpose_a ? c.m : c.k;
+}
+int64_t LdC(const MatmulBf16Config& c) { return c.ldc > 0 ? c.ldc : c.n; }
 
 // For packed operands.
 thread_local Room room;
@@ -52,12 +60,12 @@ ProductArgsOf<uint16_t> TileArgs(const MatmulBf16Config& c, const void* a, const
   args.b = static_cast<const uint16_t*>(b);
   args.transpose_a = c.transpose_a;
   args.transpose_b = c.transpose_b;
-  args.lda = c.transpose_a ? c.m : c.k;
+  args.lda = LdA(c);
   args.ldb = c.transpose_b ? c.k : c.n;
-  args.ldc = c.n;
-  args.batch_stride_a = c.m * c.k;
+  args.ldc = LdC(c);
+  args.batch_stride_a = (c.transpose_a ? c.k : c.m) * args.lda;
   args.batch_stride_b = c.k * c.n;
-  args.batch_stride_c = c.m * c.n;
+  args.batch_stride_c = c.m * args.ldc;
   if (c.bias && c.bias_f32) args.bias = static_cast<const float*>(bias);
   if (c.bias && !c.bias_f32) args.bias_bf16 = static_cast<const uint16_t*>(bias);
   if (c.result_f32) {
@@ -101,12 +109,13 @@ struct MatmulBf16::State {
     stream = dnnl::stream(engine);
     const Type result = config.result_f32 ? Type::f32 : Type::bf16;
     const memory::desc a_desc =
-        Dense(config.batch, config.m, config.k, config.transpose_a, Type::bf16);
-    const memory::desc plain =
-        Dense(config.batch, config.k, config.n, config.transpose_b, Type::bf16);
-    const memory::desc c_desc = Dense(config.batch, config.m, config.n, false, result);
+        Matrices(config.batch, config.m, config.k, config.transpose_a, LdA(config), Type::bf16);
+    const memory::desc plain = Matrices(config.batch, config.k, config.n, config.transpose_b,
+                                        config.transpose_b ? config.k : config.n, Type::bf16);
+    const memory::desc c_desc =
+        Matrices(config.batch, config.m, config.n, false, LdC(config), result);
     const memory::desc bias_desc =
-        Dense(1, 1, config.n, false, config.bias_f32 ? Type::f32 : Type::bf16);
+        Matrices(1, 1, config.n, false, config.n, config.bias_f32 ? Type::f32 : Type::bf16);
     // Measured: packing B gains 3 to 9% and costs 1%, also when it is done anew each time. With few
     // rows it would cost more than it gains.
     constexpr int64_t kFew = 256;

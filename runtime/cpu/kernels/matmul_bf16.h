@@ -9,13 +9,16 @@
 
 namespace shardc::cpu {
 
-// C[m, n] = op(A) op(B) + bias, or C += op(A) op(B), for each of `batch` matrices, all dense. op(A)
+// C[m, n] = op(A) op(B) + bias, or C += op(A) op(B), for each of `batch` matrices. op(A)
 // is A[m, k], or the transpose of A[k, m]; op(B) is B[k, n], or the transpose of B[n, k].
 struct MatmulBf16Config {
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
   int64_t batch = 1;
+  // Elements from one stored row of A and C to the next; 0: the row's. B is dense.
+  int64_t lda = 0;
+  int64_t ldc = 0;
   bool transpose_a = false;
   bool transpose_b = false;
   bool bias = false;  // [n]; batch == 1 only

@@ -26,9 +26,9 @@ struct NormForwardArgs {
   float eps = 1e-5F;
 };
 
-// dx = gradient through the norm, plus `residual_grad` if given. dw and db are overwritten; null
-// ones are not computed. dx may be dy or residual_grad. The sums over rows go by row blocks that
-// depend on the sizes only, so dw and db do not depend on `threads` either.
+// dx = gradient through the norm, plus `residual_grad` if given. dw, db and dx_sums are
+// overwritten; null ones are not computed. dx may be dy or residual_grad. The sums over rows go by
+// row blocks that depend on the sizes only, so that they do not depend on `threads` either.
 struct NormBackwardArgs {
   const float* dy = nullptr;
   const float* x = nullptr;     // what was normed: the sum, if there was a residual
@@ -39,6 +39,9 @@ struct NormBackwardArgs {
   float* dx = nullptr;                   // optional
   float* dw = nullptr;                   // optional
   float* db = nullptr;                   // optional; layer norm only
+  uint16_t* dx_bf16 = nullptr;           // optional: dx, rounded to bf16; apart from all operands
+  float* dx_copy = nullptr;              // optional: dx; apart from all operands
+  float* dx_sums = nullptr;              // optional: the sum of dx over all rows
   int64_t rows = 0;
   int64_t cols = 0;
 };

@@ -1,7 +1,7 @@
 #include "runtime/cpu/kernels/norm.h"
 #include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/scratch.h"
-#include "runtime/cpu/kernels/vec.h"
+#include "runtime/cpu/kernels/vec_bf16.h"
 
 namespace shardc::cpu::SHARDC_ISA {
 
@@ -16,8 +16,15 @@ constexpr int64_t kMaxBlocks = 64;
 
 // With xhat = (x - mean) * rstd and g = dy * w:
 //   dx = rstd * (g - mean(g) - xhat * mean(g * xhat)); without the mean(g) term for rms norm.
+// What rows add to; null where nobody asks.
+struct Sums {
+  float *dw = nullptr, *db = nullptr, *dx = nullptr;
+};
+
+// Not inlined: contracted differently for each caller, dx would depend on what else is wanted.
 template <bool kCentered>
-SHARDC_INLINE void Row(const NormBackwardArgs& a, int64_t r, float* dw, float* db) {
+__attribute__((noinline)) void Row(const NormBackwardArgs& a, int64_t r, const Sums& sums) {
+  float *dw = sums.dw, *db = sums.db;
   const int64_t cols = a.cols;
   const float* dy = a.dy + r * cols;
   const float* x = a.x + r * cols;
@@ -45,6 +52,9 @@ SHARDC_INLINE void Row(const NormBackwardArgs& a, int64_t r, float* dw, float* d
     Vec v = (g - mean_g - xhat * mean_gx) * rstd;
     if (extra != nullptr) v += LoadN(extra + i, n);
     StoreN(dx + i, n, v);
+    if (a.dx_bf16 != nullptr) StoreN(a.dx_bf16 + r * cols + i, n, v);
+    if (a.dx_copy != nullptr) StoreN(a.dx_copy + r * cols + i, n, v);
+    if (sums.dx != nullptr) StoreN(sums.dx + i, n, LoadN(sums.dx + i, n) + v);
   });
 }
 
@@ -52,38 +62,45 @@ template <bool kCentered>
 void NormBackward(const NormBackwardArgs& a, int threads) {
   const int64_t cols = a.cols;
   if (cols == 0) return;
-  const bool sums = a.dw != nullptr || (kCentered && a.db != nullptr);
+  const bool sums = a.dw != nullptr || (kCentered && a.db != nullptr) || a.dx_sums != nullptr;
   if (!sums) {
     ParallelFor(threads, a.rows, 1 + kGrain / cols, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) Row<kCentered>(a, r, nullptr, nullptr);
+      for (int64_t r = begin; r < end; ++r) Row<kCentered>(a, r, Sums());
     });
     return;
   }
   int64_t blocks = a.rows / kMinBlockRows;
   blocks = blocks < 1 ? 1 : blocks > kMaxBlocks ? kMaxBlocks : blocks;
   static thread_local Scratch scratch;
-  float* partial = scratch.Get(blocks * 2 * cols);
+  constexpr int kSums = 3;
+  float* partial = scratch.Get(blocks * kSums * cols);
+  float* const results[kSums] = {a.dw, kCentered ? a.db : nullptr, a.dx_sums};
   const int team = a.rows * cols < 2 * kGrain ? 1 : threads;
   ParallelFor(team, blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      float* dw = partial + block * 2 * cols;
-      for (int64_t c = 0; c < 2 * cols; ++c) dw[c] = 0;
-      float* db = kCentered && a.db != nullptr ? dw + cols : nullptr;
-      if (a.dw == nullptr) dw = nullptr;
+      float* own[kSums] = {};
+      for (int k = 0; k < kSums; ++k) {
+        if (results[k] == nullptr) continue;
+        own[k] = partial + (block * kSums + k) * cols;
+        for (int64_t c = 0; c < cols; ++c) own[k][c] = 0;
+      }
       const int64_t last = a.rows * (block + 1) / blocks;
-      for (int64_t r = a.rows * block / blocks; r < last; ++r) Row<kCentered>(a, r, dw, db);
+      for (int64_t r = a.rows * block / blocks; r < last; ++r) {
+        Row<kCentered>(a, r, {own[0], own[1], own[2]});
+      }
     }
   });
   ParallelFor(team, cols, 256, [&](int64_t begin, int64_t end) {
-    ForLanes(begin, end, [&](int64_t c, int64_t n) {
-      Vec dw = {}, db = {};
-      for (int64_t block = 0; block < blocks; ++block) {
-        dw += LoadN(partial + block * 2 * cols + c, n);
-        db += LoadN(partial + (block * 2 + 1) * cols + c, n);
-      }
-      if (a.dw != nullptr) StoreN(a.dw + c, n, dw);
-      if (kCentered && a.db != nullptr) StoreN(a.db + c, n, db);
-    });
+    for (int k = 0; k < kSums; ++k) {
+      if (results[k] == nullptr) continue;
+      ForLanes(begin, end, [&](int64_t c, int64_t n) {
+        Vec sum = {};
+        for (int64_t block = 0; block < blocks; ++block) {
+          sum += LoadN(partial + (block * kSums + k) * cols + c, n);
+        }
+        StoreN(results[k] + c, n, sum);
+      });
+    }
   });
 }
 

@@ -19,6 +19,7 @@ struct AttentionProblem {
   int64_t b = 0, hq = 0, hkv = 0, s = 0, t = 0, d = 0, dv = 0;
   float scale = 1;
   std::array<int64_t, 3> q_strides{}, k_strides{}, v_strides{}, o_strides{};
+  bool together = false;  // q, k, v lie between each other's rows; so do their gradients
 };
 
 // Device memory. A forward writes o and statistics; a backward reads them, and writes dq, dk, dv

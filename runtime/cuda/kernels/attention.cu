@@ -1,4 +1,4 @@
-// Binds attention and attention_grad.
+// Binds attention, packed_attention and their gradients.
 #include "runtime/cuda/kernels/attention.h"
 
 #if defined(__CUDACC__)
@@ -56,6 +56,34 @@ bool Describe(const KernelRequest& r, size_t first, size_t mask, Attention<T>* a
   return SetMask(r, mask, {a->b, a->hq, a->s, a->t}, &a->mask);
 }
 
+// q, k and v as neighbours in x[b, s, 3 h, d]; o as [b, s, h, d]. Their gradients, if `dx` is
+// given, as x.
+template <typename T>
+bool DescribePacked(const KernelRequest& r, const TensorView& x, const TensorView& o, T* dx,
+                    Attention<T>* a) {
+  const Shape& s = o.shape;
+  if (s[3] > kMaxHeadDim) return false;
+  const int64_t size = s[2] * s[3], row = x.shape[2] * s[3];
+  a->b = s[0];
+  a->hq = a->hkv = s[2];
+  a->s = a->t = s[1];
+  a->d = a->dv = static_cast<int>(s[3]);
+  a->scale = static_cast<Wide<T>>(r.call.attrs->Float("scale"));
+  a->causal = r.call.attrs->Bool("causal");
+  a->q = x.as<const T>();
+  a->k = a->q + size;
+  a->v = a->k + size;
+  if (dx) {
+    a->dq = dx;
+    a->dk = dx + size;
+    a->dv_out = a->dk + size;
+  }
+  a->sq = a->sk = a->sv = {s[1] * row, s[3], row};
+  a->so = {s[1] * size, s[3], size};
+  a->packed = Packs<T>(s[3], a->q, a->k, a->v);
+  return true;
+}
+
 #if defined(__CUDACC__)
 
 // Our kernel, or cuDNN's where that has the case.
@@ -74,7 +102,7 @@ KernelPtr BesideLibrary(KernelPtr ours, const Attention<T>& a) {
                      a.d,           a.dv,
                      a.scale,       strides(a.sq),
                      strides(a.sk), strides(a.sv),
-                     strides(a.so)};
+                     strides(a.so), a.sq.row > a.hq * a.d && a.sq.head == a.d};
   auto data = [](const void* p) { return const_cast<void*>(p); };
   AttentionTensors t{data(a.q), data(a.k), data(a.v), a.o, a.lse, nullptr, a.dq, a.dk, a.dv_out};
   if (backward) {
@@ -94,18 +122,34 @@ KernelPtr BesideLibrary(KernelPtr ours, const Attention<T>&) {
 
 #endif
 
+template <typename T>
+KernelPtr MakeForwardOf(const KernelRequest& r, Attention<T> a) {
+  a.o = Out<T>(r, 0);
+  a.lse = Out<Wide<T>>(r, 1);
+  if constexpr (sizeof(T) == 2) {
+    return BesideLibrary(MakeMmaForward(a), a);
+  } else {
+    return MakePlainForward(a);
+  }
+}
+
+template <typename T>
+KernelPtr MakeBackwardOf(const KernelRequest& r, Attention<T> a) {
+  a.grad = In<T>(r, 0);
+  a.packed = a.packed && Aligned(a.grad, 16);
+  if constexpr (sizeof(T) == 2) {
+    return BesideLibrary(MakeMmaBackward(a), a);
+  } else {
+    return MakePlainBackward(a);
+  }
+}
+
 KernelPtr MakeForward(const KernelRequest& r) {
   return DispatchFloat(r.call.out[0].dtype, [&](auto t) -> KernelPtr {
     using T = decltype(t);
     Attention<T> a{};
     if (!Describe(r, 0, 3, &a)) return nullptr;
-    a.o = Out<T>(r, 0);
-    a.lse = Out<Wide<T>>(r, 1);
-    if constexpr (sizeof(T) == 2) {
-      return BesideLibrary(MakeMmaForward(a), a);
-    } else {
-      return MakePlainForward(a);
-    }
+    return MakeForwardOf(r, a);
   });
 }
 
@@ -114,22 +158,39 @@ KernelPtr MakeBackward(const KernelRequest& r) {
     using T = decltype(t);
     Attention<T> a{};
     if (!Describe(r, 1, 6, &a)) return nullptr;
-    a.grad = In<T>(r, 0);
     a.o_in = In<T>(r, 4);
     a.lse_in = In<Wide<T>>(r, 5);
     a.dq = Out<T>(r, 0);
     a.dk = Out<T>(r, 1);
     a.dv_out = Out<T>(r, 2);
-    a.packed = a.packed && Aligned(a.grad, 16);
-    if constexpr (sizeof(T) == 2) {
-      return BesideLibrary(MakeMmaBackward(a), a);
-    } else {
-      return MakePlainBackward(a);
-    }
+    return MakeBackwardOf(r, a);
   });
 }
 
-constexpr Binding kBindings[] = {{"attention", MakeForward}, {"attention_grad", MakeBackward}};
+KernelPtr MakePacked(const KernelRequest& r) {
+  return DispatchFloat(r.call.out[0].dtype, [&](auto t) -> KernelPtr {
+    using T = decltype(t);
+    Attention<T> a{};
+    if (!DescribePacked<T>(r, r.call.in[0], r.call.out[0], nullptr, &a)) return nullptr;
+    return MakeForwardOf(r, a);
+  });
+}
+
+KernelPtr MakePackedBackward(const KernelRequest& r) {
+  return DispatchFloat(r.call.out[0].dtype, [&](auto t) -> KernelPtr {
+    using T = decltype(t);
+    Attention<T> a{};
+    if (!DescribePacked<T>(r, r.call.in[1], r.call.in[2], Out<T>(r, 0), &a)) return nullptr;
+    a.o_in = In<T>(r, 2);
+    a.lse_in = In<Wide<T>>(r, 3);
+    return MakeBackwardOf(r, a);
+  });
+}
+
+constexpr Binding kBindings[] = {{"attention", MakeForward},
+                                 {"attention_grad", MakeBackward},
+                                 {"packed_attention", MakePacked},
+                                 {"packed_attention_grad", MakePackedBackward}};
 
 }  // namespace
 

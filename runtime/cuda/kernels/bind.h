@@ -33,6 +33,7 @@ std::span<const Binding> MovementBindings();
 std::span<const Binding> ReduceBindings();
 std::span<const Binding> SoftmaxBindings();
 std::span<const Binding> NormBindings();
+std::span<const Binding> NormGradBindings();
 std::span<const Binding> IndexBindings();
 std::span<const Binding> ScatterBindings();
 std::span<const Binding> LossBindings();

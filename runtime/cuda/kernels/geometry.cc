@@ -75,10 +75,7 @@ ReducePlan PlanReduce(int64_t kept, int64_t reduced, bool inner_kept) {
   return plan;
 }
 
-ColumnPlan PlanColumns(int64_t rows, int64_t cols) {
-  ReducePlan reduce = PlanReduce(cols, rows, true);
-  return {reduce.chunks, reduce.chunk};
-}
+int64_t RowBlocks(int64_t rows) { return std::min<int64_t>(rows, 1024); }
 
 std::optional<TilePlan> PlanTiles(int64_t rows, int64_t cols, int pack) {
   if (cols % pack != 0 || cols < 16 * pack) return std::nullopt;

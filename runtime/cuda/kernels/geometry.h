@@ -61,11 +61,9 @@ struct ReducePlan {
 // `inner_kept`: neighbours in memory belong to different results.
 ReducePlan PlanReduce(int64_t kept, int64_t reduced, bool inner_kept);
 
-// Rows that are added up for each column, as for weights' gradients.
-struct ColumnPlan {
-  int64_t chunks = 1, rows_per_chunk = 0;
-};
-ColumnPlan PlanColumns(int64_t rows, int64_t cols);
+// Blocks that share the rows of a matrix among them, each with sums of its own for the columns:
+// about eight for each multiprocessor of a large GPU.
+int64_t RowBlocks(int64_t rows);
 
 // Columns of a dense matrix [rows, cols] added up by blocks of kTileWarps warps: a block has
 // `chunk` rows of 32 packs of columns, a lane one pack, a warp every kTileWarps-th row.

@@ -37,6 +37,37 @@ struct Logits {
   }
 };
 
+// The loss of a row that is no padding, and the logarithm of its sum of exponentials, which every
+// thread of the block gets.
+template <typename W>
+struct RowLoss {
+  W lse, loss;  // loss: for thread 0
+};
+template <typename T>
+__device__ RowLoss<Wide<T>> LossOfRow(const Logits<T>& x, const Labels& labels, int64_t row) {
+  using W = Wide<T>;
+  SoftmaxState<W> state;
+  W sum = 0;
+  x.ForEach(row, [&](auto n, int64_t at, int64_t) {
+    auto v = LoadPack<T, n.value>(x.data + at);
+    for (int j = 0; j < n.value; ++j) {
+      state.Add(Widen(v.v[j]));
+      sum += Widen(v.v[j]);
+    }
+  });
+  W max = BlockMax(state.max);
+  W total = BlockSum(state.max == -Infinity<W>() ? W(0) : state.sum * ::exp(state.max - max));
+  if (labels.smoothing != 0) sum = BlockSum(sum);
+  RowLoss<W> out{static_cast<W>(max + ::log(total)), 0};
+  if (threadIdx.x != 0) return out;
+  const int64_t label = labels.Read(row, labels.fault);
+  if (label < 0) return out;
+  out.loss = out.lse - static_cast<W>(1 - labels.smoothing) *
+                           Widen(x.data[row * x.stride + x.runs.Local(label)]);
+  if (labels.smoothing != 0) out.loss -= static_cast<W>(labels.smoothing / labels.classes) * sum;
+  return out;
+}
+
 template <typename T>
 struct CrossEntropy {
   using W = Wide<T>;
@@ -44,32 +75,11 @@ struct CrossEntropy {
   Labels labels;
   T *loss, *lse;
   __device__ void operator()(int64_t row) const {
-    if (labels.Padding(row)) {
-      if (threadIdx.x == 0) loss[row] = lse[row] = Narrow<T>(W(0));
-      return;
-    }
-    SoftmaxState<W> state;
-    W sum = 0;
-    x.ForEach(row, [&](auto n, int64_t at, int64_t) {
-      auto v = LoadPack<T, n.value>(x.data + at);
-      for (int j = 0; j < n.value; ++j) {
-        state.Add(Widen(v.v[j]));
-        sum += Widen(v.v[j]);
-      }
-    });
-    W max = BlockMax(state.max);
-    W total = BlockSum(state.max == -Infinity<W>() ? W(0) : state.sum * ::exp(state.max - max));
-    if (labels.smoothing != 0) sum = BlockSum(sum);
+    RowLoss<W> out{0, 0};
+    if (!labels.Padding(row)) out = LossOfRow(x, labels, row);
     if (threadIdx.x != 0) return;
-    W out = max + ::log(total), value = 0;
-    int64_t label = labels.Read(row, labels.fault);
-    if (label >= 0) {
-      value = out - static_cast<W>(1 - labels.smoothing) *
-                        Widen(x.data[row * x.stride + x.runs.Local(label)]);
-      if (labels.smoothing != 0) value -= static_cast<W>(labels.smoothing / labels.classes) * sum;
-    }
-    loss[row] = Narrow<T>(value);
-    lse[row] = Narrow<T>(out);
+    loss[row] = Narrow<T>(out.loss);
+    lse[row] = Narrow<T>(out.lse);
   }
 };
 
@@ -124,33 +134,60 @@ struct Combine {
   }
 };
 
-// May overwrite the logits: every element is read and written by one thread.
+// Of a row, to rows of the same length; zero where x has padding (`gaps`). May overwrite the
+// logits: every element is read and written by one thread.
+template <typename T, typename U>
+__device__ void GradientOfRow(const Logits<T>& x, const Labels& labels, int64_t row, int64_t label,
+                              Wide<T> g, Wide<T> log_sum, U* dx, bool gaps) {
+  using W = Wide<T>;
+  const W low = static_cast<W>(labels.smoothing / labels.classes),
+          high = static_cast<W>(1 - labels.smoothing) + low;
+  x.ForEach(row, [&](auto n, int64_t at, int64_t first) {
+    auto v = LoadPack<T, n.value>(x.data + at);
+    Pack<U, n.value> out;
+    for (int j = 0; j < n.value; ++j) {
+      W p = ::exp(Widen(v.v[j]) - log_sum);
+      out.v[j] = Narrow<U>(label < 0 ? W(0) : g * (p - (first + j == label ? high : low)));
+    }
+    StorePack<U, n.value>(dx + at, out);
+  });
+  if (!gaps) return;
+  for (int64_t c = threadIdx.x; c < x.stride; c += blockDim.x) {
+    if (!x.runs.Valid(c)) dx[row * x.stride + c] = Narrow<U>(W(0));
+  }
+}
+
 template <typename T, typename U>
 struct CrossEntropyGrad {
-  using W = Wide<T>;
   Logits<T> x;
   Labels labels;
   const T *dloss, *lse;
   U* dx;
-  bool gaps;  // the rows have padding
+  bool gaps;
   __device__ void operator()(int64_t row) const {
     const int64_t label = labels.Read(row, threadIdx.x == 0 ? labels.fault : nullptr);
-    const W g = Widen(dloss[row]), log_sum = Widen(lse[row]);
-    const W low = static_cast<W>(labels.smoothing / labels.classes),
-            high = static_cast<W>(1 - labels.smoothing) + low;
-    x.ForEach(row, [&](auto n, int64_t at, int64_t first) {
-      auto v = LoadPack<T, n.value>(x.data + at);
-      Pack<U, n.value> out;
-      for (int j = 0; j < n.value; ++j) {
-        W p = ::exp(Widen(v.v[j]) - log_sum);
-        out.v[j] = Narrow<U>(label < 0 ? W(0) : g * (p - (first + j == label ? high : low)));
-      }
-      StorePack<U, n.value>(dx + at, out);
-    });
-    if (!gaps) return;
-    for (int64_t c = threadIdx.x; c < x.stride; c += blockDim.x) {
-      if (!x.runs.Valid(c)) dx[row * x.stride + c] = Narrow<U>(W(0));
-    }
+    GradientOfRow(x, labels, row, label, Widen(dloss[row]), Widen(lse[row]), dx, gaps);
+  }
+};
+
+// Both; the second time the row comes from cache.
+template <typename T, typename U>
+struct CrossEntropyWithGrad {
+  using W = Wide<T>;
+  Logits<T> x;
+  Labels labels;
+  const T* dloss;
+  T* loss;
+  U* dx;
+  bool gaps;
+  __device__ void operator()(int64_t row) const {
+    RowLoss<W> out{0, 0};
+    if (!labels.Padding(row)) out = LossOfRow(x, labels, row);
+    const int64_t label = labels.Read(row, nullptr);
+    const W g = Widen(dloss[row]);
+    __syncthreads();  // the target's logit was read, and may go
+    GradientOfRow(x, labels, row, label, g, out.lse, dx, gaps);
+    if (threadIdx.x == 0) loss[row] = Narrow<T>(out.loss);
   }
 };
 
@@ -208,6 +245,23 @@ KernelPtr MakeCrossEntropy(const KernelRequest& r) {
                   p, x.shape.back());
   });
 }
+// dloss, logits, labels -> loss, dlogits
+KernelPtr MakeWithGrad(const KernelRequest& r) {
+  const TensorView& x = r.call.in[1];
+  const int last = x.rank() - 1;
+  const int64_t all = r.call.GlobalDim(x, last), classes = r.call.attrs->Int("classes", all);
+  if (!Full(r, x, last) || x.shape.back() != all) return nullptr;
+  Runs runs{1, {{0, 0, classes}}};
+  Parts p = LabelsOf(r, 2, classes);
+  return DispatchFloats(x.dtype, r.call.out[1].dtype, [&](auto t, auto u) {
+    using T = decltype(t);
+    using U = decltype(u);
+    return PerRow(
+        CrossEntropyWithGrad<T, U>{LogitsOf<T, U>(r, 1, runs, Out<U>(r, 1)), p.labels, In<T>(r, 0),
+                                   Out<T>(r, 0), Out<U>(r, 1), classes < x.shape.back()},
+        p, x.shape.back());
+  });
+}
 KernelPtr MakeStats(const KernelRequest& r) {
   return WithLogits(r, 0, [&](auto t, const Parts& p) {
     using T = decltype(t);
@@ -247,6 +301,7 @@ KernelPtr MakeCombine(const KernelRequest& r) {
 }
 
 constexpr Binding kBindings[] = {{"cross_entropy", MakeCrossEntropy},
+                                 {"cross_entropy_with_grad", MakeWithGrad},
                                  {"softmax_stats", MakeStats},
                                  {"cross_entropy_combine", MakeCombine},
                                  {"cross_entropy_grad", MakeGrad}};

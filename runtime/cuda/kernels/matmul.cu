@@ -32,6 +32,46 @@ KernelPtr MakeAddBias(const KernelRequest& r) {
   });
 }
 
+// Makes the ends of rows that are longer than the product's zero.
+template <typename Bits>
+struct ClearEnds {
+  Bits* y;
+  int64_t cols, length;
+  __device__ void operator()(int64_t i) const {
+    const int64_t end = length - cols;
+    y[i / end * length + cols + i % end] = 0;
+  }
+};
+class ProductWithEnds : public CudaKernel {
+ public:
+  ProductWithEnds(KernelPtr product, KernelPtr ends)
+      : product_(std::move(product)), ends_(std::move(ends)) {}
+  void Prepare(const Launch& launch) override { product_->Prepare(launch); }
+  void Tune(const Launch& launch, KernelChoices& choices) override {
+    product_->Tune(launch, choices);
+  }
+  int64_t workspace_bytes() const override { return product_->workspace_bytes(); }
+  void Enqueue(const Launch& launch) override {
+    product_->Enqueue(launch);
+    ends_->Enqueue(launch);
+  }
+
+ private:
+  KernelPtr product_, ends_;
+};
+KernelPtr WithEnds(KernelPtr product, const KernelRequest& r, const MatmulPlan& plan) {
+  const TensorView& y = r.call.out[0];
+  auto ends = DispatchSize(y.dtype, [&](auto bits) {
+    using F = ClearEnds<decltype(bits)>;
+    F f{y.as<decltype(bits)>(), plan.rows, plan.d_ld};
+    return MakeKernel([f, n = plan.cols * (plan.d_ld - plan.rows)](const Launch& launch) {
+      Grid grid = ElementGrid(n);
+      LaunchKernel(launch, ElementsKernel<F>, grid.blocks, grid.threads, 0, f, n);
+    });
+  });
+  return std::make_unique<ProductWithEnds>(std::move(product), std::move(ends));
+}
+
 KernelPtr MakeMatmul(const KernelRequest& r) {
   const TensorView& out = r.call.out[0];
   auto plan = PlanMatmul(r.instruction.op, *r.call.attrs, r.call.in[0].shape, r.call.in[1].shape,
@@ -56,6 +96,7 @@ KernelPtr MakeMatmul(const KernelRequest& r) {
   MatrixProduct product{*plan, in, out.dtype, r.call.in[1].data, r.call.in[0].data};
   product.d = out.data;
   if (HasAddend(r)) product.c = r.call.in[2].data;
+  if (plan->d_ld > plan->rows) return WithEnds(MakeProduct(product, nullptr), r, *plan);
   if (!HasBias(r)) return MakeProduct(product, nullptr);
   // The library's is of the result's type.
   if (in != DType::kF64 && r.call.in[2].dtype == out.dtype) product.bias = r.call.in[2].data;
@@ -67,13 +108,13 @@ struct PadColumns {
   static constexpr int kN = kPack<uint16_t>;
   const uint16_t* from;
   uint16_t* to;
-  int64_t rows, packs;  // packs of a column of `to`
-  bool small;           // fewer than 2^32 items
+  int64_t rows, ld, packs;  // of `from`; packs of a column of `to`
+  bool small;               // fewer than 2^32 items
   __device__ void operator()(int64_t item) const {
     const int64_t col = small ? static_cast<uint32_t>(item) / static_cast<uint32_t>(packs)
                               : item / packs,
                   row = (item - col * packs) * kN;
-    const uint16_t* at = from + col * rows + row;
+    const uint16_t* at = from + col * ld + row;
     Pack<uint16_t, kN> v;
     for (int j = 0; j < kN; ++j) v.v[j] = row + j < rows ? at[j] : uint16_t{0};
     StorePack<uint16_t, kN>(to + item * kN, v);
@@ -92,17 +133,21 @@ std::span<const Binding> MatmulBindings() { return kBindings; }
 void EnqueuePadding(const Launch& launch, const MatrixProduct& product, const PaddingPlan& padding,
                     std::byte* to) {
   auto copy = [&](const PaddingPlan::Operand& operand, const std::byte* from, int64_t rows,
-                  int64_t cols) {
+                  int64_t ld, int64_t cols) {
     if (operand.ld == 0) return;
     const int64_t packs = operand.ld / PadColumns::kN, items = packs * cols;
     PadColumns f{reinterpret_cast<const uint16_t*>(from),
-                 reinterpret_cast<uint16_t*>(to + operand.offset), rows, packs,
+                 reinterpret_cast<uint16_t*>(to + operand.offset),
+                 rows,
+                 ld,
+                 packs,
                  items < (int64_t{1} << 32)};
     Grid grid = ElementGrid(items);
     LaunchKernel(launch, ElementsKernel<PadColumns>, grid.blocks, grid.threads, 0, f, items);
   };
-  copy(padding.a, product.a, product.plan.a_rows, product.plan.a_cols);
-  copy(padding.b, product.b, product.plan.b_rows, product.plan.b_cols);
+  const MatmulPlan& plan = product.plan;
+  copy(padding.a, product.a, plan.a_rows, plan.a_rows, plan.a_cols);
+  copy(padding.b, product.b, plan.b_rows, plan.b_ld, plan.b_cols);
 }
 
 KernelPtr MakeFusedProduct(const FusedProduct& f, const Launch& launch, std::string* why_not) {

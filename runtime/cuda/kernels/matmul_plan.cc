@@ -53,15 +53,15 @@ std::optional<PaddingPlan> PlanPadding(const MatmulPlan& plan, int64_t element_b
   constexpr int64_t kAlignment = 16, kPlace = 256;
   if (element_bytes > 2 || plan.batch != 1 || plan.parts.size() != 1) return std::nullopt;
   PaddingPlan out;
-  auto pad = [&](int64_t rows, int64_t cols, PaddingPlan::Operand* operand) {
+  auto pad = [&](int64_t rows, int64_t ld, int64_t cols, PaddingPlan::Operand* operand) {
     const int64_t each = kAlignment / element_bytes;
-    if (rows % each == 0 || rows < each || cols < 2) return;
+    if (ld % each == 0 || rows < each || cols < 2) return;
     operand->ld = CeilDiv(rows, each) * each;
     operand->offset = out.bytes;
     out.bytes += CeilDiv(operand->ld * cols * element_bytes, kPlace) * kPlace;
   };
-  pad(plan.a_rows, plan.a_cols, &out.a);
-  pad(plan.b_rows, plan.b_cols, &out.b);
+  pad(plan.a_rows, plan.a_rows, plan.a_cols, &out.a);
+  pad(plan.b_rows, plan.b_ld, plan.b_cols, &out.b);
   if (out.bytes == 0) return std::nullopt;
   return out;
 }
@@ -72,24 +72,29 @@ std::optional<MatmulPlan> PlanMatmul(const std::string& op, const Attributes& at
   MatmulPlan p;
   if (op == "matmul_tn") {
     auto batch = static_cast<size_t>(attrs.Int("batch", 0));
-    int64_t k = Product(left, batch, left.size() - 1), m = left.back(), n = right.back();
+    const int64_t k = Product(left, batch, left.size() - 1), m = attrs.Int("cols", left.back()),
+                  n = right.back();
     p.rows = n;
     p.cols = m;
     p.k = k;
     p.transpose_b = true;
     p.a_rows = n;
     p.b_rows = m;
+    p.b_ld = left.back();
+    p.d_ld = n;
     p.a_cols = p.b_cols = k;
     p.batch = Product(left, 0, batch);
     p.a_stride = k * n;
-    p.b_stride = k * m;
+    p.b_stride = k * p.b_ld;
     p.d_stride = m * n;
     p.parts = {{}};
     return p;
   }
   bool nt = op == "matmul_nt" || (op == "linear" && attrs.Bool("nt"));
-  p.k = left.back();
-  p.rows = out.back();
+  p.k = attrs.Int("cols", left.back());
+  p.rows = right[right.size() - (nt ? 2 : 1)];
+  p.b_ld = left.back();
+  p.d_ld = out.back();
   p.transpose_a = nt;
   p.a_rows = nt ? p.k : p.rows;
   p.a_cols = nt ? p.rows : p.k;

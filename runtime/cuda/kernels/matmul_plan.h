@@ -14,7 +14,8 @@ namespace shardc::cuda {
 struct MatmulPlan {
   int64_t rows = 0, cols = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
-  int64_t a_rows = 0, a_cols = 0, b_rows = 0, b_cols = 0;  // as stored; the leading dim is the rows
+  // As stored. The leading dim of A is its rows; those of B and D may be more than that.
+  int64_t a_rows = 0, a_cols = 0, b_rows = 0, b_cols = 0, b_ld = 0, d_ld = 0;
   int64_t batch = 1, a_stride = 0, b_stride = 0, d_stride = 0;
   // One product (of `batch` matrices) per entry: offsets in elements.
   struct Part {

@@ -12,8 +12,8 @@ const std::map<std::string_view, Factory>& Kernels() {
     for (auto family :
          {UnaryBindings(), BinaryBindings(), FusedElementwiseBindings(), CompareBindings(),
           CastBindings(), ShapeBindings(), MovementBindings(), ReduceBindings(), SoftmaxBindings(),
-          NormBindings(), IndexBindings(), ScatterBindings(), LossBindings(), OptimizerBindings(),
-          MatmulBindings(), AttentionBindings()}) {
+          NormBindings(), NormGradBindings(), IndexBindings(), ScatterBindings(), LossBindings(),
+          OptimizerBindings(), MatmulBindings(), AttentionBindings()}) {
       for (const Binding& b : family) t->emplace(b.op, b.make);
     }
     return t;

@@ -118,8 +118,8 @@ class ProductKernel : public CudaKernel {
         plan_(p_.plan),
         add_bias_(std::move(add_bias)),
         la_(TypeOf(p_.dtype), plan_.a_rows, plan_.a_cols, plan_.batch, plan_.a_stride),
-        lb_(TypeOf(p_.dtype), plan_.b_rows, plan_.b_cols, plan_.batch, plan_.b_stride),
-        ld_(TypeOf(p_.out_dtype), plan_.rows, plan_.cols, plan_.batch, plan_.d_stride),
+        lb_(TypeOf(p_.dtype), plan_.b_rows, plan_.b_cols, plan_.batch, plan_.b_stride, plan_.b_ld),
+        ld_(TypeOf(p_.out_dtype), plan_.rows, plan_.cols, plan_.batch, plan_.d_stride, plan_.d_ld),
         padding_(p_.epilogue == Epilogue::kNone ? PlanPadding(plan_, DTypeSize(p_.dtype))
                                                 : std::nullopt) {
     if (padding_) {
@@ -325,9 +325,9 @@ class ProductKernel : public CudaKernel {
     return StrCat("matmul ", ThisGpu().Name(), " cublaslt ", cublasLtGetVersion(), " ", plan_.rows,
                   "x", plan_.cols, "x", plan_.k, plan_.transpose_a ? " t" : " n",
                   plan_.transpose_b ? "t " : "n ", plan_.batch, ":", plan_.a_stride, ":",
-                  plan_.b_stride, ":", plan_.d_stride, " ", plan_.parts.size(), " ",
-                  DTypeName(p_.dtype), " ", DTypeName(p_.out_dtype), " ", align.a, ":", align.b,
-                  ":", align.d, " ", WorkspaceOf(launch), Ending());
+                  plan_.b_stride, ":", plan_.d_stride, ":", plan_.b_ld, ":", plan_.d_ld, " ",
+                  plan_.parts.size(), " ", DTypeName(p_.dtype), " ", DTypeName(p_.out_dtype), " ",
+                  align.a, ":", align.b, ":", align.d, " ", WorkspaceOf(launch), Ending());
   }
   std::string Ending() const {
     if (p_.epilogue != Epilogue::kNone) {

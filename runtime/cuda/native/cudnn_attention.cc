@@ -76,7 +76,11 @@ Rivalry RivalryOf(const AttentionProblem& p, const AttentionTensors& t) {
                 statistics = p.b * p.hq * p.s;
   auto data = [](void* p) { return static_cast<std::byte*>(p); };
   Rivalry rivalry;
-  rivalry.operands = {{data(t.q), q, type}, {data(t.k), k, type}, {data(t.v), v, type}};
+  if (p.together) {
+    rivalry.operands = {{data(t.q), q + k + v, type}};
+  } else {
+    rivalry.operands = {{data(t.q), q, type}, {data(t.k), k, type}, {data(t.v), v, type}};
+  }
   // Both round the probabilities to the tensors' type, and both the result; sums are in f32.
   const double unit = p.bf16 ? 0x1p-8 : 0x1p-11;
   if (p.backward) {
@@ -85,8 +89,12 @@ Rivalry RivalryOf(const AttentionProblem& p, const AttentionTensors& t) {
     // About what the scores of such operands have, so that probabilities are of a likely size.
     rivalry.operands.push_back(
         {data(t.statistics), statistics, DType::kF32, std::log(static_cast<double>(p.t)), 0.25});
-    rivalry.results = {
-        {data(t.dq), q, type, unit}, {data(t.dk), k, type, unit}, {data(t.dv), v, type, unit}};
+    if (p.together) {
+      rivalry.results = {{data(t.dq), q + k + v, type, unit}};
+    } else {
+      rivalry.results = {
+          {data(t.dq), q, type, unit}, {data(t.dk), k, type, unit}, {data(t.dv), v, type, unit}};
+    }
   } else {
     // Statistics are never rounded, but exponentials are approximate.
     rivalry.results = {{data(t.o), o, type, unit},

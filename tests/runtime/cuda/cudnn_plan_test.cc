@@ -21,11 +21,14 @@ constexpr const char* kGpu = R"({
 
 struct Sizes {
   int64_t b, hq, hkv, s, t, d;
-  bool bshd = true, causal = true, bf16 = true;
+  bool bshd = true, causal = true, bf16 = true, together = false;
 };
 
 AttentionProblem Problem(const Sizes& z, bool backward) {
-  auto strides = [&](int64_t heads, int64_t rows) {
+  auto strides = [&](int64_t heads, int64_t rows, bool part = false) {
+    if (part && z.together) {
+      return std::array<int64_t, 3>{rows * 3 * heads * z.d, z.d, 3 * heads * z.d};
+    }
     return z.bshd ? std::array<int64_t, 3>{rows * heads * z.d, z.d, heads * z.d}
                   : std::array<int64_t, 3>{rows * heads * z.d, rows * z.d, z.d};
   };
@@ -40,10 +43,11 @@ AttentionProblem Problem(const Sizes& z, bool backward) {
           z.d,
           z.d,
           0.125f,
+          strides(z.hq, z.s, true),
+          strides(z.hkv, z.t, true),
+          strides(z.hkv, z.t, true),
           strides(z.hq, z.s),
-          strides(z.hkv, z.t),
-          strides(z.hkv, z.t),
-          strides(z.hq, z.s)};
+          z.together};
 }
 
 // "" or why there is no engine.
@@ -59,12 +63,13 @@ std::string WhyNot(const Sizes& sizes, bool backward) {
 
 TEST(CudnnPlan, HasEnginesForWhatModelsNeed) {
   const Sizes cases[] = {
-      {64, 12, 12, 1024, 1024, 64},                 // GPT-2, batch, rows, heads
-      {64, 12, 12, 1024, 1024, 64, false},          // and batch, heads, rows
-      {16, 25, 25, 1024, 1024, 64},                 // GPT-2 XL
-      {2, 32, 8, 2048, 2048, 128},                  // groups of query heads
-      {2, 8, 8, 512, 512, 64, true, false, false},  // f16, no mask
-      {2, 8, 8, 128, 256, 64},                      // more keys than queries
+      {64, 12, 12, 1024, 1024, 64},                          // GPT-2, batch, rows, heads
+      {64, 12, 12, 1024, 1024, 64, false},                   // and batch, heads, rows
+      {16, 25, 25, 1024, 1024, 64},                          // GPT-2 XL
+      {64, 12, 12, 1024, 1024, 64, true, true, true, true},  // q, k and v in one tensor
+      {2, 32, 8, 2048, 2048, 128},                           // groups of query heads
+      {2, 8, 8, 512, 512, 64, true, false, false},           // f16, no mask
+      {2, 8, 8, 128, 256, 64},                               // more keys than queries
   };
   for (const Sizes& z : cases) {
     for (bool backward : {false, true}) {

@@ -49,6 +49,21 @@ void Check(int64_t rows, int64_t vocab, int64_t padding) {
     k.cross_entropy.backward(over, d_loss.data(), got_lse.data(), in_place.data(), threads);
     EXPECT_TRUE(SameBits(in_place, d));
 
+    // Both at once: the same bits, also over the logits and in bf16.
+    std::vector<float> both_loss(rows), both(logits.size());
+    std::vector<uint16_t> halves(logits.size()), both_halves(logits.size());
+    k.cross_entropy.with_grad(all, d_loss.data(), both_loss.data(), both.data(), nullptr, threads);
+    EXPECT_TRUE(SameBits(both_loss, got_loss));
+    EXPECT_TRUE(SameBits(both, d));
+    in_place = logits;
+    k.cross_entropy.with_grad(over, d_loss.data(), both_loss.data(), in_place.data(), nullptr,
+                              threads);
+    EXPECT_TRUE(SameBits(in_place, d));
+    k.cross_entropy.backward_bf16(all, d_loss.data(), got_lse.data(), halves.data(), threads);
+    k.cross_entropy.with_grad(all, d_loss.data(), both_loss.data(), nullptr, both_halves.data(),
+                              threads);
+    EXPECT_EQ(both_halves, halves);
+
     // Two shards, put together as the runtime does.
     const int64_t cut = vocab / 3;
     std::vector<float> max[2], sum[2], target[2];

@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "tests/runtime/kernels/kernel_test_util.h"
 
 namespace shardc::cpu {
@@ -7,6 +9,13 @@ struct Case {
   int64_t rows, cols;
   bool centered, w, b, residual;
 };
+
+// To bf16, to nearest even.
+uint16_t Rounded(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
 
 void Check(const Case& c) {
   SCOPED_TRACE(testing::Message() << c.rows << "x" << c.cols << " centered " << c.centered << " w "
@@ -75,6 +84,16 @@ void Check(const Case& c) {
     ExpectNear(got_dx, dx, 2e-5, 1e-5, "dx");
     ExpectNear(got_dw, dw, 1e-5, slack, "dw");
     if (c.centered) ExpectNear(got_db, db, 1e-5, slack, "db");
+    std::vector<float> copy(size), sums(c.cols, 9);
+    std::vector<double> want_sums(c.cols);
+    std::vector<uint16_t> rounded(size);
+    for (int64_t at = 0; at < size; ++at) want_sums[at % c.cols] += got_dx[at];
+    g.dx_copy = copy.data(), g.dx_bf16 = rounded.data(), g.dx_sums = sums.data();
+    backward(g, threads);
+    EXPECT_TRUE(SameBits(copy, got_dx));
+    for (int64_t at = 0; at < size; ++at) ASSERT_EQ(rounded[at], Rounded(got_dx[at]));
+    ExpectNear(sums, want_sums, 1e-5, slack, "sums of dx");
+    g.dx_copy = g.dx_sums = nullptr, g.dx_bf16 = nullptr;
     // dw does not depend on the threads, and not on whether dx is wanted or written over dy.
     if (threads == 1) first_dw = got_dw;
     EXPECT_TRUE(SameBits(got_dw, first_dw));

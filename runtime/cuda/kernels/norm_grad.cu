@@ -1,0 +1,296 @@
+// layer_norm_grad, rms_norm_grad, and the same added to a residual's gradient. One pass over the
+// rows: a block has every `blocks`-th row, and sums of its rows that it writes once at its end; a
+// second kernel adds up the blocks'. The order of additions follows from the sizes alone.
+#include "runtime/cuda/kernels/vector.h"
+
+namespace shardc::cuda::SHARDC_KERNEL_SPACE {
+namespace {
+
+// Sums over rows: of dy * xhat, of dy, and of what is written to dx.
+constexpr int kSums = 3;
+
+// U: of the copy. Null: not there, not wanted; mean: null for rms_norm.
+template <typename T, typename U>
+struct NormGrad {
+  const T *residual, *dy, *x, *mean, *rstd, *w;
+  T* dx;
+  U* copy;
+  T* sums[kSums];
+  int64_t rows, cols;
+};
+
+// The block's sums of two values for all its threads.
+template <typename W>
+__device__ void BlockSums(W& a, W& b) {
+  for (int mask = 16; mask > 0; mask /= 2) {
+    a += ShuffleXor(a, mask);
+    b += ShuffleXor(b, mask);
+  }
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  if (warps == 1) return;
+  __shared__ W parts[2][32];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  __syncthreads();
+  if (lane == 0) {
+    parts[0][threadIdx.x / 32] = a;
+    parts[1][threadIdx.x / 32] = b;
+  }
+  __syncthreads();
+  a = lane < warps ? parts[0][lane] : W(0);
+  b = lane < warps ? parts[1][lane] : W(0);
+  for (int mask = 16; mask > 0; mask /= 2) {
+    a += ShuffleXor(a, mask);
+    b += ShuffleXor(b, mask);
+  }
+}
+
+// Rows of at most kPacks packs of kN columns a thread, read once and kept in registers, with what
+// the thread's columns sum to.
+template <typename T, typename U, int kN, int kPacks>
+struct NarrowRows {
+  using W = Wide<T>;
+  NormGrad<T, U> f;
+  int64_t blocks;
+  W* partial;  // [blocks, kSums, cols]
+
+  __device__ void operator()(int64_t block) const {
+    const int64_t cols = f.cols;
+    const int64_t first = static_cast<int64_t>(threadIdx.x) * kN, step = blockDim.x * kN;
+    Pack<T, kN> scale[kPacks] = {};
+    W sums[kSums][kPacks][kN] = {};
+    SHARDC_UNROLL
+    for (int k = 0; k < kPacks; ++k) {
+      if (f.w && first + k * step < cols) scale[k] = LoadPack<T, kN>(f.w + first + k * step);
+    }
+    for (int64_t row = block; row < f.rows; row += blocks) {
+      const W m = f.mean ? Widen(f.mean[row]) : W(0), r = Widen(f.rstd[row]);
+      Pack<T, kN> d[kPacks] = {}, v[kPacks] = {}, other[kPacks] = {};
+      SHARDC_UNROLL
+      for (int k = 0; k < kPacks; ++k) {
+        const int64_t c = first + k * step, at = row * cols + c;
+        if (c >= cols) continue;
+        d[k] = LoadPack<T, kN>(f.dy + at);
+        v[k] = LoadPack<T, kN>(f.x + at);
+        if (f.residual) other[k] = LoadPack<T, kN>(f.residual + at);
+      }
+      W sum = 0, product = 0;
+      SHARDC_UNROLL
+      for (int k = 0; k < kPacks; ++k) {
+        if (first + k * step >= cols) continue;
+        SHARDC_UNROLL
+        for (int j = 0; j < kN; ++j) {
+          const W dy = Widen(d[k].v[j]), xhat = (Widen(v[k].v[j]) - m) * r;
+          const W g = f.w ? dy * Widen(scale[k].v[j]) : dy;
+          sum += g;
+          product += g * xhat;
+          sums[0][k][j] += dy * xhat;
+          sums[1][k][j] += dy;
+        }
+      }
+      BlockSums(sum, product);
+      sum = f.mean ? sum / static_cast<W>(cols) : W(0);
+      product /= static_cast<W>(cols);
+      SHARDC_UNROLL
+      for (int k = 0; k < kPacks; ++k) {
+        const int64_t c = first + k * step, at = row * cols + c;
+        if (c >= cols) continue;
+        Pack<T, kN> out;
+        Pack<U, kN> copy;
+        SHARDC_UNROLL
+        for (int j = 0; j < kN; ++j) {
+          const W dy = Widen(d[k].v[j]), xhat = (Widen(v[k].v[j]) - m) * r;
+          const W g = f.w ? dy * Widen(scale[k].v[j]) : dy;
+          W each = r * (g - sum - xhat * product);
+          if (f.residual) each += Widen(other[k].v[j]);
+          out.v[j] = Narrow<T>(each);
+          copy.v[j] = Narrow<U>(static_cast<Wide<U>>(Widen(out.v[j])));
+          sums[2][k][j] += Widen(out.v[j]);
+        }
+        StorePack<T, kN>(f.dx + at, out);
+        if (f.copy) StorePack<U, kN>(f.copy + at, copy);
+      }
+    }
+    SHARDC_UNROLL
+    for (int s = 0; s < kSums; ++s) {
+      if (!f.sums[s]) continue;
+      SHARDC_UNROLL
+      for (int k = 0; k < kPacks; ++k) {
+        const int64_t c = first + k * step;
+        if (c >= cols) continue;
+        SHARDC_UNROLL
+        for (int j = 0; j < kN; ++j) partial[(block * kSums + s) * cols + c + j] = sums[s][k][j];
+      }
+    }
+  }
+};
+
+// Rows of any width: what the columns sum to is in memory, and the row is read twice.
+template <typename T, typename U>
+struct WideRows {
+  using W = Wide<T>;
+  NormGrad<T, U> f;
+  int64_t blocks;
+  W* partial;  // [blocks, kSums, cols]
+
+  __device__ void operator()(int64_t block) const {
+    W* own = partial + block * kSums * f.cols;
+    for (int s = 0; s < kSums; ++s) {
+      for (int64_t c = threadIdx.x; f.sums[s] && c < f.cols; c += blockDim.x) {
+        own[s * f.cols + c] = 0;
+      }
+    }
+    for (int64_t row = block; row < f.rows; row += blocks) {
+      const W m = f.mean ? Widen(f.mean[row]) : W(0), r = Widen(f.rstd[row]);
+      const T *d = f.dy + row * f.cols, *in = f.x + row * f.cols;
+      W sum = 0, product = 0;
+      for (int64_t c = threadIdx.x; c < f.cols; c += blockDim.x) {
+        const W dy = Widen(d[c]), xhat = (Widen(in[c]) - m) * r;
+        const W g = f.w ? dy * Widen(f.w[c]) : dy;
+        sum += g;
+        product += g * xhat;
+        if (f.sums[0]) own[c] += dy * xhat;
+        if (f.sums[1]) own[f.cols + c] += dy;
+      }
+      BlockSums(sum, product);
+      sum = f.mean ? sum / static_cast<W>(f.cols) : W(0);
+      product /= static_cast<W>(f.cols);
+      for (int64_t c = threadIdx.x; c < f.cols; c += blockDim.x) {
+        const W dy = Widen(d[c]), xhat = (Widen(in[c]) - m) * r;
+        const W g = f.w ? dy * Widen(f.w[c]) : dy;
+        W each = r * (g - sum - xhat * product);
+        if (f.residual) each += Widen(f.residual[row * f.cols + c]);
+        const T out = Narrow<T>(each);
+        f.dx[row * f.cols + c] = out;
+        if (f.copy) f.copy[row * f.cols + c] = Narrow<U>(static_cast<Wide<U>>(Widen(out)));
+        if (f.sums[2]) own[2 * f.cols + c] += Widen(out);
+      }
+    }
+  }
+};
+
+// A block per sum and 32 columns of it, a warp having every kSumWarps-th of the blocks' results.
+constexpr int kSumWarps = 16;
+template <typename T, typename U>
+struct SumOfBlocks {
+  using W = Wide<T>;
+  NormGrad<T, U> f;
+  int64_t blocks, tiles;
+  const W* partial;
+  __device__ void operator()(int64_t item) const {
+    __shared__ W parts[kSumWarps][32];
+    const int64_t s = item / tiles, lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+                  c = item % tiles * 32 + lane;
+    T* out = f.sums[s];
+    W sum = 0;
+    if (out && c < f.cols) {
+      SHARDC_UNROLL_BY(8)
+      for (int64_t b = warp; b < blocks; b += kSumWarps) {
+        sum += partial[(b * kSums + s) * f.cols + c];
+      }
+    }
+    parts[warp][lane] = sum;
+    __syncthreads();
+    if (warp == 0 && out && c < f.cols) {
+      for (int k = 1; k < kSumWarps; ++k) sum += parts[k][lane];
+      out[c] = Narrow<T>(sum);
+    }
+    __syncthreads();
+  }
+};
+
+template <typename T, typename U, typename Rows>
+KernelPtr MakeRows(Rows rows, int threads) {
+  using W = Wide<T>;
+  const NormGrad<T, U>& f = rows.f;
+  const bool sums = f.sums[0] || f.sums[1] || f.sums[2];
+  rows.blocks = RowBlocks(f.rows);
+  const int64_t bytes = sums ? rows.blocks * kSums * f.cols * static_cast<int64_t>(sizeof(W)) : 0;
+  auto run = [=](const Launch& launch) {
+    Rows each = rows;
+    each.partial = reinterpret_cast<W*>(launch.workspace);
+    LaunchKernel(launch, RowsKernel<Rows>, each.blocks, threads, 0, each, each.blocks);
+    if (!sums) return;
+    const int64_t tiles = CeilDiv(each.f.cols, 32);
+    LaunchKernel(launch, RowsKernel<SumOfBlocks<T, U>>, kSums * tiles, 32 * kSumWarps, 0,
+                 SumOfBlocks<T, U>{each.f, each.blocks, tiles, each.partial}, kSums * tiles);
+  };
+  return MakeKernel(run, bytes);
+}
+
+template <typename T, typename U, int kN>
+KernelPtr MakeNarrow(const NormGrad<T, U>& f) {
+  auto threads = [&](int packs) {
+    return static_cast<int>(CeilDiv(CeilDiv(f.cols, kN * packs), 32) * 32);
+  };
+  if (threads(1) <= kRowThreads) {
+    return MakeRows<T, U>(NarrowRows<T, U, kN, 1>{f, 0, nullptr}, threads(1));
+  }
+  if (threads(2) <= kRowThreads) {
+    return MakeRows<T, U>(NarrowRows<T, U, kN, 2>{f, 0, nullptr}, threads(2));
+  }
+  if (threads(4) <= kRowThreads) {
+    return MakeRows<T, U>(NarrowRows<T, U, kN, 4>{f, 0, nullptr}, threads(4));
+  }
+  return MakeRows<T, U>(WideRows<T, U>{f, 0, nullptr}, kRowThreads);
+}
+
+template <typename T, typename U>
+KernelPtr Make(const NormGrad<T, U>& f) {
+  const bool packs = Packs<T>(f.cols, f.residual, f.dy, f.x, f.w, f.dx) &&
+                     Aligned(f.copy, sizeof(U) * static_cast<size_t>(kPack<T>));
+  return packs ? MakeNarrow<T, U, kPack<T>>(f) : MakeNarrow<T, U, 1>(f);
+}
+
+// dy, x[, mean], rstd[, w] from operand `first` on; dx is result 0, [weights, end) are dw[, db].
+template <bool kCentered, typename T, typename U>
+NormGrad<T, U> Describe(const KernelRequest& r, size_t first, size_t weights, size_t end) {
+  const size_t w = first + (kCentered ? 4 : 3);
+  NormGrad<T, U> f{};
+  f.dy = In<T>(r, first);
+  f.x = In<T>(r, first + 1);
+  if (kCentered) f.mean = In<T>(r, first + 2);
+  f.rstd = In<T>(r, w - 1);
+  if (r.call.in.size() > w) f.w = In<T>(r, w);
+  f.dx = Out<T>(r, 0);
+  if (end > weights) f.sums[0] = Out<T>(r, weights);
+  if (end > weights + 1) f.sums[1] = Out<T>(r, weights + 1);
+  const TensorView& x = r.call.in[first + 1];
+  f.cols = x.shape.back();
+  f.rows = f.cols == 0 ? 0 : x.num_elements() / f.cols;
+  return f;
+}
+
+template <bool kCentered>
+KernelPtr MakeNormGrad(const KernelRequest& r) {
+  return DispatchFloat(r.call.out[0].dtype, [&](auto t) {
+    using T = decltype(t);
+    return Make(Describe<kCentered, T, T>(r, 0, 1, r.call.out.size()));
+  });
+}
+template <bool kCentered>
+KernelPtr MakeNormGradAdd(const KernelRequest& r) {
+  return DispatchFloats(r.call.out[0].dtype, r.call.out[1].dtype, [&](auto t, auto u) {
+    using T = decltype(t);
+    using U = decltype(u);
+    const bool sums = r.call.attrs->Bool("sums");
+    const size_t end = r.call.out.size() - (sums ? 1 : 0);
+    NormGrad<T, U> f = Describe<kCentered, T, U>(r, 1, 2, end);
+    f.residual = In<T>(r, 0);
+    f.copy = Out<U>(r, 1);
+    if (sums) f.sums[2] = Out<T>(r, end);
+    return Make(f);
+  });
+}
+
+constexpr Binding kBindings[] = {
+    {"layer_norm_grad", MakeNormGrad<true>},
+    {"rms_norm_grad", MakeNormGrad<false>},
+    {"layer_norm_grad_add", MakeNormGradAdd<true>},
+    {"rms_norm_grad_add", MakeNormGradAdd<false>},
+};
+
+}  // namespace
+
+std::span<const Binding> NormGradBindings() { return kBindings; }
+
+}  // namespace shardc::cuda::SHARDC_KERNEL_SPACE
