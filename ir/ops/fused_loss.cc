@@ -39,6 +39,7 @@ Op* LossOf(const Graph& graph, const Op& grad) {
   if (loss->operands[0] != grad.operands[1] || !Same(loss->operands[1], grad.operands[2])) {
     return nullptr;
   }
+  if (!loss->RunsWith(grad)) return nullptr;
   // The gradient's attributes are the loss' and what type it has.
   Attributes attrs = loss->attrs;
   if (const Attribute* out = grad.attrs.Find("out")) attrs.Set("out", *out);
@@ -120,7 +121,7 @@ bool Fuse(Graph& graph, Op& grad) {
                           {grad.operands[0], logits, loss->operands[1]},
                           {loss->out(0), std::move(type)}, std::move(attrs), loss);
   fused->phase = loss->phase;
-  fused->site = loss->site;
+  fused->BelongWith(*loss);
   fused->result(0)->name = loss->result(0)->name;
   fused->result(1)->name = old->name;
   graph.ReplaceAllUses(loss->result(0), fused->result(0));

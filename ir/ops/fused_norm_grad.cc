@@ -35,6 +35,7 @@ Op* GradientIn(const Norm& norm, const Graph& graph, const Op& sum, int operand)
   Op* grad = dx->producer;
   if (!grad || grad->name() != norm.grad || dx->index != 0) return nullptr;
   if (dx->users.size() != 1 || graph.IsOutput(dx) || grad->phase != sum.phase) return nullptr;
+  if (!grad->RunsWith(sum)) return nullptr;
   // It takes the gradient's place, so that what reads the weights' gradients comes after it.
   const Op* other = sum.operands[static_cast<size_t>(1 - operand)]->producer;
   for (const Op* o = grad; o != &sum; o = graph.Next(o)) {
@@ -49,6 +50,7 @@ bool Fuse(const Norm& norm, Graph& graph, Op& cast) {
   if (!sum || sum->name() != "add" || sum->phase != cast.phase || !IsHalf(cast.out().dtype)) {
     return false;
   }
+  if (!sum->RunsWith(cast)) return false;
   if (total->type.dtype != DType::kF32 || total->type.sharding.partial()) return false;
   if (sum->in(0) != total->type || sum->in(1) != total->type) return false;
   int at = 1;
@@ -57,7 +59,8 @@ bool Fuse(const Norm& norm, Graph& graph, Op& cast) {
   if (!grad) return false;
   Op* sums = nullptr;
   for (Op* user : total->users) {
-    if (SumsRows(*user) && !HasPadding(total->type, graph.mesh)) sums = user;
+    if (SumsRows(*user) && user->RunsWith(cast) && !HasPadding(total->type, graph.mesh))
+      sums = user;
   }
   std::vector<Value*> operands = {sum->operands[static_cast<size_t>(1 - at)]};
   operands.insert(operands.end(), grad->operands.begin(), grad->operands.end());
@@ -71,7 +74,7 @@ bool Fuse(const Norm& norm, Graph& graph, Op& cast) {
   if (sums) attrs.Set("sums", true);
   Op* fused = graph.AddOp(GetOpDef(norm.name), std::move(operands), std::move(types), attrs, grad);
   fused->phase = grad->phase;
-  fused->site = grad->site;
+  fused->BelongWith(*grad);
   for (size_t i = 0; i < replaced.size(); ++i) {
     fused->result(static_cast<int>(i))->name = replaced[i]->name;
     graph.ReplaceAllUses(replaced[i], fused->result(static_cast<int>(i)));

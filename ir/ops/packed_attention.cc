@@ -71,7 +71,7 @@ TensorType Together(const TensorType& part) {
 // Whether q, k and v may be left together for this op.
 bool Fits(const Graph& graph, const Op& op, const Op& split) {
   std::span<Value* const> parts = PartsOf(op);
-  if (parts.empty() || SplitInto(parts) != &split) return false;
+  if (parts.empty() || SplitInto(parts) != &split || !op.RunsWith(split)) return false;
   if (op.attrs.String("layout", "bhsd") != "bshd") return false;
   const TensorType& part = parts[0]->type;
   if (parts[1]->type != part || parts[2]->type != part || part.sharding.partial()) return false;
@@ -81,7 +81,7 @@ bool Fits(const Graph& graph, const Op& op, const Op& split) {
   if (LocalBytes(part, graph.mesh) * kParts != LocalBytes(split.in(0), graph.mesh)) return false;
   if (op.name() == "attention") return true;
   const Op* concat = ConcatOf(graph, op);
-  return concat && concat->out() == split.in(0);
+  return concat && concat->RunsWith(op) && concat->out() == split.in(0);
 }
 
 // Only where nobody else needs q, k or v apart, or both they and what they are part of would be
@@ -106,7 +106,7 @@ Op* PackedIn(const Graph& graph, const Op& op) {
 Value* View(Graph& graph, Value* v, const TensorType& type, const Op& like, Op* before) {
   Op* op = graph.AddOp(GetOpDef("reshape"), {v}, {type}, {{"shape", Ints(type.shape)}}, before);
   op->phase = like.phase;
-  op->site = like.site;
+  op->BelongWith(like);
   return op->result();
 }
 
@@ -123,7 +123,7 @@ bool FuseForward(Graph& graph, Op& op) {
   Op* packed =
       graph.AddOp(GetOpDef("packed_attention"), {all}, {op.out(0), op.out(1)}, AttrsOf(op), &op);
   packed->phase = op.phase;
-  packed->site = op.site;
+  packed->BelongWith(op);
   for (int i = 0; i < 2; ++i) {
     packed->result(i)->name = op.result(i)->name;
     graph.ReplaceAllUses(op.result(i), packed->result(i));
@@ -141,7 +141,7 @@ bool FuseGrad(Graph& graph, Op& op) {
       graph.AddOp(GetOpDef("packed_attention_grad"),
                   {op.operands[0], all, op.operands[4], op.operands[5]}, {type}, AttrsOf(op), &op);
   packed->phase = op.phase;
-  packed->site = op.site;
+  packed->BelongWith(op);
   Value* whole = View(graph, packed->result(), concat->out(), *concat, concat);
   whole->name = concat->result()->name;
   graph.ReplaceAllUses(concat->result(), whole);
