@@ -107,32 +107,55 @@ class Gathering {
   void Run() {
     for (Op* param : graph_.Params()) {
       const std::string& name = param->attrs.String("name");
-      if (zero_.params.contains(name)) Visit(param->result(), name);
+      if (zero_.params.contains(name)) Visit(param->result(), name, {});
     }
   }
 
  private:
-  void Visit(Value* value, const std::string& param) {
+  // In the whole step, or by microbatch in the forward and in the backward.
+  using When = std::pair<int, Phase>;
+
+  // `whole`: what the value is made of, where that is gathered.
+  void Visit(Value* value, const std::string& param, const std::map<When, Value*>& whole) {
     if (!seen_.insert(value).second) return;
-    // In the whole step, or by microbatch in the forward and in the backward.
-    std::map<std::pair<int, Phase>, std::vector<Op*>> uses;
+    std::map<When, std::vector<Op*>> uses;
     std::vector<Value*> made;
     for (Op* user : value->users) {
       const bool makes_weights = !user->results.empty() && weights_.contains(user->results[0]);
       if (makes_weights) {
         made.insert(made.end(), user->results.begin(), user->results.end());
       } else if (user->phase != Phase::kOptimizer) {
-        uses[zero_.stage < 3 ? std::pair(-1, Phase::kForward)
-                             : std::pair(user->microbatch, user->phase)]
+        uses[zero_.stage < 3 ? When(-1, Phase::kForward) : When(user->microbatch, user->phase)]
             .push_back(user);
       }
     }
-    for (const auto& [when, users] : uses) Gather(value, users, param, when.first);
-    for (Value* v : made) Visit(v, param);
+    std::map<When, Value*> gathered;
+    // Stages 1 and 2 keep what is whole until its last use in a step. With few tokens that is most
+    // of the memory, and there nothing is made before it is used.
+    const Op& maker = *value->producer;
+    const bool again = zero_.stage == 3 && maker.operands.size() == 1 && maker.results.size() == 1;
+    for (const auto& [when, users] : uses) {
+      auto source = whole.find(when);
+      gathered[when] = again && source != whole.end() ? MakeAgain(value, users, source->second)
+                                                      : Gather(value, users, param, when.first);
+    }
+    for (Value* v : made) Visit(v, param, gathered);
   }
 
-  void Gather(Value* value, const std::vector<Op*>& users, const std::string& param,
-              int microbatch) {
+  // The op that makes the value, on what is whole already: nothing more travels.
+  Value* MakeAgain(Value* value, const std::vector<Op*>& users, Value* whole) {
+    const Op& maker = *value->producer;
+    Op* op = graph_.AddOp(*maker.def, {whole}, {TensorType(value->type.dtype, value->type.shape)},
+                          maker.attrs, graph_.Next(whole->producer));
+    op->phase = whole->producer->phase;
+    op->BelongWith(*whole->producer);
+    op->id = whole->producer->id;
+    Replace(value, users, op->result());
+    return op->result();
+  }
+
+  Value* Gather(Value* value, const std::vector<Op*>& users, const std::string& param,
+                int microbatch) {
     Op* first = *std::min_element(users.begin(), users.end(),
                                   [](const Op* a, const Op* b) { return a->id < b->id; });
     Op* op = graph_.AddOp(
@@ -145,9 +168,14 @@ class Gathering {
     op->BelongWith(*first);
     op->microbatch = microbatch;
     op->id = first->id;
+    Replace(value, users, op->result());
+    return op->result();
+  }
+
+  void Replace(Value* value, const std::vector<Op*>& users, Value* by) {
     for (Op* user : users) {
       for (size_t i = 0; i < user->operands.size(); ++i) {
-        if (user->operands[i] == value) graph_.SetOperand(user, static_cast<int>(i), op->result());
+        if (user->operands[i] == value) graph_.SetOperand(user, static_cast<int>(i), by);
       }
     }
   }

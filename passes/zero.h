@@ -34,8 +34,9 @@ void CutParams(Graph& graph, Zero& zero);
 
 // Puts sharding_constraints between these parameters (and casts and transposes of them, which work
 // on what is cut) and what uses them: whole over the axes. One for a value; in stage 3 one for the
-// forward and one for the backward of each microbatch. The optimizer reads what is cut. Runs before
-// propagation.
+// forward and one for the backward of each microbatch, and where the parameter itself is gathered
+// its casts are made of that: a tied table, read in f32 and in bf16. The optimizer reads what is
+// cut. Runs before propagation.
 void GatherParams(Graph& graph, const Zero& zero);
 
 }  // namespace shardc

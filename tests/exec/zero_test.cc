@@ -297,6 +297,28 @@ TEST(Zero, GathersHalves) {
   EXPECT_EQ(whole, (Traffic{2, (256 + 16) * 64}));  // tables of embeddings
 }
 
+// A table that is read in f32 and, tied, by a product in bf16 is gathered in f32 and cast in stage
+// 3, and the backward's product has it gathered in bf16.
+TEST(Zero, GathersATiedTable) {
+  PipelineOptions options;
+  options.optimizer.kind = "adamw";
+  options.precision.compute = "bf16";
+  for (int stage : {2, 3}) {
+    SCOPED_TRACE(stage);
+    const Compiled c =
+        CompileFor("builtin:gpt?layers=2,hidden=64,heads=4,vocab=256,seq=16,batch=8,tied=true",
+                   WithZero("dp", stage), "dp=2", options);
+    int64_t halves = 0, whole = 0;
+    for (const Collective& x : c.program.collectives) {
+      if (x.kind != CollectiveKind::kAllGather) continue;
+      (x.dtype == DType::kBF16 ? halves : whole) += x.elements;
+    }
+    const int64_t layers = 2 * 12 * 64 * 64, table = 256 * 64;
+    EXPECT_EQ(halves, (stage == 3 ? 2 : 1) * layers + table);
+    EXPECT_EQ(whole, table + 16 * 64);
+  }
+}
+
 // With few tokens it is weights and gradients that take the room. In stage 3 they are never all
 // whole, also where the backward makes layers again: it gathers what these read once.
 TEST(Zero, Stage3FreesWhatItGathered) {
