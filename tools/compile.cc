@@ -150,8 +150,10 @@ void RunCompile(CompileOptions& o) {
     spec.zero.where = "--zero";
   }
   if (o.microbatches) spec.microbatches = {*o.microbatches, "--microbatches"};
-  Mesh mesh = MeshFor(spec, Mesh::Parse(o.mesh));
+  const Mesh given = Mesh::Parse(o.mesh);
   Graph graph = LoadModel(o.model, o.binding);
+  // A graph in text form may bring a mesh.
+  const Mesh mesh = MeshFor(spec, given.num_axes() > 0 ? given : graph.mesh);
   timer.Lap("load model");
   DeviceConfiguration placement;
   if (!o.annotate.empty()) {

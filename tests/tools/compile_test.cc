@@ -42,5 +42,20 @@ TEST_F(CompileArguments, OptimizersAndWhatTheyNeed) {
   }
 }
 
+TEST_F(CompileArguments, AGraphInTextFormBringsItsMesh) {
+  Write("g.shardc", R"(mesh [tp=2]
+graph @g(%x: f32[4, 6]) -> (%y) {
+  %w = param "w" : f32[6, 8@tp]
+  %y = matmul %x, %w : f32[4, 8]
+})");
+  const std::string compile = "compile g.shardc --loss none --weights none -o plan";
+  ToolResult r = Tool(compile);
+  EXPECT_EQ(r.exit, 0) << r.err;
+  EXPECT_THAT(r.err, HasSubstr("mesh tp=2, 2 ranks"));
+  r = Tool(compile + " --mesh dp=2");
+  EXPECT_EQ(r.exit, 4);
+  EXPECT_THAT(r.err, HasSubstr("axis 'tp' of f32[6, 8@tp] is not in the mesh dp=2"));
+}
+
 }  // namespace
 }  // namespace shardc::testing
