@@ -95,6 +95,8 @@ class Graph {
 
   std::string name;
   Mesh mesh;
+  // The mesh axis whose coordinate is the stage that a rank runs; empty: no pipeline.
+  std::string pipeline_axis;
   std::vector<Output> outputs;
   // Sources of `param` and `state` ops by their name; a missing one has no data.
   std::map<std::string, std::shared_ptr<const TensorSource>, std::less<>> sources;

@@ -72,6 +72,7 @@ void Encode(const ManifestState& state, const Mesh& mesh, proto::ManifestState* 
   AddAxes(state.sharding.partial_max, mesh, out->mutable_partial_max());
   if (!state.is_param) out->set_init(state.init);
   for (const std::string& w : state.why) out->add_why(w);
+  out->mutable_stage()->Add(state.stages.begin(), state.stages.end());
 }
 
 proto::Manifest Encode(const Manifest& manifest) {
@@ -80,6 +81,7 @@ proto::Manifest Encode(const Manifest& manifest) {
   out.set_model(manifest.model);
   out.set_spec(manifest.spec);
   out.set_mesh(manifest.mesh.ToString());
+  if (!manifest.pipeline_axis.empty()) out.set_pipeline_axis(manifest.pipeline_axis);
   out.set_has_weights(manifest.has_weights);
   proto::MemoryPerRank* memory = out.mutable_memory_per_rank();
   memory->set_weights_bytes(manifest.weights_bytes);
@@ -118,6 +120,11 @@ class ManifestReader {
       m.mesh = mesh_ = Mesh::Parse(proto_.mesh());
     } catch (const Diagnostic& d) {
       Fail(At("mesh"), d.message());
+    }
+    m.pipeline_axis = proto_.pipeline_axis();
+    if (!m.pipeline_axis.empty() && !mesh_.FindAxis(m.pipeline_axis)) {
+      Fail(At("pipeline_axis"),
+           StrCat("the mesh ", mesh_.ToString(), " has no axis '", m.pipeline_axis, "'"));
     }
     m.has_weights = proto_.has_weights();
     m.weights_bytes = proto_.memory_per_rank().weights_bytes();
@@ -199,6 +206,7 @@ class ManifestReader {
     out.sharding = ReadSharding(s, out, where);
     out.init = s.init();
     out.why.assign(s.why().begin(), s.why().end());
+    out.stages.assign(s.stage().begin(), s.stage().end());
     return out;
   }
 

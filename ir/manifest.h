@@ -24,6 +24,7 @@ struct ManifestState {
   std::string layout;  // the sharding for reading: "[768, 3072@tp]"
   double init = 0;     // of optimizer state: its first value
   std::vector<std::string> why;  // from the spec line to the sharding
+  std::vector<int> stages;       // of a pipeline: those that hold it; without one empty
 };
 
 // A file of the plan, as it was written.
@@ -37,11 +38,12 @@ struct Manifest {
   int version = 1;
   std::string model, spec;
   Mesh mesh;
+  std::string pipeline_axis;  // the mesh axis along which ranks run other stages; empty: none
   bool has_weights = false;
   std::vector<ManifestState> states;
   std::vector<ManifestFile> files;  // all but the manifest
   std::vector<std::string> notes;
-  // Bytes on one rank.
+  // Bytes on one rank; of a pipeline, of the stage that needs most in all.
   int64_t weights_bytes = 0, gradients_bytes = 0, activations_bytes = 0, arena_bytes = 0;
   int64_t optimizer_bytes = 0, inputs_bytes = 0;  // its states; inputs and constants
   int64_t kernels_bytes = 0;                      // work memory of the CPU's kernels, about

@@ -43,6 +43,7 @@ class Parser {
 
   Graph Run() {
     if (lex_.PeekIs(Token::kWord) && lex_.Peek().raw == "mesh") ParseMesh();
+    if (lex_.PeekIs(Token::kWord) && lex_.Peek().raw == "pipeline") ParsePipeline();
     ParseHeader();
     while (!lex_.Accept("}")) ParseOp();
     if (!lex_.PeekIs(Token::kEnd)) lex_.Unexpected(lex_.Peek(), "the end of the text");
@@ -69,6 +70,13 @@ class Parser {
     } catch (const Diagnostic& d) {
       lex_.Fail(at, "the mesh does not fit: " + d.message());
     }
+  }
+
+  void ParsePipeline() {
+    lex_.ExpectWord("pipeline");
+    Token name = lex_.Take();
+    if (!graph_.mesh.FindAxis(name.raw)) lex_.Unexpected(name, "an axis of the mesh");
+    graph_.pipeline_axis = name.raw;
   }
 
   void ParseHeader() {

@@ -215,6 +215,7 @@ class Printer {
                  [&](const MeshAxis& a) { out_ += a.name + "=" + std::to_string(a.size); });
       out_ += '\n';
     }
+    if (!graph_.pipeline_axis.empty()) out_ += "pipeline " + graph_.pipeline_axis + '\n';
     out_ += "graph @";
     bool plain = IsPlainName(graph_.name) && !(graph_.name[0] >= '0' && graph_.name[0] <= '9');
     plain ? void(out_ += graph_.name) : AppendQuoted(out_, graph_.name);

@@ -45,7 +45,8 @@ std::string_view CollectiveKindName(CollectiveKind kind);  // "all_reduce"
 // Raw semantics on contiguous buffers, per rank. all_reduce: operands[i] -> results[i], equal
 // sizes. all_gather: operand of n elements -> result of group size * n, in group order.
 // reduce_scatter: operand of group size * n -> n. all_to_all: group size pieces of n, piece j goes
-// to member j.
+// to member j. send_recv: member `from` has operands and no results, member `to` results and no
+// operands, of equal sizes; the others of the group have no part in it.
 struct Collective {
   int id = 0;  // unique in the program; the same on all ranks of the same program set
   CollectiveKind kind = CollectiveKind::kAllReduce;
@@ -56,6 +57,7 @@ struct Collective {
       0;  // of the whole tensor(s) reduced, of the result gathered, of the operand scattered
   std::string op;  // the op that needed it
   std::vector<std::string> why;
+  int from = -1, to = -1;  // send_recv: members of the group (Mesh::GroupIndex over `axes`)
 };
 
 // Besides the registered ops there are three that only move bytes within a rank:
@@ -97,7 +99,7 @@ struct NamedBuffer {
   PieceOf piece = {};
 };
 
-// All ranks of a mesh run the same body; what differs follows from `rank`.
+// All ranks of a mesh, or of a pipeline stage, run the same body; what differs follows from `rank`.
 struct Program {
   int version = kProgramVersion;
   Mesh mesh;

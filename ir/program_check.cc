@@ -140,6 +140,7 @@ class BoundsChecker {
   // Sizes by the raw semantics of the collective, so that no rank reads or writes beyond a buffer.
   void CheckTransfer(const Instruction& i, const std::string& what) const {
     const Collective& c = program_.collectives[i.collective];
+    if (c.kind == CollectiveKind::kSendRecv) return CheckSendRecv(i, c, what);
     if (i.operands.size() != i.results.size()) {
       Fail(
           StrCat(what, " has ", i.operands.size(), " operands and ", i.results.size(), " results"));
@@ -163,6 +164,24 @@ class BoundsChecker {
         Fail(StrCat(what, ": buffers of ", in.bytes, " and ", out.bytes, " bytes do not fit a ",
                     CollectiveKindName(c.kind), " over ", group, " ranks"));
       }
+    }
+  }
+
+  // This rank sends its operands or receives its results.
+  void CheckSendRecv(const Instruction& i, const Collective& c, const std::string& what) const {
+    const int64_t group = program_.mesh.GroupSize(c.axes);
+    if (c.from < 0 || c.to < 0 || c.from >= group || c.to >= group || c.from == c.to) {
+      Fail(StrCat(what, " goes from member ", c.from, " to member ", c.to, " of ", group));
+    }
+    const int64_t me = program_.mesh.GroupIndex(program_.rank, c.axes);
+    if (me != (i.results.empty() ? c.from : c.to) || i.operands.empty() == i.results.empty()) {
+      Fail(StrCat(what, " has ", i.operands.size(), " operands and ", i.results.size(),
+                  " results on member ", me, ", and it goes from ", c.from, " to ", c.to));
+    }
+    for (int b : i.results.empty() ? i.operands : i.results) {
+      if (At(b).type.dtype == c.dtype) continue;
+      Fail(StrCat(what, " moves ", DTypeName(At(b).type.dtype), " by a collective of ",
+                  DTypeName(c.dtype)));
     }
   }
 

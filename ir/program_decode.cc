@@ -217,6 +217,8 @@ class BodyDecoder {
     out.elements = c.elements();
     out.op = String(c.op());
     for (uint32_t w : c.why()) out.why.push_back(String(w));
+    out.from = Optional(c.from(), "sender");
+    out.to = Optional(c.to(), "receiver");
     return out;
   }
 

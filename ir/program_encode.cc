@@ -218,6 +218,8 @@ class BodyEncoder {
     out->set_elements(c.elements);
     out->set_op(String(c.op));
     for (const std::string& w : c.why) out->add_why(String(w));
+    out->set_from(c.from + 1);
+    out->set_to(c.to + 1);
   }
 
   void AddNamed(const std::vector<shardc::NamedBuffer>& list,

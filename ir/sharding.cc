@@ -33,6 +33,12 @@ void AxisList::erase(int axis) {
 
 bool AxisList::contains(int axis) const { return std::find(begin(), end(), axis) != end(); }
 
+bool Sharding::Uses(int axis) const {
+  return partial_sum.contains(axis) || partial_max.contains(axis) ||
+         std::any_of(dims.begin(), dims.end(),
+                     [&](const DimSharding& d) { return d.axes.contains(axis); });
+}
+
 bool Sharding::replicated() const {
   return !partial() && std::none_of(dims.begin(), dims.end(), [](auto& d) { return d.cut(); });
 }

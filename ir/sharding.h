@@ -65,7 +65,8 @@ struct Sharding {
   Sharding() = default;
   explicit Sharding(size_t rank) : dims(rank) {}
   bool partial() const { return !partial_sum.empty() || !partial_max.empty(); }
-  bool replicated() const;  // nothing cut, nothing partial
+  bool replicated() const;    // nothing cut, nothing partial
+  bool Uses(int axis) const;  // cut or partial over it
   bool operator==(const Sharding&) const = default;
 };
 

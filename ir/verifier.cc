@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -366,7 +367,7 @@ class Verifier {
       Fail(Where(op), StrCat("the value is ", TypeToString(value, mesh_), " but the state is ",
                              TypeToString(state, mesh_)));
     }
-    if (!updated_.insert(name).second) Fail(Where(op), "it is updated twice");
+    if (!updated_.emplace(name, op.stage).second) Fail(Where(op), "it is updated twice");
   }
 
   void CheckOutputs() const {
@@ -384,7 +385,7 @@ class Verifier {
   int index_ = 0;                                  // of the op at hand
   std::unordered_map<const Value*, size_t> uses_;  // of the values made so far
   std::unordered_map<std::string_view, const Op*> states_;
-  std::unordered_set<std::string_view> updated_;
+  std::set<std::pair<std::string_view, int>> updated_;  // states, on stages
   std::unordered_map<size_t, const Op*> checked_;
 };
 

@@ -67,7 +67,45 @@ class CollectiveChecker {
     }
     int64_t group = CheckGroup(i, c);
     CheckReduction(i, c);
+    if (c.kind == CollectiveKind::kSendRecv) return CheckTransfer(i, c, group);
     CheckOperands(i, c, group);
+  }
+
+  // This rank is the sender or the receiver, and has the buffers of that end alone.
+  void CheckTransfer(int i, const Collective& c, int64_t group) const {
+    if (c.from < 0 || c.from >= group || c.to < 0 || c.to >= group || c.from == c.to) {
+      context_.FailAt(i, "E3109",
+                      StrCat("its collective goes from member ", c.from, " to member ", c.to,
+                             " of a group of ", group));
+    }
+    const Instruction& instruction = context_.instruction(i);
+    const int64_t me = program_.mesh.GroupIndex(program_.rank, c.axes);
+    if (me != c.from && me != c.to) {
+      context_.FailAt(i, "E3109",
+                      StrCat("its collective goes from member ", c.from, " to member ", c.to,
+                             ", and this rank is member ", me));
+    }
+    const auto& used = me == c.from ? instruction.operands : instruction.results;
+    const auto& unused = me == c.from ? instruction.results : instruction.operands;
+    if (used.empty() || !unused.empty()) {
+      context_.FailAt(
+          i, "E3109",
+          StrCat("has ", instruction.operands.size(), " operands and ", instruction.results.size(),
+                 " results, and this rank ", me == c.from ? "sends" : "receives"));
+    }
+    int64_t total = 0;
+    for (int b : used) {
+      if (context_.buffer(b).type.dtype != c.dtype) {
+        context_.FailAt(
+            i, "E3109",
+            StrCat(context_.DescribeBuffer(b), " has another element type than its collective"));
+      }
+      total += context_.elements[b];
+    }
+    if (total == c.elements) return;
+    context_.FailAt(
+        i, "E3109",
+        StrCat("its collective is of ", c.elements, " elements, but its buffers have ", total));
   }
 
   int64_t CheckGroup(int i, const Collective& c) const {

@@ -53,7 +53,7 @@ void CheckMemory(
 
 // The programs of all ranks, in rank order, each passed by CheckProgramBody; body_of[r] is the
 // index into `bodies` of the program that is equal to rank r's up to the rank. Throws E3204 to
-// E3206: check_schedule.cc. Returns how many calls it has looked at.
+// E3206 and E3208: check_schedule.cc. Returns how many calls it has looked at.
 int64_t CheckSchedule(const std::vector<const Program*>& bodies, const std::vector<int>& body_of);
 
 }  // namespace shardc

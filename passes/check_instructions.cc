@@ -48,12 +48,16 @@ class InstructionChecker {
     CheckIds(i, instruction.operands, "operand");
     CheckIds(i, instruction.results, "result");
     CheckScratch(i);
-    if (instruction.results.empty()) context_.FailAt(i, "E3108", "has no result");
+    // The sender of a transfer has none; what it may have is up to check_collectives.cc.
+    const bool transfer = instruction.op == CollectiveKindName(CollectiveKind::kSendRecv);
+    if (instruction.results.empty() && !transfer) {
+      context_.FailAt(i, "E3108", "has no result");
+    }
     if (instruction.op == "copy") return CheckCopy(i);
     if (instruction.op == "pack" || instruction.op == "unpack") return CheckPieces(i);
     const OpDef* def = Lookup(i);
     context_.defs[i] = def;
-    CheckOperandCount(i, *def);
+    if (!transfer) CheckOperandCount(i, *def);
     // What collectives move follows from the collective: check_collectives.cc.
     if (def->communicates) return;
     CheckAttributes(i, def->attrs);

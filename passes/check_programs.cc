@@ -1,6 +1,9 @@
 #include "passes/check_programs.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
 
 #include "ir/diagnostic.h"
 #include "passes/check_context.h"
@@ -74,7 +77,7 @@ bool Equal(const Instruction& a, const Instruction& b) {
 
 bool Equal(const Collective& a, const Collective& b) {
   return a.id == b.id && a.kind == b.kind && a.max == b.max && a.axes == b.axes &&
-         a.dtype == b.dtype && a.elements == b.elements;
+         a.dtype == b.dtype && a.elements == b.elements && a.from == b.from && a.to == b.to;
 }
 
 bool Equal(const NamedBuffer& a, const NamedBuffer& b) {
@@ -117,7 +120,7 @@ void CheckRanks(std::span<const Program* const> programs) {
   }
 }
 
-// All ranks hold parts of the same tensors.
+// All ranks of a stage hold parts of the same tensors.
 void CheckSameNames(const Program& first, const Program& other) {
   auto check = [&](const std::vector<NamedBuffer>& a, const std::vector<NamedBuffer>& b,
                    std::string_view what) {
@@ -148,7 +151,62 @@ void CheckSameNames(const Program& first, const Program& other) {
   check(first.states, other.states, "state");
 }
 
+// Stages may name different tensors, but not different tensors alike; and each has the whole of
+// its own.
+void CheckNamesOfStages(const std::vector<const Program*>& stages, const std::set<int>& axes) {
+  for (auto list : {&Program::inputs, &Program::outputs, &Program::states}) {
+    std::map<std::string_view, std::pair<const Program*, const NamedBuffer*>> first;
+    for (const Program* p : stages) {
+      for (const NamedBuffer& b : p->*list) {
+        const TensorType& type = p->buffers[b.buffer].type;
+        std::string where = StrCat("rank ", p->rank, ", '", b.name, "'");
+        for (int axis : axes) {
+          if (!type.sharding.Uses(axis)) continue;
+          FailCheck(
+              where, "E3207",
+              StrCat("is cut over ", p->mesh.axes()[axis].name, ", along which programs differ"));
+        }
+        auto [it, fresh] = first.try_emplace(b.name, p, &b);
+        const auto& [other, entry] = it->second;
+        if (fresh || (entry->piece == b.piece && other->buffers[entry->buffer].type == type)) {
+          continue;
+        }
+        FailCheck(where, "E3207", StrCat("is another tensor than on rank ", other->rank));
+      }
+    }
+  }
+}
+
+// Along the axes of transfers programs differ on purpose: they are the stages of a pipeline.
+void CheckNames(const std::vector<const Program*>& bodies, const std::vector<int>& body_of) {
+  std::set<int> axes;
+  for (const Program* body : bodies) {
+    for (const Collective& c : body->collectives) {
+      if (c.kind == CollectiveKind::kSendRecv) axes.insert(c.axes.begin(), c.axes.end());
+    }
+  }
+  const std::vector<int> along(axes.begin(), axes.end());
+  std::map<int64_t, const Program*> stages;
+  for (size_t r = 0; r < body_of.size(); ++r) {
+    const Program* body = bodies[static_cast<size_t>(body_of[r])];
+    auto [stage, fresh] =
+        stages.try_emplace(body->mesh.GroupIndex(static_cast<int64_t>(r), along), body);
+    if (!fresh && stage->second != body) CheckSameNames(*stage->second, *body);
+  }
+  std::vector<const Program*> all;
+  for (const auto& [index, program] : stages) all.push_back(program);
+  CheckNamesOfStages(all, axes);
+}
+
 }  // namespace
+
+int64_t CheckProgramBodies(const std::vector<const Program*>& bodies,
+                           const std::vector<int>& body_of) {
+  int64_t visits = 0;
+  for (const Program* body : bodies) visits += CheckProgramBody(*body);
+  CheckNames(bodies, body_of);
+  return visits + CheckSchedule(bodies, body_of);
+}
 
 int64_t CheckProgramSet(std::span<const Program* const> programs) {
   for (const Program* p : programs) SHARDC_CHECK(p != nullptr);
@@ -164,9 +222,7 @@ int64_t CheckProgramSet(std::span<const Program* const> programs) {
     body_of.push_back(static_cast<int>(same - bodies.begin()));
     if (same == bodies.end()) bodies.push_back(p);
   }
-  for (const Program* body : bodies) visits += CheckProgramBody(*body);
-  for (const Program* body : bodies) CheckSameNames(*bodies[0], *body);
-  return visits + CheckSchedule(bodies, body_of);
+  return visits + CheckProgramBodies(bodies, body_of);
 }
 
 }  // namespace shardc

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "ir/program.h"
 
@@ -20,8 +21,14 @@ int64_t CheckProgramBody(const Program& program);
 
 // CheckProgramBody on each (equal bodies once), and on the set: one program per rank of the mesh,
 // in rank order, every group of ranks sees the same collectives in the same order with the same
-// kind, type, axes and size, and no schedule can deadlock. Throws Diagnostic E3201 to E3299 (exit
+// kind, type, axes and size, the two ends of every transfer fit, and no schedule can deadlock, also
+// where a send blocks until it is received. Ranks that differ along the axes of transfers (stages
+// of a pipeline) may name other tensors than each other. Throws Diagnostic E3201 to E3299 (exit
 // 5). Returns the same, with the comparisons of bodies and the calls of all ranks.
 int64_t CheckProgramSet(std::span<const Program* const> programs);
+
+// The same for a set that is known by its bodies: rank r runs bodies[body_of[r]].
+int64_t CheckProgramBodies(const std::vector<const Program*>& bodies,
+                           const std::vector<int>& body_of);
 
 }  // namespace shardc

@@ -23,7 +23,7 @@ class Schedule {
       for (size_t i = 0; i < bodies[b]->instructions.size(); ++i) {
         int c = bodies[b]->instructions[i].collective;
         if (c < 0) continue;
-        calls_[b].push_back({static_cast<int>(i), GroupsOver(bodies[b]->collectives[c].axes)});
+        calls_[b].push_back({static_cast<int>(i), GroupsOf(bodies[b]->collectives[c])});
       }
     }
   }
@@ -38,6 +38,7 @@ class Schedule {
       ready.pop_back();
       if (Ended(rank)) continue;
       ++visits;
+      CheckSide(rank);
       std::vector<int>& waiting = WaitingWith(rank);
       if (!waiting.empty()) CompareCalls(waiting.front(), rank);
       waiting.push_back(rank);
@@ -58,25 +59,44 @@ class Schedule {
     int instruction;
     int groups;  // index into groups_
   };
-  // All groups over one set of axes, whatever their order.
+  // All groups over one set of axes, whatever their order; of transfers the two ends in each.
   struct Groups {
     std::vector<std::vector<int>> members;
-    std::vector<int> of_rank;
+    std::vector<int> of_rank;               // -1: in none
     std::vector<std::vector<int>> waiting;  // by group: the ranks that stand there
   };
 
-  int GroupsOver(std::vector<int> axes) {
-    std::sort(axes.begin(), axes.end());
-    auto [it, added] = index_.try_emplace(axes, static_cast<int>(groups_.size()));
+  int GroupsOf(const Collective& c) {
+    const bool transfer = c.kind == CollectiveKind::kSendRecv;
+    Place place{c.axes, transfer ? c.from : -1, transfer ? c.to : -1};
+    // Members are told apart by their number in the group only where two of them are meant.
+    if (!transfer) std::sort(place.axes.begin(), place.axes.end());
+    auto [it, added] = index_.try_emplace(place, static_cast<int>(groups_.size()));
     if (!added) return it->second;
     Groups& g = groups_.emplace_back();
-    g.members = bodies_[0]->mesh.Groups(axes);
+    g.members = bodies_[0]->mesh.Groups(place.axes);
+    if (transfer) {
+      for (std::vector<int>& m : g.members) {
+        m = {m[static_cast<size_t>(c.from)], m[static_cast<size_t>(c.to)]};
+      }
+    }
     g.waiting.resize(g.members.size());
-    g.of_rank.resize(body_of_.size());
+    g.of_rank.assign(body_of_.size(), -1);
     for (size_t i = 0; i < g.members.size(); ++i) {
       for (int r : g.members[i]) g.of_rank[r] = static_cast<int>(i);
     }
     return it->second;
+  }
+
+  // Ranks of one body need not be the same member of their groups.
+  void CheckSide(int rank) const {
+    const Collective& c = CollectiveOf(rank);
+    if (c.kind != CollectiveKind::kSendRecv) return;
+    const bool sends = InstructionOf(rank).results.empty();
+    const int64_t me = bodies_[0]->mesh.GroupIndex(rank, c.axes);
+    if (me == (sends ? c.from : c.to)) return;
+    FailCheck(Where(rank), "E3208",
+              StrCat(sends ? "sends" : "receives", " in ", Describe(rank), ", and is member ", me));
   }
 
   const std::vector<Call>& CallsOf(int rank) const { return calls_[body_of_[rank]]; }
@@ -111,12 +131,14 @@ class Schedule {
       axes += (axes.empty() ? "" : ",") + bodies_[0]->mesh.axes()[static_cast<size_t>(a)].name;
     }
     return StrCat(CollectiveKindName(c.kind), c.max ? " (max)" : "", " with id ", c.id, " of ",
-                  c.elements, " ", DTypeName(c.dtype), " over ", axes);
+                  c.elements, " ", DTypeName(c.dtype), " over ", axes,
+                  c.from >= 0 ? StrCat(" from ", c.from, " to ", c.to) : "");
   }
 
   std::vector<int64_t> Sizes(int rank) const {
     std::vector<int64_t> sizes;
-    for (int b : InstructionOf(rank).operands) {
+    const Instruction& i = InstructionOf(rank);
+    for (int b : i.operands.empty() ? i.results : i.operands) {
       sizes.push_back(NumElements(bodies_[body_of_[rank]]->buffers[b].local_shape));
     }
     return sizes;
@@ -182,17 +204,27 @@ class Schedule {
   const std::vector<int>& body_of_;
   std::vector<std::vector<Call>> calls_;  // by body
   std::vector<size_t> position_;          // by rank: its next call
-  std::map<std::vector<int>, int> index_;
+  struct Place {
+    std::vector<int> axes;
+    int from, to;
+    auto operator<=>(const Place&) const = default;
+  };
+  std::map<Place, int> index_;
   std::vector<Groups> groups_;
 };
 
 }  // namespace
 
 int64_t CheckSchedule(const std::vector<const Program*>& bodies, const std::vector<int>& body_of) {
-  // With one body no simulation is needed. All ranks stand at call k of the same line; its groups
-  // over the call's axes divide the ranks into disjoint sets, each of whose members are all there
-  // with the very same call; so it completes for all, and all stand at call k + 1.
-  if (bodies.size() == 1) return 0;
+  // With one body, and so without transfers, no simulation is needed. All ranks stand at call k of
+  // the same line; its groups over the call's axes divide the ranks into disjoint sets, each of
+  // whose members are all there with the very same call; so it completes for all, and all stand at
+  // call k + 1.
+  if (bodies.size() == 1 &&
+      std::none_of(bodies[0]->collectives.begin(), bodies[0]->collectives.end(),
+                   [](const Collective& c) { return c.kind == CollectiveKind::kSendRecv; })) {
+    return 0;
+  }
   return Schedule(bodies, body_of).Run();
 }
 

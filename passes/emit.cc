@@ -19,14 +19,24 @@ constexpr int64_t kAlignment = 64;
 
 class Emitter {
  public:
-  explicit Emitter(const Graph& graph) : graph_(graph), mesh_(graph.mesh) { program_.mesh = mesh_; }
+  // `stage` of a pipeline; 0 without one.
+  Emitter(const Graph& graph, int stage)
+      : graph_(graph), mesh_(graph.mesh), pipeline_(!graph.pipeline_axis.empty()), stage_(stage) {
+    program_.mesh = mesh_;
+  }
 
   Program Run() {
     NumberValues();
-    for (const auto& input : graph_.inputs()) EmitInput(*input);
-    for (const auto& op : graph_.ops()) EmitOp(*op);
+    if (pipeline_) program_.rank = FirstRank();
+    for (const auto& input : graph_.inputs()) {
+      if (IsHere(input.get())) EmitInput(*input);
+    }
+    for (const auto& op : graph_.ops()) {
+      if (IsHere(*op)) EmitOp(*op);
+    }
     for (const auto& [update, value] : late_updates_) EmitUpdate(*update, value);
     for (const Output& o : graph_.outputs) {
+      if (BufferOf(o.value) < 0 || StageOf(o.value) != stage_) continue;
       program_.outputs.push_back({o.name, BufferOf(o.value), PieceOfGradient(o.name)});
     }
     PlaceResultsInStates();
@@ -36,6 +46,42 @@ class Emitter {
   }
 
  private:
+  // --- stages
+
+  int64_t FirstRank() const {
+    const int axis = *mesh_.FindAxis(graph_.pipeline_axis);
+    int64_t rank = 0;
+    while (mesh_.Coordinate(rank, axis) != stage_) ++rank;
+    return rank;
+  }
+
+  // Inputs, states and constants are where they are read; what nothing reads is on the first stage.
+  bool IsHere(const Value* v) const {
+    if (!pipeline_) return true;
+    if (v->users.empty()) return stage_ == 0;
+    return std::any_of(v->users.begin(), v->users.end(),
+                       [&](const Op* user) { return IsHere(*user); });
+  }
+
+  bool IsHere(const Op& op) const {
+    if (!pipeline_) return true;
+    if (op.stage < 0) return IsHere(op.result());
+    return op.stage == stage_ || (op.name() == "send_recv" && op.attrs.Int("from") == stage_);
+  }
+
+  // The one stage that gives an output.
+  int StageOf(const Value* v) const {
+    if (!pipeline_) return 0;
+    if (v->producer && v->producer->stage >= 0) return v->producer->stage;
+    int first = -1;
+    for (const Op* user : v->users) {
+      const bool sends = user->name() == "send_recv";
+      const int stage = sends ? static_cast<int>(user->attrs.Int("from")) : user->stage;
+      if (first < 0 || stage < first) first = stage;
+    }
+    return std::max(0, first);
+  }
+
   // --- buffers
 
   void NumberValues() {
@@ -43,6 +89,7 @@ class Emitter {
     for (const auto& input : graph_.inputs()) input->id = next++;
     for (const auto& op : graph_.ops()) {
       op->id = ops++;
+      collective_ids_.push_back(op->def->communicates ? collectives_++ : -1);
       for (Value* r : op->results) r->id = next++;
     }
     buffers_.assign(static_cast<size_t>(next), -1);
@@ -138,15 +185,10 @@ class Emitter {
   PieceOf PieceOfGradient(const std::string& output) const {
     constexpr std::string_view kPrefix = "grad.";
     if (!output.starts_with(kPrefix)) return {};
-    auto state = states_.find(output.substr(kPrefix.size()));
-    if (state == states_.end()) return {};
-    for (const NamedBuffer& s : program_.states) {
-      if (s.buffer != state->second || s.piece.whole.empty()) continue;
-      PieceOf piece = s.piece;
-      piece.whole = std::string(kPrefix) + piece.whole;
-      return piece;
-    }
-    return {};
+    const Op* state = graph_.FindState(output.substr(kPrefix.size()));
+    PieceOf piece = state ? PieceOfState(*state) : PieceOf();
+    if (!piece.whole.empty()) piece.whole = std::string(kPrefix) + piece.whole;
+    return piece;
   }
 
   void EmitOp(const Op& op) {
@@ -207,17 +249,22 @@ class Emitter {
   void EmitRaw(const Op& op, CollectiveKind kind, std::vector<int> operands,
                std::vector<int> results, int64_t elements) {
     Collective c;
-    c.id = static_cast<int>(program_.collectives.size());
+    // The same on all stages.
+    c.id = collective_ids_[static_cast<size_t>(op.id)];
     c.kind = kind;
     c.max = op.attrs.String("reduce", "sum") == "max";
     c.axes = AxesOf(op);
     c.dtype = op.in(0).dtype;
     c.elements = elements;
     c.op = op.attrs.String("for", "");
+    if (kind == CollectiveKind::kSendRecv) {
+      c.from = static_cast<int>(op.attrs.Int("from"));
+      c.to = static_cast<int>(op.attrs.Int("to"));
+    }
     if (op.attrs.Has("why")) c.why = op.attrs.StringList("why");
     Instruction& i = Emit(op, std::string(CollectiveKindName(kind)), std::move(operands),
                           std::move(results), {});
-    i.collective = c.id;
+    i.collective = static_cast<int>(program_.collectives.size());
     i.bytes = 0;
     for (int b : i.operands) i.bytes += program_.buffers[b].bytes;
     program_.collectives.push_back(std::move(c));
@@ -246,6 +293,11 @@ class Emitter {
       EmitRaw(op, CollectiveKind::kReduceScatter, {raw}, {NewBuffer(op.result())}, Elements(raw));
     } else if (op.name() == "all_to_all") {
       EmitAllToAll(op);
+    } else if (op.name() == "send_recv") {
+      const bool sends = op.stage != stage_;
+      const int b = sends ? BufferOf(op.operands[0]) : NewBuffer(op.result());
+      std::vector<int> here = {b}, none;
+      EmitRaw(op, CollectiveKind::kSendRecv, sends ? here : none, sends ? none : here, Elements(b));
     } else {
       throw InternalError(StrCat("emit: '", op.name(), "' is not lowered"));
     }
@@ -476,7 +528,11 @@ class Emitter {
 
   const Graph& graph_;
   const Mesh& mesh_;
+  const bool pipeline_;
+  const int stage_;
   Program program_;
+  std::vector<int> collective_ids_;  // by op
+  int collectives_ = 0;
   std::vector<int> buffers_;  // by value
   std::vector<int> makers_;   // by op: its instruction, or -1 where it is no instruction of its own
   std::unordered_map<std::string, int64_t> constants_;
@@ -488,6 +544,26 @@ class Emitter {
 
 }  // namespace
 
-Program EmitProgram(const Graph& graph) { return Emitter(graph).Run(); }
+Program EmitProgram(const Graph& graph) {
+  SHARDC_CHECK(graph.pipeline_axis.empty());
+  return Emitter(graph, 0).Run();
+}
+
+size_t StagePrograms::StageOf(int64_t rank) const {
+  return axis < 0 ? 0 : static_cast<size_t>(stages[0].mesh.Coordinate(rank, axis));
+}
+
+StagePrograms EmitStages(const Graph& graph) {
+  StagePrograms set;
+  if (graph.pipeline_axis.empty()) {
+    set.stages.push_back(EmitProgram(graph));
+    return set;
+  }
+  set.axis = *graph.mesh.FindAxis(graph.pipeline_axis);
+  for (int s = 0; s < graph.mesh.axis_size(set.axis); ++s) {
+    set.stages.push_back(Emitter(graph, s).Run());
+  }
+  return set;
+}
 
 }  // namespace shardc

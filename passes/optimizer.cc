@@ -5,6 +5,7 @@
 
 #include "ir/builder.h"
 #include "ir/op_def.h"
+#include "passes/home_stages.h"
 
 namespace shardc {
 namespace {
@@ -39,8 +40,14 @@ Value* StateOf(Builder& b, const Op& param, const std::string& suffix) {
 }
 
 Value* GradientNorm(Builder& b, const std::vector<std::pair<Op*, Value*>>& grads) {
-  // Keyed by the axes that cut the parameter: sums of equal keys are partial over the same axes.
-  std::map<std::vector<int>, Value*> sums;
+  // Keyed by the axes that cut the parameter: sums of equal keys are partial over the same axes;
+  // and by the stage of a pipeline that has the gradient: one value of each leaves it.
+  std::map<std::pair<std::vector<int>, int>, Value*> sums;
+  std::vector<int> homes;
+  if (!b.graph().pipeline_axis.empty()) homes = HomeStages(b.graph());
+  auto stage_of = [&](const Value* v) {
+    return homes.empty() || !v->producer ? kAnyStage : homes[static_cast<size_t>(v->producer->id)];
+  };
   for (auto& [param, grad] : grads) {
     std::vector<int> axes;
     for (const DimSharding& d : param->out().sharding.dims) {
@@ -48,11 +55,16 @@ Value* GradientNorm(Builder& b, const std::vector<std::pair<Op*, Value*>>& grads
     }
     std::sort(axes.begin(), axes.end());
     Value* squares = b.Make("sum_squares", {grad});
-    Value*& sum = sums[axes];
+    Value*& sum = sums[{axes, stage_of(grad)}];
     sum = sum ? b.Add(sum, squares) : squares;
   }
+  std::map<std::vector<int>, Value*> by_axes;
+  for (auto& [key, sum] : sums) {
+    Value*& all = by_axes[key.first];
+    all = all ? b.Add(all, sum) : sum;
+  }
   Value* total = nullptr;
-  for (auto& [axes, sum] : sums) total = total ? b.Add(total, sum) : sum;
+  for (auto& [axes, sum] : by_axes) total = total ? b.Add(total, sum) : sum;
   return b.Make("sqrt", {total});
 }
 

@@ -8,17 +8,20 @@
 #include "ir/diagnostic.h"
 #include "ir/text.h"
 #include "passes/apply_spec.h"
+#include "passes/assign_stages.h"
 #include "passes/canonicalize.h"
 #include "passes/chunk.h"
 #include "passes/differentiate.h"
 #include "passes/fuse.h"
 #include "passes/fuse_elementwise.h"
+#include "passes/group_sums.h"
 #include "passes/infer_layouts.h"
 #include "passes/insert_reshards.h"
 #include "passes/loss.h"
 #include "passes/lower.h"
 #include "passes/microbatches.h"
 #include "passes/optimize_reshards.h"
+#include "passes/place_stages.h"
 #include "passes/precision.h"
 #include "passes/propagate.h"
 #include "passes/recompute.h"
@@ -70,6 +73,8 @@ constexpr NamedPass kPasses[] = {
     {"reduce_in_f32", ReduceInF32},
     {"fold_casts", FoldCasts},
     {"fuse_elementwise", FuseElementwise},
+    {"group_sums", GroupSums},
+    {"place_stages", PlaceStages},
 };
 
 void RunNamed(Graph& graph, std::string_view name) {
@@ -156,9 +161,12 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("canonicalize");
   run("attach_loss", [&] { loss = AttachLoss(graph, options.loss, options.loss_output); });
   DropOutputs(graph, options.drop);
+  // On the model as it is: what is made of an op from here on belongs where it does.
+  run("assign_stages", [&] { AssignStages(graph, spec); });
   // The spec comes before differentiation: reshards that it asks for are part of the forward graph,
   // and optimizer state takes the shardings of its parameters.
   run("apply_spec", [&] { ApplySpec(graph, spec); });
+  RefuseCutsOverPipeline(graph, spec);
   run.Named("split_params");
   run.Named("split_axes");
   run.Named("infer_layouts");
@@ -170,6 +178,8 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   if (gradients) {
     run("differentiate", [&] { AddGradients(graph, loss, GradientScale(graph, options, loss)); });
   }
+  // Before reductions are placed: of a sum over stages only one is left.
+  run.Named("group_sums");
   Zero zero = ResolveZero(graph, spec, gradients && !options.optimizer.kind.empty());
   // Before the optimizer, whose states and sums of squares follow the parameters.
   run("cut_params", [&] { CutParams(graph, zero); });
@@ -208,6 +218,8 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("fuse_elementwise");
   // Buckets wait.
   run.Named("one_by_one");
+  // Last: what an op is made of must be on one stage before transfers can be placed.
+  run.Named("place_stages");
 }
 
 }  // namespace shardc

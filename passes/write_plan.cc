@@ -46,11 +46,17 @@ std::vector<std::byte> ReadShard(const TensorSource& source, const TensorType& t
 
 class PlanWriter {
  public:
-  PlanWriter(const Graph& graph, const Program& body, const PlanOptions& options)
-      : graph_(graph), body_(body), options_(options) {
+  PlanWriter(const Graph& graph, const StagePrograms& programs, const PlanOptions& options)
+      : graph_(graph), programs_(programs), options_(options) {
     for (const auto& op : graph.ops()) {
       if (op->def->is_state) states_.push_back(op.get());
-      if (op->name() == "param") params_.push_back(op.get());
+      if (op->name() != "param") continue;
+      params_.push_back(op.get());
+      param_names_.insert(op->attrs.String("name"));
+    }
+    for (const Program& p : programs.stages) {
+      std::set<std::string>& names = held_.emplace_back();
+      for (const NamedBuffer& s : p.states) names.insert(s.name);
     }
   }
 
@@ -85,18 +91,21 @@ class PlanWriter {
   }
 
   void Programs() {
-    std::string body = SerializeBody(body_);
-    // Only the header differs: one copy serves all ranks, without the buffers and instructions.
+    std::vector<std::string> bodies;
+    for (const Program& p : programs_.stages) bodies.push_back(SerializeBody(p));
+    // Only the header differs within a stage: one copy serves, without buffers and instructions.
     Program header;
-    header.version = body_.version;
-    header.mesh = body_.mesh;
-    for (int64_t r = 0; r < body_.mesh.num_ranks(); ++r) {
+    header.version = programs_.stages[0].version;
+    header.mesh = graph_.mesh;
+    for (int64_t r = 0; r < graph_.mesh.num_ranks(); ++r) {
       header.rank = r;
-      Add(Relative(ProgramPath(folder_, r)), SerializeProgram(header, body));
+      Add(Relative(ProgramPath(folder_, r)),
+          SerializeProgram(header, bodies[programs_.StageOf(r)]));
     }
   }
 
-  // The mesh axes that cut some parameter: ranks that differ along others only hold equal shards.
+  // The mesh axes that cut some parameter, or the model: ranks that differ along others only hold
+  // equal shards.
   std::vector<int> CuttingAxes() const {
     std::set<int> axes;
     for (const Op* param : params_) {
@@ -104,6 +113,7 @@ class PlanWriter {
         axes.insert(d.axes.begin(), d.axes.end());
       }
     }
+    if (programs_.axis >= 0) axes.insert(programs_.axis);
     return {axes.begin(), axes.end()};
   }
 
@@ -126,14 +136,22 @@ class PlanWriter {
     }
   }
 
+  bool Holds(size_t stage, const Op& state) const {
+    return held_[stage].contains(state.attrs.String("name"));
+  }
+
   void WeightsOf(int64_t rank, const std::string& path) {
-    std::vector<SafetensorsWriter::Announced> announced;
+    std::vector<const Op*> params;
     for (const Op* param : params_) {
+      if (Holds(programs_.StageOf(rank), *param)) params.push_back(param);
+    }
+    std::vector<SafetensorsWriter::Announced> announced;
+    for (const Op* param : params) {
       announced.push_back(
           {param->attrs.String("name"), param->out().dtype, LocalShape(param->out(), graph_.mesh)});
     }
     SafetensorsWriter writer(path, std::move(announced));
-    for (const Op* param : params_) {
+    for (const Op* param : params) {
       const TensorSource& source = *graph_.sources.find(param->attrs.String("name"))->second;
       try {
         writer.Write(ReadShard(source, param->out(), graph_.mesh, rank));
@@ -159,6 +177,9 @@ class PlanWriter {
     s.sharding = type.sharding;
     s.layout = ShardingToString(type, graph_.mesh);
     s.init = op.attrs.Float("init", 0.0);
+    for (size_t stage = 0; programs_.axis >= 0 && stage < programs_.stages.size(); ++stage) {
+      if (Holds(stage, op)) s.stages.push_back(static_cast<int>(stage));
+    }
     for (const DimSharding& d : type.sharding.dims) {
       for (int axis : d.axes) {
         for (std::string& step : ProvenanceChain(graph_, ProvenanceOf(op.result(), axis))) {
@@ -177,46 +198,68 @@ class PlanWriter {
     m.model = options_.model;
     m.spec = options_.spec;
     m.mesh = graph_.mesh;
+    m.pipeline_axis = graph_.pipeline_axis;
     m.has_weights = options_.write_weights;
     m.notes = graph_.notes;
     m.files = files_;
     for (const Op* op : states_) m.states.push_back(DescribeState(*op));
-    for (const Op* op : states_) {
-      int64_t& bytes = op->name() == "param" ? m.weights_bytes : m.optimizer_bytes;
-      bytes += LocalBytes(op->out(), graph_.mesh);
+    DescribeMemory(LargestStage(), m);
+    return m;
+  }
+
+  size_t LargestStage() const {
+    size_t largest = 0;
+    int64_t most = -1;
+    for (size_t stage = 0; programs_.axis >= 0 && stage < programs_.stages.size(); ++stage) {
+      Manifest memory;
+      DescribeMemory(stage, memory);
+      if (memory.total_bytes() <= most) continue;
+      most = memory.total_bytes();
+      largest = stage;
     }
-    for (const NamedBuffer& i : body_.inputs) m.inputs_bytes += body_.buffers[i.buffer].bytes;
-    m.inputs_bytes += static_cast<int64_t>(body_.constants.size());
+    return largest;
+  }
+
+  void DescribeMemory(size_t stage, Manifest& m) const {
+    const Program& body = programs_.stages[stage];
+    for (const NamedBuffer& s : body.states) {
+      int64_t& bytes = param_names_.contains(s.name) ? m.weights_bytes : m.optimizer_bytes;
+      bytes += body.buffers[s.buffer].bytes;
+    }
+    m.inputs_bytes = static_cast<int64_t>(body.constants.size());
+    for (const NamedBuffer& i : body.inputs) m.inputs_bytes += body.buffers[i.buffer].bytes;
     // One runs after the other, and keeps both its rooms for the next.
     int64_t work = 0, widened = 0;
     for (const auto& op : graph_.ops()) {
       if (!op->def->work_bytes && op->def->cpu_halves == CpuHalves::kAsTheyAre) continue;
+      if (programs_.axis >= 0 && op->stage != static_cast<int>(stage)) continue;
       const LocalCost cost = CostOnRank(*op, graph_.mesh);
       work = std::max(work, cost.work_bytes);
       widened = std::max(widened, cost.widened_bytes);
     }
     m.kernels_bytes = work + widened;
-    for (const NamedBuffer& o : body_.outputs) {
-      if (o.name.starts_with("grad.")) m.gradients_bytes += body_.buffers[o.buffer].bytes;
+    for (const NamedBuffer& o : body.outputs) {
+      if (o.name.starts_with("grad.")) m.gradients_bytes += body.buffers[o.buffer].bytes;
     }
-    m.arena_bytes = body_.arena_bytes;
+    m.arena_bytes = body.arena_bytes;
     m.activations_bytes = std::max<int64_t>(0, m.arena_bytes - m.gradients_bytes);
-    return m;
   }
 
   const Graph& graph_;
-  const Program& body_;
+  const StagePrograms& programs_;
   const PlanOptions& options_;
   std::vector<const Op*> states_, params_;
+  std::set<std::string> param_names_;
+  std::vector<std::set<std::string>> held_;  // by stage: names of states
   std::string folder_;
   std::vector<ManifestFile> files_;
 };
 
 }  // namespace
 
-void WritePlan(const Graph& graph, const Program& body, const PlanOptions& options,
+void WritePlan(const Graph& graph, const StagePrograms& programs, const PlanOptions& options,
                const std::string& folder) {
-  PlanWriter writer(graph, body, options);
+  PlanWriter writer(graph, programs, options);
   writer.CheckSources();
   PlanFolder target(folder);
   try {

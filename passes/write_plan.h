@@ -4,7 +4,7 @@
 #include <string>
 
 #include "ir/graph.h"
-#include "ir/program.h"
+#include "passes/emit.h"
 
 namespace shardc {
 
@@ -18,7 +18,7 @@ struct PlanOptions {
 // that is there already is replaced; any other non-empty folder is refused. Weights are streamed
 // tensor by tensor and read from the graph's sources once per shard. Throws Diagnostic E5002
 // (folder in the way), E5003 (cannot be written), E5004 (disk full); nothing is left behind.
-void WritePlan(const Graph& graph, const Program& body, const PlanOptions& options,
+void WritePlan(const Graph& graph, const StagePrograms& programs, const PlanOptions& options,
                const std::string& folder);
 
 }  // namespace shardc

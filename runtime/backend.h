@@ -13,7 +13,7 @@ namespace shardc {
 
 // All must outlive the runner, but for `read_state`, which is only called while the runner is made.
 struct RunnerRequest {
-  std::span<const Program> programs;  // one per rank, all with the same body
+  std::span<const Program> programs;  // one per rank; bodies differ by stage of a pipeline
   const SessionOptions& options;
   const StateReader& read_state;
 };

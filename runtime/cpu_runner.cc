@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/backend.h"
+#include "runtime/groups.h"
 #include "runtime/in_process/in_process.h"
 #include "runtime/rank.h"
 #include "runtime/rank_team.h"
@@ -48,6 +49,7 @@ class CpuRunner : public StepRunner {
     // Only when the ranks take all cores: others may be at work on the rest.
     bool pin = n > 1 && n * per_rank == static_cast<int>(cores.size());
     auto world = MakeInProcessWorld(n);
+    const std::vector<std::vector<int>> groups = GroupAxes(request.programs);
     team_.RunAll([&](int64_t r) {
       if (pin) Pin(cores, r, per_rank);
       // The world's end moves in first, so that a failing constructor makes the others leave.
@@ -55,7 +57,7 @@ class CpuRunner : public StepRunner {
       Communicator* raw = end.get();
       try {
         ranks_[r] = std::make_unique<Rank>(request.programs[r], options_, per_rank, std::move(end),
-                                           request.read_state);
+                                           groups, request.read_state);
       } catch (const std::exception& e) {
         if (end) raw->Abort(e.what());
         throw;
@@ -130,7 +132,8 @@ class CpuRank : public StepRunner {
  public:
   CpuRank(const RunnerRequest& request, ProcessSeat seat, int threads)
       : program_(request.programs[static_cast<size_t>(seat.world->rank())]),
-        rank_(program_, request.options, threads, std::move(seat.world), request.read_state) {}
+        rank_(program_, request.options, threads, std::move(seat.world),
+              GroupAxes(request.programs), request.read_state) {}
 
   std::byte* Input(int64_t, int buffer) override { return rank_.input(buffer); }
   void Step() override {

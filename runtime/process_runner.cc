@@ -98,7 +98,7 @@ class Local {
     control_->AllReduce(&mine, &mine, 1, DType::kI64, ReduceOp::kSum);
     return mine;
   }
-  // The spans of this rank: as many on all.
+  // The spans of this rank: of as many steps on all.
   std::vector<TimeSpan> TakeProfile() {
     auto ranks = rank_->TakeProfile();
     return ranks.empty() ? std::vector<TimeSpan>() : std::move(ranks[0]);
@@ -193,9 +193,11 @@ class ProcessRunner final : public StepRunner {
     local_.Guarded([&] {
       Tell({Order::kTakeProfile});
       spans.push_back(local_.TakeProfile());
+      const size_t own = programs_[0].instructions.size();
+      const size_t steps = own == 0 ? 0 : spans[0].size() / own;
       for (size_t r = 1; r < programs_.size(); ++r) {
-        spans.emplace_back(spans[0].size());
-        local_.control().Recv(spans[r].data(), 2 * static_cast<int64_t>(spans[0].size()),
+        spans.emplace_back(steps * programs_[r].instructions.size());
+        local_.control().Recv(spans[r].data(), 2 * static_cast<int64_t>(spans[r].size()),
                               DType::kI64, static_cast<int>(r));
       }
     });

@@ -1,19 +1,23 @@
 #include "runtime/profile.h"
 
 #include <algorithm>
-#include <limits>
+#include <cmath>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "ir/diagnostic.h"
 
 namespace shardc {
 
-void RankProfile::Start(int64_t steps, size_t instructions) {
+size_t RankProfile::Room(size_t instructions) {
   constexpr auto kMaxSpans = static_cast<size_t>(kMaxBytes) / sizeof(TimeSpan);
-  size_t room = std::max<size_t>(1, kMaxSpans / std::max<size_t>(1, instructions));
-  spans_.assign(std::min(room, static_cast<size_t>(std::max<int64_t>(steps, 1))) * instructions,
-                {});
+  return std::max<size_t>(1, kMaxSpans / std::max<size_t>(1, instructions));
+}
+
+void RankProfile::Start(int64_t steps, size_t instructions) {
+  const auto wanted = static_cast<size_t>(std::max<int64_t>(steps, 1));
+  spans_.assign(std::min(Room(instructions), wanted) * instructions, {});
   instructions_ = instructions;
   used_ = 0;
 }
@@ -32,48 +36,75 @@ std::vector<TimeSpan> RankProfile::Take() {
 }
 
 size_t Profile::steps() const {
-  return ranks.empty() || instructions() == 0 ? 0 : ranks[0].size() / instructions();
-}
-
-int64_t Profile::WaitNs(size_t rank, size_t step, size_t instruction) const {
-  const Program& program = programs[rank];
-  int collective = program.instructions[instruction].collective;
-  if (collective < 0) return 0;
-  int64_t fastest = std::numeric_limits<int64_t>::max();
-  const std::vector<int>& axes = program.collectives[static_cast<size_t>(collective)].axes;
-  for (int64_t peer : program.mesh.Group(program.rank, axes)) {
-    fastest = std::min(fastest, at(static_cast<size_t>(peer), step, instruction).ns());
-  }
-  return at(rank, step, instruction).ns() - fastest;
+  return ranks.empty() || programs.empty() || instructions(0) == 0
+             ? 0
+             : ranks[0].size() / instructions(0);
 }
 
 namespace {
 
-// Mean seconds of an instruction over ranks and steps.
-double MeanSeconds(const Profile& p, size_t instruction) {
-  int64_t ns = 0;
-  for (size_t r = 0; r < p.ranks.size(); ++r) {
-    for (size_t s = 0; s < p.steps(); ++s) ns += p.at(r, s, instruction).ns();
-  }
-  return 1e-9 * static_cast<double>(ns) / static_cast<double>(p.ranks.size() * p.steps());
+// The instruction of a program that performs the collective; or none. On ranks of one stage it is
+// at the same place, `near`.
+std::optional<size_t> Performs(const Program& program, int collective, size_t near) {
+  const auto is = [&](const Instruction& i) {
+    return i.collective >= 0 &&
+           program.collectives[static_cast<size_t>(i.collective)].id == collective;
+  };
+  const auto& list = program.instructions;
+  if (near < list.size() && is(list[near])) return near;
+  auto it = std::find_if(list.begin(), list.end(), is);
+  if (it == list.end()) return std::nullopt;
+  return static_cast<size_t>(it - list.begin());
 }
 
-// Rows in the order of their first instruction.
+}  // namespace
+
+int64_t Profile::WaitNs(size_t rank, size_t step, size_t instruction) const {
+  const Program& program = programs[rank];
+  const int index = program.instructions[instruction].collective;
+  if (index < 0) return 0;
+  const int64_t mine = at(rank, step, instruction).ns();
+  int64_t fastest = mine;
+  const Collective& c = program.collectives[static_cast<size_t>(index)];
+  for (int64_t peer : program.mesh.Group(program.rank, c.axes)) {
+    const auto p = static_cast<size_t>(peer);
+    // Of a transfer's group only two take part.
+    if (auto i = Performs(programs[p], c.id, instruction)) {
+      fastest = std::min(fastest, at(p, step, *i).ns());
+    }
+  }
+  return mine - fastest;
+}
+
+namespace {
+
+// Rows in the order of their first instruction, on the first rank that has it.
 template <typename NameOf>
 std::vector<ProfileRow> Group(const Profile& p, const NameOf& name_of) {
   std::vector<ProfileRow> rows;
   if (p.steps() == 0) return rows;
   std::map<std::pair<std::string_view, Phase>, size_t> at;
-  for (size_t i = 0; i < p.instructions(); ++i) {
-    const Instruction& instruction = p.programs[0].instructions[i];
-    std::string_view name = name_of(instruction);
-    auto [it, fresh] = at.try_emplace({name, instruction.phase}, rows.size());
-    if (fresh) rows.push_back({std::string(name), instruction.phase});
-    ProfileRow& row = rows[it->second];
-    ++row.calls;
-    row.seconds += MeanSeconds(p, i);
-    row.flops += static_cast<double>(instruction.flops);
-    row.bytes += static_cast<double>(instruction.bytes);
+  for (size_t r = 0; r < p.ranks.size(); ++r) {
+    for (size_t i = 0; i < p.instructions(r); ++i) {
+      const Instruction& instruction = p.programs[r].instructions[i];
+      std::string_view name = name_of(instruction);
+      auto [it, fresh] = at.try_emplace({name, instruction.phase}, rows.size());
+      if (fresh) rows.push_back({std::string(name), instruction.phase});
+      ProfileRow& row = rows[it->second];
+      int64_t ns = 0;
+      for (size_t s = 0; s < p.steps(); ++s) ns += p.at(r, s, i).ns();
+      ++row.calls;
+      row.seconds += 1e-9 * static_cast<double>(ns) / static_cast<double>(p.steps());
+      row.flops += static_cast<double>(instruction.flops);
+      row.bytes += static_cast<double>(instruction.bytes);
+    }
+  }
+  const auto ranks = static_cast<double>(p.ranks.size());
+  for (ProfileRow& row : rows) {
+    row.calls = std::max<int64_t>(1, std::llround(static_cast<double>(row.calls) / ranks));
+    row.seconds /= ranks;
+    row.flops /= ranks;
+    row.bytes /= ranks;
   }
   return rows;
 }
@@ -105,7 +136,7 @@ std::vector<CollectiveRow> ProfileCollectives(const Profile& p) {
   double steps = static_cast<double>(p.steps());
   std::map<std::pair<std::string_view, size_t>, CollectiveRow> by_op;
   for (size_t r = 0; r < p.ranks.size() && p.steps() > 0; ++r) {
-    for (size_t i = 0; i < p.instructions(); ++i) {
+    for (size_t i = 0; i < p.instructions(r); ++i) {
       const Instruction& instruction = p.programs[r].instructions[i];
       if (instruction.collective < 0) continue;
       CollectiveRow& row = by_op[{instruction.op, r}];

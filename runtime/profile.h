@@ -30,6 +30,8 @@ struct WorkerSpan {
 // those of the second, ... All memory is had, and touched, before the first step.
 class RankProfile {
  public:
+  // How many steps kMaxBytes hold; at least one.
+  static size_t Room(size_t instructions);
   // Room for `steps` steps, or for as many as kMaxBytes hold, but at least one. Drops what was
   // recorded.
   void Start(int64_t steps, size_t instructions);
@@ -64,17 +66,18 @@ struct Profile {
   MachinePeaks peaks;                            // zero: not measured
   std::vector<std::vector<WorkerSpan>> workers;  // per rank; empty: the backend has none
 
-  size_t instructions() const { return programs.empty() ? 0 : programs[0].instructions.size(); }
+  size_t instructions(size_t rank) const { return programs[rank].instructions.size(); }
   size_t steps() const;
   const TimeSpan& at(size_t rank, size_t step, size_t instruction) const {
-    return ranks[rank][step * instructions() + instruction];
+    return ranks[rank][step * instructions(rank) + instruction];
   }
-  // Of a collective: how much longer this rank was in it than the fastest rank of its group, which
-  // is the time that it waited for peers. Zero for other instructions.
+  // Of a collective: how much longer this rank was in it than the fastest of those that take part,
+  // which is the time that it waited for peers. Zero for other instructions.
   int64_t WaitNs(size_t rank, size_t step, size_t instruction) const;
 };
 
-// A row of a table: the mean over ranks of what one rank does in one step.
+// A row of a table: the mean over ranks of what one rank does in one step (of a pipeline, its
+// stages do different things).
 struct ProfileRow {
   std::string name;
   Phase phase = Phase::kForward;

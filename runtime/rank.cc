@@ -12,6 +12,7 @@
 #include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/peaks.h"
 #include "runtime/describe.h"
+#include "runtime/groups.h"
 
 namespace shardc {
 
@@ -56,11 +57,12 @@ void FillSmallBlockCaches(int threads) {
 }  // namespace
 
 Rank::Rank(const Program& program, const SessionOptions& options, int threads,
-           std::unique_ptr<Communicator> world, const StateReader& read_state)
+           std::unique_ptr<Communicator> world, const std::vector<std::vector<int>>& groups,
+           const StateReader& read_state)
     : program_(program), options_(options), threads_(TeamSize(threads)), world_(std::move(world)) {
   FillSmallBlockCaches(threads_);
   AllocateBuffers(read_state);
-  PrepareCommunicators();
+  PrepareCommunicators(groups);
   PrepareInstructions();
 }
 
@@ -96,13 +98,11 @@ void Rank::AllocateBuffers(const StateReader& read_state) {
   }
 }
 
-void Rank::PrepareCommunicators() {
-  // All ranks walk the same collectives in the same order, so their splits meet.
-  for (const Collective& c : program_.collectives) {
-    if (groups_.contains(c.axes)) continue;
-    int color = program_.mesh.Group(program_.rank, c.axes).front();
-    int key = static_cast<int>(program_.mesh.GroupIndex(program_.rank, c.axes));
-    groups_[c.axes] = world_->Split(color, key);
+void Rank::PrepareCommunicators(const std::vector<std::vector<int>>& groups) {
+  for (const std::vector<int>& axes : groups) {
+    int color = program_.mesh.Group(program_.rank, axes).front();
+    int key = static_cast<int>(program_.mesh.GroupIndex(program_.rank, axes));
+    groups_[axes] = world_->Split(color, key);
   }
 }
 
@@ -143,6 +143,7 @@ void Rank::PrepareInstructions() {
 std::unique_ptr<Kernel> Rank::PrepareCollective(const Instruction& instruction) {
   const Collective& c = program_.collectives[instruction.collective];
   Communicator* group = groups_.at(c.axes).get();
+  if (c.kind == CollectiveKind::kSendRecv) return PrepareTransfer(instruction, group);
   std::vector<Buffers> buffers;
   for (size_t i = 0; i < instruction.operands.size(); ++i) {
     int in = instruction.operands[i], out = instruction.results[i];
@@ -168,6 +169,19 @@ std::unique_ptr<Kernel> Rank::PrepareCollective(const Instruction& instruction) 
       break;
   }
   throw InternalError(StrCat("no in-process form of ", CollectiveKindName(c.kind)));
+}
+
+std::unique_ptr<Kernel> Rank::PrepareTransfer(const Instruction& instruction, Communicator* group) {
+  const Collective& c = program_.collectives[instruction.collective];
+  const bool sends = Sends(program_, c);
+  std::vector<Transfer> transfers;
+  for (int b : sends ? instruction.operands : instruction.results) {
+    if (sends) collective_bytes_ += program_.buffers[b].bytes;
+    transfers.push_back({sends ? Transfer::Kind::kSend : Transfer::Kind::kRecv, PeerOf(program_, c),
+                         sends ? memory_[b] : nullptr, sends ? nullptr : memory_[b],
+                         NumElements(program_.buffers[b].local_shape), c.dtype});
+  }
+  return MakeKernel([=] { group->Exchange(transfers); });
 }
 
 void Rank::Run(size_t i) {

@@ -36,9 +36,11 @@ class AlignedMemory {
 
 class Rank {
  public:
-  // Called on the rank's own thread. `world` is this rank's end of all ranks.
+  // Called on the rank's own thread. `world` is this rank's end of all ranks; `groups` are the axes
+  // that all of them communicate over (GroupAxes of the set).
   Rank(const Program& program, const SessionOptions& options, int threads,
-       std::unique_ptr<Communicator> world, const StateReader& read_state);
+       std::unique_ptr<Communicator> world, const std::vector<std::vector<int>>& groups,
+       const StateReader& read_state);
 
   void Step();
   // Makes all other ranks leave.
@@ -56,9 +58,10 @@ class Rank {
 
  private:
   void AllocateBuffers(const StateReader& read_state);
-  void PrepareCommunicators();
+  void PrepareCommunicators(const std::vector<std::vector<int>>& groups);
   void PrepareInstructions();
   std::unique_ptr<Kernel> PrepareCollective(const Instruction& instruction);
+  std::unique_ptr<Kernel> PrepareTransfer(const Instruction& instruction, Communicator* group);
   TensorView View(int buffer) const;
   void CheckNumerics(size_t instruction) const;
   // Runs an instruction with `span` around it, and notes its workers.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
+#include <unordered_map>
 
 #include "ir/diagnostic.h"
 #include "ir/shard_copy.h"
@@ -16,37 +18,38 @@ class Session::Impl {
       : programs_(programs), options_(options) {
     SHARDC_CHECK(!programs.empty() &&
                  programs[0].mesh.num_ranks() == static_cast<int64_t>(programs.size()));
+    inputs_ = Collect(&Program::inputs);
+    outputs_ = Collect(&Program::outputs);
+    states_ = Collect(&Program::states);
     runner_ = MakeRunner({programs_, options_, read_state});
   }
 
   void SetInput(const std::string& name, const HostTensor& value) {
-    const NamedBuffer* input = Find(programs_[0].inputs, name);
+    const Entry* input = Find(inputs_, name);
     if (!input) {
-      std::vector<std::string> names = Names(programs_[0].inputs);
+      std::vector<std::string> names = Names(&Program::inputs);
       std::string list;
       for (const std::string& n : names) list += (list.empty() ? "" : ", ") + n;
       throw Diagnostic("E4001", ExitCode::kUsage, "--input " + name,
                        StrCat("the plan has no input '", name, "'"),
                        DidYouMean(name, names) + " inputs: " + list);
     }
-    const TensorType& type = programs_[0].buffers[input->buffer].type;
+    const TensorType& type = input->type;
     if (value.dtype() != type.dtype || value.shape() != type.shape) {
       throw Diagnostic("E4002", ExitCode::kUsage, "--input " + name,
                        StrCat("the plan wants ", DTypeName(type.dtype), ShapeToString(type.shape),
                               ", got ", DTypeName(value.dtype()), ShapeToString(value.shape())),
                        "convert the array, or compile with --bind for its shape");
     }
-    for (size_t r = 0; r < programs_.size(); ++r) {
-      const NamedBuffer* local = Find(programs_[r].inputs, name);
-      GlobalToLocal(value.raw(), type, programs_[r].mesh, static_cast<int64_t>(r),
-                    runner_->Input(static_cast<int64_t>(r), local->buffer));
+    for (const auto& [rank, buffer] : input->places) {
+      GlobalToLocal(value.raw(), type, programs_[0].mesh, rank, runner_->Input(rank, buffer));
     }
     set_.insert(name);
   }
 
   std::vector<std::string> MissingInputs() const {
     std::vector<std::string> missing;
-    for (const NamedBuffer& i : programs_[0].inputs) {
+    for (const Entry& i : inputs_) {
       if (!set_.contains(i.name)) missing.push_back(i.name);
     }
     return missing;
@@ -64,29 +67,27 @@ class Session::Impl {
 
   // Of the whole tensor: no sharding.
   TensorType Type(List list, const std::string& name) const {
-    const std::vector<size_t> parts = Parts(programs_[0].*list, name);
+    const std::vector<const Entry*> parts = Parts(list, name);
     SHARDC_CHECK(!parts.empty(), name);
-    const NamedBuffer& first = (programs_[0].*list)[parts[0]];
-    const TensorType& type = programs_[0].buffers[first.buffer].type;
-    Shape shape = type.shape;
+    const Entry& first = *parts[0];
+    Shape shape = first.type.shape;
     if (first.name != name) shape[static_cast<size_t>(first.piece.dim)] = first.piece.whole_size;
-    return TensorType(type.dtype, shape);
+    return TensorType(first.type.dtype, shape);
   }
 
   HostTensor Gather(List list, const std::string& name) const {
     const TensorType type = Type(list, name);
     HostTensor whole(type.dtype, type.shape);
-    for (size_t part : Parts(programs_[0].*list, name)) {
-      const NamedBuffer& entry = (programs_[0].*list)[part];
-      if (entry.name == name) {
-        GatherPart(list, part, whole.raw());
+    for (const Entry* part : Parts(list, name)) {
+      if (part->name == name) {
+        GatherPart(*part, whole.raw());
         continue;
       }
-      const Shape& shape = programs_[0].buffers[entry.buffer].type.shape;
+      const Shape& shape = part->type.shape;
       HostTensor piece(type.dtype, shape);
-      GatherPart(list, part, piece.raw());
+      GatherPart(*part, piece.raw());
       Shape at(shape.size());
-      at[static_cast<size_t>(entry.piece.dim)] = entry.piece.start;
+      at[static_cast<size_t>(part->piece.dim)] = part->piece.start;
       CopyBox(piece.raw(), shape, Shape(shape.size()), whole.raw(), type.shape, at, shape,
               DTypeSize(type.dtype));
     }
@@ -94,14 +95,14 @@ class Session::Impl {
   }
 
   // Of tensors that are kept in pieces, the whole's.
-  static std::vector<std::string> Names(const std::vector<NamedBuffer>& list) {
+  std::vector<std::string> Names(List list) const {
     std::vector<std::string> names;
     std::set<std::string> wholes;
-    for (const NamedBuffer& b : list) {
-      if (b.piece.whole.empty()) {
-        names.push_back(b.name);
-      } else if (wholes.insert(b.piece.whole).second) {
-        names.push_back(b.piece.whole);
+    for (const Entry& e : EntriesOf(list)) {
+      if (e.piece.whole.empty()) {
+        names.push_back(e.name);
+      } else if (wholes.insert(e.piece.whole).second) {
+        names.push_back(e.piece.whole);
       }
     }
     return names;
@@ -112,32 +113,58 @@ class Session::Impl {
   std::unique_ptr<StepRunner> runner_;
 
  private:
-  // Indices of the tensor, or of its pieces.
-  static std::vector<size_t> Parts(const std::vector<NamedBuffer>& list, const std::string& name) {
-    std::vector<size_t> parts;
-    for (size_t i = 0; i < list.size(); ++i) {
-      if (list[i].name == name || list[i].piece.whole == name) parts.push_back(i);
+  // An input, output or state of the set, and the ranks that hold parts of it: all, or those of
+  // some stages of a pipeline.
+  struct Entry {
+    std::string name;
+    PieceOf piece;
+    TensorType type;
+    std::vector<std::pair<int64_t, int>> places;  // rank, buffer
+  };
+
+  // In the order of the first rank's list, then the second's, ...
+  std::vector<Entry> Collect(List list) const {
+    std::vector<Entry> entries;
+    std::unordered_map<std::string_view, size_t> at;
+    for (size_t r = 0; r < programs_.size(); ++r) {
+      const Program& p = programs_[r];
+      for (const NamedBuffer& b : p.*list) {
+        auto [it, fresh] = at.try_emplace(b.name, entries.size());
+        if (fresh) {
+          entries.push_back({b.name, b.piece, p.buffers[static_cast<size_t>(b.buffer)].type, {}});
+        }
+        entries[it->second].places.emplace_back(static_cast<int64_t>(r), b.buffer);
+      }
+    }
+    return entries;
+  }
+
+  const std::vector<Entry>& EntriesOf(List list) const {
+    return list == &Program::inputs ? inputs_ : list == &Program::outputs ? outputs_ : states_;
+  }
+
+  // The tensor, or its pieces.
+  std::vector<const Entry*> Parts(List list, const std::string& name) const {
+    std::vector<const Entry*> parts;
+    for (const Entry& e : EntriesOf(list)) {
+      if (e.name == name || e.piece.whole == name) parts.push_back(&e);
     }
     return parts;
   }
 
-  // All ranks list the same tensors in the same order.
-  void GatherPart(List list, size_t part, std::byte* global) const {
-    for (size_t r = 0; r < programs_.size(); ++r) {
-      const int buffer = (programs_[r].*list)[part].buffer;
-      int64_t rank = static_cast<int64_t>(r);
-      LocalToGlobal(runner_->Fetch(rank, buffer),
-                    programs_[r].buffers[static_cast<size_t>(buffer)].type, programs_[r].mesh, rank,
-                    global);
+  void GatherPart(const Entry& part, std::byte* global) const {
+    for (const auto& [rank, buffer] : part.places) {
+      LocalToGlobal(runner_->Fetch(rank, buffer), part.type, programs_[0].mesh, rank, global);
     }
   }
 
-  static const NamedBuffer* Find(const std::vector<NamedBuffer>& list, const std::string& name) {
-    auto it = std::find_if(list.begin(), list.end(), [&](auto& b) { return b.name == name; });
+  static const Entry* Find(const std::vector<Entry>& list, const std::string& name) {
+    auto it = std::find_if(list.begin(), list.end(), [&](auto& e) { return e.name == name; });
     return it == list.end() ? nullptr : &*it;
   }
 
   std::set<std::string> set_;
+  std::vector<Entry> inputs_, outputs_, states_;
 };
 
 Session::Session(std::span<const Program> programs, const SessionOptions& options,
@@ -154,6 +181,12 @@ std::vector<std::string> Session::MissingInputs() const { return impl_->MissingI
 
 void Session::Step() { impl_->Step(); }
 
+TensorType Session::InputType(const std::string& name) const {
+  return impl_->Type(&Program::inputs, name);
+}
+
+std::vector<std::string> Session::InputNames() const { return impl_->Names(&Program::inputs); }
+
 TensorType Session::OutputType(const std::string& name) const {
   return impl_->Type(&Program::outputs, name);
 }
@@ -166,19 +199,19 @@ HostTensor Session::Output(const std::string& name) const {
   return impl_->Gather(&Program::outputs, name);
 }
 
-std::vector<std::string> Session::OutputNames() const {
-  return Impl::Names(impl_->programs_[0].outputs);
-}
+std::vector<std::string> Session::OutputNames() const { return impl_->Names(&Program::outputs); }
 
 HostTensor Session::State(const std::string& name) const {
   return impl_->Gather(&Program::states, name);
 }
 
-std::vector<std::string> Session::StateNames() const {
-  return Impl::Names(impl_->programs_[0].states);
-}
+std::vector<std::string> Session::StateNames() const { return impl_->Names(&Program::states); }
 
-int64_t Session::arena_bytes() const { return impl_->programs_[0].arena_bytes; }
+int64_t Session::arena_bytes() const {
+  int64_t bytes = 0;
+  for (const Program& p : impl_->programs_) bytes = std::max(bytes, p.arena_bytes);
+  return bytes;
+}
 
 int64_t Session::peak_bytes() const { return impl_->runner_->held_bytes(); }
 
@@ -186,7 +219,12 @@ int64_t Session::collective_bytes() const { return impl_->runner_->collective_by
 
 double Session::host_seconds() const { return impl_->runner_->host_seconds(); }
 
-void Session::StartProfile(int64_t steps) { impl_->runner_->StartProfile(steps); }
+void Session::StartProfile(int64_t steps) {
+  // As many on all ranks, also where programs differ.
+  size_t longest = 0;
+  for (const Program& p : impl_->programs_) longest = std::max(longest, p.instructions.size());
+  impl_->runner_->StartProfile(std::min(steps, static_cast<int64_t>(RankProfile::Room(longest))));
+}
 
 Profile Session::TakeProfile() {
   Profile profile{impl_->programs_, impl_->runner_->TakeProfile(), MachinePeaks(), {}};

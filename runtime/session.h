@@ -44,6 +44,8 @@ class Session {
 
   // `value` is the global tensor.
   void SetInput(const std::string& name, const HostTensor& value);
+  std::vector<std::string> InputNames() const;
+  TensorType InputType(const std::string& name) const;
   // Inputs that were not set yet.
   std::vector<std::string> MissingInputs() const;
   // Runs all ranks through their program once.
@@ -57,7 +59,7 @@ class Session {
   TensorType StateType(const std::string& name) const;
   std::vector<std::string> StateNames() const;
 
-  int64_t arena_bytes() const;       // of one rank
+  int64_t arena_bytes() const;       // of one rank, the largest
   int64_t peak_bytes() const;        // all ranks: arenas, states, inputs, what kernels hold
   int64_t collective_bytes() const;  // handed to collectives in one step by one rank
   // Of the last step: what the host did besides waiting for GPUs. 0 where ranks are on the host.

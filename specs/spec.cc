@@ -213,6 +213,20 @@ Spec ParseSpec(const std::string& text, const std::string& file) {
                      "use 1 or more");
   }
   spec.microbatches = {proto.microbatches(), "spec " + microbatches.ToString()};
+  spec.pipeline.axis = proto.pipeline_axis();
+  spec.pipeline.layers.assign(proto.stage_layers().begin(), proto.stage_layers().end());
+  const bool listed = !spec.pipeline.layers.empty();
+  const SpecLocation pipeline = where(listed ? "stage_layers" : "pipeline_axis", listed ? 0 : -1);
+  if (listed && spec.pipeline.axis.empty()) {
+    throw Diagnostic("E2101", ExitCode::kBadSpec, pipeline.ToString(),
+                     "stage_layers needs pipeline_axis");
+  }
+  if (std::any_of(spec.pipeline.layers.begin(), spec.pipeline.layers.end(),
+                  [](int n) { return n < 1; })) {
+    throw Diagnostic("E2101", ExitCode::kBadSpec, pipeline.ToString(),
+                     "a stage needs one layer or more");
+  }
+  spec.pipeline.where = "spec " + pipeline.ToString();
   return spec;
 }
 

@@ -48,6 +48,13 @@ struct MicrobatchSpec {
   std::string where;  // as ZeroSpec::where
 };
 
+// Which ranks run which layers.
+struct PipelineSpec {
+  std::string axis;         // empty, or not in the mesh: no pipeline
+  std::vector<int> layers;  // of each stage; empty: found
+  std::string where;        // "spec my.textproto:3:1"
+};
+
 struct Spec {
   std::string name;
   std::vector<MeshAxis> mesh;  // declared axes with default sizes
@@ -60,6 +67,7 @@ struct Spec {
   std::vector<SpecRule> tensors;
   ZeroSpec zero;
   MicrobatchSpec microbatches;
+  PipelineSpec pipeline;
 };
 
 // The spec of a file path, or a shipped one by name. Throws Diagnostic E2100 with line and column

@@ -49,14 +49,10 @@ class Timer {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-bool Uses(const Sharding& sharding, int axis) {
-  return std::any_of(sharding.dims.begin(), sharding.dims.end(),
-                     [&](const DimSharding& d) { return d.axes.contains(axis); });
-}
-
 // All ranks of such an axis do the same work: meant, as for the serial model on a mesh, or
 // misspelt.
-void WarnOfIdleAxes(const Program& program, const Spec& spec) {
+void WarnOfIdleAxes(const StagePrograms& programs, const Spec& spec) {
+  const Mesh& mesh = programs.stages[0].mesh;
   std::vector<std::string> cut_over;
   for (const std::vector<SpecRule>* rules :
        {&spec.params, &spec.inputs, &spec.values, &spec.tensors}) {
@@ -66,45 +62,68 @@ void WarnOfIdleAxes(const Program& program, const Spec& spec) {
       }
     }
   }
-  for (int a = 0; a < program.mesh.num_axes(); ++a) {
-    if (program.mesh.axis_size(a) == 1) continue;
-    bool used = std::any_of(program.buffers.begin(), program.buffers.end(),
-                            [&](const Buffer& b) { return Uses(b.type.sharding, a); });
+  for (int a = 0; a < mesh.num_axes(); ++a) {
+    if (mesh.axis_size(a) == 1 || a == programs.axis) continue;
+    const bool used =
+        std::any_of(programs.stages.begin(), programs.stages.end(), [&](const Program& p) {
+          return std::any_of(p.buffers.begin(), p.buffers.end(),
+                             [&](const Buffer& b) { return b.type.sharding.Uses(a); });
+        });
     if (used) continue;
-    const std::string& name = program.mesh.axes()[a].name;
+    const std::string& name = mesh.axes()[a].name;
     std::string known;
     for (const std::string& axis : cut_over) known += (known.empty() ? "" : ", ") + axis;
     const bool cut = std::count(cut_over.begin(), cut_over.end(), name) > 0;
     const std::string near = cut ? "" : DidYouMean(name, cut_over);
     std::fprintf(
         stderr, "warning: nothing is cut over axis '%s': its %lld ranks all do the same work; %s\n",
-        name.c_str(), static_cast<long long>(program.mesh.axis_size(a)),
+        name.c_str(), static_cast<long long>(mesh.axis_size(a)),
         StrCat("spec ", spec.name, known.empty() ? " cuts nothing" : " cuts over " + known,
                near.empty() ? "" : "; " + near)
             .c_str());
   }
 }
 
-void Summarise(const Graph& graph, const Program& program, const CompileOptions& o) {
+void Summarise(const Graph& graph, const StagePrograms& programs, const CompileOptions& o) {
   for (const std::string& note : graph.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   struct Sum {
     int64_t count = 0, bytes = 0;
   };
   std::map<std::string, Sum> kinds;
-  for (const Collective& c : program.collectives) {
-    Sum& s = kinds[std::string(CollectiveKindName(c.kind))];
-    ++s.count;
-    s.bytes += c.elements * DTypeSize(c.dtype);
+  size_t instructions = 0;
+  int64_t arena = 0;
+  for (const Program& program : programs.stages) {
+    for (const Instruction& i : program.instructions) {
+      // A transfer is counted where it begins.
+      if (i.collective < 0 || i.operands.empty()) continue;
+      const Collective& c = program.collectives[i.collective];
+      Sum& s = kinds[std::string(CollectiveKindName(c.kind))];
+      ++s.count;
+      s.bytes += c.elements * DTypeSize(c.dtype);
+    }
+    instructions = std::max(instructions, program.instructions.size());
+    arena = std::max(arena, program.arena_bytes);
   }
   std::string list;
   for (const auto& [kind, sum] : kinds) {
     list += StrCat(list.empty() ? "" : ", ", sum.count, " ", kind, " (", sum.bytes, " bytes)");
   }
-  std::fprintf(stderr, "%s: mesh %s, %lld ranks, %zu instructions, arena %lld bytes, %s\n",
+  const size_t stages = programs.stages.size();
+  std::fprintf(stderr, "%s: mesh %s, %lld ranks%s, %zu instructions, arena %lld bytes, %s\n",
                o.out.c_str(), graph.mesh.ToString().c_str(),
-               static_cast<long long>(graph.mesh.num_ranks()), program.instructions.size(),
-               static_cast<long long>(program.arena_bytes),
-               list.empty() ? "no communication" : list.c_str());
+               static_cast<long long>(graph.mesh.num_ranks()),
+               stages > 1 ? StrCat(", ", stages, " stages").c_str() : "", instructions,
+               static_cast<long long>(arena), list.empty() ? "no communication" : list.c_str());
+}
+
+void Check(const StagePrograms& programs) {
+  std::vector<const Program*> bodies;
+  for (const Program& p : programs.stages) bodies.push_back(&p);
+  std::vector<int> body_of;
+  for (int64_t r = 0; r < programs.stages[0].mesh.num_ranks(); ++r) {
+    body_of.push_back(static_cast<int>(programs.StageOf(r)));
+  }
+  CheckProgramBodies(bodies, body_of);
 }
 
 bool IsOnnx(const std::string& model) { return !IsBuiltin(model) && !model.ends_with(".shardc"); }
@@ -163,19 +182,24 @@ void RunCompile(CompileOptions& o) {
   }
   CompileGraph(graph, spec, mesh, o.pipeline);
   timer.Lap("passes");
-  Program program = EmitProgram(graph);
+  if (!o.annotate.empty() && !graph.pipeline_axis.empty()) {
+    throw Diagnostic("E6111", ExitCode::kUsage, "--annotate " + o.annotate,
+                     "pipeline stages are not written as annotations",
+                     "compile for a mesh without axis '" + graph.pipeline_axis + "'");
+  }
+  const StagePrograms programs = EmitStages(graph);
   timer.Lap("emit and plan memory");
-  CheckProgramBody(program);
+  Check(programs);
   timer.Lap("check programs");
   PlanOptions plan;
   plan.model = o.model;
   plan.spec = spec.name;
   plan.write_weights = o.weights == "split";
-  WritePlan(graph, program, plan, o.out);
+  WritePlan(graph, programs, plan, o.out);
   if (!o.annotate.empty()) WriteAnnotated(o.model, placement, o.annotate);
   timer.Lap("write plan");
-  WarnOfIdleAxes(program, spec);
-  if (!o.quiet) Summarise(graph, program, o);
+  WarnOfIdleAxes(programs, spec);
+  if (!o.quiet) Summarise(graph, programs, o);
 }
 
 }  // namespace

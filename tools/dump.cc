@@ -5,6 +5,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "ir/diagnostic.h"
@@ -69,22 +70,33 @@ void PrintColumns(const std::vector<Row>& rows, const std::set<size_t>& right) {
   }
 }
 
-void PrintCollectives(const Program& program, const std::vector<CollectiveUse>& uses) {
-  std::map<std::vector<int>, std::string> groups;
+// "1", "0 to 1".
+std::string StageText(const Plan& plan, const CollectiveUse& use) {
+  const Collective& c = *use.collective;
+  if (c.kind == CollectiveKind::kSendRecv) return StrCat(c.from, " to ", c.to);
+  return StrCat(StageOf(plan, *use.program));
+}
+
+void PrintCollectives(const Plan& plan, const std::vector<CollectiveUse>& uses) {
+  const Mesh& mesh = plan.manifest.mesh;
+  const bool pipeline = !plan.manifest.pipeline_axis.empty();
+  std::map<std::pair<std::vector<int>, std::string>, std::string> groups;
   std::vector<Row> rows = {
       {"id", "phase", "kind", "axes", "groups", "dtype", "shape", "bytes", "op", "where", "why"}};
+  if (pipeline) rows[0].insert(rows[0].begin() + 2, "stage");
   for (const CollectiveUse& use : uses) {
     const Collective& c = *use.collective;
-    auto [text, fresh] = groups.try_emplace(c.axes);
-    if (fresh) text->second = GroupsText(program.mesh.Groups(c.axes));
+    const std::string stage = StageText(plan, use);
+    auto [text, fresh] = groups.try_emplace({c.axes, stage});
+    if (fresh) text->second = GroupsText(GroupsOf(plan, use));
     const std::string& site = use.instruction->site;
     rows.push_back({StrCat(c.id), std::string(PhaseName(use.instruction->phase)),
-                    StrCat(CollectiveKindName(c.kind), c.max ? " max" : ""),
-                    AxesText(program.mesh, c.axes), text->second, std::string(DTypeName(c.dtype)),
-                    ShapesText(use.shapes), StrCat(use.bytes), c.op, site.empty() ? "-" : site,
-                    WhyText(c.why)});
+                    StrCat(CollectiveKindName(c.kind), c.max ? " max" : ""), AxesText(mesh, c.axes),
+                    text->second, std::string(DTypeName(c.dtype)), ShapesText(use.shapes),
+                    StrCat(use.bytes), c.op, site.empty() ? "-" : site, WhyText(c.why)});
+    if (pipeline) rows.back().insert(rows.back().begin() + 2, stage);
   }
-  PrintColumns(rows, {0, 7});
+  PrintColumns(rows, {0, pipeline ? 8u : 7u});
 }
 
 void PrintTotals(const std::vector<CollectiveUse>& uses) {
@@ -123,20 +135,50 @@ void PrintMemory(const Manifest& m) {
 
 }  // namespace
 
-std::vector<CollectiveUse> CollectivesOf(const Program& program) {
+int64_t StageOf(const Plan& plan, const Program& program) {
+  const std::optional<int> axis = program.mesh.FindAxis(plan.manifest.pipeline_axis);
+  return axis ? program.mesh.Coordinate(program.rank, *axis) : 0;
+}
+
+std::vector<CollectiveUse> CollectivesOf(const Plan& plan) {
   std::vector<CollectiveUse> uses;
-  for (const Instruction& i : program.instructions) {
-    if (i.collective < 0) continue;
-    const Collective& c = program.collectives[i.collective];
-    CollectiveUse use{&c, &i, c.elements * DTypeSize(c.dtype), {}, {}};
-    bool result = c.kind == CollectiveKind::kAllReduce || c.kind == CollectiveKind::kAllGather;
-    for (int b : result ? i.results : i.operands) {
-      use.types.push_back(program.buffers[b].type);
-      use.shapes.push_back(program.buffers[b].local_shape);
+  for (const Program* program : StagesOf(plan)) {
+    for (const Instruction& i : program->instructions) {
+      // A transfer is shown where it begins.
+      if (i.collective < 0 || i.operands.empty()) continue;
+      const Collective& c = program->collectives[i.collective];
+      CollectiveUse use{program, &c, &i, c.elements * DTypeSize(c.dtype), {}, {}};
+      bool result = c.kind == CollectiveKind::kAllReduce || c.kind == CollectiveKind::kAllGather;
+      for (int b : result ? i.results : i.operands) {
+        use.types.push_back(program->buffers[b].type);
+        use.shapes.push_back(program->buffers[b].local_shape);
+      }
+      uses.push_back(std::move(use));
     }
-    uses.push_back(std::move(use));
+  }
+  // The numbers of a pipeline's collectives are in an order that all stages follow.
+  if (!plan.manifest.pipeline_axis.empty()) {
+    std::stable_sort(uses.begin(), uses.end(), [](const CollectiveUse& a, const CollectiveUse& b) {
+      return a.collective->id < b.collective->id;
+    });
   }
   return uses;
+}
+
+std::vector<std::vector<int>> GroupsOf(const Plan& plan, const CollectiveUse& use) {
+  const Collective& c = *use.collective;
+  std::vector<std::vector<int>> groups = plan.manifest.mesh.Groups(c.axes);
+  if (c.kind == CollectiveKind::kSendRecv) {
+    for (std::vector<int>& g : groups) {
+      g = {g[static_cast<size_t>(c.from)], g[static_cast<size_t>(c.to)]};
+    }
+  } else if (const auto axis = plan.manifest.mesh.FindAxis(plan.manifest.pipeline_axis)) {
+    const int64_t stage = StageOf(plan, *use.program);
+    std::erase_if(groups, [&](const std::vector<int>& g) {
+      return plan.manifest.mesh.Coordinate(g[0], *axis) != stage;
+    });
+  }
+  return groups;
 }
 
 std::string AxesText(const Mesh& mesh, const std::vector<int>& axes) {
@@ -146,16 +188,17 @@ std::string AxesText(const Mesh& mesh, const std::vector<int>& axes) {
 }
 
 void PrintDumpTable(const Plan& plan) {
-  const Program& program = plan.programs.front();
-  std::vector<CollectiveUse> uses = CollectivesOf(program);
-  std::string mesh = program.mesh.ToString();
-  std::printf("model %s, spec %s, mesh %s, %lld ranks\n\n", plan.manifest.model.c_str(),
+  std::vector<CollectiveUse> uses = CollectivesOf(plan);
+  std::string mesh = plan.manifest.mesh.ToString();
+  const size_t stages = StagesOf(plan).size();
+  std::printf("model %s, spec %s, mesh %s, %lld ranks%s\n\n", plan.manifest.model.c_str(),
               plan.manifest.spec.c_str(), mesh.empty() ? "of one rank" : mesh.c_str(),
-              static_cast<long long>(program.mesh.num_ranks()));
+              static_cast<long long>(plan.manifest.mesh.num_ranks()),
+              stages > 1 ? StrCat(", ", stages, " stages").c_str() : "");
   if (uses.empty()) {
     std::printf("no collectives\n");
   } else {
-    PrintCollectives(program, uses);
+    PrintCollectives(plan, uses);
     std::printf("\n");
     PrintTotals(uses);
   }
@@ -172,7 +215,7 @@ struct DumpOptions {
 };
 
 void RunDump(const DumpOptions& o) {
-  Plan plan = LoadPlanOfRank(o.plan, o.rank);
+  Plan plan = o.program ? LoadPlanOfRank(o.plan, o.rank) : LoadPlanOfStages(o.plan);
   if (o.program) {
     std::cout << ProgramToText(plan.programs.front());
   } else if (!o.why.empty()) {

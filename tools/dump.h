@@ -10,6 +10,7 @@ namespace shardc {
 
 // A collective and the instruction that performs it.
 struct CollectiveUse {
+  const Program* program;  // of the stage that performs it; of a transfer, of the sender
   const Collective* collective;
   const Instruction* instruction;
   int64_t bytes;                  // of the elements that it moves or reduces, on one rank
@@ -18,8 +19,12 @@ struct CollectiveUse {
       shapes;  // on one rank: of what is reduced, scattered or exchanged, or of the result gathered
 };
 
-// In program order. `program` must outlive them.
-std::vector<CollectiveUse> CollectivesOf(const Program& program);
+// Of all stages, in the order of execution. `plan` must outlive them.
+std::vector<CollectiveUse> CollectivesOf(const Plan& plan);
+// The ranks of every group in which it is performed; of a transfer sender and receiver.
+std::vector<std::vector<int>> GroupsOf(const Plan& plan, const CollectiveUse& use);
+// The stage of a pipeline that the program is of.
+int64_t StageOf(const Plan& plan, const Program& program);
 std::string AxesText(const Mesh& mesh, const std::vector<int>& axes);  // "dp,tp"
 
 // Aligned columns, then totals and memory.

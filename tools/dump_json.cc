@@ -8,7 +8,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json CollectiveJson(const Mesh& mesh, const CollectiveUse& use) {
+Json CollectiveJson(const Plan& plan, const CollectiveUse& use) {
+  const Mesh& mesh = plan.manifest.mesh;
   const Collective& c = *use.collective;
   Json axes = Json::array();
   for (int a : c.axes) axes.push_back(mesh.axes()[a].name);
@@ -17,7 +18,7 @@ Json CollectiveJson(const Mesh& mesh, const CollectiveUse& use) {
   out["kind"] = CollectiveKindName(c.kind);
   if (c.max) out["reduce"] = "max";
   out["axes"] = axes;
-  out["groups"] = mesh.Groups(c.axes);
+  out["groups"] = GroupsOf(plan, use);
   out["dtype"] = DTypeName(c.dtype);
   out["shapes"] = use.shapes;
   out["elements"] = c.elements;
@@ -26,20 +27,25 @@ Json CollectiveJson(const Mesh& mesh, const CollectiveUse& use) {
   out["op"] = c.op;
   out["site"] = use.instruction->site;
   out["why"] = c.why;
+  if (c.kind == CollectiveKind::kSendRecv) {
+    out["from"] = c.from;
+    out["to"] = c.to;
+  } else if (!plan.manifest.pipeline_axis.empty()) {
+    out["stage"] = StageOf(plan, *use.program);
+  }
   return out;
 }
 
 }  // namespace
 
 void PrintDumpJson(const Plan& plan) {
-  const Program& program = plan.programs.front();
   const Manifest& m = plan.manifest;
   Json json;
   json["mesh"] = Json::object();
-  for (const MeshAxis& a : program.mesh.axes()) json["mesh"][a.name] = a.size;
+  for (const MeshAxis& a : m.mesh.axes()) json["mesh"][a.name] = a.size;
   json["collectives"] = Json::array();
-  for (const CollectiveUse& use : CollectivesOf(program)) {
-    json["collectives"].push_back(CollectiveJson(program.mesh, use));
+  for (const CollectiveUse& use : CollectivesOf(plan)) {
+    json["collectives"].push_back(CollectiveJson(plan, use));
   }
   json["params"] = Json::array();
   for (const ManifestState& s : m.states) {
@@ -49,6 +55,7 @@ void PrintDumpJson(const Plan& plan) {
                               {"sharding", s.layout},
                               {"local_shape", s.local_shape}});
     if (!s.piece_of.empty()) json["params"].back()["piece_of"] = s.piece_of;
+    if (!s.stages.empty()) json["params"].back()["stages"] = s.stages;
   }
   json["memory"] = {{"weights", m.weights_bytes},         {"gradients", m.gradients_bytes},
                     {"activations", m.activations_bytes}, {"arena", m.arena_bytes},

@@ -93,10 +93,18 @@ void PrintSharding(const ManifestState& param) {
   for (size_t i = 0; i < param.aliases.size(); ++i) {
     std::printf("%s%s", i ? ", " : " (also ", param.aliases[i].c_str());
   }
-  std::printf("%s%s%s: %s%s, %s on every rank\n", param.aliases.empty() ? "" : ")",
+  std::printf("%s%s%s: %s%s, %s on %s\n", param.aliases.empty() ? "" : ")",
               param.role.empty() ? "" : ", ", param.role.c_str(),
               std::string(DTypeName(param.dtype)).c_str(), param.layout.c_str(),
-              ShapeToString(param.local_shape).c_str());
+              ShapeToString(param.local_shape).c_str(),
+              param.stages.empty() ? "every rank" : "each of its ranks");
+  if (!param.stages.empty()) {
+    std::printf("on stage");
+    for (size_t i = 0; i < param.stages.size(); ++i) {
+      std::printf("%s%d", i ? ", " : " ", param.stages[i]);
+    }
+    std::printf(" of the pipeline\n");
+  }
   if (param.why.empty()) {
     std::printf("nothing cuts it: it is whole on every rank\n");
   } else {
@@ -109,13 +117,12 @@ void PrintSharding(const ManifestState& param) {
 
 void PrintWhy(const Plan& plan, const std::string& name) {
   const std::vector<const ManifestState*> parts = FindParam(plan.manifest, name);
-  const Program& program = plan.programs.front();
   for (const ManifestState* part : parts) PrintSharding(*part);
   size_t count = 0;
-  for (const CollectiveUse& use : CollectivesOf(program)) {
+  for (const CollectiveUse& use : CollectivesOf(plan)) {
     if (!CausedBy(*use.collective, *parts[0])) continue;
     if (count++ == 0) std::printf("that causes\n");
-    PrintUse(program.mesh, use);
+    PrintUse(plan.manifest.mesh, use);
   }
   if (count == 0) std::printf("that causes no collective\n");
 }

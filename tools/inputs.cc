@@ -29,7 +29,10 @@ NamedTensor ReadInput(const std::string& text) {
   return {name, file.Read(tensor)};
 }
 
-int64_t IndexLimit(const Program& program, const std::string& input) {
+namespace {
+
+// 0: none is found.
+int64_t LimitIn(const Program& program, const std::string& input) {
   std::vector<bool> carries(program.buffers.size());
   for (const NamedBuffer& i : program.inputs) {
     if (i.name == input) carries[i.buffer] = true;
@@ -60,36 +63,43 @@ int64_t IndexLimit(const Program& program, const std::string& input) {
       }
     }
   }
+  return limit;
+}
+
+}  // namespace
+
+int64_t IndexLimit(std::span<const Program* const> stages, const std::string& input) {
+  int64_t limit = 0;
+  for (const Program* stage : stages) {
+    const int64_t n = LimitIn(*stage, input);
+    if (n > 0) limit = limit ? std::min(limit, n) : n;
+  }
   return limit ? limit : 2;
 }
 
-void DefaultLabels(const Program& program, const std::vector<NamedTensor>& given,
-                   Session& session) {
-  const TensorType* labels = nullptr;
-  for (const NamedBuffer& i : program.inputs) {
-    if (i.name == "labels") labels = &program.buffers[i.buffer].type;
-  }
+void DefaultLabels(const std::vector<NamedTensor>& given, Session& session) {
+  const std::vector<std::string> names = session.InputNames();
+  if (std::find(names.begin(), names.end(), "labels") == names.end()) return;
+  const TensorType labels = session.InputType("labels");
   const NamedTensor* ids = nullptr;
   for (const NamedTensor& t : given) {
     if (t.name == "labels") return;
     if (t.name == "input_ids") ids = &t;
   }
-  if (!labels || !ids) return;
-  if (labels->dtype != ids->value.dtype() || labels->shape != ids->value.shape()) return;
+  if (!ids) return;
+  if (labels.dtype != ids->value.dtype() || labels.shape != ids->value.shape()) return;
   std::fprintf(stderr, "note: labels = input_ids; pass --input labels=@file.npy for others\n");
   session.SetInput("labels", ids->value);
 }
 
-void FillRandomInputs(const Program& program, uint64_t seed, Session& session) {
+void FillRandomInputs(std::span<const Program* const> stages, uint64_t seed, Session& session) {
   for (const std::string& name : session.MissingInputs()) {
-    auto input = std::find_if(program.inputs.begin(), program.inputs.end(),
-                              [&](auto& i) { return i.name == name; });
-    const TensorType& type = program.buffers[input->buffer].type;
+    const TensorType type = session.InputType(name);
     // Each input has its own stream, so that giving one does not change the others.
     std::seed_seq sequence{seed, std::hash<std::string>()(name)};
     std::mt19937_64 random(sequence);
     HostTensor value(type.dtype, type.shape);
-    double limit = IsFloat(type.dtype) ? 1 : static_cast<double>(IndexLimit(program, name));
+    double limit = IsFloat(type.dtype) ? 1 : static_cast<double>(IndexLimit(stages, name));
     for (int64_t i = 0; i < value.num_elements(); ++i) {
       double unit = static_cast<double>(random() >> 11) / 9007199254740992.0;
       value.SetDouble(i, IsFloat(type.dtype) ? unit : std::floor(unit * limit));

@@ -1,6 +1,7 @@
 // The inputs of a run: arrays from files, or random ones.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,14 +20,14 @@ struct NamedTensor {
 NamedTensor ReadInput(const std::string& text);
 
 // For every integer input the number of values it may take: rows of the tables it indexes, the
-// vocabulary of the logits it labels; 2 when neither is found.
-int64_t IndexLimit(const Program& program, const std::string& input);
+// vocabulary of the logits it labels, on any stage; 2 when neither is found.
+int64_t IndexLimit(std::span<const Program* const> stages, const std::string& input);
 
 // Where the plan has an input `labels` that is not given, and an input_ids of the same type is:
 // labels = input_ids (what a next-token loss wants; it shifts them itself), with a note on stderr.
-void DefaultLabels(const Program& program, const std::vector<NamedTensor>& given, Session& session);
+void DefaultLabels(const std::vector<NamedTensor>& given, Session& session);
 
 // Sets all inputs that are missing: integers uniform below their limit, floats uniform in [0, 1).
-void FillRandomInputs(const Program& program, uint64_t seed, Session& session);
+void FillRandomInputs(std::span<const Program* const> stages, uint64_t seed, Session& session);
 
 }  // namespace shardc

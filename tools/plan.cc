@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "ir/checksum.h"
 #include "ir/diagnostic.h"
@@ -175,6 +176,35 @@ Plan LoadPlan(const std::string& folder) {
   }
   for (const Program& p : plan.programs) set.push_back(&p);
   CheckProgramSet(set);
+  CheckStates(plan);
+  return plan;
+}
+
+std::vector<const Program*> StagesOf(const Plan& plan) {
+  const std::optional<int> axis = plan.manifest.mesh.FindAxis(plan.manifest.pipeline_axis);
+  std::vector<const Program*> stages;
+  for (const Program& p : plan.programs) {
+    const int64_t stage = axis ? p.mesh.Coordinate(p.rank, *axis) : 0;
+    if (stage == static_cast<int64_t>(stages.size())) stages.push_back(&p);
+  }
+  return stages;
+}
+
+Plan LoadPlanOfStages(const std::string& folder) {
+  Plan plan = LoadManifest(folder);
+  const Mesh& mesh = plan.manifest.mesh;
+  const std::optional<int> axis = mesh.FindAxis(plan.manifest.pipeline_axis);
+  int64_t next = 0;
+  for (int64_t r = 0; r < mesh.num_ranks(); ++r) {
+    const int64_t stage = axis ? mesh.Coordinate(r, *axis) : 0;
+    if (stage != next) {
+      CheckFile(plan, ProgramPath(plan.folder, r));
+      continue;
+    }
+    plan.programs.push_back(LoadProgram(plan, r));
+    CheckProgramBody(plan.programs.back());
+    ++next;
+  }
   CheckStates(plan);
   return plan;
 }

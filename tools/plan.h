@@ -17,6 +17,9 @@ struct Plan {
   std::vector<Program> programs;  // in rank order
 };
 
+// The first program of each stage of a pipeline; without one, the first of all.
+std::vector<const Program*> StagesOf(const Plan& plan);
+
 // The whole plan. Throws Diagnostic E5001 (no plan there, a file is missing), E3001 to E3005
 // (damaged), E3006 (manifest and programs disagree), E31xx and E32xx (the programs fail their
 // proof). Weights are not read.
@@ -25,6 +28,9 @@ Plan LoadPlan(const std::string& folder);
 // The manifest and the program of one rank, for reading. Throws as LoadPlan, and Diagnostic E6106
 // when there is no such rank.
 Plan LoadPlanOfRank(const std::string& folder, int64_t rank);
+
+// The manifest and the first program of each stage. Throws as LoadPlan.
+Plan LoadPlanOfStages(const std::string& folder);
 
 // Fills states from the plan's weights, optimizer state with its first value. A file's checksum is
 // verified before the first byte of it is used: Diagnostic E3002; E3006 when a tensor is missing or

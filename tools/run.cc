@@ -32,7 +32,7 @@ struct RunOptions {
   SessionOptions session;
 };
 
-void SetInputs(const RunOptions& o, const Program& program, Session& session) {
+void SetInputs(const RunOptions& o, const Plan& plan, Session& session) {
   std::vector<NamedTensor> given;
   for (const std::string& text : o.inputs) {
     given.push_back(ReadInput(text));
@@ -44,28 +44,26 @@ void SetInputs(const RunOptions& o, const Program& program, Session& session) {
     }
     session.SetInput(t.name, t.value);
   }
-  DefaultLabels(program, given, session);
-  if (o.random_seed) FillRandomInputs(program, *o.random_seed, session);
-}
-
-int64_t TokensOf(const Program& program) {
-  for (const NamedBuffer& i : program.inputs) {
-    const TensorType& type = program.buffers[i.buffer].type;
-    if (i.name == "input_ids" && IsInteger(type.dtype)) return type.num_elements();
-  }
-  return 0;
+  DefaultLabels(given, session);
+  if (o.random_seed) FillRandomInputs(StagesOf(plan), *o.random_seed, session);
 }
 
 bool Has(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+int64_t TokensOf(const Session& session) {
+  if (!Has(session.InputNames(), "input_ids")) return 0;
+  const TensorType type = session.InputType("input_ids");
+  return IsInteger(type.dtype) ? type.num_elements() : 0;
+}
+
 class Run {
  public:
   Run(const RunOptions& o, const SessionOptions& session, const Plan& plan)
       : o_(o), plan_(plan), session_(plan.programs, session, WeightsReader(plan)) {
-    SetInputs(o, program(), session_);
-    report_.tokens = TokensOf(program());
+    SetInputs(o, plan, session_);
+    report_.tokens = TokensOf(session_);
   }
 
   void Go() {
@@ -91,8 +89,6 @@ class Run {
   }
 
  private:
-  const Program& program() const { return plan_.programs.front(); }
-
   void TimedStep() {
     auto start = std::chrono::steady_clock::now();
     session_.Step();
@@ -158,10 +154,9 @@ class Run {
   }
 
   void ReadScalars() {
-    for (const NamedBuffer& out : program().outputs) {
-      const TensorType& type = program().buffers[out.buffer].type;
-      if (!type.shape.empty() || out.name.starts_with("grad.")) continue;
-      report_.outputs.emplace_back(out.name, session_.Output(out.name).AsDouble(0));
+    for (const std::string& name : session_.OutputNames()) {
+      if (!session_.OutputType(name).shape.empty() || name.starts_with("grad.")) continue;
+      report_.outputs.emplace_back(name, session_.Output(name).AsDouble(0));
     }
   }
 

@@ -67,6 +67,22 @@ OpDef AllReduceDef() {
   return def;
 }
 
+// From stage `from` of a pipeline over the axis to stage `to`.
+OpDef SendRecvDef() {
+  OpDef def = MoveDef("send_recv", {}, true);
+  def.attrs.push_back({"from", AttrKind::kInt, true});
+  def.attrs.push_back({"to", AttrKind::kInt, true});
+  def.infer = [](const InferArgs& args) {
+    RequireAxes("send_recv", args.attrs);
+    const int64_t from = args.attrs.Int("from", -1), to = args.attrs.Int("to", -1);
+    if (from < 0 || to < 0 || from == to) {
+      InferError("send_recv", StrCat("goes from stage ", from, " to stage ", to));
+    }
+    return std::vector<TensorType>{Whole(args[0])};
+  };
+  return def;
+}
+
 void CopyOperand(const KernelCall& call) { CopyValid(call, call.in[0], call.out[0]); }
 
 }  // namespace
@@ -105,6 +121,7 @@ void RegisterReshardOps(OpRegistry& registry) {
   registry.Add(MoveDef("all_gather", {"dim"}, true));
   registry.Add(MoveDef("reduce_scatter", {"dim"}, true));
   registry.Add(MoveDef("all_to_all", {"split_dim", "concat_dim"}, true));
+  registry.Add(SendRecvDef());
 
   OpDef slice = MoveDef("local_slice", {"dim"}, false);
   slice.reference = CopyOperand;

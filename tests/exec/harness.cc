@@ -29,9 +29,12 @@ std::string WithZero(const std::string& spec, int stage) {
 }
 
 std::vector<Program> ProgramsFor(const Graph& lowered) {
-  Program body = EmitProgram(lowered);
-  std::vector<Program> programs(static_cast<size_t>(lowered.mesh.num_ranks()), body);
-  for (size_t r = 0; r < programs.size(); ++r) programs[r].rank = static_cast<int64_t>(r);
+  const StagePrograms set = EmitStages(lowered);
+  std::vector<Program> programs;
+  for (int64_t r = 0; r < lowered.mesh.num_ranks(); ++r) {
+    programs.push_back(set.stages[set.StageOf(r)]);
+    programs.back().rank = r;
+  }
   std::vector<const Program*> all;
   for (const Program& p : programs) all.push_back(&p);
   CheckProgramSet(all);
@@ -57,6 +60,7 @@ RunResult CompileAndRun(Graph graph, const RunSetup& setup, const Tensors& input
   PipelineOptions pipeline = setup.pipeline;
   pipeline.verify_each = true;
   Spec spec = SpecOf(setup.spec);
+  if (setup.zero > 0) spec.zero.stage = setup.zero;
   CompileGraph(graph, spec, MeshFor(spec, Mesh::Parse(setup.mesh)), pipeline);
   std::vector<Program> programs = ProgramsFor(graph);
   SessionOptions options = setup.session;

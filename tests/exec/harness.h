@@ -21,6 +21,7 @@ struct RunSetup {
   PipelineOptions pipeline;
   SessionOptions session;
   int steps = 1;
+  int zero = 0;  // the stage, over the spec's
 };
 
 struct RunResult {
@@ -34,7 +35,7 @@ struct RunResult {
 Spec SpecOf(const std::string& name_or_text);
 // The text of a shipped spec, with ZeRO.
 std::string WithZero(const std::string& spec, int stage);
-// One program per rank of the graph's mesh, all with the same body.
+// One program per rank of the graph's mesh, proved.
 std::vector<Program> ProgramsFor(const Graph& lowered);
 // Reads shards straight from the graph's sources.
 StateReader ReaderFor(const Graph& lowered);

@@ -254,6 +254,7 @@ void AddStepSamples(std::vector<OpSample>& samples) {
   add("all_reduce", "two", {w, m}, {{"axes", axes}, {"reduce", std::string("max")}});
   add("all_gather", "", {w}, {{"axes", axes}, {"dim", int64_t{1}}});
   add("reduce_scatter", "", {w}, {{"axes", axes}, {"dim", int64_t{0}}});
+  add("send_recv", "", {w}, {{"axes", axes}, {"from", int64_t{0}}, {"to", int64_t{1}}});
   add("all_to_all", "", {w},
       {{"axes", axes}, {"split_dim", int64_t{0}}, {"concat_dim", int64_t{1}}});
   add("local_slice", "", {w}, {{"axes", axes}, {"dim", int64_t{0}}});

@@ -243,7 +243,55 @@ TEST_P(ProgramBounds, Refused) {
 
 constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
 
+// A transfer of y from member 0 of tp to member 1, which rank 3 is.
+void MakeTransfer(Program& p) {
+  p.collectives[0].kind = CollectiveKind::kSendRecv;
+  p.collectives[0].from = 0;
+  p.collectives[0].to = 1;
+  p.instructions[1].op = "send_recv";
+  p.instructions[1].operands.clear();
+}
+
+TEST(Program, TransfersComeBack) {
+  Program p = Sample();
+  MakeTransfer(p);
+  const Program q = Parse(FileOf(p));
+  EXPECT_EQ(q.collectives[0].from, 0);
+  EXPECT_EQ(q.collectives[0].to, 1);
+  EXPECT_NE(ProgramToText(q).find("send_recv over tp from 0 to 1 of 12 f32"), std::string::npos);
+}
+
 const Damage kDamages[] = {
+    {"TransferToNobody",
+     [](Program& p) {
+       MakeTransfer(p);
+       p.collectives[0].to = 2;
+     }},
+    {"TransferFromNobody",
+     [](Program& p) {
+       MakeTransfer(p);
+       p.collectives[0].from = -1;
+     }},
+    {"TransferToItself",
+     [](Program& p) {
+       MakeTransfer(p);
+       p.collectives[0].from = 1;
+     }},
+    {"TransferOfAnotherMember",
+     [](Program& p) {
+       MakeTransfer(p);
+       std::swap(p.collectives[0].from, p.collectives[0].to);
+     }},
+    {"TransferOfBothEnds",
+     [](Program& p) {
+       MakeTransfer(p);
+       p.instructions[1].operands = {kY};
+     }},
+    {"TransferOfAnotherType",
+     [](Program& p) {
+       MakeTransfer(p);
+       p.collectives[0].dtype = DType::kI32;
+     }},
     {"RankAboveMesh", [](Program& p) { p.rank = 4; }},
     {"RankNegative", [](Program& p) { p.rank = -1; }},
     {"ArenaNegative", [](Program& p) { p.arena_bytes = -1; }},

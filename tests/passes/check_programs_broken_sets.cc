@@ -227,11 +227,105 @@ std::vector<BrokenCase> BrokenOrders() {
   };
 }
 
+// The same damage on both ranks of a stage.
+std::function<void(ProgramSet&)> OnStage(size_t stage, std::function<void(Program&)> change) {
+  return [=](ProgramSet& set) {
+    for (size_t r : {2 * stage, 2 * stage + 1}) change(set[r]);
+  };
+}
+
+std::vector<BrokenCase> BrokenPipelines() {
+  namespace p = pipeline;
+  auto rename = [](std::vector<NamedBuffer> Program::*list, const char* name) {
+    return [=](Program& program) { (program.*list)[0].name = name; };
+  };
+  return {
+      {"TransferOfMoreThanArrives", PipelineSet,
+       OnStage(0,
+               [](Program& program) {
+                 Retype(program, p::kX, F32({9}));
+                 Retype(program, p::kA, F32({9}));
+                 program.collectives[0].elements = 9;
+               }),
+       "E3204", "differ in size"},
+      {"TransferOfAnotherId", PipelineSet,
+       OnStage(1, [](Program& program) { program.collectives[2].id = 7; }), "E3204",
+       "differ in id"},
+      {"TransferToTheSender", PipelineSet,
+       OnStage(0, [](Program& program) { program.collectives[0].to = 0; }), "E3109",
+       "from member 0 to member 0"},
+      {"TransferOutOfTheGroup", PipelineSet,
+       OnStage(0, [](Program& program) { program.collectives[0].to = 2; }), "E3109",
+       "to member 2 of a group of 2"},
+      {"TransferOfOthers", PipelineSet,
+       [](ProgramSet& set) {
+         for (Program& program : set) {
+           program.mesh = Mesh::Parse("pp=4,tp=1");
+           for (Collective& c : program.collectives) {
+             if (c.kind == Kind::kSendRecv) c.from = 2, c.to = 3;
+           }
+         }
+       },
+       "E3109", "this rank is member 0"},
+      {"TransferWithBothEnds", PipelineSet,
+       OnStage(0, [](Program& program) { program.instructions[p::kSend].results = {p::kBack}; }),
+       "E3109", "1 operands and 1 results, and this rank sends"},
+      {"TransferOfNothing", PipelineSet,
+       OnStage(1, [](Program& program) { program.instructions[p::kReturn].operands.clear(); }),
+       "E3109", "0 operands and 0 results"},
+      {"TransferOfAnotherType", PipelineSet,
+       OnStage(1, [](Program& program) { program.collectives[0].dtype = DType::kI32; }), "E3109",
+       "another element type"},
+      {"TransferOfOtherElements", PipelineSet,
+       OnStage(1, [](Program& program) { program.collectives[0].elements = 7; }), "E3109",
+       "is of 7 elements"},
+      {"ASenderOnTheOtherStage", PipelineSet,
+       [](ProgramSet& set) {
+         for (int64_t r : {2, 3}) {
+           set[static_cast<size_t>(r)] = set[0];
+           set[static_cast<size_t>(r)].rank = r;
+         }
+       },
+       "E3208", "is member 1"},
+      {"NobodyReceives", PipelineSet,
+       OnStage(1,
+               [](Program& program) {
+                 program.instructions[p::kGet] = program.instructions[p::kNeg];
+                 program.instructions.resize(1);
+                 program.instructions[0].operands = {p::kGot};
+                 program.buffers[p::kGot].space = Space::kConstant;
+                 program.buffers[p::kGot].offset = 0;
+                 program.constants.resize(64);
+                 program.collectives.clear();
+               }),
+       "E3206", "for rank 2"},
+      {"ReceivesBeforeItSends", PipelineSet,
+       OnStage(0, [](Program& program) { MoveInstruction(program, p::kReceive, p::kRelu); }),
+       "E3205", "deadlock"},
+      {"StagesCallTwoTensorsAlike", PipelineSet,
+       OnStage(1,
+               [=](Program& program) {
+                 rename(&Program::outputs, "back")(program);
+                 for (int b : {p::kSum, p::kMade}) Retype(program, b, F32({2, 4}));
+               }),
+       "E3207", "is another tensor than on rank 0"},
+      {"RanksOfAStageDiffer", PipelineSet, OnRank(3, rename(&Program::outputs, "other")), "E3207",
+       "'other'"},
+      {"CutOverTheStages", PipelineSet,
+       OnStage(0,
+               [](Program& program) {
+                 Retype(program, p::kX, F32({16}, {0}));
+                 Retype(program, p::kA, F32({16}, {0}));
+               }),
+       "E3207", "is cut over pp"},
+  };
+}
+
 }  // namespace
 
 std::vector<BrokenCase> BrokenSets() {
   std::vector<BrokenCase> all;
-  for (auto* make : {BrokenShapesOfSets, BrokenMeetings, BrokenOrders}) {
+  for (auto* make : {BrokenShapesOfSets, BrokenMeetings, BrokenOrders, BrokenPipelines}) {
     std::vector<BrokenCase> some = make();
     all.insert(all.end(), some.begin(), some.end());
   }

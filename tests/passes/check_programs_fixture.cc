@@ -189,6 +189,44 @@ ProgramSet CollectiveSet() {
   return OnAllRanks(std::move(p));
 }
 
+ProgramSet PipelineSet() {
+  namespace p = pipeline;
+  using Kind = CollectiveKind;
+  auto stage = [](const std::vector<Space>& spaces) {
+    Program program;
+    program.mesh = Mesh::Parse("pp=2,tp=2");
+    for (Space space : spaces) {
+      const bool arena = space == Space::kArena;
+      program.buffers.push_back(MakeBuffer(program.mesh, F32({8}), space,
+                                           arena ? program.arena_bytes : 0, arena ? "" : "x"));
+      if (arena) program.arena_bytes += 64;
+    }
+    return program;
+  };
+  auto transfer = [](Program& program, std::vector<int> in, std::vector<int> out, int id, int from,
+                     int to) {
+    AddCollective(program, Kind::kSendRecv, std::move(in), std::move(out), {0}, 8);
+    program.collectives.back().id = id;
+    program.collectives.back().from = from;
+    program.collectives.back().to = to;
+  };
+  Program first = stage({Space::kInput, Space::kArena, Space::kArena});
+  AddInstruction(first, "relu", {p::kX}, {p::kA});
+  transfer(first, {p::kA}, {}, 0, 0, 1);
+  transfer(first, {}, {p::kBack}, 2, 1, 0);
+  first.inputs = {{"x", p::kX}};
+  first.outputs = {{"back", p::kBack}};
+  Program second = stage({Space::kArena, Space::kArena, Space::kArena});
+  transfer(second, {}, {p::kGot}, 0, 0, 1);
+  AddCollective(second, Kind::kAllReduce, {p::kGot}, {p::kSum}, {1}, 8);
+  AddInstruction(second, "neg", {p::kSum}, {p::kMade});
+  transfer(second, {p::kMade}, {}, 2, 1, 0);
+  second.outputs = {{"made", p::kMade}};
+  ProgramSet set = {first, first, second, second};
+  for (size_t r = 0; r < set.size(); ++r) set[r].rank = static_cast<int64_t>(r);
+  return set;
+}
+
 std::function<void(ProgramSet&)> OnAll(std::function<void(Program&)> change) {
   return [change](ProgramSet& set) { std::for_each(set.begin(), set.end(), change); };
 }

@@ -81,6 +81,16 @@ enum Instructions {
 };
 }  // namespace collective
 
+// pp=2,tp=2; two stages with programs of their own. Stage 0 sends relu(x) and gets back what stage
+// 1 makes of it, which is also stage 1's output; stage 1 sums over tp in between.
+ProgramSet PipelineSet();
+namespace pipeline {
+enum First { kX, kA, kBack };       // buffers of stage 0
+enum Second { kGot, kSum, kMade };  // of stage 1
+enum FirstSteps { kRelu, kSend, kReceive };
+enum SecondSteps { kGet, kReduce, kNeg, kReturn };
+}  // namespace pipeline
+
 // Local shape and bytes follow from the type.
 Buffer MakeBuffer(const Mesh& mesh, TensorType type, Space space, int64_t offset = 0,
                   std::string name = {});

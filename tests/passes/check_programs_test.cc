@@ -62,7 +62,7 @@ TEST(CheckPrograms, BrokenCasesAreManyAndNamedOnce) {
     ids.insert(b.id);
   }
   EXPECT_GE(names.size(), 100u);
-  EXPECT_EQ(ids.size(), 14u + 7u) << "every id of the checker has a case";
+  EXPECT_EQ(ids.size(), 14u + 8u) << "every id of the checker has a case";
 }
 
 void ExpectValid(ProgramSet set, const std::function<void(ProgramSet&)>& change) {
@@ -77,6 +77,7 @@ void ExpectValid(ProgramSet set, const std::function<void(ProgramSet&)>& change)
 TEST(CheckPrograms, AcceptsTheBaseSets) {
   EXPECT_NO_THROW(Check(TrainingSet()));
   EXPECT_NO_THROW(Check(CollectiveSet()));
+  EXPECT_NO_THROW(Check(PipelineSet()));
 }
 
 TEST(CheckPrograms, AcceptsAnEmptyProgram) { EXPECT_NO_THROW(Check({Program()})); }

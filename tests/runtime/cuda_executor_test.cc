@@ -203,7 +203,7 @@ TEST(CudaExecutorStep, AProfileTimesEveryInstructionAndLeavesTheGraphAside) {
     ASSERT_EQ(spans.size(), 2u);
     const Profile profile{c.programs_, spans, {}, {}};
     EXPECT_EQ(profile.steps(), 1u);
-    for (size_t i = 0; i < profile.instructions(); ++i) {
+    for (size_t i = 0; i < profile.instructions(0); ++i) {
       const Instruction& instruction = c.programs_[0].instructions[i];
       bool collective = instruction.collective >= 0;
       for (size_t r = 0; r < 2; ++r) {

@@ -217,7 +217,7 @@ TEST(Profile, OfASessionIsInOrder) {
     }
   }
   // One clock: no rank leaves an all_reduce before the other has come.
-  for (size_t i = 0; i < profile.instructions(); ++i) {
+  for (size_t i = 0; i < profile.instructions(0); ++i) {
     if (profile.programs[0].instructions[i].op != "all_reduce") continue;
     EXPECT_GE(profile.at(0, 1, i).end_ns, profile.at(1, 1, i).begin_ns);
     EXPECT_GE(profile.at(1, 1, i).end_ns, profile.at(0, 1, i).begin_ns);
@@ -275,7 +275,7 @@ TEST(Profile, OfTheThreadsOfAProduct) {
   session.StartProfile(1);
   session.Step();
   Profile profile = session.TakeProfile();
-  ASSERT_EQ(profile.instructions(), 1u);
+  ASSERT_EQ(profile.instructions(0), 1u);
   ASSERT_EQ(profile.workers[0].size(), 1u);
   const WorkerSpan& worker = profile.workers[0][0];
   EXPECT_EQ(worker.thread, 1);

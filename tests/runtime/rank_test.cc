@@ -56,7 +56,8 @@ TEST(Rank, AlignedMemoryThatItsThreadsGiveBackIsTakenAgain) {
     EXPECT_LT(GrowthAfter(threads,
                           [&] {
                             rank = std::make_unique<Rank>(program, options, threads,
-                                                          std::move(world[0]), nullptr);
+                                                          std::move(world[0]),
+                                                          std::vector<std::vector<int>>(), nullptr);
                           }),
               1 << 20)
         << threads << " threads";

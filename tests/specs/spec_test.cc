@@ -164,6 +164,18 @@ TEST(ParseSpec, Microbatches) {
   ExpectRefused("\nmicrobatches: 0", "E2101", "s:2:1", "there cannot be 0 microbatches");
 }
 
+TEST(ParseSpec, Pipeline) {
+  Spec spec = ParseSpec("pipeline_axis: 'pp'\n  stage_layers: [3, 1]", "s");
+  EXPECT_EQ(spec.pipeline.axis, "pp");
+  EXPECT_EQ(spec.pipeline.layers, (std::vector<int>{3, 1}));
+  EXPECT_EQ(spec.pipeline.where, "spec s:2:3");
+  EXPECT_EQ(ParseSpec("\npipeline_axis: 'pp'", "s").pipeline.where, "spec s:2:1");
+  EXPECT_EQ(ParseSpec("", "s").pipeline.axis, "");
+  ExpectRefused("stage_layers: 2", "E2101", "s:1:1", "stage_layers needs pipeline_axis");
+  ExpectRefused("pipeline_axis: 'pp' stage_layers: [1, 0]", "E2101", "s:1:21",
+                "a stage needs one layer or more");
+}
+
 TEST(ParseSpec, RefusesAMeshThatIsNone) {
   ExpectThrown([] { ParseSpec("mesh { axis { name: 'tp' } axis { name: 'tp' } }", "s"); }, "E2001",
                "tp");

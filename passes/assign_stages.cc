@@ -1,0 +1,181 @@
+#include "passes/assign_stages.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "ir/diagnostic.h"
+#include "ir/op_def.h"
+#include "passes/find_layers.h"
+
+namespace shardc {
+namespace {
+
+constexpr int kNone = -1;
+
+// Cuts a list into `parts` runs of at least one, so that the largest sum is smallest, and of those
+// the sums most alike. Gives the length of each.
+std::vector<int> Deal(const std::vector<double>& costs, int parts) {
+  const int n = static_cast<int>(costs.size());
+  std::vector<double> before(costs.size() + 1);
+  std::partial_sum(costs.begin(), costs.end(), before.begin() + 1);
+  struct Best {
+    double largest = std::numeric_limits<double>::infinity(), squares = 0;
+    int from = 0;
+    bool operator<(const Best& o) const {
+      return largest != o.largest ? largest < o.largest : squares < o.squares;
+    }
+  };
+  // best[k][i]: the first i in k runs.
+  std::vector<std::vector<Best>> best(static_cast<size_t>(parts) + 1,
+                                      std::vector<Best>(costs.size() + 1));
+  best[0][0].largest = 0;
+  for (size_t k = 1; k < best.size(); ++k) {
+    for (int i = static_cast<int>(k); i <= n; ++i) {
+      for (int from = static_cast<int>(k) - 1; from < i; ++from) {
+        const Best& rest = best[k - 1][static_cast<size_t>(from)];
+        const double sum = before[static_cast<size_t>(i)] - before[static_cast<size_t>(from)];
+        Best now{std::max(rest.largest, sum), rest.squares + sum * sum, from};
+        Best& slot = best[k][static_cast<size_t>(i)];
+        if (now < slot) slot = now;
+      }
+    }
+  }
+  std::vector<int> lengths(static_cast<size_t>(parts));
+  for (int k = parts, i = n; k > 0; --k) {
+    const int from = best[static_cast<size_t>(k)][static_cast<size_t>(i)].from;
+    lengths[static_cast<size_t>(k) - 1] = i - from;
+    i = from;
+  }
+  return lengths;
+}
+
+class Assigner {
+ public:
+  Assigner(Graph& graph, const PipelineSpec& spec, int stages)
+      : graph_(graph), spec_(spec), stages_(stages), layers_(FindLayers(graph, nullptr)) {}
+
+  void Run() {
+    if (static_cast<int>(layers_.size()) < stages_) {
+      throw Diagnostic(
+          "E2120", ExitCode::kBadSpec, spec_.where,
+          StrCat("the pipeline over '", spec_.axis, "' has ", stages_,
+                 " stages, and the model has ", layers_.size(), " repeated layers"),
+          StrCat("use ", spec_.axis, "=", std::max<size_t>(1, layers_.size()), " or less"));
+    }
+    PlaceByLayers();
+    PlaceBeforeLayers();
+    const std::vector<int> stage_of = StageOfLayers();
+    for (const auto& op : graph_.ops()) {
+      const int layer = layer_[static_cast<size_t>(op->id)];
+      if (layer != kNone) op->stage = stage_of[static_cast<size_t>(layer)];
+    }
+  }
+
+ private:
+  int& LayerOf(const Op* op) { return layer_[static_cast<size_t>(op->id)]; }
+
+  // Layers, and what depends on them: with the last that it depends on.
+  void PlaceByLayers() {
+    int n = 0;
+    for (const auto& op : graph_.ops()) op->id = n++;
+    layer_.assign(static_cast<size_t>(n), kNone);
+    for (size_t l = 0; l < layers_.size(); ++l) {
+      for (const Op* op : layers_[l].ops) LayerOf(op) = static_cast<int>(l);
+    }
+    for (const auto& op : graph_.ops()) {
+      if (LayerOf(op.get()) != kNone) continue;
+      for (const Value* v : op->operands) {
+        if (v->producer) LayerOf(op.get()) = std::max(LayerOf(op.get()), LayerOf(v->producer));
+      }
+    }
+  }
+
+  // What depends on parameters alone is with the first that uses it.
+  void PlaceBeforeLayers() {
+    std::vector<bool> of_param(layer_.size());
+    std::vector<Op*> order;
+    for (const auto& op : graph_.ops()) {
+      if (op->def->is_state) {
+        of_param[static_cast<size_t>(op->id)] = true;
+        continue;
+      }
+      if (LayerOf(op.get()) != kNone) continue;
+      for (const Value* v : op->operands) {
+        if (v->producer && of_param[static_cast<size_t>(v->producer->id)]) {
+          of_param[static_cast<size_t>(op->id)] = true;
+        }
+      }
+      if (of_param[static_cast<size_t>(op->id)]) order.push_back(op.get());
+    }
+    for (auto it = order.rbegin(); it != order.rend(); ++it) {
+      int first = std::numeric_limits<int>::max();
+      for (const Value* r : (*it)->results) {
+        for (const Op* user : r->users) {
+          if (LayerOf(user) != kNone) first = std::min(first, LayerOf(user));
+        }
+      }
+      LayerOf(*it) = first == std::numeric_limits<int>::max() ? 0 : first;
+    }
+  }
+
+  std::vector<int> StageOfLayers() {
+    std::vector<double> costs(layers_.size());
+    for (const auto& op : graph_.ops()) {
+      const int layer = LayerOf(op.get());
+      if (layer != kNone) costs[static_cast<size_t>(layer)] += static_cast<double>(Flops(*op));
+    }
+    std::vector<int> lengths = spec_.layers;
+    if (lengths.empty()) lengths = Deal(costs, stages_);
+    const int dealt = std::accumulate(lengths.begin(), lengths.end(), 0);
+    if (static_cast<int>(lengths.size()) != stages_ || dealt != static_cast<int>(costs.size())) {
+      throw Diagnostic("E2121", ExitCode::kBadSpec, spec_.where,
+                       StrCat("stage_layers deals ", dealt, " layers to ", lengths.size(),
+                              " stages; the model has ", costs.size(), " layers and the mesh ",
+                              stages_, " stages"),
+                       "leave it out to have them dealt evenly");
+    }
+    std::vector<int> stage_of;
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      stage_of.insert(stage_of.end(), static_cast<size_t>(lengths[s]), static_cast<int>(s));
+    }
+    return stage_of;
+  }
+
+  Graph& graph_;
+  const PipelineSpec& spec_;
+  int stages_;
+  std::vector<Layer> layers_;
+  std::vector<int> layer_;  // by Op::id
+};
+
+}  // namespace
+
+void RefuseCutsOverPipeline(const Graph& graph, const Spec& spec) {
+  if (graph.pipeline_axis.empty()) return;
+  const std::string& name = graph.pipeline_axis;
+  const int axis = *graph.mesh.FindAxis(name);
+  auto check = [&](const TensorType& type, const std::string& what) {
+    if (!type.sharding.Uses(axis)) return;
+    throw Diagnostic("E2122", ExitCode::kBadSpec, spec.pipeline.where,
+                     StrCat("'", name, "' is the pipeline's axis, and ", what,
+                            " is cut over it: ", TypeToString(type, graph.mesh)),
+                     "cut it over another axis");
+  };
+  for (const auto& input : graph.inputs()) check(input->type, "input " + input->name);
+  for (const auto& op : graph.ops()) {
+    for (const Value* r : op->results) {
+      check(r->type, op->def->is_state ? "parameter " + op->attrs.String("name")
+                                       : StrCat("a value at ", op->site));
+    }
+  }
+}
+
+void AssignStages(Graph& graph, const Spec& spec) {
+  const std::optional<int> axis = graph.mesh.FindAxis(spec.pipeline.axis);
+  if (spec.pipeline.axis.empty() || !axis || graph.mesh.axis_size(*axis) < 2) return;
+  graph.pipeline_axis = spec.pipeline.axis;
+  Assigner(graph, spec.pipeline, static_cast<int>(graph.mesh.axis_size(*axis))).Run();
+}
+
+}  // namespace shardc

@@ -1,0 +1,207 @@
+#include "passes/place_stages.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "ir/op_def.h"
+#include "passes/home_stages.h"
+#include "passes/order_stages.h"
+#include "passes/weights.h"
+
+namespace shardc {
+namespace {
+
+// Not placed: each stage that reads them has its own.
+bool IsEverywhere(const Op& op) { return op.def->is_state || op.name() == "constant"; }
+
+class Placer {
+ public:
+  explicit Placer(Graph& graph) : graph_(graph), homes_(HomeStages(graph)) {
+    for (const auto& op : graph.ops()) order_.push_back(op.get());
+  }
+
+  void Run() {
+    SettleStages();
+    RepeatOps();
+    MoveValues();
+  }
+
+ private:
+  using Stages = std::set<int>;
+
+  Stages& PlacesOf(const Op* op) { return places_[static_cast<size_t>(op->id)]; }
+  int HomeOf(const Op* op) const { return homes_[static_cast<size_t>(op->id)]; }
+  int64_t Bytes(const Value* v) const { return LocalBytes(v->type, graph_.mesh); }
+
+  // States are where they are read, and so updated there; what that needs may read other states.
+  void SettleStages() {
+    size_t before = 0, now = 1;
+    while (before != now) {
+      places_.assign(order_.size(), {});
+      for (auto it = order_.rbegin(); it != order_.rend(); ++it) PlacesOf(*it) = Settle(**it);
+      before = std::exchange(now, 1);
+      for (const auto& [name, stages] : states_) now += stages.size();
+    }
+  }
+
+  Stages Settle(const Op& op) {
+    if (op.name() == "update") {
+      Stages& on = states_[op.attrs.String("name")];
+      // A state that only its update reads.
+      if (on.empty()) on.insert(std::max(0, ValueHome(op.operands[0])));
+      return on;
+    }
+    Stages wanted;
+    for (const Value* r : op.results) {
+      for (const Op* user : r->users) {
+        const Stages& on = PlacesOf(user);
+        wanted.insert(on.begin(), on.end());
+      }
+    }
+    if (op.def->is_state) {
+      states_[op.attrs.String("name")].insert(wanted.begin(), wanted.end());
+      return wanted;
+    }
+    if (IsEverywhere(op)) return wanted;
+    const int home = HomeOf(&op);
+    if (home == kAnyStage) {
+      if (wanted.empty()) wanted.insert(0);
+      return wanted;
+    }
+    Stages places;
+    bool sends = wanted.empty() || wanted.contains(home);
+    for (int stage : wanted) {
+      const bool repeat =
+          stage != home && MayRepeat(op) && RepeatBytes(op, stage) < SentBytes(op, stage);
+      if (repeat) places.insert(stage);
+      sends = sends || (!repeat && stage != home);
+    }
+    for (const Value* r : op.results) sends = sends || graph_.IsOutput(r);
+    if (sends) places.insert(home);
+    return places;
+  }
+
+  int ValueHome(const Value* v) const { return v->producer ? HomeOf(v->producer) : kAnyStage; }
+
+  static bool MayRepeat(const Op& op) {
+    return !op.def->communicates && (op.stage < 0 || IsCheap(*op.def));
+  }
+
+  // What would have to come to the stage, or be held there, for the op to run there too. What
+  // others of the stage read comes anyway.
+  int64_t RepeatBytes(const Op& op, int stage) const {
+    int64_t bytes = 0;
+    for (const Value* v : op.operands) {
+      const int home = ValueHome(v);
+      if (home == stage || (home == kAnyStage && !IsWeight(v))) continue;
+      const bool comes = std::any_of(v->users.begin(), v->users.end(), [&](const Op* user) {
+        return user != &op && HomeOf(user) == stage;
+      });
+      if (!comes) bytes += Bytes(v);
+    }
+    return bytes;
+  }
+
+  int64_t SentBytes(const Op& op, int stage) {
+    int64_t bytes = 0;
+    for (const Value* r : op.results) {
+      const bool read = std::any_of(r->users.begin(), r->users.end(),
+                                    [&](const Op* user) { return PlacesOf(user).contains(stage); });
+      if (read) bytes += Bytes(r);
+    }
+    return bytes;
+  }
+
+  // One op for each stage. The op itself is that of its home, or of the first.
+  void RepeatOps() {
+    for (Op* op : order_) {
+      if (IsEverywhere(*op)) {
+        op->stage = -1;
+        continue;
+      }
+      const Stages& places = PlacesOf(op);
+      SHARDC_CHECK(!places.empty(), op->name(), " at ", op->site, " is on no stage");
+      op->stage = places.contains(HomeOf(op)) ? HomeOf(op) : *places.begin();
+      for (const Value* r : op->results) made_[{r, op->stage}] = op->result(r->index);
+      for (int stage : places) {
+        if (stage == op->stage) continue;
+        Op* copy = Repeat(*op, stage);
+        for (const Value* r : op->results) made_[{r, stage}] = copy->result(r->index);
+      }
+    }
+  }
+
+  Op* Repeat(const Op& op, int stage) {
+    std::vector<TensorType> types;
+    for (const Value* r : op.results) types.push_back(r->type);
+    Op* copy = graph_.AddOp(*op.def, op.operands, types, op.attrs, graph_.Next(&op));
+    copy->phase = op.phase;
+    copy->BelongWith(op);
+    copy->stage = stage;
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      copy->results[i]->provenance = op.results[i]->provenance;
+    }
+    return copy;
+  }
+
+  // Every op reads what its own stage has.
+  void MoveValues() {
+    std::vector<Op*> ops;
+    for (const auto& op : graph_.ops()) ops.push_back(op.get());
+    for (Op* op : ops) {
+      if (op->stage < 0) continue;
+      for (size_t i = 0; i < op->operands.size(); ++i) {
+        Value* v = op->operands[i];
+        if (!v->producer || v->producer->stage < 0 || v->producer->stage == op->stage) continue;
+        graph_.SetOperand(op, static_cast<int>(i), On(v, op->stage, *op));
+      }
+    }
+  }
+
+  Value* On(Value* v, int stage, const Op& user) {
+    auto [it, fresh] = made_.try_emplace({v, stage}, nullptr);
+    if (fresh) it->second = Send(v, stage, user);
+    return it->second;
+  }
+
+  Value* Send(Value* v, int stage, const Op& user) {
+    const Op& maker = *v->producer;
+    Strings why;
+    if (maker.attrs.Has("why")) why = maker.attrs.StringList("why");
+    why.push_back(StrCat(maker.name(), maker.site.empty() ? "" : " at " + maker.site,
+                         " is on stage ", maker.stage));
+    why.push_back(StrCat(user.name(), user.site.empty() ? "" : " at " + user.site,
+                         " reads it on stage ", stage));
+    Op* op = graph_.AddOp(GetOpDef("send_recv"), {v}, {v->type},
+                          {{"axes", Strings{graph_.pipeline_axis}},
+                           {"from", int64_t{maker.stage}},
+                           {"to", int64_t{stage}},
+                           {"why", why},
+                           {"for", std::string(maker.name())}},
+                          graph_.Next(&maker));
+    op->phase = maker.phase;
+    op->BelongWith(maker);
+    op->stage = stage;
+    op->result()->provenance = v->provenance;
+    return op->result();
+  }
+
+  Graph& graph_;
+  std::vector<int> homes_;
+  std::vector<Op*> order_;
+  std::vector<Stages> places_;            // by Op::id
+  std::map<std::string, Stages> states_;  // by name
+  std::map<std::pair<const Value*, int>, Value*> made_;
+};
+
+}  // namespace
+
+void PlaceStages(Graph& graph) {
+  if (graph.pipeline_axis.empty()) return;
+  Placer(graph).Run();
+  OrderStages(graph);
+}
+
+}  // namespace shardc

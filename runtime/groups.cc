@@ -1,0 +1,31 @@
+#include "runtime/groups.h"
+
+#include <algorithm>
+#include <set>
+
+namespace shardc {
+
+std::vector<std::vector<int>> GroupAxes(std::span<const Program> programs) {
+  std::set<std::vector<int>> axes;
+  for (const Program& p : programs) {
+    for (const Collective& c : p.collectives) axes.insert(c.axes);
+  }
+  return {axes.begin(), axes.end()};
+}
+
+bool HasTransfers(std::span<const Program> programs) {
+  return std::any_of(programs.begin(), programs.end(), [](const Program& p) {
+    return std::any_of(p.collectives.begin(), p.collectives.end(),
+                       [](const Collective& c) { return c.kind == CollectiveKind::kSendRecv; });
+  });
+}
+
+bool Sends(const Program& program, const Collective& c) {
+  return program.mesh.GroupIndex(program.rank, c.axes) == c.from;
+}
+
+int PeerOf(const Program& program, const Collective& c) {
+  return Sends(program, c) ? c.to : c.from;
+}
+
+}  // namespace shardc

@@ -1,0 +1,183 @@
+// Pipeline stages: the same training as the serial model's, each stage with its own layers.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "frontend/gpt_config.h"
+#include "ir/op_def.h"
+#include "passes/loss.h"
+#include "tests/exec/models.h"
+
+namespace shardc::testing {
+namespace {
+
+std::string Name(std::string name) {
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
+
+constexpr const char* kTied = "layers=4,hidden=40,heads=5,vocab=97,seq=6,batch=4";
+constexpr const char* kUntied = "layers=4,hidden=40,heads=4,vocab=97,seq=6,batch=4,tied=false";
+constexpr const char* kLlama =
+    "layers=4,hidden=32,heads=4,vocab=50,seq=6,batch=4,tied=false,qkv=separate,activation=swiglu,"
+    "norm=rms_norm,positions=rope,kv_heads=2";
+
+const char* FormOf(const char* model) {
+  return model == kTied ? "tied" : model == kUntied ? "untied" : "llama";
+}
+
+PipelineOptions OptionsOf(const std::string& more) {
+  auto has = [&](const char* word) { return more.find(word) != std::string::npos; };
+  PipelineOptions options;
+  options.loss = has("masked") ? "masked_lm" : "lm";
+  // Where a gradient is zero in exact arithmetic its rounding must not become a step.
+  options.optimizer = {.kind = "adamw", .lr = 1e-2, .eps = 1e-2, .weight_decay = 0.1};
+  if (has("sgd")) options.optimizer = {.kind = "sgd", .lr = 0.05};
+  if (has("momentum")) options.optimizer.momentum = 0.9;
+  if (!has("unclipped")) options.optimizer.clip_norm = 0.5;
+  if (has("selective")) options.recompute = "selective";
+  if (has("full")) options.recompute = "full";
+  if (has("bf16")) options.precision.compute = "bf16";
+  return options;
+}
+
+void ExpectEqual(const Tensors& got, const Tensors& want, double tolerance) {
+  ASSERT_EQ(got.size(), want.size());
+  for (const auto& [name, value] : want) {
+    ASSERT_TRUE(got.contains(name)) << name;
+    EXPECT_LE(WorstDifference(got.at(name), value, 1e-3), tolerance) << name;
+  }
+}
+
+Graph Build(const std::string& model) { return BuildGpt(ParseBuiltin("builtin:gpt?" + model)); }
+
+Tensors InputsOf(const std::string& model, const PipelineOptions& options) {
+  Graph shapes = Build(model);
+  AttachLoss(shapes, options.loss, "");
+  return RandomInputs(shapes, 50, 7);
+}
+
+struct Case {
+  const char* model;
+  const char* spec;
+  const char* mesh;
+  std::string more;
+  int zero = 0;
+};
+
+class Pipeline : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Pipeline, TrainsAlike) {
+  const Case& c = GetParam();
+  RunSetup setup;
+  setup.pipeline = OptionsOf(c.more);
+  setup.steps = 5;
+  const Tensors inputs = InputsOf(c.model, setup.pipeline);
+  const bool half = setup.pipeline.precision.compute != "f32";
+  RunResult want = CompileAndRun(Build(c.model), setup, inputs);
+  setup.mesh = c.mesh;
+  setup.spec = c.spec;
+  setup.zero = c.zero;
+  RunResult got = CompileAndRun(Build(c.model), setup, inputs);
+  EXPECT_NE(got.lowered.find("send_recv"), std::string::npos);
+  EXPECT_EQ(CompareSteps(got.losses, want.losses, half ? 1e-2 : 1e-5), "");
+  EXPECT_EQ(CompareSteps(got.grad_norms, want.grad_norms, half ? 2e-2 : 1e-4), "");
+  if (half) return;  // single elements of later steps say nothing
+  ExpectEqual(got.outputs, want.outputs, 2e-5);
+  ExpectEqual(got.states, want.states, 2e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Pipeline,
+    ::testing::Values(
+        Case{kTied, "megatron", "pp=2", ""}, Case{kTied, "megatron", "pp=4", ""},
+        Case{kTied, "megatron", "pp=3", ""}, Case{kTied, "megatron", "pp=2,tp=2", ""},
+        Case{kTied, "megatron", "pp=2,dp=2", ""}, Case{kTied, "megatron", "pp=2,dp=2,tp=2", ""},
+        Case{kTied, "megatron", "dp=2,pp=2", "masked"},
+        Case{kTied, "megatron", "tp=2,pp=2", "full"},
+        Case{kTied, "megatron", "pp=2,dp=2", "momentum_sgd"},
+        Case{kTied, "megatron", "pp=3", "sgd_unclipped"},
+        Case{kTied, "megatron", "pp=2", "selective"}, Case{kTied, "megatron", "pp=2,tp=2", "bf16"},
+        Case{kTied, "megatron", "pp=2,dp=2,tp=2", "bf16", 1},
+        Case{kTied, "megatron", "pp=2,dp=2", "", 1}, Case{kTied, "megatron", "pp=2,dp=2", "", 3},
+        Case{kTied, "megatron_sp", "pp=2,tp=2", "full"}, Case{kUntied, "megatron", "pp=4", ""},
+        Case{kUntied, "megatron", "pp=2,dp=2,tp=2", "full", 1},
+        Case{kLlama, "megatron", "pp=4", ""}, Case{kLlama, "megatron", "pp=2,tp=4", "full"},
+        Case{kLlama, "megatron_sp", "pp=2,dp=2,tp=2", "", 1}),
+    [](const auto& info) {
+      const Case& c = info.param;
+      return Name(StrCat(FormOf(c.model), "_", c.spec, "_", c.mesh, "_", c.more,
+                         c.zero ? StrCat("_zero", c.zero) : ""));
+    });
+
+// --- exports of several architectures, against PyTorch
+
+struct ExportCase {
+  Export e;
+  const char* mesh;
+  const char* recompute;
+};
+
+class PipelineExports : public ::testing::TestWithParam<ExportCase> {};
+
+TEST_P(PipelineExports, AgreeWithGoldens) {
+  const ExportCase& c = GetParam();
+  RunSetup setup;
+  setup.spec = "megatron";
+  setup.mesh = c.mesh;
+  setup.pipeline.loss = c.e.loss;
+  setup.pipeline.recompute = c.recompute;
+  for (const std::string& batch : c.e.batches) {
+    RunResult got = CompileAndRun(ImportFor(c.e, batch), setup, InputsFor(c.e, batch));
+    EXPECT_NE(got.lowered.find("send_recv"), std::string::npos);
+    EXPECT_EQ(CompareWithGolden(c.e, batch, got, c.e.float64 ? 1e-10 : 1e-4), "") << batch;
+  }
+}
+
+std::vector<ExportCase> ExportCases() {
+  std::vector<ExportCase> cases;
+  for (const Export& e : AllExports()) {
+    if (e.batches.empty() || e.dynamic) continue;
+    for (auto [mesh, recompute] : {std::pair("pp=2", "none"), {"pp=2,tp=2", "full"}}) {
+      cases.push_back({e, mesh, recompute});
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PipelineExports, ::testing::ValuesIn(ExportCases()),
+                         [](const auto& info) {
+                           const ExportCase& c = info.param;
+                           return Name(
+                               StrCat(c.e.model, "_", c.e.name, "_", c.mesh, "_", c.recompute));
+                         });
+
+// Numbers of stages say where work is best done, never what is right.
+TEST(PipelineStages, AnyAreRight) {
+  RunSetup setup;
+  setup.pipeline = OptionsOf("");
+  setup.steps = 2;
+  const std::string model = "layers=2,hidden=16,heads=2,vocab=53,seq=4,batch=2";
+  const Tensors inputs = InputsOf(model, setup.pipeline);
+  RunResult want = CompileAndRun(Build(model), setup, inputs);
+  setup.mesh = "pp=3";
+  setup.spec = "dp";
+  std::mt19937 random(3);
+  for (int i = 0; i < 12; ++i) {
+    SCOPED_TRACE(i);
+    Graph graph = Build(model);
+    graph.mesh = Mesh::Parse(setup.mesh);
+    graph.pipeline_axis = "pp";
+    for (const auto& op : graph.ops()) {
+      if (op->def->is_state || random() % 5 == 0) continue;
+      op->stage = static_cast<int>(random() % 3);
+    }
+    RunResult got = CompileAndRun(std::move(graph), setup, inputs);
+    EXPECT_EQ(CompareSteps(got.losses, want.losses, 1e-5), "");
+    ExpectEqual(got.outputs, want.outputs, 2e-5);
+    ExpectEqual(got.states, want.states, 2e-5);
+  }
+}
+
+}  // namespace
+}  // namespace shardc::testing

@@ -1,0 +1,259 @@
+// The stages of a pipeline: who runs what, and what travels.
+#include <gmock/gmock.h>
+
+#include "frontend/gpt_config.h"
+#include "ir/op_def.h"
+#include "ir/text.h"
+#include "passes/assign_stages.h"
+#include "passes/emit.h"
+#include "passes/group_sums.h"
+#include "passes/pipeline.h"
+#include "passes/place_stages.h"
+#include "tests/passes/check_text.h"
+
+namespace shardc::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Graph Model(const std::string& form, const std::string& mesh) {
+  Graph graph = BuildGpt(ParseBuiltin("builtin:gpt?hidden=16,heads=2,seq=8,batch=4," + form));
+  graph.mesh = Mesh::Parse(mesh);
+  return graph;
+}
+
+Spec OverPp(const std::string& more = "") {
+  return ParseSpec("pipeline_axis: 'pp' " + more, "s.textproto");
+}
+
+// Of the products of each layer's MLP, by the name of the site.
+std::vector<int> StagesOfLayers(const Graph& graph) {
+  std::vector<int> stages;
+  for (const auto& op : graph.ops()) {
+    if (op->name() == "matmul" && op->site.ends_with("mlp.c_proj")) stages.push_back(op->stage);
+  }
+  return stages;
+}
+
+int StageAt(const Graph& graph, const std::string& op, const std::string& site) {
+  for (const auto& o : graph.ops()) {
+    if (o->name() == op && o->site == site) return o->stage;
+  }
+  ADD_FAILURE() << op << " at " << site;
+  return -2;
+}
+
+TEST(AssignStages, LayersAreDealtByTheirWork) {
+  Graph even = Model("layers=6,vocab=32", "pp=3");
+  AssignStages(even, OverPp());
+  EXPECT_EQ(even.pipeline_axis, "pp");
+  EXPECT_THAT(StagesOfLayers(even), ElementsAre(0, 0, 1, 1, 2, 2));
+  EXPECT_EQ(StageAt(even, "embedding", "transformer.wte"), 0);
+  EXPECT_EQ(StageAt(even, "matmul_nt", "lm_head"), 2);
+  // A head as dear as several layers leaves fewer of them on the last stage.
+  Graph head = Model("layers=6,vocab=2048", "pp=2");
+  AssignStages(head, OverPp());
+  EXPECT_THAT(StagesOfLayers(head), ElementsAre(0, 0, 0, 0, 0, 1));
+  Graph given = Model("layers=4,vocab=32", "pp=2,dp=2");
+  AssignStages(given, OverPp("stage_layers: [1, 3]"));
+  EXPECT_THAT(StagesOfLayers(given), ElementsAre(0, 1, 1, 1));
+}
+
+TEST(AssignStages, WithoutTheAxisThereIsNoPipeline) {
+  for (const char* mesh : {"dp=2", "pp=1,dp=2"}) {
+    Graph graph = Model("layers=2,vocab=32", mesh);
+    AssignStages(graph, OverPp());
+    EXPECT_EQ(graph.pipeline_axis, "");
+    EXPECT_THAT(StagesOfLayers(graph), ElementsAre(-1, -1));
+  }
+}
+
+TEST(AssignStages, RefusesWhatDoesNotFit) {
+  Graph graph = Model("layers=2,vocab=32", "pp=3");
+  ExpectThrown([&] { AssignStages(graph, OverPp()); }, "E2120", "use pp=2 or less");
+  ExpectThrown([&] { AssignStages(graph, OverPp("stage_layers: [1, 1]")); }, "E2120", "s.text");
+  graph.mesh = Mesh::Parse("pp=2");
+  ExpectThrown([&] { AssignStages(graph, OverPp("stage_layers: [1, 2]")); }, "E2121",
+               "deals 3 layers to 2 stages");
+  ExpectThrown(
+      [&] {
+        Graph cut = Model("layers=2,vocab=32", "");
+        CompileGraph(cut, OverPp("input { match: '*' shard_spec { dims: 0 axes: 'pp' } }"),
+                     Mesh::Parse("pp=2"), {});
+      },
+      "E2122", "input input_ids is cut over it");
+}
+
+// Each stage adds its own terms; then one value of each travels.
+TEST(GroupSums, FirstWithinAStage) {
+  Graph graph = ParseAndVerify(R"(mesh [pp=2]
+    pipeline pp
+    graph @g(%x: f32[4]) -> (%s3) {
+    %a = exp %x {stage=1} : f32[4]
+    %w = param "w" : f32[4]
+    %b = mul %x, %w {stage=0} : f32[4]
+    %c = mul %b, %b {stage=1} : f32[4]
+    %d = mul %b, %b {stage=0} : f32[4]
+    %e = mul %c, %w {stage=1} : f32[4]
+    %s1 = add %c, %b : f32[4]
+    %s2 = add %s1, %e : f32[4]
+    %s3 = add %s2, %d : f32[4]
+  })");
+  GroupSums(graph);
+  CheckGraph(graph, R"(
+    CHECK: %d = mul
+    CHECK-NEXT: %0 = add %b, %d {stage=0}
+    CHECK-NEXT: %e = mul
+    CHECK-NEXT: %1 = add %c, %e {stage=1}
+    CHECK-NEXT: = add %0, %1 : f32[4])");
+}
+
+// A mask is made where it is needed, a value travels once, and a scalar's user stays with the large
+// operand.
+TEST(PlaceStages, MovesWhatOthersMake) {
+  Graph graph = ParseAndVerify(R"(mesh [pp=2]
+    pipeline pp
+    graph @g(%x: f32[4], %n: f32[]) -> (%y, %z) {
+    %w = param "w" : f32[4]
+    %m = exp %n : f32[]
+    %a = mul %x, %w {stage=0} : f32[4]
+    %b = mul %a, %m {stage=0} : f32[4]
+    %c = mul %b, %m {stage=1} : f32[4]
+    %y = mul %b, %c {stage=1} : f32[4]
+    %t = reduce_sum %y {axes=[0], keepdims=false, stage=1} : f32[]
+    %z = mul %a, %t : f32[4]
+  })");
+  PlaceStages(graph);
+  CheckGraph(graph, R"(
+    CHECK: = exp %n {stage=0}
+    CHECK: %b = mul %a, %_ {stage=0}
+    CHECK: send_recv %b {axes=["pp"], for="mul", from=0, to=1, why=["mul is on stage 0", "mul reads it on stage 1"], stage=1}
+    CHECK: send_recv %t {axes=["pp"]
+    CHECK: %z = mul %a, %_ {stage=0}
+    CHECK-NOT: send_recv)");
+  const StagePrograms set = EmitStages(graph);
+  ASSERT_EQ(set.stages.size(), 2u);
+  EXPECT_EQ(set.stages[0].states.size(), 1u);
+  EXPECT_EQ(set.stages[1].states.size(), 0u);
+  EXPECT_EQ(set.stages[0].inputs.size(), 2u);
+  EXPECT_EQ(set.stages[1].inputs.size(), 1u);
+  EXPECT_EQ(set.stages[0].outputs[0].name, "z");
+  EXPECT_EQ(set.stages[1].outputs[0].name, "y");
+  EXPECT_EQ(set.StageOf(1), 1u);
+}
+
+// What is needed late is sent when it is made, and then received at once where the sender could
+// otherwise not go on.
+TEST(PlaceStages, NoStageWaitsForEver) {
+  Graph graph = ParseAndVerify(R"(mesh [pp=2]
+    pipeline pp
+    graph @g(%x: f32[4, 4]) -> (%z) {
+    %w = param "w" : f32[4, 4]
+    %a = matmul %x, %w {stage=1} : f32[4, 4]
+    %b = matmul %a, %w {stage=1} : f32[4, 4]
+    %c = matmul %b, %w {stage=0} : f32[4, 4]
+    %d = matmul %c, %b {stage=1} : f32[4, 4]
+    %e = matmul %d, %w {stage=0} : f32[4, 4]
+    %z = matmul %e, %a {stage=0} : f32[4, 4]
+  })");
+  PlaceStages(graph);
+  CheckGraph(graph, R"(
+    CHECK: %a = matmul
+    CHECK-NEXT: send_recv %a
+    CHECK-NEXT: %b = matmul
+    CHECK-NEXT: send_recv %b
+    CHECK: %z = matmul)");
+}
+
+// --- a whole model
+
+struct Sent {
+  int64_t forward = 0, backward = 0, optimizer = 0;  // values of more than one element
+  bool operator==(const Sent&) const = default;
+};
+std::ostream& operator<<(std::ostream& out, const Sent& s) {
+  return out << s.forward << ", " << s.backward << ", " << s.optimizer;
+}
+
+struct Compiled {
+  Graph graph;
+  StagePrograms set;
+
+  // Over the border between two stages, both ways.
+  Sent Between(int a, int b) const {
+    Sent sent;
+    for (const auto& op : graph.ops()) {
+      if (op->name() != "send_recv" || op->out().num_elements() < 2) continue;
+      const auto from = static_cast<int>(op->attrs.Int("from")), to = op->stage;
+      if (std::minmax(from, to) != std::minmax(a, b)) continue;
+      ++(op->phase == Phase::kForward    ? sent.forward
+         : op->phase == Phase::kBackward ? sent.backward
+                                         : sent.optimizer);
+    }
+    return sent;
+  }
+
+  int64_t WeightBytes(size_t stage) const {
+    int64_t bytes = 0;
+    for (const NamedBuffer& s : set.stages[stage].states) {
+      if (graph.FindState(s.name)->name() == "param") {
+        bytes += set.stages[stage].buffers[static_cast<size_t>(s.buffer)].bytes;
+      }
+    }
+    return bytes;
+  }
+};
+
+Compiled CompileFor(const std::string& form, const std::string& mesh, PipelineOptions options) {
+  Compiled c{Model(form, ""), {}};
+  options.optimizer.kind = "adamw";
+  options.optimizer.clip_norm = 1;
+  options.verify_each = true;
+  CompileGraph(c.graph, LoadSpec("megatron"), Mesh::Parse(mesh), options);
+  c.set = EmitStages(c.graph);
+  return c;
+}
+
+TEST(Stages, WhatTravels) {
+  for (const char* more : {"none", "full", "bf16"}) {
+    PipelineOptions options;
+    options.recompute = more == std::string("full") ? "full" : "none";
+    options.precision.compute = more == std::string("bf16") ? "bf16" : "f32";
+    for (const char* mesh : {"pp=4", "pp=4,tp=2", "pp=4,dp=2"}) {
+      SCOPED_TRACE(StrCat(more, " ", mesh));
+      const Compiled untied = CompileFor("layers=4,vocab=32,tied=false", mesh, options);
+      for (int s = 0; s < 3; ++s) EXPECT_EQ(untied.Between(s, s + 1), (Sent{1, 1, 0}));
+      for (auto [a, b] : {std::pair(0, 2), {0, 3}, {1, 3}}) {
+        EXPECT_EQ(untied.Between(a, b), Sent());
+      }
+      // The table's gradient to the first stage, and back what the step makes of it.
+      const Compiled tied = CompileFor("layers=4,vocab=32", mesh, options);
+      for (int s = 0; s < 3; ++s) EXPECT_EQ(tied.Between(s, s + 1), (Sent{1, 1, 0}));
+      EXPECT_EQ(tied.Between(0, 3), (Sent{0, 1, 1}));
+    }
+  }
+}
+
+// Rotary tables and masks are made by each stage for itself.
+TEST(Stages, TablesDoNotTravel) {
+  const Compiled c =
+      CompileFor("layers=4,vocab=32,tied=false,positions=rope,norm=rms_norm,activation=swiglu",
+                 "pp=2,tp=2", {});
+  EXPECT_EQ(c.Between(0, 1), (Sent{1, 1, 0}));
+}
+
+TEST(Stages, EachHoldsItsOwn) {
+  const Compiled one = CompileFor("layers=8,vocab=32,tied=false", "", {});
+  const Compiled four = CompileFor("layers=8,vocab=32,tied=false", "pp=4", {});
+  int64_t sum = 0;
+  for (size_t s = 0; s < 4; ++s) {
+    sum += four.WeightBytes(s);
+    EXPECT_LT(four.WeightBytes(s), one.WeightBytes(0) / 3);
+    EXPECT_LT(four.set.stages[s].arena_bytes, one.set.stages[0].arena_bytes / 2);
+  }
+  EXPECT_EQ(sum, one.WeightBytes(0));
+}
+
+}  // namespace
+}  // namespace shardc::testing

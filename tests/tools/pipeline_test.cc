@@ -1,0 +1,128 @@
+// Pipeline stages from the command line: what is written, run, saved and shown.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "ir/safetensors.h"
+#include "tests/tools/tool.h"
+
+namespace shardc::testing {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+class PipelineTool : public ToolTest {
+ protected:
+  static constexpr const char* kTraining =
+      " --optimizer adamw --lr 1e-2 --eps 1e-3 --clip-norm 1 --mesh ";
+
+  ToolResult Run(const std::string& arguments, int exit = 0) const {
+    ToolResult r = Tool("run " + arguments);
+    EXPECT_EQ(r.exit, exit) << arguments << ": " << r.err;
+    return r;
+  }
+};
+
+TEST_F(PipelineTool, WhatIsSavedIsWhole) {
+  Compile("serial", std::string("--spec serial") + kTraining + "dp=1");
+  Run("serial --random-inputs 1 --steps 3 --save serial.safetensors --save-params "
+      "want.safetensors");
+  SafetensorsFile want(Path("want.safetensors"));
+  for (const char* plan : {"pp=2", "pp=2,dp=2 --zero 1", "pp=2,tp=2"}) {
+    Compile("plan", std::string("--spec megatron") + kTraining + plan);
+    Run("plan --random-inputs 1 --steps 3 --check serial.safetensors --rtol 1e-3 --atol 1e-4 "
+        "--save-params got.safetensors");
+    SafetensorsFile got(Path("got.safetensors"));
+    ASSERT_EQ(got.entries().size(), want.entries().size());
+    for (const auto& [name, entry] : want.entries()) {
+      HostTensor a = got.Read(name), b = want.Read(name);
+      ASSERT_EQ(a.shape(), b.shape()) << name;
+      for (int64_t i = 0; i < a.num_elements(); ++i) {
+        ASSERT_NEAR(a.AsDouble(i), b.AsDouble(i), 1e-4) << name << " at " << i;
+      }
+    }
+  }
+}
+
+TEST_F(PipelineTool, ProfilesStagesOfTheirOwn) {
+  Compile("plan", "--spec megatron --mesh pp=2,dp=2");
+  ToolResult r = Run("plan --random-inputs 1 --repeat 2 --profile trace.json --json");
+  EXPECT_THAT(r.err, HasSubstr("send_recv"));
+  EXPECT_THAT(r.err, HasSubstr("mean of 4 ranks and 2 steps"));
+  // Both ends of both transfers, on every rank of two steps.
+  const Json trace = Json::parse(Read("trace.json"));
+  int transfers = 0;
+  for (const Json& e : trace["traceEvents"]) transfers += e.value("name", "") == "send_recv";
+  EXPECT_EQ(transfers, 2 * 3 * 2 * 2);
+}
+
+TEST_F(PipelineTool, DumpShowsStages) {
+  Compile("plan", "--spec megatron --mesh pp=2,dp=2");
+  ToolResult table = Tool("dump plan");
+  EXPECT_EQ(table.exit, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("4 ranks, 2 stages"));
+  EXPECT_THAT(table.out, HasSubstr("0 to 1  send_recv"));
+  EXPECT_THAT(table.out, HasSubstr("[2,0][3,1]"));
+  EXPECT_THAT(table.out, HasSubstr("is on stage 0; "));
+  const Json json = Json::parse(Tool("dump plan --json").out);
+  int64_t last = -1, transfers = 0;
+  for (const Json& c : json["collectives"]) {
+    EXPECT_GT(c["id"].get<int64_t>(), last);
+    last = c["id"];
+    if (c["kind"] == "send_recv") {
+      ++transfers;
+      EXPECT_EQ(c["axes"], Json({"pp"}));
+      const int from = c["from"], to = c["to"];
+      EXPECT_EQ(c["groups"], Json({{2 * from, 2 * to}, {2 * from + 1, 2 * to + 1}}));
+      EXPECT_EQ(c["bytes"].get<int64_t>(), 4 * c["elements"].get<int64_t>());
+    } else {
+      const int stage = c["stage"];
+      EXPECT_EQ(c["groups"], Json::array({{2 * stage, 2 * stage + 1}}));
+    }
+  }
+  EXPECT_EQ(transfers, 3);  // activation, gradient, gradient of the tied table
+  for (const Json& p : json["params"]) {
+    if (p["name"] == "transformer.wte.weight") {
+      EXPECT_EQ(p["stages"], Json({0, 1}));
+    }
+    if (p["name"] == "transformer.wpe.weight") {
+      EXPECT_EQ(p["stages"], Json::array({0}));
+    }
+  }
+  ToolResult why = Tool("dump plan --why transformer.wte.weight");
+  EXPECT_THAT(why.out, HasSubstr("on stage 0, 1 of the pipeline"));
+  EXPECT_THAT(Tool("dump plan --program 3").out, HasSubstr("send_recv over pp from 0 to 1"));
+}
+
+TEST_F(PipelineTool, MemoryIsThatOfTheLargestStage) {
+  Compile("one", "--spec megatron --mesh dp=1");
+  Compile("two", "--spec megatron --mesh pp=2");
+  const Json one = Json::parse(Tool("dump one --json").out)["memory"];
+  const Json two = Json::parse(Tool("dump two --json").out)["memory"];
+  std::vector<int64_t> weights;
+  for (const char* rank : {"0", "1"}) {
+    SafetensorsFile file(Path(std::string("two/weights/rank000") + rank + ".safetensors"));
+    weights.push_back(0);
+    for (const auto& [name, entry] : file.entries()) {
+      weights.back() += 4 * NumElements(entry.shape);
+    }
+  }
+  // The tied table is on both.
+  EXPECT_EQ(weights[0] + weights[1], one["weights"].get<int64_t>() + 4 * 97 * 32);
+  EXPECT_THAT(weights, Contains(two["weights"].get<int64_t>()));
+  EXPECT_LT(two["total"].get<int64_t>(), one["total"].get<int64_t>() * 3 / 4);
+}
+
+TEST_F(PipelineTool, RefusesWhatItCannot) {
+  Compile("plan", "--spec megatron --mesh pp=2");
+  ToolResult r = Run("plan --random-inputs 1 --backend cuda", 2);
+  EXPECT_THAT(r.err, HasSubstr("E4328"));
+  r = Tool(std::string("compile ") + kModel + " --spec megatron --mesh pp=3 -o no");
+  EXPECT_EQ(r.exit, 4);
+  EXPECT_THAT(r.err, HasSubstr("E2120"));
+}
+
+}  // namespace
+}  // namespace shardc::testing
