@@ -20,6 +20,7 @@
 #include "passes/loss.h"
 #include "passes/lower.h"
 #include "passes/microbatches.h"
+#include "passes/move_to_readers.h"
 #include "passes/optimize_reshards.h"
 #include "passes/place_stages.h"
 #include "passes/precision.h"
@@ -74,6 +75,7 @@ constexpr NamedPass kPasses[] = {
     {"fold_casts", FoldCasts},
     {"fuse_elementwise", FuseElementwise},
     {"group_sums", GroupSums},
+    {"move_to_readers", MoveToReaders},
     {"place_stages", PlaceStages},
 };
 
@@ -197,6 +199,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("lower_reshards");
   // Padding first: fused ops must see the cleared operands.
   run.Named("clear_padding");
+  run.Named("move_to_readers");
   // What is held at a time, and with what.
   run.Named("one_by_one");
   run("chunk", [&] { Chunk(graph, options.chunk); });

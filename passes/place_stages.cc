@@ -8,6 +8,7 @@
 #include "ir/op_def.h"
 #include "passes/home_stages.h"
 #include "passes/order_stages.h"
+#include "passes/schedule.h"
 #include "passes/weights.h"
 
 namespace shardc {
@@ -201,6 +202,7 @@ class Placer {
 void PlaceStages(Graph& graph) {
   if (graph.pipeline_axis.empty()) return;
   Placer(graph).Run();
+  OrderBySchedule(graph, OneForwardOneBackward(graph));
   OrderStages(graph);
 }
 

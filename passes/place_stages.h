@@ -11,8 +11,9 @@ namespace shardc {
 // each value and stage that needs it. Where an op without a stage of its own runs is up to
 // HomeStages; one that several stages need is repeated on each where that moves fewer bytes than
 // its results. States are on the stages that read them, and are updated on each of them, from equal
-// bits: what all of them need and one makes is made once. The order is one that all stages can
-// follow together, also if a send blocks until it is received (OrderStages).
+// bits: what all of them need and one makes is made once. Microbatches run by one forward, one
+// backward; the order is one that all stages can follow together, also if a send blocks until it is
+// received (OrderStages).
 void PlaceStages(Graph& graph);
 
 }  // namespace shardc

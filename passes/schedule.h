@@ -20,6 +20,12 @@ struct Unit {
 std::vector<Unit> OneByOne(const Graph& graph);
 std::vector<Unit> ForwardFirst(const Graph& graph);
 
+// For the ops of a pipeline, as in Megatron-LM: of P stages stage k runs P - 1 - k forwards, then a
+// forward and a backward in turns, then the backwards that are left; so it holds the values of P -
+// k microbatches at most. The units of all stages, in the order in which they begin where a
+// backward takes twice as long as a forward.
+std::vector<Unit> OneForwardOneBackward(const Graph& graph);
+
 // Moves each op to its unit, and keeps the order within one. An op that stands behind an op of a
 // later phase of its stage and microbatch stays with that phase (pieces that Chunk made). Ops of no
 // unit run when what they need is there, those that need nothing of any unit where they are first

@@ -61,6 +61,7 @@ RunResult CompileAndRun(Graph graph, const RunSetup& setup, const Tensors& input
   pipeline.verify_each = true;
   Spec spec = SpecOf(setup.spec);
   if (setup.zero > 0) spec.zero.stage = setup.zero;
+  if (setup.microbatches > 0) spec.microbatches.count = setup.microbatches;
   CompileGraph(graph, spec, MeshFor(spec, Mesh::Parse(setup.mesh)), pipeline);
   std::vector<Program> programs = ProgramsFor(graph);
   SessionOptions options = setup.session;

@@ -63,6 +63,7 @@ struct Case {
   const char* mesh;
   std::string more;
   int zero = 0;
+  int microbatches = 1;
 };
 
 class Pipeline : public ::testing::TestWithParam<Case> {};
@@ -78,6 +79,7 @@ TEST_P(Pipeline, TrainsAlike) {
   setup.mesh = c.mesh;
   setup.spec = c.spec;
   setup.zero = c.zero;
+  setup.microbatches = c.microbatches;
   RunResult got = CompileAndRun(Build(c.model), setup, inputs);
   EXPECT_NE(got.lowered.find("send_recv"), std::string::npos);
   EXPECT_EQ(CompareSteps(got.losses, want.losses, half ? 1e-2 : 1e-5), "");
@@ -103,11 +105,21 @@ INSTANTIATE_TEST_SUITE_P(
         Case{kTied, "megatron_sp", "pp=2,tp=2", "full"}, Case{kUntied, "megatron", "pp=4", ""},
         Case{kUntied, "megatron", "pp=2,dp=2,tp=2", "full", 1},
         Case{kLlama, "megatron", "pp=4", ""}, Case{kLlama, "megatron", "pp=2,tp=4", "full"},
-        Case{kLlama, "megatron_sp", "pp=2,dp=2,tp=2", "", 1}),
+        Case{kLlama, "megatron_sp", "pp=2,dp=2,tp=2", "", 1},
+        Case{kTied, "megatron", "pp=2", "", 0, 2}, Case{kTied, "megatron", "pp=2", "", 0, 4},
+        Case{kTied, "megatron", "pp=4", "masked", 0, 4},
+        Case{kTied, "megatron", "pp=4", "full", 0, 2},
+        Case{kTied, "megatron", "pp=2,dp=2", "", 1, 2},
+        Case{kTied, "megatron", "pp=2,dp=2,tp=2", "full_bf16", 1, 2},
+        Case{kUntied, "megatron", "pp=2,dp=2,tp=2", "", 0, 2},
+        Case{kUntied, "megatron", "pp=3", "selective", 0, 4},
+        Case{kLlama, "megatron_sp", "pp=2,tp=2", "full", 0, 2},
+        Case{kLlama, "megatron", "pp=4,tp=2", "", 0, 4}),
     [](const auto& info) {
       const Case& c = info.param;
       return Name(StrCat(FormOf(c.model), "_", c.spec, "_", c.mesh, "_", c.more,
-                         c.zero ? StrCat("_zero", c.zero) : ""));
+                         c.zero ? StrCat("_zero", c.zero) : "",
+                         c.microbatches > 1 ? StrCat("_", c.microbatches, "_microbatches") : ""));
     });
 
 // --- exports of several architectures, against PyTorch
@@ -165,6 +177,7 @@ TEST(PipelineStages, AnyAreRight) {
   std::mt19937 random(3);
   for (int i = 0; i < 12; ++i) {
     SCOPED_TRACE(i);
+    setup.microbatches = 1 + i % 2;
     Graph graph = Build(model);
     graph.mesh = Mesh::Parse(setup.mesh);
     graph.pipeline_axis = "pp";

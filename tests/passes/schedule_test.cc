@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "ir/op_def.h"
 #include "tests/passes/check_text.h"
 
 namespace shardc::testing {
@@ -101,6 +104,51 @@ TEST(Schedule, Stages) {
       graph,
       std::vector<Unit>{{0, 0, Phase::kForward}, {0, 1, Phase::kForward}, {1, 0, Phase::kForward}});
   CheckGraph(graph, "CHECK: %a = \nCHECK-NEXT: %c = \nCHECK-NEXT: %b = ");
+}
+
+std::string Line(const std::vector<Unit>& units, int stage) {
+  std::string text;
+  for (const Unit& u : units) {
+    if (u.stage != stage) continue;
+    text += StrCat(text.empty() ? "" : " ", u.phase == Phase::kForward ? "F" : "B", u.microbatch);
+  }
+  return text;
+}
+
+// As in Megatron-LM's figures; no unit before what it needs from its neighbours.
+TEST(Schedule, OneForwardOneBackward) {
+  auto units_of = [](int stages, int microbatches) {
+    Graph graph;
+    graph.mesh = Mesh({{"pp", stages}});
+    const TensorType type(DType::kF32, {2});
+    Value* x = graph.AddInput("x", type);
+    for (int m = 0; m < microbatches; ++m) {
+      for (int s = 0; s < stages; ++s) {
+        Op* op = graph.AddOp(GetOpDef("neg"), {x}, {type});
+        op->stage = s;
+        op->microbatch = m;
+      }
+    }
+    return OneForwardOneBackward(graph);
+  };
+  const std::vector<Unit> units = units_of(4, 5);
+  EXPECT_EQ(Line(units, 0), "F0 F1 F2 F3 B0 F4 B1 B2 B3 B4");
+  EXPECT_EQ(Line(units, 1), "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4");
+  EXPECT_EQ(Line(units, 2), "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4");
+  EXPECT_EQ(Line(units, 3), "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4");
+  auto at = [&](int stage, int microbatch, Phase phase) {
+    return std::find(units.begin(), units.end(), Unit{stage, microbatch, phase});
+  };
+  for (int m = 0; m < 5; ++m) {
+    for (int s = 0; s < 3; ++s) {
+      EXPECT_LT(at(s, m, Phase::kForward), at(s + 1, m, Phase::kForward));
+      EXPECT_LT(at(s + 1, m, Phase::kBackward), at(s, m, Phase::kBackward));
+    }
+  }
+  // Fewer microbatches than stages.
+  EXPECT_EQ(Line(units_of(4, 2), 0), "F0 F1 B0 B1");
+  EXPECT_EQ(Line(units_of(4, 2), 3), "F0 B0 F1 B1");
+  EXPECT_TRUE(units_of(4, 0).empty());
 }
 
 }  // namespace

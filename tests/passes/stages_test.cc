@@ -7,6 +7,7 @@
 #include "passes/assign_stages.h"
 #include "passes/emit.h"
 #include "passes/group_sums.h"
+#include "passes/move_to_readers.h"
 #include "passes/pipeline.h"
 #include "passes/place_stages.h"
 #include "tests/passes/check_text.h"
@@ -166,6 +167,26 @@ TEST(PlaceStages, NoStageWaitsForEver) {
     CHECK: %z = matmul)");
 }
 
+// The gradient is read as it is and in bf16: it travels once, and is cast where it arrives. What is
+// only read in bf16 travels so.
+TEST(MoveToReaders, CastsAreMadeWhereThatIsLess) {
+  Graph graph = ParseAndVerify(R"(mesh [pp=2]
+    pipeline pp
+    graph @g(%x: f32[4, 4]) -> (%y, %z) {
+    %w = param "w" : f32[4, 4]
+    %a = matmul %x, %w {stage=1} : f32[4, 4]
+    %b = matmul %a, %w {stage=1} : f32[4, 4]
+    %c = cast %a {to="bf16", stage=1} : bf16[4, 4]
+    %d = cast %b {to="bf16", stage=1} : bf16[4, 4]
+    %y = matmul %c, %d {out="f32", stage=0} : f32[4, 4]
+    %z = matmul %y, %a {stage=0} : f32[4, 4]
+  })");
+  MoveToReaders(graph);
+  CheckGraph(graph, R"(
+    CHECK: %c = cast %a {to="bf16", stage=0}
+    CHECK: %d = cast %b {to="bf16", stage=1})");
+}
+
 // --- a whole model
 
 struct Sent {
@@ -205,12 +226,15 @@ struct Compiled {
   }
 };
 
-Compiled CompileFor(const std::string& form, const std::string& mesh, PipelineOptions options) {
+Compiled CompileFor(const std::string& form, const std::string& mesh, PipelineOptions options,
+                    int microbatches = 1) {
   Compiled c{Model(form, ""), {}};
   options.optimizer.kind = "adamw";
   options.optimizer.clip_norm = 1;
   options.verify_each = true;
-  CompileGraph(c.graph, LoadSpec("megatron"), Mesh::Parse(mesh), options);
+  Spec spec = LoadSpec("megatron");
+  spec.microbatches.count = microbatches;
+  CompileGraph(c.graph, spec, Mesh::Parse(mesh), options);
   c.set = EmitStages(c.graph);
   return c;
 }
@@ -221,16 +245,18 @@ TEST(Stages, WhatTravels) {
     options.recompute = more == std::string("full") ? "full" : "none";
     options.precision.compute = more == std::string("bf16") ? "bf16" : "f32";
     for (const char* mesh : {"pp=4", "pp=4,tp=2", "pp=4,dp=2"}) {
-      SCOPED_TRACE(StrCat(more, " ", mesh));
-      const Compiled untied = CompileFor("layers=4,vocab=32,tied=false", mesh, options);
-      for (int s = 0; s < 3; ++s) EXPECT_EQ(untied.Between(s, s + 1), (Sent{1, 1, 0}));
-      for (auto [a, b] : {std::pair(0, 2), {0, 3}, {1, 3}}) {
-        EXPECT_EQ(untied.Between(a, b), Sent());
+      for (int n : {1, 2}) {
+        SCOPED_TRACE(StrCat(more, " ", mesh, ", ", n, " microbatches"));
+        const Compiled untied = CompileFor("layers=4,vocab=32,tied=false", mesh, options, n);
+        for (int s = 0; s < 3; ++s) EXPECT_EQ(untied.Between(s, s + 1), (Sent{n, n, 0}));
+        for (auto [a, b] : {std::pair(0, 2), {0, 3}, {1, 3}}) {
+          EXPECT_EQ(untied.Between(a, b), Sent());
+        }
+        // The table's gradient to the first stage, and back what the step makes of it.
+        const Compiled tied = CompileFor("layers=4,vocab=32", mesh, options, n);
+        for (int s = 0; s < 3; ++s) EXPECT_EQ(tied.Between(s, s + 1), (Sent{n, n, 0}));
+        EXPECT_EQ(tied.Between(0, 3), (Sent{0, 1, 1}));
       }
-      // The table's gradient to the first stage, and back what the step makes of it.
-      const Compiled tied = CompileFor("layers=4,vocab=32", mesh, options);
-      for (int s = 0; s < 3; ++s) EXPECT_EQ(tied.Between(s, s + 1), (Sent{1, 1, 0}));
-      EXPECT_EQ(tied.Between(0, 3), (Sent{0, 1, 1}));
     }
   }
 }

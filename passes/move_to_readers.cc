@@ -1,0 +1,76 @@
+#include "passes/move_to_readers.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "ir/op_def.h"
+#include "passes/home_stages.h"
+
+namespace shardc {
+namespace {
+
+class Mover {
+ public:
+  explicit Mover(Graph& graph) : graph_(graph), homes_(HomeStages(graph)) {}
+
+  void Run() {
+    // Readers first: a chain moves as a whole.
+    for (auto it = graph_.ops().rbegin(); it != graph_.ops().rend(); ++it) {
+      Op& op = **it;
+      if (op.stage < 0 || HomeOf(&op) == kAnyStage || !IsCheap(*op.def)) continue;
+      const std::optional<int> reader = Reader(op);
+      if (!reader || *reader == op.stage || Comes(op, *reader) >= Leaves(op)) continue;
+      op.stage = homes_[static_cast<size_t>(op.id)] = *reader;
+    }
+  }
+
+ private:
+  int HomeOf(const Op* op) const { return homes_[static_cast<size_t>(op->id)]; }
+  int64_t Bytes(const Value* v) const { return LocalBytes(v->type, graph_.mesh); }
+
+  // The one stage that reads the results.
+  std::optional<int> Reader(const Op& op) const {
+    std::optional<int> stage;
+    for (const Value* r : op.results) {
+      if (graph_.IsOutput(r)) return std::nullopt;
+      for (const Op* user : r->users) {
+        if (stage.value_or(HomeOf(user)) != HomeOf(user)) return std::nullopt;
+        stage = HomeOf(user);
+      }
+    }
+    return stage == kAnyStage ? std::nullopt : stage;
+  }
+
+  // What would travel only for the op.
+  int64_t Comes(const Op& op, int stage) const {
+    int64_t bytes = 0;
+    for (const Value* v : op.operands) {
+      if (!v->producer || HomeOf(v->producer) == stage) continue;
+      const bool read = std::any_of(v->users.begin(), v->users.end(), [&](const Op* user) {
+        return user != &op && HomeOf(user) == stage;
+      });
+      if (!read) bytes += Bytes(v);
+    }
+    return bytes;
+  }
+
+  int64_t Leaves(const Op& op) const {
+    int64_t bytes = 0;
+    for (const Value* r : op.results) {
+      if (!r->users.empty()) bytes += Bytes(r);
+    }
+    return bytes;
+  }
+
+  Graph& graph_;
+  std::vector<int> homes_;  // by Op::id
+};
+
+}  // namespace
+
+void MoveToReaders(Graph& graph) {
+  if (!graph.pipeline_axis.empty()) Mover(graph).Run();
+}
+
+}  // namespace shardc
