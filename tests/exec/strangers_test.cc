@@ -56,12 +56,13 @@ Export ExportOf(const Stranger& s) {
 }
 
 RunResult RunStranger(const Stranger& s, const char* spec, const char* mesh,
-                      const char* precision = "f32") {
+                      const char* precision = "f32", int microbatches = 1) {
   Export e = ExportOf(s);
   RunSetup setup;
   setup.pipeline.precision.compute = precision;
   setup.spec = spec;
   setup.mesh = mesh;
+  setup.microbatches = microbatches;
   setup.pipeline.loss = e.loss;
   Tensors inputs = InputsFor(e, kBatch);
   if (e.loss == "dot") inputs.erase("labels");
@@ -83,6 +84,18 @@ TEST_P(Strangers, EqualTheGoldenOnEveryMesh) {
     } catch (const Diagnostic& d) {
       ADD_FAILURE() << d.what();
     }
+  }
+}
+
+// Two stages of one layer each: masks, positions and tables are made on both, a table that both
+// use is on both, and so are all weights of a layer that is run twice.
+TEST_P(Strangers, EqualTheGoldenInAPipeline) {
+  const Stranger& s = GetParam();
+  for (auto [mesh, microbatches] : {std::pair("pp=2", 1), {"pp=2", 2}, {"pp=2,tp=2", 2}}) {
+    SCOPED_TRACE(StrCat(mesh, ", ", microbatches, " microbatches"));
+    RunResult got = RunStranger(s, "megatron", mesh, "f32", microbatches);
+    EXPECT_NE(got.lowered.find("send_recv"), std::string::npos);
+    EXPECT_EQ(CompareWithGolden(ExportOf(s), kBatch, got, s.tolerance), "");
   }
 }
 

@@ -182,8 +182,8 @@ TEST_F(CompileTest, AxesThatNothingIsCutOver) {
     EXPECT_EQ(r.err.empty(), parts.size() == 0) << options;
   };
   warns("--spec megatron --mesh dp=1,tq=2", {"nothing is cut over axis 'tq'", "did you mean 'tp'"});
-  warns("--spec megatron --mesh pp=2,tp=2",
-        {"axis 'pp': its 2 ranks", "spec megatron cuts over tp, dp"});
+  warns("--spec dp --mesh pp=2,dp=2", {"axis 'pp': its 2 ranks", "spec dp cuts over dp"});
+  warns("--spec megatron --mesh pp=2,tp=2", {});  // a pipeline
   warns("--mesh tp=2", {"spec serial cuts nothing"});
   warns("--spec megatron --mesh pp=1,tp=2", {});
 }
