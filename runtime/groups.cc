@@ -1,6 +1,5 @@
 #include "runtime/groups.h"
 
-#include <algorithm>
 #include <set>
 
 namespace shardc {
@@ -11,13 +10,6 @@ std::vector<std::vector<int>> GroupAxes(std::span<const Program> programs) {
     for (const Collective& c : p.collectives) axes.insert(c.axes);
   }
   return {axes.begin(), axes.end()};
-}
-
-bool HasTransfers(std::span<const Program> programs) {
-  return std::any_of(programs.begin(), programs.end(), [](const Program& p) {
-    return std::any_of(p.collectives.begin(), p.collectives.end(),
-                       [](const Collective& c) { return c.kind == CollectiveKind::kSendRecv; });
-  });
 }
 
 bool Sends(const Program& program, const Collective& c) {

@@ -12,9 +12,6 @@ namespace shardc {
 // by, in this order, so that the splits meet also where programs differ.
 std::vector<std::vector<int>> GroupAxes(std::span<const Program> programs);
 
-// Whether ranks send each other values: programs of several stages of a pipeline.
-bool HasTransfers(std::span<const Program> programs);
-
 // Of a transfer, the other end as a member of the group; and whether `program`'s rank is the one
 // that sends.
 int PeerOf(const Program& program, const Collective& c);

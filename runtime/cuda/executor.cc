@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <map>
+#include <set>
 #include <thread>
 
 #include "ir/diagnostic.h"
 #include "runtime/describe.h"
+#include "runtime/groups.h"
 
 namespace shardc::cuda {
 namespace {
@@ -25,32 +28,63 @@ Executor::Executor(Device& device, Carrier& carrier, std::span<const Program* co
     : device_(device), carrier_(carrier), options_(options) {
   // What the numbers are checked after is one instruction.
   if (options_.check_numerics) options_.epilogues = nullptr;
-  std::vector<ProductGroup> groups;
-  if (options_.epilogues) groups = FindProductGroups(*programs[0]);
-  schedule_ = MakeSchedule(*programs[0], std::move(groups));
   device_.Activate();
-  for (const Program* p : programs) {
-    SHARDC_CHECK(p->instructions.size() == programs[0]->instructions.size());
-    ranks_.push_back(std::make_unique<RankState>(device, carrier, *p, schedule_, make_kernel,
-                                                 options_.epilogues));
-  }
+  MakeStages(programs, make_kernel);
   TuneKernels();
   for (auto& r : ranks_) r->LoadStates(read_state);
-  groups_.resize(schedule_.streams.size());
-  for (size_t s = 1; s < groups_.size(); ++s) {
-    for (const std::vector<int>& group : programs[0]->mesh.Groups(schedule_.streams[s])) {
-      std::vector<size_t> local;
-      for (int rank : group) {
-        for (size_t i = 0; i < programs.size(); ++i) {
-          if (programs[i]->rank == rank) local.push_back(i);
-        }
+  fork_ = std::make_unique<OwnedEvent>(device);
+  for (const auto& stage : stages_) {
+    for (size_t r : stage->ranks) {
+      for (size_t s = 0; s < stage->schedule.streams.size(); ++s) {
+        const Stream stream = ranks_[r]->stream(static_cast<int>(s));
+        if (stream != origin()) joins_.push_back({stream, std::make_unique<OwnedEvent>(device)});
       }
-      if (!local.empty()) groups_[s].push_back(std::move(local));
     }
   }
-  fork_ = std::make_unique<OwnedEvent>(device);
-  for (size_t i = 0; i < ranks_.size() * schedule_.streams.size(); ++i) {
-    joins_.push_back(std::make_unique<OwnedEvent>(device));
+}
+
+void Executor::MakeStages(std::span<const Program* const> programs,
+                          const KernelMaker& make_kernel) {
+  // Programs differ along the axes of transfers.
+  std::set<int> axes;
+  for (const Program* p : programs) {
+    for (const Collective& c : p->collectives) {
+      if (c.kind == CollectiveKind::kSendRecv) axes.insert(c.axes.begin(), c.axes.end());
+    }
+  }
+  const std::vector<int> along(axes.begin(), axes.end());
+  std::map<int64_t, Stage*> by_place;
+  for (size_t r = 0; r < programs.size(); ++r) {
+    const Program& p = *programs[r];
+    Stage*& stage = by_place[p.mesh.GroupIndex(p.rank, along)];
+    if (!stage) {
+      stage = stages_.emplace_back(std::make_unique<Stage>()).get();
+      std::vector<ProductGroup> groups;
+      if (options_.epilogues) groups = FindProductGroups(p);
+      stage->schedule = MakeSchedule(p, std::move(groups));
+    }
+    SHARDC_CHECK(stage->ranks.empty() ||
+                 p.instructions.size() == programs[stage->ranks[0]]->instructions.size());
+    stage->ranks.push_back(r);
+    ranks_.push_back(std::make_unique<RankState>(device_, carrier_, p, stage->schedule, make_kernel,
+                                                 options_.epilogues));
+  }
+  for (auto& stage : stages_) MakeGroups(*stage);
+}
+
+void Executor::MakeGroups(Stage& stage) {
+  const Mesh& mesh = ranks_[stage.ranks[0]]->program().mesh;
+  stage.groups.resize(stage.schedule.streams.size());
+  for (size_t s = 1; s < stage.groups.size(); ++s) {
+    for (const std::vector<int>& group : mesh.Groups(stage.schedule.streams[s])) {
+      std::vector<size_t> local;
+      for (int rank : group) {
+        for (size_t i : stage.ranks) {
+          if (ranks_[i]->program().rank == rank) local.push_back(i);
+        }
+      }
+      if (!local.empty()) stage.groups[s].push_back(std::move(local));
+    }
   }
 }
 
@@ -117,71 +151,150 @@ void Executor::Capture() {
 void Executor::EnqueueStep() {
   for (auto& r : ranks_) r->ClearFault(origin());
   Fork();
-  for (size_t i = 0; i < schedule_.items.size(); ++i) EnqueueItem(static_cast<int>(i));
+  for (auto& stage : stages_) stage->next = 0;
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (auto& stage : stages_) moved = Advance(*stage) || moved;
+  }
+  for (auto& stage : stages_) {
+    SHARDC_CHECK(stage->next == stage->schedule.items.size(), "stages wait for each other");
+  }
   Join();
   for (auto& r : ranks_) r->ReadFault(origin());
 }
 
 void Executor::Fork() {
   device_.Record(fork_->get(), origin());
-  for (auto& r : ranks_) {
-    for (size_t s = 0; s < schedule_.streams.size(); ++s) {
-      Stream stream = r->stream(static_cast<int>(s));
-      if (stream != origin()) device_.Wait(stream, fork_->get());
-    }
-  }
+  for (const OwnStream& j : joins_) device_.Wait(j.stream, fork_->get());
 }
 
 void Executor::Join() {
-  for (size_t i = 0; i < joins_.size(); ++i) {
-    size_t streams = schedule_.streams.size();
-    Stream stream = ranks_[i / streams]->stream(static_cast<int>(i % streams));
-    if (stream == origin()) continue;
-    device_.Record(joins_[i]->get(), stream);
-    device_.Wait(origin(), joins_[i]->get());
+  for (const OwnStream& j : joins_) {
+    device_.Record(j.end->get(), j.stream);
+    device_.Wait(origin(), j.end->get());
   }
 }
 
-void Executor::EnqueueItem(int item) {
-  const Schedule::Item& i = schedule_.items[item];
-  for (auto& r : ranks_) r->Before(item);
-  if (i.stream == 0) {
-    for (int instruction : i.runs) EnqueueKernels(instruction);
-  } else {
-    for (auto& r : ranks_) r->timer().Begin(i.instruction, r->stream(i.stream));
-    EnqueueCollective(item);
-    for (auto& r : ranks_) r->timer().End(i.instruction, r->stream(i.stream));
+// Of the item; or null.
+const Collective* Executor::CollectiveOf(const Stage& stage, size_t item) const {
+  if (item >= stage.schedule.items.size()) return nullptr;
+  const Program& p = ranks_[stage.ranks[0]]->program();
+  const int c = p.instructions[stage.schedule.items[item].instruction].collective;
+  return c < 0 ? nullptr : &p.collectives[c];
+}
+
+// Enqueues the stage's items up to a transfer whose other end, which this thread drives too, is not
+// there yet. Whether there were any.
+bool Executor::Advance(Stage& stage) {
+  const size_t begin = stage.next;
+  while (stage.next < stage.schedule.items.size()) {
+    const Collective* c = CollectiveOf(stage, stage.next);
+    if (c && c->kind == CollectiveKind::kSendRecv && stages_.size() > 1) {
+      Stage* other = OtherEnd(stage, *c);
+      if (!other) break;
+      const bool sends = Sends(ranks_[stage.ranks[0]]->program(), *c);
+      EnqueueTransfer(sends ? stage : *other, sends ? *other : stage);
+      ++other->next;
+    } else {
+      EnqueueItem(stage, static_cast<int>(stage.next));
+    }
+    ++stage.next;
   }
-  for (auto& r : ranks_) r->After(item);
-  if (options_.check_numerics) CheckNumerics(i.instruction);
+  return stage.next > begin;
 }
 
-void Executor::EnqueueKernels(int instruction) {
-  for (auto& r : ranks_) r->timer().Begin(instruction, r->stream(0));
-  for (auto& r : ranks_) r->EnqueueKernel(instruction);
-  for (auto& r : ranks_) r->timer().End(instruction, r->stream(0));
+// The stage that stands at the same transfer; or null.
+Executor::Stage* Executor::OtherEnd(const Stage& stage, const Collective& c) {
+  for (auto& other : stages_) {
+    const Collective* d = other.get() == &stage ? nullptr : CollectiveOf(*other, other->next);
+    if (d && d->kind == CollectiveKind::kSendRecv && d->id == c.id) return other.get();
+  }
+  return nullptr;
 }
 
-void Executor::EnqueueCollective(int item) {
-  const Schedule::Item& i = schedule_.items[item];
-  const Program& program = ranks_[0]->program();
-  const Collective& c = program.collectives[program.instructions[i.instruction].collective];
-  for (const std::vector<size_t>& group : groups_[i.stream]) {
-    std::vector<Member> members;
-    for (size_t local : group) members.push_back(ranks_[local]->MemberOf(i.instruction, i.stream));
-    try {
-      carrier_.Enqueue(c, members);
-    } catch (const Diagnostic& d) {
-      throw d.In(
-          DescribeInstruction(ranks_[group[0]]->program(), static_cast<size_t>(i.instruction)));
+void Executor::EnqueueTransfer(Stage& from, Stage& to) {
+  const Collective& c = *CollectiveOf(from, from.next);
+  Stage* const ends[] = {&from, &to};
+  for (Stage* stage : ends) {
+    const Schedule::Item& i = stage->schedule.items[stage->next];
+    for (size_t r : stage->ranks) {
+      ranks_[r]->Before(static_cast<int>(stage->next));
+      ranks_[r]->timer().Begin(i.instruction, ranks_[r]->stream(i.stream));
     }
   }
+  for (size_t sender : from.ranks) {
+    const Program& p = ranks_[sender]->program();
+    const int peer = p.mesh.Group(p.rank, c.axes)[static_cast<size_t>(c.to)];
+    std::vector<Member> members;
+    for (Stage* stage : ends) {
+      const Schedule::Item& i = stage->schedule.items[stage->next];
+      for (size_t r : stage->ranks) {
+        if (stage == &from ? r != sender : ranks_[r]->program().rank != peer) continue;
+        members.push_back(ranks_[r]->MemberOf(i.instruction, i.stream));
+      }
+    }
+    Enqueue(from, from.schedule.items[from.next].instruction, c, members);
+  }
+  for (Stage* stage : ends) {
+    const Schedule::Item& i = stage->schedule.items[stage->next];
+    for (size_t r : stage->ranks) {
+      ranks_[r]->timer().End(i.instruction, ranks_[r]->stream(i.stream));
+      ranks_[r]->After(static_cast<int>(stage->next));
+    }
+    if (options_.check_numerics) CheckNumerics(*stage, i.instruction);
+  }
 }
 
-void Executor::CheckNumerics(int instruction) {
+void Executor::EnqueueItem(Stage& stage, int item) {
+  const Schedule::Item& i = stage.schedule.items[item];
+  for (size_t r : stage.ranks) ranks_[r]->Before(item);
+  if (i.stream == 0) {
+    for (int instruction : i.runs) EnqueueKernels(stage, instruction);
+  } else {
+    for (size_t r : stage.ranks) {
+      ranks_[r]->timer().Begin(i.instruction, ranks_[r]->stream(i.stream));
+    }
+    EnqueueCollective(stage, item);
+    for (size_t r : stage.ranks) ranks_[r]->timer().End(i.instruction, ranks_[r]->stream(i.stream));
+  }
+  for (size_t r : stage.ranks) ranks_[r]->After(item);
+  if (options_.check_numerics) CheckNumerics(stage, i.instruction);
+}
+
+void Executor::EnqueueKernels(const Stage& stage, int instruction) {
+  for (size_t r : stage.ranks) ranks_[r]->timer().Begin(instruction, ranks_[r]->stream(0));
+  for (size_t r : stage.ranks) ranks_[r]->EnqueueKernel(instruction);
+  for (size_t r : stage.ranks) ranks_[r]->timer().End(instruction, ranks_[r]->stream(0));
+}
+
+void Executor::EnqueueCollective(const Stage& stage, int item) {
+  const Schedule::Item& i = stage.schedule.items[item];
+  const Collective& c = *CollectiveOf(stage, static_cast<size_t>(item));
+  for (const std::vector<size_t>& group : stage.groups[i.stream]) {
+    std::vector<Member> members;
+    for (size_t local : group) members.push_back(ranks_[local]->MemberOf(i.instruction, i.stream));
+    Enqueue(stage, i.instruction, c, members);
+  }
+}
+
+void Executor::Enqueue(const Stage& stage, int instruction, const Collective& c,
+                       std::span<const Member> members) {
+  try {
+    carrier_.Enqueue(c, members);
+  } catch (const Diagnostic& d) {
+    for (size_t r : stage.ranks) {
+      const Program& p = ranks_[r]->program();
+      if (p.rank != members[0].rank) continue;
+      throw d.In(DescribeInstruction(p, static_cast<size_t>(instruction)));
+    }
+    throw;
+  }
+}
+
+void Executor::CheckNumerics(const Stage& stage, int instruction) {
   Join();
   WaitForStep();
-  for (size_t local = 0; local < ranks_.size(); ++local) {
+  for (size_t local : stage.ranks) {
     const Program& p = ranks_[local]->program();
     for (int r : p.instructions[instruction].results) {
       const Buffer& b = p.buffers[r];

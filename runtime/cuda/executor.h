@@ -24,8 +24,7 @@ struct ExecutorOptions {
 
 class Executor {
  public:
-  // `programs` (with the same body), `device` and `carrier` must outlive it. Collective over the
-  // ranks of the carrier.
+  // `programs`, `device` and `carrier` must outlive it. Collective over the ranks of the carrier.
   Executor(Device& device, Carrier& carrier, std::span<const Program* const> programs,
            const ExecutorOptions& options, const KernelMaker& make_kernel,
            const StateReader& read_state);
@@ -52,17 +51,35 @@ class Executor {
   // Whether steps are replayed as a graph; why not, when that was tried and did not work.
   bool captured() const { return graph_ != nullptr; }
   const std::string& capture_failure() const { return capture_failure_; }
-  const Schedule& schedule() const { return schedule_; }
+  // Of the first rank's program.
+  const Schedule& schedule() const { return stages_[0]->schedule; }
 
  private:
+  // The ranks that run one body: all of them, or those of a stage of a pipeline.
+  struct Stage {
+    Schedule schedule;
+    std::vector<size_t> ranks;  // local
+    // Groups of local ranks by stream: indices into ranks_, in group order.
+    std::vector<std::vector<std::vector<size_t>>> groups;
+    size_t next = 0;  // the item of the step to enqueue
+  };
+
   Stream origin() const { return ranks_[0]->stream(0); }
+  void MakeStages(std::span<const Program* const> programs, const KernelMaker& make_kernel);
+  void MakeGroups(Stage& stage);
+  const Collective* CollectiveOf(const Stage& stage, size_t item) const;
+  bool Advance(Stage& stage);
+  Stage* OtherEnd(const Stage& stage, const Collective& c);
+  void EnqueueTransfer(Stage& from, Stage& to);
   void TuneKernels();
   void Capture();
   void EnqueueStep();
-  void EnqueueItem(int item);
-  void EnqueueKernels(int instruction);
-  void EnqueueCollective(int item);
-  void CheckNumerics(int instruction);
+  void EnqueueItem(Stage& stage, int item);
+  void EnqueueKernels(const Stage& stage, int instruction);
+  void EnqueueCollective(const Stage& stage, int item);
+  void Enqueue(const Stage& stage, int instruction, const Collective& c,
+               std::span<const Member> members);
+  void CheckNumerics(const Stage& stage, int instruction);
   void Fork();
   void Join();
   void WaitForStep();
@@ -71,12 +88,14 @@ class Executor {
   Device& device_;
   Carrier& carrier_;
   ExecutorOptions options_;
-  Schedule schedule_;
+  std::vector<std::unique_ptr<Stage>> stages_;  // before the ranks, which refer to them
   std::vector<std::unique_ptr<RankState>> ranks_;
-  // Groups of local ranks by stream: indices into ranks_, in group order.
-  std::vector<std::vector<std::vector<size_t>>> groups_;
   std::unique_ptr<OwnedEvent> fork_;
-  std::vector<std::unique_ptr<OwnedEvent>> joins_;  // by rank and stream
+  struct OwnStream {
+    Stream stream;
+    std::unique_ptr<OwnedEvent> end;
+  };
+  std::vector<OwnStream> joins_;  // all but the origin
   Memory fetched_;
   StepGraph graph_ = nullptr;
   std::string capture_failure_;

@@ -6,6 +6,7 @@
 
 #include "ir/diagnostic.h"
 #include "runtime/describe.h"
+#include "runtime/groups.h"
 
 namespace shardc::cuda {
 namespace {
@@ -244,6 +245,14 @@ Member RankState::MemberOf(int instruction, int stream) const {
   const Instruction& i = program_.instructions[instruction];
   const Collective& c = program_.collectives[i.collective];
   Member m{program_.rank, streams_[stream].get(), {}};
+  if (c.kind == CollectiveKind::kSendRecv) {
+    const bool sends = Sends(program_, c);
+    for (int b : sends ? i.operands : i.results) {
+      m.buffers.push_back({sends ? memory_[b] : nullptr, sends ? nullptr : memory_[b],
+                           NumElements(program_.buffers[b].local_shape), c.dtype});
+    }
+    return m;
+  }
   for (size_t k = 0; k < i.operands.size(); ++k) {
     int64_t count = NumElements(program_.buffers[i.operands[k]].local_shape);
     if (c.kind == CollectiveKind::kReduceScatter || c.kind == CollectiveKind::kAllToAll) {

@@ -1,6 +1,6 @@
 // Which stream each instruction of a program runs on, in which order they are enqueued, and which
-// events order the streams among themselves. Plain host code: the same for every rank, because it
-// looks at the body only.
+// events order the streams among themselves. Plain host code: the same for every rank of a stage,
+// because it looks at the body only.
 #pragma once
 
 #include <cstdint>

@@ -42,6 +42,9 @@ class SharedDevice : public Carrier {
     size_t n = members.size();
     auto send = [&](size_t r) { return Bytes(members[r].buffers[b].send); };
     auto recv = [&](size_t r) { return Bytes(members[r].buffers[b].recv); };
+    if (c.kind == CollectiveKind::kSendRecv) {
+      return device_.Copy(recv(1), send(0), bytes, s);
+    }
     auto copy = [&](std::byte* to, const std::byte* from) {
       if (to != from) device_.Copy(to, from, bytes, s);
     };

@@ -32,7 +32,7 @@ TEST_P(CudaExecutor, ResultsAreTheCpus) {
     executor->Step();
     cpu->Step();
     EXPECT_EQ(executor->captured(), step > 0);
-    for (const NamedBuffer& o : c.programs_[0].outputs) {
+    for (const NamedBuffer& o : c.Outputs()) {
       HostTensor expected = cpu->Output(o.name);
       EXPECT_LE(WorstDifference(c.Gather(*executor, o), expected), 1e-6)
           << o.name << ", step " << step;
@@ -53,7 +53,7 @@ TEST_P(CudaExecutor, ResultsAreTheSameInEveryOrderThatIsOpen) {
     auto carrier = cuda::MakeSharedDevice(device);
     auto executor = c.On(device, *carrier);
     for (int step = 0; step < 3; ++step) executor->Step();
-    for (const NamedBuffer& o : c.programs_[0].outputs) {
+    for (const NamedBuffer& o : c.Outputs()) {
       EXPECT_LE(WorstDifference(c.Gather(*executor, o), cpu->Output(o.name)), 1e-6)
           << o.name << ", seed " << seed;
     }
@@ -81,7 +81,9 @@ TEST_P(CudaExecutor, OneAllocationPerRankAndItsWorkspace) {
     auto executor = c.On(device, *carrier);
     int64_t ranks = static_cast<int64_t>(c.programs_.size());
     EXPECT_EQ(device.allocations, 2 * ranks);
-    EXPECT_EQ(device.allocated_bytes, ranks * (cuda::LayOut(c.programs_[0]).bytes + 128));
+    int64_t bytes = 0;
+    for (const Program& p : c.programs_) bytes += cuda::LayOut(p).bytes + 128;
+    EXPECT_EQ(device.allocated_bytes, bytes);
     EXPECT_EQ(executor->held_bytes(), device.allocated_bytes);
     executor->Step();
     executor->Step();
@@ -93,7 +95,9 @@ TEST_P(CudaExecutor, OneAllocationPerRankAndItsWorkspace) {
 INSTANTIATE_TEST_SUITE_P(Meshes, CudaExecutor,
                          ::testing::Values(Setup{"serial", ""}, Setup{"megatron", "tp=2"},
                                            Setup{"megatron", "tp=4"},
-                                           Setup{"megatron", "dp=2,tp=2"}));
+                                           Setup{"megatron", "dp=2,tp=2"},
+                                           Setup{"megatron", "pp=2"},
+                                           Setup{"megatron", "pp=2,dp=2,tp=2"}));
 
 TEST(CudaExecutorStep, StatesLiveOnOverGraphReplays) {
   Compiled c("megatron", "tp=2", "adamw");
@@ -179,7 +183,7 @@ TEST(CudaExecutorStep, RunsWithoutAGraphWhenCaptureFails) {
   EXPECT_THAT(executor->capture_failure(), HasSubstr("not today"));
   auto cpu = c.OnCpu();
   cpu->Step();
-  for (const NamedBuffer& o : c.programs_[0].outputs) {
+  for (const NamedBuffer& o : c.Outputs()) {
     EXPECT_LE(WorstDifference(c.Gather(*executor, o), cpu->Output(o.name)), 1e-6) << o.name;
   }
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -77,12 +78,29 @@ class Compiled {
       }
     }
   }
+  // Of all stages.
+  std::vector<NamedBuffer> Outputs() const {
+    std::vector<NamedBuffer> all;
+    std::set<std::string> names;
+    for (const Program& p : programs_) {
+      for (const NamedBuffer& o : p.outputs) {
+        if (names.insert(o.name).second) all.push_back(o);
+      }
+    }
+    return all;
+  }
   HostTensor Gather(cuda::Executor& e, const NamedBuffer& entry) const {
-    const TensorType& type = programs_[0].buffers[entry.buffer].type;
-    HostTensor out(type.dtype, type.shape);
+    HostTensor out;
     for (size_t r = 0; r < programs_.size(); ++r) {
-      LocalToGlobal(e.Fetch(r, entry.buffer), type, programs_[r].mesh, static_cast<int64_t>(r),
-                    out.raw());
+      const Program& p = programs_[r];
+      for (auto list : {&Program::outputs, &Program::states}) {
+        for (const NamedBuffer& b : p.*list) {
+          if (b.name != entry.name) continue;
+          const TensorType& type = p.buffers[b.buffer].type;
+          if (out.num_elements() == 0) out = HostTensor(type.dtype, type.shape);
+          LocalToGlobal(e.Fetch(r, b.buffer), type, p.mesh, static_cast<int64_t>(r), out.raw());
+        }
+      }
     }
     return out;
   }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -38,9 +39,7 @@ class NcclCarrier : public Carrier {
   NcclCarrier(const Program& program, std::unique_ptr<Communicator> host)
       : api_(Nccl()), host_(std::move(host)) {
     try {
-      for (const Collective& c : program.collectives) {
-        if (!comms_.contains(c.axes)) Connect(program, c.axes);
-      }
+      for (const std::vector<int>& axes : AxesOfAll(program)) Connect(program, axes);
     } catch (const std::exception& e) {
       Abort(e.what());
       WaitForAborted();
@@ -77,7 +76,12 @@ class NcclCarrier : public Carrier {
     Expect(api_.GroupStart(), "ncclGroupStart");
     try {
       for (const Buffers& b : m.buffers) {
-        if (b.count > 0) One(c, b, comm, size, m.stream);
+        if (b.count == 0) continue;
+        if (c.kind == CollectiveKind::kSendRecv) {
+          Transfer(c, b, comm, m.stream);
+        } else {
+          One(c, b, comm, size, m.stream);
+        }
       }
     } catch (...) {
       api_.GroupEnd();  // a group left open would swallow the calls to come
@@ -112,6 +116,31 @@ class NcclCarrier : public Carrier {
   }
 
  private:
+  // The axes that the programs of all ranks communicate over, in one order: those of other stages
+  // of a pipeline may be others. Collective.
+  std::set<std::vector<int>> AxesOfAll(const Program& program) {
+    std::set<std::vector<int>> axes;
+    for (const Collective& c : program.collectives) axes.insert(c.axes);
+    std::vector<int64_t> mine;
+    for (const std::vector<int>& list : axes) {
+      mine.push_back(static_cast<int64_t>(list.size()));
+      mine.insert(mine.end(), list.begin(), list.end());
+    }
+    auto longest = static_cast<int64_t>(mine.size());
+    host_->AllReduce(&longest, &longest, 1, DType::kI64, ReduceOp::kMax);
+    mine.resize(static_cast<size_t>(longest));
+    std::vector<int64_t> all(mine.size() * static_cast<size_t>(host_->size()));
+    host_->AllGather(mine.data(), all.data(), longest, DType::kI64);
+    for (size_t i = 0; i < all.size();) {
+      const auto n = static_cast<size_t>(all[i++]);
+      if (n == 0) continue;  // behind a shorter list
+      axes.emplace(all.begin() + static_cast<std::ptrdiff_t>(i),
+                   all.begin() + static_cast<std::ptrdiff_t>(i + n));
+      i += n;
+    }
+    return axes;
+  }
+
   void Connect(const Program& program, const std::vector<int>& axes) {
     int color = program.mesh.Group(program.rank, axes).front();
     int index = static_cast<int>(program.mesh.GroupIndex(program.rank, axes));
@@ -130,6 +159,16 @@ class NcclCarrier : public Carrier {
     Expect(api_.CommInitRankConfig(&comm, group->size(), id, index, &config),
            "ncclCommInitRankConfig");
     Settle(comm);
+  }
+
+  // Of a transfer this rank has one end.
+  void Transfer(const Collective& c, const Buffers& b, ncclComm_t comm, Stream s) {
+    const auto count = static_cast<size_t>(b.count);
+    if (b.send) {
+      Expect(api_.Send(b.send, count, TypeOf(b.dtype), c.to, comm, s), "ncclSend");
+    } else {
+      Expect(api_.Recv(b.recv, count, TypeOf(b.dtype), c.from, comm, s), "ncclRecv");
+    }
   }
 
   void One(const Collective& c, const Buffers& b, ncclComm_t comm, int size, Stream s) {
