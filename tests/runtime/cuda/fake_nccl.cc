@@ -25,6 +25,11 @@ constexpr int kMaxRanks = 16;
 struct Shared {
   std::atomic<int> joined, arrived, round;
   alignas(64) std::byte slots[kMaxRanks][kSlot];
+  // A piece of a message from one rank to another; of a sparse file, where few do that.
+  struct Mail {
+    std::atomic<bool> full;
+    std::byte data[kSlot];
+  } mail[kMaxRanks][kMaxRanks];
 };
 
 std::atomic<int> live{0}, allocations{0};
@@ -149,24 +154,32 @@ struct ncclComm {
     }
     for (int r = 0; r < size; ++r) Reduce(o, o.send + r * bytes, r == rank ? o.recv : nullptr);
   }
-  // Only groups in which every rank sends as much to each rank, itself included.
-  // A rank's k-th message to a peer meets the peer's k-th receive from it.
+  // A rank's k-th message to a peer meets the peer's k-th receive from it, piece by piece.
   void Messages(const std::vector<Op>& ops) {
-    for (int to = 0; to < size; ++to) {
-      std::vector<Op> sends;
-      for (const Op& o : ops) {
-        if (o.kind == Kind::kSend && o.peer == to) sends.push_back(o);
+    std::vector<size_t> at(ops.size());
+    auto done = [&](size_t i) { return at[i] == ops[i].count * SizeOf(ops[i].type); };
+    auto first = [&](size_t i) {
+      for (size_t k = 0; k < i; ++k) {
+        if (!done(k) && ops[k].kind == ops[i].kind && ops[k].peer == ops[i].peer) return false;
       }
-      for (size_t k = 0; k < sends.size(); ++k) {
-        Steps(sends[k].count * SizeOf(sends[k].type), sends[k].send, [&](size_t at, size_t n) {
-          std::vector<size_t> seen(static_cast<size_t>(size));
-          for (const Op& o : ops) {
-            if (to == rank && o.kind == Kind::kRecv && seen[static_cast<size_t>(o.peer)]++ == k)
-              std::memcpy(o.recv + at, shared->slots[o.peer], n);
-          }
-        });
+      return true;
+    };
+    WaitUntil([&] {
+      bool all = true;
+      for (size_t i = 0; i < ops.size(); ++i) {
+        const Op& o = ops[i];
+        const bool sends = o.kind == Kind::kSend;
+        Shared::Mail& mail = sends ? shared->mail[rank][o.peer] : shared->mail[o.peer][rank];
+        const size_t n = std::min(kSlot, o.count * SizeOf(o.type) - at[i]);
+        if (!done(i) && first(i) && mail.full == !sends) {
+          std::memcpy(sends ? mail.data : o.recv + at[i], sends ? o.send + at[i] : mail.data, n);
+          at[i] += n;
+          mail.full = sends;
+        }
+        all = all && done(i);
       }
-    }
+      return all;
+    });
   }
   void Do(const std::vector<Op>& ops) {
     std::vector<Op> messages;

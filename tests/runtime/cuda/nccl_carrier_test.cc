@@ -166,13 +166,13 @@ TEST_F(NcclCarrier, WhatNcclRefusesIsE4323) {
 // Whole plans with a fake GPU for each rank, threads or seats of a world as ranks.
 class Plans : public NcclCarrier {
  protected:
-  Plans()
+  explicit Plans(const char* mesh = "dp=2,tp=2")
       : graph_(BuildGpt(
             ParseBuiltin("builtin:gpt?layers=2,hidden=32,heads=4,vocab=64,seq=8,batch=4"))) {
     inputs_ = RandomInputs(graph_, 64, 1);
     inputs_["labels"] = inputs_.at("input_ids");
     Spec spec = SpecOf("megatron");
-    CompileGraph(graph_, spec, MeshFor(spec, Mesh::Parse("dp=2,tp=2")), {});
+    CompileGraph(graph_, spec, MeshFor(spec, Mesh::Parse(mesh)), {});
     programs_ = ProgramsFor(graph_);
     reader_ = ReaderFor(graph_);
     machine_.gpus = 4;
@@ -284,6 +284,21 @@ class Plans : public NcclCarrier {
 thread_local FakeDevice* Plans::mine = nullptr;
 
 TEST_F(Plans, ThreadsGiveTheCpusResults) {
+  auto cpu = OnCpu();
+  auto runner = cuda::MakeRunnerOn(machine_, Request());
+  for (int64_t r = 0; r < 4; ++r) SetInputs(*runner, r);
+  for (int step = 0; step < 2; ++step) runner->Step();
+  for (int64_t r = 0; r < 4; ++r) ExpectOutputs(*runner, r, *cpu);
+  EXPECT_EQ(LiveAllocations(), 4) << "each rank's memory is NCCL's, for it to reach";
+}
+
+// Stages have programs of their own, that communicate over other axes.
+class PipelinePlans : public Plans {
+ protected:
+  PipelinePlans() : Plans("pp=2,tp=2") {}
+};
+
+TEST_F(PipelinePlans, ThreadsGiveTheCpusResults) {
   auto cpu = OnCpu();
   auto runner = cuda::MakeRunnerOn(machine_, Request());
   for (int64_t r = 0; r < 4; ++r) SetInputs(*runner, r);
