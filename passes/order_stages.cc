@@ -1,7 +1,6 @@
 #include "passes/order_stages.h"
 
 #include <algorithm>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <unordered_map>
 
 #include "ir/op_def.h"
 #include "passes/home_stages.h"
