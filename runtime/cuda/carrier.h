@@ -29,8 +29,8 @@ class Carrier {
   virtual std::byte* Allocate(int64_t /*bytes*/) { return nullptr; }
   virtual void Free(std::byte* /*p*/) noexcept {}
   // Enqueues a collective for the members of one group that this process thread drives, in group
-  // order; of a transfer sender, then receiver. It begins after what each member's stream was given, and what these streams are given
-  // later begins after it. Never waits.
+  // order; of a transfer sender, then receiver. It begins after what each member's stream was
+  // given, and what these streams are given later begins after it. Never waits.
   virtual void Enqueue(const Collective& c, std::span<const Member> members) = 0;
   // Gives every rank what rank 0 has. Collective; waits.
   virtual void Share(std::string& /*text*/) {}
