@@ -32,8 +32,8 @@ class Carrier {
   // order; of a transfer sender, then receiver. It begins after what each member's stream was
   // given, and what these streams are given later begins after it. Never waits.
   virtual void Enqueue(const Collective& c, std::span<const Member> members) = 0;
-  // Gives every rank what rank 0 has. Collective; waits.
-  virtual void Share(std::string& /*text*/) {}
+  // Gives every rank what rank `root` has. Collective; waits.
+  virtual void Share(std::string& /*text*/, int /*root*/) {}
   // Whether Check must be called while the host waits for a step.
   virtual bool can_fail_later() const { return false; }
   // Throws Aborted or Diagnostic when a collective that was enqueued cannot end.

@@ -52,11 +52,11 @@ void Executor::MakeStages(std::span<const Program* const> programs,
       if (c.kind == CollectiveKind::kSendRecv) axes.insert(c.axes.begin(), c.axes.end());
     }
   }
-  const std::vector<int> along(axes.begin(), axes.end());
+  stage_axes_.assign(axes.begin(), axes.end());
   std::map<int64_t, Stage*> by_place;
   for (size_t r = 0; r < programs.size(); ++r) {
     const Program& p = *programs[r];
-    Stage*& stage = by_place[p.mesh.GroupIndex(p.rank, along)];
+    Stage*& stage = by_place[p.mesh.GroupIndex(p.rank, stage_axes_)];
     if (!stage) {
       stage = stages_.emplace_back(std::make_unique<Stage>()).get();
       std::vector<ProductGroup> groups;
@@ -93,19 +93,41 @@ Executor::~Executor() {
   carrier_.WaitForAborted();  // before the memory goes
 }
 
-// Rank 0 decides for all: what every rank computes for itself must have the same bits on all.
+// Of each stage the first rank decides for all its ranks: what several of them compute for
+// themselves must have the same bits on all. Rank 0 reads and writes what is kept.
 void Executor::TuneKernels() {
-  const bool leads = ranks_[0]->program().rank == 0;
+  const bool keeps = ranks_[0]->program().rank == 0;
   KernelChoices choices;
-  if (leads) {
-    choices = ReadChoices(options_.choices_path);
-    ranks_[0]->TuneKernels(choices);
-    if (choices.changed()) WriteChoices(choices, options_.choices_path);
+  if (keeps) choices = ReadChoices(options_.choices_path);
+  const std::string kept = choices.ToText();
+  std::vector<bool> tuned(ranks_.size());
+  for (int leader : FirstRanksOfStages()) {
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      if (ranks_[i]->program().rank != leader) continue;
+      ranks_[i]->TuneKernels(choices);
+      tuned[i] = true;
+    }
+    std::string text = (choices.may_measure ? "1" : "0") + choices.ToText();
+    carrier_.Share(text, leader);
+    choices = KernelChoices::Parse(std::string_view(text).substr(1));
+    choices.may_measure = text[0] == '1';
   }
-  std::string text = choices.ToText();
-  carrier_.Share(text);
-  choices = KernelChoices::Parse(text);
-  for (size_t i = leads ? 1 : 0; i < ranks_.size(); ++i) ranks_[i]->TuneKernels(choices);
+  if (keeps && choices.ToText() != kept) WriteChoices(choices, options_.choices_path);
+  choices.may_measure = false;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (!tuned[i]) ranks_[i]->TuneKernels(choices);
+  }
+}
+
+std::vector<int> Executor::FirstRanksOfStages() const {
+  const Mesh& mesh = ranks_[0]->program().mesh;
+  std::vector<int> first;
+  for (int64_t r = 0; r < mesh.num_ranks(); ++r) {
+    if (mesh.GroupIndex(r, stage_axes_) == static_cast<int64_t>(first.size())) {
+      first.push_back(static_cast<int>(r));
+    }
+  }
+  return first;
 }
 
 void Executor::Step() {

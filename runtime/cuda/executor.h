@@ -67,6 +67,7 @@ class Executor {
   Stream origin() const { return ranks_[0]->stream(0); }
   void MakeStages(std::span<const Program* const> programs, const KernelMaker& make_kernel);
   void MakeGroups(Stage& stage);
+  std::vector<int> FirstRanksOfStages() const;
   const Collective* CollectiveOf(const Stage& stage, size_t item) const;
   bool Advance(Stage& stage);
   Stage* OtherEnd(const Stage& stage, const Collective& c);
@@ -88,6 +89,7 @@ class Executor {
   Device& device_;
   Carrier& carrier_;
   ExecutorOptions options_;
+  std::vector<int> stage_axes_;                 // along which programs differ
   std::vector<std::unique_ptr<Stage>> stages_;  // before the ranks, which refer to them
   std::vector<std::unique_ptr<RankState>> ranks_;
   std::unique_ptr<OwnedEvent> fork_;

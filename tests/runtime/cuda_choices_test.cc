@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "frontend/gpt_config.h"
@@ -18,7 +19,9 @@ namespace shardc::testing {
 namespace {
 
 using cuda::KernelChoices;
+using ::testing::Contains;
 using ::testing::Each;
+using ::testing::Not;
 namespace fs = std::filesystem;
 
 const std::string kBytes("\0\xff\t\n9", 5);
@@ -122,12 +125,13 @@ class Tuning : public ::testing::Test {
     return text.str();
   }
 
-  // Loads both ranks; kernels of one op have one key.
+  // Loads all ranks; kernels of one op have one key.
   TwoWays::Log Load(const std::string& path) {
     TwoWays::Log log;
     FakeDevice device;
     auto carrier = cuda::MakeSharedDevice(device);
-    std::vector<const Program*> pointers = {&programs_[0], &programs_[1]};
+    std::vector<const Program*> pointers;
+    for (const Program& p : programs_) pointers.push_back(&p);
     cuda::ExecutorOptions options;
     options.choices_path = path;
     cuda::Executor executor(
@@ -157,6 +161,26 @@ TEST_F(Tuning, MeasuredOnceAndKept) {
   EXPECT_EQ(second.measured, 0);
   EXPECT_EQ(second.taken, first.taken);
   EXPECT_EQ(File(), file);
+}
+
+// The first rank of each stage of a pipeline measures what its stage alone has.
+TEST_F(Tuning, EachStageIsMeasured) {
+  graph_ = BuildGpt(ParseBuiltin("builtin:gpt?layers=2,hidden=32,heads=4,vocab=64,seq=8,batch=4"));
+  Spec spec = SpecOf("megatron");
+  CompileGraph(graph_, spec, MeshFor(spec, Mesh::Parse("pp=2,tp=2")), {});
+  programs_ = ProgramsFor(graph_);
+  TwoWays::Log first = Load(Path());
+  EXPECT_THAT(first.taken, Not(Contains("proposed")));
+  std::set<std::string> ops;
+  for (const Program& p : programs_) {
+    for (const Instruction& i : p.instructions) {
+      if (i.collective < 0) ops.insert(i.op);
+    }
+  }
+  EXPECT_EQ(first.measured, ops.size()) << "each op once";
+  TwoWays::Log second = Load(Path());
+  EXPECT_EQ(second.measured, 0);
+  EXPECT_EQ(second.taken, first.taken);
 }
 
 TEST_F(Tuning, ADamagedFileIsMadeAgain) {

@@ -91,11 +91,11 @@ class NcclCarrier : public Carrier {
     Settle(comm);
   }
 
-  void Share(std::string& text) override {
+  void Share(std::string& text, int root) override {
     auto bytes = static_cast<int64_t>(text.size());
-    host_->Broadcast(&bytes, 1, DType::kI64, 0);
+    host_->Broadcast(&bytes, 1, DType::kI64, root);
     text.resize(static_cast<size_t>(bytes));
-    host_->Broadcast(text.data(), bytes, DType::kBool, 0);
+    host_->Broadcast(text.data(), bytes, DType::kBool, root);
   }
 
   bool can_fail_later() const override { return true; }
