@@ -232,6 +232,15 @@ class Application {
                          "join axes of the mesh");
       }
       d.axes.push_back(*axis);
+      if (cut.size > 0 && cut.size != type.shape[dim]) {
+        throw Diagnostic("E2130", ExitCode::kBadSpec, rule.where.ToString(),
+                         StrCat("dim ", cut.dim, " of ", what, " has ", type.shape[dim],
+                                " elements, and is said to have ", cut.size));
+      }
+      if (d.axes.size() > 1 && (d.segments != cut.segments || d.granule != cut.granule)) {
+        throw Diagnostic("E2130", ExitCode::kBadSpec, rule.where.ToString(),
+                         StrCat("dim ", cut.dim, " of ", what, " is cut in two ways"));
+      }
       d.segments = cut.segments;
       d.granule = cut.granule;
       int64_t parts = NumParts(d, graph_.mesh);

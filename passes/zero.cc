@@ -136,10 +136,17 @@ class Gathering {
     const bool again = zero_.stage == 3 && maker.operands.size() == 1 && maker.results.size() == 1;
     for (const auto& [when, users] : uses) {
       auto source = whole.find(when);
-      gathered[when] = again && source != whole.end() ? MakeAgain(value, users, source->second)
-                                                      : Gather(value, users, param, when.first);
+      const bool there =
+          again && source != whole.end() && source->second->producer->id <= First(users)->id;
+      gathered[when] =
+          there ? MakeAgain(value, users, source->second) : Gather(value, users, param, when.first);
     }
     for (Value* v : made) Visit(v, param, gathered);
+  }
+
+  static Op* First(const std::vector<Op*>& users) {
+    return *std::min_element(users.begin(), users.end(),
+                             [](const Op* a, const Op* b) { return a->id < b->id; });
   }
 
   // The op that makes the value, on what is whole already: nothing more travels.
@@ -156,8 +163,7 @@ class Gathering {
 
   Value* Gather(Value* value, const std::vector<Op*>& users, const std::string& param,
                 int microbatch) {
-    Op* first = *std::min_element(users.begin(), users.end(),
-                                  [](const Op* a, const Op* b) { return a->id < b->id; });
+    Op* first = First(users);
     Op* op = graph_.AddOp(
         GetOpDef("sharding_constraint"), {value},
         {TensorType(value->type.dtype, value->type.shape)},

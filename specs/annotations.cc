@@ -13,9 +13,10 @@ using Dim = TensorPlacement::Dim;
 
 // How a dim is cut once the factors that say nothing are gone.
 struct Cut {
-  int64_t shards = 1, granule = 1;
+  int64_t shards = 1, granule = 1, size = 0;  // size 0: not said
   std::vector<int64_t> segments;
 };
+constexpr int64_t kMaxSize = int64_t{1} << 40, kMaxSegments = 1 << 16;
 
 class Translation {
  public:
@@ -66,15 +67,23 @@ class Translation {
 
   Cut CutOf(const TensorPlacement& p, const Dim& dim) const {
     Cut cut;
+    cut.size = 1;
     int64_t before = 1;
     bool found = false;
     for (const TensorPlacement::Factor& f : dim.factors) {
+      if (f.size > kMaxSize / std::max<int64_t>(cut.size, 1)) {
+        Fail(p, StrCat("dim ", dim.axis, " of '", p.tensor, "' is too large"));
+      }
+      cut.size *= f.size;
       if (f.shards > 1 && found) {
         Fail(p, StrCat("dim ", dim.axis, " of '", p.tensor, "' is cut at two levels"));
       }
       if (f.shards > 1) {
         found = true;
         cut.shards = f.shards;
+        if (before > kMaxSegments) {
+          Fail(p, StrCat("dim ", dim.axis, " of '", p.tensor, "' is cut in ", before, " parts"));
+        }
         cut.segments.assign(static_cast<size_t>(before), f.size);
         if (before > 1 && f.size == 0) {
           Fail(p, StrCat("a part of dim ", dim.axis, " of '", p.tensor, "' is cut, whose size is ",
@@ -194,6 +203,7 @@ class Translation {
         c.axis = std::move(axis);
         c.segments = cut.segments;
         c.granule = cut.granule;
+        c.size = cut.size;
         rule.cuts.push_back(std::move(c));
       }
     }

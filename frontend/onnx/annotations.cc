@@ -19,7 +19,7 @@ using onnx_import::LoadedModel;
 using onnx_import::RepeatedMessages;
 
 constexpr int kNodeConfigurations = 10, kModelConfigurations = 26;
-constexpr int64_t kMaxDevices = 1 << 20, kFirstIrVersion = 11;
+constexpr int64_t kMaxDevices = 1 << 20, kMaxSize = int64_t{1} << 40, kFirstIrVersion = 11;
 
 class Reader {
  public:
@@ -88,7 +88,14 @@ class Reader {
       Fail(StrCat("it says how tensor '", p.tensor,
                   "' is sharded, which it neither reads nor makes"));
     }
-    for (const fields::ShardedDim& d : s.sharded_dim()) p.dims.push_back(DimOf(p, d));
+    int64_t shards = 1;
+    for (const fields::ShardedDim& d : s.sharded_dim()) {
+      p.dims.push_back(DimOf(p, d));
+      for (const TensorPlacement::Factor& f : p.dims.back().factors) {
+        shards *= f.shards;
+        if (shards > kMaxDevices) Fail(StrCat("'", p.tensor, "' has ", shards, " shards"));
+      }
+    }
     p.devices = DevicesOf(p, s, num_devices);
     // Factors of one shard alone say nothing.
     std::erase_if(p.dims, [](const auto& d) {
@@ -105,7 +112,11 @@ class Reader {
       if (f.num_shards() < 1 || f.num_shards() > kMaxDevices) {
         Fail(StrCat("dim ", d.axis(), " of '", p.tensor, "' has ", f.num_shards(), " shards"));
       }
-      dim.factors.push_back({std::max<int64_t>(f.dim_value(), 0), f.num_shards()});
+      if (f.dim_value() < 0 || f.dim_value() > kMaxSize) {
+        Fail(StrCat("a part of dim ", d.axis(), " of '", p.tensor, "' has the size ",
+                    f.dim_value()));
+      }
+      dim.factors.push_back({f.dim_value(), f.num_shards()});
     }
     return dim;
   }

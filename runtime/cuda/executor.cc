@@ -229,7 +229,9 @@ bool Executor::Advance(Stage& stage) {
 Executor::Stage* Executor::OtherEnd(const Stage& stage, const Collective& c) {
   for (auto& other : stages_) {
     const Collective* d = other.get() == &stage ? nullptr : CollectiveOf(*other, other->next);
-    if (d && d->kind == CollectiveKind::kSendRecv && d->id == c.id) return other.get();
+    const bool same = d && d->kind == CollectiveKind::kSendRecv && d->id == c.id &&
+                      d->axes == c.axes && d->from == c.from && d->to == c.to;
+    if (same) return other.get();
   }
   return nullptr;
 }

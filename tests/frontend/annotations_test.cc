@@ -106,6 +106,8 @@ TEST_F(Annotations, WhatMakesNoSenseIsE1309) {
   says({"w1", "", false, {{0, {{0, 2}}}}, {{0}, {2}}}, "is on device 2 of 2");
   says({"w1", "", false, {{0, {{0, 2}}}}, {{0}, {0}}}, "device 0 has two shards");
   says({"w1", "", false, {{0, {{0, 0}}}}, {}}, "has 0 shards");
+  says({"w1", "", false, {{0, {{int64_t{1} << 50, 1}}}}, {{0, 1}}}, "has the size");
+  says({"w1", "", false, {{0, {{0, 1 << 20}, {0, 1 << 20}}}}, {}}, "has 1099511627776 shards");
   says({"w1", "", false, {}, {{0}}}, "has 0 devices", 0);
 }
 

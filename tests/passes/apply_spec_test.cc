@@ -280,13 +280,18 @@ TEST(ApplySpec, TensorsAreCutByTheirVeryNames) {
   EXPECT_NE(graph.notes[0].find("2 tensors"), std::string::npos) << graph.notes[0];
   EXPECT_NE(graph.notes[0].find("'h*', 'gone'"), std::string::npos) << graph.notes[0];
 
-  spec.tensors = {TensorRule("w", {{0, "tp"}}), TensorRule("wt", {{0, "tp"}})};
-  ExpectThrown(
-      [&] {
-        Graph other = ParseAndVerify(kNamed);
-        ApplySpec(other, spec);
-      },
-      "E2130", "are one parameter");
+  auto refused = [&](std::vector<SpecRule> rules, std::string_view what) {
+    spec.tensors = std::move(rules);
+    ExpectThrown(
+        [&] {
+          Graph other = ParseAndVerify(kNamed);
+          ApplySpec(other, spec);
+        },
+        "E2130", what);
+  };
+  refused({TensorRule("w", {{0, "tp"}}), TensorRule("wt", {{0, "tp"}})}, "are one parameter");
+  refused({TensorRule("w", {{0, "tp", {}, 1, 5}})}, "has 6 elements, and is said to have 5");
+  refused({TensorRule("h", {{1, "dp", {4, 4}}, {-1, "tp"}})}, "is cut in two ways");
 }
 
 TEST(ApplySpec, ARuleForANameThatTheFileHasTransposedCountsDimsSo) {

@@ -84,6 +84,10 @@ TEST(Annotations, BlocksOfBlocksAreSegmentsOrGranules) {
                                     "both: 0 over d0 %4 /20 /20"));
   auto levels = Devices(4, {Placed("w", {{0, {{4, 2}, {4, 2}}}}, {{0}, {1}, {2}, {3}})});
   EXPECT_THAT(Refusal(levels).message(), HasSubstr("cut at two levels"));
+  auto huge = Devices(2, {Placed("w", {{0, {{int64_t{1} << 40, 1}, {2, 2}}}}, two)});
+  EXPECT_THAT(Refusal(huge).message(), HasSubstr("is too large"));
+  auto many = Devices(2, {Placed("w", {{0, {{int64_t{1} << 20, 1}, {2, 2}}}}, two)});
+  EXPECT_THAT(Refusal(many).message(), HasSubstr("is cut in 1048576 parts"));
   auto unknown = Devices(2, {Placed("w", {{0, {{2, 1}, {0, 2}}}}, two)});
   EXPECT_THAT(Refusal(unknown).message(), HasSubstr("whose size is not given"));
 }

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "ir/diagnostic.h"
 #include "ir/safetensors.h"
 #include "tests/tools/tool.h"
 
@@ -98,6 +99,32 @@ TEST_F(ZeroTool, AxesNeedAStageFromSomewhere) {
   EXPECT_EQ(r.exit, 4);
   EXPECT_THAT(r.err, HasSubstr("E2101: spec axes.textproto:1:1"));
   EXPECT_EQ(Tool(compile + " --zero 1").exit, 0);
+}
+
+// What is made of a parameter may be read before the parameter is, and the other way round.
+TEST_F(ZeroTool, CopiesOfParametersComeBeforeTheirReaders) {
+  Write("first.shardc", R"(graph @m(%x: f32[16, 16]) -> (%y) {
+  %w = param "w" : f32[16, 16]
+  %0 = matmul %x, %w : f32[16, 16]
+  %1 = tanh %0 : f32[16, 16]
+  %2 = matmul %1, %1 : f32[16, 16]
+  %y = mul %2, %w : f32[16, 16]
+})");
+  Write("then.shardc", R"(graph @m(%x: f32[16, 16]) -> (%y) {
+  %w = param "w" : f32[16, 16]
+  %r = exp %w : f32[16, 16]
+  %0 = matmul %x, %r : f32[16, 16]
+  %1 = tanh %0 : f32[16, 16]
+  %y = matmul %1, %w : f32[16, 16]
+})");
+  for (const char* model : {"first", "then"}) {
+    for (const char* precision : {"f32", "bf16"}) {
+      ToolResult r =
+          Tool(StrCat("compile ", model, ".shardc --spec dp --mesh dp=2 --loss dot --zero 3 ",
+                      "--precision ", precision, " --verify-each --weights none -o plan"));
+      EXPECT_EQ(r.exit, 0) << model << " " << precision << ": " << r.err;
+    }
+  }
 }
 
 }  // namespace

@@ -21,8 +21,8 @@ void Find(void* library, const char* name, F* function) {
 }
 
 NcclApi Load() {
-  // Several communicators run at once on streams of their own; all ranks launch them in the same
-  // order.
+  // Several communicators run at once on streams of their own; all ranks launch theirs in an order
+  // that the plan's proof has shown to end.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   // A step has ended before the next begins, so launches from a graph and others never overlap;
   // what NCCL does to allow it can deadlock when one thread's graphs hold several communicators.
