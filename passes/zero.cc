@@ -212,6 +212,13 @@ Zero ResolveZero(Graph& graph, const Spec& spec, bool optimizer) {
   }
   const std::set<int> axes =
       spec.zero.axes.empty() ? BatchAxes(graph, spec) : NamedAxes(graph, spec);
+  const auto stages = graph.mesh.FindAxis(graph.pipeline_axis);
+  if (!graph.pipeline_axis.empty() && stages && axes.contains(*stages)) {
+    throw Diagnostic("E2122", ExitCode::kBadSpec, spec.zero.axes_where,
+                     StrCat("'", graph.pipeline_axis, "' is the pipeline's axis: its ranks hold ",
+                            "different parameters, and nothing is cut over it"),
+                     "name other axes in zero_axes, or leave it out");
+  }
   if (axes.empty()) {
     graph.notes.push_back(
         StrCat("zero_stage ", stage, ": the axes that it would cut over have one rank each"));

@@ -23,7 +23,8 @@ struct Zero {
 // Over which axes: those that the spec names, or that cut the first dim of an input. None, and a
 // note, where they all have one rank. `optimizer`: whether there will be one. Throws Diagnostic
 // E2101 for axes without a stage, E2104 for an axis that neither mesh nor spec has, E2108 where
-// nothing cuts the batch, E2109 for stages 1 and 2 without an optimizer.
+// nothing cuts the batch, E2109 for stages 1 and 2 without an optimizer, E2122 for the axis of a
+// pipeline.
 Zero ResolveZero(Graph& graph, const Spec& spec, bool optimizer);
 
 // Cuts one more dim of each parameter: one that divides, else the largest that has an element for

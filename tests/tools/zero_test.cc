@@ -101,6 +101,14 @@ TEST_F(ZeroTool, AxesNeedAStageFromSomewhere) {
   EXPECT_EQ(Tool(compile + " --zero 1").exit, 0);
 }
 
+TEST_F(ZeroTool, StagesOfAPipelineAreNotCutOver) {
+  Write("z.textproto",
+        R"(pipeline_axis: "pp" mesh { axis { name: "dp" } } zero_stage: 3 zero_axes: "pp")");
+  ToolResult r = Tool(std::string("compile ") + kModel + " --spec z.textproto --mesh pp=2 -o plan");
+  EXPECT_EQ(r.exit, 4);
+  EXPECT_THAT(r.err, HasSubstr("error E2122: spec z.textproto:1:"));
+}
+
 // What is made of a parameter may be read before the parameter is, and the other way round.
 TEST_F(ZeroTool, CopiesOfParametersComeBeforeTheirReaders) {
   Write("first.shardc", R"(graph @m(%x: f32[16, 16]) -> (%y) {
