@@ -60,7 +60,7 @@ class Grouper {
     for (auto& [stage, group] : by_stage) {
       Value* sum = group[0];
       for (size_t i = 1; i < group.size(); ++i) sum = Add(sum, group[i], *root, stage);
-      total = total ? Add(total, sum, *root, -1) : sum;
+      total = total ? Add(total, sum, *root, root->stage) : sum;
     }
     graph_.ReplaceAllUses(root->result(), total);
     for (auto it = sums.rbegin(); it != sums.rend(); ++it) graph_.Erase(*it);

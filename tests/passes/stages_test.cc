@@ -110,6 +110,24 @@ TEST(GroupSums, FirstWithinAStage) {
     CHECK-NEXT: = add %0, %1 : f32[4])");
 }
 
+// A later layer's sum with what an earlier one made stays with the later one.
+TEST(GroupSums, TheWholeSumStaysWhereItBelongs) {
+  Graph graph = ParseAndVerify(R"(mesh [pp=2]
+    pipeline pp
+    graph @g(%x: f32[4]) -> (%s2) {
+    %a = exp %x {stage=0} : f32[4]
+    %w = param "w" : f32[4]
+    %b = mul %a, %w {stage=1} : f32[4]
+    %c = mul %b, %w {stage=1} : f32[4]
+    %s1 = add %b, %a {stage=1} : f32[4]
+    %s2 = add %s1, %c {stage=1} : f32[4]
+  })");
+  GroupSums(graph);
+  CheckGraph(graph, R"(
+    CHECK: %0 = add %b, %c {stage=1}
+    CHECK-NEXT: = add %a, %0 {stage=1})");
+}
+
 // A mask is made where it is needed, a value travels once, and a scalar's user stays with the large
 // operand.
 TEST(PlaceStages, MovesWhatOthersMake) {

@@ -57,6 +57,17 @@ TEST_F(MicrobatchesTool, TheFlagIsOverTheSpec) {
   EXPECT_LT(four, two);
 }
 
+TEST_F(MicrobatchesTool, WrongLabelsAreNamedByTheirPlaceInTheBatch) {
+  WriteIds();
+  WriteIds("bad.npy", 18, 99);  // [1, 2], which is [1, 1] once shifted
+  for (const char* mesh : {"tp=1", "tp=2"}) {
+    Compile("plan", std::string("--spec megatron --microbatches 2 --mesh ") + mesh);
+    ToolResult r = Tool("run plan --input input_ids=@ids.npy --input labels=@bad.npy");
+    EXPECT_EQ(r.exit, 2);
+    EXPECT_THAT(r.err, HasSubstr("labels[1, 1] = 99")) << mesh;
+  }
+}
+
 TEST_F(MicrobatchesTool, Refusals) {
   auto refused = [&](const std::string& options, int exit, const std::string& what) {
     ToolResult r = Tool(std::string("compile ") + kEight + " -o plan " + options);
