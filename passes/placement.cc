@@ -67,12 +67,22 @@ std::optional<TensorPlacement> PlacementOf(const Value& value, const Mesh& mesh)
 
 }  // namespace
 
-DeviceConfiguration DescribePlacement(const Graph& graph, const std::string& name) {
-  DeviceConfiguration c;
+Placements DescribePlacement(const Graph& graph, const std::string& name) {
+  Placements out;
+  DeviceConfiguration& c = out.configuration;
   c.name = name;
   c.num_devices = graph.mesh.num_ranks();
   std::set<std::string> known;
   auto add = [&](const Value* value) {
+    if (value->producer && value->producer->def->is_state) {
+      const Attributes& attrs = value->producer->attrs;
+      const bool piece = attrs.Has("piece_of");
+      if (piece || !PlacementOf(*value, graph.mesh)) {
+        std::string whole = attrs.String(piece ? "piece_of" : "name");
+        if (known.insert(whole).second) out.untold.push_back(std::move(whole));
+        return;
+      }
+    }
     const Value* settled = Settled(graph, value);
     if (!settled) return;
     auto p = PlacementOf(*value, graph.mesh);
@@ -106,7 +116,7 @@ DeviceConfiguration DescribePlacement(const Graph& graph, const std::string& nam
     if (op->phase != Phase::kForward || op->name() == "reshard") continue;
     for (const Value* r : op->results) add(r);
   }
-  return c;
+  return out;
 }
 
 }  // namespace shardc

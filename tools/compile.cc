@@ -148,7 +148,17 @@ Spec LoadSpecFor(const CompileOptions& o) {
 void CheckAnnotate(const CompileOptions& o) {
   if (o.annotate.empty() || IsOnnx(o.model)) return;
   throw Diagnostic("E6111", ExitCode::kUsage, "--annotate " + o.annotate,
-                   StrCat(o.model, " is no ONNX file: there is nothing to annotate"));
+                   StrCat(o.model, " is no ONNX file: there is nothing to annotate"),
+                   "give an ONNX file, or leave --annotate out");
+}
+
+void Annotate(Graph& graph, const Placements& placement, const CompileOptions& o) {
+  WriteAnnotated(o.model, placement.configuration, o.annotate);
+  const std::vector<std::string>& untold = placement.untold;
+  if (untold.empty()) return;
+  graph.notes.push_back(StrCat("ONNX has no words for how ", untold.size(),
+                               " parameters are cut, '", untold[0], "' the first: ", o.annotate,
+                               " says nothing of them, and gives another plan"));
 }
 
 void RunCompile(CompileOptions& o) {
@@ -174,7 +184,7 @@ void RunCompile(CompileOptions& o) {
   // A graph in text form may bring a mesh.
   const Mesh mesh = MeshFor(spec, given.num_axes() > 0 ? given : graph.mesh);
   timer.Lap("load model");
-  DeviceConfiguration placement;
+  Placements placement;
   if (!o.annotate.empty()) {
     o.pipeline.on_sharded = [&](const Graph& g) {
       placement = DescribePlacement(g, StrCat(o.spec, " ", g.mesh.ToString()));
@@ -195,8 +205,8 @@ void RunCompile(CompileOptions& o) {
   plan.model = o.model;
   plan.spec = spec.name;
   plan.write_weights = o.weights == "split";
+  if (!o.annotate.empty()) Annotate(graph, placement, o);
   WritePlan(graph, programs, plan, o.out);
-  if (!o.annotate.empty()) WriteAnnotated(o.model, placement, o.annotate);
   timer.Lap("write plan");
   WarnOfIdleAxes(programs, spec);
   if (!o.quiet) Summarise(graph, programs, o);

@@ -23,19 +23,21 @@ std::string Text(const TensorPlacement& p) {
   return text;
 }
 
-std::vector<std::string> Placements(std::string_view text) {
+std::vector<std::string> Told(std::string_view text) {
+  std::vector<std::string> out;
   Graph graph = ParseAndVerify(text);
-  DeviceConfiguration c = DescribePlacement(graph, "test");
+  const Placements placements = DescribePlacement(graph, "test");
+  const DeviceConfiguration& c = placements.configuration;
+  for (const std::string& name : placements.untold) out.push_back("untold " + name);
   EXPECT_EQ(c.name, "test");
   EXPECT_EQ(c.num_devices, graph.mesh.num_ranks());
-  std::vector<std::string> out;
   for (const TensorPlacement& p : c.tensors) out.push_back(Text(p));
   return out;
 }
 
 TEST(Placement, EachTensorWithANameIsWhereItsRanksAre) {
   EXPECT_THAT(
-      Placements(R"(mesh [dp=2, tp=2]
+      Told(R"(mesh [dp=2, tp=2]
   graph @g(%x: f32[8@dp, 6]) -> (%y) {
     %0 = param "w" {aliases=["head"], transposed_aliases=["head"]} : f32[6, 4@tp]
     %h = matmul %x, %0 : f32[8@dp, 4@tp]
@@ -46,19 +48,19 @@ TEST(Placement, EachTensorWithANameIsWhereItsRanksAre) {
 }
 
 TEST(Placement, BlocksAreSaidWhereOnnxHasWordsForThem) {
-  EXPECT_THAT(Placements(R"(mesh [tp=2]
+  EXPECT_THAT(Told(R"(mesh [tp=2]
   graph @g() -> (%a) {
     %0 = param "equal" : f32[12@tp/3]
     %1 = param "unequal" : f32[12@tp/[8,2,2]]
     %2 = param "blocks" : f32[20@tp%4]
     %a = neg %0 : f32[12@tp/3]
   })"),
-              ElementsAre("equal: 0 3/1 4/2 on 0 | 1", "blocks: 0 5/2 4/1 on 0 | 1",
-                          "a: 0 3/1 4/2 on 0 | 1"));
+              ElementsAre("untold unequal", "equal: 0 3/1 4/2 on 0 | 1",
+                          "blocks: 0 5/2 4/1 on 0 | 1", "a: 0 3/1 4/2 on 0 | 1"));
 }
 
 TEST(Placement, ASumIsWhereAllItsReadersHaveIt) {
-  EXPECT_THAT(Placements(R"(mesh [tp=2]
+  EXPECT_THAT(Told(R"(mesh [tp=2]
   graph @g(%x: f32[8, 6@tp], %w: f32[6@tp, 4]) -> (%y, %v) {
     %h = matmul %x, %w : f32[8, 4] partial(tp)
     %0 = reshard %h {why=[]} : f32[8@tp, 4]

@@ -76,6 +76,29 @@ TEST_F(AnnotationsTool, WhatTheOnnxPackageWroteIsFollowed) {
   EXPECT_EQ(List(".").find("none"), std::string::npos);
 }
 
+TEST_F(AnnotationsTool, WhatOnnxCannotSayIsNoted) {
+  Fetch("gqa_swiglu", "torchscript_static.onnx");
+  const std::string compile =
+      "compile model.onnx --spec megatron -o plan --annotate own.onnx --mesh ";
+  EXPECT_THAT(Works(compile + "tp=2").err, HasSubstr("'layers.0.qkv.weight' the first"));
+  // Kept in pieces, because there are fewer kv heads than ranks.
+  EXPECT_THAT(Works(compile + "tp=4").err, HasSubstr("'layers.0.qkv.weight' the first"));
+}
+
+TEST_F(AnnotationsTool, AFileThatCannotBeWrittenLeavesEverythingAsItWas) {
+  Fetch("mlp", "torchscript_static.onnx");
+  const std::string before = Read("model.onnx"), files = List(".");
+  const std::string compile = "compile model.onnx --loss none --spec serial -o plan --annotate ";
+  ToolResult r = Tool(compile + "no/such/folder/own.onnx");
+  EXPECT_EQ(r.exit, 74);
+  EXPECT_THAT(r.err, HasSubstr("error E5003: no/such/folder/own.onnx"));
+  EXPECT_EQ(List("."), files);
+  // Over the model itself.
+  Works(compile + "model.onnx");
+  EXPECT_NE(Read("model.onnx"), before);
+  Works("compile model.onnx --loss none --spec onnx -o again");
+}
+
 TEST_F(AnnotationsTool, OnlyOnnxFilesCarryThem) {
   ToolResult r = Tool(std::string("compile ") + kModel + " --spec onnx -o plan");
   EXPECT_EQ(r.exit, 4);
