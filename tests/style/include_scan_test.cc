@@ -146,6 +146,32 @@ TEST(IncludeScan, FindsALibraryBehindAPublicHeader) {
   EXPECT_EQ(LibrariesShown(includes), std::vector<std::string>{"ir/b.h includes program.pb.h"});
 }
 
+// With pipefail, a reader that stops before its input ends makes the pipe fail now and then: the
+// writer dies of SIGPIPE.
+std::vector<std::string> PipesThatMayBreak(const SourceFile& script) {
+  static const std::regex kStopsEarly(
+      R"rx((?:^|[^|])(\|\s*(?:head\b|grep\s+(?:-\w+\s+)*-\w*[qm])))rx");
+  std::vector<std::string> wrong;
+  ForEachMatch(script, kStopsEarly, [&](int line, const std::smatch& m) {
+    wrong.push_back(At(script, line) + m[1].str() + " may break its pipe");
+  });
+  return wrong;
+}
+
+TEST(Scripts, NoPipeEndsInAReaderThatStopsEarly) {
+  for (const SourceFile& file : ReadSources(kFolders, Files::kSourcesAndScripts)) {
+    if (file.lines.empty() || !file.lines[0].starts_with("#!")) continue;
+    for (const std::string& wrong : PipesThatMayBreak(file)) ADD_FAILURE() << wrong;
+  }
+}
+
+TEST(Scripts, FindsAPipeThatMayBreak) {
+  SourceFile script{
+      "tools/x", "tools", {"cat a | grep b | sort", "cat a | grep -E -q b || head c"}};
+  EXPECT_EQ(PipesThatMayBreak(script),
+            std::vector<std::string>{"tools/x:2: | grep -E -q may break its pipe"});
+}
+
 TEST(Layout, NoFileOver1000Lines) {
   for (const SourceFile& file : ReadSources(kFolders)) {
     EXPECT_LE(file.lines.size(), 1000u) << file.path;
