@@ -1,6 +1,5 @@
 #include "passes/optimizer.h"
 
-#include <cmath>
 #include <map>
 
 #include "ir/builder.h"
@@ -75,9 +74,7 @@ void CheckOptions(const OptimizerOptions& o) {
   if (o.kind != "adamw" && o.kind != "sgd") {
     throw bad(StrCat("unknown optimizer '", o.kind, "'; use adamw or sgd"));
   }
-  if (!(o.lr >= 0) || !std::isfinite(o.lr)) {
-    throw bad(StrCat("learning rate ", o.lr, " is not a number from 0 on"));
-  }
+  CheckLearningRate(o.rate);
   if (o.kind == "adamw" && o.momentum > 0) throw bad("momentum is sgd's; adamw has betas");
   if (!(o.beta1 >= 0 && o.beta1 < 1 && o.beta2 >= 0 && o.beta2 < 1)) {
     throw bad(StrCat("betas ", o.beta1, ", ", o.beta2, " are not in [0, 1)"));
@@ -125,6 +122,7 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
     scale = b.Make("min", {b.Div(b.Scalar(dtype, options.clip_norm), sum), scale});
   }
   Value* steps = State(b, "optimizer.step", TensorType(dtype, {}));
+  Value* rate = LearningRate(b, options.rate, steps);
   Value* step = b.Add(steps, b.Scalar(dtype, 1));
   b.Update("optimizer.step", step);
 
@@ -137,9 +135,8 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
     if (options.kind == "adamw") {
       Value* m = StateOf(b, *param, ".adamw.m");
       Value* v = StateOf(b, *param, ".adamw.v");
-      Op* op = b.Create("adamw", {param->result(), grad, m, v, step, scale},
-                        {{"lr", options.lr},
-                         {"beta1", options.beta1},
+      Op* op = b.Create("adamw", {param->result(), grad, m, v, step, scale, rate},
+                        {{"beta1", options.beta1},
                          {"beta2", options.beta2},
                          {"eps", options.eps},
                          {"weight_decay", decay}});
@@ -147,14 +144,13 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
       b.Update(name + ".adamw.m", op->result(1));
       b.Update(name + ".adamw.v", op->result(2));
     } else {
-      std::vector<Value*> operands = {param->result(), grad, scale};
+      std::vector<Value*> operands = {param->result(), grad, scale, rate};
       if (options.momentum > 0) {
         operands.push_back(StateOf(b, *param, ".sgd.momentum"));
         operands.push_back(step);
       }
       Op* op = b.Create("sgd", operands,
-                        {{"lr", options.lr},
-                         {"momentum", options.momentum},
+                        {{"momentum", options.momentum},
                          {"dampening", 0.0},
                          {"nesterov", false},
                          {"weight_decay", decay}});
@@ -163,6 +159,7 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
     }
   }
   graph.outputs.push_back({"grad_norm", norm});
+  if (!IsConstant(options.rate)) graph.outputs.push_back({"learning_rate", rate});
 }
 
 }  // namespace shardc

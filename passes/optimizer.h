@@ -6,12 +6,13 @@
 
 #include "ir/diagnostic.h"
 #include "ir/graph.h"
+#include "passes/learning_rate.h"
 
 namespace shardc {
 
 struct OptimizerOptions {
   std::string kind;  // "adamw", "sgd"; empty: none
-  double lr = 1e-3;
+  LearningRateOptions rate = {};
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // adamw
   double momentum = 0;                            // sgd
   double weight_decay =
@@ -20,7 +21,8 @@ struct OptimizerOptions {
 };
 
 // Adds the update of every param that has an output "grad.<name>", and the output "grad_norm": the
-// 2-norm of all gradients, each parameter counted once. Runs after the spec is applied: state is
+// 2-norm of all gradients, each parameter counted once; and "learning_rate" where a schedule
+// changes it. Runs after the spec is applied: state is
 // cut as its parameter is, f32 where that is in halves, and the norm is summed first over the
 // parameters that are cut alike, so that one scalar travels per set of axes. Throws Diagnostic
 // E6102 for an unknown kind or impossible values, or NoGradients.

@@ -248,7 +248,13 @@ void AddCompileVerb(CLI::App& app) {
   auto of_optimizer = [&](const char* name, auto& value, const char* what) {
     return verb->add_option(name, value, what)->needs(optimizer);
   };
-  of_optimizer("--lr", opt.lr, "learning rate");
+  of_optimizer("--lr", opt.rate.lr, "learning rate");
+  of_optimizer("--lr-warmup-steps", opt.rate.warmup_steps,
+               "the rate grows from 0 over so many steps");
+  of_optimizer("--lr-decay", opt.rate.decay, "constant, linear or cosine");
+  of_optimizer("--lr-decay-steps", opt.rate.decay_steps,
+               "the step, warm-up included, from which the rate is --min-lr");
+  of_optimizer("--min-lr", opt.rate.min_lr, "where the decay ends");
   of_optimizer("--betas", o->betas, "adamw's betas: 0.9,0.999")->delimiter(',')->expected(2);
   of_optimizer("--eps", opt.eps, "adamw's eps");
   of_optimizer("--momentum", opt.momentum, "sgd's momentum");

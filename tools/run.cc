@@ -100,7 +100,8 @@ class Run {
   void Steps() {
     for (int i = 0; i < o_.steps; ++i) {
       TimedStep();
-      report_.steps.push_back({ScalarOutput("loss"), GradientNorm()});
+      report_.steps.push_back(
+          {ScalarOutput("loss"), GradientNorm(), ScalarOutput("learning_rate")});
     }
   }
 

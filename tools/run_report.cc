@@ -22,6 +22,16 @@ std::string Text(const std::optional<double>& v) {
   return v ? text : "-";
 }
 
+void PrintSteps(const std::vector<StepValues>& steps) {
+  const bool rates = steps[0].learning_rate.has_value();
+  std::printf("%6s  %-14s  %-14s%s\n", "step", "loss", "grad_norm", rates ? "  learning_rate" : "");
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const StepValues& s = steps[i];
+    std::printf("%6zu  %-14s  %-14s", i, Text(s.loss).c_str(), Text(s.grad_norm).c_str());
+    std::printf("%s\n", rates ? ("  " + Text(s.learning_rate)).c_str() : "");
+  }
+}
+
 }  // namespace
 
 double Minimum(const std::vector<double>& v) {
@@ -42,6 +52,7 @@ void PrintRunJson(const RunReport& report) {
   if (!report.steps.empty()) {
     for (const StepValues& s : report.steps) {
       json["steps"].push_back({{"loss", OrNull(s.loss)}, {"grad_norm", OrNull(s.grad_norm)}});
+      if (s.learning_rate) json["steps"].back()["learning_rate"] = *s.learning_rate;
     }
   }
   json["times_s"] = report.times_s;
@@ -59,12 +70,7 @@ void PrintRunJson(const RunReport& report) {
 }
 
 void PrintRunText(const RunReport& report) {
-  if (!report.steps.empty()) std::printf("%6s  %-14s  %s\n", "step", "loss", "grad_norm");
-  for (size_t i = 0; i < report.steps.size(); ++i) {
-    const StepValues& s = report.steps[i];
-    std::printf("%6zu  %-14s  %s\n", i, Text(s.loss).c_str(), Text(s.grad_norm).c_str());
-  }
-  if (!report.steps.empty()) return;
+  if (!report.steps.empty()) return PrintSteps(report.steps);
   for (const auto& [name, value] : report.outputs) std::printf("%s = %.9g\n", name.c_str(), value);
 }
 

@@ -10,8 +10,9 @@
 namespace shardc {
 
 struct StepValues {
-  std::optional<double> loss,
-      grad_norm;  // before the step's update; nothing where the plan has none
+  // Before the step's update; nothing where the plan has none.
+  std::optional<double> loss, grad_norm;
+  std::optional<double> learning_rate;  // of the update; nothing where it is always the same
 };
 
 struct RunReport {

@@ -30,17 +30,19 @@ std::vector<TensorType> InferAdamW(const InferArgs& args) {
   RequireLike("adamw", args[3], args[0], "second moment");
   RequireScalar("adamw", args[4], "step");
   RequireScalar("adamw", args[5], "scale");
+  RequireScalar("adamw", args[6], "learning rate");
   auto whole = [&](int i) { return TensorType(args[i].dtype, args[i].shape); };
   return {whole(0), whole(2), whole(3)};
 }
 
 void ReferenceAdamW(const KernelCall& call) {
   const Attributes& attrs = *call.attrs;
-  double lr = attrs.Float("lr"), beta1 = attrs.Float("beta1"), beta2 = attrs.Float("beta2");
+  double beta1 = attrs.Float("beta1"), beta2 = attrs.Float("beta2");
   double eps = attrs.Float("eps"), decay = attrs.Float("weight_decay");
   std::vector<double> w = ToDoubles(call.in[0]), g = ToDoubles(call.in[1]);
   std::vector<double> m = ToDoubles(call.in[2]), v = ToDoubles(call.in[3]);
   double step = ToDoubles(call.in[4])[0], scale = ToDoubles(call.in[5])[0];
+  double lr = ToDoubles(call.in[6])[0];
   double step_size = lr / (1 - std::pow(beta1, step));
   double root_correction = std::sqrt(1 - std::pow(beta2, step));
   for (size_t i = 0; i < w.size(); ++i) {
@@ -59,8 +61,9 @@ std::vector<TensorType> InferSgd(const InferArgs& args) {
   RequireFloat("sgd", args[0], "weight");
   RequireLike("sgd", args[1], args[0], "gradient");
   RequireScalar("sgd", args[2], "scale");
-  bool buffered = args.size() == 5;
-  if (args.size() == 4) InferError("sgd", "a momentum buffer needs the step too");
+  RequireScalar("sgd", args[3], "learning rate");
+  bool buffered = args.size() == 6;
+  if (args.size() == 5) InferError("sgd", "a momentum buffer needs the step too");
   if (!buffered && args.attrs.Float("momentum", 0) != 0) {
     InferError("sgd", "momentum needs the operands buffer and step");
   }
@@ -70,22 +73,22 @@ std::vector<TensorType> InferSgd(const InferArgs& args) {
   }
   std::vector<TensorType> results = {TensorType(args[0].dtype, args[0].shape)};
   if (buffered) {
-    RequireLike("sgd", args[3], args[0], "momentum buffer");
-    RequireScalar("sgd", args[4], "step");
-    results.emplace_back(args[3].dtype, args[3].shape);
+    RequireLike("sgd", args[4], args[0], "momentum buffer");
+    RequireScalar("sgd", args[5], "step");
+    results.emplace_back(args[4].dtype, args[4].shape);
   }
   return results;
 }
 
 void ReferenceSgd(const KernelCall& call) {
   const Attributes& attrs = *call.attrs;
-  double lr = attrs.Float("lr"), momentum = attrs.Float("momentum", 0);
+  double momentum = attrs.Float("momentum", 0);
   double dampening = attrs.Float("dampening", 0), decay = attrs.Float("weight_decay", 0);
-  bool nesterov = attrs.Bool("nesterov"), buffered = call.in.size() == 5;
+  bool nesterov = attrs.Bool("nesterov"), buffered = call.in.size() == 6;
   std::vector<double> w = ToDoubles(call.in[0]), g = ToDoubles(call.in[1]), buffer;
-  double scale = ToDoubles(call.in[2])[0];
-  bool first = buffered && ToDoubles(call.in[4])[0] <= 1;
-  if (buffered) buffer = ToDoubles(call.in[3]);
+  double scale = ToDoubles(call.in[2])[0], lr = ToDoubles(call.in[3])[0];
+  bool first = buffered && ToDoubles(call.in[5])[0] <= 1;
+  if (buffered) buffer = ToDoubles(call.in[4]);
   for (size_t i = 0; i < w.size(); ++i) {
     double gradient = g[i] * scale + decay * w[i];
     if (buffered) {
@@ -113,9 +116,8 @@ OpDef UpdateDef(std::string_view name) {
 
 void RegisterOptimizerOps(OpRegistry& registry) {
   OpDef adamw = UpdateDef("adamw");
-  adamw.min_operands = adamw.max_operands = 6;
-  adamw.attrs = {{"lr", AttrKind::kFloat, true},
-                 {"beta1", AttrKind::kFloat, true},
+  adamw.min_operands = adamw.max_operands = 7;
+  adamw.attrs = {{"beta1", AttrKind::kFloat, true},
                  {"beta2", AttrKind::kFloat, true},
                  {"eps", AttrKind::kFloat, true},
                  {"weight_decay", AttrKind::kFloat, true}};
@@ -128,17 +130,16 @@ void RegisterOptimizerOps(OpRegistry& registry) {
   registry.Add(std::move(adamw));
 
   OpDef sgd = UpdateDef("sgd");
-  sgd.min_operands = 3;
-  sgd.max_operands = 5;
-  sgd.attrs = {{"lr", AttrKind::kFloat, true},
-               {"momentum", AttrKind::kFloat},
+  sgd.min_operands = 4;
+  sgd.max_operands = 6;
+  sgd.attrs = {{"momentum", AttrKind::kFloat},
                {"dampening", AttrKind::kFloat},
                {"nesterov", AttrKind::kBool},
                {"weight_decay", AttrKind::kFloat}};
   sgd.infer = InferSgd;
   sgd.flops = [](const Op& op) { return 6 * op.in(0).num_elements(); };
   sgd.reference = ReferenceSgd;
-  sgd.in_place = [](int operand, int result) { return operand == (result == 0 ? 0 : 3); };
+  sgd.in_place = [](int operand, int result) { return operand == (result == 0 ? 0 : 4); };
   registry.Add(std::move(sgd));
 }
 

@@ -12,7 +12,7 @@ void Move(const float* from, float* to, int64_t n) {
   if (from != to) std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
 }
 
-// w, g, m, v, step, scale -> w, m, v
+// w, g, m, v, step, scale, lr -> w, m, v
 std::unique_ptr<Kernel> MakeAdamW(const KernelRequest& r) {
   if (!AllF32(r)) return nullptr;
   const Attributes& a = *r.call.attrs;
@@ -22,23 +22,23 @@ std::unique_ptr<Kernel> MakeAdamW(const KernelRequest& r) {
   args.m = Out(r, 1);
   args.v = Out(r, 2);
   args.n = r.call.in[0].num_elements();
-  args.lr = a.Float("lr");
   args.beta1 = a.Float("beta1");
   args.beta2 = a.Float("beta2");
   args.eps = a.Float("eps");
   args.weight_decay = a.Float("weight_decay");
   return MakeKernel([args, w = In(r, 0), m = In(r, 2), v = In(r, 3), step = In(r, 4),
-                     scale = In(r, 5), threads = r.call.threads]() mutable {
+                     scale = In(r, 5), lr = In(r, 6), threads = r.call.threads]() mutable {
     Move(w, args.w, args.n);
     Move(m, args.m, args.n);
     Move(v, args.v, args.n);
     args.step = static_cast<int64_t>(*step);
     args.grad_scale = *scale;
+    args.lr = *lr;
     Kernels().optimizer.adamw(args, threads);
   });
 }
 
-// w, g, scale[, buffer, step] -> w[, buffer]
+// w, g, scale, lr[, buffer, step] -> w[, buffer]
 std::unique_ptr<Kernel> MakeSgd(const KernelRequest& r) {
   if (!AllF32(r) || r.call.attrs->Float("dampening", 0.0) != 0) return nullptr;
   const Attributes& a = *r.call.attrs;
@@ -46,20 +46,20 @@ std::unique_ptr<Kernel> MakeSgd(const KernelRequest& r) {
   args.w = Out(r, 0);
   args.g = In(r, 1);
   args.n = r.call.in[0].num_elements();
-  args.lr = a.Float("lr");
   args.momentum = a.Float("momentum", 0.0);
   args.weight_decay = a.Float("weight_decay", 0.0);
   args.nesterov = a.Bool("nesterov");
   bool momentum = r.call.out.size() > 1;
   if (momentum) args.momentum_buffer = Out(r, 1);
-  const float* buffer = momentum ? In(r, 3) : nullptr;
-  return MakeKernel(
-      [args, momentum, buffer, w = In(r, 0), scale = In(r, 2), threads = r.call.threads]() mutable {
-        Move(w, args.w, args.n);
-        if (momentum) Move(buffer, args.momentum_buffer, args.n);
-        args.grad_scale = *scale;
-        Kernels().optimizer.sgd(args, threads);
-      });
+  const float* buffer = momentum ? In(r, 4) : nullptr;
+  return MakeKernel([args, momentum, buffer, w = In(r, 0), scale = In(r, 2), lr = In(r, 3),
+                     threads = r.call.threads]() mutable {
+    Move(w, args.w, args.n);
+    if (momentum) Move(buffer, args.momentum_buffer, args.n);
+    args.grad_scale = *scale;
+    args.lr = *lr;
+    Kernels().optimizer.sgd(args, threads);
+  });
 }
 
 constexpr Binding kBindings[] = {{"adamw", MakeAdamW}, {"sgd", MakeSgd}};

@@ -234,7 +234,7 @@ void AddRandomOptimizer(Dice& dice, RunSetup& setup) {
   o.kind = dice.Pick<std::string>({"", "adamw", "sgd"});
   if (o.kind.empty()) return;
   setup.steps = 3;
-  o.lr = 1e-2;
+  o.rate.lr = 1e-2;
   o.eps = 1e-4;  // with 1e-8 a gradient of rounding noise makes a visible step
   if (dice.Chance(50)) o.weight_decay = 0.1;
   if (dice.Chance(60)) o.clip_norm = dice.Chance(50) ? 0.05 : 1.0;
@@ -301,8 +301,9 @@ std::string Reproduction(const std::string& model, const RunSetup& setup) {
       StrCat("shardc compile '", model, "' --spec ", text ? "fuzz.textproto" : setup.spec,
              setup.mesh.empty() ? "" : " --mesh " + setup.mesh, " --loss ", setup.pipeline.loss);
   if (!o.kind.empty()) {
-    command += StrCat(" --optimizer ", o.kind, " --lr ", o.lr, " --eps ", o.eps, " --weight-decay ",
-                      o.weight_decay, " --clip-norm ", o.clip_norm, " --momentum ", o.momentum);
+    command +=
+        StrCat(" --optimizer ", o.kind, " --lr ", o.rate.lr, " --eps ", o.eps, " --weight-decay ",
+               o.weight_decay, " --clip-norm ", o.clip_norm, " --momentum ", o.momentum);
   }
   if (setup.pipeline.recompute != "none") command += " --recompute " + setup.pipeline.recompute;
   return command + " -o plan\n" + (text ? "fuzz.textproto:\n" + setup.spec : "");

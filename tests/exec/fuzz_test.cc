@@ -77,7 +77,7 @@ TEST(FuzzFound, StaysFixed) {
     RunSetup setup;
     setup.pipeline.loss = c.loss;
     setup.pipeline.optimizer.kind = c.optimizer;
-    setup.pipeline.optimizer.lr = 0.1;
+    setup.pipeline.optimizer.rate.lr = 0.1;
     setup.pipeline.optimizer.momentum = 0.9;
     if (!c.optimizer.empty()) setup.steps = 3;
     Graph with_loss = BuildGpt(config);

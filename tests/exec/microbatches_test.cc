@@ -72,8 +72,8 @@ PipelineOptions OptionsOf(const Case& c) {
   PipelineOptions options;
   options.loss = Has(c, "masked") ? "masked_lm" : "lm";
   // Where a gradient is zero in exact arithmetic its rounding must not become a step.
-  options.optimizer = {.kind = "adamw", .lr = 1e-2, .eps = 1e-2, .weight_decay = 0.1};
-  if (Has(c, "sgd")) options.optimizer = {.kind = "sgd", .lr = 0.05};
+  options.optimizer = {.kind = "adamw", .rate = {.lr = 1e-2}, .eps = 1e-2, .weight_decay = 0.1};
+  if (Has(c, "sgd")) options.optimizer = {.kind = "sgd", .rate = {.lr = 0.05}};
   options.optimizer.clip_norm = 0.5;
   if (Has(c, "selective")) options.recompute = "selective";
   if (Has(c, "full")) options.recompute = "full";

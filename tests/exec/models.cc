@@ -297,7 +297,7 @@ AdamWGolden AdamWGoldenOf(const Export& e) {
   AdamWGolden golden;
   golden.batch = t.at("batch");
   golden.options.kind = "adamw";
-  golden.options.lr = t.at("lr");
+  golden.options.rate.lr = t.at("lr");
   golden.options.beta1 = t.at("betas")[0];
   golden.options.beta2 = t.at("betas")[1];
   golden.options.eps = t.at("eps");

@@ -31,8 +31,8 @@ PipelineOptions OptionsOf(const std::string& more) {
   PipelineOptions options;
   options.loss = has("masked") ? "masked_lm" : "lm";
   // Where a gradient is zero in exact arithmetic its rounding must not become a step.
-  options.optimizer = {.kind = "adamw", .lr = 1e-2, .eps = 1e-2, .weight_decay = 0.1};
-  if (has("sgd")) options.optimizer = {.kind = "sgd", .lr = 0.05};
+  options.optimizer = {.kind = "adamw", .rate = {.lr = 1e-2}, .eps = 1e-2, .weight_decay = 0.1};
+  if (has("sgd")) options.optimizer = {.kind = "sgd", .rate = {.lr = 0.05}};
   if (has("momentum")) options.optimizer.momentum = 0.9;
   if (!has("unclipped")) options.optimizer.clip_norm = 0.5;
   if (has("selective")) options.recompute = "selective";

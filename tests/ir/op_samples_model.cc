@@ -226,27 +226,27 @@ void AddStepSamples(std::vector<OpSample>& samples) {
   Adder add{samples};
   HostTensor w = F({3, 5}, 150), g = F({3, 5}, 151), m = F({3, 5}, 152);
   HostTensor v = RandomFloats({3, 5}, 153, 0.1, 1), scale = HostTensor::Scalar(0.4);
+  HostTensor lr = HostTensor::Scalar(0.01);
   HostTensor first = HostTensor::Scalar(int64_t{1}), third = HostTensor::Scalar(3.0);
-  Attributes adamw = {
-      {"lr", 0.01}, {"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
-  add("adamw", "first step", {w, g, m, v, first, scale}, adamw);
-  add("adamw", "third step", {w, g, m, v, third, scale}, adamw);
+  Attributes adamw = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
+  add("adamw", "first step", {w, g, m, v, first, scale, lr}, adamw);
+  add("adamw", "third step", {w, g, m, v, third, scale, lr}, adamw);
   HostTensor large = F({8, 6}, 150), third_int = HostTensor::Scalar(int64_t{3});
   add("adamw", "even",
-      {large, F({8, 6}, 151), F({8, 6}, 152), RandomFloats({8, 6}, 153, 0.1, 1), third_int, scale},
+      {large, F({8, 6}, 151), F({8, 6}, 152), RandomFloats({8, 6}, 153, 0.1, 1), third_int, scale,
+       lr},
       adamw);
   auto sgd = [](double momentum, bool nesterov) {
-    return Attributes{{"lr", 0.01},
-                      {"momentum", momentum},
+    return Attributes{{"momentum", momentum},
                       {"dampening", nesterov ? 0.0 : 0.2},
                       {"nesterov", nesterov},
                       {"weight_decay", 0.1}};
   };
-  add("sgd", "plain", {w, g, scale}, sgd(0, false));
-  add("sgd", "even", {large, F({8, 6}, 151), scale}, sgd(0, false));
-  add("sgd", "first step", {w, g, scale, m, first}, sgd(0.9, false));
-  add("sgd", "momentum", {w, g, scale, m, third}, sgd(0.9, false));
-  add("sgd", "nesterov", {w, g, scale, m, third}, sgd(0.9, true));
+  add("sgd", "plain", {w, g, scale, lr}, sgd(0, false));
+  add("sgd", "even", {large, F({8, 6}, 151), scale, lr}, sgd(0, false));
+  add("sgd", "first step", {w, g, scale, lr, m, first}, sgd(0.9, false));
+  add("sgd", "momentum", {w, g, scale, lr, m, third}, sgd(0.9, false));
+  add("sgd", "nesterov", {w, g, scale, lr, m, third}, sgd(0.9, true));
 
   Strings axes = {"x"};
   add("reshard", "", {w});

@@ -224,7 +224,7 @@ std::vector<BrokenCase> BrokenStates() {
        "E3114", "after its update"},
       {"ReadsTheStepAfterItsCopy", TrainingSet, OnAll([](Program& p) {
          MoveInstruction(p, t::kCopyStep, t::kSgd);
-         p.instructions[t::kSgd + 1].operands[4] = t::kStep;
+         p.instructions[t::kSgd + 1].operands[5] = t::kStep;
        }),
        "E3114", "'step'"},
       {"UpdatesBeforeTheForwardStep", TrainingSet, OnAll([](Program& p) {

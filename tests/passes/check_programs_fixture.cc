@@ -132,8 +132,8 @@ ProgramSet TrainingSet() {
   p.instructions.back().phase = Phase::kBackward;
   AddInstruction(p, "reduce_sum", {t::kA}, {t::kLoss}, {{"axes", Ints{0, 1}}});
   AddInstruction(p, "add", {t::kStep, t::kOne}, {t::kNextStep});
-  AddInstruction(p, "sgd", {t::kW, t::kGradient, t::kOne, t::kMomentum, t::kNextStep},
-                 {t::kNewW, t::kNewMomentum}, {{"lr", 0.1}, {"momentum", 0.9}});
+  AddInstruction(p, "sgd", {t::kW, t::kGradient, t::kOne, t::kOne, t::kMomentum, t::kNextStep},
+                 {t::kNewW, t::kNewMomentum}, {{"momentum", 0.9}});
   p.instructions.back().phase = Phase::kOptimizer;
   AddInstruction(p, "exp", {t::kFlat}, {t::kE});
   AddInstruction(p, "neg", {t::kE}, {t::kNegated});

@@ -287,7 +287,7 @@ TEST(InsertReshards, UpdatesReadTheGradientThatIsAnOutput) {
     %dw = reduce_sum %dy {axes=[0], keepdims=false} : f32[8]
     %n = sum_squares %dw : f32[]
     %one = constant {value=tensor<f32[]: 1>} : f32[]
-    %0, %1 = sgd %w, %dw, %one, %m, %one {lr=0.1, momentum=0.9} : f32[8], f32[8]
+    %0, %1 = sgd %w, %dw, %one, %one, %m, %one {momentum=0.9} : f32[8], f32[8]
     update "w" %0
     update "m" %1
   })",

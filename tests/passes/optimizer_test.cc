@@ -32,24 +32,25 @@ void Refused(const OptimizerOptions& options, std::string_view what) {
 }
 
 TEST(Optimizer, AdamWHasTwoStatesCutLikeTheParameter) {
-  Check({.kind = "adamw", .lr = 0.5}, R"(
+  Check({.kind = "adamw", .rate = {.lr = 0.5}}, R"(
     CHECK: -> (grad.w: %dw, grad.b: %db, grad.v: %dv, grad_norm: %_)
     CHECK: %7 = state "optimizer.step" {dtype="f32", init=0.0, shape=[],
-    CHECK: update "optimizer.step" %9
-    CHECK: %10 = state "w.adamw.m" {dtype="f32", init=0.0, shape=[4, 6], phase="optimizer", site="w"} : f32[4, 6@tp]
-    CHECK-NEXT: %11 = state "w.adamw.v" {dtype="f32", init=0.0, shape=[4, 6], phase="optimizer", site="w"} : f32[4, 6@tp]
-    CHECK-NEXT: %12, %13, %14 = adamw %w, %dw, %10, %11, %9, %6 {beta1=0.9, beta2=0.999, eps=1e-08, lr=0.5,
-    CHECK-NEXT: update "w" %12
-    CHECK-NEXT: update "w.adamw.m" %13
-    CHECK-NEXT: update "w.adamw.v" %14)");
+    CHECK: %8 = constant {value=tensor<f32[]: 0.5>
+    CHECK: update "optimizer.step" %10
+    CHECK: %11 = state "w.adamw.m" {dtype="f32", init=0.0, shape=[4, 6], phase="optimizer", site="w"} : f32[4, 6@tp]
+    CHECK-NEXT: %12 = state "w.adamw.v" {dtype="f32", init=0.0, shape=[4, 6], phase="optimizer", site="w"} : f32[4, 6@tp]
+    CHECK-NEXT: %13, %14, %15 = adamw %w, %dw, %11, %12, %10, %6, %8 {beta1=0.9, beta2=0.999, eps=1e-08,
+    CHECK-NEXT: update "w" %13
+    CHECK-NEXT: update "w.adamw.m" %14
+    CHECK-NEXT: update "w.adamw.v" %15)");
 }
 
 // Matrices decay, vectors do not, and a parameter that says so does not.
 TEST(Optimizer, WeightDecay) {
   Check({.kind = "adamw", .weight_decay = 0.25}, R"(
-    CHECK: adamw %w, %_, %_, %_, %_, %_ {beta1=0.9, beta2=0.999, eps=1e-08, lr=0.001, weight_decay=0.25
-    CHECK: adamw %b, %_, %_, %_, %_, %_ {beta1=0.9, beta2=0.999, eps=1e-08, lr=0.001, weight_decay=0.0
-    CHECK: adamw %v, %_, %_, %_, %_, %_ {beta1=0.9, beta2=0.999, eps=1e-08, lr=0.001, weight_decay=0.0)");
+    CHECK: adamw %w, %_, %_, %_, %_, %_, %_ {beta1=0.9, beta2=0.999, eps=1e-08, weight_decay=0.25
+    CHECK: adamw %b, %_, %_, %_, %_, %_, %_ {beta1=0.9, beta2=0.999, eps=1e-08, weight_decay=0.0
+    CHECK: adamw %v, %_, %_, %_, %_, %_, %_ {beta1=0.9, beta2=0.999, eps=1e-08, weight_decay=0.0)");
 }
 
 // One sum for those that are cut alike (w and b), one for the rest; each gradient counts once.
@@ -73,32 +74,39 @@ TEST(Optimizer, ClippingScalesByTheNorm) {
     CHECK-NEXT: %9 = constant {value=tensor<f32[]: 2>
     CHECK-NEXT: %10 = div %9, %8
     CHECK-NEXT: %11 = min %10, %6
-    CHECK: sgd %w, %dw, %11 {)");
+    CHECK: sgd %w, %dw, %11, %_ {)");
 }
 
 TEST(Optimizer, SgdWithoutMomentumHasNoState) {
-  Check({.kind = "sgd", .lr = 0.5, .weight_decay = 0.25}, R"(
+  Check({.kind = "sgd", .rate = {.lr = 0.5}, .weight_decay = 0.25}, R"(
     CHECK-NOT: momentum"
-    CHECK: %_ = sgd %w, %dw, %_ {dampening=0.0, lr=0.5, momentum=0.0, nesterov=false, weight_decay=0.25,
+    CHECK: %_ = sgd %w, %dw, %_, %_ {dampening=0.0, momentum=0.0, nesterov=false, weight_decay=0.25,
     CHECK-NEXT: update "w" %_
-    CHECK-NEXT: sgd %b, %db, %_ {dampening=0.0, lr=0.5, momentum=0.0, nesterov=false, weight_decay=0.0)");
+    CHECK-NEXT: sgd %b, %db, %_, %_ {dampening=0.0, momentum=0.0, nesterov=false, weight_decay=0.0)");
   Check({.kind = "sgd", .momentum = 0.5}, R"(
     CHECK: %_ = state "w.sgd.momentum" {dtype="f32", init=0.0, shape=[4, 6], phase="optimizer", site="w"} : f32[4, 6@tp]
-    CHECK-NEXT: %_, %_ = sgd %w, %dw, %_, %_, %_ {dampening=0.0, lr=0.001, momentum=0.5
+    CHECK-NEXT: %_, %_ = sgd %w, %dw, %_, %_, %_, %_ {dampening=0.0, momentum=0.5
     CHECK-NEXT: update "w" %_
     CHECK-NEXT: update "w.sgd.momentum" %_)");
 }
 
+TEST(Optimizer, AScheduleIsAnOutput) {
+  Check({.kind = "sgd", .rate = {.lr = 0.5, .warmup_steps = 4}}, R"(
+    CHECK: grad_norm: %5, learning_rate: %13)
+    CHECK: %7 = state "optimizer.step"
+    CHECK: %10 = div %7, %9
+    CHECK: %13 = mul %8, %12
+    CHECK: sgd %w, %dw, %6, %13 {)");
+}
+
 TEST(Optimizer, NoneDoesNothing) {
-  Check({.kind = "", .lr = -1}, "CHECK-NOT: optimizer\nCHECK-NOT: grad_norm");
+  Check({.kind = "", .rate = {.lr = -1}}, "CHECK-NOT: optimizer\nCHECK-NOT: grad_norm");
 }
 
 TEST(Optimizer, RefusesImpossibleValues) {
   double nan = std::numeric_limits<double>::quiet_NaN();
   Refused({.kind = "adam"}, "unknown optimizer 'adam'; use adamw or sgd");
-  Refused({.kind = "sgd", .lr = -1}, "learning rate -1 is not a number from 0 on");
-  Refused({.kind = "sgd", .lr = nan}, "learning rate");
-  Refused({.kind = "sgd", .lr = std::numeric_limits<double>::infinity()}, "learning rate");
+  Refused({.kind = "sgd", .rate = {.lr = -1}}, "learning rate -1 is not a number from 0 on");
   Refused({.kind = "adamw", .momentum = 0.9}, "momentum is sgd's");
   Refused({.kind = "adamw", .beta1 = 1}, "are not in [0, 1)");
   Refused({.kind = "adamw", .beta2 = -0.5}, "are not in [0, 1)");

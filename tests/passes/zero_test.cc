@@ -142,7 +142,7 @@ TEST(Zero, Stages1And2GatherOnce) {
       CHECK-NEXT: %2 = sum_squares %dw {phase="optimizer", site="optimizer"} : f32[] partial(dp)
       CHECK-NEXT: all_reduce %2
       CHECK: state "w.adamw.m" {dtype="f32", init=0.0, shape=[4, 6], phase="optimizer", site="fc"} : f32[4@dp, 6]
-      CHECK: = adamw %w, %dw, %_, %_, %_, %_ {
+      CHECK: = adamw %w, %dw, %_, %_, %_, %_, %_ {
       CHECK-NOT: all_gather
       CHECK-NOT: reduce)");
   }

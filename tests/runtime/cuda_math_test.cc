@@ -109,7 +109,7 @@ TEST(CudaMath, RunningSoftmaxIsTheSum) {
 }
 
 TEST(CudaMath, OptimizersFollowTheirFormulas) {
-  AdamWStep<double> adam({1e-3, 0.9, 0.95, 1e-8, 0.1}, 3, 0.5);
+  AdamWStep<double> adam({0.9, 0.95, 1e-8, 0.1}, 3, 0.5, 1e-3);
   double w = 0.7, m = 0.2, v = 0.04, g = -0.6 * 0.5;
   double m1 = 0.9 * m + 0.1 * g, v1 = 0.95 * v + 0.05 * g * g;
   double want = w - 1e-3 * 0.1 * w;
@@ -119,9 +119,9 @@ TEST(CudaMath, OptimizersFollowTheirFormulas) {
   EXPECT_NEAR(w, want, 1e-15);
   EXPECT_NEAR(m, m1, 1e-15);
   EXPECT_NEAR(v, v1, 1e-15);
-  SgdConstants sgd{0.1, 0.9, 0, 0.01, true};
+  SgdConstants sgd{0.9, 0, 0.01, true};
   double weight = 1, buffer = 0.5;
-  SgdUpdate(sgd, true, false, 2.0, weight, 0.25, buffer);
+  SgdUpdate(sgd, true, false, 2.0, 0.1, weight, 0.25, buffer);
   EXPECT_NEAR(buffer, 0.9 * 0.5 + 0.51, 1e-15);
   EXPECT_NEAR(weight, 1 - 0.1 * (0.51 + 0.9 * 0.96), 1e-15);
 }

@@ -382,19 +382,19 @@ struct SoftmaxState {
 };
 
 struct AdamWConstants {
-  double lr, beta1, beta2, eps, weight_decay;
+  double beta1, beta2, eps, weight_decay;
 };
 template <typename W>
 struct AdamWStep {
   W beta1, one_minus_beta1, beta2, one_minus_beta2, eps, decay, step_size, root_correction, scale;
-  SHARDC_HD AdamWStep(const AdamWConstants& c, double step, double grad_scale)
+  SHARDC_HD AdamWStep(const AdamWConstants& c, double step, double grad_scale, double lr)
       : beta1(W(c.beta1)),
         one_minus_beta1(W(1 - c.beta1)),
         beta2(W(c.beta2)),
         one_minus_beta2(W(1 - c.beta2)),
         eps(W(c.eps)),
-        decay(W(c.lr * c.weight_decay)),
-        step_size(W(c.lr / (1 - ::pow(c.beta1, step)))),
+        decay(W(lr * c.weight_decay)),
+        step_size(W(lr / (1 - ::pow(c.beta1, step)))),
         root_correction(W(::sqrt(1 - ::pow(c.beta2, step)))),
         scale(W(grad_scale)) {}
   SHARDC_HD void Update(W& w, W g, W& m, W& v) const {
@@ -407,18 +407,18 @@ struct AdamWStep {
 };
 
 struct SgdConstants {
-  double lr, momentum, dampening, weight_decay;
+  double momentum, dampening, weight_decay;
   bool nesterov;
 };
 template <typename W>
-SHARDC_HD void SgdUpdate(const SgdConstants& c, bool buffered, bool first, W scale, W& w, W g,
+SHARDC_HD void SgdUpdate(const SgdConstants& c, bool buffered, bool first, W scale, W lr, W& w, W g,
                          W& buffer) {
   W d = g * scale + W(c.weight_decay) * w;
   if (buffered) {
     buffer = first ? d : W(c.momentum) * buffer + W(1 - c.dampening) * d;
     d = c.nesterov ? d + W(c.momentum) * buffer : buffer;
   }
-  w -= W(c.lr) * d;
+  w -= lr * d;
 }
 
 }  // namespace shardc::cuda

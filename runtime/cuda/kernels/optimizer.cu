@@ -92,11 +92,11 @@ template <typename W>
 struct AdamW {
   AdamWConstants constants;
   FloatView w, g, m, v, w_out, m_out, v_out;
-  ScalarView step, scale;
+  ScalarView step, scale, lr;
   int64_t n;
   __device__ void operator()(int64_t items) const {
     // One item a thread, which strides by itself: the powers of the betas are costly.
-    const AdamWStep<W> update(constants, step.Value(), scale.Value());
+    const AdamWStep<W> update(constants, step.Value(), scale.Value(), lr.Value());
     for (int64_t item = threadIdx.x + static_cast<int64_t>(blockIdx.x) * blockDim.x; item < items;
          item += static_cast<int64_t>(gridDim.x) * blockDim.x) {
       int64_t i = item * kEach;
@@ -118,11 +118,11 @@ template <typename W>
 struct Sgd {
   SgdConstants constants;
   FloatView w, g, buffer, w_out, buffer_out;
-  ScalarView scale, step;
+  ScalarView scale, lr, step;
   bool buffered;
   int64_t n;
   __device__ void operator()(int64_t items) const {
-    const W factor = static_cast<W>(scale.Value());
+    const W factor = static_cast<W>(scale.Value()), rate = static_cast<W>(lr.Value());
     const bool first = buffered && step.Value() <= 1;
     for (int64_t item = threadIdx.x + static_cast<int64_t>(blockIdx.x) * blockDim.x; item < items;
          item += static_cast<int64_t>(gridDim.x) * blockDim.x) {
@@ -132,8 +132,9 @@ struct Sgd {
       w.Read(i, count, we);
       g.Read(i, count, ge);
       if (buffered) buffer.Read(i, count, be);
-      ForEach(count,
-              [&](int j) { SgdUpdate(constants, buffered, first, factor, we[j], ge[j], be[j]); });
+      ForEach(count, [&](int j) {
+        SgdUpdate(constants, buffered, first, factor, rate, we[j], ge[j], be[j]);
+      });
       w_out.Write(i, count, we);
       if (buffered) buffer_out.Write(i, count, be);
     }
@@ -160,43 +161,45 @@ bool Double(const KernelRequest& r) {
                      [](const TensorView& v) { return v.dtype == DType::kF64; });
 }
 
-// w, g, m, v, step, scale -> w, m, v
+// w, g, m, v, step, scale, lr -> w, m, v
 template <typename W>
 KernelPtr MakeAdamWOf(const KernelRequest& r) {
   const Attributes& a = *r.call.attrs;
   auto &in = r.call.in, &out = r.call.out;
-  return Make(AdamW<W>{
-      {a.Float("lr"), a.Float("beta1"), a.Float("beta2"), a.Float("eps"), a.Float("weight_decay")},
-      View(in[0]),
-      View(in[1]),
-      View(in[2]),
-      View(in[3]),
-      View(out[0]),
-      View(out[1]),
-      View(out[2]),
-      Scalar(in[4]),
-      Scalar(in[5]),
-      in[0].num_elements()});
+  return Make(
+      AdamW<W>{{a.Float("beta1"), a.Float("beta2"), a.Float("eps"), a.Float("weight_decay")},
+               View(in[0]),
+               View(in[1]),
+               View(in[2]),
+               View(in[3]),
+               View(out[0]),
+               View(out[1]),
+               View(out[2]),
+               Scalar(in[4]),
+               Scalar(in[5]),
+               Scalar(in[6]),
+               in[0].num_elements()});
 }
 KernelPtr MakeAdamW(const KernelRequest& r) {
   return Double(r) ? MakeAdamWOf<double>(r) : MakeAdamWOf<float>(r);
 }
 
-// w, g, scale[, buffer, step] -> w[, buffer]
+// w, g, scale, lr[, buffer, step] -> w[, buffer]
 template <typename W>
 KernelPtr MakeSgdOf(const KernelRequest& r) {
   const Attributes& a = *r.call.attrs;
   auto &in = r.call.in, &out = r.call.out;
-  bool buffered = in.size() == 5;
-  return Make(Sgd<W>{{a.Float("lr"), a.Float("momentum", 0.0), a.Float("dampening", 0.0),
+  bool buffered = in.size() == 6;
+  return Make(Sgd<W>{{a.Float("momentum", 0.0), a.Float("dampening", 0.0),
                       a.Float("weight_decay", 0.0), a.Bool("nesterov")},
                      View(in[0]),
                      View(in[1]),
-                     buffered ? View(in[3]) : FloatView(),
+                     buffered ? View(in[4]) : FloatView(),
                      View(out[0]),
                      buffered ? View(out[1]) : FloatView(),
                      Scalar(in[2]),
-                     buffered ? Scalar(in[4]) : ScalarView(),
+                     Scalar(in[3]),
+                     buffered ? Scalar(in[5]) : ScalarView(),
                      buffered,
                      in[0].num_elements()});
 }

@@ -1,0 +1,61 @@
+#include "passes/learning_rate.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "ir/diagnostic.h"
+
+namespace shardc {
+namespace {
+
+void Require(bool holds, const std::string& flag, const std::string& what) {
+  if (!holds) throw Diagnostic("E6102", ExitCode::kUsage, flag, what);
+}
+
+}  // namespace
+
+void CheckLearningRate(const LearningRateOptions& o) {
+  Require(o.lr >= 0 && std::isfinite(o.lr), "--lr",
+          StrCat("learning rate ", o.lr, " is not a number from 0 on"));
+  const bool constant = o.decay == "constant";
+  Require(constant || o.decay == "linear" || o.decay == "cosine", "--lr-decay",
+          StrCat("unknown decay '", o.decay, "'; use constant, linear or cosine"));
+  Require(o.warmup_steps >= 0, "--lr-warmup-steps", "the number of steps must not be negative");
+  Require(!constant || (o.decay_steps == 0 && o.min_lr == 0), "--lr-decay",
+          "--lr-decay-steps and --min-lr belong to a decay: add --lr-decay linear or cosine");
+  Require(constant || o.decay_steps > o.warmup_steps, "--lr-decay-steps",
+          StrCat("the decay ends with step ", o.decay_steps, ", and warm-up with step ",
+                 o.warmup_steps, "; give a later one"));
+  Require(o.min_lr >= 0 && o.min_lr <= o.lr, "--min-lr",
+          StrCat(o.min_lr, " is not between 0 and the learning rate, ", o.lr));
+}
+
+bool IsConstant(const LearningRateOptions& o) {
+  return o.decay == "constant" && o.warmup_steps == 0;
+}
+
+Value* LearningRate(Builder& b, const LearningRateOptions& o, Value* steps) {
+  const DType dtype = steps->type.dtype;
+  auto scalar = [&](double value) { return b.Scalar(dtype, value); };
+  auto at_most_1 = [&](Value* v) { return b.Make("min", {v, scalar(1)}); };
+  const auto warmup = static_cast<double>(o.warmup_steps);
+  Value* rate = nullptr;
+  if (o.decay == "constant") {
+    rate = scalar(o.lr);
+  } else {
+    Value* since = b.Make("max", {b.Sub(steps, scalar(warmup)), scalar(0)});
+    Value* part = at_most_1(b.Div(since, scalar(static_cast<double>(o.decay_steps) - warmup)));
+    Value* left = nullptr;
+    if (o.decay == "linear") {
+      left = b.Sub(scalar(1), part);
+    } else {
+      Value* wave = b.Make("cos", {b.Mul(part, scalar(std::numbers::pi))});
+      left = b.Mul(b.Add(wave, scalar(1)), scalar(0.5));
+    }
+    rate = b.Add(b.Mul(left, scalar(o.lr - o.min_lr)), scalar(o.min_lr));
+  }
+  if (o.warmup_steps > 0) rate = b.Mul(rate, at_most_1(b.Div(steps, scalar(warmup))));
+  return rate;
+}
+
+}  // namespace shardc
