@@ -36,10 +36,12 @@ class Session::Impl {
     }
     const TensorType& type = input->type;
     if (value.dtype() != type.dtype || value.shape() != type.shape) {
-      throw Diagnostic("E4002", ExitCode::kUsage, "--input " + name,
-                       StrCat("the plan wants ", DTypeName(type.dtype), ShapeToString(type.shape),
-                              ", got ", DTypeName(value.dtype()), ShapeToString(value.shape())),
-                       "convert the array, or compile with --bind for its shape");
+      throw Diagnostic(
+          "E4002", ExitCode::kUsage, "--input " + name,
+          StrCat("the plan wants ", DTypeName(type.dtype), ShapeToString(type.shape), ", got ",
+                 DTypeName(value.dtype()), ShapeToString(value.shape())),
+          "convert the array, or compile with --bind for its shape; the values of several steps "
+          "have one more dim in front");
     }
     for (const auto& [rank, buffer] : input->places) {
       GlobalToLocal(value.raw(), type, programs_[0].mesh, rank, runner_->Input(rank, buffer));

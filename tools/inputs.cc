@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <random>
 
 #include "ir/diagnostic.h"
@@ -10,6 +11,13 @@
 #include "ir/safetensors.h"
 
 namespace shardc {
+
+namespace {
+
+struct NamedTensor {
+  std::string name;
+  HostTensor value;
+};
 
 NamedTensor ReadInput(const std::string& text) {
   size_t eq = text.find("=@");
@@ -27,6 +35,71 @@ NamedTensor ReadInput(const std::string& text) {
   }
   SafetensorsFile file(path);
   return {name, file.Read(tensor)};
+}
+
+// How many steps the array holds; 0 when it has no dim for them.
+int64_t StepsIn(const HostTensor& value, const TensorType& type) {
+  const Shape& shape = value.shape();
+  const bool holds = shape.size() == type.shape.size() + 1 &&
+                     std::equal(type.shape.begin(), type.shape.end(), shape.begin() + 1);
+  return holds ? shape[0] : 0;
+}
+
+HostTensor StepOf(const HostTensor& values, int64_t step) {
+  HostTensor value(values.dtype(), Shape(values.shape().begin() + 1, values.shape().end()));
+  std::memcpy(value.raw(), values.raw() + step * value.bytes(), static_cast<size_t>(value.bytes()));
+  return value;
+}
+
+bool Has(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+}  // namespace
+
+GivenInputs::GivenInputs(const std::vector<std::string>& texts, const Session& session) {
+  const std::vector<std::string> inputs = session.InputNames();
+  auto find = [&](const std::string& name) {
+    return std::find_if(given_.begin(), given_.end(), [&](auto& g) { return g.name == name; });
+  };
+  const Given* longest = nullptr;
+  for (const std::string& text : texts) {
+    NamedTensor input = ReadInput(text);
+    if (find(input.name) != given_.end()) {
+      throw Diagnostic("E4001", ExitCode::kUsage, "--input " + text,
+                       "input '" + input.name + "' is given twice");
+    }
+    Given g{input.name, std::make_shared<HostTensor>(std::move(input.value))};
+    if (Has(inputs, g.name)) g.steps = StepsIn(*g.value, session.InputType(g.name));
+    given_.push_back(std::move(g));
+  }
+  for (const Given& g : given_) {
+    if (g.steps == 0) continue;
+    if (longest && g.steps != longest->steps) {
+      throw Diagnostic(
+          "E4002", ExitCode::kUsage, "--input " + g.name,
+          StrCat("holds ", g.steps, " steps, and '", longest->name, "' holds ", longest->steps),
+          "give as many of each");
+    }
+    longest = &g;
+  }
+  if (longest) steps_ = longest->steps;
+  auto ids = find("input_ids");
+  if (ids == given_.end() || find("labels") != given_.end() || !Has(inputs, "labels")) return;
+  if (!Has(inputs, "input_ids") || !(session.InputType("labels") == session.InputType("input_ids")))
+    return;
+  std::fprintf(stderr, "note: labels = input_ids; pass --input labels=@file.npy for others\n");
+  given_.push_back({"labels", ids->value, ids->steps});
+}
+
+void GivenInputs::Set(int64_t step, Session& session) const {
+  for (const Given& g : given_) {
+    if (g.steps > 0) {
+      session.SetInput(g.name, StepOf(*g.value, step % g.steps));
+    } else if (step == 0) {
+      session.SetInput(g.name, *g.value);
+    }
+  }
 }
 
 namespace {
@@ -75,21 +148,6 @@ int64_t IndexLimit(std::span<const Program* const> stages, const std::string& in
     if (n > 0) limit = limit ? std::min(limit, n) : n;
   }
   return limit ? limit : 2;
-}
-
-void DefaultLabels(const std::vector<NamedTensor>& given, Session& session) {
-  const std::vector<std::string> names = session.InputNames();
-  if (std::find(names.begin(), names.end(), "labels") == names.end()) return;
-  const TensorType labels = session.InputType("labels");
-  const NamedTensor* ids = nullptr;
-  for (const NamedTensor& t : given) {
-    if (t.name == "labels") return;
-    if (t.name == "input_ids") ids = &t;
-  }
-  if (!ids) return;
-  if (labels.dtype != ids->value.dtype() || labels.shape != ids->value.shape()) return;
-  std::fprintf(stderr, "note: labels = input_ids; pass --input labels=@file.npy for others\n");
-  session.SetInput("labels", ids->value);
 }
 
 void FillRandomInputs(std::span<const Program* const> stages, uint64_t seed, Session& session) {

@@ -1,6 +1,7 @@
 // The inputs of a run: arrays from files, or random ones.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,21 +12,35 @@
 
 namespace shardc {
 
-// "input_ids=@ids.npy" or "x=@file.safetensors:name" (":name" may be left out when it is the
-// input's). Throws Diagnostic E4001 for text of another form, E5xxx for files that cannot be read.
-struct NamedTensor {
-  std::string name;
-  HostTensor value;
+// The arrays that --input gives: "input_ids=@ids.npy" or "x=@file.safetensors:name" (":name" may be
+// left out when it is the input's). An array with one more dim in front than the plan's input holds
+// its values in so many steps, one after the other, and then again from the first.
+class GivenInputs {
+ public:
+  // Throws Diagnostic E4001 for text of another form, unknown inputs and what is given twice, E4002
+  // for arrays that do not fit or hold another number of steps than others, and E5xxx for files
+  // that cannot be read. Where the plan has an input `labels` that is not given, and an input_ids
+  // of the same type is, labels = input_ids (what a next-token loss wants; it shifts them itself),
+  // with a note on stderr.
+  GivenInputs(const std::vector<std::string>& texts, const Session& session);
+  // Sets those that differ from the step before's; `step` counts from 0 and goes up by one.
+  void Set(int64_t step, Session& session) const;
+  // That the arrays hold; 1 where every step has the same.
+  int64_t steps() const { return steps_; }
+
+ private:
+  struct Given {
+    std::string name;
+    std::shared_ptr<const HostTensor> value;
+    int64_t steps = 0;  // 0: the same in every step
+  };
+  std::vector<Given> given_;
+  int64_t steps_ = 1;
 };
-NamedTensor ReadInput(const std::string& text);
 
 // For every integer input the number of values it may take: rows of the tables it indexes, the
 // vocabulary of the logits it labels, on any stage; 2 when neither is found.
 int64_t IndexLimit(std::span<const Program* const> stages, const std::string& input);
-
-// Where the plan has an input `labels` that is not given, and an input_ids of the same type is:
-// labels = input_ids (what a next-token loss wants; it shifts them itself), with a note on stderr.
-void DefaultLabels(const std::vector<NamedTensor>& given, Session& session);
 
 // Sets all inputs that are missing: integers uniform below their limit, floats uniform in [0, 1).
 void FillRandomInputs(std::span<const Program* const> stages, uint64_t seed, Session& session);

@@ -80,20 +80,21 @@ void CheckSize(const Plan& plan, int processes) {
 }
 
 void Work(Processes& processes, const std::string& folder, SessionOptions options,
+          const std::function<StateReader(const Plan&)>& states,
           const std::function<void(const Plan&, const SessionOptions&)>& lead) {
   Plan plan;
-  StateReader weights;
+  StateReader reader;
   Together(processes, [&] {
     plan = LoadPlan(folder);
     CheckSize(plan, processes.size());
-    weights = WeightsReader(plan);
+    reader = states(plan);
     if (options.backend == "cuda") CountCudaGpus();  // whether there is one
   });
   options.processes = &processes;
   if (processes.rank() == 0) {
     lead(plan, options);
   } else {
-    ServeProcessRunner({plan.programs, options, weights});
+    ServeProcessRunner({plan.programs, options, reader});
   }
 }
 
@@ -111,6 +112,7 @@ std::unique_ptr<Processes> Join() {
 }  // namespace
 
 void RunLaunched(const std::string& folder, const SessionOptions& options,
+                 const std::function<StateReader(const Plan&)>& states,
                  const std::function<void(const Plan&, const SessionOptions&)>& lead) {
   Processes& processes = *Join().release();  // never destroyed: the process ends here
   processes.ExitWhenStuck(1.5, [&] {
@@ -132,7 +134,7 @@ void RunLaunched(const std::string& folder, const SessionOptions& options,
     if (!quiet) Say(what);
   };
   try {
-    Work(processes, folder, options, lead);
+    Work(processes, folder, options, states, lead);
   } catch (const Silenced& s) {
     code = s.code;
     quiet = true;

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "ir/diagnostic.h"
 #include "ir/manifest.h"
 #include "ir/program.h"
-#include "runtime/session.h"
 
 namespace shardc {
 
@@ -32,10 +32,11 @@ Plan LoadPlanOfRank(const std::string& folder, int64_t rank);
 // The manifest and the first program of each stage. Throws as LoadPlan.
 Plan LoadPlanOfStages(const std::string& folder);
 
-// Fills states from the plan's weights, optimizer state with its first value. A file's checksum is
-// verified before the first byte of it is used: Diagnostic E3002; E3006 when a tensor is missing or
-// of another type. Throws Diagnostic E4008 at once when the plan was compiled without weights.
-// `plan` must outlive the reader.
-StateReader WeightsReader(const Plan& plan);
+// The manifest's entry of a file of the plan. Throws Diagnostic E3006 when there is none.
+const ManifestFile& ListedFile(const Plan& plan, const std::string& path);
+// Reads the whole file: Diagnostic E3002 when it is not the one that the manifest lists.
+void CheckListedFile(const Plan& plan, const std::string& path);
+// Diagnostic E3006: files of a plan that do not fit together.
+Diagnostic MixedPlans(const std::string& where, const std::string& what);
 
 }  // namespace shardc

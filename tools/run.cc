@@ -16,6 +16,7 @@
 #include "tools/plan.h"
 #include "tools/run_profile.h"
 #include "tools/run_report.h"
+#include "tools/states.h"
 #include "tools/verbs.h"
 
 namespace shardc {
@@ -25,28 +26,12 @@ struct RunOptions {
   std::string plan;
   std::vector<std::string> inputs;
   std::optional<uint64_t> random_seed;
-  std::string save, save_params, check, profile;
+  std::string load, save, save_params, save_checkpoint, check, profile;
   double rtol = 1e-4, atol = 1e-5;
   int steps = 0, repeat = 0;
   bool json = false;
   SessionOptions session;
 };
-
-void SetInputs(const RunOptions& o, const Plan& plan, Session& session) {
-  std::vector<NamedTensor> given;
-  for (const std::string& text : o.inputs) {
-    given.push_back(ReadInput(text));
-    const NamedTensor& t = given.back();
-    for (size_t i = 0; i + 1 < given.size(); ++i) {
-      if (given[i].name != t.name) continue;
-      throw Diagnostic("E4001", ExitCode::kUsage, "--input " + text,
-                       "input '" + t.name + "' is given twice");
-    }
-    session.SetInput(t.name, t.value);
-  }
-  DefaultLabels(given, session);
-  if (o.random_seed) FillRandomInputs(StagesOf(plan), *o.random_seed, session);
-}
 
 bool Has(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -58,15 +43,26 @@ int64_t TokensOf(const Session& session) {
   return IsInteger(type.dtype) ? type.num_elements() : 0;
 }
 
+// `notes`: for the user, where several processes make the same reader one of them says them.
+StateReader ReaderFor(const RunOptions& o, const Plan& plan, std::vector<std::string>* notes) {
+  return o.load.empty() ? WeightsReader(plan) : CheckpointReader(plan, o.load, notes);
+}
+
 class Run {
  public:
   Run(const RunOptions& o, const SessionOptions& session, const Plan& plan)
-      : o_(o), plan_(plan), session_(plan.programs, session, WeightsReader(plan)) {
-    SetInputs(o, plan, session_);
+      : o_(o),
+        plan_(plan),
+        session_(plan.programs, session, ReaderFor(o, plan, &notes_)),
+        inputs_(o.inputs, session_) {
+    for (const std::string& note : notes_) std::fprintf(stderr, "note: %s\n", note.c_str());
+    inputs_.Set(0, session_);
+    if (o.random_seed) FillRandomInputs(StagesOf(plan), *o.random_seed, session_);
     report_.tokens = TokensOf(session_);
   }
 
   void Go() {
+    NoteEqualSteps();
     // Without --repeat the reported steps are recorded, the first with what kernels do only once.
     if (o_.repeat == 0) StartProfile(std::max(o_.steps, 1));
     if (o_.steps > 0) {
@@ -84,12 +80,30 @@ class Run {
     if (!o_.save_params.empty()) {
       Save(o_.save_params, Params(), &Session::StateType, &Session::State);
     }
+    if (!o_.save_checkpoint.empty()) {
+      Save(o_.save_checkpoint, session_.StateNames(), &Session::StateType, &Session::State);
+    }
+    if (steps_run_ < inputs_.steps()) {
+      std::fprintf(stderr, "note: the inputs hold %lld steps; --steps runs more than %lld\n",
+                   static_cast<long long>(inputs_.steps()), static_cast<long long>(steps_run_));
+    }
     Report();
     if (golden_) throw *golden_;
   }
 
  private:
+  void NoteEqualSteps() const {
+    const bool trains = std::any_of(plan_.manifest.states.begin(), plan_.manifest.states.end(),
+                                    [](const ManifestState& s) { return !s.is_param; });
+    if (o_.steps <= 1 || trains || inputs_.steps() > 1) return;
+    std::fprintf(stderr,
+                 "note: the plan updates no parameter, so all steps are equal; "
+                 "compile with --optimizer\n");
+  }
+
   void TimedStep() {
+    if (steps_run_ > 0) inputs_.Set(steps_run_, session_);
+    ++steps_run_;
     auto start = std::chrono::steady_clock::now();
     session_.Step();
     std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
@@ -214,21 +228,14 @@ class Run {
 
   const RunOptions& o_;
   const Plan& plan_;
+  std::vector<std::string> notes_;
   Session session_;
+  GivenInputs inputs_;
+  int64_t steps_run_ = 0;
   RunReport report_;
   MachinePeaks peaks_;
   std::optional<Diagnostic> golden_;
 };
-
-void NoteEqualSteps(const RunOptions& o, const Plan& plan) {
-  bool trains = std::any_of(plan.manifest.states.begin(), plan.manifest.states.end(),
-                            [](const ManifestState& s) { return !s.is_param; });
-  if (o.steps > 1 && !trains) {
-    std::fprintf(stderr,
-                 "note: the plan updates no parameter, so all steps are equal; "
-                 "compile with --optimizer\n");
-  }
-}
 
 void CheckBackend(const RunOptions& o) {
   bool cuda = o.session.backend == "cuda";
@@ -245,11 +252,14 @@ void CheckBackend(const RunOptions& o) {
 
 void RunPlan(const RunOptions& o) {
   CheckBackend(o);
-  auto run = [&o](const Plan& plan, const SessionOptions& session) {
-    NoteEqualSteps(o, plan);
-    Run(o, session, plan).Go();
-  };
-  if (StartedByMpi()) RunLaunched(o.plan, o.session, run);
+  auto run = [&o](const Plan& plan, const SessionOptions& session) { Run(o, session, plan).Go(); };
+  if (StartedByMpi()) {
+    auto states = [&o](const Plan& plan) {
+      std::vector<std::string> said_by_the_first;
+      return ReaderFor(o, plan, &said_by_the_first);
+    };
+    RunLaunched(o.plan, o.session, states, run);
+  }
   run(LoadPlan(o.plan), o.session);
 }
 
@@ -264,11 +274,19 @@ void AddRunVerb(CLI::App& app) {
     return std::strtod(text.c_str(), nullptr) >= 0 ? "" : text + " is not a number from 0 on";
   };
   verb->add_option("plan", o->plan, "folder that compile wrote")->required();
-  verb->add_option("--input", o->inputs, "name=@file.npy or name=@file.safetensors[:tensor]");
+  verb->add_option(
+      "--input", o->inputs,
+      "name=@file.npy or name=@file.safetensors[:tensor]; with one more dim in front, the "
+      "values of so many steps");
   verb->add_option("--random-inputs", o->random_seed,
                    "fill inputs that are not given from this seed");
   verb->add_option("--save", o->save, "write all outputs, whole, to this safetensors file");
   verb->add_option("--save-params", o->save_params, "write the parameters after the last step");
+  verb->add_option("--save-checkpoint", o->save_checkpoint,
+                   "write parameters and the optimizer's states after the last step");
+  verb->add_option("--load", o->load,
+                   "begin with the parameters of this safetensors file, and with the optimizer's "
+                   "states where it has them, instead of the plan's");
   verb->add_option("--check", o->check,
                    "compare outputs with this safetensors file; exit 7 if they differ");
   verb->add_option("--rtol", o->rtol, "relative tolerance of --check")->check(not_negative);

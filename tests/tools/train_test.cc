@@ -1,0 +1,187 @@
+// Training over several runs: other data in every step, checkpoints, schedules.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "ir/npy.h"
+#include "ir/safetensors.h"
+#include "tests/tools/tool.h"
+
+namespace shardc::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
+
+constexpr const char* kTraining =
+    " --loss lm --optimizer adamw --lr 1e-2 --weight-decay 0.1 --clip-norm 0.5 --lr-warmup-steps 2 "
+    "--lr-decay cosine --lr-decay-steps 6 --min-lr 1e-3";
+// Five q heads and one of k and v: with tp=2 the plan keeps q, k and v of the fused weight apart.
+constexpr const char* kMqa =
+    "'builtin:gpt?layers=2,hidden=40,heads=5,kv_heads=1,vocab=97,seq=16,batch=2,qkv=fused'";
+
+class TrainTest : public ToolTest {
+ protected:
+  void CompileModel(const std::string& folder, const std::string& options,
+                    const char* model = kModel) const {
+    ToolResult r = Tool(std::string("compile ") + model + " " + options + " -q -o " + folder);
+    ASSERT_EQ(r.exit, 0) << r.err;
+  }
+  // Tokens of the steps from `first` to `last`.
+  void WriteSteps(const std::string& name, int64_t first, int64_t last) const {
+    HostTensor ids(DType::kI64, {last - first, 2, 16});
+    for (int64_t i = 0; i < ids.num_elements(); ++i) {
+      const int64_t at = i + 32 * first;
+      ids.data<int64_t>()[i] = (7 * at + 3 + at * at / 11) % 97;
+    }
+    WriteNpy(Path(name), ids);
+  }
+  Json Steps(const std::string& arguments) const {
+    ToolResult r = Tool("run " + arguments + " --json");
+    EXPECT_EQ(r.exit, 0) << arguments << ": " << r.err;
+    return r.exit == 0 ? Json::parse(r.out)["steps"] : Json::array();
+  }
+  void Fails(const std::string& arguments, int exit, const std::vector<std::string>& parts) const {
+    ToolResult r = Tool("run " + arguments);
+    EXPECT_EQ(r.exit, exit) << arguments << ": " << r.err;
+    for (const std::string& part : parts) EXPECT_THAT(r.err, HasSubstr(part)) << arguments;
+  }
+};
+
+void ExpectSteps(const Json& got, const Json& expected, size_t first, double bound) {
+  ASSERT_EQ(got.size() + first, expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    for (const char* key : {"loss", "grad_norm", "learning_rate"}) {
+      EXPECT_NEAR(got[i][key], expected[i + first][key].get<double>(), bound) << key << " " << i;
+    }
+  }
+}
+
+// Three steps, a checkpoint, and three more, on any other mesh, are six steps.
+TEST_F(TrainTest, ResumesWhereItStopped) {
+  WriteSteps("all.npy", 0, 6);
+  WriteSteps("head.npy", 0, 3);
+  WriteSteps("tail.npy", 3, 6);
+  for (const char* model : {kModel, kMqa}) {
+    CompileModel("whole", std::string("--spec serial") + kTraining, model);
+    const Json whole =
+        Steps("whole --steps 6 --input input_ids=@all.npy --save-checkpoint whole.safetensors");
+    EXPECT_EQ(whole[0]["learning_rate"], 0);
+    EXPECT_NEAR(whole[2]["learning_rate"], 1e-2, 1e-9);
+    ExpectSteps(
+        Steps("whole --steps 3 --input input_ids=@head.npy --save-checkpoint half.safetensors"),
+        {whole[0], whole[1], whole[2]}, 0, 0);
+    ExpectSteps(Steps("whole --steps 3 --input input_ids=@tail.npy --load half.safetensors "
+                      "--save-checkpoint again.safetensors"),
+                whole, 3, 0);
+    EXPECT_EQ(Read("again.safetensors"), Read("whole.safetensors")) << "not the same bits";
+    for (const char* cut : {"--spec megatron --mesh dp=1,tp=2", "--spec megatron_sp --mesh tp=3",
+                            "--spec megatron --mesh dp=2,tp=1 --zero 3",
+                            "--spec megatron --mesh pp=2,tp=2 --microbatches 2"}) {
+      CompileModel("cut", cut + std::string(" --weights none") + kTraining, model);
+      ExpectSteps(Steps("cut --steps 3 --input input_ids=@tail.npy --load half.safetensors "
+                        "--save-checkpoint cut.safetensors"),
+                  whole, 3, 1e-4);
+      SafetensorsFile cut_file(Path("cut.safetensors")), whole_file(Path("whole.safetensors"));
+      EXPECT_EQ(cut_file.entries().size(), whole_file.entries().size()) << cut;
+    }
+  }
+}
+
+TEST_F(TrainTest, LoadsParametersAlone) {
+  WriteSteps("ids.npy", 0, 2);
+  CompileModel("plan", std::string("--spec serial") + kTraining);
+  Steps("plan --steps 2 --input input_ids=@ids.npy --save-params params.safetensors");
+  CompileModel("tp", "--spec megatron --mesh tp=2 --weights none --loss lm");
+  ToolResult tp = Tool("run tp --input input_ids=@ids.npy --load params.safetensors --json");
+  ASSERT_EQ(tp.exit, 0) << tp.err;
+  EXPECT_THAT(tp.err, AllOf(HasSubstr("the inputs hold 2 steps; --steps runs more than 1"),
+                            Not(HasSubstr("begins anew"))));
+  ToolResult plan = Tool("run plan --input input_ids=@ids.npy --load params.safetensors --json");
+  EXPECT_THAT(plan.err, HasSubstr("params.safetensors has no state of the optimizer"));
+  Json got = Json::parse(plan.out)["outputs"];
+  EXPECT_EQ(got["learning_rate"], 0) << "it counts from the first step again";
+  EXPECT_NEAR(Json::parse(tp.out)["outputs"]["loss"], got["loss"].get<double>(), 1e-5);
+
+  // Of other float types, and with tensors that nobody wants.
+  SafetensorsFile params(Path("params.safetensors"));
+  std::map<std::string, HostTensor> other;
+  for (const auto& [name, entry] : params.entries()) {
+    const HostTensor from = params.Read(name);
+    HostTensor to(DType::kF64, entry.shape);
+    for (int64_t i = 0; i < to.num_elements(); ++i) to.SetDouble(i, from.AsDouble(i));
+    other[name] = to;
+  }
+  other["extra"] = HostTensor(DType::kF32, {3});
+  WriteSafetensors(Path("other.safetensors"), other);
+  ToolResult wide = Tool("run tp --input input_ids=@ids.npy --load other.safetensors --json");
+  EXPECT_EQ(Json::parse(wide.out)["outputs"], Json::parse(tp.out)["outputs"]);
+  EXPECT_THAT(wide.err,
+              HasSubstr("other.safetensors has 1 tensor that the plan does not: 'extra'"));
+  EXPECT_THAT(wide.err,
+              HasSubstr("other.safetensors has 28 tensors of another type, which are rounded"));
+}
+
+TEST_F(TrainTest, RefusesCheckpointsOfOtherModels) {
+  WriteIds();
+  CompileModel("plan", std::string("--spec megatron --mesh tp=2") + kTraining);
+  CompileModel("sgd", "--spec serial --loss lm --optimizer sgd --momentum 0.9");
+  Steps("sgd --steps 1 --input input_ids=@ids.npy --save-checkpoint sgd.safetensors");
+  const std::string run = "plan --input input_ids=@ids.npy --load ";
+  Fails(run + "sgd.safetensors", 2,
+        {"E4010", "--load sgd.safetensors", "has 1 of the optimizer's 57"});
+  Fails(run + "absent.safetensors", 74, {"E5001"});
+  Fails(run + "ids.npy", 74, {"E5102"});
+
+  SafetensorsFile file(Path("sgd.safetensors"));
+  std::map<std::string, HostTensor> tensors;
+  for (const auto& [name, entry] : file.entries()) {
+    if (name.find("sgd") == std::string::npos && name != "optimizer.step")
+      tensors[name] = file.Read(name);
+  }
+  auto with = [&](const std::string& name, const HostTensor* value) {
+    auto changed = tensors;
+    changed.erase(name);
+    if (value) changed[name] = *value;
+    WriteSafetensors(Path("changed.safetensors"), changed);
+  };
+  const std::string name = "transformer.ln_f.weight";
+  with(name, nullptr);
+  Fails(run + "changed.safetensors", 2,
+        {"E4010", "has no tensor '" + name + "'", "did you mean 'transformer."});
+  const HostTensor shape(DType::kF32, {33}), type(DType::kI64, {32});
+  with(name, &shape);
+  Fails(run + "changed.safetensors", 2, {"E4010", "is f32[33], and the plan's is f32[32]"});
+  with(name, &type);
+  Fails(run + "changed.safetensors", 2, {"E4010", "is i64[32], and the plan's is f32[32]"});
+}
+
+TEST_F(TrainTest, InputsOfSeveralStepsComeOneAfterTheOther) {
+  WriteSteps("two.npy", 0, 2);
+  WriteSteps("three.npy", 0, 3);
+  WriteSteps("first.npy", 0, 1);
+  CompileModel("plan", "--spec serial --loss lm");
+  const Json around = Steps("plan --steps 5 --input input_ids=@two.npy");
+  EXPECT_NE(around[0], around[1]);
+  for (size_t i = 2; i < 5; ++i) EXPECT_EQ(around[i], around[i % 2]);
+  EXPECT_EQ(Steps("plan --steps 1 --input input_ids=@first.npy")[0], around[0]);
+  // Labels that stay while the tokens change.
+  WriteIds();
+  const Json labels = Steps("plan --steps 3 --input input_ids=@two.npy --input labels=@ids.npy");
+  EXPECT_NE(labels[0], labels[1]);
+  EXPECT_NE(labels[0], around[0]);
+  EXPECT_EQ(labels[0], labels[2]);
+  ToolResult equal = Tool("run plan --steps 2 --input input_ids=@ids.npy");
+  EXPECT_THAT(equal.err, HasSubstr("all steps are equal"));
+  equal = Tool("run plan --steps 2 --input input_ids=@two.npy");
+  EXPECT_THAT(equal.err, Not(HasSubstr("all steps are equal")));
+  Fails("plan --steps 2 --input input_ids=@two.npy --input labels=@three.npy", 2,
+        {"E4002", "'input_ids' holds 2"});
+  WriteNpy(Path("none.npy"), HostTensor(DType::kI64, {0, 2, 16}));
+  Fails("plan --steps 2 --input input_ids=@none.npy", 2, {"E4002", "[0, 2, 16]"});
+}
+
+}  // namespace
+}  // namespace shardc::testing

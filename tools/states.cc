@@ -1,0 +1,265 @@
+#include "tools/states.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include "ir/diagnostic.h"
+#include "ir/safetensors.h"
+#include "ir/shard_copy.h"
+
+namespace shardc {
+namespace {
+
+std::map<std::string, const ManifestState*> StatesByName(const Plan& plan) {
+  std::map<std::string, const ManifestState*> states;
+  for (const ManifestState& s : plan.manifest.states) states[s.name] = &s;
+  return states;
+}
+
+// The memory is zero already, and padding stays so.
+void SetFirstValue(const ManifestState& s, const Mesh& mesh, int64_t rank, const Buffer& buffer,
+                   std::byte* local) {
+  if (s.init == 0) return;
+  for (const ShardBox& box : ShardBoxes(buffer.type, mesh, rank)) {
+    HostTensor value(buffer.type.dtype, box.size);
+    for (int64_t i = 0; i < value.num_elements(); ++i) value.SetDouble(i, s.init);
+    CopyBox(value.raw(), box.size, Shape(box.size.size()), local, buffer.local_shape, box.local,
+            box.size, DTypeSize(buffer.type.dtype));
+  }
+}
+
+std::string TypeText(DType dtype, const Shape& shape) {
+  return StrCat(DTypeName(dtype), ShapeToString(shape));
+}
+
+// The weights of all ranks; ranks come from their own threads.
+class Weights {
+ public:
+  explicit Weights(const Plan& plan) : plan_(plan), states_(StatesByName(plan)) {
+    for (int64_t r = 0; r < plan.manifest.mesh.num_ranks(); ++r) {
+      std::string path = WeightsPath(plan.folder, r);
+      std::string same = ListedFile(plan, path).checksum;
+      // Replicas are often one file under several names: it is verified and mapped once.
+      std::error_code error;
+      for (auto& [other, file] : by_path_) {
+        if (file->checksum == same && std::filesystem::equivalent(other, path, error)) {
+          files_.push_back(file);
+          break;
+        }
+      }
+      if (static_cast<int64_t>(files_.size()) > r) continue;
+      files_.push_back(std::make_shared<File>());
+      files_.back()->path = path;
+      files_.back()->checksum = same;
+      by_path_.emplace_back(path, files_.back());
+    }
+  }
+
+  void Read(int64_t rank, const NamedBuffer& state, const Buffer& buffer, std::byte* local) const {
+    const ManifestState& s = *states_.at(state.name);
+    if (s.is_param) return ReadParam(*files_[static_cast<size_t>(rank)], state.name, buffer, local);
+    SetFirstValue(s, plan_.manifest.mesh, rank, buffer, local);
+  }
+
+ private:
+  struct File {
+    std::string path, checksum;
+    std::once_flag opened;
+    std::unique_ptr<SafetensorsFile> tensors;
+  };
+
+  void ReadParam(File& file, const std::string& name, const Buffer& buffer,
+                 std::byte* local) const {
+    std::call_once(file.opened, [&] {
+      CheckListedFile(plan_, file.path);
+      file.tensors = std::make_unique<SafetensorsFile>(file.path);
+    });
+    auto entry = file.tensors->entries().find(name);
+    if (entry == file.tensors->entries().end()) {
+      throw MixedPlans(file.path, "has no tensor '" + name + "'");
+    }
+    if (entry->second.dtype != buffer.type.dtype || entry->second.shape != buffer.local_shape) {
+      throw MixedPlans(
+          file.path,
+          StrCat("'", name, "' is ", TypeText(entry->second.dtype, entry->second.shape),
+                 ", and the program wants ", TypeText(buffer.type.dtype, buffer.local_shape)));
+    }
+    std::span<const std::byte> data = file.tensors->Data(name);
+    std::copy(data.begin(), data.end(), local);
+  }
+
+  const Plan& plan_;
+  std::map<std::string, const ManifestState*> states_;
+  std::vector<std::shared_ptr<File>> files_;  // by rank
+  std::vector<std::pair<std::string, std::shared_ptr<File>>> by_path_;
+};
+
+// Whole tensors in one file. Ranks come from their own threads.
+class Checkpoint {
+ public:
+  Checkpoint(const Plan& plan, const std::string& path)
+      : plan_(plan), path_(path), file_(path), states_(StatesByName(plan)) {
+    for (const Program& program : plan.programs) {
+      for (const NamedBuffer& state : program.states) {
+        if (source_.contains(state.name)) continue;
+        source_[state.name] = Find(state, program.buffers[static_cast<size_t>(state.buffer)]);
+      }
+    }
+    CheckOptimizer();
+  }
+
+  std::vector<std::string> Notes() const {
+    std::vector<std::string> notes;
+    auto note = [&](const std::set<std::string>& names, const std::string& what) {
+      if (names.empty()) return;
+      const bool one = names.size() == 1;
+      notes.push_back(StrCat(path_, " has ", names.size(), one ? " tensor " : " tensors ", what,
+                             ": '", *names.begin(), one ? "'" : "' the first"));
+    };
+    std::set<std::string> used, converted, unused;
+    for (const auto& [name, source] : source_) {
+      used.insert(source);
+      if (source.empty()) continue;
+      if (file_.entries().at(source).dtype != states_.at(name)->dtype) converted.insert(source);
+    }
+    if (optimizer_states_ > 0 && !resumes_) {
+      notes.push_back(path_ + " has no state of the optimizer, which begins anew");
+    }
+    for (const auto& [name, entry] : file_.entries()) {
+      if (!used.contains(name) && !IsAlias(name)) unused.insert(name);
+    }
+    note(unused, "that the plan does not");
+    note(converted, "of another type, which are rounded to the plan's");
+    return notes;
+  }
+
+  void Read(int64_t rank, const NamedBuffer& state, const Buffer& buffer, std::byte* local) const {
+    const Mesh& mesh = plan_.manifest.mesh;
+    const std::string& source = source_.at(state.name);
+    if (source.empty()) {
+      return SetFirstValue(*states_.at(state.name), mesh, rank, buffer, local);
+    }
+    const TensorType& type = buffer.type;
+    const SafetensorsEntry& entry = file_.entries().at(source);
+    const std::byte* whole = file_.Data(source).data();
+    HostTensor converted, piece;
+    if (entry.dtype != type.dtype) {
+      const HostTensor from = file_.Read(source);
+      converted = HostTensor(type.dtype, entry.shape);
+      for (int64_t i = 0; i < from.num_elements(); ++i) converted.SetDouble(i, from.AsDouble(i));
+      whole = converted.raw();
+    }
+    if (!state.piece.whole.empty()) {
+      piece = HostTensor(type.dtype, type.shape);
+      Shape from(type.shape.size());
+      from[static_cast<size_t>(state.piece.dim)] = state.piece.start;
+      CopyBox(whole, entry.shape, from, piece.raw(), type.shape, Shape(type.shape.size()),
+              type.shape, DTypeSize(type.dtype));
+      whole = piece.raw();
+    }
+    GlobalToLocal(whole, type, mesh, rank, local);
+  }
+
+ private:
+  Diagnostic Unfit(std::string what, std::string hint) const {
+    return Diagnostic("E4010", ExitCode::kUsage, "--load " + path_, std::move(what),
+                      std::move(hint));
+  }
+
+  // The file's name for the state; empty when it has none, which only what is no parameter may.
+  std::string Find(const NamedBuffer& state, const Buffer& buffer) const {
+    const ManifestState& s = *states_.at(state.name);
+    const bool piece = !state.piece.whole.empty();
+    std::vector<std::string> names = {piece ? state.piece.whole : state.name};
+    names.insert(names.end(), s.aliases.begin(), s.aliases.end());
+    auto name = std::find_if(names.begin(), names.end(),
+                             [&](const std::string& n) { return file_.Has(n); });
+    if (name == names.end()) {
+      if (!s.is_param) return "";
+      std::vector<std::string> have;
+      for (const auto& [n, entry] : file_.entries()) have.push_back(n);
+      throw Unfit(StrCat("has no tensor '", names[0], "', a parameter of the plan"),
+                  DidYouMean(names[0], have) +
+                      " give a file that --save-params or --save-checkpoint wrote, or that has the "
+                      "model's names");
+    }
+    const SafetensorsEntry& entry = file_.entries().at(*name);
+    Shape shape = buffer.type.shape;
+    if (piece) shape[static_cast<size_t>(state.piece.dim)] = state.piece.whole_size;
+    const DType dtype = buffer.type.dtype;
+    if (entry.shape != shape ||
+        (entry.dtype != dtype && !(IsFloat(entry.dtype) && IsFloat(dtype)))) {
+      throw Unfit(StrCat("'", *name, "' is ", TypeText(entry.dtype, entry.shape),
+                         ", and the plan's is ", TypeText(dtype, shape)),
+                  "the file is of another model");
+    }
+    return *name;
+  }
+
+  void CheckOptimizer() {
+    std::string missing;
+    size_t found = 0;
+    for (const auto& [name, source] : source_) {
+      if (states_.at(name)->is_param) continue;
+      ++optimizer_states_;
+      if (source.empty()) {
+        missing = name;
+      } else {
+        ++found;
+      }
+    }
+    resumes_ = optimizer_states_ > 0 && found == optimizer_states_;
+    if (found == 0 || resumes_) return;
+    throw Unfit(StrCat("has ", found, " of the optimizer's ", optimizer_states_, " states; '",
+                       missing, "' is missing"),
+                "it was saved with another optimizer: compile with that one, or load a file of "
+                "parameters alone");
+  }
+
+  bool IsAlias(const std::string& name) const {
+    return std::any_of(states_.begin(), states_.end(), [&](const auto& entry) {
+      const std::vector<std::string>& aliases = entry.second->aliases;
+      return std::find(aliases.begin(), aliases.end(), name) != aliases.end();
+    });
+  }
+
+  const Plan& plan_;
+  std::string path_;
+  SafetensorsFile file_;
+  std::map<std::string, const ManifestState*> states_;
+  std::map<std::string, std::string> source_;  // of every state of the programs
+  size_t optimizer_states_ = 0;
+  bool resumes_ = false;  // with the optimizer's states of the file
+};
+
+}  // namespace
+
+StateReader WeightsReader(const Plan& plan) {
+  bool params = std::any_of(plan.manifest.states.begin(), plan.manifest.states.end(),
+                            [](const ManifestState& s) { return s.is_param; });
+  if (!plan.manifest.has_weights) {
+    if (params) {
+      throw Diagnostic("E4008", ExitCode::kUsage, plan.folder,
+                       "the plan was compiled without weights", "compile with --weights split");
+    }
+    return [](int64_t, const NamedBuffer&, const Buffer&, std::byte*) {};
+  }
+  auto weights = std::make_shared<Weights>(plan);
+  return [weights](int64_t rank, const NamedBuffer& state, const Buffer& buffer, std::byte* local) {
+    weights->Read(rank, state, buffer, local);
+  };
+}
+
+StateReader CheckpointReader(const Plan& plan, const std::string& path,
+                             std::vector<std::string>* notes) {
+  auto checkpoint = std::make_shared<Checkpoint>(plan, path);
+  *notes = checkpoint->Notes();
+  return [checkpoint](int64_t rank, const NamedBuffer& state, const Buffer& buffer,
+                      std::byte* local) { checkpoint->Read(rank, state, buffer, local); };
+}
+
+}  // namespace shardc

@@ -1,0 +1,26 @@
+// What a run's states (parameters, and what the optimizer keeps) hold before the first step.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/session.h"
+#include "tools/plan.h"
+
+namespace shardc {
+
+// From the plan's weights; the optimizer's states with their first values. A file's checksum is
+// verified before the first byte of it is used: Diagnostic E3002; E3006 when a tensor is missing or
+// of another type. Throws Diagnostic E4008 at once when the plan was compiled without weights.
+// `plan` must outlive the reader.
+StateReader WeightsReader(const Plan& plan);
+
+// From a safetensors file of whole tensors under the model's names (or the aliases of a tied
+// parameter), whatever mesh and plan it comes from: all parameters, and the optimizer's states, all
+// or none, which then have their first values. Other float types are rounded to the plan's.
+// `notes`: what the user may want to know. Throws at once: E4010 (exit 2) when a tensor is missing
+// or does not fit, and what SafetensorsFile throws. `plan` must outlive the reader.
+StateReader CheckpointReader(const Plan& plan, const std::string& path,
+                             std::vector<std::string>* notes);
+
+}  // namespace shardc
