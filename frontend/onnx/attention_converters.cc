@@ -1,4 +1,4 @@
-// Attention and RotaryEmbedding of opset 23.
+// Attention and RotaryEmbedding, from opset 23 on.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -41,6 +41,10 @@ Value* BothMasks(NodeContext& c, Value* keep, Value* mask) {
 void RefuseUnsupported(NodeContext& c) {
   if (c.has_input(4) || c.has_input(5)) {
     c.Fail("E1301", "Attention with past keys and values is not supported",
+           "export the model without a cache (use_cache=False)");
+  }
+  if (c.has_input(6)) {
+    c.Fail("E1301", "Attention with nonpad_kv_seqlen, a padded cache, is not supported",
            "export the model without a cache (use_cache=False)");
   }
   constexpr const char* kOutputs[] = {"present_key", "present_value", "qk_matmul_output"};

@@ -1,9 +1,10 @@
 """Packs node tests of the onnx package (onnx/backend/test/data/node) one file each.
 
-    python pack.py NODE_FOLDER OUT_FOLDER [--largest BYTES]
+    python pack.py NODE_FOLDER OUT_FOLDER [--largest BYTES] [--opset N]
 
 The inputs of a test become initializers "input:<name>", the results "output:<name>" of its model. A test is taken when
-all of its ops are in OPS and all of its tensors have one of TYPES.
+all of its ops are in OPS and all of its tensors have one of TYPES; with --opset if it uses that one, which then ends
+the file's name.
 """
 import argparse
 import pathlib
@@ -45,11 +46,11 @@ def results(model, tensors):
     return tensors
 
 
-def pack(folder):
+def pack(folder, opsets):
     model = onnx.load(folder / "model.onnx")
     if not {node.op_type for node in model.graph.node} <= set(OPS):
         return None
-    if any(not 13 <= opset.version <= 23 for opset in model.opset_import if not opset.domain):
+    if any(opset.version not in opsets for opset in model.opset_import if not opset.domain):
         return None
     tensors = {}
     for kind, infos in (("input", model.graph.input), ("output", model.graph.output)):
@@ -67,13 +68,16 @@ def main():
     parser.add_argument("node_folder", type=pathlib.Path)
     parser.add_argument("out_folder", type=pathlib.Path)
     parser.add_argument("--largest", type=int, default=30000)
+    parser.add_argument("--opset", type=int)
     args = parser.parse_args()
+    opsets = [args.opset] if args.opset else range(13, 24)
+    end = f"_opset{args.opset}" if args.opset else ""
     for folder in sorted(args.node_folder.iterdir()):
         if folder.name.endswith("_expanded") or "_expanded_ver" in folder.name:
             continue
-        data = pack(folder)
+        data = pack(folder, opsets)
         if data and len(data) <= args.largest:
-            (args.out_folder / (folder.name.removeprefix("test_") + ".onnx")).write_bytes(data)
+            (args.out_folder / (folder.name.removeprefix("test_") + end + ".onnx")).write_bytes(data)
 
 
 if __name__ == "__main__":

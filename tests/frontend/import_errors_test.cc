@@ -80,12 +80,12 @@ TEST_F(ImportErrors, Versions) {
   Model m = AddModel();
   m.proto.mutable_opset_import(0)->set_version(12);
   EXPECT_EQ(Failure(m.proto).id(), "E1002");
-  m.proto.mutable_opset_import(0)->set_version(24);
+  m.proto.mutable_opset_import(0)->set_version(28);
   EXPECT_EQ(Failure(m.proto).id(), "E1002");
-  m.proto.mutable_opset_import(0)->set_version(23);
-  m.proto.set_ir_version(12);
+  m.proto.mutable_opset_import(0)->set_version(27);
+  m.proto.set_ir_version(14);
   EXPECT_EQ(Failure(m.proto).id(), "E1003");
-  m.proto.set_ir_version(11);
+  m.proto.set_ir_version(13);
   EXPECT_EQ(Import(m.proto).outputs.size(), 1u);
 }
 
