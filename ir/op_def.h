@@ -80,6 +80,9 @@ struct OpDef {
   // Floating point operations for the global types; null: elements of the results.
   std::function<int64_t(const Op&)> flops;
 
+  // The values of an integer operand are indices below this; 0: they are none. Null: no operand's.
+  std::function<int64_t(int operand, const InferArgs&)> index_limit;
+
   // Reads of operand 0 only as many elements as the result has (lookups, slices).
   bool picks = false;
 

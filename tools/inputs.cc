@@ -8,6 +8,7 @@
 
 #include "ir/diagnostic.h"
 #include "ir/npy.h"
+#include "ir/op_def.h"
 #include "ir/safetensors.h"
 
 namespace shardc {
@@ -104,36 +105,34 @@ void GivenInputs::Set(int64_t step, Session& session) const {
 
 namespace {
 
-// 0: none is found.
+// 0: none is found. An input's values pass through ops that give integers of the same type.
 int64_t LimitIn(const Program& program, const std::string& input) {
+  auto root = [&](int buffer) {
+    auto b = static_cast<size_t>(buffer);
+    while (program.buffers[b].alias_of >= 0) b = static_cast<size_t>(program.buffers[b].alias_of);
+    return b;
+  };
+  auto type = [&](int buffer) -> const TensorType& {
+    return program.buffers[static_cast<size_t>(buffer)].type;
+  };
   std::vector<bool> carries(program.buffers.size());
   for (const NamedBuffer& i : program.inputs) {
-    if (i.name == input) carries[i.buffer] = true;
+    if (i.name == input) carries[root(i.buffer)] = true;
   }
   int64_t limit = 0;
-  auto bound = [&](int64_t n) { limit = limit ? std::min(limit, n) : n; };
   for (const Instruction& instruction : program.instructions) {
-    for (size_t i = 0; i < program.buffers.size(); ++i) {
-      int root = program.buffers[i].alias_of;
-      if (root >= 0 && carries[root]) carries[i] = true;
+    const std::vector<int>& in = instruction.operands;
+    const OpDef* def = FindOpDef(instruction.op);  // none: the op moves bytes within a rank
+    std::vector<const TensorType*> types;
+    for (int b : in) types.push_back(&type(b));
+    for (size_t i = 0; i < in.size(); ++i) {
+      if (!def || !def->index_limit || !carries[root(in[i])]) continue;
+      const int64_t n = def->index_limit(static_cast<int>(i), {types, instruction.attrs});
+      if (n > 0) limit = limit ? std::min(limit, n) : n;
     }
-    const auto& in = instruction.operands;
-    auto reads = [&](std::string_view op, size_t operand) {
-      return instruction.op == op && carries[in[operand]];
-    };
-    auto dims = [&](size_t operand) -> const Shape& {
-      return program.buffers[in[operand]].type.shape;
-    };
-    if (reads("embedding", 1)) {
-      bound(dims(0)[0]);
-    } else if (reads("cross_entropy", 1) || reads("softmax_stats", 1)) {
-      bound(dims(0).back());
-    } else if (reads("cross_entropy_with_grad", 2)) {
-      bound(instruction.attrs.Int("classes", dims(1).back()));
-    } else if (!in.empty() && carries[in[0]]) {
-      for (int r : instruction.results) {
-        if (program.buffers[r].type.dtype == program.buffers[in[0]].type.dtype) carries[r] = true;
-      }
+    if (in.empty() || !carries[root(in[0])]) continue;
+    for (int r : instruction.results) {
+      if (type(r).dtype == type(in[0]).dtype) carries[root(r)] = true;
     }
   }
   return limit;

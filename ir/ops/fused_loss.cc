@@ -185,6 +185,9 @@ void RegisterFusedLossOps(OpRegistry& registry) {
   def.typed_result = 1;
   def.cpu_halves = CpuHalves::kBf16Result;
   def.infer = Infer;
+  def.index_limit = [](int operand, const InferArgs& args) {
+    return operand == 2 ? args.attrs.Int("classes", args[1].shape.back()) : 0;
+  };
   def.rule = [](const Op& op) { return EinsumRule(op, "..., ... v!, ... -> ..., ... v!"); };
   def.no_gradient = "made by the fuse pass, which comes after differentiation";
   def.flops = [](const Op& op) { return 9 * op.in(1).num_elements(); };

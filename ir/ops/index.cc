@@ -217,6 +217,9 @@ void AddEmbedding(OpRegistry& registry) {
     CheckShape("embedding", args[0].dtype, shape);
     return std::vector<TensorType>{TensorType(args[0].dtype, std::move(shape))};
   };
+  def.index_limit = [](int operand, const InferArgs& args) {
+    return operand == 1 ? args[0].shape[0] : 0;
+  };
   def.rule = [](const Op& op) { return LookupRule(op, 0, FactorKind::kPlain); };
   def.gradient = [](const GradientArgs& args) {
     std::vector<Value*> grads(2);
@@ -277,6 +280,9 @@ void AddGather(OpRegistry& registry) {
     Shape shape = Replace(args[0].shape, axis, args[1].shape);
     CheckShape("gather", args[0].dtype, shape);
     return std::vector<TensorType>{TensorType(args[0].dtype, std::move(shape))};
+  };
+  def.index_limit = [](int operand, const InferArgs& args) {
+    return operand == 1 ? args[0].shape[GatherAxis(args.attrs, args[0].rank())] : 0;
   };
   def.rule = [](const Op& op) {
     return LookupRule(op, GatherAxis(op.attrs, op.in(0).rank()), FactorKind::kReplicated);

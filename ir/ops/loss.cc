@@ -245,6 +245,11 @@ OpDef Def(std::string_view name, int operands, bool smoothing) {
   return def;
 }
 
+// Labels below the classes of the logits in front of them.
+int64_t LabelLimit(int operand, const InferArgs& args) {
+  return operand == 1 ? args[0].shape.back() : 0;
+}
+
 OpDef CrossEntropyDef() {
   OpDef def = Def("cross_entropy", 2, true);
   def.cpu_halves = CpuHalves::kWidened;
@@ -253,6 +258,7 @@ OpDef CrossEntropyDef() {
     CheckAttributes("cross_entropy", args.attrs, args[1]);
     return std::vector<TensorType>(2, Statistic(args[0]));
   };
+  def.index_limit = LabelLimit;
   def.rule = [](const Op& op) { return EinsumRule(op, "... v?, ... -> ..., ..."); };
   def.gradient = Gradient;
   def.reference = Reference;
@@ -297,6 +303,7 @@ OpDef StatsDef() {
     RequireTensor("softmax_stats", args[2], args[0].dtype, args[1].shape, "max");
     return std::vector<TensorType>(args.attrs.Bool("sum_logits") ? 3 : 2, Statistic(args[0]));
   };
+  def.index_limit = LabelLimit;
   def.rule = [](const Op& op) {
     return PlaceClasses(EinsumRule(op, op.results.size() == 3 ? "... v, ..., ... -> ..., ..., ..."
                                                               : "... v, ..., ... -> ..., ..."),
