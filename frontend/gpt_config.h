@@ -30,7 +30,10 @@ struct GptConfig {
   bool fused_qkv = true;
   DType dtype = DType::kF32;
   double init_std = 0.02, eps = 1e-5, rope_theta = 10000;
-  uint64_t seed = 0;
+  uint64_t seed = 0;  // of the weights
+  // Ratios of what training drops: of the embeddings' sum and of each branch before it is added to
+  // the residual stream; and of attention's probabilities.
+  double dropout = 0, attention_dropout = 0;
 
   int64_t head_dim() const { return hidden / heads; }
   int64_t kv_width() const { return kv_heads * head_dim(); }
@@ -38,10 +41,10 @@ struct GptConfig {
 
 // "builtin:NAME" (NAME of BuiltinNames()) or "builtin:gpt?key=value,...": keys layers, hidden,
 // heads, vocab, kv_heads, ffn, seq, batch, max_positions, activation, norm, positions, tied, bias,
-// qkv, dtype, init_std, eps, rope_theta, seed. NAME may be followed by ?key=value,... too. `seq` is
-// also max_positions unless that is given. `bind` has values for "batch" and "seq", which win. The
-// config comes back complete (no zeros). Throws Diagnostic E1501 (unknown name, key, symbol or
-// value, with suggestions), E1502 (sizes that do not fit).
+// qkv, dtype, init_std, eps, rope_theta, seed, dropout, attention_dropout. NAME may be followed by
+// ?key=value,... too. `seq` is also max_positions unless that is given. `bind` has values for
+// "batch" and "seq", which win. The config comes back complete (no zeros). Throws Diagnostic E1501
+// (unknown name, key, symbol or value, with suggestions), E1502 (sizes that do not fit).
 GptConfig ParseBuiltin(std::string_view text, const std::map<std::string, int64_t>& bind = {});
 bool IsBuiltin(std::string_view text);  // begins with "builtin:"
 const std::vector<std::string>& BuiltinNames();

@@ -29,6 +29,7 @@ const Table& Ops() {
     RegisterAttentionOps(registry);
     RegisterLossOps(registry);
     RegisterOptimizerOps(registry);
+    RegisterDropoutOps(registry);
     RegisterReshardOps(registry);
     RegisterFusedOps(registry);
     return MutableTable();

@@ -142,6 +142,7 @@ struct OpDef {
   bool side_effect = false;   // kept though nothing reads it
   bool is_state = false;      // param, state: persistent, named by attribute "name"
   bool communicates = false;  // moves data between ranks
+  bool random = false;        // draws by the attributes "seed", "ratio" and a step
   // Over the mesh axes of the attribute "axes" the result is cut as its type says, by the spec's
   // word; over the others by choice.
   bool constrains = false;
@@ -201,6 +202,7 @@ void RegisterNormOps(OpRegistry&);    // layer_norm, rms_norm, softmax
 void RegisterAttentionOps(OpRegistry&);  // attention, attention_grad, rope
 void RegisterLossOps(OpRegistry&);       // cross_entropy and its pieces
 void RegisterOptimizerOps(OpRegistry&);  // adamw, sgd
+void RegisterDropoutOps(OpRegistry&);    // dropout
 void RegisterReshardOps(OpRegistry&);    // reshard, all_reduce, all_gather, ...
 void RegisterFusedOps(OpRegistry&);      // what the fuse pass makes
 

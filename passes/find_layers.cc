@@ -204,11 +204,13 @@ class Finder {
     return known[v] = KindOf(text);
   }
 
-  // Numbers attributes by value.
+  // Numbers attributes by value. What is drawn is never the same in two layers.
   size_t AttributesOf(const Op& op) {
+    Attributes attrs = op.attrs;
+    if (op.def->random) attrs.Erase("stream");
     std::vector<Attributes>& all = attributes_[op.def];
-    auto it = std::find(all.begin(), all.end(), op.attrs);
-    if (it == all.end()) it = all.insert(it, op.attrs);
+    auto it = std::find(all.begin(), all.end(), attrs);
+    if (it == all.end()) it = all.insert(it, std::move(attrs));
     return static_cast<size_t>(it - all.begin());
   }
 

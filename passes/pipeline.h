@@ -9,6 +9,7 @@
 
 #include "ir/graph.h"
 #include "passes/chunk.h"
+#include "passes/dropout.h"
 #include "passes/optimizer.h"
 #include "passes/precision.h"
 #include "specs/spec.h"
@@ -20,6 +21,7 @@ struct PipelineOptions {
   std::string loss_output;        // which output the loss is of; empty: found
   std::vector<std::string> drop;  // outputs that are not given
   bool gradients = true;          // off: forward only, with the loss
+  DropoutOptions dropout;
   OptimizerOptions optimizer;
   PrecisionOptions precision;
   ChunkOptions chunk;

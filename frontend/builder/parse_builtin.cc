@@ -88,6 +88,8 @@ std::map<std::string, Setter> Keys(GptConfig& c) {
       {"eps", Number(c.eps)},
       {"rope_theta", Number(c.rope_theta)},
       {"seed", Number(c.seed)},
+      {"dropout", Number(c.dropout)},
+      {"attention_dropout", Number(c.attention_dropout)},
       {"activation", Choice<GptActivation>(c.activation, {{"gelu_tanh", GptActivation::kGeluTanh},
                                                           {"gelu", GptActivation::kGelu},
                                                           {"relu", GptActivation::kRelu},
@@ -136,6 +138,9 @@ void CheckSizes(const GptConfig& c, const std::string& where) {
   if (c.positions == GptPositions::kRope && c.head_dim() % 2 != 0) {
     fail(StrCat("positions=rope with the odd head size ", c.head_dim()),
          "hidden / heads must be even");
+  }
+  for (double ratio : {c.dropout, c.attention_dropout}) {
+    if (!(ratio >= 0 && ratio < 1)) fail(StrCat("a dropout of ", ratio, " is not in [0, 1)"), "");
   }
   if (!(c.init_std >= 0 && c.eps > 0 && c.rope_theta > 0)) {
     fail("init_std must not be negative, eps and rope_theta must be positive", "");

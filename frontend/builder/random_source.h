@@ -1,8 +1,7 @@
-// Parameters drawn from a counter-based generator: element i of parameter P under seed S is a pure
-// function of (S, P, i), so any box equals the slice of the whole.
+// Parameters drawn from a counter-based generator (ir/philox.h): element i of parameter P under
+// seed S is a pure function of (S, P, i), so any box equals the slice of the whole.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -10,9 +9,6 @@
 #include "ir/graph.h"
 
 namespace shardc {
-
-// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11).
-std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
 // N(0, std^2) by Box-Muller. Key: the seed; counter: (i / 4, FNV-1a hash of the name). Computed in
 // f32 whatever the dtype, so that a model has the same weights in all of them.

@@ -56,6 +56,8 @@ class NodeContext {
   // The same for ops with several results (not folded unless all operands are constants).
   virtual std::vector<Value*> MakeAll(std::string_view op, std::vector<Value*> operands,
                                       Attributes attrs = {}) = 0;
+  // For what a node adds to the graph besides its results.
+  virtual Builder& builder() = 0;
   Value* Constant(HostTensor value);
   Value* Scalar(DType dtype, double value);
   Value* Cast(Value* v, DType to);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include "frontend/dropout.h"
 #include "frontend/onnx/convert_util.h"
 #include "ir/op_def.h"
 
@@ -214,16 +215,26 @@ void CastLike(NodeContext& c) { c.SetOutput(0, c.Cast(c.input(0), c.input(1)->ty
 void Identity(NodeContext& c) { c.SetOutput(0, c.input(0)); }
 
 void Dropout(NodeContext& c) {
-  bool training = c.has_input(2) && c.ConstantScalar(2) != 0;
-  double ratio = training && c.has_input(1) ? c.ConstantScalar(1) : 0.5;
-  if (training && ratio != 0) {
-    c.Fail("E1301", StrCat("Dropout in training mode with ratio ", ratio, " is not supported"),
-           "export the model in evaluation mode, or with dropout 0");
+  Value* x = c.input(0);
+  const bool masks = c.num_outputs() > 1 && c.OutputWanted(1);
+  const bool training = c.has_input(2) && c.ConstantScalar(2) != 0;
+  const double ratio = !training ? 0 : c.has_input(1) ? c.ConstantScalar(1) : 0.5;
+  if (!(ratio >= 0 && ratio < 1)) {
+    c.Fail("E1303", StrCat("a Dropout ratio of ", ratio, " is not in [0, 1)"));
   }
-  c.SetOutput(0, c.input(0));
-  if (c.num_outputs() > 1 && c.OutputWanted(1)) {
-    c.SetOutput(1, c.BroadcastTo(c.Scalar(DType::kBool, 1), c.input(0)->type.shape));
+  if (ratio == 0) {
+    c.SetOutput(0, x);
+    if (masks) c.SetOutput(1, c.BroadcastTo(c.Scalar(DType::kBool, 1), x->type.shape));
+    return;
   }
+  Builder& b = c.builder();
+  const int64_t seed = c.Int("seed", 0);
+  if (!masks) return c.SetOutput(0, AddDropout(b, x, ratio, seed));
+  // The mask, and what is left of x by it.
+  Value* ones = b.BroadcastTo(b.Scalar(x->type.dtype, 1), x->type.shape);
+  Value* scales = AddDropout(b, ones, ratio, seed);
+  c.SetOutput(0, b.Mul(x, scales));
+  c.SetOutput(1, b.Make("not_equal", {scales, b.Scalar(x->type.dtype, 0)}));
 }
 
 }  // namespace

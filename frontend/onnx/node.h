@@ -48,6 +48,7 @@ class Node final : public NodeContext {
   Value* Make(std::string_view op, std::vector<Value*> operands, Attributes attrs) override;
   std::vector<Value*> MakeAll(std::string_view op, std::vector<Value*> operands,
                               Attributes attrs) override;
+  Builder& builder() override { return conversion_.builder; }
   [[noreturn]] void Fail(const char* id, const std::string& what,
                          const std::string& fix) const override;
   using NodeContext::Fail;

@@ -51,9 +51,10 @@ namespace {
 const std::map<std::string_view, Factory>& Table() {
   static const auto* table = [] {
     auto* t = new std::map<std::string_view, Factory>;
-    for (auto family : {MatmulBindings(), AttentionBindings(), NormBindings(), LossBindings(),
-                        ElementwiseBindings(), FusedElementwiseBindings(), ShapeBindings(),
-                        ReduceBindings(), IndexBindings(), OptimizerBindings()}) {
+    for (auto family :
+         {MatmulBindings(), AttentionBindings(), NormBindings(), LossBindings(),
+          ElementwiseBindings(), FusedElementwiseBindings(), ShapeBindings(), ReduceBindings(),
+          IndexBindings(), OptimizerBindings(), DropoutBindings()}) {
       for (const Binding& b : family) t->emplace(b.op, b.make);
     }
     return t;

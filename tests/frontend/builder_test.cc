@@ -10,6 +10,7 @@
 #include "ir/graph.h"
 #include "ir/host_tensor.h"
 #include "ir/op_def.h"
+#include "ir/philox.h"
 
 namespace shardc {
 namespace {
@@ -53,6 +54,19 @@ TEST(Philox, KnownAnswers) {
   EXPECT_EQ(Philox4x32({f, f, f, f}, {f, f}), (A{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(Philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
             (A{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(BuildGpt, DropsWhereGpt2Does) {
+  auto counts = OpCounts(Gpt("builtin:gpt?layers=3,dropout=0.1"));
+  EXPECT_EQ(counts["dropout"], 7);  // of the embeddings, and two of each layer
+  EXPECT_EQ(counts["attention"], 3);
+  EXPECT_EQ(counts["update"], 1);
+  counts = OpCounts(Gpt("builtin:gpt?layers=3,dropout=0.1,attention_dropout=0.2"));
+  EXPECT_EQ(counts["dropout"], 10);
+  EXPECT_EQ(counts["attention"], 0);
+  EXPECT_EQ(OpCounts(Gpt("builtin:gpt?layers=3"))["update"], 0);
+  EXPECT_THAT(ErrorOf("builtin:gpt?dropout=1"), ::testing::HasSubstr("E1502"));
+  EXPECT_THAT(ErrorOf("builtin:gpt?attention_dropout=-0.1"), ::testing::HasSubstr("not in [0, 1)"));
 }
 
 TEST(NormalSource, AnyBoxIsTheSliceOfTheWhole) {

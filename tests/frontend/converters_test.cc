@@ -373,15 +373,49 @@ TEST_F(Converters, GatherElementsKeepsBatchDims) {
   }
 }
 
-TEST_F(Converters, DropoutInTrainingIsRefused) {
-  Input("x", {2});
+TEST_F(Converters, DropoutInTraining) {
+  Input("x", {20, 30});
   model_.Floats("ratio", {}, {0.25f});
   TensorProto* training = model_.graph.add_initializer();
   training->set_name("training");
   training->set_data_type(TensorProto::BOOL);
   training->add_int32_data(1);
+  Node("Dropout", {"x", "ratio", "training"}, {"a"});
+  SetInt(Node("Dropout", {"a", "ratio", "training"}, {"y", "mask"}), "seed", 5);
+  Graph graph = Imported({"a", "y", "mask"});
+  EXPECT_EQ(CountOps(graph, "state"), 1);
+  testing::Values given = {{graph.inputs()[0].get(), inputs_["x"]}};
+  int64_t dropouts = 0;
+  for (const auto& op : graph.ops()) {
+    if (op->name() == "state") given[op->result()] = HostTensor::Scalar(int64_t{1});
+    if (op->name() != "dropout") continue;
+    EXPECT_EQ(op->attrs.Float("ratio"), 0.25);
+    EXPECT_EQ(op->attrs.Int("stream"), dropouts);
+    EXPECT_EQ(op->attrs.Int("seed"), 5 * dropouts);
+    ++dropouts;
+  }
+  EXPECT_EQ(dropouts, 2);
+  testing::Values values = testing::Interpret(graph, given);
+  const HostTensor &a = values.at(graph.FindOutput("a")), &y = values.at(graph.FindOutput("y"));
+  const HostTensor& mask = values.at(graph.FindOutput("mask"));
+  int64_t kept = 0;
+  for (int64_t i = 0; i < 600; ++i) {
+    const bool keep = mask.AsInt(i) != 0;
+    kept += keep;
+    EXPECT_NEAR(y.AsDouble(i), keep ? a.AsDouble(i) / 0.75 : 0, 1e-12) << i;
+  }
+  EXPECT_NEAR(static_cast<double>(kept), 450, 4 * std::sqrt(600 * 0.25 * 0.75));
+}
+
+TEST_F(Converters, DropoutOfEverythingIsRefused) {
+  Input("x", {2});
+  model_.Floats("ratio", {}, {1.0f});
+  TensorProto* training = model_.graph.add_initializer();
+  training->set_name("training");
+  training->set_data_type(TensorProto::BOOL);
+  training->add_int32_data(1);
   Node("Dropout", {"x", "ratio", "training"});
-  ExpectRefused("E1301", "ratio 0.25");
+  ExpectRefused("E1303", "not in [0, 1)");
 }
 
 TEST_F(Converters, ScatterOfInputsIsRefused) {

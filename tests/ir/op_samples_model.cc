@@ -248,6 +248,15 @@ void AddStepSamples(std::vector<OpSample>& samples) {
   add("sgd", "momentum", {w, g, scale, lr, m, third}, sgd(0.9, false));
   add("sgd", "nesterov", {w, g, scale, lr, m, third}, sgd(0.9, true));
 
+  const HostTensor steps = HostTensor::Scalar(int64_t{5});
+  add("dropout", "", {F({3, 7, 5}, 160), steps}, {{"ratio", 0.3}});
+  add("dropout", "even", {F({4, 8}, 161), ToI32(steps)},
+      {{"ratio", 0.5}, {"seed", int64_t{1} << 40}, {"stream", int64_t{3}}});
+  add("dropout", "part", {F({2, 3, 4}, 162), steps},
+      {{"ratio", 0.5}, {"origin", Ints{1, 0, 2}}, {"whole", Ints{5, 3, 9}}});
+  add("dropout", "nothing", {F({3, 4}, 163), steps}, {{"ratio", 1.0}});
+  add("dropout", "scalar", {F({}, 164), steps}, {{"ratio", 0.1}});
+
   Strings axes = {"x"};
   add("reshard", "", {w});
   add("sharding_constraint", "", {w}, {{"axes", axes}});

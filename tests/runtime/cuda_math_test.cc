@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/host_tensor.h"
+#include "ir/philox.h"
 #include "runtime/cuda/kernels/math.h"
 
 namespace shardc::cuda {
@@ -106,6 +107,15 @@ TEST(CudaMath, RunningSoftmaxIsTheSum) {
   EXPECT_EQ(state.max, max);
   EXPECT_NEAR(state.sum, sum, 1e-14);
   EXPECT_EQ(SoftmaxState<float>().sum, 0);
+}
+
+TEST(CudaMath, PhiloxIsTheOther) {
+  for (uint64_t block : {uint64_t{0}, uint64_t{7}, uint64_t{1} << 33}) {
+    const auto words = Philox4x32(
+        {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 3, 9}, {5, 11});
+    const PhiloxBlock got = Philox(block, 3, 9, 5 + (uint64_t{11} << 32));
+    for (size_t i = 0; i < 4; ++i) EXPECT_EQ(got.word[i], words[i]) << block;
+  }
 }
 
 TEST(CudaMath, OptimizersFollowTheirFormulas) {

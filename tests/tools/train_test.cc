@@ -20,7 +20,8 @@ constexpr const char* kTraining =
     "--lr-decay cosine --lr-decay-steps 6 --min-lr 1e-3";
 // Five q heads and one of k and v: with tp=2 the plan keeps q, k and v of the fused weight apart.
 constexpr const char* kMqa =
-    "'builtin:gpt?layers=2,hidden=40,heads=5,kv_heads=1,vocab=97,seq=16,batch=2,qkv=fused'";
+    "'builtin:gpt?layers=2,hidden=40,heads=5,kv_heads=1,vocab=97,seq=16,batch=2,qkv=fused,"
+    "dropout=0.1,attention_dropout=0.1'";
 
 class TrainTest : public ToolTest {
  protected:

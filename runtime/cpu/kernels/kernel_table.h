@@ -11,6 +11,7 @@
 #include "runtime/cpu/kernels/attention.h"
 #include "runtime/cpu/kernels/cast.h"
 #include "runtime/cpu/kernels/cross_entropy.h"
+#include "runtime/cpu/kernels/dropout.h"
 #include "runtime/cpu/kernels/elementwise.h"
 #include "runtime/cpu/kernels/embedding.h"
 #include "runtime/cpu/kernels/fused_elementwise.h"
@@ -27,6 +28,7 @@ struct KernelTable {
   AttentionKernels attention;
   CastKernels cast;
   CrossEntropyKernels cross_entropy;
+  DropoutKernels dropout;
   ElementwiseKernels elementwise;
   EmbeddingKernels embedding;
   FusedElementwiseKernels fused_elementwise;

@@ -38,6 +38,7 @@ std::span<const Binding> IndexBindings();
 std::span<const Binding> ScatterBindings();
 std::span<const Binding> LossBindings();
 std::span<const Binding> OptimizerBindings();
+std::span<const Binding> DropoutBindings();
 std::span<const Binding> MatmulBindings();
 std::span<const Binding> AttentionBindings();
 

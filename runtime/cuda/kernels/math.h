@@ -381,6 +381,26 @@ struct SoftmaxState {
   }
 };
 
+// Philox4x32-10, as ir/philox.h.
+struct PhiloxBlock {
+  uint32_t word[4];
+};
+SHARDC_HD PhiloxBlock Philox(uint64_t block, uint32_t counter2, uint32_t counter3, uint64_t key) {
+  uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32);
+  uint32_t c2 = counter2, c3 = counter3;
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53} * c0, b = uint64_t{0xCD9E8D57} * c2;
+    c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(b);
+    c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(a);
+    k0 += 0x9E3779B9;
+    k1 += 0xBB67AE85;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
 struct AdamWConstants {
   double beta1, beta2, eps, weight_decay;
 };

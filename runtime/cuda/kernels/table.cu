@@ -13,7 +13,7 @@ const std::map<std::string_view, Factory>& Kernels() {
          {UnaryBindings(), BinaryBindings(), FusedElementwiseBindings(), CompareBindings(),
           CastBindings(), ShapeBindings(), MovementBindings(), ReduceBindings(), SoftmaxBindings(),
           NormBindings(), NormGradBindings(), IndexBindings(), ScatterBindings(), LossBindings(),
-          OptimizerBindings(), MatmulBindings(), AttentionBindings()}) {
+          OptimizerBindings(), DropoutBindings(), MatmulBindings(), AttentionBindings()}) {
       for (const Binding& b : family) t->emplace(b.op, b.make);
     }
     return t;

@@ -1,0 +1,28 @@
+// Dropout with a mask that is a function of the element's place (ir/dropout.h), in place or not.
+#ifndef RUNTIME_CPU_KERNELS_DROPOUT_H_
+#define RUNTIME_CPU_KERNELS_DROPOUT_H_
+
+#include <cstdint>
+
+namespace shardc::cpu {
+
+// y[j] = scale * x[j] where word (first + j) % 4 of Philox4x32-10 at counter (first + j) / 4 is at
+// least `threshold`, else 0. The counter's upper words are `stream` and `step`. y may be x.
+struct DropoutArgs {
+  const float* x = nullptr;
+  float* y = nullptr;
+  int64_t n = 0;
+  int64_t first = 0;
+  uint64_t seed = 0;
+  uint32_t stream = 0, step = 0;
+  uint32_t threshold = 0;
+  float scale = 1;  // 0: nothing is kept
+};
+
+struct DropoutKernels {
+  void (*stretch)(const DropoutArgs&);  // on the calling thread
+};
+
+}  // namespace shardc::cpu
+
+#endif  // RUNTIME_CPU_KERNELS_DROPOUT_H_

@@ -1,0 +1,158 @@
+// Dropout drops the same elements on every mesh, in every piece of a batch, computed once or again.
+#include "frontend/dropout.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "frontend/gpt_config.h"
+#include "ir/text.h"
+#include "passes/loss.h"
+#include "tests/exec/models.h"
+
+namespace shardc::testing {
+namespace {
+
+constexpr const char* kMqa =
+    "layers=2,hidden=40,heads=5,kv_heads=1,vocab=97,seq=6,batch=4,dropout=0.2,attention_dropout=0."
+    "1";
+constexpr const char* kLlama =
+    "layers=2,hidden=32,heads=4,kv_heads=2,vocab=50,seq=6,batch=4,tied=false,qkv=separate,"
+    "activation=swiglu,norm=rms_norm,positions=rope,dropout=0.3";
+
+struct Case {
+  const char* spec;
+  const char* mesh;
+  int zero = 0, microbatches = 0;
+  const char* recompute = "none";
+};
+
+Graph Gpt(const std::string& keys) { return BuildGpt(ParseBuiltin("builtin:gpt?" + keys)); }
+
+RunSetup Training() {
+  RunSetup setup;
+  // Where a gradient is zero in exact arithmetic its rounding must not become a step.
+  setup.pipeline.optimizer = {.kind = "adamw", .rate = {.lr = 1e-2}, .eps = 1e-2};
+  setup.steps = 3;
+  return setup;
+}
+
+Tensors InputsOf(const char* keys) {
+  Graph shapes = Gpt(keys);
+  AttachLoss(shapes, "lm", "");
+  return RandomInputs(shapes, 50, 7);
+}
+
+class DropoutTrains : public ::testing::TestWithParam<Case> {};
+
+TEST_P(DropoutTrains, AsOnOneRank) {
+  const Case& c = GetParam();
+  for (const char* keys : {kMqa, kLlama}) {
+    SCOPED_TRACE(keys);
+    const Tensors inputs = InputsOf(keys);
+    RunSetup setup = Training();
+    const RunResult want = CompileAndRun(Gpt(keys), setup, inputs);
+    setup.spec = c.spec;
+    setup.mesh = c.mesh;
+    setup.zero = c.zero;
+    setup.microbatches = c.microbatches;
+    setup.pipeline.recompute = c.recompute;
+    const RunResult got = CompileAndRun(Gpt(keys), setup, inputs);
+    EXPECT_EQ(CompareSteps(got.losses, want.losses, 1e-5), "");
+    EXPECT_EQ(CompareSteps(got.grad_norms, want.grad_norms, 1e-5), "");
+    for (const auto& [name, value] : want.states) {
+      EXPECT_LT(WorstDifference(got.states.at(name), value, 1e-3), 1e-4) << name;
+    }
+    EXPECT_EQ(got.states.at("dropout.step").AsInt(0), 3);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, DropoutTrains,
+                         ::testing::Values(Case{"megatron", "tp=2"}, Case{"megatron", "dp=2,tp=3"},
+                                           Case{"megatron_sp", "tp=2"}, Case{"dp", "dp=4", 3},
+                                           Case{"megatron", "dp=2,tp=2", 1, 2},
+                                           Case{"serial", "", 0, 4, "full"},
+                                           Case{"megatron", "tp=2", 0, 0, "selective"},
+                                           Case{"megatron", "pp=2,tp=2", 0, 2},
+                                           Case{"megatron_sp", "tp=3", 0, 2, "full"}),
+                         [](const auto& info) {
+                           std::string name = info.param.spec + std::string("_") + info.param.mesh;
+                           for (char& c : name)
+                             c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+                           return StrCat(name, "_", info.index);
+                         });
+
+// y = dropout(ones), and what three runs of it give.
+std::vector<HostTensor> Draws(double ratio, const DropoutOptions& options, DType dtype) {
+  std::vector<HostTensor> draws;
+  for (int steps = 1; steps <= 3; ++steps) {
+    Graph graph("g");
+    Builder b(graph);
+    Value* x = graph.AddInput("x", TensorType(dtype, {64, 250}));
+    graph.outputs.push_back({"y", AddDropout(b, x, ratio)});
+    RunSetup setup;
+    setup.pipeline.loss = "none";
+    setup.pipeline.dropout = options;
+    setup.steps = steps;
+    HostTensor ones(dtype, {64, 250});
+    for (int64_t i = 0; i < ones.num_elements(); ++i) ones.SetDouble(i, 1);
+    draws.push_back(CompileAndRun(std::move(graph), setup, {{"x", ones}}).outputs.at("y"));
+  }
+  return draws;
+}
+
+int64_t Kept(const HostTensor& y) {
+  int64_t kept = 0;
+  for (int64_t i = 0; i < y.num_elements(); ++i) kept += y.AsDouble(i) != 0;
+  return kept;
+}
+
+int64_t Alike(const HostTensor& a, const HostTensor& b) {
+  int64_t alike = 0;
+  for (int64_t i = 0; i < a.num_elements(); ++i) alike += a.AsDouble(i) == b.AsDouble(i);
+  return alike;
+}
+
+TEST(Dropout, KeepsItsShareAndScalesIt) {
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
+    for (double ratio : {0.1, 0.5, 0.9}) {
+      const HostTensor y = Draws(ratio, {}, dtype)[0];
+      const double n = 64 * 250, deviation = std::sqrt(n * ratio * (1 - ratio));
+      EXPECT_NEAR(static_cast<double>(Kept(y)), n * (1 - ratio), 4 * deviation);
+      std::set<double> values;
+      for (int64_t i = 0; i < y.num_elements(); ++i) values.insert(y.AsDouble(i));
+      ASSERT_EQ(values.size(), 2u);
+      EXPECT_EQ(*values.begin(), 0);
+      EXPECT_NEAR(*values.rbegin(), 1 / (1 - ratio), dtype == DType::kBF16 ? 0.05 : 1e-6);
+    }
+  }
+}
+
+// Of two independent draws of one half as many agree as differ.
+TEST(Dropout, DrawsAnewInEveryStepAndForEverySeed) {
+  const std::vector<HostTensor> first = Draws(0.5, {}, DType::kF32);
+  const std::vector<HostTensor> again = Draws(0.5, {}, DType::kF32);
+  const std::vector<HostTensor> other = Draws(0.5, {.seed = 7}, DType::kF32);
+  const double n = 64 * 250, bound = 4 * std::sqrt(n) / 2;
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(Alike(first[i], again[i]), 64 * 250);
+    EXPECT_NEAR(static_cast<double>(Alike(first[i], other[i])), n / 2, bound);
+    EXPECT_NEAR(static_cast<double>(Alike(first[i], first[(i + 1) % 3])), n / 2, bound);
+  }
+}
+
+TEST(Dropout, IsLeftOutWithItsSteps) {
+  RunSetup setup = Training();
+  setup.pipeline.dropout.keep = false;
+  const RunResult without = CompileAndRun(Gpt(kMqa), setup, InputsOf(kMqa));
+  EXPECT_FALSE(without.states.contains("dropout.step"));
+  EXPECT_EQ(without.lowered.find("dropout"), std::string::npos);
+  const RunResult plain =
+      CompileAndRun(Gpt("layers=2,hidden=40,heads=5,kv_heads=1,vocab=97,seq=6,batch=4"), Training(),
+                    InputsOf(kMqa));
+  EXPECT_EQ(CompareSteps(without.losses, plain.losses, 1e-5), "");
+}
+
+}  // namespace
+}  // namespace shardc::testing
