@@ -146,6 +146,9 @@ void DropOutputs(Graph& graph, const std::vector<std::string>& names) {
     }
     graph.outputs.erase(it);
   }
+  if (names.empty() || !graph.outputs.empty()) return;
+  throw Diagnostic("E6110", ExitCode::kUsage, "--drop", "nothing is left for the plan to compute",
+                   "keep an output, or choose a loss");
 }
 
 }  // namespace shardc

@@ -1,6 +1,7 @@
 // "builtin:..." to a GptConfig.
 #include <charconv>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "frontend/gpt_config.h"
@@ -184,6 +185,7 @@ GptConfig ParseBuiltin(std::string_view text, const std::map<std::string, int64_
   std::vector<std::string> key_names;
   for (const auto& [key, setter] : keys) key_names.push_back(key);
   std::string_view rest = question == text.npos ? "" : text.substr(question + 1);
+  std::set<std::string> given;
   while (!rest.empty()) {
     size_t comma = rest.find_first_of(",&");
     std::string_view item = rest.substr(0, comma);
@@ -193,6 +195,10 @@ GptConfig ParseBuiltin(std::string_view text, const std::map<std::string, int64_
     auto setter = keys.find(key);
     if (setter == keys.end()) {
       Unknown(where, StrCat("there is no key '", key, "'"), Suggest(key, key_names));
+    }
+    if (!given.insert(key).second) {
+      throw Diagnostic("E1501", ExitCode::kBadModel, where,
+                       StrCat("key '", key, "' is given twice"), "give it once");
     }
     std::string value(equals == item.npos ? "" : item.substr(equals + 1));
     setter->second(StrCat(where, ": key '", key, "'"), value);

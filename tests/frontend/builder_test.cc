@@ -66,6 +66,8 @@ TEST(BuildGpt, DropsWhereGpt2Does) {
   EXPECT_EQ(counts["attention"], 0);
   EXPECT_EQ(OpCounts(Gpt("builtin:gpt?layers=3"))["update"], 0);
   EXPECT_THAT(ErrorOf("builtin:gpt?dropout=1"), ::testing::HasSubstr("E1502"));
+  EXPECT_THAT(ErrorOf("builtin:gpt?layers=2,dropout=0.1,layers=3"),
+              ::testing::HasSubstr("'layers' is given twice"));
   EXPECT_THAT(ErrorOf("builtin:gpt?attention_dropout=-0.1"), ::testing::HasSubstr("not in [0, 1)"));
 }
 

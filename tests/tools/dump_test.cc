@@ -194,6 +194,7 @@ TEST_F(CompileTest, UsageMistakes) {
   Fails("--optimizer adam", 2, {"E6102"});
   Fails("--drop logit", 2, {"E6110", "did you mean 'logits'"});
   Fails("--drop loss", 2, {"E6110", "no output 'loss' to leave out"});
+  Fails("--loss none --drop logits", 2, {"E6110", "nothing is left for the plan to compute"});
   Fails("--recompute some", 2, {"E6109", "use none, selective or full"});
   EXPECT_EQ(Tool("compile").exit, 2);
   EXPECT_EQ(Tool("").exit, 2);
