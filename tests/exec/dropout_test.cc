@@ -6,10 +6,8 @@
 #include <cmath>
 #include <set>
 
-#include "frontend/gpt_config.h"
-#include "ir/text.h"
-#include "passes/loss.h"
 #include "tests/exec/models.h"
+#include "tests/exec/training.h"
 
 namespace shardc::testing {
 namespace {
@@ -28,20 +26,11 @@ struct Case {
   const char* recompute = "none";
 };
 
-Graph Gpt(const std::string& keys) { return BuildGpt(ParseBuiltin("builtin:gpt?" + keys)); }
-
 RunSetup Training() {
   RunSetup setup;
-  // Where a gradient is zero in exact arithmetic its rounding must not become a step.
-  setup.pipeline.optimizer = {.kind = "adamw", .rate = {.lr = 1e-2}, .eps = 1e-2};
+  setup.pipeline = TrainingOptions("unclipped");
   setup.steps = 3;
   return setup;
-}
-
-Tensors InputsOf(const char* keys) {
-  Graph shapes = Gpt(keys);
-  AttachLoss(shapes, "lm", "");
-  return RandomInputs(shapes, 50, 7);
 }
 
 class DropoutTrains : public ::testing::TestWithParam<Case> {};
@@ -50,15 +39,15 @@ TEST_P(DropoutTrains, AsOnOneRank) {
   const Case& c = GetParam();
   for (const char* keys : {kMqa, kLlama}) {
     SCOPED_TRACE(keys);
-    const Tensors inputs = InputsOf(keys);
     RunSetup setup = Training();
-    const RunResult want = CompileAndRun(Gpt(keys), setup, inputs);
+    const Tensors inputs = TrainingInputs(keys, setup.pipeline);
+    const RunResult want = CompileAndRun(BuildKeys(keys), setup, inputs);
     setup.spec = c.spec;
     setup.mesh = c.mesh;
     setup.zero = c.zero;
     setup.microbatches = c.microbatches;
     setup.pipeline.recompute = c.recompute;
-    const RunResult got = CompileAndRun(Gpt(keys), setup, inputs);
+    const RunResult got = CompileAndRun(BuildKeys(keys), setup, inputs);
     EXPECT_EQ(CompareSteps(got.losses, want.losses, 1e-5), "");
     EXPECT_EQ(CompareSteps(got.grad_norms, want.grad_norms, 1e-5), "");
     for (const auto& [name, value] : want.states) {
@@ -145,12 +134,13 @@ TEST(Dropout, DrawsAnewInEveryStepAndForEverySeed) {
 TEST(Dropout, IsLeftOutWithItsSteps) {
   RunSetup setup = Training();
   setup.pipeline.dropout.keep = false;
-  const RunResult without = CompileAndRun(Gpt(kMqa), setup, InputsOf(kMqa));
+  const RunResult without =
+      CompileAndRun(BuildKeys(kMqa), setup, TrainingInputs(kMqa, setup.pipeline));
   EXPECT_FALSE(without.states.contains("dropout.step"));
   EXPECT_EQ(without.lowered.find("dropout"), std::string::npos);
   const RunResult plain =
-      CompileAndRun(Gpt("layers=2,hidden=40,heads=5,kv_heads=1,vocab=97,seq=6,batch=4"), Training(),
-                    InputsOf(kMqa));
+      CompileAndRun(BuildKeys("layers=2,hidden=40,heads=5,kv_heads=1,vocab=97,seq=6,batch=4"),
+                    Training(), TrainingInputs(kMqa, setup.pipeline));
   EXPECT_EQ(CompareSteps(without.losses, plain.losses, 1e-5), "");
 }
 

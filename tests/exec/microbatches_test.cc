@@ -11,15 +11,11 @@
 #include "passes/emit.h"
 #include "passes/loss.h"
 #include "tests/exec/models.h"
+#include "tests/exec/training.h"
 #include "tests/passes/check_text.h"
 
 namespace shardc::testing {
 namespace {
-
-std::string Name(std::string name) {
-  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return name;
-}
 
 // A shipped spec and more lines.
 std::string With(const std::string& spec, const std::string& more) {
@@ -31,26 +27,6 @@ std::string With(const std::string& spec, const std::string& more) {
 }
 
 std::string Microbatches(int n) { return StrCat("microbatches: ", n); }
-
-// The norm of the difference, relative to what is expected and at least to `floor`.
-double NormDifference(const HostTensor& got, const HostTensor& want, double floor) {
-  if (got.shape() != want.shape()) return INFINITY;
-  double difference = 0, norm = 0;
-  for (int64_t i = 0; i < want.num_elements(); ++i) {
-    const double a = got.AsDouble(i), b = want.AsDouble(i);
-    difference += (a - b) * (a - b);
-    norm += b * b;
-  }
-  return std::sqrt(difference) / std::max(std::sqrt(norm), floor);
-}
-
-void ExpectEqual(const Tensors& got, const Tensors& want, double tolerance, double floor = 1e-3) {
-  ASSERT_EQ(got.size(), want.size());
-  for (const auto& [name, value] : want) {
-    ASSERT_TRUE(got.contains(name)) << name;
-    EXPECT_LE(NormDifference(got.at(name), value, floor), tolerance) << name;
-  }
-}
 
 // --- built models, against one piece on one rank
 
@@ -66,29 +42,11 @@ struct Case {
   std::string more;  // zero3, sgd, full, bf16, masked, chunk, ...
 };
 
-bool Has(const Case& c, const char* word) { return c.more.find(word) != std::string::npos; }
-
-PipelineOptions OptionsOf(const Case& c) {
-  PipelineOptions options;
-  options.loss = Has(c, "masked") ? "masked_lm" : "lm";
-  // Where a gradient is zero in exact arithmetic its rounding must not become a step.
-  options.optimizer = {.kind = "adamw", .rate = {.lr = 1e-2}, .eps = 1e-2, .weight_decay = 0.1};
-  if (Has(c, "sgd")) options.optimizer = {.kind = "sgd", .rate = {.lr = 0.05}};
-  options.optimizer.clip_norm = 0.5;
-  if (Has(c, "selective")) options.recompute = "selective";
-  if (Has(c, "full")) options.recompute = "full";
-  if (Has(c, "f16")) options.precision.compute = Has(c, "bf16") ? "bf16" : "f16";
-  if (Has(c, "chunk")) {
-    options.chunk = {.least_bytes = 1, .pieces = 2};
-    options.drop = {"logits"};
-  }
-  return options;
-}
-
 std::string SpecFor(const Case& c, int microbatches) {
   std::string more = Microbatches(microbatches);
   for (const char* stage : {"1", "2", "3"}) {
-    if (Has(c, StrCat("zero", stage).c_str())) more += StrCat("\nzero_stage: ", stage);
+    if (c.more.find(StrCat("zero", stage)) != std::string::npos)
+      more += StrCat("\nzero_stage: ", stage);
   }
   return With(c.spec, more);
 }
@@ -97,13 +55,11 @@ class MicrobatchesTrain : public ::testing::TestWithParam<Case> {};
 
 TEST_P(MicrobatchesTrain, AsTheWholeBatch) {
   const Case& c = GetParam();
-  auto build = [&] { return BuildGpt(ParseBuiltin(StrCat("builtin:gpt?", c.model))); };
+  auto build = [&] { return BuildKeys(c.model); };
   RunSetup setup;
-  setup.pipeline = OptionsOf(c);
+  setup.pipeline = TrainingOptions(c.more);
   setup.steps = 3;
-  Graph shapes = build();
-  AttachLoss(shapes, setup.pipeline.loss, "");
-  Tensors inputs = RandomInputs(shapes, 50, 7);
+  Tensors inputs = TrainingInputs(c.model, setup.pipeline);
   // Examples differ in how many of their labels count.
   for (int64_t i = 0; i < 20; ++i) inputs.at("labels").SetDouble(i, -100);
   const bool half = setup.pipeline.precision.compute != "f32";
@@ -118,8 +74,8 @@ TEST_P(MicrobatchesTrain, AsTheWholeBatch) {
     EXPECT_EQ(CompareSteps(got.grad_norms, want.grad_norms, half ? 2e-2 : 1e-5), "");
     // In halves single elements of later steps say nothing.
     if (half) continue;
-    ExpectEqual(got.outputs, want.outputs, 1e-5);
-    ExpectEqual(got.states, want.states, 1e-5);
+    ExpectTensors(got.outputs, want.outputs, 1e-5);
+    ExpectTensors(got.states, want.states, 1e-5);
   }
 }
 
@@ -143,7 +99,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{kLlama, "megatron_sp", "dp=2,tp=2", ""}),
     [](const auto& info) {
       const Case& c = info.param;
-      return Name(StrCat(c.model == kTied ? "tied_" : "llama_", c.spec, "_", c.mesh, "_", c.more));
+      return TestName(
+          StrCat(c.model == kTied ? "tied_" : "llama_", c.spec, "_", c.mesh, "_", c.more));
     });
 
 // --- exports, against PyTorch
@@ -190,20 +147,14 @@ std::vector<Export> Exports() {
                                    {"gpt2_loss", "dynamo_static", "output:loss"},
                                    {"interleaved", "dynamo_static", "lm"},
                                    {"vit", "dynamo_static", "ce"}}) {
-    Export e;
-    e.model = StrCat("../strangers/", model);
-    e.name = file;
-    e.dynamic = e.name.ends_with("dynamic");
-    e.loss = loss;
-    e.batches = {"b2_s8"};
-    exports.push_back(e);
+    exports.push_back(StrangerExport(model, file, loss));
   }
   return exports;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MicrobatchesExports, ::testing::ValuesIn(Exports()),
                          [](const auto& info) {
-                           return Name(info.param.model + "_" + info.param.name);
+                           return TestName(info.param.model + "_" + info.param.name);
                          });
 
 // --- what travels, and what is held

@@ -139,6 +139,16 @@ std::vector<Export> AllExports() {
   return all;
 }
 
+Export StrangerExport(const std::string& folder, const std::string& file, const std::string& loss) {
+  Export e;
+  e.model = "../strangers/" + folder;
+  e.name = file;
+  e.dynamic = file.ends_with("dynamic");
+  e.loss = loss;
+  e.batches = {"b2_s8"};
+  return e;
+}
+
 Tensors InputsFor(const Export& e, const std::string& batch) {
   Tensors inputs;
   auto load = [&](const char* file, const char* input) {

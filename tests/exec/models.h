@@ -21,6 +21,9 @@ struct Export {
 };
 
 std::vector<Export> AllExports();
+// One of tests/data/strangers: folder "llama", file "dynamo_static"; its batch is b2_s8.
+Export StrangerExport(const std::string& folder, const std::string& file,
+                      const std::string& loss = "lm");
 
 // The recovered serial graph for a batch ("b2_s32").
 Graph ImportFor(const Export& e, const std::string& batch);

@@ -7,14 +7,10 @@
 #include "ir/op_def.h"
 #include "passes/loss.h"
 #include "tests/exec/models.h"
+#include "tests/exec/training.h"
 
 namespace shardc::testing {
 namespace {
-
-std::string Name(std::string name) {
-  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return name;
-}
 
 constexpr const char* kTied = "layers=4,hidden=40,heads=5,vocab=97,seq=6,batch=4";
 constexpr const char* kUntied = "layers=4,hidden=40,heads=4,vocab=97,seq=6,batch=4,tied=false";
@@ -24,37 +20,6 @@ constexpr const char* kLlama =
 
 const char* FormOf(const char* model) {
   return model == kTied ? "tied" : model == kUntied ? "untied" : "llama";
-}
-
-PipelineOptions OptionsOf(const std::string& more) {
-  auto has = [&](const char* word) { return more.find(word) != std::string::npos; };
-  PipelineOptions options;
-  options.loss = has("masked") ? "masked_lm" : "lm";
-  // Where a gradient is zero in exact arithmetic its rounding must not become a step.
-  options.optimizer = {.kind = "adamw", .rate = {.lr = 1e-2}, .eps = 1e-2, .weight_decay = 0.1};
-  if (has("sgd")) options.optimizer = {.kind = "sgd", .rate = {.lr = 0.05}};
-  if (has("momentum")) options.optimizer.momentum = 0.9;
-  if (!has("unclipped")) options.optimizer.clip_norm = 0.5;
-  if (has("selective")) options.recompute = "selective";
-  if (has("full")) options.recompute = "full";
-  if (has("bf16")) options.precision.compute = "bf16";
-  return options;
-}
-
-void ExpectEqual(const Tensors& got, const Tensors& want, double tolerance) {
-  ASSERT_EQ(got.size(), want.size());
-  for (const auto& [name, value] : want) {
-    ASSERT_TRUE(got.contains(name)) << name;
-    EXPECT_LE(WorstDifference(got.at(name), value, 1e-3), tolerance) << name;
-  }
-}
-
-Graph Build(const std::string& model) { return BuildGpt(ParseBuiltin("builtin:gpt?" + model)); }
-
-Tensors InputsOf(const std::string& model, const PipelineOptions& options) {
-  Graph shapes = Build(model);
-  AttachLoss(shapes, options.loss, "");
-  return RandomInputs(shapes, 50, 7);
 }
 
 struct Case {
@@ -71,22 +36,22 @@ class Pipeline : public ::testing::TestWithParam<Case> {};
 TEST_P(Pipeline, TrainsAlike) {
   const Case& c = GetParam();
   RunSetup setup;
-  setup.pipeline = OptionsOf(c.more);
+  setup.pipeline = TrainingOptions(c.more);
   setup.steps = 5;
-  const Tensors inputs = InputsOf(c.model, setup.pipeline);
+  const Tensors inputs = TrainingInputs(c.model, setup.pipeline);
   const bool half = setup.pipeline.precision.compute != "f32";
-  RunResult want = CompileAndRun(Build(c.model), setup, inputs);
+  RunResult want = CompileAndRun(BuildKeys(c.model), setup, inputs);
   setup.mesh = c.mesh;
   setup.spec = c.spec;
   setup.zero = c.zero;
   setup.microbatches = c.microbatches;
-  RunResult got = CompileAndRun(Build(c.model), setup, inputs);
+  RunResult got = CompileAndRun(BuildKeys(c.model), setup, inputs);
   EXPECT_NE(got.lowered.find("send_recv"), std::string::npos);
   EXPECT_EQ(CompareSteps(got.losses, want.losses, half ? 1e-2 : 1e-5), "");
   EXPECT_EQ(CompareSteps(got.grad_norms, want.grad_norms, half ? 2e-2 : 1e-4), "");
   if (half) return;  // single elements of later steps say nothing
-  ExpectEqual(got.outputs, want.outputs, 2e-5);
-  ExpectEqual(got.states, want.states, 2e-5);
+  ExpectTensors(got.outputs, want.outputs, 2e-5);
+  ExpectTensors(got.states, want.states, 2e-5);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -117,9 +82,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{kLlama, "megatron", "pp=4,tp=2", "", 0, 4}),
     [](const auto& info) {
       const Case& c = info.param;
-      return Name(StrCat(FormOf(c.model), "_", c.spec, "_", c.mesh, "_", c.more,
-                         c.zero ? StrCat("_zero", c.zero) : "",
-                         c.microbatches > 1 ? StrCat("_", c.microbatches, "_microbatches") : ""));
+      return TestName(
+          StrCat(FormOf(c.model), "_", c.spec, "_", c.mesh, "_", c.more,
+                 c.zero ? StrCat("_zero", c.zero) : "",
+                 c.microbatches > 1 ? StrCat("_", c.microbatches, "_microbatches") : ""));
     });
 
 // --- exports of several architectures, against PyTorch
@@ -161,25 +127,25 @@ std::vector<ExportCase> ExportCases() {
 INSTANTIATE_TEST_SUITE_P(All, PipelineExports, ::testing::ValuesIn(ExportCases()),
                          [](const auto& info) {
                            const ExportCase& c = info.param;
-                           return Name(
+                           return TestName(
                                StrCat(c.e.model, "_", c.e.name, "_", c.mesh, "_", c.recompute));
                          });
 
 // Numbers of stages say where work is best done, never what is right.
 TEST(PipelineStages, AnyAreRight) {
   RunSetup setup;
-  setup.pipeline = OptionsOf("");
+  setup.pipeline = TrainingOptions("");
   setup.steps = 2;
   const std::string model = "layers=2,hidden=16,heads=2,vocab=53,seq=4,batch=2";
-  const Tensors inputs = InputsOf(model, setup.pipeline);
-  RunResult want = CompileAndRun(Build(model), setup, inputs);
+  const Tensors inputs = TrainingInputs(model, setup.pipeline);
+  RunResult want = CompileAndRun(BuildKeys(model), setup, inputs);
   setup.mesh = "pp=3";
   setup.spec = "dp";
   std::mt19937 random(3);
   for (int i = 0; i < 12; ++i) {
     SCOPED_TRACE(i);
     setup.microbatches = 1 + i % 2;
-    Graph graph = Build(model);
+    Graph graph = BuildKeys(model);
     graph.mesh = Mesh::Parse(setup.mesh);
     graph.pipeline_axis = "pp";
     for (const auto& op : graph.ops()) {
@@ -188,8 +154,8 @@ TEST(PipelineStages, AnyAreRight) {
     }
     RunResult got = CompileAndRun(std::move(graph), setup, inputs);
     EXPECT_EQ(CompareSteps(got.losses, want.losses, 1e-5), "");
-    ExpectEqual(got.outputs, want.outputs, 2e-5);
-    ExpectEqual(got.states, want.states, 2e-5);
+    ExpectTensors(got.outputs, want.outputs, 2e-5);
+    ExpectTensors(got.states, want.states, 2e-5);
   }
 }
 

@@ -119,13 +119,7 @@ std::vector<Export> Exports() {
       {"falcon", "dynamo_static", "lm"},      {"bloom", "dynamo_dynamic", "lm"},
       {"albert", "dynamo_static", "ce"},      {"t5enc", "torchscript_dynamic", "dot"}};
   for (auto [model, file, loss] : strangers) {
-    Export e;
-    e.model = StrCat("../strangers/", model);
-    e.name = file;
-    e.dynamic = e.name.ends_with("dynamic");
-    e.loss = loss;
-    e.batches = {"b2_s8"};
-    exports.push_back(e);
+    exports.push_back(StrangerExport(model, file, loss));
   }
   return exports;
 }

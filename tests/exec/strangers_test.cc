@@ -46,18 +46,9 @@ const Stranger kStrangers[] = {
 
 constexpr char kBatch[] = "b2_s8";
 
-Export ExportOf(const Stranger& s) {
-  Export e;
-  e.model = StrCat("../strangers/", s.model);
-  e.name = s.file;
-  e.dynamic = e.name.ends_with("dynamic");
-  e.loss = s.loss;
-  return e;
-}
-
 RunResult RunStranger(const Stranger& s, const char* spec, const char* mesh,
                       const char* precision = "f32", int microbatches = 1) {
-  Export e = ExportOf(s);
+  Export e = StrangerExport(s.model, s.file, s.loss);
   RunSetup setup;
   setup.pipeline.precision.compute = precision;
   setup.spec = spec;
@@ -79,7 +70,8 @@ TEST_P(Strangers, EqualTheGoldenOnEveryMesh) {
   for (auto [spec, mesh] : settings) {
     SCOPED_TRACE(StrCat(spec, " ", mesh));
     try {
-      EXPECT_EQ(CompareWithGolden(ExportOf(s), kBatch, RunStranger(s, spec, mesh), s.tolerance),
+      EXPECT_EQ(CompareWithGolden(StrangerExport(s.model, s.file, s.loss), kBatch,
+                                  RunStranger(s, spec, mesh), s.tolerance),
                 "");
     } catch (const Diagnostic& d) {
       ADD_FAILURE() << d.what();
@@ -95,12 +87,14 @@ TEST_P(Strangers, EqualTheGoldenInAPipeline) {
     SCOPED_TRACE(StrCat(mesh, ", ", microbatches, " microbatches"));
     RunResult got = RunStranger(s, "megatron", mesh, "f32", microbatches);
     EXPECT_NE(got.lowered.find("send_recv"), std::string::npos);
-    EXPECT_EQ(CompareWithGolden(ExportOf(s), kBatch, got, s.tolerance), "");
+    EXPECT_EQ(CompareWithGolden(StrangerExport(s.model, s.file, s.loss), kBatch, got, s.tolerance),
+              "");
   }
 }
 
 TEST_P(Strangers, HaveTheirAttentionRecovered) {
-  Graph graph = ImportFor(ExportOf(GetParam()), kBatch);
+  const Stranger& s = GetParam();
+  Graph graph = ImportFor(StrangerExport(s.model, s.file, s.loss), kBatch);
   auto attentions = std::count_if(graph.ops().begin(), graph.ops().end(),
                                   [](const auto& op) { return op->name() == "attention"; });
   EXPECT_EQ(attentions, GetParam().attentions);

@@ -6,16 +6,10 @@
 #include "passes/emit.h"
 #include "passes/loss.h"
 #include "tests/exec/models.h"
+#include "tests/exec/training.h"
 
 namespace shardc::testing {
 namespace {
-
-std::string Name(std::string name) {
-  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return name;
-}
-
-// --- against PyTorch
 
 struct GoldenCase {
   Export e;
@@ -64,7 +58,7 @@ std::vector<GoldenCase> GoldenCases() {
 
 INSTANTIATE_TEST_SUITE_P(All, ZeroAdamW, ::testing::ValuesIn(GoldenCases()), [](const auto& info) {
   const GoldenCase& c = info.param;
-  return Name(StrCat(c.e.model, "_", c.e.name, "_", c.spec, "_", c.mesh, "_", c.stage));
+  return TestName(StrCat(c.e.model, "_", c.e.name, "_", c.spec, "_", c.mesh, "_", c.stage));
 });
 
 // --- against the serial model
@@ -83,38 +77,13 @@ struct SerialCase {
 
 class ZeroSerial : public ::testing::TestWithParam<SerialCase> {};
 
-PipelineOptions OptionsOf(const std::string& more) {
-  auto has = [&](const char* word) { return more.find(word) != std::string::npos; };
-  PipelineOptions options;
-  options.loss = has("masked") ? "masked_lm" : "lm";
-  // Where a gradient is zero in exact arithmetic its rounding must not become a step.
-  options.optimizer = {.kind = "adamw", .rate = {.lr = 1e-2}, .eps = 1e-2, .weight_decay = 0.1};
-  if (has("sgd")) options.optimizer = {.kind = "sgd", .rate = {.lr = 0.05}};
-  if (has("momentum")) options.optimizer.momentum = 0.9;
-  if (!has("unclipped")) options.optimizer.clip_norm = 0.5;
-  if (has("selective")) options.recompute = "selective";
-  if (has("full")) options.recompute = "full";
-  if (has("bf16")) options.precision.compute = "bf16";
-  return options;
-}
-
-void ExpectEqual(const Tensors& got, const Tensors& want, double tolerance) {
-  ASSERT_EQ(got.size(), want.size());
-  for (const auto& [name, value] : want) {
-    ASSERT_TRUE(got.contains(name)) << name;
-    EXPECT_LE(WorstDifference(got.at(name), value, 1e-3), tolerance) << name;
-  }
-}
-
 TEST_P(ZeroSerial, TrainsAlike) {
   const SerialCase& c = GetParam();
-  auto build = [&] { return BuildGpt(ParseBuiltin(StrCat("builtin:gpt?", c.model))); };
+  auto build = [&] { return BuildKeys(c.model); };
   RunSetup setup;
-  setup.pipeline = OptionsOf(c.more);
+  setup.pipeline = TrainingOptions(c.more);
   setup.steps = 4;
-  Graph shapes = build();
-  AttachLoss(shapes, setup.pipeline.loss, "");
-  const Tensors inputs = RandomInputs(shapes, 50, 7);
+  const Tensors inputs = TrainingInputs(c.model, setup.pipeline);
   const bool half = setup.pipeline.precision.compute != "f32";
   const double tolerance = half ? 3e-2 : 2e-5;
   RunResult want = CompileAndRun(build(), setup, inputs);
@@ -127,8 +96,8 @@ TEST_P(ZeroSerial, TrainsAlike) {
     EXPECT_EQ(CompareSteps(got.grad_norms, want.grad_norms, half ? 2e-2 : 1e-4), "");
     // In halves single elements of later steps say nothing.
     if (half) continue;
-    ExpectEqual(got.outputs, want.outputs, tolerance);
-    ExpectEqual(got.states, want.states, tolerance);
+    ExpectTensors(got.outputs, want.outputs, tolerance);
+    ExpectTensors(got.states, want.states, tolerance);
   }
 }
 
@@ -148,7 +117,8 @@ INSTANTIATE_TEST_SUITE_P(
         SerialCase{kLlama, "megatron_sp", "dp=2,tp=2", ""}),
     [](const auto& info) {
       const SerialCase& c = info.param;
-      return Name(StrCat(c.model == kTied ? "tied_" : "llama_", c.spec, "_", c.mesh, "_", c.more));
+      return TestName(
+          StrCat(c.model == kTied ? "tied_" : "llama_", c.spec, "_", c.mesh, "_", c.more));
     });
 
 // A vector that is too large to stay whole, and does not divide.
@@ -175,7 +145,7 @@ TEST(Zero, LongVectors) {
       RunResult got = CompileAndRun(build(), setup, inputs);
       EXPECT_NE(got.lowered.find("param \"w\" : f32[20001@dp]"), std::string::npos) << got.lowered;
       EXPECT_EQ(CompareSteps(got.grad_norms, want.grad_norms, 1e-5), "");
-      ExpectEqual(got.states, want.states, 1e-5);
+      ExpectTensors(got.states, want.states, 1e-5);
     }
   }
 }
