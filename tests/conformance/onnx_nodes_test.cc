@@ -1,7 +1,6 @@
 // The node tests of the onnx package: see README.md.
 #include <gtest/gtest.h>
 #include <onnx/onnx_pb.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -16,6 +15,7 @@
 #include "frontend/import.h"
 #include "frontend/onnx/initializers.h"
 #include "ir/diagnostic.h"
+#include "tests/ir/file_testing.h"
 #include "tests/ir/interpreter.h"
 
 namespace shardc {
@@ -110,11 +110,9 @@ onnx::ModelProto WithConstants(const Case& test, Constants which) {
 }
 
 Graph Import(const Case& test, Constants which) {
-  std::string path = ::testing::TempDir() + "/shardc-node-" + std::to_string(getpid()) + ".onnx";
-  {
-    std::ofstream file(path, std::ios::binary);
-    WithConstants(test, which).SerializeToOstream(&file);
-  }
+  static const testing::TemporaryFolder folder;
+  const std::string path = folder.File("node.onnx");
+  testing::WriteBytes(path, WithConstants(test, which).SerializeAsString());
   return ImportOnnx(path, {});
 }
 

@@ -15,6 +15,7 @@
 #include "tests/gpu/epilogue_cases.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/gpu_machine.h"
+#include "tests/ir/file_testing.h"
 
 namespace shardc::testing {
 namespace {
@@ -77,13 +78,8 @@ struct Setup {
 };
 class GpuEpilogues : public ::testing::TestWithParam<Setup> {
  protected:
-  GpuEpilogues()
-      : folder_(fs::path(::testing::TempDir()) /
-                StrCat("gpu_epilogues_", static_cast<int64_t>(getpid()))) {
-    fs::create_directory(folder_);
-  }
-  ~GpuEpilogues() override { fs::remove_all(folder_); }
-  const fs::path folder_;
+  const TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
 };
 
 TEST_P(GpuEpilogues, ModelsAgreeWithTheirGoldens) {

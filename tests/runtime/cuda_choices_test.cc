@@ -13,6 +13,7 @@
 #include "runtime/cuda/executor.h"
 #include "runtime/cuda/kernel_choices.h"
 #include "tests/exec/harness.h"
+#include "tests/ir/file_testing.h"
 #include "tests/runtime/fake_device.h"
 
 namespace shardc::testing {
@@ -113,10 +114,7 @@ class Tuning : public ::testing::Test {
     Spec spec = SpecOf("megatron");
     CompileGraph(graph_, spec, MeshFor(spec, Mesh::Parse("tp=2")), {});
     programs_ = ProgramsFor(graph_);
-    folder_ = fs::path(::testing::TempDir()) / StrCat("choices_", static_cast<int64_t>(getpid()));
-    fs::create_directory(folder_);
   }
-  ~Tuning() override { fs::remove_all(folder_); }
   std::string Path() const { return folder_ / "choices.txt"; }
   std::string File() const {
     std::ifstream in(Path());
@@ -149,7 +147,8 @@ class Tuning : public ::testing::Test {
 
   Graph graph_;
   std::vector<Program> programs_;
-  fs::path folder_;
+  const TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
 };
 
 TEST_F(Tuning, MeasuredOnceAndKept) {

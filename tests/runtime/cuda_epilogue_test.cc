@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "runtime/cuda/kernel_choices.h"
+#include "tests/ir/file_testing.h"
 #include "tests/runtime/emulated_epilogues.h"
 #include "tests/runtime/executor_fixture.h"
 
@@ -42,8 +43,6 @@ struct Setup {
 class CudaEpilogues : public ::testing::TestWithParam<Setup> {
  protected:
   CudaEpilogues() : compiled_(GetParam().spec, GetParam().mesh) {
-    folder_ = fs::path(::testing::TempDir()) / StrCat("epilogues_", static_cast<int64_t>(getpid()));
-    fs::create_directory(folder_);
     library_.synchronize = [this](cuda::Stream s) { device_->Synchronize(s); };
     library_.defer = [this](EmulatedEpilogues::Kernel kernel, const cuda::FusedProduct& p) {
       std::vector<FakeDevice::Touch> touches;
@@ -58,7 +57,6 @@ class CudaEpilogues : public ::testing::TestWithParam<Setup> {
     };
     NewDevice();
   }
-  ~CudaEpilogues() override { fs::remove_all(folder_); }
 
   void NewDevice() {
     executor_.reset();
@@ -102,7 +100,8 @@ class CudaEpilogues : public ::testing::TestWithParam<Setup> {
   }
 
   Compiled compiled_;
-  fs::path folder_;
+  const TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
   std::unique_ptr<FakeDevice> device_;
   EmulatedEpilogues library_;
   std::unique_ptr<cuda::Carrier> carrier_;

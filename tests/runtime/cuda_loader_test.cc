@@ -9,6 +9,7 @@
 #include "runtime/cuda_loader/libraries.h"
 #include "tests/exec/harness.h"
 #include "tests/gpu/gpu.h"
+#include "tests/ir/file_testing.h"
 
 namespace shardc::testing {
 namespace {
@@ -19,8 +20,6 @@ namespace fs = std::filesystem;
 
 class Folders : public ::testing::Test {
  protected:
-  Folders() : root_(fs::path(::testing::TempDir()) / StrCat("cuda_folders_", getpid())) {}
-  ~Folders() override { fs::remove_all(root_); }
   std::string Make(const std::string& path) {
     fs::create_directories(root_ / path);
     return (root_ / path).string();
@@ -36,7 +35,8 @@ class Folders : public ::testing::Test {
     }
     return out;
   }
-  fs::path root_;
+  const TemporaryFolder temporary_;
+  const fs::path root_ = temporary_.path();
 };
 
 TEST_F(Folders, TheEnvironmentComesFirstThenToolkitThenPython) {

@@ -3,9 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <fstream>
-
+#include "tests/ir/file_testing.h"
 #include "tests/passes/check_text.h"
 
 namespace shardc {
@@ -41,10 +39,10 @@ TEST(ShippedSpecs, EachLoads) {
 }
 
 TEST(LoadSpec, ReadsAFileOfThatPath) {
-  std::string path = ::testing::TempDir() + "/spec_test.textproto";
-  std::ofstream(path) << "param { match: 'w' shard_spec { dims: 0 axes: 'tp' } }";
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.File("spec.textproto");
+  testing::WriteBytes(path, "param { match: 'w' shard_spec { dims: 0 axes: 'tp' } }");
   Spec spec = LoadSpec(path);
-  std::remove(path.c_str());
   EXPECT_EQ(spec.name, path);
   EXPECT_EQ(spec.params[0].where.ToString(), path + ":1:1");
 }

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -241,8 +242,10 @@ ncclResult_t ncclGetVersion(int* version) {
   return ncclSuccess;
 }
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-  static std::atomic<int> next{0};
-  std::snprintf(id->internal, sizeof(id->internal), "/shardc_fake_nccl_%d_%d", getpid(), next++);
+  // A process that was killed may have left its memory, and another may get its number.
+  std::random_device random;
+  std::snprintf(id->internal, sizeof(id->internal), "/shardc_fake_nccl_%08x%08x", random(),
+                random());
   return ncclSuccess;
 }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, ncclUniqueId id, int rank,
