@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <random>
 #include <thread>
 #include <utility>
@@ -53,14 +54,20 @@ class MpiProcesses final : public Processes {
     if (rank() >= n) return nullptr;
     auto world = std::make_shared<World>(
         wire_, rank(), ConnectAll(listener_, rank(), n, cookie, listeners), [] { Alarm('f'); });
-    newest_ = world;
+    {
+      std::lock_guard lock(mutex_);
+      newest_ = world;
+    }
     std::vector<int> members;
     for (int r = 0; r < n; ++r) members.push_back(r);
     return std::make_unique<MpiCommunicator>(std::move(world), id, std::move(members));
   }
 
   std::optional<WorldFailure> failure() const override {
-    return newest_ ? newest_->failure() : std::nullopt;
+    const auto world = newest();
+    if (!world) return std::nullopt;
+    world->CatchUp();
+    return world->failure();
   }
 
   void ExitWhenStuck(double seconds, std::function<void()> exit) override {
@@ -102,8 +109,8 @@ class MpiProcesses final : public Processes {
       terminated_ = true;
       // The reason is on its way: a lost process is seen by all others at the same time.
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      if (newest_) {
-        newest_->Fail({{rank(), "the launcher ended it (SIGTERM)", true}, -1, rank()});
+      if (const auto world = newest()) {
+        world->Fail({{rank(), "the launcher ended it (SIGTERM)", true}, -1, rank()});
       }
       seconds = std::min(seconds, 0.5);
     }
@@ -120,6 +127,11 @@ class MpiProcesses final : public Processes {
     exit();
   }
 
+  std::shared_ptr<World> newest() const {
+    std::lock_guard lock(mutex_);
+    return newest_;
+  }
+
   void StopWatch() noexcept {
     if (!watch_.joinable()) return;
     Alarm('q');
@@ -129,6 +141,7 @@ class MpiProcesses final : public Processes {
 
   Wire wire_;
   Listener listener_;
+  mutable std::mutex mutex_;
   std::shared_ptr<World> newest_;  // kept, so that it can be asked why it failed
   Socket read_, write_;
   std::atomic<bool> terminated_{false};

@@ -21,19 +21,22 @@ struct Notice {
 
 constexpr size_t kMaxReason = 16384;
 
+// To the thread that watches.
+constexpr char kStop = 's', kAnswer = 'a';
+
 }  // namespace
 
 World::World(Wire& wire, int rank, std::vector<Socket> peers, std::function<void()> on_failure)
     : wire_(wire), rank_(rank), peers_(std::move(peers)), on_failure_(std::move(on_failure)) {
   int ends[2];
   SHARDC_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
-  stop_read_ = Socket(ends[0]);
-  stop_write_ = Socket(ends[1]);
+  of_watcher_ = Socket(ends[0]);
+  to_watcher_ = Socket(ends[1]);
   watcher_ = std::thread([this] { Watch(); });
 }
 
 World::~World() {
-  stop_write_.Write("", 1);
+  to_watcher_.Write(&kStop, 1);
   watcher_.join();
   const Notice bye{Word::kBye, rank_, 0, -1, rank_, 0};
   for (const Socket& peer : peers_) {
@@ -55,6 +58,7 @@ bool World::Note(Failure failure) {
 void World::Fail(Failure failure) noexcept {
   try {
     if (failure.what.reason.size() > kMaxReason) failure.what.reason.resize(kMaxReason);
+    CatchUp();
     if (!Note(failure)) return;
     Notice notice{Word::kFailed,          failure.what.rank, failure.what.lost,
                   failure.mismatch_group, failure.reporter,  0};
@@ -84,15 +88,31 @@ void World::ThrowFailure(int group, const std::vector<int>& members) const {
   throw Aborted(failure_->what.rank, failure_->what.reason);
 }
 
+void World::CatchUp() {
+  std::lock_guard lock(asking_);
+  char word = kAnswer;
+  if (to_watcher_.Write(&word, 1)) to_watcher_.Read(&word, 1);
+}
+
 void World::Watch() {
-  std::vector<pollfd> fds = {{stop_read_.fd(), POLLIN, 0}};
+  std::vector<pollfd> fds = {{of_watcher_.fd(), POLLIN, 0}};
   for (const Socket& peer : peers_) fds.push_back({peer.fd(), POLLIN, 0});
+  bool asked = false;
   for (;;) {
-    if (poll(fds.data(), fds.size(), -1) < 0) continue;
+    const int n = poll(fds.data(), fds.size(), asked ? 0 : -1);
+    if (n < 0) continue;
+    if (n == 0) {  // nothing more has arrived
+      of_watcher_.Write(&kAnswer, 1);
+      asked = false;
+      continue;
+    }
     for (size_t i = 1; i < fds.size(); ++i) {
       if (fds[i].revents && !Hear(static_cast<int>(i) - 1)) fds[i].fd = -1;
     }
-    if (fds[0].revents) return;
+    if (!fds[0].revents) continue;
+    char word = kStop;
+    if (!of_watcher_.Read(&word, 1) || word == kStop) return;
+    asked = true;
   }
 }
 

@@ -33,15 +33,19 @@ class World {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
 
-  // The first failure counts; it is told to all others.
+  // The first failure counts, also one of another rank that has arrived and was not heard of yet;
+  // it is told to all others.
   void Fail(Failure failure) noexcept;
+  // Returns when all that had arrived from the others is known here, however late the thread that
+  // listens gets a processor.
+  void CatchUp();
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   std::optional<WorldFailure> failure() const;
   // Throws CallMismatch to the ranks of the group that disagrees, Aborted to the others.
   [[noreturn]] void ThrowFailure(int group, const std::vector<int>& members) const;
 
  private:
-  // Watches the sockets until told to stop.
+  // Watches the sockets until told to stop; answers those who wait to catch up.
   void Watch();
   // Returns whether the socket is still of use.
   bool Hear(int peer);
@@ -55,7 +59,8 @@ class World {
   mutable std::mutex mutex_;
   std::optional<Failure> failure_;
   std::atomic<bool> failed_{false};
-  Socket stop_read_, stop_write_;
+  std::mutex asking_;  // held from a question to its answer
+  Socket to_watcher_, of_watcher_;
   std::thread watcher_;  // last: it uses the others
 };
 
