@@ -11,6 +11,7 @@
 #include "ir/op_def.h"
 #include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/peaks.h"
+#include "runtime/cpu/kernels/team_size.h"
 #include "runtime/describe.h"
 #include "runtime/groups.h"
 
@@ -33,11 +34,10 @@ AlignedMemory::AlignedMemory(int64_t bytes, const std::string& what) : bytes_(by
 
 namespace {
 
-// oneDNN computes nonsense, silently, in a team smaller than what it asked for: so a rank asks for
-// no more than the environment (OMP_THREAD_LIMIT, OMP_DYNAMIC) lets it have.
+// Neither OMP_DYNAMIC nor OMP_THREAD_LIMIT may make teams smaller than what kernels are made for.
 int TeamSize(int threads) {
   omp_set_dynamic(0);
-  return std::max(1, std::min(threads, omp_get_thread_limit()));
+  return cpu::GrantedThreads(threads);
 }
 
 // oneDNN takes and gives back aligned memory with each product. What alignment leaves over are

@@ -11,6 +11,7 @@
 #include "runtime/cpu/kernels/kernel_table.h"
 #include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/room.h"
+#include "runtime/cpu/kernels/team_size.h"
 
 namespace shardc::cpu {
 namespace {
@@ -138,11 +139,13 @@ MatmulF32::MatmulF32(MatmulF32&&) noexcept = default;
 MatmulF32& MatmulF32::operator=(MatmulF32&&) noexcept = default;
 MatmulF32::~MatmulF32() = default;
 
-MatmulF32 MatmulF32::Create(const MatmulConfig& config) try {
-  Check(config);
+MatmulF32 MatmulF32::Create(const MatmulConfig& asked) try {
+  Check(asked);
   auto state = std::make_unique<State>();
   State& s = *state;
-  s.config = config;
+  s.config = asked;
+  s.config.threads = GrantedThreads(asked.threads);
+  const MatmulConfig& config = s.config;
   if (config.m == 0 || config.n == 0 || config.batch == 0) return MatmulF32(std::move(state));
   if (OnTiles(config)) {
     s.on_tiles = true;
@@ -221,8 +224,8 @@ MatmulF32 MatmulF32::Create(const MatmulConfig& config) try {
   }
   return MatmulF32(std::move(state));
 } catch (const dnnl::error& e) {
-  throw std::runtime_error("matmul " + std::to_string(config.m) + "x" + std::to_string(config.n) +
-                           "x" + std::to_string(config.k) + ": oneDNN: " + e.what());
+  throw std::runtime_error("matmul " + std::to_string(asked.m) + "x" + std::to_string(asked.n) +
+                           "x" + std::to_string(asked.k) + ": oneDNN: " + e.what());
 }
 
 void MatmulF32::PackB(const float* b) {

@@ -10,6 +10,7 @@
 #include "oneapi/dnnl/dnnl.hpp"
 #include "runtime/cpu/kernels/kernel_table.h"
 #include "runtime/cpu/kernels/room.h"
+#include "runtime/cpu/kernels/team_size.h"
 
 namespace shardc::cpu {
 namespace {
@@ -165,7 +166,9 @@ struct MatmulBf16::State {
 MatmulBf16::MatmulBf16(std::unique_ptr<State> state) : state_(std::move(state)) {}
 MatmulBf16::~MatmulBf16() = default;
 
-std::unique_ptr<MatmulBf16> MatmulBf16::Create(const MatmulBf16Config& config) try {
+std::unique_ptr<MatmulBf16> MatmulBf16::Create(const MatmulBf16Config& asked) try {
+  MatmulBf16Config config = asked;
+  config.threads = GrantedThreads(asked.threads);
   if (config.m <= 0 || config.n <= 0 || config.k <= 0 || config.batch <= 0) return nullptr;
   if (config.bias && (config.batch != 1 || config.accumulate)) return nullptr;
   omp_set_num_threads(config.threads);
