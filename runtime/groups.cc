@@ -12,6 +12,16 @@ std::vector<std::vector<int>> GroupAxes(std::span<const Program> programs) {
   return {axes.begin(), axes.end()};
 }
 
+std::vector<int> StageAxes(std::span<const Program> programs) {
+  std::set<int> axes;
+  for (const Program& p : programs) {
+    for (const Collective& c : p.collectives) {
+      if (c.kind == CollectiveKind::kSendRecv) axes.insert(c.axes.begin(), c.axes.end());
+    }
+  }
+  return {axes.begin(), axes.end()};
+}
+
 bool Sends(const Program& program, const Collective& c) {
   return program.mesh.GroupIndex(program.rank, c.axes) == c.from;
 }

@@ -12,6 +12,9 @@ namespace shardc {
 // by, in this order, so that the splits meet also where programs differ.
 std::vector<std::vector<int>> GroupAxes(std::span<const Program> programs);
 
+// The axes of all transfers of the set, sorted: those along which its programs differ.
+std::vector<int> StageAxes(std::span<const Program> programs);
+
 // Of a transfer, the other end as a member of the group; and whether `program`'s rank is the one
 // that sends.
 int PeerOf(const Program& program, const Collective& c);

@@ -23,15 +23,17 @@ struct Member {
 class Carrier {
  public:
   virtual ~Carrier() = default;
-  // Device memory, of the current GPU, that collectives reach without copies of their own; null
-  // where the device's own serves as well. Freed before the carrier, when no graph uses it any
-  // more.
+  // Device memory, of the current GPU, that collectives reach without copies of their own; or null
+  // on all ranks, where the device's own must serve: one collective must not mix the two.
+  // Collective; waits. Freed before the carrier, when no graph uses it any more.
   virtual std::byte* Allocate(int64_t /*bytes*/) { return nullptr; }
   virtual void Free(std::byte* /*p*/) noexcept {}
   // Enqueues a collective for the members of one group that this process thread drives, in group
   // order; of a transfer sender, then receiver. It begins after what each member's stream was
   // given, and what these streams are given later begins after it. Never waits.
   virtual void Enqueue(const Collective& c, std::span<const Member> members) = 0;
+  // Whether all ranks say so. Collective; waits.
+  virtual bool All(bool mine) { return mine; }
   // Gives every rank what rank `root` has. Collective; waits.
   virtual void Share(std::string& /*text*/, int /*root*/) {}
   // Whether Check must be called while the host waits for a step.

@@ -4,8 +4,8 @@
 #include <chrono>
 #include <cstdio>
 #include <map>
-#include <set>
 #include <thread>
+#include <utility>
 
 #include "ir/diagnostic.h"
 #include "runtime/describe.h"
@@ -23,12 +23,13 @@ double SecondsSince(Clock::time_point start) {
 }  // namespace
 
 Executor::Executor(Device& device, Carrier& carrier, std::span<const Program* const> programs,
-                   const ExecutorOptions& options, const KernelMaker& make_kernel,
-                   const StateReader& read_state)
-    : device_(device), carrier_(carrier), options_(options) {
+                   std::vector<int> stage_axes, const ExecutorOptions& options,
+                   const KernelMaker& make_kernel, const StateReader& read_state)
+    : device_(device), carrier_(carrier), options_(options), stage_axes_(std::move(stage_axes)) {
   // What the numbers are checked after is one instruction.
   if (options_.check_numerics) options_.epilogues = nullptr;
   device_.Activate();
+  options_.capture = carrier_.All(options_.capture && !options_.check_numerics);
   MakeStages(programs, make_kernel);
   TuneKernels();
   for (auto& r : ranks_) r->LoadStates(read_state);
@@ -45,14 +46,6 @@ Executor::Executor(Device& device, Carrier& carrier, std::span<const Program* co
 
 void Executor::MakeStages(std::span<const Program* const> programs,
                           const KernelMaker& make_kernel) {
-  // Programs differ along the axes of transfers.
-  std::set<int> axes;
-  for (const Program* p : programs) {
-    for (const Collective& c : p->collectives) {
-      if (c.kind == CollectiveKind::kSendRecv) axes.insert(c.axes.begin(), c.axes.end());
-    }
-  }
-  stage_axes_.assign(axes.begin(), axes.end());
   std::map<int64_t, Stage*> by_place;
   for (size_t r = 0; r < programs.size(); ++r) {
     const Program& p = *programs[r];
@@ -90,7 +83,15 @@ void Executor::MakeGroups(Stage& stage) {
 
 Executor::~Executor() {
   if (graph_) device_.DestroyGraph(graph_);
-  carrier_.WaitForAborted();  // before the memory goes
+  // Before the memory goes, which not every way to free it waits for: what a step that failed has
+  // left running.
+  carrier_.WaitForAborted();
+  try {
+    device_.Synchronize(origin());
+    for (const OwnStream& j : joins_) device_.Synchronize(j.stream);
+  } catch (const Diagnostic&) {
+    // Then nothing runs any more.
+  }
 }
 
 // Of each stage the first rank decides for all its ranks: what several of them compute for
@@ -139,7 +140,7 @@ void Executor::Step() {
   for (auto& r : ranks_) timed = r->timer().BeginStep(origin()) || timed;
   // The first step runs as it is: libraries load code and choose algorithms in it, which a capture
   // cannot hold.
-  bool capture = options_.capture && !options_.check_numerics && capture_failure_.empty();
+  const bool capture = options_.capture && capture_failure_.empty();
   if (capture && !timed && !graph_ && steps_ > 0) Capture();
   if (graph_ && !timed) {
     device_.LaunchGraph(graph_, origin());
@@ -156,11 +157,19 @@ void Executor::Step() {
 
 void Executor::Capture() {
   device_.BeginCapture(origin());
+  bool complete = false;
   try {
     EnqueueStep();
+    complete = true;
     graph_ = device_.EndCapture(origin());
   } catch (const Diagnostic& d) {
     device_.AbandonCapture(origin());
+    // Ranks on other GPUs may be waiting, in a collective's preparation, for what does not come.
+    if (!complete && carrier_.can_fail_later()) {
+      throw Diagnostic(d.id(), d.code(), d.where(),
+                       "while a step was captured as a CUDA graph: " + d.message(),
+                       "set SHARDC_NO_CUDA_GRAPH to run steps without a graph");
+    }
     capture_failure_ = d.message();
     std::fprintf(stderr, "note: steps run without a CUDA graph, instruction by instruction: %s\n",
                  capture_failure_.c_str());
@@ -168,6 +177,10 @@ void Executor::Capture() {
     device_.AbandonCapture(origin());
     throw;
   }
+  // A collective is captured by all its ranks or by none.
+  if (carrier_.All(graph_ != nullptr) || !graph_) return;
+  device_.DestroyGraph(std::exchange(graph_, nullptr));
+  capture_failure_ = "the step of another rank could not be captured";
 }
 
 void Executor::EnqueueStep() {

@@ -24,10 +24,11 @@ struct ExecutorOptions {
 
 class Executor {
  public:
-  // `programs`, `device` and `carrier` must outlive it. Collective over the ranks of the carrier.
+  // `programs`, `device` and `carrier` must outlive it. `stage_axes` are StageAxes of the programs
+  // of all ranks. Collective over the ranks of the carrier.
   Executor(Device& device, Carrier& carrier, std::span<const Program* const> programs,
-           const ExecutorOptions& options, const KernelMaker& make_kernel,
-           const StateReader& read_state);
+           std::vector<int> stage_axes, const ExecutorOptions& options,
+           const KernelMaker& make_kernel, const StateReader& read_state);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -89,7 +90,7 @@ class Executor {
   Device& device_;
   Carrier& carrier_;
   ExecutorOptions options_;
-  std::vector<int> stage_axes_;                 // along which programs differ
+  const std::vector<int> stage_axes_;
   std::vector<std::unique_ptr<Stage>> stages_;  // before the ranks, which refer to them
   std::vector<std::unique_ptr<RankState>> ranks_;
   std::unique_ptr<OwnedEvent> fork_;

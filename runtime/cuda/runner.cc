@@ -5,6 +5,7 @@
 
 #include "ir/diagnostic.h"
 #include "runtime/cuda/peaks.h"
+#include "runtime/groups.h"
 #include "runtime/in_process/in_process.h"
 #include "runtime/rank_team.h"
 
@@ -32,9 +33,9 @@ class OneGpuRunner : public StepRunner {
     carrier_ = MakeSharedDevice(*device_);
     std::vector<const Program*> programs;
     for (const Program& p : request.programs) programs.push_back(&p);
-    executor_ =
-        std::make_unique<Executor>(*device_, *carrier_, programs, OptionsOf(machine, request),
-                                   machine.make_kernel, request.read_state);
+    executor_ = std::make_unique<Executor>(*device_, *carrier_, programs,
+                                           StageAxes(request.programs), OptionsOf(machine, request),
+                                           machine.make_kernel, request.read_state);
   }
 
   std::byte* Input(int64_t rank, int buffer) override { return executor_->Input(rank, buffer); }
@@ -71,10 +72,10 @@ class GpuRank : public StepRunner {
       device_ = machine.open(gpu);
       device_->Activate();
       const Program* program = &program_;
-      carrier_ = machine.connect(*device_, *program, std::move(world));
-      executor_ = std::make_unique<Executor>(*device_, *carrier_, std::span(&program, 1),
-                                             OptionsOf(machine, request), machine.make_kernel,
-                                             request.read_state);
+      carrier_ = machine.connect(*device_, *program, GroupAxes(request.programs), std::move(world));
+      executor_ = std::make_unique<Executor>(
+          *device_, *carrier_, std::span(&program, 1), StageAxes(request.programs),
+          OptionsOf(machine, request), machine.make_kernel, request.read_state);
     } catch (const std::exception& e) {
       if (carrier_) {
         carrier_->Abort(e.what());
@@ -215,7 +216,10 @@ void CheckClaims(const Claim& mine, int gpus, Communicator& world) {
     auto same = std::find_if(all.begin(), all.begin() + r,
                              [&](const Claim& c) { return c.gpu == claim.gpu; });
     if (claim.number >= 0 && same == all.begin() + r) continue;
-    if (r != world.rank()) return;
+    if (r != world.rank()) {
+      world.Barrier();  // until that rank aborts
+      return;
+    }
     if (claim.number < 0) {
       throw Diagnostic("E4321", ExitCode::kIo, "--backend cuda",
                        StrCat("there is no GPU for rank ", r, ": this machine has ", gpus), fix);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "runtime/backend.h"
 #include "runtime/cuda/carrier.h"
@@ -20,9 +21,10 @@ struct Machine {
   int gpus = 0;
   std::function<std::unique_ptr<Device>(int gpu)> open;
   std::function<GpuIdentity(int gpu)> identify;
-  // A carrier between GPUs. Collective: all ranks of `host` call it, each from its own thread or
-  // process with its own device active.
+  // A carrier between GPUs, for groups over these lists of axes. Collective: all ranks of `host`
+  // call it, each from its own thread or process with its own device active.
   std::function<std::unique_ptr<Carrier>(Device& device, const Program& program,
+                                         const std::vector<std::vector<int>>& groups,
                                          std::unique_ptr<Communicator> host)>
       connect;
   KernelMaker make_kernel;

@@ -16,7 +16,7 @@ class EpilogueLibrary;
 }  // namespace cuda
 
 // Raised whenever RunnerRequest, StepRunner or what they hold changes.
-inline constexpr int kCudaPluginVersion = 4;
+inline constexpr int kCudaPluginVersion = 5;
 using CudaPluginVersion = int();    // "shardc_cuda_version"
 using CudaPluginCountGpus = int();  // "shardc_cuda_count_gpus"; throws Diagnostic
 using CudaPluginMakeRunner =
@@ -28,6 +28,7 @@ using CudaPluginMakeRank = StepRunner*(const RunnerRequest*,
 using CudaPluginOpenGpu = cuda::Device*(int gpu);                      // "shardc_cuda_open_gpu"
 using CudaPluginMakeKernel = cuda::CudaKernel*(const KernelRequest*);  // "shardc_cuda_make_kernel"
 using CudaPluginConnect = cuda::Carrier*(cuda::Device*, const Program*,
+                                         const std::vector<std::vector<int>>* groups,
                                          std::unique_ptr<Communicator>*);  // "shardc_cuda_connect"
 using CudaPluginEpilogues = cuda::EpilogueLibrary*();  // "shardc_cuda_epilogues"; null: not wanted
 

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "runtime/cuda/owned.h"
+#include "runtime/groups.h"
 #include "runtime/in_process/in_process.h"
 #include "tests/gpu/gpu.h"
 #include "tests/runtime/carrier_suite.h"
@@ -29,9 +30,11 @@ void CheckNcclRank(cuda::Device& device, cuda::Carrier& carrier, int rank, int r
   cuda::OwnedStream stream(device, false);
   const std::vector<DType> dtypes(kAllDTypes.begin(), kAllDTypes.end());
   ForEachCarrierCase(ranks, dtypes, 100003, [&](const CarrierCase& c) {
+    if (!c.HasPart(rank)) return;
     cuda::Member me{rank, stream.get(), {}};
     std::vector<cuda::Memory> memory;
     std::array<Bytes, 2> got;
+    std::array<std::byte*, 2> result = {};
     for (size_t b = 0; b < 2; ++b) {
       const Bytes& send = c.send[rank][b];
       got[b].resize(c.want[rank][b].size());
@@ -43,13 +46,13 @@ void CheckNcclRank(cuda::Device& device, cuda::Carrier& carrier, int rank, int r
       }
       const auto bytes = static_cast<int64_t>(send.size());
       if (bytes > 0) device.CopyIn(from, send.data(), bytes, stream.get());
-      me.buffers.push_back({from, to, c.count, c.dtype});
+      me.buffers.push_back(c.BuffersOf(rank, from, to));
+      result[b] = to;
     }
     carrier.Enqueue(c.collective, {&me, 1});
     for (size_t b = 0; b < 2; ++b) {
       const auto bytes = static_cast<int64_t>(got[b].size());
-      const auto* from = static_cast<const std::byte*>(me.buffers[b].recv);
-      if (bytes > 0) device.CopyOut(got[b].data(), from, bytes, stream.get());
+      if (bytes > 0) device.CopyOut(got[b].data(), result[b], bytes, stream.get());
     }
     device.Synchronize(stream.get());
     carrier.Check();
@@ -73,6 +76,7 @@ TEST(GpuCarriers, Nccl) {
     programs[r].collectives.resize(1);
     programs[r].collectives[0].axes = {0};
   }
+  const auto groups = GroupAxes(programs);
   Watchdog watchdog(120);
   World ends = MakeInProcessWorld(ranks);
   std::vector<std::string> errors(programs.size());
@@ -82,7 +86,8 @@ TEST(GpuCarriers, Nccl) {
       try {
         auto device = Open(r);
         device->Activate();
-        std::unique_ptr<cuda::Carrier> carrier(connect(device.get(), &programs[r], &ends[r]));
+        std::unique_ptr<cuda::Carrier> carrier(
+            connect(device.get(), &programs[r], &groups, &ends[r]));
         CheckNcclRank(*device, *carrier, r, ranks);
       } catch (const std::exception& e) {
         errors[r] = e.what();

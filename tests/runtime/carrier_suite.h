@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +13,8 @@
 
 namespace shardc::testing {
 
-// One call with two pairs of buffers: what every rank gives, and must get.
+// One call with two pairs of buffers: what every rank gives, and must get. A transfer has two
+// ranks; the others have no part in it.
 struct CarrierCase {
   Collective collective;
   DType dtype = DType::kF32;
@@ -20,8 +22,20 @@ struct CarrierCase {
   bool in_place = false;
   std::vector<std::array<Bytes, 2>> send, want;  // by rank
 
+  bool IsTransfer() const { return collective.kind == CollectiveKind::kSendRecv; }
+  bool HasPart(int rank) const {
+    return !IsTransfer() || rank == collective.from || rank == collective.to;
+  }
+  // The pointers that the rank's member has.
+  Buffers BuffersOf(int rank, const void* from, void* to) const {
+    if (!IsTransfer()) return {from, to, count, dtype};
+    return rank == collective.from ? Buffers{from, nullptr, count, dtype}
+                                   : Buffers{nullptr, to, count, dtype};
+  }
   std::string Name() const {
-    return StrCat(CollectiveKindName(collective.kind), collective.max ? " max, " : ", ",
+    const std::string ends =
+        IsTransfer() ? StrCat(" ", collective.from, " to ", collective.to) : "";
+    return StrCat(CollectiveKindName(collective.kind), ends, collective.max ? " max, " : ", ",
                   in_place ? "in place, " : "",
                   CaseName(static_cast<int>(send.size()), dtype, count));
   }
@@ -39,6 +53,35 @@ inline Bytes WantedOf(CollectiveKind kind, DType dtype, ReduceOp op, int64_t byt
     out.insert(out.end(), part.begin(), part.end());
   }
   return out;
+}
+
+// Between neighbours and between the ends, both ways.
+template <typename Visit>
+void ForEachTransfer(int ranks, const std::vector<DType>& dtypes, int64_t most,
+                     const Visit& visit) {
+  std::set<std::pair<int, int>> pairs;
+  for (int r = 0; r < ranks && ranks > 1; ++r) pairs.insert({r, (r + 1) % ranks});
+  if (ranks > 1) pairs.insert({0, ranks - 1});
+  for (auto [from, to] : pairs) {
+    for (DType dtype : dtypes) {
+      for (int64_t count : {int64_t{0}, int64_t{1}, most}) {
+        CarrierCase c;
+        c.collective.kind = CollectiveKind::kSendRecv;
+        c.collective.axes = {0};
+        c.collective.dtype = c.dtype = dtype;
+        c.collective.from = from;
+        c.collective.to = to;
+        c.count = count;
+        c.send.resize(static_cast<size_t>(ranks));
+        c.want = c.send;
+        for (uint64_t b = 0; b < 2; ++b) {
+          c.send[from][b] = RandomRanks(dtype, count, 10 + b, ranks)[from];
+          c.want[to][b] = c.send[from][b];
+        }
+        visit(c);
+      }
+    }
+  }
 }
 
 // Calls visit(case) for every kind, type and reduction, and counts from none to `most`.
@@ -82,6 +125,7 @@ void ForEachCarrierCase(int ranks, const std::vector<DType>& dtypes, int64_t mos
       }
     }
   }
+  ForEachTransfer(ranks, dtypes, most, visit);
 }
 
 // "" or the first element that is not what it must be; sums in another order than by rank, or
@@ -121,25 +165,30 @@ inline void CheckSharedDevice(cuda::Device& device, int ranks, int64_t most) {
       memory.push_back(device.Allocate(static_cast<int64_t>(bytes) + 1, "a test"));
       return memory.back();
     };
+    std::vector<int> taking_part;
+    for (int r = 0; r < ranks; ++r) {
+      if (!c.IsTransfer()) taking_part.push_back(r);
+    }
+    if (c.IsTransfer()) taking_part = {c.collective.from, c.collective.to};
     std::vector<cuda::Member> members;
     std::vector<std::array<Bytes, 2>> got(c.send.size());
-    for (size_t r = 0; r < c.send.size(); ++r) {
-      members.push_back({static_cast<int64_t>(r), streams[r], {}});
+    std::vector<std::array<std::byte*, 2>> result(c.send.size());
+    for (int r : taking_part) {
+      members.push_back({r, streams[r], {}});
       for (size_t b = 0; b < 2; ++b) {
         std::byte* send = allocate(c.send[r][b].size());
-        std::byte* recv = c.in_place ? send : allocate(c.want[r][b].size());
+        std::byte* recv = result[r][b] = c.in_place ? send : allocate(c.want[r][b].size());
         const auto bytes = static_cast<int64_t>(c.send[r][b].size());
         if (bytes > 0) device.CopyIn(send, c.send[r][b].data(), bytes, streams[r]);
-        members.back().buffers.push_back({send, recv, c.count, c.dtype});
+        members.back().buffers.push_back(c.BuffersOf(r, send, recv));
         got[r][b].resize(c.want[r][b].size());
       }
     }
     carrier->Enqueue(c.collective, members);
-    for (size_t r = 0; r < members.size(); ++r) {
+    for (int r : taking_part) {
       for (size_t b = 0; b < 2; ++b) {
-        const auto* recv = static_cast<const std::byte*>(members[r].buffers[b].recv);
         const auto bytes = static_cast<int64_t>(got[r][b].size());
-        if (bytes > 0) device.CopyOut(got[r][b].data(), recv, bytes, streams[r]);
+        if (bytes > 0) device.CopyOut(got[r][b].data(), result[r][b], bytes, streams[r]);
       }
     }
     for (int r = 0; r < ranks; ++r) {

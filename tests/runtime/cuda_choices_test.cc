@@ -12,6 +12,7 @@
 #include "passes/pipeline.h"
 #include "runtime/cuda/executor.h"
 #include "runtime/cuda/kernel_choices.h"
+#include "runtime/groups.h"
 #include "tests/exec/harness.h"
 #include "tests/ir/file_testing.h"
 #include "tests/runtime/fake_device.h"
@@ -133,7 +134,7 @@ class Tuning : public ::testing::Test {
     cuda::ExecutorOptions options;
     options.choices_path = path;
     cuda::Executor executor(
-        device, *carrier, pointers, options,
+        device, *carrier, pointers, StageAxes(programs_), options,
         [&](const KernelRequest& r) { return std::make_unique<TwoWays>(r.instruction.op, log); },
         ReaderFor(graph_));
     return log;

@@ -121,7 +121,7 @@ TEST(CudaExecutorStep, StatesThatAreNotFilledAreZero) {
   StateReader all = ReaderFor(c.graph_);
   int skipped = 0;
   cuda::Executor executor(
-      device, *carrier, c.pointers_, {}, KernelsOn(device),
+      device, *carrier, c.pointers_, {}, {}, KernelsOn(device),
       [&](int64_t rank, const NamedBuffer& state, const Buffer& buffer, std::byte* local) {
         // Moments begin at zero, which nobody has to write.
         bool moment = state.name.ends_with(".m") || state.name.ends_with(".v");
@@ -263,7 +263,7 @@ Diagnostic FailureOf(Harm harm) {
   };
   cuda::ExecutorOptions options;
   options.check_numerics = harm == Harm::kNan;
-  cuda::Executor executor(device, *carrier, c.pointers_, options, maker, ReaderFor(c.graph_));
+  cuda::Executor executor(device, *carrier, c.pointers_, {}, options, maker, ReaderFor(c.graph_));
   c.SetInputs(executor);
   try {
     executor.Step();
@@ -298,7 +298,7 @@ TEST(CudaExecutorStep, AnOpWithoutKernelIsE4322) {
   auto carrier = cuda::MakeSharedDevice(device);
   try {
     cuda::Executor executor(
-        device, *carrier, c.pointers_, {}, [](const KernelRequest&) { return nullptr; },
+        device, *carrier, c.pointers_, {}, {}, [](const KernelRequest&) { return nullptr; },
         ReaderFor(c.graph_));
     FAIL() << "no diagnostic";
   } catch (const Diagnostic& d) {
@@ -325,8 +325,8 @@ TEST(CudaExecutorStep, AStepThatNeverEndsIsLeftWhenAPeerIsGone) {
   FakeDevice device;
   device.hang = true;
   LostPeer carrier;
-  cuda::Executor executor(device, carrier, std::span(c.pointers_).first(1), {}, KernelsOn(device),
-                          ReaderFor(c.graph_));
+  cuda::Executor executor(device, carrier, std::span(c.pointers_).first(1), {}, {},
+                          KernelsOn(device), ReaderFor(c.graph_));
   const Program& p = c.programs_[0];
   for (const NamedBuffer& i : p.inputs) {
     std::memset(executor.Input(0, i.buffer), 0, static_cast<size_t>(p.buffers[i.buffer].bytes));

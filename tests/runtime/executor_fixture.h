@@ -12,6 +12,7 @@
 #include "ir/shard_copy.h"
 #include "passes/pipeline.h"
 #include "runtime/cuda/executor.h"
+#include "runtime/groups.h"
 #include "runtime/session.h"
 #include "tests/exec/harness.h"
 #include "tests/runtime/fake_device.h"
@@ -61,12 +62,13 @@ class Compiled {
     CompileGraph(graph_, parsed, MeshFor(parsed, Mesh::Parse(mesh)), options);
     programs_ = ProgramsFor(graph_);
     for (const Program& p : programs_) pointers_.push_back(&p);
+    stage_axes_ = StageAxes(programs_);
   }
 
   std::unique_ptr<cuda::Executor> On(FakeDevice& device, cuda::Carrier& carrier,
                                      cuda::ExecutorOptions o = {}) {
-    auto e = std::make_unique<cuda::Executor>(device, carrier, pointers_, o, KernelsOn(device),
-                                              ReaderFor(graph_));
+    auto e = std::make_unique<cuda::Executor>(device, carrier, pointers_, stage_axes_, o,
+                                              KernelsOn(device), ReaderFor(graph_));
     SetInputs(*e);
     return e;
   }
@@ -115,6 +117,7 @@ class Compiled {
   Graph graph_;
   std::vector<Program> programs_;
   std::vector<const Program*> pointers_;
+  std::vector<int> stage_axes_;
   Tensors inputs_;
 };
 

@@ -20,9 +20,28 @@ bool Overlap(const FakeDevice::Touch& a, const FakeDevice::Touch& b) {
   return (a.write || b.write) && a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
 }
 
+thread_local FakeDevice* current_device = nullptr;
+
 }  // namespace
 
-FakeDevice::~FakeDevice() = default;
+FakeDevice::~FakeDevice() {
+  if (current_device == this) current_device = nullptr;
+}
+
+FakeDevice* FakeDevice::Current() { return current_device; }
+void FakeDevice::Activate() { current_device = this; }
+
+void FakeDevice::CheckCurrent() const {
+  SHARDC_CHECK(current_device == this, "another device is that of this thread");
+}
+
+void FakeDevice::CheckPinned(const std::byte* host) const {
+  if (!capturing_) return;
+  auto after = memory_.upper_bound(host);
+  const bool pinned = after != memory_.begin() && (--after)->second.on_host &&
+                      host < after->first + after->second.bytes;
+  SHARDC_CHECK(pinned, "a copy from or to pageable memory inside a capture");
+}
 
 int FakeDevice::IdOf(Stream s) const {
   int id = static_cast<int>(reinterpret_cast<uintptr_t>(s)) - 1;
@@ -32,6 +51,7 @@ int FakeDevice::IdOf(Stream s) const {
 
 void FakeDevice::Enqueue(std::string what, Stream s, std::vector<Touch> touches,
                          std::function<void()> run) {
+  CheckCurrent();
   int id = IdOf(s);
   ++enqueued;
   SHARDC_CHECK(!capturing_ || captured_streams_.contains(id),
@@ -46,7 +66,9 @@ void FakeDevice::Enqueue(std::string what, Stream s, std::vector<Touch> touches,
     return;
   }
   ++given_;
-  if (deferred_) {
+  if (alongside_) {
+    alongside_->Give(std::move(work.run));
+  } else if (deferred_) {
     waiting_[id].push_back(std::move(work));
   } else {
     work.run();
@@ -136,15 +158,20 @@ std::byte* FakeDevice::Allocate(int64_t bytes, const std::string& what) {
   }
   ++allocations;
   allocated_bytes += bytes;
-  return AllocateHost(bytes, what);
+  return TakeMemory(bytes, false);
 }
 
 std::byte* FakeDevice::AllocateHost(int64_t bytes, const std::string&) {
+  return TakeMemory(bytes, true);
+}
+
+std::byte* FakeDevice::TakeMemory(int64_t bytes, bool on_host) {
+  CheckCurrent();
   SHARDC_CHECK(!capturing_, "allocation inside a capture");
   ++live;
   // Old contents, as on a device: nothing may count on zeros.
   Block block{std::vector<std::byte>(static_cast<size_t>(bytes) + kAlignment, std::byte{0x7b}),
-              bytes};
+              bytes, on_host};
   const auto at = reinterpret_cast<uintptr_t>(block.memory.data());
   std::byte* p = block.memory.data() + (kAlignment - at % kAlignment) % kAlignment;
   memory_[p] = std::move(block);
@@ -152,7 +179,16 @@ std::byte* FakeDevice::AllocateHost(int64_t bytes, const std::string&) {
 }
 
 void FakeDevice::Free(std::byte* p) noexcept {
-  if (!capturing_) DoAll();  // as cudaFree waits for the device
+  SHARDC_CHECK(!capturing_, "memory is freed inside a capture");
+  // As cudaFree waits for the device.
+  if (alongside_) {
+    try {
+      alongside_->Wait();
+    } catch (...) {
+      // Synchronize and Done say it.
+    }
+  }
+  DoAll();
   live -= static_cast<int64_t>(memory_.erase(p));
 }
 
@@ -161,7 +197,7 @@ FakeDevice::Stream FakeDevice::MakeStream(bool) {
   int id = streams_made_++;
   streams_.insert(id);
   for (Clock& c : clocks_) c.push_back(0);
-  for (auto& [event, clock] : events_) clock.resize(static_cast<size_t>(streams_made_));
+  for (auto& [handle, event] : events_) event.clock.resize(static_cast<size_t>(streams_made_));
   clocks_.emplace_back(static_cast<size_t>(streams_made_), 0);
   done_of_.resize(clocks_.size());
   return AsHandle<Stream>(id);
@@ -173,53 +209,77 @@ void FakeDevice::DestroyStream(Stream s) noexcept {
 }
 
 FakeDevice::Event FakeDevice::MakeEvent() {
+  CheckCurrent();
   ++live;
   Event e = AsHandle<Event>(events_made_++);
-  events_[e] = Clock(static_cast<size_t>(streams_made_), 0);
+  events_[e].clock = Clock(static_cast<size_t>(streams_made_), 0);
+  return e;
+}
+
+FakeDevice::Event FakeDevice::MakeTimedEvent() {
+  Event e = MakeEvent();
+  events_.at(e).timed = true;
   return e;
 }
 
 void FakeDevice::DestroyEvent(Event e) noexcept { live -= static_cast<int64_t>(events_.erase(e)); }
 
 void FakeDevice::Record(Event e, Stream s) {
+  CheckCurrent();
   int id = IdOf(s);
   ++enqueued;
   SHARDC_CHECK(!capturing_ || captured_streams_.contains(id), "record outside the capture");
-  events_.at(e) = clocks_[id];
-  times_[e] = given_;
+  EventState& event = events_.at(e);
+  event.clock = clocks_[id];
+  event.work = given_;
+  event.capture = capturing_ ? captures_ : kNoCapture;
 }
 
 double FakeDevice::Milliseconds(Event from, Event to) {
-  SHARDC_CHECK(times_.contains(from) && times_.contains(to), "an event that was not recorded");
-  return static_cast<double>(times_[to] - times_[from]);
+  for (Event e : {from, to}) {
+    const EventState& event = events_.at(e);
+    SHARDC_CHECK(event.timed, "the time of an event that has none");
+    SHARDC_CHECK(event.capture == kNoCapture, "the time of an event that was not recorded");
+    SHARDC_CHECK(Reached(event.clock), "the time of an event that is still to come");
+  }
+  return static_cast<double>(events_.at(to).work - events_.at(from).work);
 }
 
 void FakeDevice::Wait(Stream s, Event e) {
+  CheckCurrent();
   int id = IdOf(s);
   ++enqueued;
+  const EventState& event = events_.at(e);
+  SHARDC_CHECK(event.capture != kNotRecorded, "wait for an event that nobody recorded");
+  SHARDC_CHECK(event.capture == kNoCapture || (capturing_ && event.capture == captures_),
+               "wait for an event of a capture that has ended");
+  SHARDC_CHECK(event.capture != kNoCapture || !capturing_ || !captured_streams_.contains(id),
+               "a captured stream waits for what is outside the capture");
   Clock& clock = clocks_[id];
-  const Clock& other = events_.at(e);
-  for (size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], other[i]);
-  if (capturing_) captured_streams_.insert(id);
+  for (size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], event.clock[i]);
+  if (event.capture != kNoCapture) captured_streams_.insert(id);
 }
 
 void FakeDevice::Synchronize(Stream s) {
+  CheckCurrent();
   SHARDC_CHECK(!capturing_, "the host waits inside a capture");
-  while (!Reached(IdOf(s))) DoOne(waiting_, done_of_);
+  if (alongside_) alongside_->Wait();
+  while (!Reached(clocks_[IdOf(s)])) DoOne(waiting_, done_of_);
   HostSaw(IdOf(s));
 }
 
 bool FakeDevice::Done(Stream s) {
-  if (hang) return false;
+  CheckCurrent();
+  SHARDC_CHECK(!capturing_, "the host asks inside a capture");
+  if (hang || (alongside_ && !alongside_->Idle())) return false;
   if (!waiting_.empty()) DoOne(waiting_, done_of_);
-  if (!Reached(IdOf(s))) return false;
+  if (!Reached(clocks_[IdOf(s)])) return false;
   HostSaw(IdOf(s));
   return true;
 }
 
-bool FakeDevice::Reached(int stream) const {
+bool FakeDevice::Reached(const Clock& given) const {
   if (!deferred_) return true;
-  const Clock& given = clocks_[stream];
   for (size_t s = 0; s < given.size(); ++s) {
     if (done_of_[s] < given[s]) return false;
   }
@@ -240,9 +300,11 @@ void FakeDevice::Move(const char* what, std::byte* to, const std::byte* from, in
 }
 
 void FakeDevice::CopyIn(std::byte* to, const std::byte* from, int64_t bytes, Stream s) {
+  CheckPinned(from);
   Move("copy in", to, from, bytes, s);
 }
 void FakeDevice::CopyOut(std::byte* to, const std::byte* from, int64_t bytes, Stream s) {
+  CheckPinned(to);
   Move("copy out", to, from, bytes, s);
 }
 void FakeDevice::Copy(std::byte* to, const std::byte* from, int64_t bytes, Stream s) {
@@ -269,9 +331,15 @@ cuda::Launch FakeDevice::LaunchOn(Stream s) {
 }
 
 void FakeDevice::BeginCapture(Stream s) {
+  CheckCurrent();
+  SHARDC_CHECK(!capturing_, "a capture inside a capture");
+  if (alongside_) alongside_->Wait();
   DoAll();
   capturing_ = true;
-  captured_streams_ = {IdOf(s)};
+  ++captures_;
+  capture_origin_ = IdOf(s);
+  capture_thread_ = std::this_thread::get_id();
+  captured_streams_ = {capture_origin_};
   captured_ = {{}, Clock(clocks_.size())};
   for (size_t i = 0; i < clocks_.size(); ++i) captured_.before[i] = clocks_[i][i];
 }
@@ -283,6 +351,9 @@ void FakeDevice::CaptureEnded() {
 }
 
 cuda::StepGraph FakeDevice::EndCapture(Stream s) {
+  SHARDC_CHECK(capturing_ && IdOf(s) == capture_origin_, "the end of a capture on another stream");
+  SHARDC_CHECK(std::this_thread::get_id() == capture_thread_,
+               "the end of another thread's capture");
   CaptureEnded();
   if (refuse_capture) {
     throw Diagnostic("E4301", ExitCode::kIo, "CUDA", "end of a capture: not today");
@@ -292,18 +363,27 @@ cuda::StepGraph FakeDevice::EndCapture(Stream s) {
     SHARDC_CHECK(clocks_[IdOf(s)][id] == clocks_[id][id], "stream ", id, " has not joined");
   }
   ++live;
-  graphs_.push_back(std::move(captured_));
+  graphs_.push_back(std::make_shared<const Graph>(std::exchange(captured_, {})));
   return AsHandle<cuda::StepGraph>(static_cast<int>(graphs_made++));
 }
 
-void FakeDevice::AbandonCapture(Stream) noexcept { CaptureEnded(); }
-
-void FakeDevice::LaunchGraph(cuda::StepGraph g, Stream s) {
-  ++graphs_launched;
-  size_t id = reinterpret_cast<uintptr_t>(g) - 1;
-  Enqueue("graph", s, {}, [this, id] { Launch(graphs_.at(id)); });
+void FakeDevice::AbandonCapture(Stream) noexcept {
+  if (capturing_) CaptureEnded();
+  captured_ = {};
 }
 
-void FakeDevice::DestroyGraph(cuda::StepGraph) noexcept { --live; }
+void FakeDevice::LaunchGraph(cuda::StepGraph g, Stream s) {
+  SHARDC_CHECK(!capturing_, "a graph is launched inside a capture");
+  const std::shared_ptr<const Graph>& graph = graphs_.at(reinterpret_cast<uintptr_t>(g) - 1);
+  SHARDC_CHECK(graph, "a graph that was destroyed");
+  ++graphs_launched;
+  Enqueue("graph", s, {}, [this, graph] { Launch(*graph); });
+}
+
+void FakeDevice::DestroyGraph(cuda::StepGraph g) noexcept {
+  // One that runs lives until it is done.
+  graphs_[reinterpret_cast<uintptr_t>(g) - 1] = nullptr;
+  --live;
+}
 
 }  // namespace shardc::testing

@@ -1,6 +1,7 @@
 // A Device without a GPU: its memory is host memory, and it writes down everything that was
 // enqueued, so that a test can prove what orders what. It does at once what it is told, or, after
-// Defer, as late as it may and in any order that streams and events leave open.
+// Defer, as late as it may and in any order that streams and events leave open. What CUDA refuses
+// or leaves undefined, above all inside a capture, is an InternalError.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +12,11 @@
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/cuda/device.h"
+#include "tests/runtime/work_thread.h"
 
 namespace shardc::testing {
 
@@ -38,7 +41,10 @@ class FakeDevice : public cuda::Device {
     int index = 0;           // in its stream
   };
 
+  FakeDevice() { Activate(); }
   ~FakeDevice() override;
+  // That of this thread; or null.
+  static FakeDevice* Current();
 
   // For kernels that a test makes: adds work to what was enqueued, as a launch does. `run` is
   // called now or when it is its turn; in a capture whenever the graph is launched.
@@ -65,8 +71,11 @@ class FakeDevice : public cuda::Device {
   // `seed`, and what need not be done stays behind. A lacking event or wait shows as a wrong
   // result.
   void Defer(uint64_t seed);
+  // From now on a thread does the work, in the order in which it was given.
+  void RunAlongside() { alongside_ = std::make_unique<WorkThread>(); }
+  bool Captures(Stream s) const { return capturing_ && captured_streams_.contains(IdOf(s)); }
 
-  void Activate() override {}
+  void Activate() override;
   std::byte* Allocate(int64_t bytes, const std::string& what) override;
   void Free(std::byte* p) noexcept override;
   std::byte* AllocateHost(int64_t bytes, const std::string& what) override;
@@ -74,7 +83,7 @@ class FakeDevice : public cuda::Device {
   Stream MakeStream(bool urgent) override;
   void DestroyStream(Stream s) noexcept override;
   Event MakeEvent() override;
-  Event MakeTimedEvent() override { return MakeEvent(); }
+  Event MakeTimedEvent() override;
   // Every work takes a millisecond of a clock that all streams share.
   double Milliseconds(Event from, Event to) override;
   void DestroyEvent(Event e) noexcept override;
@@ -107,14 +116,27 @@ class FakeDevice : public cuda::Device {
     std::vector<Pending> works;  // in the order in which they were enqueued
     Clock before;                // works of each stream before those of the graph
   };
+  struct EventState {
+    Clock clock;                 // what it stands for
+    int64_t work = 0;            // works given before it
+    int capture = kNotRecorded;  // in which it was recorded
+    bool timed = false;
+  };
+  static constexpr int kNotRecorded = -1, kNoCapture = 0;
+
   int IdOf(Stream s) const;
+  // Throws unless it is the device of this thread.
+  void CheckCurrent() const;
+  // Of copies between host and device in a capture: pageable memory would be read or written at
+  // another time.
+  void CheckPinned(const std::byte* host) const;
+  std::byte* TakeMemory(int64_t bytes, bool on_host);
   // Does one work, drawn from those that may be next. `done` counts the works of each stream.
   void DoOne(Queues& queues, Clock& done);
   void DoAll();
   void Launch(const Graph& graph);
   void CaptureEnded();
-  // Whether all that the stream was given, and waited for, is done.
-  bool Reached(int stream) const;
+  bool Reached(const Clock& given) const;
   // What is enqueued from now on follows what the stream was given so far, for all is done.
   void HostSaw(int stream);
   void Move(const char* what, std::byte* to, const std::byte* from, int64_t bytes, Stream s);
@@ -122,23 +144,27 @@ class FakeDevice : public cuda::Device {
   struct Block {
     std::vector<std::byte> memory;  // with room to align in
     int64_t bytes = 0;
+    bool on_host = false;
   };
   std::map<const std::byte*, Block> memory_;
   int streams_made_ = 0, events_made_ = 0;
   std::set<int> streams_;
-  std::vector<Clock> clocks_;      // by stream: what its next work follows
-  std::map<Event, Clock> events_;  // what each stands for
-  int64_t given_ = 0;              // works
-  std::map<Event, int64_t> times_;
+  std::vector<Clock> clocks_;  // by stream: what its next work follows
+  std::map<Event, EventState> events_;
+  int64_t given_ = 0;  // works
   std::vector<Work> works_;
   bool capturing_ = false;
+  int captures_ = 0;  // begun
+  int capture_origin_ = 0;
+  std::thread::id capture_thread_;
   std::set<int> captured_streams_;  // that have joined the capture
   Graph captured_;
-  std::vector<Graph> graphs_;
+  std::vector<std::shared_ptr<const Graph>> graphs_;  // null: destroyed
   bool deferred_ = false;
   std::minstd_rand random_;
   Queues waiting_;
   Clock done_of_;  // by stream, when deferred
+  std::unique_ptr<WorkThread> alongside_;
 };
 
 }  // namespace shardc::testing

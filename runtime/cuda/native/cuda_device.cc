@@ -128,7 +128,9 @@ class CudaDevice : public Device {
     cudaGraph_t graph = nullptr;
     Check(cudaStreamEndCapture(s, &graph), "end of a capture");
     cudaGraphExec_t ready = nullptr;
-    cudaError_t status = cudaGraphInstantiate(&ready, graph, 0);
+    // Else all of it would have the priority of the stream that launches it.
+    cudaError_t status =
+        cudaGraphInstantiate(&ready, graph, cudaGraphInstantiateFlagUseNodePriority);
     cudaGraphDestroy(graph);
     Check(status, "a graph of the step");
     return ready;

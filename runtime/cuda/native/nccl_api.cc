@@ -20,6 +20,10 @@ void Find(void* library, const char* name, F* function) {
   if (!*function) Missing(std::string("it has no ") + name);
 }
 
+// The first that gives communicators of one GPU an order, which several at once need not to wait
+// for each other in a circle.
+constexpr int kOldest = NCCL_VERSION(2, 26, 2);
+
 NcclApi Load() {
   // Several communicators run at once on streams of their own; all ranks launch theirs in an order
   // that the plan's proof has shown to end.
@@ -31,6 +35,10 @@ NcclApi Load() {
   if (!library) Missing(dlerror());
   NcclApi api;
   Find(library, "ncclGetVersion", &api.GetVersion);
+  int version = 0;
+  if (api.GetVersion(&version) != ncclSuccess || version < kOldest) {
+    Missing(StrCat("its version is ", version, ", older than ", kOldest));
+  }
   Find(library, "ncclGetUniqueId", &api.GetUniqueId);
   Find(library, "ncclCommInitRankConfig", &api.CommInitRankConfig);
   Find(library, "ncclCommGetAsyncError", &api.CommGetAsyncError);

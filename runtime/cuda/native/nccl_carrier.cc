@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstring>
 #include <map>
-#include <set>
 #include <thread>
 #include <vector>
 
@@ -36,10 +35,11 @@ ncclDataType_t TypeOf(DType dtype) {
 
 class NcclCarrier : public Carrier {
  public:
-  NcclCarrier(const Program& program, std::unique_ptr<Communicator> host)
+  NcclCarrier(const Program& program, const std::vector<std::vector<int>>& groups,
+              std::unique_ptr<Communicator> host)
       : api_(Nccl()), host_(std::move(host)) {
     try {
-      for (const std::vector<int>& axes : AxesOfAll(program)) Connect(program, axes);
+      for (const std::vector<int>& axes : groups) Connect(program, axes);
     } catch (const std::exception& e) {
       Abort(e.what());
       WaitForAborted();
@@ -56,6 +56,7 @@ class NcclCarrier : public Carrier {
       DropComms();
     }
     WaitForAborted();
+    for (std::byte* p : freed_) api_.MemFree(p);
   }
 
   // What a captured collective is given NCCL registers by itself, for copies and reductions right
@@ -63,10 +64,21 @@ class NcclCarrier : public Carrier {
   // ranks, as it does in programs with one body (NCCL's User Buffer Registration).
   std::byte* Allocate(int64_t bytes) override {
     void* p = nullptr;
-    if (api_.MemAlloc(&p, static_cast<size_t>(bytes)) != ncclSuccess) return nullptr;
-    return static_cast<std::byte*>(p);
+    if (api_.MemAlloc(&p, static_cast<size_t>(bytes)) != ncclSuccess) p = nullptr;
+    bool all = false;
+    try {
+      all = All(p != nullptr);
+    } catch (...) {
+      if (p) api_.MemFree(p);
+      throw;
+    }
+    if (all) return static_cast<std::byte*>(p);
+    if (p) api_.MemFree(p);
+    return nullptr;
   }
-  void Free(std::byte* p) noexcept override { api_.MemFree(p); }
+  // Communicators let go of what they have registered when they are closed, not when the graph
+  // goes.
+  void Free(std::byte* p) noexcept override { freed_.push_back(p); }
 
   void Enqueue(const Collective& c, std::span<const Member> members) override {
     SHARDC_CHECK(members.size() == 1, "one rank per GPU");
@@ -89,6 +101,12 @@ class NcclCarrier : public Carrier {
     }
     Expect(api_.GroupEnd(), CollectiveKindName(c.kind));
     Settle(comm);
+  }
+
+  bool All(bool mine) override {
+    int32_t some_not = mine ? 0 : 1;
+    host_->AllReduce(&some_not, &some_not, 1, DType::kI32, ReduceOp::kMax);
+    return some_not == 0;
   }
 
   void Share(std::string& text, int root) override {
@@ -116,31 +134,6 @@ class NcclCarrier : public Carrier {
   }
 
  private:
-  // The axes that the programs of all ranks communicate over, in one order: those of other stages
-  // of a pipeline may be others. Collective.
-  std::set<std::vector<int>> AxesOfAll(const Program& program) {
-    std::set<std::vector<int>> axes;
-    for (const Collective& c : program.collectives) axes.insert(c.axes);
-    std::vector<int64_t> mine;
-    for (const std::vector<int>& list : axes) {
-      mine.push_back(static_cast<int64_t>(list.size()));
-      mine.insert(mine.end(), list.begin(), list.end());
-    }
-    auto longest = static_cast<int64_t>(mine.size());
-    host_->AllReduce(&longest, &longest, 1, DType::kI64, ReduceOp::kMax);
-    mine.resize(static_cast<size_t>(longest));
-    std::vector<int64_t> all(mine.size() * static_cast<size_t>(host_->size()));
-    host_->AllGather(mine.data(), all.data(), longest, DType::kI64);
-    for (size_t i = 0; i < all.size();) {
-      const auto n = static_cast<size_t>(all[i++]);
-      if (n == 0) continue;  // behind a shorter list
-      axes.emplace(all.begin() + static_cast<std::ptrdiff_t>(i),
-                   all.begin() + static_cast<std::ptrdiff_t>(i + n));
-      i += n;
-    }
-    return axes;
-  }
-
   void Connect(const Program& program, const std::vector<int>& axes) {
     int color = program.mesh.Group(program.rank, axes).front();
     int index = static_cast<int>(program.mesh.GroupIndex(program.rank, axes));
@@ -258,14 +251,16 @@ class NcclCarrier : public Carrier {
   std::map<std::vector<int>, ncclComm_t> comms_;
   std::map<std::vector<int>, int> sizes_;
   std::vector<std::thread> aborts_;
+  std::vector<std::byte*> freed_;
 };
 
 }  // namespace
 
 std::unique_ptr<Carrier> MakeNccl(Device& device, const Program& program,
+                                  const std::vector<std::vector<int>>& groups,
                                   std::unique_ptr<Communicator> host) {
   device.Activate();
-  return std::make_unique<NcclCarrier>(program, std::move(host));
+  return std::make_unique<NcclCarrier>(program, groups, std::move(host));
 }
 
 }  // namespace shardc::cuda

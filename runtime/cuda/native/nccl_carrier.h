@@ -8,10 +8,12 @@
 namespace shardc::cuda {
 
 // Collective over the ranks of `host` (threads or processes), which carries the ids of the groups
-// and the news of failures; every rank has its own device active. `device` must outlive the
-// carrier. Communicators do not block: a rank that fails while others wait for it makes them leave.
-// Throws Diagnostic E4323 on what NCCL refuses, Aborted on others' failures.
+// and the news of failures; every rank has its own device active. `groups` are the axes that all of
+// them communicate over (GroupAxes of the set). `device` must outlive the carrier. Communicators do
+// not block: a rank that fails while others wait for it makes them leave. Throws Diagnostic E4323
+// on what NCCL refuses, Aborted on others' failures.
 std::unique_ptr<Carrier> MakeNccl(Device& device, const Program& program,
+                                  const std::vector<std::vector<int>>& groups,
                                   std::unique_ptr<Communicator> host);
 
 }  // namespace shardc::cuda

@@ -44,8 +44,9 @@ extern "C" shardc::cuda::EpilogueLibrary* shardc_cuda_epilogues() {
 
 extern "C" shardc::cuda::Carrier* shardc_cuda_connect(shardc::cuda::Device* device,
                                                       const shardc::Program* program,
+                                                      const std::vector<std::vector<int>>* groups,
                                                       std::unique_ptr<shardc::Communicator>* host) {
-  return shardc::cuda::MakeNccl(*device, *program, std::move(*host)).release();
+  return shardc::cuda::MakeNccl(*device, *program, *groups, std::move(*host)).release();
 }
 
 extern "C" shardc::StepRunner* shardc_cuda_make_runner(const shardc::RunnerRequest* request) {

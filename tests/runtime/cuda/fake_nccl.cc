@@ -1,7 +1,10 @@
 // A libnccl.so.2 without a GPU: ranks are threads or processes of one machine, "device" memory is
-// host memory, and collectives happen in a thread of their own, through memory that all ranks map.
-// As in NCCL, communicators do not block, a rank whose peer is missing stays in progress for ever,
-// and an abort ends that.
+// host memory, and collectives happen where a fake GPU does its work, or in a thread of their own,
+// through memory that all ranks map. As in NCCL, communicators do not block, a rank whose peer is
+// missing stays in progress for ever, and an abort ends that; a communicator is not closed before
+// the graphs that hold its collectives are gone. What NCCL leaves undefined ends the process.
+#include "tests/runtime/cuda/fake_nccl.h"
+
 #include <fcntl.h>
 #include <nccl.h>
 #include <sys/mman.h>
@@ -13,29 +16,70 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
 
+using shardc::testing::FakeGpus;
+
 constexpr size_t kSlot = 1 << 16;  // bytes of a rank's part of a step
 constexpr int kMaxRanks = 16;
 
+// What of a call must be the same on all its ranks: whether NCCL gave the memory, and whether a
+// graph holds it.
+struct Manner {
+  bool registered = false, captured = false;
+  bool operator==(const Manner&) const = default;
+};
+
 struct Shared {
   std::atomic<int> joined, arrived, round;
+  Manner manners[kMaxRanks];
   alignas(64) std::byte slots[kMaxRanks][kSlot];
   // A piece of a message from one rank to another; of a sparse file, where few do that.
   struct Mail {
     std::atomic<bool> full;
+    Manner manner;
     std::byte data[kSlot];
   } mail[kMaxRanks][kMaxRanks];
 };
 
-std::atomic<int> live{0}, allocations{0};
+std::atomic<int> live{0}, refuse_memory{-1};
+const FakeGpus* gpus = nullptr;
 
 struct Stopped {};
+
+[[noreturn]] void Refuse(const char* why) {
+  std::fprintf(stderr, "the fake NCCL: %s\n", why);
+  std::abort();
+}
+
+// Memory that was given, and the communicators that have registered it for a graph.
+struct Given {
+  size_t bytes = 0;
+  std::set<const void*> holders;
+};
+std::mutex memory_mutex;
+std::map<const std::byte*, Given> memory;
+
+// That of which p is a part; or null. With the mutex.
+Given* MemoryOf(const std::byte* p) {
+  auto after = memory.upper_bound(p);
+  if (after == memory.begin() || p >= (--after)->first + after->second.bytes) return nullptr;
+  return &after->second;
+}
+void LetGo(const void* holder) {
+  std::lock_guard lock(memory_mutex);
+  for (auto& [p, given] : memory) given.holders.erase(holder);
+}
 
 size_t SizeOf(ncclDataType_t type) {
   switch (type) {
@@ -74,8 +118,7 @@ void Fold(void* to, const void* from, size_t count, ncclDataType_t type, ncclRed
     case ncclFloat16:
       return FoldAs<_Float16>(to, from, count, op);
     default:
-      std::fprintf(stderr, "the fake NCCL cannot reduce type %d\n", type);
-      std::abort();
+      Refuse("a type that it cannot reduce");
   }
 }
 
@@ -95,17 +138,24 @@ struct Op {
 struct ncclComm {
   int rank, size;
   Shared* shared;
-  std::thread thread;
+  std::thread thread = {};
   std::atomic<ncclResult_t> state{ncclInProgress};
   std::atomic<bool> stop{false};
+  void* gpu = nullptr;
+  Manner manner = {};  // of the call that is being done
+  bool final = false;
+  // Held by what a GPU has not done, and by graphs.
+  std::shared_ptr<int> holders = std::make_shared<int>();
 
+  // Its state is in progress until the body has ended, in a thread.
   void Run(auto body) {
     if (thread.joinable()) thread.join();
     state = ncclInProgress;
-    thread = std::thread([this, body] {
+    thread = std::thread([this, body = std::move(body)]() mutable {
       try {
         body();
-        state = ncclSuccess;
+        ncclResult_t in_progress = ncclInProgress;
+        state.compare_exchange_strong(in_progress, ncclSuccess);
       } catch (const Stopped&) {
         state = ncclInternalError;
       }
@@ -126,13 +176,35 @@ struct ncclComm {
       WaitUntil([&] { return shared->round != round; });
     }
   }
+  void WaitForGraphs() {
+    WaitUntil([this] { return holders.use_count() == 1; });
+  }
+  static void Compare(const Manner& mine, const Manner& other) {
+    if (mine.registered != other.registered) Refuse("ranks mix memory of NCCL's and other");
+    if (mine.captured != other.captured) Refuse("a graph holds a call of some of its ranks only");
+  }
+  Manner MannerOf(const std::vector<Op>& ops, bool captured) {
+    Manner manner{true, captured};
+    std::lock_guard lock(memory_mutex);
+    for (const Op& o : ops) {
+      for (const std::byte* p : {o.send, static_cast<const std::byte*>(o.recv)}) {
+        if (!p) continue;
+        Given* given = MemoryOf(p);
+        manner.registered = manner.registered && given;
+        if (given && captured) given->holders.insert(this);
+      }
+    }
+    return manner;
+  }
 
   // Every rank shows `send(offset, bytes)`; `take` sees all of them. In steps that fit the slots.
   void Steps(size_t bytes, auto send, auto take) {
     for (size_t at = 0; at < bytes; at += kSlot) {
       size_t n = std::min(kSlot, bytes - at);
       std::memcpy(shared->slots[rank], send + at, n);
+      shared->manners[rank] = manner;
       Barrier();
+      for (int r = 0; r < size; ++r) Compare(manner, shared->manners[r]);
       take(at, n);
       Barrier();
     }
@@ -174,6 +246,8 @@ struct ncclComm {
         const size_t n = std::min(kSlot, o.count * SizeOf(o.type) - at[i]);
         if (!done(i) && first(i) && mail.full == !sends) {
           std::memcpy(sends ? mail.data : o.recv + at[i], sends ? o.send + at[i] : mail.data, n);
+          if (sends) mail.manner = manner;
+          if (!sends) Compare(manner, mail.manner);
           at[i] += n;
           mail.full = sends;
         }
@@ -182,7 +256,8 @@ struct ncclComm {
       return all;
     });
   }
-  void Do(const std::vector<Op>& ops) {
+  void Do(const std::vector<Op>& ops, const Manner& how) {
+    manner = how;
     std::vector<Op> messages;
     for (const Op& o : ops) {
       if (o.kind == Kind::kSend || o.kind == Kind::kRecv) {
@@ -193,8 +268,26 @@ struct ncclComm {
     }
     if (!messages.empty()) Messages(messages);
   }
+  void Launch(std::vector<Op> ops, cudaStream_t stream) {
+    if (!gpu) {
+      Run([this, ops = std::move(ops)] { Do(ops, MannerOf(ops, false)); });
+      return;
+    }
+    const Manner how = MannerOf(ops, gpus->captures(gpu, stream));
+    auto work = [this, ops = std::move(ops), how, holder = holders] {
+      try {
+        Do(ops, how);
+      } catch (const Stopped&) {
+        state = ncclInternalError;
+      }
+    };
+    Run([this, stream, work = std::move(work)]() mutable {
+      gpus->enqueue(gpu, stream, std::move(work));
+    });
+  }
   ~ncclComm() {
     if (thread.joinable()) thread.join();
+    LetGo(this);
     munmap(shared, sizeof(Shared));
     --live;
   }
@@ -205,13 +298,18 @@ namespace {
 thread_local int depth = 0;
 thread_local std::vector<Op> group;
 thread_local ncclComm* group_comm = nullptr;
+thread_local cudaStream_t group_stream = nullptr;
 
-ncclResult_t Add(ncclComm* comm, const Op& op) {
+ncclResult_t Add(ncclComm* comm, cudaStream_t stream, const Op& op) {
   // NCCL would report this too.
-  if (comm->state != ncclSuccess) return ncclInvalidUsage;
+  if (comm->state != ncclSuccess || comm->final) return ncclInvalidUsage;
   ncclGroupStart();
+  if (!group.empty() && (comm != group_comm || stream != group_stream)) {
+    Refuse("it knows no groups over several communicators or streams");
+  }
   group.push_back(op);
   group_comm = comm;
+  group_stream = stream;
   return ncclGroupEnd();
 }
 const std::byte* Bytes(const void* p) { return static_cast<const std::byte*>(p); }
@@ -221,24 +319,32 @@ std::byte* Bytes(void* p) { return static_cast<std::byte*>(p); }
 
 extern "C" {
 
-// For tests: communicators that were neither destroyed nor aborted.
+void shardc_fake_nccl_use(const FakeGpus* g) { gpus = g; }
+void shardc_fake_nccl_refuse_memory(int after) { refuse_memory = after; }
 int shardc_fake_nccl_live() { return live; }
-
-// For tests: how often memory was given, and not taken back.
-int shardc_fake_nccl_allocations() { return allocations; }
+int shardc_fake_nccl_allocations() {
+  std::lock_guard lock(memory_mutex);
+  return static_cast<int>(memory.size());
+}
 
 ncclResult_t ncclMemAlloc(void** p, size_t bytes) {
+  if (refuse_memory >= 0 && refuse_memory-- == 0) return ncclUnhandledCudaError;
   *p = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-  ++allocations;
+  std::lock_guard lock(memory_mutex);
+  memory[Bytes(*p)] = {bytes, {}};
   return ncclSuccess;
 }
 ncclResult_t ncclMemFree(void* p) {
+  std::lock_guard lock(memory_mutex);
+  if (!memory.at(Bytes(p)).holders.empty())
+    Refuse("memory goes that a communicator has registered");
+  memory.erase(Bytes(p));
   std::free(p);
-  --allocations;
   return ncclSuccess;
 }
 ncclResult_t ncclGetVersion(int* version) {
-  *version = 22800;
+  const char* text = std::getenv("SHARDC_FAKE_NCCL_VERSION");
+  *version = text ? std::atoi(text) : NCCL_VERSION_CODE;
   return ncclSuccess;
 }
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
@@ -257,7 +363,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, ncclUniqueId id, 
   close(fd);
   if (memory == MAP_FAILED) return ncclSystemError;
   ++live;
-  auto* comm = new ncclComm{rank, size, static_cast<Shared*>(memory), {}};
+  auto* comm = new ncclComm{rank, size, static_cast<Shared*>(memory)};
+  if (gpus) comm->gpu = gpus->current();
   comm->Run([comm, size, name = std::string(id.internal)] {
     if (++comm->shared->joined == size) shm_unlink(name.c_str());
     comm->WaitUntil([&] { return comm->shared->joined == size; });
@@ -270,15 +377,26 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  comm->Run([comm] { comm->Barrier(); });
+  if (comm->state != ncclSuccess || comm->final) return ncclInvalidArgument;
+  comm->final = true;
+  comm->Run([comm] {
+    comm->WaitForGraphs();
+    LetGo(comm);
+    comm->Barrier();
+  });
   return ncclInProgress;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (comm->state != ncclSuccess || !comm->final) return ncclInvalidArgument;
   delete comm;
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->stop = true;
+  // Its kernels leave; then, even now, only the graphs are waited for.
+  while (comm->holders.use_count() > 1) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
   delete comm;
   return ncclSuccess;
 }
@@ -293,29 +411,28 @@ ncclResult_t ncclGroupStart() {
 }
 ncclResult_t ncclGroupEnd() {
   if (--depth > 0 || group.empty()) return ncclSuccess;
-  group_comm->Run([comm = group_comm, ops = std::move(group)] { comm->Do(ops); });
-  group.clear();
+  group_comm->Launch(std::exchange(group, {}), group_stream);
   return ncclInProgress;
 }
 ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type,
-                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
-  return Add(comm, {Kind::kAllReduce, Bytes(send), Bytes(recv), count, type, op, 0});
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t s) {
+  return Add(comm, s, {Kind::kAllReduce, Bytes(send), Bytes(recv), count, type, op, 0});
 }
 ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataType_t type,
-                           ncclComm_t comm, cudaStream_t) {
-  return Add(comm, {Kind::kAllGather, Bytes(send), Bytes(recv), count, type, ncclSum, 0});
+                           ncclComm_t comm, cudaStream_t s) {
+  return Add(comm, s, {Kind::kAllGather, Bytes(send), Bytes(recv), count, type, ncclSum, 0});
 }
 ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type,
-                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
-  return Add(comm, {Kind::kReduceScatter, Bytes(send), Bytes(recv), count, type, op, 0});
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t s) {
+  return Add(comm, s, {Kind::kReduceScatter, Bytes(send), Bytes(recv), count, type, op, 0});
 }
 ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer,
-                      ncclComm_t comm, cudaStream_t) {
-  return Add(comm, {Kind::kSend, Bytes(send), nullptr, count, type, ncclSum, peer});
+                      ncclComm_t comm, cudaStream_t s) {
+  return Add(comm, s, {Kind::kSend, Bytes(send), nullptr, count, type, ncclSum, peer});
 }
 ncclResult_t ncclRecv(void* recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                      cudaStream_t) {
-  return Add(comm, {Kind::kRecv, nullptr, Bytes(recv), count, type, ncclSum, peer});
+                      cudaStream_t s) {
+  return Add(comm, s, {Kind::kRecv, nullptr, Bytes(recv), count, type, ncclSum, peer});
 }
 
 }  // extern "C"

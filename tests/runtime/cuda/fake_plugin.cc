@@ -1,6 +1,8 @@
 // A libshardc_cuda.so without a GPU: devices are FakeDevices, kernels are the CUDA sources compiled
-// for the CPU, NCCL is what libnccl.so.2 is found. One thread with a GPU a process: the emulation
-// runs one kernel at a time.
+// for the CPU, NCCL is the fake libnccl.so.2. One GPU a process: the emulation runs one kernel at a
+// time.
+#include <dlfcn.h>
+
 #include <cstdlib>
 #include <utility>
 
@@ -8,6 +10,7 @@
 #include "runtime/cuda/native/nccl_carrier.h"
 #include "runtime/cuda/runner.h"
 #include "runtime/cuda_loader/plugin.h"
+#include "tests/runtime/cuda/fake_gpus.h"
 #include "tests/runtime/emulated_epilogues.h"
 #include "tests/runtime/fake_device.h"
 
@@ -50,43 +53,58 @@ int Gpus() {
   return text ? std::atoi(text) : 8;
 }
 
-// `deferred`: work is done in any order that streams and events allow. Not with the fake NCCL,
-// which acts when it is called.
-cuda::Machine FakeMachine(bool deferred) {
+std::unique_ptr<cuda::Carrier> Connect(cuda::Device& to, const Program& program,
+                                       const std::vector<std::vector<int>>& groups,
+                                       std::unique_ptr<Communicator> host) {
+  void* nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL);
+  void* use = nccl ? dlsym(nccl, "shardc_fake_nccl_use") : nullptr;
+  if (use) reinterpret_cast<FakeNcclUse*>(use)(&FakeDevicesForNccl());
+  return cuda::MakeNccl(to, program, groups, std::move(host));
+}
+
+// When a device does its work: at once, in any order that streams and events allow, or in a thread
+// of its own, for collectives that wait for other processes.
+enum class Doing { kAtOnce, kAnyOrder, kAlongside };
+
+cuda::Machine FakeMachine(Doing doing) {
   cuda::Machine machine;
   machine.gpus = Gpus();
-  machine.open = [deferred](int) {
+  machine.open = [doing](int) {
     static uint64_t seed = 0;
     auto made = std::make_unique<FakeDevice>();
     made->remember = false;
-    if (deferred) made->Defer(++seed);
+    if (doing == Doing::kAnyOrder) made->Defer(++seed);
+    if (doing == Doing::kAlongside) made->RunAlongside();
     device = made.get();
     return made;
   };
   machine.identify = [](int gpu) { return cuda::GpuIdentity{static_cast<uint8_t>(gpu)}; };
-  machine.connect = cuda::MakeNccl;
+  machine.connect = Connect;
   machine.make_kernel = [](const KernelRequest& r) -> std::unique_ptr<cuda::CudaKernel> {
     auto kernel = cuda::emulated::MakeKernelFor(r);
     return kernel ? std::make_unique<EmulatedKernel>(std::move(kernel)) : nullptr;
   };
   machine.epilogues = &Epilogues();
-  machine.capture = deferred;
+  machine.always_connect = std::getenv("SHARDC_ALWAYS_NCCL") != nullptr;
   return machine;
 }
 
 }  // namespace
 }  // namespace shardc::testing
 
+using shardc::testing::Doing;
+using shardc::testing::FakeMachine;
+
 extern "C" int shardc_cuda_version() { return shardc::kCudaPluginVersion; }
 
 extern "C" int shardc_cuda_count_gpus() { return shardc::testing::Gpus(); }
 
 extern "C" shardc::cuda::Device* shardc_cuda_open_gpu(int gpu) {
-  return shardc::testing::FakeMachine(false).open(gpu).release();
+  return FakeMachine(Doing::kAtOnce).open(gpu).release();
 }
 
 extern "C" shardc::cuda::CudaKernel* shardc_cuda_make_kernel(const shardc::KernelRequest* request) {
-  return shardc::testing::FakeMachine(false).make_kernel(*request).release();
+  return FakeMachine(Doing::kAtOnce).make_kernel(*request).release();
 }
 
 extern "C" shardc::cuda::EpilogueLibrary* shardc_cuda_epilogues() {
@@ -95,17 +113,19 @@ extern "C" shardc::cuda::EpilogueLibrary* shardc_cuda_epilogues() {
 
 extern "C" shardc::cuda::Carrier* shardc_cuda_connect(shardc::cuda::Device* device,
                                                       const shardc::Program* program,
+                                                      const std::vector<std::vector<int>>* groups,
                                                       std::unique_ptr<shardc::Communicator>* host) {
-  return shardc::cuda::MakeNccl(*device, *program, std::move(*host)).release();
+  return shardc::testing::Connect(*device, *program, *groups, std::move(*host)).release();
 }
 
 extern "C" shardc::StepRunner* shardc_cuda_make_runner(const shardc::RunnerRequest* request) {
-  bool one_gpu = request->programs.size() == 1 || request->options.shared_device;
-  return shardc::cuda::MakeRunnerOn(shardc::testing::FakeMachine(one_gpu), *request).release();
+  shardc::cuda::Machine machine = FakeMachine(Doing::kAnyOrder);
+  if (machine.always_connect) machine = FakeMachine(Doing::kAlongside);
+  return shardc::cuda::MakeRunnerOn(machine, *request).release();
 }
 
 extern "C" shardc::StepRunner* shardc_cuda_make_rank(const shardc::RunnerRequest* request,
                                                      shardc::ProcessSeat* seat) {
-  return shardc::cuda::MakeRankOn(shardc::testing::FakeMachine(false), *request, std::move(*seat))
+  return shardc::cuda::MakeRankOn(FakeMachine(Doing::kAlongside), *request, std::move(*seat))
       .release();
 }

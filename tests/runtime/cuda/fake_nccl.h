@@ -1,0 +1,26 @@
+// What tests and the fake libnccl.so.2 say to each other, beside NCCL's own functions; extern "C",
+// found by name.
+#pragma once
+
+#include <functional>
+
+struct CUstream_st;
+
+namespace shardc::testing {
+
+// The GPUs of this process. Without them the fake acts when it is called.
+struct FakeGpus {
+  void* (*current)() = nullptr;  // that of the calling thread
+  bool (*captures)(void* gpu, CUstream_st*) = nullptr;
+  void (*enqueue)(void* gpu, CUstream_st*, std::function<void()> work) = nullptr;
+};
+
+// "shardc_fake_nccl_use"; what it is given must outlive all communicators.
+using FakeNcclUse = void(const FakeGpus*);
+// "shardc_fake_nccl_live": communicators that were neither destroyed nor aborted.
+// "shardc_fake_nccl_allocations": those that were not taken back.
+using FakeNcclCount = int();
+// "shardc_fake_nccl_refuse_memory": the next allocation but so many fails; negative: none.
+using FakeNcclRefuseMemory = void(int after);
+
+}  // namespace shardc::testing
