@@ -149,6 +149,42 @@ TEST_P(GpuZero, Bf16TrainsAsWithout) {
   }
 }
 
+// Stages of a pipeline, all on one GPU.
+struct Pipeline {
+  const char* mesh;
+  int microbatches;
+};
+class GpuPipeline : public ::testing::TestWithParam<Pipeline> {
+ protected:
+  static RunSetup Setup(const Export& e, int steps) {
+    RunSetup setup = OnGpu(e, "megatron_hf_gpt2", GetParam().mesh, steps);
+    setup.microbatches = GetParam().microbatches;
+    return setup;
+  }
+};
+
+TEST_P(GpuPipeline, Gpt2AgainstGoldens) {
+  SHARDC_NEEDS_GPU();
+  const Export e = Gpt2();
+  RunResult r = CompileAndRun(ImportFor(e, e.batches[0]), Setup(e, 3), InputsFor(e, e.batches[0]));
+  EXPECT_THAT(CompareWithGolden(e, e.batches[0], r, 1e-4), IsEmpty());
+}
+
+TEST_P(GpuPipeline, AdamWFollowsPyTorch) {
+  SHARDC_NEEDS_GPU();
+  const Export e = Gpt2();
+  const AdamWGolden golden = AdamWGoldenOf(e);
+  RunSetup setup = Setup(e, 11);
+  setup.pipeline.optimizer = golden.options;
+  setup.pipeline.optimizer.clip_norm = golden.clip_norm;
+  RunResult r = CompileAndRun(ImportFor(e, golden.batch), setup, InputsFor(e, golden.batch));
+  EXPECT_EQ(CompareSteps(r.losses, golden.clipped_losses, 2e-5), "");
+  EXPECT_EQ(CompareSteps(r.grad_norms, golden.clipped_grad_norms, 2e-4), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, GpuPipeline,
+                         ::testing::Values(Pipeline{"pp=2", 1}, Pipeline{"pp=2,tp=2", 2}));
+
 INSTANTIATE_TEST_SUITE_P(Stages, GpuZero, ::testing::Values(1, 2, 3));
 
 INSTANTIATE_TEST_SUITE_P(Meshes, GpuShared, ::testing::Values("tp=1", "tp=2", "tp=4"));
