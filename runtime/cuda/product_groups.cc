@@ -197,6 +197,7 @@ class Finder {
     const bool gelu = g.epilogue == Epilogue::kGelu || g.epilogue == Epilogue::kGeluAux;
     if (p.op == "linear" && !gelu) return "the product has a bias";
     if (p.op != "linear" && p.operands.size() > 2) return "the product is added to something";
+    if (p.attrs.Has("cols") || p.attrs.Has("length")) return "it is of a part of the rows";
     const bool one = p.op == "matmul_tn" ? p.attrs.Int("batch", 0) == 0
                                          : BufferAt(g.right).local_shape.size() == 2;
     return one ? "" : "the product is of several matrices";

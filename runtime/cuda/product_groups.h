@@ -30,15 +30,14 @@ std::string_view EpilogueName(Epilogue epilogue);
 //     product's type, a reduce_sum of what that gives; or
 //   - a reduce_sum of an operand of a matmul_tn: a bias gradient.
 // Sums are over all dims but the last. The product is of one matrix by another (the right operand
-// has two dims; matmul_tn has no batch dims), is not added to anything, and has a bias (linear)
-// with a gelu only. What cuBLASLt wants: it is not f64; bias, sums, result and the operand of the
-// gelu have the type of the product's result; where that operand is in memory, its last dim (the
-// leading dim of an auxiliary matrix) is a multiple of 8. No tensor has padding: separate kernels
-// leave it out of sums, or leave it as it is.
-// All of a group run where one of them stands: no other instruction on the way there touches what
-// another of them writes, or writes what that reads; nor do two groups change places that touch
-// the same. What the one kernel writes overlaps nothing that it reads and nothing else that it
-// writes.
+// has two dims; matmul_tn has no batch dims) and of whole rows, is not added to anything, and has a
+// bias (linear) with a gelu only. What cuBLASLt wants: it is not f64; bias, sums, result and the
+// operand of the gelu have the type of the product's result; where that operand is in memory, its
+// last dim (the leading dim of an auxiliary matrix) is a multiple of 8. No tensor has padding:
+// separate kernels leave it out of sums, or leave it as it is. All of a group run where one of them
+// stands: no other instruction on the way there touches what another of them writes, or writes what
+// that reads; nor do two groups change places that touch the same. What the one kernel writes
+// overlaps nothing that it reads and nothing else that it writes.
 struct ProductGroup {
   Epilogue epilogue = Epilogue::kNone;
   std::vector<int> instructions;  // ascending

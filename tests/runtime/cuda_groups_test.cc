@@ -155,6 +155,17 @@ TEST(ProductGroupsRefused, AddedToSomething) {
             "instruction 1, gelu: the product is added to something");
 }
 
+TEST(ProductGroupsRefused, PartsOfRows) {
+  EXPECT_EQ(
+      Refusal(Gelu("%x: f32[4, 8], %w: f32[8, 16]", "matmul %x, %w {length=24}", "f32[4, 24]")),
+      "instruction 1, gelu: it is of a part of the rows");
+  EXPECT_EQ(Refusal(R"(graph @g(%x: f32[6, 16], %g: f32[6, 8]) -> (%w, %s) {
+    %w = matmul_tn %x, %g {batch=0, cols=13} : f32[13, 8]
+    %s = reduce_sum %x {axes=[0], keepdims=false} : f32[16]
+  })"),
+            "instruction 1, reduce_sum: it is of a part of the rows");
+}
+
 TEST(ProductGroupsRefused, ABiasBeforeAGradient) {
   EXPECT_EQ(
       Refusal(R"(graph @g(%g: f32[6, 8], %w: f32[8, 16], %b: f32[16], %x: f32[6, 16]) -> (%y) {

@@ -4,51 +4,18 @@
 #include <set>
 
 #include "ir/op_def.h"
-#include "runtime/cuda/kernels/bind.h"
 #include "tests/gpu/epilogue_cases.h"
 #include "tests/gpu/kernel_cases.h"
 #include "tests/runtime/emulated_epilogues.h"
+#include "tests/runtime/emulated_machine.h"
 
 namespace shardc::testing {
 namespace {
 
 using ::testing::StartsWith;
 
-class Emulated : public KernelMachine {
- public:
-  std::unique_ptr<cuda::CudaKernel> Make(const KernelRequest& request) override {
-    return cuda::emulated::MakeKernelFor(request);
-  }
-  std::byte* Allocate(int64_t bytes) override {
-    auto* p = static_cast<std::byte*>(
-        std::aligned_alloc(256, static_cast<size_t>((bytes + 255) / 256 * 256)));
-    std::memset(p, 0x77, static_cast<size_t>(bytes));
-    return p;
-  }
-  void Free(std::byte* p) override { std::free(p); }
-  void Upload(std::byte* to, const std::byte* from, int64_t bytes) override {
-    Copy(to, from, bytes);
-  }
-  void Download(std::byte* to, const std::byte* from, int64_t bytes) override {
-    Copy(to, from, bytes);
-  }
-  cuda::Launch NewLaunch() override {
-    // Every second run takes the threads in the other order, so that a missing barrier shows as a
-    // difference.
-    auto& machine = cuda::emulation::Machine::Get();
-    machine.reversed = !machine.reversed;
-    return {};
-  }
-  void Wait() override {}
-
- private:
-  static void Copy(std::byte* to, const std::byte* from, int64_t bytes) {
-    if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
-  }
-};
-
 void RunAll(const std::vector<KernelCase>& cases) {
-  Emulated machine;
+  EmulatedMachine machine;
   EXPECT_FALSE(cases.empty());
   for (const KernelCase& c : cases) EXPECT_EQ(RunCase(machine, c), "") << c.name;
 }
@@ -77,7 +44,7 @@ TEST(CudaKernels, EveryOpHasOne) {
 }
 
 TEST(CudaKernels, BadIdsAreReported) {
-  Emulated machine;
+  EmulatedMachine machine;
   HostTensor table = RandomFloats({10, 4}, 1), ids = RandomInts({6}, 2, 0, 10);
   ids.SetDouble(4, 12);
   KernelCase c{"", "embedding", {}, {table, ids}};
@@ -95,7 +62,7 @@ TEST(CudaKernels, BadIdsAreReported) {
 class CudaKernelsEpilogues : public ::testing::TestWithParam<DType> {};
 
 TEST_P(CudaKernelsEpilogues, AgreeWithSeparateKernels) {
-  Emulated machine;
+  EmulatedMachine machine;
   EmulatedEpilogues library;
   std::set<cuda::Epilogue> seen;
   for (const EpilogueCase& c : EpilogueCases(GetParam())) {

@@ -12,7 +12,7 @@
 #include "runtime/cuda/native/cublas_epilogues.h"
 #include "runtime/cuda/native/trial_gpu.h"
 
-namespace shardc::cuda::device {
+namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 namespace {
 
 constexpr int64_t kWorkspace = 32 << 20;  // what cuBLAS asks for on sm_90
@@ -77,39 +77,6 @@ struct Layout {
   ~Layout() { cublasLtMatrixLayoutDestroy(handle); }
 };
 
-// Time on a stream.
-class Stopwatch {
- public:
-  Stopwatch() {
-    CheckCuda(cudaEventCreate(&begin_), "new event");
-    CheckCuda(cudaEventCreate(&end_), "new event");
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  ~Stopwatch() {
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-  }
-  // Milliseconds of the fastest of some calls, after one that is not counted.
-  template <typename F>
-  float Fastest(cudaStream_t s, const F& f) {
-    f();
-    float fastest = 0;
-    for (int i = 0; i < kTimings; ++i) {
-      float took = 0;
-      CheckCuda(cudaEventRecord(begin_, s), "record of an event");
-      f();
-      CheckCuda(cudaEventRecord(end_, s), "record of an event");
-      CheckCuda(cudaEventSynchronize(end_), "a product that is timed");
-      CheckCuda(cudaEventElapsedTime(&took, begin_, end_), "time between events");
-      if (i == 0 || took < fastest) fastest = took;
-    }
-    return fastest;
-  }
-
- private:
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-};
-
 class ProductKernel : public CudaKernel {
  public:
   // `add_bias`: of an operand that the library adds nowhere, or as another way to do so.
@@ -125,7 +92,8 @@ class ProductKernel : public CudaKernel {
     if (padding_) {
       const auto type = TypeOf(p_.dtype);
       padded_a_.emplace(type, plan_.a_rows, plan_.a_cols, 1, 0, padding_->a.ld);
-      padded_b_.emplace(type, plan_.b_rows, plan_.b_cols, 1, 0, padding_->b.ld);
+      padded_b_.emplace(type, plan_.b_rows, plan_.b_cols, 1, 0,
+                        padding_->b.ld > 0 ? padding_->b.ld : plan_.b_ld);
     }
     bool f64 = p_.dtype == DType::kF64;
     Check(cublasLtMatmulDescCreate(&desc_, f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
@@ -159,14 +127,13 @@ class ProductKernel : public CudaKernel {
       return;
     }
     std::optional<Way> best;
-    float fastest = 0;
-    Stopwatch watch;
+    double fastest = 0;
     for (Form form : forms_) {
       for (const Way& way : Proposals(launch, form, kProposals)) {
         Take(way);
-        float took = 0;
+        double took = 0;
         try {
-          took = watch.Fastest(launch.stream, [&] { Enqueue(launch); });
+          took = Fastest(launch);
         } catch (const Diagnostic&) {
           continue;  // proposed, but refused
         }
@@ -226,6 +193,17 @@ class ProductKernel : public CudaKernel {
   struct Operands {
     const std::byte *a, *b;
   };
+
+  // Milliseconds of the fastest of some calls, after one that is not counted.
+  double Fastest(const Launch& launch) {
+    Enqueue(launch);
+    double fastest = 0;
+    for (int i = 0; i < kTimings; ++i) {
+      const double took = ThisGpu().Time([&] { Enqueue(launch); }, launch.stream);
+      if (i == 0 || took < fastest) fastest = took;
+    }
+    return fastest;
+  }
 
   template <typename T>
   void Set(cublasLtMatmulDescAttributes_t attribute, T value) {
@@ -304,6 +282,11 @@ class ProductKernel : public CudaKernel {
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments.b);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments.c);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments.d);
+    // Else parts of a sum may be rounded to the type of the result.
+    if (DTypeSize(p_.out_dtype) < 4) {
+      set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+          uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+    }
     cublasLtMatmulHeuristicResult_t results[kProposals] = {};
     int found = 0;
     cublasStatus_t status =
@@ -336,7 +319,8 @@ class ProductKernel : public CudaKernel {
                     Alignment(p_.sums ? p_.sums : p_.bias, &MatmulPlan::Part::d, 0, p_.out_dtype));
     }
     if (p_.c) return StrCat(" plus ", AlignmentsOf().c);
-    return p_.bias ? " bias" : add_bias_ ? " add" : "";
+    if (!p_.bias) return add_bias_ ? " add" : "";
+    return StrCat(" bias ", Alignment(p_.bias, &MatmulPlan::Part::d, 0, p_.out_dtype));
   }
 
   static std::string Encode(const Way& way) {
@@ -392,7 +376,7 @@ KernelPtr MakeEpilogueProduct(const MatrixProduct& product, const Launch& launch
   return nullptr;
 }
 
-}  // namespace shardc::cuda::device
+}  // namespace shardc::cuda::SHARDC_KERNEL_SPACE
 
 namespace shardc::cuda {
 namespace {
@@ -403,7 +387,7 @@ class CublasLt : public EpilogueLibrary {
   TrialGpu& Gpu() override { return ThisGpu(); }
   std::unique_ptr<CudaKernel> Make(const FusedProduct& product, const Launch& launch,
                                    std::string* why_not) override {
-    return device::MakeFusedProduct(product, launch, why_not);
+    return SHARDC_KERNEL_SPACE::MakeFusedProduct(product, launch, why_not);
   }
 };
 

@@ -1,0 +1,154 @@
+// What cuBLASLt is asked for, over a fake one that does what it is told and is as strict: products
+// and epilogues against the reference and separate kernels, and which of several ways is taken.
+#include <gmock/gmock.h>
+
+#include "runtime/cuda/native/cublas_epilogues.h"
+#include "runtime/cuda/native/trial_gpu.h"
+#include "tests/gpu/epilogue_cases.h"
+#include "tests/runtime/cuda/fake_cublaslt.h"
+#include "tests/runtime/emulated_machine.h"
+
+namespace shardc::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// Everything takes a little longer, or less long, than what was timed before it.
+class FakeGpu : public cuda::TrialGpu {
+ public:
+  double now = 1000, step = 1;
+
+  std::string Name() override { return "CPU"; }
+  void Upload(std::byte* to, const std::vector<std::byte>& from, Stream) override {
+    if (!from.empty()) std::memcpy(to, from.data(), from.size());
+  }
+  void Download(std::vector<std::byte>& to, const std::byte* from, Stream) override {
+    if (!to.empty()) std::memcpy(to.data(), from, to.size());
+  }
+  double Time(const std::function<void()>& enqueue, Stream) override {
+    enqueue();
+    return now += step;
+  }
+};
+FakeGpu& Gpu() {
+  static FakeGpu gpu;
+  return gpu;
+}
+
+class Machine : public EmulatedMachine {
+ public:
+  cuda::Launch NewLaunch() override {
+    cuda::Launch launch = EmulatedMachine::NewLaunch();
+    launch.blas = reinterpret_cast<cublasLtContext*>(this);
+    return launch;
+  }
+};
+
+class CublasProducts : public ::testing::TestWithParam<DType> {
+ protected:
+  CublasProducts() { FakeCublasLt::Get() = {}; }
+  ~CublasProducts() override { Gpu() = {}; }
+
+  static std::vector<KernelCase> Cases() {
+    std::vector<KernelCase> cases;
+    for (const auto& list : {SampleCases(GetParam()), LargeCases(GetParam())}) {
+      for (const KernelCase& c : list) {
+        if (c.op.starts_with("matmul") || c.op == "linear") cases.push_back(c);
+      }
+    }
+    return cases;
+  }
+
+  Machine machine_;
+  FakeCublasLt& fake_ = FakeCublasLt::Get();
+};
+
+TEST_P(CublasProducts, AgreeWithTheReferenceWhicheverWayIsFastest) {
+  const auto cases = Cases();
+  EXPECT_GT(cases.size(), 20u);
+  for (double step : {1, -1}) {
+    for (const KernelCase& c : cases) {
+      Gpu() = FakeGpu();
+      Gpu().step = step;
+      EXPECT_EQ(RunCase(machine_, c), "") << c.name << ": " << fake_.refusal;
+    }
+  }
+  EXPECT_GT(fake_.products, 0);
+  EXPECT_EQ(fake_.refusal, "");
+}
+
+TEST_P(CublasProducts, EpiloguesAgreeWithSeparateKernels) {
+  if (GetParam() == DType::kF64) return;
+  for (const EpilogueCase& c : EpilogueCases(GetParam())) {
+    EXPECT_THAT(TryEpilogue(machine_, *cuda::CublasLtEpilogues(), c), StartsWith("1 ")) << c.name;
+  }
+  EXPECT_EQ(fake_.refusal, "");
+}
+
+TEST_P(CublasProducts, WithoutEpiloguesBiasesAreAddedAfterwards) {
+  fake_.epilogues = false;
+  for (const KernelCase& c : Cases()) EXPECT_EQ(RunCase(machine_, c), "") << c.name;
+  if (GetParam() == DType::kF64) return;
+  for (const EpilogueCase& c : EpilogueCases(GetParam())) {
+    EXPECT_THAT(TryEpilogue(machine_, *cuda::CublasLtEpilogues(), c),
+                StartsWith("0 refused: cuBLASLt has no algorithm for it"))
+        << c.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, CublasProducts,
+                         ::testing::Values(DType::kF32, DType::kF64, DType::kBF16, DType::kF16),
+                         [](const auto& info) { return std::string(DTypeName(info.param)); });
+
+HostTensor Values(DType dtype, Shape shape, const std::vector<double>& values) {
+  HostTensor t(dtype, std::move(shape));
+  for (size_t i = 0; i < values.size(); ++i) t.SetDouble(static_cast<int64_t>(i), values[i]);
+  return t;
+}
+
+TEST(CublasProduct, PartsOfASumAreNotRoundedToHalves) {
+  FakeCublasLt::Get() = {};
+  Machine machine;
+  for (auto [dtype, large] : {std::pair{DType::kBF16, 257.0}, std::pair{DType::kF16, 2049.0}}) {
+    // The sum of the first two is no such number.
+    KernelCase c{
+        "",
+        "matmul",
+        {},
+        {Values(dtype, {1, 4}, {large - 1, 1, 1 - large, 0}), Values(dtype, {4, 1}, {1, 1, 1, 1})}};
+    EXPECT_EQ(RunCase(machine, c), "");
+  }
+}
+
+TEST(CublasProduct, WhatWasChosenIsTakenAgain) {
+  FakeCublasLt& fake = FakeCublasLt::Get();
+  fake = {};
+  Machine machine;
+  KernelCase c{"", "matmul", {}, {RandomFloats({4, 8}, 1), RandomFloats({8, 4}, 2)}};
+  EXPECT_EQ(RunCase(machine, c), "");  // two runs
+  EXPECT_EQ(fake.proposals, 1);
+  EXPECT_EQ(fake.checks, 1);
+}
+
+TEST(CublasProduct, WithoutAnAlgorithmThereIsAnError) {
+  FakeCublasLt::Get() = {};
+  FakeCublasLt::Get().any = false;
+  Machine machine;
+  KernelCase c{"", "matmul", {}, {RandomFloats({4, 8}, 1), RandomFloats({8, 4}, 2)}};
+  try {
+    RunCase(machine, c);
+    FAIL() << "there is none";
+  } catch (const Diagnostic& d) {
+    EXPECT_EQ(d.id(), "E4301");
+    EXPECT_THAT(d.message(), HasSubstr("there is none for this product"));
+  }
+  FakeCublasLt::Get() = {};
+}
+
+}  // namespace
+}  // namespace shardc::testing
+
+namespace shardc::cuda {
+TrialGpu& ThisGpu() { return testing::Gpu(); }
+}  // namespace shardc::cuda
