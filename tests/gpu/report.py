@@ -3,6 +3,7 @@
 Needs nothing but Python; with torch it also measures torch beside shardc, with mpirun and several GPUs ranks as processes."""
 
 import concurrent.futures
+import itertools
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ import time
 import traceback
 
 DEADLINE_S = 450  # of all; every command ends by then, whatever its own limit
+MOST_NAMED = 40  # failures in the last lines: of the output may be seen as little as its last 12,000 characters
 HERE = pathlib.Path(__file__).resolve().parent
 
 SMALL = dict(layers=2, hidden=64, heads=4, vocab=257, seq=32, batch=2)
@@ -59,6 +61,14 @@ def choices(plan):
         if key.startswith(("attention", "epilogue")):
             found.append((key, bytes.fromhex(value).decode(errors="replace")))
     return found
+
+
+def reason(said):
+    """In a line, of what a test of GoogleTest says, the values where it failed first."""
+    lines = said.partition("Failure\n")[2].splitlines() or said.splitlines()
+    first = itertools.takewhile(lambda line: ": Failure" not in line, (line.strip() for line in lines))
+    boring = ("Expected equality of these values:", "Which is:", '""')
+    return " ".join(line.removeprefix("Which is: ") for line in first if line and line not in boring)[:300]
 
 
 class Report:
@@ -144,10 +154,12 @@ class Report:
             needs = re.search(r"needs \d+ GPUs", said)
             # There is a GPU, so a test that skips for want of one has not found it.
             status = {"OK": "passed", "FAILED": "FAILED"}.get(word, "skipped" if needs else "FAILED")
-            self.add(name, status, needs.group(0) if needs else f"{int(ms) / 1e3:.1f} s", shown=status != "passed")
-            passed += status == "passed"
             if status == "FAILED":
+                self.add(name, status, reason(said), said=said[:20000])
                 self.say(said[:2000])  # what went wrong first may be why the rest did
+            else:
+                self.add(name, status, needs.group(0) if needs else f"{int(ms) / 1e3:.1f} s", shown=status != "passed")
+            passed += status == "passed"
         if passed:
             print(f"{suite + '*':56} {'passed':9} {passed}", flush=True)
         if code != 0:
@@ -342,8 +354,11 @@ def main():
         r.compilers.shutdown(cancel_futures=True)
         r.write()
         failed = [row for row in r.rows if row["status"] == "FAILED"]
-        for row in failed:  # again, where whoever sees only the end of the output sees it
+        # Again, where whoever sees only the end of the output sees it; single tests come last.
+        for row in sorted(failed, key=lambda row: "said" in row)[:MOST_NAMED]:
             print(f"FAILED: {row['name'][:80]}: {row['detail'][:160]}")
+        if len(failed) > MOST_NAMED:
+            print(f"FAILED: {len(failed) - MOST_NAMED} more, see the JSON")
         print(f"{len(r.rows)} rows, {len(failed)} failed, {time.monotonic() - r.began:.0f} s; {r.out}")
     return 1 if failed else 0
 
