@@ -50,6 +50,7 @@ __device__ __forceinline__ void Mma(float (&c)[4], const uint32_t (&a)[4], uint3
 template <typename T>
 void LoadMatrices(uint32_t (&r)[4], const T* row) {
   const T* rows[32] = {};
+  CheckAligned(row, 16);
   emulation::Exchange(row, rows);
   size_t lane = threadIdx.x % 32;
   for (size_t i = 0; i < 4; ++i) std::memcpy(&r[i], rows[i * 8 + lane / 4] + lane % 4 * 2, 4);
@@ -57,6 +58,7 @@ void LoadMatrices(uint32_t (&r)[4], const T* row) {
 template <typename T>
 void LoadTransposed(uint32_t (&r)[4], const T* row) {
   const T* rows[32] = {};
+  CheckAligned(row, 16);
   emulation::Exchange(row, rows);
   size_t lane = threadIdx.x % 32;
   for (size_t i = 0; i < 4; ++i) {

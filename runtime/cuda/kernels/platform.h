@@ -105,6 +105,7 @@ template <typename T>
 __device__ __forceinline__ T Shuffle(T v, int from) {
   return __shfl_sync(0xffffffffu, v, from);
 }
+__device__ __forceinline__ void CheckAligned(const void*, size_t) {}
 __device__ __forceinline__ int AtomicAdd(int* p, int v) { return atomicAdd(p, v); }
 // The first to find a fault writes it.
 __device__ __forceinline__ bool ClaimFault(int64_t* fault, int64_t kind) {
@@ -118,10 +119,13 @@ template <typename... P, typename... A>
 void LaunchKernel(const Launch&, void (*kernel)(P...), int64_t blocks, int threads, size_t shared,
                   A... args) {
   if (blocks == 0) return;
-  emulation::Machine::Get().RunGrid(blocks, threads, shared, [=] { kernel(args...); });
+  emulation::Machine::Get().RunGrid(reinterpret_cast<const void*>(kernel), blocks, threads, shared,
+                                    [=] { kernel(args...); });
 }
 template <typename... P>
-void AllowShared(void (*)(P...), size_t) {}
+void AllowShared(void (*kernel)(P...), size_t shared) {
+  emulation::Machine::Get().AllowShared(reinterpret_cast<const void*>(kernel), shared);
+}
 inline void ClearBytes(const Launch&, void* to, int64_t bytes) {
   if (bytes > 0) std::memset(to, 0, static_cast<size_t>(bytes));
 }
@@ -134,16 +138,13 @@ inline void UploadBytes(void* to, const void* from, int64_t bytes) {
   std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 inline std::byte* SharedMemory() { return emulation::AlignedShared(); }
+using emulation::CheckAligned;
 using emulation::Shuffle;
 using emulation::ShuffleXor;
-inline int AtomicAdd(int* p, int v) {
-  *p += v;
-  return *p - v;
-}
+inline int AtomicAdd(int* p, int v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 inline bool ClaimFault(int64_t* fault, int64_t kind) {
-  if (*fault != 0) return false;
-  *fault = kind;
-  return true;
+  int64_t none = 0;
+  return __atomic_compare_exchange_n(fault, &none, kind, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
 #endif

@@ -13,10 +13,12 @@ struct alignas(sizeof(T) * N) Pack {
 
 template <typename T, int N>
 __device__ __forceinline__ Pack<T, N> LoadPack(const T* p) {
+  CheckAligned(p, sizeof(Pack<T, N>));
   return *reinterpret_cast<const Pack<T, N>*>(p);
 }
 template <typename T, int N>
 __device__ __forceinline__ void StorePack(T* p, const Pack<T, N>& pack) {
+  CheckAligned(p, sizeof(Pack<T, N>));
   *reinterpret_cast<Pack<T, N>*>(p) = pack;
 }
 
