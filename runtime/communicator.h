@@ -63,7 +63,7 @@ class CallMismatch : public std::runtime_error {
 //
 // Who calls: each rank has its own object and uses it from one thread at a time; only Abort
 // and Poll may come from any thread at any time. Calls block until this rank's buffers are its own
-// again.
+// again, but for BeginSend.
 //
 // Order: every rank of a group makes the same collective calls (kind, reduction, counts, dtypes,
 // root) in the same order. Calls on different groups are independent, but the program must order
@@ -86,7 +86,7 @@ class CallMismatch : public std::runtime_error {
 // once, in every group that was split from the same world. A rank that destroys its communicator in
 // peace has left that group: calls that need it throw Aborted. After any error the contents of
 // receive buffers are unspecified, but no peer touches a buffer once the call has returned or
-// thrown.
+// thrown (of BeginSend: its FinishSend), or the communicator is destroyed.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -111,6 +111,13 @@ class Communicator {
   // from it, and must agree in count and dtype. A send may block until it is received: programs
   // must not count on buffering. The peer is another rank.
   virtual void Exchange(std::span<const Transfer> transfers) = 0;
+
+  // As Exchange with this one send, in its place among the messages to the peer, but comes back
+  // without waiting for the receiver. The message moves on whatever this rank does then; its buffer
+  // must stay as it is until FinishSend, to be called once with what this returned, has waited for
+  // it.
+  virtual int64_t BeginSend(const Transfer& send) = 0;
+  virtual void FinishSend(int64_t ticket) = 0;
 
   // Collective: ranks with the same color form a group, ordered by (key, rank). A negative color
   // joins none and returns null.

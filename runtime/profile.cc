@@ -63,17 +63,31 @@ int64_t Profile::WaitNs(size_t rank, size_t step, size_t instruction) const {
   const Program& program = programs[rank];
   const int index = program.instructions[instruction].collective;
   if (index < 0) return 0;
-  const int64_t mine = at(rank, step, instruction).ns();
-  int64_t fastest = mine;
+  const TimeSpan& mine = at(rank, step, instruction);
   const Collective& c = program.collectives[static_cast<size_t>(index)];
+  const bool transfer = c.kind == CollectiveKind::kSendRecv;
+  int64_t fastest = mine.ns(), latest = mine.begin_ns;
   for (int64_t peer : program.mesh.Group(program.rank, c.axes)) {
     const auto p = static_cast<size_t>(peer);
     // Of a transfer's group only two take part.
     if (auto i = Performs(programs[p], c.id, instruction)) {
       fastest = std::min(fastest, at(p, step, *i).ns());
+      latest = std::max(latest, at(p, step, *i).begin_ns);
     }
   }
-  return mine - fastest;
+  if (!transfer) return mine.ns() - fastest;
+  return std::min(latest - mine.begin_ns, mine.ns()) + LateNs(rank, step, instruction);
+}
+
+int64_t Profile::LateNs(size_t rank, size_t step, size_t instruction) const {
+  if (rank >= workers.size() || programs[rank].instructions[instruction].collective < 0) return 0;
+  const std::vector<WorkerSpan>& list = workers[rank];
+  int64_t ns = 0;
+  for (auto it = std::ranges::lower_bound(list, step, {}, &WorkerSpan::step);
+       it != list.end() && it->step == step; ++it) {
+    if (it->thread == 0 && it->instruction == instruction) ns += it->span.ns();
+  }
+  return ns;
 }
 
 namespace {
@@ -92,7 +106,7 @@ std::vector<ProfileRow> Group(const Profile& p, const NameOf& name_of) {
       if (fresh) rows.push_back({std::string(name), instruction.phase});
       ProfileRow& row = rows[it->second];
       int64_t ns = 0;
-      for (size_t s = 0; s < p.steps(); ++s) ns += p.at(r, s, i).ns();
+      for (size_t s = 0; s < p.steps(); ++s) ns += p.at(r, s, i).ns() + p.LateNs(r, s, i);
       ++row.calls;
       row.seconds += 1e-9 * static_cast<double>(ns) / static_cast<double>(p.steps());
       row.flops += static_cast<double>(instruction.flops);
@@ -145,7 +159,8 @@ std::vector<CollectiveRow> ProfileCollectives(const Profile& p) {
       ++row.calls;
       row.bytes += instruction.bytes;
       for (size_t s = 0; s < p.steps(); ++s) {
-        row.seconds += 1e-9 * static_cast<double>(p.at(r, s, i).ns()) / steps;
+        const int64_t ns = p.at(r, s, i).ns() + p.LateNs(r, s, i);
+        row.seconds += 1e-9 * static_cast<double>(ns) / steps;
         row.wait_seconds += 1e-9 * static_cast<double>(p.WaitNs(r, s, i)) / steps;
       }
     }

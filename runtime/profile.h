@@ -19,10 +19,11 @@ struct TimeSpan {
   int64_t ns() const { return end_ns - begin_ns; }
 };
 
-// When another thread than the rank's own worked for an instruction.
+// When another thread than the rank's own worked for an instruction. Or of a send, which the rank
+// only begins: when it waited for the receiver, later.
 struct WorkerSpan {
   size_t step = 0, instruction = 0;
-  int thread = 0;  // 1, 2, ...
+  int thread = 0;  // 1, 2, ...; 0: the rank's own waited
   TimeSpan span;
 };
 
@@ -64,16 +65,20 @@ struct Profile {
   std::span<const Program> programs;
   std::vector<std::vector<TimeSpan>> ranks;      // as RankProfile::Take gives them
   MachinePeaks peaks;                            // zero: not measured
-  std::vector<std::vector<WorkerSpan>> workers;  // per rank; empty: the backend has none
+  std::vector<std::vector<WorkerSpan>> workers;  // per rank, by step; empty: the backend has none
 
   size_t instructions(size_t rank) const { return programs[rank].instructions.size(); }
   size_t steps() const;
   const TimeSpan& at(size_t rank, size_t step, size_t instruction) const {
     return ranks[rank][step * instructions(rank) + instruction];
   }
-  // Of a collective: how much longer this rank was in it than the fastest of those that take part,
-  // which is the time that it waited for peers. Zero for other instructions.
+  // The time that this rank waited for peers. Of a collective: how much longer it was in it than
+  // the fastest of those that take part. Of a transfer: until the other end had come to it, as the
+  // clocks of both say (those of one machine agree), and what a send waited later. Zero for other
+  // instructions.
   int64_t WaitNs(size_t rank, size_t step, size_t instruction) const;
+  // What a send waited later. Zero for other instructions.
+  int64_t LateNs(size_t rank, size_t step, size_t instruction) const;
 };
 
 // A row of a table: the mean over ranks of what one rank does in one step (of a pipeline, its

@@ -9,6 +9,7 @@
 
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
+#include "runtime/accesses.h"
 #include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/peaks.h"
 #include "runtime/cpu/kernels/team_size.h"
@@ -113,6 +114,7 @@ TensorView Rank::View(int buffer) const {
 
 void Rank::PrepareInstructions() {
   steps_.resize(program_.instructions.size());
+  sends_to_finish_ = SendsToFinish(program_);
   for (size_t i = 0; i < steps_.size(); ++i) {
     const Instruction& instruction = program_.instructions[i];
     for (int r : instruction.results) {
@@ -121,7 +123,7 @@ void Rank::PrepareInstructions() {
       updates_states_ |= program_.buffers[root].space == Space::kState;
     }
     if (instruction.collective >= 0) {
-      steps_[i].kernel = PrepareCollective(instruction);
+      steps_[i].kernel = PrepareCollective(i);
       continue;
     }
     Step_& step = steps_[i];
@@ -140,10 +142,11 @@ void Rank::PrepareInstructions() {
   }
 }
 
-std::unique_ptr<Kernel> Rank::PrepareCollective(const Instruction& instruction) {
+std::unique_ptr<Kernel> Rank::PrepareCollective(size_t at) {
+  const Instruction& instruction = program_.instructions[at];
   const Collective& c = program_.collectives[instruction.collective];
   Communicator* group = groups_.at(c.axes).get();
-  if (c.kind == CollectiveKind::kSendRecv) return PrepareTransfer(instruction, group);
+  if (c.kind == CollectiveKind::kSendRecv) return PrepareTransfer(at, group);
   std::vector<Buffers> buffers;
   for (size_t i = 0; i < instruction.operands.size(); ++i) {
     int in = instruction.operands[i], out = instruction.results[i];
@@ -171,7 +174,8 @@ std::unique_ptr<Kernel> Rank::PrepareCollective(const Instruction& instruction) 
   throw InternalError(StrCat("no in-process form of ", CollectiveKindName(c.kind)));
 }
 
-std::unique_ptr<Kernel> Rank::PrepareTransfer(const Instruction& instruction, Communicator* group) {
+std::unique_ptr<Kernel> Rank::PrepareTransfer(size_t at, Communicator* group) {
+  const Instruction& instruction = program_.instructions[at];
   const Collective& c = program_.collectives[instruction.collective];
   const bool sends = Sends(program_, c);
   std::vector<Transfer> transfers;
@@ -181,13 +185,19 @@ std::unique_ptr<Kernel> Rank::PrepareTransfer(const Instruction& instruction, Co
                          sends ? memory_[b] : nullptr, sends ? nullptr : memory_[b],
                          NumElements(program_.buffers[b].local_shape), c.dtype});
   }
-  return MakeKernel([=] { group->Exchange(transfers); });
+  if (!sends) return MakeKernel([=] { group->Exchange(transfers); });
+  Step_& step = steps_[at];
+  step.sends = group;
+  step.tickets.reserve(transfers.size());
+  return MakeKernel([=, &step] {
+    for (const Transfer& t : transfers) step.tickets.push_back(group->BeginSend(t));
+  });
 }
 
-void Rank::Run(size_t i) {
+template <typename Body>
+void Rank::Described(size_t i, const Body& body) const {
   try {
-    steps_[i].kernel->Run();
-    if (options_.check_numerics) CheckNumerics(i);
+    body();
   } catch (const Aborted&) {
     throw;
   } catch (const Diagnostic& d) {
@@ -198,7 +208,29 @@ void Rank::Run(size_t i) {
   }
 }
 
+void Rank::FinishSends(size_t i, bool traced) {
+  for (int send : sends_to_finish_[i]) {
+    Step_& step = steps_[static_cast<size_t>(send)];
+    const int64_t begin = traced ? RankProfile::Now() : 0;
+    Described(static_cast<size_t>(send), [&] {
+      for (int64_t ticket : step.tickets) step.sends->FinishSend(ticket);
+    });
+    step.tickets.clear();
+    if (!traced) continue;
+    workers_.push_back(
+        {profiled_steps_, static_cast<size_t>(send), 0, {begin, RankProfile::Now()}});
+  }
+}
+
+void Rank::Run(size_t i) {
+  Described(i, [&] {
+    steps_[i].kernel->Run();
+    if (options_.check_numerics) CheckNumerics(i);
+  });
+}
+
 void Rank::RunTraced(size_t i, TimeSpan& span) {
+  FinishSends(i, true);
   std::fill(teams_.spans.begin(), teams_.spans.end(), cpu::TeamTrace::Span());
   cpu::TraceTeams(&teams_);
   span.begin_ns = RankProfile::Now();
@@ -228,9 +260,14 @@ void Rank::Step() {
   if (options_.poison) std::memset(arena_.data(), 0xff, static_cast<size_t>(arena_.bytes()));
   if (TimeSpan* spans = profile_.NextStep()) {
     for (size_t i = 0; i < steps_.size(); ++i) RunTraced(i, spans[i]);
+    FinishSends(steps_.size(), true);
     ++profiled_steps_;
   } else {
-    for (size_t i = 0; i < steps_.size(); ++i) Run(i);
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      FinishSends(i, false);
+      Run(i);
+    }
+    FinishSends(steps_.size(), false);
   }
   if (updates_states_) ++state_version_;
 }

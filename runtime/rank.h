@@ -60,27 +60,36 @@ class Rank {
   void AllocateBuffers(const StateReader& read_state);
   void PrepareCommunicators(const std::vector<std::vector<int>>& groups);
   void PrepareInstructions();
-  std::unique_ptr<Kernel> PrepareCollective(const Instruction& instruction);
-  std::unique_ptr<Kernel> PrepareTransfer(const Instruction& instruction, Communicator* group);
+  std::unique_ptr<Kernel> PrepareCollective(size_t instruction);
+  std::unique_ptr<Kernel> PrepareTransfer(size_t instruction, Communicator* group);
   TensorView View(int buffer) const;
   void CheckNumerics(size_t instruction) const;
-  // Runs an instruction with `span` around it, and notes its workers.
+  // Runs `body`; whatever it throws names the instruction.
+  template <typename Body>
+  void Described(size_t instruction, const Body& body) const;
+  // Runs an instruction with its span around it, and notes its workers.
   void RunTraced(size_t instruction, TimeSpan& span);
   void Run(size_t instruction);
+  // Waits for the sends that must be done before the instruction, and notes it if `traced`.
+  void FinishSends(size_t instruction, bool traced);
 
   const Program& program_;
   const SessionOptions& options_;
   int threads_;
-  std::unique_ptr<Communicator> world_;
-  std::map<std::vector<int>, std::unique_ptr<Communicator>> groups_;
   AlignedMemory arena_;
   std::vector<AlignedMemory> owned_;  // states and inputs
   std::vector<std::byte*> memory_;    // by buffer
+  // After the memory, so that they go first: a peer may still read what is sent.
+  std::unique_ptr<Communicator> world_;
+  std::map<std::vector<int>, std::unique_ptr<Communicator>> groups_;
   struct Step_ {
     std::vector<TensorView> in, out;  // what the kernel's call refers to
     std::unique_ptr<Kernel> kernel;
+    Communicator* sends = nullptr;  // what the instruction begins to send on
+    std::vector<int64_t> tickets;   // of what it has begun to send
   };
   std::vector<Step_> steps_;
+  std::vector<std::vector<int>> sends_to_finish_;
   int64_t state_version_ = 0;
   bool updates_states_ = false;
   int64_t collective_bytes_ = 0;

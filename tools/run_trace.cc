@@ -68,16 +68,19 @@ class TraceWriter {
         bool collective = program.instructions[i].collective >= 0;
         Complete(rank, heads[i], span,
                  collective ? ",\"wait_us\":" + Microseconds(wait) + "}" : "}");
-        if (wait > 0) {
-          Complete(rank, "\"name\":\"wait for peers\",\"cat\":\"wait\"",
-                   {span.begin_ns, span.begin_ns + wait}, "");
+        if (wait > p_.LateNs(rank, s, i)) {
+          WaitForPeers(rank, {span.begin_ns, span.begin_ns + wait - p_.LateNs(rank, s, i)});
         }
       }
       if (text_.size() > (1 << 20)) Flush();
     }
     if (rank >= p_.workers.size()) return;
     for (const WorkerSpan& w : p_.workers[rank]) {
-      Complete(rank, heads[w.instruction], w.span, "}", w.thread);
+      if (w.thread == 0) {
+        WaitForPeers(rank, w.span);
+      } else {
+        Complete(rank, heads[w.instruction], w.span, "}", w.thread);
+      }
       if (text_.size() > (1 << 20)) Flush();
     }
   }
@@ -105,6 +108,10 @@ class TraceWriter {
     text_ += StrCat("\"ph\":\"X\",\"pid\":", rank, ",\"tid\":", thread,
                     ",\"ts\":", Microseconds(span.begin_ns - origin_),
                     ",\"dur\":", Microseconds(span.ns()), ",", head, tail, "}");
+  }
+
+  void WaitForPeers(size_t rank, TimeSpan span) {
+    Complete(rank, "\"name\":\"wait for peers\",\"cat\":\"wait\"", span, "");
   }
 
   // Name, category and arguments of an instruction, the same in every step; the arguments are left

@@ -136,39 +136,6 @@ class Scheduler {
 
 }  // namespace
 
-std::optional<Access> AccessOf(const Program& program, int buffer, bool write) {
-  const Buffer& b = program.buffers[buffer];
-  const Buffer* root = &b;
-  while (root->alias_of >= 0) root = &program.buffers[root->alias_of];
-  if (b.bytes == 0 || root->space == Space::kConstant) return std::nullopt;
-  if (root->space == Space::kArena) {
-    return Access{root->space, "", b.offset, b.offset + b.bytes, write};
-  }
-  return Access{root->space, root->name, 0, root->bytes, write};
-}
-
-std::vector<Access> AccessesOf(const Program& program, const Instruction& instruction) {
-  std::vector<Access> out;
-  auto add = [&](int buffer, bool write) {
-    if (auto a = AccessOf(program, buffer, write)) out.push_back(std::move(*a));
-  };
-  for (int b : instruction.operands) add(b, false);
-  for (int b : instruction.results) add(b, true);
-  if (instruction.scratch >= 0) add(instruction.scratch, true);
-  return out;
-}
-
-bool Conflict(const Access& a, const Access& b) {
-  return (a.write || b.write) && a.space == b.space && a.begin < b.end && b.begin < a.end &&
-         a.name == b.name;
-}
-
-bool Conflict(const std::vector<Access>& a, const std::vector<Access>& b) {
-  return std::any_of(a.begin(), a.end(), [&](const Access& x) {
-    return std::any_of(b.begin(), b.end(), [&](const Access& y) { return Conflict(x, y); });
-  });
-}
-
 Schedule MakeSchedule(const Program& program, std::vector<ProductGroup> groups, int lookahead) {
   return Scheduler(program, std::move(groups), lookahead).Run();
 }

@@ -3,30 +3,13 @@
 // because it looks at the body only.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "ir/program.h"
+#include "runtime/accesses.h"
 #include "runtime/cuda/product_groups.h"
 
 namespace shardc::cuda {
-
-// Bytes [begin, end) of a piece of memory that an instruction reads or writes.
-struct Access {
-  Space space = Space::kArena;
-  std::string name;  // of a state or input
-  int64_t begin = 0, end = 0;
-  bool write = false;
-};
-// Nothing for a buffer of no bytes or of constants.
-std::optional<Access> AccessOf(const Program& program, int buffer, bool write);
-// Of operands, results and scratch, through aliases.
-std::vector<Access> AccessesOf(const Program& program, const Instruction& instruction);
-// Whether they share a byte that one of them writes.
-bool Conflict(const Access& a, const Access& b);
-bool Conflict(const std::vector<Access>& a, const std::vector<Access>& b);
 
 struct Schedule {
   struct Item {

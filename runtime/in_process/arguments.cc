@@ -64,4 +64,9 @@ void CheckTransfers(std::span<const Transfer> transfers, int rank, int size) {
   }
 }
 
+void CheckSend(const Transfer& send, int rank, int size) {
+  CheckTransfers({&send, 1}, rank, size);
+  if (send.kind != Transfer::Kind::kSend) throw std::invalid_argument("a receive is no send");
+}
+
 }  // namespace shardc::in_process

@@ -19,5 +19,7 @@ void CheckBuffers(std::span<const Buffers> buffers, int64_t send_multiple, int64
 void CheckReduction(std::span<const Buffers> buffers, ReduceOp op);
 void CheckRoot(int root, int size);
 void CheckTransfers(std::span<const Transfer> transfers, int rank, int size);
+// Of BeginSend.
+void CheckSend(const Transfer& send, int rank, int size);
 
 }  // namespace shardc::in_process

@@ -35,6 +35,7 @@ InProcessCommunicator::InProcessCommunicator(std::shared_ptr<Group> group, int r
 
 InProcessCommunicator::~InProcessCommunicator() {
   if (std::uncaught_exceptions() > 0) Abort("an exception destroyed its communicator");
+  while (!letters_.empty()) TakeBack(letters_.begin()->first);
   group_->Leave(rank_);
 }
 

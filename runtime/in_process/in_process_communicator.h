@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,17 +29,18 @@ class InProcessCommunicator final : public Communicator {
   void Broadcast(void* buffer, int64_t count, DType dtype, int root) override;
   void Barrier() override;
   void Exchange(std::span<const Transfer> transfers) override;
+  int64_t BeginSend(const Transfer& send) override;
+  void FinishSend(int64_t ticket) override;
   std::unique_ptr<Communicator> Split(int color, int key) override;
   void Poll() override;
   void Abort(const std::string& reason) noexcept override;
 
  private:
-  // How far an Exchange has come with one transfer.
-  enum class Progress : uint8_t { kWaiting, kPosted, kDone };
-  // Of one Exchange call.
+  // What a call waits for.
   struct Pending {
-    std::span<const Transfer> transfers;
-    std::vector<Progress> progress;
+    std::vector<int64_t> sends;             // of letters_
+    std::vector<const Transfer*> receives;  // those from one peer in their order
+    bool done() const { return sends.empty() && receives.empty(); }
   };
 
   // Runs `body`; whatever it throws aborts the world, so that nobody waits for this rank.
@@ -63,17 +65,25 @@ class InProcessCommunicator final : public Communicator {
   // Reduces buffer i of all ranks, from element `offset` on, into mine.recv.
   void ReduceToMe(size_t i, int64_t offset, const Buffers& mine, ReduceOp op);
 
+  // Puts a letter in the mailbox; returns its number.
+  int64_t PostLetter(const Transfer& send);
+  // Waits until all is done.
+  void Await(Pending& pending);
   // Moves each transfer on as far as it goes now; returns whether any moved.
   bool Advance(Pending& pending);
-  bool AdvanceOne(const Transfer& transfer, Progress& progress);
-  // Takes back what is posted, so that no peer touches this rank's buffers any more.
-  void Withdraw(Pending& pending) noexcept;
-  // Throws if a transfer that is not done never can be. `begun[p]`: collectives begun by rank p.
+  bool Receive(const Transfer& transfer);
+  bool IsTaken(int64_t letter) const;
+  // After this no peer touches what the letter holds.
+  void TakeBack(int64_t letter) noexcept;
+  // Throws if what is pending never can be done. `begun[p]`: collectives begun by rank p.
   void ThrowIfHopeless(const Pending& pending, uint32_t flags, const std::vector<uint64_t>& begun);
+  void ThrowIfHopeless(const Transfer& transfer, uint32_t flags, uint64_t begun);
 
   const std::shared_ptr<Group> group_;
   const int rank_;
-  uint64_t collective_ = 0;  // collectives begun by this rank
+  uint64_t collective_ = 0;                             // collectives begun by this rank
+  std::map<int64_t, std::unique_ptr<Letter>> letters_;  // under way
+  int64_t posted_ = 0;
 
   // Scratch, kept to spare allocations.
   std::vector<const void*> sources_;

@@ -60,6 +60,16 @@ uint32_t Signal::WaitChange(uint32_t old, int spins) const {
   return Load();
 }
 
+void Mailbox::Post(Letter* letter) {
+  std::lock_guard lock(mutex_);
+  letters_.push_back(letter);
+}
+
+bool Mailbox::Remove(const Letter* letter) {
+  std::lock_guard lock(mutex_);
+  return std::erase(letters_, letter) > 0;
+}
+
 World::World(int num_ranks) : spins_(num_ranks <= UsableCores() ? kSpins : 0) {}
 
 void World::Fail(Failure failure) noexcept {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -80,12 +81,43 @@ struct alignas(kCacheLine) Post {
   alignas(kCacheLine) std::array<std::byte, kEagerBytes> eager;
 };
 
-// From one rank to another; the sender owns it while empty or taken, the receiver while copying.
-struct alignas(kCacheLine) Mailbox {
-  enum State : uint32_t { kEmpty, kPosted, kCopying, kTaken };
-  std::atomic<uint32_t> state{kEmpty};
+// A message under way, the sender's until a receiver takes it from the mailbox, and again when it
+// is taken.
+struct Letter {
+  enum State : uint32_t { kPosted, kCopying, kTaken };
   Transfer transfer;
+  std::atomic<uint32_t> state{kPosted};
 };
+
+// From one rank to another, the oldest first.
+class alignas(kCacheLine) Mailbox {
+ public:
+  void Post(Letter* letter);
+  // Takes the oldest letter out, to be copied, if `agrees` says so; null if there is none. What
+  // does not agree stays, so that the sender fails too: its transfer goes to `refused`.
+  template <typename Agrees>
+  Letter* Take(const Agrees& agrees, std::optional<Transfer>& refused);
+  // Whether the letter was there still.
+  bool Remove(const Letter* letter);
+
+ private:
+  std::mutex mutex_;
+  std::deque<Letter*> letters_;
+};
+
+template <typename Agrees>
+Letter* Mailbox::Take(const Agrees& agrees, std::optional<Transfer>& refused) {
+  std::lock_guard lock(mutex_);
+  if (letters_.empty()) return nullptr;
+  Letter* letter = letters_.front();
+  if (!agrees(letter->transfer)) {
+    refused = letter->transfer;
+    return nullptr;
+  }
+  letter->state.store(Letter::kCopying, std::memory_order_relaxed);
+  letters_.pop_front();
+  return letter;
+}
 
 struct alignas(kCacheLine) RankState {
   std::array<Post, 2> posts;

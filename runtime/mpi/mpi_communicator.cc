@@ -72,6 +72,7 @@ MpiCommunicator::MpiCommunicator(std::shared_ptr<World> world, int id, std::vect
 
 MpiCommunicator::~MpiCommunicator() {
   if (std::uncaught_exceptions() > 0) Abort("an exception destroyed its communicator");
+  for (const auto& [message, send] : begun_) world_->outbox().Forget(message);
   std::vector<int> others = members_;
   std::erase(others, world_->rank());
   world_->wire().Retire(id_, others);

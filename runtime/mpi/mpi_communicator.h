@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -42,6 +43,8 @@ class MpiCommunicator final : public Communicator {
   void Broadcast(void* buffer, int64_t count, DType dtype, int root) override;
   void Barrier() override;
   void Exchange(std::span<const Transfer> transfers) override;
+  int64_t BeginSend(const Transfer& send) override;
+  void FinishSend(int64_t ticket) override;
   // Of all groups of a process, one at a time may be split.
   std::unique_ptr<Communicator> Split(int color, int key) override;
   void Poll() override;
@@ -49,9 +52,9 @@ class MpiCommunicator final : public Communicator {
 
  private:
   // What of a group's contents a tag is for.
-  enum Contents { kContributions, kResults, kMoved, kContentsKinds };
+  enum Contents { kContributions, kResults, kMoved, kMessages, kContentsKinds };
 
-  // Of one Exchange call.
+  // Of one Exchange or FinishSend call.
   struct Messages;
 
   template <typename Body>
@@ -95,6 +98,10 @@ class MpiCommunicator final : public Communicator {
   void ReduceLarge(const in_process::Call& call, const std::vector<Strip>& send, const Strip& out,
                    const std::vector<Range>& ranges, bool share);
 
+  // Puts a message in the outbox.
+  int64_t PostMessage(const Transfer& send);
+  void ForgetMessage(int64_t message);
+  void Await(Messages& messages);
   bool AdvanceSends(Messages& messages, int peer);
   bool AdvanceReceives(Messages& messages, int peer);
   void CheckEnvelope(const Transfer& transfer, const Parcel& parcel);
@@ -110,6 +117,7 @@ class MpiCommunicator final : public Communicator {
   const int id_;
   const std::vector<int> members_;
   int rank_ = 0;
+  std::map<int64_t, Transfer> begun_;  // sends in the outbox that nobody has finished
 };
 
 }  // namespace shardc::mpi

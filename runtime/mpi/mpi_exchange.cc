@@ -1,6 +1,5 @@
-// Point to point: an envelope announces a message, carrying it if it is small; the receiver accepts
-// it when it comes to that receive, and then a large message follows in chunks. As a send waits to
-// be accepted, a rank that is in a collective can have no messages of its own under way.
+// Point to point: the receiver accepts a message of the other's outbox when it comes to that
+// receive.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -21,21 +20,19 @@ bool IsSmall(const Transfer& t) { return Bytes(t) <= kSmallBytes; }
 }  // namespace
 
 struct MpiCommunicator::Messages {
-  // In the order of the call. Large ones of one direction go one after the other.
+  struct Send {
+    const Transfer* transfer;
+    int64_t message;  // of the outbox
+  };
+  // In the order of the call. Large ones that are received go one after the other.
   struct Peer {
-    std::vector<const Transfer*> sends, receives;
-    size_t accepted = 0, sent = 0;     // of sends
+    std::vector<Send> sends;  // not done
+    std::vector<const Transfer*> receives;
     size_t matched = 0, received = 0;  // of receives
-    Strip out, in;
-    std::optional<SendFlow> sending;
+    Strip in;
     std::optional<RecvFlow> receiving;
 
-    bool done() const { return sent == sends.size() && received == receives.size(); }
-    // The first transfer that the peer has not answered yet, or null.
-    const Transfer* Unanswered() const {
-      if (accepted < sends.size()) return sends[accepted];
-      return matched < receives.size() ? receives[matched] : nullptr;
-    }
+    bool done() const { return sends.empty() && received == receives.size(); }
   };
   std::vector<Peer> peers;
 };
@@ -45,65 +42,97 @@ void MpiCommunicator::Exchange(std::span<const Transfer> transfers) {
     in_process::CheckTransfers(transfers, rank_, size());
     if (world_->failed()) world_->ThrowFailure(id_, members_);
     Messages messages{std::vector<Messages::Peer>(members_.size())};
-    for (const Transfer& t : transfers) {
-      Messages::Peer& peer = messages.peers[static_cast<size_t>(t.peer)];
-      if (t.kind == Transfer::Kind::kRecv) {
-        peer.receives.push_back(&t);
-        continue;
+    std::vector<int64_t> posted;
+    try {
+      for (const Transfer& t : transfers) {
+        Messages::Peer& peer = messages.peers[static_cast<size_t>(t.peer)];
+        if (t.kind == Transfer::Kind::kRecv) {
+          peer.receives.push_back(&t);
+          continue;
+        }
+        posted.push_back(PostMessage(t));
+        peer.sends.push_back({&t, posted.back()});
       }
-      peer.sends.push_back(&t);
-      Parcel parcel = Encode(Envelope{t.count, t.dtype});
-      if (IsSmall(t)) {
-        const auto* data = static_cast<const std::byte*>(t.send);
-        parcel.insert(parcel.end(), data, data + Bytes(t));
-      }
-      Post(t.peer, Channel::kEnvelopes, std::move(parcel));
+      Await(messages);
+    } catch (...) {
+      for (int64_t message : posted) ForgetMessage(message);
+      throw;
     }
-    auto advance = [&](int p) {
-      Messages::Peer& peer = messages.peers[static_cast<size_t>(p)];
-      if (peer.done()) return false;
-      // What the peer posted before it went on to a collective, or left, has come when the note of
-      // that has: so when that does not help, nothing will.
-      const Parcel* next = Front(Channel::kCalls, p);
-      const bool gone_on = next || Front(Channel::kLeaves, p);
-      bool moved = AdvanceSends(messages, p);
-      moved |= AdvanceReceives(messages, p);
-      if (gone_on && peer.Unanswered()) FailHopeless(*peer.Unanswered(), next);
-      return moved;
-    };
-    Wait([&] { return std::ranges::all_of(messages.peers, &Messages::Peer::done); },
-         [&] {
-           bool moved = false;
-           for (int p = 0; p < size(); ++p) moved |= advance(p);
-           return moved;
-         });
+    for (int64_t message : posted) begun_.erase(message);
   });
+}
+
+int64_t MpiCommunicator::BeginSend(const Transfer& send) {
+  int64_t message = 0;
+  Guarded([&] {
+    in_process::CheckSend(send, rank_, size());
+    if (world_->failed()) world_->ThrowFailure(id_, members_);
+    world_->outbox().MoveInBackground();
+    message = PostMessage(send);
+  });
+  return message;
+}
+
+void MpiCommunicator::FinishSend(int64_t ticket) {
+  Guarded([&] {
+    auto it = begun_.find(ticket);
+    SHARDC_CHECK(it != begun_.end(), "no such send is under way");
+    const Transfer send = it->second;
+    Messages messages{std::vector<Messages::Peer>(members_.size())};
+    messages.peers[static_cast<size_t>(send.peer)].sends.push_back({&send, ticket});
+    try {
+      if (world_->failed()) world_->ThrowFailure(id_, members_);
+      Await(messages);
+    } catch (...) {
+      ForgetMessage(ticket);
+      throw;
+    }
+    begun_.erase(ticket);
+  });
+}
+
+int64_t MpiCommunicator::PostMessage(const Transfer& send) {
+  const int64_t message = world_->outbox().Post({WorldRank(send.peer), id_, Tag(kMessages)}, send);
+  begun_.emplace(message, send);
+  return message;
+}
+
+void MpiCommunicator::ForgetMessage(int64_t message) {
+  world_->outbox().Forget(message);
+  begun_.erase(message);
+}
+
+void MpiCommunicator::Await(Messages& messages) {
+  auto advance = [&](int p) {
+    Messages::Peer& peer = messages.peers[static_cast<size_t>(p)];
+    if (peer.done()) return false;
+    // What the peer posted before it went on to a collective, or left, has come when the note of
+    // that has: so when that does not help, nothing will.
+    const Parcel* next = Front(Channel::kCalls, p);
+    const bool gone_on = next || Front(Channel::kLeaves, p);
+    bool moved = AdvanceSends(messages, p);
+    moved |= AdvanceReceives(messages, p);
+    if (!gone_on) return moved;
+    for (const Messages::Send& send : peer.sends) {
+      if (!world_->outbox().IsAccepted(send.message)) FailHopeless(*send.transfer, next);
+    }
+    if (peer.matched < peer.receives.size()) FailHopeless(*peer.receives[peer.matched], next);
+    return moved;
+  };
+  Wait([&] { return std::ranges::all_of(messages.peers, &Messages::Peer::done); },
+       [&] {
+         bool moved = false;
+         for (int p = 0; p < size(); ++p) moved |= advance(p);
+         return moved;
+       });
 }
 
 bool MpiCommunicator::AdvanceSends(Messages& messages, int p) {
   Messages::Peer& peer = messages.peers[static_cast<size_t>(p)];
-  bool moved = false;
-  while (peer.accepted < peer.sends.size() && Front(Channel::kAccepts, p)) {
-    Take(Channel::kAccepts, p);
-    ++peer.accepted;
-    moved = true;
-  }
-  while (peer.sent < peer.accepted) {
-    const Transfer& t = *peer.sends[peer.sent];
-    if (!IsSmall(t)) {
-      if (!peer.sending) {
-        peer.out = Strip();
-        peer.out.Add(t.send, Bytes(t), t.dtype);
-        peer.sending.emplace(world_->wire(), WorldRank(p), Tag(kMoved), peer.out, 0,
-                             peer.out.bytes());
-      }
-      moved |= peer.sending->Advance();
-      if (!peer.sending->done()) return moved;
-      peer.sending.reset();
-    }
-    ++peer.sent;
-    moved = true;
-  }
+  if (peer.sends.empty()) return false;
+  const bool moved = world_->outbox().Advance();
+  std::erase_if(peer.sends,
+                [&](const Messages::Send& send) { return world_->outbox().IsDone(send.message); });
   return moved;
 }
 
@@ -127,7 +156,7 @@ bool MpiCommunicator::AdvanceReceives(Messages& messages, int p) {
       if (!peer.receiving) {
         peer.in = Strip();
         peer.in.Add(t.recv, Bytes(t), t.dtype);
-        peer.receiving.emplace(world_->wire(), WorldRank(p), Tag(kMoved), peer.in, 0,
+        peer.receiving.emplace(world_->wire(), WorldRank(p), Tag(kMessages), peer.in, 0,
                                peer.in.bytes());
       }
       moved |= peer.receiving->Advance();

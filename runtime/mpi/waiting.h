@@ -22,9 +22,13 @@ void MpiCommunicator::Guarded(const Body& body) {
 template <typename Done, typename Advance>
 void MpiCommunicator::Wait(const Done& done, const Advance& advance) {
   Patience patience(world_->wire().crowded());
+  const Outbox::Attendance attendance(world_->outbox());
   while (!done()) {
     if (world_->failed()) world_->ThrowFailure(id_, members_);
-    if (advance()) {
+    bool moved = advance();
+    // A peer may be waiting for a message that was only begun.
+    moved |= world_->outbox().Advance();
+    if (moved) {
       patience.Reset();
     } else {
       patience.Rest();

@@ -27,7 +27,13 @@ constexpr char kStop = 's', kAnswer = 'a';
 }  // namespace
 
 World::World(Wire& wire, int rank, std::vector<Socket> peers, std::function<void()> on_failure)
-    : wire_(wire), rank_(rank), peers_(std::move(peers)), on_failure_(std::move(on_failure)) {
+    : wire_(wire),
+      rank_(rank),
+      peers_(std::move(peers)),
+      on_failure_(std::move(on_failure)),
+      outbox_(wire, [this](const WireError& e) {
+        Fail({{e.peer(), e.what(), true}, -1, rank_});
+      }) {
   int ends[2];
   SHARDC_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
   of_watcher_ = Socket(ends[0]);
@@ -36,6 +42,7 @@ World::World(Wire& wire, int rank, std::vector<Socket> peers, std::function<void
 }
 
 World::~World() {
+  outbox_.Stop();  // it may ask the watcher
   to_watcher_.Write(&kStop, 1);
   watcher_.join();
   const Notice bye{Word::kBye, rank_, 0, -1, rank_, 0};

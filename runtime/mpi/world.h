@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/mpi/mesh.h"
+#include "runtime/mpi/outbox.h"
 #include "runtime/mpi/wire.h"
 #include "runtime/processes.h"
 
@@ -30,6 +31,7 @@ class World {
   ~World();
 
   Wire& wire() { return wire_; }
+  Outbox& outbox() { return outbox_; }
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
 
@@ -61,7 +63,9 @@ class World {
   std::atomic<bool> failed_{false};
   std::mutex asking_;  // held from a question to its answer
   Socket to_watcher_, of_watcher_;
-  std::thread watcher_;  // last: it uses the others
+  // Last: their threads use the others.
+  std::thread watcher_;
+  Outbox outbox_;
 };
 
 }  // namespace shardc::mpi

@@ -342,6 +342,91 @@ TEST_P(CommunicatorSuite, ExchangeAroundARing) {
   }
 }
 
+// Small and large ones are begun while the receiver is not there; they keep their order among
+// themselves and with those that are waited for.
+TEST_P(CommunicatorSuite, BegunSendsDoNotWait) {
+  SHARDC_NEEDS_RANKS(2);
+  const auto begun = GetParam().counter();
+  constexpr int32_t kMessages = 6;
+  auto count = [](int i) { return i % 2 == 0 ? 5 : 300007; };
+  RunRanksOk(Make(2), [&](Communicator& c) {
+    std::vector<std::vector<int32_t>> x;
+    for (int i = 0; i <= kMessages; ++i) x.emplace_back(count(i), c.rank() == 0 ? i + 1 : 0);
+    if (c.rank() == 0) {
+      std::vector<int64_t> tickets;
+      for (int i = 0; i < kMessages; ++i) {
+        tickets.push_back(
+            c.BeginSend({Transfer::Kind::kSend, 1, x[i].data(), nullptr, count(i), DType::kI32}));
+      }
+      ++*begun;
+      c.Send(x.back().data(), count(kMessages), DType::kI32, 1);
+      // In any order.
+      for (auto it = tickets.rbegin(); it != tickets.rend(); ++it) c.FinishSend(*it);
+      for (auto& message : x) std::fill(message.begin(), message.end(), -1);
+    } else {
+      while (*begun == 0) std::this_thread::yield();
+      for (int i = 0; i <= kMessages; ++i) {
+        c.Recv(x[i].data(), count(i), DType::kI32, 0);
+        EXPECT_EQ(x[i], std::vector<int32_t>(count(i), i + 1)) << i;
+      }
+    }
+    c.Barrier();
+  });
+}
+
+// The receiver gets all of it though the sender is in no call.
+TEST_P(CommunicatorSuite, BegunSendsMoveOnWhileTheSenderComputes) {
+  SHARDC_NEEDS_RANKS(2);
+  const auto received = GetParam().counter();
+  constexpr int64_t kCount = 3000001;
+  RunRanksOk(Make(2), [&](Communicator& c) {
+    for (int round = 1; round <= 3; ++round) {
+      std::vector<int32_t> x(kCount, c.rank() == 0 ? round : 0);
+      if (c.rank() == 0) {
+        const int64_t ticket =
+            c.BeginSend({Transfer::Kind::kSend, 1, x.data(), nullptr, kCount, DType::kI32});
+        while (*received < round) std::this_thread::yield();
+        c.FinishSend(ticket);
+      } else {
+        std::this_thread::sleep_for(GetParam().settle);
+        c.Recv(x.data(), kCount, DType::kI32, 0);
+        EXPECT_EQ(x.front(), round);
+        EXPECT_EQ(x.back(), round);
+        ++*received;
+      }
+    }
+  });
+}
+
+// A ring in which each rank is a message behind, with collectives between: buffers are written
+// again as soon as FinishSend lets them.
+TEST_P(CommunicatorSuite, BegunSendsAcrossCollectives) {
+  for (int n : {2, 3, 4}) {
+    if (!CanMake(n)) continue;
+    RunRanksOk(Make(n), [&](Communicator& c) {
+      const int next = (c.rank() + 1) % n, previous = (c.rank() + n - 1) % n;
+      std::array<std::vector<int32_t>, 2> out;
+      std::array<int64_t, 2> tickets = {-1, -1};
+      for (int32_t round = 0; round < 300; ++round) {
+        const int64_t count = round % 7 == 0 ? 40000 : 3;
+        const size_t at = round % 2;
+        if (tickets[at] >= 0) c.FinishSend(tickets[at]);
+        out[at].assign(count, 1000 * c.rank() + round);
+        tickets[at] =
+            c.BeginSend({Transfer::Kind::kSend, next, out[at].data(), nullptr, count, DType::kI32});
+        std::vector<int32_t> in(count);
+        c.Recv(in.data(), count, DType::kI32, previous);
+        ASSERT_EQ(in, std::vector<int32_t>(count, 1000 * previous + round));
+        if (round % 5 != 0) continue;
+        int32_t sum = 1;
+        c.AllReduce(&sum, &sum, 1, DType::kI32, ReduceOp::kSum);
+        ASSERT_EQ(sum, n);
+      }
+      for (int64_t ticket : tickets) c.FinishSend(ticket);
+    });
+  }
+}
+
 TEST_P(CommunicatorSuite, ManySmallAllReducesOnMoreRanksThanCores) {
   SHARDC_NEEDS_RANKS(8);
   constexpr int kCalls = 3000;

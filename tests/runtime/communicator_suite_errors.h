@@ -110,6 +110,35 @@ TEST_P(CommunicatorSuite, MismatchOfMessages) {
       {"rank 1 calls recv of 3 f32 from rank 0", "rank 0 calls send of 4 f32 to rank 1"});
 }
 
+TEST_P(CommunicatorSuite, MismatchOfABegunSend) {
+  for (int64_t count : {4, 100000}) {
+    ExpectMismatch(2,
+                   [&](Communicator& c) {
+                     std::vector<float> x(count);
+                     if (c.rank() == 0) {
+                       c.FinishSend(c.BeginSend(
+                           {Transfer::Kind::kSend, 1, x.data(), nullptr, count, DType::kF32}));
+                     } else {
+                       c.Recv(x.data(), 3, DType::kF32, 0);
+                     }
+                   },
+                   {"rank 1 calls recv of 3 f32 from rank 0",
+                    "rank 0 calls send of " + std::to_string(count) + " f32 to rank 1"});
+    ExpectMismatch(2,
+                   [&](Communicator& c) {
+                     std::vector<float> x(count);
+                     if (c.rank() == 0) {
+                       c.FinishSend(c.BeginSend(
+                           {Transfer::Kind::kSend, 1, x.data(), nullptr, count, DType::kF32}));
+                     } else {
+                       c.Barrier();
+                     }
+                   },
+                   {"rank 0 calls send of " + std::to_string(count) + " f32 to rank 1",
+                    "rank 1 calls barrier"});
+  }
+}
+
 // Whoever comes first: the one that waits for the message, or the one in the collective.
 TEST_P(CommunicatorSuite, MismatchOfMessageAndCollective) {
   for (int late : {0, 1}) {
@@ -170,6 +199,12 @@ TEST_P(CommunicatorSuite, WrongArguments) {
   rejects("negative root", [&](Communicator& c) { c.Broadcast(x, 1, f32, -1); });
   rejects("peer", [&](Communicator& c) { c.Send(x, 1, f32, 2); });
   rejects("own rank", [&](Communicator& c) { c.Recv(x, 1, f32, c.rank()); });
+  rejects("begun receive", [&](Communicator& c) {
+    c.BeginSend({Transfer::Kind::kRecv, 1 - c.rank(), nullptr, x, 1, f32});
+  });
+  rejects("peer of a begun send", [&](Communicator& c) {
+    c.BeginSend({Transfer::Kind::kSend, 2, x, nullptr, 1, f32});
+  });
   rejects("null message", [&](Communicator& c) { c.Recv(nullptr, 1, f32, 1 - c.rank()); });
 }
 
@@ -199,6 +234,10 @@ inline std::vector<std::pair<std::string, Wait>> WaysToWait() {
       {"split", [](Communicator& w, Communicator&, float*) { w.Split(0, 0); }},
       {"recv", [=](Communicator& w, Communicator&, float* x) { w.Recv(x, 1, f32, 3); }},
       {"send", [=](Communicator& w, Communicator&, float* x) { w.Send(x, kLarge, f32, 3); }},
+      {"begun send",
+       [=](Communicator& w, Communicator&, float* x) {
+         w.FinishSend(w.BeginSend({Transfer::Kind::kSend, 3, x, nullptr, kLarge, f32}));
+       }},
       {"group",  // ranks 0, 1, 2: two wait for the third, which waits for rank 3
        [](Communicator& w, Communicator& g, float*) {
          if (g.rank() == 2) w.Barrier();
@@ -329,6 +368,9 @@ TEST_P(CommunicatorSuite, AbortInTheMiddleOfLargeCalls) {
             Transfer{Transfer::Kind::kRecv, previous, nullptr, y.data(), 30000, DType::kF32}};
         group->Exchange(ring);
         for (float v : y) ASSERT_EQ(v, 3.0f);
+        const int64_t ticket = group->BeginSend(ring[0]);
+        group->Exchange({&ring[1], 1});
+        group->FinishSend(ticket);
       }
     });
     for (int r = 0; r < 3; ++r) EXPECT_EQ(ErrorText(errors[r]), "Aborted: rank 3 aborted: now");

@@ -108,8 +108,8 @@ std::vector<std::string> Violations(const Program& p, const Schedule& s) {
     for (int runs : s.items[i].runs) item[runs] = static_cast<int>(i);
   }
   auto before = Closure(s);
-  std::vector<std::vector<cuda::Access>> accesses;
-  for (const Instruction& i : p.instructions) accesses.push_back(cuda::AccessesOf(p, i));
+  std::vector<std::vector<Access>> accesses;
+  for (const Instruction& i : p.instructions) accesses.push_back(AccessesOf(p, i));
   for (size_t b = 0; b < item.size(); ++b) {
     if (item[b] < 0) out.push_back(StrCat(b, " is missing"));
     for (size_t a = 0; a < b; ++a) {
@@ -190,8 +190,8 @@ TEST(CudaSchedule, OneWaitIsEnough) {
 }
 
 TEST(CudaSchedule, StatesConflictByName) {
-  cuda::Access w{Space::kState, "w", 0, 8, true}, v{Space::kState, "v", 0, 8, true};
-  cuda::Access read = w, arena{Space::kArena, "", 0, 8, true};
+  Access w{Space::kState, "w", 0, 8, true}, v{Space::kState, "v", 0, 8, true};
+  Access read = w, arena{Space::kArena, "", 0, 8, true};
   read.write = false;
   EXPECT_TRUE(Conflict(w, read));
   EXPECT_FALSE(Conflict(read, read));

@@ -150,6 +150,42 @@ TEST_F(HandMade, WaitIsAgainstTheFastestOfTheGroup) {
   EXPECT_EQ(rows[3].wait_seconds, 0);
 }
 
+// Of a transfer each end waits until the other comes; a send that was only begun, later.
+TEST(TransferProfile, WaitIsUntilTheOtherEndComes) {
+  std::vector<Program> programs(2);
+  for (int r = 0; r < 2; ++r) {
+    Program& p = programs[static_cast<size_t>(r)];
+    p.mesh = Mesh::Parse("pp=2");
+    p.rank = r;
+    p.instructions.resize(2);
+    p.collectives.resize(2);
+    for (int i = 0; i < 2; ++i) {
+      p.instructions[static_cast<size_t>(i)].op = "send_recv";
+      p.instructions[static_cast<size_t>(i)].collective = i;
+      Collective& c = p.collectives[static_cast<size_t>(i)];
+      c.id = i;
+      c.kind = CollectiveKind::kSendRecv;
+      c.axes = {0};
+      c.from = 0;
+      c.to = 1;
+    }
+  }
+  Profile profile;
+  profile.programs = programs;
+  profile.ranks = {{{100, 101}, {400, 480}, {900, 901}, {950, 960}},
+                   {{60, 120}, {450, 480}, {900, 910}, {950, 960}}};
+  profile.workers = {{{0, 0, 1, {100, 101}}, {0, 0, 0, {300, 340}}, {1, 0, 0, {940, 946}}}, {}};
+  EXPECT_EQ(profile.WaitNs(0, 0, 0), 40);
+  EXPECT_EQ(profile.WaitNs(1, 0, 0), 40);
+  EXPECT_EQ(profile.WaitNs(0, 0, 1), 50);
+  EXPECT_EQ(profile.WaitNs(1, 0, 1), 0);
+  EXPECT_EQ(profile.WaitNs(0, 1, 0), 6);
+  const std::vector<CollectiveRow> rows = ProfileCollectives(profile);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_NEAR(rows[0].seconds, (1 + 40 + 80 + 1 + 6 + 10) / 2 * 1e-9, 1e-15);
+  EXPECT_NEAR(rows[0].wait_seconds, (40 + 50 + 6) / 2 * 1e-9, 1e-15);
+}
+
 TEST_F(HandMade, RowsAreMeansOfRanksAndSteps) {
   std::vector<ProfileRow> rows = ProfileByOp(profile_);
   ASSERT_EQ(rows.size(), 3u);
