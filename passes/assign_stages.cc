@@ -56,13 +56,7 @@ class Assigner {
       : graph_(graph), spec_(spec), stages_(stages), layers_(FindLayers(graph, nullptr)) {}
 
   void Run() {
-    if (static_cast<int>(layers_.size()) < stages_) {
-      throw Diagnostic(
-          "E2120", ExitCode::kBadSpec, spec_.where,
-          StrCat("the pipeline over '", spec_.axis, "' has ", stages_,
-                 " stages, and the model has ", layers_.size(), " repeated layers"),
-          StrCat("use ", spec_.axis, "=", std::max<size_t>(1, layers_.size()), " or less"));
-    }
+    if (static_cast<int>(layers_.size()) < stages_) throw TooFewLayers();
     PlaceByLayers();
     PlaceBeforeLayers();
     const std::vector<int> stage_of = StageOfLayers();
@@ -73,6 +67,16 @@ class Assigner {
   }
 
  private:
+  Diagnostic TooFewLayers() const {
+    const bool none = layers_.empty();
+    return Diagnostic(
+        "E2120", ExitCode::kBadSpec, spec_.where,
+        StrCat("the pipeline over '", spec_.axis, "' has ", stages_, " stages, and the model has ",
+               none ? "no layer that repeats" : StrCat(layers_.size(), " layers")),
+        none ? StrCat("use ", spec_.axis, "=1")
+             : StrCat("use ", spec_.axis, "=", layers_.size(), " or less"));
+  }
+
   int& LayerOf(const Op* op) { return layer_[static_cast<size_t>(op->id)]; }
 
   // Layers, and what depends on them: with the last that it depends on.
@@ -173,7 +177,15 @@ void RefuseCutsOverPipeline(const Graph& graph, const Spec& spec) {
 
 void AssignStages(Graph& graph, const Spec& spec) {
   const std::optional<int> axis = graph.mesh.FindAxis(spec.pipeline.axis);
-  if (spec.pipeline.axis.empty() || !axis || graph.mesh.axis_size(*axis) < 2) return;
+  if (spec.pipeline.axis.empty() || !axis || graph.mesh.axis_size(*axis) < 2) {
+    if (spec.pipeline.layers.empty()) return;
+    const std::string& name = spec.pipeline.axis;
+    const size_t stages = spec.pipeline.layers.size();
+    throw Diagnostic("E2121", ExitCode::kBadSpec, spec.pipeline.where,
+                     StrCat("stage_layers deals layers to ", stages, " stages, and the mesh has ",
+                            axis ? StrCat(name, "=1") : StrCat("no axis '", name, "'")),
+                     StrCat("use ", name, "=", stages, ", or leave it out"));
+  }
   graph.pipeline_axis = spec.pipeline.axis;
   Assigner(graph, spec.pipeline, static_cast<int>(graph.mesh.axis_size(*axis))).Run();
 }

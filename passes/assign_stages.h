@@ -11,7 +11,8 @@ namespace shardc {
 // flops has the fewest, or as the spec says; what comes before the first layer is with it, what
 // comes after the last is there. Ops that depend on no parameter and on no layer get none: each
 // stage that needs them has its own. These numbers say where work is best done: any give right
-// results. Throws Diagnostic E2120 (fewer layers than stages), E2121 (stage_layers do not fit).
+// results. Throws Diagnostic E2120 (fewer layers than stages), E2121 (stage_layers do not fit, or
+// there is no pipeline for them).
 void AssignStages(Graph& graph, const Spec& spec);
 
 // After the spec was applied: throws Diagnostic E2122 where it cuts a tensor over the pipeline's

@@ -10,6 +10,7 @@
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
 #include "passes/add_in_passing.h"
+#include "passes/heard_back.h"
 #include "passes/plan_memory.h"
 
 namespace shardc {
@@ -40,8 +41,7 @@ class Emitter {
       program_.outputs.push_back({o.name, BufferOf(o.value), PieceOfGradient(o.name)});
     }
     PlaceResultsInStates();
-    PlaceInPlace();
-    PlaceArena();
+    PlaceBuffers();
     return std::move(program_);
   }
 
@@ -435,9 +435,23 @@ class Emitter {
 
   // --- memory
 
+  // What is sent last of all is kept to the end where that takes no more memory.
+  void PlaceBuffers() {
+    const int64_t kept = Place(true);
+    if (!pipeline_ || Place(false) < kept) return;
+    Place(true);
+  }
+
+  // Returns how much memory it takes.
+  int64_t Place(bool keep_to_end) {
+    PlaceInPlace(keep_to_end);
+    PlaceArena();
+    return program_.arena_bytes;
+  }
+
   // Slots: roots that share memory because a result is made in the place of an operand that ends
   // there.
-  void PlaceInPlace() {
+  void PlaceInPlace(bool keep_to_end) {
     slot_.resize(program_.buffers.size());
     std::iota(slot_.begin(), slot_.end(), 0);
     last_.assign(program_.buffers.size(), -1);
@@ -452,7 +466,36 @@ class Emitter {
     }
     for (const NamedBuffer& o : program_.outputs)
       last_[Root(o.buffer)] = static_cast<int>(list.size());
+    KeepWhatIsSent(keep_to_end);
     for (size_t i = 0; i < list.size(); ++i) TryInPlace(static_cast<int>(i));
+  }
+
+  // Until it is known to have been received: who writes over it before waits for the receiver.
+  // `keep_to_end`: also that of which this is never known.
+  void KeepWhatIsSent(bool keep_to_end) {
+    if (!pipeline_) return;
+    const int end = static_cast<int>(program_.instructions.size());
+    std::unordered_map<int, int> received;  // by collective: the instruction
+    auto id_of = [&](int at) {
+      const int c = program_.instructions[static_cast<size_t>(at)].collective;
+      return c < 0 ? -1 : program_.collectives[static_cast<size_t>(c)].id;
+    };
+    for (int i = 0; i < end; ++i) received[id_of(i)] = i;
+    std::unordered_map<int, int> heard;  // by collective
+    for (const auto& [sent, tells] : HeardBack(graph_)) {
+      auto it = received.find(collective_ids_[static_cast<size_t>(tells->id)]);
+      if (it != received.end()) heard[collective_ids_[static_cast<size_t>(sent->id)]] = it->second;
+    }
+    for (int i = 0; i < end; ++i) {
+      const Instruction& send = program_.instructions[static_cast<size_t>(i)];
+      if (id_of(i) < 0 || !send.results.empty()) continue;
+      auto it = heard.find(id_of(i));
+      if (it == heard.end() && !keep_to_end) continue;
+      for (int b : send.operands) {
+        int& last = last_[Root(b)];
+        last = std::max(last, it == heard.end() ? end : it->second);
+      }
+    }
   }
 
   void TryInPlace(int at) {

@@ -185,11 +185,15 @@ class Cutting {
       DimSharding& dim = input->type.sharding.dims[static_cast<size_t>(d)];
       if (!dim.cut()) continue;
       if (const int64_t parts = NumParts(dim, graph_.mesh); size < parts) {
+        const int64_t most = size * count_ / parts;
         throw BadCount(
             spec_,
             StrCat("a microbatch has ", size, " of the ", size * count_, " examples of input '",
                    input->name, "', fewer than the ", parts, " ranks that share it"),
-            StrCat("at most ", size * count_ / parts, " microbatches, or fewer ranks"));
+            StrCat(most > 1    ? StrCat("at most ", most, " microbatches, or ")
+                   : most == 1 ? "1 microbatch, or "
+                               : "",
+                   "fewer ranks"));
       }
       dim.segments.assign(static_cast<size_t>(count_), size);
     }

@@ -16,6 +16,7 @@ class Orderer {
     stages_ = static_cast<int>(graph.mesh.axis_size(*graph.mesh.FindAxis(graph.pipeline_axis)));
     lines_.resize(static_cast<size_t>(stages_));
     next_.resize(static_cast<size_t>(stages_));
+    clocks_.resize(static_cast<size_t>(stages_));
   }
 
   void Run() {
@@ -59,6 +60,15 @@ class Orderer {
 
   void Step(int stage) { ++next_[static_cast<size_t>(stage)]; }
 
+  double& Clock(int stage) { return clocks_[static_cast<size_t>(stage)]; }
+
+  // About how many flops the machine does in the time of the op.
+  double CostOf(const Op& op) const {
+    constexpr double kFlopsPerByte = 10;
+    const LocalCost cost = CostOnRank(op, graph_.mesh);
+    return static_cast<double>(cost.flops) + kFlopsPerByte * static_cast<double>(cost.bytes);
+  }
+
   // Runs a stage as far as it can. Whether it moved.
   bool Advance(int stage) {
     bool moved = false;
@@ -73,6 +83,7 @@ class Orderer {
         }
       } else {
         order_.push_back(op);
+        Clock(stage) += CostOf(*op);
       }
       Step(stage);
       moved = true;
@@ -80,9 +91,11 @@ class Orderer {
     return moved;
   }
 
+  // The sender has not waited.
   void Transfer(Op* op) {
     order_.push_back(op);
     done_.insert(op);
+    Clock(op->stage) = std::max(Clock(op->stage), Clock(SenderOf(*op)));
   }
 
   // Whether there is more to do.
@@ -94,19 +107,33 @@ class Orderer {
     return left;
   }
 
-  // All stages wait. Of the ops that are left the first in the graph's order has all it needs or
-  // waits for what was made already, so that some stage stands before a send: it is received before
-  // what the receiver waits for, best where that is itself something to be received.
+  // Of a stage that stands before a transfer: the other end.
+  int WaitsFor(int stage) const {
+    const Op& op = *At(stage);
+    return SenderOf(op) == stage ? op.stage : SenderOf(op);
+  }
+
+  // All stages wait, and so some of them for each other in a circle. Of the ops that are left the
+  // first in the graph's order has all it needs or waits for what was made already, so that some of
+  // these stand before a send. One is received before what its receiver waits for: that for which
+  // the receiver has least to wait.
   void ReceiveEarly() {
+    int stage = 0;
+    while (!At(stage)) ++stage;
+    for (int i = 0; i < stages_; ++i) stage = WaitsFor(stage);
     Op* best = nullptr;
-    for (int s = 0; s < stages_; ++s) {
-      Op* op = At(s);
-      if (!op || !IsTransfer(*op) || SenderOf(*op) != s) continue;
-      const Op* other = At(op->stage);
-      const bool receives = other && other->stage == op->stage;
-      if (!best || receives) best = op;
-      if (receives) break;
-    }
+    double least = 0;
+    const int first = stage;
+    do {
+      Op* op = At(stage);
+      const int next = WaitsFor(stage);
+      const double wait = Clock(stage) - Clock(next);
+      if (SenderOf(*op) == stage && (!best || wait < least)) {
+        best = op;
+        least = wait;
+      }
+      stage = next;
+    } while (stage != first);
     SHARDC_CHECK(best, "stages wait for each other");
     Transfer(best);
     Step(SenderOf(*best));
@@ -116,6 +143,7 @@ class Orderer {
   int stages_ = 0;
   std::vector<std::vector<Op*>> lines_;  // by stage
   std::vector<size_t> next_;             // by stage: its place in its line
+  std::vector<double> clocks_;           // by stage: when it comes there
   std::vector<Op*> order_;
   std::unordered_set<const Op*> done_;  // transfers
 };

@@ -24,6 +24,7 @@ class Placer {
 
   void Run() {
     SettleStages();
+    FindShared();
     RepeatOps();
     MoveValues();
   }
@@ -166,6 +167,46 @@ class Placer {
     return it->second;
   }
 
+  bool IsShared(const std::string& state) const {
+    auto it = states_.find(state);
+    return it != states_.end() && it->second.size() > 1;
+  }
+
+  // What states on several stages are updated to, and their gradients.
+  void FindShared() {
+    for (const Op* op : order_) {
+      if (op->name() != "update") continue;
+      const std::string& state = op->attrs.String("name");
+      if (IsShared(state)) shared_[op->operands[0]] = state;
+    }
+    constexpr std::string_view kGradient = "grad.";
+    for (const Output& o : graph_.outputs) {
+      if (!o.name.starts_with(kGradient)) continue;
+      const std::string state = o.name.substr(kGradient.size());
+      if (IsShared(state)) shared_[o.value] = state;
+    }
+  }
+
+  // The state on several stages that the value is of: it comes to be, in its own shape, the
+  // gradient or the new value. Else empty.
+  std::string SharedStateOf(const Value* v) const {
+    const bool may_be = std::any_of(shared_.begin(), shared_.end(), [&](const auto& entry) {
+      return entry.first->type.shape == v->type.shape;
+    });
+    if (!may_be) return "";
+    std::vector<const Value*> reached = {v};
+    std::set<const Value*> seen = {v};
+    for (size_t i = 0; i < reached.size(); ++i) {
+      if (auto it = shared_.find(reached[i]); it != shared_.end()) return it->second;
+      for (const Op* user : reached[i]->users) {
+        for (const Value* r : user->results) {
+          if (r->type.shape == v->type.shape && seen.insert(r).second) reached.push_back(r);
+        }
+      }
+    }
+    return "";
+  }
+
   Value* Send(Value* v, int stage, const Op& user) {
     const Op& maker = *v->producer;
     Strings why;
@@ -174,6 +215,11 @@ class Placer {
                          " is on stage ", maker.stage));
     why.push_back(StrCat(user.name(), user.site.empty() ? "" : " at " + user.site,
                          " reads it on stage ", stage));
+    if (const std::string state = SharedStateOf(v); !state.empty()) {
+      std::string stages;
+      for (int s : states_.at(state)) stages += StrCat(stages.empty() ? "" : ", ", s);
+      why.push_back(StrCat(state, " is on stages ", stages, ": the same on each"));
+    }
     Op* op = graph_.AddOp(GetOpDef("send_recv"), {v}, {v->type},
                           {{"axes", Strings{graph_.pipeline_axis}},
                            {"from", int64_t{maker.stage}},
@@ -193,6 +239,7 @@ class Placer {
   std::vector<Op*> order_;
   std::vector<Stages> places_;            // by Op::id
   std::map<std::string, Stages> states_;  // by name
+  std::map<const Value*, std::string> shared_;
   std::map<std::pair<const Value*, int>, Value*> made_;
 };
 

@@ -143,6 +143,13 @@ TEST(Microbatches, RefusesWhatDoesNotDivide) {
   })";
   Refused(kText, 3, "E2110", "3 microbatches do not divide the 4 examples of input 'x'");
   Refused(kText, 4, "E2110", "at most 2 microbatches");
+  constexpr std::string_view kTwo = R"(mesh [dp=2]
+  graph @g(%x: f32[2@dp, 6]) -> (%loss) {
+    %w = param "w" : f32[6]
+    %0 = mul %x, %w : f32[2@dp, 6]
+    %loss = sum_squares %0 : f32[]
+  })";
+  Refused(kTwo, 2, "E2110", "1 microbatch, or fewer ranks");
   Refused("graph @g() -> (%w) {\n  %w = param \"w\" : f32[6]\n}", 2, "E2110", "no input");
 }
 

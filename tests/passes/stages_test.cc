@@ -7,6 +7,7 @@
 #include "passes/assign_stages.h"
 #include "passes/emit.h"
 #include "passes/group_sums.h"
+#include "passes/heard_back.h"
 #include "passes/move_to_readers.h"
 #include "passes/pipeline.h"
 #include "passes/place_stages.h"
@@ -74,9 +75,17 @@ TEST(AssignStages, RefusesWhatDoesNotFit) {
   Graph graph = Model("layers=2,vocab=32", "pp=3");
   ExpectThrown([&] { AssignStages(graph, OverPp()); }, "E2120", "use pp=2 or less");
   ExpectThrown([&] { AssignStages(graph, OverPp("stage_layers: [1, 1]")); }, "E2120", "s.text");
+  ExpectThrown([&] { AssignStages(graph, OverPp()); }, "E2120", "the model has 2 layers");
+  Graph single = Model("layers=1,vocab=32", "pp=2");
+  ExpectThrown([&] { AssignStages(single, OverPp()); }, "E2120", "has no layer that repeats");
   graph.mesh = Mesh::Parse("pp=2");
   ExpectThrown([&] { AssignStages(graph, OverPp("stage_layers: [1, 2]")); }, "E2121",
                "deals 3 layers to 2 stages");
+  const std::string given = "stage_layers: [1, 1]";
+  graph.mesh = Mesh::Parse("pp=1,dp=2");
+  ExpectThrown([&] { AssignStages(graph, OverPp(given)); }, "E2121", "the mesh has pp=1");
+  graph.mesh = Mesh::Parse("dp=2");
+  ExpectThrown([&] { AssignStages(graph, OverPp(given)); }, "E2121", "the mesh has no axis 'pp'");
   ExpectThrown(
       [&] {
         Graph cut = Model("layers=2,vocab=32", "");
@@ -183,6 +192,29 @@ TEST(PlaceStages, NoStageWaitsForEver) {
     CHECK-NEXT: %b = matmul
     CHECK-NEXT: send_recv %b
     CHECK: %z = matmul)");
+}
+
+// By the next message from the receiver, or from another stage that had one from it.
+TEST(HeardBack, TellsWhenASendWasReceived) {
+  Graph graph = ParseAndVerify(R"(mesh [pp=3]
+    pipeline pp
+    graph @g(%x: f32[4]) -> (%h, %i) {
+    %a = exp %x {stage=0} : f32[4]
+    %b = send_recv %a {axes=["pp"], from=0, to=1, stage=1} : f32[4]
+    %c = send_recv %a {axes=["pp"], from=0, to=2, stage=2} : f32[4]
+    %d = exp %b {stage=1} : f32[4]
+    %e = send_recv %d {axes=["pp"], from=1, to=2, stage=2} : f32[4]
+    %f = mul %c, %e {stage=2} : f32[4]
+    %g = send_recv %f {axes=["pp"], from=2, to=0, stage=0} : f32[4]
+    %h = exp %g {stage=0} : f32[4]
+    %i = send_recv %h {axes=["pp"], from=0, to=1, stage=1} : f32[4]
+  })");
+  std::map<std::string, std::string> heard;
+  for (const auto& [sent, tells] : HeardBack(graph)) {
+    heard[sent->result()->name] = tells->result()->name;
+  }
+  const std::map<std::string, std::string> want = {{"b", "g"}, {"c", "g"}, {"e", "i"}};
+  EXPECT_THAT(heard, want);
 }
 
 // The gradient is read as it is and in bf16: it travels once, and is cast where it arrives. What is

@@ -96,6 +96,22 @@ TEST_F(PipelineTool, DumpShowsStages) {
   EXPECT_THAT(Tool("dump plan --program 3").out, HasSubstr("send_recv over pp from 0 to 1"));
 }
 
+TEST_F(PipelineTool, WhyNamesTheTransfersOfATiedTable) {
+  Compile("plan", std::string("--spec megatron") + kTraining + "pp=2");
+  auto transfers = [&](const char* param) {
+    const std::string why = Tool(std::string("dump plan --why ") + param).out;
+    int n = 0;
+    for (size_t at = 0; (at = why.find("send_recv over pp", at)) != std::string::npos; ++at) ++n;
+    EXPECT_EQ(n > 0, why.find(std::string(param) + " is on stages 0, 1: ") != std::string::npos);
+    return n;
+  };
+  // Its gradient, and what the update makes of it.
+  EXPECT_EQ(transfers("transformer.wte.weight"), 2);
+  EXPECT_EQ(transfers("transformer.wpe.weight"), 0);
+  Compile("plan", "--spec megatron --mesh pp=2");
+  EXPECT_EQ(transfers("transformer.wte.weight"), 1);
+}
+
 TEST_F(PipelineTool, MemoryIsThatOfTheLargestStage) {
   Compile("one", "--spec megatron --mesh dp=1");
   Compile("two", "--spec megatron --mesh pp=2");
