@@ -8,6 +8,7 @@
 #include <set>
 
 #include "ir/diagnostic.h"
+#include "passes/find_layers.h"
 
 namespace shardc::testing {
 namespace {
@@ -26,6 +27,21 @@ std::string LayerGlob(const std::string& name) {
     glob += '*';
   }
   return glob;
+}
+
+bool IsPipeline(const MeshAxis& axis) { return axis.name == "pp"; }
+
+// Its axis, and maybe which layers are on which stage.
+std::string RandomPipeline(Dice& dice, const Graph& graph, int64_t stages) {
+  std::string text = "pipeline_axis: \"pp\"\n";
+  auto layers = static_cast<int64_t>(FindLayers(graph, nullptr).size());
+  if (stages < 2 || layers < stages || !dice.Chance(30)) return text;
+  for (int64_t s = 1; s < stages; ++s) {
+    const int64_t here = dice.Between(1, layers - (stages - s));
+    text += StrCat("stage_layers: ", here, "\n");
+    layers -= here;
+  }
+  return StrCat(text, "stage_layers: ", layers, "\n");
 }
 
 std::string Segments(Dice& dice, int64_t size) {
@@ -48,7 +64,8 @@ std::string RandomCut(Dice& dice, const Shape& shape, const Mesh& mesh, bool by_
   std::string text;
   int64_t last = 0, cuts = 0;
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-    if (!dice.Chance(60)) continue;
+    if (!dice.Chance(60) || (IsPipeline(mesh.axes()[static_cast<size_t>(axis)]) && !may_be_illegal))
+      continue;
     const int64_t dim = dice.Between(0, rank - 1);
     int64_t& p = parts[static_cast<size_t>(dim)];
     if (!may_be_illegal && shape[static_cast<size_t>(dim)] < p * mesh.axis_size(axis)) continue;
@@ -90,7 +107,7 @@ std::string RandomZero(Dice& dice, const Mesh& mesh) {
   std::string text = StrCat("zero_stage: ", dice.Between(1, 3), "\n");
   if (dice.Chance(40)) return text;
   for (const MeshAxis& a : mesh.axes()) {
-    if (dice.Chance(60)) text += StrCat("zero_axes: \"", a.name, "\"\n");
+    if (dice.Chance(IsPipeline(a) ? 3 : 60)) text += StrCat("zero_axes: \"", a.name, "\"\n");
   }
   return text;
 }
@@ -161,10 +178,10 @@ std::string RandomModel(Dice& dice, const std::string& dtype) {
   while (dtype == "f32" && heads * head_dim < 12) head_dim += 2;
   const int64_t hidden = heads * head_dim, seq = dice.Between(1, 9);
   std::string model = StrCat(
-      "builtin:gpt?layers=", dice.Between(1, 2), ",hidden=", hidden, ",heads=", heads,
-      ",kv_heads=", dice.Pick(divisors), ",vocab=", dice.Between(2, 60), ",seq=", seq,
-      ",batch=", dice.Between(1, 6), ",positions=", positions,
-      ",norm=", dice.Pick<std::string>({"layer_norm", "rms_norm"}),
+      "builtin:gpt?layers=", dice.Chance(75) ? dice.Between(1, 2) : dice.Between(3, 4),
+      ",hidden=", hidden, ",heads=", heads, ",kv_heads=", dice.Pick(divisors),
+      ",vocab=", dice.Between(2, 60), ",seq=", seq, ",batch=", dice.Between(1, 6),
+      ",positions=", positions, ",norm=", dice.Pick<std::string>({"layer_norm", "rms_norm"}),
       ",activation=", dice.Pick<std::string>({"gelu_tanh", "gelu", "relu", "silu", "swiglu"}),
       ",tied=", dice.Pick<std::string>({"true", "false"}),
       ",bias=", dice.Pick<std::string>({"true", "false"}),
@@ -177,16 +194,20 @@ std::string RandomModel(Dice& dice, const std::string& dtype) {
   return model;
 }
 
-std::string RandomMesh(Dice& dice) {
+std::string RandomMesh(Dice& dice, int64_t layers) {
   static const std::vector<std::vector<std::string>> kNames = {
       {"tp"}, {"dp"}, {"dp", "tp"}, {"dp", "tp"}, {"tp", "dp"}, {"a", "tp"}, {"dp", "a", "tp"}};
-  const std::vector<std::string>& names = dice.Pick(kNames);
+  static const std::vector<std::vector<std::string>> kPipelines = {
+      {"pp"}, {"pp", "tp"}, {"pp", "dp"}, {"dp", "pp"}, {"tp", "pp"}, {"pp", "dp", "tp"}};
+  const std::vector<std::string>& names =
+      dice.Pick(dice.Chance(layers > 1 ? 40 : 3) ? kPipelines : kNames);
   std::string mesh;
   int64_t ranks = 1;
   for (const std::string& name : names) {
     int64_t size = dice.Between(names.size() == 1 ? 2 : 1, std::min<int64_t>(8 / ranks, 8));
     if (names.size() > 1 && size > 4) size = 2;
     size = std::max<int64_t>(1, std::min(size, 8 / ranks));
+    if (name == "pp" && dice.Chance(95)) size = std::min(std::max<int64_t>(2, size), layers);
     ranks *= size;
     mesh += StrCat(mesh.empty() ? "" : ",", name, "=", size);
   }
@@ -226,6 +247,7 @@ std::string RandomSpec(Dice& dice, const Graph& graph, const Mesh& mesh, bool op
   if (dice.Chance(30)) text += RandomValueRules(dice, graph, mesh);
   if (dice.Chance(optimizer ? 40 : 5)) text += RandomZero(dice, mesh);
   if (dice.Chance(40)) text += RandomMicrobatches(dice, graph);
+  if (auto pp = mesh.FindAxis("pp")) text += RandomPipeline(dice, graph, mesh.axis_size(*pp));
   return text;
 }
 
@@ -305,6 +327,7 @@ std::string Reproduction(const std::string& model, const RunSetup& setup) {
         StrCat(" --optimizer ", o.kind, " --lr ", o.rate.lr, " --eps ", o.eps, " --weight-decay ",
                o.weight_decay, " --clip-norm ", o.clip_norm, " --momentum ", o.momentum);
   }
+  if (setup.microbatches > 0) command += StrCat(" --microbatches ", setup.microbatches);
   if (setup.pipeline.recompute != "none") command += " --recompute " + setup.pipeline.recompute;
   return command + " -o plan\n" + (text ? "fuzz.textproto:\n" + setup.spec : "");
 }

@@ -29,11 +29,12 @@ class Dice {
 
 // "builtin:gpt?..." with small odd sizes.
 std::string RandomModel(Dice& dice, const std::string& dtype);
-// 1 to 8 ranks on one to three axes.
-std::string RandomMesh(Dice& dice);
+// 1 to 8 ranks on one to three axes; maybe with stages of a pipeline, "pp", for which a model has
+// `layers`.
+std::string RandomMesh(Dice& dice, int64_t layers);
 // A shipped spec or the text of one made by hand, for the parameters, inputs and activations of a
 // graph to which the loss is attached: mostly cuts that are legal, of whatever dims; ZeRO rarely
-// without an optimizer; maybe microbatches.
+// without an optimizer; maybe microbatches; a pipeline where the mesh has "pp".
 std::string RandomSpec(Dice& dice, const Graph& graph, const Mesh& mesh, bool optimizer);
 // No optimizer in one of three cases.
 void AddRandomOptimizer(Dice& dice, RunSetup& setup);

@@ -10,6 +10,7 @@
 
 #include "frontend/gpt_config.h"
 #include "ir/diagnostic.h"
+#include "passes/find_layers.h"
 #include "passes/loss.h"
 #include "tests/exec/models.h"
 
@@ -108,7 +109,7 @@ TEST_P(Fuzz, Builtin) {
     const Tensors inputs = FuzzInputs(dice, with_loss, config.vocab);
     RunSetup serial = setup;
     serial.session.reference_kernels = true;
-    setup.mesh = RandomMesh(dice);
+    setup.mesh = RandomMesh(dice, config.layers);
     setup.spec = RandomSpec(dice, with_loss, Mesh::Parse(setup.mesh),
                             !setup.pipeline.optimizer.kind.empty());
     AddRandomMemorySaving(dice, setup);
@@ -153,7 +154,7 @@ TEST_P(Fuzz, Imported) {
     Graph graph = ImportFor(e, batch);
     AttachLoss(graph, loss);
     RunSetup setup = run.setup;
-    setup.mesh = RandomMesh(dice);
+    setup.mesh = RandomMesh(dice, static_cast<int64_t>(FindLayers(graph, nullptr).size()));
     setup.spec = RandomSpec(dice, graph, Mesh::Parse(setup.mesh), false);
     bool refused = false;
     const std::string problems = CheckSharded(ImportFor(e, batch), setup, run.inputs, run.serial,
