@@ -4,7 +4,8 @@
 // The ranks are simulated with calls that block until all of their group are there. Which order the
 // simulation picks does not matter: a rank's calls are a fixed line, a call that can complete stays
 // so until it does, and completing it takes no other call away; so all orders end at the same
-// place.
+// place. A runtime may go on after a send and wait for it at a later instruction: in the order that
+// the simulation found every wait is for what comes before it, then as well.
 #include <algorithm>
 #include <map>
 
