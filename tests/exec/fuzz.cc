@@ -207,7 +207,8 @@ std::string RandomMesh(Dice& dice, int64_t layers) {
     int64_t size = dice.Between(names.size() == 1 ? 2 : 1, std::min<int64_t>(8 / ranks, 8));
     if (names.size() > 1 && size > 4) size = 2;
     size = std::max<int64_t>(1, std::min(size, 8 / ranks));
-    if (name == "pp" && dice.Chance(95)) size = std::min(std::max<int64_t>(2, size), layers);
+    if (name == "pp" && dice.Chance(95))
+      size = std::max<int64_t>(1, std::min(std::max<int64_t>(2, size), layers));
     ranks *= size;
     mesh += StrCat(mesh.empty() ? "" : ",", name, "=", size);
   }

@@ -1,0 +1,161 @@
+#include "passes/place_buffers.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <vector>
+
+#include "ir/op_def.h"
+#include "passes/plan_memory.h"
+
+namespace shardc {
+namespace {
+
+class Placer {
+ public:
+  Placer(Program& program, const std::unordered_map<int, int>& told_by)
+      : program_(program), told_by_(told_by) {}
+
+  // Returns how much memory it takes.
+  int64_t Place(bool keep_to_end) {
+    PlaceInPlace(keep_to_end);
+    PlaceArena();
+    return program_.arena_bytes;
+  }
+
+ private:
+  int Root(int buffer) const {
+    while (program_.buffers[buffer].alias_of >= 0) buffer = program_.buffers[buffer].alias_of;
+    return buffer;
+  }
+
+  // Slots: roots that share memory because a result is made in the place of an operand that ends
+  // there.
+  void PlaceInPlace(bool keep_to_end) {
+    slot_.resize(program_.buffers.size());
+    std::iota(slot_.begin(), slot_.end(), 0);
+    last_.assign(program_.buffers.size(), -1);
+    first_.assign(program_.buffers.size(), -1);
+    auto& list = program_.instructions;
+    for (size_t i = 0; i < list.size(); ++i) {
+      for (int b : list[i].operands) last_[Root(b)] = static_cast<int>(i);
+      for (int b : list[i].results) {
+        first_[Root(b)] = static_cast<int>(i);
+        last_[Root(b)] = std::max(last_[Root(b)], static_cast<int>(i));
+      }
+    }
+    for (const NamedBuffer& o : program_.outputs)
+      last_[Root(o.buffer)] = static_cast<int>(list.size());
+    KeepWhatIsSent(keep_to_end);
+    for (size_t i = 0; i < list.size(); ++i) TryInPlace(static_cast<int>(i));
+  }
+
+  // Until it is known to have been received: who writes over it before waits for the receiver.
+  // `keep_to_end`: also that of which this is never known.
+  void KeepWhatIsSent(bool keep_to_end) {
+    const int end = static_cast<int>(program_.instructions.size());
+    std::unordered_map<int, int> at;  // by collective: the instruction
+    auto id_of = [&](const Instruction& i) {
+      return i.collective < 0 ? -1 : program_.collectives[static_cast<size_t>(i.collective)].id;
+    };
+    for (int i = 0; i < end; ++i) at[id_of(program_.instructions[static_cast<size_t>(i)])] = i;
+    for (const Instruction& send : program_.instructions) {
+      if (send.collective < 0 || !send.results.empty()) continue;
+      auto told = told_by_.find(id_of(send));
+      auto until = told == told_by_.end() ? at.end() : at.find(told->second);
+      if (until == at.end() && !keep_to_end) continue;
+      for (int b : send.operands) {
+        int& last = last_[Root(b)];
+        last = std::max(last, until == at.end() ? end : until->second);
+      }
+    }
+  }
+
+  void TryInPlace(int at) {
+    const Instruction& i = program_.instructions[static_cast<size_t>(at)];
+    const OpDef* def = FindOpDef(i.op);
+    if (!def) return;
+    for (size_t r = 0; r < i.results.size(); ++r) {
+      int result = i.results[r];
+      if (program_.buffers[result].space != Space::kArena) continue;
+      for (size_t o = 0; o < i.operands.size(); ++o) {
+        if (!MayRunInPlace(*def, static_cast<int>(o), static_cast<int>(r))) continue;
+        if (MayReplace(i, at, o, result, def->in_place == nullptr)) {
+          int root = Root(i.operands[o]);
+          slot_[result] = slot_[root];
+          break;
+        }
+      }
+    }
+  }
+
+  // `element_for_element`: other operands of the same shape may be in the same memory.
+  bool MayReplace(const Instruction& i, int at, size_t position, int result,
+                  bool element_for_element) const {
+    const int operand = i.operands[position], root = Root(operand);
+    const Buffer &from = program_.buffers[operand], &to = program_.buffers[result];
+    if (program_.buffers[root].space != Space::kArena || last_[root] != at) return false;
+    if (from.local_shape != to.local_shape || from.bytes != to.bytes ||
+        program_.buffers[root].bytes != to.bytes) {
+      return false;
+    }
+    // Another view of the same memory with another shape is read at other indices.
+    for (size_t o = 0; o < i.operands.size(); ++o) {
+      const int b = i.operands[o];
+      if (o != position && slot_[Root(b)] == slot_[root] &&
+          (!element_for_element || program_.buffers[b].local_shape != from.local_shape)) {
+        return false;
+      }
+    }
+    return std::none_of(i.results.begin(), i.results.end(),
+                        [&](int b) { return b != result && slot_[b] == slot_[root]; });
+  }
+
+  void PlaceArena() {
+    std::map<int, size_t> request_of;
+    std::vector<MemoryRequest> requests;
+    for (size_t b = 0; b < program_.buffers.size(); ++b) {
+      const Buffer& buffer = program_.buffers[b];
+      if (buffer.space != Space::kArena || buffer.alias_of >= 0) continue;
+      auto [it, fresh] = request_of.try_emplace(slot_[b], requests.size());
+      if (fresh) requests.push_back({buffer.bytes, first_[b], last_[b]});
+      MemoryRequest& r = requests[it->second];
+      r.first = std::min(r.first, first_[b]);
+      r.last = std::max(r.last, last_[b]);
+    }
+    program_.arena_bytes = PlanMemory(requests);
+    for (size_t b = 0; b < program_.buffers.size(); ++b) {
+      Buffer& buffer = program_.buffers[b];
+      if (buffer.alias_of >= 0) {
+        buffer.offset = program_.buffers[buffer.alias_of].offset;
+      } else if (buffer.space == Space::kArena) {
+        buffer.offset = requests[request_of.at(slot_[b])].offset;
+      }
+    }
+    // An alias may come before its root has its offset.
+    for (Buffer& buffer : program_.buffers) {
+      if (buffer.alias_of >= 0) {
+        buffer.offset = program_.buffers[buffer.alias_of].offset;
+        buffer.space = program_.buffers[buffer.alias_of].space;
+        buffer.name = program_.buffers[buffer.alias_of].name;
+      }
+    }
+  }
+
+  Program& program_;
+  const std::unordered_map<int, int>& told_by_;
+  std::vector<int> slot_, first_, last_;  // by buffer
+};
+
+}  // namespace
+
+void PlaceBuffers(Program& program, const std::unordered_map<int, int>& told_by) {
+  Placer placer(program, told_by);
+  const int64_t kept = placer.Place(true);
+  const bool sends =
+      std::any_of(program.collectives.begin(), program.collectives.end(),
+                  [](const Collective& c) { return c.kind == CollectiveKind::kSendRecv; });
+  if (sends && placer.Place(false) >= kept) placer.Place(true);
+}
+
+}  // namespace shardc
