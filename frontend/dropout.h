@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "ir/builder.h"
 
@@ -10,5 +11,13 @@ namespace shardc {
 // x with each element dropped with probability `ratio`, by draws of its own in every run of the
 // plan: the graph gets the state "dropout.step" i64[], the runs so far, and its update.
 Value* AddDropout(Builder& b, Value* x, double ratio, int64_t seed = 0);
+
+struct DropoutOptions {
+  bool keep = true;                  // false: nothing is dropped, as in evaluation
+  std::optional<int64_t> seed = {};  // of all draws, instead of the model's
+};
+
+// For a model as it was read. Without dropout the state that counted its steps goes too.
+void SetDropout(Graph& graph, const DropoutOptions& options);
 
 }  // namespace shardc

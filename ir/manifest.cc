@@ -71,6 +71,7 @@ void Encode(const ManifestState& state, const Mesh& mesh, proto::ManifestState* 
   AddAxes(state.sharding.partial_sum, mesh, out->mutable_partial_sum());
   AddAxes(state.sharding.partial_max, mesh, out->mutable_partial_max());
   if (!state.is_param) out->set_init(state.init);
+  if (state.of_optimizer) out->set_of_optimizer(true);
   for (const std::string& w : state.why) out->add_why(w);
   out->mutable_stage()->Add(state.stages.begin(), state.stages.end());
 }
@@ -194,6 +195,7 @@ class ManifestReader {
     out.name = s.name();
     if (out.name.empty()) Fail(where, "a state without a name");
     out.is_param = s.is_param();
+    out.of_optimizer = s.of_optimizer();
     out.aliases.assign(s.aliases().begin(), s.aliases().end());
     out.piece_of = s.piece_of();
     out.role = s.role();

@@ -13,6 +13,7 @@ namespace shardc {
 struct ManifestState {
   std::string name;
   bool is_param = false;
+  bool of_optimizer = false;         // what an optimizer keeps
   std::vector<std::string> aliases;  // other names of a param that users may use
   std::string piece_of;              // a param of the model that this is a piece of; may be empty
   std::string role;                  // of a param: "MLP_UP"; may be empty

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "ir/diagnostic.h"
 
@@ -40,6 +42,57 @@ void OutputFile::Close() {
   int fd = fd_;
   fd_ = -1;
   if (close(fd) != 0 && errno != EINTR) ThrowCannotWrite(shown_, errno);
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool IsWrittenDirectly(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  return fs::exists(status) && !fs::is_regular_file(status);
+}
+
+// Also where a link leads to nothing yet.
+std::string Target(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as Linux
+  fs::path target = path;
+  std::error_code error;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(fs::symlink_status(target, error)); ++i) {
+    target = target.parent_path() / fs::read_symlink(target, error);
+  }
+  return target.string();
+}
+
+std::string HiddenBeside(const std::string& path) {
+  if (IsWrittenDirectly(path)) return path;
+  const fs::path p(path);
+  return (p.parent_path() / StrCat(".", p.filename().string(), ".tmp-", getpid())).string();
+}
+
+}  // namespace
+
+WholeFile::WholeFile(const std::string& path)
+    : shown_(path),
+      target_(Target(path)),
+      written_(HiddenBeside(target_)),
+      file_(written_, shown_) {}
+
+WholeFile::~WholeFile() {
+  if (!committed_ && written_ != target_) unlink(written_.c_str());
+}
+
+void WholeFile::Commit() {
+  file_.Close();
+  if (written_ != target_ && rename(written_.c_str(), target_.c_str()) != 0) {
+    ThrowCannotWrite(shown_, errno);
+  }
+  committed_ = true;
+}
+
+void WholeFile::Check(const std::string& path) {
+  if (!IsWrittenDirectly(path)) WholeFile{path};
 }
 
 }  // namespace shardc

@@ -26,6 +26,26 @@ class OutputFile {
   int fd_ = -1;
 };
 
+// A file that is there under its name only when it is whole: until Commit it is beside it. A link
+// is followed; what is there and is no regular file (a device, a pipe) is written to as it is.
+// Throws as OutputFile.
+class WholeFile {
+ public:
+  explicit WholeFile(const std::string& path);
+  ~WholeFile();  // without Commit nothing is left of it
+  void Write(std::span<const std::byte> bytes) { file_.Write(bytes); }
+  void Write(std::string_view text) { file_.Write(text); }
+  void Commit();
+
+  // Throws, before there is anything to write, if the file cannot be made.
+  static void Check(const std::string& path);
+
+ private:
+  const std::string shown_, target_, written_;  // as given; where links lead; what is open
+  OutputFile file_;
+  bool committed_ = false;
+};
+
 // The Diagnostic for errno `error`.
 [[noreturn]] void ThrowCannotWrite(const std::string& shown, int error);
 

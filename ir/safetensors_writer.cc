@@ -1,12 +1,5 @@
-#include <fcntl.h>
-#include <stdio.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string_view>
 
 #include "ir/checksum.h"
@@ -36,21 +29,11 @@ std::string_view StoredName(DType dtype) {
   return "?";
 }
 
-std::string HiddenBeside(const std::string& path) {
-  std::filesystem::path p(path);
-  return (p.parent_path() / StrCat(".", p.filename().string(), ".tmp-", getpid())).string();
-}
-
 }  // namespace
 
 struct SafetensorsWriter::Impl {
   Impl(const std::string& path, std::vector<Announced> tensors)
-      : path(path), hidden(HiddenBeside(path)), tensors(std::move(tensors)) {
-    file.emplace(hidden, path);
-  }
-  ~Impl() {
-    if (!finished) unlink(hidden.c_str());
-  }
+      : path(path), tensors(std::move(tensors)), file(path) {}
 
   int64_t BytesOf(const Announced& t) const { return NumElements(t.shape) * DTypeSize(t.dtype); }
 
@@ -71,18 +54,17 @@ struct SafetensorsWriter::Impl {
   }
 
   void Put(std::span<const std::byte> bytes) {
-    file->Write(bytes);
+    file.Write(bytes);
     sum.Update(bytes);
     file_bytes += static_cast<int64_t>(bytes.size());
   }
 
-  std::string path, hidden;
+  std::string path;
   std::vector<Announced> tensors;
   Checksum sum;
   int64_t file_bytes = 0;
-  std::optional<OutputFile> file;
+  WholeFile file;
   int64_t total = 0, written = 0;
-  bool finished = false;
 };
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Announced> tensors,
@@ -105,9 +87,7 @@ void SafetensorsWriter::Write(std::span<const std::byte> bytes) {
 SafetensorsWriter::Written SafetensorsWriter::Finish() {
   SHARDC_CHECK(impl_->written == impl_->total, impl_->path, ": ", impl_->written, " bytes of ",
                impl_->total);
-  impl_->file->Close();
-  if (rename(impl_->hidden.c_str(), impl_->path.c_str()) != 0) ThrowCannotWrite(impl_->path, errno);
-  impl_->finished = true;
+  impl_->file.Commit();
   return {impl_->file_bytes, impl_->sum.Hex()};
 }
 

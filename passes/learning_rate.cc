@@ -1,6 +1,6 @@
 #include "passes/learning_rate.h"
 
-#include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "ir/diagnostic.h"
@@ -15,8 +15,8 @@ void Require(bool holds, const std::string& flag, const std::string& what) {
 }  // namespace
 
 void CheckLearningRate(const LearningRateOptions& o) {
-  Require(o.lr >= 0 && std::isfinite(o.lr), "--lr",
-          StrCat("learning rate ", o.lr, " is not a number from 0 on"));
+  Require(o.lr >= 0 && o.lr <= std::numeric_limits<float>::max(), "--lr",
+          StrCat("learning rate ", o.lr, " is not a number from 0 on that f32 can hold"));
   const bool constant = o.decay == "constant";
   Require(constant || o.decay == "linear" || o.decay == "cosine", "--lr-decay",
           StrCat("unknown decay '", o.decay, "'; use constant, linear or cosine"));

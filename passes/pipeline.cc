@@ -160,7 +160,6 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   Runner run(graph, options);
   SetMesh(graph, mesh);
   Value* loss = nullptr;
-  SetDropout(graph, options.dropout);
   run.Named("canonicalize");
   run("attach_loss", [&] { loss = AttachLoss(graph, options.loss, options.loss_output); });
   DropOutputs(graph, options.drop);

@@ -9,7 +9,6 @@
 
 #include "ir/graph.h"
 #include "passes/chunk.h"
-#include "passes/dropout.h"
 #include "passes/optimizer.h"
 #include "passes/precision.h"
 #include "specs/spec.h"
@@ -21,7 +20,6 @@ struct PipelineOptions {
   std::string loss_output;        // which output the loss is of; empty: found
   std::vector<std::string> drop;  // outputs that are not given
   bool gradients = true;          // off: forward only, with the loss
-  DropoutOptions dropout;
   OptimizerOptions optimizer;
   PrecisionOptions precision;
   ChunkOptions chunk;

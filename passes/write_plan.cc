@@ -168,6 +168,7 @@ class PlanWriter {
     ManifestState s;
     s.name = op.attrs.String("name");
     s.is_param = op.name() == "param";
+    s.of_optimizer = !s.is_param && op.phase == Phase::kOptimizer;
     if (op.attrs.Has("aliases")) s.aliases = op.attrs.StringList("aliases");
     s.piece_of = op.attrs.String("piece_of", "");
     s.role = op.attrs.String("role", "");

@@ -171,7 +171,7 @@ void RunCompile(CompileOptions& o) {
     o.pipeline.optimizer.beta2 = o.betas[1];
   }
   o.pipeline.gradients = !o.no_gradients;
-  o.pipeline.dropout.keep = !o.no_dropout;
+  o.binding.dropout.keep = !o.no_dropout;
   o.pipeline.log = &std::cerr;
   Timer timer(o.pipeline.timing);
   Spec spec = LoadSpecFor(o);
@@ -243,7 +243,7 @@ void AddCompileVerb(CLI::App& app) {
           "is free after use")
       ->delimiter(',');
   verb->add_flag("--no-gradients", o->no_gradients, "forward and loss only");
-  verb->add_option("--dropout-seed", o->pipeline.dropout.seed,
+  verb->add_option("--dropout-seed", o->binding.dropout.seed,
                    "another seed of what the model's dropouts draw");
   verb->add_flag("--no-dropout", o->no_dropout, "drop nothing, as in evaluation");
   OptimizerOptions& opt = o->pipeline.optimizer;

@@ -69,14 +69,21 @@ Graph LoadModel(const std::string& model, const ModelOptions& options) {
       bind["batch"] = shape[0];
       bind["seq"] = shape[1];
     }
-    return BuildGpt(ParseBuiltin(model, bind));
+    GptConfig config = ParseBuiltin(model, bind);
+    if (!options.dropout.keep) config.dropout = config.attention_dropout = 0;
+    Graph graph = BuildGpt(config);
+    SetDropout(graph, options.dropout);
+    return graph;
   }
   if (model.ends_with(".shardc")) {
     Graph graph = ParseGraph(ReadFile(model), model);
     VerifyGraph(graph);
+    SetDropout(graph, options.dropout);
     return graph;
   }
   Graph graph = ImportOnnx(model, {std::move(bind), std::move(shapes)});
+  // Before patterns are recovered: attention without dropout is one.
+  SetDropout(graph, options.dropout);
   RecoverPatterns(graph);
   return graph;
 }

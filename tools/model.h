@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "frontend/dropout.h"
 #include "ir/graph.h"
 
 namespace shardc {
@@ -12,6 +13,7 @@ namespace shardc {
 struct ModelOptions {
   std::vector<std::string> bind;    // "batch=2"
   std::vector<std::string> shapes;  // "input_ids=2x32"
+  DropoutOptions dropout;
 };
 
 // The forward graph with patterns recovered. Throws Diagnostic E6104 for bindings that do not

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "ir/diagnostic.h"
+#include "ir/output_file.h"
 #include "ir/safetensors.h"
 #include "runtime/processes.h"
 #include "tools/check_golden.h"
@@ -62,6 +63,9 @@ class Run {
   }
 
   void Go() {
+    for (const std::string* path : {&o_.save, &o_.save_params, &o_.save_checkpoint}) {
+      if (!path->empty()) WholeFile::Check(*path);
+    }
     NoteEqualSteps();
     // Without --repeat the reported steps are recorded, the first with what kernels do only once.
     if (o_.repeat == 0) StartProfile(std::max(o_.steps, 1));

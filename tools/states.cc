@@ -204,7 +204,7 @@ class Checkpoint {
     std::string missing;
     size_t found = 0;
     for (const auto& [name, source] : source_) {
-      if (states_.at(name)->is_param) continue;
+      if (!states_.at(name)->of_optimizer) continue;
       ++optimizer_states_;
       if (source.empty()) {
         missing = name;

@@ -1,10 +1,6 @@
 #include "frontend/annotations.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -273,17 +269,9 @@ void WriteAnnotated(const std::string& path, const DeviceConfiguration& configur
     throw Diagnostic("E1403", ExitCode::kBadModel, to, "the model is larger than protobuf takes",
                      "export it with external data");
   }
-  // It may be the model itself: nothing is lost on the way.
-  const std::string hidden = StrCat(to, ".", static_cast<int64_t>(getpid()), ".tmp");
-  try {
-    OutputFile file(hidden, to);
-    file.Write(bytes);
-    file.Close();
-    if (std::rename(hidden.c_str(), to.c_str()) != 0) ThrowCannotWrite(to, errno);
-  } catch (const Diagnostic&) {
-    std::remove(hidden.c_str());
-    throw;
-  }
+  WholeFile file(to);  // it may be the model itself
+  file.Write(bytes);
+  file.Commit();
 }
 
 }  // namespace shardc

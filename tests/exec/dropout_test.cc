@@ -82,7 +82,7 @@ std::vector<HostTensor> Draws(double ratio, const DropoutOptions& options, DType
     graph.outputs.push_back({"y", AddDropout(b, x, ratio)});
     RunSetup setup;
     setup.pipeline.loss = "none";
-    setup.pipeline.dropout = options;
+    SetDropout(graph, options);
     setup.steps = steps;
     HostTensor ones(dtype, {64, 250});
     for (int64_t i = 0; i < ones.num_elements(); ++i) ones.SetDouble(i, 1);
@@ -133,9 +133,10 @@ TEST(Dropout, DrawsAnewInEveryStepAndForEverySeed) {
 
 TEST(Dropout, IsLeftOutWithItsSteps) {
   RunSetup setup = Training();
-  setup.pipeline.dropout.keep = false;
+  Graph graph = BuildKeys(kMqa);
+  SetDropout(graph, {.keep = false});
   const RunResult without =
-      CompileAndRun(BuildKeys(kMqa), setup, TrainingInputs(kMqa, setup.pipeline));
+      CompileAndRun(std::move(graph), setup, TrainingInputs(kMqa, setup.pipeline));
   EXPECT_FALSE(without.states.contains("dropout.step"));
   EXPECT_EQ(without.lowered.find("dropout"), std::string::npos);
   const RunResult plain =

@@ -1,5 +1,9 @@
 // Parts picked by constant positions, rows that were folded with the batch in them, layers that run
 // several times, and rewrites that must come to an end.
+#include <algorithm>
+#include <map>
+
+#include "frontend/dropout.h"
 #include "tests/frontend/recover_testing.h"
 
 namespace shardc::recover_testing {
@@ -156,27 +160,43 @@ TEST(Lift, ABiasOfFlattenedHeadsIsPartOfTheAttention) {
   EXPECT_THAT(Ops(g), Not(Contains("softmax")));
 }
 
-// A bias that is learned must keep its gradient, which an attention's mask has not.
-TEST(WrittenOutAttention, WithALearnedBiasStaysButHasRoles) {
-  Graph g = Recover([](TestGraph& b) {
+// Attention and an MLP, whose parts may be dropped out; names of its parameters to their roles.
+std::map<std::string, std::string> RolesOfALayer(bool learned_bias, double dropout,
+                                                 bool recovered) {
+  Graph g = Recover([&](TestGraph& b) {
     constexpr int kS = 4, kHeads = 2, kD = 3, kH = 6;
+    auto dropped = [&](Value* v) { return dropout > 0 ? AddDropout(b, v, dropout) : v; };
     Value* x = b.Op1("relu", b.In("x", {2, kS, kH}));
     auto heads = [&](const char* name, Ints perm) {
       Value* y = b.Matmul(x, b.P(name, {kH, kH}));
       return b.Transpose(b.Reshape(y, {2, kS, kHeads, kD}), std::move(perm));
     };
     Value* scores = b.Matmul(heads("q", {0, 2, 1, 3}), heads("k", {0, 2, 3, 1}));
-    scores = b.Add(scores, b.P("bias", {1, kHeads, kS, kS}));
-    Value* o = b.Matmul(b.Softmax(scores), heads("v", {0, 2, 1, 3}));
-    o = b.Reshape(b.Transpose(o, {0, 2, 1, 3}), {2, kS, kH});
-    b.Out(b.Matmul(o, b.P("out", {kH, kH})));
+    if (learned_bias) scores = b.Add(scores, b.P("bias", {1, kHeads, kS, kS}));
+    Value* o = b.Matmul(dropped(b.Softmax(scores)), heads("v", {0, 2, 1, 3}));
+    o = dropped(b.Reshape(b.Transpose(o, {0, 2, 1, 3}), {2, kS, kH}));
+    Value* y = b.Add(dropped(b.Matmul(o, b.P("out", {kH, kH}))), x);
+    Value* up = dropped(b.Op1("relu", b.Matmul(y, b.P("up", {kH, 2 * kH}))));
+    b.Out(b.Add(dropped(b.Matmul(up, b.P("down", {2 * kH, kH}))), y));
   });
-  EXPECT_THAT(Ops(g), Not(Contains("attention")));
+  const auto ops = Ops(g);
+  EXPECT_EQ(std::count(ops.begin(), ops.end(), "attention"), recovered ? 1 : 0);
   std::map<std::string, std::string> roles;
   for (Op* p : g.Params()) roles[p->attrs.String("name")] = p->attrs.String("role", "");
-  for (const char* name : {"q", "k", "v"}) EXPECT_EQ(roles[name], "QKV") << name;
-  EXPECT_EQ(roles["out"], "ATTENTION_OUT");
-  EXPECT_EQ(roles["bias"], "");
+  return roles;
+}
+
+// A bias that is learned must keep its gradient, which an attention's mask has not; and the op
+// drops nothing.
+TEST(WrittenOutAttention, StaysButHasRoles) {
+  const std::map<std::string, std::string> roles = {{"q", "QKV"},     {"k", "QKV"},
+                                                    {"v", "QKV"},     {"out", "ATTENTION_OUT"},
+                                                    {"up", "MLP_UP"}, {"down", "MLP_DOWN"}};
+  EXPECT_EQ(RolesOfALayer(false, 0, true), roles);
+  EXPECT_EQ(RolesOfALayer(false, 0.1, false), roles);
+  auto with_bias = roles;
+  with_bias["bias"] = "";
+  EXPECT_EQ(RolesOfALayer(true, 0, false), with_bias);
 }
 
 // ALBERT: the layer's matrix is read twice, so its bias is shared too, not two biases of one value.

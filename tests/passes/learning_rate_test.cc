@@ -58,6 +58,7 @@ TEST(LearningRate, RefusesWhatMakesNoSchedule) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   refused({.lr = -1}, "learning rate -1 is not a number from 0 on");
   refused({.lr = nan}, "learning rate");
+  refused({.lr = 1e39}, "that f32 can hold");
   refused({.lr = std::numeric_limits<double>::infinity()}, "learning rate");
   refused({.decay = "wsd"}, "unknown decay 'wsd'; use constant, linear or cosine");
   refused({.warmup_steps = -1}, "must not be negative");

@@ -276,6 +276,18 @@ TEST_F(RunTest, Usage) {
   Fails("plan --atol nan", 2, {"nan is not a number from 0 on"});
   Fails("", 2, {"plan"});
   Fails("plan --random-inputs 1 --save no/such/folder.safetensors", 74, {"E5003"});
+  // Before any step is run.
+  EXPECT_EQ(Tool("run plan --random-inputs 1 --steps 3 --save-params no/such/p.safetensors").out,
+            "");
+  // What is no regular file is written to, not replaced; links are followed.
+  ToolResult pipe = Shell(std::string("mkfifo pipe && { cat pipe >through & '") + SHARDC_TOOL +
+                          "' run plan --random-inputs 1 --save pipe && wait && test -p pipe; }");
+  EXPECT_EQ(pipe.exit, 0) << pipe.err;
+  ToolResult link = Shell(std::string("ln -s real link && '") + SHARDC_TOOL +
+                          "' run plan --random-inputs 1 --save link && test -L link");
+  EXPECT_EQ(link.exit, 0) << link.err;
+  EXPECT_EQ(Read("through"), Read("real"));
+  EXPECT_FALSE(Read("real").empty());
   RunOk("plan --random-inputs 1 --check-numerics --threads 1");
 }
 

@@ -125,6 +125,22 @@ TEST_F(TrainTest, LoadsParametersAlone) {
               HasSubstr("other.safetensors has 28 tensors of another type, which are rounded"));
 }
 
+// What counts the steps of dropouts is no optimizer's.
+TEST_F(TrainTest, DropoutMayBeAddedOnTheWay) {
+  WriteIds();
+  const std::string model = std::string(kModel).substr(0, std::string(kModel).size() - 1);
+  CompileModel("plain", std::string("--spec serial") + kTraining);
+  CompileModel("dropout", std::string("--spec megatron --mesh tp=2") + kTraining,
+               (model + ",dropout=0.1'").c_str());
+  Steps("plain --steps 2 --input input_ids=@ids.npy --save-checkpoint plain.safetensors");
+  const Json on = Steps(
+      "dropout --steps 2 --input input_ids=@ids.npy --load plain.safetensors "
+      "--save-checkpoint dropout.safetensors");
+  EXPECT_NEAR(on[0]["learning_rate"], 1e-2, 1e-9) << "the third step";
+  const Json off = Steps("plain --steps 1 --input input_ids=@ids.npy --load dropout.safetensors");
+  EXPECT_LT(off[0]["learning_rate"], on[1]["learning_rate"]);
+}
+
 TEST_F(TrainTest, RefusesCheckpointsOfOtherModels) {
   WriteIds();
   CompileModel("plan", std::string("--spec megatron --mesh tp=2") + kTraining);
