@@ -21,7 +21,7 @@ namespace {
 
 namespace pb = google::protobuf;
 
-constexpr int kManifestVersion = 1;
+constexpr int kManifestVersion = 2;
 const std::string kSumMark = "# XXH3-128 of the lines above: ";
 
 [[noreturn]] void Fail(const std::string& where, std::string what) {

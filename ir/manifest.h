@@ -36,7 +36,7 @@ struct ManifestFile {
 };
 
 struct Manifest {
-  int version = 1;
+  int version = 2;
   std::string model, spec;
   Mesh mesh;
   std::string pipeline_axis;  // the mesh axis along which ranks run other stages; empty: none

@@ -142,7 +142,9 @@ struct OpDef {
   bool side_effect = false;   // kept though nothing reads it
   bool is_state = false;      // param, state: persistent, named by attribute "name"
   bool communicates = false;  // moves data between ranks
-  bool random = false;        // draws by the attributes "seed", "ratio" and a step
+  // x, step (integer scalar) -> x where an element's draw says so: by the attributes "seed" and
+  // "stream", which is another for each such op of a model, and the step.
+  bool random = false;
   // Over the mesh axes of the attribute "axes" the result is cut as its type says, by the spec's
   // word; over the others by choice.
   bool constrains = false;

@@ -62,6 +62,7 @@ std::string Target(const std::string& path) {
   for (int i = 0; i < kMostLinks && fs::is_symlink(fs::symlink_status(target, error)); ++i) {
     target = target.parent_path() / fs::read_symlink(target, error);
   }
+  if (fs::is_symlink(fs::symlink_status(target, error))) ThrowCannotWrite(path, ELOOP);
   return target.string();
 }
 

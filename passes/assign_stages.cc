@@ -178,7 +178,7 @@ void RefuseCutsOverPipeline(const Graph& graph, const Spec& spec) {
 void AssignStages(Graph& graph, const Spec& spec) {
   const std::optional<int> axis = graph.mesh.FindAxis(spec.pipeline.axis);
   if (spec.pipeline.axis.empty() || !axis || graph.mesh.axis_size(*axis) < 2) {
-    if (spec.pipeline.layers.empty()) return;
+    if (spec.pipeline.layers.size() <= 1) return;
     const std::string& name = spec.pipeline.axis;
     const size_t stages = spec.pipeline.layers.size();
     throw Diagnostic("E2121", ExitCode::kBadSpec, spec.pipeline.where,

@@ -63,9 +63,7 @@ class Run {
   }
 
   void Go() {
-    for (const std::string* path : {&o_.save, &o_.save_params, &o_.save_checkpoint}) {
-      if (!path->empty()) WholeFile::Check(*path);
-    }
+    CheckFiles();
     NoteEqualSteps();
     // Without --repeat the reported steps are recorded, the first with what kernels do only once.
     if (o_.repeat == 0) StartProfile(std::max(o_.steps, 1));
@@ -75,18 +73,15 @@ class Run {
       TimedStep();
     }
     ReadScalars();
+    // First what took longest to make.
+    if (o_.repeat == 0) SaveStates();
     if (!o_.save.empty()) {
       Save(o_.save, session_.OutputNames(), &Session::OutputType, &Session::Output);
     }
     if (!o_.check.empty()) golden_ = Golden();
     Repeat();
+    if (o_.repeat > 0) SaveStates();
     if (!o_.profile.empty()) WriteProfile();
-    if (!o_.save_params.empty()) {
-      Save(o_.save_params, Params(), &Session::StateType, &Session::State);
-    }
-    if (!o_.save_checkpoint.empty()) {
-      Save(o_.save_checkpoint, session_.StateNames(), &Session::StateType, &Session::State);
-    }
     if (steps_run_ < inputs_.steps()) {
       std::fprintf(stderr, "note: the inputs hold %lld steps; --steps runs more than %lld\n",
                    static_cast<long long>(inputs_.steps()), static_cast<long long>(steps_run_));
@@ -96,6 +91,23 @@ class Run {
   }
 
  private:
+  // Before the steps: what they make must not be lost to a path.
+  void CheckFiles() const {
+    for (const std::string* path : {&o_.save, &o_.save_params, &o_.save_checkpoint, &o_.profile}) {
+      if (!path->empty()) WholeFile::Check(*path);
+    }
+    if (!o_.check.empty()) SafetensorsFile{o_.check};
+  }
+
+  void SaveStates() const {
+    if (!o_.save_params.empty()) {
+      Save(o_.save_params, Params(), &Session::StateType, &Session::State);
+    }
+    if (!o_.save_checkpoint.empty()) {
+      Save(o_.save_checkpoint, session_.StateNames(), &Session::StateType, &Session::State);
+    }
+  }
+
   void NoteEqualSteps() const {
     const bool trains = std::any_of(plan_.manifest.states.begin(), plan_.manifest.states.end(),
                                     [](const ManifestState& s) { return !s.is_param; });

@@ -8,8 +8,7 @@
 
 namespace shardc::mpi {
 
-Outbox::Outbox(Wire& wire, std::function<void(const WireError&)> on_error)
-    : wire_(wire), on_error_(std::move(on_error)) {}
+Outbox::Outbox(Wire& wire, OnError on_error) : wire_(wire), on_error_(std::move(on_error)) {}
 
 void Outbox::Stop() {
   {
@@ -112,10 +111,11 @@ void Outbox::Work() {
         wire_.Progress();
       }
     } catch (const WireError& error) {
-      if (!lock.owns_lock()) lock.lock();
-      messages_.clear();
-      on_error_(error);
-      continue;
+      if (lock.owns_lock()) lock.unlock();
+      return on_error_(error.peer(), error.what());
+    } catch (const std::exception& error) {
+      if (lock.owns_lock()) lock.unlock();
+      return on_error_(kNobody, error.what());
     }
     if (lock.owns_lock()) lock.unlock();
     if (moved) {

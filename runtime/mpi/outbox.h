@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "runtime/communicator.h"
@@ -29,8 +30,11 @@ class Outbox {
     auto operator<=>(const Address&) const = default;
   };
 
-  // `on_error` is told what MPI reports to a thread that nobody waits for.
-  Outbox(Wire& wire, std::function<void(const WireError&)> on_error);
+  // Told what goes wrong in a thread that nobody waits for, where messages then stay as they are:
+  // the peer that it is about, or kNobody.
+  static constexpr int kNobody = -1;
+  using OnError = std::function<void(int peer, const std::string& what)>;
+  Outbox(Wire& wire, OnError on_error);
   ~Outbox() { Stop(); }
   // Nothing moves by itself any more.
   void Stop();
@@ -73,7 +77,7 @@ class Outbox {
   void Work();
 
   Wire& wire_;
-  const std::function<void(const WireError&)> on_error_;
+  const OnError on_error_;
   std::mutex mutex_;
   std::map<int64_t, Message> messages_;  // under way, in the order of Post
   int64_t posted_ = 0;

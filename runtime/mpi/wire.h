@@ -70,7 +70,7 @@ class Wire {
   void Retire(int group, const std::vector<int>& peers);
 
   // Contents with the same tag (>= 0) arrive in order. `outstanding` is one more until the message
-  // is out; only read it between calls of the same thread.
+  // is out.
   void Send(int peer, int tag, Parcel parcel, const std::shared_ptr<std::atomic<int>>& outstanding);
   // Moves on the receiving of the next contents; returns them when they are complete. `arrival`
   // keeps its state between calls; use the same one until a message came.

@@ -31,8 +31,9 @@ World::World(Wire& wire, int rank, std::vector<Socket> peers, std::function<void
       rank_(rank),
       peers_(std::move(peers)),
       on_failure_(std::move(on_failure)),
-      outbox_(wire, [this](const WireError& e) {
-        Fail({{e.peer(), e.what(), true}, -1, rank_});
+      outbox_(wire, [this](int peer, const std::string& what) {
+        const bool lost = peer != Outbox::kNobody;
+        Fail({{lost ? peer : rank_, what, lost}, -1, rank_});
       }) {
   int ends[2];
   SHARDC_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);

@@ -66,10 +66,8 @@ INSTANTIATE_TEST_SUITE_P(Meshes, DropoutTrains,
                                            Case{"megatron", "pp=2,tp=2", 0, 2},
                                            Case{"megatron_sp", "tp=3", 0, 2, "full"}),
                          [](const auto& info) {
-                           std::string name = info.param.spec + std::string("_") + info.param.mesh;
-                           for (char& c : name)
-                             c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-                           return StrCat(name, "_", info.index);
+                           return TestName(
+                               StrCat(info.param.spec, "_", info.param.mesh, "_", info.index));
                          });
 
 // y = dropout(ones), and what three runs of it give.

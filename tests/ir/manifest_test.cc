@@ -110,20 +110,20 @@ TEST_F(ManifestTest, ReadsWell) {
   WriteManifest(Sample(), path_);
   std::string text = ReadBytes(path_);
   EXPECT_THAT(text,
-              ::testing::StartsWith("version: 1\nmodel: \"gpt \\\"é\\\"\\n\"\nspec: \"megatron\"\n"
+              ::testing::StartsWith("version: 2\nmodel: \"gpt \\\"é\\\"\\n\"\nspec: \"megatron\"\n"
                                     "mesh: \"dp=2,tp=4\"\n"));
   EXPECT_THAT(text, HasSubstr("  shape: [8, 30]\n"));
   EXPECT_THAT(text, HasSubstr("    axes: \"tp\"\n"));
 }
 
 TEST_F(ManifestTest, SyntaxErrorsHaveAPlace) {
-  EXPECT_THAT(Error("version: 1\nmodle: \"a\"\n"), HasSubstr("E3005 " + path_ + ":2:6: "));
-  EXPECT_THAT(Error("version: 1\nmodel: \"a\n"), HasSubstr("E3005 " + path_ + ":2:"));
+  EXPECT_THAT(Error("version: 2\nmodle: \"a\"\n"), HasSubstr("E3005 " + path_ + ":2:6: "));
+  EXPECT_THAT(Error("version: 2\nmodel: \"a\n"), HasSubstr("E3005 " + path_ + ":2:"));
 }
 
 TEST_F(ManifestTest, WrongContentsHaveAPlace) {
-  EXPECT_THAT(Error(With("version: 1", "\nversion: 2")),
-              HasSubstr("E3005 " + path_ + ":2:1: a plan of version 2"));
+  EXPECT_THAT(Error(With("version: 2", "\nversion: 3")),
+              HasSubstr("E3005 " + path_ + ":2:1: a plan of version 3"));
   EXPECT_THAT(Error(With("dp=2,tp=4", "dp=2,dp=4")), HasSubstr("E3005 " + path_ + ":4:1"));
   EXPECT_THAT(Error(With("\"bf16\"", "\"bf17\"")), HasSubstr("E3005 " + path_ + ":16:1: 'bf17'"));
 }

@@ -175,6 +175,23 @@ TEST_F(TrainTest, RefusesCheckpointsOfOtherModels) {
   Fails(run + "changed.safetensors", 2, {"E4010", "is i64[32], and the plan's is f32[32]"});
 }
 
+// What the steps have made is not lost to what comes after them, and a bad path is said before.
+TEST_F(TrainTest, CheckpointsComeFirst) {
+  WriteIds();
+  CompileModel("plan", std::string("--spec serial") + kTraining);
+  const std::string run =
+      "run plan --steps 2 --input input_ids=@ids.npy --save-checkpoint c.safetensors ";
+  WriteSafetensors(Path("other.safetensors"), {{"loss", HostTensor::Scalar<float>(100)}});
+  EXPECT_EQ(Tool(run + "--check other.safetensors").exit, 7);
+  EXPECT_FALSE(Read("c.safetensors").empty());
+  for (const char* bad :
+       {"--check absent.safetensors", "--profile no/such/t.json", "--save no/such/o.safetensors"}) {
+    const ToolResult r = Tool(run + bad);
+    EXPECT_EQ(r.exit, 74) << bad;
+    EXPECT_EQ(r.out, "") << bad;
+  }
+}
+
 TEST_F(TrainTest, InputsOfSeveralStepsComeOneAfterTheOther) {
   WriteSteps("two.npy", 0, 2);
   WriteSteps("three.npy", 0, 3);
