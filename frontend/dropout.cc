@@ -13,20 +13,14 @@ namespace {
 constexpr const char* kStep = "dropout.step";
 
 Value* StepOf(Builder& b) {
-  Graph& graph = b.graph();
-  for (const auto& op : graph.ops()) {
+  for (const auto& op : b.graph().ops()) {
     if (op->def->is_state && op->attrs.String("name") == kStep) return op->result();
   }
   const std::string site = std::exchange(b.site, "dropout");
-  Op* state = graph.AddOp(GetOpDef("state"), {}, {TensorType(DType::kI64, {})},
-                          {{"name", std::string(kStep)},
-                           {"dtype", std::string("i64")},
-                           {"shape", Shape{}},
-                           {"init", 0.0}});
-  state->site = b.site;
-  b.Update(kStep, b.Add(state->result(), b.Scalar(DType::kI64, 1)));
+  Value* steps = b.State(kStep, TensorType(DType::kI64, {}));
+  b.Update(kStep, b.Add(steps, b.Scalar(DType::kI64, 1)));
   b.site = site;
-  return state->result();
+  return steps;
 }
 
 std::vector<Op*> RandomOps(const Graph& graph) {

@@ -46,6 +46,19 @@ Value* Builder::Scalar(DType dtype, double value) {
   return Constant(std::move(t));
 }
 
+Value* Builder::State(std::string name, const TensorType& like, double init) {
+  // The op's own inference would leave the tensor whole.
+  Op* op = graph_.AddOp(GetOpDef("state"), {}, {like},
+                        {{"name", std::move(name)},
+                         {"dtype", std::string(DTypeName(like.dtype))},
+                         {"shape", like.shape},
+                         {"init", init}},
+                        before_);
+  op->phase = phase;
+  op->BelongWith(*this);
+  return op->result();
+}
+
 void Builder::Update(std::string state, Value* value) {
   Create("update", {value}, {{"name", std::move(state)}});
 }

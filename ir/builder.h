@@ -30,6 +30,8 @@ class Builder : public Belonging {
   Value* Constant(HostTensor value);
   // A scalar constant of a float or integer type.
   Value* Scalar(DType dtype, double value);
+  // A persistent tensor with the type and sharding of `like`, and its first value.
+  Value* State(std::string name, const TensorType& like, double init = 0);
   void Update(std::string state, Value* value);
 
   Value* Add(Value* a, Value* b) { return Make("add", {a, b}); }

@@ -9,25 +9,12 @@
 namespace shardc {
 namespace {
 
-// A persistent tensor with the type and sharding of `like`.
-Value* State(Builder& b, const std::string& name, const TensorType& like, double init = 0) {
-  Graph& g = b.graph();
-  Op* op = g.AddOp(GetOpDef("state"), {}, {like},
-                   {{"name", name},
-                    {"dtype", std::string(DTypeName(like.dtype))},
-                    {"shape", like.shape},
-                    {"init", init}});
-  op->phase = b.phase;
-  op->BelongWith(b);
-  return op->result();
-}
-
 // A persistent tensor of a parameter: of its type and sharding, and a piece where it is one. Of
 // halves in f32: the square of a gradient of 1e-4 is zero in f16.
 Value* StateOf(Builder& b, const Op& param, const std::string& suffix) {
   TensorType type = param.out();
   if (IsHalf(type.dtype)) type.dtype = DType::kF32;
-  Value* state = State(b, param.attrs.String("name") + suffix, type);
+  Value* state = b.State(param.attrs.String("name") + suffix, type);
   if (param.attrs.Has("piece_of")) {
     Attributes& attrs = state->producer->attrs;
     attrs.Set("piece_of", param.attrs.String("piece_of") + suffix);
@@ -121,7 +108,7 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
     Value* sum = b.Add(norm, b.Scalar(dtype, 1e-6));
     scale = b.Make("min", {b.Div(b.Scalar(dtype, options.clip_norm), sum), scale});
   }
-  Value* steps = State(b, "optimizer.step", TensorType(dtype, {}));
+  Value* steps = b.State("optimizer.step", TensorType(dtype, {}));
   Value* rate = LearningRate(b, options.rate, steps);
   Value* step = b.Add(steps, b.Scalar(dtype, 1));
   b.Update("optimizer.step", step);

@@ -22,10 +22,10 @@ struct OptimizerOptions {
 
 // Adds the update of every param that has an output "grad.<name>", and the output "grad_norm": the
 // 2-norm of all gradients, each parameter counted once; and "learning_rate" where a schedule
-// changes it. Runs after the spec is applied: state is
-// cut as its parameter is, f32 where that is in halves, and the norm is summed first over the
-// parameters that are cut alike, so that one scalar travels per set of axes. Throws Diagnostic
-// E6102 for an unknown kind or impossible values, or NoGradients.
+// changes it. Runs after the spec is applied: state is cut as its parameter is, f32 where that is
+// in halves, and the norm is summed first over the parameters that are cut alike, so that one
+// scalar travels per set of axes. Throws Diagnostic E6102 for an unknown kind or impossible values,
+// or NoGradients.
 void AddOptimizer(Graph& graph, const OptimizerOptions& options);
 
 // E6102 for an optimizer in a graph that has no gradients.

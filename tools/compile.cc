@@ -250,7 +250,12 @@ void AddCompileVerb(CLI::App& app) {
   CLI::Option* optimizer =
       verb->add_option("--optimizer", opt.kind, "adamw or sgd; none without it");
   auto of_optimizer = [&](const char* name, auto& value, const char* what) {
-    return verb->add_option(name, value, what)->needs(optimizer);
+    // CLI11 takes an empty text for zero.
+    return verb->add_option(name, value, what)
+        ->needs(optimizer)
+        ->check([](const std::string& text) {
+          return text.empty() ? std::string("a value is missing") : std::string();
+        });
   };
   of_optimizer("--lr", opt.rate.lr, "learning rate");
   of_optimizer("--lr-warmup-steps", opt.rate.warmup_steps,

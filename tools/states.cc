@@ -244,7 +244,8 @@ StateReader WeightsReader(const Plan& plan) {
   if (!plan.manifest.has_weights) {
     if (params) {
       throw Diagnostic("E4008", ExitCode::kUsage, plan.folder,
-                       "the plan was compiled without weights", "compile with --weights split");
+                       "the plan was compiled without weights",
+                       "compile with --weights split, or give them with --load FILE");
     }
     return [](int64_t, const NamedBuffer&, const Buffer&, std::byte*) {};
   }

@@ -192,6 +192,8 @@ TEST_F(CompileTest, UsageMistakes) {
   Fails("--weights all", 2, {"--weights"});
   Fails("--loss lmm", 2, {"E6101"});
   Fails("--optimizer adam", 2, {"E6102"});
+  Fails("--optimizer adamw --lr ''", 2, {"--lr", "a value is missing"});
+  Fails("--optimizer adamw --lr-decay cosin", 2, {"E6102", "use constant, linear or cosine"});
   Fails("--drop logit", 2, {"E6110", "did you mean 'logits'"});
   Fails("--drop loss", 2, {"E6110", "no output 'loss' to leave out"});
   Fails("--loss none --drop logits", 2, {"E6110", "nothing is left for the plan to compute"});

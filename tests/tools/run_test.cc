@@ -26,12 +26,6 @@ class RunTest : public ToolTest {
     EXPECT_EQ(r.exit, 0) << arguments << ": " << r.err;
     return r;
   }
-  // The run must fail so, with all of these in its message.
-  void Fails(const std::string& arguments, int exit, std::vector<std::string> parts) const {
-    ToolResult r = Tool("run " + arguments);
-    EXPECT_EQ(r.exit, exit) << arguments << ": " << r.err;
-    for (const std::string& part : parts) EXPECT_THAT(r.err, HasSubstr(part)) << arguments;
-  }
 };
 
 TEST_F(RunTest, ShardedAgreesWithSerial) {
@@ -94,17 +88,18 @@ TEST_F(RunTest, CheckFindsADifference) {
 
   // Another shape is a mismatch as well; nothing in common is a mistake.
   WriteSafetensors(Path("shape.safetensors"), {{"loss", HostTensor(DType::kF32, {1})}});
-  Fails("plan --input input_ids=@ids.npy --check shape.safetensors", 7,
-        {"E4004", "'loss' has shape"});
+  RunFails("plan --input input_ids=@ids.npy --check shape.safetensors", 7,
+           {"E4004", "'loss' has shape"});
   WriteSafetensors(Path("none.safetensors"), {{"grad.unknown", HostTensor(DType::kF32, {1})}});
-  Fails("plan --input input_ids=@ids.npy --check none.safetensors", 2, {"E4009"});
-  Fails("plan --input input_ids=@ids.npy --check absent.safetensors", 74, {"E5001"});
+  RunFails("plan --input input_ids=@ids.npy --check none.safetensors", 2, {"E4009"});
+  RunFails("plan --input input_ids=@ids.npy --check absent.safetensors", 74, {"E5001"});
 }
 
 TEST_F(RunTest, ANanNeverAgrees) {
   Compile("plan", "--spec serial");
   WriteSafetensors(Path("nan.safetensors"), {{"loss", HostTensor::Scalar<float>(NAN)}});
-  Fails("plan --input input_ids=@ids.npy --check nan.safetensors --atol 1e30", 7, {"E4004", "nan"});
+  RunFails("plan --input input_ids=@ids.npy --check nan.safetensors --atol 1e30", 7,
+           {"E4004", "nan"});
 }
 
 TEST_F(RunTest, StepsTrain) {
@@ -196,22 +191,22 @@ TEST_F(RunTest, InputsFromSafetensors) {
   std::string out = RunOk("plan --input input_ids=@ids.npy").out;
   EXPECT_EQ(RunOk("plan --input input_ids=@in.safetensors").out, out);
   EXPECT_EQ(RunOk("plan --input input_ids=@in.safetensors:x").out, out);
-  Fails("plan --input input_ids=@in.safetensors:y", 74, {"E5103"});
+  RunFails("plan --input input_ids=@in.safetensors:y", 74, {"E5103"});
 }
 
 TEST_F(RunTest, WrongInputs) {
   Compile("plan", "--spec megatron --mesh dp=2,tp=2");
-  Fails("plan", 2, {"E4001", "'input_ids' is not given"});
-  Fails("plan --input inputids=@ids.npy", 2, {"E4001", "did you mean 'input_ids'"});
-  Fails("plan --input input_ids", 2, {"E4001", "name=@file"});
-  Fails("plan --input input_ids=@ids.npy --input input_ids=@ids.npy", 2, {"E4001", "twice"});
-  Fails("plan --input input_ids=@absent.npy", 74, {"E5001", "absent.npy"});
+  RunFails("plan", 2, {"E4001", "'input_ids' is not given"});
+  RunFails("plan --input inputids=@ids.npy", 2, {"E4001", "did you mean 'input_ids'"});
+  RunFails("plan --input input_ids", 2, {"E4001", "name=@file"});
+  RunFails("plan --input input_ids=@ids.npy --input input_ids=@ids.npy", 2, {"E4001", "twice"});
+  RunFails("plan --input input_ids=@absent.npy", 74, {"E5001", "absent.npy"});
   Write("text.npy", "these are no numbers");
-  Fails("plan --input input_ids=@text.npy", 74, {"E5101", "text.npy"});
+  RunFails("plan --input input_ids=@text.npy", 74, {"E5101", "text.npy"});
   WriteNpy(Path("float.npy"), HostTensor(DType::kF32, {2, 16}));
-  Fails("plan --input input_ids=@float.npy", 2, {"E4002", "i64[2, 16]", "f32[2, 16]"});
+  RunFails("plan --input input_ids=@float.npy", 2, {"E4002", "i64[2, 16]", "f32[2, 16]"});
   WriteNpy(Path("long.npy"), HostTensor(DType::kI64, {2, 17}));
-  Fails("plan --input input_ids=@long.npy", 2, {"E4002", "i64[2, 16]", "i64[2, 17]"});
+  RunFails("plan --input input_ids=@long.npy", 2, {"E4002", "i64[2, 16]", "i64[2, 17]"});
 }
 
 // The second sequence lives on the second half of the ranks; its position is the one in the whole
@@ -221,11 +216,11 @@ TEST_F(RunTest, TokensOutsideTheVocabulary) {
   WriteIds("negative.npy", 3, -1);
   for (const char* options : {"--spec serial", "--spec megatron --mesh dp=2,tp=2"}) {
     Compile("plan", options);
-    Fails("plan --input input_ids=@big.npy --input labels=@ids.npy", 2,
-          {"E4003", "[1, 5] = 97", "[0, 97)"});
-    Fails("plan --input input_ids=@negative.npy --input labels=@ids.npy", 2,
-          {"E4003", "[0, 3] = -1"});
-    Fails("plan --input input_ids=@ids.npy --input labels=@big.npy", 2, {"E4003", "= 97"});
+    RunFails("plan --input input_ids=@big.npy --input labels=@ids.npy", 2,
+             {"E4003", "[1, 5] = 97", "[0, 97)"});
+    RunFails("plan --input input_ids=@negative.npy --input labels=@ids.npy", 2,
+             {"E4003", "[0, 3] = -1"});
+    RunFails("plan --input input_ids=@ids.npy --input labels=@big.npy", 2, {"E4003", "= 97"});
   }
 }
 
@@ -241,17 +236,17 @@ TEST_F(RunTest, CheckNumericsNamesTheOp) {
   ToolResult r = Tool("compile nan.shardc --loss output:loss -o nan");
   ASSERT_EQ(r.exit, 0) << r.err;
   RunOk("nan --random-inputs 1");
-  Fails("nan --random-inputs 1 --check-numerics", 7,
-        {"E4005", "neg, abs, neg, log at bad.log", "at element 0 of f32[2, 8]"});
+  RunFails("nan --random-inputs 1 --check-numerics", 7,
+           {"E4005", "neg, abs, neg, log at bad.log", "at element 0 of f32[2, 8]"});
 }
 
 TEST_F(RunTest, Usage) {
   Compile("plan", "--spec serial");
   // As on a machine without CUDA.
   setenv("SHARDC_CUDA_PLUGIN", "/no/such/plugin.so", 1);
-  Fails("plan --backend cuda --random-inputs 1", 74, {"E4302"});
+  RunFails("plan --backend cuda --random-inputs 1", 74, {"E4302"});
   unsetenv("SHARDC_CUDA_PLUGIN");
-  Fails("plan --shared-device --random-inputs 1", 2, {"E6120"});
+  RunFails("plan --shared-device --random-inputs 1", 2, {"E6120"});
   // As a process of mpirun, where MPI is not to be found.
   auto launched = [&](const std::string& rank, const std::string& arguments) {
     return Shell("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=" + rank +
@@ -268,14 +263,14 @@ TEST_F(RunTest, Usage) {
     EXPECT_THAT(first.err, HasSubstr(id));
     EXPECT_EQ(second.err, "") << arguments;
   }
-  Fails("plan --backend tpu", 2, {});
-  Fails("plan --steps 0", 2, {"not in range"});
-  Fails("plan --threads 1025", 2, {"not in range"});
-  Fails("plan --steps 2 --repeat 2", 2, {});
-  Fails("plan --rtol -1", 2, {"-1 is not a number from 0 on"});
-  Fails("plan --atol nan", 2, {"nan is not a number from 0 on"});
-  Fails("", 2, {"plan"});
-  Fails("plan --random-inputs 1 --save no/such/folder.safetensors", 74, {"E5003"});
+  RunFails("plan --backend tpu", 2, {});
+  RunFails("plan --steps 0", 2, {"not in range"});
+  RunFails("plan --threads 1025", 2, {"not in range"});
+  RunFails("plan --steps 2 --repeat 2", 2, {});
+  RunFails("plan --rtol -1", 2, {"-1 is not a number from 0 on"});
+  RunFails("plan --atol nan", 2, {"nan is not a number from 0 on"});
+  RunFails("", 2, {"plan"});
+  RunFails("plan --random-inputs 1 --save no/such/folder.safetensors", 74, {"E5003"});
   // Before any step is run.
   EXPECT_EQ(Tool("run plan --random-inputs 1 --steps 3 --save-params no/such/p.safetensors").out,
             "");

@@ -41,9 +41,20 @@ ToolResult ToolTest::Tool(const std::string& arguments) const {
   return Shell(std::string("'") + SHARDC_TOOL + "' " + arguments);
 }
 
-void ToolTest::Compile(const std::string& folder, const std::string& options) const {
-  ToolResult r = Tool(std::string("compile ") + kModel + " " + options + " -q -o " + folder);
+void ToolTest::Compile(const std::string& folder, const std::string& options,
+                       const std::string& model) const {
+  ToolResult r = Tool("compile " + model + " " + options + " -q -o " + folder);
   ASSERT_EQ(r.exit, 0) << r.err;
+}
+
+void ToolTest::RunFails(const std::string& arguments, int exit,
+                        const std::vector<std::string>& parts) const {
+  ToolResult r = Tool("run " + arguments);
+  EXPECT_EQ(r.exit, exit) << arguments << ": " << r.err;
+  for (const std::string& part : parts) {
+    EXPECT_NE(r.err.find(part), std::string::npos)
+        << arguments << ": no '" << part << "' in " << r.err;
+  }
 }
 
 std::string ToolTest::Read(const std::string& name) const {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace shardc::testing {
 
@@ -25,8 +26,12 @@ class ToolTest : public ::testing::Test {
   ToolResult Tool(const std::string& arguments) const;
   // Any shell command, there.
   ToolResult Shell(const std::string& command) const;
-  // Compiles kModel and expects that to work.
-  void Compile(const std::string& folder, const std::string& options) const;
+  // Compiles the model and expects that to work.
+  void Compile(const std::string& folder, const std::string& options,
+               const std::string& model = kModel) const;
+  // `run` must fail so, with all of these in its message.
+  void RunFails(const std::string& arguments, int exit,
+                const std::vector<std::string>& parts) const;
   const std::string& dir() const { return dir_; }
   std::string Path(const std::string& name) const { return dir_ + "/" + name; }
   std::string Read(const std::string& name) const;

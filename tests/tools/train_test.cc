@@ -25,11 +25,6 @@ constexpr const char* kMqa =
 
 class TrainTest : public ToolTest {
  protected:
-  void CompileModel(const std::string& folder, const std::string& options,
-                    const char* model = kModel) const {
-    ToolResult r = Tool(std::string("compile ") + model + " " + options + " -q -o " + folder);
-    ASSERT_EQ(r.exit, 0) << r.err;
-  }
   // Tokens of the steps from `first` to `last`.
   void WriteSteps(const std::string& name, int64_t first, int64_t last) const {
     HostTensor ids(DType::kI64, {last - first, 2, 16});
@@ -43,11 +38,6 @@ class TrainTest : public ToolTest {
     ToolResult r = Tool("run " + arguments + " --json");
     EXPECT_EQ(r.exit, 0) << arguments << ": " << r.err;
     return r.exit == 0 ? Json::parse(r.out)["steps"] : Json::array();
-  }
-  void Fails(const std::string& arguments, int exit, const std::vector<std::string>& parts) const {
-    ToolResult r = Tool("run " + arguments);
-    EXPECT_EQ(r.exit, exit) << arguments << ": " << r.err;
-    for (const std::string& part : parts) EXPECT_THAT(r.err, HasSubstr(part)) << arguments;
   }
 };
 
@@ -66,7 +56,7 @@ TEST_F(TrainTest, ResumesWhereItStopped) {
   WriteSteps("head.npy", 0, 3);
   WriteSteps("tail.npy", 3, 6);
   for (const char* model : {kModel, kMqa}) {
-    CompileModel("whole", std::string("--spec serial") + kTraining, model);
+    Compile("whole", std::string("--spec serial") + kTraining, model);
     const Json whole =
         Steps("whole --steps 6 --input input_ids=@all.npy --save-checkpoint whole.safetensors");
     EXPECT_EQ(whole[0]["learning_rate"], 0);
@@ -81,7 +71,7 @@ TEST_F(TrainTest, ResumesWhereItStopped) {
     for (const char* cut : {"--spec megatron --mesh dp=1,tp=2", "--spec megatron_sp --mesh tp=3",
                             "--spec megatron --mesh dp=2,tp=1 --zero 3",
                             "--spec megatron --mesh pp=2,tp=2 --microbatches 2"}) {
-      CompileModel("cut", cut + std::string(" --weights none") + kTraining, model);
+      Compile("cut", cut + std::string(" --weights none") + kTraining, model);
       ExpectSteps(Steps("cut --steps 3 --input input_ids=@tail.npy --load half.safetensors "
                         "--save-checkpoint cut.safetensors"),
                   whole, 3, 1e-4);
@@ -93,9 +83,9 @@ TEST_F(TrainTest, ResumesWhereItStopped) {
 
 TEST_F(TrainTest, LoadsParametersAlone) {
   WriteSteps("ids.npy", 0, 2);
-  CompileModel("plan", std::string("--spec serial") + kTraining);
+  Compile("plan", std::string("--spec serial") + kTraining);
   Steps("plan --steps 2 --input input_ids=@ids.npy --save-params params.safetensors");
-  CompileModel("tp", "--spec megatron --mesh tp=2 --weights none --loss lm");
+  Compile("tp", "--spec megatron --mesh tp=2 --weights none --loss lm");
   ToolResult tp = Tool("run tp --input input_ids=@ids.npy --load params.safetensors --json");
   ASSERT_EQ(tp.exit, 0) << tp.err;
   EXPECT_THAT(tp.err, AllOf(HasSubstr("the inputs hold 2 steps; --steps runs more than 1"),
@@ -129,9 +119,9 @@ TEST_F(TrainTest, LoadsParametersAlone) {
 TEST_F(TrainTest, DropoutMayBeAddedOnTheWay) {
   WriteIds();
   const std::string model = std::string(kModel).substr(0, std::string(kModel).size() - 1);
-  CompileModel("plain", std::string("--spec serial") + kTraining);
-  CompileModel("dropout", std::string("--spec megatron --mesh tp=2") + kTraining,
-               (model + ",dropout=0.1'").c_str());
+  Compile("plain", std::string("--spec serial") + kTraining);
+  Compile("dropout", std::string("--spec megatron --mesh tp=2") + kTraining,
+          model + ",dropout=0.1'");
   Steps("plain --steps 2 --input input_ids=@ids.npy --save-checkpoint plain.safetensors");
   const Json on = Steps(
       "dropout --steps 2 --input input_ids=@ids.npy --load plain.safetensors "
@@ -143,14 +133,14 @@ TEST_F(TrainTest, DropoutMayBeAddedOnTheWay) {
 
 TEST_F(TrainTest, RefusesCheckpointsOfOtherModels) {
   WriteIds();
-  CompileModel("plan", std::string("--spec megatron --mesh tp=2") + kTraining);
-  CompileModel("sgd", "--spec serial --loss lm --optimizer sgd --momentum 0.9");
+  Compile("plan", std::string("--spec megatron --mesh tp=2") + kTraining);
+  Compile("sgd", "--spec serial --loss lm --optimizer sgd --momentum 0.9");
   Steps("sgd --steps 1 --input input_ids=@ids.npy --save-checkpoint sgd.safetensors");
   const std::string run = "plan --input input_ids=@ids.npy --load ";
-  Fails(run + "sgd.safetensors", 2,
-        {"E4010", "--load sgd.safetensors", "has 1 of the optimizer's 57"});
-  Fails(run + "absent.safetensors", 74, {"E5001"});
-  Fails(run + "ids.npy", 74, {"E5102"});
+  RunFails(run + "sgd.safetensors", 2,
+           {"E4010", "--load sgd.safetensors", "has 1 of the optimizer's 57"});
+  RunFails(run + "absent.safetensors", 74, {"E5001"});
+  RunFails(run + "ids.npy", 74, {"E5102"});
 
   SafetensorsFile file(Path("sgd.safetensors"));
   std::map<std::string, HostTensor> tensors;
@@ -166,19 +156,19 @@ TEST_F(TrainTest, RefusesCheckpointsOfOtherModels) {
   };
   const std::string name = "transformer.ln_f.weight";
   with(name, nullptr);
-  Fails(run + "changed.safetensors", 2,
-        {"E4010", "has no tensor '" + name + "'", "did you mean 'transformer."});
+  RunFails(run + "changed.safetensors", 2,
+           {"E4010", "has no tensor '" + name + "'", "did you mean 'transformer."});
   const HostTensor shape(DType::kF32, {33}), type(DType::kI64, {32});
   with(name, &shape);
-  Fails(run + "changed.safetensors", 2, {"E4010", "is f32[33], and the plan's is f32[32]"});
+  RunFails(run + "changed.safetensors", 2, {"E4010", "is f32[33], and the plan's is f32[32]"});
   with(name, &type);
-  Fails(run + "changed.safetensors", 2, {"E4010", "is i64[32], and the plan's is f32[32]"});
+  RunFails(run + "changed.safetensors", 2, {"E4010", "is i64[32], and the plan's is f32[32]"});
 }
 
 // What the steps have made is not lost to what comes after them, and a bad path is said before.
 TEST_F(TrainTest, CheckpointsComeFirst) {
   WriteIds();
-  CompileModel("plan", std::string("--spec serial") + kTraining);
+  Compile("plan", std::string("--spec serial") + kTraining);
   const std::string run =
       "run plan --steps 2 --input input_ids=@ids.npy --save-checkpoint c.safetensors ";
   WriteSafetensors(Path("other.safetensors"), {{"loss", HostTensor::Scalar<float>(100)}});
@@ -196,7 +186,7 @@ TEST_F(TrainTest, InputsOfSeveralStepsComeOneAfterTheOther) {
   WriteSteps("two.npy", 0, 2);
   WriteSteps("three.npy", 0, 3);
   WriteSteps("first.npy", 0, 1);
-  CompileModel("plan", "--spec serial --loss lm");
+  Compile("plan", "--spec serial --loss lm");
   const Json around = Steps("plan --steps 5 --input input_ids=@two.npy");
   EXPECT_NE(around[0], around[1]);
   for (size_t i = 2; i < 5; ++i) EXPECT_EQ(around[i], around[i % 2]);
@@ -211,10 +201,10 @@ TEST_F(TrainTest, InputsOfSeveralStepsComeOneAfterTheOther) {
   EXPECT_THAT(equal.err, HasSubstr("all steps are equal"));
   equal = Tool("run plan --steps 2 --input input_ids=@two.npy");
   EXPECT_THAT(equal.err, Not(HasSubstr("all steps are equal")));
-  Fails("plan --steps 2 --input input_ids=@two.npy --input labels=@three.npy", 2,
-        {"E4002", "'input_ids' holds 2"});
+  RunFails("plan --steps 2 --input input_ids=@two.npy --input labels=@three.npy", 2,
+           {"E4002", "'input_ids' holds 2"});
   WriteNpy(Path("none.npy"), HostTensor(DType::kI64, {0, 2, 16}));
-  Fails("plan --steps 2 --input input_ids=@none.npy", 2, {"E4002", "[0, 2, 16]"});
+  RunFails("plan --steps 2 --input input_ids=@none.npy", 2, {"E4002", "[0, 2, 16]"});
 }
 
 }  // namespace
