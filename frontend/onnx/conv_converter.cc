@@ -1,5 +1,6 @@
-// Conv as a product of patches and weights: patch embeddings of images, the front of an audio
-// encoder.
+// Conv as a product of patches and weights for each group: patch embeddings of images, the front of
+// an audio encoder. With a group for each channel (short convolutions along the sequence) it is a
+// sum of shifted inputs, each times its place in the kernel.
 #include <algorithm>
 #include <string>
 
@@ -17,7 +18,20 @@ struct Window {
   size_t dims() const { return kernel.size(); }
   int64_t Span(size_t d) const { return dilation[d] * (kernel[d] - 1) + 1; }
   int64_t Offsets() const { return NumElements(kernel); }
+  bool Adjacent() const {
+    return stride == kernel && std::ranges::all_of(dilation, [](int64_t d) { return d == 1; });
+  }
 };
+
+// Calls f(place) for every place in the kernel, in row-major order.
+template <typename F>
+void ForEachPlace(const Window& w, F f) {
+  Ints place(w.dims(), 0);
+  for (int64_t i = 0; i < w.Offsets(); ++i) {
+    f(place);
+    for (size_t d = w.dims(); d-- > 0 && ++place[d] == w.kernel[d];) place[d] = 0;
+  }
+}
 
 Ints ListOr(NodeContext& c, std::string_view name, size_t size, int64_t otherwise) {
   Ints list = c.IntList(name).value_or(Ints(size, otherwise));
@@ -103,19 +117,13 @@ Value* AdjacentPatches(NodeContext& c, Value* x, const Window& w) {
 
 // The same for windows that overlap or leave gaps: a slice for each place in the kernel.
 Value* SlicedPatches(NodeContext& c, Value* x, const Window& w) {
-  if (w.Offsets() > kMaxSlices) {
-    c.Fail("E1301", StrCat("Conv with a kernel of ", w.Offsets(),
-                           " elements whose windows overlap is not ", "supported"));
-  }
   std::vector<Value*> slices;
-  Ints offset(w.dims(), 0);
-  for (int64_t i = 0; i < w.Offsets(); ++i) {
-    Value* slice = Shifted(c, x, w, offset);
+  ForEachPlace(w, [&](const Ints& place) {
+    Value* slice = Shifted(c, x, w, place);
     Shape column = slice->type.shape;
     column.push_back(1);
     slices.push_back(c.Reshape(slice, std::move(column)));
-    for (size_t d = w.dims(); d-- > 0 && ++offset[d] == w.kernel[d];) offset[d] = 0;
-  }
+  });
   const int64_t rank = static_cast<int64_t>(w.dims()) + 3;
   Value* all = slices.size() == 1 ? slices[0] : c.Make("concat", slices, {{"axis", rank - 1}});
   Ints perm = {0};
@@ -125,28 +133,72 @@ Value* SlicedPatches(NodeContext& c, Value* x, const Window& w) {
   return c.Transpose(all, std::move(perm));
 }
 
+// x[n, c, ...], weight[m, c / groups, kernel...] -> [n, positions, m].
+Value* Products(NodeContext& c, Value* x, Value* weight, const Window& w, int64_t groups) {
+  const int64_t n = x->type.shape[0], positions = NumElements(w.out), m = weight->type.shape[0];
+  const int64_t width = weight->type.shape[1] * w.Offsets();
+  Value* patches = w.Adjacent() ? AdjacentPatches(c, x, w) : SlicedPatches(c, x, w);
+  if (groups == 1) {
+    return c.Make("matmul_nt",
+                  {c.Reshape(patches, {n, positions, width}), c.Reshape(weight, {m, width})});
+  }
+  patches = c.Transpose(c.Reshape(patches, {n, positions, groups, width}), {0, 2, 1, 3});
+  Value* y = c.Make("matmul_nt", {patches, c.Reshape(weight, {groups, m / groups, width})});
+  return c.Reshape(c.Transpose(y, {0, 2, 1, 3}), {n, positions, m});
+}
+
+// x[n, c, ...], weight[c, 1, kernel...] -> [n, c, out...].
+Value* Depthwise(NodeContext& c, Value* x, Value* weight, const Window& w) {
+  const int64_t channels = weight->type.shape[0];
+  Value* factors = c.Reshape(weight, {channels, w.Offsets()});
+  Shape broadcast(w.dims() + 1, 1);
+  broadcast[0] = channels;
+  Value* y = nullptr;
+  int64_t i = 0;
+  ForEachPlace(w, [&](const Ints& place) {
+    Value* factor = c.Reshape(SliceDim(c, factors, 1, i, i + 1), broadcast);
+    Value* term = Mul(c, Shifted(c, x, w, place), factor);
+    y = y ? Add(c, y, term) : term;
+    ++i;
+  });
+  return y;
+}
+
 void Conv(NodeContext& c) {
   Value *x = c.input(0), *weight = c.input(1);
   const Shape xs = x->type.shape, ws = weight->type.shape;
   if (xs.size() < 3 || ws.size() != xs.size()) {
     c.Fail("E1303", "Conv needs an input and a weight with a batch, channels and spatial dims");
   }
-  if (c.Int("group", 1) != 1) c.Fail("E1301", "Conv with groups is not supported");
-  if (ws[1] != xs[1]) {
-    c.Fail("E1303", StrCat("the weight of Conv takes ", ws[1], " channels, its input has ", xs[1]));
+  const int64_t groups = c.Int("group", 1);
+  if (groups < 1 || xs[1] % groups != 0 || ws[0] % groups != 0) {
+    c.Fail("E1303", StrCat("Conv's ", groups, " groups do not divide the ", xs[1],
+                           " channels of its input and the ", ws[0], " of its result"));
+  }
+  if (ws[1] != xs[1] / groups) {
+    c.Fail("E1303", StrCat("the weight of Conv takes ", ws[1], " channels, its input has ",
+                           xs[1] / groups, groups == 1 ? "" : " in each group"));
   }
   const Window w = WindowOf(c, xs, ws);
+  const bool depthwise = groups > 1 && groups == xs[1] && groups == ws[0];
+  if ((depthwise || !w.Adjacent()) && w.Offsets() > kMaxSlices) {
+    c.Fail("E1301",
+           StrCat("Conv with a kernel of ", w.Offsets(), " elements ",
+                  depthwise ? "for each channel" : "whose windows overlap", " is not supported"));
+  }
   x = Padded(c, x, w);
-  const bool adjacent = w.stride == w.kernel && w.dilation == Ints(w.dims(), 1);
-  Value* patches = adjacent ? AdjacentPatches(c, x, w) : SlicedPatches(c, x, w);
-  const int64_t width = ws[1] * w.Offsets();
-  Value* y = c.Make("matmul_nt", {c.Reshape(patches, {xs[0], NumElements(w.out), width}),
-                                  c.Reshape(weight, {ws[0], width})});
+  if (depthwise) {
+    Value* y = Depthwise(c, x, weight, w);
+    Shape broadcast(w.dims() + 1, 1);
+    broadcast[0] = ws[0];
+    c.SetOutput(0, c.has_input(2) ? Add(c, y, c.Reshape(c.input(2), broadcast)) : y);
+    return;
+  }
+  Value* y = Products(c, x, weight, w, groups);
   if (c.has_input(2)) y = Add(c, y, c.input(2));
-  y = c.Transpose(y, {0, 2, 1});
   Shape shape = {xs[0], ws[0]};
   shape.insert(shape.end(), w.out.begin(), w.out.end());
-  c.SetOutput(0, c.Reshape(y, std::move(shape)));
+  c.SetOutput(0, c.Reshape(c.Transpose(y, {0, 2, 1}), std::move(shape)));
 }
 
 }  // namespace

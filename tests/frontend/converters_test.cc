@@ -453,6 +453,20 @@ TEST_F(Converters, IndexOutOfRangeIsRefused) {
   ExpectRefused("E1303", "out of range");
 }
 
+TEST_F(Converters, GroupsThatDoNotFitAreRefused) {
+  Input("x", {1, 6, 4});
+  Input("w", {6, 2, 1});
+  SetInt(Node("Conv", {"x", "w"}), "group", 4);
+  ExpectRefused("E1303", "4 groups do not divide the 6 channels of its input");
+}
+
+TEST_F(Converters, GroupsOfOtherChannelsAreRefused) {
+  Input("x", {1, 6, 4});
+  Input("w", {6, 1, 1});
+  SetInt(Node("Conv", {"x", "w"}), "group", 3);
+  ExpectRefused("E1303", "takes 1 channels, its input has 2 in each group");
+}
+
 TEST_F(Converters, EinsumOfThreeIsRefused) {
   Input("x", {3});
   SetString(Node("Einsum", {"x", "x", "x"}), "equation", "i,i,i->");
