@@ -36,15 +36,17 @@ struct Value {
 
 // Where an op belongs: in the model, and in the schedule of a step.
 struct Belonging {
-  std::string site;     // "h.0.mlp.c_fc", an ONNX node's name; may be empty
-  int stage = -1;       // of a pipeline; -1: none is given
-  int microbatch = -1;  // -1: none; the op is there once for all
+  std::string site;       // "h.0.mlp.c_fc", an ONNX node's name; may be empty
+  int stage = -1;         // of a pipeline; -1: none is given
+  int virtual_stage = 0;  // which of the stage's runs of layers, in an interleaved pipeline
+  int microbatch = -1;    // -1: none; the op is there once for all
 
   // From here on this belongs where `like` does: how an op is made in another's place.
   void BelongWith(const Belonging& like) { *this = like; }
   // Whether one op may be made of this and another: on the same ranks, at the same time.
   bool RunsWith(const Belonging& other) const {
-    return stage == other.stage && microbatch == other.microbatch;
+    return stage == other.stage && microbatch == other.microbatch &&
+           (microbatch < 0 || virtual_stage == other.virtual_stage);
   }
 };
 

@@ -193,6 +193,8 @@ class Parser {
         op.belonging.site = lex_.Expect(Token::kString, "a string").text();
       } else if (name.raw == "stage") {
         op.belonging.stage = ParseOrdinal("the number of a stage");
+      } else if (name.raw == "virtual_stage") {
+        op.belonging.virtual_stage = ParseOrdinal("the number of a virtual stage");
       } else if (name.raw == "microbatch") {
         op.belonging.microbatch = ParseOrdinal("the number of a microbatch");
       } else {
@@ -220,7 +222,7 @@ class Parser {
 
   AttrKind KindOf(const OpDef& def, const Token& name) const {
     if (const AttrSpec* spec = FindSpec(def, name.raw)) return spec->kind;
-    std::vector<std::string_view> names = {"phase", "site", "stage", "microbatch"};
+    std::vector<std::string_view> names = {"phase", "site", "stage", "virtual_stage", "microbatch"};
     for (const AttrSpec& a : def.attrs) names.push_back(a.name);
     lex_.Fail(name, StrCat("op '", def.name, "' has no attribute '", name.raw, "'"),
               DidYouMean(name.raw, names));

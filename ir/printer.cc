@@ -295,7 +295,9 @@ class Printer {
       key("site");
       AppendQuoted(out_, op.site);
     }
-    for (auto [name, n] : {std::pair("stage", op.stage), std::pair("microbatch", op.microbatch)}) {
+    const int virtual_stage = op.virtual_stage > 0 ? op.virtual_stage : -1;
+    for (auto [name, n] : {std::pair("stage", op.stage), std::pair("virtual_stage", virtual_stage),
+                           std::pair("microbatch", op.microbatch)}) {
       if (n < 0) continue;
       key(name);
       out_ += std::to_string(n);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <tuple>
 
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
@@ -50,31 +51,83 @@ std::vector<int> Deal(const std::vector<double>& costs, int parts) {
   return lengths;
 }
 
+// How good a way to deal is: what the stage with the most has, then the longest run, then how much
+// alike runs are. Less is better.
+std::tuple<double, double, double> Imbalance(const std::vector<double>& costs,
+                                             const std::vector<int>& lengths, int stages) {
+  std::vector<double> of_stage(static_cast<size_t>(stages));
+  double longest = 0, squares = 0;
+  size_t layer = 0;
+  for (size_t run = 0; run < lengths.size(); ++run) {
+    double sum = 0;
+    for (int i = 0; i < lengths[run]; ++i) sum += costs[layer++];
+    of_stage[run % of_stage.size()] += sum;
+    longest = std::max(longest, sum);
+    squares += sum * sum;
+  }
+  return {*std::max_element(of_stage.begin(), of_stage.end()), longest, squares};
+}
+
+// Layers go from run to run while that helps.
+void Balance(const std::vector<double>& costs, int stages, std::vector<int>& lengths) {
+  auto best = Imbalance(costs, lengths, stages);
+  for (bool better = true; better;) {
+    better = false;
+    for (size_t from = 0; from < lengths.size(); ++from) {
+      for (size_t to = 0; to < lengths.size(); ++to) {
+        if (from == to || lengths[from] == 1) continue;
+        std::vector<int> other = lengths;
+        --other[from];
+        ++other[to];
+        if (auto now = Imbalance(costs, other, stages); now < best) {
+          best = now;
+          lengths = std::move(other);
+          better = true;
+        }
+      }
+    }
+  }
+}
+
 class Assigner {
  public:
   Assigner(Graph& graph, const PipelineSpec& spec, int stages)
-      : graph_(graph), spec_(spec), stages_(stages), layers_(FindLayers(graph, nullptr)) {}
+      : graph_(graph),
+        spec_(spec),
+        stages_(stages),
+        runs_(stages * spec.virtual_stages),
+        layers_(FindLayers(graph, nullptr)) {}
 
   void Run() {
-    if (static_cast<int>(layers_.size()) < stages_) throw TooFewLayers();
+    if (static_cast<int>(layers_.size()) < runs_) throw TooFewLayers();
     PlaceByLayers();
     PlaceBeforeLayers();
-    const std::vector<int> stage_of = StageOfLayers();
+    const std::vector<int> run_of = RunOfLayers();
     for (const auto& op : graph_.ops()) {
       const int layer = layer_[static_cast<size_t>(op->id)];
-      if (layer != kNone) op->stage = stage_of[static_cast<size_t>(layer)];
+      if (layer == kNone) continue;
+      op->stage = run_of[static_cast<size_t>(layer)] % stages_;
+      op->virtual_stage = run_of[static_cast<size_t>(layer)] / stages_;
     }
   }
 
  private:
   Diagnostic TooFewLayers() const {
     const bool none = layers_.empty();
+    const auto layers = static_cast<int>(layers_.size());
     return Diagnostic(
         "E2120", ExitCode::kBadSpec, spec_.where,
-        StrCat("the pipeline over '", spec_.axis, "' has ", stages_, " stages, and the model has ",
-               none ? "no layer that repeats" : StrCat(layers_.size(), " layers")),
-        none ? StrCat("use ", spec_.axis, "=1")
-             : StrCat("use ", spec_.axis, "=", layers_.size(), " or less"));
+        StrCat("the pipeline over '", spec_.axis, "' has ", Stages(), ", and the model has ",
+               none ? "no layer that repeats" : StrCat(layers, " layers")),
+        none               ? StrCat("use ", spec_.axis, "=1")
+        : layers < stages_ ? StrCat("use ", spec_.axis, "=", layers, " or less")
+                           : StrCat("use ", layers / stages_, " virtual stages or less"));
+  }
+
+  std::string Stages() const {
+    return StrCat(
+        stages_, " stages",
+        runs_ > stages_ ? StrCat(" of ", spec_.virtual_stages, " virtual ones each") : "");
   }
 
   int& LayerOf(const Op* op) { return layer_[static_cast<size_t>(op->id)]; }
@@ -123,32 +176,35 @@ class Assigner {
     }
   }
 
-  std::vector<int> StageOfLayers() {
+  std::vector<int> RunOfLayers() {
     std::vector<double> costs(layers_.size());
     for (const auto& op : graph_.ops()) {
       const int layer = LayerOf(op.get());
       if (layer != kNone) costs[static_cast<size_t>(layer)] += static_cast<double>(Flops(*op));
     }
     std::vector<int> lengths = spec_.layers;
-    if (lengths.empty()) lengths = Deal(costs, stages_);
+    if (lengths.empty()) {
+      lengths = Deal(costs, runs_);
+      Balance(costs, stages_, lengths);
+    }
     const int dealt = std::accumulate(lengths.begin(), lengths.end(), 0);
-    if (static_cast<int>(lengths.size()) != stages_ || dealt != static_cast<int>(costs.size())) {
-      throw Diagnostic("E2121", ExitCode::kBadSpec, spec_.where,
-                       StrCat("stage_layers deals ", dealt, " layers to ", lengths.size(),
-                              " stages; the model has ", costs.size(), " layers and the mesh ",
-                              stages_, " stages"),
-                       "leave it out to have them dealt evenly");
+    if (static_cast<int>(lengths.size()) != runs_ || dealt != static_cast<int>(costs.size())) {
+      throw Diagnostic(
+          "E2121", ExitCode::kBadSpec, spec_.where,
+          StrCat("stage_layers deals ", dealt, " layers to ", lengths.size(),
+                 " stages; the model has ", costs.size(), " layers and the mesh ", Stages()),
+          "leave it out to have them dealt evenly");
     }
-    std::vector<int> stage_of;
-    for (size_t s = 0; s < lengths.size(); ++s) {
-      stage_of.insert(stage_of.end(), static_cast<size_t>(lengths[s]), static_cast<int>(s));
+    std::vector<int> run_of;
+    for (size_t run = 0; run < lengths.size(); ++run) {
+      run_of.insert(run_of.end(), static_cast<size_t>(lengths[run]), static_cast<int>(run));
     }
-    return stage_of;
+    return run_of;
   }
 
   Graph& graph_;
   const PipelineSpec& spec_;
-  int stages_;
+  int stages_, runs_;
   std::vector<Layer> layers_;
   std::vector<int> layer_;  // by Op::id
 };
@@ -178,6 +234,13 @@ void RefuseCutsOverPipeline(const Graph& graph, const Spec& spec) {
 void AssignStages(Graph& graph, const Spec& spec) {
   const std::optional<int> axis = graph.mesh.FindAxis(spec.pipeline.axis);
   if (spec.pipeline.axis.empty() || !axis || graph.mesh.axis_size(*axis) < 2) {
+    if (spec.pipeline.virtual_stages > 1) {
+      throw Diagnostic("E2121", ExitCode::kBadSpec, spec.pipeline.where,
+                       StrCat(spec.pipeline.virtual_stages, " virtual stages, and no pipeline"),
+                       spec.pipeline.axis.empty()
+                           ? "name the pipeline's axis: pipeline_axis"
+                           : StrCat("use a mesh with ", spec.pipeline.axis, "=2 or more"));
+    }
     if (spec.pipeline.layers.size() <= 1) return;
     const std::string& name = spec.pipeline.axis;
     const size_t stages = spec.pipeline.layers.size();

@@ -13,7 +13,7 @@ struct Key {
   std::string reduce;
   DType dtype;
   Phase phase;
-  int stage, microbatch;
+  int stage, virtual_stage, microbatch;
   const Op* producer;  // null: anywhere in the phase
   auto operator<=>(const Key&) const = default;
 };
@@ -69,6 +69,7 @@ class Buckets {
             op.in(0).dtype,
             op.phase,
             op.stage,
+            op.microbatch < 0 ? 0 : op.virtual_stage,
             op.microbatch,
             Producer(op)};
   }

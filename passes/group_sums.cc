@@ -78,6 +78,7 @@ class Grouper {
     op->phase = like.phase;
     op->BelongWith(like);
     op->stage = stage;
+    if (StageOf(later) == stage) op->virtual_stage = later->producer->virtual_stage;
     op->microbatch = later->producer ? later->producer->microbatch : -1;
     op->id = static_cast<int>(homes_.size());
     homes_.push_back(stage);

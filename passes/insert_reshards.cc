@@ -458,6 +458,7 @@ class Inserter {
     if (cause) op->BelongWith(*cause);
     if (user && user->def->constrains) {
       op->stage = user->stage;
+      op->virtual_stage = user->virtual_stage;
       op->microbatch = user->microbatch;
     }
     Strings why;

@@ -1,7 +1,6 @@
 #include "passes/move_to_readers.h"
 
 #include <algorithm>
-#include <optional>
 #include <vector>
 
 #include "ir/op_def.h"
@@ -19,9 +18,11 @@ class Mover {
     for (auto it = graph_.ops().rbegin(); it != graph_.ops().rend(); ++it) {
       Op& op = **it;
       if (op.stage < 0 || HomeOf(&op) == kAnyStage || !IsCheap(*op.def)) continue;
-      const std::optional<int> reader = Reader(op);
-      if (!reader || *reader == op.stage || Comes(op, *reader) >= Leaves(op)) continue;
-      op.stage = homes_[static_cast<size_t>(op.id)] = *reader;
+      const Op* reader = Reader(op);
+      if (!reader || HomeOf(reader) == op.stage) continue;
+      if (Comes(op, HomeOf(reader)) >= Leaves(op)) continue;
+      op.stage = homes_[static_cast<size_t>(op.id)] = HomeOf(reader);
+      op.virtual_stage = reader->virtual_stage;
     }
   }
 
@@ -29,17 +30,17 @@ class Mover {
   int HomeOf(const Op* op) const { return homes_[static_cast<size_t>(op->id)]; }
   int64_t Bytes(const Value* v) const { return LocalBytes(v->type, graph_.mesh); }
 
-  // The one stage that reads the results.
-  std::optional<int> Reader(const Op& op) const {
-    std::optional<int> stage;
+  // One that reads the results, where all are on one stage; else null.
+  const Op* Reader(const Op& op) const {
+    const Op* reader = nullptr;
     for (const Value* r : op.results) {
-      if (graph_.IsOutput(r)) return std::nullopt;
+      if (graph_.IsOutput(r)) return nullptr;
       for (const Op* user : r->users) {
-        if (stage.value_or(HomeOf(user)) != HomeOf(user)) return std::nullopt;
-        stage = HomeOf(user);
+        if (reader && HomeOf(reader) != HomeOf(user)) return nullptr;
+        if (!reader) reader = user;
       }
     }
-    return stage == kAnyStage ? std::nullopt : stage;
+    return reader && HomeOf(reader) != kAnyStage ? reader : nullptr;
   }
 
   // What would travel only for the op.

@@ -124,7 +124,9 @@ class Placer {
       }
       const Stages& places = PlacesOf(op);
       SHARDC_CHECK(!places.empty(), op->name(), " at ", op->site, " is on no stage");
-      op->stage = places.contains(HomeOf(op)) ? HomeOf(op) : *places.begin();
+      const int home = places.contains(HomeOf(op)) ? HomeOf(op) : *places.begin();
+      if (op->stage != home) op->virtual_stage = VirtualStageOn(home, *op);
+      op->stage = home;
       for (const Value* r : op->results) made_[{r, op->stage}] = op->result(r->index);
       for (int stage : places) {
         if (stage == op->stage) continue;
@@ -141,10 +143,30 @@ class Placer {
     copy->phase = op.phase;
     copy->BelongWith(op);
     copy->stage = stage;
+    copy->virtual_stage = VirtualStageOn(stage, op);
     for (size_t i = 0; i < op.results.size(); ++i) {
       copy->results[i]->provenance = op.results[i]->provenance;
     }
     return copy;
+  }
+
+  // Of an op that comes to the stage: the one that makes the last of its operands there, else that
+  // which first reads its results. The backward goes through them in falling order.
+  int VirtualStageOn(int stage, const Op& op) const {
+    std::set<int> makers, readers;
+    for (const Value* v : op.operands) {
+      auto made = made_.find({v, stage});
+      if (made != made_.end()) makers.insert(made->second->producer->virtual_stage);
+    }
+    for (const Value* r : op.results) {
+      for (const Op* user : r->users) {
+        if (HomeOf(user) == stage) readers.insert(user->virtual_stage);
+      }
+    }
+    const bool backward = op.phase == Phase::kBackward;
+    if (!makers.empty()) return backward ? *makers.begin() : *makers.rbegin();
+    if (!readers.empty()) return backward ? *readers.rbegin() : *readers.begin();
+    return 0;
   }
 
   // Every op reads what its own stage has.

@@ -215,6 +215,13 @@ Spec ParseSpec(const std::string& text, const std::string& file) {
   spec.microbatches = {proto.microbatches(), "spec " + microbatches.ToString()};
   spec.pipeline.axis = proto.pipeline_axis();
   spec.pipeline.layers.assign(proto.stage_layers().begin(), proto.stage_layers().end());
+  const SpecLocation virtual_stages = where("virtual_stages", -1);
+  if (proto.virtual_stages() < 1) {
+    throw Diagnostic("E2101", ExitCode::kBadSpec, virtual_stages.ToString(),
+                     StrCat("a stage cannot have ", proto.virtual_stages(), " virtual stages"),
+                     "use 1 or more");
+  }
+  spec.pipeline.virtual_stages = proto.virtual_stages();
   const bool listed = !spec.pipeline.layers.empty();
   const SpecLocation pipeline = where(listed ? "stage_layers" : "pipeline_axis", listed ? 0 : -1);
   if (listed && spec.pipeline.axis.empty()) {

@@ -52,8 +52,9 @@ struct MicrobatchSpec {
 // Which ranks run which layers.
 struct PipelineSpec {
   std::string axis;         // empty, or not in the mesh: no pipeline
-  std::vector<int> layers;  // of each stage; empty: found
-  std::string where;        // "spec my.textproto:3:1"
+  int virtual_stages = 1;   // how many runs of layers each stage has
+  std::vector<int> layers;  // of each run; empty: found
+  std::string where;        // as ZeroSpec::where
 };
 
 struct Spec {

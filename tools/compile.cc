@@ -27,7 +27,7 @@ struct CompileOptions {
   ModelOptions binding;
   PipelineOptions pipeline;
   std::vector<double> betas;
-  std::optional<int> zero, microbatches;
+  std::optional<int> zero, microbatches, virtual_stages;
   bool no_gradients = false, no_dropout = false;
   bool quiet = false;
 };
@@ -180,6 +180,10 @@ void RunCompile(CompileOptions& o) {
     spec.zero.where = "--zero";
   }
   if (o.microbatches) spec.microbatches = {*o.microbatches, "--microbatches"};
+  if (o.virtual_stages) {
+    spec.pipeline.virtual_stages = *o.virtual_stages;
+    spec.pipeline.where = "--virtual-stages";
+  }
   const Mesh given = Mesh::Parse(o.mesh);
   Graph graph = LoadModel(o.model, o.binding);
   // A graph in text form may bring a mesh.
@@ -277,6 +281,10 @@ void AddCompileVerb(CLI::App& app) {
   verb->add_option("--microbatches", o->microbatches,
                    "run the batch in so many equal pieces, one after the other, and sum their "
                    "gradients before the update; whatever the spec says")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--virtual-stages", o->virtual_stages,
+                   "of a pipeline: how many runs of layers each stage has, so that it waits less "
+                   "and sends more; whatever the spec says")
       ->check(CLI::PositiveNumber);
   verb->add_option(
       "--precision", o->pipeline.precision.compute,

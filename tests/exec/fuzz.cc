@@ -31,13 +31,20 @@ std::string LayerGlob(const std::string& name) {
 
 bool IsPipeline(const MeshAxis& axis) { return axis.name == "pp"; }
 
-// Its axis, and maybe which layers are on which stage.
+// Its axis, and maybe virtual stages and which layers are on which.
 std::string RandomPipeline(Dice& dice, const Graph& graph, int64_t stages) {
   std::string text = "pipeline_axis: \"pp\"\n";
   auto layers = static_cast<int64_t>(FindLayers(graph, nullptr).size());
-  if (stages < 2 || layers < stages || !dice.Chance(30)) return text;
-  for (int64_t s = 1; s < stages; ++s) {
-    const int64_t here = dice.Between(1, layers - (stages - s));
+  if (stages < 2 || layers < stages) return text;
+  int64_t runs = stages;
+  if (dice.Chance(40)) {
+    const int64_t each = dice.Between(1, layers / stages);
+    text += StrCat("virtual_stages: ", each, "\n");
+    runs *= each;
+  }
+  if (!dice.Chance(30)) return text;
+  for (int64_t run = 1; run < runs; ++run) {
+    const int64_t here = dice.Between(1, layers - (runs - run));
     text += StrCat("stage_layers: ", here, "\n");
     layers -= here;
   }

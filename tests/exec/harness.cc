@@ -62,6 +62,7 @@ RunResult CompileAndRun(Graph graph, const RunSetup& setup, const Tensors& input
   Spec spec = SpecOf(setup.spec);
   if (setup.zero > 0) spec.zero.stage = setup.zero;
   if (setup.microbatches > 0) spec.microbatches.count = setup.microbatches;
+  if (setup.virtual_stages > 0) spec.pipeline.virtual_stages = setup.virtual_stages;
   CompileGraph(graph, spec, MeshFor(spec, Mesh::Parse(setup.mesh)), pipeline);
   std::vector<Program> programs = ProgramsFor(graph);
   SessionOptions options = setup.session;

@@ -21,7 +21,7 @@ struct RunSetup {
   PipelineOptions pipeline;
   SessionOptions session;
   int steps = 1;
-  int zero = 0, microbatches = 0;  // where not 0 over the spec's
+  int zero = 0, microbatches = 0, virtual_stages = 0;  // where not 0 over the spec's
 };
 
 struct RunResult {

@@ -28,7 +28,7 @@ struct Case {
   const char* mesh;
   std::string more;
   int zero = 0;
-  int microbatches = 1;
+  int microbatches = 1, virtual_stages = 1;
 };
 
 class Pipeline : public ::testing::TestWithParam<Case> {};
@@ -45,6 +45,7 @@ TEST_P(Pipeline, TrainsAlike) {
   setup.spec = c.spec;
   setup.zero = c.zero;
   setup.microbatches = c.microbatches;
+  setup.virtual_stages = c.virtual_stages;
   RunResult got = CompileAndRun(BuildKeys(c.model), setup, inputs);
   EXPECT_NE(got.lowered.find("send_recv"), std::string::npos);
   EXPECT_EQ(CompareSteps(got.losses, want.losses, half ? 1e-2 : 1e-5), "");
@@ -79,13 +80,18 @@ INSTANTIATE_TEST_SUITE_P(
         Case{kUntied, "megatron", "pp=2,dp=2,tp=2", "", 0, 2},
         Case{kUntied, "megatron", "pp=3", "selective", 0, 4},
         Case{kLlama, "megatron_sp", "pp=2,tp=2", "full", 0, 2},
-        Case{kLlama, "megatron", "pp=4,tp=2", "", 0, 4}),
+        Case{kLlama, "megatron", "pp=4,tp=2", "", 0, 4},
+        Case{kTied, "megatron", "pp=2", "", 0, 1, 2}, Case{kTied, "megatron", "pp=2", "", 0, 4, 2},
+        Case{kTied, "megatron", "pp=2,dp=2,tp=2", "full_bf16", 1, 2, 2},
+        Case{kUntied, "megatron", "pp=2,tp=2", "masked", 0, 4, 2},
+        Case{kLlama, "megatron_sp", "pp=2,dp=2,tp=2", "selective", 3, 2, 2}),
     [](const auto& info) {
       const Case& c = info.param;
       return TestName(
           StrCat(FormOf(c.model), "_", c.spec, "_", c.mesh, "_", c.more,
                  c.zero ? StrCat("_zero", c.zero) : "",
-                 c.microbatches > 1 ? StrCat("_", c.microbatches, "_microbatches") : ""));
+                 c.microbatches > 1 ? StrCat("_", c.microbatches, "_microbatches") : "",
+                 c.virtual_stages > 1 ? StrCat("_", c.virtual_stages, "_virtual") : ""));
     });
 
 // --- exports of several architectures, against PyTorch
@@ -151,6 +157,7 @@ TEST(PipelineStages, AnyAreRight) {
     for (const auto& op : graph.ops()) {
       if (op->def->is_state || random() % 5 == 0) continue;
       op->stage = static_cast<int>(random() % 3);
+      op->virtual_stage = static_cast<int>(random() % 2);
     }
     RunResult got = CompileAndRun(std::move(graph), setup, inputs);
     EXPECT_EQ(CompareSteps(got.losses, want.losses, 1e-5), "");

@@ -26,7 +26,7 @@ graph @mlp(%x: f32[8@dp, 1024, 768]) -> (loss: %0, %y) {
   %w2 = param "h.0.mlp.c_proj.weight" : f32[3072@tp, 768]
   %m = state "w1.adamw.m" {dtype="f32", init=0.0, shape=[768, 3072]} : f32[768, 3072@tp]
   %0 = matmul %x, %w1 : f32[8@dp, 1024, 3072@tp]
-  %1 = gelu %0 {approximate="tanh", phase="backward", site="h.0.mlp", stage=1, microbatch=2} : f32[8@dp, 1024, 3072@tp]
+  %1 = gelu %0 {approximate="tanh", phase="backward", site="h.0.mlp", stage=1, virtual_stage=3, microbatch=2} : f32[8@dp, 1024, 3072@tp]
   %2 = matmul %1, %w2 : f32[8@dp, 1024, 768] partial(tp)
   %y = reshard %2 {for="matmul", why=[]} : f32[8@dp, 1024, 768]
   %3, %4 = all_reduce %2, %y {axes=["tp"], reduce="sum"} : f32[8@dp, 1024, 768], f32[8@dp, 1024, 768]
@@ -94,6 +94,7 @@ class Comparison {
     EXPECT_EQ(a.phase, b.phase);
     EXPECT_EQ(a.site, b.site);
     EXPECT_EQ(a.stage, b.stage);
+    EXPECT_EQ(a.virtual_stage, b.virtual_stage);
     EXPECT_EQ(a.microbatch, b.microbatch);
     ASSERT_EQ(a.attrs.entries().size(), b.attrs.entries().size()) << a.name();
     for (size_t i = 0; i < a.attrs.entries().size(); ++i) {
@@ -138,6 +139,7 @@ TEST(Text, PrintsWhatItParsed) {
   EXPECT_EQ(gelu->phase, Phase::kBackward);
   EXPECT_EQ(gelu->site, "h.0.mlp");
   EXPECT_EQ(gelu->stage, 1);
+  EXPECT_EQ(gelu->virtual_stage, 3);
   EXPECT_EQ(gelu->microbatch, 2);
   EXPECT_TRUE(gelu->result()->users[0]->result()->type.sharding.partial());
   ExpectRoundTrip(graph);

@@ -15,10 +15,11 @@ namespace {
 double FlopsOf(const Instruction& i) { return static_cast<double>(i.flops); }
 
 std::vector<Program> StagesOf(const std::string& form, const std::string& mesh, int microbatches,
-                              const std::string& recompute = "none") {
+                              const std::string& recompute = "none", int virtual_stages = 1) {
   Graph graph = BuildGpt(ParseBuiltin("builtin:gpt?hidden=64,heads=4,seq=32,batch=16," + form));
   Spec spec = LoadSpec("megatron");
   spec.microbatches.count = microbatches;
+  spec.pipeline.virtual_stages = virtual_stages;
   PipelineOptions options;
   options.recompute = recompute;
   options.optimizer.kind = "sgd";
@@ -52,7 +53,22 @@ TEST(Bubble, IsThatOfOneForwardOneBackward) {
         const double ideal = Largest(stages) * (m + p - 1) / m;
         EXPECT_LT(Makespan(stages, {FlopsOf}), 1.01 * ideal);
         EXPECT_LT(Makespan(stages, {FlopsOf, true}), 1.01 * ideal);
+        EXPECT_LT(MakespanOfStreams(stages, FlopsOf), 1.01 * ideal);
       }
+    }
+  }
+}
+
+// V virtual stages make the bubble V times smaller.
+TEST(Bubble, OfVirtualStages) {
+  for (const char* recompute : {"none", "full"}) {
+    for (auto [p, v, m] : {std::tuple(2, 2, 4), {2, 4, 8}, {4, 2, 4}, {4, 2, 8}, {4, 2, 16}}) {
+      SCOPED_TRACE(StrCat(recompute, ", ", p, " stages of ", v, ", ", m, " microbatches"));
+      const std::vector<Program> stages =
+          StagesOf("layers=8,vocab=8,tied=false", StrCat("pp=", p), m, recompute, v);
+      const double ideal = Largest(stages) * (m + static_cast<double>(p - 1) / v) / m;
+      EXPECT_LT(Makespan(stages, {FlopsOf}), 1.02 * ideal);
+      EXPECT_LT(MakespanOfStreams(stages, FlopsOf), 1.01 * ideal);
     }
   }
 }

@@ -19,4 +19,9 @@ struct MakespanOptions {
 // a receive waits for its send, and an instruction that writes what is sent until it is received.
 double Makespan(const std::vector<Program>& stages, const MakespanOptions& options);
 
+// The same on GPUs: the transfers of a stage are on a stream of their own, in order, each there
+// when both ends have come to it; what touches the same memory waits.
+double MakespanOfStreams(const std::vector<Program>& stages,
+                         const std::function<double(const Instruction&)>& seconds);
+
 }  // namespace shardc::testing

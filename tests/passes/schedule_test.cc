@@ -106,49 +106,79 @@ TEST(Schedule, Stages) {
   CheckGraph(graph, "CHECK: %a = \nCHECK-NEXT: %c = \nCHECK-NEXT: %b = ");
 }
 
+// A prime for each virtual stage behind the first.
 std::string Line(const std::vector<Unit>& units, int stage) {
   std::string text;
   for (const Unit& u : units) {
     if (u.stage != stage) continue;
-    text += StrCat(text.empty() ? "" : " ", u.phase == Phase::kForward ? "F" : "B", u.microbatch);
+    text += StrCat(text.empty() ? "" : " ", u.phase == Phase::kForward ? "F" : "B", u.microbatch,
+                   std::string(static_cast<size_t>(u.virtual_stage), '\''));
   }
   return text;
 }
 
-// As in Megatron-LM's figures; no unit before what it needs from its neighbours.
-TEST(Schedule, OneForwardOneBackward) {
-  auto units_of = [](int stages, int microbatches) {
-    Graph graph;
-    graph.mesh = Mesh({{"pp", stages}});
-    const TensorType type(DType::kF32, {2});
-    Value* x = graph.AddInput("x", type);
-    for (int m = 0; m < microbatches; ++m) {
-      for (int s = 0; s < stages; ++s) {
-        Op* op = graph.AddOp(GetOpDef("neg"), {x}, {type});
-        op->stage = s;
-        op->microbatch = m;
-      }
+std::vector<Unit> UnitsOf(int stages, int microbatches, int virtual_stages = 1) {
+  Graph graph;
+  graph.mesh = Mesh({{"pp", stages}});
+  const TensorType type(DType::kF32, {2});
+  Value* x = graph.AddInput("x", type);
+  for (int m = 0; m < microbatches; ++m) {
+    for (int s = 0; s < stages * virtual_stages; ++s) {
+      Op* op = graph.AddOp(GetOpDef("neg"), {x}, {type});
+      op->stage = s % stages;
+      op->virtual_stage = s / stages;
+      op->microbatch = m;
     }
-    return OneForwardOneBackward(graph);
+  }
+  return OneForwardOneBackward(graph);
+}
+
+// Each piece of work is there once, and none comes before what it needs from its neighbours.
+void ExpectOrder(const std::vector<Unit>& units, int stages, int microbatches, int virtual_stages) {
+  const int last = stages * virtual_stages - 1;
+  EXPECT_EQ(static_cast<int>(units.size()), 2 * microbatches * (last + 1));
+  auto at = [&](int position, int microbatch, Phase phase) {
+    const Unit unit = {position % stages, microbatch, phase, position / stages};
+    EXPECT_EQ(std::count(units.begin(), units.end(), unit), 1);
+    return std::find(units.begin(), units.end(), unit);
   };
-  const std::vector<Unit> units = units_of(4, 5);
+  for (int m = 0; m < microbatches; ++m) {
+    EXPECT_LT(at(last, m, Phase::kForward), at(last, m, Phase::kBackward));
+    for (int p = 0; p < last; ++p) {
+      EXPECT_LT(at(p, m, Phase::kForward), at(p + 1, m, Phase::kForward));
+      EXPECT_LT(at(p + 1, m, Phase::kBackward), at(p, m, Phase::kBackward));
+    }
+  }
+}
+
+// As in Megatron-LM's figures.
+TEST(Schedule, OneForwardOneBackward) {
+  const std::vector<Unit> units = UnitsOf(4, 5);
   EXPECT_EQ(Line(units, 0), "F0 F1 F2 F3 B0 F4 B1 B2 B3 B4");
   EXPECT_EQ(Line(units, 1), "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4");
   EXPECT_EQ(Line(units, 2), "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4");
   EXPECT_EQ(Line(units, 3), "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4");
-  auto at = [&](int stage, int microbatch, Phase phase) {
-    return std::find(units.begin(), units.end(), Unit{stage, microbatch, phase});
-  };
-  for (int m = 0; m < 5; ++m) {
-    for (int s = 0; s < 3; ++s) {
-      EXPECT_LT(at(s, m, Phase::kForward), at(s + 1, m, Phase::kForward));
-      EXPECT_LT(at(s + 1, m, Phase::kBackward), at(s, m, Phase::kBackward));
+  ExpectOrder(units, 4, 5, 1);
+  // Fewer microbatches than stages.
+  EXPECT_EQ(Line(UnitsOf(4, 2), 0), "F0 F1 B0 B1");
+  EXPECT_EQ(Line(UnitsOf(4, 2), 3), "F0 B0 F1 B1");
+  EXPECT_TRUE(UnitsOf(4, 0).empty());
+}
+
+// As in Megatron-LM's figures of its interleaved schedule.
+TEST(Schedule, VirtualStages) {
+  const std::vector<Unit> units = UnitsOf(2, 4, 2);
+  EXPECT_EQ(Line(units, 0), "F0 F1 F0' F1' F2 B0' F3 B1' F2' B0 F3' B1 B2' B3' B2 B3");
+  EXPECT_EQ(Line(units, 1), "F0 F1 F0' B0' F1' B1' F2 B0 F3 B1 F2' B2' F3' B3' B2 B3");
+  for (int stages : {2, 3, 4}) {
+    for (int virtual_stages : {2, 3}) {
+      for (int microbatches : {1, 2, 3, 4, 5, 6, 7, 9}) {
+        SCOPED_TRACE(StrCat(stages, " ", virtual_stages, " ", microbatches));
+        ExpectOrder(UnitsOf(stages, microbatches, virtual_stages), stages, microbatches,
+                    virtual_stages);
+      }
     }
   }
-  // Fewer microbatches than stages.
-  EXPECT_EQ(Line(units_of(4, 2), 0), "F0 F1 B0 B1");
-  EXPECT_EQ(Line(units_of(4, 2), 3), "F0 B0 F1 B1");
-  EXPECT_TRUE(units_of(4, 0).empty());
 }
 
 }  // namespace

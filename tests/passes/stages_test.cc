@@ -38,6 +38,17 @@ std::vector<int> StagesOfLayers(const Graph& graph) {
   return stages;
 }
 
+// The same of their virtual stages.
+std::vector<int> VirtualStagesOfLayers(const Graph& graph) {
+  std::vector<int> stages;
+  for (const auto& op : graph.ops()) {
+    if (op->name() == "matmul" && op->site.ends_with("mlp.c_proj")) {
+      stages.push_back(op->virtual_stage);
+    }
+  }
+  return stages;
+}
+
 int StageAt(const Graph& graph, const std::string& op, const std::string& site) {
   for (const auto& o : graph.ops()) {
     if (o->name() == op && o->site == site) return o->stage;
@@ -62,6 +73,22 @@ TEST(AssignStages, LayersAreDealtByTheirWork) {
   EXPECT_THAT(StagesOfLayers(given), ElementsAre(0, 1, 1, 1));
 }
 
+TEST(AssignStages, VirtualStagesTakeTurns) {
+  Graph even = Model("layers=8,vocab=32", "pp=2");
+  AssignStages(even, OverPp("virtual_stages: 2"));
+  EXPECT_THAT(StagesOfLayers(even), ElementsAre(0, 0, 1, 1, 0, 0, 1, 1));
+  EXPECT_THAT(VirtualStagesOfLayers(even), ElementsAre(0, 0, 0, 0, 1, 1, 1, 1));
+  EXPECT_EQ(StageAt(even, "matmul_nt", "lm_head"), 1);
+  // Each stage has as much as the other, though runs differ.
+  Graph uneven = Model("layers=6,vocab=32", "pp=2");
+  AssignStages(uneven, OverPp("virtual_stages: 2"));
+  const std::vector<int> stages = StagesOfLayers(uneven);
+  EXPECT_EQ(std::count(stages.begin(), stages.end(), 0), 3) << ::testing::PrintToString(stages);
+  Graph given = Model("layers=5,vocab=32", "pp=2");
+  AssignStages(given, OverPp("virtual_stages: 2 stage_layers: [1, 1, 2, 1]"));
+  EXPECT_THAT(StagesOfLayers(given), ElementsAre(0, 1, 0, 0, 1));
+}
+
 TEST(AssignStages, WithoutTheAxisThereIsNoPipeline) {
   for (const char* mesh : {"dp=2", "pp=1,dp=2"}) {
     Graph graph = Model("layers=2,vocab=32", mesh);
@@ -81,6 +108,12 @@ TEST(AssignStages, RefusesWhatDoesNotFit) {
   graph.mesh = Mesh::Parse("pp=2");
   ExpectThrown([&] { AssignStages(graph, OverPp("stage_layers: [1, 2]")); }, "E2121",
                "deals 3 layers to 2 stages");
+  const std::string interleaved = "virtual_stages: 2";
+  ExpectThrown([&] { AssignStages(graph, OverPp(interleaved)); }, "E2120",
+               "has 2 stages of 2 virtual ones each, and the model has 2 layers; use 1 virtual");
+  graph.mesh = Mesh::Parse("dp=2");
+  ExpectThrown([&] { AssignStages(graph, OverPp(interleaved)); }, "E2121", "use a mesh with pp=2");
+  ExpectThrown([&] { AssignStages(graph, ParseSpec(interleaved, "s")); }, "E2121", "pipeline_axis");
   const std::string given = "stage_layers: [1, 1]";
   graph.mesh = Mesh::Parse("pp=1,dp=2");
   ExpectThrown([&] { AssignStages(graph, OverPp(given)); }, "E2121", "the mesh has pp=1");
@@ -278,13 +311,14 @@ struct Compiled {
 };
 
 Compiled CompileFor(const std::string& form, const std::string& mesh, PipelineOptions options,
-                    int microbatches = 1) {
+                    int microbatches = 1, int virtual_stages = 1) {
   Compiled c{Model(form, ""), {}};
   options.optimizer.kind = "adamw";
   options.optimizer.clip_norm = 1;
   options.verify_each = true;
   Spec spec = LoadSpec("megatron");
   spec.microbatches.count = microbatches;
+  spec.pipeline.virtual_stages = virtual_stages;
   CompileGraph(c.graph, spec, Mesh::Parse(mesh), options);
   c.set = EmitStages(c.graph);
   return c;
@@ -308,6 +342,26 @@ TEST(Stages, WhatTravels) {
         for (int s = 0; s < 3; ++s) EXPECT_EQ(tied.Between(s, s + 1), (Sent{n, n, 0}));
         EXPECT_EQ(tied.Between(0, 3), (Sent{0, 1, 1}));
       }
+    }
+  }
+}
+
+// Each border between runs of layers is crossed as those of stages are; a tied table is on the same
+// two stages.
+TEST(Stages, WhatTravelsBetweenVirtualStages) {
+  for (const char* recompute : {"none", "full"}) {
+    for (int n : {1, 2, 4}) {
+      SCOPED_TRACE(StrCat(recompute, ", ", n, " microbatches"));
+      PipelineOptions options;
+      options.recompute = recompute;
+      const Compiled untied =
+          CompileFor("layers=6,vocab=32,tied=false", "pp=3,tp=2", options, n, 2);
+      EXPECT_EQ(untied.Between(0, 1), (Sent{2 * n, 2 * n, 0}));
+      EXPECT_EQ(untied.Between(1, 2), (Sent{2 * n, 2 * n, 0}));
+      EXPECT_EQ(untied.Between(0, 2), (Sent{n, n, 0}));
+      const Compiled tied = CompileFor("layers=6,vocab=32", "pp=3,tp=2", options, n, 2);
+      EXPECT_EQ(tied.Between(0, 1), (Sent{2 * n, 2 * n, 0}));
+      EXPECT_EQ(tied.Between(0, 2), (Sent{n, n + 1, 1}));
     }
   }
 }

@@ -169,6 +169,9 @@ TEST(ParseSpec, Pipeline) {
   EXPECT_EQ(spec.pipeline.where, "spec s:2:3");
   EXPECT_EQ(ParseSpec("\npipeline_axis: 'pp'", "s").pipeline.where, "spec s:2:1");
   EXPECT_EQ(ParseSpec("", "s").pipeline.axis, "");
+  EXPECT_EQ(ParseSpec("", "s").pipeline.virtual_stages, 1);
+  EXPECT_EQ(ParseSpec("virtual_stages: 4", "s").pipeline.virtual_stages, 4);
+  ExpectRefused("\n virtual_stages: 0", "E2101", "s:2:2", "cannot have 0 virtual stages");
   ExpectRefused("stage_layers: 2", "E2101", "s:1:1", "stage_layers needs pipeline_axis");
   ExpectRefused("pipeline_axis: 'pp' stage_layers: [1, 0]", "E2101", "s:1:21",
                 "a stage needs one layer or more");

@@ -1,6 +1,7 @@
 // Pipeline stages from the command line: what is written, run, saved and shown.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "ir/safetensors.h"
@@ -44,6 +45,30 @@ TEST_F(PipelineTool, WhatIsSavedIsWhole) {
       }
     }
   }
+}
+
+TEST_F(PipelineTool, VirtualStages) {
+  constexpr const char* kFour = "'builtin:gpt?layers=4,hidden=32,heads=4,vocab=97,seq=8,batch=4'";
+  auto compile = [&](const std::string& options) {
+    return Tool(StrCat("compile ", kFour, " --loss lm -o plan ", options));
+  };
+  EXPECT_EQ(compile("--mesh dp=1").exit, 0);
+  Run("plan --random-inputs 1 --save serial.safetensors");
+  auto transfers = [&] {
+    const Json dump = Json::parse(Tool("dump plan --json").out);
+    return std::ranges::count(dump["collectives"], "send_recv",
+                              [](const Json& c) { return c["kind"]; });
+  };
+  for (auto [virtual_stages, sent] : {std::pair(1, 2), {2, 6}}) {
+    const std::string more = StrCat("--microbatches 2 --virtual-stages ", virtual_stages);
+    EXPECT_EQ(compile("--spec megatron --mesh pp=2 " + more).exit, 0);
+    Run("plan --random-inputs 1 --check serial.safetensors --rtol 1e-4 --atol 1e-5");
+    EXPECT_EQ(transfers(), 2 * sent + 1);  // of each microbatch, and the tied table's gradient
+  }
+  ToolResult none = compile("--spec megatron --mesh tp=2 --virtual-stages 2");
+  EXPECT_EQ(none.exit, 4);
+  EXPECT_THAT(none.err, HasSubstr("E2121: --virtual-stages"));
+  EXPECT_EQ(compile("--spec megatron --mesh pp=2 --virtual-stages 0").exit, 2);
 }
 
 TEST_F(PipelineTool, ProfilesStagesOfTheirOwn) {

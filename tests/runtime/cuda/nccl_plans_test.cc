@@ -25,13 +25,14 @@ using ::testing::HasSubstr;
 // Whole plans with a fake GPU for each rank, threads or seats of a world as ranks.
 class Plans : public NcclFixture {
  protected:
-  explicit Plans(const char* mesh = "dp=2,tp=2", int microbatches = 1)
+  explicit Plans(const char* mesh = "dp=2,tp=2", int microbatches = 1, int virtual_stages = 1)
       : graph_(BuildGpt(
             ParseBuiltin("builtin:gpt?layers=4,hidden=32,heads=4,vocab=64,seq=8,batch=4"))) {
     inputs_ = RandomInputs(graph_, 64, 1);
     inputs_["labels"] = inputs_.at("input_ids");
     Spec spec = SpecOf("megatron");
     if (microbatches > 1) spec.microbatches.count = microbatches;
+    spec.pipeline.virtual_stages = virtual_stages;
     CompileGraph(graph_, spec, MeshFor(spec, Mesh::Parse(mesh)), {});
     programs_ = ProgramsFor(graph_);
     reader_ = ReaderFor(graph_);
@@ -218,11 +219,14 @@ TEST_F(Plans, ARankThatCannotBeCapturedToTheEndFails) {
 // Stages have programs of their own, that communicate over other axes.
 struct Pipeline {
   const char* mesh;
-  int microbatches;
+  int microbatches, virtual_stages = 1;
 };
+std::ostream& operator<<(std::ostream& out, const Pipeline& p) {
+  return out << p.mesh << ", " << p.microbatches << ", " << p.virtual_stages;
+}
 class PipelinePlans : public Plans, public ::testing::WithParamInterface<Pipeline> {
  protected:
-  PipelinePlans() : Plans(GetParam().mesh, GetParam().microbatches) {}
+  PipelinePlans() : Plans(GetParam().mesh, GetParam().microbatches, GetParam().virtual_stages) {}
 };
 
 TEST_P(PipelinePlans, ThreadsGiveTheCpusResults) {
@@ -238,7 +242,8 @@ TEST_P(PipelinePlans, ThreadsGiveTheCpusResults) {
 
 INSTANTIATE_TEST_SUITE_P(Meshes, PipelinePlans,
                          ::testing::Values(Pipeline{"pp=2,tp=2", 1}, Pipeline{"pp=4", 1},
-                                           Pipeline{"pp=4", 4}, Pipeline{"pp=2,dp=2", 2}));
+                                           Pipeline{"pp=4", 4}, Pipeline{"pp=2,dp=2", 2},
+                                           Pipeline{"pp=2,tp=2", 4, 2}));
 
 TEST_F(Plans, ThreadsEndWhenOneFails) {
   machine_.capture = false;
