@@ -134,7 +134,7 @@ class Optimizer {
     Value* pb = Cast(rb.operands[0], wide, cast, op);
     Value* sum = Cast(Make(*op, {pa, pb}, pa->type, {}, op), own, cast, op);
     Value* whole = Make(ra, {sum}, type, ra.attrs, op);
-    whole->producer->BelongWith(ra);
+    whole->producer->site = ra.site;
     Strings why = ra.attrs.StringList("why");
     for (const std::string& w : rb.attrs.StringList("why")) {
       if (std::find(why.begin(), why.end(), w) == why.end()) why.push_back(w);

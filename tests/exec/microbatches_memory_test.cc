@@ -1,0 +1,73 @@
+// What a rank holds does not grow with the number of microbatches.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "frontend/gpt_config.h"
+#include "passes/emit.h"
+#include "passes/pipeline.h"
+#include "tests/exec/training.h"
+
+namespace shardc::testing {
+namespace {
+
+struct Case {
+  const char *spec, *mesh, *precision = "f32", *recompute = "none";
+  int zero = 0, virtual_stages = 1;
+  bool clip = false;
+};
+
+class MicrobatchesMemory : public ::testing::TestWithParam<Case> {};
+
+int64_t ArenaOf(const Case& c, int microbatches, const std::string& form) {
+  Graph graph = BuildGpt(ParseBuiltin(
+      StrCat("builtin:gpt?hidden=32,heads=4,vocab=61,seq=16,batch=", 2 * microbatches, ",", form)));
+  Spec spec = LoadSpec(c.spec);
+  spec.microbatches.count = microbatches;
+  spec.pipeline.virtual_stages = c.virtual_stages;
+  if (c.zero > 0) spec.zero.stage = c.zero;
+  PipelineOptions options;
+  options.loss = "lm";
+  options.drop = {"logits"};
+  options.precision.compute = c.precision;
+  options.recompute = c.recompute;
+  if (c.zero > 0 || c.clip) options.optimizer.kind = "adamw";
+  if (c.clip) options.optimizer.clip_norm = 1;
+  CompileGraph(graph, spec, Mesh::Parse(c.mesh), options);
+  int64_t largest = 0;
+  for (const Program& p : EmitStages(graph).stages) largest = std::max(largest, p.arena_bytes);
+  return largest;
+}
+
+// Token ids and masks of the whole batch are held, and little else.
+TEST_P(MicrobatchesMemory, DoesNotGrowWithTheirNumber) {
+  for (const char* form :
+       {"layers=4",
+        "layers=4,tied=false,qkv=separate,kv_heads=2,activation=swiglu,norm=rms_norm,"
+        "positions=rope"}) {
+    SCOPED_TRACE(form);
+    const auto few = static_cast<double>(ArenaOf(GetParam(), 6, form));
+    EXPECT_LT(static_cast<double>(ArenaOf(GetParam(), 12, form)), 1.05 * few);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, MicrobatchesMemory,
+    ::testing::Values(
+        Case{"megatron", "dp=2"}, Case{"megatron", "dp=2", "bf16"},
+        Case{"megatron", "dp=2,tp=2", "bf16"}, Case{"megatron_sp", "dp=2,tp=2", "bf16"},
+        Case{"megatron", "tp=4", "bf16"}, Case{"megatron", "dp=2", "bf16", "full"},
+        Case{"megatron", "dp=2", "f32", "selective"}, Case{"megatron", "dp=2", "bf16", "none", 1},
+        Case{"megatron", "dp=2", "bf16", "none", 2}, Case{"megatron", "dp=2", "bf16", "none", 3},
+        Case{"megatron", "dp=2,tp=2", "bf16", "none", 0, 1, true},
+        Case{"megatron", "pp=2,dp=2", "bf16"}, Case{"megatron", "pp=2,dp=2", "bf16", "none", 0, 2},
+        Case{"megatron_sp", "pp=2,dp=2,tp=2", "bf16", "full", 1}),
+    [](const auto& info) {
+      const Case& c = info.param;
+      return TestName(StrCat(c.spec, "_", c.mesh, "_", c.precision, "_", c.recompute,
+                             c.zero ? StrCat("_zero", c.zero) : "",
+                             c.virtual_stages > 1 ? "_virtual" : "", c.clip ? "_clip" : ""));
+    });
+
+}  // namespace
+}  // namespace shardc::testing
