@@ -26,7 +26,7 @@ bool IsReduction(const Value* v) {
 
 class Optimizer {
  public:
-  explicit Optimizer(Graph& graph) : graph_(graph) {}
+  Optimizer(Graph& graph, bool by_microbatch) : graph_(graph), by_microbatch_(by_microbatch) {}
 
   void Run() {
     bool changed = true;
@@ -104,7 +104,12 @@ class Optimizer {
       return x == y;
     };
     return a != b && ra && rb && alike(ra->type, rb->type) &&
-           alike(ra->producer->in(0), rb->producer->in(0));
+           alike(ra->producer->in(0), rb->producer->in(0)) && MayWait(*ra, *rb);
+  }
+
+  bool MayWait(const Value& ra, const Value& rb) const {
+    return !by_microbatch_ || ra.producer->microbatch == rb.producer->microbatch ||
+           LocalBytes(ra.type, graph_.mesh) >= LocalBytes(ra.producer->in(0), graph_.mesh);
   }
 
   Value* Make(const Op& like, std::vector<Value*> operands, const TensorType& type,
@@ -172,26 +177,33 @@ class Optimizer {
       for (size_t m = n + 1; m < reductions.size(); ++m) {
         const size_t j = reductions[m];
         if (!Combine(terms[i], terms[j])) continue;
-        Value* sum = SumFirst(terms[i], terms[j], op);
-        for (size_t k = 0; k < terms.size(); ++k) {
-          if (k == i || k == j) continue;
-          Op* add = graph_.AddOp(*op->def, {terms[k], sum}, {op->out()}, {}, op);
-          add->phase = op->phase;
-          add->BelongWith(*op);
-          sum = add->result();
-        }
-        graph_.ReplaceAllUses(op->result(), sum);
+        CombineTwo(terms[i], terms[j]);
         return true;
       }
     }
     return false;
   }
 
+  // The sum of the two is added where the later one was, and nothing where the other was.
+  void CombineTwo(Value* a, Value* b) {
+    Op *early = a->users[0], *late = b->users[0];
+    if (early == late) {
+      graph_.ReplaceAllUses(late->result(), SumFirst(a, b, late));
+      return;
+    }
+    const bool in_order = ComesBefore(early, late);
+    if (!in_order) std::swap(early, late);
+    const Value *first = in_order ? a : b, *last = in_order ? b : a;
+    graph_.SetOperand(late, late->operands[0] == last ? 0 : 1, SumFirst(a, b, late));
+    graph_.ReplaceAllUses(early->result(), early->operands[early->operands[0] == first ? 1 : 0]);
+  }
+
   Graph& graph_;
+  bool by_microbatch_;
 };
 
 }  // namespace
 
-void OptimizeReshards(Graph& graph) { Optimizer(graph).Run(); }
+void OptimizeReshards(Graph& graph, bool by_microbatch) { Optimizer(graph, by_microbatch).Run(); }
 
 }  // namespace shardc

@@ -62,7 +62,7 @@ constexpr NamedPass kPasses[] = {
      }},
     {"propagate", PropagateShardings},
     {"insert_reshards", InsertReshards},
-    {"optimize_reshards", OptimizeReshards},
+    {"optimize_reshards", [](Graph& g) { OptimizeReshards(g); }},
     {"lower_reshards", LowerReshards},
     {"clear_padding", ClearPadding},
     {"chunk", [](Graph& g) { Chunk(g, {.least_bytes = 1, .pieces = 2}); }},
@@ -191,10 +191,11 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run("precision", [&] { LowerPrecision(graph, options.precision); });
   // After it: what travels is the smaller copy of a parameter.
   run("gather_params", [&] { GatherParams(graph, zero); });
+  run("cut_gradients", [&] { CutGradients(graph, zero); });
   // From here on the graph holds forward, backward and update, and one mechanism shards all of it.
   run.Named("propagate");
   run.Named("insert_reshards");
-  run.Named("optimize_reshards");
+  run("optimize_reshards", [&] { OptimizeReshards(graph, zero.stage >= 2); });
   if (options.on_sharded) options.on_sharded(graph);
   run.Named("lower_reshards");
   // Padding first: fused ops must see the cleared operands.

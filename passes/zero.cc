@@ -95,6 +95,31 @@ std::optional<std::pair<int, DimSharding>> ChooseDim(const TensorType& type, Axi
   return std::nullopt;
 }
 
+constexpr int kSeveral = -2;
+
+// The microbatch that all terms of a sum are of, or kSeveral. The terms: sums of one microbatch
+// each, as they are before they are widened to be added.
+int CollectTerms(const Graph& graph, Value* v, std::vector<Value*>& terms) {
+  auto only_use = [&](const Value* u) { return u->users.size() == 1 && !graph.IsOutput(u); };
+  const Op* op = v->producer;
+  if (op && op->name() == "add" && op->in(0) == op->in(1) && only_use(op->operands[0]) &&
+      only_use(op->operands[1])) {
+    std::vector<Value*> within;
+    const int a = CollectTerms(graph, op->operands[0], within);
+    const int b = CollectTerms(graph, op->operands[1], within);
+    if (a != b || a == kSeveral) {
+      terms.insert(terms.end(), within.begin(), within.end());
+      return kSeveral;
+    }
+  }
+  while (op && op->name() == "cast" && only_use(op->operands[0])) {
+    v = op->operands[0];
+    op = v->producer;
+  }
+  terms.push_back(v);
+  return op ? op->microbatch : -1;
+}
+
 class Gathering {
  public:
   Gathering(Graph& graph, const Zero& zero)
@@ -255,6 +280,40 @@ void CutParams(Graph& graph, Zero& zero) {
                     AddProvenance(graph, -1,
                                   StrCat(zero.why, " cuts dim ", dim, " of parameter ", name,
                                          " over ", graph.mesh.axes()[a].name)));
+    }
+  }
+}
+
+void CutGradients(Graph& graph, const Zero& zero) {
+  if (zero.stage < 2) return;
+  for (const Op* param : graph.Params()) {
+    const std::string& name = param->attrs.String("name");
+    Value* gradient = graph.FindOutput("grad." + name);
+    if (!gradient || !zero.params.contains(name)) continue;
+    std::vector<Value*> terms;
+    if (CollectTerms(graph, gradient, terms) != kSeveral) continue;
+    TensorType cut(DType::kF32, param->out().shape);
+    Strings axes;
+    for (size_t d = 0; d < cut.sharding.dims.size(); ++d) {
+      const DimSharding& dim = param->out().sharding.dims[d];
+      const bool zeros = std::any_of(zero.axes.begin(), zero.axes.end(),
+                                     [&](int a) { return dim.axes.contains(a); });
+      if (!zeros) continue;
+      cut.sharding.dims[d] = dim;
+      for (int a : dim.axes) axes.push_back(graph.mesh.axes()[a].name);
+    }
+    for (Value* term : terms) {
+      if (!term->producer) continue;
+      cut.dtype = term->type.dtype;
+      Op* op = graph.AddOp(GetOpDef("sharding_constraint"), {}, {cut},
+                           {{"axes", axes},
+                            {"why", Strings{StrCat(zero.why, " cuts the gradient of parameter ",
+                                                   name, " in each microbatch")}}},
+                           graph.Next(term->producer));
+      op->phase = term->producer->phase;
+      op->BelongWith(*term->producer);
+      graph.ReplaceAllUses(term, op->result());
+      graph.AppendOperand(op, term);
     }
   }
 }

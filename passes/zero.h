@@ -40,4 +40,9 @@ void CutParams(Graph& graph, Zero& zero);
 // cut. Runs before propagation.
 void GatherParams(Graph& graph, const Zero& zero);
 
+// In stages 2 and 3, where there are microbatches: a sharding_constraint behind what each of them
+// adds to the gradient of such a parameter, cut like it, so that no rank holds the whole of the
+// sum. Runs before propagation.
+void CutGradients(Graph& graph, const Zero& zero);
+
 }  // namespace shardc

@@ -206,13 +206,14 @@ TEST(MicrobatchTraffic, GradientsOnceActivationsInPieces) {
   }
 }
 
-// Gathered for the forward and for the backward of each.
-TEST(MicrobatchTraffic, Stage3GathersForEachMicrobatch) {
+// Stage 3 gathers for the forward and for the backward of each; from stage 2 on the gradients of
+// each travel.
+TEST(MicrobatchTraffic, OfZerosStages) {
   PipelineOptions options;
   options.optimizer.kind = "adamw";
-  auto gathered = [&](int n) {
-    const Compiled c =
-        CompileFor(kGpt, With("dp", StrCat("zero_stage: 3\n", Microbatches(n))), "dp=2", options);
+  auto moved = [&](int stage, int n) {
+    const Compiled c = CompileFor(
+        kGpt, With("dp", StrCat("zero_stage: ", stage, "\n", Microbatches(n))), "dp=2", options);
     int64_t count = 0, scattered = 0;
     for (const Collective& x : c.program.collectives) {
       count += x.kind == CollectiveKind::kAllGather;
@@ -220,8 +221,12 @@ TEST(MicrobatchTraffic, Stage3GathersForEachMicrobatch) {
     }
     return std::pair(count, scattered);
   };
-  const auto [count, scattered] = gathered(1);
-  EXPECT_EQ(gathered(4), std::pair(4 * count, scattered));
+  for (int stage : {1, 2, 3}) {
+    const auto [gathered, scattered] = moved(stage, 1);
+    EXPECT_EQ(moved(stage, 4), std::pair(stage == 3 ? 4 * gathered : gathered,
+                                         stage > 1 ? 4 * scattered : scattered))
+        << stage;
+  }
 }
 
 TEST(MicrobatchMemory, OfOneAtATime) {

@@ -153,7 +153,7 @@ TEST(OptimizeReshards, SumsOfReductionsAreReducedOnce) {
     CHECK-NEXT: %5 = neg %1
     CHECK-NEXT: %6 = add %4, %5 : f32[8] partial(tp)
     CHECK-NEXT: %7 = reshard %6 {why=["c", "d"]} : f32[8]
-    CHECK-NEXT: %8 = add %x, %7)");
+    CHECK-NEXT: %z = add %x, %7)");
 }
 
 // A gradient that is partial over b and feeds a product with another reduction behind it: summed
