@@ -114,6 +114,15 @@ struct Program {
   std::vector<std::byte> constants;
 };
 
+// The buffer whose memory this one is in the end: itself, unless it is an alias. Of programs whose
+// aliases are known to have no cycle (ParseProgram, EmitStages).
+inline int RootOf(const Program& program, int buffer) {
+  while (program.buffers[static_cast<size_t>(buffer)].alias_of >= 0) {
+    buffer = program.buffers[static_cast<size_t>(buffer)].alias_of;
+  }
+  return buffer;
+}
+
 // The rank-independent part, serialised (protobuf); equal bytes for ranks of equal programs.
 std::string SerializeBody(const Program& program);
 // A program file: header (magic, version, mesh, rank, length and XXH3-128 of the body), then the

@@ -112,10 +112,7 @@ class Emitter {
     return buffers_[static_cast<size_t>(v->id)] = NewBuffer(v->type);
   }
 
-  int Root(int buffer) const {
-    while (program_.buffers[buffer].alias_of >= 0) buffer = program_.buffers[buffer].alias_of;
-    return buffer;
-  }
+  int Root(int buffer) const { return RootOf(program_, buffer); }
 
   // A view of the same bytes under another type.
   void Alias(const Value* v, int of) {

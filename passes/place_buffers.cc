@@ -24,10 +24,7 @@ class Placer {
   }
 
  private:
-  int Root(int buffer) const {
-    while (program_.buffers[buffer].alias_of >= 0) buffer = program_.buffers[buffer].alias_of;
-    return buffer;
-  }
+  int Root(int buffer) const { return RootOf(program_, buffer); }
 
   // Slots: roots that share memory because a result is made in the place of an operand that ends
   // there.

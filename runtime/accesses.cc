@@ -6,13 +6,12 @@ namespace shardc {
 
 std::optional<Access> AccessOf(const Program& program, int buffer, bool write) {
   const Buffer& b = program.buffers[buffer];
-  const Buffer* root = &b;
-  while (root->alias_of >= 0) root = &program.buffers[root->alias_of];
-  if (b.bytes == 0 || root->space == Space::kConstant) return std::nullopt;
-  if (root->space == Space::kArena) {
-    return Access{root->space, "", b.offset, b.offset + b.bytes, write};
+  const Buffer& root = program.buffers[RootOf(program, buffer)];
+  if (b.bytes == 0 || root.space == Space::kConstant) return std::nullopt;
+  if (root.space == Space::kArena) {
+    return Access{root.space, "", b.offset, b.offset + b.bytes, write};
   }
-  return Access{root->space, root->name, 0, root->bytes, write};
+  return Access{root.space, root.name, 0, root.bytes, write};
 }
 
 std::vector<Access> AccessesOf(const Program& program, const Instruction& instruction) {

@@ -19,9 +19,7 @@ struct KernelRequest {
   // of a state operand packs again when it differs from what it saw. Never null.
   const int64_t* state_version;
   bool OperandIsState(size_t i) const {
-    const Buffer* b = &program.buffers[instruction.operands[i]];
-    while (b->alias_of >= 0) b = &program.buffers[b->alias_of];
-    return b->space == Space::kState;
+    return program.buffers[RootOf(program, instruction.operands[i])].space == Space::kState;
   }
 };
 

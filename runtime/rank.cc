@@ -84,11 +84,7 @@ void Rank::AllocateBuffers(const StateReader& read_state) {
   for (const NamedBuffer& i : program_.inputs) place(i, false);
   auto* constants = const_cast<std::byte*>(program_.constants.data());
   for (size_t i = 0; i < program_.buffers.size(); ++i) {
-    size_t root = i;
-    while (program_.buffers[root].alias_of >= 0) {
-      root = static_cast<size_t>(program_.buffers[root].alias_of);
-    }
-    const Buffer& b = program_.buffers[root];
+    const Buffer& b = program_.buffers[RootOf(program_, static_cast<int>(i))];
     if (b.space == Space::kArena) {
       memory_[i] = arena_.data() + program_.buffers[i].offset;
     } else if (b.space == Space::kConstant) {
@@ -118,9 +114,7 @@ void Rank::PrepareInstructions() {
   for (size_t i = 0; i < steps_.size(); ++i) {
     const Instruction& instruction = program_.instructions[i];
     for (int r : instruction.results) {
-      int root = r;
-      while (program_.buffers[root].alias_of >= 0) root = program_.buffers[root].alias_of;
-      updates_states_ |= program_.buffers[root].space == Space::kState;
+      updates_states_ |= program_.buffers[RootOf(program_, r)].space == Space::kState;
     }
     if (instruction.collective >= 0) {
       steps_[i].kernel = PrepareCollective(i);

@@ -52,10 +52,7 @@ class Finder {
   }
   const Buffer& BufferAt(int b) const { return program_.buffers[static_cast<size_t>(b)]; }
   DType TypeOf(int b) const { return BufferAt(b).type.dtype; }
-  size_t Root(int b) const {
-    while (BufferAt(b).alias_of >= 0) b = BufferAt(b).alias_of;
-    return static_cast<size_t>(b);
-  }
+  size_t Root(int b) const { return static_cast<size_t>(RootOf(program_, b)); }
   bool SameBytes(int a, int b) const {
     return Root(a) == Root(b) && BufferAt(a).offset == BufferAt(b).offset &&
            BufferAt(a).bytes == BufferAt(b).bytes && TypeOf(a) == TypeOf(b);

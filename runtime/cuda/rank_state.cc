@@ -13,13 +13,6 @@ namespace {
 
 constexpr int64_t kFaultBytes = 4 * sizeof(int64_t);
 
-size_t RootOf(const Program& program, size_t buffer) {
-  while (program.buffers[buffer].alias_of >= 0) {
-    buffer = static_cast<size_t>(program.buffers[buffer].alias_of);
-  }
-  return buffer;
-}
-
 }  // namespace
 
 MemoryLayout LayOut(const Program& program) {
@@ -70,7 +63,7 @@ void RankState::Place(Carrier& carrier) {
   fault_host_ = Memory(device_, kFaultBytes, who, true);
   memory_.resize(program_.buffers.size());
   for (size_t i = 0; i < memory_.size(); ++i) {
-    const Buffer& root = program_.buffers[RootOf(program_, i)];
+    const Buffer& root = program_.buffers[RootOf(program_, static_cast<int>(i))];
     if (root.space == Space::kArena) {
       memory_[i] = all_.data() + layout_.arena + program_.buffers[i].offset;
     } else if (root.space == Space::kConstant) {
