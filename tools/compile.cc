@@ -129,7 +129,7 @@ void Check(const StagePrograms& programs) {
 bool IsOnnx(const std::string& model) { return !IsBuiltin(model) && !model.ends_with(".shardc"); }
 
 // A shipped spec, a file, or "onnx", "onnx:NAME": what the model's own annotations say.
-Spec LoadSpecFor(const CompileOptions& o) {
+Spec LoadSpecFor(const CompileOptions& o, const Mesh& given) {
   constexpr std::string_view kOnnx = "onnx";
   if (!o.spec.starts_with(kOnnx) || (o.spec != kOnnx && o.spec[kOnnx.size()] != ':')) {
     return LoadSpec(o.spec);
@@ -142,7 +142,7 @@ Spec LoadSpecFor(const CompileOptions& o) {
     std::fprintf(stderr, "note: the pipeline stages of configuration '%s' are not read\n",
                  chosen.name.c_str());
   }
-  return SpecOfAnnotations(chosen, o.model, Mesh::Parse(o.mesh));
+  return SpecOfAnnotations(chosen, o.model, given);
 }
 
 void CheckAnnotate(const CompileOptions& o) {
@@ -174,7 +174,8 @@ void RunCompile(CompileOptions& o) {
   o.binding.dropout.keep = !o.no_dropout;
   o.pipeline.log = &std::cerr;
   Timer timer(o.pipeline.timing);
-  Spec spec = LoadSpecFor(o);
+  const Mesh given = Mesh::Parse(o.mesh);
+  Spec spec = LoadSpecFor(o, given);
   if (o.zero) {
     spec.zero.stage = *o.zero;
     spec.zero.where = "--zero";
@@ -184,7 +185,6 @@ void RunCompile(CompileOptions& o) {
     spec.pipeline.virtual_stages = *o.virtual_stages;
     spec.pipeline.where = "--virtual-stages";
   }
-  const Mesh given = Mesh::Parse(o.mesh);
   Graph graph = LoadModel(o.model, o.binding);
   // A graph in text form may bring a mesh.
   const Mesh mesh = MeshFor(spec, given.num_axes() > 0 ? given : graph.mesh);
