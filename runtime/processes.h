@@ -34,7 +34,9 @@ class Processes {
   // an earlier world still communicates; those that are not in the world get null. Throws
   // Diagnostic E4312 when two processes cannot connect.
   virtual std::unique_ptr<Communicator> MakeWorld(int n) = 0;
-  // What ended the newest world, as far as this process knows.
+  // What ended the newest world, as far as this process knows. Of several that have failed by
+  // themselves all but the lowest get it with `shared`, for which they wait until the lower ranks
+  // have heard of their failure, but no longer than a second.
   virtual std::optional<WorldFailure> failure() const = 0;
   // From now on, once the newest world has failed or the launcher asks this process to end, `exit`
   // is called from another thread if Finish is not reached within `seconds`: a rank deep in a

@@ -65,7 +65,8 @@ void Say(const char* message) { std::fprintf(stderr, "shardc: error %s\n", messa
   }
   std::fflush(stderr);
   processes.Finish(code != ExitCode::kOk);
-  // The launcher's exit code is that of the process that ends first: let it be the one at fault.
+  // The launcher's exit code is that of the process that it sees end first: let it be the one at
+  // fault. Nothing tells this process what the launcher has seen, so that it can but wait.
   if (quiet) std::this_thread::sleep_for(std::chrono::milliseconds(200));
   _exit(static_cast<int>(code));
 }
@@ -128,8 +129,6 @@ void RunLaunched(const std::string& folder, const SessionOptions& options,
   bool quiet = false;
   auto failed = [&](ExitCode c, const char* what) {
     code = c;
-    // Bad input often fails on several ranks at once: their notices are on the way.
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
     quiet = !Speaks(processes.failure(), processes.rank());
     if (!quiet) Say(what);
   };

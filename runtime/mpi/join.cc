@@ -67,6 +67,7 @@ class MpiProcesses final : public Processes {
     const auto world = newest();
     if (!world) return std::nullopt;
     world->CatchUp();
+    world->Settle();
     return world->failure();
   }
 

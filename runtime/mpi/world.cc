@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "ir/diagnostic.h"
@@ -11,9 +12,11 @@
 namespace shardc::mpi {
 namespace {
 
-enum class Word : int32_t { kBye, kFailed };
+// kHeard answers a kFailed of the sender's own; its `rank` is the one that the answerer takes to
+// have failed first.
+enum class Word : int32_t { kBye, kFailed, kHeard };
 
-// On a socket, followed by the reason.
+// On a socket; kFailed is followed by the reason.
 struct Notice {
   Word word = Word::kBye;
   int32_t rank = 0, lost = 0, mismatch_group = -1, reporter = 0, reason_bytes = 0;
@@ -31,6 +34,7 @@ World::World(Wire& wire, int rank, std::vector<Socket> peers, std::function<void
       rank_(rank),
       peers_(std::move(peers)),
       on_failure_(std::move(on_failure)),
+      settled_(peers_.size()),
       outbox_(wire, [this](int peer, const std::string& what) {
         const bool lost = peer != Outbox::kNobody;
         Fail({{lost ? peer : rank_, what, lost}, -1, rank_});
@@ -68,11 +72,16 @@ void World::Fail(Failure failure) noexcept {
     if (failure.what.reason.size() > kMaxReason) failure.what.reason.resize(kMaxReason);
     CatchUp();
     if (!Note(failure)) return;
+    if (failure.what.rank == rank_) {
+      std::lock_guard lock(mutex_);
+      told_ = true;
+    }
     Notice notice{Word::kFailed,          failure.what.rank, failure.what.lost,
                   failure.mismatch_group, failure.reporter,  0};
     notice.reason_bytes = static_cast<int32_t>(failure.what.reason.size());
     std::string message(reinterpret_cast<const char*>(&notice), sizeof(notice));
     message += failure.what.reason;
+    std::lock_guard lock(saying_);
     for (const Socket& peer : peers_) {
       if (peer.fd() >= 0) peer.Write(message.data(), message.size());
     }
@@ -80,6 +89,15 @@ void World::Fail(Failure failure) noexcept {
     // No memory for the reason: the others see this process end.
     failed_.store(true, std::memory_order_release);
   }
+}
+
+void World::Settle() {
+  std::unique_lock lock(mutex_);
+  auto settled = [this] {
+    return !told_ || failure_->what.lost || failure_->what.shared ||
+           std::all_of(settled_.begin(), settled_.begin() + rank_, [](bool s) { return s; });
+  };
+  settles_.wait_for(lock, std::chrono::seconds(1), settled);
 }
 
 std::optional<WorldFailure> World::failure() const {
@@ -127,21 +145,38 @@ void World::Watch() {
 bool World::Hear(int peer) {
   const Socket& socket = peers_[static_cast<size_t>(peer)];
   Notice notice;
+  auto settle = [&](bool shared) {
+    std::lock_guard lock(mutex_);
+    settled_[static_cast<size_t>(peer)] = true;
+    if (shared && failure_ && failure_->what.rank == rank_) failure_->what.shared = true;
+    settles_.notify_all();
+  };
   if (!socket.Read(&notice, sizeof(notice))) {
+    settle(false);
     Note({{peer, "its process is gone (killed, crashed, or its machine is unreachable)", true},
           -1,
           rank_});
     return false;
   }
-  if (notice.word == Word::kBye) return false;
+  if (notice.word == Word::kBye) {
+    settle(false);
+    return false;
+  }
+  const bool its_own = notice.rank == peer;
+  if (notice.word == Word::kHeard) {
+    settle(its_own && peer < rank_);
+    return true;
+  }
   std::string reason(std::min(kMaxReason, static_cast<size_t>(notice.reason_bytes)), '\0');
   socket.Read(reason.data(), reason.size());
-  if (notice.rank == peer && peer < rank_) {
-    std::lock_guard lock(mutex_);
-    if (failure_ && failure_->what.rank == rank_) failure_->what.shared = true;
-  }
+  if (its_own) settle(peer < rank_);
   Note(
       {{notice.rank, std::move(reason), notice.lost != 0}, notice.mismatch_group, notice.reporter});
+  if (its_own && !notice.lost) {
+    const Notice heard{Word::kHeard, failure()->rank, 0, -1, rank_, 0};
+    std::lock_guard lock(saying_);
+    socket.Write(&heard, sizeof(heard));
+  }
   return true;
 }
 

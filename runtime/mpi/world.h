@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -41,6 +42,9 @@ class World {
   // Returns when all that had arrived from the others is known here, however late the thread that
   // listens gets a processor.
   void CatchUp();
+  // When this rank has failed by itself: returns when no lower rank can have done so at the same
+  // time without its being known here, or after a second.
+  void Settle();
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   std::optional<WorldFailure> failure() const;
   // Throws CallMismatch to the ranks of the group that disagrees, Aborted to the others.
@@ -61,6 +65,10 @@ class World {
   mutable std::mutex mutex_;
   std::optional<Failure> failure_;
   std::atomic<bool> failed_{false};
+  bool told_ = false;          // the others hear that this rank has failed by itself
+  std::vector<bool> settled_;  // by rank: it has said what it has to say of that
+  std::condition_variable settles_;
+  std::mutex saying_;  // held while something is written to the others
   std::mutex asking_;  // held from a question to its answer
   Socket to_watcher_, of_watcher_;
   // Last: their threads use the others.

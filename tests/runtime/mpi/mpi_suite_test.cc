@@ -86,6 +86,20 @@ INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorSuite,
                                                     std::chrono::milliseconds(200), SharedCounter}),
                          [](const auto& info) { return info.param.name; });
 
+// Bad input fails on several ranks at once, and one of them is to speak of it.
+TEST(MpiFailure, OfSeveralAtOnceOneIsNotShared) {
+  for (int round = 0; round < 30; ++round) {
+    auto end = processes->MakeWorld(processes->size());
+    control->Barrier();
+    if (round % 2 == 0 || processes->rank() % 2 == 1) end->Abort("bad input");
+    const auto failure = processes->failure();
+    const bool speaks = failure && failure->rank == processes->rank() && !failure->shared;
+    int speakers = 0;
+    for (const std::string& text : Share(speaks ? "speaks" : "")) speakers += text == "speaks";
+    EXPECT_EQ(speakers, 1) << "round " << round;
+  }
+}
+
 // Says only what fails: rank 0 speaks for all.
 class Failures : public testing::EmptyTestEventListener {
   void OnTestPartResult(const testing::TestPartResult& result) override {
