@@ -3,12 +3,23 @@
 
 #include <string>
 
+#include "ir/diagnostic.h"
 #include "ir/program.h"
 
 namespace shardc {
 
 // "rank 1, instruction 37 (matmul at transformer.h.0.mlp.c_fc)"
 std::string DescribeInstruction(const Program& program, size_t instruction);
+
+// Runs a step, counted from 1, whose errors name it.
+template <typename Body>
+void NameStep(int64_t step, const Body& body) {
+  try {
+    body();
+  } catch (const Diagnostic& d) {
+    throw d.In(StrCat("step ", step));
+  }
+}
 
 // The first NaN among n elements of a floating dtype; -1 when there is none.
 int64_t FindNan(const std::byte* data, DType dtype, int64_t n);

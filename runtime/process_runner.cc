@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ir/diagnostic.h"
+#include "runtime/describe.h"
 #include "runtime/processes.h"
 
 namespace shardc {
@@ -89,7 +90,7 @@ class Local {
   }
 
   void Step() {
-    rank_->Step();
+    NameStep(++steps_, [&] { rank_->Step(); });
     control_->Barrier();
   }
 
@@ -123,6 +124,7 @@ class Local {
     return MakeCpuRank(request, std::move(seat), threads);
   }
 
+  int64_t steps_ = 0;
   std::unique_ptr<Communicator> control_;
   std::unique_ptr<StepRunner> rank_;
 };

@@ -15,6 +15,7 @@
 #include "runtime/cpu/kernels/team_size.h"
 #include "runtime/describe.h"
 #include "runtime/groups.h"
+#include "runtime/name_input.h"
 
 namespace shardc {
 
@@ -195,8 +196,8 @@ void Rank::Described(size_t i, const Body& body) const {
   } catch (const Aborted&) {
     throw;
   } catch (const Diagnostic& d) {
-    // A NaN names its instruction itself.
-    throw d.id() == "E4005" ? d : d.In(DescribeInstruction(program_, i));
+    if (d.id() == "E4005") throw;  // names its instruction itself
+    throw(d.id() == "E4003" ? NameInput(program_, i, d) : d).In(DescribeInstruction(program_, i));
   } catch (const std::exception& e) {
     throw Diagnostic("E4006", ExitCode::kInternal, DescribeInstruction(program_, i), e.what());
   }

@@ -8,6 +8,7 @@
 #include "ir/diagnostic.h"
 #include "ir/shard_copy.h"
 #include "runtime/backend.h"
+#include "runtime/describe.h"
 
 namespace shardc {
 
@@ -62,7 +63,10 @@ class Session::Impl {
       throw Diagnostic("E4001", ExitCode::kUsage, "run", StrCat("input '", name, "' is not given"),
                        "pass --input " + name + "=@file.npy, or --random-inputs SEED");
     }
-    runner_->Step();
+    ++steps_;
+    // Ranks that are processes of their own name it themselves: who fails may be another.
+    if (options_.processes) return runner_->Step();
+    NameStep(steps_, [&] { runner_->Step(); });
   }
 
   using List = std::vector<NamedBuffer> Program::*;
@@ -165,6 +169,7 @@ class Session::Impl {
     return it == list.end() ? nullptr : &*it;
   }
 
+  int64_t steps_ = 0;
   std::set<std::string> set_;
   std::vector<Entry> inputs_, outputs_, states_;
 };

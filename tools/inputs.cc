@@ -10,6 +10,7 @@
 #include "ir/npy.h"
 #include "ir/op_def.h"
 #include "ir/safetensors.h"
+#include "runtime/name_input.h"
 
 namespace shardc {
 
@@ -105,34 +106,20 @@ void GivenInputs::Set(int64_t step, Session& session) const {
 
 namespace {
 
-// 0: none is found. An input's values pass through ops that give integers of the same type.
+// 0: none is found.
 int64_t LimitIn(const Program& program, const std::string& input) {
-  auto root = [&](int buffer) {
-    auto b = static_cast<size_t>(buffer);
-    while (program.buffers[b].alias_of >= 0) b = static_cast<size_t>(program.buffers[b].alias_of);
-    return b;
-  };
-  auto type = [&](int buffer) -> const TensorType& {
-    return program.buffers[static_cast<size_t>(buffer)].type;
-  };
-  std::vector<bool> carries(program.buffers.size());
-  for (const NamedBuffer& i : program.inputs) {
-    if (i.name == input) carries[root(i.buffer)] = true;
-  }
   int64_t limit = 0;
-  for (const Instruction& instruction : program.instructions) {
-    const std::vector<int>& in = instruction.operands;
+  for (size_t at = 0; at < program.instructions.size(); ++at) {
+    const Instruction& instruction = program.instructions[at];
     const OpDef* def = FindOpDef(instruction.op);  // none: the op moves bytes within a rank
+    if (!def || !def->index_limit) continue;
+    const std::vector<int>& in = instruction.operands;
     std::vector<const TensorType*> types;
-    for (int b : in) types.push_back(&type(b));
+    for (int b : in) types.push_back(&program.buffers[static_cast<size_t>(b)].type);
     for (size_t i = 0; i < in.size(); ++i) {
-      if (!def || !def->index_limit || !carries[root(in[i])]) continue;
       const int64_t n = def->index_limit(static_cast<int>(i), {types, instruction.attrs});
-      if (n > 0) limit = limit ? std::min(limit, n) : n;
-    }
-    if (in.empty() || !carries[root(in[0])]) continue;
-    for (int r : instruction.results) {
-      if (type(r).dtype == type(in[0]).dtype) carries[root(r)] = true;
+      if (n <= 0 || InputBehind(program, at, in[i]) != input) continue;
+      limit = limit ? std::min(limit, n) : n;
     }
   }
   return limit;

@@ -217,10 +217,27 @@ TEST_F(RunTest, TokensOutsideTheVocabulary) {
   for (const char* options : {"--spec serial", "--spec megatron --mesh dp=2,tp=2"}) {
     Compile("plan", options);
     RunFails("plan --input input_ids=@big.npy --input labels=@ids.npy", 2,
-             {"E4003", "[1, 5] = 97", "[0, 97)"});
+             {"E4003", "step 1", "ids[1, 5] = 97", "[0, 97)", "input 'input_ids'"});
     RunFails("plan --input input_ids=@negative.npy --input labels=@ids.npy", 2,
-             {"E4003", "[0, 3] = -1"});
-    RunFails("plan --input input_ids=@ids.npy --input labels=@big.npy", 2, {"E4003", "= 97"});
+             {"E4003", "[0, 3] = -1", "input 'input_ids'"});
+    RunFails("plan --input input_ids=@ids.npy --input labels=@big.npy", 2,
+             {"E4003", "= 97", "input 'labels'"});
+  }
+}
+
+// Also where the ids come to their op in pieces, and to another stage than the first.
+TEST_F(RunTest, TokensOutsideTheVocabularyInALaterStep) {
+  HostTensor ids(DType::kI64, {3, 2, 16});
+  ids.SetDouble(2 * 32 + 16 + 5, 97);
+  WriteNpy(Path("ids.npy"), ids);
+  WriteNpy(Path("zeros.npy"), HostTensor(DType::kI64, {2, 16}));
+  for (const char* options : {"--spec serial --microbatches 2", "--spec megatron --mesh tp=2",
+                              "--spec megatron --mesh pp=2 --microbatches 2"}) {
+    Compile("plan", options);
+    RunFails("plan --steps 3 --input input_ids=@ids.npy --input labels=@zeros.npy", 2,
+             {"E4003", "step 3", "instruction", "= 97", "input 'input_ids'"});
+    RunFails("plan --steps 3 --input input_ids=@zeros.npy --input labels=@ids.npy", 2,
+             {"E4003", "step 3", "instruction", "= 97", "input 'labels'"});
   }
 }
 

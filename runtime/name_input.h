@@ -1,0 +1,19 @@
+// Which input of a program an id came from.
+#pragma once
+
+#include <string>
+
+#include "ir/diagnostic.h"
+#include "ir/program.h"
+
+namespace shardc {
+
+// The input of the program whose values the buffer has before the instruction, passed on by ops
+// that give integers of the same type; empty where it is no input's, or another stage has passed it
+// on.
+std::string InputBehind(const Program& program, size_t instruction, int buffer);
+
+// Of an error of an id that is out of range (E4003), with the input that gave the id.
+Diagnostic NameInput(const Program& program, size_t instruction, const Diagnostic& error);
+
+}  // namespace shardc
