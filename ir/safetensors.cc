@@ -109,7 +109,7 @@ class HeaderReader {
     }
     if (entry.bytes) ranges_.push_back({entry.offset, entry.offset + entry.bytes, name});
     if (!dtype.dtype) {
-      foreign[name] = dtype.name;
+      unread[name] = dtype.name;
       return;
     }
     entry.dtype = *dtype.dtype;
@@ -127,7 +127,7 @@ class HeaderReader {
   }
 
   std::map<std::string, SafetensorsEntry> entries;
-  std::map<std::string, std::string> foreign;
+  std::map<std::string, std::string> unread;
 
  private:
   struct Range {
@@ -222,7 +222,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   }
   reader.CheckOverlaps();
   entries_ = std::move(reader.entries);
-  foreign_ = std::move(reader.foreign);
+  unread_ = std::move(reader.unread);
 }
 
 std::span<const std::byte> SafetensorsFile::Data(const std::string& name) const {
@@ -231,7 +231,7 @@ std::span<const std::byte> SafetensorsFile::Data(const std::string& name) const 
     auto fail = [&](std::string what, std::string fix) {
       return Diagnostic("E5103", ExitCode::kIo, path_, std::move(what), std::move(fix));
     };
-    if (auto other = foreign_.find(name); other != foreign_.end()) {
+    if (auto other = unread_.find(name); other != unread_.end()) {
       throw fail(StrCat("tensor '", name, "' has dtype ", other->second, ", which is not read"),
                  "convert it to one of F64 F32 F16 BF16 I64 I32 BOOL");
     }

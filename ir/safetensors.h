@@ -29,6 +29,8 @@ class SafetensorsFile {
   const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   bool Has(const std::string& name) const { return entries_.contains(name); }
+  // Tensors that are left out of entries(), and their dtype in the format's words.
+  const std::map<std::string, std::string>& unread() const { return unread_; }
   std::span<const std::byte> Data(const std::string& name) const;
   HostTensor Read(const std::string& name) const;
 
@@ -38,7 +40,7 @@ class SafetensorsFile {
   int64_t size_ = 0;
   std::map<std::string, SafetensorsEntry> entries_;
   std::map<std::string, std::string> metadata_;
-  std::map<std::string, std::string> foreign_;  // tensors that are left out: their dtype
+  std::map<std::string, std::string> unread_;
 };
 
 // Writes a file whose tensors arrive one by one, in the order announced, so that only one has to be

@@ -136,6 +136,9 @@ class Checkpoint {
     note(converted, "of another type, which are rounded to the plan's");
     return notes;
   }
+    for (const auto& [name, dtype] : file_.unread()) {
+      if (!IsAlias(name)) unused.insert(name);
+    }
 
   void Read(int64_t rank, const NamedBuffer& state, const Buffer& buffer, std::byte* local) const {
     const Mesh& mesh = plan_.manifest.mesh;
@@ -190,6 +193,12 @@ class Checkpoint {
     const SafetensorsEntry& entry = file_.entries().at(*name);
     Shape shape = buffer.type.shape;
     if (piece) shape[static_cast<size_t>(state.piece.dim)] = state.piece.whole_size;
+      for (const std::string& n : names) {
+        auto unread = file_.unread().find(n);
+        if (unread == file_.unread().end()) continue;
+        throw Unfit(StrCat("'", n, "' has dtype ", unread->second, ", which is not supported"),
+                    "convert it to one of F64 F32 F16 BF16");
+      }
     const DType dtype = buffer.type.dtype;
     if (entry.shape != shape ||
         (entry.dtype != dtype && !(IsFloat(entry.dtype) && IsFloat(dtype)))) {

@@ -196,6 +196,16 @@ TEST_F(TrainTest, InputsOfSeveralStepsComeOneAfterTheOther) {
   const Json labels = Steps("plan --steps 3 --input input_ids=@two.npy --input labels=@ids.npy");
   EXPECT_NE(labels[0], labels[1]);
   EXPECT_NE(labels[0], around[0]);
+  const HostTensor bytes(DType::kBool, {32});
+  with(name, &bytes);
+  std::string text = Read("changed.safetensors");
+  const std::string from = "\"BOOL\"", to = "\"F8_E4M3\"";
+  ASSERT_NE(text.find(from), std::string::npos);
+  text.replace(text.find(from), from.size(), to);
+  text[0] = static_cast<char>(text[0] + (to.size() - from.size()));  // of the header
+  Write("changed.safetensors", text);
+  RunFails(run + "changed.safetensors", 2,
+           {"E4010", "'" + name + "' has dtype F8_E4M3, which is not supported"});
   EXPECT_EQ(labels[0], labels[2]);
   ToolResult equal = Tool("run plan --steps 2 --input input_ids=@ids.npy");
   EXPECT_THAT(equal.err, HasSubstr("all steps are equal"));
