@@ -34,17 +34,18 @@ bool IsConstant(const LearningRateOptions& o) {
   return o.decay == "constant" && o.warmup_steps == 0;
 }
 
-Value* LearningRate(Builder& b, const LearningRateOptions& o, Value* steps) {
-  const DType dtype = steps->type.dtype;
+Value* LearningRate(Builder& b, const LearningRateOptions& o, Value* steps, DType dtype) {
   auto scalar = [&](double value) { return b.Scalar(dtype, value); };
   auto at_most_1 = [&](Value* v) { return b.Make("min", {v, scalar(1)}); };
-  const auto warmup = static_cast<double>(o.warmup_steps);
   Value* rate = nullptr;
   if (o.decay == "constant") {
     rate = scalar(o.lr);
   } else {
-    Value* since = b.Make("max", {b.Sub(steps, scalar(warmup)), scalar(0)});
-    Value* part = at_most_1(b.Div(since, scalar(static_cast<double>(o.decay_steps) - warmup)));
+    // Counts become floats when they are differences, which are smaller.
+    Value* after = b.Sub(steps, b.Constant(HostTensor::Scalar<int64_t>(o.warmup_steps)));
+    Value* since = b.Make("max", {b.Cast(after, dtype), scalar(0)});
+    const auto length = static_cast<double>(o.decay_steps - o.warmup_steps);
+    Value* part = at_most_1(b.Div(since, scalar(length)));
     Value* left = nullptr;
     if (o.decay == "linear") {
       left = b.Sub(scalar(1), part);
@@ -54,7 +55,11 @@ Value* LearningRate(Builder& b, const LearningRateOptions& o, Value* steps) {
     }
     rate = b.Add(b.Mul(left, scalar(o.lr - o.min_lr)), scalar(o.min_lr));
   }
-  if (o.warmup_steps > 0) rate = b.Mul(rate, at_most_1(b.Div(steps, scalar(warmup))));
+  if (o.warmup_steps > 0) {
+    Value* done = b.Cast(steps, dtype);
+    Value* part = b.Div(done, scalar(static_cast<double>(o.warmup_steps)));
+    rate = b.Mul(rate, at_most_1(part));
+  }
   return rate;
 }
 

@@ -27,7 +27,7 @@ void CheckLearningRate(const LearningRateOptions& options);
 // Whether the rate is the same in every step.
 bool IsConstant(const LearningRateOptions& options);
 
-// A scalar of the type of `steps`, which is the updates done.
-Value* LearningRate(Builder& b, const LearningRateOptions& options, Value* steps);
+// A scalar of the type `dtype`. `steps`: the updates done, i64[].
+Value* LearningRate(Builder& b, const LearningRateOptions& options, Value* steps, DType dtype);
 
 }  // namespace shardc

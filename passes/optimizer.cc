@@ -108,9 +108,9 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
     Value* sum = b.Add(norm, b.Scalar(dtype, 1e-6));
     scale = b.Make("min", {b.Div(b.Scalar(dtype, options.clip_norm), sum), scale});
   }
-  Value* steps = b.State("optimizer.step", TensorType(dtype, {}));
-  Value* rate = LearningRate(b, options.rate, steps);
-  Value* step = b.Add(steps, b.Scalar(dtype, 1));
+  Value* steps = b.State("optimizer.step", TensorType(DType::kI64, {}));
+  Value* rate = LearningRate(b, options.rate, steps, IsHalf(dtype) ? DType::kF32 : dtype);
+  Value* step = b.Add(steps, b.Scalar(DType::kI64, 1));
   b.Update("optimizer.step", step);
 
   for (auto& [param, grad] : grads) {

@@ -1,6 +1,7 @@
 #include "tools/states.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -124,7 +125,10 @@ class Checkpoint {
     for (const auto& [name, source] : source_) {
       used.insert(source);
       if (source.empty()) continue;
-      if (file_.entries().at(source).dtype != states_.at(name)->dtype) converted.insert(source);
+      const DType dtype = file_.entries().at(source).dtype;
+      if (dtype != states_.at(name)->dtype && IsFloat(states_.at(name)->dtype)) {
+        converted.insert(source);
+      }
     }
     if (optimizer_states_ > 0 && !resumes_) {
       notes.push_back(path_ + " has no state of the optimizer, which begins anew");
@@ -132,13 +136,13 @@ class Checkpoint {
     for (const auto& [name, entry] : file_.entries()) {
       if (!used.contains(name) && !IsAlias(name)) unused.insert(name);
     }
+    for (const auto& [name, dtype] : file_.unread()) {
+      if (!IsAlias(name)) unused.insert(name);
+    }
     note(unused, "that the plan does not");
     note(converted, "of another type, which are rounded to the plan's");
     return notes;
   }
-    for (const auto& [name, dtype] : file_.unread()) {
-      if (!IsAlias(name)) unused.insert(name);
-    }
 
   void Read(int64_t rank, const NamedBuffer& state, const Buffer& buffer, std::byte* local) const {
     const Mesh& mesh = plan_.manifest.mesh;
@@ -173,6 +177,13 @@ class Checkpoint {
                       std::move(hint));
   }
 
+  // One whole number: steps are counted in i64, and older checkpoints have them in f32.
+  bool IsCount(const std::string& name, const SafetensorsEntry& entry) const {
+    if (!entry.shape.empty() || entry.dtype == DType::kBool) return false;
+    const double value = file_.Read(name).AsDouble(0);
+    return value == std::floor(value) && std::abs(value) <= 0x1p53;
+  }
+
   // The file's name for the state; empty when it has none, which only what is no parameter may.
   std::string Find(const NamedBuffer& state, const Buffer& buffer) const {
     const ManifestState& s = *states_.at(state.name);
@@ -182,6 +193,12 @@ class Checkpoint {
     auto name = std::find_if(names.begin(), names.end(),
                              [&](const std::string& n) { return file_.Has(n); });
     if (name == names.end()) {
+      for (const std::string& n : names) {
+        auto unread = file_.unread().find(n);
+        if (unread == file_.unread().end()) continue;
+        throw Unfit(StrCat("'", n, "' has dtype ", unread->second, ", which is not supported"),
+                    "convert it to one of F64 F32 F16 BF16");
+      }
       if (!s.is_param) return "";
       std::vector<std::string> have;
       for (const auto& [n, entry] : file_.entries()) have.push_back(n);
@@ -193,15 +210,10 @@ class Checkpoint {
     const SafetensorsEntry& entry = file_.entries().at(*name);
     Shape shape = buffer.type.shape;
     if (piece) shape[static_cast<size_t>(state.piece.dim)] = state.piece.whole_size;
-      for (const std::string& n : names) {
-        auto unread = file_.unread().find(n);
-        if (unread == file_.unread().end()) continue;
-        throw Unfit(StrCat("'", n, "' has dtype ", unread->second, ", which is not supported"),
-                    "convert it to one of F64 F32 F16 BF16");
-      }
     const DType dtype = buffer.type.dtype;
+    const bool counts = !s.is_param && IsCount(*name, entry);
     if (entry.shape != shape ||
-        (entry.dtype != dtype && !(IsFloat(entry.dtype) && IsFloat(dtype)))) {
+        (entry.dtype != dtype && !(IsFloat(entry.dtype) && IsFloat(dtype)) && !counts)) {
       throw Unfit(StrCat("'", *name, "' is ", TypeText(entry.dtype, entry.shape),
                          ", and the plan's is ", TypeText(dtype, shape)),
                   "the file is of another model");

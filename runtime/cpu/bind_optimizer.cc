@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 
 #include "runtime/cpu/bind.h"
@@ -12,9 +13,23 @@ void Move(const float* from, float* to, int64_t n) {
   if (from != to) std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
 }
 
+// Whether all operands and results are f32 but for the operand `step`, which may count in i64.
+bool AllF32ButStep(const KernelRequest& r, size_t step) {
+  auto f32 = [](const TensorView& v) { return v.dtype == DType::kF32; };
+  for (size_t i = 0; i < r.call.in.size(); ++i) {
+    if (!f32(r.call.in[i]) && (i != step || r.call.in[i].dtype != DType::kI64)) return false;
+  }
+  return std::all_of(r.call.out.begin(), r.call.out.end(), f32);
+}
+
+int64_t StepOf(const TensorView& v) {
+  return v.dtype == DType::kI64 ? *v.as<const int64_t>()
+                                : static_cast<int64_t>(*v.as<const float>());
+}
+
 // w, g, m, v, step, scale, lr -> w, m, v
 std::unique_ptr<Kernel> MakeAdamW(const KernelRequest& r) {
-  if (!AllF32(r)) return nullptr;
+  if (!AllF32ButStep(r, 4)) return nullptr;
   const Attributes& a = *r.call.attrs;
   AdamWArgs args;
   args.w = Out(r, 0);
@@ -26,12 +41,12 @@ std::unique_ptr<Kernel> MakeAdamW(const KernelRequest& r) {
   args.beta2 = a.Float("beta2");
   args.eps = a.Float("eps");
   args.weight_decay = a.Float("weight_decay");
-  return MakeKernel([args, w = In(r, 0), m = In(r, 2), v = In(r, 3), step = In(r, 4),
+  return MakeKernel([args, w = In(r, 0), m = In(r, 2), v = In(r, 3), step = r.call.in[4],
                      scale = In(r, 5), lr = In(r, 6), threads = r.call.threads]() mutable {
     Move(w, args.w, args.n);
     Move(m, args.m, args.n);
     Move(v, args.v, args.n);
-    args.step = static_cast<int64_t>(*step);
+    args.step = StepOf(step);
     args.grad_scale = *scale;
     args.lr = *lr;
     Kernels().optimizer.adamw(args, threads);
@@ -40,7 +55,7 @@ std::unique_ptr<Kernel> MakeAdamW(const KernelRequest& r) {
 
 // w, g, scale, lr[, buffer, step] -> w[, buffer]
 std::unique_ptr<Kernel> MakeSgd(const KernelRequest& r) {
-  if (!AllF32(r) || r.call.attrs->Float("dampening", 0.0) != 0) return nullptr;
+  if (!AllF32ButStep(r, 5) || r.call.attrs->Float("dampening", 0.0) != 0) return nullptr;
   const Attributes& a = *r.call.attrs;
   SgdArgs args;
   args.w = Out(r, 0);

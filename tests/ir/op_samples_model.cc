@@ -247,6 +247,7 @@ void AddStepSamples(std::vector<OpSample>& samples) {
   add("sgd", "first step", {w, g, scale, lr, m, first}, sgd(0.9, false));
   add("sgd", "momentum", {w, g, scale, lr, m, third}, sgd(0.9, false));
   add("sgd", "nesterov", {w, g, scale, lr, m, third}, sgd(0.9, true));
+  add("sgd", "counted", {w, g, scale, lr, m, third_int}, sgd(0.9, true));
 
   const HostTensor steps = HostTensor::Scalar(int64_t{5});
   add("dropout", "", {F({3, 7, 5}, 160), steps}, {{"ratio", 0.3}});

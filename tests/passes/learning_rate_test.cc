@@ -15,12 +15,12 @@ namespace {
 // The rates of the first steps.
 void ExpectRates(const LearningRateOptions& options, const std::vector<double>& expected) {
   CheckLearningRate(options);
-  Graph graph = ParseAndVerify("graph @g(%n: f64[]) -> (%n) {\n}");
+  Graph graph = ParseAndVerify("graph @g(%n: i64[]) -> (%n) {\n}");
   Builder b(graph);
-  Value* rate = LearningRate(b, options, graph.inputs()[0].get());
+  Value* rate = LearningRate(b, options, graph.inputs()[0].get(), DType::kF64);
   for (size_t n = 0; n < expected.size(); ++n) {
     Values values =
-        Interpret(graph, {{graph.inputs()[0].get(), HostTensor::Scalar(static_cast<double>(n))}});
+        Interpret(graph, {{graph.inputs()[0].get(), HostTensor::Scalar(static_cast<int64_t>(n))}});
     EXPECT_NEAR(values.at(rate).AsDouble(0), expected[n], 1e-11) << "step " << n;
   }
 }
@@ -42,10 +42,22 @@ TEST(LearningRate, FollowsTheirSchedules) {
               {0.5, 0.461803398875, 0.361803398875, 0.238196601125, 0.138196601125, 0.1});
 }
 
-TEST(LearningRate, ConstantIsOneConstant) {
-  Graph graph = ParseAndVerify("graph @g(%n: f32[]) -> (%n) {\n}");
+// In f32, which does not have the number of the step.
+TEST(LearningRate, CountsManySteps) {
+  constexpr int64_t kMany = int64_t{1} << 24;
+  Graph graph = ParseAndVerify("graph @g(%n: i64[]) -> (%n) {\n}");
   Builder b(graph);
-  LearningRate(b, {.lr = 0.5}, graph.inputs()[0].get());
+  const LearningRateOptions options = {
+      .lr = 1, .decay = "linear", .warmup_steps = kMany - 3, .decay_steps = kMany + 5};
+  Value* rate = LearningRate(b, options, graph.inputs()[0].get(), DType::kF32);
+  Values values = Interpret(graph, {{graph.inputs()[0].get(), HostTensor::Scalar(kMany + 1)}});
+  EXPECT_EQ(values.at(rate).AsDouble(0), 0.5);
+}
+
+TEST(LearningRate, ConstantIsOneConstant) {
+  Graph graph = ParseAndVerify("graph @g(%n: i64[]) -> (%n) {\n}");
+  Builder b(graph);
+  LearningRate(b, {.lr = 0.5}, graph.inputs()[0].get(), DType::kF32);
   CheckGraph(graph, R"(
     CHECK: constant {value=tensor<f32[]: 0.5>}
     CHECK-NEXT: })");

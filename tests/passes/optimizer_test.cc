@@ -34,9 +34,11 @@ void Refused(const OptimizerOptions& options, std::string_view what) {
 TEST(Optimizer, AdamWHasTwoStatesCutLikeTheParameter) {
   Check({.kind = "adamw", .rate = {.lr = 0.5}}, R"(
     CHECK: -> (grad.w: %dw, grad.b: %db, grad.v: %dv, grad_norm: %_)
-    CHECK: %7 = state "optimizer.step" {dtype="f32", init=0.0, shape=[],
+    CHECK: %7 = state "optimizer.step" {dtype="i64", init=0.0, shape=[],
     CHECK: %8 = constant {value=tensor<f32[]: 0.5>
-    CHECK: update "optimizer.step" %10
+    CHECK-NEXT: %9 = constant {value=tensor<i64[]: 1>
+    CHECK-NEXT: %10 = add %7, %9
+    CHECK-NEXT: update "optimizer.step" %10
     CHECK: %11 = state "w.adamw.m" {dtype="f32", init=0.0, shape=[4, 6], phase="optimizer", site="w"} : f32[4, 6@tp]
     CHECK-NEXT: %12 = state "w.adamw.v" {dtype="f32", init=0.0, shape=[4, 6], phase="optimizer", site="w"} : f32[4, 6@tp]
     CHECK-NEXT: %13, %14, %15 = adamw %w, %dw, %11, %12, %10, %6, %8 {beta1=0.9, beta2=0.999, eps=1e-08,
@@ -92,11 +94,12 @@ TEST(Optimizer, SgdWithoutMomentumHasNoState) {
 
 TEST(Optimizer, AScheduleIsAnOutput) {
   Check({.kind = "sgd", .rate = {.lr = 0.5, .warmup_steps = 4}}, R"(
-    CHECK: grad_norm: %5, learning_rate: %13)
+    CHECK: grad_norm: %5, learning_rate: %14)
     CHECK: %7 = state "optimizer.step"
-    CHECK: %10 = div %7, %9
-    CHECK: %13 = mul %8, %12
-    CHECK: sgd %w, %dw, %6, %13 {)");
+    CHECK: %9 = cast %7 {to="f32"
+    CHECK: %11 = div %9, %10
+    CHECK: %14 = mul %8, %13
+    CHECK: sgd %w, %dw, %6, %14 {)");
 }
 
 TEST(Optimizer, NoneDoesNothing) {

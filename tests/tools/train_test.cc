@@ -1,6 +1,7 @@
 // Training over several runs: other data in every step, checkpoints, schedules.
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "ir/npy.h"
@@ -115,6 +116,38 @@ TEST_F(TrainTest, LoadsParametersAlone) {
               HasSubstr("other.safetensors has 28 tensors of another type, which are rounded"));
 }
 
+// Also where f32 has no next whole number, and from checkpoints that have the count in f32.
+TEST_F(TrainTest, CountsStepsExactly) {
+  WriteIds();
+  Compile("plan", std::string("--spec serial") + kTraining);
+  Steps("plan --steps 1 --input input_ids=@ids.npy --save-checkpoint first.safetensors");
+  SafetensorsFile first(Path("first.safetensors"));
+  std::map<std::string, HostTensor> tensors;
+  for (const auto& [name, entry] : first.entries()) tensors[name] = first.Read(name);
+  const auto run = [&](const HostTensor& step) {
+    tensors["optimizer.step"] = step;
+    WriteSafetensors(Path("changed.safetensors"), tensors);
+    ToolResult r = Tool(
+        "run plan --steps 2 --input input_ids=@ids.npy --load changed.safetensors "
+        "--save-checkpoint next.safetensors --json");
+    EXPECT_EQ(r.exit, 0) << r.err;
+    EXPECT_EQ(r.err.find("rounded"), std::string::npos) << r.err;
+    const HostTensor next = SafetensorsFile(Path("next.safetensors")).Read("optimizer.step");
+    EXPECT_EQ(next.dtype(), DType::kI64);
+    return next.AsInt(0);
+  };
+  constexpr int64_t kLast = int64_t{1} << 24;
+  EXPECT_EQ(run(HostTensor::Scalar<int64_t>(kLast)), kLast + 2);
+  EXPECT_EQ(run(HostTensor::Scalar<float>(static_cast<float>(kLast))), kLast + 2);
+  EXPECT_EQ(run(HostTensor::Scalar<float>(3)), 5);
+  for (const float bad : {2.5f, INFINITY, NAN}) {
+    tensors["optimizer.step"] = HostTensor::Scalar<float>(bad);
+    WriteSafetensors(Path("changed.safetensors"), tensors);
+    RunFails("plan --input input_ids=@ids.npy --load changed.safetensors", 2,
+             {"E4010", "'optimizer.step' is f32[], and the plan's is i64[]"});
+  }
+}
+
 // What counts the steps of dropouts is no optimizer's.
 TEST_F(TrainTest, DropoutMayBeAddedOnTheWay) {
   WriteIds();
@@ -163,6 +196,16 @@ TEST_F(TrainTest, RefusesCheckpointsOfOtherModels) {
   RunFails(run + "changed.safetensors", 2, {"E4010", "is f32[33], and the plan's is f32[32]"});
   with(name, &type);
   RunFails(run + "changed.safetensors", 2, {"E4010", "is i64[32], and the plan's is f32[32]"});
+  const HostTensor bytes(DType::kBool, {32});
+  with(name, &bytes);
+  std::string text = Read("changed.safetensors");
+  const std::string from = "\"BOOL\"", to = "\"F8_E4M3\"";
+  ASSERT_NE(text.find(from), std::string::npos);
+  text.replace(text.find(from), from.size(), to);
+  text[0] = static_cast<char>(text[0] + (to.size() - from.size()));  // of the header
+  Write("changed.safetensors", text);
+  RunFails(run + "changed.safetensors", 2,
+           {"E4010", "'" + name + "' has dtype F8_E4M3, which is not supported"});
 }
 
 // What the steps have made is not lost to what comes after them, and a bad path is said before.
@@ -196,16 +239,6 @@ TEST_F(TrainTest, InputsOfSeveralStepsComeOneAfterTheOther) {
   const Json labels = Steps("plan --steps 3 --input input_ids=@two.npy --input labels=@ids.npy");
   EXPECT_NE(labels[0], labels[1]);
   EXPECT_NE(labels[0], around[0]);
-  const HostTensor bytes(DType::kBool, {32});
-  with(name, &bytes);
-  std::string text = Read("changed.safetensors");
-  const std::string from = "\"BOOL\"", to = "\"F8_E4M3\"";
-  ASSERT_NE(text.find(from), std::string::npos);
-  text.replace(text.find(from), from.size(), to);
-  text[0] = static_cast<char>(text[0] + (to.size() - from.size()));  // of the header
-  Write("changed.safetensors", text);
-  RunFails(run + "changed.safetensors", 2,
-           {"E4010", "'" + name + "' has dtype F8_E4M3, which is not supported"});
   EXPECT_EQ(labels[0], labels[2]);
   ToolResult equal = Tool("run plan --steps 2 --input input_ids=@ids.npy");
   EXPECT_THAT(equal.err, HasSubstr("all steps are equal"));

@@ -64,7 +64,7 @@ TEST_F(ZeroTool, TheFlagIsOverTheSpec) {
   for (const Json& j : {two, three}) {
     EXPECT_EQ(j["memory"]["gradients"], j["memory"]["weights"]);
     EXPECT_EQ(j["memory"]["optimizer"].get<int64_t>(),
-              2 * j["memory"]["weights"].get<int64_t>() + 4);
+              2 * j["memory"]["weights"].get<int64_t>() + 8);
     EXPECT_LT(j["memory"]["total"], none["memory"]["total"]);
   }
   // The odd vocabulary is cut along the width.
