@@ -1,7 +1,8 @@
-// Ten AdamW steps, plain and clipped, against PyTorch's float64 trajectory.
+// Ten AdamW steps, plain and clipped, also with ZeRO, against PyTorch's float64 trajectory.
 #include <gtest/gtest.h>
 
 #include "tests/exec/models.h"
+#include "tests/exec/training.h"
 
 namespace shardc::testing {
 namespace {
@@ -10,6 +11,7 @@ struct Case {
   Export e;
   const char* spec;
   const char* mesh;
+  int zero = 0;
 };
 
 class AdamW : public ::testing::TestWithParam<Case> {};
@@ -18,6 +20,7 @@ RunResult Train(const Case& c, const AdamWGolden& golden, double clip) {
   RunSetup setup;
   setup.spec = c.spec;
   setup.mesh = c.mesh;
+  setup.zero = c.zero;
   setup.pipeline.loss = c.e.loss;
   setup.pipeline.optimizer = golden.options;
   setup.pipeline.optimizer.clip_norm = clip;
@@ -49,15 +52,20 @@ std::vector<Case> Cases() {
                               {"dp", "dp=2"}}) {
       cases.push_back({e, spec, mesh});
     }
+    if (e.name != "torchscript_static" && !e.float64) continue;
+    for (int zero : {1, 3}) {
+      for (auto [spec, mesh] : {std::pair("dp", "dp=2"), {"megatron", "dp=2,tp=2"}}) {
+        cases.push_back({e, spec, mesh, zero});
+      }
+    }
   }
   return cases;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AdamW, ::testing::ValuesIn(Cases()), [](const auto& info) {
-  std::string name = StrCat(info.param.e.model, "_", info.param.e.name, "_", info.param.spec, "_",
-                            info.param.mesh);
-  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return name;
+  const Case& c = info.param;
+  return TestName(StrCat(c.e.model, "_", c.e.name, "_", c.spec, "_", c.mesh,
+                         c.zero ? StrCat("_zero", c.zero) : ""));
 });
 
 }  // namespace
