@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "ir/diagnostic.h"
 #include "ir/op_def.h"
 #include "passes/home_stages.h"
 #include "passes/order_stages.h"
@@ -23,6 +24,9 @@ class Placer {
   }
 
   void Run() {
+    for (const Op* op : order_) {
+      if (op->name() == "send_recv") throw PlacedAlready(*op);
+    }
     SettleStages();
     FindShared();
     RepeatOps();
@@ -82,6 +86,12 @@ class Placer {
     for (const Value* r : op.results) sends = sends || graph_.IsOutput(r);
     if (sends) places.insert(home);
     return places;
+  }
+
+  static Diagnostic PlacedAlready(const Op& op) {
+    return Diagnostic("E2123", ExitCode::kBadSpec, op.site,
+                      "the graph has a send_recv: its stages were placed already",
+                      "compile the model that the graph was made from");
   }
 
   int ValueHome(const Value* v) const { return v->producer ? HomeOf(v->producer) : kAnyStage; }

@@ -205,6 +205,20 @@ TEST(PlaceStages, MovesWhatOthersMake) {
   EXPECT_EQ(set.StageOf(1), 1u);
 }
 
+TEST(PlaceStages, RefusesWhatWasPlaced) {
+  ExpectThrown(
+      [] {
+        Graph graph = ParseAndVerify(R"(mesh [pp=2]
+          pipeline pp
+          graph @g(%x: f32[4]) -> (%b) {
+          %a = exp %x {stage=0} : f32[4]
+          %b = send_recv %a {axes=["pp"], from=0, to=1, stage=1} : f32[4]
+        })");
+        PlaceStages(graph);
+      },
+      "E2123", "placed already");
+}
+
 // What is needed late is sent when it is made, and then received at once where the sender could
 // otherwise not go on.
 TEST(PlaceStages, NoStageWaitsForEver) {
