@@ -1,6 +1,7 @@
 #include "ir/graph.h"
 
 #include <algorithm>
+#include <set>
 
 #include "ir/op_def.h"
 
@@ -120,10 +121,15 @@ int Graph::EraseDead() {
   std::vector<const Value*> live_outputs;
   for (const Output& o : outputs) live_outputs.push_back(o.value);
   std::sort(live_outputs.begin(), live_outputs.end());
+  std::set<std::string_view> updated;
+  for (const auto& op : ops_) {
+    if (op->name() == "update") updated.insert(op->attrs.String("name"));
+  }
   int erased = 0;
   for (auto it = ops_.end(); it != ops_.begin();) {
     Op* op = (--it)->get();
-    bool dead = !op->def->side_effect;
+    bool dead =
+        !op->def->side_effect && !(op->def->is_state && updated.contains(op->attrs.String("name")));
     for (const Value* r : op->results) {
       dead = dead && r->users.empty() &&
              !std::binary_search(live_outputs.begin(), live_outputs.end(), r);

@@ -131,7 +131,7 @@ class Graph {
   Op* Next(const Op* op) const;
   // The op before `op` in order, or null.
   Op* Previous(const Op* op) const;
-  // Erases ops without side effects whose results are not used. Returns how many.
+  // Erases unused ops without side effects, but no state that is updated. Returns how many.
   int EraseDead();
 
   // The `param` or `state` op of that name, or null.

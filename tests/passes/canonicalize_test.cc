@@ -62,6 +62,17 @@ TEST(Canonicalize, DropsDeadOpsAndKeepsUpdates) {
     CHECK-NOT: log
     CHECK: neg
     CHECK: update "s")");
+  // Though nothing but the update names it.
+  CheckPasses(R"(graph @g(%x: f32[2]) -> (%y) {
+    %s = state "s" {dtype="f32", init=0.0, shape=[2]} : f32[2]
+    %t = state "t" {dtype="f32", init=0.0, shape=[2]} : f32[2]
+    %y = neg %x : f32[2]
+    update "s" %y
+  })",
+              "canonicalize", R"(
+    CHECK: state "s"
+    CHECK-NOT: state "t"
+    CHECK: update "s")");
 }
 
 TEST(Canonicalize, ComposesReshapesAndTransposes) {
