@@ -23,7 +23,8 @@ class AnnotationsTool : public ToolTest {
   // What a plan moves: kind, ranks and bytes of each collective.
   std::vector<std::string> Moves(const std::string& plan) const {
     std::vector<std::string> moves;
-    for (const Json& c : Json::parse(Works("dump " + plan + " --json").out)["collectives"]) {
+    const Json dump = Json::parse(Works("dump " + plan + " --json").out);
+    for (const Json& c : dump["collectives"]) {
       moves.push_back(c["kind"].dump() + c["groups"].dump() + c["bytes"].dump());
     }
     return moves;
