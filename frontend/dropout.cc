@@ -1,6 +1,5 @@
 #include "frontend/dropout.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,10 +22,10 @@ Value* StepOf(Builder& b) {
   return steps;
 }
 
-std::vector<Op*> RandomOps(const Graph& graph) {
+std::vector<Op*> DroppingOps(const Graph& graph) {
   std::vector<Op*> ops;
   for (const auto& op : graph.ops()) {
-    if (op->def->random) ops.push_back(op.get());
+    if (Drops(*op)) ops.push_back(op.get());
   }
   return ops;
 }
@@ -51,20 +50,29 @@ void EraseIfUnread(Graph& graph, Op* state) {
 
 }  // namespace
 
+Op* CreateDropping(Builder& b, std::string_view op, std::vector<Value*> operands, double ratio,
+                   int64_t seed, Attributes attrs) {
+  operands.push_back(StepOf(b));
+  attrs.Set("ratio", ratio);
+  attrs.Set("seed", seed);
+  attrs.Set("stream", static_cast<int64_t>(DroppingOps(b.graph()).size()));
+  return b.Create(op, std::move(operands), std::move(attrs));
+}
+
 Value* AddDropout(Builder& b, Value* x, double ratio, int64_t seed) {
-  Value* step = StepOf(b);
-  const auto stream = std::count_if(b.graph().ops().begin(), b.graph().ops().end(),
-                                    [](const auto& op) { return op->def->random; });
-  return b.Make("dropout", {x, step},
-                {{"ratio", ratio}, {"seed", seed}, {"stream", static_cast<int64_t>(stream)}});
+  return CreateDropping(b, "dropout", {x}, ratio, seed)->result();
 }
 
 void SetDropout(Graph& graph, const DropoutOptions& options) {
-  for (Op* op : RandomOps(graph)) {
+  for (Op* op : DroppingOps(graph)) {
     if (options.seed) op->attrs.Set("seed", *options.seed);
     if (options.keep) continue;
-    Op* step = op->operands[1]->producer;
-    graph.ReplaceAllUses(op->result(), op->operands[0]);
+    Op* step = op->operands.back()->producer;
+    Builder b(graph, op);
+    b.phase = op->phase;
+    b.BelongWith(*op);
+    const std::vector<Value*> results = op->def->undropped(b, *op);
+    for (size_t i = 0; i < results.size(); ++i) graph.ReplaceAllUses(op->results[i], results[i]);
     graph.Erase(op);
     if (step && step->def->is_state) EraseIfUnread(graph, step);
   }

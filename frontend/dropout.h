@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include "ir/builder.h"
 
@@ -11,6 +13,10 @@ namespace shardc {
 // x with each element dropped with probability `ratio`, by draws of its own in every run of the
 // plan: the graph gets the state "dropout.step" i64[], the runs so far, and its update.
 Value* AddDropout(Builder& b, Value* x, double ratio, int64_t seed = 0);
+
+// The same of any op that drops elements (OpDef::undropped); `operands` and `attrs` are its others.
+Op* CreateDropping(Builder& b, std::string_view op, std::vector<Value*> operands, double ratio,
+                   int64_t seed = 0, Attributes attrs = {});
 
 struct DropoutOptions {
   bool keep = true;                  // false: nothing is dropped, as in evaluation

@@ -18,37 +18,69 @@ DropoutMask MaskOf(const Attributes& attrs) {
   return mask;
 }
 
+std::vector<std::vector<int64_t>> PlacesOfDims(const Attributes& attrs, const Shape& local,
+                                               const Shape& global,
+                                               const std::vector<std::vector<Run>>& runs) {
+  const Shape whole = WholeOf(attrs, global);
+  const Shape origin = attrs.Has("origin") ? attrs.IntList("origin") : Shape(local.size());
+  std::vector<std::vector<int64_t>> places(local.size());
+  int64_t stride = 1;
+  for (size_t d = local.size(); d-- > 0; stride *= whole[d]) {
+    places[d].assign(static_cast<size_t>(local[d]), -1);
+    for (const Run& run : runs[d]) {
+      for (int64_t j = 0; j < run.size; ++j) {
+        places[d][static_cast<size_t>(run.local + j)] = (origin[d] + run.global + j) * stride;
+      }
+    }
+  }
+  return places;
+}
+
 DropoutPlaces PlacesOf(const KernelCall& call) {
   const TensorView& x = call.in[0];
   const auto rank = static_cast<size_t>(x.rank());
-  const Shape global = x.type ? x.type->shape : x.shape;
-  const Shape whole = WholeOf(*call.attrs, global);
-  const Shape origin = call.attrs->Has("origin") ? call.attrs->IntList("origin") : Shape(rank);
   DropoutPlaces places;
   places.rows = {0};
-  int64_t stride = rank > 0 ? whole.back() : 1;
-  if (rank == 0) places.columns = {{0, 0, 1}};
-  // From the innermost dim outwards: each puts its own index in front of those inside it.
-  for (size_t d = rank; d-- > 0;) {
-    std::vector<Run> runs = call.Runs(x, static_cast<int>(d));
-    for (Run& run : runs) run.global += origin[d];
-    if (d + 1 == rank) {
-      places.columns = std::move(runs);
-      continue;
+  if (rank == 0) {
+    places.columns = {{0, 0, 1}};
+    return places;
+  }
+  std::vector<std::vector<Run>> runs;
+  for (size_t d = 0; d < rank; ++d) runs.push_back(call.Runs(x, static_cast<int>(d)));
+  const auto dims = PlacesOfDims(*call.attrs, x.shape, x.type ? x.type->shape : x.shape, runs);
+  for (size_t d = 0; d + 1 < rank; ++d) {
+    std::vector<int64_t> rows;
+    rows.reserve(places.rows.size() * dims[d].size());
+    for (int64_t row : places.rows) {
+      for (int64_t at : dims[d]) rows.push_back(row < 0 || at < 0 ? -1 : row + at);
     }
-    const std::vector<int64_t> inner = std::move(places.rows);
-    places.rows.assign(inner.size() * static_cast<size_t>(x.shape[d]), -1);
-    for (const Run& run : runs) {
-      for (int64_t j = 0; j < run.size; ++j) {
-        const size_t at = static_cast<size_t>(run.local + j) * inner.size();
-        for (size_t i = 0; i < inner.size(); ++i) {
-          if (inner[i] >= 0) places.rows[at + i] = (run.global + j) * stride + inner[i];
-        }
-      }
-    }
-    stride *= whole[d];
+    places.rows = std::move(rows);
+  }
+  places.columns = std::move(runs.back());
+  if (call.attrs->Has("origin")) {
+    for (Run& run : places.columns) run.global += call.attrs->IntList("origin").back();
   }
   return places;
+}
+
+ProbabilityPlaces PlacesOfProbabilities(const KernelCall& call, const TensorView& rows,
+                                        bool heads_first, int64_t keys) {
+  const int head = heads_first ? 1 : 2, query = 3 - head;
+  Shape local, global;
+  std::vector<std::vector<Run>> runs;
+  for (int d : {0, head, query}) {
+    local.push_back(rows.shape[static_cast<size_t>(d)]);
+    global.push_back(call.GlobalDim(rows, d));
+    runs.push_back(call.Runs(rows, d));
+  }
+  local.push_back(keys);
+  global.push_back(keys);
+  runs.push_back({{0, 0, keys}});
+  auto dims = PlacesOfDims(*call.attrs, local, global, runs);
+  for (auto& dim : dims) {
+    for (int64_t& at : dim) at = at < 0 ? 0 : at;
+  }
+  return {std::move(dims[0]), std::move(dims[1]), std::move(dims[2])};
 }
 
 }  // namespace shardc

@@ -1,5 +1,7 @@
-// The mask of the op `dropout`, a function of where an element lies in the whole tensor: the same
-// on every mesh, in every piece of a batch, on every backend, forward and backward.
+// The mask of ops that drop elements (OpDef::undropped), a function of where an element lies in the
+// whole tensor: the same on every mesh, in every piece of a batch, on every backend, forward and
+// backward. Their attributes are "ratio", "seed" and "stream"; "origin" and "whole", of a part;
+// their last operand is the step.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +22,17 @@ struct DropoutMask {
 };
 DropoutMask MaskOf(const Attributes& attrs);
 
-// The shape of the tensor of which the operand, of shape `part`, is a part: the attribute "whole";
-// without it the operand is whole.
+// The shape of the tensor of which one of shape `part` is a part: the attribute "whole"; without it
+// the part is whole.
 Shape WholeOf(const Attributes& attrs, const Shape& part);
 
-// Where the local elements of a dropout's operand lie in the whole tensor.
+// For each dim of a part, of the shapes `local` and `global`, and each local index in it: what the
+// index adds to an element's place in the whole tensor, or -1 for padding. `runs`: of each dim.
+std::vector<std::vector<int64_t>> PlacesOfDims(const Attributes& attrs, const Shape& local,
+                                               const Shape& global,
+                                               const std::vector<std::vector<Run>>& runs);
+
+// Where the local elements of the operand of the op `dropout` lie in the whole tensor.
 struct DropoutPlaces {
   // Per local row (all dims but the last): the element of the whole tensor at which its row there
   // begins, or -1 for a row of padding.
@@ -32,5 +40,15 @@ struct DropoutPlaces {
   std::vector<Run> columns;  // of every row; `global` counts from the beginning of the whole's row
 };
 DropoutPlaces PlacesOf(const KernelCall& call);
+
+// Where the local probabilities of an attention lie in the whole tensor [b, heads, queries, keys]:
+// (b, h, i, j) at batch[b] + head[h] + query[i] + j. For padding anywhere.
+struct ProbabilityPlaces {
+  std::vector<int64_t> batch, head, query;
+};
+// `rows`: a view [b, heads, queries, ..], or with heads and queries the other way round; `keys`: of
+// which there are as many.
+ProbabilityPlaces PlacesOfProbabilities(const KernelCall& call, const TensorView& rows,
+                                        bool heads_first, int64_t keys);
 
 }  // namespace shardc

@@ -72,6 +72,8 @@ bool IsView(const Op& op, const Mesh& mesh) {
   return op.def->view && LocalBytes(op.in(0), mesh) == LocalBytes(op.out(), mesh);
 }
 
+bool Drops(const Op& op) { return op.def->undropped && op.attrs.Has("ratio"); }
+
 bool Constrains(const Op& op, int axis, const Mesh& mesh) {
   if (!op.def->constrains) return false;
   const Strings& axes = op.attrs.StringList("axes");

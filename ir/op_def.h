@@ -115,6 +115,11 @@ struct OpDef {
   // makes in the op's place. Null: there is none. For any graph, sharded or not.
   std::function<Value*(Builder&, const Op&)> simplify;
 
+  // For ops that drop elements (ir/dropout.h) where they have the attribute "ratio": what the op
+  // gives if nothing is dropped, one value per result, made by the builder in the op's place. Null:
+  // it never drops.
+  std::function<std::vector<Value*>(Builder&, const Op&)> undropped;
+
   // For ops that stand for several others (fused kernels): replaces `root`, an op named `fuses_at`
   // of a lowered graph, and ops that it reads by this op, if they match. False: they do not.
   std::string_view fuses_at;
@@ -142,9 +147,6 @@ struct OpDef {
   bool side_effect = false;   // kept though nothing reads it
   bool is_state = false;      // param, state: persistent, named by attribute "name"
   bool communicates = false;  // moves data between ranks
-  // x, step (integer scalar) -> x where an element's draw says so: by the attributes "seed" and
-  // "stream", which is another for each such op of a model, and the step.
-  bool random = false;
   // Over the mesh axes of the attribute "axes" the result is cut as its type says, by the spec's
   // word; over the others by choice.
   bool constrains = false;
@@ -163,6 +165,10 @@ std::vector<const OpDef*> AllOpDefs();
 bool IsCheap(const OpDef& def);  // cheap or elementwise, and moves nothing between ranks
 // Whether the result is another name for the operand's memory on every rank.
 bool IsView(const Op& op, const Mesh& mesh);
+
+// Whether the op drops elements by draws. The step, an integer scalar, is its last operand then;
+// the attribute "stream" is another for each such op of a model.
+bool Drops(const Op& op);
 
 // Whether the op's result is cut over the axis by the spec's word (OpDef::constrains).
 bool Constrains(const Op& op, int axis, const Mesh& mesh);

@@ -170,7 +170,7 @@ class RoleFinder {
     Op* scores = ScoresBehind(softmax->operands[0], 0);
     if (scores == nullptr) return;
     const Value* p = softmax->result();
-    if (p->users.size() == 1 && p->users[0]->def->random) p = p->users[0]->result();
+    if (p->users.size() == 1 && p->users[0]->name() == "dropout") p = p->users[0]->result();
     for (Op* user : p->users) {
       if (user->name() != "matmul" || user->operands[0] != p || user->in(1).rank() < 3) continue;
       for (Value* v : {scores->operands[0], scores->operands[1], user->operands[1]}) SetQkv(v, 0);
@@ -195,7 +195,7 @@ class RoleFinder {
     if (Linear* linear = LinearAt(v)) return Set(linear, "QKV");
     Op* op = v->producer;
     if (op == nullptr || depth > 40) return;
-    if (op->def->random) return SetQkv(op->operands[0], depth + 1);
+    if (op->name() == "dropout") return SetQkv(op->operands[0], depth + 1);
     bool layout =
         OneOf(op->name(), {"reshape", "transpose", "split", "slice", "cast", "broadcast_to", "neg",
                            "concat", "mul", "div", "where", "max", "min"});
@@ -219,8 +219,8 @@ class RoleFinder {
     for (Op* user : v->users) {
       if (Linear* linear = user->results.empty() ? nullptr : LinearAt(user->result())) {
         if (user->operands[0] == v) Set(linear, "ATTENTION_OUT");
-      } else if (depth < 8 && (user->def->random || OneOf(user->name(), {"reshape", "transpose",
-                                                                         "cast", "mul", "div"}))) {
+      } else if (depth < 8 &&
+                 OneOf(user->name(), {"dropout", "reshape", "transpose", "cast", "mul", "div"})) {
         SetAttentionOut(user->result(), depth + 1);
       }
     }
@@ -239,7 +239,7 @@ class RoleFinder {
     Op* op = v->producer;
     if (op == nullptr || depth > 24) return false;
     if (OneOf(op->name(), {"param", "constant"})) return true;
-    if (op->def->random) return Branches(op->operands[0], activated, depth + 1, out);
+    if (op->name() == "dropout") return Branches(op->operands[0], activated, depth + 1, out);
     bool linear_op = OneOf(op->name(), {"add", "sub", "mul", "div", "neg", "cast", "reshape",
                                         "split", "slice", "broadcast_to"});
     if (!linear_op && !op->def->elementwise) return false;

@@ -1,53 +1,32 @@
-#include "ir/dropout.h"
-
 #include "ir/builder.h"
 #include "ir/op_def.h"
+#include "ir/ops/draws.h"
 #include "ir/ops/infer_checks.h"
 #include "ir/ops/infer_util.h"
 #include "ir/ops/reference_floats.h"
-#include "ir/philox.h"
 
 namespace shardc {
 namespace {
 
 std::vector<TensorType> Infer(const InferArgs& args) {
-  constexpr std::string_view op = "dropout";
-  RequireFloat(op, args[0], "the operand");
-  RequireInteger(op, args[1], "the step");
-  RequireShape(op, args[1], {}, "the step");
-  const double ratio = args.attrs.Float("ratio");
-  if (!(ratio >= 0 && ratio <= 1)) InferError(op, StrCat("ratio ", ratio, " is not in [0, 1]"));
-  CheckOrigin(op, args.attrs, args[0], "the operand");
-  const Shape origin = OriginOf(args.attrs, args[0].rank());
-  const Shape whole = WholeOf(args.attrs, args[0].shape);
-  bool fits = whole.size() == origin.size();
-  for (size_t d = 0; fits && d < whole.size(); ++d) {
-    fits = origin[d] + args[0].shape[d] <= whole[d];
-  }
-  if (!fits) {
-    InferError(op, StrCat(ShapeToString(args[0].shape), " at ", ShapeToString(origin),
-                          " is no part of ", ShapeToString(whole)));
-  }
+  RequireFloat("dropout", args[0], "the operand");
+  CheckDraws("dropout", args, args[0].shape);
   return {TensorType(args[0].dtype, args[0].shape)};
 }
 
 void Reference(const KernelCall& call) {
-  const DropoutMask mask = MaskOf(*call.attrs);
+  const Draws draws(call);
   const DropoutPlaces places = PlacesOf(call);
   const std::vector<double> x = ToDoubles(call.in[0]);
-  const auto step = static_cast<uint32_t>(static_cast<int64_t>(ToDoubles(call.in[1])[0]));
   std::vector<double> y(x.size());
   const size_t width = places.rows.empty() ? 0 : x.size() / places.rows.size();
   for (size_t row = 0; row < places.rows.size(); ++row) {
     if (places.rows[row] < 0) continue;
     for (const Run& run : places.columns) {
       for (int64_t j = 0; j < run.size; ++j) {
-        const auto i = static_cast<uint64_t>(places.rows[row] + run.global + j);
-        const auto words = Philox4x32(
-            {static_cast<uint32_t>(i / 4), static_cast<uint32_t>(i >> 34), mask.stream, step},
-            {static_cast<uint32_t>(mask.seed), static_cast<uint32_t>(mask.seed >> 32)});
         const size_t at = row * width + static_cast<size_t>(run.local + j);
-        y[at] = words[i % 4] >= mask.threshold ? x[at] * mask.scale : 0;
+        const double factor = draws.Factor(places.rows[row] + run.global + j);
+        y[at] = factor == 0 ? 0 : x[at] * factor;
       }
     }
   }
@@ -60,17 +39,11 @@ void RegisterDropoutOps(OpRegistry& registry) {
   OpDef def;
   def.name = "dropout";
   def.min_operands = def.max_operands = 2;
-  def.attrs = {{"ratio", AttrKind::kFloat, true},
-               {"seed", AttrKind::kInt},
-               {"stream", AttrKind::kInt},
-               {"origin", AttrKind::kInts},
-               {"whole", AttrKind::kInts}};
-  def.random = true;
+  AddDrawAttrs(def, true);
+  def.undropped = [](Builder&, const Op& op) { return std::vector<Value*>{op.operands[0]}; };
   def.infer = Infer;
   def.resized = [](const Op& op, std::span<const TensorType>, const Shape& origin) {
-    Attributes attrs = WithOriginMoved(op.attrs, origin);
-    attrs.Set("whole", WholeOf(op.attrs, op.in(0).shape));
-    return attrs;
+    return DrawsOfPart(op, op.in(0).shape, origin);
   };
   def.rule = [](const Op& op) { return ElementwiseRule(op, {{0}}); };
   // The same elements of the gradient pass.

@@ -3,6 +3,7 @@
 
 #include "ir/dropout.h"
 #include "runtime/cpu/bind.h"
+#include "runtime/cpu/draw_of.h"
 #include "runtime/cpu/kernels/kernel_table.h"
 #include "runtime/cpu/kernels/parallel.h"
 
@@ -57,16 +58,12 @@ std::unique_ptr<Kernel> MakeDropout(const KernelRequest& r) {
   for (const Stretch& s : *pieces) covered += s.size;
   const DropoutMask mask = MaskOf(*r.call.attrs);
   DropoutArgs args;
-  args.seed = mask.seed;
-  args.stream = mask.stream;
-  // Where nothing is kept the scale is zero too.
-  args.threshold = static_cast<uint32_t>(std::min<uint64_t>(mask.threshold, UINT32_MAX));
+  args.draw = DrawOf(mask);
   args.scale = static_cast<float>(mask.scale);
   return MakeKernel(
       [args, pieces, x, step, y, padded = covered < x.num_elements(), threads = r.call.threads] {
         DropoutArgs a = args;
-        a.step = static_cast<uint32_t>(step.dtype == DType::kI64 ? *step.as<const int64_t>()
-                                                                 : *step.as<const int32_t>());
+        a.draw.step = StepIn(step);
         const float* from = x.as<const float>();
         float* to = y.as<float>();
         // In place, the padding is zero as it is.

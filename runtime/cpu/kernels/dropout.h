@@ -6,16 +6,21 @@
 
 namespace shardc::cpu {
 
-// y[j] = scale * x[j] where word (first + j) % 4 of Philox4x32-10 at counter (first + j) / 4 is at
-// least `threshold`, else 0. The counter's upper words are `stream` and `step`. y may be x.
+// Element i is kept where word i % 4 of Philox4x32-10 with the key `seed` and the counter i / 4,
+// whose upper words are `stream` and `step`, is at least `threshold`.
+struct DropoutDraw {
+  uint64_t seed = 0;
+  uint32_t stream = 0, step = 0;
+  uint32_t threshold = 0;
+};
+
+// y[j] = scale * x[j] where element first + j is kept, else 0. y may be x.
 struct DropoutArgs {
   const float* x = nullptr;
   float* y = nullptr;
   int64_t n = 0;
   int64_t first = 0;
-  uint64_t seed = 0;
-  uint32_t stream = 0, step = 0;
-  uint32_t threshold = 0;
+  DropoutDraw draw;
   float scale = 1;  // 0: nothing is kept
 };
 

@@ -1,8 +1,7 @@
 // dropout: the mask is made again from the element's place wherever it is needed.
 #include <memory>
 
-#include "ir/dropout.h"
-#include "runtime/cuda/kernels/vector.h"
+#include "runtime/cuda/kernels/draw.h"
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 namespace {
@@ -28,20 +27,16 @@ struct Drop {
   using W = decltype(Widen(T()));
   const T* x;
   T* y;
-  const std::byte* step;
-  bool long_step;  // i64
+  Draw draw;
   bool packed;
   int64_t width, items;  // of a row
   Places places;
-  uint64_t seed, threshold;
-  uint32_t stream;
   W scale;
   __device__ void operator()(int64_t item) const {
     const int64_t row = item / items, begin = item % items * kEach;
     const int64_t at = row * width + begin;
     const int count = width - begin < kEach ? static_cast<int>(width - begin) : kEach;
-    const uint32_t now = static_cast<uint32_t>(long_step ? *reinterpret_cast<const int64_t*>(step)
-                                                         : *reinterpret_cast<const int32_t*>(step));
+    const uint32_t now = draw.Step();
     T values[kEach];
     if (packed) {
       const auto pack = LoadPack<T, kEach>(x + at);
@@ -55,9 +50,9 @@ struct Drop {
       const int64_t i = places.Of(row, begin + j);
       if (i >= 0 && i / 4 != have) {
         have = i / 4;
-        words = Philox(static_cast<uint64_t>(have), stream, now, seed);
+        words = draw.Block(have, now);
       }
-      const bool kept = i >= 0 && words.word[i % 4] >= threshold;
+      const bool kept = i >= 0 && draw.Keeps(WordOf(words, static_cast<int>(i % 4)));
       values[j] = Narrow<T>(kept ? Widen(values[j]) * scale : W(0));
     }
     if (packed) {
@@ -107,26 +102,22 @@ std::shared_ptr<PlaceTables> TablesFor(const DropoutPlaces& from, int64_t width)
 
 // x, step -> y
 KernelPtr MakeDropout(const KernelRequest& r) {
-  const TensorView &x = r.call.in[0], &step = r.call.in[1];
+  const TensorView& x = r.call.in[0];
   if (x.num_elements() == 0) return NoWork();
   const int64_t width = x.rank() == 0 ? 1 : x.shape.back();
   const DropoutMask mask = MaskOf(*r.call.attrs);
   auto tables = TablesFor(PlacesOf(r.call), width);
   return DispatchFloat(x.dtype, [&](auto t) -> KernelPtr {
     using T = decltype(t);
-    Drop<T> f;
+    Drop<T> f{};
     f.x = In<T>(r, 0);
     f.y = Out<T>(r, 0);
-    f.step = step.data;
-    f.long_step = step.dtype == DType::kI64;
+    f.draw = Draw(mask, r.call.in[1]);
     f.packed =
         width % kEach == 0 && Aligned(f.x, kEach * sizeof(T)) && Aligned(f.y, kEach * sizeof(T));
     f.width = width;
     f.items = CeilDiv(width, kEach);
     f.places = tables->places;
-    f.seed = mask.seed;
-    f.threshold = mask.threshold;
-    f.stream = mask.stream;
     f.scale = static_cast<typename Drop<T>::W>(mask.scale);
     const int64_t n = x.num_elements() / width * f.items;
     return MakeKernel([f, n, tables, grid = ElementGrid(n)](const Launch& launch) {

@@ -1,0 +1,64 @@
+#include "ir/ops/draws.h"
+
+#include "ir/builder.h"
+#include "ir/ops/infer_checks.h"
+#include "ir/ops/infer_util.h"
+#include "ir/ops/reference_floats.h"
+#include "ir/philox.h"
+
+namespace shardc {
+
+void AddDrawAttrs(OpDef& def, bool required) {
+  def.attrs.insert(def.attrs.end(), {{"ratio", AttrKind::kFloat, required},
+                                     {"seed", AttrKind::kInt},
+                                     {"stream", AttrKind::kInt},
+                                     {"origin", AttrKind::kInts},
+                                     {"whole", AttrKind::kInts}});
+}
+
+void CheckDraws(std::string_view op, const InferArgs& args, const Shape& drawn) {
+  const TensorType& step = args[args.size() - 1];
+  RequireInteger(op, step, "the step");
+  RequireShape(op, step, {}, "the step");
+  const double ratio = args.attrs.Float("ratio");
+  if (!(ratio >= 0 && ratio <= 1)) InferError(op, StrCat("ratio ", ratio, " is not in [0, 1]"));
+  CheckOrigin(op, args.attrs, TensorType(DType::kF32, drawn), "the mask");
+  const Shape origin = OriginOf(args.attrs, static_cast<int>(drawn.size()));
+  const Shape whole = WholeOf(args.attrs, drawn);
+  bool fits = whole.size() == origin.size();
+  for (size_t d = 0; fits && d < whole.size(); ++d) {
+    fits = origin[d] >= 0 && origin[d] + drawn[d] <= whole[d];
+  }
+  if (!fits) {
+    InferError(op, StrCat(ShapeToString(drawn), " at ", ShapeToString(origin), " is no part of ",
+                          ShapeToString(whole)));
+  }
+}
+
+Attributes DrawsOfPart(const Op& op, const Shape& drawn, const Shape& origin) {
+  Attributes attrs = WithOriginMoved(op.attrs, origin);
+  attrs.Set("whole", WholeOf(op.attrs, drawn));
+  return attrs;
+}
+
+std::vector<Value*> WithoutStep(Builder& builder, const Op& op) {
+  Attributes attrs = op.attrs;
+  for (const char* name : {"ratio", "seed", "stream", "origin", "whole"}) attrs.Erase(name);
+  std::vector<Value*> operands(op.operands.begin(), op.operands.end() - 1);
+  const Op* made = builder.Create(op.name(), std::move(operands), std::move(attrs));
+  for (size_t i = 0; i < op.results.size(); ++i) made->results[i]->name = op.results[i]->name;
+  return made->results;
+}
+
+Draws::Draws(const KernelCall& call)
+    : mask_(MaskOf(*call.attrs)), step_(static_cast<uint32_t>(ToInts(call.in.back())[0])) {}
+
+double Draws::Factor(int64_t place) const {
+  const auto i = static_cast<uint64_t>(place);
+  const auto words = Philox4x32(
+      {static_cast<uint32_t>(i / 4), static_cast<uint32_t>(i >> 34), mask_.stream, step_},
+      {static_cast<uint32_t>(mask_.seed), static_cast<uint32_t>(mask_.seed >> 32)});
+  return words[i % 4] >= mask_.threshold ? mask_.scale : 0;
+}
+
+}  // namespace shardc

@@ -1,0 +1,34 @@
+// What the definitions of ops that drop elements share (OpDef::undropped, ir/dropout.h).
+#pragma once
+
+#include <string_view>
+
+#include "ir/dropout.h"
+#include "ir/op_def.h"
+
+namespace shardc {
+
+void AddDrawAttrs(OpDef& def, bool required);
+
+// For OpDef::infer of an op that draws for a tensor of this shape. Its last operand is the step.
+void CheckDraws(std::string_view op, const InferArgs& args, const Shape& drawn);
+
+// For OpDef::resized: the attributes on the part that begins at `origin` of what it draws for.
+Attributes DrawsOfPart(const Op& op, const Shape& drawn, const Shape& origin);
+
+// OpDef::undropped of an op that is the same one without the step.
+std::vector<Value*> WithoutStep(Builder& builder, const Op& op);
+
+// For references: draws of one call, element by element.
+class Draws {
+ public:
+  explicit Draws(const KernelCall& call);
+  // What element `place` of the whole tensor is multiplied by.
+  double Factor(int64_t place) const;
+
+ private:
+  DropoutMask mask_;
+  uint32_t step_;
+};
+
+}  // namespace shardc
