@@ -82,7 +82,7 @@ Graph LoadModel(const std::string& model, const ModelOptions& options) {
     return graph;
   }
   Graph graph = ImportOnnx(model, {std::move(bind), std::move(shapes)});
-  // Before patterns are recovered: attention without dropout is one.
+  // Before patterns are recovered: what drops nothing stands in the way of none.
   SetDropout(graph, options.dropout);
   RecoverPatterns(graph);
   return graph;

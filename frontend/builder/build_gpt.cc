@@ -1,7 +1,6 @@
 // A GptConfig to a graph, in the form that pattern recovery gives an imported HF GPT-2.
 #include <cctype>
 #include <cmath>
-#include <limits>
 
 #include "frontend/builder/random_source.h"
 #include "frontend/dropout.h"
@@ -149,36 +148,13 @@ class GptBuilder {
     v = b_.Reshape(v, {c_.batch, c_.seq, c_.kv_heads, c_.head_dim()});
     if (c_.positions == GptPositions::kRope) q = Rotate(q), k = Rotate(k);
     const double scale = 1 / std::sqrt(static_cast<double>(c_.head_dim()));
-    Value* o = c_.attention_dropout > 0
-                   ? WrittenOutAttention(q, k, v, scale)
-                   : b_.Make("attention", {q, k, v},
-                             {{"scale", scale}, {"causal", true}, {"layout", std::string("bshd")}});
+    const Attributes attrs = {{"scale", scale}, {"causal", true}, {"layout", std::string("bshd")}};
+    Op* attention = c_.attention_dropout > 0
+                        ? CreateDropping(b_, "attention", {q, k, v}, c_.attention_dropout, 0, attrs)
+                        : b_.Create("attention", {q, k, v}, attrs);
+    Value* o = attention->result();
     o = b_.Reshape(o, {c_.batch, c_.seq, c_.hidden});
     return Linear(o, module + ".c_proj", c_.hidden, "ATTENTION_OUT", true);
-  }
-
-  // The attention op drops nothing. q [b, s, heads, d]; k, v [b, s, kv_heads, d].
-  Value* WrittenOutAttention(Value* q, Value* k, Value* v, double scale) {
-    const int64_t groups = c_.heads / c_.kv_heads;
-    auto per_head = [&](Value* x) {
-      x = b_.Transpose(x, {0, 2, 1, 3});
-      if (x->type.shape[1] == c_.heads) return x;
-      const Shape s = x->type.shape;
-      x = b_.BroadcastTo(b_.Reshape(x, {s[0], s[1], 1, s[2], s[3]}),
-                         {s[0], s[1], groups, s[2], s[3]});
-      return b_.Reshape(x, {s[0], c_.heads, s[2], s[3]});
-    };
-    HostTensor sees(DType::kBool, {c_.seq, c_.seq});
-    for (int64_t i = 0; i < c_.seq; ++i) {
-      for (int64_t j = 0; j <= i; ++j) sees.data<bool>()[i * c_.seq + j] = true;
-    }
-    Value* keys = b_.Transpose(per_head(k), {0, 1, 3, 2});
-    Value* scores = b_.Mul(b_.Matmul(per_head(q), keys), b_.Scalar(c_.dtype, scale));
-    Value* hidden = b_.Scalar(c_.dtype, -std::numeric_limits<double>::infinity());
-    scores = b_.Make("where", {b_.Constant(std::move(sees)), scores, hidden});
-    Value* p = b_.Make("softmax", {scores}, {{"axis", int64_t{3}}});
-    Value* o = b_.Matmul(Dropped(p, c_.attention_dropout), per_head(v));
-    return b_.Transpose(o, {0, 2, 1, 3});
   }
 
   Value* Mlp(Value* x, const std::string& module) {

@@ -4,6 +4,7 @@
 
 #include "frontend/recover/attention_mask.h"
 #include "frontend/recover/patterns.h"
+#include "ir/op_def.h"
 
 namespace shardc::recover {
 namespace {
@@ -97,8 +98,9 @@ void ShareType(Builder& b, Value*& q, Value*& k, Value*& v) {
   v = b.Cast(v, wide);
 }
 
-// The softmax whose result p is, maybe rounded; `guard`: NaNs in it are replaced by zeros.
-Op* FindSoftmax(const Graph& graph, Value* p, bool& guard) {
+// The softmax whose result p is, maybe rounded; `guard`: NaNs in it are replaced by zeros;
+// `dropout`: what drops of them before they are used, or null.
+Op* FindSoftmax(const Graph& graph, Value* p, bool& guard, Op*& dropout) {
   auto unrounded = [](Value* v) {
     Op* cast = FloatCast(v, false);
     return cast ? cast->operands[0] : v;
@@ -106,6 +108,13 @@ Op* FindSoftmax(const Graph& graph, Value* p, bool& guard) {
   // The probabilities must not be wanted elsewhere: they would be computed twice.
   if (CountUses(graph, p) != 1) return nullptr;
   p = unrounded(p);
+  dropout = ProducedBy(p, "dropout");
+  if (dropout != nullptr) {
+    if (CountUses(graph, p) != 1 || dropout->attrs.Has("whole")) return nullptr;
+    p = dropout->operands[0];
+    if (CountUses(graph, p) != 1) return nullptr;
+    p = unrounded(p);
+  }
   if (Op* where = ProducedBy(p, "where")) {
     Op* is_nan = ProducedBy(where->operands[0], "is_nan");
     guard = is_nan && is_nan->operands[0] == where->operands[2] && IsSplat(where->operands[1], 0);
@@ -139,7 +148,8 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
   const int rank = op->out().rank();
   if ((rank != 3 && rank != 4) || op->in(1).rank() != rank) return nullptr;
   bool guard = false;
-  Op* softmax = FindSoftmax(b.graph(), op->operands[0], guard);
+  Op* dropout = nullptr;
+  Op* softmax = FindSoftmax(b.graph(), op->operands[0], guard, dropout);
   if (softmax == nullptr) return nullptr;
   std::vector<MaskStep> steps;
   Op* scores = FindScores(softmax->operands[0], steps);
@@ -167,6 +177,11 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
   if (mask->mask) operands.push_back(mask->mask);
   Attributes attrs = {
       {"scale", scale * mask->scale}, {"causal", mask->causal}, {"layout", std::string("bhsd")}};
+  if (dropout != nullptr) {
+    // A matrix of probabilities, or four dims of them: elements keep their order.
+    operands.push_back(dropout->operands[1]);
+    for (const auto& [name, value] : dropout->attrs.entries()) attrs.Set(name, value);
+  }
   Value* o = b.Create("attention", std::move(operands), std::move(attrs))->result();
   return b.Reshape(b.Cast(o, op->out().dtype), op->out().shape);
 }
@@ -175,8 +190,8 @@ bool StatisticsUnused(const Op* op) { return op->results[1]->users.empty(); }
 
 // An attention of the model's own (ONNX has one) whose mask holds a triangle.
 Value* RecoverCausal(Builder& b, Op* op) {
-  if (op->name() != "attention" || op->operands.size() < 4 || op->attrs.Bool("causal") ||
-      !StatisticsUnused(op)) {
+  if (op->name() != "attention" || op->operands.size() - Drops(*op) < 4 ||
+      op->attrs.Bool("causal") || !StatisticsUnused(op)) {
     return nullptr;
   }
   int sequence = op->attrs.String("layout") == "bshd" ? 1 : 2;
@@ -192,6 +207,7 @@ Value* RecoverCausal(Builder& b, Op* op) {
   if (!found || (found->mask != nullptr && !found->causal)) return nullptr;
   std::vector<Value*> operands(op->operands.begin(), op->operands.begin() + 3);
   if (found->mask) operands.push_back(found->mask);
+  operands.insert(operands.end(), op->operands.begin() + 4, op->operands.end());
   Attributes attrs = op->attrs;
   attrs.Set("causal", found->causal);
   return b.Create("attention", std::move(operands), std::move(attrs))->result();

@@ -98,6 +98,15 @@ Value* LiftSoftmax(Builder& b, Op* op) {
   return b.Reshape(y, op->out().shape);
 }
 
+// Elements are drawn by their order, which a reshape keeps.
+bool DropsWhole(const Op* op) { return op->name() == "dropout" && !op->attrs.Has("whole"); }
+
+Value* LiftDropout(Builder& b, Op* op) {
+  Value* x = DropsWhole(op) ? Flattened(op->operands[0]) : nullptr;
+  if (x == nullptr) return nullptr;
+  return b.Reshape(b.Make("dropout", {x, op->operands[1]}, op->attrs), op->out().shape);
+}
+
 Value* LiftNorm(Builder& b, Op* op) {
   bool norm = op->name() == "layer_norm" || op->name() == "rms_norm";
   Value* x = norm ? Flattened(op->operands[0]) : nullptr;
@@ -128,7 +137,7 @@ Value* RaiseUnflatten(Builder& b, Op* op) {
     return b.Make(maker->name(),
                   {b.Reshape(maker->operands[0], std::move(rows)), maker->operands[1]});
   }
-  if (!maker->def->elementwise) return nullptr;
+  if (!maker->def->elementwise && !DropsWhole(maker)) return nullptr;
   std::vector<Value*> operands;
   for (Value* v : maker->operands) {
     const Shape& own = v->type.shape;
@@ -147,7 +156,7 @@ Value* RaiseUnflatten(Builder& b, Op* op) {
 
 bool LiftLinears(Graph& graph) {
   return ApplyRules(graph, {LiftMatmul, LiftTranspose, LiftBatchMatmul, LiftElementwise,
-                            LiftSoftmax, LiftNorm, RaiseUnflatten});
+                            LiftSoftmax, LiftDropout, LiftNorm, RaiseUnflatten});
 }
 
 }  // namespace shardc::recover

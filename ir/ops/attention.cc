@@ -1,13 +1,16 @@
 // Softmax attention with grouped heads, and its gradient. With p the probabilities, per query row:
 // dv = p^T do, ds = p * (do v^T - sum(do * o)), dq = scale ds k, dk = scale ds^T q
-// (FlashAttention-2, arXiv:2307.08691, algorithm 2).
+// (FlashAttention-2, arXiv:2307.08691, algorithm 2). With z what dropout multiplies p by, it is
+// (p z) in dv and z (do v^T) in ds.
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "ir/builder.h"
 #include "ir/op_def.h"
+#include "ir/ops/draws.h"
 #include "ir/ops/infer_checks.h"
 #include "ir/ops/reference_floats.h"
 
@@ -33,6 +36,7 @@ struct Sizes {
         d(q[3]),
         dv(v[3]) {}
 
+  Shape Probabilities() const { return {b, hq, s, t}; }
   Shape Tensor(int64_t heads, int64_t rows, int64_t width) const {
     return heads_first ? Shape{b, heads, rows, width} : Shape{b, rows, heads, width};
   }
@@ -70,11 +74,17 @@ Sizes CheckHeads(std::string_view op, const InferArgs& args, size_t first) {
   return z;
 }
 
-void CheckMask(std::string_view op, const InferArgs& args, size_t index, const Sizes& z) {
-  if (args.size() <= index) return;
+// The mask, if there is one, at operand `index`, and then the step, if it drops.
+void CheckMaskAndStep(std::string_view op, const InferArgs& args, size_t index, const Sizes& z) {
+  const bool drops = args.attrs.Has("ratio");
+  const size_t rest = args.size() - index;
+  if (drops && rest == 0) InferError(op, "with a ratio its last operand must be the step");
+  if (drops) CheckDraws(op, args, z.Probabilities());
+  if (!drops && rest == 2) InferError(op, "without a ratio it has no operand behind the mask");
+  if (rest == (drops ? 1 : 0)) return;
   const TensorType& mask = args[index];
   if (mask.dtype != DType::kBool) RequireFloat(op, mask, "the mask (if not bool)");
-  Shape scores = {z.b, z.hq, z.s, z.t};
+  const Shape scores = z.Probabilities();
   if (mask.rank() > 4 || BroadcastShapes(op, mask.shape, scores) != scores) {
     InferError(op, StrCat("the mask ", ShapeToString(mask.shape),
                           " does not broadcast to the scores ", ShapeToString(scores)));
@@ -83,7 +93,7 @@ void CheckMask(std::string_view op, const InferArgs& args, size_t index, const S
 
 std::vector<TensorType> Infer(const InferArgs& args) {
   Sizes z = CheckHeads("attention", args, 0);
-  CheckMask("attention", args, 3, z);
+  CheckMaskAndStep("attention", args, 3, z);
   DType dtype = args[0].dtype;
   return {TensorType(dtype, z.Tensor(z.hq, z.s, z.dv)),
           TensorType(StatisticType(dtype), {z.b, z.hq, z.s})};
@@ -92,7 +102,7 @@ std::vector<TensorType> Infer(const InferArgs& args) {
 std::vector<TensorType> InferGrad(const InferArgs& args) {
   constexpr std::string_view op = "attention_grad";
   Sizes z = CheckHeads(op, args, 1);
-  CheckMask(op, args, 6, z);
+  CheckMaskAndStep(op, args, 6, z);
   RequireTensor(op, args[0], args[1].dtype, z.Tensor(z.hq, z.s, z.dv), "the gradient of o");
   RequireTensor(op, args[4], args[1].dtype, args[0].shape, "o");
   DType statistic = StatisticType(args[1].dtype);
@@ -108,6 +118,10 @@ std::vector<TensorType> InferGrad(const InferArgs& args) {
 
 Sizes OpSizes(const Op& op, int q) {
   return Sizes(op.in(q).shape, op.in(q + 1).shape, op.in(q + 2).shape, HeadsFirst(op.attrs));
+}
+
+Value* MaskAt(const Op& op, size_t index) {
+  return op.operands.size() - Drops(op) > index ? op.operands[index] : nullptr;
 }
 
 // Factors: b; g kv heads, each with r query heads; s queries; t keys; d, e the widths of k and v. A
@@ -135,8 +149,8 @@ ShardingRule Rule(const Op& op, int q) {
   if (q == 1) rule.operands.push_back(out);
   rule.operands.insert(rule.operands.end(), {query, key, value});
   if (q == 1) rule.operands.insert(rule.operands.end(), {out, lse});
-  if (op.operands.size() > rule.operands.size()) {
-    const Shape& mask = op.operands.back()->type.shape;
+  if (const Value* operand = MaskAt(op, rule.operands.size())) {
+    const Shape& mask = operand->type.shape;
     Dims scores = {{{b}, {}}, query_heads, {{s}, {}}, {{t}, {}}};
     Dims dims(scores.end() - static_cast<int64_t>(mask.size()), scores.end());
     for (size_t i = 0; i < mask.size(); ++i) {
@@ -144,6 +158,7 @@ ShardingRule Rule(const Op& op, int q) {
     }
     rule.operands.push_back(std::move(dims));
   }
+  if (Drops(op)) rule.operands.emplace_back();  // the step
   if (q == 1) {
     rule.results = {query, key, value};
   } else {
@@ -155,19 +170,21 @@ ShardingRule Rule(const Op& op, int q) {
 // Scaled and masked scores, one query row at a time; -inf where the query does not see the key.
 class Scores {
  public:
+  // `index`: of the mask, if there is one.
   Scores(const KernelCall& call, const Sizes& z, const std::vector<double>& q,
-         const std::vector<double>& k, const TensorView* mask)
+         const std::vector<double>& k, size_t index)
       : z_(z),
         q_(q),
         k_(k),
         scale_(call.attrs->Float("scale")),
         causal_(call.attrs->Bool("causal")) {
-    if (!mask) return;
-    mask_ = ToDoubles(*mask);
-    bool_mask_ = mask->dtype == DType::kBool;
+    if (call.in.size() - call.attrs->Has("ratio") <= index) return;
+    const TensorView& mask = call.in[index];
+    mask_ = ToDoubles(mask);
+    bool_mask_ = mask.dtype == DType::kBool;
     int64_t stride = 1;
-    for (size_t i = 0; i < mask->shape.size(); ++i) {
-      int64_t n = mask->shape[mask->shape.size() - 1 - i];
+    for (size_t i = 0; i < mask.shape.size(); ++i) {
+      int64_t n = mask.shape[mask.shape.size() - 1 - i];
       mask_strides_[3 - i] = n == 1 ? 0 : stride;
       stride *= n;
     }
@@ -202,6 +219,24 @@ class Scores {
   int64_t mask_strides_[4] = {0, 0, 0, 0};
 };
 
+// What dropout multiplies the probabilities by; `o`: the result, or its gradient.
+class Factors {
+ public:
+  Factors(const KernelCall& call, const Sizes& z, const TensorView& o) {
+    if (!call.attrs->Has("ratio")) return;
+    draws_.emplace(call);
+    places_ = PlacesOfProbabilities(call, o, z.heads_first, z.t);
+  }
+  double At(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    if (!draws_) return 1;
+    return draws_->Factor(places_.batch[b] + places_.head[h] + places_.query[i] + j);
+  }
+
+ private:
+  std::optional<Draws> draws_;
+  ProbabilityPlaces places_;
+};
+
 Sizes CallSizes(const KernelCall& call, size_t q) {
   return Sizes(call.in[q].shape, call.in[q + 1].shape, call.in[q + 2].shape,
                HeadsFirst(*call.attrs));
@@ -220,7 +255,8 @@ void Reference(const KernelCall& call) {
   Sizes z = CallSizes(call, 0);
   std::vector<double> q = ToDoubles(call.in[0]), k = ToDoubles(call.in[1]),
                       v = ToDoubles(call.in[2]);
-  Scores scores(call, z, q, k, call.in.size() > 3 ? &call.in[3] : nullptr);
+  const Scores scores(call, z, q, k, 3);
+  const Factors factors(call, z, call.out[0]);
   std::vector<double> o(call.out[0].num_elements()), lse(call.out[1].num_elements()), p(z.t);
   ForEachQuery(z, [&](int64_t b, int64_t h, int64_t i) {
     scores.Row(b, h, i, p.data());
@@ -234,7 +270,8 @@ void Reference(const KernelCall& call) {
     double* row = &o[z.Row(b, h, i, z.hq, z.s, z.dv)];
     for (int64_t j = 0; j < z.t; ++j) {
       const double* value = &v[z.Row(b, h / (z.hq / z.hkv), j, z.hkv, z.t, z.dv)];
-      for (int64_t c = 0; c < z.dv; ++c) row[c] += p[j] / sum * value[c];
+      const double kept = p[j] / sum * factors.At(b, h, i, j);
+      for (int64_t c = 0; c < z.dv; ++c) row[c] += kept * value[c];
     }
   });
   FromDoubles(o, call.out[0]);
@@ -246,7 +283,8 @@ void ReferenceGrad(const KernelCall& call) {
   std::vector<double> grad = ToDoubles(call.in[0]), q = ToDoubles(call.in[1]);
   std::vector<double> k = ToDoubles(call.in[2]), v = ToDoubles(call.in[3]);
   std::vector<double> o = ToDoubles(call.in[4]), lse = ToDoubles(call.in[5]), p(z.t);
-  Scores scores(call, z, q, k, call.in.size() > 6 ? &call.in[6] : nullptr);
+  const Scores scores(call, z, q, k, 6);
+  const Factors factors(call, z, call.in[0]);
   std::vector<double> dq(q.size()), dk(k.size()), dv(v.size());
   ForEachQuery(z, [&](int64_t b, int64_t h, int64_t i) {
     double log_sum = lse[(b * z.hq + h) * z.s + i];
@@ -259,11 +297,12 @@ void ReferenceGrad(const KernelCall& call) {
       int64_t kv = h / (z.hq / z.hkv);
       int64_t at_k = z.Row(b, kv, j, z.hkv, z.t, z.d), at_v = z.Row(b, kv, j, z.hkv, z.t, z.dv);
       double probability = std::exp(p[j] - log_sum), dp = 0;
+      const double factor = factors.At(b, h, i, j);
       for (int64_t c = 0; c < z.dv; ++c) {
         dp += grad[at_o + c] * v[at_v + c];
-        dv[at_v + c] += probability * grad[at_o + c];
+        dv[at_v + c] += probability * factor * grad[at_o + c];
       }
-      double ds = scores.scale() * probability * (dp - both);
+      double ds = scores.scale() * probability * (factor * dp - both);
       for (int64_t c = 0; c < z.d; ++c) {
         dq[at_q + c] += ds * k[at_k + c];
         dk[at_k + c] += ds * q[at_q + c];
@@ -280,7 +319,7 @@ std::vector<Value*> Gradient(const GradientArgs& args) {
   auto refuse = [&](std::string what, std::string fix) {
     throw Diagnostic("E1104", ExitCode::kBadModel, op.site, std::move(what), std::move(fix));
   };
-  if (op.operands.size() > 3 && args.wanted[3] && IsFloat(op.in(3).dtype)) {
+  if (MaskAt(op, 3) && args.wanted[3] && IsFloat(op.in(3).dtype)) {
     refuse(
         "the mask of an attention depends on something that is trained, and a mask has no gradient",
         "write the bias as an add to the scores before a softmax, or leave its parameter out of "
@@ -292,11 +331,19 @@ std::vector<Value*> Gradient(const GradientArgs& args) {
   }
   std::vector<Value*> operands = {args.result_grads[0], op.operands[0], op.operands[1],
                                   op.operands[2],       op.results[0],  op.results[1]};
-  if (op.operands.size() > 3) operands.push_back(op.operands[3]);
+  operands.insert(operands.end(), op.operands.begin() + 3, op.operands.end());
   std::vector<Value*> grads =
       args.builder.Create("attention_grad", std::move(operands), op.attrs)->results;
   grads.resize(op.operands.size());
   return grads;
+}
+
+// `origin`: of the first result, which is laid out as q.
+Attributes Resized(const Op& op, int q, const Shape& origin) {
+  if (!Drops(op)) return op.attrs;
+  const Sizes z = OpSizes(op, q);
+  const Shape drawn = {origin[0], origin[z.heads_first ? 1 : 2], origin[z.heads_first ? 2 : 1], 0};
+  return DrawsOfPart(op, z.Probabilities(), drawn);
 }
 
 int64_t FlopsOf(const Op& op, int q, int64_t width_d, int64_t width_v) {
@@ -309,12 +356,18 @@ OpDef Def(std::string_view name, int operands) {
   OpDef def;
   def.name = name;
   def.min_operands = operands;
-  def.max_operands = operands + 1;
+  def.max_operands = operands + 2;
   def.precision = Precision::kCompute;
   def.cpu_halves = CpuHalves::kBf16;
   def.attrs = {{"scale", AttrKind::kFloat, true},
                {"causal", AttrKind::kBool},
                {"layout", AttrKind::kString}};
+  AddDrawAttrs(def, false);
+  def.undropped = WithoutStep;
+  const int q = operands == 3 ? 0 : 1;
+  def.resized = [q](const Op& op, std::span<const TensorType>, const Shape& origin) {
+    return Resized(op, q, origin);
+  };
   return def;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "ir/op_def.h"
+#include "ir/ops/draws.h"
 #include "ir/ops/infer_checks.h"
 #include "ir/ops/reference_floats.h"
 
@@ -34,8 +35,9 @@ Op* SplitInto(std::span<Value* const> heads) {
 // The operands q, k, v of an attention or its gradient, or nothing.
 std::span<Value* const> PartsOf(const Op& op) {
   std::span<Value* const> all = op.operands;
-  if (op.name() == "attention" && all.size() == 3) return all.subspan(0, kParts);
-  if (op.name() == "attention_grad" && all.size() == 6) return all.subspan(1, kParts);
+  const size_t masked = all.size() - Drops(op);
+  if (op.name() == "attention" && masked == 3) return all.subspan(0, kParts);
+  if (op.name() == "attention_grad" && masked == 6) return all.subspan(1, kParts);
   return {};
 }
 
@@ -111,17 +113,22 @@ Value* View(Graph& graph, Value* v, const TensorType& type, const Op& like, Op* 
 }
 
 Attributes AttrsOf(const Op& op) {
-  Attributes attrs = {{"scale", op.attrs.Float("scale")}};
-  if (const Attribute* causal = op.attrs.Find("causal")) attrs.Set("causal", *causal);
+  Attributes attrs = op.attrs;
+  attrs.Erase("layout");
   return attrs;
+}
+
+std::vector<Value*> WithStep(std::vector<Value*> operands, const Op& op) {
+  if (Drops(op)) operands.push_back(op.operands.back());
+  return operands;
 }
 
 bool FuseForward(Graph& graph, Op& op) {
   const Op* split = PackedIn(graph, op);
   if (!split) return false;
   Value* all = View(graph, split->operands[0], Together(op.in(0)), op, &op);
-  Op* packed =
-      graph.AddOp(GetOpDef("packed_attention"), {all}, {op.out(0), op.out(1)}, AttrsOf(op), &op);
+  Op* packed = graph.AddOp(GetOpDef("packed_attention"), WithStep({all}, op),
+                           {op.out(0), op.out(1)}, AttrsOf(op), &op);
   packed->phase = op.phase;
   packed->BelongWith(op);
   for (int i = 0; i < 2; ++i) {
@@ -137,9 +144,9 @@ bool FuseGrad(Graph& graph, Op& op) {
   Op* concat = ConcatOf(graph, op);
   const TensorType type = Together(op.in(1));
   Value* all = View(graph, split->operands[0], type, op, &op);
-  Op* packed =
-      graph.AddOp(GetOpDef("packed_attention_grad"),
-                  {op.operands[0], all, op.operands[4], op.operands[5]}, {type}, AttrsOf(op), &op);
+  Op* packed = graph.AddOp(GetOpDef("packed_attention_grad"),
+                           WithStep({op.operands[0], all, op.operands[4], op.operands[5]}, op),
+                           {type}, AttrsOf(op), &op);
   packed->phase = op.phase;
   packed->BelongWith(op);
   Value* whole = View(graph, packed->result(), concat->out(), *concat, concat);
@@ -148,8 +155,11 @@ bool FuseGrad(Graph& graph, Op& op) {
   return true;
 }
 
-// Of x at the operand.
-Shape CheckPacked(std::string_view op, const InferArgs& args, size_t operand) {
+// Of the probabilities, o of this shape.
+Shape Drawn(const Shape& o) { return {o[0], o[kHeads], o[1], o[1]}; }
+
+// Of x at the operand; the op has `operands` without the step.
+Shape CheckPacked(std::string_view op, const InferArgs& args, size_t operand, size_t operands) {
   const TensorType& x = args[operand];
   RequireFloat(op, x, "the operand");
   if (x.rank() != 4 || x.shape[kHeads] % kParts != 0) {
@@ -157,18 +167,23 @@ Shape CheckPacked(std::string_view op, const InferArgs& args, size_t operand) {
   }
   Shape part = x.shape;
   part[kHeads] /= kParts;
+  const bool drops = args.attrs.Has("ratio");
+  if (args.size() != operands + drops) {
+    InferError(op, "has the step as its last operand where it has a ratio, and only there");
+  }
+  if (drops) CheckDraws(op, args, Drawn(part));
   return part;
 }
 
 std::vector<TensorType> Infer(const InferArgs& args) {
-  const Shape part = CheckPacked("packed_attention", args, 0);
+  const Shape part = CheckPacked("packed_attention", args, 0, 1);
   return {TensorType(args[0].dtype, part),
           TensorType(StatisticType(args[0].dtype), {part[0], part[kHeads], part[1]})};
 }
 
 std::vector<TensorType> InferGrad(const InferArgs& args) {
   constexpr std::string_view op = "packed_attention_grad";
-  const Shape part = CheckPacked(op, args, 1);
+  const Shape part = CheckPacked(op, args, 1, 4);
   const DType dtype = args[1].dtype;
   RequireTensor(op, args[0], dtype, part, "the gradient of o");
   RequireTensor(op, args[2], dtype, part, "o");
@@ -194,6 +209,7 @@ ShardingRule Rule(const Op& op, bool grad) {
     rule.operands = {all};
     rule.results = {out, lse};
   }
+  if (Drops(op)) rule.operands.emplace_back();  // the step
   return rule;
 }
 
@@ -238,7 +254,8 @@ struct Apart {
   }
 };
 
-// The views of the other op are whole here: it ignores where on the mesh it is.
+// q, k and v of the other op are whole here, as far as it can see: it only asks o where it is on
+// the mesh.
 KernelCall CallOf(const KernelCall& call, const Attributes& attrs, std::span<const TensorView> in,
                   std::span<const TensorView> out) {
   KernelCall other = call;
@@ -256,7 +273,9 @@ Attributes Unpacked(const Attributes& attrs) {
 void Reference(const KernelCall& call) {
   Apart apart(call.in[0]);
   const Attributes attrs = Unpacked(*call.attrs);
-  GetOpDef("attention").reference(CallOf(call, attrs, apart.Views(), call.out));
+  std::vector<TensorView> in = apart.Views();
+  in.insert(in.end(), call.in.begin() + 1, call.in.end());
+  GetOpDef("attention").reference(CallOf(call, attrs, in, call.out));
 }
 
 void ReferenceGrad(const KernelCall& call) {
@@ -264,7 +283,7 @@ void ReferenceGrad(const KernelCall& call) {
   const Attributes attrs = Unpacked(*call.attrs);
   std::vector<TensorView> in = {call.in[0]};
   for (const TensorView& part : apart.Views()) in.push_back(part);
-  in.insert(in.end(), {call.in[2], call.in[3]});
+  in.insert(in.end(), call.in.begin() + 2, call.in.end());
   GetOpDef("attention_grad").reference(CallOf(call, attrs, in, grads.Views()));
   grads.Join(call.out[0]);
 }
@@ -278,8 +297,17 @@ int64_t FlopsOf(const Op& op, const TensorType& o, int64_t products) {
 OpDef Def(std::string_view name, std::string_view fuses_at, int operands) {
   OpDef def;
   def.name = name;
-  def.min_operands = def.max_operands = operands;
+  def.min_operands = operands;
+  def.max_operands = operands + 1;
   def.attrs = {{"scale", AttrKind::kFloat, true}, {"causal", AttrKind::kBool}};
+  AddDrawAttrs(def, false);
+  def.undropped = WithoutStep;
+  def.resized = [grad = operands != 1](const Op& op, std::span<const TensorType>,
+                                       const Shape& origin) {
+    if (!Drops(op)) return op.attrs;
+    const Shape& o = grad ? op.in(0).shape : op.out(0).shape;
+    return DrawsOfPart(op, Drawn(o), {origin[0], origin[kHeads], origin[1], 0});
+  };
   def.precision = Precision::kCompute;
   def.cpu_halves = CpuHalves::kBf16;
   def.no_gradient = "made by the fuse pass, which comes after differentiation";

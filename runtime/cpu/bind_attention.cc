@@ -1,4 +1,7 @@
+#include <memory>
+
 #include "runtime/cpu/bind.h"
+#include "runtime/cpu/draw_of.h"
 #include "runtime/cpu/kernels/kernel_table.h"
 
 namespace shardc::cpu {
@@ -31,7 +34,7 @@ bool Shapes(const KernelRequest& r, size_t first, Layout layout, AttentionShape*
 }
 
 bool Mask(const KernelRequest& r, size_t at, const AttentionShape& shape, AttentionMask* mask) {
-  if (r.call.in.size() <= at) return true;
+  if (r.call.in.size() - r.call.attrs->Has("ratio") <= at) return true;
   const TensorView& m = r.call.in[at];
   int64_t* strides[4] = {&mask->batch, &mask->head, &mask->query, &mask->key};
   int64_t full[4] = {shape.batch, shape.q_heads, shape.q_len, shape.kv_len}, stride = 1;
@@ -58,6 +61,28 @@ bool HaveType(const KernelRequest& r, size_t first, size_t count, DType type) {
   return r.call.out[0].dtype == type;
 }
 
+// Runs the kernel with what the attributes and the step of each run say is dropped. `o`: the result
+// or its gradient.
+template <typename Args, typename Run>
+std::unique_ptr<Kernel> MakeDropping(const KernelRequest& r, Args args, Run run,
+                                     const TensorView& o, bool heads_first) {
+  const int threads = r.call.threads;
+  if (!r.call.attrs->Has("ratio")) return MakeKernel([=] { run(args, threads); });
+  const auto places = std::make_shared<const ProbabilityPlaces>(
+      PlacesOfProbabilities(r.call, o, heads_first, args.shape.kv_len));
+  const DropoutMask mask = MaskOf(*r.call.attrs);
+  args.dropout.draw = DrawOf(mask);
+  args.dropout.scale = static_cast<float>(mask.scale);
+  args.dropout.batch = places->batch.data();
+  args.dropout.head = places->head.data();
+  args.dropout.query = places->query.data();
+  return MakeKernel([args, run, threads, places, step = r.call.in.back()] {
+    Args of_run = args;
+    of_run.dropout.draw.step = StepIn(step);
+    run(of_run, threads);
+  });
+}
+
 template <typename T, typename Run>
 std::unique_ptr<Kernel> MakeForward(const KernelRequest& r, Run run) {
   Layout layout{r.call.attrs->String("layout", "bhsd") == "bshd"};
@@ -73,7 +98,7 @@ std::unique_ptr<Kernel> MakeForward(const KernelRequest& r, Run run) {
   args.o = r.call.out[0].as<T>();
   args.o_strides = layout.strides(r.call.out[0].shape);
   args.lse = Out(r, 1);
-  return MakeKernel([args, run, threads = r.call.threads] { run(args, threads); });
+  return MakeDropping(r, args, run, r.call.out[0], !layout.bshd);
 }
 
 std::unique_ptr<Kernel> MakeForward(const KernelRequest& r) {
@@ -108,7 +133,7 @@ std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r, Run run) {
   args.dk_strides = strides(r.call.out[1]);
   args.dv = out(2);
   args.dv_strides = strides(r.call.out[2]);
-  return MakeKernel([args, run, threads = r.call.threads] { run(args, threads); });
+  return MakeDropping(r, args, run, r.call.in[0], !layout.bshd);
 }
 
 std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r) {
@@ -152,10 +177,11 @@ std::unique_ptr<Kernel> MakePacked(const KernelRequest& r, Run run) {
                                        .v = x + 2 * p.size,
                                        .v_strides = p.part,
                                        .mask = {},
+                                       .dropout = {},
                                        .o = r.call.out[0].as<T>(),
                                        .o_strides = p.o,
                                        .lse = Out(r, 1)};
-  return MakeKernel([args, run, threads = r.call.threads] { run(args, threads); });
+  return MakeDropping(r, args, run, r.call.out[0], false);
 }
 
 std::unique_ptr<Kernel> MakePacked(const KernelRequest& r) {
@@ -178,6 +204,7 @@ std::unique_ptr<Kernel> MakePackedBackward(const KernelRequest& r, Run run) {
                                         .v = x + 2 * p.size,
                                         .v_strides = p.part,
                                         .mask = {},
+                                        .dropout = {},
                                         .o = r.call.in[2].as<const T>(),
                                         .o_strides = p.o,
                                         .lse = In(r, 3),
@@ -189,7 +216,7 @@ std::unique_ptr<Kernel> MakePackedBackward(const KernelRequest& r, Run run) {
                                         .dk_strides = p.part,
                                         .dv = dx + 2 * p.size,
                                         .dv_strides = p.part};
-  return MakeKernel([args, run, threads = r.call.threads] { run(args, threads); });
+  return MakeDropping(r, args, run, r.call.in[0], false);
 }
 
 std::unique_ptr<Kernel> MakePackedBackward(const KernelRequest& r) {

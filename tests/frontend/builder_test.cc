@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "frontend/builder/random_source.h"
 #include "frontend/gpt_config.h"
@@ -61,9 +62,14 @@ TEST(BuildGpt, DropsWhereGpt2Does) {
   EXPECT_EQ(counts["dropout"], 7);  // of the embeddings, and two of each layer
   EXPECT_EQ(counts["attention"], 3);
   EXPECT_EQ(counts["update"], 1);
-  counts = OpCounts(Gpt("builtin:gpt?layers=3,dropout=0.1,attention_dropout=0.2"));
-  EXPECT_EQ(counts["dropout"], 10);
-  EXPECT_EQ(counts["attention"], 0);
+  const Graph both = Gpt("builtin:gpt?layers=3,dropout=0.1,attention_dropout=0.2");
+  std::set<int64_t> streams;
+  for (const auto& op : both.ops()) {
+    if (!Drops(*op)) continue;
+    EXPECT_EQ(op->attrs.Float("ratio"), op->name() == "attention" ? 0.2 : 0.1);
+    streams.insert(op->attrs.Int("stream"));
+  }
+  EXPECT_EQ(streams, (std::set<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
   EXPECT_EQ(OpCounts(Gpt("builtin:gpt?layers=3"))["update"], 0);
   EXPECT_THAT(ErrorOf("builtin:gpt?dropout=1"), ::testing::HasSubstr("E1502"));
   EXPECT_THAT(ErrorOf("builtin:gpt?layers=2,dropout=0.1,layers=3"),

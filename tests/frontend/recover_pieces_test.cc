@@ -186,17 +186,17 @@ std::map<std::string, std::string> RolesOfALayer(bool learned_bias, double dropo
   return roles;
 }
 
-// A bias that is learned must keep its gradient, which an attention's mask has not; and the op
-// drops nothing.
+// A bias that is learned must keep its gradient, which an attention's mask has not.
 TEST(WrittenOutAttention, StaysButHasRoles) {
   const std::map<std::string, std::string> roles = {{"q", "QKV"},     {"k", "QKV"},
                                                     {"v", "QKV"},     {"out", "ATTENTION_OUT"},
                                                     {"up", "MLP_UP"}, {"down", "MLP_DOWN"}};
   EXPECT_EQ(RolesOfALayer(false, 0, true), roles);
-  EXPECT_EQ(RolesOfALayer(false, 0.1, false), roles);
+  EXPECT_EQ(RolesOfALayer(false, 0.1, true), roles);
   auto with_bias = roles;
   with_bias["bias"] = "";
   EXPECT_EQ(RolesOfALayer(true, 0, false), with_bias);
+  EXPECT_EQ(RolesOfALayer(true, 0.1, false), with_bias);
 }
 
 // ALBERT: the layer's matrix is read twice, so its bias is shared too, not two biases of one value.

@@ -34,7 +34,7 @@ struct Heads {
   bool causal, bshd;
 };
 void AddAttention(List& list, DType dtype, const std::string& name, Heads z,
-                  std::vector<HostTensor> mask = {}) {
+                  std::vector<HostTensor> mask = {}, double dropout = 0) {
   auto tensor = [&](int64_t h, int64_t rows, int64_t width) {
     return z.bshd ? Shape{z.b, rows, h, width} : Shape{z.b, h, rows, width};
   };
@@ -44,13 +44,20 @@ void AddAttention(List& list, DType dtype, const std::string& name, Heads z,
              v = list.F(tensor(z.hkv, z.t, z.dv), 3), grad = list.F(tensor(z.hq, z.s, z.dv), 4),
              o = list.F(tensor(z.hq, z.s, z.dv), 5);
   std::vector<HostTensor> operands = {q, k, v};
-  operands.insert(operands.end(), mask.begin(), mask.end());
+  // What comes behind the others.
+  std::vector<HostTensor> last = std::move(mask);
+  if (dropout > 0) {
+    attrs.Set("ratio", dropout);
+    attrs.Set("seed", int64_t{77});
+    last.push_back(HostTensor::Scalar(int64_t{3}));
+  }
+  operands.insert(operands.end(), last.begin(), last.end());
   list.Add(name, "attention", operands, attrs);
   HostTensor lse(DTypeSize(dtype) == 2 ? DType::kF32 : dtype, {z.b, z.hq, z.s});
   for (int64_t i = 0; i < lse.num_elements(); ++i)
     lse.SetDouble(i, 4 + 0.01 * static_cast<double>(i % 50));
   operands = {grad, q, k, v, o, lse};
-  operands.insert(operands.end(), mask.begin(), mask.end());
+  operands.insert(operands.end(), last.begin(), last.end());
   list.Add(name, "attention_grad", operands, attrs);
 }
 
@@ -205,6 +212,12 @@ std::vector<KernelCase> LargeCases(DType dtype) {
                {RandomBools({2, 1, 20, 65}, 9)});
   AddAttention(list, dtype, "float mask", {1, 1, 1, 66, 40, 200, 256, false, false},
                {list.F({66, 40}, 9)});
+  // Keys in multiples of four, where lanes share draws, and not.
+  AddAttention(list, dtype, "dropout, causal 64", {2, 2, 2, 68, 68, 64, 64, true, true}, {}, 0.1);
+  AddAttention(list, dtype, "dropout, grouped", {1, 4, 2, 33, 100, 72, 40, false, false}, {}, 0.3);
+  AddAttention(list, dtype, "dropout, odd", {2, 2, 1, 70, 67, 13, 13, true, true}, {}, 0.5);
+  AddAttention(list, dtype, "dropout, mask", {1, 2, 2, 66, 40, 200, 256, false, false},
+               {list.F({66, 40}, 9)}, 0.2);
   bool half = DTypeSize(dtype) == 2;
   if (half) {  // results of another type
     std::string f32 = "f32";
@@ -282,6 +295,17 @@ std::vector<KernelCase> ShardedCases() {
     add(name, "pack", {f({7, 10})}, {cut(f32, {7, 10}, -1), staged}, pieces);
     add(name, "unpack", {f({3, 7, 4})}, {staged, cut(f32, {7, 10}, -1)}, pieces);
   }
+  // Four heads over three ranks, of which two have padding: places in the whole tensor.
+  TensorType heads = cut(f32, {2, 5, 4, 8}, 2), statistic = cut(f32, {2, 4, 5}, 1);
+  const HostTensor q = f({2, 5, 4, 8}), lse = f({2, 4, 5}, 5);
+  const HostTensor step = HostTensor::Scalar(int64_t{9});
+  const TensorType scalar(i64, {});
+  Attributes drops = {
+      {"scale", 0.3}, {"causal", true}, {"layout", std::string("bshd")}, {"ratio", 0.4}};
+  add("dropout", "attention", {q, q, q, step}, {heads, heads, heads, scalar, heads, statistic},
+      drops);
+  add("dropout", "attention_grad", {q, q, q, q, q, lse, step},
+      {heads, heads, heads, heads, heads, statistic, scalar, heads, heads, heads}, drops);
   TensorType rows_cut = cut(f32, {7}, 0);
   add("rows cut", "cross_entropy", {f({7, 10}), ids},
       {cut(f32, {7, 10}, 0), cut(i64, {7}, 0), rows_cut, rows_cut}, {});

@@ -8,6 +8,7 @@
 
 #include "runtime/backend.h"
 #include "tests/exec/harness.h"
+#include "tests/exec/training.h"
 #include "tests/gpu/gpu.h"
 
 namespace shardc::testing {
@@ -97,6 +98,30 @@ TEST_P(GpuShared, Bf16IsLikeTheGoldens) {
   setup.pipeline.precision.compute = "bf16";
   RunResult r = CompileAndRun(ImportFor(e, e.batches[0]), setup, InputsFor(e, e.batches[0]));
   EXPECT_EQ(CompareHalvesWithGolden(e, e.batches[0], r), "");
+}
+
+// What is drawn is another in every step, also in replays of the graph, and the same as on the CPU.
+TEST_P(GpuShared, DropsWhatTheCpuDrops) {
+  SHARDC_NEEDS_GPU();
+  const std::string keys =
+      "layers=2,hidden=64,heads=4,kv_heads=2,vocab=60,seq=24,batch=4,dropout=0.1,"
+      "attention_dropout=0.2";
+  for (const char* words : {"unclipped", "unclipped bf16"}) {
+    SCOPED_TRACE(words);
+    RunSetup setup;
+    setup.pipeline = TrainingOptions(words);
+    setup.spec = "megatron";
+    setup.mesh = GetParam();
+    setup.steps = 5;
+    const Tensors inputs = TrainingInputs(keys, setup.pipeline);
+    const RunResult want = CompileAndRun(BuildKeys(keys), setup, inputs);
+    setup.session.backend = "cuda";
+    setup.session.shared_device = true;
+    const RunResult got = CompileAndRun(BuildKeys(keys), setup, inputs);
+    const bool half = setup.pipeline.precision.compute == "bf16";
+    EXPECT_EQ(CompareSteps(got.losses, want.losses, half ? 2e-3 : 2e-5), "");
+    EXPECT_EQ(CompareSteps(got.grad_norms, want.grad_norms, half ? 2e-2 : 2e-4), "");
+  }
 }
 
 // What the backward computes again changes no bit.

@@ -108,14 +108,29 @@ void AddNorms(Adder& add) {
   add("rms_norm_grad", "weight", {dy, x, rstd, w});
 }
 
-void AddPackedAttention(Adder& add, std::string what, Shape o, bool causal) {
+// The attributes of one that drops, and its last operand.
+Attributes Dropping(Attributes attrs, Attributes more) {
+  attrs.Set("ratio", 0.4);
+  attrs.Set("stream", int64_t{2});
+  for (const auto& [name, value] : more.entries()) attrs.Set(name, value);
+  return attrs;
+}
+HostTensor Step() { return HostTensor::Scalar(int64_t{6}); }
+
+void AddPackedAttention(Adder& add, std::string what, Shape o, bool causal, bool drops = false) {
   Shape all = o;
   all[2] *= 3;
   Attributes attrs = {{"scale", 0.7}, {"causal", causal}};
   HostTensor x = F(all, 130);
-  add("packed_attention", what, {x}, attrs);
-  add("packed_attention_grad", what,
-      {F(o, 133), x, F(o, 134), RandomFloats({o[0], o[2], o[1]}, 135, 0.5, 2)}, attrs);
+  std::vector<HostTensor> forward = {x}, backward = {F(o, 133), x, F(o, 134),
+                                                     RandomFloats({o[0], o[2], o[1]}, 135, 0.5, 2)};
+  if (drops) {
+    attrs = Dropping(attrs, {});
+    forward.push_back(Step());
+    backward.push_back(Step());
+  }
+  add("packed_attention", what, std::move(forward), attrs);
+  add("packed_attention_grad", what, std::move(backward), attrs);
 }
 
 struct AttentionSizes {
@@ -123,7 +138,7 @@ struct AttentionSizes {
 };
 
 void AddAttention(Adder& add, std::string what, AttentionSizes z, bool causal, bool heads_first,
-                  std::vector<HostTensor> mask = {}) {
+                  std::vector<HostTensor> mask = {}, const Attributes* dropping = nullptr) {
   auto shape = [&](int64_t heads, int64_t rows, int64_t width) {
     return heads_first ? Shape{z.b, heads, rows, width} : Shape{z.b, rows, heads, width};
   };
@@ -142,6 +157,11 @@ void AddAttention(Adder& add, std::string what, AttentionSizes z, bool causal, b
   }
   std::vector<int> fixed;
   if (!mask.empty()) fixed = {3};
+  if (dropping) {
+    attrs = Dropping(attrs, *dropping);
+    forward.push_back(Step());
+    backward.push_back(Step());
+  }
   add("attention", what, std::move(forward), attrs, {0}, fixed);
   add("attention_grad", what, std::move(backward), attrs);
 }
@@ -171,6 +191,16 @@ void AddAttentions(Adder& add) {
   HostTensor hidden(DType::kBool, {1, 1, 3, 4});
   for (int64_t i = 4; i < 12; ++i) hidden.SetDouble(i, i % 3 != 0);
   AddAttention(add, "a row without keys", z, false, false, {hidden});
+  const Attributes whole, seed = {{"seed", int64_t{1} << 40}, {"ratio", 0.5}};
+  AddAttention(add, "dropout", {2, 6, 2, 3, 4, 2, 2}, false, true, {}, &whole);
+  AddAttention(add, "dropout, even", {4, 8, 4, 4, 6, 2, 2}, false, true, {}, &seed);
+  AddAttention(add, "dropout, even bshd", {2, 8, 2, 8, 8, 4, 4}, true, false, {}, &whole);
+  AddAttention(add, "dropout, dv", {1, 10, 5, 3, 5, 2, 3}, true, false, {}, &seed);
+  AddAttention(add, "dropout and mask", z, false, false, {F({2, 1, 3, 4}, 136)}, &whole);
+  const Attributes part = {{"origin", Ints{1, 2, 3, 0}}, {"whole", Ints{4, 9, 7, 6}}};
+  AddAttention(add, "dropout, part", {2, 3, 3, 4, 6, 2, 2}, false, true, {}, &part);
+  AddPackedAttention(add, "dropout", {2, 5, 8, 3}, true, true);
+  AddPackedAttention(add, "dropout, even", {4, 4, 4, 2}, false, true);
 }
 
 void AddLosses(Adder& add) {

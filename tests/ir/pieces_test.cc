@@ -74,12 +74,16 @@ TEST_P(Pieces, GiveWhatTheWholeGives) {
   for (const OpSample& sample : OpSamples()) {
     if (sample.op == GetParam()->name) ways += Check(sample);
   }
-  static const std::set<std::string_view> can = {
-      "matmul",         "matmul_nt",      "matmul_tn",     "linear",
-      "attention",      "slice",          "reshape",       "broadcast_to",
-      "softmax_stats",  "attention_grad", "embedding",     "gather",
-      "gather_nd",      "concat",         "cross_entropy", "cross_entropy_grad",
-      "layer_norm_grad"};
+  static const std::set<std::string_view> can = {"matmul",          "matmul_nt",
+                                                 "matmul_tn",       "linear",
+                                                 "attention",       "slice",
+                                                 "reshape",         "broadcast_to",
+                                                 "softmax_stats",   "attention_grad",
+                                                 "embedding",       "gather",
+                                                 "gather_nd",       "concat",
+                                                 "cross_entropy",   "cross_entropy_grad",
+                                                 "layer_norm_grad", "packed_attention",
+                                                 "dropout"};
   if (GetParam()->elementwise || can.contains(GetParam()->name)) {
     EXPECT_GT(ways, 0);
   }

@@ -190,6 +190,18 @@ TEST(Fuse, AttentionWhereTheProjectionLeftIt) {
     CHECK-NEXT: })");
 }
 
+TEST(Fuse, AttentionThatDrops) {
+  std::string text =
+      Replaced(kProjected, "%d: f32[2, 4, 2@tp, 2])", "%d: f32[2, 4, 2@tp, 2], %n: i64[])");
+  text = Replaced(text, "%q, %k, %v {causal=true, ",
+                  "%q, %k, %v, %n {causal=true, ratio=0.5, stream=3, ");
+  text = Replaced(text, "%o, %l {causal=true, ", "%o, %l, %n {causal=true, ratio=0.5, stream=3, ");
+  CheckPasses(text, "fuse", R"(
+    CHECK: %o, %l = packed_attention %0, %n {causal=true, ratio=0.5, scale=0.5, stream=3, site="attn"} : f32[2, 4, 2@tp, 2], f32[2, 2@tp, 4]
+    CHECK: %2 = packed_attention_grad %d, %1, %o, %l, %n {causal=true, ratio=0.5, scale=0.5, stream=3} : f32[2, 4, 6@tp/3, 2]
+    CHECK-NEXT: %dx = reshape %2 {shape=[2, 4, 12]} : f32[2, 4, 12@tp/3])");
+}
+
 TEST(Fuse, NotWhereThePartsAreReadApart) {
   const std::string text = kProjected;
   // In another order, by others, or in another layout.

@@ -6,10 +6,14 @@
 // Formulas: Dao et al., "FlashAttention" (2022), Algorithms 1 and 2; backward with D[i] = do[i] .
 // o[i]:
 //   p = exp(s - lse)   dv = p^T do   ds = p * (do v^T - D) * scale   dq = ds k   dk = ds^T q
+// Dropout multiplies p where it meets v, and do v^T, by z[i, j]: 0 or 1 / (1 - ratio), drawn again
+// wherever it is needed.
 #ifndef RUNTIME_CPU_KERNELS_ATTENTION_H_
 #define RUNTIME_CPU_KERNELS_ATTENTION_H_
 
 #include <cstdint>
+
+#include "runtime/cpu/kernels/dropout.h"
 
 namespace shardc::cpu {
 
@@ -46,6 +50,16 @@ struct AttentionMask {
   int64_t key = 0;
 };
 
+// Probability (b, h, i, j) is element batch[b] + head[h] + query[i] + j of the whole tensor.
+struct AttentionDropout {
+  DropoutDraw draw;
+  float scale = 1;                                                    // of what is kept
+  const int64_t *batch = nullptr, *head = nullptr, *query = nullptr;  // null: nothing is dropped
+
+  bool drops() const { return batch != nullptr; }
+  int64_t First(int64_t b, int64_t h, int64_t i) const { return batch[b] + head[h] + query[i]; }
+};
+
 // A row that sees no key gives o = 0 and lse = -inf.
 template <typename T>
 struct AttentionForwardArgsOf {
@@ -57,6 +71,7 @@ struct AttentionForwardArgsOf {
   const T* v = nullptr;
   HeadStrides v_strides;
   AttentionMask mask;
+  AttentionDropout dropout;
   T* o = nullptr;
   HeadStrides o_strides;
   float* lse = nullptr;  // [batch, q_heads, q_len] dense; may be null
@@ -75,6 +90,7 @@ struct AttentionBackwardArgsOf {
   const T* v = nullptr;
   HeadStrides v_strides;
   AttentionMask mask;
+  AttentionDropout dropout;
   const T* o = nullptr;
   HeadStrides o_strides;
   const float* lse = nullptr;  // [batch, q_heads, q_len] dense

@@ -3,6 +3,7 @@
 // on the left. P and dS are rounded to bf16 for the products that follow.
 #include "runtime/cpu/kernels/amx.h"
 #include "runtime/cpu/kernels/attention_blocks.h"
+#include "runtime/cpu/kernels/attention_kept.h"
 #include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/scratch.h"
 #include "runtime/cpu/kernels/transpose.h"
@@ -135,6 +136,7 @@ struct ForwardRoom {
   }
 };
 
+template <bool kDrops>
 void ForwardBlock(const Forward16& a, int64_t b, int64_t h, int64_t i0, const ForwardRoom& w) {
   const AttentionShape& s = a.shape;
   const int64_t rows = MinOf(kBlock, s.q_len - i0), size = kBlock * w.padded;
@@ -152,6 +154,8 @@ void ForwardBlock(const Forward16& a, int64_t b, int64_t h, int64_t i0, const Fo
     const bool plain = AllVisible(s, a.mask, i0, j0);
     if (!plain) ScaleAndMask(s, a.mask, b, h, i0, j0, w.scores);
     const float scale = plain ? s.scale : 1.0F;
+    Kept kept;
+    if (kDrops) kept.Draw(a.dropout, b, h, i0, rows, j0);
     Vec shift[kVectors], factor[kVectors];
     bool same = true;
     for (int64_t v = 0; v < kVectors; ++v) {
@@ -172,9 +176,10 @@ void ForwardBlock(const Forward16& a, int64_t b, int64_t h, int64_t i0, const Fo
     for (int64_t k = 0; k < kBlock; k += 2) {
       for (int64_t v = 0; v < kVectors; ++v) {
         const float* row = w.scores + k * kBlock + v * kLanes;
-        const Vec even = ExpOrZero(Load(row) * scale - shift[v]);
-        const Vec odd = ExpOrZero(Load(row + kBlock) * scale - shift[v]);
+        Vec even = ExpOrZero(Load(row) * scale - shift[v]);
+        Vec odd = ExpOrZero(Load(row + kBlock) * scale - shift[v]);
         sum[v] += even + odd;
+        if (kDrops) even = kept.Of(k, v, even), odd = kept.Of(k + 1, v, odd);
         StorePairs(Round(even), Round(odd), w.pairs + k * kBlock + 2 * v * kLanes);
       }
     }
@@ -193,7 +198,7 @@ void ForwardBlock(const Forward16& a, int64_t b, int64_t h, int64_t i0, const Fo
   uint16_t* o = a.o + b * os.batch + h * os.head + i0 * os.seq;
   for (int64_t q = 0; q < rows; ++q) {
     const float total = sum[q / kLanes][q % kLanes];
-    const float inverse = total == 0 ? 0.0F : 1 / total;
+    const float inverse = total == 0 ? 0.0F : a.dropout.scale / total;
     for (int64_t c = 0; c < s.head_dim; ++c) {
       Put(o + q * os.seq + c, w.out_t[c * kBlock + q] * inverse);
     }
@@ -212,6 +217,7 @@ void Forward(const Forward16& a, int threads) {
   // Heads that share keys stay together; below one per thread the query blocks are dealt out in
   // turn.
   const int64_t split = tasks < threads ? MinOf(CeilDiv(threads, tasks), group * blocks) : 1;
+  const auto forward = a.dropout.drops() ? ForwardBlock<true> : ForwardBlock<false>;
   ParallelChunks(threads, tasks * split, [&](int64_t task, int64_t) {
     static thread_local Scratch scratch;
     Tiles tiles;
@@ -229,7 +235,7 @@ void Forward(const Forward16& a, int threads) {
       TransposeRows(w.rows, w.padded, w.values_t + j0 * w.padded);
     }
     for (int64_t n = task % split; n < group * blocks; n += split) {
-      ForwardBlock(a, b, kv * group + n / blocks, n % blocks * kBlock, w);
+      forward(a, b, kv * group + n / blocks, n % blocks * kBlock, w);
     }
   });
 }
@@ -299,6 +305,7 @@ void LoadHead(const Backward16& a, int64_t b, int64_t h, const BackwardRoom& w) 
   }
 }
 
+template <bool kDrops>
 void BackwardBlock(const Backward16& a, int64_t b, int64_t h, int64_t i0, int64_t j0,
                    const BackwardRoom& w, float* grad_k, float* grad_v) {
   const AttentionShape& s = a.shape;
@@ -310,6 +317,8 @@ void BackwardBlock(const Backward16& a, int64_t b, int64_t h, int64_t i0, int64_
   const bool plain = AllVisible(s, a.mask, i0, j0);
   if (!plain) ScaleAndMask(s, a.mask, b, h, i0, j0, w.scores);
   const float scale = plain ? s.scale : 1.0F;
+  Kept kept;
+  if (kDrops) kept.Draw(a.dropout, b, h, i0, MinOf(kBlock, s.q_len - i0), j0);
   for (int64_t v = 0; v < kVectors; ++v) {
     const Vec lse = Load(w.lse + i0 + v * kLanes), delta = Load(w.delta + i0 + v * kLanes);
     for (int64_t k = 0; k < kBlock; k += 2) {
@@ -317,8 +326,13 @@ void BackwardBlock(const Backward16& a, int64_t b, int64_t h, int64_t i0, int64_
       for (int64_t r = 0; r < 2; ++r) {
         const int64_t x = (k + r) * kBlock + v * kLanes;
         const Vec p = ExpOrZero(Load(w.scores + x) * scale - lse);
-        ds[r] = Round(p * (Load(w.dp + x) - delta) * s.scale);
-        *reinterpret_cast<UnalignedVecHalf*>(w.p + x) = Round(p);
+        Vec dp = Load(w.dp + x), dropped = p;
+        if (kDrops) {
+          dp = kept.Of(k + r, v, dp) * a.dropout.scale;
+          dropped = kept.Of(k + r, v, p) * a.dropout.scale;
+        }
+        ds[r] = Round(p * (dp - delta) * s.scale);
+        *reinterpret_cast<UnalignedVecHalf*>(w.p + x) = Round(dropped);
         *reinterpret_cast<UnalignedVecHalf*>(w.ds + x) = ds[r];
       }
       StorePairs(ds[0], ds[1], w.ds_pairs + k * kBlock + 2 * v * kLanes);
@@ -347,6 +361,7 @@ void KeyBlocks(const Backward16& a, int64_t b, int64_t kv, int64_t chunk, int64_
                const BackwardRoom& w, const Finish& finish) {
   const AttentionShape& s = a.shape;
   const int64_t group = s.q_heads / s.kv_heads, size = kBlock * w.padded;
+  const auto backward = a.dropout.drops() ? BackwardBlock<true> : BackwardBlock<false>;
   for (int64_t g = 0; g < group; ++g) {
     const int64_t h = kv * group + g;
     LoadHead(a, b, h, w);
@@ -368,7 +383,7 @@ void KeyBlocks(const Backward16& a, int64_t b, int64_t kv, int64_t chunk, int64_
       }
       for (int64_t i0 = 0; i0 < s.q_len; i0 += kBlock) {
         if (VisibleKeys(s, MinOf(i0 + kBlock, s.q_len) - 1) <= j0) continue;
-        BackwardBlock(a, b, h, i0, j0, w, grad_k, grad_v);
+        backward(a, b, h, i0, j0, w, grad_k, grad_v);
       }
       if (g + 1 < group) continue;
       WriteRows(grad_k, w.padded, keys, s.head_dim,

@@ -61,6 +61,7 @@ void ScoreGradients(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, i
   const AttentionShape& s = a.shape;
   const bool masked = a.mask.add != nullptr || a.mask.visible != nullptr;
   const float* lse = a.lse + (b * s.q_heads + h) * s.q_len + i0;
+  float room[RoomForFactors(kKeyBlock)];
   for (int64_t r0 = 0; r0 < rows; r0 += kTileRows) {
     const int tile = static_cast<int>(MinOf(kTileRows, rows - r0));
     int64_t seen = MinOf(kKeyBlock, VisibleKeys(s, i0 + r0 + tile - 1) - j0);
@@ -78,17 +79,22 @@ void ScoreGradients(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, i
       if (visible < 0) visible = 0;
       const float delta = w.delta[i];
       const float sum = lse[r0 + r] == kNegInf ? -kNegInf : lse[r0 + r];
+      const float scale = masked ? 1.0f : s.scale;
       if (masked) {
         for (int64_t j = 0; j < used; ++j) p[j] *= s.scale;
         MaskRow(a.mask, b, h, i, j0, visible, p);
+      }
+      if (a.dropout.drops()) {
+        const float* z =
+            DrawFactors(a.dropout.draw, a.dropout.First(b, h, i) + j0, used, a.dropout.scale, room);
         for (int64_t j = 0; j < used; j += kLanes) {
-          const Vec e = ExpOrZero(Load(p + j) - sum);
-          Store(p + j, e);
-          Store(ds + j, e * (Load(ds + j) - delta) * s.scale);
+          const Vec e = ExpOrZero(Load(p + j) * scale - sum), factor = Load(z + j);
+          Store(p + j, e * factor);
+          Store(ds + j, e * (Load(ds + j) * factor - delta) * s.scale);
         }
       } else {
         for (int64_t j = 0; j < used; j += kLanes) {
-          const Vec e = ExpOrZero(Load(p + j) * s.scale - sum);
+          const Vec e = ExpOrZero(Load(p + j) * scale - sum);
           Store(p + j, e);
           Store(ds + j, e * (Load(ds + j) - delta) * s.scale);
         }

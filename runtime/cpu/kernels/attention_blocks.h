@@ -4,6 +4,7 @@
 #define RUNTIME_CPU_KERNELS_ATTENTION_BLOCKS_H_
 
 #include "runtime/cpu/kernels/attention.h"
+#include "runtime/cpu/kernels/dropout_draws.h"
 #include "runtime/cpu/kernels/micro_gemm.h"
 #include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/vec_bf16.h"

@@ -51,6 +51,16 @@ SHARDC_INLINE void OnlineSoftmax(int rows, int64_t padded, float* scores, float*
   }
 }
 
+// Zero where the probabilities [i, i + rows) of the keys [j0, j0 + seen) are dropped.
+void DropRows(const AttentionDropout& dropout, int64_t b, int64_t h, int64_t i, int64_t rows,
+              int64_t j0, int64_t seen, float* scores) {
+  float room[RoomForFactors(kKeyBlock)];
+  for (int64_t r = 0; r < rows; ++r, scores += kKeyBlock) {
+    const float* keep = DrawFactors(dropout.draw, dropout.First(b, h, i + r) + j0, seen, 1, room);
+    for (int64_t j = 0; j < seen; ++j) scores[j] *= keep[j];
+  }
+}
+
 template <typename T>
 void QueryBlock(const AttentionForwardArgsOf<T>& a, int64_t b, int64_t h, int64_t i0, int64_t rows,
                 Workspace& w) {
@@ -85,6 +95,7 @@ void QueryBlock(const AttentionForwardArgsOf<T>& a, int64_t b, int64_t h, int64_
       }
       float factor[kFactors];
       OnlineSoftmax(tile, padded, w.scores, w.max + r0, w.sum + r0, factor);
+      if (a.dropout.drops()) DropRows(a.dropout, b, h, i0 + r0, tile, j0, seen, w.scores);
       MicroGemm<Into::kScaledSum>(tile, w.padded, seen, {w.scores, kKeyBlock, 1}, values, w.padded,
                                   w.out + r0 * w.padded, w.padded, factor);
     }
@@ -93,7 +104,7 @@ void QueryBlock(const AttentionForwardArgsOf<T>& a, int64_t b, int64_t h, int64_
     const HeadStrides& os = a.o_strides;
     T* o = a.o + b * os.batch + h * os.head + (i0 + i) * os.seq;
     const float sum = Sum(w.sum[i]);
-    const float inverse = sum == 0 ? 0.0f : 1 / sum;
+    const float inverse = sum == 0 ? 0.0f : a.dropout.scale / sum;
     for (int64_t c = 0; c < w.d; ++c) Put(o + c, w.out[i * w.padded + c] * inverse);
     if (a.lse != nullptr) {
       a.lse[(b * s.q_heads + h) * s.q_len + i0 + i] =

@@ -8,8 +8,10 @@
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 namespace {
 
+bool HeadsFirst(const KernelRequest& r) { return r.call.attrs->String("layout", "bhsd") == "bhsd"; }
+
 bool SetMask(const KernelRequest& r, size_t at, const Shape& scores, AttentionMask* mask) {
-  if (r.call.in.size() <= at) return true;
+  if (r.call.in.size() - r.call.attrs->Has("ratio") <= at) return true;
   const TensorView& m = r.call.in[at];
   if (m.dtype != DType::kBool && !IsFloat(m.dtype)) return false;
   if (m.rank() > 4) return false;
@@ -28,7 +30,7 @@ template <typename T>
 bool Describe(const KernelRequest& r, size_t first, size_t mask, Attention<T>* a) {
   const Shape &q = r.call.in[first].shape, &k = r.call.in[first + 1].shape,
               &v = r.call.in[first + 2].shape;
-  bool bshd = r.call.attrs->String("layout", "bhsd") == "bshd";
+  const bool bshd = !HeadsFirst(r);
   size_t head = bshd ? 2 : 1, row = bshd ? 1 : 2;
   auto strides = [&](const Shape& shape, int64_t width) {
     int64_t rows = shape[row], heads = shape[head];
@@ -91,7 +93,8 @@ template <typename T>
 KernelPtr BesideLibrary(KernelPtr ours, const Attention<T>& a) {
   const bool backward = a.grad != nullptr;
   const bool queries_see_keys = !a.causal || a.s <= a.t;
-  if (a.mask.data || a.b * a.s * a.t == 0 || !queries_see_keys) return ours;
+  // Its dropout draws in another order.
+  if (a.mask.data || a.dropout.batch || a.b * a.s * a.t == 0 || !queries_see_keys) return ours;
   auto strides = [](const HeadStrides& s) {
     return std::array<int64_t, 3>{s.batch, s.head, s.row};
   };
@@ -122,25 +125,64 @@ KernelPtr BesideLibrary(KernelPtr ours, const Attention<T>&) {
 
 #endif
 
+// Where probabilities lie, on the device.
+struct PlaceTables {
+  DeviceTable<int64_t> batch, head, query;
+};
+
+// `o`: the result or its gradient.
 template <typename T>
-KernelPtr MakeForwardOf(const KernelRequest& r, Attention<T> a) {
+std::shared_ptr<PlaceTables> SetDropout(const KernelRequest& r, const TensorView& o,
+                                        bool heads_first, Attention<T>* a) {
+  if (!r.call.attrs->Has("ratio")) return nullptr;
+  const ProbabilityPlaces places = PlacesOfProbabilities(r.call, o, heads_first, a->t);
+  const DropoutMask mask = MaskOf(*r.call.attrs);
+  a->dropout.draw = Draw(mask, r.call.in.back());
+  a->dropout.scale = static_cast<Wide<T>>(mask.scale);
+  a->dropout.aligned = true;
+  for (const auto* table : {&places.batch, &places.head, &places.query}) {
+    for (int64_t at : *table) a->dropout.aligned = a->dropout.aligned && at % 4 == 0;
+  }
+  auto tables = std::make_shared<PlaceTables>();
+  tables->batch = DeviceTable<int64_t>(places.batch);
+  tables->head = DeviceTable<int64_t>(places.head);
+  tables->query = DeviceTable<int64_t>(places.query);
+  a->dropout.batch = tables->batch.data();
+  a->dropout.head = tables->head.data();
+  a->dropout.query = tables->query.data();
+  return tables;
+}
+
+// The kernel, which reads the tables.
+KernelPtr Keeping(KernelPtr kernel, std::shared_ptr<PlaceTables> tables) {
+  if (!tables) return kernel;
+  const int64_t workspace = kernel->workspace_bytes();
+  return MakeKernel([kernel = std::shared_ptr<CudaKernel>(std::move(kernel)),
+                     tables](const Launch& launch) { kernel->Enqueue(launch); },
+                    workspace);
+}
+
+template <typename T>
+KernelPtr MakeForwardOf(const KernelRequest& r, bool heads_first, Attention<T> a) {
+  auto tables = SetDropout(r, r.call.out[0], heads_first, &a);
   a.o = Out<T>(r, 0);
   a.lse = Out<Wide<T>>(r, 1);
   if constexpr (sizeof(T) == 2) {
-    return BesideLibrary(MakeMmaForward(a), a);
+    return Keeping(BesideLibrary(MakeMmaForward(a), a), tables);
   } else {
-    return MakePlainForward(a);
+    return Keeping(MakePlainForward(a), tables);
   }
 }
 
 template <typename T>
-KernelPtr MakeBackwardOf(const KernelRequest& r, Attention<T> a) {
+KernelPtr MakeBackwardOf(const KernelRequest& r, bool heads_first, Attention<T> a) {
+  auto tables = SetDropout(r, r.call.in[0], heads_first, &a);
   a.grad = In<T>(r, 0);
   a.packed = a.packed && Aligned(a.grad, 16);
   if constexpr (sizeof(T) == 2) {
-    return BesideLibrary(MakeMmaBackward(a), a);
+    return Keeping(BesideLibrary(MakeMmaBackward(a), a), tables);
   } else {
-    return MakePlainBackward(a);
+    return Keeping(MakePlainBackward(a), tables);
   }
 }
 
@@ -149,7 +191,7 @@ KernelPtr MakeForward(const KernelRequest& r) {
     using T = decltype(t);
     Attention<T> a{};
     if (!Describe(r, 0, 3, &a)) return nullptr;
-    return MakeForwardOf(r, a);
+    return MakeForwardOf(r, HeadsFirst(r), a);
   });
 }
 
@@ -163,7 +205,7 @@ KernelPtr MakeBackward(const KernelRequest& r) {
     a.dq = Out<T>(r, 0);
     a.dk = Out<T>(r, 1);
     a.dv_out = Out<T>(r, 2);
-    return MakeBackwardOf(r, a);
+    return MakeBackwardOf(r, HeadsFirst(r), a);
   });
 }
 
@@ -172,7 +214,7 @@ KernelPtr MakePacked(const KernelRequest& r) {
     using T = decltype(t);
     Attention<T> a{};
     if (!DescribePacked<T>(r, r.call.in[0], r.call.out[0], nullptr, &a)) return nullptr;
-    return MakeForwardOf(r, a);
+    return MakeForwardOf(r, false, a);
   });
 }
 
@@ -183,7 +225,7 @@ KernelPtr MakePackedBackward(const KernelRequest& r) {
     if (!DescribePacked<T>(r, r.call.in[1], r.call.in[2], Out<T>(r, 0), &a)) return nullptr;
     a.o_in = In<T>(r, 2);
     a.lse_in = In<Wide<T>>(r, 3);
-    return MakeBackwardOf(r, a);
+    return MakeBackwardOf(r, false, a);
   });
 }
 

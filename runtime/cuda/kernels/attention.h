@@ -4,7 +4,7 @@
 // one pass for dq, one for dk and dv.
 #pragma once
 
-#include "runtime/cuda/kernels/vector.h"
+#include "runtime/cuda/kernels/draw.h"
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 
@@ -43,6 +43,24 @@ struct AttentionMask {
   }
 };
 
+// What is dropped of the probabilities; (b, h, i, j) is element batch[b] + head[h] + query[i] + j
+// of the whole tensor.
+template <typename W>
+struct AttentionDropout {
+  Draw draw;
+  W scale = 1;                                                        // of what is kept
+  const int64_t *batch = nullptr, *head = nullptr, *query = nullptr;  // null: nothing is dropped
+  bool aligned = false;                                               // rows begin with a word 0
+
+  __device__ int64_t Row(int64_t b, int64_t h, int64_t i) const {
+    return batch[b] + head[h] + query[i];
+  }
+  // What element `at` is multiplied by.
+  __device__ W Factor(int64_t at, uint32_t now) const {
+    return draw.Keeps(WordOf(draw.Block(at / 4, now), static_cast<int>(at % 4))) ? scale : W(0);
+  }
+};
+
 template <typename T>
 struct Attention {
   int64_t b, hq, hkv, s, t;
@@ -58,6 +76,7 @@ struct Attention {
   T *dq, *dk, *dv_out;
   HeadStrides sq, sk, sv, so;
   AttentionMask mask;
+  AttentionDropout<Wide<T>> dropout;
   Wide<T>* delta;  // sum(do * o) for each query, [b, hq, s]
 
   __device__ int64_t KvHead(int64_t h) const { return h / (hq / hkv); }

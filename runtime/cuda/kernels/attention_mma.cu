@@ -37,7 +37,59 @@ __device__ __forceinline__ void MaskScores(const Attention<T>& a, const Place& p
   }
 }
 
-template <typename T, int kD, int kKeys>
+// The words that the lanes 4 * x apart, for x of 0 to 3, drew for this one: word `me` of each.
+__device__ __forceinline__ void TransposeWords(int me, const PhiloxBlock& drawn,
+                                               uint32_t (&words)[4]) {
+  SHARDC_UNROLL
+  for (int x = 0; x < 4; ++x) {
+    // Lane me ^ x draws what is its own word `me`, and wants this lane's word me ^ x.
+    const uint32_t got = x == 0 ? WordOf(drawn, me) : ShuffleXor(WordOf(drawn, me ^ x), 4 * x);
+    SHARDC_UNROLL
+    for (int k = 0; k < 4; ++k) words[k] = k == (me ^ x) ? got : words[k];
+  }
+}
+
+// What dropout multiplies the four pairs by that an accumulator's column `n` holds, as MaskScores
+// numbers them. Where rows begin with a word 0, lanes share the blocks that they draw.
+template <typename T, bool kSwap>
+__device__ __forceinline__ void DrawFactors(const Attention<T>& a, const Place& p, int64_t h,
+                                            int64_t rows_at, int64_t cols_at, uint32_t now,
+                                            float (&factors)[4]) {
+  const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, q = lane % 4;
+  const auto row = [&](int64_t i) {
+    return a.dropout.Row(p.b, h, i < a.s ? i : a.s - 1);  // any, of a query that is not there
+  };
+  uint32_t words[4] = {};
+  if (!a.dropout.aligned) {
+    SHARDC_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      const int64_t r = rows_at + g + e / 2 * 8, c = cols_at + q * 2 + e % 2;
+      const int64_t at = row(kSwap ? c : r) + (kSwap ? r : c);
+      words[e] = WordOf(a.dropout.draw.Block(at / 4, now), static_cast<int>(at % 4));
+    }
+  } else if (kSwap) {
+    // Four lanes hold the same two queries and four neighbouring keys, twice: four blocks.
+    const int me = g % 4;
+    const int64_t key = rows_at + g - me + me / 2 * 8;
+    const int64_t at = row(cols_at + q * 2 + me % 2) + key;
+    TransposeWords(me, a.dropout.draw.Block(at / 4, now), words);
+  } else {
+    // Two lanes hold four neighbouring keys of two queries: two blocks.
+    const int odd = q % 2;
+    const int64_t at = row(rows_at + g + odd * 8) + cols_at + q / 2 * 4;
+    const PhiloxBlock block = a.dropout.draw.Block(at / 4, now);
+    SHARDC_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      const uint32_t got = ShuffleXor(odd ? block.word[k] : block.word[k + 2], 1);
+      words[k] = odd ? got : block.word[k];
+      words[k + 2] = odd ? block.word[k + 2] : got;
+    }
+  }
+  SHARDC_UNROLL
+  for (int e = 0; e < 4; ++e) factors[e] = a.dropout.draw.Keeps(words[e]) ? a.dropout.scale : 0.f;
+}
+
+template <typename T, int kD, int kKeys, bool kDrops>
 __global__ void __launch_bounds__(kWarps * 32) ForwardKernel(Attention<T> a) {
   const Place p = PlaceOf(blockIdx.x, a.s, a.hq);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
@@ -79,6 +131,16 @@ __global__ void __launch_bounds__(kWarps * 32) ForwardKernel(Attention<T> a) {
         o[n][half * 2 + 1] *= keep;
       }
     }
+    if constexpr (kDrops) {
+      const uint32_t now = a.dropout.draw.Step();
+      SHARDC_UNROLL
+      for (int n = 0; n < kKeys / 8; ++n) {
+        float factors[4];
+        DrawFactors<T, false>(a, p, p.h, first, j0 + n * 8, now, factors);
+        SHARDC_UNROLL
+        for (int e = 0; e < 4; ++e) s[n][e] *= factors[e];
+      }
+    }
     MultiplyAccumulator<T, kD, kKeys / 8>(o, s, vs, a.dv);
   }
   float inverse[2];
@@ -104,7 +166,7 @@ __device__ __forceinline__ float Probability(float score, float lse) {
   return lse == -Infinity<float>() ? 0.f : ::exp2f(score - lse * kLog2E);
 }
 
-template <typename T, int kD, int kKeys>
+template <typename T, int kD, int kKeys, bool kDrops>
 __global__ void __launch_bounds__(kWarps * 32) QueryGradKernel(Attention<T> a) {
   const Place p = PlaceOf(blockIdx.x, a.s, a.hq);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
@@ -131,6 +193,12 @@ __global__ void __launch_bounds__(kWarps * 32) QueryGradKernel(Attention<T> a) {
     MaskScores<T, kKeys / 8, false>(a, p, p.h, first, j0, s);
     SHARDC_UNROLL
     for (int n = 0; n < kKeys / 8; ++n) {
+      if constexpr (kDrops) {
+        float factors[4];
+        DrawFactors<T, false>(a, p, p.h, first, j0 + n * 8, a.dropout.draw.Step(), factors);
+        SHARDC_UNROLL
+        for (int e = 0; e < 4; ++e) dp[n][e] *= factors[e];
+      }
       SHARDC_UNROLL
       for (int e = 0; e < 4; ++e)
         s[n][e] = Probability(s[n][e], lse[e / 2]) * (dp[n][e] - delta[e / 2]);
@@ -143,7 +211,7 @@ __global__ void __launch_bounds__(kWarps * 32) QueryGradKernel(Attention<T> a) {
   }
 }
 
-template <typename T, int kD, int kQueries>
+template <typename T, int kD, int kQueries, bool kDrops>
 __global__ void __launch_bounds__(kWarps * 32) KeyGradKernel(Attention<T> a) {
   const Place p = PlaceOf(blockIdx.x, a.t, a.hkv);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
@@ -171,11 +239,16 @@ __global__ void __launch_bounds__(kWarps * 32) KeyGradKernel(Attention<T> a) {
       MaskScores<T, kQueries / 8, true>(a, p, h, first, i0, s);
       SHARDC_UNROLL
       for (int n = 0; n < kQueries / 8; ++n) {
+        float factors[4] = {1.f, 1.f, 1.f, 1.f};
+        if constexpr (kDrops) {
+          DrawFactors<T, true>(a, p, h, first, i0 + n * 8, a.dropout.draw.Step(), factors);
+        }
         SHARDC_UNROLL
         for (int e = 0; e < 4; ++e) {
           const int column = n * 8 + lane % 4 * 2 + e % 2;
-          s[n][e] = Probability(s[n][e], lse[column]);
-          dp[n][e] = s[n][e] * (dp[n][e] - delta[column]);
+          const float probability = Probability(s[n][e], lse[column]);
+          s[n][e] = probability * factors[e];
+          dp[n][e] = probability * (dp[n][e] * factors[e] - delta[column]);
         }
       }
       MultiplyAccumulator<T, kD, kQueries / 8>(dv, s, gs, a.dv);
@@ -188,43 +261,50 @@ __global__ void __launch_bounds__(kWarps * 32) KeyGradKernel(Attention<T> a) {
   StoreRows<T, kD>(a.dv_out + a.sv.At(p.b, p.h, first), a.sv.row, a.t - first, a.dv, dv, 1.f, 1.f);
 }
 
-template <typename T, int kD>
+template <typename T, int kD, bool kDrops>
 KernelPtr Forward(const Attention<T>& a) {
   constexpr int kKeys = kD > 128 ? 32 : 64;
   constexpr size_t kShared = (kRows + 2 * kKeys) * kPitch<kD> * sizeof(T);
-  AllowShared(ForwardKernel<T, kD, kKeys>, kShared);
+  AllowShared(ForwardKernel<T, kD, kKeys, kDrops>, kShared);
   return MakeKernel([a, blocks = a.b * a.hq * CeilDiv(a.s, kRows)](const Launch& launch) {
-    LaunchKernel(launch, ForwardKernel<T, kD, kKeys>, blocks, kWarps * 32, kShared, a);
+    LaunchKernel(launch, ForwardKernel<T, kD, kKeys, kDrops>, blocks, kWarps * 32, kShared, a);
   });
 }
 
-template <typename T, int kD>
+template <typename T, int kD, bool kDrops>
 KernelPtr Backward(Attention<T> a) {
   constexpr int kTile = kD > 64 ? 32 : 64;
   constexpr size_t kShared = (2 * kRows + 2 * kTile) * kPitch<kD> * sizeof(T);
-  AllowShared(QueryGradKernel<T, kD, kTile>, kShared);
-  AllowShared(KeyGradKernel<T, kD, kTile>, kShared);
+  AllowShared(QueryGradKernel<T, kD, kTile, kDrops>, kShared);
+  AllowShared(KeyGradKernel<T, kD, kTile, kDrops>, kShared);
   int64_t q_blocks = a.b * a.hq * CeilDiv(a.s, kRows), k_blocks = a.b * a.hkv * CeilDiv(a.t, kRows);
   auto run = [=](const Launch& launch) mutable {
     a.delta = reinterpret_cast<float*>(launch.workspace);
     LaunchDelta(launch, a);
-    LaunchKernel(launch, QueryGradKernel<T, kD, kTile>, q_blocks, kWarps * 32, kShared, a);
-    LaunchKernel(launch, KeyGradKernel<T, kD, kTile>, k_blocks, kWarps * 32, kShared, a);
+    LaunchKernel(launch, QueryGradKernel<T, kD, kTile, kDrops>, q_blocks, kWarps * 32, kShared, a);
+    LaunchKernel(launch, KeyGradKernel<T, kD, kTile, kDrops>, k_blocks, kWarps * 32, kShared, a);
   };
   return MakeKernel(run, a.b * a.hq * a.s * 4);
 }
 
+// make(head dim, drops) as constants.
+template <typename T, typename Make>
+KernelPtr OfWidth(const Attention<T>& a, Make make) {
+  const int width = std::max(a.d, a.dv);
+  auto of = [&](auto drops) {
+    return width <= 64    ? make(std::integral_constant<int, 64>(), drops)
+           : width <= 128 ? make(std::integral_constant<int, 128>(), drops)
+                          : make(std::integral_constant<int, 256>(), drops);
+  };
+  return a.dropout.batch ? of(std::true_type()) : of(std::false_type());
+}
 template <typename T>
 KernelPtr ForwardOf(const Attention<T>& a) {
-  int width = std::max(a.d, a.dv);
-  return width <= 64 ? Forward<T, 64>(a) : width <= 128 ? Forward<T, 128>(a) : Forward<T, 256>(a);
+  return OfWidth(a, [&](auto d, auto drops) { return Forward<T, d.value, drops.value>(a); });
 }
 template <typename T>
 KernelPtr BackwardOf(const Attention<T>& a) {
-  int width = std::max(a.d, a.dv);
-  return width <= 64    ? Backward<T, 64>(a)
-         : width <= 128 ? Backward<T, 128>(a)
-                        : Backward<T, 256>(a);
+  return OfWidth(a, [&](auto d, auto drops) { return Backward<T, d.value, drops.value>(a); });
 }
 
 }  // namespace

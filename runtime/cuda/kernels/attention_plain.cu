@@ -81,6 +81,7 @@ __global__ void __launch_bounds__(kWarps * 32) ForwardKernel(Attention<T> a) {
   W *ks = qs + kWarps * (a.d + 1), *vs = ks + kTile * (a.d + 1);
   LoadRows(a.q + a.sq.At(p.b, p.h, 0), a.sq.row, p.first, a.s, kWarps, a.d, qs, a.d + 1);
   W max = -Infinity<W>(), sum = 0, acc[kColumns] = {};
+  const uint32_t now = a.dropout.batch ? a.dropout.draw.Step() : 0;
   const int64_t end = a.KeyEnd(p.first + kWarps - 1);
   for (int64_t j0 = 0; j0 < end; j0 += kTile) {
     __syncthreads();
@@ -97,6 +98,9 @@ __global__ void __launch_bounds__(kWarps * 32) ForwardKernel(Attention<T> a) {
     W keep = max == -Infinity<W>() ? W(0) : ::exp(max - top);
     sum = sum * keep + WarpSum(weight);
     for (int u = 0; u < kColumns; ++u) acc[u] *= keep;
+    if (a.dropout.batch && i < a.s) {
+      weight *= a.dropout.Factor(a.dropout.Row(p.b, p.h, i) + j0 + lane, now);
+    }
     AddRows(weight, vs, a.dv + 1, a.dv, acc);
     max = top;
   }
@@ -105,12 +109,13 @@ __global__ void __launch_bounds__(kWarps * 32) ForwardKernel(Attention<T> a) {
   if (lane == 0) a.lse[a.Statistic(p.b, p.h, i)] = max == -Infinity<W>() ? max : max + ::log(sum);
 }
 
-// p and p * (dp - delta) * scale of one pair.
+// p, as it meets do, and ds of one pair.
 template <typename T>
 struct Pair {
   Wide<T> p = 0, ds = 0;
   __device__ Pair(const Attention<T>& a, const Place& at, int64_t h, int64_t i, int64_t j,
-                  const Wide<T>* q, const Wide<T>* k, const Wide<T>* grad, const Wide<T>* v) {
+                  const Wide<T>* q, const Wide<T>* k, const Wide<T>* grad, const Wide<T>* v,
+                  uint32_t now) {
     using W = Wide<T>;
     if (!a.Sees(i, j)) return;
     const int64_t row = a.Statistic(at.b, h, i);
@@ -118,7 +123,10 @@ struct Pair {
     if (lse == -Infinity<W>()) return;
     W score = a.mask.Apply(Dot(q, k, a.d) * a.scale, at.b, h, i, j, W(1));
     p = ::exp(score - lse);
-    ds = a.scale * p * (Dot(grad, v, a.dv) - a.delta[row]);
+    W dp = Dot(grad, v, a.dv), kept = W(1);
+    if (a.dropout.batch) kept = a.dropout.Factor(a.dropout.Row(at.b, h, i) + j, now);
+    ds = a.scale * p * (dp * kept - a.delta[row]);
+    p *= kept;
   }
 };
 
@@ -133,6 +141,7 @@ __global__ void __launch_bounds__(kWarps * 32) QueryGradKernel(Attention<T> a) {
   LoadRows(a.q + a.sq.At(p.b, p.h, 0), a.sq.row, p.first, a.s, kWarps, a.d, qs, a.d + 1);
   LoadRows(a.grad + a.so.At(p.b, p.h, 0), a.so.row, p.first, a.s, kWarps, a.dv, gs, a.dv + 1);
   W acc[kColumns] = {};
+  const uint32_t now = a.dropout.batch ? a.dropout.draw.Step() : 0;
   const int64_t end = a.KeyEnd(p.first + kWarps - 1);
   for (int64_t j0 = 0; j0 < end; j0 += kTile) {
     __syncthreads();
@@ -140,7 +149,7 @@ __global__ void __launch_bounds__(kWarps * 32) QueryGradKernel(Attention<T> a) {
     LoadRows(a.v + a.sv.At(p.b, kv, 0), a.sv.row, j0, a.t, kTile, a.dv, vs, a.dv + 1);
     __syncthreads();
     Pair<T> pair(a, p, p.h, i, j0 + lane, qs + warp * (a.d + 1), ks + lane * (a.d + 1),
-                 gs + warp * (a.dv + 1), vs + lane * (a.dv + 1));
+                 gs + warp * (a.dv + 1), vs + lane * (a.dv + 1), now);
     AddRows(pair.ds, ks, a.d + 1, a.d, acc);
   }
   if (i < a.s) StoreColumns(a.dq + a.sq.At(p.b, p.h, i), a.d, acc, W(1));
@@ -157,6 +166,7 @@ __global__ void __launch_bounds__(kWarps * 32) KeyGradKernel(Attention<T> a) {
   LoadRows(a.k + a.sk.At(p.b, p.h, 0), a.sk.row, p.first, a.t, kWarps, a.d, ks, a.d + 1);
   LoadRows(a.v + a.sv.At(p.b, p.h, 0), a.sv.row, p.first, a.t, kWarps, a.dv, vs, a.dv + 1);
   W dk[kColumns] = {}, dv[kColumns] = {};
+  const uint32_t now = a.dropout.batch ? a.dropout.draw.Step() : 0;
   for (int64_t h = p.h * group; h < (p.h + 1) * group; ++h) {
     for (int64_t i0 = a.QueryBegin(p.first); i0 < a.s; i0 += kTile) {
       __syncthreads();
@@ -164,7 +174,7 @@ __global__ void __launch_bounds__(kWarps * 32) KeyGradKernel(Attention<T> a) {
       LoadRows(a.grad + a.so.At(p.b, h, 0), a.so.row, i0, a.s, kTile, a.dv, gs, a.dv + 1);
       __syncthreads();
       Pair<T> pair(a, p, h, i0 + lane, j, qs + lane * (a.d + 1), ks + warp * (a.d + 1),
-                   gs + lane * (a.dv + 1), vs + warp * (a.dv + 1));
+                   gs + lane * (a.dv + 1), vs + warp * (a.dv + 1), now);
       AddRows(pair.ds, qs, a.d + 1, a.d, dk);
       AddRows(pair.p, gs, a.dv + 1, a.dv, dv);
     }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ir/philox.h"
 #include "tests/runtime/kernels/kernel_test_util.h"
 
 namespace shardc::cpu {
@@ -16,6 +17,7 @@ struct Case {
   bool causal;
   Layout layout;
   Mask mask;
+  double dropout = -1;  // the ratio; below zero there is none
 };
 
 // One tensor [b, s, h, d] in some layout.
@@ -99,8 +101,36 @@ MaskData MakeMask(const Case& c) {
   return m;
 }
 
+// Places as those of a part that is cut along every dim but the last.
+struct DropoutData {
+  std::vector<int64_t> batch, head, query;
+  AttentionDropout dropout;
+
+  explicit DropoutData(const Case& c) {
+    if (c.dropout < 0) return;
+    for (int64_t b = 0; b < c.batch; ++b) batch.push_back((int64_t{3} << 33) + b * 1000003);
+    for (int64_t h = 0; h < c.q_heads; ++h) head.push_back((h * h + 1) * 10007);
+    // As rows of the whole keys, and in no order.
+    for (int64_t i = 0; i < c.q_len; ++i) query.push_back((i * 7 % c.q_len) * c.kv_len);
+    dropout.draw = {0x123456789abcdef0u, 5, 9,
+                    static_cast<uint32_t>(std::min(c.dropout * 0x1p32, 0x1p32 - 1))};
+    dropout.scale = c.dropout < 1 ? static_cast<float>(1 / (1 - c.dropout)) : 0;
+    dropout.batch = batch.data(), dropout.head = head.data(), dropout.query = query.data();
+  }
+  double Factor(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    if (batch.empty()) return 1;
+    const auto at = static_cast<uint64_t>(batch[b] + head[h] + query[i] + j);
+    const DropoutDraw& d = dropout.draw;
+    const auto words = Philox4x32(
+        {static_cast<uint32_t>(at / 4), static_cast<uint32_t>(at >> 34), d.stream, d.step},
+        {static_cast<uint32_t>(d.seed), static_cast<uint32_t>(d.seed >> 32)});
+    return words[at % 4] >= d.threshold ? double{dropout.scale} : 0;
+  }
+};
+
 Reference Compute(const Case& c, const Tensor& q, const Tensor& k, const Tensor& v,
-                  const Tensor& d_o, const MaskData& mask, double scale) {
+                  const Tensor& d_o, const MaskData& mask, const DropoutData& dropout,
+                  double scale) {
   Reference r;
   const auto q_size = static_cast<size_t>(c.batch * c.q_len * c.q_heads * c.d);
   const auto k_size = static_cast<size_t>(c.batch * c.kv_len * c.kv_heads * c.d);
@@ -125,6 +155,7 @@ Reference Compute(const Case& c, const Tensor& q, const Tensor& k, const Tensor&
             dp[j] += double{d_o.data[d_o.At(b, i, h, x)]} * v.data[v.At(b, j, g, x)];
           }
           s[j] = dot * scale + mask.Value(b, h, i, j);
+          dp[j] *= dropout.Factor(b, h, i, j);
           max = std::max(max, s[j]);
         }
         if (max == -kInf) continue;
@@ -135,11 +166,12 @@ Reference Compute(const Case& c, const Tensor& q, const Tensor& k, const Tensor&
         for (int64_t j = 0; j < c.kv_len; ++j) {
           const double p = std::exp(s[j] - max) / sum;
           const double ds = p * (dp[j] - delta) * scale;
+          const double kept = p * dropout.Factor(b, h, i, j);
           for (int64_t x = 0; x < c.d; ++x) {
-            r.o[qi(i) + x] += p * v.data[v.At(b, j, g, x)];
+            r.o[qi(i) + x] += kept * v.data[v.At(b, j, g, x)];
             r.dq[qi(i) + x] += ds * k.data[k.At(b, j, g, x)];
             r.dk[kj(j) + x] += ds * q.data[q.At(b, i, h, x)];
-            r.dv[kj(j) + x] += p * d_o.data[d_o.At(b, i, h, x)];
+            r.dv[kj(j) + x] += kept * d_o.data[d_o.At(b, i, h, x)];
           }
         }
       }
@@ -164,12 +196,14 @@ void Check(const Case& c) {
   SCOPED_TRACE(testing::Message() << c.batch << " " << c.q_heads << "/" << c.kv_heads << " "
                                   << c.q_len << "x" << c.kv_len << " d" << c.d << " causal "
                                   << c.causal << " layout " << static_cast<int>(c.layout)
-                                  << " mask " << static_cast<int>(c.mask));
+                                  << " mask " << static_cast<int>(c.mask) << " dropout "
+                                  << c.dropout);
   const float scale = 1 / std::sqrt(static_cast<float>(c.d));
   const Tensor q = Make(c, c.q_len, c.q_heads, 1), k = Make(c, c.kv_len, c.kv_heads, 2);
   const Tensor v = Make(c, c.kv_len, c.kv_heads, 3), d_o = Make(c, c.q_len, c.q_heads, 4);
   const MaskData mask = MakeMask(c);
-  const Reference want = Compute(c, q, k, v, d_o, mask, scale);
+  const DropoutData dropout(c);
+  const Reference want = Compute(c, q, k, v, d_o, mask, dropout, scale);
   ForEveryKernelSet([&](const KernelTable& kernels, int threads) {
     Tensor o = Make(c, c.q_len, c.q_heads, 5), dq = Make(c, c.q_len, c.q_heads, 6);
     Tensor dk = Make(c, c.kv_len, c.kv_heads, 7), dv = Make(c, c.kv_len, c.kv_heads, 8);
@@ -180,6 +214,7 @@ void Check(const Case& c) {
     f.k = k.data.data() + k.offset, f.k_strides = k.strides;
     f.v = v.data.data() + v.offset, f.v_strides = v.strides;
     f.mask = mask.mask;
+    f.dropout = dropout.dropout;
     f.o = o.data.data() + o.offset, f.o_strides = o.strides;
     f.lse = lse.data();
     kernels.attention.forward(f, threads);
@@ -191,6 +226,7 @@ void Check(const Case& c) {
     g.k = f.k, g.k_strides = f.k_strides;
     g.v = f.v, g.v_strides = f.v_strides;
     g.mask = f.mask;
+    g.dropout = f.dropout;
     g.o = f.o, g.o_strides = f.o_strides;
     g.lse = lse.data();
     g.d_o = d_o.data.data() + d_o.offset, g.d_o_strides = d_o.strides;
@@ -249,6 +285,22 @@ TEST(Attention, Masks) {
       Check({2, 2, 1, 67, 67, 12, causal, Layout::kBshd, mask});
       Check({1, 2, 2, 3, 90, 33, causal, Layout::kFused, mask});
     }
+  }
+}
+
+// Of keys in multiples of four, of which a draw begins with a row, and not; of few queries; of
+// everything and nothing.
+TEST(Attention, Dropout) {
+  for (bool causal : {false, true}) {
+    Check({2, 3, 3, 64, 64, 16, causal, Layout::kBshd, Mask::kNone, 0.1});
+    Check({1, 2, 2, 131, 131, 64, causal, Layout::kFused, Mask::kNone, 0.5});
+    Check({1, 1, 1, 130, 128, 24, causal, Layout::kBhsd, Mask::kNone, 0.9});
+    Check({2, 6, 2, 5, 133, 17, causal, Layout::kFused, Mask::kNone, 0.3});
+    Check({1, 4, 1, 1, 200, 32, causal, Layout::kBhsd, Mask::kNone, 0.3});
+    Check({1, 4, 2, 100, 65, 8, causal, Layout::kBshd, Mask::kVisible, 0.2});
+    Check({2, 2, 1, 67, 67, 12, causal, Layout::kBshd, Mask::kAddFull, 0.2});
+    Check({1, 1, 1, 30, 30, 3, causal, Layout::kBshd, Mask::kNone, 0.0});
+    Check({1, 1, 1, 30, 30, 3, causal, Layout::kBshd, Mask::kNone, 1.0});
   }
 }
 

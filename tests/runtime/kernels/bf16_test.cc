@@ -268,6 +268,7 @@ struct AttentionData {
   AttentionShape shape;
   HeadStrides query, key;
   AttentionMask mask = {};
+  AttentionDropout dropout = {};
 };
 
 // Operands of one attention in floats or halves, and its results.
@@ -286,6 +287,7 @@ struct AttentionRun {
             .v = v.data(),
             .v_strides = a.key,
             .mask = a.mask,
+            .dropout = a.dropout,
             .o = o.data(),
             .o_strides = a.query,
             .lse = lse.data()},
@@ -302,6 +304,7 @@ struct AttentionRun {
             .v = v.data(),
             .v_strides = a.key,
             .mask = a.mask,
+            .dropout = a.dropout,
             .o = o.data(),
             .o_strides = a.query,
             .lse = lse.data(),
@@ -361,9 +364,34 @@ TEST(AttentionBf16, EqualsF32Rounded) {
   }
 }
 
+// Whole blocks and parts of them; keys in multiples of four, and not.
+TEST(AttentionBf16, Dropout) {
+  for (bool causal : {false, true}) {
+    for (auto [q, k] : {std::pair<int64_t, int64_t>{64, 64}, {70, 132}, {130, 71}, {1, 200}}) {
+      AttentionShape shape{.batch = 2,
+                           .q_heads = 4,
+                           .kv_heads = 2,
+                           .q_len = q,
+                           .kv_len = k,
+                           .head_dim = 24,
+                           .scale = 0.2F,
+                           .causal = causal};
+      std::vector<int64_t> batch = {0, 4 * q * k}, head, query;
+      for (int64_t h = 0; h < 4; ++h) head.push_back(h * q * k);
+      for (int64_t i = 0; i < q; ++i) query.push_back(i * k);
+      AttentionDropout dropout{.draw = {7, 1, 2, 1u << 30},
+                               .scale = 4.0F / 3,
+                               .batch = batch.data(),
+                               .head = head.data(),
+                               .query = query.data()};
+      CheckAttention({shape, {4 * q * 24, 4 * 24, 24}, {2 * k * 24, 2 * 24, 24}, {}, dropout});
+    }
+  }
+}
+
 AttentionData Bshd(const AttentionShape& s, AttentionMask mask = {}) {
   int64_t q = s.q_heads * s.head_dim, k = s.kv_heads * s.head_dim;
-  return {s, {s.q_len * q, q, s.head_dim}, {s.kv_len * k, k, s.head_dim}, mask};
+  return {s, {s.q_len * q, q, s.head_dim}, {s.kv_len * k, k, s.head_dim}, mask, {}};
 }
 
 TEST(AttentionBf16, OddSizes) {

@@ -35,6 +35,15 @@ std::vector<uint16_t> HalfData(int64_t n) {
   return v;
 }
 
+template <typename T>
+std::vector<T> DataOf(int64_t n) {
+  if constexpr (sizeof(T) == 2) {
+    return HalfData(n);
+  } else {
+    return Data(n);
+  }
+}
+
 void Rate(benchmark::State& state, const char* unit, double work) {
   state.counters[unit] = benchmark::Counter(work * static_cast<double>(state.iterations()),
                                             benchmark::Counter::kIsRate);
@@ -141,40 +150,57 @@ void Gpt2Products(benchmark::State& state) {
 }
 BENCHMARK(Gpt2Products)->ArgsProduct({{2048}, {0, 1}, {2}})->UseRealTime();
 
-template <bool kBackward>
-void Attention(benchmark::State& state) {
+// Operands and results of attention on q, k and v side by side, with dropout if the fourth range is
+// not zero.
+template <typename T, bool kBackward, typename Kernel>
+void Attention(benchmark::State& state, const Kernel& kernel) {
   const int64_t h = 12, s = state.range(0), d = state.range(1), width = 3 * h * d;
   const bool causal = state.range(2) != 0;
-  const int threads = static_cast<int>(state.range(3));
-  const auto qkv = Data(s * width), d_o = Data(s * h * d);
-  auto o = Data(s * h * d), lse = Data(h * s), d_qkv = Data(s * width);
+  const int threads = static_cast<int>(state.range(4));
+  const auto qkv = DataOf<T>(s * width), d_o = DataOf<T>(s * h * d);
+  auto o = DataOf<T>(s * h * d), d_qkv = DataOf<T>(s * width);
+  std::vector<float> lse(h * s, 6.0F);
   const HeadStrides in{s * width, width, d}, out{s * h * d, h * d, d};
-  AttentionForwardArgs f;
-  f.shape = {1, h, h, s, s, d, 1 / std::sqrt(static_cast<float>(d)), causal};
-  f.q = qkv.data(), f.k = f.q + h * d, f.v = f.k + h * d;
-  f.q_strides = f.k_strides = f.v_strides = in;
-  f.o = o.data(), f.o_strides = out, f.lse = lse.data();
-  Kernels().attention.forward(f, threads);
-  AttentionBackwardArgs g;
-  g.shape = f.shape;
-  g.q = f.q, g.k = f.k, g.v = f.v, g.o = f.o, g.lse = f.lse, g.d_o = d_o.data();
-  g.q_strides = g.k_strides = g.v_strides = g.dq_strides = g.dk_strides = g.dv_strides = in;
-  g.o_strides = g.d_o_strides = out;
-  g.dq = d_qkv.data(), g.dk = g.dq + h * d, g.dv = g.dk + h * d;
-  for (auto _ : state) {
-    if (kBackward) {
-      Kernels().attention.backward(g, threads);
-    } else {
-      Kernels().attention.forward(f, threads);
-    }
+  std::vector<int64_t> batch = {0}, head(h), query(s);
+  for (int64_t i = 0; i < h; ++i) head[i] = i * s * s;
+  for (int64_t i = 0; i < s; ++i) query[i] = i * s;
+  std::conditional_t<kBackward, AttentionBackwardArgsOf<T>, AttentionForwardArgsOf<T>> a;
+  a.shape = {1, h, h, s, s, d, 1 / std::sqrt(static_cast<float>(d)), causal};
+  if (state.range(3) != 0) {
+    a.dropout = {{1, 2, 3, 1U << 29}, 8.0F / 7, batch.data(), head.data(), query.data()};
   }
+  a.q = qkv.data(), a.k = a.q + h * d, a.v = a.k + h * d;
+  a.q_strides = a.k_strides = a.v_strides = in;
+  a.o = o.data(), a.o_strides = out, a.lse = lse.data();
+  if constexpr (kBackward) {
+    a.d_o = d_o.data(), a.d_o_strides = out;
+    a.dq = d_qkv.data(), a.dk = a.dq + h * d, a.dv = a.dk + h * d;
+    a.dq_strides = a.dk_strides = a.dv_strides = in;
+  }
+  for (auto _ : state) kernel(a, threads);
   const double pairs = static_cast<double>(causal ? s * (s + 1) / 2 : s * s);
   Rate(state, "flops", (kBackward ? 10 : 4) * pairs * static_cast<double>(d * h));
 }
-void AttentionForward(benchmark::State& state) { Attention<false>(state); }
-void AttentionBackward(benchmark::State& state) { Attention<true>(state); }
-BENCHMARK(AttentionForward)->ArgsProduct({{128, 512, 1024}, {64}, {0, 1}, {1, 2}})->UseRealTime();
-BENCHMARK(AttentionBackward)->ArgsProduct({{128, 512, 1024}, {64}, {0, 1}, {1, 2}})->UseRealTime();
+void AttentionForward(benchmark::State& state) {
+  Attention<float, false>(state, Kernels().attention.forward);
+}
+void AttentionBackward(benchmark::State& state) {
+  Attention<float, true>(state, Kernels().attention.backward);
+}
+void AttentionForwardBf16(benchmark::State& state) {
+  Attention<uint16_t, false>(state, Kernels().attention.forward_bf16);
+}
+void AttentionBackwardBf16(benchmark::State& state) {
+  Attention<uint16_t, true>(state, Kernels().attention.backward_bf16);
+}
+void AttentionCases(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"s", "d", "causal", "dropout", "threads"});
+  b->ArgsProduct({{128, 512, 1024}, {64}, {0, 1}, {0, 1}, {1, 2}})->UseRealTime();
+}
+BENCHMARK(AttentionForward)->Apply(AttentionCases);
+BENCHMARK(AttentionBackward)->Apply(AttentionCases);
+BENCHMARK(AttentionForwardBf16)->Apply(AttentionCases);
+BENCHMARK(AttentionBackwardBf16)->Apply(AttentionCases);
 
 void LayerNorm(benchmark::State& state) {
   const int64_t rows = 2048, cols = 768;

@@ -1,0 +1,89 @@
+// What ops that drop elements are told, and where the elements of a part lie in the whole.
+#include "ir/dropout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ir/diagnostic.h"
+#include "ir/op_def.h"
+#include "ir/text.h"
+
+namespace shardc::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr const char* kTypes = " : f32[2, 3, 4, 5], f32[2, 3, 4]\n}\n";
+
+std::string Attention(const std::string& rest) {
+  return "graph @g(%q: f32[2, 3, 4, 5], %n: i64[], %f: f32[], %m: f32[4, 4]) -> (%o) {\n"
+         "  %o, %l = attention %q, %q, %q" +
+         rest + kTypes;
+}
+
+std::string ErrorOf(const std::string& text) {
+  try {
+    ParseGraph(text, "t");
+  } catch (const Diagnostic& d) {
+    return d.what();
+  }
+  return "";
+}
+
+TEST(AttentionThatDrops, IsVerified) {
+  EXPECT_EQ(ErrorOf(Attention(", %n {ratio=0.1, scale=0.5}")), "");
+  EXPECT_EQ(ErrorOf(Attention(", %m, %n {ratio=0.1, scale=0.5}")), "");
+  const std::pair<const char*, const char*> kBad[] = {
+      {" {ratio=0.1, scale=0.5}", "its last operand must be the step"},
+      {", %m {ratio=0.1, scale=0.5}", "the step"},
+      {", %f {ratio=0.1, scale=0.5}", "the step"},
+      {", %m, %n {scale=0.5}", "without a ratio it has no operand behind the mask"},
+      {", %n {scale=0.5}", "the mask"},
+      {", %n {ratio=1.5, scale=0.5}", "ratio 1.5 is not in [0, 1]"},
+      {", %n {origin=[1, 0], ratio=0.5, scale=0.5}", "origin has 2 entries"},
+      {", %n {origin=[1, 0, 0, 0], ratio=0.5, scale=0.5, whole=[2, 3, 4, 4]}", "is no part of"},
+      {", %n {origin=[-1, 0, 0, 0], ratio=0.5, scale=0.5}", "is no part of"},
+      {", %n {ratio=0.5, scale=0.5, whole=[2, 3, 4]}", "is no part of"},
+  };
+  for (auto [rest, error] : kBad) {
+    EXPECT_THAT(ErrorOf(Attention(rest)), HasSubstr("E1101")) << rest;
+    EXPECT_THAT(ErrorOf(Attention(rest)), HasSubstr(error)) << rest;
+  }
+  const std::string packed =
+      "graph @g(%x: f32[2, 4, 9, 5], %n: i64[]) -> (%o) {\n  %o, %l = packed_attention %x";
+  const std::string types = " : f32[2, 4, 3, 5], f32[2, 3, 4]\n}\n";
+  EXPECT_EQ(ErrorOf(packed + ", %n {ratio=0.1, scale=0.5}" + types), "");
+  EXPECT_THAT(ErrorOf(packed + " {ratio=0.1, scale=0.5}" + types), HasSubstr("last operand"));
+  EXPECT_THAT(ErrorOf(packed + ", %n {scale=0.5}" + types), HasSubstr("last operand"));
+}
+
+TEST(AttentionThatDrops, KeepsItsText) {
+  const std::string text = Attention(
+      ", %m, %n {origin=[0, 1, 0, 0], ratio=0.1, scale=0.5, seed=7, stream=3, whole=[2, 4, 4, 4]}");
+  EXPECT_EQ(PrintGraph(ParseGraph(text, "t")), text);
+}
+
+// Five heads over three ranks, two, two and one with padding, of a part that begins at [1, 2, 3].
+TEST(AttentionThatDrops, KnowsThePlacesOfItsProbabilities) {
+  const Mesh mesh({{"tp", 3}});
+  TensorType type(DType::kF32, {2, 3, 5, 4});  // [b, queries, heads, d]
+  type.sharding.dims[2].axes = {0};
+  const Attributes attrs = {{"origin", Ints{1, 2, 3, 0}}, {"whole", Ints{4, 9, 8, 6}}};
+  KernelCall call;
+  call.attrs = &attrs;
+  call.mesh = &mesh;
+  const TensorView o = {nullptr, DType::kF32, {2, 3, 2, 4}, &type};
+  constexpr int64_t kHead = 8 * 6, kBatch = 9 * kHead;
+  call.rank = 1;
+  ProbabilityPlaces places = PlacesOfProbabilities(call, o, false, 6);
+  EXPECT_THAT(places.batch, ElementsAre(kBatch, 2 * kBatch));
+  EXPECT_THAT(places.head, ElementsAre(4 * kHead, 5 * kHead));
+  EXPECT_THAT(places.query, ElementsAre(18, 24, 30));
+  call.rank = 2;
+  places = PlacesOfProbabilities(call, o, false, 6);
+  EXPECT_THAT(places.head, ElementsAre(6 * kHead, 0));
+}
+
+}  // namespace
+}  // namespace shardc::testing
