@@ -119,10 +119,12 @@ int64_t WidenedBytes(const Op& op) {
     bytes += (v.type.num_elements() * DTypeSize(DType::kF32) + kAligned - 1) / kAligned * kAligned;
     as_they_are &= v.type.dtype == DType::kBF16 && takes_bf16;
   };
-  const std::vector<int>& full = op.def->full_operands;
   for (size_t i = 0; i < op.operands.size(); ++i) {
-    const bool is_full = std::find(full.begin(), full.end(), static_cast<int>(i)) != full.end();
-    add(*op.operands[i], halves == CpuHalves::kBf16 && !is_full);
+    auto is_in = [i](const std::vector<int>& list) {
+      return std::find(list.begin(), list.end(), static_cast<int>(i)) != list.end();
+    };
+    add(*op.operands[i], (halves == CpuHalves::kBf16 && !is_in(op.def->full_operands)) ||
+                             is_in(op.def->narrow_operands));
   }
   // Where the policy is to widen what is narrow, kernels do.
   const bool sums = op.def->precision == Precision::kWiden;

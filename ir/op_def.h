@@ -33,7 +33,8 @@ enum class Precision : uint8_t {
 enum class CpuHalves : uint8_t {
   kAsTheyAre,   // it only moves them, or there is no kernel but the reference
   kWidened,     // all of them are
-  kBf16Result,  // a bf16 result whose type the op chooses is written as such; others are widened
+  kBf16Result,  // a bf16 result whose type the op chooses is written as such, and a bf16 operand
+                // that may be narrow is read as such; others are widened
   kBf16,        // bf16 is computed on as it is; f16 is widened
 };
 
@@ -130,6 +131,8 @@ struct OpDef {
   std::vector<int> full_operands;
   // The result whose type the attribute "out" chooses among the floats; -1: none.
   int typed_result = -1;
+  // Operands that may be halves where the others are f32: kernels widen them as they read.
+  std::vector<int> narrow_operands;
 
   // One pass over the operands with a few flops for each element: what it makes may as well be made
   // again as kept. Elementwise ops are cheap without saying so; a contraction never is.

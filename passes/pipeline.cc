@@ -21,6 +21,7 @@
 #include "passes/lower.h"
 #include "passes/microbatches.h"
 #include "passes/move_to_readers.h"
+#include "passes/narrow_reads.h"
 #include "passes/optimize_reshards.h"
 #include "passes/place_stages.h"
 #include "passes/precision.h"
@@ -73,6 +74,7 @@ constexpr NamedPass kPasses[] = {
     {"precision", [](Graph& g) { LowerPrecision(g, {.compute = "bf16", .reduce_in = ""}); }},
     {"reduce_in_f32", ReduceInF32},
     {"fold_casts", FoldCasts},
+    {"narrow_reads", NarrowReads},
     {"fuse_elementwise", FuseElementwise},
     {"group_sums", GroupSums},
     {"move_to_readers", MoveToReaders},
@@ -219,6 +221,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   if (mixed) run.Named("fold_casts");
   run.Named("fuse");
   if (mixed) run.Named("fold_casts");
+  if (mixed) run.Named("narrow_reads");
   run.Named("fuse_elementwise");
   // Buckets wait.
   run.Named("one_by_one");

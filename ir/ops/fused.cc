@@ -1,7 +1,7 @@
 // Ops that the fuse pass makes of several others on the lowered graph, where a kernel does them in
 // one pass over memory.
 #include "ir/op_def.h"
-#include "ir/ops/infer_util.h"
+#include "ir/ops/infer_checks.h"
 #include "ir/ops/reference_floats.h"
 
 namespace shardc {
@@ -101,6 +101,13 @@ OpDef LinearDef() {
   return def;
 }
 
+// Whether it is, or was, of a half type.
+bool MayBeNarrow(const Value& v) {
+  const Op* op = v.producer;
+  if (!op || op->operands.empty() || !IsHalf(op->in(0).dtype)) return false;
+  return op->name() == "cast" || op->def->typed_result == v.index;
+}
+
 // The sum stays a result: the next residual needs it.
 bool FuseAddLayerNorm(Graph& graph, Op& norm) {
   Op* add = norm.operands[0]->producer;
@@ -115,6 +122,10 @@ bool FuseAddLayerNorm(Graph& graph, Op& norm) {
     }
   }
   std::vector<Value*> operands = add->operands;
+  // The second one may be narrow.
+  if (MayBeNarrow(*operands[0]) && !MayBeNarrow(*operands[1])) {
+    std::swap(operands[0], operands[1]);
+  }
   operands.insert(operands.end(), norm.operands.begin() + 1, norm.operands.end());
   std::vector<TensorType> types = {add->out()};
   for (const Value* r : norm.results) types.push_back(r->type);
@@ -135,11 +146,10 @@ OpDef AddLayerNormDef() {
   def.fuses_at = "layer_norm";
   def.fuse = FuseAddLayerNorm;
   def.typed_result = 1;
+  def.narrow_operands = {1};
   def.cpu_halves = CpuHalves::kBf16Result;
   def.infer = [](const InferArgs& args) {
-    if (!args[0].SameTensor(args[1])) {
-      InferError("add_layer_norm", "adds tensors of different types");
-    }
+    RequireNarrowTensor("add_layer_norm", args[1], args[0].dtype, args[0].shape, "what is added");
     std::vector<const TensorType*> norm = {args.operands[0]};
     norm.insert(norm.end(), args.operands.begin() + 2, args.operands.end());
     auto out = Def("layer_norm").infer({norm, args.attrs});
@@ -154,7 +164,10 @@ OpDef AddLayerNormDef() {
   def.no_gradient = kNoGradient;
   def.flops = [](const Op& op) { return 9 * op.out().num_elements(); };
   def.reference = [](const KernelCall& call) {
-    RunPart("add", call, Attributes(), {call.in[0], call.in[1]}, {call.out[0]});
+    std::vector<double> sum = ToDoubles(call.in[0]);
+    const std::vector<double> added = ToDoubles(call.in[1]);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += added[i];
+    FromDoubles(sum, call.out[0]);
     std::vector<TensorView> norm = {call.out[0]};
     norm.insert(norm.end(), call.in.begin() + 2, call.in.end());
     RunPart("layer_norm", call, *call.attrs, norm, {call.out[1], call.out[2], call.out[3]});

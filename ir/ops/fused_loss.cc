@@ -141,8 +141,11 @@ std::vector<TensorType> Infer(const InferArgs& args) {
   const TensorType* parts[] = {args.operands[1], args.operands[2]};
   const Attributes attrs = LossAttributes(args.attrs);
   auto results = GetOpDef("cross_entropy").infer({parts, attrs});
-  RequireTensor(op, args[0], args[1].dtype, args[2].shape, "the gradient of the loss");
-  results[1] = TensorType(OutType(op, args.attrs, args[1].dtype), args[1].shape);
+  const DType wide = args[0].dtype;
+  RequireShape(op, args[0], args[2].shape, "the gradient of the loss");
+  RequireNarrowTensor(op, args[1], wide, args[1].shape, "the logits");
+  results[0].dtype = wide;
+  results[1] = TensorType(OutType(op, args.attrs, wide), args[1].shape);
   return results;
 }
 
@@ -184,6 +187,7 @@ void RegisterFusedLossOps(OpRegistry& registry) {
   def.fuse = Fuse;
   def.typed_result = 1;
   def.cpu_halves = CpuHalves::kBf16Result;
+  def.narrow_operands = {1};
   def.infer = Infer;
   def.index_limit = [](int operand, const InferArgs& args) {
     return operand == 2 ? args.attrs.Int("classes", args[1].shape.back()) : 0;

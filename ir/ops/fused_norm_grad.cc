@@ -84,7 +84,7 @@ bool Fuse(const Norm& norm, Graph& graph, Op& cast) {
 
 std::vector<TensorType> Infer(const Norm& norm, const InferArgs& args) {
   const TensorType& residual = args[0];
-  RequireTensor(norm.name, residual, args[1].dtype, args[1].shape, "the residual's gradient");
+  RequireTensor(norm.name, residual, args[2].dtype, args[2].shape, "the residual's gradient");
   Attributes attrs;
   if (args.attrs.Bool("bias")) attrs.Set("bias", true);
   auto results = GetOpDef(norm.grad).infer({args.operands.subspan(1), attrs});
@@ -141,6 +141,7 @@ void Register(OpRegistry& registry, const Norm& norm) {
   def.fuse = [&norm](Graph& graph, Op& cast) { return Fuse(norm, graph, cast); };
   def.typed_result = 1;
   def.cpu_halves = CpuHalves::kBf16Result;
+  def.narrow_operands = {1};
   def.infer = [&norm](const InferArgs& args) { return Infer(norm, args); };
   def.rule = [&norm](const Op& op) { return Rule(norm, op); };
   def.no_gradient = "made by the fuse pass, which comes after differentiation";

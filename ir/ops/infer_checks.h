@@ -31,6 +31,13 @@ inline void RequireTensor(std::string_view op, const TensorType& type, DType dty
   RequireShape(op, type, shape, operand);
 }
 
+// The same of an operand that may be a half where `dtype` is f32 (OpDef::narrow_operands).
+inline void RequireNarrowTensor(std::string_view op, const TensorType& type, DType dtype,
+                                const Shape& shape, std::string_view operand) {
+  if (dtype != DType::kF32 || !IsHalf(type.dtype)) RequireDType(op, type, dtype, operand);
+  RequireShape(op, type, shape, operand);
+}
+
 inline Shape WithoutLast(const Shape& shape) { return Shape(shape.begin(), shape.end() - 1); }
 
 }  // namespace shardc

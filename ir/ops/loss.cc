@@ -187,8 +187,12 @@ void ReferenceCombine(const KernelCall& call) {
   FromDoubles(lse, call.out[1]);
 }
 
+Value* AsStatistic(Builder& builder, Value* logits) {
+  return builder.Cast(logits, StatisticType(logits->type.dtype));
+}
+
 std::vector<Value*> Expand(Builder& builder, const Op& op) {
-  Value *logits = op.operands[0], *labels = op.operands[1];
+  Value *logits = AsStatistic(builder, op.operands[0]), *labels = op.operands[1];
   bool smooth = Smoothing(op.attrs) != 0;
   Value* max = builder.ReduceMax(logits, {logits->type.rank() - 1});
   Attributes stats_attrs = {{"ignore_index", IgnoreIndex(op.attrs)}};
@@ -209,14 +213,19 @@ std::vector<Value*> Gradient(const GradientArgs& args) {
   Builder& builder = args.builder;
   Value *logits = args.op.operands[0], *lse = args.op.results[1], *sum = nullptr;
   if (Value* dloss = args.result_grads[0]) {
-    sum = builder.Make("cross_entropy_grad", {dloss, logits, args.op.operands[1], lse},
-                       args.op.attrs);
+    Attributes attrs = args.op.attrs;
+    if (IsHalf(logits->type.dtype)) {
+      attrs.Set("out", std::string(DTypeName(logits->type.dtype)));
+    }
+    sum = builder.Make("cross_entropy_grad", {dloss, logits, args.op.operands[1], lse}, attrs);
   }
   if (Value* dlse = args.result_grads[1]) {
     Shape keep = logits->type.shape;
     keep.back() = 1;
-    Value* p = builder.Make("exp", {builder.Sub(logits, builder.Reshape(lse, keep))});
+    Value* wide = AsStatistic(builder, logits);
+    Value* p = builder.Make("exp", {builder.Sub(wide, builder.Reshape(lse, keep))});
     Value* more = builder.Mul(p, builder.Reshape(dlse, keep));
+    more = builder.Cast(more, logits->type.dtype);
     sum = sum ? builder.Add(sum, more) : more;
   }
   return {sum, nullptr};
@@ -252,11 +261,14 @@ int64_t LabelLimit(int operand, const InferArgs& args) {
 
 OpDef CrossEntropyDef() {
   OpDef def = Def("cross_entropy", 2, true);
-  def.cpu_halves = CpuHalves::kWidened;
+  def.cpu_halves = CpuHalves::kBf16Result;
+  def.narrow_operands = {0};
   def.infer = [](const InferArgs& args) {
     CheckLogits("cross_entropy", args.attrs, args[0], args[1]);
     CheckAttributes("cross_entropy", args.attrs, args[1]);
-    return std::vector<TensorType>(2, Statistic(args[0]));
+    TensorType statistic = Statistic(args[0]);
+    statistic.dtype = StatisticType(statistic.dtype);
+    return std::vector<TensorType>(2, statistic);
   };
   def.index_limit = LabelLimit;
   def.rule = [](const Op& op) { return EinsumRule(op, "... v?, ... -> ..., ..."); };
@@ -272,13 +284,15 @@ OpDef GradDef() {
     constexpr std::string_view op = "cross_entropy_grad";
     CheckLogits(op, args.attrs, args[1], args[2]);
     CheckAttributes(op, args.attrs, args[2]);
-    RequireTensor(op, args[0], args[1].dtype, args[2].shape, "the gradient of the loss");
-    RequireTensor(op, args[3], args[1].dtype, args[2].shape, "lse");
-    return std::vector<TensorType>{
-        TensorType(OutType(op, args.attrs, args[1].dtype), args[1].shape)};
+    const DType wide = args[0].dtype;
+    RequireShape(op, args[0], args[2].shape, "the gradient of the loss");
+    RequireNarrowTensor(op, args[1], wide, args[1].shape, "the logits");
+    RequireTensor(op, args[3], wide, args[2].shape, "lse");
+    return std::vector<TensorType>{TensorType(OutType(op, args.attrs, wide), args[1].shape)};
   };
   def.attrs.push_back({"out", AttrKind::kString});
   def.typed_result = 0;
+  def.narrow_operands = {1};
   def.cpu_halves = CpuHalves::kBf16Result;
   def.rule = [](const Op& op) {
     return PlaceClasses(EinsumRule(op, "..., ... v, ..., ... -> ... v", {{0}}), 1);

@@ -47,15 +47,16 @@ std::vector<TensorType> InferGrad(const Norm& norm, const InferArgs& args) {
   std::string_view op = norm.grad_name;
   const TensorType &dy = args[0], &x = args[1];
   RequireRows(op, dy);
-  RequireTensor(op, x, dy.dtype, dy.shape, "x");
+  RequireRows(op, x);
+  RequireNarrowTensor(op, dy, x.dtype, x.shape, "dy");
   Shape rows = WithoutLast(x.shape);
-  if (norm.centered) RequireTensor(op, args[norm.grad_mean()], dy.dtype, rows, "the mean");
-  RequireTensor(op, args[norm.grad_rstd()], dy.dtype, rows, "rstd");
+  if (norm.centered) RequireTensor(op, args[norm.grad_mean()], x.dtype, rows, "the mean");
+  RequireTensor(op, args[norm.grad_rstd()], x.dtype, rows, "rstd");
   TensorType weight(x.dtype, {x.shape.back()});
   std::vector<TensorType> results = {TensorType(x.dtype, x.shape)};
   bool weighted = args.size() > norm.grad_weight();
   if (weighted) {
-    RequireTensor(op, args[norm.grad_weight()], dy.dtype, weight.shape, "the weight");
+    RequireTensor(op, args[norm.grad_weight()], x.dtype, weight.shape, "the weight");
     results.push_back(weight);
   }
   if (args.attrs.Bool("bias")) {
@@ -245,7 +246,8 @@ void RegisterNorm(OpRegistry& registry, const Norm& norm) {
   grad.name = norm.grad_name;
   grad.min_operands = static_cast<int>(norm.grad_weight());
   grad.max_operands = grad.min_operands + 1;
-  grad.cpu_halves = CpuHalves::kWidened;
+  grad.cpu_halves = CpuHalves::kBf16Result;
+  grad.narrow_operands = {0};
   if (norm.centered) grad.attrs = {{"bias", AttrKind::kBool}};
   grad.infer = [&norm](const InferArgs& args) { return InferGrad(norm, args); };
   grad.rule = [&norm](const Op& op) { return GradRule(norm, op); };

@@ -26,11 +26,15 @@ bool AllBf16(const KernelRequest& r) {
   return Are(r.call.in, DType::kBF16) && Are(r.call.out, DType::kBF16);
 }
 
-bool AllF32But(const KernelRequest& r, size_t result) {
-  DType type = r.call.out[result].dtype;
-  return Are(r.call.in, DType::kF32) && Are(r.call.out.first(result), DType::kF32) &&
-         Are(r.call.out.subspan(result + 1), DType::kF32) &&
-         (type == DType::kF32 || type == DType::kBF16);
+bool AllF32But(const KernelRequest& r, size_t result, size_t operand) {
+  auto fit = [](std::span<const TensorView> views, size_t either) {
+    for (size_t i = 0; i < views.size(); ++i) {
+      const DType type = views[i].dtype;
+      if (type != DType::kF32 && (i != either || type != DType::kBF16)) return false;
+    }
+    return true;
+  };
+  return fit(r.call.in, operand) && fit(r.call.out, result);
 }
 
 int64_t Product(const Shape& shape, size_t begin, size_t end) {

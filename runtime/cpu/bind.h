@@ -39,9 +39,10 @@ inline uint16_t* OutBf16(const KernelRequest& r, size_t i) { return r.call.out[i
 // Whether all operands and results are f32, or bf16.
 bool AllF32(const KernelRequest& r);
 bool AllBf16(const KernelRequest& r);
-// Whether all operands are f32, and all results but one, whose type is its op's choice: f32 or
-// bf16.
-bool AllF32But(const KernelRequest& r, size_t result);
+inline constexpr size_t kNone = static_cast<size_t>(-1);
+// Whether all operands and results are f32 but a result whose type is its op's choice, and an
+// operand that may be narrow: these are f32 or bf16. kNone: there is no such one.
+bool AllF32But(const KernelRequest& r, size_t result, size_t operand = kNone);
 // Product of dims [begin, end).
 int64_t Product(const Shape& shape, size_t begin, size_t end);
 // Whether the view has no padding along the dim.

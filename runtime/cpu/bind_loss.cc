@@ -6,16 +6,23 @@ namespace shardc::cpu {
 namespace {
 
 // The shard of logits in operand `logits` with labels in operand `labels` (or none). False when the
-// vocabulary is not one stretch.
-bool Shard(const KernelRequest& r, size_t logits, size_t labels, LogitShard* shard) {
+// vocabulary is not one stretch, or the logits are not f32 (nor bf16, where `halves`).
+bool Shard(const KernelRequest& r, size_t logits, size_t labels, LogitShard* shard,
+           bool halves = false) {
   const TensorView& x = r.call.in[logits];
   auto runs = r.call.Runs(x, x.rank() - 1);
   if (r.call.attrs->Has("classes")) runs = {{0, 0, r.call.attrs->Int("classes")}};
-  if (x.dtype != DType::kF32 || runs.size() > 1 || (!runs.empty() && runs[0].local != 0)) {
+  const bool bf16 = halves && x.dtype == DType::kBF16;
+  if ((x.dtype != DType::kF32 && !bf16) || runs.size() > 1 ||
+      (!runs.empty() && runs[0].local != 0)) {
     return false;
   }
   if (r.call.attrs->Float("label_smoothing", 0.0) != 0) return false;
-  shard->logits = x.as<const float>();
+  if (bf16) {
+    shard->logits_bf16 = x.as<const uint16_t>();
+  } else {
+    shard->logits = x.as<const float>();
+  }
   shard->stride = x.shape.back();
   shard->rows = Product(x.shape, 0, x.shape.size() - 1);
   shard->valid = runs.empty() ? 0 : runs[0].size;
@@ -52,7 +59,7 @@ void CheckLabels(const LogitShard& s, int64_t vocabulary, const Labels& labels,
 
 std::unique_ptr<Kernel> MakeCrossEntropy(const KernelRequest& r) {
   LogitShard shard;
-  if (!Shard(r, 0, 1, &shard) || shard.valid != shard.stride) return nullptr;
+  if (!Shard(r, 0, 1, &shard, /*halves=*/true) || shard.valid != shard.stride) return nullptr;
   return MakeKernel(
       [shard, labels = Labels(r), loss = Out(r, 0), lse = Out(r, 1), threads = r.call.threads] {
         CheckLabels(shard, shard.valid, labels, "cross_entropy");
@@ -75,7 +82,9 @@ std::unique_ptr<Kernel> MakeStats(const KernelRequest& r) {
 // dloss, logits, labels, lse -> dlogits
 std::unique_ptr<Kernel> MakeGrad(const KernelRequest& r) {
   LogitShard shard;
-  if (!Shard(r, 1, 2, &shard)) return nullptr;
+  if (!Shard(r, 1, 2, &shard, /*halves=*/true) || r.call.in[0].dtype != DType::kF32) {
+    return nullptr;
+  }
   if (r.call.out[0].dtype == DType::kBF16) {
     return MakeKernel(
         [shard, dloss = In(r, 0), lse = In(r, 3), dx = OutBf16(r, 0), threads = r.call.threads] {
@@ -92,7 +101,9 @@ std::unique_ptr<Kernel> MakeGrad(const KernelRequest& r) {
 // dloss, logits, labels -> loss, dlogits
 std::unique_ptr<Kernel> MakeWithGrad(const KernelRequest& r) {
   LogitShard shard;
-  if (!Shard(r, 1, 2, &shard)) return nullptr;
+  if (!Shard(r, 1, 2, &shard, /*halves=*/true) || r.call.in[0].dtype != DType::kF32) {
+    return nullptr;
+  }
   if (shard.valid != r.call.attrs->Int("classes", shard.stride)) return nullptr;
   const bool bf16 = r.call.out[1].dtype == DType::kBF16;
   if (!bf16 && r.call.out[1].dtype != DType::kF32) return nullptr;

@@ -37,10 +37,14 @@ std::unique_ptr<Kernel> MakeForward(const KernelRequest& r) {
 
 // x, r[, w[, b]] -> x + r, y, mean, rstd
 std::unique_ptr<Kernel> MakeAddLayerNorm(const KernelRequest& r) {
-  if (!AllF32But(r, 1)) return nullptr;
+  if (!AllF32But(r, 1, 1)) return nullptr;
   NormForwardArgs args;
   args.x = In(r, 0);
-  args.residual = In(r, 1);
+  if (r.call.in[1].dtype == DType::kBF16) {
+    args.residual_bf16 = InBf16(r, 1);
+  } else {
+    args.residual = In(r, 1);
+  }
   if (r.call.in.size() > 2) args.w = In(r, 2);
   if (r.call.in.size() > 3) args.b = In(r, 3);
   args.sum = Out(r, 0);
@@ -57,7 +61,11 @@ std::unique_ptr<Kernel> MakeAddLayerNorm(const KernelRequest& r) {
 template <bool kRms>
 std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r, NormBackwardArgs args, size_t first,
                                      size_t weights, size_t end) {
-  args.dy = In(r, first);
+  if (r.call.in[first].dtype == DType::kBF16) {
+    args.dy_bf16 = InBf16(r, first);
+  } else {
+    args.dy = In(r, first);
+  }
   args.x = In(r, first + 1);
   if (!kRms) args.mean = In(r, first + 2);
   args.rstd = In(r, first + (kRms ? 2 : 3));
@@ -75,14 +83,14 @@ std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r, NormBackwardArgs ar
 
 template <bool kRms>
 std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r) {
-  if (!AllF32(r)) return nullptr;
+  if (!AllF32But(r, kNone, 0)) return nullptr;
   return MakeBackward<kRms>(r, {}, 0, 1, r.call.out.size());
 }
 
 // residual, dy, ... -> sum, copy[, dw[, db]][, sums of columns]
 template <bool kRms>
 std::unique_ptr<Kernel> MakeBackwardAdd(const KernelRequest& r) {
-  if (!AllF32But(r, 1)) return nullptr;
+  if (!AllF32But(r, 1, 1)) return nullptr;
   NormBackwardArgs args;
   args.residual_grad = In(r, 0);
   if (r.call.out[1].dtype == DType::kBF16) {

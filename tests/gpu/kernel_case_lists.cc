@@ -1,13 +1,17 @@
 // Larger and sharded cases.
+#include "ir/op_def.h"
 #include "tests/gpu/kernel_cases.h"
 
 namespace shardc::testing {
 namespace {
 
-HostTensor Floats(DType dtype, Shape shape, uint64_t seed) {
-  HostTensor wide = RandomFloats(shape, seed), out(dtype, shape);
-  for (int64_t i = 0; i < wide.num_elements(); ++i) out.SetDouble(i, wide.AsDouble(i));
+HostTensor As(const HostTensor& t, DType dtype) {
+  HostTensor out(dtype, t.shape());
+  for (int64_t i = 0; i < t.num_elements(); ++i) out.SetDouble(i, t.AsDouble(i));
   return out;
+}
+HostTensor Floats(DType dtype, Shape shape, uint64_t seed) {
+  return As(RandomFloats(std::move(shape), seed), dtype);
 }
 
 class List {
@@ -20,7 +24,21 @@ class List {
            Attributes attrs = {}) {
     cases_.push_back({op + "/" + name, op, std::move(attrs), std::move(operands)});
   }
-  std::vector<KernelCase> Take() { return std::move(cases_); }
+  // And with halves beside f32, where the op takes them.
+  std::vector<KernelCase> Take() {
+    for (size_t i = 0, n = cases_.size(); i < n && dtype_ == DType::kF32; ++i) {
+      for (int operand : GetOpDef(cases_[i].op).narrow_operands) {
+        for (DType half : {DType::kBF16, DType::kF16}) {
+          KernelCase c = cases_[i];
+          c.name += StrCat(", operand ", operand, " ", DTypeName(half));
+          HostTensor& narrow = c.operands[static_cast<size_t>(operand)];
+          narrow = As(narrow, half);
+          cases_.push_back(std::move(c));
+        }
+      }
+    }
+    return std::move(cases_);
+  }
 
  private:
   DType dtype_;

@@ -96,6 +96,80 @@ TEST(Precision, ResidualsStayInF32) {
     CHECK-NEXT: %y = add %x, %_ : f32[4, 8])");
 }
 
+// A branch is rounded where what adds it widens it again, with a bias of its type; the sum is not.
+TEST(Precision, BranchesAreNarrowWhereTheirReaderWidensThem) {
+  constexpr const char* kPasses = "precision,fold_casts,fuse,fold_casts,narrow_reads";
+  CheckPasses(R"(graph @g(%x: f32[4, 8]) -> (%s, %y) {
+    %w = param "w" : f32[8, 8]
+    %b = param "b" : f32[8]
+    %0 = matmul %x, %w : f32[4, 8]
+    %1 = add %0, %b : f32[4, 8]
+    %s = add %1, %x : f32[4, 8]
+    %y, %m, %r = layer_norm %s {eps=1e-05} : f32[4, 8], f32[4], f32[4]
+  })",
+              kPasses, R"(
+    CHECK: %2 = cast %b {to="bf16"} : bf16[8]
+    CHECK-NEXT: %3 = linear %_, %_, %2 {nt=false, out="bf16"} : bf16[4, 8]
+    CHECK-NEXT: add_layer_norm %x, %3 {eps=1e-05} : f32[4, 8], f32[4, 8], f32[4], f32[4])");
+  // What something else reads too stays as exact as it was.
+  CheckPasses(R"(graph @g(%x: f32[4, 8]) -> (%0, %y) {
+    %w = param "w" : f32[8, 8]
+    %0 = matmul %x, %w : f32[4, 8]
+    %s = add %x, %0 : f32[4, 8]
+    %y, %m, %r = layer_norm %s {eps=1e-05} : f32[4, 8], f32[4], f32[4]
+  })",
+              kPasses, R"(
+    CHECK: matmul %_, %_ {out="f32"} : f32[4, 8]
+    CHECK-NEXT: add_layer_norm %x, %2 {eps=1e-05} : f32[4, 8], f32[4, 8], f32[4], f32[4])");
+}
+
+TEST(Precision, GradientsThatANormReadsAreNarrow) {
+  CheckPasses(R"(graph @g(%x: f32[4, 8], %d: f32[4, 6], %m: f32[4], %r: f32[4]) -> (%y) {
+    %w = param "w" : f32[8, 6]
+    %0 = matmul_nt %d, %w : f32[4, 8]
+    %y = layer_norm_grad %0, %x, %m, %r : f32[4, 8]
+  })",
+              "precision,fold_casts,narrow_reads", R"(
+    CHECK: matmul_nt %_, %_ {out="bf16"} : bf16[4, 8]
+    CHECK-NEXT: layer_norm_grad %_, %x, %m, %r : f32[4, 8])");
+  // One that travelled is there in its type already.
+  CheckPasses(R"(graph @g(%x: f32[4, 8], %d: bf16[4, 8], %m: f32[4], %r: f32[4]) -> (%y) {
+    %0 = cast %d {to="f32"} : f32[4, 8]
+    %y = layer_norm_grad %0, %x, %m, %r : f32[4, 8]
+  })",
+              "narrow_reads", R"(
+    CHECK-NOT: cast
+    CHECK: layer_norm_grad %d, %x, %m, %r : f32[4, 8])");
+}
+
+// As where a loss is computed in pieces.
+TEST(Precision, NarrowValuesMayBeMovedBeforeTheyAreRead) {
+  CheckPasses(
+      R"(graph @g(%x: f32[4, 8], %a: bf16[2, 6], %b: bf16[2, 6], %m: f32[4], %r: f32[4]) -> (%y) {
+    %w = param "w" : bf16[6, 8]
+    %0 = matmul %a, %w {out="f32"} : f32[2, 8]
+    %1 = matmul %b, %w {out="f32"} : f32[2, 8]
+    %2 = concat %0, %1 {axis=0} : f32[4, 8]
+    %y = layer_norm_grad %2, %x, %m, %r : f32[4, 8]
+  })",
+      "narrow_reads", R"(
+    CHECK: matmul %a, %w {out="bf16"} : bf16[2, 8]
+    CHECK-NEXT: matmul %b, %w {out="bf16"} : bf16[2, 8]
+    CHECK-NEXT: concat %0, %1 {axis=0} : bf16[4, 8]
+    CHECK-NEXT: layer_norm_grad %2, %x, %m, %r : f32[4, 8])");
+}
+
+TEST(Precision, LogitsThatOnlyTheirLossReadsAreNarrow) {
+  CheckPasses(R"(graph @g(%x: bf16[4, 8], %d: f32[4], %l: i64[4]) -> (%loss, %g) {
+    %w = param "w" : bf16[8, 16]
+    %0 = matmul %x, %w {out="f32"} : f32[4, 16]
+    %loss, %g = cross_entropy_with_grad %d, %0, %l {out="bf16"} : f32[4], bf16[4, 16]
+  })",
+              "narrow_reads", R"(
+    CHECK: %0 = matmul %x, %w {out="bf16"} : bf16[4, 16]
+    CHECK-NEXT: cross_entropy_with_grad %d, %0, %l {out="bf16"} : f32[4], bf16[4, 16])");
+}
+
 TEST(Precision, SumsOfHalvesAreWide) {
   CheckPasses(R"(graph @g(%x: f32[4, 8]) -> (%y) {
     %w = param "w" : f32[8, 8]

@@ -45,6 +45,32 @@ TEST_P(Halves, HaveAKernelWhereF32HasOne) {
   EXPECT_GT(compared, 100);
 }
 
+// An operand that may be narrow is widened as it is read: the f32 result of the same values.
+TEST_P(Halves, BesideF32WhereTheOpTakesThem) {
+  int compared = 0;
+  for (const OpSample& sample : OpSamples()) {
+    for (int operand : GetOpDef(sample.op).narrow_operands) {
+      SCOPED_TRACE(StrCat(sample.Name(), ", operand ", operand));
+      OpSample mixed = sample;
+      for (HostTensor& t : mixed.operands) t = As(t, DType::kF32);
+      HostTensor& narrow = mixed.operands[static_cast<size_t>(operand)];
+      narrow = As(narrow, GetParam());
+      const std::vector<HostTensor> got = OneOp(mixed).Run(/*reference=*/false);
+      narrow = As(narrow, DType::kF32);
+      const OneOp wide(mixed);
+      const std::vector<HostTensor> want = wide.Run(/*reference=*/false);
+      ASSERT_EQ(got.size(), want.size()) << "no kernel";
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i].dtype(), DType::kF32);
+        // Compiled for each type by itself, sums may be contracted otherwise.
+        EXPECT_LE(WorstDifference(got[i], want[i], 1e-3), 1e-5) << "result " << i;
+      }
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 20);
+}
+
 // What an op says that it copies is what its kernel holds more than that of f32.
 TEST_P(Halves, TakeThePredictedMemory) {
   int copied = 0;
@@ -65,6 +91,13 @@ TEST_P(Halves, TakeThePredictedMemory) {
     // Products of bf16 have packed copies of their own.
     const bool packs = def.work_bytes && GetParam() == DType::kBF16;
     if (half && !packs) check(*half, wide->HeldBytes());
+    for (int operand : def.narrow_operands) {
+      OpSample mixed = sample;
+      for (HostTensor& t : mixed.operands) t = As(t, DType::kF32);
+      HostTensor& one = mixed.operands[static_cast<size_t>(operand)];
+      one = As(one, GetParam());
+      check(OneOp(mixed), wide->HeldBytes());
+    }
     if (def.typed_result < 0 || packs) continue;
     OpSample typed = sample;
     typed.attrs.Set("out", std::string(DTypeName(GetParam())));

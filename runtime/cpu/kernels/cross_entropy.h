@@ -21,6 +21,8 @@ struct LogitShard {
   const int64_t* labels = nullptr;  // [rows] global ids
   int64_t vocab_offset = 0;
   int64_t ignore_index = -100;
+  // In place of logits; not for the pieces of a cut vocabulary (row_max, sum_exp, max_sum_exp).
+  const uint16_t* logits_bf16 = nullptr;
 };
 
 struct CrossEntropyKernels {
@@ -39,10 +41,11 @@ struct CrossEntropyKernels {
   // rows and padding. d_logits [rows, stride] may be the logits themselves.
   void (*backward)(const LogitShard&, const float* d_loss, const float* lse, float* d_logits,
                    int threads);
-  // The same with d_logits in bf16, apart from the logits.
+  // The same with d_logits in bf16, which may be the logits if they are.
   void (*backward_bf16)(const LogitShard&, const float* d_loss, const float* lse,
                         uint16_t* d_logits, int threads);
-  // forward and backward row by row; one of d_logits and d_logits_bf16. d_loss may be loss.
+  // forward and backward row by row; one of d_logits and d_logits_bf16, which may be the logits of
+  // the same type. d_loss may be loss.
   void (*with_grad)(const LogitShard&, const float* d_loss, float* loss, float* d_logits,
                     uint16_t* d_logits_bf16, int threads);
 };

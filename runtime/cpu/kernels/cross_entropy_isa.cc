@@ -10,7 +10,8 @@ constexpr int64_t kBlock =
     2048;  // columns of one step of the online pass: 8 KiB, read twice from L1
 constexpr float kNegInf = -__builtin_inff();
 
-SHARDC_INLINE float MaxOver(const float* x, int64_t count) {
+template <typename X>
+SHARDC_INLINE float MaxOver(const X* x, int64_t count) {
   Vec m0 = Splat(kNegInf), m1 = m0;
   int64_t c = 0;
   for (; c + 2 * kLanes <= count; c += 2 * kLanes) {
@@ -21,7 +22,8 @@ SHARDC_INLINE float MaxOver(const float* x, int64_t count) {
   return MaxOf(Max(m0, m1));
 }
 
-SHARDC_INLINE float SumExpOver(const float* x, int64_t count, float max) {
+template <typename X>
+SHARDC_INLINE float SumExpOver(const X* x, int64_t count, float max) {
   const float shift = max == kNegInf ? 0.0f : max;
   Vec s0 = {}, s1 = {};
   int64_t c = 0;
@@ -38,7 +40,8 @@ struct MaxSum {
   double sum;
 };
 
-SHARDC_INLINE MaxSum Online(const float* x, int64_t count) {
+template <typename X>
+SHARDC_INLINE MaxSum Online(const X* x, int64_t count) {
   MaxSum all = {kNegInf, 0};
   for (int64_t c = 0; c < count; c += kBlock) {
     const int64_t n = count - c < kBlock ? count - c : kBlock;
@@ -52,17 +55,22 @@ SHARDC_INLINE MaxSum Online(const float* x, int64_t count) {
   return all;
 }
 
-SHARDC_INLINE float TargetLogit(const LogitShard& s, int64_t r) {
+template <typename X>
+SHARDC_INLINE float TargetLogit(const LogitShard& s, int64_t r, const X* x) {
   const int64_t column = s.labels[r] - s.vocab_offset;
   if (s.labels[r] == s.ignore_index || column < 0 || column >= s.valid) return 0;
-  return s.logits[r * s.stride + column];
+  return ToFloat(x[column]);
 }
 
+template <typename X, typename Fn>
+void ForRows(const LogitShard& s, const X* logits, int threads, const Fn& fn) {
+  ParallelFor(threads, s.rows, 1 + kGrain / (s.stride + 1), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) fn(r, logits + r * s.stride);
+  });
+}
 template <typename Fn>
 void ForRows(const LogitShard& s, int threads, const Fn& fn) {
-  ParallelFor(threads, s.rows, 1 + kGrain / (s.stride + 1), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) fn(r, s.logits + r * s.stride);
-  });
+  ForRows(s, s.logits, threads, fn);
 }
 
 void RowMax(const LogitShard& s, float* max, int threads) {
@@ -76,7 +84,7 @@ void SumExp(const LogitShard& s, const float* max, float* sum, float* target, in
       total += SumExpOver(x + c, s.valid - c < kBlock ? s.valid - c : kBlock, max[r]);
     }
     sum[r] = static_cast<float>(total);
-    if (target != nullptr) target[r] = TargetLogit(s, r);
+    if (target != nullptr) target[r] = TargetLogit(s, r, x);
   });
 }
 
@@ -85,29 +93,30 @@ void MaxSumExp(const LogitShard& s, float* max, float* sum, float* target, int t
     const MaxSum all = Online(x, s.valid);
     max[r] = all.max;
     sum[r] = static_cast<float>(all.sum);
-    if (target != nullptr) target[r] = TargetLogit(s, r);
+    if (target != nullptr) target[r] = TargetLogit(s, r, x);
   });
 }
 
 // The loss of a row, and its lse.
-SHARDC_INLINE float LossOfRow(const LogitShard& s, int64_t r, const float* x, float* lse) {
+template <typename X>
+SHARDC_INLINE float LossOfRow(const LogitShard& s, int64_t r, const X* x, float* lse) {
   const MaxSum all = Online(x, s.valid);
   const double log_sum = __builtin_log(all.sum);
   *lse = static_cast<float>(all.max + log_sum);
   // Subtracting the target from the max first keeps what a large lse would round away.
-  const double gap = static_cast<double>(all.max) - TargetLogit(s, r);
+  const double gap = static_cast<double>(all.max) - TargetLogit(s, r, x);
   return s.labels[r] == s.ignore_index ? 0.0f : static_cast<float>(gap + log_sum);
 }
 
-template <typename T>
-SHARDC_INLINE void GradientOfRow(const LogitShard& s, int64_t r, const float* x, float g, float lse,
+template <typename X, typename T>
+SHARDC_INLINE void GradientOfRow(const LogitShard& s, int64_t r, const X* x, float g, float lse,
                                  T* d) {
   int64_t done = 0;
   if (s.labels[r] != s.ignore_index) {
     const int64_t column = s.labels[r] - s.vocab_offset;
     const bool here = column >= 0 && column < s.valid;
     // Read first: the gradients may take the place of the logits.
-    const float target = here ? x[column] : 0.0f;
+    const float target = here ? ToFloat(x[column]) : 0.0f;
     ForLanes(0, s.valid,
              [&](int64_t i, int64_t n) { StoreN(d + i, n, g * Exp(LoadN(x + i, n) - lse)); });
     if (here) Put(d + column, g * Exp(Splat(target - lse))[0] - g);
@@ -116,8 +125,18 @@ SHARDC_INLINE void GradientOfRow(const LogitShard& s, int64_t r, const float* x,
   for (int64_t c = done; c < s.stride; ++c) d[c] = 0;
 }
 
+// fn(row, its logits), these as they are.
+template <typename Fn>
+void ForAnyRows(const LogitShard& s, int threads, const Fn& fn) {
+  if (s.logits_bf16 != nullptr) {
+    ForRows(s, s.logits_bf16, threads, fn);
+  } else {
+    ForRows(s, s.logits, threads, fn);
+  }
+}
+
 void Forward(const LogitShard& s, float* loss, float* lse, int threads) {
-  ForRows(s, threads, [&](int64_t r, const float* x) {
+  ForAnyRows(s, threads, [&](int64_t r, const auto* x) {
     float log_sum;
     loss[r] = LossOfRow(s, r, x, &log_sum);
     if (lse != nullptr) lse[r] = log_sum;
@@ -127,14 +146,14 @@ void Forward(const LogitShard& s, float* loss, float* lse, int threads) {
 template <typename T>
 void Backward(const LogitShard& s, const float* d_loss, const float* lse, T* d_logits,
               int threads) {
-  ForRows(s, threads, [&](int64_t r, const float* x) {
+  ForAnyRows(s, threads, [&](int64_t r, const auto* x) {
     GradientOfRow(s, r, x, d_loss[r], lse[r], d_logits + r * s.stride);
   });
 }
 
 void WithGrad(const LogitShard& s, const float* d_loss, float* loss, float* d_logits,
               uint16_t* d_logits_bf16, int threads) {
-  ForRows(s, threads, [&](int64_t r, const float* x) {
+  ForAnyRows(s, threads, [&](int64_t r, const auto* x) {
     const float g = d_loss[r];
     float lse;
     loss[r] = LossOfRow(s, r, x, &lse);

@@ -13,10 +13,11 @@ namespace shardc::cpu {
 // may be x if there is no residual, and may be neither null nor `sum` otherwise.
 struct NormForwardArgs {
   const float* x = nullptr;
-  const float* residual = nullptr;  // optional
-  const float* w = nullptr;         // [cols], optional: ones
-  const float* b = nullptr;         // [cols], optional: zeros; layer norm only
-  float* sum = nullptr;             // with residual only
+  const float* residual = nullptr;          // optional
+  const uint16_t* residual_bf16 = nullptr;  // in place of it
+  const float* w = nullptr;                 // [cols], optional: ones
+  const float* b = nullptr;                 // [cols], optional: zeros; layer norm only
+  float* sum = nullptr;                     // with residual only
   float* y = nullptr;
   uint16_t* y_bf16 = nullptr;  // in place of y: the same, rounded to bf16; apart from all operands
   float* mean = nullptr;       // [rows], optional; layer norm only
@@ -31,9 +32,10 @@ struct NormForwardArgs {
 // row blocks that depend on the sizes only, so that they do not depend on `threads` either.
 struct NormBackwardArgs {
   const float* dy = nullptr;
-  const float* x = nullptr;     // what was normed: the sum, if there was a residual
-  const float* w = nullptr;     // optional: ones
-  const float* mean = nullptr;  // layer norm only
+  const uint16_t* dy_bf16 = nullptr;  // in place of dy
+  const float* x = nullptr;           // what was normed: the sum, if there was a residual
+  const float* w = nullptr;           // optional: ones
+  const float* mean = nullptr;        // layer norm only
   const float* rstd = nullptr;
   const float* residual_grad = nullptr;  // optional
   float* dx = nullptr;                   // optional

@@ -22,11 +22,12 @@ struct Sums {
 };
 
 // Not inlined: contracted differently for each caller, dx would depend on what else is wanted.
-template <bool kCentered>
-__attribute__((noinline)) void Row(const NormBackwardArgs& a, int64_t r, const Sums& sums) {
+template <bool kCentered, typename D>
+__attribute__((noinline)) void Row(const NormBackwardArgs& a, const D* all_dy, int64_t r,
+                                   const Sums& sums) {
   float *dw = sums.dw, *db = sums.db;
   const int64_t cols = a.cols;
-  const float* dy = a.dy + r * cols;
+  const D* dy = all_dy + r * cols;
   const float* x = a.x + r * cols;
   const float mean = kCentered ? a.mean[r] : 0.0f;
   const float rstd = a.rstd[r];
@@ -58,14 +59,14 @@ __attribute__((noinline)) void Row(const NormBackwardArgs& a, int64_t r, const S
   });
 }
 
-template <bool kCentered>
-void NormBackward(const NormBackwardArgs& a, int threads) {
+template <bool kCentered, typename D>
+void Rows(const NormBackwardArgs& a, const D* dy, int threads) {
   const int64_t cols = a.cols;
   if (cols == 0) return;
   const bool sums = a.dw != nullptr || (kCentered && a.db != nullptr) || a.dx_sums != nullptr;
   if (!sums) {
     ParallelFor(threads, a.rows, 1 + kGrain / cols, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) Row<kCentered>(a, r, Sums());
+      for (int64_t r = begin; r < end; ++r) Row<kCentered>(a, dy, r, Sums());
     });
     return;
   }
@@ -86,7 +87,7 @@ void NormBackward(const NormBackwardArgs& a, int threads) {
       }
       const int64_t last = a.rows * (block + 1) / blocks;
       for (int64_t r = a.rows * block / blocks; r < last; ++r) {
-        Row<kCentered>(a, r, {own[0], own[1], own[2]});
+        Row<kCentered>(a, dy, r, {own[0], own[1], own[2]});
       }
     }
   });
@@ -102,6 +103,15 @@ void NormBackward(const NormBackwardArgs& a, int threads) {
       });
     }
   });
+}
+
+template <bool kCentered>
+void NormBackward(const NormBackwardArgs& a, int threads) {
+  if (a.dy_bf16 != nullptr) {
+    Rows<kCentered>(a, a.dy_bf16, threads);
+  } else {
+    Rows<kCentered>(a, a.dy, threads);
+  }
 }
 
 }  // namespace

@@ -45,15 +45,15 @@ SHARDC_INLINE float RowSquares(const float* x, float mean, int64_t cols) {
   return Sum((s0 + s1) + (s2 + s3));
 }
 
-template <bool kCentered, typename T>
-void NormRows(const NormForwardArgs& a, T* out, int threads) {
+template <bool kCentered, typename T, typename R>
+void NormRows(const NormForwardArgs& a, const R* added, T* out, int threads) {
   const int64_t cols = a.cols;
   if (cols == 0) return;
   ParallelFor(threads, a.rows, 1 + kGrain / cols, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* x = a.x + r * cols;
-      if (a.residual != nullptr) {
-        const float* residual = a.residual + r * cols;
+      if (added != nullptr) {
+        const R* residual = added + r * cols;
         float* sum = a.sum + r * cols;
         ForLanes(0, cols, [&](int64_t i, int64_t n) {
           StoreN(sum + i, n, LoadN(x + i, n) + LoadN(residual + i, n));
@@ -74,6 +74,15 @@ void NormRows(const NormForwardArgs& a, T* out, int threads) {
       if (a.rstd != nullptr) a.rstd[r] = rstd;
     }
   });
+}
+
+template <bool kCentered, typename T>
+void NormRows(const NormForwardArgs& a, T* out, int threads) {
+  if (a.residual_bf16 != nullptr) {
+    NormRows<kCentered>(a, a.residual_bf16, out, threads);
+  } else {
+    NormRows<kCentered>(a, a.residual, out, threads);
+  }
 }
 
 template <bool kCentered>

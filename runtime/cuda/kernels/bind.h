@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/cuda/kernels/geometry.h"
@@ -72,6 +73,15 @@ KernelPtr DispatchFloats(DType in, DType out, Fn fn) {
   if (in == DType::kBF16 && out == DType::kF32) return fn(BF16(), float());
   if (in == DType::kF16 && out == DType::kF32) return fn(F16(), float());
   return nullptr;
+}
+// fn(N()) for an operand of type `narrow` beside others of type T: the same, or a half beside f32.
+template <typename T, typename Fn>
+KernelPtr DispatchNarrow(DType narrow, Fn fn) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (narrow == DType::kBF16) return fn(BF16());
+    if (narrow == DType::kF16) return fn(F16());
+  }
+  return fn(T());
 }
 template <typename Fn>
 KernelPtr DispatchNumeric(DType dtype, Fn fn) {

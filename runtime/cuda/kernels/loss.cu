@@ -68,18 +68,19 @@ __device__ RowLoss<Wide<T>> LossOfRow(const Logits<T>& x, const Labels& labels, 
   return out;
 }
 
-template <typename T>
+// S: of the loss and of what comes with it, than which logits may be narrower.
+template <typename S, typename T>
 struct CrossEntropy {
   using W = Wide<T>;
   Logits<T> x;
   Labels labels;
-  T *loss, *lse;
+  S *loss, *lse;
   __device__ void operator()(int64_t row) const {
     RowLoss<W> out{0, 0};
     if (!labels.Padding(row)) out = LossOfRow(x, labels, row);
     if (threadIdx.x != 0) return;
-    loss[row] = Narrow<T>(out.loss);
-    lse[row] = Narrow<T>(out.lse);
+    loss[row] = Narrow<S>(out.loss);
+    lse[row] = Narrow<S>(out.lse);
   }
 };
 
@@ -157,11 +158,11 @@ __device__ void GradientOfRow(const Logits<T>& x, const Labels& labels, int64_t 
   }
 }
 
-template <typename T, typename U>
+template <typename S, typename T, typename U>
 struct CrossEntropyGrad {
   Logits<T> x;
   Labels labels;
-  const T *dloss, *lse;
+  const S *dloss, *lse;
   U* dx;
   bool gaps;
   __device__ void operator()(int64_t row) const {
@@ -171,13 +172,13 @@ struct CrossEntropyGrad {
 };
 
 // Both; the second time the row comes from cache.
-template <typename T, typename U>
+template <typename S, typename T, typename U>
 struct CrossEntropyWithGrad {
   using W = Wide<T>;
   Logits<T> x;
   Labels labels;
-  const T* dloss;
-  T* loss;
+  const S* dloss;
+  S* loss;
   U* dx;
   bool gaps;
   __device__ void operator()(int64_t row) const {
@@ -187,7 +188,7 @@ struct CrossEntropyWithGrad {
     const W g = Widen(dloss[row]);
     __syncthreads();  // the target's logit was read, and may go
     GradientOfRow(x, labels, row, label, g, out.lse, dx, gaps);
-    if (threadIdx.x == 0) loss[row] = Narrow<T>(out.loss);
+    if (threadIdx.x == 0) loss[row] = Narrow<S>(out.loss);
   }
 };
 
@@ -240,8 +241,9 @@ KernelPtr MakeCrossEntropy(const KernelRequest& r) {
     return nullptr;
   return WithLogits(r, 0, [&](auto t, const Parts& p) {
     using T = decltype(t);
-    return PerRow(CrossEntropy<T>{LogitsOf<T, T>(r, 0, p.runs, nullptr), p.labels, Out<T>(r, 0),
-                                  Out<T>(r, 1)},
+    using S = Wide<T>;
+    return PerRow(CrossEntropy<S, T>{LogitsOf<T, T>(r, 0, p.runs, nullptr), p.labels, Out<S>(r, 0),
+                                     Out<S>(r, 1)},
                   p, x.shape.back());
   });
 }
@@ -253,13 +255,16 @@ KernelPtr MakeWithGrad(const KernelRequest& r) {
   if (!Full(r, x, last) || x.shape.back() != all) return nullptr;
   Runs runs{1, {{0, 0, classes}}};
   Parts p = LabelsOf(r, 2, classes);
-  return DispatchFloats(x.dtype, r.call.out[1].dtype, [&](auto t, auto u) {
-    using T = decltype(t);
+  return DispatchFloats(r.call.in[0].dtype, r.call.out[1].dtype, [&](auto s, auto u) {
+    using S = decltype(s);
     using U = decltype(u);
-    return PerRow(
-        CrossEntropyWithGrad<T, U>{LogitsOf<T, U>(r, 1, runs, Out<U>(r, 1)), p.labels, In<T>(r, 0),
-                                   Out<T>(r, 0), Out<U>(r, 1), classes < x.shape.back()},
-        p, x.shape.back());
+    return DispatchNarrow<S>(x.dtype, [&](auto t) {
+      using T = decltype(t);
+      return PerRow(CrossEntropyWithGrad<S, T, U>{LogitsOf<T, U>(r, 1, runs, Out<U>(r, 1)),
+                                                  p.labels, In<S>(r, 0), Out<S>(r, 0), Out<U>(r, 1),
+                                                  classes < x.shape.back()},
+                    p, x.shape.back());
+    });
   });
 }
 KernelPtr MakeStats(const KernelRequest& r) {
@@ -276,13 +281,16 @@ KernelPtr MakeGrad(const KernelRequest& r) {
   Runs runs;
   if (!MakeRuns(r, x, x.rank() - 1, &runs)) return nullptr;
   Parts p = LabelsOf(r, 2, r.call.GlobalDim(x, x.rank() - 1));
-  return DispatchFloats(x.dtype, r.call.out[0].dtype, [&](auto t, auto u) {
-    using T = decltype(t);
+  return DispatchFloats(r.call.in[0].dtype, r.call.out[0].dtype, [&](auto s, auto u) {
+    using S = decltype(s);
     using U = decltype(u);
-    return PerRow(
-        CrossEntropyGrad<T, U>{LogitsOf<T, U>(r, 1, runs, Out<U>(r, 0)), p.labels, In<T>(r, 0),
-                               In<T>(r, 3), Out<U>(r, 0), !Full(r, x, x.rank() - 1)},
-        p, x.shape.back());
+    return DispatchNarrow<S>(x.dtype, [&](auto t) {
+      using T = decltype(t);
+      return PerRow(
+          CrossEntropyGrad<S, T, U>{LogitsOf<T, U>(r, 1, runs, Out<U>(r, 0)), p.labels, In<S>(r, 0),
+                                    In<S>(r, 3), Out<U>(r, 0), !Full(r, x, x.rank() - 1)},
+          p, x.shape.back());
+    });
   });
 }
 KernelPtr MakeCombine(const KernelRequest& r) {

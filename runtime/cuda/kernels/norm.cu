@@ -4,12 +4,13 @@
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 namespace {
 
-// U: of y, which the attribute "out" may choose.
-template <typename T, typename U, bool kCentered>
+// U: of y, which the attribute "out" may choose; R: of the residual, which may be narrow.
+template <typename T, typename U, typename R, bool kCentered>
 struct NormForward {
   using W = Wide<T>;
-  const T *x, *residual, *w, *b;  // residual, w and b may be null
-  T *sum, *mean, *rstd;           // sum: x + residual
+  const T *x, *w, *b;    // w and b may be null
+  const R* residual;     // may be null
+  T *sum, *mean, *rstd;  // sum: x + residual
   U* y;
   int64_t cols;
   W eps;
@@ -19,7 +20,8 @@ struct NormForward {
     const T* in = x + row * cols;
     if (residual) {
       ForColumns<T>(cols, packed, [&](auto n, int64_t c) {
-        auto v = LoadPack<T, n.value>(in + c), u = LoadPack<T, n.value>(residual + row * cols + c);
+        auto v = LoadPack<T, n.value>(in + c);
+        const auto u = LoadPack<R, n.value>(residual + row * cols + c);
         for (int j = 0; j < n.value; ++j) v.v[j] = Narrow<T>(Widen(v.v[j]) + Widen(u.v[j]));
         StorePack<T, n.value>(sum + row * cols + c, v);
       });
@@ -58,17 +60,17 @@ struct NormForward {
   }
 };
 
-template <typename T, typename U, bool kCentered>
-KernelPtr Forward(const KernelRequest& r, NormForward<T, U, kCentered> f) {
+template <typename T, typename U, typename R, bool kCentered>
+KernelPtr Forward(const KernelRequest& r, NormForward<T, U, R, kCentered> f) {
   const TensorView& x = r.call.in[0];
   f.cols = x.shape.back();
   f.eps = static_cast<Wide<T>>(r.call.attrs->Float("eps"));
-  f.packed =
-      Packs<T>(f.cols, f.x, f.residual, f.w, f.b, f.sum) && Aligned(f.y, sizeof(U) * kPack<T>);
+  f.packed = Packs<T>(f.cols, f.x, f.w, f.b, f.sum) && Aligned(f.y, sizeof(U) * kPack<T>) &&
+             Aligned(f.residual, sizeof(R) * kPack<T>);
   int64_t rows = f.cols == 0 ? 0 : x.num_elements() / f.cols;
   return MakeKernel([f, rows, grid = RowGrid(rows, f.cols)](const Launch& launch) {
-    LaunchKernel(launch, RowsKernel<NormForward<T, U, kCentered>>, grid.blocks, grid.threads, 0, f,
-                 rows);
+    LaunchKernel(launch, RowsKernel<NormForward<T, U, R, kCentered>>, grid.blocks, grid.threads, 0,
+                 f, rows);
   });
 }
 template <typename T>
@@ -81,7 +83,7 @@ KernelPtr MakeNorm(const KernelRequest& r) {
   return DispatchFloats(r.call.in[0].dtype, r.call.out[0].dtype, [&](auto t, auto u) {
     using T = decltype(t);
     using U = decltype(u);
-    NormForward<T, U, kCentered> f{};
+    NormForward<T, U, T, kCentered> f{};
     f.x = In<T>(r, 0);
     f.w = MaybeIn<T>(r, 1);
     f.b = MaybeIn<T>(r, 2);
@@ -95,16 +97,19 @@ KernelPtr MakeAddLayerNorm(const KernelRequest& r) {
   return DispatchFloats(r.call.in[0].dtype, r.call.out[1].dtype, [&](auto t, auto u) {
     using T = decltype(t);
     using U = decltype(u);
-    NormForward<T, U, true> f{};
-    f.x = In<T>(r, 0);
-    f.residual = In<T>(r, 1);
-    f.w = MaybeIn<T>(r, 2);
-    f.b = MaybeIn<T>(r, 3);
-    f.sum = Out<T>(r, 0);
-    f.y = Out<U>(r, 1);
-    f.mean = Out<T>(r, 2);
-    f.rstd = Out<T>(r, 3);
-    return Forward(r, f);
+    return DispatchNarrow<T>(r.call.in[1].dtype, [&](auto narrow) {
+      using R = decltype(narrow);
+      NormForward<T, U, R, true> f{};
+      f.x = In<T>(r, 0);
+      f.residual = In<R>(r, 1);
+      f.w = MaybeIn<T>(r, 2);
+      f.b = MaybeIn<T>(r, 3);
+      f.sum = Out<T>(r, 0);
+      f.y = Out<U>(r, 1);
+      f.mean = Out<T>(r, 2);
+      f.rstd = Out<T>(r, 3);
+      return Forward(r, f);
+    });
   });
 }
 

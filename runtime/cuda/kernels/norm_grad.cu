@@ -9,10 +9,12 @@ namespace {
 // Sums over rows: of dy * xhat, of dy, and of what is written to dx.
 constexpr int kSums = 3;
 
-// U: of the copy. Null: not there, not wanted; mean: null for rms_norm.
-template <typename T, typename U>
+// D: of dy, which may be narrow; U: of the copy. Null: not there, not wanted; mean: null for
+// rms_norm.
+template <typename T, typename D, typename U>
 struct NormGrad {
-  const T *residual, *dy, *x, *mean, *rstd, *w;
+  const T *residual, *x, *mean, *rstd, *w;
+  const D* dy;
   T* dx;
   U* copy;
   T* sums[kSums];
@@ -46,10 +48,10 @@ __device__ void BlockSums(W& a, W& b) {
 
 // Rows of at most kPacks packs of kN columns a thread, read once and kept in registers, with what
 // the thread's columns sum to.
-template <typename T, typename U, int kN, int kPacks>
+template <typename T, typename D, typename U, int kN, int kPacks>
 struct NarrowRows {
   using W = Wide<T>;
-  NormGrad<T, U> f;
+  NormGrad<T, D, U> f;
   int64_t blocks;
   W* partial;  // [blocks, kSums, cols]
 
@@ -64,12 +66,13 @@ struct NarrowRows {
     }
     for (int64_t row = block; row < f.rows; row += blocks) {
       const W m = f.mean ? Widen(f.mean[row]) : W(0), r = Widen(f.rstd[row]);
-      Pack<T, kN> d[kPacks] = {}, v[kPacks] = {}, other[kPacks] = {};
+      Pack<D, kN> d[kPacks] = {};
+      Pack<T, kN> v[kPacks] = {}, other[kPacks] = {};
       SHARDC_UNROLL
       for (int k = 0; k < kPacks; ++k) {
         const int64_t c = first + k * step, at = row * cols + c;
         if (c >= cols) continue;
-        d[k] = LoadPack<T, kN>(f.dy + at);
+        d[k] = LoadPack<D, kN>(f.dy + at);
         v[k] = LoadPack<T, kN>(f.x + at);
         if (f.residual) other[k] = LoadPack<T, kN>(f.residual + at);
       }
@@ -125,10 +128,10 @@ struct NarrowRows {
 };
 
 // Rows of any width: what the columns sum to is in memory, and the row is read twice.
-template <typename T, typename U>
+template <typename T, typename D, typename U>
 struct WideRows {
   using W = Wide<T>;
-  NormGrad<T, U> f;
+  NormGrad<T, D, U> f;
   int64_t blocks;
   W* partial;  // [blocks, kSums, cols]
 
@@ -141,7 +144,8 @@ struct WideRows {
     }
     for (int64_t row = block; row < f.rows; row += blocks) {
       const W m = f.mean ? Widen(f.mean[row]) : W(0), r = Widen(f.rstd[row]);
-      const T *d = f.dy + row * f.cols, *in = f.x + row * f.cols;
+      const D* d = f.dy + row * f.cols;
+      const T* in = f.x + row * f.cols;
       W sum = 0, product = 0;
       for (int64_t c = threadIdx.x; c < f.cols; c += blockDim.x) {
         const W dy = Widen(d[c]), xhat = (Widen(in[c]) - m) * r;
@@ -170,10 +174,10 @@ struct WideRows {
 
 // A block per sum and 32 columns of it, a warp having every kSumWarps-th of the blocks' results.
 constexpr int kSumWarps = 16;
-template <typename T, typename U>
+template <typename T, typename D, typename U>
 struct SumOfBlocks {
   using W = Wide<T>;
-  NormGrad<T, U> f;
+  NormGrad<T, D, U> f;
   int64_t blocks, tiles;
   const W* partial;
   __device__ void operator()(int64_t item) const {
@@ -198,10 +202,10 @@ struct SumOfBlocks {
   }
 };
 
-template <typename T, typename U, typename Rows>
+template <typename T, typename D, typename U, typename Rows>
 KernelPtr MakeRows(Rows rows, int threads) {
   using W = Wide<T>;
-  const NormGrad<T, U>& f = rows.f;
+  const NormGrad<T, D, U>& f = rows.f;
   const bool sums = f.sums[0] || f.sums[1] || f.sums[2];
   rows.blocks = RowBlocks(f.rows);
   const int64_t bytes = sums ? rows.blocks * kSums * f.cols * static_cast<int64_t>(sizeof(W)) : 0;
@@ -211,42 +215,43 @@ KernelPtr MakeRows(Rows rows, int threads) {
     LaunchKernel(launch, RowsKernel<Rows>, each.blocks, threads, 0, each, each.blocks);
     if (!sums) return;
     const int64_t tiles = CeilDiv(each.f.cols, 32);
-    LaunchKernel(launch, RowsKernel<SumOfBlocks<T, U>>, kSums * tiles, 32 * kSumWarps, 0,
-                 SumOfBlocks<T, U>{each.f, each.blocks, tiles, each.partial}, kSums * tiles);
+    LaunchKernel(launch, RowsKernel<SumOfBlocks<T, D, U>>, kSums * tiles, 32 * kSumWarps, 0,
+                 SumOfBlocks<T, D, U>{each.f, each.blocks, tiles, each.partial}, kSums * tiles);
   };
   return MakeKernel(run, bytes);
 }
 
-template <typename T, typename U, int kN>
-KernelPtr MakeNarrow(const NormGrad<T, U>& f) {
+template <typename T, typename D, typename U, int kN>
+KernelPtr MakeNarrow(const NormGrad<T, D, U>& f) {
   auto threads = [&](int packs) {
     return static_cast<int>(CeilDiv(CeilDiv(f.cols, kN * packs), 32) * 32);
   };
   if (threads(1) <= kRowThreads) {
-    return MakeRows<T, U>(NarrowRows<T, U, kN, 1>{f, 0, nullptr}, threads(1));
+    return MakeRows<T, D, U>(NarrowRows<T, D, U, kN, 1>{f, 0, nullptr}, threads(1));
   }
   if (threads(2) <= kRowThreads) {
-    return MakeRows<T, U>(NarrowRows<T, U, kN, 2>{f, 0, nullptr}, threads(2));
+    return MakeRows<T, D, U>(NarrowRows<T, D, U, kN, 2>{f, 0, nullptr}, threads(2));
   }
   if (threads(4) <= kRowThreads) {
-    return MakeRows<T, U>(NarrowRows<T, U, kN, 4>{f, 0, nullptr}, threads(4));
+    return MakeRows<T, D, U>(NarrowRows<T, D, U, kN, 4>{f, 0, nullptr}, threads(4));
   }
-  return MakeRows<T, U>(WideRows<T, U>{f, 0, nullptr}, kRowThreads);
+  return MakeRows<T, D, U>(WideRows<T, D, U>{f, 0, nullptr}, kRowThreads);
 }
 
-template <typename T, typename U>
-KernelPtr Make(const NormGrad<T, U>& f) {
-  const bool packs = Packs<T>(f.cols, f.residual, f.dy, f.x, f.w, f.dx) &&
+template <typename T, typename D, typename U>
+KernelPtr Make(const NormGrad<T, D, U>& f) {
+  const bool packs = Packs<T>(f.cols, f.residual, f.x, f.w, f.dx) &&
+                     Aligned(f.dy, sizeof(D) * static_cast<size_t>(kPack<T>)) &&
                      Aligned(f.copy, sizeof(U) * static_cast<size_t>(kPack<T>));
-  return packs ? MakeNarrow<T, U, kPack<T>>(f) : MakeNarrow<T, U, 1>(f);
+  return packs ? MakeNarrow<T, D, U, kPack<T>>(f) : MakeNarrow<T, D, U, 1>(f);
 }
 
 // dy, x[, mean], rstd[, w] from operand `first` on; dx is result 0, [weights, end) are dw[, db].
-template <bool kCentered, typename T, typename U>
-NormGrad<T, U> Describe(const KernelRequest& r, size_t first, size_t weights, size_t end) {
+template <bool kCentered, typename T, typename D, typename U>
+NormGrad<T, D, U> Describe(const KernelRequest& r, size_t first, size_t weights, size_t end) {
   const size_t w = first + (kCentered ? 4 : 3);
-  NormGrad<T, U> f{};
-  f.dy = In<T>(r, first);
+  NormGrad<T, D, U> f{};
+  f.dy = In<D>(r, first);
   f.x = In<T>(r, first + 1);
   if (kCentered) f.mean = In<T>(r, first + 2);
   f.rstd = In<T>(r, w - 1);
@@ -264,7 +269,9 @@ template <bool kCentered>
 KernelPtr MakeNormGrad(const KernelRequest& r) {
   return DispatchFloat(r.call.out[0].dtype, [&](auto t) {
     using T = decltype(t);
-    return Make(Describe<kCentered, T, T>(r, 0, 1, r.call.out.size()));
+    return DispatchNarrow<T>(r.call.in[0].dtype, [&](auto d) {
+      return Make(Describe<kCentered, T, decltype(d), T>(r, 0, 1, r.call.out.size()));
+    });
   });
 }
 template <bool kCentered>
@@ -272,13 +279,15 @@ KernelPtr MakeNormGradAdd(const KernelRequest& r) {
   return DispatchFloats(r.call.out[0].dtype, r.call.out[1].dtype, [&](auto t, auto u) {
     using T = decltype(t);
     using U = decltype(u);
-    const bool sums = r.call.attrs->Bool("sums");
-    const size_t end = r.call.out.size() - (sums ? 1 : 0);
-    NormGrad<T, U> f = Describe<kCentered, T, U>(r, 1, 2, end);
-    f.residual = In<T>(r, 0);
-    f.copy = Out<U>(r, 1);
-    if (sums) f.sums[2] = Out<T>(r, end);
-    return Make(f);
+    return DispatchNarrow<T>(r.call.in[1].dtype, [&](auto d) {
+      const bool sums = r.call.attrs->Bool("sums");
+      const size_t end = r.call.out.size() - (sums ? 1 : 0);
+      auto f = Describe<kCentered, T, decltype(d), U>(r, 1, 2, end);
+      f.residual = In<T>(r, 0);
+      f.copy = Out<U>(r, 1);
+      if (sums) f.sums[2] = Out<T>(r, end);
+      return Make(f);
+    });
   });
 }
 

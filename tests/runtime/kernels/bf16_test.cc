@@ -264,6 +264,50 @@ TEST(CrossEntropyBf16, GradientIsF32Rounded) {
   });
 }
 
+// Narrow operands give the bits of the same values in f32, whatever the result's type.
+TEST(NarrowOperands, AreWidenedAsTheyAreRead) {
+  constexpr int64_t kRows = 5, kCols = 37;
+  const Halves narrow = RandomHalves(kRows * kCols, 1, 3);
+  const std::vector<float> wide = Wide(narrow), x = RandomVector(kRows * kCols, 2),
+                           w = RandomVector(kCols, 3), d_loss = RandomVector(kRows, 4);
+  const std::vector<int64_t> labels = {3, 36, -100, 0, 12};
+  ForEveryKernelSet([&](const KernelTable& k, int threads) {
+    std::vector<float> sum[2], loss[2], grad[2], rstd(kRows, 1.5F), mean(kRows, 0.1F);
+    Halves y[2], d_logits[2], in_place = narrow;
+    for (int i : {0, 1}) {
+      sum[i].resize(wide.size()), grad[i].resize(wide.size()), loss[i].resize(kRows);
+      y[i].resize(wide.size()), d_logits[i].resize(wide.size());
+      NormForwardArgs forward{.x = x.data(), .w = w.data(), .sum = sum[i].data()};
+      forward.y_bf16 = y[i].data();
+      NormBackwardArgs backward{.x = x.data(), .w = w.data(), .mean = mean.data()};
+      backward.rstd = rstd.data();
+      backward.dx = grad[i].data();
+      LogitShard shard{.rows = kRows, .stride = kCols, .valid = kCols, .labels = labels.data()};
+      if (i == 0) {
+        forward.residual = backward.dy = shard.logits = wide.data();
+      } else {
+        forward.residual_bf16 = backward.dy_bf16 = shard.logits_bf16 = narrow.data();
+      }
+      forward.rows = backward.rows = kRows;
+      forward.cols = backward.cols = kCols;
+      k.norm.layer_norm_forward(forward, threads);
+      k.norm.layer_norm_backward(backward, threads);
+      k.cross_entropy.with_grad(shard, d_loss.data(), loss[i].data(), nullptr, d_logits[i].data(),
+                                threads);
+      if (i == 0) continue;
+      shard.logits_bf16 = in_place.data();
+      k.cross_entropy.with_grad(shard, d_loss.data(), loss[i].data(), nullptr, in_place.data(),
+                                threads);
+    }
+    EXPECT_TRUE(SameBits(sum[0], sum[1]));
+    EXPECT_EQ(y[0], y[1]);
+    EXPECT_EQ(d_logits[0], in_place);
+    EXPECT_EQ(d_logits[0], d_logits[1]);
+    ExpectNear(loss[1], Doubles(loss[0]), 1e-6, 1e-6);
+    ExpectNear(grad[1], Doubles(grad[0]), 1e-6, 1e-6);
+  });
+}
+
 struct AttentionData {
   AttentionShape shape;
   HeadStrides query, key;
