@@ -24,8 +24,9 @@ struct Launch {
   int64_t workspace_bytes = 0;
   int device = 0;
   int sm_count = 1;
-  // Set by kernels that find a bad id or label: device memory of 4 x i64 {kind, position, value,
-  // limit}, zero when none; the executor reads it after the step and raises E4003.
+  // Set by kernels that find a bad id or label: device memory of 4 x i64 {kind, position in the
+  // whole tensor, value, limit}, zero when none, of this instruction alone; the executor reads it
+  // after the step and raises E4003. Null: nobody asks.
   int64_t* fault = nullptr;
 };
 

@@ -149,7 +149,7 @@ void Executor::Step() {
   }
   WaitForStep();
   for (auto& r : ranks_) r->timer().EndStep();
-  for (auto& r : ranks_) r->CheckFault();
+  for (auto& r : ranks_) r->CheckFaults();
   for (auto& r : ranks_) r->StepEnded();
   ++steps_;
   host_seconds_ = SecondsSince(start) - (waited_ - waited);
@@ -184,7 +184,7 @@ void Executor::Capture() {
 }
 
 void Executor::EnqueueStep() {
-  for (auto& r : ranks_) r->ClearFault(origin());
+  for (auto& r : ranks_) r->ClearFaults(origin());
   Fork();
   for (auto& stage : stages_) stage->next = 0;
   for (bool moved = true; moved;) {
@@ -195,7 +195,7 @@ void Executor::EnqueueStep() {
     SHARDC_CHECK(stage->next == stage->schedule.items.size(), "stages wait for each other");
   }
   Join();
-  for (auto& r : ranks_) r->ReadFault(origin());
+  for (auto& r : ranks_) r->ReadFaults(origin());
 }
 
 void Executor::Fork() {

@@ -11,7 +11,27 @@
 namespace shardc::cuda {
 namespace {
 
-constexpr int64_t kFaultBytes = 4 * sizeof(int64_t);
+constexpr int64_t kFaultWords = 4;
+
+// The operand that would hold indices, if the op has some: its last one of integers, for what is
+// looked up may be integers too. -1: there is none.
+int IndicesOf(const Program& program, const Instruction& instruction) {
+  int indices = -1;
+  for (int b : instruction.operands) {
+    const DType type = program.buffers[b].type.dtype;
+    if (type == DType::kI32 || type == DType::kI64) indices = b;
+  }
+  return instruction.collective < 0 ? indices : -1;
+}
+
+Shape PlaceIn(const Shape& shape, int64_t at) {
+  Shape place(shape.size());
+  for (size_t d = shape.size(); d-- > 0;) {
+    place[d] = at % shape[d];
+    at /= shape[d];
+  }
+  return place;
+}
 
 }  // namespace
 
@@ -30,7 +50,11 @@ MemoryLayout LayOut(const Program& program) {
     }
   }
   out.constants = take(static_cast<int64_t>(program.constants.size()));
-  out.fault = take(kFaultBytes);
+  for (const Instruction& i : program.instructions) {
+    const bool may = IndicesOf(program, i) >= 0;
+    out.fault_slot.push_back(may ? static_cast<int>(out.fault_slots++) : -1);
+  }
+  out.faults = take(out.fault_slots * kFaultWords * static_cast<int64_t>(sizeof(int64_t)));
   return out;
 }
 
@@ -50,7 +74,6 @@ RankState::RankState(Device& device, Carrier& carrier, const Program& program,
   MakeKernels(make_kernel);
   if (epilogues) MakeGroups(*epilogues);
   TakeWorkspace(WorkspaceOfKernels());
-  launch_.fault = reinterpret_cast<int64_t*>(all_.data() + layout_.fault);
 }
 
 void RankState::Place(Carrier& carrier) {
@@ -60,7 +83,7 @@ void RankState::Place(Carrier& carrier) {
   } else {
     all_ = Memory(device_, layout_.bytes, who + ", arena and states");
   }
-  fault_host_ = Memory(device_, kFaultBytes, who, true);
+  faults_host_ = Memory(device_, fault_bytes(), who, true);
   memory_.resize(program_.buffers.size());
   for (size_t i = 0; i < memory_.size(); ++i) {
     const Buffer& root = program_.buffers[RootOf(program_, static_cast<int>(i))];
@@ -228,7 +251,9 @@ void RankState::EnqueueKernel(int instruction) {
     kernel = groups_[p.group].get();
   }
   try {
-    kernel->Enqueue(launch_);
+    Launch launch = launch_;
+    launch.fault = FaultOf(instruction);
+    kernel->Enqueue(launch);
   } catch (const Diagnostic& d) {
     throw d.In(DescribeInstruction(program_, static_cast<size_t>(instruction)));
   }
@@ -256,24 +281,48 @@ Member RankState::MemberOf(int instruction, int stream) const {
   return m;
 }
 
-void RankState::ClearFault(Stream s) {
-  device_.Fill(all_.data() + layout_.fault, 0, kFaultBytes, s);
+int64_t RankState::fault_bytes() const {
+  return layout_.fault_slots * kFaultWords * static_cast<int64_t>(sizeof(int64_t));
 }
 
-void RankState::ReadFault(Stream s) {
-  device_.CopyOut(fault_host_.data(), all_.data() + layout_.fault, kFaultBytes, s);
+int64_t* RankState::FaultOf(int instruction) const {
+  const int slot = layout_.fault_slot[static_cast<size_t>(instruction)];
+  if (slot < 0) return nullptr;
+  return reinterpret_cast<int64_t*>(all_.data() + layout_.faults) + slot * kFaultWords;
 }
 
-void RankState::CheckFault() const {
-  std::array<int64_t, 4> fault;
-  std::memcpy(fault.data(), fault_host_.data(), kFaultBytes);
-  auto [kind, position, value, limit] = fault;
-  if (kind == 0) return;
-  const char* what = kind == 1 ? "ids" : kind == 3 ? "labels" : "indices";
-  throw Diagnostic(
-      "E4003", ExitCode::kUsage, StrCat("rank ", program_.rank),
-      StrCat(what, ": element ", position, " = ", value, " is outside [0, ", limit, ")"),
-      StrCat("give ", what, " within that range"));
+void RankState::ClearFaults(Stream s) {
+  if (fault_bytes() > 0) device_.Fill(all_.data() + layout_.faults, 0, fault_bytes(), s);
+}
+
+void RankState::ReadFaults(Stream s) {
+  if (fault_bytes() == 0) return;
+  device_.CopyOut(faults_host_.data(), all_.data() + layout_.faults, fault_bytes(), s);
+}
+
+void RankState::CheckFaults() const {
+  for (size_t i = 0; i < layout_.fault_slot.size(); ++i) {
+    if (layout_.fault_slot[i] < 0) continue;
+    std::array<int64_t, kFaultWords> fault;
+    std::memcpy(fault.data(),
+                faults_host_.data() + layout_.fault_slot[i] * static_cast<int>(sizeof(fault)),
+                sizeof(fault));
+    const auto [kind, position, value, limit] = fault;
+    if (kind == 0) continue;
+    const Instruction& instruction = program_.instructions[i];
+    const Buffer& indices = program_.buffers[IndicesOf(program_, instruction)];
+    // In the whole tensor, of which the op may have a part.
+    Shape place = PlaceIn(indices.type.shape, position);
+    if (instruction.attrs.Has("origin")) {
+      const Ints& origin = instruction.attrs.IntList("origin");
+      for (size_t d = 0; d < std::min(place.size(), origin.size()); ++d) place[d] += origin[d];
+    }
+    const char* what = kind == 1 ? "ids" : kind == 3 ? "labels" : "indices";
+    throw Diagnostic("E4003", ExitCode::kUsage, DescribeInstruction(program_, i),
+                     StrCat(what, ShapeToString(place), " = ", value, " is outside [",
+                            kind == 2 ? -limit : 0, ", ", limit, ")"),
+                     StrCat("give ", what, " within that range"));
+  }
 }
 
 int64_t RankState::held_bytes() const { return all_.bytes() + workspace_.bytes(); }

@@ -26,7 +26,9 @@ struct MemoryLayout {
   int64_t arena = 0;
   std::map<std::pair<Space, std::string>, int64_t> named;  // states and inputs
   int64_t constants = 0;
-  int64_t fault = 0;  // 4 x i64, see Launch::fault
+  int64_t faults = 0;           // for each slot 4 x i64, see Launch::fault
+  std::vector<int> fault_slot;  // by instruction; -1: it has no indices that could be wrong
+  int64_t fault_slots = 0;
   int64_t bytes = 0;
 };
 inline constexpr int64_t kDeviceAlignment = 256;
@@ -59,10 +61,10 @@ class RankState {
   void EnqueueKernel(int instruction);
   StepTimer& timer() { return timer_; }
   Member MemberOf(int instruction, int stream) const;
-  void ClearFault(Stream s);
-  void ReadFault(Stream s);
-  // After the step. Throws Diagnostic E4003.
-  void CheckFault() const;
+  void ClearFaults(Stream s);
+  void ReadFaults(Stream s);
+  // After the step. Throws Diagnostic E4003 for the first instruction that met a wrong index.
+  void CheckFaults() const;
   void StepEnded() { state_version_ += updates_states_; }
 
   int64_t held_bytes() const;
@@ -75,6 +77,8 @@ class RankState {
   int64_t WorkspaceOfKernels() const;
   void TakeWorkspace(int64_t bytes);
   TensorView View(int buffer) const;
+  int64_t* FaultOf(int instruction) const;
+  int64_t fault_bytes() const;
 
   struct Prepared {
     std::vector<TensorView> in, out;  // what the kernel's call refers to
@@ -98,7 +102,7 @@ class RankState {
   std::vector<std::unique_ptr<OwnedEvent>> events_;   // by item; null where nothing waits
   std::vector<Prepared> prepared_;                    // by instruction
   std::vector<std::unique_ptr<RivalKernel>> groups_;  // beside the kernels of their instructions
-  Memory workspace_, fault_host_;
+  Memory workspace_, faults_host_;
   Launch launch_;
   StepTimer timer_;
   int64_t state_version_ = 0;
