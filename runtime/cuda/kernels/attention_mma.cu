@@ -211,7 +211,8 @@ __global__ void __launch_bounds__(kWarps * 32) QueryGradKernel(Attention<T> a) {
   }
 }
 
-template <typename T, int kD, int kQueries, bool kDrops>
+// Which gradients: both of wide heads do not fit in the registers of a thread.
+template <typename T, int kD, int kQueries, bool kDrops, bool kKeys, bool kValues>
 __global__ void __launch_bounds__(kWarps * 32) KeyGradKernel(Attention<T> a) {
   const Place p = PlaceOf(blockIdx.x, a.t, a.hkv);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
@@ -221,7 +222,7 @@ __global__ void __launch_bounds__(kWarps * 32) KeyGradKernel(Attention<T> a) {
   __shared__ float lse[kQueries], delta[kQueries];
   LoadTile<T, kD>(ks, a.k + a.sk.At(p.b, p.h, 0), a.sk.row, p.first, a.t, kRows, a.d, a.packed);
   LoadTile<T, kD>(vs, a.v + a.sv.At(p.b, p.h, 0), a.sv.row, p.first, a.t, kRows, a.dv, a.packed);
-  float dk[kD / 8][4] = {}, dv[kD / 8][4] = {};
+  float dk[kKeys ? kD / 8 : 1][4] = {}, dv[kValues ? kD / 8 : 1][4] = {};
   for (int64_t h = p.h * group; h < (p.h + 1) * group; ++h) {
     for (int64_t i0 = a.QueryBegin(p.first) / kQueries * kQueries; i0 < a.s; i0 += kQueries) {
       __syncthreads();
@@ -235,7 +236,9 @@ __global__ void __launch_bounds__(kWarps * 32) KeyGradKernel(Attention<T> a) {
       __syncthreads();
       float s[kQueries / 8][4] = {}, dp[kQueries / 8][4] = {};
       MultiplyRows<T, kD, kQueries / 8>(s, ks + warp * 16 * kPitch<kD>, qs, a.d);
-      MultiplyRows<T, kD, kQueries / 8>(dp, vs + warp * 16 * kPitch<kD>, gs, a.dv);
+      if constexpr (kKeys) {
+        MultiplyRows<T, kD, kQueries / 8>(dp, vs + warp * 16 * kPitch<kD>, gs, a.dv);
+      }
       MaskScores<T, kQueries / 8, true>(a, p, h, first, i0, s);
       SHARDC_UNROLL
       for (int n = 0; n < kQueries / 8; ++n) {
@@ -251,14 +254,19 @@ __global__ void __launch_bounds__(kWarps * 32) KeyGradKernel(Attention<T> a) {
           dp[n][e] = probability * (dp[n][e] * factors[e] - delta[column]);
         }
       }
-      MultiplyAccumulator<T, kD, kQueries / 8>(dv, s, gs, a.dv);
-      MultiplyAccumulator<T, kD, kQueries / 8>(dk, dp, qs, a.d);
+      if constexpr (kValues) MultiplyAccumulator<T, kD, kQueries / 8>(dv, s, gs, a.dv);
+      if constexpr (kKeys) MultiplyAccumulator<T, kD, kQueries / 8>(dk, dp, qs, a.d);
     }
   }
   if (first >= a.t) return;
-  StoreRows<T, kD>(a.dk + a.sk.At(p.b, p.h, first), a.sk.row, a.t - first, a.d, dk, a.scale,
-                   a.scale);
-  StoreRows<T, kD>(a.dv_out + a.sv.At(p.b, p.h, first), a.sv.row, a.t - first, a.dv, dv, 1.f, 1.f);
+  if constexpr (kKeys) {
+    StoreRows<T, kD>(a.dk + a.sk.At(p.b, p.h, first), a.sk.row, a.t - first, a.d, dk, a.scale,
+                     a.scale);
+  }
+  if constexpr (kValues) {
+    StoreRows<T, kD>(a.dv_out + a.sv.At(p.b, p.h, first), a.sv.row, a.t - first, a.dv, dv, 1.f,
+                     1.f);
+  }
 }
 
 template <typename T, int kD, bool kDrops>
@@ -276,13 +284,18 @@ KernelPtr Backward(Attention<T> a) {
   constexpr int kTile = kD > 64 ? 32 : 64;
   constexpr size_t kShared = (2 * kRows + 2 * kTile) * kPitch<kD> * sizeof(T);
   AllowShared(QueryGradKernel<T, kD, kTile, kDrops>, kShared);
-  AllowShared(KeyGradKernel<T, kD, kTile, kDrops>, kShared);
+  constexpr bool kTogether = kD <= 128;
+  constexpr auto kForKeys = KeyGradKernel<T, kD, kTile, kDrops, true, kTogether>;
+  constexpr auto kForValues = KeyGradKernel<T, kD, kTile, kDrops, kTogether, true>;
+  AllowShared(kForKeys, kShared);
+  AllowShared(kForValues, kShared);
   int64_t q_blocks = a.b * a.hq * CeilDiv(a.s, kRows), k_blocks = a.b * a.hkv * CeilDiv(a.t, kRows);
   auto run = [=](const Launch& launch) mutable {
     a.delta = reinterpret_cast<float*>(launch.workspace);
     LaunchDelta(launch, a);
     LaunchKernel(launch, QueryGradKernel<T, kD, kTile, kDrops>, q_blocks, kWarps * 32, kShared, a);
-    LaunchKernel(launch, KeyGradKernel<T, kD, kTile, kDrops>, k_blocks, kWarps * 32, kShared, a);
+    LaunchKernel(launch, kForKeys, k_blocks, kWarps * 32, kShared, a);
+    if (!kTogether) LaunchKernel(launch, kForValues, k_blocks, kWarps * 32, kShared, a);
   };
   return MakeKernel(run, a.b * a.hq * a.s * 4);
 }

@@ -58,11 +58,14 @@ struct NarrowRows {
   __device__ void operator()(int64_t block) const {
     const int64_t cols = f.cols;
     const int64_t first = static_cast<int64_t>(threadIdx.x) * kN, step = blockDim.x * kN;
+    // Else there are no registers for what can be read later, or again from cache.
+    constexpr bool kRoomy = sizeof(T) > 2 && kN * kPacks * sizeof(W) < 64;
     Pack<T, kN> scale[kPacks] = {};
     W sums[kSums][kPacks][kN] = {};
     SHARDC_UNROLL
     for (int k = 0; k < kPacks; ++k) {
-      if (f.w && first + k * step < cols) scale[k] = LoadPack<T, kN>(f.w + first + k * step);
+      if (kRoomy && f.w && first + k * step < cols)
+        scale[k] = LoadPack<T, kN>(f.w + first + k * step);
     }
     for (int64_t row = block; row < f.rows; row += blocks) {
       const W m = f.mean ? Widen(f.mean[row]) : W(0), r = Widen(f.rstd[row]);
@@ -74,12 +77,13 @@ struct NarrowRows {
         if (c >= cols) continue;
         d[k] = LoadPack<D, kN>(f.dy + at);
         v[k] = LoadPack<T, kN>(f.x + at);
-        if (f.residual) other[k] = LoadPack<T, kN>(f.residual + at);
+        if (kRoomy && f.residual) other[k] = LoadPack<T, kN>(f.residual + at);
       }
       W sum = 0, product = 0;
       SHARDC_UNROLL
       for (int k = 0; k < kPacks; ++k) {
         if (first + k * step >= cols) continue;
+        if (!kRoomy && f.w) scale[k] = LoadPack<T, kN>(f.w + first + k * step);
         SHARDC_UNROLL
         for (int j = 0; j < kN; ++j) {
           const W dy = Widen(d[k].v[j]), xhat = (Widen(v[k].v[j]) - m) * r;
@@ -97,6 +101,8 @@ struct NarrowRows {
       for (int k = 0; k < kPacks; ++k) {
         const int64_t c = first + k * step, at = row * cols + c;
         if (c >= cols) continue;
+        if (!kRoomy && f.w) scale[k] = LoadPack<T, kN>(f.w + c);
+        if (!kRoomy && f.residual) other[k] = LoadPack<T, kN>(f.residual + at);
         Pack<T, kN> out;
         Pack<U, kN> copy;
         SHARDC_UNROLL
@@ -226,14 +232,19 @@ KernelPtr MakeNarrow(const NormGrad<T, D, U>& f) {
   auto threads = [&](int packs) {
     return static_cast<int>(CeilDiv(CeilDiv(f.cols, kN * packs), 32) * 32);
   };
-  if (threads(1) <= kRowThreads) {
+  // So that a multiprocessor has registers for two blocks: one waits while another computes.
+  constexpr int kThreadsOfOne = kRowThreads / 2;
+  if (threads(1) <= kThreadsOfOne) {
     return MakeRows<T, D, U>(NarrowRows<T, D, U, kN, 1>{f, 0, nullptr}, threads(1));
   }
   if (threads(2) <= kRowThreads) {
     return MakeRows<T, D, U>(NarrowRows<T, D, U, kN, 2>{f, 0, nullptr}, threads(2));
   }
-  if (threads(4) <= kRowThreads) {
-    return MakeRows<T, D, U>(NarrowRows<T, D, U, kN, 4>{f, 0, nullptr}, threads(4));
+  // What more columns sum to is too much for registers.
+  if constexpr (sizeof(T) == 4 || (sizeof(T) == 2 && kN == 1)) {
+    if (threads(4) <= kRowThreads) {
+      return MakeRows<T, D, U>(NarrowRows<T, D, U, kN, 4>{f, 0, nullptr}, threads(4));
+    }
   }
   return MakeRows<T, D, U>(WideRows<T, D, U>{f, 0, nullptr}, kRowThreads);
 }
