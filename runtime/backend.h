@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -33,6 +34,8 @@ class StepRunner {
 
   virtual int64_t held_bytes() const = 0;        // by all ranks
   virtual int64_t collective_bytes() const = 0;  // given to collectives in one step by one rank
+  // Of the ranks of this process; nothing where they are on the host.
+  virtual std::optional<GpuMemory> gpu_memory() const { return std::nullopt; }
 
   // Of the last step, in this process: what the host did besides waiting for GPUs. 0 where ranks
   // are on the host.

@@ -183,6 +183,7 @@ class ProcessRunner final : public StepRunner {
     return sum;
   }
   int64_t collective_bytes() const override { return local_.rank().collective_bytes(); }
+  std::optional<GpuMemory> gpu_memory() const override { return local_.rank().gpu_memory(); }
   double host_seconds() const override { return local_.rank().host_seconds(); }
 
   void StartProfile(int64_t steps) override {

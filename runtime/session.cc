@@ -224,6 +224,8 @@ int64_t Session::peak_bytes() const { return impl_->runner_->held_bytes(); }
 
 int64_t Session::collective_bytes() const { return impl_->runner_->collective_bytes(); }
 
+std::optional<GpuMemory> Session::gpu_memory() const { return impl_->runner_->gpu_memory(); }
+
 double Session::host_seconds() const { return impl_->runner_->host_seconds(); }
 
 void Session::StartProfile(int64_t steps) {

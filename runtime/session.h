@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,6 +31,14 @@ struct SessionOptions {
 // and so stays its padding.
 using StateReader = std::function<void(int64_t rank, const NamedBuffer& state, const Buffer& buffer,
                                        std::byte* local)>;
+
+// Of the GPUs' memory, what is not the plan's own, in bytes.
+struct GpuMemory {
+  int64_t workspace = 0;  // of products and attention; part of held_bytes
+  // What the GPUs have had taken since the first rank came to them, beside held_bytes: by cuBLASLt,
+  // cuDNN and NCCL, for code and graphs; and by others who use the same GPU.
+  int64_t libraries = 0;
+};
 
 // Wrong inputs and failing ranks throw Diagnostic: E4001 (missing or unknown input), E4002 (dtype
 // or shape), E4003 (id out of range), E4005 (a NaN, with check_numerics), E4006 (any other failure
@@ -62,6 +71,7 @@ class Session {
   int64_t arena_bytes() const;       // of one rank, the largest
   int64_t peak_bytes() const;        // all ranks: arenas, states, inputs, what kernels hold
   int64_t collective_bytes() const;  // handed to collectives in one step by one rank
+  std::optional<GpuMemory> gpu_memory() const;  // StepRunner::gpu_memory
   // Of the last step: what the host did besides waiting for GPUs. 0 where ranks are on the host.
   double host_seconds() const;
   // Records when each instruction runs, in the next steps; of many, only in the first ones.

@@ -234,6 +234,7 @@ class Run {
   void Report() {
     report_.peak_bytes = session_.peak_bytes();
     report_.collective_bytes = session_.collective_bytes();
+    report_.gpu_memory = session_.gpu_memory();
     if (o_.repeat > 0) PrintTimes(report_);
     if (o_.json) {
       PrintRunJson(report_);

@@ -64,6 +64,10 @@ void PrintRunJson(const RunReport& report) {
   json["median_s"] = Median(report.times_s);
   json["tokens_per_s"] = report.tokens > 0 ? Json(TokensPerSecond(report)) : Json(nullptr);
   json["peak_bytes"] = report.peak_bytes;
+  if (report.gpu_memory) {
+    json["workspace_bytes"] = report.gpu_memory->workspace;
+    json["library_bytes"] = report.gpu_memory->libraries;
+  }
   json["collective_bytes"] = report.collective_bytes;
   std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::printf("%s\n", text.c_str());

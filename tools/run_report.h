@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/session.h"
+
 namespace shardc {
 
 struct StepValues {
@@ -23,6 +25,7 @@ struct RunReport {
   int64_t tokens = 0;                                   // in one step; 0: not a token model
   std::optional<double> gemm_share;                     // of the time, with --repeat
   int64_t peak_bytes = 0, collective_bytes = 0;
+  std::optional<GpuMemory> gpu_memory;
 };
 
 double Minimum(const std::vector<double>& v);

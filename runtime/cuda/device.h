@@ -45,6 +45,8 @@ class Device {
   // there is not enough.
   virtual std::byte* Allocate(int64_t bytes, const std::string& what) = 0;
   virtual void Free(std::byte* p) noexcept = 0;
+  // Of the GPU's memory, what anybody has taken.
+  virtual int64_t UsedBytes() = 0;
   // Host memory that copies reach without another copy.
   virtual std::byte* AllocateHost(int64_t bytes, const std::string& what) = 0;
   virtual void FreeHost(std::byte* p) noexcept = 0;

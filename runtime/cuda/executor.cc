@@ -390,6 +390,12 @@ std::vector<std::vector<TimeSpan>> Executor::TakeProfile() {
   return spans;
 }
 
+int64_t Executor::workspace_bytes() const {
+  int64_t n = 0;
+  for (const auto& r : ranks_) n += r->workspace_bytes();
+  return n;
+}
+
 int64_t Executor::held_bytes() const {
   int64_t n = 0;
   for (const auto& r : ranks_) n += r->held_bytes();

@@ -46,6 +46,7 @@ class Executor {
   std::vector<std::vector<TimeSpan>> TakeProfile();
 
   int64_t held_bytes() const;
+  int64_t workspace_bytes() const;  // of these
   int64_t collective_bytes() const { return ranks_[0]->collective_bytes(); }
   // Of the last step, without what it waited for the GPU.
   double host_seconds() const { return host_seconds_; }

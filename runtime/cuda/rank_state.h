@@ -68,6 +68,7 @@ class RankState {
   void StepEnded() { state_version_ += updates_states_; }
 
   int64_t held_bytes() const;
+  int64_t workspace_bytes() const { return workspace_.bytes(); }
   int64_t collective_bytes() const;
 
  private:

@@ -24,12 +24,20 @@ void RefuseReference(const RunnerRequest& request) {
                    "the reference kernels run on the CPU only", "use --backend cpu");
 }
 
+// Of an executor on a GPU where so much was taken before it came.
+GpuMemory MemoryOf(Device& device, const Executor& executor, int64_t before) {
+  device.Activate();
+  const int64_t taken = device.UsedBytes() - before;
+  return {executor.workspace_bytes(), std::max<int64_t>(taken - executor.held_bytes(), 0)};
+}
+
 // All ranks on one GPU; a single rank too.
 class OneGpuRunner : public StepRunner {
  public:
   OneGpuRunner(const Machine& machine, const RunnerRequest& request)
       : device_(machine.open(0)), make_kernel_(machine.make_kernel), program_(request.programs[0]) {
     device_->Activate();
+    used_before_ = device_->UsedBytes();
     carrier_ = MakeSharedDevice(*device_);
     std::vector<const Program*> programs;
     for (const Program& p : request.programs) programs.push_back(&p);
@@ -45,6 +53,9 @@ class OneGpuRunner : public StepRunner {
   }
   int64_t held_bytes() const override { return executor_->held_bytes(); }
   int64_t collective_bytes() const override { return executor_->collective_bytes(); }
+  std::optional<GpuMemory> gpu_memory() const override {
+    return MemoryOf(*device_, *executor_, used_before_);
+  }
   double host_seconds() const override { return executor_->host_seconds(); }
   void StartProfile(int64_t steps) override { executor_->StartProfile(steps); }
   std::vector<std::vector<TimeSpan>> TakeProfile() override { return executor_->TakeProfile(); }
@@ -56,6 +67,7 @@ class OneGpuRunner : public StepRunner {
   std::unique_ptr<Device> device_;
   KernelMaker make_kernel_;
   const Program& program_;
+  int64_t used_before_ = 0;
   std::unique_ptr<Carrier> carrier_;
   std::unique_ptr<Executor> executor_;
 };
@@ -71,6 +83,7 @@ class GpuRank : public StepRunner {
     try {
       device_ = machine.open(gpu);
       device_->Activate();
+      used_before_ = device_->UsedBytes();
       const Program* program = &program_;
       carrier_ = machine.connect(*device_, *program, GroupAxes(request.programs), std::move(world));
       executor_ = std::make_unique<Executor>(
@@ -106,6 +119,9 @@ class GpuRank : public StepRunner {
   const std::byte* Fetch(int64_t, int buffer) override { return executor_->Fetch(0, buffer); }
   int64_t held_bytes() const override { return executor_->held_bytes(); }
   int64_t collective_bytes() const override { return executor_->collective_bytes(); }
+  std::optional<GpuMemory> gpu_memory() const override {
+    return MemoryOf(*device_, *executor_, used_before_);
+  }
   double host_seconds() const override { return executor_->host_seconds(); }
   void StartProfile(int64_t steps) override { executor_->StartProfile(steps); }
   std::vector<std::vector<TimeSpan>> TakeProfile() override { return executor_->TakeProfile(); }
@@ -117,6 +133,7 @@ class GpuRank : public StepRunner {
   KernelMaker make_kernel_;
   const Program& program_;
   std::unique_ptr<Device> device_;
+  int64_t used_before_ = 0;
   std::unique_ptr<Carrier> carrier_;
   std::unique_ptr<Executor> executor_;
 };
@@ -157,6 +174,15 @@ class ManyGpusRunner : public StepRunner {
     return n;
   }
   int64_t collective_bytes() const override { return ranks_[0]->collective_bytes(); }
+  std::optional<GpuMemory> gpu_memory() const override {
+    GpuMemory sum;
+    for (const auto& r : ranks_) {
+      const GpuMemory one = *r->gpu_memory();
+      sum.workspace += one.workspace;
+      sum.libraries += one.libraries;
+    }
+    return sum;
+  }
   double host_seconds() const override {
     double longest = 0;
     for (const auto& r : ranks_) longest = std::max(longest, r->host_seconds());

@@ -291,6 +291,7 @@ class Report:
             times = sorted(result["times_s"][2:])  # the first ones capture the graph
             ours = times[len(times) // 2]
             self.measured(name, model, precision, ours, result["peak_bytes"])
+            self.memory(plan, result)
             host = statistics.median(result["host_times_s"][2:])
             self.add("  host's part of a captured step", "measured", f"{1e6 * host:.0f} us", host_s=host)
             for key, choice in choices(plan):
@@ -304,6 +305,22 @@ class Report:
                 self.add(f"  torch {mode}", "skipped", why)
             else:
                 self.measured(f"  torch {mode}", model, precision, theirs["median_s"], theirs["peak_bytes"], ours)
+
+    def memory(self, plan, result):
+        """What was predicted for the plan, and who took the rest."""
+        code, out, err = self.command([self.bin / "shardc", "dump", plan, "--json"], 20)
+        if code != 0:
+            self.failed("  memory", err)
+            return
+        parts = json.loads(out)["memory"]
+        predicted = sum(parts[k] for k in ("weights", "optimizer", "inputs", "arena"))
+        work, libraries = result["workspace_bytes"], result["library_bytes"]
+        taken = result["peak_bytes"]
+        self.add("  memory against the plan's prediction", "measured",
+                 f"{(taken + libraries) / predicted:.3f}: {predicted / 2**30:.2f} GiB predicted, "
+                 f"{(taken - work) / 2**30:.2f} arena and states, {work / 2**20:.0f} MiB workspace, "
+                 f"{libraries / 2**20:.0f} MiB libraries", predicted_bytes=predicted, workspace_bytes=work,
+                 library_bytes=libraries)
 
     def without_epilogues(self, model, precision, plan, seconds):
         """The same plan, products and what follows them as kernels of their own."""

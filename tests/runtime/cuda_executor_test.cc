@@ -372,6 +372,38 @@ TEST(CudaRunner, MoreRanksThanGpusIsE4321) {
   }
 }
 
+TEST(CudaRunner, TellsWhatLibrariesTookFromTheWorkspace) {
+  Compiled c("serial", "");
+  constexpr int64_t kBefore = 12345, kEach = 100, kWorkspace = 4096;
+  FakeDevice* device = nullptr;
+  int64_t kernels = 0;
+  struct Working : HostKernel {
+    using HostKernel::HostKernel;
+    int64_t workspace_bytes() const override { return kWorkspace; }
+  };
+  cuda::Machine machine;
+  machine.gpus = 1;
+  machine.open = [&](int) {
+    auto made = std::make_unique<FakeDevice>();
+    made->library_bytes = kBefore;
+    device = made.get();
+    return made;
+  };
+  machine.make_kernel = [&](const KernelRequest& r) {
+    device->library_bytes += kEach;
+    ++kernels;
+    return std::make_unique<Working>(*device, r);
+  };
+  SessionOptions options;
+  StateReader reader = ReaderFor(c.graph_);
+  auto runner = MakeRunnerOn(machine, {c.programs_, options, reader});
+  const std::optional<GpuMemory> memory = runner->gpu_memory();
+  ASSERT_TRUE(memory.has_value());
+  EXPECT_EQ(memory->workspace, kWorkspace);
+  EXPECT_EQ(memory->libraries, kernels * kEach);
+  EXPECT_GT(runner->held_bytes(), kWorkspace);
+}
+
 TEST(CudaRunner, ReferenceKernelsAreNotForGpus) {
   Compiled c("serial", "");
   SessionOptions options;

@@ -178,6 +178,13 @@ std::byte* FakeDevice::TakeMemory(int64_t bytes, bool on_host) {
   return p;
 }
 
+int64_t FakeDevice::UsedBytes() {
+  CheckCurrent();
+  int64_t bytes = library_bytes;
+  for (const auto& [p, block] : memory_) bytes += block.on_host ? 0 : block.bytes;
+  return bytes;
+}
+
 void FakeDevice::Free(std::byte* p) noexcept {
   SHARDC_CHECK(!capturing_, "memory is freed inside a capture");
   // As cudaFree waits for the device.

@@ -64,6 +64,7 @@ class FakeDevice : public cuda::Device {
   int64_t enqueued = 0;  // works, records and waits
   int64_t graphs_made = 0, graphs_launched = 0;
   int64_t fail_allocation_over = -1;  // bytes; -1: never
+  int64_t library_bytes = 0;          // that others than the device's users have taken
   bool refuse_capture = false;
   bool hang = false;     // Done stays false
   bool remember = true;  // what was enqueued; not for runs without end
@@ -78,6 +79,7 @@ class FakeDevice : public cuda::Device {
   void Activate() override;
   std::byte* Allocate(int64_t bytes, const std::string& what) override;
   void Free(std::byte* p) noexcept override;
+  int64_t UsedBytes() override;
   std::byte* AllocateHost(int64_t bytes, const std::string& what) override;
   void FreeHost(std::byte* p) noexcept override { Free(p); }
   Stream MakeStream(bool urgent) override;

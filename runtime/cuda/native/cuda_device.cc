@@ -47,6 +47,11 @@ class CudaDevice : public Device {
     return static_cast<std::byte*>(p);
   }
   void Free(std::byte* p) noexcept override { cudaFree(p); }
+  int64_t UsedBytes() override {
+    size_t free = 0, total = 0;
+    Check(cudaMemGetInfo(&free, &total), "memory of a GPU");
+    return static_cast<int64_t>(total - free);
+  }
 
   std::byte* AllocateHost(int64_t bytes, const std::string& what) override {
     void* p = nullptr;
