@@ -127,7 +127,7 @@ TEST_P(ZeroTraffic, PerStage) {
 
     const int64_t kept = 4 * (matrices.elements / dp + w.vectors.elements);
     EXPECT_EQ(c.StateBytes("param"), kept);
-    EXPECT_EQ(c.StateBytes("state"), 2 * kept + 4);  // and the count of steps
+    EXPECT_EQ(c.StateBytes("state"), 2 * kept + 8);  // and the count of steps
     auto total = [](const Compiled& x) {
       return x.StateBytes("param") + x.StateBytes("state") + x.program.arena_bytes;
     };
