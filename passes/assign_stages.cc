@@ -95,11 +95,11 @@ class Assigner {
       : graph_(graph),
         spec_(spec),
         stages_(stages),
-        runs_(stages * spec.virtual_stages),
+        runs_(int64_t{stages} * spec.virtual_stages),
         layers_(FindLayers(graph, nullptr)) {}
 
   void Run() {
-    if (static_cast<int>(layers_.size()) < runs_) throw TooFewLayers();
+    if (static_cast<int64_t>(layers_.size()) < runs_) throw TooFewLayers();
     PlaceByLayers();
     PlaceBeforeLayers();
     const std::vector<int> run_of = RunOfLayers();
@@ -113,15 +113,16 @@ class Assigner {
 
  private:
   Diagnostic TooFewLayers() const {
-    const bool none = layers_.empty();
     const auto layers = static_cast<int>(layers_.size());
+    const bool few = layers < stages_;  // whatever the virtual stages
+    std::string fix =
+        StrCat("use ", spec_.axis, "=", std::max(layers, 1), few && layers ? " or less" : "");
+    if (!few) fix = StrCat("use ", layers / stages_, " virtual stages or less");
     return Diagnostic(
-        "E2120", ExitCode::kBadSpec, spec_.where,
+        "E2120", ExitCode::kBadSpec, few ? spec_.where : spec_.virtual_stages_where,
         StrCat("the pipeline over '", spec_.axis, "' has ", Stages(), ", and the model has ",
-               none ? "no layer that repeats" : StrCat(layers, " layers")),
-        none               ? StrCat("use ", spec_.axis, "=1")
-        : layers < stages_ ? StrCat("use ", spec_.axis, "=", layers, " or less")
-                           : StrCat("use ", layers / stages_, " virtual stages or less"));
+               layers ? StrCat(layers, " layers") : "no layer that repeats"),
+        fix);
   }
 
   std::string Stages() const {
@@ -184,11 +185,11 @@ class Assigner {
     }
     std::vector<int> lengths = spec_.layers;
     if (lengths.empty()) {
-      lengths = Deal(costs, runs_);
+      lengths = Deal(costs, static_cast<int>(runs_));
       Balance(costs, stages_, lengths);
     }
     const int dealt = std::accumulate(lengths.begin(), lengths.end(), 0);
-    if (static_cast<int>(lengths.size()) != runs_ || dealt != static_cast<int>(costs.size())) {
+    if (static_cast<int64_t>(lengths.size()) != runs_ || dealt != static_cast<int>(costs.size())) {
       throw Diagnostic(
           "E2121", ExitCode::kBadSpec, spec_.where,
           StrCat("stage_layers deals ", dealt, " layers to ", lengths.size(),
@@ -204,7 +205,8 @@ class Assigner {
 
   Graph& graph_;
   const PipelineSpec& spec_;
-  int stages_, runs_;
+  int stages_;
+  int64_t runs_;
   std::vector<Layer> layers_;
   std::vector<int> layer_;  // by Op::id
 };
@@ -235,7 +237,7 @@ void AssignStages(Graph& graph, const Spec& spec) {
   const std::optional<int> axis = graph.mesh.FindAxis(spec.pipeline.axis);
   if (spec.pipeline.axis.empty() || !axis || graph.mesh.axis_size(*axis) < 2) {
     if (spec.pipeline.virtual_stages > 1) {
-      throw Diagnostic("E2121", ExitCode::kBadSpec, spec.pipeline.where,
+      throw Diagnostic("E2121", ExitCode::kBadSpec, spec.pipeline.virtual_stages_where,
                        StrCat(spec.pipeline.virtual_stages, " virtual stages, and no pipeline"),
                        spec.pipeline.axis.empty()
                            ? "name the pipeline's axis: pipeline_axis"

@@ -177,25 +177,42 @@ class Optimizer {
       for (size_t m = n + 1; m < reductions.size(); ++m) {
         const size_t j = reductions[m];
         if (!Combine(terms[i], terms[j])) continue;
-        CombineTwo(terms[i], terms[j]);
+        if (!CombineTwo(terms[i], terms[j])) SumAll(op, terms, i, j);
         return true;
       }
     }
     return false;
   }
 
-  // The sum of the two is added where the later one was, and nothing where the other was.
-  void CombineTwo(Value* a, Value* b) {
+  // The sum of the two is added where the later one was, and nothing where the other was. Not if
+  // what is left there is broadcast.
+  bool CombineTwo(Value* a, Value* b) {
     Op *early = a->users[0], *late = b->users[0];
     if (early == late) {
       graph_.ReplaceAllUses(late->result(), SumFirst(a, b, late));
-      return;
+      return true;
     }
     const bool in_order = ComesBefore(early, late);
     if (!in_order) std::swap(early, late);
     const Value *first = in_order ? a : b, *last = in_order ? b : a;
+    Value* left = early->operands[early->operands[0] == first ? 1 : 0];
+    if (left->type != early->out()) return false;
     graph_.SetOperand(late, late->operands[0] == last ? 0 : 1, SumFirst(a, b, late));
-    graph_.ReplaceAllUses(early->result(), early->operands[early->operands[0] == first ? 1 : 0]);
+    graph_.ReplaceAllUses(early->result(), left);
+    return true;
+  }
+
+  // The sum of two of the terms, and then all others one after the other, in the place of `op`.
+  void SumAll(Op* op, const std::vector<Value*>& terms, size_t i, size_t j) {
+    Value* sum = SumFirst(terms[i], terms[j], op);
+    for (size_t k = 0; k < terms.size(); ++k) {
+      if (k == i || k == j) continue;
+      Op* add = graph_.AddOp(*op->def, {terms[k], sum}, {op->out()}, {}, op);
+      add->phase = op->phase;
+      add->BelongWith(*op);
+      sum = add->result();
+    }
+    graph_.ReplaceAllUses(op->result(), sum);
   }
 
   Graph& graph_;

@@ -9,7 +9,7 @@
 namespace shardc {
 
 // The input of the program whose values the buffer has before the instruction, passed on by ops
-// that give integers of the same type; empty where it is no input's, or another stage has passed it
+// that only move them; empty where it is no input's, or another stage has passed it
 // on.
 std::string InputBehind(const Program& program, size_t instruction, int buffer);
 

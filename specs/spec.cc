@@ -222,6 +222,7 @@ Spec ParseSpec(const std::string& text, const std::string& file) {
                      "use 1 or more");
   }
   spec.pipeline.virtual_stages = proto.virtual_stages();
+  spec.pipeline.virtual_stages_where = "spec " + virtual_stages.ToString();
   const bool listed = !spec.pipeline.layers.empty();
   const SpecLocation pipeline = where(listed ? "stage_layers" : "pipeline_axis", listed ? 0 : -1);
   if (listed && spec.pipeline.axis.empty()) {

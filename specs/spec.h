@@ -51,10 +51,11 @@ struct MicrobatchSpec {
 
 // Which ranks run which layers.
 struct PipelineSpec {
-  std::string axis;         // empty, or not in the mesh: no pipeline
-  int virtual_stages = 1;   // how many runs of layers each stage has
-  std::vector<int> layers;  // of each run; empty: found
-  std::string where;        // as ZeroSpec::where
+  std::string axis;                  // empty, or not in the mesh: no pipeline
+  std::vector<int> layers;           // of each run; empty: found
+  std::string where;                 // "spec my.textproto:3:1"
+  int virtual_stages = 1;            // how many runs of layers each stage has
+  std::string virtual_stages_where;  // as ZeroSpec::where
 };
 
 struct Spec {

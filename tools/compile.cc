@@ -183,7 +183,7 @@ void RunCompile(CompileOptions& o) {
   if (o.microbatches) spec.microbatches = {*o.microbatches, "--microbatches"};
   if (o.virtual_stages) {
     spec.pipeline.virtual_stages = *o.virtual_stages;
-    spec.pipeline.where = "--virtual-stages";
+    spec.pipeline.virtual_stages_where = "--virtual-stages";
   }
   Graph graph = LoadModel(o.model, o.binding);
   // A graph in text form may bring a mesh.

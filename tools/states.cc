@@ -197,7 +197,8 @@ class Checkpoint {
         auto unread = file_.unread().find(n);
         if (unread == file_.unread().end()) continue;
         throw Unfit(StrCat("'", n, "' has dtype ", unread->second, ", which is not supported"),
-                    "convert it to one of F64 F32 F16 BF16");
+                    IsFloat(buffer.type.dtype) ? "convert it to one of F64 F32 F16 BF16"
+                                               : "convert it to I64");
       }
       if (!s.is_param) return "";
       std::vector<std::string> have;

@@ -56,10 +56,11 @@ World::~World() {
   }
 }
 
-bool World::Note(Failure failure) {
+bool World::Note(Failure failure, bool own) {
   {
     std::lock_guard lock(mutex_);
     if (failure_) return false;
+    told_ = own;
     failure_ = std::move(failure);
     failed_.store(true, std::memory_order_release);
   }
@@ -71,11 +72,7 @@ void World::Fail(Failure failure) noexcept {
   try {
     if (failure.what.reason.size() > kMaxReason) failure.what.reason.resize(kMaxReason);
     CatchUp();
-    if (!Note(failure)) return;
-    if (failure.what.rank == rank_) {
-      std::lock_guard lock(mutex_);
-      told_ = true;
-    }
+    if (!Note(failure, failure.what.rank == rank_)) return;
     Notice notice{Word::kFailed,          failure.what.rank, failure.what.lost,
                   failure.mismatch_group, failure.reporter,  0};
     notice.reason_bytes = static_cast<int32_t>(failure.what.reason.size());
@@ -97,7 +94,7 @@ void World::Settle() {
     return !told_ || failure_->what.lost || failure_->what.shared ||
            std::all_of(settled_.begin(), settled_.begin() + rank_, [](bool s) { return s; });
   };
-  settles_.wait_for(lock, std::chrono::seconds(1), settled);
+  settles_.wait_for(lock, std::chrono::seconds(5), settled);
 }
 
 std::optional<WorldFailure> World::failure() const {

@@ -43,7 +43,7 @@ class World {
   // listens gets a processor.
   void CatchUp();
   // When this rank has failed by itself: returns when no lower rank can have done so at the same
-  // time without its being known here, or after a second.
+  // time without its being known here, or after 5 seconds.
   void Settle();
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   std::optional<WorldFailure> failure() const;
@@ -56,7 +56,7 @@ class World {
   // Returns whether the socket is still of use.
   bool Hear(int peer);
   // Returns whether it was the first.
-  bool Note(Failure failure);
+  bool Note(Failure failure, bool own = false);
 
   Wire& wire_;
   const int rank_;

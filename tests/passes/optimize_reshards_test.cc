@@ -221,6 +221,9 @@ TEST(OptimizeReshards, SumsOfReductionsWithBiasesAreReducedOnce) {
           "6]\n "
           "%y = add %6, %r : f32[4, 6]",
           "%4 = add %1, %r : f32[4, 6]\n %5 = add %3, %u : f32[4, 6]\n %y = add %4, %5 : f32[4, 6]",
+          "%4 = add %1, %u : f32[4, 6]\n %5 = add %4, %u : f32[4, 6]\n %6 = add %3, %u : f32[4, "
+          "6]\n "
+          "%y = add %5, %6 : f32[4, 6]",
       }) {
     SCOPED_TRACE(adds);
     Check(std::string(kHead) + adds + "\n  }", kReducedOnce);

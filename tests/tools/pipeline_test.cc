@@ -69,6 +69,10 @@ TEST_F(PipelineTool, VirtualStages) {
   EXPECT_EQ(none.exit, 4);
   EXPECT_THAT(none.err, HasSubstr("E2121: --virtual-stages"));
   EXPECT_EQ(compile("--spec megatron --mesh pp=2 --virtual-stages 0").exit, 2);
+  ToolResult many = compile("--spec megatron --mesh pp=2 --virtual-stages 2000000000");
+  EXPECT_EQ(many.exit, 4);
+  EXPECT_THAT(many.err, HasSubstr("E2120: --virtual-stages"));
+  EXPECT_THAT(many.err, HasSubstr("use 2 virtual stages or less"));
 }
 
 TEST_F(PipelineTool, ProfilesStagesOfTheirOwn) {
