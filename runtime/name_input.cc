@@ -6,16 +6,6 @@
 #include "ir/op_def.h"
 
 namespace shardc {
-namespace {
-
-// Whether the values of its results are those of its operands. Ops that have no definition only
-// copy.
-bool OnlyMoves(const Instruction& i) {
-  const OpDef* def = FindOpDef(i.op);
-  return !def || (def->precision == Precision::kFollow && !def->elementwise);
-}
-
-}  // namespace
 
 std::string InputBehind(const Program& program, size_t instruction, int buffer) {
   auto type = [&](int b) { return program.buffers[static_cast<size_t>(b)].type.dtype; };
@@ -25,8 +15,7 @@ std::string InputBehind(const Program& program, size_t instruction, int buffer) 
     const bool writes = std::any_of(maker.results.begin(), maker.results.end(),
                                     [&](int r) { return RootOf(program, r) == root; });
     if (!writes) continue;
-    if (!OnlyMoves(maker) || maker.operands.empty()) return "";
-    if (type(maker.operands[0]) != type(buffer)) return "";
+    if (maker.operands.empty() || type(maker.operands[0]) != type(buffer)) return "";
     buffer = maker.operands[0];
     root = RootOf(program, buffer);
   }
@@ -45,8 +34,7 @@ Diagnostic NameInput(const Program& program, size_t instruction, const Diagnosti
     const std::string input = InputBehind(program, instruction, i.operands[k]);
     if (input.empty()) continue;
     return Diagnostic(error.id(), error.code(), error.where(),
-                      StrCat(error.message(), "; the value is of input '", input, "'"),
-                      error.fix());
+                      StrCat(error.message(), "; it comes from input '", input, "'"), error.fix());
   }
   return error;
 }

@@ -9,11 +9,11 @@
 namespace shardc {
 
 // The input of the program whose values the buffer has before the instruction, passed on by ops
-// that only move them; empty where it is no input's, or another stage has passed it
+// that give integers of the same type; empty where it is no input's, or another stage has passed it
 // on.
 std::string InputBehind(const Program& program, size_t instruction, int buffer);
 
-// Of an error of an id that is out of range (E4003), with the input that gave the id.
+// Of an error of an id that is out of range (E4003), with the input that the id comes from.
 Diagnostic NameInput(const Program& program, size_t instruction, const Diagnostic& error);
 
 }  // namespace shardc
