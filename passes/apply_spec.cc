@@ -195,10 +195,11 @@ class Application {
     }
     std::vector<std::string> names;
     for (const MeshAxis& a : graph_.mesh.axes()) names.push_back(a.name);
-    throw Diagnostic(
-        "E2104", ExitCode::kBadSpec, rule.where.ToString(),
-        StrCat("axis '", name, "' is not in the mesh ", graph_.mesh.ToString()),
-        "add it to --mesh, or declare it in the spec's mesh; " + DidYouMean(name, names));
+    const std::string guess = DidYouMean(name, names);
+    throw Diagnostic("E2104", ExitCode::kBadSpec, rule.where.ToString(),
+                     StrCat("axis '", name, "' is not in the mesh ", graph_.mesh.ToString()),
+                     StrCat("add it to --mesh, or declare it in the spec's mesh",
+                            guess.empty() ? "" : "; ", guess));
   }
 
   // The sharding that a rule gives a tensor. `flip`: dims count in the transposed order.

@@ -256,10 +256,11 @@ Spec LoadSpec(const std::string& name) {
   if (folder || !in || in.bad()) {
     std::string list;
     for (const std::string& s : ShippedSpecs()) list += (list.empty() ? "" : ", ") + s;
+    const std::string guess = DidYouMean(name, ShippedSpecs());
     throw Diagnostic("E5001", ExitCode::kIo, "--spec " + name,
                      folder ? "that is a folder, and no shipped spec has the name"
                             : "there is no such file, and no shipped spec of that name",
-                     "shipped: " + list + "; " + DidYouMean(name, ShippedSpecs()));
+                     StrCat("shipped: ", list, guess.empty() ? "" : "; ", guess));
   }
   return ParseSpec(text.str(), name);
 }

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdio>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -282,11 +283,11 @@ void AddCompileVerb(CLI::App& app) {
   verb->add_option("--microbatches", o->microbatches,
                    "run the batch in so many equal pieces, one after the other, and sum their "
                    "gradients before the update; whatever the spec says")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, std::numeric_limits<int>::max()));
   verb->add_option("--virtual-stages", o->virtual_stages,
                    "of a pipeline: how many runs of layers each stage has, so that it waits less "
                    "and sends more; whatever the spec says")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, std::numeric_limits<int>::max()));
   verb->add_option(
       "--precision", o->pipeline.precision.compute,
       "f32, or products and attention in bf16 or f16; weights, norms and losses stay f32");

@@ -58,6 +58,12 @@ TEST(LoadSpec, NamesTheShippedOnes) {
 
 TEST(LoadSpec, AFolderIsNoSpec) {
   ExpectThrown([] { LoadSpec(::testing::TempDir()); }, "E5001", "--spec");
+  ExpectThrown([] { LoadSpec("none.at.all"); }, "E5001", "megatron_sp, serial");
+  try {
+    LoadSpec("none.at.all");
+  } catch (const Diagnostic& d) {
+    EXPECT_TRUE(d.fix().ends_with("serial")) << d.fix();
+  }
 }
 
 TEST(ParseSpec, ReadsEveryField) {

@@ -68,7 +68,11 @@ TEST_F(PipelineTool, VirtualStages) {
   ToolResult none = compile("--spec megatron --mesh tp=2 --virtual-stages 2");
   EXPECT_EQ(none.exit, 4);
   EXPECT_THAT(none.err, HasSubstr("E2121: --virtual-stages"));
-  EXPECT_EQ(compile("--spec megatron --mesh pp=2 --virtual-stages 0").exit, 2);
+  for (const char* wrong : {"0", "x", "-1", "3000000000"}) {
+    ToolResult r = compile(StrCat("--spec megatron --mesh pp=2 --virtual-stages ", wrong));
+    EXPECT_EQ(r.exit, 2) << wrong;
+    EXPECT_LT(r.err.size(), 200u) << r.err;
+  }
   ToolResult many = compile("--spec megatron --mesh pp=2 --virtual-stages 2000000000");
   EXPECT_EQ(many.exit, 4);
   EXPECT_THAT(many.err, HasSubstr("E2120: --virtual-stages"));
