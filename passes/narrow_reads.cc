@@ -87,6 +87,17 @@ Value* Narrowed(Graph& graph, Value* v, DType type) {
   return v;
 }
 
+// The types of its results, which may follow those of its operands otherwise.
+void KeepResultTypes(Op* op) {
+  if (op->def->typed_result < 0 || op->attrs.Has("out")) return;
+  std::vector<const TensorType*> types;
+  for (const Value* v : op->operands) types.push_back(&v->type);
+  const auto typed = static_cast<size_t>(op->def->typed_result);
+  const DType kept = op->results[typed]->type.dtype;
+  if (op->def->infer({types, op->attrs})[typed].dtype == kept) return;
+  op->attrs.Set("out", std::string(DTypeName(kept)));
+}
+
 }  // namespace
 
 void NarrowReads(Graph& graph) {
@@ -98,8 +109,10 @@ void NarrowReads(Graph& graph) {
       if (!AllReadNarrow(graph, *v)) continue;
       const DType type = NarrowTypeOf(graph, *v);
       if (type == DType::kF32) continue;
+      const std::vector<Op*> readers = v->users;
       Value* narrow = Narrowed(graph, v, type);
       if (narrow != v) graph.ReplaceAllUses(v, narrow);
+      for (Op* reader : readers) KeepResultTypes(reader);
     }
   }
   graph.EraseDead();

@@ -309,13 +309,16 @@ OpDef GradDef() {
 
 OpDef StatsDef() {
   OpDef def = Def("softmax_stats", 3, false);
-  def.cpu_halves = CpuHalves::kWidened;
+  def.cpu_halves = CpuHalves::kBf16Result;
+  def.narrow_operands = {0};
   def.attrs.push_back({"sum_logits", AttrKind::kBool});
   def.infer = [](const InferArgs& args) {
     CheckLogits("softmax_stats", args.attrs, args[0], args[1]);
     CheckAttributes("softmax_stats", args.attrs, args[1]);
-    RequireTensor("softmax_stats", args[2], args[0].dtype, args[1].shape, "max");
-    return std::vector<TensorType>(args.attrs.Bool("sum_logits") ? 3 : 2, Statistic(args[0]));
+    RequireFloat("softmax_stats", args[2], "max");
+    RequireShape("softmax_stats", args[2], args[1].shape, "max");
+    RequireNarrowTensor("softmax_stats", args[0], args[2].dtype, args[0].shape, "the logits");
+    return std::vector<TensorType>(args.attrs.Bool("sum_logits") ? 3 : 2, args[2]);
   };
   def.index_limit = LabelLimit;
   def.rule = [](const Op& op) {

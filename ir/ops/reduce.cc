@@ -386,7 +386,10 @@ void RegisterReduceOps(OpRegistry& registry) {
     return ReduceRule(op, FactorKind::kPlain, ReduceKind::kMax, false);
   };
   max.gradient = ExtremeGradient;
-  max.cpu_halves = CpuHalves::kWidened;
+  max.attrs.push_back({"out", AttrKind::kString});
+  max.typed_result = 0;
+  max.narrow_operands = {0};
+  max.cpu_halves = CpuHalves::kBf16Result;
   max.reference = RunExtreme<true>;
   registry.Add(std::move(max));
 

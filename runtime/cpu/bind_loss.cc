@@ -6,13 +6,12 @@ namespace shardc::cpu {
 namespace {
 
 // The shard of logits in operand `logits` with labels in operand `labels` (or none). False when the
-// vocabulary is not one stretch, or the logits are not f32 (nor bf16, where `halves`).
-bool Shard(const KernelRequest& r, size_t logits, size_t labels, LogitShard* shard,
-           bool halves = false) {
+// vocabulary is not one stretch, or the logits are neither f32 nor bf16.
+bool Shard(const KernelRequest& r, size_t logits, size_t labels, LogitShard* shard) {
   const TensorView& x = r.call.in[logits];
   auto runs = r.call.Runs(x, x.rank() - 1);
   if (r.call.attrs->Has("classes")) runs = {{0, 0, r.call.attrs->Int("classes")}};
-  const bool bf16 = halves && x.dtype == DType::kBF16;
+  const bool bf16 = x.dtype == DType::kBF16;
   if ((x.dtype != DType::kF32 && !bf16) || runs.size() > 1 ||
       (!runs.empty() && runs[0].local != 0)) {
     return false;
@@ -59,7 +58,7 @@ void CheckLabels(const LogitShard& s, int64_t vocabulary, const Labels& labels,
 
 std::unique_ptr<Kernel> MakeCrossEntropy(const KernelRequest& r) {
   LogitShard shard;
-  if (!Shard(r, 0, 1, &shard, /*halves=*/true) || shard.valid != shard.stride) return nullptr;
+  if (!Shard(r, 0, 1, &shard) || shard.valid != shard.stride) return nullptr;
   return MakeKernel(
       [shard, labels = Labels(r), loss = Out(r, 0), lse = Out(r, 1), threads = r.call.threads] {
         CheckLabels(shard, shard.valid, labels, "cross_entropy");
@@ -71,6 +70,7 @@ std::unique_ptr<Kernel> MakeCrossEntropy(const KernelRequest& r) {
 std::unique_ptr<Kernel> MakeStats(const KernelRequest& r) {
   LogitShard shard;
   if (!Shard(r, 0, 1, &shard) || r.call.out.size() != 2) return nullptr;
+  if (r.call.in[2].dtype != DType::kF32) return nullptr;
   int64_t vocabulary = r.call.GlobalDim(r.call.in[0], r.call.in[0].rank() - 1);
   return MakeKernel([shard, vocabulary, labels = Labels(r), max = In(r, 2), sum = Out(r, 0),
                      target = Out(r, 1), threads = r.call.threads] {
@@ -82,7 +82,7 @@ std::unique_ptr<Kernel> MakeStats(const KernelRequest& r) {
 // dloss, logits, labels, lse -> dlogits
 std::unique_ptr<Kernel> MakeGrad(const KernelRequest& r) {
   LogitShard shard;
-  if (!Shard(r, 1, 2, &shard, /*halves=*/true) || r.call.in[0].dtype != DType::kF32) {
+  if (!Shard(r, 1, 2, &shard) || r.call.in[0].dtype != DType::kF32) {
     return nullptr;
   }
   if (r.call.out[0].dtype == DType::kBF16) {
@@ -101,7 +101,7 @@ std::unique_ptr<Kernel> MakeGrad(const KernelRequest& r) {
 // dloss, logits, labels -> loss, dlogits
 std::unique_ptr<Kernel> MakeWithGrad(const KernelRequest& r) {
   LogitShard shard;
-  if (!Shard(r, 1, 2, &shard, /*halves=*/true) || r.call.in[0].dtype != DType::kF32) {
+  if (!Shard(r, 1, 2, &shard) || r.call.in[0].dtype != DType::kF32) {
     return nullptr;
   }
   if (shard.valid != r.call.attrs->Int("classes", shard.stride)) return nullptr;

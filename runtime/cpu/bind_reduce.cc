@@ -86,14 +86,25 @@ std::unique_ptr<Kernel> MakeSum(const KernelRequest& r) {
 std::unique_ptr<Kernel> MakeMax(const KernelRequest& r) {
   const TensorView& x = r.call.in[0];
   const Ints& axes = r.call.attrs->IntList("axes");
-  if (!AllF32(r) || axes.size() != 1 || (axes[0] != -1 && axes[0] != x.rank() - 1)) return nullptr;
+  auto known = [](DType t) { return t == DType::kF32 || t == DType::kBF16; };
+  if (!known(x.dtype) || !known(r.call.out[0].dtype)) return nullptr;
+  if (axes.size() != 1 || (axes[0] != -1 && axes[0] != x.rank() - 1)) return nullptr;
   auto runs = r.call.Runs(x, x.rank() - 1);
   if (runs.size() > 1 || (!runs.empty() && runs[0].local != 0)) return nullptr;
   LogitShard shard;
-  shard.logits = In(r, 0);
+  if (x.dtype == DType::kBF16) {
+    shard.logits_bf16 = InBf16(r, 0);
+  } else {
+    shard.logits = In(r, 0);
+  }
   shard.stride = x.shape.back();
   shard.rows = Product(x.shape, 0, x.shape.size() - 1);
   shard.valid = runs.empty() ? 0 : runs[0].size;
+  if (r.call.out[0].dtype == DType::kBF16) {
+    return MakeKernel([shard, y = OutBf16(r, 0), threads = r.call.threads] {
+      Kernels().cross_entropy.row_max_bf16(shard, y, threads);
+    });
+  }
   return MakeKernel([shard, y = Out(r, 0), threads = r.call.threads] {
     Kernels().cross_entropy.row_max(shard, y, threads);
   });

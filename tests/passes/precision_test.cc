@@ -170,6 +170,22 @@ TEST(Precision, LogitsThatOnlyTheirLossReadsAreNarrow) {
     CHECK-NEXT: cross_entropy_with_grad %d, %0, %l {out="bf16"} : f32[4], bf16[4, 16])");
 }
 
+// As where the vocabulary is cut; what travels stays f32.
+TEST(Precision, LogitsThatOnlyPiecesOfTheirLossReadAreNarrow) {
+  CheckPasses(R"(graph @g(%x: bf16[4, 8], %d: f32[4], %l: i64[4]) -> (%e, %t, %g) {
+    %w = param "w" : bf16[8, 16]
+    %0 = matmul %x, %w {out="f32"} : f32[4, 16]
+    %m = reduce_max %0 {axes=[1]} : f32[4]
+    %e, %t = softmax_stats %0, %l, %m : f32[4], f32[4]
+    %g = cross_entropy_grad %d, %0, %l, %e {out="bf16"} : bf16[4, 16]
+  })",
+              "narrow_reads", R"(
+    CHECK: %0 = matmul %x, %w {out="bf16"} : bf16[4, 16]
+    CHECK-NEXT: %m = reduce_max %0 {axes=[1], out="f32"} : f32[4]
+    CHECK-NEXT: softmax_stats %0, %l, %m : f32[4], f32[4]
+    CHECK-NEXT: cross_entropy_grad %d, %0, %l, %e {out="bf16"} : bf16[4, 16])");
+}
+
 TEST(Precision, SumsOfHalvesAreWide) {
   CheckPasses(R"(graph @g(%x: f32[4, 8]) -> (%y) {
     %w = param "w" : f32[8, 8]

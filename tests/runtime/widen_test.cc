@@ -49,9 +49,11 @@ TEST_P(Halves, HaveAKernelWhereF32HasOne) {
 TEST_P(Halves, BesideF32WhereTheOpTakesThem) {
   int compared = 0;
   for (const OpSample& sample : OpSamples()) {
-    for (int operand : GetOpDef(sample.op).narrow_operands) {
+    const OpDef& def = GetOpDef(sample.op);
+    for (int operand : def.narrow_operands) {
       SCOPED_TRACE(StrCat(sample.Name(), ", operand ", operand));
       OpSample mixed = sample;
+      if (def.typed_result >= 0) mixed.attrs.Set("out", "f32");
       for (HostTensor& t : mixed.operands) t = As(t, DType::kF32);
       HostTensor& narrow = mixed.operands[static_cast<size_t>(operand)];
       narrow = As(narrow, GetParam());

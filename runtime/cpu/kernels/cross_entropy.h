@@ -3,9 +3,8 @@
 // A shard holds logits[rows, stride] whose columns [0, valid) are the global ids [vocab_offset,
 // vocab_offset + valid); the columns [valid, stride) are padding and never count. The loss of a row
 // is lse - logit[label], and 0 where the label is ignore_index. The serial kernel does it in one
-// go; over shards the runtime calls max_sum_exp (or row_max, then sum_exp), reduces over the
-// shards, and puts the pieces together: the max and the scaled sums as in Milakov & Gimelshein,
-// "Online normalizer calculation for softmax" (2018).
+// go, with a running max as in Milakov & Gimelshein, "Online normalizer calculation for softmax"
+// (2018); of a cut vocabulary the runtime takes row_max, then sum_exp with the max of all shards.
 #ifndef RUNTIME_CPU_KERNELS_CROSS_ENTROPY_H_
 #define RUNTIME_CPU_KERNELS_CROSS_ENTROPY_H_
 
@@ -21,19 +20,16 @@ struct LogitShard {
   const int64_t* labels = nullptr;  // [rows] global ids
   int64_t vocab_offset = 0;
   int64_t ignore_index = -100;
-  // In place of logits; not for the pieces of a cut vocabulary (row_max, sum_exp, max_sum_exp).
-  const uint16_t* logits_bf16 = nullptr;
+  const uint16_t* logits_bf16 = nullptr;  // in place of logits
 };
 
 struct CrossEntropyKernels {
   // max[r] over the valid columns; -inf if there are none. Reads no labels.
   void (*row_max)(const LogitShard&, float* max, int threads);
+  void (*row_max_bf16)(const LogitShard&, uint16_t* max, int threads);
   // sum[r] = sum of exp(logit - max[r]); target[r] = the label's logit, 0 if it lies in another
   // shard or is ignored.
   void (*sum_exp)(const LogitShard&, const float* max, float* sum, float* target, int threads);
-  // row_max and sum_exp in one pass over memory; `sum` refers to this shard's own max. target may
-  // be null.
-  void (*max_sum_exp)(const LogitShard&, float* max, float* sum, float* target, int threads);
   // The whole vocabulary in one shard: loss[r], lse[r]. A label outside [0, valid) that is not
   // ignored is the caller's to refuse; here it counts as a target logit of 0.
   void (*forward)(const LogitShard&, float* loss, float* lse, int threads);

@@ -68,31 +68,28 @@ void ForRows(const LogitShard& s, const X* logits, int threads, const Fn& fn) {
     for (int64_t r = begin; r < end; ++r) fn(r, logits + r * s.stride);
   });
 }
+// fn(row, its logits), these as they are.
 template <typename Fn>
-void ForRows(const LogitShard& s, int threads, const Fn& fn) {
-  ForRows(s, s.logits, threads, fn);
+void ForAnyRows(const LogitShard& s, int threads, const Fn& fn) {
+  if (s.logits_bf16 != nullptr) {
+    ForRows(s, s.logits_bf16, threads, fn);
+  } else {
+    ForRows(s, s.logits, threads, fn);
+  }
 }
 
-void RowMax(const LogitShard& s, float* max, int threads) {
-  ForRows(s, threads, [&](int64_t r, const float* x) { max[r] = MaxOver(x, s.valid); });
+template <typename T>
+void RowMax(const LogitShard& s, T* max, int threads) {
+  ForAnyRows(s, threads, [&](int64_t r, const auto* x) { Put(max + r, MaxOver(x, s.valid)); });
 }
 
 void SumExp(const LogitShard& s, const float* max, float* sum, float* target, int threads) {
-  ForRows(s, threads, [&](int64_t r, const float* x) {
+  ForAnyRows(s, threads, [&](int64_t r, const auto* x) {
     double total = 0;
     for (int64_t c = 0; c < s.valid; c += kBlock) {
       total += SumExpOver(x + c, s.valid - c < kBlock ? s.valid - c : kBlock, max[r]);
     }
     sum[r] = static_cast<float>(total);
-    if (target != nullptr) target[r] = TargetLogit(s, r, x);
-  });
-}
-
-void MaxSumExp(const LogitShard& s, float* max, float* sum, float* target, int threads) {
-  ForRows(s, threads, [&](int64_t r, const float* x) {
-    const MaxSum all = Online(x, s.valid);
-    max[r] = all.max;
-    sum[r] = static_cast<float>(all.sum);
     if (target != nullptr) target[r] = TargetLogit(s, r, x);
   });
 }
@@ -123,16 +120,6 @@ SHARDC_INLINE void GradientOfRow(const LogitShard& s, int64_t r, const X* x, flo
     done = s.valid;
   }
   for (int64_t c = done; c < s.stride; ++c) d[c] = 0;
-}
-
-// fn(row, its logits), these as they are.
-template <typename Fn>
-void ForAnyRows(const LogitShard& s, int threads, const Fn& fn) {
-  if (s.logits_bf16 != nullptr) {
-    ForRows(s, s.logits_bf16, threads, fn);
-  } else {
-    ForRows(s, s.logits, threads, fn);
-  }
 }
 
 void Forward(const LogitShard& s, float* loss, float* lse, int threads) {
@@ -169,9 +156,9 @@ void WithGrad(const LogitShard& s, const float* d_loss, float* loss, float* d_lo
 
 extern const CrossEntropyKernels kCrossEntropyKernels;
 const CrossEntropyKernels kCrossEntropyKernels = {
-    .row_max = RowMax,
+    .row_max = RowMax<float>,
+    .row_max_bf16 = RowMax<uint16_t>,
     .sum_exp = SumExp,
-    .max_sum_exp = MaxSumExp,
     .forward = Forward,
     .backward = Backward<float>,
     .backward_bf16 = Backward<uint16_t>,

@@ -84,13 +84,13 @@ struct CrossEntropy {
   }
 };
 
-template <typename T>
+template <typename S, typename T>
 struct SoftmaxStats {
   using W = Wide<T>;
   Logits<T> x;
   Labels labels;
-  const T* max;
-  T *sum_exp, *target, *sum;  // sum may be null
+  const S* max;
+  S *sum_exp, *target, *sum;  // sum may be null
   __device__ void operator()(int64_t row) const {
     W exps = 0, plain = 0;
     const W top = Widen(max[row]);
@@ -109,9 +109,9 @@ struct SoftmaxStats {
     if (threadIdx.x != 0) return;
     int64_t label = padding ? -1 : labels.Read(row, labels.fault),
             at = label < 0 ? -1 : x.runs.Local(label);
-    sum_exp[row] = Narrow<T>(exps);
-    target[row] = at < 0 ? Narrow<T>(W(0)) : x.data[row * x.stride + at];
-    if (sum) sum[row] = Narrow<T>(plain);
+    sum_exp[row] = Narrow<S>(exps);
+    target[row] = Narrow<S>(at < 0 ? W(0) : Widen(x.data[row * x.stride + at]));
+    if (sum) sum[row] = Narrow<S>(plain);
   }
 };
 
@@ -193,7 +193,6 @@ struct CrossEntropyWithGrad {
 };
 
 struct Parts {
-  Runs runs;
   std::shared_ptr<DeviceTable<int64_t>> positions;
   Labels labels;
   int64_t rows = 0;
@@ -224,25 +223,16 @@ KernelPtr PerRow(F f, const Parts& p, int64_t cols) {
   });
 }
 
-// make(T(), parts) for logits in operand `logits`.
-template <typename Make>
-KernelPtr WithLogits(const KernelRequest& r, size_t logits, Make make) {
-  const TensorView& x = r.call.in[logits];
-  Runs runs;
-  if (!MakeRuns(r, x, x.rank() - 1, &runs)) return nullptr;
-  Parts p = LabelsOf(r, logits + 1, r.call.GlobalDim(x, x.rank() - 1));
-  p.runs = runs;
-  return DispatchFloat(x.dtype, [&](auto t) { return make(t, p); });
-}
-
 KernelPtr MakeCrossEntropy(const KernelRequest& r) {
   const TensorView& x = r.call.in[0];
   if (!Full(r, x, x.rank() - 1) || x.shape.back() != r.call.GlobalDim(x, x.rank() - 1))
     return nullptr;
-  return WithLogits(r, 0, [&](auto t, const Parts& p) {
+  const Runs runs{1, {{0, 0, x.shape.back()}}};
+  Parts p = LabelsOf(r, 1, x.shape.back());
+  return DispatchFloat(x.dtype, [&](auto t) {
     using T = decltype(t);
     using S = Wide<T>;
-    return PerRow(CrossEntropy<S, T>{LogitsOf<T, T>(r, 0, p.runs, nullptr), p.labels, Out<S>(r, 0),
+    return PerRow(CrossEntropy<S, T>{LogitsOf<T, T>(r, 0, runs, nullptr), p.labels, Out<S>(r, 0),
                                      Out<S>(r, 1)},
                   p, x.shape.back());
   });
@@ -268,12 +258,19 @@ KernelPtr MakeWithGrad(const KernelRequest& r) {
   });
 }
 KernelPtr MakeStats(const KernelRequest& r) {
-  return WithLogits(r, 0, [&](auto t, const Parts& p) {
-    using T = decltype(t);
-    T* sum = r.call.out.size() > 2 ? Out<T>(r, 2) : nullptr;
-    return PerRow(SoftmaxStats<T>{LogitsOf<T, T>(r, 0, p.runs, nullptr), p.labels, In<T>(r, 2),
-                                  Out<T>(r, 0), Out<T>(r, 1), sum},
-                  p, r.call.in[0].shape.back());
+  const TensorView& x = r.call.in[0];
+  Runs runs;
+  if (!MakeRuns(r, x, x.rank() - 1, &runs)) return nullptr;
+  Parts p = LabelsOf(r, 1, r.call.GlobalDim(x, x.rank() - 1));
+  return DispatchFloat(r.call.in[2].dtype, [&](auto s) {
+    using S = decltype(s);
+    return DispatchNarrow<S>(x.dtype, [&](auto t) {
+      using T = decltype(t);
+      S* sum = r.call.out.size() > 2 ? Out<S>(r, 2) : nullptr;
+      return PerRow(SoftmaxStats<S, T>{LogitsOf<T, T>(r, 0, runs, nullptr), p.labels, In<S>(r, 2),
+                                       Out<S>(r, 0), Out<S>(r, 1), sum},
+                    p, x.shape.back());
+    });
   });
 }
 KernelPtr MakeGrad(const KernelRequest& r) {

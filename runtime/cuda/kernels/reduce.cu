@@ -265,7 +265,7 @@ KernelPtr MakeReduce(const KernelRequest& r) {
     is_reduced[static_cast<size_t>(Axis(a, x.rank()))] = true;
   Reduction d;
   if (!Describe(r, is_reduced, &d)) return nullptr;
-  if constexpr (std::is_same_v<Op, SumFold> && !kMean) {
+  if constexpr (!kMean && (std::is_same_v<Op, SumFold> || std::is_same_v<Op, MaxFold>)) {
     if (IsFloat(x.dtype)) {
       return DispatchFloats(x.dtype, r.call.out[0].dtype, [&](auto t, auto u) {
         return MakeTyped<decltype(t), decltype(u), Op>(r, d, false);

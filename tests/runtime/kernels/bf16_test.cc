@@ -273,7 +273,8 @@ TEST(NarrowOperands, AreWidenedAsTheyAreRead) {
   const std::vector<int64_t> labels = {3, 36, -100, 0, 12};
   ForEveryKernelSet([&](const KernelTable& k, int threads) {
     std::vector<float> sum[2], loss[2], grad[2], rstd(kRows, 1.5F), mean(kRows, 0.1F);
-    Halves y[2], d_logits[2], in_place = narrow;
+    std::vector<float> max[2], exps[2], target[2];
+    Halves y[2], d_logits[2], max_bf16[2], in_place = narrow;
     for (int i : {0, 1}) {
       sum[i].resize(wide.size()), grad[i].resize(wide.size()), loss[i].resize(kRows);
       y[i].resize(wide.size()), d_logits[i].resize(wide.size());
@@ -294,6 +295,11 @@ TEST(NarrowOperands, AreWidenedAsTheyAreRead) {
       k.norm.layer_norm_backward(backward, threads);
       k.cross_entropy.with_grad(shard, d_loss.data(), loss[i].data(), nullptr, d_logits[i].data(),
                                 threads);
+      max[i].resize(kRows), exps[i].resize(kRows), target[i].resize(kRows);
+      max_bf16[i].resize(kRows);
+      k.cross_entropy.row_max(shard, max[i].data(), threads);
+      k.cross_entropy.row_max_bf16(shard, max_bf16[i].data(), threads);
+      k.cross_entropy.sum_exp(shard, max[i].data(), exps[i].data(), target[i].data(), threads);
       if (i == 0) continue;
       shard.logits_bf16 = in_place.data();
       k.cross_entropy.with_grad(shard, d_loss.data(), loss[i].data(), nullptr, in_place.data(),
@@ -303,6 +309,11 @@ TEST(NarrowOperands, AreWidenedAsTheyAreRead) {
     EXPECT_EQ(y[0], y[1]);
     EXPECT_EQ(d_logits[0], in_place);
     EXPECT_EQ(d_logits[0], d_logits[1]);
+    EXPECT_TRUE(SameBits(max[0], max[1]));
+    EXPECT_TRUE(SameBits(max[0], Wide(max_bf16[0])));
+    EXPECT_EQ(max_bf16[0], max_bf16[1]);
+    EXPECT_TRUE(SameBits(target[0], target[1]));
+    ExpectNear(exps[1], Doubles(exps[0]), 1e-6, 1e-6);
     ExpectNear(loss[1], Doubles(loss[0]), 1e-6, 1e-6);
     ExpectNear(grad[1], Doubles(grad[0]), 1e-6, 1e-6);
   });

@@ -72,15 +72,9 @@ void Check(int64_t rows, int64_t vocab, int64_t padding) {
       shard.logits += s == 0 ? 0 : cut;
       shard.valid = s == 0 ? cut : vocab - cut;
       shard.vocab_offset = s == 0 ? 0 : cut;
-      std::vector<float> row_max(rows), row_sum(rows);
       max[s].resize(rows), sum[s].resize(rows), target[s].resize(rows);
-      k.cross_entropy.row_max(shard, row_max.data(), threads);
-      k.cross_entropy.max_sum_exp(shard, max[s].data(), sum[s].data(), target[s].data(), threads);
-      EXPECT_TRUE(SameBits(row_max, max[s]));
-      std::vector<float> same_target(rows);
-      k.cross_entropy.sum_exp(shard, row_max.data(), row_sum.data(), same_target.data(), threads);
-      EXPECT_TRUE(SameBits(same_target, target[s]));
-      ExpectNear(row_sum, std::vector<double>(sum[s].begin(), sum[s].end()), 1e-6, 0, "sum");
+      k.cross_entropy.row_max(shard, max[s].data(), threads);
+      k.cross_entropy.sum_exp(shard, max[s].data(), sum[s].data(), target[s].data(), threads);
     }
     for (int64_t r = 0; r < rows; ++r) {
       const double m = std::max(max[0][r], max[1][r]);
@@ -108,12 +102,11 @@ TEST(CrossEntropy, ShardOfPaddingOnly) {
     const std::vector<int64_t> labels = {1, 2};
     const LogitShard shard{logits.data(), 2, 4, 0, labels.data(), 100, kIgnore};
     std::vector<float> max(2), sum(2), target(2), d(8, 5), lse(2, 1);
-    k.cross_entropy.max_sum_exp(shard, max.data(), sum.data(), target.data(), threads);
+    k.cross_entropy.row_max(shard, max.data(), threads);
     EXPECT_EQ(max[0], -std::numeric_limits<float>::infinity());
-    EXPECT_EQ(sum[0], 0);
-    EXPECT_EQ(target[1], 0);
     k.cross_entropy.sum_exp(shard, max.data(), sum.data(), target.data(), threads);
-    EXPECT_EQ(sum[1], 0);
+    EXPECT_EQ(sum, std::vector<float>(2, 0));
+    EXPECT_EQ(target, std::vector<float>(2, 0));
     k.cross_entropy.backward(shard, lse.data(), lse.data(), d.data(), threads);
     EXPECT_EQ(d, std::vector<float>(8, 0));
   });
