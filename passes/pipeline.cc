@@ -68,6 +68,7 @@ constexpr NamedPass kPasses[] = {
     {"clear_padding", ClearPadding},
     {"chunk", [](Graph& g) { Chunk(g, {.least_bytes = 1, .pieces = 2}); }},
     {"recompute_selective", [](Graph& g) { Recompute(g, "selective"); }},
+    {"recompute_gathers", [](Graph& g) { Recompute(g, "gathers"); }},
     {"recompute_full", [](Graph& g) { Recompute(g, "full"); }},
     {"bucket_reductions", [](Graph& g) { BucketSmallReductions(g); }},
     {"fuse", Fuse},

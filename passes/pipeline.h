@@ -23,7 +23,7 @@ struct PipelineOptions {
   OptimizerOptions optimizer;
   PrecisionOptions precision;
   ChunkOptions chunk;
-  std::string recompute = "none";                // selective, full
+  std::string recompute = "none";                // as Recompute takes it
   std::function<void(const Graph&)> on_sharded;  // sees the graph when its reshards are settled
   bool verify_each = false;                      // VerifyGraph after every pass
   std::vector<std::string> print_after;          // names of passes; "all"

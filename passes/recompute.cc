@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <sstream>
 #include <vector>
 
 #include "ir/diagnostic.h"
@@ -18,8 +19,9 @@ constexpr int64_t kMaxTraffic = 16;
 class Recomputation {
  public:
   // The layers of each microbatch are before `end`, where the backward begins.
-  Recomputation(Graph& graph, const std::vector<std::vector<Layer>>& microbatches, const Op* end)
-      : graph_(graph) {
+  Recomputation(Graph& graph, const std::vector<std::vector<Layer>>& microbatches, const Op* end,
+                bool cheap, bool gathers)
+      : graph_(graph), cheap_(cheap), gathers_(gathers) {
     auto number = [&](Value* v) {
       v->id = static_cast<int>(values_.size());
       values_.push_back({v});
@@ -158,31 +160,48 @@ class Recomputation {
     bool inside = layer_[static_cast<size_t>(op->id)] >= 0;
     Fate fate = Fate::kAgain;
     int64_t traffic = 0, freed = 0;
+    Value* part = nullptr;  // of what is gathered, where it does not live anyway
     if (!inside) {
-      if (!IsCheap(*op->def)) return;
+      const bool gather = gathers_ && Gathers(*op);
+      if (!gather && !(cheap_ && IsCheap(*op->def))) return;
       LocalCost cost = CostOnRank(*op, graph_.mesh);
       traffic = cost.bytes;
-      for (const Value* v : op->operands) {
+      for (Value* v : op->operands) {
         const Info& root = Root(v);
         // Nothing travels for what costs little.
         if (v->producer && GathersForForward(v->producer) && !root.gathered_again) return;
         bool lives = root.needed || root.pinned || root.fate == Fate::kAgain || Persistent(root);
-        if (!lives && root.fate != Fate::kOnTheWay) return;
-        if (!lives) traffic += root.traffic;
+        if (!lives && root.fate != Fate::kOnTheWay) {
+          if (!gather) return;
+          part = root.value;
+        } else if (!lives) {
+          traffic += root.traffic;
+        }
       }
       if (traffic > kMaxTraffic * largest_) return;
     }
+    if (part) freed -= LocalBytes(part->type, graph_.mesh);
     for (const Value* r : op->results) {
       if (At(r).needed && !At(r).pinned) freed += LocalBytes(r->type, graph_.mesh);
     }
     bool gains = freed > 0 && traffic <= kMaxTraffic * freed && At(op->result()).from_input;
-    if (!inside && !gains) fate = Fate::kOnTheWay;
+    if (!inside && !gains) {
+      if (op->def->communicates) return;
+      fate = Fate::kOnTheWay;
+    }
+    if (part) At(part).needed = true;
     for (const Value* r : op->results) {
       Info& info = At(r);
       if (info.pinned || (fate == Fate::kOnTheWay && info.needed)) continue;
       info.fate = fate;
       info.traffic = traffic;
     }
+  }
+
+  // A collective that makes more of what a rank has.
+  bool Gathers(const Op& op) const {
+    return op.def->communicates && op.operands.size() == 1 &&
+           LocalBytes(op.out(), graph_.mesh) > LocalBytes(op.in(0), graph_.mesh);
   }
 
   static bool Persistent(const Info& root) {
@@ -223,7 +242,9 @@ class Recomputation {
     if (op.def->communicates) {
       Strings why = op.attrs.Has("why") ? op.attrs.StringList("why") : Strings();
       const int layer = layer_[static_cast<size_t>(op.id)];
-      why.push_back(layer < 0 ? "gathered again for what the backward computes again"
+      why.push_back(layer < 0 ? At(op.result()).from_input
+                                    ? "gathered again for the backward (--recompute gathers)"
+                                    : "gathered again for what the backward computes again"
                               : StrCat("computed again for the backward of layer ", layer + 1,
                                        " of ", num_layers_,
                                        ", of which only the input is kept (--recompute full)"));
@@ -237,6 +258,7 @@ class Recomputation {
   }
 
   Graph& graph_;
+  const bool cheap_, gathers_;
   std::vector<Op*> forward_;  // by Op::id
   std::vector<Op*> late_;     // from the first op of the backward on
   std::vector<Info> values_;  // by Value::id: inputs and values of the forward
@@ -248,17 +270,26 @@ class Recomputation {
 
 }  // namespace
 
-void Recompute(Graph& graph, const std::string& kind) {
-  if (kind == "none") return;
-  if (kind != "selective" && kind != "full") {
-    throw Diagnostic("E6109", ExitCode::kUsage, "--recompute", StrCat("'", kind, "' is not known"),
-                     "use none, selective or full");
+void Recompute(Graph& graph, const std::string& kinds) {
+  std::set<std::string> asked;
+  std::istringstream list(kinds + ",");
+  for (std::string kind; std::getline(list, kind, ',');) {
+    constexpr std::string_view kKinds[] = {"none", "selective", "gathers", "full"};
+    if (std::find(std::begin(kKinds), std::end(kKinds), kind) == std::end(kKinds)) {
+      throw Diagnostic("E6109", ExitCode::kUsage, "--recompute",
+                       StrCat("'", kind, "' is not known"),
+                       "use none, selective, gathers or full, or two: selective,gathers");
+    }
+    asked.insert(kind);
   }
+  const bool full = asked.contains("full"), gathers = asked.contains("gathers");
+  const bool cheap = full || asked.contains("selective");
+  if (!cheap && !gathers) return;
   auto end = std::find_if(graph.ops().begin(), graph.ops().end(),
                           [](const auto& op) { return op->phase != Phase::kForward; });
   if (end == graph.ops().end()) return;
   std::vector<std::vector<Layer>> layers;
-  if (kind == "full") {
+  if (full) {
     std::set<int> microbatches;
     for (const auto& op : graph.ops()) {
       if (op->microbatch >= 0) microbatches.insert(op->microbatch);
@@ -272,7 +303,7 @@ void Recompute(Graph& graph, const std::string& kind) {
                       : StrCat("--recompute full: keeps the inputs of ", first.size(),
                                " layers, the first of ", first[0].ops.size(), " ops"));
   }
-  Recomputation(graph, layers, end->get()).Run();
+  Recomputation(graph, layers, end->get(), cheap, gathers).Run();
 }
 
 }  // namespace shardc

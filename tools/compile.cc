@@ -294,8 +294,9 @@ void AddCompileVerb(CLI::App& app) {
   verb->add_option("--reduce-in", o->pipeline.precision.reduce_in,
                    "f32: sums over ranks travel in f32; without it in the type of --precision");
   verb->add_option("--recompute", o->pipeline.recompute,
-                   "what the backward computes again instead of keeping it: none; selective: what "
-                   "costs little; full: all of each layer but its input");
+                   "what the backward makes again instead of keeping it: none; selective: what "
+                   "costs little; gathers: what was gathered from other ranks; "
+                   "selective,gathers; full: all of each layer but its input");
   verb->add_option("--weights", o->weights,
                    "split: write each rank's weights; none: do not touch any")
       ->check(CLI::IsMember({"split", "none"}));

@@ -17,10 +17,11 @@ struct Setting {
 };
 
 constexpr Setting kSettings[] = {
-    {"serial", "", "f32"},  {"megatron", "tp=2", "f32"},
-    {"dp", "dp=2", "f32"},  {"megatron", "dp=2,tp=2", "f32"},
-    {"serial", "", "bf16"}, {"megatron", "tp=2", "bf16"},
-    {"dp", "dp=2", "bf16"}, {"megatron", "dp=2,tp=2", "bf16"},
+    {"serial", "", "f32"},          {"megatron", "tp=2", "f32"},
+    {"dp", "dp=2", "f32"},          {"megatron", "dp=2,tp=2", "f32"},
+    {"serial", "", "bf16"},         {"megatron", "tp=2", "bf16"},
+    {"dp", "dp=2", "bf16"},         {"megatron", "dp=2,tp=2", "bf16"},
+    {"megatron_sp", "tp=2", "f32"}, {"megatron_sp", "dp=2,tp=2", "bf16"},
 };
 
 RunSetup SetupOf(const Setting& s, const std::string& recompute) {
@@ -62,6 +63,13 @@ void CheckAll(const std::function<RunResult(const RunSetup&)>& run) {
     ExpectSameBits(selective.outputs, none.outputs);
     ExpectSameBits(full.outputs, none.outputs);
     EXPECT_EQ(Kinds(selective), Kinds(none));
+    if (std::string_view(s.spec) != "megatron_sp") continue;
+    for (const char* gathers : {"gathers", "selective,gathers"}) {
+      RunResult r = run(SetupOf(s, gathers));
+      EXPECT_TRUE(r.lowered != none.lowered);
+      ExpectSameBits(r.outputs, none.outputs);
+      EXPECT_GT(Kinds(r).size(), Kinds(none).size());
+    }
   }
 }
 
@@ -208,6 +216,43 @@ TEST(RecomputeCollectives, SelectiveRepeatsNoneAndNoProduct) {
     EXPECT_GT(count("full"), collectives) << spec;
     EXPECT_GT(products, once) << spec;
   }
+}
+
+// As Megatron-LM under sequence parallelism: an all_gather for each of a layer's two gathered
+// norms. What lm_head reads is gathered again too.
+TEST(RecomputeCollectives, GathersAgainWhatWasGathered) {
+  for (int layers : {2, 5}) {
+    std::string model =
+        StrCat("builtin:gpt?layers=", layers, ",hidden=64,heads=8,vocab=256,seq=16,batch=2");
+    auto kinds = [&](const char* recompute) {
+      Program p = Compile(BuildGpt(ParseBuiltin(model)), "megatron_sp", "tp=2", recompute);
+      std::map<CollectiveKind, int> count;
+      for (const Collective& c : p.collectives) {
+        count[c.kind] += c.elements == 2 * 16 * 64;
+        const bool again = c.why.back().find("--recompute gathers") != std::string::npos;
+        EXPECT_TRUE(!again || c.kind == CollectiveKind::kAllGather);
+      }
+      return count;
+    };
+    auto none = kinds("none");
+    EXPECT_EQ(none[CollectiveKind::kAllGather], 4 * layers + 2);
+    auto more = none;
+    more[CollectiveKind::kAllGather] += 2 * layers + 1;
+    EXPECT_EQ(kinds("gathers"), more);
+    EXPECT_EQ(kinds("selective,gathers"), more);
+    EXPECT_EQ(kinds("selective"), none);
+  }
+}
+
+// Of what travels for the whole sequence a rank keeps its part.
+TEST(RecomputeMemory, GathersKeepAPart) {
+  auto arena = [&](const char* recompute) {
+    std::string model = "builtin:gpt?layers=12,hidden=64,heads=8,vocab=128,seq=64,batch=4";
+    Program p = Compile(BuildGpt(ParseBuiltin(model)), "megatron_sp", "tp=8", recompute);
+    return static_cast<double>(p.arena_bytes);
+  };
+  EXPECT_LT(arena("gathers"), 0.75 * arena("none"));
+  EXPECT_LT(arena("selective,gathers"), 0.7 * arena("selective"));
 }
 
 // Peak memory falls, in the order of what is promised.

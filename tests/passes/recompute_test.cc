@@ -130,13 +130,42 @@ TEST(Recompute, FullSaysWhereThereAreNoLayers) {
   CheckGraph(graph, "CHECK: gelu %a {approximate=\"tanh\", phase=\"backward\"");
 }
 
+// The backward gathers again, of a part that is kept; or makes that again too, where it costs
+// little. Weights stay gathered, and so does what frees less than it takes.
+TEST(Recompute, GathersKeepsAPart) {
+  constexpr char kGathers[] = R"(mesh [tp=2]
+  graph @g(%x: f32[8@tp, 4], %d: f32[8, 4]) -> (%y, %dw, %du) {
+    %u = param "u" : f32[4@tp, 4]
+    %w = all_gather %u {axes=["tp"], dim=0} : f32[4, 4]
+    %n = tanh %x : f32[8@tp, 4]
+    %a = all_gather %n {axes=["tp"], dim=0, why=["spec"]} : f32[8, 4]
+    %y = matmul %a, %w : f32[8, 4]
+    %dw = matmul_tn %a, %d {phase="backward"} : f32[4, 4]
+    %du = matmul_nt %d, %w {phase="backward"} : f32[8, 4]
+  })";
+  CheckPasses(kGathers, "recompute_gathers", R"text(
+    CHECK: %y = matmul %a, %w
+    CHECK-NEXT: %_ = all_gather %n {axes=["tp"], dim=0, why=["spec", "gathered again for the backward (--recompute gathers)"], phase="backward"} : f32[8, 4]
+    CHECK-NEXT: %dw = matmul_tn %_, %d
+    CHECK-NEXT: %du = matmul_nt %d, %w
+    CHECK-NOT: all_gather)text");
+  Graph graph = ParseAndVerify(kGathers);
+  Recompute(graph, "selective,gathers");
+  CheckGraph(graph, R"text(
+    CHECK: %y = matmul %a, %w
+    CHECK-NEXT: %_ = tanh %x {phase="backward"} : f32[8@tp, 4]
+    CHECK-NEXT: %_ = all_gather %_ {
+    CHECK-NEXT: %dw = matmul_tn %_, %d
+    CHECK-NEXT: %du = matmul_nt %d, %w)text");
+}
+
 TEST(Recompute, NoneAndUnknown) {
   Graph graph = ParseAndVerify(kMlp);
   RunPasses(graph, "differentiate");
   std::string before = PrintGraph(graph);
   Recompute(graph, "none");
   EXPECT_EQ(PrintGraph(graph), before);
-  ExpectThrown([&] { Recompute(graph, "some"); }, "E6109", "use none, selective or full");
+  ExpectThrown([&] { Recompute(graph, "some"); }, "E6109", "use none, selective, gathers or full");
 }
 
 }  // namespace

@@ -197,7 +197,7 @@ TEST_F(CompileTest, UsageMistakes) {
   Fails("--drop logit", 2, {"E6110", "did you mean 'logits'"});
   Fails("--drop loss", 2, {"E6110", "no output 'loss' to leave out"});
   Fails("--loss none --drop logits", 2, {"E6110", "nothing is left for the plan to compute"});
-  Fails("--recompute some", 2, {"E6109", "use none, selective or full"});
+  Fails("--recompute some", 2, {"E6109", "use none, selective, gathers or full"});
   EXPECT_EQ(Tool("compile").exit, 2);
   EXPECT_EQ(Tool("").exit, 2);
   EXPECT_EQ(Tool("--help").exit, 0);
