@@ -11,6 +11,7 @@
 #include "passes/add_in_passing.h"
 #include "passes/heard_back.h"
 #include "passes/place_buffers.h"
+#include "passes/wait_late.h"
 
 namespace shardc {
 namespace {
@@ -40,6 +41,7 @@ class Emitter {
       program_.outputs.push_back({o.name, BufferOf(o.value), PieceOfGradient(o.name)});
     }
     PlaceResultsInStates();
+    WaitLate(program_);
     PlaceBuffers(program_, ToldBy());
     return std::move(program_);
   }

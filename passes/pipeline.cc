@@ -23,6 +23,7 @@
 #include "passes/move_to_readers.h"
 #include "passes/narrow_reads.h"
 #include "passes/optimize_reshards.h"
+#include "passes/overlap.h"
 #include "passes/place_stages.h"
 #include "passes/precision.h"
 #include "passes/propagate.h"
@@ -79,6 +80,7 @@ constexpr NamedPass kPasses[] = {
     {"fuse_elementwise", FuseElementwise},
     {"group_sums", GroupSums},
     {"move_to_readers", MoveToReaders},
+    {"overlap", Overlap},
     {"place_stages", PlaceStages},
 };
 
@@ -226,6 +228,8 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("fuse_elementwise");
   // Buckets wait.
   run.Named("one_by_one");
+  // Of the order only, once it is known what runs.
+  run.Named("overlap");
   // Last: what an op is made of must be on one stage before transfers can be placed.
   run.Named("place_stages");
 }

@@ -7,6 +7,7 @@
 
 #include "ir/op_def.h"
 #include "passes/plan_memory.h"
+#include "passes/travel.h"
 
 namespace shardc {
 namespace {
@@ -44,6 +45,7 @@ class Placer {
     for (const NamedBuffer& o : program_.outputs)
       last_[Root(o.buffer)] = static_cast<int>(list.size());
     KeepWhatIsSent(keep_to_end);
+    KeepWhatTravels();
     for (size_t i = 0; i < list.size(); ++i) TryInPlace(static_cast<int>(i));
   }
 
@@ -66,6 +68,42 @@ class Placer {
         last = std::max(last, until == at.end() ? end : until->second);
       }
     }
+  }
+
+  // Nothing waits to write over what a collective reads while it travels (passes/travel.h);
+  // all_reduces run in place.
+  void KeepWhatTravels() {
+    Timeline<std::vector<int>> line;
+    const auto& list = program_.instructions;
+    std::vector<int64_t> begin, end(program_.buffers.size());  // by instruction; by buffer
+    for (const Instruction& i : list) {
+      for (int b : i.operands) line.WaitUntil(end[static_cast<size_t>(Root(b))]);
+      begin.push_back(line.now());
+      if (i.collective < 0) {
+        line.Compute(BytesMeanwhile(i.flops, i.bytes));
+        continue;
+      }
+      const Collective& c = program_.collectives[static_cast<size_t>(i.collective)];
+      const bool twice = c.kind == CollectiveKind::kAllReduce;
+      const int64_t done = line.Send(c.axes, c.elements * DTypeSize(c.dtype) * (twice ? 2 : 1));
+      for (int b : i.results) end[static_cast<size_t>(Root(b))] = done;
+    }
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (!Travels(list[i])) continue;
+      const int64_t done = end[static_cast<size_t>(Root(list[i].results[0]))];
+      const auto until = std::lower_bound(begin.begin(), begin.end(), done) - begin.begin() - 1;
+      for (int b : list[i].operands) {
+        int& last = last_[static_cast<size_t>(Root(b))];
+        last = std::max(last, static_cast<int>(until));
+      }
+    }
+  }
+
+  // Whether the instruction is a collective that has its results elsewhere than its operands.
+  bool Travels(const Instruction& i) const {
+    if (i.collective < 0 || i.results.empty()) return false;
+    const CollectiveKind kind = program_.collectives[static_cast<size_t>(i.collective)].kind;
+    return kind != CollectiveKind::kAllReduce && kind != CollectiveKind::kSendRecv;
   }
 
   void TryInPlace(int at) {

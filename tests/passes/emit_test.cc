@@ -201,6 +201,42 @@ TEST(Emit, UnevenGathersAreUnpackedToo) {
   EXPECT_EQ(p.collectives[0].elements, 6);
 }
 
+TEST(Emit, WhatWasGatheredIsPutTogetherWhereItIsRead) {
+  Program p = Emit(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 6@tp], %w: f32[8, 6]) -> (%y, %z) {
+    %0 = all_gather %x {axes=["tp"], dim=1} : f32[8, 6]
+    %1 = reshape %0 {shape=[48]} : f32[48]
+    %z = exp %w : f32[8, 6]
+    %y = neg %1 : f32[48]
+  })");
+  EXPECT_EQ(Ops(p), "all_gather exp unpack neg");
+}
+
+// What runs beside the reduce_scatter for less time than it takes does not wait to write over its
+// operand; what runs after that may.
+TEST(Emit, WhatTravelsIsKeptMeanwhile) {
+  Program p = Emit(R"(mesh [tp=2]
+  graph @g(%a: f32[2@tp, 512], %b: f32[2@tp, 512], %w: f32[512, 512], %u: f32[512, 512]) -> (%y, %1) {
+    %0 = matmul_tn %a, %b : f32[512, 512] partial(tp)
+    %s = reduce_scatter %0 {axes=["tp"], dim=0} : f32[512@tp, 512]
+    %1 = exp %w : f32[512, 512]
+    %2 = matmul %w, %u : f32[512, 512]
+    %3 = matmul %2, %u : f32[512, 512]
+    %4 = matmul %3, %u : f32[512, 512]
+    %5 = matmul %4, %u : f32[512, 512]
+    %6 = matmul %5, %u : f32[512, 512]
+    %7 = matmul %6, %u : f32[512, 512]
+    %8 = matmul %7, %u : f32[512, 512]
+    %9 = local_slice %8 {axes=["tp"], dim=0} : f32[512@tp, 512]
+    %y = add %9, %s : f32[512@tp, 512]
+  })");
+  ASSERT_EQ(Ops(p).substr(0, 36), "matmul_tn reduce_scatter exp matmul ");
+  const int64_t travels = Result(p, 0).offset;
+  for (int i : {2, 3}) EXPECT_NE(Result(p, i).offset, travels) << i;
+  // Of each matmul's bytes a seventh could have travelled.
+  EXPECT_EQ(p.arena_bytes, (4 * 512 + 256) * 512 * 4);
+}
+
 TEST(Emit, AnUpdateIsWrittenIntoItsState) {
   Program p = Emit(R"(graph @g(%x: f32[4]) -> (%x) {
     %s = state "s" {dtype="f32", init=0.0, shape=[4]} : f32[4]

@@ -1,0 +1,329 @@
+#include "passes/overlap.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "ir/op_def.h"
+#include "passes/travel.h"
+
+namespace shardc {
+namespace {
+
+int64_t BytesOf(const std::vector<Value*>& values, const Mesh& mesh) {
+  int64_t bytes = 0;
+  for (const Value* v : values) bytes += LocalBytes(v->type, mesh);
+  return bytes;
+}
+
+// What a link carries for a collective, about.
+int64_t Travels(const Op& op, const Mesh& mesh) {
+  const int64_t bytes = std::max(BytesOf(op.operands, mesh), BytesOf(op.results, mesh));
+  return op.name() == "all_reduce" ? 2 * bytes : bytes;
+}
+
+bool Gathers(const Op& op, const Mesh& mesh) {
+  return op.def->communicates && BytesOf(op.results, mesh) > BytesOf(op.operands, mesh);
+}
+
+// Gathers that have begun before another does, and are not read yet, at most.
+constexpr size_t kMostAhead = 2;
+
+size_t Index(const Op* op) { return static_cast<size_t>(op->id); }
+
+// Bytes that travel while the op runs.
+int64_t Meanwhile(const Op& op, const Mesh& mesh) {
+  if (op.def->communicates || op.operands.empty()) return 0;
+  const LocalCost cost = CostOnRank(op, mesh);
+  return BytesMeanwhile(cost.flops, cost.bytes);
+}
+
+// Which ops go along with the collectives of one kind: these, and cheap ops that only such ops
+// read.
+template <typename Kind>
+std::vector<bool> WithFeeders(const Graph& graph, const std::vector<Op*>& ops, Kind kind) {
+  std::vector<bool> marked(ops.size());
+  for (size_t i = ops.size(); i-- > 0;) {
+    const Op& op = *ops[i];
+    if (op.def->communicates) {
+      marked[i] = kind(op);
+      continue;
+    }
+    if (!IsCheap(*op.def) && !op.def->view) continue;
+    bool read = false, only = true;
+    for (const Value* r : op.results) {
+      only = only && !graph.IsOutput(r);
+      for (const Op* user : r->users) {
+        read = true;
+        only = only && marked[Index(user)];
+      }
+    }
+    marked[i] = read && only;
+  }
+  return marked;
+}
+
+std::vector<Op*> Numbered(const Graph& graph) {
+  std::vector<Op*> ops;
+  for (const auto& op : graph.ops()) {
+    op->id = static_cast<int>(ops.size());
+    ops.push_back(op.get());
+  }
+  return ops;
+}
+
+// Sums, right behind what they sum.
+class Sums {
+ public:
+  explicit Sums(Graph& graph)
+      : graph_(graph),
+        ops_(Numbered(graph)),
+        early_(WithFeeders(graph, ops_, [&](const Op& op) { return !Gathers(op, graph.mesh); })),
+        missing_(ops_.size()),
+        done_(ops_.size()) {}
+
+  void Run() {
+    for (const Op* op : ops_) {
+      for (const Value* v : op->operands) missing_[Index(op)] += v->producer != nullptr;
+    }
+    for (Op* op : ops_) Emit(op);
+  }
+
+ private:
+  // With what can begin after it, in the order that it had.
+  void Emit(Op* op) {
+    std::vector<Op*> ready = {op};
+    for (size_t i = 0; i < ready.size(); ++i) {
+      Op* next = ready[i];
+      if (done_[Index(next)]) continue;
+      done_[Index(next)] = true;
+      graph_.MoveBefore(next, nullptr);
+      const size_t first = ready.size();
+      for (const Value* r : next->results) {
+        for (Op* user : r->users) {
+          const bool last = --missing_[Index(user)] == 0;
+          if (last && early_[Index(user)] && MayFollow(*user, *op)) ready.push_back(user);
+        }
+      }
+      std::sort(ready.begin() + static_cast<std::ptrdiff_t>(first), ready.end(),
+                [](const Op* a, const Op* b) { return a->id < b->id; });
+    }
+  }
+
+  // What a microbatch or the backward needs only of what was before is made when it begins.
+  static bool MayFollow(const Op& op, const Op& before) {
+    return op.phase <= before.phase && (op.microbatch < 0 || op.RunsWith(before));
+  }
+
+  Graph& graph_;
+  std::vector<Op*> ops_;
+  std::vector<bool> early_;  // by Op::id, as the following
+  std::vector<int> missing_;
+  std::vector<bool> done_;
+};
+
+// Gathers, some time before what reads them.
+class Prefetch {
+ public:
+  explicit Prefetch(Graph& graph)
+      : graph_(graph),
+        ops_(Numbered(graph)),
+        moves_(WithFeeders(graph, ops_, [&](const Op& op) { return Gathers(op, graph.mesh); })),
+        target_(ops_.size()),
+        given_(ops_.size()) {
+    for (size_t i = 0; i < ops_.size(); ++i) target_[i] = i;
+  }
+
+  void Run() {
+    for (size_t i = 0; i < ops_.size(); ++i) {
+      if (moves_[i] && ops_[i]->def->communicates) SetTarget(i);
+    }
+    std::vector<Op*> order = ops_;
+    // Those that were given a place come before the op that has it.
+    std::stable_sort(order.begin(), order.end(), [&](const Op* a, const Op* b) {
+      const size_t x = target_[Index(a)], y = target_[Index(b)];
+      return x != y ? x < y : given_[Index(a)] > given_[Index(b)];
+    });
+    for (Op* op : order) graph_.MoveBefore(op, nullptr);
+  }
+
+ private:
+  // Of the gathers so far.
+  struct Begun {
+    size_t last = 0;              // where the last one begins
+    std::vector<size_t> readers;  // their first
+  };
+
+  // Its feeders go with it.
+  void SetTarget(size_t gather) {
+    std::vector<size_t> group = {gather};
+    size_t earliest = 0;
+    for (size_t i = 0; i < group.size(); ++i) {
+      for (const Value* v : ops_[group[i]]->operands) {
+        if (!v->producer) continue;
+        const size_t p = Index(v->producer);
+        if (Feeds(p) && !given_[p]) {
+          group.push_back(p);
+        } else {
+          earliest = std::max(earliest, given_[p] ? target_[p] : p + 1);
+        }
+      }
+    }
+    const Strings& axes = ops_[gather]->attrs.StringList("axes");
+    const size_t reader = FirstReader(gather);
+    Begun& begun = begun_[axes];
+    const size_t unread = begun.readers.size() - std::min(kMostAhead, begun.readers.size());
+    if (unread > 0) earliest = std::max(earliest, begun.readers[unread - 1] + 1);
+    earliest = std::min(std::max(earliest, begun.last), gather);
+    const size_t target = Place(gather, reader, axes, earliest);
+    begun.last = target;
+    begun.readers.push_back(reader);
+    for (size_t i : group) {
+      target_[i] = std::min(target, i);
+      given_[i] = true;
+    }
+  }
+
+  // At least `earliest`. Between collectives that ranks wait for, where most of it travels unseen.
+  size_t Place(size_t gather, size_t reader, const Strings& axes, size_t earliest) const {
+    if (reader == ops_.size()) return gather;
+    const int64_t own = kMargin * Travels(*ops_[gather], graph_.mesh);
+    size_t best = gather, at = gather;
+    int64_t most = -1, unseen = 0, wanted = own;
+    auto consider = [&] {
+      if (unseen > most) best = at;
+      most = std::max(most, unseen);
+    };
+    for (size_t i = reader; i-- > earliest && unseen < wanted;) {
+      const Op& op = *ops_[i];
+      if (!MayPass(op, *ops_[reader])) break;
+      if (i != gather && op.def->communicates && op.attrs.StringList("axes") == axes) {
+        wanted += Travels(op, graph_.mesh);
+        if (IsAwaited(i)) {
+          consider();
+          if (most >= own) break;
+          unseen = 0;
+          wanted = own;
+        }
+      }
+      at = std::min(at, i);
+      if (!Feeds(i)) unseen += Meanwhile(op, graph_.mesh);
+    }
+    consider();
+    return best;
+  }
+
+  // Whether it goes along with gathers.
+  bool Feeds(size_t i) const {
+    return moves_[i] && !ops_[i]->def->communicates && !ops_[i]->operands.empty();
+  }
+
+  size_t FirstReader(size_t at) const {
+    size_t reader = ops_.size();
+    for (const Value* r : ops_[at]->results) {
+      for (const Op* user : r->users) reader = std::min(reader, Index(user));
+    }
+    return reader;
+  }
+
+  // Whether ranks wait for the collective, as it is placed: nobody is to go before it.
+  bool IsAwaited(size_t at) const {
+    if (given_[at]) return false;
+    int64_t left = Travels(*ops_[at], graph_.mesh);
+    const size_t reader = FirstReader(at);
+    for (size_t i = at + 1; i < reader && left > 0; ++i) left -= Meanwhile(*ops_[i], graph_.mesh);
+    return left > 0;
+  }
+
+  static bool MayPass(const Op& op, const Op& reader) {
+    return op.operands.empty() || (op.phase == reader.phase && op.RunsWith(reader));
+  }
+
+  Graph& graph_;
+  std::vector<Op*> ops_;
+  std::vector<bool> moves_;         // by Op::id, as the following
+  std::vector<size_t> target_;      // the place before which it runs
+  std::vector<bool> given_;         // whether it was given that place
+  std::map<Strings, Begun> begun_;  // by axes
+};
+
+// Cheap readers of what travels, when it has come.
+class Readers {
+ public:
+  explicit Readers(Graph& graph)
+      : graph_(graph),
+        ops_(Numbered(graph)),
+        there_(ops_.size()),
+        begin_(ops_.size()),
+        at_(ops_.size()) {}
+
+  void Run() {
+    FollowTime();
+    // Until another microbatch begins: what each holds is not to add up.
+    size_t end = ops_.size(), begin = end;
+    int microbatch = -1;
+    for (size_t i = ops_.size(); i-- > 0;) {
+      if (ops_[i]->microbatch >= 0) {
+        if (ops_[i]->microbatch != microbatch) end = begin;
+        microbatch = ops_[i]->microbatch;
+        begin = i;
+      }
+      at_[i] = PlaceOf(i, end);
+    }
+    std::vector<Op*> order = ops_;
+    std::stable_sort(order.begin(), order.end(), [&](const Op* a, const Op* b) {
+      const size_t x = at_[Index(a)], y = at_[Index(b)];
+      return x != y ? x < y : (x != Index(a)) > (y != Index(b));
+    });
+    for (Op* op : order) graph_.MoveBefore(op, nullptr);
+  }
+
+ private:
+  // When each begins, where cheap ones wait for nothing, and when what it makes is there.
+  void FollowTime() {
+    Timeline<Strings> line;
+    for (size_t i = 0; i < ops_.size(); ++i) {
+      const Op& op = *ops_[i];
+      int64_t arrived = 0;
+      for (const Value* v : op.operands) {
+        if (v->producer) arrived = std::max(arrived, there_[Index(v->producer)]);
+      }
+      const bool waits = !IsCheap(*op.def) && !op.def->view;
+      if (waits && !op.def->communicates) line.WaitUntil(arrived);
+      begin_[i] = line.now();
+      if (op.def->communicates) {
+        there_[i] = line.Send(op.attrs.StringList("axes"), Travels(op, graph_.mesh));
+      } else {
+        line.Compute(Meanwhile(op, graph_.mesh));
+        there_[i] = waits ? 0 : arrived;
+      }
+    }
+  }
+
+  size_t PlaceOf(size_t i, size_t end) const {
+    const Op& op = *ops_[i];
+    if (op.def->communicates || there_[i] <= begin_[i]) return i;
+    auto at = static_cast<size_t>(std::lower_bound(begin_.begin(), begin_.end(), there_[i]) -
+                                  begin_.begin());
+    at = std::min(at, end);
+    for (const Value* r : op.results) {
+      for (const Op* user : r->users) at = std::min(at, at_[Index(user)]);
+    }
+    return std::max(at, i);
+  }
+
+  Graph& graph_;
+  std::vector<Op*> ops_;
+  std::vector<int64_t> there_, begin_;  // by Op::id: times
+  std::vector<size_t> at_;              // the place before which it runs
+};
+
+}  // namespace
+
+void Overlap(Graph& graph) {
+  Sums(graph).Run();
+  Prefetch(graph).Run();
+  Readers(graph).Run();
+}
+
+}  // namespace shardc
