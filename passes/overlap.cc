@@ -226,7 +226,7 @@ class Prefetch {
     return reader;
   }
 
-  // Whether ranks wait for the collective, as it is placed: nobody is to go before it.
+  // Whether ranks wait for the collective where it stands.
   bool IsAwaited(size_t at) const {
     if (given_[at]) return false;
     int64_t left = Travels(*ops_[at], graph_.mesh);

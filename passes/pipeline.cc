@@ -28,6 +28,7 @@
 #include "passes/precision.h"
 #include "passes/propagate.h"
 #include "passes/recompute.h"
+#include "passes/run_together.h"
 #include "passes/schedule.h"
 #include "passes/set_mesh.h"
 #include "passes/split_axes.h"
@@ -80,6 +81,10 @@ constexpr NamedPass kPasses[] = {
     {"fuse_elementwise", FuseElementwise},
     {"group_sums", GroupSums},
     {"move_to_readers", MoveToReaders},
+    {"run_together",
+     [](Graph& g) {
+       RunTogether(g, {.count = 2, .where = "", .together = 2, .together_where = "run_together"});
+     }},
     {"overlap", Overlap},
     {"place_stages", PlaceStages},
 };
@@ -229,6 +234,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   // Buckets wait.
   run.Named("one_by_one");
   // Of the order only, once it is known what runs.
+  run("run_together", [&] { RunTogether(graph, spec.microbatches); });
   run.Named("overlap");
   // Last: what an op is made of must be on one stage before transfers can be placed.
   run.Named("place_stages");

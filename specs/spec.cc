@@ -212,7 +212,15 @@ Spec ParseSpec(const std::string& text, const std::string& file) {
                      StrCat("there cannot be ", proto.microbatches(), " microbatches"),
                      "use 1 or more");
   }
-  spec.microbatches = {proto.microbatches(), "spec " + microbatches.ToString()};
+  const SpecLocation together = where("microbatches_together", -1);
+  if (proto.microbatches_together() < 1) {
+    throw Diagnostic(
+        "E2101", ExitCode::kBadSpec, together.ToString(),
+        StrCat("there cannot be ", proto.microbatches_together(), " microbatches together"),
+        "use 2, or 1");
+  }
+  spec.microbatches = {proto.microbatches(), "spec " + microbatches.ToString(),
+                       proto.microbatches_together(), "spec " + together.ToString()};
   spec.pipeline.axis = proto.pipeline_axis();
   spec.pipeline.layers.assign(proto.stage_layers().begin(), proto.stage_layers().end());
   const SpecLocation virtual_stages = where("virtual_stages", -1);

@@ -47,6 +47,8 @@ struct ZeroSpec {
 struct MicrobatchSpec {
   int count = 1;
   std::string where;  // as ZeroSpec::where
+  int together = 1;   // how many run beside each other
+  std::string together_where = {};
 };
 
 // Which ranks run which layers.

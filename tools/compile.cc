@@ -28,7 +28,7 @@ struct CompileOptions {
   ModelOptions binding;
   PipelineOptions pipeline;
   std::vector<double> betas;
-  std::optional<int> zero, microbatches, virtual_stages;
+  std::optional<int> zero, microbatches, together, virtual_stages;
   bool no_gradients = false, no_dropout = false;
   bool quiet = false;
 };
@@ -181,7 +181,14 @@ void RunCompile(CompileOptions& o) {
     spec.zero.stage = *o.zero;
     spec.zero.where = "--zero";
   }
-  if (o.microbatches) spec.microbatches = {*o.microbatches, "--microbatches"};
+  if (o.microbatches) {
+    spec.microbatches.count = *o.microbatches;
+    spec.microbatches.where = "--microbatches";
+  }
+  if (o.together) {
+    spec.microbatches.together = *o.together;
+    spec.microbatches.together_where = "--microbatches-together";
+  }
   if (o.virtual_stages) {
     spec.pipeline.virtual_stages = *o.virtual_stages;
     spec.pipeline.virtual_stages_where = "--virtual-stages";
@@ -283,6 +290,10 @@ void AddCompileVerb(CLI::App& app) {
   verb->add_option("--microbatches", o->microbatches,
                    "run the batch in so many equal pieces, one after the other, and sum their "
                    "gradients before the update; whatever the spec says")
+      ->check(CLI::Range(1, std::numeric_limits<int>::max()));
+  verb->add_option("--microbatches-together", o->together,
+                   "how many of them run beside each other, so that one computes while what "
+                   "another sends travels; whatever the spec says")
       ->check(CLI::Range(1, std::numeric_limits<int>::max()));
   verb->add_option("--virtual-stages", o->virtual_stages,
                    "of a pipeline: how many runs of layers each stage has, so that it waits less "

@@ -127,7 +127,8 @@ std::string RandomMicrobatches(Dice& dice, const Graph& graph) {
     if (batch % n == 0) divisors.push_back(n);
   }
   if (divisors.empty()) return "";
-  return StrCat("microbatches: ", dice.Chance(95) ? dice.Pick(divisors) : batch + 1, "\n");
+  return StrCat("microbatches: ", dice.Chance(95) ? dice.Pick(divisors) : batch + 1, "\n",
+                dice.Chance(20) ? "microbatches_together: 2\n" : "");
 }
 
 double Largest(const HostTensor& t) {

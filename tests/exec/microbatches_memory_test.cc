@@ -15,6 +15,7 @@ struct Case {
   const char *spec, *mesh, *precision = "f32", *recompute = "none";
   int zero = 0, virtual_stages = 1;
   bool clip = false;
+  int together = 1;
 };
 
 class MicrobatchesMemoryOf : public ::testing::TestWithParam<Case> {};
@@ -24,6 +25,7 @@ int64_t ArenaOf(const Case& c, int microbatches, const std::string& form) {
       StrCat("builtin:gpt?hidden=32,heads=4,vocab=61,seq=16,batch=", 4 * microbatches, ",", form)));
   Spec spec = LoadSpec(c.spec);
   spec.microbatches.count = microbatches;
+  spec.microbatches.together = c.together;
   spec.pipeline.virtual_stages = c.virtual_stages;
   if (c.zero > 0) spec.zero.stage = c.zero;
   PipelineOptions options;
@@ -72,13 +74,16 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"megatron", "dp=2", "f32", "selective"}, Case{"megatron", "dp=2", "bf16", "none", 1},
         Case{"megatron", "dp=2", "bf16", "none", 2}, Case{"megatron", "dp=2", "bf16", "none", 3},
         Case{"megatron", "dp=2,tp=2", "bf16", "none", 0, 1, true},
+        Case{"megatron_sp", "dp=2,tp=2", "bf16", "none", 3, 1, false, 2},
+        Case{"megatron", "tp=2", "f32", "full", 0, 1, true, 3},
         Case{"megatron", "pp=2,dp=2", "bf16"}, Case{"megatron", "pp=2,dp=2", "bf16", "none", 0, 2},
         Case{"megatron_sp", "pp=2,dp=2,tp=2", "bf16", "full", 1}),
     [](const auto& info) {
       const Case& c = info.param;
       return TestName(StrCat(c.spec, "_", c.mesh, "_", c.precision, "_", c.recompute,
                              c.zero ? StrCat("_zero", c.zero) : "",
-                             c.virtual_stages > 1 ? "_virtual" : "", c.clip ? "_clip" : ""));
+                             c.virtual_stages > 1 ? "_virtual" : "", c.clip ? "_clip" : "",
+                             c.together > 1 ? "_together" : ""));
     });
 
 }  // namespace

@@ -173,6 +173,44 @@ TEST(MicrobatchMemory, OfOneAtATime) {
   }
 }
 
+// --- together
+
+// The order alone is another: the bits of all results are those of one after the other.
+TEST(MicrobatchesTogether, GiveTheSameBits) {
+  for (const char* keys :
+       {"layers=3,hidden=48,heads=4,vocab=131,seq=16,batch=12",
+        "layers=2,hidden=48,heads=6,kv_heads=2,vocab=64,seq=8,batch=12,activation=swiglu,"
+        "norm=rms_norm,positions=rope,tied=false"}) {
+    for (auto [spec, mesh, words] : {std::tuple{"megatron", "tp=2", ""},
+                                     {"megatron_sp", "dp=2,tp=2", "bf16_selective"},
+                                     {"megatron", "tp=2", "full"},
+                                     {"dp", "dp=2", "zero"}}) {
+      SCOPED_TRACE(StrCat(keys, " ", spec, " ", mesh, " ", words));
+      const bool zero = std::string(words) == "zero";
+      auto run = [&](int together) {
+        RunSetup setup;
+        setup.pipeline = TrainingOptions(words);
+        setup.spec = With(spec, StrCat(Microbatches(6), "\nmicrobatches_together: ", together,
+                                       zero ? "\nzero_stage: 3" : ""));
+        setup.mesh = mesh;
+        setup.steps = 2;
+        RunResult r = CompileAndRun(BuildKeys(keys), setup, TrainingInputs(keys, setup.pipeline));
+        for (auto& [name, t] : r.states) r.outputs["state." + name] = t;
+        return r;
+      };
+      const RunResult alone = run(1);
+      for (int together : {2, 4}) {
+        const RunResult beside = run(together);
+        EXPECT_TRUE(beside.lowered != alone.lowered);
+        ASSERT_EQ(beside.outputs.size(), alone.outputs.size());
+        for (const auto& [name, t] : alone.outputs) {
+          EXPECT_TRUE(t == beside.outputs.at(name)) << name << " of " << together;
+        }
+      }
+    }
+  }
+}
+
 // --- what a user is told
 
 // The place of an id in the batch, not in its piece.

@@ -67,6 +67,7 @@ struct Case {
   int zero;
   const char* recompute;
   double bound;  // of all the time, in times of the computation's
+  int together = 1;
 };
 
 void PrintTo(const Case& c, std::ostream* os) {
@@ -87,6 +88,7 @@ TEST_P(Overlap, CollectivesTravelWhileRanksCompute) {
   options.optimizer.kind = "adamw";
   Spec spec = SpecOf(c.spec);
   spec.zero.stage = c.zero;
+  if (c.together > 1) spec.microbatches = {4, "", c.together, ""};
   CompileGraph(graph, spec, MeshFor(spec, Mesh::Parse(c.mesh)), options);
   const Program p = EmitProgram(graph);
   const Times planned = Simulate(p);
@@ -106,7 +108,10 @@ INSTANTIATE_TEST_SUITE_P(Of, Overlap,
                                            Case{"megatron_sp", "tp=8", 0, "none", 1.4},
                                            Case{"megatron_sp", "tp=8", 0, "gathers", 1.4},
                                            Case{"megatron_sp", "tp=8", 0, "selective,gathers", 1.4},
-                                           Case{"megatron_sp", "dp=2,tp=4", 3, "gathers", 1.4}));
+                                           Case{"megatron_sp", "dp=2,tp=4", 3, "gathers", 1.4},
+                                           // Those of another microbatch can.
+                                           Case{"megatron", "tp=8", 0, "none", 1.12, 2},
+                                           Case{"megatron_sp", "tp=8", 0, "none", 1.25, 2}));
 
 }  // namespace
 }  // namespace shardc::testing

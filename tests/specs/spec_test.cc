@@ -166,6 +166,12 @@ TEST(ParseSpec, Microbatches) {
   EXPECT_EQ(spec.microbatches.where, "spec s:2:2");
   EXPECT_EQ(ParseSpec("", "s").microbatches.count, 1);
   ExpectRefused("\nmicrobatches: 0", "E2101", "s:2:1", "there cannot be 0 microbatches");
+  spec = ParseSpec("microbatches: 4\nmicrobatches_together: 2", "s");
+  EXPECT_EQ(spec.microbatches.together, 2);
+  EXPECT_EQ(spec.microbatches.together_where, "spec s:2:1");
+  EXPECT_EQ(ParseSpec("", "s").microbatches.together, 1);
+  ExpectRefused("microbatches_together: -1", "E2101", "s:1:1",
+                "cannot be -1 microbatches together");
 }
 
 TEST(ParseSpec, Pipeline) {

@@ -78,6 +78,8 @@ TEST_F(MicrobatchesTool, Refusals) {
   refused("--microbatches 0", 2, "--microbatches");
   refused("--microbatches 3", 4, "E2110");
   refused("--spec dp --mesh dp=2 --microbatches 8", 4, "at most 4 microbatches");
+  refused("--microbatches-together 2", 4, "E2124");
+  refused("--microbatches 2 --microbatches-together 0", 2, "--microbatches-together");
 }
 
 }  // namespace
