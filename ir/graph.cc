@@ -14,6 +14,18 @@ std::string_view PhaseName(Phase phase) {
 
 std::string_view Op::name() const { return def->name; }
 
+namespace {
+constexpr std::string_view kGradientPrefix = "grad.";
+}  // namespace
+
+std::string GradientName(std::string_view param) {
+  return std::string(kGradientPrefix).append(param);
+}
+
+std::string_view ParamOfGradient(std::string_view output) {
+  return output.starts_with(kGradientPrefix) ? output.substr(kGradientPrefix.size()) : "";
+}
+
 Value* Graph::AddInput(std::string input_name, TensorType type) {
   auto value = std::make_unique<Value>();
   value->type = std::move(type);
@@ -53,6 +65,15 @@ Op* Graph::AddOp(const OpDef& def, std::vector<Value*> operands,
   return op;
 }
 
+Op* Graph::AddOp(const OpDef& def, std::vector<Value*> operands,
+                 std::vector<TensorType> result_types, Attributes attrs, Op* before,
+                 const Op& like) {
+  Op* op = AddOp(def, std::move(operands), std::move(result_types), std::move(attrs), before);
+  op->phase = like.phase;
+  op->BelongWith(like);
+  return op;
+}
+
 namespace {
 void RemoveOneUse(Value* value, Op* op) {
   auto it = std::find(value->users.begin(), value->users.end(), op);
@@ -86,11 +107,21 @@ void Graph::ReplaceAllUses(Value* from, Value* to) {
   }
 }
 
+void Graph::ReplaceUses(Op* user, const Value* from, Value* to) {
+  for (size_t i = 0; i < user->operands.size(); ++i) {
+    if (user->operands[i] == from) SetOperand(user, static_cast<int>(i), to);
+  }
+}
+
 bool Graph::IsOutput(const Value* value) const {
   return std::any_of(outputs.begin(), outputs.end(), [&](auto& o) { return o.value == value; });
 }
 
 bool Graph::HasUses(const Value* value) const { return !value->users.empty() || IsOutput(value); }
+
+Op* Graph::OnlyUser(const Value* value) const {
+  return value->users.size() == 1 && !IsOutput(value) ? value->users[0] : nullptr;
+}
 
 void Graph::Erase(Op* op) {
   for (Value* r : op->results) {
@@ -115,6 +146,12 @@ Op* Graph::Next(const Op* op) const {
 Op* Graph::Previous(const Op* op) const {
   auto it = op->position_;
   return it == ops_.begin() ? nullptr : std::prev(it)->get();
+}
+
+int Graph::NumberOps() {
+  int n = 0;
+  for (const auto& op : ops_) op->id = n++;
+  return n;
 }
 
 int Graph::EraseDead() {

@@ -83,6 +83,11 @@ struct Output {
   Value* value = nullptr;
 };
 
+// The name of the output that is the gradient of a parameter: "grad.h.0.mlp.c_fc.weight".
+std::string GradientName(std::string_view param);
+// The parameter of which an output of this name is the gradient; empty where it is none.
+std::string_view ParamOfGradient(std::string_view output);
+
 // One link of the chain that explains a sharding: "spec megatron.textproto:7: role MLP_UP ...".
 struct ProvenanceStep {
   int parent = -1;
@@ -117,12 +122,19 @@ class Graph {
   // and no checks: Builder and the parser do these.
   Op* AddOp(const OpDef& def, std::vector<Value*> operands, std::vector<TensorType> result_types,
             Attributes attrs = {}, Op* before = nullptr);
+  // Of the phase of `like`, and belonging with it.
+  Op* AddOp(const OpDef& def, std::vector<Value*> operands, std::vector<TensorType> result_types,
+            Attributes attrs, Op* before, const Op& like);
   void SetOperand(Op* op, int index, Value* value);
   void AppendOperand(Op* op, Value* value);
   // All uses, outputs of the graph included.
   void ReplaceAllUses(Value* from, Value* to);
+  // Those by one op.
+  void ReplaceUses(Op* user, const Value* from, Value* to);
   bool HasUses(const Value* value) const;  // by ops or as an output
   bool IsOutput(const Value* value) const;
+  // The op that reads the value, once, where nothing else does and it is no output; or null.
+  Op* OnlyUser(const Value* value) const;
   // The op's results must be unused.
   void Erase(Op* op);
   // Moves op before `before` (null: to the end).
@@ -131,6 +143,8 @@ class Graph {
   Op* Next(const Op* op) const;
   // The op before `op` in order, or null.
   Op* Previous(const Op* op) const;
+  // Sets Op::id to the place in the order. Returns how many ops there are.
+  int NumberOps();
   // Erases unused ops without side effects, but no state that is updated. Returns how many.
   int EraseDead();
 

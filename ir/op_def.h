@@ -206,11 +206,11 @@ void RegisterElementwiseOps(OpRegistry&);  // unary, binary, compare, where, cas
 void RegisterActivationOps(
     OpRegistry&);                     // gelu, silu, relu, sigmoid, tanh, erf and their gradients
 void RegisterShapeOps(OpRegistry&);   // reshape, transpose, broadcast_to, slice, pad, concat, split
-void RegisterReduceOps(OpRegistry&);  // reduce_sum, reduce_max, ...
+void RegisterReduceOps(OpRegistry&);  // reduce_sum, reduce_max, ..., cumsum
 void RegisterMatmulOps(OpRegistry&);  // matmul, matmul_nt, matmul_tn
-void RegisterIndexOps(OpRegistry&);   // embedding, gather, iota, cumsum, ...
+void RegisterIndexOps(OpRegistry&);   // embedding, gather, gather_nd
 void RegisterNormOps(OpRegistry&);    // layer_norm, rms_norm, softmax
-void RegisterAttentionOps(OpRegistry&);  // attention, attention_grad, rope
+void RegisterAttentionOps(OpRegistry&);  // attention, attention_grad
 void RegisterLossOps(OpRegistry&);       // cross_entropy and its pieces
 void RegisterOptimizerOps(OpRegistry&);  // adamw, sgd
 void RegisterDropoutOps(OpRegistry&);    // dropout

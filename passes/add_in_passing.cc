@@ -22,7 +22,7 @@ AddInPassing FindAddInPassing(const Graph& graph, const Op& add) {
     Value *x = add.operands[1 - k], *sum = add.operands[k];
     const Op* f = sum->producer;
     if (!f || static_cast<int>(f->operands.size()) != f->def->adds_to) continue;
-    if (x == sum || sum->users.size() != 1 || graph.IsOutput(sum)) continue;
+    if (x == sum || !graph.OnlyUser(sum)) continue;
     int made = MadeAt(graph, x);
     if (made >= 0 && made < f->id) return {f, x};
   }

@@ -297,8 +297,8 @@ class Application {
   // The result of the op, and of the bias that follows it.
   Value* WithBias(const Op* op) const {
     Value* out = op->result();
-    while (out->users.size() == 1 && !graph_.IsOutput(out) && out->users[0]->name() == "add") {
-      const Op* add = out->users[0];
+    for (const Op* add = graph_.OnlyUser(out); add && add->name() == "add";
+         add = graph_.OnlyUser(out)) {
       const Value* other = add->operands[add->operands[0] == out];
       if (!other->producer || other->producer->name() != "param" || other->type.rank() != 1) break;
       out = add->result();
@@ -336,10 +336,9 @@ class Application {
     if (axes.empty()) return nullptr;
     Op* op = graph_.AddOp(GetOpDef("sharding_constraint"), {},
                           {TensorType(value->type.dtype, value->type.shape, std::move(sharding))},
-                          {}, graph_.Next(value->producer));
-    op->BelongWith(*value->producer);
-    op->attrs.Set("axes", std::move(axes));
-    op->attrs.Set("why", Strings{StrCat("spec ", rule.where.ToString(), ": ", why)});
+                          {{"axes", std::move(axes)},
+                           {"why", Strings{StrCat("spec ", rule.where.ToString(), ": ", why)}}},
+                          graph_.Next(value->producer), *value->producer);
     graph_.ReplaceAllUses(value, op->result());
     graph_.AppendOperand(op, value);
     return op;

@@ -135,9 +135,7 @@ class Assigner {
 
   // Layers, and what depends on them: with the last that it depends on.
   void PlaceByLayers() {
-    int n = 0;
-    for (const auto& op : graph_.ops()) op->id = n++;
-    layer_.assign(static_cast<size_t>(n), kNone);
+    layer_.assign(static_cast<size_t>(graph_.NumberOps()), kNone);
     for (size_t l = 0; l < layers_.size(); ++l) {
       for (const Op* op : layers_[l].ops) LayerOf(op) = static_cast<int>(l);
     }

@@ -1,9 +1,10 @@
+#include "passes/bucket.h"
+
 #include <algorithm>
 #include <map>
 #include <unordered_map>
 
 #include "ir/op_def.h"
-#include "passes/lower.h"
 
 namespace shardc {
 namespace {
@@ -14,7 +15,7 @@ struct Key {
   DType dtype;
   Phase phase;
   int stage, virtual_stage, microbatch;
-  const Op* producer;  // null: anywhere in the phase
+  int producer;  // Op::id; -1: anywhere in the phase
   auto operator<=>(const Key&) const = default;
 };
 
@@ -24,8 +25,7 @@ class Buckets {
   Buckets(Graph& graph, int64_t max_bytes) : graph_(graph), max_bytes_(max_bytes) {}
 
   void Run() {
-    int n = 0;
-    for (const auto& op : graph_.ops()) op->id = n++;
+    graph_.NumberOps();
     for (auto it = graph_.ops().begin(); it != graph_.ops().end();) {
       Op* op = (it++)->get();
       if (!op->results.empty() && waiting_.contains(op->result())) continue;
@@ -35,7 +35,7 @@ class Buckets {
       }
       if (!Small(*op)) continue;
       Open(op);
-      if (Producer(*op)) FetchSiblings(op);
+      if (const Op* maker = Producer(*op)) FetchSiblings(op, *maker);
     }
     while (!open_.empty()) Flush(open_.begin()->first);
   }
@@ -64,6 +64,7 @@ class Buckets {
   }
 
   Key KeyOf(const Op& op) const {
+    const Op* producer = Producer(op);
     return {op.attrs.StringList("axes"),
             op.attrs.String("reduce"),
             op.in(0).dtype,
@@ -71,7 +72,7 @@ class Buckets {
             op.stage,
             op.microbatch < 0 ? 0 : op.virtual_stage,
             op.microbatch,
-            Producer(op)};
+            producer ? producer->id : -1};
   }
 
   void Open(Op* op) {
@@ -82,7 +83,7 @@ class Buckets {
 
   // Later reductions of what the same op makes come right behind this one: what reads this one's
   // result would end the wait.
-  void FetchSiblings(Op* op) {
+  void FetchSiblings(Op* op, const Op& producer) {
     const Key key = KeyOf(*op);
     std::vector<Op*> later;
     auto collect = [&](auto& self, const Op& maker) -> void {
@@ -94,7 +95,7 @@ class Buckets {
         }
       }
     };
-    collect(collect, *key.producer);
+    collect(collect, producer);
     for (Op* other : later) {
       MoveViewsBefore(other->operands[0]->producer, op);
       if (graph_.Next(op) != other) graph_.MoveBefore(other, graph_.Next(op));
@@ -129,9 +130,7 @@ class Buckets {
       auto merge = [](Strings& into, const std::string& text) {
         if (std::find(into.begin(), into.end(), text) == into.end()) into.push_back(text);
       };
-      if (op->attrs.Has("why")) {
-        for (const std::string& w : op->attrs.StringList("why")) merge(why, w);
-      }
+      for (const std::string& w : WhyOf(*op)) merge(why, w);
       merge(causes, op->attrs.String("for", ""));
     }
     Op* last = ops.back();
@@ -144,9 +143,8 @@ class Buckets {
     std::string cause;
     for (size_t i = 0; i < causes.size() && i < 4; ++i) cause += (i ? "," : "") + causes[i];
     attrs.Set("for", cause);
-    Op* all = graph_.AddOp(*last->def, operands, types, std::move(attrs), graph_.Next(last));
-    all->phase = last->phase;
-    all->BelongWith(*last);
+    Op* all = graph_.AddOp(*last->def, operands, types, std::move(attrs), graph_.Next(last), *last);
+    all->id = last->id;
     size_t next = 0;
     for (Op* op : ops) {
       for (Value* r : op->results) graph_.ReplaceAllUses(r, all->result(static_cast<int>(next++)));

@@ -183,8 +183,7 @@ class Chunking {
           if (!chain.Include(user)) return false;
         }
       }
-      if (chain.Contains(v->producer) && v->users.size() == 1 && !graph_.IsOutput(v)) {
-        Op* only = v->users[0];
+      if (Op* only = graph_.OnlyUser(v); only && chain.Contains(v->producer)) {
         bool unary = only->def->elementwise && only->operands.size() == 1;
         if (unary && !chain.Include(only)) return false;
       }

@@ -1,9 +1,10 @@
+#include "passes/clear_padding.h"
+
 #include <unordered_map>
 #include <unordered_set>
 
 #include "ir/op_def.h"
 #include "passes/layout.h"
-#include "passes/lower.h"
 
 namespace shardc {
 namespace {
@@ -66,9 +67,7 @@ void ClearPadding(Graph& graph) {
     Value* v = op->operands[operand];
     Value*& zeroed = cleared[v];
     if (!zeroed) {
-      Op* z = graph.AddOp(GetOpDef("zero_padding"), {v}, {v->type}, {}, op);
-      z->phase = op->phase;
-      z->BelongWith(*op);
+      Op* z = graph.AddOp(GetOpDef("zero_padding"), {v}, {v->type}, {}, op, *op);
       clean.Learn(*z);
       zeroed = z->result();
     }

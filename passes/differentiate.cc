@@ -112,7 +112,7 @@ void AddGradients(Graph& graph, Value* loss, Value* scale) {
     builder.BelongWith(param);
     if (IsHalf(grads[i]->type.dtype)) grads[i] = builder.Cast(grads[i], DType::kF32);
     if (scale) grads[i] = builder.Div(grads[i], builder.Cast(scale, grads[i]->type.dtype));
-    graph.outputs.push_back({"grad." + param.attrs.String("name"), grads[i]});
+    graph.outputs.push_back({GradientName(param.attrs.String("name")), grads[i]});
   }
   graph.EraseDead();
 }

@@ -33,10 +33,7 @@ using Group = std::vector<Op*>;  // in order
 
 class Fusion {
  public:
-  explicit Fusion(Graph& graph) : graph_(graph) {
-    int n = 0;
-    for (const auto& op : graph.ops()) op->id = n++;
-  }
+  explicit Fusion(Graph& graph) : graph_(graph) { graph.NumberOps(); }
 
   void Run() {
     std::vector<Op*> ops;
@@ -169,9 +166,7 @@ class Fusion {
                      {{"steps", program.StepsToStrings()},
                       {"results", std::move(results)},
                       {"types", std::move(types)}},
-                     last);
-    fused->phase = last->phase;
-    fused->BelongWith(*last);
+                     last, *last);
     for (size_t r = 0; r < replaced.size(); ++r) {
       fused->result(static_cast<int>(r))->name = replaced[r]->name;
       graph_.ReplaceAllUses(replaced[r], fused->result(static_cast<int>(r)));

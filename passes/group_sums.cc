@@ -29,10 +29,7 @@ class Grouper {
 
  private:
   // Whether the sum is only there to be added to another.
-  bool IsTerm(const Op& sum) const {
-    const Value* v = sum.result();
-    return v->users.size() == 1 && IsSum(v->users[0]) && !graph_.IsOutput(v);
-  }
+  bool IsTerm(const Op& sum) const { return IsSum(graph_.OnlyUser(sum.result())); }
 
   int StageOf(const Value* v) const {
     return v->producer ? homes_[static_cast<size_t>(v->producer->id)] : kAnyStage;
@@ -74,9 +71,7 @@ class Grouper {
   Value* Add(Value* sum, Value* term, const Op& like, int stage) {
     const Value* later = MadeAt(term) > MadeAt(sum) ? term : sum;
     Op* before = later->producer ? graph_.Next(later->producer) : graph_.ops().front().get();
-    Op* op = graph_.AddOp(*like.def, {sum, term}, {like.out()}, {}, before);
-    op->phase = like.phase;
-    op->BelongWith(like);
+    Op* op = graph_.AddOp(*like.def, {sum, term}, {like.out()}, {}, before, like);
     op->stage = stage;
     if (StageOf(later) == stage) op->virtual_stage = later->producer->virtual_stage;
     op->microbatch = later->producer ? later->producer->microbatch : -1;

@@ -9,14 +9,13 @@
 namespace shardc {
 
 // kind:
-//   none              nothing; returns null
-//   lm                next-token cross entropy of the logits, labels i64 shifted inside: position i
-//   is
-//                     compared with label i + 1; mean over the labels that are not -100
-//   ce                the same without the shift
-//   masked_lm         sum(loss * loss_mask) / sum(loss_mask), labels already shifted, loss_mask f32
-//   dot               sum(y * cotangent), the input `cotangent` of y's type: a vector-Jacobian
-//   product output:NAME       a scalar output that the model computes itself
+//   none         nothing; returns null
+//   lm           next-token cross entropy of the logits: position i is compared with label i + 1
+//                (i64, shifted inside); mean over the labels that are not -100
+//   ce           the same without the shift
+//   masked_lm    sum(loss * loss_mask) / sum(loss_mask); labels already shifted, loss_mask f32
+//   dot          sum(y * cotangent), the input `cotangent` of y's type: a vector-Jacobian product
+//   output:NAME  a scalar output that the model computes itself
 // Of a model in halves they are made in f32. `output` names the logits (or y); empty: the model's
 // only float output, or the one named "logits". Adds the inputs that the loss needs and the output
 // "loss" (first in order), and returns its value. Throws Diagnostic E6101 (unknown kind), E1601 (no

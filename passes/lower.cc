@@ -58,9 +58,7 @@ class ReshardLowering {
       value_ = other->result();
       return;
     }
-    Op* made = graph_.AddOp(GetOpDef(name), {value_}, {type}, std::move(attrs), op_);
-    made->phase = op_->phase;
-    made->BelongWith(*op_);
+    Op* made = graph_.AddOp(GetOpDef(name), {value_}, {type}, std::move(attrs), op_, *op_);
     of_value.push_back(made);
     value_ = made->result();
   }
@@ -73,14 +71,6 @@ class ReshardLowering {
     Attributes others = other.attrs;
     for (Attributes* a : {&attrs, &others}) a->Erase("why"), a->Erase("for");
     return attrs == others;
-  }
-
-  // Whether any axis is in use (cut or partial) in the present type.
-  bool InUse(int axis) const {
-    const Sharding& s = value_->type.sharding;
-    if (s.partial_sum.contains(axis) || s.partial_max.contains(axis)) return true;
-    return std::any_of(s.dims.begin(), s.dims.end(),
-                       [&](auto& d) { return d.axes.contains(axis); });
   }
 
   // The axes that the dim shall have beyond its present ones when these are the first of those in
@@ -110,7 +100,7 @@ class ReshardLowering {
     if (!rest) return;
     AxisList fresh;
     for (int a : *rest) {
-      if (InUse(a)) break;
+      if (value_->type.sharding.Uses(a)) break;
       fresh.push_back(a);
     }
     if (!fresh.empty()) Slice(d, fresh);

@@ -42,9 +42,8 @@ class Cutting {
         count_(spec.count),
         loss_(loss),
         chain_(graph, BatchInput(graph, spec), 0, spec.count) {
-    int n = 0;
+    graph.NumberOps();
     for (const auto& op : graph.ops()) {
-      op->id = n++;
       const bool weight = op->def->is_state && IsFloat(op->out().dtype);
       if (weight || ReadsAny(*op, learned_)) {
         learned_.insert(op->results.begin(), op->results.end());
@@ -233,10 +232,8 @@ class Cutting {
         }
         for (const Value* r : op->results) types.push_back(chain_.PieceType(r, units));
         Attributes attrs = chain_.AttributesOf(*op, types, m * units);
-        Op* piece =
-            graph_.AddOp(*op->def, std::move(operands), std::move(types), std::move(attrs), end);
-        piece->phase = op->phase;
-        piece->BelongWith(*op);
+        Op* piece = graph_.AddOp(*op->def, std::move(operands), std::move(types), std::move(attrs),
+                                 end, *op);
         piece->microbatch = m;
         for (size_t k = 0; k < op->results.size(); ++k) {
           piece->results[k]->provenance = op->results[k]->provenance;

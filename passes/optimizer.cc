@@ -83,11 +83,10 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
   CheckOptions(options);
   std::vector<std::pair<Op*, Value*>> grads;
   for (Op* op : graph.Params()) {
-    if (Value* g = graph.FindOutput("grad." + op->attrs.String("name"))) grads.emplace_back(op, g);
+    Value* gradient = graph.FindOutput(GradientName(op->attrs.String("name")));
+    if (gradient) grads.emplace_back(op, gradient);
   }
-  if (grads.empty()) {
-    throw NoGradients();
-  }
+  if (grads.empty()) throw NoGradients();
   Builder b(graph);
   b.phase = Phase::kOptimizer;
   b.site = "optimizer";

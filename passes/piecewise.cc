@@ -189,11 +189,10 @@ Value* Piecewise::Slice(Value* v, int64_t from, int64_t units, const Op& reader,
   Ints starts(type.shape.size()), limits = type.shape, steps(type.shape.size(), 1);
   starts[d] = size * from;
   limits[d] = size * (from + units);
-  Op* slice = graph_->AddOp(GetOpDef("slice"), {v}, {std::move(type)},
-                            {{"starts", starts}, {"limits", limits}, {"steps", steps}}, before);
-  slice->phase = reader.phase;
-  slice->BelongWith(reader);
-  return slice->result();
+  return graph_
+      ->AddOp(GetOpDef("slice"), {v}, {std::move(type)},
+              {{"starts", starts}, {"limits", limits}, {"steps", steps}}, before, reader)
+      ->result();
 }
 
 bool Piecewise::ReadOutside(const Value* v) const {
@@ -204,10 +203,8 @@ bool Piecewise::ReadOutside(const Value* v) const {
 // The op that does nothing but add the value, which is no piece, to one that is there before the
 // ops; or null.
 Op* Piecewise::AddedTo(const Value* sum) const {
-  if (DimOf(sum) >= 0 || IsWidened(sum) || sum->users.size() != 1 || graph_->IsOutput(sum)) {
-    return nullptr;
-  }
-  Op* add = sum->users[0];
+  Op* add = graph_->OnlyUser(sum);
+  if (!add || DimOf(sum) >= 0 || IsWidened(sum)) return nullptr;
   if (add->name() != "add" || Contains(add) || add->in(0) != add->in(1)) return nullptr;
   const Op* other = add->operands[add->operands[0] == sum]->producer;
   return other && other->id < ops_.front()->id ? add : nullptr;
@@ -246,10 +243,8 @@ void Piecewise::Apply(int pieces) {
       }
       for (const Value* r : op->results) types.push_back(PieceType(r, units));
       Attributes attrs = AttributesOf(*op, types, from);
-      Op* part =
-          graph_->AddOp(*op->def, std::move(operands), std::move(types), std::move(attrs), end);
-      part->phase = op->phase;
-      part->BelongWith(*op);
+      Op* part = graph_->AddOp(*op->def, std::move(operands), std::move(types), std::move(attrs),
+                               end, *op);
       for (size_t k = 0; k < op->results.size(); ++k) {
         Value *r = op->results[k], *mine = part->results[k];
         mine->provenance = r->provenance;
@@ -263,9 +258,7 @@ void Piecewise::Apply(int pieces) {
         } else if (made.empty()) {
           made = {mine};
         } else if (ReadOutside(r)) {
-          Op* sum = graph_->AddOp(GetOpDef("add"), {made[0], mine}, {mine->type}, {}, end);
-          sum->phase = op->phase;
-          sum->BelongWith(*op);
+          Op* sum = graph_->AddOp(GetOpDef("add"), {made[0], mine}, {mine->type}, {}, end, *op);
           sum->result()->provenance = r->provenance;
           made = {sum->result()};
         }
@@ -295,17 +288,13 @@ void Piecewise::ReplaceResults(Op* before) {
       }
       if (DimOf(r) >= 0) {
         Op* concat = graph_->AddOp(GetOpDef("concat"), made_[r], {r->type},
-                                   {{"axis", int64_t{DimOf(r)}}}, before);
-        concat->phase = op->phase;
-        concat->BelongWith(*op);
+                                   {{"axis", int64_t{DimOf(r)}}}, before, *op);
         concat->result()->provenance = r->provenance;
         whole = concat->result();
       }
       if (IsWidened(r)) {
         Op* cast = graph_->AddOp(GetOpDef("cast"), {whole}, {r->type},
-                                 {{"to", std::string(DTypeName(r->type.dtype))}}, before);
-        cast->phase = op->phase;
-        cast->BelongWith(*op);
+                                 {{"to", std::string(DTypeName(r->type.dtype))}}, before, *op);
         cast->result()->provenance = r->provenance;
         whole = cast->result();
       }

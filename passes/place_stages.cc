@@ -149,9 +149,7 @@ class Placer {
   Op* Repeat(const Op& op, int stage) {
     std::vector<TensorType> types;
     for (const Value* r : op.results) types.push_back(r->type);
-    Op* copy = graph_.AddOp(*op.def, op.operands, types, op.attrs, graph_.Next(&op));
-    copy->phase = op.phase;
-    copy->BelongWith(op);
+    Op* copy = graph_.AddOp(*op.def, op.operands, types, op.attrs, graph_.Next(&op), op);
     copy->stage = stage;
     copy->virtual_stage = VirtualStageOn(stage, op);
     for (size_t i = 0; i < op.results.size(); ++i) {
@@ -211,10 +209,8 @@ class Placer {
       const std::string& state = op->attrs.String("name");
       if (IsShared(state)) shared_[op->operands[0]] = state;
     }
-    constexpr std::string_view kGradient = "grad.";
     for (const Output& o : graph_.outputs) {
-      if (!o.name.starts_with(kGradient)) continue;
-      const std::string state = o.name.substr(kGradient.size());
+      const std::string state(ParamOfGradient(o.name));
       if (IsShared(state)) shared_[o.value] = state;
     }
   }
@@ -241,8 +237,7 @@ class Placer {
 
   Value* Send(Value* v, int stage, const Op& user) {
     const Op& maker = *v->producer;
-    Strings why;
-    if (maker.attrs.Has("why")) why = maker.attrs.StringList("why");
+    Strings why = WhyOf(maker);
     why.push_back(StrCat(maker.name(), maker.site.empty() ? "" : " at " + maker.site,
                          " is on stage ", maker.stage));
     why.push_back(StrCat(user.name(), user.site.empty() ? "" : " at " + user.site,
@@ -258,9 +253,7 @@ class Placer {
                            {"to", int64_t{stage}},
                            {"why", why},
                            {"for", std::string(maker.name())}},
-                          graph_.Next(&maker));
-    op->phase = maker.phase;
-    op->BelongWith(maker);
+                          graph_.Next(&maker), maker);
     op->stage = stage;
     op->result()->provenance = v->provenance;
     return op->result();

@@ -132,8 +132,7 @@ class Lowering {
     return results > 0 && std::all_of(op.operands.begin(), op.operands.end(), [&](const Value* v) {
              if (!IsFloat(v->type.dtype) || v->type.dtype == DType::kF32) return true;
              const Op* producer = v->producer;
-             return producer && producer->def->typed_result == v->index && v->users.size() == 1 &&
-                    !graph_.IsOutput(v);
+             return producer && producer->def->typed_result == v->index && graph_.OnlyUser(v);
            });
   }
 
@@ -259,10 +258,8 @@ class Lowering {
 };
 
 Value* CastBefore(Graph& graph, Value* v, DType to, const Op& like, Op* before) {
-  Op* op =
-      graph.AddOp(GetOpDef("cast"), {v}, {v->type}, {{"to", std::string(DTypeName(to))}}, before);
-  op->phase = like.phase;
-  op->BelongWith(like);
+  Op* op = graph.AddOp(GetOpDef("cast"), {v}, {v->type}, {{"to", std::string(DTypeName(to))}},
+                       before, like);
   op->result()->type.dtype = to;
   return op->result();
 }
@@ -279,8 +276,7 @@ bool DropPair(Graph& graph, Op* outer) {
 bool FoldIntoProducer(Graph& graph, Op* cast) {
   Value* v = cast->operands[0];
   Op* op = v->producer;
-  if (!op || op->def->typed_result != v->index || graph.IsOutput(v) || v->users.size() != 1)
-    return false;
+  if (!op || op->def->typed_result != v->index || !graph.OnlyUser(v)) return false;
   // What the result is added to has its type.
   if (op->def->adds_to >= 0 && op->def->adds_to < static_cast<int>(op->operands.size())) {
     return false;

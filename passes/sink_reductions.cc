@@ -14,10 +14,7 @@ namespace {
 constexpr size_t kMaxOps = 64;  // that one reduction moves behind
 
 bool Uses(const Sharding& s, const AxisList& axes) {
-  return std::any_of(axes.begin(), axes.end(), [&](int a) {
-    return s.partial_sum.contains(a) || s.partial_max.contains(a) ||
-           std::any_of(s.dims.begin(), s.dims.end(), [&](auto& d) { return d.axes.contains(a); });
-  });
+  return std::any_of(axes.begin(), axes.end(), [&](int a) { return s.Uses(a); });
 }
 
 // Reductions over the same axes, and the ops behind them that could work on their operands instead.
@@ -117,7 +114,9 @@ class Region {
   double ReducedBytes(const Value* v) const {
     const Value *sum = v, *joint = nullptr;
     while (const Value* other = AddedTo(sum)) {
-      if (ReducedAxes(other) == axes_ && OnlyUse(other) && other->type == v->type) joint = other;
+      if (ReducedAxes(other) == axes_ && graph_.OnlyUser(other) && other->type == v->type) {
+        joint = other;
+      }
       sum = sum->users[0]->result();
     }
     if (joint) return NextReduction(sum).empty() ? 0 : -Bytes(joint);
@@ -129,8 +128,8 @@ class Region {
 
   // The axes of the reduction that is all that is done with the value; none where it is not.
   AxisList NextReduction(const Value* v) const {
-    if (!OnlyUse(v) || v->users[0]->name() != "reshard") return {};
-    return ReducedAxes(v->users[0]->result());
+    const Op* reader = graph_.OnlyUser(v);
+    return reader && reader->name() == "reshard" ? ReducedAxes(reader->result()) : AxisList();
   }
 
   double Bytes(const Value* reduction) const {
@@ -143,13 +142,10 @@ class Region {
     return ReshardBytes(from, to.sharding, graph_.mesh) * share;
   }
 
-  bool OnlyUse(const Value* v) const { return v->users.size() == 1 && !graph_.IsOutput(v); }
-
   // What the value is added to, and nothing else done with it; or null.
   const Value* AddedTo(const Value* v) const {
-    if (!OnlyUse(v) || v->users[0]->name() != "add") return nullptr;
-    const Op* add = v->users[0];
-    return add->operands[add->operands[0] == v];
+    const Op* add = graph_.OnlyUser(v);
+    return add && add->name() == "add" ? add->operands[add->operands[0] == v] : nullptr;
   }
 
   // A reduction for the users of the value that do not work on the partial one.
@@ -160,19 +156,13 @@ class Region {
     }
     if (outside.empty() && !graph_.IsOutput(v)) return;
     const Op& first = *reductions_[0];
-    Op* after = graph_.AddOp(*first.def, {v}, {whole}, first.attrs, graph_.Next(op));
-    after->phase = op->phase;
-    after->BelongWith(*op);
-    Strings why = first.attrs.StringList("why");
+    Op* after = graph_.AddOp(*first.def, {v}, {whole}, first.attrs, graph_.Next(op), *op);
+    Strings why = WhyOf(first);
     why.push_back("partial through " + Describe(*op));
     after->attrs.Set("why", std::move(why));
     after->attrs.Set("for", std::string(op->name()));
     after->result()->provenance = first.result()->provenance;
-    for (Op* user : outside) {
-      for (size_t i = 0; i < user->operands.size(); ++i) {
-        if (user->operands[i] == v) graph_.SetOperand(user, static_cast<int>(i), after->result());
-      }
-    }
+    for (Op* user : outside) graph_.ReplaceUses(user, v, after->result());
     for (Output& o : graph_.outputs) {
       if (o.value == v) o.value = after->result();
     }
@@ -220,11 +210,7 @@ AxisList ReducedAxes(const Value* value) {
 }
 
 bool SinkReductions(Graph& graph) {
-  auto number = [&] {
-    int n = 0;
-    for (const auto& op : graph.ops()) op->id = n++;
-  };
-  number();
+  graph.NumberOps();
   bool any = false;
   for (auto it = graph.ops().begin(); it != graph.ops().end(); ++it) {
     Op* op = it->get();
@@ -234,7 +220,7 @@ bool SinkReductions(Graph& graph) {
       Region region(graph, together);
       if (!region.Grow()) continue;
       region.Apply();
-      number();
+      graph.NumberOps();
       any = true;
       break;
     }

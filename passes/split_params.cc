@@ -120,7 +120,7 @@ class Splitter {
   // Parameters and ops whose only purpose is the value, from which the dim can be taken apart.
   bool Collect(Value* v, const Along& along) {
     Op* op = v->producer;
-    if (!op || v->users.size() != 1 || graph_.IsOutput(v)) return false;
+    if (!op || !graph_.OnlyUser(v)) return false;
     if (op->def->is_state) {
       params_.emplace_back(op, along.dim);
       return true;

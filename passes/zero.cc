@@ -5,7 +5,7 @@
 #include <unordered_set>
 
 #include "ir/op_def.h"
-#include "passes/lower.h"
+#include "passes/bucket.h"
 #include "passes/provenance.h"
 #include "passes/split_axes.h"
 #include "passes/weights.h"
@@ -100,10 +100,9 @@ constexpr int kSeveral = -2;
 // The microbatch that all terms of a sum are of, or kSeveral. The terms: sums of one microbatch
 // each, as they are before they are widened to be added.
 int CollectTerms(const Graph& graph, Value* v, std::vector<Value*>& terms) {
-  auto only_use = [&](const Value* u) { return u->users.size() == 1 && !graph.IsOutput(u); };
   const Op* op = v->producer;
-  if (op && op->name() == "add" && op->in(0) == op->in(1) && only_use(op->operands[0]) &&
-      only_use(op->operands[1])) {
+  if (op && op->name() == "add" && op->in(0) == op->in(1) && graph.OnlyUser(op->operands[0]) &&
+      graph.OnlyUser(op->operands[1])) {
     std::vector<Value*> within;
     const int a = CollectTerms(graph, op->operands[0], within);
     const int b = CollectTerms(graph, op->operands[1], within);
@@ -112,7 +111,7 @@ int CollectTerms(const Graph& graph, Value* v, std::vector<Value*>& terms) {
       return kSeveral;
     }
   }
-  while (op && op->name() == "cast" && only_use(op->operands[0])) {
+  while (op && op->name() == "cast" && graph.OnlyUser(op->operands[0])) {
     v = op->operands[0];
     op = v->producer;
   }
@@ -125,8 +124,7 @@ class Gathering {
   Gathering(Graph& graph, const Zero& zero)
       : graph_(graph), zero_(zero), weights_(WeightsOf(graph)) {
     for (int a : zero.axes) names_.push_back(graph.mesh.axes()[a].name);
-    int n = 0;
-    for (const auto& op : graph.ops()) op->id = n++;
+    graph.NumberOps();
   }
 
   void Run() {
@@ -178,11 +176,9 @@ class Gathering {
   Value* MakeAgain(Value* value, const std::vector<Op*>& users, Value* whole) {
     const Op& maker = *value->producer;
     Op* op = graph_.AddOp(*maker.def, {whole}, {TensorType(value->type.dtype, value->type.shape)},
-                          maker.attrs, graph_.Next(whole->producer));
-    op->phase = whole->producer->phase;
-    op->BelongWith(*whole->producer);
+                          maker.attrs, graph_.Next(whole->producer), *whole->producer);
     op->id = whole->producer->id;
-    Replace(value, users, op->result());
+    for (Op* user : users) graph_.ReplaceUses(user, value, op->result());
     return op->result();
   }
 
@@ -194,21 +190,11 @@ class Gathering {
         {TensorType(value->type.dtype, value->type.shape)},
         {{"axes", names_},
          {"why", Strings{StrCat(zero_.why, " gathers parameter ", param, " where it is used")}}},
-        first);
-    op->phase = first->phase;
-    op->BelongWith(*first);
+        first, *first);
     op->microbatch = microbatch;
     op->id = first->id;
-    Replace(value, users, op->result());
+    for (Op* user : users) graph_.ReplaceUses(user, value, op->result());
     return op->result();
-  }
-
-  void Replace(Value* value, const std::vector<Op*>& users, Value* by) {
-    for (Op* user : users) {
-      for (size_t i = 0; i < user->operands.size(); ++i) {
-        if (user->operands[i] == value) graph_.SetOperand(user, static_cast<int>(i), by);
-      }
-    }
   }
 
   Graph& graph_;
@@ -262,12 +248,10 @@ void CutParams(Graph& graph, Zero& zero) {
     TensorType& type = value->type;
     const std::string& name = param->attrs.String("name");
     if (!IsFloat(type.dtype) || (type.rank() < 2 && type.bytes() <= kBucketBytes)) continue;
-    if (zero.stage < 3 && !graph.FindOutput("grad." + name)) continue;
+    if (zero.stage < 3 && !graph.FindOutput(GradientName(name))) continue;
     AxisList axes;
     for (int a : zero.axes) {
-      const bool used = std::any_of(type.sharding.dims.begin(), type.sharding.dims.end(),
-                                    [&](const DimSharding& d) { return d.axes.contains(a); });
-      if (!used) axes.push_back(a);
+      if (!type.sharding.Uses(a)) axes.push_back(a);
     }
     auto cut = ChooseDim(type, axes, graph.mesh);
     if (!cut) continue;
@@ -288,7 +272,7 @@ void CutGradients(Graph& graph, const Zero& zero) {
   if (zero.stage < 2) return;
   for (const Op* param : graph.Params()) {
     const std::string& name = param->attrs.String("name");
-    Value* gradient = graph.FindOutput("grad." + name);
+    Value* gradient = graph.FindOutput(GradientName(name));
     if (!gradient || !zero.params.contains(name)) continue;
     std::vector<Value*> terms;
     if (CollectTerms(graph, gradient, terms) != kSeveral) continue;
@@ -309,9 +293,7 @@ void CutGradients(Graph& graph, const Zero& zero) {
                            {{"axes", axes},
                             {"why", Strings{StrCat(zero.why, " cuts the gradient of parameter ",
                                                    name, " in each microbatch")}}},
-                           graph.Next(term->producer));
-      op->phase = term->producer->phase;
-      op->BelongWith(*term->producer);
+                           graph.Next(term->producer), *term->producer);
       graph.ReplaceAllUses(term, op->result());
       graph.AppendOperand(op, term);
     }

@@ -140,7 +140,7 @@ class Run {
     if (auto norm = ScalarOutput("grad_norm")) return norm;
     std::optional<double> squares;
     for (const std::string& name : session_.OutputNames()) {
-      if (!name.starts_with("grad.")) continue;
+      if (ParamOfGradient(name).empty()) continue;
       HostTensor grad = session_.Output(name);
       squares = squares.value_or(0);
       for (int64_t i = 0; i < grad.num_elements(); ++i) *squares += std::pow(grad.AsDouble(i), 2);
@@ -186,7 +186,9 @@ class Run {
 
   void ReadScalars() {
     for (const std::string& name : session_.OutputNames()) {
-      if (!session_.OutputType(name).shape.empty() || name.starts_with("grad.")) continue;
+      if (!session_.OutputType(name).shape.empty() || !ParamOfGradient(name).empty()) {
+        continue;
+      }
       report_.outputs.emplace_back(name, session_.Output(name).AsDouble(0));
     }
   }

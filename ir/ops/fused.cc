@@ -23,10 +23,8 @@ void RunPart(std::string_view op, const KernelCall& call, const Attributes& attr
 
 Op* Replace(Graph& graph, Op& root, std::string_view name, const Op& like,
             std::vector<Value*> operands, std::vector<TensorType> types, Attributes attrs) {
-  Op* op = graph.AddOp(Def(name), std::move(operands), std::move(types), std::move(attrs), &root);
-  op->phase = like.phase;
-  op->BelongWith(like);
-  return op;
+  return graph.AddOp(Def(name), std::move(operands), std::move(types), std::move(attrs), &root,
+                     like);
 }
 
 // matmul and the add of a bias.
@@ -36,7 +34,7 @@ bool FuseLinear(Graph& graph, Op& add) {
     const Op* matmul = product->producer;
     if (!matmul || (matmul->name() != "matmul" && matmul->name() != "matmul_nt")) continue;
     if (!matmul->RunsWith(add)) continue;
-    if (product->users.size() != 1 || graph.IsOutput(product)) continue;
+    if (!graph.OnlyUser(product)) continue;
     if (matmul->in(1).rank() != 2 || bias->type.shape != Shape{product->type.shape.back()})
       continue;
     if (product->type != add.out() || product->type.sharding.partial()) continue;

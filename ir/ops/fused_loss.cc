@@ -35,7 +35,7 @@ Op* LossOf(const Graph& graph, const Op& grad) {
   const Value* lse = grad.operands[3];
   Op* loss = lse->producer;
   if (!loss || loss->name() != "cross_entropy" || lse->index != 1) return nullptr;
-  if (lse->users.size() != 1 || graph.IsOutput(lse)) return nullptr;
+  if (!graph.OnlyUser(lse)) return nullptr;
   if (loss->operands[0] != grad.operands[1] || !Same(loss->operands[1], grad.operands[2])) {
     return nullptr;
   }
@@ -119,9 +119,7 @@ bool Fuse(Graph& graph, Op& grad) {
   }
   Op* fused = graph.AddOp(GetOpDef("cross_entropy_with_grad"),
                           {grad.operands[0], logits, loss->operands[1]},
-                          {loss->out(0), std::move(type)}, std::move(attrs), loss);
-  fused->phase = loss->phase;
-  fused->BelongWith(*loss);
+                          {loss->out(0), std::move(type)}, std::move(attrs), loss, *loss);
   fused->result(0)->name = loss->result(0)->name;
   fused->result(1)->name = old->name;
   graph.ReplaceAllUses(loss->result(0), fused->result(0));

@@ -34,7 +34,7 @@ Op* GradientIn(const Norm& norm, const Graph& graph, const Op& sum, int operand)
   const Value* dx = sum.operands[static_cast<size_t>(operand)];
   Op* grad = dx->producer;
   if (!grad || grad->name() != norm.grad || dx->index != 0) return nullptr;
-  if (dx->users.size() != 1 || graph.IsOutput(dx) || grad->phase != sum.phase) return nullptr;
+  if (!graph.OnlyUser(dx) || grad->phase != sum.phase) return nullptr;
   if (!grad->RunsWith(sum)) return nullptr;
   // It takes the gradient's place, so that what reads the weights' gradients comes after it.
   const Op* other = sum.operands[static_cast<size_t>(1 - operand)]->producer;
@@ -72,9 +72,8 @@ bool Fuse(const Norm& norm, Graph& graph, Op& cast) {
   Attributes attrs = grad->attrs;
   attrs.Set("out", std::string(DTypeName(cast.out().dtype)));
   if (sums) attrs.Set("sums", true);
-  Op* fused = graph.AddOp(GetOpDef(norm.name), std::move(operands), std::move(types), attrs, grad);
-  fused->phase = grad->phase;
-  fused->BelongWith(*grad);
+  Op* fused =
+      graph.AddOp(GetOpDef(norm.name), std::move(operands), std::move(types), attrs, grad, *grad);
   for (size_t i = 0; i < replaced.size(); ++i) {
     fused->result(static_cast<int>(i))->name = replaced[i]->name;
     graph.ReplaceAllUses(replaced[i], fused->result(static_cast<int>(i)));

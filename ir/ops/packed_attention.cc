@@ -46,11 +46,11 @@ Op* ConcatOf(const Graph& graph, const Op& grad) {
   Op* concat = nullptr;
   for (size_t i = 0; i < kParts; ++i) {
     const Value* d = grad.results[i];
-    if (d->users.size() != 1 || graph.IsOutput(d)) return nullptr;
+    if (!graph.OnlyUser(d)) return nullptr;
     const Op* reshape = d->users[0];
     if (reshape->name() != "reshape") return nullptr;
     const Value* part = reshape->result();
-    if (part->users.size() != 1 || graph.IsOutput(part)) return nullptr;
+    if (!graph.OnlyUser(part)) return nullptr;
     Op* user = part->users[0];
     if (user->name() != "concat" || user->operands.size() != kParts) return nullptr;
     if (user->operands[i] != part || (concat && user != concat)) return nullptr;
@@ -106,10 +106,8 @@ Op* PackedIn(const Graph& graph, const Op& op) {
 }
 
 Value* View(Graph& graph, Value* v, const TensorType& type, const Op& like, Op* before) {
-  Op* op = graph.AddOp(GetOpDef("reshape"), {v}, {type}, {{"shape", Ints(type.shape)}}, before);
-  op->phase = like.phase;
-  op->BelongWith(like);
-  return op->result();
+  return graph.AddOp(GetOpDef("reshape"), {v}, {type}, {{"shape", Ints(type.shape)}}, before, like)
+      ->result();
 }
 
 Attributes AttrsOf(const Op& op) {
@@ -128,9 +126,7 @@ bool FuseForward(Graph& graph, Op& op) {
   if (!split) return false;
   Value* all = View(graph, split->operands[0], Together(op.in(0)), op, &op);
   Op* packed = graph.AddOp(GetOpDef("packed_attention"), WithStep({all}, op),
-                           {op.out(0), op.out(1)}, AttrsOf(op), &op);
-  packed->phase = op.phase;
-  packed->BelongWith(op);
+                           {op.out(0), op.out(1)}, AttrsOf(op), &op, op);
   for (int i = 0; i < 2; ++i) {
     packed->result(i)->name = op.result(i)->name;
     graph.ReplaceAllUses(op.result(i), packed->result(i));
@@ -146,9 +142,7 @@ bool FuseGrad(Graph& graph, Op& op) {
   Value* all = View(graph, split->operands[0], type, op, &op);
   Op* packed = graph.AddOp(GetOpDef("packed_attention_grad"),
                            WithStep({op.operands[0], all, op.operands[4], op.operands[5]}, op),
-                           {type}, AttrsOf(op), &op);
-  packed->phase = op.phase;
-  packed->BelongWith(op);
+                           {type}, AttrsOf(op), &op, op);
   Value* whole = View(graph, packed->result(), concat->out(), *concat, concat);
   whole->name = concat->result()->name;
   graph.ReplaceAllUses(concat->result(), whole);

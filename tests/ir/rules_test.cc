@@ -9,6 +9,7 @@
 
 #include "ir/builder.h"
 #include "ir/op_def.h"
+#include "passes/clear_padding.h"
 #include "passes/insert_reshards.h"
 #include "passes/layout.h"
 #include "passes/lower.h"

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "passes/bucket.h"
 #include "tests/passes/check_text.h"
 
 namespace shardc::testing {
