@@ -11,6 +11,7 @@
 #include "passes/layout.h"
 #include "passes/provenance.h"
 #include "passes/reshard_cost.h"
+#include "passes/rules.h"
 #include "passes/weights.h"
 
 namespace shardc {
@@ -72,7 +73,7 @@ class Inserter {
       return graph_.Next(op);
     }
     if (!op->def->rule) return graph_.Next(op);
-    ShardingRule rule = op->def->rule(*op);
+    const ShardingRule& rule = rules_.Of(*op);
     std::vector<Sharding> operands, results;
     for (const Value* v : op->operands) operands.emplace_back(v->type.shape.size());
     for (const Value* v : op->results) results.emplace_back(v->type.shape.size());
@@ -501,8 +502,7 @@ class Inserter {
 
   // The parameter whose gradient this output of the graph is; or null.
   const Op* StateOfGradient(size_t output) const {
-    const std::string& name = graph_.outputs[output].name;
-    auto state = name.starts_with("grad.") ? states_.find(name.substr(5)) : states_.end();
+    auto state = states_.find(ParamOfGradient(graph_.outputs[output].name));
     return state == states_.end() ? nullptr : state->second;
   }
 
@@ -521,9 +521,10 @@ class Inserter {
 
   Graph& graph_;
   const Mesh& mesh_;
+  Rules rules_;
   std::unordered_set<const Value*> weights_;
   std::vector<int> axes_;
-  std::unordered_map<std::string, Op*> states_;
+  std::map<std::string, Op*, std::less<>> states_;
   std::unordered_map<const Value*, std::vector<size_t>> gradients_;  // and which outputs they are
   std::unordered_map<const Value*, Sharding> wishes_;
   std::map<std::pair<const Value*, int>, int> wished_because_;      // by axis: a step

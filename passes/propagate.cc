@@ -6,6 +6,7 @@
 #include "ir/op_def.h"
 #include "passes/layout.h"
 #include "passes/provenance.h"
+#include "passes/rules.h"
 #include "passes/weights.h"
 
 namespace shardc {
@@ -28,10 +29,14 @@ class Propagation {
     for (const auto& op : graph.ops()) {
       op->id = static_cast<int>(ops_.size());
       ops_.push_back(op.get());
-      rules_.push_back(op->def->rule ? op->def->rule(*op) : ShardingRule());
+      rules_.push_back(op->def->rule ? &all_rules_.Of(*op) : nullptr);
       for (Value* r : op->results) r->id = n++;
     }
     pinned_.resize(n);
+    gradient_.resize(n);
+    for (const Output& o : graph.outputs) {
+      gradient_[o.value->id] = gradient_[o.value->id] || !ParamOfGradient(o.name).empty();
+    }
     for (const auto& input : graph.inputs()) pinned_[input->id] = true;
     for (Op* op : ops_) {
       for (Value* r : op->results) pinned_[r->id] = !op->def->rule;
@@ -56,11 +61,12 @@ class Propagation {
 
  private:
   Priority PriorityOf(const Op& op) const {
+    if (!op.def->rule) return kRest;
     const bool makes_weights = !op.results.empty() && weights_.contains(op.results[0]);
     for (const Value* v : op.operands) {
       if (weights_.contains(v) && (op.operands.size() > 1 || makes_weights)) return kWeights;
     }
-    const ShardingRule& rule = rules_[op.id];
+    const ShardingRule& rule = *rules_[op.id];
     for (size_t f = 0; f < rule.factors.size(); ++f) {
       for (const auto& result : rule.results) {
         if (DimOfFactor(result, static_cast<int>(f)) < 0) return kRest;
@@ -73,6 +79,7 @@ class Propagation {
     axis_ = axis;
     dim_.assign(pinned_.size(), -1);
     wished_.assign(pinned_.size(), false);
+    waiting_.assign(ops_.size(), true);
     Constrain();
     auto read = [&](const Value* v) {
       for (int d = 0; d < v->type.rank(); ++d) {
@@ -107,7 +114,7 @@ class Propagation {
       if (!Constrains(*op, axis_, graph_.mesh)) continue;
       Value* v = op->result();
       decided_[v->id] = true;
-      const ShardingRule& rule = rules_[op->id];
+      const ShardingRule& rule = *rules_[op->id];
       const Slot slot{v, &rule.results[0], true};
       for (int d = 0; d < v->type.rank(); ++d) {
         if (!given.dims[d].axes.contains(axis_)) continue;
@@ -170,18 +177,17 @@ class Propagation {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const Value* v = op.operands[i];
       if (dim_[v->id] < 0 || !weights_.contains(v)) continue;
-      if (CutOf(rules_[op.id], {op.operands[i], &rules_[op.id].operands[i], false})) return true;
+      const ShardingRule& rule = *rules_[op.id];
+      if (CutOf(rule, {op.operands[i], &rule.operands[i], false})) return true;
     }
     return false;
   }
 
   bool NeededWhole(Value* v) const {
-    for (const Output& o : graph_.outputs) {
-      if (o.value == v && o.name.starts_with("grad.") && !wished_[v->id]) return true;
-    }
+    if (gradient_[v->id] && !wished_[v->id]) return true;
     for (const Op* user : v->users) {
       if (!user->def->rule) continue;
-      const ShardingRule& rule = rules_[user->id];
+      const ShardingRule& rule = *rules_[user->id];
       for (size_t i = 0; i < user->operands.size(); ++i) {
         if (user->operands[i] != v) continue;
         auto cut = CutOf(rule, {v, &rule.operands[i], false});
@@ -242,9 +248,7 @@ class Propagation {
       auto it = states.find(name);
       return it == states.end() ? nullptr : it->second;
     };
-    for (const Output& o : graph_.outputs) {
-      if (o.name.starts_with("grad.")) wish(o.value, find(std::string_view(o.name).substr(5)));
-    }
+    for (const Output& o : graph_.outputs) wish(o.value, find(ParamOfGradient(o.name)));
     for (Op* op : ops_) {
       if (op->name() != "update") continue;
       Value* v = op->operands[0];
@@ -259,6 +263,8 @@ class Propagation {
     v->type.sharding.dims[dim] = std::move(with_axis);
     dim_[v->id] = dim;
     SetProvenance(v, axis_, provenance);
+    if (v->producer) waiting_[v->producer->id] = true;
+    for (const Op* user : v->users) waiting_[user->id] = true;
   }
 
   // The cut of the slot's value over this axis alone, as a cut of one of the rule's factors.
@@ -297,15 +303,17 @@ class Propagation {
   bool ProducerCuts(const Value* v, int dim, const DimSharding& with_axis) const {
     const Op* op = v->producer;
     if (!op || !op->def->rule) return false;
-    const ShardingRule& rule = rules_[op->id];
+    const ShardingRule& rule = *rules_[op->id];
     auto cut = ProjectAxis(rule, rule.results[v->index][dim], v->type.shape[dim], with_axis, axis_,
                            graph_.mesh);
     return cut && rule.factors[cut->factor].kind == FactorKind::kPlain;
   }
 
+  // Whether one of its values takes a cut.
   bool Visit(Op& op, int level) {
-    if (priority_[op.id] > level || !op.def->rule) return false;
-    const ShardingRule& rule = rules_[op.id];
+    if (!waiting_[op.id] || priority_[op.id] > level || !op.def->rule) return false;
+    waiting_[op.id] = false;
+    const ShardingRule& rule = *rules_[op.id];
     std::vector<Slot> slots;
     slots.reserve(op.operands.size() + op.results.size());
     for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -350,14 +358,17 @@ class Propagation {
   Graph& graph_;
   std::unordered_set<const Value*> weights_;
   std::vector<Op*> ops_;
-  std::vector<ShardingRule> rules_;  // by Op::id
+  Rules all_rules_;
+  std::vector<const ShardingRule*> rules_;  // by Op::id; null where there is none
   std::vector<Priority> priority_;
   std::vector<bool> pinned_;                           // by Value::id
+  std::vector<bool> gradient_;                         // by Value::id: of a parameter, an output
   std::vector<std::pair<Op*, Sharding>> constraints_;  // with what they ask for
   int axis_ = 0;
   std::vector<int> dim_;       // by Value::id: the dim that axis_ cuts, or -1
   std::vector<bool> decided_;  // by Value::id: by a constraint over axis_
   std::vector<bool> wished_;   // by Value::id: cut like the state it becomes
+  std::vector<bool> waiting_;  // by Op::id: a value of it has changed since its last visit
 };
 
 }  // namespace
