@@ -39,7 +39,8 @@ void MergeEqual(Graph& graph) {
     auto& same = seen[{op->def, op->phase, op->operands}];
     bool merged = false;
     for (Op* other : same) {
-      if (other->attrs == op->attrs && other->out().SameTensor(op->out())) {
+      // Types too: where a reshard goes is said nowhere else.
+      if (other->attrs == op->attrs && other->out() == op->out() && other->RunsWith(*op)) {
         for (size_t i = 0; i < op->results.size(); ++i) {
           graph.ReplaceAllUses(op->results[i], other->results[i]);
         }

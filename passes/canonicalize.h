@@ -6,7 +6,7 @@
 namespace shardc {
 
 // Applies OpDef::simplify until nothing changes, removes dead ops, merges equal ones (common
-// subexpressions).
+// subexpressions) that run on the same ranks at the same time.
 void Canonicalize(Graph& graph);
 
 }  // namespace shardc

@@ -11,10 +11,6 @@
 namespace shardc {
 namespace {
 
-bool OnlyUse(const Graph& graph, const Value* v) {
-  return v->users.size() == 1 && !graph.IsOutput(v);
-}
-
 // Whether the value is a sum over ranks, whole or cut.
 bool IsReduction(const Value* v) {
   if (!v->producer || v->producer->name() != "reshard") return false;
@@ -86,38 +82,41 @@ class Optimizer {
 
   // The reduction that a term of a sum is, or of which it is a wider copy that alone reads it.
   const Value* ReductionOf(const Value* term) const {
-    if (!OnlyUse(graph_, term)) return nullptr;
+    if (!graph_.OnlyUser(term)) return nullptr;
     const Op* cast = term->producer;
     if (cast && cast->name() == "cast" && IsFloat(cast->in(0).dtype) &&
         DTypeSize(cast->in(0).dtype) < DTypeSize(term->type.dtype)) {
       term = cast->operands[0];
-      if (!OnlyUse(graph_, term)) return nullptr;
+      if (!graph_.OnlyUser(term)) return nullptr;
     }
     return IsReduction(term) ? term : nullptr;
   }
 
-  // Reductions from and to the same shardings that nothing else reads.
-  bool Combine(const Value* a, const Value* b) const {
-    const Value *ra = ReductionOf(a), *rb = ReductionOf(b);
-    auto alike = [](TensorType x, const TensorType& y) {
-      x.dtype = y.dtype;
-      return x == y;
-    };
-    return a != b && ra && rb && alike(ra->type, rb->type) &&
-           alike(ra->producer->in(0), rb->producer->in(0)) && MayWait(*ra, *rb);
+  struct Reduction {
+    size_t term;  // of a sum: the reduction, or its wider copy
+    const Value* value;
+    bool waits;  // for those of other microbatches
+  };
+
+  bool MayWait(const Value& reduction) const {
+    return !by_microbatch_ || LocalBytes(reduction.type, graph_.mesh) >=
+                                  LocalBytes(reduction.producer->in(0), graph_.mesh);
   }
 
-  bool MayWait(const Value& ra, const Value& rb) const {
-    return !by_microbatch_ || ra.producer->microbatch == rb.producer->microbatch ||
-           LocalBytes(ra.type, graph_.mesh) >= LocalBytes(ra.producer->in(0), graph_.mesh);
+  // From and to the same shardings.
+  static bool Alike(const Reduction& a, const Reduction& b) {
+    const Op &ra = *a.value->producer, &rb = *b.value->producer;
+    auto alike = [](const TensorType& x, const TensorType& y) {
+      return x.shape == y.shape && x.sharding == y.sharding;
+    };
+    return (a.waits || ra.microbatch == rb.microbatch) && alike(ra.out(), rb.out()) &&
+           alike(ra.in(0), rb.in(0));
   }
 
   Value* Make(const Op& like, std::vector<Value*> operands, const TensorType& type,
               Attributes attrs, Op* before) {
-    Op* op = graph_.AddOp(*like.def, std::move(operands), {type}, std::move(attrs), before);
-    op->phase = before->phase;
-    op->BelongWith(*before);
-    return op->result();
+    return graph_.AddOp(*like.def, std::move(operands), {type}, std::move(attrs), before, *before)
+        ->result();
   }
 
   Value* Cast(Value* v, DType to, const Op& like, Op* before) {
@@ -140,11 +139,11 @@ class Optimizer {
     Value* sum = Cast(Make(*op, {pa, pb}, pa->type, {}, op), own, cast, op);
     Value* whole = Make(ra, {sum}, type, ra.attrs, op);
     whole->producer->site = ra.site;
-    Strings why = ra.attrs.StringList("why");
-    for (const std::string& w : rb.attrs.StringList("why")) {
+    Strings why = WhyOf(ra);
+    for (const std::string& w : WhyOf(rb)) {
       if (std::find(why.begin(), why.end(), w) == why.end()) why.push_back(w);
     }
-    whole->producer->attrs.Set("why", std::move(why));
+    if (!why.empty()) whole->producer->attrs.Set("why", std::move(why));
     return Cast(whole, wide, cast, op);
   }
 
@@ -152,7 +151,7 @@ class Optimizer {
   void CollectTerms(Op* op, std::vector<Value*>& terms) const {
     for (Value* v : op->operands) {
       Op* inner = v->producer;
-      bool nested = inner && inner->name() == "add" && v->type == op->out() && OnlyUse(graph_, v);
+      bool nested = inner && inner->name() == "add" && v->type == op->out() && graph_.OnlyUser(v);
       if (nested) {
         CollectTerms(inner, terms);
       } else {
@@ -167,19 +166,17 @@ class Optimizer {
     std::vector<Value*> terms;
     CollectTerms(op, terms);
     // Few are: the norm of all gradients is a sum of thousands of other terms.
-    std::vector<size_t> reductions;
+    std::vector<Reduction> reductions;
     for (size_t i = 0; i < terms.size(); ++i) {
-      if (ReductionOf(terms[i])) reductions.push_back(i);
+      const Value* reduction = ReductionOf(terms[i]);
+      if (reduction) reductions.push_back({i, reduction, MayWait(*reduction)});
     }
-    for (size_t n = 0; n < reductions.size(); ++n) {
-      const size_t i = reductions[n];
-      if (terms[i]->type != op->out()) continue;
-      for (size_t m = n + 1; m < reductions.size(); ++m) {
-        const size_t j = reductions[m];
-        if (!Combine(terms[i], terms[j])) continue;
-        if (!CombineTwo(terms[i], terms[j])) SumAll(op, terms, i, j);
-        return true;
-      }
+    for (auto a = reductions.begin(); a != reductions.end(); ++a) {
+      if (terms[a->term]->type != op->out()) continue;
+      auto b = std::find_if(a + 1, reductions.end(), [&](auto& other) { return Alike(*a, other); });
+      if (b == reductions.end()) continue;
+      if (!CombineTwo(terms[a->term], terms[b->term])) SumAll(op, terms, a->term, b->term);
+      return true;
     }
     return false;
   }
@@ -207,10 +204,7 @@ class Optimizer {
     Value* sum = SumFirst(terms[i], terms[j], op);
     for (size_t k = 0; k < terms.size(); ++k) {
       if (k == i || k == j) continue;
-      Op* add = graph_.AddOp(*op->def, {terms[k], sum}, {op->out()}, {}, op);
-      add->phase = op->phase;
-      add->BelongWith(*op);
-      sum = add->result();
+      sum = Make(*op, {terms[k], sum}, op->out(), {}, op);
     }
     graph_.ReplaceAllUses(op->result(), sum);
   }

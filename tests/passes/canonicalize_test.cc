@@ -48,6 +48,33 @@ TEST(Canonicalize, KeepsASliceThatRunsBackwards) {
               "canonicalize", "CHECK: %y = slice %x");
 }
 
+TEST(Canonicalize, ReshardsToOtherPlacesAreNotEqual) {
+  CheckPasses(R"(mesh [dp=2, tp=2]
+  graph @g(%x: f32[4, 8]) -> (%a, %b, %c) {
+    %a = reshard %x : f32[4@dp, 8]
+    %b = reshard %x : f32[4, 8@tp]
+    %c = reshard %x : f32[4@dp, 8]
+  })",
+              "canonicalize", R"(
+    CHECK: -> (%a, %b, c: %a)
+    CHECK-NEXT: %a = reshard %x : f32[4@dp, 8]
+    CHECK-NEXT: %b = reshard %x : f32[4, 8@tp]
+    CHECK-NEXT: })");
+}
+
+TEST(Canonicalize, EqualOpsOfSeveralMicrobatchesStay) {
+  CheckPasses(R"(graph @g(%x: f32[4]) -> (%a, %b, %c) {
+    %a = exp %x {microbatch=0} : f32[4]
+    %b = exp %x {microbatch=1} : f32[4]
+    %c = exp %x {microbatch=1} : f32[4]
+  })",
+              "canonicalize", R"(
+    CHECK: -> (%a, %b, c: %b)
+    CHECK-NEXT: %a = exp %x {microbatch=0}
+    CHECK-NEXT: %b = exp %x {microbatch=1}
+    CHECK-NEXT: })");
+}
+
 TEST(Canonicalize, DropsDeadOpsAndKeepsUpdates) {
   CheckPasses(R"(graph @g(%x: f32[2]) -> (%y) {
     %s = state "s" {dtype="f32", init=0.0, shape=[2]} : f32[2]

@@ -181,6 +181,26 @@ TEST(OptimizeReshards, AReductionMovesBehindLinearUsersWhereThatIsLess) {
     CHECK-NOT: reshard)");
 }
 
+TEST(OptimizeReshards, TheyNeedNotSayWhyTheyAreThere) {
+  Check(R"(mesh [tp=2]
+  graph @g(%a: f32[8, 4@tp], %b: f32[8, 4@tp], %c: f32[8, 4, 2@tp]) -> (%y, %z) {
+    %0 = reduce_sum %a {axes=[1]} : f32[8] partial(tp)
+    %1 = reshard %0 : f32[8]
+    %2 = reduce_sum %b {axes=[1]} : f32[8] partial(tp)
+    %3 = reshard %2 : f32[8]
+    %y = add %1, %3 : f32[8]
+    %4 = reduce_sum %c {axes=[2]} : f32[8, 4] partial(tp)
+    %5 = reshard %4 : f32[8, 4]
+    %z = reduce_sum %5 {axes=[1]} : f32[8]
+  })",
+        R"(
+    CHECK: %2 = add %0, %1 : f32[8] partial(tp)
+    CHECK-NEXT: %3 = reshard %2 : f32[8]
+    CHECK-NEXT: %4 = reduce_sum %c {axes=[2]} : f32[8, 4] partial(tp)
+    CHECK-NEXT: %z = reduce_sum %4 {axes=[1]} : f32[8] partial(tp)
+    CHECK-NEXT: %5 = reshard %z {for="reduce_sum", why=["partial through reduce_sum"]} : f32[8])");
+}
+
 // Twice the weight's bytes would travel, or a user is not linear.
 TEST(OptimizeReshards, NotBehindUsersThatMakeMoreOfIt) {
   for (const char* user : {"matmul %1, %w", "exp %1"}) {
