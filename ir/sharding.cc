@@ -80,7 +80,12 @@ Shape LocalShape(const TensorType& type, const Mesh& mesh) {
 }
 
 int64_t LocalBytes(const TensorType& type, const Mesh& mesh) {
-  return NumElements(LocalShape(type, mesh)) * DTypeSize(type.dtype);
+  int64_t bytes = DTypeSize(type.dtype);
+  for (size_t i = 0; i < type.shape.size(); ++i) {
+    const int64_t local = LocalDim(type.shape[i], type.sharding.dims[i], mesh);
+    SHARDC_CHECK(!__builtin_mul_overflow(bytes, local, &bytes), ShapeToString(type.shape));
+  }
+  return bytes;
 }
 
 std::vector<Run> LocalRuns(int64_t size, const DimSharding& dim, const Mesh& mesh, int64_t rank) {

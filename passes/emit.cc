@@ -37,7 +37,7 @@ class Emitter {
     }
     for (const auto& [update, value] : late_updates_) EmitUpdate(*update, value);
     for (const Output& o : graph_.outputs) {
-      if (BufferOf(o.value) < 0 || StageOf(o.value) != stage_) continue;
+      if (!HasBuffer(o.value) || StageOf(o.value) != stage_) continue;
       program_.outputs.push_back({o.name, BufferOf(o.value), PieceOfGradient(o.name)});
     }
     PlaceResultsInStates();
@@ -91,13 +91,20 @@ class Emitter {
     for (const auto& op : graph_.ops()) {
       op->id = ops++;
       collective_ids_.push_back(op->def->communicates ? collectives_++ : -1);
+      if (op->attrs.Has("piece_of")) pieces_[op->attrs.String("name")] = PieceOfState(*op);
       for (Value* r : op->results) r->id = next++;
     }
     buffers_.assign(static_cast<size_t>(next), -1);
     makers_.assign(static_cast<size_t>(ops), -1);
   }
 
-  int BufferOf(const Value* v) const { return buffers_[static_cast<size_t>(v->id)]; }
+  bool HasBuffer(const Value* v) const { return buffers_[static_cast<size_t>(v->id)] >= 0; }
+
+  int BufferOf(const Value* v) const {
+    SHARDC_CHECK(HasBuffer(v), v->producer ? v->producer->name() : v->name,
+                 ": the value is not on stage ", stage_);
+    return buffers_[static_cast<size_t>(v->id)];
+  }
 
   int NewBuffer(const TensorType& type, Space space = Space::kArena, std::string name = {}) {
     Buffer b;
@@ -181,12 +188,11 @@ class Emitter {
 
   // The gradient of a piece is that piece of the gradient.
   PieceOf PieceOfGradient(const std::string& output) const {
-    constexpr std::string_view kPrefix = "grad.";
-    if (!output.starts_with(kPrefix)) return {};
-    const Op* state = graph_.FindState(output.substr(kPrefix.size()));
-    PieceOf piece = state ? PieceOfState(*state) : PieceOf();
-    if (!piece.whole.empty()) piece.whole = std::string(kPrefix) + piece.whole;
-    return piece;
+    const auto piece = pieces_.find(ParamOfGradient(output));
+    if (piece == pieces_.end()) return {};
+    PieceOf of_gradient = piece->second;
+    of_gradient.whole = GradientName(of_gradient.whole);
+    return of_gradient;
   }
 
   void EmitOp(const Op& op) {
@@ -259,7 +265,7 @@ class Emitter {
       c.from = static_cast<int>(op.attrs.Int("from"));
       c.to = static_cast<int>(op.attrs.Int("to"));
     }
-    if (op.attrs.Has("why")) c.why = op.attrs.StringList("why");
+    c.why = WhyOf(op);
     Instruction& i = Emit(op, std::string(CollectiveKindName(kind)), std::move(operands),
                           std::move(results), {});
     i.collective = static_cast<int>(program_.collectives.size());
@@ -451,6 +457,7 @@ class Emitter {
   std::vector<int> makers_;   // by op: its instruction, or -1 where it is no instruction of its own
   std::unordered_map<std::string, int64_t> constants_;
   std::unordered_map<std::string, int> states_;
+  std::map<std::string, PieceOf, std::less<>> pieces_;  // of the states of all stages
   std::vector<std::pair<const Op*, int>> late_updates_;
   std::vector<int> updated_;
 };

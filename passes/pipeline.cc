@@ -120,7 +120,16 @@ class Runner {
       *options_.log << "// after " << name << "\n" << PrintGraph(graph_);
     }
     closed_ = closed_ || name == "insert_reshards";
-    if (options_.verify_each) VerifyGraph(graph_, closed_);
+    if (options_.verify_each) Verify(name);
+  }
+
+  // What is wrong is no user's mistake.
+  void Verify(const std::string& after) const {
+    try {
+      VerifyGraph(graph_, closed_);
+    } catch (const Diagnostic& d) {
+      throw InternalError(StrCat("after ", after, ": ", d.what()));
+    }
   }
 
   void Named(const char* name) {
@@ -240,6 +249,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("overlap");
   // Last: what an op is made of must be on one stage before transfers can be placed.
   run.Named("place_stages");
+  run("verify", [&] { run.Verify("the last pass"); });
 }
 
 }  // namespace shardc

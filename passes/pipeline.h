@@ -32,7 +32,8 @@ struct PipelineOptions {
 };
 
 // From a serial forward graph to a lowered one: loss, spec, gradients, optimizer, shardings,
-// collectives. graph.mesh is set to `mesh`.
+// collectives. graph.mesh is set to `mesh`. In the end VerifyGraph accepts the graph, its shardings
+// closed; an InternalError otherwise.
 void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh, const PipelineOptions& options);
 
 // The passes of `shardc opt`, by name: those that need no more than the graph. Throws Diagnostic

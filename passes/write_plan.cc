@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -204,24 +205,38 @@ class PlanWriter {
     m.notes = graph_.notes;
     m.files = files_;
     for (const Op* op : states_) m.states.push_back(DescribeState(*op));
-    DescribeMemory(LargestStage(), m);
-    return m;
-  }
-
-  size_t LargestStage() const {
+    const std::vector<int64_t> kernels = KernelBytes();
     size_t largest = 0;
     int64_t most = -1;
-    for (size_t stage = 0; programs_.axis >= 0 && stage < programs_.stages.size(); ++stage) {
+    for (size_t stage = 0; stage < programs_.stages.size(); ++stage) {
       Manifest memory;
-      DescribeMemory(stage, memory);
+      DescribeMemory(stage, kernels[stage], memory);
       if (memory.total_bytes() <= most) continue;
       most = memory.total_bytes();
       largest = stage;
     }
-    return largest;
+    DescribeMemory(largest, kernels[largest], m);
+    return m;
   }
 
-  void DescribeMemory(size_t stage, Manifest& m) const {
+  // Of each stage: one kernel runs after the other, and keeps both its rooms for the next.
+  std::vector<int64_t> KernelBytes() const {
+    const size_t stages = programs_.stages.size();
+    std::vector<int64_t> work(stages), widened(stages), all(stages);
+    for (const auto& op : graph_.ops()) {
+      if (!op->def->work_bytes && op->def->cpu_halves == CpuHalves::kAsTheyAre) continue;
+      const int stage = programs_.axis < 0 ? 0 : op->stage;
+      if (stage < 0) continue;
+      const auto at = static_cast<size_t>(stage);
+      const LocalCost cost = CostOnRank(*op, graph_.mesh);
+      work[at] = std::max(work[at], cost.work_bytes);
+      widened[at] = std::max(widened[at], cost.widened_bytes);
+    }
+    std::transform(work.begin(), work.end(), widened.begin(), all.begin(), std::plus<>());
+    return all;
+  }
+
+  void DescribeMemory(size_t stage, int64_t kernels_bytes, Manifest& m) const {
     const Program& body = programs_.stages[stage];
     for (const NamedBuffer& s : body.states) {
       int64_t& bytes = param_names_.contains(s.name) ? m.weights_bytes : m.optimizer_bytes;
@@ -229,18 +244,9 @@ class PlanWriter {
     }
     m.inputs_bytes = static_cast<int64_t>(body.constants.size());
     for (const NamedBuffer& i : body.inputs) m.inputs_bytes += body.buffers[i.buffer].bytes;
-    // One runs after the other, and keeps both its rooms for the next.
-    int64_t work = 0, widened = 0;
-    for (const auto& op : graph_.ops()) {
-      if (!op->def->work_bytes && op->def->cpu_halves == CpuHalves::kAsTheyAre) continue;
-      if (programs_.axis >= 0 && op->stage != static_cast<int>(stage)) continue;
-      const LocalCost cost = CostOnRank(*op, graph_.mesh);
-      work = std::max(work, cost.work_bytes);
-      widened = std::max(widened, cost.widened_bytes);
-    }
-    m.kernels_bytes = work + widened;
+    m.kernels_bytes = kernels_bytes;
     for (const NamedBuffer& o : body.outputs) {
-      if (o.name.starts_with("grad.")) m.gradients_bytes += body.buffers[o.buffer].bytes;
+      if (!ParamOfGradient(o.name).empty()) m.gradients_bytes += body.buffers[o.buffer].bytes;
     }
     m.arena_bytes = body.arena_bytes;
     m.activations_bytes = std::max<int64_t>(0, m.arena_bytes - m.gradients_bytes);
