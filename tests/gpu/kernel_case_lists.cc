@@ -92,9 +92,9 @@ void AddPackedAttention(List& list, DType dtype, const std::string& name, Shape 
   list.Add(name, "packed_attention_grad", {list.F(o, 4), x, list.F(o, 5), lse}, attrs);
 }
 
-// Rows in packs and not, of one, two and four of them a thread, and too wide for registers; more
-// of them than blocks.
-void AddNormGrads(List& list) {
+// Rows in packs and not, of one, two and four of them a thread, of more with sums in shared memory,
+// and too wide for that; more of them than blocks.
+void AddNormGrads(List& list, DType dtype) {
   auto add = [&](int64_t rows, int64_t cols) {
     const Shape shape = {rows, cols};
     std::string name = StrCat(rows, " x ", cols);
@@ -107,11 +107,28 @@ void AddNormGrads(List& list) {
     list.Add(name, "rms_norm_grad_add", {residual, dy, x, rstd, w});
   };
   for (int64_t cols : {1000, 1023, 2064, 4100, 8200}) add(7, cols);
+  add(2, 16400);
   add(2100, 24);
+  // Of the type whose sums go to shared memory first.
+  if (dtype == DType::kF64) add(300, 2064);
 }
 
-void AddRows(List& list) {
-  AddNormGrads(list);
+// Of norms that keep a row in shared memory, and of those that cannot.
+void AddWideNorms(List& list) {
+  for (int64_t cols : {16400, 84000}) {
+    const std::string name = StrCat("2 x ", cols);
+    HostTensor x = list.F({2, cols}, 1), r = list.F({2, cols}, 2), w = list.F({cols}, 3),
+               b = list.F({cols}, 4);
+    Attributes eps = {{"eps", 1e-5}};
+    list.Add(name, "layer_norm", {x, w, b}, eps);
+    list.Add(name, "rms_norm", {x, w}, eps);
+    list.Add(name, "add_layer_norm", {x, r, w, b}, eps);
+  }
+}
+
+void AddRows(List& list, DType dtype) {
+  AddNormGrads(list, dtype);
+  AddWideNorms(list);
   for (int64_t cols : {1000, 1023}) {
     Shape shape = {37, cols};
     std::string name = StrCat("37 x ", cols);
@@ -218,7 +235,7 @@ void AddProducts(List& list) {
 
 std::vector<KernelCase> LargeCases(DType dtype) {
   List list(dtype);
-  AddRows(list);
+  AddRows(list, dtype);
   AddMoves(list);
   AddProducts(list);
   AddPackedAttention(list, dtype, "causal 64", {2, 70, 3, 64}, true);

@@ -27,6 +27,26 @@ TEST(CudaGeometry, GridsAreWithinLimits) {
   }
 }
 
+TEST(CudaGeometry, BlocksThatShareRowsHaveSome) {
+  for (bool wide : {false, true}) {
+    EXPECT_EQ(RowBlocks(0, wide), 0);
+    EXPECT_EQ(RowBlocks(7, wide), 7);
+    // What a block's sums take must not outweigh its rows.
+    EXPECT_LE(RowBlocks(1 << 20, wide), wide ? 300 : 1024);
+  }
+  for (int64_t cols : {1, 31, 33, 768, 16384}) {
+    const int threads = RowThreads(cols, 8);
+    EXPECT_EQ(threads % 32, 0);
+    EXPECT_GE(threads * 8, cols);
+    EXPECT_LT((threads - 32) * 8, cols);
+  }
+  EXPECT_EQ(SumBlocks(0), 1);
+  for (int64_t n : {int64_t{1}, int64_t{5000}, int64_t{1} << 40}) {
+    EXPECT_GE(SumBlocks(n), 1);
+    EXPECT_LE((SumBlocks(n) - 1) * kElementThreads, n);
+  }
+}
+
 TEST(CudaGeometry, WalksMergeDimsAndVisitAll) {
   // [2, 3, 4, 5] contiguous is one dim; with a stretched operand it is as many as that needs.
   std::vector<int64_t> dims = {2, 3, 4, 5}, dense = DenseStrides(dims);

@@ -30,6 +30,44 @@ TEST(CudaKernels, LargeBf16) { RunAll(LargeCases(DType::kBF16)); }
 TEST(CudaKernels, LargeF16) { RunAll(LargeCases(DType::kF16)); }
 TEST(CudaKernels, Sharded) { RunAll(ShardedCases()); }
 
+// The shared memory that the case took.
+size_t SharedOf(const std::string& op, int64_t cols, int64_t rows, const Attributes& attrs,
+                const std::vector<std::string>& operands) {
+  KernelCase c{op, op, attrs, {}};
+  for (const std::string& o : operands) {
+    const Shape shape = o == "row" ? Shape{cols} : o == "column" ? Shape{rows} : Shape{rows, cols};
+    HostTensor wide = RandomFloats(shape, c.operands.size() + 1), narrow(DType::kF32, shape);
+    for (int64_t i = 0; i < wide.num_elements(); ++i) narrow.SetDouble(i, wide.AsDouble(i));
+    c.operands.push_back(std::move(narrow));
+  }
+  EmulatedMachine machine;
+  auto& gpu = cuda::emulation::Machine::Get();
+  gpu.largest_shared = 0;
+  EXPECT_EQ(RunCase(machine, c), "") << op << " of " << cols;
+  return gpu.largest_shared;
+}
+
+// GPT-3 175B has rows of 12288, LLaMA 405B of 16384.
+TEST(CudaKernels, NormsReadWideRowsOnce) {
+  constexpr size_t kGpt = 12288 * sizeof(float), kLlama = 16384 * sizeof(float);
+  const Attributes eps = {{"eps", 1e-5}};
+  EXPECT_EQ(SharedOf("layer_norm", 12288, 2, eps, {"all", "row", "row"}), kGpt);
+  EXPECT_EQ(SharedOf("add_layer_norm", 12288, 2, eps, {"all", "all", "row", "row"}), kGpt);
+  EXPECT_EQ(SharedOf("rms_norm", 16384, 2, eps, {"all", "row"}), kLlama);
+  // Sums for weights, biases and, with `sums`, for what is written.
+  const std::vector<std::string> layer = {"all", "all", "column", "column", "row"},
+                                 rms = {"all", "all", "column", "row"};
+  auto added = [](std::vector<std::string> operands) {
+    operands.insert(operands.begin(), "all");
+    return operands;
+  };
+  EXPECT_EQ(SharedOf("layer_norm_grad", 16384, 2, {{"bias", true}}, layer), 2 * kLlama);
+  EXPECT_EQ(SharedOf("rms_norm_grad", 16384, 2, {}, rms), kLlama);
+  const Attributes sums = {{"bias", true}, {"sums", true}};
+  EXPECT_EQ(SharedOf("layer_norm_grad_add", 12288, 2, sums, added(layer)), 3 * kGpt);
+  EXPECT_EQ(SharedOf("rms_norm_grad_add", 16384, 2, {{"sums", true}}, added(rms)), 2 * kLlama);
+}
+
 TEST(CudaKernels, EveryOpHasOne) {
   std::set<std::string_view> have;
   for (std::string_view op : cuda::emulated::KernelOps()) have.insert(op);

@@ -37,8 +37,9 @@
 
 namespace shardc::cuda::emulation {
 
-// Of every GPU from sm_80 on: what a block may have, and what it has unasked.
-inline constexpr size_t kMostShared = 163 << 10, kSharedUnasked = 48 << 10;
+// Of sm_80: what a block may have, and what it has unasked. Of the former, what is not counted
+// here: static shared memory.
+inline constexpr size_t kMostShared = 163 << 10, kSharedUnasked = 48 << 10, kStaticShared = 1 << 10;
 inline constexpr int kMostThreads = 1024;
 
 struct Dim3 {
@@ -114,6 +115,7 @@ struct Machine {
   std::unique_ptr<Barrier[]> warps;
   Barrier all;
   Guarded shared;
+  size_t largest_shared = 0;  // that a launch asked for
   Fiber* running = nullptr;
   std::unique_ptr<Exchanged[]> exchanged;  // one a thread
   jmp_buf scheduler;
@@ -233,6 +235,7 @@ struct Machine {
                  "shared memory unasked");
     Unseen unseen;
     shared.Resize(shared_bytes);
+    largest_shared = std::max(largest_shared, shared_bytes);
     grid = {static_cast<unsigned>(blocks), 1, 1};
     block = {static_cast<unsigned>(threads), 1, 1};
     body = std::move(run);

@@ -75,7 +75,15 @@ ReducePlan PlanReduce(int64_t kept, int64_t reduced, bool inner_kept) {
   return plan;
 }
 
-int64_t RowBlocks(int64_t rows) { return std::min<int64_t>(rows, 1024); }
+int64_t RowBlocks(int64_t rows, bool wide) { return std::min<int64_t>(rows, wide ? 264 : 1024); }
+
+int64_t SumBlocks(int64_t count) {
+  return std::clamp<int64_t>(CeilDiv(count, 16 * kElementThreads), 1, 512);
+}
+
+int RowThreads(int64_t cols, int64_t columns_of_one) {
+  return static_cast<int>(CeilDiv(CeilDiv(cols, columns_of_one), 32) * 32);
+}
 
 std::optional<TilePlan> PlanTiles(int64_t rows, int64_t cols, int pack) {
   if (cols % pack != 0 || cols < 16 * pack) return std::nullopt;

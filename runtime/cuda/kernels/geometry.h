@@ -62,8 +62,14 @@ struct ReducePlan {
 ReducePlan PlanReduce(int64_t kept, int64_t reduced, bool inner_kept);
 
 // Blocks that share the rows of a matrix among them, each with sums of its own for the columns:
-// about eight for each multiprocessor of a large GPU.
-int64_t RowBlocks(int64_t rows);
+// about eight for each multiprocessor of a large GPU. `wide`: two, where a block takes a
+// multiprocessor's registers or shared memory for itself, and its sums are as long as many rows.
+int64_t RowBlocks(int64_t rows, bool wide);
+// Threads of a block whose threads have at most so many columns each: whole warps.
+int RowThreads(int64_t cols, int64_t columns_of_one);
+
+// Blocks of kElementThreads threads that share the elements of an array for sums of all.
+int64_t SumBlocks(int64_t count);
 
 // Columns of a dense matrix [rows, cols] added up by blocks of kTileWarps warps: a block has
 // `chunk` rows of 32 packs of columns, a lane one pack, a warp every kTileWarps-th row.

@@ -4,8 +4,10 @@
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 namespace {
 
-// U: of y, which the attribute "out" may choose; R: of the residual, which may be narrow.
-template <typename T, typename U, typename R, bool kCentered>
+// U: of y, which the attribute "out" may choose; R: of the residual, which may be narrow. kKeeps:
+// the row is read once and kept in shared memory, where every thread reads back what it wrote; else
+// it comes from memory again.
+template <typename T, typename U, typename R, bool kCentered, bool kKeeps>
 struct NormForward {
   using W = Wide<T>;
   const T *x, *w, *b;    // w and b may be null
@@ -18,30 +20,35 @@ struct NormForward {
 
   __device__ void operator()(int64_t row) const {
     const T* in = x + row * cols;
-    if (residual) {
-      ForColumns<T>(cols, packed, [&](auto n, int64_t c) {
-        auto v = LoadPack<T, n.value>(in + c);
+    T* kept = kKeeps ? reinterpret_cast<T*>(SharedMemory()) : nullptr;
+    W m = 0, squares = 0;
+    ForColumns<T>(cols, packed, [&](auto n, int64_t c) {
+      auto v = LoadPack<T, n.value>(in + c);
+      if (residual) {
         const auto u = LoadPack<R, n.value>(residual + row * cols + c);
         for (int j = 0; j < n.value; ++j) v.v[j] = Narrow<T>(Widen(v.v[j]) + Widen(u.v[j]));
         StorePack<T, n.value>(sum + row * cols + c, v);
-      });
-      in = sum + row * cols;  // every thread reads back what it wrote
-    }
-    W m = 0, squares = 0;
-    if (kCentered) {
-      ForColumns<T>(cols, packed, [&](auto n, int64_t c) {
-        auto v = LoadPack<T, n.value>(in + c);
-        for (int j = 0; j < n.value; ++j) m += Widen(v.v[j]);
-      });
-      m = BlockSum(m) / static_cast<W>(cols);
-    }
-    ForColumns<T>(cols, packed, [&](auto n, int64_t c) {
-      auto v = LoadPack<T, n.value>(in + c);
-      for (int j = 0; j < n.value; ++j) squares += (Widen(v.v[j]) - m) * (Widen(v.v[j]) - m);
+      }
+      if (kKeeps) StorePack<T, n.value>(kept + c, v);
+      for (int j = 0; j < n.value; ++j) {
+        if (kCentered) {
+          m += Widen(v.v[j]);
+        } else {
+          squares += Widen(v.v[j]) * Widen(v.v[j]);
+        }
+      }
     });
+    const T* again = kKeeps ? kept : residual ? sum + row * cols : in;
+    if (kCentered) {
+      m = BlockSum(m) / static_cast<W>(cols);
+      ForColumns<T>(cols, packed, [&](auto n, int64_t c) {
+        auto v = LoadPack<T, n.value>(again + c);
+        for (int j = 0; j < n.value; ++j) squares += (Widen(v.v[j]) - m) * (Widen(v.v[j]) - m);
+      });
+    }
     W r = W(1) / ::sqrt(BlockSum(squares) / static_cast<W>(cols) + eps);
     ForColumns<T>(cols, packed, [&](auto n, int64_t c) {
-      auto v = LoadPack<T, n.value>(in + c);
+      auto v = LoadPack<T, n.value>(again + c);
       Pack<T, n.value> scale = w ? LoadPack<T, n.value>(w + c) : v,
                        shift = b ? LoadPack<T, n.value>(b + c) : v;
       Pack<U, n.value> result;
@@ -61,17 +68,30 @@ struct NormForward {
 };
 
 template <typename T, typename U, typename R, bool kCentered>
-KernelPtr Forward(const KernelRequest& r, NormForward<T, U, R, kCentered> f) {
+KernelPtr Forward(const KernelRequest& r, NormForward<T, U, R, kCentered, true> f) {
+  using Keeping = NormForward<T, U, R, kCentered, true>;
+  using Again = NormForward<T, U, R, kCentered, false>;
   const TensorView& x = r.call.in[0];
   f.cols = x.shape.back();
   f.eps = static_cast<Wide<T>>(r.call.attrs->Float("eps"));
   f.packed = Packs<T>(f.cols, f.x, f.w, f.b, f.sum) && Aligned(f.y, sizeof(U) * kPack<T>) &&
              Aligned(f.residual, sizeof(R) * kPack<T>);
-  int64_t rows = f.cols == 0 ? 0 : x.num_elements() / f.cols;
-  return MakeKernel([f, rows, grid = RowGrid(rows, f.cols)](const Launch& launch) {
-    LaunchKernel(launch, RowsKernel<NormForward<T, U, R, kCentered>>, grid.blocks, grid.threads, 0,
-                 f, rows);
-  });
+  const int64_t rows = f.cols == 0 ? 0 : x.num_elements() / f.cols;
+  const Grid grid = RowGrid(rows, f.cols);
+  const int64_t shared = f.cols * static_cast<int64_t>(sizeof(T));
+  auto make = [=](auto rows_kernel, auto each, int64_t bytes) {
+    return MakeKernel([=](const Launch& launch) {
+      LaunchKernel(launch, rows_kernel, grid.blocks, grid.threads, static_cast<size_t>(bytes), each,
+                   rows);
+    });
+  };
+  if (shared > MostShared(RowsKernel<Keeping>)) {
+    return make(
+        RowsKernel<Again>,
+        Again{f.x, f.w, f.b, f.residual, f.sum, f.mean, f.rstd, f.y, f.cols, f.eps, f.packed}, 0);
+  }
+  AllowShared(RowsKernel<Keeping>, static_cast<size_t>(shared));
+  return make(RowsKernel<Keeping>, f, shared);
 }
 template <typename T>
 const T* MaybeIn(const KernelRequest& r, size_t i) {
@@ -83,7 +103,7 @@ KernelPtr MakeNorm(const KernelRequest& r) {
   return DispatchFloats(r.call.in[0].dtype, r.call.out[0].dtype, [&](auto t, auto u) {
     using T = decltype(t);
     using U = decltype(u);
-    NormForward<T, U, T, kCentered> f{};
+    NormForward<T, U, T, kCentered, true> f{};
     f.x = In<T>(r, 0);
     f.w = MaybeIn<T>(r, 1);
     f.b = MaybeIn<T>(r, 2);
@@ -99,7 +119,7 @@ KernelPtr MakeAddLayerNorm(const KernelRequest& r) {
     using U = decltype(u);
     return DispatchNarrow<T>(r.call.in[1].dtype, [&](auto narrow) {
       using R = decltype(narrow);
-      NormForward<T, U, R, true> f{};
+      NormForward<T, U, R, true, true> f{};
       f.x = In<T>(r, 0);
       f.residual = In<R>(r, 1);
       f.w = MaybeIn<T>(r, 2);

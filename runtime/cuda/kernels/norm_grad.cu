@@ -20,6 +20,11 @@ struct NormGrad {
   T* sums[kSums];
   int64_t rows, cols;
 };
+// Of the sums, how many.
+template <typename T, typename D, typename U>
+int64_t Wanted(const NormGrad<T, D, U>& f) {
+  return kSums - std::count(f.sums, f.sums + kSums, nullptr);
+}
 
 // The block's sums of two values for all its threads.
 template <typename W>
@@ -46,26 +51,74 @@ __device__ void BlockSums(W& a, W& b) {
   }
 }
 
-// Rows of at most kPacks packs of kN columns a thread, read once and kept in registers, with what
-// the thread's columns sum to.
-template <typename T, typename D, typename U, int kN, int kPacks>
-struct NarrowRows {
+// Where a block keeps the sums of its columns, of which every thread has its own: in registers.
+template <typename W, int kN, int kPacks>
+struct RegisterSums {
+  W sums[kSums][kPacks][kN] = {};
+  static constexpr int64_t Bytes(int64_t /*wanted*/, int64_t /*cols*/) { return 0; }
+  template <typename F>
+  __device__ RegisterSums(const F&) {}
+  __device__ __forceinline__ void Clear(int) {}
+  __device__ __forceinline__ void Add(int s, int k, int, const W (&values)[kN]) {
+    SHARDC_UNROLL
+    for (int j = 0; j < kN; ++j) sums[s][k][j] += values[j];
+  }
+  __device__ __forceinline__ W At(int s, int k, int, int j) const { return sums[s][k][j]; }
+};
+// Those that are wanted, in shared memory.
+template <typename W, int kN, int kPacks>
+struct SharedSums {
+  W* sums[kSums];
+  static constexpr int64_t Bytes(int64_t wanted, int64_t cols) {
+    return wanted * cols * static_cast<int64_t>(sizeof(W));
+  }
+  template <typename F>
+  __device__ SharedSums(const F& f) {
+    W* next = reinterpret_cast<W*>(SharedMemory());
+    SHARDC_UNROLL
+    for (int s = 0; s < kSums; ++s) {
+      sums[s] = f.sums[s] ? next : nullptr;
+      if (f.sums[s]) next += f.cols;
+    }
+  }
+  __device__ __forceinline__ void Clear(int c) {
+    SHARDC_UNROLL
+    for (int s = 0; s < kSums; ++s) {
+      if (sums[s]) StorePack<W, kN>(sums[s] + c, Pack<W, kN>{});
+    }
+  }
+  __device__ __forceinline__ void Add(int s, int, int c, const W (&values)[kN]) {
+    if (!sums[s]) return;
+    auto sum = LoadPack<W, kN>(sums[s] + c);
+    SHARDC_UNROLL
+    for (int j = 0; j < kN; ++j) sum.v[j] += values[j];
+    StorePack<W, kN>(sums[s] + c, sum);
+  }
+  __device__ __forceinline__ W At(int s, int, int c, int j) const { return sums[s][c + j]; }
+};
+
+// Rows of at most kPacks packs of kN columns a thread, read once and kept in registers.
+template <typename T, typename D, typename U, int kN, int kPacks,
+          template <typename, int, int> typename Sums>
+struct KeptRows {
   using W = Wide<T>;
+  using ColumnSums = Sums<W, kN, kPacks>;
   NormGrad<T, D, U> f;
   int64_t blocks;
   W* partial;  // [blocks, kSums, cols]
 
   __device__ void operator()(int64_t block) const {
-    const int64_t cols = f.cols;
-    const int64_t first = static_cast<int64_t>(threadIdx.x) * kN, step = blockDim.x * kN;
+    const int cols = static_cast<int>(f.cols), first = static_cast<int>(threadIdx.x) * kN,
+              step = static_cast<int>(blockDim.x) * kN;
     // Else there are no registers for what can be read later, or again from cache.
     constexpr bool kRoomy = sizeof(T) > 2 && kN * kPacks * sizeof(W) < 64;
     Pack<T, kN> scale[kPacks] = {};
-    W sums[kSums][kPacks][kN] = {};
+    ColumnSums sums(f);
     SHARDC_UNROLL
     for (int k = 0; k < kPacks; ++k) {
-      if (kRoomy && f.w && first + k * step < cols)
-        scale[k] = LoadPack<T, kN>(f.w + first + k * step);
+      if (first + k * step >= cols) continue;
+      sums.Clear(first + k * step);
+      if (kRoomy && f.w) scale[k] = LoadPack<T, kN>(f.w + first + k * step);
     }
     for (int64_t row = block; row < f.rows; row += blocks) {
       const W m = f.mean ? Widen(f.mean[row]) : W(0), r = Widen(f.rstd[row]);
@@ -73,7 +126,8 @@ struct NarrowRows {
       Pack<T, kN> v[kPacks] = {}, other[kPacks] = {};
       SHARDC_UNROLL
       for (int k = 0; k < kPacks; ++k) {
-        const int64_t c = first + k * step, at = row * cols + c;
+        const int c = first + k * step;
+        const int64_t at = row * cols + c;
         if (c >= cols) continue;
         d[k] = LoadPack<D, kN>(f.dy + at);
         v[k] = LoadPack<T, kN>(f.x + at);
@@ -82,29 +136,35 @@ struct NarrowRows {
       W sum = 0, product = 0;
       SHARDC_UNROLL
       for (int k = 0; k < kPacks; ++k) {
-        if (first + k * step >= cols) continue;
-        if (!kRoomy && f.w) scale[k] = LoadPack<T, kN>(f.w + first + k * step);
+        const int c = first + k * step;
+        if (c >= cols) continue;
+        if (!kRoomy && f.w) scale[k] = LoadPack<T, kN>(f.w + c);
+        W products[kN], gradients[kN];
         SHARDC_UNROLL
         for (int j = 0; j < kN; ++j) {
           const W dy = Widen(d[k].v[j]), xhat = (Widen(v[k].v[j]) - m) * r;
           const W g = f.w ? dy * Widen(scale[k].v[j]) : dy;
           sum += g;
           product += g * xhat;
-          sums[0][k][j] += dy * xhat;
-          sums[1][k][j] += dy;
+          products[j] = dy * xhat;
+          gradients[j] = dy;
         }
+        sums.Add(0, k, c, products);
+        sums.Add(1, k, c, gradients);
       }
       BlockSums(sum, product);
       sum = f.mean ? sum / static_cast<W>(cols) : W(0);
       product /= static_cast<W>(cols);
       SHARDC_UNROLL
       for (int k = 0; k < kPacks; ++k) {
-        const int64_t c = first + k * step, at = row * cols + c;
+        const int c = first + k * step;
+        const int64_t at = row * cols + c;
         if (c >= cols) continue;
         if (!kRoomy && f.w) scale[k] = LoadPack<T, kN>(f.w + c);
         if (!kRoomy && f.residual) other[k] = LoadPack<T, kN>(f.residual + at);
         Pack<T, kN> out;
         Pack<U, kN> copy;
+        W written[kN];
         SHARDC_UNROLL
         for (int j = 0; j < kN; ++j) {
           const W dy = Widen(d[k].v[j]), xhat = (Widen(v[k].v[j]) - m) * r;
@@ -113,8 +173,9 @@ struct NarrowRows {
           if (f.residual) each += Widen(other[k].v[j]);
           out.v[j] = Narrow<T>(each);
           copy.v[j] = Narrow<U>(static_cast<Wide<U>>(Widen(out.v[j])));
-          sums[2][k][j] += Widen(out.v[j]);
+          written[j] = Widen(out.v[j]);
         }
+        sums.Add(2, k, c, written);
         StorePack<T, kN>(f.dx + at, out);
         if (f.copy) StorePack<U, kN>(f.copy + at, copy);
       }
@@ -124,10 +185,11 @@ struct NarrowRows {
       if (!f.sums[s]) continue;
       SHARDC_UNROLL
       for (int k = 0; k < kPacks; ++k) {
-        const int64_t c = first + k * step;
+        const int c = first + k * step;
         if (c >= cols) continue;
         SHARDC_UNROLL
-        for (int j = 0; j < kN; ++j) partial[(block * kSums + s) * cols + c + j] = sums[s][k][j];
+        for (int j = 0; j < kN; ++j)
+          partial[(block * kSums + s) * cols + c + j] = sums.At(s, k, c, j);
       }
     }
   }
@@ -209,16 +271,17 @@ struct SumOfBlocks {
 };
 
 template <typename T, typename D, typename U, typename Rows>
-KernelPtr MakeRows(Rows rows, int threads) {
+KernelPtr MakeRows(Rows rows, int threads, int64_t blocks, int64_t shared) {
   using W = Wide<T>;
   const NormGrad<T, D, U>& f = rows.f;
-  const bool sums = f.sums[0] || f.sums[1] || f.sums[2];
-  rows.blocks = RowBlocks(f.rows);
+  const bool sums = Wanted(f) > 0;
+  rows.blocks = blocks;
   const int64_t bytes = sums ? rows.blocks * kSums * f.cols * static_cast<int64_t>(sizeof(W)) : 0;
   auto run = [=](const Launch& launch) {
     Rows each = rows;
     each.partial = reinterpret_cast<W*>(launch.workspace);
-    LaunchKernel(launch, RowsKernel<Rows>, each.blocks, threads, 0, each, each.blocks);
+    LaunchKernel(launch, RowsKernel<Rows>, each.blocks, threads, static_cast<size_t>(shared), each,
+                 each.blocks);
     if (!sums) return;
     const int64_t tiles = CeilDiv(each.f.cols, 32);
     LaunchKernel(launch, RowsKernel<SumOfBlocks<T, D, U>>, kSums * tiles, 32 * kSumWarps, 0,
@@ -227,26 +290,41 @@ KernelPtr MakeRows(Rows rows, int threads) {
   return MakeKernel(run, bytes);
 }
 
+// Of packs of kN columns; the sums of columns in registers.
+template <typename T, typename D, typename U, int kN, int kPacks>
+KernelPtr InRegisters(const NormGrad<T, D, U>& f) {
+  return MakeRows<T, D, U>(KeptRows<T, D, U, kN, kPacks, RegisterSums>{f, 0, nullptr},
+                           RowThreads(f.cols, kN * kPacks), RowBlocks(f.rows, false), 0);
+}
+// In shared memory; null where that is too small.
+template <typename T, typename D, typename U, int kN, int kPacks>
+KernelPtr InSharedMemory(const NormGrad<T, D, U>& f) {
+  using Rows = KeptRows<T, D, U, kN, kPacks, SharedSums>;
+  const int64_t shared = Rows::ColumnSums::Bytes(Wanted(f), f.cols);
+  if (shared > MostShared(RowsKernel<Rows>)) return nullptr;
+  AllowShared(RowsKernel<Rows>, static_cast<size_t>(shared));
+  return MakeRows<T, D, U>(Rows{f, 0, nullptr}, RowThreads(f.cols, kN * kPacks),
+                           RowBlocks(f.rows, true), shared);
+}
+
 template <typename T, typename D, typename U, int kN>
-KernelPtr MakeNarrow(const NormGrad<T, D, U>& f) {
-  auto threads = [&](int packs) {
-    return static_cast<int>(CeilDiv(CeilDiv(f.cols, kN * packs), 32) * 32);
-  };
+KernelPtr MakeOfPacks(const NormGrad<T, D, U>& f) {
   // So that a multiprocessor has registers for two blocks: one waits while another computes.
   constexpr int kThreadsOfOne = kRowThreads / 2;
-  if (threads(1) <= kThreadsOfOne) {
-    return MakeRows<T, D, U>(NarrowRows<T, D, U, kN, 1>{f, 0, nullptr}, threads(1));
-  }
-  if (threads(2) <= kRowThreads) {
-    return MakeRows<T, D, U>(NarrowRows<T, D, U, kN, 2>{f, 0, nullptr}, threads(2));
-  }
+  if (RowThreads(f.cols, kN) <= kThreadsOfOne) return InRegisters<T, D, U, kN, 1>(f);
+  if (RowThreads(f.cols, kN * 2) <= kRowThreads) return InRegisters<T, D, U, kN, 2>(f);
   // What more columns sum to is too much for registers.
   if constexpr (sizeof(T) == 4 || (sizeof(T) == 2 && kN == 1)) {
-    if (threads(4) <= kRowThreads) {
-      return MakeRows<T, D, U>(NarrowRows<T, D, U, kN, 4>{f, 0, nullptr}, threads(4));
+    if (RowThreads(f.cols, kN * 4) <= kRowThreads) return InRegisters<T, D, U, kN, 4>(f);
+  }
+  if constexpr (kN == kPack<T>) {
+    constexpr int kPacks = sizeof(T) == 4 ? 8 : 4;
+    if (RowThreads(f.cols, kN * kPacks) <= kRowThreads) {
+      if (KernelPtr kernel = InSharedMemory<T, D, U, kN, kPacks>(f)) return kernel;
     }
   }
-  return MakeRows<T, D, U>(WideRows<T, D, U>{f, 0, nullptr}, kRowThreads);
+  return MakeRows<T, D, U>(WideRows<T, D, U>{f, 0, nullptr}, kRowThreads, RowBlocks(f.rows, true),
+                           0);
 }
 
 template <typename T, typename D, typename U>
@@ -254,7 +332,7 @@ KernelPtr Make(const NormGrad<T, D, U>& f) {
   const bool packs = Packs<T>(f.cols, f.residual, f.x, f.w, f.dx) &&
                      Aligned(f.dy, sizeof(D) * static_cast<size_t>(kPack<T>)) &&
                      Aligned(f.copy, sizeof(U) * static_cast<size_t>(kPack<T>));
-  return packs ? MakeNarrow<T, D, U, kPack<T>>(f) : MakeNarrow<T, D, U, 1>(f);
+  return packs ? MakeOfPacks<T, D, U, kPack<T>>(f) : MakeOfPacks<T, D, U, 1>(f);
 }
 
 // dy, x[, mean], rstd[, w] from operand `first` on; dx is result 0, [weights, end) are dw[, db].

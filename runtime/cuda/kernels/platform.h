@@ -49,25 +49,32 @@ void LaunchKernel(const Launch& launch, void (*kernel)(P...), int64_t blocks, in
       args...);
   CheckCuda(cudaGetLastError(), "launch of a kernel");
 }
-// Lets launches of the kernel use up to what the current GPU has: without leave, dynamic and static
-// shared memory together are at most 48 KiB. Always all of it, so that one instruction's leave does
-// not take away another's. Throws when `shared` does not fit.
+// The most dynamic shared memory that launches of the kernel may use on the current GPU.
 template <typename... P>
-void AllowShared(void (*kernel)(P...), size_t shared) {
-  const void* function = reinterpret_cast<const void*>(kernel);
+int64_t MostShared(void (*kernel)(P...)) {
   int gpu = 0, most = 0;
   cudaFuncAttributes attributes;
   CheckCuda(cudaGetDevice(&gpu), "current GPU");
   CheckCuda(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu),
             "shared memory of a GPU");
-  CheckCuda(cudaFuncGetAttributes(&attributes, function), "attributes of a kernel");
-  most -= static_cast<int>(attributes.sharedSizeBytes);
+  CheckCuda(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)),
+            "attributes of a kernel");
+  return most - static_cast<int64_t>(attributes.sharedSizeBytes);
+}
+// Lets launches of the kernel use that much: without leave, dynamic and static shared memory
+// together are at most 48 KiB. Always all of it, so that one instruction's leave does not take away
+// another's. Throws when `shared` does not fit.
+template <typename... P>
+void AllowShared(void (*kernel)(P...), size_t shared) {
+  const int64_t most = MostShared(kernel);
   if (static_cast<int64_t>(shared) > most) {
     ThrowCuda("shared memory of a kernel",
               StrCat(shared, " bytes are needed, this GPU has ", most));
   }
-  CheckCuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
-            "shared memory of a kernel");
+  CheckCuda(
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)),
+      "shared memory of a kernel");
 }
 inline void ClearBytes(const Launch& launch, void* to, int64_t bytes) {
   if (bytes > 0)
@@ -121,6 +128,10 @@ void LaunchKernel(const Launch&, void (*kernel)(P...), int64_t blocks, int threa
   if (blocks == 0) return;
   emulation::Machine::Get().RunGrid(reinterpret_cast<const void*>(kernel), blocks, threads, shared,
                                     [=] { kernel(args...); });
+}
+template <typename... P>
+int64_t MostShared(void (*)(P...)) {
+  return emulation::kMostShared - emulation::kStaticShared;
 }
 template <typename... P>
 void AllowShared(void (*kernel)(P...), size_t shared) {
