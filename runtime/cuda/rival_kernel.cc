@@ -3,59 +3,41 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 
 #include "ir/diagnostic.h"
 #include "runtime/cuda/kernel_choices.h"
-#include "runtime/cuda/kernels/math.h"
+#include "runtime/cuda/owned.h"
 
 namespace shardc::cuda {
 namespace {
 
 constexpr int kTimings = 3;
 
-// fn(T()) with the element type.
-template <typename Fn>
-auto WithFloat(DType dtype, const Fn& fn) {
-  switch (dtype) {
-    case DType::kBF16:
-      return fn(BF16());
-    case DType::kF16:
-      return fn(F16());
-    case DType::kF32:
-      return fn(float());
-    default:
-      SHARDC_CHECK(dtype == DType::kF64, "rivals compute with floats");
-      return fn(double());
+// Of a result, what is compared at once, and where ours of it lies in the memory of the trial.
+struct Piece {
+  size_t result;
+  int64_t first, count, at;
+};
+
+// Pieces that fit there together, for all of the results.
+std::vector<std::vector<Piece>> Rounds(const std::vector<Rivalry::Result>& results, int64_t bytes) {
+  constexpr int64_t kAlignment = 256;
+  std::vector<std::vector<Piece>> rounds;
+  int64_t used = bytes;
+  for (size_t r = 0; r < results.size(); ++r) {
+    const int64_t size = DTypeSize(results[r].dtype);
+    for (int64_t first = 0; first < results[r].count;) {
+      if (bytes - used < kAlignment) {
+        rounds.emplace_back();
+        used = 0;
+      }
+      const int64_t count = std::min(results[r].count - first, (bytes - used) / size);
+      rounds.back().push_back({r, first, count, used});
+      used += (count * size + kAlignment - 1) / kAlignment * kAlignment;
+      first += count;
+    }
   }
-}
-
-template <typename T>
-T At(const std::vector<std::byte>& bytes, int64_t i) {
-  T value;
-  std::memcpy(&value, bytes.data() + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
-  return value;
-}
-
-std::vector<std::byte> Noise(const Rivalry::Operand& operand, uint64_t seed) {
-  // A prime, so that rows and heads do not repeat in step with it.
-  constexpr int64_t kPeriod = 1000003;
-  return WithFloat(operand.dtype, [&](auto t) {
-    using T = decltype(t);
-    std::vector<T> period(static_cast<size_t>(std::min(operand.count, kPeriod)));
-    uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
-    for (T& value : period) {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      double unit = static_cast<double>(state >> 11) * 0x1p-52 - 1;
-      value = Narrow<T>(static_cast<Wide<T>>(operand.center + operand.spread * unit));
-    }
-    std::vector<std::byte> bytes(static_cast<size_t>(operand.count) * sizeof(T));
-    for (size_t at = 0; at < bytes.size(); at += period.size() * sizeof(T)) {
-      std::memcpy(bytes.data() + at, period.data(),
-                  std::min(bytes.size() - at, period.size() * sizeof(T)));
-    }
-    return bytes;
-  });
+  return rounds;
 }
 
 class TriedKernel : public RivalKernel {
@@ -103,37 +85,15 @@ class TriedKernel : public RivalKernel {
   }
   std::string Compare(const Launch& launch) const {
     if (!rival_) return "0 refused: " + why_not_;
-    std::vector<std::vector<std::byte>> before;
-    for (const Rivalry::Operand& o : rivalry_.operands) {
-      before.emplace_back(static_cast<size_t>(o.count * DTypeSize(o.dtype)));
-      gpu_.Download(before.back(), o.data, launch.stream);
-    }
-    std::string choice = Try(launch);
-    for (size_t i = 0; i < before.size(); ++i) {
-      gpu_.Upload(rivalry_.operands[i].data, before[i], launch.stream);
-    }
-    return choice;
-  }
-
-  std::string Try(const Launch& launch) const {
+    const Memory memory = TakeMemory();
+    if (memory.bytes() == 0) return "0 failed: there is no memory for a trial";
     for (size_t i = 0; i < rivalry_.operands.size(); ++i) {
-      gpu_.Upload(rivalry_.operands[i].data, Noise(rivalry_.operands[i], i + 1), launch.stream);
-    }
-    ours_->Enqueue(launch);
-    const auto want = ReadResults(launch);
-    for (const Rivalry::Result& r : rivalry_.results) {
-      // What the library leaves out must not be taken for ours.
-      std::vector<std::byte> nans(static_cast<size_t>(r.count * DTypeSize(r.dtype)),
-                                  std::byte{0xff});
-      gpu_.Upload(r.data, nans, launch.stream);
+      const Rivalry::Operand& o = rivalry_.operands[i];
+      gpu_.Draw({o.data, o.count, o.dtype, o.center, o.spread, i + 1}, launch.stream);
     }
     try {
-      rival_->Enqueue(launch);
-      const auto got = ReadResults(launch);
-      for (size_t i = 0; i < got.size(); ++i) {
-        std::string difference = DifferenceOf(rivalry_.results[i], got[i], want[i]);
-        if (!difference.empty()) return StrCat("0 differs: result ", i, " ", difference);
-      }
+      std::string difference = Differences(launch, memory);
+      if (!difference.empty()) return "0 differs: " + difference;
       const double rivals = Fastest(launch, *rival_), own = Fastest(launch, *ours_);
       char text[80];
       std::snprintf(text, sizeof(text), " %.4f ms, ours %.4f ms", rivals, own);
@@ -143,13 +103,52 @@ class TriedKernel : public RivalKernel {
     }
   }
 
-  std::vector<std::vector<std::byte>> ReadResults(const Launch& launch) const {
-    std::vector<std::vector<std::byte>> out;
+  // For all results at once, or for less where that is much, or the GPU is full.
+  Memory TakeMemory() const {
+    int64_t bytes = 0;
     for (const Rivalry::Result& r : rivalry_.results) {
-      out.emplace_back(static_cast<size_t>(r.count * DTypeSize(r.dtype)));
-      gpu_.Download(out.back(), r.data, launch.stream);
+      bytes += (r.count * DTypeSize(r.dtype) + 255) / 256 * 256;
     }
-    return out;
+    constexpr int64_t kLeast = 1 << 20;
+    bytes = std::clamp(bytes, int64_t{256}, kMostTrialBytes);
+    while (true) {
+      if (std::byte* p = gpu_.Allocate(bytes)) {
+        return Memory(p, bytes, [this](std::byte* q) { gpu_.Free(q); });
+      }
+      if (bytes <= kLeast) return {};
+      bytes = std::max(bytes / 2 / 256 * 256, kLeast);
+    }
+  }
+
+  // "" or the first result that differs.
+  std::string Differences(const Launch& launch, const Memory& memory) const {
+    std::vector<Deviation> found(rivalry_.results.size());
+    for (const std::vector<Piece>& round : Rounds(rivalry_.results, memory.bytes())) {
+      ours_->Enqueue(launch);
+      for (const Piece& p : round) {
+        gpu_.Copy(memory.data() + p.at, Data(p), Bytes(p), launch.stream);
+        // What the library leaves out must not be taken for ours: these are NaNs.
+        gpu_.Fill(Data(p), 0xff, Bytes(p), launch.stream);
+      }
+      rival_->Enqueue(launch);
+      for (const Piece& p : round) {
+        const Rivalry::Result& r = rivalry_.results[p.result];
+        const Comparison c{Data(p), memory.data() + p.at, p.count, r.dtype, SlackOf(r)};
+        found[p.result].Append(gpu_.Compare(c, launch.stream), p.first);
+      }
+    }
+    for (size_t i = 0; i < found.size(); ++i) {
+      std::string difference = DifferenceOf(rivalry_.results[i], found[i]);
+      if (!difference.empty()) return StrCat("result ", i, " ", difference);
+    }
+    return "";
+  }
+  std::byte* Data(const Piece& p) const {
+    const Rivalry::Result& r = rivalry_.results[p.result];
+    return r.data + p.first * DTypeSize(r.dtype);
+  }
+  int64_t Bytes(const Piece& p) const {
+    return p.count * DTypeSize(rivalry_.results[p.result].dtype);
   }
 
   double Fastest(const Launch& launch, CudaKernel& kernel) const {
@@ -170,30 +169,20 @@ class TriedKernel : public RivalKernel {
 
 }  // namespace
 
-std::string DifferenceOf(const Rivalry::Result& result, const std::vector<std::byte>& got,
-                         const std::vector<std::byte>& want) {
-  return WithFloat(result.dtype, [&](auto t) -> std::string {
-    using T = decltype(t);
-    double squares = 0, error_squares = 0;
-    for (int64_t i = 0; i < result.count; ++i) {
-      const double w = Widen(At<T>(want, i)), e = Widen(At<T>(got, i)) - w;
-      squares += w * w;
-      error_squares += e * e;
-    }
-    const auto n = static_cast<double>(std::max<int64_t>(result.count, 1));
-    const double norm = std::sqrt(squares / n), error = std::sqrt(error_squares / n);
-    // Written so that a NaN is a difference.
-    if (!(error <= 4 * result.unit * norm)) {
-      return StrCat("is off by ", error, " where the norm is ", norm);
-    }
-    for (int64_t i = 0; i < result.count; ++i) {
-      const double w = Widen(At<T>(want, i)), g = Widen(At<T>(got, i));
-      if (!(std::abs(g - w) <= 32 * result.unit * (norm + std::abs(w)))) {
-        return StrCat("is ", g, " instead of ", w, " at ", i);
-      }
-    }
-    return "";
-  });
+double SlackOf(const Rivalry::Result& result) { return 32 * result.unit; }
+
+std::string DifferenceOf(const Rivalry::Result& result, const Deviation& d) {
+  const auto n = static_cast<double>(std::max<int64_t>(result.count, 1));
+  const double norm = std::sqrt(d.squares / n), error = std::sqrt(d.error_squares / n);
+  const bool everywhere = d.excess < HUGE_VAL;
+  // Written so that a NaN is a difference.
+  if (everywhere && !(error <= 4 * result.unit * norm)) {
+    return StrCat("is off by ", error, " where the norm is ", norm);
+  }
+  if (!(d.excess <= SlackOf(result) * norm)) {
+    return StrCat("is ", d.got, " instead of ", d.want, " at ", d.at);
+  }
+  return "";
 }
 
 std::unique_ptr<RivalKernel> MakeRivalKernel(std::unique_ptr<CudaKernel> ours, Rivalry rivalry,

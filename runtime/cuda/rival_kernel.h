@@ -9,25 +9,12 @@
 
 #include "ir/dtype.h"
 #include "runtime/cuda/cuda_kernel.h"
+#include "runtime/cuda/trial.h"
 
 namespace shardc::cuda {
 
-// What a trial needs of the GPU of a stream. All functions wait; they throw Diagnostic E4301.
-class TrialGpu {
- public:
-  using Stream = CUstream_st*;
-  virtual ~TrialGpu() = default;
-  // Equal where kernels are equally fast.
-  virtual std::string Name() = 0;
-  virtual void Upload(std::byte* to, const std::vector<std::byte>& from, Stream s) = 0;
-  virtual void Download(std::vector<std::byte>& to, const std::byte* from, Stream s) = 0;
-  // Milliseconds of what `enqueue` gives to the stream.
-  virtual double Time(const std::function<void()>& enqueue, Stream s) = 0;
-};
-
 struct Rivalry {
-  // Values that an operand is tried on, after which it has its own again: spread evenly over center
-  // - spread ... center + spread, no stretch like another.
+  // An operand, and the values that it is tried on, which it keeps: see Noise.
   struct Operand {
     std::byte* data = nullptr;
     int64_t count = 0;
@@ -61,8 +48,13 @@ class RivalKernel : public CudaKernel {
 std::unique_ptr<RivalKernel> MakeRivalKernel(std::unique_ptr<CudaKernel> ours, Rivalry rivalry,
                                              TrialGpu& gpu);
 
-// "" or how `got` differs from `want` by more than the measure of Rivalry::Result allows.
-std::string DifferenceOf(const Rivalry::Result& result, const std::vector<std::byte>& got,
-                         const std::vector<std::byte>& want);
+// What a trial has on the GPU besides the kernels' own, at most: results that are larger are
+// compared in parts, for each of which both kernels run again.
+inline constexpr int64_t kMostTrialBytes = int64_t{64} << 20;
+
+// The slack of Comparison for the measure of Rivalry::Result.
+double SlackOf(const Rivalry::Result& result);
+// "" or how the library's result differs by more than that measure allows.
+std::string DifferenceOf(const Rivalry::Result& result, const Deviation& deviation);
 
 }  // namespace shardc::cuda

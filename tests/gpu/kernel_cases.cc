@@ -119,6 +119,9 @@ class Runner {
     machine_.Upload(reinterpret_cast<std::byte*>(launch.fault), reinterpret_cast<std::byte*>(zero),
                     32);
     kernel->Tune(launch, choices_);
+    for (size_t i = 0; i < host_.size(); ++i) {
+      machine_.Upload(data[i], host_[i].raw(), host_[i].bytes());
+    }
     kernel->Enqueue(launch);
     machine_.Wait();
     fault_.resize(4);

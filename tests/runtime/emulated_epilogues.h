@@ -11,17 +11,17 @@
 
 #include "runtime/cuda/epilogue_kernel.h"
 #include "runtime/cuda/kernels/product.h"
+#include "tests/runtime/host_trials.h"
 
 namespace shardc::testing {
 
-class EmulatedEpilogues : public cuda::EpilogueLibrary, public cuda::TrialGpu {
+class EmulatedEpilogues : public cuda::EpilogueLibrary, public HostTrials {
  public:
   using Kernel = std::unique_ptr<cuda::CudaKernel>;
 
   bool wrong = false;     // the first element of what it gives is
   double took = 0.5;      // where separate kernels take 1
   int made = 0, ran = 0;  // kernels; and their runs
-  std::function<void(Stream)> synchronize = [](Stream) {};
   // Puts a kernel that runs at once on a device that does so in its time.
   std::function<Kernel(Kernel, const cuda::FusedProduct&)> defer =
       [](Kernel k, const cuda::FusedProduct&) { return k; };
@@ -37,15 +37,6 @@ class EmulatedEpilogues : public cuda::EpilogueLibrary, public cuda::TrialGpu {
     return std::make_unique<Counted>(*this, defer(std::move(fused), product));
   }
 
-  std::string Name() override { return "CPU"; }
-  void Upload(std::byte* to, const std::vector<std::byte>& from, Stream s) override {
-    synchronize(s);
-    if (!from.empty()) std::memcpy(to, from.data(), from.size());
-  }
-  void Download(std::vector<std::byte>& to, const std::byte* from, Stream s) override {
-    synchronize(s);
-    if (!to.empty()) std::memcpy(to.data(), from, to.size());
-  }
   double Time(const std::function<void()>& enqueue, Stream s) override {
     const int before = ran;
     enqueue();

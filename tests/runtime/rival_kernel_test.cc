@@ -4,12 +4,12 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "ir/diagnostic.h"
 #include "runtime/cuda/kernel_choices.h"
 #include "runtime/cuda/kernels/math.h"
+#include "tests/runtime/host_trials.h"
 
 namespace shardc::testing {
 namespace {
@@ -19,36 +19,36 @@ using cuda::KernelChoices;
 using cuda::Narrow;
 using cuda::Rivalry;
 using cuda::Widen;
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr int64_t kCount = 5000;
+constexpr int64_t kCount = 5000, kLarge = (3 << 19) + 11;
 
-// Host memory; a kernel takes as long as it says.
-class FakeGpu : public cuda::TrialGpu {
+// One that times nothing.
+class HostTrialsOf : public HostTrials {
+ public:
+  double Time(const std::function<void()>&, Stream) override { return 0; }
+};
+
+// A kernel takes as long as it says.
+class FakeGpu : public HostTrials {
  public:
   std::string Name() override { return "fake"; }
-  void Upload(std::byte* to, const std::vector<std::byte>& from, Stream) override {
-    std::memcpy(to, from.data(), from.size());
-    if (on_upload) on_upload(to, from);
-  }
-  void Download(std::vector<std::byte>& to, const std::byte* from, Stream) override {
-    std::memcpy(to.data(), from, to.size());
-  }
   double Time(const std::function<void()>& enqueue, Stream) override {
     clock = 0;
     enqueue();
     return clock;
   }
   double clock = 0;
-  std::function<void(const std::byte*, const std::vector<std::byte>&)> on_upload;
 };
 
 struct Terms {
   double our_time = 2, rival_time = 1;
   int64_t our_workspace = 16, rival_workspace = 64;
   double factor = 3;      // the rival's; ours is 3
-  int64_t left_out = 0;   // results that the rival does not write
+  size_t left_out = 0;    // results that the rival does not write
   int64_t wrong_at = -1;  // one that it writes wrongly
   bool refuses = false, fails = false, fails_to_tune = false;
 };
@@ -56,7 +56,8 @@ struct Terms {
 // y = factor * x in bf16.
 class Scale : public cuda::CudaKernel {
  public:
-  Scale(const Terms& terms, bool rival, FakeGpu& gpu, const BF16* x, BF16* y, int& runs)
+  Scale(const Terms& terms, bool rival, FakeGpu& gpu, const std::vector<BF16>& x,
+        std::vector<BF16>& y, int& runs)
       : terms_(terms), rival_(rival), gpu_(gpu), x_(x), y_(y), runs_(runs) {}
   int64_t workspace_bytes() const override {
     return rival_ ? terms_.rival_workspace : terms_.our_workspace;
@@ -71,8 +72,8 @@ class Scale : public cuda::CudaKernel {
     ++runs_;
     gpu_.clock += rival_ ? terms_.rival_time : terms_.our_time;
     const auto factor = static_cast<float>(rival_ ? terms_.factor : 3);
-    for (int64_t i = rival_ ? terms_.left_out : 0; i < kCount; ++i) {
-      const bool wrong = rival_ && i == terms_.wrong_at;
+    for (size_t i = rival_ ? terms_.left_out : 0; i < x_.size(); ++i) {
+      const bool wrong = rival_ && static_cast<int64_t>(i) == terms_.wrong_at;
       y_[i] = Narrow<BF16>((wrong ? -1 : 1) * factor * Widen(x_[i]));
     }
   }
@@ -81,8 +82,8 @@ class Scale : public cuda::CudaKernel {
   const Terms& terms_;
   bool rival_;
   FakeGpu& gpu_;
-  const BF16* x_;
-  BF16* y_;
+  const std::vector<BF16>& x_;
+  std::vector<BF16>& y_;
   int& runs_;
 };
 
@@ -91,15 +92,16 @@ class Rivals : public ::testing::Test {
   std::unique_ptr<cuda::RivalKernel> Make(const Terms& terms) {
     Rivalry r;
     r.key = "scale 5000";
-    r.operands = {{reinterpret_cast<std::byte*>(x_.data()), kCount, DType::kBF16}};
-    r.results = {{reinterpret_cast<std::byte*>(y_.data()), kCount, DType::kBF16, 0x1p-8}};
+    const auto count = static_cast<int64_t>(x_.size());
+    r.operands = {{reinterpret_cast<std::byte*>(x_.data()), count, DType::kBF16}};
+    r.results = {{reinterpret_cast<std::byte*>(y_.data()), count, DType::kBF16, 0x1p-8}};
     r.make = [&](const cuda::Launch&, std::string* why) -> std::unique_ptr<cuda::CudaKernel> {
       *why = terms.refuses ? "head_dim is odd" : "";
       if (terms.refuses) return nullptr;
-      return std::make_unique<Scale>(terms, true, gpu_, x_.data(), y_.data(), rival_runs_);
+      return std::make_unique<Scale>(terms, true, gpu_, x_, y_, rival_runs_);
     };
-    return cuda::MakeRivalKernel(
-        std::make_unique<Scale>(terms, false, gpu_, x_.data(), y_.data(), our_runs_), r, gpu_);
+    return cuda::MakeRivalKernel(std::make_unique<Scale>(terms, false, gpu_, x_, y_, our_runs_), r,
+                                 gpu_);
   }
   // Whether the rival runs after a trial; the choice.
   bool Takes(const Terms& terms, KernelChoices& choices) {
@@ -116,6 +118,11 @@ class Rivals : public ::testing::Test {
     EXPECT_EQ(kernel->workspace_bytes(),
               rival_runs_ == 1 ? terms.rival_workspace : terms.our_workspace);
     return rival_runs_ == 1;
+  }
+  bool TakesLarge(const Terms& terms, KernelChoices& choices) {
+    x_.resize(kLarge);
+    y_.resize(kLarge);
+    return Takes(terms, choices);
   }
   static KernelChoices Fresh() {
     KernelChoices choices;
@@ -191,63 +198,122 @@ TEST_F(Rivals, WithoutLeaveToMeasureOursIsTaken) {
   EXPECT_FALSE(choices.changed());
 }
 
-TEST_F(Rivals, TheTrialIsOnValuesThatDoNotRepeat) {
-  for (size_t i = 0; i < x_.size(); ++i) x_[i] = Narrow<BF16>(static_cast<float>(i % 7));
-  const std::vector<BF16> own = x_;
-  std::vector<float> tried;
-  gpu_.on_upload = [&](const std::byte* to, const std::vector<std::byte>& bytes) {
-    if (to != reinterpret_cast<std::byte*>(x_.data()) || !tried.empty()) return;
-    for (size_t i = 0; i < bytes.size(); i += sizeof(BF16)) {
-      BF16 v;
-      std::memcpy(&v, &bytes[i], sizeof(v));
-      tried.push_back(Widen(v));
-    }
-  };
+TEST_F(Rivals, ComparesInPartsWhatIsTooLargeForTheMemory) {
+  // Less than a MiB is not tried: it must be results that are too large for that.
+  gpu_.most_bytes = 1 << 20;
+  for (int64_t wrong_at : {int64_t{-1}, kLarge - 3}) {
+    KernelChoices choices = Fresh();
+    EXPECT_EQ(TakesLarge({.wrong_at = wrong_at}, choices), wrong_at < 0);
+    EXPECT_EQ(gpu_.largest, 1 << 20);
+    if (wrong_at < 0) continue;
+    EXPECT_THAT(Choice(choices), EndsWith(StrCat(" at ", wrong_at)));
+  }
+  gpu_.most_bytes = (1 << 20) - 1;
   KernelChoices choices = Fresh();
-  EXPECT_TRUE(Takes({}, choices));
-  for (size_t i = 0; i < x_.size(); ++i) ASSERT_EQ(x_[i].bits, own[i].bits) << "operands come back";
-  ASSERT_EQ(tried.size(), static_cast<size_t>(kCount));
+  EXPECT_FALSE(TakesLarge({}, choices));
+  EXPECT_EQ(Choice(choices), "0 failed: there is no memory for a trial");
+}
+
+TEST(Trials, DrawValuesThatDoNotRepeat) {
+  constexpr int64_t n = 5000;
+  std::vector<BF16> values(n);
+  HostTrialsOf gpu;
+  gpu.Draw({reinterpret_cast<std::byte*>(values.data()), n, DType::kBF16, 2, 0.5, 1}, nullptr);
+  std::vector<float> tried;
+  for (BF16 v : values) {
+    tried.push_back(2 * (Widen(v) - 2));
+    ASSERT_LE(std::abs(tried.back()), 1);
+  }
   double sum = 0, squares = 0;
   for (float v : tried) {
-    ASSERT_LE(std::abs(v), 1);
     sum += v;
     squares += v * v;
   }
-  EXPECT_NEAR(sum / kCount, 0, 0.05);
-  EXPECT_NEAR(squares / kCount, 1.0 / 3, 0.03);
+  EXPECT_NEAR(sum / n, 0, 0.05);
+  EXPECT_NEAR(squares / n, 1.0 / 3, 0.03);
   for (size_t lag : {1, 2, 3, 64, 128, 1000}) {
     double product = 0;
     for (size_t i = lag; i < tried.size(); ++i) product += tried[i] * tried[i - lag];
-    EXPECT_NEAR(product / kCount, 0, 0.05) << lag;
+    EXPECT_NEAR(product / n, 0, 0.05) << lag;
+  }
+  std::vector<BF16> others = values;
+  gpu.Draw({reinterpret_cast<std::byte*>(others.data()), n, DType::kBF16, 2, 0.5, 2}, nullptr);
+  int equal = 0;
+  for (size_t i = 0; i < others.size(); ++i) equal += others[i].bits == values[i].bits;
+  EXPECT_LT(equal, n / 10);
+}
+
+// What a trial makes of results: those of several blocks, whose threads have several each.
+class Comparisons : public ::testing::Test {
+ protected:
+  Comparisons() {
+    for (int64_t i = 0; i < kValues; ++i) want_.push_back(i % 2 == 0 ? 1.0f : -1.0f);
+    got_ = want_;
+  }
+  std::string Difference() {
+    const Rivalry::Result r{nullptr, kValues, DType::kF32, 0x1p-8};
+    auto bytes = [](const std::vector<float>& v) {
+      return reinterpret_cast<const std::byte*>(v.data());
+    };
+    found_ =
+        gpu_.Compare({bytes(got_), bytes(want_), kValues, DType::kF32, cuda::SlackOf(r)}, nullptr);
+    return cuda::DifferenceOf(r, found_);
+  }
+  static constexpr int64_t kValues = 16 * 256 * 10 + 77;
+  std::vector<float> want_, got_;
+  cuda::Deviation found_;
+  HostTrialsOf gpu_;
+};
+
+TEST_F(Comparisons, HoldTheWhole) {
+  EXPECT_EQ(Difference(), "");
+  EXPECT_EQ(found_.squares, kValues);
+  EXPECT_EQ(found_.error_squares, 0);
+  for (float& v : got_) v *= 1 + 3 * 0x1p-8f;
+  EXPECT_EQ(Difference(), "");
+  for (float& v : got_) v *= 1 + 3 * 0x1p-8f;
+  EXPECT_THAT(Difference(), HasSubstr("where the norm is 1"));
+}
+
+TEST_F(Comparisons, HoldEveryElement) {
+  for (int64_t at : {int64_t{7}, int64_t{kValues / 2}, kValues - 1}) {
+    got_ = want_;
+    float& value = got_[static_cast<size_t>(at)];
+    value += 60 * 0x1p-8f;
+    EXPECT_EQ(Difference(), "");
+    value += 8 * 0x1p-8f;
+    EXPECT_THAT(Difference(), EndsWith(StrCat(" at ", at)));
+    // The worst is named, of equal ones the first, and what is no number is worse than all.
+    got_[0] += 70 * 0x1p-8f;
+    EXPECT_THAT(Difference(), EndsWith(" at 0"));
+    value = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_THAT(Difference(), AllOf(HasSubstr("is nan"), EndsWith(StrCat(" at ", at))));
+    got_[5] = std::numeric_limits<float>::infinity();
+    EXPECT_THAT(Difference(), EndsWith(" at 5"));
   }
 }
 
-// Results of a kernel as the trial reads them.
-std::vector<std::byte> Bytes(const std::vector<float>& values) {
-  std::vector<std::byte> out(values.size() * sizeof(float));
-  std::memcpy(out.data(), values.data(), out.size());
-  return out;
-}
-
-TEST(DifferenceOf, HoldsTheWholeAndEveryElement) {
-  const int64_t n = 1000;
-  Rivalry::Result r{nullptr, n, DType::kF32, 0x1p-8};
-  std::vector<float> want(n), got;
-  for (int64_t i = 0; i < n; ++i) want[i] = i % 2 == 0 ? 1.0f : -1.0f;
-  auto difference = [&] { return cuda::DifferenceOf(r, Bytes(got), Bytes(want)); };
-  got = want;
-  EXPECT_EQ(difference(), "");
-  for (float& v : got) v *= 1 + 3 * 0x1p-8f;
-  EXPECT_EQ(difference(), "");
-  for (float& v : got) v *= 1 + 3 * 0x1p-8f;
-  EXPECT_THAT(difference(), HasSubstr("where the norm is 1"));
-  got = want;
-  got[7] += 60 * 0x1p-8f;
-  EXPECT_EQ(difference(), "");
-  got[7] += 8 * 0x1p-8f;
-  EXPECT_THAT(difference(), HasSubstr(" at 7"));
-  got[7] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_NE(difference(), "");
+TEST_F(Comparisons, OfPartsAreThoseOfTheWhole) {
+  for (size_t at : {70, 700}) got_[at] += 8;
+  for (int64_t worst : {int64_t{7000}, int64_t{70}}) {
+    got_[7000] = worst == 7000 ? -8.0f : 1.0f;
+    Difference();
+    EXPECT_EQ(found_.at, worst);
+    cuda::Deviation parts;
+    for (const auto& [first, last] : {std::pair{5000, int{kValues}}, {0, 400}, {400, 5000}}) {
+      auto bytes = [first = first](const std::vector<float>& v) {
+        return reinterpret_cast<const std::byte*>(v.data() + first);
+      };
+      const cuda::Comparison c{bytes(got_), bytes(want_), last - first, DType::kF32, 0.125};
+      parts.Append(gpu_.Compare(c, nullptr), first);
+    }
+    EXPECT_EQ(parts.at, found_.at);
+    EXPECT_EQ(parts.excess, found_.excess);
+    EXPECT_EQ(parts.squares, found_.squares);
+    EXPECT_EQ(parts.error_squares, found_.error_squares);
+    EXPECT_EQ(parts.want, found_.want);
+    EXPECT_EQ(parts.got, found_.got);
+  }
 }
 
 }  // namespace

@@ -3,8 +3,10 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "ir/diagnostic.h"
+#include "runtime/cuda/kernels/trial.h"
 #include "runtime/cuda/native/check.h"
 
 namespace shardc::cuda {
@@ -34,11 +36,38 @@ class CudaTrial : public TrialGpu {
     }
     return name;
   }
-  void Upload(std::byte* to, const std::vector<std::byte>& from, Stream s) override {
-    Copy(to, from.data(), from.size(), cudaMemcpyHostToDevice, s);
+  std::byte* Allocate(int64_t bytes) override {
+    void* p = nullptr;
+    const cudaError_t status = cudaMalloc(&p, static_cast<size_t>(bytes));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return nullptr;
+    }
+    Check(status, "memory for a trial");
+    return static_cast<std::byte*>(p);
   }
-  void Download(std::vector<std::byte>& to, const std::byte* from, Stream s) override {
-    Copy(to.data(), from, to.size(), cudaMemcpyDeviceToHost, s);
+  void Free(std::byte* p) noexcept override { cudaFree(p); }
+  void Fill(std::byte* to, int byte, int64_t bytes, Stream s) override {
+    if (bytes > 0) Check(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), s), "fill");
+  }
+  void Copy(std::byte* to, const std::byte* from, int64_t bytes, Stream s) override {
+    if (bytes == 0) return;
+    Check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, s),
+          "copy");
+  }
+  void Draw(const Noise& noise, Stream s) override { LaunchNoise(On(s), noise); }
+  Deviation Compare(const Comparison& c, Stream s) override {
+    struct Parts {
+      void* data = nullptr;
+      ~Parts() { cudaFree(data); }
+    } parts;
+    std::vector<Deviation> found(static_cast<size_t>(SumBlocks(c.count)));
+    const size_t bytes = found.size() * sizeof(Deviation);
+    Check(cudaMalloc(&parts.data, bytes), "memory for a trial");
+    LaunchComparison(On(s), c, static_cast<Deviation*>(parts.data));
+    Check(cudaMemcpyAsync(found.data(), parts.data, bytes, cudaMemcpyDeviceToHost, s), "copy");
+    Check(cudaStreamSynchronize(s), "a comparison");
+    return Joined(found);
   }
   double Time(const std::function<void()>& enqueue, Stream s) override {
     TimedEvent begin, end;
@@ -52,10 +81,10 @@ class CudaTrial : public TrialGpu {
   }
 
  private:
-  static void Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Stream s) {
-    if (bytes == 0) return;
-    Check(cudaMemcpyAsync(to, from, bytes, kind, s), "copy");
-    Check(cudaStreamSynchronize(s), "copy");
+  static Launch On(Stream s) {
+    Launch launch;
+    launch.stream = s;
+    return launch;
   }
 };
 

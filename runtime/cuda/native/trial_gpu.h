@@ -1,7 +1,7 @@
 // Trials of kernels on the GPU of the calling thread.
 #pragma once
 
-#include "runtime/cuda/rival_kernel.h"
+#include "runtime/cuda/trial.h"
 
 namespace shardc::cuda {
 

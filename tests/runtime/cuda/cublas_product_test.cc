@@ -7,6 +7,7 @@
 #include "tests/gpu/epilogue_cases.h"
 #include "tests/runtime/cuda/fake_cublaslt.h"
 #include "tests/runtime/emulated_machine.h"
+#include "tests/runtime/host_trials.h"
 
 namespace shardc::testing {
 namespace {
@@ -15,17 +16,10 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 // Everything takes a little longer, or less long, than what was timed before it.
-class FakeGpu : public cuda::TrialGpu {
+class FakeGpu : public HostTrials {
  public:
   double now = 1000, step = 1;
 
-  std::string Name() override { return "CPU"; }
-  void Upload(std::byte* to, const std::vector<std::byte>& from, Stream) override {
-    if (!from.empty()) std::memcpy(to, from.data(), from.size());
-  }
-  void Download(std::vector<std::byte>& to, const std::byte* from, Stream) override {
-    if (!to.empty()) std::memcpy(to.data(), from, to.size());
-  }
   double Time(const std::function<void()>& enqueue, Stream) override {
     enqueue();
     return now += step;
