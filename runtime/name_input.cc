@@ -1,11 +1,16 @@
 #include "runtime/name_input.h"
 
 #include <algorithm>
-#include <vector>
-
-#include "ir/op_def.h"
 
 namespace shardc {
+
+int IndicesOf(const Program& program, const Instruction& instruction) {
+  int indices = -1;
+  for (int b : instruction.operands) {
+    if (IsInteger(program.buffers[static_cast<size_t>(b)].type.dtype)) indices = b;
+  }
+  return instruction.collective < 0 ? indices : -1;
+}
 
 std::string InputBehind(const Program& program, size_t instruction, int buffer) {
   auto type = [&](int b) { return program.buffers[static_cast<size_t>(b)].type.dtype; };
@@ -24,19 +29,11 @@ std::string InputBehind(const Program& program, size_t instruction, int buffer) 
 }
 
 Diagnostic NameInput(const Program& program, size_t instruction, const Diagnostic& error) {
-  const Instruction& i = program.instructions[instruction];
-  const OpDef* def = FindOpDef(i.op);
-  if (!def || !def->index_limit) return error;
-  std::vector<const TensorType*> types;
-  for (int b : i.operands) types.push_back(&program.buffers[static_cast<size_t>(b)].type);
-  for (size_t k = 0; k < i.operands.size(); ++k) {
-    if (def->index_limit(static_cast<int>(k), {types, i.attrs}) <= 0) continue;
-    const std::string input = InputBehind(program, instruction, i.operands[k]);
-    if (input.empty()) continue;
-    return Diagnostic(error.id(), error.code(), error.where(),
-                      StrCat(error.message(), "; it comes from input '", input, "'"), error.fix());
-  }
-  return error;
+  const int indices = IndicesOf(program, program.instructions[instruction]);
+  const std::string input = indices < 0 ? "" : InputBehind(program, instruction, indices);
+  if (input.empty()) return error;
+  return Diagnostic(error.id(), error.code(), error.where(),
+                    StrCat(error.message(), "; it comes from input '", input, "'"), error.fix());
 }
 
 }  // namespace shardc

@@ -8,6 +8,10 @@
 
 namespace shardc {
 
+// The operand of the instruction that would hold indices, if it has some: its last one of integers,
+// for what is looked up may be integers too. -1: there is none.
+int IndicesOf(const Program& program, const Instruction& instruction);
+
 // The input of the program whose values the buffer has before the instruction, passed on by ops
 // that give integers of the same type; empty where it is no input's, or another stage has passed it
 // on.

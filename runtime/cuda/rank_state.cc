@@ -7,22 +7,12 @@
 #include "ir/diagnostic.h"
 #include "runtime/describe.h"
 #include "runtime/groups.h"
+#include "runtime/name_input.h"
 
 namespace shardc::cuda {
 namespace {
 
 constexpr int64_t kFaultWords = 4;
-
-// The operand that would hold indices, if the op has some: its last one of integers, for what is
-// looked up may be integers too. -1: there is none.
-int IndicesOf(const Program& program, const Instruction& instruction) {
-  int indices = -1;
-  for (int b : instruction.operands) {
-    const DType type = program.buffers[b].type.dtype;
-    if (type == DType::kI32 || type == DType::kI64) indices = b;
-  }
-  return instruction.collective < 0 ? indices : -1;
-}
 
 Shape PlaceIn(const Shape& shape, int64_t at) {
   Shape place(shape.size());
@@ -318,10 +308,11 @@ void RankState::CheckFaults() const {
       for (size_t d = 0; d < std::min(place.size(), origin.size()); ++d) place[d] += origin[d];
     }
     const char* what = kind == 1 ? "ids" : kind == 3 ? "labels" : "indices";
-    throw Diagnostic("E4003", ExitCode::kUsage, DescribeInstruction(program_, i),
-                     StrCat(what, ShapeToString(place), " = ", value, " is outside [",
-                            kind == 2 ? -limit : 0, ", ", limit, ")"),
-                     StrCat("give ", what, " within that range"));
+    const Diagnostic error("E4003", ExitCode::kUsage, StrCat("op '", instruction.op, "'"),
+                           StrCat(what, ShapeToString(place), " = ", value, " is outside [",
+                                  kind == 2 ? -limit : 0, ", ", limit, ")"),
+                           StrCat("give ", what, " within that range"));
+    throw NameInput(program_, i, error).In(DescribeInstruction(program_, i));
   }
 }
 
