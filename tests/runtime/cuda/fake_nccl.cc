@@ -26,8 +26,13 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/cuda/kernels/math.h"
+
 namespace {
 
+using shardc::cuda::BF16;
+using shardc::cuda::Narrow;
+using shardc::cuda::Widen;
 using shardc::testing::FakeGpus;
 
 constexpr size_t kSlot = 1 << 16;  // bytes of a rank's part of a step
@@ -103,6 +108,15 @@ void FoldAs(void* to, const void* from, size_t count, ncclRedOp_t op) {
   for (size_t i = 0; i < count; ++i)
     a[i] = op == ncclMax ? std::max(a[i], b[i]) : static_cast<T>(a[i] + b[i]);
 }
+// Rounds every sum, as a ring of NCCL's does on its way.
+void FoldBF16(void* to, const void* from, size_t count, ncclRedOp_t op) {
+  auto* a = static_cast<BF16*>(to);
+  auto* b = static_cast<const BF16*>(from);
+  for (size_t i = 0; i < count; ++i) {
+    const float x = Widen(a[i]), y = Widen(b[i]);
+    a[i] = Narrow<BF16>(op == ncclMax ? std::max(x, y) : x + y);
+  }
+}
 void Fold(void* to, const void* from, size_t count, ncclDataType_t type, ncclRedOp_t op) {
   switch (type) {
     case ncclUint8:
@@ -117,6 +131,8 @@ void Fold(void* to, const void* from, size_t count, ncclDataType_t type, ncclRed
       return FoldAs<double>(to, from, count, op);
     case ncclFloat16:
       return FoldAs<_Float16>(to, from, count, op);
+    case ncclBfloat16:
+      return FoldBF16(to, from, count, op);
     default:
       Refuse("a type that it cannot reduce");
   }
