@@ -32,6 +32,11 @@ Executor::Executor(Device& device, Carrier& carrier, std::span<const Program* co
   options_.capture = carrier_.All(options_.capture && !options_.check_numerics);
   MakeStages(programs, make_kernel);
   TuneKernels();
+  // A kernel's code is loaded by its first launch, which may wait until the GPU is idle, or another
+  // GPU of the process. It must not wait for a collective, which waits for other ranks.
+  if (carrier_.can_fail_later()) {
+    for (auto& r : ranks_) r->LaunchKernelsOnce();
+  }
   for (auto& r : ranks_) r->LoadStates(read_state);
   fork_ = std::make_unique<OwnedEvent>(device);
   for (const auto& stage : stages_) {

@@ -201,6 +201,16 @@ void RankState::TuneKernels(KernelChoices& choices) {
   if (workspace < workspace_.bytes()) TakeWorkspace(workspace);
 }
 
+void RankState::LaunchKernelsOnce() {
+  const Stream s = streams_[0].get();
+  // Also ids, of which 0 is one.
+  if (all_.bytes() > 0) device_.Fill(all_.data(), 0, all_.bytes(), s);
+  for (size_t i = 0; i < prepared_.size(); ++i) {
+    if (prepared_[i].kernel) EnqueueKernel(static_cast<int>(i));
+  }
+  device_.Synchronize(s);
+}
+
 void RankState::TakeWorkspace(int64_t bytes) {
   workspace_ = Memory();
   workspace_ = Memory(device_, bytes, StrCat("rank ", program_.rank, ", workspace"));

@@ -43,6 +43,8 @@ class RankState {
             const KernelMaker& make_kernel, EpilogueLibrary* epilogues);
   // Before the states are loaded: what it times may overwrite everything.
   void TuneKernels(KernelChoices& choices);
+  // Launches every kernel once, on zeros, and waits; before the states are loaded.
+  void LaunchKernelsOnce();
   // Reads the states and copies them, with the constants, to the device.
   void LoadStates(const StateReader& read_state);
 

@@ -25,12 +25,6 @@ void Find(void* library, const char* name, F* function) {
 constexpr int kOldest = NCCL_VERSION(2, 26, 2);
 
 NcclApi Load() {
-  // Several communicators run at once on streams of their own; all ranks launch theirs in an order
-  // that the plan's proof has shown to end.
-  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-  // A step has ended before the next begins, so launches from a graph and others never overlap;
-  // what NCCL does to allow it can deadlock when one thread's graphs hold several communicators.
-  setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);
   void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL);
   if (!library) Missing(dlerror());
   NcclApi api;
@@ -60,6 +54,15 @@ NcclApi Load() {
 }
 
 }  // namespace
+
+void SetNcclEnvironment() {
+  // Several communicators run at once on streams of their own; all ranks launch theirs in an order
+  // that the plan's proof has shown to end.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  // A step has ended before the next begins, so launches from a graph and others never overlap;
+  // what NCCL does to allow it can deadlock when one thread's graphs hold several communicators.
+  setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);
+}
 
 const NcclApi& Nccl() {
   static const NcclApi api = Load();

@@ -29,6 +29,10 @@ struct NcclApi {
   decltype(&::ncclRecv) Recv;
 };
 
+// What NCCL must find in the environment, where the user has not set it. While threads read the
+// environment nobody may write it: to be called before there are any that call CUDA.
+void SetNcclEnvironment();
+
 // Throws Diagnostic E4302 (exit 74) when libnccl.so.2 is not found or lacks one of them.
 const NcclApi& Nccl();
 

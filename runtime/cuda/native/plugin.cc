@@ -5,12 +5,14 @@
 
 #include "runtime/cuda/native/cublas_epilogues.h"
 #include "runtime/cuda/native/cuda_device.h"
+#include "runtime/cuda/native/nccl_api.h"
 #include "runtime/cuda/native/nccl_carrier.h"
 #include "runtime/cuda/runner.h"
 
 namespace {
 
 shardc::cuda::Machine ThisMachine() {
+  shardc::cuda::SetNcclEnvironment();
   shardc::cuda::Machine machine;
   machine.gpus = shardc::cuda::CountGpus();
   machine.open = shardc::cuda::OpenGpu;
@@ -28,7 +30,10 @@ shardc::cuda::Machine ThisMachine() {
 // Of one build with the binary: so C++ objects may pass.
 extern "C" int shardc_cuda_version() { return shardc::kCudaPluginVersion; }
 
-extern "C" int shardc_cuda_count_gpus() { return shardc::cuda::CountGpus(); }
+extern "C" int shardc_cuda_count_gpus() {
+  shardc::cuda::SetNcclEnvironment();
+  return shardc::cuda::CountGpus();
+}
 
 extern "C" shardc::cuda::Device* shardc_cuda_open_gpu(int gpu) {
   return shardc::cuda::OpenGpu(gpu).release();

@@ -47,7 +47,8 @@ class Plans : public NcclFixture {
     machine_.identify = [](int gpu) { return cuda::GpuIdentity{static_cast<uint8_t>(gpu + 1)}; };
     machine_.connect = cuda::MakeNccl;
     machine_.make_kernel = [this](const KernelRequest& r) {
-      return std::make_unique<HostKernel>(r, failing_, nan_);
+      ++made_;
+      return std::make_unique<HostKernel>(r, failing_, nan_, launched_);
     };
   }
 
@@ -55,13 +56,16 @@ class Plans : public NcclFixture {
   // a NaN.
   class HostKernel : public cuda::CudaKernel {
    public:
-    HostKernel(const KernelRequest& r, const std::atomic<int>& failing, const std::atomic<int>& nan)
+    HostKernel(const KernelRequest& r, const std::atomic<int>& failing, const std::atomic<int>& nan,
+               std::atomic<int>& launched)
         : kernel_(MakeReferenceKernel(r)),
           rank_(r.call.rank),
           first_result_(r.call.out.empty() ? TensorView() : r.call.out[0]),
           failing_(failing),
-          nan_(nan) {}
+          nan_(nan),
+          launched_(launched) {}
     void Enqueue(const cuda::Launch& launch) override {
+      ++launched_;
       if (failing_ == rank_) throw Diagnostic("E4301", ExitCode::kIo, "CUDA", "a sticky error");
       mine->Enqueue("kernel", launch.stream, {}, [this] {
         kernel_->Run();
@@ -75,6 +79,7 @@ class Plans : public NcclFixture {
     int64_t rank_;
     TensorView first_result_;
     const std::atomic<int>&failing_, &nan_;
+    std::atomic<int>& launched_;
   };
 
   // What the session of all ranks on CPU threads gives.
@@ -150,7 +155,7 @@ class Plans : public NcclFixture {
   cuda::Machine machine_;
   SessionOptions options_;
   StateReader reader_;
-  std::atomic<int> failing_{-1}, nan_{-1};
+  std::atomic<int> failing_{-1}, nan_{-1}, made_{0}, launched_{0};
 };
 thread_local FakeDevice* Plans::mine = nullptr;
 
@@ -171,6 +176,13 @@ TEST_F(Plans, ThreadsGiveTheCpusResults) {
   for (int64_t r = 0; r < 4; ++r) ExpectOutputs(*runner, r, *cpu);
   EXPECT_EQ(LiveAllocations(), 4) << "each rank's memory is NCCL's, for it to reach";
   EXPECT_EQ(graphs_launched(), 4 * 3);
+}
+
+TEST_F(Plans, EveryKernelIsLaunchedBeforeACollectiveCanWait) {
+  Watchdog watchdog(100);
+  auto runner = cuda::MakeRunnerOn(machine_, Request());
+  EXPECT_GT(made_, 0);
+  EXPECT_EQ(launched_, made_);
 }
 
 // Where NCCL has no memory for one rank, none takes it: the fake ends the process if they mix.
