@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ir/builder.h"
+#include "ir/choices.h"
 #include "ir/op_def.h"
 #include "passes/provenance.h"
 
@@ -115,7 +116,7 @@ class Application {
 
   void Params() {
     std::vector<Op*> params = graph_.Params();
-    std::vector<bool> used(spec_.params.size());
+    std::vector<bool> used(spec_.params.size()), decides(spec_.params.size());
     for (Op* param : params) {
       bool decided = false;
       for (size_t i = 0; i < spec_.params.size(); ++i) {
@@ -123,14 +124,22 @@ class Application {
         if (!Matches(rule, *param)) continue;
         used[i] = true;  // also where an earlier rule decides: then it does match something
         if (decided) continue;
-        decided = true;
+        decided = decides[i] = true;
         ApplyTo(param, rule);
       }
     }
     for (size_t i = 0; i < used.size(); ++i) {
-      if (used[i] || spec_.params[i].may_match_nothing) continue;
-      NothingMatches(spec_.params[i], params);
+      if (spec_.params[i].may_match_nothing) continue;
+      if (!used[i]) NothingMatches(spec_.params[i], params);
+      if (!decides[i]) NothingIsLeft(spec_.params[i], "parameters");
     }
+  }
+
+  // No error: a spec may be written so that its later rules are for other models.
+  void NothingIsLeft(const SpecRule& rule, const std::string& kind) {
+    graph_.notes.push_back(StrCat("spec ", rule.where.ToString(),
+                                  ": this rule decides nothing: the ", kind,
+                                  " that it matches have an earlier one"));
   }
 
   // "the nearest names: ..." for a glob.
@@ -211,7 +220,7 @@ class Application {
       if (cut.dim < -rank || cut.dim >= rank) {
         throw Diagnostic(
             "E2103", ExitCode::kBadSpec, rule.where.ToString(),
-            StrCat("dim ", cut.dim, " of ", what, ", which has ", rank, " dims ",
+            StrCat("dim ", cut.dim, " of ", what, ", which has the shape ",
                    ShapeToString(type.shape)),
             rank == 0 ? "a scalar cannot be cut; match less"
                       : StrCat("name a dim from ", -rank, " to ", rank - 1, ", or match less"));
@@ -353,16 +362,21 @@ class Application {
       for (const auto& input : graph_.inputs()) names.push_back(input->name);
       throw Diagnostic("E2102", ExitCode::kBadSpec, rule.where.ToString(),
                        StrCat("no input matches '", rule.match, "'"),
-                       DidYouMean(rule.match, names) + " or set may_match_nothing");
+                       Choices(rule.match, "inputs", names) + "; or set may_match_nothing");
     }
+    std::set<const SpecRule*> deciding;
     for (const auto& input : graph_.inputs()) {
       for (const SpecRule& rule : spec_.inputs) {
         if (!GlobMatch(rule.match, input->name)) continue;
+        deciding.insert(&rule);
         // A rule for every input says nothing about scalars.
         if (rule.match == "*" && input->type.rank() == 0) break;
         CutInput(input.get(), rule);
         break;
       }
+    }
+    for (const SpecRule& rule : spec_.inputs) {
+      if (!deciding.contains(&rule) && !rule.may_match_nothing) NothingIsLeft(rule, "inputs");
     }
   }
 
@@ -376,8 +390,13 @@ class Application {
     std::map<Value*, const SpecRule*> decided;
     for (const SpecRule& rule : spec_.values) {
       std::vector<Value*> values = rule.role.empty() ? OfModules(rule.match) : OfRole(rule.role);
-      for (Value* v : values) decided.emplace(v, &rule);
-      if (!values.empty() || rule.may_match_nothing) continue;
+      bool decides = false;
+      for (Value* v : values) decides |= decided.emplace(v, &rule).second;
+      if (rule.may_match_nothing) continue;
+      if (!values.empty()) {
+        if (!decides) NothingIsLeft(rule, "values");
+        continue;
+      }
       throw Diagnostic("E2102", ExitCode::kBadSpec, rule.where.ToString(),
                        rule.role.empty()
                            ? StrCat("no module of the model matches '", rule.match, "'")

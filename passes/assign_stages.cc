@@ -117,7 +117,10 @@ class Assigner {
     const bool few = layers < stages_;  // whatever the virtual stages
     std::string fix =
         StrCat("use ", spec_.axis, "=", std::max(layers, 1), few && layers ? " or less" : "");
-    if (!few) fix = StrCat("use ", layers / stages_, " virtual stages or less");
+    if (const int most = layers / stages_; !few) {
+      fix = most > 1 ? StrCat("use ", most, " virtual stages or less")
+                     : "leave the virtual stages out";
+    }
     return Diagnostic(
         "E2120", ExitCode::kBadSpec, few ? spec_.where : spec_.virtual_stages_where,
         StrCat("the pipeline over '", spec_.axis, "' has ", Stages(), ", and the model has ",

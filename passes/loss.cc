@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "ir/builder.h"
+#include "ir/choices.h"
 #include "ir/diagnostic.h"
 
 namespace shardc {
@@ -138,11 +139,9 @@ void DropOutputs(Graph& graph, const std::vector<std::string>& names) {
       for (const Output& o : graph.outputs) {
         if (o.name != "loss") have.push_back(o.name);
       }
-      std::string list;
-      for (const std::string& n : have) list += (list.empty() ? "" : ", ") + n;
       throw Diagnostic("E6110", ExitCode::kUsage, "--drop",
                        StrCat("the model has no output '", name, "' to leave out"),
-                       DidYouMean(name, have) + " outputs: " + list);
+                       Choices(name, "outputs", have));
     }
     graph.outputs.erase(it);
   }

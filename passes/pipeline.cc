@@ -5,6 +5,7 @@
 #include <iomanip>
 #include <ostream>
 
+#include "ir/choices.h"
 #include "ir/diagnostic.h"
 #include "ir/text.h"
 #include "passes/apply_spec.h"
@@ -95,10 +96,8 @@ void RunNamed(Graph& graph, std::string_view name) {
   for (const NamedPass& pass : kPasses) {
     if (name == pass.name) return pass.run(graph);
   }
-  std::string list;
-  for (const std::string& n : PassNames()) list += (list.empty() ? "" : ", ") + n;
   throw Diagnostic("E6103", ExitCode::kUsage, "--passes", StrCat("there is no pass '", name, "'"),
-                   DidYouMean(name, PassNames()) + " passes: " + list);
+                   Choices(name, "passes", PassNames()));
 }
 
 class Runner {

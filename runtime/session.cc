@@ -5,6 +5,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "ir/choices.h"
 #include "ir/diagnostic.h"
 #include "ir/shard_copy.h"
 #include "runtime/backend.h"
@@ -28,12 +29,9 @@ class Session::Impl {
   void SetInput(const std::string& name, const HostTensor& value) {
     const Entry* input = Find(inputs_, name);
     if (!input) {
-      std::vector<std::string> names = Names(&Program::inputs);
-      std::string list;
-      for (const std::string& n : names) list += (list.empty() ? "" : ", ") + n;
       throw Diagnostic("E4001", ExitCode::kUsage, "--input " + name,
                        StrCat("the plan has no input '", name, "'"),
-                       DidYouMean(name, names) + " inputs: " + list);
+                       Choices(name, "inputs", Names(&Program::inputs)));
     }
     const TensorType& type = input->type;
     if (value.dtype() != type.dtype || value.shape() != type.shape) {

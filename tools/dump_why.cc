@@ -41,7 +41,16 @@ std::vector<const ManifestState*> FindParam(const Manifest& manifest, const std:
   if (OneParam(by_name)) return by_name;
   if (!by_name.empty()) return {by_name[0]};
   if (OneParam(by_end)) return by_end;
+  // A part of a name is what the user remembers of it.
+  std::vector<std::string> with_it;
+  for (const std::string& n : names) {
+    if (n.find(name) != std::string::npos) with_it.push_back(n);
+  }
+  if (with_it.size() > 3) with_it.resize(3);
   std::string fix = DidYouMean(name, names);
+  for (size_t i = 0; i < with_it.size(); ++i) {
+    fix = (i ? fix + ", " : "names with it: ") + with_it[i];
+  }
   for (size_t i = 0; i < by_end.size() && i < 3; ++i) {
     fix = (i ? fix + ", " : "say which: ") + by_end[i]->name;
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "frontend/gpt_config.h"
+#include "ir/choices.h"
 #include "ir/diagnostic.h"
 
 namespace shardc {
@@ -37,13 +38,6 @@ const std::vector<Preset>& Presets() {
   throw Diagnostic("E1501", ExitCode::kBadModel, where, what, fix);
 }
 
-template <typename Range>
-std::string Suggest(std::string_view name, const Range& known) {
-  std::string fix = DidYouMean(name, known), list;
-  for (const auto& k : known) list += (list.empty() ? "" : ", ") + std::string(k);
-  return StrCat(fix, fix.empty() ? "" : " ", "known: ", list);
-}
-
 using Setter = std::function<void(const std::string& where, const std::string& value)>;
 
 template <typename T>
@@ -68,7 +62,8 @@ Setter Choice(T& out, std::vector<std::pair<std::string, T>> choices) {
       }
       names.push_back(name);
     }
-    Unknown(where, StrCat("'", value, "' is not a value of this key"), Suggest(value, names));
+    Unknown(where, StrCat("'", value, "' is not a value of this key"),
+            Choices(value, "known", names));
   };
 }
 
@@ -176,7 +171,7 @@ GptConfig ParseBuiltin(std::string_view text, const std::map<std::string, int64_
   }
   if (!known) {
     Unknown(where, StrCat("there is no builtin model '", config.name, "'"),
-            Suggest(config.name, BuiltinNames()));
+            Choices(config.name, "known", BuiltinNames()));
   }
   const int64_t preset_positions = config.max_positions;
   config.seq = config.max_positions = 0;
@@ -194,7 +189,7 @@ GptConfig ParseBuiltin(std::string_view text, const std::map<std::string, int64_
     std::string key(item.substr(0, equals));
     auto setter = keys.find(key);
     if (setter == keys.end()) {
-      Unknown(where, StrCat("there is no key '", key, "'"), Suggest(key, key_names));
+      Unknown(where, StrCat("there is no key '", key, "'"), Choices(key, "known", key_names));
     }
     if (!given.insert(key).second) {
       throw Diagnostic("E1501", ExitCode::kBadModel, where,
@@ -216,7 +211,7 @@ GptConfig ParseBuiltin(std::string_view text, const std::map<std::string, int64_
   for (const auto& [symbol, value] : bind) {
     if (symbol != "batch" && symbol != "seq") {
       Unknown(where, StrCat("--bind: the model has no symbol '", symbol, "'"),
-              Suggest(symbol, symbols));
+              Choices(symbol, "known", symbols));
     }
     (symbol == "batch" ? config.batch : config.seq) = value;
   }

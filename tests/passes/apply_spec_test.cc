@@ -188,20 +188,42 @@ TEST(ApplySpec, RefusesRulesThatMatchNothing) {
           "no parameter matches '*.bias' with role MLP_DOWN");
   Refused("param { role: NORM }", "E2102", "roles in this model: MLP_UP, MLP_DOWN");
   Refused("param { role: MLP_DOWN part: BIAS }", "E2102", "role MLP_DOWN and part bias");
-  Refused(R"(input { match: "scalee" })", "E2102", "did you mean 'scale'");
+  Refused(R"(input { match: "scalee" })", "E2102", "did you mean 'scale'? inputs: ");
+  Refused(R"(input { match: "tokens" })", "E2102", "; inputs: x, scale; or set");
   Check(R"(param { role: NORM may_match_nothing: true }
            input { match: "ids" may_match_nothing: true })",
         "CHECK: f32[6, 8]");
-  // A rule that an earlier one leaves nothing to decide does match.
+  // A rule that an earlier one leaves nothing to decide does match: no error.
   Check(R"(param { match: "*" } param { match: "*.bias" })", "CHECK: f32[6, 8]");
+}
+
+TEST(ApplySpec, NotesRulesThatAreLeftNothing) {
+  auto notes = [](const std::string& spec) {
+    Graph graph = ParseAndVerify(kMlp);
+    ApplySpec(graph, ParseSpec(spec, "s"));
+    return graph.notes;
+  };
+  using Notes = std::vector<std::string>;
+  EXPECT_EQ(notes("param { match: '*fc*' }\nparam { match: '*.bias' } param { match: '*' }"),
+            Notes{"spec s:2:1: this rule decides nothing: the parameters that it matches have an "
+                  "earlier one"});
+  EXPECT_EQ(notes("input { match: '*' }\ninput { match: 'x' }"),
+            Notes{"spec s:2:1: this rule decides nothing: the inputs that it matches have an "
+                  "earlier one"});
+  EXPECT_EQ(notes("value { match: 'h.*' shard_spec { dims: 0 axes: 'tp' } }\n"
+                  "value { match: 'h.0.fc' shard_spec { dims: 0 axes: 'dp' } }"),
+            Notes{"spec s:2:1: this rule decides nothing: the values that it matches have an "
+                  "earlier one"});
+  EXPECT_EQ(notes("param { match: '*' } param { match: '*.bias' may_match_nothing: true }"),
+            Notes{});
 }
 
 TEST(ApplySpec, RefusesDimsThatDoNotFit) {
   Refused(R"(param { match: "*fc.*" shard_spec { dims: 1 axes: "tp" } })", "E2103",
-          "dim 1 of parameter 'h.0.fc.bias', which has 1 dims [8]");
+          "dim 1 of parameter 'h.0.fc.bias', which has the shape [8]");
   Refused(R"(param { match: "*fc.weight" shard_spec { dims: -3 axes: "tp" } })", "E2103", "dim -3");
   Refused(R"(input { match: "scale" shard_spec { dims: 0 axes: "tp" } })", "E2103",
-          "input 'scale', which has 0 dims");
+          "input 'scale', which has the shape []");
   Refused(R"(input { match: "scale" shard_spec { dims: 0 axes: "tp" } })", "E2103",
           "a scalar cannot be cut");
   Refused(R"(param { match: "*fc.*" shard_spec { dims: 1 axes: "tp" } })", "E2103",

@@ -110,7 +110,8 @@ TEST(AssignStages, RefusesWhatDoesNotFit) {
                "deals 3 layers to 2 stages");
   const std::string interleaved = "virtual_stages: 2";
   ExpectThrown([&] { AssignStages(graph, OverPp(interleaved)); }, "E2120",
-               "has 2 stages of 2 virtual ones each, and the model has 2 layers; use 1 virtual");
+               "has 2 stages of 2 virtual ones each, and the model has 2 layers; leave the virtual "
+               "stages out");
   graph.mesh = Mesh::Parse("dp=2");
   ExpectThrown([&] { AssignStages(graph, OverPp(interleaved)); }, "E2121", "use a mesh with pp=2");
   ExpectThrown([&] { AssignStages(graph, ParseSpec(interleaved, "s")); }, "E2121", "pipeline_axis");

@@ -108,6 +108,9 @@ TEST_F(DumpTest, Why) {
   ToolResult r = Tool("dump plan --why transformer.h.0.mlp.c_pro.weight");
   EXPECT_EQ(r.exit, 2);
   EXPECT_THAT(r.err, AllOf(HasSubstr("E6107"), HasSubstr("transformer.h.0.mlp.c_proj.weight")));
+  r = Tool("dump plan --why c_fc");
+  EXPECT_EQ(r.exit, 2);
+  EXPECT_THAT(r.err, HasSubstr("names with it: transformer.h.0.mlp.c_fc."));
   r = Tool("dump plan --why mlp.c_proj.weight");
   EXPECT_EQ(r.exit, 2);
   EXPECT_THAT(r.err, HasSubstr("say which: transformer.h.0.mlp.c_proj.weight"));
@@ -195,6 +198,7 @@ TEST_F(CompileTest, UsageMistakes) {
   Fails("--optimizer adamw --lr ''", 2, {"--lr", "a value is missing"});
   Fails("--optimizer adamw --lr-decay cosin", 2, {"E6102", "use constant, linear or cosine"});
   Fails("--drop logit", 2, {"E6110", "did you mean 'logits'"});
+  Fails("--drop tokens", 2, {"E6110", "\n  outputs: logits"});
   Fails("--drop loss", 2, {"E6110", "no output 'loss' to leave out"});
   Fails("--loss none --drop logits", 2, {"E6110", "nothing is left for the plan to compute"});
   Fails("--recompute some", 2, {"E6109", "use none, selective, gathers or full"});

@@ -77,6 +77,9 @@ TEST_F(PipelineTool, VirtualStages) {
   EXPECT_EQ(many.exit, 4);
   EXPECT_THAT(many.err, HasSubstr("E2120: --virtual-stages"));
   EXPECT_THAT(many.err, HasSubstr("use 2 virtual stages or less"));
+  ToolResult two = compile("--spec megatron --mesh pp=4 --virtual-stages 2");
+  EXPECT_EQ(two.exit, 4);
+  EXPECT_THAT(two.err, HasSubstr("leave the virtual stages out"));
 }
 
 TEST_F(PipelineTool, ProfilesStagesOfTheirOwn) {
