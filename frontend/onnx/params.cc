@@ -207,7 +207,7 @@ class Finder {
     for (const TensorProto* t : uses_.initializers()) {
       if (IsParameter(*t)) {
         params.push_back(t->name());
-      } else if (candidates.contains(t->name())) {
+      } else if (candidates.contains(t->name()) || MayBeTrainedNumber(*t)) {
         found.constants.push_back(t->name());
       }
     }
@@ -257,11 +257,11 @@ class Finder {
     if (!held || !IsFloat(*held) || reader_.Type(t).num_elements() == 0) return false;
     if (names_.is_parameter.contains(t.name())) return true;
     if (names_.is_buffer.contains(t.name())) return false;
-    if (!IsCandidate(t)) return false;
     if (names_.folded_from.contains(t.name()) && !names_.parameters.empty()) {
       std::set<std::string> visited;
       return IsFoldedFromParameter(t.name(), visited);
     }
+    if (!IsCandidate(t)) return false;
     auto kind = [&] { return KindOf(t); };
     return Evidence(t, uses_, kind).found();
   }
@@ -272,6 +272,16 @@ class Finder {
     if (folded == names_.folded_from.end() || !visited.insert(tensor).second) return false;
     return std::any_of(folded->second.begin(), folded->second.end(), [&](const std::string& name) {
       return IsFoldedFromParameter(name, visited);
+    });
+  }
+
+  // A single number, where nothing says what the module trains: TorchScript writes the module's own
+  // as Constant nodes, and as initializers what it folded from parameters.
+  bool MayBeTrainedNumber(const TensorProto& t) const {
+    auto held = HeldAs(t.data_type());
+    if (!names_.parameters.empty() || !held || !IsFloat(*held) || t.dims_size() > 0) return false;
+    return std::any_of(uses_.Of(t.name()).begin(), uses_.Of(t.name()).end(), [](const Use& use) {
+      return use.node != nullptr && kScale.contains(use.node->op_type());
     });
   }
 

@@ -22,7 +22,8 @@ struct Parameters {
   // Tensors that the exporter computed from a parameter and more (positions, buckets): rows of it,
   // copies of rows, or a table made of it. By name, the parameter.
   std::map<std::string, std::string> computed_from;
-  std::vector<std::string> constants;  // float tensors of several elements that are none
+  // Float tensors of several elements that are none, and numbers of which nobody can say.
+  std::vector<std::string> constants;
 
   bool Has(const std::string& name) const { return aliases.contains(name); }
 };

@@ -157,6 +157,44 @@ TEST(ImportParams, WhatTheExporterComputedFromAParameterIsNoted) {
   EXPECT_THAT(notes("dynamo_dynamic"), ::testing::Not(::testing::HasSubstr("computed from")));
 }
 
+// dynamo says of a single number whether the module trains it.
+TEST_F(ParamRules, ANumberFoldedFromAParameterIsOne) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("select", {}, {.5f});
+  m.Floats("scale", {}, {.1f});
+  m.Node("Mul", {"x", "select"}, {"a"});
+  m.Node("Mul", {"a", "scale"}, {"y"});
+  m.Output("y");
+  auto add_metadata = [](google::protobuf::Message& message, int field, const std::string& key,
+                         const std::string& value) {
+    onnx::StringStringEntryProto entry;
+    entry.set_key(key);
+    entry.set_value(value);
+    // Newer headers know the field, and read it from the bytes.
+    std::string bytes = message.SerializeAsString();
+    onnx::GraphProto carrier;
+    carrier.GetReflection()->MutableUnknownFields(&carrier)->AddLengthDelimited(
+        field, entry.SerializeAsString());
+    ASSERT_TRUE(message.ParseFromString(bytes + carrier.SerializeAsString()));
+  };
+  for (const char* name : {"select", "scale"}) {
+    auto* info = m.graph.add_value_info();
+    info->set_name(name);
+    add_metadata(*info, 4, "pkg.onnxscript.optimizer.folded_from",
+                 name[1] == 'e' ? "['h.0.lambdas', 'val_1']" : "['val_2']");
+  }
+  // Nothing says what the module has.
+  Graph unknown = Import(m.proto);
+  EXPECT_THAT(ParamNames(unknown), IsEmpty());
+  EXPECT_THAT(unknown.notes, ElementsAre("kept as constants, not trained: 'select', 'scale'"));
+  add_metadata(m.graph, 16, "pkg.torch.export.ExportedProgram.graph_signature",
+               "p_h_0_lambdas: PARAMETER target='h.0.lambdas'");
+  Graph graph = Import(m.proto);
+  EXPECT_THAT(ParamNames(graph), ElementsAre("select"));
+  EXPECT_THAT(graph.notes, ElementsAre(::testing::HasSubstr("'select' [] from 'h.0.lambdas'")));
+}
+
 TEST_F(ParamRules, RotaryFrequenciesAreConstantsThoughPositionsAreData) {
   Model m;
   m.Input("x", {"3", "2"});
