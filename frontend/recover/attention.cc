@@ -17,17 +17,25 @@ Op* FloatCast(const Value* v, bool widens) {
   return (widens ? from < to : from > to) ? cast : nullptr;
 }
 
-// Walks from the softmax's operand back to the score matmul; `steps` come in that order.
-Op* FindScores(Value* v, std::vector<MaskStep>& steps, int depth = 12) {
+// Walks from the softmax's operand back to the score matmul; `steps` come in that order. The scores
+// may have been reshaped once (`regrouped`), their keys staying the last dim; before that only
+// scalars scale them.
+Op* FindScores(Value* v, std::vector<MaskStep>& steps, bool regrouped = false, int depth = 12) {
   Op* op = v->producer;
   if (op == nullptr || depth == 0) return nullptr;
   if (op->name() == "matmul" || op->name() == "matmul_nt") return op;
+  if (op->name() == "reshape") {
+    const Shape &from = op->in(0).shape, &to = op->out().shape;
+    if (regrouped || from.empty() || to.empty() || from.back() != to.back()) return nullptr;
+    return FindScores(op->operands[0], steps, true, depth - 1);
+  }
   // Models in half precision mask or normalise in a wider type.
-  if (Op* cast = FloatCast(v, true)) return FindScores(cast->operands[0], steps, depth - 1);
+  if (Op* cast = FloatCast(v, true))
+    return FindScores(cast->operands[0], steps, regrouped, depth - 1);
   auto follow = [&](Value* next, MaskStep step) -> Op* {
-    if (next->type.shape != v->type.shape) return nullptr;
+    if (next->type.shape != v->type.shape || (regrouped && step.value)) return nullptr;
     steps.push_back(step);
-    Op* found = FindScores(next, steps, depth - 1);
+    Op* found = FindScores(next, steps, regrouped, depth - 1);
     if (found == nullptr) steps.pop_back();
     return found;
   };
@@ -132,45 +140,88 @@ Op* FindSoftmax(const Graph& graph, Value* p, bool& guard, Op*& dropout) {
   return axis == rank - 1 || axis == -1 ? softmax : nullptr;
 }
 
-// [n, s, d] as [n, 1, s, d]: attention over matrices that were never split by batch and head.
-Value* AsRank4(Builder& b, Value* v) {
-  const Shape& s = v->type.shape;
-  return s.size() == 4 ? v : b.Reshape(v, {s[0], 1, s[1], s[2]});
+// The dims of an attention: of the softmax's [b, h, s, t], [n, s, t] as [n, 1, s, t], or of grouped
+// heads [b, g, h / g, s, t].
+Shape DimsOf(const Shape& softmax) {
+  const Shape& s = softmax;
+  if (s.size() == 3) return {s[0], 1, s[1], s[2]};
+  if (s.size() == 5) return {s[0], s[1] * s[2], s[3], s[4]};
+  return s;
 }
 
-bool FormsAttention(const Shape& q, const Shape& k, const Shape& v) {
-  bool heads = q[1] == k[1] || k[1] == 1;
-  return q[0] == k[0] && heads && q[3] == k[3] && v[0] == k[0] && v[1] == k[1] && v[2] == k[2];
+// How many heads `each` has when the matmul multiplies the rows [b, h, s] with it: every head of it
+// is for h / heads neighbours of them, or s rows. 0: they are not grouped so.
+int64_t HeadsOf(const Op* matmul, const Shape& dims) {
+  const Shape &rows = matmul->in(0).shape, &each = matmul->in(1).shape;
+  if (rows.size() != each.size()) return 0;
+  int64_t groups = 1;
+  size_t d = 0;
+  for (; d + 2 < each.size() && each[d] == rows[d]; ++d) groups *= each[d];
+  for (; d + 2 < each.size(); ++d) {
+    if (each[d] != 1) return 0;
+  }
+  const int64_t b = dims[0], h = dims[1], s = dims[2];
+  if (b * h * s != NumElements(Shape(rows.begin(), rows.end() - 1)) || groups % b != 0) return 0;
+  const int64_t heads = groups / b;
+  return h % heads == 0 ? heads : 0;
+}
+
+// What masks scores [b, g, h / g, s, t], for [b, h, s, t]; null when it differs within a group and
+// not between groups, or the reverse.
+Value* WithGroupsMerged(Builder& b, Value* v, const Shape& softmax) {
+  const Shape& shape = v->type.shape;
+  const size_t rank = shape.size();
+  if (rank < 3) return v;
+  const int64_t within = shape[rank - 3], groups = rank >= 4 ? shape[rank - 4] : 1;
+  const bool all = within == softmax[2] && groups == softmax[1];
+  if (!all && (within != 1 || groups != 1)) return nullptr;
+  Shape merged(shape.begin(), shape.end() - std::min<size_t>(rank, 4));
+  merged.insert(merged.end(), {groups * within, shape[rank - 2], shape[rank - 1]});
+  return b.Reshape(v, std::move(merged));
 }
 
 Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
-  if (op->name() != "matmul") return nullptr;
-  const int rank = op->out().rank();
-  if ((rank != 3 && rank != 4) || op->in(1).rank() != rank) return nullptr;
+  if (op->name() != "matmul" || op->in(1).rank() < 3) return nullptr;
+  // The probabilities, maybe with heads and queries as the rows of one matrix.
+  Value* p = op->operands[0];
+  if (Op* merged = ProducedBy(p, "reshape");
+      merged && merged->in(0).rank() >= 3 && merged->in(0).shape.back() == p->type.shape.back()) {
+    if (CountUses(b.graph(), p) != 1) return nullptr;
+    p = merged->operands[0];
+  }
   bool guard = false;
   Op* dropout = nullptr;
-  Op* softmax = FindSoftmax(b.graph(), op->operands[0], guard, dropout);
+  Op* softmax = FindSoftmax(b.graph(), p, guard, dropout);
   if (softmax == nullptr) return nullptr;
+  const Shape& softmax_shape = softmax->out().shape;
+  const size_t rank = softmax_shape.size();
+  if (rank < 3 || rank > 5) return nullptr;
   std::vector<MaskStep> steps;
   Op* scores = FindScores(softmax->operands[0], steps);
-  if (scores == nullptr || scores->in(0).rank() != rank || scores->in(1).rank() != rank)
-    return nullptr;
-  if (rank == 3 && std::any_of(steps.begin(), steps.end(), [](const MaskStep& s) {
-        return s.value != nullptr && s.value->type.rank() == 3 && s.value->type.shape[0] != 1;
-      })) {
-    return nullptr;
+  if (scores == nullptr) return nullptr;
+  for (MaskStep& step : steps) {
+    if (step.value == nullptr) continue;
+    if (rank == 3 && step.value->type.rank() == 3 && step.value->type.shape[0] != 1) return nullptr;
+    if (rank == 5) step.value = WithGroupsMerged(b, step.value, softmax_shape);
+    if (step.value == nullptr) return nullptr;
   }
   std::reverse(steps.begin(), steps.end());
 
+  const Shape dims = DimsOf(softmax_shape);
+  const int64_t heads = HeadsOf(scores, dims);
+  if (heads == 0 || HeadsOf(op, dims) != heads) return nullptr;
   double scale = 1;
-  Value* q = AsRank4(b, Unscaled(b, scores->operands[0], scale));
-  Value* k = AsRank4(b, Unscaled(b, scores->operands[1], scale));
+  Value* q = Unscaled(b, scores->operands[0], scale);
+  Value* k = Unscaled(b, scores->operands[1], scale);
+  Value* v = op->operands[1];
+  auto last = [](const Value* x, int from_end) { return *(x->type.shape.end() - from_end); };
+  const int64_t depth = last(q, 1);
+  q = b.Reshape(q, {dims[0], dims[1], dims[2], depth});
+  k = b.Reshape(k, {dims[0], heads, last(k, 2), last(k, 1)});
   if (scores->name() == "matmul") k = b.Transpose(k, {0, 1, 3, 2});
-  Value* v = AsRank4(b, op->operands[1]);
+  v = b.Reshape(v, {dims[0], heads, last(v, 2), last(v, 1)});
   ShareType(b, q, k, v);
-  if (!FormsAttention(q->type.shape, k->type.shape, v->type.shape)) return nullptr;
-  TensorType type(softmax->out().dtype,
-                  {q->type.shape[0], q->type.shape[1], q->type.shape[2], k->type.shape[2]});
+  TensorType type(softmax->out().dtype, dims);
   std::optional<RecoveredMask> mask = RecoverMask(b, type, steps, guard);
   if (!mask) return nullptr;
   std::vector<Value*> operands = {q, k, v};
@@ -178,7 +229,7 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
   Attributes attrs = {
       {"scale", scale * mask->scale}, {"causal", mask->causal}, {"layout", std::string("bhsd")}};
   if (dropout != nullptr) {
-    // A matrix of probabilities, or four dims of them: elements keep their order.
+    // The probabilities' elements are in the order of [b, h, s, t], whatever their dims.
     operands.push_back(dropout->operands[1]);
     for (const auto& [name, value] : dropout->attrs.entries()) attrs.Set(name, value);
   }

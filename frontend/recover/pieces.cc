@@ -151,11 +151,42 @@ Value* SlicesToSplit(Builder& b, Op* op) {
   return result;
 }
 
+// split(split(x)) along one dim -> one split, so that the segments of x are all pieces of it.
+Value* JoinSplits(Builder& b, Op* op) {
+  Op* outer = op->name() == "split" ? ProducedBy(op->operands[0], "split") : nullptr;
+  if (outer == nullptr || outer->attrs.Int("axis") != op->attrs.Int("axis") ||
+      CountUses(b.graph(), op->operands[0]) != 1) {
+    return nullptr;
+  }
+  const size_t split_again =
+      std::find(outer->results.begin(), outer->results.end(), op->operands[0]) -
+      outer->results.begin();
+  Ints sizes = outer->attrs.IntList("sizes");
+  const Ints& inner = op->attrs.IntList("sizes");
+  sizes.insert(sizes.erase(sizes.begin() + split_again), inner.begin(), inner.end());
+  Builder at(b.graph(), b.graph().Next(outer));
+  at.BelongWith(*outer);
+  at.phase = outer->phase;
+  Op* joined = at.Create("split", {outer->operands[0]},
+                         {{"axis", outer->attrs.Int("axis")}, {"sizes", sizes}});
+  auto piece = joined->results.begin();
+  for (size_t i = 0; i < outer->results.size(); ++i) {
+    if (i != split_again) {
+      b.graph().ReplaceAllUses(outer->results[i], *piece++);
+      continue;
+    }
+    for (size_t j = 0; j < op->results.size(); ++j, ++piece) {
+      if (j > 0) b.graph().ReplaceAllUses(op->results[j], *piece);
+    }
+  }
+  return joined->results[split_again];
+}
+
 }  // namespace
 
 bool SimplifyPieces(Graph& graph) {
   return ApplyRules(graph, {GatherNdToGather, GatherToSlice, SliceBeforeTranspose}) |
-         ApplyRules(graph, {SlicesToSplit});
+         ApplyRules(graph, {SlicesToSplit, JoinSplits});
 }
 
 }  // namespace shardc::recover

@@ -169,12 +169,25 @@ class RoleFinder {
   void SetWrittenOutAttention(Op* softmax) {
     Op* scores = ScoresBehind(softmax->operands[0], 0);
     if (scores == nullptr) return;
-    const Value* p = softmax->result();
-    if (p->users.size() == 1 && p->users[0]->name() == "dropout") p = p->users[0]->result();
+    std::vector<Op*> products;
+    FindProducts(softmax->result(), 0, products);
+    for (Op* product : products) {
+      for (Value* v : {scores->operands[0], scores->operands[1], product->operands[1]}) {
+        SetQkv(v, 0);
+      }
+      SetAttentionOut(product->result(), 0);
+    }
+  }
+  // The batched matmuls with the probabilities p, maybe dropped, in other dims, or without those of
+  // a key that has no value (a sink).
+  static void FindProducts(const Value* p, int depth, std::vector<Op*>& products) {
     for (Op* user : p->users) {
-      if (user->name() != "matmul" || user->operands[0] != p || user->in(1).rank() < 3) continue;
-      for (Value* v : {scores->operands[0], scores->operands[1], user->operands[1]}) SetQkv(v, 0);
-      SetAttentionOut(user->result(), 0);
+      if (user->name() == "matmul" && user->operands[0] == p && user->in(1).rank() >= 3) {
+        products.push_back(user);
+      } else if (depth < 6 &&
+                 OneOf(user->name(), {"dropout", "cast", "reshape", "slice", "split"})) {
+        for (const Value* result : user->results) FindProducts(result, depth + 1, products);
+      }
     }
   }
   // The batched matmul that v is an elementwise function of.
@@ -182,9 +195,11 @@ class RoleFinder {
     Op* op = v->producer;
     if (op == nullptr || depth > 12) return nullptr;
     if (OneOf(op->name(), {"matmul", "matmul_nt"})) return op->in(1).rank() >= 3 ? op : nullptr;
-    if (!op->def->elementwise && !OneOf(op->name(), {"reshape", "cast"})) return nullptr;
+    // A concat adds the scores of sinks.
+    const bool more = op->name() == "concat";
+    if (!op->def->elementwise && !more && !OneOf(op->name(), {"reshape", "cast"})) return nullptr;
     for (const Value* operand : op->operands) {
-      if (operand->type.num_elements() != v->type.num_elements()) continue;
+      if (!more && operand->type.num_elements() != v->type.num_elements()) continue;
       if (Op* found = ScoresBehind(operand, depth + 1)) return found;
     }
     return nullptr;
@@ -192,7 +207,11 @@ class RoleFinder {
 
   // Back from q, k or v, through splitting heads, rotary positions and norms of q and k.
   void SetQkv(Value* v, int depth) {
-    if (Linear* linear = LinearAt(v)) return Set(linear, "QKV");
+    if (Linear* linear = LinearAt(v)) {
+      // Of keys of low rank (as DeepSeek's), what is common to all heads comes from the projection
+      // that makes them: no head is a part of its columns.
+      return FeedsLinear(linear->out, 0) ? void() : Set(linear, "QKV");
+    }
     Op* op = v->producer;
     if (op == nullptr || depth > 40) return;
     if (op->name() == "dropout") return SetQkv(op->operands[0], depth + 1);
@@ -209,6 +228,16 @@ class RoleFinder {
     if (norm) return SetQkv(op->operands[0], depth + 1);
     if (!layout && !sum) return;
     for (Value* operand : op->operands) SetQkv(operand, depth + 1);
+  }
+  bool FeedsLinear(const Value* v, int depth) {
+    return depth < 6 && std::any_of(v->users.begin(), v->users.end(), [&](const Op* user) {
+             if (!user->results.empty() && user->operands[0] == v && LinearAt(user->result()))
+               return true;
+             return OneOf(user->name(),
+                          {"split", "slice", "reshape", "cast", "layer_norm", "rms_norm"}) &&
+                    std::any_of(user->results.begin(), user->results.end(),
+                                [&](const Value* r) { return FeedsLinear(r, depth + 1); });
+           });
   }
   bool IsLinearOut(const Value* v) {
     return LinearAt(v) || std::any_of(linears_.begin(), linears_.end(),
@@ -259,7 +288,8 @@ class RoleFinder {
       activated[b.linear] |= b.activated;
       any |= b.activated;
       std::string role = RoleOf(*b.linear);
-      if (!role.empty() && role != "MLP_UP" && role != "MLP_GATE") return;
+      // In a parallel block the first of the MLP may be columns of the one that makes q, k and v.
+      if (!role.empty() && role != "MLP_UP" && role != "MLP_GATE" && role != "QKV") return;
     }
     if (!any) return;
     bool gated =

@@ -59,6 +59,72 @@ Value* FoldTransposeBetweenReshapes(Builder& b, Op* op) {
   return b.Transpose(b.Reshape(x, std::move(shape)), std::move(new_perm));
 }
 
+// Whether `to` takes the dims of `from` apart and merges none.
+bool TakesApart(const Shape& from, const Shape& to) {
+  size_t at = 0;
+  for (int64_t n : from) {
+    int64_t taken = 1;
+    while (at < to.size() && (taken < n || to[at] == 1)) taken *= to[at++];
+    if (taken != n) return false;
+  }
+  return at == to.size();
+}
+
+// For each dim of `from` the dims into which it must come apart, so that only whole ones are merged
+// to form `to`; nothing where the boundaries do not fit.
+std::optional<std::vector<Shape>> CommonParts(const Shape& from, const Shape& to) {
+  std::vector<Shape> parts;
+  size_t j = 0;
+  int64_t open = 1;  // what is left of a dim of `to`
+  for (int64_t left : from) {
+    Shape& part = parts.emplace_back();
+    while (left > 1) {
+      while (open == 1) {
+        if (j == to.size()) return std::nullopt;
+        open = to[j++];
+      }
+      const int64_t n = std::min(left, open);
+      if (n == 0 || left % n != 0 || open % n != 0) return std::nullopt;
+      part.push_back(n);
+      left /= n;
+      open /= n;
+    }
+    if (part.empty()) part.push_back(1);
+  }
+  return parts;
+}
+
+// reshape(transpose(reshape(x))) where the last reshape takes apart what the first has merged, as
+// batch and heads are around bmm: the transpose moves each of the dims, and nothing is merged.
+Value* TransposeDimsApart(Builder& b, Op* op) {
+  if (op->name() != "reshape") return nullptr;
+  Op* transpose = ProducedBy(op->operands[0], "transpose");
+  Op* inner = transpose ? ProducedBy(transpose->operands[0], "reshape") : nullptr;
+  if (inner == nullptr) return nullptr;
+  Value* x = inner->operands[0];
+  std::optional<std::vector<Shape>> parts = CommonParts(transpose->out().shape, op->out().shape);
+  if (!parts || TakesApart(x->type.shape, inner->out().shape)) return nullptr;
+  const Ints& perm = transpose->attrs.IntList("perm");
+  std::vector<size_t> place(perm.size());  // of a dim of `inner` in the transpose's result
+  for (size_t i = 0; i < perm.size(); ++i) place[perm[i]] = i;
+  Shape shape;
+  std::vector<int64_t> first(perm.size());  // of the dims that one of `inner` comes apart into
+  for (size_t d = 0; d < perm.size(); ++d) {
+    first[d] = static_cast<int64_t>(shape.size());
+    const Shape& part = (*parts)[place[d]];
+    shape.insert(shape.end(), part.begin(), part.end());
+  }
+  if (!TakesApart(x->type.shape, shape)) return nullptr;
+  Ints moved;
+  for (size_t i = 0; i < perm.size(); ++i) {
+    for (size_t k = 0; k < (*parts)[i].size(); ++k) {
+      moved.push_back(first[perm[i]] + static_cast<int64_t>(k));
+    }
+  }
+  Value* apart = b.Transpose(b.Reshape(x, std::move(shape)), std::move(moved));
+  return b.Reshape(apart, op->out().shape);
+}
+
 Value* FoldBroadcast(Builder& b, Op* op) {
   if (op->name() != "broadcast_to") return nullptr;
   Value* x = op->operands[0];
@@ -177,9 +243,10 @@ Value* FoldTransposedWeight(Builder& b, Op* op) {
 }  // namespace
 
 bool Simplify(Graph& graph) {
-  return ApplyRules(graph, {FoldReshape, FoldTranspose, FoldTransposeBetweenReshapes, FoldBroadcast,
-                            FoldSliceCastConcat, FoldNeutral, FoldWhere, AddLeadingOnes,
-                            DropExplicitBroadcast, FoldTransposedWeight});
+  return ApplyRules(graph,
+                    {FoldReshape, FoldTranspose, FoldTransposeBetweenReshapes, TransposeDimsApart,
+                     FoldBroadcast, FoldSliceCastConcat, FoldNeutral, FoldWhere, AddLeadingOnes,
+                     DropExplicitBroadcast, FoldTransposedWeight});
 }
 
 }  // namespace shardc::recover

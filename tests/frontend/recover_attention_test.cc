@@ -323,6 +323,88 @@ TEST(Attention, FlattenedBatchAndHeads) {
   EXPECT_EQ(Find(g, "attention")->attrs.String("layout"), "bhsd");
 }
 
+// One head of k and v for all queries: einsum makes heads and queries the rows of one matrix.
+TEST(Attention, HeadsAsRows) {
+  Graph g = Recover([](TestGraph& b) {
+    const Shape scores_shape = {kB, kHeads, kS, kS};
+    Value* q = b.Reshape(b.In("q", {kB, kHeads, kS, kD}), {kB, kHeads * kS, kD});
+    Value* scores = b.Reshape(b.Make("matmul_nt", {q, b.In("k", {kB, kS, kD})}), scores_shape);
+    scores = b.Add(scores, b.Constant(Random("bias", {kHeads, kS, kS})));
+    scores = b.Add(scores, b.Constant(Mask({kS, kS}, DType::kF64, 0, -kInf, Triangle)));
+    Value* p = b.Reshape(b.Softmax(scores), {kB, kHeads * kS, kS});
+    b.Out(b.Reshape(b.Matmul(p, b.In("v", {kB, kS, 3})), {kB, kHeads, kS, 3}));
+  });
+  ASSERT_THAT(Ops(g), Contains("attention"));
+  EXPECT_THAT(Ops(g), Not(Contains("matmul")));
+  EXPECT_EQ(Find(g, "attention")->in(1).shape, (Shape{kB, 1, kS, kD}));
+}
+
+// [b, g, h / g, s, d], with or without a dim of 1 in k and v.
+TEST(Attention, HeadsInGroups) {
+  constexpr int64_t kGroups = 2, kEach = kHeads / kGroups;
+  for (bool as_rows : {true, false}) {
+    for (int mask = 0; mask < 3; ++mask) {
+      SCOPED_TRACE(StrCat(as_rows, " ", mask));
+      Graph g = Recover([&](TestGraph& b) {
+        Value* q = b.Reshape(b.In("q", {kB, kHeads, kS, kD}), {kB, kGroups, kEach, kS, kD});
+        auto kv = [&](const std::string& name) {
+          Value* x = b.In(name, {kB, kGroups, kS, kD});
+          return as_rows ? x : b.Reshape(x, {kB, kGroups, 1, kS, kD});
+        };
+        if (as_rows) q = b.Reshape(q, {kB, kGroups, kEach * kS, kD});
+        Value* scores = b.Make("matmul_nt", {q, kv("k")});
+        scores = b.Reshape(scores, {kB, kGroups, kEach, kS, kS});
+        const Shape shapes[] = {{kS, kS}, {kB, kGroups, kEach, kS, kS}, {kGroups, 1, kS, kS}};
+        scores = b.Add(scores, b.Constant(Random("mask", shapes[mask])));
+        Value* p = b.Softmax(scores);
+        if (as_rows) p = b.Reshape(p, {kB, kGroups, kEach * kS, kS});
+        b.Out(b.Reshape(b.Matmul(p, kv("v")), {kB, kHeads, kS, kD}));
+      });
+      // A mask for each group and not for each head has no shape that broadcasts to heads.
+      const auto ops = Ops(g);
+      ASSERT_EQ(std::count(ops.begin(), ops.end(), "attention"), mask == 2 ? 0 : 1);
+      if (mask == 2) continue;
+      EXPECT_EQ(Find(g, "attention")->in(1).shape, (Shape{kB, kGroups, kS, kD}));
+      EXPECT_EQ(Find(g, "attention")->in(0).shape, (Shape{kB, kHeads, kS, kD}));
+    }
+  }
+}
+
+// Megatron-LM's own: [s, b, h], with batch and heads as one dim for baddbmm and bmm.
+TEST(Attention, SequenceFirstWithBatchAndHeadsMerged) {
+  Graph g = Recover([](TestGraph& b) {
+    auto flat = [&](const std::string& name, Ints perm) {
+      Value* x = b.Reshape(b.In(name, {kS, kB, kHeads * kD}), {kS, kB * kHeads, kD});
+      return b.Transpose(x, std::move(perm));
+    };
+    Value* scores = b.Mul(b.Matmul(flat("q", {1, 0, 2}), flat("k", {1, 2, 0})), b.C(0.25));
+    scores = b.Reshape(scores, {kB, kHeads, kS, kS});
+    scores = b.Where(b.Constant(Mask({1, 1, kS, kS}, DType::kBool, 1, 0, Triangle)), scores,
+                     b.C(-10000));
+    Value* p = b.Reshape(b.Softmax(scores), {kB * kHeads, kS, kS});
+    Value* o = b.Reshape(b.Matmul(p, flat("v", {1, 0, 2})), {kB, kHeads, kS, kD});
+    b.Out(b.Reshape(b.Transpose(o, {2, 0, 1, 3}), {kS, kB, kHeads * kD}));
+  });
+  ASSERT_THAT(Ops(g), Contains("attention"));
+  EXPECT_TRUE(Find(g, "attention")->attrs.Bool("causal"));
+  // Batch and heads are nowhere one dim.
+  for (const auto& op : g.ops()) {
+    for (const Value* r : op->results) EXPECT_THAT(r->type.shape, Not(Contains(kB * kHeads)));
+  }
+}
+
+// A mask or another number for each of batch and heads as one dim is not the scores' any more.
+TEST(Attention, MaskedBeforeItIsRegroupedStays) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* q = b.In("q", {kB * kHeads, kS, kD});
+    Value* scores = b.Make("matmul_nt", {q, b.In("k", {kB * kHeads, kS, kD})});
+    scores = b.Add(scores, b.Constant(Random("alibi", {kB * kHeads, 1, kS})));
+    Value* p = b.Softmax(b.Reshape(scores, {kB, kHeads, kS, kS}));
+    b.Out(b.Matmul(b.Reshape(p, {kB * kHeads, kS, kS}), b.In("v", {kB * kHeads, kS, kD})));
+  });
+  EXPECT_THAT(Ops(g), Not(Contains("attention")));
+}
+
 TEST(Attention, AMaskOfTheModelsOwnAttention) {
   Graph g = Recover([](TestGraph& b) {
     Value *q = b.In("q", {kB, kHeads, kS, kD}), *k = b.In("k", {kB, 2, kS, kD}),

@@ -96,6 +96,31 @@ HostTensor Repeated(const HostTensor& row, const Shape& shape) {
   return t;
 }
 
+TEST(Pieces, ASplitOfAPieceIsPartOfTheSplit) {
+  auto split = [](TestGraph& b, Value* x, Ints sizes) {
+    return b.Create("split", {x}, {{"axis", int64_t{1}}, {"sizes", std::move(sizes)}})->results;
+  };
+  Graph g = Recover([&](TestGraph& b) {
+    auto outer = split(b, b.Op1("relu", b.In("x", {3, 9})), {2, 4, 3});
+    b.Out(b.Neg(outer[0]), "first");
+    auto inner = split(b, outer[1], {1, 3});
+    b.Out(inner[0], "a");
+    b.Out(inner[1], "b");
+    b.Out(outer[2], "last");
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("relu", "split", "neg"));
+  EXPECT_EQ(Find(g, "split")->attrs.IntList("sizes"), (Ints{2, 1, 3, 3}));
+  g = Recover([&](TestGraph& b) {
+    auto outer = split(b, b.Op1("relu", b.In("x", {3, 9})), {2, 7});
+    auto inner = split(b, outer[1], {1, 6});
+    b.Out(inner[0], "a");
+    b.Out(b.Neg(inner[1]), "b");
+    b.Out(outer[0], "first");
+    b.Out(outer[1], "whole");
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("relu", "split", "split", "neg"));
+}
+
 TEST(RepeatedParams, RowsOfEveryBatchAreOneParameter) {
   Graph g = Recover([](TestGraph& b) {
     Value* positions = b.P("folded", Repeated(Random("p", {5, 6}), {3, 5, 6}));
@@ -197,6 +222,60 @@ TEST(WrittenOutAttention, StaysButHasRoles) {
   with_bias["bias"] = "";
   EXPECT_EQ(RolesOfALayer(true, 0, false), with_bias);
   EXPECT_EQ(RolesOfALayer(true, 0.1, false), with_bias);
+}
+
+// Scores of sinks, which have no values, beside those of the keys.
+TEST(WrittenOutAttention, WithSinksHasRoles) {
+  Graph g = Recover([&](TestGraph& b) {
+    constexpr int kS = 4, kHeads = 2, kD = 3, kH = 6;
+    Value* x = b.Op1("relu", b.In("x", {2, kS, kH}));
+    auto heads = [&](const char* name) {
+      Value* y = b.Matmul(x, b.P(name, {kH, kH}));
+      return b.Transpose(b.Reshape(y, {2, kS, kHeads, kD}), {0, 2, 1, 3});
+    };
+    Value* scores = b.Op1("tanh", b.Make("matmul_nt", {heads("q"), heads("k")}));
+    Value* sinks = b.BroadcastTo(b.P("sinks", {1, kHeads, 1, 1}), {2, kHeads, kS, 1});
+    Value* p = b.Softmax(b.Make("concat", {scores, sinks}, {{"axis", int64_t{3}}}));
+    p = b.Slice(p, {0, 0, 0, 0}, {2, kHeads, kS, kS});
+    Value* o = b.Transpose(b.Matmul(p, heads("v")), {0, 2, 1, 3});
+    b.Out(b.Matmul(b.Reshape(o, {2, kS, kH}), b.P("out", {kH, kH})));
+  });
+  std::map<std::string, std::string> roles;
+  for (Op* p : g.Params()) roles[p->attrs.String("name")] = p->attrs.String("role", "");
+  EXPECT_EQ(
+      roles,
+      (std::map<std::string, std::string>{
+          {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"sinks", ""}, {"out", "ATTENTION_OUT"}}));
+}
+
+// DeepSeek's: k and v come from few columns, and a part of k that all heads share beside them.
+TEST(LatentAttention, TheProjectionToFewColumnsHasNoRole) {
+  Graph g = Recover([&](TestGraph& b) {
+    constexpr int kS = 4, kHeads = 2, kD = 3, kH = 6, kRank = 2;
+    Value* x = b.Op1("relu", b.In("x", {2, kS, kH}));
+    Value* down = b.Matmul(x, b.P("down", {kH, kRank + 1}));
+    Op* parts = b.Create("split", {down}, {{"axis", int64_t{2}}, {"sizes", Ints{kRank, 1}}});
+    Value* norm =
+        b.Create("rms_norm", {parts->result(0), b.P("norm", {kRank})}, {{"eps", 1e-5}})->result();
+    auto heads = [&](Value* from, const char* name, int depth) {
+      Value* y = b.Matmul(from, b.P(name, {from->type.shape[2], kHeads * depth}));
+      return b.Transpose(b.Reshape(y, {2, kS, kHeads, depth}), {0, 2, 1, 3});
+    };
+    Value* shared = b.BroadcastTo(b.Reshape(parts->result(1), {2, 1, kS, 1}), {2, kHeads, kS, 1});
+    Value* k = b.Make("concat", {heads(norm, "k", kD - 1), shared}, {{"axis", int64_t{3}}});
+    Value* p = b.Softmax(b.Make("matmul_nt", {heads(x, "q", kD), k}));
+    Value* o = b.Transpose(b.Matmul(p, heads(norm, "v", kD)), {0, 2, 1, 3});
+    b.Out(b.Matmul(b.Reshape(o, {2, kS, kHeads * kD}), b.P("out", {kHeads * kD, kH})));
+  });
+  EXPECT_THAT(Ops(g), Contains("attention"));
+  std::map<std::string, std::string> roles;
+  for (Op* p : g.Params()) roles[p->attrs.String("name")] = p->attrs.String("role", "");
+  EXPECT_EQ(roles, (std::map<std::string, std::string>{{"q", "QKV"},
+                                                       {"k", "QKV"},
+                                                       {"v", "QKV"},
+                                                       {"down", ""},
+                                                       {"norm", "NORM"},
+                                                       {"out", "ATTENTION_OUT"}}));
 }
 
 // ALBERT: the layer's matrix is read twice, so its bias is shared too, not two biases of one value.
