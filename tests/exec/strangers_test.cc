@@ -26,7 +26,9 @@ struct Stranger {
 // (scores under a soft cap: the attention stays written out), XGLM (a floor under the scores, a
 // mask of the batch), a loss inside of the model, neighbours rotated and kv heads repeated before
 // they are transposed, ViT (a convolution, a token in front of every image, one label for a
-// sequence).
+// sequence), Megatron-LM's own ([s, b, h], batch and heads as one dim), one head of k and v in an
+// einsum, PaLM (one projection to q, k, v and the MLP), sinks beside soft-capped scores of grouped
+// heads, DeepSeek's latent attention, nn.TransformerEncoder.
 const Stranger kStrangers[] = {
     {"llama", "torchscript_dynamic", "lm", 10, true},
     {"neox", "dynamo_static", "lm", 8, true},  // its branches are reduced once, forward
@@ -42,6 +44,12 @@ const Stranger kStrangers[] = {
     {"gpt2_loss", "dynamo_static", "output:loss", 10, true},
     {"interleaved", "dynamo_static", "lm", 10, true},
     {"vit", "dynamo_static", "ce", 8, true},
+    {"megatron", "torchscript_static", "lm", 10, true},
+    {"multiquery", "torchscript_static", "lm", 10, false},
+    {"palm", "dynamo_static", "lm", 6, false},
+    {"sinks", "torchscript_static", "lm", 10, false, 0},
+    {"latent", "torchscript_static", "lm", 8, false},
+    {"encoder", "torchscript_static", "lm", 10, true},
 };
 
 constexpr char kBatch[] = "b2_s8";
