@@ -7,6 +7,7 @@
 #include "ir/builder.h"
 #include "ir/choices.h"
 #include "ir/op_def.h"
+#include "passes/input_dims.h"
 #include "passes/provenance.h"
 
 namespace shardc {
@@ -404,11 +405,32 @@ class Application {
                        (rule.role.empty() ? Nearest(rule.match, Modules()) : RolesHere()) +
                            "; or set may_match_nothing");
     }
+    const InputDims input_dims = FindInputDims(graph_);
     for (Op* op = FirstOp(); op; op = graph_.Next(op)) {
       for (Value* v : op->results) {
-        if (auto it = decided.find(v); it != decided.end()) ApplyTo(v, *it->second);
+        auto it = decided.find(v);
+        if (it == decided.end()) continue;
+        auto along = input_dims.find(v);
+        const bool as_made = !it->second->role.empty() && along != input_dims.end();
+        ApplyTo(v, as_made ? SequenceFirst(*it->second, along->second) : *it->second);
       }
     }
+  }
+
+  // A rule for a role counts dims as [batch, sequence, width]; the model may have the sequence
+  // first.
+  static SpecRule SequenceFirst(SpecRule rule, const std::vector<int>& along) {
+    const auto batch = std::find(along.begin(), along.end(), 0) - along.begin();
+    const auto sequence = std::find(along.begin(), along.end(), 1) - along.begin();
+    const auto rank = std::ssize(along);
+    if (batch == rank || batch < sequence) return rule;
+    for (CutDim& cut : rule.cuts) {
+      const auto dim = cut.dim < 0 ? cut.dim + rank : cut.dim;
+      if (dim == sequence || dim == batch) {
+        cut.dim = static_cast<int>(dim == sequence ? batch : sequence);
+      }
+    }
+    return rule;
   }
 
   void ApplyTo(Value* value, const SpecRule& rule) {

@@ -124,6 +124,15 @@ TEST_P(Strangers, CommunicateAsMegatronDoes) {
   }
 }
 
+// The sequence is cut wherever the model has it: nothing goes from one dim to another.
+TEST_P(Strangers, KeepTheSequenceCut) {
+  const Stranger& s = GetParam();
+  if (!s.only_those) GTEST_SKIP() << "its blocks are others";
+  for (const Collective& c : RunStranger(s, "megatron_sp", "tp=2").collectives) {
+    EXPECT_NE(c.kind, CollectiveKind::kAllToAll) << ::testing::PrintToString(c.why);
+  }
+}
+
 // What is added in f32 is reduced once, whatever the number of products that it comes from, and a
 // cast is cut as what it casts.
 TEST_P(Strangers, CommunicateNoMoreInMixedPrecision) {

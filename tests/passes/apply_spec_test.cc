@@ -230,6 +230,33 @@ TEST(ApplySpec, RefusesDimsThatDoNotFit) {
           "name a dim from -1 to 0");
 }
 
+TEST(ApplySpec, TheSequenceIsFoundWhereTheModelHasIt) {
+  constexpr const char* kSequenceFirst = R"(mesh [dp=2, tp=2]
+graph @g(%ids: i64[4, 8]) -> (%y) {
+  %e = param "e" {role="TOKEN_EMBEDDING"} : f32[10, 6]
+  %w = param "w" {role="MLP_UP"} : f32[6, 12]
+  %v = param "v" {role="MLP_DOWN"} : f32[12, 6]
+  %0 = embedding %e, %ids : f32[4, 8, 6]
+  %1 = transpose %0 {perm=[1, 0, 2]} : f32[8, 4, 6]
+  %2 = matmul %1, %w : f32[8, 4, 12]
+  %3 = matmul %2, %v {site="down"} : f32[8, 4, 6]
+  %y = neg %3 : f32[8, 4, 6]
+})";
+  Check(R"(
+    value { role: TOKEN_EMBEDDING shard_spec { dims: -2 axes: "tp" } }
+    value { role: MLP_DOWN shard_spec { dims: -2 dims: 0 axes: "tp" axes: "dp" } }
+  )",
+        R"(
+    CHECK: embedding
+    CHECK-NEXT: f32[4, 8@tp, 6]
+    CHECK: site="down"
+    CHECK-NEXT: f32[8@tp, 4@dp, 6])",
+        kSequenceFirst);
+  // By module dims are those that are there.
+  Check(R"(value { match: "down" shard_spec { dims: -2 axes: "tp" } })", "CHECK: f32[8, 4@tp, 6]",
+        kSequenceFirst);
+}
+
 TEST(ApplySpec, RefusesAxes) {
   Refused(R"(param { match: "*fc.*" shard_spec { dims: -1 axes: "tpp" } })", "E2104",
           "did you mean 'tp'");
