@@ -275,11 +275,13 @@ class Finder {
     });
   }
 
-  // A single number, where nothing says what the module trains: TorchScript writes the module's own
-  // as Constant nodes, and as initializers what it folded from parameters.
+  // A single number, where nothing says what the module trains. TorchScript writes the module's
+  // constants as Constant nodes, as initializers its tensors ("h.0.scale") and what it folded of
+  // them ("onnx::Mul_7").
   bool MayBeTrainedNumber(const TensorProto& t) const {
     auto held = HeldAs(t.data_type());
     if (!names_.parameters.empty() || !held || !IsFloat(*held) || t.dims_size() > 0) return false;
+    if (t.name().find_first_of(".:") == std::string::npos) return false;
     return std::any_of(uses_.Of(t.name()).begin(), uses_.Of(t.name()).end(), [](const Use& use) {
       return use.node != nullptr && kScale.contains(use.node->op_type());
     });

@@ -161,10 +161,10 @@ TEST(ImportParams, WhatTheExporterComputedFromAParameterIsNoted) {
 TEST_F(ParamRules, ANumberFoldedFromAParameterIsOne) {
   Model m;
   m.Input("x", {"2", "2"});
-  m.Floats("select", {}, {.5f});
-  m.Floats("scale", {}, {.1f});
-  m.Node("Mul", {"x", "select"}, {"a"});
-  m.Node("Mul", {"a", "scale"}, {"y"});
+  m.Floats("onnx::Mul_1", {}, {.5f});
+  m.Floats("h.scale", {}, {.1f});
+  m.Node("Mul", {"x", "onnx::Mul_1"}, {"a"});
+  m.Node("Mul", {"a", "h.scale"}, {"y"});
   m.Output("y");
   auto add_metadata = [](google::protobuf::Message& message, int field, const std::string& key,
                          const std::string& value) {
@@ -178,21 +178,23 @@ TEST_F(ParamRules, ANumberFoldedFromAParameterIsOne) {
         field, entry.SerializeAsString());
     ASSERT_TRUE(message.ParseFromString(bytes + carrier.SerializeAsString()));
   };
-  for (const char* name : {"select", "scale"}) {
+  for (const char* name : {"onnx::Mul_1", "h.scale"}) {
     auto* info = m.graph.add_value_info();
     info->set_name(name);
     add_metadata(*info, 4, "pkg.onnxscript.optimizer.folded_from",
-                 name[1] == 'e' ? "['h.0.lambdas', 'val_1']" : "['val_2']");
+                 name[0] == 'o' ? "['h.0.lambdas', 'val_1']" : "['val_2']");
   }
   // Nothing says what the module has.
   Graph unknown = Import(m.proto);
   EXPECT_THAT(ParamNames(unknown), IsEmpty());
-  EXPECT_THAT(unknown.notes, ElementsAre("kept as constants, not trained: 'select', 'scale'"));
+  EXPECT_THAT(unknown.notes,
+              ElementsAre("kept as constants, not trained: 'onnx::Mul_1', 'h.scale'"));
   add_metadata(m.graph, 16, "pkg.torch.export.ExportedProgram.graph_signature",
                "p_h_0_lambdas: PARAMETER target='h.0.lambdas'");
   Graph graph = Import(m.proto);
-  EXPECT_THAT(ParamNames(graph), ElementsAre("select"));
-  EXPECT_THAT(graph.notes, ElementsAre(::testing::HasSubstr("'select' [] from 'h.0.lambdas'")));
+  EXPECT_THAT(ParamNames(graph), ElementsAre("onnx::Mul_1"));
+  EXPECT_THAT(graph.notes,
+              ElementsAre(::testing::HasSubstr("'onnx::Mul_1' [] from 'h.0.lambdas'")));
 }
 
 TEST_F(ParamRules, RotaryFrequenciesAreConstantsThoughPositionsAreData) {
