@@ -70,9 +70,18 @@ Value* RecoverNorm(Builder& b, Op* op) {
   return nullptr;
 }
 
-bool OnlyFirstResultUsed(const Op& op) {
-  return std::all_of(op.results.begin() + 1, op.results.end(),
-                     [](const Value* v) { return v->users.empty(); });
+// The eps of inverse_root = 1 / sqrt(mean((x - mean) ^ 2) + eps).
+std::optional<double> EpsOfVariance(const Value* inverse_root, const Value* x, const Value* mean) {
+  Value* radicand = InverseRootOf(inverse_root);
+  Op* add = radicand ? ProducedBy(radicand, "add") : nullptr;
+  for (int i = 0; add != nullptr && i < 2; ++i) {
+    Value* squares = MeanOf(add->operands[i]);
+    Value* root = squares ? SquareOf(squares) : nullptr;
+    Op* centered = root ? ProducedBy(root, "sub") : nullptr;
+    if (centered && centered->operands[0] == x && centered->operands[1] == mean)
+      return SplatOf(add->operands[1 - i]);
+  }
+  return std::nullopt;
 }
 
 // A vector over the last dim as [h], else null.
@@ -81,6 +90,43 @@ Value* AsVector(Builder& b, Value* v, int64_t size) {
     return nullptr;
   }
   return b.Reshape(v, {size});
+}
+
+// x * s + (bias - mean * s) with s = weight / sqrt(variance + eps): a layer_norm as TensorFlow
+// writes it.
+Value* MatchScaleAndShift(Builder& b, Op* scaled, Op* shift) {
+  Op* product = ProducedBy(shift->operands[1], "mul");
+  for (int i = 0; product != nullptr && i < 4; ++i) {
+    Value *x = scaled->operands[i / 2], *s = scaled->operands[1 - i / 2];
+    Value* mean = product->operands[i % 2];
+    Op* scale = ProducedBy(s, "mul");
+    if (product->operands[1 - i % 2] != s || scale == nullptr || MeanOf(mean) != x) continue;
+    for (int k = 0; k < 2; ++k) {
+      std::optional<double> eps = EpsOfVariance(scale->operands[k], x, mean);
+      if (!eps) continue;
+      Value* weight = AsVector(b, scale->operands[1 - k], x->type.shape.back());
+      Value* bias = AsVector(b, shift->operands[0], x->type.shape.back());
+      if (!weight || !bias) return nullptr;
+      return b.Create("layer_norm", {x, weight, bias}, {{"eps", *eps}})->result();
+    }
+  }
+  return nullptr;
+}
+
+Value* RecoverScaledAndShifted(Builder& b, Op* op) {
+  if (op->name() != "add") return nullptr;
+  for (int i = 0; i < 2; ++i) {
+    Op *scaled = ProducedBy(op->operands[i], "mul"),
+       *shift = ProducedBy(op->operands[1 - i], "sub");
+    Value* y = scaled && shift ? MatchScaleAndShift(b, scaled, shift) : nullptr;
+    if (y != nullptr && y->type.shape == op->out().shape) return y;
+  }
+  return nullptr;
+}
+
+bool OnlyFirstResultUsed(const Op& op) {
+  return std::all_of(op.results.begin() + 1, op.results.end(),
+                     [](const Value* v) { return v->users.empty(); });
 }
 
 // norm(x) * w -> norm(x, w); layer_norm(x, w) + b -> layer_norm(x, w, b).
@@ -118,7 +164,8 @@ Value* DropNeutralOperand(Builder& b, Op* op) {
 }  // namespace
 
 bool RecoverNorms(Graph& graph) {
-  return ApplyRules(graph, {RecoverNorm, AbsorbWeightOrBias, DropNeutralOperand});
+  return ApplyRules(graph,
+                    {RecoverNorm, RecoverScaledAndShifted, AbsorbWeightOrBias, DropNeutralOperand});
 }
 
 }  // namespace shardc::recover

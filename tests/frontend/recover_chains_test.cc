@@ -140,6 +140,26 @@ TEST(Norm, LayerNormInEverySpelling) {
   }
 }
 
+TEST(Norm, LayerNormAsAScaleAndAShift) {
+  for (bool other : {false, true}) {
+    Graph g = Recover([other](TestGraph& b) {
+      Value *x = b.In("x", {kB, kS, kH}), *mean = b.Mean(x), *centered = b.Sub(x, mean);
+      Value* variance = b.Add(b.Mean(b.Mul(centered, centered)), b.C(1e-3));
+      Value* root = b.Op1("reciprocal", b.Op1("sqrt", variance));
+      Value* scale = b.Mul(root, b.P("w", {kH}));
+      Value* shifted = b.Mul(other ? b.Mean(b.In("z", {kB, kS, kH})) : mean, scale);
+      b.Out(b.Add(b.Mul(x, scale), b.Sub(b.P("bias", {kH}), shifted)));
+    });
+    if (other) {
+      EXPECT_EQ(Find(g, "layer_norm"), nullptr);
+      continue;
+    }
+    ASSERT_THAT(Ops(g), ElementsAre("layer_norm"));
+    EXPECT_EQ(Find(g, "layer_norm")->operands.size(), 3u);
+    EXPECT_DOUBLE_EQ(Find(g, "layer_norm")->attrs.Float("eps"), 1e-3);
+  }
+}
+
 TEST(Norm, AConstantBiasOfZerosIsNoParameter) {
   Graph g = Recover([](TestGraph& b) {
     Value* x = b.In("x", {kS, kH});
