@@ -18,7 +18,7 @@ struct ImportOptions {
 // become `param` ops named as in the file with the names that the exporter lost as `aliases`,
 // everything that depends on constants and shapes alone is folded. Parameters are mapped, not read.
 // Op sites are the modules of the nodes, or the nodes' names. Throws Diagnostic
-//   E1001  missing, empty, truncated, not ONNX     E1002  opset not in 13..27     E1003  IR version
+//   E1001  missing, empty, truncated, not ONNX     E1002  opset not in 9..27     E1003  IR version
 //   not in 3..13 E1201  --bind or --shape names a symbol or an input that the file does not have
 //   E1202  a dim of an input stays unknown         E1203  bindings contradict each other
 //   E1204  a shape is not what the file declares   E1205  an input is no tensor of a supported type

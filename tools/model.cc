@@ -12,12 +12,13 @@
 namespace shardc {
 namespace {
 
-int64_t ParseSize(std::string_view text, const std::string& flag) {
+// Tensors of an ONNX file may be empty (the cache of no tokens).
+int64_t ParseSize(std::string_view text, const std::string& flag, int64_t smallest) {
   int64_t n = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
-  if (error != std::errc() || end != text.data() + text.size() || n < 1) {
+  if (error != std::errc() || end != text.data() + text.size() || n < smallest) {
     throw Diagnostic("E6104", ExitCode::kUsage, flag,
-                     StrCat("'", text, "' is not a positive size"));
+                     StrCat("'", text, "' is not a ", smallest > 0 ? "positive " : "", "size"));
   }
   return n;
 }
@@ -31,23 +32,24 @@ std::pair<std::string, std::string> SplitPair(const std::string& text, const std
   return {text.substr(0, eq), text.substr(eq + 1)};
 }
 
-std::map<std::string, int64_t> ParseBindings(const ModelOptions& options) {
+std::map<std::string, int64_t> ParseBindings(const ModelOptions& options, int64_t smallest) {
   std::map<std::string, int64_t> bind;
   for (const std::string& b : options.bind) {
     auto [name, size] = SplitPair(b, "--bind", "symbol=size");
-    bind[name] = ParseSize(size, "--bind " + b);
+    bind[name] = ParseSize(size, "--bind " + b, smallest);
   }
   return bind;
 }
 
-std::map<std::string, Shape> ParseShapes(const ModelOptions& options) {
+std::map<std::string, Shape> ParseShapes(const ModelOptions& options, int64_t smallest) {
   std::map<std::string, Shape> shapes;
   for (const std::string& s : options.shapes) {
     auto [name, dims] = SplitPair(s, "--shape", "input=2x32");
     Shape shape;
     for (size_t at = 0; at <= dims.size();) {
       size_t x = std::min(dims.find('x', at), dims.size());
-      shape.push_back(ParseSize(std::string_view(dims).substr(at, x - at), "--shape " + s));
+      shape.push_back(
+          ParseSize(std::string_view(dims).substr(at, x - at), "--shape " + s, smallest));
       at = x + 1;
     }
     shapes[name] = std::move(shape);
@@ -58,8 +60,9 @@ std::map<std::string, Shape> ParseShapes(const ModelOptions& options) {
 }  // namespace
 
 Graph LoadModel(const std::string& model, const ModelOptions& options) {
-  auto bind = ParseBindings(options);
-  auto shapes = ParseShapes(options);
+  const int64_t smallest = IsBuiltin(model) ? 1 : 0;
+  auto bind = ParseBindings(options, smallest);
+  auto shapes = ParseShapes(options, smallest);
   if (IsBuiltin(model)) {
     for (const auto& [name, shape] : shapes) {
       if (name != "input_ids" || shape.size() != 2) {

@@ -37,6 +37,10 @@ Value* Iota(NodeContext& c, int64_t n, int axis, int rank) {
   return c.Constant(HostTensor::Of(std::move(shape), Count(n)));
 }
 
+std::optional<Ints> IntsOf(const NodeContext& c, int i, std::string_view attribute) {
+  return c.has_input(i) ? c.ConstantInts(i) : c.IntList(attribute);
+}
+
 DType HeldType(const NodeContext& c, int64_t onnx_type) {
   std::optional<DType> held = HeldAs(static_cast<int>(onnx_type));
   if (!held) {

@@ -15,7 +15,8 @@ void AddScatterConverters(ConverterTable& table);  // ScatterND, ScatterElements
 void AddEinsumConverter(ConverterTable& table);
 void AddAttentionConverters(ConverterTable& table);  // Attention, RotaryEmbedding
 void AddConvConverter(ConverterTable& table);
-void AddFusedConverters(ConverterTable& table);  // of ONNX Runtime
+void AddFusedConverters(ConverterTable& table);           // of ONNX Runtime
+void AddFusedAttentionConverters(ConverterTable& table);  // Attention, ... of ONNX Runtime
 
 // The axis in [0, rank); E1303 when there is none.
 int Axis(const NodeContext& c, int64_t axis, int rank);
@@ -25,6 +26,9 @@ Ints Axes(const NodeContext& c, const Ints& axes, int rank);
 Ints Count(int64_t n);
 // The i64 constant [0, 1, ..., n - 1] along dim `axis` of `rank` dims.
 Value* Iota(NodeContext& c, int64_t n, int axis, int rank);
+// Input i as integers, or the attribute that older opsets have instead; nothing when both are
+// absent.
+std::optional<Ints> IntsOf(const NodeContext& c, int i, std::string_view attribute);
 // What holds the elements of an ONNX type; E1301 when nothing does.
 DType HeldType(const NodeContext& c, int64_t onnx_type);
 

@@ -177,8 +177,12 @@ void GeluWithBias(NodeContext& c) {
 // Limits that cross give the upper one.
 void Clip(NodeContext& c) {
   Value* v = c.input(0);
-  if (c.has_input(1)) v = c.Make("max", {v, c.input(1)});
-  if (c.has_input(2)) v = c.Make("min", {v, c.input(2)});
+  auto limit = [&](int i, std::string_view attribute) {
+    return c.HasAttr(attribute) ? Like(c, v, c.Float(attribute, 0)) : c.InputOrNull(i);
+  };
+  Value *low = limit(1, "min"), *high = limit(2, "max");
+  if (low) v = c.Make("max", {v, low});
+  if (high) v = c.Make("min", {v, high});
   c.SetOutput(0, v);
 }
 

@@ -1,5 +1,6 @@
 #include "frontend/onnx/fold.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "ir/kernel_call.h"
@@ -120,6 +121,30 @@ std::optional<std::vector<HostTensor>> Fold(std::string_view name,
   call.out = out;
   def.reference(call);
   return results;
+}
+
+std::optional<std::vector<HostTensor>> EmptyResults(std::string_view op,
+                                                    const std::vector<Value*>& operands,
+                                                    const Attributes& attrs) {
+  auto empty = [](const auto& type) { return type.num_elements() == 0; };
+  const OpDef& def = GetOpDef(op);
+  std::vector<const TensorType*> types;
+  for (const Value* v : operands) types.push_back(&v->type);
+  int n = static_cast<int>(operands.size());
+  bool fits = n >= def.min_operands && (def.max_operands < 0 || n <= def.max_operands);
+  if (!fits || !def.infer || n == 0) return std::nullopt;
+  std::vector<TensorType> results = def.infer({types, attrs});
+  if (results.empty() || !std::all_of(results.begin(), results.end(), empty)) return std::nullopt;
+  std::vector<HostTensor> tensors;
+  for (const TensorType& type : results) tensors.emplace_back(type.dtype, type.shape);
+  return tensors;
+}
+
+void DropEmptyPieces(std::string_view op, std::vector<Value*>& operands) {
+  if (op != "concat") return;
+  auto empty = [](const Value* v) { return v->type.num_elements() == 0; };
+  if (std::all_of(operands.begin(), operands.end(), empty)) return;
+  std::erase_if(operands, empty);
 }
 
 }  // namespace shardc::onnx_import

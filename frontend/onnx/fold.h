@@ -20,4 +20,12 @@ std::optional<std::vector<HostTensor>> Fold(std::string_view op,
                                             const std::vector<Value*>& operands,
                                             const Attributes& attrs);
 
+// The results of the op when none of them holds an element.
+std::optional<std::vector<HostTensor>> EmptyResults(std::string_view op,
+                                                    const std::vector<Value*>& operands,
+                                                    const Attributes& attrs);
+
+// Takes off the operands of a concat that hold nothing, as long as others do.
+void DropEmptyPieces(std::string_view op, std::vector<Value*>& operands);
+
 }  // namespace shardc::onnx_import

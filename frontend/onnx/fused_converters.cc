@@ -1,5 +1,5 @@
-// What ONNX Runtime's optimizer fuses (domain com.microsoft), taken apart again; the activations
-// are with the elementwise ops.
+// What ONNX Runtime's optimizer fuses (domain com.microsoft), taken apart again; attention is in a
+// file of its own, the activations are with the elementwise ops.
 #include <algorithm>
 #include <string>
 
@@ -60,11 +60,71 @@ void SkipNorm(NodeContext& c) {
   if (c.num_outputs() > 3 && c.OutputWanted(3)) c.SetOutput(3, sum);
 }
 
+// Rows of input `table`.
+Value* LookUp(NodeContext& c, int table, Value* ids) {
+  return c.Make("gather", {c.input(table), ids}, {{"axis", int64_t{0}}});
+}
+
+// Inputs: ids and segments; tables of words, positions and segments; weight and bias of the norm; a
+// mask of 0 and 1; positions.
+void EmbedLayerNorm(NodeContext& c) {
+  Value* ids = c.input(0);
+  if (ids->type.rank() != 2) c.Fail("E1303", "the ids have to be [batch, sequence]");
+  const int64_t s = ids->type.shape[1];
+  Value* sum = LookUp(c, 2, ids);
+  if (c.has_input(8)) {
+    sum = Add(c, sum, LookUp(c, 3, c.input(8)));
+  } else if (c.input(3)->type.shape[0] < s) {
+    c.Fail("E1303", StrCat("there are ", c.input(3)->type.shape[0], " positions for ", s, " ids"));
+  } else {
+    sum = Add(c, sum, SliceDim(c, c.input(3), 0, 0, s));
+  }
+  if (c.has_input(1) && c.has_input(4)) sum = Add(c, sum, LookUp(c, 4, c.input(1)));
+  c.SetOutput(0, c.MakeAll("layer_norm", {sum, c.input(5), c.input(6)},
+                           {{"eps", c.Float("epsilon", 1e-12f)}})[0]);
+  if (c.OutputWanted(2)) c.SetOutput(2, sum);
+  if (!c.OutputWanted(1)) return;
+  // The lengths of the sequences, or zeros.
+  Value* lengths = c.BroadcastTo(c.Scalar(DType::kI32, 0), {ids->type.shape[0]});
+  if (c.has_input(7)) {
+    Value* ones = c.Make("equal", {c.input(7), Like(c, c.input(7), 1)});
+    lengths = Reduce(c, "reduce_sum", c.Cast(ones, DType::kI32), {1}, false);
+  }
+  c.SetOutput(1, lengths);
+}
+
+void BiasAdd(NodeContext& c) { c.SetOutput(0, Add(c, Add(c, c.input(0), c.input(1)), c.input(2))); }
+
+Value* GeluOf(NodeContext& c, Value* x, const char* approximate) {
+  return c.Make("gelu", {x}, {{"approximate", std::string(approximate)}});
+}
+
+void GemmFastGelu(NodeContext& c) {
+  Value* y = c.Make("matmul", {c.input(0), c.input(1)});
+  if (c.has_input(2)) y = Add(c, y, c.input(2));
+  c.SetOutput(0, GeluOf(c, y, "tanh"));
+}
+
+void BiasSplitGelu(NodeContext& c) {
+  Value* x = Add(c, c.input(0), c.input(1));
+  const int axis = x->type.rank() - 1;
+  const int64_t half = x->type.shape.back() / 2;
+  if (2 * half != x->type.shape.back()) c.Fail("E1303", "BiasSplitGelu needs an even last dim");
+  std::vector<Value*> halves =
+      c.MakeAll("split", {x}, {{"axis", int64_t{axis}}, {"sizes", Ints{half, half}}});
+  c.SetOutput(0, Mul(c, halves[0], GeluOf(c, halves[1], "none")));
+}
+
 }  // namespace
 
 void AddFusedConverters(ConverterTable& table) {
   table.insert({{"com.microsoft::FusedMatMul", FusedMatMul},
+                {"com.microsoft::TransposeMatMul", FusedMatMul},
                 {"com.microsoft::FusedGemm", FusedGemm},
+                {"com.microsoft::GemmFastGelu", GemmFastGelu},
+                {"com.microsoft::BiasAdd", BiasAdd},
+                {"com.microsoft::BiasSplitGelu", BiasSplitGelu},
+                {"com.microsoft::EmbedLayerNormalization", EmbedLayerNorm},
                 {"com.microsoft::SkipLayerNormalization", SkipNorm},
                 {"com.microsoft::SkipSimplifiedLayerNormalization", SkipNorm}});
 }

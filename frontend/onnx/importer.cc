@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "frontend/import.h"
+#include "frontend/onnx/constant_weights.h"
 #include "frontend/onnx/fold.h"
 #include "frontend/onnx/functions.h"
 #include "frontend/onnx/load_model.h"
@@ -36,6 +37,9 @@ class Importer {
 
   Graph Run() {
     InlineFunctions(model_);
+    if (int weights = ConstantsToTensors(*model_.proto.mutable_graph()))
+      graph_.notes.push_back(
+          StrCat("its weights are Constant nodes: ", weights, " became tensors"));
     conversion_.opsets = model_.opsets;
     const GraphProto& proto = model_.proto.graph();
     CheckInitializers(proto);
@@ -77,8 +81,22 @@ class Importer {
       if (input.name.empty() || conversion_.values.contains(input.name)) {
         Fail("E1308", StrCat("has two inputs called '", input.name, "', or one without a name"));
       }
-      conversion_.values[input.name] = graph_.AddInput(input.name, input.type);
+      conversion_.values[input.name] = InputValue(input);
     }
+    if (!empty_inputs_.empty())
+      graph_.notes.push_back(StrCat("left out, because they are empty: ", empty_inputs_));
+  }
+
+  // What holds nothing, and what --bind gives, is no input of the graph.
+  Value* InputValue(const InputShape& input) {
+    if (input.value) {
+      HostTensor number(input.type.dtype, input.type.shape);
+      number.SetDouble(0, static_cast<double>(*input.value));
+      return conversion_.builder.Constant(std::move(number));
+    }
+    if (input.type.num_elements() > 0) return graph_.AddInput(input.name, input.type);
+    empty_inputs_ += (empty_inputs_.empty() ? "'" : ", '") + input.name + "'";
+    return conversion_.builder.Constant(HostTensor(input.type.dtype, input.type.shape));
   }
 
   // What the outputs need; the rest of the file may be unsupported.
@@ -169,21 +187,43 @@ class Importer {
       throw Diagnostic("E1307", ExitCode::kBadModel, node.Where(), "loops are not supported",
                        "export the model with its loops unrolled");
     }
-    std::vector<std::string> known;
-    for (const auto& [name, converter] : Converters()) known.push_back(name);
-    std::string near = DidYouMean(key, known);
     throw Diagnostic("E1301", ExitCode::kBadModel, node.Where(),
                      StrCat("op ", proto.op_type(), " of ",
                             domain.empty() ? "the default domain" : "domain '" + domain + "'",
                             ", opset ", node.opset(), ", is not supported"),
-                     near.empty() ? "" : StrCat("the nearest ops that are: ", near));
+                     WayAround(proto.op_type(), domain, key));
+  }
+
+  static std::string WayAround(const std::string& op, const std::string& domain,
+                               const std::string& key) {
+    const bool microsoft = domain == "com.microsoft";
+    if (microsoft && (op.starts_with("Packed") || op == "RemovePadding" || op == "RestorePadding"))
+      return "compile the model as it was before its sequences were packed";
+    if (microsoft && op.starts_with("DecoderMasked"))
+      return "it generates one token at a time: export the model without a cache";
+    if (IsQuantized(op)) return "compile the model as it was before it was quantized";
+    if (microsoft) return "compile the model as it was before ONNX Runtime optimized it";
+    std::vector<std::string> known;
+    for (const auto& [name, converter] : Converters()) known.push_back(name);
+    std::string near = DidYouMean(key, known);
+    return near.empty() ? "" : StrCat("the nearest ops that are: ", near);
+  }
+
+  // QLinearMatMul, DequantizeLinear, MatMulInteger, MatMulNBits, ...
+  static bool IsQuantized(std::string_view op) {
+    const bool q = op.size() > 1 && op[0] == 'Q' && std::isupper(op[1]);
+    auto holds = [op](std::string_view part) { return op.find(part) != op.npos; };
+    return q || holds("uantize") || holds("MatMulInteger") || op == "ConvInteger" ||
+           op.starts_with("MatMulNBits") || op.starts_with("MatMulBnb4");
   }
 
   void ConvertIf(const NodeProto& proto, Node& node, const Parameters& params) {
     const HostTensor* condition = ConstantOf(node.input(0));
     if (condition == nullptr) {
+      const std::string& name = proto.input(0);
       node.Fail("E1307", "its condition depends on input data: only a constant one is supported",
-                "");
+                graph_.FindInput(name) ? StrCat("pass --bind ", name, "=0 or =1 to choose a branch")
+                                       : "");
     }
     if (condition->num_elements() != 1) node.Fail("E1307", "its condition is not one number", "");
     const char* name = condition->AsDouble(0) != 0 ? "then_branch" : "else_branch";
@@ -230,6 +270,12 @@ class Importer {
       }
       graph_.outputs.push_back({output.name(), it->second});
     }
+    bool nothing = std::all_of(graph_.outputs.begin(), graph_.outputs.end(),
+                               [](const auto& o) { return o.value->type.num_elements() == 0; });
+    if (nothing && !empty_inputs_.empty()) {
+      Fail("E1204", StrCat("every output is empty, as are the inputs ", empty_inputs_),
+           "check what --bind and --shape make of the inputs");
+    }
   }
 
   void DropUnusedSources() {
@@ -268,6 +314,7 @@ class Importer {
   Conversion conversion_;
   const ImportOptions& options_;
   std::set<std::string> initializers_;
+  std::string empty_inputs_;  // for the note
   std::vector<const NodeProto*> live_;
 };
 

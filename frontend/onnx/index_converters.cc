@@ -28,8 +28,10 @@ Bounds ClampSlice(int64_t n, int64_t start, int64_t end, int64_t step) {
 
 void Slice(NodeContext& c) {
   Value* x = c.input(0);
-  Ints from = c.ConstantInts(1), to = c.ConstantInts(2);
-  Ints axes = c.has_input(3) ? c.ConstantInts(3) : Count(static_cast<int64_t>(from.size()));
+  std::optional<Ints> starts_of = IntsOf(c, 1, "starts"), ends_of = IntsOf(c, 2, "ends");
+  if (!starts_of || !ends_of) c.Fail("E1302", "has no starts and ends");
+  const Ints &from = *starts_of, &to = *ends_of;
+  Ints axes = IntsOf(c, 3, "axes").value_or(Count(static_cast<int64_t>(from.size())));
   axes = Axes(c, axes, x->type.rank());
   Ints by = c.has_input(4) ? c.ConstantInts(4) : Ints(from.size(), 1);
   if (to.size() != from.size() || axes.size() != from.size() || by.size() != from.size()) {
@@ -61,15 +63,25 @@ Ints EvenSizes(const NodeContext& c, int64_t n, int64_t count) {
 
 std::vector<Value*> SplitInto(NodeContext& c, Value* x, int64_t axis, const Ints& sizes) {
   if (sizes.size() == 1 && sizes[0] == x->type.shape[axis]) return {x};
-  return c.MakeAll("split", {x}, {{"axis", axis}, {"sizes", sizes}});
+  if (std::find(sizes.begin(), sizes.end(), 0) == sizes.end())
+    return c.MakeAll("split", {x}, {{"axis", axis}, {"sizes", sizes}});
+  // Pieces that hold nothing are slices, which fold.
+  std::vector<Value*> pieces;
+  int64_t start = 0;
+  for (int64_t size : sizes) {
+    if (size < 0 || size > x->type.shape[axis] - start) c.Fail("E1303", "the sizes do not fit");
+    pieces.push_back(SliceDim(c, x, static_cast<int>(axis), start, start + size));
+    start += size;
+  }
+  return pieces;
 }
 
 void Split(NodeContext& c) {
   Value* x = c.input(0);
   int64_t axis = Axis(c, c.Int("axis", 0), x->type.rank());
-  Ints sizes = c.has_input(1)
-                   ? c.ConstantInts(1)
-                   : EvenSizes(c, x->type.shape[axis], c.Int("num_outputs", c.num_outputs()));
+  std::optional<Ints> given = IntsOf(c, 1, "split");
+  Ints sizes =
+      given ? *given : EvenSizes(c, x->type.shape[axis], c.Int("num_outputs", c.num_outputs()));
   if (static_cast<int>(sizes.size()) != c.num_outputs()) {
     c.Fail("E1303", StrCat("Split has ", sizes.size(), " sizes but ", c.num_outputs(), " outputs"));
   }
@@ -184,13 +196,16 @@ void Pad(NodeContext& c) {
   Value* v = c.input(0);
   int rank = v->type.rank();
   std::string mode = c.String("mode", "constant");
-  Ints pads = c.ConstantInts(1);
+  std::optional<Ints> given = IntsOf(c, 1, "pads");
+  if (!given) c.Fail("E1302", "has no pads");
+  const Ints& pads = *given;
   Ints axes = Axes(c, c.has_input(3) ? c.ConstantInts(3) : Count(rank), rank);
   if (pads.size() != 2 * axes.size()) c.Fail("E1303", "Pad needs two pads for every axis");
   if (mode != "constant" && mode != "edge" && mode != "reflect" && mode != "wrap") {
     c.Fail("E1303", StrCat("Pad has no mode \"", mode, "\""));
   }
-  double value = mode == "constant" && c.has_input(2) ? c.ConstantScalar(2) : 0;
+  double value = 0;
+  if (mode == "constant") value = c.has_input(2) ? c.ConstantScalar(2) : c.Float("value", 0);
   Ints low(rank, 0), high(rank, 0);
   for (size_t i = 0; i < axes.size(); ++i) {
     int64_t before = pads[i], after = pads[axes.size() + i], n = v->type.shape[axes[i]];

@@ -35,16 +35,26 @@ namespace {
 
 void Gemm(NodeContext& c) { c.SetOutput(0, GemmOf(c)); }
 
-void Softmax(NodeContext& c) {
+// Over one axis; before opset 13 over all dims from the axis on, together.
+void SoftmaxOf(NodeContext& c, Value* (*softmax)(NodeContext&, Value*, int)) {
+  constexpr int kOverOneAxis = 13;
   Value* x = c.input(0);
-  int64_t axis = Axis(c, c.Int("axis", -1), x->type.rank());
-  c.SetOutput(0, c.Make("softmax", {x}, {{"axis", axis}}));
+  const Shape shape = x->type.shape;
+  const int rank = x->type.rank();
+  int axis = Axis(c, c.Int("axis", c.opset() < kOverOneAxis ? 1 : -1), rank);
+  if (c.opset() >= kOverOneAxis || axis == rank - 1) return c.SetOutput(0, softmax(c, x, axis));
+  Shape rows(shape.begin(), shape.begin() + axis);
+  rows.push_back(NumElements(Shape(shape.begin() + axis, shape.end())));
+  c.SetOutput(0, c.Reshape(softmax(c, c.Reshape(x, std::move(rows)), axis), shape));
 }
 
-void LogSoftmaxNode(NodeContext& c) {
-  Value* x = c.input(0);
-  c.SetOutput(0, LogSoftmax(c, x, Axis(c, c.Int("axis", -1), x->type.rank())));
+void Softmax(NodeContext& c) {
+  SoftmaxOf(c, [](NodeContext& node, Value* x, int axis) {
+    return node.Make("softmax", {x}, {{"axis", int64_t{axis}}});
+  });
 }
+
+void LogSoftmaxNode(NodeContext& c) { SoftmaxOf(c, LogSoftmax); }
 
 // The dims from `axis` on as one, for norms that work on the last dim.
 struct NormRows {
@@ -202,6 +212,7 @@ void AddNeuralConverters(ConverterTable& table) {
   AddAttentionConverters(table);
   AddConvConverter(table);
   AddFusedConverters(table);
+  AddFusedAttentionConverters(table);
 }
 
 }  // namespace shardc::onnx_import

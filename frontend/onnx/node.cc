@@ -115,7 +115,10 @@ Value* Node::Make(std::string_view op, std::vector<Value*> operands, Attributes 
 
 std::vector<Value*> Node::MakeAll(std::string_view op, std::vector<Value*> operands,
                                   Attributes attrs) {
+  DropEmptyPieces(op, operands);
+  if (op == "concat" && operands.size() == 1) return operands;
   auto folded = Fold(op, operands, attrs);
+  if (!folded) folded = EmptyResults(op, operands, attrs);
   if (!folded)
     return conversion_.builder.Create(op, std::move(operands), std::move(attrs))->results;
   std::vector<Value*> results;

@@ -59,6 +59,12 @@ const Ops kNever = {"Cos",
                     "Round",
                     "Sign"};
 
+// Whether the input is added to the scores of an attention that ONNX Runtime fused.
+bool IsAddedToScores(std::string_view op, int input) {
+  if (op == "GroupQueryAttention") return input == 10;
+  return (op == "Attention" || op == "MultiHeadAttention") && input == 5;
+}
+
 bool IsCandidate(const TensorProto& t) {
   auto held = HeldAs(t.data_type());
   int64_t larger = std::count_if(t.dims().begin(), t.dims().end(), [](int64_t d) { return d > 1; });
@@ -122,7 +128,9 @@ class Evidence {
     const std::string& op = node.op_type();
     if (kNever.contains(op)) return false;
     if (op == "RotaryEmbedding" && use.input > 0) return false;  // cos and sin, or positions
-    if (op == "Attention" && use.input == 3) return false;       // the mask
+    if (op == "GroupQueryAttention" && use.input > 6 && use.input < 9) return false;  // the same
+    if (op == "Attention" && use.input == 3) return false;                            // the mask
+    if (IsAddedToScores(op, use.input)) return kind_() == Kind::kOther;
     if (kLookUp.contains(op)) {
       if (use.input != 0) return false;
       vector_ = false;

@@ -118,8 +118,10 @@ void NonZero(NodeContext& c) {
 }  // namespace
 
 void AddScatterConverters(ConverterTable& table) {
-  table.insert(
-      {{"ScatterND", ScatterNd}, {"ScatterElements", ScatterElements}, {"NonZero", NonZero}});
+  table.insert({{"ScatterND", ScatterNd},
+                {"ScatterElements", ScatterElements},
+                {"Scatter", ScatterElements},
+                {"NonZero", NonZero}});
 }
 
 }  // namespace shardc::onnx_import

@@ -114,10 +114,11 @@ void Squeeze(NodeContext& c) {
   Value* x = c.input(0);
   const Shape& shape = x->type.shape;
   std::vector<bool> drop(shape.size());
-  if (!c.has_input(1)) {
+  std::optional<Ints> axes = IntsOf(c, 1, "axes");
+  if (!axes) {
     for (size_t d = 0; d < shape.size(); ++d) drop[d] = shape[d] == 1;
   } else {
-    for (int64_t d : Axes(c, c.ConstantInts(1), x->type.rank())) {
+    for (int64_t d : Axes(c, *axes, x->type.rank())) {
       if (shape[d] != 1) {
         c.Fail("E1303", StrCat("dim ", d, " of ", ShapeToString(shape), " is not 1"));
       }
@@ -133,9 +134,10 @@ void Squeeze(NodeContext& c) {
 
 void Unsqueeze(NodeContext& c) {
   Value* x = c.input(0);
-  Ints axes = c.ConstantInts(1);
-  int rank = x->type.rank() + static_cast<int>(axes.size());
-  axes = Axes(c, axes, rank);
+  std::optional<Ints> given = IntsOf(c, 1, "axes");
+  if (!given) c.Fail("E1302", "does not say which axes are new");
+  int rank = x->type.rank() + static_cast<int>(given->size());
+  Ints axes = Axes(c, *given, rank);
   std::sort(axes.begin(), axes.end());
   Shape out = x->type.shape;
   for (int64_t d : axes) out.insert(out.begin() + d, 1);

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "frontend/onnx/dim_expression.h"
 #include "frontend/onnx/initializers.h"
 
 namespace shardc::onnx_import {
@@ -16,6 +17,15 @@ using Inputs = std::vector<const onnx::ValueInfoProto*>;
 }
 
 bool HasShape(const onnx::ValueInfoProto& input) { return input.type().tensor_type().has_shape(); }
+
+// What --bind can give a value instead of a size: an integer or a bool alone.
+bool IsNumber(const onnx::ValueInfoProto& input) {
+  const auto& tensor = input.type().tensor_type();
+  auto held = HeldAs(tensor.elem_type());
+  bool alone = tensor.shape().dim_size() == 0 ||
+               (tensor.shape().dim_size() == 1 && tensor.shape().dim(0).dim_value() == 1);
+  return HasShape(input) && alone && held && !IsFloat(*held);
+}
 
 bool IsSymbol(const Dim& dim) { return dim.has_dim_param() && !dim.dim_param().empty(); }
 
@@ -54,7 +64,7 @@ class Binder {
   std::vector<InputShape> Run() {
     CheckNames();
     for (const auto& [symbol, size] : options_.bind) {
-      Bind(symbol, size, StrCat("--bind ", symbol, "=", size));
+      if (symbols_.contains(symbol)) Bind(symbol, size, StrCat("--bind ", symbol, "=", size));
     }
     for (const auto* input : inputs_) {
       auto shape = options_.shapes.find(input->name());
@@ -62,7 +72,7 @@ class Binder {
     }
     std::vector<InputShape> result;
     for (const auto* input : inputs_) {
-      result.push_back({input->name(), TensorType(Type(*input), Resolve(*input))});
+      result.push_back({input->name(), TensorType(Type(*input), Resolve(*input)), ValueOf(*input)});
     }
     return result;
   }
@@ -73,15 +83,19 @@ class Binder {
   }
 
   void CheckNames() {
-    std::set<std::string> names, symbols;
+    std::set<std::string> names, numbers;
     for (const auto* input : inputs_) {
       names.insert(input->name());
+      if (IsNumber(*input)) numbers.insert(input->name());
       for (const Dim& dim : input->type().tensor_type().shape().dim()) {
-        if (IsSymbol(dim)) symbols.insert(dim.dim_param());
+        if (!IsSymbol(dim)) continue;
+        symbols_.insert(dim.dim_param());
+        symbols_.merge(SymbolsIn(dim.dim_param()));
       }
     }
     for (const auto& [symbol, size] : options_.bind) {
-      if (!symbols.contains(symbol)) Unknown("--bind " + symbol, "symbol", symbol, symbols);
+      if (!symbols_.contains(symbol) && !numbers.contains(symbol))
+        Unknown("--bind " + symbol, "symbol", symbol, symbols_);
     }
     for (const auto& [name, shape] : options_.shapes) {
       if (!names.contains(name)) Unknown("--shape " + name, "input", name, names);
@@ -99,7 +113,7 @@ class Binder {
   }
 
   void Bind(const std::string& symbol, int64_t size, const std::string& by) {
-    if (size < 1) Fail("E1204", by, StrCat("a dim cannot be ", size));
+    if (size < 0) Fail("E1204", by, StrCat("a dim cannot be ", size));
     auto [it, is_new] = bound_.try_emplace(symbol, size, by);
     if (!is_new && it->second.first != size) {
       Fail("E1203", by,
@@ -111,7 +125,7 @@ class Binder {
   void BindShape(const onnx::ValueInfoProto& input, const Shape& shape) {
     std::string flag = "--shape " + input.name();
     for (int64_t size : shape) {
-      if (size < 1) Fail("E1204", flag, StrCat("a dim cannot be ", size));
+      if (size < 0) Fail("E1204", flag, StrCat("a dim cannot be ", size));
     }
     if (!HasShape(input)) return;
     const auto& dims = input.type().tensor_type().shape().dim();
@@ -156,17 +170,33 @@ class Binder {
     for (const Dim& dim : input.type().tensor_type().shape().dim()) {
       int i = static_cast<int>(shape.size());
       if (dim.has_dim_value()) {
-        if (dim.dim_value() < 1) {
+        if (dim.dim_value() < 0) {
           Fail("E1204", Where(input), StrCat("dim ", i, " is ", dim.dim_value(), " in the file"));
         }
         shape.push_back(dim.dim_value());
         continue;
       }
-      auto it = IsSymbol(dim) ? bound_.find(dim.dim_param()) : bound_.end();
-      if (it == bound_.end()) Unbound(input, i, dim);
-      shape.push_back(it->second.first);
+      std::optional<int64_t> size = IsSymbol(dim) ? SizeOf(dim.dim_param()) : std::nullopt;
+      if (!size) Unbound(input, i, dim);
+      if (*size < 0) Fail("E1204", Where(input), StrCat("'", dim.dim_param(), "' is ", *size));
+      shape.push_back(*size);
     }
     return shape;
+  }
+
+  std::optional<int64_t> SizeOf(const std::string& symbol) const {
+    auto size = [&](const std::string& name) -> std::optional<int64_t> {
+      auto it = bound_.find(name);
+      return it == bound_.end() ? std::nullopt : std::optional(it->second.first);
+    };
+    std::optional<int64_t> own = size(symbol);
+    return own ? own : EvaluateDim(symbol, size);
+  }
+
+  std::optional<int64_t> ValueOf(const onnx::ValueInfoProto& input) const {
+    auto it = options_.bind.find(input.name());
+    bool value = it != options_.bind.end() && !symbols_.contains(it->first) && IsNumber(input);
+    return value ? std::optional(it->second) : std::nullopt;
   }
 
   [[noreturn]] void Unbound(const onnx::ValueInfoProto& input, int i, const Dim& dim) const {
@@ -183,6 +213,7 @@ class Binder {
   const std::string& path_;
   const Inputs& inputs_;
   const ImportOptions& options_;
+  std::set<std::string> symbols_;
   std::map<std::string, std::pair<int64_t, std::string>> bound_;  // size, and the flag that said so
 };
 

@@ -78,7 +78,7 @@ TEST_F(ImportErrors, FlippedBytes) {
 
 TEST_F(ImportErrors, Versions) {
   Model m = AddModel();
-  m.proto.mutable_opset_import(0)->set_version(12);
+  m.proto.mutable_opset_import(0)->set_version(8);
   EXPECT_EQ(Failure(m.proto).id(), "E1002");
   m.proto.mutable_opset_import(0)->set_version(28);
   EXPECT_EQ(Failure(m.proto).id(), "E1002");

@@ -1,0 +1,173 @@
+#include "frontend/onnx/attention_util.h"
+
+#include <limits>
+
+namespace shardc::onnx_import {
+namespace {
+
+constexpr double kNegativeInfinity = -std::numeric_limits<double>::infinity();
+
+// [b, heads, s, d] of which each head serves `times` neighbouring queries.
+Value* RepeatHeads(NodeContext& c, Value* x, int64_t times) {
+  if (times == 1) return x;
+  const Shape shape = x->type.shape;
+  x = c.Reshape(x, {shape[0], shape[1], 1, shape[2], shape[3]});
+  x = c.BroadcastTo(x, {shape[0], shape[1], times, shape[2], shape[3]});
+  return c.Reshape(x, {shape[0], shape[1] * times, shape[2], shape[3]});
+}
+
+// The attention op bounds no scores: cap * tanh(scores / cap) before the mask, written out.
+Value* SoftcappedAttention(NodeContext& c, AttentionOf a) {
+  if (!a.heads_first) {
+    for (Value** x : {&a.q, &a.k, &a.v}) *x = SwapHeads(c, *x);
+  }
+  const int64_t times = a.q->type.shape[1] / a.k->type.shape[1];
+  Value* k = RepeatHeads(c, a.k, times);
+  Value* scores = c.Make("matmul", {a.q, c.Transpose(k, {0, 1, 3, 2})});
+  scores = Times(c, c.Make("tanh", {Times(c, scores, a.scale / a.cap)}), a.cap);
+  if (a.causal) {
+    Value* keep = BandMask(c, scores->type.shape[2], scores->type.shape[3], true);
+    a.mask = BothMasks(c, keep, a.mask);
+  }
+  if (a.mask && a.mask->type.dtype == DType::kBool) {
+    scores = Where(c, a.mask, scores, Like(c, scores, kNegativeInfinity));
+  } else if (a.mask) {
+    scores = Add(c, scores, a.mask);
+  }
+  Value* p = c.Make("softmax", {scores}, {{"axis", int64_t{3}}});
+  Value* o = c.Make("matmul", {p, RepeatHeads(c, a.v, times)});
+  return a.heads_first ? o : SwapHeads(c, o);
+}
+
+// The two halves of x's last dim, or its even and odd elements.
+std::pair<Value*, Value*> RotaryParts(NodeContext& c, Value* x, bool interleaved) {
+  int64_t n = x->type.shape.back();
+  if (!interleaved) {
+    std::vector<Value*> halves = SplitLast(c, x, {n / 2, n / 2});
+    return {halves[0], halves[1]};
+  }
+  Shape pairs = x->type.shape, single = pairs;
+  pairs.back() = n / 2;
+  pairs.push_back(2);
+  single.back() = n / 2;
+  std::vector<Value*> parts = SplitLast(c, c.Reshape(x, pairs), {1, 1});
+  return {c.Reshape(parts[0], single), c.Reshape(parts[1], single)};
+}
+
+Value* JoinRotaryParts(NodeContext& c, Value* first, Value* second, bool interleaved) {
+  int64_t axis = first->type.rank() - 1;
+  if (!interleaved) return c.Make("concat", {first, second}, {{"axis", axis}});
+  Shape column = first->type.shape, joined = column;
+  column.push_back(1);
+  joined.back() *= 2;
+  Value* pairs =
+      c.Make("concat", {c.Reshape(first, column), c.Reshape(second, column)}, {{"axis", axis + 1}});
+  return c.Reshape(pairs, std::move(joined));
+}
+
+// A table as [b, s, 1, r / 2] or [b, 1, s, r / 2].
+Value* RotaryTable(NodeContext& c, Value* table, int heads_dim, int64_t columns) {
+  if (table->type.rank() != 3 || table->type.shape[2] < columns) {
+    c.Fail("E1303",
+           StrCat("the cos and sin of ", c.op_type(), " have shape ",
+                  ShapeToString(table->type.shape), " but need [batch, sequence, ", columns, "]"));
+  }
+  // Tables for the whole head serve a part of it too.
+  table = SliceDim(c, table, 2, 0, columns);
+  Shape shape = table->type.shape;
+  shape.insert(shape.begin() + heads_dim, 1);
+  return c.Reshape(table, std::move(shape));
+}
+
+}  // namespace
+
+Value* SplitHeads(NodeContext& c, Value* x, int64_t heads, std::string_view attribute) {
+  if (x->type.rank() != 3) {
+    c.Fail("E1303",
+           StrCat("an operand of ", c.op_type(), " has shape ", ShapeToString(x->type.shape),
+                  "; it has to be [batch, sequence, ", "features]"));
+  }
+  int64_t features = x->type.shape.back();
+  if (heads < 1 || features % heads != 0) {
+    c.Fail("E1303", StrCat(features, " features do not split into ", heads, " heads (attribute ",
+                           attribute, ")"));
+  }
+  return c.Reshape(x, {x->type.shape[0], x->type.shape[1], heads, features / heads});
+}
+
+Value* MergeHeads(NodeContext& c, Value* x) {
+  const Shape& shape = x->type.shape;
+  return c.Reshape(x, {shape[0], shape[1], shape[2] * shape[3]});
+}
+
+Value* SwapHeads(NodeContext& c, Value* x) { return c.Transpose(x, {0, 2, 1, 3}); }
+
+std::vector<Value*> SplitLast(NodeContext& c, Value* x, Ints sizes) {
+  int64_t axis = x->type.rank() - 1;
+  return c.MakeAll("split", {x}, {{"axis", axis}, {"sizes", std::move(sizes)}});
+}
+
+Value* BandMask(NodeContext& c, int64_t s, int64_t t, bool causal, int64_t window) {
+  HostTensor keep(DType::kBool, {s, t});
+  for (int64_t i = 0; i < s; ++i) {
+    for (int64_t j = 0; j < t; ++j) {
+      keep.data<bool>()[i * t + j] = (!causal || j <= i) && (window < 0 || i - j <= window);
+    }
+  }
+  return c.Constant(std::move(keep));
+}
+
+Value* BothMasks(NodeContext& c, Value* keep, Value* mask) {
+  if (mask == nullptr) return keep;
+  if (mask->type.dtype == DType::kBool) return c.Make("and", {keep, mask});
+  return Where(c, keep, mask, Like(c, mask, kNegativeInfinity));
+}
+
+Value* MakeAttention(NodeContext& c, AttentionOf a) {
+  const int heads_dim = a.heads_first ? 1 : 2, sequence = a.heads_first ? 2 : 1;
+  const int64_t heads = a.q->type.shape[heads_dim], kv_heads = a.k->type.shape[heads_dim];
+  if (kv_heads < 1 || heads % kv_heads != 0) {
+    c.Fail("E1303", StrCat("the ", heads, " query heads of ", c.op_type(),
+                           " are not a multiple of the ", kv_heads, " key/value heads"));
+  }
+  const int64_t s = a.q->type.shape[sequence], t = a.k->type.shape[sequence];
+  if (a.causal && s != t) {  // the op's own `causal` aligns the ends
+    a.mask = BothMasks(c, BandMask(c, s, t, true), a.mask);
+    a.causal = false;
+  }
+  if (a.cap > 0) return SoftcappedAttention(c, a);
+  std::vector<Value*> operands = {a.q, a.k, a.v};
+  if (a.mask) operands.push_back(a.mask);
+  return c.MakeAll("attention", std::move(operands),
+                   {{"scale", a.scale},
+                    {"causal", a.causal},
+                    {"layout", std::string(a.heads_first ? "bhsd" : "bshd")}})[0];
+}
+
+Value* Rotate(NodeContext& c, Value* x, const Rotation& r, bool heads_first) {
+  const int64_t size = x->type.shape[3];
+  if (r.rotated < 0 || r.rotated > size || r.rotated % 2 != 0) {
+    c.Fail("E1303", StrCat("rotary_embedding_dim ", r.rotated, " does not fit heads of ", size));
+  }
+  const int heads_dim = heads_first ? 1 : 2;
+  Value* cos = RotaryTable(c, r.cos, heads_dim, r.rotated / 2);
+  Value* sin = RotaryTable(c, r.sin, heads_dim, r.rotated / 2);
+  Value* rest = nullptr;
+  if (r.rotated < size) {
+    std::vector<Value*> parts = SplitLast(c, x, {r.rotated, size - r.rotated});
+    x = parts[0], rest = parts[1];
+  }
+  auto [first, second] = RotaryParts(c, x, r.interleaved);
+  Value* real = Sub(c, Mul(c, cos, first), Mul(c, sin, second));
+  Value* imaginary = Add(c, Mul(c, sin, first), Mul(c, cos, second));
+  Value* y = JoinRotaryParts(c, real, imaginary, r.interleaved);
+  return rest ? c.Make("concat", {y, rest}, {{"axis", int64_t{3}}}) : y;
+}
+
+void RefusePast(NodeContext& c, int i) {
+  if (!c.has_input(i) || c.input(i)->type.num_elements() == 0) return;
+  c.Fail("E1301", StrCat(c.op_type(), " with past keys and values is not supported"),
+         "export the model without a cache (use_cache=False), or bind the length of the past to 0");
+}
+
+}  // namespace shardc::onnx_import

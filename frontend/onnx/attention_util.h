@@ -1,0 +1,47 @@
+// What the attention and rotary nodes of ONNX and of ONNX Runtime have in common.
+#pragma once
+
+#include <string_view>
+
+#include "frontend/onnx/convert_util.h"
+
+namespace shardc::onnx_import {
+
+// [b, s, heads * d] -> [b, s, heads, d]; E1303, naming the attribute, when the heads do not fit.
+Value* SplitHeads(NodeContext& c, Value* x, int64_t heads, std::string_view attribute);
+// [b, s, heads, d] -> [b, s, heads * d].
+Value* MergeHeads(NodeContext& c, Value* x);
+// [b, s, heads, d] <-> [b, heads, s, d].
+Value* SwapHeads(NodeContext& c, Value* x);
+// x's last dim in parts.
+std::vector<Value*> SplitLast(NodeContext& c, Value* x, Ints sizes);
+
+// [s, t], true where key j may be seen by query i: at most `window` keys before it (-1: all), and,
+// when `causal`, none behind it.
+Value* BandMask(NodeContext& c, int64_t s, int64_t t, bool causal, int64_t window = -1);
+// A condition and a mask of either kind (null: none) as one mask.
+Value* BothMasks(NodeContext& c, Value* keep, Value* mask);
+
+struct AttentionOf {
+  Value *q, *k, *v;       // [b, heads, s, d] when heads_first, else [b, s, heads, d]
+  Value* mask = nullptr;  // float: added to the scaled scores, bool: keeps where true; or null
+  double scale = 1;
+  double cap = 0;       // above 0: scores are cap * tanh(scores / cap) before the mask
+  bool causal = false;  // query i sees keys j <= i
+  bool heads_first = false;
+};
+// In the layout of q.
+Value* MakeAttention(NodeContext& c, AttentionOf a);
+
+struct Rotation {
+  Value *cos, *sin;  // [b or 1, s, columns], columns at least half of `rotated`
+  int64_t rotated;   // features of each head that are rotated; the others stay
+  bool interleaved;  // neighbours are a pair, else the two halves are
+};
+// x is [b, heads, s, d] when heads_first, else [b, s, heads, d].
+Value* Rotate(NodeContext& c, Value* x, const Rotation& r, bool heads_first);
+
+// Input i, an empty past of a cache, is left out; E1301 for one that holds anything.
+void RefusePast(NodeContext& c, int i);
+
+}  // namespace shardc::onnx_import

@@ -1,0 +1,12 @@
+// Weights that a tool wrote as Constant nodes.
+#pragma once
+
+#include <onnx/onnx_pb.h>
+
+namespace shardc::onnx_import {
+
+// Where a graph has inputs, but no tensor that could be a weight (floats, several elements),
+// Constant nodes with such values become tensors, called as the nodes' results. Returns how many.
+int ConstantsToTensors(onnx::GraphProto& graph);
+
+}  // namespace shardc::onnx_import

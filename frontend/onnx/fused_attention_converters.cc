@@ -1,0 +1,335 @@
+// What ONNX Runtime fuses attention into (domain com.microsoft), written with the same ops as the
+// attention of ONNX itself. The formulas are those of onnxruntime/contrib_ops/cpu/bert.
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "frontend/onnx/attention_util.h"
+
+namespace shardc::onnx_import {
+namespace {
+
+constexpr char kUnoptimized[] = "compile the model as it was before ONNX Runtime optimized it";
+
+void Refuse(NodeContext& c, const std::string& what) {
+  c.Fail("E1301", StrCat(c.op_type(), " with ", what, " is not supported"), kUnoptimized);
+}
+
+// 0 stands for the default.
+double ScaleOf(NodeContext& c, int64_t head_size) {
+  double scale = c.Float("scale", 0);
+  return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(head_size));
+}
+
+// Output i, the keys or values [b, t, heads, d] of a cache that was empty, as [b, heads, t, d].
+void SetPresent(NodeContext& c, int i, Value* x) {
+  if (c.OutputWanted(i)) c.SetOutput(i, SwapHeads(c, x));
+}
+
+struct Scores {
+  int64_t batch, queries, keys;
+};
+
+void RefuseMask(NodeContext& c, const Value* mask, const Scores& s) {
+  c.Fail("E1303", StrCat("its mask has shape ", ShapeToString(mask->type.shape), ", which fits no ",
+                         s.queries, " queries and ", s.keys, " keys in a batch of ", s.batch));
+}
+
+// Keys [start, end) of every sequence: `mask` holds the ends, and then the starts where it has
+// twice as many elements.
+Value* KeepWithin(NodeContext& c, Value* mask, const Scores& s) {
+  const Shape column = {s.batch, 1, 1, 1};
+  Value* positions = c.Cast(Iota(c, s.keys, 3, 4), mask->type.dtype);
+  Value* end = c.Reshape(SliceDim(c, mask, 0, 0, s.batch), column);
+  Value* keep = c.Make("less", {positions, end});
+  if (mask->type.shape[0] == s.batch) return keep;
+  Value* start = c.Reshape(SliceDim(c, mask, 0, s.batch, 2 * s.batch), column);
+  return c.Make("and", {keep, c.Make("greater_equal", {positions, start})});
+}
+
+// Input i, integers, as a condition that broadcasts to [b, heads, s, t]: the lengths of sequences
+// padded on the right, ends and starts, or 1 for every key (and query) that is not masked.
+Value* KeepOf(NodeContext& c, int i, const Scores& s) {
+  Value* mask = c.input(i);
+  const Shape shape = mask->type.shape;
+  switch (shape.size()) {
+    case 1:
+      if (shape[0] != s.batch && shape[0] != 2 * s.batch) RefuseMask(c, mask, s);
+      return KeepWithin(c, mask, s);
+    case 2:
+      if (shape != Shape{s.batch, s.keys}) RefuseMask(c, mask, s);
+      mask = c.Reshape(mask, {s.batch, 1, 1, s.keys});
+      break;
+    case 3:
+      if (shape != Shape{s.batch, s.queries, s.keys}) RefuseMask(c, mask, s);
+      mask = c.Reshape(mask, {s.batch, 1, s.queries, s.keys});
+      break;
+    case 4:  // up to the longest sequence
+      if (shape[2] < s.queries || shape[3] < s.keys) RefuseMask(c, mask, s);
+      mask = SliceDim(c, SliceDim(c, mask, 2, 0, s.queries), 3, 0, s.keys);
+      break;
+    default:
+      RefuseMask(c, mask, s);
+  }
+  return c.Make("greater", {mask, Like(c, mask, 0)});
+}
+
+// What is added to the scores: for the mask of one input, and another input as it is; null for
+// neither.
+Value* BiasOf(NodeContext& c, int mask, int bias, DType type, const Scores& s) {
+  Value* sum = c.InputOrNull(bias);
+  if (!c.has_input(mask)) return sum;
+  Value* masked = c.Scalar(type, c.Float("mask_filter_value", -10000.0f));
+  Value* filter = Where(c, KeepOf(c, mask, s), c.Scalar(type, 0), masked);
+  return sum ? Add(c, sum, filter) : filter;
+}
+
+Scores ScoresOf(const Value* q, const Value* k) {
+  return {q->type.shape[0], q->type.shape[1], k->type.shape[1]};
+}
+
+// Inputs: x, weights and bias of q, k and v side by side, mask, past, what is added to the scores.
+void Attention(NodeContext& c) {
+  RefusePast(c, 4);
+  if (c.Int("do_rotary", 0) != 0) Refuse(c, "do_rotary");
+  const int64_t heads = c.Int("num_heads", 0);
+  Value* x = c.Make("matmul", {c.input(0), c.input(1)});
+  if (c.has_input(2)) x = Add(c, x, c.input(2));
+  const int64_t width = x->type.shape.back();
+  Ints sizes = c.IntList("qkv_hidden_sizes").value_or(Ints(3, width / 3));
+  if (sizes.size() != 3 || sizes[0] + sizes[1] + sizes[2] != width || sizes[0] != sizes[1] ||
+      *std::min_element(sizes.begin(), sizes.end()) < 1) {
+    c.Fail("E1303", StrCat("weights of ", width, " columns are no q, k and v"));
+  }
+  std::vector<Value*> qkv = SplitLast(c, x, sizes);
+  for (Value*& part : qkv) part = SplitHeads(c, part, heads, "num_heads");
+  AttentionOf a{qkv[0], qkv[1], qkv[2]};
+  a.mask = BiasOf(c, 3, 5, x->type.dtype, ScoresOf(a.q, a.k));
+  a.scale = ScaleOf(c, sizes[0] / heads);
+  a.causal = c.Int("unidirectional", 0) != 0;
+  c.SetOutput(0, MergeHeads(c, MakeAttention(c, a)));
+  if (!c.OutputWanted(1)) return;
+  if (sizes[1] != sizes[2]) Refuse(c, "a cache of keys and values of different sizes");
+  Value *keys = SwapHeads(c, a.k), *values = SwapHeads(c, a.v);
+  Shape one = keys->type.shape;
+  one.insert(one.begin(), 1);
+  Value* both =
+      c.Make("concat", {c.Reshape(keys, one), c.Reshape(values, one)}, {{"axis", int64_t{0}}});
+  c.SetOutput(1, both);
+}
+
+// [b, s, heads, n, d] as n tensors [b, s, heads, d].
+std::vector<Value*> Unpacked(NodeContext& c, Value* x, int64_t n) {
+  const Shape shape = x->type.shape;
+  if (shape.size() != 5 || shape[3] != n || shape[2] != c.Int("num_heads", 0)) {
+    c.Fail("E1303", StrCat("an operand of ", c.op_type(), " has shape ", ShapeToString(shape),
+                           "; it has to be [batch, sequence, num_heads, ", n, ", head size]"));
+  }
+  std::vector<Value*> parts =
+      c.MakeAll("split", {x}, {{"axis", int64_t{3}}, {"sizes", Ints(n, 1)}});
+  for (Value*& part : parts) part = c.Reshape(part, {shape[0], shape[1], shape[2], shape[4]});
+  return parts;
+}
+
+// q, k and v as [b, s, heads, d], from inputs 0 to 2 in any of their forms.
+std::vector<Value*> MultiHeadOperands(NodeContext& c) {
+  const int64_t heads = c.Int("num_heads", 0);
+  Value* query = c.input(0);
+  if (!c.has_input(1)) return Unpacked(c, query, 3);
+  Value* q = SplitHeads(c, query, heads, "num_heads");
+  Value* key = c.input(1);
+  if (!c.has_input(2)) {
+    std::vector<Value*> packed = Unpacked(c, key, 2);
+    return {q, packed[0], packed[1]};
+  }
+  if (key->type.rank() == 4 && c.input(2)->type.rank() == 4)
+    return {q, SwapHeads(c, key), SwapHeads(c, c.input(2))};
+  return {q, SplitHeads(c, key, heads, "num_heads"), SplitHeads(c, c.input(2), heads, "num_heads")};
+}
+
+// Adds the parts of input i, the biases of q, k and v side by side.
+void AddBiases(NodeContext& c, int i, std::vector<Value*>& qkv) {
+  if (!c.has_input(i)) return;
+  Value* bias = c.input(i);
+  Ints sizes;
+  int64_t sum = 0;
+  for (const Value* x : qkv) {
+    sizes.push_back(x->type.shape[2] * x->type.shape[3]);
+    sum += sizes.back();
+  }
+  if (bias->type.shape != Shape{sum}) {
+    c.Fail("E1303",
+           StrCat("the bias has shape ", ShapeToString(bias->type.shape), ", not [", sum, "]"));
+  }
+  std::vector<Value*> parts = SplitLast(c, bias, sizes);
+  for (size_t k = 0; k < qkv.size(); ++k) {
+    const Shape shape = qkv[k]->type.shape;
+    qkv[k] = c.Reshape(Add(c, MergeHeads(c, qkv[k]), parts[k]), shape);
+  }
+}
+
+void MultiHeadAttention(NodeContext& c) {
+  RefusePast(c, 6);
+  RefusePast(c, 7);
+  if (c.has_input(9)) Refuse(c, "cache_indirection");
+  std::vector<Value*> qkv = MultiHeadOperands(c);
+  AddBiases(c, 3, qkv);
+  AttentionOf a{qkv[0], qkv[1], qkv[2]};
+  a.mask = BiasOf(c, 4, 5, a.q->type.dtype, ScoresOf(a.q, a.k));
+  a.scale = ScaleOf(c, a.q->type.shape[3]);
+  a.causal = c.Int("unidirectional", 0) != 0;
+  c.SetOutput(0, MergeHeads(c, MakeAttention(c, a)));
+  SetPresent(c, 1, a.k);
+  SetPresent(c, 2, a.v);
+}
+
+// Rows of a table [positions, columns] as [b or 1, s, columns]: at `positions` [b, s], counted from
+// the only element of `positions`, or from 0 when it is null.
+Value* RowsAt(NodeContext& c, Value* table, Value* positions, int64_t s) {
+  if (table->type.rank() != 2) {
+    c.Fail("E1303", StrCat("the cos and sin of ", c.op_type(), " have shape ",
+                           ShapeToString(table->type.shape), "; they have to be tables"));
+  }
+  if (positions != nullptr && positions->type.num_elements() == 1 && s != 1) {
+    const HostTensor* first = c.ConstantOf(positions);
+    if (first == nullptr || first->AsInt(0) != 0) {
+      positions = Add(c, c.Cast(c.Reshape(positions, {1, 1}), DType::kI64), Iota(c, s, 1, 2));
+    } else {
+      positions = nullptr;
+    }
+  }
+  if (positions != nullptr) {
+    if (positions->type.rank() < 2) positions = c.Reshape(positions, {1, s});
+    return c.Make("gather", {table, positions}, {{"axis", int64_t{0}}});
+  }
+  if (table->type.shape[0] < s) {
+    c.Fail("E1303", StrCat("the cos and sin of ", c.op_type(), " hold ", table->type.shape[0],
+                           " positions, the sequence has ", s));
+  }
+  return c.Reshape(SliceDim(c, table, 0, 0, s), {1, s, table->type.shape[1]});
+}
+
+void RotaryEmbedding(NodeContext& c) {
+  if (c.Int("is_packed_batching", 0) != 0) Refuse(c, "is_packed_batching");
+  if (c.Float("scale", 1) != 1) Refuse(c, "a scale");
+  Value *input = c.input(0), *cos = c.input(2), *sin = c.input(3);
+  const int rank = input->type.rank();
+  if (rank != 3 && rank != 4) c.Fail("E1303", "RotaryEmbedding needs three or four dims");
+  int64_t rotated = c.Int("rotary_embedding_dim", 0), heads = c.Int("num_heads", 0);
+  if (rotated == 0) {  // whole heads, as many as the tables' width says
+    rotated = 2 * cos->type.shape.back();
+    if (rank == 3 && rotated > 0) heads = input->type.shape[2] / rotated;
+  }
+  Value* x = rank == 3 ? SplitHeads(c, input, heads, "num_heads") : input;
+  const int64_t s = x->type.shape[rank == 3 ? 1 : 2];
+  Rotation r = {RowsAt(c, cos, c.input(1), s), RowsAt(c, sin, c.input(1), s), rotated,
+                c.Int("interleaved", 0) != 0};
+  c.SetOutput(0, c.Reshape(Rotate(c, x, r, rank == 4), input->type.shape));
+}
+
+Value* FirstOf(NodeContext& c, Value* x) {
+  for (int d = 0; d < x->type.rank(); ++d) x = SliceDim(c, x, d, 0, 1);
+  return x;
+}
+
+// Inputs 5 and 6 of GroupQueryAttention, lengths less 1 and the longest length: with the keys of a
+// prompt alone.
+void CheckPrompt(NodeContext& c, int64_t s, bool causal) {
+  const int64_t total = c.ConstantInt(6);
+  if (total != s) {
+    c.Fail("E1301",
+           StrCat("total_sequence_length is ", total, " for ", s,
+                  " new tokens: past keys and values are not supported"),
+           "bind the length of the past to 0, and that of all tokens to the number of new ones");
+  }
+  const HostTensor* lengths = c.ConstantOf(c.input(5));
+  for (int64_t i = 0; lengths != nullptr && i < lengths->num_elements(); ++i) {
+    if (lengths->AsInt(i) != s - 1) Refuse(c, "sequences of different lengths");
+  }
+  if (lengths != nullptr) return;
+  // Tokens of a causal model see nothing of the padding behind them.
+  if (!causal) Refuse(c, "padding and causal=0");
+  Strings& notes = c.builder().graph().notes;
+  const std::string note =
+      "GroupQueryAttention takes padding on the right (seqlens_k) for tokens: no token sees it, "
+      "but "
+      "what is computed for it differs from ONNX Runtime";
+  if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
+}
+
+void RefuseQuantized(NodeContext& c) {
+  for (const char* name : {"k_quant_type", "v_quant_type"}) {
+    if (c.String(name, "NONE") != "NONE") Refuse(c, "a quantized cache");
+  }
+}
+
+// q, k and v as [b, s, heads, d], from inputs 0 to 2; alone, input 0 holds all three.
+std::vector<Value*> GroupQueryOperands(NodeContext& c, int64_t heads, int64_t kv_heads) {
+  if (heads < 1 || kv_heads < 1) {
+    c.Fail("E1303", StrCat("num_heads is ", heads, " and kv_num_heads ", kv_heads));
+  }
+  std::vector<Value*> qkv = {c.input(0), c.InputOrNull(1), c.InputOrNull(2)};
+  if (!qkv[1] && !qkv[2]) {
+    const int64_t width = qkv[0]->type.shape.back(), size = width / (heads + 2 * kv_heads);
+    if (size * (heads + 2 * kv_heads) != width) {
+      c.Fail("E1303",
+             StrCat(width, " features are no q, k and v of ", heads, " and ", kv_heads, " heads"));
+    }
+    qkv = SplitLast(c, qkv[0], {heads * size, kv_heads * size, kv_heads * size});
+  }
+  if (!qkv[1] || !qkv[2]) c.Fail("E1302", "has only one of key and value");
+  return {SplitHeads(c, qkv[0], heads, "num_heads"),
+          SplitHeads(c, qkv[1], kv_heads, "kv_num_heads"),
+          SplitHeads(c, qkv[2], kv_heads, "kv_num_heads")};
+}
+
+// Every head of q and k by itself.
+void NormHeads(NodeContext& c, Value*& q, Value*& k) {
+  if (!c.has_input(14)) return;
+  const double eps = c.Float("qk_norm_epsilon", 1e-6f);
+  q = c.MakeAll("rms_norm", {q, c.input(14)}, {{"eps", eps}})[0];
+  k = c.MakeAll("rms_norm", {k, c.input(15)}, {{"eps", eps}})[0];
+}
+
+void GroupQueryAttention(NodeContext& c) {
+  RefusePast(c, 3);
+  RefusePast(c, 4);
+  RefuseQuantized(c);
+  if (c.Int("smooth_softmax", 0) > 0 || c.has_input(11)) Refuse(c, "a smooth softmax or head_sink");
+  const int64_t heads = c.Int("num_heads", 0), kv_heads = c.Int("kv_num_heads", 0);
+  std::vector<Value*> qkv = GroupQueryOperands(c, heads, kv_heads);
+  AttentionOf a{qkv[0], qkv[1], qkv[2]};
+  a.causal = c.Int("causal", 1) != 0;
+  const int64_t s = a.q->type.shape[1], window = c.Int("local_window_size", -1);
+  if (a.k->type.shape[1] != s) Refuse(c, "more keys than queries");
+  CheckPrompt(c, s, a.causal);
+  NormHeads(c, a.q, a.k);
+  if (c.Int("do_rotary", 0) != 0) {
+    Value* positions = c.InputOrNull(9);
+    // Of a prompt's, ONNX Runtime reads the first and counts on.
+    if (positions) positions = FirstOf(c, positions);
+    Rotation r = {RowsAt(c, c.input(7), positions, s), RowsAt(c, c.input(8), positions, s),
+                  2 * c.input(7)->type.shape.back(), c.Int("rotary_interleaved", 0) != 0};
+    a.q = Rotate(c, a.q, r, false);
+    a.k = Rotate(c, a.k, r, false);
+  }
+  a.mask = c.InputOrNull(10);
+  if (window > 0 && window < s) a.mask = BothMasks(c, BandMask(c, s, s, true, window - 1), a.mask);
+  a.scale = ScaleOf(c, a.q->type.shape[3]);
+  a.cap = c.Float("softcap", 0);
+  c.SetOutput(0, MergeHeads(c, MakeAttention(c, a)));
+  if (c.Int("sliding_window_cache", 0) != 0) return;  // its present is cut
+  SetPresent(c, 1, a.k);
+  SetPresent(c, 2, a.v);
+}
+
+}  // namespace
+
+void AddFusedAttentionConverters(ConverterTable& table) {
+  table.insert({{"com.microsoft::Attention", Attention},
+                {"com.microsoft::MultiHeadAttention", MultiHeadAttention},
+                {"com.microsoft::GroupQueryAttention", GroupQueryAttention},
+                {"com.microsoft::RotaryEmbedding", RotaryEmbedding}});
+}
+
+}  // namespace shardc::onnx_import

@@ -1,0 +1,124 @@
+"""Node tests of what ONNX Runtime fuses (domain com.microsoft): results by ONNX Runtime, files like pack.py's.
+
+    python microsoft_ops.py OUT_FOLDER
+
+A case is an op, its inputs in order (a shape: random floats; an array: as it is; None: left out), how many outputs it
+has, and its attributes.
+"""
+import pathlib
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+B, S, T, N, D, H = 2, 5, 7, 4, 8, 32  # batch, queries, keys, heads, features of a head, of all
+
+
+def i32(*values):
+    return np.array(values, np.int32)
+
+
+def i64(*values):
+    return np.array(values, np.int64)
+
+
+ROWS = i32([1, 1, 1, 0, 0], [1, 1, 1, 1, 0])
+KEYS = i32([1, 1, 1, 1, 1, 0, 0], [1, 0, 1, 1, 0, 1, 1])
+MATRIX = np.stack([np.tril(np.ones((S, S), np.int32)), np.tril(np.ones((S, S), np.int32), 1)])
+PROMPT = [i32(S - 1, S - 1), i32(S)[0]]  # of GroupQueryAttention
+POSITIONS = i64([0, 1, 2, 3, 4], [3, 4, 5, 6, 7])
+QKV = [(B, S, H), (H, 3 * H), (3 * H,)]
+KV, E = 2, 16  # of GroupQueryAttention: heads of keys and values, features of a head
+GROUPED = [(B, S, N * E), (B, S, KV * E), (B, S, KV * E), None, None, *PROMPT]
+PACKED = [(B, S, (N + 2 * KV) * E), *[None] * 4, *PROMPT]
+TABLES, WIDE_TABLES = [(9, D // 2)] * 2, [(9, E // 2)] * 2
+heads = dict(num_heads=N)
+grouped = dict(num_heads=N, kv_num_heads=KV)
+
+CASES = {
+    "attention": ("Attention", [(B, S, 10), (10, 3 * H), (3 * H,)], 1, heads),
+    "attention_causal": ("Attention", QKV, 1, dict(heads, unidirectional=1, scale=0.3)),
+    "attention_present": ("Attention", QKV, 2, dict(heads, unidirectional=1)),
+    "attention_other_values": ("Attention", [(B, S, H), (H, 56), (56,)], 1,
+                               dict(heads, qkv_hidden_sizes=[16, 16, 24])),
+    "attention_lengths": ("Attention", [*QKV, i32(3, 5)], 1, heads),
+    "attention_ends_and_starts": ("Attention", [*QKV, i32(3, 5, 0, 1)], 1, heads),
+    "attention_rows": ("Attention", [*QKV, ROWS], 1, dict(heads, mask_filter_value=-50.0)),
+    "attention_matrices": ("Attention", [*QKV, MATRIX], 1, heads),
+    "attention_rows_causal": ("Attention", [*QKV, ROWS], 1, dict(heads, unidirectional=1)),
+    "attention_bias": ("Attention", [*QKV, None, None, (1, N, S, S)], 1, heads),
+    "attention_bias_of_batch": ("Attention", [*QKV, ROWS, None, (B, 1, S, S)], 1, heads),
+    "multihead": ("MultiHeadAttention", [(B, S, H), (B, T, H), (B, T, H)], 1, heads),
+    "multihead_bias": ("MultiHeadAttention", [(B, S, H), (B, T, H), (B, T, H), (3 * H,)], 1, dict(heads, scale=0.4)),
+    "multihead_other_values": ("MultiHeadAttention", [(B, S, H), (B, T, H), (B, T, 16), (2 * H + 16,)], 1, heads),
+    "multihead_heads_first": ("MultiHeadAttention", [(B, S, H), (B, N, T, D), (B, N, T, D)], 1, heads),
+    "multihead_causal": ("MultiHeadAttention", [(B, S, H), (B, S, H), (B, S, H)], 3, dict(heads, unidirectional=1)),
+    "multihead_mask": ("MultiHeadAttention", [(B, S, H), (B, T, H), (B, T, H), None, KEYS], 1, heads),
+    "multihead_mask_and_bias": ("MultiHeadAttention", [(B, S, H), (B, T, H), (B, T, H), None, KEYS, (B, N, S, T)], 1,
+                                dict(heads, mask_filter_value=-100.0)),
+    "groupquery": ("GroupQueryAttention", GROUPED, 3, grouped),
+    "groupquery_packed": ("GroupQueryAttention", PACKED, 3, grouped),
+    "groupquery_rotary": ("GroupQueryAttention", [*GROUPED, *WIDE_TABLES], 3, dict(grouped, do_rotary=1)),
+    "groupquery_interleaved": ("GroupQueryAttention", [*GROUPED, *WIDE_TABLES], 3,
+                               dict(grouped, do_rotary=1, rotary_interleaved=1)),
+    "groupquery_rotary_packed": ("GroupQueryAttention", [*PACKED, *WIDE_TABLES], 3, dict(grouped, do_rotary=1)),
+    "groupquery_positions": ("GroupQueryAttention", [*GROUPED, *WIDE_TABLES, POSITIONS], 3, dict(grouped, do_rotary=1)),
+    "groupquery_first_position": ("GroupQueryAttention", [*GROUPED, *WIDE_TABLES, POSITIONS[::-1]], 3,
+                                  dict(grouped, do_rotary=1)),
+    "groupquery_window": ("GroupQueryAttention", GROUPED, 3, dict(grouped, local_window_size=2)),
+    "groupquery_wide_window": ("GroupQueryAttention", GROUPED, 3, dict(grouped, local_window_size=S)),
+    "groupquery_softcap": ("GroupQueryAttention", GROUPED, 3, dict(grouped, softcap=0.7, scale=2.0)),
+    "groupquery_bias": ("GroupQueryAttention", [*GROUPED, *[None] * 3, (B, N, S, S)], 3, grouped),
+    "groupquery_softcap_bias_window": ("GroupQueryAttention", [*GROUPED, *[None] * 3, (1, N, S, S)], 3,
+                                       dict(grouped, softcap=1.5, local_window_size=3)),
+    "rotary_positions": ("RotaryEmbedding", [(B, S, H), POSITIONS, *TABLES], 1, {}),
+    "rotary_offset": ("RotaryEmbedding", [(B, S, H), i64(2), *TABLES], 1, {}),
+    "rotary_from_zero": ("RotaryEmbedding", [(B, S, H), i64(0), *TABLES], 1, dict(interleaved=1)),
+    "rotary_four_dims": ("RotaryEmbedding", [(B, N, S, D), POSITIONS, *TABLES], 1, dict(interleaved=1)),
+    "rotary_part": ("RotaryEmbedding", [(B, S, H), POSITIONS, (9, 2), (9, 2)], 1,
+                    dict(num_heads=N, rotary_embedding_dim=4)),
+    "embed_layer_norm": ("EmbedLayerNormalization",
+                         [i32([3, 1, 4], [1, 5, 6]), i32([0, 0, 1], [1, 0, 0]), (7, H), (5, H), (2, H), (H,), (H,)], 2,
+                         dict(epsilon=0.01)),
+    "embed_layer_norm_mask": ("EmbedLayerNormalization",
+                              [i32([3, 1, 4], [1, 5, 6]), None, (7, H), (5, H), None, (H,), (H,),
+                               i32([1, 1, 0], [1, 1, 1])], 2, {}),
+    "embed_layer_norm_positions": ("EmbedLayerNormalization",
+                                   [i32([3, 1, 4], [1, 5, 6]), None, (7, H), (5, H), None, (H,), (H,), None,
+                                    i32([4, 1, 2], [0, 3, 2])], 3, {}),
+    "quick_gelu": ("QuickGelu", [(B, H)], 1, dict(alpha=1.2)),
+}
+
+
+def feed(rng, spec):
+    return rng.standard_normal(spec).astype(np.float32) if isinstance(spec, tuple) else np.asarray(spec)
+
+
+def info(name, array):
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+
+
+def main():
+    out = pathlib.Path(sys.argv[1])
+    rng = np.random.default_rng(11)
+    for name, (op, specs, outputs, attributes) in CASES.items():
+        feeds = {f"x{i}": feed(rng, spec) for i, spec in enumerate(specs) if spec is not None}
+        names = ["" if spec is None else f"x{i}" for i, spec in enumerate(specs)]
+        results = [f"y{i}" for i in range(outputs)]
+        node = helper.make_node(op, names, results, domain="com.microsoft", **attributes)
+        graph = helper.make_graph([node], name, [info(k, v) for k, v in feeds.items()],
+                                  [onnx.ValueInfoProto(name=y) for y in results])
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        values = session.run(None, feeds)
+        for output, value in zip(model.graph.output, values):
+            output.CopyFrom(info(output.name, value))
+        tensors = {f"input:{k}": v for k, v in feeds.items()} | {f"output:{y}": v for y, v in zip(results, values)}
+        model.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in tensors.items())
+        (out / f"microsoft_{name}.onnx").write_bytes(model.SerializeToString(deterministic=True))
+
+
+main()

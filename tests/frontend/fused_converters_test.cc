@@ -1,0 +1,279 @@
+// What ONNX Runtime fuses, in the forms that its CPU kernels do not have (tests/conformance has the
+// others), beside the same without the fusion; and what is refused.
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/frontend/import_testing.h"
+#include "tests/ir/interpreter.h"
+
+namespace shardc {
+namespace {
+
+using import_testing::ImportTest;
+using import_testing::Model;
+using onnx::NodeProto;
+using onnx::TensorProto;
+using ::testing::HasSubstr;
+
+void SetInt(NodeProto& node, const std::string& name, int64_t value) {
+  auto* a = node.add_attribute();
+  a->set_name(name);
+  a->set_type(onnx::AttributeProto::INT);
+  a->set_i(value);
+}
+
+class FusedConverters : public ImportTest {
+ protected:
+  FusedConverters() { model_.Opset("com.microsoft", 1); }
+
+  // A double input with distinct values.
+  void Input(const std::string& name, const Shape& shape) {
+    std::vector<std::string> dims;
+    for (int64_t d : shape) dims.push_back(std::to_string(d));
+    model_.Input(name, dims, TensorProto::DOUBLE);
+    HostTensor t(DType::kF64, shape);
+    for (int64_t i = 0; i < t.num_elements(); ++i) {
+      t.SetDouble(i, std::sin(static_cast<double>(i + 1 + 7 * inputs_.size())));
+    }
+    inputs_[name] = t;
+  }
+  NodeProto& Fused(const std::string& op, const std::vector<std::string>& inputs,
+                   const std::vector<std::string>& outputs = {"y"}) {
+    NodeProto& node = model_.Node(op, inputs, outputs);
+    node.set_domain("com.microsoft");
+    return node;
+  }
+  std::vector<HostTensor> Evaluate(const std::vector<std::string>& outputs) {
+    for (const std::string& name : outputs) model_.Output(name);
+    Graph graph = Import(model_.proto);
+    testing::Values given;
+    for (const auto& v : graph.inputs()) given[v.get()] = inputs_.at(v->name);
+    testing::Values values = testing::Interpret(graph, given);
+    std::vector<HostTensor> out;
+    for (const std::string& name : outputs) out.push_back(values.at(graph.FindOutput(name)));
+    return out;
+  }
+  void ExpectRefused(const std::string& id, const std::string& text) {
+    if (model_.graph.output_size() == 0) model_.Output("y");
+    Diagnostic d = Failure(model_.proto);
+    EXPECT_EQ(d.id(), id) << d.what();
+    EXPECT_THAT(d.what(), HasSubstr(text));
+  }
+  // q, k and v of GroupQueryAttention, 4 and 2 heads of 4, and its lengths.
+  NodeProto& GroupQuery(int64_t total = 3, const std::vector<int64_t>& lengths = {2, 2}) {
+    Input("q", {2, 3, 16});
+    Input("k", {2, 3, 8});
+    Input("v", {2, 3, 8});
+    model_.Ints("lengths", {static_cast<int64_t>(lengths.size())}, lengths);
+    model_.Ints("total", {}, {total});
+    NodeProto& node = Fused("GroupQueryAttention", {"q", "k", "v", "", "", "lengths", "total"});
+    SetInt(node, "num_heads", 4);
+    SetInt(node, "kv_num_heads", 2);
+    return node;
+  }
+
+  Model model_;
+  std::map<std::string, HostTensor> inputs_;
+};
+
+// [b, s, heads, n, d] holds what n inputs of [b, s, heads * d] do.
+TEST_F(FusedConverters, PackedMultiHeadAttention) {
+  Input("qkv", {2, 3, 2, 3, 4});
+  Input("kv", {2, 5, 2, 2, 4});
+  Input("x", {2, 3, 8});
+  Input("b", {24});
+  model_.Ints("flat", {3}, {0, 0, 8});
+  auto part = [&](const std::string& from, int64_t i, const std::string& to) {
+    model_.Ints(to + "_at", {}, {i});
+    SetInt(model_.Node("Gather", {from, to + "_at"}, {to + "_part"}), "axis", 3);
+    model_.Node("Reshape", {to + "_part", "flat"}, {to});
+  };
+  for (int64_t i = 0; i < 3; ++i) part("qkv", i, std::string(1, "qkv"[i]));
+  part("kv", 0, "k2");
+  part("kv", 1, "v2");
+  SetInt(Fused("MultiHeadAttention", {"qkv", "", "", "b"}, {"y"}), "num_heads", 2);
+  SetInt(Fused("MultiHeadAttention", {"q", "k", "v", "b"}, {"want_y"}), "num_heads", 2);
+  SetInt(Fused("MultiHeadAttention", {"x", "kv"}, {"z"}), "num_heads", 2);
+  SetInt(Fused("MultiHeadAttention", {"x", "k2", "v2"}, {"want_z"}), "num_heads", 2);
+  auto out = Evaluate({"y", "want_y", "z", "want_z"});
+  EXPECT_EQ(out[0], out[1]);
+  EXPECT_EQ(out[2], out[3]);
+}
+
+// A mask for the longest sequence is cut.
+TEST_F(FusedConverters, AttentionMaskOfFourDims) {
+  Input("x", {2, 3, 8});
+  Input("w", {8, 24});
+  Input("b", {24});
+  model_.Ints("long", {2, 1, 4, 4}, {1, 0, 1, 1, 1, 1, 0, 1, 0, 1, 1, 1, 1, 1, 1, 1,
+                                     1, 1, 1, 0, 0, 1, 1, 0, 1, 1, 0, 0, 1, 1, 1, 1});
+  model_.Ints("cut", {2, 3, 3}, {1, 0, 1, 1, 1, 0, 0, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0});
+  SetInt(Fused("Attention", {"x", "w", "b", "long"}, {"y"}), "num_heads", 2);
+  SetInt(Fused("Attention", {"x", "w", "b", "cut"}, {"z"}), "num_heads", 2);
+  auto out = Evaluate({"y", "z"});
+  EXPECT_EQ(out[0], out[1]);
+}
+
+TEST_F(FusedConverters, HeadsOfGroupQueryAttentionAreNormalized) {
+  GroupQuery();
+  Input("w", {4});
+  NodeProto& normed = model_.Node("", {}, {});
+  normed = model_.graph.node(0);
+  normed.set_output(0, "normed");
+  for (int i = 7; i < 14; ++i) normed.add_input("");
+  normed.add_input("w");
+  normed.add_input("w");
+  model_.Ints("heads", {4}, {0, 0, -1, 4});
+  for (const std::string name : {"q", "k"}) {
+    model_.Node("Reshape", {name, "heads"}, {name + "h"});
+    auto* eps = model_.Node("RMSNormalization", {name + "h", "w"}, {name + "n"}).add_attribute();
+    eps->set_name("epsilon");
+    eps->set_type(onnx::AttributeProto::FLOAT);
+    eps->set_f(1e-6f);
+    model_.Ints(name + "_flat", {3}, {0, 0, -1});
+    model_.Node("Reshape", {name + "n", name + "_flat"}, {name + "_normed"});
+  }
+  NodeProto& want = model_.Node("", {}, {});
+  want = model_.graph.node(0);
+  want.set_input(0, "q_normed");
+  want.set_input(1, "k_normed");
+  want.set_output(0, "want");
+  auto out = Evaluate({"normed", "want"});
+  EXPECT_LT(testing::MaxError(out[0], out[1]), 1e-12);
+}
+
+TEST_F(FusedConverters, GroupQueryAttentionBothWays) {
+  SetInt(GroupQuery(), "causal", 0);
+  model_.Ints("heads", {5}, {2, 3, 2, 1, 4});
+  model_.Ints("twice", {5}, {2, 3, 2, 2, 4});
+  model_.Ints("flat", {3}, {2, 3, 16});
+  for (const std::string name : {"k", "v"}) {
+    model_.Node("Reshape", {name, "heads"}, {name + "_heads"});
+    model_.Node("Expand", {name + "_heads", "twice"}, {name + "_twice"});
+    model_.Node("Reshape", {name + "_twice", "flat"}, {name + "_flat"});
+  }
+  SetInt(Fused("MultiHeadAttention", {"q", "k_flat", "v_flat"}, {"want"}), "num_heads", 4);
+  auto out = Evaluate({"y", "want"});
+  EXPECT_LT(testing::MaxError(out[0], out[1]), 1e-12);
+}
+
+TEST_F(FusedConverters, LengthsThatDependOnDataAreNoted) {
+  NodeProto& node = GroupQuery();
+  model_.Input("given", {"2"}, TensorProto::INT64);
+  node.set_input(5, "given");
+  model_.Output("y");
+  Graph graph = Import(model_.proto);
+  ASSERT_EQ(graph.notes.size(), 1u);
+  EXPECT_THAT(graph.notes[0], HasSubstr("seqlens_k"));
+}
+
+TEST_F(FusedConverters, PaddingOfAModelThatLooksAheadIsRefused) {
+  NodeProto& node = GroupQuery();
+  SetInt(node, "causal", 0);
+  model_.Input("given", {"2"}, TensorProto::INT64);
+  node.set_input(5, "given");
+  ExpectRefused("E1301", "padding and causal=0");
+}
+
+TEST_F(FusedConverters, PastOfGroupQueryAttentionIsRefused) {
+  NodeProto& node = GroupQuery();
+  Input("past", {2, 2, 5, 4});
+  node.set_input(3, "past");
+  node.set_input(4, "past");
+  ExpectRefused("E1301", "past keys and values");
+}
+
+TEST_F(FusedConverters, MoreTokensThanThereAreIsRefused) {
+  GroupQuery(5);
+  ExpectRefused("E1301", "total_sequence_length is 5 for 3 new tokens");
+}
+
+TEST_F(FusedConverters, ConstantLengthsThatDifferAreRefused) {
+  GroupQuery(3, {2, 1});
+  ExpectRefused("E1301", "sequences of different lengths");
+}
+
+TEST_F(FusedConverters, OptionsOfGroupQueryAttentionThatAreRefused) {
+  SetInt(GroupQuery(), "smooth_softmax", 1);
+  ExpectRefused("E1301", "smooth softmax");
+}
+
+TEST_F(FusedConverters, RotaryOfAttentionIsRefused) {
+  Input("x", {2, 3, 8});
+  Input("w", {8, 24});
+  NodeProto& node = Fused("Attention", {"x", "w"});
+  SetInt(node, "num_heads", 2);
+  SetInt(node, "do_rotary", 1);
+  ExpectRefused("E1301", "do_rotary");
+}
+
+TEST_F(FusedConverters, MasksThatFitNothingAreRefused) {
+  Input("x", {2, 3, 8});
+  Input("w", {8, 24});
+  model_.Ints("mask", {5}, {1, 2, 3, 4, 5});
+  SetInt(Fused("Attention", {"x", "w", "", "mask"}), "num_heads", 2);
+  ExpectRefused("E1303", "its mask has shape [5]");
+}
+
+TEST_F(FusedConverters, WeightsThatAreNoQkvAreRefused) {
+  Input("x", {2, 3, 8});
+  Input("w", {8, 25});
+  SetInt(Fused("Attention", {"x", "w"}), "num_heads", 2);
+  ExpectRefused("E1303", "weights of 25 columns");
+}
+
+TEST_F(FusedConverters, ScaledRotaryEmbeddingIsRefused) {
+  Input("x", {2, 3, 8});
+  Input("t", {3, 2});
+  model_.Ints("at", {1}, {0});
+  SetInt(Fused("RotaryEmbedding", {"x", "at", "t", "t"}), "is_packed_batching", 1);
+  ExpectRefused("E1301", "is_packed_batching");
+}
+
+// Refused with what to do about it.
+TEST_F(FusedConverters, OpsThatStandForOtherModels) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"PackedAttention", "before its sequences were packed"},
+      {"DecoderMaskedMultiHeadAttention", "without a cache"},
+      {"MatMulNBits", "before it was quantized"},
+      {"QAttention", "before it was quantized"},
+      {"DynamicQuantizeMatMul", "before it was quantized"},
+      {"BifurcationDetector", "before ONNX Runtime optimized it"},
+  };
+  Input("x", {2, 3});
+  model_.Output("y");
+  for (auto [op, advice] : cases) {
+    model_.graph.clear_node();
+    Fused(op, {"x"});
+    Diagnostic d = Failure(model_.proto);
+    EXPECT_EQ(d.id(), "E1301") << op;
+    EXPECT_THAT(d.fix(), HasSubstr(advice)) << op;
+  }
+  model_.graph.clear_node();
+  model_.Node("DequantizeLinear", {"x", "x"}, {"y"});
+  EXPECT_THAT(Failure(model_.proto).fix(), HasSubstr("before it was quantized"));
+}
+
+TEST_F(FusedConverters, BiasedActivations) {
+  for (const char* name : {"x", "skip"}) Input(name, {2, 3, 4});
+  Input("w", {4, 6});
+  Input("b", {4});
+  Input("c", {6});
+  Fused("BiasAdd", {"x", "b", "skip"}, {"added"});
+  model_.Node("Add", {"x", "b"}, {"xb"});
+  model_.Node("Add", {"xb", "skip"}, {"want_added"});
+  Fused("GemmFastGelu", {"x", "w", "c"}, {"product"});
+  model_.Node("MatMul", {"x", "w"}, {"xw"});
+  Fused("FastGelu", {"xw", "c"}, {"want_product"});
+  Fused("BiasSplitGelu", {"x", "b"}, {"halves"});
+  SetInt(model_.Node("Split", {"xb"}, {"left", "right"}), "axis", -1);
+  Fused("Gelu", {"right"}, {"active"});
+  model_.Node("Mul", {"left", "active"}, {"want_halves"});
+  auto out = Evaluate({"added", "want_added", "product", "want_product", "halves", "want_halves"});
+  for (size_t i = 0; i < out.size(); i += 2) EXPECT_EQ(out[i], out[i + 1]) << i;
+}
+
+}  // namespace
+}  // namespace shardc

@@ -1,0 +1,115 @@
+// What ops had as attributes, or meant, before opset 13.
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/frontend/import_testing.h"
+#include "tests/ir/interpreter.h"
+
+namespace shardc {
+namespace {
+
+using import_testing::ImportTest;
+using import_testing::Model;
+using onnx::NodeProto;
+
+void SetInts(NodeProto& node, const std::string& name, const std::vector<int64_t>& values) {
+  auto* a = node.add_attribute();
+  a->set_name(name);
+  a->set_type(onnx::AttributeProto::INTS);
+  for (int64_t v : values) a->add_ints(v);
+}
+void SetFloat(NodeProto& node, const std::string& name, float value) {
+  auto* a = node.add_attribute();
+  a->set_name(name);
+  a->set_type(onnx::AttributeProto::FLOAT);
+  a->set_f(value);
+}
+
+class OlderOpsets : public ImportTest {
+ protected:
+  OlderOpsets() {
+    model_.proto.mutable_opset_import(0)->set_version(9);
+    model_.Input("x", {"2", "1", "3"});
+  }
+  HostTensor Evaluate(const std::string& output = "y") {
+    model_.Output(output);
+    Graph graph = Import(model_.proto);
+    testing::Values given;
+    given[graph.FindInput("x")] = x_;
+    return testing::Interpret(graph, given).at(graph.FindOutput(output));
+  }
+
+  Model model_;
+  HostTensor x_ = HostTensor::Of<float>({2, 1, 3}, {-2, 0, 1, 3, 5, 8});
+};
+
+TEST_F(OlderOpsets, AxesAsAttributes) {
+  SetInts(model_.Node("Squeeze", {"x"}, {"squeezed"}), "axes", {1});
+  SetInts(model_.Node("Unsqueeze", {"squeezed"}, {"y"}), "axes", {0, 3});
+  EXPECT_EQ(Evaluate(), x_.Reshaped({1, 2, 3, 1}));
+}
+
+TEST_F(OlderOpsets, UnsqueezeWithoutAxes) {
+  model_.Node("Unsqueeze", {"x"}, {"y"});
+  model_.Output("y");
+  EXPECT_EQ(Failure(model_.proto).id(), "E1302");
+}
+
+TEST_F(OlderOpsets, SlicesAsAttributes) {
+  NodeProto& slice = model_.Node("Slice", {"x"}, {"y"});
+  SetInts(slice, "starts", {1, -2});
+  SetInts(slice, "ends", {2, 9});
+  SetInts(slice, "axes", {0, 2});
+  EXPECT_EQ(Evaluate(), HostTensor::Of<float>({1, 1, 2}, {5, 8}));
+}
+
+TEST_F(OlderOpsets, SliceWithoutBounds) {
+  model_.Node("Slice", {"x"}, {"y"});
+  model_.Output("y");
+  EXPECT_EQ(Failure(model_.proto).id(), "E1302");
+}
+
+TEST_F(OlderOpsets, PiecesAsAttributes) {
+  NodeProto& split = model_.Node("Split", {"x"}, {"a", "y"});
+  SetInts(split, "split", {1, 2});
+  auto* axis = split.add_attribute();
+  axis->set_name("axis");
+  axis->set_type(onnx::AttributeProto::INT);
+  axis->set_i(2);
+  EXPECT_EQ(Evaluate(), HostTensor::Of<float>({2, 1, 2}, {0, 1, 5, 8}));
+}
+
+TEST_F(OlderOpsets, PadsAndLimitsAsAttributes) {
+  NodeProto& clip = model_.Node("Clip", {"x"}, {"clipped"});
+  SetFloat(clip, "min", -1);
+  SetFloat(clip, "max", 4);
+  NodeProto& pad = model_.Node("Pad", {"clipped"}, {"y"});
+  SetInts(pad, "pads", {0, 0, 1, 0, 0, 0});
+  SetFloat(pad, "value", 7);
+  EXPECT_EQ(Evaluate(), HostTensor::Of<float>({2, 1, 4}, {7, -1, 0, 1, 7, 3, 4, 4}));
+}
+
+TEST_F(OlderOpsets, PadWithoutPads) {
+  model_.Node("Pad", {"x"}, {"y"});
+  model_.Output("y");
+  EXPECT_EQ(Failure(model_.proto).id(), "E1302");
+}
+
+// From axis 1 on, which is the default, all dims are one.
+TEST_F(OlderOpsets, SoftmaxOverSeveralDims) {
+  SetInts(model_.Node("Squeeze", {"x"}, {"flat"}), "axes", {1});
+  SetInts(model_.Node("Transpose", {"x"}, {"turned"}), "perm", {0, 2, 1});
+  model_.Node("Softmax", {"turned"}, {"y"});
+  HostTensor turned = Evaluate();
+  model_.graph.clear_output();
+  model_.Node("Softmax", {"flat"}, {"z"});
+  EXPECT_EQ(turned, Evaluate("z").Reshaped({2, 3, 1}));
+  model_.graph.clear_output();
+  model_.Node("LogSoftmax", {"turned"}, {"log"});
+  model_.Node("Exp", {"log"}, {"exp"});
+  EXPECT_LT(testing::MaxError(Evaluate("exp"), turned), 1e-6);
+}
+
+}  // namespace
+}  // namespace shardc
