@@ -18,6 +18,14 @@ Op* ParamBehind(const Value* v) {
   return ProducedBy(v, "param");
 }
 
+// The parameter that the vector v is, or is a piece of: biases of q, k and v may be stored as one.
+Op* BiasBehind(const Value* v) {
+  if (Op* param = ParamBehind(v)) return param;
+  if (v->type.rank() != 1) return nullptr;
+  Op* split = ProducedBy(v, "split");
+  return split ? ParamBehind(split->operands[0]) : nullptr;
+}
+
 // x @ weight (+ bias).
 struct Linear {
   Op* matmul = nullptr;
@@ -51,8 +59,8 @@ class RoleFinder {
       if (CountUses(graph_, op->result()) == 1 && !op->result()->users.empty()) {
         Op* user = op->result()->users[0];
         for (int i = 0; user->name() == "add" && i < 2; ++i) {
-          Op* bias = ParamBehind(user->operands[i]);
-          if (bias && bias->out().num_elements() == op->out().shape.back()) {
+          Op* bias = BiasBehind(user->operands[i]);
+          if (bias && user->in(i).num_elements() == op->out().shape.back()) {
             linear.bias = bias;
             linear.out = user->result();
           }
@@ -222,7 +230,7 @@ class RoleFinder {
     // rotation.
     bool sum =
         OneOf(op->name(), {"add", "sub"}) &&
-        (op->out().rank() >= 4 || ParamBehind(op->operands[0]) || ParamBehind(op->operands[1]));
+        (op->out().rank() >= 4 || BiasBehind(op->operands[0]) || BiasBehind(op->operands[1]));
     bool norm = OneOf(op->name(), {"layer_norm", "rms_norm"}) &&
                 (op->out().rank() >= 4 || IsLinearOut(op->operands[0]));
     if (norm) return SetQkv(op->operands[0], depth + 1);

@@ -146,6 +146,9 @@ Export StrangerExport(const std::string& folder, const std::string& file, const 
   e.dynamic = file.ends_with("dynamic");
   e.loss = loss;
   e.batches = {"b2_s8"};
+  const json config = ReadJson(e.folder() + "/config.json");
+  e.bind = config.value("bind", e.bind);
+  e.drop = config.value("drop", e.drop);
   return e;
 }
 
@@ -159,6 +162,7 @@ Tensors InputsFor(const Export& e, const std::string& batch) {
   load("c", "cotangent");
   load("input_ids", "input_ids");
   load("attention_mask", "attention_mask");
+  load("token_type_ids", "token_type_ids");
   load("labels", "labels");
   if (inputs.contains("input_ids") && !inputs.contains("labels")) {
     inputs["labels"] = inputs["input_ids"];
@@ -173,9 +177,10 @@ Tensors InputsFor(const Export& e, const std::string& batch) {
 
 Graph ImportFor(const Export& e, const std::string& batch) {
   ImportOptions options;
+  options.bind = e.bind;
   if (e.dynamic) {
     Tensors inputs = InputsFor(e, batch);
-    for (const char* name : {"x", "input_ids", "attention_mask"}) {
+    for (const char* name : {"x", "input_ids", "attention_mask", "token_type_ids"}) {
       if (inputs.contains(name)) options.shapes[name] = inputs.at(name).shape();
     }
   }

@@ -2,6 +2,7 @@
 // is.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,9 +14,11 @@ namespace shardc::testing {
 struct Export {
   std::string model, name;  // "hf_gpt2", "dynamo_static"
   bool dynamic = false, float64 = false;
-  std::vector<std::string> batches;  // those that this file can run
-  std::vector<std::string> missing;  // parameters that are not in the file
-  std::string loss;                  // "lm" or "dot", for PipelineOptions
+  std::vector<std::string> batches;     // those that this file can run
+  std::vector<std::string> missing;     // parameters that are not in the file
+  std::string loss;                     // "lm" or "dot", for PipelineOptions
+  std::map<std::string, int64_t> bind;  // what the shapes of the inputs leave open
+  std::vector<std::string> drop;        // outputs that are not compared
   std::string folder() const;
   std::string path() const { return folder() + "/" + name + ".onnx"; }
 };

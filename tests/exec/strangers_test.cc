@@ -28,7 +28,9 @@ struct Stranger {
 // they are transposed, ViT (a convolution, a token in front of every image, one label for a
 // sequence), Megatron-LM's own ([s, b, h], batch and heads as one dim), one head of k and v in an
 // einsum, PaLM (one projection to q, k, v and the MLP), sinks beside soft-capped scores of grouped
-// heads, DeepSeek's latent attention, nn.TransformerEncoder.
+// heads, DeepSeek's latent attention, nn.TransformerEncoder; and what ONNX Runtime makes of models:
+// attention and embeddings fused, one of its qkv weight or of three, the lengths of a padded batch,
+// a graph for generation with an empty cache.
 const Stranger kStrangers[] = {
     {"llama", "torchscript_dynamic", "lm", 10, true},
     {"neox", "dynamo_static", "lm", 8, true},  // its branches are reduced once, forward
@@ -50,6 +52,10 @@ const Stranger kStrangers[] = {
     {"sinks", "torchscript_static", "lm", 10, false, 0},
     {"latent", "torchscript_static", "lm", 8, false},
     {"encoder", "torchscript_static", "lm", 10, true},
+    {"ort_bert", "fused_dynamic", "ce", 10, true},
+    {"ort_bert_multihead", "fused_dynamic", "ce", 10, true},
+    {"ort_gpt2", "fused_dynamic", "lm", 10, true},
+    {"ort_llama", "built_dynamic", "lm", 10, true},
 };
 
 constexpr char kBatch[] = "b2_s8";
@@ -63,6 +69,7 @@ RunResult RunStranger(const Stranger& s, const char* spec, const char* mesh,
   setup.mesh = mesh;
   setup.microbatches = microbatches;
   setup.pipeline.loss = e.loss;
+  setup.pipeline.drop = e.drop;
   Tensors inputs = InputsFor(e, kBatch);
   if (e.loss == "dot") inputs.erase("labels");
   return CompileAndRun(ImportFor(e, kBatch), setup, inputs);
