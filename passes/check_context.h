@@ -48,6 +48,7 @@ void CheckBuffers(CheckContext& context);            // E3104, E3105: check_buff
 void CheckNamedLists(CheckContext& context);         // E3111, E3113: check_buffers.cc
 void CheckInstructions(CheckContext& context);       // E3104, E3105, E3108: check_instructions.cc
 void CheckCollectives(const CheckContext& context);  // E3109, E3110, E3112: check_collectives.cc
+void CheckShares(const CheckContext& context);       // E3105: check_shares.cc
 void CheckMemory(
     const CheckContext& context);  // E3101 to E3103, E3106, E3107, E3111, E3114: check_memory.cc
 

@@ -62,7 +62,6 @@ class InstructionChecker {
     if (def->communicates) return;
     CheckAttributes(i, def->attrs);
     CheckResultTypes(i, *def);
-    if (def->elementwise) CheckLocalShapes(i);
   }
 
   void CheckIds(int i, const std::vector<int>& ids, const char* what) const {
@@ -190,8 +189,16 @@ class InstructionChecker {
     context_.FailAt(i, "E3108", StrCat("has ", n, " operands, needs ", want));
   }
 
+  // All that kernels may ask for has been checked by the op, so there is nothing else.
   void CheckAttributes(int i, std::span<const AttrSpec> specs) const {
     const Attributes& attrs = context_.instruction(i).attrs;
+    for (const auto& entry : attrs.entries()) {
+      if (std::any_of(specs.begin(), specs.end(),
+                      [&](const AttrSpec& s) { return s.name == entry.first; })) {
+        continue;
+      }
+      context_.FailAt(i, "E3108", StrCat("the op has no attribute '", entry.first, "'"));
+    }
     for (const AttrSpec& spec : specs) {
       const Attribute* a = attrs.Find(spec.name);
       if (!a && spec.required) {
@@ -224,23 +231,6 @@ class InstructionChecker {
           i, "E3105",
           StrCat("result ", k, " is ", context_.DescribeBuffer(result), ", but the op gives ",
                  DTypeName(want[k].dtype), ShapeToString(want[k].shape)));
-    }
-  }
-
-  // On a rank an elementwise op walks its result's local shape, and its operands along with it.
-  void CheckLocalShapes(int i) const {
-    const Instruction& instruction = context_.instruction(i);
-    const Buffer& out = context_.buffer(instruction.results[0]);
-    for (int id : instruction.operands) {
-      const Buffer& in = context_.buffer(id);
-      size_t skip = out.local_shape.size() - in.local_shape.size();
-      for (size_t d = 0; d < in.local_shape.size(); ++d) {
-        if (in.type.shape[d] == 1 || in.local_shape[d] == out.local_shape[skip + d]) continue;
-        context_.FailAt(i, "E3105",
-                        StrCat(context_.DescribeBuffer(id), " is ", ShapeToString(in.local_shape),
-                               " on a rank, and ", context_.DescribeBuffer(instruction.results[0]),
-                               " is ", ShapeToString(out.local_shape)));
-      }
     }
   }
 

@@ -57,6 +57,7 @@ int64_t CheckProgramBody(const Program& program) {
   CheckNamedLists(context);
   CheckInstructions(context);
   CheckCollectives(context);
+  CheckShares(context);
   CheckMemory(context);
   return context.visits;
 }
@@ -156,6 +157,7 @@ void CheckSameNames(const Program& first, const Program& other) {
 void CheckNamesOfStages(const std::vector<const Program*>& stages, const std::set<int>& axes) {
   for (auto list : {&Program::inputs, &Program::outputs, &Program::states}) {
     std::map<std::string_view, std::pair<const Program*, const NamedBuffer*>> first;
+    std::map<std::string_view, const Program*> in_pieces;
     for (const Program* p : stages) {
       for (const NamedBuffer& b : p->*list) {
         const TensorType& type = p->buffers[b.buffer].type;
@@ -168,11 +170,22 @@ void CheckNamesOfStages(const std::vector<const Program*>& stages, const std::se
         }
         auto [it, fresh] = first.try_emplace(b.name, p, &b);
         const auto& [other, entry] = it->second;
-        if (fresh || (entry->piece == b.piece && other->buffers[entry->buffer].type == type)) {
-          continue;
+        if (!(entry->piece == b.piece && other->buffers[entry->buffer].type == type)) {
+          FailCheck(where, "E3207", StrCat("is another tensor than on rank ", other->rank));
         }
-        FailCheck(where, "E3207", StrCat("is another tensor than on rank ", other->rank));
+        if (!fresh || b.piece.whole.empty()) continue;
+        const Program* cuts = in_pieces.try_emplace(b.piece.whole, p).first->second;
+        if (cuts == p) continue;
+        FailCheck(
+            where, "E3207",
+            StrCat("is a piece of '", b.piece.whole, "', which is in others on rank ", cuts->rank));
       }
+    }
+    for (const auto& [whole, p] : in_pieces) {
+      auto it = first.find(whole);
+      if (it == first.end()) continue;
+      FailCheck(StrCat("rank ", it->second.first->rank, ", '", whole, "'"), "E3207",
+                StrCat("is in pieces on rank ", p->rank));
     }
   }
 }

@@ -12,11 +12,12 @@ namespace shardc {
 
 // What one program must satisfy by itself: every operand was written before it is read and not
 // recycled since, results and operands of an instruction overlap only where that op may run in
-// place, buffers lie inside their space, local shapes and bytes follow from types, collectives fit
-// their operands, outputs are alive at the end, states keep what updates write, ops are known with
-// the right number of operands. Throws Diagnostic E3101 to E3199 (exit 5), `where` naming rank and
-// instruction. Returns how often it has looked at a buffer, an operand or result, or a piece of the
-// arena: what its time grows with, up to a logarithm.
+// place, buffers lie inside their space, local shapes and bytes follow from types and are shares of
+// one loop in each instruction, collectives fit their operands, outputs are alive at the end,
+// states keep what updates write, ops are known with the right number of operands and no attributes
+// but their own. Throws Diagnostic E3101 to E3199 (exit 5), `where` naming rank and instruction.
+// Returns how often it has looked at a buffer, an operand or result, or a piece of the arena: what
+// its time grows with, up to a logarithm.
 int64_t CheckProgramBody(const Program& program);
 
 // CheckProgramBody on each (equal bodies once), and on the set: one program per rank of the mesh,

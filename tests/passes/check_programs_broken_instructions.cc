@@ -49,6 +49,9 @@ std::vector<BrokenCase> BrokenOps() {
       {"AttributeOfTheWrongKind", TrainingSet,
        OnAll([](Program& p) { p.instructions[t::kReduceLoss].attrs.Set("axes", int64_t{0}); }),
        "E3108", "wrong kind"},
+      {"AttributeOfAnotherOp", TrainingSet,
+       OnAll([](Program& p) { p.instructions[t::kMatmul].attrs.Set("classes", int64_t{9}); }),
+       "E3108", "no attribute 'classes'"},
       {"AttributeThatDoesNotFit", TrainingSet, OnAll([](Program& p) {
          p.instructions[t::kReduceLoss].attrs.Set("axes", Ints{0, 5});
        }),
@@ -104,11 +107,62 @@ std::vector<BrokenCase> BrokenOps() {
          p.instructions[t::kNeg].op = "local_slice";
          p.instructions[t::kNeg].attrs = {{"axes", Strings{"tp"}}, {"dim", int64_t{0}}};
        }),
-       "E3105", "[16] on a rank"},
+       "E3105", "there [16]"},
       {"CopyOfAnotherCut", TrainingSet, OnAll([](Program& p) {
          AddInstruction(p, "copy", {t::kX}, {AddArenaBuffer(p, F32({4, 8}, {0}))});
        }),
        "E3105", "of another type"},
+  };
+}
+
+// Kernels go by local shapes, which must be shares of one loop.
+std::vector<BrokenCase> BrokenShares() {
+  // An instruction at the end, with a result of this type.
+  auto append = [](std::string op, std::vector<int> operands, TensorType type,
+                   Attributes attrs = {}) {
+    return OnAll(
+        [=](Program& p) { AddInstruction(p, op, operands, {AddArenaBuffer(p, type)}, attrs); });
+  };
+  const Ints perm = {1, 0};
+  return {
+      {"ContractionOfAnotherShare", TrainingSet, OnAll([](Program& p) {
+         Retype(p, t::kX, F32({4, 8}));
+       }),
+       "E3105", "which does not fit buffer 0"},
+      {"RowsOfAnotherShare", TrainingSet,
+       append("transpose", {t::kX}, F32({8, 4}), {{"perm", perm}}), "E3105", "there [4, 4]"},
+      {"CutWhereTheOpNeedsTheWhole", TrainingSet,
+       append("softmax", {t::kX}, F32({4, 8}, {-1, 0}), {{"axis", int64_t{1}}}), "E3105",
+       "needs dim 1 whole"},
+      {"ReshapeToMoreThanThereIs", TrainingSet,
+       append("reshape", {t::kX}, F32({32}), {{"shape", Ints{32}}}), "E3105",
+       "parts of dim 0 do not give that"},
+      {"QueryHeadsThatKeysDoNotDivide", TrainingSet, OnAll([](Program& p) {
+         const Shape heads = {1, 6, 1, 1}, pair = {1, 2, 1, 1};
+         int q = AddArenaBuffer(p, F32(heads, {-1, 0})), kv = AddArenaBuffer(p, F32(pair));
+         AddInstruction(p, "broadcast_to", {t::kOne}, {q}, {{"shape", heads}});
+         AddInstruction(p, "broadcast_to", {t::kOne}, {kv}, {{"shape", pair}});
+         AddInstruction(
+             p, "attention", {q, kv, kv},
+             {AddArenaBuffer(p, p.buffers[q].type), AddArenaBuffer(p, F32({1, 6, 1}, {-1, 0}))},
+             {{"scale", 1.0}, {"causal", false}});
+       }),
+       "E3105", "parts of dim 1 do not give that"},
+      {"PiecesAreMoreThanTheWhole", TrainingSet, OnAll([](Program& p) {
+         int left = AddArenaBuffer(p, F32({4, 4})), right = AddArenaBuffer(p, F32({4, 4}));
+         AddInstruction(p, "split", {t::kX}, {left, right},
+                        {{"axis", int64_t{1}}, {"sizes", Ints{4, 4}}});
+       }),
+       "E3105", "pieces of dim 1 make 8"},
+      {"AddedToAnotherShare", TrainingSet,
+       OnAll([](Program& p) { p.instructions[t::kMatmul].operands.push_back(t::kX); }), "E3105",
+       "which does not fit"},
+      {"SliceOfAnotherDim", TrainingSet,
+       append("local_slice", {t::kA}, F32({4, 8}, {-1, 0}),
+              {{"axes", Strings{"tp"}}, {"dim", int64_t{0}}}),
+       "E3105", "there [4, 4]"},
+      {"ZeroPaddingThatCuts", TrainingSet, append("zero_padding", {t::kA}, F32({4, 8}, {-1, 0})),
+       "E3105", "there [4, 4]"},
   };
 }
 
@@ -233,8 +287,11 @@ std::vector<BrokenCase> BrokenCollectives() {
 }  // namespace
 
 std::vector<BrokenCase> BrokenInstructions() {
-  std::vector<BrokenCase> all = BrokenOps(), more = BrokenCollectives();
-  all.insert(all.end(), more.begin(), more.end());
+  std::vector<BrokenCase> all = BrokenOps();
+  for (auto* make : {BrokenShares, BrokenCollectives}) {
+    std::vector<BrokenCase> some = make();
+    all.insert(all.end(), some.begin(), some.end());
+  }
   return all;
 }
 

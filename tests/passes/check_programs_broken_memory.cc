@@ -162,13 +162,15 @@ std::vector<BrokenCase> BrokenOverlaps() {
       {"WritesThroughAViewAgain", TrainingSet,
        OnAll([](Program& p) { AddInstruction(p, "neg", {t::kE}, {t::kFlat}); }), "E3103", "again"},
       {"MatmulWritesTheStateItReads", TrainingSet, OnAll([](Program& p) {
+         int ones = AddArenaBuffer(p, F32({8, 8}));
+         AddInstruction(p, "broadcast_to", {t::kOne}, {ones}, {{"shape", Ints{8, 8}}});
          MoveInstruction(p, t::kSgd, static_cast<int>(p.instructions.size()) - 1);
          Instruction& i = p.instructions.back();
          i = p.instructions[t::kMatmulTn];
          i.op = "matmul_nt";
          i.attrs = {};
          i.scratch = -1;
-         i.operands = {t::kW, t::kW};
+         i.operands = {t::kW, ones};
          i.results = {t::kNewW};
        }),
        "E3103", "in place"},

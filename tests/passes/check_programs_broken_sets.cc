@@ -309,6 +309,28 @@ std::vector<BrokenCase> BrokenPipelines() {
                  for (int b : {p::kSum, p::kMade}) Retype(program, b, F32({2, 4}));
                }),
        "E3207", "is another tensor than on rank 0"},
+      {"StagesCutATensorIntoOtherPieces", PipelineSet,
+       [](ProgramSet& set) {
+         for (Program& program : set) {
+           NamedBuffer& out = program.outputs[0];
+           const int64_t size = program.buffers[out.buffer].type.shape[0];
+           if (program.rank >= 2) out.name = "other";
+           out.piece = {"back of all", 0, 0, size};
+         }
+       },
+       "E3207", "'back of all', which is in others on rank 0"},
+      {"InPiecesOnOneStageOnly", PipelineSet,
+       [](ProgramSet& set) {
+         for (Program& program : set) {
+           NamedBuffer& out = program.outputs[0];
+           if (program.rank >= 2) {
+             out.name = "back of all";
+           } else {
+             out.piece = {"back of all", 0, 0, program.buffers[out.buffer].type.shape[0]};
+           }
+         }
+       },
+       "E3207", "rank 2, 'back of all': is in pieces on rank 0"},
       {"RanksOfAStageDiffer", PipelineSet, OnRank(3, rename(&Program::outputs, "other")), "E3207",
        "'other'"},
       {"CutOverTheStages", PipelineSet,
