@@ -27,12 +27,13 @@ void CheckDraws(std::string_view op, const InferArgs& args, const Shape& drawn) 
   const Shape whole = WholeOf(args.attrs, drawn);
   bool fits = whole.size() == origin.size();
   for (size_t d = 0; fits && d < whole.size(); ++d) {
-    fits = origin[d] >= 0 && origin[d] + drawn[d] <= whole[d];
+    fits = origin[d] >= 0 && whole[d] >= drawn[d] && origin[d] <= whole[d] - drawn[d];
   }
   if (!fits) {
     InferError(op, StrCat(ShapeToString(drawn), " at ", ShapeToString(origin), " is no part of ",
                           ShapeToString(whole)));
   }
+  CheckShape(op, DType::kF32, whole);
 }
 
 Attributes DrawsOfPart(const Op& op, const Shape& drawn, const Shape& origin) {

@@ -45,6 +45,9 @@ TEST(AttentionThatDrops, IsVerified) {
       {", %n {origin=[1, 0, 0, 0], ratio=0.5, scale=0.5, whole=[2, 3, 4, 4]}", "is no part of"},
       {", %n {origin=[-1, 0, 0, 0], ratio=0.5, scale=0.5}", "is no part of"},
       {", %n {ratio=0.5, scale=0.5, whole=[2, 3, 4]}", "is no part of"},
+      {", %n {origin=[9223372036854775807, 0, 0, 0], ratio=0.5, scale=0.5, whole=[9, 3, 4, 4]}",
+       "is no part of"},
+      {", %n {ratio=0.5, scale=0.5, whole=[4611686018427387904, 3, 4, 4]}", "too"},
   };
   for (auto [rest, error] : kBad) {
     EXPECT_THAT(ErrorOf(Attention(rest)), HasSubstr("E1101")) << rest;
