@@ -5,15 +5,15 @@
 namespace shardc::cpu {
 namespace {
 
-// The shard of logits in operand `logits` with labels in operand `labels` (or none). False when the
-// vocabulary is not one stretch, or the logits are neither f32 nor bf16.
+// The shard of logits in operand `logits` with labels in operand `labels`. False when the
+// vocabulary is not one stretch, the logits are neither f32 nor bf16, or the labels not i64.
 bool Shard(const KernelRequest& r, size_t logits, size_t labels, LogitShard* shard) {
   const TensorView& x = r.call.in[logits];
   auto runs = r.call.Runs(x, x.rank() - 1);
   if (r.call.attrs->Has("classes")) runs = {{0, 0, r.call.attrs->Int("classes")}};
   const bool bf16 = x.dtype == DType::kBF16;
-  if ((x.dtype != DType::kF32 && !bf16) || runs.size() > 1 ||
-      (!runs.empty() && runs[0].local != 0)) {
+  if ((x.dtype != DType::kF32 && !bf16) || r.call.in[labels].dtype != DType::kI64 ||
+      runs.size() > 1 || (!runs.empty() && runs[0].local != 0)) {
     return false;
   }
   if (r.call.attrs->Float("label_smoothing", 0.0) != 0) return false;

@@ -214,6 +214,11 @@ void AddLosses(Adder& add) {
   add("cross_entropy_grad", "even",
       {even_rows, even, even_labels, RandomFloats({4}, 143, 1.5, 2.5)}, {{"label_smoothing", 0.1}});
   add("softmax_stats", "even", {even, even_labels, even_rows}, {{"sum_logits", true}});
+  add("cross_entropy", "i32 labels", {even, even_labels});
+  add("cross_entropy_grad", "i32 labels",
+      {even_rows, even, even_labels, RandomFloats({4}, 143, 1.5, 2.5)});
+  add("cross_entropy_with_grad", "i32 labels", {even_rows, even, even_labels});
+  add("softmax_stats", "i32 labels", {even, even_labels, even_rows});
   HostTensor rows = F({2, 3}, 142), lse = RandomFloats({2, 3}, 143, 1.5, 2.5);
   HostTensor sum_exp = RandomFloats({2, 3}, 144, 0.5, 4);
   Attributes plain = {{"ignore_index", int64_t{-100}}, {"label_smoothing", 0.0}};
