@@ -1,6 +1,7 @@
 // Ranks as processes: this process is one rank of several that a launcher (mpirun) started.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -36,8 +37,8 @@ class Processes {
   virtual std::unique_ptr<Communicator> MakeWorld(int n) = 0;
   // What ended the newest world, as far as this process knows. Of several that have failed by
   // themselves all but the lowest get it with `shared`, for which they wait until the lower ranks
-  // have heard of their failure, but no longer than a second.
-  virtual std::optional<WorldFailure> failure() const = 0;
+  // have heard of their failure, but no longer than `patience`.
+  virtual std::optional<WorldFailure> failure(std::chrono::seconds patience) const = 0;
   // From now on, once the newest world has failed or the launcher asks this process to end, `exit`
   // is called from another thread if Finish is not reached within `seconds`: a rank deep in a
   // computation must not outlive the others. `exit` must not return.

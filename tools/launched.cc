@@ -19,6 +19,9 @@
 namespace shardc {
 namespace {
 
+// For those that failed at the same time, to settle who speaks. On a busy machine it takes a while.
+constexpr std::chrono::seconds kPatience{5};
+
 // Another process says what happened; this one only ends.
 struct Silenced {
   ExitCode code;
@@ -117,7 +120,7 @@ void RunLaunched(const std::string& folder, const SessionOptions& options,
                  const std::function<void(const Plan&, const SessionOptions&)>& lead) {
   Processes& processes = *Join().release();  // never destroyed: the process ends here
   processes.ExitWhenStuck(1.5, [&] {
-    const auto failure = processes.failure();
+    const auto failure = processes.failure(kPatience);
     if (failure && failure->lost && Speaks(failure, processes.rank())) {
       Say(Diagnostic("E4311", ExitCode::kPeerLost, StrCat("rank ", failure->rank), failure->reason)
               .what());
@@ -129,7 +132,7 @@ void RunLaunched(const std::string& folder, const SessionOptions& options,
   bool quiet = false;
   auto failed = [&](ExitCode c, const char* what) {
     code = c;
-    quiet = !Speaks(processes.failure(), processes.rank());
+    quiet = !Speaks(processes.failure(kPatience), processes.rank());
     if (!quiet) Say(what);
   };
   try {

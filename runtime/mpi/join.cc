@@ -63,11 +63,11 @@ class MpiProcesses final : public Processes {
     return std::make_unique<MpiCommunicator>(std::move(world), id, std::move(members));
   }
 
-  std::optional<WorldFailure> failure() const override {
+  std::optional<WorldFailure> failure(std::chrono::seconds patience) const override {
     const auto world = newest();
     if (!world) return std::nullopt;
     world->CatchUp();
-    world->Settle();
+    world->Settle(patience);
     return world->failure();
   }
 

@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "ir/diagnostic.h"
@@ -88,13 +87,13 @@ void World::Fail(Failure failure) noexcept {
   }
 }
 
-void World::Settle() {
+void World::Settle(std::chrono::seconds patience) {
   std::unique_lock lock(mutex_);
   auto settled = [this] {
     return !told_ || failure_->what.lost || failure_->what.shared ||
            std::all_of(settled_.begin(), settled_.begin() + rank_, [](bool s) { return s; });
   };
-  settles_.wait_for(lock, std::chrono::seconds(5), settled);
+  settles_.wait_for(lock, patience, settled);
 }
 
 std::optional<WorldFailure> World::failure() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -43,8 +44,8 @@ class World {
   // listens gets a processor.
   void CatchUp();
   // When this rank has failed by itself: returns when no lower rank can have done so at the same
-  // time without its being known here, or after 5 seconds.
-  void Settle();
+  // time without its being known here, or after `patience`.
+  void Settle(std::chrono::seconds patience);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   std::optional<WorldFailure> failure() const;
   // Throws CallMismatch to the ranks of the group that disagrees, Aborted to the others.

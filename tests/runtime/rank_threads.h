@@ -3,19 +3,17 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "runtime/communicator.h"
+#include "tests/runtime/own_time.h"
 
 namespace shardc {
 
@@ -29,27 +27,13 @@ inline std::function<void(std::vector<std::exception_ptr>&)> swap_errors;
 class Watchdog {
  public:
   explicit Watchdog(int seconds)
-      : thread_([this, seconds] {
-          std::unique_lock lock(mutex_);
-          if (!done_cv_.wait_for(lock, std::chrono::seconds(seconds), [this] { return done_; })) {
-            std::fprintf(stderr, "deadlock: ranks did not finish in %d s\n", seconds);
-            std::abort();
-          }
+      : time_(seconds, [seconds] {
+          std::fprintf(stderr, "deadlock: ranks did not finish in %d s\n", seconds);
+          std::abort();
         }) {}
-  ~Watchdog() {
-    {
-      std::lock_guard lock(mutex_);
-      done_ = true;
-    }
-    done_cv_.notify_all();
-    thread_.join();
-  }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable done_cv_;
-  bool done_ = false;
-  std::thread thread_;  // last: it uses the others
+  OwnTime time_;
 };
 
 // Runs `body(communicator)` on one thread per rank of this process, which owns it; returns what

@@ -4,13 +4,13 @@
 
 #include <gmock/gmock.h>
 
-#include <chrono>
 #include <thread>
 
 #include "runtime/groups.h"
 #include "runtime/in_process/in_process.h"
 #include "tests/runtime/carrier_suite.h"
 #include "tests/runtime/cuda/nccl_fixture.h"
+#include "tests/runtime/own_time.h"
 #include "tests/runtime/rank_threads.h"
 
 namespace shardc::testing {
@@ -118,7 +118,7 @@ TEST_F(NcclCarrier, EveryGroupHasItsOwn) {
 }
 
 TEST_F(NcclCarrier, ARankThatFailsEndsThoseThatWaitForIt) {
-  auto start = std::chrono::steady_clock::now();
+  const OwnTime time;
   std::vector<std::vector<float>> memory(4, std::vector<float>(8));  // outlives the carriers
   auto errors = OnRanks("tp=4", {{0}}, [&](int r, FakeDevice& d, auto& c) {
     if (r == 2) throw Diagnostic("E4301", ExitCode::kIo, "CUDA", "the GPU has fallen off the bus");
@@ -129,7 +129,7 @@ TEST_F(NcclCarrier, ARankThatFailsEndsThoseThatWaitForIt) {
     what.axes = {0};
     c.Enqueue(what, {&me, 1});  // without rank 2 it stays in progress
   });
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+  EXPECT_LT(time.seconds(), 2);
   for (int r : {0, 1, 3}) {
     EXPECT_THAT(ErrorText(errors[r]), HasSubstr("rank 2 aborted: ")) << r;
     EXPECT_THAT(ErrorText(errors[r]), HasSubstr("fallen off the bus")) << r;

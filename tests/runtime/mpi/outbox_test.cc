@@ -6,7 +6,9 @@
 #include <sys/socket.h>
 
 #include <chrono>
+#include <filesystem>
 #include <future>
+#include <set>
 
 #include "runtime/mpi/header.h"
 #include "runtime/mpi/world.h"
@@ -46,6 +48,15 @@ namespace {
 using namespace std::chrono_literals;
 constexpr Outbox::Address kThere{1, 0, 5};
 
+// Of this process, by their numbers.
+std::set<std::string> Threads() {
+  std::set<std::string> threads;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    threads.insert(entry.path().filename());
+  }
+  return threads;
+}
+
 class FailingOutbox : public ::testing::Test {
  protected:
   FailingOutbox() { script = &script_; }
@@ -72,12 +83,14 @@ class FailingOutbox : public ::testing::Test {
     std::atomic<int> times{0};
     Outbox* outbox = nullptr;
     int64_t message = -1;
-    std::promise<void> posted;
+    std::promise<void> posted, ended;
     auto ready = posted.get_future().share();
     Outbox box(wire_, [&](int peer, const std::string& what) {
       ready.wait();
       EXPECT_FALSE(outbox->IsDone(message));
-      if (++times == 1) told.set_value({peer, what});
+      if (++times > 1) return;
+      ended.set_value_at_thread_exit();
+      told.set_value({peer, what});
     });
     outbox = &box;
     box.MoveInBackground();
@@ -91,10 +104,12 @@ class FailingOutbox : public ::testing::Test {
     }
     Report out = report.get();
     // Nothing moves by itself any more, and nothing is said again; that it was begun stays so.
+    EXPECT_EQ(ended.get_future().wait_for(20s), std::future_status::ready);
     const int sent = script_.sends;
+    const std::set<std::string> threads = Threads();
     box.MoveInBackground();
     const int64_t later = box.Post(kThere, Message(false));
-    std::this_thread::sleep_for(5ms);
+    for (const std::string& thread : Threads()) EXPECT_TRUE(threads.contains(thread)) << thread;
     EXPECT_EQ(script_.sends, sent);
     EXPECT_FALSE(box.IsDone(message));
     EXPECT_FALSE(box.IsDone(later));
