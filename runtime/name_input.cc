@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/describe.h"
+
 namespace shardc {
 
 int IndicesOf(const Program& program, const Instruction& instruction) {
@@ -31,9 +33,11 @@ std::string InputBehind(const Program& program, size_t instruction, int buffer) 
 Diagnostic NameInput(const Program& program, size_t instruction, const Diagnostic& error) {
   const int indices = IndicesOf(program, program.instructions[instruction]);
   const std::string input = indices < 0 ? "" : InputBehind(program, instruction, indices);
-  if (input.empty()) return error;
-  return Diagnostic(error.id(), error.code(), error.where(),
-                    StrCat(error.message(), "; it comes from input '", input, "'"), error.fix());
+  // A kernel may be of a simpler op than the instruction, which is the one to name.
+  return Diagnostic(error.id(), error.code(), DescribeInstruction(program, instruction),
+                    input.empty() ? error.message()
+                                  : StrCat(error.message(), "; it comes from input '", input, "'"),
+                    error.fix());
 }
 
 }  // namespace shardc

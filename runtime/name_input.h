@@ -17,7 +17,8 @@ int IndicesOf(const Program& program, const Instruction& instruction);
 // on.
 std::string InputBehind(const Program& program, size_t instruction, int buffer);
 
-// Of an error of an id that is out of range (E4003), with the input that the id comes from.
+// An instruction's error of an id that is out of range (E4003), where the instruction is, and with
+// the input that the id comes from.
 Diagnostic NameInput(const Program& program, size_t instruction, const Diagnostic& error);
 
 }  // namespace shardc

@@ -197,7 +197,7 @@ void Rank::Described(size_t i, const Body& body) const {
     throw;
   } catch (const Diagnostic& d) {
     if (d.id() == "E4005") throw;  // names its instruction itself
-    throw(d.id() == "E4003" ? NameInput(program_, i, d) : d).In(DescribeInstruction(program_, i));
+    throw d.id() == "E4003" ? NameInput(program_, i, d) : d.In(DescribeInstruction(program_, i));
   } catch (const std::exception& e) {
     throw Diagnostic("E4006", ExitCode::kInternal, DescribeInstruction(program_, i), e.what());
   }

@@ -318,11 +318,11 @@ void RankState::CheckFaults() const {
       for (size_t d = 0; d < std::min(place.size(), origin.size()); ++d) place[d] += origin[d];
     }
     const char* what = kind == 1 ? "ids" : kind == 3 ? "labels" : "indices";
-    const Diagnostic error("E4003", ExitCode::kUsage, StrCat("op '", instruction.op, "'"),
+    const Diagnostic error("E4003", ExitCode::kUsage, "",
                            StrCat(what, ShapeToString(place), " = ", value, " is outside [",
                                   kind == 2 ? -limit : 0, ", ", limit, ")"),
                            StrCat("give ", what, " within that range"));
-    throw NameInput(program_, i, error).In(DescribeInstruction(program_, i));
+    throw NameInput(program_, i, error);
   }
 }
 
