@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_map>
 #include <vector>
 
 #include "ir/op_def.h"
@@ -31,12 +32,25 @@ constexpr size_t kMostAhead = 2;
 
 size_t Index(const Op* op) { return static_cast<size_t>(op->id); }
 
-// Bytes that travel while the op runs.
-int64_t Meanwhile(const Op& op, const Mesh& mesh) {
-  if (op.def->communicates || op.operands.empty()) return 0;
-  const LocalCost cost = CostOnRank(op, mesh);
-  return BytesMeanwhile(cost.flops, cost.bytes);
-}
+// Bytes that travel while an op runs, found once for each.
+class Costs {
+ public:
+  explicit Costs(const Mesh& mesh) : mesh_(mesh) {}
+
+  int64_t Meanwhile(const Op& op) {
+    if (op.def->communicates || op.operands.empty()) return 0;
+    auto [it, fresh] = of_.try_emplace(&op, 0);
+    if (fresh) {
+      const LocalCost cost = CostOnRank(op, mesh_);
+      it->second = BytesMeanwhile(cost.flops, cost.bytes);
+    }
+    return it->second;
+  }
+
+ private:
+  const Mesh& mesh_;
+  std::unordered_map<const Op*, int64_t> of_;
+};
 
 // Which ops go along with the collectives of one kind: these, and cheap ops that only such ops
 // read.
@@ -63,12 +77,10 @@ std::vector<bool> WithFeeders(const Graph& graph, const std::vector<Op*>& ops, K
   return marked;
 }
 
-std::vector<Op*> Numbered(const Graph& graph) {
+std::vector<Op*> Numbered(Graph& graph) {
+  graph.NumberOps();
   std::vector<Op*> ops;
-  for (const auto& op : graph.ops()) {
-    op->id = static_cast<int>(ops.size());
-    ops.push_back(op.get());
-  }
+  for (const auto& op : graph.ops()) ops.push_back(op.get());
   return ops;
 }
 
@@ -125,8 +137,9 @@ class Sums {
 // Gathers, some time before what reads them.
 class Prefetch {
  public:
-  explicit Prefetch(Graph& graph)
+  Prefetch(Graph& graph, Costs& costs)
       : graph_(graph),
+        costs_(costs),
         ops_(Numbered(graph)),
         moves_(WithFeeders(graph, ops_, [&](const Op& op) { return Gathers(op, graph.mesh); })),
         target_(ops_.size()),
@@ -207,7 +220,7 @@ class Prefetch {
         }
       }
       at = std::min(at, i);
-      if (!Feeds(i)) unseen += Meanwhile(op, graph_.mesh);
+      if (!Feeds(i)) unseen += costs_.Meanwhile(op);
     }
     consider();
     return best;
@@ -231,7 +244,7 @@ class Prefetch {
     if (given_[at]) return false;
     int64_t left = Travels(*ops_[at], graph_.mesh);
     const size_t reader = FirstReader(at);
-    for (size_t i = at + 1; i < reader && left > 0; ++i) left -= Meanwhile(*ops_[i], graph_.mesh);
+    for (size_t i = at + 1; i < reader && left > 0; ++i) left -= costs_.Meanwhile(*ops_[i]);
     return left > 0;
   }
 
@@ -240,6 +253,7 @@ class Prefetch {
   }
 
   Graph& graph_;
+  Costs& costs_;
   std::vector<Op*> ops_;
   std::vector<bool> moves_;         // by Op::id, as the following
   std::vector<size_t> target_;      // the place before which it runs
@@ -250,8 +264,9 @@ class Prefetch {
 // Cheap readers of what travels, when it has come.
 class Readers {
  public:
-  explicit Readers(Graph& graph)
+  Readers(Graph& graph, Costs& costs)
       : graph_(graph),
+        costs_(costs),
         ops_(Numbered(graph)),
         there_(ops_.size()),
         begin_(ops_.size()),
@@ -294,7 +309,7 @@ class Readers {
       if (op.def->communicates) {
         there_[i] = line.Send(op.attrs.StringList("axes"), Travels(op, graph_.mesh));
       } else {
-        line.Compute(Meanwhile(op, graph_.mesh));
+        line.Compute(costs_.Meanwhile(op));
         there_[i] = waits ? 0 : arrived;
       }
     }
@@ -313,6 +328,7 @@ class Readers {
   }
 
   Graph& graph_;
+  Costs& costs_;
   std::vector<Op*> ops_;
   std::vector<int64_t> there_, begin_;  // by Op::id: times
   std::vector<size_t> at_;              // the place before which it runs
@@ -321,9 +337,10 @@ class Readers {
 }  // namespace
 
 void Overlap(Graph& graph) {
+  Costs costs(graph.mesh);
   Sums(graph).Run();
-  Prefetch(graph).Run();
-  Readers(graph).Run();
+  Prefetch(graph, costs).Run();
+  Readers(graph, costs).Run();
 }
 
 }  // namespace shardc

@@ -25,8 +25,8 @@ class Together {
  public:
   Together(Graph& graph, int together) : graph_(graph) {
     std::set<int> microbatches;
+    graph.NumberOps();
     for (const auto& op : graph.ops()) {
-      op->id = static_cast<int>(ops_.size());
       ops_.push_back(op.get());
       if (op->microbatch >= 0) microbatches.insert(op->microbatch);
     }
