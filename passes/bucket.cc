@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "ir/op_def.h"
+#include "passes/home_stages.h"
 
 namespace shardc {
 namespace {
@@ -14,7 +15,7 @@ struct Key {
   std::string reduce;
   DType dtype;
   Phase phase;
-  int stage, virtual_stage, microbatch;
+  int stage, home, virtual_stage, microbatch;
   int producer;  // Op::id; -1: anywhere in the phase
   auto operator<=>(const Key&) const = default;
 };
@@ -22,10 +23,10 @@ struct Key {
 // Groups open at a point of the graph: reductions that can still wait for others of their key.
 class Buckets {
  public:
-  Buckets(Graph& graph, int64_t max_bytes) : graph_(graph), max_bytes_(max_bytes) {}
+  Buckets(Graph& graph, int64_t max_bytes)
+      : graph_(graph), max_bytes_(max_bytes), homes_(HomeStages(graph)) {}
 
   void Run() {
-    graph_.NumberOps();
     for (auto it = graph_.ops().begin(); it != graph_.ops().end();) {
       Op* op = (it++)->get();
       if (!op->results.empty() && waiting_.contains(op->result())) continue;
@@ -70,6 +71,7 @@ class Buckets {
             op.in(0).dtype,
             op.phase,
             op.stage,
+            homes_[static_cast<size_t>(op.id)],
             op.microbatch < 0 ? 0 : op.virtual_stage,
             op.microbatch,
             producer ? producer->id : -1};
@@ -154,6 +156,7 @@ class Buckets {
 
   Graph& graph_;
   int64_t max_bytes_;
+  std::vector<int> homes_;  // by Op::id
   std::map<Key, std::vector<Op*>> open_;
   std::unordered_map<const Value*, Key> waiting_;
 };

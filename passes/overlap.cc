@@ -27,7 +27,7 @@ bool Gathers(const Op& op, const Mesh& mesh) {
   return op.def->communicates && BytesOf(op.results, mesh) > BytesOf(op.operands, mesh);
 }
 
-// Gathers that have begun before another does, and are not read yet, at most.
+// Gathers over the same axes that have begun before another does, and are not read yet, at most.
 constexpr size_t kMostAhead = 2;
 
 size_t Index(const Op* op) { return static_cast<size_t>(op->id); }

@@ -13,7 +13,8 @@ namespace shardc {
 //   which they are made, and those that are scattered are never all there whole.
 // - What gathers more than a rank had begins so long before it is read that what is computed in
 //   between takes as long (passes/travel.h), but not before the microbatch, stage and phase of its
-//   reader, nor before something that ranks wait for, nor when two others wait to be read.
+//   reader, nor where it would delay what ranks wait for more, nor when two others over the same
+//   axes wait to be read.
 // - Cheap ops that read what travels run when it is there, when they are needed, or before another
 //   microbatch.
 void Overlap(Graph& graph);

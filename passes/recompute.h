@@ -20,8 +20,8 @@ namespace shardc {
 //              Korthikanti et al., "Reducing activation recomputation in large transformer models",
 //              2022, section 4.2.2); of the copies' attribute "why" the last says so.
 //   full       what selective does, and everything inside the layers that FindLayers finds,
-//   collectives too; only their
-//              inputs and outputs stay. Copies of collectives say so in their attribute "why".
+//              collectives too; only their inputs and outputs stay. Copies of collectives say so in
+//              their attribute "why".
 //
 // After sharding is lowered, so that a copy runs as its original does, bit for bit, and collectives
 // can be told. Copies have phase backward. Throws Diagnostic E6109 for an unknown kind.

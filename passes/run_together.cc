@@ -92,7 +92,7 @@ void RunTogether(Graph& graph, const MicrobatchSpec& spec) {
   if (spec.count < spec.together) {
     refuse(StrCat(spec.together, " microbatches cannot run together, there ",
                   spec.count == 1 ? "is 1" : StrCat("are ", spec.count)),
-           StrCat("--microbatches ", spec.together, ", or more"));
+           StrCat("use ", spec.together, " or more microbatches, in which the batch divides"));
   }
   Together(graph, spec.together).Run();
 }

@@ -205,9 +205,13 @@ class Binder {
       Fail("E1202", Where(input), StrCat("dim ", i, " of ", Declared(input), " is not known"),
            StrCat("pass ", example));
     }
+    std::string sizes;  // of what the dim is made of
+    for (const std::string& symbol : SymbolsIn(dim.dim_param())) {
+      if (!SizeOf(symbol)) sizes += StrCat(sizes.empty() ? "" : ",", symbol, "=2");
+    }
     Fail("E1202", Where(input),
          StrCat("dim ", i, " of ", Declared(input), ", '", dim.dim_param(), "', is not known"),
-         StrCat("pass --bind ", dim.dim_param(), "=2 or ", example));
+         StrCat("pass --bind ", sizes.empty() ? dim.dim_param() + "=2" : sizes, " or ", example));
   }
 
   const std::string& path_;

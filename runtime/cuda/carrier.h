@@ -36,7 +36,8 @@ class Carrier {
   virtual bool All(bool mine) { return mine; }
   // Gives every rank what rank `root` has. Collective; waits.
   virtual void Share(std::string& /*text*/, int /*root*/) {}
-  // Whether Check must be called while the host waits for a step.
+  // Whether what it enqueues waits for other devices, by itself: then Check must be called while
+  // the host waits for a step, and no kernel may be loaded beside a collective.
   virtual bool can_fail_later() const { return false; }
   // Throws Aborted or Diagnostic when a collective that was enqueued cannot end.
   virtual void Check() {}

@@ -40,8 +40,8 @@ class CudaKernel {
   // kernel does with less.
   virtual void Prepare(const Launch& /*launch*/) {}
   // Settles which of several ways to the result is taken: as `choices` says, or by timing them,
-  // which is then noted there. Waits, and may overwrite operands and results with
-  // anything. Without this call a library's first proposal is taken.
+  // which is then noted there. Waits, and may overwrite operands and results with anything. Without
+  // this call a library's first proposal is taken.
   virtual void Tune(const Launch& /*launch*/, KernelChoices& /*choices*/) {}
   // Enqueues; never waits, allocates or reads back, so that a step can be captured as a graph.
   // Throws Diagnostic E4301 when CUDA or a library refuses.

@@ -175,7 +175,8 @@ std::string DifferenceOf(const Rivalry::Result& result, const Deviation& d) {
   const auto n = static_cast<double>(std::max<int64_t>(result.count, 1));
   const double norm = std::sqrt(d.squares / n), error = std::sqrt(d.error_squares / n);
   const bool everywhere = d.excess < HUGE_VAL;
-  // Written so that a NaN is a difference.
+  // Written so that what is not a number, and no finite norm, is a difference.
+  if (!(norm < HUGE_VAL)) return "is compared with what is not finite";
   if (everywhere && !(error <= 4 * result.unit * norm)) {
     return StrCat("is off by ", error, " where the norm is ", norm);
   }

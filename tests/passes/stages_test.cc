@@ -98,6 +98,30 @@ TEST(AssignStages, WithoutTheAxisThereIsNoPipeline) {
   }
 }
 
+// Gradients of f16 are made f32 and unscaled by ops that are of no stage, and so are the sums over
+// ranks behind them: those of two stages do not become one.
+TEST(PlaceStages, SumsOfTwoStagesAreNotOne) {
+  auto transfers = [](const std::string& form, const std::string& mesh,
+                      const std::string& precision) {
+    Graph graph = BuildGpt(ParseBuiltin("builtin:gpt?hidden=48,vocab=64,seq=8,batch=8," + form));
+    Spec spec = LoadSpec("megatron");
+    PipelineOptions options;
+    options.loss = "lm";
+    options.precision.compute = precision;
+    options.optimizer.kind = "adamw";
+    CompileGraph(graph, spec, Mesh::Parse(mesh), options);
+    EmitStages(graph);
+    return std::count_if(graph.ops().begin(), graph.ops().end(),
+                         [](const auto& op) { return op->name() == "send_recv"; });
+  };
+  for (const char* mesh : {"pp=2,dp=2", "pp=4,dp=2"}) {
+    const std::string form = "layers=4,heads=6";
+    EXPECT_LE(transfers(form, mesh, "f16"), transfers(form, mesh, "bf16") + 2) << mesh;
+  }
+  // Pieces of a gradient are where their parameter is.
+  transfers("layers=2,heads=6,kv_heads=2", "pp=2,tp=4", "f16");
+}
+
 TEST(AssignStages, RefusesWhatDoesNotFit) {
   Graph graph = Model("layers=2,vocab=32", "pp=3");
   ExpectThrown([&] { AssignStages(graph, OverPp()); }, "E2120", "use pp=2 or less");

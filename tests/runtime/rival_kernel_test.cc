@@ -293,6 +293,13 @@ TEST_F(Comparisons, HoldEveryElement) {
   }
 }
 
+TEST_F(Comparisons, WithWhatIsNotFiniteFail) {
+  want_[3] = got_[3] = std::numeric_limits<float>::infinity();
+  EXPECT_THAT(Difference(), HasSubstr("not finite"));
+  got_[5] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(Difference(), HasSubstr("not finite"));
+}
+
 TEST_F(Comparisons, OfPartsAreThoseOfTheWhole) {
   for (size_t at : {70, 700}) got_[at] += 8;
   for (int64_t worst : {int64_t{7000}, int64_t{70}}) {
