@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "ir/op_def.h"
+#include "passes/reorder.h"
 #include "passes/travel.h"
 
 namespace shardc {
@@ -77,19 +79,12 @@ std::vector<bool> WithFeeders(const Graph& graph, const std::vector<Op*>& ops, K
   return marked;
 }
 
-std::vector<Op*> Numbered(Graph& graph) {
-  graph.NumberOps();
-  std::vector<Op*> ops;
-  for (const auto& op : graph.ops()) ops.push_back(op.get());
-  return ops;
-}
-
 // Sums, right behind what they sum.
 class Sums {
  public:
   explicit Sums(Graph& graph)
       : graph_(graph),
-        ops_(Numbered(graph)),
+        ops_(NumberedOps(graph)),
         early_(WithFeeders(graph, ops_, [&](const Op& op) { return !Gathers(op, graph.mesh); })),
         missing_(ops_.size()),
         done_(ops_.size()) {}
@@ -140,7 +135,7 @@ class Prefetch {
   Prefetch(Graph& graph, Costs& costs)
       : graph_(graph),
         costs_(costs),
-        ops_(Numbered(graph)),
+        ops_(NumberedOps(graph)),
         moves_(WithFeeders(graph, ops_, [&](const Op& op) { return Gathers(op, graph.mesh); })),
         target_(ops_.size()),
         given_(ops_.size()) {
@@ -151,13 +146,8 @@ class Prefetch {
     for (size_t i = 0; i < ops_.size(); ++i) {
       if (moves_[i] && ops_[i]->def->communicates) SetTarget(i);
     }
-    std::vector<Op*> order = ops_;
     // Those that were given a place come before the op that has it.
-    std::stable_sort(order.begin(), order.end(), [&](const Op* a, const Op* b) {
-      const size_t x = target_[Index(a)], y = target_[Index(b)];
-      return x != y ? x < y : given_[Index(a)] > given_[Index(b)];
-    });
-    for (Op* op : order) graph_.MoveBefore(op, nullptr);
+    Reorder(graph_, ops_, [&](size_t i) { return std::pair(target_[i], !given_[i]); });
   }
 
  private:
@@ -267,7 +257,7 @@ class Readers {
   Readers(Graph& graph, Costs& costs)
       : graph_(graph),
         costs_(costs),
-        ops_(Numbered(graph)),
+        ops_(NumberedOps(graph)),
         there_(ops_.size()),
         begin_(ops_.size()),
         at_(ops_.size()) {}
@@ -285,12 +275,7 @@ class Readers {
       }
       at_[i] = PlaceOf(i, end);
     }
-    std::vector<Op*> order = ops_;
-    std::stable_sort(order.begin(), order.end(), [&](const Op* a, const Op* b) {
-      const size_t x = at_[Index(a)], y = at_[Index(b)];
-      return x != y ? x < y : (x != Index(a)) > (y != Index(b));
-    });
-    for (Op* op : order) graph_.MoveBefore(op, nullptr);
+    Reorder(graph_, ops_, [&](size_t i) { return std::pair(at_[i], at_[i] == i); });
   }
 
  private:

@@ -1,6 +1,7 @@
 #include "passes/run_together.h"
 
 #include <algorithm>
+#include <compare>
 #include <limits>
 #include <map>
 #include <set>
@@ -8,6 +9,7 @@
 
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
+#include "passes/reorder.h"
 
 namespace shardc {
 namespace {
@@ -23,11 +25,9 @@ constexpr Place kAnywhere = {kMost, kMost, kMost}, kLast = {kMost, kMost, 0}, kF
 
 class Together {
  public:
-  Together(Graph& graph, int together) : graph_(graph) {
+  Together(Graph& graph, int together) : graph_(graph), ops_(NumberedOps(graph)) {
     std::set<int> microbatches;
-    graph.NumberOps();
-    for (const auto& op : graph.ops()) {
-      ops_.push_back(op.get());
+    for (const Op* op : ops_) {
       if (op->microbatch >= 0) microbatches.insert(op->microbatch);
     }
     int n = 0;
@@ -38,14 +38,8 @@ class Together {
     at_.resize(ops_.size(), kAnywhere);
     for (const Op* op : ops_) at_[Index(op)] = PlaceOf(*op);
     // What is of no microbatch, and follows none, runs when it is first needed.
-    for (size_t i = ops_.size(); i-- > 0;) {
-      for (const Value* r : ops_[i]->results) {
-        for (const Op* user : r->users) at_[i] = std::min(at_[i], at_[Index(user)]);
-      }
-    }
-    std::stable_sort(ops_.begin(), ops_.end(),
-                     [&](const Op* a, const Op* b) { return at_[Index(a)] < at_[Index(b)]; });
-    for (Op* op : ops_) graph_.MoveBefore(op, nullptr);
+    BringToReaders(ops_, at_);
+    Reorder(graph_, ops_, [&](size_t i) { return at_[i]; });
   }
 
  private:
@@ -73,7 +67,7 @@ class Together {
   }
 
   Graph& graph_;
-  std::vector<Op*> ops_;
+  const std::vector<Op*> ops_;
   std::map<int, int> group_, segment_;  // by microbatch
   std::vector<Place> at_;               // by Op::id
 };

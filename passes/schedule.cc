@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ir/diagnostic.h"
+#include "passes/reorder.h"
 
 namespace shardc {
 namespace {
@@ -55,25 +56,15 @@ class Ordering {
       const Unit& u = units[static_cast<size_t>(i)];
       place_[{u.stage, u.virtual_stage, u.microbatch, u.phase}] = i;
     }
-    for (const auto& op : graph.ops()) {
-      op->id = static_cast<int>(ops_.size());
-      ops_.push_back(op.get());
-    }
   }
 
   void Run() {
-    at_.resize(ops_.size());
-    for (const Op* op : ops_) at_[Index(op)] = UnitOf(*op);
-    for (size_t i = ops_.size(); i-- > 0;) {
-      for (const Value* r : ops_[i]->results) {
-        for (const Op* user : r->users) at_[i] = std::min(at_[i], at_[Index(user)]);
-      }
-      // Nothing reads it.
-      at_[i] = std::min(at_[i], last_);
-    }
-    std::stable_sort(ops_.begin(), ops_.end(),
-                     [&](const Op* a, const Op* b) { return at_[Index(a)] < at_[Index(b)]; });
-    for (Op* op : ops_) graph_.MoveBefore(op, nullptr);
+    const std::vector<Op*> ops = NumberedOps(graph_);
+    at_.resize(ops.size());
+    for (const Op* op : ops) at_[Index(op)] = UnitOf(*op);
+    BringToReaders(ops, at_);
+    // What nothing reads is last.
+    Reorder(graph_, ops, [&](size_t i) { return std::min(at_[i], last_); });
   }
 
  private:
@@ -99,8 +90,7 @@ class Ordering {
   Graph& graph_;
   std::map<std::tuple<int, int, int, Phase>, int> place_;
   std::map<std::tuple<int, int, int>, Phase> reached_;  // by stage, virtual stage and microbatch
-  std::vector<Op*> ops_;
-  std::vector<int> at_;  // by Op::id
+  std::vector<int> at_;                                 // by Op::id
   int last_ = 0;
 };
 
