@@ -124,7 +124,9 @@ Value* LossScale(Graph& graph, const std::string& kind, const Value* loss) {
   Builder b(graph);
   b.site = "loss";
   b.phase = Phase::kBackward;
-  Value* weight = loss->producer->operands[1];  // what TokenLoss divides by
+  const Op* mean = loss->producer;  // TokenLoss's, or what CutMicrobatches made of it
+  SHARDC_CHECK(mean && mean->name() == "div");
+  Value* weight = mean->operands[1];
   auto bound = [&](double v) { return b.Scalar(weight->type.dtype, v); };
   constexpr double kLeast = 1, kMost = 1 << 15;
   return b.Make("min", {b.Make("max", {weight, bound(kLeast)}), bound(kMost)});

@@ -1,0 +1,253 @@
+#include "passes/strategy.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "passes/provenance.h"
+
+namespace shardc {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kMoveWeightsPenalty = 1e6;
+// To gather what is cut and cut nothing else makes every rank do all the work: a strategy that
+// keeps operands where they are and reduces its result is preferred (with few tokens, moving
+// activations instead of summing gradients over dp would be fewer bytes, and is not what data
+// parallelism means).
+constexpr double kUndoCutPenalty = 1e3;
+
+std::optional<Slot> PlaceSlot(const ShardingRule& rule, const std::vector<DimFactors>& dims,
+                              const TensorType& type, int factor, int axis,
+                              const std::vector<FactorCut>& cuts, const Mesh& mesh) {
+  int d = DimOfFactor(dims, factor);
+  if (d < 0) return Slot();
+  auto dim = LiftToDim(rule, dims[d], type.shape[d], cuts, mesh);
+  if (!dim) return std::nullopt;
+  DimSharding alone = Canonical(type.shape[d], {{axis}, dim->granule, dim->segments}, mesh);
+  return Slot{{Placement::kCut, d, std::move(alone)}, std::move(*dim)};
+}
+
+class Chooser {
+ public:
+  Chooser(const Op& op, const ShardingRule& rule, int axis, const std::vector<FactorCut>& cuts,
+          bool wished, const Versions& versions, const Mesh& mesh)
+      : op_(op),
+        rule_(rule),
+        axis_(axis),
+        cuts_(cuts),
+        wished_(wished),
+        versions_(versions),
+        mesh_(mesh) {}
+
+  Strategy Choose() const {
+    std::vector<Strategy> options;
+    auto add_factor = [&](const TensorType& type, const std::vector<DimFactors>& dims) {
+      Placement at = PlacementOf(type, axis_, mesh_);
+      if (at.kind != Placement::kCut) return;
+      auto cut = ProjectAxis(rule_, dims[at.dim], type.shape[at.dim], type.sharding.dims[at.dim],
+                             axis_, mesh_);
+      if (!cut || rule_.factors[cut->factor].kind == FactorKind::kReplicated) return;
+      for (const Strategy& o : options) {
+        if (o.kind == Strategy::kFactor && o.cut.factor == cut->factor &&
+            o.cut.layout == cut->layout) {
+          return;
+        }
+      }
+      options.push_back({Strategy::kFactor, *cut, 0});
+    };
+    bool partial = false;
+    for (size_t i = 0; i < op_.operands.size(); ++i) {
+      add_factor(op_.in(i), rule_.operands[i]);
+      if (PlacementOf(op_.in(i), axis_, mesh_).kind != Placement::kPartialSum) continue;
+      partial = true;
+      // It can be had as it was wished for.
+      if (const Sharding* wish = versions_.WishOf(op_.operands[i])) {
+        add_factor({op_.in(i).dtype, op_.in(i).shape, *wish}, rule_.operands[i]);
+      }
+    }
+    for (size_t i = 0; i < op_.results.size(); ++i) add_factor(op_.out(i), rule_.results[i]);
+    // On a tie the first wins: compute less, reduce later, run whole. Scalars are rather reduced at
+    // once, where others of their kind can join them in one collective.
+    bool scalar = op_.out().shape.empty();
+    if (scalar) options.push_back({});
+    for (size_t g = 0; partial && g < rule_.linear.size(); ++g) {
+      options.push_back({Strategy::kLinear, {}, static_cast<int>(g)});
+    }
+    if (!scalar) options.push_back({});
+
+    const Strategy* best = nullptr;
+    double best_cost = kInfinity;
+    for (const Strategy& s : options) {
+      auto p = EffectOf(s, op_, rule_, axis_, cuts_, mesh_);
+      if (!p || !LeavesRoom(p->cuts)) continue;
+      double cost = Cost(s, *p);
+      if (!best || cost < best_cost * (1 - 1e-9)) {
+        best = &s;
+        best_cost = cost;
+      }
+    }
+    return best ? *best : Strategy();
+  }
+
+ private:
+  // Bytes of the value that one group of the axis holds.
+  double GroupBytes(const TensorType& type, int axis) const {
+    double bytes = static_cast<double>(type.bytes());
+    for (const DimSharding& d : type.sharding.dims) {
+      for (int a : d.axes) {
+        if (a != axis) bytes /= static_cast<double>(mesh_.axis_size(a));
+      }
+    }
+    return bytes;
+  }
+
+  // Bytes that travel before a dim can be sliced over the axis: what later axes do to it is undone.
+  double UndoneBytes(const TensorType& type, int dim) const {
+    double bytes = 0;
+    for (int later : type.sharding.dims[static_cast<size_t>(dim)].axes) {
+      if (later < axis_) continue;
+      const Placement cut = PlacementOf(type, later, mesh_);
+      bytes += ReshardBytes(cut, Placement(), mesh_.axis_size(later), GroupBytes(type, later));
+    }
+    return bytes;
+  }
+
+  // `split`: the ranks divide the work, whatever has to be moved for it.
+  double OperandCost(const Value* v, const Slot& slot, bool split) const {
+    const Placement& want = slot.placement;
+    double best = kInfinity;
+    auto consider = [&](const Value* version) {
+      Placement from = PlacementOf(version->type, axis_, mesh_);
+      double bytes = ReshardBytes(from, want, mesh_.axis_size(axis_), GroupBytes(v->type, axis_));
+      if (from.kind == Placement::kWhole && want.kind == Placement::kCut) {
+        bytes += UndoneBytes(version->type, want.dim);
+      }
+      bool undone = from.kind == Placement::kCut && !split;
+      best = std::min(best, undone ? bytes * kUndoCutPenalty : bytes);
+    };
+    consider(v);
+    for (const Value* version : versions_.Of(v)) consider(version);
+    return versions_.IsWeight(v) ? best * kMoveWeightsPenalty : best;
+  }
+
+  // The factor along which all operands that have it are cut, and no other is cut otherwise; or -1.
+  int SettledFactor() const {
+    int settled = -1;
+    for (size_t i = 0; i < op_.operands.size(); ++i) {
+      const TensorType& type = op_.in(static_cast<int>(i));
+      const Placement at = PlacementOf(type, axis_, mesh_);
+      if (at.kind != Placement::kCut) continue;
+      auto cut = ProjectAxis(rule_, rule_.operands[i][at.dim], type.shape[at.dim],
+                             type.sharding.dims[at.dim], axis_, mesh_);
+      if (!cut || (settled >= 0 && settled != cut->factor)) return -1;
+      settled = cut->factor;
+    }
+    for (size_t i = 0; i < op_.operands.size() && settled >= 0; ++i) {
+      const Placement at = PlacementOf(op_.in(static_cast<int>(i)), axis_, mesh_);
+      if (at.kind != Placement::kCut && DimOfFactor(rule_.operands[i], settled) >= 0) return -1;
+    }
+    return settled;
+  }
+
+  double Cost(const Strategy& s, const Effect& p) const {
+    double cost = 0;
+    bool split = s.kind == Strategy::kFactor;
+    // That a result is wished for otherwise does not move what lies ready.
+    if (const int settled = split ? SettledFactor() : -1; settled >= 0) {
+      split = settled == s.cut.factor;
+    }
+    for (size_t i = 0; i < op_.operands.size(); ++i) {
+      const Value* v = op_.operands[i];
+      // A partial value that others need reduced as well is reduced once, before them.
+      const Placement& want = p.operands[i].placement;
+      if (want.partial() && v->users.size() > 1) return kInfinity;
+      cost += OperandCost(v, p.operands[i], split);
+    }
+    for (size_t i = 0; i < op_.results.size(); ++i) {
+      const TensorType& type = op_.out(i);
+      Placement wish = PlacementOf(type, axis_, mesh_);
+      if (!wished_ && wish.kind == Placement::kWhole &&
+          p.results[i].placement.kind == Placement::kCut) {
+        continue;
+      }
+      cost += ReshardBytes(p.results[i].placement, wish, mesh_.axis_size(axis_),
+                           GroupBytes(type, axis_));
+    }
+    if (s.kind == Strategy::kFactor) {
+      const Factor& f = rule_.factors[s.cut.factor];
+      // Two or three statistics per row travel.
+      if (f.kind == FactorKind::kExpandable) {
+        double rows =
+            GroupBytes(op_.in(0), axis_) / static_cast<double>(std::max<int64_t>(f.size, 1));
+        cost += 6 * rows;
+      }
+    }
+    return cost;
+  }
+
+  // Whether what a constraint asks for over later axes goes with the cuts over this axis and those
+  // before. Whole always does.
+  bool LeavesRoom(std::vector<FactorCut> cuts) const {
+    for (int later = axis_ + 1; later < mesh_.num_axes(); ++later) {
+      if (!Constrains(op_, later, mesh_)) continue;
+      auto p = EffectOf(AskedFor(op_, rule_, later, mesh_), op_, rule_, later, cuts, mesh_);
+      if (!p) return false;
+      cuts = std::move(p->cuts);
+    }
+    return true;
+  }
+
+  const Op& op_;
+  const ShardingRule& rule_;
+  const int axis_;
+  const std::vector<FactorCut>& cuts_;
+  const bool wished_;
+  const Versions& versions_;
+  const Mesh& mesh_;
+};
+
+}  // namespace
+
+std::optional<Effect> EffectOf(const Strategy& s, const Op& op, const ShardingRule& rule, int axis,
+                               const std::vector<FactorCut>& cuts, const Mesh& mesh) {
+  Effect p{std::vector<Slot>(op.operands.size()), std::vector<Slot>(op.results.size()), cuts};
+  if (s.kind == Strategy::kLinear) {
+    for (int i : rule.linear[s.group]) p.operands[i].placement.kind = Placement::kPartialSum;
+    for (Slot& r : p.results) r.placement.kind = Placement::kPartialSum;
+  } else if (s.kind == Strategy::kFactor) {
+    if (!AddCut(rule, s.cut, mesh, p.cuts)) return std::nullopt;
+    const Factor& factor = rule.factors[s.cut.factor];
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      auto slot = PlaceSlot(rule, rule.operands[i], op.in(i), s.cut.factor, axis, p.cuts, mesh);
+      if (!slot) return std::nullopt;
+      p.operands[i] = std::move(*slot);
+    }
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      auto slot = PlaceSlot(rule, rule.results[i], op.out(i), s.cut.factor, axis, p.cuts, mesh);
+      if (!slot) return std::nullopt;
+      if (slot->placement.kind == Placement::kWhole && factor.kind != FactorKind::kExpandable) {
+        slot->placement.kind =
+            factor.reduce == ReduceKind::kMax ? Placement::kPartialMax : Placement::kPartialSum;
+      }
+      p.results[i] = std::move(*slot);
+    }
+  }
+  return p;
+}
+
+Strategy AskedFor(const Op& op, const ShardingRule& rule, int axis, const Mesh& mesh) {
+  Placement at = PlacementOf(op.out(), axis, mesh);
+  if (at.kind != Placement::kCut) return {};
+  auto cut = ProjectAxis(rule, rule.results[0][at.dim], op.out().shape[at.dim],
+                         op.out().sharding.dims[at.dim], axis, mesh);
+  SHARDC_CHECK(cut, Describe(op), ": ", TypeToString(op.out(), mesh));
+  return {Strategy::kFactor, *cut, 0};
+}
+
+Strategy ChooseStrategy(const Op& op, const ShardingRule& rule, int axis,
+                        const std::vector<FactorCut>& cuts, bool wished, const Versions& versions,
+                        const Mesh& mesh) {
+  return Chooser(op, rule, axis, cuts, wished, versions, mesh).Choose();
+}
+
+}  // namespace shardc
