@@ -62,7 +62,7 @@ bool Speaks(const std::optional<WorldFailure>& failure, int rank) {
 void Say(const char* message) { std::fprintf(stderr, "shardc: error %s\n", message); }
 
 [[noreturn]] void End(Processes& processes, ExitCode code, bool quiet) {
-  if (std::fflush(stdout) != 0 && code == ExitCode::kOk) {
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && code == ExitCode::kOk) {
     Say("E5003: standard output: cannot be written in full");
     code = ExitCode::kIo;
   }

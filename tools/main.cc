@@ -31,7 +31,7 @@ int Main(int argc, char** argv) {
     return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
   }
   std::cout.flush();
-  if (!std::cout || std::fflush(stdout) != 0) {
+  if (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     throw Diagnostic("E5003", ExitCode::kIo, "standard output", "cannot be written in full");
   }
   return 0;

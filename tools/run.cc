@@ -13,6 +13,7 @@
 #include "runtime/processes.h"
 #include "tools/check_golden.h"
 #include "tools/inputs.h"
+#include "tools/interrupt.h"
 #include "tools/launched.h"
 #include "tools/plan.h"
 #include "tools/run_profile.h"
@@ -29,7 +30,7 @@ struct RunOptions {
   std::optional<uint64_t> random_seed;
   std::string load, save, save_params, save_checkpoint, check, profile;
   double rtol = 1e-4, atol = 1e-5;
-  int steps = 0, repeat = 0;
+  int steps = 0, repeat = 0, save_interval = 0;
   bool json = false;
   SessionOptions session;
 };
@@ -87,6 +88,7 @@ class Run {
                    static_cast<long long>(inputs_.steps()), static_cast<long long>(steps_run_));
     }
     Report();
+    if (interrupted_ != 0) EndInterrupted();
     if (golden_) throw *golden_;
   }
 
@@ -103,9 +105,11 @@ class Run {
     if (!o_.save_params.empty()) {
       Save(o_.save_params, Params(), &Session::StateType, &Session::State);
     }
-    if (!o_.save_checkpoint.empty()) {
-      Save(o_.save_checkpoint, session_.StateNames(), &Session::StateType, &Session::State);
-    }
+    if (!o_.save_checkpoint.empty()) SaveCheckpoint();
+  }
+
+  void SaveCheckpoint() const {
+    Save(o_.save_checkpoint, session_.StateNames(), &Session::StateType, &Session::State);
   }
 
   void NoteEqualSteps() const {
@@ -128,11 +132,27 @@ class Run {
   }
 
   void Steps() {
-    for (int i = 0; i < o_.steps; ++i) {
+    // Of processes, the launcher decides how they end.
+    std::optional<Interrupt> interrupt;
+    if (!StartedByMpi() && !(o_.save_checkpoint.empty() && o_.save_params.empty())) {
+      interrupt.emplace();
+    }
+    for (int i = 1; i <= o_.steps && interrupted_ == 0; ++i) {
       TimedStep();
       report_.steps.push_back(
           {ScalarOutput("loss"), GradientNorm(), ScalarOutput("learning_rate")});
+      if (!o_.json) PrintStep(report_.steps.size(), report_.steps.back());
+      if (interrupt) interrupted_ = Interrupt::Noted();
+      const bool last = i == o_.steps || interrupted_ != 0;
+      if (o_.save_interval > 0 && i % o_.save_interval == 0 && !last) SaveCheckpoint();
     }
+  }
+
+  [[noreturn]] void EndInterrupted() const {
+    std::fprintf(stderr, "note: interrupted after step %lld of %d; what it had made is saved\n",
+                 static_cast<long long>(steps_run_), o_.steps);
+    std::fflush(stdout);
+    EndBySignal(interrupted_);
   }
 
   // A plan with gradients and no optimizer has no such output.
@@ -251,6 +271,7 @@ class Run {
   Session session_;
   GivenInputs inputs_;
   int64_t steps_run_ = 0;
+  int interrupted_ = 0;  // by this signal
   RunReport report_;
   MachinePeaks peaks_;
   std::optional<Diagnostic> golden_;
@@ -301,8 +322,9 @@ void AddRunVerb(CLI::App& app) {
                    "fill inputs that are not given from this seed");
   verb->add_option("--save", o->save, "write all outputs, whole, to this safetensors file");
   verb->add_option("--save-params", o->save_params, "write the parameters after the last step");
-  verb->add_option("--save-checkpoint", o->save_checkpoint,
-                   "write parameters and the optimizer's states after the last step");
+  auto* checkpoint =
+      verb->add_option("--save-checkpoint", o->save_checkpoint,
+                       "write parameters and the optimizer's states after the last step");
   verb->add_option("--load", o->load,
                    "begin with the parameters of this safetensors file, and with the optimizer's "
                    "states where it has them, instead of the plan's");
@@ -314,6 +336,11 @@ void AddRunVerb(CLI::App& app) {
       verb->add_option("--steps", o->steps, "training steps; loss and gradient norm of each");
   const CLI::Range some(1, std::numeric_limits<int>::max());
   steps->check(some);
+  verb->add_option("--save-interval", o->save_interval,
+                   "write the checkpoint after every so many steps, too")
+      ->check(some)
+      ->needs(steps)
+      ->needs(checkpoint);
   verb->add_option("--repeat", o->repeat, "time this many steps after the first one")
       ->check(some)
       ->excludes(steps);

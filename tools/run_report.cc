@@ -1,6 +1,7 @@
 #include "tools/run_report.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -16,21 +17,14 @@ double TokensPerSecond(const RunReport& report) {
   return median > 0 ? static_cast<double>(report.tokens) / median : 0;
 }
 
-std::string Text(const std::optional<double>& v) {
+std::string Text(double v) {
+  if (std::isnan(v)) return "nan";  // whose sign says nothing
   char text[32];
-  std::snprintf(text, sizeof(text), "%.9g", v.value_or(0));
-  return v ? text : "-";
+  std::snprintf(text, sizeof(text), "%.9g", v);
+  return text;
 }
 
-void PrintSteps(const std::vector<StepValues>& steps) {
-  const bool rates = steps[0].learning_rate.has_value();
-  std::printf("%6s  %-14s  %-14s%s\n", "step", "loss", "grad_norm", rates ? "  learning_rate" : "");
-  for (size_t i = 0; i < steps.size(); ++i) {
-    const StepValues& s = steps[i];
-    std::printf("%6zu  %-14s  %-14s", i, Text(s.loss).c_str(), Text(s.grad_norm).c_str());
-    std::printf("%s\n", rates ? ("  " + Text(s.learning_rate)).c_str() : "");
-  }
-}
+std::string Text(const std::optional<double>& v) { return v ? Text(*v) : "-"; }
 
 }  // namespace
 
@@ -73,9 +67,22 @@ void PrintRunJson(const RunReport& report) {
   std::printf("%s\n", text.c_str());
 }
 
+void PrintStep(size_t number, const StepValues& s) {
+  const bool rates = s.learning_rate.has_value();
+  if (number == 1) {
+    std::printf("%6s  %-14s  %-14s%s\n", "step", "loss", "grad_norm",
+                rates ? "  learning_rate" : "");
+  }
+  std::printf("%6zu  %-14s  %-14s", number, Text(s.loss).c_str(), Text(s.grad_norm).c_str());
+  std::printf("%s\n", rates ? ("  " + Text(s.learning_rate)).c_str() : "");
+  std::fflush(stdout);
+}
+
 void PrintRunText(const RunReport& report) {
-  if (!report.steps.empty()) return PrintSteps(report.steps);
-  for (const auto& [name, value] : report.outputs) std::printf("%s = %.9g\n", name.c_str(), value);
+  if (!report.steps.empty()) return;
+  for (const auto& [name, value] : report.outputs) {
+    std::printf("%s = %s\n", name.c_str(), Text(value).c_str());
+  }
 }
 
 void PrintTimes(const RunReport& report) {

@@ -33,7 +33,9 @@ double Median(std::vector<double> v);
 
 // Exactly one JSON object on stdout.
 void PrintRunJson(const RunReport& report);
-// Lines on stdout.
+// One line on stdout, at once; before that of the first a heading.
+void PrintStep(size_t number, const StepValues& values);
+// Lines on stdout; nothing where the steps have theirs.
 void PrintRunText(const RunReport& report);
 // min, median, tokens per second, the GEMMs' share, bytes moved: on stderr.
 void PrintTimes(const RunReport& report);

@@ -1,6 +1,7 @@
 // Training over several runs: other data in every step, checkpoints, schedules.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -223,6 +224,43 @@ TEST_F(TrainTest, CheckpointsComeFirst) {
     EXPECT_EQ(r.exit, 74) << bad;
     EXPECT_EQ(r.out, "") << bad;
   }
+}
+
+// A run that fails has told of the steps before, and its last checkpoint is there to go on with.
+TEST_F(TrainTest, CheckpointsOnTheWay) {
+  WriteSteps("all.npy", 0, 4);
+  WriteSteps("tail.npy", 2, 4);
+  HostTensor bad = ReadNpy(Path("all.npy"));
+  bad.data<int64_t>()[3 * 32] = 97;
+  WriteNpy(Path("bad.npy"), bad);
+  Compile("plan", std::string("--spec megatron --mesh tp=2") + kTraining);
+  const ToolResult r = Tool(
+      "run plan --steps 4 --input input_ids=@bad.npy --input labels=@all.npy --save-interval 2 "
+      "--save-checkpoint c.safetensors");
+  EXPECT_EQ(r.exit, 2) << r.err;
+  EXPECT_THAT(r.err, HasSubstr("E4003: step 4:"));
+  EXPECT_THAT(r.out, AllOf(HasSubstr("\n     1  "), HasSubstr("\n     3  ")));
+  const Json whole = Steps("plan --steps 4 --input input_ids=@all.npy");
+  ExpectSteps(Steps("plan --steps 2 --input input_ids=@tail.npy --load c.safetensors"), whole, 2,
+              0);
+  EXPECT_EQ(Tool("run plan --steps 4 --save-interval 2 --random-inputs 1").exit, 2);
+}
+
+// Ctrl-C, and what batch systems send: the step is finished, and what it has made is saved.
+TEST_F(TrainTest, CheckpointWhenInterrupted) {
+  WriteIds();
+  Compile("plan", std::string("--spec serial") + kTraining);
+  const std::string run =
+      std::string("'") + SHARDC_TOOL + "' run plan --input input_ids=@ids.npy --steps 100000000 ";
+  const std::string until_two =
+      " >log & while kill -0 $! && ! grep -q '^ *2 ' log; do sleep 0.01; done; kill $!; wait $!";
+  const ToolResult r = Shell(run + "--save-checkpoint c.safetensors" + until_two);
+  EXPECT_EQ(r.exit, 128 + 15) << r.err;
+  EXPECT_THAT(r.err, HasSubstr("note: interrupted after step "));
+  const std::string log = Read("log");
+  EXPECT_EQ(SafetensorsFile(Path("c.safetensors")).Read("optimizer.step").AsDouble(0),
+            std::count(log.begin(), log.end(), '\n') - 1);
+  EXPECT_EQ(Shell(run + until_two).exit, 128 + 15);
 }
 
 TEST_F(TrainTest, InputsOfSeveralStepsComeOneAfterTheOther) {

@@ -1,0 +1,27 @@
+// Ctrl-C for work that has something to save.
+#pragma once
+
+#include <csignal>
+
+namespace shardc {
+
+// While one is there, the first SIGINT or SIGTERM is only noted, and a second of the same ends the
+// process. Signals that were ignored stay so. At most one at a time.
+class Interrupt {
+ public:
+  Interrupt();
+  ~Interrupt();
+  Interrupt(const Interrupt&) = delete;
+  Interrupt& operator=(const Interrupt&) = delete;
+
+  // The signal that came; 0: none.
+  static int Noted();
+
+ private:
+  struct sigaction before_[2];
+};
+
+// Ends the process as the signal would have.
+[[noreturn]] void EndBySignal(int signal);
+
+}  // namespace shardc
