@@ -14,7 +14,8 @@ int IndicesOf(const Program& program, const Instruction& instruction) {
   return instruction.collective < 0 ? indices : -1;
 }
 
-std::string InputBehind(const Program& program, size_t instruction, int buffer) {
+std::string InputBehind(const Program& program, size_t instruction, int buffer,
+                        std::vector<std::string>* through) {
   auto type = [&](int b) { return program.buffers[static_cast<size_t>(b)].type.dtype; };
   int root = RootOf(program, buffer);
   for (size_t i = instruction; i-- > 0;) {
@@ -23,6 +24,7 @@ std::string InputBehind(const Program& program, size_t instruction, int buffer) 
                                     [&](int r) { return RootOf(program, r) == root; });
     if (!writes) continue;
     if (maker.operands.empty() || type(maker.operands[0]) != type(buffer)) return "";
+    if (through) through->insert(through->begin(), maker.op);
     buffer = maker.operands[0];
     root = RootOf(program, buffer);
   }
@@ -32,11 +34,15 @@ std::string InputBehind(const Program& program, size_t instruction, int buffer) 
 
 Diagnostic NameInput(const Program& program, size_t instruction, const Diagnostic& error) {
   const int indices = IndicesOf(program, program.instructions[instruction]);
-  const std::string input = indices < 0 ? "" : InputBehind(program, instruction, indices);
+  std::vector<std::string> through;
+  const std::string input = indices < 0 ? "" : InputBehind(program, instruction, indices, &through);
+  std::string way;
+  for (const std::string& op : through) way += (way.empty() ? " through " : ", ") + op;
   // A kernel may be of a simpler op than the instruction, which is the one to name.
   return Diagnostic(error.id(), error.code(), DescribeInstruction(program, instruction),
-                    input.empty() ? error.message()
-                                  : StrCat(error.message(), "; it comes from input '", input, "'"),
+                    input.empty()
+                        ? error.message()
+                        : StrCat(error.message(), "; it comes from input '", input, "'", way),
                     error.fix());
 }
 

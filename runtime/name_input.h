@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "ir/diagnostic.h"
 #include "ir/program.h"
@@ -14,11 +15,12 @@ int IndicesOf(const Program& program, const Instruction& instruction);
 
 // The input of the program whose values the buffer has before the instruction, passed on by ops
 // that give integers of the same type; empty where it is no input's, or another stage has passed it
-// on.
-std::string InputBehind(const Program& program, size_t instruction, int buffer);
+// on. `through`, if there: those ops, the input's first.
+std::string InputBehind(const Program& program, size_t instruction, int buffer,
+                        std::vector<std::string>* through = nullptr);
 
 // An instruction's error of an id that is out of range (E4003), where the instruction is, and with
-// the input that the id comes from.
+// the input that the id comes from and the ops that changed its place there.
 Diagnostic NameInput(const Program& program, size_t instruction, const Diagnostic& error);
 
 }  // namespace shardc

@@ -31,12 +31,16 @@ bool Shard(const KernelRequest& r, size_t logits, size_t labels, LogitShard* sha
   return true;
 }
 
-// Where a label lies: the shape of this rank's part of them, and what the op adds to a place there.
+// Where a label lies: the shape of this rank's part of them, and what is added to a place there to
+// have the one in the whole tensor.
 struct Labels {
   Shape shape, origin;
   explicit Labels(const KernelRequest& r, size_t labels = 1)
       : shape(r.call.in[labels].shape), origin(shape.size()) {
     if (r.call.attrs->Has("origin")) origin = r.call.attrs->IntList("origin");
+    const auto boxes = reference::ValidBoxes(r.call, r.call.in[labels]);
+    if (boxes.empty()) return;
+    for (size_t d = 0; d < shape.size(); ++d) origin[d] += boxes[0].global[d] - boxes[0].local[d];
   }
 };
 

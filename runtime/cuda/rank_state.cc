@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "ir/diagnostic.h"
+#include "ir/shard_copy.h"
 #include "runtime/describe.h"
 #include "runtime/groups.h"
 #include "runtime/name_input.h"
@@ -311,8 +312,12 @@ void RankState::CheckFaults() const {
     if (kind == 0) continue;
     const Instruction& instruction = program_.instructions[i];
     const Buffer& indices = program_.buffers[IndicesOf(program_, instruction)];
-    // In the whole tensor, of which the op may have a part.
-    Shape place = PlaceIn(indices.type.shape, position);
+    // In the whole tensor, of which the rank and the op may have a part.
+    Shape place = PlaceIn(indices.local_shape, position);
+    const auto boxes = ShardBoxes(indices.type, program_.mesh, program_.rank);
+    for (size_t d = 0; d < place.size() && !boxes.empty(); ++d) {
+      place[d] += boxes[0].global[d] - boxes[0].local[d];
+    }
     if (instruction.attrs.Has("origin")) {
       const Ints& origin = instruction.attrs.IntList("origin");
       for (size_t d = 0; d < std::min(place.size(), origin.size()); ++d) place[d] += origin[d];

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <cstring>
+#include <utility>
 
 #include "runtime/cuda/peaks.h"
 #include "runtime/cuda/runner.h"
@@ -251,14 +252,16 @@ class BadKernel : public cuda::CudaKernel {
   Harm harm_;
 };
 
-Diagnostic FailureOf(Harm harm) {
-  Compiled c("megatron", "tp=2");
+// Of the first kernel of that rank.
+Diagnostic FailureOf(Harm harm, const char* mesh = "tp=2", int64_t rank = 0) {
+  Compiled c("megatron", mesh);
   FakeDevice device;
   auto carrier = cuda::MakeSharedDevice(device);
-  int kernels = 0;
+  bool made = false;
   cuda::KernelMaker maker = [&](const KernelRequest& r) -> std::unique_ptr<cuda::CudaKernel> {
-    bool first = kernels++ == 0;
-    if (first && r.program.rank == 0) return std::make_unique<BadKernel>(device, r, harm);
+    if (r.program.rank == rank && !std::exchange(made, true)) {
+      return std::make_unique<BadKernel>(device, r, harm);
+    }
     return std::make_unique<HostKernel>(device, r);
   };
   cuda::ExecutorOptions options;
@@ -278,6 +281,10 @@ TEST(CudaExecutorStep, ABadIdIsE4003) {
   EXPECT_EQ(d.id(), "E4003");
   EXPECT_EQ(d.where(), "rank 0, instruction 0 (embedding at transformer.wte)");
   EXPECT_EQ(d.message(), "ids[0, 5] = 99 is outside [0, 64); it comes from input 'input_ids'");
+  // The second half of the batch.
+  d = FailureOf(Harm::kFault, "dp=2", 1);
+  EXPECT_EQ(d.where(), "rank 1, instruction 0 (embedding at transformer.wte)");
+  EXPECT_THAT(d.message(), HasSubstr("ids[2, 5] = 99 is outside [0, 64)"));
 }
 
 TEST(CudaExecutorStep, ANanNamesItsInstruction) {
