@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -9,6 +10,21 @@
 #include "ir/output_file.h"
 
 namespace shardc {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+bool SameFile(const std::string& a, const std::string& b) {
+  std::error_code error;
+  if (fs::exists(a, error) && fs::exists(b, error)) {
+    return fs::is_regular_file(a, error) && fs::equivalent(a, b, error);
+  }
+  const fs::path whole = fs::weakly_canonical(a, error);
+  return !error && whole == fs::weakly_canonical(b, error);
+}
+
+}  // namespace
 
 std::string ReadFile(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -24,6 +40,18 @@ void WriteFile(const std::string& path, const std::string& bytes) {
   OutputFile out(path);
   out.Write(bytes);
   out.Close();
+}
+
+void CheckApart(const std::vector<FileOption>& files) {
+  for (const FileOption& out : files) {
+    if (!out.written || out.path.empty()) continue;
+    for (const FileOption& other : files) {
+      if (&other == &out || other.path.empty() || !SameFile(out.path, other.path)) continue;
+      throw Diagnostic("E6121", ExitCode::kUsage, out.option + " " + out.path,
+                       StrCat(other.option, " names the same file, which would be overwritten"),
+                       "give another file");
+    }
+  }
 }
 
 }  // namespace shardc

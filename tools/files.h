@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace shardc {
 
@@ -9,5 +10,15 @@ namespace shardc {
 std::string ReadFile(const std::string& path);
 // Throws Diagnostic E5003 or E5004 when it cannot be written in full.
 void WriteFile(const std::string& path, const std::string& bytes);
+
+// A file that an option of the command names.
+struct FileOption {
+  std::string option, path;  // no path: the option was not given
+  bool written = false;
+};
+
+// Throws Diagnostic E6121 where two options name the same file and one of them writes it: it would
+// be gone before it is read, or what another one wrote. Devices and pipes may be named twice.
+void CheckApart(const std::vector<FileOption>& files);
 
 }  // namespace shardc

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <random>
 
 #include "ir/diagnostic.h"
@@ -21,22 +22,32 @@ struct NamedTensor {
   HostTensor value;
 };
 
-NamedTensor ReadInput(const std::string& text) {
+struct InputText {
+  std::string name, path, tensor;  // tensor: empty where the file is one array
+};
+
+std::optional<InputText> Parse(const std::string& text) {
   size_t eq = text.find("=@");
-  if (eq == std::string::npos || eq == 0) {
+  if (eq == std::string::npos || eq == 0) return std::nullopt;
+  InputText input{text.substr(0, eq), text.substr(eq + 2), ""};
+  size_t at = input.path.find(".safetensors");
+  if (at == std::string::npos) return input;
+  input.tensor = input.name;
+  if (at + 12 < input.path.size() && input.path[at + 12] == ':') {
+    input.tensor = input.path.substr(at + 13);
+    input.path.resize(at + 12);
+  }
+  return input;
+}
+
+NamedTensor ReadInput(const std::string& text) {
+  const std::optional<InputText> input = Parse(text);
+  if (!input) {
     throw Diagnostic("E4001", ExitCode::kUsage, "--input " + text, "is not name=@file",
                      "for example --input input_ids=@ids.npy");
   }
-  std::string name = text.substr(0, eq), path = text.substr(eq + 2);
-  size_t at = path.find(".safetensors");
-  if (at == std::string::npos) return {name, ReadNpy(path)};
-  std::string tensor = name;
-  if (at + 12 < path.size() && path[at + 12] == ':') {
-    tensor = path.substr(at + 13);
-    path.resize(at + 12);
-  }
-  SafetensorsFile file(path);
-  return {name, file.Read(tensor)};
+  if (input->tensor.empty()) return {input->name, ReadNpy(input->path)};
+  return {input->name, SafetensorsFile(input->path).Read(input->tensor)};
 }
 
 // How many steps the array holds; 0 when it has no dim for them.
@@ -58,6 +69,11 @@ bool Has(const std::vector<std::string>& names, const std::string& name) {
 }
 
 }  // namespace
+
+std::string FileOfInput(const std::string& text) {
+  const std::optional<InputText> input = Parse(text);
+  return input ? input->path : "";
+}
 
 GivenInputs::GivenInputs(const std::vector<std::string>& texts, const Session& session) {
   const std::vector<std::string> inputs = session.InputNames();

@@ -38,6 +38,9 @@ class GivenInputs {
   int64_t steps_ = 1;
 };
 
+// The file of such a text; empty for text of another form.
+std::string FileOfInput(const std::string& text);
+
 // For every integer input the number of values it may take: rows of the tables it indexes, the
 // vocabulary of the logits it labels, on any stage; 2 when neither is found.
 int64_t IndexLimit(std::span<const Program* const> stages, const std::string& input);

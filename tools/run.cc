@@ -12,6 +12,7 @@
 #include "ir/safetensors.h"
 #include "runtime/processes.h"
 #include "tools/check_golden.h"
+#include "tools/files.h"
 #include "tools/inputs.h"
 #include "tools/interrupt.h"
 #include "tools/launched.h"
@@ -95,6 +96,15 @@ class Run {
  private:
   // Before the steps: what they make must not be lost to a path.
   void CheckFiles() const {
+    // What --load reads may be written: such a run goes on where the one before stopped.
+    std::vector<FileOption> files = {{"--save", o_.save, true},
+                                     {"--save-params", o_.save_params, true},
+                                     {"--save-checkpoint", o_.save_checkpoint, true},
+                                     {"--profile", o_.profile, true},
+                                     {"--check", o_.check, false}};
+    for (const std::string& text : o_.inputs)
+      files.push_back({"--input", FileOfInput(text), false});
+    CheckApart(files);
     for (const std::string* path : {&o_.save, &o_.save_params, &o_.save_checkpoint, &o_.profile}) {
       if (!path->empty()) WholeFile::Check(*path);
     }

@@ -1,6 +1,7 @@
 // Running plans: results, comparisons, training, and what users get wrong.
 #include <gmock/gmock.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "ir/npy.h"
@@ -255,6 +256,27 @@ TEST_F(RunTest, CheckNumericsNamesTheOp) {
   RunOk("nan --random-inputs 1");
   RunFails("nan --random-inputs 1 --check-numerics", 7,
            {"E4005", "neg, abs, neg, log at bad.log", "at element 0 of f32[2, 8]"});
+}
+
+// A file that is written must not be one that is read, under another name too, or written twice.
+TEST_F(RunTest, FilesStayApart) {
+  Compile("plan", "--spec serial");
+  EXPECT_EQ(Tool("run plan --input input_ids=@ids.npy --save out.safetensors").exit, 0);
+  Shell("ln -s out.safetensors link && ln ids.npy hard");
+  const std::string ids = Read("ids.npy"), out = Read("out.safetensors");
+  const std::string run = "plan --input input_ids=@ids.npy ";
+  RunFails(run + "--check out.safetensors --save ./out.safetensors", 2,
+           {"E6121", "--save ./out.safetensors", "--check"});
+  RunFails(run + "--check out.safetensors --save-params link", 2, {"E6121", "--check"});
+  RunFails(run + "--save hard", 2, {"E6121", "--input"});
+  RunFails(run + "--save new --save-checkpoint new", 2, {"E6121", "--save new"});
+  EXPECT_EQ(Read("ids.npy"), ids);
+  EXPECT_EQ(Read("out.safetensors"), out);
+  EXPECT_FALSE(std::filesystem::exists(Path("new")));
+  EXPECT_EQ(Tool("run " + run + "--save /dev/null --save-params /dev/null").exit, 0);
+  const std::string again = "--save-checkpoint state.safetensors";
+  EXPECT_EQ(Tool("run " + run + again).exit, 0);
+  EXPECT_EQ(Tool("run " + run + again + " --load state.safetensors").exit, 0);
 }
 
 TEST_F(RunTest, Usage) {
