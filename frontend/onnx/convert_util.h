@@ -10,7 +10,7 @@
 namespace shardc::onnx_import {
 
 // Parts of the shape and neural tables, in files of their own.
-void AddIndexConverters(ConverterTable& table);    // Slice, Split, Gather, Pad, Trilu, OneHot, ...
+void AddIndexConverters(ConverterTable& table);    // Slice, Split, Gather, TopK, Pad, ...
 void AddScatterConverters(ConverterTable& table);  // ScatterND, ScatterElements, NonZero
 void AddEinsumConverter(ConverterTable& table);
 void AddAttentionConverters(ConverterTable& table);  // Attention, RotaryEmbedding
@@ -48,6 +48,14 @@ Value* Plus(NodeContext& c, Value* v, double term);     // v itself for 0
 Value* Reduce(NodeContext& c, std::string_view op, Value* v, Ints axes, bool keepdims);
 // Elements [from, to) of one dim.
 Value* SliceDim(NodeContext& c, Value* v, int axis, int64_t from, int64_t to);
+// Where in x (of this shape) the elements lie that indices[i, j, ...] name along the axis, all
+// other dims' positions being those of the index itself: tuples for gather_nd. They leave out the
+// dims that the indices cover whole, from the first to one before the axis at most.
+struct Positions {
+  Value* tuples;
+  int batch_dims;
+};
+Positions PositionsAlong(NodeContext& c, const Shape& x, Value* indices, int axis);
 // What a Gemm node computes.
 Value* GemmOf(NodeContext& c);
 // log(softmax(x)) over the axis, computed without overflow.

@@ -1,4 +1,4 @@
-// Ops that take parts of a tensor: Slice, Split, Gather and its kin, Pad, Trilu, OneHot.
+// Ops that take parts of a tensor: Slice, Split, Gather and its kin, TopK, Pad, Trilu, OneHot.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -146,27 +146,31 @@ void GatherNd(NodeContext& c) {
   c.SetOutput(0, c.Make("gather_nd", {c.input(0), c.input(1)}, {{"batch_dims", batch_dims}}));
 }
 
-// The positions along the dims from the first that the indices do not cover whole, or from the
-// axis, written out for gather_nd; those before are batch dims.
 void GatherElements(NodeContext& c) {
-  Value *x = c.input(0), *indices = c.Cast(c.input(1), DType::kI64);
-  const shardc::Shape shape = indices->type.shape;
-  int rank = x->type.rank();
-  int axis = Axis(c, c.Int("axis", 0), rank), batch = 0;
-  if (static_cast<int>(shape.size()) != rank) {
+  Value *x = c.input(0), *indices = c.input(1);
+  const int rank = x->type.rank(), axis = Axis(c, c.Int("axis", 0), rank);
+  if (indices->type.rank() != rank) {
     c.Fail("E1303", "GatherElements needs indices with as many dims as its data");
   }
-  while (batch < axis && shape[batch] == x->type.shape[batch]) ++batch;
-  shardc::Shape column = shape;
-  column.push_back(1);
-  std::vector<Value*> columns;
-  for (int d = batch; d < rank; ++d) {
-    Value* at = d == axis ? indices : c.BroadcastTo(Iota(c, shape[d], d, rank), shape);
-    columns.push_back(c.Reshape(at, column));
-  }
-  Value* positions =
-      columns.size() == 1 ? columns[0] : c.Make("concat", columns, {{"axis", int64_t{rank}}});
-  c.SetOutput(0, c.Make("gather_nd", {x, positions}, {{"batch_dims", int64_t{batch}}}));
+  const Positions at = PositionsAlong(c, x->type.shape, indices, axis);
+  c.SetOutput(0, c.Make("gather_nd", {x, at.tuples}, {{"batch_dims", int64_t{at.batch_dims}}}));
+}
+
+// Elements are always given in their order: ONNX leaves it open where `sorted` is 0.
+void TopK(NodeContext& c) {
+  Value* x = c.input(0);
+  const int axis = Axis(c, c.Int("axis", -1), x->type.rank());
+  constexpr int kTakesKAsInput = 10;
+  if (c.opset() < kTakesKAsInput && !c.HasAttr("k")) c.Fail("E1302", "has no k");
+  const int64_t k = c.opset() < kTakesKAsInput ? c.Int("k", 0) : c.ConstantInt(1);
+  const int64_t n = x->type.shape[axis];
+  if (k < 0 || k > n) c.Fail("E1303", StrCat("takes ", k, " of ", n, " elements"));
+  Value* indices = c.Make(
+      "top_k", {x}, {{"axis", int64_t{axis}}, {"k", k}, {"largest", c.Int("largest", 1) != 0}});
+  c.SetOutput(1, indices);
+  if (!c.OutputWanted(0)) return;
+  const Positions at = PositionsAlong(c, x->type.shape, indices, axis);
+  c.SetOutput(0, c.Make("gather_nd", {x, at.tuples}, {{"batch_dims", int64_t{at.batch_dims}}}));
 }
 
 // Which element of a dim of size n stands at position i in front of or behind it.
@@ -260,6 +264,24 @@ void OneHot(NodeContext& c) {
 
 }  // namespace
 
+Positions PositionsAlong(NodeContext& c, const shardc::Shape& x, Value* indices, int axis) {
+  indices = c.Cast(indices, DType::kI64);
+  const shardc::Shape shape = indices->type.shape;
+  const int rank = static_cast<int>(x.size());
+  int batch = 0;
+  while (batch < axis && shape[batch] == x[batch]) ++batch;
+  shardc::Shape column = shape;
+  column.push_back(1);
+  std::vector<Value*> columns;
+  for (int d = batch; d < rank; ++d) {
+    Value* at = d == axis ? indices : c.BroadcastTo(Iota(c, shape[d], d, rank), shape);
+    columns.push_back(c.Reshape(at, column));
+  }
+  Value* tuples =
+      columns.size() == 1 ? columns[0] : c.Make("concat", columns, {{"axis", int64_t{rank}}});
+  return {tuples, batch};
+}
+
 void AddIndexConverters(ConverterTable& table) {
   table.insert({{"Slice", Slice},
                 {"Split", Split},
@@ -268,6 +290,7 @@ void AddIndexConverters(ConverterTable& table) {
                 {"Gather", Gather},
                 {"GatherND", GatherNd},
                 {"GatherElements", GatherElements},
+                {"TopK", TopK},
                 {"Pad", Pad},
                 {"Trilu", Trilu},
                 {"OneHot", OneHot}});

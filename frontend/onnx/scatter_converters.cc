@@ -1,4 +1,5 @@
-// Ops that are supported on constants only: their result, or its shape, has no op of ours.
+// ScatterND, ScatterElements; NonZero, which is supported on constants only: its result has no
+// static shape.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -13,10 +14,71 @@ const HostTensor& RequireConstant(NodeContext& c, int i) {
   if (t == nullptr) {
     c.Fail("E1301",
            StrCat(c.op_type(), " of values that are known only when the model runs is not ",
-                  "supported"),
-           "export the model with fixed shapes, or write it with Where or Concat");
+                  "supported: the shape of its result would depend on them"),
+           "write it with a mask (Where, OneHot) over all elements; a mixture of experts as a loop "
+           "over all experts, or as products batched over them, with weights of zero where a token "
+           "does not go");
   }
   return *t;
+}
+
+bool AllConstant(const NodeContext& c) {
+  for (int i = 0; i < 3; ++i) {
+    if (c.ConstantOf(c.input(i)) == nullptr) return false;
+  }
+  return true;
+}
+
+// Whether all elements of the constant behind v are the same.
+bool IsUniform(const NodeContext& c, Value* v) {
+  while (v->producer && v->producer->name() == "broadcast_to") v = v->producer->operands[0];
+  const HostTensor* t = c.ConstantOf(v);
+  if (t == nullptr) return false;
+  const int64_t bytes = DTypeSize(t->dtype());
+  for (int64_t i = 1; i < t->num_elements(); ++i) {
+    if (std::memcmp(t->raw(), t->raw() + i * bytes, static_cast<size_t>(bytes)) != 0) return false;
+  }
+  return t->num_elements() > 0;
+}
+
+// Adds what goes to each place, by the scatter that is gather_nd's gradient, to data or over it.
+// Without a reduction no place may be written twice (ONNX), unless by the same element everywhere.
+Value* Scatter(NodeContext& c, Value* data, Value* positions, int batch, Value* updates) {
+  const std::string reduction = c.String("reduction", "none");
+  const shardc::Shape shape = data->type.shape;
+  const DType type = data->type.dtype;
+  if (reduction != "none" && reduction != "add") {
+    c.Fail("E1301",
+           StrCat("the reduction \"", reduction, "\" of ", c.op_type(),
+                  " is supported on constants only"),
+           "use \"none\" or \"add\"");
+  }
+  if (updates->type.dtype != type) c.Fail("E1303", "the updates have another type than the data");
+  const int64_t k = positions->type.shape.back();
+  const Ints sizes(shape.begin() + batch, shape.begin() + batch + k);
+  auto summed = [&](Value* v) {
+    return c.Make("gather_nd_grad", {v, positions},
+                  {{"batch_dims", int64_t{batch}}, {"sizes", sizes}});
+  };
+  auto hit = [&] {
+    Value* hits = summed(c.BroadcastTo(c.Scalar(DType::kF32, 1), updates->type.shape));
+    return c.Make("greater", {hits, Like(c, hits, 0)});
+  };
+  if (reduction == "none" && IsUniform(c, updates)) {
+    Value* one = updates;
+    while (one->producer->name() == "broadcast_to") one = one->producer->operands[0];
+    HostTensor scalar(type, {});
+    std::memcpy(scalar.raw(), c.ConstantOf(one)->raw(), static_cast<size_t>(DTypeSize(type)));
+    return Where(c, hit(), c.Constant(std::move(scalar)), data);
+  }
+  if (type == DType::kI64) {
+    c.Fail("E1301",
+           StrCat(c.op_type(), " of 64-bit integers that are known only when the model ",
+                  "runs is not supported"),
+           "scatter floats, or 32-bit integers");
+  }
+  Value* sum = c.Cast(summed(IsFloat(type) ? updates : c.Cast(updates, DType::kF64)), type);
+  return reduction == "add" ? Add(c, data, sum) : Where(c, hit(), sum, data);
 }
 
 // Element `to` of out becomes element `from` of updates, or both combined.
@@ -49,7 +111,7 @@ int64_t Inside(const NodeContext& c, int64_t i, int64_t n) {
   return i < 0 ? i + n : i;
 }
 
-void ScatterNd(NodeContext& c) {
+void ScatterNdOfConstants(NodeContext& c) {
   const HostTensor &data = RequireConstant(c, 0), &indices = RequireConstant(c, 1),
                    &updates = RequireConstant(c, 2);
   int64_t rank = static_cast<int64_t>(data.shape().size());
@@ -74,7 +136,22 @@ void ScatterNd(NodeContext& c) {
   c.SetOutput(0, c.Constant(std::move(out)));
 }
 
-void ScatterElements(NodeContext& c) {
+void ScatterNd(NodeContext& c) {
+  if (AllConstant(c)) return ScatterNdOfConstants(c);
+  Value *data = c.input(0), *indices = c.input(1), *updates = c.input(2);
+  const shardc::Shape &shape = data->type.shape, &from = indices->type.shape;
+  const int64_t k = from.empty() ? 0 : from.back();
+  if (k < 1 || k > data->type.rank())
+    c.Fail("E1303", "the indices of ScatterND do not fit its data");
+  shardc::Shape expected(from.begin(), from.end() - 1);
+  expected.insert(expected.end(), shape.begin() + k, shape.end());
+  if (updates->type.shape != expected) {
+    c.Fail("E1303", "the updates of ScatterND do not fit its indices");
+  }
+  c.SetOutput(0, Scatter(c, data, indices, 0, updates));
+}
+
+void ScatterElementsOfConstants(NodeContext& c) {
   const HostTensor &data = RequireConstant(c, 0), &indices = RequireConstant(c, 1),
                    &updates = RequireConstant(c, 2);
   const Shape &shape = data.shape(), &from = indices.shape();
@@ -95,6 +172,20 @@ void ScatterElements(NodeContext& c) {
     Combine(c, c.String("reduction", "none"), out, to, updates, i);
   }
   c.SetOutput(0, c.Constant(std::move(out)));
+}
+
+void ScatterElements(NodeContext& c) {
+  if (AllConstant(c)) return ScatterElementsOfConstants(c);
+  Value *data = c.input(0), *indices = c.input(1), *updates = c.input(2);
+  const shardc::Shape &shape = data->type.shape, &from = indices->type.shape;
+  const int rank = data->type.rank(), axis = Axis(c, c.Int("axis", 0), rank);
+  bool fits = updates->type.shape == from && from.size() == shape.size();
+  for (size_t d = 0; fits && d < shape.size(); ++d) {
+    fits = static_cast<int>(d) == axis || from[d] <= shape[d];
+  }
+  if (!fits) c.Fail("E1303", "the shapes of ScatterElements do not fit each other");
+  const Positions at = PositionsAlong(c, shape, indices, axis);
+  c.SetOutput(0, Scatter(c, data, at.tuples, at.batch_dims, updates));
 }
 
 void NonZero(NodeContext& c) {

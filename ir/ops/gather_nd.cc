@@ -1,4 +1,4 @@
-// gather_nd, gather_nd_grad: ONNX GatherND, and what it does to gradients.
+// gather_nd, gather_nd_grad: ONNX GatherND, and what it does to gradients: a scatter that adds up.
 #include "ir/ops/gather_nd.h"
 
 #include <algorithm>
@@ -204,6 +204,17 @@ std::vector<Value*> Gradient(const GradientArgs& args) {
   return grads;
 }
 
+std::vector<Value*> ScatterGradient(const GradientArgs& args) {
+  std::vector<Value*> grads(2);
+  if (args.result_grads[0] && args.wanted[0]) {
+    Attributes attrs = {{"batch_dims", args.op.attrs.Int("batch_dims", 0)}};
+    if (const Attribute* origin = args.op.attrs.Find("origin")) attrs.Set("origin", *origin);
+    grads[0] = args.builder.Make("gather_nd", {args.result_grads[0], args.op.operands[1]},
+                                 std::move(attrs));
+  }
+  return grads;
+}
+
 }  // namespace
 
 void AddGatherNd(OpRegistry& registry) {
@@ -235,7 +246,8 @@ void AddGatherNd(OpRegistry& registry) {
                 {"origin", AttrKind::kInts}};
   grad.infer = InferGrad;
   grad.rule = GradRule;
-  grad.no_gradient = "second derivatives are not supported";
+  // A scatter of a model's own is this op, and what it adds up is gathered back.
+  grad.gradient = ScatterGradient;
   grad.flops = [](const Op& op) { return op.in(0).num_elements(); };
   grad.reference = ReferenceGrad;
   grad.ignores_padding = true;

@@ -8,6 +8,7 @@
 #include "ir/ops/infer_util.h"
 #include "ir/ops/reference_floats.h"
 #include "ir/ops/reference_util.h"
+#include "ir/ops/top_k.h"
 
 namespace shardc {
 namespace {
@@ -335,6 +336,7 @@ void RegisterIndexOps(OpRegistry& registry) {
   AddEmbedding(registry);
   AddGather(registry);
   AddGatherNd(registry);
+  AddTopK(registry);
 }
 
 }  // namespace shardc

@@ -21,7 +21,7 @@ LogSoftmax MatMul Max Mean Min Mish Mod Mul Neg NegativeLogLikelihoodLoss NonZer
 RMSNormalization Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin
 ReduceProd ReduceSum ReduceSumSquare Relu Reshape RotaryEmbedding Round ScatterElements ScatterND Selu SequenceAt
 Shape Sigmoid Sign SimplifiedLayerNormalization Sin Size Slice Softmax SoftmaxCrossEntropyLoss Softplus Softsign
-Split SplitToSequence Sqrt Squeeze Sub Sum Swish Tan Tanh ThresholdedRelu Tile Transpose Trilu Unsqueeze Where Xor
+Split SplitToSequence Sqrt Squeeze Sub Sum Swish Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Where Xor
 """.split()
 
 TYPES = [getattr(onnx.TensorProto, name) for name in "FLOAT FLOAT16 DOUBLE BOOL INT32 INT64".split()]

@@ -1,4 +1,5 @@
 // What the node tests of tests/conformance do not reach: forms, opsets and refusals of single ops.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -418,12 +419,111 @@ TEST_F(Converters, DropoutOfEverythingIsRefused) {
   ExpectRefused("E1303", "not in [0, 1)");
 }
 
-TEST_F(Converters, ScatterOfInputsIsRefused) {
+TEST_F(Converters, ScatterWithOtherReductionsIsRefused) {
   Input("x", {3});
   Input("u", {1});
   Integers("i", {1});
+  SetString(Node("ScatterElements", {"x", "i", "u"}), "reduction", "mul");
+  ExpectRefused("E1301", "\"mul\" of ScatterElements is supported on constants only");
+}
+
+TEST_F(Converters, ScatterOfLargeIntegersIsRefused) {
+  model_.Input("x", {"3"}, TensorProto::INT64);
+  model_.Input("u", {"1"}, TensorProto::INT64);
+  Integers("i", {1});
   Node("ScatterElements", {"x", "i", "u"});
+  ExpectRefused("E1301", "64-bit integers");
+}
+
+// Where a model sends tokens to experts by their positions.
+TEST_F(Converters, PositionsFoundWhenRunningAreRefused) {
+  Input("x", {3});
+  Node("NonZero", {"x"});
   ExpectRefused("E1301", "known only when the model runs");
+}
+
+TEST_F(Converters, TopKOfTooManyIsRefused) {
+  Input("x", {3});
+  Integers("k", {4});
+  Node("TopK", {"x", "k"}, {"y", "i"});
+  ExpectRefused("E1303", "takes 4 of 3 elements");
+}
+
+TEST_F(Converters, TopKOfAComputedNumberIsRefused) {
+  Input("x", {3});
+  model_.Input("k", {"1"}, TensorProto::INT64);
+  Node("TopK", {"x", "k"}, {"y", "i"});
+  ExpectRefused("E1304", "known when compiling");
+}
+
+// Also where nothing is read but the positions, and along a dim in the middle.
+TEST_F(Converters, TopKAlongAnyDim) {
+  Input("x", {2, 5, 3});
+  Integers("k", {2});
+  SetInt(Node("TopK", {"x", "k"}, {"v", "i"}), "axis", 1);
+  NodeProto& smallest = Node("TopK", {"x", "k"}, {"", "j"});
+  SetInt(smallest, "axis", -2);
+  SetInt(smallest, "largest", 0);
+  auto out = Evaluate({"v", "i", "j"});
+  ASSERT_EQ(out[0].shape(), (Shape{2, 2, 3}));
+  const HostTensor& x = inputs_["x"];
+  for (int64_t a = 0; a < 2; ++a) {
+    for (int64_t c = 0; c < 3; ++c) {
+      std::vector<std::pair<double, int64_t>> line;
+      for (int64_t b = 0; b < 5; ++b) line.emplace_back(x.AsDouble((a * 5 + b) * 3 + c), b);
+      std::sort(line.begin(), line.end());
+      for (int64_t r = 0; r < 2; ++r) {
+        const int64_t at = (a * 2 + r) * 3 + c;
+        EXPECT_EQ(out[0].AsDouble(at), line[4 - static_cast<size_t>(r)].first);
+        EXPECT_EQ(out[1].AsInt(at), line[4 - static_cast<size_t>(r)].second);
+        EXPECT_EQ(out[2].AsInt(at), line[static_cast<size_t>(r)].second);
+      }
+    }
+  }
+}
+
+// A constant everywhere may go to one place twice; bools and integers go through floats.
+TEST_F(Converters, ScatterWherePositionsAreComputed) {
+  Input("x", {2, 4});
+  Input("u", {2, 3});
+  model_.Input("i", {"2", "3"}, TensorProto::INT64);
+  inputs_["i"] = HostTensor::Of<int64_t>({2, 3}, {3, 0, -3, 1, 2, 0});
+  model_.Input("twice", {"2", "3"}, TensorProto::INT64);
+  inputs_["twice"] = HostTensor::Of<int64_t>({2, 3}, {3, 3, 0, 1, 1, 1});
+  model_.Floats("seven", {}, {7});
+  Integers("shape", {2, 3});
+  SetInt(Node("Cast", {"seven"}, {"wide"}), "to", TensorProto::DOUBLE);
+  Node("Expand", {"wide", "shape"}, {"sevens"});
+  SetInt(Node("Cast", {"u"}, {"ui"}), "to", TensorProto::INT32);
+  SetInt(Node("Cast", {"x"}, {"xi"}), "to", TensorProto::INT32);
+  auto scatter = [&](const std::string& x, const std::string& i, const std::string& u,
+                     const std::string& to) -> NodeProto& {
+    NodeProto& node = Node("ScatterElements", {x, i, u}, {to});
+    SetInt(node, "axis", 1);
+    return node;
+  };
+  scatter("x", "i", "u", "set");
+  scatter("xi", "i", "ui", "integers");
+  scatter("x", "twice", "sevens", "uniform");
+  SetString(scatter("x", "twice", "u", "added"), "reduction", "add");
+  auto out = Evaluate({"set", "integers", "uniform", "added"});
+  const HostTensor &x = inputs_["x"], &u = inputs_["u"];
+  for (int64_t r = 0; r < 2; ++r) {
+    double set[4], uniform[4], added[4];
+    for (int64_t c = 0; c < 4; ++c) set[c] = uniform[c] = added[c] = x.AsDouble(r * 4 + c);
+    for (int64_t c = 0; c < 3; ++c) {
+      const int64_t i = inputs_["i"].AsInt(r * 3 + c), twice = inputs_["twice"].AsInt(r * 3 + c);
+      set[i < 0 ? i + 4 : i] = u.AsDouble(r * 3 + c);
+      uniform[twice] = 7;
+      added[twice] += u.AsDouble(r * 3 + c);
+    }
+    for (int64_t c = 0; c < 4; ++c) {
+      EXPECT_EQ(out[0].AsDouble(r * 4 + c), set[c]);
+      EXPECT_EQ(out[1].AsInt(r * 4 + c), static_cast<int64_t>(set[c]));
+      EXPECT_EQ(out[2].AsDouble(r * 4 + c), uniform[c]);
+      EXPECT_DOUBLE_EQ(out[3].AsDouble(r * 4 + c), added[c]);
+    }
+  }
 }
 
 TEST_F(Converters, CastToSmallIntegersIsRefused) {

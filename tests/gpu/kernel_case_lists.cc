@@ -203,6 +203,12 @@ void AddMoves(List& list) {
            {{"sizes", Ints{9, 10}}});
   list.Add("batch", "gather_nd_grad", {list.F({20, 300, 3}), RandomInts({20, 300, 1}, 7, -9, 9)},
            {{"batch_dims", int64_t{1}}, {"sizes", Ints{9}}});
+  // Lines of less than a warp, and of several elements a thread, many equal.
+  list.Add("narrow", "top_k", {list.F({500, 8})}, {{"axis", int64_t{1}}, {"k", int64_t{2}}});
+  list.Add("wide", "top_k", {RandomInts({3, 5000}, 10, 0, 300)},
+           {{"axis", int64_t{1}}, {"k", int64_t{60}}});
+  list.Add("down", "top_k", {list.F({3, 700, 5})},
+           {{"axis", int64_t{1}}, {"k", int64_t{9}}, {"largest", false}});
 }
 
 void AddProducts(List& list) {

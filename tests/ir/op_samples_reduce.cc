@@ -85,6 +85,12 @@ void AddIndexing(Adder& add) {
       {{"batch_dims", int64_t{1}}, {"sizes", Ints{4}}});
   add("gather_nd_grad", "even", {RandomFloats({4, 8, 2}, 74), RandomInts({4, 8, 1}, 71, -3, 3)},
       {{"batch_dims", int64_t{2}}, {"sizes", Ints{3}}});
+  add("top_k", "", {RandomFloats({4, 6}, 75)}, {{"axis", int64_t{-1}}, {"k", int64_t{2}}});
+  add("top_k", "even", {RandomFloats({4, 6, 8}, 76)},
+      {{"axis", int64_t{1}}, {"k", int64_t{4}}, {"largest", false}});
+  // Most are equal.
+  add("top_k", "integers", {RandomInts({3, 40}, 77, 0, 3)},
+      {{"axis", int64_t{1}}, {"k", int64_t{40}}, {"largest", true}});
   add("constant", "", {}, {{"value", std::make_shared<const HostTensor>(table)}});
 }
 

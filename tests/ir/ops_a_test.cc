@@ -310,6 +310,21 @@ TEST(OpsA, GatherCountsFromTheEnd) {
             (V{1, 5}));
 }
 
+TEST(OpsA, TopKTakesTheLowerOfEqualPositions) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  auto top = [](const HostTensor& x, int64_t k, bool largest) {
+    return Doubles(Eval("top_k", {x}, {{"axis", int64_t{-1}}, {"k", k}, {"largest", largest}})[0]);
+  };
+  HostTensor x = F({2, 4}, {1, 3, 3, 1, -0.0, 0, -2, -2});
+  EXPECT_EQ(top(x, 3, true), (V{1, 2, 0, 0, 1, 2}));
+  EXPECT_EQ(top(x, 3, false), (V{0, 3, 1, 2, 3, 0}));
+  HostTensor odd = F({4}, {1, nan, 2, nan});
+  EXPECT_EQ(top(odd, 4, true), (V{1, 3, 2, 0}));
+  EXPECT_EQ(top(odd, 4, false), (V{0, 2, 1, 3}));
+  EXPECT_EQ(IdOf([&] { top(x, 5, true); }),
+            "E1101: takes 5 of the 4 elements along dim 1 of a tensor of shape [2, 4]");
+}
+
 // Two ranks hold 3 + 2 rows of a table of 5; rank 1 has a row of padding that must not count.
 TEST(OpsA, ShardedRowsAndReductionsSkipPadding) {
   Mesh mesh = Mesh::Parse("tp=2");

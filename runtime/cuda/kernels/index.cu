@@ -1,4 +1,4 @@
-// embedding, gather, gather_nd.
+// embedding, gather, gather_nd, top_k.
 #include "runtime/cuda/kernels/index.h"
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
@@ -120,8 +120,79 @@ KernelPtr MakeGatherNd(const KernelRequest& r) {
   });
 }
 
-constexpr Binding kBindings[] = {
-    {"embedding", MakeEmbedding}, {"gather", MakeGather}, {"gather_nd", MakeGatherNd}};
+// A block per line of elements along the axis: each pass finds the first, in the order of the op,
+// of those behind the one that the pass before found.
+template <typename T, bool kLargest>
+struct TopK {
+  using W = Wide<T>;
+  const T* x;
+  int64_t* y;
+  int64_t size, k, inner;
+
+  // Whether a goes before b; NaN is larger than all others.
+  static __device__ bool Before(W a, W b) {
+    if constexpr (kIsFloatW<W>) {
+      if (a != a || b != b) return kLargest ? a != a && b == b : b != b && a == a;
+    }
+    return kLargest ? a > b : a < b;
+  }
+  static __device__ W Last() {
+    if constexpr (!kIsFloatW<W>) {
+      return kLargest ? kLeast<W> : kGreatest<W>;
+    } else {
+      return kLargest ? -Infinity<W>() : Infinity<W>() - Infinity<W>();
+    }
+  }
+  __device__ void operator()(int64_t line) const {
+    const T* from = x + line / inner * size * inner + line % inner;
+    int64_t* to = y + line / inner * k * inner + line % inner;
+    W value = Last();
+    int64_t at = -1;
+    for (int64_t pass = 0; pass < k; ++pass) {
+      auto left = [&](W v, int64_t i) {
+        return pass == 0 || Before(value, v) || (!Before(v, value) && i > at);
+      };
+      W best = Last();
+      for (int64_t i = threadIdx.x; i < size; i += blockDim.x) {
+        W v = Widen(from[i * inner]);
+        if (left(v, i) && Before(v, best)) best = v;
+      }
+      best = BlockFold(best, Last(), [](W a, W b) { return Before(b, a) ? b : a; });
+      int64_t first = size;
+      for (int64_t i = threadIdx.x; i < size && first == size; i += blockDim.x) {
+        W v = Widen(from[i * inner]);
+        if (left(v, i) && !Before(best, v)) first = i;
+      }
+      at = BlockFold(first, size, [](int64_t a, int64_t b) { return a < b ? a : b; });
+      value = best;
+      if (threadIdx.x == 0) to[pass * inner] = at;
+    }
+  }
+};
+
+template <bool kLargest>
+KernelPtr MakeTopKOf(const KernelRequest& r) {
+  const TensorView &x = r.call.in[0], &y = r.call.out[0];
+  if (y.num_elements() == 0) return NoWork();
+  const auto axis = static_cast<size_t>(Axis(r.call.attrs->Int("axis"), x.rank()));
+  const int64_t size = x.shape[axis], inner = Product(x.shape, axis + 1, x.shape.size());
+  return DispatchNumeric(x.dtype, [&](auto t) {
+    using F = TopK<decltype(t), kLargest>;
+    F f{In<decltype(t)>(r, 0), Out<int64_t>(r, 0), size, y.shape[axis], inner};
+    const int64_t lines = x.num_elements() / size;
+    return MakeKernel([f, lines, grid = RowGrid(lines, size)](const Launch& launch) {
+      LaunchKernel(launch, RowsKernel<F>, grid.blocks, grid.threads, 0, f, lines);
+    });
+  });
+}
+KernelPtr MakeTopK(const KernelRequest& r) {
+  return r.call.attrs->Bool("largest", true) ? MakeTopKOf<true>(r) : MakeTopKOf<false>(r);
+}
+
+constexpr Binding kBindings[] = {{"embedding", MakeEmbedding},
+                                 {"gather", MakeGather},
+                                 {"gather_nd", MakeGatherNd},
+                                 {"top_k", MakeTopK}};
 
 }  // namespace
 
