@@ -228,7 +228,8 @@ class Application {
       }
       if (!axis || graph_.mesh.axis_size(*axis) == 1) continue;
       int dim = cut.dim < 0 ? cut.dim + rank : cut.dim;
-      if (flip) dim = rank - 1 - dim;
+      // Of experts' matrices, the last two dims.
+      if (flip && dim >= rank - 2) dim = 2 * rank - 3 - dim;
       DimSharding& d = sharding.dims[dim];
       if (!d.axes.empty() && d.axes.back() > *axis) {
         throw Diagnostic("E2105", ExitCode::kBadSpec, rule.where.ToString(),
@@ -285,7 +286,7 @@ class Application {
     const std::string& name = param->attrs.String("name");
     Value* value = param->result();
     bool by_role = rule.match.empty();
-    bool flip = value->type.rank() == 2 &&
+    bool flip = value->type.rank() >= 2 &&
                 (by_role ? param->attrs.Bool("transposed") : MatchesTransposed(rule, *param));
     value->type.sharding = Cut(rule, value->type, flip, "parameter '" + name + "'");
     Explain(value, rule, "parameter " + name);
@@ -498,6 +499,8 @@ class Application {
     for (Op* param : graph_.Params()) {
       const std::string& own = param->attrs.String("role", "");
       if (param->attrs.String("part", "weight") != "weight") continue;
+      // What each expert makes is no value of the whole layer, as their sum is.
+      if (own == "MLP_DOWN" && param->out().rank() > 2) continue;
       for (const Op* user : param->result()->users) {
         if (!user->def->rule || user->results.empty()) continue;
         // A tied weight looks tokens up and makes the logits.

@@ -91,6 +91,33 @@ Value* SliceBeforeTranspose(Builder& b, Op* op) {
   return b.Transpose(b.Transpose(part, perm), op->attrs.IntList("perm"));
 }
 
+// Every s-th element of a dim that s divides -> one of s pieces of a dim of its own: what lies
+// between each other there (gates and their linear parts) can then be cut apart like neighbours.
+Value* StridedToPiece(Builder& b, Op* op) {
+  if (op->name() != "slice" || ConstantOf(op->operands[0]) != nullptr) return nullptr;
+  const Ints &starts = op->attrs.IntList("starts"), &steps = op->attrs.IntList("steps");
+  Value* x = op->operands[0];
+  const Shape& shape = x->type.shape;
+  int axis = -1;
+  for (int d = 0; d < x->type.rank(); ++d) {
+    if (steps[d] == 1 && shape[d] == op->out().shape[d]) continue;
+    const bool all = steps[d] > 1 && shape[d] > steps[d] && shape[d] % steps[d] == 0 &&
+                     starts[d] < steps[d] && op->out().shape[d] == shape[d] / steps[d];
+    if (axis >= 0 || !all) return nullptr;
+    axis = d;
+  }
+  if (axis < 0) return nullptr;
+  Shape apart = shape;
+  apart[axis] /= steps[axis];
+  apart.insert(apart.begin() + axis + 1, steps[axis]);
+  Value* rows = b.Reshape(x, apart);
+  Ints from(apart.size(), 0), limits = apart, ones(apart.size(), 1);
+  from[axis + 1] = starts[axis];
+  limits[axis + 1] = starts[axis] + 1;
+  Value* piece = b.Make("slice", {rows}, {{"starts", from}, {"limits", limits}, {"steps", ones}});
+  return b.Reshape(piece, op->out().shape);
+}
+
 struct Piece {
   int axis = -1;
   int64_t start = 0, limit = 0;
@@ -185,7 +212,8 @@ Value* JoinSplits(Builder& b, Op* op) {
 }  // namespace
 
 bool SimplifyPieces(Graph& graph) {
-  return ApplyRules(graph, {GatherNdToGather, GatherToSlice, SliceBeforeTranspose}) |
+  return ApplyRules(graph,
+                    {GatherNdToGather, GatherToSlice, SliceBeforeTranspose, StridedToPiece}) |
          ApplyRules(graph, {SlicesToSplit, JoinSplits});
 }
 

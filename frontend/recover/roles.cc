@@ -26,8 +26,10 @@ Op* BiasBehind(const Value* v) {
   return split ? ParamBehind(split->operands[0]) : nullptr;
 }
 
-// x @ weight (+ bias).
+// x @ weight (+ bias), or that of several experts at once: a weight [experts, in, out] (or
+// [experts, out, in]) and a bias [experts, out].
 struct Linear {
+  bool experts = false;
   Op* matmul = nullptr;
   Op* weight = nullptr;
   Op* bias = nullptr;
@@ -54,13 +56,19 @@ class RoleFinder {
     for (const auto& op : graph_.ops()) {
       if (!OneOf(op->name(), {"matmul", "matmul_nt"})) continue;
       Op* weight = ParamBehind(op->operands[1]);
-      if (weight == nullptr || weight->out().rank() != 2) continue;
-      Linear linear{op.get(), weight, nullptr, op->result()};
+      if (weight == nullptr) continue;
+      const int rank = weight->out().rank();
+      const bool experts = rank == 3 && op->in(0).rank() >= 3 && weight->out().shape[0] > 1;
+      if (rank != 2 && !experts) continue;
+      Linear linear{experts, op.get(), weight, nullptr, op->result()};
       if (CountUses(graph_, op->result()) == 1 && !op->result()->users.empty()) {
         Op* user = op->result()->users[0];
         for (int i = 0; user->name() == "add" && i < 2; ++i) {
-          Op* bias = BiasBehind(user->operands[i]);
-          if (bias && user->in(i).num_elements() == op->out().shape.back()) {
+          const Value* v = user->operands[i];
+          Op* reshape = experts ? ProducedBy(v, "reshape") : nullptr;
+          Op* bias = reshape ? ParamBehind(reshape->operands[0]) : BiasBehind(v);
+          const int64_t vectors = experts ? weight->out().shape[0] : 1;
+          if (bias && v->type.num_elements() == vectors * op->out().shape.back()) {
             linear.bias = bias;
             linear.out = user->result();
           }
@@ -216,6 +224,7 @@ class RoleFinder {
   // Back from q, k or v, through splitting heads, rotary positions and norms of q and k.
   void SetQkv(Value* v, int depth) {
     if (Linear* linear = LinearAt(v)) {
+      if (linear->experts) return;
       // Of keys of low rank (as DeepSeek's), what is common to all heads comes from the projection
       // that makes them: no head is a part of its columns.
       return FeedsLinear(linear->out, 0) ? void() : Set(linear, "QKV");
@@ -255,7 +264,7 @@ class RoleFinder {
   void SetAttentionOut(const Value* v, int depth) {
     for (Op* user : v->users) {
       if (Linear* linear = user->results.empty() ? nullptr : LinearAt(user->result())) {
-        if (user->operands[0] == v) Set(linear, "ATTENTION_OUT");
+        if (user->operands[0] == v && !linear->experts) Set(linear, "ATTENTION_OUT");
       } else if (depth < 8 &&
                  OneOf(user->name(), {"dropout", "reshape", "transpose", "cast", "mul", "div"})) {
         SetAttentionOut(user->result(), depth + 1);
@@ -298,6 +307,7 @@ class RoleFinder {
       std::string role = RoleOf(*b.linear);
       // In a parallel block the first of the MLP may be columns of the one that makes q, k and v.
       if (!role.empty() && role != "MLP_UP" && role != "MLP_GATE" && role != "QKV") return;
+      if (b.linear->experts != down->experts) return;
     }
     if (!any) return;
     bool gated =
@@ -308,6 +318,7 @@ class RoleFinder {
   }
 
   void SetHead(Linear* linear) {
+    if (linear->experts) return;
     if (HasRole(linear->weight) && RoleOf(*linear) != "TOKEN_EMBEDDING") return;
     if (linear->matmul->out().shape.back() != vocabulary_) return;
     if (ReachesOutput(linear->out, 0)) Set(linear, "LM_HEAD");

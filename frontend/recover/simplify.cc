@@ -231,12 +231,16 @@ Value* DropExplicitBroadcast(Builder& b, Op* op) {
   return nullptr;
 }
 
-// matmul(x, transpose(w)) -> matmul_nt(x, w), and the reverse, for matrices w.
+// matmul(x, transpose(w)) -> matmul_nt(x, w), and the reverse, for matrices w, and for parameters
+// that are a matrix for each expert.
 Value* FoldTransposedWeight(Builder& b, Op* op) {
   bool plain = op->name() == "matmul", nt = op->name() == "matmul_nt";
   if (!plain && !nt) return nullptr;
   Op* transpose = ProducedBy(op->operands[1], "transpose");
-  if (transpose == nullptr || transpose->out().rank() != 2) return nullptr;
+  if (transpose == nullptr) return nullptr;
+  const bool experts =
+      IsPerm(transpose, {0, 2, 1}) && ProducedBy(transpose->operands[0], "param") != nullptr;
+  if (transpose->out().rank() != 2 && !experts) return nullptr;
   return b.Make(plain ? "matmul_nt" : "matmul", {op->operands[0], transpose->operands[0]});
 }
 

@@ -51,6 +51,63 @@ TEST(Ties, OneDifferentElementIsNoTie) {
   }
 }
 
+// All experts in one weight each, plain or stored [out, in], gate and up side by side, in turns or
+// apart; a router and a bias that is added whole have none.
+TEST(Roles, OfExperts) {
+  for (bool transposed : {false, true}) {
+    for (const char* form : {"halves", "turns", "apart"}) {
+      SCOPED_TRACE(StrCat(form, transposed ? ", transposed" : ""));
+      const bool apart = form == std::string("apart");
+      Graph g = Recover([&](TestGraph& b) {
+        Value* x = b.In("x", {5, 4});
+        auto experts = [&](Value* v, const std::string& name, int64_t in, int64_t out) {
+          Value* w = transposed ? b.Transpose(b.P(name, {3, out, in}), {0, 2, 1})
+                                : b.P(name, {3, in, out});
+          Value* bias = b.Reshape(b.P(name + ".bias", {3, out}), {3, 1, out});
+          return b.Add(b.Matmul(v, w), bias);
+        };
+        Value* all = b.BroadcastTo(x, {3, 5, 4});
+        Value* gate = experts(all, "gate_up", 4, apart ? 6 : 12);
+        Value* up = gate;
+        auto slice = [&](Value* v, int64_t from, int64_t to, int64_t step) {
+          return b.Make("slice", {v},
+                        {{"starts", Ints{0, 0, from}},
+                         {"limits", Ints{3, 5, to}},
+                         {"steps", Ints{1, 1, step}}});
+        };
+        if (apart) {
+          up = experts(all, "up", 4, 6);
+        } else if (form == std::string("halves")) {
+          gate = slice(up, 0, 6, 1);
+          up = slice(up, 6, 12, 1);
+        } else {
+          gate = slice(up, 0, 12, 2);
+          up = slice(up, 1, 12, 2);
+        }
+        Value* y = experts(b.Mul(b.Op1("tanh", gate), up), "down", 6, 4);
+        Value* scores = b.Op1("sigmoid", b.Matmul(x, b.P("router", {4, 3})));
+        y = b.Mul(y, b.Reshape(b.Transpose(scores, {1, 0}), {3, 5, 1}));
+        b.Out(b.ReduceSum(y, {0}, false));
+      });
+      std::map<std::string, std::string> roles;
+      for (const Op* p : g.Params()) {
+        roles[p->attrs.String("name")] = p->attrs.String("role", "-");
+        if (p->out().rank() == 3) {
+          EXPECT_EQ(p->attrs.Bool("transposed"), transposed);
+        }
+      }
+      const char* first = apart ? "MLP_GATE" : "MLP_UP";
+      std::map<std::string, std::string> expected = {{"gate_up", first},
+                                                     {"gate_up.bias", first},
+                                                     {"down", "MLP_DOWN"},
+                                                     {"down.bias", "MLP_DOWN"},
+                                                     {"router", "-"}};
+      if (apart) expected["up"] = expected["up.bias"] = "MLP_UP";
+      EXPECT_EQ(roles, expected);
+    }
+  }
+}
+
 // The builder's graph states the roles; recovery must find the same ones from the structure.
 TEST(Roles, AreThoseOfTheBuilder) {
   const char* configs[] = {

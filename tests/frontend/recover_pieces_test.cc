@@ -77,6 +77,33 @@ TEST(Pieces, SlicesThatAreTheWholeTogetherAreASplit) {
   EXPECT_EQ(Find(g, "split")->attrs.IntList("sizes"), (Ints{4, 1, 1}));
 }
 
+// GPT-OSS: gates and their linear parts in turns.
+TEST(Pieces, EverySecondElementIsAPieceOfADim) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.Op1("relu", b.In("x", {2, 3, 6}));
+    auto every = [&](int64_t start, int64_t limit, int64_t step) {
+      return b.Make("slice", {x},
+                    {{"starts", Ints{0, 0, start}},
+                     {"limits", Ints{2, 3, limit}},
+                     {"steps", Ints{1, 1, step}}});
+    };
+    b.Out(every(0, 6, 2), "gate");
+    b.Out(every(1, 6, 2), "up");
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("relu", "reshape", "split", "reshape", "reshape"));
+  EXPECT_EQ(Find(g, "split")->attrs.Int("axis"), 3);
+  Graph others = Recover([](TestGraph& b) {
+    Value* x = b.Op1("relu", b.In("x", {6, 7}));
+    auto every = [&](Ints starts, Ints limits, Ints steps) {
+      return b.Make("slice", {x}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
+    };
+    b.Out(every({0, 0}, {6, 7}, {1, 2}), "does not divide");
+    b.Out(every({2, 0}, {6, 7}, {2, 1}), "not all");
+    b.Out(every({4, 0}, {-1, 7}, {-2, 1}), "backwards");
+  });
+  EXPECT_THAT(Ops(others), ElementsAre("relu", "slice", "slice", "slice"));
+}
+
 TEST(Pieces, SlicesWithAGapOrAnOverlapStay) {
   for (int64_t limit : {1, 3}) {
     Graph g = Recover([&](TestGraph& b) {
