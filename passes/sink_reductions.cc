@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "ir/builder.h"
 #include "ir/op_def.h"
 #include "passes/provenance.h"
 #include "passes/reshard_cost.h"
@@ -11,7 +12,9 @@
 namespace shardc {
 namespace {
 
-constexpr size_t kMaxOps = 64;  // that one reduction moves behind
+constexpr size_t kMaxOps = 64;  // that one reduction moves behind, on average
+constexpr int kMaxSteps = 4;    // from a reduction to the sum that it is part of
+constexpr size_t kMaxValues = 2048;
 
 bool Uses(const Sharding& s, const AxisList& axes) {
   return std::any_of(axes.begin(), axes.end(), [&](int a) { return s.Uses(a); });
@@ -32,7 +35,7 @@ class Region {
     double best = now;
     size_t best_size = 0;
     // In order: all that makes an op's operands has been decided on before the op.
-    while (!waiting_.empty() && ops_.size() < kMaxOps) {
+    while (!waiting_.empty() && ops_.size() < kMaxOps * reductions_.size()) {
       Op* op = waiting_.begin()->second;
       waiting_.erase(waiting_.begin());
       if (!Passes(*op)) continue;
@@ -53,6 +56,7 @@ class Region {
 
   void Apply() {
     const std::set<const Op*> inside(ops_.begin(), ops_.end());
+    for (Op* op : ops_) Divide(op);
     for (Op* op : ops_) {
       for (size_t i = 0; i < op->operands.size(); ++i) {
         const Op* producer = op->operands[i]->producer;
@@ -93,11 +97,62 @@ class Region {
     for (const Value* r : op.results) {
       if (Uses(r->type.sharding, axes_)) return false;
     }
+    return PassingGroup(op, partial).has_value();
+  }
+
+  // The operands, among which are the partial ones, in which the op is linear together. The others
+  // of them are divided among the ranks: vectors for all rows, as the biases of experts.
+  static std::optional<std::vector<int>> PassingGroup(const Op& op,
+                                                      const std::vector<int>& partial) {
+    std::optional<std::vector<int>> found;
     ShardingRule rule = op.def->rule(op);
-    return std::any_of(rule.linear.begin(), rule.linear.end(), [&](std::vector<int> group) {
+    for (std::vector<int>& group : rule.linear) {
       std::sort(group.begin(), group.end());
-      return group == partial;
-    });
+      if (!std::includes(group.begin(), group.end(), partial.begin(), partial.end())) continue;
+      if (group == partial) return group;
+      const bool small = std::all_of(group.begin(), group.end(), [&](int i) {
+        return std::binary_search(partial.begin(), partial.end(), i) ||
+               2 * op.in(i).num_elements() <= op.out().num_elements();
+      });
+      if (small && IsFloat(op.out().dtype)) found = group;
+    }
+    return found;
+  }
+
+  // Each rank adds its share of what is whole.
+  void Divide(Op* op) {
+    std::vector<int> partial;
+    for (size_t i = 0; i < op->operands.size(); ++i) {
+      if (Left(op->operands[i])) partial.push_back(static_cast<int>(i));
+    }
+    const std::vector<int> group = *PassingGroup(*op, partial);
+    for (int i : group) {
+      if (std::binary_search(partial.begin(), partial.end(), i)) continue;
+      Value* whole = op->operands[static_cast<size_t>(i)];
+      Builder builder(graph_, op);
+      builder.phase = op->phase;
+      builder.BelongWith(*op);
+      const int64_t parts = NumParts(axes_, graph_.mesh);
+      const Sharding own = whole->type.sharding;
+      auto placed = [](Value* v, Sharding sharding) {
+        v->type.sharding = std::move(sharding);
+        return v;
+      };
+      // A sum over as many shares as there are ranks, of which each rank has one.
+      Value* share = builder.Scalar(whole->type.dtype, 1 / static_cast<double>(parts));
+      share = placed(builder.Mul(whole, share), own);
+      Shape shape = whole->type.shape;
+      shape.insert(shape.begin(), parts);
+      Sharding cut = own, partial_sum = own;
+      cut.dims.insert(cut.dims.begin(), DimSharding{axes_, 1, {}});
+      for (int a : axes_) partial_sum.partial_sum.push_back(a);
+      share = builder.BroadcastTo(share, std::move(shape));
+      share = placed(share, Canonical({share->type.dtype, share->type.shape, cut}, graph_.mesh));
+      Value* divided = placed(builder.ReduceSum(share, {0}), own);
+      divided = placed(
+          divided, Canonical({divided->type.dtype, divided->type.shape, partial_sum}, graph_.mesh));
+      graph_.SetOperand(op, i, divided);
+    }
   }
 
   double FrontierBytes() const {
@@ -193,6 +248,66 @@ std::vector<Op*> Siblings(Op* reduction) {
   return all;
 }
 
+// Whether the op is linear in the value, and the operands in which it is so together with it.
+bool LinearIn(const Op& op, const Value* v, std::vector<Value*>* together) {
+  if (!op.def->rule || op.results.size() != 1) return false;
+  bool linear = false;
+  for (const std::vector<int>& group : op.def->rule(op).linear) {
+    const bool has = std::any_of(group.begin(), group.end(),
+                                 [&](int i) { return op.operands[static_cast<size_t>(i)] == v; });
+    linear |= has;
+    for (int i : group) {
+      Value* other = op.operands[static_cast<size_t>(i)];
+      if (has && other != v) together->push_back(other);
+    }
+  }
+  return linear;
+}
+
+// Adds to `found` what is reduced over the axes and passed to v by a few linear ops.
+void FindReductions(const Value* v, const AxisList& axes, int steps, std::set<Op*>& found) {
+  if (!v->producer) return;
+  if (ReducedAxes(v) == axes) {
+    found.insert(v->producer);
+    return;
+  }
+  const Op& op = *v->producer;
+  if (steps == 0 || !op.def->rule || op.results.size() != 1) return;
+  for (const std::vector<int>& group : op.def->rule(op).linear) {
+    for (int i : group) {
+      FindReductions(op.operands[static_cast<size_t>(i)], axes, steps - 1, found);
+    }
+  }
+}
+
+// This reduction and later ones over the same axes that end in one sum with it, as the outputs of
+// all experts do, each scaled by the weight that a token gives it: those of a phase, as far as
+// nothing else reads what is summed.
+std::vector<Op*> SummedWith(Op* reduction) {
+  const AxisList axes = ReducedAxes(reduction->result());
+  std::set<Op*> found;
+  std::vector<const Value*> waiting = {reduction->result()};
+  for (size_t at = 0; at < waiting.size() && at < kMaxValues; ++at) {
+    std::vector<const Value*> next;
+    std::vector<Value*> together;
+    bool only_linear = true;
+    for (const Op* user : waiting[at]->users) {
+      if (user->phase != reduction->phase) continue;
+      only_linear &= LinearIn(*user, waiting[at], &together);
+      if (only_linear) next.push_back(user->result());
+    }
+    if (!only_linear) continue;
+    for (const Value* other : together) FindReductions(other, axes, kMaxSteps, found);
+    waiting.insert(waiting.end(), next.begin(), next.end());
+  }
+  std::vector<Op*> all = {reduction};
+  for (Op* op : found) {
+    if (op->id > reduction->id) all.push_back(op);
+  }
+  std::sort(all.begin(), all.end(), [](const Op* a, const Op* b) { return a->id < b->id; });
+  return all;
+}
+
 }  // namespace
 
 AxisList ReducedAxes(const Value* value) {
@@ -216,7 +331,7 @@ bool SinkReductions(Graph& graph) {
     Op* op = it->get();
     if (op->name() != "reshard" || ReducedAxes(op->result()).empty()) continue;
     if (op->result()->users.empty()) continue;
-    for (const std::vector<Op*>& together : {Siblings(op), {op}}) {
+    for (const std::vector<Op*>& together : {Siblings(op), SummedWith(op), {op}}) {
       Region region(graph, together);
       if (!region.Grow()) continue;
       region.Apply();

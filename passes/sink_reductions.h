@@ -12,8 +12,9 @@ AxisList ReducedAxes(const Value* value);
 // Each reduction whose users are linear in it moves behind them, and behind those that are linear
 // in their results, as far as saves bytes: where the results are smaller, or are added to what is
 // reduced over the same axes anyway. The gradient of a key that several ranks share is reduced as
-// the gradient of its weight, and as a part of the one all_reduce of the layer's input. Returns
-// whether anything moved.
+// the gradient of its weight, and as a part of the one all_reduce of the layer's input. The outputs
+// of experts are reduced as their sum; a bias that is added to each before is divided among the
+// ranks. Returns whether anything moved.
 bool SinkReductions(Graph& graph);
 
 }  // namespace shardc
