@@ -33,7 +33,10 @@ class LiveBytes {
 
   explicit LiveBytes(const Graph& graph) : graph_(graph) {
     for (const auto& input : graph.inputs()) input->id = -1;
-    for (const auto& op : graph.ops()) op->id = count_++;
+    for (const auto& op : graph.ops()) {
+      op->id = count_++;
+      for (Value* r : op->results) r->id = -1;
+    }
     for (const auto& op : graph.ops()) {
       for (size_t i = 0; i < op->results.size(); ++i) Place(*op, static_cast<int>(i));
     }
@@ -64,12 +67,12 @@ class LiveBytes {
       last = std::max(last, user->id);
       to_state = to_state || user->def->side_effect;
     }
-    r->id = -1;
     if (op.def->is_state || op.operands.empty() || to_state) return;
     // Added to in passing: made where what it is added to is.
     if (r->users.size() == 1) {
       const auto [f, x] = FindAddInPassing(graph_, *r->users[0]);
-      if (f == &op && x->id >= 0) return Share(r, x->id, last);
+      const int slot = f == &op ? SlotOf(x) : -1;
+      if (slot >= 0) return Share(r, slot, last);
     }
     for (size_t o = 0; o < op.operands.size(); ++o) {
       const Value* v = op.operands[o];
@@ -84,6 +87,14 @@ class LiveBytes {
     if (IsView(op, graph_.mesh)) return;
     r->id = static_cast<int>(slots_.size());
     slots_.push_back({r, LocalBytes(r->type, graph_.mesh), op.id, last});
+  }
+
+  // That of x, which lies where what is added to it in passing was made: x itself, as the sum that
+  // it is, may come later.
+  int SlotOf(const Value* x) const {
+    if (x->id >= 0 || !x->producer) return x->id;
+    const Op* f = FindAddInPassing(graph_, *x->producer).f;
+    return f ? f->result()->id : -1;
   }
 
   void Share(Value* r, int slot, int last) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "passes/emit.h"
 #include "tests/passes/check_text.h"
 
@@ -180,6 +182,28 @@ TEST(Chunk, ThePeakFalls) {
   int64_t before = EmitProgram(graph).arena_bytes;
   Chunk(graph);
   EXPECT_LT(EmitProgram(graph).arena_bytes, before / 4);
+}
+
+// Products of a parallel block: the second adds to a sum that stands after it, in memory that the
+// first wrote. What other passes left in the values' ids is not read.
+TEST(Chunk, SumsInPassingStandAfterTheirProducts) {
+  Graph graph = ParseAndVerify(R"(graph @g(%x: f32[8, 16], %y: f32[8, 16]) -> (%z) {
+    %w = param "w" : f32[16, 8]
+    %u = param "u" : f32[16, 8]
+    %v = param "v" : f32[16, 8]
+    %a = exp %x : f32[8, 16]
+    %0 = matmul %a, %w : f32[8, 8]
+    %1 = matmul %y, %u : f32[8, 8]
+    %2 = matmul %y, %v : f32[8, 8]
+    %3 = add %0, %1 : f32[8, 8]
+    %4 = add %3, %2 : f32[8, 8]
+    %z = exp %4 : f32[8, 8]
+  })");
+  for (const auto& op : graph.ops()) {
+    for (Value* r : op->results) r->id = std::numeric_limits<int>::max();
+  }
+  Chunk(graph, {.least_bytes = 1});
+  CheckGraph(graph, "CHECK: %z = exp %4 : f32[8, 8]");
 }
 
 }  // namespace
