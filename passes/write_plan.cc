@@ -84,7 +84,12 @@ class PlanWriter {
  private:
   std::string Relative(const std::string& path) const { return path.substr(folder_.size() + 1); }
 
+  void OnWay() const {
+    if (options_.on_way) options_.on_way();
+  }
+
   void Add(const std::string& name, const std::string& bytes) {
+    OnWay();
     OutputFile file(folder_ + "/" + name);
     file.Write(bytes);
     file.Close();
@@ -153,6 +158,7 @@ class PlanWriter {
     }
     SafetensorsWriter writer(path, std::move(announced));
     for (const Op* param : params) {
+      OnWay();
       const TensorSource& source = *graph_.sources.find(param->attrs.String("name"))->second;
       try {
         writer.Write(ReadShard(source, param->out(), graph_.mesh, rank));

@@ -1,6 +1,7 @@
 // The plan on disk: manifest, programs, weight shards.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "ir/graph.h"
@@ -11,6 +12,8 @@ namespace shardc {
 struct PlanOptions {
   std::string model, spec;  // for the manifest: what was compiled
   bool write_weights = true;
+  // Called before each file and each tensor; may throw to give up.
+  std::function<void()> on_way;
 };
 
 // Writes manifest.textproto, rankNNNN.program, weights/rankNNNN.safetensors and graph.shardc to
@@ -18,7 +21,7 @@ struct PlanOptions {
 // that is there already is replaced; any other non-empty folder is refused. Weights are streamed
 // tensor by tensor and read from the graph's sources once per shard. Throws Diagnostic E5002
 // (folder in the way), E5003 (cannot be written), E5004 (disk full), E5005 (a parameter without
-// data, where weights are written); nothing is left behind.
+// data, where weights are written), or what on_way throws; nothing is left behind.
 void WritePlan(const Graph& graph, const StagePrograms& programs, const PlanOptions& options,
                const std::string& folder);
 

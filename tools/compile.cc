@@ -17,6 +17,7 @@
 #include "passes/placement.h"
 #include "passes/write_plan.h"
 #include "specs/annotations.h"
+#include "tools/interrupt.h"
 #include "tools/model.h"
 #include "tools/verbs.h"
 
@@ -146,6 +147,19 @@ Spec LoadSpecFor(const CompileOptions& o, const Mesh& given) {
   return SpecOfAnnotations(chosen, o.model, given);
 }
 
+// On Ctrl-C nothing is left of the plan.
+void WriteInterruptibly(const Graph& graph, const StagePrograms& programs, PlanOptions& plan,
+                        const std::string& folder) {
+  try {
+    const Interrupt interrupt;
+    plan.on_way = [&] { interrupt.Check(); };
+    WritePlan(graph, programs, plan, folder);
+    interrupt.Check();
+  } catch (const Interrupted& i) {
+    EndBySignal(i.signal);
+  }
+}
+
 void CheckAnnotate(const CompileOptions& o) {
   if (o.annotate.empty() || IsOnnx(o.model)) return;
   throw Diagnostic("E6111", ExitCode::kUsage, "--annotate " + o.annotate,
@@ -219,7 +233,7 @@ void RunCompile(CompileOptions& o) {
   plan.spec = spec.name;
   plan.write_weights = o.weights == "split";
   if (!o.annotate.empty()) Annotate(graph, placement, o);
-  WritePlan(graph, programs, plan, o.out);
+  WriteInterruptibly(graph, programs, plan, o.out);
   timer.Lap("write plan");
   WarnOfIdleAxes(programs, spec);
   if (!o.quiet) Summarise(graph, programs, o);

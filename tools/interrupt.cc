@@ -26,7 +26,11 @@ Interrupt::~Interrupt() {
   for (int i = 0; i < 2; ++i) sigaction(kSignals[i], &before_[i], nullptr);
 }
 
-int Interrupt::Noted() { return noted; }
+int Interrupt::Noted() const { return noted; }
+
+void Interrupt::Check() const {
+  if (noted != 0) throw Interrupted{noted};
+}
 
 void EndBySignal(int signal) {
   std::signal(signal, SIG_DFL);

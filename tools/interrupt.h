@@ -5,6 +5,10 @@
 
 namespace shardc {
 
+struct Interrupted {
+  int signal;
+};
+
 // While one is there, the first SIGINT or SIGTERM is only noted, and a second of the same ends the
 // process. Signals that were ignored stay so. At most one at a time.
 class Interrupt {
@@ -15,7 +19,9 @@ class Interrupt {
   Interrupt& operator=(const Interrupt&) = delete;
 
   // The signal that came; 0: none.
-  static int Noted();
+  int Noted() const;
+  // Throws Interrupted if one came.
+  void Check() const;
 
  private:
   struct sigaction before_[2];

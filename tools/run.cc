@@ -66,6 +66,8 @@ class Run {
 
   void Go() {
     CheckFiles();
+    // Of processes, the launcher decides how they end.
+    if (Writes() && !StartedByMpi()) interrupt_.emplace();
     NoteEqualSteps();
     // Without --repeat the reported steps are recorded, the first with what kernels do only once.
     if (o_.repeat == 0) StartProfile(std::max(o_.steps, 1));
@@ -89,7 +91,7 @@ class Run {
                    static_cast<long long>(inputs_.steps()), static_cast<long long>(steps_run_));
     }
     Report();
-    if (interrupted_ != 0) EndInterrupted();
+    if (Interrupted()) EndInterrupted();
     if (golden_) throw *golden_;
   }
 
@@ -109,6 +111,11 @@ class Run {
       if (!path->empty()) WholeFile::Check(*path);
     }
     if (!o_.check.empty()) SafetensorsFile{o_.check};
+  }
+
+  bool Writes() const {
+    return !(o_.save.empty() && o_.save_params.empty() && o_.save_checkpoint.empty() &&
+             o_.profile.empty());
   }
 
   void SaveStates() const {
@@ -142,27 +149,24 @@ class Run {
   }
 
   void Steps() {
-    // Of processes, the launcher decides how they end.
-    std::optional<Interrupt> interrupt;
-    if (!StartedByMpi() && !(o_.save_checkpoint.empty() && o_.save_params.empty())) {
-      interrupt.emplace();
-    }
-    for (int i = 1; i <= o_.steps && interrupted_ == 0; ++i) {
+    for (int i = 1; i <= o_.steps && !Interrupted(); ++i) {
       TimedStep();
       report_.steps.push_back(
           {ScalarOutput("loss"), GradientNorm(), ScalarOutput("learning_rate")});
       if (!o_.json) PrintStep(report_.steps.size(), report_.steps.back());
-      if (interrupt) interrupted_ = Interrupt::Noted();
-      const bool last = i == o_.steps || interrupted_ != 0;
+      const bool last = i == o_.steps || Interrupted();
       if (o_.save_interval > 0 && i % o_.save_interval == 0 && !last) SaveCheckpoint();
     }
   }
 
+  bool Interrupted() const { return interrupt_ && interrupt_->Noted() != 0; }
+
   [[noreturn]] void EndInterrupted() const {
-    std::fprintf(stderr, "note: interrupted after step %lld of %d; what it had made is saved\n",
-                 static_cast<long long>(steps_run_), o_.steps);
+    const int64_t steps = std::max({o_.steps, o_.repeat + 1, 1});
+    std::fprintf(stderr, "note: interrupted after step %lld of %lld; what it had made is saved\n",
+                 static_cast<long long>(steps_run_), static_cast<long long>(steps));
     std::fflush(stdout);
-    EndBySignal(interrupted_);
+    EndBySignal(interrupt_->Noted());
   }
 
   // A plan with gradients and no optimizer has no such output.
@@ -184,7 +188,7 @@ class Run {
     report_.times_s.clear();
     report_.host_times_s.clear();
     StartProfile(o_.repeat);
-    for (int i = 0; i < o_.repeat; ++i) TimedStep();
+    for (int i = 0; i == 0 || (i < o_.repeat && !Interrupted()); ++i) TimedStep();
     if (!o_.profile.empty()) return;
     Profile profile = session_.TakeProfile();
     if (profile.steps() > 0) report_.gemm_share = GemmShare(profile);
@@ -281,7 +285,7 @@ class Run {
   Session session_;
   GivenInputs inputs_;
   int64_t steps_run_ = 0;
-  int interrupted_ = 0;  // by this signal
+  std::optional<Interrupt> interrupt_;
   RunReport report_;
   MachinePeaks peaks_;
   std::optional<Diagnostic> golden_;

@@ -236,6 +236,15 @@ TEST_F(PlanTest, RemovesWhatAKilledCompilerLeft) {
   EXPECT_EQ(List("."), ".other.tmp-99999999 plan");
 }
 
+TEST_F(PlanTest, AnInterruptLeavesNothingBehind) {
+  const ToolResult r = Shell(std::string("'") + SHARDC_TOOL +
+                             "' compile 'builtin:gpt?layers=12,hidden=384,vocab=257' -o plan & "
+                             "while kill -0 $! && ! ls -d "
+                             ".plan.tmp-*; do sleep 0.01; done; kill $!; wait $!");
+  EXPECT_EQ(r.exit, 128 + 15) << r.err;
+  EXPECT_EQ(List("."), "");
+}
+
 TEST_F(PlanTest, WithoutWeights) {
   Compile("plan", "--spec megatron --mesh dp=1,tp=2 --weights none");
   EXPECT_EQ(List("plan"), "graph.shardc manifest.textproto rank0000.program rank0001.program");

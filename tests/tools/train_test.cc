@@ -261,6 +261,7 @@ TEST_F(TrainTest, CheckpointWhenInterrupted) {
   EXPECT_EQ(SafetensorsFile(Path("c.safetensors")).Read("optimizer.step").AsDouble(0),
             std::count(log.begin(), log.end(), '\n') - 1);
   EXPECT_EQ(Shell(run + until_two).exit, 128 + 15);
+  EXPECT_EQ(List("."), "c.safetensors ids.npy log plan");
 }
 
 TEST_F(TrainTest, InputsOfSeveralStepsComeOneAfterTheOther) {
