@@ -207,7 +207,9 @@ class Application {
     for (const MeshAxis& a : graph_.mesh.axes()) names.push_back(a.name);
     const std::string guess = DidYouMean(name, names);
     throw Diagnostic("E2104", ExitCode::kBadSpec, rule.where.ToString(),
-                     StrCat("axis '", name, "' is not in the mesh ", graph_.mesh.ToString()),
+                     graph_.mesh.num_axes() == 0
+                         ? StrCat("axis '", name, "', and there is no mesh")
+                         : StrCat("axis '", name, "' is not in the mesh ", graph_.mesh.ToString()),
                      StrCat("add it to --mesh, or declare it in the spec's mesh",
                             guess.empty() ? "" : "; ", guess));
   }
@@ -259,7 +261,8 @@ class Application {
       if (type.shape[dim] < parts) {
         throw Diagnostic("E2106", ExitCode::kBadSpec, rule.where.ToString(),
                          StrCat("dim ", cut.dim, " of ", what, " has ", type.shape[dim],
-                                " elements and cannot be cut into ", parts, " parts"),
+                                type.shape[dim] == 1 ? " element" : " elements",
+                                " and cannot be cut into ", parts, " parts"),
                          "use a smaller axis, or leave this tensor whole");
       }
     }

@@ -91,7 +91,7 @@ SpecRule Convert(const specs::ShardSpec& shard, SpecRule rule) {
   for (int i = 0; i < shard.dims_size(); ++i) {
     for (int j = 0; j < i; ++j) {
       if (shard.axes(i) == shard.axes(j)) {
-        throw bad(StrCat("axis '", shard.axes(i), "' cuts two dims of one tensor"));
+        throw bad(StrCat("axis '", shard.axes(i), "' is given twice; an axis cuts one dim, once"));
       }
     }
     rule.cuts.push_back({shard.dims(i), shard.axes(i)});

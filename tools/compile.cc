@@ -111,8 +111,9 @@ void Summarise(const Graph& graph, const StagePrograms& programs, const CompileO
     list += StrCat(list.empty() ? "" : ", ", sum.count, " ", kind, " (", sum.bytes, " bytes)");
   }
   const size_t stages = programs.stages.size();
+  const std::string mesh = graph.mesh.ToString();
   std::fprintf(stderr, "%s: mesh %s, %lld ranks%s, %zu instructions, arena %lld bytes, %s\n",
-               o.out.c_str(), graph.mesh.ToString().c_str(),
+               o.out.c_str(), mesh.empty() ? "of one rank" : mesh.c_str(),
                static_cast<long long>(graph.mesh.num_ranks()),
                stages > 1 ? StrCat(", ", stages, " stages").c_str() : "", instructions,
                static_cast<long long>(arena), list.empty() ? "no communication" : list.c_str());
@@ -252,7 +253,8 @@ void AddCompileVerb(CLI::App& app) {
   verb->add_option("--spec", o->spec,
                    "a shipped spec (megatron, megatron_sp, megatron_hf_gpt2, colotensor_tutorial, "
                    "dp, serial), a file, or onnx[:NAME]: the annotations for several devices that "
-                   "the model carries");
+                   "the model carries")
+      ->capture_default_str();
   verb->add_option("--annotate", o->annotate,
                    "also write the ONNX model to this file, with annotations that say where each "
                    "tensor lies");
@@ -261,7 +263,8 @@ void AddCompileVerb(CLI::App& app) {
       ->delimiter(',');
   verb->add_option("--shape", o->binding.shapes, "shape of an input: input_ids=2x32")
       ->delimiter(',');
-  verb->add_option("--loss", o->pipeline.loss, "lm, ce, masked_lm, dot, none or output:NAME");
+  verb->add_option("--loss", o->pipeline.loss, "lm, ce, masked_lm, dot, none or output:NAME")
+      ->capture_default_str();
   verb->add_option("--loss-output", o->pipeline.loss_output, "the output that the loss is of");
   verb->add_option(
           "--drop", o->pipeline.drop,
@@ -278,6 +281,7 @@ void AddCompileVerb(CLI::App& app) {
   auto of_optimizer = [&](const char* name, auto& value, const char* what) {
     // CLI11 takes an empty text for zero.
     return verb->add_option(name, value, what)
+        ->capture_default_str()
         ->needs(optimizer)
         ->check([](const std::string& text) {
           return text.empty() ? std::string("a value is missing") : std::string();
@@ -290,11 +294,14 @@ void AddCompileVerb(CLI::App& app) {
   of_optimizer("--lr-decay-steps", opt.rate.decay_steps,
                "the step, warm-up included, from which the rate is --min-lr");
   of_optimizer("--min-lr", opt.rate.min_lr, "where the decay ends");
-  of_optimizer("--betas", o->betas, "adamw's betas: 0.9,0.999")->delimiter(',')->expected(2);
+  of_optimizer("--betas", o->betas, "adamw's betas")
+      ->delimiter(',')
+      ->expected(2)
+      ->default_str("0.9,0.999");
   of_optimizer("--eps", opt.eps, "adamw's eps");
   of_optimizer("--momentum", opt.momentum, "sgd's momentum");
   of_optimizer("--weight-decay", opt.weight_decay, "on parameters with two or more dims");
-  of_optimizer("--clip-norm", opt.clip_norm, "clip gradients to this global norm");
+  of_optimizer("--clip-norm", opt.clip_norm, "clip gradients to this global norm; 0: do not");
   verb->add_option(
           "--zero", o->zero,
           "ZeRO over the axes that cut the batch. 1: the optimizer's states, gradients and "
@@ -314,16 +321,19 @@ void AddCompileVerb(CLI::App& app) {
                    "and sends more; whatever the spec says")
       ->check(CLI::Range(1, std::numeric_limits<int>::max()));
   verb->add_option(
-      "--precision", o->pipeline.precision.compute,
-      "f32, or products and attention in bf16 or f16; weights, norms and losses stay f32");
+          "--precision", o->pipeline.precision.compute,
+          "f32, or products and attention in bf16 or f16; weights, norms and losses stay f32")
+      ->capture_default_str();
   verb->add_option("--reduce-in", o->pipeline.precision.reduce_in,
                    "f32: sums over ranks travel in f32; without it in the type of --precision");
   verb->add_option("--recompute", o->pipeline.recompute,
                    "what the backward makes again instead of keeping it: none; selective: what "
                    "costs little; gathers: what was gathered from other ranks; "
-                   "selective,gathers; full: all of each layer but its input");
+                   "selective,gathers; full: all of each layer but its input")
+      ->capture_default_str();
   verb->add_option("--weights", o->weights,
                    "split: write each rank's weights; none: do not touch any")
+      ->capture_default_str()
       ->check(CLI::IsMember({"split", "none"}));
   verb->add_option("-o,--output", o->out, "folder of the plan")->required();
   verb->add_option("--print-after", o->pipeline.print_after,

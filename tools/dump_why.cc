@@ -54,6 +54,7 @@ std::vector<const ManifestState*> FindParam(const Manifest& manifest, const std:
   for (size_t i = 0; i < by_end.size() && i < 3; ++i) {
     fix = (i ? fix + ", " : "say which: ") + by_end[i]->name;
   }
+  if (fix.empty()) fix = "their names are in the params of dump --json";
   throw Diagnostic("E6107", ExitCode::kUsage, "--why " + name,
                    by_end.empty() ? "the plan has no parameter of that name"
                                   : "several parameters end in that name",

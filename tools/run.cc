@@ -344,8 +344,12 @@ void AddRunVerb(CLI::App& app) {
                    "states where it has them, instead of the plan's");
   verb->add_option("--check", o->check,
                    "compare outputs with this safetensors file; exit 7 if they differ");
-  verb->add_option("--rtol", o->rtol, "relative tolerance of --check")->check(not_negative);
-  verb->add_option("--atol", o->atol, "absolute tolerance of --check")->check(not_negative);
+  verb->add_option("--rtol", o->rtol, "relative tolerance of --check")
+      ->capture_default_str()
+      ->check(not_negative);
+  verb->add_option("--atol", o->atol, "absolute tolerance of --check")
+      ->capture_default_str()
+      ->check(not_negative);
   auto* steps =
       verb->add_option("--steps", o->steps, "training steps; loss and gradient norm of each");
   const CLI::Range some(1, std::numeric_limits<int>::max());
@@ -362,6 +366,7 @@ void AddRunVerb(CLI::App& app) {
                    "write a trace of the timed steps for Perfetto here; tables on stderr");
   verb->add_flag("--json", o->json, "one JSON object on stdout");
   verb->add_option("--backend", o->session.backend, "cpu or cuda")
+      ->capture_default_str()
       ->check(CLI::IsMember({"cpu", "cuda"}));
   verb->add_flag("--shared-device", o->session.shared_device,
                  "cuda: all ranks on one GPU, instead of one GPU for each");

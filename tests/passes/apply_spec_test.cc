@@ -262,6 +262,12 @@ TEST(ApplySpec, RefusesAxes) {
           "did you mean 'tp'");
   Refused(R"(param { match: "*fc.*" shard_spec { dims: -1 dims: -1 axes: "tp" axes: "dp" } })",
           "E2105", "list the axes of a dim in mesh order");
+  ExpectThrown(
+      [] {
+        Graph graph = ParseAndVerify("graph @g() -> (%w) {\n%w = param \"w\" : f32[3]\n}");
+        ApplySpec(graph, ParseSpec("param { match: 'w' shard_spec { dims: 0 axes: 'tp' } }", "s"));
+      },
+      "E2104", "axis 'tp', and there is no mesh");
 }
 
 TEST(ApplySpec, RefusesCutsThatDoNotFit) {
@@ -272,6 +278,13 @@ TEST(ApplySpec, RefusesCutsThatDoNotFit) {
         ApplySpec(graph, ParseSpec("param { match: 'w' shard_spec { dims: 0 axes: 'tp' } }", "s"));
       },
       "E2106", "has 3 elements and cannot be cut into 4 parts");
+  ExpectThrown(
+      [] {
+        Graph graph =
+            ParseAndVerify("mesh [tp=4]\ngraph @g() -> (%w) {\n%w = param \"w\" : f32[1]\n}");
+        ApplySpec(graph, ParseSpec("param { match: 'w' shard_spec { dims: 0 axes: 'tp' } }", "s"));
+      },
+      "E2106", "has 1 element and cannot be cut into 4 parts");
   ExpectThrown(
       [] {
         Graph graph = ParseAndVerify(

@@ -138,7 +138,7 @@ TEST(ParseSpec, RefusesRulesWithoutSense) {
   ExpectRefused("param { match: 'w' shard_spec { dims: 0 dims: 1 axes: 'tp' } }", "E2101", "s:1:1",
                 "2 dims and 1 axes; give one axis for each dim");
   ExpectRefused("input { match: 'x' shard_spec { dims: 0 dims: 1 axes: 'tp' axes: 'tp' } }",
-                "E2101", "s:1:1", "axis 'tp' cuts two dims");
+                "E2101", "s:1:1", "axis 'tp' is given twice");
   ExpectRefused("param { match: 'w' shard_spec { segments: 2 segments: 2 } }", "E2101", "s:1:1",
                 "segments need exactly one cut dim");
   ExpectRefused("param { match: 'w' shard_spec { dims: 0 axes: 'tp' segments: 0 } }", "E2101",

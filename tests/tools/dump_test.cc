@@ -108,6 +108,9 @@ TEST_F(DumpTest, Why) {
   ToolResult r = Tool("dump plan --why transformer.h.0.mlp.c_pro.weight");
   EXPECT_EQ(r.exit, 2);
   EXPECT_THAT(r.err, AllOf(HasSubstr("E6107"), HasSubstr("transformer.h.0.mlp.c_proj.weight")));
+  r = Tool("dump plan --why zzzz");
+  EXPECT_EQ(r.exit, 2);
+  EXPECT_THAT(r.err, AllOf(HasSubstr("E6107"), HasSubstr("dump --json")));
   r = Tool("dump plan --why c_fc");
   EXPECT_EQ(r.exit, 2);
   EXPECT_THAT(r.err, HasSubstr("names with it: transformer.h.0.mlp.c_fc."));
@@ -205,6 +208,9 @@ TEST_F(CompileTest, UsageMistakes) {
   EXPECT_EQ(Tool("compile").exit, 2);
   EXPECT_EQ(Tool("").exit, 2);
   EXPECT_EQ(Tool("--help").exit, 0);
+  EXPECT_THAT(Tool("compile --help").out,
+              AllOf(HasSubstr("--lr FLOAT=0.001"), HasSubstr("--betas FLOAT=0.9,0.999"),
+                    HasSubstr("--spec TEXT=serial")));
 }
 
 }  // namespace
