@@ -126,14 +126,18 @@ void Gather(NodeContext& c) {
   Value *x = c.input(0), *indices = c.input(1);
   int64_t axis = Axis(c, c.Int("axis", 0), x->type.rank());
   const HostTensor* constant = c.ConstantOf(indices);
+  const int64_t n = x->type.shape[axis];
+  for (int64_t i = 0; constant != nullptr && i < constant->num_elements(); ++i) {
+    const int64_t at = constant->AsInt(i);
+    if (at >= -n && at < n) continue;
+    c.Fail("E1303", StrCat("index ", at, " is out of range for a dim of size ", n),
+           "check what the symbols of the inputs are bound to: a table of positions has so many");
+  }
   if (constant == nullptr || indices->type.rank() != 0) {
     return c.SetOutput(0, c.Make("gather", {x, indices}, {{"axis", axis}}));
   }
   // One position: a slice, which needs no scatter for its gradient.
-  int64_t n = x->type.shape[axis], at = constant->AsInt(0);
-  if (at < -n || at >= n) {
-    c.Fail("E1303", StrCat("index ", at, " is out of range for a dim of size ", n));
-  }
+  int64_t at = constant->AsInt(0);
   if (at < 0) at += n;
   shardc::Shape out = x->type.shape;
   out.erase(out.begin() + axis);

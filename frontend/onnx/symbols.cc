@@ -205,9 +205,14 @@ class Binder {
       Fail("E1202", Where(input), StrCat("dim ", i, " of ", Declared(input), " is not known"),
            StrCat("pass ", example));
     }
-    std::string sizes;  // of what the dim is made of
-    for (const std::string& symbol : SymbolsIn(dim.dim_param())) {
-      if (!SizeOf(symbol)) sizes += StrCat(sizes.empty() ? "" : ",", symbol, "=2");
+    std::string sizes;  // of all that the input's dims are made of
+    std::set<std::string> named;
+    for (const Dim& other : input.type().tensor_type().shape().dim()) {
+      if (!IsSymbol(other)) continue;
+      for (const std::string& symbol : SymbolsIn(other.dim_param())) {
+        if (SizeOf(symbol) || !named.insert(symbol).second) continue;
+        sizes += StrCat(sizes.empty() ? "" : ",", symbol, "=2");
+      }
     }
     Fail("E1202", Where(input),
          StrCat("dim ", i, " of ", Declared(input), ", '", dim.dim_param(), "', is not known"),

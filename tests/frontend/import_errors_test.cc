@@ -100,6 +100,21 @@ TEST_F(ImportErrors, DeeplyNestedSubgraphs) {
   EXPECT_EQ(Failure(m.proto).id(), "E1001");
 }
 
+// What every user of a table of positions binds one day.
+TEST_F(ImportErrors, SequencesLongerThanTheTableOfPositions) {
+  for (const auto& [model, rows] : {std::pair("hf_gpt2", 64), std::pair("nanogpt", 32)}) {
+    for (const char* file : {"torchscript_dynamic", "dynamo_dynamic", "dynamo_opset23"}) {
+      const std::string path =
+          StrCat(SHARDC_SOURCE_DIR, "/tests/data/models/", model, "/", file, ".onnx");
+      ImportOnnx(path, {{{"batch", 2}, {"sequence", rows}}, {}});
+      const Diagnostic d = Failure(path, {{{"batch", 2}, {"sequence", rows + 1}}, {}});
+      EXPECT_EQ(d.id(), "E1303") << path;
+      EXPECT_EQ(d.message(), StrCat("index ", rows, " is out of range for a dim of size ", rows));
+      EXPECT_THAT(d.fix(), HasSubstr("a table of positions"));
+    }
+  }
+}
+
 TEST_F(ImportErrors, Symbols) {
   Model m = AddModel({"batch", "4"});
   Diagnostic unbound = Failure(m.proto);
@@ -108,6 +123,8 @@ TEST_F(ImportErrors, Symbols) {
   EXPECT_THAT(unbound.message(), HasSubstr("dim 0"));
   EXPECT_THAT(unbound.fix(), HasSubstr("--bind batch=2"));
   EXPECT_THAT(unbound.fix(), HasSubstr("--shape x=2x4"));
+  unbound = Failure(AddModel({"batch", "seq * 2"}).proto);
+  EXPECT_THAT(unbound.fix(), HasSubstr("pass --bind batch=2,seq=2 or"));
   Diagnostic unknown = Failure(m.proto, {{{"bathc", 2}}, {}});
   EXPECT_EQ(unknown.id(), "E1201");
   EXPECT_THAT(unknown.what(), HasSubstr("batch"));
