@@ -26,10 +26,59 @@ Op* BiasBehind(const Value* v) {
   return split ? ParamBehind(split->operands[0]) : nullptr;
 }
 
-// x @ weight (+ bias), or that of several experts at once: a weight [experts, in, out] (or
-// [experts, out, in]) and a bias [experts, out].
+// The ops that give experts' weights to a product: of all of them, each by itself, or those that a
+// router chose for a token.
+bool ArrangesWeights(const Op* op) {
+  return op && op->results.size() >= 1 &&
+         OneOf(op->name(),
+               {"reshape", "transpose", "slice", "split", "gather", "embedding", "cast"});
+}
+
+// The dim of operand 0 that is dim `d` of the result and nothing else; -1: there is none.
+int SameDim(const Value* v, int d) {
+  const Op& op = *v->producer;
+  const ShardingRule rule = op.def->rule(op);
+  const DimFactors& of_result = rule.results[static_cast<size_t>(v->index)][static_cast<size_t>(d)];
+  if (of_result.factors.size() != 1) return -1;
+  for (size_t i = 0; i < rule.operands[0].size(); ++i) {
+    if (rule.operands[0][i].factors == of_result.factors) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+// A parameter [experts, ., .] behind v, and which of its dims is dim `d` of v.
+struct ExpertsWeight {
+  Op* param = nullptr;
+  int dim = -1;
+};
+ExpertsWeight ExpertsBehind(const Value* v, int d) {
+  while (d >= 0 && ArrangesWeights(v->producer)) {
+    d = SameDim(v, d);
+    v = v->producer->operands[0];
+  }
+  Op* param = ProducedBy(v, "param");
+  const bool fits = param && d >= 1 && param->out().rank() == 3 && param->out().shape[0] > 1;
+  return fits ? ExpertsWeight{param, d} : ExpertsWeight();
+}
+
+bool ArrangesParam(const Value* v) {
+  while (ArrangesWeights(v->producer)) v = v->producer->operands[0];
+  return ProducedBy(v, "param") != nullptr;
+}
+
+// A parameter with a vector of n elements for each expert, from which v comes.
+Op* ExpertsBias(const Value* v, int64_t experts, int64_t n) {
+  while (ArrangesWeights(v->producer)) v = v->producer->operands[0];
+  Op* param = ProducedBy(v, "param");
+  const bool fits = param && param->out().rank() >= 2 && param->out().shape[0] == experts &&
+                    param->out().shape.back() == n && param->out().num_elements() == experts * n;
+  return fits ? param : nullptr;
+}
+
+// x @ weight (+ bias), or that of experts, all at once or each by itself, of a weight [experts, in,
+// out] (or [experts, out, in]) and a bias [experts, out].
 struct Linear {
-  bool experts = false;
+  bool experts = false, transposed = false;
   Op* matmul = nullptr;
   Op* weight = nullptr;
   Op* bias = nullptr;
@@ -55,20 +104,32 @@ class RoleFinder {
   void FindLinears() {
     for (const auto& op : graph_.ops()) {
       if (!OneOf(op->name(), {"matmul", "matmul_nt"})) continue;
-      Op* weight = ParamBehind(op->operands[1]);
-      if (weight == nullptr) continue;
-      const int rank = weight->out().rank();
-      const bool experts = rank == 3 && op->in(0).rank() >= 3 && weight->out().shape[0] > 1;
-      if (rank != 2 && !experts) continue;
-      Linear linear{experts, op.get(), weight, nullptr, op->result()};
-      if (CountUses(graph_, op->result()) == 1 && !op->result()->users.empty()) {
-        Op* user = op->result()->users[0];
+      const bool nt = op->name() == "matmul_nt";
+      Linear linear{false, nt, op.get(), ParamBehind(op->operands[1]), nullptr, op->result()};
+      if (linear.weight == nullptr || linear.weight->out().rank() != 2) {
+        const int summed = op->in(1).rank() - (nt ? 1 : 2);
+        const auto [weight, dim] = ExpertsBehind(op->operands[1], summed);
+        if (weight == nullptr) continue;
+        linear.experts = true;
+        linear.weight = weight;
+        linear.transposed = dim == 2;
+      }
+      const Shape& shape = linear.weight->out().shape;
+      const Value* out = op->result();
+      auto only_user = [&] {
+        return CountUses(graph_, out) == 1 && !out->users.empty() ? out->users[0] : nullptr;
+      };
+      Op* user = only_user();
+      while (linear.experts && user && OneOf(user->name(), {"reshape", "transpose"})) {
+        out = user->result();
+        user = only_user();
+      }
+      if (user) {
         for (int i = 0; user->name() == "add" && i < 2; ++i) {
           const Value* v = user->operands[i];
-          Op* reshape = experts ? ProducedBy(v, "reshape") : nullptr;
-          Op* bias = reshape ? ParamBehind(reshape->operands[0]) : BiasBehind(v);
-          const int64_t vectors = experts ? weight->out().shape[0] : 1;
-          if (bias && v->type.num_elements() == vectors * op->out().shape.back()) {
+          Op* bias = linear.experts ? ExpertsBias(v, shape[0], shape[linear.transposed ? 1 : 2])
+                                    : BiasBehind(v);
+          if (bias && (linear.experts || v->type.num_elements() == op->out().shape.back())) {
             linear.bias = bias;
             linear.out = user->result();
           }
@@ -100,7 +161,7 @@ class RoleFinder {
   void Set(Linear* linear, const std::string& role) {
     if (!HasRole(linear->weight)) {
       Set(linear->weight, role, "weight");
-      if (linear->matmul->name() == "matmul_nt") linear->weight->attrs.Set("transposed", true);
+      if (linear->transposed) linear->weight->attrs.Set("transposed", true);
     }
     Set(linear->bias, role, "bias");
   }
@@ -276,8 +337,9 @@ class RoleFinder {
     Linear* linear;
     bool activated;
   };
-  // The linears that v is an elementwise function of; false when it depends on anything else.
-  bool Branches(const Value* v, bool activated, int depth, std::vector<Branch>& out) {
+  // The linears that v, of experts or not, is an elementwise function of; false when it depends on
+  // anything else.
+  bool Branches(const Value* v, bool activated, bool experts, int depth, std::vector<Branch>& out) {
     if (Linear* linear = LinearAt(v)) {
       out.push_back({linear, activated});
       return true;
@@ -285,19 +347,24 @@ class RoleFinder {
     Op* op = v->producer;
     if (op == nullptr || depth > 24) return false;
     if (OneOf(op->name(), {"param", "constant"})) return true;
-    if (op->name() == "dropout") return Branches(op->operands[0], activated, depth + 1, out);
+    if (experts && ArrangesParam(v)) return true;
+    if (op->name() == "dropout") {
+      return Branches(op->operands[0], activated, experts, depth + 1, out);
+    }
     bool linear_op = OneOf(op->name(), {"add", "sub", "mul", "div", "neg", "cast", "reshape",
                                         "split", "slice", "broadcast_to"});
+    // By tokens or by experts.
+    linear_op |= experts && op->name() == "transpose";
     if (!linear_op && !op->def->elementwise) return false;
     return std::all_of(op->operands.begin(), op->operands.end(), [&](const Value* operand) {
-      return Branches(operand, activated || !linear_op, depth + 1, out);
+      return Branches(operand, activated || !linear_op, experts, depth + 1, out);
     });
   }
 
   void SetMlp(Linear* down) {
     if (HasRole(down->weight)) return;
     std::vector<Branch> branches;
-    if (!Branches(down->matmul->operands[0], false, 0, branches)) return;
+    if (!Branches(down->matmul->operands[0], false, down->experts, 0, branches)) return;
     // silu written out reads its operand twice, once as it is: one activated path is enough.
     std::map<Linear*, bool> activated;
     bool any = false;

@@ -244,13 +244,43 @@ Value* FoldTransposedWeight(Builder& b, Op* op) {
   return b.Make(plain ? "matmul_nt" : "matmul", {op->operands[0], transpose->operands[0]});
 }
 
+// x @ [in, experts * out], the weights [experts, in, out] (or [experts, out, in]) of all experts
+// beside each other, as an einsum makes it -> a product batched over experts: nothing is copied,
+// and the columns of each can be cut.
+Value* TakeExpertsApart(Builder& b, Op* op) {
+  const bool nt = op->name() == "matmul_nt";
+  if ((op->name() != "matmul" && !nt) || op->in(1).rank() != 2 || op->operands.size() != 2)
+    return nullptr;
+  Op* merged = ProducedBy(op->operands[1], "reshape");
+  if (merged == nullptr || merged->in(0).rank() != 3) return nullptr;
+  Value* weight = merged->operands[0];
+  if (!nt) {
+    Op* transpose = ProducedBy(weight, "transpose");
+    if (!IsPerm(transpose, {1, 0, 2})) return nullptr;
+    weight = transpose->operands[0];
+  }
+  const Shape &w = weight->type.shape, &out = op->out().shape;
+  const int64_t in = op->in(0).shape.back(), n = w[nt ? 1 : 2];
+  if (ProducedBy(weight, "param") == nullptr || w[nt ? 2 : 1] != in || w[0] < 2) return nullptr;
+  Value* x = op->operands[0];
+  Shape apart = x->type.shape, split = out;
+  const auto rows = static_cast<int64_t>(apart.size()) - 2;
+  apart.insert(apart.begin() + rows, 1);
+  Value* y = b.Make(op->name(), {b.Reshape(x, std::move(apart)), weight}, op->attrs);
+  Ints perm(static_cast<size_t>(rows) + 3);
+  std::iota(perm.begin(), perm.end(), 0);
+  std::swap(perm[static_cast<size_t>(rows)], perm[static_cast<size_t>(rows) + 1]);
+  SHARDC_CHECK(y->type.shape.back() == n, "columns");
+  return b.Reshape(b.Transpose(y, std::move(perm)), std::move(split));
+}
+
 }  // namespace
 
 bool Simplify(Graph& graph) {
   return ApplyRules(graph,
                     {FoldReshape, FoldTranspose, FoldTransposeBetweenReshapes, TransposeDimsApart,
                      FoldBroadcast, FoldSliceCastConcat, FoldNeutral, FoldWhere, AddLeadingOnes,
-                     DropExplicitBroadcast, FoldTransposedWeight});
+                     DropExplicitBroadcast, FoldTransposedWeight, TakeExpertsApart});
 }
 
 }  // namespace shardc::recover

@@ -108,6 +108,60 @@ TEST(Roles, OfExperts) {
   }
 }
 
+// A loop over the parts of the weights, and an einsum, whose copy of the weights goes away.
+TEST(Roles, OfExpertsByThemselvesOrInAnEinsum) {
+  for (bool loop : {true, false}) {
+    for (bool transposed : {true, false}) {
+      Graph g = Recover([&](TestGraph& b) {
+        Value* x = b.In("x", {2, 5, 4});
+        Value* up = b.P("up", transposed ? Shape{3, 6, 4} : Shape{3, 4, 6});
+        Value* down = b.P("down", {3, 6, 4});
+        Value *up_bias = b.P("up.bias", {3, 6}), *down_bias = b.P("down.bias", {3, 4});
+        if (loop) {
+          Value* sum = nullptr;
+          for (int64_t e = 0; e < 3; ++e) {
+            auto own = [&](Value* all) {
+              Ints starts(all->type.shape.size(), 0), limits = all->type.shape;
+              starts[0] = e, limits[0] = e + 1;
+              return b.Reshape(b.Slice(all, starts, limits),
+                               Shape(limits.begin() + 1, limits.end()));
+            };
+            Value* h = b.Make(transposed ? "matmul_nt" : "matmul", {x, own(up)});
+            h = b.Op1("tanh", b.Add(h, own(up_bias)));
+            Value* y = b.Add(b.Matmul(h, own(down)), own(down_bias));
+            sum = sum ? b.Add(sum, y) : y;
+          }
+          return b.Out(sum);
+        }
+        Value* flat = b.Reshape(x, {10, 4});
+        Value* all =
+            transposed ? b.Reshape(up, {18, 4}) : b.Reshape(b.Transpose(up, {1, 0, 2}), {4, 18});
+        Value* h = b.Make(transposed ? "matmul_nt" : "matmul", {flat, all});
+        h = b.Op1("tanh", b.Add(b.Reshape(h, {10, 3, 6}), up_bias));
+        Value* y = b.Matmul(b.Transpose(h, {1, 0, 2}), down);
+        b.Out(b.ReduceSum(b.Add(b.Transpose(y, {1, 0, 2}), down_bias), {1}, false));
+      });
+      std::map<std::string, std::string> roles;
+      for (const Op* p : g.Params()) {
+        const std::string name = p->attrs.String("name");
+        roles[name] = p->attrs.String("role", "-");
+        if (name == "up") {
+          EXPECT_EQ(p->attrs.Bool("transposed"), transposed);
+        }
+      }
+      const std::map<std::string, std::string> expected = {
+          {"up", "MLP_UP"}, {"up.bias", "MLP_UP"}, {"down", "MLP_DOWN"}, {"down.bias", "MLP_DOWN"}};
+      EXPECT_EQ(roles, expected) << loop << transposed;
+      if (!loop) {
+        for (const auto& op : g.ops()) {
+          EXPECT_TRUE(op->operands.empty() || op->name() == "matmul" || op->name() == "matmul_nt" ||
+                      op->operands[0] != g.Params()[0]->result());
+        }
+      }
+    }
+  }
+}
+
 // The builder's graph states the roles; recovery must find the same ones from the structure.
 TEST(Roles, AreThoseOfTheBuilder) {
   const char* configs[] = {
