@@ -59,6 +59,11 @@ const Ops kNever = {"Cos",
                     "Round",
                     "Sign"};
 
+// Their results are no numbers with a gradient; nor are the positions that TopK gives.
+const Ops kDecide = {"ArgMax", "ArgMin",         "Equal", "Less",  "LessOrEqual", "Greater",
+                     "IsNaN",  "GreaterOrEqual", "Size",  "Shape", "IsInf"};
+constexpr size_t kMaxChoice = 64;  // values on the way from a score to a choice
+
 // Whether the input is added to the scores of an attention that ONNX Runtime fused.
 bool IsAddedToScores(std::string_view op, int input) {
   if (op == "GroupQueryAttention") return input == 10;
@@ -123,6 +128,30 @@ class Evidence {
            kind_() == Kind::kZeros;
   }
 
+  // Whether all that comes of the value are positions and comparisons, as of the scores by which
+  // experts are chosen: no gradient reaches what is added to it.
+  bool OnlyChooses(const std::string& value) const {
+    std::vector<std::string> waiting = {value};
+    std::set<std::string> seen;
+    bool chooses = false;
+    while (!waiting.empty()) {
+      const std::string name = std::move(waiting.back());
+      waiting.pop_back();
+      if (name.empty() || !seen.insert(name).second) continue;
+      if (seen.size() > kMaxChoice) return false;
+      for (const Use& use : uses_.Of(name)) {
+        if (use.node == nullptr) return false;
+        const bool top = use.node->op_type() == "TopK";
+        chooses |= top || kDecide.contains(use.node->op_type());
+        if (kDecide.contains(use.node->op_type())) continue;
+        const int outputs = top ? 1 : use.node->output_size();
+        for (int i = 0; i < outputs; ++i) waiting.push_back(use.node->output(i));
+      }
+      for (const std::string& other : uses_.PassedOnAs(name)) waiting.push_back(other);
+    }
+    return chooses;
+  }
+
   bool Decides(const Use& use, const std::string& value, bool row) {
     const NodeProto& node = *use.node;
     const std::string& op = node.op_type();
@@ -146,7 +175,7 @@ class Evidence {
     }
     if (kSum.contains(op)) {
       if (!MeetsActivation(node, value)) return FollowOutputs(node, row);
-      return !IsMask() && !IsEmptyMask(node);
+      return !IsMask() && !IsEmptyMask(node) && !OnlyChooses(node.output(0));
     }
     if (kScale.contains(op)) {
       return MeetsActivation(node, value) ? vector_ && !IsMask() : FollowOutputs(node, row);

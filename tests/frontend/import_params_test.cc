@@ -197,6 +197,42 @@ TEST_F(ParamRules, ANumberFoldedFromAParameterIsOne) {
               ElementsAre(::testing::HasSubstr("'onnx::Mul_1' [] from 'h.0.lambdas'")));
 }
 
+// DeepSeek-V3: a bias by which experts are chosen, but that is no part of their scores, is not
+// trained by gradients.
+TEST_F(ParamRules, WhatOnlyChoosesIsAConstant) {
+  for (bool scores : {false, true}) {
+    Model m;
+    m.Input("x", {"3", "2"});
+    m.Floats("router", {2, 4}, {.1f, .2f, .3f, .4f, .5f, .6f, .7f, .8f});
+    m.Floats("correction", {1, 4}, {.3f, .1f, .2f, .5f});
+    auto* k = m.graph.add_initializer();
+    k->set_name("k");
+    k->set_data_type(onnx::TensorProto::INT64);
+    k->add_dims(1);
+    k->add_int64_data(2);
+    m.Node("MatMul", {"x", "router"}, {"logits"});
+    m.Node("Add", {"logits", "correction"}, {"corrected"});
+    m.Node("TopK", {"corrected", "k"}, {"largest", "at"});
+    auto* axis = m.Node("GatherElements", {"logits", "at"}, {"picked"}).add_attribute();
+    axis->set_name("axis");
+    axis->set_type(onnx::AttributeProto::INT);
+    axis->set_i(1);
+    if (scores) {
+      m.Node("Add", {"picked", "largest"}, {"y"});
+    } else {
+      m.Node("Neg", {"picked"}, {"y"});
+    }
+    m.Output("y");
+    Graph graph = Import(m.proto);
+    if (scores) {
+      EXPECT_THAT(ParamNames(graph), ::testing::UnorderedElementsAre("router", "correction"));
+    } else {
+      EXPECT_THAT(ParamNames(graph), ElementsAre("router"));
+      EXPECT_THAT(graph.notes, ElementsAre("kept as constants, not trained: 'correction'"));
+    }
+  }
+}
+
 TEST_F(ParamRules, RotaryFrequenciesAreConstantsThoughPositionsAreData) {
   Model m;
   m.Input("x", {"3", "2"});
