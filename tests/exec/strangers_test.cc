@@ -140,6 +140,32 @@ TEST_P(Strangers, KeepTheSequenceCut) {
   }
 }
 
+// Each rank has some of the experts, for all tokens, and whole or cut by columns and rows over
+// another axis: a layer is reduced once forward and once backward, and the scores' gradients are
+// gathered.
+TEST(Strangers, ExpertsMayBeDealtOut) {
+  const std::string spec = R"(mesh { axis { name: "dp" } axis { name: "ep" } axis { name: "tp" } }
+    param { match: "*.experts.gate_up_proj*" shard_spec { dims: 0 axes: "ep" dims: -1 axes: "tp" } }
+    param { match: "*.experts.down_proj" shard_spec { dims: 0 axes: "ep" dims: -2 axes: "tp" } }
+    param { match: "*.experts.down_proj_bias" shard_spec { dims: 0 axes: "ep" } may_match_nothing: true }
+    input { match: "*" shard_spec { dims: 0 axes: "dp" } }
+    )";
+  for (const Stranger& s : kStrangers) {
+    const std::string model = s.model;
+    if (model != "llama4" && model != "gpt_oss") continue;
+    for (const char* mesh : {"ep=2", "ep=3", "ep=4", "dp=2,ep=2", "ep=2,tp=2"}) {
+      SCOPED_TRACE(StrCat(model, " ", mesh));
+      RunResult got = RunStranger(s, spec.c_str(), mesh);
+      EXPECT_EQ(
+          CompareWithGolden(StrangerExport(s.model, s.file, s.loss), kBatch, got, s.tolerance), "");
+      if (std::string(mesh) != "ep=2") continue;
+      auto large = std::count_if(got.collectives.begin(), got.collectives.end(), IsLarge);
+      EXPECT_EQ(large, 4);
+      for (const Collective& c : got.collectives) EXPECT_TRUE(IsLarge(c) || c.elements < 384);
+    }
+  }
+}
+
 // What is added in f32 is reduced once, whatever the number of products that it comes from, and a
 // cast is cut as what it casts.
 TEST_P(Strangers, CommunicateNoMoreInMixedPrecision) {

@@ -303,6 +303,85 @@ TEST(OptimizeReshards, OneOfThemMayBeWideAlready) {
   }
 }
 
+// The outputs of all experts: one reduction of their sum, and a small one for the weights'
+// gradient. Of the bias each rank adds its share.
+TEST(OptimizeReshards, ASumOverExpertsIsReducedWithTheBiasInside) {
+  Check(R"(mesh [tp=2]
+  graph @g(%a: f32[3, 8, 12@tp], %s: f32[3, 8, 1], %dy: f32[8, 6]) -> (%y, %ds) {
+    %w = param "w" : f32[3, 12@tp, 6]
+    %b = param "b" : f32[3, 1, 6]
+    %p = matmul %a, %w : f32[3, 8, 6] partial(tp)
+    %0 = reshard %p {why=["cut"]} : f32[3, 8, 6]
+    %q = add %0, %b : f32[3, 8, 6]
+    %m = mul %q, %s : f32[3, 8, 6]
+    %t = reduce_sum %m {axes=[0]} : f32[8, 6]
+    %y = tanh %t : f32[8, 6]
+    %d = mul %q, %dy {phase="backward"} : f32[3, 8, 6]
+    %e = reduce_sum %d {axes=[2], phase="backward"} : f32[3, 8]
+    %ds = tanh %e {phase="backward"} : f32[3, 8]
+  })",
+        R"(
+    CHECK: %p = matmul %a, %w : f32[3, 8, 6] partial(tp)
+    CHECK-NEXT: %0 = constant {value=tensor<f32[]: 0.5>} : f32[]
+    CHECK-NEXT: %1 = mul %b, %0 : f32[3, 1, 6]
+    CHECK-NEXT: %2 = broadcast_to %1 {shape=[2, 3, 1, 6]} : f32[2@tp, 3, 1, 6]
+    CHECK-NEXT: %3 = reduce_sum %2 {axes=[0], keepdims=false} : f32[3, 1, 6] partial(tp)
+    CHECK-NEXT: %q = add %p, %3 : f32[3, 8, 6] partial(tp)
+    CHECK-NEXT: %m = mul %q, %s : f32[3, 8, 6] partial(tp)
+    CHECK-NEXT: %t = reduce_sum %m {axes=[0]} : f32[8, 6] partial(tp)
+    CHECK-NEXT: %_ = reshard %t
+    CHECK-NEXT: %y = tanh %_
+    CHECK-NEXT: %d = mul %q, %dy
+    CHECK-NEXT: %e = reduce_sum %d
+    CHECK-NEXT: %_ = reshard %e {
+    CHECK-NEXT: %ds = tanh
+    CHECK-NOT: reshard)");
+}
+
+// Each expert by itself, scaled by the weight that its tokens give it.
+TEST(OptimizeReshards, ExpertsInALoopAreReducedOnce) {
+  Check(R"(mesh [tp=2]
+  graph @g(%p: f32[8, 6] partial(tp), %q: f32[8, 6] partial(tp), %r: f32[8, 6] partial(tp), %s: f32[8, 1], %dy: f32[8, 6]) -> (%y, %d0, %d1, %d2) {
+    %0 = reshard %p {why=["cut"]} : f32[8, 6]
+    %a = mul %0, %s : f32[8, 6]
+    %1 = reshard %q {why=["cut"]} : f32[8, 6]
+    %b = mul %1, %s : f32[8, 6]
+    %ab = add %a, %b : f32[8, 6]
+    %2 = reshard %r {why=["cut"]} : f32[8, 6]
+    %c = mul %2, %s : f32[8, 6]
+    %abc = add %ab, %c : f32[8, 6]
+    %y = tanh %abc : f32[8, 6]
+    %3 = mul %0, %dy {phase="backward"} : f32[8, 6]
+    %d0 = reduce_sum %3 {axes=[1], phase="backward"} : f32[8]
+    %4 = mul %1, %dy {phase="backward"} : f32[8, 6]
+    %d1 = reduce_sum %4 {axes=[1], phase="backward"} : f32[8]
+    %5 = mul %2, %dy {phase="backward"} : f32[8, 6]
+    %d2 = reduce_sum %5 {axes=[1], phase="backward"} : f32[8]
+  })",
+        R"(
+    CHECK-NOT: reshard %p
+    CHECK-NOT: reshard %q
+    CHECK-NOT: reshard %r
+    CHECK: %ab = add %a, %b : f32[8, 6] partial(tp)
+    CHECK: %abc = add %ab, %c : f32[8, 6] partial(tp)
+    CHECK-NEXT: %_ = reshard %abc
+    CHECK-NEXT: %y = tanh %_ : f32[8, 6])");
+}
+
+// A residual is no bias: what is as large as the sum stays as it is.
+TEST(OptimizeReshards, NotBesideWhatIsLarge) {
+  Check(R"(mesh [tp=2]
+  graph @g(%p: f32[3, 8, 6] partial(tp), %x: f32[3, 8, 6]) -> (%y) {
+    %0 = reshard %p {why=["cut"]} : f32[3, 8, 6]
+    %q = add %0, %x : f32[3, 8, 6]
+    %y = reduce_sum %q {axes=[0]} : f32[8, 6]
+  })",
+        R"(
+    CHECK: %0 = reshard %p
+    CHECK-NEXT: %q = add %0, %x : f32[3, 8, 6]
+    CHECK-NEXT: %y = reduce_sum %q)");
+}
+
 TEST(OptimizeReshards, NotWhereASumInBetweenIsReadBySomethingElse) {
   Check(R"(mesh [tp=2]
   graph @g(%x: f32[4, 12@tp], %u: f32[6]) -> (%y, %z) {
