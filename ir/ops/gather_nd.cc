@@ -106,8 +106,9 @@ ShardingRule GradRule(const Op& op) {
   ShardingRule rule;
   Factors f = AddFactors(rule, op.out().shape, op);
   // Messages name the place of an index, and what is summed does not tell it.
-  for (const DimFactors& d : f.indices) {
-    for (int id : d.factors) rule.factors[id].placed = true;
+  const int batch = Dims(op.attrs, op.in(1).shape).batch;
+  for (int d = batch; d < op.in(1).rank(); ++d) {
+    for (int id : f.indices[d].factors) rule.factors[id].placed = true;
   }
   rule.operands = {std::move(f.y), std::move(f.indices)};
   rule.results = {std::move(f.x)};
@@ -244,6 +245,11 @@ void AddGatherNd(OpRegistry& registry) {
   grad.attrs = {{"batch_dims", AttrKind::kInt},
                 {"sizes", AttrKind::kInts, true},
                 {"origin", AttrKind::kInts}};
+  grad.resized = [](const Op& op, std::span<const TensorType>, const Shape& origin) {
+    Shape tuples(origin.begin(), origin.begin() + Dims(op.attrs, op.in(1).shape).batch);
+    tuples.resize(op.in(1).shape.size(), 0);
+    return WithOriginMoved(op.attrs, tuples);
+  };
   grad.infer = InferGrad;
   grad.rule = GradRule;
   // A scatter of a model's own is this op, and what it adds up is gathered back.
