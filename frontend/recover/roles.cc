@@ -244,14 +244,16 @@ class RoleFinder {
 
   // matmul(softmax(a function of matmul(q, k)), v), where scores have more than a mask and a scale.
   void SetWrittenOutAttention(Op* softmax) {
-    Op* scores = ScoresBehind(softmax->operands[0], 0);
-    if (scores == nullptr) return;
+    std::set<Op*> scores;
+    FindScores(softmax->operands[0], 0, scores);
     std::vector<Op*> products;
     FindProducts(softmax->result(), 0, products);
+    if (scores.empty() || products.empty()) return;
+    for (Op* score : scores) {
+      for (Value* v : score->operands) SetQkv(v, 0);
+    }
     for (Op* product : products) {
-      for (Value* v : {scores->operands[0], scores->operands[1], product->operands[1]}) {
-        SetQkv(v, 0);
-      }
+      SetQkv(product->operands[1], 0);
       SetAttentionOut(product->result(), 0);
     }
   }
@@ -267,19 +269,26 @@ class RoleFinder {
       }
     }
   }
-  // The batched matmul that v is an elementwise function of.
-  static Op* ScoresBehind(const Value* v, int depth) {
+  // The batched matmuls that v is an elementwise function of: of q and k, and of either and what
+  // stands for distances, whose products are read at the distance of query and key.
+  static void FindScores(const Value* v, int depth, std::set<Op*>& scores) {
     Op* op = v->producer;
-    if (op == nullptr || depth > 12) return nullptr;
-    if (OneOf(op->name(), {"matmul", "matmul_nt"})) return op->in(1).rank() >= 3 ? op : nullptr;
+    if (op == nullptr || depth > 16) return;
+    if (OneOf(op->name(), {"matmul", "matmul_nt"})) {
+      if (op->in(1).rank() >= 3) scores.insert(op);
+      return;
+    }
+    if (OneOf(op->name(), {"gather", "gather_nd"}))
+      return FindScores(op->operands[0], depth + 1, scores);
     // A concat adds the scores of sinks.
     const bool more = op->name() == "concat";
-    if (!op->def->elementwise && !more && !OneOf(op->name(), {"reshape", "cast"})) return nullptr;
+    if (!op->def->elementwise && !more &&
+        !OneOf(op->name(), {"reshape", "cast", "transpose", "slice"}))
+      return;
     for (const Value* operand : op->operands) {
-      if (!more && operand->type.num_elements() != v->type.num_elements()) continue;
-      if (Op* found = ScoresBehind(operand, depth + 1)) return found;
+      bool as_many = operand->type.num_elements() == v->type.num_elements();
+      if (as_many || more || op->name() == "slice") FindScores(operand, depth + 1, scores);
     }
-    return nullptr;
   }
 
   // Back from q, k or v, through splitting heads, rotary positions and norms of q and k.
@@ -326,45 +335,56 @@ class RoleFinder {
     for (Op* user : v->users) {
       if (Linear* linear = user->results.empty() ? nullptr : LinearAt(user->result())) {
         if (user->operands[0] == v && !linear->experts) Set(linear, "ATTENTION_OUT");
-      } else if (depth < 8 &&
-                 OneOf(user->name(), {"dropout", "reshape", "transpose", "cast", "mul", "div"})) {
-        SetAttentionOut(user->result(), depth + 1);
+      } else if (depth < 12 && KeepsHeads(user)) {
+        for (const Value* result : user->results) SetAttentionOut(result, depth + 1);
       }
     }
   }
+  // What a model does with each head's result before the projection: also norms, and sums and
+  // differences of what two attentions give. Over the whole width a sum is the residual stream.
+  static bool KeepsHeads(const Op* op) {
+    const bool heads = !op->results.empty() && op->out().rank() >= 4;
+    return OneOf(op->name(), {"dropout", "reshape", "transpose", "cast", "mul", "div", "rms_norm",
+                              "layer_norm"}) ||
+           (heads && OneOf(op->name(), {"add", "sub", "concat", "split", "slice"}));
+  }
 
   struct Branch {
-    Linear* linear;
-    bool activated;
+    Linear* linear = nullptr;
+    bool activated = false, normed = false;
   };
-  // The linears that v, of experts or not, is an elementwise function of; false when it depends on
-  // anything else.
-  bool Branches(const Value* v, bool activated, bool experts, int depth, std::vector<Branch>& out) {
+  // The linears that v, of experts or not, is an elementwise function of, or a norm of one, by way
+  // of what `at` says; false when it depends on anything else.
+  bool Branches(const Value* v, Branch at, bool experts, int depth, std::vector<Branch>& out) {
     if (Linear* linear = LinearAt(v)) {
-      out.push_back({linear, activated});
+      at.linear = linear;
+      out.push_back(at);
       return true;
     }
     Op* op = v->producer;
     if (op == nullptr || depth > 24) return false;
     if (OneOf(op->name(), {"param", "constant"})) return true;
     if (experts && ArrangesParam(v)) return true;
-    if (op->name() == "dropout") {
-      return Branches(op->operands[0], activated, experts, depth + 1, out);
+    if (op->name() == "dropout") return Branches(op->operands[0], at, experts, depth + 1, out);
+    if (OneOf(op->name(), {"rms_norm", "layer_norm"})) {
+      at.normed = true;
+      return Branches(op->operands[0], at, experts, depth + 1, out);
     }
     bool linear_op = OneOf(op->name(), {"add", "sub", "mul", "div", "neg", "cast", "reshape",
                                         "split", "slice", "broadcast_to"});
     // By tokens or by experts.
     linear_op |= experts && op->name() == "transpose";
     if (!linear_op && !op->def->elementwise) return false;
+    at.activated |= !linear_op;
     return std::all_of(op->operands.begin(), op->operands.end(), [&](const Value* operand) {
-      return Branches(operand, activated || !linear_op, experts, depth + 1, out);
+      return Branches(operand, at, experts, depth + 1, out);
     });
   }
 
   void SetMlp(Linear* down) {
     if (HasRole(down->weight)) return;
     std::vector<Branch> branches;
-    if (!Branches(down->matmul->operands[0], false, down->experts, 0, branches)) return;
+    if (!Branches(down->matmul->operands[0], {}, down->experts, 0, branches)) return;
     // silu written out reads its operand twice, once as it is: one activated path is enough.
     std::map<Linear*, bool> activated;
     bool any = false;
@@ -375,6 +395,10 @@ class RoleFinder {
       // In a parallel block the first of the MLP may be columns of the one that makes q, k and v.
       if (!role.empty() && role != "MLP_UP" && role != "MLP_GATE" && role != "QKV") return;
       if (b.linear->experts != down->experts) return;
+      // A norm stands in an MLP, which goes back to the width that it came from, and in the head of
+      // a model, which goes to the vocabulary's.
+      const bool back = b.linear->matmul->in(0).shape.back() == down->matmul->out().shape.back();
+      if (b.normed && !back) return;
     }
     if (!any) return;
     bool gated =

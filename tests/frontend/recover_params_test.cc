@@ -261,6 +261,22 @@ TEST(Roles, FusedGateAndUpIsUp) {
   EXPECT_EQ(RolesOf(g), expected);
 }
 
+// BitNet's: a norm before the projections that go back to the residual stream. BERT's head has one
+// before the projection to the vocabulary, and is no MLP.
+TEST(Roles, ThroughANormInsideOfAnMlp) {
+  for (int width : {8, 11}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* up = b.Op1("relu", b.Matmul(b.In("x", {4, 8}), b.P("up", {8, 16})));
+      Value* norm = b.Create("rms_norm", {up, b.P("norm", {16})}, {{"eps", 1e-5}})->result();
+      b.Out(b.Matmul(norm, b.P("down", {16, width})));
+    });
+    const bool mlp = width == 8;
+    std::map<std::string, std::string> expected = {
+        {"up", mlp ? "MLP_UP" : "none"}, {"norm", "NORM"}, {"down", mlp ? "MLP_DOWN" : "none"}};
+    EXPECT_EQ(RolesOf(g), expected);
+  }
+}
+
 TEST(Roles, WhatIsNotRecognisedHasNone) {
   Graph g = Recover([](TestGraph& b) {
     Value* x = b.In("x", {4, 8});

@@ -275,6 +275,47 @@ TEST(WrittenOutAttention, WithSinksHasRoles) {
           {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"sinks", ""}, {"out", "ATTENTION_OUT"}}));
 }
 
+// DeBERTa's: queries and keys are multiplied with what is projected from distances too, and scores
+// read at the distance of each pair. NEZHA's: a second product with the probabilities is added.
+// BitNet's: a norm before the projection.
+TEST(WrittenOutAttention, WithDistancesHasRoles) {
+  constexpr int kS = 4, kHeads = 2, kD = 3, kH = 6, kDistances = 2 * kS - 1;
+  HostTensor distances(DType::kI64, {kHeads, kS, kS, 1});
+  for (int64_t i = 0; i < distances.num_elements(); ++i)
+    distances.data<int64_t>()[i] = i / kS % kS - i % kS + kS - 1;
+  Graph g = Recover([&](TestGraph& b) {
+    Value* x = b.Op1("relu", b.In("x", {1, kS, kH}));
+    auto heads = [&](Value* from, const char* name) {
+      Value* y = b.Matmul(from, b.P(name, {kH, kH}));
+      return b.Transpose(b.Reshape(y, {1, from->type.shape[1], kHeads, kD}), {0, 2, 1, 3});
+    };
+    Value *q = heads(x, "q"), *k = heads(x, "k");
+    Value* table = b.Reshape(b.P("distances", {kDistances, kH}), {1, kDistances, kH});
+    auto at_distance = [&](Value* scores) {  // [1, h, s, distances] -> [1, h, s, s]
+      Value* at = b.Reshape(b.Constant(distances), {1, kHeads, kS, kS, 1});
+      return b.Make("gather_nd", {scores, at}, {{"batch_dims", int64_t{3}}});
+    };
+    Value* scores = b.Make("matmul_nt", {q, k});
+    scores = b.Add(scores, at_distance(b.Make("matmul_nt", {q, heads(table, "distance_k")})));
+    Value* other = at_distance(b.Make("matmul_nt", {k, heads(table, "distance_q")}));
+    Value* p = b.Softmax(b.Add(scores, b.Transpose(other, {0, 1, 3, 2})));
+    Value* o = b.Add(b.Matmul(p, heads(x, "v")), b.Matmul(p, b.In("values", {1, 1, kS, kD})));
+    o = b.Reshape(b.Transpose(o, {0, 2, 1, 3}), {1, kS, kH});
+    o = b.Create("rms_norm", {o, b.P("norm", {kH})}, {{"eps", 1e-5}})->result();
+    b.Out(b.Matmul(o, b.P("out", {kH, kH})));
+  });
+  std::map<std::string, std::string> roles;
+  for (Op* p : g.Params()) roles[p->attrs.String("name")] = p->attrs.String("role", "");
+  EXPECT_EQ(roles, (std::map<std::string, std::string>{{"q", "QKV"},
+                                                       {"k", "QKV"},
+                                                       {"v", "QKV"},
+                                                       {"distances", ""},
+                                                       {"distance_k", "QKV"},
+                                                       {"distance_q", "QKV"},
+                                                       {"norm", "NORM"},
+                                                       {"out", "ATTENTION_OUT"}}));
+}
+
 // DeepSeek's: k and v come from few columns, and a part of k that all heads share beside them.
 TEST(LatentAttention, TheProjectionToFewColumnsHasNoRole) {
   Graph g = Recover([&](TestGraph& b) {
