@@ -1,10 +1,11 @@
-// ScatterND, ScatterElements; NonZero, which is supported on constants only: its result has no
-// static shape.
+// ScatterND, ScatterElements; NonZero, which is supported on constants only: the shape of its
+// result has no op of ours.
 #include <algorithm>
 #include <cstring>
 #include <string>
 
 #include "frontend/onnx/convert_util.h"
+#include "frontend/onnx/static_scatter.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -48,9 +49,9 @@ Value* Scatter(NodeContext& c, Value* data, Value* positions, int batch, Value* 
   const shardc::Shape shape = data->type.shape;
   const DType type = data->type.dtype;
   if (reduction != "none" && reduction != "add") {
-    c.Fail("E1301",
+    c.Fail("E1304",
            StrCat("the reduction \"", reduction, "\" of ", c.op_type(),
-                  " is supported on constants only"),
+                  " needs positions that are known when compiling"),
            "use \"none\" or \"add\"");
   }
   if (updates->type.dtype != type) c.Fail("E1303", "the updates have another type than the data");
@@ -73,8 +74,8 @@ Value* Scatter(NodeContext& c, Value* data, Value* positions, int batch, Value* 
   }
   if (type == DType::kI64) {
     c.Fail("E1301",
-           StrCat(c.op_type(), " of 64-bit integers that are known only when the model ",
-                  "runs is not supported"),
+           StrCat(c.op_type(), " of 64-bit integers to places that are known only when the ",
+                  "model runs is not supported"),
            "scatter floats, or 32-bit integers");
   }
   Value* sum = c.Cast(summed(IsFloat(type) ? updates : c.Cast(updates, DType::kF64)), type);
@@ -148,7 +149,13 @@ void ScatterNd(NodeContext& c) {
   if (updates->type.shape != expected) {
     c.Fail("E1303", "the updates of ScatterND do not fit its indices");
   }
-  c.SetOutput(0, Scatter(c, data, indices, 0, updates));
+  if (c.ConstantOf(indices) == nullptr)
+    return c.SetOutput(0, Scatter(c, data, indices, 0, updates));
+  Places places{static_cast<int>(k), NumElements(from) / k, c.ConstantInts(1)};
+  for (size_t i = 0; i < places.at.size(); ++i) {
+    places.at[i] = Inside(c, places.at[i], shape[static_cast<int64_t>(i) % k]);
+  }
+  c.SetOutput(0, PutAt(c, data, places, updates, c.String("reduction", "none")));
 }
 
 void ScatterElementsOfConstants(NodeContext& c) {
@@ -180,12 +187,21 @@ void ScatterElements(NodeContext& c) {
   const shardc::Shape &shape = data->type.shape, &from = indices->type.shape;
   const int rank = data->type.rank(), axis = Axis(c, c.Int("axis", 0), rank);
   bool fits = updates->type.shape == from && from.size() == shape.size();
-  for (size_t d = 0; fits && d < shape.size(); ++d) {
-    fits = static_cast<int>(d) == axis || from[d] <= shape[d];
-  }
+  for (int d = 0; fits && d < rank; ++d) fits = d == axis || from[d] <= shape[d];
   if (!fits) c.Fail("E1303", "the shapes of ScatterElements do not fit each other");
-  const Positions at = PositionsAlong(c, shape, indices, axis);
-  c.SetOutput(0, Scatter(c, data, at.tuples, at.batch_dims, updates));
+  if (c.ConstantOf(indices) == nullptr) {
+    const Positions at = PositionsAlong(c, shape, indices, axis);
+    return c.SetOutput(0, Scatter(c, data, at.tuples, at.batch_dims, updates));
+  }
+  const Ints along = c.ConstantInts(1);
+  Places places{rank, NumElements(from), Ints(along.size() * shape.size())};
+  for (int64_t i = 0; i < places.count; ++i) {
+    for (int64_t d = rank - 1, left = i; d >= 0; left /= from[d], --d) {
+      int64_t at = left % from[d];
+      places.at[i * rank + d] = d == axis ? Inside(c, along[i], shape[d]) : at;
+    }
+  }
+  c.SetOutput(0, PutAt(c, data, places, updates, c.String("reduction", "none")));
 }
 
 void NonZero(NodeContext& c) {

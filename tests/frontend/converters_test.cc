@@ -419,18 +419,18 @@ TEST_F(Converters, DropoutOfEverythingIsRefused) {
   ExpectRefused("E1303", "not in [0, 1)");
 }
 
-TEST_F(Converters, ScatterWithOtherReductionsIsRefused) {
+TEST_F(Converters, ScatterToComputedPlacesWithOtherReductionsIsRefused) {
   Input("x", {3});
   Input("u", {1});
-  Integers("i", {1});
+  model_.Input("i", {"1"}, TensorProto::INT64);
   SetString(Node("ScatterElements", {"x", "i", "u"}), "reduction", "mul");
-  ExpectRefused("E1301", "\"mul\" of ScatterElements is supported on constants only");
+  ExpectRefused("E1304", "\"mul\" of ScatterElements needs positions that are known");
 }
 
-TEST_F(Converters, ScatterOfLargeIntegersIsRefused) {
+TEST_F(Converters, ScatterOfLargeIntegersToComputedPlacesIsRefused) {
   model_.Input("x", {"3"}, TensorProto::INT64);
   model_.Input("u", {"1"}, TensorProto::INT64);
-  Integers("i", {1});
+  model_.Input("i", {"1"}, TensorProto::INT64);
   Node("ScatterElements", {"x", "i", "u"});
   ExpectRefused("E1301", "64-bit integers");
 }
@@ -440,6 +440,72 @@ TEST_F(Converters, PositionsFoundWhenRunningAreRefused) {
   Input("x", {3});
   Node("NonZero", {"x"});
   ExpectRefused("E1301", "known only when the model runs");
+}
+
+// x[:, 1:3] = u and x[:, 1:3] += u, as exporters write them: slices, also where the batch is cut.
+TEST_F(Converters, ScatterToABoxIsOfSlices) {
+  Input("x", {2, 4});
+  Input("u", {2, 2});
+  model_.Ints("at", {2, 2, 2}, {0, 1, 0, 2, 1, 1, 1, 2});
+  Node("ScatterND", {"x", "at", "u"}, {"y"});
+  SetString(Node("ScatterND", {"x", "at", "u"}, {"z"}), "reduction", "add");
+  EXPECT_EQ(CountOps(Imported({"y", "z"}), "gather"), 0);
+  const HostTensor x = Numbers({2, 4}), u = Numbers({2, 2});
+  auto out = Evaluate({"y", "z"});
+  for (int64_t i = 0; i < 8; ++i) {
+    const int64_t column = i % 4;
+    const bool there = column == 1 || column == 2;
+    const double put = there ? u.AsDouble(i / 4 * 2 + column - 1) : 0;
+    EXPECT_EQ(out[0].AsDouble(i), there ? put : x.AsDouble(i)) << i;
+    EXPECT_EQ(out[1].AsDouble(i), x.AsDouble(i) + put) << i;
+  }
+}
+
+// The last of several updates of a place wins; rows may be named from the end.
+TEST_F(Converters, ScatterToOtherPlacesIsALookup) {
+  Input("x", {4, 2});
+  Input("u", {3, 2});
+  model_.Ints("at", {3, 1}, {2, 0, -2});
+  Node("ScatterND", {"x", "at", "u"}, {"y"});
+  model_.Ints("columns", {2, 1}, {1, 0});
+  Input("v", {2, 1});
+  NodeProto& product = Node("ScatterElements", {"x", "columns", "v"}, {"z"});
+  SetInt(product, "axis", 1);
+  SetString(product, "reduction", "mul");
+  auto elements = [](const HostTensor& t) {
+    std::vector<double> all;
+    for (int64_t i = 0; i < t.num_elements(); ++i) all.push_back(t.AsDouble(i));
+    return all;
+  };
+  const HostTensor x = Numbers({4, 2}), u = Numbers({3, 2}), v = Numbers({2, 1});
+  auto out = Evaluate({"y", "z"});
+  EXPECT_EQ(elements(out[0]),
+            (std::vector<double>{u.AsDouble(2), u.AsDouble(3), x.AsDouble(2), x.AsDouble(3),
+                                 u.AsDouble(4), u.AsDouble(5), x.AsDouble(6), x.AsDouble(7)}));
+  std::vector<double> expected = elements(x);
+  expected[1] *= v.AsDouble(0);
+  expected[2] *= v.AsDouble(1);
+  EXPECT_EQ(elements(out[1]), expected);
+}
+
+// Of several updates of one place each counts.
+TEST_F(Converters, ScatterAddsTwiceToAPlace) {
+  Input("x", {3});
+  Input("u", {4});
+  Integers("i", {1, -2, 0, 1});
+  SetString(Node("ScatterElements", {"x", "i", "u"}), "reduction", "add");
+  const HostTensor x = Numbers({3}), u = Numbers({4}), y = Evaluate()[0];
+  EXPECT_EQ(y.AsDouble(0), x.AsDouble(0) + u.AsDouble(2));
+  EXPECT_NEAR(y.AsDouble(1), x.AsDouble(1) + u.AsDouble(0) + u.AsDouble(1) + u.AsDouble(3), 1e-15);
+  EXPECT_EQ(y.AsDouble(2), x.AsDouble(2));
+}
+
+TEST_F(Converters, ScatterWithAnUnknownReductionIsRefused) {
+  Input("x", {3});
+  Input("u", {1});
+  Integers("i", {1});
+  SetString(Node("ScatterElements", {"x", "i", "u"}), "reduction", "mean");
+  ExpectRefused("E1303", "no reduction");
 }
 
 TEST_F(Converters, TopKOfTooManyIsRefused) {

@@ -1,0 +1,22 @@
+// ScatterND and ScatterElements to places that are known when compiling: x[:, 1:] = y and its kin.
+#pragma once
+
+#include "frontend/onnx/converter.h"
+
+namespace shardc::onnx_import {
+
+// The places that `indices` names, as positions along the first dims of the data.
+struct Places {
+  int dims = 0;
+  int64_t count = 0;
+  Ints at;  // [count, dims]
+};
+
+// Data with updates [count, rest of the data's dims...] in those places, or combined with what is
+// there (`reduction`: "none", "add", "mul", "max" or "min"). Of slices and concats where the places
+// are a box in its own order, so that dims that it covers whole may be cut; else lookups in data
+// and updates. Without a reduction the last of several updates of one place wins.
+Value* PutAt(NodeContext& c, Value* data, const Places& places, Value* updates,
+             const std::string& reduction);
+
+}  // namespace shardc::onnx_import
