@@ -4,6 +4,7 @@
 #include <map>
 #include <unordered_set>
 
+#include "ir/choices.h"
 #include "ir/op_def.h"
 #include "passes/bucket.h"
 #include "passes/provenance.h"
@@ -36,7 +37,7 @@ std::set<int> NamedAxes(const Graph& graph, const Spec& spec) {
       throw Diagnostic(
           "E2104", ExitCode::kBadSpec, spec.zero.axes_where,
           StrCat("zero_axes: axis '", name, "' is not in the mesh ", graph.mesh.ToString()),
-          DidYouMean(name, NamesOf(graph.mesh)));
+          Choices(name, "axes", NamesOf(graph.mesh)));
     }
   }
   return axes;

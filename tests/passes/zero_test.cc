@@ -217,6 +217,7 @@ TEST(ResolveZero, Refuses) {
   };
   refused("zero_stage: 2 zero_axes: 'dpp'", true, "E2104", "did you mean 'dp'");
   refused("zero_stage: 2 zero_axes: 'dpp'", true, "E2104", "s:2:15");
+  refused("zero_stage: 2 zero_axes: 'qqq'", true, "E2104", "axes: dp, tp");
   refused("zero_axes: 'dp'", true, "E2101", "s:2:1");
   refused(StrCat(kInput, "zero_axes: 'dp'"), true, "E2101", "add zero_stage");
   refused("zero_stage: 2", true, "E2108", "s:2:1");
