@@ -1,6 +1,7 @@
 #include "ir/output_file.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -66,19 +67,43 @@ std::string Target(const std::string& path) {
   return target.string();
 }
 
-std::string HiddenBeside(const std::string& path) {
+std::string PlaceFor(const std::string& path) {
   if (IsWrittenDirectly(path)) return path;
-  const fs::path p(path);
-  return (p.parent_path() / StrCat(".", p.filename().string(), ".tmp-", getpid())).string();
+  RemoveStaleBeside(path);
+  return HiddenBeside(path);
+}
+
+std::string HiddenName(const fs::path& path) {
+  return StrCat(".", path.filename().string(), ".tmp-");
 }
 
 }  // namespace
 
+std::string HiddenBeside(const std::string& path) {
+  const fs::path p(path);
+  return (p.parent_path() / StrCat(HiddenName(p), getpid())).string();
+}
+
+void RemoveStaleBeside(const std::string& path) {
+  const fs::path p(path);
+  const std::string prefix = HiddenName(p);
+  std::error_code error;
+  const fs::path folder = p.has_parent_path() ? p.parent_path() : fs::path(".");
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    const std::string pid = name.substr(prefix.size());
+    if (pid.empty() || pid.size() > 9 || pid.find_first_not_of("0123456789") != std::string::npos) {
+      continue;
+    }
+    if (kill(std::stoi(pid), 0) == 0 || errno != ESRCH) continue;
+    std::error_code ignored;
+    fs::remove_all(entry.path(), ignored);
+  }
+}
+
 WholeFile::WholeFile(const std::string& path)
-    : shown_(path),
-      target_(Target(path)),
-      written_(HiddenBeside(target_)),
-      file_(written_, shown_) {}
+    : shown_(path), target_(Target(path)), written_(PlaceFor(target_)), file_(written_, shown_) {}
 
 WholeFile::~WholeFile() {
   if (!committed_ && written_ != target_) unlink(written_.c_str());

@@ -26,9 +26,14 @@ class OutputFile {
   int fd_ = -1;
 };
 
-// A file that is there under its name only when it is whole: until Commit it is beside it. A link
-// is followed; what is there and is no regular file (a device, a pipe) is written to as it is.
-// Throws as OutputFile.
+// The hidden place beside `path` where this process makes what takes that name at the end.
+std::string HiddenBeside(const std::string& path);
+// Removes the hidden places for `path` of processes that are gone: they were killed.
+void RemoveStaleBeside(const std::string& path);
+
+// A file that is there under its name only when it is whole: until Commit it is hidden beside it,
+// and what killed processes left there goes. A link is followed; what is there and is no regular
+// file (a device, a pipe) is written to as it is. Throws as OutputFile.
 class WholeFile {
  public:
   explicit WholeFile(const std::string& path);

@@ -1,7 +1,6 @@
 #include "passes/plan_folder.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <cstring>
 
 #include "ir/diagnostic.h"
+#include "ir/output_file.h"
 
 namespace shardc {
 namespace {
@@ -74,11 +74,10 @@ PlanFolder::PlanFolder(const std::string& folder) : shown_(folder) {
   } catch (const fs::filesystem_error& e) {
     throw CannotWrite(shown_, e.code());
   }
-  std::string name = target_.filename().string();
-  if (name.empty()) throw InTheWay(shown_, "cannot be replaced");
+  if (target_.filename().empty()) throw InTheWay(shown_, "cannot be replaced");
   MakeParents();
-  RemoveStale();
-  hidden_ = (target_.parent_path() / StrCat(".", name, ".tmp-", getpid())).string();
+  RemoveStaleBeside(target_.string());
+  hidden_ = HiddenBeside(target_.string());
   fs::remove_all(hidden_, error);
   if (!fs::create_directory(hidden_, error)) {
     for (auto it = made_.rbegin(); it != made_.rend(); ++it) rmdir(it->c_str());
@@ -106,23 +105,6 @@ void PlanFolder::MakeParents() {
     if (!error) continue;
     for (auto m = made_.rbegin(); m != made_.rend(); ++m) rmdir(m->c_str());
     throw CannotWrite(shown_, error);
-  }
-}
-
-// Hidden folders of compilers that were killed.
-void PlanFolder::RemoveStale() const {
-  std::string prefix = "." + target_.filename().string() + ".tmp-";
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(target_.parent_path(), error)) {
-    std::string name = entry.path().filename().string();
-    if (!name.starts_with(prefix)) continue;
-    std::string pid = name.substr(prefix.size());
-    if (pid.empty() || pid.size() > 9 || pid.find_first_not_of("0123456789") != std::string::npos) {
-      continue;
-    }
-    if (kill(std::stoi(pid), 0) == 0 || errno != ESRCH) continue;
-    std::error_code ignored;
-    fs::remove_all(entry.path(), ignored);
   }
 }
 

@@ -23,7 +23,6 @@ class PlanFolder {
   void Commit();
 
  private:
-  void RemoveStale() const;
   void MakeParents();
 
   std::string shown_;  // as the user wrote it

@@ -21,6 +21,7 @@ using ::testing::Pair;
 using testing::ReadBytes;
 using testing::TemporaryFolder;
 using testing::TextThrownBy;
+using ::testing::UnorderedElementsAre;
 using testing::WriteBytes;
 
 std::string File(const std::string& header, const std::string& data = {}) {
@@ -116,6 +117,15 @@ TEST_F(SafetensorsTest, WriteErrors) {
   std::signal(SIGXFSZ, handler);
   EXPECT_THAT(error, AllOf(HasSubstr("E5003"), HasSubstr(path_)));
   EXPECT_TRUE(Names().empty());
+}
+
+TEST_F(SafetensorsTest, WhatAKilledWriterLeftGoes) {
+  WriteBytes(folder_.File(".a.safetensors.tmp-99999999"), "part");
+  WriteBytes(folder_.File(".a.safetensors.tmp-1"), "of a process that is there");
+  WriteBytes(folder_.File(".b.safetensors.tmp-99999999"), "another's");
+  WriteSafetensors(path_, {{"a", HostTensor(DType::kF32, {4})}});
+  EXPECT_THAT(Names(), UnorderedElementsAre("a.safetensors", ".a.safetensors.tmp-1",
+                                            ".b.safetensors.tmp-99999999"));
 }
 
 TEST_F(SafetensorsTest, FullDisk) {
