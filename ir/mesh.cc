@@ -21,6 +21,11 @@ Mesh::Mesh(std::vector<MeshAxis> axes) : axes_(std::move(axes)) {
   for (size_t i = 0; i < axes_.size(); ++i) {
     const MeshAxis& a = axes_[i];
     if (a.name.empty()) throw BadMesh("an axis has no name");
+    for (char c : a.name) {
+      if (!isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '.') {
+        throw BadMesh(StrCat("'", a.name, "' is not a name; letters, digits, _ and . make one"));
+      }
+    }
     if (a.size < 1) throw BadMesh(StrCat("axis '", a.name, "' has size ", a.size));
     if (a.size > kMaxRanks || num_ranks_ * a.size > kMaxRanks) {
       throw BadMesh(StrCat("more than ", kMaxRanks, " ranks"));
@@ -47,11 +52,6 @@ Mesh Mesh::Parse(std::string_view text) {
     size_t eq = item.find('=');
     if (eq == std::string_view::npos) throw BadMesh(StrCat("'", item, "' is not name=size"));
     std::string_view name = item.substr(0, eq), size = item.substr(eq + 1);
-    for (char c : name) {
-      if (!isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '.') {
-        throw BadMesh(StrCat("'", name, "' is not a name"));
-      }
-    }
     int64_t n = 0;
     auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), n);
     if (error != std::errc() || end != size.data() + size.size()) {

@@ -193,6 +193,9 @@ TEST(ParseSpec, RefusesAMeshThatIsNone) {
   ExpectThrown([] { ParseSpec("mesh { axis { name: 'tp' } axis { name: 'tp' } }", "s"); }, "E2001",
                "tp");
   ExpectThrown([] { ParseSpec("process_group { tp_degree: 0 }", "s"); }, "E2001", "tp");
+  // What --mesh and the text form cannot say.
+  ExpectThrown([] { ParseSpec("mesh { axis { name: 'a b' } }", "s"); }, "E2001",
+               "'a b' is not a name");
 }
 
 TEST(MeshFor, DefaultsStandInFrontOfWhatIsGiven) {
