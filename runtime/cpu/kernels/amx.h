@@ -73,14 +73,6 @@ SHARDC_INLINE void TileProduct(int64_t m, int64_t n, int64_t k, const uint16_t* 
   MemoryFence();
 }
 
-// Two rows of 16 elements as 16 pairs.
-SHARDC_INLINE void StorePairs(VecHalf even, VecHalf odd, uint16_t* to) {
-  typedef uint32_t Unaligned __attribute__((vector_size(64), aligned(4), may_alias));
-  const VecUint pairs =
-      __builtin_convertvector(even, VecUint) | (__builtin_convertvector(odd, VecUint) << 16);
-  *reinterpret_cast<Unaligned*>(to) = pairs;
-}
-
 }  // namespace shardc::cpu::SHARDC_ISA
 
 #endif  // RUNTIME_CPU_KERNELS_AMX_H_

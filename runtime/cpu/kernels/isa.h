@@ -7,10 +7,11 @@
 namespace shardc::cpu {
 
 enum class Isa {
-  kV1,   // x86-64: SSE2
-  kV3,   // x86-64-v3: AVX2, FMA
-  kV4,   // x86-64-v4: AVX-512 F, BW, DQ, VL
-  kAmx,  // x86-64-v4 with AVX512_BF16 and AMX tiles of bf16
+  kV1,    // x86-64: SSE2
+  kV3,    // x86-64-v3: AVX2, FMA
+  kV4,    // x86-64-v4: AVX-512 F, BW, DQ, VL
+  kBf16,  // x86-64-v4 with AVX512_BF16
+  kAmx,   // ... and AMX tiles of bf16
 };
 
 const char* IsaName(Isa isa);

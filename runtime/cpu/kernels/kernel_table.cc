@@ -31,13 +31,22 @@ SHARDC_DECLARE_TABLES(v1)
 SHARDC_DECLARE_TABLES(v3)
 SHARDC_DECLARE_TABLES(v4)
 #undef SHARDC_DECLARE_TABLES
+// On top of v4, attention of bf16 operands.
+static KernelTable With(const AttentionKernels& of_bf16) {
+  KernelTable table = v4::Table();
+  table.attention.forward_bf16 = of_bf16.forward_bf16;
+  table.attention.backward_bf16 = of_bf16.backward_bf16;
+  return table;
+}
+namespace bf16 {
+extern const AttentionKernels kAttentionKernels;  // the bf16 ones only
+static KernelTable Table() { return With(kAttentionKernels); }
+}  // namespace bf16
 namespace amx {
 extern const AttentionKernels kAttentionKernels;  // the bf16 ones only
 extern const ProductKernels kProductKernels;
 static KernelTable Table() {
-  KernelTable table = v4::Table();
-  table.attention.forward_bf16 = kAttentionKernels.forward_bf16;
-  table.attention.backward_bf16 = kAttentionKernels.backward_bf16;
+  KernelTable table = With(kAttentionKernels);
   table.product = kProductKernels;
   return table;
 }
@@ -58,6 +67,8 @@ const char* IsaName(Isa isa) {
       return "v3";
     case Isa::kV4:
       return "v4";
+    case Isa::kBf16:
+      return "bf16";
     case Isa::kAmx:
       return "amx";
   }
@@ -76,16 +87,20 @@ std::vector<Isa> SupportedIsas() {
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd") &&
       __builtin_cpu_supports("avx512vl")) {
     isas.push_back(Isa::kV4);
-    if (__builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
-        __builtin_cpu_supports("avx512bf16") && MayUseTiles()) {
-      isas.push_back(Isa::kAmx);
+    if (__builtin_cpu_supports("avx512bf16")) {
+      isas.push_back(Isa::kBf16);
+      if (__builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+          MayUseTiles()) {
+        isas.push_back(Isa::kAmx);
+      }
     }
   }
   return isas;
 }
 
 const KernelTable& KernelsFor(Isa isa) {
-  static const KernelTable tables[] = {v1::Table(), v3::Table(), v4::Table(), amx::Table()};
+  static const KernelTable tables[] = {v1::Table(), v3::Table(), v4::Table(), bf16::Table(),
+                                       amx::Table()};
   return tables[static_cast<int>(isa)];
 }
 

@@ -40,7 +40,7 @@ struct KernelTable {
 };
 
 // The table of the best level this machine has. The environment variable SHARDC_ISA (v1, v3, v4,
-// amx) can lower it.
+// bf16, amx) can lower it.
 const KernelTable& Kernels();
 
 // The table of one level; the machine must support it to call what is in it.

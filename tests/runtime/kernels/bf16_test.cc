@@ -389,8 +389,8 @@ void CheckAttention(const AttentionData& a) {
     std::vector<float> lse(s.batch * s.q_heads * s.q_len), half_lse = lse;
     full.Forward(a, table.attention.forward, lse, threads);
     half.Forward(a, table.attention.forward_bf16, half_lse, threads);
-    // The tiles take probabilities, and their gradients, in bf16.
-    const bool tiles = &table == &KernelsFor(Isa::kAmx);
+    // Products of bf16 take probabilities, and their gradients, in it.
+    const bool tiles = &table == &KernelsFor(Isa::kBf16) || &table == &KernelsFor(Isa::kAmx);
     ExpectNear(Wide(half.o), Doubles(full.o), kRounding, tiles ? 2e-3 : 1e-6, "o");
     ExpectNear(half_lse, Doubles(lse), 1e-2, 1e-2, "lse");
     // Both get the same o and lse.

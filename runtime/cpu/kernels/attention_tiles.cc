@@ -1,7 +1,12 @@
-// Attention of bf16 operands with AMX. Everything is computed transposed, S^T = K Q^T: a query is
-// then a column, so that softmax works on whole vectors of queries, and P^T is what dV and dK need
-// on the left. P and dS are rounded to bf16 for the products that follow.
+// Attention of bf16 operands, with AMX or with AVX512_BF16 alone. Everything is computed
+// transposed, S^T = K Q^T: a query is then a column, so that softmax works on whole vectors of
+// queries, and P^T is what dV and dK need on the left. P and dS are rounded to bf16 for the
+// products that follow.
+#if defined(__AMX_BF16__)
 #include "runtime/cpu/kernels/amx.h"
+#else
+#include "runtime/cpu/kernels/dot_bf16.h"
+#endif
 #include "runtime/cpu/kernels/attention_blocks.h"
 #include "runtime/cpu/kernels/attention_kept.h"
 #include "runtime/cpu/kernels/parallel.h"
@@ -16,6 +21,14 @@ using Backward16 = AttentionBackwardArgsOf<uint16_t>;
 
 constexpr int64_t kBlock = 64;  // queries, and keys
 constexpr int64_t kVectors = kBlock / kLanes;
+
+// Two rows of 16 elements as 16 pairs.
+SHARDC_INLINE void StorePairs(VecHalf even, VecHalf odd, uint16_t* to) {
+  typedef uint32_t Unaligned __attribute__((vector_size(64), aligned(4), may_alias));
+  const VecUint pairs =
+      __builtin_convertvector(even, VecUint) | (__builtin_convertvector(odd, VecUint) << 16);
+  *reinterpret_cast<Unaligned*>(to) = pairs;
+}
 
 // Rows [rows, kBlock) and columns [d, padded) are zero.
 void CopyRows(const uint16_t* src, int64_t stride, int64_t rows, int64_t d, int64_t padded,
