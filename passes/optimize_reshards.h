@@ -14,7 +14,7 @@ namespace shardc {
 //   also where more is added in between: x + (reshard(a) + u) + (reshard(b) + v), branches that
 //   run in parallel and have biases.
 // - A reduction moves behind its users when all are linear in it and less travels then: where their
-//   results are smaller, or are added to what is reduced anyway.
+//   results are smaller, or are added to what is reduced anyway (sink_reductions.h).
 // With `by_microbatch` reductions of several microbatches that each leave less to be kept are not
 // made one: more travels, and no rank holds the whole of their sum.
 void OptimizeReshards(Graph& graph, bool by_microbatch = false);

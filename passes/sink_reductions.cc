@@ -119,7 +119,7 @@ class Region {
     return found;
   }
 
-  // Each rank adds its share of what is whole.
+  // What is whole beside a partial operand becomes partial: each rank has its share.
   void Divide(Op* op) {
     std::vector<int> partial;
     for (size_t i = 0; i < op->operands.size(); ++i) {
@@ -128,31 +128,31 @@ class Region {
     const std::vector<int> group = *PassingGroup(*op, partial);
     for (int i : group) {
       if (std::binary_search(partial.begin(), partial.end(), i)) continue;
-      Value* whole = op->operands[static_cast<size_t>(i)];
-      Builder builder(graph_, op);
-      builder.phase = op->phase;
-      builder.BelongWith(*op);
-      const int64_t parts = NumParts(axes_, graph_.mesh);
-      const Sharding own = whole->type.sharding;
-      auto placed = [](Value* v, Sharding sharding) {
-        v->type.sharding = std::move(sharding);
-        return v;
-      };
-      // A sum over as many shares as there are ranks, of which each rank has one.
-      Value* share = builder.Scalar(whole->type.dtype, 1 / static_cast<double>(parts));
-      share = placed(builder.Mul(whole, share), own);
-      Shape shape = whole->type.shape;
-      shape.insert(shape.begin(), parts);
-      Sharding cut = own, partial_sum = own;
-      cut.dims.insert(cut.dims.begin(), DimSharding{axes_, 1, {}});
-      for (int a : axes_) partial_sum.partial_sum.push_back(a);
-      share = builder.BroadcastTo(share, std::move(shape));
-      share = placed(share, Canonical({share->type.dtype, share->type.shape, cut}, graph_.mesh));
-      Value* divided = placed(builder.ReduceSum(share, {0}), own);
-      divided = placed(
-          divided, Canonical({divided->type.dtype, divided->type.shape, partial_sum}, graph_.mesh));
-      graph_.SetOperand(op, i, divided);
+      graph_.SetOperand(op, i, Share(op, op->operands[static_cast<size_t>(i)]));
     }
+  }
+
+  // The sum over as many shares as there are ranks, of which each rank has one.
+  Value* Share(Op* user, Value* whole) {
+    Builder builder(graph_, user);
+    builder.phase = user->phase;
+    builder.BelongWith(*user);
+    auto place = [&](Value* v, Sharding sharding) {
+      v->type.sharding =
+          Canonical({v->type.dtype, v->type.shape, std::move(sharding)}, graph_.mesh);
+      return v;
+    };
+    const Sharding own = whole->type.sharding;
+    Sharding cut = own, partial = own;
+    cut.dims.insert(cut.dims.begin(), DimSharding{axes_, 1, {}});
+    for (int a : axes_) partial.partial_sum.push_back(a);
+    const int64_t parts = NumParts(axes_, graph_.mesh);
+    Shape shares = whole->type.shape;
+    shares.insert(shares.begin(), parts);
+    Value* share = builder.Scalar(whole->type.dtype, 1 / static_cast<double>(parts));
+    share = place(builder.Mul(whole, share), own);
+    share = place(builder.BroadcastTo(share, std::move(shares)), std::move(cut));
+    return place(builder.ReduceSum(share, {0}), std::move(partial));
   }
 
   double FrontierBytes() const {
