@@ -13,6 +13,7 @@ namespace shardc::onnx_import {
 void AddIndexConverters(ConverterTable& table);    // Slice, Split, Gather, TopK, Pad, ...
 void AddScatterConverters(ConverterTable& table);  // ScatterND, ScatterElements, NonZero
 void AddEinsumConverter(ConverterTable& table);
+void AddDftConverter(ConverterTable& table);
 void AddAttentionConverters(ConverterTable& table);  // Attention, RotaryEmbedding
 void AddConvConverter(ConverterTable& table);
 void AddFusedConverters(ConverterTable& table);           // of ONNX Runtime

@@ -14,8 +14,8 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 OPS = """
-Abs Add And ArgMax ArgMin Attention Cast CastLike Ceil Celu Clip Concat Constant ConstantOfShape Conv Cos CumSum Div
-Dropout Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor Gather GatherElements GatherND Gelu Gemm Greater
+Abs Add And ArgMax ArgMin Attention Cast CastLike Ceil Celu Clip Concat Constant ConstantOfShape Conv Cos CumSum DFT
+Div Dropout Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor Gather GatherElements GatherND Gelu Gemm Greater
 GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log
 LogSoftmax MatMul Max Mean Min Mish Mod Mul Neg NegativeLogLikelihoodLoss NonZero Not OneHot Or PRelu Pad Pow
 RMSNormalization Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin

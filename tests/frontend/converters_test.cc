@@ -592,6 +592,49 @@ TEST_F(Converters, ScatterWherePositionsAreComputed) {
   }
 }
 
+// A spectrum and its inverse, of more and of fewer elements than there are.
+TEST_F(Converters, DftOfAnotherLength) {
+  model_.proto.mutable_opset_import(0)->set_version(20);
+  for (int64_t length : {3, 8}) {
+    SCOPED_TRACE(length);
+    model_.graph.Clear();
+    inputs_.clear();
+    Input("x", {5, 2, 1});
+    Integers("length", {length}, true);
+    Integers("axis", {0}, true);
+    Node("DFT", {"x", "length", "axis"}, {"spectrum"});
+    SetInt(Node("DFT", {"spectrum", "", "axis"}, {"y"}), "inverse", 1);
+    SetInt(Node("DFT", {"x", "length", "axis"}, {"half"}), "onesided", 1);
+    NodeProto& back = Node("DFT", {"half", "length", "axis"}, {"z"});
+    SetInt(back, "onesided", 1);
+    SetInt(back, "inverse", 1);
+    auto out = Evaluate({"y", "z"});
+    ASSERT_EQ(out[0].shape(), (Shape{length, 2, 2}));
+    ASSERT_EQ(out[1].shape(), (Shape{length, 2, 1}));
+    const HostTensor x = Numbers({5, 2, 1});
+    for (int64_t i = 0; i < 2 * length; ++i) {
+      const double expected = i < 10 ? x.AsDouble(i) : 0;
+      EXPECT_NEAR(out[0].AsDouble(2 * i), expected, 1e-14) << i;
+      EXPECT_NEAR(out[0].AsDouble(2 * i + 1), 0, 1e-14) << i;
+      EXPECT_NEAR(out[1].AsDouble(i), expected, 1e-14) << i;
+    }
+  }
+}
+
+TEST_F(Converters, DftOfThePartsIsRefused) {
+  model_.proto.mutable_opset_import(0)->set_version(19);
+  Input("x", {1, 5, 2});
+  SetInt(Node("DFT", {"x"}), "axis", 2);
+  ExpectRefused("E1303", "real and imaginary parts");
+}
+
+TEST_F(Converters, DftOfTooManyElementsIsRefused) {
+  model_.proto.mutable_opset_import(0)->set_version(19);
+  Input("x", {1, 8193, 1});
+  SetInt(Node("DFT", {"x"}), "axis", 1);
+  ExpectRefused("E1301", "too long");
+}
+
 TEST_F(Converters, CastToSmallIntegersIsRefused) {
   Input("x", {3});
   SetInt(Node("Cast", {"x"}), "to", TensorProto::INT8);
