@@ -98,7 +98,8 @@ class Rows {
       if (counts && (label < 0 || label >= classes)) {
         Shape position = row.global;
         for (size_t d = 0; d < position.size(); ++d) position[d] += origin[d];
-        reference::ThrowOutOfRange(op, "labels", position, label, 0, classes);
+        reference::ThrowOutOfRange(op, "labels", position, label, 0, classes,
+                                   IgnoreIndex(*call.attrs));
       }
       rows_.push_back({row.local, counts, label});
     }

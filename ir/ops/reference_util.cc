@@ -73,11 +73,12 @@ void ZeroFill(const TensorView& view) {
 }
 
 void ThrowOutOfRange(std::string_view op, std::string_view operand, const Shape& position,
-                     int64_t value, int64_t low, int64_t high) {
+                     int64_t value, int64_t low, int64_t high, std::optional<int64_t> ignored) {
   throw Diagnostic(
       "E4003", ExitCode::kUsage, StrCat("op '", op, "'"),
       StrCat(operand, ShapeToString(position), " = ", value, " is outside [", low, ", ", high, ")"),
-      StrCat("give ", operand, " within that range"));
+      StrCat("give ", operand, " within that range",
+             ignored ? StrCat(", or ", *ignored, " to leave one out") : ""));
 }
 
 }  // namespace shardc::reference

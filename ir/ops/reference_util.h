@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -128,8 +129,9 @@ int64_t ReadInt(const TensorView& view, int64_t offset);
 void ZeroFill(const TensorView& view);
 
 // Throws Diagnostic E4003: `operand` of `op` holds `value` at global index `position`, outside
-// [low, high).
+// [low, high). `ignored`: the value outside it that is allowed.
 [[noreturn]] void ThrowOutOfRange(std::string_view op, std::string_view operand,
-                                  const Shape& position, int64_t value, int64_t low, int64_t high);
+                                  const Shape& position, int64_t value, int64_t low, int64_t high,
+                                  std::optional<int64_t> ignored = std::nullopt);
 
 }  // namespace shardc::reference

@@ -56,7 +56,7 @@ void CheckLabels(const LogitShard& s, int64_t vocabulary, const Labels& labels,
       position[d] += rest % labels.shape[d];
       rest /= labels.shape[d];
     }
-    reference::ThrowOutOfRange(op, "labels", position, label, 0, vocabulary);
+    reference::ThrowOutOfRange(op, "labels", position, label, 0, vocabulary, s.ignore_index);
   }
 }
 

@@ -323,10 +323,14 @@ void RankState::CheckFaults() const {
       for (size_t d = 0; d < std::min(place.size(), origin.size()); ++d) place[d] += origin[d];
     }
     const char* what = kind == 1 ? "ids" : kind == 3 ? "labels" : "indices";
+    const std::string or_ignored =
+        kind == 3
+            ? StrCat(", or ", instruction.attrs.Int("ignore_index", -100), " to leave one out")
+            : "";
     const Diagnostic error("E4003", ExitCode::kUsage, "",
                            StrCat(what, ShapeToString(place), " = ", value, " is outside [",
                                   kind == 2 ? -limit : 0, ", ", limit, ")"),
-                           StrCat("give ", what, " within that range"));
+                           StrCat("give ", what, " within that range", or_ignored));
     throw NameInput(program_, i, error);
   }
 }

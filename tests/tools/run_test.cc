@@ -222,7 +222,7 @@ TEST_F(RunTest, TokensOutsideTheVocabulary) {
     RunFails("plan --input input_ids=@negative.npy --input labels=@ids.npy", 2,
              {"E4003", "[0, 3] = -1", "input 'input_ids'"});
     RunFails("plan --input input_ids=@ids.npy --input labels=@big.npy", 2,
-             {"E4003", "labels[1, 4] = 97", "input 'labels' through slice, pad"});
+             {"E4003", "labels[1, 4] = 97", "input 'labels' through slice, pad", "or -100 to"});
   }
 }
 
