@@ -48,7 +48,7 @@ void CheckApart(const std::vector<FileOption>& files) {
     for (const FileOption& other : files) {
       if (&other == &out || other.path.empty() || !SameFile(out.path, other.path)) continue;
       throw Diagnostic("E6121", ExitCode::kUsage, out.option + " " + out.path,
-                       StrCat(other.option, " names the same file, which would be overwritten"),
+                       StrCat(other.option, " has the same file, which would be overwritten"),
                        "give another file");
     }
   }

@@ -11,7 +11,7 @@ std::string ReadFile(const std::string& path);
 // Throws Diagnostic E5003 or E5004 when it cannot be written in full.
 void WriteFile(const std::string& path, const std::string& bytes);
 
-// A file that an option of the command names.
+// A file that an option of the command names, or that is in what it names.
 struct FileOption {
   std::string option, path;  // no path: the option was not given
   bool written = false;

@@ -106,6 +106,10 @@ class Run {
                                      {"--check", o_.check, false}};
     for (const std::string& text : o_.inputs)
       files.push_back({"--input", FileOfInput(text), false});
+    files.push_back({"the plan", plan_.folder + "/manifest.textproto", false});
+    for (const ManifestFile& f : plan_.manifest.files) {
+      files.push_back({"the plan", plan_.folder + "/" + f.path, false});
+    }
     CheckApart(files);
     for (const std::string* path : {&o_.save, &o_.save_params, &o_.save_checkpoint, &o_.profile}) {
       if (!path->empty()) WholeFile::Check(*path);

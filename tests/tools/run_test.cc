@@ -273,6 +273,8 @@ TEST_F(RunTest, FilesStayApart) {
   EXPECT_EQ(Read("ids.npy"), ids);
   EXPECT_EQ(Read("out.safetensors"), out);
   EXPECT_FALSE(std::filesystem::exists(Path("new")));
+  RunFails(run + "--save-params plan/weights/rank0000.safetensors", 2, {"E6121", "the plan"});
+  RunFails(run + "--profile plan/manifest.textproto", 2, {"E6121", "the plan"});
   EXPECT_EQ(Tool("run " + run + "--save /dev/null --save-params /dev/null").exit, 0);
   const std::string again = "--save-checkpoint state.safetensors";
   EXPECT_EQ(Tool("run " + run + again).exit, 0);
