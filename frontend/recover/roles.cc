@@ -57,8 +57,11 @@ ExpertsWeight ExpertsBehind(const Value* v, int d) {
     v = v->producer->operands[0];
   }
   Op* param = ProducedBy(v, "param");
-  const bool fits = param && d >= 1 && param->out().rank() == 3 && param->out().shape[0] > 1;
-  return fits ? ExpertsWeight{param, d} : ExpertsWeight();
+  if (!param || d < 1 || param->out().rank() != 3) return {};
+  // Else it is one matrix, as a kernel of size 1 is.
+  const Shape& shape = param->out().shape;
+  const bool several = std::all_of(shape.begin(), shape.end(), [](int64_t n) { return n > 1; });
+  return several ? ExpertsWeight{param, d} : ExpertsWeight();
 }
 
 bool ArrangesParam(const Value* v) {

@@ -108,6 +108,17 @@ TEST(Roles, OfExperts) {
   }
 }
 
+// As SqueezeBERT has them.
+TEST(Roles, NotOfKernelsOfSizeOne) {
+  Graph g = Recover([&](TestGraph& b) {
+    Value* up = b.Reshape(b.P("up", {6, 4, 1}), {6, 4});
+    Value* down = b.Reshape(b.P("down", {4, 6, 1}), {4, 6});
+    Value* h = b.Op1("tanh", b.Make("matmul_nt", {b.In("x", {5, 4}), up}));
+    b.Out(b.Make("matmul_nt", {h, down}));
+  });
+  for (const Op* p : g.Params()) EXPECT_FALSE(p->attrs.Has("role")) << p->attrs.String("name");
+}
+
 // A loop over the parts of the weights, and an einsum, whose copy of the weights goes away.
 TEST(Roles, OfExpertsByThemselvesOrInAnEinsum) {
   for (bool loop : {true, false}) {
