@@ -77,6 +77,9 @@ class Cutting {
     FindLate();
     CheckChain();
     CheckLoss();
+    if (chain_.ops().empty()) {
+      throw Mixes(StrCat("no op of the model can run on ", count_, " pieces of the batch"));
+    }
     CutInputs();
     Copy();
     PutTogether();

@@ -173,6 +173,11 @@ TEST(Microbatches, RefusesWhatMixesExamples) {
           2, "E2111", "matmul_nt at pairs mixes the examples of a batch: f32[4, 6]");
 }
 
+TEST(Microbatches, RefusesAModelOfWhichNothingComesInPieces) {
+  Refused("graph @g(%x: f32[4, 6]) -> (%y) {\n  %y = softmax %x {axis=0} : f32[4, 6]\n}", 2,
+          "E2111", "no op of the model can run on 2 pieces of the batch");
+}
+
 TEST(Microbatches, RefusesALossThatIsNoSum) {
   Refused(R"(graph @g(%x: f32[4, 6]) -> (%loss) {
     %w = param "w" : f32[6]
