@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <unordered_map>
 
 #include "ir/builder.h"
 #include "ir/op_def.h"
@@ -15,6 +16,7 @@ namespace {
 constexpr size_t kMaxOps = 64;  // that one reduction moves behind, on average
 constexpr int kMaxSteps = 4;    // from a reduction to the sum that it is part of
 constexpr size_t kMaxValues = 2048;
+constexpr int kMaxTries = 16;  // of sums that a reduction is in
 
 bool Uses(const Sharding& s, const AxisList& axes) {
   return std::any_of(axes.begin(), axes.end(), [&](int a) { return s.Uses(a); });
@@ -41,7 +43,7 @@ class Region {
       if (!Passes(*op)) continue;
       ops_.push_back(op);
       for (const Value* v : op->operands) {
-        if (size_t* left = Left(v)) --*left;
+        if (Edge* edge = Find(v)) --edge->left;
       }
       for (const Value* r : op->results) Add(r);
       const double bytes = FrontierBytes();
@@ -74,16 +76,21 @@ class Region {
   }
 
  private:
+  // A value from here.
+  struct Edge {
+    size_t left;   // uses that are not in ops_
+    double bytes;  // that its reduction moves, if there are such
+  };
+
   void Add(const Value* v) {
-    left_.emplace_back(v, v->users.size() + (graph_.IsOutput(v) ? 1 : 0));
+    places_.emplace(v, edges_.size());
+    edges_.push_back({v->users.size() + (graph_.IsOutput(v) ? 1 : 0), ReducedBytes(v)});
     for (Op* user : v->users) waiting_.emplace(user->id, user);
   }
 
-  size_t* Left(const Value* v) {
-    for (auto& [value, left] : left_) {
-      if (value == v) return &left;
-    }
-    return nullptr;
+  Edge* Find(const Value* v) {
+    auto it = places_.find(v);
+    return it == places_.end() ? nullptr : &edges_[it->second];
   }
 
   // Whether the op gives results that are partial over the axes when its operands from here are.
@@ -91,7 +98,7 @@ class Region {
     if (!op.def->rule) return false;
     std::vector<int> partial;
     for (size_t i = 0; i < op.operands.size(); ++i) {
-      if (Left(op.operands[i])) partial.push_back(static_cast<int>(i));
+      if (Find(op.operands[i])) partial.push_back(static_cast<int>(i));
       if (Uses(op.operands[i]->type.sharding, axes_)) return false;
     }
     for (const Value* r : op.results) {
@@ -123,7 +130,7 @@ class Region {
   void Divide(Op* op) {
     std::vector<int> partial;
     for (size_t i = 0; i < op->operands.size(); ++i) {
-      if (Left(op->operands[i])) partial.push_back(static_cast<int>(i));
+      if (Find(op->operands[i])) partial.push_back(static_cast<int>(i));
     }
     const std::vector<int> group = *PassingGroup(*op, partial);
     for (int i : group) {
@@ -157,8 +164,8 @@ class Region {
 
   double FrontierBytes() const {
     double bytes = 0;
-    for (const auto& [v, left] : left_) {
-      if (left > 0) bytes += ReducedBytes(v);
+    for (const Edge& edge : edges_) {
+      if (edge.left > 0) bytes += edge.bytes;
     }
     return bytes;
   }
@@ -227,8 +234,9 @@ class Region {
   std::vector<Op*> reductions_;
   AxisList axes_;
   std::vector<Op*> ops_;
-  std::vector<std::pair<const Value*, size_t>> left_;  // values from here: uses not in ops_
-  std::map<int, Op*> waiting_;                         // users, by their place in the graph
+  std::vector<Edge> edges_;
+  std::unordered_map<const Value*, size_t> places_;  // in edges_
+  std::map<int, Op*> waiting_;                       // users, by their place in the graph
 };
 
 // The reductions over the same axes of the values that the operand's producer makes, this one and
@@ -327,18 +335,27 @@ AxisList ReducedAxes(const Value* value) {
 bool SinkReductions(Graph& graph) {
   graph.NumberOps();
   bool any = false;
+  auto sink = [&](const std::vector<Op*>& together) {
+    Region region(graph, together);
+    if (!region.Grow()) return false;
+    region.Apply();
+    graph.NumberOps();
+    return any = true;
+  };
+  // What does not pay for a whole sum may pay for a part of it. Of a sum of very many, not all
+  // parts are tried.
+  std::unordered_map<const Op*, int> tries;
   for (auto it = graph.ops().begin(); it != graph.ops().end(); ++it) {
     Op* op = it->get();
     if (op->name() != "reshard" || ReducedAxes(op->result()).empty()) continue;
     if (op->result()->users.empty()) continue;
-    for (const std::vector<Op*>& together : {Siblings(op), SummedWith(op), {op}}) {
-      Region region(graph, together);
-      if (!region.Grow()) continue;
-      region.Apply();
-      graph.NumberOps();
-      any = true;
-      break;
+    if (sink(Siblings(op))) continue;
+    if (tries[op] < kMaxTries) {
+      const std::vector<Op*> summed = SummedWith(op);
+      if (sink(summed)) continue;
+      for (const Op* other : summed) ++tries[other];
     }
+    sink({op});
   }
   return any;
 }

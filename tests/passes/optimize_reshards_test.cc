@@ -382,6 +382,24 @@ TEST(OptimizeReshards, NotBesideWhatIsLarge) {
     CHECK-NEXT: %y = reduce_sum %q)");
 }
 
+// Columns that become rows: less travels before. That each is in the sum of all must not be looked
+// at for each anew (the test's time limit).
+TEST(OptimizeReshards, ManyThatStay) {
+  std::string text = "mesh [tp=2]\ngraph @g(%p: f32[8, 1] partial(tp), %w: f32[512]) -> (%y) {\n";
+  constexpr int kExperts = 256;
+  for (int i = 0; i < kExperts; ++i) {
+    text += StrCat("%p", i, " = mul %p, %p", i, "s : f32[8, 1] partial(tp)\n");
+    text.insert(text.find('\n', text.find("graph")) + 1,
+                StrCat("%p", i, "s = constant {value=tensor<f32[]: ", i, ">} : f32[]\n"));
+    text += StrCat("%r", i, " = reshard %p", i, " {why=[]} : f32[8, 1]\n");
+    text += StrCat("%m", i, " = mul %r", i, ", %w : f32[8, 512]\n");
+    const std::string before = i == 0 ? "%m0" : StrCat("%a", i - 1);
+    text += StrCat("%a", i, " = add ", before, ", %m", i, " : f32[8, 512]\n");
+  }
+  text += StrCat("%y = tanh %a", kExperts - 1, " : f32[8, 512]\n}");
+  Check(text, StrCat("CHECK: %r", kExperts - 1, " = reshard %p", kExperts - 1));
+}
+
 TEST(OptimizeReshards, NotWhereASumInBetweenIsReadBySomethingElse) {
   Check(R"(mesh [tp=2]
   graph @g(%x: f32[4, 12@tp], %u: f32[6]) -> (%y, %z) {
