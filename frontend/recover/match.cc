@@ -34,6 +34,10 @@ bool ApplyRules(Graph& graph, std::initializer_list<Rule> rules) {
   return changed;
 }
 
+bool OneOf(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 Op* ProducedBy(const Value* v, std::string_view op) {
   return v->producer != nullptr && v->producer->name() == op ? v->producer : nullptr;
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,8 @@ using Rule = Value* (*)(Builder& builder, Op* op);
 // Applies the rules to every op, in order, again and again until none applies; erases what died.
 // Returns whether anything changed.
 bool ApplyRules(Graph& graph, std::initializer_list<Rule> rules);
+
+bool OneOf(std::string_view name, std::initializer_list<std::string_view> names);
 
 // The producer of v if it is an op of that name, else null.
 Op* ProducedBy(const Value* v, std::string_view op);

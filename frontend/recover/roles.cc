@@ -9,10 +9,6 @@
 namespace shardc::recover {
 namespace {
 
-bool OneOf(std::string_view name, std::initializer_list<std::string_view> names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 Op* ParamBehind(const Value* v) {
   if (Op* cast = ProducedBy(v, "cast")) v = cast->operands[0];
   return ProducedBy(v, "param");

@@ -244,9 +244,41 @@ Value* FoldTransposedWeight(Builder& b, Op* op) {
   return b.Make(plain ? "matmul_nt" : "matmul", {op->operands[0], transpose->operands[0]});
 }
 
+// Whether v is, but for its order and its parts, a parameter with a matrix for each of n experts.
+bool IsExpertsWeight(const Value* v, int64_t n) {
+  while (v->producer &&
+         OneOf(v->producer->name(), {"reshape", "transpose", "slice", "split", "gather", "cast"})) {
+    v = v->producer->operands[0];
+  }
+  return ProducedBy(v, "param") && v->type.rank() == 3 && v->type.shape[0] == n;
+}
+
+// Whether an elementwise function of what the op makes goes through other weights of n experts. The
+// heads of an attention meet each other, and are better made by one product.
+bool FeedsExperts(const Op* op, int64_t n) {
+  constexpr size_t kMaxOps = 64;
+  std::vector<const Op*> waiting = {op};
+  for (size_t i = 0; i < waiting.size() && i < kMaxOps; ++i) {
+    for (const Value* result : waiting[i]->results) {
+      for (const Op* user : result->users) {
+        if (OneOf(user->name(), {"matmul", "matmul_nt"})) {
+          if (IsExpertsWeight(user->operands[1], n)) return true;
+        } else if (user->def->elementwise ||
+                   OneOf(user->name(),
+                         {"reshape", "transpose", "slice", "split", "gather", "cast", "dropout"})) {
+          if (std::find(waiting.begin(), waiting.end(), user) == waiting.end()) {
+            waiting.push_back(user);
+          }
+        }
+      }
+    }
+  }
+  return false;
+}
+
 // x @ [in, experts * out], the weights [experts, in, out] (or [experts, out, in]) of all experts
-// beside each other, as an einsum makes it -> a product batched over experts: nothing is copied,
-// and the columns of each can be cut.
+// beside each other, as an einsum makes it, before others of them -> a product batched over
+// experts: nothing is copied, and the columns of each can be cut.
 Value* TakeExpertsApart(Builder& b, Op* op) {
   const bool nt = op->name() == "matmul_nt";
   if ((op->name() != "matmul" && !nt) || op->in(1).rank() != 2 || op->operands.size() != 2)
@@ -262,6 +294,7 @@ Value* TakeExpertsApart(Builder& b, Op* op) {
   const Shape &w = weight->type.shape, &out = op->out().shape;
   const int64_t in = op->in(0).shape.back(), n = w[nt ? 1 : 2];
   if (ProducedBy(weight, "param") == nullptr || w[nt ? 2 : 1] != in || w[0] < 2) return nullptr;
+  if (!FeedsExperts(op, w[0])) return nullptr;
   Value* x = op->operands[0];
   Shape apart = x->type.shape, split = out;
   const auto rows = static_cast<int64_t>(apart.size()) - 2;

@@ -173,6 +173,25 @@ TEST(Roles, OfExpertsByThemselvesOrInAnEinsum) {
   }
 }
 
+// Heads that are matrices of their own, as in an einsum of q: they meet each other, one product
+// makes them.
+TEST(Roles, HeadsAreNoExperts) {
+  Graph g = Recover([&](TestGraph& b) {
+    Value* x = b.In("x", {5, 4});
+    auto heads = [&](const char* name) {
+      Value* all = b.Reshape(b.Transpose(b.P(name, {2, 4, 6}), {1, 0, 2}), {4, 12});
+      return b.Transpose(b.Reshape(b.Matmul(x, all), {5, 2, 6}), {1, 0, 2});
+    };
+    Value* scores = b.Make("matmul_nt", {heads("q"), heads("k")});
+    Value* y = b.Matmul(b.Op1("tanh", scores), heads("v"));
+    b.Out(b.ReduceSum(b.Matmul(y, b.P("o", {2, 6, 4})), {0}, false));
+  });
+  for (const auto& op : g.ops()) {
+    if (op->name() != "matmul" || op->operands[0]->producer != nullptr) continue;
+    EXPECT_EQ(op->out().shape, (Shape{5, 12}));
+  }
+}
+
 // The builder's graph states the roles; recovery must find the same ones from the structure.
 TEST(Roles, AreThoseOfTheBuilder) {
   const char* configs[] = {
