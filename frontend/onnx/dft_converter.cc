@@ -21,8 +21,9 @@ struct Transform {
 HostTensor MatrixOf(const Transform& t, DType dtype) {
   HostTensor matrix(dtype, {t.from * t.from_parts, t.to * t.to_parts});
   const int64_t columns = t.to * t.to_parts;
-  // What x holds beyond the length is cut off.
-  for (int64_t j = 0; j < std::min(t.from, t.length); ++j) {
+  // What x holds beyond the length, or beyond half of the spectrum, is cut off.
+  const int64_t used = t.inverse && t.onesided ? t.length / 2 + 1 : t.length;
+  for (int64_t j = 0; j < std::min(t.from, used); ++j) {
     // Half of a spectrum stands for its conjugates too.
     const bool twice = t.inverse && t.onesided && j > 0 && 2 * j < t.length;
     const double scale = (twice ? 2.0 : 1.0) / (t.inverse ? static_cast<double>(t.length) : 1.0);

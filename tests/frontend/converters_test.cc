@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numbers>
 #include <string>
 #include <vector>
 
@@ -617,6 +618,33 @@ TEST_F(Converters, DftOfAnotherLength) {
       EXPECT_NEAR(out[0].AsDouble(2 * i), expected, 1e-14) << i;
       EXPECT_NEAR(out[0].AsDouble(2 * i + 1), 0, 1e-14) << i;
       EXPECT_NEAR(out[1].AsDouble(i), expected, 1e-14) << i;
+    }
+  }
+}
+
+// As numpy.fft.irfft: what the length needs not is no part of the sum.
+TEST_F(Converters, DftOfMoreThanHalfASpectrum) {
+  for (int64_t length : {3, 4, 7}) {
+    SCOPED_TRACE(length);
+    model_.graph.Clear();
+    inputs_.clear();
+    model_.proto.mutable_opset_import(0)->set_version(20);
+    Input("x", {5, 1, 2});
+    Integers("length", {length}, true);
+    Integers("axis", {0}, true);
+    NodeProto& node = Node("DFT", {"x", "length", "axis"}, {"y"});
+    SetInt(node, "onesided", 1);
+    SetInt(node, "inverse", 1);
+    const HostTensor x = Numbers({5, 1, 2}), y = Evaluate({"y"})[0];
+    for (int64_t t = 0; t < length; ++t) {
+      double sum = x.AsDouble(0);
+      for (int64_t j = 1; 2 * j <= length; ++j) {
+        const double angle = 2 * std::numbers::pi * static_cast<double>(j * t % length) /
+                             static_cast<double>(length);
+        const double part = x.AsDouble(2 * j) * std::cos(angle);
+        sum += 2 * j == length ? part : 2 * (part - x.AsDouble(2 * j + 1) * std::sin(angle));
+      }
+      EXPECT_NEAR(y.AsDouble(t), sum / static_cast<double>(length), 1e-14) << t;
     }
   }
 }
