@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
+#include <iterator>
+
 namespace shardc {
 namespace {
 
-constexpr int kSignals[] = {SIGINT, SIGTERM};
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGPIPE};
 
 volatile std::sig_atomic_t noted = 0;
 
@@ -16,14 +18,17 @@ Interrupt::Interrupt() {
   struct sigaction note {};
   note.sa_handler = [](int signal) { noted = signal; };
   note.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
-  for (int i = 0; i < 2; ++i) {
+  struct sigaction ignore {};
+  ignore.sa_handler = SIG_IGN;
+  for (size_t i = 0; i < std::size(kSignals); ++i) {
     sigaction(kSignals[i], nullptr, &before_[i]);
-    if (before_[i].sa_handler != SIG_IGN) sigaction(kSignals[i], &note, nullptr);
+    if (before_[i].sa_handler == SIG_IGN) continue;
+    sigaction(kSignals[i], kSignals[i] == SIGPIPE ? &ignore : &note, nullptr);
   }
 }
 
 Interrupt::~Interrupt() {
-  for (int i = 0; i < 2; ++i) sigaction(kSignals[i], &before_[i], nullptr);
+  for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &before_[i], nullptr);
 }
 
 int Interrupt::Noted() const { return noted; }

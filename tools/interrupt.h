@@ -10,7 +10,8 @@ struct Interrupted {
 };
 
 // While one is there, the first SIGINT or SIGTERM is only noted, and a second of the same ends the
-// process. Signals that were ignored stay so. At most one at a time.
+// process; SIGPIPE is ignored, so that a reader that has gone is an error of the output. Signals
+// that were ignored stay so. At most one at a time.
 class Interrupt {
  public:
   Interrupt();
@@ -24,7 +25,7 @@ class Interrupt {
   void Check() const;
 
  private:
-  struct sigaction before_[2];
+  struct sigaction before_[3];
 };
 
 // Ends the process as the signal would have.

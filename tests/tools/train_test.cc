@@ -264,6 +264,17 @@ TEST_F(TrainTest, CheckpointWhenInterrupted) {
   EXPECT_EQ(List("."), "c.safetensors ids.npy log plan");
 }
 
+// `| head`: the run goes on, saves what it was to save, and says at the end what was lost.
+TEST_F(TrainTest, CheckpointWhenNobodyReads) {
+  WriteIds();
+  Compile("plan", std::string("--spec serial") + kTraining);
+  Shell(std::string("{ '") + SHARDC_TOOL +
+        "' run plan --input input_ids=@ids.npy --steps 50 --save-checkpoint c.safetensors 2>err; "
+        "echo $? >code; } | true");
+  EXPECT_EQ(Read("code"), "74\n") << Read("err");
+  EXPECT_EQ(SafetensorsFile(Path("c.safetensors")).Read("optimizer.step").AsDouble(0), 50);
+}
+
 TEST_F(TrainTest, InputsOfSeveralStepsComeOneAfterTheOther) {
   WriteSteps("two.npy", 0, 2);
   WriteSteps("three.npy", 0, 3);
