@@ -9,6 +9,7 @@
 #include "ir/op_def.h"
 #include "passes/provenance.h"
 #include "passes/reshard_cost.h"
+#include "passes/weights.h"
 
 namespace shardc {
 namespace {
@@ -108,7 +109,7 @@ class Region {
   }
 
   // The operands, among which are the partial ones, in which the op is linear together. The others
-  // of them are divided among the ranks: vectors for all rows, as the biases of experts.
+  // of them are divided among the ranks: parameters, as the biases of experts.
   static std::optional<std::vector<int>> PassingGroup(const Op& op,
                                                       const std::vector<int>& partial) {
     std::optional<std::vector<int>> found;
@@ -117,9 +118,11 @@ class Region {
       std::sort(group.begin(), group.end());
       if (!std::includes(group.begin(), group.end(), partial.begin(), partial.end())) continue;
       if (group == partial) return group;
+      // Not what masks: shares of the largest number need not add up to it.
       const bool small = std::all_of(group.begin(), group.end(), [&](int i) {
         return std::binary_search(partial.begin(), partial.end(), i) ||
-               2 * op.in(i).num_elements() <= op.out().num_elements();
+               (2 * op.in(i).num_elements() <= op.out().num_elements() &&
+                IsWeight(op.operands[static_cast<size_t>(i)]));
       });
       if (small && IsFloat(op.out().dtype)) found = group;
     }
