@@ -23,13 +23,6 @@ const HostTensor& RequireConstant(NodeContext& c, int i) {
   return *t;
 }
 
-bool AllConstant(const NodeContext& c) {
-  for (int i = 0; i < 3; ++i) {
-    if (c.ConstantOf(c.input(i)) == nullptr) return false;
-  }
-  return true;
-}
-
 // Whether all elements of the constant behind v are the same.
 bool IsUniform(const NodeContext& c, Value* v) {
   while (v->producer && v->producer->name() == "broadcast_to") v = v->producer->operands[0];
@@ -112,33 +105,33 @@ int64_t Inside(const NodeContext& c, int64_t i, int64_t n) {
   return i < 0 ? i + n : i;
 }
 
-void ScatterNdOfConstants(NodeContext& c) {
-  const HostTensor &data = RequireConstant(c, 0), &indices = RequireConstant(c, 1),
-                   &updates = RequireConstant(c, 2);
-  int64_t rank = static_cast<int64_t>(data.shape().size());
-  int64_t k = indices.shape().empty() ? -1 : indices.shape().back();
-  if (k < 0 || k > rank) c.Fail("E1303", "the indices of ScatterND do not fit its data");
-  int64_t slice = NumElements(Shape(data.shape().begin() + k, data.shape().end()));
-  int64_t count = NumElements(Shape(indices.shape().begin(), indices.shape().end() - 1));
-  if (updates.num_elements() != count * slice || updates.dtype() != data.dtype()) {
-    c.Fail("E1303", "the updates of ScatterND do not fit its indices");
+// Of several updates of one place the last wins, or all are combined.
+HostTensor PutConstants(NodeContext& c, const Places& places, const std::string& reduction) {
+  const HostTensor& updates = RequireConstant(c, 2);
+  HostTensor out = RequireConstant(c, 0);
+  const Shape& shape = out.shape();
+  if (updates.dtype() != out.dtype()) {
+    c.Fail("E1303", StrCat("the updates of ", c.op_type(), " have another type than its data"));
   }
-  HostTensor out = data;
-  for (int64_t i = 0; i < count; ++i) {
+  const int64_t slice = NumElements(Shape(shape.begin() + places.dims, shape.end()));
+  for (int64_t i = 0; i < places.count; ++i) {
     int64_t at = 0;
-    for (int64_t d = 0; d < k; ++d) {
-      int64_t n = data.shape()[d];
-      at = at * n + Inside(c, indices.AsInt(i * k + d), n);
-    }
-    for (int64_t j = 0; j < slice; ++j) {
-      Combine(c, c.String("reduction", "none"), out, at * slice + j, updates, i * slice + j);
+    for (int d = 0; d < places.dims; ++d) at = at * shape[d] + places.at[i * places.dims + d];
+    for (int64_t e = 0; e < slice; ++e) {
+      Combine(c, reduction, out, at * slice + e, updates, i * slice + e);
     }
   }
-  c.SetOutput(0, c.Constant(std::move(out)));
+  return out;
+}
+
+void Put(NodeContext& c, const Places& places) {
+  const std::string reduction = c.String("reduction", "none");
+  const bool constant = c.ConstantOf(c.input(0)) && c.ConstantOf(c.input(2));
+  c.SetOutput(0, constant ? c.Constant(PutConstants(c, places, reduction))
+                          : PutAt(c, c.input(0), places, c.input(2), reduction));
 }
 
 void ScatterNd(NodeContext& c) {
-  if (AllConstant(c)) return ScatterNdOfConstants(c);
   Value *data = c.input(0), *indices = c.input(1), *updates = c.input(2);
   const shardc::Shape &shape = data->type.shape, &from = indices->type.shape;
   const int64_t k = from.empty() ? 0 : from.back();
@@ -155,34 +148,10 @@ void ScatterNd(NodeContext& c) {
   for (size_t i = 0; i < places.at.size(); ++i) {
     places.at[i] = Inside(c, places.at[i], shape[static_cast<int64_t>(i) % k]);
   }
-  c.SetOutput(0, PutAt(c, data, places, updates, c.String("reduction", "none")));
-}
-
-void ScatterElementsOfConstants(NodeContext& c) {
-  const HostTensor &data = RequireConstant(c, 0), &indices = RequireConstant(c, 1),
-                   &updates = RequireConstant(c, 2);
-  const Shape &shape = data.shape(), &from = indices.shape();
-  int rank = static_cast<int>(shape.size()), axis = Axis(c, c.Int("axis", 0), rank);
-  bool fits =
-      updates.shape() == from && updates.dtype() == data.dtype() && from.size() == shape.size();
-  for (int d = 0; fits && d < rank; ++d) fits = d == axis || from[d] <= shape[d];
-  if (!fits) c.Fail("E1303", "the shapes of ScatterElements do not fit each other");
-  HostTensor out = data;
-  for (int64_t i = 0; i < indices.num_elements(); ++i) {
-    int64_t to = 0, left = i, stride = 1;
-    for (int d = rank - 1; d >= 0; --d) {
-      int64_t at = left % from[d];
-      left /= from[d];
-      to += stride * (d == axis ? Inside(c, indices.AsInt(i), shape[d]) : at);
-      stride *= shape[d];
-    }
-    Combine(c, c.String("reduction", "none"), out, to, updates, i);
-  }
-  c.SetOutput(0, c.Constant(std::move(out)));
+  Put(c, places);
 }
 
 void ScatterElements(NodeContext& c) {
-  if (AllConstant(c)) return ScatterElementsOfConstants(c);
   Value *data = c.input(0), *indices = c.input(1), *updates = c.input(2);
   const shardc::Shape &shape = data->type.shape, &from = indices->type.shape;
   const int rank = data->type.rank(), axis = Axis(c, c.Int("axis", 0), rank);
@@ -201,7 +170,7 @@ void ScatterElements(NodeContext& c) {
       places.at[i * rank + d] = d == axis ? Inside(c, along[i], shape[d]) : at;
     }
   }
-  c.SetOutput(0, PutAt(c, data, places, updates, c.String("reduction", "none")));
+  Put(c, places);
 }
 
 void NonZero(NodeContext& c) {
