@@ -38,6 +38,16 @@ bool OneOf(std::string_view name, std::initializer_list<std::string_view> names)
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+bool Arranges(const Op* op) {
+  return op != nullptr && OneOf(op->name(), {"reshape", "transpose", "slice", "split", "gather",
+                                             "embedding", "cast"});
+}
+
+const Value* ArrangedFrom(const Value* v) {
+  while (Arranges(v->producer)) v = v->producer->operands[0];
+  return v;
+}
+
 Op* ProducedBy(const Value* v, std::string_view op) {
   return v->producer != nullptr && v->producer->name() == op ? v->producer : nullptr;
 }

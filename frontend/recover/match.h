@@ -25,6 +25,11 @@ bool ApplyRules(Graph& graph, std::initializer_list<Rule> rules);
 
 bool OneOf(std::string_view name, std::initializer_list<std::string_view> names);
 
+// What v is, but for its order, its parts and its type: behind the ops that only arrange elements,
+// or look some of them up.
+const Value* ArrangedFrom(const Value* v);
+bool Arranges(const Op* op);  // whether it is such an op
+
 // The producer of v if it is an op of that name, else null.
 Op* ProducedBy(const Value* v, std::string_view op);
 bool IsParam(const Value* v);

@@ -22,14 +22,6 @@ Op* BiasBehind(const Value* v) {
   return split ? ParamBehind(split->operands[0]) : nullptr;
 }
 
-// The ops that give experts' weights to a product: of all of them, each by itself, or those that a
-// router chose for a token.
-bool ArrangesWeights(const Op* op) {
-  return op && op->results.size() >= 1 &&
-         OneOf(op->name(),
-               {"reshape", "transpose", "slice", "split", "gather", "embedding", "cast"});
-}
-
 // The dim of operand 0 that is dim `d` of the result and nothing else; -1: there is none.
 int SameDim(const Value* v, int d) {
   const Op& op = *v->producer;
@@ -48,7 +40,7 @@ struct ExpertsWeight {
   int dim = -1;
 };
 ExpertsWeight ExpertsBehind(const Value* v, int d) {
-  while (d >= 0 && ArrangesWeights(v->producer)) {
+  while (d >= 0 && Arranges(v->producer)) {
     d = SameDim(v, d);
     v = v->producer->operands[0];
   }
@@ -60,15 +52,9 @@ ExpertsWeight ExpertsBehind(const Value* v, int d) {
   return several ? ExpertsWeight{param, d} : ExpertsWeight();
 }
 
-bool ArrangesParam(const Value* v) {
-  while (ArrangesWeights(v->producer)) v = v->producer->operands[0];
-  return ProducedBy(v, "param") != nullptr;
-}
-
 // A parameter with a vector of n elements for each expert, from which v comes.
 Op* ExpertsBias(const Value* v, int64_t experts, int64_t n) {
-  while (ArrangesWeights(v->producer)) v = v->producer->operands[0];
-  Op* param = ProducedBy(v, "param");
+  Op* param = ProducedBy(ArrangedFrom(v), "param");
   const bool fits = param && param->out().rank() >= 2 && param->out().shape[0] == experts &&
                     param->out().shape.back() == n && param->out().num_elements() == experts * n;
   return fits ? param : nullptr;
@@ -243,8 +229,9 @@ class RoleFinder {
 
   // matmul(softmax(a function of matmul(q, k)), v), where scores have more than a mask and a scale.
   void SetWrittenOutAttention(Op* softmax) {
-    std::set<Op*> scores;
-    FindScores(softmax->operands[0], 0, scores);
+    std::vector<Op*> scores;
+    std::set<const Op*> seen;
+    FindScores(softmax->operands[0], 0, seen, scores);
     std::vector<Op*> products;
     FindProducts(softmax->result(), 0, products);
     if (scores.empty() || products.empty()) return;
@@ -270,15 +257,16 @@ class RoleFinder {
   }
   // The batched matmuls that v is an elementwise function of: of q and k, and of either and what
   // stands for distances, whose products are read at the distance of query and key.
-  static void FindScores(const Value* v, int depth, std::set<Op*>& scores) {
+  static void FindScores(const Value* v, int depth, std::set<const Op*>& seen,
+                         std::vector<Op*>& scores) {
     Op* op = v->producer;
-    if (op == nullptr || depth > 16) return;
+    if (op == nullptr || depth > 16 || !seen.insert(op).second) return;
     if (OneOf(op->name(), {"matmul", "matmul_nt"})) {
-      if (op->in(1).rank() >= 3) scores.insert(op);
+      if (op->in(1).rank() >= 3) scores.push_back(op);
       return;
     }
     if (OneOf(op->name(), {"gather", "gather_nd"}))
-      return FindScores(op->operands[0], depth + 1, scores);
+      return FindScores(op->operands[0], depth + 1, seen, scores);
     // A concat adds the scores of sinks.
     const bool more = op->name() == "concat";
     if (!op->def->elementwise && !more &&
@@ -286,7 +274,7 @@ class RoleFinder {
       return;
     for (const Value* operand : op->operands) {
       bool as_many = operand->type.num_elements() == v->type.num_elements();
-      if (as_many || more || op->name() == "slice") FindScores(operand, depth + 1, scores);
+      if (as_many || more || op->name() == "slice") FindScores(operand, depth + 1, seen, scores);
     }
   }
 
@@ -363,7 +351,7 @@ class RoleFinder {
     Op* op = v->producer;
     if (op == nullptr || depth > 24) return false;
     if (OneOf(op->name(), {"param", "constant"})) return true;
-    if (experts && ArrangesParam(v)) return true;
+    if (experts && IsParam(ArrangedFrom(v))) return true;
     if (op->name() == "dropout") return Branches(op->operands[0], at, experts, depth + 1, out);
     if (OneOf(op->name(), {"rms_norm", "layer_norm"})) {
       at.normed = true;

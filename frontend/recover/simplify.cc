@@ -246,11 +246,8 @@ Value* FoldTransposedWeight(Builder& b, Op* op) {
 
 // Whether v is, but for its order and its parts, a parameter with a matrix for each of n experts.
 bool IsExpertsWeight(const Value* v, int64_t n) {
-  while (v->producer &&
-         OneOf(v->producer->name(), {"reshape", "transpose", "slice", "split", "gather", "cast"})) {
-    v = v->producer->operands[0];
-  }
-  return ProducedBy(v, "param") && v->type.rank() == 3 && v->type.shape[0] == n;
+  v = ArrangedFrom(v);
+  return IsParam(v) && v->type.rank() == 3 && v->type.shape[0] == n;
 }
 
 // Whether an elementwise function of what the op makes goes through other weights of n experts. The
@@ -263,9 +260,7 @@ bool FeedsExperts(const Op* op, int64_t n) {
       for (const Op* user : result->users) {
         if (OneOf(user->name(), {"matmul", "matmul_nt"})) {
           if (IsExpertsWeight(user->operands[1], n)) return true;
-        } else if (user->def->elementwise ||
-                   OneOf(user->name(),
-                         {"reshape", "transpose", "slice", "split", "gather", "cast", "dropout"})) {
+        } else if (user->def->elementwise || Arranges(user) || user->name() == "dropout") {
           if (std::find(waiting.begin(), waiting.end(), user) == waiting.end()) {
             waiting.push_back(user);
           }
