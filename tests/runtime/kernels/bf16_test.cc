@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "runtime/cpu/kernels/matmul_bf16.h"
+#include "tests/runtime/kernels/emulated_amx.h"
 #include "tests/runtime/kernels/kernel_test_util.h"
 
 namespace shardc::cpu {
@@ -385,12 +386,13 @@ void CheckAttention(const AttentionData& a) {
   half.v = RandomHalves(nk, 3), half.d_o = RandomHalves(nq, 4);
   AttentionRun<float> full;
   full.q = Wide(half.q), full.k = Wide(half.k), full.v = Wide(half.v), full.d_o = Wide(half.d_o);
-  ForEveryKernelSet([&](const KernelTable& table, int threads) {
+  auto check = [&](const KernelTable& table, int threads) {
+    const bool tiles = &table == &KernelsFor(Isa::kBf16) || &table == &KernelsFor(Isa::kAmx) ||
+                       &table == EmulatedAmx();
     std::vector<float> lse(s.batch * s.q_heads * s.q_len), half_lse = lse;
     full.Forward(a, table.attention.forward, lse, threads);
     half.Forward(a, table.attention.forward_bf16, half_lse, threads);
     // Products of bf16 take probabilities, and their gradients, in it.
-    const bool tiles = &table == &KernelsFor(Isa::kBf16) || &table == &KernelsFor(Isa::kAmx);
     ExpectNear(Wide(half.o), Doubles(full.o), kRounding, tiles ? 2e-3 : 1e-6, "o");
     ExpectNear(half_lse, Doubles(lse), 1e-2, 1e-2, "lse");
     // Both get the same o and lse.
@@ -400,7 +402,9 @@ void CheckAttention(const AttentionData& a) {
     ExpectNear(Wide(half.dq), Doubles(full.dq), kRounding, tiles ? 1e-2 : 1e-5, "dq");
     ExpectNear(Wide(half.dk), Doubles(full.dk), kRounding, tiles ? 1e-2 : 1e-5, "dk");
     ExpectNear(Wide(half.dv), Doubles(full.dv), kRounding, tiles ? 1e-2 : 1e-5, "dv");
-  });
+  };
+  ForEveryKernelSet(check);
+  if (EmulatedAmx()) ForTeams("emulated amx", *EmulatedAmx(), check);
 }
 
 TEST(AttentionBf16, EqualsF32Rounded) {

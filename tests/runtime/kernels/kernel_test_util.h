@@ -41,15 +41,22 @@ inline void ExpectNear(const std::vector<float>& got, const std::vector<double>&
   }
 }
 
-// Runs fn(table, threads) for every instruction set of this machine and several team sizes.
+// Runs fn(table, threads) for several team sizes.
+template <typename Fn>
+void ForTeams(const char* name, const KernelTable& table, const Fn& fn) {
+  for (int threads : {1, 2, 3}) {
+    SCOPED_TRACE(testing::Message() << name << " threads " << threads);
+    fn(table, threads);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+// For every instruction set of this machine.
 template <typename Fn>
 void ForEveryKernelSet(const Fn& fn) {
   for (Isa isa : SupportedIsas()) {
-    for (int threads : {1, 2, 3}) {
-      SCOPED_TRACE(testing::Message() << IsaName(isa) << " threads " << threads);
-      fn(KernelsFor(isa), threads);
-      if (testing::Test::HasFatalFailure()) return;
-    }
+    ForTeams(IsaName(isa), KernelsFor(isa), fn);
+    if (testing::Test::HasFatalFailure()) return;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "oneapi/dnnl/dnnl.h"
+#include "tests/runtime/kernels/emulated_amx.h"
 #include "tests/runtime/kernels/kernel_test_util.h"
 
 namespace shardc::cpu {
@@ -79,13 +80,13 @@ std::unique_ptr<void, Free> Work(const ProductKernels& kernels, const Case& c, i
   return std::unique_ptr<void, Free>(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
 }
 
-// The kernels of this machine, or null.
+// The kernels of this machine, or emulated ones; null without either.
 const ProductKernels* Tiles() {
-  const auto isas = SupportedIsas();
-  return isas.back() == Isa::kAmx ? &KernelsFor(Isa::kAmx).product : nullptr;
+  if (SupportedIsas().back() == Isa::kAmx) return &KernelsFor(Isa::kAmx).product;
+  return EmulatedAmx() ? &EmulatedAmx()->product : nullptr;
 }
 #define SKIP_WITHOUT_TILES() \
-  if (Tiles() == nullptr) GTEST_SKIP() << "this machine has no AMX"
+  if (Tiles() == nullptr) GTEST_SKIP() << "this machine has no AVX-512"
 
 std::string Name(const Case& c) {
   return testing::PrintToString(

@@ -1,0 +1,29 @@
+// The kernels of Isa::kAmx with emulated_tiles.h, for machines that have AVX-512 but no AMX.
+#ifndef TESTS_RUNTIME_KERNELS_EMULATED_AMX_H_
+#define TESTS_RUNTIME_KERNELS_EMULATED_AMX_H_
+
+#include "runtime/cpu/kernels/kernel_table.h"
+
+namespace shardc::cpu {
+
+namespace emulated_amx {
+extern const AttentionKernels kAttentionKernels;  // the bf16 ones only
+extern const ProductKernels kProductKernels;
+}  // namespace emulated_amx
+
+// On top of v4. Null where this machine lacks AVX-512, or has AMX itself.
+inline const KernelTable* EmulatedAmx() {
+  static const KernelTable table = [] {
+    KernelTable v4 = KernelsFor(Isa::kV4);
+    v4.attention.forward_bf16 = emulated_amx::kAttentionKernels.forward_bf16;
+    v4.attention.backward_bf16 = emulated_amx::kAttentionKernels.backward_bf16;
+    v4.product = emulated_amx::kProductKernels;
+    return v4;
+  }();
+  const Isa best = SupportedIsas().back();
+  return best == Isa::kV4 || best == Isa::kBf16 ? &table : nullptr;
+}
+
+}  // namespace shardc::cpu
+
+#endif  // TESTS_RUNTIME_KERNELS_EMULATED_AMX_H_
