@@ -16,7 +16,7 @@ namespace {
 constexpr int kMaxDepth = 24;  // ops between a weight and the op that shares its result
 
 // The size of the factor that some op shares between parts of another operand, which can be cut in
-// `ranks` parts, on the way of the dim from `v`; 0 when there is none.
+// `ranks` parts, or repeats for them, on the way of the dim from `v`; 0 when there is none.
 class SharedFactor {
  public:
   explicit SharedFactor(int64_t ranks) : ranks_(ranks) {}
@@ -29,6 +29,7 @@ class SharedFactor {
       for (size_t i = 0; i < user->operands.size(); ++i) {
         if (user->operands[i] != v) continue;
         if (int64_t size = SharedIn(rule, i, dim)) return size;
+        if (int64_t size = RepeatedIn(*user, rule, i, dim)) return size;
         if (int64_t size = Follow(*user, rule, rule.operands[i][dim], depth)) return size;
       }
     }
@@ -54,6 +55,33 @@ class SharedFactor {
       }
     }
     return 0;
+  }
+
+  // A dim of a result is a factor of the dim times one along which the operand repeats itself, as
+  // where heads are written out for all that share them.
+  int64_t RepeatedIn(const Op& op, const ShardingRule& rule, size_t operand, int dim) const {
+    const auto& dims = rule.operands[operand];
+    for (const auto& result : rule.results) {
+      for (const DimFactors& d : result) {
+        if (d.factors.size() != 2 || DimOfFactor({dims[dim]}, d.factors[0]) < 0) continue;
+        const int repeats = DimOfFactor(dims, d.factors[1]);
+        if (repeats < 0 || repeats == dim || !Repeats(*op.operands[operand], repeats)) continue;
+        const int64_t size = rule.factors[d.factors[0]].size;
+        if (size < ranks_ && size * rule.factors[d.factors[1]].size >= ranks_) return size;
+      }
+    }
+    return 0;
+  }
+
+  static bool Repeats(const Value& v, int dim) {
+    const Op* op = v.producer;
+    if (op == nullptr || !op->def->rule || op->operands.size() != 1) return false;
+    const ShardingRule rule = op->def->rule(*op);
+    const auto& factors = rule.results[static_cast<size_t>(v.index)][dim].factors;
+    return std::all_of(factors.begin(), factors.end(), [&](int f) {
+      return std::all_of(rule.operands.begin(), rule.operands.end(),
+                         [&](const auto& dims) { return DimOfFactor(dims, f) < 0; });
+    });
   }
 
   int64_t Follow(const Op& op, const ShardingRule& rule, const DimFactors& factors, int depth) {
@@ -219,7 +247,6 @@ bool IsPartOfAxis(std::string_view name, std::string_view axis) {
 }
 
 int64_t NarrowParts(const Value* value, int dim, int64_t ranks) {
-  if (CutIsCarried(value, dim, ranks)) return ranks;
   int64_t parts = SharedFactor(ranks).Find(value, dim);
   if (parts == 0 || parts >= ranks || ranks % parts != 0) return ranks;
   return parts == 1 || CutIsCarried(value, dim, parts) ? parts : ranks;

@@ -8,12 +8,13 @@
 namespace shardc {
 
 // A weight that is cut over an axis of n ranks, but feeds an op that shares a dim of its result
-// between other operands' (attention shares each of m kv heads between query heads), can be cut in
-// m parts only without communication. Where m divides n the axis is split: `tp` of 8 becomes `tp.0`
-// of 2 and `tp.1` of 4; what was cut over tp is cut over both, in parts of the same size, and such
-// weights over tp.0 alone, so that each kv head is repeated on 4 ranks and its gradients are summed
-// over tp.1. With m = 1 such weights stay whole and no axis is split. Notes in the graph say so.
-// Runs on the forward graph after the spec is applied and before InferLayouts.
+// between other operands' (attention shares each of m kv heads between query heads), or is repeated
+// for them (kv heads expanded to as many as there are query heads), can be cut in m parts only
+// without communication. Where m divides n the axis is split: `tp` of 8 becomes `tp.0` of 2 and
+// `tp.1` of 4; what was cut over tp is cut over both, in parts of the same size, and such weights
+// over tp.0 alone, so that each kv head is repeated on 4 ranks and its gradients are summed over
+// tp.1. With m = 1 such weights stay whole and no axis is split. Notes in the graph say so. Runs on
+// the forward graph after the spec is applied and before InferLayouts.
 void SplitAxes(Graph& graph);
 
 // Whether an axis is called as SplitAxes calls the parts of `axis`: "tp.0" for "tp".

@@ -138,6 +138,18 @@ TEST_P(Strangers, CommunicateAsMegatronDoes) {
   }
 }
 
+// Two kv heads for four ranks, in attention and where scores have more than it knows: each is on
+// two ranks, and nothing but sums is sent.
+TEST(Strangers, RepeatKvHeadsThatAreTooFew) {
+  for (const Stranger& s : kStrangers) {
+    const std::string model = s.model;
+    if (model != "llama" && model != "gemma2") continue;
+    for (const Collective& c : RunStranger(s, "megatron", "tp=4").collectives) {
+      EXPECT_EQ(c.kind, CollectiveKind::kAllReduce) << model << ::testing::PrintToString(c.why);
+    }
+  }
+}
+
 // The sequence is cut wherever the model has it: nothing goes from one dim to another.
 TEST_P(Strangers, KeepTheSequenceCut) {
   const Stranger& s = GetParam();

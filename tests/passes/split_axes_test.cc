@@ -60,6 +60,55 @@ TEST(SplitAxes, AttentionNeedsNoCommunicationThen) {
   }
 }
 
+// kv heads that are repeated for the query heads, and products of batches.
+std::string WrittenOut(const std::string& mesh) {
+  return StrCat("mesh [", mesh, "]\n", R"(graph @g(%x: f32[2, 3, 16]) -> (%y) {
+    %wq = param "q" : f32[16, 32@tp]
+    %wk = param "k" : f32[16, 8@tp]
+    %wv = param "v" : f32[16, 8@tp]
+    %wo = param "o" : f32[32@tp, 16]
+    %0 = matmul %x, %wq : f32[2, 3, 32]
+    %1 = matmul %x, %wk : f32[2, 3, 8]
+    %2 = matmul %x, %wv : f32[2, 3, 8]
+    %3 = reshape %0 {shape=[2, 3, 8, 4]} : f32[2, 3, 8, 4]
+    %4 = reshape %1 {shape=[2, 3, 2, 1, 4]} : f32[2, 3, 2, 1, 4]
+    %5 = reshape %2 {shape=[2, 3, 2, 1, 4]} : f32[2, 3, 2, 1, 4]
+    %6 = broadcast_to %4 {shape=[2, 3, 2, 4, 4]} : f32[2, 3, 2, 4, 4]
+    %7 = broadcast_to %5 {shape=[2, 3, 2, 4, 4]} : f32[2, 3, 2, 4, 4]
+    %8 = reshape %6 {shape=[2, 3, 8, 4]} : f32[2, 3, 8, 4]
+    %9 = reshape %7 {shape=[2, 3, 8, 4]} : f32[2, 3, 8, 4]
+    %q = transpose %3 {perm=[0, 2, 1, 3]} : f32[2, 8, 3, 4]
+    %k = transpose %8 {perm=[0, 2, 1, 3]} : f32[2, 8, 3, 4]
+    %v = transpose %9 {perm=[0, 2, 1, 3]} : f32[2, 8, 3, 4]
+    %10 = matmul_nt %q, %k : f32[2, 8, 3, 3]
+    %11 = tanh %10 : f32[2, 8, 3, 3]
+    %12 = softmax %11 {axis=3} : f32[2, 8, 3, 3]
+    %13 = matmul %12, %v : f32[2, 8, 3, 4]
+    %14 = transpose %13 {perm=[0, 2, 1, 3]} : f32[2, 3, 8, 4]
+    %15 = reshape %14 {shape=[2, 3, 32]} : f32[2, 3, 32]
+    %y = matmul %15, %wo : f32[2, 3, 16]
+  })");
+}
+
+TEST(SplitAxes, HeadsThatAreRepeatedByThemselves) {
+  Graph graph = ParseAndVerify(WrittenOut("tp=4"));
+  RunPasses(graph, "split_axes,infer_layouts,propagate,insert_reshards");
+  CheckGraph(graph, R"(
+    CHECK: mesh [tp.0=2, tp.1=2]
+    CHECK: %wk = param "k" : f32[16, 8@tp.0]
+    CHECK-NEXT: %wv = param "v" : f32[16, 8@tp.0]
+    CHECK: broadcast_to %_ {shape=[2, 3, 2, 4, 4]} : f32[2, 3, 2@tp.0, 4@tp.1, 4]
+    CHECK: %y = matmul %_, %wo : f32[2, 3, 16] partial(tp.0,tp.1)
+    CHECK-NEXT: %_ = reshard %y)");
+  int reshards = 0;
+  for (const auto& op : graph.ops()) reshards += op->name() == "reshard";
+  EXPECT_EQ(reshards, 1) << PrintGraph(graph);
+  // Enough heads; more ranks than there are query heads.
+  for (const char* mesh : {"tp=2", "tp=16"}) {
+    CheckPasses(WrittenOut(mesh), "split_axes", StrCat("CHECK: mesh [", mesh, "]"));
+  }
+}
+
 TEST(SplitAxes, NamesThatAreTaken) {
   CheckPasses(Attention("tp=4, tp.0=2", 8, 2), "split_axes",
               "CHECK: mesh [tp..0=2, tp..1=2, tp.0=2]");
