@@ -52,13 +52,12 @@ int64_t NumParts(const AxisList& axes, const Mesh& mesh) {
 int64_t NumParts(const DimSharding& dim, const Mesh& mesh) { return NumParts(dim.axes, mesh); }
 
 namespace {
+int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
 // Calls fn(segment size, physical size of a part's piece) for each segment.
 template <typename Fn>
 void ForEachSegment(int64_t size, const DimSharding& dim, int64_t parts, Fn fn) {
-  auto one = [&](int64_t n) {
-    int64_t blocks = n / dim.granule;
-    fn(n, (blocks + parts - 1) / parts * dim.granule);
-  };
+  auto one = [&](int64_t n) { fn(n, CeilDiv(CeilDiv(n, dim.granule), parts) * dim.granule); };
   if (dim.segments.empty()) return one(size);
   for (int64_t n : dim.segments) one(n);
 }
@@ -93,7 +92,7 @@ std::vector<Run> LocalRuns(int64_t size, const DimSharding& dim, const Mesh& mes
   std::vector<Run> runs;
   int64_t segment_start = 0, local = 0;
   ForEachSegment(size, dim, NumParts(dim, mesh), [&](int64_t n, int64_t piece) {
-    int64_t first = 0, count = n / dim.granule;  // in blocks
+    int64_t first = 0, count = CeilDiv(n, dim.granule);  // in blocks
     for (int axis : dim.axes) {
       int64_t parts = mesh.axis_size(axis), part = mesh.Coordinate(rank, axis);
       int64_t low = count / parts, more = count % parts;
@@ -101,7 +100,8 @@ std::vector<Run> LocalRuns(int64_t size, const DimSharding& dim, const Mesh& mes
       count = low + (part < more);
     }
     if (count > 0) {
-      runs.push_back({segment_start + first * dim.granule, local, count * dim.granule});
+      const int64_t begin = first * dim.granule;
+      runs.push_back({segment_start + begin, local, std::min(count * dim.granule, n - begin)});
     }
     segment_start += n;
     local += piece;
@@ -130,8 +130,9 @@ DimSharding Canonical(int64_t size, DimSharding dim, const Mesh& mesh) {
   if (dim.segments.size() == 1) dim.segments.clear();
   int64_t parts = NumParts(dim, mesh);
   bool even = true;
-  ForEachSegment(size, dim, parts,
-                 [&](int64_t n, int64_t) { even &= n / dim.granule % parts == 0; });
+  ForEachSegment(size, dim, parts, [&](int64_t n, int64_t) {
+    even &= n % dim.granule == 0 && n / dim.granule % parts == 0;
+  });
   if (even) dim.granule = 1;
   return dim;
 }
@@ -175,18 +176,21 @@ void CheckSharding(const TensorType& type, const Mesh& mesh, const std::string& 
     const DimSharding& d = type.sharding.dims[i];
     for (int a : d.axes) use(a);
     if (!d.cut()) continue;
-    int64_t sum = 0;
-    bool divides = d.granule >= 1;
+    int64_t sum = 0, least = d.segments.empty() ? type.shape[i] : d.segments[0];
     for (int64_t n : d.segments) {
       sum += n;
-      divides = divides && n > 0 && n % d.granule == 0;
+      least = std::min(least, n);
     }
-    if (d.segments.empty()) divides = divides && type.shape[i] % d.granule == 0;
     if (!d.segments.empty() && sum != type.shape[i]) {
       fail(StrCat("the segments of dim ", i, " add up to ", sum, ", not ", type.shape[i]),
            "give sizes that add up to the dim, or leave segments out");
     }
-    if (!divides) fail(StrCat("granule ", d.granule, " does not divide dim ", i));
+    if (!d.segments.empty() && least < 1) {
+      fail(StrCat("a segment of dim ", i, " is empty"), "leave it out");
+    }
+    if (d.granule < 1 || (d.granule > 1 && d.granule > least)) {
+      fail(StrCat("granule ", d.granule, " does not fit into dim ", i));
+    }
   }
   for (int a : type.sharding.partial_sum) use(a);
   for (int a : type.sharding.partial_max) use(a);

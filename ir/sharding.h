@@ -43,11 +43,11 @@ class AxisList {
 };
 
 // One dim. Cut means: the dim is a concatenation of `segments` (one when empty); every segment is a
-// row of blocks of `granule` elements; the blocks of each segment are dealt out in order over the
-// first axis, as evenly as possible (its first ranks get one more), what each then has over the
-// second, and so on: so the cut over the first axes alone is the same with or without the others. A
-// rank holds its piece of the first segment, then of the second, ...; where pieces differ in size
-// all hold the largest, padded at the end of each segment's piece.
+// row of blocks of `granule` elements, the last one maybe shorter; the blocks of each segment are
+// dealt out in order over the first axis, as evenly as possible (its first ranks get one more),
+// what each then has over the second, and so on: so the cut over the first axes alone is the same
+// with or without the others. A rank holds its piece of the first segment, then of the second, ...;
+// where pieces differ in size all hold the largest, padded at the end of each segment's piece.
 struct DimSharding {
   AxisList axes;  // major to minor; empty: whole on every rank
   int64_t granule = 1;
@@ -115,7 +115,7 @@ DimSharding FirstAxes(int64_t size, const DimSharding& dim, int count, const Mes
 Sharding Canonical(const TensorType& type, const Mesh& mesh);
 
 // Throws Diagnostic E2002 if the sharding does not fit the shape or the mesh: an axis used twice,
-// segments that do not add up, or a granule that does not divide a segment.
+// segments that do not add up, or a granule that is larger than one.
 void CheckSharding(const TensorType& type, const Mesh& mesh, const std::string& where);
 
 // "f32[8@dp, 2304@tp/3] partial(tp)"

@@ -33,7 +33,7 @@ std::string MalformedType(const TensorType& type, const Mesh& mesh) {
   }
   for (const DimSharding& d : type.sharding.dims) {
     if (!ValidAxes(d.axes, mesh)) return "is cut over an axis that the mesh does not have";
-    if (d.granule < 1) return StrCat("has granule ", d.granule);
+    if (d.granule < 1 || d.granule > kMaxElements) return StrCat("has granule ", d.granule);
     // Also keeps the sum of the segments from overflowing.
     for (int64_t s : d.segments) {
       if (s < 1 || s > kMaxElements / static_cast<int64_t>(d.segments.size())) {

@@ -1,6 +1,7 @@
 #include "passes/infer_layouts.h"
 
 #include <algorithm>
+#include <set>
 
 #include "ir/op_def.h"
 #include "passes/layout.h"
@@ -10,6 +11,10 @@ namespace {
 
 constexpr int kMaxDepth =
     12;  // ops between a weight and the split or reshape that takes its result apart
+
+// Elements to which an uneven cut is rounded, 16 bytes of halves: tensor cores take rows of other
+// lengths only in parts. Padding of less than a part in 64 is worth that.
+constexpr int64_t kAlignment = 8, kLeastAligned = 64 * kAlignment;
 
 bool Informative(const DimSharding& d) { return d.granule != 1 || !d.segments.empty(); }
 
@@ -34,6 +39,31 @@ class Inference {
     return true;
   }
 
+  // Whether nothing takes the dim apart, or puts it together with others: any cut of it will do.
+  bool IsAlone(const Value* v, int dim, int depth = 0) {
+    if (depth > kMaxDepth || !seen_.insert({v, dim}).second) return true;
+    for (const Op* user : v->users) {
+      if (user->phase != Phase::kForward || !user->def->rule) continue;
+      const ShardingRule rule = user->def->rule(*user);
+      for (size_t i = 0; i < user->operands.size(); ++i) {
+        if (user->operands[i] != v) continue;
+        const auto factor = OnlyFactor(rule.operands[i][dim]);
+        if (!factor) return false;
+        bool in_results = false;
+        for (size_t r = 0; r < user->results.size(); ++r) {
+          const int d = DimOfFactor(rule.results[r], *factor);
+          if (d < 0) continue;
+          in_results = true;
+          if (!OnlyFactor(rule.results[r][d]) || !IsAlone(user->results[r], d, depth + 1)) {
+            return false;
+          }
+        }
+        if (!in_results && !OperandsAreMadeAlone(*user, rule, *factor, i, depth)) return false;
+      }
+    }
+    return true;
+  }
+
   // The layout that the users of the value ask for; whole granularity when they ask for nothing.
   DimSharding Forward(const Value* v, int dim, int depth = 0) const {
     DimSharding none{axes_, 1, {}};
@@ -51,6 +81,31 @@ class Inference {
   }
 
  private:
+  static std::optional<int> OnlyFactor(const DimFactors& dim) {
+    if (dim.factors.size() != 1 || !dim.segments.empty()) return std::nullopt;
+    return dim.factors[0];
+  }
+
+  // Of the operands with the factor, but one.
+  bool OperandsAreMadeAlone(const Op& op, const ShardingRule& rule, int factor, size_t but,
+                            int depth) const {
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      const int d = DimOfFactor(rule.operands[i], factor);
+      if (i == but || d < 0) continue;
+      if (!OnlyFactor(rule.operands[i][d]) || !IsMadeAlone(op.operands[i], d, depth + 1)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  bool IsMadeAlone(const Value* v, int dim, int depth) const {
+    const Op* op = v->producer;
+    if (!op || !op->def->rule || depth > kMaxDepth) return true;
+    const ShardingRule rule = op->def->rule(*op);
+    const auto factor = OnlyFactor(rule.results[static_cast<size_t>(v->index)][dim]);
+    return factor && OperandsAreMadeAlone(*op, rule, *factor, op->operands.size(), depth);
+  }
+
   bool FactorCarries(const Op& op, const ShardingRule& rule, int factor, int depth) const {
     for (size_t r = 0; r < op.results.size(); ++r) {
       int d = DimOfFactor(rule.results[r], factor);
@@ -191,6 +246,7 @@ class Inference {
   const Mesh& mesh_;
   AxisList axes_;
   int64_t parts_;
+  std::set<std::pair<const Value*, int>> seen_;  // by IsAlone
 };
 
 }  // namespace
@@ -206,8 +262,14 @@ void InferLayouts(Graph& graph) {
     for (int d = 0; d < type.rank(); ++d) {
       DimSharding& dim = type.sharding.dims[d];
       if (!dim.cut() || Informative(dim)) continue;
+      const int64_t size = type.shape[d];
       Inference inference(graph.mesh, dim.axes);
-      dim = Canonical(type.shape[d], inference.Forward(param->result(), d), graph.mesh);
+      dim = Canonical(size, inference.Forward(param->result(), d), graph.mesh);
+      const int64_t local = LocalDim(size, dim, graph.mesh);
+      if (!Informative(dim) && local % kAlignment != 0 && local >= kLeastAligned &&
+          inference.IsAlone(param->result(), d)) {
+        dim.granule = kAlignment;
+      }
     }
     CheckSharding(type, graph.mesh, "parameter '" + param->attrs.String("name") + "'");
   }

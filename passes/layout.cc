@@ -19,7 +19,7 @@ std::optional<DimSharding> LiftOne(const ShardingRule& rule, const DimFactors& f
     if (!dim.segments.empty()) return std::nullopt;
     dim.segments = factors.segments;
     for (int64_t n : dim.segments) {
-      if (n % dim.granule != 0) return std::nullopt;
+      if (n < dim.granule) return std::nullopt;
     }
     return Canonical(size, dim, mesh);
   }
@@ -33,7 +33,7 @@ std::optional<DimSharding> LiftOne(const ShardingRule& rule, const DimFactors& f
   }
   dim.granule *= right;
   for (int64_t& n : dim.segments) n *= right;
-  if (dim.segments.empty() && size / left % dim.granule != 0) return std::nullopt;
+  if (dim.segments.empty() && size / left < dim.granule) return std::nullopt;
   if (left > 1) {
     std::vector<int64_t> one = dim.segments;
     if (one.empty()) one = {size / left};
@@ -55,7 +55,7 @@ std::optional<FactorCut> ProjectToOne(const ShardingRule& rule, const DimFactors
     int64_t own = rule.factors[factors.factors[at]].size;
     FactorCut cut{factors.factors[at], {dim.axes, 1, {}}};
     // The granule within the factor; 1 also covers the even cuts that canonical form drops it from.
-    if (dim.granule % right == 0 && own % (dim.granule / right) == 0) {
+    if (dim.granule % right == 0 && own >= dim.granule / right) {
       cut.layout.granule = dim.granule / right;
     }
     if (left == 1 && !dim.segments.empty()) {
@@ -84,7 +84,7 @@ std::optional<std::vector<FactorCut>> ProjectToSeveral(const ShardingRule& rule,
       (NumParts(first, mesh) < own ? first : rest).axes.push_back(axis);
     }
     if (own == 1 || NumParts(first, mesh) != own || !rest.cut()) continue;
-    if (right % dim.granule == 0) rest.granule = dim.granule;
+    if (right >= dim.granule) rest.granule = dim.granule;
     DimFactors minor;
     minor.factors.assign(factors.factors.begin() + static_cast<int64_t>(at) + 1,
                          factors.factors.end());

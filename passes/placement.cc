@@ -26,7 +26,8 @@ std::optional<TensorPlacement::Dim> DimOf(int64_t axis, int64_t size, const DimS
   const int64_t shards = NumParts(cut, mesh);
   TensorPlacement::Dim dim{axis, {}};
   if (cut.segments.empty()) {
-    if (cut.granule == 1) {
+    // ONNX has no words for a block that is shorter, nor for which rank has one element more.
+    if (size % cut.granule != 0 || cut.granule == 1) {
       dim.factors = {{0, shards}};
     } else {
       dim.factors = {{size / cut.granule, shards}, {cut.granule, 1}};

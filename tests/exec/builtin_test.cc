@@ -81,6 +81,9 @@ INSTANTIATE_TEST_SUITE_P(
         "norm,positions=rope",
         "layers=1,hidden=32,heads=4,kv_heads=1,vocab=50,seq=6,batch=2,activation=relu,bias=false",
         "layers=1,hidden=24,heads=2,vocab=33,seq=5,batch=6,activation=silu,positions=none,ffn=60",
+        // Cut at multiples of 8, with less at the end.
+        "layers=1,hidden=24,heads=2,vocab=4099,seq=3,batch=6,ffn=2058",
+        "layers=1,hidden=24,heads=2,vocab=4099,seq=3,batch=6,activation=swiglu,ffn=2058,tied=false",
         // Products large enough for AMX tiles.
         "layers=1,hidden=192,heads=3,vocab=523,seq=84,batch=4"));
 

@@ -117,7 +117,7 @@ std::vector<Way> Ways(const Op& op, bool layouts) {
     ways.push_back({Way::kFactor, id});
     if (!layouts) continue;
     for (int64_t granule = 2; granule < factor.size; ++granule) {
-      if (factor.size % granule == 0) ways.push_back({Way::kFactor, id, {{}, granule, {}}});
+      ways.push_back({Way::kFactor, id, {{}, granule, {}}});
     }
     if (factor.size >= 5) {
       ways.push_back({Way::kFactor, id, {{}, 1, {factor.size - 2, 2}}});

@@ -107,8 +107,8 @@ TEST(Verifier, NamesTheOpThatIsWrong) {
        [](Graph& g) { g.inputs()[0]->type.sharding.dims.pop_back(); }},
       {"E7003 input 'x': f32[4@dp, 6@dp]: axis 'dp' cuts the tensor twice",
        [](Graph& g) { g.inputs()[0]->type.sharding.dims[1].axes.push_back(0); }},
-      {"E7003 op 3: gelu: f32[4@dp, 8@tp%3]: granule 3 does not divide dim 1",
-       [](Graph& g) { Find(g, "gelu")->result()->type.sharding.dims[1].granule = 3; }},
+      {"E7003 op 3: gelu: f32[4@dp, 8@tp%9]: granule 9 does not fit into dim 1",
+       [](Graph& g) { Find(g, "gelu")->result()->type.sharding.dims[1].granule = 9; }},
       {"E7003 op 0: param \"w\": f32[6, 8@tp/[5,2]]: the segments of dim 1 add up to 7",
        [](Graph& g) {
          Find(g, "param")->result()->type.sharding.dims[1].segments = {5, 2};

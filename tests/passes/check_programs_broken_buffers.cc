@@ -79,9 +79,9 @@ std::vector<BrokenCase> BrokenPlaces() {
       {"GranuleOfZero", TrainingSet,
        OnAll([](Program& p) { p.buffers[t::kW].type.sharding.dims[0].granule = 0; }), "E3105",
        "granule 0"},
-      {"GranuleThatDoesNotDivide", TrainingSet,
-       OnAll([](Program& p) { p.buffers[t::kW].type.sharding.dims[0].granule = 3; }), "E3105",
-       "granule 3"},
+      {"GranuleLargerThanTheDim", TrainingSet,
+       OnAll([](Program& p) { p.buffers[t::kW].type.sharding.dims[0].granule = 1000; }), "E3105",
+       "granule 1000"},
       {"SegmentsThatDoNotAddUp", TrainingSet, OnAll([](Program& p) {
          p.buffers[t::kW].type.sharding.dims[0].segments = {2, 2};
        }),

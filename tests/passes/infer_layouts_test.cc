@@ -51,6 +51,47 @@ TEST(InferLayouts, HeadsFirst) {
               "infer_layouts", R"(CHECK: %w = param "w" : f32[20, 60@tp%12])");
 }
 
+// What nothing takes apart is cut at multiples of 8 where that pads little: here the columns of one
+// weight and the rows of the next, and a vocabulary.
+TEST(InferLayouts, LargeDimsAreCutAtMultiplesOfEight) {
+  constexpr const char* kText = R"(mesh [tp=2]
+  graph @g(%x: f32[6, 16]) -> (%y) {
+    %up = param "up" : f32[16, WIDTH@tp]
+    %bias = param "bias" : f32[WIDTH@tp]
+    %down = param "down" : f32[WIDTH@tp, 16]
+    %0 = matmul %x, %up : f32[6, WIDTH]
+    %1 = add %0, %bias : f32[6, WIDTH]
+    %2 = tanh %1 : f32[6, WIDTH]
+    %y = matmul %2, %down : f32[6, 16]
+  })";
+  for (auto [width, cut] : {std::pair("1025", "1025@tp%8"),
+                            {"1036", "1036@tp%8"},
+                            {"1040", "1040@tp"},
+                            {"1023", "1023@tp"},
+                            {"1022", "1022@tp"}}) {
+    std::string text = kText;
+    for (size_t at; (at = text.find("WIDTH")) != std::string::npos;) text.replace(at, 5, width);
+    CheckPasses(text, "infer_layouts",
+                StrCat("CHECK: %up = param \"up\" : f32[16, ", cut, "]\n",
+                       "CHECK-NEXT: %bias = param \"bias\" : f32[", cut, "]\n",
+                       "CHECK-NEXT: %down = param \"down\" : f32[", cut, ", 16]"));
+  }
+  // Heads are not, neither where they are taken apart nor where they come together.
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 16]) -> (%y) {
+    %w = param "w" : f32[16, 1164@tp]
+    %o = param "o" : f32[1164@tp, 16]
+    %0 = matmul %x, %w : f32[2, 3, 1164]
+    %1 = reshape %0 {shape=[2, 3, 12, 97]} : f32[2, 3, 12, 97]
+    %2 = softmax %1 {axis=3} : f32[2, 3, 12, 97]
+    %3 = reshape %2 {shape=[2, 3, 1164]} : f32[2, 3, 1164]
+    %y = matmul %3, %o : f32[2, 3, 16]
+  })",
+              "infer_layouts", R"(
+    CHECK: %w = param "w" : f32[16, 1164@tp]
+    CHECK-NEXT: %o = param "o" : f32[1164@tp, 16])");
+}
+
 // 5 heads over two ranks: 3 and 2, never a part of one.
 TEST(InferLayouts, UnevenHeadsGetAGranule) {
   CheckPasses(R"(mesh [tp=2]

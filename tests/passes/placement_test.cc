@@ -48,15 +48,17 @@ TEST(Placement, EachTensorWithANameIsWhereItsRanksAre) {
 }
 
 TEST(Placement, BlocksAreSaidWhereOnnxHasWordsForThem) {
-  EXPECT_THAT(Told(R"(mesh [tp=2]
+  EXPECT_THAT(
+      Told(R"(mesh [tp=2]
   graph @g() -> (%a) {
     %0 = param "equal" : f32[12@tp/3]
     %1 = param "unequal" : f32[12@tp/[8,2,2]]
     %2 = param "blocks" : f32[20@tp%4]
+    %3 = param "a shorter one" : f32[19@tp%4]
     %a = neg %0 : f32[12@tp/3]
   })"),
-              ElementsAre("untold unequal", "equal: 0 3/1 4/2 on 0 | 1",
-                          "blocks: 0 5/2 4/1 on 0 | 1", "a: 0 3/1 4/2 on 0 | 1"));
+      ElementsAre("untold unequal", "equal: 0 3/1 4/2 on 0 | 1", "blocks: 0 5/2 4/1 on 0 | 1",
+                  "a shorter one: 0 0/2 on 0 | 1", "a: 0 3/1 4/2 on 0 | 1"));
 }
 
 TEST(Placement, ASumIsWhereAllItsReadersHaveIt) {
