@@ -186,11 +186,15 @@ std::string RandomModel(Dice& dice, const std::string& dtype) {
   while (dtype == "f32" && heads * head_dim < 12) head_dim += 2;
   const int64_t hidden = heads * head_dim, seq = dice.Between(1, 9);
   int64_t seed = 0;
+  // Now and then large enough to be cut at multiples of 8.
+  auto size = [&](int64_t low, int64_t high) {
+    return dice.Chance(8) ? dice.Between(1030, 1600) : dice.Between(low, high);
+  };
   std::string model = StrCat(
       "builtin:gpt?layers=", dice.Chance(75) ? dice.Between(1, 2) : dice.Between(3, 4),
       ",hidden=", hidden, ",heads=", heads, ",kv_heads=", dice.Pick(divisors),
-      ",vocab=", dice.Between(2, 60), ",seq=", seq, ",batch=", dice.Between(1, 6),
-      ",positions=", positions, ",norm=", dice.Pick<std::string>({"layer_norm", "rms_norm"}),
+      ",vocab=", size(2, 60), ",seq=", seq, ",batch=", dice.Between(1, 6), ",positions=", positions,
+      ",norm=", dice.Pick<std::string>({"layer_norm", "rms_norm"}),
       ",activation=", dice.Pick<std::string>({"gelu_tanh", "gelu", "relu", "silu", "swiglu"}),
       ",tied=", dice.Pick<std::string>({"true", "false"}),
       ",bias=", dice.Pick<std::string>({"true", "false"}),
@@ -200,7 +204,7 @@ std::string RandomModel(Dice& dice, const std::string& dtype) {
       ",init_std=0.3");
   if (seed % 4 == 0) model += ",dropout=0.2";
   if (seed % 3 == 0) model += ",attention_dropout=0.3";
-  if (dice.Chance(50)) model += StrCat(",ffn=", dice.Between(1, 40));
+  if (dice.Chance(50)) model += StrCat(",ffn=", size(1, 40));
   if (dice.Chance(30)) model += StrCat(",max_positions=", seq + dice.Between(0, 5));
   return model;
 }
