@@ -8,8 +8,6 @@ namespace shardc::onnx_import {
 namespace {
 
 void Attention(NodeContext& c) {
-  RefusePast(c, 4);
-  RefusePast(c, 5);
   if (c.has_input(6)) {
     c.Fail("E1301", "Attention with nonpad_kv_seqlen, a padded cache, is not supported",
            "export the model without a cache (use_cache=False)");
@@ -26,16 +24,20 @@ void Attention(NodeContext& c) {
     k = SplitHeads(c, k, c.Int("kv_num_heads", 0), "kv_num_heads");
     v = SplitHeads(c, v, c.Int("kv_num_heads", 0), "kv_num_heads");
   }
+  const bool heads_first = rank == 4;
+  const int64_t fresh = k->type.shape[heads_first ? 2 : 1];
+  k = AfterPast(c, 4, k, heads_first);
+  v = AfterPast(c, 5, v, heads_first);
   AttentionOf a{q, k, v, c.InputOrNull(3)};
   a.scale = c.Float("scale", 1 / std::sqrt(static_cast<double>(q->type.shape[3])));
   a.cap = c.Float("softcap", 0);
   a.causal = c.Int("is_causal", 0) != 0;
-  a.heads_first = rank == 4;
+  a.past = k->type.shape[heads_first ? 2 : 1] - fresh;
+  a.heads_first = heads_first;
   Value* o = MakeAttention(c, a);
-  c.SetOutput(0, rank == 4 ? o : MergeHeads(c, o));
-  // A cache that was empty holds what is new.
-  c.SetOutput(1, rank == 4 ? k : SwapHeads(c, k));
-  c.SetOutput(2, rank == 4 ? v : SwapHeads(c, v));
+  c.SetOutput(0, heads_first ? o : MergeHeads(c, o));
+  c.SetOutput(1, heads_first ? k : SwapHeads(c, k));
+  c.SetOutput(2, heads_first ? v : SwapHeads(c, v));
 }
 
 // Input i, cos or sin, at the positions of input 3.

@@ -25,10 +25,6 @@ Value* SoftcappedAttention(NodeContext& c, AttentionOf a) {
   Value* k = RepeatHeads(c, a.k, times);
   Value* scores = c.Make("matmul", {a.q, c.Transpose(k, {0, 1, 3, 2})});
   scores = Times(c, c.Make("tanh", {Times(c, scores, a.scale / a.cap)}), a.cap);
-  if (a.causal) {
-    Value* keep = BandMask(c, scores->type.shape[2], scores->type.shape[3], true);
-    a.mask = BothMasks(c, keep, a.mask);
-  }
   if (a.mask && a.mask->type.dtype == DType::kBool) {
     scores = Where(c, a.mask, scores, Like(c, scores, kNegativeInfinity));
   } else if (a.mask) {
@@ -107,11 +103,12 @@ std::vector<Value*> SplitLast(NodeContext& c, Value* x, Ints sizes) {
   return c.MakeAll("split", {x}, {{"axis", axis}, {"sizes", std::move(sizes)}});
 }
 
-Value* BandMask(NodeContext& c, int64_t s, int64_t t, bool causal, int64_t window) {
+Value* BandMask(NodeContext& c, int64_t s, int64_t t, bool causal, int64_t window, int64_t past) {
   HostTensor keep(DType::kBool, {s, t});
   for (int64_t i = 0; i < s; ++i) {
     for (int64_t j = 0; j < t; ++j) {
-      keep.data<bool>()[i * t + j] = (!causal || j <= i) && (window < 0 || i - j <= window);
+      const int64_t before = i + past - j;
+      keep.data<bool>()[i * t + j] = (!causal || before >= 0) && (window < 0 || before <= window);
     }
   }
   return c.Constant(std::move(keep));
@@ -131,8 +128,9 @@ Value* MakeAttention(NodeContext& c, AttentionOf a) {
                            " are not a multiple of the ", kv_heads, " key/value heads"));
   }
   const int64_t s = a.q->type.shape[sequence], t = a.k->type.shape[sequence];
-  if (a.causal && s != t) {  // the op's own `causal` aligns the ends
-    a.mask = BothMasks(c, BandMask(c, s, t, true), a.mask);
+  // The op's own `causal` aligns the ends.
+  if (a.causal && (a.cap > 0 || s != t - a.past)) {
+    a.mask = BothMasks(c, BandMask(c, s, t, true, -1, a.past), a.mask);
     a.causal = false;
   }
   if (a.cap > 0) return SoftcappedAttention(c, a);
@@ -162,6 +160,21 @@ Value* Rotate(NodeContext& c, Value* x, const Rotation& r, bool heads_first) {
   Value* imaginary = Add(c, Mul(c, sin, first), Mul(c, cos, second));
   Value* y = JoinRotaryParts(c, real, imaginary, r.interleaved);
   return rest ? c.Make("concat", {y, rest}, {{"axis", int64_t{3}}}) : y;
+}
+
+Value* AfterPast(NodeContext& c, int i, Value* x, bool heads_first) {
+  if (!c.has_input(i) || c.input(i)->type.num_elements() == 0) return x;
+  Value* past = c.input(i);
+  const int heads = heads_first ? 1 : 2;
+  const Shape &now = x->type.shape, &before = past->type.shape;
+  if (past->type.rank() != 4 || before[0] != now[0] ||
+      before[1] != now[static_cast<size_t>(heads)] || before[3] != now[3]) {
+    c.Fail("E1303", StrCat("the past keys or values of ", c.op_type(), " have shape ",
+                           ShapeToString(before), ", not [", now[0], ", ",
+                           now[static_cast<size_t>(heads)], ", past, ", now[3], "]"));
+  }
+  if (!heads_first) past = SwapHeads(c, past);
+  return c.Make("concat", {past, x}, {{"axis", int64_t{3 - heads}}});
 }
 
 void RefusePast(NodeContext& c, int i) {

@@ -16,9 +16,10 @@ Value* SwapHeads(NodeContext& c, Value* x);
 // x's last dim in parts.
 std::vector<Value*> SplitLast(NodeContext& c, Value* x, Ints sizes);
 
-// [s, t], true where key j may be seen by query i: at most `window` keys before it (-1: all), and,
-// when `causal`, none behind it.
-Value* BandMask(NodeContext& c, int64_t s, int64_t t, bool causal, int64_t window = -1);
+// [s, t], true where key j may be seen by the query at i + past: at most `window` keys before it
+// (-1: all), and, when `causal`, none behind it.
+Value* BandMask(NodeContext& c, int64_t s, int64_t t, bool causal, int64_t window = -1,
+                int64_t past = 0);
 // A condition and a mask of either kind (null: none) as one mask.
 Value* BothMasks(NodeContext& c, Value* keep, Value* mask);
 
@@ -27,7 +28,8 @@ struct AttentionOf {
   Value* mask = nullptr;  // float: added to the scaled scores, bool: keeps where true; or null
   double scale = 1;
   double cap = 0;       // above 0: scores are cap * tanh(scores / cap) before the mask
-  bool causal = false;  // query i sees keys j <= i
+  bool causal = false;  // query i sees keys j <= i + past
+  int64_t past = 0;     // keys that are of tokens before the first query's
   bool heads_first = false;
 };
 // In the layout of q.
@@ -40,6 +42,9 @@ struct Rotation {
 };
 // x is [b, heads, s, d] when heads_first, else [b, s, heads, d].
 Value* Rotate(NodeContext& c, Value* x, const Rotation& r, bool heads_first);
+
+// Keys or values x behind those of a cache, input i, [b, heads, past, d]; x alone without one.
+Value* AfterPast(NodeContext& c, int i, Value* x, bool heads_first);
 
 // Input i, an empty past of a cache, is left out; E1301 for one that holds anything.
 void RefusePast(NodeContext& c, int i);

@@ -21,7 +21,7 @@ double ScaleOf(NodeContext& c, int64_t head_size) {
   return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(head_size));
 }
 
-// Output i, the keys or values [b, t, heads, d] of a cache that was empty, as [b, heads, t, d].
+// Output i, the keys or values [b, t, heads, d] of the cache, as [b, heads, t, d].
 void SetPresent(NodeContext& c, int i, Value* x) {
   if (c.OutputWanted(i)) c.SetOutput(i, SwapHeads(c, x));
 }
@@ -169,12 +169,12 @@ void AddBiases(NodeContext& c, int i, std::vector<Value*>& qkv) {
 }
 
 void MultiHeadAttention(NodeContext& c) {
-  RefusePast(c, 6);
-  RefusePast(c, 7);
   if (c.has_input(9)) Refuse(c, "cache_indirection");
   std::vector<Value*> qkv = MultiHeadOperands(c);
   AddBiases(c, 3, qkv);
-  AttentionOf a{qkv[0], qkv[1], qkv[2]};
+  const int64_t fresh = qkv[1]->type.shape[1];
+  AttentionOf a{qkv[0], AfterPast(c, 6, qkv[1], false), AfterPast(c, 7, qkv[2], false)};
+  a.past = a.k->type.shape[1] - fresh;
   a.mask = BiasOf(c, 4, 5, a.q->type.dtype, ScoresOf(a.q, a.k));
   a.scale = ScaleOf(c, a.q->type.shape[3]);
   a.causal = c.Int("unidirectional", 0) != 0;
@@ -184,15 +184,15 @@ void MultiHeadAttention(NodeContext& c) {
 }
 
 // Rows of a table [positions, columns] as [b or 1, s, columns]: at `positions` [b, s], counted from
-// the only element of `positions`, or from 0 when it is null.
-Value* RowsAt(NodeContext& c, Value* table, Value* positions, int64_t s) {
+// the only element of `positions`, or from `first` when it is null.
+Value* RowsAt(NodeContext& c, Value* table, Value* positions, int64_t s, int64_t first = 0) {
   if (table->type.rank() != 2) {
     c.Fail("E1303", StrCat("the cos and sin of ", c.op_type(), " have shape ",
                            ShapeToString(table->type.shape), "; they have to be tables"));
   }
   if (positions != nullptr && positions->type.num_elements() == 1 && s != 1) {
-    const HostTensor* first = c.ConstantOf(positions);
-    if (first == nullptr || first->AsInt(0) != 0) {
+    const HostTensor* known = c.ConstantOf(positions);
+    if (known == nullptr || known->AsInt(0) != 0) {
       positions = Add(c, c.Cast(c.Reshape(positions, {1, 1}), DType::kI64), Iota(c, s, 1, 2));
     } else {
       positions = nullptr;
@@ -202,11 +202,11 @@ Value* RowsAt(NodeContext& c, Value* table, Value* positions, int64_t s) {
     if (positions->type.rank() < 2) positions = c.Reshape(positions, {1, s});
     return c.Make("gather", {table, positions}, {{"axis", int64_t{0}}});
   }
-  if (table->type.shape[0] < s) {
+  if (table->type.shape[0] < first + s) {
     c.Fail("E1303", StrCat("the cos and sin of ", c.op_type(), " hold ", table->type.shape[0],
-                           " positions, the sequence has ", s));
+                           " positions, the sequence has ", first + s));
   }
-  return c.Reshape(SliceDim(c, table, 0, 0, s), {1, s, table->type.shape[1]});
+  return c.Reshape(SliceDim(c, table, 0, first, first + s), {1, s, table->type.shape[1]});
 }
 
 void RotaryEmbedding(NodeContext& c) {
@@ -232,21 +232,23 @@ Value* FirstOf(NodeContext& c, Value* x) {
   return x;
 }
 
-// Inputs 5 and 6 of GroupQueryAttention, lengths less 1 and the longest length: with the keys of a
-// prompt alone.
-void CheckPrompt(NodeContext& c, int64_t s, bool causal) {
+// Inputs 5 and 6 of GroupQueryAttention, lengths less 1 and the longest length: all tokens, those
+// of the past too, are there.
+void CheckLengths(NodeContext& c, int64_t s, int64_t past, bool causal) {
   const int64_t total = c.ConstantInt(6);
-  if (total != s) {
+  if (total != past + s) {
     c.Fail("E1301",
-           StrCat("total_sequence_length is ", total, " for ", s,
-                  " new tokens: past keys and values are not supported"),
-           "bind the length of the past to 0, and that of all tokens to the number of new ones");
+           StrCat("total_sequence_length is ", total, " for a past of ", past, " and ", s,
+                  " new tokens: a cache that is filled in part is not supported"),
+           "bind the length of the past to that of the cache, and that of all tokens to both");
   }
   const HostTensor* lengths = c.ConstantOf(c.input(5));
   for (int64_t i = 0; lengths != nullptr && i < lengths->num_elements(); ++i) {
-    if (lengths->AsInt(i) != s - 1) Refuse(c, "sequences of different lengths");
+    if (lengths->AsInt(i) != total - 1) Refuse(c, "sequences of different lengths");
   }
   if (lengths != nullptr) return;
+  // Its padding would be between the past and what is new.
+  if (past > 0) Refuse(c, "a past whose lengths are not constant");
   // Tokens of a causal model see nothing of the padding behind them.
   if (!causal) Refuse(c, "padding and causal=0");
   Strings& notes = c.builder().graph().notes;
@@ -292,8 +294,6 @@ void NormHeads(NodeContext& c, Value*& q, Value*& k) {
 }
 
 void GroupQueryAttention(NodeContext& c) {
-  RefusePast(c, 3);
-  RefusePast(c, 4);
   RefuseQuantized(c);
   if (c.Int("smooth_softmax", 0) > 0 || c.has_input(11)) Refuse(c, "a smooth softmax or head_sink");
   const int64_t heads = c.Int("num_heads", 0), kv_heads = c.Int("kv_num_heads", 0);
@@ -302,19 +302,24 @@ void GroupQueryAttention(NodeContext& c) {
   a.causal = c.Int("causal", 1) != 0;
   const int64_t s = a.q->type.shape[1], window = c.Int("local_window_size", -1);
   if (a.k->type.shape[1] != s) Refuse(c, "more keys than queries");
-  CheckPrompt(c, s, a.causal);
+  if (c.has_input(3)) a.past = c.input(3)->type.num_elements() == 0 ? 0 : c.input(3)->type.shape[2];
+  CheckLengths(c, s, a.past, a.causal);
   NormHeads(c, a.q, a.k);
   if (c.Int("do_rotary", 0) != 0) {
     Value* positions = c.InputOrNull(9);
     // Of a prompt's, ONNX Runtime reads the first and counts on.
     if (positions) positions = FirstOf(c, positions);
-    Rotation r = {RowsAt(c, c.input(7), positions, s), RowsAt(c, c.input(8), positions, s),
-                  2 * c.input(7)->type.shape.back(), c.Int("rotary_interleaved", 0) != 0};
+    Rotation r = {RowsAt(c, c.input(7), positions, s, a.past),
+                  RowsAt(c, c.input(8), positions, s, a.past), 2 * c.input(7)->type.shape.back(),
+                  c.Int("rotary_interleaved", 0) != 0};
     a.q = Rotate(c, a.q, r, false);
     a.k = Rotate(c, a.k, r, false);
   }
+  a.k = AfterPast(c, 3, a.k, false);
+  a.v = AfterPast(c, 4, a.v, false);
   a.mask = c.InputOrNull(10);
-  if (window > 0 && window < s) a.mask = BothMasks(c, BandMask(c, s, s, true, window - 1), a.mask);
+  if (window > 0 && window < a.past + s)
+    a.mask = BothMasks(c, BandMask(c, s, a.past + s, true, window - 1, a.past), a.mask);
   a.scale = ScaleOf(c, a.q->type.shape[3]);
   a.cap = c.Float("softcap", 0);
   c.SetOutput(0, MergeHeads(c, MakeAttention(c, a)));

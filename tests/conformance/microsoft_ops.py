@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-B, S, T, N, D, H = 2, 5, 7, 4, 8, 32  # batch, queries, keys, heads, features of a head, of all
+B, S, T, N, D, H, P = 2, 5, 7, 4, 8, 32, 3  # batch, queries, keys, heads, features of a head, of all, past
 
 
 def i32(*values):
@@ -33,6 +33,9 @@ QKV = [(B, S, H), (H, 3 * H), (3 * H,)]
 KV, E = 2, 16  # of GroupQueryAttention: heads of keys and values, features of a head
 GROUPED = [(B, S, N * E), (B, S, KV * E), (B, S, KV * E), None, None, *PROMPT]
 PACKED = [(B, S, (N + 2 * KV) * E), *[None] * 4, *PROMPT]
+PAST = [(B, N, P, D)] * 2
+AFTER_PAST = [(1, S, N * E), (1, S, KV * E), (1, S, KV * E), *[(1, KV, P, E)] * 2, i32(P + S - 1), i32(P + S)[0]]
+STEP = [(B, 1, N * E), (B, 1, KV * E), (B, 1, KV * E), *[(B, KV, P, E)] * 2, i32(P, P), i32(P + 1)[0]]
 TABLES, WIDE_TABLES = [(9, D // 2)] * 2, [(9, E // 2)] * 2
 heads = dict(num_heads=N)
 grouped = dict(num_heads=N, kv_num_heads=KV)
@@ -89,6 +92,15 @@ CASES = {
                                    [i32([3, 1, 4], [1, 5, 6]), None, (7, H), (5, H), None, (H,), (H,), None,
                                     i32([4, 1, 2], [0, 3, 2])], 3, {}),
     "quick_gelu": ("QuickGelu", [(B, H)], 1, dict(alpha=1.2)),
+    "multihead_past": ("MultiHeadAttention", [*[(B, S, H)] * 3, *[None] * 3, *PAST], 3, heads),
+    "multihead_past_causal": ("MultiHeadAttention", [*[(B, S, H)] * 3, *[None] * 3, *PAST], 3,
+                              dict(heads, unidirectional=1)),
+    "multihead_past_bias": ("MultiHeadAttention", [*[(B, S, H)] * 3, (3 * H,), None, (B, N, S, P + S), *PAST], 3, heads),
+    "groupquery_past": ("GroupQueryAttention", AFTER_PAST, 3, grouped),
+    "groupquery_past_rotary": ("GroupQueryAttention", [*AFTER_PAST, *WIDE_TABLES], 3, dict(grouped, do_rotary=1)),
+    "groupquery_past_window": ("GroupQueryAttention", AFTER_PAST, 3, dict(grouped, local_window_size=4)),
+    "groupquery_step": ("GroupQueryAttention", [*STEP, *WIDE_TABLES], 3, dict(grouped, do_rotary=1)),
+    "groupquery_step_window": ("GroupQueryAttention", STEP, 3, dict(grouped, local_window_size=2, softcap=2.0)),
 }
 
 

@@ -177,17 +177,74 @@ TEST_F(FusedConverters, PaddingOfAModelThatLooksAheadIsRefused) {
   ExpectRefused("E1301", "padding and causal=0");
 }
 
-TEST_F(FusedConverters, PastOfGroupQueryAttentionIsRefused) {
+// Opset 23's, which onnx's own tests have without a causal mask.
+TEST_F(FusedConverters, CausalAttentionAfterAPast) {
+  model_.Opset("", 23);
+  for (const char* name : {"k", "v"}) {
+    Input(name, {2, 2, 4, 8});
+    Input(StrCat("past_", name), {2, 2, 5, 8});
+  }
+  Input("q", {2, 4, 3, 8});
+  // Fewer queries than new keys: the ends do not meet.
+  std::vector<int64_t> keep;
+  for (int i = 0; i < 3; ++i) {
+    for (int j = 0; j < 9; ++j) keep.push_back(j <= i + 5);
+  }
+  model_.Ints("keep", {3, 9}, keep);
+  model_.Node("Cast", {"keep"}, {"mask"}).add_attribute();
+  auto* to = model_.graph.mutable_node(0)->mutable_attribute(0);
+  to->set_name("to"), to->set_type(onnx::AttributeProto::INT), to->set_i(TensorProto::BOOL);
+  for (const char* cap : {"", "c"}) {
+    NodeProto& causal = model_.Node("Attention", {"q", "k", "v", "", "past_k", "past_v"},
+                                    {StrCat("a", cap), StrCat("ak", cap)});
+    SetInt(causal, "is_causal", 1);
+    NodeProto& masked = model_.Node("Attention", {"q", "k", "v", "mask", "past_k", "past_v"},
+                                    {StrCat("b", cap), StrCat("bk", cap)});
+    for (NodeProto* node : {&causal, &masked}) {
+      if (*cap == 0) continue;
+      auto* a = node->add_attribute();
+      a->set_name("softcap"), a->set_type(onnx::AttributeProto::FLOAT), a->set_f(0.5F);
+    }
+  }
+  const std::vector<HostTensor> got = Evaluate({"a", "b", "ac", "bc", "ak"});
+  for (int pair : {0, 2}) {
+    for (int64_t i = 0; i < got[0].num_elements(); ++i) {
+      ASSERT_NEAR(got[pair].AsDouble(i), got[pair + 1].AsDouble(i), 1e-14);
+    }
+  }
+  EXPECT_NE(got[0].AsDouble(0), got[2].AsDouble(0));
+  EXPECT_EQ(got[4].shape(), (Shape{2, 2, 9, 8}));
+}
+
+TEST_F(FusedConverters, ACacheThatIsFilledInPartIsRefused) {
   NodeProto& node = GroupQuery();
   Input("past", {2, 2, 5, 4});
   node.set_input(3, "past");
   node.set_input(4, "past");
-  ExpectRefused("E1301", "past keys and values");
+  ExpectRefused("E1301", "total_sequence_length is 3 for a past of 5 and 3 new tokens");
+}
+
+TEST_F(FusedConverters, PaddingBehindAPastIsRefused) {
+  NodeProto& node = GroupQuery(8, {7, 7});
+  Input("past", {2, 2, 5, 4});
+  node.set_input(3, "past");
+  node.set_input(4, "past");
+  model_.Input("given", {"2"}, TensorProto::INT64);
+  node.set_input(5, "given");
+  ExpectRefused("E1301", "a past whose lengths are not constant");
+}
+
+TEST_F(FusedConverters, APastOfOtherHeadsIsRefused) {
+  NodeProto& node = GroupQuery(8, {7, 7});
+  Input("past", {2, 1, 5, 4});
+  node.set_input(3, "past");
+  node.set_input(4, "past");
+  ExpectRefused("E1303", "have shape [2, 1, 5, 4], not [2, 2, past, 4]");
 }
 
 TEST_F(FusedConverters, MoreTokensThanThereAreIsRefused) {
   GroupQuery(5);
-  ExpectRefused("E1301", "total_sequence_length is 5 for 3 new tokens");
+  ExpectRefused("E1301", "total_sequence_length is 5 for a past of 0 and 3 new tokens");
 }
 
 TEST_F(FusedConverters, ConstantLengthsThatDifferAreRefused) {
