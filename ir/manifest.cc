@@ -4,6 +4,7 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/text_format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -14,6 +15,7 @@
 
 #include "ir/checksum.h"
 #include "ir/output_file.h"
+#include "ir/shape_limit.h"
 #include "manifest.pb.h"
 
 namespace shardc {
@@ -177,15 +179,12 @@ class ManifestReader {
 
   static Shape ReadShape(const pb::RepeatedField<int64_t>& dims, DType dtype,
                          const std::string& where) {
-    constexpr int64_t kMaxDim = int64_t{1} << 60;  // so that padding cannot overflow
-    int64_t bytes = DTypeSize(dtype);
-    for (int64_t d : dims) {
-      if (d < 0 || d > kMaxDim || __builtin_mul_overflow(bytes, d, &bytes)) {
-        Fail(where, StrCat("shape ", ShapeToString(Shape(dims.begin(), dims.end())),
-                           " has a negative dim, or too many elements"));
-      }
+    Shape shape(dims.begin(), dims.end());
+    bool negative = std::any_of(shape.begin(), shape.end(), [](int64_t d) { return d < 0; });
+    if (negative || TooLarge(dtype, shape)) {
+      Fail(where, StrCat("shape ", ShapeToString(shape), " has a negative dim, or is too large"));
     }
-    return Shape(dims.begin(), dims.end());
+    return shape;
   }
 
   ManifestState State(int index) const {

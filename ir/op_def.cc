@@ -4,6 +4,7 @@
 #include <map>
 
 #include "ir/diagnostic.h"
+#include "ir/ops/infer_util.h"
 
 namespace shardc {
 namespace {
@@ -41,6 +42,14 @@ const Table& Ops() {
 
 void OpRegistry::Add(OpDef def) {
   std::string_view name = def.name;
+  if (def.infer) {
+    // A product of tensors that are not too large can be.
+    def.infer = [name, infer = std::move(def.infer)](const InferArgs& args) {
+      std::vector<TensorType> results = infer(args);
+      for (const TensorType& r : results) CheckShape(name, r.dtype, r.shape);
+      return results;
+    };
+  }
   bool added = MutableTable().emplace(name, std::move(def)).second;
   SHARDC_CHECK(added, "op ", name, " registered twice");
 }

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "ir/diagnostic.h"
+#include "ir/shape_limit.h"
 
 namespace shardc {
 namespace {
@@ -65,27 +66,23 @@ DType LiteralParser::ElementType() {
   return *dtype;
 }
 
-// `bytes`: of the dims so far; a dim of size 0 must not hide that the others overflow.
-int64_t LiteralParser::Dim(DType dtype, int64_t& bytes) {
+int64_t LiteralParser::Dim() {
   Token at = lex_.Peek();
   int64_t n = lex_.ExpectInt("the size of a dim");
   if (n < 0) lex_.Fail(at, StrCat("a dim has size ", n));
-  if (bytes == 0) bytes = DTypeSize(dtype);
-  if (__builtin_mul_overflow(bytes, std::max<int64_t>(n, 1), &bytes)) {
-    lex_.Fail(at, "the tensor is too large: its bytes do not fit in 64 bits");
-  }
   return n;
 }
 
 TensorType LiteralParser::Type(const Mesh& mesh) {
   TensorType type;
   type.dtype = ElementType();
-  int64_t bytes = 0;
+  Token at = lex_.Peek();
   List(lex_, [&] {
-    int64_t size = Dim(type.dtype, bytes);
+    int64_t size = Dim();
     type.shape.push_back(size);
     type.sharding.dims.push_back(lex_.Accept("@") ? Cut(size, mesh) : DimSharding());
   });
+  if (TooLarge(type.dtype, type.shape)) lex_.Fail(at, "the tensor is too large");
   for (auto [word, axes] : {std::pair("partial", &type.sharding.partial_sum),
                             std::pair("partial_max", &type.sharding.partial_max)}) {
     if (!lex_.PeekIs(Token::kWord) || lex_.Peek().raw != word) continue;
@@ -264,8 +261,9 @@ TensorPtr LiteralParser::Tensor() {
   lex_.Expect("<");
   DType dtype = ElementType();
   Shape shape;
-  int64_t limit = 0;
-  List(lex_, [&] { shape.push_back(Dim(dtype, limit)); });
+  Token dims = lex_.Peek();
+  List(lex_, [&] { shape.push_back(Dim()); });
+  if (TooLarge(dtype, shape)) lex_.Fail(dims, "the tensor is too large");
   lex_.Expect(":");
   Token at = lex_.Peek();
   int64_t bytes = NumElements(shape) * DTypeSize(dtype);

@@ -20,7 +20,7 @@ class LiteralParser {
 
  private:
   DType ElementType();
-  int64_t Dim(DType dtype, int64_t& bytes);
+  int64_t Dim();
   DimSharding Cut(int64_t size, const Mesh& mesh);
   std::vector<int64_t> Segments(int64_t size);
   void Axis(AxisList& axes, const Mesh& mesh);

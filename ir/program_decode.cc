@@ -4,13 +4,11 @@
 #include <span>
 
 #include "ir/program_body.h"
+#include "ir/shape_limit.h"
 #include "program.pb.h"
 
 namespace shardc {
 namespace {
-
-// Far above any tensor, far below what overflows when parts and padding are added.
-constexpr int64_t kMaxDim = int64_t{1} << 60;
 
 class BodyDecoder {
  public:
@@ -75,23 +73,20 @@ class BodyDecoder {
     return out;
   }
 
-  // The shape, with a byte count that does not overflow.
   Shape DecodeShape(const google::protobuf::RepeatedField<int64_t>& dims, DType dtype) const {
-    int64_t bytes = DTypeSize(dtype);
-    for (int64_t d : dims) {
-      if (d < 0 || d > kMaxDim || __builtin_mul_overflow(bytes, d, &bytes)) {
-        Fail(StrCat("shape ", ShapeToString(Shape(dims.begin(), dims.end())),
-                    " has a negative dim, or too many elements"));
-      }
+    Shape shape(dims.begin(), dims.end());
+    bool negative = std::any_of(shape.begin(), shape.end(), [](int64_t d) { return d < 0; });
+    if (negative || TooLarge(dtype, shape)) {
+      Fail(StrCat("shape ", ShapeToString(shape), " has a negative dim, or is too large"));
     }
-    return Shape(dims.begin(), dims.end());
+    return shape;
   }
 
   DimSharding DecodeDim(const proto::Dim& dim, int64_t size) const {
     DimSharding out;
     out.axes = Axes(dim.axes());
     out.granule = dim.granule();
-    if (out.granule < 1 || out.granule > kMaxDim) Fail(StrCat("granule ", out.granule));
+    if (out.granule < 1 || out.granule > kMaxTensorBytes) Fail(StrCat("granule ", out.granule));
     int64_t left = size;
     for (int64_t n : dim.segments()) {
       if (n < 0 || n > left) Fail(StrCat("segments that exceed their dim of ", size));

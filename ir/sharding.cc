@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ir/diagnostic.h"
+#include "ir/shape_limit.h"
 
 namespace shardc {
 
@@ -12,6 +13,14 @@ int64_t NumElements(const Shape& shape) {
     SHARDC_CHECK(!__builtin_mul_overflow(n, d, &n), "shape ", ShapeToString(shape), " overflows");
   }
   return n;
+}
+
+bool TooLarge(DType dtype, const Shape& shape) {
+  int64_t bytes = DTypeSize(dtype);
+  return std::any_of(shape.begin(), shape.end(), [&](int64_t d) {
+    return __builtin_mul_overflow(bytes, std::max<int64_t>(d, 1), &bytes) ||
+           bytes > kMaxTensorBytes;
+  });
 }
 
 std::string ShapeToString(const Shape& shape) {

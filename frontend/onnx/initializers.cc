@@ -3,12 +3,12 @@
 #include <cstring>
 #include <limits>
 
+#include "ir/shape_limit.h"
+
 namespace shardc::onnx_import {
 namespace {
 
 using onnx::TensorProto;
-
-constexpr int64_t kMaxElements = int64_t{1} << 40;
 
 [[noreturn]] void Malformed(const std::string& where, const std::string& what) {
   throw Diagnostic("E1402", ExitCode::kBadModel, where, what);
@@ -238,15 +238,12 @@ TensorType TensorReader::Type(const TensorProto& tensor) const {
                             ", which is not supported"));
   }
   if (tensor.has_segment()) Malformed(where, "is a segment of a tensor, which is not supported");
-  int64_t elements = 1;
-  for (int64_t dim : tensor.dims()) {
+  Shape shape(tensor.dims().begin(), tensor.dims().end());
+  for (int64_t dim : shape) {
     if (dim < 0) Malformed(where, StrCat("has the dim ", dim));
-    if (dim > kMaxElements || (dim > 0 && elements > kMaxElements / dim)) {
-      Malformed(where, "has more elements than any file holds");
-    }
-    elements *= dim;
   }
-  return TensorType(*dtype, Shape(tensor.dims().begin(), tensor.dims().end()));
+  if (TooLarge(*dtype, shape)) Malformed(where, "has more elements than any file holds");
+  return TensorType(*dtype, std::move(shape));
 }
 
 std::optional<Bytes> TensorReader::StoredBytes(const TensorProto& tensor, const Bytes* raw,

@@ -4,6 +4,7 @@
 
 #include "frontend/onnx/dim_expression.h"
 #include "frontend/onnx/initializers.h"
+#include "ir/shape_limit.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -72,7 +73,11 @@ class Binder {
     }
     std::vector<InputShape> result;
     for (const auto* input : inputs_) {
-      result.push_back({input->name(), TensorType(Type(*input), Resolve(*input)), ValueOf(*input)});
+      TensorType type(Type(*input), Resolve(*input));
+      if (TooLarge(type.dtype, type.shape)) {
+        Fail("E1204", Where(*input), "is too large: " + ShapeToString(type.shape));
+      }
+      result.push_back({input->name(), std::move(type), ValueOf(*input)});
     }
     return result;
   }

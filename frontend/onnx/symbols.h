@@ -20,8 +20,8 @@ struct InputShape {
 // For the inputs that are not initializers, in order. A dim may be a sum or product of symbols
 // ("past + sequence"); an integer or bool of one element may be bound itself. Throws Diagnostic
 // E1201 (a symbol or an input that the file does not have), E1202 (a dim that stays unknown), E1203
-// (bindings that contradict each other), E1204 (a shape that is not what the file declares), E1205
-// (an input that is no tensor of a supported type).
+// (bindings that contradict each other), E1204 (a shape that is not what the file declares, or
+// too large), E1205 (an input that is no tensor of a supported type).
 std::vector<InputShape> BindInputs(const std::string& path,
                                    const std::vector<const onnx::ValueInfoProto*>& inputs,
                                    const ImportOptions& options);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ir/diagnostic.h"
+#include "ir/shape_limit.h"
 
 namespace shardc {
 namespace {
@@ -15,13 +16,11 @@ namespace {
 }  // namespace
 
 void CheckShape(std::string_view op, DType dtype, const Shape& shape) {
-  int64_t bytes = DTypeSize(dtype);
   for (int64_t n : shape) {
     if (n < 0) InferError(op, StrCat("shape ", ShapeToString(shape), " has a negative dim"));
-    // A zero dim must not hide that the others overflow: strides are products of them.
-    if (__builtin_mul_overflow(bytes, std::max<int64_t>(n, 1), &bytes)) {
-      InferError(op, StrCat("a tensor of shape ", ShapeToString(shape), " is too large"));
-    }
+  }
+  if (TooLarge(dtype, shape)) {
+    InferError(op, StrCat("a tensor of shape ", ShapeToString(shape), " is too large"));
   }
 }
 

@@ -133,6 +133,13 @@ TEST_F(ImportErrors, Symbols) {
   EXPECT_EQ(Failure(m.proto, {{}, {{"x", {3, 5}}}}).id(), "E1204");
   EXPECT_EQ(Failure(m.proto, {{}, {{"x", {3}}}}).id(), "E1204");
   EXPECT_EQ(Failure(m.proto, {{{"batch", 0}}, {}}).id(), "E1204");
+  for (const char* size : {"2305843009213693952", "9223372036854775807"}) {
+    EXPECT_THAT(Failure(AddModel({size, "4"}).proto).message(), HasSubstr("too large"));
+    EXPECT_EQ(Failure(AddModel({"0", size, "4"}).proto).id(), "E1204");
+  }
+  Diagnostic large = Failure(m.proto, {{{"batch", int64_t{1} << 50}}, {}});
+  EXPECT_THAT(large.what(), HasSubstr("input 'x'"));
+  EXPECT_EQ(large.id(), "E1204");
   EXPECT_EQ(Import(m.proto, {{{"batch", 3}}, {}}).outputs[0].value->type.shape, (Shape{3, 4}));
   EXPECT_EQ(Import(m.proto, {{}, {{"x", {5, 4}}}}).outputs[0].value->type.shape, (Shape{5, 4}));
 }

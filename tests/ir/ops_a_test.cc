@@ -259,6 +259,14 @@ TEST(OpsA, TransposePadConcat) {
             (V{1, 2, 3, 7, 4, 5, 6, 8}));
 }
 
+TEST(OpsA, InferenceRefusesProductsThatAreTooLarge) {
+  TensorType column(DType::kF32, {int64_t{1} << 40, 1}), row(DType::kF32, {1, int64_t{1} << 40});
+  const TensorType* operands[] = {&column, &row};
+  Attributes none;
+  std::string message = IdOf([&] { GetOpDef("matmul").infer({operands, none}); });
+  EXPECT_NE(message.find("[1099511627776, 1099511627776] is too large"), std::string::npos);
+}
+
 TEST(OpsA, InferenceRefusesShapesThatOverflow) {
   HostTensor x = F({1}, {1});
   Ints huge = {int64_t{1} << 31, int64_t{1} << 31};
