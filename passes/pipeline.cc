@@ -44,6 +44,7 @@ namespace {
 struct NamedPass {
   const char* name;
   void (*run)(Graph&);
+  bool of_collectives = false;  // runs where no reshard is left that is not lowered to one
 };
 
 constexpr NamedPass kPasses[] = {
@@ -64,6 +65,11 @@ constexpr NamedPass kPasses[] = {
          throw Diagnostic("E1601", ExitCode::kBadModel, "differentiate",
                           "the graph has no output \"loss\"");
        }
+       if (!loss->type.shape.empty() || !IsFloat(loss->type.dtype)) {
+         throw Diagnostic(
+             "E1601", ExitCode::kBadModel, "differentiate",
+             StrCat("the output \"loss\" is ", TypeToString(loss->type, g.mesh), ", no scalar"));
+       }
        AddGradients(g, loss);
      }},
     {"propagate", PropagateShardings},
@@ -75,7 +81,7 @@ constexpr NamedPass kPasses[] = {
     {"recompute_selective", [](Graph& g) { Recompute(g, "selective"); }},
     {"recompute_gathers", [](Graph& g) { Recompute(g, "gathers"); }},
     {"recompute_full", [](Graph& g) { Recompute(g, "full"); }},
-    {"bucket_reductions", [](Graph& g) { BucketSmallReductions(g); }},
+    {"bucket_reductions", [](Graph& g) { BucketSmallReductions(g); }, true},
     {"fuse", Fuse},
     {"precision", [](Graph& g) { LowerPrecision(g, {.compute = "bf16", .reduce_in = ""}); }},
     {"reduce_in_f32", ReduceInF32},
@@ -88,13 +94,21 @@ constexpr NamedPass kPasses[] = {
      [](Graph& g) {
        RunTogether(g, {.count = 2, .where = "", .together = 2, .together_where = "run_together"});
      }},
-    {"overlap", Overlap},
+    {"overlap", Overlap, true},
     {"place_stages", PlaceStages},
 };
 
+bool IsReshard(const std::unique_ptr<Op>& op) { return op->name() == "reshard"; }
+
 void RunNamed(Graph& graph, std::string_view name) {
   for (const NamedPass& pass : kPasses) {
-    if (name == pass.name) return pass.run(graph);
+    if (name != pass.name) continue;
+    if (pass.of_collectives && std::ranges::any_of(graph.ops(), IsReshard)) {
+      throw Diagnostic("E6103", ExitCode::kUsage, "--passes",
+                       StrCat("'", name, "' orders collectives, and the graph has a reshard"),
+                       "run lower_reshards before it");
+    }
+    return pass.run(graph);
   }
   throw Diagnostic("E6103", ExitCode::kUsage, "--passes", StrCat("there is no pass '", name, "'"),
                    Choices(name, "passes", PassNames()));

@@ -68,7 +68,14 @@ TEST_F(OptTest, RunsPassesInOrderAndReadsItsOwnPrint) {
 TEST_F(OptTest, RefusesUnknownPassesAndBadText) {
   Fails("g.shardc --passes=canonicalise", 2, "did you mean 'canonicalize'");
   Fails("g.shardc --passes=canonicalise", 2, "E6103");
+  const std::string open = "g.shardc --spec megatron --passes=propagate,insert_reshards,";
+  for (const char* pass : {"overlap", "bucket_reductions"}) {
+    Fails(open + pass, 2, "run lower_reshards before it");
+    Opt(open + "lower_reshards," + pass);
+  }
   Fails("g.shardc --spec dp --passes=differentiate", 3, "the graph has no output \"loss\"");
+  Write("vector.shardc", "graph @g(%x: f32[4]) -> (loss: %x) {\n}\n");
+  Fails("vector.shardc --passes=differentiate", 3, "f32[4], no scalar");
   Fails("missing.shardc", 74, "missing.shardc");
   Write("bad.shardc", "graph @g(%x: f32[4]) -> (%y) {\n  %y = ad %x : f32[4]\n}\n");
   Fails("bad.shardc", 3, "bad.shardc:2:");
