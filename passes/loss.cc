@@ -90,6 +90,21 @@ Value* TokenLoss(Graph& graph, Builder& b, const std::string& kind, Value* logit
   return b.Div(sum, SumAll(b, weight));
 }
 
+// What is called "loss" is what gradients are of, and an output: else it would be dead, and its
+// gradient zero.
+void MakeOutput(Graph& graph, const std::string& kind, Value* loss) {
+  auto own = std::ranges::find(graph.outputs, "loss", &Output::name);
+  if (own == graph.outputs.end()) {
+    graph.outputs.insert(graph.outputs.begin(), {"loss", loss});
+  } else if (kind == "output:loss") {
+    own->value = loss;
+  } else if (own->value != loss) {
+    throw Diagnostic("E1601", ExitCode::kBadModel, "--loss",
+                     StrCat("the model has an output 'loss' of its own, and ", kind, " is another"),
+                     "take that one with --loss output:loss, or rename it in the model");
+  }
+}
+
 }  // namespace
 
 Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& output) {
@@ -115,7 +130,7 @@ Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& outp
     throw Diagnostic("E6101", ExitCode::kUsage, "--loss", StrCat("unknown loss '", kind, "'"),
                      "use lm, ce, masked_lm, dot, none or output:NAME");
   }
-  if (!graph.FindOutput("loss")) graph.outputs.insert(graph.outputs.begin(), {"loss", loss});
+  MakeOutput(graph, kind, loss);
   return loss;
 }
 

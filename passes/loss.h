@@ -18,8 +18,9 @@ namespace shardc {
 //   output:NAME  a scalar output that the model computes itself
 // Of a model in halves they are made in f32. `output` names the logits (or y); empty: the model's
 // only float output, or the one named "logits". Adds the inputs that the loss needs and the output
-// "loss" (first in order), and returns its value. Throws Diagnostic E6101 (unknown kind), E1601 (no
-// fitting output).
+// "loss" (first in order; where the model's own output of that name is taken, it becomes a scalar
+// in its place), and returns its value. Throws Diagnostic E6101 (unknown kind), E1601 (no fitting
+// output, or the model's own output "loss" is another).
 Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& output = {});
 
 // By what to multiply a loss of this kind, which is attached, so that the gradients of f16 values

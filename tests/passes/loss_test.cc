@@ -76,6 +76,14 @@ TEST(AttachLoss, AnOutputOfTheModel) {
   Check(kOwn, "output:own", R"(
     CHECK: -> (loss: %1, %y, own: %0, %i)
     CHECK: %1 = reshape %0 {shape=[], site="loss"} : f32[])");
+  constexpr const char* kOwnLoss = R"(graph @g(%x: f32[2, 4]) -> (%y, loss: %0) {
+    %y = neg %x : f32[2, 4]
+    %0 = reduce_sum %x {axes=[0, 1], keepdims=true} : f32[1, 1]
+  })";
+  Check(kOwnLoss, "output:loss", R"(
+    CHECK: -> (%y, loss: %1)
+    CHECK: %1 = reshape %0 {shape=[], site="loss"} : f32[])");
+  Refused(kOwnLoss, "dot", "the model has an output 'loss' of its own, and dot is another", "y");
   Refused(kOwn, "output:y", "output 'y' is not a float scalar");
   Refused(kOwn, "output:on", "the model has no output 'on'");
 }
