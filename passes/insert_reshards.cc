@@ -102,10 +102,15 @@ class Inserter {
     std::vector<Value*> values = op->def->expand(builder, *op);
     SHARDC_CHECK(values.size() == op->results.size(), op->name());
     Op* first = previous ? graph_.Next(previous) : graph_.ops().front().get();
-    for (Op* o = first; o != op; o = graph_.Next(o)) wishless_.insert(o);
+    std::unordered_set<const Op*> made;
+    for (Op* o = first; o != op; o = graph_.Next(o)) made.insert(o);
+    wishless_.insert(made.begin(), made.end());
     for (size_t i = 0; i < values.size(); ++i) {
-      values[i]->type.sharding = op->results[i]->type.sharding;
-      values[i]->provenance = op->results[i]->provenance;
+      // An operand that equals the result is as it is.
+      if (made.contains(values[i]->producer)) {
+        values[i]->type.sharding = op->results[i]->type.sharding;
+        values[i]->provenance = op->results[i]->provenance;
+      }
       graph_.ReplaceAllUses(op->results[i], values[i]);
     }
     graph_.Erase(op);

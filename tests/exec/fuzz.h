@@ -35,7 +35,8 @@ std::string RandomMesh(Dice& dice, int64_t layers);
 // A shipped spec or the text of one made by hand, for the parameters, inputs and activations of a
 // graph to which the loss is attached: mostly cuts that are legal, of whatever dims; ZeRO rarely
 // without an optimizer; maybe microbatches; a pipeline where the mesh has "pp".
-std::string RandomSpec(Dice& dice, const Graph& graph, const Mesh& mesh, bool optimizer);
+std::string RandomSpec(Dice& dice, const Graph& graph, const Mesh& mesh, bool optimizer,
+                       bool microbatches = true);
 // No optimizer in one of three cases.
 void AddRandomOptimizer(Dice& dice, RunSetup& setup);
 
@@ -46,14 +47,17 @@ void AddRandomMemorySaving(Dice& dice, RunSetup& setup);
 Tensors FuzzInputs(Dice& dice, const Graph& graph, int64_t vocab);
 
 // Outputs, losses of all steps, and states; each difference is relative to the tensor's largest
-// element, but for gradients and states at least to a hundredth of the largest of their kind.
+// element, or to `least` where that is larger; for gradients and states at least to a hundredth of
+// the largest of their kind.
 // Returns the problems found.
-std::string Differences(const RunResult& got, const RunResult& want, double tolerance);
+std::string Differences(const RunResult& got, const RunResult& want, double tolerance,
+                        double least = 1e-30);
 
 // Runs the setup on the graph; returns what is wrong, empty if it equals `serial` or is refused
-// with a reason and advice (`refused` is then set).
+// with a reason and advice (`refusal` is then what was said).
 std::string CheckSharded(Graph graph, const RunSetup& setup, const Tensors& inputs,
-                         const RunResult& serial, double tolerance, bool& refused);
+                         const RunResult& serial, double tolerance, std::string& refusal,
+                         double least = 1e-30);
 
 // How to see the case again from a shell.
 std::string Reproduction(const std::string& model, const RunSetup& setup);

@@ -114,12 +114,12 @@ TEST_P(Fuzz, Builtin) {
                             !setup.pipeline.optimizer.kind.empty());
     AddRandomMemorySaving(dice, setup);
     setup.session.threads = static_cast<int>(dice.Between(1, 8));
-    bool refused = false;
+    std::string refusal;
     const RunResult expected = CompileAndRun(BuildGpt(config), serial, inputs);
     const std::string problems = CheckSharded(BuildGpt(config), setup, inputs, expected,
-                                              wide ? kF64Tolerance : kF32Tolerance, refused);
+                                              wide ? kF64Tolerance : kF32Tolerance, refusal);
     EXPECT_EQ(problems, "") << "seed " << seed << "\n" << Reproduction(model, setup);
-    return refused;
+    return !refusal.empty();
   });
 }
 
@@ -156,12 +156,12 @@ TEST_P(Fuzz, Imported) {
     RunSetup setup = run.setup;
     setup.mesh = RandomMesh(dice, static_cast<int64_t>(FindLayers(graph, nullptr).size()));
     setup.spec = RandomSpec(dice, graph, Mesh::Parse(setup.mesh), false);
-    bool refused = false;
+    std::string refusal;
     const std::string problems = CheckSharded(ImportFor(e, batch), setup, run.inputs, run.serial,
-                                              e.float64 ? kF64Tolerance : kF32Tolerance, refused);
+                                              e.float64 ? kF64Tolerance : kF32Tolerance, refusal);
     EXPECT_EQ(problems, "") << "seed " << seed << ", batch " << batch << "\n"
                             << Reproduction(e.path(), setup);
-    return refused;
+    return !refusal.empty();
   });
 }
 
