@@ -104,6 +104,8 @@ int64_t RowLength(const Graph& graph, const Value* logits, const Value* gradient
 bool Fuse(Graph& graph, Op& grad) {
   Op* loss = LossOf(graph, grad);
   if (!loss) return false;
+  // The gradient is linear in dloss and passes sums of ranks on, the loss beside it does not.
+  if (grad.in(0).sharding.partial()) return false;
   auto moved = NeededBefore(graph, loss, grad.operands[0], &grad);
   if (!moved) return false;
   for (Op* op : *moved) graph.MoveBefore(op, loss);

@@ -1,8 +1,9 @@
 // Random graphs of all ops: gradients are those that differences give, fast kernels do what the
 // reference ones do, and sharded equals serial, or is refused with advice.
 //
-// SHARDC_FUZZ_CASES and SHARDC_FUZZ_SEED as in fuzz_test.cc; with SHARDC_FUZZ_MINIMIZE a failure is
-// made smaller before it is shown, with SHARDC_FUZZ_VERBOSE refusals are shown too.
+// SHARDC_FUZZ_CASES and SHARDC_FUZZ_SEED as in fuzz_test.cc; SHARDC_FUZZ_OPS is how large a graph
+// may be; with SHARDC_FUZZ_MINIMIZE a failure is made smaller before it is shown, with
+// SHARDC_FUZZ_VERBOSE refusals are shown too.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -186,7 +187,9 @@ TEST_P(OpsFuzz, RandomGraphs) {
     Dice dice(static_cast<uint64_t>(seed));
     const bool wide = dice.Chance(75), batched = dice.Chance(25);
     FuzzCase c;
-    c.model = MakeRandomGraph(dice, {wide ? DType::kF64 : DType::kF32, batched});
+    c.model = MakeRandomGraph(dice, {.dtype = wide ? DType::kF64 : DType::kF32,
+                                     .batched = batched,
+                                     .most_ops = EnvironmentOr("SHARDC_FUZZ_OPS", 30)});
     c.setup.pipeline.loss = "output:loss";
     if (wide && !c.model.graph.Params().empty()) AddRandomOptimizer(dice, c.setup);
     c.setup.mesh = RandomMesh(dice, 0);

@@ -59,7 +59,7 @@ class Grower {
     batch_ = dice_.Pick<int64_t>({4, 6, 8, 3});
     Input(RandomShape(2, 4));
     for (int64_t n = dice_.Between(1, 3); n > 0; --n) Leaf(RandomShape(1, 3));
-    const int64_t ops = dice_.Between(5, 30);
+    const int64_t ops = dice_.Between(5, options_.most_ops);
     for (int64_t tries = 0; made_ < ops && tries < 6 * ops; ++tries) {
       b_.site = StrCat("m", tries);
       Step();

@@ -12,6 +12,7 @@ struct RandomGraphOptions {
   // Every value that depends on an input has the batch as dim 0 and treats each example by itself,
   // so that microbatches are legal.
   bool batched = false;
+  int64_t most_ops = 30;  // about
 };
 
 // A model: its inputs, and the data of its params in Graph::sources.
@@ -20,7 +21,7 @@ struct RandomModelGraph {
   Tensors inputs;
 };
 
-// A graph of params, inputs, constants and some 5 to 30 ops: chains of reshapes, transposes, slices
+// A graph of params, inputs, constants and 5 or more ops: chains of reshapes, transposes, slices
 // and concats around products and norms above all. Outputs: "loss", a scalar that depends on
 // several values, and some of the others, "y0", .... Each op has been run on the data: values are
 // finite and small, and no op is near a kink or a jump (of relu, max, floor, an order, ...), so

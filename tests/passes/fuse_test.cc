@@ -259,6 +259,17 @@ TEST(Fuse, LossOfLabelsThatAreComputedAgain) {
   CheckPasses(text, "fuse", "CHECK-NOT: cross_entropy_with_grad");
 }
 
+TEST(Fuse, LossApartFromAPartialGradient) {
+  CheckPasses(R"(mesh [dp=2]
+  graph @g(%x: f32[2, 7], %labels: i64[2], %n: f32[2, 4@dp]) -> (%loss, %dx) {
+    %loss, %1 = cross_entropy %x, %labels : f32[2], f32[2]
+    %2 = reduce_sum %n {axes=[1]} : f32[2] partial(dp)
+    %3 = cross_entropy_grad %2, %x, %labels, %1 : f32[2, 7] partial(dp)
+    %dx = all_reduce %3 {axes=["dp"]} : f32[2, 7]
+  })",
+              "fuse", "CHECK: cross_entropy_grad\nCHECK-NOT: cross_entropy_with_grad");
+}
+
 // A gradient that waits for the loss; an lse that is wanted.
 TEST(Fuse, LossApartFromItsGradient) {
   const std::string text = kLoss;
