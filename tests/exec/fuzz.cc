@@ -362,6 +362,12 @@ std::string Reproduction(const std::string& model, const RunSetup& setup) {
                o.weight_decay, " --clip-norm ", o.clip_norm, " --momentum ", o.momentum);
   }
   if (setup.microbatches > 0) command += StrCat(" --microbatches ", setup.microbatches);
+  if (setup.pipeline.precision.compute != "f32") {
+    command += " --precision " + setup.pipeline.precision.compute;
+  }
+  if (!setup.pipeline.precision.reduce_in.empty()) {
+    command += " --reduce-in " + setup.pipeline.precision.reduce_in;
+  }
   if (setup.pipeline.recompute != "none") command += " --recompute " + setup.pipeline.recompute;
   return command + " -o plan\n" + (text ? "fuzz.textproto:\n" + setup.spec : "");
 }

@@ -13,6 +13,7 @@
 #include "ir/op_def.h"
 #include "ir/text.h"
 #include "passes/differentiate.h"
+#include "passes/find_layers.h"
 #include "tests/exec/minimize.h"
 #include "tests/exec/random_graph.h"
 #include "tests/ir/interpreter.h"
@@ -20,7 +21,7 @@
 namespace shardc::testing {
 namespace {
 
-constexpr double kF64Tolerance = 1e-9, kF32Tolerance = 1e-3;
+constexpr double kF64Tolerance = 1e-9, kF32Tolerance = 1e-3, kHalvesTolerance = 0.2;
 // Values are about 1; what is far smaller is a zero with rounding.
 constexpr double kLeast = 1e-3;
 
@@ -88,9 +89,9 @@ std::string CheckGradients(const RandomModelGraph& model, const RunResult& expec
 
 // Whether changes of the data by rounding change results by as much as is tolerated.
 bool IllConditioned(const RandomModelGraph& model, const RunResult& expected, double tolerance) {
-  const bool wide = tolerance == kF64Tolerance;
+  const double step = tolerance == kF64Tolerance ? 1e-14 : tolerance == kF32Tolerance ? 1e-6 : 4e-3;
   for (uint64_t seed = 1; seed <= 3; ++seed) {
-    const Tensors data = Moved(model, seed, wide ? 1e-14 : 1e-6, true);
+    const Tensors data = Moved(model, seed, step, true);
     RunResult moved = Interpreted(model.graph, data, true);
     if (!Differences(moved, expected, tolerance / 10, kLeast).empty()) return true;
   }
@@ -104,7 +105,8 @@ struct Verdict {
 // What is wrong with one case, in all ways.
 Verdict Judge(const FuzzCase& c, bool wide) {
   Verdict v;
-  const double tolerance = wide ? kF64Tolerance : kF32Tolerance;
+  const bool halves = c.setup.pipeline.precision.compute != "f32";
+  const double tolerance = wide ? kF64Tolerance : halves ? kHalvesTolerance : kF32Tolerance;
   const Tensors data = DataOf(c.model);
   RunSetup serial = c.setup;
   serial.mesh = "";
@@ -177,6 +179,10 @@ TEST(OpsFuzzFound, StaysFixed) {
   }
 }
 
+int64_t LayersOf(const Graph& graph) {
+  return static_cast<int64_t>(FindLayers(graph, nullptr).size());
+}
+
 class OpsFuzz : public ::testing::TestWithParam<int> {};
 
 TEST_P(OpsFuzz, RandomGraphs) {
@@ -185,25 +191,32 @@ TEST_P(OpsFuzz, RandomGraphs) {
   int64_t refused = 0;
   for (int64_t seed = first; seed < first + n; ++seed) {
     Dice dice(static_cast<uint64_t>(seed));
-    const bool wide = dice.Chance(75), batched = dice.Chance(25);
+    const bool wide = dice.Chance(75), batched = dice.Chance(25), layers = dice.Chance(30);
     FuzzCase c;
     c.model = MakeRandomGraph(dice, {.dtype = wide ? DType::kF64 : DType::kF32,
                                      .batched = batched,
+                                     .layers = layers,
                                      .most_ops = EnvironmentOr("SHARDC_FUZZ_OPS", 30)});
     c.setup.pipeline.loss = "output:loss";
     if (wide && !c.model.graph.Params().empty()) AddRandomOptimizer(dice, c.setup);
-    c.setup.mesh = RandomMesh(dice, 0);
+    c.setup.mesh = RandomMesh(dice, LayersOf(c.model.graph));
     c.setup.spec = RandomSpec(dice, c.model.graph, Mesh::Parse(c.setup.mesh),
                               !c.setup.pipeline.optimizer.kind.empty(), batched || dice.Chance(5));
     AddRandomMemorySaving(dice, c.setup);
+    if (dice.Chance(10)) c.setup.pipeline.recompute = "selective,gathers";
+    if (!wide && dice.Chance(30)) {
+      c.setup.pipeline.precision.compute = "bf16";
+      if (dice.Chance(30)) c.setup.pipeline.precision.reduce_in = "f32";
+    }
     c.setup.session.reference_kernels = wide && dice.Chance(50);
     c.setup.session.threads = static_cast<int>(dice.Between(1, 8));
     Verdict v = Judge(c, wide);
     refused += !v.refusal.empty();
     if (EnvironmentOr("SHARDC_FUZZ_VERBOSE", 0)) {
       const bool micro = c.setup.spec.find("microbatches:") != std::string::npos;
-      std::cout << "seed " << seed << (batched ? " batched" : "") << (micro ? " micro" : "")
-                << (v.refusal.empty() ? " ran" : " refused: " + v.refusal) << std::endl;
+      std::cout << "seed " << seed << (batched ? " batched" : "") << (micro ? " micro" : "") << " "
+                << c.setup.mesh << (v.refusal.empty() ? " ran" : " refused: " + v.refusal)
+                << std::endl;
     }
     if (EnvironmentOr("SHARDC_FUZZ_VERBOSE", 0) > 1) std::cout << Describe(c);
     if (v.problems.empty()) continue;

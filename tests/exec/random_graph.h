@@ -12,6 +12,7 @@ struct RandomGraphOptions {
   // Every value that depends on an input has the batch as dim 0 and treats each example by itself,
   // so that microbatches are legal.
   bool batched = false;
+  bool layers = false;    // some that are equal but for their params
   int64_t most_ops = 30;  // about
 };
 
