@@ -130,7 +130,8 @@ class Grower : public RandomOps {
 
   // Of the shape of x, made of x and what is there.
   Value* Next(Value* x) {
-    for (auto v = floats_.rbegin(); v != floats_.rend(); ++v) {
+    const std::vector<Value*> known = floats_;
+    for (auto v = known.rbegin(); v != known.rend(); ++v) {
       const bool made = (*v)->producer && !(*v)->producer->operands.empty();
       if (!made || *v == x || reach_[*v] != kBoth) continue;
       Value* y = *v;
