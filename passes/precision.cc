@@ -8,6 +8,7 @@
 #include "ir/builder.h"
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
+#include "passes/infers.h"
 
 namespace shardc {
 namespace {
@@ -283,7 +284,15 @@ bool FoldIntoProducer(Graph& graph, Op* cast) {
   }
   if (!IsFloat(v->type.dtype) || !IsFloat(cast->out().dtype)) return false;
   if (cast->out().sharding != v->type.sharding) return false;
-  op->attrs.Set("out", std::string(DTypeName(cast->out().dtype)));
+  Attributes attrs = op->attrs;
+  attrs.Set("out", std::string(DTypeName(cast->out().dtype)));
+  std::vector<TensorType> operands, results;
+  for (const Value* o : op->operands) operands.push_back(o->type);
+  for (const Value* r : op->results) results.push_back(r->type);
+  results[static_cast<size_t>(v->index)].dtype = cast->out().dtype;
+  // A bias in the type that the result had stays with it.
+  if (!Infers(*op->def, operands, attrs, results)) return false;
+  op->attrs = std::move(attrs);
   v->type.dtype = cast->out().dtype;
   graph.ReplaceAllUses(cast->result(), v);
   return true;

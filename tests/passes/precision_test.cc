@@ -123,6 +123,20 @@ TEST(Precision, BranchesAreNarrowWhereTheirReaderWidensThem) {
     CHECK-NEXT: add_layer_norm %x, %2 {eps=1e-05} : f32[4, 8], f32[4, 8], f32[4], f32[4])");
 }
 
+// The bias of one row is as large as what it is added to: it stays in f32, and so does the sum.
+TEST(Precision, AResultStaysInTheTypeOfItsBias) {
+  CheckPasses(R"(graph @g(%x: f32[1, 8]) -> (%y) {
+    %w = param "w" : f32[8, 8]
+    %b = param "b" : f32[8]
+    %0 = matmul %x, %w : f32[1, 8]
+    %1 = add %0, %b : f32[1, 8]
+    %y = matmul %1, %w : f32[1, 8]
+  })",
+              "precision,fold_casts,fuse,fold_casts", R"(
+    CHECK: linear %_, %_, %b {nt=false, out="f32"} : f32[1, 8]
+    CHECK-NEXT: cast %_ {to="bf16"} : bf16[1, 8])");
+}
+
 TEST(Precision, GradientsThatANormReadsAreNarrow) {
   CheckPasses(R"(graph @g(%x: f32[4, 8], %d: f32[4, 6], %m: f32[4], %r: f32[4]) -> (%y) {
     %w = param "w" : f32[8, 6]
