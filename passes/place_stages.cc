@@ -268,11 +268,34 @@ class Placer {
   std::map<std::pair<const Value*, int>, Value*> made_;
 };
 
+// What depends on no parameter runs on whatever stages need it: of a model with little else a stage
+// may be left with nothing, or all of them go alone.
+void RefuseIdleStages(const Graph& graph) {
+  const auto axis = graph.mesh.FindAxis(graph.pipeline_axis);
+  const int64_t stages = axis ? graph.mesh.axis_size(*axis) : 1;
+  std::set<int> busy;
+  bool sends = stages == 1;
+  for (const auto& op : graph.ops()) {
+    busy.insert(op->stage);
+    sends = sends || op->name() == "send_recv";
+  }
+  std::string what = sends ? "" : "no stage needs anything of another";
+  for (int stage = 0; stage < stages; ++stage) {
+    if (!busy.contains(stage)) what = StrCat("nothing is left for stage ", stage, " to compute");
+  }
+  if (what.empty()) return;
+  throw Diagnostic("E2125", ExitCode::kBadSpec,
+                   StrCat("the pipeline over '", graph.pipeline_axis, "'"),
+                   what + ": what depends on no parameter runs on the stages that read it",
+                   stages > 2 ? "use fewer stages" : "leave the pipeline out");
+}
+
 }  // namespace
 
 void PlaceStages(Graph& graph) {
   if (graph.pipeline_axis.empty()) return;
   Placer(graph).Run();
+  RefuseIdleStages(graph);
   OrderBySchedule(graph, OneForwardOneBackward(graph));
   OrderStages(graph);
 }

@@ -13,7 +13,8 @@ namespace shardc {
 // its results. States are on the stages that read them, and are updated on each of them, from equal
 // bits: what all of them need and one makes is made once. Microbatches run by one forward, one
 // backward; the order is one that all stages can follow together, also if a send blocks until it is
-// received (OrderStages). Throws Diagnostic E2123 for a graph that has transfers already.
+// received (OrderStages). Throws Diagnostic E2123 for a graph that has transfers already,
+// E2125 where a stage is left without an op, or none needs anything of another.
 void PlaceStages(Graph& graph);
 
 }  // namespace shardc

@@ -244,6 +244,35 @@ TEST(PlaceStages, RefusesWhatWasPlaced) {
       "E2123", "placed already");
 }
 
+TEST(PlaceStages, RefusesStagesWithoutWork) {
+  auto place = [](const std::string& ops) {
+    Graph graph = ParseAndVerify(StrCat(R"(mesh [pp=2]
+      pipeline pp
+      graph @g(%x: f32[4, 4]) -> (%a, %b) {
+      %v = param "v" : f32[4, 4]
+      %w = param "w" : f32[4, 4]
+)",
+                                        ops, "}"));
+    PlaceStages(graph);
+  };
+  ExpectThrown(
+      [&] {
+        place(R"(
+      %a = matmul %x, %x {stage=0} : f32[4, 4]
+      %b = matmul %a, %w {stage=1} : f32[4, 4]
+)");
+      },
+      "E2125", "nothing is left for stage 0");
+  ExpectThrown(
+      [&] {
+        place(R"(
+      %a = matmul %x, %v {stage=0} : f32[4, 4]
+      %b = matmul %x, %w {stage=1} : f32[4, 4]
+)");
+      },
+      "E2125", "no stage needs");
+}
+
 // What is needed late is sent when it is made, and then received at once where the sender could
 // otherwise not go on.
 TEST(PlaceStages, NoStageWaitsForEver) {
