@@ -334,6 +334,11 @@ Value* SimplifySlice(Builder& b, const Op& op) {
   return forward ? OperandIfSame(b, op) : nullptr;
 }
 
+// Of a concat of one operand, or a split into one result.
+Value* OnlyPiece(Builder& b, const Op& op) {
+  return op.operands.size() == 1 && op.results.size() == 1 ? OperandIfSame(b, op) : nullptr;
+}
+
 }  // namespace
 
 void RegisterPieceOps(OpRegistry& registry) {
@@ -377,6 +382,7 @@ void RegisterPieceOps(OpRegistry& registry) {
   concat.infer = InferConcat;
   concat.rule = ConcatRule;
   concat.gradient = ConcatGradient;
+  concat.simplify = OnlyPiece;
   concat.flops = NoFlops;
   concat.reference = [](const KernelCall& call) {
     CopyPieces(call.out[0], call.in, AxisOf(*call.attrs, call.out[0].rank()), true);
@@ -392,6 +398,7 @@ void RegisterPieceOps(OpRegistry& registry) {
   split.infer = InferSplit;
   split.rule = SplitRule;
   split.gradient = SplitGradient;
+  split.simplify = OnlyPiece;
   split.flops = NoFlops;
   split.reference = [](const KernelCall& call) {
     CopyPieces(call.in[0], call.out, AxisOf(*call.attrs, call.in[0].rank()), false);

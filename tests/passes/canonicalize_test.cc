@@ -14,7 +14,9 @@ TEST(Canonicalize, DropsOpsWithoutEffect) {
     %2 = cast %1 {to="f32"} : f32[2, 3]
     %3 = slice %2 {limits=[2, 3], starts=[0, 0], steps=[1, 1]} : f32[2, 3]
     %4 = broadcast_to %3 {shape=[2, 3]} : f32[2, 3]
-    %y = neg %4 : f32[2, 3]
+    %5 = split %4 {axis=1, sizes=[3]} : f32[2, 3]
+    %6 = concat %5 {axis=0} : f32[2, 3]
+    %y = neg %6 : f32[2, 3]
   })",
               "canonicalize", R"(
     CHECK: graph
