@@ -90,7 +90,10 @@ Value* SigmoidOf(const Value* v) {
 Value* RecoverSilu(Builder& b, Op* op) {
   if (op->name() != "mul") return nullptr;
   for (int i = 0; i < 2; ++i) {
-    if (SigmoidOf(op->operands[1 - i]) == op->operands[i]) return b.Make("silu", {op->operands[i]});
+    Value* x = op->operands[i];
+    // The 1 of 1 / (1 + exp(-x)) may be of a larger shape.
+    if (x->type.shape == op->out().shape && SigmoidOf(op->operands[1 - i]) == x)
+      return b.Make("silu", {x});
   }
   return nullptr;
 }

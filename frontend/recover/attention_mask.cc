@@ -282,6 +282,7 @@ class MaskRecovery {
         if (mask) mask = b_.Make("max", {mask, b_.Scalar(mask->type.dtype, step.number)});
       } else if (step.kind == MaskStep::kAdd) {
         if (!safe(step) && MayBeInfinite(step.value)) return nullptr;
+        if (DependsOnParam(step.value)) return nullptr;  // a mask has no gradient
         Value* added = b_.Cast(step.value, dtype_);
         mask = mask ? b_.Add(mask, added) : added;
       } else {

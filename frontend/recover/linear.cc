@@ -139,9 +139,11 @@ Value* RaiseUnflatten(Builder& b, Op* op) {
   }
   if (!maker->def->elementwise && !DropsWhole(maker)) return nullptr;
   std::vector<Value*> operands;
+  bool whole = false;  // one of them gives the result its shape
   for (Value* v : maker->operands) {
     const Shape& own = v->type.shape;
     if (own == maker->out().shape) {
+      whole = true;
       operands.push_back(b.Reshape(v, shape));
     } else if (own.size() < 2 || own[0] == 1) {
       operands.push_back(own.size() < 2 ? v : b.Reshape(v, {own[1]}));
@@ -149,6 +151,7 @@ Value* RaiseUnflatten(Builder& b, Op* op) {
       return nullptr;
     }
   }
+  if (!whole) return nullptr;
   return b.Create(maker->name(), std::move(operands), maker->attrs)->result();
 }
 

@@ -1,6 +1,8 @@
 #include "frontend/recover/match.h"
 
 #include <algorithm>
+#include <set>
+#include <vector>
 
 #include "ir/op_def.h"
 
@@ -53,6 +55,19 @@ Op* ProducedBy(const Value* v, std::string_view op) {
 }
 
 bool IsParam(const Value* v) { return ProducedBy(v, "param") != nullptr; }
+
+bool DependsOnParam(const Value* v) {
+  std::set<const Op*> seen;
+  std::vector<const Value*> waiting = {v};
+  while (!waiting.empty()) {
+    const Op* op = waiting.back()->producer;
+    waiting.pop_back();
+    if (op == nullptr || !seen.insert(op).second) continue;
+    if (op->name() == "param") return true;
+    waiting.insert(waiting.end(), op->operands.begin(), op->operands.end());
+  }
+  return false;
+}
 
 const HostTensor* ConstantOf(const Value* v) {
   Op* op = ProducedBy(v, "constant");

@@ -33,6 +33,7 @@ bool Arranges(const Op* op);  // whether it is such an op
 // The producer of v if it is an op of that name, else null.
 Op* ProducedBy(const Value* v, std::string_view op);
 bool IsParam(const Value* v);
+bool DependsOnParam(const Value* v);  // whether a param is among what v is computed from
 // The data of a `constant` op, else null.
 const HostTensor* ConstantOf(const Value* v);
 // The one value that all elements of a constant have; sees through broadcast_to, reshape, slice and

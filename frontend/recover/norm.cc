@@ -70,11 +70,12 @@ Value* RecoverNorm(Builder& b, Op* op) {
   return nullptr;
 }
 
-// The eps of inverse_root = 1 / sqrt(mean((x - mean) ^ 2) + eps).
+// The eps of inverse_root = 1 / sqrt(mean((x - mean) ^ 2) + eps), a number for each row of x.
 std::optional<double> EpsOfVariance(const Value* inverse_root, const Value* x, const Value* mean) {
   Value* radicand = InverseRootOf(inverse_root);
   Op* add = radicand ? ProducedBy(radicand, "add") : nullptr;
-  for (int i = 0; add != nullptr && i < 2; ++i) {
+  if (add == nullptr || inverse_root->type.shape != mean->type.shape) return std::nullopt;
+  for (int i = 0; i < 2; ++i) {
     Value* squares = MeanOf(add->operands[i]);
     Value* root = squares ? SquareOf(squares) : nullptr;
     Op* centered = root ? ProducedBy(root, "sub") : nullptr;
@@ -101,6 +102,9 @@ Value* MatchScaleAndShift(Builder& b, Op* scaled, Op* shift) {
     Value* mean = product->operands[i % 2];
     Op* scale = ProducedBy(s, "mul");
     if (product->operands[1 - i % 2] != s || scale == nullptr || MeanOf(mean) != x) continue;
+    Shape statistic = x->type.shape;
+    statistic.back() = 1;
+    if (mean->type.shape != statistic) continue;  // else it is another row's
     for (int k = 0; k < 2; ++k) {
       std::optional<double> eps = EpsOfVariance(scale->operands[k], x, mean);
       if (!eps) continue;

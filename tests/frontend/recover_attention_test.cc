@@ -289,6 +289,22 @@ TEST(Attention, AFloorUnderTheScores) {
   EXPECT_THAT(Ops(g), Not(Contains("attention")));
 }
 
+// The mask of an attention has no gradient.
+TEST(Attention, ATrainedBiasStaysAnAdd) {
+  auto biased = [](bool trained, bool guard) {
+    return RecoverForm({.mask =
+                            [=](TestGraph& b, Value* s) {
+                              Value* bias = trained ? b.P("bias", {kHeads, kS, kS})
+                                                    : b.In("bias", {kHeads, kS, kS});
+                              return b.Add(s, b.Mul(bias, b.C(3)));
+                            },
+                        .guard = guard});
+  };
+  EXPECT_THAT(Ops(biased(false, true)), Contains("attention"));
+  EXPECT_THAT(Ops(biased(true, true)), Not(Contains("attention")));
+  EXPECT_THAT(Ops(biased(true, false)), Not(Contains("attention")));
+}
+
 TEST(Attention, RowsThatMightSeeNothingAndBeNaNAreLeftAlone) {
   Graph g = RecoverForm({.mask = [](TestGraph& b, Value* s) {
     return b.Where(b.In("padding", Padding()), s, b.C(-kInf));

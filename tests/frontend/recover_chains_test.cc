@@ -43,6 +43,14 @@ TEST(Linear, HeadsMergedIntoFlatRows) {
   EXPECT_EQ(Find(g, "matmul")->out().shape, (Shape{kB, kS, kH}));
 }
 
+TEST(Linear, ASingleRowThatNoOperandHolds) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* row = b.Mul(b.P("w", {kH}), b.In("scale", {1, 1}));
+    b.Out(b.Mul(b.Reshape(row, {1, 1, kH}), b.In("x", {1, 1, 1})));
+  });
+  EXPECT_EQ(g.outputs[0].value->type.shape, (Shape{1, 1, kH}));
+}
+
 TEST(Linear, TransposedWeightIsReadAsItIsStored) {
   Graph g = Recover([](TestGraph& b) {
     b.Out(b.Matmul(b.In("x", {kB, kS, kH}), b.Transpose(b.P("w", {8, kH}), {1, 0})));
@@ -160,6 +168,25 @@ TEST(Norm, LayerNormAsAScaleAndAShift) {
   }
 }
 
+// With as many rows as columns, statistics without the last dim broadcast along the rows.
+TEST(Norm, AScaleAndAShiftByOtherRowsStatisticsStay) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.In("x", {kS, kS});
+    auto mean = [&](Value* v) {
+      return b.Make("reduce_mean", {v}, {{"axes", Ints{1}}, {"keepdims", false}});
+    };
+    Value *m = mean(x), *centered = b.Sub(x, m);
+    Value* root = b.Op1("rsqrt", b.Add(mean(b.Mul(centered, centered)), b.C(1e-3)));
+    Value* scale = b.Mul(root, b.P("w", {kS}));
+    b.Out(b.Add(b.Mul(x, scale), b.Sub(b.P("bias", {kS}), b.Mul(m, scale))), "both");
+    Value *kept = b.Mean(x), *around = b.Sub(x, kept);
+    root = b.Op1("rsqrt", b.Add(mean(b.Mul(around, around)), b.C(1e-3)));
+    scale = b.Mul(root, b.P("w2", {kS}));
+    b.Out(b.Add(b.Mul(x, scale), b.Sub(b.P("bias2", {kS}), b.Mul(kept, scale))), "variance");
+  });
+  EXPECT_EQ(Find(g, "layer_norm"), nullptr);
+}
+
 TEST(Norm, AConstantBiasOfZerosIsNoParameter) {
   Graph g = Recover([](TestGraph& b) {
     Value* x = b.In("x", {kS, kH});
@@ -258,6 +285,8 @@ TEST(Activation, NearMissesStay) {
     b.Out(b.Mul(b.Mul(z, b.C(0.5)), erf(std::numbers::sqrt2)), "other x");
     b.Out(b.Mul(x, b.Op1("sigmoid", b.Mul(x, b.C(1.702)))), "quick gelu");
     b.Out(b.Mul(z, b.Op1("sigmoid", x)), "glu");
+    Value* ones = b.Div(b.C(1, {3, 1, 1}), b.Add(b.C(1), b.Op1("exp", b.Neg(x))));
+    b.Out(b.Mul(x, ones), "three of them");
   });
   EXPECT_THAT(Ops(g), Not(Contains("gelu")));
   EXPECT_THAT(Ops(g), Not(Contains("silu")));
