@@ -8,13 +8,13 @@ namespace {
 
 constexpr int kReduceSumTakesAxesAsInput = 13, kOthersTakeAxesAsInput = 18;
 
-// The axes to reduce; none when the node does nothing.
+// Without axes the node reduces nothing; what it does to each element it still does.
 struct Reduction {
   Ints axes;
   bool keepdims;
 };
 
-std::optional<Reduction> ReadReduction(NodeContext& c) {
+Reduction ReadReduction(NodeContext& c) {
   int since = c.op_type() == "ReduceSum" ? kReduceSumTakesAxesAsInput : kOthersTakeAxesAsInput;
   Ints axes;
   if (c.opset() < since) {
@@ -23,11 +23,8 @@ std::optional<Reduction> ReadReduction(NodeContext& c) {
     axes = c.ConstantInts(1);
   }
   int rank = c.input(0)->type.rank();
-  if (axes.empty()) {
-    if (c.Int("noop_with_empty_axes", 0) != 0) return std::nullopt;
-    axes = Count(rank);
-  }
-  return Reduction{Axes(c, axes, rank), c.Int("keepdims", 1) != 0};
+  if (axes.empty() && c.Int("noop_with_empty_axes", 0) == 0) axes = Count(rank);
+  return {Axes(c, axes, rank), c.Int("keepdims", 1) != 0};
 }
 
 Value* Sum(NodeContext& c, Value* x, const Reduction& r) {
@@ -96,8 +93,7 @@ Value* Prod(NodeContext& c, Value* x, const Reduction& r) {
 
 template <Value* (*Fn)(NodeContext&, Value*, const Reduction&)>
 void Convert(NodeContext& c) {
-  std::optional<Reduction> r = ReadReduction(c);
-  c.SetOutput(0, r ? Fn(c, c.input(0), *r) : c.input(0));
+  c.SetOutput(0, Fn(c, c.input(0), ReadReduction(c)));
 }
 
 // The first (or last) position that has the extreme value.

@@ -131,6 +131,29 @@ TEST_F(Converters, ReduceTakesAxesAsAttributeBeforeOpset18) {
   EXPECT_NEAR(y.AsDouble(1), (x.AsDouble(3) + x.AsDouble(4) + x.AsDouble(5)) / 3, 1e-15);
 }
 
+// The numbers are ONNX Runtime's.
+TEST_F(Converters, ReduceOverNoAxesStillActsOnEachElement) {
+  model_.proto.mutable_opset_import(0)->set_version(18);
+  Input("x", {2});
+  inputs_["x"] = HostTensor::Of<double>({2}, {0.5, 3});
+  const std::vector<std::pair<std::string, double>> expected = {
+      {"ReduceSum", 3},       {"ReduceMean", 3},
+      {"ReduceMax", 3},       {"ReduceProd", 3},
+      {"ReduceLogSumExp", 3}, {"ReduceSumSquare", 9},
+      {"ReduceL1", 3},        {"ReduceL2", 3},
+      {"ReduceMin", 3},       {"ReduceLogSum", 1.0986122886681098}};
+  std::vector<std::string> names;
+  for (const auto& [op, value] : expected) {
+    SetInt(Node(op, {"x"}, {op}), "noop_with_empty_axes", 1);
+    names.push_back(op);
+  }
+  std::vector<HostTensor> got = Evaluate(names);
+  for (size_t i = 0; i < names.size(); ++i) {
+    ASSERT_EQ(got[i].shape(), Shape{2}) << names[i];
+    EXPECT_NEAR(got[i].AsDouble(1), expected[i].second, 1e-12) << names[i];
+  }
+}
+
 TEST_F(Converters, SequencesOfASplit) {
   Input("x", {2, 6});
   Integers("sizes", {1, 2, 3});
