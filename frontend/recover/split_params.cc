@@ -17,13 +17,14 @@ std::vector<Op*> SitesOf(const Graph& graph, const Value* value) {
   return sites;
 }
 
-// Whether the first elements of the parameter's data are not all one value, as a fill's are.
+// Whether the parameter's data (its first row) are not all one value, as a fill's are.
 bool Varies(const Graph& graph, const Op* param) {
   auto source = graph.sources.find(param->attrs.String("name"));
-  const Shape& shape = param->out().shape;
   if (source == graph.sources.end() || param->out().num_elements() == 0) return false;
-  HostTensor row(param->out().dtype, {1, shape[1]});
-  source->second->Read({0, 0}, row.shape(), row.raw());
+  Shape shape(param->out().shape.size(), 1);
+  shape.back() = param->out().shape.back();
+  HostTensor row(param->out().dtype, shape);
+  source->second->Read(Shape(shape.size(), 0), shape, row.raw());
   for (int64_t i = 1; i < row.num_elements(); ++i) {
     if (row.AsDouble(i) != row.AsDouble(0)) return true;
   }
@@ -31,8 +32,8 @@ bool Varies(const Graph& graph, const Op* param) {
 }
 
 // At how many sites each shared matrix is multiplied with. Exporters merge vectors of equal values,
-// but two matrices are equal only if they are one: then layers are run several times, with their
-// vectors.
+// as new ones are, but two matrices are equal only if they are one: then layers are run several
+// times, with their vectors.
 std::set<size_t> SitesOfSharedMatrices(const Graph& graph) {
   std::set<size_t> counts;
   for (const Op* param : graph.Params()) {
@@ -71,6 +72,8 @@ void SplitSharedVectors(Graph& graph) {
         continue;
       }
     }
+    // As of matrices: equal, and no fill, they are one, as what every step of a recurrence reads.
+    if (!known && Varies(graph, param)) continue;
     Attributes more = param->attrs;
     more.Erase("aliases");
     if (known) param->attrs.Erase("aliases");

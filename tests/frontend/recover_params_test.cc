@@ -226,7 +226,8 @@ TEST(Roles, AreThoseOfTheBuilder) {
 
 TEST(SharedVectors, BecomeOneParameterPerSite) {
   Graph g = Recover([](TestGraph& b) {
-    Value *w = b.P("w", {6}), *x = b.In("x", {4, 6}), *m = b.P("m", {6, 6});
+    Value* w = b.P("w", HostTensor::Of<double>({6}, {1, 1, 1, 1, 1, 1}));
+    Value *x = b.In("x", {4, 6}), *m = b.P("m", {6, 6});
     b.site = "h.0.norm";
     x = b.Create("rms_norm", {x, w}, {{"eps", 1e-5}})->result();
     b.site = "h.1.norm";
@@ -241,6 +242,21 @@ TEST(SharedVectors, BecomeOneParameterPerSite) {
   }
   EXPECT_THAT(names, ::testing::UnorderedElementsAre("w NORM", "w@h.1.norm NORM", "w@2 ", "m "));
   EXPECT_EQ(g.notes.size(), 2u);
+}
+
+// Parameters that the exporter merged because they were equal are equal fills.
+TEST(SharedVectors, AreOneIfTheirElementsDiffer) {
+  Graph g = Recover([](TestGraph& b) {
+    Value *u = b.P("u", HostTensor::Of<double>({3}, {1, 1, 2})), *x = b.In("x", {4, 3});
+    for (const char* site : {"h.0", "h.0", "h.1"}) {
+      b.site = site;
+      x = b.Make("mul", {b.Add(x, u), x});
+    }
+    b.Out(x);
+  });
+  ASSERT_EQ(g.Params().size(), 1u);
+  EXPECT_EQ(g.Params()[0]->result()->users.size(), 3u);
+  EXPECT_THAT(g.notes, ::testing::IsEmpty());
 }
 
 TEST(SharedVectors, GetTheirLostNamesBack) {
