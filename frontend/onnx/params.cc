@@ -21,6 +21,8 @@ const Ops kPassOn = {"Identity", "Transpose", "Reshape",   "Unsqueeze", "Squeeze
                      "Pad",      "Dropout",   "Neg",       "Abs",       "Exp",     "Log",
                      "Sqrt",     "Pow",       "Clip",      "Tanh",      "Sigmoid", "Softplus",
                      "Concat",   "Where",     "Reciprocal"};
+// Of kPassOn: how a model keeps a rate or a scale that it trains (as its logarithm), but no table.
+const Ops kReparametrize = {"Exp", "Log", "Sigmoid", "Tanh", "Softplus"};
 const Ops kLookUp = {"Gather", "GatherND", "GatherElements"};
 const Ops kReduce = {"ReduceMean", "ReduceSum",       "ReduceMax", "ReduceMin",
                      "ReduceL2",   "ReduceSumSquare", "ReduceL1"};
@@ -77,7 +79,8 @@ bool IsCandidate(const TensorProto& t) {
 }
 
 // A mask's elements are 0 and one very negative number, or that number alone, or both 0 and 1.
-enum class Kind { kMask, kZeros, kOther };
+// Those of a table of distances grow evenly along each row, but for one bend (the query's place).
+enum class Kind { kMask, kZeros, kDistances, kOther };
 
 // Follows one tensor to the places where a network computes with it.
 class Evidence {
@@ -116,6 +119,8 @@ class Evidence {
   }
 
   bool IsMask() const { return kind_() == Kind::kMask; }
+  // As exporters store ALiBi, under no name of the module's. A vector may be trained from a ramp.
+  bool IsDistances() const { return !vector_ && kind_() == Kind::kDistances; }
 
   // A mask of a batch without padding is all zeros, like a new bias, but added to scores.
   bool IsEmptyMask(const NodeProto& sum) const {
@@ -169,16 +174,18 @@ class Evidence {
       return use.input == 0 && row ? true : FollowOutputs(node, row);
     }
     if (op == "Where" && use.input > 0 && MeetsActivation(node, value)) return !IsMask();
+    reparametrized_ |= kReparametrize.contains(op);
     if (kPassOn.contains(op)) return FollowOutputs(node, row);
     if (kProduct.contains(op)) {
       return MeetsActivation(node, value) || FollowOutputs(node, row);
     }
     if (kSum.contains(op)) {
       if (!MeetsActivation(node, value)) return FollowOutputs(node, row);
-      return !IsMask() && !IsEmptyMask(node) && !OnlyChooses(node.output(0));
+      return !IsMask() && !IsDistances() && !IsEmptyMask(node) && !OnlyChooses(node.output(0));
     }
     if (kScale.contains(op)) {
-      return MeetsActivation(node, value) ? vector_ && !IsMask() : FollowOutputs(node, row);
+      if (!MeetsActivation(node, value)) return FollowOutputs(node, row);
+      return (vector_ || reparametrized_) && !IsMask();
     }
     return true;
   }
@@ -187,6 +194,7 @@ class Evidence {
   std::function<Kind()> kind_;
   int rank_;
   bool vector_ = false;  // one dim at most is larger than 1, and no rows were picked
+  bool reparametrized_ = false;
   bool found_ = false;
   std::set<std::string> visited_;
 };
@@ -211,8 +219,39 @@ class MaskTest {
   double value_ = 0;
 };
 
+// Rows of numbers that are not masked, of which one at least has enough of them to tell.
+class DistanceTest {
+ public:
+  bool TakesRow(const HostTensor& t, int64_t begin, int64_t n) {
+    std::vector<double> row;
+    double largest = 0;
+    for (int64_t i = begin; i < begin + n; ++i) {
+      const double v = t.AsDouble(i);
+      if (!(v > -1e4) || !std::isfinite(v)) continue;
+      row.push_back(v);
+      largest = std::max(largest, std::abs(v));
+    }
+    if (row.size() < 4) return true;
+    int bends = 0;
+    bool grows = false;
+    for (size_t i = 1; i < row.size(); ++i) {
+      grows |= row[i] != row[i - 1];
+      if (i + 1 < row.size())
+        bends += std::abs(row[i + 1] - 2 * row[i] + row[i - 1]) > 1e-5 * largest;
+    }
+    grows_ |= grows;
+    return bends <= 1;
+  }
+  bool Result() const { return grows_; }
+
+ private:
+  bool grows_ = false;
+};
+
 Kind Classify(const TensorType& type, const TensorSource& source) {
   MaskTest test;
+  DistanceTest distances;
+  bool may_mask = true, may_distance = type.rank() >= 2;
   // In pieces, so that a large table is left after its first.
   Shape size = type.shape, offset(size.size(), 0);
   int64_t rows = type.shape[0];
@@ -221,11 +260,17 @@ Kind Classify(const TensorType& type, const TensorSource& source) {
     size[0] = std::min(size[0], rows - offset[0]);
     HostTensor piece(type.dtype, size);
     source.Read(offset, size, piece.raw());
-    for (int64_t i = 0; i < piece.num_elements(); ++i) {
-      if (!test.Takes(piece.AsDouble(i))) return Kind::kOther;
+    for (int64_t i = 0; may_mask && i < piece.num_elements(); ++i) {
+      may_mask = test.Takes(piece.AsDouble(i));
     }
+    const int64_t row = type.shape.back();
+    for (int64_t i = 0; may_distance && i < piece.num_elements(); i += row) {
+      may_distance = distances.TakesRow(piece, i, row);
+    }
+    if (!may_mask && !may_distance) return Kind::kOther;
   }
-  return test.Result();
+  if (may_mask) return test.Result();
+  return distances.Result() ? Kind::kDistances : Kind::kOther;
 }
 
 class Finder {

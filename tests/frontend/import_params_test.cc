@@ -1,4 +1,5 @@
 // Which tensors are parameters, what they were called, and their data.
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -106,6 +107,41 @@ TEST_F(ParamRules, AMaskThatIsAddedIsAConstant) {
   m.Node("Add", {"a", "bias"}, {"y"});
   m.Output("y");
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("bias"));
+}
+
+// ALiBi as TorchScript stores it, with and without what is masked, and one to both sides. What was
+// trained is no ramp, and a vector may begin as one.
+TEST_F(ParamRules, DistancesThatAreAddedAreConstants) {
+  Model m;
+  const float none = -INFINITY;
+  m.Input("x", {"2", "5"});
+  m.Floats("alibi", {2, 5}, {-2, -1.5, -1, -0.5, 0, -1.2f, -0.9f, -0.6f, -0.3f, 0});
+  m.Floats("causal", {2, 5}, {-0.9f, -0.6f, -0.3f, 0, none, -1.2f, -0.9f, -0.6f, -0.3f, 0});
+  m.Floats("both_sides", {2, 5}, {0, -1, -2, -3, -4, -2, -1, 0, -1, -2});
+  m.Floats("trained", {2, 5}, {-2, -1.5, -1, -0.5, 0, -2, -1.4f, -1, -0.6f, 0});
+  m.Floats("fill", {2, 5}, std::vector<float>(10, 0.5f));
+  m.Floats("ramp", {1, 5}, {0, 0.25, 0.5, 0.75, 1});
+  std::string sum = "x";
+  for (const char* table : {"alibi", "causal", "both_sides", "trained", "fill", "ramp"}) {
+    m.Node("Add", {sum, table}, {StrCat(table, "_sum")});
+    sum = StrCat(table, "_sum");
+  }
+  m.Output(sum);
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("trained", "fill", "ramp"));
+}
+
+// As Mamba keeps the rates of its states.
+TEST_F(ParamRules, AMatrixThatScalesThroughItsLogarithmIsAParameter) {
+  Model m;
+  m.Input("x", {"3", "2"});
+  m.Floats("A_log", {3, 2}, {0.5f, 1.5f, 0.1f, 0.7f, -0.2f, 0.3f});
+  m.Floats("table", {3, 2}, {0.5f, 1.5f, 0.1f, 0.7f, -0.2f, 0.3f});
+  m.Node("Exp", {"A_log"}, {"rate"});
+  m.Node("Neg", {"rate"}, {"A"});
+  m.Node("Mul", {"x", "A"}, {"decayed"});
+  m.Node("Mul", {"decayed", "table"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("A_log"));
 }
 
 TEST_F(ParamRules, OnesAndZerosOfANormAreParameters) {
