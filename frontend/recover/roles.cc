@@ -293,10 +293,11 @@ class RoleFinder {
         OneOf(op->name(), {"reshape", "transpose", "split", "slice", "cast", "broadcast_to", "neg",
                            "concat", "mul", "div", "where", "max", "min"});
     // A sum of two computed tensors over the whole width is the residual stream, over heads a
-    // rotation.
+    // rotation, and of two linears one linear with another of low rank beside it.
     bool sum =
         OneOf(op->name(), {"add", "sub"}) &&
-        (op->out().rank() >= 4 || BiasBehind(op->operands[0]) || BiasBehind(op->operands[1]));
+        (op->out().rank() >= 4 || BiasBehind(op->operands[0]) || BiasBehind(op->operands[1]) ||
+         (IsScaledLinear(op->operands[0]) && IsScaledLinear(op->operands[1])));
     bool norm = OneOf(op->name(), {"layer_norm", "rms_norm"}) &&
                 (op->out().rank() >= 4 || IsLinearOut(op->operands[0]));
     if (norm) return SetQkv(op->operands[0], depth + 1);
@@ -318,11 +319,38 @@ class RoleFinder {
                                       [&](const auto& l) { return l.second.out == v; });
   }
 
+  bool IsScaledLinear(const Value* v) {
+    const Op* op = v->producer;
+    if (op && OneOf(op->name(), {"mul", "div"}) && ProducedBy(op->operands[1], "constant"))
+      return IsLinearOut(op->operands[0]);
+    return IsLinearOut(v);
+  }
+
+  // Back from what a result of heads is multiplied with, to the linear that makes this gate: one
+  // for each head, or one for each element.
+  void SetGate(const Value* v, int depth) {
+    if (Linear* linear = LinearAt(v)) return linear->experts ? void() : Set(linear, "QKV");
+    const Op* op = v->producer;
+    if (op == nullptr || depth > 12) return;
+    // A sum without a parameter is the residual stream.
+    if (OneOf(op->name(), {"add", "sub"}) && !BiasBehind(op->operands[0]) &&
+        !BiasBehind(op->operands[1]) && !ProducedBy(op->operands[0], "constant") &&
+        !ProducedBy(op->operands[1], "constant"))
+      return;
+    if (!op->def->elementwise &&
+        !OneOf(op->name(), {"reshape", "transpose", "split", "slice", "broadcast_to", "cast"}))
+      return;
+    for (const Value* operand : op->operands) SetGate(operand, depth + 1);
+  }
+
   void SetAttentionOut(const Value* v, int depth) {
     for (Op* user : v->users) {
       if (Linear* linear = user->results.empty() ? nullptr : LinearAt(user->result())) {
         if (user->operands[0] == v && !linear->experts) Set(linear, "ATTENTION_OUT");
       } else if (depth < 12 && KeepsHeads(user)) {
+        for (const Value* operand : user->operands) {
+          if (user->name() == "mul" && operand != v) SetGate(operand, 0);
+        }
         for (const Value* result : user->results) SetAttentionOut(result, depth + 1);
       }
     }
@@ -406,8 +434,8 @@ class RoleFinder {
     if (depth > 8) return false;
     return std::any_of(v->users.begin(), v->users.end(), [&](const Op* user) {
       if (OneOf(user->name(), {"cross_entropy", "softmax"})) return true;
-      return OneOf(user->name(),
-                   {"reshape", "cast", "slice", "mul", "div", "tanh", "add", "transpose"}) &&
+      return (user->def->elementwise ||
+              OneOf(user->name(), {"reshape", "cast", "slice", "transpose"})) &&
              ReachesOutput(user->result(), depth + 1);
     });
   }

@@ -323,6 +323,63 @@ TEST(Roles, ThroughANormInsideOfAnMlp) {
   }
 }
 
+// A head under a cap of any form, as modded-nanogpt's sigmoid.
+TEST(Roles, AHeadMayBeCapped) {
+  for (const char* cap : {"tanh", "sigmoid"}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* ids = b.In("ids", HostTensor::Of<int64_t>({1, 4}, {0, 3, 6, 1}));
+      Value* x = b.Make("gather", {b.P("wte", {7, 4}), ids}, {{"axis", int64_t{0}}});
+      b.Out(b.Mul(b.Op1(cap, b.Matmul(x, b.P("head", {4, 7}))), b.C(30)));
+    });
+    EXPECT_EQ(RolesOf(g).at("head"), "LM_HEAD") << cap;
+  }
+}
+
+// Attention of two heads; `low_rank`: each projection is a sum of two linears, as with LoRA.
+// `gate`: its result is multiplied with a gate, one for each element or one for each head.
+Graph AttentionOf(bool low_rank, int64_t gate) {
+  return Recover([&](TestGraph& b) {
+    Value* x = b.In("x", {2, 3, 8});
+    auto linear = [&](const std::string& name, Value* in, int64_t out) {
+      const int64_t width = in->type.shape.back();
+      Value* y = b.Matmul(in, b.P(name, {width, out}));
+      if (!low_rank) return y;
+      Value* low = b.Matmul(b.Matmul(in, b.P(name + ".A", {width, 2})), b.P(name + ".B", {2, out}));
+      return b.Add(y, b.Mul(low, b.C(0.5)));
+    };
+    auto heads = [&](const std::string& name) {
+      return b.Transpose(b.Reshape(linear(name, x, 8), {2, 3, 2, 4}), {0, 2, 1, 3});
+    };
+    Value *q = heads("q"), *k = heads("k"), *v = heads("v");
+    Value* p = b.Make("softmax", {b.Make("matmul_nt", {q, k})}, {{"axis", int64_t{-1}}});
+    Value* y = b.Transpose(b.Matmul(p, v), {0, 2, 1, 3});
+    if (gate > 0) {
+      Value* g = b.Add(b.Matmul(x, b.P("gate", {8, gate})), b.P("gate.bias", {gate}));
+      y = b.Mul(y, b.Reshape(b.Op1("sigmoid", g), {2, 3, 2, gate / 2}));
+    }
+    b.Out(b.Add(x, linear("out", b.Reshape(y, {2, 3, 8}), 8)));
+  });
+}
+
+TEST(Roles, OfGatesOfHeads) {
+  for (int64_t gate : {2, 8}) {
+    const std::map<std::string, std::string> expected = {
+        {"q", "QKV"},    {"k", "QKV"},         {"v", "QKV"},
+        {"gate", "QKV"}, {"gate.bias", "QKV"}, {"out", "ATTENTION_OUT"}};
+    EXPECT_EQ(RolesOf(AttentionOf(false, gate)), expected) << gate;
+  }
+}
+
+// The narrow result between the two is whole beside q, k and v, and summed before the projection.
+TEST(Roles, OfLinearsOfLowRank) {
+  const std::map<std::string, std::string> expected = {
+      {"q", "QKV"},      {"q.A", "none"},          {"q.B", "QKV"},
+      {"k", "QKV"},      {"k.A", "none"},          {"k.B", "QKV"},
+      {"v", "QKV"},      {"v.A", "none"},          {"v.B", "QKV"},
+      {"out.B", "none"}, {"out", "ATTENTION_OUT"}, {"out.A", "ATTENTION_OUT"}};
+  EXPECT_EQ(RolesOf(AttentionOf(true, 0)), expected);
+}
+
 TEST(Roles, WhatIsNotRecognisedHasNone) {
   Graph g = Recover([](TestGraph& b) {
     Value* x = b.In("x", {4, 8});
