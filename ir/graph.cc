@@ -35,12 +35,6 @@ Value* Graph::AddInput(std::string input_name, TensorType type) {
   return inputs_.back().get();
 }
 
-void Graph::RemoveInput(Value* value) {
-  SHARDC_CHECK(!HasUses(value), value->name);
-  inputs_.erase(inputs_.begin() + value->index);
-  for (size_t i = 0; i < inputs_.size(); ++i) inputs_[i]->index = static_cast<int>(i);
-}
-
 Op* Graph::AddOp(const OpDef& def, std::vector<Value*> operands,
                  std::vector<TensorType> result_types, Attributes attrs, Op* before) {
   auto owned = std::make_unique<Op>();

@@ -116,7 +116,6 @@ class Graph {
   const std::vector<std::unique_ptr<Value>>& inputs() const { return inputs_; }
 
   Value* AddInput(std::string name, TensorType type);
-  void RemoveInput(Value* value);  // must be unused
 
   // Makes an op with results of the given types before `before` (null: at the end). No inference
   // and no checks: Builder and the parser do these.

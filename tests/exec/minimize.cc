@@ -44,19 +44,6 @@ Values Evaluated(const RandomModelGraph& model) {
   return Interpret(model.graph, std::move(given));
 }
 
-void Clean(RandomModelGraph& model) {
-  model.graph.EraseDead();
-  std::vector<Value*> unused;
-  for (const auto& input : model.graph.inputs()) {
-    if (!model.graph.HasUses(input.get())) unused.push_back(input.get());
-  }
-  for (Value* v : unused) {
-    if (model.graph.inputs().size() == 1) break;
-    model.inputs.erase(v->name);
-    model.graph.RemoveInput(v);
-  }
-}
-
 class Minimizer {
  public:
   Minimizer(FuzzCase& c, const std::function<bool(const FuzzCase&)>& fails)
@@ -77,7 +64,7 @@ class Minimizer {
   bool Keep(const Change& change) {
     FuzzCase smaller = CopyOf(c_);
     if (!change(smaller)) return false;
-    Clean(smaller.model);
+    smaller.model.graph.EraseDead();
     ++tries_;
     if (!fails_(smaller)) return false;
     c_ = std::move(smaller);

@@ -213,15 +213,6 @@ class Grower : public RandomOps {
     if (outputs > 0 && dice_.Chance(10)) g.outputs.push_back({"again", g.outputs.back().value});
     if (dice_.Chance(5)) g.outputs.push_back({"same", g.inputs()[0].get()});
     g.EraseDead();
-    std::vector<Value*> unused;
-    for (const auto& input : g.inputs()) {
-      if (!g.HasUses(input.get())) unused.push_back(input.get());
-    }
-    for (Value* v : unused) {
-      if (g.inputs().size() == 1) break;
-      model_.inputs.erase(v->name);
-      g.RemoveInput(v);
-    }
   }
 };
 
