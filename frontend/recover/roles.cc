@@ -327,7 +327,7 @@ class RoleFinder {
   }
 
   // Back from what a result of heads is multiplied with, to the linear that makes this gate: one
-  // for each head, or one for each element.
+  // for each head, or one for each element. What a linear makes beside a gate may want to be whole.
   void SetGate(const Value* v, int depth) {
     if (Linear* linear = LinearAt(v)) return linear->experts ? void() : Set(linear, "QKV");
     const Op* op = v->producer;
@@ -338,7 +338,7 @@ class RoleFinder {
         !ProducedBy(op->operands[1], "constant"))
       return;
     if (!op->def->elementwise &&
-        !OneOf(op->name(), {"reshape", "transpose", "split", "slice", "broadcast_to", "cast"}))
+        !OneOf(op->name(), {"reshape", "transpose", "broadcast_to", "cast"}))
       return;
     for (const Value* operand : op->operands) SetGate(operand, depth + 1);
   }
