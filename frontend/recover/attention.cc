@@ -224,6 +224,7 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
   TensorType type(softmax->out().dtype, dims);
   std::optional<RecoveredMask> mask = RecoverMask(b, type, steps, guard);
   if (!mask) return nullptr;
+  if (mask->replaced) q = b.Make("where", {mask->replaced, b.Scalar(q->type.dtype, 0), q});
   std::vector<Value*> operands = {q, k, v};
   if (mask->mask) operands.push_back(mask->mask);
   Attributes attrs = {

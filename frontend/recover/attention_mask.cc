@@ -149,6 +149,7 @@ class MaskRecovery {
     bool exact = plain_ && (guarded || (computed_.empty() && keep_.EveryRowSees(s, t)));
     if (!exact) {
       out.mask = Additive(steps);
+      if (out.mask) out.replaced = Replaced(steps);
       return out.mask || steps.empty() ? std::optional(out) : std::nullopt;
     }
     out.causal = has_constant_ && keep_.IsCausal(s, t);
@@ -304,6 +305,24 @@ class MaskRecovery {
     // With the guard, a row of finite fills is uniform in the model and here; one of infinities is
     // zero in both. Rows that mix them see a key.
     return mask;
+  }
+
+  // Which queries see no key because every score is replaced; null where there can be none, or
+  // where something is added too.
+  Value* Replaced(const std::vector<MaskStep>& steps) {
+    if (computed_.empty() && keep_.EveryRowSees(scores_[2], scores_[3])) return nullptr;
+    Value* seen = nullptr;
+    for (const MaskStep& step : steps) {
+      if (step.kind == MaskStep::kScale) continue;
+      if (step.kind != MaskStep::kKeep) return nullptr;
+      Value* keep = step.negated ? b_.Make("not", {step.value}) : step.value;
+      seen = seen ? b_.Make("and", {seen, keep}) : keep;
+    }
+    if (seen == nullptr) return nullptr;
+    Shape shape(4 - seen->type.rank(), 1);
+    shape.insert(shape.end(), seen->type.shape.begin(), seen->type.shape.end());
+    Value* any = b_.ReduceMax(b_.Cast(b_.Reshape(seen, std::move(shape)), DType::kI32), {3}, true);
+    return b_.Make("equal", {any, b_.Scalar(DType::kI32, 0)});
   }
 
   // Whether minus infinity can be among the elements.

@@ -19,7 +19,10 @@ struct MaskStep {
 struct RecoveredMask {
   bool causal = false;
   Value* mask = nullptr;  // null: none
-  double scale = 1;       // all scales together
+  // [b, h, s, 1], dims of 1 where it does not vary; null: none. Queries of which every score is
+  // replaced: they have no gradient, and no key has one from them.
+  Value* replaced = nullptr;
+  double scale = 1;  // all scales together
 };
 
 // `scores` is the type of the scores, [b, h, s, t]; `nan_guard`: NaNs of the softmax are replaced

@@ -314,6 +314,62 @@ void ReferenceGrad(const KernelCall& call) {
   FromDoubles(dv, call.out[2]);
 }
 
+// The most that a mask may add to a score so that the sum keeps none of the score's digits.
+double Absorbs(DType statistic) {
+  return statistic == DType::kF64 ? -1 / std::numeric_limits<double>::epsilon()
+                                  : -1 / std::numeric_limits<float>::epsilon();
+}
+
+// What a float mask adds, with the keys whole and the future hidden.
+Value* HiddenBy(Builder& b, const Op& op, Value* mask, const Sizes& z) {
+  mask = b.Cast(mask, StatisticType(op.in(0).dtype));
+  Shape shape(4 - mask->type.rank(), 1);
+  shape.insert(shape.end(), mask->type.shape.begin(), mask->type.shape.end());
+  mask = b.Reshape(mask, shape);
+  shape[3] = z.t;
+  mask = b.BroadcastTo(mask, shape);
+  if (!op.attrs.Bool("causal")) return mask;
+  HostTensor sees(DType::kBool, {z.s, z.t});
+  for (int64_t i = 0; i < z.s; ++i) {
+    for (int64_t j = 0; j < z.t; ++j) sees.data<bool>()[i * z.t + j] = j <= i + z.t - z.s;
+  }
+  Value* hidden = b.Scalar(mask->type.dtype, -kInfinity);
+  return b.Make("where", {b.Constant(std::move(sees)), mask, hidden});
+}
+
+bool LeavesEveryRowAKey(const Value* mask, double absorbs) {
+  const Op* op = mask->producer;
+  if (op == nullptr || op->name() != "constant" || mask->type.rank() == 0) return false;
+  const HostTensor& data = op->attrs.Tensor("value");
+  const int64_t columns = mask->type.shape.back();
+  for (int64_t i = 0; i < data.num_elements(); i += columns) {
+    double top = -kInfinity;
+    for (int64_t j = 0; j < columns; ++j) top = std::max(top, data.AsDouble(i + j));
+    if (!(top > absorbs)) return false;
+  }
+  return true;
+}
+
+// A row in which the mask adds nothing but numbers that absorb the scores: it is uniform over the n
+// keys of the largest, whose lse has lost log n, so that exp(score - lse) is 1 for each of them.
+// The gradient is linear in do, which is divided by n there.
+Value* DividedWhereAbsorbed(Builder& b, const Op& op, Value* d_o) {
+  Value* mask = MaskAt(op, 3);
+  const Sizes z = OpSizes(op, 0);
+  if (mask == nullptr || mask->type.dtype == DType::kBool || d_o->type.num_elements() == 0)
+    return d_o;
+  const DType type = StatisticType(op.in(0).dtype);
+  const double absorbs = Absorbs(type);
+  if (!op.attrs.Bool("causal") && LeavesEveryRowAKey(mask, absorbs)) return d_o;
+  mask = HiddenBy(b, op, mask, z);
+  Value* top = b.ReduceMax(mask, {3}, true);
+  Value* n = b.ReduceSum(b.Cast(b.Make("equal", {mask, top}), type), {3}, true);
+  Value* absorbed = b.Make("less_equal", {top, b.Scalar(type, absorbs)});
+  Value* factor = b.Make("where", {absorbed, b.Div(b.Scalar(type, 1), n), b.Scalar(type, 1)});
+  if (!z.heads_first) factor = b.Transpose(factor, {0, 2, 1, 3});
+  return b.Mul(d_o, b.Cast(factor, d_o->type.dtype));
+}
+
 std::vector<Value*> Gradient(const GradientArgs& args) {
   const Op& op = args.op;
   auto refuse = [&](std::string what, std::string fix) {
@@ -329,8 +385,9 @@ std::vector<Value*> Gradient(const GradientArgs& args) {
     refuse("the loss depends on the log-sum-exp of an attention, which has no gradient",
            "compute it from the scores with softmax and reduce ops");
   }
-  std::vector<Value*> operands = {args.result_grads[0], op.operands[0], op.operands[1],
-                                  op.operands[2],       op.results[0],  op.results[1]};
+  Value* d_o = DividedWhereAbsorbed(args.builder, op, args.result_grads[0]);
+  std::vector<Value*> operands = {d_o,           op.operands[0], op.operands[1], op.operands[2],
+                                  op.results[0], op.results[1]};
   operands.insert(operands.end(), op.operands.begin() + 3, op.operands.end());
   std::vector<Value*> grads =
       args.builder.Create("attention_grad", std::move(operands), op.attrs)->results;

@@ -38,9 +38,10 @@ struct AttentionShape {
 };
 
 // At most one of `add` and `visible` is set; element (b, h, i, j) of it lies at the sum of index
-// times stride, a stride of 0 broadcasts. A row of `add` whose every visible element is below about
-// -1e30 but not -inf is computed right forward, but its lse can no longer tell its keys apart, so
-// its gradients are not: use -inf or `visible` for those.
+// times stride, a stride of 0 broadcasts. The lse of a row of `add` in which every visible element
+// absorbs the scores (in f32 below about -1e7, but not -inf) has lost the logarithm of how many n
+// of them are largest, so that backward takes each for n times as probable: the op's gradient
+// divides d_o there.
 struct AttentionMask {
   const float* add = nullptr;
   const uint8_t* visible = nullptr;  // nonzero: the query sees the key

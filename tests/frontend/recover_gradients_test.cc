@@ -1,0 +1,74 @@
+// What is recovered has the gradients of what it was recovered from.
+#include "passes/differentiate.h"
+#include "tests/frontend/recover_testing.h"
+
+namespace shardc::recover_testing {
+namespace {
+
+constexpr int64_t kB = 2, kHeads = 2, kS = 4, kT = 5, kD = 3;
+
+// The gradients of sum(y * cotangent) with respect to the inputs q, k and v, as outputs.
+void AddInputGradients(TestGraph& b) {
+  Value* y = b.g.FindOutput("y");
+  Value* loss = b.ReduceSum(b.Mul(y, b.In("cotangent", y->type.shape)), {0, 1, 2, 3});
+  const std::vector<Value*> inputs = {b.g.FindInput("q"), b.g.FindInput("k"), b.g.FindInput("v")};
+  const std::vector<Value*> gradients = Differentiate(b.g, loss, inputs);
+  for (size_t i = 0; i < gradients.size(); ++i) b.Out(gradients[i], StrCat("d", i));
+}
+
+Graph RecoverAndDifferentiate(const std::function<void(TestGraph&)>& build) {
+  TestGraph plain, recovered;
+  build(plain);
+  build(recovered);
+  RecoverPatterns(recovered.g);
+  AddInputGradients(plain);
+  AddInputGradients(recovered);
+  ExpectNear(Evaluate(plain.g, plain.inputs), Evaluate(recovered.g, plain.inputs), 1e-10);
+  return std::move(recovered.g);
+}
+
+// In row 1 no key is seen.
+HostTensor Sees(const Shape& shape) {
+  HostTensor t(DType::kBool, shape);
+  for (int64_t i = 0; i < t.num_elements(); ++i) {
+    const int64_t row = i / kT % kS;
+    t.SetDouble(i, row != 1 && i % kT <= row + 1);
+  }
+  return t;
+}
+
+enum class Masked { kAdded, kReplaced };
+
+void Attention(TestGraph& b, Masked masked, bool computed, double fill) {
+  Value* q = b.In("q", {kB, kHeads, kS, kD});
+  Value* k = b.In("k", {kB, kHeads, kT, kD});
+  Value* v = b.In("v", {kB, kHeads, kT, kD});
+  Value* scores = b.Mul(b.Make("matmul_nt", {q, k}), b.C(0.7));
+  HostTensor sees = Sees(computed ? Shape{kB, 1, kS, kT} : Shape{kS, kT});
+  Value* keep = computed ? b.In("keep", std::move(sees)) : b.Constant(std::move(sees));
+  if (masked == Masked::kAdded) {
+    scores = b.Add(scores, b.Where(keep, b.C(0), b.C(fill)));
+  } else {
+    scores = b.Where(keep, scores, b.C(fill));
+  }
+  b.Out(b.Matmul(b.Softmax(scores), v));
+}
+
+// Such rows are uniform over their keys: numbers this low absorb the scores, and the logarithm of
+// the number of keys with them.
+TEST(Gradients, OfQueriesThatSeeNoKey) {
+  for (Masked masked : {Masked::kAdded, Masked::kReplaced}) {
+    for (bool computed : {false, true}) {
+      for (double fill : {-3.4028234663852886e38, -1e30}) {
+        SCOPED_TRACE(
+            StrCat(masked == Masked::kAdded ? "added " : "replaced ", computed, " ", fill));
+        Graph g =
+            RecoverAndDifferentiate([&](TestGraph& b) { Attention(b, masked, computed, fill); });
+        EXPECT_TRUE(Find(g, "attention_grad"));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardc::recover_testing
