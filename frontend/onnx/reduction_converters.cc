@@ -6,8 +6,6 @@
 namespace shardc::onnx_import {
 namespace {
 
-constexpr int kReduceSumTakesAxesAsInput = 13, kOthersTakeAxesAsInput = 18;
-
 // Without axes the node reduces nothing; what it does to each element it still does.
 struct Reduction {
   Ints axes;
@@ -15,13 +13,7 @@ struct Reduction {
 };
 
 Reduction ReadReduction(NodeContext& c) {
-  int since = c.op_type() == "ReduceSum" ? kReduceSumTakesAxesAsInput : kOthersTakeAxesAsInput;
-  Ints axes;
-  if (c.opset() < since) {
-    axes = c.IntList("axes").value_or(Ints());
-  } else if (c.has_input(1)) {
-    axes = c.ConstantInts(1);
-  }
+  Ints axes = IntsOf(c, 1, "axes").value_or(Ints());  // an attribute before opset 18, or 13
   int rank = c.input(0)->type.rank();
   if (axes.empty() && c.Int("noop_with_empty_axes", 0) == 0) axes = Count(rank);
   return {Axes(c, axes, rank), c.Int("keepdims", 1) != 0};
