@@ -15,6 +15,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNever = -1e4;
 // A value this large absorbs any score that is added to it, in f64 too.
 constexpr double kAbsorbing = -1e30;
+constexpr double kLowestHalf = -65504;
 
 // The data of v where it follows from constants alone.
 std::optional<HostTensor> Evaluate(const Value* v, int depth = 16) {
@@ -223,6 +224,7 @@ class MaskRecovery {
     }
     keep_.And(data->shape(), bits);
     visible_.And(data->shape(), bits);
+    near_.And(data->shape(), bits);
     has_constant_ = true;
   }
 
@@ -230,15 +232,17 @@ class MaskRecovery {
     value = WithoutBroadcast(value);
     if (std::optional<HostTensor> data = Evaluate(value)) {
       data = Compact(*std::move(data));
-      std::vector<char> zero, visible;
+      std::vector<char> zero, visible, near;
       for (int64_t i = 0; i < data->num_elements(); ++i) {
         double v = data->AsDouble(i) * after;
         zero.push_back(v == 0);
         visible.push_back(v > kAbsorbing);
+        near.push_back(v > kNever / 2);
         if (v != 0) AddFill(v);
       }
       keep_.And(data->shape(), zero);
       visible_.And(data->shape(), visible);
+      near_.And(data->shape(), near);
       has_constant_ = true;
       return;
     }
@@ -272,6 +276,9 @@ class MaskRecovery {
       bool below_floor = static_cast<size_t>(&step - steps.data()) < floored;
       return nan_guard_ || below_floor || (rows_see && Evaluate(WithoutBroadcast(step.value)));
     };
+    const bool adds_computed = std::any_of(steps.begin(), steps.end(), [](const MaskStep& step) {
+      return step.kind == MaskStep::kAdd && !Evaluate(WithoutBroadcast(step.value));
+    });
     Value* mask = nullptr;
     for (size_t i = 0; i < steps.size(); ++i) {
       const MaskStep& step = steps[i];
@@ -289,9 +296,13 @@ class MaskRecovery {
       } else {
         double number = step.number;
         if (number > kAbsorbing) {
-          // The lowest of half precision absorbs nothing, but where a row sees a key it is never.
-          bool never = number * ScaleAfter(steps, i) <= kNever && rows_see &&
-                       Evaluate(WithoutBroadcast(step.value));
+          // A fill that absorbs nothing is never seen where a row sees a key, unless a computed
+          // mask brings all its keys down to the fill. With the lowest of half precision that
+          // happens to padded queries alone, of which models in half precision make nothing.
+          bool never = number * ScaleAfter(steps, i) <= kNever &&
+                       near_.EveryRowSees(scores_[2], scores_[3]) &&
+                       Evaluate(WithoutBroadcast(step.value)) &&
+                       (number == kLowestHalf || !adds_computed);
           if (!never) return nullptr;
           number = -kInfinity;
         }
@@ -354,6 +365,7 @@ class MaskRecovery {
   bool plain_ = true, all_infinite_ = true, has_constant_ = false;
   Keep keep_;     // by the constants, as far as they only decide which keys are seen
   Keep visible_;  // where the constants add nothing infinite, or nearly so
+  Keep near_;     // where they leave a score far above a fill that is never seen
   std::vector<Condition> computed_;
 };
 

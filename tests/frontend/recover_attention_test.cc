@@ -234,6 +234,21 @@ TEST(Attention, ABiasAndAFillOfHalfPrecision) {
   EXPECT_THAT(Ops(g), Not(Contains("attention")));
 }
 
+// Where all that a row sees is brought down to it, a fill that absorbs nothing is seen too.
+TEST(Attention, AFillThatOtherMasksComeNear) {
+  auto triangle = WhereConst(Mask({kS, kS}, DType::kBool, 1, 0, Triangle), -1e4);
+  Graph g = RecoverForm({.mask = [&](TestGraph& b, Value* s) {
+    return triangle(b, b.Add(s, b.Where(b.In("padding", Padding()), b.C(0), b.C(-1e4))));
+  }});
+  EXPECT_THAT(Ops(g), Not(Contains("attention")));
+  auto below_first_row = [](int64_t i, int64_t) { return i > 0; };
+  g = RecoverForm({.mask = [&](TestGraph& b, Value* s) {
+    s = AddConst(Mask({kS, kS}, DType::kF64, -3, -1e4, below_first_row))(b, s);
+    return triangle(b, s);
+  }});
+  EXPECT_THAT(Ops(g), Not(Contains("attention")));
+}
+
 TEST(Attention, ComputedMaskWithGuard) {
   Graph g = RecoverForm({.mask =
                              [](TestGraph& b, Value* s) {
