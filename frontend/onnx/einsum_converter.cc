@@ -68,6 +68,22 @@ Term SumOthers(NodeContext& c, Term t, const Labels& wanted) {
   return {Reduce(c, "reduce_sum", t.value, std::move(axes), false), left};
 }
 
+// A dim of 1 broadcasts against a longer one of the other term. Where their products are summed,
+// the term is taken without it.
+Term DropSummedOnes(NodeContext& c, const Term& t, const Term& other, const Labels& out) {
+  Shape shape;
+  Labels left;
+  for (size_t d = 0; d < t.labels.size(); ++d) {
+    const int64_t n = t.value->type.shape[d];
+    const size_t at = other.labels.find(t.labels[d]);
+    const bool longer = at != Labels::npos && other.value->type.shape[at] != 1;
+    if (n == 1 && longer && !Has(out, t.labels[d])) continue;
+    shape.push_back(n);
+    left += t.labels[d];
+  }
+  return {c.Reshape(t.value, std::move(shape)), left};
+}
+
 Value* InOrder(NodeContext& c, const Term& t, const Labels& order) {
   Ints perm;
   for (char label : order) perm.push_back(static_cast<int64_t>(t.labels.find(label)));
@@ -193,6 +209,10 @@ void Einsum(NodeContext& c) {
     if (!Has(all, out[i]) || Has(out.substr(i + 1), out[i])) {
       c.Fail("E1303", "a label of Einsum's result is not in the operands, or stands twice");
     }
+  }
+  if (terms.size() > 1) {
+    terms[0] = DropSummedOnes(c, terms[0], terms[1], out);
+    terms[1] = DropSummedOnes(c, terms[1], terms[0], out);
   }
   Term y = SumOthers(c, terms[0], terms.size() > 1 ? out + terms[1].labels : out);
   if (terms.size() > 1) {

@@ -265,11 +265,14 @@ HostTensor NaiveEinsum(std::string equation, const HostTensor& a, const HostTens
               right = equation.substr(comma + 1, arrow - comma - 1),
               out = equation.substr(arrow + 2);
   std::map<char, int64_t> size, at;
-  for (size_t d = 0; d < left.size(); ++d) size[left[d]] = a.shape()[d];
-  for (size_t d = 0; d < right.size(); ++d) size[right[d]] = b.shape()[d];
-  auto index = [&](const std::string& labels) {
+  auto widen = [&](char label, int64_t n) { size[label] = std::max(size[label], n); };
+  for (size_t d = 0; d < left.size(); ++d) widen(left[d], a.shape()[d]);
+  for (size_t d = 0; d < right.size(); ++d) widen(right[d], b.shape()[d]);
+  auto index = [&](const std::string& labels, const Shape& dims) {
     int64_t i = 0;
-    for (char label : labels) i = i * size[label] + at[label];
+    for (size_t d = 0; d < dims.size(); ++d) {
+      i = i * dims[d] + (dims[d] == 1 ? 0 : at[labels[d]]);
+    }
     return i;
   };
   Shape shape;
@@ -283,8 +286,8 @@ HostTensor NaiveEinsum(std::string equation, const HostTensor& a, const HostTens
       at[label] = rest % n;
       rest /= n;
     }
-    double product = a.AsDouble(index(left)) * b.AsDouble(index(right));
-    y.SetDouble(index(out), y.AsDouble(index(out)) + product);
+    double product = a.AsDouble(index(left, a.shape())) * b.AsDouble(index(right, b.shape()));
+    y.SetDouble(index(out, shape), y.AsDouble(index(out, shape)) + product);
   }
   return y;
 }
@@ -303,6 +306,10 @@ TEST_F(Converters, EinsumForms) {
       {"ii,ij->j", {3, 3}, {3, 2}},
       {"...ij,...jk->...ik", {2, 3, 4, 5}, {2, 3, 5, 2}},
       {"bshd,hdm->bsm", {2, 3, 2, 4}, {2, 4, 5}},
+      {"bsd,edf->bsef", {2, 3, 1}, {2, 4, 5}},
+      {"bsd,edf->bsef", {1, 3, 4}, {2, 1, 5}},
+      {"ij,ij->", {1, 4}, {3, 1}},
+      {"bij,bjk->bik", {1, 3, 4}, {2, 4, 2}},
   };
   for (const EinsumCase& c : cases) {
     model_.graph.Clear();
