@@ -2,6 +2,7 @@
 
 #include "ir/builder.h"
 #include "ir/op_def.h"
+#include "passes/added_output.h"
 
 namespace shardc {
 namespace {
@@ -112,7 +113,7 @@ void AddGradients(Graph& graph, Value* loss, Value* scale) {
     builder.BelongWith(param);
     if (IsHalf(grads[i]->type.dtype)) grads[i] = builder.Cast(grads[i], DType::kF32);
     if (scale) grads[i] = builder.Div(grads[i], builder.Cast(scale, grads[i]->type.dtype));
-    graph.outputs.push_back({GradientName(param.attrs.String("name")), grads[i]});
+    AddOutput(graph, GradientName(param.attrs.String("name")), grads[i]);
   }
   graph.EraseDead();
 }

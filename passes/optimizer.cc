@@ -4,6 +4,7 @@
 
 #include "ir/builder.h"
 #include "ir/op_def.h"
+#include "passes/added_output.h"
 #include "passes/home_stages.h"
 
 namespace shardc {
@@ -144,8 +145,8 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
       if (options.momentum > 0) b.Update(name + ".sgd.momentum", op->result(1));
     }
   }
-  graph.outputs.push_back({"grad_norm", norm});
-  if (!IsConstant(options.rate)) graph.outputs.push_back({"learning_rate", rate});
+  AddOutput(graph, "grad_norm", norm);
+  if (!IsConstant(options.rate)) AddOutput(graph, "learning_rate", rate);
 }
 
 }  // namespace shardc

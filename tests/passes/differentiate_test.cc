@@ -131,6 +131,18 @@ TEST(Differentiate, GradientsThatAreZeroEnd) {
               "differentiate", "CHECK: %_ = broadcast_to %_ {shape=[4]");
 }
 
+TEST(Differentiate, RefusesANameThatTheModelHasGiven) {
+  ExpectThrown(
+      [] {
+        Graph graph = ParseAndVerify(R"(graph @g(%x: f32[4]) -> (loss: %0, grad.w: %x) {
+          %w = param "w" : f32[4]
+          %0 = sum_squares %w : f32[]
+        })");
+        RunPasses(graph, "differentiate");
+      },
+      "E1603", "leave it out with --drop grad.w");
+}
+
 TEST(Differentiate, NeedsALoss) {
   ExpectThrown(
       [] {
