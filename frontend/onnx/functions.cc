@@ -15,7 +15,8 @@ using onnx::NodeProto;
 using Nodes = google::protobuf::RepeatedPtrField<NodeProto>;
 using Attrs = std::map<std::string, const AttributeProto*>;
 
-// Functions that call functions twice each grow exponentially.
+// Functions that call functions twice each grow exponentially, also where no node is left in the
+// end.
 constexpr int64_t kMaxNodes = 250'000;
 constexpr int kMaxDepth = 64;
 
@@ -67,6 +68,7 @@ class Inliner {
     std::string key = KeyOf(f.domain(), f.name());
     if (!active_.insert(key).second) Fail(call, "the function calls itself");
     if (active_.size() > kMaxDepth) Fail(call, "functions call each other too deeply");
+    if (++num_calls_ > kMaxNodes) Fail(call, "the model's functions make too many calls");
     if (call.input_size() > f.input_size() || call.output_size() > f.output_size()) {
       Fail(call, StrCat("gives ", call.input_size(), " inputs and ", call.output_size(),
                         " outputs; the function has ", f.input_size(), " and ", f.output_size()));
@@ -76,8 +78,7 @@ class Inliner {
     for (int i = 0; i < f.input_size(); ++i) {
       names[f.input(i)] = i < call.input_size() ? call.input(i) : "";
     }
-    std::string prefix =
-        StrCat(call.name().empty() ? f.name() : call.name(), "#", ++num_calls_, "/");
+    std::string prefix = StrCat(call.name().empty() ? f.name() : call.name(), "#", num_calls_, "/");
     std::vector<std::pair<std::string, std::string>> same;  // an input that is an output
     for (int i = 0; i < call.output_size(); ++i) {
       if (call.output(i).empty()) continue;
@@ -156,7 +157,7 @@ class Inliner {
   std::map<std::string, const FunctionProto*> functions_;
   mutable std::map<const FunctionProto*, std::vector<AttributeProto>> defaults_;
   std::set<std::string> active_;
-  int num_calls_ = 0;
+  int64_t num_calls_ = 0;
   int64_t num_nodes_ = 0;
 };
 
