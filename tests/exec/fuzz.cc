@@ -97,7 +97,8 @@ std::string RandomValueRules(Dice& dice, const Graph& graph, const Mesh& mesh) {
     if (op->out().rank() >= 2) ops.push_back(op.get());
   }
   std::string text;
-  for (int64_t n = dice.Between(1, 3); n > 0 && !ops.empty(); --n) {
+  for (int64_t n = dice.Chance(20) ? dice.Between(4, 10) : dice.Between(1, 3);
+       n > 0 && !ops.empty(); --n) {
     const Op& op = *dice.Pick(ops);
     const std::string cut = RandomCut(dice, op.out().shape, mesh, true);
     if (cut.empty()) continue;
