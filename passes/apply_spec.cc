@@ -415,10 +415,23 @@ class Application {
         auto it = decided.find(v);
         if (it == decided.end()) continue;
         auto along = input_dims.find(v);
-        const bool as_made = !it->second->role.empty() && along != input_dims.end();
-        ApplyTo(v, as_made ? SequenceFirst(*it->second, along->second) : *it->second);
+        SpecRule rule = *it->second;
+        if (!rule.role.empty()) {
+          if (along != input_dims.end()) rule = SequenceFirst(std::move(rule), along->second);
+          const bool had_cuts = !rule.cuts.empty();
+          std::erase_if(rule.cuts, [&](const CutDim& cut) { return IsOne(v->type, cut.dim); });
+          if (had_cuts && rule.cuts.empty()) continue;
+        }
+        ApplyTo(v, rule);
       }
     }
+  }
+
+  // A role is for all of its values, also those of one position (a classifier's of the first token,
+  // the next token's): that dim is left as it is.
+  static bool IsOne(const TensorType& type, int64_t dim) {
+    if (dim < 0) dim += type.rank();
+    return dim >= 0 && dim < type.rank() && type.shape[static_cast<size_t>(dim)] == 1;
   }
 
   // A rule for a role counts dims as [batch, sequence, width]; the model may have the sequence

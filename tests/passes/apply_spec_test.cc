@@ -150,6 +150,29 @@ graph @g(%ids: i64[2, 4]) -> (%y) {
         "CHECK: matmul_nt\nCHECK-NEXT: sharding_constraint\nCHECK-NOT: sharding_constraint", kTied);
 }
 
+// A classifier's first token beside the whole sequence, or one step of decoding. By name it is
+// asked for, and refused.
+TEST(ApplySpec, OnePositionIsNotCutByARole) {
+  const std::string graph = R"(mesh [tp=2]
+graph @g(%x: f32[2, 4, 6]) -> (%y, %z) {
+  %w = param "mlp.down" {role="MLP_DOWN"} : f32[6, 6]
+  %v = param "pooler.down" {role="MLP_DOWN"} : f32[6, 6]
+  %y = matmul %x, %w {site="mlp"} : f32[2, 4, 6]
+  %0 = slice %y {limits=[2, 1, 6], starts=[0, 0, 0], steps=[1, 1, 1]} : f32[2, 1, 6]
+  %z = matmul %0, %v {site="pooler"} : f32[2, 1, 6]
+})";
+  const std::string cut = R"( shard_spec { dims: -2 axes: "tp" } })";
+  Check("value { role: MLP_DOWN" + cut, R"(
+    CHECK: matmul %x
+    CHECK-NEXT: sharding_constraint
+    CHECK: %z = matmul
+    CHECK-NOT: sharding_constraint)",
+        graph);
+  Graph by_name = ParseAndVerify(graph);
+  ExpectThrown([&] { ApplySpec(by_name, ParseSpec("value { match: 'pooler'" + cut, "s")); },
+               "E2106", "has 1 element");
+}
+
 TEST(ApplySpec, RefusesValueRules) {
   const std::string cut = " shard_spec { dims: -2 axes: 'tp' } }";
   Refused("value { match: 'h.0.fcc'" + cut, "E2102", "the nearest names: h.0.fc, h.0, h; or set");
