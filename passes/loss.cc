@@ -30,7 +30,8 @@ Value* FloatOutput(const Graph& graph, const std::string& name) {
   Value* found = nullptr;
   for (const Output& o : graph.outputs) {
     if (!IsFloat(o.value->type.dtype)) continue;
-    if (found) throw NoOutput(graph, "the model has several float outputs; name one");
+    if (found)
+      throw NoOutput(graph, "the model has several float outputs; say with --loss-output which");
     found = o.value;
   }
   if (!found) throw NoOutput(graph, "the model has no float output");

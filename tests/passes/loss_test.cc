@@ -145,7 +145,7 @@ TEST(AttachLoss, RefusesWhatDoesNotFit) {
   Refused(kLogits, "lm", "the model has no output 'logit'", "logit");
   Refused(kLogits, "lm", "logits f32[2, 4, 8], hidden f32[2, 4, 8]", "logit");
   Refused("graph @g(%x: f32[2]) -> (%x, %y) {\n %y = neg %x : f32[2]\n}", "dot",
-          "the model has several float outputs; name one");
+          "the model has several float outputs; say with --loss-output which");
   Refused("graph @g(%x: i64[2]) -> (%x) {\n}", "lm", "the model has no float output");
   Refused("graph @g(%x: f32[2]) -> (%x) {\n}", "lm", "a batch and a vocabulary dim");
   Refused("graph @g(%x: f32[2, 1, 8]) -> (%x) {\n}", "lm", "has no next one to predict");
