@@ -160,14 +160,23 @@ class RoleFinder {
     }
   }
 
-  // Whether v holds numbers that come from an input unchanged.
-  static bool IsInput(const Value* v) {
-    while (v->producer != nullptr) {
-      if (!OneOf(v->producer->name(), {"cast", "reshape", "slice", "transpose", "broadcast_to"}))
-        return false;
-      v = v->producer->operands[0];
-    }
-    return true;
+  // Whether v holds numbers that come from an input unchanged, or by elements: an index that counts
+  // from the end where it is negative.
+  static bool IsInput(const Value* v, int depth = 0) {
+    const Op* op = v->producer;
+    if (op == nullptr) return true;
+    if (depth > 8) return false;
+    if (OneOf(op->name(), {"cast", "reshape", "slice", "transpose", "broadcast_to"}))
+      return IsInput(op->operands[0], depth + 1);
+    bool any = false;
+    return op->def->elementwise &&
+           std::all_of(op->operands.begin(), op->operands.end(),
+                       [&](const Value* operand) {
+                         if (ProducedBy(operand, "constant")) return true;
+                         any = true;
+                         return IsInput(operand, depth + 1);
+                       }) &&
+           any;
   }
 
   void SetEmbeddings() {
@@ -243,14 +252,16 @@ class RoleFinder {
       SetAttentionOut(product->result(), 0);
     }
   }
-  // The batched matmuls with the probabilities p, maybe dropped, in other dims, or without those of
-  // a key that has no value (a sink).
+  // The batched matmuls with the probabilities p, maybe dropped, in other dims, without those of a
+  // key that has no value (a sink), or masked and scaled after the softmax.
   static void FindProducts(const Value* p, int depth, std::vector<Op*>& products) {
     for (Op* user : p->users) {
       if (user->name() == "matmul" && user->operands[0] == p && user->in(1).rank() >= 3) {
         products.push_back(user);
       } else if (depth < 6 &&
-                 OneOf(user->name(), {"dropout", "cast", "reshape", "slice", "split"})) {
+                 (OneOf(user->name(), {"dropout", "cast", "reshape", "slice", "split"}) ||
+                  (user->def->elementwise &&
+                   user->out().num_elements() == p->type.num_elements()))) {
         for (const Value* result : user->results) FindProducts(result, depth + 1, products);
       }
     }

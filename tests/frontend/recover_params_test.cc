@@ -335,9 +335,20 @@ TEST(Roles, AHeadMayBeCapped) {
   }
 }
 
+// Keras' Embedding: an index that counts from the end where it is negative.
+TEST(Roles, ATableMayBeReadFromItsEnd) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* ids = b.In("ids", HostTensor::Of<int64_t>({1, 4}, {0, 3, -1, 1}));
+    auto number = [&](int64_t n) { return b.Constant(HostTensor::Of<int64_t>({}, {n})); };
+    Value* index = b.Make("where", {b.Make("less", {ids, number(0)}), b.Add(ids, number(7)), ids});
+    b.Out(b.Make("gather", {b.P("wte", {7, 4}), index}, {{"axis", int64_t{0}}}));
+  });
+  EXPECT_EQ(RolesOf(g).at("wte"), "TOKEN_EMBEDDING");
+}
+
 // Attention of two heads; `low_rank`: each projection is a sum of two linears, as with LoRA.
 // `gate`: its result is multiplied with a gate, one for each element or one for each head.
-Graph AttentionOf(bool low_rank, int64_t gate) {
+Graph AttentionOf(bool low_rank, int64_t gate, bool mask_after = false) {
   return Recover([&](TestGraph& b) {
     Value* x = b.In("x", {2, 3, 8});
     auto linear = [&](const std::string& name, Value* in, int64_t out) {
@@ -352,6 +363,10 @@ Graph AttentionOf(bool low_rank, int64_t gate) {
     };
     Value *q = heads("q"), *k = heads("k"), *v = heads("v");
     Value* p = b.Make("softmax", {b.Make("matmul_nt", {q, k})}, {{"axis", int64_t{-1}}});
+    if (mask_after) {
+      p = b.Mul(p, b.Constant(HostTensor::Of<double>({3, 3}, {1, 0, 0, 1, 1, 0, 1, 1, 1})));
+      p = b.Make("div", {p, b.ReduceSum(p, {3}, true)});
+    }
     Value* y = b.Transpose(b.Matmul(p, v), {0, 2, 1, 3});
     if (gate > 0) {
       Value* g = b.Add(b.Matmul(x, b.P("gate", {8, gate})), b.P("gate.bias", {gate}));
@@ -359,6 +374,13 @@ Graph AttentionOf(bool low_rank, int64_t gate) {
     }
     b.Out(b.Add(x, linear("out", b.Reshape(y, {2, 3, 8}), 8)));
   });
+}
+
+// As jax2onnx writes it; `mask_after` of AttentionOf.
+TEST(Roles, OfAttentionThatIsMaskedAfterTheSoftmax) {
+  const std::map<std::string, std::string> expected = {
+      {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"out", "ATTENTION_OUT"}};
+  EXPECT_EQ(RolesOf(AttentionOf(false, 0, true)), expected);
 }
 
 TEST(Roles, OfGatesOfHeads) {
