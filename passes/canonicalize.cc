@@ -25,6 +25,8 @@ bool Simplify(Graph& graph, Op* op) {
   return true;
 }
 
+}  // namespace
+
 void MergeEqual(Graph& graph) {
   struct Key {
     const OpDef* def;
@@ -50,9 +52,8 @@ void MergeEqual(Graph& graph) {
     }
     if (!merged) same.push_back(op);
   }
+  graph.EraseDead();
 }
-
-}  // namespace
 
 void Canonicalize(Graph& graph) {
   graph.EraseDead();
@@ -66,7 +67,6 @@ void Canonicalize(Graph& graph) {
     graph.EraseDead();
   }
   MergeEqual(graph);
-  graph.EraseDead();
 }
 
 }  // namespace shardc

@@ -9,4 +9,7 @@ namespace shardc {
 // subexpressions) that run on the same ranks at the same time.
 void Canonicalize(Graph& graph);
 
+// The last of these alone: what has equal operands, attributes, types and place, in one phase.
+void MergeEqual(Graph& graph);
+
 }  // namespace shardc

@@ -3,6 +3,7 @@
 #include "ir/builder.h"
 #include "ir/op_def.h"
 #include "passes/added_output.h"
+#include "passes/canonicalize.h"
 
 namespace shardc {
 namespace {
@@ -116,6 +117,8 @@ void AddGradients(Graph& graph, Value* loss, Value* scale) {
     AddOutput(graph, GradientName(param.attrs.String("name")), grads[i]);
   }
   graph.EraseDead();
+  // What the gradients of several layers ask of one mask.
+  MergeEqual(graph);
 }
 
 }  // namespace shardc
