@@ -1,65 +1,28 @@
 // What ONNX Runtime fuses, in the forms that its CPU kernels do not have (tests/conformance has the
 // others), beside the same without the fusion; and what is refused.
-#include <cmath>
-#include <map>
 #include <string>
 #include <vector>
 
-#include "tests/frontend/import_testing.h"
-#include "tests/ir/interpreter.h"
+#include "tests/frontend/converters_testing.h"
 
-namespace shardc {
+namespace shardc::import_testing {
 namespace {
 
-using import_testing::ImportTest;
-using import_testing::Model;
-using onnx::NodeProto;
-using onnx::TensorProto;
 using ::testing::HasSubstr;
 
-void SetInt(NodeProto& node, const std::string& name, int64_t value) {
-  auto* a = node.add_attribute();
-  a->set_name(name);
-  a->set_type(onnx::AttributeProto::INT);
-  a->set_i(value);
-}
-
-class FusedConverters : public ImportTest {
+class FusedConverters : public ConverterTest {
  protected:
   FusedConverters() { model_.Opset("com.microsoft", 1); }
 
-  // A double input with distinct values.
+  // No two with the same values.
   void Input(const std::string& name, const Shape& shape) {
-    std::vector<std::string> dims;
-    for (int64_t d : shape) dims.push_back(std::to_string(d));
-    model_.Input(name, dims, TensorProto::DOUBLE);
-    HostTensor t(DType::kF64, shape);
-    for (int64_t i = 0; i < t.num_elements(); ++i) {
-      t.SetDouble(i, std::sin(static_cast<double>(i + 1 + 7 * inputs_.size())));
-    }
-    inputs_[name] = t;
+    ConverterTest::Input(name, shape, 1 + 7 * static_cast<int64_t>(inputs_.size()));
   }
   NodeProto& Fused(const std::string& op, const std::vector<std::string>& inputs,
                    const std::vector<std::string>& outputs = {"y"}) {
     NodeProto& node = model_.Node(op, inputs, outputs);
     node.set_domain("com.microsoft");
     return node;
-  }
-  std::vector<HostTensor> Evaluate(const std::vector<std::string>& outputs) {
-    for (const std::string& name : outputs) model_.Output(name);
-    Graph graph = Import(model_.proto);
-    testing::Values given;
-    for (const auto& v : graph.inputs()) given[v.get()] = inputs_.at(v->name);
-    testing::Values values = testing::Interpret(graph, given);
-    std::vector<HostTensor> out;
-    for (const std::string& name : outputs) out.push_back(values.at(graph.FindOutput(name)));
-    return out;
-  }
-  void ExpectRefused(const std::string& id, const std::string& text) {
-    if (model_.graph.output_size() == 0) model_.Output("y");
-    Diagnostic d = Failure(model_.proto);
-    EXPECT_EQ(d.id(), id) << d.what();
-    EXPECT_THAT(d.what(), HasSubstr(text));
   }
   // q, k and v of GroupQueryAttention, 4 and 2 heads of 4, and its lengths.
   NodeProto& GroupQuery(int64_t total = 3, const std::vector<int64_t>& lengths = {2, 2}) {
@@ -73,9 +36,6 @@ class FusedConverters : public ImportTest {
     SetInt(node, "kv_num_heads", 2);
     return node;
   }
-
-  Model model_;
-  std::map<std::string, HostTensor> inputs_;
 };
 
 // [b, s, heads, n, d] holds what n inputs of [b, s, heads * d] do.
@@ -333,4 +293,4 @@ TEST_F(FusedConverters, BiasedActivations) {
 }
 
 }  // namespace
-}  // namespace shardc
+}  // namespace shardc::import_testing
