@@ -8,19 +8,11 @@
 #include "ir/choices.h"
 #include "ir/op_def.h"
 #include "passes/input_dims.h"
+#include "passes/param_names.h"
 #include "passes/provenance.h"
 
 namespace shardc {
 namespace {
-
-std::vector<std::string> NamesOf(const Op& param) {
-  std::vector<std::string> names = {param.attrs.String("name")};
-  if (param.attrs.Has("aliases")) {
-    const Strings& aliases = param.attrs.StringList("aliases");
-    names.insert(names.end(), aliases.begin(), aliases.end());
-  }
-  return names;
-}
 
 // Whether the file has the parameter transposed under this name.
 bool IsTransposedName(const Op& param, const std::string& name) {
@@ -143,29 +135,6 @@ class Application {
                                   " that it matches have an earlier one"));
   }
 
-  // "the nearest names: ..." for a glob.
-  static std::string Nearest(const std::string& match, const std::vector<std::string>& names) {
-    // Compare without the stars: what is left is what the user typed of a name.
-    std::string bare;
-    for (char c : match) {
-      if (c != '*' && c != '?') bare += c;
-    }
-    std::vector<std::pair<int, std::string>> near;
-    for (const std::string& n : names) {
-      int best = EditDistance(bare, n);
-      for (size_t at = 0; at + bare.size() <= n.size(); ++at) {
-        best = std::min(best, EditDistance(bare, n.substr(at, bare.size())));
-      }
-      near.emplace_back(best, n);
-    }
-    std::sort(near.begin(), near.end());
-    std::string text;
-    for (size_t i = 0; i < near.size() && i < 3; ++i) {
-      text += (i ? ", " : "the nearest names: ") + near[i].second;
-    }
-    return text;
-  }
-
   std::string RolesHere() const {
     std::string roles;
     for (const Op* p : graph_.Params()) {
@@ -187,7 +156,7 @@ class Application {
     if (!rule.match.empty()) {
       what = StrCat("no parameter matches '", rule.match, "'",
                     rule.role.empty() ? "" : " with role " + rule.role);
-      fix = Nearest(rule.match, names);
+      fix = NearestNames(rule.match, names);
     } else {
       what = StrCat("no parameter has role ", rule.role,
                     rule.part.empty() ? "" : " and part " + rule.part);
@@ -406,7 +375,7 @@ class Application {
                        rule.role.empty()
                            ? StrCat("no module of the model matches '", rule.match, "'")
                            : StrCat("no op uses a weight of role ", rule.role),
-                       (rule.role.empty() ? Nearest(rule.match, Modules()) : RolesHere()) +
+                       (rule.role.empty() ? NearestNames(rule.match, Modules()) : RolesHere()) +
                            "; or set may_match_nothing");
     }
     const InputDims input_dims = FindInputDims(graph_);

@@ -104,7 +104,9 @@ std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* 
 void AddGradients(Graph& graph, Value* loss, Value* scale) {
   std::vector<Value*> params;
   for (Op* op : graph.Params()) {
-    if (IsFloat(op->out().dtype)) params.push_back(op->result());
+    if (IsFloat(op->out().dtype) && op->attrs.Bool("trained", true)) {
+      params.push_back(op->result());
+    }
   }
   std::vector<Value*> grads = Differentiate(graph, loss, params, scale);
   Builder builder(graph);

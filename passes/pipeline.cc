@@ -27,6 +27,7 @@
 #include "passes/narrow_reads.h"
 #include "passes/optimize_reshards.h"
 #include "passes/overlap.h"
+#include "passes/param_names.h"
 #include "passes/place_stages.h"
 #include "passes/precision.h"
 #include "passes/propagate.h"
@@ -197,6 +198,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("canonicalize");
   run("attach_loss", [&] { loss = AttachLoss(graph, options.loss, options.loss_output); });
   DropOutputs(graph, options.drop);
+  FreezeParams(graph, options.freeze, options.train_only);
   // On the model as it is: what is made of an op from here on belongs where it does.
   run("assign_stages", [&] { AssignStages(graph, spec); });
   // The spec comes before differentiation: reshards that it asks for are part of the forward graph,

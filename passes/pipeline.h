@@ -17,9 +17,10 @@ namespace shardc {
 
 struct PipelineOptions {
   std::string loss = "lm";
-  std::string loss_output;        // which output the loss is of; empty: found
-  std::vector<std::string> drop;  // outputs that are not given
-  bool gradients = true;          // off: forward only, with the loss
+  std::string loss_output;                      // which output the loss is of; empty: found
+  std::vector<std::string> drop;                // outputs that are not given
+  std::vector<std::string> freeze, train_only;  // as FreezeParams takes them
+  bool gradients = true;                        // off: forward only, with the loss
   OptimizerOptions optimizer;
   PrecisionOptions precision;
   ChunkOptions chunk;

@@ -272,6 +272,12 @@ void AddCompileVerb(CLI::App& app) {
           "is free after use")
       ->delimiter(',');
   verb->add_flag("--no-gradients", o->no_gradients, "forward and loss only");
+  verb->add_option("--freeze", o->pipeline.freeze,
+                   "parameters that get no gradient and no update, by name: *.wte.*")
+      ->delimiter(',');
+  verb->add_option("--train-only", o->pipeline.train_only,
+                   "the only ones that do, by name: *lora_*")
+      ->delimiter(',');
   verb->add_option("--dropout-seed", o->binding.dropout.seed,
                    "another seed of what the model's dropouts draw");
   verb->add_flag("--no-dropout", o->no_dropout, "drop nothing, as in evaluation");

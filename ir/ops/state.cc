@@ -52,6 +52,7 @@ void RegisterStateOps(OpRegistry& registry) {
                  {"transposed", AttrKind::kBool},
                  {"aliases", AttrKind::kStrings},
                  {"decay", AttrKind::kBool},
+                 {"trained", AttrKind::kBool},
                  // those of `aliases` under which the file has the matrix transposed
                  {"transposed_aliases", AttrKind::kStrings}};
   param.attrs.insert(param.attrs.end(), piece.begin(), piece.end());

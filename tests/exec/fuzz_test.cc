@@ -104,6 +104,9 @@ TEST_P(Fuzz, Builtin) {
                               : dice.Pick<std::string>({"lm", "ce", "masked_lm", "dot"});
     // In f32 the steps of an optimizer turn gradients that are rounding noise into updates.
     if (wide) AddRandomOptimizer(dice, setup);
+    if (dice.Chance(10)) {
+      setup.pipeline.freeze = {dice.Pick<std::string>({"*.0.*", "*mlp*", "*wte*"})};
+    }
     Graph with_loss = BuildGpt(config);
     AttachLoss(with_loss, setup.pipeline.loss);
     const Tensors inputs = FuzzInputs(dice, with_loss, config.vocab);

@@ -203,6 +203,9 @@ TEST_F(CompileTest, UsageMistakes) {
   Fails("--drop logit", 2, {"E6110", "did you mean 'logits'"});
   Fails("--drop tokens", 2, {"E6110", "\n  outputs: logits"});
   Fails("--drop loss", 2, {"E6110", "no output 'loss' to leave out"});
+  Fails("--freeze '*.wtf.*'", 2, {"E6105", "--freeze", "matches '*.wtf.*'", "wte.weight"});
+  Fails("--train-only 'lora*'", 2, {"E6105", "--train-only", "the nearest names: "});
+  Fails("--freeze '*' --optimizer sgd", 2, {"E6102", "no gradient to step along"});
   Fails("--loss none --drop logits", 2, {"E6110", "nothing is left for the plan to compute"});
   Fails("--recompute some", 2, {"E6109", "use none, selective, gathers or full"});
   EXPECT_EQ(Tool("compile").exit, 2);
