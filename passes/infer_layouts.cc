@@ -39,7 +39,8 @@ class Inference {
     return true;
   }
 
-  // Whether nothing takes the dim apart, or puts it together with others: any cut of it will do.
+  // Whether nothing takes the dim apart, puts it together with others or says how to cut it: any
+  // cut of it will do.
   bool IsAlone(const Value* v, int dim, int depth = 0) {
     if (depth > kMaxDepth || !seen_.insert({v, dim}).second) return true;
     for (const Op* user : v->users) {
@@ -48,17 +49,16 @@ class Inference {
       for (size_t i = 0; i < user->operands.size(); ++i) {
         if (user->operands[i] != v) continue;
         const auto factor = OnlyFactor(rule.operands[i][dim]);
-        if (!factor) return false;
-        bool in_results = false;
+        if (!factor || user->def->constrains) return false;
+        if (!OperandsAreMadeAlone(*user, rule, *factor, i, depth)) return false;
         for (size_t r = 0; r < user->results.size(); ++r) {
           const int d = DimOfFactor(rule.results[r], *factor);
           if (d < 0) continue;
-          in_results = true;
-          if (!OnlyFactor(rule.results[r][d]) || !IsAlone(user->results[r], d, depth + 1)) {
+          if (!OnlyFactor(rule.results[r][d]) || IsCut(*user->results[r], d) ||
+              !IsAlone(user->results[r], d, depth + 1)) {
             return false;
           }
         }
-        if (!in_results && !OperandsAreMadeAlone(*user, rule, *factor, i, depth)) return false;
       }
     }
     return true;
@@ -86,6 +86,11 @@ class Inference {
     return dim.factors[0];
   }
 
+  // By the spec: such a cut is even.
+  static bool IsCut(const Value& v, int dim) {
+    return v.type.sharding.dims[static_cast<size_t>(dim)].cut();
+  }
+
   // Of the operands with the factor, but one.
   bool OperandsAreMadeAlone(const Op& op, const ShardingRule& rule, int factor, size_t but,
                             int depth) const {
@@ -100,10 +105,13 @@ class Inference {
   }
   bool IsMadeAlone(const Value* v, int dim, int depth) const {
     const Op* op = v->producer;
+    if (op && op->def->is_state) return true;  // asked by itself
+    if (IsCut(*v, dim)) return false;
     if (!op || !op->def->rule || depth > kMaxDepth) return true;
     const ShardingRule rule = op->def->rule(*op);
     const auto factor = OnlyFactor(rule.results[static_cast<size_t>(v->index)][dim]);
-    return factor && OperandsAreMadeAlone(*op, rule, *factor, op->operands.size(), depth);
+    return factor && !op->def->constrains &&
+           OperandsAreMadeAlone(*op, rule, *factor, op->operands.size(), depth);
   }
 
   bool FactorCarries(const Op& op, const ShardingRule& rule, int factor, int depth) const {

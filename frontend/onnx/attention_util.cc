@@ -162,13 +162,22 @@ Value* Rotate(NodeContext& c, Value* x, const Rotation& r, bool heads_first) {
   return rest ? c.Make("concat", {y, rest}, {{"axis", int64_t{3}}}) : y;
 }
 
+int64_t PastOf(NodeContext& c, int i) {
+  if (!c.has_input(i) || c.input(i)->type.num_elements() == 0) return 0;
+  const Shape& shape = c.input(i)->type.shape;
+  if (shape.size() != 4) {
+    c.Fail("E1303", StrCat("the past keys or values of ", c.op_type(), " have shape ",
+                           ShapeToString(shape), ", not [batch, heads, past, head size]"));
+  }
+  return shape[2];
+}
+
 Value* AfterPast(NodeContext& c, int i, Value* x, bool heads_first) {
-  if (!c.has_input(i) || c.input(i)->type.num_elements() == 0) return x;
+  if (PastOf(c, i) == 0) return x;
   Value* past = c.input(i);
   const int heads = heads_first ? 1 : 2;
   const Shape &now = x->type.shape, &before = past->type.shape;
-  if (past->type.rank() != 4 || before[0] != now[0] ||
-      before[1] != now[static_cast<size_t>(heads)] || before[3] != now[3]) {
+  if (before[0] != now[0] || before[1] != now[static_cast<size_t>(heads)] || before[3] != now[3]) {
     c.Fail("E1303", StrCat("the past keys or values of ", c.op_type(), " have shape ",
                            ShapeToString(before), ", not [", now[0], ", ",
                            now[static_cast<size_t>(heads)], ", past, ", now[3], "]"));

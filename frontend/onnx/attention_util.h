@@ -43,6 +43,8 @@ struct Rotation {
 // x is [b, heads, s, d] when heads_first, else [b, s, heads, d].
 Value* Rotate(NodeContext& c, Value* x, const Rotation& r, bool heads_first);
 
+// How many tokens the past of input i, [b, heads, past, d], holds; E1303 for another form.
+int64_t PastOf(NodeContext& c, int i);
 // Keys or values x behind those of a cache, input i, [b, heads, past, d]; x alone without one.
 Value* AfterPast(NodeContext& c, int i, Value* x, bool heads_first);
 

@@ -302,7 +302,7 @@ void GroupQueryAttention(NodeContext& c) {
   a.causal = c.Int("causal", 1) != 0;
   const int64_t s = a.q->type.shape[1], window = c.Int("local_window_size", -1);
   if (a.k->type.shape[1] != s) Refuse(c, "more keys than queries");
-  if (c.has_input(3)) a.past = c.input(3)->type.num_elements() == 0 ? 0 : c.input(3)->type.shape[2];
+  a.past = PastOf(c, 3);
   CheckLengths(c, s, a.past, a.causal);
   NormHeads(c, a.q, a.k);
   if (c.Int("do_rotary", 0) != 0) {

@@ -222,6 +222,11 @@ class MaskTest {
 // Rows of numbers that are not masked, of which one at least has enough of them to tell.
 class DistanceTest {
  public:
+  explicit DistanceTest(DType type)
+      : tolerance_(type == DType::kBF16  ? 0.03
+                   : type == DType::kF16 ? 4e-3
+                                         : 1e-5) {}
+
   bool TakesRow(const HostTensor& t, int64_t begin, int64_t n) {
     std::vector<double> row;
     double largest = 0;
@@ -237,7 +242,7 @@ class DistanceTest {
     for (size_t i = 1; i < row.size(); ++i) {
       grows |= row[i] != row[i - 1];
       if (i + 1 < row.size())
-        bends += std::abs(row[i + 1] - 2 * row[i] + row[i - 1]) > 1e-5 * largest;
+        bends += std::abs(row[i + 1] - 2 * row[i] + row[i - 1]) > tolerance_ * largest;
     }
     grows_ |= grows;
     return bends <= 1;
@@ -245,12 +250,13 @@ class DistanceTest {
   bool Result() const { return grows_; }
 
  private:
+  double tolerance_;  // a few roundings of the largest element
   bool grows_ = false;
 };
 
 Kind Classify(const TensorType& type, const TensorSource& source) {
   MaskTest test;
-  DistanceTest distances;
+  DistanceTest distances(type.dtype);
   bool may_mask = true, may_distance = type.rank() >= 2;
   // In pieces, so that a large table is left after its first.
   Shape size = type.shape, offset(size.size(), 0);

@@ -340,7 +340,11 @@ class RoleFinder {
   // Back from what a result of heads is multiplied with, to the linear that makes this gate: one
   // for each head, or one for each element. What a linear makes beside a gate may want to be whole.
   void SetGate(const Value* v, int depth) {
-    if (Linear* linear = LinearAt(v)) return linear->experts ? void() : Set(linear, "QKV");
+    if (Linear* linear = LinearAt(v)) {
+      // One number for all heads cannot be cut with them.
+      if (!linear->experts && linear->out->type.shape.back() > 1) Set(linear, "QKV");
+      return;
+    }
     const Op* op = v->producer;
     if (op == nullptr || depth > 12) return;
     // A sum without a parameter is the residual stream.

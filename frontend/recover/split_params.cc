@@ -73,7 +73,11 @@ void SplitSharedVectors(Graph& graph) {
       }
     }
     // As of matrices: equal, and no fill, they are one, as what every step of a recurrence reads.
-    if (!known && Varies(graph, param)) continue;
+    if (!known && Varies(graph, param)) {
+      graph.notes.push_back(
+          StrCat("parameter '", name, "' is read at ", sites.size(), " places: trained as one"));
+      continue;
+    }
     Attributes more = param->attrs;
     more.Erase("aliases");
     if (known) param->attrs.Erase("aliases");

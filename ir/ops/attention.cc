@@ -314,10 +314,11 @@ void ReferenceGrad(const KernelCall& call) {
   FromDoubles(dv, call.out[2]);
 }
 
-// The most that a mask may add to a score so that the sum keeps none of the score's digits.
+// From here on a mask leaves nothing of the scores that it is added to but noise: the sum's last
+// digit is 2.
 double Absorbs(DType statistic) {
-  return statistic == DType::kF64 ? -1 / std::numeric_limits<double>::epsilon()
-                                  : -1 / std::numeric_limits<float>::epsilon();
+  return statistic == DType::kF64 ? -2 / std::numeric_limits<double>::epsilon()
+                                  : -2 / std::numeric_limits<float>::epsilon();
 }
 
 // What a float mask adds, with the keys whole and the future hidden.
@@ -352,7 +353,8 @@ bool LeavesEveryRowAKey(const Value* mask, double absorbs) {
 
 // A row in which the mask adds nothing but numbers that absorb the scores: it is uniform over the n
 // keys of the largest, whose lse has lost log n, so that exp(score - lse) is 1 for each of them.
-// The gradient is linear in do, which is divided by n there.
+// The gradient is linear in do, which is divided by n there. Where the mask leaves a digit or two
+// of the scores (in f32 between some -1e6 and -3e8) forward and gradient are off by what rounds.
 Value* DividedWhereAbsorbed(Builder& b, const Op& op, Value* d_o) {
   Value* mask = MaskAt(op, 3);
   const Sizes z = OpSizes(op, 0);

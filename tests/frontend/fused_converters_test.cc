@@ -194,6 +194,14 @@ TEST_F(FusedConverters, PaddingBehindAPastIsRefused) {
   ExpectRefused("E1301", "a past whose lengths are not constant");
 }
 
+TEST_F(FusedConverters, APastOfOtherDimsIsRefused) {
+  NodeProto& node = GroupQuery(8, {7, 7});
+  Input("past", {6});
+  node.set_input(3, "past");
+  node.set_input(4, "past");
+  ExpectRefused("E1303", "have shape [6], not [batch, heads, past, head size]");
+}
+
 TEST_F(FusedConverters, APastOfOtherHeadsIsRefused) {
   NodeProto& node = GroupQuery(8, {7, 7});
   Input("past", {2, 1, 5, 4});

@@ -92,6 +92,26 @@ TEST(InferLayouts, LargeDimsAreCutAtMultiplesOfEight) {
     CHECK-NEXT: %o = param "o" : f32[1164@tp, 16])");
 }
 
+// Nor what is computed with parts of a split, or what the spec cuts by itself, which is even.
+TEST(InferLayouts, LargeDimsAreCutAsWhatTheyMeet) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[6, 16]) -> (%y) {
+    %w = param "gate" : f32[16, 1025@tp]
+    %f = param "up and more" : f32[16, 2050@tp]
+    %0 = matmul %x, %w : f32[6, 1025]
+    %1 = matmul %x, %f : f32[6, 2050]
+    %2, %3 = split %1 {axis=1, sizes=[1025, 1025]} : f32[6, 1025], f32[6, 1025]
+    %y = mul %0, %2 : f32[6, 1025]
+  })",
+              "infer_layouts", R"(CHECK: %w = param "gate" : f32[16, 1025@tp])");
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[6, 1025@tp]) -> (%y) {
+    %w = param "w" : f32[1025@tp, 16]
+    %y = matmul %x, %w : f32[6, 16]
+  })",
+              "infer_layouts", R"(CHECK: %w = param "w" : f32[1025@tp, 16])");
+}
+
 // 5 heads over two ranks: 3 and 2, never a part of one.
 TEST(InferLayouts, UnevenHeadsGetAGranule) {
   CheckPasses(R"(mesh [tp=2]

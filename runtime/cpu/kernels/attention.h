@@ -39,7 +39,7 @@ struct AttentionShape {
 
 // At most one of `add` and `visible` is set; element (b, h, i, j) of it lies at the sum of index
 // times stride, a stride of 0 broadcasts. The lse of a row of `add` in which every visible element
-// absorbs the scores (in f32 below about -1e7, but not -inf) has lost the logarithm of how many n
+// absorbs the scores (in f32 below about -2e7, but not -inf) has lost the logarithm of how many n
 // of them are largest, so that backward takes each for n times as probable: the op's gradient
 // divides d_o there.
 struct AttentionMask {
