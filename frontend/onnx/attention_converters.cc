@@ -25,14 +25,13 @@ void Attention(NodeContext& c) {
     v = SplitHeads(c, v, c.Int("kv_num_heads", 0), "kv_num_heads");
   }
   const bool heads_first = rank == 4;
-  const int64_t fresh = k->type.shape[heads_first ? 2 : 1];
   k = AfterPast(c, 4, k, heads_first);
   v = AfterPast(c, 5, v, heads_first);
   AttentionOf a{q, k, v, c.InputOrNull(3)};
   a.scale = c.Float("scale", 1 / std::sqrt(static_cast<double>(q->type.shape[3])));
   a.cap = c.Float("softcap", 0);
   a.causal = c.Int("is_causal", 0) != 0;
-  a.past = k->type.shape[heads_first ? 2 : 1] - fresh;
+  a.past = PastOf(c, 4);
   a.heads_first = heads_first;
   Value* o = MakeAttention(c, a);
   c.SetOutput(0, heads_first ? o : MergeHeads(c, o));

@@ -172,9 +172,8 @@ void MultiHeadAttention(NodeContext& c) {
   if (c.has_input(9)) Refuse(c, "cache_indirection");
   std::vector<Value*> qkv = MultiHeadOperands(c);
   AddBiases(c, 3, qkv);
-  const int64_t fresh = qkv[1]->type.shape[1];
   AttentionOf a{qkv[0], AfterPast(c, 6, qkv[1], false), AfterPast(c, 7, qkv[2], false)};
-  a.past = a.k->type.shape[1] - fresh;
+  a.past = PastOf(c, 6);
   a.mask = BiasOf(c, 4, 5, a.q->type.dtype, ScoresOf(a.q, a.k));
   a.scale = ScaleOf(c, a.q->type.shape[3]);
   a.causal = c.Int("unidirectional", 0) != 0;
@@ -195,7 +194,7 @@ Value* RowsAt(NodeContext& c, Value* table, Value* positions, int64_t s, int64_t
     if (known == nullptr || known->AsInt(0) != 0) {
       positions = Add(c, c.Cast(c.Reshape(positions, {1, 1}), DType::kI64), Iota(c, s, 1, 2));
     } else {
-      positions = nullptr;
+      positions = nullptr, first = 0;
     }
   }
   if (positions != nullptr) {
@@ -307,8 +306,8 @@ void GroupQueryAttention(NodeContext& c) {
   NormHeads(c, a.q, a.k);
   if (c.Int("do_rotary", 0) != 0) {
     Value* positions = c.InputOrNull(9);
-    // Of a prompt's, ONNX Runtime reads the first and counts on.
-    if (positions) positions = FirstOf(c, positions);
+    // Of several tokens', ONNX Runtime reads the first and counts on.
+    if (positions && s > 1) positions = FirstOf(c, positions);
     Rotation r = {RowsAt(c, c.input(7), positions, s, a.past),
                   RowsAt(c, c.input(8), positions, s, a.past), 2 * c.input(7)->type.shape.back(),
                   c.Int("rotary_interleaved", 0) != 0};

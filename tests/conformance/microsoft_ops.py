@@ -101,6 +101,10 @@ CASES = {
     "groupquery_past_window": ("GroupQueryAttention", AFTER_PAST, 3, dict(grouped, local_window_size=4)),
     "groupquery_step": ("GroupQueryAttention", [*STEP, *WIDE_TABLES], 3, dict(grouped, do_rotary=1)),
     "groupquery_step_window": ("GroupQueryAttention", STEP, 3, dict(grouped, local_window_size=2, softcap=2.0)),
+    "groupquery_step_positions": ("GroupQueryAttention", [*STEP, *WIDE_TABLES, i64([3], [5])], 3,
+                                  dict(grouped, do_rotary=1)),
+    "groupquery_past_from_zero": ("GroupQueryAttention", [*AFTER_PAST, *WIDE_TABLES, POSITIONS[:1]], 3,
+                                  dict(grouped, do_rotary=1)),
 }
 
 
