@@ -121,13 +121,14 @@ TEST_F(ParamRules, DistancesThatAreAddedAreConstants) {
   m.Floats("trained", {2, 5}, {-2, -1.5, -1, -0.5, 0, -2, -1.4f, -1, -0.6f, 0});
   m.Floats("fill", {2, 5}, std::vector<float>(10, 0.5f));
   m.Floats("ramp", {1, 5}, {0, 0.25, 0.5, 0.75, 1});
+  m.Floats("flat", {2, 5}, {1, 1.01f, 1.02f, 1.03f, 1.04f, 1, 1.02f, 1.04f, 1.06f, 1.08f});
   std::string sum = "x";
-  for (const char* table : {"alibi", "causal", "both_sides", "trained", "fill", "ramp"}) {
+  for (const char* table : {"alibi", "causal", "both_sides", "trained", "fill", "ramp", "flat"}) {
     m.Node("Add", {sum, table}, {StrCat(table, "_sum")});
     sum = StrCat(table, "_sum");
   }
   m.Output(sum);
-  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("trained", "fill", "ramp"));
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("trained", "fill", "ramp", "flat"));
 }
 
 // As Mamba keeps the rates of its states.

@@ -1,7 +1,7 @@
 // AMX's tiles of bf16 in C++ for AVX-512, in place of the compiler's: sources of the kernels that
 // include runtime/cpu/kernels/amx.h run with them on machines that have no AMX. Included before all
 // else. What is undefined or faults on a processor (a tile that was not set up, sizes that do not
-// fit) ends the process.
+// fit) ends the process. Sums below the smallest normal number are kept here, and zero there.
 //
 // Intel, "Architecture Instruction Set Extensions Programming Reference", chapter 3.
 #ifndef TESTS_RUNTIME_KERNELS_EMULATED_TILES_H_
@@ -39,6 +39,7 @@ inline void LoadConfig(const void* config) {
     tiles[t].row_bytes = bytes[16 + 2 * t] | bytes[17 + 2 * t] << 8;
     tiles[t].rows = bytes[48 + t];
     if (tiles[t].row_bytes > 64 || tiles[t].rows > 16) __builtin_trap();
+    if ((tiles[t].row_bytes == 0) != (tiles[t].rows == 0)) __builtin_trap();
     __builtin_memset(tiles[t].bytes, 0, sizeof tiles[t].bytes);
   }
 }
