@@ -63,24 +63,4 @@ DropoutPlaces PlacesOf(const KernelCall& call) {
   return places;
 }
 
-ProbabilityPlaces PlacesOfProbabilities(const KernelCall& call, const TensorView& rows,
-                                        bool heads_first, int64_t keys) {
-  const int head = heads_first ? 1 : 2, query = 3 - head;
-  Shape local, global;
-  std::vector<std::vector<Run>> runs;
-  for (int d : {0, head, query}) {
-    local.push_back(rows.shape[static_cast<size_t>(d)]);
-    global.push_back(call.GlobalDim(rows, d));
-    runs.push_back(call.Runs(rows, d));
-  }
-  local.push_back(keys);
-  global.push_back(keys);
-  runs.push_back({{0, 0, keys}});
-  auto dims = PlacesOfDims(*call.attrs, local, global, runs);
-  for (auto& dim : dims) {
-    for (int64_t& at : dim) at = at < 0 ? 0 : at;
-  }
-  return {std::move(dims[0]), std::move(dims[1]), std::move(dims[2])};
-}
-
 }  // namespace shardc

@@ -41,14 +41,4 @@ struct DropoutPlaces {
 };
 DropoutPlaces PlacesOf(const KernelCall& call);
 
-// Where the local probabilities of an attention lie in the whole tensor [b, heads, queries, keys]:
-// (b, h, i, j) at batch[b] + head[h] + query[i] + j. For padding anywhere.
-struct ProbabilityPlaces {
-  std::vector<int64_t> batch, head, query;
-};
-// `rows`: a view [b, heads, queries, ..], or with heads and queries the other way round; `keys`: of
-// which there are as many.
-ProbabilityPlaces PlacesOfProbabilities(const KernelCall& call, const TensorView& rows,
-                                        bool heads_first, int64_t keys);
-
 }  // namespace shardc

@@ -27,6 +27,8 @@ struct Factor {
   // The op must know which part of the factor it has, or the size of the whole: on a smaller tensor
   // it does something else.
   bool placed = false;
+  // What a rank has of the factor must be one stretch: no cut in segments is along it.
+  bool contiguous = false;
 };
 
 // The factors of one dim: their product, major to minor; empty: the dim (of size 1, or broadcast)

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "ir/attention_part.h"
 #include "ir/builder.h"
 #include "ir/op_def.h"
 #include "ir/ops/draws.h"
@@ -76,6 +77,7 @@ Sizes CheckHeads(std::string_view op, const InferArgs& args, size_t first) {
 
 // The mask, if there is one, at operand `index`, and then the step, if it drops.
 void CheckMaskAndStep(std::string_view op, const InferArgs& args, size_t index, const Sizes& z) {
+  if (args.attrs.Bool("causal")) CheckPart(op, args.attrs, z.Probabilities());
   const bool drops = args.attrs.Has("ratio");
   const size_t rest = args.size() - index;
   if (drops && rest == 0) InferError(op, "with a ratio its last operand must be the step");
@@ -125,14 +127,14 @@ Value* MaskAt(const Op& op, size_t index) {
 }
 
 // Factors: b; g kv heads, each with r query heads; s queries; t keys; d, e the widths of k and v. A
-// causal mask depends on the position of a query, so s stays whole then. Not linear in v alone
-// (lse), and the gradient, though linear in do, would make three partial values of one.
+// causal mask tells a query's place by that of the first one. Not linear in v alone (lse), and the
+// gradient, though linear in do, would make three partial values of one.
 ShardingRule Rule(const Op& op, int q) {
   Sizes z = OpSizes(op, q);
   ShardingRule rule;
   int b = rule.AddFactor(z.b), g = rule.AddFactor(z.hkv), r = rule.AddFactor(z.hq / z.hkv);
-  int s =
-      rule.AddFactor(z.s, op.attrs.Bool("causal") ? FactorKind::kReplicated : FactorKind::kPlain);
+  int s = rule.AddFactor(z.s);
+  rule.factors[s].contiguous = op.attrs.Bool("causal");
   int t = rule.AddFactor(z.t, FactorKind::kReplicated);
   int d = rule.AddFactor(z.d, FactorKind::kReplicated);
   int e = rule.AddFactor(z.dv, FactorKind::kReplicated);
@@ -170,14 +172,15 @@ ShardingRule Rule(const Op& op, int q) {
 // Scaled and masked scores, one query row at a time; -inf where the query does not see the key.
 class Scores {
  public:
-  // `index`: of the mask, if there is one.
-  Scores(const KernelCall& call, const Sizes& z, const std::vector<double>& q,
+  // `o`: the result, or its gradient. `index`: of the mask, if there is one.
+  Scores(const KernelCall& call, const Sizes& z, const TensorView& o, const std::vector<double>& q,
          const std::vector<double>& k, size_t index)
       : z_(z),
         q_(q),
         k_(k),
         scale_(call.attrs->Float("scale")),
-        causal_(call.attrs->Bool("causal")) {
+        causal_(call.attrs->Bool("causal")),
+        diagonal_(causal_ ? CausalDiagonal(call, o, z.heads_first, z.t) : 0) {
     if (call.in.size() - call.attrs->Has("ratio") <= index) return;
     const TensorView& mask = call.in[index];
     mask_ = ToDoubles(mask);
@@ -200,7 +203,7 @@ class Scores {
       double score = 0;
       for (int64_t c = 0; c < z_.d; ++c) score += q[c] * k[c];
       score *= scale_;
-      if (causal_ && j > i + z_.t - z_.s) score = -kInfinity;
+      if (causal_ && j > i + diagonal_) score = -kInfinity;
       if (!mask_.empty()) {
         double m = mask_[b * mask_strides_[0] + h * mask_strides_[1] + i * mask_strides_[2] +
                          j * mask_strides_[3]];
@@ -215,6 +218,7 @@ class Scores {
   const std::vector<double>&q_, &k_;
   double scale_;
   bool causal_, bool_mask_ = false;
+  int64_t diagonal_;
   std::vector<double> mask_;
   int64_t mask_strides_[4] = {0, 0, 0, 0};
 };
@@ -255,7 +259,7 @@ void Reference(const KernelCall& call) {
   Sizes z = CallSizes(call, 0);
   std::vector<double> q = ToDoubles(call.in[0]), k = ToDoubles(call.in[1]),
                       v = ToDoubles(call.in[2]);
-  const Scores scores(call, z, q, k, 3);
+  const Scores scores(call, z, call.out[0], q, k, 3);
   const Factors factors(call, z, call.out[0]);
   std::vector<double> o(call.out[0].num_elements()), lse(call.out[1].num_elements()), p(z.t);
   ForEachQuery(z, [&](int64_t b, int64_t h, int64_t i) {
@@ -283,7 +287,7 @@ void ReferenceGrad(const KernelCall& call) {
   std::vector<double> grad = ToDoubles(call.in[0]), q = ToDoubles(call.in[1]);
   std::vector<double> k = ToDoubles(call.in[2]), v = ToDoubles(call.in[3]);
   std::vector<double> o = ToDoubles(call.in[4]), lse = ToDoubles(call.in[5]), p(z.t);
-  const Scores scores(call, z, q, k, 6);
+  const Scores scores(call, z, call.in[0], q, k, 6);
   const Factors factors(call, z, call.in[0]);
   std::vector<double> dq(q.size()), dk(k.size()), dv(v.size());
   ForEachQuery(z, [&](int64_t b, int64_t h, int64_t i) {
@@ -331,8 +335,9 @@ Value* HiddenBy(Builder& b, const Op& op, Value* mask, const Sizes& z) {
   mask = b.BroadcastTo(mask, shape);
   if (!op.attrs.Bool("causal")) return mask;
   HostTensor sees(DType::kBool, {z.s, z.t});
+  const int64_t diagonal = CausalDiagonal(op.attrs, z.s, z.t);
   for (int64_t i = 0; i < z.s; ++i) {
-    for (int64_t j = 0; j < z.t; ++j) sees.data<bool>()[i * z.t + j] = j <= i + z.t - z.s;
+    for (int64_t j = 0; j < z.t; ++j) sees.data<bool>()[i * z.t + j] = j <= i + diagonal;
   }
   Value* hidden = b.Scalar(mask->type.dtype, -kInfinity);
   return b.Make("where", {b.Constant(std::move(sees)), mask, hidden});
@@ -397,12 +402,13 @@ std::vector<Value*> Gradient(const GradientArgs& args) {
   return grads;
 }
 
-// `origin`: of the first result, which is laid out as q.
-Attributes Resized(const Op& op, int q, const Shape& origin) {
-  if (!Drops(op)) return op.attrs;
+// `part`, `origin`: of the first result, which is laid out as q.
+Attributes Resized(const Op& op, int q, const Shape& part, const Shape& origin) {
   const Sizes z = OpSizes(op, q);
+  const bool all_queries = part[z.heads_first ? 2 : 1] == z.s;
+  if (!Drops(op) && (all_queries || !op.attrs.Bool("causal"))) return op.attrs;
   const Shape drawn = {origin[0], origin[z.heads_first ? 1 : 2], origin[z.heads_first ? 2 : 1], 0};
-  return DrawsOfPart(op, z.Probabilities(), drawn);
+  return AttributesOfPart(op, z.Probabilities(), drawn);
 }
 
 int64_t FlopsOf(const Op& op, int q, int64_t width_d, int64_t width_v) {
@@ -424,8 +430,8 @@ OpDef Def(std::string_view name, int operands) {
   AddDrawAttrs(def, false);
   def.undropped = WithoutStep;
   const int q = operands == 3 ? 0 : 1;
-  def.resized = [q](const Op& op, std::span<const TensorType>, const Shape& origin) {
-    return Resized(op, q, origin);
+  def.resized = [q](const Op& op, std::span<const TensorType> results, const Shape& origin) {
+    return Resized(op, q, results[0].shape, origin);
   };
   return def;
 }

@@ -22,23 +22,27 @@ void CheckDraws(std::string_view op, const InferArgs& args, const Shape& drawn) 
   RequireShape(op, step, {}, "the step");
   const double ratio = args.attrs.Float("ratio");
   if (!(ratio >= 0 && ratio <= 1)) InferError(op, StrCat("ratio ", ratio, " is not in [0, 1]"));
-  CheckOrigin(op, args.attrs, TensorType(DType::kF32, drawn), "the mask");
-  const Shape origin = OriginOf(args.attrs, static_cast<int>(drawn.size()));
-  const Shape whole = WholeOf(args.attrs, drawn);
-  bool fits = whole.size() == origin.size();
-  for (size_t d = 0; fits && d < whole.size(); ++d) {
-    fits = origin[d] >= 0 && whole[d] >= drawn[d] && origin[d] <= whole[d] - drawn[d];
-  }
-  if (!fits) {
-    InferError(op, StrCat(ShapeToString(drawn), " at ", ShapeToString(origin), " is no part of ",
-                          ShapeToString(whole)));
-  }
-  CheckShape(op, DType::kF32, whole);
+  CheckPart(op, args.attrs, drawn);
+  CheckShape(op, DType::kF32, WholeOf(args.attrs, drawn));
 }
 
-Attributes DrawsOfPart(const Op& op, const Shape& drawn, const Shape& origin) {
+void CheckPart(std::string_view op, const Attributes& attrs, const Shape& part) {
+  CheckOrigin(op, attrs, TensorType(DType::kF32, part), "the mask");
+  const Shape origin = OriginOf(attrs, static_cast<int>(part.size()));
+  const Shape whole = WholeOf(attrs, part);
+  bool fits = whole.size() == origin.size();
+  for (size_t d = 0; fits && d < whole.size(); ++d) {
+    fits = origin[d] >= 0 && whole[d] >= part[d] && origin[d] <= whole[d] - part[d];
+  }
+  if (!fits) {
+    InferError(op, StrCat(ShapeToString(part), " at ", ShapeToString(origin), " is no part of ",
+                          ShapeToString(whole)));
+  }
+}
+
+Attributes AttributesOfPart(const Op& op, const Shape& part, const Shape& origin) {
   Attributes attrs = WithOriginMoved(op.attrs, origin);
-  attrs.Set("whole", WholeOf(op.attrs, drawn));
+  attrs.Set("whole", WholeOf(op.attrs, part));
   return attrs;
 }
 

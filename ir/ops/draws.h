@@ -13,8 +13,10 @@ void AddDrawAttrs(OpDef& def, bool required);
 // For OpDef::infer of an op that draws for a tensor of this shape. Its last operand is the step.
 void CheckDraws(std::string_view op, const InferArgs& args, const Shape& drawn);
 
-// For OpDef::resized: the attributes on the part that begins at `origin` of what it draws for.
-Attributes DrawsOfPart(const Op& op, const Shape& drawn, const Shape& origin);
+// That a tensor of this shape is a part of what "origin" and "whole" say.
+void CheckPart(std::string_view op, const Attributes& attrs, const Shape& part);
+// For OpDef::resized: the attributes on the part that begins at `origin` of what is a part itself.
+Attributes AttributesOfPart(const Op& op, const Shape& part, const Shape& origin);
 
 // OpDef::undropped of an op that is the same one without the step.
 std::vector<Value*> WithoutStep(Builder& builder, const Op& op);

@@ -1,5 +1,6 @@
 #include <memory>
 
+#include "ir/attention_part.h"
 #include "runtime/cpu/bind.h"
 #include "runtime/cpu/draw_of.h"
 #include "runtime/cpu/kernels/kernel_table.h"
@@ -30,6 +31,9 @@ bool Shapes(const KernelRequest& r, size_t first, Layout layout, AttentionShape*
             .head_dim = q[3],
             .scale = static_cast<float>(r.call.attrs->Float("scale")),
             .causal = r.call.attrs->Bool("causal")};
+  if (shape->causal) {
+    shape->diagonal = CausalDiagonal(r.call, r.call.in[first], !layout.bshd, shape->kv_len);
+  }
   return shape->kv_heads > 0 && shape->q_heads % shape->kv_heads == 0;
 }
 

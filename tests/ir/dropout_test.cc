@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ir/attention_part.h"
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
 #include "ir/text.h"
@@ -86,6 +87,30 @@ TEST(AttentionThatDrops, KnowsThePlacesOfItsProbabilities) {
   call.rank = 2;
   places = PlacesOfProbabilities(call, o, false, 6);
   EXPECT_THAT(places.head, ElementsAre(6 * kHead, 0));
+}
+
+// Seven queries of a part that begins at the third of eleven, over three ranks: three, two, two.
+TEST(CausalAttention, KnowsThePlaceOfItsQueries) {
+  const Mesh mesh({{"cp", 3}});
+  for (bool heads_first : {false, true}) {
+    const size_t query = heads_first ? 2 : 1;
+    TensorType type(DType::kF32, {2, 5, 5, 4});
+    type.shape[query] = 7;
+    type.sharding.dims[query].axes = {0};
+    Shape local = type.shape;
+    local[query] = 3;
+    const TensorView q = {nullptr, DType::kF32, local, &type};
+    const Attributes whole, part = {{"origin", Ints{0, 0, 2, 0}}, {"whole", Ints{2, 5, 11, 20}}};
+    KernelCall call;
+    call.mesh = &mesh;
+    for (auto [rank, first] : {std::pair{0, 0}, {1, 3}, {2, 5}}) {
+      call.rank = rank;
+      call.attrs = &whole;
+      EXPECT_EQ(CausalDiagonal(call, q, heads_first, 20), 13 + first);
+      call.attrs = &part;
+      EXPECT_EQ(CausalDiagonal(call, q, heads_first, 20), 9 + 2 + first);
+    }
+  }
 }
 
 }  // namespace

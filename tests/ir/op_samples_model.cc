@@ -138,12 +138,14 @@ struct AttentionSizes {
 };
 
 void AddAttention(Adder& add, std::string what, AttentionSizes z, bool causal, bool heads_first,
-                  std::vector<HostTensor> mask = {}, const Attributes* dropping = nullptr) {
+                  std::vector<HostTensor> mask = {}, const Attributes* dropping = nullptr,
+                  const Attributes& part = {}) {
   auto shape = [&](int64_t heads, int64_t rows, int64_t width) {
     return heads_first ? Shape{z.b, heads, rows, width} : Shape{z.b, rows, heads, width};
   };
   Attributes attrs = {
       {"scale", 0.7}, {"causal", causal}, {"layout", std::string(heads_first ? "bhsd" : "bshd")}};
+  for (const auto& [name, value] : part.entries()) attrs.Set(name, value);
   std::vector<HostTensor> forward = {F(shape(z.hq, z.s, z.d), 130), F(shape(z.hkv, z.t, z.d), 131),
                                      F(shape(z.hkv, z.t, z.dv), 132)};
   Shape out = shape(z.hq, z.s, z.dv);
@@ -176,6 +178,10 @@ void AddAttentions(Adder& add) {
   AddAttention(add, "causal with past", {1, 3, 3, 3, 7, 2, 2}, true, false);
   // The first two queries see no key.
   AddAttention(add, "causal, more queries", {2, 2, 2, 5, 3, 2, 2}, true, true);
+  const Attributes later = {{"origin", Ints{0, 0, 2, 0}}, {"whole", Ints{2, 3, 7, 9}}};
+  AddAttention(add, "causal, part", {2, 3, 3, 4, 9, 2, 2}, true, true, {}, nullptr, later);
+  const Attributes first = {{"origin", Ints{1, 0, 0, 0}}, {"whole", Ints{3, 4, 16, 10}}};
+  AddAttention(add, "causal, even part", {2, 4, 2, 8, 10, 2, 2}, true, false, {}, nullptr, first);
   AddAttention(add, "groups", {2, 6, 2, 3, 4, 2, 2}, false, true);
   AddAttention(add, "groups bshd", {1, 10, 5, 3, 4, 2, 3}, true, false);
   AddAttention(add, "one kv head", {2, 5, 1, 3, 4, 2, 2}, false, false);

@@ -119,7 +119,7 @@ std::vector<Way> Ways(const Op& op, bool layouts) {
     for (int64_t granule = 2; granule < factor.size; ++granule) {
       ways.push_back({Way::kFactor, id, {{}, granule, {}}});
     }
-    if (factor.size >= 5) {
+    if (factor.size >= 5 && !factor.contiguous) {
       ways.push_back({Way::kFactor, id, {{}, 1, {factor.size - 2, 2}}});
     }
   }

@@ -34,7 +34,8 @@ struct AttentionShape {
   int64_t kv_len = 0;
   int64_t head_dim = 0;
   float scale = 1;
-  bool causal = false;  // query i sees the keys j <= i + kv_len - q_len
+  bool causal = false;   // query i sees the keys j <= i + diagonal
+  int64_t diagonal = 0;  // kv_len - q_len where the ends meet
 };
 
 // At most one of `add` and `visible` is set; element (b, h, i, j) of it lies at the sum of index

@@ -121,7 +121,7 @@ void QueryKeyBlock(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, in
   for (int64_t c0 = 0; c0 < keys; c0 += kTileRows) {
     const int tile = static_cast<int>(MinOf(kTileRows, keys - c0));
     // The first query of the block that sees any key of this tile.
-    int64_t first = s.causal ? j0 + c0 - (s.kv_len - s.q_len) - i0 : 0;
+    int64_t first = s.causal ? j0 + c0 - s.diagonal - i0 : 0;
     if (first < 0) first = 0;
     if (first >= rows) continue;
     const int64_t from = i0 + first;

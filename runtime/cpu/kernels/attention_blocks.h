@@ -70,7 +70,7 @@ SHARDC_INLINE void PackTransposed(const T* src, int64_t stride, int64_t rows, in
 // How many of the keys [0, kv_len) query i may see by the causal rule.
 SHARDC_INLINE int64_t VisibleKeys(const AttentionShape& s, int64_t i) {
   if (!s.causal) return s.kv_len;
-  const int64_t n = i + s.kv_len - s.q_len + 1;
+  const int64_t n = i + s.diagonal + 1;
   return n < 0 ? 0 : MinOf(n, s.kv_len);
 }
 

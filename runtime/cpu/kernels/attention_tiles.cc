@@ -101,8 +101,7 @@ void ScaleAndMask(const AttentionShape& shape, const AttentionMask& mask, int64_
       }
     }
     if (!shape.causal) continue;
-    // Query i sees the keys j <= i + kv_len - q_len.
-    const int64_t first = j - (shape.kv_len - shape.q_len) - i0;
+    const int64_t first = j - shape.diagonal - i0;  // query that sees the key
     for (int64_t q = 0; q < kBlock && q < first; ++q) row[q] = kNegInf;
   }
 }

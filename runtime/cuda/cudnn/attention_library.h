@@ -20,6 +20,8 @@ struct AttentionProblem {
   float scale = 1;
   std::array<int64_t, 3> q_strides{}, k_strides{}, v_strides{}, o_strides{};
   bool together = false;  // q, k, v lie between each other's rows; so do their gradients
+  // Rows of k and v behind those t, which no query sees; a backward leaves dk and dv alone there.
+  int64_t unseen = 0;
 };
 
 // Device memory. A forward writes o and statistics; a backward reads them, and writes dq, dk, dv

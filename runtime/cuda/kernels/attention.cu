@@ -1,4 +1,5 @@
 // Binds attention, packed_attention and their gradients.
+#include "ir/attention_part.h"
 #include "runtime/cuda/kernels/attention.h"
 
 #if defined(__CUDACC__)
@@ -47,6 +48,7 @@ bool Describe(const KernelRequest& r, size_t first, size_t mask, Attention<T>* a
   a->dv = static_cast<int>(v[3]);
   a->scale = static_cast<Wide<T>>(r.call.attrs->Float("scale"));
   a->causal = r.call.attrs->Bool("causal");
+  if (a->causal) a->diagonal = CausalDiagonal(r.call, r.call.in[first], !bshd, a->t);
   a->q = In<T>(r, first);
   a->k = In<T>(r, first + 1);
   a->v = In<T>(r, first + 2);
@@ -92,7 +94,9 @@ bool DescribePacked(const KernelRequest& r, const TensorView& x, const TensorVie
 template <typename T>
 KernelPtr BesideLibrary(KernelPtr ours, const Attention<T>& a) {
   const bool backward = a.grad != nullptr;
-  const bool queries_see_keys = !a.causal || a.s <= a.t;
+  // It only knows queries the last of which sees the last key.
+  const int64_t seen = a.causal ? a.diagonal + a.s : a.t;
+  const bool queries_see_keys = !a.causal || (a.diagonal >= 0 && seen <= a.t);
   // Its dropout draws in another order.
   if (a.mask.data || a.dropout.batch || a.b * a.s * a.t == 0 || !queries_see_keys) return ours;
   auto strides = [](const HeadStrides& s) {
@@ -101,11 +105,12 @@ KernelPtr BesideLibrary(KernelPtr ours, const Attention<T>& a) {
   AttentionProblem p{backward,      std::is_same_v<T, BF16>,
                      a.causal,      a.b,
                      a.hq,          a.hkv,
-                     a.s,           a.t,
+                     a.s,           seen,
                      a.d,           a.dv,
                      a.scale,       strides(a.sq),
                      strides(a.sk), strides(a.sv),
-                     strides(a.so), a.sq.row > a.hq * a.d && a.sq.head == a.d};
+                     strides(a.so), a.sq.row > a.hq * a.d && a.sq.head == a.d,
+                     a.t - seen};
   auto data = [](const void* p) { return const_cast<void*>(p); };
   AttentionTensors t{data(a.q), data(a.k), data(a.v), a.o, a.lse, nullptr, a.dq, a.dk, a.dv_out};
   if (backward) {

@@ -67,7 +67,8 @@ struct Attention {
   int d, dv;
   Wide<T> scale;
   bool causal;
-  bool packed;  // rows of all tensors may be read 16 bytes at a time
+  int64_t diagonal;  // if causal: query i sees keys j <= i + diagonal
+  bool packed;       // rows of all tensors may be read 16 bytes at a time
   const T *q, *k, *v;
   const T *grad, *o_in;  // of the gradient
   const Wide<T>* lse_in;
@@ -85,16 +86,16 @@ struct Attention {
   }
   // Keys that some query of [.., last] sees are before this.
   __device__ int64_t KeyEnd(int64_t last) const {
-    int64_t end = causal ? last + t - s + 1 : t;
+    int64_t end = causal ? last + diagonal + 1 : t;
     return end < 0 ? 0 : end < t ? end : t;
   }
   // Queries that see some key of [first, ..] begin here.
   __device__ int64_t QueryBegin(int64_t first) const {
-    int64_t begin = causal ? first - (t - s) : 0;
+    int64_t begin = causal ? first - diagonal : 0;
     return begin < 0 ? 0 : begin;
   }
   __device__ bool Sees(int64_t i, int64_t j) const {
-    return i < s && j < t && (!causal || j <= i + t - s);
+    return i < s && j < t && (!causal || j <= i + diagonal);
   }
 };
 

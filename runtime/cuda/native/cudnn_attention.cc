@@ -44,18 +44,31 @@ Library Load() {
   return library;
 }
 
+int64_t KeyRows(const AttentionProblem& p) { return p.b * p.hkv * (p.t + p.unseen); }
+
 class CudnnKernel : public CudaKernel {
  public:
-  CudnnKernel(std::shared_ptr<AttentionEngine> engine, const AttentionTensors& tensors)
-      : engine_(std::move(engine)), tensors_(tensors) {}
+  CudnnKernel(std::shared_ptr<AttentionEngine> engine, const AttentionProblem& problem,
+              const AttentionTensors& tensors)
+      : engine_(std::move(engine)), problem_(problem), tensors_(tensors) {}
   void Enqueue(const Launch& launch) override {
+    if (problem_.backward && problem_.unseen > 0) {
+      const int64_t rows = KeyRows(problem_);
+      Zero(tensors_.dk, rows * problem_.d, launch.stream);
+      Zero(tensors_.dv, rows * problem_.dv, launch.stream);
+    }
     std::string failure = engine_->Run(tensors_, launch.workspace);
     if (!failure.empty()) Refuse("attention", failure);
   }
   int64_t workspace_bytes() const override { return engine_->workspace_bytes(); }
 
  private:
+  static void Zero(void* halves, int64_t count, cudaStream_t stream) {
+    Check(cudaMemsetAsync(halves, 0, static_cast<size_t>(count) * 2, stream), "cudaMemsetAsync");
+  }
+
   std::shared_ptr<AttentionEngine> engine_;
+  AttentionProblem problem_;
   AttentionTensors tensors_;
 };
 
@@ -71,9 +84,8 @@ std::string KeyOf(const AttentionProblem& p, int64_t version) {
 
 Rivalry RivalryOf(const AttentionProblem& p, const AttentionTensors& t) {
   const DType type = p.bf16 ? DType::kBF16 : DType::kF16;
-  const int64_t q = p.b * p.hq * p.s * p.d, k = p.b * p.hkv * p.t * p.d,
-                v = p.b * p.hkv * p.t * p.dv, o = p.b * p.hq * p.s * p.dv,
-                statistics = p.b * p.hq * p.s;
+  const int64_t q = p.b * p.hq * p.s * p.d, k = KeyRows(p) * p.d, v = KeyRows(p) * p.dv,
+                o = p.b * p.hq * p.s * p.dv, statistics = p.b * p.hq * p.s;
   auto data = [](void* p) { return static_cast<std::byte*>(p); };
   Rivalry rivalry;
   if (p.together) {
@@ -121,7 +133,7 @@ std::unique_ptr<CudaKernel> BesideCudnn(std::unique_ptr<CudaKernel> ours,
         [&](std::string* refusal) { return library.make(problem, launch.stream, refusal); },
         why_not);
     if (!engine) return nullptr;
-    return std::make_unique<CudnnKernel>(std::move(engine), tensors);
+    return std::make_unique<CudnnKernel>(std::move(engine), problem, tensors);
   };
   return MakeRivalKernel(std::move(ours), std::move(rivalry), ThisGpu());
 }

@@ -22,6 +22,7 @@ constexpr const char* kGpu = R"({
 struct Sizes {
   int64_t b, hq, hkv, s, t, d;
   bool bshd = true, causal = true, bf16 = true, together = false;
+  int64_t unseen = 0;
 };
 
 AttentionProblem Problem(const Sizes& z, bool backward) {
@@ -44,10 +45,11 @@ AttentionProblem Problem(const Sizes& z, bool backward) {
           z.d,
           0.125f,
           strides(z.hq, z.s, true),
-          strides(z.hkv, z.t, true),
-          strides(z.hkv, z.t, true),
+          strides(z.hkv, z.t + z.unseen, true),
+          strides(z.hkv, z.t + z.unseen, true),
           strides(z.hq, z.s),
-          z.together};
+          z.together,
+          z.unseen};
 }
 
 // "" or why there is no engine.
@@ -70,6 +72,9 @@ TEST(CudnnPlan, HasEnginesForWhatModelsNeed) {
       {2, 32, 8, 2048, 2048, 128},                           // groups of query heads
       {2, 8, 8, 512, 512, 64, true, false, false},           // f16, no mask
       {2, 8, 8, 128, 256, 64},                               // more keys than queries
+      {2, 12, 12, 512, 1536, 64, true, true, true, false,
+       512},  // the third of four parts of the queries
+      {2, 12, 12, 512, 1536, 64, false, true, true, false, 512},
   };
   for (const Sizes& z : cases) {
     for (bool backward : {false, true}) {

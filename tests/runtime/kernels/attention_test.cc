@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "ir/philox.h"
 #include "tests/runtime/kernels/kernel_test_util.h"
@@ -17,8 +18,10 @@ struct Case {
   bool causal;
   Layout layout;
   Mask mask;
-  double dropout = -1;  // the ratio; below zero there is none
+  double dropout = -1;                             // the ratio; below zero there is none
+  std::optional<int64_t> diagonal = std::nullopt;  // nothing: the ends of queries and keys meet
 };
+int64_t Diagonal(const Case& c) { return c.diagonal.value_or(c.kv_len - c.q_len); }
 
 // One tensor [b, s, h, d] in some layout.
 struct Tensor {
@@ -148,7 +151,7 @@ Reference Compute(const Case& c, const Tensor& q, const Tensor& k, const Tensor&
         std::vector<double> s(static_cast<size_t>(c.kv_len), -kInf), dp(s.size(), 0);
         double max = -kInf, sum = 0;
         for (int64_t j = 0; j < c.kv_len; ++j) {
-          if (c.causal && j > i + c.kv_len - c.q_len) continue;
+          if (c.causal && j > i + Diagonal(c)) continue;
           double dot = 0;
           for (int64_t x = 0; x < c.d; ++x) {
             dot += double{q.data[q.At(b, i, h, x)]} * k.data[k.At(b, j, g, x)];
@@ -195,9 +198,9 @@ std::vector<float> Dense(const Case& c, const Tensor& t, int64_t s, int64_t h) {
 void Check(const Case& c) {
   SCOPED_TRACE(testing::Message() << c.batch << " " << c.q_heads << "/" << c.kv_heads << " "
                                   << c.q_len << "x" << c.kv_len << " d" << c.d << " causal "
-                                  << c.causal << " layout " << static_cast<int>(c.layout)
-                                  << " mask " << static_cast<int>(c.mask) << " dropout "
-                                  << c.dropout);
+                                  << c.causal << " from " << Diagonal(c) << " layout "
+                                  << static_cast<int>(c.layout) << " mask "
+                                  << static_cast<int>(c.mask) << " dropout " << c.dropout);
   const float scale = 1 / std::sqrt(static_cast<float>(c.d));
   const Tensor q = Make(c, c.q_len, c.q_heads, 1), k = Make(c, c.kv_len, c.kv_heads, 2);
   const Tensor v = Make(c, c.kv_len, c.kv_heads, 3), d_o = Make(c, c.q_len, c.q_heads, 4);
@@ -209,7 +212,8 @@ void Check(const Case& c) {
     Tensor dk = Make(c, c.kv_len, c.kv_heads, 7), dv = Make(c, c.kv_len, c.kv_heads, 8);
     std::vector<float> lse(want.lse.size(), 9);
     AttentionForwardArgs f;
-    f.shape = {c.batch, c.q_heads, c.kv_heads, c.q_len, c.kv_len, c.d, scale, c.causal};
+    f.shape = {c.batch, c.q_heads, c.kv_heads, c.q_len,    c.kv_len,
+               c.d,     scale,     c.causal,   Diagonal(c)};
     f.q = q.data.data() + q.offset, f.q_strides = q.strides;
     f.k = k.data.data() + k.offset, f.k_strides = k.strides;
     f.v = v.data.data() + v.offset, f.v_strides = v.strides;
@@ -301,6 +305,15 @@ TEST(Attention, Dropout) {
     Check({2, 2, 1, 67, 67, 12, causal, Layout::kBshd, Mask::kAddFull, 0.2});
     Check({1, 1, 1, 30, 30, 3, causal, Layout::kBshd, Mask::kNone, 0.0});
     Check({1, 1, 1, 30, 30, 3, causal, Layout::kBshd, Mask::kNone, 1.0});
+  }
+}
+
+// As where a rank has a part of the queries and all keys.
+TEST(Attention, PartOfTheQueries) {
+  for (int64_t first : {-40, -1, 0, 17, 64, 101, 300}) {
+    Check({1, 2, 1, 70, 200, 24, true, Layout::kBshd, Mask::kNone, -1, first});
+    Check({1, 2, 2, 65, 131, 16, true, Layout::kBhsd, Mask::kVisible, 0.2, first});
+    Check({2, 1, 1, 1, 150, 8, true, Layout::kBshd, Mask::kAddFull, -1, first});
   }
 }
 

@@ -434,7 +434,8 @@ TEST(AttentionBf16, Dropout) {
                            .kv_len = k,
                            .head_dim = 24,
                            .scale = 0.2F,
-                           .causal = causal};
+                           .causal = causal,
+                           .diagonal = k - q};
       std::vector<int64_t> batch = {0, 4 * q * k}, head, query;
       for (int64_t h = 0; h < 4; ++h) head.push_back(h * q * k);
       for (int64_t i = 0; i < q; ++i) query.push_back(i * k);
@@ -466,9 +467,26 @@ TEST(AttentionBf16, OddSizes) {
                              .kv_len = k,
                              .head_dim = d,
                              .scale = causal ? -0.1F : 0.3F,
-                             .causal = causal}));
+                             .causal = causal,
+                             .diagonal = k - q}));
       }
     }
+  }
+}
+
+// As where a rank has a part of the queries and all keys.
+TEST(AttentionBf16, PartOfTheQueries) {
+  for (int64_t first : {-40, -1, 0, 17, 64, 101, 300}) {
+    SCOPED_TRACE(first);
+    CheckAttention(Bshd({.batch = 2,
+                         .q_heads = 4,
+                         .kv_heads = 2,
+                         .q_len = 70,
+                         .kv_len = 200,
+                         .head_dim = 24,
+                         .scale = 0.2F,
+                         .causal = true,
+                         .diagonal = first}));
   }
 }
 
@@ -487,7 +505,8 @@ TEST(AttentionBf16, Masks) {
                          .kv_len = kKeys,
                          .head_dim = 16,
                          .scale = 0.5F,
-                         .causal = causal};
+                         .causal = causal,
+                         .diagonal = kKeys - kQueries};
     CheckAttention(
         Bshd(shape, {.add = add.data(), .head = kQueries * kKeys, .query = kKeys, .key = 1}));
     CheckAttention(Bshd(shape, {.add = add.data(), .query = 1}));
