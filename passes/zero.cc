@@ -210,11 +210,6 @@ class Gathering {
 Zero ResolveZero(Graph& graph, const Spec& spec, bool optimizer) {
   Zero zero;
   const int stage = spec.zero.stage.value_or(0);
-  if (!spec.zero.stage && !spec.zero.axes.empty()) {
-    throw Diagnostic("E2101", ExitCode::kBadSpec, spec.zero.axes_where,
-                     "zero_axes names axes, and no zero_stage says what is cut over them",
-                     "add zero_stage: 1, 2 or 3 (or --zero), or remove zero_axes");
-  }
   if (stage == 0) return zero;
   if (stage < 3 && !optimizer) {
     throw Diagnostic(

@@ -227,9 +227,12 @@ std::string RandomModel(Dice& dice, const std::string& dtype) {
 
 std::string RandomMesh(Dice& dice, int64_t layers) {
   static const std::vector<std::vector<std::string>> kNames = {
-      {"tp"}, {"dp"}, {"dp", "tp"}, {"dp", "tp"}, {"tp", "dp"}, {"a", "tp"}, {"dp", "a", "tp"}};
+      {"tp"},       {"dp"},      {"dp", "tp"},      {"dp", "tp"},
+      {"tp", "dp"}, {"a", "tp"}, {"dp", "a", "tp"}, {"cp"},
+      {"dp", "cp"}, {"cp", "tp"}};
   static const std::vector<std::vector<std::string>> kPipelines = {
-      {"pp"}, {"pp", "tp"}, {"pp", "dp"}, {"dp", "pp"}, {"tp", "pp"}, {"pp", "dp", "tp"}};
+      {"pp"},       {"pp", "tp"},       {"pp", "dp"}, {"dp", "pp"},
+      {"tp", "pp"}, {"pp", "dp", "tp"}, {"pp", "cp"}};
   const std::vector<std::string>& names =
       dice.Pick(dice.Chance(layers > 1 ? 40 : 3) ? kPipelines : kNames);
   std::string mesh;

@@ -48,6 +48,8 @@ const Setting kSettings[] = {
     {kOddSpec, "tp=3", true},
     {"megatron_sp", "tp=4", false},
     {"megatron_sp", "dp=2,tp=3", true},
+    {"megatron", "cp=3", false},
+    {"megatron_sp", "cp=2,tp=2", false},
 };
 
 class Models : public ::testing::TestWithParam<Case> {};

@@ -50,9 +50,8 @@ TEST_P(GpuShared, Gpt2AgainstGoldens) {
     SCOPED_TRACE(e.path());
     ++ran;
     // The third step is a replay of the graph that the second one captured.
-    RunResult r =
-        CompileAndRun(ImportFor(e, e.batches[0]), OnGpu(e, "megatron_hf_gpt2", GetParam(), 3),
-                      InputsFor(e, e.batches[0]));
+    RunResult r = CompileAndRun(ImportFor(e, e.batches[0]), OnGpu(e, "megatron", GetParam(), 3),
+                                InputsFor(e, e.batches[0]));
     EXPECT_THAT(CompareWithGolden(e, e.batches[0], r, 1e-4), IsEmpty());
   }
   EXPECT_GT(ran, 0);
@@ -83,7 +82,7 @@ TEST_P(GpuShared, AdamWFollowsPyTorch) {
   SHARDC_NEEDS_GPU();
   const Export e = Gpt2();
   const AdamWGolden golden = AdamWGoldenOf(e);
-  RunSetup setup = OnGpu(e, "megatron_hf_gpt2", GetParam(), 11);
+  RunSetup setup = OnGpu(e, "megatron", GetParam(), 11);
   setup.pipeline.optimizer = golden.options;
   setup.pipeline.optimizer.clip_norm = golden.clip_norm;
   RunResult r = CompileAndRun(ImportFor(e, golden.batch), setup, InputsFor(e, golden.batch));
@@ -94,7 +93,7 @@ TEST_P(GpuShared, AdamWFollowsPyTorch) {
 TEST_P(GpuShared, Bf16IsLikeTheGoldens) {
   SHARDC_NEEDS_GPU();
   const Export e = Gpt2();
-  RunSetup setup = OnGpu(e, "megatron_hf_gpt2", GetParam(), 3);
+  RunSetup setup = OnGpu(e, "megatron", GetParam(), 3);
   setup.pipeline.precision.compute = "bf16";
   RunResult r = CompileAndRun(ImportFor(e, e.batches[0]), setup, InputsFor(e, e.batches[0]));
   EXPECT_EQ(CompareHalvesWithGolden(e, e.batches[0], r), "");
@@ -212,7 +211,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, GpuPipeline,
 
 INSTANTIATE_TEST_SUITE_P(Stages, GpuZero, ::testing::Values(1, 2, 3));
 
-INSTANTIATE_TEST_SUITE_P(Meshes, GpuShared, ::testing::Values("tp=1", "tp=2", "tp=4"));
+INSTANTIATE_TEST_SUITE_P(Meshes, GpuShared, ::testing::Values("tp=1", "tp=2", "tp=4", "cp=2,tp=2"));
 
 // A GPU and a thread for each rank.
 TEST(GpuNccl, TwoGpusAgainstGoldens) {

@@ -93,12 +93,11 @@ TEST_P(CudaExecutor, OneAllocationPerRankAndItsWorkspace) {
   EXPECT_EQ(device.live, 0) << "streams, events, graphs and memory are given back";
 }
 
-INSTANTIATE_TEST_SUITE_P(Meshes, CudaExecutor,
-                         ::testing::Values(Setup{"serial", ""}, Setup{"megatron", "tp=2"},
-                                           Setup{"megatron", "tp=4"},
-                                           Setup{"megatron", "dp=2,tp=2"},
-                                           Setup{"megatron", "pp=2"},
-                                           Setup{"megatron", "pp=2,dp=2,tp=2"}));
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, CudaExecutor,
+    ::testing::Values(Setup{"serial", ""}, Setup{"megatron", "tp=2"}, Setup{"megatron", "tp=4"},
+                      Setup{"megatron_sp", "cp=2,tp=2"}, Setup{"megatron", "dp=2,tp=2"},
+                      Setup{"megatron", "pp=2"}, Setup{"megatron", "pp=2,dp=2,tp=2"}));
 
 TEST(CudaExecutorStep, StatesLiveOnOverGraphReplays) {
   Compiled c("megatron", "tp=2", "adamw");
