@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kMaxElements = int64_t{1} << 28;
 constexpr int64_t kMaxGrownElements = int64_t{1} << 20;
+constexpr int64_t kAlwaysElements = int64_t{1} << 12;  // shapes, and what is computed with them
 
 // Element i of the broadcast shape, in an operand.
 int64_t IndexIn(const Shape& operand, const Shape& result, int64_t i) {
@@ -69,12 +70,14 @@ void CheckIntegers(std::string_view op, const HostTensor& a, const HostTensor& b
   }
 }
 
-bool WorthKeeping(const std::vector<TensorType>& results, const std::vector<Value*>& operands) {
+bool WorthKeeping(const std::vector<TensorType>& results, const std::vector<Value*>& operands,
+                  int64_t bytes_left) {
   int64_t from = 0;
   for (const Value* v : operands) from += v->type.num_elements();
   for (const TensorType& type : results) {
     int64_t elements = type.num_elements();
     if (elements > kMaxElements) return false;
+    if (elements > kAlwaysElements && type.bytes() > bytes_left) return false;
     if (IsFloat(type.dtype) && elements > kMaxGrownElements && elements > 2 * from) return false;
   }
   return true;
@@ -94,7 +97,7 @@ const HostTensor* ConstantOf(const Value* value) {
 
 std::optional<std::vector<HostTensor>> Fold(std::string_view name,
                                             const std::vector<Value*>& operands,
-                                            const Attributes& attrs) {
+                                            const Attributes& attrs, int64_t& bytes_left) {
   const OpDef& def = GetOpDef(name);
   int n = static_cast<int>(operands.size());
   bool fits = n >= def.min_operands && (def.max_operands < 0 || n <= def.max_operands);
@@ -108,12 +111,15 @@ std::optional<std::vector<HostTensor>> Fold(std::string_view name,
     in.push_back(View(*constant));
   }
   std::vector<TensorType> result_types = def.infer({types, attrs});
-  if (!WorthKeeping(result_types, operands)) return std::nullopt;
+  if (!WorthKeeping(result_types, operands, bytes_left)) return std::nullopt;
   if (operands.size() == 2) {
     CheckIntegers(name, *ConstantOf(operands[0]), *ConstantOf(operands[1]), result_types[0].shape);
   }
   std::vector<HostTensor> results;
-  for (const TensorType& type : result_types) results.emplace_back(type.dtype, type.shape);
+  for (const TensorType& type : result_types) {
+    bytes_left -= type.bytes();
+    results.emplace_back(type.dtype, type.shape);
+  }
   for (const HostTensor& r : results) out.push_back(View(r));
   KernelCall call;
   call.attrs = &attrs;

@@ -117,7 +117,7 @@ std::vector<Value*> Node::MakeAll(std::string_view op, std::vector<Value*> opera
                                   Attributes attrs) {
   DropEmptyPieces(op, operands);
   if (op == "concat" && operands.size() == 1) return operands;
-  auto folded = Fold(op, operands, attrs);
+  auto folded = Fold(op, operands, attrs, conversion_.fold_bytes);
   if (!folded) folded = EmptyResults(op, operands, attrs);
   if (!folded)
     return conversion_.builder.Create(op, std::move(operands), std::move(attrs))->results;
