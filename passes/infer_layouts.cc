@@ -264,22 +264,34 @@ bool CutIsCarried(const Value* value, int dim, int64_t parts) {
   return Inference(mesh, {0}).Carries(value, dim);
 }
 
-void InferLayouts(Graph& graph) {
-  for (Op* param : graph.Params()) {
-    TensorType& type = param->result()->type;
-    for (int d = 0; d < type.rank(); ++d) {
-      DimSharding& dim = type.sharding.dims[d];
-      if (!dim.cut() || Informative(dim)) continue;
-      const int64_t size = type.shape[d];
-      Inference inference(graph.mesh, dim.axes);
-      dim = Canonical(size, inference.Forward(param->result(), d), graph.mesh);
-      const int64_t local = LocalDim(size, dim, graph.mesh);
-      if (!Informative(dim) && local % kAlignment != 0 && local >= kLeastAligned &&
-          inference.IsAlone(param->result(), d)) {
-        dim.granule = kAlignment;
-      }
+namespace {
+
+// `may_align`: a large dim of which nothing asks anything may be cut at multiples of kAlignment.
+void InferLayout(Value* value, const Mesh& mesh, bool may_align) {
+  TensorType& type = value->type;
+  for (int d = 0; d < type.rank(); ++d) {
+    DimSharding& dim = type.sharding.dims[static_cast<size_t>(d)];
+    if (!dim.cut() || Informative(dim)) continue;
+    const int64_t size = type.shape[static_cast<size_t>(d)];
+    Inference inference(mesh, dim.axes);
+    dim = Canonical(size, inference.Forward(value, d), mesh);
+    const int64_t local = LocalDim(size, dim, mesh);
+    if (may_align && !Informative(dim) && local % kAlignment != 0 && local >= kLeastAligned &&
+        inference.IsAlone(value, d)) {
+      dim.granule = kAlignment;
     }
-    CheckSharding(type, graph.mesh, "parameter '" + param->attrs.String("name") + "'");
+  }
+}
+
+}  // namespace
+
+void InferLayouts(Graph& graph) {
+  for (const auto& op : graph.ops()) {
+    if (op->def->constrains) InferLayout(op->result(), graph.mesh, false);
+  }
+  for (Op* param : graph.Params()) {
+    InferLayout(param->result(), graph.mesh, true);
+    CheckSharding(param->out(), graph.mesh, "parameter '" + param->attrs.String("name") + "'");
   }
 }
 

@@ -112,6 +112,35 @@ class Chooser {
     return bytes;
   }
 
+  // Whether the op can read the value cut like this over the axis with its other operands as they
+  // are.
+  bool Takes(const Op& user, const Value* v, const Slot& slot) const {
+    if (!user.def->rule || user.def->constrains) return false;
+    const ShardingRule rule = user.def->rule(user);
+    const auto at = std::find(user.operands.begin(), user.operands.end(), v);
+    const auto operand = static_cast<size_t>(at - user.operands.begin());
+    const auto dim = static_cast<size_t>(slot.placement.dim);
+    const auto cut =
+        ProjectAxis(rule, rule.operands[operand][dim], v->type.shape[dim], slot.dim, axis_, mesh_);
+    if (!cut || rule.factors[cut->factor].kind != FactorKind::kPlain) return false;
+    const auto p = EffectOf({Strategy::kFactor, *cut, 0}, user, rule, axis_, {}, mesh_);
+    if (!p) return false;
+    for (size_t i = 0; i < user.operands.size(); ++i) {
+      if (user.operands[i] == v) continue;
+      const Placement from = PlacementOf(user.in(static_cast<int>(i)), axis_, mesh_);
+      if (from.kind != Placement::kWhole && !(from == p->operands[i].placement)) return false;
+    }
+    return true;
+  }
+
+  // The ops that a value moved from one cut to another serves.
+  double Served(const Value* v, const Slot& slot) const {
+    return 1.0 +
+           static_cast<double>(std::count_if(v->users.begin(), v->users.end(), [&](const Op* user) {
+             return user != &op_ && Takes(*user, v, slot);
+           }));
+  }
+
   // `split`: the ranks divide the work, whatever has to be moved for it.
   double OperandCost(const Value* v, const Slot& slot, bool split) const {
     const Placement& want = slot.placement;
@@ -121,6 +150,9 @@ class Chooser {
       double bytes = ReshardBytes(from, want, mesh_.axis_size(axis_), GroupBytes(v->type, axis_));
       if (from.kind == Placement::kWhole && want.kind == Placement::kCut) {
         bytes += UndoneBytes(version->type, want.dim);
+      }
+      if (from.kind == Placement::kCut && want.kind == Placement::kCut && bytes > 0) {
+        bytes /= Served(v, slot);
       }
       bool undone = from.kind == Placement::kCut && !split;
       best = std::min(best, undone ? bytes * kUndoCutPenalty : bytes);

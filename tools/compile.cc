@@ -250,10 +250,11 @@ void AddCompileVerb(CLI::App& app) {
           "model", o->model,
           "an ONNX file, builtin:NAME (gpt2, gpt3-175b, gpt?layers=2,...), or a .shardc graph")
       ->required();
-  verb->add_option("--spec", o->spec,
-                   "a shipped spec (megatron, megatron_sp, megatron_hf_gpt2, colotensor_tutorial, "
-                   "dp, serial), a file, or onnx[:NAME]: the annotations for several devices that "
-                   "the model carries")
+  verb->add_option(
+          "--spec", o->spec,
+          "a shipped spec (megatron, megatron_sp, ulysses, megatron_hf_gpt2, "
+          "colotensor_tutorial, dp, serial), a file, or onnx[:NAME]: the annotations for several "
+          "devices that the model carries")
       ->capture_default_str();
   verb->add_option("--annotate", o->annotate,
                    "also write the ONNX model to this file, with annotations that say where each "

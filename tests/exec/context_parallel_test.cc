@@ -1,8 +1,9 @@
 // A cut sequence: each rank's queries meet all keys and values, which are gathered, and their
-// gradients are summed and cut again. Nothing else of a layer travels but sums of weights'
-// gradients.
+// gradients are summed and cut again; or ranks exchange tokens for heads. Nothing else of a layer
+// travels but sums of weights' gradients.
 #include <gtest/gtest.h>
 
+#include "frontend/gpt_config.h"
 #include "ir/diagnostic.h"
 #include "ir/text.h"
 #include "tests/exec/models.h"
@@ -48,6 +49,40 @@ INSTANTIATE_TEST_SUITE_P(Exports, ContextParallel,
                          ::testing::Values(Model{"hf_gpt2", "dynamo_static", 3, 2 * 32 * 4 * 16},
                                            Model{"gqa_swiglu", "dynamo_static", 2, 2 * 32 * 2 * 8}),
                          [](const auto& info) { return std::string(info.param.model); });
+
+// Ulysses: q, k and v change from all heads of some tokens to some heads of all tokens, and what
+// attention makes changes back; gradients go the other way. With many tokens, as else a gradient of
+// a weight may be made in parts.
+TEST(Ulysses, ExchangesHeadsForTokens) {
+  constexpr int64_t kTokens = 8 * 128, kQuery = 48, kKey = 16, kLayers = 2;
+  const std::string model = "builtin:gpt?layers=2,hidden=48,heads=6,seq=128,batch=8";
+  for (auto [more, key] : {std::pair(",qkv=fused", kQuery),
+                           {",qkv=separate,bias=false", kQuery},
+                           {",qkv=separate,kv_heads=2,positions=rope", kKey}}) {
+    SCOPED_TRACE(more);
+    RunSetup setup;
+    setup.pipeline.loss = "lm";
+    Graph graph = BuildGpt(ParseBuiltin(model + more));
+    Tensors inputs = RandomInputs(graph, 100, 3);
+    inputs["labels"] = inputs["input_ids"];
+    const RunResult serial = CompileAndRun(BuildGpt(ParseBuiltin(model + more)), setup, inputs);
+    setup.spec = "ulysses";
+    setup.mesh = "cp=2";
+    const RunResult r = CompileAndRun(std::move(graph), setup, inputs);
+    EXPECT_LE(WorstDifference(r.outputs.at("loss"), serial.outputs.at("loss")), 1e-5);
+    int64_t exchanged = 0;
+    for (const Collective& c : r.collectives) {
+      if (c.kind == CollectiveKind::kAllToAll) exchanged += c.elements;
+      // Gradients of biases, and of a table of positions.
+      if (c.kind == CollectiveKind::kAllGather) {
+        EXPECT_LE(c.elements, 128 * 48) << c.op;
+      }
+      EXPECT_NE(c.kind, CollectiveKind::kReduceScatter) << c.op;
+    }
+    // Of what a rank has, forward and backward.
+    EXPECT_EQ(exchanged, 2 * kLayers * kTokens / 2 * (2 * kQuery + 2 * key));
+  }
+}
 
 // A rank's queries after the past: all three parts see all of it.
 constexpr char kAfterPast[] =

@@ -252,7 +252,7 @@ std::string RandomMesh(Dice& dice, int64_t layers) {
 std::string RandomSpec(Dice& dice, const Graph& graph, const Mesh& mesh, bool optimizer,
                        bool microbatches) {
   if (dice.Chance(HasRoles(graph) ? 20 : 2)) {
-    return dice.Pick<std::string>({"megatron", "megatron_sp", "dp", "megatron_hf_gpt2"});
+    return dice.Pick<std::string>({"megatron", "megatron_sp", "ulysses", "dp", "megatron_hf_gpt2"});
   }
   std::string text = "# made by the fuzz test\n";
   const int cut_percent = static_cast<int>(dice.Between(10, 100));

@@ -50,6 +50,8 @@ const Setting kSettings[] = {
     {"megatron_sp", "dp=2,tp=3", true},
     {"megatron", "cp=3", false},
     {"megatron_sp", "cp=2,tp=2", false},
+    {"ulysses", "cp=3", false},
+    {"ulysses", "tp=2,cp=2", true},
 };
 
 class Models : public ::testing::TestWithParam<Case> {};

@@ -25,6 +25,23 @@ TEST(InferLayouts, FusedQkvBySplit) {
     CHECK-NEXT: %b = param "c_attn.bias" : f32[144@tp/3])");
 }
 
+// What the spec cuts behind a weight that is whole.
+TEST(InferLayouts, ValuesThatTheSpecCuts) {
+  CheckPasses(R"(mesh [cp=2]
+  graph @g(%x: f32[2, 6, 48]) -> (%q, %k, %v) {
+    %w = param "c_attn.weight" : f32[48, 144]
+    %0 = matmul %x, %w : f32[2, 6, 144]
+    %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"]} : f32[2, 6, 144@cp]
+    %2, %3, %4 = split %1 {axis=2, sizes=[48, 48, 48]} : f32[2, 6, 48], f32[2, 6, 48], f32[2, 6, 48]
+    %q = reshape %2 {shape=[2, 6, 12, 4]} : f32[2, 6, 12, 4]
+    %k = reshape %3 {shape=[2, 6, 12, 4]} : f32[2, 6, 12, 4]
+    %v = reshape %4 {shape=[2, 6, 12, 4]} : f32[2, 6, 12, 4]
+  })",
+              "infer_layouts", R"(
+    CHECK: %w = param "c_attn.weight" : f32[48, 144]
+    CHECK: %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"]} : f32[2, 6, 144@cp/3])");
+}
+
 // The same as 3 x heads x head_dim in one reshape.
 TEST(InferLayouts, FusedQkvByReshape) {
   constexpr const char* kText = R"(mesh [tp=2]

@@ -298,6 +298,32 @@ TEST(InsertReshards, UpdatesReadTheGradientThatIsAnOutput) {
     CHECK: update "m" %2)");
 }
 
+// The gradient of a product, cut along its columns where both factors' gradients would rather have
+// its rows cut: to move it costs more than to gather x, but it serves both.
+TEST(InsertReshards, MovesWhatSeveralRead) {
+  const std::string other =
+      "    %0 = matmul_nt %d, %w : f32[4, 64, 16]\n    %dx = add %0, %x : f32[4, 64, 16]\n";
+  const std::string text = R"(mesh [cp=2]
+  graph @g(%x: f32[4, 64@cp, 16], %d: f32[4, 64, 48@cp]) -> (%dwOTHERS) {
+    %w = param "w" : f32[16, 48]
+    %dw = matmul_tn %x, %d {batch=0} : f32[16, 48]
+BODY  })";
+  auto with = [&](std::string others, std::string body) {
+    std::string t = text;
+    t.replace(t.find("OTHERS"), 6, others);
+    t.replace(t.find("BODY"), 4, body);
+    return t;
+  };
+  CheckPasses(with(", %dx", other), kPasses, R"(
+    CHECK: reshard %d {
+    CHECK-NEXT: %dw = matmul_tn %x, %_ {batch=0} : f32[16, 48] partial(cp)
+    CHECK: = matmul_nt %_, %w : f32[4, 64@cp, 16]
+    CHECK: %dx = add)");
+  CheckPasses(with("", ""), kPasses, R"(
+    CHECK: reshard %x {
+    CHECK-NEXT: %dw = matmul_tn %_, %d {batch=0} : f32[16, 48@cp])");
+}
+
 TEST(InsertReshards, OutputsAreNeverPartial) {
   CheckPasses(R"(mesh [tp=2]
   graph @g(%x: f32[8, 12@tp]) -> (%y) {

@@ -96,8 +96,9 @@ TEST_P(CudaExecutor, OneAllocationPerRankAndItsWorkspace) {
 INSTANTIATE_TEST_SUITE_P(
     Meshes, CudaExecutor,
     ::testing::Values(Setup{"serial", ""}, Setup{"megatron", "tp=2"}, Setup{"megatron", "tp=4"},
-                      Setup{"megatron_sp", "cp=2,tp=2"}, Setup{"megatron", "dp=2,tp=2"},
-                      Setup{"megatron", "pp=2"}, Setup{"megatron", "pp=2,dp=2,tp=2"}));
+                      Setup{"megatron_sp", "cp=2,tp=2"}, Setup{"ulysses", "tp=2,cp=2"},
+                      Setup{"megatron", "dp=2,tp=2"}, Setup{"megatron", "pp=2"},
+                      Setup{"megatron", "pp=2,dp=2,tp=2"}));
 
 TEST(CudaExecutorStep, StatesLiveOnOverGraphReplays) {
   Compiled c("megatron", "tp=2", "adamw");

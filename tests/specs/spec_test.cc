@@ -24,12 +24,13 @@ void ExpectRefused(const std::string& text, std::string_view id, std::string_vie
 TEST(ShippedSpecs, EachLoads) {
   EXPECT_EQ(ShippedSpecs(),
             (std::vector<std::string>{"colotensor_tutorial", "dp", "megatron", "megatron_hf_gpt2",
-                                      "megatron_sp", "serial"}));
+                                      "megatron_sp", "serial", "ulysses"}));
   for (const std::string& name : ShippedSpecs()) {
     Spec spec = LoadSpec(name);
     EXPECT_EQ(spec.name, name);
     std::vector<MeshAxis> mesh = {{"dp", 1}, {"tp", 1}};
     if (name == "megatron" || name == "megatron_sp") mesh.insert(mesh.begin() + 1, {"cp", 1});
+    if (name == "ulysses") mesh.emplace_back("cp", 1);
     EXPECT_EQ(spec.mesh, mesh) << name;
     EXPECT_EQ(spec.inputs.size(), name == "serial" ? 0u : 1u) << name;
     EXPECT_EQ(spec.params.empty(), name == "serial" || name == "dp") << name;
@@ -64,7 +65,7 @@ TEST(LoadSpec, AFolderIsNoSpec) {
   try {
     LoadSpec("none.at.all");
   } catch (const Diagnostic& d) {
-    EXPECT_TRUE(d.fix().ends_with("serial")) << d.fix();
+    EXPECT_TRUE(d.fix().ends_with("serial, ulysses")) << d.fix();
   }
 }
 
