@@ -23,7 +23,6 @@ void CheckDraws(std::string_view op, const InferArgs& args, const Shape& drawn) 
   const double ratio = args.attrs.Float("ratio");
   if (!(ratio >= 0 && ratio <= 1)) InferError(op, StrCat("ratio ", ratio, " is not in [0, 1]"));
   CheckPart(op, args.attrs, drawn);
-  CheckShape(op, DType::kF32, WholeOf(args.attrs, drawn));
 }
 
 void CheckPart(std::string_view op, const Attributes& attrs, const Shape& part) {
@@ -38,6 +37,7 @@ void CheckPart(std::string_view op, const Attributes& attrs, const Shape& part) 
     InferError(op, StrCat(ShapeToString(part), " at ", ShapeToString(origin), " is no part of ",
                           ShapeToString(whole)));
   }
+  CheckShape(op, DType::kF32, whole);
 }
 
 Attributes AttributesOfPart(const Op& op, const Shape& part, const Shape& origin) {
@@ -48,7 +48,10 @@ Attributes AttributesOfPart(const Op& op, const Shape& part, const Shape& origin
 
 std::vector<Value*> WithoutStep(Builder& builder, const Op& op) {
   Attributes attrs = op.attrs;
-  for (const char* name : {"ratio", "seed", "stream", "origin", "whole"}) attrs.Erase(name);
+  for (const char* name : {"ratio", "seed", "stream"}) attrs.Erase(name);
+  if (!attrs.Bool("causal")) {  // whose mask goes by them as well
+    for (const char* name : {"origin", "whole"}) attrs.Erase(name);
+  }
   std::vector<Value*> operands(op.operands.begin(), op.operands.end() - 1);
   const Op* made = builder.Create(op.name(), std::move(operands), std::move(attrs));
   for (size_t i = 0; i < op.results.size(); ++i) made->results[i]->name = op.results[i]->name;

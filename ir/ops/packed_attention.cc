@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "ir/attention_part.h"
 #include "ir/op_def.h"
 #include "ir/ops/draws.h"
 #include "ir/ops/infer_checks.h"
@@ -76,6 +77,9 @@ bool Fits(const Graph& graph, const Op& op, const Op& split) {
   if (parts.empty() || SplitInto(parts) != &split || !op.RunsWith(split)) return false;
   if (op.attrs.String("layout", "bhsd") != "bshd") return false;
   const TensorType& part = parts[0]->type;
+  // Of a part of the queries the mask would be another.
+  const int64_t rows = part.shape[1];
+  if (op.attrs.Bool("causal") && CausalDiagonal(op.attrs, rows, rows) != 0) return false;
   if (parts[1]->type != part || parts[2]->type != part || part.sharding.partial()) return false;
   if (!part.sharding.dims[kHeads].segments.empty() || part.sharding.dims[3].cut()) return false;
   // A view: the parts begin where the heads of each do.
@@ -166,6 +170,12 @@ Shape CheckPacked(std::string_view op, const InferArgs& args, size_t operand, si
     InferError(op, "has the step as its last operand where it has a ratio, and only there");
   }
   if (drops) CheckDraws(op, args, Drawn(part));
+  if (args.attrs.Bool("causal")) {
+    CheckPart(op, args.attrs, Drawn(part));
+    if (CausalDiagonal(args.attrs, part[1], part[1]) != 0) {
+      InferError(op, "its queries are its keys, and so the last of the whole");
+    }
+  }
   return part;
 }
 

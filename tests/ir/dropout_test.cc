@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/attention_part.h"
+#include "ir/builder.h"
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
 #include "ir/text.h"
@@ -54,18 +55,43 @@ TEST(AttentionThatDrops, IsVerified) {
     EXPECT_THAT(ErrorOf(Attention(rest)), HasSubstr("E1101")) << rest;
     EXPECT_THAT(ErrorOf(Attention(rest)), HasSubstr(error)) << rest;
   }
+  // The mask of a causal one goes by its place, too.
+  EXPECT_EQ(
+      ErrorOf(Attention(" {causal=true, origin=[0, 0, 5, 0], scale=0.5, whole=[2, 3, 9, 4]}")), "");
+  EXPECT_THAT(
+      ErrorOf(Attention(" {causal=true, origin=[0, 0, 6, 0], scale=0.5, whole=[2, 3, 9, 4]}")),
+      HasSubstr("is no part of"));
+  EXPECT_THAT(ErrorOf(Attention(" {causal=true, scale=0.5, whole=[2, 3, 4611686018427387904, 4]}")),
+              HasSubstr("too"));
   const std::string packed =
       "graph @g(%x: f32[2, 4, 9, 5], %n: i64[]) -> (%o) {\n  %o, %l = packed_attention %x";
   const std::string types = " : f32[2, 4, 3, 5], f32[2, 3, 4]\n}\n";
   EXPECT_EQ(ErrorOf(packed + ", %n {ratio=0.1, scale=0.5}" + types), "");
   EXPECT_THAT(ErrorOf(packed + " {ratio=0.1, scale=0.5}" + types), HasSubstr("last operand"));
   EXPECT_THAT(ErrorOf(packed + ", %n {scale=0.5}" + types), HasSubstr("last operand"));
+  const std::string later = " {causal=true, origin=[0, 0, 3, 0], scale=0.5, whole=[2, 3, ";
+  EXPECT_EQ(ErrorOf(packed + later + "7, 4]}" + types), "");
+  EXPECT_THAT(ErrorOf(packed + later + "9, 4]}" + types), HasSubstr("the last of the whole"));
 }
 
 TEST(AttentionThatDrops, KeepsItsText) {
   const std::string text = Attention(
       ", %m, %n {origin=[0, 1, 0, 0], ratio=0.1, scale=0.5, seed=7, stream=3, whole=[2, 4, 4, 4]}");
   EXPECT_EQ(PrintGraph(ParseGraph(text, "t")), text);
+}
+
+TEST(AttentionThatDrops, KeepsItsCausalMaskWithout) {
+  Graph graph = ParseGraph(
+      Attention(", %n {causal=true, origin=[0, 0, 5, 0], ratio=0.1, scale=0.5, seed=7, stream=3, "
+                "whole=[2, 3, 9, 4]}"),
+      "t");
+  Builder b(graph);
+  const Op& op = *graph.outputs[0].value->producer;
+  const Op& without = *op.def->undropped(b, op)[0]->producer;
+  EXPECT_FALSE(Drops(without));
+  EXPECT_EQ(CausalDiagonal(without.attrs, 4, 4), 0);
+  EXPECT_EQ(without.attrs.IntList("origin"), (Ints{0, 0, 5, 0}));
+  EXPECT_EQ(without.attrs.IntList("whole"), (Ints{2, 3, 9, 4}));
 }
 
 // Five heads over three ranks, two, two and one with padding, of a part that begins at [1, 2, 3].

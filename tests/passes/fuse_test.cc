@@ -217,6 +217,18 @@ TEST(Fuse, NotWhereThePartsAreReadApart) {
   }
 }
 
+// Where others follow these queries do not see all keys: packed_attention has no word for it.
+TEST(Fuse, AttentionOfAPartOfTheQueries) {
+  auto part = [](int64_t first) {
+    const std::string place =
+        StrCat("causal=true, origin=[0, 0, ", first, ", 0], whole=[2, 4, 9, 4]");
+    std::string text = Replaced(kProjected, "%q, %k, %v {causal=true", "%q, %k, %v {" + place);
+    return Replaced(text, "%o, %l {causal=true", "%o, %l {" + place);
+  };
+  CheckPasses(part(3), "fuse", "CHECK: split\nCHECK-NOT: packed_attention");
+  CheckPasses(part(5), "fuse", "CHECK: packed_attention\nCHECK: packed_attention_grad");
+}
+
 // The gradient of the loss is there before the loss, and rows of halves begin where products like
 // it.
 constexpr char kLoss[] =
