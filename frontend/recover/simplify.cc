@@ -244,6 +244,23 @@ Value* FoldTransposedWeight(Builder& b, Op* op) {
   return b.Make(plain ? "matmul_nt" : "matmul", {op->operands[0], transpose->operands[0]});
 }
 
+// weight @ x for a column x, as experts that each token looks up are multiplied -> x @ weight for a
+// row: where the roles and the gradients want a weight.
+Value* PutWeightRight(Builder& b, Op* op) {
+  const bool plain = op->name() == "matmul";
+  if ((!plain && op->name() != "matmul_nt") || op->operands.size() != 2) return nullptr;
+  Value *weight = op->operands[0], *x = op->operands[1];
+  if (weight->type.rank() < 2 || x->type.rank() < 2 || op->out().shape.back() != 1) return nullptr;
+  if (weight->type.shape[weight->type.rank() - 2] == 1) return nullptr;  // a row times a column
+  if (!IsParam(ArrangedFrom(weight)) || IsParam(ArrangedFrom(x))) return nullptr;
+  if (plain) {
+    Shape row = x->type.shape;
+    std::swap(row[row.size() - 1], row[row.size() - 2]);
+    x = b.Reshape(x, std::move(row));
+  }
+  return b.Reshape(b.Make("matmul_nt", {x, weight}), op->out().shape);
+}
+
 // Whether v is, but for its order and its parts, a parameter with a matrix for each of n experts.
 bool IsExpertsWeight(const Value* v, int64_t n) {
   v = ArrangedFrom(v);
@@ -305,10 +322,10 @@ Value* TakeExpertsApart(Builder& b, Op* op) {
 }  // namespace
 
 bool Simplify(Graph& graph) {
-  return ApplyRules(graph,
-                    {FoldReshape, FoldTranspose, FoldTransposeBetweenReshapes, TransposeDimsApart,
-                     FoldBroadcast, FoldSliceCastConcat, FoldNeutral, FoldWhere, AddLeadingOnes,
-                     DropExplicitBroadcast, FoldTransposedWeight, TakeExpertsApart});
+  return ApplyRules(
+      graph, {FoldReshape, FoldTranspose, FoldTransposeBetweenReshapes, TransposeDimsApart,
+              FoldBroadcast, FoldSliceCastConcat, FoldNeutral, FoldWhere, AddLeadingOnes,
+              DropExplicitBroadcast, FoldTransposedWeight, PutWeightRight, TakeExpertsApart});
 }
 
 }  // namespace shardc::recover

@@ -173,6 +173,29 @@ TEST(Roles, OfExpertsByThemselvesOrInAnEinsum) {
   }
 }
 
+// Each token looks up its experts' weights and stands right of them, a column.
+TEST(Roles, OfExpertsLeftOfTheirTokens) {
+  for (bool nt : {false, true}) {
+    Graph g = Recover([&](TestGraph& b) {
+      HostTensor chosen(DType::kI64, {5});
+      for (int64_t i = 0; i < 5; ++i) chosen.SetDouble(i, static_cast<double>(i * 2 % 3));
+      Value* ids = b.In("ids", chosen);
+      auto experts = [&](Value* v, const std::string& name, int64_t in, int64_t out) {
+        Value* w = b.Make("gather", {b.P(name, {3, out, in}), ids}, {{"axis", int64_t{0}}});
+        if (nt) return b.Make("matmul_nt", {w, b.Reshape(v, {5, 1, in})});
+        return b.Matmul(w, b.Reshape(v, {5, in, 1}));
+      };
+      Value* h = b.Op1("tanh", b.Reshape(experts(b.In("x", {5, 4}), "up", 4, 6), {5, 6}));
+      b.Out(b.Reshape(experts(h, "down", 6, 4), {5, 4}));
+    });
+    for (const Op* p : g.Params()) {
+      const bool up = p->attrs.String("name") == "up";
+      EXPECT_EQ(p->attrs.String("role", "-"), up ? "MLP_UP" : "MLP_DOWN") << nt;
+      EXPECT_TRUE(p->attrs.Bool("transposed"));
+    }
+  }
+}
+
 // Heads that are matrices of their own, as in an einsum of q: they meet each other, one product
 // makes them.
 TEST(Roles, HeadsAreNoExperts) {
