@@ -16,7 +16,8 @@ void AddEinsumConverter(ConverterTable& table);
 void AddDftConverter(ConverterTable& table);
 void AddAttentionConverters(ConverterTable& table);  // Attention, RotaryEmbedding
 void AddConvConverter(ConverterTable& table);
-void AddFusedConverters(ConverterTable& table);           // of ONNX Runtime
+void AddNormConverters(ConverterTable& table);   // GroupNormalization, LpNormalization, ...
+void AddFusedConverters(ConverterTable& table);  // of ONNX Runtime
 void AddFusedAttentionConverters(ConverterTable& table);  // Attention, ... of ONNX Runtime
 
 // The axis in [0, rank); E1303 when there is none.

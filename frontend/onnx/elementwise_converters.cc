@@ -62,10 +62,17 @@ void Pow(NodeContext& c) {
 
 void Mod(NodeContext& c) {
   Value *a = c.input(0), *b = c.input(1);
-  bool fmod = c.Int("fmod", 0) != 0;
-  if (fmod == IsFloat(a->type.dtype)) return c.SetOutput(0, c.Make("mod", {a, b}));
-  if (!fmod) c.Fail("E1303", "Mod of floats needs fmod = 1");
-  // The sign of a: what truncating division leaves.
+  const bool fmod = c.Int("fmod", 0) != 0, is_float = IsFloat(a->type.dtype);
+  // Of integers it has the sign of b, of floats that of a.
+  Value* rest = c.Make("mod", {a, b});
+  if (fmod == is_float) return c.SetOutput(0, rest);
+  if (is_float) {
+    Value *zero = Like(c, rest, 0), *negative = c.Make("less", {rest, zero});
+    Value* other = c.Make("xor", {negative, c.Make("less", {b, zero})});
+    Value* some = c.Make("not", {c.Make("equal", {rest, zero})});
+    return c.SetOutput(0, Where(c, c.Make("and", {some, other}), Add(c, rest, b), rest));
+  }
+  // What truncating division leaves.
   c.SetOutput(0, Sub(c, a, Mul(c, b, Div(c, a, b))));
 }
 
@@ -147,12 +154,17 @@ void Tan(NodeContext& c) {
   c.SetOutput(0, Div(c, c.Make("sin", {c.input(0)}), c.Make("cos", {c.input(0)})));
 }
 
-// x * sigmoid(alpha * x).
+Value* SwishOf(NodeContext& c, Value* x, double alpha) {
+  if (alpha == 1) return c.Make("silu", {x});
+  return Mul(c, x, c.Make("sigmoid", {Times(c, x, alpha)}));
+}
+
 void Swish(NodeContext& c) {
-  Value* x = c.input(0);
-  double alpha = c.Float("alpha", c.op_type() == "QuickGelu" ? 1.702f : 1);
-  if (alpha == 1) return c.SetOutput(0, c.Make("silu", {x}));
-  c.SetOutput(0, Mul(c, x, c.Make("sigmoid", {Times(c, x, alpha)})));
+  c.SetOutput(0, SwishOf(c, c.input(0), c.Float("alpha", c.op_type() == "QuickGelu" ? 1.702f : 1)));
+}
+
+void SwiGlu(NodeContext& c) {
+  c.SetOutput(0, Mul(c, SwishOf(c, c.input(0), c.Float("alpha", 1)), c.input(1)));
 }
 
 Value* GeluOf(NodeContext& c, Value* x, const std::string& approximate) {
@@ -262,6 +274,7 @@ void AddElementwiseConverters(ConverterTable& table) {
                 {"HardSwish", HardSwish},
                 {"Tan", Tan},
                 {"Swish", Swish},
+                {"SwiGLU", SwiGlu},
                 {"com.microsoft::QuickGelu", Swish},
                 {"Gelu", Gelu},
                 {"com.microsoft::Gelu", GeluWithBias},

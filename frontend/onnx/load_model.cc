@@ -16,7 +16,7 @@
 namespace shardc::onnx_import {
 namespace {
 
-constexpr int kMinOpset = 9, kMaxOpset = 27, kMinIr = 3, kMaxIr = 13;
+constexpr int kMinOpset = 9, kMaxOpset = 28, kMinIr = 3, kMaxIr = 14;
 // Deeper than any exporter nests subgraphs; protobuf recurses once per level.
 constexpr int kMaxDepth = 100;
 constexpr size_t kMaxStructure = size_t{1} << 30;

@@ -211,6 +211,7 @@ void AddNeuralConverters(ConverterTable& table) {
   AddEinsumConverter(table);
   AddAttentionConverters(table);
   AddConvConverter(table);
+  AddNormConverters(table);
   AddDftConverter(table);
   AddFusedConverters(table);
   AddFusedAttentionConverters(table);

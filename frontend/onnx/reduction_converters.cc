@@ -30,11 +30,12 @@ Value* Mean(NodeContext& c, Value* x, const Reduction& r) {
   return Div(c, Sum(c, x, r), Like(c, x, static_cast<double>(count)));
 }
 
-// Bools are reduced as integers.
+// Bools are reduced as integers; of none, the least (or the largest) of these stands for false (or
+// true).
 Value* Extreme(NodeContext& c, Value* x, const Reduction& r, std::string_view op) {
-  DType type = x->type.dtype;
-  if (type == DType::kBool) x = c.Cast(x, DType::kI32);
-  return c.Cast(Reduce(c, op, x, r.axes, r.keepdims), type);
+  const bool flags = x->type.dtype == DType::kBool;
+  Value* extreme = Reduce(c, op, flags ? c.Cast(x, DType::kI32) : x, r.axes, r.keepdims);
+  return flags ? c.Make("greater", {extreme, Like(c, extreme, 0)}) : extreme;
 }
 
 Value* Max(NodeContext& c, Value* x, const Reduction& r) { return Extreme(c, x, r, "reduce_max"); }

@@ -1,14 +1,16 @@
 """Packs node tests of the onnx package (onnx/backend/test/data/node) one file each.
 
-    python pack.py NODE_FOLDER OUT_FOLDER [--largest BYTES] [--opset N]
+    python pack.py NODE_FOLDER OUT_FOLDER [--largest BYTES] [--opset N] [--only NAME...]
 
-The inputs of a test become initializers "input:<name>", the results "output:<name>" of its model. A test is taken when
+Where NODE_FOLDER is "-", the tests are those that the installed package generates (later ones hold no folder). The
+inputs of a test become initializers "input:<name>", the results "output:<name>" of its model. A test is taken when
 all of its ops are in OPS and all of its tensors have one of TYPES; with --opset if it uses that one, which then ends
 the file's name.
 """
 import argparse
 import pathlib
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -16,12 +18,13 @@ from onnx.reference import ReferenceEvaluator
 OPS = """
 Abs Add And ArgMax ArgMin Attention Cast CastLike Ceil Celu Clip Concat Constant ConstantOfShape Conv Cos CumSum DFT
 Div Dropout Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor Gather GatherElements GatherND Gelu Gemm Greater
-GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log
-LogSoftmax MatMul Max Mean Min Mish Mod Mul Neg NegativeLogLikelihoodLoss NonZero Not OneHot Or PRelu Pad Pow
-RMSNormalization Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin
-ReduceProd ReduceSum ReduceSumSquare Relu Reshape RotaryEmbedding Round ScatterElements ScatterND Selu SequenceAt
-Shape Sigmoid Sign SimplifiedLayerNormalization Sin Size Slice Softmax SoftmaxCrossEntropyLoss Softplus Softsign
-Split SplitToSequence Sqrt Squeeze Sub Sum Swish Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Where Xor
+GreaterOrEqual GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LayerNormalization
+LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization MatMul Max Mean Min Mish Mod Mul Neg
+NegativeLogLikelihoodLoss NonZero Not OneHot Or PRelu Pad Pow RMSNormalization Range Reciprocal ReduceL1 ReduceL2
+ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape
+RotaryEmbedding Round ScatterElements ScatterND Selu SequenceAt Shape Sigmoid Sign SimplifiedLayerNormalization Sin
+Size Slice Softmax SoftmaxCrossEntropyLoss Softplus Softsign Split SplitToSequence Sqrt Squeeze Sub Sum SwiGLU Swish
+Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Where Xor
 """.split()
 
 TYPES = [getattr(onnx.TensorProto, name) for name in "FLOAT FLOAT16 DOUBLE BOOL INT32 INT64".split()]
@@ -46,21 +49,48 @@ def results(model, tensors):
     return tensors
 
 
-def pack(folder, opsets):
+def of_folder(folder):
+    """A test's model and its tensors, those named "input:" or "output:" and what the model calls them."""
     model = onnx.load(folder / "model.onnx")
-    if not {node.op_type for node in model.graph.node} <= set(OPS):
-        return None
-    if any(opset.version not in opsets for opset in model.opset_import if not opset.domain):
-        return None
     tensors = {}
     for kind, infos in (("input", model.graph.input), ("output", model.graph.output)):
         for i, info in enumerate(infos):
-            if info.type.tensor_type.elem_type not in TYPES:
-                return None
             name = f"{kind}:{info.name}"
             tensors[name] = read(folder / "test_data_set_0" / f"{kind}_{i}.pb", name)
-    model.graph.initializer.extend(results(model, tensors).values())
-    return model.SerializeToString(deterministic=True)
+    return model, tensors
+
+
+def of_case(case):
+    model = onnx.ModelProto.FromString(case.model.SerializeToString())
+    tensors = {}
+    for kind, infos, values in zip(("input", "output"), (model.graph.input, model.graph.output), case.data_sets[0]):
+        for info, value in zip(infos, values):
+            name = f"{kind}:{info.name}"
+            if not isinstance(value, onnx.TensorProto):
+                value = numpy_helper.from_array(np.asarray(value))
+            value.name = name
+            tensors[name] = value
+    return model, tensors
+
+
+def wanted(model, opsets):
+    infos = [*model.graph.input, *model.graph.output]
+    return ({node.op_type for node in model.graph.node} <= set(OPS)
+            and all(opset.version in opsets for opset in model.opset_import if not opset.domain)
+            and all(info.type.tensor_type.elem_type in TYPES for info in infos))
+
+
+def tests(node_folder, opsets):
+    """Name, model and tensors of each test that is wanted."""
+    if str(node_folder) != "-":
+        for folder in sorted(node_folder.iterdir()):
+            if wanted(onnx.load(folder / "model.onnx"), opsets):
+                yield folder.name, *of_folder(folder)
+        return
+    from onnx.backend.test.case.node import collect_testcases
+    for case in collect_testcases(None):
+        if case.model is not None and wanted(case.model, opsets):
+            yield case.name, *of_case(case)
 
 
 def main():
@@ -69,15 +99,18 @@ def main():
     parser.add_argument("out_folder", type=pathlib.Path)
     parser.add_argument("--largest", type=int, default=30000)
     parser.add_argument("--opset", type=int)
+    parser.add_argument("--only", nargs="*")
     args = parser.parse_args()
     opsets = [args.opset] if args.opset else range(13, 24)
     end = f"_opset{args.opset}" if args.opset else ""
-    for folder in sorted(args.node_folder.iterdir()):
-        if folder.name.endswith("_expanded") or "_expanded_ver" in folder.name:
+    for name, model, tensors in tests(args.node_folder, opsets):
+        name = name.removeprefix("test_")
+        if name.endswith("_expanded") or "_expanded_ver" in name or (args.only and name not in args.only):
             continue
-        data = pack(folder, opsets)
-        if data and len(data) <= args.largest:
-            (args.out_folder / (folder.name.removeprefix("test_") + end + ".onnx")).write_bytes(data)
+        model.graph.initializer.extend(results(model, tensors).values())
+        data = model.SerializeToString(deterministic=True)
+        if len(data) <= args.largest:
+            (args.out_folder / (name + end + ".onnx")).write_bytes(data)
 
 
 if __name__ == "__main__":

@@ -281,6 +281,28 @@ TEST_F(Converters, FusedSkipsAndNorms) {
   EXPECT_EQ(out[6], out[3]);
 }
 
+// Opset 18 scales each group as a whole, 21 every channel.
+TEST_F(Converters, GroupNormalizationScalesGroupsOrChannels) {
+  Input("x", {2, 4, 3});
+  Input("scale", {2});
+  Input("bias", {2});
+  Integers("twice", {0, 0, 1, 1});
+  for (const char* name : {"scale", "bias"}) {
+    Node("Gather", {name, "twice"}, {StrCat(name, "s")});
+  }
+  SetInt(Node("GroupNormalization", {"x", "scale", "bias"}, {"groups"}), "num_groups", 2);
+  SetInt(Node("GroupNormalization", {"x", "scales", "biass"}, {"channels"}), "num_groups", 2);
+  auto out = Evaluate({"groups", "channels"});
+  EXPECT_EQ(out[0], out[1]);
+}
+
+TEST_F(Converters, GroupsOfNoChannelsAreRefused) {
+  Input("x", {2, 4, 3});
+  Input("v", {4});
+  SetInt(Node("GroupNormalization", {"x", "v", "v"}), "num_groups", 3);
+  ExpectRefused("E1303", "[2, 4, 3] has no channels for 3 groups");
+}
+
 TEST_F(Converters, FusedProductsOfTransposedBatchesAreRefused) {
   model_.Opset("com.microsoft", 1);
   Input("a", {2, 3, 4});

@@ -80,12 +80,12 @@ TEST_F(ImportErrors, Versions) {
   Model m = AddModel();
   m.proto.mutable_opset_import(0)->set_version(8);
   EXPECT_EQ(Failure(m.proto).id(), "E1002");
-  m.proto.mutable_opset_import(0)->set_version(28);
+  m.proto.mutable_opset_import(0)->set_version(29);
   EXPECT_EQ(Failure(m.proto).id(), "E1002");
-  m.proto.mutable_opset_import(0)->set_version(27);
-  m.proto.set_ir_version(14);
+  m.proto.mutable_opset_import(0)->set_version(28);
+  m.proto.set_ir_version(15);
   EXPECT_EQ(Failure(m.proto).id(), "E1003");
-  m.proto.set_ir_version(13);
+  m.proto.set_ir_version(14);
   EXPECT_EQ(Import(m.proto).outputs.size(), 1u);
 }
 
