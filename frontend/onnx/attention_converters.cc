@@ -1,5 +1,6 @@
 // Attention and RotaryEmbedding, from opset 23 on.
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "frontend/onnx/attention_util.h"
@@ -7,11 +8,37 @@
 namespace shardc::onnx_import {
 namespace {
 
-void Attention(NodeContext& c) {
-  if (c.has_input(6)) {
-    c.Fail("E1301", "Attention with nonpad_kv_seqlen, a padded cache, is not supported",
-           "export the model without a cache (use_cache=False)");
+// A mask over the first keys alone hides the others. One column is every key's, though.
+Value* OverAllKeys(NodeContext& c, Value* mask, int64_t keys) {
+  if (mask == nullptr || mask->type.rank() == 0) return mask;
+  Shape rest = mask->type.shape;
+  if (rest.back() <= 1 || rest.back() >= keys) return mask;
+  rest.back() = keys - rest.back();
+  const bool condition = mask->type.dtype == DType::kBool;
+  HostTensor none(mask->type.dtype, {});
+  if (!condition) none.SetDouble(0, -std::numeric_limits<double>::infinity());
+  Value* hidden = c.BroadcastTo(c.Constant(std::move(none)), std::move(rest));
+  return c.Make("concat", {mask, hidden}, {{"axis", int64_t{mask->type.rank() - 1}}});
+}
+
+// Narrows what the queries see to the node's window, and to the keys before the padding.
+void Narrow(NodeContext& c, AttentionOf& a) {
+  Band band{c.Int("left_window_size", -1), c.Int("right_window_size", -1)};
+  if (band.whole() && !c.has_input(6)) return;
+  if (a.causal) band.after = 0;
+  a.causal = false;
+  const size_t sequence = a.heads_first ? 2 : 1;
+  const int64_t s = a.q->type.shape[sequence], t = a.k->type.shape[sequence];
+  if (c.has_input(6) &&
+      (IsFloat(c.input(6)->type.dtype) || c.input(6)->type.shape != Shape{a.q->type.shape[0]})) {
+    c.Fail("E1303", "nonpad_kv_seqlen is not a number of keys for each sequence");
   }
+  Value* keep =
+      c.has_input(6) ? BandMaskOf(c, c.input(6), s, t, band) : BandMask(c, s, t, band, a.past);
+  a.mask = BothMasks(c, keep, a.mask);
+}
+
+void Attention(NodeContext& c) {
   if (c.num_outputs() > 3 && c.OutputWanted(3))
     c.Fail("E1301", "Attention's output qk_matmul_output is not supported");
   Value *q = c.input(0), *k = c.input(1), *v = c.input(2);
@@ -27,12 +54,13 @@ void Attention(NodeContext& c) {
   const bool heads_first = rank == 4;
   k = AfterPast(c, 4, k, heads_first);
   v = AfterPast(c, 5, v, heads_first);
-  AttentionOf a{q, k, v, c.InputOrNull(3)};
+  AttentionOf a{q, k, v, OverAllKeys(c, c.InputOrNull(3), k->type.shape[heads_first ? 2 : 1])};
   a.scale = c.Float("scale", 1 / std::sqrt(static_cast<double>(q->type.shape[3])));
   a.cap = c.Float("softcap", 0);
   a.causal = c.Int("is_causal", 0) != 0;
   a.past = PastOf(c, 4);
   a.heads_first = heads_first;
+  Narrow(c, a);
   Value* o = MakeAttention(c, a);
   c.SetOutput(0, heads_first ? o : MergeHeads(c, o));
   c.SetOutput(1, heads_first ? k : SwapHeads(c, k));

@@ -103,15 +103,32 @@ std::vector<Value*> SplitLast(NodeContext& c, Value* x, Ints sizes) {
   return c.MakeAll("split", {x}, {{"axis", axis}, {"sizes", std::move(sizes)}});
 }
 
-Value* BandMask(NodeContext& c, int64_t s, int64_t t, bool causal, int64_t window, int64_t past) {
+Value* BandMask(NodeContext& c, int64_t s, int64_t t, Band band, int64_t past) {
   HostTensor keep(DType::kBool, {s, t});
   for (int64_t i = 0; i < s; ++i) {
     for (int64_t j = 0; j < t; ++j) {
-      const int64_t before = i + past - j;
-      keep.data<bool>()[i * t + j] = (!causal || before >= 0) && (window < 0 || before <= window);
+      const int64_t behind = j - i - past;
+      keep.data<bool>()[i * t + j] =
+          (band.after < 0 || behind <= band.after) && (band.before < 0 || -behind <= band.before);
     }
   }
   return c.Constant(std::move(keep));
+}
+
+Value* BandMaskOf(NodeContext& c, Value* lengths, int64_t s, int64_t t, Band band) {
+  lengths = c.Reshape(c.Cast(lengths, DType::kI64), {lengths->type.num_elements(), 1, 1, 1});
+  Value* keys = Iota(c, t, 3, 4);
+  Value* keep = c.Make("less", {keys, lengths});
+  if (band.whole()) return keep;
+  Value* queries = Add(c, Iota(c, s, 2, 4), Plus(c, lengths, -static_cast<double>(s)));
+  Value* behind = Sub(c, keys, queries);
+  auto at_most = [&](int64_t most, Value* v) {
+    const auto bound = static_cast<double>(most);
+    if (most >= 0) keep = c.Make("and", {keep, c.Make("less_equal", {v, Like(c, v, bound)})});
+  };
+  at_most(band.after, behind);
+  at_most(band.before, c.Make("neg", {behind}));
+  return keep;
 }
 
 Value* BothMasks(NodeContext& c, Value* keep, Value* mask) {
@@ -130,7 +147,7 @@ Value* MakeAttention(NodeContext& c, AttentionOf a) {
   const int64_t s = a.q->type.shape[sequence], t = a.k->type.shape[sequence];
   // The op's own `causal` aligns the ends.
   if (a.causal && (a.cap > 0 || s != t - a.past)) {
-    a.mask = BothMasks(c, BandMask(c, s, t, true, -1, a.past), a.mask);
+    a.mask = BothMasks(c, BandMask(c, s, t, {.after = 0}, a.past), a.mask);
     a.causal = false;
   }
   if (a.cap > 0) return SoftcappedAttention(c, a);

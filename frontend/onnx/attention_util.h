@@ -16,10 +16,16 @@ Value* SwapHeads(NodeContext& c, Value* x);
 // x's last dim in parts.
 std::vector<Value*> SplitLast(NodeContext& c, Value* x, Ints sizes);
 
-// [s, t], true where key j may be seen by the query at i + past: at most `window` keys before it
-// (-1: all), and, when `causal`, none behind it.
-Value* BandMask(NodeContext& c, int64_t s, int64_t t, bool causal, int64_t window = -1,
-                int64_t past = 0);
+// The keys that a query sees: at most `before` in front of its own place and `after` behind it (-1:
+// all).
+struct Band {
+  int64_t before = -1, after = -1;
+  bool whole() const { return before < 0 && after < 0; }
+};
+// [s, t], true where the query at i + past sees key j.
+Value* BandMask(NodeContext& c, int64_t s, int64_t t, Band band, int64_t past = 0);
+// [b, 1, s, t] for sequences padded on the right: of `lengths`[b] keys the last are the queries'.
+Value* BandMaskOf(NodeContext& c, Value* lengths, int64_t s, int64_t t, Band band);
 // A condition and a mask of either kind (null: none) as one mask.
 Value* BothMasks(NodeContext& c, Value* keep, Value* mask);
 

@@ -318,7 +318,8 @@ void GroupQueryAttention(NodeContext& c) {
   a.v = AfterPast(c, 4, a.v, false);
   a.mask = c.InputOrNull(10);
   if (window > 0 && window < a.past + s)
-    a.mask = BothMasks(c, BandMask(c, s, a.past + s, true, window - 1, a.past), a.mask);
+    a.mask = BothMasks(c, BandMask(c, s, a.past + s, {.before = window - 1, .after = 0}, a.past),
+                       a.mask);
   a.scale = ScaleOf(c, a.q->type.shape[3]);
   a.cap = c.Float("softcap", 0);
   c.SetOutput(0, MergeHeads(c, MakeAttention(c, a)));

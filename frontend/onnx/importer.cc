@@ -170,6 +170,7 @@ class Importer {
       throw d.In(node.Where());
     }
     node.CheckOutputs();
+    node.CheckAttributes();
   }
 
   Converter FindConverter(const NodeProto& proto, const Node& node) {

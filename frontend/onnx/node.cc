@@ -1,11 +1,45 @@
 #include "frontend/onnx/node.h"
 
+#include <utility>
+
 #include "frontend/onnx/fold.h"
 #include "frontend/onnx/load_model.h"
 
 namespace shardc::onnx_import {
 
 using onnx::AttributeProto;
+
+namespace {
+
+// Attributes that the converters need not read: they choose among results that are all right, say
+// what the operands' shapes say, or belong to an operand or a result that the node lacks.
+bool HasNoEffect(std::string_view op, std::string_view attribute) {
+  static const std::set<std::pair<std::string_view, std::string_view>> kWithout = {
+      {"Attention", "kv_num_heads"},
+      {"Attention", "q_num_heads"},
+      {"Attention", "qk_matmul_output_mode"},
+      {"Attention", "softmax_precision"},
+      {"Cast", "round_mode"},
+      {"Cast", "saturate"},
+      {"CastLike", "round_mode"},
+      {"CastLike", "saturate"},
+      {"Conv", "kernel_shape"},
+      {"Dropout", "ratio"},
+      {"Dropout", "seed"},
+      {"Gemm", "beta"},
+      {"GroupNormalization", "stash_type"},
+      {"LayerNormalization", "stash_type"},
+      {"Range", "stash_type"},
+      {"RMSNormalization", "stash_type"},
+      {"RotaryEmbedding", "num_heads"},
+      {"SimplifiedLayerNormalization", "stash_type"},
+      {"SplitToSequence", "keepdims"},
+      {"TopK", "sorted"},
+  };
+  return attribute == "noop_with_empty_axes" || kWithout.contains({op, attribute});
+}
+
+}  // namespace
 
 Node::Node(Conversion& conversion, const onnx::NodeProto& proto)
     : conversion_(conversion), proto_(proto) {
@@ -56,9 +90,21 @@ void Node::CheckOutputs() const {
 
 const AttributeProto* Node::Find(std::string_view name) const {
   for (const AttributeProto& attr : proto_.attribute()) {
-    if (attr.name() == name) return &attr;
+    if (attr.name() != name) continue;
+    read_.insert(attr.name());
+    return &attr;
   }
   return nullptr;
+}
+
+void Node::CheckAttributes() const {
+  if (!NormalDomain(proto_.domain()).empty()) return;
+  for (const AttributeProto& attr : proto_.attribute()) {
+    const bool holds_nodes = attr.type() == AttributeProto::GRAPH;
+    if (read_.contains(attr.name()) || holds_nodes || HasNoEffect(op_type(), attr.name())) continue;
+    Fail("E1301", StrCat("its attribute '", attr.name(), "' is not supported"),
+         StrCat("opset ", opset(), " may have it, or not: onnx.checker tells"));
+  }
 }
 
 const AttributeProto* Node::Find(std::string_view name, AttributeProto::AttributeType type) const {

@@ -57,6 +57,9 @@ class Node final : public NodeContext {
   std::string Where() const;
   // Fails unless every wanted output is set.
   void CheckOutputs() const;
+  // Fails with E1301 for an attribute that the converter has not asked for: it may change what the
+  // node computes.
+  void CheckAttributes() const;
 
  private:
   const onnx::AttributeProto* Find(std::string_view name) const;
@@ -66,6 +69,7 @@ class Node final : public NodeContext {
   Conversion& conversion_;
   const onnx::NodeProto& proto_;
   std::vector<Value*> inputs_;
+  mutable std::set<std::string, std::less<>> read_;  // names of attributes
 };
 
 }  // namespace shardc::onnx_import

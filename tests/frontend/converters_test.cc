@@ -281,6 +281,21 @@ TEST_F(Converters, FusedSkipsAndNorms) {
   EXPECT_EQ(out[6], out[3]);
 }
 
+// A later opset may have given the op a window, say: what is not read is not guessed to be nothing.
+TEST_F(Converters, AttributesThatNobodyReadsAreRefused) {
+  Input("x", {2, 3});
+  SetInt(Node("Relu", {"x"}), "window", 1);
+  ExpectRefused("E1301", "its attribute 'window' is not supported");
+}
+
+TEST_F(Converters, AttributesOfWhatANodeLacksAreIgnored) {
+  Input("x", {2, 3});
+  NodeProto& gemm = Node("Gemm", {"x", "x"});
+  SetFloat(gemm, "beta", 3);
+  SetInt(gemm, "transB", 1);
+  EXPECT_EQ(Evaluate()[0].shape(), (Shape{2, 2}));
+}
+
 // Opset 18 scales each group as a whole, 21 every channel.
 TEST_F(Converters, GroupNormalizationScalesGroupsOrChannels) {
   Input("x", {2, 4, 3});
