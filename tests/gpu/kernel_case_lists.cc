@@ -50,6 +50,7 @@ class List {
 struct Heads {
   int64_t b, hq, hkv, s, t, d, dv;
   bool causal, bshd;
+  int64_t first = -1;  // these are queries from here on, of as many as keys; -1: all there are
 };
 void AddAttention(List& list, DType dtype, const std::string& name, Heads z,
                   std::vector<HostTensor> mask = {}, double dropout = 0) {
@@ -58,6 +59,10 @@ void AddAttention(List& list, DType dtype, const std::string& name, Heads z,
   };
   Attributes attrs = {
       {"scale", 0.125}, {"causal", z.causal}, {"layout", std::string(z.bshd ? "bshd" : "bhsd")}};
+  if (z.first >= 0) {
+    attrs.Set("origin", Ints{0, 0, z.first, 0});
+    attrs.Set("whole", Ints{z.b, z.hq, z.t, z.t});
+  }
   HostTensor q = list.F(tensor(z.hq, z.s, z.d), 1), k = list.F(tensor(z.hkv, z.t, z.d), 2),
              v = list.F(tensor(z.hkv, z.t, z.dv), 3), grad = list.F(tensor(z.hq, z.s, z.dv), 4),
              o = list.F(tensor(z.hq, z.s, z.dv), 5);
@@ -249,6 +254,11 @@ std::vector<KernelCase> LargeCases(DType dtype) {
   AddAttention(list, dtype, "causal 64", {1, 2, 2, 70, 70, 64, 64, true, false});
   AddAttention(list, dtype, "grouped, fewer queries", {1, 4, 2, 33, 97, 72, 40, true, true});
   AddAttention(list, dtype, "more queries than keys", {1, 2, 1, 90, 20, 13, 13, true, false});
+  AddAttention(list, dtype, "first queries", {1, 2, 2, 70, 200, 64, 64, true, true, 0});
+  AddAttention(list, dtype, "queries between", {2, 4, 2, 65, 257, 72, 40, true, false, 66});
+  AddAttention(list, dtype, "last queries", {1, 2, 1, 33, 161, 128, 128, true, true, 128});
+  AddAttention(list, dtype, "dropout, queries between", {1, 2, 2, 36, 140, 64, 64, true, true, 71},
+               {}, 0.2);
   AddAttention(list, dtype, "bool mask", {2, 2, 2, 20, 65, 128, 128, false, true},
                {RandomBools({2, 1, 20, 65}, 9)});
   AddAttention(list, dtype, "float mask", {1, 1, 1, 66, 40, 200, 256, false, false},
@@ -347,6 +357,13 @@ std::vector<KernelCase> ShardedCases() {
       drops);
   add("dropout", "attention_grad", {q, q, q, q, q, lse, step},
       {heads, heads, heads, heads, heads, statistic, scalar, heads, heads, heads}, drops);
+  // Five queries: two, two, and one with padding.
+  const TensorType queries = cut(f32, {2, 5, 4, 8}, 1), of_queries = cut(f32, {2, 4, 5}, 2);
+  const TensorType keys = cut(f32, {2, 5, 4, 8}, -1);
+  const Attributes causal = {{"scale", 0.3}, {"causal", true}, {"layout", std::string("bshd")}};
+  add("queries cut", "attention", {q, q, q}, {queries, keys, keys, queries, of_queries}, causal);
+  add("queries cut", "attention_grad", {q, q, q, q, q, lse},
+      {queries, queries, keys, keys, queries, of_queries, queries, keys, keys}, causal);
   TensorType rows_cut = cut(f32, {7}, 0);
   add("rows cut", "cross_entropy", {f({7, 10}), ids},
       {cut(f32, {7, 10}, 0), cut(i64, {7}, 0), rows_cut, rows_cut}, {});
