@@ -72,12 +72,13 @@ void CheckIntegers(std::string_view op, const HostTensor& a, const HostTensor& b
 
 bool WorthKeeping(const std::vector<TensorType>& results, const std::vector<Value*>& operands,
                   int64_t bytes_left) {
-  int64_t from = 0;
+  int64_t from = 0, bytes = 0;
   for (const Value* v : operands) from += v->type.num_elements();
   for (const TensorType& type : results) {
     int64_t elements = type.num_elements();
     if (elements > kMaxElements) return false;
-    if (elements > kAlwaysElements && type.bytes() > bytes_left) return false;
+    bytes += type.bytes();
+    if (elements > kAlwaysElements && bytes > bytes_left) return false;
     if (IsFloat(type.dtype) && elements > kMaxGrownElements && elements > 2 * from) return false;
   }
   return true;

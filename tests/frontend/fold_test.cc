@@ -36,6 +36,16 @@ TEST_F(FoldTest, TakesWhatItMakesOffTheBytesLeft) {
   EXPECT_TRUE(Sum(DType::kI32, 5'000));
 }
 
+TEST_F(FoldTest, CountsAllResults) {
+  const std::vector<Value*> whole = {Two(DType::kI64, 10'000)[0]};
+  const Attributes halves = {{"axis", int64_t{0}}, {"sizes", Ints{5'000, 5'000}}};
+  bytes_left_ = 79'999;
+  EXPECT_FALSE(Fold("split", whole, halves, bytes_left_));
+  bytes_left_ = 80'000;
+  EXPECT_TRUE(Fold("split", whole, halves, bytes_left_));
+  EXPECT_EQ(bytes_left_, 0);
+}
+
 // A shape must be known, whatever was made before.
 TEST_F(FoldTest, SmallTensorsAlways) {
   bytes_left_ = 0;
