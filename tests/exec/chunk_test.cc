@@ -5,6 +5,7 @@
 
 #include "frontend/gpt_config.h"
 #include "ir/diagnostic.h"
+#include "ir/text.h"
 #include "tests/exec/models.h"
 
 namespace shardc::testing {
@@ -81,6 +82,49 @@ TEST(ChunkExec, LeavesCutVocabulariesAlone) {
   RunResult parts = RunModel(SetupOf("megatron", "tp=2", "f32", 2));
   EXPECT_EQ(Count(parts.lowered, "= softmax_stats "), 1u);
   EXPECT_EQ(parts.collectives.size(), whole.collectives.size());
+}
+
+// A head's queries and what is made of them are the largest here: a piece has some of them, and
+// knows their places. The gradients of keys and values are sums.
+TEST(ChunkExec, QueriesOfACausalAttention) {
+  const std::string dropping = R"(
+    graph @g(%x: f32[1, 12, 3], %w: f32[3, 32], %k: f32[1, 1, 14, 32], %v: f32[1, 1, 14, 32], %d: f32[1, 12, 3], %n: i64[]) -> (y: %y, dx: %dx, dk: %dk, dv: %dv) {
+      %q0 = matmul %x, %w : f32[1, 12, 32]
+      %q = reshape %q0 {shape=[1, 1, 12, 32]} : f32[1, 1, 12, 32]
+      %o, %l = attention %q, %k, %v, %n {causal=true, ratio=0.3, scale=0.5} : f32[1, 1, 12, 32], f32[1, 1, 12]
+      %o0 = reshape %o {shape=[1, 12, 32]} : f32[1, 12, 32]
+      %y = matmul_nt %o0, %w : f32[1, 12, 3]
+      %e0 = matmul %d, %w : f32[1, 12, 32]
+      %e = reshape %e0 {shape=[1, 1, 12, 32]} : f32[1, 1, 12, 32]
+      %dq, %dk, %dv = attention_grad %e, %q, %k, %v, %o, %l, %n {causal=true, ratio=0.3, scale=0.5} : f32[1, 1, 12, 32], f32[1, 1, 14, 32], f32[1, 1, 14, 32]
+      %f = reshape %dq {shape=[1, 12, 32]} : f32[1, 12, 32]
+      %dx = matmul_nt %f, %w : f32[1, 12, 3]
+    })";
+  std::string plain = dropping;
+  for (std::string_view what : {", %n {", "ratio=0.3, "}) {
+    for (size_t at; (at = plain.find(what)) != std::string::npos;) {
+      plain.replace(at, what.size(), what[0] == ',' ? " {" : "");
+    }
+  }
+  for (const std::string& text : {dropping, plain}) {
+    SCOPED_TRACE(text);
+    auto run = [&](int pieces) {
+      Graph graph = ParseGraph(text, "t");
+      const Tensors inputs = RandomInputs(graph, 1, 7);
+      RunSetup setup = SetupOf("serial", "", "f32", pieces);
+      setup.pipeline.loss = "none";
+      setup.pipeline.drop = {};
+      return CompileAndRun(std::move(graph), setup, inputs);
+    };
+    const RunResult whole = run(0), parts = run(4);
+    EXPECT_EQ(Count(whole.lowered, "= attention "), 1u);
+    EXPECT_EQ(Count(parts.lowered, "= attention "), 4u);
+    EXPECT_EQ(Count(parts.lowered, "= attention_grad "), 4u);
+    EXPECT_EQ(Count(parts.lowered, "origin=[0, 0, 9, 0]"), 2u);
+    for (const auto& [name, t] : whole.outputs) {
+      EXPECT_LE(WorstDifference(parts.outputs.at(name), t), 1e-6) << name;
+    }
+  }
 }
 
 TEST(ChunkExec, RecomputationChangesNoBit) {
