@@ -210,6 +210,7 @@ class Gathering {
 Zero ResolveZero(Graph& graph, const Spec& spec, bool optimizer) {
   Zero zero;
   const int stage = spec.zero.stage.value_or(0);
+  const std::set<int> named = NamedAxes(graph, spec);
   if (stage == 0) return zero;
   if (stage < 3 && !optimizer) {
     throw Diagnostic(
@@ -217,8 +218,7 @@ Zero ResolveZero(Graph& graph, const Spec& spec, bool optimizer) {
         StrCat("zero_stage ", stage, " cuts what an optimizer keeps, and there is none"),
         "add --optimizer adamw, or compile with --zero 0");
   }
-  const std::set<int> axes =
-      spec.zero.axes.empty() ? BatchAxes(graph, spec) : NamedAxes(graph, spec);
+  const std::set<int> axes = spec.zero.axes.empty() ? BatchAxes(graph, spec) : named;
   const auto stages = graph.mesh.FindAxis(graph.pipeline_axis);
   if (!graph.pipeline_axis.empty() && stages && axes.contains(*stages)) {
     throw Diagnostic("E2122", ExitCode::kBadSpec, spec.zero.axes_where,

@@ -1,4 +1,5 @@
-// ZeRO: parameters are kept cut over the ranks that share the batch, and whole where they are used.
+// ZeRO: parameters are kept cut over ranks that would hold the same, as those that share the batch
+// do, and whole where they are used.
 //
 // Nothing else is said. An optimizer's states, gradients and updates are cut like their parameter
 // (propagate, insert_reshards), so a gradient is reduce_scattered as soon as it is made, and each
@@ -22,7 +23,7 @@ struct Zero {
 
 // Over which axes: those that the spec names, or that cut the first dim of an input. None, and a
 // note, where they all have one rank. `optimizer`: whether there will be one. Throws Diagnostic
-// E2101 for axes without a stage, E2104 for an axis that neither mesh nor spec has, E2108 where
+// E2104 for an axis that neither mesh nor spec has, stage or not; where there is a stage E2108 if
 // nothing cuts the batch, E2109 for stages 1 and 2 without an optimizer, E2122 for the axis of a
 // pipeline.
 Zero ResolveZero(Graph& graph, const Spec& spec, bool optimizer);

@@ -309,11 +309,11 @@ void AddCompileVerb(CLI::App& app) {
   of_optimizer("--momentum", opt.momentum, "sgd's momentum");
   of_optimizer("--weight-decay", opt.weight_decay, "on parameters with two or more dims");
   of_optimizer("--clip-norm", opt.clip_norm, "clip gradients to this global norm; 0: do not");
-  verb->add_option(
-          "--zero", o->zero,
-          "ZeRO over the axes that cut the batch. 1: the optimizer's states, gradients and "
-          "master weights are cut; 2: gradients already in each microbatch; 3: parameters "
-          "are gathered again for the backward; 0: none, whatever the spec says")
+  verb->add_option("--zero", o->zero,
+                   "ZeRO over the axes that cut the batch, or that the spec names. 1: the "
+                   "optimizer's states, gradients and "
+                   "master weights are cut; 2: gradients already in each microbatch; 3: parameters "
+                   "are gathered again for the backward; 0: none, whatever the spec says")
       ->check(CLI::Range(0, 3));
   verb->add_option("--microbatches", o->microbatches,
                    "run the batch in so many equal pieces, one after the other, and sum their "
