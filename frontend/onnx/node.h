@@ -20,7 +20,7 @@ struct Conversion {
   std::map<std::string, int> opsets;
   std::map<std::string, Value*, std::less<>> values;  // by name in the file
   std::set<std::string> wanted;                       // names that something reads
-  int64_t fold_bytes = int64_t{1} << 32;              // that constants made from others may take
+  int64_t fold_bytes = int64_t{1} << 34;              // that constants made from others may take
 
   Conversion(std::string path, const std::string& folder, Graph& graph)
       : path(std::move(path)), builder(graph), reader(this->path, folder) {}
