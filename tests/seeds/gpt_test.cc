@@ -67,9 +67,10 @@ void CheckTraining(const Seed& seed, double tolerance) {
   EXPECT_NE(one.losses[4], one.losses[0]);
 }
 
-// The example of a Megatron-LM tutorial: ten layers.
+// The example of a Megatron-LM tutorial: ten layers; with an eighth of its batch, which shows as
+// much in less time.
 constexpr Seed kSeed000{
-    "builtin:gpt?layers=10,hidden=512,heads=4,vocab=100,seq=64,batch=128,tied=false", 100, 31660032,
+    "builtin:gpt?layers=10,hidden=512,heads=4,vocab=100,seq=64,batch=16,tied=false", 100, 31660032,
     15862272};
 // Megatron-Core's minimal training loop: two layers of width 12.
 constexpr Seed kSeed004{
