@@ -170,7 +170,7 @@ class Importer {
       throw d.In(node.Where());
     }
     node.CheckOutputs();
-    node.CheckAttributes();
+    node.CheckRead();
   }
 
   Converter FindConverter(const NodeProto& proto, const Node& node) {

@@ -212,8 +212,8 @@ void Pad(NodeContext& c) {
   if (mode != "constant" && mode != "edge" && mode != "reflect" && mode != "wrap") {
     c.Fail("E1303", StrCat("Pad has no mode \"", mode, "\""));
   }
-  double value = 0;
-  if (mode == "constant") value = c.has_input(2) ? c.ConstantScalar(2) : c.Float("value", 0);
+  double value = c.Float("value", 0);
+  if (c.has_input(2) && mode == "constant") value = c.ConstantScalar(2);
   Ints low(rank, 0), high(rank, 0);
   for (size_t i = 0; i < axes.size(); ++i) {
     int64_t before = pads[i], after = pads[axes.size() + i], n = v->type.shape[axes[i]];

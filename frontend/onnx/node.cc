@@ -63,7 +63,9 @@ int Node::opset() const {
 }
 
 Value* Node::InputOrNull(int i) const {
-  return i >= 0 && i < num_inputs() ? inputs_[static_cast<size_t>(i)] : nullptr;
+  if (i < 0 || i >= num_inputs()) return nullptr;
+  inputs_read_.insert(i);
+  return inputs_[static_cast<size_t>(i)];
 }
 
 bool Node::OutputWanted(int i) const {
@@ -91,17 +93,23 @@ void Node::CheckOutputs() const {
 const AttributeProto* Node::Find(std::string_view name) const {
   for (const AttributeProto& attr : proto_.attribute()) {
     if (attr.name() != name) continue;
-    read_.insert(attr.name());
+    attributes_read_.insert(attr.name());
     return &attr;
   }
   return nullptr;
 }
 
-void Node::CheckAttributes() const {
+void Node::CheckRead() const {
   if (!NormalDomain(proto_.domain()).empty()) return;
+  for (int i = 0; i < num_inputs(); ++i) {
+    if (inputs_[static_cast<size_t>(i)] == nullptr || inputs_read_.contains(i)) continue;
+    Fail("E1301", StrCat("its input ", i, ", '", proto_.input(i), "', is not supported"), "");
+  }
   for (const AttributeProto& attr : proto_.attribute()) {
     const bool holds_nodes = attr.type() == AttributeProto::GRAPH;
-    if (read_.contains(attr.name()) || holds_nodes || HasNoEffect(op_type(), attr.name())) continue;
+    if (attributes_read_.contains(attr.name()) || holds_nodes ||
+        HasNoEffect(op_type(), attr.name()))
+      continue;
     Fail("E1301", StrCat("its attribute '", attr.name(), "' is not supported"),
          StrCat("opset ", opset(), " may have it, or not: onnx.checker tells"));
   }

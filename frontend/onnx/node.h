@@ -57,9 +57,9 @@ class Node final : public NodeContext {
   std::string Where() const;
   // Fails unless every wanted output is set.
   void CheckOutputs() const;
-  // Fails with E1301 for an attribute that the converter has not asked for: it may change what the
-  // node computes.
-  void CheckAttributes() const;
+  // Fails with E1301 for an input or an attribute that the converter has not asked for: it may
+  // change what the node computes. Of ONNX's own ops; the others' converters refuse by name.
+  void CheckRead() const;
 
  private:
   const onnx::AttributeProto* Find(std::string_view name) const;
@@ -69,7 +69,9 @@ class Node final : public NodeContext {
   Conversion& conversion_;
   const onnx::NodeProto& proto_;
   std::vector<Value*> inputs_;
-  mutable std::set<std::string, std::less<>> read_;  // names of attributes
+  // What the converter has asked for.
+  mutable std::set<std::string, std::less<>> attributes_read_;
+  mutable std::set<int> inputs_read_;
 };
 
 }  // namespace shardc::onnx_import

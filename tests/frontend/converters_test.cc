@@ -288,6 +288,13 @@ TEST_F(Converters, AttributesThatNobodyReadsAreRefused) {
   ExpectRefused("E1301", "its attribute 'window' is not supported");
 }
 
+TEST_F(Converters, InputsThatNobodyReadsAreRefused) {
+  Input("x", {2, 3});
+  Input("scale", {3});
+  Node("Relu", {"x", "scale"});
+  ExpectRefused("E1301", "its input 1, 'scale', is not supported");
+}
+
 TEST_F(Converters, AttributesOfWhatANodeLacksAreIgnored) {
   Input("x", {2, 3});
   NodeProto& gemm = Node("Gemm", {"x", "x"});
