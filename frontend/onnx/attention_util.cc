@@ -16,6 +16,20 @@ Value* RepeatHeads(NodeContext& c, Value* x, int64_t times) {
   return c.Reshape(x, {shape[0], shape[1] * times, shape[2], shape[3]});
 }
 
+// Where the mask leaves a query a key, [..., s, 1]; null where that is known to be everywhere.
+Value* SeesKeys(NodeContext& c, Value* mask) {
+  if (mask == nullptr || mask->type.rank() == 0) return nullptr;
+  const bool condition = mask->type.dtype == DType::kBool;
+  Value* most = Reduce(c, "reduce_max", condition ? c.Cast(mask, DType::kI32) : mask,
+                       {mask->type.rank() - 1}, true);
+  Value* sees = c.Make("greater", {most, Like(c, most, condition ? 0 : kNegativeInfinity)});
+  const HostTensor* known = c.ConstantOf(sees);
+  for (int64_t i = 0; known && i < known->num_elements(); ++i) {
+    if (!known->data<bool>()[i]) return sees;
+  }
+  return known ? nullptr : sees;
+}
+
 // The attention op bounds no scores: cap * tanh(scores / cap) before the mask, written out.
 Value* SoftcappedAttention(NodeContext& c, AttentionOf a) {
   if (!a.heads_first) {
@@ -25,12 +39,21 @@ Value* SoftcappedAttention(NodeContext& c, AttentionOf a) {
   Value* k = RepeatHeads(c, a.k, times);
   Value* scores = c.Make("matmul", {a.q, c.Transpose(k, {0, 1, 3, 2})});
   scores = Times(c, c.Make("tanh", {Times(c, scores, a.scale / a.cap)}), a.cap);
+  // A query without a key sees all of them first, and then none: o = 0, without an infinity less
+  // itself on the way there or back.
+  Value* sees = SeesKeys(c, a.mask);
+  if (sees && a.mask->type.dtype == DType::kBool) {
+    a.mask = c.Make("or", {a.mask, c.Make("not", {sees})});
+  } else if (sees) {
+    a.mask = Where(c, sees, a.mask, Like(c, a.mask, 0));
+  }
   if (a.mask && a.mask->type.dtype == DType::kBool) {
     scores = Where(c, a.mask, scores, Like(c, scores, kNegativeInfinity));
   } else if (a.mask) {
     scores = Add(c, scores, a.mask);
   }
   Value* p = c.Make("softmax", {scores}, {{"axis", int64_t{3}}});
+  if (sees) p = Mul(c, p, c.Cast(sees, p->type.dtype));
   Value* o = c.Make("matmul", {p, RepeatHeads(c, a.v, times)});
   return a.heads_first ? o : SwapHeads(c, o);
 }

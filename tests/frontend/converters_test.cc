@@ -303,6 +303,34 @@ TEST_F(Converters, AttributesOfWhatANodeLacksAreIgnored) {
   EXPECT_EQ(Evaluate()[0].shape(), (Shape{2, 2}));
 }
 
+// Without a bound it is the op attention, whose rows without keys are 0: under a bound that bounds
+// nothing they are, too, and not infinity less infinity.
+TEST_F(Converters, CappedScoresOfNoKeysGiveNothing) {
+  model_.proto.mutable_opset_import(0)->set_version(23);
+  for (const char* name : {"q", "k", "v"}) Input(name, {1, 2, 3, 4}, name[0]);
+  Input("x", {3, 3});  // its middle row is negative
+  Integers("zero", {0}, true);
+  Node("CastLike", {"zero", "x"}, {"nothing"});
+  Node("Greater", {"x", "nothing"}, {"keep"});
+  Node("CastLike", {"keep", "x"}, {"ones"});
+  Node("Log", {"ones"}, {"added"});
+  std::vector<std::string> outputs;
+  for (const char* mask : {"keep", "added"}) {
+    for (const char* form : {"capped", "plain"}) {
+      outputs.push_back(StrCat(form, "_", mask));
+      NodeProto& node = Node("Attention", {"q", "k", "v", mask}, {outputs.back()});
+      if (form == std::string("capped")) SetFloat(node, "softcap", 1e6f);
+    }
+  }
+  auto out = Evaluate(outputs);
+  for (size_t i = 0; i < out.size(); i += 2) {
+    EXPECT_EQ(out[i].AsDouble(4), 0) << outputs[i];
+    for (int64_t e = 0; e < out[i].num_elements(); ++e) {
+      EXPECT_NEAR(out[i].AsDouble(e), out[i + 1].AsDouble(e), 1e-9) << outputs[i] << e;
+    }
+  }
+}
+
 // Opset 18 scales each group as a whole, 21 every channel.
 TEST_F(Converters, GroupNormalizationScalesGroupsOrChannels) {
   Input("x", {2, 4, 3});
