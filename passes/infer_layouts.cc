@@ -266,17 +266,25 @@ bool CutIsCarried(const Value* value, int dim, int64_t parts) {
 
 namespace {
 
-// `may_align`: a large dim of which nothing asks anything may be cut at multiples of kAlignment.
-void InferLayout(Value* value, const Mesh& mesh, bool may_align) {
+// Whether each part gets a whole granule of each segment: a value is cut no finer.
+bool IsFilled(int64_t size, const DimSharding& dim, const Mesh& mesh) {
+  const int64_t parts = NumParts(dim, mesh);
+  auto fits = [&](int64_t n) { return n / dim.granule >= parts; };
+  return dim.segments.empty() ? fits(size) : std::ranges::all_of(dim.segments, fits);
+}
+
+// Of a param, a large dim of which nothing asks anything may be cut at multiples of kAlignment.
+void InferLayout(Value* value, const Mesh& mesh, bool is_param) {
   TensorType& type = value->type;
   for (int d = 0; d < type.rank(); ++d) {
     DimSharding& dim = type.sharding.dims[static_cast<size_t>(d)];
     if (!dim.cut() || Informative(dim)) continue;
     const int64_t size = type.shape[static_cast<size_t>(d)];
     Inference inference(mesh, dim.axes);
-    dim = Canonical(size, inference.Forward(value, d), mesh);
+    const DimSharding wanted = Canonical(size, inference.Forward(value, d), mesh);
+    if (is_param || IsFilled(size, wanted, mesh)) dim = wanted;
     const int64_t local = LocalDim(size, dim, mesh);
-    if (may_align && !Informative(dim) && local % kAlignment != 0 && local >= kLeastAligned &&
+    if (is_param && !Informative(dim) && local % kAlignment != 0 && local >= kLeastAligned &&
         inference.IsAlone(value, d)) {
       dim.granule = kAlignment;
     }

@@ -84,6 +84,24 @@ TEST(Ulysses, ExchangesHeadsForTokens) {
   }
 }
 
+// 3 kv heads in a fused qkv cannot be dealt out to two ranks: keys and values are gathered, as
+// without the exchange.
+TEST(Ulysses, GathersUnevenKvHeads) {
+  const std::string model = "builtin:gpt?layers=1,hidden=48,heads=6,kv_heads=3,seq=16,batch=2";
+  RunSetup setup;
+  setup.pipeline.loss = "lm";
+  Tensors inputs = RandomInputs(BuildGpt(ParseBuiltin(model)), 100, 3);
+  inputs["labels"] = inputs["input_ids"];
+  const RunResult serial = CompileAndRun(BuildGpt(ParseBuiltin(model)), setup, inputs);
+  setup.spec = "ulysses";
+  setup.mesh = "cp=2";
+  const RunResult r = CompileAndRun(BuildGpt(ParseBuiltin(model)), setup, inputs);
+  for (const auto& [name, expected] : serial.outputs) {
+    EXPECT_LE(WorstDifference(r.outputs.at(name), expected), 1e-5) << name;
+  }
+  for (const Collective& c : r.collectives) EXPECT_NE(c.kind, CollectiveKind::kAllToAll) << c.op;
+}
+
 // A rank's queries after the past: all three parts see all of it.
 constexpr char kAfterPast[] =
     R"(graph @g(%q: f32[2, 4, 7, 3], %k: f32[2, 2, 12, 3], %v: f32[2, 2, 12, 3]) -> (o: %o) {

@@ -42,6 +42,24 @@ TEST(InferLayouts, ValuesThatTheSpecCuts) {
     CHECK: %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"]} : f32[2, 6, 144@cp/3])");
 }
 
+// 6 query heads on 3 kv heads: a granule is the two query heads of a kv head, of which not each
+// rank would get one of k and v. The value stays cut as it was asked.
+TEST(InferLayouts, ValuesWithoutAGranuleForEachRank) {
+  CheckPasses(R"(mesh [cp=2]
+  graph @g(%x: f32[2, 6, 48]) -> (%o) {
+    %w = param "c_attn.weight" : f32[48, 96]
+    %0 = matmul %x, %w : f32[2, 6, 96]
+    %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"]} : f32[2, 6, 96@cp]
+    %2, %3, %4 = split %1 {axis=2, sizes=[48, 24, 24]} : f32[2, 6, 48], f32[2, 6, 24], f32[2, 6, 24]
+    %q = reshape %2 {shape=[2, 6, 6, 8]} : f32[2, 6, 6, 8]
+    %k = reshape %3 {shape=[2, 6, 3, 8]} : f32[2, 6, 3, 8]
+    %v = reshape %4 {shape=[2, 6, 3, 8]} : f32[2, 6, 3, 8]
+    %o, %lse = attention %q, %k, %v {causal=true, layout="bshd", scale=0.5} : f32[2, 6, 6, 8], f32[2, 6, 6]
+  })",
+              "infer_layouts", R"(
+    CHECK: %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"]} : f32[2, 6, 96@cp])");
+}
+
 // The same as 3 x heads x head_dim in one reshape.
 TEST(InferLayouts, FusedQkvByReshape) {
   constexpr const char* kText = R"(mesh [tp=2]
