@@ -12,7 +12,8 @@ using onnx::AttributeProto;
 namespace {
 
 // Attributes that the converters need not read: they choose among results that are all right, say
-// what the operands' shapes say, or belong to an operand or a result that the node lacks.
+// what the operands' shapes say, or belong to an operand or a result that the node lacks; and
+// tools' own notes, "__name", which onnx.checker lets pass.
 bool HasNoEffect(std::string_view op, std::string_view attribute) {
   static const std::set<std::pair<std::string_view, std::string_view>> kWithout = {
       {"Attention", "kv_num_heads"},
@@ -36,7 +37,8 @@ bool HasNoEffect(std::string_view op, std::string_view attribute) {
       {"SplitToSequence", "keepdims"},
       {"TopK", "sorted"},
   };
-  return attribute == "noop_with_empty_axes" || kWithout.contains({op, attribute});
+  return attribute == "noop_with_empty_axes" || attribute.starts_with("__") ||
+         kWithout.contains({op, attribute});
 }
 
 }  // namespace

@@ -288,6 +288,12 @@ TEST_F(Converters, AttributesThatNobodyReadsAreRefused) {
   ExpectRefused("E1301", "its attribute 'window' is not supported");
 }
 
+TEST_F(Converters, NotesOfToolsAreNotAttributes) {
+  Input("x", {2, 3});
+  SetInt(Node("Relu", {"x"}), "__note", 1);
+  EXPECT_EQ(Evaluate()[0].shape(), (Shape{2, 3}));
+}
+
 TEST_F(Converters, InputsThatNobodyReadsAreRefused) {
   Input("x", {2, 3});
   Input("scale", {3});
