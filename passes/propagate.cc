@@ -79,6 +79,7 @@ class Propagation {
     axis_ = axis;
     dim_.assign(pinned_.size(), -1);
     wished_.assign(pinned_.size(), false);
+    liked_.assign(pinned_.size(), false);
     waiting_.assign(ops_.size(), true);
     Constrain();
     auto read = [&](const Value* v) {
@@ -280,8 +281,12 @@ class Propagation {
   // cannot be written down, or leaves a part without anything.
   std::optional<DimSharding> WithCut(const ShardingRule& rule, const Slot& slot, int d,
                                      const FactorCut& cut) const {
+    return WithCut(rule, slot, d, slot.value->type.sharding.dims[d], cut);
+  }
+
+  std::optional<DimSharding> WithCut(const ShardingRule& rule, const Slot& slot, int d,
+                                     const DimSharding& now, const FactorCut& cut) const {
     const TensorType& type = slot.value->type;
-    const DimSharding& now = type.sharding.dims[d];
     std::vector<FactorCut> cuts;
     if (now.cut()) {
       auto before = ProjectToFactors(rule, (*slot.dims)[d], type.shape[d], now, graph_.mesh);
@@ -297,6 +302,23 @@ class Propagation {
                    ? fits(type.shape[d])
                    : std::all_of(with->segments.begin(), with->segments.end(), fits);
     return all ? with : std::nullopt;
+  }
+
+  // Whether what the spec asks of the value over axes that have their turn later still fits.
+  bool LeavesRoom(const Value* v, int d, const DimSharding& now) const {
+    if (!v->producer || !v->producer->def->constrains) return true;
+    return std::ranges::all_of(constraints_, [&](const auto& constraint) {
+      const auto& [op, given] = constraint;
+      if (op->result() != v) return true;
+      const ShardingRule& rule = *rules_[op->id];
+      const Slot slot{op->result(), &rule.results[0], true};
+      return std::ranges::all_of(given.dims[d].axes, [&](int axis) {
+        if (axis <= axis_) return true;
+        auto cut = ProjectAxis(rule, rule.results[0][d], v->type.shape[d], given.dims[d], axis,
+                               graph_.mesh);
+        return !cut || WithCut(rule, slot, d, now, *cut).has_value();
+      });
+    });
   }
 
   // Whether the producer of the value can give it cut along the dim without help.
@@ -345,7 +367,12 @@ class Propagation {
       int d = DimOfFactor(*s.dims, cut->factor);
       if (d < 0) continue;
       auto with = WithCut(rule, s, d, *cut);
-      if (!with || (!s.result && !ProducerCuts(s.value, d, *with))) continue;
+      if (!with) continue;
+      if (!s.result && !ProducerCuts(s.value, d, *with)) continue;
+      // What a reader would like is no reason to cut it.
+      const bool liked = !s.result || liked_[source->value->id];
+      if (liked && !LeavesRoom(s.value, d, *with)) continue;
+      liked_[s.value->id] = liked;
       if (step < 0) {
         step = AddProvenance(graph_, ProvenanceOf(source->value, axis_), "through " + Describe(op));
       }
@@ -367,6 +394,7 @@ class Propagation {
   int axis_ = 0;
   std::vector<int> dim_;       // by Value::id: the dim that axis_ cuts, or -1
   std::vector<bool> decided_;  // by Value::id: by a constraint over axis_
+  std::vector<bool> liked_;    // cut because a reader is, directly or not
   std::vector<bool> wished_;   // by Value::id: cut like the state it becomes
   std::vector<bool> waiting_;  // by Op::id: a value of it has changed since its last visit
 };

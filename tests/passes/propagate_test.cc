@@ -48,6 +48,34 @@ TEST(Propagate, AConstraintThatCannotBe) {
       "E2106", "dim 0 of f32[2@dp, 4] at h.0 cannot be cut over tp too");
 }
 
+// A weight behind the value would like it cut over tp, and then nothing is left to cut over cp.
+TEST(Propagate, AConstraintComesBeforeWhatReadersLike) {
+  CheckPasses(R"(mesh [tp=2, cp=2]
+  graph @g(%x: f32[6, 2]) -> (%y) {
+    %w = param "w" : f32[2@tp, 3]
+    %0 = exp %x : f32[6, 2]
+    %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"], site="h.0"} : f32[6, 2@cp]
+    %y = matmul %1, %w : f32[6, 3]
+  })",
+              "propagate", R"(
+    CHECK: %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"], site="h.0"} : f32[6, 2@cp])");
+}
+
+// The same where another reader cuts the weight that the value is made with.
+TEST(Propagate, AConstraintComesBeforeWhatOtherReadersLike) {
+  CheckPasses(R"(mesh [tp=2, cp=2]
+  graph @g(%x: f32[6, 2]) -> (%1, %y) {
+    %u = param "u" : f32[2, 2]
+    %v = param "v" : f32[2, 2@tp]
+    %w = exp %u : f32[2, 2]
+    %0 = matmul %x, %w : f32[6, 2]
+    %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"], site="h.0"} : f32[6, 2@cp]
+    %y = add %w, %v : f32[2, 2]
+  })",
+              "propagate", R"(
+    CHECK: %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"], site="h.0"} : f32[6, 2@cp])");
+}
+
 TEST(Propagate, AConstraintOverAnUnknownAxis) {
   ExpectThrown(
       [] {
