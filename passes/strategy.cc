@@ -112,33 +112,39 @@ class Chooser {
     return bytes;
   }
 
-  // Whether the op can read the value cut like this over the axis with its other operands as they
-  // are.
-  bool Takes(const Op& user, const Value* v, const Slot& slot) const {
-    if (!user.def->rule || user.def->constrains) return false;
+  // What the op gives where it reads the value cut like this over the axis, and its other operands
+  // as they are; nothing where it cannot.
+  std::optional<Effect> Reads(const Op& user, const Value* v, int dim,
+                              const DimSharding& cut_dim) const {
+    if (!user.def->rule || user.def->constrains) return std::nullopt;
     const ShardingRule rule = user.def->rule(user);
     const auto at = std::find(user.operands.begin(), user.operands.end(), v);
     const auto operand = static_cast<size_t>(at - user.operands.begin());
-    const auto dim = static_cast<size_t>(slot.placement.dim);
+    const auto d = static_cast<size_t>(dim);
     const auto cut =
-        ProjectAxis(rule, rule.operands[operand][dim], v->type.shape[dim], slot.dim, axis_, mesh_);
-    if (!cut || rule.factors[cut->factor].kind != FactorKind::kPlain) return false;
-    const auto p = EffectOf({Strategy::kFactor, *cut, 0}, user, rule, axis_, {}, mesh_);
-    if (!p) return false;
-    for (size_t i = 0; i < user.operands.size(); ++i) {
+        ProjectAxis(rule, rule.operands[operand][d], v->type.shape[d], cut_dim, axis_, mesh_);
+    if (!cut || rule.factors[cut->factor].kind != FactorKind::kPlain) return std::nullopt;
+    auto p = EffectOf({Strategy::kFactor, *cut, 0}, user, rule, axis_, {}, mesh_);
+    for (size_t i = 0; p && i < user.operands.size(); ++i) {
       if (user.operands[i] == v) continue;
       const Placement from = PlacementOf(user.in(static_cast<int>(i)), axis_, mesh_);
-      if (from.kind != Placement::kWhole && !(from == p->operands[i].placement)) return false;
+      if (from.kind != Placement::kWhole && !(from == p->operands[i].placement))
+        return std::nullopt;
     }
-    return true;
+    return p;
   }
 
-  // The ops that a value moved from one cut to another serves.
-  double Served(const Value* v, const Slot& slot) const {
-    return 1.0 +
-           static_cast<double>(std::count_if(v->users.begin(), v->users.end(), [&](const Op* user) {
-             return user != &op_ && Takes(*user, v, slot);
-           }));
+  // The ops that a value moved from one cut to another serves: those that take it so and could not
+  // read it where it lies without a sum over ranks.
+  double Served(const Value* v, const Placement& from, const Slot& slot) const {
+    auto is_served = [&](const Op* user) {
+      if (user == &op_ || !Reads(*user, v, slot.placement.dim, slot.dim)) return false;
+      const auto now =
+          Reads(*user, v, from.dim, v->type.sharding.dims[static_cast<size_t>(from.dim)]);
+      return !now || std::any_of(now->results.begin(), now->results.end(),
+                                 [](const Slot& r) { return r.placement.partial(); });
+    };
+    return 1.0 + static_cast<double>(std::count_if(v->users.begin(), v->users.end(), is_served));
   }
 
   // `split`: the ranks divide the work, whatever has to be moved for it.
@@ -151,8 +157,9 @@ class Chooser {
       if (from.kind == Placement::kWhole && want.kind == Placement::kCut) {
         bytes += UndoneBytes(version->type, want.dim);
       }
-      if (from.kind == Placement::kCut && want.kind == Placement::kCut && bytes > 0) {
-        bytes /= Served(v, slot);
+      if (version == v && from.kind == Placement::kCut && want.kind == Placement::kCut &&
+          bytes > 0) {
+        bytes /= Served(v, from, slot);
       }
       bool undone = from.kind == Placement::kCut && !split;
       best = std::min(best, undone ? bytes * kUndoCutPenalty : bytes);
