@@ -60,6 +60,8 @@ class Propagation {
   }
 
  private:
+  using Constraint = std::pair<Op*, Sharding>;  // with what it asks for
+
   Priority PriorityOf(const Op& op) const {
     if (!op.def->rule) return kRest;
     const bool makes_weights = !op.results.empty() && weights_.contains(op.results[0]);
@@ -307,17 +309,15 @@ class Propagation {
   // Whether what the spec asks of the value over axes that have their turn later still fits.
   bool LeavesRoom(const Value* v, int d, const DimSharding& now) const {
     if (!v->producer || !v->producer->def->constrains) return true;
-    return std::ranges::all_of(constraints_, [&](const auto& constraint) {
-      const auto& [op, given] = constraint;
-      if (op->result() != v) return true;
-      const ShardingRule& rule = *rules_[op->id];
-      const Slot slot{op->result(), &rule.results[0], true};
-      return std::ranges::all_of(given.dims[d].axes, [&](int axis) {
-        if (axis <= axis_) return true;
-        auto cut = ProjectAxis(rule, rule.results[0][d], v->type.shape[d], given.dims[d], axis,
-                               graph_.mesh);
-        return !cut || WithCut(rule, slot, d, now, *cut).has_value();
-      });
+    const auto asked = std::ranges::find(constraints_, v->producer, &Constraint::first);
+    const auto& [op, given] = *asked;
+    const ShardingRule& rule = *rules_[op->id];
+    const Slot slot{op->result(), &rule.results[0], true};
+    return std::ranges::all_of(given.dims[d].axes, [&, &given = given](int axis) {
+      if (axis <= axis_) return true;
+      auto cut =
+          ProjectAxis(rule, rule.results[0][d], v->type.shape[d], given.dims[d], axis, graph_.mesh);
+      return !cut || WithCut(rule, slot, d, now, *cut).has_value();
     });
   }
 
@@ -388,9 +388,9 @@ class Propagation {
   Rules all_rules_;
   std::vector<const ShardingRule*> rules_;  // by Op::id; null where there is none
   std::vector<Priority> priority_;
-  std::vector<bool> pinned_;                           // by Value::id
-  std::vector<bool> gradient_;                         // by Value::id: of a parameter, an output
-  std::vector<std::pair<Op*, Sharding>> constraints_;  // with what they ask for
+  std::vector<bool> pinned_;    // by Value::id
+  std::vector<bool> gradient_;  // by Value::id: of a parameter, an output
+  std::vector<Constraint> constraints_;
   int axis_ = 0;
   std::vector<int> dim_;       // by Value::id: the dim that axis_ cuts, or -1
   std::vector<bool> decided_;  // by Value::id: by a constraint over axis_

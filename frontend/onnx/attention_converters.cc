@@ -1,6 +1,5 @@
 // Attention and RotaryEmbedding, from opset 23 on.
 #include <cmath>
-#include <limits>
 #include <string>
 
 #include "frontend/onnx/attention_util.h"
@@ -16,7 +15,7 @@ Value* OverAllKeys(NodeContext& c, Value* mask, int64_t keys) {
   rest.back() = keys - rest.back();
   const bool condition = mask->type.dtype == DType::kBool;
   HostTensor none(mask->type.dtype, {});
-  if (!condition) none.SetDouble(0, -std::numeric_limits<double>::infinity());
+  if (!condition) none.SetDouble(0, kNegativeInfinity);
   Value* hidden = c.BroadcastTo(c.Constant(std::move(none)), std::move(rest));
   return c.Make("concat", {mask, hidden}, {{"axis", int64_t{mask->type.rank() - 1}}});
 }

@@ -1,11 +1,7 @@
 #include "frontend/onnx/attention_util.h"
 
-#include <limits>
-
 namespace shardc::onnx_import {
 namespace {
-
-constexpr double kNegativeInfinity = -std::numeric_limits<double>::infinity();
 
 // [b, heads, s, d] of which each head serves `times` neighbouring queries.
 Value* RepeatHeads(NodeContext& c, Value* x, int64_t times) {

@@ -1,11 +1,15 @@
 // What the attention and rotary nodes of ONNX and of ONNX Runtime have in common.
 #pragma once
 
+#include <limits>
 #include <string_view>
 
 #include "frontend/onnx/convert_util.h"
 
 namespace shardc::onnx_import {
+
+// What a mask adds to the score of a key that is not seen.
+inline constexpr double kNegativeInfinity = -std::numeric_limits<double>::infinity();
 
 // [b, s, heads * d] -> [b, s, heads, d]; E1303, naming the attribute, when the heads do not fit.
 Value* SplitHeads(NodeContext& c, Value* x, int64_t heads, std::string_view attribute);

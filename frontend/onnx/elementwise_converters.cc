@@ -233,7 +233,8 @@ void Identity(NodeContext& c) { c.SetOutput(0, c.input(0)); }
 void Dropout(NodeContext& c) {
   Value* x = c.input(0);
   const bool masks = c.num_outputs() > 1 && c.OutputWanted(1);
-  const bool training = c.has_input(2) && c.ConstantScalar(2) != 0, given = c.has_input(1);
+  const bool training = c.has_input(2) && c.ConstantScalar(2) != 0;
+  const bool given = c.has_input(1);  // asked whatever the mode: what nobody asks for is refused
   const double ratio = !training ? 0 : given ? c.ConstantScalar(1) : 0.5;
   if (!(ratio >= 0 && ratio < 1)) {
     c.Fail("E1303", StrCat("a Dropout ratio of ", ratio, " is not in [0, 1)"));

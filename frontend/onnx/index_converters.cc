@@ -212,6 +212,7 @@ void Pad(NodeContext& c) {
   if (mode != "constant" && mode != "edge" && mode != "reflect" && mode != "wrap") {
     c.Fail("E1303", StrCat("Pad has no mode \"", mode, "\""));
   }
+  // Asked for whatever the mode: what nobody asks for is refused.
   double value = c.Float("value", 0);
   if (c.has_input(2) && mode == "constant") value = c.ConstantScalar(2);
   Ints low(rank, 0), high(rank, 0);

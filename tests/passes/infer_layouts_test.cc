@@ -7,19 +7,24 @@
 namespace shardc::testing {
 namespace {
 
-// HF GPT-2's c_attn: [q | k | v] side by side, 12 heads of 4, each segment cut between heads.
-TEST(InferLayouts, FusedQkvBySplit) {
-  CheckPasses(R"(mesh [tp=2]
-  graph @g(%x: f32[2, 3, 48]) -> (%q, %k, %v) {
-    %w = param "c_attn.weight" : f32[48, 144@tp]
-    %b = param "c_attn.bias" : f32[144@tp]
-    %0 = matmul %x, %w : f32[2, 3, 144]
-    %1 = add %0, %b : f32[2, 3, 144]
+// q, k and v side by side in %1, 12 heads of 4 each; what makes it comes first.
+std::string SplitAsHeads(const std::string& made) {
+  return made + R"(
     %2, %3, %4 = split %1 {axis=2, sizes=[48, 48, 48]} : f32[2, 3, 48], f32[2, 3, 48], f32[2, 3, 48]
     %q = reshape %2 {shape=[2, 3, 12, 4]} : f32[2, 3, 12, 4]
     %k = reshape %3 {shape=[2, 3, 12, 4]} : f32[2, 3, 12, 4]
     %v = reshape %4 {shape=[2, 3, 12, 4]} : f32[2, 3, 12, 4]
-  })",
+  })";
+}
+
+// HF GPT-2's c_attn: each segment is cut between heads.
+TEST(InferLayouts, FusedQkvBySplit) {
+  CheckPasses(SplitAsHeads(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 48]) -> (%q, %k, %v) {
+    %w = param "c_attn.weight" : f32[48, 144@tp]
+    %b = param "c_attn.bias" : f32[144@tp]
+    %0 = matmul %x, %w : f32[2, 3, 144]
+    %1 = add %0, %b : f32[2, 3, 144])"),
               "infer_layouts", R"(
     CHECK: %w = param "c_attn.weight" : f32[48, 144@tp/3]
     CHECK-NEXT: %b = param "c_attn.bias" : f32[144@tp/3])");
@@ -27,19 +32,14 @@ TEST(InferLayouts, FusedQkvBySplit) {
 
 // What the spec cuts behind a weight that is whole.
 TEST(InferLayouts, ValuesThatTheSpecCuts) {
-  CheckPasses(R"(mesh [cp=2]
-  graph @g(%x: f32[2, 6, 48]) -> (%q, %k, %v) {
+  CheckPasses(SplitAsHeads(R"(mesh [cp=2]
+  graph @g(%x: f32[2, 3, 48]) -> (%q, %k, %v) {
     %w = param "c_attn.weight" : f32[48, 144]
-    %0 = matmul %x, %w : f32[2, 6, 144]
-    %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"]} : f32[2, 6, 144@cp]
-    %2, %3, %4 = split %1 {axis=2, sizes=[48, 48, 48]} : f32[2, 6, 48], f32[2, 6, 48], f32[2, 6, 48]
-    %q = reshape %2 {shape=[2, 6, 12, 4]} : f32[2, 6, 12, 4]
-    %k = reshape %3 {shape=[2, 6, 12, 4]} : f32[2, 6, 12, 4]
-    %v = reshape %4 {shape=[2, 6, 12, 4]} : f32[2, 6, 12, 4]
-  })",
+    %0 = matmul %x, %w : f32[2, 3, 144]
+    %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"]} : f32[2, 3, 144@cp])"),
               "infer_layouts", R"(
     CHECK: %w = param "c_attn.weight" : f32[48, 144]
-    CHECK: %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"]} : f32[2, 6, 144@cp/3])");
+    CHECK: %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"]} : f32[2, 3, 144@cp/3])");
 }
 
 // 6 query heads on 3 kv heads: a granule is the two query heads of a kv head, of which not each
