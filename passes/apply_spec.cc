@@ -7,9 +7,12 @@
 #include "ir/builder.h"
 #include "ir/choices.h"
 #include "ir/op_def.h"
+#include "passes/infer_layouts.h"
 #include "passes/input_dims.h"
+#include "passes/layout.h"
 #include "passes/param_names.h"
 #include "passes/provenance.h"
+#include "passes/split_axes.h"
 
 namespace shardc {
 namespace {
@@ -36,6 +39,32 @@ bool Matches(const SpecRule& rule, const Op& param) {
   auto names = NamesOf(param);
   return std::any_of(names.begin(), names.end(),
                      [&](const std::string& n) { return GlobMatch(rule.match, n); });
+}
+
+// For each dim that a rule counts, the dims of the tensor that stand for it, major to minor.
+using CountedDims = std::vector<Ints>;
+
+CountedDims EachDim(const TensorType& type) {
+  CountedDims dims(type.shape.size());
+  for (size_t d = 0; d < dims.size(); ++d) dims[d] = {static_cast<int64_t>(d)};
+  return dims;
+}
+
+// By role a weight is a matrix, a bias a vector, or several of them in a tensor: [experts, rows,
+// columns].
+CountedDims DimsByRole(const Op& param) {
+  if (!param.attrs.Has("columns")) return EachDim(param.out());
+  Ints rows, columns = param.attrs.IntList("columns");
+  if (param.attrs.Has("rows")) rows = param.attrs.IntList("rows");
+  CountedDims dims;
+  for (const Ints& d : EachDim(param.out())) {
+    const bool other = std::find(rows.begin(), rows.end(), d[0]) == rows.end() &&
+                       std::find(columns.begin(), columns.end(), d[0]) == columns.end();
+    if (other && param.out().shape[static_cast<size_t>(d[0])] != 1) dims.push_back(d);
+  }
+  if (!rows.empty()) dims.push_back(std::move(rows));
+  dims.push_back(std::move(columns));
+  return dims;
 }
 
 class Application {
@@ -100,8 +129,8 @@ class Application {
     const std::string what = StrCat("tensor ", rule.match);
     Strings axes;
     for (const MeshAxis& axis : graph_.mesh.axes()) axes.push_back(axis.name);
-    Op* op = Constrain(value, Cut(rule, value->type, false, what), rule, "where it has " + what,
-                       std::move(axes));
+    Op* op = Constrain(value, Cut(rule, value, EachDim(value->type), what), rule,
+                       "where it has " + what, std::move(axes));
     if (!op) return value;
     Explain(op->result(), rule, what);
     return op->result();
@@ -183,12 +212,14 @@ class Application {
                             guess.empty() ? "" : "; ", guess));
   }
 
-  // The sharding that a rule gives a tensor. `flip`: dims count in the transposed order.
-  Sharding Cut(const SpecRule& rule, const TensorType& type, bool flip, const std::string& what) {
+  // The sharding that a rule gives a tensor, whose dims it counts so.
+  Sharding Cut(const SpecRule& rule, const Value* value, const CountedDims& counted,
+               const std::string& what) {
+    const TensorType& type = value->type;
+    const auto rank = static_cast<int>(counted.size());
     Sharding sharding(type.shape.size());
     for (const CutDim& cut : rule.cuts) {
       auto axis = Axis(rule, cut.axis);
-      int rank = type.rank();
       if (cut.dim < -rank || cut.dim >= rank) {
         throw Diagnostic(
             "E2103", ExitCode::kBadSpec, rule.where.ToString(),
@@ -198,9 +229,8 @@ class Application {
                       : StrCat("name a dim from ", -rank, " to ", rank - 1, ", or match less"));
       }
       if (!axis || graph_.mesh.axis_size(*axis) == 1) continue;
-      int dim = cut.dim < 0 ? cut.dim + rank : cut.dim;
-      // Of experts' matrices, the last two dims.
-      if (flip && dim >= rank - 2) dim = 2 * rank - 3 - dim;
+      const Ints& dims = counted[static_cast<size_t>(cut.dim < 0 ? cut.dim + rank : cut.dim)];
+      const auto dim = static_cast<size_t>(DimToCutOf(value, dims, graph_.mesh.axis_size(*axis)));
       DimSharding& d = sharding.dims[dim];
       if (!d.axes.empty() && d.axes.back() > *axis) {
         throw Diagnostic("E2105", ExitCode::kBadSpec, rule.where.ToString(),
@@ -227,7 +257,7 @@ class Application {
       d.segments = cut.segments;
       d.granule = cut.granule;
       int64_t parts = NumParts(d, graph_.mesh);
-      if (type.shape[dim] < parts) {
+      if (type.shape[dim] < parts && !IsShared(value, dim, parts)) {
         throw Diagnostic("E2106", ExitCode::kBadSpec, rule.where.ToString(),
                          StrCat("dim ", cut.dim, " of ", what, " has ", type.shape[dim],
                                 type.shape[dim] == 1 ? " element" : " elements",
@@ -238,6 +268,27 @@ class Application {
     TensorType cut(type.dtype, type.shape, sharding);
     CheckSharding(cut, graph_.mesh, StrCat(rule.where.ToString(), ": ", what));
     return Canonical(cut, graph_.mesh);
+  }
+
+  // Which of the dims that stand for one is cut.
+  static int64_t DimToCutOf(const Value* value, const Ints& dims, int64_t parts) {
+    if (dims.size() == 1) return dims.front();
+    for (int64_t d : dims) {
+      if (IsShared(value, d, parts)) return d;
+    }
+    auto enough = [&](int64_t d) { return value->type.shape[static_cast<size_t>(d)] >= parts; };
+    if (auto d = DimToCut(value, dims, parts); d && enough(*d)) return *d;
+    auto carried = [&](int64_t d) {
+      return enough(d) && CutIsCarried(value, static_cast<int>(d), parts);
+    };
+    auto best = std::ranges::find_if(dims, carried);
+    if (best == dims.end()) best = std::ranges::find_if(dims, enough);
+    return best == dims.end() ? dims.front() : *best;
+  }
+
+  // Whether the dim is of kv heads that are fewer than the ranks, for which SplitAxes splits them.
+  static bool IsShared(const Value* value, int64_t dim, int64_t parts) {
+    return NarrowParts(value, static_cast<int>(dim), parts) < parts;
   }
 
   void Explain(Value* value, const SpecRule& rule, const std::string& what) {
@@ -258,9 +309,11 @@ class Application {
     const std::string& name = param->attrs.String("name");
     Value* value = param->result();
     bool by_role = rule.match.empty();
-    bool flip = value->type.rank() >= 2 &&
-                (by_role ? param->attrs.Bool("transposed") : MatchesTransposed(rule, *param));
-    value->type.sharding = Cut(rule, value->type, flip, "parameter '" + name + "'");
+    CountedDims dims = by_role ? DimsByRole(*param) : EachDim(value->type);
+    if (!by_role && dims.size() == 2 && MatchesTransposed(rule, *param)) {
+      std::swap(dims[0], dims[1]);
+    }
+    value->type.sharding = Cut(rule, value, dims, "parameter '" + name + "'");
     Explain(value, rule, "parameter " + name);
     if (rule.output_replicate == true && !value->type.sharding.replicated()) {
       for (Op* user : std::vector<Op*>(value->users)) {
@@ -355,7 +408,7 @@ class Application {
   }
 
   void CutInput(Value* input, const SpecRule& rule) {
-    input->type.sharding = Cut(rule, input->type, false, "input '" + input->name + "'");
+    input->type.sharding = Cut(rule, input, EachDim(input->type), "input '" + input->name + "'");
     Explain(input, rule, "input " + input->name);
   }
 
@@ -427,7 +480,7 @@ class Application {
           StrCat("two rules say how ", what, " is cut: this and ", WhyOf(*other).front()),
           "remove one, or set output_replicate: false there");
     }
-    Sharding sharding = Cut(rule, value->type, false, what);
+    Sharding sharding = Cut(rule, value, EachDim(value->type), what);
     const std::string why =
         (rule.role.empty() ? "'" + rule.match + "'" : rule.role) + " cuts " + what;
     if (Op* op = Constrain(value, std::move(sharding), rule, why, AxesOf(rule))) {
@@ -485,15 +538,46 @@ class Application {
       const std::string& own = param->attrs.String("role", "");
       if (param->attrs.String("part", "weight") != "weight") continue;
       // What each expert makes is no value of the whole layer, as their sum is.
-      if (own == "MLP_DOWN" && param->out().rank() > 2) continue;
-      for (const Op* user : param->result()->users) {
-        if (!user->def->rule || user->results.empty()) continue;
+      if (own == "MLP_DOWN" && DimsByRole(*param).size() > 2) continue;
+      // Of a table that is what is looked up.
+      const bool table = own.ends_with("EMBEDDING");
+      for (const Op* user : UsersOf(param->result(), table)) {
         // A tied weight looks tokens up and makes the logits.
         const bool head = own == "TOKEN_EMBEDDING" && !user->def->picks;
         if ((head ? "LM_HEAD" : own) == role) values.push_back(WithBias(user));
       }
     }
     return values;
+  }
+
+  // The ops that use a weight, maybe in another order or type, or in pieces.
+  static std::vector<const Op*> UsersOf(const Value* weight, bool table) {
+    std::vector<const Op*> users;
+    for (const Op* user : weight->users) {
+      if (!user->def->rule || user->results.empty()) continue;
+      if (!Arranges(*user) || (table && user->def->picks)) {
+        users.push_back(user);
+        continue;
+      }
+      for (const Value* arranged : user->results) {
+        for (const Op* more : UsersOf(arranged, table)) users.push_back(more);
+      }
+    }
+    return users;
+  }
+
+  // Whether the op makes each element of its results of one of its only operand's.
+  static bool Arranges(const Op& op) {
+    if (op.operands.size() != 1) return false;
+    const ShardingRule rule = op.def->rule(op);
+    const std::vector<std::vector<int>> in_it = {{0}};
+    return rule.linear == in_it && std::ranges::all_of(rule.operands[0], [&](const DimFactors& d) {
+             return std::ranges::all_of(d.factors, [&](int factor) {
+               return std::ranges::any_of(rule.results, [&](const auto& result) {
+                 return DimOfFactor(result, factor) >= 0;
+               });
+             });
+           });
   }
 
   Graph& graph_;

@@ -39,6 +39,21 @@ class Inference {
     return true;
   }
 
+  // Of dims of v, major to minor, that ops bring together to one: that along which users want a cut
+  // of the one. Nothing where they want none, or one along several.
+  std::optional<int64_t> DimToCut(const Value* v, const Ints& dims, int depth = 0) const {
+    if (depth > kMaxDepth) return std::nullopt;
+    for (const Op* user : v->users) {
+      if (user->phase != Phase::kForward || !user->def->rule) continue;
+      const ShardingRule rule = user->def->rule(*user);
+      for (size_t i = 0; i < user->operands.size(); ++i) {
+        if (user->operands[i] != v) continue;
+        if (auto dim = DimToCut(*user, rule, rule.operands[i], dims, depth)) return dim;
+      }
+    }
+    return std::nullopt;
+  }
+
   // Whether nothing takes the dim apart, puts it together with others or says how to cut it: any
   // cut of it will do.
   bool IsAlone(const Value* v, int dim, int depth = 0) {
@@ -81,6 +96,38 @@ class Inference {
   }
 
  private:
+  std::optional<int64_t> DimToCut(const Op& op, const ShardingRule& rule,
+                                  const std::vector<DimFactors>& operand, const Ints& dims,
+                                  int depth) const {
+    std::vector<int> factors;
+    for (int64_t d : dims) {
+      const auto& more = operand[static_cast<size_t>(d)].factors;
+      factors.insert(factors.end(), more.begin(), more.end());
+    }
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      const Value* result = op.results[r];
+      Ints apart;  // the dims of the result that these are, each by itself
+      for (int d = 0; d < result->type.rank(); ++d) {
+        const DimFactors& joined = rule.results[r][d];
+        if (joined.factors != factors) continue;
+        const auto cuts = ProjectToFactors(rule, joined, result->type.shape[d],
+                                           Forward(result, d, depth + 1), mesh_);
+        if (!cuts || cuts->size() != 1) return std::nullopt;
+        return DimOfFactor(operand, cuts->front().factor);
+      }
+      for (int64_t d : dims) {
+        const auto& own = operand[static_cast<size_t>(d)].factors;
+        const int to = own.size() == 1 ? DimOfFactor(rule.results[r], own[0]) : -1;
+        if (to >= 0) apart.push_back(to);
+      }
+      if (apart.size() != dims.size()) continue;
+      if (auto dim = DimToCut(result, apart, depth + 1)) {
+        return dims[static_cast<size_t>(std::ranges::find(apart, *dim) - apart.begin())];
+      }
+    }
+    return std::nullopt;
+  }
+
   static std::optional<int> OnlyFactor(const DimFactors& dim) {
     if (dim.factors.size() != 1 || !dim.segments.empty()) return std::nullopt;
     return dim.factors[0];
@@ -262,6 +309,11 @@ class Inference {
 bool CutIsCarried(const Value* value, int dim, int64_t parts) {
   Mesh mesh({{"parts", parts}});
   return Inference(mesh, {0}).Carries(value, dim);
+}
+
+std::optional<int64_t> DimToCut(const Value* value, const Ints& dims, int64_t parts) {
+  Mesh mesh({{"parts", parts}});
+  return Inference(mesh, {0}).DimToCut(value, dims);
 }
 
 namespace {

@@ -38,8 +38,8 @@ class GptBuilder {
     x = Norm(x, "transformer.ln_f");
     Value* head = table;
     if (!c_.tied) {
-      head =
-          Weight("lm_head", {c_.vocab, c_.hidden}, c_.init_std, "LM_HEAD", {{"transposed", true}});
+      head = Weight("lm_head", {c_.vocab, c_.hidden}, c_.init_std, "LM_HEAD",
+                    {{"rows", Ints{1}}, {"columns", Ints{0}}});
     }
     b_.site = "lm_head";
     Value* logits = b_.Make("matmul_nt", {x, head});

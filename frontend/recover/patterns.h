@@ -5,8 +5,10 @@
 
 namespace shardc::recover {
 
-// Ops that do nothing, chains of reshapes or transposes, transposed operands of matmul.
+// Ops that do nothing, chains of reshapes or transposes.
 bool Simplify(Graph& graph);
+// Transposed operands of matmul, weights on the left, of all experts or of all heads.
+bool SimplifyProducts(Graph& graph);
 // Gathers at constant positions become slices, slices that are the whole together a split.
 bool SimplifyPieces(Graph& graph);
 // Parameters that hold the same rows many times, for a sum or a concat, keep one of each.
@@ -31,7 +33,7 @@ bool ChooseAttentionLayout(Graph& graph);
 void MergeTiedParams(Graph& graph);
 // A vector used at several places becomes one parameter for each: exporters merge equal ones.
 void SplitSharedVectors(Graph& graph);
-// `role`, `part` and `transposed` of the params.
+// `role`, `part`, `rows` and `columns` of the params.
 void SetRoles(Graph& graph);
 
 }  // namespace shardc::recover

@@ -7,8 +7,8 @@ namespace shardc {
 namespace {
 
 void Clean(Graph& graph) {
-  while (recover::Simplify(graph) | recover::MergeEqualOps(graph) |
-         recover::SimplifyPieces(graph)) {
+  while (recover::Simplify(graph) | recover::SimplifyProducts(graph) |
+         recover::MergeEqualOps(graph) | recover::SimplifyPieces(graph)) {
   }
 }
 

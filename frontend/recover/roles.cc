@@ -3,76 +3,18 @@
 #include <map>
 #include <set>
 
+#include "frontend/recover/linears.h"
 #include "frontend/recover/patterns.h"
 #include "ir/op_def.h"
 
 namespace shardc::recover {
 namespace {
 
-Op* ParamBehind(const Value* v) {
-  if (Op* cast = ProducedBy(v, "cast")) v = cast->operands[0];
-  return ProducedBy(v, "param");
-}
-
-// The parameter that the vector v is, or is a piece of: biases of q, k and v may be stored as one.
-Op* BiasBehind(const Value* v) {
-  if (Op* param = ParamBehind(v)) return param;
-  if (v->type.rank() != 1) return nullptr;
-  Op* split = ProducedBy(v, "split");
-  return split ? ParamBehind(split->operands[0]) : nullptr;
-}
-
-// The dim of operand 0 that is dim `d` of the result and nothing else; -1: there is none.
-int SameDim(const Value* v, int d) {
-  const Op& op = *v->producer;
-  const ShardingRule rule = op.def->rule(op);
-  const DimFactors& of_result = rule.results[static_cast<size_t>(v->index)][static_cast<size_t>(d)];
-  if (of_result.factors.size() != 1) return -1;
-  for (size_t i = 0; i < rule.operands[0].size(); ++i) {
-    if (rule.operands[0][i].factors == of_result.factors) return static_cast<int>(i);
-  }
-  return -1;
-}
-
-// A parameter [experts, ., .] behind v, and which of its dims is dim `d` of v.
-struct ExpertsWeight {
-  Op* param = nullptr;
-  int dim = -1;
-};
-ExpertsWeight ExpertsBehind(const Value* v, int d) {
-  while (d >= 0 && Arranges(v->producer)) {
-    d = SameDim(v, d);
-    v = v->producer->operands[0];
-  }
-  Op* param = ProducedBy(v, "param");
-  if (!param || d < 1 || param->out().rank() != 3) return {};
-  // Else it is one matrix, as a kernel of size 1 is.
-  const Shape& shape = param->out().shape;
-  const bool several = std::all_of(shape.begin(), shape.end(), [](int64_t n) { return n > 1; });
-  return several ? ExpertsWeight{param, d} : ExpertsWeight();
-}
-
-// A parameter with a vector of n elements for each expert, from which v comes.
-Op* ExpertsBias(const Value* v, int64_t experts, int64_t n) {
-  Op* param = ProducedBy(ArrangedFrom(v), "param");
-  const bool fits = param && param->out().rank() >= 2 && param->out().shape[0] == experts &&
-                    param->out().shape.back() == n && param->out().num_elements() == experts * n;
-  return fits ? param : nullptr;
-}
-
-// x @ weight (+ bias), or that of experts, all at once or each by itself, of a weight [experts, in,
-// out] (or [experts, out, in]) and a bias [experts, out].
-struct Linear {
-  bool experts = false, transposed = false;
-  Op* matmul = nullptr;
-  Op* weight = nullptr;
-  Op* bias = nullptr;
-  Value* out = nullptr;  // with the bias
-};
-
 class RoleFinder {
  public:
-  explicit RoleFinder(Graph& graph) : graph_(graph) { FindLinears(); }
+  explicit RoleFinder(Graph& graph) : graph_(graph), linears_(FindLinears(graph)) {
+    for (Linear& linear : linears_) at_[linear.matmul->result()] = &linear;
+  }
 
   void Run() {
     SetNorms();
@@ -81,59 +23,14 @@ class RoleFinder {
       if (op->name() == "attention") SetAttention(op.get());
       if (op->name() == "softmax") SetWrittenOutAttention(op.get());
     }
-    for (auto& [value, linear] : InOrder()) SetMlp(linear);
-    for (auto& [value, linear] : InOrder()) SetHead(linear);
+    for (Linear& linear : linears_) SetMlp(&linear);
+    for (Linear& linear : linears_) SetHead(&linear);
   }
 
  private:
-  void FindLinears() {
-    for (const auto& op : graph_.ops()) {
-      if (!OneOf(op->name(), {"matmul", "matmul_nt"})) continue;
-      const bool nt = op->name() == "matmul_nt";
-      Linear linear{false, nt, op.get(), ParamBehind(op->operands[1]), nullptr, op->result()};
-      if (linear.weight == nullptr || linear.weight->out().rank() != 2) {
-        const int summed = op->in(1).rank() - (nt ? 1 : 2);
-        const auto [weight, dim] = ExpertsBehind(op->operands[1], summed);
-        if (weight == nullptr) continue;
-        linear.experts = true;
-        linear.weight = weight;
-        linear.transposed = dim == 2;
-      }
-      const Shape& shape = linear.weight->out().shape;
-      const Value* out = op->result();
-      auto only_user = [&] {
-        return CountUses(graph_, out) == 1 && !out->users.empty() ? out->users[0] : nullptr;
-      };
-      Op* user = only_user();
-      while (linear.experts && user && OneOf(user->name(), {"reshape", "transpose"})) {
-        out = user->result();
-        user = only_user();
-      }
-      if (user) {
-        for (int i = 0; user->name() == "add" && i < 2; ++i) {
-          const Value* v = user->operands[i];
-          Op* bias = linear.experts ? ExpertsBias(v, shape[0], shape[linear.transposed ? 1 : 2])
-                                    : BiasBehind(v);
-          if (bias && (linear.experts || v->type.num_elements() == op->out().shape.back())) {
-            linear.bias = bias;
-            linear.out = user->result();
-          }
-        }
-      }
-      order_.push_back(op->result());
-      linears_[op->result()] = linear;
-    }
-  }
-
-  std::vector<std::pair<Value*, Linear*>> InOrder() {
-    std::vector<std::pair<Value*, Linear*>> out;
-    for (Value* v : order_) out.emplace_back(v, &linears_.at(v));
-    return out;
-  }
-
   Linear* LinearAt(const Value* v) {
-    auto it = linears_.find(v);
-    return it == linears_.end() ? nullptr : &it->second;
+    auto it = at_.find(v);
+    return it == at_.end() ? nullptr : it->second;
   }
 
   static bool HasRole(const Op* param) { return param->attrs.Has("role"); }
@@ -146,9 +43,16 @@ class RoleFinder {
   void Set(Linear* linear, const std::string& role) {
     if (!HasRole(linear->weight)) {
       Set(linear->weight, role, "weight");
-      if (linear->transposed) linear->weight->attrs.Set("transposed", true);
+      const int64_t rank = linear->weight->out().rank();
+      if (linear->rows != Ints{rank - 2} || linear->columns != Ints{rank - 1}) {
+        linear->weight->attrs.Set("rows", linear->rows);
+        linear->weight->attrs.Set("columns", linear->columns);
+      }
     }
-    Set(linear->bias, role, "bias");
+    auto& [bias, columns] = linear->bias;
+    if (bias == nullptr || HasRole(bias)) return;
+    Set(bias, role, "bias");
+    if (columns != Ints{bias->out().rank() - 1}) bias->attrs.Set("columns", columns);
   }
 
   void SetNorms() {
@@ -232,8 +136,9 @@ class RoleFinder {
   }
 
   void SetAttention(Op* attention) {
-    for (int i = 0; i < 3; ++i) SetQkv(attention->operands[i], 0);
-    SetAttentionOut(attention->result(), 0);
+    bool found = false;
+    for (int i = 0; i < 3; ++i) found |= SetQkv(attention->operands[i], 0);
+    if (found) SetAttentionOut(attention->result(), 0);
   }
 
   // matmul(softmax(a function of matmul(q, k)), v), where scores have more than a mask and a scale.
@@ -244,12 +149,13 @@ class RoleFinder {
     std::vector<Op*> products;
     FindProducts(softmax->result(), 0, products);
     if (scores.empty() || products.empty()) return;
+    bool found = false;
     for (Op* score : scores) {
-      for (Value* v : score->operands) SetQkv(v, 0);
+      for (Value* v : score->operands) found |= SetQkv(v, 0);
     }
     for (Op* product : products) {
-      SetQkv(product->operands[1], 0);
-      SetAttentionOut(product->result(), 0);
+      found |= SetQkv(product->operands[1], 0);
+      if (found) SetAttentionOut(product->result(), 0);
     }
   }
   // The batched matmuls with the probabilities p, maybe dropped, in other dims, without those of a
@@ -289,16 +195,18 @@ class RoleFinder {
     }
   }
 
-  // Back from q, k or v, through splitting heads, rotary positions and norms of q and k.
-  void SetQkv(Value* v, int depth) {
+  // Back from q, k or v, through splitting heads, rotary positions and norms of q and k. Whether a
+  // projection is there: without one the heads of the result are not cut either.
+  bool SetQkv(Value* v, int depth) {
     if (Linear* linear = LinearAt(v)) {
-      if (linear->experts) return;
+      if (linear->experts) return false;
       // Of keys of low rank (as DeepSeek's), what is common to all heads comes from the projection
       // that makes them: no head is a part of its columns.
-      return FeedsLinear(linear->out, 0) ? void() : Set(linear, "QKV");
+      if (!FeedsLinear(linear->out, 0)) Set(linear, "QKV");
+      return RoleOf(*linear) == "QKV";
     }
     Op* op = v->producer;
-    if (op == nullptr || depth > 40) return;
+    if (op == nullptr || depth > 40) return false;
     if (op->name() == "dropout") return SetQkv(op->operands[0], depth + 1);
     bool layout =
         OneOf(op->name(), {"reshape", "transpose", "split", "slice", "cast", "broadcast_to", "neg",
@@ -312,8 +220,10 @@ class RoleFinder {
     bool norm = OneOf(op->name(), {"layer_norm", "rms_norm"}) &&
                 (op->out().rank() >= 4 || IsLinearOut(op->operands[0]));
     if (norm) return SetQkv(op->operands[0], depth + 1);
-    if (!layout && !sum) return;
-    for (Value* operand : op->operands) SetQkv(operand, depth + 1);
+    if (!layout && !sum) return false;
+    bool found = false;
+    for (Value* operand : op->operands) found |= SetQkv(operand, depth + 1);
+    return found;
   }
   bool FeedsLinear(const Value* v, int depth) {
     return depth < 6 && std::any_of(v->users.begin(), v->users.end(), [&](const Op* user) {
@@ -327,7 +237,7 @@ class RoleFinder {
   }
   bool IsLinearOut(const Value* v) {
     return LinearAt(v) || std::any_of(linears_.begin(), linears_.end(),
-                                      [&](const auto& l) { return l.second.out == v; });
+                                      [&](const Linear& l) { return l.out == v; });
   }
 
   bool IsScaledLinear(const Value* v) {
@@ -456,8 +366,8 @@ class RoleFinder {
   }
 
   Graph& graph_;
-  std::map<const Value*, Linear> linears_;
-  std::vector<Value*> order_;
+  std::vector<Linear> linears_;
+  std::map<const Value*, Linear*> at_;
   int64_t vocabulary_ = -1;
 };
 

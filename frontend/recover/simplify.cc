@@ -133,6 +133,18 @@ Value* FoldBroadcast(Builder& b, Op* op) {
   return inner ? b.BroadcastTo(inner->operands[0], op->out().shape) : nullptr;
 }
 
+// One value many times along a dim of 1, as kv heads are stacked for all that share them: a
+// broadcast, which is seen through.
+Value* ConcatOfOne(Builder& b, Op* op) {
+  if (op->name() != "concat") return nullptr;
+  Value* x = op->operands[0];
+  int64_t axis = op->attrs.Int("axis");
+  if (axis < 0) axis += x->type.rank();
+  const bool same = std::ranges::all_of(op->operands, [&](const Value* v) { return v == x; });
+  if (!same || x->type.shape[static_cast<size_t>(axis)] != 1) return nullptr;
+  return b.BroadcastTo(x, op->out().shape);
+}
+
 Value* FoldSliceCastConcat(Builder&, Op* op) {
   bool slice = op->name() == "slice", cast = op->name() == "cast";
   bool single = (op->name() == "concat" || op->name() == "split") && op->operands.size() == 1 &&
@@ -231,101 +243,65 @@ Value* DropExplicitBroadcast(Builder& b, Op* op) {
   return nullptr;
 }
 
-// matmul(x, transpose(w)) -> matmul_nt(x, w), and the reverse, for matrices w, and for parameters
-// that are a matrix for each expert.
-Value* FoldTransposedWeight(Builder& b, Op* op) {
-  bool plain = op->name() == "matmul", nt = op->name() == "matmul_nt";
-  if (!plain && !nt) return nullptr;
-  Op* transpose = ProducedBy(op->operands[1], "transpose");
-  if (transpose == nullptr) return nullptr;
-  const bool experts =
-      IsPerm(transpose, {0, 2, 1}) && ProducedBy(transpose->operands[0], "param") != nullptr;
-  if (transpose->out().rank() != 2 && !experts) return nullptr;
-  return b.Make(plain ? "matmul_nt" : "matmul", {op->operands[0], transpose->operands[0]});
-}
-
-// weight @ x for a column x, as experts that each token looks up are multiplied -> x @ weight for a
-// row: where the roles and the gradients want a weight.
-Value* PutWeightRight(Builder& b, Op* op) {
-  const bool plain = op->name() == "matmul";
-  if ((!plain && op->name() != "matmul_nt") || op->operands.size() != 2) return nullptr;
-  Value *weight = op->operands[0], *x = op->operands[1];
-  if (weight->type.rank() < 2 || x->type.rank() < 2 || op->out().shape.back() != 1) return nullptr;
-  if (weight->type.shape[weight->type.rank() - 2] == 1) return nullptr;  // a row times a column
-  if (!IsParam(ArrangedFrom(weight)) || IsParam(ArrangedFrom(x))) return nullptr;
-  if (plain) {
-    Shape row = x->type.shape;
-    std::swap(row[row.size() - 1], row[row.size() - 2]);
-    x = b.Reshape(x, std::move(row));
-  }
-  return b.Reshape(b.Make("matmul_nt", {x, weight}), op->out().shape);
-}
-
-// Whether v is, but for its order and its parts, a parameter with a matrix for each of n experts.
-bool IsExpertsWeight(const Value* v, int64_t n) {
-  v = ArrangedFrom(v);
-  return IsParam(v) && v->type.rank() == 3 && v->type.shape[0] == n;
-}
-
-// Whether an elementwise function of what the op makes goes through other weights of n experts. The
-// heads of an attention meet each other, and are better made by one product.
-bool FeedsExperts(const Op* op, int64_t n) {
-  constexpr size_t kMaxOps = 64;
-  std::vector<const Op*> waiting = {op};
-  for (size_t i = 0; i < waiting.size() && i < kMaxOps; ++i) {
-    for (const Value* result : waiting[i]->results) {
-      for (const Op* user : result->users) {
-        if (OneOf(user->name(), {"matmul", "matmul_nt"})) {
-          if (IsExpertsWeight(user->operands[1], n)) return true;
-        } else if (user->def->elementwise || Arranges(user) || user->name() == "dropout") {
-          if (std::find(waiting.begin(), waiting.end(), user) == waiting.end()) {
-            waiting.push_back(user);
-          }
-        }
-      }
+// What a transpose orders, an elementwise function of it and dims of 1 between the two leave, and a
+// second transpose puts back, as models do whose convolutions have channels first: neither.
+Value* CancelTransposes(Builder& b, Op* op) {
+  if (op->name() != "transpose") return nullptr;
+  // Which of the dims of v that are not 1 is which of the result's.
+  std::vector<size_t> order;
+  auto reorder = [&order](const Op* transpose) {
+    const Ints& perm = transpose->attrs.IntList("perm");
+    const Shape& shape = transpose->in(0).shape;
+    std::vector<size_t> of_all(perm.size()), moved;
+    size_t next = 0;
+    for (size_t d = 0; d < shape.size(); ++d) of_all[d] = shape[d] == 1 ? 0 : next++;
+    for (int64_t p : perm) {
+      if (shape[static_cast<size_t>(p)] != 1) moved.push_back(of_all[static_cast<size_t>(p)]);
+    }
+    if (order.empty()) {
+      order = std::move(moved);
+    } else {
+      for (size_t& at : order) at = moved[at];
+    }
+  };
+  auto without_ones = [](Shape shape) {
+    std::erase(shape, 1);
+    return shape;
+  };
+  auto in_order = [&order] { return std::is_sorted(order.begin(), order.end()); };
+  reorder(op);
+  if (in_order()) return nullptr;  // it only moves dims of 1, which patterns look for
+  std::vector<const Op*> functions;
+  Value* v = op->operands[0];
+  while (const Op* maker = in_order() ? nullptr : v->producer) {
+    if (maker->name() == "transpose") {
+      reorder(maker);
+      v = maker->operands[0];
+    } else if (maker->name() == "reshape" &&
+               without_ones(maker->in(0).shape) == without_ones(v->type.shape)) {
+      v = maker->operands[0];
+    } else if (maker->def->elementwise && maker->operands.size() == 1 &&
+               CountUses(b.graph(), v) == 1) {
+      functions.push_back(maker);
+      v = maker->operands[0];
+    } else {
+      break;
     }
   }
-  return false;
-}
-
-// x @ [in, experts * out], the weights [experts, in, out] (or [experts, out, in]) of all experts
-// beside each other, as an einsum makes it, before others of them -> a product batched over
-// experts: nothing is copied, and the columns of each can be cut.
-Value* TakeExpertsApart(Builder& b, Op* op) {
-  const bool nt = op->name() == "matmul_nt";
-  if ((op->name() != "matmul" && !nt) || op->in(1).rank() != 2 || op->operands.size() != 2)
-    return nullptr;
-  Op* merged = ProducedBy(op->operands[1], "reshape");
-  if (merged == nullptr || merged->in(0).rank() != 3) return nullptr;
-  Value* weight = merged->operands[0];
-  if (!nt) {
-    Op* transpose = ProducedBy(weight, "transpose");
-    if (!IsPerm(transpose, {1, 0, 2})) return nullptr;
-    weight = transpose->operands[0];
+  if (!in_order()) return nullptr;
+  for (auto f = functions.rbegin(); f != functions.rend(); ++f) {
+    v = b.Make((*f)->name(), {v}, (*f)->attrs);
   }
-  const Shape &w = weight->type.shape, &out = op->out().shape;
-  const int64_t in = op->in(0).shape.back(), n = w[nt ? 1 : 2];
-  if (ProducedBy(weight, "param") == nullptr || w[nt ? 2 : 1] != in || w[0] < 2) return nullptr;
-  if (!FeedsExperts(op, w[0])) return nullptr;
-  Value* x = op->operands[0];
-  Shape apart = x->type.shape, split = out;
-  const auto rows = static_cast<int64_t>(apart.size()) - 2;
-  apart.insert(apart.begin() + rows, 1);
-  Value* y = b.Make(op->name(), {b.Reshape(x, std::move(apart)), weight}, op->attrs);
-  Ints perm(static_cast<size_t>(rows) + 3);
-  std::iota(perm.begin(), perm.end(), 0);
-  std::swap(perm[static_cast<size_t>(rows)], perm[static_cast<size_t>(rows) + 1]);
-  SHARDC_CHECK(y->type.shape.back() == n, "columns");
-  return b.Reshape(b.Transpose(y, std::move(perm)), std::move(split));
+  return b.Reshape(v, op->out().shape);
 }
 
 }  // namespace
 
 bool Simplify(Graph& graph) {
-  return ApplyRules(
-      graph, {FoldReshape, FoldTranspose, FoldTransposeBetweenReshapes, TransposeDimsApart,
-              FoldBroadcast, FoldSliceCastConcat, FoldNeutral, FoldWhere, AddLeadingOnes,
-              DropExplicitBroadcast, FoldTransposedWeight, PutWeightRight, TakeExpertsApart});
+  return ApplyRules(graph,
+                    {FoldReshape, FoldTranspose, FoldTransposeBetweenReshapes, TransposeDimsApart,
+                     FoldBroadcast, ConcatOfOne, FoldSliceCastConcat, FoldNeutral, FoldWhere,
+                     AddLeadingOnes, DropExplicitBroadcast, CancelTransposes});
 }
 
 }  // namespace shardc::recover

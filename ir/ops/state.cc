@@ -49,7 +49,10 @@ void RegisterStateOps(OpRegistry& registry) {
   param.attrs = {{"name", AttrKind::kString, true},
                  {"role", AttrKind::kString},
                  {"part", AttrKind::kString},
-                 {"transposed", AttrKind::kBool},
+                 // of a weight or a bias with a role, the dims that stand for the rows and the
+                 // columns of a matrix, major to minor; without them the last two, and the last
+                 {"rows", AttrKind::kInts},
+                 {"columns", AttrKind::kInts},
                  {"aliases", AttrKind::kStrings},
                  {"decay", AttrKind::kBool},
                  {"trained", AttrKind::kBool},

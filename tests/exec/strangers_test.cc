@@ -28,12 +28,12 @@ struct Stranger {
 // they are transposed, ViT (a convolution, a token in front of every image, one label for a
 // sequence), Megatron-LM's own ([s, b, h], batch and heads as one dim), one head of k and v in an
 // einsum, PaLM (one projection to q, k, v and the MLP), sinks beside soft-capped scores of grouped
-// heads, DeepSeek's latent attention, nn.TransformerEncoder; mixtures of experts: all of them in
-// one weight (Llama 4, scores into the experts; GPT-OSS, gate and up in turns, weights behind a
-// bias, sinks) or each by itself (Qwen2-MoE, beside a gated shared one; DeepSeek-V3, chosen by
-// groups of them); and what ONNX Runtime makes of models: attention and embeddings fused, one of
-// its qkv weight or of three, the lengths of a padded batch, a graph for generation with an empty
-// cache.
+// heads, DeepSeek's latent attention, nn.TransformerEncoder; attention whose weights are no
+// matrices (weights.py); mixtures of experts: all of them in one weight (Llama 4, scores into the
+// experts; GPT-OSS, gate and up in turns, weights behind a bias, sinks) or each by itself
+// (Qwen2-MoE, beside a gated shared one; DeepSeek-V3, chosen by groups of them); and what ONNX
+// Runtime makes of models: attention and embeddings fused, one of its qkv weight or of three, the
+// lengths of a padded batch, a graph for generation with an empty cache.
 const Stranger kStrangers[] = {
     {"llama", "torchscript_dynamic", "lm", 10, true},
     {"neox", "dynamo_static", "lm", 8, true},  // its branches are reduced once, forward
@@ -55,6 +55,9 @@ const Stranger kStrangers[] = {
     {"sinks", "torchscript_static", "lm", 10, false, 0},
     {"latent", "torchscript_static", "lm", 8, false},
     {"encoder", "torchscript_static", "lm", 10, true},
+    {"heads", "dynamo_static", "lm", 14, true, 4},
+    {"dense", "torchscript_static", "lm", 14, true, 4},
+    {"stacks", "torchscript_static", "lm", 18, true, 4},
     {"llama4", "dynamo_static", "lm", 10, false},
     {"gpt_oss", "torchscript_dynamic", "lm", 10, false, 0},
     {"qwen2_moe", "torchscript_dynamic", "lm", 10, false},

@@ -35,7 +35,7 @@ struct Form {
   std::function<Value*(TestGraph&, Value*)> mask = [](TestGraph&, Value* s) { return s; };
   bool guard = false;
   bool rotate = false;
-  enum Repeat { kHeadsFirst, kHeadsLast, kTile } repeat = kHeadsFirst;  // of kv heads
+  enum Repeat { kHeadsFirst, kHeadsLast, kTile, kStack } repeat = kHeadsFirst;  // of kv heads
   double dropout = 0;
 };
 
@@ -56,6 +56,10 @@ void Attention(TestGraph& b, const Form& f) {
     if (f.repeat == Form::kTile) {
       x = b.Reshape(x, {1, kB, 1, kS, 1, kv, 1, 1, 1, kD});
       x = b.BroadcastTo(x, {1, kB, 1, kS, 1, kv, times, 1, 1, kD});
+    } else if (f.repeat == Form::kStack) {
+      x = b.Reshape(x, {kB, kS, kv, 1, kD});
+      x = b.Make("concat", std::vector<Value*>(static_cast<size_t>(times), x),
+                 {{"axis", int64_t{-2}}});
     } else {
       x = b.BroadcastTo(b.Reshape(x, {kB, kS, kv, 1, kD}), {kB, kS, kv, times, kD});
     }
@@ -138,7 +142,7 @@ TEST(Attention, RotatedHeadsStayBehindTheSequence) {
 
 TEST(Attention, KvHeadsRepeatedBeforeTheTranspose) {
   for (int kv : {1, 2}) {
-    for (Form::Repeat repeat : {Form::kHeadsLast, Form::kTile}) {
+    for (Form::Repeat repeat : {Form::kHeadsLast, Form::kTile, Form::kStack}) {
       SCOPED_TRACE(StrCat(kv, " ", static_cast<int>(repeat)));
       Graph g = RecoverForm({.k = KForm::kAfterHeads, .heads_kv = kv, .repeat = repeat});
       ASSERT_THAT(Ops(g), ElementsAre("reshape", "reshape", "reshape", "attention", "reshape"));

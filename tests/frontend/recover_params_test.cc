@@ -51,6 +51,30 @@ TEST(Ties, OneDifferentElementIsNoTie) {
   }
 }
 
+std::string DimsText(const Op& param, const char* attr) {
+  std::string text;
+  if (!param.attrs.Has(attr)) return text;
+  for (int64_t d : param.attrs.IntList(attr)) text += StrCat(text.empty() ? "" : ",", d);
+  return "[" + text + "]";
+}
+
+// "[1] [0]"; empty where these are the last two dims.
+std::string RowsAndColumns(const Op& param) {
+  const std::string rows = DimsText(param, "rows"), columns = DimsText(param, "columns");
+  return rows + (rows.empty() ? "" : " ") + columns;
+}
+
+// The roles by name, each with its rows and columns.
+std::map<std::string, std::string> RolesOf(const Graph& g) {
+  std::map<std::string, std::string> roles;
+  for (const Op* p : g.Params()) {
+    const std::string dims = RowsAndColumns(*p);
+    roles[p->attrs.String("name")] =
+        p->attrs.String("role", "none") + (dims.empty() ? "" : " ") + dims;
+  }
+  return roles;
+}
+
 // All experts in one weight each, plain or stored [out, in], gate and up side by side, in turns or
 // apart; a router and a bias that is added whole have none.
 TEST(Roles, OfExperts) {
@@ -93,7 +117,7 @@ TEST(Roles, OfExperts) {
       for (const Op* p : g.Params()) {
         roles[p->attrs.String("name")] = p->attrs.String("role", "-");
         if (p->out().rank() == 3) {
-          EXPECT_EQ(p->attrs.Bool("transposed"), transposed);
+          EXPECT_EQ(RowsAndColumns(*p), transposed ? "[2] [1]" : "");
         }
       }
       const char* first = apart ? "MLP_GATE" : "MLP_UP";
@@ -109,14 +133,106 @@ TEST(Roles, OfExperts) {
 }
 
 // As SqueezeBERT has them.
-TEST(Roles, NotOfKernelsOfSizeOne) {
+TEST(Roles, OfKernelsOfSizeOne) {
   Graph g = Recover([&](TestGraph& b) {
     Value* up = b.Reshape(b.P("up", {6, 4, 1}), {6, 4});
     Value* down = b.Reshape(b.P("down", {4, 6, 1}), {4, 6});
     Value* h = b.Op1("tanh", b.Make("matmul_nt", {b.In("x", {5, 4}), up}));
     b.Out(b.Make("matmul_nt", {h, down}));
   });
-  for (const Op* p : g.Params()) EXPECT_FALSE(p->attrs.Has("role")) << p->attrs.String("name");
+  EXPECT_EQ(RolesOf(g), (std::map<std::string, std::string>{{"up", "MLP_UP [1] [0]"},
+                                                            {"down", "MLP_DOWN [1] [0]"}}));
+}
+
+// Channels first: what is transposed for a convolution and back is not.
+TEST(Roles, OfAnMlpOfConvolutions) {
+  Graph g = Recover([&](TestGraph& b) {
+    auto convolve = [&](Value* v, const char* name, int64_t out) {  // [2, in, 5]
+      const int64_t in = v->type.shape[1];
+      v = b.Transpose(b.Reshape(v, {2, in, 5, 1}), {0, 2, 1, 3});
+      Value* w = b.Reshape(b.P(name, {out, in, 1}), {out, in});
+      v = b.Add(b.Make("matmul_nt", {b.Reshape(v, {2, 5, in}), w}),
+                b.P(StrCat(name, ".bias"), {out}));
+      return b.Transpose(v, {0, 2, 1});
+    };
+    Value* x = b.Transpose(b.In("x", {2, 5, 4}), {0, 2, 1});
+    x = convolve(b.Op1("tanh", b.Op1("neg", convolve(x, "up", 6))), "down", 4);
+    b.Out(b.Transpose(x, {0, 2, 1}));
+  });
+  EXPECT_EQ(Counts(g)["transpose"], 0);
+  EXPECT_EQ(RolesOf(g), (std::map<std::string, std::string>{{"up", "MLP_UP [1] [0]"},
+                                                            {"up.bias", "MLP_UP"},
+                                                            {"down", "MLP_DOWN [1] [0]"},
+                                                            {"down.bias", "MLP_DOWN"}}));
+}
+
+// A function between two transposes that something else reads too stays where it is; so do
+// transposes that put nothing back.
+TEST(Roles, TransposesThatAreReadStay) {
+  Graph g = Recover([&](TestGraph& b) {
+    Value* x = b.Transpose(b.In("x", {2, 5, 4}), {0, 2, 1});
+    Value* h = b.Op1("tanh", x);
+    b.Out(h, "h");
+    b.Out(b.Transpose(h, {0, 2, 1}));
+    b.Out(b.Transpose(b.Op1("exp", x), {1, 0, 2}), "z");
+  });
+  EXPECT_EQ(Counts(g)["transpose"], 3);
+}
+
+// Heads in dims of their own, before or behind the width, with q, k and v apart or in one weight.
+TEST(Roles, OfWeightsWithADimForHeads) {
+  auto attend = [](TestGraph& b, Value* q, Value* k, Value* v) {  // [2, 5, 3, 4]
+    auto heads_first = [&](Value* x) { return b.Transpose(x, {0, 2, 1, 3}); };
+    Value* scores = b.Matmul(heads_first(q), b.Transpose(k, {0, 2, 3, 1}));
+    Value* y = b.Matmul(b.Softmax(b.Mul(scores, b.C(0.5))), heads_first(v));
+    return b.Reshape(heads_first(y), {2, 5, 12});
+  };
+  Graph apart = Recover([&](TestGraph& b) {
+    Value* x = b.In("x", {2, 5, 6});
+    auto heads = [&](const std::string& name, bool first) {
+      Value* w = first ? b.Transpose(b.P(name, {3, 6, 4}), {1, 0, 2}) : b.P(name, {6, 3, 4});
+      Value* y = b.Reshape(b.Matmul(x, b.Reshape(w, {6, 12})), {2, 5, 3, 4});
+      return b.Add(y, b.P(name + ".bias", {3, 4}));
+    };
+    Value* y = attend(b, heads("q", true), heads("k", false), heads("v", false));
+    b.Out(b.Matmul(y, b.Reshape(b.P("o", {3, 4, 6}), {12, 6})));
+  });
+  EXPECT_EQ(RolesOf(apart), (std::map<std::string, std::string>{{"q", "QKV [1] [0,2]"},
+                                                                {"q.bias", "QKV [0,1]"},
+                                                                {"k", "QKV [0] [1,2]"},
+                                                                {"k.bias", "QKV [0,1]"},
+                                                                {"v", "QKV [0] [1,2]"},
+                                                                {"v.bias", "QKV [0,1]"},
+                                                                {"o", "ATTENTION_OUT [0,1] [2]"}}));
+  Graph one = Recover([&](TestGraph& b) {
+    Value* w = b.Reshape(b.P("qkv", {6, 3, 3, 4}), {6, 36});
+    Value* y = b.Reshape(b.Matmul(b.In("x", {2, 5, 6}), w), {2, 5, 3, 3, 4});
+    auto part = [&](int64_t i) {
+      return b.Reshape(b.Slice(y, {0, 0, i, 0, 0}, {2, 5, i + 1, 3, 4}), {2, 5, 3, 4});
+    };
+    b.Out(b.Matmul(attend(b, part(0), part(1), part(2)), b.P("o", {12, 6})));
+  });
+  EXPECT_EQ(RolesOf(one), (std::map<std::string, std::string>{{"qkv", "QKV [0] [1,2,3]"},
+                                                              {"o", "ATTENTION_OUT"}}));
+}
+
+// One matrix behind the other in a tensor: of gate and up, and of layers.
+TEST(Roles, OfStackedMatrices) {
+  Graph g = Recover([&](TestGraph& b) {
+    Value *gate_up = b.P("gate_up", {2, 4, 6}), *down = b.P("down", {2, 6, 4});
+    auto part = [&](Value* w, int64_t i) {
+      const Shape& s = w->type.shape;
+      return b.Reshape(b.Slice(w, {i, 0, 0}, {i + 1, s[1], s[2]}), {s[1], s[2]});
+    };
+    Value* x = b.In("x", {5, 4});
+    for (int64_t layer : {0, 1}) {
+      Value* gate = b.Op1("tanh", b.Matmul(x, part(gate_up, 0)));
+      x = b.Add(x, b.Matmul(b.Mul(gate, b.Matmul(x, part(gate_up, 1))), part(down, layer)));
+    }
+    b.Out(x);
+  });
+  EXPECT_EQ(RolesOf(g),
+            (std::map<std::string, std::string>{{"gate_up", "MLP_GATE"}, {"down", "MLP_DOWN"}}));
 }
 
 // A loop over the parts of the weights, and an einsum, whose copy of the weights goes away.
@@ -157,7 +273,7 @@ TEST(Roles, OfExpertsByThemselvesOrInAnEinsum) {
         const std::string name = p->attrs.String("name");
         roles[name] = p->attrs.String("role", "-");
         if (name == "up") {
-          EXPECT_EQ(p->attrs.Bool("transposed"), transposed);
+          EXPECT_EQ(RowsAndColumns(*p), transposed ? "[2] [1]" : "");
         }
       }
       const std::map<std::string, std::string> expected = {
@@ -191,28 +307,51 @@ TEST(Roles, OfExpertsLeftOfTheirTokens) {
     for (const Op* p : g.Params()) {
       const bool up = p->attrs.String("name") == "up";
       EXPECT_EQ(p->attrs.String("role", "-"), up ? "MLP_UP" : "MLP_DOWN") << nt;
-      EXPECT_TRUE(p->attrs.Bool("transposed"));
+      EXPECT_EQ(RowsAndColumns(*p), "[2] [1]");
     }
   }
 }
 
-// Heads that are matrices of their own, as in an einsum of q: they meet each other, one product
-// makes them.
+// Heads that are matrices of their own, in an einsum or in one product of all of them: they meet
+// each other, and one product makes them, and adds up what comes of them.
 TEST(Roles, HeadsAreNoExperts) {
-  Graph g = Recover([&](TestGraph& b) {
-    Value* x = b.In("x", {5, 4});
-    auto heads = [&](const char* name) {
-      Value* all = b.Reshape(b.Transpose(b.P(name, {2, 4, 6}), {1, 0, 2}), {4, 12});
-      return b.Transpose(b.Reshape(b.Matmul(x, all), {5, 2, 6}), {1, 0, 2});
-    };
-    Value* scores = b.Make("matmul_nt", {heads("q"), heads("k")});
-    Value* y = b.Matmul(b.Op1("tanh", scores), heads("v"));
-    b.Out(b.ReduceSum(b.Matmul(y, b.P("o", {2, 6, 4})), {0}, false));
-  });
-  for (const auto& op : g.ops()) {
-    if (op->name() != "matmul" || op->operands[0]->producer != nullptr) continue;
-    EXPECT_EQ(op->out().shape, (Shape{5, 12}));
+  for (bool einsum : {true, false}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.In("x", {5, 4});
+      auto heads = [&](const char* name) {
+        Value* w = b.P(name, {2, 4, 6});
+        if (!einsum) return b.Matmul(b.Reshape(x, {1, 5, 4}), w);
+        Value* all = b.Reshape(b.Transpose(w, {1, 0, 2}), {4, 12});
+        return b.Transpose(b.Reshape(b.Matmul(x, all), {5, 2, 6}), {1, 0, 2});
+      };
+      Value* scores = b.Matmul(heads("q"), b.Transpose(heads("k"), {0, 2, 1}));
+      Value* y = b.Matmul(b.Softmax(scores), heads("v"));
+      b.Out(b.ReduceSum(b.Matmul(y, b.P("o", {2, 6, 4})), {0}, false));
+    });
+    EXPECT_EQ(RolesOf(g), (std::map<std::string, std::string>{{"q", "QKV [1] [0,2]"},
+                                                              {"k", "QKV [1] [0,2]"},
+                                                              {"v", "QKV [1] [0,2]"},
+                                                              {"o", "ATTENTION_OUT [0,1] [2]"}}));
+    EXPECT_EQ(Counts(g)["reduce_sum"], 0);
   }
+}
+
+// Weights that are the transposes of heads' matrices.
+TEST(Roles, OfTransposedMatricesOfHeads) {
+  Graph g = Recover([&](TestGraph& b) {
+    Value* x = b.In("x", {1, 5, 4});
+    auto heads = [&](const char* name) {
+      return b.Matmul(x, b.Transpose(b.P(name, {2, 6, 4}), {0, 2, 1}));
+    };
+    Value* scores = b.Matmul(heads("q"), b.Transpose(heads("k"), {0, 2, 1}));
+    Value* y = b.Matmul(b.Softmax(scores), heads("v"));
+    Value* o = b.Transpose(b.P("o", {2, 4, 6}), {0, 2, 1});
+    b.Out(b.ReduceSum(b.Matmul(y, o), {0}, true));
+  });
+  EXPECT_EQ(RolesOf(g), (std::map<std::string, std::string>{{"q", "QKV [2] [0,1]"},
+                                                            {"k", "QKV [2] [0,1]"},
+                                                            {"v", "QKV [2] [0,1]"},
+                                                            {"o", "ATTENTION_OUT [0,2] [1]"}}));
 }
 
 // The builder's graph states the roles; recovery must find the same ones from the structure.
@@ -233,7 +372,7 @@ TEST(Roles, AreThoseOfTheBuilder) {
     std::map<std::string, Attributes> expected;
     for (Op* p : g.Params()) {
       expected[p->attrs.String("name")] = p->attrs;
-      for (const char* attr : {"role", "part", "transposed"}) p->attrs.Erase(attr);
+      for (const char* attr : {"role", "part", "rows", "columns"}) p->attrs.Erase(attr);
     }
     size_t ops = g.num_ops();
     RecoverPatterns(g);
@@ -242,7 +381,7 @@ TEST(Roles, AreThoseOfTheBuilder) {
       const Attributes& e = expected[p->attrs.String("name")];
       EXPECT_EQ(p->attrs.String("role", ""), e.String("role")) << p->attrs.String("name");
       EXPECT_EQ(p->attrs.String("part", ""), e.String("part")) << p->attrs.String("name");
-      EXPECT_EQ(p->attrs.Bool("transposed"), e.Bool("transposed")) << p->attrs.String("name");
+      EXPECT_EQ(p->attrs.Has("rows"), e.Has("rows")) << p->attrs.String("name");
     }
   }
 }
@@ -298,15 +437,6 @@ TEST(SharedVectors, GetTheirLostNamesBack) {
               ::testing::UnorderedElementsAre("h.0.norm.weight", "h.1.norm.weight", "norm.weight"));
 }
 
-std::map<std::string, std::string> RolesOf(const Graph& g) {
-  std::map<std::string, std::string> roles;
-  for (Op* p : g.Params()) {
-    roles[p->attrs.String("name")] =
-        p->attrs.String("role", "none") + (p->attrs.Bool("transposed") ? "^T" : "");
-  }
-  return roles;
-}
-
 TEST(Roles, OfAnMlpAlone) {
   Graph g = Recover([](TestGraph& b) {
     Value* x =
@@ -315,7 +445,7 @@ TEST(Roles, OfAnMlpAlone) {
     b.Out(b.Add(b.Matmul(x, b.P("fc2", {32, 8})), b.P("b2", {8})));
   });
   std::map<std::string, std::string> expected = {
-      {"fc1", "MLP_UP^T"}, {"b1", "MLP_UP"}, {"fc2", "MLP_DOWN"}, {"b2", "MLP_DOWN"}};
+      {"fc1", "MLP_UP [1] [0]"}, {"b1", "MLP_UP"}, {"fc2", "MLP_DOWN"}, {"b2", "MLP_DOWN"}};
   EXPECT_EQ(RolesOf(g), expected);
 }
 

@@ -12,7 +12,7 @@ constexpr const char* kMlp = R"(mesh [dp=2, tp=2]
 graph @g(%x: f32[4, 6], %scale: f32[]) -> (%y) {
   %w = param "h.0.fc.weight" {role="MLP_UP"} : f32[6, 8]
   %b = param "h.0.fc.bias" {part="bias", role="MLP_UP"} : f32[8]
-  %v = param "h.0.proj.weight" {aliases=["h.0.down.weight"], role="MLP_DOWN", transposed=true} : f32[6, 8]
+  %v = param "h.0.proj.weight" {aliases=["h.0.down.weight"], role="MLP_DOWN", rows=[1], columns=[0]} : f32[6, 8]
   %0 = matmul %x, %w {site="h.0.fc"} : f32[4, 8]
   %1 = add %0, %b : f32[4, 8]
   %2 = mul %1, %scale : f32[4, 8]
@@ -73,15 +73,81 @@ TEST(ApplySpec, RolesAndParts) {
         R"(
     CHECK: role="MLP_UP"} : f32[6, 8@tp]
     CHECK-NEXT: f32[8@dp]
-    CHECK-NEXT: transposed=true} : f32[6, 8@tp])");
+    CHECK-NEXT: rows=[1]} : f32[6, 8@tp])");
   Check(R"(param { match: "*" role: MLP_DOWN shard_spec { dims: 0 axes: "tp" } })", R"(
     CHECK: role="MLP_UP"} : f32[6, 8]
-    CHECK: transposed=true} : f32[6@tp, 8])");
+    CHECK: rows=[1]} : f32[6@tp, 8])");
+}
+
+// A matrix may be several dims, or one of several in the tensor: dims of one element do not count,
+// and of those that are the columns that one is cut along which the heads are.
+TEST(ApplySpec, RolesCountRowsAndColumns) {
+  const std::string graph = R"(mesh [tp=2]
+graph @g(%x: f32[4, 6]) -> (%y, %z) {
+  %w = param "qkv" {columns=[1, 2, 3], role="QKV", rows=[0]} : f32[6, 3, 2, 4]
+  %b = param "qkv.bias" {columns=[1, 2, 3], part="bias", role="QKV"} : f32[1, 3, 2, 4]
+  %u = param "up" {columns=[0], role="MLP_UP", rows=[1]} : f32[8, 6, 1]
+  %d = param "down" {role="MLP_DOWN"} : f32[3, 8, 6]
+  %0 = reshape %w {shape=[6, 24]} : f32[6, 24]
+  %1 = matmul %x, %0 : f32[4, 24]
+  %2 = reshape %1 {shape=[4, 3, 2, 4]} : f32[4, 3, 2, 4]
+  %3 = add %2, %b : f32[4, 3, 2, 4]
+  %q, %k, %v = split %3 {axis=1, sizes=[1, 1, 1]} : f32[4, 1, 2, 4], f32[4, 1, 2, 4], f32[4, 1, 2, 4]
+  %y = concat %q, %k, %v {axis=0} : f32[12, 1, 2, 4]
+  %4 = reshape %u {shape=[8, 6]} : f32[8, 6]
+  %5 = matmul_nt %x, %4 {site="up"} : f32[4, 8]
+  %6, %7, %8 = split %d {axis=0, sizes=[1, 1, 1]} : f32[1, 8, 6], f32[1, 8, 6], f32[1, 8, 6]
+  %9 = reshape %6 {shape=[8, 6]} : f32[8, 6]
+  %z = matmul %5, %9 : f32[4, 6]
+})";
+  Check(R"(
+    param { role: QKV shard_spec { dims: -1 axes: "tp" } }
+    param { role: MLP_UP shard_spec { dims: 1 axes: "tp" } }
+    param { role: MLP_DOWN shard_spec { dims: -2 axes: "tp" } }
+    value { role: MLP_UP shard_spec { dims: 0 axes: "tp" } }
+  )",
+        R"(
+    CHECK: f32[6, 3, 2@tp, 4]
+    CHECK-NEXT: f32[1, 3, 2@tp, 4]
+    CHECK-NEXT: f32[8@tp, 6, 1]
+    CHECK-NEXT: f32[3, 8@tp, 6]
+    CHECK: matmul_nt %x
+    CHECK-NEXT: sharding_constraint %5 {axes=["tp"], why=["spec s:5:5: MLP_UP cuts the result of matmul_nt at up"], site="up"} : f32[4@tp, 8]
+    CHECK-NOT: sharding_constraint)",
+        graph);
+  Graph wrong = ParseAndVerify(graph);
+  ExpectThrown(
+      [&] {
+        ApplySpec(wrong,
+                  ParseSpec("param { role: MLP_UP shard_spec { dims: 2 axes: 'tp' } }", "s"));
+      },
+      "E2103", "name a dim from -2 to 1");
+}
+
+// More ranks than heads: between heads where kv heads are shared, else inside of them.
+TEST(ApplySpec, FewerHeadsThanRanks) {
+  const std::string graph = R"(mesh [tp=4]
+graph @g(%x: f32[2, 3, 6]) -> (%y) {
+  %q = param "q" {columns=[1, 2], role="QKV", rows=[0]} : f32[6, 4, 8]
+  %k = param "k" {columns=[1, 2], role="QKV", rows=[0]} : f32[6, 2, 8]
+  %0 = reshape %q {shape=[6, 32]} : f32[6, 32]
+  %1 = reshape %k {shape=[6, 16]} : f32[6, 16]
+  %2 = matmul %x, %0 : f32[2, 3, 32]
+  %3 = matmul %x, %1 : f32[2, 3, 16]
+  %4 = reshape %2 {shape=[2, 3, 4, 8]} : f32[2, 3, 4, 8]
+  %5 = reshape %3 {shape=[2, 3, 2, 8]} : f32[2, 3, 2, 8]
+  %y, %s = attention %4, %5, %5 {causal=true, layout="bshd", scale=1} : f32[2, 3, 4, 8], f32[2, 4, 3]
+})";
+  const std::string spec = R"(param { role: QKV shard_spec { dims: -1 axes: "tp" } })";
+  Check(spec, "CHECK: f32[6, 4@tp, 8]\nCHECK-NEXT: f32[6, 2@tp, 8]", graph);
+  std::string alone = graph;
+  alone.replace(alone.find("tp=4"), 4, "tp=3");
+  Check(spec, "CHECK: f32[6, 4@tp, 8]\nCHECK-NEXT: f32[6, 2, 8@tp]", alone);
 }
 
 TEST(ApplySpec, AliasesAreNames) {
   Check(R"(param { match: "*down*" shard_spec { dims: -1 axes: "tp" } })",
-        "CHECK: transposed=true} : f32[6, 8@tp]");
+        "CHECK: rows=[1]} : f32[6, 8@tp]");
 }
 
 TEST(ApplySpec, Inputs) {

@@ -1,0 +1,154 @@
+#include "frontend/recover/linears.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "frontend/recover/match.h"
+#include "ir/op_def.h"
+
+namespace shardc::recover {
+namespace {
+
+// The dims of `to` that have the factors of these dims of `from`, and no others; empty when there
+// are none.
+Ints SameFactors(const std::vector<DimFactors>& from, const Ints& dims,
+                 const std::vector<DimFactors>& to) {
+  std::vector<int> factors;
+  for (int64_t d : dims) {
+    const auto& more = from[static_cast<size_t>(d)].factors;
+    factors.insert(factors.end(), more.begin(), more.end());
+  }
+  Ints same;
+  for (auto at = factors.begin(); at != factors.end();) {
+    auto dim = std::find_if(to.begin(), to.end(), [&](const DimFactors& d) {
+      return !d.factors.empty() && d.factors[0] == *at;
+    });
+    if (dim == to.end()) return {};
+    const auto& own = dim->factors;
+    if (std::distance(at, factors.end()) < std::ssize(own) ||
+        !std::equal(own.begin(), own.end(), at)) {
+      return {};
+    }
+    same.push_back(std::distance(to.begin(), dim));
+    at += std::ssize(own);
+  }
+  return same;
+}
+
+// Of operand 0, for dims of v, which the op makes from it.
+Ints DimsBefore(const Value* v, const Ints& dims) {
+  const Op& op = *v->producer;
+  if (op.def->elementwise) return dims;
+  const ShardingRule rule = op.def->rule(op);
+  return SameFactors(rule.results[static_cast<size_t>(v->index)], dims, rule.operands[0]);
+}
+
+// The parameter that v is but for its order, its parts and its type, and which of its dims are
+// those of v.
+ParamDims DimsOfParam(const Value* v, Ints dims) {
+  while (!dims.empty() && Arranges(v->producer)) {
+    dims = DimsBefore(v, dims);
+    v = v->producer->operands[0];
+  }
+  Op* param = dims.empty() ? nullptr : ProducedBy(v, "param");
+  return param ? ParamDims{param, std::move(dims)} : ParamDims();
+}
+
+bool IsOneMatrixOfEach(const Op* param, const Linear& linear) {
+  const Shape& shape = param->out().shape;
+  return shape.size() == 3 && linear.rows.size() == 1 && linear.columns.size() == 1 &&
+         linear.rows[0] != 0 && linear.columns[0] != 0 &&
+         std::all_of(shape.begin(), shape.end(), [](int64_t n) { return n > 1; });
+}
+
+// Finds the weight; false when there is none.
+bool FindWeight(Linear& linear) {
+  const Value* v = linear.matmul->operands[1];
+  const int64_t rank = v->type.rank();
+  const bool nt = linear.matmul->name() == "matmul_nt";
+  const ParamDims rows = DimsOfParam(v, {rank - (nt ? 1 : 2)});
+  const ParamDims columns = DimsOfParam(v, {rank - (nt ? 2 : 1)});
+  if (rows.param == nullptr || columns.param == nullptr) return false;
+  linear.weight = rows.param;
+  linear.rows = rows.dims;
+  linear.columns = columns.dims;
+  const Shape& shape = v->type.shape;
+  linear.experts = std::any_of(shape.begin(), shape.end() - 2, [](int64_t n) { return n > 1; });
+  return !linear.experts || IsOneMatrixOfEach(linear.weight, linear);
+}
+
+// A parameter with a vector of n elements for each expert, from which v comes.
+ParamDims ExpertsBias(const Value* v, int64_t experts, int64_t n) {
+  Op* param = ProducedBy(ArrangedFrom(v), "param");
+  const bool fits = param && param->out().rank() >= 2 && param->out().shape[0] == experts &&
+                    param->out().shape.back() == n && param->out().num_elements() == experts * n;
+  return fits ? ParamDims{param, {param->out().rank() - 1}} : ParamDims();
+}
+
+// A parameter that v, which is added to a value with the columns in these dims, has a number from
+// for each column, and for nothing else.
+ParamDims VectorOfColumns(const Value* v, const TensorType& to, Ints dims) {
+  int64_t columns = 1;
+  for (int64_t& d : dims) {
+    columns *= to.shape[static_cast<size_t>(d)];
+    d -= to.rank() - v->type.rank();
+  }
+  if (v->type.num_elements() != columns || dims.front() < 0) return {};
+  return DimsOfParam(v, std::move(dims));
+}
+
+// Looks for a bias behind the product, also where its columns are taken apart first.
+void FindBias(const Graph& graph, Linear& linear) {
+  Value* at = linear.matmul->result();
+  Ints dims = {at->type.rank() - 1};
+  auto only_user = [&] {
+    return CountUses(graph, at) == 1 && !at->users.empty() ? at->users[0] : nullptr;
+  };
+  for (Op* user = only_user(); user && !dims.empty(); user = only_user()) {
+    if (OneOf(user->name(), {"reshape", "transpose"})) {
+      const ShardingRule rule = user->def->rule(*user);
+      dims = SameFactors(rule.operands[0], dims, rule.results[0]);
+      at = user->result();
+      continue;
+    }
+    for (int i = 0; user->name() == "add" && i < 2; ++i) {
+      const Value* v = user->operands[i];
+      if (v == at) continue;
+      const Shape& weight = linear.weight->out().shape;
+      ParamDims bias =
+          linear.experts ? ExpertsBias(v, weight[0], weight[static_cast<size_t>(linear.columns[0])])
+                         : VectorOfColumns(v, at->type, dims);
+      if (bias.param == nullptr) continue;
+      linear.bias = std::move(bias);
+      linear.out = user->result();
+    }
+    return;
+  }
+}
+
+}  // namespace
+
+Op* ParamBehind(const Value* v) {
+  if (Op* cast = ProducedBy(v, "cast")) v = cast->operands[0];
+  return ProducedBy(v, "param");
+}
+
+Op* BiasBehind(const Value* v) {
+  return v->type.rank() == 1 ? DimsOfParam(v, {0}).param : ParamBehind(v);
+}
+
+std::vector<Linear> FindLinears(const Graph& graph) {
+  std::vector<Linear> linears;
+  for (const auto& op : graph.ops()) {
+    if (!OneOf(op->name(), {"matmul", "matmul_nt"})) continue;
+    Linear linear;
+    linear.matmul = op.get();
+    linear.out = op->result();
+    if (!FindWeight(linear)) continue;
+    FindBias(graph, linear);
+    linears.push_back(std::move(linear));
+  }
+  return linears;
+}
+
+}  // namespace shardc::recover

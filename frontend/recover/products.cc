@@ -1,0 +1,191 @@
+// Products with weights, written as one product where that is better and apart where a cut wants
+// it.
+#include <algorithm>
+#include <numeric>
+
+#include "frontend/recover/patterns.h"
+#include "ir/op_def.h"
+
+namespace shardc::recover {
+namespace {
+
+// matmul(x, transpose(w)) -> matmul_nt(x, w), and the reverse, for matrices w, and for parameters
+// that are a matrix for each expert.
+Value* FoldTransposedWeight(Builder& b, Op* op) {
+  bool plain = op->name() == "matmul", nt = op->name() == "matmul_nt";
+  if (!plain && !nt) return nullptr;
+  Op* transpose = ProducedBy(op->operands[1], "transpose");
+  if (transpose == nullptr) return nullptr;
+  const bool experts =
+      IsPerm(transpose, {0, 2, 1}) && ProducedBy(transpose->operands[0], "param") != nullptr;
+  if (transpose->out().rank() != 2 && !experts) return nullptr;
+  return b.Make(plain ? "matmul_nt" : "matmul", {op->operands[0], transpose->operands[0]});
+}
+
+// weight @ x for a column x, as experts that each token looks up are multiplied -> x @ weight for a
+// row: where the roles and the gradients want a weight.
+Value* PutWeightRight(Builder& b, Op* op) {
+  const bool plain = op->name() == "matmul";
+  if ((!plain && op->name() != "matmul_nt") || op->operands.size() != 2) return nullptr;
+  Value *weight = op->operands[0], *x = op->operands[1];
+  if (weight->type.rank() < 2 || x->type.rank() < 2 || op->out().shape.back() != 1) return nullptr;
+  if (weight->type.shape[weight->type.rank() - 2] == 1) return nullptr;  // a row times a column
+  if (!IsParam(ArrangedFrom(weight)) || IsParam(ArrangedFrom(x))) return nullptr;
+  if (plain) {
+    Shape row = x->type.shape;
+    std::swap(row[row.size() - 1], row[row.size() - 2]);
+    x = b.Reshape(x, std::move(row));
+  }
+  return b.Reshape(b.Make("matmul_nt", {x, weight}), op->out().shape);
+}
+
+// Whether v is, but for its order and its parts, a parameter with a matrix for each of n experts.
+bool IsExpertsWeight(const Value* v, int64_t n) {
+  v = ArrangedFrom(v);
+  return IsParam(v) && v->type.rank() == 3 && v->type.shape[0] == n;
+}
+
+// Whether an elementwise function of what the op makes goes through other weights of n experts. The
+// heads of an attention meet each other, and are better made by one product.
+bool FeedsExperts(const Op* op, int64_t n) {
+  constexpr size_t kMaxOps = 64;
+  std::vector<const Op*> waiting = {op};
+  for (size_t i = 0; i < waiting.size() && i < kMaxOps; ++i) {
+    for (const Value* result : waiting[i]->results) {
+      for (const Op* user : result->users) {
+        if (OneOf(user->name(), {"matmul", "matmul_nt"})) {
+          if (IsExpertsWeight(user->operands[1], n)) return true;
+        } else if (user->def->elementwise || Arranges(user) || user->name() == "dropout") {
+          if (std::find(waiting.begin(), waiting.end(), user) == waiting.end()) {
+            waiting.push_back(user);
+          }
+        }
+      }
+    }
+  }
+  return false;
+}
+
+// x @ [in, experts * out], the weights [experts, in, out] (or [experts, out, in]) of all experts
+// beside each other, as an einsum makes it, before others of them -> a product batched over
+// experts: nothing is copied, and the columns of each can be cut.
+Value* TakeExpertsApart(Builder& b, Op* op) {
+  const bool nt = op->name() == "matmul_nt";
+  if ((op->name() != "matmul" && !nt) || op->in(1).rank() != 2 || op->operands.size() != 2)
+    return nullptr;
+  Op* merged = ProducedBy(op->operands[1], "reshape");
+  if (merged == nullptr || merged->in(0).rank() != 3) return nullptr;
+  Value* weight = merged->operands[0];
+  if (!nt) {
+    Op* transpose = ProducedBy(weight, "transpose");
+    if (!IsPerm(transpose, {1, 0, 2})) return nullptr;
+    weight = transpose->operands[0];
+  }
+  const Shape &w = weight->type.shape, &out = op->out().shape;
+  const int64_t in = op->in(0).shape.back(), n = w[nt ? 1 : 2];
+  if (ProducedBy(weight, "param") == nullptr || w[nt ? 2 : 1] != in || w[0] < 2) return nullptr;
+  if (!FeedsExperts(op, w[0])) return nullptr;
+  Value* x = op->operands[0];
+  Shape apart = x->type.shape, split = out;
+  const auto rows = static_cast<int64_t>(apart.size()) - 2;
+  apart.insert(apart.begin() + rows, 1);
+  Value* y = b.Make(op->name(), {b.Reshape(x, std::move(apart)), weight}, op->attrs);
+  Ints perm(static_cast<size_t>(rows) + 3);
+  std::iota(perm.begin(), perm.end(), 0);
+  std::swap(perm[static_cast<size_t>(rows)], perm[static_cast<size_t>(rows) + 1]);
+  SHARDC_CHECK(y->type.shape.back() == n, "columns");
+  return b.Reshape(b.Transpose(y, std::move(perm)), std::move(split));
+}
+
+// Whether v is an elementwise function of what other weights of n experts make.
+bool ComesFromExperts(const Value* v, int64_t n, int depth = 0) {
+  const Op* op = v->producer;
+  if (op == nullptr || depth > 16) return false;
+  if (OneOf(op->name(), {"matmul", "matmul_nt"})) return IsExpertsWeight(op->operands[1], n);
+  if (!op->def->elementwise && !Arranges(op) && op->name() != "dropout") return false;
+  return std::ranges::any_of(op->operands,
+                             [&](const Value* x) { return ComesFromExperts(x, n, depth + 1); });
+}
+
+// The size of the dim before the last two, and 1 where there is none.
+int64_t Stacked(const Value* v) {
+  return v->type.rank() < 3 ? 1 : v->type.shape[static_cast<size_t>(v->type.rank() - 3)];
+}
+
+// A parameter [n, ., .], maybe with dims of 1 before these; null when v is none.
+Value* StackedWeight(Builder& b, Value* v) {
+  const Shape& shape = v->type.shape;
+  if (Stacked(v) < 2 || !IsParam(ArrangedFrom(v))) return nullptr;
+  if (std::any_of(shape.begin(), shape.end() - 3, [](int64_t d) { return d != 1; })) return nullptr;
+  return b.Reshape(v, Shape(shape.end() - 3, shape.end()));
+}
+
+// [..., a, b, c] -> [..., b, a, c], or the reverse.
+Value* SwapBeforeLast(Builder& b, Value* v) {
+  Ints perm(static_cast<size_t>(v->type.rank()));
+  std::iota(perm.begin(), perm.end(), 0);
+  std::swap(perm[perm.size() - 2], perm[perm.size() - 3]);
+  return b.Transpose(v, std::move(perm));
+}
+
+// x @ weight of each head, [..., 1, s, d] @ [heads, d, e] -> one product with [d, heads * e].
+Value* JoinHeads(Builder& b, Op* op) {
+  const bool nt = op->name() == "matmul_nt";
+  if ((op->name() != "matmul" && !nt) || op->operands.size() != 2) return nullptr;
+  Value* x = op->operands[0];
+  if (Stacked(x) != 1 || Stacked(op->operands[1]) < 2 ||
+      op->out().rank() != std::max(x->type.rank(), 3)) {
+    return nullptr;
+  }
+  Value* weight = StackedWeight(b, op->operands[1]);
+  if (weight == nullptr || FeedsExperts(op, weight->type.shape[0])) return nullptr;
+  const Shape w = weight->type.shape, &out = op->out().shape;
+  Shape flat = x->type.shape;
+  if (flat.size() > 2) flat.erase(flat.end() - 3);
+  Value* joined = nt ? b.Reshape(weight, {w[0] * w[1], w[2]})
+                     : b.Reshape(SwapBeforeLast(b, weight), {w[1], w[0] * w[2]});
+  Value* y = b.Make(op->name(), {b.Reshape(x, std::move(flat)), joined}, op->attrs);
+  Shape apart = out;
+  std::swap(apart[apart.size() - 2], apart[apart.size() - 3]);
+  return SwapBeforeLast(b, b.Reshape(y, std::move(apart)));
+}
+
+// The sum over heads of each one's [..., heads, s, e] @ [heads, e, d] -> one product with [heads *
+// e, d].
+Value* JoinHeadsSum(Builder& b, Op* op) {
+  if (op->name() != "reduce_sum") return nullptr;
+  Op* product = op->operands[0]->producer;
+  if (product == nullptr || product->operands.size() != 2 ||
+      CountUses(b.graph(), product->result()) != 1) {
+    return nullptr;
+  }
+  const bool nt = product->name() == "matmul_nt";
+  if (product->name() != "matmul" && !nt) return nullptr;
+  Value* z = product->operands[0];
+  const int64_t rank = product->out().rank(), n = Stacked(z);
+  const Ints& axes = op->attrs.IntList("axes");
+  if (axes.size() != 1 || (axes[0] + rank) % rank != rank - 3 || z->type.rank() != rank ||
+      Stacked(product->operands[1]) != n) {
+    return nullptr;
+  }
+  Value* weight = StackedWeight(b, product->operands[1]);
+  if (weight == nullptr || ComesFromExperts(z, n)) return nullptr;
+  const Shape w = weight->type.shape;
+  Value* joined = nt ? b.Reshape(SwapBeforeLast(b, weight), {w[1], w[0] * w[2]})
+                     : b.Reshape(weight, {w[0] * w[1], w[2]});
+  Value* rows = SwapBeforeLast(b, z);
+  Shape flat = rows->type.shape;
+  flat.pop_back();
+  flat.back() = n * z->type.shape.back();
+  Value* y = b.Make(product->name(), {b.Reshape(rows, std::move(flat)), joined}, product->attrs);
+  return b.Reshape(y, op->out().shape);
+}
+
+}  // namespace
+
+bool SimplifyProducts(Graph& graph) {
+  return ApplyRules(
+      graph, {FoldTransposedWeight, PutWeightRight, TakeExpertsApart, JoinHeads, JoinHeadsSum});
+}
+
+}  // namespace shardc::recover
