@@ -27,7 +27,8 @@ struct Factor {
   // The op must know which part of the factor it has, or the size of the whole: on a smaller tensor
   // it does something else.
   bool placed = false;
-  // What a rank has of the factor must be one stretch: no cut in segments is along it.
+  // What a rank has of the factor must be one stretch: cut in segments along it, the op becomes one
+  // for each of them (InsertReshards), by OpDef::resized.
   bool contiguous = false;
 };
 

@@ -250,11 +250,13 @@ class Application {
                          StrCat("dim ", cut.dim, " of ", what, " has ", type.shape[dim],
                                 " elements, and is said to have ", cut.size));
       }
-      if (d.axes.size() > 1 && (d.segments != cut.segments || d.granule != cut.granule)) {
+      if (d.axes.size() > 1 && cut.balanced_segments == 1 &&
+          (d.segments != cut.segments || d.granule != cut.granule)) {
         throw Diagnostic("E2130", ExitCode::kBadSpec, rule.where.ToString(),
                          StrCat("dim ", cut.dim, " of ", what, " is cut in two ways"));
       }
-      d.segments = cut.segments;
+      d.segments =
+          cut.segments.empty() ? BalancedSegments(rule, cut, type.shape[dim]) : cut.segments;
       d.granule = cut.granule;
       int64_t parts = NumParts(d, graph_.mesh);
       if (type.shape[dim] < parts && !IsShared(value, dim, parts)) {
@@ -268,6 +270,35 @@ class Application {
     TensorType cut(type.dtype, type.shape, sharding);
     CheckSharding(cut, graph_.mesh, StrCat(rule.where.ToString(), ": ", what));
     return Canonical(cut, graph_.mesh);
+  }
+
+  std::vector<int64_t> BalancedSegments(const SpecRule& rule, const CutDim& cut, int64_t size) {
+    auto ranks = [&](const CutDim& c) {
+      const auto axis = Axis(rule, c.axis);
+      return axis ? graph_.mesh.axis_size(*axis) : int64_t{1};
+    };
+    if (cut.balanced_segments == 1 || ranks(rule.cuts[0]) == 1) return {};
+    int64_t parts = 1;
+    for (const CutDim& other : rule.cuts) parts *= ranks(other);
+    const int64_t n = std::min<int64_t>(cut.balanced_segments, size / parts);
+    if (n < 2 || !HasStretchOf(size)) return {};
+    std::vector<int64_t> segments(static_cast<size_t>(n), size / n);
+    for (int64_t i = 0; i < size % n; ++i) ++segments[static_cast<size_t>(i)];
+    return segments;
+  }
+
+  // Whether some op must have one stretch of a dim of this size: the later it is, the more to do.
+  bool HasStretchOf(int64_t size) {
+    if (!stretches_) {
+      stretches_.emplace();
+      for (const auto& op : graph_.ops()) {
+        if (!op->def->rule) continue;
+        for (const Factor& f : op->def->rule(*op).factors) {
+          if (f.contiguous) stretches_->insert(f.size);
+        }
+      }
+    }
+    return stretches_->contains(size);
   }
 
   // Which of the dims that stand for one is cut.
@@ -582,6 +613,7 @@ class Application {
 
   Graph& graph_;
   const Spec& spec_;
+  std::optional<std::set<int64_t>> stretches_;  // sizes of such dims
 };
 
 }  // namespace

@@ -65,6 +65,10 @@ class Inserter {
       for (size_t i = 0; i < results.size(); ++i) Apply(effect->results[i], axis, results[i]);
     }
     if (expand) return Expand(op);
+    for (const FactorCut& cut : cuts) {
+      const bool stretch = rule.factors[cut.factor].contiguous;
+      if (stretch && !cut.layout.segments.empty()) return TakeApart(op, rule, cut);
+    }
     for (size_t i = 0; i < op->operands.size(); ++i) {
       Require(op, static_cast<int>(i),
               Canonical({op->in(i).dtype, op->in(i).shape, operands[i]}, mesh_));
@@ -102,11 +106,83 @@ class Inserter {
     std::vector<Value*> values = op->def->expand(builder, *op);
     SHARDC_CHECK(values.size() == op->results.size(), op->name());
     Op* first = previous ? graph_.Next(previous) : graph_.ops().front().get();
+    for (Op* o = first; o != op; o = graph_.Next(o)) wishless_.insert(o);
+    Replace(op, first, values);
+    return first;
+  }
+
+  // An op that is cut in segments along a factor of which a rank must have one stretch: one op for
+  // each segment, whose results are put together, or added up. Returns the first op made.
+  Op* TakeApart(Op* op, const ShardingRule& rule, const FactorCut& cut) {
+    Op* previous = graph_.Previous(op);
+    Builder builder(graph_, op);
+    builder.phase = op->phase;
+    builder.BelongWith(*op);
+    const Ints sizes(cut.layout.segments.begin(), cut.layout.segments.end());
+    const auto dim_of = [&](const std::vector<DimFactors>& dims) {
+      const int d = DimOfFactor(dims, cut.factor);
+      SHARDC_CHECK(d < 0 || dims[static_cast<size_t>(d)].factors.size() == 1, Describe(*op));
+      return d;
+    };
+    std::vector<std::vector<Value*>> operands(sizes.size());
+    for (size_t i = 0; i < op->operands.size(); ++i) {
+      Value* v = op->operands[i];
+      const int d = dim_of(rule.operands[i]);
+      Op* split =
+          d < 0 ? nullptr : builder.Create("split", {v}, {{"axis", int64_t{d}}, {"sizes", sizes}});
+      for (size_t k = 0; k < sizes.size(); ++k) {
+        Value* part = split ? split->results[k] : v;
+        if (split) {
+          part->type.sharding = v->type.sharding;
+          part->type.sharding.dims[static_cast<size_t>(d)] = {cut.layout.axes, 1, {}};
+          part->provenance = v->provenance;
+        }
+        operands[k].push_back(part);
+      }
+    }
+    std::vector<std::vector<Value*>> parts(op->results.size());
+    Shape origin(op->out().shape.size());
+    for (size_t k = 0; k < sizes.size(); ++k) {
+      std::vector<TensorType> types;
+      for (size_t r = 0; r < op->results.size(); ++r) {
+        types.push_back(op->results[r]->type);
+        const int d = dim_of(rule.results[r]);
+        if (d < 0) continue;
+        types.back().shape[static_cast<size_t>(d)] = sizes[k];
+        types.back().sharding.dims[static_cast<size_t>(d)] = {cut.layout.axes, 1, {}};
+      }
+      Attributes attrs = op->def->resized(*op, types, origin);
+      Op* part = graph_.AddOp(*op->def, std::move(operands[k]), std::move(types), std::move(attrs),
+                              op, *op);
+      for (size_t r = 0; r < op->results.size(); ++r) {
+        part->results[r]->provenance = op->results[r]->provenance;
+        parts[r].push_back(part->results[r]);
+      }
+      if (const int d = dim_of(rule.results[0]); d >= 0) origin[static_cast<size_t>(d)] += sizes[k];
+    }
+    std::vector<Value*> values;
+    for (size_t r = 0; r < op->results.size(); ++r) {
+      const int d = dim_of(rule.results[r]);
+      Value* all = parts[r][0];
+      for (size_t k = 1; d < 0 && k < sizes.size(); ++k) {
+        all = builder.Add(all, parts[r][k]);
+        all->type.sharding = op->results[r]->type.sharding;
+        all->provenance = op->results[r]->provenance;
+      }
+      if (d >= 0) all = builder.Make("concat", parts[r], {{"axis", int64_t{d}}});
+      values.push_back(all);
+    }
+    Op* first = previous ? graph_.Next(previous) : graph_.ops().front().get();
+    Replace(op, first, values);
+    return first;
+  }
+
+  // Replaces the op by values of the ops from `first` up to it. An operand that equals a result is
+  // as it is.
+  void Replace(Op* op, Op* first, const std::vector<Value*>& values) {
     std::unordered_set<const Op*> made;
     for (Op* o = first; o != op; o = graph_.Next(o)) made.insert(o);
-    wishless_.insert(made.begin(), made.end());
     for (size_t i = 0; i < values.size(); ++i) {
-      // An operand that equals the result is as it is.
       if (made.contains(values[i]->producer)) {
         values[i]->type.sharding = op->results[i]->type.sharding;
         values[i]->provenance = op->results[i]->provenance;
@@ -114,7 +190,6 @@ class Inserter {
       graph_.ReplaceAllUses(op->results[i], values[i]);
     }
     graph_.Erase(op);
-    return first;
   }
 
   static void Apply(const Slot& slot, int axis, Sharding& s) {

@@ -152,9 +152,7 @@ std::optional<std::vector<FactorCut>> ProjectToFactors(const ShardingRule& rule,
     return std::vector{FactorCut{factors.factors[0], {dim.axes, dim.granule, {}}}};
   }
   if (factors.factors.size() == 1) {
-    FactorCut cut{factors.factors[0], Canonical(size, dim, mesh)};
-    if (rule.factors[cut.factor].contiguous && !cut.layout.segments.empty()) return std::nullopt;
-    return std::vector{std::move(cut)};
+    return std::vector{FactorCut{factors.factors[0], Canonical(size, dim, mesh)}};
   }
   if (auto one = ProjectToOne(rule, factors, size, dim, mesh)) return std::vector{*one};
   return ProjectToSeveral(rule, factors, size, dim, mesh);

@@ -103,6 +103,16 @@ SpecRule Convert(const specs::ShardSpec& shard, SpecRule rule) {
     if (n < 1) throw bad(StrCat("segment size ", n, " is not positive"));
     rule.cuts[0].segments.push_back(n);
   }
+  if (!shard.has_balanced_segments()) return rule;
+  const int segments = shard.balanced_segments();
+  const bool one_dim = !rule.cuts.empty() && std::ranges::all_of(rule.cuts, [&](const CutDim& cut) {
+    return cut.dim == rule.cuts[0].dim;
+  });
+  if (!one_dim || shard.segments_size() > 0) {
+    throw bad("balanced_segments need exactly one cut dim, and no segments");
+  }
+  if (segments < 1) throw bad(StrCat("balanced_segments ", segments, " is not positive"));
+  for (CutDim& cut : rule.cuts) cut.balanced_segments = segments;
   return rule;
 }
 

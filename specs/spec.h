@@ -21,7 +21,8 @@ struct CutDim {
   std::string axis;
   std::vector<int64_t> segments = {};  // as DimSharding has them; empty: none given
   int64_t granule = 1;
-  int64_t size = 0;  // what the dim has to have; 0: anything
+  int64_t size = 0;           // what the dim has to have; 0: anything
+  int balanced_segments = 1;  // as shard_spec.proto says
 };
 
 struct SpecRule {

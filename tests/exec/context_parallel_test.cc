@@ -1,15 +1,22 @@
 // A cut sequence: each rank's queries meet all keys and values, which are gathered, and their
 // gradients are summed and cut again; or ranks exchange tokens for heads. Nothing else of a layer
 // travels but sums of weights' gradients.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "frontend/gpt_config.h"
+#include "ir/attention_part.h"
 #include "ir/diagnostic.h"
 #include "ir/text.h"
 #include "tests/exec/models.h"
 
 namespace shardc::testing {
 namespace {
+
+using ::testing::HasSubstr;
 
 Export ExportOf(const std::string& model, const std::string& name) {
   for (const Export& e : AllExports()) {
@@ -128,16 +135,45 @@ TEST(ContextParallelAttention, KnowsItsPlaceAfterThePast) {
   EXPECT_TRUE(r.collectives.empty());
 }
 
-// Two stretches of queries on each rank have no one place: they are gathered.
-TEST(ContextParallelAttention, WantsOneStretchOfQueries) {
+// Two stretches of queries on each rank: an attention for each, and nothing travels.
+TEST(ContextParallelAttention, RunsOnceForEachStretchOfQueries) {
   const RunResult whole = RunAfterPast("", "serial");
   const RunResult r = RunAfterPast(
       "cp=2",
       "mesh { axis { name: 'cp' } }\n"
       "input { match: 'q' shard_spec { dims: 2 axes: 'cp' segments: 3 segments: 4 } }\n");
   EXPECT_LE(WorstDifference(r.outputs.at("o"), whole.outputs.at("o")), 1e-6);
-  ASSERT_EQ(r.collectives.size(), 1u);
-  EXPECT_EQ(r.collectives[0].op, "attention");
+  EXPECT_TRUE(r.collectives.empty());
+  EXPECT_THAT(r.lowered, HasSubstr("origin=[0, 0, 3, 0]"));
+}
+
+// Of the scores of a causal attention every rank has about as many to compute.
+TEST(ContextParallelAttention, IsShared) {
+  Graph graph = BuildGpt(ParseBuiltin("builtin:gpt?layers=1,hidden=16,heads=2,seq=64,batch=1"));
+  RunSetup setup;
+  setup.mesh = "cp=4";
+  setup.spec = "megatron";
+  setup.pipeline.loss = "lm";
+  Tensors inputs = RandomInputs(graph, 100, 3);
+  inputs["labels"] = inputs["input_ids"];
+  const RunResult r = CompileAndRun(std::move(graph), setup, inputs);
+  // Of four segments with 16 queries rank k has queries 4 k to 4 k + 3: of the whole, the first
+  // sees as many keys as its place says.
+  const Graph lowered = ParseGraph(r.lowered, "lowered");
+  std::vector<double> scores(4);
+  for (const auto& op : lowered.ops()) {
+    if (op->name() != "attention") continue;
+    const int64_t queries = op->out().shape[1];
+    EXPECT_EQ(op->out().sharding.dims[1].axes.size(), 1);
+    EXPECT_TRUE(op->out().sharding.dims[1].segments.empty());
+    for (int64_t i = 0; i < queries; ++i) {
+      scores[static_cast<size_t>(i * 4 / queries)] +=
+          static_cast<double>(i + 1 + CausalDiagonal(op->attrs, queries, op->in(1).shape[1]));
+    }
+  }
+  const auto [least, most] = std::minmax_element(scores.begin(), scores.end());
+  EXPECT_EQ(std::accumulate(scores.begin(), scores.end(), 0.0), 64 * 65 / 2);
+  EXPECT_LE(*most, 1.5 * *least);
 }
 
 }  // namespace

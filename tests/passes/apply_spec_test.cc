@@ -124,6 +124,31 @@ graph @g(%x: f32[4, 6]) -> (%y, %z) {
       "E2103", "name a dim from -2 to 1");
 }
 
+// Segments that share out what a causal attention does: as equal as can be, no shorter than there
+// are ranks, and only where there is such an op and the axis.
+TEST(ApplySpec, BalancedSegments) {
+  const auto graph = [](const std::string& mesh, int tokens, bool causal) {
+    const std::string t = std::to_string(tokens);
+    return "mesh [" + mesh + "]\ngraph @g(%x: f32[2, " + t + R"(, 2, 8]) -> (%y) {
+  %y, %s = attention %x, %x, %x {causal=)" +
+           (causal ? "true" : "false") + R"(, layout="bshd", scale=1} : f32[2, )" + t +
+           ", 2, 8], f32[2, 2, " + t + "]\n}";
+  };
+  const std::string one = R"(mesh { axis { name: "cp" } axis { name: "tp" } }
+    input { match: "x" shard_spec { dims: 1 axes: "cp" balanced_segments: 4 } })";
+  Check(one, "CHECK: f32[2, 32@cp/4, 2, 8]", graph("cp=2", 32, true));
+  Check(one, "CHECK: f32[2, 31@cp/[8,8,8,7], 2, 8]", graph("cp=2", 31, true));
+  Check(one, "CHECK: f32[2, 9@cp/[3,2,2,2], 2, 8]", graph("cp=2", 9, true));
+  Check(one, "CHECK: f32[2, 7@cp/[3,2,2], 2, 8]", graph("cp=2", 7, true));
+  Check(one, "CHECK: f32[2, 3@cp, 2, 8]", graph("cp=2", 3, true));
+  Check(one, "CHECK: f32[2, 32@cp, 2, 8]", graph("cp=2", 32, false));
+  Check(one, "CHECK: f32[2, 32, 2, 8]", graph("tp=2", 32, true));
+  const std::string two = R"(mesh { axis { name: "cp" } axis { name: "tp" } }
+    input { match: "x" shard_spec { dims: [1, 1] axes: ["cp", "tp"] balanced_segments: 4 } })";
+  Check(two, "CHECK: f32[2, 32@(cp,tp)/4, 2, 8]", graph("cp=2, tp=2", 32, true));
+  Check(two, "CHECK: f32[2, 32@tp, 2, 8]", graph("tp=2", 32, true));
+}
+
 // More ranks than heads: between heads where kv heads are shared, else inside of them.
 TEST(ApplySpec, FewerHeadsThanRanks) {
   const std::string graph = R"(mesh [tp=4]

@@ -146,6 +146,14 @@ TEST(ParseSpec, RefusesRulesWithoutSense) {
                 "segments need exactly one cut dim");
   ExpectRefused("param { match: 'w' shard_spec { dims: 0 axes: 'tp' segments: 0 } }", "E2101",
                 "s:1:1", "segment size 0 is not positive");
+  for (const char* cut :
+       {"balanced_segments: 4", "dims: [0, 1] axes: ['cp', 'tp'] balanced_segments: 4",
+        "dims: 0 axes: 'tp' segments: 2 balanced_segments: 4"}) {
+    ExpectRefused(StrCat("input { match: 'x' shard_spec { ", cut, " } }"), "E2101", "s:1:1",
+                  "balanced_segments need exactly one cut dim, and no segments");
+  }
+  ExpectRefused("input { match: 'x' shard_spec { dims: 0 axes: 'tp' balanced_segments: 0 } }",
+                "E2101", "s:1:1", "balanced_segments 0 is not positive");
   ExpectRefused("mesh { axis { name: 'tp' } }\nprocess_group { tp_degree: 2 }", "E2101", "s:2:1",
                 "give mesh or process_group, not both");
 }
