@@ -96,7 +96,10 @@ class CudaDevice : public Device {
   }
   bool Done(Stream s) override {
     cudaError_t status = cudaStreamQuery(s);
-    if (status == cudaErrorNotReady) return false;
+    if (status == cudaErrorNotReady) {
+      cudaGetLastError();  // else the next launch of a kernel reports it as its own
+      return false;
+    }
     Check(status, "a step");
     return true;
   }
