@@ -46,7 +46,7 @@ class CudaKernel {
   // Enqueues; never waits, allocates or reads back, so that a step can be captured as a graph.
   // Throws Diagnostic E4301 when CUDA or a library refuses.
   virtual void Enqueue(const Launch& launch) = 0;
-  // Bytes of workspace that Tune and Enqueue need.
+  // Bytes of workspace that Tune needs, and, asked again after it, Enqueue.
   virtual int64_t workspace_bytes() const { return 0; }
 };
 

@@ -197,9 +197,9 @@ void RankState::TuneKernels(KernelChoices& choices) {
       throw d.In(DescribeInstruction(program_, static_cast<size_t>(schedule_.groups[g].product)));
     }
   }
-  // Ways that were not taken may have needed more.
+  // Ways that were not taken may have needed more, and those that were.
   const int64_t workspace = WorkspaceOfKernels();
-  if (workspace < workspace_.bytes()) TakeWorkspace(workspace);
+  if (workspace != workspace_.bytes()) TakeWorkspace(workspace);
 }
 
 void RankState::LaunchKernelsOnce() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "ir/diagnostic.h"
 #include "runtime/cuda/kernel_choices.h"
@@ -45,28 +46,28 @@ class TriedKernel : public RivalKernel {
   TriedKernel(std::unique_ptr<CudaKernel> ours, Rivalry rivalry, TrialGpu& gpu)
       : ours_(std::move(ours)), rivalry_(std::move(rivalry)), gpu_(gpu) {}
 
-  void Prepare(const Launch& launch) override {
-    ours_->Prepare(launch);
-    rival_ = rivalry_.make(launch, &why_not_);
-    if (rival_) rival_->Prepare(launch);
-  }
+  void Prepare(const Launch& launch) override { ours_->Prepare(launch); }
 
-  int64_t workspace_bytes() const override {
-    if (taken_) return rival_->workspace_bytes();
-    return std::max(ours_->workspace_bytes(), rival_ ? rival_->workspace_bytes() : 0);
-  }
+  int64_t workspace_bytes() const override { return (taken_ ? rival_ : ours_)->workspace_bytes(); }
 
   void Tune(const Launch& launch, KernelChoices& choices) override {
     ours_->Tune(launch, choices);
     const std::string key = StrCat(rivalry_.key, " ", gpu_.Name());
     std::optional<std::string> choice = choices.Find(key);
-    if (choice ? choice->starts_with('1') : choices.may_measure) TuneRival(launch, choices);
-    if (!choice && choices.may_measure) {
-      choice = Compare(launch);
+    if (choice ? !choice->starts_with('1') : !choices.may_measure) return;
+    // Not before it is known to be wanted: some libraries compile for a second.
+    rival_ = rivalry_.make(launch, &why_not_);
+    if (rival_) rival_->Prepare(launch);
+    Memory workspace;
+    Launch with = launch;
+    const bool fits = choices.may_measure && GiveRivalWorkspace(&with, &workspace);
+    TuneRival(with, choices, fits);
+    if (!choice) {
+      choice = fits ? Compare(with) : "0 failed: there is no memory for its workspace";
       std::replace(choice->begin(), choice->end(), '\n', ' ');
       choices.Set(key, *choice);
     }
-    taken_ = rival_ && choice && choice->starts_with('1');
+    taken_ = rival_ && choice->starts_with('1');
     if (!taken_) rival_.reset();
   }
 
@@ -74,14 +75,28 @@ class TriedKernel : public RivalKernel {
   bool taken() const override { return taken_; }
 
  private:
-  void TuneRival(const Launch& launch, KernelChoices& choices) {
+  // The launch's own may be too small. False where there is no more.
+  bool GiveRivalWorkspace(Launch* launch, Memory* memory) const {
+    const int64_t bytes = rival_ ? rival_->workspace_bytes() : 0;
+    if (bytes <= launch->workspace_bytes) return true;
+    std::byte* p = gpu_.Allocate(bytes);
+    if (!p) return false;
+    *memory = Memory(p, bytes, [this](std::byte* q) { gpu_.Free(q); });
+    launch->workspace = p;
+    launch->workspace_bytes = bytes;
+    return true;
+  }
+  // `runs`: whether it can, on this launch.
+  void TuneRival(const Launch& launch, KernelChoices& choices, bool runs) {
     if (!rival_) return;
+    const bool may_measure = std::exchange(choices.may_measure, choices.may_measure && runs);
     try {
       rival_->Tune(launch, choices);
     } catch (const Diagnostic& d) {
       why_not_ = d.message();
       rival_.reset();
     }
+    choices.may_measure = may_measure;
   }
   std::string Compare(const Launch& launch) const {
     if (!rival_) return "0 refused: " + why_not_;

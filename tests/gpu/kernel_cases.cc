@@ -119,6 +119,10 @@ class Runner {
     machine_.Upload(reinterpret_cast<std::byte*>(launch.fault), reinterpret_cast<std::byte*>(zero),
                     32);
     kernel->Tune(launch, choices_);
+    if (kernel->workspace_bytes() > launch.workspace_bytes) {  // of another way, which was taken
+      launch.workspace_bytes = kernel->workspace_bytes();
+      launch.workspace = Allocate(launch.workspace_bytes);
+    }
     for (size_t i = 0; i < host_.size(); ++i) {
       machine_.Upload(data[i], host_[i].raw(), host_[i].bytes());
     }

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "ir/diagnostic.h"
@@ -67,7 +68,11 @@ class Scale : public cuda::CudaKernel {
     if (terms_.fails_to_tune) throw Diagnostic("E4301", ExitCode::kIo, "CUDA", "no algorithm");
     if (choices.may_measure) choices.Set("tuned", "");
   }
-  void Enqueue(const cuda::Launch&) override {
+  void Enqueue(const cuda::Launch& launch) override {
+    if (launch.workspace) {
+      EXPECT_GE(launch.workspace_bytes, workspace_bytes());
+      std::memset(launch.workspace, 0xff, static_cast<size_t>(workspace_bytes()));
+    }
     if (rival_ && terms_.fails) throw Diagnostic("E4301", ExitCode::kIo, "CUDA", "not today");
     ++runs_;
     gpu_.clock += rival_ ? terms_.rival_time : terms_.our_time;
@@ -96,6 +101,7 @@ class Rivals : public ::testing::Test {
     r.operands = {{reinterpret_cast<std::byte*>(x_.data()), count, DType::kBF16}};
     r.results = {{reinterpret_cast<std::byte*>(y_.data()), count, DType::kBF16, 0x1p-8}};
     r.make = [&](const cuda::Launch&, std::string* why) -> std::unique_ptr<cuda::CudaKernel> {
+      ++rivals_made_;
       *why = terms.refuses ? "head_dim is odd" : "";
       if (terms.refuses) return nullptr;
       return std::make_unique<Scale>(terms, true, gpu_, x_, y_, rival_runs_);
@@ -107,10 +113,13 @@ class Rivals : public ::testing::Test {
   bool Takes(const Terms& terms, KernelChoices& choices) {
     auto kernel = Make(terms);
     kernel->Prepare({});
-    EXPECT_EQ(
-        kernel->workspace_bytes(),
-        terms.refuses ? terms.our_workspace : std::max(terms.our_workspace, terms.rival_workspace));
-    kernel->Tune({}, choices);
+    EXPECT_EQ(kernel->workspace_bytes(), terms.our_workspace);
+    std::vector<std::byte> workspace(static_cast<size_t>(terms.our_workspace));
+    cuda::Launch launch;
+    launch.workspace = workspace.data();
+    launch.workspace_bytes = terms.our_workspace;
+    rivals_made_ = 0;
+    kernel->Tune(launch, choices);
     our_runs_ = rival_runs_ = 0;
     kernel->Enqueue({});
     EXPECT_EQ(our_runs_ + rival_runs_, 1);
@@ -135,7 +144,7 @@ class Rivals : public ::testing::Test {
 
   FakeGpu gpu_;
   std::vector<BF16> x_ = std::vector<BF16>(kCount), y_ = x_;
-  int our_runs_ = 0, rival_runs_ = 0;
+  int our_runs_ = 0, rival_runs_ = 0, rivals_made_ = 0;
 };
 
 TEST_F(Rivals, OneThatAgreesAndIsFasterIsTaken) {
@@ -196,6 +205,35 @@ TEST_F(Rivals, WithoutLeaveToMeasureOursIsTaken) {
   KernelChoices choices;
   EXPECT_FALSE(Takes({}, choices));
   EXPECT_FALSE(choices.changed());
+}
+
+// A library may compile one for a second.
+TEST_F(Rivals, IsOnlyMadeWhereItMayBeTaken) {
+  KernelChoices choices;
+  EXPECT_FALSE(Takes({}, choices));
+  EXPECT_EQ(rivals_made_, 0);
+  choices = Fresh();
+  EXPECT_FALSE(Takes({.rival_time = 9}, choices));
+  EXPECT_EQ(rivals_made_, 1);
+  EXPECT_FALSE(Takes({}, choices));
+  EXPECT_EQ(rivals_made_, 0);
+}
+
+TEST_F(Rivals, WithoutMemoryForItsWorkspaceOursIsTaken) {
+  const Terms terms{.rival_workspace = 2 << 20};
+  gpu_.most_bytes = 1 << 20;
+  KernelChoices choices = Fresh();
+  EXPECT_FALSE(Takes(terms, choices));
+  EXPECT_EQ(Choice(choices), "0 failed: there is no memory for its workspace");
+  // What was taken once is taken, and measures nothing.
+  choices = Fresh();
+  choices.Set("scale 5000 fake", "1 by hand");
+  auto kernel = Make(terms);
+  kernel->Tune({}, choices);
+  EXPECT_TRUE(kernel->taken());
+  EXPECT_EQ(kernel->workspace_bytes(), terms.rival_workspace);
+  EXPECT_EQ(rival_runs_, 0);
+  EXPECT_FALSE(choices.Find("tuned"));
 }
 
 TEST_F(Rivals, ComparesInPartsWhatIsTooLargeForTheMemory) {
