@@ -2,6 +2,7 @@
 #include <cublasLt.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -126,21 +127,21 @@ class ProductKernel : public CudaKernel {
       TakeFirst(launch);
       return;
     }
+    // In rounds: a GPU that was idle takes its time to speed up, and slows down when it gets hot.
+    // The first round loads code, and does not count.
+    std::vector<Trial> trials;
+    for (Form form : forms_) {
+      for (const Way& way : Proposals(launch, form, kProposals)) trials.push_back({way});
+    }
+    for (int round = 0; round <= kTimings; ++round) {
+      for (Trial& trial : trials) TimeOnce(launch, round > 0, &trial);
+    }
     std::optional<Way> best;
     double fastest = 0;
-    for (Form form : forms_) {
-      for (const Way& way : Proposals(launch, form, kProposals)) {
-        Take(way);
-        double took = 0;
-        try {
-          took = Fastest(launch);
-        } catch (const Diagnostic&) {
-          continue;  // proposed, but refused
-        }
-        if (best && took >= fastest) continue;
-        best = way;
-        fastest = took;
-      }
+    for (const Trial& trial : trials) {
+      if (trial.refused || (best && trial.fastest >= fastest)) continue;
+      best = trial.way;
+      fastest = trial.fastest;
     }
     if (!best) NoProposal();
     Take(*best);
@@ -194,15 +195,20 @@ class ProductKernel : public CudaKernel {
     const std::byte *a, *b;
   };
 
-  // Milliseconds of the fastest of some calls, after one that is not counted.
-  double Fastest(const Launch& launch) {
-    Enqueue(launch);
-    double fastest = 0;
-    for (int i = 0; i < kTimings; ++i) {
+  struct Trial {
+    Way way;
+    double fastest = HUGE_VAL;  // milliseconds
+    bool refused = false;       // although it was proposed
+  };
+  void TimeOnce(const Launch& launch, bool counts, Trial* trial) {
+    if (trial->refused) return;
+    Take(trial->way);
+    try {
       const double took = ThisGpu().Time([&] { Enqueue(launch); }, launch.stream);
-      if (i == 0 || took < fastest) fastest = took;
+      if (counts) trial->fastest = std::min(trial->fastest, took);
+    } catch (const Diagnostic&) {
+      trial->refused = true;
     }
-    return fastest;
   }
 
   template <typename T>

@@ -2,6 +2,7 @@
 // and epilogues against the reference and separate kernels, and which of several ways is taken.
 #include <gmock/gmock.h>
 
+#include "runtime/cuda/kernel_choices.h"
 #include "runtime/cuda/native/cublas_epilogues.h"
 #include "runtime/cuda/native/trial_gpu.h"
 #include "tests/gpu/epilogue_cases.h"
@@ -18,11 +19,11 @@ using ::testing::StartsWith;
 // Everything takes a little longer, or less long, than what was timed before it.
 class FakeGpu : public HostTrials {
  public:
-  double now = 1000, step = 1;
+  double now = 1000, step = 1, least = 0;
 
   double Time(const std::function<void()>& enqueue, Stream) override {
     enqueue();
-    return now += step;
+    return now = std::max(now + step, least);
   }
 };
 FakeGpu& Gpu() {
@@ -123,6 +124,40 @@ TEST(CublasProduct, WhatWasChosenIsTakenAgain) {
   EXPECT_EQ(RunCase(machine, c), "");  // two runs
   EXPECT_EQ(fake.proposals, 1);
   EXPECT_EQ(fake.checks, 1);
+}
+
+// All ways take the same time, but for what the first ones lose to it.
+TEST(CublasProduct, AGpuThatSpeedsUpTakesTheSameWay) {
+  FakeCublasLt::Get() = {};
+  Machine machine;
+  HostTensor left = RandomFloats({4, 8}, 1), right = RandomFloats({8, 4}, 2),
+             y(DType::kF32, {4, 4});
+  const TensorView in[] = {{left.raw(), DType::kF32, {4, 8}}, {right.raw(), DType::kF32, {8, 4}}},
+                   out[] = {{y.raw(), DType::kF32, {4, 4}}};
+  Program program;
+  Instruction product;
+  product.op = "matmul";
+  const int64_t version = 0;
+  auto choice_on = [&](double least) {
+    Gpu() = FakeGpu();
+    Gpu().step = -1;
+    Gpu().least = least;
+    auto kernel = machine.Make(
+        {program, product, KernelCall{&product.attrs, in, out, nullptr, 0, 1}, &version});
+    std::vector<std::byte> workspace(static_cast<size_t>(kernel->workspace_bytes()) + 256);
+    cuda::Launch launch = machine.NewLaunch();
+    const auto at = reinterpret_cast<uintptr_t>(workspace.data());
+    launch.workspace = workspace.data() + (256 - at % 256);
+    launch.workspace_bytes = kernel->workspace_bytes();
+    cuda::KernelChoices choices;
+    choices.may_measure = true;
+    kernel->Tune(launch, choices);
+    return choices.ToText();
+  };
+  const std::string steady = choice_on(1000);
+  EXPECT_EQ(choice_on(996), steady);
+  EXPECT_NE(choice_on(0), steady);  // on one that never stops the last way is the fastest
+  Gpu() = {};
 }
 
 TEST(CublasProduct, WithoutAnAlgorithmThereIsAnError) {
