@@ -1,6 +1,7 @@
 // layer_norm_grad, rms_norm_grad, and the same added to a residual's gradient. One pass over the
 // rows: a block has every `blocks`-th row, and sums of its rows that it writes once at its end; a
-// second kernel adds up the blocks'. The order of additions follows from the sizes alone.
+// second kernel adds up the blocks'. The order of additions follows from the sizes and the GPU
+// alone.
 #include "runtime/cuda/kernels/vector.h"
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
@@ -290,21 +291,42 @@ KernelPtr MakeRows(Rows rows, int threads, int64_t blocks, int64_t shared) {
   return MakeKernel(run, bytes);
 }
 
+// Blocks that share the rows: as many as run at once. Those of another round would be few, on a GPU
+// that is mostly idle, and take as long for their rows.
+template <typename Rows>
+int64_t KeptBlocks(int64_t rows, int threads, int64_t shared) {
+#if defined(__CUDACC__)
+  int gpu = 0, multiprocessors = 0, each = 0;
+  CheckCuda(cudaGetDevice(&gpu), "current GPU");
+  CheckCuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, gpu),
+            "multiprocessors of a GPU");
+  CheckCuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, RowsKernel<Rows>, threads,
+                                                          static_cast<size_t>(shared)),
+            "blocks of a kernel that run at once");
+  return std::min<int64_t>(rows, int64_t{multiprocessors} * std::max(each, 1));
+#else
+  (void)threads;
+  return RowBlocks(rows, shared > 0);
+#endif
+}
+
 // Of packs of kN columns; the sums of columns in registers.
 template <typename T, typename D, typename U, int kN, int kPacks>
 KernelPtr InRegisters(const NormGrad<T, D, U>& f) {
-  return MakeRows<T, D, U>(KeptRows<T, D, U, kN, kPacks, RegisterSums>{f, 0, nullptr},
-                           RowThreads(f.cols, kN * kPacks), RowBlocks(f.rows, false), 0);
+  using Rows = KeptRows<T, D, U, kN, kPacks, RegisterSums>;
+  const int threads = RowThreads(f.cols, kN * kPacks);
+  return MakeRows<T, D, U>(Rows{f, 0, nullptr}, threads, KeptBlocks<Rows>(f.rows, threads, 0), 0);
 }
 // In shared memory; null where that is too small.
 template <typename T, typename D, typename U, int kN, int kPacks>
 KernelPtr InSharedMemory(const NormGrad<T, D, U>& f) {
   using Rows = KeptRows<T, D, U, kN, kPacks, SharedSums>;
+  const int threads = RowThreads(f.cols, kN * kPacks);
   const int64_t shared = Rows::ColumnSums::Bytes(Wanted(f), f.cols);
   if (shared > MostShared(RowsKernel<Rows>)) return nullptr;
   AllowShared(RowsKernel<Rows>, static_cast<size_t>(shared));
-  return MakeRows<T, D, U>(Rows{f, 0, nullptr}, RowThreads(f.cols, kN * kPacks),
-                           RowBlocks(f.rows, true), shared);
+  return MakeRows<T, D, U>(Rows{f, 0, nullptr}, threads, KeptBlocks<Rows>(f.rows, threads, shared),
+                           shared);
 }
 
 template <typename T, typename D, typename U, int kN>
