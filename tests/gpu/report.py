@@ -71,9 +71,16 @@ def reason(said):
     return " ".join(line.removeprefix("Which is: ") for line in first if line and line not in boring)[:300]
 
 
+def folder_of_plans():
+    """Where plans are written, 8 GB with their weights: in memory where there is room, for a disk may be slow."""
+    memory = "/dev/shm"
+    room = shutil.disk_usage(memory).free if os.path.isdir(memory) else 0
+    return memory if room > 16 * 2**30 else None
+
+
 class Report:
-    def __init__(self, bin_folder, folder, out, gpus):
-        self.bin, self.folder, self.out, self.gpus = bin_folder, folder, out, gpus
+    def __init__(self, bin_folder, folder, plans_folder, out, gpus):
+        self.bin, self.folder, self.plans_folder, self.out, self.gpus = bin_folder, folder, plans_folder, out, gpus
         self.began = time.monotonic()
         self.rows = []
         self.profiles = {}
@@ -177,7 +184,7 @@ class Report:
         name = re.sub(r"\W+", "_", "_".join([builtin(model), *options]))[-100:]
         with self.lock:
             if name not in self.plans:
-                self.plans[name] = self.compilers.submit(self.compile, self.folder / name, model, options)
+                self.plans[name] = self.compilers.submit(self.compile, self.plans_folder / name, model, options)
             return self.plans[name]
 
     def plan(self, model, *options):
@@ -368,8 +375,8 @@ def main():
     gpus = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
                           capture_output=True, text=True, check=True).stdout.strip().splitlines()
     print("\n".join(gpus))
-    with tempfile.TemporaryDirectory() as folder:
-        r = Report(pathlib.Path(sys.argv[1]), pathlib.Path(folder), pathlib.Path(sys.argv[2]), gpus)
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(dir=folder_of_plans()) as plans:
+        r = Report(pathlib.Path(sys.argv[1]), pathlib.Path(folder), pathlib.Path(plans), pathlib.Path(sys.argv[2]), gpus)
         for _, model, precision, _ in [GPT2_BF16, GPT2_XL_BF16, GPT2_F32]:
             r.ahead(model, *r.benchmark_options(precision))
         r.begin_torch(GPT2_BF16[1], GPT2_BF16[2])
