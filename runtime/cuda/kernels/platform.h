@@ -38,7 +38,9 @@ namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 #if defined(__CUDACC__)
 
 inline void CheckCuda(cudaError_t status, std::string_view what) {
-  if (status != cudaSuccess) ThrowCuda(what, cudaGetErrorString(status));
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // it would be reported again by the next launch
+  ThrowCuda(what, cudaGetErrorString(status));
 }
 
 template <typename... P, typename... A>
