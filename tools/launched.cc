@@ -9,6 +9,7 @@
 #include <exception>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ir/diagnostic.h"
@@ -83,22 +84,42 @@ void CheckSize(const Plan& plan, int processes) {
                    StrCat("start it with mpirun -n ", ranks));
 }
 
+// Each process reads the files itself, and its machine may have others under their names.
+void CheckSameFiles(Processes& processes, const Plan& plan, const LaunchedStates& states) {
+  const std::vector<std::pair<std::string, std::string>> read = {
+      {plan.folder, ChecksumOfFiles(plan)}, {states.from, states.gist}};
+  for (const auto& [where, sum] : read) {
+    if (where.empty()) continue;
+    std::string all(sum.size() * static_cast<size_t>(processes.size()), '\0');
+    processes.MakeWorld(processes.size())
+        ->AllGather(sum.data(), all.data(), static_cast<int64_t>(sum.size()), DType::kBool);
+    Together(processes, [&] {
+      if (all.starts_with(sum)) return;
+      throw Diagnostic("E4313", ExitCode::kUsage, where,
+                       StrCat("process ", processes.rank(), " finds something else there than ",
+                              "process 0: their machines have different files"),
+                       "copy it to all machines, or give a place that they share");
+    });
+  }
+}
+
 void Work(Processes& processes, const std::string& folder, SessionOptions options,
-          const std::function<StateReader(const Plan&)>& states,
+          const std::function<LaunchedStates(const Plan&)>& states,
           const std::function<void(const Plan&, const SessionOptions&)>& lead) {
   Plan plan;
-  StateReader reader;
+  LaunchedStates read;
   Together(processes, [&] {
     plan = LoadPlan(folder);
     CheckSize(plan, processes.size());
-    reader = states(plan);
+    read = states(plan);
     if (options.backend == "cuda") CountCudaGpus();  // whether there is one
   });
+  CheckSameFiles(processes, plan, read);
   options.processes = &processes;
   if (processes.rank() == 0) {
     lead(plan, options);
   } else {
-    ServeProcessRunner({plan.programs, options, reader});
+    ServeProcessRunner({plan.programs, options, read.reader});
   }
 }
 
@@ -116,7 +137,7 @@ std::unique_ptr<Processes> Join() {
 }  // namespace
 
 void RunLaunched(const std::string& folder, const SessionOptions& options,
-                 const std::function<StateReader(const Plan&)>& states,
+                 const std::function<LaunchedStates(const Plan&)>& states,
                  const std::function<void(const Plan&, const SessionOptions&)>& lead) {
   Processes& processes = *Join().release();  // never destroyed: the process ends here
   processes.ExitWhenStuck(1.5, [&] {

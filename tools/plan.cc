@@ -84,6 +84,12 @@ void CheckListedFile(const Plan& plan, const std::string& path) {
   CheckBytes(path, ListedFile(plan, path), bytes, checksum);
 }
 
+std::string ChecksumOfFiles(const Plan& plan) {
+  std::string list;
+  for (const ManifestFile& f : plan.manifest.files) list += StrCat(f.path, " ", f.checksum, "\n");
+  return ChecksumOf(list);
+}
+
 Plan LoadPlan(const std::string& folder) {
   Plan plan = LoadManifest(folder);
   CheckListedFile(plan, plan.folder + "/graph.shardc");

@@ -36,6 +36,8 @@ Plan LoadPlanOfStages(const std::string& folder);
 const ManifestFile& ListedFile(const Plan& plan, const std::string& path);
 // Reads the whole file: Diagnostic E3002 when it is not the one that the manifest lists.
 void CheckListedFile(const Plan& plan, const std::string& path);
+// The same for plans of the same files, wherever they are.
+std::string ChecksumOfFiles(const Plan& plan);
 // Diagnostic E3006: files of a plan that do not fit together.
 Diagnostic MixedPlans(const std::string& where, const std::string& what);
 

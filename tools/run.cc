@@ -314,7 +314,9 @@ void RunPlan(const RunOptions& o) {
   if (StartedByMpi()) {
     auto states = [&o](const Plan& plan) {
       std::vector<std::string> said_by_the_first;
-      return ReaderFor(o, plan, &said_by_the_first);
+      LaunchedStates read{ReaderFor(o, plan, &said_by_the_first), "", ""};
+      if (!o.load.empty()) read.from = "--load " + o.load, read.gist = GistOf(o.load);
+      return read;
     };
     RunLaunched(o.plan, o.session, states, run);
   }

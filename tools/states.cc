@@ -7,7 +7,9 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 
+#include "ir/checksum.h"
 #include "ir/diagnostic.h"
 #include "ir/safetensors.h"
 #include "ir/shard_copy.h"
@@ -259,6 +261,18 @@ class Checkpoint {
 };
 
 }  // namespace
+
+std::string GistOf(const std::string& path) {
+  constexpr int64_t kSmall = 1 << 16;
+  const SafetensorsFile file(path);
+  Checksum sum;
+  auto add = [&](const std::string& text) { sum.Update(std::as_bytes(std::span(text))); };
+  for (const auto& [name, entry] : file.entries()) {
+    add(StrCat(name, " ", TypeText(entry.dtype, entry.shape), "\n"));
+    if (entry.bytes <= kSmall) sum.Update(file.Data(name));
+  }
+  return sum.Hex();
+}
 
 StateReader WeightsReader(const Plan& plan) {
   bool params = std::any_of(plan.manifest.states.begin(), plan.manifest.states.end(),

@@ -24,4 +24,8 @@ StateReader WeightsReader(const Plan& plan);
 StateReader CheckpointReader(const Plan& plan, const std::string& path,
                              std::vector<std::string>* notes);
 
+// Of a safetensors file all but its large tensors: it tells checkpoints of several steps or models
+// apart without reading them whole.
+std::string GistOf(const std::string& path);
+
 }  // namespace shardc
