@@ -56,6 +56,7 @@ void Encode(const ManifestState& state, const Mesh& mesh, proto::ManifestState* 
   out->set_name(state.name);
   out->set_is_param(state.is_param);
   for (const std::string& a : state.aliases) out->add_aliases(a);
+  for (const std::string& a : state.unlike_aliases) out->add_unlike_aliases(a);
   if (!state.piece_of.empty()) out->set_piece_of(state.piece_of);
   if (!state.role.empty()) out->set_role(state.role);
   out->set_dtype(std::string(DTypeName(state.dtype)));
@@ -196,6 +197,7 @@ class ManifestReader {
     out.is_param = s.is_param();
     out.of_optimizer = s.of_optimizer();
     out.aliases.assign(s.aliases().begin(), s.aliases().end());
+    out.unlike_aliases.assign(s.unlike_aliases().begin(), s.unlike_aliases().end());
     out.piece_of = s.piece_of();
     out.role = s.role();
     std::optional<DType> dtype = ParseDType(s.dtype());

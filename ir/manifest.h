@@ -15,8 +15,11 @@ struct ManifestState {
   bool is_param = false;
   bool of_optimizer = false;         // what an optimizer keeps
   std::vector<std::string> aliases;  // other names of a param that users may use
-  std::string piece_of;              // a param of the model that this is a piece of; may be empty
-  std::string role;                  // of a param: "MLP_UP"; may be empty
+  // Of these those whose tensors in the model may lie or count otherwise: transposed, or what an
+  // exporter made the param of.
+  std::vector<std::string> unlike_aliases;
+  std::string piece_of;  // a param of the model that this is a piece of; may be empty
+  std::string role;      // of a param: "MLP_UP"; may be empty
   DType dtype = DType::kF32;
   Shape shape;         // global
   Shape local_shape;   // physical, on every rank

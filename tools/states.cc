@@ -35,6 +35,10 @@ void SetFirstValue(const ManifestState& s, const Mesh& mesh, int64_t rank, const
   }
 }
 
+bool IsIn(const std::vector<std::string>& list, const std::string& name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
 std::string TypeText(DType dtype, const Shape& shape) {
   return StrCat(DTypeName(dtype), ShapeToString(shape));
 }
@@ -183,17 +187,19 @@ class Checkpoint {
   bool IsCount(const std::string& name, const SafetensorsEntry& entry) const {
     if (!entry.shape.empty() || entry.dtype == DType::kBool) return false;
     const double value = file_.Read(name).AsDouble(0);
-    return value == std::floor(value) && std::abs(value) <= 0x1p53;
+    return value >= 0 && value == std::floor(value) && value <= 0x1p53;
   }
 
   // The file's name for the state; empty when it has none, which only what is no parameter may.
   std::string Find(const NamedBuffer& state, const Buffer& buffer) const {
     const ManifestState& s = *states_.at(state.name);
     const bool piece = !state.piece.whole.empty();
-    std::vector<std::string> names = {piece ? state.piece.whole : state.name};
-    names.insert(names.end(), s.aliases.begin(), s.aliases.end());
-    auto name = std::find_if(names.begin(), names.end(),
-                             [&](const std::string& n) { return file_.Has(n); });
+    std::vector<std::string> names = {piece ? state.piece.whole : state.name}, unlike;
+    for (const std::string& alias : s.aliases) {
+      (IsIn(s.unlike_aliases, alias) ? unlike : names).push_back(alias);
+    }
+    auto has = [&](const std::string& n) { return file_.Has(n); };
+    auto name = std::find_if(names.begin(), names.end(), has);
     if (name == names.end()) {
       for (const std::string& n : names) {
         auto unread = file_.unread().find(n);
@@ -203,12 +209,20 @@ class Checkpoint {
                                                : "convert it to I64");
       }
       if (!s.is_param) return "";
+      if (auto other = std::find_if(unlike.begin(), unlike.end(), has); other != unlike.end()) {
+        throw Unfit(
+            StrCat("has '", *other, "' and no '", names[0],
+                   "', which the exporter of the model made of it, transposed or otherwise"),
+            StrCat("give it as the model's file has it, under the name '", names[0],
+                   "', or export the model so that it keeps its own"));
+      }
       std::vector<std::string> have;
       for (const auto& [n, entry] : file_.entries()) have.push_back(n);
+      const std::string near = DidYouMean(names[0], have);
       throw Unfit(StrCat("has no tensor '", names[0], "', a parameter of the plan"),
-                  DidYouMean(names[0], have) +
-                      " give a file that --save-params or --save-checkpoint wrote, or that has the "
-                      "model's names");
+                  StrCat(near, near.empty() ? "" : " ",
+                         "give a file that --save-params or --save-checkpoint wrote, or that has "
+                         "the model's names"));
     }
     const SafetensorsEntry& entry = file_.entries().at(*name);
     Shape shape = buffer.type.shape;
@@ -221,7 +235,31 @@ class Checkpoint {
                          ", and the plan's is ", TypeText(dtype, shape)),
                   "the file is of another model");
     }
+    for (auto n = name + 1; n != names.end(); ++n) CheckSame(*name, *n, false);
+    for (const std::string& n : unlike) CheckSame(*name, n, true);
     return *name;
+  }
+
+  // Of two names of one parameter the file may have both, as of tied weights. `may_turn`: of a
+  // matrix that may be transposed; of what is no matrix nobody can say.
+  void CheckSame(const std::string& name, const std::string& other, bool may_turn) const {
+    if (!file_.Has(other)) return;
+    const Shape& shape = file_.entries().at(name).shape;
+    const Shape& also = file_.entries().at(other).shape;
+    if (may_turn && (shape.size() != 2 || also.size() != 2)) return;
+    const HostTensor a = file_.Read(name), b = file_.Read(other);
+    bool same = shape == also;
+    for (int64_t i = 0; same && i < a.num_elements(); ++i) same = a.AsDouble(i) == b.AsDouble(i);
+    if (!same && may_turn && shape[0] == also[1] && shape[1] == also[0]) {
+      same = true;
+      for (int64_t i = 0; same && i < a.num_elements(); ++i) {
+        same = a.AsDouble(i) == b.AsDouble(i % shape[1] * shape[0] + i / shape[1]);
+      }
+    }
+    if (same) return;
+    throw Unfit(StrCat("'", name, "' and '", other,
+                       "' are one parameter of the plan, and are not equal here"),
+                "the file is of a model that does not tie them: compile that one");
   }
 
   void CheckOptimizer() {
@@ -245,10 +283,8 @@ class Checkpoint {
   }
 
   bool IsAlias(const std::string& name) const {
-    return std::any_of(states_.begin(), states_.end(), [&](const auto& entry) {
-      const std::vector<std::string>& aliases = entry.second->aliases;
-      return std::find(aliases.begin(), aliases.end(), name) != aliases.end();
-    });
+    return std::any_of(states_.begin(), states_.end(),
+                       [&](const auto& entry) { return IsIn(entry.second->aliases, name); });
   }
 
   const Plan& plan_;

@@ -45,9 +45,9 @@ class Aliases {
     }
   }
 
-  std::map<std::string, std::vector<std::string>> Run() {
+  AliasesFound Run() {
     for (const std::string& param : params_) {
-      found_[param];
+      found_.of[param];
       FromIdentities(param);
       FromFolding(param);
     }
@@ -69,8 +69,14 @@ class Aliases {
     }
   }
 
-  void Give(const std::string& param, const std::string& alias) {
-    if (taken_.insert(alias).second) found_[param].push_back(alias);
+  bool Give(const std::string& param, const std::string& alias) {
+    if (!taken_.insert(alias).second) return false;
+    found_.of[param].push_back(alias);
+    return true;
+  }
+
+  void GiveSource(const std::string& param, const std::string& alias) {
+    if (Give(param, alias)) found_.sources.insert(alias);
   }
 
   void FromIdentities(const std::string& param) {
@@ -88,7 +94,7 @@ class Aliases {
     auto folded = names_.folded_from.find(param);
     if (folded == names_.folded_from.end()) return;
     for (const std::string& name : folded->second) {
-      if (names_.is_parameter.contains(name)) Give(param, name);
+      if (names_.is_parameter.contains(name)) GiveSource(param, name);
     }
   }
 
@@ -97,7 +103,7 @@ class Aliases {
     for (const Site& site : sites_[param]) {
       std::string module = ModuleOf(*site.node);
       if (module.empty()) continue;
-      Give(param, module + (IsBias(*site.node, site.input) ? ".bias" : ".weight"));
+      GiveSource(param, module + (IsBias(*site.node, site.input) ? ".bias" : ".weight"));
     }
   }
 
@@ -113,7 +119,7 @@ class Aliases {
   void FromElimination(bool matrices) {
     for (const std::string& param : params_) {
       if (matrices_.contains(param) != matrices) continue;
-      if (!found_[param].empty() || !names_.is_parameter.contains(param)) continue;
+      if (!found_.of[param].empty() || !names_.is_parameter.contains(param)) continue;
       const std::vector<Site>& sites = sites_[param];
       size_t further = sites.size() + Copies(param);
       if (further-- < 2) continue;
@@ -174,14 +180,13 @@ class Aliases {
   std::set<std::string> taken_, identities_, matrices_;
   std::map<std::string, std::vector<Site>> sites_;
   std::map<std::pair<const NodeProto*, int>, std::string> name_at_;
-  std::map<std::string, std::vector<std::string>> found_;
+  AliasesFound found_;
 };
 
 }  // namespace
 
-std::map<std::string, std::vector<std::string>> FindAliases(const std::vector<std::string>& params,
-                                                            const Uses& uses,
-                                                            const ModuleNames& names) {
+AliasesFound FindAliases(const std::vector<std::string>& params, const Uses& uses,
+                         const ModuleNames& names) {
   return Aliases(params, uses, names).Run();
 }
 

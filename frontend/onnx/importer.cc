@@ -143,6 +143,11 @@ class Importer {
     Attributes more;
     const Strings& aliases = params.aliases.at(t.name());
     if (!aliases.empty()) more.Set("aliases", aliases);
+    Strings sources;
+    for (const std::string& alias : aliases) {
+      if (params.sources.contains(alias)) sources.push_back(alias);
+    }
+    if (!sources.empty()) more.Set("source_aliases", std::move(sources));
     graph_.sources[t.name()] = conversion_.reader.Source(t, bytes);
     conversion_.builder.site.clear();
     return conversion_.builder.Param(t.name(), type.dtype, type.shape, std::move(more));

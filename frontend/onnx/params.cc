@@ -300,7 +300,9 @@ class Finder {
     }
     FindCopies(params, found);
     std::erase_if(params, [&](const std::string& name) { return found.copies.contains(name); });
-    found.aliases = FindAliases(params, uses_, names_);
+    AliasesFound aliases = FindAliases(params, uses_, names_);
+    found.aliases = std::move(aliases.of);
+    found.sources = std::move(aliases.sources);
     FindComputed(params, found);
     return found;
   }

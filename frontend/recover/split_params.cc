@@ -17,6 +17,11 @@ std::vector<Op*> SitesOf(const Graph& graph, const Value* value) {
   return sites;
 }
 
+void EraseAliases(Attributes& attrs) {
+  attrs.Erase("aliases");
+  attrs.Erase("source_aliases");
+}
+
 // Whether the parameter's data (its first row) are not all one value, as a fill's are.
 bool Varies(const Graph& graph, const Op* param) {
   auto source = graph.sources.find(param->attrs.String("name"));
@@ -68,7 +73,7 @@ void SplitSharedVectors(Graph& graph) {
     if (known || lost.empty()) {
       // No names were lost where a layer runs several times: those found are of other parameters.
       if (shared.contains(sites.size())) {
-        param->attrs.Erase("aliases");
+        EraseAliases(param->attrs);
         continue;
       }
     }
@@ -79,8 +84,8 @@ void SplitSharedVectors(Graph& graph) {
       continue;
     }
     Attributes more = param->attrs;
-    more.Erase("aliases");
-    if (known) param->attrs.Erase("aliases");
+    EraseAliases(more);
+    if (known) EraseAliases(param->attrs);
     for (size_t i = 1; i < sites.size(); ++i) {
       Op* user = sites[i];
       std::string own_name = known                ? lost[i - 1]

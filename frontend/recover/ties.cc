@@ -62,23 +62,29 @@ bool IsLinearWeight(const Op* param) {
   });
 }
 
+Strings NamesIn(const Op* param, const char* list) {
+  return param->attrs.Has(list) ? param->attrs.StringList(list) : Strings();
+}
+
+void Append(Op* param, const char* list, const Strings& names) {
+  if (names.empty()) return;
+  Strings all = NamesIn(param, list);
+  all.insert(all.end(), names.begin(), names.end());
+  param->attrs.Set(list, std::move(all));
+}
+
 void Merge(Graph& graph, Op* table, Op* other, bool transposed) {
-  Strings aliases;
-  if (table->attrs.Has("aliases")) aliases = table->attrs.StringList("aliases");
   const std::string name = table->attrs.String("name"), other_name = other->attrs.String("name");
-  aliases.push_back(other_name);
-  if (other->attrs.Has("aliases")) {
-    const Strings& more = other->attrs.StringList("aliases");
-    aliases.insert(aliases.end(), more.begin(), more.end());
-  }
-  table->attrs.Set("aliases", std::move(aliases));
+  Strings names = {other_name};
+  for (const std::string& alias : NamesIn(other, "aliases")) names.push_back(alias);
+  Append(table, "aliases", names);
+  const Strings sources = NamesIn(other, "source_aliases");
+  Append(table, "source_aliases", sources);
   if (transposed) {
-    Strings across;
-    if (table->attrs.Has("transposed_aliases")) {
-      across = table->attrs.StringList("transposed_aliases");
-    }
-    across.push_back(other_name);
-    table->attrs.Set("transposed_aliases", std::move(across));
+    std::erase_if(names, [&](const std::string& n) {
+      return std::find(sources.begin(), sources.end(), n) != sources.end();
+    });
+    Append(table, "transposed_aliases", names);
   }
   graph.notes.push_back(StrCat("parameters '", name, "' and '", other_name, "' are one matrix",
                                transposed ? " (transposed)" : "", ": tied as '", name, "'"));

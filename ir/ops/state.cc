@@ -57,7 +57,9 @@ void RegisterStateOps(OpRegistry& registry) {
                  {"decay", AttrKind::kBool},
                  {"trained", AttrKind::kBool},
                  // those of `aliases` under which the file has the matrix transposed
-                 {"transposed_aliases", AttrKind::kStrings}};
+                 {"transposed_aliases", AttrKind::kStrings},
+                 // those that name what the exporter made the tensor of
+                 {"source_aliases", AttrKind::kStrings}};
   param.attrs.insert(param.attrs.end(), piece.begin(), piece.end());
   param.no_gradient = "a parameter has no operands";
   param.flops = NoFlops;

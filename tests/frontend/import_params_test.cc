@@ -82,6 +82,13 @@ TEST_P(ModelParams, KeepTheNamesThatWereLost) {
     for (const auto& merged : about.value("merged", json::array())) expected.push_back(merged);
     if (param->attrs.Has("aliases")) actual = param->attrs.StringList("aliases");
     EXPECT_EQ(actual, expected) << name;
+    // What was transposed on the way is not what has the module's name; what was merged is.
+    Strings sources;
+    if (param->attrs.Has("source_aliases")) sources = param->attrs.StringList("source_aliases");
+    if (about["transposed"] || about.contains("rows")) {
+      EXPECT_THAT(sources, ElementsAre(about["torch"].get<std::string>())) << name;
+    }
+    for (const std::string& source : sources) EXPECT_EQ(source, about["torch"]) << name;
   }
 }
 

@@ -40,6 +40,26 @@ TEST(Ties, ATransposedOrPlainCopyOfTheTableIsTheTable) {
   }
 }
 
+// A name of the copy means what the copy holds; of what an exporter made it of nobody can say.
+TEST(Ties, NamesOfTheCopyStayWhatTheyAre) {
+  for (bool transposed : {true, false}) {
+    Graph g = Recover([&](TestGraph& b) {
+      HostTensor table = Random("wte", {7, 3});
+      TiedModel(b, transposed ? Transposed(table) : table, transposed);
+      Op* head = b.graph().Params()[0];
+      ASSERT_EQ(head->attrs.String("name"), "head");
+      head->attrs.Set("aliases", Strings{"same", "head.weight"});
+      head->attrs.Set("source_aliases", Strings{"head.weight"});
+    });
+    const Attributes& attrs = g.Params()[0]->attrs;
+    EXPECT_THAT(attrs.StringList("aliases"), ElementsAre("head", "same", "head.weight"));
+    EXPECT_THAT(attrs.StringList("source_aliases"), ElementsAre("head.weight"));
+    ASSERT_EQ(attrs.Has("transposed_aliases"), transposed);
+    if (!transposed) continue;
+    EXPECT_THAT(attrs.StringList("transposed_aliases"), ElementsAre("head", "same"));
+  }
+}
+
 TEST(Ties, OneDifferentElementIsNoTie) {
   for (bool transposed : {true, false}) {
     Graph g = Recover([&](TestGraph& b) {

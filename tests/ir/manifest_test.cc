@@ -33,6 +33,7 @@ Manifest Sample() {
   w.name = "h.0.attn.c_attn.weight";
   w.is_param = true;
   w.aliases = {"attn", "qkv"};
+  w.unlike_aliases = {"qkv"};
   w.piece_of = "h.0.attn.weight";
   w.role = "QKV";
   w.dtype = DType::kBF16;
@@ -98,6 +99,7 @@ TEST_F(ManifestTest, RoundTrip) {
                        b.layout, b.init, b.why));
     EXPECT_EQ(a.sharding, b.sharding) << a.name;
     EXPECT_EQ(a.piece_of, b.piece_of);
+    EXPECT_EQ(a.unlike_aliases, b.unlike_aliases);
   }
   ASSERT_EQ(r.files.size(), m.files.size());
   for (size_t i = 0; i < m.files.size(); ++i) {

@@ -117,6 +117,40 @@ TEST_F(TrainTest, LoadsParametersAlone) {
               HasSubstr("other.safetensors has 28 tensors of another type, which are rounded"));
 }
 
+// A plan knows a parameter by several names. Those of what an exporter transposed are not its own,
+// and what is tied in the plan must be so in the file.
+TEST_F(TrainTest, LoadsUnderOtherNamesOnlyWhatIsEqual) {
+  Write("g.shardc",
+        "graph @g(%x: f32[1, 2]) -> (%y) {\n"
+        "  %w = param \"val_0\" {aliases=[\"tied\", \"l.weight\"], source_aliases=[\"l.weight\"]}"
+        " : f32[2, 2]\n"
+        "  %y = matmul %x, %w : f32[1, 2]\n"
+        "}\n");
+  Compile("plan", "--loss none --weights none", "g.shardc");
+  WriteNpy(Path("x.npy"), HostTensor::Of<float>({1, 2}, {1, 10}));
+  const auto w = HostTensor::Of<float>({2, 2}, {1, 2, 3, 4});
+  const auto turned = HostTensor::Of<float>({2, 2}, {1, 3, 2, 4});
+  const auto other = HostTensor::Of<float>({2, 2}, {1, 2, 3, 5});
+  const std::string run = "plan --input x=@x.npy --load w.safetensors";
+  for (const std::map<std::string, HostTensor>& file :
+       {std::map<std::string, HostTensor>{{"val_0", w}},
+        {{"tied", w}},
+        {{"val_0", w}, {"tied", w}},
+        {{"val_0", w}, {"l.weight", turned}},
+        {{"val_0", w}, {"l.weight", w}}}) {
+    WriteSafetensors(Path("w.safetensors"), file);
+    const ToolResult r = Tool("run " + run + " --save y.safetensors");
+    ASSERT_EQ(r.exit, 0) << r.err;
+    EXPECT_EQ(SafetensorsFile(Path("y.safetensors")).Read("y").AsDouble(1), 42);
+  }
+  WriteSafetensors(Path("w.safetensors"), {{"l.weight", turned}});
+  RunFails(run, 2, {"E4010", "has 'l.weight' and no 'val_0', which the exporter"});
+  for (const char* name : {"tied", "l.weight"}) {
+    WriteSafetensors(Path("w.safetensors"), {{"val_0", w}, {name, other}});
+    RunFails(run, 2, {"E4010", "'val_0' and '" + std::string(name) + "' are one parameter"});
+  }
+}
+
 // Also where f32 has no next whole number, and from checkpoints that have the count in f32.
 TEST_F(TrainTest, CountsStepsExactly) {
   WriteIds();
@@ -141,7 +175,7 @@ TEST_F(TrainTest, CountsStepsExactly) {
   EXPECT_EQ(run(HostTensor::Scalar<int64_t>(kLast)), kLast + 2);
   EXPECT_EQ(run(HostTensor::Scalar<float>(static_cast<float>(kLast))), kLast + 2);
   EXPECT_EQ(run(HostTensor::Scalar<float>(3)), 5);
-  for (const float bad : {2.5f, INFINITY, NAN}) {
+  for (const float bad : {2.5f, -1.0f, INFINITY, NAN}) {
     tensors["optimizer.step"] = HostTensor::Scalar<float>(bad);
     WriteSafetensors(Path("changed.safetensors"), tensors);
     RunFails("plan --input input_ids=@ids.npy --load changed.safetensors", 2,
