@@ -10,6 +10,9 @@
 
 namespace shardc {
 
+// What a backend found by timing and keeps in the plan's folder, beside the files of the manifest.
+inline constexpr const char* kKernelChoicesFile = "cuda_choices.txt";
+
 struct ManifestState {
   std::string name;
   bool is_param = false;

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "ir/diagnostic.h"
+#include "ir/manifest.h"
 #include "ir/output_file.h"
 
 namespace shardc {
@@ -45,7 +46,8 @@ void CheckReplaceable(const fs::path& target, const std::string& shown) {
   }
   for (const auto& entry : fs::directory_iterator(target)) {
     std::string name = entry.path().filename().string();
-    if (name == "manifest.textproto" || name == "graph.shardc" || IsRankFile(name, ".program")) {
+    if (name == "manifest.textproto" || name == "graph.shardc" || IsRankFile(name, ".program") ||
+        name.starts_with(kKernelChoicesFile)) {
       continue;
     }
     if (name != "weights" || !entry.is_directory()) {

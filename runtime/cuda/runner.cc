@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ir/diagnostic.h"
+#include "ir/manifest.h"
 #include "runtime/cuda/peaks.h"
 #include "runtime/groups.h"
 #include "runtime/in_process/in_process.h"
@@ -15,7 +16,7 @@ namespace {
 ExecutorOptions OptionsOf(const Machine& machine, const RunnerRequest& request) {
   const std::string& folder = request.options.cache_folder;
   return {request.options.check_numerics, machine.capture,
-          folder.empty() ? "" : folder + "/cuda_choices.txt", machine.epilogues};
+          folder.empty() ? "" : StrCat(folder, "/", kKernelChoicesFile), machine.epilogues};
 }
 
 void RefuseReference(const RunnerRequest& request) {

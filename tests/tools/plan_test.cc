@@ -173,6 +173,8 @@ TEST_F(PlanTest, ManifestThatDisagreesWithTheProgramsIsRefused) {
 
 TEST_F(PlanTest, ReplacesAPlan) {
   CompileTwoRanks();
+  // What runs on GPUs keep there.
+  Write("plan/cuda_choices.txt", "x");
   Compile("plan", "--spec serial");
   EXPECT_EQ(List("plan"), "graph.shardc manifest.textproto rank0000.program weights");
   EXPECT_EQ(List("plan/weights"), "rank0000.safetensors");
