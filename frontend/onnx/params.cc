@@ -255,6 +255,11 @@ class DistanceTest {
 
 Kind Classify(const TensorType& type, const TensorSource& source) {
   MaskTest test;
+  if (type.num_elements() == 1) {
+    HostTensor number(type.dtype, type.shape);
+    source.Read(Shape(type.shape.size()), type.shape, number.raw());
+    return test.Takes(number.AsDouble(0)) ? test.Result() : Kind::kOther;
+  }
   DistanceTest distances(type.dtype);
   bool may_mask = true, may_distance = type.rank() >= 2;
   // In pieces, so that a large table is left after its first.
@@ -308,10 +313,16 @@ class Finder {
   }
 
  private:
+  // Of one tensor alone exporters fold the transpose, where it is a matrix.
   void FindComputed(const std::vector<std::string>& params, Parameters& found) const {
+    std::set<std::string> matrices;
+    for (const TensorProto* t : uses_.initializers()) {
+      if (t->dims_size() > 1) matrices.insert(t->name());
+    }
     for (const std::string& name : params) {
       auto folded = names_.folded_from.find(name);
-      if (folded == names_.folded_from.end() || folded->second.size() < 2) continue;
+      if (folded == names_.folded_from.end()) continue;
+      if (folded->second.size() < 2 && matrices.contains(name)) continue;
       for (const std::string& source : folded->second) {
         if (names_.is_parameter.contains(source)) found.computed_from[name] = source;
       }
@@ -365,12 +376,16 @@ class Finder {
   }
 
   // A single number, where nothing says what the module trains. TorchScript writes the module's
-  // constants as Constant nodes, as initializers its tensors ("h.0.scale") and what it folded of
-  // them ("onnx::Mul_7").
-  bool MayBeTrainedNumber(const TensorProto& t) const {
+  // constants as Constant nodes, as initializers its tensors ("h.0.scale", "logit_scale") and what
+  // it folded of them ("onnx::Mul_7").
+  bool MayBeTrainedNumber(const TensorProto& t) {
     auto held = HeldAs(t.data_type());
-    if (!names_.parameters.empty() || !held || !IsFloat(*held) || t.dims_size() > 0) return false;
-    if (t.name().find_first_of(".:") == std::string::npos) return false;
+    if (!names_.parameters.empty() || !held || !IsFloat(*held)) return false;
+    if (model_.proto.producer_name() == "pytorch") {
+      if (t.name().starts_with('/') || reader_.Type(t).num_elements() != 1) return false;
+      return Evidence(t, uses_, [&] { return KindOf(t); }).found();
+    }
+    if (t.dims_size() > 0 || t.name().find_first_of(".:") == std::string::npos) return false;
     return std::any_of(uses_.Of(t.name()).begin(), uses_.Of(t.name()).end(), [](const Use& use) {
       return use.node != nullptr && kScale.contains(use.node->op_type());
     });

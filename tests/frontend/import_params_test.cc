@@ -239,6 +239,43 @@ TEST_F(ParamRules, ANumberFoldedFromAParameterIsOne) {
   EXPECT_THAT(ParamNames(graph), ElementsAre("onnx::Mul_1"));
   EXPECT_THAT(graph.notes,
               ElementsAre(::testing::HasSubstr("'onnx::Mul_1' [] from 'h.0.lambdas'")));
+  // A number that was made of the parameter alone is still not the parameter: exp(logit_scale).
+  m.graph.clear_value_info();
+  auto* info = m.graph.add_value_info();
+  info->set_name("onnx::Mul_1");
+  add_metadata(*info, 4, "pkg.onnxscript.optimizer.folded_from", "['h.0.lambdas']");
+  EXPECT_THAT(Import(m.proto).notes,
+              ElementsAre(::testing::HasSubstr("'onnx::Mul_1' [] from 'h.0.lambdas'")));
+}
+
+// TorchScript does not say which of the module's numbers are trained; that they are not here is
+// said.
+TEST_F(ParamRules, NumbersOfTorchScriptAreNoted) {
+  Model m;
+  m.proto.set_producer_name("pytorch");
+  m.Input("x", {"2", "2"});
+  for (const char* name : {"alpha", "shift", "slope", "onnx::Mul_9", "/Constant_output_0"}) {
+    m.Floats(name, {1}, {.5f});
+  }
+  m.Floats("logit_scale", {}, {2.6f});
+  m.Floats("masked_bias", {}, {-1e4f});
+  m.Floats("none", {1}, {0});
+  m.Node("Mul", {"x", "alpha"}, {"a"});
+  m.Node("Add", {"a", "shift"}, {"b"});
+  m.Node("PRelu", {"b", "slope"}, {"c"});
+  m.Node("Mul", {"c", "onnx::Mul_9"}, {"d"});
+  m.Node("Div", {"d", "/Constant_output_0"}, {"e"});
+  m.Node("Exp", {"logit_scale"}, {"scale"});
+  m.Node("Mul", {"e", "scale"}, {"f"});
+  m.Node("Greater", {"f", "none"}, {"positive"});
+  m.Node("Where", {"positive", "f", "masked_bias"}, {"y"});
+  m.Output("y");
+  Graph graph = Import(m.proto);
+  EXPECT_THAT(ParamNames(graph), IsEmpty());
+  EXPECT_THAT(graph.notes, ElementsAre("kept as constants, not trained: 'alpha', 'shift', 'slope', "
+                                       "'onnx::Mul_9', 'logit_scale'"));
+  m.proto.set_producer_name("");
+  EXPECT_THAT(Import(m.proto).notes, IsEmpty());
 }
 
 // DeepSeek-V3: a bias by which experts are chosen, but that is no part of their scores, is not
