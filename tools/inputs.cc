@@ -30,13 +30,15 @@ std::optional<InputText> Parse(const std::string& text) {
   size_t eq = text.find("=@");
   if (eq == std::string::npos || eq == 0) return std::nullopt;
   InputText input{text.substr(0, eq), text.substr(eq + 2), ""};
-  size_t at = input.path.find(".safetensors");
-  if (at == std::string::npos) return input;
-  input.tensor = input.name;
-  if (at + 12 < input.path.size() && input.path[at + 12] == ':') {
-    input.tensor = input.path.substr(at + 13);
-    input.path.resize(at + 12);
+  constexpr std::string_view kEnd = ".safetensors";
+  if (input.path.ends_with(kEnd)) {
+    input.tensor = input.name;
+  } else if (size_t at = input.path.find(StrCat(kEnd, ":")); at != std::string::npos) {
+    input.tensor = input.path.substr(at + kEnd.size() + 1);
+    input.path.resize(at + kEnd.size());
+    if (input.tensor.empty()) return std::nullopt;
   }
+  if (input.path.empty()) return std::nullopt;
   return input;
 }
 
@@ -48,6 +50,33 @@ NamedTensor ReadInput(const std::string& text) {
   }
   if (input->tensor.empty()) return {input->name, ReadNpy(input->path)};
   return {input->name, SafetensorsFile(input->path).Read(input->tensor)};
+}
+
+bool Widens(DType from, DType to) {
+  if (from == DType::kBool) return true;
+  if (IsInteger(from)) return IsInteger(to);
+  return IsFloat(to) && DTypeSize(from) < DTypeSize(to);
+}
+
+// The same numbers in the type that the plan wants, where that loses none: integers that fit, bools
+// as 0 and 1, floats in a wider type. What else there is stays, and is refused.
+HostTensor InType(HostTensor value, DType to, const std::string& name) {
+  if (value.dtype() == to || !Widens(value.dtype(), to)) return value;
+  HostTensor out(to, value.shape());
+  for (int64_t i = 0; i < value.num_elements(); ++i) {
+    if (IsFloat(to)) {
+      out.SetDouble(i, value.AsDouble(i));
+      continue;
+    }
+    const int64_t v = value.AsInt(i);
+    if (to == DType::kI32 && v != static_cast<int32_t>(v)) {
+      throw Diagnostic("E4002", ExitCode::kUsage, "--input " + name,
+                       StrCat("element ", i, " is ", v, ", and the plan wants ", DTypeName(to)));
+    }
+    if (to == DType::kI32) out.data<int32_t>()[i] = static_cast<int32_t>(v);
+    if (to == DType::kI64) out.data<int64_t>()[i] = v;
+  }
+  return out;
 }
 
 // How many steps the array holds; 0 when it has no dim for them.
@@ -87,8 +116,12 @@ GivenInputs::GivenInputs(const std::vector<std::string>& texts, const Session& s
       throw Diagnostic("E4001", ExitCode::kUsage, "--input " + text,
                        "input '" + input.name + "' is given twice");
     }
+    const bool known = Has(inputs, input.name);
+    if (known) {
+      input.value = InType(std::move(input.value), session.InputType(input.name).dtype, input.name);
+    }
     Given g{input.name, std::make_shared<HostTensor>(std::move(input.value))};
-    if (Has(inputs, g.name)) g.steps = StepsIn(*g.value, session.InputType(g.name));
+    if (known) g.steps = StepsIn(*g.value, session.InputType(g.name));
     given_.push_back(std::move(g));
   }
   for (const Given& g : given_) {

@@ -193,6 +193,56 @@ TEST_F(RunTest, InputsFromSafetensors) {
   EXPECT_EQ(RunOk("plan --input input_ids=@in.safetensors").out, out);
   EXPECT_EQ(RunOk("plan --input input_ids=@in.safetensors:x").out, out);
   RunFails("plan --input input_ids=@in.safetensors:y", 74, {"E5103"});
+  RunFails("plan --input input_ids=@in.safetensors:", 2, {"E4001", "name=@file"});
+  RunFails("plan --input input_ids=@", 2, {"E4001", "name=@file"});
+  // What the folder is called says nothing of the file.
+  Shell("mkdir a.safetensors && cp ids.npy in.safetensors a.safetensors");
+  EXPECT_EQ(RunOk("plan --input input_ids=@a.safetensors/ids.npy").out, out);
+  EXPECT_EQ(RunOk("plan --input input_ids=@a.safetensors/in.safetensors:x").out, out);
+}
+
+// Numbers of another type are taken where none of them changes.
+TEST_F(RunTest, InputsOfOtherTypes) {
+  Compile("plan", "--spec serial");
+  const std::string out = RunOk("plan --input input_ids=@ids.npy").out;
+  const HostTensor ids = ReadNpy(Path("ids.npy"));
+  HostTensor narrow(DType::kI32, ids.shape());
+  for (int64_t i = 0; i < ids.num_elements(); ++i) narrow.SetDouble(i, ids.AsDouble(i));
+  WriteNpy(Path("i32.npy"), narrow);
+  EXPECT_EQ(RunOk("plan --input input_ids=@i32.npy").out, out);
+
+  Write("g.shardc",
+        "graph @g(%i: i32[2], %x: f32[2]) -> (%y) {\n"
+        "  %f = cast %i {to=\"f32\"} : f32[2]\n"
+        "  %y = add %f, %x : f32[2]\n"
+        "}\n");
+  Compile("sums", "--loss none", "g.shardc");
+  WriteSafetensors(Path("in.safetensors"),
+                   {{"i", HostTensor::Of<int64_t>({2}, {-(int64_t{1} << 31), 5})},
+                    {"wide", HostTensor::Of<int64_t>({2}, {0, int64_t{1} << 31})},
+                    {"x", HostTensor::Of<float>({2}, {0, 0.5})},
+                    {"bools",
+                     [] {
+                       HostTensor bools(DType::kBool, {3, 2});
+                       for (int64_t i = 0; i < 6; ++i) bools.SetDouble(i, i % 2);
+                       return bools;
+                     }()},
+                    {"doubles", HostTensor::Of<double>({2}, {0, 1})}});
+  HostTensor half(DType::kF16, {2});
+  half.SetDouble(1, 0.5);
+  WriteNpy(Path("half.npy"), half);
+  const std::string sum = "sums --input i=@in.safetensors --save y.safetensors --input x=@";
+  const auto second = [&](const std::string& x) {
+    RunOk(sum + x);
+    return SafetensorsFile(Path("y.safetensors")).Read("y").AsDouble(1);
+  };
+  EXPECT_EQ(second("in.safetensors"), 5.5);
+  EXPECT_EQ(second("half.npy"), 5.5);
+  EXPECT_EQ(second("in.safetensors:bools --steps 3"), 6);
+  RunFails(sum + "in.safetensors:doubles", 2, {"E4002", "f32[2], got f64[2]"});
+  RunFails(sum + "in.safetensors:wide", 2, {"E4002", "f32[2], got i64[2]"});
+  RunFails("sums --input x=@half.npy --input i=@in.safetensors:wide", 2,
+           {"E4002", "--input i", "element 1 is 2147483648", "i32"});
 }
 
 TEST_F(RunTest, WrongInputs) {
