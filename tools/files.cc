@@ -20,8 +20,9 @@ bool SameFile(const std::string& a, const std::string& b) {
   if (fs::exists(a, error) && fs::exists(b, error)) {
     return fs::is_regular_file(a, error) && fs::equivalent(a, b, error);
   }
-  const fs::path whole = fs::weakly_canonical(a, error);
-  return !error && whole == fs::weakly_canonical(b, error);
+  // What is not there yet is only made canonical from a part that is.
+  const fs::path whole = fs::weakly_canonical(fs::absolute(a), error);
+  return !error && whole == fs::weakly_canonical(fs::absolute(b), error);
 }
 
 }  // namespace

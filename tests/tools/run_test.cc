@@ -319,7 +319,9 @@ TEST_F(RunTest, FilesStayApart) {
            {"E6121", "--save ./out.safetensors", "--check"});
   RunFails(run + "--check out.safetensors --save-params link", 2, {"E6121", "--check"});
   RunFails(run + "--save hard", 2, {"E6121", "--input"});
-  RunFails(run + "--save new --save-checkpoint new", 2, {"E6121", "--save new"});
+  for (const char* same : {"new", "./new", "plan/../new", "$PWD/new"}) {
+    RunFails(run + "--save new --save-checkpoint " + same, 2, {"E6121", "--save new"});
+  }
   EXPECT_EQ(Read("ids.npy"), ids);
   EXPECT_EQ(Read("out.safetensors"), out);
   EXPECT_FALSE(std::filesystem::exists(Path("new")));
