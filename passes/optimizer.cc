@@ -1,5 +1,6 @@
 #include "passes/optimizer.h"
 
+#include <limits>
 #include <map>
 
 #include "ir/builder.h"
@@ -67,8 +68,9 @@ void CheckOptions(const OptimizerOptions& o) {
   if (!(o.beta1 >= 0 && o.beta1 < 1 && o.beta2 >= 0 && o.beta2 < 1)) {
     throw bad(StrCat("betas ", o.beta1, ", ", o.beta2, " are not in [0, 1)"));
   }
-  if (!(o.eps >= 0 && o.weight_decay >= 0 && o.momentum >= 0 && o.clip_norm >= 0)) {
-    throw bad("eps, weight decay, momentum and the clipping norm must not be negative");
+  for (double v : {o.eps, o.weight_decay, o.momentum, o.clip_norm}) {
+    if (v >= 0 && v <= std::numeric_limits<float>::max()) continue;
+    throw bad("eps, weight decay, momentum and the clipping norm must be numbers from 0 on");
   }
 }
 

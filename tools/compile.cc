@@ -29,6 +29,7 @@ struct CompileOptions {
   ModelOptions binding;
   PipelineOptions pipeline;
   std::vector<double> betas;
+  std::optional<double> eps;
   std::optional<int> zero, microbatches, together, virtual_stages;
   bool no_gradients = false, no_dropout = false;
   bool quiet = false;
@@ -179,13 +180,16 @@ void Annotate(Graph& graph, const Placements& placement, const CompileOptions& o
 
 void RunCompile(CompileOptions& o) {
   CheckAnnotate(o);
-  if (!o.betas.empty() && o.pipeline.optimizer.kind == "sgd") {
-    throw Diagnostic("E6102", ExitCode::kUsage, "--betas", "betas are adamw's; sgd has momentum");
+  if (o.pipeline.optimizer.kind == "sgd" && (!o.betas.empty() || o.eps)) {
+    const bool betas = !o.betas.empty();
+    throw Diagnostic("E6102", ExitCode::kUsage, betas ? "--betas" : "--eps",
+                     betas ? "betas are adamw's; sgd has momentum" : "eps is adamw's");
   }
   if (!o.betas.empty()) {
     o.pipeline.optimizer.beta1 = o.betas[0];
     o.pipeline.optimizer.beta2 = o.betas[1];
   }
+  if (o.eps) o.pipeline.optimizer.eps = *o.eps;
   o.pipeline.gradients = !o.no_gradients;
   o.binding.dropout.keep = !o.no_dropout;
   o.pipeline.log = &std::cerr;
@@ -305,7 +309,7 @@ void AddCompileVerb(CLI::App& app) {
       ->delimiter(',')
       ->expected(2)
       ->default_str("0.9,0.999");
-  of_optimizer("--eps", opt.eps, "adamw's eps");
+  of_optimizer("--eps", o->eps, "adamw's eps")->default_str("1e-08");
   of_optimizer("--momentum", opt.momentum, "sgd's momentum");
   of_optimizer("--weight-decay", opt.weight_decay, "on parameters with two or more dims");
   of_optimizer("--clip-norm", opt.clip_norm, "clip gradients to this global norm; 0: do not");
