@@ -16,8 +16,8 @@ std::vector<DeviceConfiguration> ReadAnnotations(const std::string& path);
 
 // Writes the model of `path` to `to`, with this configuration in the place of one of its name. For
 // each tensor `configuration` has one placement, which all nodes get that make or read it. External
-// data is not copied: then `to` must lie in the folder of `path` (E1403). `to` may be `path`, and
-// is as before where it cannot be written. Throws Diagnostic E5003, E5004.
+// data is not copied: then `to` must lie in the folder of `path`, and be none of its files (E1403).
+// `to` may be `path`, and is as before where it cannot be written. Throws Diagnostic E5003, E5004.
 void WriteAnnotated(const std::string& path, const DeviceConfiguration& configuration,
                     const std::string& to);
 

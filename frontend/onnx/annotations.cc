@@ -236,10 +236,16 @@ void Annotate(onnx::ModelProto& model, const DeviceConfiguration& configuration)
   }
 }
 
-bool HasExternalData(const onnx::GraphProto& graph) {
-  return std::any_of(graph.initializer().begin(), graph.initializer().end(), [](const auto& t) {
-    return t.data_location() == onnx::TensorProto::EXTERNAL;
-  });
+// Files beside the model, by their paths from there.
+std::set<std::string> ExternalFiles(const onnx::GraphProto& graph) {
+  std::set<std::string> files;
+  for (const auto& t : graph.initializer()) {
+    if (t.data_location() != onnx::TensorProto::EXTERNAL) continue;
+    for (const auto& entry : t.external_data()) {
+      if (entry.key() == "location") files.insert(entry.value());
+    }
+  }
+  return files;
 }
 
 }  // namespace
@@ -255,10 +261,17 @@ void WriteAnnotated(const std::string& path, const DeviceConfiguration& configur
   auto folder = [](const std::string& file) {
     return fs::weakly_canonical(fs::absolute(file).parent_path());
   };
-  if (HasExternalData(model.proto.graph()) && folder(path) != folder(to)) {
+  for (const std::string& file : ExternalFiles(model.proto.graph())) {
+    if (folder(path) != folder(to)) {
+      throw Diagnostic("E1403", ExitCode::kBadModel, to,
+                       StrCat("the data of ", path, " lies in files beside it, and is not copied"),
+                       "write the annotated model into the same folder");
+    }
+    std::error_code none;
+    if (!fs::equivalent(folder(path) / file, to, none)) continue;
     throw Diagnostic("E1403", ExitCode::kBadModel, to,
-                     StrCat("the data of ", path, " lies in files beside it, and is not copied"),
-                     "write the annotated model into the same folder");
+                     StrCat("data of ", path, " is there, and would be overwritten"),
+                     "give another file");
   }
   Annotate(model.proto, configuration);
   for (const auto& [i, bytes] : model.raw) {

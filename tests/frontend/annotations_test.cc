@@ -121,6 +121,23 @@ TEST_F(Annotations, ExternalDataStaysBesideTheModelOrElseE1403) {
     EXPECT_EQ(d.id(), "E1403");
     EXPECT_FALSE(std::filesystem::exists(Path()));
   }
+  // Nor over the data.
+  namespace fs = std::filesystem;
+  const fs::path folder = Path() + ".d";
+  fs::create_directory(folder);
+  fs::copy(path, folder / "dynamo_dynamic.onnx");
+  fs::copy(path + ".data", folder / "dynamo_dynamic.onnx.data");
+  try {
+    WriteAnnotated(folder / "dynamo_dynamic.onnx", {"one", 1, {}, false},
+                   folder / "dynamo_dynamic.onnx.data");
+    ADD_FAILURE() << "no diagnostic";
+  } catch (const Diagnostic& d) {
+    EXPECT_EQ(d.id(), "E1403");
+    EXPECT_THAT(d.message(), HasSubstr("would be overwritten"));
+  }
+  EXPECT_EQ(fs::file_size(folder / "dynamo_dynamic.onnx.data"), fs::file_size(path + ".data"));
+  WriteAnnotated(folder / "dynamo_dynamic.onnx", {"one", 1, {}, false}, folder / "other.onnx");
+  fs::remove_all(folder);
 }
 
 }  // namespace
