@@ -293,8 +293,7 @@ class Importer {
     std::string names;
     for (const auto& [name, source] : params.computed_from) {
       const Op* param = graph_.FindState(name);
-      // A vector with a constant added (1 + weight) trains as the vector does.
-      if (param == nullptr || param->out().rank() == 1) continue;
+      if (param == nullptr) continue;
       names += StrCat(names.empty() ? "'" : ", '", name, "' ", ShapeToString(param->out().shape),
                       " from '", source, "'");
     }

@@ -313,16 +313,20 @@ class Finder {
   }
 
  private:
-  // Of one tensor alone exporters fold the transpose, where it is a matrix.
+  // Of a matrix alone exporters fold the transpose. A vector with a constant added (1 + weight)
+  // trains as the vector does; what was made of it alone (its exponential) does not.
   void FindComputed(const std::vector<std::string>& params, Parameters& found) const {
-    std::set<std::string> matrices;
+    std::map<std::string, int64_t> ranks, larger;  // dims; those of more than one element
     for (const TensorProto* t : uses_.initializers()) {
-      if (t->dims_size() > 1) matrices.insert(t->name());
+      ranks[t->name()] = t->dims_size();
+      larger[t->name()] =
+          std::count_if(t->dims().begin(), t->dims().end(), [](int64_t d) { return d > 1; });
     }
     for (const std::string& name : params) {
       auto folded = names_.folded_from.find(name);
       if (folded == names_.folded_from.end()) continue;
-      if (folded->second.size() < 2 && matrices.contains(name)) continue;
+      const bool alone = folded->second.size() == 1;
+      if (alone ? larger[name] > 1 : ranks[name] == 1) continue;
       for (const std::string& source : folded->second) {
         if (names_.is_parameter.contains(source)) found.computed_from[name] = source;
       }

@@ -239,13 +239,20 @@ TEST_F(ParamRules, ANumberFoldedFromAParameterIsOne) {
   EXPECT_THAT(ParamNames(graph), ElementsAre("onnx::Mul_1"));
   EXPECT_THAT(graph.notes,
               ElementsAre(::testing::HasSubstr("'onnx::Mul_1' [] from 'h.0.lambdas'")));
-  // A number that was made of the parameter alone is still not the parameter: exp(logit_scale).
+  // A number that was made of the parameter alone is still not the parameter: exp(logit_scale);
+  // nor is a vector.
   m.graph.clear_value_info();
   auto* info = m.graph.add_value_info();
   info->set_name("onnx::Mul_1");
   add_metadata(*info, 4, "pkg.onnxscript.optimizer.folded_from", "['h.0.lambdas']");
   EXPECT_THAT(Import(m.proto).notes,
               ElementsAre(::testing::HasSubstr("'onnx::Mul_1' [] from 'h.0.lambdas'")));
+  m.graph.mutable_initializer(0)->add_dims(1);
+  EXPECT_THAT(Import(m.proto).notes,
+              ElementsAre(::testing::HasSubstr("'onnx::Mul_1' [1] from 'h.0.lambdas'")));
+  m.graph.mutable_initializer(0)->add_dims(1);
+  EXPECT_THAT(Import(m.proto).notes,
+              ElementsAre(::testing::HasSubstr("'onnx::Mul_1' [1, 1] from 'h.0.lambdas'")));
 }
 
 // TorchScript does not say which of the module's numbers are trained; that they are not here is
