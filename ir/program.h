@@ -2,6 +2,7 @@
 // `compile` writes, the checker proves and the runtime executes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -121,6 +122,14 @@ inline int RootOf(const Program& program, int buffer) {
     buffer = program.buffers[static_cast<size_t>(buffer)].alias_of;
   }
   return buffer;
+}
+// Whether an instruction writes a state: the next step finds other weights.
+inline bool ChangesStates(const Program& program) {
+  return std::ranges::any_of(program.instructions, [&](const Instruction& instruction) {
+    return std::ranges::any_of(instruction.results, [&](int r) {
+      return program.buffers[static_cast<size_t>(RootOf(program, r))].space == Space::kState;
+    });
+  });
 }
 
 // The rank-independent part, serialised (protobuf); equal bytes for ranks of equal programs.

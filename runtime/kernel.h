@@ -15,9 +15,8 @@ struct KernelRequest {
   const Program& program;
   const Instruction& instruction;
   KernelCall call;
-  // Counts the steps after which states (weights) have changed: a kernel that keeps a packed copy
-  // of a state operand packs again when it differs from what it saw. Never null.
-  const int64_t* state_version;
+  // Whether steps change states (weights): a copy of one that a kernel packs serves one step only.
+  bool states_change = false;
   bool OperandIsState(size_t i) const {
     return program.buffers[RootOf(program, instruction.operands[i])].space == Space::kState;
   }

@@ -111,12 +111,10 @@ TensorView Rank::View(int buffer) const {
 
 void Rank::PrepareInstructions() {
   steps_.resize(program_.instructions.size());
+  const bool states_change = ChangesStates(program_);
   sends_to_finish_ = SendsToFinish(program_);
   for (size_t i = 0; i < steps_.size(); ++i) {
     const Instruction& instruction = program_.instructions[i];
-    for (int r : instruction.results) {
-      updates_states_ |= program_.buffers[RootOf(program_, r)].space == Space::kState;
-    }
     if (instruction.collective >= 0) {
       steps_[i].kernel = PrepareCollective(i);
       continue;
@@ -127,7 +125,7 @@ void Rank::PrepareInstructions() {
     KernelRequest request{
         program_, instruction,
         KernelCall{&instruction.attrs, step.in, step.out, &program_.mesh, program_.rank, threads_},
-        &state_version_};
+        states_change};
     try {
       if (!options_.reference_kernels) step.kernel = MakeCpuKernel(request);
       if (!step.kernel) step.kernel = MakeReferenceKernel(request);
@@ -264,7 +262,6 @@ void Rank::Step() {
     }
     FinishSends(steps_.size(), false);
   }
-  if (updates_states_) ++state_version_;
 }
 
 MachinePeaks Rank::MeasurePeaks(int64_t ranks) const {

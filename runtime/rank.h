@@ -90,8 +90,6 @@ class Rank {
   };
   std::vector<Step_> steps_;
   std::vector<std::vector<int>> sends_to_finish_;
-  int64_t state_version_ = 0;
-  bool updates_states_ = false;
   int64_t collective_bytes_ = 0;
   RankProfile profile_;
   cpu::TeamTrace teams_;  // of the instruction that runs

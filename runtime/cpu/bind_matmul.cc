@@ -58,14 +58,11 @@ class MatmulKernel : public Kernel {
         b_(In(r, 1)),
         bias_(config.bias ? In(r, 2) : nullptr),
         c_(Out(r, 0)),
-        packs_(config.pack_b),
-        version_(r.state_version) {}
+        packs_(config.pack_b) {}
 
   void Run() override {
-    if (packs_ && packed_version_ != *version_) {
-      matmul_.PackB(b_);
-      packed_version_ = *version_;
-    }
+    if (packs_) matmul_.PackB(b_);
+    packs_ = false;
     if (addend_) addend_->Place();
     matmul_.Execute(a_, b_, bias_, c_);
     ends_.Clear();
@@ -79,9 +76,7 @@ class MatmulKernel : public Kernel {
   Ends ends_;
   const float *a_, *b_, *bias_;
   float* c_;
-  bool packs_;
-  const int64_t* version_;
-  int64_t packed_version_ = -1;
+  bool packs_;  // in the first step
 };
 
 // bf16 operands; the result (with what it is added to) and the bias are bf16 or f32. Null
@@ -126,10 +121,11 @@ std::unique_ptr<Kernel> Make(const KernelRequest& r, MatmulConfig config) {
   if (Bf16Operands(r)) return MakeBf16(r, config);
   config.threads = r.call.threads;
   // A packed copy pays off only for few rows: with more, oneDNN's sgemm packs as it goes, as fast
-  // (tests/runtime/kernels/kernels_bench.cc), and no second copy of the weights is held.
+  // (tests/runtime/kernels/kernels_bench.cc), and no second copy of the weights is held; and only
+  // where it serves more than one step.
   constexpr int64_t kFewRows = 128;
-  config.pack_b =
-      config.batch == 1 && !config.transpose_a && config.m <= kFewRows && r.OperandIsState(1);
+  config.pack_b = config.batch == 1 && !config.transpose_a && config.m <= kFewRows &&
+                  !r.states_change && r.OperandIsState(1);
   return std::make_unique<MatmulKernel>(r, config);
 }
 

@@ -155,7 +155,6 @@ void Executor::Step() {
   WaitForStep();
   for (auto& r : ranks_) r->timer().EndStep();
   for (auto& r : ranks_) r->CheckFaults();
-  for (auto& r : ranks_) r->StepEnded();
   ++steps_;
   host_seconds_ = SecondsSince(start) - (waited_ - waited);
 }

@@ -55,9 +55,7 @@ double GemmFlops(Device& device, Stream s, DType dtype, int64_t n, const KernelM
   Program program;
   Instruction product;
   product.op = "matmul";
-  const int64_t version = 0;
-  auto kernel =
-      make_kernel({program, product, KernelCall{&product.attrs, in, out, nullptr, 0, 1}, &version});
+  auto kernel = make_kernel({program, product, KernelCall{&product.attrs, in, out, nullptr, 0, 1}});
   if (!kernel) return 0;
   Launch launch = device.LaunchOn(s);
   kernel->Prepare(launch);

@@ -127,11 +127,9 @@ TensorView RankState::View(int buffer) const {
 void RankState::MakeKernels(const KernelMaker& make_kernel) {
   prepared_.resize(program_.instructions.size());
   launch_ = device_.LaunchOn(streams_[0].get());
+  const bool states_change = ChangesStates(program_);
   for (size_t i = 0; i < prepared_.size(); ++i) {
     const Instruction& instruction = program_.instructions[i];
-    for (int r : instruction.results) {
-      updates_states_ |= program_.buffers[RootOf(program_, r)].space == Space::kState;
-    }
     if (instruction.collective >= 0) continue;
     Prepared& p = prepared_[i];
     for (int b : instruction.operands) p.in.push_back(View(b));
@@ -139,7 +137,7 @@ void RankState::MakeKernels(const KernelMaker& make_kernel) {
     KernelRequest request{
         program_, instruction,
         KernelCall{&instruction.attrs, p.in, p.out, &program_.mesh, program_.rank, 1},
-        &state_version_};
+        states_change};
     try {
       p.kernel = make_kernel(request);
       if (p.kernel) p.kernel->Prepare(launch_);

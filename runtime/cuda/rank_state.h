@@ -67,7 +67,6 @@ class RankState {
   void ReadFaults(Stream s);
   // After the step. Throws Diagnostic E4003 for the first instruction that met a wrong index.
   void CheckFaults() const;
-  void StepEnded() { state_version_ += updates_states_; }
 
   int64_t held_bytes() const;
   int64_t workspace_bytes() const { return workspace_.bytes(); }
@@ -108,8 +107,6 @@ class RankState {
   Memory workspace_, faults_host_;
   Launch launch_;
   StepTimer timer_;
-  int64_t state_version_ = 0;
-  bool updates_states_ = false;
 };
 
 }  // namespace shardc::cuda

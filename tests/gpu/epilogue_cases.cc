@@ -126,7 +126,6 @@ std::string TryEpilogue(KernelMachine& machine, cuda::EpilogueLibrary& library,
   cuda::Launch launch = machine.NewLaunch();
   cuda::KernelChoices choices;
   choices.may_measure = true;
-  const int64_t version = 0;
   std::vector<std::unique_ptr<cuda::CudaKernel>> kernels;
   std::vector<cuda::CudaKernel*> separate;
   std::vector<std::vector<TensorView>> in(program.instructions.size()), out = in;
@@ -134,9 +133,9 @@ std::string TryEpilogue(KernelMachine& machine, cuda::EpilogueLibrary& library,
     const Instruction& instruction = program.instructions[i];
     for (int b : instruction.operands) in[i].push_back(views[static_cast<size_t>(b)]);
     for (int b : instruction.results) out[i].push_back(views[static_cast<size_t>(b)]);
-    kernels.push_back(machine.Make(
-        {program, instruction, KernelCall{&instruction.attrs, in[i], out[i], &program.mesh, 0, 1},
-         &version}));
+    kernels.push_back(
+        machine.Make({program, instruction,
+                      KernelCall{&instruction.attrs, in[i], out[i], &program.mesh, 0, 1}}));
     if (!kernels.back()) return "no kernel for " + instruction.op;
     kernels.back()->Prepare(launch);
     separate.push_back(kernels.back().get());

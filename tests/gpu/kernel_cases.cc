@@ -105,9 +105,8 @@ class Runner {
       machine_.Upload(data.back(), t.raw(), t.bytes());
     }
     Bind(data);
-    int64_t version = 0;
     Program program;
-    KernelRequest request{program, instruction_, call_, &version};
+    KernelRequest request{program, instruction_, call_};
     auto kernel = machine_.Make(request);
     if (!kernel) return std::nullopt;
     cuda::Launch launch = machine_.NewLaunch();
@@ -144,9 +143,8 @@ class Runner {
     std::vector<std::byte*> data;
     for (HostTensor& t : copies) data.push_back(t.raw());
     Bind(data);
-    int64_t version = 0;
     Program program;
-    MakeReferenceKernel({program, instruction_, call_, &version})->Run();
+    MakeReferenceKernel({program, instruction_, call_})->Run();
     return {copies.begin() + static_cast<int64_t>(c_.operands.size()), copies.end()};
   }
   const std::vector<int64_t>& fault() const { return fault_; }

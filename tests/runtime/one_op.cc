@@ -46,9 +46,8 @@ std::vector<HostTensor> OneOp::Run(bool reference, int operand, int result) cons
     HostTensor& t = memory[is_result ? place(i - operands_.size()) : i];
     (is_result ? out : in).push_back({t.raw(), types_[i].dtype, types_[i].shape, &types_[i]});
   }
-  int64_t version = 0;
   KernelRequest request{program_, instruction_,
-                        KernelCall{&instruction_.attrs, in, out, nullptr, 0, 2}, &version};
+                        KernelCall{&instruction_.attrs, in, out, nullptr, 0, 2}};
   auto kernel = reference ? MakeReferenceKernel(request) : MakeCpuKernel(request);
   if (!kernel) return {};
   kernel->Run();
@@ -67,9 +66,9 @@ int64_t OneOp::HeldBytes() const {
     (is_result ? out : in)
         .push_back({memory[i].raw(), types_[i].dtype, types_[i].shape, &types_[i]});
   }
-  int64_t version = 0, held = -1;
+  int64_t held = -1;
   KernelRequest request{program_, instruction_,
-                        KernelCall{&instruction_.attrs, in, out, nullptr, 0, 2}, &version};
+                        KernelCall{&instruction_.attrs, in, out, nullptr, 0, 2}};
   std::thread([&] {
     if (auto kernel = MakeCpuKernel(request)) held = kernel->held_bytes();
   }).join();

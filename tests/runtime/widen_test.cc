@@ -116,10 +116,9 @@ INSTANTIATE_TEST_SUITE_P(Types, Halves, ::testing::Values(DType::kBF16, DType::k
 TEST(Widened, SharesItsRoom) {
   Program program;
   Instruction instruction;
-  int64_t version = 0;
   auto request = [&](const std::vector<TensorView>& in, const std::vector<TensorView>& out) {
     return KernelRequest{program, instruction,
-                         KernelCall{&instruction.attrs, in, out, nullptr, 0, 1}, &version};
+                         KernelCall{&instruction.attrs, in, out, nullptr, 0, 1}};
   };
   cpu::Factory doubles = [](const KernelRequest& r) {
     return MakeKernel([x = cpu::In(r, 0), y = cpu::Out(r, 0), n = r.call.in[0].num_elements()] {

@@ -137,13 +137,12 @@ TEST(CublasProduct, AGpuThatSpeedsUpTakesTheSameWay) {
   Program program;
   Instruction product;
   product.op = "matmul";
-  const int64_t version = 0;
   auto choice_on = [&](double least) {
     Gpu() = FakeGpu();
     Gpu().step = -1;
     Gpu().least = least;
-    auto kernel = machine.Make(
-        {program, product, KernelCall{&product.attrs, in, out, nullptr, 0, 1}, &version});
+    auto kernel =
+        machine.Make({program, product, KernelCall{&product.attrs, in, out, nullptr, 0, 1}});
     std::vector<std::byte> workspace(static_cast<size_t>(kernel->workspace_bytes()) + 256);
     cuda::Launch launch = machine.NewLaunch();
     const auto at = reinterpret_cast<uintptr_t>(workspace.data());
