@@ -282,8 +282,11 @@ class Application {
     for (const CutDim& other : rule.cuts) parts *= ranks(other);
     const int64_t n = std::min<int64_t>(cut.balanced_segments, size / parts);
     if (n < 2 || !HasStretchOf(size)) return {};
-    std::vector<int64_t> segments(static_cast<size_t>(n), size / n);
-    for (int64_t i = 0; i < size % n; ++i) ++segments[static_cast<size_t>(i)];
+    // Whole shares of the ranks each, but for the last: padded no more than one stretch is.
+    const int64_t shares = (size + parts - 1) / parts;
+    std::vector<int64_t> segments;
+    for (int64_t i = 0; i < n; ++i) segments.push_back(parts * ((shares + i) / n));
+    segments.back() -= shares * parts - size;
     return segments;
   }
 

@@ -124,8 +124,8 @@ graph @g(%x: f32[4, 6]) -> (%y, %z) {
       "E2103", "name a dim from -2 to 1");
 }
 
-// Segments that share out what a causal attention does: as equal as can be, no shorter than there
-// are ranks, and only where there is such an op and the axis.
+// Segments that share out what a causal attention does: as equal as can be without more padding, no
+// shorter than there are ranks, and only where there is such an op and the axis.
 TEST(ApplySpec, BalancedSegments) {
   const auto graph = [](const std::string& mesh, int tokens, bool causal) {
     const std::string t = std::to_string(tokens);
@@ -138,8 +138,9 @@ TEST(ApplySpec, BalancedSegments) {
     input { match: "x" shard_spec { dims: 1 axes: "cp" balanced_segments: 4 } })";
   Check(one, "CHECK: f32[2, 32@cp/4, 2, 8]", graph("cp=2", 32, true));
   Check(one, "CHECK: f32[2, 31@cp/[8,8,8,7], 2, 8]", graph("cp=2", 31, true));
-  Check(one, "CHECK: f32[2, 9@cp/[3,2,2,2], 2, 8]", graph("cp=2", 9, true));
-  Check(one, "CHECK: f32[2, 7@cp/[3,2,2], 2, 8]", graph("cp=2", 7, true));
+  Check(one, "CHECK: f32[2, 9@cp/[2,2,2,3], 2, 8]", graph("cp=2", 9, true));
+  Check(one, "CHECK: f32[2, 7@cp/[2,2,3], 2, 8]", graph("cp=2", 7, true));
+  Check(one, "CHECK: f32[2, 16@cp/[3,3,6,4], 2, 8]", graph("cp=3", 16, true));
   Check(one, "CHECK: f32[2, 3@cp, 2, 8]", graph("cp=2", 3, true));
   Check(one, "CHECK: f32[2, 32@cp, 2, 8]", graph("cp=2", 32, false));
   Check(one, "CHECK: f32[2, 32, 2, 8]", graph("tp=2", 32, true));
