@@ -230,6 +230,10 @@ class Application {
       }
       if (!axis || graph_.mesh.axis_size(*axis) == 1) continue;
       const Ints& dims = counted[static_cast<size_t>(cut.dim < 0 ? cut.dim + rank : cut.dim)];
+      if (IsTooFine(value, dims, graph_.mesh.axis_size(*axis))) {
+        StaysWhole(rule, cut, what, graph_.mesh.axis_size(*axis));
+        continue;
+      }
       const auto dim = static_cast<size_t>(DimToCutOf(value, dims, graph_.mesh.axis_size(*axis)));
       DimSharding& d = sharding.dims[dim];
       if (!d.axes.empty() && d.axes.back() > *axis) {
@@ -302,6 +306,22 @@ class Application {
       }
     }
     return stretches_->contains(size);
+  }
+
+  // Of several dims that stand for one of enough elements, whether none has enough itself.
+  static bool IsTooFine(const Value* value, const Ints& dims, int64_t parts) {
+    int64_t joined = 1;
+    for (int64_t d : dims) joined *= value->type.shape[static_cast<size_t>(d)];
+    return joined >= parts && std::ranges::none_of(dims, [&](int64_t d) {
+             return value->type.shape[static_cast<size_t>(d)] >= parts || IsShared(value, d, parts);
+           });
+  }
+
+  void StaysWhole(const SpecRule& rule, const CutDim& cut, const std::string& what, int64_t parts) {
+    if (!too_fine_.insert(&rule).second) return;
+    graph_.notes.push_back(StrCat("spec ", rule.where.ToString(), ": ", what,
+                                  " stays whole, as others may: what stands for dim ", cut.dim,
+                                  " of it are dims of less than ", parts, " elements"));
   }
 
   // Which of the dims that stand for one is cut.
@@ -617,6 +637,7 @@ class Application {
   Graph& graph_;
   const Spec& spec_;
   std::optional<std::set<int64_t>> stretches_;  // sizes of such dims
+  std::set<const SpecRule*> too_fine_;          // that a note is about
 };
 
 }  // namespace

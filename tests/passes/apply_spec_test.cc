@@ -169,6 +169,12 @@ graph @g(%x: f32[2, 3, 6]) -> (%y) {
   std::string alone = graph;
   alone.replace(alone.find("tp=4"), 4, "tp=3");
   Check(spec, "CHECK: f32[6, 4@tp, 8]\nCHECK-NEXT: f32[6, 2, 8@tp]", alone);
+  alone.replace(alone.find("tp=3"), 4, "tp=9");
+  Check(spec, "CHECK: f32[6, 4, 8]\nCHECK-NEXT: f32[6, 2, 8]", alone);
+  Graph finer = ParseAndVerify(alone);
+  ApplySpec(finer, ParseSpec(spec, "s"));
+  ASSERT_EQ(finer.notes.size(), 1u);
+  EXPECT_NE(finer.notes[0].find("parameter 'q' stays whole"), std::string::npos);
 }
 
 TEST(ApplySpec, AliasesAreNames) {
