@@ -25,6 +25,9 @@ class RoleFinder {
     }
     for (Linear& linear : linears_) SetMlp(&linear);
     for (Linear& linear : linears_) SetHead(&linear);
+    for (Linear& linear : linears_) {
+      if (torn_.contains(linear.weight)) ClearRoles(linear);
+    }
   }
 
  private:
@@ -41,6 +44,11 @@ class RoleFinder {
     param->attrs.Set("part", part);
   }
   void Set(Linear* linear, const std::string& role) {
+    const bool by_rows = OneOf(role, {"ATTENTION_OUT", "MLP_DOWN"});
+    const Ints& wanted = by_rows ? linear->rows : linear->columns;
+    auto [cut, first] = cuts_.try_emplace(linear->weight, wanted);
+    const bool piece = linear->matmul->in(1).num_elements() < linear->weight->out().num_elements();
+    if (!first && piece && cut->second != wanted) torn_.insert(linear->weight);
     if (!HasRole(linear->weight)) {
       Set(linear->weight, role, "weight");
       const int64_t rank = linear->weight->out().rank();
@@ -53,6 +61,14 @@ class RoleFinder {
     if (bias == nullptr || HasRole(bias)) return;
     Set(bias, role, "bias");
     if (columns != Ints{bias->out().rank() - 1}) bias->attrs.Set("columns", columns);
+  }
+
+  static void ClearRoles(const Linear& linear) {
+    for (Op* param : {linear.weight, linear.bias.param}) {
+      for (const char* attr : {"role", "part", "rows", "columns"}) {
+        if (param) param->attrs.Erase(attr);
+      }
+    }
   }
 
   void SetNorms() {
@@ -368,6 +384,9 @@ class RoleFinder {
   Graph& graph_;
   std::vector<Linear> linears_;
   std::map<const Value*, Linear*> at_;
+  std::map<const Op*, Ints> cuts_;  // of weights with a role, the dims that Megatron-LM cuts
+  // Of these there are pieces for which that is another: no cut serves q, k, v and what is behind.
+  std::set<const Op*> torn_;
   int64_t vocabulary_ = -1;
 };
 

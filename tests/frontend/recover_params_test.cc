@@ -255,6 +255,26 @@ TEST(Roles, OfStackedMatrices) {
             (std::map<std::string, std::string>{{"gate_up", "MLP_GATE"}, {"down", "MLP_DOWN"}}));
 }
 
+// Of pieces of which some want a cut of columns and some one of rows, or that are stored across, no
+// cut serves all: the parameter is as if it were not seen, and so is a bias of it.
+TEST(Roles, OfPiecesThatWantOtherCuts) {
+  for (const bool across : {false, true}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value *stack = b.P("stack", {3, 4, 4}), *bias = b.P("bias", {4}), *down = b.P("down", {4, 4});
+      auto part = [&](int64_t i) {
+        return b.Reshape(b.Slice(stack, {i, 0, 0}, {i + 1, 4, 4}), {4, 4});
+      };
+      Value* x = b.In("x", {5, 4});
+      Value* gate = b.Op1("tanh", b.Add(b.Matmul(x, part(0)), bias));
+      Value* up = b.Matmul(x, across ? b.Transpose(part(1), {1, 0}) : part(1));
+      b.Out(b.Matmul(b.Mul(gate, up), across ? down : part(2)));
+    });
+    const auto roles = RolesOf(g);
+    EXPECT_EQ(roles.at("stack"), "none");
+    EXPECT_EQ(roles.at("bias"), "none");
+  }
+}
+
 // A loop over the parts of the weights, and an einsum, whose copy of the weights goes away.
 TEST(Roles, OfExpertsByThemselvesOrInAnEinsum) {
   for (bool loop : {true, false}) {
