@@ -7,12 +7,11 @@
 #include "ir/builder.h"
 #include "ir/choices.h"
 #include "ir/op_def.h"
-#include "passes/infer_layouts.h"
+#include "passes/counted_dims.h"
 #include "passes/input_dims.h"
 #include "passes/layout.h"
 #include "passes/param_names.h"
 #include "passes/provenance.h"
-#include "passes/split_axes.h"
 
 namespace shardc {
 namespace {
@@ -39,32 +38,6 @@ bool Matches(const SpecRule& rule, const Op& param) {
   auto names = NamesOf(param);
   return std::any_of(names.begin(), names.end(),
                      [&](const std::string& n) { return GlobMatch(rule.match, n); });
-}
-
-// For each dim that a rule counts, the dims of the tensor that stand for it, major to minor.
-using CountedDims = std::vector<Ints>;
-
-CountedDims EachDim(const TensorType& type) {
-  CountedDims dims(type.shape.size());
-  for (size_t d = 0; d < dims.size(); ++d) dims[d] = {static_cast<int64_t>(d)};
-  return dims;
-}
-
-// By role a weight is a matrix, a bias a vector, or several of them in a tensor: [experts, rows,
-// columns].
-CountedDims DimsByRole(const Op& param) {
-  if (!param.attrs.Has("columns")) return EachDim(param.out());
-  Ints rows, columns = param.attrs.IntList("columns");
-  if (param.attrs.Has("rows")) rows = param.attrs.IntList("rows");
-  CountedDims dims;
-  for (const Ints& d : EachDim(param.out())) {
-    const bool other = std::find(rows.begin(), rows.end(), d[0]) == rows.end() &&
-                       std::find(columns.begin(), columns.end(), d[0]) == columns.end();
-    if (other && param.out().shape[static_cast<size_t>(d[0])] != 1) dims.push_back(d);
-  }
-  if (!rows.empty()) dims.push_back(std::move(rows));
-  dims.push_back(std::move(columns));
-  return dims;
 }
 
 class Application {
@@ -230,11 +203,12 @@ class Application {
       }
       if (!axis || graph_.mesh.axis_size(*axis) == 1) continue;
       const Ints& dims = counted[static_cast<size_t>(cut.dim < 0 ? cut.dim + rank : cut.dim)];
-      if (IsTooFine(value, dims, graph_.mesh.axis_size(*axis))) {
-        StaysWhole(rule, cut, what, graph_.mesh.axis_size(*axis));
+      const int64_t ranks = graph_.mesh.axis_size(*axis);
+      if (IsTooFine(value, dims, ranks)) {
+        StaysWhole(rule, cut, what, ranks);
         continue;
       }
-      const auto dim = static_cast<size_t>(DimToCutOf(value, dims, graph_.mesh.axis_size(*axis)));
+      const auto dim = static_cast<size_t>(DimToCutOf(value, dims, ranks));
       DimSharding& d = sharding.dims[dim];
       if (!d.axes.empty() && d.axes.back() > *axis) {
         throw Diagnostic("E2105", ExitCode::kBadSpec, rule.where.ToString(),
@@ -308,41 +282,11 @@ class Application {
     return stretches_->contains(size);
   }
 
-  // Of several dims that stand for one of enough elements, whether none has enough itself.
-  static bool IsTooFine(const Value* value, const Ints& dims, int64_t parts) {
-    int64_t joined = 1;
-    for (int64_t d : dims) joined *= value->type.shape[static_cast<size_t>(d)];
-    return joined >= parts && std::ranges::none_of(dims, [&](int64_t d) {
-             return value->type.shape[static_cast<size_t>(d)] >= parts || IsShared(value, d, parts);
-           });
-  }
-
   void StaysWhole(const SpecRule& rule, const CutDim& cut, const std::string& what, int64_t parts) {
     if (!too_fine_.insert(&rule).second) return;
     graph_.notes.push_back(StrCat("spec ", rule.where.ToString(), ": ", what,
                                   " stays whole, as others may: what stands for dim ", cut.dim,
                                   " of it are dims of less than ", parts, " elements"));
-  }
-
-  // Which of the dims that stand for one is cut.
-  static int64_t DimToCutOf(const Value* value, const Ints& dims, int64_t parts) {
-    if (dims.size() == 1) return dims.front();
-    for (int64_t d : dims) {
-      if (IsShared(value, d, parts)) return d;
-    }
-    auto enough = [&](int64_t d) { return value->type.shape[static_cast<size_t>(d)] >= parts; };
-    if (auto d = DimToCut(value, dims, parts); d && enough(*d)) return *d;
-    auto carried = [&](int64_t d) {
-      return enough(d) && CutIsCarried(value, static_cast<int>(d), parts);
-    };
-    auto best = std::ranges::find_if(dims, carried);
-    if (best == dims.end()) best = std::ranges::find_if(dims, enough);
-    return best == dims.end() ? dims.front() : *best;
-  }
-
-  // Whether the dim is of kv heads that are fewer than the ranks, for which SplitAxes splits them.
-  static bool IsShared(const Value* value, int64_t dim, int64_t parts) {
-    return NarrowParts(value, static_cast<int>(dim), parts) < parts;
   }
 
   void Explain(Value* value, const SpecRule& rule, const std::string& what) {
@@ -370,8 +314,7 @@ class Application {
     value->type.sharding = Cut(rule, value, dims, "parameter '" + name + "'");
     Explain(value, rule, "parameter " + name);
     if (rule.output_replicate == true && !value->type.sharding.replicated()) {
-      for (Op* user : std::vector<Op*>(value->users)) {
-        if (!user->def->rule || user->results.empty()) continue;
+      for (const Op* user : UsersOf(value)) {
         Value* out = WithBias(user);
         // The rule of the bias, or of another operand, has been here.
         if (Op* other = ConstraintOf(out)) {
@@ -593,9 +536,7 @@ class Application {
       if (param->attrs.String("part", "weight") != "weight") continue;
       // What each expert makes is no value of the whole layer, as their sum is.
       if (own == "MLP_DOWN" && DimsByRole(*param).size() > 2) continue;
-      // Of a table that is what is looked up.
-      const bool table = own.ends_with("EMBEDDING");
-      for (const Op* user : UsersOf(param->result(), table)) {
+      for (const Op* user : UsersOf(param->result())) {
         // A tied weight looks tokens up and makes the logits.
         const bool head = own == "TOKEN_EMBEDDING" && !user->def->picks;
         if ((head ? "LM_HEAD" : own) == role) values.push_back(WithBias(user));
@@ -604,17 +545,20 @@ class Application {
     return values;
   }
 
-  // The ops that use a weight, maybe in another order or type, or in pieces.
-  static std::vector<const Op*> UsersOf(const Value* weight, bool table) {
+  // The ops that use a parameter, maybe in another order or type, or in pieces. Of a table a piece
+  // is what is looked up.
+  static std::vector<const Op*> UsersOf(const Value* param) {
+    const bool table = param->producer->attrs.String("role", "").ends_with("EMBEDDING");
     std::vector<const Op*> users;
-    for (const Op* user : weight->users) {
-      if (!user->def->rule || user->results.empty()) continue;
-      if (!Arranges(*user) || (table && user->def->picks)) {
-        users.push_back(user);
-        continue;
-      }
-      for (const Value* arranged : user->results) {
-        for (const Op* more : UsersOf(arranged, table)) users.push_back(more);
+    std::vector<const Value*> arranged = {param};
+    for (size_t i = 0; i < arranged.size(); ++i) {
+      for (const Op* user : arranged[i]->users) {
+        if (!user->def->rule || user->results.empty()) continue;
+        if (Arranges(*user) && !(table && user->def->picks)) {
+          arranged.insert(arranged.end(), user->results.begin(), user->results.end());
+        } else {
+          users.push_back(user);
+        }
       }
     }
     return users;

@@ -115,6 +115,17 @@ graph @g(%x: f32[4, 6]) -> (%y, %z) {
     CHECK-NEXT: sharding_constraint %5 {axes=["tp"], why=["spec s:5:5: MLP_UP cuts the result of matmul_nt at up"], site="up"} : f32[4@tp, 8]
     CHECK-NOT: sharding_constraint)",
         graph);
+  // What is made whole is what the weight makes, not the weight in another shape.
+  Check(R"(
+    param { role: MLP_UP shard_spec { dims: -1 axes: "tp" } compute_spec { pattern: TP1D } }
+  )",
+        R"(
+    CHECK: f32[8@tp, 6, 1]
+    CHECK: reshape
+    CHECK: matmul_nt %x
+    CHECK-NEXT: sharding_constraint %5
+    CHECK-NOT: sharding_constraint)",
+        graph);
   Graph wrong = ParseAndVerify(graph);
   ExpectThrown(
       [&] {

@@ -1,0 +1,58 @@
+#include "passes/counted_dims.h"
+
+#include <algorithm>
+
+#include "passes/infer_layouts.h"
+#include "passes/split_axes.h"
+
+namespace shardc {
+
+CountedDims EachDim(const TensorType& type) {
+  CountedDims dims(type.shape.size());
+  for (size_t d = 0; d < dims.size(); ++d) dims[d] = {static_cast<int64_t>(d)};
+  return dims;
+}
+
+CountedDims DimsByRole(const Op& param) {
+  if (!param.attrs.Has("columns")) return EachDim(param.out());
+  Ints rows, columns = param.attrs.IntList("columns");
+  if (param.attrs.Has("rows")) rows = param.attrs.IntList("rows");
+  CountedDims dims;
+  for (const Ints& d : EachDim(param.out())) {
+    const bool other = std::find(rows.begin(), rows.end(), d[0]) == rows.end() &&
+                       std::find(columns.begin(), columns.end(), d[0]) == columns.end();
+    if (other && param.out().shape[static_cast<size_t>(d[0])] != 1) dims.push_back(d);
+  }
+  if (!rows.empty()) dims.push_back(std::move(rows));
+  dims.push_back(std::move(columns));
+  return dims;
+}
+
+bool IsShared(const Value* value, int64_t dim, int64_t parts) {
+  return NarrowParts(value, static_cast<int>(dim), parts) < parts;
+}
+
+bool IsTooFine(const Value* value, const Ints& dims, int64_t parts) {
+  int64_t joined = 1;
+  for (int64_t d : dims) joined *= value->type.shape[static_cast<size_t>(d)];
+  return joined >= parts && std::ranges::none_of(dims, [&](int64_t d) {
+           return value->type.shape[static_cast<size_t>(d)] >= parts || IsShared(value, d, parts);
+         });
+}
+
+int64_t DimToCutOf(const Value* value, const Ints& dims, int64_t parts) {
+  if (dims.size() == 1) return dims.front();
+  for (int64_t d : dims) {
+    if (IsShared(value, d, parts)) return d;
+  }
+  auto enough = [&](int64_t d) { return value->type.shape[static_cast<size_t>(d)] >= parts; };
+  if (auto d = DimToCut(value, dims, parts); d && enough(*d)) return *d;
+  auto carried = [&](int64_t d) {
+    return enough(d) && CutIsCarried(value, static_cast<int>(d), parts);
+  };
+  auto best = std::ranges::find_if(dims, carried);
+  if (best == dims.end()) best = std::ranges::find_if(dims, enough);
+  return best == dims.end() ? dims.front() : *best;
+}
+
+}  // namespace shardc
