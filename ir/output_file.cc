@@ -39,6 +39,11 @@ void OutputFile::Write(std::span<const std::byte> bytes) {
   }
 }
 
+void OutputFile::Sync() {
+  // What is no file on a disk has nothing to sync.
+  if (fsync(fd_) != 0 && errno != EINVAL && errno != EROFS) ThrowCannotWrite(shown_, errno);
+}
+
 void OutputFile::Close() {
   int fd = fd_;
   fd_ = -1;
@@ -110,6 +115,8 @@ WholeFile::~WholeFile() {
 }
 
 void WholeFile::Commit() {
+  // A name must not be on the disk before what it names.
+  if (written_ != target_) file_.Sync();
   file_.Close();
   if (written_ != target_ && rename(written_.c_str(), target_.c_str()) != 0) {
     ThrowCannotWrite(shown_, errno);

@@ -19,6 +19,7 @@ class OutputFile {
 
   void Write(std::span<const std::byte> bytes);
   void Write(std::string_view text) { Write(std::as_bytes(std::span(text))); }
+  void Sync();  // what was written is on the disk
   void Close();
 
  private:
@@ -31,9 +32,10 @@ std::string HiddenBeside(const std::string& path);
 // Removes the hidden places for `path` of processes that are gone: they were killed.
 void RemoveStaleBeside(const std::string& path);
 
-// A file that is there under its name only when it is whole: until Commit it is hidden beside it,
-// and what killed processes left there goes. A link is followed; what is there and is no regular
-// file (a device, a pipe) is written to as it is. Throws as OutputFile.
+// A file that is there under its name only when it is whole, also after a loss of power: until
+// Commit it is hidden beside it, and what killed processes left there goes. A link is followed;
+// what is there and is no regular file (a device, a pipe) is written to as it is. Throws as
+// OutputFile.
 class WholeFile {
  public:
   explicit WholeFile(const std::string& path);
