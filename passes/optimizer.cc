@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <map>
+#include <set>
 
 #include "ir/builder.h"
 #include "ir/op_def.h"
@@ -71,6 +72,19 @@ void CheckOptions(const OptimizerOptions& o) {
   for (double v : {o.eps, o.weight_decay, o.momentum, o.clip_norm}) {
     if (v >= 0 && v <= std::numeric_limits<float>::max()) continue;
     throw bad("eps, weight decay, momentum and the clipping norm must be numbers from 0 on");
+  }
+}
+
+// States and parameters are told apart by their names, in the plan and in checkpoints.
+void CheckNames(const Graph& graph) {
+  std::set<std::string> params;
+  for (const Op* param : graph.Params()) params.insert(param->attrs.String("name"));
+  for (const auto& op : graph.ops()) {
+    if (op->name() != "state" || !params.contains(op->attrs.String("name"))) continue;
+    throw Diagnostic("E6102", ExitCode::kUsage, "--optimizer",
+                     StrCat("keeps a state '", op->attrs.String("name"),
+                            "', and the model has a parameter of that name"),
+                     "rename the parameter");
   }
 }
 
@@ -147,6 +161,7 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
       if (options.momentum > 0) b.Update(name + ".sgd.momentum", op->result(1));
     }
   }
+  CheckNames(graph);
   AddOutput(graph, "grad_norm", norm);
   if (!IsConstant(options.rate)) AddOutput(graph, "learning_rate", rate);
 }

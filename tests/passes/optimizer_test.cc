@@ -55,6 +55,20 @@ TEST(Optimizer, WeightDecay) {
     CHECK: adamw %v, %_, %_, %_, %_, %_, %_ {beta1=0.9, beta2=0.999, eps=1e-08, weight_decay=0.0)");
 }
 
+TEST(Optimizer, AParameterMayNotHaveTheNameOfAState) {
+  for (const char* name : {"w.adamw.v", "optimizer.step"}) {
+    std::string text = kText;
+    text.replace(text.find("\"v\""), 3, StrCat("\"", name, "\""));
+    text.replace(text.find("grad.v"), 6, StrCat("grad.", name));
+    ExpectThrown(
+        [&] {
+          Graph graph = ParseAndVerify(text);
+          AddOptimizer(graph, {.kind = "adamw"});
+        },
+        "E6102", StrCat("keeps a state '", name, "', and the model has a parameter of that name"));
+  }
+}
+
 // One sum for those that are cut alike (w and b), one for the rest; each gradient counts once.
 TEST(Optimizer, GradientNormSumsWhatIsCutAlikeFirst) {
   Check({.kind = "sgd"}, R"(
