@@ -55,11 +55,13 @@ void CheckStates(const Plan& plan) {
   }
 }
 
+// A plan without its programs.
 Plan LoadManifest(const std::string& folder) {
   Plan plan;
   plan.folder = folder;
   while (plan.folder.size() > 1 && plan.folder.back() == '/') plan.folder.pop_back();
   plan.manifest = ReadManifest(ManifestPath(plan.folder));
+  CheckListedFile(plan, plan.folder + "/graph.shardc");
   return plan;
 }
 
@@ -92,7 +94,6 @@ std::string ChecksumOfFiles(const Plan& plan) {
 
 Plan LoadPlan(const std::string& folder) {
   Plan plan = LoadManifest(folder);
-  CheckListedFile(plan, plan.folder + "/graph.shardc");
   std::vector<const Program*> set;
   for (int64_t r = 0; r < plan.manifest.mesh.num_ranks(); ++r) {
     plan.programs.push_back(LoadProgram(plan, r));

@@ -129,15 +129,21 @@ TEST_F(DumpTest, Program) {
   EXPECT_EQ(Tool("dump plan --program --json").exit, 2);
 }
 
-TEST_F(DumpTest, RefusesDamageInAnyProgram) {
+TEST_F(DumpTest, RefusesDamageInAnyProgramAndInTheGraph) {
   Compile("plan", "--spec megatron --mesh dp=1,tp=2");
-  std::string bytes = Read("plan/rank0001.program");
-  bytes[bytes.size() / 2] ^= 1;
-  Write("plan/rank0001.program", bytes);
-  ToolResult r = Tool("dump plan");
-  EXPECT_EQ(r.exit, 5);
-  EXPECT_THAT(r.err, AllOf(HasSubstr("E3002"), HasSubstr("rank0001.program")));
-  EXPECT_EQ(r.out, "");
+  for (const std::string name : {"rank0001.program", "graph.shardc"}) {
+    const std::string bytes = Read("plan/" + name);
+    std::string damaged = bytes;
+    damaged[bytes.size() / 2] ^= 1;
+    Write("plan/" + name, damaged);
+    for (const char* how : {"dump plan", "dump plan --program 0"}) {
+      ToolResult r = Tool(how);
+      EXPECT_EQ(r.exit, 5);
+      EXPECT_THAT(r.err, AllOf(HasSubstr("E3002"), HasSubstr(name)));
+      EXPECT_EQ(r.out, "");
+    }
+    Write("plan/" + name, bytes);
+  }
 }
 
 TEST_F(DumpTest, AFullStandardOutputIsAnError) {
