@@ -228,9 +228,14 @@ class Checkpoint {
     Shape shape = buffer.type.shape;
     if (piece) shape[static_cast<size_t>(state.piece.dim)] = state.piece.whole_size;
     const DType dtype = buffer.type.dtype;
-    const bool counts = !s.is_param && IsCount(*name, entry);
-    if (entry.shape != shape ||
-        (entry.dtype != dtype && !(IsFloat(entry.dtype) && IsFloat(dtype)) && !counts)) {
+    const bool counter = !s.is_param && IsInteger(dtype) && shape.empty();
+    const bool fits = entry.dtype == dtype || (IsFloat(entry.dtype) && IsFloat(dtype));
+    if (entry.shape != shape || !(counter ? IsCount(*name, entry) : fits)) {
+      if (counter && fits && entry.shape == shape) {
+        throw Unfit(StrCat("'", *name, "' is ", file_.Read(*name).AsDouble(0),
+                           ", which is no number of steps"),
+                    "the file was changed or damaged");
+      }
       throw Unfit(StrCat("'", *name, "' is ", TypeText(entry.dtype, entry.shape),
                          ", and the plan's is ", TypeText(dtype, shape)),
                   "the file is of another model");

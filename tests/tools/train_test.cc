@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "ir/npy.h"
@@ -180,6 +181,12 @@ TEST_F(TrainTest, CountsStepsExactly) {
     WriteSafetensors(Path("changed.safetensors"), tensors);
     RunFails("plan --input input_ids=@ids.npy --load changed.safetensors", 2,
              {"E4010", "'optimizer.step' is f32[], and the plan's is i64[]"});
+  }
+  for (const int64_t bad : {int64_t{-3}, std::numeric_limits<int64_t>::max()}) {
+    tensors["optimizer.step"] = HostTensor::Scalar<int64_t>(bad);
+    WriteSafetensors(Path("changed.safetensors"), tensors);
+    RunFails("plan --input input_ids=@ids.npy --load changed.safetensors", 2,
+             {"E4010", "'optimizer.step' is", "which is no number of steps"});
   }
 }
 
