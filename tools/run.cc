@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -339,7 +340,14 @@ void AddRunVerb(CLI::App& app) {
       "name=@file.npy or name=@file.safetensors[:tensor]; with one more dim in front, the "
       "values of so many steps");
   verb->add_option("--random-inputs", o->random_seed,
-                   "fill inputs that are not given from this seed");
+                   "fill inputs that are not given from this seed, a whole number from 0 on")
+      ->check([](const std::string& text) {
+        // CLI11 takes negative ones, and those that are too large, for large ones.
+        uint64_t seed;
+        const char* end = text.data() + text.size();
+        const auto read = std::from_chars(text.data(), end, seed);
+        return read.ec == std::errc() && read.ptr == end ? "" : text + " is no seed";
+      });
   verb->add_option("--save", o->save, "write all outputs, whole, to this safetensors file");
   verb->add_option("--save-params", o->save_params, "write the parameters after the last step");
   auto* checkpoint =

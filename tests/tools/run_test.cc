@@ -172,6 +172,9 @@ TEST_F(RunTest, RandomInputsFollowTheSeed) {
   std::string one = RunOk("plan --random-inputs 1").out;
   EXPECT_EQ(RunOk("plan --random-inputs 1").out, one);
   EXPECT_NE(RunOk("plan --random-inputs 2").out, one);
+  for (const char* bad : {"-1", "one", "99999999999999999999"}) {
+    EXPECT_EQ(Tool(StrCat("run plan --random-inputs ", bad)).exit, 2) << bad;
+  }
 }
 
 TEST_F(RunTest, LabelsAreTheInputsUnlessGiven) {
