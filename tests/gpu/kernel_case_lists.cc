@@ -180,6 +180,34 @@ void AddRows(List& list, DType dtype) {
   }
 }
 
+// Rows that are kept in shared memory for the gradient, and longer ones.
+void AddVocabularies(List& list) {
+  for (int64_t cols : {9001, 60001}) {
+    HostTensor x = list.F({3, cols}, 1), rows = list.F({3}, 2),
+               labels = RandomInts({3}, 7, 0, cols - 1);
+    labels.SetDouble(1, -100);
+    list.Add(StrCat("3 x ", cols), "cross_entropy_with_grad", {rows, x, labels},
+             {{"ignore_index", int64_t{-100}}, {"label_smoothing", 0.1}, {"classes", cols - 1}});
+  }
+}
+
+// Operands that are beside each other, repeated in one way or another, and at the end of an array.
+void AddFused(List& list) {
+  const Shape whole = {3, 5, 4, 24};
+  for (Shape other : {Shape{24}, Shape{3, 5, 4, 1}, Shape{3, 5, 1, 24}, Shape{5, 1, 1}, Shape{},
+                      Shape{3, 1, 4, 24}, Shape{3, 1, 1, 1}}) {
+    list.Add(
+        ShapeToString(other), "fused_elementwise", {list.F(whole, 1), list.F(other, 2)},
+        {{"steps", Strings{"mul 0 1", "silu 2", "add 3 0", "mul 4 3"}}, {"results", Ints{5, 3}}});
+  }
+  for (Shape shape : {Shape{1001}, Shape{7, 13, 11}, Shape{9, 6}}) {
+    list.Add(ShapeToString(shape), "fused_elementwise",
+             {list.F(shape, 1), list.F({shape.back()}, 2), list.F({1}, 3)},
+             {{"steps", Strings{"mul 0 1", "tanh 3", "sub 4 2", "mul 5 5"}},
+              {"results", Ints{6, 0, 3}}});
+  }
+}
+
 void AddMoves(List& list) {
   HostTensor x = list.F({5, 70, 33});
   for (Ints perm : {Ints{0, 2, 1}, Ints{2, 1, 0}, Ints{1, 0, 2}, Ints{2, 0, 1}}) {
@@ -247,6 +275,8 @@ void AddProducts(List& list) {
 std::vector<KernelCase> LargeCases(DType dtype) {
   List list(dtype);
   AddRows(list, dtype);
+  AddVocabularies(list);
+  AddFused(list);
   AddMoves(list);
   AddProducts(list);
   AddPackedAttention(list, dtype, "causal 64", {2, 70, 3, 64}, true);

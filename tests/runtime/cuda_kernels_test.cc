@@ -68,6 +68,23 @@ TEST(CudaKernels, NormsReadWideRowsOnce) {
   EXPECT_EQ(SharedOf("rms_norm_grad_add", 16384, 2, {{"sums", true}}, added(rms)), 2 * kLlama);
 }
 
+// Of rows of which two fit into the shared memory, which is an A100's here.
+TEST(CudaKernels, CrossEntropyReadsLogitsOnce) {
+  auto shared = [](DType dtype, int64_t cols) {
+    HostTensor x(dtype, {2, cols}), rows(DType::kF32, {2});
+    KernelCase c{"", "cross_entropy_with_grad", {}, {rows, x, RandomInts({2}, 2, 0, cols)}};
+    EmulatedMachine machine;
+    auto& gpu = cuda::emulation::Machine::Get();
+    gpu.largest_shared = 0;
+    EXPECT_EQ(RunCase(machine, c), "") << cols;
+    return gpu.largest_shared;
+  };
+  EXPECT_EQ(shared(DType::kBF16, 32000), 2u * (32000 + 8));
+  EXPECT_EQ(shared(DType::kF32, 16001), 4u * (16001 + 4));
+  EXPECT_EQ(shared(DType::kBF16, 50304), 0u);
+  EXPECT_EQ(shared(DType::kF32, 32000), 0u);
+}
+
 TEST(CudaKernels, EveryOpHasOne) {
   std::set<std::string_view> have;
   for (std::string_view op : cuda::emulated::KernelOps()) have.insert(op);

@@ -99,13 +99,23 @@ TEST(CudaMath, Integers) {
 
 TEST(CudaMath, RunningSoftmaxIsTheSum) {
   std::vector<double> x = {-kInfinity, -1, 3, 2.5, -kInfinity, 700, 699, 3};
-  SoftmaxState<double> state;
+  SoftmaxState<double> state, two;
   double max = -kInfinity, sum = 0;
-  for (double v : x) state.Add(v);
+  for (double v : x) state.Add({v});
+  for (size_t i = 0; i < x.size(); i += 2) two.Add({x[i], x[i + 1]});
   for (double v : x) max = std::max(max, v);
   for (double v : x) sum += std::exp(v - max);
   EXPECT_EQ(state.max, max);
   EXPECT_NEAR(state.sum, sum, 1e-14);
+  EXPECT_EQ(two.max, max);
+  EXPECT_NEAR(two.sum, sum, 1e-14);
+  EXPECT_NEAR(two.SumFrom(max + 1), sum / std::exp(1), 1e-14);
+  SoftmaxState<double> none, bad;
+  none.Add({-kInfinity, -kInfinity});
+  EXPECT_EQ(none.max, -kInfinity);
+  EXPECT_EQ(none.SumFrom(3), 0);
+  bad.Add({-kInfinity, std::nan("")});
+  EXPECT_TRUE(std::isnan(bad.SumFrom(3)));
   EXPECT_EQ(SoftmaxState<float>().sum, 0);
 }
 

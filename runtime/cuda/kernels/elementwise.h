@@ -51,6 +51,7 @@ struct Elementwise {
   static constexpr int kInputs = sizeof...(From);
   static constexpr size_t kWidest = std::max({sizeof(To), sizeof(From)...});
   static constexpr int kN = static_cast<int>(16 / kWidest);
+  using Math = MathOf<To, From...>;
   Walk walk;
   int64_t n;
   bool packed;  // kN at a time; the innermost dim is then a multiple of kN, or the only one
@@ -69,20 +70,21 @@ struct Elementwise {
   __device__ __forceinline__ void Many(const int64_t (&at)[kInputs + 1],
                                        std::index_sequence<I...>) const {
     const int last = walk.rank - 1;
-    const Tuple<Pack<From, kN>...> x{{Read(Get<I>(in) + at[I + 1], walk.strides[I + 1][last])}...};
-    Pack<To, kN> y;
+    const Tuple<Pack<Wide<From>, kN>...> x{
+        {WidenPack(Read(Get<I>(in) + at[I + 1], walk.strides[I + 1][last]))}...};
+    Pack<Wide<To>, kN> y;
     fns.Apply([&](auto fn) {
-      for (int j = 0; j < kN; ++j) y.v[j] = Narrow<To>(fn(Widen(Get<I>(x).v[j])...));
+      for (int j = 0; j < kN; ++j) y.v[j] = Compute<Math>(fn, Get<I>(x).v[j]...);
     });
-    StorePack<To, kN>(out + at[0], y);
+    StorePack(out + at[0], NarrowPack<To>(y));
   }
   template <size_t... I>
   __device__ __forceinline__ void One(const int64_t (&at)[kInputs + 1], int64_t j,
                                       std::index_sequence<I...>) const {
     const int last = walk.rank > 0 ? walk.rank - 1 : 0;
     fns.Apply([&](auto fn) {
-      out[at[0] + j] =
-          Narrow<To>(fn(Widen(Get<I>(in)[at[I + 1] + j * walk.strides[I + 1][last]])...));
+      out[at[0] + j] = Narrow<To>(
+          Compute<Math>(fn, Widen(Get<I>(in)[at[I + 1] + j * walk.strides[I + 1][last]])...));
     });
   }
   // Locate and the functions are here as few times as can be, for the sake of nvcc.

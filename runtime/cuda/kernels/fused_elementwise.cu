@@ -9,162 +9,196 @@ namespace {
 
 enum class Type : uint8_t { kSame, kBF16, kF16 };  // kSame: what is computed in
 
+// How the kN elements that a thread has at once lie in an operand: beside each other, as one, or
+// anyhow.
+enum class Lie : uint8_t { kPacked, kSplat, kApart };
+
 struct Operand {
   const std::byte* data;
-  int64_t strides[kMaxDims];
   Type type;
-  bool packed;  // dense and aligned for kN elements at a time
+  Lie lie;
+  bool small;  // indices fit in 32 bits, whose division is fast
+  int rank;    // of what is left when dims that the operand walks alike are merged
+  int64_t dims[kMaxDims], strides[kMaxDims];
+  template <typename Index>
+  __device__ int64_t At(Index i) const {
+    int64_t at = 0;
+    SHARDC_UNROLL_BY(1)
+    for (int d = rank - 1; d >= 0; --d) {
+      const Index n = static_cast<Index>(dims[d]), q = d == 0 ? 0 : i / n;
+      at += static_cast<int64_t>(i - q * n) * strides[d];
+      i = q;
+    }
+    return at;
+  }
+  __device__ int64_t Offset(int64_t i) const {
+    return small ? At(static_cast<uint32_t>(i)) : At(static_cast<uint64_t>(i));
+  }
 };
+// Where a value is that several read, by number; what only the next step reads, or a result of the
+// last one, is in registers.
+constexpr int8_t kLast = -1;
 struct Step {
   ScalarOp op;
-  int8_t a, b;
+  int8_t a, b, to;
 };
 struct Result {
   std::byte* data;  // dense
-  int8_t value;
+  int8_t from;
   Type type;
   bool packed;
 };
 
-template <typename W>
-__device__ W Apply(ScalarOp op, W a, W b) {
+template <typename Math, typename Fn, typename Lanes, typename... More>
+__device__ __forceinline__ Lanes Map(Fn fn, const Lanes& x, const More&... more) {
+  Lanes y;
+  for (auto j = 0u; j < sizeof(y.v) / sizeof(y.v[0]); ++j) {
+    y.v[j] = Compute<Math>(fn, x.v[j], more.v[j]...);
+  }
+  return y;
+}
+
+template <typename Math, typename Lanes>
+__device__ Lanes Apply(ScalarOp op, const Lanes& a, const Lanes& b) {
   switch (op) {
     case ScalarOp::kAdd:
-      return AddFn()(a, b);
+      return Map<Math>(AddFn(), a, b);
     case ScalarOp::kSub:
-      return SubFn()(a, b);
+      return Map<Math>(SubFn(), a, b);
     case ScalarOp::kMul:
-      return MulFn()(a, b);
+      return Map<Math>(MulFn(), a, b);
     case ScalarOp::kDiv:
-      return DivFn()(a, b);
+      return Map<Math>(DivFn(), a, b);
     case ScalarOp::kPow:
-      return PowFn()(a, b);
+      return Map<Math>(PowFn(), a, b);
     case ScalarOp::kMin:
-      return MinFn()(a, b);
+      return Map<Math>(MinFn(), a, b);
     case ScalarOp::kMax:
-      return MaxFn()(a, b);
+      return Map<Math>(MaxFn(), a, b);
     case ScalarOp::kNeg:
-      return NegFn()(a);
+      return Map<Math>(NegFn(), a);
     case ScalarOp::kAbs:
-      return AbsFn()(a);
+      return Map<Math>(AbsFn(), a);
     case ScalarOp::kSqrt:
-      return SqrtFn()(a);
+      return Map<Math>(SqrtFn(), a);
     case ScalarOp::kRsqrt:
-      return RsqrtFn()(a);
+      return Map<Math>(RsqrtFn(), a);
     case ScalarOp::kReciprocal:
-      return ReciprocalFn()(a);
+      return Map<Math>(ReciprocalFn(), a);
     case ScalarOp::kExp:
-      return ExpFn()(a);
+      return Map<Math>(ExpFn(), a);
     case ScalarOp::kLog:
-      return LogFn()(a);
+      return Map<Math>(LogFn(), a);
     case ScalarOp::kSin:
-      return SinFn()(a);
+      return Map<Math>(SinFn(), a);
     case ScalarOp::kCos:
-      return CosFn()(a);
+      return Map<Math>(CosFn(), a);
     case ScalarOp::kTanh:
-      return TanhFn()(a);
+      return Map<Math>(TanhFn(), a);
     case ScalarOp::kErf:
-      return ErfFn()(a);
+      return Map<Math>(ErfFn(), a);
     case ScalarOp::kSigmoid:
-      return SigmoidFn()(a);
+      return Map<Math>(SigmoidFn(), a);
     case ScalarOp::kRelu:
-      return ReluFn()(a);
+      return Map<Math>(ReluFn(), a);
     case ScalarOp::kSilu:
-      return SiluFn()(a);
+      return Map<Math>(SiluFn(), a);
     case ScalarOp::kGeluTanh:
-      return GeluTanhFn()(a);
+      return Map<Math>(GeluTanhFn(), a);
     case ScalarOp::kGeluErf:
-      return GeluErfFn()(a);
+      return Map<Math>(GeluErfFn(), a);
     case ScalarOp::kTanhGrad:
-      return TanhGradFn()(a, b);
+      return Map<Math>(TanhGradFn(), a, b);
     case ScalarOp::kSigmoidGrad:
-      return SigmoidGradFn()(a, b);
+      return Map<Math>(SigmoidGradFn(), a, b);
     case ScalarOp::kReluGrad:
-      return ReluGradFn()(a, b);
+      return Map<Math>(ReluGradFn(), a, b);
     case ScalarOp::kSiluGrad:
-      return SiluGradFn()(a, b);
+      return Map<Math>(SiluGradFn(), a, b);
     case ScalarOp::kGeluTanhGrad:
-      return GeluTanhGradFn()(a, b);
+      return Map<Math>(GeluTanhGradFn(), a, b);
     case ScalarOp::kGeluErfGrad:
-      return GeluErfGradFn()(a, b);
+      return Map<Math>(GeluErfGradFn(), a, b);
   }
   return a;
 }
 
-template <typename W>
+template <typename W, typename Math>
 struct Fused {
   static constexpr int kN = 4;
+  using Lanes = Pack<W, kN>;
   static constexpr int64_t kShared = 48 << 10;  // what every GPU gives a block unasked
-  int rank = 0, num_inputs = 0, num_steps = 0, num_results = 0;
+  int num_inputs = 0, num_steps = 0, num_results = 0, num_kept = 0;
   int64_t n = 0;
-  int64_t dims[kMaxDims] = {};
   Operand inputs[ScalarProgram::kMaxInputs] = {};
   Step steps[ScalarProgram::kMaxSteps] = {};
   Result results[ScalarProgram::kMaxResults] = {};
 
   // The values of a thread, those of neighbouring threads beside each other.
   struct Values {
-    W* data;
+    Lanes* data;
     int stride;
     __device__ explicit Values(std::byte* shared)
-        : data(reinterpret_cast<W*>(shared) + threadIdx.x), stride(static_cast<int>(blockDim.x)) {}
-    __device__ W& At(int value, int j) const { return data[(value * kN + j) * stride]; }
+        : data(reinterpret_cast<Lanes*>(shared) + threadIdx.x),
+          stride(static_cast<int>(blockDim.x)) {}
+    __device__ Lanes& At(int value) const { return data[value * stride]; }
   };
 
+  // `count` elements; any numbers after them.
   template <typename T>
-  __device__ void Read(int input, int64_t begin, int count, const Values& to) const {
-    const Operand& in = inputs[input];
+  __device__ void Read(const Operand& in, int64_t begin, int count, Lanes& y) const {
     const T* x = reinterpret_cast<const T*>(in.data);
-    if (in.packed && count == kN) {
-      const Pack<T, kN> pack = LoadPack<T, kN>(x + begin);
-      for (int j = 0; j < kN; ++j) to.At(input, j) = Widen(pack.v[j]);
-      return;
-    }
-    for (int j = 0; j < count; ++j) {
-      int64_t left = begin + j, at = 0;
-      for (int d = rank - 1; d >= 0; --d) {
-        at += left % dims[d] * in.strides[d];
-        left /= dims[d];
-      }
-      to.At(input, j) = Widen(x[at]);
+    if (in.lie == Lie::kPacked && count == kN) {
+      y = WidenPack(LoadPack<T, kN>(x + in.Offset(begin)));
+    } else if (in.lie == Lie::kSplat) {
+      const W one = Widen(x[in.Offset(begin)]);
+      for (int j = 0; j < kN; ++j) y.v[j] = one;
+    } else {
+      SHARDC_UNROLL_BY(1)
+      for (int j = 0; j < kN; ++j) y.v[j] = j < count ? Widen(x[in.Offset(begin + j)]) : W(0);
     }
   }
   template <typename T>
-  __device__ void Write(const Result& out, int64_t begin, int count, const Values& from) const {
+  __device__ void Write(const Result& out, int64_t begin, int count, const Lanes& x) const {
     T* y = reinterpret_cast<T*>(out.data);
     if (out.packed && count == kN) {
-      Pack<T, kN> pack;
-      for (int j = 0; j < kN; ++j) pack.v[j] = Narrow<T>(from.At(out.value, j));
-      StorePack<T, kN>(y + begin, pack);
+      StorePack(y + begin, NarrowPack<T>(x));
       return;
     }
-    for (int j = 0; j < count; ++j) y[begin + j] = Narrow<T>(from.At(out.value, j));
+    for (int j = 0; j < kN; ++j) {
+      if (j < count) y[begin + j] = Narrow<T>(x.v[j]);
+    }
   }
 
   __device__ void operator()(int64_t item) const {
     const int64_t begin = item * kN;
     const int count = n - begin < kN ? static_cast<int>(n - begin) : kN;
-    const Values v(SharedMemory());
+    const Values values(SharedMemory());
     // Every operand is read before any result is written: one may lie over an operand.
     for (int i = 0; i < num_inputs; ++i) {
+      const Operand& in = inputs[i];
       if constexpr (std::is_same_v<W, float>) {
-        if (inputs[i].type == Type::kBF16) Read<BF16>(i, begin, count, v);
-        if (inputs[i].type == Type::kF16) Read<F16>(i, begin, count, v);
+        if (in.type == Type::kBF16) Read<BF16>(in, begin, count, values.At(i));
+        if (in.type == Type::kF16) Read<F16>(in, begin, count, values.At(i));
       }
-      if (inputs[i].type == Type::kSame) Read<W>(i, begin, count, v);
+      if (in.type == Type::kSame) Read<W>(in, begin, count, values.At(i));
     }
+    Lanes last;
     for (int s = 0; s < num_steps; ++s) {
       const Step& step = steps[s];
-      for (int j = 0; j < count; ++j) {
-        v.At(num_inputs + s, j) = Apply(step.op, v.At(step.a, j), v.At(step.b, j));
-      }
+      const Lanes a = step.a == kLast ? last : values.At(step.a);
+      const Lanes b = step.b == step.a ? a : step.b == kLast ? last : values.At(step.b);
+      last = Apply<Math>(step.op, a, b);
+      if (step.to != kLast) values.At(step.to) = last;
     }
     for (int r = 0; r < num_results; ++r) {
+      const Result& out = results[r];
+      const Lanes x = out.from == kLast ? last : values.At(out.from);
       if constexpr (std::is_same_v<W, float>) {
-        if (results[r].type == Type::kBF16) Write<BF16>(results[r], begin, count, v);
-        if (results[r].type == Type::kF16) Write<F16>(results[r], begin, count, v);
+        if (out.type == Type::kBF16) Write<BF16>(out, begin, count, x);
+        if (out.type == Type::kF16) Write<F16>(out, begin, count, x);
       }
-      if (results[r].type == Type::kSame) Write<W>(results[r], begin, count, v);
+      if (out.type == Type::kSame) Write<W>(out, begin, count, x);
     }
   }
 
@@ -172,7 +206,7 @@ struct Fused {
   static_assert((ScalarProgram::kMaxInputs + ScalarProgram::kMaxSteps) * kN * 32 * sizeof(W) <=
                 kShared);
   int64_t SharedBytes(int threads) const {
-    return (num_inputs + num_steps) * kN * threads * static_cast<int64_t>(sizeof(W));
+    return num_kept * kN * threads * static_cast<int64_t>(sizeof(W));
   }
 };
 
@@ -183,37 +217,77 @@ bool TypeOf(DType dtype, Type* type) {
   return kDouble ? dtype == DType::kF64 : IsFloat(dtype) && dtype != DType::kF64;
 }
 
-template <typename W>
+// Of every value: inputs first, then what others than the next step read; or kLast.
+std::vector<int8_t> Places(const ScalarProgram& program, int* kept) {
+  const int values = program.inputs + static_cast<int>(program.steps.size());
+  std::vector<bool> keep(static_cast<size_t>(values));
+  auto read = [&](int value, int by) {
+    if (value < program.inputs || value + 1 < by) keep[static_cast<size_t>(value)] = true;
+  };
+  for (int i = 0; i < program.inputs; ++i) read(i, values);
+  for (int made = program.inputs; made < values; ++made) {
+    const ScalarStep& step = program.steps[static_cast<size_t>(made - program.inputs)];
+    for (int k = 0; k < InfoOf(step.op).operands; ++k)
+      read(step.operands[static_cast<size_t>(k)], made);
+  }
+  for (int result : program.results) read(result, values);
+  std::vector<int8_t> places(keep.size(), kLast);
+  *kept = 0;
+  for (size_t v = 0; v < keep.size(); ++v) {
+    if (keep[v]) places[v] = static_cast<int8_t>((*kept)++);
+  }
+  return places;
+}
+
+Lie LieOf(const Walk& walk, int n, bool aligned) {
+  if (walk.rank == 0) return Lie::kSplat;
+  const int last = walk.rank - 1;
+  const int64_t stride = walk.strides[0][last];
+  // The end of the array may be less than n elements; of an inner dim it may not.
+  if (last > 0 && walk.dims[last] % n != 0) return Lie::kApart;
+  if (stride == 0) return Lie::kSplat;
+  for (int d = 0; d < last; ++d) aligned &= walk.strides[0][d] % n == 0;
+  return stride == 1 && aligned ? Lie::kPacked : Lie::kApart;
+}
+
+template <typename W, typename Math = Exact>
 KernelPtr Make(const KernelRequest& r) {
-  using F = Fused<W>;
+  using F = Fused<W, Math>;
   ScalarProgram program = ScalarProgram::Parse(*r.call.attrs, static_cast<int>(r.call.in.size()));
   const TensorView& first = r.call.out[0];
-  if (first.rank() > kMaxDims) return nullptr;
   F f;
-  f.rank = first.rank();
   f.n = first.num_elements();
-  std::copy(first.shape.begin(), first.shape.end(), f.dims);
   auto aligned = [](const TensorView& v) {
     return Aligned(v.data, static_cast<size_t>(DTypeSize(v.dtype)) * F::kN);
   };
   for (const TensorView& v : r.call.in) {
     Operand& in = f.inputs[f.num_inputs++];
-    if (!TypeOf<W>(v.dtype, &in.type)) return nullptr;
+    const auto walk = MakeWalk(first.shape, {StretchedStrides(v.shape, first.shape)});
+    if (!walk || !TypeOf<W>(v.dtype, &in.type)) return nullptr;
     in.data = v.data;
-    Ints strides = StretchedStrides(v.shape, first.shape);
-    std::copy(strides.begin(), strides.end(), in.strides);
-    in.packed = v.shape == first.shape && aligned(v);
+    in.small = walk->small;
+    in.rank = walk->rank;
+    std::copy(walk->dims, walk->dims + walk->rank, in.dims);
+    std::copy(walk->strides[0], walk->strides[0] + walk->rank, in.strides);
+    in.lie = LieOf(*walk, F::kN, aligned(v));
   }
+  const std::vector<int8_t> places = Places(program, &f.num_kept);
+  auto place = [&](int value) { return places[static_cast<size_t>(value)]; };
   for (const ScalarStep& s : program.steps) {
-    f.steps[f.num_steps++] = {s.op, static_cast<int8_t>(s.operands[0]),
-                              static_cast<int8_t>(s.operands[1])};
+    const int made = program.inputs + f.num_steps;
+    auto from = [&](int value) {
+      return value >= program.inputs && value == made - 1 ? kLast : place(value);
+    };
+    const int8_t a = from(s.operands[0]);
+    f.steps[f.num_steps++] = {s.op, a, InfoOf(s.op).operands == 2 ? from(s.operands[1]) : a,
+                              place(made)};
   }
   for (size_t i = 0; i < program.results.size(); ++i) {
     const TensorView& v = r.call.out[i];
     Result& out = f.results[f.num_results++];
     if (!TypeOf<W>(v.dtype, &out.type)) return nullptr;
     out.data = v.data;
-    out.value = static_cast<int8_t>(program.results[i]);
+    out.from = place(program.results[i]);
     out.packed = aligned(v);
   }
   const int64_t items = CeilDiv(f.n, F::kN);
@@ -229,7 +303,11 @@ KernelPtr Make(const KernelRequest& r) {
 }
 
 KernelPtr MakeFused(const KernelRequest& r) {
-  return r.call.out[0].dtype == DType::kF64 ? Make<double>(r) : Make<float>(r);
+  auto half = [](const TensorView& v) { return IsHalf(v.dtype); };
+  if (r.call.out[0].dtype == DType::kF64) return Make<double>(r);
+  return std::ranges::all_of(r.call.in, half) && std::ranges::all_of(r.call.out, half)
+             ? Make<float, Fast>(r)
+             : Make<float>(r);
 }
 
 constexpr Binding kBindings[] = {{"fused_elementwise", MakeFused}};

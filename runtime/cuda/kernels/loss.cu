@@ -1,5 +1,5 @@
 // cross_entropy and its pieces for a cut vocabulary. A block per row of logits; one pass finds
-// maximum and sum together.
+// maximum and sum together, and keeps the row for the gradient where it has room.
 #include "runtime/cuda/kernels/index.h"
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
@@ -18,23 +18,37 @@ struct Labels {
   __device__ bool Padding(int64_t row) const { return ids.Padding(row); }
 };
 
-// Calls f(n, first element, class of the first) over the threads of the block for the classes that
-// this rank has.
 template <typename T>
 struct Logits {
   const T* data;
   int64_t stride;  // elements of a row, padding included
   Runs runs;
   bool packed;  // the array begins at a pack; rows need not
-  template <typename F>
-  __device__ __forceinline__ void ForEach(int64_t row, F f) const {
+
+  // use(n, first element, class of the first, pack of n) over the threads of the block for the
+  // classes that this rank has; load(n, first element) makes the pack.
+  template <typename Load, typename Use>
+  __device__ __forceinline__ void ForEach(int64_t row, Load load, Use use) const {
     for (int k = 0; k < runs.count; ++k) {
       const Run run = runs.runs[k];
       const int64_t first = row * stride + run.local;
-      ForStretch<T>(first, run.size, packed,
-                    [&](auto n, int64_t c) { f(n, first + c, run.global + c); });
+      ForStretch<T>(
+          first, run.size, packed, [&](auto n, int64_t c) { return load(n, first + c); },
+          [&](auto n, int64_t c, const auto& v) { use(n, first + c, run.global + c, v); });
     }
   }
+  template <typename Use>
+  __device__ __forceinline__ void ForEach(int64_t row, Use use) const {
+    ForEach(
+        row, [&](auto n, int64_t at) { return LoadPack<T, n.value>(data + at); }, use);
+  }
+
+  // A row's place in shared memory, as far from a pack as in the array; each thread comes to the
+  // same elements again.
+  __device__ __forceinline__ T* Kept(int64_t row, int64_t at) const {
+    return reinterpret_cast<T*>(SharedMemory()) + (at - row * stride / kPack<T> * kPack<T>);
+  }
+  int64_t KeptBytes() const { return (stride + kPack<T>)*static_cast<int64_t>(sizeof(T)); }
 };
 
 // The loss of a row that is no padding, and the logarithm of its sum of exponentials, which every
@@ -43,28 +57,28 @@ template <typename W>
 struct RowLoss {
   W lse, loss;  // loss: for thread 0
 };
-template <typename T>
+template <bool kKeep, typename T>
 __device__ RowLoss<Wide<T>> LossOfRow(const Logits<T>& x, const Labels& labels, int64_t row) {
   using W = Wide<T>;
-  SoftmaxState<W> state;
+  SoftmaxState<W, MathOf<T>> state;
   W sum = 0;
-  x.ForEach(row, [&](auto n, int64_t at, int64_t) {
-    auto v = LoadPack<T, n.value>(x.data + at);
-    for (int j = 0; j < n.value; ++j) {
-      state.Add(Widen(v.v[j]));
-      sum += Widen(v.v[j]);
-    }
+  const bool smooth = labels.smoothing != 0;
+  x.ForEach(row, [&](auto n, int64_t at, int64_t, const auto& v) {
+    if constexpr (kKeep) StorePack<T, n.value>(x.Kept(row, at), v);
+    const auto wide = WidenPack(v);
+    state.Add(wide.v);
+    if (!smooth) return;
+    for (int j = 0; j < n.value; ++j) sum += wide.v[j];
   });
-  W max = BlockMax(state.max);
-  W total = BlockSum(state.max == -Infinity<W>() ? W(0) : state.sum * ::exp(state.max - max));
-  if (labels.smoothing != 0) sum = BlockSum(sum);
+  const W max = BlockMax(state.max), total = BlockSum(state.SumFrom(max));
+  if (smooth) sum = BlockSum(sum);
   RowLoss<W> out{static_cast<W>(max + ::log(total)), 0};
   if (threadIdx.x != 0) return out;
   const int64_t label = labels.Read(row, labels.fault);
   if (label < 0) return out;
   out.loss = out.lse - static_cast<W>(1 - labels.smoothing) *
                            Widen(x.data[row * x.stride + x.runs.Local(label)]);
-  if (labels.smoothing != 0) out.loss -= static_cast<W>(labels.smoothing / labels.classes) * sum;
+  if (smooth) out.loss -= static_cast<W>(labels.smoothing / labels.classes) * sum;
   return out;
 }
 
@@ -77,7 +91,7 @@ struct CrossEntropy {
   S *loss, *lse;
   __device__ void operator()(int64_t row) const {
     RowLoss<W> out{0, 0};
-    if (!labels.Padding(row)) out = LossOfRow(x, labels, row);
+    if (!labels.Padding(row)) out = LossOfRow<false>(x, labels, row);
     if (threadIdx.x != 0) return;
     loss[row] = Narrow<S>(out.loss);
     lse[row] = Narrow<S>(out.lse);
@@ -96,10 +110,9 @@ struct SoftmaxStats {
     const W top = Widen(max[row]);
     const bool padding = labels.Padding(row);
     if (!padding) {
-      x.ForEach(row, [&](auto n, int64_t at, int64_t) {
-        auto v = LoadPack<T, n.value>(x.data + at);
+      x.ForEach(row, [&](auto n, int64_t, int64_t, const auto& v) {
         for (int j = 0; j < n.value; ++j) {
-          exps += ::exp(Widen(v.v[j]) - top);
+          exps += MathOf<T>::Exp(Widen(v.v[j]) - top);
           plain += Widen(v.v[j]);
         }
       });
@@ -137,20 +150,27 @@ struct Combine {
 
 // Of a row, to rows of the same length; zero where x has padding (`gaps`). May overwrite the
 // logits: every element is read and written by one thread.
-template <typename T, typename U>
+template <bool kKept, typename T, typename U>
 __device__ void GradientOfRow(const Logits<T>& x, const Labels& labels, int64_t row, int64_t label,
                               Wide<T> g, Wide<T> log_sum, U* dx, bool gaps) {
   using W = Wide<T>;
   const W low = static_cast<W>(labels.smoothing / labels.classes),
           high = static_cast<W>(1 - labels.smoothing) + low;
-  x.ForEach(row, [&](auto n, int64_t at, int64_t first) {
-    auto v = LoadPack<T, n.value>(x.data + at);
-    Pack<U, n.value> out;
+  auto load = [&](auto n, int64_t at) {
+    return LoadPack<T, n.value>(kKept ? x.Kept(row, at) : x.data + at);
+  };
+  x.ForEach(row, load, [&](auto n, int64_t at, int64_t first, const auto& v) {
+    const auto wide = WidenPack(v);
+    Pack<W, n.value> out;
     for (int j = 0; j < n.value; ++j) {
-      W p = ::exp(Widen(v.v[j]) - log_sum);
-      out.v[j] = Narrow<U>(label < 0 ? W(0) : g * (p - (first + j == label ? high : low)));
+      out.v[j] = label < 0 ? W(0) : g * (MathOf<T>::Exp(wide.v[j] - log_sum) - low);
     }
-    StorePack<U, n.value>(dx + at, out);
+    if (label >= first && label < first + n.value) {
+      for (int j = 0; j < n.value; ++j) {
+        if (first + j == label) out.v[j] = g * (MathOf<T>::Exp(wide.v[j] - log_sum) - high);
+      }
+    }
+    StorePack(dx + at, NarrowPack<U>(out));
   });
   if (!gaps) return;
   for (int64_t c = threadIdx.x; c < x.stride; c += blockDim.x) {
@@ -167,12 +187,12 @@ struct CrossEntropyGrad {
   bool gaps;
   __device__ void operator()(int64_t row) const {
     const int64_t label = labels.Read(row, threadIdx.x == 0 ? labels.fault : nullptr);
-    GradientOfRow(x, labels, row, label, Widen(dloss[row]), Widen(lse[row]), dx, gaps);
+    GradientOfRow<false>(x, labels, row, label, Widen(dloss[row]), Widen(lse[row]), dx, gaps);
   }
 };
 
-// Both; the second time the row comes from cache.
-template <typename S, typename T, typename U>
+// Both. The second time the row comes from shared memory, or from the caches.
+template <bool kKeep, typename S, typename T, typename U>
 struct CrossEntropyWithGrad {
   using W = Wide<T>;
   Logits<T> x;
@@ -183,11 +203,11 @@ struct CrossEntropyWithGrad {
   bool gaps;
   __device__ void operator()(int64_t row) const {
     RowLoss<W> out{0, 0};
-    if (!labels.Padding(row)) out = LossOfRow(x, labels, row);
+    if (!labels.Padding(row)) out = LossOfRow<kKeep>(x, labels, row);
     const int64_t label = labels.Read(row, nullptr);
     const W g = Widen(dloss[row]);
     __syncthreads();  // the target's logit was read, and may go
-    GradientOfRow(x, labels, row, label, g, out.lse, dx, gaps);
+    GradientOfRow<kKeep>(x, labels, row, label, g, out.lse, dx, gaps);
     if (threadIdx.x == 0) loss[row] = Narrow<S>(out.loss);
   }
 };
@@ -215,12 +235,30 @@ Logits<T> LogitsOf(const KernelRequest& r, size_t logits, const Runs& runs, cons
 }
 
 template <typename F>
-KernelPtr PerRow(F f, const Parts& p, int64_t cols) {
-  return MakeKernel([f, positions = p.positions, rows = p.rows,
+KernelPtr PerRow(F f, const Parts& p, int64_t cols, int64_t shared = 0) {
+  return MakeKernel([f, positions = p.positions, rows = p.rows, shared,
                      grid = RowGrid(p.rows, cols)](const Launch& launch) mutable {
     f.labels.fault = launch.fault;
-    LaunchKernel(launch, RowsKernel<F>, grid.blocks, grid.threads, 0, f, rows);
+    LaunchKernel(launch, RowsKernel<F>, grid.blocks, grid.threads, static_cast<size_t>(shared), f,
+                 rows);
   });
+}
+
+template <typename S, typename T, typename U>
+KernelPtr WithGradPerRow(const KernelRequest& r, const Logits<T>& x, const Parts& p, bool gaps) {
+  const int64_t cols = x.stride;
+  auto make = [&](auto keep) {
+    return CrossEntropyWithGrad<keep.value, S, T, U>{
+        x, p.labels, In<S>(r, 0), Out<S>(r, 0), Out<U>(r, 1), gaps};
+  };
+  // A multiprocessor should have a second row to load while it computes one.
+  const auto keeping = make(std::true_type());
+  constexpr auto kKernel = RowsKernel<std::remove_cv_t<decltype(keeping)>>;
+  constexpr int64_t kOfBlock = 2 << 10;  // what it has of its own, and for rounding
+  const int64_t bytes = x.KeptBytes();
+  if (bytes > MostShared(kKernel) / 2 - kOfBlock) return PerRow(make(std::false_type()), p, cols);
+  AllowShared(kKernel, static_cast<size_t>(bytes));
+  return PerRow(keeping, p, cols, bytes);
 }
 
 KernelPtr MakeCrossEntropy(const KernelRequest& r) {
@@ -250,10 +288,8 @@ KernelPtr MakeWithGrad(const KernelRequest& r) {
     using U = decltype(u);
     return DispatchNarrow<S>(x.dtype, [&](auto t) {
       using T = decltype(t);
-      return PerRow(CrossEntropyWithGrad<S, T, U>{LogitsOf<T, U>(r, 1, runs, Out<U>(r, 1)),
-                                                  p.labels, In<S>(r, 0), Out<S>(r, 0), Out<U>(r, 1),
-                                                  classes < x.shape.back()},
-                    p, x.shape.back());
+      return WithGradPerRow<S, T, U>(r, LogitsOf<T, U>(r, 1, runs, Out<U>(r, 1)), p,
+                                     classes < x.shape.back());
     });
   });
 }

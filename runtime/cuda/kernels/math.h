@@ -110,6 +110,19 @@ SHARDC_HD T Narrow(W v) {
   return Narrower<T>::From(v);
 }
 
+// Two values as they lie beside each other, and back.
+SHARDC_HD uint32_t NarrowPair(float first, float second) {
+#if defined(__CUDA_ARCH__)
+  return BitCast<uint32_t>(__floats2bfloat162_rn(first, second));
+#else
+  return Narrow<BF16>(first).bits | static_cast<uint32_t>(Narrow<BF16>(second).bits) << 16;
+#endif
+}
+SHARDC_HD void WidenPair(uint32_t pair, float* first, float* second) {
+  *first = BitCast<float>(pair << 16);
+  *second = BitCast<float>(pair & 0xffff0000u);
+}
+
 template <typename W>
 inline constexpr bool kIsFloatW = std::is_floating_point_v<W>;
 template <typename T>
@@ -163,6 +176,52 @@ SHARDC_HD To CastElement(From from) {
   }
 }
 
+// How exp and quotients are computed.
+struct Exact {
+  template <typename W>
+  static SHARDC_HD W Exp(W x) {
+    return ::exp(x);
+  }
+  template <typename W>
+  static SHARDC_HD W Div(W a, W b) {
+    return a / b;
+  }
+};
+// By the GPU's own instructions: off by 2 + |1.2 x| and by 2 units in the last place at most (CUDA
+// Programming Guide, "Intrinsic Functions"), for what is rounded to halves. What is less than
+// 2^-126, or divided by more than 2^126, is 0.
+struct Fast {
+  static SHARDC_HD float Exp(float x) {
+#if defined(__CUDA_ARCH__)
+    float y;  // __expf takes twice as long for the sake of such small results
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+    return y;
+#else
+    return ::exp(x);
+#endif
+  }
+  static SHARDC_HD float Div(float a, float b) {
+#if defined(__CUDA_ARCH__)
+    return __fdividef(a, b);
+#else
+    return a / b;
+#endif
+  }
+};
+// For values that come from and go to these types.
+template <typename... T>
+using MathOf = std::conditional_t<((sizeof(T) == 2) && ...), Fast, Exact>;
+
+// fn(x...), by Math where the function leaves it open.
+template <typename Math, typename Fn, typename... W>
+SHARDC_HD auto Compute(Fn fn, W... x) {
+  if constexpr (requires { fn.template By<Math>(x...); }) {
+    return fn.template By<Math>(x...);
+  } else {
+    return fn(x...);
+  }
+}
+
 // The functions of the ops. Each takes and returns values of one wide type.
 #define SHARDC_UNARY(Name, expression)  \
   struct Name {                         \
@@ -186,9 +245,7 @@ SHARDC_UNARY(SinFn, ::sin(x))
 SHARDC_UNARY(CosFn, ::cos(x))
 SHARDC_UNARY(ReluFn, x < 0 ? W(0) : x)
 SHARDC_UNARY(TanhFn, ::tanh(x))
-SHARDC_UNARY(SigmoidFn, W(1) / (W(1) + ::exp(-x)))
 SHARDC_UNARY(ErfFn, ::erf(x))
-SHARDC_UNARY(SiluFn, x / (W(1) + ::exp(-x)))
 #undef SHARDC_UNARY
 
 inline constexpr double kCubic = 0.044715;
@@ -196,10 +253,39 @@ inline constexpr double kRootTwoOverPi = 0.7978845608028653559;
 inline constexpr double kRootHalf = 0.7071067811865475244;
 inline constexpr double kBellHeight = 0.3989422804014326779;  // 1 / sqrt(2 pi)
 
-struct GeluTanhFn {
+struct SigmoidFn {
+  template <typename Math, typename W>
+  SHARDC_HD W By(W x) const {
+    return Math::Div(W(1), W(1) + Math::Exp(-x));
+  }
   template <typename W>
   SHARDC_HD W operator()(W x) const {
-    return W(0.5) * x * (W(1) + ::tanh(W(kRootTwoOverPi) * (x + W(kCubic) * x * x * x)));
+    return By<Exact>(x);
+  }
+};
+struct SiluFn {
+  template <typename Math, typename W>
+  SHARDC_HD W By(W x) const {
+    return Math::Div(x, W(1) + Math::Exp(-x));
+  }
+  template <typename W>
+  SHARDC_HD W operator()(W x) const {
+    return By<Exact>(x);
+  }
+};
+// (1 + tanh u) / 2 is the sigmoid of 2u, which keeps its digits where tanh u is nearly -1.
+struct GeluTanhFn {
+  template <typename Math, typename W>
+  static SHARDC_HD W Gate(W x) {
+    return SigmoidFn().By<Math>(W(2 * kRootTwoOverPi) * (x + W(kCubic) * x * x * x));
+  }
+  template <typename Math, typename W>
+  SHARDC_HD W By(W x) const {
+    return x * Gate<Math>(x);
+  }
+  template <typename W>
+  SHARDC_HD W operator()(W x) const {
+    return By<Exact>(x);
   }
 };
 struct GeluErfFn {
@@ -229,19 +315,25 @@ struct SigmoidGradFn {
   }
 };
 struct SiluGradFn {
+  template <typename Math, typename W>
+  SHARDC_HD W By(W dy, W x) const {
+    W s = SigmoidFn().By<Math>(x);
+    return dy * (s * (W(1) + x * (W(1) - s)));
+  }
   template <typename W>
   SHARDC_HD W operator()(W dy, W x) const {
-    W s = SigmoidFn()(x);
-    return dy * (s * (W(1) + x * (W(1) - s)));
+    return By<Exact>(dy, x);
   }
 };
 struct GeluTanhGradFn {
+  template <typename Math, typename W>
+  SHARDC_HD W By(W dy, W x) const {
+    W s = GeluTanhFn::Gate<Math>(x);
+    return dy * (s + x * s * (W(1) - s) * (W(2 * kRootTwoOverPi) * (W(1) + W(3 * kCubic) * x * x)));
+  }
   template <typename W>
   SHARDC_HD W operator()(W dy, W x) const {
-    W t = ::tanh(W(kRootTwoOverPi) * (x + W(kCubic) * x * x * x));
-    W slope = W(0.5) * (W(1) + t) +
-              W(0.5) * x * (W(1) - t * t) * W(kRootTwoOverPi) * (W(1) + W(3 * kCubic) * x * x);
-    return dy * slope;
+    return By<Exact>(dy, x);
   }
 };
 struct GeluErfGradFn {
@@ -366,18 +458,24 @@ struct NotFn {
   SHARDC_HD bool operator()(bool x) const { return !x; }
 };
 
-// Running maximum and sum of exp(x - maximum).
-template <typename W>
+// Running maximum and sum of exp(x - maximum). NaN stays in the sum.
+template <typename W, typename Math = Exact>
 struct SoftmaxState {
   W max = -Infinity<W>(), sum = 0;
-  SHARDC_HD void Add(W x) {
-    if (x == -Infinity<W>()) return;
-    if (x > max) {
-      sum = sum * ::exp(max - x) + W(1);
-      max = x;
-    } else {
-      sum += ::exp(x - max);
+  template <int N>
+  SHARDC_HD void Add(const W (&x)[N]) {
+    W top = max;
+    for (int j = 0; j < N; ++j) top = ::fmax(top, x[j]);
+    if (top > max) {
+      sum *= Math::Exp(max - top);
+      max = top;
     }
+    const W from = max == -Infinity<W>() ? W(0) : max;
+    for (int j = 0; j < N; ++j) sum += Math::Exp(x[j] - from);
+  }
+  // The sum of exp(x - top), of a maximum that others have found.
+  SHARDC_HD W SumFrom(W top) const {
+    return max == -Infinity<W>() ? sum : sum * Math::Exp(max - top);
   }
 };
 

@@ -115,6 +115,15 @@ __device__ __forceinline__ T Shuffle(T v, int from) {
   return __shfl_sync(0xffffffffu, v, from);
 }
 __device__ __forceinline__ void CheckAligned(const void*, size_t) {}
+// In one instruction: vectors that are assigned nvcc may write word by word.
+__device__ __forceinline__ void StoreWords(void* p, const uint32_t (&w)[2]) {
+  asm volatile("st.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(w[0]), "r"(w[1]) : "memory");
+}
+__device__ __forceinline__ void StoreWords(void* p, const uint32_t (&w)[4]) {
+  asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(w[0]), "r"(w[1]), "r"(w[2]),
+               "r"(w[3])
+               : "memory");
+}
 __device__ __forceinline__ int AtomicAdd(int* p, int v) { return atomicAdd(p, v); }
 // The first to find a fault writes it.
 __device__ __forceinline__ bool ClaimFault(int64_t* fault, int64_t kind) {
@@ -152,6 +161,10 @@ inline void UploadBytes(void* to, const void* from, int64_t bytes) {
 }
 inline std::byte* SharedMemory() { return emulation::AlignedShared(); }
 using emulation::CheckAligned;
+template <size_t N>
+void StoreWords(void* p, const uint32_t (&w)[N]) {
+  std::memcpy(p, w, sizeof(w));
+}
 using emulation::Shuffle;
 using emulation::ShuffleXor;
 inline int AtomicAdd(int* p, int v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }

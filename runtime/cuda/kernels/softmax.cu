@@ -28,17 +28,15 @@ struct Softmax {
   T* y;
   __device__ void operator()(int64_t line) const {
     const int64_t base = lines.Base(line), step = lines.inner;
-    SoftmaxState<W> state;
+    SoftmaxState<W, MathOf<T>> state;
     ForColumns<T>(lines.size, lines.packed, [&](auto n, int64_t c) {
-      auto v = LoadPack<T, n.value>(x + base + c * step);
-      for (int j = 0; j < n.value; ++j) state.Add(Widen(v.v[j]));
+      state.Add(WidenPack(LoadPack<T, n.value>(x + base + c * step)).v);
     });
-    W max = BlockMax(state.max);
-    W sum = BlockSum(state.max == -Infinity<W>() ? W(0) : state.sum * ::exp(state.max - max));
+    const W max = BlockMax(state.max), scale = W(1) / BlockSum(state.SumFrom(max));
     ForColumns<T>(lines.size, lines.packed, [&](auto n, int64_t c) {
-      auto v = LoadPack<T, n.value>(x + base + c * step);
-      for (int j = 0; j < n.value; ++j) v.v[j] = Narrow<T>(::exp(Widen(v.v[j]) - max) / sum);
-      StorePack<T, n.value>(y + base + c * step, v);
+      auto v = WidenPack(LoadPack<T, n.value>(x + base + c * step));
+      for (int j = 0; j < n.value; ++j) v.v[j] = MathOf<T>::Exp(v.v[j] - max) * scale;
+      StorePack(y + base + c * step, NarrowPack<T>(v));
     });
   }
 };

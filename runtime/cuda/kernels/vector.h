@@ -18,8 +18,39 @@ __device__ __forceinline__ Pack<T, N> LoadPack(const T* p) {
 }
 template <typename T, int N>
 __device__ __forceinline__ void StorePack(T* p, const Pack<T, N>& pack) {
-  CheckAligned(p, sizeof(Pack<T, N>));
-  *reinterpret_cast<Pack<T, N>*>(p) = pack;
+  constexpr size_t kBytes = sizeof(Pack<T, N>);
+  CheckAligned(p, kBytes);
+  if constexpr (kBytes == 8 || kBytes == 16) {
+    StoreWords(p, BitCast<Pack<uint32_t, kBytes / 4>>(pack).v);
+  } else {
+    *reinterpret_cast<Pack<T, N>*>(p) = pack;
+  }
+}
+
+template <typename T, int N>
+inline constexpr bool kPairs = std::is_same_v<T, BF16>&& N % 2 == 0;
+template <typename T, int N>
+__device__ __forceinline__ Pack<Wide<T>, N> WidenPack(const Pack<T, N>& pack) {
+  Pack<Wide<T>, N> wide;
+  if constexpr (kPairs<T, N>) {
+    const auto words = BitCast<Pack<uint32_t, N / 2>>(pack);
+    for (int j = 0; j < N; j += 2) WidenPair(words.v[j / 2], &wide.v[j], &wide.v[j + 1]);
+  } else {
+    for (int j = 0; j < N; ++j) wide.v[j] = Widen(pack.v[j]);
+  }
+  return wide;
+}
+template <typename T, typename W, int N>
+__device__ __forceinline__ Pack<T, N> NarrowPack(const Pack<W, N>& wide) {
+  if constexpr (kPairs<T, N>) {
+    Pack<uint32_t, N / 2> out;
+    for (int j = 0; j < N; j += 2) out.v[j / 2] = NarrowPair(wide.v[j], wide.v[j + 1]);
+    return BitCast<Pack<T, N>>(out);
+  } else {
+    Pack<T, N> pack;
+    for (int j = 0; j < N; ++j) pack.v[j] = Narrow<T>(wide.v[j]);
+    return pack;
+  }
 }
 
 // Elements of 16 bytes.
@@ -46,19 +77,36 @@ bool Packs(int64_t cols, const P*... pointers) {
   return cols % kPack<T> == 0 && (Aligned(pointers, 16) && ...);
 }
 
-// The same for elements [first, first + count) of an array that begins at a pack, wherever they
-// begin: single elements before the first whole pack and after the last.
-template <typename T, typename F>
-__device__ __forceinline__ void ForStretch(int64_t first, int64_t count, bool packed, F f) {
+// For elements [first, first + count) of an array that begins at a pack, wherever they begin, over
+// the threads of the block: use(n, c, load(n, c)) with packs of elements from first + c on, and
+// with single ones before the first whole pack and after the last. Several loads are under way at
+// once.
+template <typename T, typename Load, typename Use>
+__device__ __forceinline__ void ForStretch(int64_t first, int64_t count, bool packed, Load load,
+                                           Use use) {
   constexpr int64_t kN = kPack<T>;
+  constexpr uint32_t kAhead = 4;
+  constexpr std::integral_constant<int, kN> kMany;
+  constexpr std::integral_constant<int, 1> kOne;
   int64_t head = packed ? (kN - first % kN) % kN : count;
   if (head > count) head = count;
   const int64_t packs = (count - head) / kN, singles = count - packs * kN;
-  for (int64_t p = threadIdx.x; p < packs; p += blockDim.x) {
-    f(std::integral_constant<int, kN>(), head + p * kN);
+  const uint32_t step = blockDim.x, whole = static_cast<uint32_t>(packs);
+  for (uint32_t p = threadIdx.x; p < whole; p += kAhead * step) {
+    Pack<T, kN> ahead[kAhead];
+    SHARDC_UNROLL
+    for (uint32_t u = 0; u < kAhead; ++u) {
+      const uint32_t q = p + u * step < whole ? p + u * step : whole - 1;
+      ahead[u] = load(kMany, head + q * kN);
+    }
+    SHARDC_UNROLL
+    for (uint32_t u = 0; u < kAhead; ++u) {
+      if (p + u * step < whole) use(kMany, head + (p + u * step) * kN, ahead[u]);
+    }
   }
-  for (int64_t i = threadIdx.x; i < singles; i += blockDim.x) {
-    f(std::integral_constant<int, 1>(), i < head ? i : i + packs * kN);
+  for (int64_t i = threadIdx.x; i < singles; i += step) {
+    const int64_t c = i < head ? i : i + packs * kN;
+    use(kOne, c, load(kOne, c));
   }
 }
 
