@@ -172,11 +172,14 @@ struct Machine {
     if (orders) After(order);
   }
 
-  // Not instrumented: it is never left.
+  // Not instrumented: it is never left. A fiber does the same thread of one block after another.
   SHARDC_UNSEEN static void Start() {
     Machine& m = Get();
-    m.RunBody();
-    m.Leave();
+    for (;;) {
+      m.RunBody();
+      m.running->done = m.progress = true;
+      m.Yield();
+    }
   }
   void RunBody() {
     After(&begin);
@@ -187,15 +190,6 @@ struct Machine {
     }
     Before(&end);
   }
-  SHARDC_UNSEEN void Leave() {
-    running->done = progress = true;
-    if constexpr (kFindsRaces) {
-      caller.Switch();
-      setcontext(&scheduler_context);
-    } else {
-      _longjmp(scheduler, 1);
-    }
-  }
   void RunBlock() {
     constexpr size_t kStack = 256 << 10;
     size_t n = block.x;
@@ -205,13 +199,17 @@ struct Machine {
     for (size_t i = 0; i < n; ++i) {
       ++warps[i / 32].expected;
       Fiber& f = *fibers[i];
-      if (!f.stack) f.stack = std::make_unique<char[]>(kStack);
-      getcontext(&f.context);
-      f.context.uc_stack.ss_sp = f.stack.get();
-      f.context.uc_stack.ss_size = kStack;
-      f.context.uc_link = nullptr;
-      f.done = f.started = false;
-      makecontext(&f.context, &Machine::Start, 0);
+      // A block that failed leaves threads that are not done.
+      if (!f.stack || !f.done) {
+        if (!f.stack) f.stack = std::make_unique<char[]>(kStack);
+        getcontext(&f.context);
+        f.context.uc_stack.ss_sp = f.stack.get();
+        f.context.uc_stack.ss_size = kStack;
+        f.context.uc_link = nullptr;
+        f.started = false;
+        makecontext(&f.context, &Machine::Start, 0);
+      }
+      f.done = false;
     }
     Before(&begin);
     for (size_t left = n; left > 0;) {
