@@ -1,11 +1,12 @@
-// ScatterND, ScatterElements; NonZero, which is supported on constants only: the shape of its
-// result has no op of ours.
+// ScatterND, ScatterElements, TensorScatter; NonZero, which is supported on constants only: the
+// shape of its result has no op of ours.
 #include <algorithm>
 #include <cstring>
 #include <string>
 
 #include "frontend/onnx/convert_util.h"
 #include "frontend/onnx/static_scatter.h"
+#include "frontend/onnx/write_cache.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -173,6 +174,18 @@ void ScatterElements(NodeContext& c) {
   Put(c, places);
 }
 
+void TensorScatter(NodeContext& c) {
+  const std::string mode = c.String("mode", "linear");
+  if (mode != "linear" && mode != "circular") {
+    c.Fail("E1303", StrCat("there is no mode \"", mode, "\""));
+  }
+  Value* cache = c.input(0);
+  const int axis = Axis(c, c.Int("axis", -2), cache->type.rank());
+  Value* starts = c.InputOrNull(2);
+  if (!starts) starts = c.Constant(HostTensor(DType::kI64, {cache->type.shape[0]}));
+  c.SetOutput(0, WriteCache(c, cache, c.input(1), starts, axis, mode == "circular"));
+}
+
 void NonZero(NodeContext& c) {
   const HostTensor& x = RequireConstant(c, 0);
   std::vector<int64_t> found;
@@ -197,6 +210,7 @@ void AddScatterConverters(ConverterTable& table) {
   table.insert({{"ScatterND", ScatterNd},
                 {"ScatterElements", ScatterElements},
                 {"Scatter", ScatterElements},
+                {"TensorScatter", TensorScatter},
                 {"NonZero", NonZero}});
 }
 

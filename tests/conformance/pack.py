@@ -24,7 +24,7 @@ NegativeLogLikelihoodLoss NonZero Not OneHot Or PRelu Pad Pow RMSNormalization R
 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape
 RotaryEmbedding Round ScatterElements ScatterND Selu SequenceAt Shape Sigmoid Sign SimplifiedLayerNormalization Sin
 Size Slice Softmax SoftmaxCrossEntropyLoss Softplus Softsign Split SplitToSequence Sqrt Squeeze Sub Sum SwiGLU Swish
-Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Where Xor
+Tan Tanh TensorScatter ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Where Xor
 """.split()
 
 TYPES = [getattr(onnx.TensorProto, name) for name in "FLOAT FLOAT16 DOUBLE BOOL INT32 INT64".split()]

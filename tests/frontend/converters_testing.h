@@ -88,6 +88,13 @@ class ConverterTest : public ImportTest {
     for (const std::string& name : outputs) out.push_back(values.at(graph.FindOutput(name)));
     return out;
   }
+  // Begins a model anew.
+  void Restart(int opset = 17) {
+    inputs_.clear();
+    model_.graph.Clear();
+    model_.proto.clear_opset_import();
+    model_.Opset("", opset);
+  }
   void ExpectRefused(const std::string& id, const std::string& text) {
     if (model_.graph.output_size() == 0) model_.Output("y");
     Diagnostic d = Failure(model_.proto);

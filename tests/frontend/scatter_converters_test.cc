@@ -183,5 +183,108 @@ TEST_F(ScatterConverters, ScatterWherePositionsAreComputed) {
   }
 }
 
+// Places that are known only when the model runs, and differ, against the same as constants: the
+// nodes of onnx have those alone.
+class TensorScatters : public ScatterConverters {
+ protected:
+  TensorScatters() { model_.Opset("", 24); }
+  void Scatter(const std::string& at, const std::string& to, const char* mode, int64_t axis) {
+    NodeProto& node = Node("TensorScatter", {"cache", "x", at}, {to});
+    SetString(node, "mode", mode);
+    SetInt(node, "axis", axis);
+  }
+};
+
+TEST_F(TensorScatters, PlacesThatDependOnData) {
+  for (const char* mode : {"linear", "circular"}) {
+    for (auto [axis, s] : {std::pair<int64_t, int64_t>{2, 3}, {-2, 1}, {1, 2}}) {
+      Restart(24);
+      Shape cache = {3, 2, 5, 4}, x = cache;
+      if (axis == 1) std::swap(cache[1], cache[2]), x = cache;
+      x[axis < 0 ? axis + 4 : axis] = s;
+      Input("cache", cache);
+      Input("x", x, 200);
+      const bool round = std::string(mode) == "circular";
+      const std::vector<int64_t> places = {2, 0, round ? int64_t{4} : 1};
+      model_.Ints("known", {3}, places);
+      model_.Input("at", {"3"}, TensorProto::INT64);
+      inputs_["at"] = HostTensor::Of<int64_t>({3}, places);
+      Scatter("known", "y", mode, axis);
+      Scatter("at", "z", mode, axis);
+      auto out = Evaluate({"y", "z"});
+      EXPECT_EQ(out[0], out[1]) << mode << axis;
+      // Element by element.
+      const int64_t dim = axis < 0 ? axis + 4 : axis, n = cache[dim];
+      const int64_t inner = NumElements({cache.begin() + dim + 1, cache.end()});
+      const int64_t of_batch = NumElements({cache.begin() + 1, cache.end()});
+      HostTensor want = inputs_.at("cache");
+      for (int64_t i = 0; i < inputs_.at("x").num_elements(); ++i) {
+        const int64_t outer = i / (s * inner), b = outer * n * inner / of_batch;
+        const int64_t place = (places[static_cast<size_t>(b)] + i / inner % s) % n;
+        want.SetDouble((outer * n + place) * inner + i % inner, inputs_.at("x").AsDouble(i));
+      }
+      EXPECT_EQ(out[1], want) << mode << axis;
+    }
+  }
+}
+
+TEST_F(TensorScatters, OneKnownPlaceIsOfSlices) {
+  Input("cache", {2, 3, 5, 4});
+  Input("x", {2, 3, 2, 4});
+  model_.Ints("at", {2}, {2, 2});
+  Scatter("at", "y", "linear", -2);
+  Graph graph = Imported({"y"});
+  EXPECT_EQ(CountOps(graph, "where") + CountOps(graph, "gather_nd"), 0);
+  EXPECT_EQ(CountOps(graph, "concat"), 1);
+}
+
+TEST_F(TensorScatters, WhatDoesNotFitIsRefused) {
+  Input("cache", {2, 3, 5, 4});
+  Input("x", {2, 3, 2, 3});
+  Node("TensorScatter", {"cache", "x"});
+  ExpectRefused("E1303", "what is written, [2, 3, 2, 3], does not fit a cache of [2, 3, 5, 4]");
+}
+
+TEST_F(TensorScatters, PlacesOverTheEndAreRefused) {
+  Input("cache", {2, 3, 5, 4});
+  Input("x", {2, 3, 2, 4});
+  model_.Ints("at", {2}, {2, 4});
+  Scatter("at", "y", "linear", -2);
+  ExpectRefused("E1303", "sequence 1 is written from place 4 on, and the last from which it fits");
+}
+
+TEST_F(TensorScatters, PlacesOfOtherSequencesAreRefused) {
+  Input("cache", {2, 3, 5, 4});
+  Input("x", {2, 3, 2, 4});
+  model_.Ints("at", {3}, {2, 2, 2});
+  Scatter("at", "y", "linear", -2);
+  ExpectRefused("E1303", "one place for each of 2 sequences");
+}
+
+TEST_F(TensorScatters, AnotherModeIsRefused) {
+  Input("cache", {2, 3, 5, 4});
+  Input("x", {2, 3, 2, 4});
+  SetString(Node("TensorScatter", {"cache", "x"}), "mode", "round");
+  ExpectRefused("E1303", "there is no mode \"round\"");
+}
+
+// Of the places from which the update fits no other is taken, nor one from the end.
+TEST_F(TensorScatters, PlacesOverTheEndFailWhenTheModelRuns) {
+  for (int64_t place : {4, -1}) {
+    Restart(24);
+    Input("cache", {2, 3, 5, 4});
+    Input("x", {2, 3, 2, 4});
+    model_.Input("at", {"2"}, TensorProto::INT64);
+    inputs_["at"] = HostTensor::Of<int64_t>({2}, {0, place});
+    Scatter("at", "y", "linear", -2);
+    try {
+      Evaluate();
+      ADD_FAILURE() << place;
+    } catch (const Diagnostic& d) {
+      EXPECT_EQ(d.id(), "E4003") << d.what();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shardc::import_testing
