@@ -71,17 +71,33 @@ class Finder {
            values_[static_cast<size_t>(v->id)] == v;
   }
 
-  // next_[v]: the first value that every way from v to the loss goes through.
+  // The output behind most ops, one after the other: others leave a model on the way, as the keys
+  // and values for a cache do. Null where none is known.
+  const Value* LastOutput() const {
+    std::vector<int> length(values_.size());
+    for (const Op* op : ops_) {
+      int longest = 0;
+      for (const Value* v : op->operands)
+        if (Known(v)) longest = std::max(longest, length[static_cast<size_t>(v->id)]);
+      for (const Value* r : op->results) length[static_cast<size_t>(r->id)] = longest + 1;
+    }
+    const Value* last = nullptr;
+    for (const Output& o : graph_.outputs) {
+      auto of = [&](const Value* v) { return length[static_cast<size_t>(v->id)]; };
+      if (Known(o.value) && (!last || of(o.value) > of(last))) last = o.value;
+    }
+    return last;
+  }
+
+  // next_[v]: the first value that every way from v to the loss goes through, or to the last
+  // output of a model without one.
   void FindPostDominators() {
     next_.assign(values_.size(), kUnreached);
     std::vector<int> depth(values_.size(), 0);
     const Value* loss = graph_.FindOutput("loss");
     std::vector<bool> ends(values_.size());
-    for (const Output& o : graph_.outputs) {
-      if (Known(o.value) && (!loss || o.value == loss)) {
-        ends[static_cast<size_t>(o.value->id)] = true;
-      }
-    }
+    const Value* end = loss ? loss : LastOutput();
+    if (end && Known(end)) ends[static_cast<size_t>(end->id)] = true;
     // A loss that is made in pieces (Chunk) comes after the first op of the backward: the forward
     // ends at what its ops read.
     if (loss && !Known(loss)) {

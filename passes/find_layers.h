@@ -7,9 +7,9 @@
 
 namespace shardc {
 
-// A stretch of the forward graph through which everything goes that reaches the loss from `in`: it
-// leaves by `out`, the next layer's `in`. What other values enter (weights, masks, tables of
-// positions) may be shared by all layers.
+// A stretch of the forward graph through which everything goes that reaches the loss from `in`, or
+// without a loss the output that is behind most ops: it leaves by `out`, the next layer's `in`.
+// What other values enter (weights, masks, tables of positions) may be shared by all layers.
 struct Layer {
   Value* in = nullptr;
   Value* out = nullptr;

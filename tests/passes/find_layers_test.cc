@@ -102,6 +102,26 @@ TEST(FindLayers, SeveralRuns) {
             "x-a(2) a-b(2) in-c(2) c-d(2)");
 }
 
+// Without a loss a model may have outputs on the way, as keys for a cache: layers are of the last
+// one, whatever the order.
+TEST(FindLayers, OutputsOnTheWay) {
+  EXPECT_EQ(Layers(R"(graph @g(%x: f32[3, 4], %past: f32[3, 4], %more: f32[3, 4]) -> (%k, %l, %y) {
+    %u = param "u" : f32[4, 4]
+    %v = param "v" : f32[4, 4]
+    %in = exp %x : f32[3, 4]
+    %0 = matmul %in, %u : f32[3, 4]
+    %k = concat %past, %0 {axis=0} : f32[6, 4]
+    %1 = reduce_max %k {axes=[0], keepdims=true} : f32[1, 4]
+    %a = add %in, %1 : f32[3, 4]
+    %2 = matmul %a, %v : f32[3, 4]
+    %l = concat %more, %2 {axis=0} : f32[6, 4]
+    %3 = reduce_max %l {axes=[0], keepdims=true} : f32[1, 4]
+    %b = add %a, %3 : f32[3, 4]
+    %y = exp %b : f32[3, 4]
+  })"),
+            "in-a(4) a-b(4)");
+}
+
 // What repeats is cheap, and left to itself.
 TEST(FindLayers, NoneOfCheapOps) {
   EXPECT_EQ(Layers(R"(graph @g(%x: f32[3, 4]) -> (%loss) {
