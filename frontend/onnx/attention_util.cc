@@ -26,15 +26,17 @@ Value* SeesKeys(NodeContext& c, Value* mask) {
   return known ? nullptr : sees;
 }
 
-// The attention op bounds no scores: cap * tanh(scores / cap) before the mask, written out.
-Value* SoftcappedAttention(NodeContext& c, AttentionOf a) {
+// The attention op bounds no scores, and each of its keys has a value: what it has not, written
+// out.
+Value* WrittenOutAttention(NodeContext& c, AttentionOf a) {
   if (!a.heads_first) {
     for (Value** x : {&a.q, &a.k, &a.v}) *x = SwapHeads(c, *x);
   }
   const int64_t times = a.q->type.shape[1] / a.k->type.shape[1];
   Value* k = RepeatHeads(c, a.k, times);
   Value* scores = c.Make("matmul", {a.q, c.Transpose(k, {0, 1, 3, 2})});
-  scores = Times(c, c.Make("tanh", {Times(c, scores, a.scale / a.cap)}), a.cap);
+  scores = Times(c, scores, a.cap > 0 ? a.scale / a.cap : a.scale);
+  if (a.cap > 0) scores = Times(c, c.Make("tanh", {scores}), a.cap);
   // A query without a key sees all of them first, and then none: o = 0, without an infinity less
   // itself on the way there or back.
   Value* sees = SeesKeys(c, a.mask);
@@ -48,7 +50,14 @@ Value* SoftcappedAttention(NodeContext& c, AttentionOf a) {
   } else if (a.mask) {
     scores = Add(c, scores, a.mask);
   }
+  const Shape shape = scores->type.shape;
+  if (a.sink) {
+    Value* sink =
+        c.BroadcastTo(c.Reshape(a.sink, {1, shape[1], 1, 1}), {shape[0], shape[1], shape[2], 1});
+    scores = c.Make("concat", {scores, c.Cast(sink, scores->type.dtype)}, {{"axis", int64_t{3}}});
+  }
   Value* p = c.Make("softmax", {scores}, {{"axis", int64_t{3}}});
+  if (a.sink) p = SliceDim(c, p, 3, 0, shape[3]);
   if (sees) p = Mul(c, p, c.Cast(sees, p->type.dtype));
   Value* o = c.Make("matmul", {p, RepeatHeads(c, a.v, times)});
   return a.heads_first ? o : SwapHeads(c, o);
@@ -165,11 +174,11 @@ Value* MakeAttention(NodeContext& c, AttentionOf a) {
   }
   const int64_t s = a.q->type.shape[sequence], t = a.k->type.shape[sequence];
   // The op's own `causal` aligns the ends.
-  if (a.causal && (a.cap > 0 || s != t - a.past)) {
+  if (a.causal && (a.cap > 0 || a.sink || s != t - a.past)) {
     a.mask = BothMasks(c, BandMask(c, s, t, {.after = 0}, a.past), a.mask);
     a.causal = false;
   }
-  if (a.cap > 0) return SoftcappedAttention(c, a);
+  if (a.cap > 0 || a.sink) return WrittenOutAttention(c, a);
   std::vector<Value*> operands = {a.q, a.k, a.v};
   if (a.mask) operands.push_back(a.mask);
   return c.MakeAll("attention", std::move(operands),
@@ -208,24 +217,24 @@ int64_t PastOf(NodeContext& c, int i) {
   return shape[2];
 }
 
-Value* AfterPast(NodeContext& c, int i, Value* x, bool heads_first) {
-  if (PastOf(c, i) == 0) return x;
+Value* CacheOf(NodeContext& c, int i, const Shape& now) {
   Value* past = c.input(i);
-  const int heads = heads_first ? 1 : 2;
-  const Shape &now = x->type.shape, &before = past->type.shape;
-  if (before[0] != now[0] || before[1] != now[static_cast<size_t>(heads)] || before[3] != now[3]) {
-    c.Fail("E1303", StrCat("the past keys or values of ", c.op_type(), " have shape ",
-                           ShapeToString(before), ", not [", now[0], ", ",
-                           now[static_cast<size_t>(heads)], ", past, ", now[3], "]"));
+  const Shape& before = past->type.shape;
+  if (before.size() != 4 || before[0] != now[0] || before[1] != now[1] || before[3] != now[3]) {
+    c.Fail("E1303",
+           StrCat("the past keys or values of ", c.op_type(), " have shape ", ShapeToString(before),
+                  ", not [", now[0], ", ", now[1], ", past, ", now[3], "]"));
   }
-  if (!heads_first) past = SwapHeads(c, past);
-  return c.Make("concat", {past, x}, {{"axis", int64_t{3 - heads}}});
+  return past;
 }
 
-void RefusePast(NodeContext& c, int i) {
-  if (!c.has_input(i) || c.input(i)->type.num_elements() == 0) return;
-  c.Fail("E1301", StrCat(c.op_type(), " with past keys and values is not supported"),
-         "export the model without a cache (use_cache=False), or bind the length of the past to 0");
+Value* AfterPast(NodeContext& c, int i, Value* x, bool heads_first) {
+  if (PastOf(c, i) == 0) return x;
+  Shape shape = x->type.shape;
+  if (!heads_first) std::swap(shape[1], shape[2]);
+  Value* past = CacheOf(c, i, shape);
+  if (!heads_first) past = SwapHeads(c, past);
+  return c.Make("concat", {past, x}, {{"axis", int64_t{heads_first ? 2 : 1}}});
 }
 
 }  // namespace shardc::onnx_import

@@ -41,6 +41,7 @@ struct AttentionOf {
   bool causal = false;  // query i sees keys j <= i + past
   int64_t past = 0;     // keys that are of tokens before the first query's
   bool heads_first = false;
+  Value* sink = nullptr;  // [heads]: the score of a key of each head that has no value; or null
 };
 // In the layout of q.
 Value* MakeAttention(NodeContext& c, AttentionOf a);
@@ -55,10 +56,10 @@ Value* Rotate(NodeContext& c, Value* x, const Rotation& r, bool heads_first);
 
 // How many tokens the past of input i, [b, heads, past, d], holds; E1303 for another form.
 int64_t PastOf(NodeContext& c, int i);
+// Input i, a cache of keys or values of the shape `like` [b, heads, s, d] but for their number;
+// E1303 for another.
+Value* CacheOf(NodeContext& c, int i, const Shape& like);
 // Keys or values x behind those of a cache, input i, [b, heads, past, d]; x alone without one.
 Value* AfterPast(NodeContext& c, int i, Value* x, bool heads_first);
-
-// Input i, an empty past of a cache, is left out; E1301 for one that holds anything.
-void RefusePast(NodeContext& c, int i);
 
 }  // namespace shardc::onnx_import

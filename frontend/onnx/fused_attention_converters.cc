@@ -5,6 +5,7 @@
 #include <string>
 
 #include "frontend/onnx/attention_util.h"
+#include "frontend/onnx/write_cache.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -88,9 +89,23 @@ Scores ScoresOf(const Value* q, const Value* k) {
   return {q->type.shape[0], q->type.shape[1], k->type.shape[1]};
 }
 
+// Keys (0) or values (1) x [b, s, heads, d] behind those of input 4, [2, b, heads, past, d].
+Value* AfterPacked(NodeContext& c, int64_t which, Value* x) {
+  if (!c.has_input(4) || c.input(4)->type.num_elements() == 0) return x;
+  const Shape now = x->type.shape, shape = c.input(4)->type.shape;
+  if (shape.size() != 5 || shape != Shape{2, now[0], now[2], shape[3], now[3]}) {
+    c.Fail("E1303",
+           StrCat("the past keys and values of ", c.op_type(), " have shape ", ShapeToString(shape),
+                  ", not [2, ", now[0], ", ", now[2], ", past, ", now[3], "]"));
+  }
+  Value* past =
+      c.Reshape(SliceDim(c, c.input(4), 0, which, which + 1), {now[0], now[2], shape[3], now[3]});
+  return c.Make("concat", {SwapHeads(c, past), x}, {{"axis", int64_t{1}}});
+}
+
 // Inputs: x, weights and bias of q, k and v side by side, mask, past, what is added to the scores.
 void Attention(NodeContext& c) {
-  RefusePast(c, 4);
+  if (c.Int("past_present_share_buffer", 0) != 0) Refuse(c, "past_present_share_buffer");
   if (c.Int("do_rotary", 0) != 0) Refuse(c, "do_rotary");
   const int64_t heads = c.Int("num_heads", 0);
   Value* x = c.Make("matmul", {c.input(0), c.input(1)});
@@ -103,7 +118,8 @@ void Attention(NodeContext& c) {
   }
   std::vector<Value*> qkv = SplitLast(c, x, sizes);
   for (Value*& part : qkv) part = SplitHeads(c, part, heads, "num_heads");
-  AttentionOf a{qkv[0], qkv[1], qkv[2]};
+  AttentionOf a{qkv[0], AfterPacked(c, 0, qkv[1]), AfterPacked(c, 1, qkv[2])};
+  a.past = a.k->type.shape[1] - a.q->type.shape[1];
   a.mask = BiasOf(c, 3, 5, x->type.dtype, ScoresOf(a.q, a.k));
   a.scale = ScaleOf(c, sizes[0] / heads);
   a.causal = c.Int("unidirectional", 0) != 0;
@@ -231,31 +247,86 @@ Value* FirstOf(NodeContext& c, Value* x) {
   return x;
 }
 
-// Inputs 5 and 6 of GroupQueryAttention, lengths less 1 and the longest length: all tokens, those
-// of the past too, are there.
-void CheckLengths(NodeContext& c, int64_t s, int64_t past, bool causal) {
-  const int64_t total = c.ConstantInt(6);
-  if (total != past + s) {
-    c.Fail("E1301",
-           StrCat("total_sequence_length is ", total, " for a past of ", past, " and ", s,
-                  " new tokens: a cache that is filled in part is not supported"),
-           "bind the length of the past to that of the cache, and that of all tokens to both");
-  }
-  const HostTensor* lengths = c.ConstantOf(c.input(5));
-  for (int64_t i = 0; lengths != nullptr && i < lengths->num_elements(); ++i) {
-    if (lengths->AsInt(i) != total - 1) Refuse(c, "sequences of different lengths");
-  }
-  if (lengths != nullptr) return;
-  // Its padding would be between the past and what is new.
-  if (past > 0) Refuse(c, "a past whose lengths are not constant");
-  // Tokens of a causal model see nothing of the padding behind them.
-  if (!causal) Refuse(c, "padding and causal=0");
+// Which tokens the sequences of GroupQueryAttention have. The new ones stand behind those of the
+// past, in a cache that may have more places.
+struct Tokens {
+  int64_t total;             // of the longest sequence, with the new ones
+  int64_t past;              // of each before the new ones, where `starts` is null
+  Value* starts = nullptr;   // [batch], the same where it is known only when the model runs
+  Value* lengths = nullptr;  // [batch], with the new ones
+};
+
+void NotePadding(NodeContext& c) {
   Strings& notes = c.builder().graph().notes;
   const std::string note =
       "GroupQueryAttention takes padding on the right (seqlens_k) for tokens: no token sees it, "
-      "but "
-      "what is computed for it differs from ONNX Runtime";
+      "but what is computed for it differs from ONNX Runtime";
   if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
+}
+
+// From inputs 5 and 6, lengths less 1 and the longest length.
+Tokens TokensOf(NodeContext& c, int64_t batch, int64_t s, bool causal) {
+  const int64_t total = c.ConstantInt(6), places = PastOf(c, 3);
+  Value* last = c.input(5);
+  const HostTensor* known = c.ConstantOf(last);
+  // Unless the model knows better, all that there can be are tokens.
+  if (total < s || (known != nullptr && total > places + s)) {
+    c.Fail("E1301",
+           StrCat("total_sequence_length is ", total, " for a past of ", places, " and ", s,
+                  " new tokens"),
+           "it counts the tokens of the past and the new ones: bind the length of all tokens to "
+           "their sum, or to less for a cache that is filled in part");
+  }
+  Tokens tokens{total, total - s};
+  bool whole = known != nullptr;
+  for (int64_t i = 0; whole && i < known->num_elements(); ++i) whole = known->AsInt(i) == total - 1;
+  if (whole) return tokens;
+  if (total > s) {
+    if (last->type.num_elements() != batch) {
+      c.Fail("E1303", StrCat("seqlens_k has shape ", ShapeToString(last->type.shape),
+                             " for a batch of ", batch));
+    }
+    tokens.lengths = Plus(c, c.Cast(c.Reshape(last, {batch}), DType::kI64), 1);
+    tokens.starts = Plus(c, tokens.lengths, -static_cast<double>(s));
+    return tokens;
+  }
+  // A prompt is padded behind its tokens.
+  if (known != nullptr) Refuse(c, "a prompt with sequences of different lengths");
+  // Tokens of a causal model see nothing of it.
+  if (!causal) Refuse(c, "padding and causal=0");
+  NotePadding(c);
+  return tokens;
+}
+
+// Input i, a cache like x [b, heads, s, d], of at least so many places.
+Value* CacheOfPlaces(NodeContext& c, int i, Value* x, int64_t at_least) {
+  const int64_t places = PastOf(c, i);
+  Value* cache = places > 0 ? CacheOf(c, i, x->type.shape) : nullptr;
+  if (places >= at_least) return cache;
+  Shape more = x->type.shape;
+  more[2] = at_least - places;
+  Value* none = c.BroadcastTo(Like(c, x, 0), std::move(more));
+  return cache ? c.Make("concat", {cache, none}, {{"axis", int64_t{2}}}) : none;
+}
+
+// Keys or values [b, s, kv heads, d] behind those of a cache, input i: those that are attended to,
+// [b, total, kv heads, d], and the cache with all, [b, kv heads, places, d].
+struct Cached {
+  Value *seen, *present;
+};
+Cached BehindPast(NodeContext& c, int i, Value* x, const Tokens& tokens) {
+  const int64_t places = PastOf(c, i);
+  if (places == 0 && !tokens.starts) return {x, SwapHeads(c, x)};
+  x = SwapHeads(c, x);
+  if (tokens.starts) {
+    Value* present = WriteCache(c, CacheOfPlaces(c, i, x, tokens.total), x, tokens.starts, 2);
+    return {SwapHeads(c, SliceDim(c, present, 2, 0, tokens.total)), present};
+  }
+  Value* cache = CacheOf(c, i, x->type.shape);
+  Value* past = SliceDim(c, cache, 2, 0, tokens.past);
+  Value* rest = SliceDim(c, cache, 2, std::min(tokens.total, places), places);
+  Value* seen = c.Make("concat", {past, x}, {{"axis", int64_t{2}}});
+  return {SwapHeads(c, seen), c.Make("concat", {seen, rest}, {{"axis", int64_t{2}}})};
 }
 
 void RefuseQuantized(NodeContext& c) {
@@ -292,40 +363,64 @@ void NormHeads(NodeContext& c, Value*& q, Value*& k) {
   k = c.MakeAll("rms_norm", {k, c.input(15)}, {{"eps", eps}})[0];
 }
 
+// q and k at their places; of several tokens' positions in input 9, ONNX Runtime reads the first
+// and counts on.
+void RotateAt(NodeContext& c, Value*& q, Value*& k, const Tokens& tokens) {
+  if (c.Int("do_rotary", 0) == 0) return;
+  const int64_t s = q->type.shape[1];
+  Value* positions = c.InputOrNull(9);
+  if (positions && s > 1) positions = FirstOf(c, positions);
+  if (!positions && tokens.starts)
+    positions = Add(c, c.Reshape(tokens.starts, {q->type.shape[0], 1}), Iota(c, s, 1, 2));
+  const Rotation r = {RowsAt(c, c.input(7), positions, s, tokens.past),
+                      RowsAt(c, c.input(8), positions, s, tokens.past),
+                      2 * c.input(7)->type.shape.back(), c.Int("rotary_interleaved", 0) != 0};
+  q = Rotate(c, q, r, false);
+  k = Rotate(c, k, r, false);
+}
+
+// What each head's softmax also divides by, as the score of a key that has no value; or null.
+Value* SinkOf(NodeContext& c, int64_t heads, DType type) {
+  if (!c.has_input(11)) {
+    return c.Int("smooth_softmax", 0) > 0 ? c.BroadcastTo(c.Scalar(type, 0), {heads}) : nullptr;
+  }
+  if (c.input(11)->type.shape != Shape{heads}) {
+    c.Fail("E1303", StrCat("head_sink has shape ", ShapeToString(c.input(11)->type.shape),
+                           ", not [", heads, "]"));
+  }
+  return c.input(11);
+}
+
 void GroupQueryAttention(NodeContext& c) {
   RefuseQuantized(c);
-  if (c.Int("smooth_softmax", 0) > 0 || c.has_input(11)) Refuse(c, "a smooth softmax or head_sink");
   const int64_t heads = c.Int("num_heads", 0), kv_heads = c.Int("kv_num_heads", 0);
   std::vector<Value*> qkv = GroupQueryOperands(c, heads, kv_heads);
   AttentionOf a{qkv[0], qkv[1], qkv[2]};
   a.causal = c.Int("causal", 1) != 0;
   const int64_t s = a.q->type.shape[1], window = c.Int("local_window_size", -1);
   if (a.k->type.shape[1] != s) Refuse(c, "more keys than queries");
-  a.past = PastOf(c, 3);
-  CheckLengths(c, s, a.past, a.causal);
+  const Tokens tokens = TokensOf(c, a.q->type.shape[0], s, a.causal);
   NormHeads(c, a.q, a.k);
-  if (c.Int("do_rotary", 0) != 0) {
-    Value* positions = c.InputOrNull(9);
-    // Of several tokens', ONNX Runtime reads the first and counts on.
-    if (positions && s > 1) positions = FirstOf(c, positions);
-    Rotation r = {RowsAt(c, c.input(7), positions, s, a.past),
-                  RowsAt(c, c.input(8), positions, s, a.past), 2 * c.input(7)->type.shape.back(),
-                  c.Int("rotary_interleaved", 0) != 0};
-    a.q = Rotate(c, a.q, r, false);
-    a.k = Rotate(c, a.k, r, false);
-  }
-  a.k = AfterPast(c, 3, a.k, false);
-  a.v = AfterPast(c, 4, a.v, false);
+  RotateAt(c, a.q, a.k, tokens);
+  const Cached keys = BehindPast(c, 3, a.k, tokens), values = BehindPast(c, 4, a.v, tokens);
+  a.k = keys.seen, a.v = values.seen, a.past = tokens.past;
   a.mask = c.InputOrNull(10);
-  if (window > 0 && window < a.past + s)
-    a.mask = BothMasks(c, BandMask(c, s, a.past + s, {.before = window - 1, .after = 0}, a.past),
-                       a.mask);
+  Band band;
+  if (window > 0 && window < tokens.total) band = {.before = window - 1, .after = 0};
+  if (tokens.starts) {
+    if (a.causal) band.after = 0;
+    a.mask = BothMasks(c, BandMaskOf(c, tokens.lengths, s, tokens.total, band), a.mask);
+    a.causal = false;
+  } else if (!band.whole()) {
+    a.mask = BothMasks(c, BandMask(c, s, tokens.total, band, a.past), a.mask);
+  }
   a.scale = ScaleOf(c, a.q->type.shape[3]);
   a.cap = c.Float("softcap", 0);
+  a.sink = SinkOf(c, heads, a.q->type.dtype);
   c.SetOutput(0, MergeHeads(c, MakeAttention(c, a)));
   if (c.Int("sliding_window_cache", 0) != 0) return;  // its present is cut
-  SetPresent(c, 1, a.k);
-  SetPresent(c, 2, a.v);
+  if (c.OutputWanted(1)) c.SetOutput(1, keys.present);
+  if (c.OutputWanted(2)) c.SetOutput(2, values.present);
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ def i64(*values):
 
 
 ROWS = i32([1, 1, 1, 0, 0], [1, 1, 1, 1, 0])
+ROWS_OF_ALL = i32([1, 1, 1, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1, 1, 1])
 KEYS = i32([1, 1, 1, 1, 1, 0, 0], [1, 0, 1, 1, 0, 1, 1])
 MATRIX = np.stack([np.tril(np.ones((S, S), np.int32)), np.tril(np.ones((S, S), np.int32), 1)])
 PROMPT = [i32(S - 1, S - 1), i32(S)[0]]  # of GroupQueryAttention
@@ -36,6 +37,19 @@ PACKED = [(B, S, (N + 2 * KV) * E), *[None] * 4, *PROMPT]
 PAST = [(B, N, P, D)] * 2
 AFTER_PAST = [(1, S, N * E), (1, S, KV * E), (1, S, KV * E), *[(1, KV, P, E)] * 2, i32(P + S - 1), i32(P + S)[0]]
 STEP = [(B, 1, N * E), (B, 1, KV * E), (B, 1, KV * E), *[(B, KV, P, E)] * 2, i32(P, P), i32(P + 1)[0]]
+
+
+def cache(first, *lengths):
+    """T places with so many tokens of each sequence: ONNX Runtime makes the others zero where it copies them."""
+    filled = np.arange(T)[:, None] < np.reshape(lengths, (B, 1, 1, 1))
+    return (np.sin(first + np.arange(B * KV * T * E)).reshape(B, KV, T, E) * filled).astype(np.float32)
+
+
+# Lengths that differ, and a cache of more places than tokens.
+RAGGED = [*STEP[:3], cache(1, P, T), cache(7, P, T), i32(P, T), i32(T + 1)[0]]
+PARTLY = [*STEP[:3], cache(1, P, P - 1), cache(7, P, P - 1), i32(P, P - 1), i32(P + 1)[0]]
+PARTLY_PROMPT = [*GROUPED[:3], cache(1, 0, 0), cache(7, 0, 0), *PROMPT]
+PACKED_PAST = (2, B, N, P, D)
 TABLES, WIDE_TABLES = [(9, D // 2)] * 2, [(9, E // 2)] * 2
 heads = dict(num_heads=N)
 grouped = dict(num_heads=N, kv_num_heads=KV)
@@ -105,6 +119,18 @@ CASES = {
                                   dict(grouped, do_rotary=1)),
     "groupquery_past_from_zero": ("GroupQueryAttention", [*AFTER_PAST, *WIDE_TABLES, POSITIONS[:1]], 3,
                                   dict(grouped, do_rotary=1)),
+    "groupquery_ragged": ("GroupQueryAttention", [*RAGGED, *WIDE_TABLES], 3, dict(grouped, do_rotary=1)),
+    "groupquery_ragged_window": ("GroupQueryAttention", RAGGED, 3, dict(grouped, local_window_size=3, softcap=1.5)),
+    "groupquery_partly_filled": ("GroupQueryAttention", [*PARTLY, *WIDE_TABLES], 3, dict(grouped, do_rotary=1)),
+    "groupquery_partly_filled_prompt": ("GroupQueryAttention", [*PARTLY_PROMPT, *WIDE_TABLES], 3,
+                                        dict(grouped, do_rotary=1)),
+    "groupquery_smooth_softmax": ("GroupQueryAttention", GROUPED, 3, dict(grouped, smooth_softmax=1)),
+    "groupquery_sinks": ("GroupQueryAttention", [*GROUPED, *[None] * 4, (N,)], 3, grouped),
+    "groupquery_sinks_step_window": ("GroupQueryAttention", [*STEP, *[None] * 4, (N,)], 3,
+                                     dict(grouped, local_window_size=2)),
+    "attention_past": ("Attention", [*QKV, None, PACKED_PAST], 2, heads),
+    "attention_past_causal": ("Attention", [*QKV, None, PACKED_PAST], 2, dict(heads, unidirectional=1)),
+    "attention_past_rows": ("Attention", [*QKV, ROWS_OF_ALL, PACKED_PAST], 2, dict(heads, unidirectional=1)),
 }
 
 

@@ -176,22 +176,77 @@ TEST_F(FusedConverters, CausalAttentionAfterAPast) {
   EXPECT_EQ(got[4].shape(), (Shape{2, 2, 9, 8}));
 }
 
-TEST_F(FusedConverters, ACacheThatIsFilledInPartIsRefused) {
-  NodeProto& node = GroupQuery();
-  Input("past", {2, 2, 5, 4});
-  node.set_input(3, "past");
-  node.set_input(4, "past");
-  ExpectRefused("E1301", "total_sequence_length is 3 for a past of 5 and 3 new tokens");
+// Lengths that are known only when the model runs, against the same as constants.
+TEST_F(FusedConverters, LengthsOfAPastMayDependOnData) {
+  NodeProto& node = GroupQuery(7, {6, 4});
+  for (int i : {3, 4}) {
+    const std::string name = StrCat("past", i);
+    Input(name, {2, 2, 5, 4});
+    node.set_input(i, name);
+  }
+  for (const char* table : {"cos", "sin"}) {
+    Input(table, {9, 2});
+    node.add_input(table);
+  }
+  SetInt(node, "do_rotary", 1);
+  SetInt(node, "local_window_size", 4);
+  node.add_output("k_present");
+  node.add_output("v_present");
+  model_.Input("given", {"2"}, TensorProto::INT32);
+  inputs_["given"] = HostTensor::Of<int32_t>({2}, {6, 4});
+  NodeProto& running = model_.Node("", {}, {});
+  running = model_.graph.node(0);
+  running.set_input(5, "given");
+  for (int i = 0; i < 3; ++i) running.set_output(i, StrCat("run_", running.output(i)));
+  auto out = Evaluate({"y", "run_y", "k_present", "run_k_present", "v_present", "run_v_present"});
+  for (size_t i = 0; i < out.size(); i += 2) EXPECT_EQ(out[i], out[i + 1]) << i;
+  EXPECT_EQ(out[2].shape(), (Shape{2, 2, 7, 4}));
 }
 
-TEST_F(FusedConverters, PaddingBehindAPastIsRefused) {
+// A cache of more places than tokens gives what one of just those gives, and keeps the rest.
+TEST_F(FusedConverters, ACacheMayBeFilledInPart) {
+  for (int64_t past : {0, 4}) {
+    Restart();
+    model_.Opset("com.microsoft", 1);
+    GroupQuery(past + 3, {past + 2, past + 2});
+    model_.Ints("from", {1}, {0});
+    model_.Ints("to", {1}, {past});
+    model_.Ints("axis", {1}, {2});
+    for (int i : {3, 4}) {
+      const std::string name = StrCat("past", i);
+      Input(name, {2, 2, 9, 4});
+      model_.Node("Slice", {name, "from", "to", "axis"}, {name + "_filled"});
+    }
+    NodeProto node = model_.graph.node(0);
+    model_.graph.mutable_node()->DeleteSubrange(0, 1);
+    for (const char* filled : {"", "_filled"}) {
+      NodeProto& own = *model_.graph.add_node();
+      own = node;
+      own.clear_output();
+      for (const char* name : {"y", "k", "v"}) own.add_output(StrCat(name, "_out", filled));
+      for (int i : {3, 4}) own.set_input(i, StrCat("past", i, filled));
+    }
+    auto out = Evaluate({"y_out", "y_out_filled", "k_out", "k_out_filled"});
+    EXPECT_EQ(out[0], out[1]) << past;
+    ASSERT_EQ(out[2].shape(), (Shape{2, 2, 9, 4}));
+    ASSERT_EQ(out[3].shape(), (Shape{2, 2, past + 3, 4}));
+    const HostTensor& cache = inputs_.at("past3");
+    for (int64_t i = 0; i < out[2].num_elements(); ++i) {
+      const int64_t place = i / 4 % 9, from = i / 36 * (past + 3) * 4 + place * 4 + i % 4;
+      EXPECT_EQ(out[2].AsDouble(i), place < past + 3 ? out[3].AsDouble(from) : cache.AsDouble(i));
+    }
+  }
+}
+
+TEST_F(FusedConverters, LengthsOfOtherSequencesAreRefused) {
   NodeProto& node = GroupQuery(8, {7, 7});
-  Input("past", {2, 2, 5, 4});
-  node.set_input(3, "past");
-  node.set_input(4, "past");
-  model_.Input("given", {"2"}, TensorProto::INT64);
+  for (int i : {3, 4}) {
+    Input(StrCat("past", i), {2, 2, 5, 4});
+    node.set_input(i, StrCat("past", i));
+  }
+  model_.Input("given", {"3"}, TensorProto::INT64);
   node.set_input(5, "given");
-  ExpectRefused("E1301", "a past whose lengths are not constant");
+  ExpectRefused("E1303", "seqlens_k has shape [3] for a batch of 2");
 }
 
 TEST_F(FusedConverters, APastOfOtherDimsIsRefused) {
@@ -221,8 +276,33 @@ TEST_F(FusedConverters, ConstantLengthsThatDifferAreRefused) {
 }
 
 TEST_F(FusedConverters, OptionsOfGroupQueryAttentionThatAreRefused) {
-  SetInt(GroupQuery(), "smooth_softmax", 1);
-  ExpectRefused("E1301", "smooth softmax");
+  SetString(GroupQuery(), "k_quant_type", "PER_TENSOR");
+  ExpectRefused("E1301", "a quantized cache");
+}
+
+TEST_F(FusedConverters, SinksOfOtherHeadsAreRefused) {
+  NodeProto& node = GroupQuery();
+  Input("sinks", {3});
+  for (int i = 7; i < 11; ++i) node.add_input("");
+  node.add_input("sinks");
+  ExpectRefused("E1303", "head_sink has shape [3], not [4]");
+}
+
+TEST_F(FusedConverters, APastOfAttentionOfOtherDimsIsRefused) {
+  Input("x", {2, 3, 8});
+  Input("w", {8, 24});
+  Input("past", {2, 2, 2, 5, 3});
+  SetInt(Fused("Attention", {"x", "w", "", "", "past"}), "num_heads", 2);
+  ExpectRefused("E1303", "have shape [2, 2, 2, 5, 3], not [2, 2, 2, past, 4]");
+}
+
+TEST_F(FusedConverters, AttentionInASharedBufferIsRefused) {
+  Input("x", {2, 3, 8});
+  Input("w", {8, 24});
+  NodeProto& node = Fused("Attention", {"x", "w"});
+  SetInt(node, "num_heads", 2);
+  SetInt(node, "past_present_share_buffer", 1);
+  ExpectRefused("E1301", "past_present_share_buffer");
 }
 
 TEST_F(FusedConverters, RotaryOfAttentionIsRefused) {
