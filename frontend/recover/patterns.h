@@ -5,6 +5,8 @@
 
 namespace shardc::recover {
 
+// Parameters in halves of which all that is read is cast to one wider type are of that type.
+bool WidenParams(Graph& graph);
 // Ops that do nothing, chains of reshapes or transposes.
 bool Simplify(Graph& graph);
 // Transposed operands of matmul, weights on the left, of all experts or of all heads.

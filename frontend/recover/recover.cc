@@ -15,6 +15,8 @@ void Clean(Graph& graph) {
 }  // namespace
 
 void RecoverPatterns(Graph& graph) {
+  // First: no pattern has to see through the casts of weights.
+  recover::WidenParams(graph);
   // Positions and masks that every layer computes for itself become one, and spellings become
   // alike.
   Clean(graph);

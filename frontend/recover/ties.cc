@@ -1,5 +1,5 @@
-// Exporters fold the transpose of a tied embedding into a second tensor. Trained apart, the two
-// drift.
+// Exporters fold the transpose of a tied embedding into a second tensor, or, of a model that casts
+// its weights down for products, what it is rounded to. Trained apart, the two drift.
 #include <algorithm>
 #include <cstring>
 
@@ -13,32 +13,42 @@ const TensorSource* SourceOf(const Graph& graph, const Op* param) {
   return it == graph.sources.end() ? nullptr : it->second.get();
 }
 
-// Whether table[i, j] == other[i, j] (transposed: other[j, i]) everywhere, bit for bit, and not all
-// elements are one value: two tensors that a fill made alike are not tied.
+// A box of rows of the source's tensor, as elements of `to`.
+HostTensor Rows(const TensorSource& source, DType from, DType to, const Shape& at,
+                const Shape& size) {
+  HostTensor rows(from, size);
+  source.Read(at, size, rows.raw());
+  if (from == to) return rows;
+  HostTensor rounded(to, size);
+  for (int64_t i = 0; i < rows.num_elements(); ++i) rounded.SetDouble(i, rows.AsDouble(i));
+  return rounded;
+}
+
+// Whether table[i, j] == other[i, j] (transposed: other[j, i]) everywhere, bit for bit once the
+// table is rounded to the other's type, and not all elements are one value: two tensors that a fill
+// made alike are not tied.
 bool SameData(const Graph& graph, const Op* table, const Op* other, bool transposed) {
   const TensorSource *a = SourceOf(graph, table), *b = SourceOf(graph, other);
   if (a == nullptr || b == nullptr) return false;
+  const DType type = other->out().dtype;
   const Shape& shape = table->out().shape;
-  const int64_t rows = shape[0], columns = shape[1], size = DTypeSize(table->out().dtype);
+  const int64_t rows = shape[0], columns = shape[1], size = DTypeSize(type);
   if (rows == 0 || columns == 0) return false;
   const int64_t block = std::clamp<int64_t>((int64_t{1} << 18) / columns, 1, rows);
-  std::vector<char> x(block * columns * size), y(x.size()), first(size);
+  std::vector<std::byte> first(static_cast<size_t>(size));
   bool varies = false;
   for (int64_t row = 0; row < rows; row += block) {
-    int64_t count = std::min(block, rows - row);
-    a->Read({row, 0}, {count, columns}, x.data());
-    if (transposed) {
-      b->Read({0, row}, {columns, count}, y.data());
-    } else {
-      b->Read({row, 0}, {count, columns}, y.data());
-    }
-    if (row == 0) std::copy_n(x.data(), size, first.data());
+    const int64_t count = std::min(block, rows - row);
+    const HostTensor x = Rows(*a, table->out().dtype, type, {row, 0}, {count, columns});
+    const HostTensor y = transposed ? Rows(*b, type, type, {0, row}, {columns, count})
+                                    : Rows(*b, type, type, {row, 0}, {count, columns});
+    if (row == 0) std::copy_n(x.raw(), size, first.data());
     for (int64_t i = 0; i < count; ++i) {
       for (int64_t j = 0; j < columns; ++j) {
-        const char* p = x.data() + (i * columns + j) * size;
-        const char* q = y.data() + (transposed ? j * count + i : i * columns + j) * size;
-        if (std::memcmp(p, q, size) != 0) return false;
-        varies = varies || std::memcmp(p, first.data(), size) != 0;
+        const std::byte* p = x.raw() + (i * columns + j) * size;
+        const std::byte* q = y.raw() + (transposed ? j * count + i : i * columns + j) * size;
+        if (std::memcmp(p, q, static_cast<size_t>(size)) != 0) return false;
+        varies = varies || std::memcmp(p, first.data(), static_cast<size_t>(size)) != 0;
       }
     }
   }
@@ -73,25 +83,35 @@ void Append(Op* param, const char* list, const Strings& names) {
   param->attrs.Set(list, std::move(all));
 }
 
+// The names of `other` are the table's, too; not those of what is rounded.
+void TakeNames(Op* table, const Op* other, bool transposed) {
+  Strings names = {other->attrs.String("name")};
+  for (const std::string& alias : NamesIn(other, "aliases")) names.push_back(alias);
+  const Strings sources = NamesIn(other, "source_aliases");
+  auto is_source = [&](const std::string& n) {
+    return std::find(sources.begin(), sources.end(), n) != sources.end();
+  };
+  if (table->out().dtype != other->out().dtype) names = sources;
+  Append(table, "aliases", names);
+  Append(table, "source_aliases", sources);
+  std::erase_if(names, is_source);
+  if (transposed) Append(table, "transposed_aliases", names);
+}
+
 void Merge(Graph& graph, Op* table, Op* other, bool transposed) {
   const std::string name = table->attrs.String("name"), other_name = other->attrs.String("name");
-  Strings names = {other_name};
-  for (const std::string& alias : NamesIn(other, "aliases")) names.push_back(alias);
-  Append(table, "aliases", names);
-  const Strings sources = NamesIn(other, "source_aliases");
-  Append(table, "source_aliases", sources);
-  if (transposed) {
-    std::erase_if(names, [&](const std::string& n) {
-      return std::find(sources.begin(), sources.end(), n) != sources.end();
-    });
-    Append(table, "transposed_aliases", names);
-  }
-  graph.notes.push_back(StrCat("parameters '", name, "' and '", other_name, "' are one matrix",
-                               transposed ? " (transposed)" : "", ": tied as '", name, "'"));
+  const DType type = other->out().dtype;
+  const char* turned = transposed ? " (transposed)" : "";
+  TakeNames(table, other, transposed);
+  graph.notes.push_back(table->out().dtype == type
+                            ? StrCat("parameters '", name, "' and '", other_name,
+                                     "' are one matrix", turned, ": tied as '", name, "'")
+                            : StrCat("parameter '", other_name, "' is '", name, "' rounded to ",
+                                     DTypeName(type), turned, ": tied to it"));
   // Users of the other one may stand before the table.
   graph.MoveBefore(table, graph.ops().front().get());
   Builder builder(graph, graph.Next(table));
-  Value* value = table->result();
+  Value* value = builder.Cast(table->result(), type);
   if (transposed) value = builder.Transpose(value, {1, 0});
   graph.ReplaceAllUses(other->result(), value);
   graph.sources.erase(other_name);
@@ -111,7 +131,8 @@ void MergeTiedParams(Graph& graph) {
     const TensorType& w = weight->out();
     for (Op* table : tables) {
       const TensorType& t = table->out();
-      if (w.dtype != t.dtype) continue;
+      if (w.dtype != t.dtype && !(IsHalf(w.dtype) && IsFloat(t.dtype) && !IsHalf(t.dtype)))
+        continue;
       bool alike = w.shape == t.shape,
            across = w.shape[0] == t.shape[1] && w.shape[1] == t.shape[0];
       bool same = alike && SameData(graph, table, weight, false);

@@ -69,7 +69,7 @@ inline HostTensor Random(const std::string& name, const Shape& shape) {
   return t;
 }
 
-// A graph in the making, f64 throughout, with random data for everything it names.
+// A graph in the making, f64 but for data that is given, with random data for everything it names.
 struct TestGraph : Builder {
   Graph g;
   Tensors inputs;
@@ -86,9 +86,9 @@ struct TestGraph : Builder {
   }
   Value* P(const std::string& name, const Shape& shape) { return P(name, Random(name, shape)); }
   Value* P(const std::string& name, HostTensor data) {
-    Shape shape = data.shape();
+    const TensorType type(data.dtype(), data.shape());
     g.sources[name] = std::make_shared<DataSource>(std::move(data));
-    return Param(name, DType::kF64, shape);
+    return Param(name, type.dtype, type.shape);
   }
   Value* C(double value, const Shape& shape = {}) {
     HostTensor t(DType::kF64, shape);

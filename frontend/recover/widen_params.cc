@@ -1,0 +1,82 @@
+// Files keep weights in half precision for models that compute in a wider type. Trained in halves
+// they would lose updates much smaller than themselves, and every pattern would meet their casts.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "frontend/recover/patterns.h"
+
+namespace shardc::recover {
+namespace {
+
+// The numbers of another source in a wider type.
+class WidenedSource : public TensorSource {
+ public:
+  WidenedSource(std::shared_ptr<const TensorSource> narrow, DType from, DType to)
+      : narrow_(std::move(narrow)), from_(from), to_(to) {}
+
+  void Read(const Shape& offset, const Shape& size, void* out) const override {
+    HostTensor narrow(from_, size), wide(to_, size);
+    narrow_->Read(offset, size, narrow.raw());
+    for (int64_t i = 0; i < narrow.num_elements(); ++i) wide.SetDouble(i, narrow.AsDouble(i));
+    std::memcpy(out, wide.raw(), static_cast<size_t>(wide.bytes()));
+  }
+
+ private:
+  std::shared_ptr<const TensorSource> narrow_;
+  DType from_, to_;
+};
+
+// What reads a value of a parameter: ops that only arrange its elements, and then casts to one
+// wider type.
+struct Readers {
+  std::vector<Op*> arrange, casts;
+};
+
+bool AllWiden(const Graph& graph, const Value* v, Readers& readers) {
+  if (graph.IsOutput(v)) return false;
+  return std::all_of(v->users.begin(), v->users.end(), [&](Op* user) {
+    if (user->operands[0] != v) return false;  // it is an index
+    if (user->name() == "cast") {
+      const DType to = user->out().dtype;
+      readers.casts.push_back(user);
+      return IsFloat(to) && !IsHalf(to) && to == readers.casts[0]->out().dtype;
+    }
+    if (!Arranges(user)) return false;
+    readers.arrange.push_back(user);
+    return std::all_of(user->results.begin(), user->results.end(),
+                       [&](const Value* r) { return AllWiden(graph, r, readers); });
+  });
+}
+
+}  // namespace
+
+bool WidenParams(Graph& graph) {
+  int64_t widened = 0;
+  DType from = DType::kF32, to = DType::kF32;
+  for (Op* param : graph.Params()) {
+    Readers readers;
+    if (!IsHalf(param->out().dtype) || !AllWiden(graph, param->result(), readers) ||
+        readers.casts.empty())
+      continue;
+    from = param->out().dtype;
+    to = readers.casts[0]->out().dtype;
+    param->result()->type.dtype = to;
+    for (Op* op : readers.arrange) {
+      for (Value* r : op->results) r->type.dtype = to;
+    }
+    for (Op* cast : readers.casts) graph.ReplaceAllUses(cast->result(), cast->operands[0]);
+    const std::string& name = param->attrs.String("name");
+    if (auto source = graph.sources.find(name); source != graph.sources.end())
+      source->second = std::make_shared<WidenedSource>(source->second, from, to);
+    ++widened;
+  }
+  if (widened == 0) return false;
+  graph.EraseDead();
+  graph.notes.push_back(StrCat(widened, widened == 1 ? " parameter is " : " parameters are ",
+                               DTypeName(from), " in the file and read in ", DTypeName(to),
+                               " alone: kept and trained in ", DTypeName(to)));
+  return true;
+}
+
+}  // namespace shardc::recover
