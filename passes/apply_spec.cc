@@ -389,12 +389,14 @@ class Application {
                        Choices(rule.match, "inputs", names) + "; or set may_match_nothing");
     }
     std::set<const SpecRule*> deciding;
+    const std::set<const Value*> of_no_example = InputsOfNoExample(graph_);
     for (const auto& input : graph_.inputs()) {
       for (const SpecRule& rule : spec_.inputs) {
         if (!GlobMatch(rule.match, input->name)) continue;
         deciding.insert(&rule);
-        // A rule for every input says nothing about scalars.
-        if (rule.match == "*" && input->type.rank() == 0) break;
+        // A rule for every input says nothing about scalars and what all examples share.
+        const bool shared = input->type.rank() == 0 || of_no_example.contains(input.get());
+        if (rule.match == "*" && shared) break;
         CutInput(input.get(), rule);
         break;
       }

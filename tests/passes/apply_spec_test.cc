@@ -198,6 +198,22 @@ TEST(ApplySpec, Inputs) {
         "CHECK: graph @g(%x: f32[4@dp, 6], %scale: f32[])");
 }
 
+// Positions that all examples share are none of theirs, whatever their number; lengths are.
+TEST(ApplySpec, ARuleForEveryInputIsOfExamples) {
+  for (int n : {1, 2, 6}) {
+    const std::string graph =
+        StrCat("mesh [dp=2]\ngraph @g(%ids: f32[2, ", n, ", 4], %at: f32[", n,
+               "], %lengths: f32[2]) -> (%y) {\n", "  %0 = reshape %at {shape=[1, ", n,
+               ", 1]} : f32[1, ", n, ", 1]\n  %1 = add %ids, %0 : f32[2, ", n,
+               ", 4]\n  %2 = reshape %lengths {shape=[2, 1, 1]} : f32[2, 1, 1]",
+               "\n  %y = mul %1, %2 : f32[2, ", n, ", 4]\n}");
+    Check(R"(input { match: "*" shard_spec { dims: 0 axes: "dp" } })",
+          StrCat("CHECK: graph @g(%ids: f32[2@dp, ", n, ", 4], %at: f32[", n,
+                 "], %lengths: f32[2@dp])"),
+          graph);
+  }
+}
+
 TEST(ApplySpec, WeightDecay) {
   Check(R"(param { match: "*fc.weight" weight_decay: false })",
         R"(CHECK: %w = param "h.0.fc.weight" {decay=false, role="MLP_UP"} : f32[6, 8])");
