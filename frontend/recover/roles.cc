@@ -81,16 +81,18 @@ class RoleFinder {
   }
 
   // Whether v holds numbers that come from an input unchanged, or by elements: an index that counts
-  // from the end where it is negative.
+  // from the end where it is negative, labels moved on by one place.
   static bool IsInput(const Value* v, int depth = 0) {
     const Op* op = v->producer;
     if (op == nullptr) return true;
-    if (depth > 8) return false;
-    if (OneOf(op->name(), {"cast", "reshape", "slice", "transpose", "broadcast_to"}))
-      return IsInput(op->operands[0], depth + 1);
+    if (depth > 12) return false;
+    if (!op->def->elementwise &&
+        !OneOf(op->name(), {"cast", "reshape", "slice", "split", "transpose", "broadcast_to",
+                            "concat", "pad"})) {
+      return false;
+    }
     bool any = false;
-    return op->def->elementwise &&
-           std::all_of(op->operands.begin(), op->operands.end(),
+    return std::all_of(op->operands.begin(), op->operands.end(),
                        [&](const Value* operand) {
                          if (ProducedBy(operand, "constant")) return true;
                          any = true;
@@ -99,26 +101,81 @@ class RoleFinder {
            any;
   }
 
+  struct Lookup {
+    Op* table;
+    const Op* op;
+  };
+
   void SetEmbeddings() {
-    // Of several tables that inputs look up, the largest is the vocabulary's: segment and position
-    // tables are smaller.
-    Op* token = nullptr;
-    std::vector<std::pair<Op*, const Op*>> lookups;
+    std::vector<Lookup> lookups;
+    std::vector<Op*> tables;  // that inputs look up
     for (const auto& op : graph_.ops()) {
       bool gather = op->name() == "gather" && op->attrs.Int("axis", 0) == 0;
       Op* table = op->name() == "embedding" || gather ? ParamBehind(op->operands[0]) : nullptr;
       if (table == nullptr || table->out().rank() != 2) continue;
-      lookups.emplace_back(table, op.get());
-      bool larger = token == nullptr || table->out().shape[0] > token->out().shape[0];
-      if (IsInput(op->operands[1]) && larger) token = table;
+      lookups.push_back({table, op.get()});
+      const bool known = std::find(tables.begin(), tables.end(), table) != tables.end();
+      if (IsInput(op->operands[1]) && !known) tables.push_back(table);
     }
-    if (token == nullptr) return;
-    Set(token, "TOKEN_EMBEDDING", "weight");
-    vocabulary_ = token->out().shape[0];
-    std::set<const Value*> stream;  // sums that the token embedding is part of
-    for (const auto& [table, op] : lookups) {
-      if (table == token) stream.insert(op->result());
+    // The largest is a vocabulary: segment and position tables are smaller, and are added to what
+    // is looked up in it. A table of which that is not so is another one, as a decoder's.
+    std::stable_sort(tables.begin(), tables.end(), [](const Op* a, const Op* b) {
+      return a->out().shape[0] > b->out().shape[0];
+    });
+    std::set<const Value*> of_tokens;  // what depends on tokens that were looked up
+    for (Op* table : tables) {
+      if (HasRole(table)) continue;
+      const std::set<const Value*> looked_up = ResultsOf(table, lookups);
+      std::set<const Value*> own = DependentsOf(looked_up);
+      if (IsAddedTo(of_tokens, looked_up, own)) continue;
+      of_tokens.merge(own);
+      Set(table, "TOKEN_EMBEDDING", "weight");
+      vocabularies_.insert(table->out().shape[0]);
+      SetPositions(looked_up);
     }
+  }
+
+  static std::set<const Value*> ResultsOf(const Op* table, const std::vector<Lookup>& lookups) {
+    std::set<const Value*> results;
+    for (const Lookup& lookup : lookups) {
+      if (lookup.table == table) results.insert(lookup.op->result());
+    }
+    return results;
+  }
+
+  std::set<const Value*> DependentsOf(std::set<const Value*> values) const {
+    for (const auto& op : graph_.ops()) {
+      if (std::any_of(op->operands.begin(), op->operands.end(),
+                      [&](const Value* v) { return values.contains(v); })) {
+        values.insert(op->results.begin(), op->results.end());
+      }
+    }
+    return values;
+  }
+
+  // Whether what was looked up becomes part of a sum with one of `others`, before any with what is
+  // computed of it (`own`), as residuals are.
+  bool IsAddedTo(const std::set<const Value*>& others, std::set<const Value*> looked_up,
+                 const std::set<const Value*>& own) const {
+    for (const auto& op : graph_.ops()) {
+      const auto n = std::count_if(op->operands.begin(), op->operands.end(),
+                                   [&](const Value* v) { return looked_up.contains(v); });
+      if (n == 0 || !OneOf(op->name(), {"add", "mul", "cast", "reshape", "transpose", "dropout"}))
+        continue;
+      const auto of_own = std::count_if(op->operands.begin(), op->operands.end(),
+                                        [&](const Value* v) { return own.contains(v); });
+      if (of_own > n) continue;
+      if (op->name() == "add" && std::any_of(op->operands.begin(), op->operands.end(),
+                                             [&](const Value* v) { return others.contains(v); })) {
+        return true;
+      }
+      looked_up.insert(op->result());
+    }
+    return false;
+  }
+
+  // What is added to tokens that were looked up.
+  void SetPositions(std::set<const Value*> stream) {
     for (const auto& op : graph_.ops()) {
       bool from_stream = std::any_of(op->operands.begin(), op->operands.end(),
                                      [&](const Value* v) { return stream.contains(v); });
@@ -367,7 +424,7 @@ class RoleFinder {
   void SetHead(Linear* linear) {
     if (linear->experts) return;
     if (HasRole(linear->weight) && RoleOf(*linear) != "TOKEN_EMBEDDING") return;
-    if (linear->matmul->out().shape.back() != vocabulary_) return;
+    if (!vocabularies_.contains(linear->matmul->out().shape.back())) return;
     if (ReachesOutput(linear->out, 0)) Set(linear, "LM_HEAD");
   }
   bool ReachesOutput(const Value* v, int depth) {
@@ -387,7 +444,7 @@ class RoleFinder {
   std::map<const Op*, Ints> cuts_;  // of weights with a role, the dims that Megatron-LM cuts
   // Of these there are pieces for which that is another: no cut serves q, k, v and what is behind.
   std::set<const Op*> torn_;
-  int64_t vocabulary_ = -1;
+  std::set<int64_t> vocabularies_;  // their sizes
 };
 
 }  // namespace

@@ -422,6 +422,39 @@ TEST(Roles, ATableMayBeReadFromItsEnd) {
   EXPECT_EQ(RolesOf(g).at("wte"), "TOKEN_EMBEDDING");
 }
 
+// An encoder and a decoder, each with a vocabulary of its own; what the decoder reads are the
+// labels moved on by one place. Segments and positions, maybe behind a projection, are no
+// vocabulary.
+TEST(Roles, ADecoderMayHaveAVocabularyOfItsOwn) {
+  for (bool projected : {false, true}) {
+    SCOPED_TRACE(projected ? "projected" : "plain");
+    Graph g = Recover([&](TestGraph& b) {
+      auto ids = [](std::vector<int64_t> at) { return HostTensor::Of<int64_t>({1, 4}, at); };
+      auto look_up = [&](const std::string& table, int64_t rows, Value* at) {
+        return b.Make("gather", {b.P(table, {rows, 4}), at}, {{"axis", int64_t{0}}});
+      };
+      Value* labels = b.In("labels", ids({4, 2, 6, 1}));
+      Value* kept = b.Make("slice", {labels},
+                           {{"starts", Ints{0, 0}}, {"limits", Ints{1, 3}}, {"steps", Ints{1, 1}}});
+      Value* start = b.Constant(HostTensor::Of<int64_t>({1, 1}, {0}));
+      Value* shifted = b.Make("concat", {start, kept}, {{"axis", int64_t{1}}});
+      Value* y = look_up("target", 7, shifted);
+      if (projected) y = b.Matmul(y, b.P("project", {4, 4}));
+      Value* segments = look_up("segments", 3, b.In("types", ids({0, 1, 2, 0})));
+      y = b.Add(b.Add(segments, look_up("positions", 5, b.In("at", ids({0, 1, 2, 3})))), y);
+      Value* memory = look_up("source", 9, b.In("source_ids", ids({8, 3, 5, 1})));
+      y = b.Add(y, b.Mul(b.Matmul(y, b.P("query", {4, 4})), memory));
+      b.Out(b.Matmul(y, b.P("head", {4, 7})));
+    });
+    auto roles = RolesOf(g);
+    EXPECT_EQ(roles.at("source"), "TOKEN_EMBEDDING");
+    EXPECT_EQ(roles.at("target"), "TOKEN_EMBEDDING");
+    EXPECT_NE(roles.at("segments"), "TOKEN_EMBEDDING");
+    EXPECT_NE(roles.at("positions"), "TOKEN_EMBEDDING");
+    EXPECT_EQ(roles.at("head"), "LM_HEAD");
+  }
+}
+
 // Attention of two heads; `low_rank`: each projection is a sum of two linears, as with LoRA.
 // `gate`: its result is multiplied with a gate, one for each element or one for each head.
 Graph AttentionOf(bool low_rank, int64_t gate, bool mask_after = false) {
