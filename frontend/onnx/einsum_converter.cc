@@ -1,5 +1,6 @@
-// Einsum of one or two operands, through diagonals, sums, transposes and one matmul.
+// Einsum, through diagonals, sums, transposes, and for each two operands a product.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -106,6 +107,7 @@ class Product {
 
   // Leading dims of the left operand stay apart where the right one is a plain matrix.
   Term Run() {
+    if (summed_.empty()) return ByElements();
     Value* a = InOrder(c_, a_, batch_ + left_ + summed_);
     Value* b = InOrder(c_, b_, batch_ + summed_ + right_);
     int64_t k = Elements(summed_), rows = Elements(left_), columns = Elements(right_);
@@ -122,6 +124,21 @@ class Product {
   }
 
  private:
+  Term ByElements() {
+    const Labels labels = batch_ + left_ + right_;
+    auto spread = [&](const Term& t) {
+      Labels order;
+      Shape shape;
+      for (char label : labels) {
+        const size_t at = t.labels.find(label);
+        if (at != Labels::npos) order += label;
+        shape.push_back(at == Labels::npos ? 1 : t.value->type.shape[at]);
+      }
+      return c_.Reshape(InOrder(c_, t, order), std::move(shape));
+    };
+    return {c_.Make("mul", {spread(a_), spread(b_)}), labels};
+  }
+
   // Dims of 1 broadcast.
   void AddSizes(const Term& t) {
     for (size_t d = 0; d < t.labels.size(); ++d) {
@@ -186,15 +203,65 @@ std::string ImplicitOutput(const Equation& e) {
   return ellipsis ? "..." + out : out;
 }
 
+Labels LabelsOf(const std::vector<Term>& terms) {
+  Labels all;
+  for (const Term& t : terms) all += t.labels;
+  return all;
+}
+
+// The product of two terms, with the labels that others or the result have.
+Product ProductOf(NodeContext& c, Term a, Term b, const Labels& wanted) {
+  a = DropSummedOnes(c, a, b, wanted);
+  b = DropSummedOnes(c, b, a, wanted);
+  const Labels of_a = a.labels;
+  a = SumOthers(c, a, wanted + b.labels);
+  return Product(c, a, SumOthers(c, b, wanted + of_a), wanted);
+}
+
+// Puts the product of two terms in their place: of those that make the fewest elements.
+void MultiplyTwo(NodeContext& c, std::vector<Term>& terms, const Labels& out) {
+  auto elements = [&](const Term& a, const Term& b, const Labels& wanted) {
+    std::map<char, int64_t> sizes;
+    for (const Term* t : {&a, &b}) {
+      for (size_t d = 0; d < t->labels.size(); ++d) {
+        if (!Has(wanted, t->labels[d])) continue;
+        int64_t& n = sizes.try_emplace(t->labels[d], 1).first->second;
+        n = std::max(n, t->value->type.shape[d]);
+      }
+    }
+    double product = 1;
+    for (const auto& [label, n] : sizes) product *= static_cast<double>(n);
+    return product;
+  };
+  auto without = [&](size_t i, size_t j) {
+    std::vector<Term> others = terms;
+    others.erase(others.begin() + static_cast<std::ptrdiff_t>(j));
+    others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+    return others;
+  };
+  size_t first = 0, second = 1;
+  double fewest = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < terms.size(); ++i) {
+    for (size_t j = i + 1; j < terms.size(); ++j) {
+      const double n = elements(terms[i], terms[j], out + LabelsOf(without(i, j)));
+      if (n >= fewest) continue;
+      fewest = n;
+      first = i;
+      second = j;
+    }
+  }
+  std::vector<Term> others = without(first, second);
+  const Labels wanted = out + LabelsOf(others);
+  Term product = ProductOf(c, terms[first], terms[second], wanted).Run();
+  others.insert(others.begin() + static_cast<std::ptrdiff_t>(first), std::move(product));
+  terms = std::move(others);
+}
+
 void Einsum(NodeContext& c) {
   Equation e = Parse(c.String("equation", ""));
   if (static_cast<int>(e.terms.size()) != c.num_inputs()) {
     c.Fail("E1303",
            StrCat("the equation has ", e.terms.size(), " terms for ", c.num_inputs(), " inputs"));
-  }
-  if (e.terms.size() > 2) {
-    c.Fail("E1301", "Einsum of more than two operands is not supported",
-           "write it as several Einsum or MatMul nodes");
   }
   std::vector<Term> terms;
   size_t ellipsis = 0;
@@ -204,20 +271,14 @@ void Einsum(NodeContext& c) {
     terms.push_back(TakeDiagonals(c, {c.input(i), WriteOutEllipsis(c, e.terms[i], dims)}));
   }
   Labels out = WriteOutEllipsis(c, e.out ? *e.out : ImplicitOutput(e), ellipsis);
-  Labels all = terms[0].labels + (terms.size() > 1 ? terms[1].labels : "");
+  const Labels all = LabelsOf(terms);
   for (size_t i = 0; i < out.size(); ++i) {
     if (!Has(all, out[i]) || Has(out.substr(i + 1), out[i])) {
       c.Fail("E1303", "a label of Einsum's result is not in the operands, or stands twice");
     }
   }
-  if (terms.size() > 1) {
-    terms[0] = DropSummedOnes(c, terms[0], terms[1], out);
-    terms[1] = DropSummedOnes(c, terms[1], terms[0], out);
-  }
-  Term y = SumOthers(c, terms[0], terms.size() > 1 ? out + terms[1].labels : out);
-  if (terms.size() > 1) {
-    y = Product(c, y, SumOthers(c, terms[1], out + terms[0].labels), out).Run();
-  }
+  while (terms.size() > 1) MultiplyTwo(c, terms, out);
+  Term y = SumOthers(c, terms[0], out);
   c.SetOutput(0, InOrder(c, y, out));
 }
 

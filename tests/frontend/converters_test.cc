@@ -158,22 +158,27 @@ TEST_F(Converters, MatMulOfVectors) {
 
 struct EinsumCase {
   std::string equation;
-  Shape a, b;
+  std::vector<Shape> shapes;
 };
 
 // By the definition: a loop over all labels. The ellipsis is written "...", for two labels.
-HostTensor NaiveEinsum(std::string equation, const HostTensor& a, const HostTensor& b) {
+HostTensor NaiveEinsum(std::string equation, const std::vector<HostTensor>& operands) {
   for (size_t at; (at = equation.find("...")) != std::string::npos;) {
     equation.replace(at, 3, "YZ");
   }
-  size_t comma = equation.find(','), arrow = equation.find("->");
-  std::string left = equation.substr(0, comma),
-              right = equation.substr(comma + 1, arrow - comma - 1),
-              out = equation.substr(arrow + 2);
+  const size_t arrow = equation.find("->");
+  const std::string out = equation.substr(arrow + 2);
+  std::vector<std::string> terms = {""};
+  for (char label : equation.substr(0, arrow)) {
+    label == ',' ? void(terms.emplace_back()) : terms.back().push_back(label);
+  }
   std::map<char, int64_t> size, at;
-  auto widen = [&](char label, int64_t n) { size[label] = std::max(size[label], n); };
-  for (size_t d = 0; d < left.size(); ++d) widen(left[d], a.shape()[d]);
-  for (size_t d = 0; d < right.size(); ++d) widen(right[d], b.shape()[d]);
+  for (size_t i = 0; i < terms.size(); ++i) {
+    for (size_t d = 0; d < terms[i].size(); ++d) {
+      int64_t& n = size[terms[i][d]];
+      n = std::max(n, operands[i].shape()[d]);
+    }
+  }
   auto index = [&](const std::string& labels, const Shape& dims) {
     int64_t i = 0;
     for (size_t d = 0; d < dims.size(); ++d) {
@@ -192,7 +197,10 @@ HostTensor NaiveEinsum(std::string equation, const HostTensor& a, const HostTens
       at[label] = rest % n;
       rest /= n;
     }
-    double product = a.AsDouble(index(left, a.shape())) * b.AsDouble(index(right, b.shape()));
+    double product = 1;
+    for (size_t i = 0; i < terms.size(); ++i) {
+      product *= operands[i].AsDouble(index(terms[i], operands[i].shape()));
+    }
     y.SetDouble(index(out, shape), y.AsDouble(index(out, shape)) + product);
   }
   return y;
@@ -200,29 +208,42 @@ HostTensor NaiveEinsum(std::string equation, const HostTensor& a, const HostTens
 
 TEST_F(Converters, EinsumForms) {
   const EinsumCase cases[] = {
-      {"ij,jk->ik", {2, 3}, {3, 4}},
-      {"bij,bjk->bik", {2, 3, 4}, {2, 4, 2}},
-      {"bqhd,bkhd->bhqk", {2, 3, 2, 4}, {2, 5, 2, 4}},
-      {"bhqk,bkhd->bqhd", {2, 2, 3, 5}, {2, 5, 2, 4}},
-      {"bsi,ij->bsj", {2, 3, 4}, {4, 5}},
-      {"i,j->ji", {3}, {4}},
-      {"i,i->", {3}, {3}},
-      {"ij,ij->ij", {3, 2}, {3, 2}},
-      {"ijk,jl->il", {2, 3, 4}, {3, 5}},
-      {"ii,ij->j", {3, 3}, {3, 2}},
-      {"...ij,...jk->...ik", {2, 3, 4, 5}, {2, 3, 5, 2}},
-      {"bshd,hdm->bsm", {2, 3, 2, 4}, {2, 4, 5}},
-      {"bsd,edf->bsef", {2, 3, 1}, {2, 4, 5}},
-      {"bsd,edf->bsef", {1, 3, 4}, {2, 1, 5}},
-      {"ij,ij->", {1, 4}, {3, 1}},
-      {"bij,bjk->bik", {1, 3, 4}, {2, 4, 2}},
+      {"ij,jk->ik", {{2, 3}, {3, 4}}},
+      {"bij,bjk->bik", {{2, 3, 4}, {2, 4, 2}}},
+      {"bqhd,bkhd->bhqk", {{2, 3, 2, 4}, {2, 5, 2, 4}}},
+      {"bhqk,bkhd->bqhd", {{2, 2, 3, 5}, {2, 5, 2, 4}}},
+      {"bsi,ij->bsj", {{2, 3, 4}, {4, 5}}},
+      {"i,j->ji", {{3}, {4}}},
+      {"i,i->", {{3}, {3}}},
+      {"ij,ij->ij", {{3, 2}, {3, 2}}},
+      {"ijk,jl->il", {{2, 3, 4}, {3, 5}}},
+      {"ii,ij->j", {{3, 3}, {3, 2}}},
+      {"...ij,...jk->...ik", {{2, 3, 4, 5}, {2, 3, 5, 2}}},
+      {"bshd,hdm->bsm", {{2, 3, 2, 4}, {2, 4, 5}}},
+      {"bsd,edf->bsef", {{2, 3, 1}, {2, 4, 5}}},
+      {"bsd,edf->bsef", {{1, 3, 4}, {2, 1, 5}}},
+      {"ij,ij->", {{1, 4}, {3, 1}}},
+      {"bij,bjk->bik", {{1, 3, 4}, {2, 4, 2}}},
+      {"ijk->ki", {{2, 3, 4}}},
+      {"i,i,i->", {{3}, {3}, {3}}},
+      {"tk,tke,tkc->tec", {{5, 2}, {5, 2, 3}, {5, 2, 4}}},
+      {"ab,bc,cd,de->ae", {{2, 3}, {3, 4}, {4, 2}, {2, 5}}},
+      {"i,j,ij->", {{3}, {4}, {3, 4}}},
+      {"bq,bk,bkd->bqd", {{2, 3}, {2, 4}, {2, 4, 5}}},
+      {"ij,ij,ij->j", {{1, 4}, {3, 1}, {3, 4}}},
+      {"...i,ij,...j->...", {{2, 3, 4}, {4, 5}, {2, 3, 5}}},
   };
   for (const EinsumCase& c : cases) {
     model_.graph.Clear();
-    Input("a", c.a);
-    Input("b", c.b);
-    SetString(Node("Einsum", {"a", "b"}), "equation", c.equation);
-    HostTensor expected = NaiveEinsum(c.equation, inputs_["a"], inputs_["b"]);
+    std::vector<std::string> names;
+    std::vector<HostTensor> operands;
+    for (const Shape& shape : c.shapes) {
+      names.push_back(StrCat("x", names.size()));
+      Input(names.back(), shape);
+      operands.push_back(inputs_[names.back()]);
+    }
+    SetString(Node("Einsum", names), "equation", c.equation);
+    HostTensor expected = NaiveEinsum(c.equation, operands);
     EXPECT_LT(testing::MaxError(Evaluate()[0], expected), 1e-12) << c.equation;
   }
 }
@@ -545,10 +566,13 @@ TEST_F(Converters, GroupsOfOtherChannelsAreRefused) {
   ExpectRefused("E1303", "takes 1 channels, its input has 2 in each group");
 }
 
-TEST_F(Converters, EinsumOfThreeIsRefused) {
-  Input("x", {3});
-  SetString(Node("Einsum", {"x", "x", "x"}), "equation", "i,i,i->");
-  ExpectRefused("E1301", "two operands");
+// Masks that send tokens to experts are products by elements, in the type of their operands.
+TEST_F(Converters, AnEinsumThatSumsNothingIsNoMatrixProduct) {
+  Input("x", {3, 2});
+  Input("mask", {3, 2, 4});
+  SetString(Node("Einsum", {"x", "mask"}), "equation", "tk,tke->tke");
+  Graph g = Imported({"y"});
+  for (const auto& op : g.ops()) EXPECT_NE(op->name(), "matmul");
 }
 
 }  // namespace
