@@ -115,7 +115,15 @@ __device__ __forceinline__ T Shuffle(T v, int from) {
   return __shfl_sync(0xffffffffu, v, from);
 }
 __device__ __forceinline__ void CheckAligned(const void*, size_t) {}
-// In one instruction: vectors that are assigned nvcc may write word by word.
+// In one instruction each: vectors that are assigned nvcc may write word by word.
+__device__ __forceinline__ void LoadWords(const void* p, uint32_t (&w)[2]) {
+  const uint2 v = *static_cast<const uint2*>(p);
+  w[0] = v.x, w[1] = v.y;
+}
+__device__ __forceinline__ void LoadWords(const void* p, uint32_t (&w)[4]) {
+  const uint4 v = *static_cast<const uint4*>(p);
+  w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
+}
 __device__ __forceinline__ void StoreWords(void* p, const uint32_t (&w)[2]) {
   asm volatile("st.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(w[0]), "r"(w[1]) : "memory");
 }
@@ -161,6 +169,10 @@ inline void UploadBytes(void* to, const void* from, int64_t bytes) {
 }
 inline std::byte* SharedMemory() { return emulation::AlignedShared(); }
 using emulation::CheckAligned;
+template <size_t N>
+void LoadWords(const void* p, uint32_t (&w)[N]) {
+  std::memcpy(w, p, sizeof(w));
+}
 template <size_t N>
 void StoreWords(void* p, const uint32_t (&w)[N]) {
   std::memcpy(p, w, sizeof(w));

@@ -11,17 +11,37 @@ struct alignas(sizeof(T) * N) Pack {
   T v[N];
 };
 
+// As many words as the GPU moves in one instruction.
+template <size_t kBytes>
+inline constexpr size_t kWords = (kBytes < 16 ? kBytes : 16) / sizeof(uint32_t);
+template <size_t kBytes>
+struct Words {
+  uint32_t v[kBytes / 4 / kWords<kBytes>][kWords<kBytes>];
+};
+
 template <typename T, int N>
 __device__ __forceinline__ Pack<T, N> LoadPack(const T* p) {
-  CheckAligned(p, sizeof(Pack<T, N>));
-  return *reinterpret_cast<const Pack<T, N>*>(p);
+  constexpr size_t kBytes = sizeof(Pack<T, N>);
+  CheckAligned(p, kBytes);
+  if constexpr (kBytes % 8 == 0) {
+    Words<kBytes> words;
+    for (size_t i = 0; i < kBytes / 4 / kWords<kBytes>; ++i) {
+      LoadWords(reinterpret_cast<const std::byte*>(p) + 16 * i, words.v[i]);
+    }
+    return BitCast<Pack<T, N>>(words);
+  } else {
+    return *reinterpret_cast<const Pack<T, N>*>(p);
+  }
 }
 template <typename T, int N>
 __device__ __forceinline__ void StorePack(T* p, const Pack<T, N>& pack) {
   constexpr size_t kBytes = sizeof(Pack<T, N>);
   CheckAligned(p, kBytes);
-  if constexpr (kBytes == 8 || kBytes == 16) {
-    StoreWords(p, BitCast<Pack<uint32_t, kBytes / 4>>(pack).v);
+  if constexpr (kBytes % 8 == 0) {
+    const auto words = BitCast<Words<kBytes>>(pack);
+    for (size_t i = 0; i < kBytes / 4 / kWords<kBytes>; ++i) {
+      StoreWords(reinterpret_cast<std::byte*>(p) + 16 * i, words.v[i]);
+    }
   } else {
     *reinterpret_cast<Pack<T, N>*>(p) = pack;
   }
