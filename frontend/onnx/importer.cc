@@ -7,6 +7,7 @@
 #include "frontend/onnx/load_model.h"
 #include "frontend/onnx/node.h"
 #include "frontend/onnx/params.h"
+#include "frontend/onnx/sort_nodes.h"
 #include "frontend/onnx/symbols.h"
 #include "frontend/onnx/uses.h"
 
@@ -36,6 +37,7 @@ class Importer {
       : model_(LoadOnnx(path)), conversion_(path, model_.folder, graph_), options_(options) {}
 
   Graph Run() {
+    SortNodes(*model_.proto.mutable_graph());
     InlineFunctions(model_);
     if (int weights = ConstantsToTensors(*model_.proto.mutable_graph()))
       graph_.notes.push_back(
@@ -245,13 +247,23 @@ class Importer {
                 "");
     }
     ConvertBranch(*branch, params);
-    for (int i = 0; i < branch->output_size(); ++i) {
-      auto it = conversion_.values.find(branch->output(i).name());
+    std::vector<Value*> results;
+    for (const auto& output : branch->output()) {
+      auto it = conversion_.values.find(output.name());
       if (it == conversion_.values.end()) {
-        node.Fail("E1308", StrCat("'", branch->output(i).name(), "' is made nowhere in its ", name),
-                  "");
+        node.Fail("E1308", StrCat("'", output.name(), "' is made nowhere in its ", name), "");
       }
-      node.SetOutput(i, it->second);
+      results.push_back(it->second);
+    }
+    ForgetNames(*branch);
+    for (size_t i = 0; i < results.size(); ++i) node.SetOutput(static_cast<int>(i), results[i]);
+  }
+
+  // What a branch calls its values is nothing to the graph around it, which may use the same names.
+  void ForgetNames(const GraphProto& branch) {
+    for (const TensorProto& t : branch.initializer()) conversion_.values.erase(t.name());
+    for (const NodeProto& node : branch.node()) {
+      for (const std::string& name : node.output()) conversion_.values.erase(name);
     }
   }
 

@@ -214,7 +214,7 @@ TEST_F(ImportErrors, OperandsThatDoNotFitNameTheNode) {
 TEST_F(ImportErrors, Names) {
   Model order = AddModel();
   order.Node("Add", {"later", "w"}, {"z"});
-  order.Node("Add", {"x", "w"}, {"later"});
+  order.Node("Add", {"z", "w"}, {"later"});
   order.Output("z");
   EXPECT_EQ(Failure(order.proto).id(), "E1308");
   Model twice = AddModel();

@@ -206,6 +206,54 @@ TEST_F(ImportGraph, ABranchWithAConstantConditionIsTaken) {
   }
 }
 
+// As Optimum merges a decoder for the prompt with one for the steps: the branches make what they
+// hand on under its own name, and both have weights of the graph around them.
+TEST_F(ImportGraph, ABranchMayUseTheNamesOfWhatTheNodeMakes) {
+  for (int64_t condition : {0, 1}) {
+    Model m = AddModel();
+    m.Ints("condition", {1}, {condition});
+    auto& node = m.Node("If", {"condition"}, {"z", "k"});
+    for (const char* name : {"then_branch", "else_branch"}) {
+      auto* attr = node.add_attribute();
+      attr->set_name(name);
+      attr->set_type(onnx::AttributeProto::GRAPH);
+      for (const char* made : {"inner", "k", "z"}) {
+        auto* inner = attr->mutable_g()->add_node();
+        inner->set_op_type(made[0] == 'i'                       ? "Add"
+                           : name == std::string("then_branch") ? "Tanh"
+                                                                : "Cos");
+        inner->add_input(made[0] == 'i' ? "y" : "inner");
+        if (made[0] == 'i') inner->add_input("w");
+        inner->add_output(made);
+      }
+      attr->mutable_g()->add_output()->set_name("z");
+      attr->mutable_g()->add_output()->set_name("k");
+    }
+    m.Node("Add", {"z", "k"}, {"inner"});
+    m.Output("inner");
+    m.Output("z");
+    const char* op = condition ? "tanh" : "cos";
+    EXPECT_THAT(OpNames(Import(m.proto)), ElementsAre("param", "add", "add", op, op, "add"));
+  }
+}
+
+// ONNX Runtime sorts the nodes of what it loads, and its tools leave them as they come.
+TEST_F(ImportGraph, NodesMayBeInAnyOrder) {
+  Model m;
+  m.Input("x", {"2", "4"});
+  m.Floats("w", {4}, {1, 2, 3, 4});
+  m.Node("Add", {"b", "c"}, {"y"});
+  m.Node("Cos", {"a"}, {"c"});
+  m.Node("Tanh", {"a"}, {"b"});
+  m.Node("Mul", {"x", "w"}, {"a"});
+  m.Output("y");
+  EXPECT_THAT(OpNames(Import(m.proto)), ElementsAre("param", "mul", "cos", "tanh", "add"));
+  // What waits for itself is no order.
+  m.graph.mutable_node(3)->set_input(0, "y");
+  Diagnostic d = Failure(m.proto);
+  EXPECT_EQ(d.id(), "E1308");
+}
+
 TEST_F(ImportGraph, LoopsAreRefused) {
   Model m = AddModel();
   m.Node("Loop", {"y"}, {"z"});
