@@ -292,7 +292,9 @@ class RoleFinder {
          (IsScaledLinear(op->operands[0]) && IsScaledLinear(op->operands[1])));
     bool norm = OneOf(op->name(), {"layer_norm", "rms_norm"}) &&
                 (op->out().rank() >= 4 || IsLinearOut(op->operands[0]));
-    if (norm) return SetQkv(op->operands[0], depth + 1);
+    // Into a cache, at places that are data.
+    const bool written = OneOf(op->name(), {"gather_nd", "gather_nd_grad"});
+    if (norm || written) return SetQkv(op->operands[0], depth + 1);
     if (!layout && !sum) return false;
     bool found = false;
     for (Value* operand : op->operands) found |= SetQkv(operand, depth + 1);

@@ -503,6 +503,39 @@ TEST(Roles, OfGatesOfHeads) {
   EXPECT_EQ(RolesOf(AttentionOf(false, 1)).at("gate"), "none");
 }
 
+// Keys and values that are written into a cache at places that are data, by a lookup or a scatter.
+TEST(Roles, OfKeysThatAreWrittenIntoACache) {
+  for (bool scatter : {false, true}) {
+    Graph g = Recover([&](TestGraph& b) {
+      constexpr int64_t kPlaces = 5;
+      Value* x = b.In("x", {2, 3, 4});
+      Value* at = b.In("at", HostTensor::Of<int64_t>(
+                                 {2, scatter ? 3 : kPlaces, 1},
+                                 scatter ? std::vector<int64_t>{1, 2, 3, 0, 1, 2}
+                                         : std::vector<int64_t>{0, 0, 1, 2, 2, 0, 1, 2, 2, 2}));
+      Value* keep = b.In("keep", HostTensor(DType::kBool, {2, 1, kPlaces, 1}));
+      auto heads = [&](const std::string& name) {
+        return b.Reshape(b.Matmul(x, b.P(name, {4, 4})), {2, 3, 2, 2});
+      };
+      auto cached = [&](const std::string& name) {
+        Value* rows = scatter
+                          ? b.Make("gather_nd_grad", {heads(name), at},
+                                   {{"batch_dims", int64_t{1}}, {"sizes", Ints{kPlaces}}})
+                          : b.Make("gather_nd", {heads(name), at}, {{"batch_dims", int64_t{1}}});
+        return b.Where(keep, b.In("past_" + name, {2, 2, kPlaces, 2}),
+                       b.Transpose(rows, {0, 2, 1, 3}));
+      };
+      Value* q = b.Transpose(heads("q"), {0, 2, 1, 3});
+      Value* p = b.Softmax(b.Matmul(q, b.Transpose(cached("k"), {0, 1, 3, 2})));
+      Value* o = b.Reshape(b.Transpose(b.Matmul(p, cached("v")), {0, 2, 1, 3}), {2, 3, 4});
+      b.Out(b.Matmul(o, b.P("o", {4, 4})));
+    });
+    std::map<std::string, std::string> want = {
+        {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"o", "ATTENTION_OUT"}};
+    EXPECT_EQ(RolesOf(g), want) << scatter;
+  }
+}
+
 // The narrow result between the two is whole beside q, k and v, and summed before the projection.
 TEST(Roles, OfLinearsOfLowRank) {
   const std::map<std::string, std::string> expected = {
