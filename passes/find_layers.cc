@@ -1,11 +1,14 @@
 #include "passes/find_layers.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "ir/op_def.h"
+#include "passes/weights.h"
 
 namespace shardc {
 namespace {
@@ -28,10 +31,11 @@ class Finder {
  public:
   Finder(const Graph& graph, const Op* end, int microbatch)
       : graph_(graph), microbatch_(microbatch) {
+    const std::unordered_set<const Op*> aside = TermsAside();
     for (const auto& input : graph.inputs()) Number(input.get());
     for (const auto& op : graph.ops()) {
       if (op.get() == end) break;
-      if (!Counts(*op)) continue;
+      if (!Counts(*op) || aside.contains(op.get())) continue;
       op->id = static_cast<int>(ops_.size());
       ops_.push_back(op.get());
       for (Value* r : op->results) Number(r);
@@ -87,6 +91,58 @@ class Finder {
       if (Known(o.value) && (!last || of(o.value) > of(last))) last = o.value;
     }
     return last;
+  }
+
+  // What is only for terms of the loss that read no weight but those of the others, as they have
+  // that balance experts or keep logits small: ways past the layers that are none of the model's.
+  std::unordered_set<const Op*> TermsAside() const {
+    std::unordered_set<const Op*> aside;
+    const Value* at = graph_.FindOutput("loss");
+    while (at && at->producer && at->type.rank() == 0) {
+      const Op& op = *at->producer;
+      std::vector<const Value*> terms(op.operands.begin(), op.operands.end());
+      std::erase_if(
+          terms, [](const Value* v) { return v->producer && v->producer->name() == "constant"; });
+      if (OnlyMoves(op)) {
+        terms = {op.operands[static_cast<size_t>(at->index)]};
+      } else if (op.name() == "add" && terms.size() == 2) {
+        const Makers first = MakersOf(terms[0]), second = MakersOf(terms[1]);
+        const bool own_first = HasWeights(first, second), own_second = HasWeights(second, first);
+        if (own_first == own_second) break;
+        const Makers &kept = own_first ? first : second, &dropped = own_first ? second : first;
+        std::copy_if(dropped.begin(), dropped.end(), std::inserter(aside, aside.end()),
+                     [&](const Op* maker) { return !kept.contains(maker); });
+        terms = {terms[own_first ? 0 : 1]};
+      } else if (!op.def->elementwise) {
+        break;
+      }
+      if (terms.size() != 1) break;
+      at = terms[0];
+    }
+    return aside;
+  }
+
+  using Makers = std::unordered_set<const Op*>;
+
+  Makers MakersOf(const Value* v) const {
+    Makers makers;
+    std::vector<const Value*> open = {v};
+    while (!open.empty()) {
+      const Op* op = open.back()->producer;
+      open.pop_back();
+      if (op && Counts(*op) && makers.insert(op).second) {
+        open.insert(open.end(), op->operands.begin(), op->operands.end());
+      }
+    }
+    return makers;
+  }
+
+  // Whether one of them that is not among `others` reads a weight.
+  static bool HasWeights(const Makers& makers, const Makers& others) {
+    return std::any_of(makers.begin(), makers.end(), [&](const Op* op) {
+      return !others.contains(op) &&
+             std::any_of(op->operands.begin(), op->operands.end(), IsWeight);
+    });
   }
 
   // next_[v]: the first value that every way from v to the loss goes through, or to the last

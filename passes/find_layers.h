@@ -8,8 +8,10 @@
 namespace shardc {
 
 // A stretch of the forward graph through which everything goes that reaches the loss from `in`, or
-// without a loss the output that is behind most ops: it leaves by `out`, the next layer's `in`.
-// What other values enter (weights, masks, tables of positions) may be shared by all layers.
+// without a loss the output that is behind most ops: it leaves by `out`, the next layer's `in`. A
+// term of the loss does not count that reads no weight but those of the others (it balances
+// experts, say): what is only for it is in no layer. What other values enter (weights, masks,
+// tables of positions) may be shared by all layers.
 struct Layer {
   Value* in = nullptr;
   Value* out = nullptr;

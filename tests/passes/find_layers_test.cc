@@ -145,6 +145,33 @@ TEST(FindLayers, NoneWhereNothingRepeats) {
             "");
 }
 
+// Of every layer something is in the loss, as what balances experts: its ways past the layers do
+// not count, and its ops are in none. Where it has a weight of its own it is a part of the model.
+TEST(FindLayers, BesideTermsOfTheLoss) {
+  for (bool weight : {false, true}) {
+    const std::string text = StrCat(R"(graph @g(%x: f32[3, 4]) -> (%loss) {
+      %w = param "w" : f32[4, 4]
+      %r = param "r" : f32[4, 4]
+      %h = param "h" : f32[4, 4]
+      %in = exp %x : f32[3, 4]
+      %0 = matmul %in, %w : f32[3, 4]
+      %a = add %in, %0 : f32[3, 4]
+      %1 = matmul %a, %w : f32[3, 4]
+      %b = add %a, %1 : f32[3, 4]
+      %y = matmul %b, %h : f32[3, 4]
+      %2 = reduce_sum %y {axes=[0, 1], keepdims=false} : f32[]
+      %3 = mul %0, %1 : f32[3, 4]
+      %4 = )",
+                                    weight ? "matmul %3, %r" : "tanh %3", R"( : f32[3, 4]
+      %5 = reduce_sum %4 {axes=[0, 1], keepdims=false} : f32[]
+      %6 = add %5, %2 : f32[]
+      %half = constant {value=tensor<f32[]: 0.5>} : f32[]
+      %loss = mul %half, %6 : f32[]
+    })");
+    EXPECT_EQ(Layers(text), weight ? "" : "in-a(2) a-b(2)");
+  }
+}
+
 // The second layer reads what the first has inside: nothing is between them.
 TEST(FindLayers, NoneAcrossAShortcut) {
   EXPECT_EQ(Layers(R"(graph @g(%x: f32[3, 4]) -> (%loss) {
