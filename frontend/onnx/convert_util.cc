@@ -31,6 +31,20 @@ Ints Count(int64_t n) {
   return out;
 }
 
+std::optional<Repeats> RepeatsOf(const Ints& positions, int64_t n) {
+  const auto count = static_cast<int64_t>(positions.size());
+  if (n < 1 || count <= n || count % n != 0) return std::nullopt;
+  const int64_t times = count / n;
+  bool one_by_one = true, in_turns = true;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = positions[static_cast<size_t>(i)];
+    one_by_one = one_by_one && at == i / times;
+    in_turns = in_turns && at == i % n;
+  }
+  if (!one_by_one && !in_turns) return std::nullopt;
+  return Repeats{times, !one_by_one};
+}
+
 Value* Iota(NodeContext& c, int64_t n, int axis, int rank) {
   Shape shape(rank, 1);
   shape[axis] = n;

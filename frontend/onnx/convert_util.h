@@ -1,6 +1,7 @@
 // What the converters share: axes, element types, arithmetic on values.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -33,6 +34,14 @@ Value* Iota(NodeContext& c, int64_t n, int axis, int rank);
 std::optional<Ints> IntsOf(const NodeContext& c, int i, std::string_view attribute);
 // What holds the elements of an ONNX type; E1301 when nothing does.
 DType HeldType(const NodeContext& c, int64_t onnx_type);
+
+// Positions that name each of n equally often, k > 1 times: i at i * k and the k - 1 places behind
+// it, or, in turns, at i, i + n and so on.
+struct Repeats {
+  int64_t times;
+  bool in_turns;
+};
+std::optional<Repeats> RepeatsOf(const Ints& positions, int64_t n);
 
 inline Value* Add(NodeContext& c, Value* a, Value* b) { return c.Make("add", {a, b}); }
 inline Value* Sub(NodeContext& c, Value* a, Value* b) { return c.Make("sub", {a, b}); }

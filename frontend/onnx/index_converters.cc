@@ -122,6 +122,31 @@ void SequenceAt(NodeContext& c) {
   c.SetOutput(0, split->results[i < 0 ? i + n : i]);
 }
 
+// Of positions that are known and repeat a whole dim, the dims [from, to) of the result: as a
+// broadcast, which any cut of the dim passes. Null where that is not so, or where x is a table.
+Value* Repeated(NodeContext& c, Value* x, int64_t axis, const HostTensor& positions,
+                const shardc::Shape& dims) {
+  const int64_t n = x->type.shape[axis];
+  Ints at;
+  for (int64_t i = 0; i < positions.num_elements(); ++i) {
+    at.push_back(positions.AsInt(i) + (positions.AsInt(i) < 0 ? n : 0));
+  }
+  const std::optional<Repeats> repeats = RepeatsOf(at, n);
+  if (!repeats || (x->producer && x->producer->name() == "param")) return nullptr;
+  const shardc::Shape before(x->type.shape.begin(), x->type.shape.begin() + axis);
+  const shardc::Shape behind(x->type.shape.begin() + axis + 1, x->type.shape.end());
+  auto shape = [&](const Ints& middle) {
+    shardc::Shape all = before;
+    all.insert(all.end(), middle.begin(), middle.end());
+    all.insert(all.end(), behind.begin(), behind.end());
+    return all;
+  };
+  const int64_t k = repeats->times;
+  Value* each = c.Reshape(x, shape(repeats->in_turns ? Ints{1, n} : Ints{n, 1}));
+  each = c.BroadcastTo(each, shape(repeats->in_turns ? Ints{k, n} : Ints{n, k}));
+  return c.Reshape(each, shape(dims));
+}
+
 void Gather(NodeContext& c) {
   Value *x = c.input(0), *indices = c.input(1);
   int64_t axis = Axis(c, c.Int("axis", 0), x->type.rank());
@@ -132,6 +157,10 @@ void Gather(NodeContext& c) {
     if (at >= -n && at < n) continue;
     c.Fail("E1303", StrCat("index ", at, " is out of range for a dim of size ", n),
            "check what the symbols of the inputs are bound to: a table of positions has so many");
+  }
+  if (constant != nullptr) {
+    Value* repeated = Repeated(c, x, axis, *constant, indices->type.shape);
+    if (repeated != nullptr) return c.SetOutput(0, repeated);
   }
   if (constant == nullptr || indices->type.rank() != 0) {
     return c.SetOutput(0, c.Make("gather", {x, indices}, {{"axis", axis}}));
@@ -147,6 +176,13 @@ void Gather(NodeContext& c) {
 
 void GatherNd(NodeContext& c) {
   int64_t batch_dims = c.Int("batch_dims", 0);
+  const HostTensor* constant = c.ConstantOf(c.input(1));
+  if (constant != nullptr && batch_dims == 0 && constant->shape().back() == 1) {
+    const shardc::Shape& shape = constant->shape();
+    Value* repeated =
+        Repeated(c, c.input(0), 0, *constant, shardc::Shape(shape.begin(), shape.end() - 1));
+    if (repeated != nullptr) return c.SetOutput(0, repeated);
+  }
   c.SetOutput(0, c.Make("gather_nd", {c.input(0), c.input(1)}, {{"batch_dims", batch_dims}}));
 }
 

@@ -66,6 +66,13 @@ class Put {
       for (int64_t d = 0; d < p.dims; ++d) at[i] = at[i] * shape[d] + p.at[i * p.dims + d];
     }
     if (reduction_ == "none") return c_.Reshape(Replaced(data, at, updates), shape);
+    if (const auto repeats = RepeatsOf(at, n); repeats && reduction_ == "add") {
+      rows[0] = n;
+      rows.insert(rows.begin() + (repeats->in_turns ? 0 : 1), repeats->times);
+      const Ints axes = {repeats->in_turns ? 0 : 1};
+      Value* sums = Reduce(c_, "reduce_sum", c_.Reshape(updates, rows), axes, false);
+      return c_.Reshape(Combined(data, sums), shape);
+    }
     // Of several updates of one place each has a round of its own.
     for (Ints left = Count(p.count); !left.empty();) {
       Ints now, later, places;

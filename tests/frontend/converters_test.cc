@@ -97,6 +97,45 @@ TEST_F(Converters, GatherOfOnePositionIsASlice) {
   EXPECT_EQ(y.AsDouble(0), inputs_["x"].AsDouble(8));
 }
 
+// Each row k times, one behind the other or all in turns, as of tokens that go to k experts: no
+// lookup, which would mix the rows. What is repeated otherwise is one.
+TEST_F(Converters, GatherThatRepeatsIsABroadcast) {
+  struct Case {
+    Ints at;
+    int64_t axis;
+    bool repeats;
+  };
+  const Case cases[] = {{{0, 0, 1, -1}, 1, true},
+                        {{0, 0, 0, 1, 1, 1, 2, 2, 2}, 0, true},
+                        {{0, 1, 0, 1, 0, 1}, 1, true},
+                        {{0, 0, 1, 1, 2}, 0, false},
+                        {{0, 1, 1, 0}, 1, false}};
+  for (const Case& c : cases) {
+    for (bool nd : {false, true}) {
+      if (nd && c.axis != 0) continue;
+      SCOPED_TRACE(StrCat(c.at.size(), " of dim ", c.axis, nd ? ", GatherND" : ""));
+      model_.graph.Clear();
+      Input("x", {3, 2, 4});
+      const auto n = static_cast<int64_t>(c.at.size());
+      Integers("at", c.at);
+      Integers("shape", nd ? Ints{n, 1} : Ints{n});
+      Node("Reshape", {"at", "shape"}, {"places"});
+      NodeProto& node = Node(nd ? "GatherND" : "Gather", {"x", "places"});
+      if (!nd) SetInt(node, "axis", c.axis);
+      Graph graph = Imported({"y"});
+      EXPECT_EQ(CountOps(graph, nd ? "gather_nd" : "gather"), c.repeats ? 0 : 1);
+      HostTensor y = Evaluate()[0];
+      ASSERT_EQ(y.shape(), c.axis == 0 ? (Shape{n, 2, 4}) : (Shape{3, n, 4}));
+      const int64_t size = c.axis == 0 ? 3 : 2, behind = c.axis == 0 ? 8 : 4;
+      for (int64_t i = 0; i < y.num_elements(); ++i) {
+        const int64_t row = c.at[static_cast<size_t>(i / behind % n)];
+        const int64_t from = (i / behind / n * size + (row < 0 ? row + size : row)) * behind;
+        EXPECT_EQ(y.AsDouble(i), inputs_["x"].AsDouble(from + i % behind));
+      }
+    }
+  }
+}
+
 TEST_F(Converters, EpsilonIsTheFloatExactly) {
   Input("x", {2, 4});
   Input("w", {4});

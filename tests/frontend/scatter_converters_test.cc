@@ -183,6 +183,26 @@ TEST_F(ScatterConverters, ScatterWherePositionsAreComputed) {
   }
 }
 
+// What k experts make of each token, added up: a sum over them, without rounds of lookups.
+TEST_F(ScatterConverters, AddingEachPlaceEquallyOftenIsASum) {
+  for (const Ints& at : {Ints{0, 0, 1, 1, 2, 2}, Ints{0, 1, 2, 0, 1, 2}}) {
+    model_.graph.Clear();
+    Input("data", {3, 4});
+    Input("updates", {6, 4});
+    Integers("at", at);
+    Integers("shape", {6, 1});
+    Node("Reshape", {"at", "shape"}, {"places"});
+    SetString(Node("ScatterND", {"data", "places", "updates"}), "reduction", "add");
+    EXPECT_EQ(CountOps(Imported({"y"}), "gather"), 0);
+    HostTensor y = Evaluate()[0], expected = inputs_["data"];
+    for (int64_t i = 0; i < 24; ++i) {
+      const int64_t to = at[static_cast<size_t>(i / 4)] * 4 + i % 4;
+      expected.SetDouble(to, expected.AsDouble(to) + inputs_["updates"].AsDouble(i));
+    }
+    EXPECT_LT(testing::MaxError(y, expected), 1e-12);
+  }
+}
+
 // Places that are known only when the model runs, and differ, against the same as constants: the
 // nodes of onnx have those alone.
 class TensorScatters : public ScatterConverters {
