@@ -36,6 +36,12 @@ bool IsUniform(const NodeContext& c, Value* v) {
   return t->num_elements() > 0;
 }
 
+bool IsZero(const NodeContext& c, Value* v) {
+  if (!IsUniform(c, v)) return false;
+  while (v->producer->name() == "broadcast_to") v = v->producer->operands[0];
+  return c.ConstantOf(v)->AsDouble(0) == 0;
+}
+
 // Adds what goes to each place, by the scatter that is gather_nd's gradient, to data or over it.
 // Without a reduction no place may be written twice (ONNX), unless by the same element everywhere.
 Value* Scatter(NodeContext& c, Value* data, Value* positions, int batch, Value* updates) {
@@ -72,6 +78,8 @@ Value* Scatter(NodeContext& c, Value* data, Value* positions, int batch, Value* 
                   "model runs is not supported"),
            "scatter floats, or 32-bit integers");
   }
+  // Where nothing goes the sum is zero: weights of experts that a token does not go to.
+  if (reduction == "none" && IsFloat(type) && IsZero(c, data)) return summed(updates);
   Value* sum = c.Cast(summed(IsFloat(type) ? updates : c.Cast(updates, DType::kF64)), type);
   return reduction == "add" ? Add(c, data, sum) : Where(c, hit(), sum, data);
 }

@@ -191,6 +191,21 @@ TEST(Strangers, ExpertsMayBeDealtOut) {
   }
 }
 
+// Each layer has eight experts, of which a token goes to three: the gradients of those three
+// weights travel, together.
+TEST(Strangers, ScoresOfExpertsAreReducedOnceALayer) {
+  for (const Stranger& s : kStrangers) {
+    if (s.model != std::string("deepseek_v3")) continue;
+    int64_t chosen = 0, of_one = 0;
+    for (const Collective& c : RunStranger(s, "megatron", "tp=2").collectives) {
+      chosen += c.elements == 2 * 8 * 3;
+      of_one += c.elements == 2 * 8 && !c.max;
+    }
+    EXPECT_EQ(chosen, 2);
+    EXPECT_EQ(of_one, 0);
+  }
+}
+
 // What is added in f32 is reduced once, whatever the number of products that it comes from, and a
 // cast is cut as what it casts.
 TEST_P(Strangers, CommunicateNoMoreInMixedPrecision) {

@@ -113,6 +113,29 @@ TEST_F(ScatterConverters, TopKOfAComputedNumberIsRefused) {
   ExpectRefused("E1304", "known when compiling");
 }
 
+// Into zeros nothing else is chosen from: so weights of experts, and sums over ranks of their
+// gradients, pass it.
+TEST_F(ScatterConverters, ScatterIntoZerosIsASum) {
+  Input("x", {2, 5});
+  Integers("k", {2});
+  Node("TopK", {"x", "k"}, {"v", "i"});
+  Integers("shape", {2, 5});
+  model_.Floats("zero", {1}, {0});
+  SetInt(Node("Cast", {"zero"}, {"wide"}), "to", TensorProto::DOUBLE);
+  Node("Expand", {"wide", "shape"}, {"zeros"});
+  SetInt(Node("ScatterElements", {"zeros", "i", "v"}), "axis", 1);
+  EXPECT_EQ(CountOps(Imported({"y"}), "where"), 0);
+  const HostTensor y = Evaluate()[0], x = inputs_["x"];
+  for (int64_t row = 0; row < 2; ++row) {
+    std::vector<double> sorted;
+    for (int64_t i = 0; i < 5; ++i) sorted.push_back(x.AsDouble(row * 5 + i));
+    std::sort(sorted.begin(), sorted.end());
+    for (int64_t i = row * 5; i < row * 5 + 5; ++i) {
+      EXPECT_EQ(y.AsDouble(i), x.AsDouble(i) >= sorted[3] ? x.AsDouble(i) : 0);
+    }
+  }
+}
+
 // Also where nothing is read but the positions, and along a dim in the middle.
 TEST_F(ScatterConverters, TopKAlongAnyDim) {
   Input("x", {2, 5, 3});
