@@ -1,0 +1,80 @@
+// Experts that are dealt out to the ranks which share the batch.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "ir/text.h"
+#include "tests/exec/harness.h"
+#include "tests/ir/data_source.h"
+
+namespace shardc::testing {
+namespace {
+
+// As in GShard: masks say which token of an example goes to which of three places of four experts,
+// and with what weight it comes back.
+constexpr char kExperts[] =
+    R"(graph @g(%x: f32[4, 6, 8], %send: f32[4, 12, 6], %back: f32[4, 6, 12]) -> (loss: %loss, y: %y) {
+  %w1 = param "w1" : f32[4, 8, 5]
+  %w2 = param "w2" : f32[4, 5, 8]
+  %in = param "in" : f32[8, 8]
+  %h = matmul %x, %in : f32[4, 6, 8]
+  %sent = matmul %send, %h : f32[4, 12, 8]
+  %0 = reshape %sent {shape=[4, 4, 3, 8]} : f32[4, 4, 3, 8]
+  %1 = transpose %0 {perm=[1, 0, 2, 3]} : f32[4, 4, 3, 8]
+  %2 = reshape %1 {shape=[4, 12, 8]} : f32[4, 12, 8]
+  %3 = matmul %2, %w1 : f32[4, 12, 5]
+  %4 = relu %3 : f32[4, 12, 5]
+  %5 = matmul %4, %w2 : f32[4, 12, 8]
+  %6 = reshape %5 {shape=[4, 4, 3, 8]} : f32[4, 4, 3, 8]
+  %7 = transpose %6 {perm=[1, 0, 2, 3]} : f32[4, 4, 3, 8]
+  %8 = reshape %7 {shape=[4, 12, 8]} : f32[4, 12, 8]
+  %9 = matmul %back, %8 : f32[4, 6, 8]
+  %y = add %9, %h : f32[4, 6, 8]
+  %10 = mul %y, %y : f32[4, 6, 8]
+  %loss = reduce_sum %10 {axes=[0, 1, 2], keepdims=false} : f32[]
+}
+)";
+
+RunResult RunExperts(const std::string& mesh, const std::string& spec) {
+  Graph graph = ParseGraph(kExperts, "experts");
+  for (const Op* param : graph.Params()) {
+    HostTensor data(DType::kF32, param->out().shape);
+    for (int64_t i = 0; i < data.num_elements(); ++i) {
+      data.SetDouble(i, static_cast<double>((i * 37 + 11) % 29) / 20 - 0.7);
+    }
+    graph.sources[param->attrs.String("name")] = std::make_shared<DataSource>(std::move(data));
+  }
+  const Tensors inputs = RandomInputs(graph, 1, 7);
+  RunSetup setup;
+  setup.mesh = mesh;
+  setup.spec = spec;
+  setup.pipeline.loss = "output:loss";
+  return CompileAndRun(std::move(graph), setup, inputs);
+}
+
+// What goes to the experts is exchanged for what the ranks' own examples sent, and back: a layer
+// has two all_to_alls forward and two backward, and no gradient of an expert travels.
+TEST(Experts, DealtOutOverTheBatchExchangeTokens) {
+  const std::string spec = R"(mesh { axis { name: "ep" } }
+    param { match: "w*" shard_spec { dims: 0 axes: "ep" } }
+    input { match: "*" shard_spec { dims: 0 axes: "ep" } }
+  )";
+  const RunResult serial = RunExperts("", "serial");
+  for (const char* mesh : {"ep=2", "ep=4"}) {
+    SCOPED_TRACE(mesh);
+    const RunResult r = RunExperts(mesh, spec);
+    for (const auto& [name, expected] : serial.outputs) {
+      EXPECT_LE(WorstDifference(r.outputs.at(name), expected), 1e-5) << name;
+    }
+    int64_t exchanges = 0;
+    for (const Collective& c : r.collectives) {
+      exchanges += c.kind == CollectiveKind::kAllToAll;
+      const bool loss = c.elements == 1, gradient_of_in = c.elements == 8 * 8;
+      EXPECT_TRUE(loss || gradient_of_in || c.kind == CollectiveKind::kAllToAll) << c.op;
+    }
+    EXPECT_EQ(exchanges, 4);
+  }
+}
+
+}  // namespace
+}  // namespace shardc::testing
