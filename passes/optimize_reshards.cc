@@ -1,6 +1,7 @@
 #include "passes/optimize_reshards.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <vector>
 
 #include "ir/builder.h"
@@ -28,10 +29,14 @@ class Optimizer {
     bool changed = true;
     while (changed) {
       changed = false;
+      graph_.NumberOps();
+      reductions_.clear();
       for (auto it = graph_.ops().begin(); it != graph_.ops().end();) {
         Op* op = (it++)->get();
-        changed |=
+        const bool now =
             op->name() == "reshard" ? VisitReshard(op) : op->name() == "add" && CombineTerms(op);
+        if (now) reductions_.clear();
+        changed |= now;
       }
       if (!changed) changed = SinkReductions(graph_);
       changed |= graph_.EraseDead() > 0;
@@ -73,8 +78,10 @@ class Optimizer {
     return false;
   }
 
+  // Op::id is the place in the order; what was made since has that of the op before which it is.
   bool ComesBefore(const Op* a, const Op* b) const {
-    for (const Op* o = b; o; o = graph_.Previous(o)) {
+    if (a->id != b->id) return a->id < b->id;
+    for (const Op* o = b; o && o->id == a->id; o = graph_.Previous(o)) {
       if (o == a) return true;
     }
     return false;
@@ -93,10 +100,11 @@ class Optimizer {
   }
 
   struct Reduction {
-    size_t term;  // of a sum: the reduction, or its wider copy
+    Value* term;  // of a sum: the reduction, or its wider copy
     const Value* value;
     bool waits;  // for those of other microbatches
   };
+  using Reductions = std::vector<Reduction>;
 
   bool MayWait(const Value& reduction) const {
     return !by_microbatch_ || LocalBytes(reduction.type, graph_.mesh) >=
@@ -115,8 +123,10 @@ class Optimizer {
 
   Value* Make(const Op& like, std::vector<Value*> operands, const TensorType& type,
               Attributes attrs, Op* before) {
-    return graph_.AddOp(*like.def, std::move(operands), {type}, std::move(attrs), before, *before)
-        ->result();
+    Op* op =
+        graph_.AddOp(*like.def, std::move(operands), {type}, std::move(attrs), before, *before);
+    op->id = before->id;
+    return op->result();
   }
 
   Value* Cast(Value* v, DType to, const Op& like, Op* before) {
@@ -147,37 +157,55 @@ class Optimizer {
     return Cast(whole, wide, cast, op);
   }
 
-  // The terms of a sum of op's type, through the adds that nothing else reads.
-  void CollectTerms(Op* op, std::vector<Value*>& terms) const {
+  // The add that makes the value, if it is a part of a sum of this type that nothing else reads.
+  Op* PartOf(const TensorType& sum, const Value* v) const {
+    Op* add = v->producer;
+    const bool part = add && add->name() == "add" && v->type == sum && graph_.OnlyUser(v);
+    return part ? add : nullptr;
+  }
+
+  void CollectTerms(const Op* op, std::vector<Value*>& terms) const {
     for (Value* v : op->operands) {
-      Op* inner = v->producer;
-      bool nested = inner && inner->name() == "add" && v->type == op->out() && graph_.OnlyUser(v);
-      if (nested) {
-        CollectTerms(inner, terms);
+      if (const Op* part = PartOf(op->out(), v)) {
+        CollectTerms(part, terms);
       } else {
         terms.push_back(v);
       }
     }
   }
 
+  // Those among the terms of a value that is added up to `sum`. Few are: the norm of all gradients
+  // is a sum of thousands of other terms, each of which is looked at once.
+  Reductions ReductionsIn(Value* v, const TensorType& sum) {
+    const Op* part = PartOf(sum, v);
+    if (!part) {
+      const Value* reduction = ReductionOf(v);
+      return reduction ? Reductions{{v, reduction, MayWait(*reduction)}} : Reductions();
+    }
+    auto known = reductions_.find(part);
+    if (known == reductions_.end()) {
+      Reductions all = ReductionsIn(part->operands[0], sum);
+      std::ranges::copy(ReductionsIn(part->operands[1], sum), std::back_inserter(all));
+      known = reductions_.emplace(part, std::move(all)).first;
+    }
+    return known->second;
+  }
+
   // Branches that run side by side end in such sums, maybe with a bias each:
   // (reshard(a) + u) + (reshard(b) + v) = reshard(a + b) + u + v
   bool CombineTerms(Op* op) {
-    std::vector<Value*> terms;
-    CollectTerms(op, terms);
-    // Few are: the norm of all gradients is a sum of thousands of other terms.
-    std::vector<Reduction> reductions;
-    for (size_t i = 0; i < terms.size(); ++i) {
-      const Value* reduction = ReductionOf(terms[i]);
-      if (reduction) reductions.push_back({i, reduction, MayWait(*reduction)});
-    }
-    for (auto a = reductions.begin(); a != reductions.end(); ++a) {
-      if (terms[a->term]->type != op->out()) continue;
-      auto b = std::find_if(a + 1, reductions.end(), [&](auto& other) { return Alike(*a, other); });
-      if (b == reductions.end()) continue;
-      if (!CombineTwo(terms[a->term], terms[b->term])) SumAll(op, terms, a->term, b->term);
+    Reductions left = ReductionsIn(op->operands[0], op->out());
+    Reductions right = ReductionsIn(op->operands[1], op->out());
+    // Two on one side had their turn at the op that makes it.
+    for (const Reduction& a : left) {
+      if (a.term->type != op->out()) continue;
+      auto b = std::ranges::find_if(right, [&](const Reduction& other) { return Alike(a, other); });
+      if (b == right.end()) continue;
+      if (!CombineTwo(a.term, b->term)) SumAll(op, a.term, b->term);
       return true;
     }
+    std::ranges::copy(right, std::back_inserter(left));
+    reductions_[op] = std::move(left);
     return false;
   }
 
@@ -200,17 +228,20 @@ class Optimizer {
   }
 
   // The sum of two of the terms, and then all others one after the other, in the place of `op`.
-  void SumAll(Op* op, const std::vector<Value*>& terms, size_t i, size_t j) {
-    Value* sum = SumFirst(terms[i], terms[j], op);
-    for (size_t k = 0; k < terms.size(); ++k) {
-      if (k == i || k == j) continue;
-      sum = Make(*op, {terms[k], sum}, op->out(), {}, op);
+  void SumAll(Op* op, Value* a, Value* b) {
+    std::vector<Value*> terms;
+    CollectTerms(op, terms);
+    Value* sum = SumFirst(a, b, op);
+    for (Value* term : terms) {
+      if (term != a && term != b) sum = Make(*op, {term, sum}, op->out(), {}, op);
     }
     graph_.ReplaceAllUses(op->result(), sum);
   }
 
   Graph& graph_;
   bool by_microbatch_;
+  // By the add that makes a sum, since the last change.
+  std::unordered_map<const Op*, Reductions> reductions_;
 };
 
 }  // namespace

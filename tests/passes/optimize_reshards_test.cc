@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "ir/diagnostic.h"
+#include "tests/ir/cpu_time.h"
 #include "tests/passes/check_text.h"
 
 namespace shardc::testing {
@@ -430,6 +432,34 @@ TEST(OptimizeReshards, NotWhereAReductionIsReadBySomethingElse) {
     %z = neg %3 : f32[8]
   })",
         "CHECK: %y = add %1, %3");
+}
+
+// As the norm of all gradients is, each of which is an output.
+TEST(OptimizeReshards, EachTermOfALongSumIsLookedAtOnce) {
+  constexpr int kTerms = 4000;
+  std::string inputs, outputs, ops;
+  for (int i = 0; i < kTerms; ++i) {
+    inputs += StrCat(", %x", i, ": f32[8]");
+    outputs += StrCat(", %n", i);
+    ops += StrCat("%n", i, " = neg %x", i, " : f32[8]\n", "%t", i, " = exp %n", i, " : f32[8]\n",
+                  "%s", i, " = add %", i ? StrCat("s", i - 1) : "1", ", %t", i, " : f32[8]\n");
+  }
+  Graph graph = ParseAndVerify(StrCat(R"(mesh [tp=2]
+  graph @g(%a: f32[8, 4@tp], %b: f32[8, 4@tp])",
+                                      inputs, ") -> (%y", outputs, R"() {
+    %0 = reduce_sum %a {axes=[1], keepdims=false} : f32[8] partial(tp)
+    %1 = reshard %0 {why=[]} : f32[8]
+    )",
+                                      ops, R"(
+    %2 = reduce_sum %b {axes=[1], keepdims=false} : f32[8] partial(tp)
+    %3 = reshard %2 {why=[]} : f32[8]
+    %y = add %3, %s)",
+                                      kTerms - 1, " : f32[8]\n}"));
+  const double start = CpuSeconds();
+  RunPasses(graph, "optimize_reshards");
+  EXPECT_LT(CpuSeconds() - start, 5);
+  // The two reductions have become one.
+  CheckGraph(graph, "CHECK: reshard\nCHECK-NOT: reshard", true);
 }
 
 }  // namespace
