@@ -1,6 +1,7 @@
 #include "passes/weights.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "ir/op_def.h"
 
@@ -18,9 +19,16 @@ std::unordered_set<const Value*> WeightsOf(const Graph& graph) {
 }
 
 bool IsWeight(const Value* value) {
-  const Op* op = value->producer;
-  if (!op || op->def->is_state) return op != nullptr;
-  return !op->operands.empty() && std::all_of(op->operands.begin(), op->operands.end(), IsWeight);
+  std::unordered_set<const Op*> seen;  // what is made of one weight may be put together again
+  std::vector<const Value*> waiting = {value};
+  while (!waiting.empty()) {
+    const Op* op = waiting.back()->producer;
+    waiting.pop_back();
+    if (!op || (op->operands.empty() && !op->def->is_state)) return false;
+    if (op->def->is_state || !seen.insert(op).second) continue;
+    waiting.insert(waiting.end(), op->operands.begin(), op->operands.end());
+  }
+  return true;
 }
 
 }  // namespace shardc

@@ -462,5 +462,30 @@ TEST(OptimizeReshards, EachTermOfALongSumIsLookedAtOnce) {
   CheckGraph(graph, "CHECK: reshard\nCHECK-NOT: reshard", true);
 }
 
+// Every value is read twice: there are 2^60 ways back from the last to the parameter.
+TEST(OptimizeReshards, AWeightMadeInManyWaysIsOne) {
+  constexpr int kSteps = 60;
+  std::string ops;
+  for (int i = 0; i < kSteps; ++i) {
+    ops += StrCat("%w", i + 1, " = mul %w", i, ", %w", i, " : f32[8@tp]\n");
+  }
+  Graph graph = ParseAndVerify(StrCat(R"(mesh [tp=2]
+  graph @g() -> (%y, %z) {
+    %w0 = param "w" : f32[8@tp]
+    )",
+                                      ops, "%0 = reshard %w", kSteps, R"( {why=[]} : f32[8]
+    %y = neg %0 : f32[8]
+    %1 = reshard %w)",
+                                      kSteps, R"( {why=[], phase="backward"} : f32[8]
+    %z = exp %1 {phase="backward"} : f32[8]
+  })"));
+  RunPasses(graph, "optimize_reshards");
+  CheckGraph(graph, R"(
+    CHECK: %0 = reshard
+    CHECK: %1 = reshard
+    CHECK: exp %1)",
+             true);
+}
+
 }  // namespace
 }  // namespace shardc::testing
