@@ -1,9 +1,9 @@
 #include "passes/differentiate.h"
 
 #include "ir/builder.h"
+#include "ir/merge_equal.h"
 #include "ir/op_def.h"
 #include "passes/added_output.h"
-#include "passes/canonicalize.h"
 
 namespace shardc {
 namespace {

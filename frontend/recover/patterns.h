@@ -15,8 +15,6 @@ bool SimplifyProducts(Graph& graph);
 bool SimplifyPieces(Graph& graph);
 // Parameters that hold the same rows many times, for a sum or a concat, keep one of each.
 bool DropRepeatedRows(Graph& graph);
-// Equal ops with equal operands become one.
-bool MergeEqualOps(Graph& graph);
 // [b, s, h] -> [b * s, h] for a matmul and back: the reshapes go below, where they cancel.
 bool LiftLinears(Graph& graph);
 // layer_norm and rms_norm from their chains, with weight and bias.

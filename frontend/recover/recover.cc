@@ -1,14 +1,15 @@
 #include "frontend/recover.h"
 
 #include "frontend/recover/patterns.h"
+#include "ir/merge_equal.h"
 
 namespace shardc {
 
 namespace {
 
 void Clean(Graph& graph) {
-  while (recover::Simplify(graph) | recover::SimplifyProducts(graph) |
-         recover::MergeEqualOps(graph) | recover::SimplifyPieces(graph)) {
+  while (recover::Simplify(graph) | recover::SimplifyProducts(graph) | MergeEqual(graph) |
+         recover::SimplifyPieces(graph)) {
   }
 }
 

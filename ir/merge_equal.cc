@@ -1,11 +1,12 @@
-#include <map>
-#include <string>
+#include "ir/merge_equal.h"
+
+#include <functional>
+#include <string_view>
 #include <unordered_map>
 
-#include "frontend/recover/patterns.h"
 #include "ir/op_def.h"
 
-namespace shardc::recover {
+namespace shardc {
 namespace {
 
 size_t Combine(size_t seed, size_t value) {
@@ -15,7 +16,7 @@ size_t Combine(size_t seed, size_t value) {
 // Attributes are left out but for constants' data: the few ops of equal operands are compared in
 // full.
 size_t HashOf(const Op& op) {
-  size_t hash = std::hash<std::string_view>()(op.name());
+  size_t hash = std::hash<const void*>()(op.def);
   for (const Value* v : op.operands) hash = Combine(hash, std::hash<const void*>()(v));
   if (const Attribute* a = op.attrs.Find("value"); a && std::holds_alternative<TensorPtr>(*a)) {
     const HostTensor& t = *std::get<TensorPtr>(*a);
@@ -25,23 +26,24 @@ size_t HashOf(const Op& op) {
   return hash;
 }
 
+// Of one phase: what the backward repeats of the forward is there to free memory. Types too: where
+// a reshard goes is said nowhere else.
 bool SameOp(const Op& a, const Op& b) {
-  return a.def == b.def && a.phase == b.phase && a.operands == b.operands && a.attrs == b.attrs;
+  return a.def == b.def && a.phase == b.phase && a.operands == b.operands && a.out() == b.out() &&
+         a.attrs == b.attrs && a.RunsWith(b);
 }
 
 }  // namespace
 
-bool MergeEqualOps(Graph& graph) {
+bool MergeEqual(Graph& graph) {
   std::unordered_multimap<size_t, Op*> seen;
   bool changed = false;
   for (const auto& owned : graph.ops()) {
     Op* op = owned.get();
-    if (op->def->side_effect || op->def->is_state || op->def->communicates || op->results.empty()) {
-      continue;
-    }
-    size_t hash = HashOf(*op);
+    if (op->def->side_effect || op->def->is_state || op->results.empty()) continue;
+    const size_t hash = HashOf(*op);
     auto [begin, end] = seen.equal_range(hash);
-    Op* earlier = nullptr;
+    const Op* earlier = nullptr;
     for (auto it = begin; it != end && earlier == nullptr; ++it) {
       if (SameOp(*it->second, *op)) earlier = it->second;
     }
@@ -58,4 +60,4 @@ bool MergeEqualOps(Graph& graph) {
   return changed;
 }
 
-}  // namespace shardc::recover
+}  // namespace shardc
