@@ -34,19 +34,16 @@ Program LoadProgram(const Plan& plan, int64_t rank) {
   return program;
 }
 
-const ManifestState* FindState(const Manifest& manifest, const std::string& name) {
-  for (const ManifestState& s : manifest.states) {
-    if (s.name == name) return &s;
-  }
-  return nullptr;
-}
-
 void CheckStates(const Plan& plan) {
+  const std::map<std::string, const ManifestState*> states = StatesByName(plan);
   for (const Program& program : plan.programs) {
     for (const NamedBuffer& state : program.states) {
       const Buffer& b = program.buffers[state.buffer];
-      const ManifestState* s = FindState(plan.manifest, state.name);
-      if (!s) throw MixedPlans(ManifestPath(plan.folder), "does not list '" + state.name + "'");
+      const auto found = states.find(state.name);
+      if (found == states.end()) {
+        throw MixedPlans(ManifestPath(plan.folder), "does not list '" + state.name + "'");
+      }
+      const ManifestState* s = found->second;
       if (s->dtype != b.type.dtype || s->shape != b.type.shape || s->local_shape != b.local_shape) {
         throw MixedPlans(ManifestPath(plan.folder),
                          "gives '" + state.name + "' another type than the programs");
@@ -70,6 +67,12 @@ Plan LoadManifest(const std::string& folder) {
 Diagnostic MixedPlans(const std::string& where, const std::string& what) {
   return Diagnostic("E3006", ExitCode::kVerification, where, what,
                     "files of different plans were mixed: compile again");
+}
+
+std::map<std::string, const ManifestState*> StatesByName(const Plan& plan) {
+  std::map<std::string, const ManifestState*> states;
+  for (const ManifestState& s : plan.manifest.states) states.emplace(s.name, &s);
+  return states;
 }
 
 const ManifestFile& ListedFile(const Plan& plan, const std::string& path) {

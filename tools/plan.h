@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ Plan LoadPlanOfRank(const std::string& folder, int64_t rank);
 // The manifest and the first program of each stage. Throws as LoadPlan.
 Plan LoadPlanOfStages(const std::string& folder);
 
+// The manifest's states by their names, as long as it lives.
+std::map<std::string, const ManifestState*> StatesByName(const Plan& plan);
 // The manifest's entry of a file of the plan. Throws Diagnostic E3006 when there is none.
 const ManifestFile& ListedFile(const Plan& plan, const std::string& path);
 // Reads the whole file: Diagnostic E3002 when it is not the one that the manifest lists.

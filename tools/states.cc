@@ -17,12 +17,6 @@
 namespace shardc {
 namespace {
 
-std::map<std::string, const ManifestState*> StatesByName(const Plan& plan) {
-  std::map<std::string, const ManifestState*> states;
-  for (const ManifestState& s : plan.manifest.states) states[s.name] = &s;
-  return states;
-}
-
 // The memory is zero already, and padding stays so.
 void SetFirstValue(const ManifestState& s, const Mesh& mesh, int64_t rank, const Buffer& buffer,
                    std::byte* local) {

@@ -297,8 +297,9 @@ class Importer {
   }
 
   void DropUnusedSources() {
-    std::erase_if(graph_.sources,
-                  [&](const auto& source) { return graph_.FindState(source.first) == nullptr; });
+    std::set<std::string_view> held;
+    for (const Op* param : graph_.Params()) held.insert(param->attrs.String("name"));
+    std::erase_if(graph_.sources, [&](const auto& s) { return !held.contains(s.first); });
   }
 
   void NoteComputed(const Parameters& params) {
