@@ -7,7 +7,6 @@
 #include <sstream>
 
 #include "ir/diagnostic.h"
-#include "ir/output_file.h"
 
 namespace shardc {
 
@@ -35,12 +34,6 @@ std::string ReadFile(const std::string& path) {
     throw Diagnostic("E5001", ExitCode::kIo, path, StrCat("cannot read: ", std::strerror(errno)));
   }
   return text.str();
-}
-
-void WriteFile(const std::string& path, const std::string& bytes) {
-  OutputFile out(path);
-  out.Write(bytes);
-  out.Close();
 }
 
 void CheckApart(const std::vector<FileOption>& files) {

@@ -1,4 +1,4 @@
-// Whole files in and out, with diagnostics.
+// Whole files, and which options name the same one.
 #pragma once
 
 #include <string>
@@ -8,8 +8,6 @@ namespace shardc {
 
 // Throws Diagnostic E5001 when the file cannot be read.
 std::string ReadFile(const std::string& path);
-// Throws Diagnostic E5003 or E5004 when it cannot be written in full.
-void WriteFile(const std::string& path, const std::string& bytes);
 
 // A file that an option of the command names, or that is in what it names.
 struct FileOption {

@@ -12,7 +12,7 @@ namespace shardc::onnx_import {
 
 // Fields of ONNX's newer schemas, which older headers do not have.
 inline constexpr int kNodeMetadata = 9, kValueInfoMetadata = 4, kGraphMetadata = 16,
-                     kTensorMetadata = 16, kFunctionDefaults = 11;
+                     kFunctionDefaults = 11;
 
 // The serialized messages of a repeated field, whether or not the headers know it.
 std::vector<std::string> RepeatedMessages(const google::protobuf::Message& message, int field);
