@@ -80,41 +80,193 @@ class Errors : public pb::io::ErrorCollector {
   int line_ = -1, column_ = 0;
 };
 
-SpecRule Convert(const specs::ShardSpec& shard, SpecRule rule) {
-  auto bad = [&](std::string what) {
-    return Diagnostic("E2101", ExitCode::kBadSpec, rule.where.ToString(), std::move(what));
-  };
-  if (shard.dims_size() != shard.axes_size()) {
-    throw bad(StrCat("shard_spec has ", shard.dims_size(), " dims and ", shard.axes_size(),
-                     " axes; give one axis for each dim"));
+// From the parsed file, with the places of what it says.
+class Reader {
+ public:
+  Reader(const ShardSpecFile& proto, const pb::TextFormat::ParseInfoTree& info, std::string file)
+      : proto_(proto), info_(info) {
+    spec_.name = std::move(file);
   }
-  for (int i = 0; i < shard.dims_size(); ++i) {
-    for (int j = 0; j < i; ++j) {
-      if (shard.axes(i) == shard.axes(j)) {
-        throw bad(StrCat("axis '", shard.axes(i), "' is given twice; an axis cuts one dim, once"));
-      }
+
+  Spec Run() {
+    ReadMesh();
+    for (int i = 0; i < proto_.param_size(); ++i) ReadParam(i);
+    for (int i = 0; i < proto_.input_size(); ++i) ReadInput(i);
+    for (int i = 0; i < proto_.value_size(); ++i) ReadValue(i);
+    ReadZero();
+    ReadMicrobatches();
+    ReadPipeline();
+    return std::move(spec_);
+  }
+
+ private:
+  // `i`: of a repeated field; -1 of others.
+  SpecLocation Where(const char* field, int i = -1) const {
+    return At(info_.GetLocation(ShardSpecFile::descriptor()->FindFieldByName(field), i));
+  }
+  SpecLocation At(pb::TextFormat::ParseLocation at) const {
+    return {spec_.name, at.line + 1, at.column + 1};
+  }
+
+  static Diagnostic Bad(const SpecLocation& where, std::string what, std::string fix = {}) {
+    return Diagnostic("E2101", ExitCode::kBadSpec, where.ToString(), std::move(what),
+                      std::move(fix));
+  }
+
+  void ReadMesh() {
+    for (int i = 0; i < proto_.mesh().axis_size(); ++i) {
+      const auto& axis = proto_.mesh().axis(i);
+      if (!axis.has_name()) throw Bad(WhereAxis(i), "an axis needs a name");
+      spec_.mesh.push_back({axis.name(), axis.size()});
     }
-    rule.cuts.push_back({shard.dims(i), shard.axes(i)});
+    SpecLocation where = Where("mesh");
+    if (proto_.has_process_group()) {
+      where = Where("process_group");
+      if (proto_.has_mesh()) throw Bad(where, "give mesh or process_group, not both");
+      spec_.mesh.push_back({"tp", proto_.process_group().tp_degree()});
+    }
+    try {
+      Mesh check(spec_.mesh);
+    } catch (const Diagnostic& error) {
+      throw error.In(where.ToString());
+    }
   }
-  if (shard.segments_size() > 0 && rule.cuts.size() != 1) {
-    throw bad("segments need exactly one cut dim");
+
+  SpecLocation WhereAxis(int i) const {
+    const pb::FieldDescriptor* mesh = ShardSpecFile::descriptor()->FindFieldByName("mesh");
+    return At(info_.GetTreeForNested(mesh, -1)->GetLocation(
+        mesh->message_type()->FindFieldByName("axis"), i));
   }
-  for (int64_t n : shard.segments()) {
-    if (n < 1) throw bad(StrCat("segment size ", n, " is not positive"));
-    rule.cuts[0].segments.push_back(n);
+
+  void ReadParam(int i) {
+    const auto& p = proto_.param(i);
+    SpecRule rule;
+    rule.where = Where("param", i);
+    rule.match = p.match();
+    if (p.has_role()) rule.role = specs::Role_Name(p.role());
+    if (p.has_part()) rule.part = p.part() == specs::WEIGHT ? "weight" : "bias";
+    if (rule.match.empty() && rule.role.empty()) {
+      throw Bad(rule.where, "a param rule needs match or role");
+    }
+    if (p.has_compute_spec()) rule.output_replicate = p.compute_spec().output_replicate();
+    if (p.has_weight_decay()) rule.weight_decay = p.weight_decay();
+    rule.may_match_nothing = p.may_match_nothing();
+    spec_.params.push_back(WithCuts(std::move(rule), p.shard_spec()));
   }
-  if (!shard.has_balanced_segments()) return rule;
-  const int segments = shard.balanced_segments();
-  const bool one_dim = !rule.cuts.empty() && std::ranges::all_of(rule.cuts, [&](const CutDim& cut) {
-    return cut.dim == rule.cuts[0].dim;
-  });
-  if (!one_dim || shard.segments_size() > 0) {
-    throw bad("balanced_segments need exactly one cut dim, and no segments");
+
+  void ReadInput(int i) {
+    const auto& p = proto_.input(i);
+    SpecRule rule;
+    rule.where = Where("input", i);
+    rule.match = p.match();
+    if (rule.match.empty()) throw Bad(rule.where, "an input rule needs match");
+    rule.may_match_nothing = p.may_match_nothing();
+    spec_.inputs.push_back(WithCuts(std::move(rule), p.shard_spec()));
   }
-  if (segments < 1) throw bad(StrCat("balanced_segments ", segments, " is not positive"));
-  for (CutDim& cut : rule.cuts) cut.balanced_segments = segments;
-  return rule;
-}
+
+  void ReadValue(int i) {
+    const auto& p = proto_.value(i);
+    SpecRule rule;
+    rule.where = Where("value", i);
+    rule.match = p.match();
+    if (p.has_role()) rule.role = specs::Role_Name(p.role());
+    if (rule.match.empty() == rule.role.empty() || p.shard_spec().dims_size() == 0) {
+      throw Bad(rule.where, "a value rule needs match or role, not both, and a shard_spec");
+    }
+    rule.may_match_nothing = p.may_match_nothing();
+    spec_.values.push_back(WithCuts(std::move(rule), p.shard_spec()));
+  }
+
+  static SpecRule WithCuts(SpecRule rule, const specs::ShardSpec& shard) {
+    auto bad = [&](std::string what) { return Bad(rule.where, std::move(what)); };
+    if (shard.dims_size() != shard.axes_size()) {
+      throw bad(StrCat("shard_spec has ", shard.dims_size(), " dims and ", shard.axes_size(),
+                       " axes; give one axis for each dim"));
+    }
+    for (int i = 0; i < shard.dims_size(); ++i) {
+      for (int j = 0; j < i; ++j) {
+        if (shard.axes(i) == shard.axes(j)) {
+          throw bad(
+              StrCat("axis '", shard.axes(i), "' is given twice; an axis cuts one dim, once"));
+        }
+      }
+      rule.cuts.push_back({shard.dims(i), shard.axes(i)});
+    }
+    if (shard.segments_size() > 0 && rule.cuts.size() != 1) {
+      throw bad("segments need exactly one cut dim");
+    }
+    for (int64_t n : shard.segments()) {
+      if (n < 1) throw bad(StrCat("segment size ", n, " is not positive"));
+      rule.cuts[0].segments.push_back(n);
+    }
+    if (!shard.has_balanced_segments()) return rule;
+    const int segments = shard.balanced_segments();
+    const bool one_dim =
+        !rule.cuts.empty() && std::ranges::all_of(rule.cuts, [&](const CutDim& cut) {
+          return cut.dim == rule.cuts[0].dim;
+        });
+    if (!one_dim || shard.segments_size() > 0) {
+      throw bad("balanced_segments need exactly one cut dim, and no segments");
+    }
+    if (segments < 1) throw bad(StrCat("balanced_segments ", segments, " is not positive"));
+    for (CutDim& cut : rule.cuts) cut.balanced_segments = segments;
+    return rule;
+  }
+
+  void ReadZero() {
+    const SpecLocation where = Where("zero_stage");
+    if (proto_.zero_stage() < 0 || proto_.zero_stage() > 3) {
+      throw Bad(where, StrCat("there is no zero_stage ", proto_.zero_stage()),
+                "use 1, 2 or 3, or 0");
+    }
+    ZeroSpec& zero = spec_.zero;
+    if (proto_.has_zero_stage()) zero.stage = proto_.zero_stage();
+    zero.axes.assign(proto_.zero_axes().begin(), proto_.zero_axes().end());
+    zero.where = "spec " + where.ToString();
+    if (!zero.axes.empty()) zero.axes_where = "spec " + Where("zero_axes", 0).ToString();
+  }
+
+  void ReadMicrobatches() {
+    const SpecLocation where = Where("microbatches"), together = Where("microbatches_together");
+    if (proto_.microbatches() < 1) {
+      throw Bad(where, StrCat("there cannot be ", proto_.microbatches(), " microbatches"),
+                "use 1 or more");
+    }
+    if (proto_.microbatches_together() < 1) {
+      throw Bad(
+          together,
+          StrCat("there cannot be ", proto_.microbatches_together(), " microbatches together"),
+          "use 2, or 1");
+    }
+    spec_.microbatches = {proto_.microbatches(), "spec " + where.ToString(),
+                          proto_.microbatches_together(), "spec " + together.ToString()};
+  }
+
+  void ReadPipeline() {
+    PipelineSpec& pipeline = spec_.pipeline;
+    pipeline.axis = proto_.pipeline_axis();
+    pipeline.layers.assign(proto_.stage_layers().begin(), proto_.stage_layers().end());
+    const SpecLocation virtual_stages = Where("virtual_stages");
+    if (proto_.virtual_stages() < 1) {
+      throw Bad(virtual_stages,
+                StrCat("a stage cannot have ", proto_.virtual_stages(), " virtual stages"),
+                "use 1 or more");
+    }
+    pipeline.virtual_stages = proto_.virtual_stages();
+    pipeline.virtual_stages_where = "spec " + virtual_stages.ToString();
+    const bool listed = !pipeline.layers.empty();
+    const SpecLocation where = listed ? Where("stage_layers", 0) : Where("pipeline_axis");
+    if (listed && pipeline.axis.empty()) throw Bad(where, "stage_layers needs pipeline_axis");
+    if (std::ranges::any_of(pipeline.layers, [](int n) { return n < 1; })) {
+      throw Bad(where, "a stage needs one layer or more");
+    }
+    pipeline.where = "spec " + where.ToString();
+  }
+
+  const ShardSpecFile& proto_;
+  const pb::TextFormat::ParseInfoTree& info_;
+  Spec spec_;
+};
 
 }  // namespace
 
@@ -129,131 +281,10 @@ Spec ParseSpec(const std::string& text, const std::string& file) {
   pb::TextFormat::ParseInfoTree info;
   parser.RecordErrorsTo(&errors);
   parser.WriteLocationsTo(&info);
-  parser.AllowPartialMessage(true);  // what is missing is refused below, with its place
+  parser.AllowPartialMessage(true);  // what is missing is refused by the reader, with its place
   pb::io::ArrayInputStream stream(text.data(), static_cast<int>(text.size()));
   if (!parser.Parse(&stream, &proto)) errors.Throw();
-
-  const pb::Descriptor* d = ShardSpecFile::descriptor();
-  auto where = [&](const char* field, int i) {
-    auto at = info.GetLocation(d->FindFieldByName(field), i);
-    return SpecLocation{file, at.line + 1, at.column + 1};
-  };
-  Spec spec;
-  spec.name = file;
-  const pb::FieldDescriptor* mesh = d->FindFieldByName("mesh");
-  SpecLocation mesh_at = where("mesh", -1);
-  for (int i = 0; i < proto.mesh().axis_size(); ++i) {
-    const auto& axis = proto.mesh().axis(i);
-    if (!axis.has_name()) {
-      auto at = info.GetTreeForNested(mesh, -1)->GetLocation(
-          mesh->message_type()->FindFieldByName("axis"), i);
-      throw Diagnostic("E2101", ExitCode::kBadSpec,
-                       SpecLocation{file, at.line + 1, at.column + 1}.ToString(),
-                       "an axis needs a name");
-    }
-    spec.mesh.push_back({axis.name(), axis.size()});
-  }
-  if (proto.has_process_group()) {
-    if (proto.has_mesh()) {
-      throw Diagnostic("E2101", ExitCode::kBadSpec, where("process_group", -1).ToString(),
-                       "give mesh or process_group, not both");
-    }
-    spec.mesh.push_back({"tp", proto.process_group().tp_degree()});
-    mesh_at = where("process_group", -1);
-  }
-  try {
-    Mesh check(spec.mesh);
-  } catch (const Diagnostic& error) {
-    throw error.In(mesh_at.ToString());
-  }
-  for (int i = 0; i < proto.param_size(); ++i) {
-    const auto& p = proto.param(i);
-    SpecRule rule;
-    rule.where = where("param", i);
-    rule.match = p.match();
-    if (p.has_role()) rule.role = specs::Role_Name(p.role());
-    if (p.has_part()) rule.part = p.part() == specs::WEIGHT ? "weight" : "bias";
-    if (rule.match.empty() && rule.role.empty()) {
-      throw Diagnostic("E2101", ExitCode::kBadSpec, rule.where.ToString(),
-                       "a param rule needs match or role");
-    }
-    if (p.has_compute_spec()) rule.output_replicate = p.compute_spec().output_replicate();
-    if (p.has_weight_decay()) rule.weight_decay = p.weight_decay();
-    rule.may_match_nothing = p.may_match_nothing();
-    spec.params.push_back(Convert(p.shard_spec(), std::move(rule)));
-  }
-  for (int i = 0; i < proto.input_size(); ++i) {
-    const auto& p = proto.input(i);
-    SpecRule rule;
-    rule.where = where("input", i);
-    rule.match = p.match();
-    if (rule.match.empty()) {
-      throw Diagnostic("E2101", ExitCode::kBadSpec, rule.where.ToString(),
-                       "an input rule needs match");
-    }
-    rule.may_match_nothing = p.may_match_nothing();
-    spec.inputs.push_back(Convert(p.shard_spec(), std::move(rule)));
-  }
-  for (int i = 0; i < proto.value_size(); ++i) {
-    const auto& p = proto.value(i);
-    SpecRule rule;
-    rule.where = where("value", i);
-    rule.match = p.match();
-    if (p.has_role()) rule.role = specs::Role_Name(p.role());
-    if (rule.match.empty() == rule.role.empty() || p.shard_spec().dims_size() == 0) {
-      throw Diagnostic("E2101", ExitCode::kBadSpec, rule.where.ToString(),
-                       "a value rule needs match or role, not both, and a shard_spec");
-    }
-    rule.may_match_nothing = p.may_match_nothing();
-    spec.values.push_back(Convert(p.shard_spec(), std::move(rule)));
-  }
-  const SpecLocation zero = where("zero_stage", -1);
-  if (proto.zero_stage() < 0 || proto.zero_stage() > 3) {
-    throw Diagnostic("E2101", ExitCode::kBadSpec, zero.ToString(),
-                     StrCat("there is no zero_stage ", proto.zero_stage()), "use 1, 2 or 3, or 0");
-  }
-  if (proto.has_zero_stage()) spec.zero.stage = proto.zero_stage();
-  spec.zero.axes.assign(proto.zero_axes().begin(), proto.zero_axes().end());
-  spec.zero.where = "spec " + zero.ToString();
-  if (!spec.zero.axes.empty()) spec.zero.axes_where = "spec " + where("zero_axes", 0).ToString();
-  const SpecLocation microbatches = where("microbatches", -1);
-  if (proto.microbatches() < 1) {
-    throw Diagnostic("E2101", ExitCode::kBadSpec, microbatches.ToString(),
-                     StrCat("there cannot be ", proto.microbatches(), " microbatches"),
-                     "use 1 or more");
-  }
-  const SpecLocation together = where("microbatches_together", -1);
-  if (proto.microbatches_together() < 1) {
-    throw Diagnostic(
-        "E2101", ExitCode::kBadSpec, together.ToString(),
-        StrCat("there cannot be ", proto.microbatches_together(), " microbatches together"),
-        "use 2, or 1");
-  }
-  spec.microbatches = {proto.microbatches(), "spec " + microbatches.ToString(),
-                       proto.microbatches_together(), "spec " + together.ToString()};
-  spec.pipeline.axis = proto.pipeline_axis();
-  spec.pipeline.layers.assign(proto.stage_layers().begin(), proto.stage_layers().end());
-  const SpecLocation virtual_stages = where("virtual_stages", -1);
-  if (proto.virtual_stages() < 1) {
-    throw Diagnostic("E2101", ExitCode::kBadSpec, virtual_stages.ToString(),
-                     StrCat("a stage cannot have ", proto.virtual_stages(), " virtual stages"),
-                     "use 1 or more");
-  }
-  spec.pipeline.virtual_stages = proto.virtual_stages();
-  spec.pipeline.virtual_stages_where = "spec " + virtual_stages.ToString();
-  const bool listed = !spec.pipeline.layers.empty();
-  const SpecLocation pipeline = where(listed ? "stage_layers" : "pipeline_axis", listed ? 0 : -1);
-  if (listed && spec.pipeline.axis.empty()) {
-    throw Diagnostic("E2101", ExitCode::kBadSpec, pipeline.ToString(),
-                     "stage_layers needs pipeline_axis");
-  }
-  if (std::any_of(spec.pipeline.layers.begin(), spec.pipeline.layers.end(),
-                  [](int n) { return n < 1; })) {
-    throw Diagnostic("E2101", ExitCode::kBadSpec, pipeline.ToString(),
-                     "a stage needs one layer or more");
-  }
-  spec.pipeline.where = "spec " + pipeline.ToString();
-  return spec;
+  return Reader(proto, info, file).Run();
 }
 
 std::vector<std::string> ShippedSpecs() {
