@@ -89,14 +89,14 @@ class Optimizer {
 
   // The reduction that a term of a sum is, or of which it is a wider copy that alone reads it.
   const Value* ReductionOf(const Value* term) const {
-    if (!graph_.OnlyUser(term)) return nullptr;
+    const Value* reduced = term;
     const Op* cast = term->producer;
     if (cast && cast->name() == "cast" && IsFloat(cast->in(0).dtype) &&
         DTypeSize(cast->in(0).dtype) < DTypeSize(term->type.dtype)) {
-      term = cast->operands[0];
-      if (!graph_.OnlyUser(term)) return nullptr;
+      reduced = cast->operands[0];
     }
-    return IsReduction(term) ? term : nullptr;
+    const bool is = IsReduction(reduced) && graph_.OnlyUser(reduced) && graph_.OnlyUser(term);
+    return is ? reduced : nullptr;
   }
 
   struct Reduction {

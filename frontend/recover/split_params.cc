@@ -62,6 +62,7 @@ void SplitSharedVectors(Graph& graph) {
   for (Op* param : graph.Params()) {
     Value* value = param->result();
     if (param->out().rank() != 1 || !IsFloat(param->out().dtype)) continue;
+    if (value->users.size() < 2) continue;
     std::vector<Op*> sites = SitesOf(graph, value);
     if (sites.size() < 2) continue;
     const std::string name = param->attrs.String("name");
