@@ -22,10 +22,12 @@ std::optional<Ints> Positions(const Value* indices, int64_t n) {
   return positions;
 }
 
-// gather(x, [a, a + s, a + 2 s, ...]) -> slice(x): its gradient needs no scatter.
+// gather(x, [a, a + s, a + 2 s, ...]) -> slice(x): its gradient needs no scatter, and what stays
+// cut, as the batch of a mask whose elements are named one by one, needs no gathering.
 Value* GatherToSlice(Builder& b, Op* op) {
-  if (op->name() != "gather" || op->in(1).rank() > 1) return nullptr;
+  if (op->name() != "gather") return nullptr;
   Value* x = op->operands[0];
+  if (op->in(1).rank() > 1 && IsParam(x)) return nullptr;  // a table of positions
   int64_t axis = op->attrs.Int("axis", 0);
   if (axis < 0) axis += x->type.rank();
   std::optional<Ints> at = Positions(op->operands[1], x->type.shape[axis]);
@@ -46,7 +48,8 @@ Value* GatherToSlice(Builder& b, Op* op) {
 Value* GatherNdToGather(Builder& b, Op* op) {
   if (op->name() != "gather_nd" || op->attrs.Int("batch_dims", 0) != 0) return nullptr;
   Value *x = op->operands[0], *indices = op->operands[1];
-  if (!IsFloat(x->type.dtype) || indices->type.rank() == 0) return nullptr;
+  if (indices->type.rank() == 0 || (!IsFloat(x->type.dtype) && !ConstantOf(indices)))
+    return nullptr;
   const Shape &shape = x->type.shape, &index_shape = indices->type.shape;
   const int64_t depth = index_shape.back();
   Shape positions(index_shape.begin(), index_shape.end() - 1);

@@ -59,6 +59,29 @@ TEST(Pieces, GatherNdAtConstantPositions) {
   EXPECT_THAT(Ops(g), Not(Contains("gather_nd")));
 }
 
+// mask[batch, key] with all positions written out, as transformers index a mask of the batch: the
+// mask itself, in other dims.
+TEST(Pieces, AMaskThatIsReadElementByElementIsReshaped) {
+  for (bool pairs : {true, false}) {
+    Graph g = Recover([&](TestGraph& b) {
+      HostTensor data(DType::kBool, {2, 6}), at(DType::kI64, {2, 1, 1, 6, 2}),
+          rows(DType::kI64, {2, 1, 1, 6});
+      for (int64_t i = 0; i < 12; ++i) {
+        data.SetDouble(i, i % 5 != 2);
+        at.SetDouble(2 * i, static_cast<double>(i / 6));
+        at.SetDouble(2 * i + 1, static_cast<double>(i % 6));
+        rows.SetDouble(i, static_cast<double>(i));
+      }
+      Value* mask = b.In("mask", data);
+      Value* seen = pairs ? b.Make("gather_nd", {mask, b.Constant(at)})
+                          : b.Make("gather", {b.Reshape(mask, {12}), b.Constant(rows)},
+                                   {{"axis", int64_t{0}}});
+      b.Out(b.Where(seen, b.In("x", {2, 1, 3, 6}), b.C(-1e9)));
+    });
+    EXPECT_THAT(Ops(g), ElementsAre("reshape", "where")) << pairs;
+  }
+}
+
 // Falcon: the heads of q, k and v, the last two by lists of positions in a transposed view.
 TEST(Pieces, SlicesThatAreTheWholeTogetherAreASplit) {
   Graph g = Recover([](TestGraph& b) {
