@@ -120,13 +120,21 @@ class Region {
       if (group == partial) return group;
       // Not what masks: shares of the largest number need not add up to it.
       const bool small = std::all_of(group.begin(), group.end(), [&](int i) {
-        return std::binary_search(partial.begin(), partial.end(), i) ||
-               (2 * op.in(i).num_elements() <= op.out().num_elements() &&
-                IsWeight(op.operands[static_cast<size_t>(i)]));
+        if (std::binary_search(partial.begin(), partial.end(), i)) return true;
+        const Value* v = op.operands[static_cast<size_t>(i)];
+        if (IsLookup(v)) v = v->producer->operands[0];
+        return 2 * v->type.num_elements() <= op.out().num_elements() && IsWeight(v);
       });
       if (small && IsFloat(op.out().dtype)) found = group;
     }
     return found;
+  }
+
+  // Whether v is rows of a weight, as the biases of the experts that each token goes to.
+  static bool IsLookup(const Value* v) {
+    const Op* op = v->producer;
+    return op && op->def->picks && op->operands.size() == 2 && IsWeight(op->operands[0]) &&
+           op->in(0).sharding.replicated();
   }
 
   // What is whole beside a partial operand becomes partial: each rank has its share.
@@ -142,8 +150,19 @@ class Region {
     }
   }
 
-  // The sum over as many shares as there are ranks, of which each rank has one.
+  // The sum over as many shares as there are ranks, of which each rank has one. Of rows that were
+  // looked up it is rows of a share.
   Value* Share(Op* user, Value* whole) {
+    if (IsLookup(whole)) {
+      const Op& lookup = *whole->producer;
+      Value* share = Share(user, lookup.operands[0]);
+      TensorType partial = whole->type;
+      for (int a : axes_) partial.sharding.partial_sum.push_back(a);
+      partial.sharding = Canonical(partial, graph_.mesh);
+      Op* again = graph_.AddOp(*lookup.def, {share, lookup.operands[1]}, {std::move(partial)},
+                               lookup.attrs, user, *user);
+      return again->result();
+    }
     Builder builder(graph_, user);
     builder.phase = user->phase;
     builder.BelongWith(*user);

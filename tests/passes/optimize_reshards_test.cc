@@ -340,6 +340,31 @@ TEST(OptimizeReshards, ASumOverExpertsIsReducedWithTheBiasInside) {
     CHECK-NOT: reshard)");
 }
 
+// The experts that a token goes to, each a row: of the bias each rank looks up its share.
+TEST(OptimizeReshards, ASumOverLookedUpExpertsIsReducedWithTheBiasInside) {
+  Check(R"(mesh [tp=2]
+  graph @g(%p: f32[8, 2, 6] partial(tp), %s: f32[8, 2, 1], %at: i64[8, 2]) -> (%y) {
+    %b = param "b" : f32[3, 6]
+    %0 = reshard %p {why=["cut"]} : f32[8, 2, 6]
+    %r = gather %b, %at {axis=0} : f32[8, 2, 6]
+    %q = add %0, %r : f32[8, 2, 6]
+    %m = mul %q, %s : f32[8, 2, 6]
+    %t = reduce_sum %m {axes=[1]} : f32[8, 6]
+    %y = tanh %t : f32[8, 6]
+  })",
+        R"(
+    CHECK: %1 = mul %b, %0 : f32[3, 6]
+    CHECK-NEXT: %2 = broadcast_to %1 {shape=[2, 3, 6]} : f32[2@tp, 3, 6]
+    CHECK-NEXT: %3 = reduce_sum %2 {axes=[0], keepdims=false} : f32[3, 6] partial(tp)
+    CHECK-NEXT: %4 = gather %3, %at {axis=0} : f32[8, 2, 6] partial(tp)
+    CHECK-NEXT: %q = add %p, %4 : f32[8, 2, 6] partial(tp)
+    CHECK-NEXT: %m = mul %q, %s : f32[8, 2, 6] partial(tp)
+    CHECK-NEXT: %t = reduce_sum %m {axes=[1]} : f32[8, 6] partial(tp)
+    CHECK-NEXT: %_ = reshard %t
+    CHECK-NEXT: %y = tanh %_
+    CHECK-NOT: reshard)");
+}
+
 // Each expert by itself, scaled by the weight that its tokens give it.
 TEST(OptimizeReshards, ExpertsInALoopAreReducedOnce) {
   Check(R"(mesh [tp=2]
