@@ -136,8 +136,7 @@ Op* FindSoftmax(const Graph& graph, Value* p, bool& guard, Op*& dropout) {
   }
   Op* softmax = ProducedBy(p, "softmax");
   if (softmax == nullptr) return nullptr;
-  int64_t axis = softmax->attrs.Int("axis"), rank = p->type.rank();
-  return axis == rank - 1 || axis == -1 ? softmax : nullptr;
+  return IsLastAxis(softmax->attrs.Int("axis"), p->type.rank()) ? softmax : nullptr;
 }
 
 // The dims of an attention: of the softmax's [b, h, s, t], [n, s, t] as [n, 1, s, t], or of grouped
@@ -238,12 +237,10 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
   return b.Reshape(b.Cast(o, op->out().dtype), op->out().shape);
 }
 
-bool StatisticsUnused(const Op* op) { return op->results[1]->users.empty(); }
-
 // An attention of the model's own (ONNX has one) whose mask holds a triangle.
 Value* RecoverCausal(Builder& b, Op* op) {
   if (op->name() != "attention" || op->operands.size() - Drops(*op) < 4 ||
-      op->attrs.Bool("causal") || !StatisticsUnused(op)) {
+      op->attrs.Bool("causal") || !OnlyFirstResultRead(*op)) {
     return nullptr;
   }
   int sequence = op->attrs.String("layout") == "bshd" ? 1 : 2;

@@ -55,10 +55,8 @@ std::vector<Value*> WithFirst(const Op* op, Value* q, Value* k, Value* v) {
   return operands;
 }
 
-bool StatisticsUnused(const Op* op) { return op->results[1]->users.empty(); }
-
 Value* UngroupHeads(Builder& b, Op* op) {
-  if (op->name() != "attention" || !StatisticsUnused(op)) return nullptr;
+  if (op->name() != "attention" || !OnlyFirstResultRead(*op)) return nullptr;
   bool heads_first = op->attrs.String("layout") == "bhsd";
   int heads = heads_first ? 1 : 2;
   Value* k = Ungrouped(b, op->operands[1], heads_first);
@@ -110,9 +108,7 @@ Value* SinkSwap(Builder& b, Op* op) {
     operands.push_back(vector ? v : SwappedOperand(b, v));
     if (operands.back() == nullptr) return nullptr;
   }
-  for (size_t i = 1; norm && i < op->results.size(); ++i) {
-    if (!op->results[i]->users.empty()) return nullptr;
-  }
+  if (norm && !OnlyFirstResultRead(*op)) return nullptr;
   Op* moved = b.Create(op->name(), std::move(operands), std::move(attrs));
   for (size_t i = 1; split && i < op->results.size(); ++i) {
     b.graph().ReplaceAllUses(op->results[i], b.Transpose(moved->results[i], kSwapHeads));
@@ -125,7 +121,7 @@ Value* UseBshd(Builder& b, Op* op) {
   if (op->name() != "transpose" || !IsPerm(op, kSwapHeads)) return nullptr;
   Op* attention = ProducedBy(op->operands[0], "attention");
   if (attention == nullptr || op->operands[0] != attention->result() ||
-      !StatisticsUnused(attention) || attention->attrs.String("layout") != "bhsd" ||
+      !OnlyFirstResultRead(*attention) || attention->attrs.String("layout") != "bhsd" ||
       CountUses(b.graph(), attention->result()) != 1) {
     return nullptr;
   }

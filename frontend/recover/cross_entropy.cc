@@ -9,8 +9,7 @@ namespace {
 
 bool KeepsLastDim(const Op* reduce, int rank) {
   const Ints& axes = reduce->attrs.IntList("axes");
-  return axes.size() == 1 && (axes[0] == rank - 1 || axes[0] == -1) &&
-         reduce->attrs.Bool("keepdims");
+  return axes.size() == 1 && IsLastAxis(axes[0], rank) && reduce->attrs.Bool("keepdims");
 }
 
 // The x of log(softmax(x)) over the last dim, also as (x - max) - log(sum(exp(x - max))).
@@ -18,8 +17,8 @@ Value* LogSoftmaxOf(const Value* v) {
   const int rank = v->type.rank();
   if (Op* log = ProducedBy(v, "log")) {
     Op* softmax = ProducedBy(log->operands[0], "softmax");
-    int64_t axis = softmax ? softmax->attrs.Int("axis") : 0;
-    return softmax && (axis == rank - 1 || axis == -1) ? softmax->operands[0] : nullptr;
+    const bool last = softmax && IsLastAxis(softmax->attrs.Int("axis"), rank);
+    return last ? softmax->operands[0] : nullptr;
   }
   Op* sub = ProducedBy(v, "sub");
   Op* log = sub ? ProducedBy(sub->operands[1], "log") : nullptr;

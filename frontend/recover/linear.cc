@@ -91,9 +91,8 @@ Value* LiftBatchMatmul(Builder& b, Op* op) {
 
 Value* LiftSoftmax(Builder& b, Op* op) {
   if (op->name() != "softmax") return nullptr;
-  int64_t axis = op->attrs.Int("axis"), rank = op->out().rank();
   Value* x = Flattened(op->operands[0]);
-  if (x == nullptr || (axis != rank - 1 && axis != -1)) return nullptr;
+  if (x == nullptr || !IsLastAxis(op->attrs.Int("axis"), op->out().rank())) return nullptr;
   Value* y = b.Make("softmax", {x}, {{"axis", int64_t{x->type.rank() - 1}}});
   return b.Reshape(y, op->out().shape);
 }
@@ -110,10 +109,7 @@ Value* LiftDropout(Builder& b, Op* op) {
 Value* LiftNorm(Builder& b, Op* op) {
   bool norm = op->name() == "layer_norm" || op->name() == "rms_norm";
   Value* x = norm ? Flattened(op->operands[0]) : nullptr;
-  if (x == nullptr) return nullptr;
-  for (size_t i = 1; i < op->results.size(); ++i) {
-    if (!op->results[i]->users.empty()) return nullptr;
-  }
+  if (x == nullptr || !OnlyFirstResultRead(*op)) return nullptr;
   std::vector<Value*> operands = op->operands;
   operands[0] = x;
   return b.Reshape(b.Create(op->name(), std::move(operands), op->attrs)->result(), op->out().shape);

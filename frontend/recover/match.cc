@@ -164,6 +164,11 @@ std::optional<Polynomial> PolynomialIn(const Value* x, const Value* v, int depth
   return a;
 }
 
+bool OnlyFirstResultRead(const Op& op) {
+  return std::all_of(op.results.begin() + 1, op.results.end(),
+                     [](const Value* v) { return v->users.empty(); });
+}
+
 std::optional<Shape> Broadcast(const Shape& a, const Shape& b) {
   Shape out(std::max(a.size(), b.size()));
   for (size_t i = 0; i < out.size(); ++i) {

@@ -7,8 +7,7 @@ namespace {
 
 bool IsLastDim(const Op& reduce) {
   const Ints& axes = reduce.attrs.IntList("axes");
-  int64_t rank = reduce.in(0).rank();
-  return axes.size() == 1 && (axes[0] == rank - 1 || axes[0] == -1);
+  return axes.size() == 1 && IsLastAxis(axes[0], reduce.in(0).rank());
 }
 
 // The x of mean(x) over the last dim, which stays as 1, else null.
@@ -128,11 +127,6 @@ Value* RecoverScaledAndShifted(Builder& b, Op* op) {
   return nullptr;
 }
 
-bool OnlyFirstResultUsed(const Op& op) {
-  return std::all_of(op.results.begin() + 1, op.results.end(),
-                     [](const Value* v) { return v->users.empty(); });
-}
-
 // norm(x) * w -> norm(x, w); layer_norm(x, w) + b -> layer_norm(x, w, b).
 Value* AbsorbWeightOrBias(Builder& b, Op* op) {
   bool mul = op->name() == "mul", add = op->name() == "add";
@@ -143,7 +137,7 @@ Value* AbsorbWeightOrBias(Builder& b, Op* op) {
       continue;
     bool layer = norm->name() == "layer_norm", rms = norm->name() == "rms_norm";
     if (!(layer || (rms && mul)) || norm->operands.size() != (mul ? 1u : 2u)) continue;
-    if (CountUses(b.graph(), norm->result()) != 1 || !OnlyFirstResultUsed(*norm)) continue;
+    if (CountUses(b.graph(), norm->result()) != 1 || !OnlyFirstResultRead(*norm)) continue;
     Value* vector = AsVector(b, op->operands[1 - i], op->out().shape.back());
     if (vector == nullptr) continue;
     std::vector<Value*> operands = norm->operands;
@@ -157,7 +151,7 @@ Value* AbsorbWeightOrBias(Builder& b, Op* op) {
 // TorchScript gives a layer_norm without bias a constant of zeros.
 Value* DropNeutralOperand(Builder& b, Op* op) {
   bool norm = op->name() == "layer_norm" || op->name() == "rms_norm";
-  if (!norm || op->operands.size() < 2 || !OnlyFirstResultUsed(*op)) return nullptr;
+  if (!norm || op->operands.size() < 2 || !OnlyFirstResultRead(*op)) return nullptr;
   bool bias = op->operands.size() == 3;
   if (!IsSplat(op->operands.back(), bias ? 0 : 1)) return nullptr;
   std::vector<Value*> operands = op->operands;
