@@ -21,4 +21,12 @@ bool Infers(const OpDef& def, std::span<const TensorType> operands, const Attrib
   }
 }
 
+Attributes AttributesOfPart(const Op& op, std::span<const TensorType> results, int dim,
+                            int64_t start) {
+  if (!op.def->resized) return op.attrs;
+  Shape origin(op.out().shape.size());
+  if (dim >= 0) origin[static_cast<size_t>(dim)] = start;
+  return op.def->resized(op, results, origin);
+}
+
 }  // namespace shardc

@@ -9,6 +9,7 @@
 #include "passes/provenance.h"
 #include "passes/rules.h"
 #include "passes/strategy.h"
+#include "passes/take_apart.h"
 #include "passes/versions.h"
 
 namespace shardc {
@@ -67,7 +68,8 @@ class Inserter {
     if (expand) return Expand(op);
     for (const FactorCut& cut : cuts) {
       const bool stretch = rule.factors[cut.factor].contiguous;
-      if (stretch && !cut.layout.segments.empty()) return TakeApart(op, rule, cut);
+      if (!stretch || cut.layout.segments.empty()) continue;
+      return Rewrite(op, [&](Builder& b) { return TakeApart(b, *op, rule, cut); });
     }
     for (size_t i = 0; i < op->operands.size(); ++i) {
       Require(op, static_cast<int>(i),
@@ -98,82 +100,24 @@ class Inserter {
     return next;
   }
 
-  Op* Expand(Op* op) {
+  // Puts what is made before the op in its place. Returns the first op made.
+  template <typename Make>
+  Op* Rewrite(Op* op, const Make& make) {
     Op* previous = graph_.Previous(op);
     Builder builder(graph_, op);
     builder.phase = op->phase;
     builder.BelongWith(*op);
-    std::vector<Value*> values = op->def->expand(builder, *op);
+    const std::vector<Value*> values = make(builder);
     SHARDC_CHECK(values.size() == op->results.size(), op->name());
     Op* first = previous ? graph_.Next(previous) : graph_.ops().front().get();
-    for (Op* o = first; o != op; o = graph_.Next(o)) wishless_.insert(o);
     Replace(op, first, values);
     return first;
   }
 
-  // An op that is cut in segments along a factor of which a rank must have one stretch: one op for
-  // each segment, whose results are put together, or added up. Returns the first op made.
-  Op* TakeApart(Op* op, const ShardingRule& rule, const FactorCut& cut) {
-    Op* previous = graph_.Previous(op);
-    Builder builder(graph_, op);
-    builder.phase = op->phase;
-    builder.BelongWith(*op);
-    const Ints sizes(cut.layout.segments.begin(), cut.layout.segments.end());
-    const auto dim_of = [&](const std::vector<DimFactors>& dims) {
-      const int d = DimOfFactor(dims, cut.factor);
-      SHARDC_CHECK(d < 0 || dims[static_cast<size_t>(d)].factors.size() == 1, Describe(*op));
-      return d;
-    };
-    std::vector<std::vector<Value*>> operands(sizes.size());
-    for (size_t i = 0; i < op->operands.size(); ++i) {
-      Value* v = op->operands[i];
-      const int d = dim_of(rule.operands[i]);
-      Op* split =
-          d < 0 ? nullptr : builder.Create("split", {v}, {{"axis", int64_t{d}}, {"sizes", sizes}});
-      for (size_t k = 0; k < sizes.size(); ++k) {
-        Value* part = split ? split->results[k] : v;
-        if (split) {
-          part->type.sharding = v->type.sharding;
-          part->type.sharding.dims[static_cast<size_t>(d)] = {cut.layout.axes, 1, {}};
-          part->provenance = v->provenance;
-        }
-        operands[k].push_back(part);
-      }
-    }
-    std::vector<std::vector<Value*>> parts(op->results.size());
-    Shape origin(op->out().shape.size());
-    for (size_t k = 0; k < sizes.size(); ++k) {
-      std::vector<TensorType> types;
-      for (size_t r = 0; r < op->results.size(); ++r) {
-        types.push_back(op->results[r]->type);
-        const int d = dim_of(rule.results[r]);
-        if (d < 0) continue;
-        types.back().shape[static_cast<size_t>(d)] = sizes[k];
-        types.back().sharding.dims[static_cast<size_t>(d)] = {cut.layout.axes, 1, {}};
-      }
-      Attributes attrs = op->def->resized(*op, types, origin);
-      Op* part = graph_.AddOp(*op->def, std::move(operands[k]), std::move(types), std::move(attrs),
-                              op, *op);
-      for (size_t r = 0; r < op->results.size(); ++r) {
-        part->results[r]->provenance = op->results[r]->provenance;
-        parts[r].push_back(part->results[r]);
-      }
-      if (const int d = dim_of(rule.results[0]); d >= 0) origin[static_cast<size_t>(d)] += sizes[k];
-    }
-    std::vector<Value*> values;
-    for (size_t r = 0; r < op->results.size(); ++r) {
-      const int d = dim_of(rule.results[r]);
-      Value* all = parts[r][0];
-      for (size_t k = 1; d < 0 && k < sizes.size(); ++k) {
-        all = builder.Add(all, parts[r][k]);
-        all->type.sharding = op->results[r]->type.sharding;
-        all->provenance = op->results[r]->provenance;
-      }
-      if (d >= 0) all = builder.Make("concat", parts[r], {{"axis", int64_t{d}}});
-      values.push_back(all);
-    }
-    Op* first = previous ? graph_.Next(previous) : graph_.ops().front().get();
-    Replace(op, first, values);
+  Op* Expand(Op* op) {
+    const Op* end = graph_.Next(op);
+    Op* first = Rewrite(op, [op](Builder& b) { return op->def->expand(b, *op); });
+    for (Op* o = first; o != end; o = graph_.Next(o)) wishless_.insert(o);
     return first;
   }
 

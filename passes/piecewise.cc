@@ -135,15 +135,9 @@ TensorType Piecewise::PieceType(const Value* v, int64_t units) const {
 
 Attributes Piecewise::AttributesOf(const Op& op, const std::vector<TensorType>& types,
                                    int64_t from) const {
-  Attributes attrs = op.attrs;
-  if (op.def->resized) {
-    Shape origin(op.out().shape.size());
-    if (int d = DimOf(op.result()); d >= 0) {
-      auto at = static_cast<size_t>(d);
-      origin[at] = op.out().shape[at] / units_ * from;
-    }
-    attrs = op.def->resized(op, types, origin);
-  }
+  const int d = DimOf(op.result());
+  const int64_t start = d < 0 ? 0 : op.out().shape[static_cast<size_t>(d)] / units_ * from;
+  Attributes attrs = AttributesOfPart(op, types, d, start);
   for (const Value* r : op.results) {
     if (IsWidened(r)) attrs.Set("out", std::string(DTypeName(DType::kF32)));
   }

@@ -146,10 +146,8 @@ class Splitter {
   }
 
   Attributes PieceAttributes(const Op& op, const Along& along, size_t i) const {
-    if (!op.def->resized) return op.attrs;
-    Shape origin(op.out().shape.size());
-    origin[static_cast<size_t>(along.dim)] = starts_[i] * along.unit;
-    return op.def->resized(op, std::vector{PieceType(op.result(), along, i)}, origin);
+    return AttributesOfPart(op, std::vector{PieceType(op.result(), along, i)}, along.dim,
+                            starts_[i] * along.unit);
   }
 
   // Whether the op makes pieces of pieces.
