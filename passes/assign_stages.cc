@@ -4,10 +4,12 @@
 #include <limits>
 #include <numeric>
 #include <tuple>
+#include <unordered_set>
 
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
 #include "passes/find_layers.h"
+#include "passes/weights.h"
 
 namespace shardc {
 namespace {
@@ -101,6 +103,7 @@ class Assigner {
   void Run() {
     if (static_cast<int64_t>(layers_.size()) < runs_) throw TooFewLayers();
     PlaceByLayers();
+    PlaceWithUsers();
     PlaceBeforeLayers();
     const std::vector<int> run_of = RunOfLayers();
     for (const auto& op : graph_.ops()) {
@@ -146,6 +149,36 @@ class Assigner {
       if (LayerOf(op.get()) != kNone) continue;
       for (const Value* v : op->operands) {
         if (v->producer) LayerOf(op.get()) = std::max(LayerOf(op.get()), LayerOf(v->producer));
+      }
+    }
+  }
+
+  // But what reads a weight, and what depends on that, is with the first layer that uses it. Each
+  // layer of a decoder makes keys and values of its own of what the encoder gives: they would all
+  // travel, and their weights be with the encoder.
+  void PlaceWithUsers() {
+    constexpr int kNever = std::numeric_limits<int>::max();
+    std::vector<int> used(layer_.size(), kNever);  // by op: the first layer that does
+    std::vector<bool> in_layer(layer_.size());
+    for (const Layer& layer : layers_) {
+      for (const Op* op : layer.ops) in_layer[static_cast<size_t>(op->id)] = true;
+    }
+    for (auto it = graph_.ops().rbegin(); it != graph_.ops().rend(); ++it) {
+      for (const Value* v : (*it)->operands) {
+        if (!v->producer) continue;
+        int& first = used[static_cast<size_t>(v->producer->id)];
+        const auto id = static_cast<size_t>((*it)->id);
+        first = std::min(first, in_layer[id] ? layer_[id] : used[id]);
+      }
+    }
+    const std::unordered_set<const Value*> weights = WeightsOf(graph_);
+    for (const auto& op : graph_.ops()) {
+      int& layer = LayerOf(op.get());
+      if (layer == kNone || in_layer[static_cast<size_t>(op->id)]) continue;
+      const int first = used[static_cast<size_t>(op->id)];
+      for (const Value* v : op->operands) {
+        if (v->producer) layer = std::max(layer, LayerOf(v->producer));
+        if (weights.contains(v) && first != kNever) layer = std::max(layer, first);
       }
     }
   }

@@ -89,6 +89,39 @@ TEST(AssignStages, VirtualStagesTakeTurns) {
   EXPECT_THAT(StagesOfLayers(given), ElementsAre(0, 1, 0, 0, 1));
 }
 
+// Each layer of a decoder makes keys of what the encoder gives, which alone travels.
+TEST(AssignStages, WeightsAreWithTheLayersThatUseThem) {
+  constexpr std::string_view kEncoder = R"(
+  %we$ = param "encoder.$.weight" : f32[8, 8]
+  %me$ = matmul %xe$, %we$ {site="encoder.$"} : f32[4, 8]
+  %te$ = tanh %me$ {site="encoder.$"} : f32[4, 8]
+  %xe+ = add %xe$, %te$ {site="encoder.$"} : f32[4, 8])",
+                             kDecoder = R"(
+  %wd$ = param "decoder.$.weight" : f32[8, 8]
+  %kd$ = matmul %xe2, %wd$ {site="decoder.$.key"} : f32[4, 8]
+  %sd$ = tanh %kd$ {site="decoder.$.key"} : f32[4, 8]
+  %vd$ = param "decoder.$.value" : f32[8, 8]
+  %pd$ = mul %xd$, %sd$ {site="decoder.$"} : f32[4, 8]
+  %od$ = matmul %pd$, %vd$ {site="decoder.$"} : f32[4, 8]
+  %xd+ = add %xd$, %od$ {site="decoder.$"} : f32[4, 8])";
+  std::string text = "mesh [pp=4]\ngraph @g(%xe0: f32[4, 8], %xd0: f32[4, 8]) -> (loss: %loss) {";
+  for (std::string_view layers : {kEncoder, kDecoder}) {
+    for (int l = 0; l < 2; ++l) {
+      for (char c : layers)
+        text += c == '$' ? StrCat(l) : c == '+' ? StrCat(l + 1) : std::string(1, c);
+    }
+  }
+  text += "\n  %loss = reduce_mean %xd2 {axes=[0, 1]} : f32[]\n}";
+  Graph graph = ParseAndVerify(text);
+  AssignStages(graph, OverPp());
+  for (int l = 0; l < 2; ++l) {
+    EXPECT_EQ(StageAt(graph, "tanh", StrCat("encoder.", l)), l);
+    EXPECT_EQ(StageAt(graph, "matmul", StrCat("decoder.", l, ".key")), 2 + l);
+    EXPECT_EQ(StageAt(graph, "tanh", StrCat("decoder.", l, ".key")), 2 + l);
+    EXPECT_EQ(StageAt(graph, "mul", StrCat("decoder.", l)), 2 + l);
+  }
+}
+
 TEST(AssignStages, WithoutTheAxisThereIsNoPipeline) {
   for (const char* mesh : {"dp=2", "pp=1,dp=2"}) {
     Graph graph = Model("layers=2,vocab=32", mesh);
