@@ -1,6 +1,7 @@
 // The arithmetic that kernels and host share, against the standard library in double.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -73,6 +74,59 @@ TEST(CudaMath, Activations) {
     EXPECT_NEAR(GeluTanhGradFn()(2.0, x), 2 * slope(GeluTanhFn()), 1e-8);
     EXPECT_NEAR(TanhGradFn()(2.0, std::tanh(x)), 2 * slope(TanhFn()), 1e-8);
     EXPECT_NEAR(SigmoidGradFn()(2.0, s), 2 * slope(SigmoidFn()), 1e-8);
+  }
+}
+
+// As exact as CUDA says that a GPU's instructions are: any number within that of the right one.
+struct Rough {
+  static inline double exp_units = 0, div_units = 0;
+  static float Off(double y, double units) {
+    if (y == 0 || !std::isfinite(y)) return static_cast<float>(y);
+    const double unit = std::ldexp(1.0, std::ilogb(y) - 23);
+    y += units * unit;
+    return std::abs(y) < 0x1p-126 ? 0 : static_cast<float>(y);
+  }
+  static float Exp(float x) { return Off(std::exp2(double{x * 1.4426950408889634f}), exp_units); }
+  static float Div(float a, float b) {
+    if (std::abs(b) > 0x1p126f) return std::isinf(a) ? std::nanf("") : std::copysign(0.0f, a);
+    return Off(double{a} / b, div_units);
+  }
+};
+
+// Every half, to a unit of its last place: also where a sigmoid is 1 or nothing.
+template <typename T>
+void ExpectHalvesAreExact(int fraction_bits, int least_exponent) {
+  auto logistic = [](double z) { return 1 / (1 + std::exp(-z)); };
+  const double root = 2 * std::sqrt(2 / std::numbers::pi), k = 0.044715;
+  auto near = [&](const char* name, float got, double want, float x) {
+    const double half = Widen(Narrow<T>(got)), high = Widen(Narrow<T>(static_cast<float>(want)));
+    if (half == high) return;
+    const int exponent = want == 0 ? least_exponent : std::max(std::ilogb(want), least_exponent);
+    // The cancelling terms of gradients, and what is too small for an f32.
+    const double unit = std::ldexp(1.0, exponent - fraction_bits) + 4e-6 * (name[0] == 'd') + 1e-36;
+    ASSERT_LE(std::abs(half - want), unit) << name << " of " << x;
+  };
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const float x = Widen(T{static_cast<uint16_t>(bits)});
+    if (!std::isfinite(x)) continue;
+    const double z = root * (x + k * x * x * double{x}), s = logistic(x), t = logistic(z);
+    near("sigmoid", SigmoidFn().By<Rough>(x), s, x);
+    near("silu", SiluFn().By<Rough>(x), x * s, x);
+    near("gelu", GeluTanhFn().By<Rough>(x), x * t, x);
+    near("d silu", SiluGradFn().By<Rough>(1.0f, x), s + x * s * logistic(-x), x);
+    if (std::abs(x) > 1e18f) continue;  // x * x is infinite: NaN, as PyTorch's
+    near("d gelu", GeluTanhGradFn().By<Rough>(1.0f, x),
+         t + x * t * logistic(-z) * root * (1 + 3 * k * x * double{x}), x);
+  }
+}
+TEST(CudaMath, HalvesAreExactByTheGpusInstructions) {
+  for (double e : {-2.0, 0.0, 2.0}) {
+    for (double d : {-2.0, 0.0, 2.0}) {
+      Rough::exp_units = e;
+      Rough::div_units = d;
+      ASSERT_NO_FATAL_FAILURE(ExpectHalvesAreExact<BF16>(7, -126)) << e << " " << d;
+      ASSERT_NO_FATAL_FAILURE(ExpectHalvesAreExact<F16>(10, -14)) << e << " " << d;
+    }
   }
 }
 

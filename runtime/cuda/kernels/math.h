@@ -275,13 +275,13 @@ struct SiluFn {
 };
 // (1 + tanh u) / 2 is the sigmoid of 2u, which keeps its digits where tanh u is nearly -1.
 struct GeluTanhFn {
-  template <typename Math, typename W>
-  static SHARDC_HD W Gate(W x) {
-    return SigmoidFn().By<Math>(W(2 * kRootTwoOverPi) * (x + W(kCubic) * x * x * x));
+  template <typename W>
+  static SHARDC_HD W TwoU(W x) {
+    return W(2 * kRootTwoOverPi) * (x + W(kCubic) * x * x * x);
   }
   template <typename Math, typename W>
   SHARDC_HD W By(W x) const {
-    return x * Gate<Math>(x);
+    return x * SigmoidFn().By<Math>(TwoU(x));
   }
   template <typename W>
   SHARDC_HD W operator()(W x) const {
@@ -314,11 +314,22 @@ struct SigmoidGradFn {
     return dy * (y * (W(1) - y));
   }
 };
+// A sigmoid and its slope, which is not 1 - s times s: what Math::Div leaves 1 off by, a large x
+// would make large.
+template <typename W>
+struct SigmoidSlope {
+  W value, slope;
+  template <typename Math>
+  static SHARDC_HD SigmoidSlope Of(W x) {
+    const W e = Math::Exp(-::fabs(x)), most = Math::Div(W(1), W(1) + e), rest = e * most;
+    return {x < 0 ? rest : most, rest * most};
+  }
+};
 struct SiluGradFn {
   template <typename Math, typename W>
   SHARDC_HD W By(W dy, W x) const {
-    W s = SigmoidFn().By<Math>(x);
-    return dy * (s * (W(1) + x * (W(1) - s)));
+    const auto s = SigmoidSlope<W>::template Of<Math>(x);
+    return dy * (s.value + x * s.slope);
   }
   template <typename W>
   SHARDC_HD W operator()(W dy, W x) const {
@@ -328,8 +339,8 @@ struct SiluGradFn {
 struct GeluTanhGradFn {
   template <typename Math, typename W>
   SHARDC_HD W By(W dy, W x) const {
-    W s = GeluTanhFn::Gate<Math>(x);
-    return dy * (s + x * s * (W(1) - s) * (W(2 * kRootTwoOverPi) * (W(1) + W(3 * kCubic) * x * x)));
+    const auto s = SigmoidSlope<W>::template Of<Math>(GeluTanhFn::TwoU(x));
+    return dy * (s.value + x * s.slope * (W(2 * kRootTwoOverPi) * (W(1) + W(3 * kCubic) * x * x)));
   }
   template <typename W>
   SHARDC_HD W operator()(W dy, W x) const {
