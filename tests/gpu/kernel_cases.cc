@@ -248,6 +248,10 @@ std::string RunCase(KernelMachine& machine, const KernelCase& c) {
   return "";
 }
 
+std::vector<HostTensor> RunOn(KernelMachine& machine, const KernelCase& c) {
+  return Runner(machine, c, 0).OnMachine().value_or(std::vector<HostTensor>());
+}
+
 std::vector<int64_t> RunFault(KernelMachine& machine, const KernelCase& c) {
   Runner runner(machine, c, 0);
   runner.OnMachine();

@@ -47,6 +47,8 @@ std::vector<KernelCase> ShardedCases();
 
 // Runs the case on the machine, twice, and on the reference; "" or what differs.
 std::string RunCase(KernelMachine& machine, const KernelCase& c);
+// The results on the machine.
+std::vector<HostTensor> RunOn(KernelMachine& machine, const KernelCase& c);
 // The fault that a kernel reports for the case: kind, position, value, limit; zeros when none.
 std::vector<int64_t> RunFault(KernelMachine& machine, const KernelCase& c);
 

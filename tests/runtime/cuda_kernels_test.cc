@@ -1,6 +1,8 @@
 // The CUDA kernels, run on the CPU by emulation, against the reference of every op.
 #include <gmock/gmock.h>
 
+#include <cmath>
+#include <limits>
 #include <set>
 
 #include "ir/op_def.h"
@@ -83,6 +85,89 @@ TEST(CudaKernels, CrossEntropyReadsLogitsOnce) {
   EXPECT_EQ(shared(DType::kF32, 16001), 4u * (16001 + 4));
   EXPECT_EQ(shared(DType::kBF16, 50304), 0u);
   EXPECT_EQ(shared(DType::kF32, 32000), 0u);
+}
+
+// Cases of kernels whose blocks stride over what is left, and which read packs.
+std::vector<KernelCase> RowCases(DType dtype) {
+  static const std::set<std::string> kOps = {"softmax",
+                                             "softmax_grad",
+                                             "cross_entropy",
+                                             "cross_entropy_with_grad",
+                                             "cross_entropy_grad",
+                                             "add_layer_norm",
+                                             "fused_elementwise"};
+  std::vector<KernelCase> cases = LargeCases(dtype);
+  std::erase_if(cases, [](const KernelCase& c) { return !kOps.contains(c.op); });
+  return cases;
+}
+
+// Of more rows than blocks, each of which finds its shared memory as its last row left it.
+TEST(CudaKernels, ABlockTakesSeveralRows) {
+  auto& gpu = cuda::emulation::Machine::Get();
+  gpu.most_blocks = 2;
+  for (DType dtype : {DType::kF32, DType::kBF16}) RunAll(RowCases(dtype));
+  gpu.most_blocks = INT32_MAX;
+}
+
+// Memory that begins at a multiple of so many bytes only, which no pack may be read from.
+class UnalignedMachine : public EmulatedMachine {
+ public:
+  explicit UnalignedMachine(int64_t by) : by_(by) {}
+  std::byte* Allocate(int64_t bytes) override {
+    return EmulatedMachine::Allocate(bytes + by_) + by_;
+  }
+  void Free(std::byte* p) override { EmulatedMachine::Free(p - by_); }
+
+ private:
+  int64_t by_;
+};
+
+TEST(CudaKernels, ReadUnalignedMemory) {
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (int64_t by : {8, 16}) {
+      UnalignedMachine machine(by);
+      for (const KernelCase& c : RowCases(dtype)) {
+        EXPECT_EQ(RunCase(machine, c), "") << c.name << " at " << by;
+      }
+    }
+  }
+}
+
+// As PyTorch: NaN where a row has NaN or infinity, or nothing but minus infinity; loss is infinite
+// and the gradient -1 where the target's logit is minus infinity.
+TEST(CudaKernels, LossesOfInfinity) {
+  constexpr int64_t kCols = 601;
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+    HostTensor x(dtype, {6, kCols}), labels = RandomInts({6}, 2, 3, 9);
+    HostTensor rows(DTypeSize(dtype) == 2 ? DType::kF32 : dtype, {6}), loss = rows, dx = x;
+    for (int64_t i = 0; i < x.num_elements(); ++i) {
+      x.SetDouble(i, i / kCols == 3 ? -kInf : static_cast<double>(i % 7));
+    }
+    for (int64_t i = 0; i < 6; ++i) rows.SetDouble(i, 1);
+    x.SetDouble(0 * kCols + 500, std::nan(""));
+    x.SetDouble(1 * kCols + 500, kInf);
+    x.SetDouble(2 * kCols + 500, -kInf);
+    x.SetDouble(4 * kCols + static_cast<int64_t>(labels.AsDouble(4)), -kInf);
+    labels.SetDouble(5, -100);
+    x.SetDouble(5 * kCols + 1, 3);
+    EmulatedMachine machine;
+    const std::vector<HostTensor> got =
+        RunOn(machine, {"", "cross_entropy_with_grad", {}, {rows, x, labels}});
+    ASSERT_EQ(got.size(), 2u);
+    for (int64_t row : {0, 1, 3}) {
+      EXPECT_TRUE(std::isnan(got[0].AsDouble(row))) << row;
+      for (int64_t c = 0; c < kCols; ++c) {
+        ASSERT_TRUE(std::isnan(got[1].AsDouble(row * kCols + c))) << row << " " << c;
+      }
+    }
+    EXPECT_TRUE(std::isfinite(got[0].AsDouble(2)));
+    EXPECT_EQ(got[1].AsDouble(2 * kCols + 500), 0);
+    EXPECT_EQ(got[0].AsDouble(4), kInf);
+    EXPECT_EQ(got[1].AsDouble(4 * kCols + static_cast<int64_t>(labels.AsDouble(4))), -1);
+    EXPECT_EQ(got[0].AsDouble(5), 0);
+    EXPECT_EQ(got[1].AsDouble(5 * kCols + 1), 0);
+  }
 }
 
 TEST(CudaKernels, EveryOpHasOne) {

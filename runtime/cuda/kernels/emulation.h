@@ -116,6 +116,9 @@ struct Machine {
   Barrier all;
   Guarded shared;
   size_t largest_shared = 0;  // that a launch asked for
+  // Of a launch, for kernels whose blocks stride over what is left: as on a GPU where there is
+  // more.
+  int64_t most_blocks = INT32_MAX;
   Fiber* running = nullptr;
   std::unique_ptr<Exchanged[]> exchanged;  // one a thread
   jmp_buf scheduler;
@@ -234,7 +237,7 @@ struct Machine {
     Unseen unseen;
     shared.Resize(shared_bytes);
     largest_shared = std::max(largest_shared, shared_bytes);
-    grid = {static_cast<unsigned>(blocks), 1, 1};
+    grid = {static_cast<unsigned>(std::min(blocks, most_blocks)), 1, 1};
     block = {static_cast<unsigned>(threads), 1, 1};
     body = std::move(run);
     caller = Runner::Caller();

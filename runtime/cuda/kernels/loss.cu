@@ -209,6 +209,8 @@ struct CrossEntropyWithGrad {
     __syncthreads();  // the target's logit was read, and may go
     GradientOfRow<kKeep>(x, labels, row, label, g, out.lse, dx, gaps);
     if (threadIdx.x == 0) loss[row] = Narrow<S>(out.loss);
+    // The next row may begin elsewhere in a pack, and so have elements that another thread reads.
+    if constexpr (kKeep) __syncthreads();
   }
 };
 
