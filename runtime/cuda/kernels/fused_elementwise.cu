@@ -125,7 +125,10 @@ __device__ Lanes Apply(ScalarOp op, const Lanes& a, const Lanes& b) {
 
 template <typename W, typename Math>
 struct Fused {
-  static constexpr int kN = 4;
+  // What is found out for each element's operands and steps takes longer than most steps: halves,
+  // which come 16 bytes at a time, share it among more elements.
+  static constexpr bool kHalves = std::is_same_v<Math, Fast>;
+  static constexpr int kN = kHalves ? 8 : 4;
   using Lanes = Pack<W, kN>;
   static constexpr int64_t kShared = 48 << 10;  // what every GPU gives a block unasked
   int num_inputs = 0, num_steps = 0, num_results = 0, num_kept = 0;
@@ -134,28 +137,54 @@ struct Fused {
   Step steps[ScalarProgram::kMaxSteps] = {};
   Result results[ScalarProgram::kMaxResults] = {};
 
-  // The values of a thread, those of neighbouring threads beside each other.
+  // The values of a thread, in packs of 16 bytes; those of neighbouring threads beside each other,
+  // so that they are in different banks.
   struct Values {
-    Lanes* data;
+    static constexpr int kPacks = kN / kPack<W>;
+    Pack<W, kPack<W>>* data;
     int stride;
     __device__ explicit Values(std::byte* shared)
-        : data(reinterpret_cast<Lanes*>(shared) + threadIdx.x),
+        : data(reinterpret_cast<Pack<W, kPack<W>>*>(shared) + threadIdx.x),
           stride(static_cast<int>(blockDim.x)) {}
-    __device__ Lanes& At(int value) const { return data[value * stride]; }
+    __device__ __forceinline__ Lanes Get(int value) const {
+      Lanes x;
+      SHARDC_UNROLL
+      for (int p = 0; p < kPacks; ++p) {
+        const auto pack = data[(value * kPacks + p) * stride];
+        for (int j = 0; j < kPack<W>; ++j) x.v[p * kPack<W> + j] = pack.v[j];
+      }
+      return x;
+    }
+    __device__ __forceinline__ void Set(int value, const Lanes& x) const {
+      SHARDC_UNROLL
+      for (int p = 0; p < kPacks; ++p) {
+        Pack<W, kPack<W>> pack;
+        for (int j = 0; j < kPack<W>; ++j) pack.v[j] = x.v[p * kPack<W> + j];
+        data[(value * kPacks + p) * stride] = pack;
+      }
+    }
+    __device__ W& At(int value, int j) const {
+      return data[(value * kPacks + j / kPack<W>)*stride].v[j % kPack<W>];
+    }
   };
 
   // `count` elements; any numbers after them.
   template <typename T>
-  __device__ void Read(const Operand& in, int64_t begin, int count, Lanes& y) const {
+  __device__ void Read(int i, int64_t begin, int count, const Values& values) const {
+    const Operand& in = inputs[i];
     const T* x = reinterpret_cast<const T*>(in.data);
     if (in.lie == Lie::kPacked && count == kN) {
-      y = WidenPack(LoadPack<T, kN>(x + in.Offset(begin)));
+      values.Set(i, WidenPack(LoadPack<T, kN>(x + in.Offset(begin))));
     } else if (in.lie == Lie::kSplat) {
-      const W one = Widen(x[in.Offset(begin)]);
-      for (int j = 0; j < kN; ++j) y.v[j] = one;
+      Lanes y;
+      y.v[0] = Widen(x[in.Offset(begin)]);
+      for (int j = 1; j < kN; ++j) y.v[j] = y.v[0];
+      values.Set(i, y);
     } else {
       SHARDC_UNROLL_BY(1)
-      for (int j = 0; j < kN; ++j) y.v[j] = j < count ? Widen(x[in.Offset(begin + j)]) : W(0);
+      for (int j = 0; j < kN; ++j) {
+        values.At(i, j) = j < count ? Widen(x[in.Offset(begin + j)]) : W(0);
+      }
     }
   }
   template <typename T>
@@ -176,29 +205,29 @@ struct Fused {
     const Values values(SharedMemory());
     // Every operand is read before any result is written: one may lie over an operand.
     for (int i = 0; i < num_inputs; ++i) {
-      const Operand& in = inputs[i];
+      const Type type = inputs[i].type;
       if constexpr (std::is_same_v<W, float>) {
-        if (in.type == Type::kBF16) Read<BF16>(in, begin, count, values.At(i));
-        if (in.type == Type::kF16) Read<F16>(in, begin, count, values.At(i));
+        if (type == Type::kBF16) Read<BF16>(i, begin, count, values);
+        if (type == Type::kF16) Read<F16>(i, begin, count, values);
       }
-      if (in.type == Type::kSame) Read<W>(in, begin, count, values.At(i));
+      if (type == Type::kSame && !kHalves) Read<W>(i, begin, count, values);
     }
     Lanes last;
     for (int s = 0; s < num_steps; ++s) {
       const Step& step = steps[s];
-      const Lanes a = step.a == kLast ? last : values.At(step.a);
-      const Lanes b = step.b == step.a ? a : step.b == kLast ? last : values.At(step.b);
+      const Lanes a = step.a == kLast ? last : values.Get(step.a);
+      const Lanes b = step.b == step.a ? a : step.b == kLast ? last : values.Get(step.b);
       last = Apply<Math>(step.op, a, b);
-      if (step.to != kLast) values.At(step.to) = last;
+      if (step.to != kLast) values.Set(step.to, last);
     }
     for (int r = 0; r < num_results; ++r) {
       const Result& out = results[r];
-      const Lanes x = out.from == kLast ? last : values.At(out.from);
+      const Lanes x = out.from == kLast ? last : values.Get(out.from);
       if constexpr (std::is_same_v<W, float>) {
         if (out.type == Type::kBF16) Write<BF16>(out, begin, count, x);
         if (out.type == Type::kF16) Write<F16>(out, begin, count, x);
       }
-      if (out.type == Type::kSame) Write<W>(out, begin, count, x);
+      if (out.type == Type::kSame && !kHalves) Write<W>(out, begin, count, x);
     }
   }
 
