@@ -117,17 +117,21 @@ class RoleFinder {
       const bool known = std::find(tables.begin(), tables.end(), table) != tables.end();
       if (IsInput(op->operands[1]) && !known) tables.push_back(table);
     }
-    // The largest is a vocabulary: segment and position tables are smaller, and are added to what
-    // is looked up in it. A table of which that is not so is another one, as a decoder's.
+    // The largest is a vocabulary: segment, position and feature tables are smaller, and become
+    // part of what is looked up in it. A table of which that is not so is another one, as a
+    // decoder's, if it has a row for each token and not for each example, as those of labels and
+    // domains have.
     std::stable_sort(tables.begin(), tables.end(), [](const Op* a, const Op* b) {
       return a->out().shape[0] > b->out().shape[0];
     });
     std::set<const Value*> of_tokens;  // what depends on tokens that were looked up
+    int rank = 0;                      // of the largest table's indices
     for (Op* table : tables) {
       if (HasRole(table)) continue;
       const std::set<const Value*> looked_up = ResultsOf(table, lookups);
       std::set<const Value*> own = DependentsOf(looked_up);
-      if (IsAddedTo(of_tokens, looked_up, own)) continue;
+      if (IndexRank(table, lookups) < rank || IsJoinedTo(of_tokens, looked_up, own)) continue;
+      if (of_tokens.empty()) rank = IndexRank(table, lookups);
       of_tokens.merge(own);
       Set(table, "TOKEN_EMBEDDING", "weight");
       vocabularies_.insert(table->out().shape[0]);
@@ -143,6 +147,14 @@ class RoleFinder {
     return results;
   }
 
+  static int IndexRank(const Op* table, const std::vector<Lookup>& lookups) {
+    int rank = 0;
+    for (const Lookup& lookup : lookups) {
+      if (lookup.table == table) rank = std::max(rank, lookup.op->in(1).rank());
+    }
+    return rank;
+  }
+
   std::set<const Value*> DependentsOf(std::set<const Value*> values) const {
     for (const auto& op : graph_.ops()) {
       if (std::any_of(op->operands.begin(), op->operands.end(),
@@ -153,22 +165,23 @@ class RoleFinder {
     return values;
   }
 
-  // Whether what was looked up becomes part of a sum with one of `others`, before any with what is
-  // computed of it (`own`), as residuals are.
-  bool IsAddedTo(const std::set<const Value*>& others, std::set<const Value*> looked_up,
-                 const std::set<const Value*>& own) const {
+  // Whether what was looked up becomes part of a sum, a product or the features of one of `others`,
+  // before any with what is computed of it (`own`), as residuals are.
+  bool IsJoinedTo(const std::set<const Value*>& others, std::set<const Value*> looked_up,
+                  const std::set<const Value*>& own) const {
     for (const auto& op : graph_.ops()) {
-      const auto n = std::count_if(op->operands.begin(), op->operands.end(),
-                                   [&](const Value* v) { return looked_up.contains(v); });
-      if (n == 0 || !OneOf(op->name(), {"add", "mul", "cast", "reshape", "transpose", "dropout"}))
+      auto count_in = [&](const std::set<const Value*>& values) {
+        return std::count_if(op->operands.begin(), op->operands.end(),
+                             [&](const Value* v) { return values.contains(v); });
+      };
+      const auto n = count_in(looked_up);
+      const bool features =
+          op->name() == "concat" && IsLastAxis(op->attrs.Int("axis"), op->out().rank());
+      const bool joins = features || OneOf(op->name(), {"add", "mul"});
+      if (n == 0 || !(joins || OneOf(op->name(), {"cast", "reshape", "transpose", "dropout"})))
         continue;
-      const auto of_own = std::count_if(op->operands.begin(), op->operands.end(),
-                                        [&](const Value* v) { return own.contains(v); });
-      if (of_own > n) continue;
-      if (op->name() == "add" && std::any_of(op->operands.begin(), op->operands.end(),
-                                             [&](const Value* v) { return others.contains(v); })) {
-        return true;
-      }
+      if (count_in(own) > n) continue;
+      if (joins && count_in(others) > 0) return true;
       looked_up.insert(op->result());
     }
     return false;

@@ -455,6 +455,47 @@ TEST(Roles, ADecoderMayHaveAVocabularyOfItsOwn) {
   }
 }
 
+// A recommender's tables of features stand side by side, and a table of domains, whose rows
+// examples have and not tokens, is behind a projection: of a few rows each, they are no
+// vocabularies.
+TEST(Roles, TablesOfFeaturesAndOfDomainsAreNoVocabularies) {
+  for (const std::string joined : {"features", "product", "projected"}) {
+    SCOPED_TRACE(joined);
+    Graph g = Recover([&](TestGraph& b) {
+      auto look_up = [&](const std::string& table, int64_t rows, const HostTensor& at) {
+        return b.Make("gather", {b.P(table, {rows, 4}), b.In(table + "_ids", at)},
+                      {{"axis", int64_t{0}}});
+      };
+      Value* items = look_up("items", 9, HostTensor::Of<int64_t>({1, 4}, {8, 3, 5, 1}));
+      const auto few = joined == "projected" ? HostTensor::Of<int64_t>({1}, {1})
+                                             : HostTensor::Of<int64_t>({1, 4}, {0, 1, 1, 0});
+      Value* x = look_up("few", 2, few);
+      if (joined == "features") {
+        b.Out(b.Make("concat", {x, items}, {{"axis", int64_t{2}}}));
+        return;
+      }
+      if (joined == "projected") x = b.Op1("tanh", b.Matmul(x, b.P("project", {4, 4})));
+      b.Out(b.Mul(x, items));
+    });
+    EXPECT_EQ(RolesOf(g).at("items"), "TOKEN_EMBEDDING");
+    EXPECT_NE(RolesOf(g).at("few"), "TOKEN_EMBEDDING");
+  }
+}
+
+// Of two tables whose tokens stand one behind the other, as of an image and of text, each is one.
+TEST(Roles, TokensOfTwoVocabulariesInOneSequence) {
+  Graph g = Recover([&](TestGraph& b) {
+    std::vector<Value*> tokens;
+    for (const std::string table : {"text", "image"}) {
+      Value* ids = b.In(table + "_ids", HostTensor::Of<int64_t>({1, 2}, {0, 3}));
+      tokens.push_back(b.Make("gather", {b.P(table, {7, 4}), ids}, {{"axis", int64_t{0}}}));
+    }
+    b.Out(b.Make("concat", tokens, {{"axis", int64_t{1}}}));
+  });
+  EXPECT_EQ(RolesOf(g).at("text"), "TOKEN_EMBEDDING");
+  EXPECT_EQ(RolesOf(g).at("image"), "TOKEN_EMBEDDING");
+}
+
 // Attention of two heads; `low_rank`: each projection is a sum of two linears, as with LoRA.
 // `gate`: its result is multiplied with a gate, one for each element or one for each head.
 Graph AttentionOf(bool low_rank, int64_t gate, bool mask_after = false) {
