@@ -141,6 +141,10 @@ class Importer {
   }
 
   Value* AddParam(const TensorProto& t, const Bytes* bytes, const Parameters& params) {
+    // Of branches of two nodes each may have its own.
+    if (graph_.sources.contains(t.name())) {
+      Fail("E1308", StrCat("has two weights called '", t.name(), "'"));
+    }
     TensorType type = conversion_.reader.Type(t);
     Attributes more;
     const Strings& aliases = params.aliases.at(t.name());

@@ -122,8 +122,8 @@ void SequenceAt(NodeContext& c) {
   c.SetOutput(0, split->results[i < 0 ? i + n : i]);
 }
 
-// Of positions that are known and repeat a whole dim, the dims [from, to) of the result: as a
-// broadcast, which any cut of the dim passes. Null where that is not so, or where x is a table.
+// Of positions that are known and repeat a whole dim, what they pick, with `dims` in its place: as
+// a broadcast, which any cut of the dim passes. Null where that is not so, or where x is a table.
 Value* Repeated(NodeContext& c, Value* x, int64_t axis, const HostTensor& positions,
                 const shardc::Shape& dims) {
   const int64_t n = x->type.shape[axis];
@@ -177,8 +177,8 @@ void Gather(NodeContext& c) {
 void GatherNd(NodeContext& c) {
   int64_t batch_dims = c.Int("batch_dims", 0);
   const HostTensor* constant = c.ConstantOf(c.input(1));
-  if (constant != nullptr && batch_dims == 0 && constant->shape().back() == 1) {
-    const shardc::Shape& shape = constant->shape();
+  const shardc::Shape& shape = c.input(1)->type.shape;
+  if (constant != nullptr && batch_dims == 0 && !shape.empty() && shape.back() == 1) {
     Value* repeated =
         Repeated(c, c.input(0), 0, *constant, shardc::Shape(shape.begin(), shape.end() - 1));
     if (repeated != nullptr) return c.SetOutput(0, repeated);

@@ -1,6 +1,7 @@
 // ScatterND, ScatterElements, TensorScatter; NonZero, which is supported on constants only: the
 // shape of its result has no op of ours.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 
@@ -36,10 +37,12 @@ bool IsUniform(const NodeContext& c, Value* v) {
   return t->num_elements() > 0;
 }
 
+// Not of -0, which a sum of nothing is not.
 bool IsZero(const NodeContext& c, Value* v) {
   if (!IsUniform(c, v)) return false;
   while (v->producer->name() == "broadcast_to") v = v->producer->operands[0];
-  return c.ConstantOf(v)->AsDouble(0) == 0;
+  const double x = c.ConstantOf(v)->AsDouble(0);
+  return x == 0 && !std::signbit(x);
 }
 
 // Adds what goes to each place, by the scatter that is gather_nd's gradient, to data or over it.

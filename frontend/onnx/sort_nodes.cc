@@ -1,15 +1,38 @@
 #include "frontend/onnx/sort_nodes.h"
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "frontend/onnx/uses.h"
-
 namespace shardc::onnx_import {
 namespace {
+
+std::set<std::string> ReadFromOutside(const onnx::GraphProto& graph);
+
+std::set<std::string> ReadFromOutside(const onnx::NodeProto& node) {
+  std::set<std::string> reads(node.input().begin(), node.input().end());
+  for (const auto& attr : node.attribute()) {
+    if (attr.has_g()) reads.merge(ReadFromOutside(attr.g()));
+  }
+  reads.erase("");
+  return reads;
+}
+
+// What a graph reads and has not.
+std::set<std::string> ReadFromOutside(const onnx::GraphProto& graph) {
+  std::set<std::string> reads;
+  for (const auto& node : graph.node()) reads.merge(ReadFromOutside(node));
+  for (const auto& output : graph.output()) reads.insert(output.name());
+  for (const auto& input : graph.input()) reads.erase(input.name());
+  for (const auto& tensor : graph.initializer()) reads.erase(tensor.name());
+  for (const auto& node : graph.node()) {
+    for (const std::string& name : node.output()) reads.erase(name);
+  }
+  return reads;
+}
 
 class Sorter {
  public:
@@ -20,8 +43,8 @@ class Sorter {
     }
     for (int i = 0; i < graph.node_size(); ++i) {
       std::vector<int>& before = before_.emplace_back();
-      for (const std::string& name : ReadBy(graph.node(i))) {
-        auto maker = name.empty() ? makers.end() : makers.find(name);
+      for (const std::string& name : ReadFromOutside(graph.node(i))) {
+        auto maker = makers.find(name);
         if (maker == makers.end()) continue;
         before.push_back(maker->second);
         sorted_ = sorted_ && maker->second < i;
@@ -66,6 +89,11 @@ class Sorter {
 }  // namespace
 
 void SortNodes(onnx::GraphProto& graph) {
+  for (auto& node : *graph.mutable_node()) {
+    for (auto& attr : *node.mutable_attribute()) {
+      if (attr.has_g()) SortNodes(*attr.mutable_g());
+    }
+  }
   const Sorter sorter(graph);
   if (sorter.sorted()) return;
   auto nodes = std::move(*graph.mutable_node());

@@ -254,6 +254,70 @@ TEST_F(ImportGraph, NodesMayBeInAnyOrder) {
   EXPECT_EQ(d.id(), "E1308");
 }
 
+// A node with a branch of those nodes, taken; the other has none.
+onnx::GraphProto* AddBranch(Model& m, const std::string& result) {
+  auto& node = m.Node("If", {"condition"}, {result});
+  onnx::GraphProto* taken = nullptr;
+  for (const char* name : {"else_branch", "then_branch"}) {
+    auto* attr = node.add_attribute();
+    attr->set_name(name);
+    attr->set_type(onnx::AttributeProto::GRAPH);
+    taken = attr->mutable_g();
+  }
+  return taken;
+}
+
+onnx::NodeProto& AddNode(onnx::GraphProto& graph, const std::string& type,
+                         std::initializer_list<std::string> reads, const std::string& makes) {
+  auto& node = *graph.add_node();
+  node.set_op_type(type);
+  for (const std::string& name : reads) node.add_input(name);
+  node.add_output(makes);
+  return node;
+}
+
+// Also those of a branch, which makes values of the names that the graph around it uses after it.
+TEST_F(ImportGraph, NodesOfBranchesMayBeInAnyOrder) {
+  Model m = AddModel();
+  m.Ints("condition", {1}, {1});
+  m.Node("Exp", {"inner"}, {"out"});
+  m.Node("Sqrt", {"z"}, {"inner"});
+  onnx::GraphProto& branch = *AddBranch(m, "z");
+  AddNode(branch, "Cos", {"inner"}, "z");
+  AddNode(branch, "Tanh", {"outer"}, "inner");
+  branch.add_output()->set_name("z");
+  m.Node("Abs", {"y"}, {"outer"});
+  m.Output("out");
+  EXPECT_THAT(OpNames(Import(m.proto)),
+              ElementsAre("param", "add", "abs", "tanh", "cos", "sqrt", "exp"));
+}
+
+TEST_F(ImportGraph, BranchesOfTwoNodesCannotHaveWeightsOfOneName) {
+  Model m = AddModel();
+  m.Ints("condition", {1}, {1});
+  for (const char* result : {"first", "second"}) {
+    onnx::GraphProto& branch = *AddBranch(m, result);
+    auto& weight = *branch.add_initializer();
+    weight.set_name("own");
+    weight.set_data_type(onnx::TensorProto::FLOAT);
+    weight.add_dims(4);
+    for (int i = 0; i < 4; ++i) weight.add_float_data(result[0] == 'f' ? 1.5f + i : 7.5f - i);
+    AddNode(branch, "Mul", {"y", "own"}, "made");
+    branch.add_output()->set_name("made");
+  }
+  m.Node("Add", {"first", "second"}, {"z"});
+  m.Output("z");
+  EXPECT_EQ(Failure(m.proto).id(), "E1308");
+}
+
+TEST_F(ImportGraph, AConstantThatIsNoTuplesOfPositionsIsRefused) {
+  Model m = AddModel();
+  m.Ints("at", {}, {1});
+  m.Node("GatherND", {"y", "at"}, {"z"});
+  m.Output("z");
+  EXPECT_EQ(Failure(m.proto).id(), "E1101");
+}
+
 TEST_F(ImportGraph, LoopsAreRefused) {
   Model m = AddModel();
   m.Node("Loop", {"y"}, {"z"});

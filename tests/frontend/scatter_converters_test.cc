@@ -1,5 +1,6 @@
 // Scatters, and what finds positions.
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -132,6 +133,23 @@ TEST_F(ScatterConverters, ScatterIntoZerosIsASum) {
     std::sort(sorted.begin(), sorted.end());
     for (int64_t i = row * 5; i < row * 5 + 5; ++i) {
       EXPECT_EQ(y.AsDouble(i), x.AsDouble(i) >= sorted[3] ? x.AsDouble(i) : 0);
+    }
+  }
+}
+
+TEST_F(ScatterConverters, ScatterIntoMinusZerosKeepsThem) {
+  Input("x", {2, 5});
+  Integers("k", {2});
+  Node("TopK", {"x", "k"}, {"v", "i"});
+  Integers("shape", {2, 5});
+  model_.Floats("zero", {1}, {-0.f});
+  SetInt(Node("Cast", {"zero"}, {"wide"}), "to", TensorProto::DOUBLE);
+  Node("Expand", {"wide", "shape"}, {"zeros"});
+  SetInt(Node("ScatterElements", {"zeros", "i", "v"}), "axis", 1);
+  const HostTensor y = Evaluate()[0];
+  for (int64_t i = 0; i < 10; ++i) {
+    if (y.AsDouble(i) == 0) {
+      EXPECT_TRUE(std::signbit(y.AsDouble(i))) << i;
     }
   }
 }
