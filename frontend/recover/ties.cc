@@ -25,8 +25,8 @@ HostTensor Rows(const TensorSource& source, DType from, DType to, const Shape& a
 }
 
 // Whether table[i, j] == other[i, j] (transposed: other[j, i]) everywhere, bit for bit once the
-// table is rounded to the other's type, and not all elements are one value: two tensors that a fill
-// made alike are not tied.
+// table is rounded to the other's type, and there are more than two values among the elements: two
+// tensors that a fill made alike, or identity matrices, are not tied.
 bool SameData(const Graph& graph, const Op* table, const Op* other, bool transposed) {
   const TensorSource *a = SourceOf(graph, table), *b = SourceOf(graph, other);
   if (a == nullptr || b == nullptr) return false;
@@ -35,24 +35,25 @@ bool SameData(const Graph& graph, const Op* table, const Op* other, bool transpo
   const int64_t rows = shape[0], columns = shape[1], size = DTypeSize(type);
   if (rows == 0 || columns == 0) return false;
   const int64_t block = std::clamp<int64_t>((int64_t{1} << 18) / columns, 1, rows);
-  std::vector<std::byte> first(static_cast<size_t>(size));
-  bool varies = false;
+  std::vector<std::vector<std::byte>> values;  // up to three
   for (int64_t row = 0; row < rows; row += block) {
     const int64_t count = std::min(block, rows - row);
     const HostTensor x = Rows(*a, table->out().dtype, type, {row, 0}, {count, columns});
     const HostTensor y = transposed ? Rows(*b, type, type, {0, row}, {columns, count})
                                     : Rows(*b, type, type, {row, 0}, {count, columns});
-    if (row == 0) std::copy_n(x.raw(), size, first.data());
     for (int64_t i = 0; i < count; ++i) {
       for (int64_t j = 0; j < columns; ++j) {
         const std::byte* p = x.raw() + (i * columns + j) * size;
         const std::byte* q = y.raw() + (transposed ? j * count + i : i * columns + j) * size;
         if (std::memcmp(p, q, static_cast<size_t>(size)) != 0) return false;
-        varies = varies || std::memcmp(p, first.data(), static_cast<size_t>(size)) != 0;
+        const bool known = values.size() > 2 || std::ranges::any_of(values, [&](const auto& v) {
+                             return std::memcmp(p, v.data(), v.size()) == 0;
+                           });
+        if (!known) values.emplace_back(p, p + size);
       }
     }
   }
-  return varies;
+  return values.size() > 2;
 }
 
 bool IsTable(const Op* param) {

@@ -70,6 +70,21 @@ TEST(Ties, OneDifferentElementIsNoTie) {
   }
 }
 
+// Two identity matrices are what many modules begin with.
+TEST(Ties, IdentityMatricesAreNoTie) {
+  HostTensor identity(DType::kF64, {3, 3});
+  for (int64_t i = 0; i < 3; ++i) identity.SetDouble(i * 4, 1);
+  for (bool others : {false, true}) {
+    if (others) identity.SetDouble(8, 2);
+    Graph g = Recover([&](TestGraph& b) {
+      Value* ids = b.In("ids", HostTensor::Of<int64_t>({2, 2}, {0, 2, 2, 1}));
+      Value* x = b.Make("gather", {b.P("wte", identity), ids}, {{"axis", int64_t{0}}});
+      b.Out(b.Matmul(x, b.P("head", identity)));
+    });
+    EXPECT_EQ(g.Params().size(), others ? 1u : 2u);
+  }
+}
+
 TEST(SharedVectors, BecomeOneParameterPerSite) {
   Graph g = Recover([](TestGraph& b) {
     Value* w = b.P("w", HostTensor::Of<double>({6}, {1, 1, 1, 1, 1, 1}));
