@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include "ir/convert.h"
 #include "ir/output_file.h"
 
 namespace shardc {
@@ -251,18 +252,12 @@ std::string_view DescrOf(DType dtype) {
   return "<f4";
 }
 
-HostTensor ToF32(const HostTensor& t) {
-  HostTensor out(DType::kF32, t.shape());
-  for (int64_t i = 0; i < t.num_elements(); ++i) out.SetDouble(i, t.AsDouble(i));
-  return out;
-}
-
 }  // namespace
 
 HostTensor ReadNpy(const std::string& path) { return NpyReader(path).Read(); }
 
 void WriteNpy(const std::string& path, const HostTensor& value) {
-  if (value.dtype() == DType::kBF16) return WriteNpy(path, ToF32(value));
+  if (value.dtype() == DType::kBF16) return WriteNpy(path, Converted(value, DType::kF32));
   std::string shape;
   for (int64_t d : value.shape()) shape += (shape.empty() ? "" : " ") + std::to_string(d) + ",";
   std::string header = StrCat("{'descr': '", DescrOf(value.dtype()),

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "ir/checksum.h"
+#include "ir/convert.h"
 #include "ir/diagnostic.h"
 #include "ir/safetensors.h"
 #include "ir/shard_copy.h"
@@ -155,9 +156,7 @@ class Checkpoint {
     const std::byte* whole = file_.Data(source).data();
     HostTensor converted, piece;
     if (entry.dtype != type.dtype) {
-      const HostTensor from = file_.Read(source);
-      converted = HostTensor(type.dtype, entry.shape);
-      for (int64_t i = 0; i < from.num_elements(); ++i) converted.SetDouble(i, from.AsDouble(i));
+      converted = Converted(file_.Read(source), type.dtype);
       whole = converted.raw();
     }
     if (!state.piece.whole.empty()) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "frontend/recover/patterns.h"
+#include "ir/convert.h"
 
 namespace shardc::recover {
 namespace {
@@ -18,10 +19,7 @@ HostTensor Rows(const TensorSource& source, DType from, DType to, const Shape& a
                 const Shape& size) {
   HostTensor rows(from, size);
   source.Read(at, size, rows.raw());
-  if (from == to) return rows;
-  HostTensor rounded(to, size);
-  for (int64_t i = 0; i < rows.num_elements(); ++i) rounded.SetDouble(i, rows.AsDouble(i));
-  return rounded;
+  return from == to ? rows : Converted(rows, to);
 }
 
 // Whether table[i, j] == other[i, j] (transposed: other[j, i]) everywhere, bit for bit once the
