@@ -46,7 +46,8 @@ class Uses {
   std::set<std::string> outputs_, data_, weighted_;
 };
 
-// The values that a node reads, those captured by its subgraphs included.
+// The values that a node reads, and all that the nodes of its subgraphs read and these hand out,
+// whether they make it themselves or not.
 std::vector<std::string> ReadBy(const onnx::NodeProto& node);
 
 }  // namespace shardc::onnx_import

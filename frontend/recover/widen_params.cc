@@ -2,9 +2,11 @@
 // they would lose updates much smaller than themselves, and every pattern would meet their casts.
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "frontend/recover/patterns.h"
+#include "ir/convert.h"
 
 namespace shardc::recover {
 namespace {
@@ -16,9 +18,9 @@ class WidenedSource : public TensorSource {
       : narrow_(std::move(narrow)), from_(from), to_(to) {}
 
   void Read(const Shape& offset, const Shape& size, void* out) const override {
-    HostTensor narrow(from_, size), wide(to_, size);
+    HostTensor narrow(from_, size);
     narrow_->Read(offset, size, narrow.raw());
-    for (int64_t i = 0; i < narrow.num_elements(); ++i) wide.SetDouble(i, narrow.AsDouble(i));
+    const HostTensor wide = Converted(narrow, to_);
     std::memcpy(out, wide.raw(), static_cast<size_t>(wide.bytes()));
   }
 
@@ -52,15 +54,13 @@ bool AllWiden(const Graph& graph, const Value* v, Readers& readers) {
 }  // namespace
 
 bool WidenParams(Graph& graph) {
-  int64_t widened = 0;
-  DType from = DType::kF32, to = DType::kF32;
+  std::map<std::pair<DType, DType>, int64_t> widened;
   for (Op* param : graph.Params()) {
     Readers readers;
     if (!IsHalf(param->out().dtype) || !AllWiden(graph, param->result(), readers) ||
         readers.casts.empty())
       continue;
-    from = param->out().dtype;
-    to = readers.casts[0]->out().dtype;
+    const DType from = param->out().dtype, to = readers.casts[0]->out().dtype;
     param->result()->type.dtype = to;
     for (Op* op : readers.arrange) {
       for (Value* r : op->results) r->type.dtype = to;
@@ -69,13 +69,16 @@ bool WidenParams(Graph& graph) {
     const std::string& name = param->attrs.String("name");
     if (auto source = graph.sources.find(name); source != graph.sources.end())
       source->second = std::make_shared<WidenedSource>(source->second, from, to);
-    ++widened;
+    ++widened[{from, to}];
   }
-  if (widened == 0) return false;
+  if (widened.empty()) return false;
   graph.EraseDead();
-  graph.notes.push_back(StrCat(widened, widened == 1 ? " parameter is " : " parameters are ",
-                               DTypeName(from), " in the file and read in ", DTypeName(to),
-                               " alone: kept and trained in ", DTypeName(to)));
+  for (const auto& [types, count] : widened) {
+    const auto [from, to] = types;
+    graph.notes.push_back(StrCat(count, count == 1 ? " parameter is " : " parameters are ",
+                                 DTypeName(from), " in the file and read in ", DTypeName(to),
+                                 " alone: kept and trained in ", DTypeName(to)));
+  }
   return true;
 }
 

@@ -109,5 +109,19 @@ TEST(RoundedTies, ARoundedCopyOfTheTableIsTied) {
   }
 }
 
+TEST(WideReaders, EachTypeHasItsNote) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.In("x", {2, 6});
+    for (DType type : {DType::kF16, DType::kBF16}) {
+      const std::string name(DTypeName(type));
+      x = b.Matmul(x, b.Cast(b.P(name, Rounded(Random(name, {6, 6}), type)), DType::kF64));
+    }
+    b.Out(x);
+  });
+  EXPECT_THAT(g.notes, ::testing::UnorderedElementsAre(
+                           HasSubstr("1 parameter is f16 in the file and read in f64"),
+                           HasSubstr("1 parameter is bf16 in the file and read in f64")));
+}
+
 }  // namespace
 }  // namespace shardc::recover_testing
