@@ -103,7 +103,6 @@ class Assigner {
   void Run() {
     if (static_cast<int64_t>(layers_.size()) < runs_) throw TooFewLayers();
     PlaceByLayers();
-    PlaceWithUsers();
     PlaceBeforeLayers();
     const std::vector<int> run_of = RunOfLayers();
     for (const auto& op : graph_.ops()) {
@@ -139,47 +138,36 @@ class Assigner {
 
   int& LayerOf(const Op* op) { return layer_[static_cast<size_t>(op->id)]; }
 
-  // Layers, and what depends on them: with the last that it depends on.
+  // Layers, and what depends on them: with the last that it depends on. But what reads a weight is
+  // with the first layer that uses it: each layer of a decoder makes keys and values of its own of
+  // what the encoder gives, which would all travel, and their weights be with the encoder.
   void PlaceByLayers() {
+    constexpr int kNever = std::numeric_limits<int>::max();
     layer_.assign(static_cast<size_t>(graph_.NumberOps()), kNone);
     for (size_t l = 0; l < layers_.size(); ++l) {
       for (const Op* op : layers_[l].ops) LayerOf(op) = static_cast<int>(l);
     }
-    for (const auto& op : graph_.ops()) {
-      if (LayerOf(op.get()) != kNone) continue;
-      for (const Value* v : op->operands) {
-        if (v->producer) LayerOf(op.get()) = std::max(LayerOf(op.get()), LayerOf(v->producer));
-      }
-    }
-  }
-
-  // But what reads a weight, and what depends on that, is with the first layer that uses it. Each
-  // layer of a decoder makes keys and values of its own of what the encoder gives: they would all
-  // travel, and their weights be with the encoder.
-  void PlaceWithUsers() {
-    constexpr int kNever = std::numeric_limits<int>::max();
     std::vector<int> used(layer_.size(), kNever);  // by op: the first layer that does
-    std::vector<bool> in_layer(layer_.size());
-    for (const Layer& layer : layers_) {
-      for (const Op* op : layer.ops) in_layer[static_cast<size_t>(op->id)] = true;
-    }
     for (auto it = graph_.ops().rbegin(); it != graph_.ops().rend(); ++it) {
-      for (const Value* v : (*it)->operands) {
+      const Op* op = it->get();
+      const int by = LayerOf(op) != kNone ? LayerOf(op) : used[static_cast<size_t>(op->id)];
+      for (const Value* v : op->operands) {
         if (!v->producer) continue;
         int& first = used[static_cast<size_t>(v->producer->id)];
-        const auto id = static_cast<size_t>((*it)->id);
-        first = std::min(first, in_layer[id] ? layer_[id] : used[id]);
+        first = std::min(first, by);
       }
     }
     const std::unordered_set<const Value*> weights = WeightsOf(graph_);
     for (const auto& op : graph_.ops()) {
       int& layer = LayerOf(op.get());
-      if (layer == kNone || in_layer[static_cast<size_t>(op->id)]) continue;
-      const int first = used[static_cast<size_t>(op->id)];
+      if (layer != kNone) continue;
+      bool weighted = false;
       for (const Value* v : op->operands) {
         if (v->producer) layer = std::max(layer, LayerOf(v->producer));
-        if (weights.contains(v) && first != kNever) layer = std::max(layer, first);
+        weighted |= weights.contains(v);
       }
+      const int first = used[static_cast<size_t>(op->id)];
+      if (layer != kNone && weighted && first != kNever) layer = std::max(layer, first);
     }
   }
 

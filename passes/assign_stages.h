@@ -12,9 +12,9 @@ namespace shardc {
 // stages the k-th run is virtual stage k / P of stage k % P. What comes before the first layer is
 // with it, what comes after the last is there; between them, what reads a weight is with the first
 // layer that uses it. Ops that depend on no parameter and on no layer get none: each stage that
-// needs them has its own. These numbers say where work is best done: any give
-// right results. Throws Diagnostic E2120 (fewer layers than runs), E2121 (stage_layers do not fit,
-// or there is no pipeline for them).
+// needs them has its own. These numbers say where work is best done: any give right results. Throws
+// Diagnostic E2120 (fewer layers than runs), E2121 (stage_layers do not fit, or there is no
+// pipeline for them).
 void AssignStages(Graph& graph, const Spec& spec);
 
 // After the spec was applied: throws Diagnostic E2122 where it cuts a tensor over the pipeline's

@@ -106,8 +106,10 @@ class Finder {
       if (OnlyMoves(op)) {
         terms = {op.operands[static_cast<size_t>(at->index)]};
       } else if (op.name() == "add" && terms.size() == 2) {
+        const std::unordered_set<const Value*> weights = WeightsOf(graph_);
         const Makers first = MakersOf(terms[0]), second = MakersOf(terms[1]);
-        const bool own_first = HasWeights(first, second), own_second = HasWeights(second, first);
+        const bool own_first = ReadOwn(weights, first, second),
+                   own_second = ReadOwn(weights, second, first);
         if (own_first == own_second) break;
         const Makers &kept = own_first ? first : second, &dropped = own_first ? second : first;
         std::copy_if(dropped.begin(), dropped.end(), std::inserter(aside, aside.end()),
@@ -138,10 +140,11 @@ class Finder {
   }
 
   // Whether one of them that is not among `others` reads a weight.
-  static bool HasWeights(const Makers& makers, const Makers& others) {
-    return std::any_of(makers.begin(), makers.end(), [&](const Op* op) {
+  static bool ReadOwn(const std::unordered_set<const Value*>& weights, const Makers& makers,
+                      const Makers& others) {
+    return std::ranges::any_of(makers, [&](const Op* op) {
       return !others.contains(op) &&
-             std::any_of(op->operands.begin(), op->operands.end(), IsWeight);
+             std::ranges::any_of(op->operands, [&](const Value* v) { return weights.contains(v); });
     });
   }
 
