@@ -18,6 +18,7 @@ class RoleFinder {
 
   void Run() {
     SetNorms();
+    FindNumbersOfInputs();
     SetEmbeddings();
     for (const auto& op : graph_.ops()) {
       if (op->name() == "attention") SetAttention(op.get());
@@ -80,25 +81,19 @@ class RoleFinder {
     }
   }
 
-  // Whether v holds numbers that come from an input unchanged, or by elements: an index that counts
-  // from the end where it is negative, labels moved on by one place.
-  static bool IsInput(const Value* v, int depth = 0) {
-    const Op* op = v->producer;
-    if (op == nullptr) return true;
-    if (depth > 12) return false;
-    if (!op->def->elementwise &&
-        !OneOf(op->name(), {"cast", "reshape", "slice", "split", "transpose", "broadcast_to",
-                            "concat", "pad"})) {
-      return false;
+  void FindNumbersOfInputs() {
+    for (const auto& input : graph_.inputs()) inputs_.insert(input.get());
+    auto is_found = [&](const Value* v) { return inputs_.contains(v); };
+    auto fits = [&](const Value* v) { return is_found(v) || ProducedBy(v, "constant"); };
+    for (const auto& op : graph_.ops()) {
+      const bool keeps =
+          op->def->elementwise || OneOf(op->name(), {"cast", "reshape", "slice", "split",
+                                                     "transpose", "broadcast_to", "concat", "pad"});
+      if (keeps && std::ranges::any_of(op->operands, is_found) &&
+          std::ranges::all_of(op->operands, fits)) {
+        inputs_.insert(op->results.begin(), op->results.end());
+      }
     }
-    bool any = false;
-    return std::all_of(op->operands.begin(), op->operands.end(),
-                       [&](const Value* operand) {
-                         if (ProducedBy(operand, "constant")) return true;
-                         any = true;
-                         return IsInput(operand, depth + 1);
-                       }) &&
-           any;
   }
 
   struct Lookup {
@@ -115,7 +110,7 @@ class RoleFinder {
       if (table == nullptr || table->out().rank() != 2) continue;
       lookups.push_back({table, op.get()});
       const bool known = std::find(tables.begin(), tables.end(), table) != tables.end();
-      if (IsInput(op->operands[1]) && !known) tables.push_back(table);
+      if (inputs_.contains(op->operands[1]) && !known) tables.push_back(table);
     }
     // The largest is a vocabulary: segment, position and feature tables are smaller, and become
     // part of what is looked up in it. A table of which that is not so is another one, as a
@@ -201,7 +196,7 @@ class RoleFinder {
   }
 
   // v is added to the token embedding.
-  static void SetPosition(const Value* v) {
+  void SetPosition(const Value* v) const {
     while (v->producer &&
            OneOf(v->producer->name(), {"reshape", "slice", "broadcast_to", "cast"})) {
       v = v->producer->operands[0];
@@ -218,7 +213,8 @@ class RoleFinder {
     if (table == nullptr || ids.empty()) return;
     // A table too short for the sequence numbers something else (segments).
     bool long_enough = table->out().shape[0] >= ids.back();
-    if (!IsInput(lookup->operands[1]) || long_enough) Set(table, "POSITION_EMBEDDING", "weight");
+    if (!inputs_.contains(lookup->operands[1]) || long_enough)
+      Set(table, "POSITION_EMBEDDING", "weight");
   }
 
   void SetAttention(Op* attention) {
@@ -460,6 +456,9 @@ class RoleFinder {
   // Of these there are pieces for which that is another: no cut serves q, k, v and what is behind.
   std::set<const Op*> torn_;
   std::set<int64_t> vocabularies_;  // their sizes
+  // What holds numbers that come from inputs unchanged, or by elements: an index that counts from
+  // the end where it is negative, labels moved on by one place.
+  std::set<const Value*> inputs_;
 };
 
 }  // namespace

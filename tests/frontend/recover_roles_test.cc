@@ -5,30 +5,6 @@
 namespace shardc::recover_testing {
 namespace {
 
-std::string DimsText(const Op& param, const char* attr) {
-  std::string text;
-  if (!param.attrs.Has(attr)) return text;
-  for (int64_t d : param.attrs.IntList(attr)) text += StrCat(text.empty() ? "" : ",", d);
-  return "[" + text + "]";
-}
-
-// "[1] [0]"; empty where these are the last two dims.
-std::string RowsAndColumns(const Op& param) {
-  const std::string rows = DimsText(param, "rows"), columns = DimsText(param, "columns");
-  return rows + (rows.empty() ? "" : " ") + columns;
-}
-
-// The roles by name, each with its rows and columns.
-std::map<std::string, std::string> RolesOf(const Graph& g) {
-  std::map<std::string, std::string> roles;
-  for (const Op* p : g.Params()) {
-    const std::string dims = RowsAndColumns(*p);
-    roles[p->attrs.String("name")] =
-        p->attrs.String("role", "none") + (dims.empty() ? "" : " ") + dims;
-  }
-  return roles;
-}
-
 // All experts in one weight each, plain or stored [out, in], gate and up side by side, in turns or
 // apart; a router and a bias that is added whole have none.
 TEST(Roles, OfExperts) {
@@ -409,91 +385,6 @@ TEST(Roles, AHeadMayBeCapped) {
     });
     EXPECT_EQ(RolesOf(g).at("head"), "LM_HEAD") << cap;
   }
-}
-
-// Keras' Embedding: an index that counts from the end where it is negative.
-TEST(Roles, ATableMayBeReadFromItsEnd) {
-  Graph g = Recover([](TestGraph& b) {
-    Value* ids = b.In("ids", HostTensor::Of<int64_t>({1, 4}, {0, 3, -1, 1}));
-    auto number = [&](int64_t n) { return b.Constant(HostTensor::Of<int64_t>({}, {n})); };
-    Value* index = b.Make("where", {b.Make("less", {ids, number(0)}), b.Add(ids, number(7)), ids});
-    b.Out(b.Make("gather", {b.P("wte", {7, 4}), index}, {{"axis", int64_t{0}}}));
-  });
-  EXPECT_EQ(RolesOf(g).at("wte"), "TOKEN_EMBEDDING");
-}
-
-// An encoder and a decoder, each with a vocabulary of its own; what the decoder reads are the
-// labels moved on by one place. Segments and positions, maybe behind a projection, are no
-// vocabulary.
-TEST(Roles, ADecoderMayHaveAVocabularyOfItsOwn) {
-  for (bool projected : {false, true}) {
-    SCOPED_TRACE(projected ? "projected" : "plain");
-    Graph g = Recover([&](TestGraph& b) {
-      auto ids = [](std::vector<int64_t> at) { return HostTensor::Of<int64_t>({1, 4}, at); };
-      auto look_up = [&](const std::string& table, int64_t rows, Value* at) {
-        return b.Make("gather", {b.P(table, {rows, 4}), at}, {{"axis", int64_t{0}}});
-      };
-      Value* labels = b.In("labels", ids({4, 2, 6, 1}));
-      Value* kept = b.Make("slice", {labels},
-                           {{"starts", Ints{0, 0}}, {"limits", Ints{1, 3}}, {"steps", Ints{1, 1}}});
-      Value* start = b.Constant(HostTensor::Of<int64_t>({1, 1}, {0}));
-      Value* shifted = b.Make("concat", {start, kept}, {{"axis", int64_t{1}}});
-      Value* y = look_up("target", 7, shifted);
-      if (projected) y = b.Matmul(y, b.P("project", {4, 4}));
-      Value* segments = look_up("segments", 3, b.In("types", ids({0, 1, 2, 0})));
-      y = b.Add(b.Add(segments, look_up("positions", 5, b.In("at", ids({0, 1, 2, 3})))), y);
-      Value* memory = look_up("source", 9, b.In("source_ids", ids({8, 3, 5, 1})));
-      y = b.Add(y, b.Mul(b.Matmul(y, b.P("query", {4, 4})), memory));
-      b.Out(b.Matmul(y, b.P("head", {4, 7})));
-    });
-    auto roles = RolesOf(g);
-    EXPECT_EQ(roles.at("source"), "TOKEN_EMBEDDING");
-    EXPECT_EQ(roles.at("target"), "TOKEN_EMBEDDING");
-    EXPECT_NE(roles.at("segments"), "TOKEN_EMBEDDING");
-    EXPECT_NE(roles.at("positions"), "TOKEN_EMBEDDING");
-    EXPECT_EQ(roles.at("head"), "LM_HEAD");
-  }
-}
-
-// A recommender's tables of features stand side by side, and a table of domains, whose rows
-// examples have and not tokens, is behind a projection: of a few rows each, they are no
-// vocabularies.
-TEST(Roles, TablesOfFeaturesAndOfDomainsAreNoVocabularies) {
-  for (const std::string joined : {"features", "product", "projected"}) {
-    SCOPED_TRACE(joined);
-    Graph g = Recover([&](TestGraph& b) {
-      auto look_up = [&](const std::string& table, int64_t rows, const HostTensor& at) {
-        return b.Make("gather", {b.P(table, {rows, 4}), b.In(table + "_ids", at)},
-                      {{"axis", int64_t{0}}});
-      };
-      Value* items = look_up("items", 9, HostTensor::Of<int64_t>({1, 4}, {8, 3, 5, 1}));
-      const auto few = joined == "projected" ? HostTensor::Of<int64_t>({1}, {1})
-                                             : HostTensor::Of<int64_t>({1, 4}, {0, 1, 1, 0});
-      Value* x = look_up("few", 2, few);
-      if (joined == "features") {
-        b.Out(b.Make("concat", {x, items}, {{"axis", int64_t{2}}}));
-        return;
-      }
-      if (joined == "projected") x = b.Op1("tanh", b.Matmul(x, b.P("project", {4, 4})));
-      b.Out(b.Mul(x, items));
-    });
-    EXPECT_EQ(RolesOf(g).at("items"), "TOKEN_EMBEDDING");
-    EXPECT_NE(RolesOf(g).at("few"), "TOKEN_EMBEDDING");
-  }
-}
-
-// Of two tables whose tokens stand one behind the other, as of an image and of text, each is one.
-TEST(Roles, TokensOfTwoVocabulariesInOneSequence) {
-  Graph g = Recover([&](TestGraph& b) {
-    std::vector<Value*> tokens;
-    for (const std::string table : {"text", "image"}) {
-      Value* ids = b.In(table + "_ids", HostTensor::Of<int64_t>({1, 2}, {0, 3}));
-      tokens.push_back(b.Make("gather", {b.P(table, {7, 4}), ids}, {{"axis", int64_t{0}}}));
-    }
-    b.Out(b.Make("concat", tokens, {{"axis", int64_t{1}}}));
-  });
-  EXPECT_EQ(RolesOf(g).at("text"), "TOKEN_EMBEDDING");
-  EXPECT_EQ(RolesOf(g).at("image"), "TOKEN_EMBEDDING");
 }
 
 // Attention of two heads; `low_rank`: each projection is a sum of two linears, as with LoRA.

@@ -158,4 +158,28 @@ inline const Op* Find(const Graph& graph, std::string_view name) {
   return nullptr;
 }
 
+inline std::string DimsText(const Op& param, const char* attr) {
+  std::string text;
+  if (!param.attrs.Has(attr)) return text;
+  for (int64_t d : param.attrs.IntList(attr)) text += StrCat(text.empty() ? "" : ",", d);
+  return "[" + text + "]";
+}
+
+// "[1] [0]"; empty where these are the last two dims.
+inline std::string RowsAndColumns(const Op& param) {
+  const std::string rows = DimsText(param, "rows"), columns = DimsText(param, "columns");
+  return rows + (rows.empty() ? "" : " ") + columns;
+}
+
+// The roles by name, each with its rows and columns.
+inline std::map<std::string, std::string> RolesOf(const Graph& g) {
+  std::map<std::string, std::string> roles;
+  for (const Op* p : g.Params()) {
+    const std::string dims = RowsAndColumns(*p);
+    roles[p->attrs.String("name")] =
+        p->attrs.String("role", "none") + (dims.empty() ? "" : " ") + dims;
+  }
+  return roles;
+}
+
 }  // namespace shardc::recover_testing
