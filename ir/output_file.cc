@@ -60,8 +60,10 @@ bool IsWrittenDirectly(const std::string& path) {
   return fs::exists(status) && !fs::is_regular_file(status);
 }
 
-// Also where a link leads to nothing yet.
+// Also where a link leads to nothing yet. Not of /dev/stdout, /dev/fd/3 and such where these are
+// pipes: what their links say is no path.
 std::string Target(const std::string& path) {
+  if (IsWrittenDirectly(path)) return path;
   constexpr int kMostLinks = 40;  // as Linux
   fs::path target = path;
   std::error_code error;

@@ -70,6 +70,16 @@ TEST_F(RunTest, SaveIsTheSameWhateverTheMesh) {
   for (const auto& [name, entry] : b.entries()) EXPECT_TRUE(a.Read(name) == b.Read(name)) << name;
 }
 
+TEST_F(RunTest, SavesIntoAPipe) {
+  Compile("plan", "--spec serial");
+  RunOk("plan --random-inputs 1 --save-params a.safetensors");
+  ToolResult r = Tool(
+      "run plan --random-inputs 1 --save-params /dev/fd/3 3>&1 >/dev/null | cat > b.safetensors");
+  EXPECT_EQ(r.exit, 0) << r.err;
+  EXPECT_EQ(Read("b.safetensors"), Read("a.safetensors"));
+  EXPECT_EQ(r.err.find("error"), std::string::npos) << r.err;
+}
+
 TEST_F(RunTest, CheckFindsADifference) {
   Compile("plan", "--spec megatron --mesh dp=1,tp=2");
   RunOk("plan --input input_ids=@ids.npy --save golden.safetensors");
