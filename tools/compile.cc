@@ -19,6 +19,7 @@
 #include "specs/annotations.h"
 #include "tools/interrupt.h"
 #include "tools/model.h"
+#include "tools/seed.h"
 #include "tools/verbs.h"
 
 namespace shardc {
@@ -284,19 +285,14 @@ void AddCompileVerb(CLI::App& app) {
                    "the only ones that do, by name: *lora_*")
       ->delimiter(',');
   verb->add_option("--dropout-seed", o->binding.dropout.seed,
-                   "another seed of what the model's dropouts draw");
+                   "another seed of what the model's dropouts draw")
+      ->check(IsSeed<int64_t>);
   verb->add_flag("--no-dropout", o->no_dropout, "drop nothing, as in evaluation");
   OptimizerOptions& opt = o->pipeline.optimizer;
   CLI::Option* optimizer =
       verb->add_option("--optimizer", opt.kind, "adamw or sgd; none without it");
   auto of_optimizer = [&](const char* name, auto& value, const char* what) {
-    // CLI11 takes an empty text for zero.
-    return verb->add_option(name, value, what)
-        ->capture_default_str()
-        ->needs(optimizer)
-        ->check([](const std::string& text) {
-          return text.empty() ? std::string("a value is missing") : std::string();
-        });
+    return verb->add_option(name, value, what)->capture_default_str()->needs(optimizer);
   };
   of_optimizer("--lr", opt.rate.lr, "learning rate");
   of_optimizer("--lr-warmup-steps", opt.rate.warmup_steps,

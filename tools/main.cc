@@ -3,6 +3,7 @@
 #include <iostream>
 #include <new>
 #include <sstream>
+#include <string>
 
 #include "ir/diagnostic.h"
 #include "runtime/processes.h"
@@ -14,6 +15,19 @@ namespace {
 // What is wrong with the command line is the same in all processes of a launch.
 bool SpeaksForAll() { return LaunchedRank() == 0; }
 
+// A value left empty, as a shell's variable is that was never set, would pass for an option that is
+// not given, or for zero: --check '' for a check that found nothing.
+void RefuseEmptyValues(CLI::App& app) {
+  for (CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) {
+    for (CLI::Option* option : verb->get_options()) {
+      if (option->get_items_expected_max() == 0) continue;
+      option->check([](const std::string& text) {
+        return text.empty() ? std::string("a value is missing") : std::string();
+      });
+    }
+  }
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("shardc: compiles a serial model into one program per rank, and runs them");
   app.require_subcommand(1);
@@ -23,6 +37,7 @@ int Main(int argc, char** argv) {
   AddDumpVerb(app);
   AddOptVerb(app);
   AddMeshVerb(app);
+  RefuseEmptyValues(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

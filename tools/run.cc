@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -20,6 +19,7 @@
 #include "tools/plan.h"
 #include "tools/run_profile.h"
 #include "tools/run_report.h"
+#include "tools/seed.h"
 #include "tools/states.h"
 #include "tools/verbs.h"
 
@@ -341,13 +341,7 @@ void AddRunVerb(CLI::App& app) {
       "values of so many steps");
   verb->add_option("--random-inputs", o->random_seed,
                    "fill inputs that are not given from this seed, a whole number from 0 on")
-      ->check([](const std::string& text) {
-        // CLI11 takes negative ones, and those that are too large, for large ones.
-        uint64_t seed;
-        const char* end = text.data() + text.size();
-        const auto read = std::from_chars(text.data(), end, seed);
-        return read.ec == std::errc() && read.ptr == end ? "" : text + " is no seed";
-      });
+      ->check(IsSeed<uint64_t>);
   verb->add_option("--save", o->save, "write all outputs, whole, to this safetensors file");
   verb->add_option("--save-params", o->save_params, "write the parameters after the last step");
   auto* checkpoint =

@@ -205,6 +205,8 @@ TEST_F(CompileTest, UsageMistakes) {
   Fails("--loss lmm", 2, {"E6101"});
   Fails("--optimizer adam", 2, {"E6102"});
   Fails("--optimizer adamw --lr ''", 2, {"--lr", "a value is missing"});
+  Fails("--freeze ''", 2, {"--freeze", "a value is missing"});
+  Fails("--dropout-seed 9223372036854775808", 2, {"is no seed"});
   Fails("--optimizer adamw --lr-decay cosin", 2, {"E6102", "use constant, linear or cosine"});
   Fails("--drop logit", 2, {"E6110", "did you mean 'logits'"});
   Fails("--drop tokens", 2, {"E6110", "\n  outputs: logits"});

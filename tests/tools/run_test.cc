@@ -371,6 +371,11 @@ TEST_F(RunTest, Usage) {
   }
   RunFails("plan --backend tpu", 2, {});
   RunFails("plan --steps 0", 2, {"not in range"});
+  for (const char* option : {"--save", "--save-params", "--save-checkpoint", "--load", "--check",
+                             "--profile", "--rtol", "--atol", "--input"}) {
+    RunFails(std::string("plan --random-inputs 1 ") + option + " ''", 2,
+             {option, "a value is missing"});
+  }
   RunFails("plan --threads 1025", 2, {"not in range"});
   RunFails("plan --steps 2 --repeat 2", 2, {});
   RunFails("plan --rtol -1", 2, {"-1 is not a number from 0 on"});
