@@ -1,5 +1,6 @@
 // "builtin:..." to a GptConfig.
 #include <charconv>
+#include <cmath>
 #include <functional>
 #include <set>
 #include <vector>
@@ -137,6 +138,9 @@ void CheckSizes(const GptConfig& c, const std::string& where) {
   }
   for (double ratio : {c.dropout, c.attention_dropout}) {
     if (!(ratio >= 0 && ratio < 1)) fail(StrCat("a dropout of ", ratio, " is not in [0, 1)"), "");
+  }
+  for (double number : {c.init_std, c.eps, c.rope_theta}) {
+    if (!std::isfinite(number)) fail("init_std, eps and rope_theta must be finite", "");
   }
   if (!(c.init_std >= 0 && c.eps > 0 && c.rope_theta > 0)) {
     fail("init_std must not be negative, eps and rope_theta must be positive", "");

@@ -164,7 +164,8 @@ TEST(ParseBuiltin, SizesThatDoNotFit) {
   using ::testing::HasSubstr;
   for (const char* text :
        {"hidden=65", "heads=4,kv_heads=3", "layers=0", "hidden=-64", "vocab=99999999999", "seq=0",
-        "hidden=12,heads=4,positions=rope", "seq=64,max_positions=32", "eps=0"}) {
+        "hidden=12,heads=4,positions=rope", "seq=64,max_positions=32", "eps=0", "eps=inf",
+        "init_std=inf", "rope_theta=inf"}) {
     EXPECT_THAT(ErrorOf(std::string("builtin:gpt?") + text), HasSubstr("E1502")) << text;
   }
   EXPECT_THAT(ErrorOf("builtin:gpt2", {{"seq", 1025}}), HasSubstr("E1502"));
