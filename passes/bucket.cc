@@ -67,7 +67,7 @@ class Buckets {
   Key KeyOf(const Op& op) const {
     const Op* producer = Producer(op);
     return {op.attrs.StringList("axes"),
-            op.attrs.String("reduce"),
+            op.attrs.String("reduce", "sum"),
             op.in(0).dtype,
             op.phase,
             op.stage,

@@ -212,6 +212,17 @@ TEST(BucketReductions, SmallOnesOfAPhaseTravelTogether) {
     CHECK-NEXT: %z = neg %3)");
 }
 
+// What an all_reduce does not say, it does by default.
+TEST(BucketReductions, SumsUnlessTheySayOtherwise) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%a: f32[8] partial(tp), %b: f32[4] partial(tp)) -> (%u, %v) {
+    %u = all_reduce %a {axes=["tp"]} : f32[8]
+    %v = all_reduce %b {axes=["tp"], reduce="sum"} : f32[4]
+  })",
+              "bucket_reductions", R"(
+    CHECK: all_reduce %a, %b)");
+}
+
 // The second sums what the first gave.
 TEST(BucketReductions, NotWhereOneNeedsTheOther) {
   CheckPasses(R"(mesh [dp=2, tp=2]
