@@ -102,22 +102,28 @@ bool Wins(W a, W b, bool max) {
   return max ? a > b : a < b;
 }
 
+// Folds into the result, whose float type may be another than the operand's. Integers go to
+// store(offset, value).
+template <typename T, typename Fn, typename StoreFn>
+void FoldIntoResult(const KernelCall& call, Wide<T> start, Fn fn, StoreFn store) {
+  std::vector<double> floats;
+  if constexpr (kIsFloat<T>) floats.resize(call.out[0].num_elements());
+  Fold<T>(call, AxesOf(*call.attrs, call.in[0].rank()), start, fn, [&](int64_t i, Wide<T> v) {
+    if constexpr (kIsFloat<T>) {
+      floats[static_cast<size_t>(i)] = v;
+    } else {
+      store(i, v);
+    }
+  });
+  if constexpr (kIsFloat<T>) FromDoubles(floats, call.out[0]);
+}
+
 void RunSum(const KernelCall& call) {
   reference::DispatchNumeric(call.in[0].dtype, [&](auto t) {
     using T = decltype(t);
-    std::vector<double> floats;
-    if constexpr (kIsFloat<T>) floats.resize(call.out[0].num_elements());
-    Fold<T>(
-        call, AxesOf(*call.attrs, call.in[0].rank()), 0,
-        [](Wide<T> a, Wide<T> b) { return Sum<T>("reduce_sum", a, b); },
-        [&](int64_t i, Wide<T> v) {
-          if constexpr (kIsFloat<T>) {
-            floats[static_cast<size_t>(i)] = v;
-          } else {
-            StoreSum<T>("reduce_sum", call.out[0], i, v);
-          }
-        });
-    if constexpr (kIsFloat<T>) FromDoubles(floats, call.out[0]);
+    FoldIntoResult<T>(
+        call, 0, [](Wide<T> a, Wide<T> b) { return Sum<T>("reduce_sum", a, b); },
+        [&](int64_t i, Wide<T> v) { StoreSum<T>("reduce_sum", call.out[0], i, v); });
   });
 }
 
@@ -139,8 +145,8 @@ template <bool kMax>
 void RunExtreme(const KernelCall& call) {
   reference::DispatchNumeric(call.in[0].dtype, [&](auto t) {
     using T = decltype(t);
-    Fold<T>(
-        call, AxesOf(*call.attrs, call.in[0].rank()), kMax ? Lowest<T>() : Highest<T>(),
+    FoldIntoResult<T>(
+        call, kMax ? Lowest<T>() : Highest<T>(),
         [](Wide<T> a, Wide<T> b) { return Wins(b, a, kMax) ? b : a; },
         [&](int64_t i, Wide<T> v) { reference::Store<T>(call.out[0], i, v); });
   });
@@ -233,7 +239,7 @@ OpDef ReduceDef(std::string_view name) {
   def.name = name;
   def.attrs = {{"axes", AttrKind::kInts, true}, {"keepdims", AttrKind::kBool}};
   def.infer = [name](const InferArgs& args) {
-    if (name == "reduce_mean") RequireFloat(name, args[0]);
+    if (name == "reduce_mean" || args.attrs.Has("out")) RequireFloat(name, args[0]);
     RequireNumeric(name, args[0]);
     auto axes = NormalizeAxes(name, args.attrs.IntList("axes"), args[0].rank());
     return std::vector<TensorType>{

@@ -280,6 +280,16 @@ TEST(OpsA, InferenceRefusesShapesThatOverflow) {
             std::string::npos);
 }
 
+TEST(OpsA, ReductionsOfIntegersHaveTheirType) {
+  HostTensor x = HostTensor::Of<int64_t>({2}, {1, 2});
+  for (const char* op : {"reduce_sum", "reduce_max"}) {
+    EXPECT_NE(IdOf([&] {
+                Eval(op, {x}, {{"axes", Ints{0}}, {"out", std::string("bf16")}});
+              }).find("must be a float type"),
+              std::string::npos);
+  }
+}
+
 TEST(OpsA, ReduceMaxSharesTheGradientAndNothingGivesMinusInfinity) {
   HostTensor x = F({2, 3}, {1, 4, 4, 2, 0, 1});
   EXPECT_EQ(Gradient("reduce_max", {x}, 0, F({2}, {6, 7}), {{"axes", Ints{1}}}),

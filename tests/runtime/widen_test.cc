@@ -51,6 +51,7 @@ TEST_P(Halves, BesideF32WhereTheOpTakesThem) {
   for (const OpSample& sample : OpSamples()) {
     const OpDef& def = GetOpDef(sample.op);
     for (int operand : def.narrow_operands) {
+      if (!IsFloat(sample.operands[static_cast<size_t>(operand)].dtype())) continue;
       SCOPED_TRACE(StrCat(sample.Name(), ", operand ", operand));
       OpSample mixed = sample;
       if (def.typed_result >= 0) mixed.attrs.Set("out", "f32");
@@ -71,6 +72,46 @@ TEST_P(Halves, BesideF32WhereTheOpTakesThem) {
     }
   }
   EXPECT_GT(compared, 20);
+}
+
+// What runs where there is no fast kernel for the shape: it reads such operands too, and writes the
+// type that the op chooses for its result.
+TEST_P(Halves, BesideF32InNaiveKernels) {
+  const double tolerance = GetParam() == DType::kF16 ? 1.0 / 1024 : 1.0 / 128;
+  int compared = 0;
+  for (const OpSample& sample : OpSamples()) {
+    const OpDef& def = GetOpDef(sample.op);
+    std::optional<OneOp> wide = Sample(sample, DType::kF32);
+    if (!wide || !def.reference || def.communicates) continue;
+    auto compare = [&](const OneOp& op, const OneOp& like, double most) {
+      const std::vector<HostTensor> got = op.Run(/*reference=*/true),
+                                    want = like.Run(/*reference=*/true);
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_LE(WorstDifference(got[i], want[i], 1e-3), most) << "result " << i;
+      }
+      ++compared;
+    };
+    SCOPED_TRACE(sample.Name());
+    OpSample typed = sample;
+    if (def.typed_result >= 0) {
+      typed.attrs.Set("out", std::string(DTypeName(GetParam())));
+      std::optional<OneOp> narrow = Sample(typed, DType::kF32);
+      if (narrow) compare(*narrow, *wide, tolerance);
+      typed.attrs.Set("out", "f32");
+    }
+    for (int operand : def.narrow_operands) {
+      if (!IsFloat(sample.operands[static_cast<size_t>(operand)].dtype())) continue;
+      SCOPED_TRACE(StrCat("operand ", operand));
+      OpSample mixed = typed;
+      for (HostTensor& t : mixed.operands) t = As(t, DType::kF32);
+      HostTensor& narrow = mixed.operands[static_cast<size_t>(operand)];
+      narrow = As(narrow, GetParam());
+      const OneOp half(mixed);
+      narrow = As(narrow, DType::kF32);
+      compare(half, OneOp(mixed), 1e-5);
+    }
+  }
+  EXPECT_GT(compared, 50);
 }
 
 // What an op says that it copies is what its kernel holds more than that of f32.
