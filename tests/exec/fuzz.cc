@@ -70,21 +70,26 @@ std::string RandomCut(Dice& dice, const Shape& shape, const Mesh& mesh, bool by_
   std::vector<int64_t> parts(shape.size(), 1);
   std::string text;
   int64_t last = 0, cuts = 0;
+  // Over several axes, as a sequence is in stretches for context parallelism.
+  const bool one_dim = dice.Chance(15), all_from_end = dice.Chance(50);
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
     if (!dice.Chance(60) || (IsPipeline(mesh.axes()[static_cast<size_t>(axis)]) && !may_be_illegal))
       continue;
-    const int64_t dim = dice.Between(0, rank - 1);
+    const int64_t dim = one_dim && cuts > 0 ? last : dice.Between(0, rank - 1);
     int64_t& p = parts[static_cast<size_t>(dim)];
     if (!may_be_illegal && shape[static_cast<size_t>(dim)] < p * mesh.axis_size(axis)) continue;
     p *= mesh.axis_size(axis);
-    text += StrCat(" dims: ", by_name && dice.Chance(50) ? dim - rank : dim, " axes: \"",
+    const bool from_end = by_name && (one_dim ? all_from_end : dice.Chance(50));
+    text += StrCat(" dims: ", from_end ? dim - rank : dim, " axes: \"",
                    mesh.axes()[static_cast<size_t>(axis)].name, "\"");
     last = dim;
     ++cuts;
   }
   if (text.empty()) return "";
-  if (by_name && cuts == 1 && dice.Chance(8)) {
+  if (cuts == 1 && dice.Chance(8)) {
     text += Segments(dice, shape[static_cast<size_t>(last)]);
+  } else if ((one_dim || cuts == 1) && dice.Chance(15)) {
+    text += StrCat(" balanced_segments: ", dice.Between(2, 5));
   }
   return " shard_spec {" + text + " }";
 }
@@ -227,20 +232,21 @@ std::string RandomModel(Dice& dice, const std::string& dtype) {
 
 std::string RandomMesh(Dice& dice, int64_t layers) {
   static const std::vector<std::vector<std::string>> kNames = {
-      {"tp"},       {"dp"},      {"dp", "tp"},      {"dp", "tp"},
-      {"tp", "dp"}, {"a", "tp"}, {"dp", "a", "tp"}, {"cp"},
-      {"dp", "cp"}, {"cp", "tp"}};
+      {"tp"},       {"dp"},       {"dp", "tp"},       {"dp", "tp"},
+      {"tp", "dp"}, {"a", "tp"},  {"dp", "a", "tp"},  {"cp"},
+      {"dp", "cp"}, {"cp", "tp"}, {"dp", "cp", "tp"}, {"a", "b", "c"}};
   static const std::vector<std::vector<std::string>> kPipelines = {
       {"pp"},       {"pp", "tp"},       {"pp", "dp"}, {"dp", "pp"},
-      {"tp", "pp"}, {"pp", "dp", "tp"}, {"pp", "cp"}};
+      {"tp", "pp"}, {"pp", "dp", "tp"}, {"pp", "cp"}, {"pp", "cp", "tp"}};
   const std::vector<std::string>& names =
       dice.Pick(dice.Chance(layers > 1 ? 40 : 3) ? kPipelines : kNames);
   std::string mesh;
+  const int64_t most = names.size() > 1 && dice.Chance(15) ? 12 : 8;
   int64_t ranks = 1;
   for (const std::string& name : names) {
-    int64_t size = dice.Between(names.size() == 1 ? 2 : 1, std::min<int64_t>(8 / ranks, 8));
-    if (names.size() > 1 && size > 4) size = 2;
-    size = std::max<int64_t>(1, std::min(size, 8 / ranks));
+    int64_t size = dice.Between(names.size() == 1 ? 2 : 1, std::min<int64_t>(most / ranks, 8));
+    if (names.size() > 1 && size > 4) size = dice.Between(2, 3);
+    size = std::max<int64_t>(1, std::min(size, most / ranks));
     if (name == "pp" && dice.Chance(95))
       size = std::max<int64_t>(1, std::min(std::max<int64_t>(2, size), layers));
     ranks *= size;

@@ -29,7 +29,7 @@ class Dice {
 
 // "builtin:gpt?..." with small odd sizes.
 std::string RandomModel(Dice& dice, const std::string& dtype);
-// 1 to 8 ranks on one to three axes; maybe with stages of a pipeline, "pp", for which a model has
+// 1 to 12 ranks on one to three axes; maybe with stages of a pipeline, "pp", for which a model has
 // `layers`.
 std::string RandomMesh(Dice& dice, int64_t layers);
 // A shipped spec or the text of one made by hand, for the parameters, inputs and activations of a

@@ -2,8 +2,8 @@
 // reference ones do, and sharded equals serial, or is refused with advice.
 //
 // SHARDC_FUZZ_CASES and SHARDC_FUZZ_SEED as in fuzz_test.cc; SHARDC_FUZZ_OPS is how large a graph
-// may be; with SHARDC_FUZZ_MINIMIZE a failure is made smaller before it is shown, with
-// SHARDC_FUZZ_VERBOSE refusals are shown too.
+// may be, SHARDC_FUZZ_WIDE how many percent are f64; with SHARDC_FUZZ_MINIMIZE a failure is made
+// smaller before it is shown, with SHARDC_FUZZ_VERBOSE refusals are shown too.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -226,7 +226,8 @@ TEST_P(OpsFuzz, RandomGraphs) {
   int64_t refused = 0;
   for (int64_t seed = first; seed < first + n; ++seed) {
     Dice dice(static_cast<uint64_t>(seed));
-    const bool wide = dice.Chance(75), batched = dice.Chance(25), layers = dice.Chance(30);
+    const bool wide = dice.Chance(static_cast<int>(EnvironmentOr("SHARDC_FUZZ_WIDE", 75))),
+               batched = dice.Chance(25), layers = dice.Chance(30);
     FuzzCase c;
     c.model = MakeRandomGraph(dice, {.dtype = wide ? DType::kF64 : DType::kF32,
                                      .batched = batched,
@@ -240,7 +241,7 @@ TEST_P(OpsFuzz, RandomGraphs) {
     AddRandomMemorySaving(dice, c.setup);
     if (dice.Chance(10)) c.setup.pipeline.recompute = "selective,gathers";
     if (!wide && dice.Chance(30)) {
-      c.setup.pipeline.precision.compute = "bf16";
+      c.setup.pipeline.precision.compute = dice.Chance(75) ? "bf16" : "f16";
       if (dice.Chance(30)) c.setup.pipeline.precision.reduce_in = "f32";
     }
     c.setup.session.reference_kernels = wide && dice.Chance(50);
