@@ -179,6 +179,10 @@ void Conv(NodeContext& c) {
     c.Fail("E1303", StrCat("the weight of Conv takes ", ws[1], " channels, its input has ",
                            xs[1] / groups, groups == 1 ? "" : " in each group"));
   }
+  if (c.has_input(2) && c.input(2)->type.shape != Shape{ws[0]}) {
+    c.Fail("E1303", StrCat("the bias of Conv has shape ", ShapeToString(c.input(2)->type.shape),
+                           ", its result ", ws[0], " channels"));
+  }
   const Window w = WindowOf(c, xs, ws);
   const bool depthwise = groups > 1 && groups == xs[1] && groups == ws[0];
   if ((depthwise || !w.Adjacent()) && w.Offsets() > kMaxSlices) {

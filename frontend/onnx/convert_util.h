@@ -56,6 +56,8 @@ inline Value* Like(NodeContext& c, Value* v, double value) {
 }
 Value* Times(NodeContext& c, Value* v, double factor);  // v itself for 1
 Value* Plus(NodeContext& c, Value* v, double term);     // v itself for 0
+// Input i, which broadcasts to this shape; E1303 where it does not, or would make it larger.
+Value* InputOnto(NodeContext& c, int i, const Shape& shape);
 Value* Reduce(NodeContext& c, std::string_view op, Value* v, Ints axes, bool keepdims);
 // Elements [from, to) of one dim.
 Value* SliceDim(NodeContext& c, Value* v, int axis, int64_t from, int64_t to);

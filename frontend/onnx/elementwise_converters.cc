@@ -182,7 +182,7 @@ void Gelu(NodeContext& c) {
 // com.microsoft: the bias may be left out of FastGelu.
 void GeluWithBias(NodeContext& c) {
   Value* x = c.input(0);
-  if (c.has_input(1)) x = Add(c, x, c.input(1));
+  if (c.has_input(1)) x = Add(c, x, InputOnto(c, 1, x->type.shape));
   c.SetOutput(0, GeluOf(c, x, c.op_type() == "FastGelu" ? "tanh" : "none"));
 }
 
@@ -193,6 +193,9 @@ void Clip(NodeContext& c) {
     return c.HasAttr(attribute) ? Like(c, v, c.Float(attribute, 0)) : c.InputOrNull(i);
   };
   Value *low = limit(1, "min"), *high = limit(2, "max");
+  for (const Value* one : {low, high}) {
+    if (one && one->type.num_elements() != 1) c.Fail("E1303", "a limit of Clip is one number");
+  }
   if (low) v = c.Make("max", {v, low});
   if (high) v = c.Make("min", {v, high});
   c.SetOutput(0, v);

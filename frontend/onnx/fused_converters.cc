@@ -101,7 +101,7 @@ Value* GeluOf(NodeContext& c, Value* x, const char* approximate) {
 
 void GemmFastGelu(NodeContext& c) {
   Value* y = c.Make("matmul", {c.input(0), c.input(1)});
-  if (c.has_input(2)) y = Add(c, y, c.input(2));
+  if (c.has_input(2)) y = Add(c, y, InputOnto(c, 2, y->type.shape));
   c.SetOutput(0, GeluOf(c, y, "tanh"));
 }
 

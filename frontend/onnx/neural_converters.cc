@@ -27,7 +27,9 @@ Value* GemmOf(NodeContext& c) {
   if (c.Int("transA", 0) != 0) a = c.Transpose(a, {1, 0});
   bool nt = c.Int("transB", 0) != 0;
   Value* y = Times(c, c.Make(nt ? "matmul_nt" : "matmul", {a, b}), c.Float("alpha", 1));
-  if (c.has_input(2)) y = Add(c, y, Times(c, c.input(2), c.Float("beta", 1)));
+  if (c.has_input(2)) {
+    y = Add(c, y, Times(c, InputOnto(c, 2, y->type.shape), c.Float("beta", 1)));
+  }
   return y;
 }
 
@@ -108,8 +110,8 @@ void Normalize(NodeContext& c, std::string_view op, bool has_bias) {
   std::vector<Value*> results = c.MakeAll(op, operands, {{"eps", c.Float("epsilon", 1e-5f)}});
   Value* y = c.Reshape(results[0], r.shape);
   // The scale decides the type of the result.
-  if (!weight) y = Mul(c, c.Cast(y, c.input(1)->type.dtype), c.input(1));
-  if (has_bias && !bias && c.has_input(2)) y = Add(c, y, c.input(2));
+  if (!weight) y = Mul(c, c.Cast(y, c.input(1)->type.dtype), InputOnto(c, 1, r.shape));
+  if (has_bias && !bias && c.has_input(2)) y = Add(c, y, InputOnto(c, 2, r.shape));
   c.SetOutput(0, y);
   for (size_t i = 1; i < results.size(); ++i) SetStatistic(c, static_cast<int>(i), results[i], r);
 }

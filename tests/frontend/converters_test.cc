@@ -419,6 +419,31 @@ TEST_F(Converters, GroupsOfNoChannelsAreRefused) {
   ExpectRefused("E1303", "[2, 4, 3] has no channels for 3 groups");
 }
 
+// ONNX broadcasts them to what they are applied to, not the other way round.
+TEST_F(Converters, OperandsThatWouldMakeTheResultLargerAreRefused) {
+  for (const std::string op : {"Gemm", "LayerNormalization", "RMSNormalization"}) {
+    SCOPED_TRACE(op);
+    Restart(23);
+    Input("x", {1, 4});
+    Input("square", {4, 4});
+    Input("w", {3, 4});
+    Node(op, op == "Gemm" ? std::vector<std::string>{"x", "square", "w"}
+                          : std::vector<std::string>{"x", "w"});
+    ExpectRefused("E1303", "of shape [3, 4] does not broadcast to [1, 4]");
+  }
+  Restart();
+  Input("x", {2, 3, 4});
+  Input("w", {2, 3, 2});
+  Input("b", {1});
+  Node("Conv", {"x", "w", "b"});
+  ExpectRefused("E1303", "the bias of Conv has shape [1], its result 2 channels");
+  Restart();
+  Input("x", {2, 3});
+  Input("low", {3});
+  Node("Clip", {"x", "low"});
+  ExpectRefused("E1303", "a limit of Clip is one number");
+}
+
 TEST_F(Converters, FusedProductsOfTransposedBatchesAreRefused) {
   model_.Opset("com.microsoft", 1);
   Input("a", {2, 3, 4});
