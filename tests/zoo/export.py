@@ -91,6 +91,8 @@ def export_right(name, model, exporter, expected, path):
             write(model, example, exporter, dynamic, path)
             got = run_by_ort(path, inputs)
         except Exception as error:  # of any kind: an exporter's limits
+            while error.__cause__:
+                error = error.__cause__
             reasons.append(f"{type(error).__name__}: {error}")
             continue
         if got.shape == expected.shape and np.allclose(got, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max()):
@@ -100,35 +102,37 @@ def export_right(name, model, exporter, expected, path):
 
 
 def gradients(model, inputs, loss, extra):
-    model.zero_grad()
+    """Outputs with the loss, and gradients of the parameters that PyTorch has one for: not of frozen ones, as tables of sines."""
     out = model(*inputs.values())
     value = models.loss_value(loss, out, extra)
     value.backward()
-    grads = {n: (torch.zeros_like(p) if p.grad is None else p.grad).double().numpy() for n, p in model.named_parameters()}
+    grads = {n: p.grad.double().numpy() for n, p in model.named_parameters() if p.grad is not None}
     return {OUTPUT: out.detach().double().numpy(), "loss": value.detach().double().numpy()}, grads
 
 
 def by_names_of_file(path, params, ties, grads):
-    """Gradients under the names that the file has: a parameter's own, or of a tensor with its values, transposed, reshaped,
-    or with 1 added."""
-    found, kept = {}, set()
+    """Gradients under the names that the file has: a parameter's own, or of a tensor with its values, transposed, reshaped, or
+    with 1 added. Not of one that the exporter folded into 1 - p too: the file has two where the model has one."""
+    found, kept, folded = {}, set(), set()
     for tensor in onnx.load(path).graph.initializer:
         array = numpy_helper.to_array(tensor)
         if array.dtype != np.float32:
             continue
         own = ties.get(tensor.name, tensor.name)
-        for name in [own] if own in params else params:
-            value, grad = params[name], grads[name]
+        for name in [own] if own in params else grads:
+            value = params[name]
             if array.size != value.size:
                 continue
-            if array.shape == value.shape[::-1] and np.array_equal(array, value.T):
-                grad = grad.T
-            elif not (np.array_equal(array.ravel(), value.ravel()) or np.array_equal(array.ravel(), value.ravel() + np.float32(1))):
+            same = [np.array_equal(array.ravel(), v.ravel()) for v in (value, value + 1, value.T, 1 - value)]
+            if not any(same) or name not in grads:
                 continue
-            found["grad." + tensor.name] = grad.reshape(array.shape)
+            grad = grads[name].T if same == [False, False, True, False] else grads[name]
+            found["grad." + tensor.name] = name, grad.reshape(array.shape)
             kept.add(name)
+            if same[3]:
+                folded.add(name)
             break
-    return found, sorted(set(params) - kept)
+    return {key: grad for key, (name, grad) in found.items() if name not in folded}, sorted(grads.keys() - kept | folded)
 
 
 def tied_names(model):

@@ -6,7 +6,6 @@ HEADS, HEAD_DIM = 6, 8
 HIDDEN = HEADS * HEAD_DIM
 VOCABULARY = 101
 POSITIONS = 64
-CLASSES = 5
 
 # The first pattern that matches a name gives its value. Sizes are no powers of two where that is allowed.
 SIZES = [(re.compile(pattern), value) for pattern, value in [
@@ -45,7 +44,9 @@ SIZES = [(re.compile(pattern), value) for pattern, value in [
 
 # What names do not tell.
 OWN = {
-    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "intermediate_size": 100},
+    "convnext": {"hidden_sizes": [12, 24, 36, 48], "depths": [1, 1, 2, 1]},
+    "esm": {"vocab_size": VOCABULARY, "pad_token_id": 0, "mask_token_id": 4},
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]], "num_layers": 4, "intermediate_size": 100},
 }
 
 
@@ -73,6 +74,8 @@ def tiny_list(name, default):
         return [1] * len(default)
     if "size" in name or "dim" in name:
         return [12 * (i + 1) for i in range(len(default))]
+    if "heads" in name:
+        return [2] * len(default)
     return None
 
 
@@ -109,6 +112,4 @@ def tiny_config(config_class, **given):
         for name in ("num_hidden_layers", "num_layers"):
             if name in sizes:
                 sizes[name] = 4
-    config = config_class(**sizes | OWN.get(config_class.model_type, {}) | given)
-    config.num_labels = CLASSES
-    return config
+    return config_class(**sizes | OWN.get(config_class.model_type, {}) | given)
