@@ -51,8 +51,17 @@ bool Piecewise::Tie(const ShardingRule& rule, const std::vector<DimFactors>& dim
   int64_t size = 1;
   for (int f : dims[at].factors) size *= rule.factors[static_cast<size_t>(f)].size;
   if (size != v->type.shape[at]) return false;
-  if (before < 0) ties.emplace_back(v, d);
-  return before < 0 || before == d;
+  if (before >= 0) return before == d;
+  if (HasWhole(v)) return false;
+  ties.emplace_back(v, d);
+  return true;
+}
+
+// Whether an op that was included when v was not cut reads or makes v.
+bool Piecewise::HasWhole(const Value* v) const {
+  return (v->producer && Contains(v->producer)) ||
+         std::any_of(v->users.begin(), v->users.end(),
+                     [&](const Op* user) { return Contains(user); });
 }
 
 namespace {

@@ -56,6 +56,7 @@ class Piecewise {
   using Ties = std::vector<std::pair<Value*, int>>;
   bool Tie(const ShardingRule& rule, const std::vector<DimFactors>& dims, Value* v, int factor,
            Ties& ties) const;
+  bool HasWhole(const Value* v) const;
   bool FactorOf(const std::vector<DimFactors>& dims, const Value* v, int* factor) const;
   bool IsWidened(const Value* v) const;
   bool InfersPieces(const Op& op, int64_t units) const;

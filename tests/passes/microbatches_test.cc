@@ -171,6 +171,19 @@ TEST(Microbatches, RefusesWhatMixesExamples) {
     %loss = sum_squares %1 : f32[]
   })",
           2, "E2111", "matmul_nt at pairs mixes the examples of a batch: f32[4, 6]");
+  // A lookup of rows of all examples, whose indices are found to come in pieces before the rows.
+  Refused(R"(graph @g(%x: f32[4, 3]) -> (%loss) {
+    %w = param "w" : f32[3]
+    %0 = reduce_max %x {axes=[1], keepdims=false} : f32[4]
+    %at = cast %0 {to="i64"} : i64[4]
+    %1 = mul %x, %w : f32[4, 3]
+    %2 = silu %1 : f32[4, 3]
+    %3 = silu %2 : f32[4, 3]
+    %4 = reshape %3 {shape=[12], site="flat"} : f32[12]
+    %5 = gather %4, %at {axis=0} : f32[4]
+    %loss = sum_squares %5 : f32[]
+  })",
+          2, "E2111", "reshape at flat mixes the examples of a batch: f32[4, 3]");
 }
 
 TEST(Microbatches, RefusesAModelOfWhichNothingComesInPieces) {
