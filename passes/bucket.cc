@@ -6,6 +6,7 @@
 
 #include "ir/op_def.h"
 #include "passes/home_stages.h"
+#include "passes/provenance.h"
 
 namespace shardc {
 namespace {
@@ -129,11 +130,8 @@ class Buckets {
         operands.push_back(op->operands[i]);
         types.push_back(op->out(static_cast<int>(i)));
       }
-      auto merge = [](Strings& into, const std::string& text) {
-        if (std::find(into.begin(), into.end(), text) == into.end()) into.push_back(text);
-      };
-      for (const std::string& w : WhyOf(*op)) merge(why, w);
-      merge(causes, op->attrs.String("for", ""));
+      AddReasons(why, WhyOf(*op));
+      AddReasons(causes, {op->attrs.String("for", "")});
     }
     Op* last = ops.back();
     Attributes attrs = last->attrs;

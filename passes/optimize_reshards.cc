@@ -6,6 +6,7 @@
 
 #include "ir/builder.h"
 #include "ir/op_def.h"
+#include "passes/provenance.h"
 #include "passes/sink_reductions.h"
 #include "passes/weights.h"
 
@@ -150,9 +151,7 @@ class Optimizer {
     Value* whole = Make(ra, {sum}, type, ra.attrs, op);
     whole->producer->site = ra.site;
     Strings why = WhyOf(ra);
-    for (const std::string& w : WhyOf(rb)) {
-      if (std::find(why.begin(), why.end(), w) == why.end()) why.push_back(w);
-    }
+    AddReasons(why, WhyOf(rb));
     if (!why.empty()) whole->producer->attrs.Set("why", std::move(why));
     return Cast(whole, wide, cast, op);
   }

@@ -39,6 +39,12 @@ void SetProvenance(Value* value, int axis, int step) {
   value->provenance[axis] = step;
 }
 
+void AddReasons(Strings& why, const Strings& more) {
+  for (const std::string& text : more) {
+    if (std::find(why.begin(), why.end(), text) == why.end()) why.push_back(text);
+  }
+}
+
 std::string Describe(const Op& op) {
   std::string out(op.name());
   if (!op.site.empty()) out += " at " + op.site;

@@ -19,6 +19,9 @@ std::vector<std::string> ProvenanceChain(const Graph& graph, int step);
 int ProvenanceOf(const Value* value, int axis);
 void SetProvenance(Value* value, int axis, int step);
 
+// Appends the sentences that are not among them yet.
+void AddReasons(Strings& why, const Strings& more);
+
 // "matmul at transformer.h.0.mlp.c_fc (backward)"
 std::string Describe(const Op& op);
 

@@ -101,11 +101,7 @@ Value* Versions::Make(Value* source, const Sharding& want, Op* user,
 Strings Versions::Explain(const Value* source, const Value* made, const Op* user) const {
   const Mesh& mesh = graph_.mesh;
   Strings why;
-  auto explain = [&](int last) {
-    for (std::string& text : ProvenanceChain(graph_, last)) {
-      if (std::find(why.begin(), why.end(), text) == why.end()) why.push_back(std::move(text));
-    }
-  };
+  auto explain = [&](int last) { AddReasons(why, ProvenanceChain(graph_, last)); };
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
     const Placement from = PlacementOf(source->type, axis, mesh),
                     to = PlacementOf(made->type, axis, mesh);
