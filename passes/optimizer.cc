@@ -88,6 +88,56 @@ void CheckNames(const Graph& graph) {
   }
 }
 
+void NoteHalves(Graph& graph, const std::vector<std::pair<Op*, Value*>>& grads) {
+  for (const auto& [param, grad] : grads) {
+    const DType type = param->out().dtype;
+    if (!IsHalf(type)) continue;
+    graph.notes.push_back(StrCat(
+        "parameters are in ", DTypeName(type),
+        ", where an update much smaller than what it is added to is lost; a model in f32 with "
+        "--precision ",
+        DTypeName(type), " keeps it"));
+    return;
+  }
+}
+
+// What the updates of all parameters read.
+struct Shared {
+  Value *step, *scale, *rate;
+};
+
+void Update(Builder& b, const OptimizerOptions& options, const Op& param, Value* grad,
+            const Shared& shared) {
+  const std::string& name = param.attrs.String("name");
+  const bool decays = param.attrs.Bool("decay", param.out().rank() >= 2);
+  const double decay = decays ? options.weight_decay : 0;
+  if (options.kind == "adamw") {
+    Value* m = StateOf(b, param, ".adamw.m");
+    Value* v = StateOf(b, param, ".adamw.v");
+    Op* op = b.Create("adamw", {param.result(), grad, m, v, shared.step, shared.scale, shared.rate},
+                      {{"beta1", options.beta1},
+                       {"beta2", options.beta2},
+                       {"eps", options.eps},
+                       {"weight_decay", decay}});
+    b.Update(name, op->result(0));
+    b.Update(name + ".adamw.m", op->result(1));
+    b.Update(name + ".adamw.v", op->result(2));
+    return;
+  }
+  std::vector<Value*> operands = {param.result(), grad, shared.scale, shared.rate};
+  if (options.momentum > 0) {
+    operands.push_back(StateOf(b, param, ".sgd.momentum"));
+    operands.push_back(shared.step);
+  }
+  Op* op = b.Create("sgd", operands,
+                    {{"momentum", options.momentum},
+                     {"dampening", 0.0},
+                     {"nesterov", false},
+                     {"weight_decay", decay}});
+  b.Update(name, op->result(0));
+  if (options.momentum > 0) b.Update(name + ".sgd.momentum", op->result(1));
+}
+
 }  // namespace
 
 Diagnostic NoGradients() {
@@ -108,15 +158,7 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
   b.phase = Phase::kOptimizer;
   b.site = "optimizer";
   DType dtype = grads[0].second->type.dtype;
-  for (auto& [param, grad] : grads) {
-    if (!IsHalf(param->out().dtype)) continue;
-    graph.notes.push_back(StrCat(
-        "parameters are in ", DTypeName(param->out().dtype),
-        ", where an update much smaller than what it is added to is lost; a model in f32 with "
-        "--precision ",
-        DTypeName(param->out().dtype), " keeps it"));
-    break;
-  }
+  NoteHalves(graph, grads);
 
   Value* norm = GradientNorm(b, grads);
   Value* scale = b.Scalar(dtype, 1);
@@ -130,36 +172,9 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
   b.Update("optimizer.step", step);
 
   for (auto& [param, grad] : grads) {
-    const std::string& name = param->attrs.String("name");
-    const TensorType& type = param->out();
-    double decay = param->attrs.Bool("decay", type.rank() >= 2) ? options.weight_decay : 0;
     b.BelongWith(*param);
-    if (b.site.empty()) b.site = name;
-    if (options.kind == "adamw") {
-      Value* m = StateOf(b, *param, ".adamw.m");
-      Value* v = StateOf(b, *param, ".adamw.v");
-      Op* op = b.Create("adamw", {param->result(), grad, m, v, step, scale, rate},
-                        {{"beta1", options.beta1},
-                         {"beta2", options.beta2},
-                         {"eps", options.eps},
-                         {"weight_decay", decay}});
-      b.Update(name, op->result(0));
-      b.Update(name + ".adamw.m", op->result(1));
-      b.Update(name + ".adamw.v", op->result(2));
-    } else {
-      std::vector<Value*> operands = {param->result(), grad, scale, rate};
-      if (options.momentum > 0) {
-        operands.push_back(StateOf(b, *param, ".sgd.momentum"));
-        operands.push_back(step);
-      }
-      Op* op = b.Create("sgd", operands,
-                        {{"momentum", options.momentum},
-                         {"dampening", 0.0},
-                         {"nesterov", false},
-                         {"weight_decay", decay}});
-      b.Update(name, op->result(0));
-      if (options.momentum > 0) b.Update(name + ".sgd.momentum", op->result(1));
-    }
+    if (b.site.empty()) b.site = param->attrs.String("name");
+    Update(b, options, *param, grad, {step, scale, rate});
   }
   CheckNames(graph);
   AddOutput(graph, "grad_norm", norm);
