@@ -267,29 +267,27 @@ class Cutting {
   }
 
   Value* Concat(const Op& op, Value* r) {
-    return Made(op, r,
-                graph_.AddOp(GetOpDef("concat"), pieces_[r], {Whole(r)},
-                             {{"axis", int64_t{chain_.DimOf(r)}}}, end_));
+    return Make("concat", pieces_[r], Whole(r), {{"axis", int64_t{chain_.DimOf(r)}}}, op, r);
   }
 
   Value* Sum(const Op& op, Value* r) {
     Value* sum = pieces_[r][0];
     for (size_t m = 1; m < pieces_[r].size(); ++m) {
-      sum = Made(op, r, graph_.AddOp(GetOpDef("add"), {sum, pieces_[r][m]}, {sum->type}, {}, end_));
+      sum = Make("add", {sum, pieces_[r][m]}, sum->type, {}, op, r);
     }
     if (sum->type.dtype == r->type.dtype) return sum;
-    return Made(op, r,
-                graph_.AddOp(GetOpDef("cast"), {sum}, {Whole(r)},
-                             {{"to", std::string(DTypeName(r->type.dtype))}}, end_));
+    return Make("cast", {sum}, Whole(r), {{"to", std::string(DTypeName(r->type.dtype))}}, op, r);
   }
 
   static TensorType Whole(const Value* v) { return {v->type.dtype, v->type.shape}; }
 
-  static Value* Made(const Op& like, const Value* r, Op* op) {
-    op->phase = like.phase;
-    op->BelongWith(like);
-    op->result()->provenance = r->provenance;
-    return op->result();
+  // Of the pieces of r, a result of `op`.
+  Value* Make(const char* name, std::vector<Value*> pieces, TensorType type, Attributes attrs,
+              const Op& op, const Value* r) {
+    Op* made = graph_.AddOp(GetOpDef(name), std::move(pieces), {std::move(type)}, std::move(attrs),
+                            end_, op);
+    made->result()->provenance = r->provenance;
+    return made->result();
   }
 
   Graph& graph_;
