@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "ir/kernel_call.h"
 #include "ir/op_def.h"
+#include "ir/run_reference.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -84,11 +84,6 @@ bool WorthKeeping(const std::vector<TensorType>& results, const std::vector<Valu
   return true;
 }
 
-TensorView View(const HostTensor& tensor) {
-  // Operands are only read.
-  return {const_cast<std::byte*>(tensor.raw()), tensor.dtype(), tensor.shape(), nullptr};
-}
-
 }  // namespace
 
 const HostTensor* ConstantOf(const Value* value) {
@@ -104,30 +99,19 @@ std::optional<std::vector<HostTensor>> Fold(std::string_view name,
   bool fits = n >= def.min_operands && (def.max_operands < 0 || n <= def.max_operands);
   if (!def.reference || operands.empty() || !fits) return std::nullopt;
   std::vector<const TensorType*> types;
-  std::vector<TensorView> in, out;
+  std::vector<const HostTensor*> constants;
   for (const Value* v : operands) {
-    const HostTensor* constant = ConstantOf(v);
-    if (constant == nullptr) return std::nullopt;
     types.push_back(&v->type);
-    in.push_back(View(*constant));
+    constants.push_back(ConstantOf(v));
+    if (constants.back() == nullptr) return std::nullopt;
   }
   std::vector<TensorType> result_types = def.infer({types, attrs});
   if (!WorthKeeping(result_types, operands, bytes_left)) return std::nullopt;
   if (operands.size() == 2) {
-    CheckIntegers(name, *ConstantOf(operands[0]), *ConstantOf(operands[1]), result_types[0].shape);
+    CheckIntegers(name, *constants[0], *constants[1], result_types[0].shape);
   }
-  std::vector<HostTensor> results;
-  for (const TensorType& type : result_types) {
-    bytes_left -= type.bytes();
-    results.emplace_back(type.dtype, type.shape);
-  }
-  for (const HostTensor& r : results) out.push_back(View(r));
-  KernelCall call;
-  call.attrs = &attrs;
-  call.in = in;
-  call.out = out;
-  def.reference(call);
-  return results;
+  for (const TensorType& type : result_types) bytes_left -= type.bytes();
+  return RunReference(def, attrs, constants, result_types);
 }
 
 std::optional<std::vector<HostTensor>> EmptyResults(std::string_view op,

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "ir/op_def.h"
+#include "ir/run_reference.h"
 
 namespace shardc::recover {
 namespace {
@@ -32,16 +33,9 @@ std::optional<HostTensor> Evaluate(const Value* v, int depth = 16) {
     if (!data) return std::nullopt;
     operands.push_back(*std::move(data));
   }
-  HostTensor result(v->type.dtype, v->type.shape);
-  std::vector<TensorView> in;
-  for (HostTensor& t : operands) in.push_back({t.raw(), t.dtype(), t.shape()});
-  std::vector<TensorView> out = {{result.raw(), result.dtype(), result.shape()}};
-  KernelCall call;
-  call.attrs = &op->attrs;
-  call.in = in;
-  call.out = out;
-  op->def->reference(call);
-  return result;
+  std::vector<const HostTensor*> pointers;
+  for (const HostTensor& t : operands) pointers.push_back(&t);
+  return std::move(RunReference(*op->def, op->attrs, pointers, {&v->type, 1})[0]);
 }
 
 // Exporters fold the batch into masks: leading dims along which nothing changes become 1.

@@ -17,6 +17,7 @@
 #include "ir/host_tensor.h"
 #include "ir/op_def.h"
 #include "tests/ir/data_source.h"
+#include "tests/ir/interpreter.h"
 
 namespace shardc::recover_testing {
 
@@ -25,37 +26,16 @@ using Tensors = std::map<std::string, HostTensor>;
 
 // The outputs of the graph by the ops' reference semantics.
 inline Tensors Evaluate(const Graph& graph, const Tensors& inputs) {
-  std::map<const Value*, HostTensor> values;
+  testing::Values values;
   for (const auto& input : graph.inputs()) values[input.get()] = inputs.at(input->name);
   for (const auto& op : graph.ops()) {
-    if (op->name() == "param") {
-      HostTensor t(op->out().dtype, op->out().shape);
-      graph.sources.find(op->attrs.String("name"))
-          ->second->Read(Shape(t.shape().size(), 0), t.shape(), t.raw());
-      values[op->result()] = std::move(t);
-      continue;
-    }
-    if (op->name() == "constant") {
-      values[op->result()] = op->attrs.Tensor("value");
-      continue;
-    }
-    if (op->name() == "state") values[op->result()] = HostTensor(op->out().dtype, op->out().shape);
-    if (op->name() == "state" || op->name() == "update") continue;
-    std::vector<TensorView> in, out;
-    for (Value* v : op->operands) {
-      HostTensor& t = values.at(v);
-      in.push_back({t.raw(), t.dtype(), t.shape()});
-    }
-    for (Value* v : op->results) {
-      HostTensor& t = values[v] = HostTensor(v->type.dtype, v->type.shape);
-      out.push_back({t.raw(), t.dtype(), t.shape()});
-    }
-    KernelCall call;
-    call.attrs = &op->attrs;
-    call.in = in;
-    call.out = out;
-    op->def->reference(call);
+    if (!op->def->is_state) continue;
+    HostTensor& t = values[op->result()] = HostTensor(op->out().dtype, op->out().shape);
+    if (op->name() != "param") continue;
+    const TensorSource& source = *graph.sources.at(op->attrs.String("name"));
+    source.Read(Shape(t.shape().size(), 0), t.shape(), t.raw());
   }
+  values = testing::Interpret(graph, std::move(values));
   Tensors outputs;
   for (const Output& o : graph.outputs) outputs[o.name] = values.at(o.value);
   return outputs;

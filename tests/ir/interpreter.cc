@@ -4,25 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "ir/run_reference.h"
+
 namespace shardc::testing {
-namespace {
-
-std::vector<HostTensor> Run(const OpDef& def, const std::vector<TensorView>& in,
-                            const std::vector<const TensorType*>& types, const Attributes& attrs) {
-  SHARDC_CHECK(def.reference, "op ", def.name, " has no reference");
-  std::vector<HostTensor> results;
-  std::vector<TensorView> out;
-  for (const TensorType* type : types) results.emplace_back(type->dtype, type->shape);
-  for (const HostTensor& r : results) out.push_back(View(r));
-  KernelCall call;
-  call.attrs = &attrs;
-  call.in = in;
-  call.out = out;
-  def.reference(call);
-  return results;
-}
-
-}  // namespace
 
 TensorView View(const HostTensor& tensor) {
   return {const_cast<std::byte*>(tensor.raw()), tensor.dtype(), tensor.shape(), nullptr};
@@ -41,11 +25,11 @@ Values Interpret(const Graph& graph, Values given) {
       }
       continue;
     }
-    std::vector<TensorView> in;
-    std::vector<const TensorType*> types;
-    for (const Value* v : op->operands) in.push_back(View(values.at(v)));
-    for (const Value* v : op->results) types.push_back(&v->type);
-    std::vector<HostTensor> results = Run(*op->def, in, types, op->attrs);
+    std::vector<const HostTensor*> operands;
+    std::vector<TensorType> types;
+    for (const Value* v : op->operands) operands.push_back(&values.at(v));
+    for (const Value* v : op->results) types.push_back(v->type);
+    std::vector<HostTensor> results = RunReference(*op->def, op->attrs, operands, types);
     for (size_t i = 0; i < results.size(); ++i) values[op->results[i]] = std::move(results[i]);
   }
   return values;
@@ -54,16 +38,13 @@ Values Interpret(const Graph& graph, Values given) {
 std::vector<HostTensor> RunOp(std::string_view op, std::span<const HostTensor> operands,
                               const Attributes& attrs) {
   const OpDef& def = GetOpDef(op);
-  std::vector<TensorType> operand_types;
-  for (const HostTensor& t : operands) operand_types.emplace_back(t.dtype(), t.shape());
-  std::vector<const TensorType*> pointers;
-  for (const TensorType& t : operand_types) pointers.push_back(&t);
-  std::vector<TensorType> result_types = def.infer({pointers, attrs});
-  std::vector<TensorView> in;
-  for (const HostTensor& t : operands) in.push_back(View(t));
-  pointers.clear();
-  for (const TensorType& t : result_types) pointers.push_back(&t);
-  return Run(def, in, pointers, attrs);
+  std::vector<TensorType> types;
+  for (const HostTensor& t : operands) types.emplace_back(t.dtype(), t.shape());
+  std::vector<const TensorType*> type_pointers;
+  for (const TensorType& t : types) type_pointers.push_back(&t);
+  std::vector<const HostTensor*> pointers;
+  for (const HostTensor& t : operands) pointers.push_back(&t);
+  return RunReference(def, attrs, pointers, def.infer({type_pointers, attrs}));
 }
 
 double Dot(const HostTensor& a, const HostTensor& b) {

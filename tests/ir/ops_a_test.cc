@@ -9,36 +9,22 @@
 #include "ir/builder.h"
 #include "ir/op_def.h"
 #include "passes/differentiate.h"
+#include "tests/ir/interpreter.h"
 
 namespace shardc {
 namespace {
+
+using testing::View;
 
 HostTensor F(Shape shape, const std::vector<double>& v) { return HostTensor::Of<double>(shape, v); }
 HostTensor I(Shape shape, const std::vector<int64_t>& v) {
   return HostTensor::Of<int64_t>(shape, v);
 }
 
-TensorView View(HostTensor& t) { return {t.raw(), t.dtype(), t.shape(), nullptr}; }
-
 // Runs one op by its reference on whole tensors.
-std::vector<HostTensor> Eval(std::string_view name, std::vector<HostTensor> in,
-                             Attributes attrs = {}) {
-  const OpDef& def = GetOpDef(name);
-  std::vector<TensorType> types;
-  for (const HostTensor& t : in) types.emplace_back(t.dtype(), t.shape());
-  std::vector<const TensorType*> pointers;
-  for (const TensorType& t : types) pointers.push_back(&t);
-  std::vector<HostTensor> out;
-  for (const TensorType& t : def.infer({pointers, attrs})) out.emplace_back(t.dtype, t.shape);
-  std::vector<TensorView> ins, outs;
-  for (HostTensor& t : in) ins.push_back(View(t));
-  for (HostTensor& t : out) outs.push_back(View(t));
-  KernelCall call;
-  call.attrs = &attrs;
-  call.in = ins;
-  call.out = outs;
-  def.reference(call);
-  return out;
+std::vector<HostTensor> Eval(std::string_view name, const std::vector<HostTensor>& in,
+                             const Attributes& attrs = {}) {
+  return testing::RunOp(name, in, attrs);
 }
 
 std::vector<double> Doubles(const HostTensor& t) {
