@@ -68,9 +68,7 @@ void SetDropout(Graph& graph, const DropoutOptions& options) {
     if (options.seed) op->attrs.Set("seed", *options.seed);
     if (options.keep) continue;
     Op* step = op->operands.back()->producer;
-    Builder b(graph, op);
-    b.phase = op->phase;
-    b.BelongWith(*op);
+    Builder b(graph, op, *op);
     const std::vector<Value*> results = op->def->undropped(b, *op);
     for (size_t i = 0; i < results.size(); ++i) graph.ReplaceAllUses(op->results[i], results[i]);
     graph.Erase(op);

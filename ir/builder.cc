@@ -19,6 +19,11 @@ Op* Builder::Create(std::string_view name, std::vector<Value*> operands, Attribu
     InferError(name, StrCat("has ", n, " operands"));
   }
   std::vector<TensorType> results = def.infer({types, attrs});
+  return Insert(def, std::move(operands), std::move(results), std::move(attrs));
+}
+
+Op* Builder::Insert(const OpDef& def, std::vector<Value*> operands, std::vector<TensorType> results,
+                    Attributes attrs) {
   Op* op = graph_.AddOp(def, std::move(operands), std::move(results), std::move(attrs), before_);
   op->phase = phase;
   op->BelongWith(*this);
@@ -27,11 +32,8 @@ Op* Builder::Create(std::string_view name, std::vector<Value*> operands, Attribu
 
 Value* Builder::Param(std::string name, DType dtype, Shape shape, Attributes more) {
   more.Set("name", std::move(name));
-  Op* op = graph_.AddOp(GetOpDef("param"), {}, {TensorType(dtype, std::move(shape))},
-                        std::move(more), before_);
-  op->phase = phase;
-  op->BelongWith(*this);
-  return op->result();
+  TensorType type(dtype, std::move(shape));
+  return Insert(GetOpDef("param"), {}, {std::move(type)}, std::move(more))->result();
 }
 
 Value* Builder::Constant(HostTensor value) {
@@ -48,15 +50,12 @@ Value* Builder::Scalar(DType dtype, double value) {
 
 Value* Builder::State(std::string name, const TensorType& like, double init) {
   // The op's own inference would leave the tensor whole.
-  Op* op = graph_.AddOp(GetOpDef("state"), {}, {like},
-                        {{"name", std::move(name)},
-                         {"dtype", std::string(DTypeName(like.dtype))},
-                         {"shape", like.shape},
-                         {"init", init}},
-                        before_);
-  op->phase = phase;
-  op->BelongWith(*this);
-  return op->result();
+  return Insert(GetOpDef("state"), {}, {like},
+                {{"name", std::move(name)},
+                 {"dtype", std::string(DTypeName(like.dtype))},
+                 {"shape", like.shape},
+                 {"init", init}})
+      ->result();
 }
 
 void Builder::Update(std::string state, Value* value) {

@@ -14,6 +14,9 @@ class Builder : public Belonging {
  public:
   // Inserts before `before` (null: at the end).
   explicit Builder(Graph& graph, Op* before = nullptr) : graph_(graph), before_(before) {}
+  // The same, in the place of `like`: with its phase, belonging where it does.
+  Builder(Graph& graph, Op* before, const Op& like)
+      : Belonging(like), phase(like.phase), graph_(graph), before_(before) {}
 
   Graph& graph() { return graph_; }
   void SetInsertionPoint(Op* before) { before_ = before; }
@@ -50,6 +53,9 @@ class Builder : public Belonging {
   Value* Matmul(Value* a, Value* b) { return Make("matmul", {a, b}); }
 
  private:
+  Op* Insert(const OpDef& def, std::vector<Value*> operands, std::vector<TensorType> results,
+             Attributes attrs);
+
   Graph& graph_;
   Op* before_;
 };

@@ -9,9 +9,7 @@ namespace {
 
 bool Simplify(Graph& graph, Op* op) {
   if (!op->def->simplify || !graph.HasUses(op->result())) return false;
-  Builder b(graph, op);
-  b.phase = op->phase;
-  b.BelongWith(*op);
+  Builder b(graph, op, *op);
   Value* equal = op->def->simplify(b, *op);
   if (!equal) return false;
   bool made = graph.Previous(op) == equal->producer && equal->producer && equal->users.empty();

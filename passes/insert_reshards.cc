@@ -104,9 +104,7 @@ class Inserter {
   template <typename Make>
   Op* Rewrite(Op* op, const Make& make) {
     Op* previous = graph_.Previous(op);
-    Builder builder(graph_, op);
-    builder.phase = op->phase;
-    builder.BelongWith(*op);
+    Builder builder(graph_, op, *op);
     const std::vector<Value*> values = make(builder);
     SHARDC_CHECK(values.size() == op->results.size(), op->name());
     Op* first = previous ? graph_.Next(previous) : graph_.ops().front().get();

@@ -108,9 +108,7 @@ class Cutting {
   }
 
   void Expand(Op* op) {
-    Builder b(graph_, op);
-    b.phase = op->phase;
-    b.BelongWith(*op);
+    Builder b(graph_, op, *op);
     const std::vector<Value*> values = op->def->expand(b, *op);
     for (size_t i = 0; i < values.size(); ++i) {
       values[i]->provenance = op->results[i]->provenance;

@@ -62,10 +62,7 @@ DType NarrowTypeOf(const Graph& graph, const Value& v) {
 }
 
 Value* CastFor(Graph& graph, Op* op, Value* v, DType type) {
-  Builder builder(graph, op);
-  builder.phase = op->phase;
-  builder.BelongWith(*op);
-  Value* out = builder.Cast(v, type);
+  Value* out = Builder(graph, op, *op).Cast(v, type);
   out->type.sharding = v->type.sharding;
   return out;
 }

@@ -211,21 +211,18 @@ class Lowering {
   Value* As(Value* v, DType type, Op* before) {
     Value*& made = casts_[v][type == compute_];
     if (made) return made;
-    Builder b(graph_, before);
-    if (IsConstant(v)) return made = Converted(b, *v->producer, type);
+    const Op* maker = v->producer;
+    Builder b = maker ? Builder(graph_, before, *maker) : Builder(graph_, before);
+    if (IsConstant(v)) return made = b.Constant(Clamped(maker->attrs.Tensor("value"), type));
     // A weight's copy belongs to no layer's forward or backward alone; it is made where it is first
     // used.
-    if (v->producer) {
-      b.phase = v->producer->def->is_state && before ? before->phase : v->producer->phase;
-      b.BelongWith(*v->producer);
-    }
+    if (maker && maker->def->is_state && before) b.phase = before->phase;
     made = b.Cast(v, type);
     made->type.sharding = v->type.sharding;
     return made;
   }
 
-  static Value* Converted(Builder& b, const Op& constant, DType type) {
-    const HostTensor& from = constant.attrs.Tensor("value");
+  static HostTensor Clamped(const HostTensor& from, DType type) {
     HostTensor to(type, from.shape());
     double largest = Largest(type);
     for (int64_t i = 0; i < to.num_elements(); ++i) {
@@ -233,9 +230,7 @@ class Lowering {
       bool finite = std::abs(x) <= std::numeric_limits<double>::max();
       to.SetDouble(i, finite ? std::clamp(x, -largest, largest) : x);
     }
-    b.phase = constant.phase;
-    b.BelongWith(constant);
-    return b.Constant(std::move(to));
+    return to;
   }
 
   // The result types that follow from the operands' new types; shardings from the spec stay.

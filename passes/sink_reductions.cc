@@ -163,9 +163,7 @@ class Region {
                                lookup.attrs, user, *user);
       return again->result();
     }
-    Builder builder(graph_, user);
-    builder.phase = user->phase;
-    builder.BelongWith(*user);
+    Builder builder(graph_, user, *user);
     auto place = [&](Value* v, Sharding sharding) {
       v->type.sharding =
           Canonical({v->type.dtype, v->type.shape, std::move(sharding)}, graph_.mesh);

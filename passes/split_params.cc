@@ -197,8 +197,7 @@ class Splitter {
       auto there = InOperand(rule, k, *unit);
       if (there->dim >= 0) operands[k] = Clone(operands[k], *there, i);
     }
-    Builder builder(graph_, split_);
-    builder.BelongWith(*op);
+    Builder builder(graph_, split_, *op);
     return builder.Make(op->name(), std::move(operands), PieceAttributes(*op, along, i));
   }
 

@@ -19,9 +19,7 @@ bool ApplyRules(Graph& graph, std::initializer_list<Rule> rules) {
         bool used = std::any_of(op->results.begin(), op->results.end(),
                                 [&](const Value* v) { return graph.HasUses(v); });
         if (!used) break;
-        Builder builder(graph, op);
-        builder.BelongWith(*op);
-        builder.phase = op->phase;
+        Builder builder(graph, op, *op);
         Value* value = rule(builder, op);
         if (value == nullptr || value == op->result()) continue;
         SHARDC_CHECK(value->type.SameTensor(op->out()), op->name(), " at ", op->site);

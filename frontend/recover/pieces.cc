@@ -164,9 +164,7 @@ Value* SlicesToSplit(Builder& b, Op* op) {
     end = limit;
   }
   if (end != x->type.shape[own->axis] || sizes.size() < 2) return nullptr;
-  Builder at(b.graph(), b.graph().Next(x->producer));
-  at.BelongWith(*op);
-  at.phase = op->phase;
+  Builder at(b.graph(), b.graph().Next(x->producer), *op);
   Op* split = at.Create("split", {x}, {{"axis", int64_t{own->axis}}, {"sizes", sizes}});
   Value* result = nullptr;
   for (Op* slice : slices) {
@@ -194,9 +192,7 @@ Value* JoinSplits(Builder& b, Op* op) {
   Ints sizes = outer->attrs.IntList("sizes");
   const Ints& inner = op->attrs.IntList("sizes");
   sizes.insert(sizes.erase(sizes.begin() + split_again), inner.begin(), inner.end());
-  Builder at(b.graph(), b.graph().Next(outer));
-  at.BelongWith(*outer);
-  at.phase = outer->phase;
+  Builder at(b.graph(), b.graph().Next(outer), *outer);
   Op* joined = at.Create("split", {outer->operands[0]},
                          {{"axis", outer->attrs.Int("axis")}, {"sizes", sizes}});
   auto piece = joined->results.begin();

@@ -61,8 +61,7 @@ bool DropRepeatedRows(Graph& graph) {
     Shape shape = WithoutRepeats(data, kept);
     // A fill says nothing about where the values came from, and the last dim is the features'.
     if (shape == type.shape || shape.back() != type.shape.back()) continue;
-    Builder builder(graph, graph.Next(param));
-    builder.BelongWith(*param);
+    Builder builder(graph, graph.Next(param), *param);
     Attributes more = param->attrs;
     more.Erase("name");
     Value* rows = builder.Param(name, type.dtype, shape, more);

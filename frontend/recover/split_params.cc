@@ -96,15 +96,12 @@ void SplitSharedVectors(Graph& graph) {
         own_name = StrCat(name, "@", n);
       }
       names.insert(own_name);
-      Builder builder(graph, graph.Next(param));
-      builder.BelongWith(*user);
+      Builder builder(graph, graph.Next(param), *user);
       Value* own = builder.Param(own_name, param->out().dtype, param->out().shape, more);
       if (auto source = graph.sources.find(name); source != graph.sources.end()) {
         graph.sources[own_name] = source->second;
       }
-      for (size_t o = 0; o < user->operands.size(); ++o) {
-        if (user->operands[o] == value) graph.SetOperand(user, static_cast<int>(o), own);
-      }
+      graph.ReplaceUses(user, value, own);
       graph.notes.push_back(StrCat("vector '", name, "' is used at several sites: '", own_name,
                                    "' is a parameter of its own with the same values"));
     }

@@ -59,8 +59,7 @@ Graph WriteOut(Graph graph) {
   }
   EXPECT_FALSE(ops.empty());
   for (Op* op : ops) {
-    Builder b(graph, op);
-    b.BelongWith(*op);
+    Builder b(graph, op, *op);
     graph.ReplaceAllUses(op->result(), WrittenOut(b, *op));
     graph.Erase(op);
   }
