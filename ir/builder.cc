@@ -6,6 +6,39 @@
 
 namespace shardc {
 
+Value* OpMaker::Constant(HostTensor value) {
+  Attributes attrs;
+  attrs.Set("value", std::make_shared<const HostTensor>(std::move(value)));
+  return Make("constant", {}, std::move(attrs));
+}
+
+Value* OpMaker::Scalar(DType dtype, double value) {
+  HostTensor t(dtype, {});
+  t.SetDouble(0, value);
+  return Constant(std::move(t));
+}
+
+Value* OpMaker::Cast(Value* a, DType to) {
+  if (a->type.dtype == to) return a;
+  return Make("cast", {a}, {{"to", std::string(DTypeName(to))}});
+}
+
+Value* OpMaker::Reshape(Value* a, Shape shape) {
+  if (a->type.shape == shape) return a;
+  return Make("reshape", {a}, {{"shape", std::move(shape)}});
+}
+
+Value* OpMaker::Transpose(Value* a, Ints perm) {
+  bool identity = static_cast<int>(perm.size()) == a->type.rank();
+  for (size_t i = 0; i < perm.size(); ++i) identity &= perm[i] == static_cast<int64_t>(i);
+  return identity ? a : Make("transpose", {a}, {{"perm", std::move(perm)}});
+}
+
+Value* OpMaker::BroadcastTo(Value* a, Shape shape) {
+  if (a->type.shape == shape) return a;
+  return Make("broadcast_to", {a}, {{"shape", std::move(shape)}});
+}
+
 Op* Builder::Create(std::string_view name, std::vector<Value*> operands, Attributes attrs) {
   const OpDef& def = GetOpDef(name);
   std::vector<const TensorType*> types;
@@ -36,18 +69,6 @@ Value* Builder::Param(std::string name, DType dtype, Shape shape, Attributes mor
   return Insert(GetOpDef("param"), {}, {std::move(type)}, std::move(more))->result();
 }
 
-Value* Builder::Constant(HostTensor value) {
-  Attributes attrs;
-  attrs.Set("value", std::make_shared<const HostTensor>(std::move(value)));
-  return Make("constant", {}, std::move(attrs));
-}
-
-Value* Builder::Scalar(DType dtype, double value) {
-  HostTensor t(dtype, {});
-  t.SetDouble(0, value);
-  return Constant(std::move(t));
-}
-
 Value* Builder::State(std::string name, const TensorType& like, double init) {
   // The op's own inference would leave the tensor whole.
   return Insert(GetOpDef("state"), {}, {like},
@@ -60,27 +81,6 @@ Value* Builder::State(std::string name, const TensorType& like, double init) {
 
 void Builder::Update(std::string state, Value* value) {
   Create("update", {value}, {{"name", std::move(state)}});
-}
-
-Value* Builder::Cast(Value* a, DType to) {
-  if (a->type.dtype == to) return a;
-  return Make("cast", {a}, {{"to", std::string(DTypeName(to))}});
-}
-
-Value* Builder::Reshape(Value* a, Shape shape) {
-  if (a->type.shape == shape) return a;
-  return Make("reshape", {a}, {{"shape", std::move(shape)}});
-}
-
-Value* Builder::Transpose(Value* a, Ints perm) {
-  bool identity = true;
-  for (size_t i = 0; i < perm.size(); ++i) identity &= perm[i] == static_cast<int64_t>(i);
-  return identity ? a : Make("transpose", {a}, {{"perm", std::move(perm)}});
-}
-
-Value* Builder::BroadcastTo(Value* a, Shape shape) {
-  if (a->type.shape == shape) return a;
-  return Make("broadcast_to", {a}, {{"shape", std::move(shape)}});
 }
 
 Value* Builder::ReduceSum(Value* a, Ints axes, bool keepdims) {

@@ -9,8 +9,27 @@
 
 namespace shardc {
 
+// Shorthands for ops that a builder and an importer, which folds them, make alike.
+class OpMaker {
+ public:
+  // The only result of an op.
+  virtual Value* Make(std::string_view op, std::vector<Value*> operands, Attributes attrs = {}) = 0;
+
+  Value* Constant(HostTensor value);
+  // A scalar constant of a float or integer type.
+  Value* Scalar(DType dtype, double value);
+  // `a` itself where there is nothing to do.
+  Value* Cast(Value* a, DType to);
+  Value* Reshape(Value* a, Shape shape);
+  Value* Transpose(Value* a, Ints perm);
+  Value* BroadcastTo(Value* a, Shape shape);
+
+ protected:
+  ~OpMaker() = default;
+};
+
 // What the builder belongs with, and its phase, are given to every op that is created.
-class Builder : public Belonging {
+class Builder : public OpMaker, public Belonging {
  public:
   // Inserts before `before` (null: at the end).
   explicit Builder(Graph& graph, Op* before = nullptr) : graph_(graph), before_(before) {}
@@ -24,15 +43,11 @@ class Builder : public Belonging {
 
   // Infers the result types; throws Diagnostic E1101 when the operands do not fit.
   Op* Create(std::string_view op, std::vector<Value*> operands, Attributes attrs = {});
-  // The only result.
-  Value* Make(std::string_view op, std::vector<Value*> operands, Attributes attrs = {}) {
+  Value* Make(std::string_view op, std::vector<Value*> operands, Attributes attrs = {}) override {
     return Create(op, std::move(operands), std::move(attrs))->result();
   }
 
   Value* Param(std::string name, DType dtype, Shape shape, Attributes more = {});
-  Value* Constant(HostTensor value);
-  // A scalar constant of a float or integer type.
-  Value* Scalar(DType dtype, double value);
   // A persistent tensor with the type and sharding of `like`, and its first value.
   Value* State(std::string name, const TensorType& like, double init = 0);
   void Update(std::string state, Value* value);
@@ -42,10 +57,6 @@ class Builder : public Belonging {
   Value* Mul(Value* a, Value* b) { return Make("mul", {a, b}); }
   Value* Div(Value* a, Value* b) { return Make("div", {a, b}); }
   Value* Neg(Value* a) { return Make("neg", {a}); }
-  Value* Cast(Value* a, DType to);  // `a` itself when it has the type
-  Value* Reshape(Value* a, Shape shape);
-  Value* Transpose(Value* a, Ints perm);
-  Value* BroadcastTo(Value* a, Shape shape);
   Value* ReduceSum(Value* a, Ints axes, bool keepdims = false);
   Value* ReduceMax(Value* a, Ints axes, bool keepdims = false);
   // Sums over the dims that broadcasting added or stretched, so that the result has `shape`.

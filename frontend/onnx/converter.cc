@@ -49,37 +49,4 @@ double NodeContext::ConstantScalar(int i) const {
   return constant->AsDouble(0);
 }
 
-Value* NodeContext::Constant(HostTensor value) {
-  Attributes attrs;
-  attrs.Set("value", std::make_shared<const HostTensor>(std::move(value)));
-  return Make("constant", {}, std::move(attrs));
-}
-
-Value* NodeContext::Scalar(DType dtype, double value) {
-  HostTensor t(dtype, {});
-  t.SetDouble(0, value);
-  return Constant(std::move(t));
-}
-
-Value* NodeContext::Cast(Value* v, DType to) {
-  if (v->type.dtype == to) return v;
-  return Make("cast", {v}, {{"to", std::string(DTypeName(to))}});
-}
-
-Value* NodeContext::Reshape(Value* v, Shape shape) {
-  if (v->type.shape == shape) return v;
-  return Make("reshape", {v}, {{"shape", std::move(shape)}});
-}
-
-Value* NodeContext::Transpose(Value* v, Ints perm) {
-  bool identity = static_cast<int>(perm.size()) == v->type.rank();
-  for (size_t i = 0; i < perm.size(); ++i) identity &= perm[i] == static_cast<int64_t>(i);
-  return identity ? v : Make("transpose", {v}, {{"perm", std::move(perm)}});
-}
-
-Value* NodeContext::BroadcastTo(Value* v, Shape shape) {
-  if (v->type.shape == shape) return v;
-  return Make("broadcast_to", {v}, {{"shape", std::move(shape)}});
-}
-
 }  // namespace shardc::onnx_import

@@ -16,7 +16,7 @@ namespace shardc::onnx_import {
 // One node, with its inputs already converted. Everything made through it folds: an op whose
 // operands are all constants becomes a `constant` at once (integers checked for overflow), so shape
 // arithmetic never reaches the graph.
-class NodeContext {
+class NodeContext : public OpMaker {
  public:
   virtual ~NodeContext() = default;
 
@@ -51,19 +51,11 @@ class NodeContext {
   double ConstantScalar(int i) const;
   int64_t ConstantInt(int i) const;
 
-  // Makes an op (see ir/ops/README.md), folding it.
-  virtual Value* Make(std::string_view op, std::vector<Value*> operands, Attributes attrs = {}) = 0;
-  // The same for ops with several results (not folded unless all operands are constants).
+  // As Make, for ops with several results (not folded unless all operands are constants).
   virtual std::vector<Value*> MakeAll(std::string_view op, std::vector<Value*> operands,
                                       Attributes attrs = {}) = 0;
   // For what a node adds to the graph besides its results.
   virtual Builder& builder() = 0;
-  Value* Constant(HostTensor value);
-  Value* Scalar(DType dtype, double value);
-  Value* Cast(Value* v, DType to);
-  Value* Reshape(Value* v, Shape shape);
-  Value* Transpose(Value* v, Ints perm);
-  Value* BroadcastTo(Value* v, Shape shape);
 
   // A Diagnostic whose `where` is the file, the node's name and its op.
   [[noreturn]] virtual void Fail(const char* id, const std::string& what,
