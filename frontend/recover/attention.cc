@@ -23,7 +23,7 @@ Op* FloatCast(const Value* v, bool widens) {
 Op* FindScores(Value* v, std::vector<MaskStep>& steps, bool regrouped = false, int depth = 12) {
   Op* op = v->producer;
   if (op == nullptr || depth == 0) return nullptr;
-  if (op->name() == "matmul" || op->name() == "matmul_nt") return op;
+  if (IsProduct(op)) return op;
   if (op->name() == "reshape") {
     const Shape &from = op->in(0).shape, &to = op->out().shape;
     if (regrouped || from.empty() || to.empty() || from.back() != to.back()) return nullptr;

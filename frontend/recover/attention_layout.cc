@@ -85,7 +85,7 @@ Value* SinkSwap(Builder& b, Op* op) {
   if (op->operands.empty() || op->out().rank() != 4) return nullptr;
   bool slice = op->name() == "slice", split = op->name() == "split",
        concat = op->name() == "concat";
-  bool norm = op->name() == "layer_norm" || op->name() == "rms_norm";
+  const bool norm = IsNorm(op);
   if (!op->def->elementwise && !slice && !split && !concat && !norm) return nullptr;
   if (op->results.size() != 1 && !split && !norm) return nullptr;
   auto swapped = [](const Value* v) { return BeforeSwap(v) != nullptr; };

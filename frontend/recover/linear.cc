@@ -19,8 +19,7 @@ Value* Flattened(const Value* v) {
 }
 
 Value* LiftMatmul(Builder& b, Op* op) {
-  if (op->name() != "matmul" && op->name() != "matmul_nt") return nullptr;
-  if (op->in(0).rank() != 2 || op->in(1).rank() != 2) return nullptr;
+  if (!IsProduct(op) || op->in(0).rank() != 2 || op->in(1).rank() != 2) return nullptr;
   Value* x = Flattened(op->operands[0]);
   return x ? b.Reshape(b.Make(op->name(), {x, op->operands[1]}), op->out().shape) : nullptr;
 }
@@ -107,8 +106,7 @@ Value* LiftDropout(Builder& b, Op* op) {
 }
 
 Value* LiftNorm(Builder& b, Op* op) {
-  bool norm = op->name() == "layer_norm" || op->name() == "rms_norm";
-  Value* x = norm ? Flattened(op->operands[0]) : nullptr;
+  Value* x = IsNorm(op) ? Flattened(op->operands[0]) : nullptr;
   if (x == nullptr || !OnlyFirstResultRead(*op)) return nullptr;
   std::vector<Value*> operands = op->operands;
   operands[0] = x;
@@ -126,8 +124,7 @@ Value* RaiseUnflatten(Builder& b, Op* op) {
     return nullptr;
   }
   b.BelongWith(*maker);
-  bool matmul = maker->name() == "matmul" || maker->name() == "matmul_nt";
-  if (matmul && maker->in(1).rank() == 2) {
+  if (IsProduct(maker) && maker->in(1).rank() == 2) {
     Shape rows = shape;
     rows.back() = maker->in(0).shape[1];
     return b.Make(maker->name(),

@@ -140,7 +140,7 @@ Op* BiasBehind(const Value* v) {
 std::vector<Linear> FindLinears(const Graph& graph) {
   std::vector<Linear> linears;
   for (const auto& op : graph.ops()) {
-    if (!OneOf(op->name(), {"matmul", "matmul_nt"})) continue;
+    if (!IsProduct(op.get())) continue;
     Linear linear;
     linear.matmul = op.get();
     linear.out = op->result();

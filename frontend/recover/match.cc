@@ -52,6 +52,14 @@ Op* ProducedBy(const Value* v, std::string_view op) {
   return v->producer != nullptr && v->producer->name() == op ? v->producer : nullptr;
 }
 
+bool IsProduct(const Op* op) { return OneOf(op->name(), {"matmul", "matmul_nt"}); }
+
+bool IsNorm(const Op* op) { return OneOf(op->name(), {"layer_norm", "rms_norm"}); }
+
+bool MultipliesBy(const Op* op, const Value* v) {
+  return IsProduct(op) && op->operands[1] == v && op->operands[0] != v;
+}
+
 bool IsParam(const Value* v) { return ProducedBy(v, "param") != nullptr; }
 
 bool DependsOnParam(const Value* v) {

@@ -150,8 +150,7 @@ Value* AbsorbWeightOrBias(Builder& b, Op* op) {
 
 // TorchScript gives a layer_norm without bias a constant of zeros.
 Value* DropNeutralOperand(Builder& b, Op* op) {
-  bool norm = op->name() == "layer_norm" || op->name() == "rms_norm";
-  if (!norm || op->operands.size() < 2 || !OnlyFirstResultRead(*op)) return nullptr;
+  if (!IsNorm(op) || op->operands.size() < 2 || !OnlyFirstResultRead(*op)) return nullptr;
   bool bias = op->operands.size() == 3;
   if (!IsSplat(op->operands.back(), bias ? 0 : 1)) return nullptr;
   std::vector<Value*> operands = op->operands;

@@ -12,26 +12,25 @@ namespace {
 // matmul(x, transpose(w)) -> matmul_nt(x, w), and the reverse, for matrices w, and for parameters
 // that are a matrix for each expert.
 Value* FoldTransposedWeight(Builder& b, Op* op) {
-  bool plain = op->name() == "matmul", nt = op->name() == "matmul_nt";
-  if (!plain && !nt) return nullptr;
+  if (!IsProduct(op)) return nullptr;
   Op* transpose = ProducedBy(op->operands[1], "transpose");
   if (transpose == nullptr) return nullptr;
   const bool experts =
       IsPerm(transpose, {0, 2, 1}) && ProducedBy(transpose->operands[0], "param") != nullptr;
   if (transpose->out().rank() != 2 && !experts) return nullptr;
-  return b.Make(plain ? "matmul_nt" : "matmul", {op->operands[0], transpose->operands[0]});
+  return b.Make(op->name() == "matmul" ? "matmul_nt" : "matmul",
+                {op->operands[0], transpose->operands[0]});
 }
 
 // weight @ x for a column x, as experts that each token looks up are multiplied -> x @ weight for a
 // row: where the roles and the gradients want a weight.
 Value* PutWeightRight(Builder& b, Op* op) {
-  const bool plain = op->name() == "matmul";
-  if ((!plain && op->name() != "matmul_nt") || op->operands.size() != 2) return nullptr;
+  if (!IsProduct(op) || op->operands.size() != 2) return nullptr;
   Value *weight = op->operands[0], *x = op->operands[1];
   if (weight->type.rank() < 2 || x->type.rank() < 2 || op->out().shape.back() != 1) return nullptr;
   if (weight->type.shape[weight->type.rank() - 2] == 1) return nullptr;  // a row times a column
   if (!IsParam(ArrangedFrom(weight)) || IsParam(ArrangedFrom(x))) return nullptr;
-  if (plain) {
+  if (op->name() == "matmul") {
     Shape row = x->type.shape;
     std::swap(row[row.size() - 1], row[row.size() - 2]);
     x = b.Reshape(x, std::move(row));
@@ -53,7 +52,7 @@ bool FeedsExperts(const Op* op, int64_t n) {
   for (size_t i = 0; i < waiting.size() && i < kMaxOps; ++i) {
     for (const Value* result : waiting[i]->results) {
       for (const Op* user : result->users) {
-        if (OneOf(user->name(), {"matmul", "matmul_nt"})) {
+        if (IsProduct(user)) {
           if (IsExpertsWeight(user->operands[1], n)) return true;
         } else if (user->def->elementwise || Arranges(user) || user->name() == "dropout") {
           if (std::find(waiting.begin(), waiting.end(), user) == waiting.end()) {
@@ -71,8 +70,7 @@ bool FeedsExperts(const Op* op, int64_t n) {
 // experts: nothing is copied, and the columns of each can be cut.
 Value* TakeExpertsApart(Builder& b, Op* op) {
   const bool nt = op->name() == "matmul_nt";
-  if ((op->name() != "matmul" && !nt) || op->in(1).rank() != 2 || op->operands.size() != 2)
-    return nullptr;
+  if (!IsProduct(op) || op->in(1).rank() != 2 || op->operands.size() != 2) return nullptr;
   Op* merged = ProducedBy(op->operands[1], "reshape");
   if (merged == nullptr || merged->in(0).rank() != 3) return nullptr;
   Value* weight = merged->operands[0];
@@ -101,7 +99,7 @@ Value* TakeExpertsApart(Builder& b, Op* op) {
 bool ComesFromExperts(const Value* v, int64_t n, int depth = 0) {
   const Op* op = v->producer;
   if (op == nullptr || depth > 16) return false;
-  if (OneOf(op->name(), {"matmul", "matmul_nt"})) return IsExpertsWeight(op->operands[1], n);
+  if (IsProduct(op)) return IsExpertsWeight(op->operands[1], n);
   if (!op->def->elementwise && !Arranges(op) && op->name() != "dropout") return false;
   return std::ranges::any_of(op->operands,
                              [&](const Value* x) { return ComesFromExperts(x, n, depth + 1); });
@@ -131,7 +129,7 @@ Value* SwapBeforeLast(Builder& b, Value* v) {
 // x @ weight of each head, [..., 1, s, d] @ [heads, d, e] -> one product with [d, heads * e].
 Value* JoinHeads(Builder& b, Op* op) {
   const bool nt = op->name() == "matmul_nt";
-  if ((op->name() != "matmul" && !nt) || op->operands.size() != 2) return nullptr;
+  if (!IsProduct(op) || op->operands.size() != 2) return nullptr;
   Value* x = op->operands[0];
   if (Stacked(x) != 1 || Stacked(op->operands[1]) < 2 ||
       op->out().rank() != std::max(x->type.rank(), 3)) {
@@ -155,12 +153,11 @@ Value* JoinHeads(Builder& b, Op* op) {
 Value* JoinHeadsSum(Builder& b, Op* op) {
   if (op->name() != "reduce_sum") return nullptr;
   Op* product = op->operands[0]->producer;
-  if (product == nullptr || product->operands.size() != 2 ||
+  if (product == nullptr || !IsProduct(product) || product->operands.size() != 2 ||
       CountUses(b.graph(), product->result()) != 1) {
     return nullptr;
   }
   const bool nt = product->name() == "matmul_nt";
-  if (product->name() != "matmul" && !nt) return nullptr;
   Value* z = product->operands[0];
   const int64_t rank = product->out().rank(), n = Stacked(z);
   const Ints& axes = op->attrs.IntList("axes");

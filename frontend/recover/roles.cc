@@ -74,7 +74,7 @@ class RoleFinder {
 
   void SetNorms() {
     for (const auto& op : graph_.ops()) {
-      if (!OneOf(op->name(), {"layer_norm", "rms_norm"})) continue;
+      if (!IsNorm(op.get())) continue;
       for (size_t i = 1; i < op->operands.size(); ++i) {
         Set(ParamBehind(op->operands[i]), "NORM", i == 1 ? "weight" : "bias");
       }
@@ -260,7 +260,7 @@ class RoleFinder {
                          std::vector<Op*>& scores) {
     Op* op = v->producer;
     if (op == nullptr || depth > 16 || !seen.insert(op).second) return;
-    if (OneOf(op->name(), {"matmul", "matmul_nt"})) {
+    if (IsProduct(op)) {
       if (op->in(1).rank() >= 3) scores.push_back(op);
       return;
     }
@@ -299,8 +299,7 @@ class RoleFinder {
         OneOf(op->name(), {"add", "sub"}) &&
         (op->out().rank() >= 4 || BiasBehind(op->operands[0]) || BiasBehind(op->operands[1]) ||
          (IsScaledLinear(op->operands[0]) && IsScaledLinear(op->operands[1])));
-    bool norm = OneOf(op->name(), {"layer_norm", "rms_norm"}) &&
-                (op->out().rank() >= 4 || IsLinearOut(op->operands[0]));
+    bool norm = IsNorm(op) && (op->out().rank() >= 4 || IsLinearOut(op->operands[0]));
     // Into a cache, at places that are data.
     const bool written = OneOf(op->name(), {"gather_nd", "gather_nd_grad"});
     if (norm || written) return SetQkv(op->operands[0], depth + 1);
@@ -313,8 +312,7 @@ class RoleFinder {
     return depth < 6 && std::any_of(v->users.begin(), v->users.end(), [&](const Op* user) {
              if (!user->results.empty() && user->operands[0] == v && LinearAt(user->result()))
                return true;
-             return OneOf(user->name(),
-                          {"split", "slice", "reshape", "cast", "layer_norm", "rms_norm"}) &&
+             return (IsNorm(user) || OneOf(user->name(), {"split", "slice", "reshape", "cast"})) &&
                     std::any_of(user->results.begin(), user->results.end(),
                                 [&](const Value* r) { return FeedsLinear(r, depth + 1); });
            });
@@ -368,8 +366,8 @@ class RoleFinder {
   // differences of what two attentions give. Over the whole width a sum is the residual stream.
   static bool KeepsHeads(const Op* op) {
     const bool heads = !op->results.empty() && op->out().rank() >= 4;
-    return OneOf(op->name(), {"dropout", "reshape", "transpose", "cast", "mul", "div", "rms_norm",
-                              "layer_norm"}) ||
+    return IsNorm(op) ||
+           OneOf(op->name(), {"dropout", "reshape", "transpose", "cast", "mul", "div"}) ||
            (heads && OneOf(op->name(), {"add", "sub", "concat", "split", "slice"}));
   }
 
@@ -390,7 +388,7 @@ class RoleFinder {
     if (OneOf(op->name(), {"param", "constant"})) return true;
     if (experts && IsParam(ArrangedFrom(v))) return true;
     if (op->name() == "dropout") return Branches(op->operands[0], at, experts, depth + 1, out);
-    if (OneOf(op->name(), {"rms_norm", "layer_norm"})) {
+    if (IsNorm(op)) {
       at.normed = true;
       return Branches(op->operands[0], at, experts, depth + 1, out);
     }

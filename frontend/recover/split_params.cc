@@ -44,10 +44,8 @@ std::set<size_t> SitesOfSharedMatrices(const Graph& graph) {
   for (const Op* param : graph.Params()) {
     const std::vector<Op*>& users = param->result()->users;
     if (param->out().rank() != 2 || users.size() < 2 || !Varies(graph, param)) continue;
-    bool linear = std::all_of(users.begin(), users.end(), [&](const Op* user) {
-      return (user->name() == "matmul" || user->name() == "matmul_nt") &&
-             user->operands[1] == param->result();
-    });
+    bool linear = std::all_of(users.begin(), users.end(),
+                              [&](const Op* user) { return MultipliesBy(user, param->result()); });
     if (linear) counts.insert(users.size());
   }
   return counts;

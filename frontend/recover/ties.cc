@@ -66,8 +66,7 @@ bool IsTable(const Op* param) {
 bool IsLinearWeight(const Op* param) {
   const std::vector<Op*>& users = param->result()->users;
   return !users.empty() && std::all_of(users.begin(), users.end(), [&](const Op* user) {
-    return (user->name() == "matmul" || user->name() == "matmul_nt") &&
-           user->operands[1] == param->result() && user->operands[0] != param->result();
+    return MultipliesBy(user, param->result());
   });
 }
 
