@@ -1,9 +1,7 @@
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <limits>
-#include <map>
 #include <memory>
 #include <optional>
 
@@ -17,6 +15,7 @@
 #include "passes/placement.h"
 #include "passes/write_plan.h"
 #include "specs/annotations.h"
+#include "tools/compile_report.h"
 #include "tools/interrupt.h"
 #include "tools/model.h"
 #include "tools/seed.h"
@@ -52,74 +51,6 @@ class Timer {
   bool on_;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
-
-// All ranks of such an axis do the same work: meant, as for the serial model on a mesh, or
-// misspelt.
-void WarnOfIdleAxes(const StagePrograms& programs, const Spec& spec) {
-  const Mesh& mesh = programs.stages[0].mesh;
-  std::vector<std::string> cut_over;
-  for (const std::vector<SpecRule>* rules :
-       {&spec.params, &spec.inputs, &spec.values, &spec.tensors}) {
-    for (const SpecRule& rule : *rules) {
-      for (const CutDim& cut : rule.cuts) {
-        if (!std::count(cut_over.begin(), cut_over.end(), cut.axis)) cut_over.push_back(cut.axis);
-      }
-    }
-  }
-  for (int a = 0; a < mesh.num_axes(); ++a) {
-    if (mesh.axis_size(a) == 1 || a == programs.axis) continue;
-    const bool used =
-        std::any_of(programs.stages.begin(), programs.stages.end(), [&](const Program& p) {
-          return std::any_of(p.buffers.begin(), p.buffers.end(),
-                             [&](const Buffer& b) { return b.type.sharding.Uses(a); });
-        });
-    if (used) continue;
-    const std::string& name = mesh.axes()[a].name;
-    std::string known;
-    for (const std::string& axis : cut_over) known += (known.empty() ? "" : ", ") + axis;
-    const bool cut = std::count(cut_over.begin(), cut_over.end(), name) > 0;
-    const std::string near = cut ? "" : DidYouMean(name, cut_over);
-    std::fprintf(
-        stderr, "warning: nothing is cut over axis '%s': its %lld ranks all do the same work; %s\n",
-        name.c_str(), static_cast<long long>(mesh.axis_size(a)),
-        StrCat("spec ", spec.name, known.empty() ? " cuts nothing" : " cuts over " + known,
-               near.empty() ? "" : "; " + near)
-            .c_str());
-  }
-}
-
-void Summarise(const Graph& graph, const StagePrograms& programs, const CompileOptions& o) {
-  for (const std::string& note : graph.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
-  struct Sum {
-    int64_t count = 0, bytes = 0;
-  };
-  std::map<std::string, Sum> kinds;
-  size_t instructions = 0;
-  int64_t arena = 0;
-  for (const Program& program : programs.stages) {
-    for (const Instruction& i : program.instructions) {
-      // A transfer is counted where it begins.
-      if (i.collective < 0 || i.operands.empty()) continue;
-      const Collective& c = program.collectives[i.collective];
-      Sum& s = kinds[std::string(CollectiveKindName(c.kind))];
-      ++s.count;
-      s.bytes += c.elements * DTypeSize(c.dtype);
-    }
-    instructions = std::max(instructions, program.instructions.size());
-    arena = std::max(arena, program.arena_bytes);
-  }
-  std::string list;
-  for (const auto& [kind, sum] : kinds) {
-    list += StrCat(list.empty() ? "" : ", ", sum.count, " ", kind, " (", sum.bytes, " bytes)");
-  }
-  const size_t stages = programs.stages.size();
-  const std::string mesh = graph.mesh.ToString();
-  std::fprintf(stderr, "%s: mesh %s, %lld ranks%s, %zu instructions, arena %lld bytes, %s\n",
-               o.out.c_str(), mesh.empty() ? "of one rank" : mesh.c_str(),
-               static_cast<long long>(graph.mesh.num_ranks()),
-               stages > 1 ? StrCat(", ", stages, " stages").c_str() : "", instructions,
-               static_cast<long long>(arena), list.empty() ? "no communication" : list.c_str());
-}
 
 void Check(const StagePrograms& programs) {
   std::vector<const Program*> bodies;
@@ -179,40 +110,45 @@ void Annotate(Graph& graph, const Placements& placement, const CompileOptions& o
                                " says nothing of them, and gives another plan"));
 }
 
-void RunCompile(CompileOptions& o) {
-  CheckAnnotate(o);
-  if (o.pipeline.optimizer.kind == "sgd" && (!o.betas.empty() || o.eps)) {
+void SetOptimizer(CompileOptions& o) {
+  OptimizerOptions& optimizer = o.pipeline.optimizer;
+  if (optimizer.kind == "sgd" && (!o.betas.empty() || o.eps)) {
     const bool betas = !o.betas.empty();
     throw Diagnostic("E6102", ExitCode::kUsage, betas ? "--betas" : "--eps",
                      betas ? "betas are adamw's; sgd has momentum" : "eps is adamw's");
   }
   if (!o.betas.empty()) {
-    o.pipeline.optimizer.beta1 = o.betas[0];
-    o.pipeline.optimizer.beta2 = o.betas[1];
+    optimizer.beta1 = o.betas[0];
+    optimizer.beta2 = o.betas[1];
   }
-  if (o.eps) o.pipeline.optimizer.eps = *o.eps;
+  if (o.eps) optimizer.eps = *o.eps;
+}
+
+// What the command line says holds, whatever the spec says.
+void Override(Spec& spec, const CompileOptions& o) {
+  auto set = [](const auto& given, auto& value, std::string& where, const char* flag) {
+    if (!given) return;
+    value = *given;
+    where = flag;
+  };
+  set(o.zero, spec.zero.stage, spec.zero.where, "--zero");
+  set(o.microbatches, spec.microbatches.count, spec.microbatches.where, "--microbatches");
+  set(o.together, spec.microbatches.together, spec.microbatches.together_where,
+      "--microbatches-together");
+  set(o.virtual_stages, spec.pipeline.virtual_stages, spec.pipeline.virtual_stages_where,
+      "--virtual-stages");
+}
+
+void RunCompile(CompileOptions& o) {
+  CheckAnnotate(o);
+  SetOptimizer(o);
   o.pipeline.gradients = !o.no_gradients;
   o.binding.dropout.keep = !o.no_dropout;
   o.pipeline.log = &std::cerr;
   Timer timer(o.pipeline.timing);
   const Mesh given = Mesh::Parse(o.mesh);
   Spec spec = LoadSpecFor(o, given);
-  if (o.zero) {
-    spec.zero.stage = *o.zero;
-    spec.zero.where = "--zero";
-  }
-  if (o.microbatches) {
-    spec.microbatches.count = *o.microbatches;
-    spec.microbatches.where = "--microbatches";
-  }
-  if (o.together) {
-    spec.microbatches.together = *o.together;
-    spec.microbatches.together_where = "--microbatches-together";
-  }
-  if (o.virtual_stages) {
-    spec.pipeline.virtual_stages = *o.virtual_stages;
-    spec.pipeline.virtual_stages_where = "--virtual-stages";
-  }
+  Override(spec, o);
   Graph graph = LoadModel(o.model, o.binding);
   // A graph in text form may bring a mesh.
   const Mesh mesh = MeshFor(spec, given.num_axes() > 0 ? given : graph.mesh);
@@ -242,15 +178,10 @@ void RunCompile(CompileOptions& o) {
   WriteInterruptibly(graph, programs, plan, o.out);
   timer.Lap("write plan");
   WarnOfIdleAxes(programs, spec);
-  if (!o.quiet) Summarise(graph, programs, o);
+  if (!o.quiet) Summarise(graph, programs, o.out);
 }
 
-}  // namespace
-
-void AddCompileVerb(CLI::App& app) {
-  auto o = std::make_shared<CompileOptions>();
-  CLI::App* verb =
-      app.add_subcommand("compile", "compile a serial model into one program per rank");
+void AddModelOptions(CLI::App* verb, CompileOptions* o) {
   verb->add_option(
           "model", o->model,
           "an ONNX file, builtin:NAME (gpt2, gpt3-175b, gpt?layers=2,...), or a .shardc graph")
@@ -269,6 +200,9 @@ void AddCompileVerb(CLI::App& app) {
       ->delimiter(',');
   verb->add_option("--shape", o->binding.shapes, "shape of an input: input_ids=2x32")
       ->delimiter(',');
+}
+
+void AddTrainingOptions(CLI::App* verb, CompileOptions* o) {
   verb->add_option("--loss", o->pipeline.loss, "lm, ce, masked_lm, dot, none or output:NAME")
       ->capture_default_str();
   verb->add_option("--loss-output", o->pipeline.loss_output, "the output that the loss is of");
@@ -288,6 +222,9 @@ void AddCompileVerb(CLI::App& app) {
                    "another seed of what the model's dropouts draw")
       ->check(IsSeed<int64_t>);
   verb->add_flag("--no-dropout", o->no_dropout, "drop nothing, as in evaluation");
+}
+
+void AddOptimizerOptions(CLI::App* verb, CompileOptions* o) {
   OptimizerOptions& opt = o->pipeline.optimizer;
   CLI::Option* optimizer =
       verb->add_option("--optimizer", opt.kind, "adamw or sgd; none without it");
@@ -309,6 +246,9 @@ void AddCompileVerb(CLI::App& app) {
   of_optimizer("--momentum", opt.momentum, "sgd's momentum");
   of_optimizer("--weight-decay", opt.weight_decay, "on parameters with two or more dims");
   of_optimizer("--clip-norm", opt.clip_norm, "clip gradients to this global norm; 0: do not");
+}
+
+void AddScheduleOptions(CLI::App* verb, CompileOptions* o) {
   verb->add_option("--zero", o->zero,
                    "ZeRO over the axes that cut the batch, or that the spec names. 1: the "
                    "optimizer's states, gradients and "
@@ -338,6 +278,9 @@ void AddCompileVerb(CLI::App& app) {
                    "costs little; gathers: what was gathered from other ranks; "
                    "selective,gathers; full: all of each layer but its input")
       ->capture_default_str();
+}
+
+void AddPlanOptions(CLI::App* verb, CompileOptions* o) {
   verb->add_option("--weights", o->weights,
                    "split: write each rank's weights; none: do not touch any")
       ->capture_default_str()
@@ -349,6 +292,19 @@ void AddCompileVerb(CLI::App& app) {
   verb->add_flag("--verify-each", o->pipeline.verify_each, "verify the graph after every pass");
   verb->add_flag("--timing", o->pipeline.timing, "time of every pass on stderr");
   verb->add_flag("-q,--quiet", o->quiet, "no summary");
+}
+
+}  // namespace
+
+void AddCompileVerb(CLI::App& app) {
+  auto o = std::make_shared<CompileOptions>();
+  CLI::App* verb =
+      app.add_subcommand("compile", "compile a serial model into one program per rank");
+  AddModelOptions(verb, o.get());
+  AddTrainingOptions(verb, o.get());
+  AddOptimizerOptions(verb, o.get());
+  AddScheduleOptions(verb, o.get());
+  AddPlanOptions(verb, o.get());
   verb->callback([o] { RunCompile(*o); });
 }
 

@@ -1,0 +1,78 @@
+#include "tools/compile_report.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <vector>
+
+#include "ir/diagnostic.h"
+
+namespace shardc {
+
+void WarnOfIdleAxes(const StagePrograms& programs, const Spec& spec) {
+  const Mesh& mesh = programs.stages[0].mesh;
+  std::vector<std::string> cut_over;
+  for (const std::vector<SpecRule>* rules :
+       {&spec.params, &spec.inputs, &spec.values, &spec.tensors}) {
+    for (const SpecRule& rule : *rules) {
+      for (const CutDim& cut : rule.cuts) {
+        if (!std::count(cut_over.begin(), cut_over.end(), cut.axis)) cut_over.push_back(cut.axis);
+      }
+    }
+  }
+  for (int a = 0; a < mesh.num_axes(); ++a) {
+    if (mesh.axis_size(a) == 1 || a == programs.axis) continue;
+    const bool used =
+        std::any_of(programs.stages.begin(), programs.stages.end(), [&](const Program& p) {
+          return std::any_of(p.buffers.begin(), p.buffers.end(),
+                             [&](const Buffer& b) { return b.type.sharding.Uses(a); });
+        });
+    if (used) continue;
+    const std::string& name = mesh.axes()[a].name;
+    std::string known;
+    for (const std::string& axis : cut_over) known += (known.empty() ? "" : ", ") + axis;
+    const bool cut = std::count(cut_over.begin(), cut_over.end(), name) > 0;
+    const std::string near = cut ? "" : DidYouMean(name, cut_over);
+    std::fprintf(
+        stderr, "warning: nothing is cut over axis '%s': its %lld ranks all do the same work; %s\n",
+        name.c_str(), static_cast<long long>(mesh.axis_size(a)),
+        StrCat("spec ", spec.name, known.empty() ? " cuts nothing" : " cuts over " + known,
+               near.empty() ? "" : "; " + near)
+            .c_str());
+  }
+}
+
+void Summarise(const Graph& graph, const StagePrograms& programs, const std::string& folder) {
+  for (const std::string& note : graph.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  struct Sum {
+    int64_t count = 0, bytes = 0;
+  };
+  std::map<std::string, Sum> kinds;
+  size_t instructions = 0;
+  int64_t arena = 0;
+  for (const Program& program : programs.stages) {
+    for (const Instruction& i : program.instructions) {
+      // A transfer is counted where it begins.
+      if (i.collective < 0 || i.operands.empty()) continue;
+      const Collective& c = program.collectives[i.collective];
+      Sum& s = kinds[std::string(CollectiveKindName(c.kind))];
+      ++s.count;
+      s.bytes += c.elements * DTypeSize(c.dtype);
+    }
+    instructions = std::max(instructions, program.instructions.size());
+    arena = std::max(arena, program.arena_bytes);
+  }
+  std::string list;
+  for (const auto& [kind, sum] : kinds) {
+    list += StrCat(list.empty() ? "" : ", ", sum.count, " ", kind, " (", sum.bytes, " bytes)");
+  }
+  const size_t stages = programs.stages.size();
+  const std::string mesh = graph.mesh.ToString();
+  std::fprintf(stderr, "%s: mesh %s, %lld ranks%s, %zu instructions, arena %lld bytes, %s\n",
+               folder.c_str(), mesh.empty() ? "of one rank" : mesh.c_str(),
+               static_cast<long long>(graph.mesh.num_ranks()),
+               stages > 1 ? StrCat(", ", stages, " stages").c_str() : "", instructions,
+               static_cast<long long>(arena), list.empty() ? "no communication" : list.c_str());
+}
+
+}  // namespace shardc
