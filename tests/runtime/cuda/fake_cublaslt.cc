@@ -242,6 +242,24 @@ void Run(const Problem& p, const Algorithm& algorithm, const void* alpha, const 
   }
 }
 
+// A product with all that the caller may change after its call.
+struct Product {
+  Desc d;
+  Layout a, b, c, out;
+  Algorithm algorithm;
+  const void* data[4];
+  void *result, *workspace;
+  std::byte alpha[8], beta[8];
+
+  void Do() const {
+    // It may use all of the workspace; the ends will do here.
+    const auto bytes = std::min<size_t>(algorithm.workspace, 4096);
+    std::memset(workspace, 0xff, bytes);
+    std::memset(static_cast<std::byte*>(workspace) + algorithm.workspace - bytes, 0xff, bytes);
+    Run({d, a, b, c, out}, algorithm, alpha, beta, data, result);
+  }
+};
+
 }  // namespace
 }  // namespace shardc::testing
 
@@ -252,13 +270,21 @@ using shardc::testing::Layout;
 using shardc::testing::Of;
 using shardc::testing::Preference;
 using shardc::testing::Problem;
+using shardc::testing::Product;
 using shardc::testing::Refuse;
+using shardc::testing::SizeOf;
 using shardc::testing::Take;
 
 const char* cublasLtGetStatusString(cublasStatus_t status) {
   return status == CUBLAS_STATUS_SUCCESS ? "no error" : FakeCublasLt::Get().refusal.c_str();
 }
 size_t cublasLtGetVersion() { return 130000; }
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  *handle = reinterpret_cast<cublasLtHandle_t>(&FakeCublasLt::Get());
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
                                           uint64_t rows, uint64_t cols, int64_t ld) {
@@ -397,7 +423,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t bdesc, const void* beta, const void* c,
                               cublasLtMatrixLayout_t cdesc, void* d, cublasLtMatrixLayout_t ddesc,
                               const cublasLtMatmulAlgo_t* algo, void* workspace,
-                              size_t workspace_bytes, cudaStream_t) {
+                              size_t workspace_bytes, cudaStream_t stream) {
   const Problem p{Of<Desc>(desc), Of<Layout>(adesc), Of<Layout>(bdesc), Of<Layout>(cdesc),
                   Of<Layout>(ddesc)};
   const auto& algorithm = Of<Algorithm>(algo);
@@ -410,10 +436,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (!why.empty()) return Refuse(why);
   if (algorithm.refused) return CUBLAS_STATUS_NOT_SUPPORTED;
   ++FakeCublasLt::Get().products;
-  // It may use all of it; the ends will do here.
-  const auto bytes = std::min<size_t>(algorithm.workspace, 4096);
-  std::memset(workspace, 0xff, bytes);
-  std::memset(static_cast<std::byte*>(workspace) + algorithm.workspace - bytes, 0xff, bytes);
-  shardc::testing::Run(p, algorithm, alpha, beta, data, d);
+  Product product{p.d, p.a, p.b, p.c, p.out, algorithm, {a, b, c, d}, d, workspace, {}, {}};
+  std::memcpy(product.alpha, alpha, static_cast<size_t>(SizeOf(p.d.scale)));
+  std::memcpy(product.beta, beta, static_cast<size_t>(SizeOf(p.d.scale)));
+  FakeCublasLt::Get().enqueue(stream, [product] { product.Do(); });
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -5,7 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+
+struct CUstream_st;
 
 namespace shardc::testing {
 
@@ -15,6 +18,9 @@ struct FakeCublasLt {
   // What it does, as a test wants it.
   bool epilogues = true;  // it has algorithms with them
   bool any = true;        // it has algorithms at all
+  // Does the work when the stream comes to it.
+  std::function<void(CUstream_st*, std::function<void()>)> enqueue =
+      [](CUstream_st*, const std::function<void()>& work) { work(); };
 
   // What it saw.
   int proposals = 0, checks = 0, products = 0;
