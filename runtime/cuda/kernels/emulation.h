@@ -29,6 +29,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 // Blocks run one after the other, so what a block shares may live in a static.
 #define __shared__ static
 

@@ -249,16 +249,19 @@ __device__ T BlockMax(T v) {
   return BlockFold(v, v, [](T a, T b) { return MaxNan(a, b); });
 }
 
-// Grid-stride loop over n items with a functor.
+// Grid-stride loop over n items with a functor. It stays where launches put it: else nvcc copies it
+// to the stack of each thread where an index into it is computed.
 template <typename F>
-__global__ void __launch_bounds__(kElementThreads) ElementsKernel(F f, int64_t n) {
+__global__ void __launch_bounds__(kElementThreads)
+    ElementsKernel(const __grid_constant__ F f, int64_t n) {
   int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step)
     f(i);
 }
 // A block per row; f(row) may use barriers.
 template <typename F>
-__global__ void __launch_bounds__(kRowThreads) RowsKernel(F f, int64_t rows) {
+__global__ void __launch_bounds__(kRowThreads)
+    RowsKernel(const __grid_constant__ F f, int64_t rows) {
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) f(row);
 }
 

@@ -6,6 +6,7 @@
 #undef __device__
 #undef __host__
 #undef __forceinline__
+#undef __grid_constant__
 #undef __launch_bounds__
 #undef __shared__
 
