@@ -307,21 +307,6 @@ std::vector<KernelCase> LargeCases(DType dtype) {
              {{"out", f32}});
     list.Add("to f32", "reduce_sum", {list.F({37, 50})}, {{"axes", Ints{0}}, {"out", f32}});
   }
-  if (dtype == DType::kF32) {
-    for (std::string out : {"bf16", "f16"}) {
-      HostTensor x = list.F({9, 64}), w = list.F({64}, 2);
-      list.Add("to " + out, "layer_norm", {x, w, w}, {{"eps", 1e-5}, {"out", out}});
-      list.Add("to " + out, "add_layer_norm", {x, x, w, w}, {{"eps", 1e-5}, {"out", out}});
-      list.Add("to " + out, "layer_norm_grad_add",
-               {list.F({9, 64}, 3), list.F({9, 64}, 4), x, list.F({9}, 5), list.F({9}, 6), w},
-               {{"bias", true}, {"sums", true}, {"out", out}});
-      list.Add("to " + out, "cross_entropy_with_grad",
-               {list.F({9}, 3), x, RandomInts({9}, 4, 0, 61)},
-               {{"out", out}, {"classes", int64_t{61}}});
-      list.Add("to " + out, "cross_entropy_grad",
-               {list.F({9}, 3), x, RandomInts({9}, 4, 0, 64), list.F({9}, 5)}, {{"out", out}});
-    }
-  }
   return list.Take();
 }
 
@@ -398,6 +383,11 @@ std::vector<KernelCase> ShardedCases() {
   add("queries cut", "attention_grad",
       {f({2, 5, 4, 8}, 6), q, f({2, 5, 4, 8}, 7), f({2, 5, 4, 8}, 8), f({2, 5, 4, 8}, 9), lse},
       {queries, queries, keys, keys, queries, of_queries, queries, keys, keys}, causal);
+  for (DType dtype : {DType::kF64, DType::kBF16, DType::kBool}) {
+    const TensorType x = cut(dtype, {7, 10}, 1);
+    add(std::string(DTypeName(dtype)), "zero_padding", {As(RandomInts({7, 10}, 3, 0, 2), dtype)},
+        {x, x}, {});
+  }
   TensorType rows_cut = cut(f32, {7}, 0);
   add("rows cut", "cross_entropy", {f({7, 10}), ids},
       {cut(f32, {7, 10}, 0), cut(i64, {7}, 0), rows_cut, rows_cut}, {});

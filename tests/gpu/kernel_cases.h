@@ -42,6 +42,8 @@ bool HasKernel(const std::string& op);
 std::vector<KernelCase> SampleCases(DType dtype);
 // Shapes that reach several blocks, tiles and chunks, odd and even.
 std::vector<KernelCase> LargeCases(DType dtype);
+// Ops in all types that they take.
+std::vector<KernelCase> TypeCases();
 // Operands with padding, on every rank of a mesh.
 std::vector<KernelCase> ShardedCases();
 

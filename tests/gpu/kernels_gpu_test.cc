@@ -23,6 +23,7 @@ TEST_F(CudaKernelsOnGpu, LargeF32) { RunAll(LargeCases(DType::kF32)); }
 TEST_F(CudaKernelsOnGpu, LargeF64) { RunAll(LargeCases(DType::kF64)); }
 TEST_F(CudaKernelsOnGpu, LargeBf16) { RunAll(LargeCases(DType::kBF16)); }
 TEST_F(CudaKernelsOnGpu, LargeF16) { RunAll(LargeCases(DType::kF16)); }
+TEST_F(CudaKernelsOnGpu, Types) { RunAll(TypeCases()); }
 TEST_F(CudaKernelsOnGpu, Sharded) { RunAll(ShardedCases()); }
 
 }  // namespace

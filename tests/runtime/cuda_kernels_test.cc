@@ -30,6 +30,7 @@ TEST(CudaKernels, LargeF32) { RunAll(LargeCases(DType::kF32)); }
 TEST(CudaKernels, LargeF64) { RunAll(LargeCases(DType::kF64)); }
 TEST(CudaKernels, LargeBf16) { RunAll(LargeCases(DType::kBF16)); }
 TEST(CudaKernels, LargeF16) { RunAll(LargeCases(DType::kF16)); }
+TEST(CudaKernels, Types) { RunAll(TypeCases()); }
 TEST(CudaKernels, Sharded) { RunAll(ShardedCases()); }
 
 // The shared memory that the case took.

@@ -83,6 +83,22 @@ KernelPtr DispatchNarrow(DType narrow, Fn fn) {
   }
   return fn(T());
 }
+// fn(S(), N(), U()) of both: an operand of type S, one that may be narrower, and the result. Not
+// with halves of two types: no model has both.
+template <typename Fn>
+KernelPtr DispatchMixed(DType in, DType narrow, DType out, Fn fn) {
+  return DispatchFloats(in, out, [&](auto s, auto u) {
+    return DispatchNarrow<decltype(s)>(narrow, [&](auto n) -> KernelPtr {
+      using N = decltype(n);
+      using U = decltype(u);
+      if constexpr (sizeof(N) == 2 && sizeof(U) == 2 && !std::is_same_v<N, U>) {
+        return nullptr;
+      } else {
+        return fn(s, n, u);
+      }
+    });
+  });
+}
 template <typename Fn>
 KernelPtr DispatchNumeric(DType dtype, Fn fn) {
   if (dtype == DType::kI32) return fn(int32_t());

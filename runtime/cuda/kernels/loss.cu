@@ -285,15 +285,13 @@ KernelPtr MakeWithGrad(const KernelRequest& r) {
   if (!Full(r, x, last) || x.shape.back() != all) return nullptr;
   Runs runs{1, {{0, 0, classes}}};
   Parts p = LabelsOf(r, 2, classes);
-  return DispatchFloats(r.call.in[0].dtype, r.call.out[1].dtype, [&](auto s, auto u) {
-    using S = decltype(s);
+  auto make = [&](auto s, auto t, auto u) {
+    using T = decltype(t);
     using U = decltype(u);
-    return DispatchNarrow<S>(x.dtype, [&](auto t) {
-      using T = decltype(t);
-      return WithGradPerRow<S, T, U>(r, LogitsOf<T, U>(r, 1, runs, Out<U>(r, 1)), p,
-                                     classes < x.shape.back());
-    });
-  });
+    return WithGradPerRow<decltype(s), T, U>(r, LogitsOf<T, U>(r, 1, runs, Out<U>(r, 1)), p,
+                                             classes < x.shape.back());
+  };
+  return DispatchMixed(r.call.in[0].dtype, x.dtype, r.call.out[1].dtype, make);
 }
 KernelPtr MakeStats(const KernelRequest& r) {
   const TensorView& x = r.call.in[0];
@@ -316,17 +314,16 @@ KernelPtr MakeGrad(const KernelRequest& r) {
   Runs runs;
   if (!MakeRuns(r, x, x.rank() - 1, &runs)) return nullptr;
   Parts p = LabelsOf(r, 2, r.call.GlobalDim(x, x.rank() - 1));
-  return DispatchFloats(r.call.in[0].dtype, r.call.out[0].dtype, [&](auto s, auto u) {
+  auto make = [&](auto s, auto t, auto u) {
     using S = decltype(s);
+    using T = decltype(t);
     using U = decltype(u);
-    return DispatchNarrow<S>(x.dtype, [&](auto t) {
-      using T = decltype(t);
-      return PerRow(
-          CrossEntropyGrad<S, T, U>{LogitsOf<T, U>(r, 1, runs, Out<U>(r, 0)), p.labels, In<S>(r, 0),
-                                    In<S>(r, 3), Out<U>(r, 0), !Full(r, x, x.rank() - 1)},
-          p, x.shape.back());
-    });
-  });
+    return PerRow(
+        CrossEntropyGrad<S, T, U>{LogitsOf<T, U>(r, 1, runs, Out<U>(r, 0)), p.labels, In<S>(r, 0),
+                                  In<S>(r, 3), Out<U>(r, 0), !Full(r, x, x.rank() - 1)},
+        p, x.shape.back());
+  };
+  return DispatchMixed(r.call.in[0].dtype, x.dtype, r.call.out[0].dtype, make);
 }
 KernelPtr MakeCombine(const KernelRequest& r) {
   Parts p = LabelsOf(r, r.call.in.size() - 1, r.call.attrs->Int("classes"));

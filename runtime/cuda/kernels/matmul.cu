@@ -22,24 +22,27 @@ bool HasAddend(const KernelRequest& r) { return !HasBias(r) && r.call.in.size() 
 
 KernelPtr MakeAddBias(const KernelRequest& r) {
   const TensorView& y = r.call.out[0];
-  return DispatchFloats(r.call.in[2].dtype, y.dtype, [&](auto b, auto t) {
-    using F = AddBias<decltype(b), decltype(t)>;
-    F f{Out<decltype(t)>(r, 0), In<decltype(b)>(r, 2), y.shape.back()};
-    return MakeKernel([f, n = y.num_elements()](const Launch& launch) {
-      Grid grid = ElementGrid(n);
-      LaunchKernel(launch, ElementsKernel<F>, grid.blocks, grid.threads, 0, f, n);
+  return DispatchFloat(y.dtype, [&](auto t) {
+    using T = decltype(t);
+    return DispatchNarrow<T>(r.call.in[2].dtype, [&](auto b) {
+      using F = AddBias<decltype(b), T>;
+      F f{Out<T>(r, 0), In<decltype(b)>(r, 2), y.shape.back()};
+      return MakeKernel([f, n = y.num_elements()](const Launch& launch) {
+        Grid grid = ElementGrid(n);
+        LaunchKernel(launch, ElementsKernel<F>, grid.blocks, grid.threads, 0, f, n);
+      });
     });
   });
 }
 
 // Makes the ends of rows that are longer than the product's zero.
-template <typename Bits>
+template <typename T>
 struct ClearEnds {
-  Bits* y;
+  T* y;
   int64_t cols, length;
   __device__ void operator()(int64_t i) const {
     const int64_t end = length - cols;
-    y[i / end * length + cols + i % end] = 0;
+    y[i / end * length + cols + i % end] = Narrow<T>(Wide<T>(0));
   }
 };
 class ProductWithEnds : public CudaKernel {
@@ -61,9 +64,9 @@ class ProductWithEnds : public CudaKernel {
 };
 KernelPtr WithEnds(KernelPtr product, const KernelRequest& r, const MatmulPlan& plan) {
   const TensorView& y = r.call.out[0];
-  auto ends = DispatchSize(y.dtype, [&](auto bits) {
-    using F = ClearEnds<decltype(bits)>;
-    F f{y.as<decltype(bits)>(), plan.rows, plan.d_ld};
+  auto ends = DispatchFloat(y.dtype, [&](auto t) {
+    using F = ClearEnds<decltype(t)>;
+    F f{y.as<decltype(t)>(), plan.rows, plan.d_ld};
     return MakeKernel([f, n = plan.cols * (plan.d_ld - plan.rows)](const Launch& launch) {
       Grid grid = ElementGrid(n);
       LaunchKernel(launch, ElementsKernel<F>, grid.blocks, grid.threads, 0, f, n);

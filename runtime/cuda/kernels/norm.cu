@@ -114,23 +114,22 @@ KernelPtr MakeNorm(const KernelRequest& r) {
   });
 }
 KernelPtr MakeAddLayerNorm(const KernelRequest& r) {
-  return DispatchFloats(r.call.in[0].dtype, r.call.out[1].dtype, [&](auto t, auto u) {
+  auto make = [&](auto t, auto narrow, auto u) {
     using T = decltype(t);
+    using R = decltype(narrow);
     using U = decltype(u);
-    return DispatchNarrow<T>(r.call.in[1].dtype, [&](auto narrow) {
-      using R = decltype(narrow);
-      NormForward<T, U, R, true, true> f{};
-      f.x = In<T>(r, 0);
-      f.residual = In<R>(r, 1);
-      f.w = MaybeIn<T>(r, 2);
-      f.b = MaybeIn<T>(r, 3);
-      f.sum = Out<T>(r, 0);
-      f.y = Out<U>(r, 1);
-      f.mean = Out<T>(r, 2);
-      f.rstd = Out<T>(r, 3);
-      return Forward(r, f);
-    });
-  });
+    NormForward<T, U, R, true, true> f{};
+    f.x = In<T>(r, 0);
+    f.residual = In<R>(r, 1);
+    f.w = MaybeIn<T>(r, 2);
+    f.b = MaybeIn<T>(r, 3);
+    f.sum = Out<T>(r, 0);
+    f.y = Out<U>(r, 1);
+    f.mean = Out<T>(r, 2);
+    f.rstd = Out<T>(r, 3);
+    return Forward(r, f);
+  };
+  return DispatchMixed(r.call.in[0].dtype, r.call.in[1].dtype, r.call.out[1].dtype, make);
 }
 
 constexpr Binding kBindings[] = {

@@ -243,27 +243,27 @@ struct WideRows {
 
 // A block per sum and 32 columns of it, a warp having every kSumWarps-th of the blocks' results.
 constexpr int kSumWarps = 16;
-template <typename T, typename D, typename U>
+template <typename T>
 struct SumOfBlocks {
   using W = Wide<T>;
-  NormGrad<T, D, U> f;
-  int64_t blocks, tiles;
+  T* sums[kSums];  // null: not wanted
+  int64_t cols, blocks, tiles;
   const W* partial;
   __device__ void operator()(int64_t item) const {
     __shared__ W parts[kSumWarps][32];
     const int64_t s = item / tiles, lane = threadIdx.x % 32, warp = threadIdx.x / 32,
                   c = item % tiles * 32 + lane;
-    T* out = f.sums[s];
+    T* out = sums[s];
     W sum = 0;
-    if (out && c < f.cols) {
+    if (out && c < cols) {
       SHARDC_UNROLL_BY(8)
       for (int64_t b = warp; b < blocks; b += kSumWarps) {
-        sum += partial[(b * kSums + s) * f.cols + c];
+        sum += partial[(b * kSums + s) * cols + c];
       }
     }
     parts[warp][lane] = sum;
     __syncthreads();
-    if (warp == 0 && out && c < f.cols) {
+    if (warp == 0 && out && c < cols) {
       for (int k = 1; k < kSumWarps; ++k) sum += parts[k][lane];
       out[c] = Narrow<T>(sum);
     }
@@ -284,9 +284,10 @@ KernelPtr MakeRows(Rows rows, int threads, int64_t blocks, int64_t shared) {
     LaunchKernel(launch, RowsKernel<Rows>, each.blocks, threads, static_cast<size_t>(shared), each,
                  each.blocks);
     if (!sums) return;
-    const int64_t tiles = CeilDiv(each.f.cols, 32);
-    LaunchKernel(launch, RowsKernel<SumOfBlocks<T, D, U>>, kSums * tiles, 32 * kSumWarps, 0,
-                 SumOfBlocks<T, D, U>{each.f, each.blocks, tiles, each.partial}, kSums * tiles);
+    SumOfBlocks<T> sum{{}, each.f.cols, each.blocks, CeilDiv(each.f.cols, 32), each.partial};
+    std::copy_n(each.f.sums, kSums, sum.sums);
+    const int64_t items = kSums * sum.tiles;
+    LaunchKernel(launch, RowsKernel<SumOfBlocks<T>>, items, 32 * kSumWarps, 0, sum, items);
   };
   return MakeKernel(run, bytes);
 }
@@ -387,19 +388,18 @@ KernelPtr MakeNormGrad(const KernelRequest& r) {
 }
 template <bool kCentered>
 KernelPtr MakeNormGradAdd(const KernelRequest& r) {
-  return DispatchFloats(r.call.out[0].dtype, r.call.out[1].dtype, [&](auto t, auto u) {
+  auto make = [&](auto t, auto d, auto u) {
     using T = decltype(t);
     using U = decltype(u);
-    return DispatchNarrow<T>(r.call.in[1].dtype, [&](auto d) {
-      const bool sums = r.call.attrs->Bool("sums");
-      const size_t end = r.call.out.size() - (sums ? 1 : 0);
-      auto f = Describe<kCentered, T, decltype(d), U>(r, 1, 2, end);
-      f.residual = In<T>(r, 0);
-      f.copy = Out<U>(r, 1);
-      if (sums) f.sums[2] = Out<T>(r, end);
-      return Make(f);
-    });
-  });
+    const bool sums = r.call.attrs->Bool("sums");
+    const size_t end = r.call.out.size() - (sums ? 1 : 0);
+    auto f = Describe<kCentered, T, decltype(d), U>(r, 1, 2, end);
+    f.residual = In<T>(r, 0);
+    f.copy = Out<U>(r, 1);
+    if (sums) f.sums[2] = Out<T>(r, end);
+    return Make(f);
+  };
+  return DispatchMixed(r.call.out[0].dtype, r.call.in[1].dtype, r.call.out[1].dtype, make);
 }
 
 constexpr Binding kBindings[] = {

@@ -207,54 +207,63 @@ bool Describe(const KernelRequest& r, const std::vector<bool>& is_reduced, Reduc
   return true;
 }
 
-template <typename Stage>
-void LaunchStage(const Launch& launch, const Stage& f, bool columns, int64_t items) {
-  if (columns) {
-    Grid grid = ElementGrid(items);
-    LaunchKernel(launch, ElementsKernel<Stage>, grid.blocks, grid.threads, 0, f, items);
-  } else {
-    Grid grid = RowGrid(items, f.chunk);
-    LaunchKernel(launch, RowsKernel<Stage>, grid.blocks, grid.threads, 0, f, items);
+// Of all elements: no column is kept.
+template <typename Op>
+inline constexpr bool kToOne = std::is_same_v<Op, SquareFold>;
+
+template <typename T, typename Op>
+void LaunchStage1(const Launch& launch, const Stage1<T, Op>& f, const ReducePlan& plan) {
+  const int64_t items = f.kept_count * plan.chunks;
+  if constexpr (!kToOne<Op>) {
+    if (plan.columns) {
+      using Stage = ColumnStage<T, Op>;
+      Grid grid = ElementGrid(items);
+      return LaunchKernel(launch, ElementsKernel<Stage>, grid.blocks, grid.threads, 0, Stage{f},
+                          items);
+    }
   }
+  using Stage = BlockStage<T, Op>;
+  Grid grid = RowGrid(items, plan.chunk);
+  LaunchKernel(launch, RowsKernel<Stage>, grid.blocks, grid.threads, 0, Stage{f}, items);
+}
+template <typename T, typename U, typename Op>
+void LaunchStage2(const Launch& launch, const Stage2<T, U, Op>& f) {
+  Grid grid = ElementGrid(f.kept_count);
+  LaunchKernel(launch, ElementsKernel<Stage2<T, U, Op>>, grid.blocks, grid.threads, 0, f,
+               f.kept_count);
 }
 
 template <typename T, typename U, typename Op>
 KernelPtr MakeTyped(const KernelRequest& r, const Reduction& d, bool mean) {
   int64_t kept = d.kept.size(), reduced = d.reduced.size();
-  if (d.columns() && Aligned(In<T>(r, 0), 16)) {
-    if (auto tiles = PlanTiles(reduced, kept, kPack<T>)) {
+  Stage2<T, U, Op> second{nullptr, Out<U>(r, 0), kept, 0, mean ? d.count : 1.0};
+  auto workspace = [&] { return second.chunks * kept * static_cast<int64_t>(sizeof(Wide<T>)); };
+  if constexpr (!kToOne<Op>) {
+    auto tiles =
+        d.columns() && Aligned(In<T>(r, 0), 16) ? PlanTiles(reduced, kept, kPack<T>) : std::nullopt;
+    if (tiles) {
+      second.chunks = tiles->chunks;
       TileStage<T, Op> first{In<T>(r, 0), reduced, kept, *tiles, nullptr};
-      Stage2<T, U, Op> second{nullptr, Out<U>(r, 0), kept, tiles->chunks, mean ? d.count : 1.0};
       auto run = [=](const Launch& launch) mutable {
         second.partial = first.partial = reinterpret_cast<Wide<T>*>(launch.workspace);
         const int64_t blocks = first.plan.tiles * first.plan.chunks;
         LaunchKernel(launch, RowsKernel<TileStage<T, Op>>, blocks, 32 * kTileWarps, 0, first,
                      blocks);
-        Grid grid = ElementGrid(kept);
-        LaunchKernel(launch, ElementsKernel<Stage2<T, U, Op>>, grid.blocks, grid.threads, 0, second,
-                     kept);
+        LaunchStage2(launch, second);
       };
-      return MakeKernel(run, tiles->chunks * kept * static_cast<int64_t>(sizeof(Wide<T>)));
+      return MakeKernel(run, workspace());
     }
   }
   ReducePlan plan = PlanReduce(kept, reduced, d.inner_kept);
+  second.chunks = plan.chunks;
   Stage1<T, Op> first{In<T>(r, 0), d.kept,      d.reduced, kept,   reduced,
                       plan.chunk,  plan.chunks, d.gaps,    nullptr};
-  Stage2<T, U, Op> second{nullptr, Out<U>(r, 0), kept, plan.chunks, mean ? d.count : 1.0};
-  int64_t items = kept * plan.chunks;
   auto run = [=](const Launch& launch) mutable {
-    first.partial = reinterpret_cast<Wide<T>*>(launch.workspace);
-    second.partial = first.partial;
-    if (plan.columns) {
-      LaunchStage(launch, ColumnStage<T, Op>{first}, true, items);
-    } else {
-      LaunchStage(launch, BlockStage<T, Op>{first}, false, items);
-    }
-    Grid grid = ElementGrid(kept);
-    LaunchKernel(launch, ElementsKernel<Stage2<T, U, Op>>, grid.blocks, grid.threads, 0, second,
-                 kept);
+    second.partial = first.partial = reinterpret_cast<Wide<T>*>(launch.workspace);
+    LaunchStage1(launch, first, plan);
+    LaunchStage2(launch, second);
   };
-  return MakeKernel(run, items * static_cast<int64_t>(sizeof(Wide<T>)));
+  return MakeKernel(run, workspace());
 }
 
 template <typename Op, bool kMean = false>

@@ -16,18 +16,11 @@ struct SumOf {
   static __device__ W Fold(W a, W b) {
     return AddFn()(a, b);
   }
-  static __device__ bool Fold(bool a, bool b) { return a || b; }
 };
 struct MaxOf {
   template <typename W>
   static __device__ W Fold(W a, W b) {
     return MaxNan(a, b);
-  }
-};
-struct MinOf {
-  template <typename W>
-  static __device__ W Fold(W a, W b) {
-    return MinNan(a, b);
   }
 };
 
@@ -89,14 +82,13 @@ void LaunchReduction(const Launch& launch, const Reduction& r) {
     using T = decltype(t);
     switch (r.op) {
       case ReduceOp::kSum:
-        RunPacked<T, SumOf>(launch, p, r.count);
+        if constexpr (!std::is_same_v<T, Bool>) RunPacked<T, SumOf>(launch, p, r.count);
         break;
       case ReduceOp::kMax:
         RunPacked<T, MaxOf>(launch, p, r.count);
         break;
       case ReduceOp::kMin:
-        RunPacked<T, MinOf>(launch, p, r.count);
-        break;
+        SHARDC_CHECK(false, "no collective of a program is a minimum");
     }
     return nullptr;
   });

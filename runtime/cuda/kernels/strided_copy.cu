@@ -51,42 +51,42 @@ struct TransposeTiles {
   }
 };
 
+// Where the dim that is contiguous in the operand is another than in the result, and both are long
+// enough for tiles. Else null.
+template <typename T>
+KernelPtr MakeTiles(const T* from, T* to, const Walk& walk) {
+  const int last = walk.rank - 1;
+  if (walk.rank < 2 || walk.strides[1][last] != 1 || walk.strides[0][last] == 1) return nullptr;
+  int row = -1;
+  for (int d = 0; d < last; ++d) {
+    if (walk.strides[0][d] == 1 && walk.dims[d] >= 8 && walk.dims[last] >= 8) row = d;
+  }
+  if (row < 0) return nullptr;
+  TransposeTiles<T> f{
+      {}, from, to, walk.dims[row], walk.dims[last], walk.strides[0][last], walk.strides[1][row],
+      0,  0};
+  f.row_tiles = CeilDiv(f.rows, kTile);
+  f.col_tiles = CeilDiv(f.cols, kTile);
+  for (int d = 0; d < last; ++d) {
+    if (d == row) continue;
+    f.outer.dims[f.outer.rank] = walk.dims[d];
+    for (int k = 0; k < 2; ++k) f.outer.strides[k][f.outer.rank] = walk.strides[k][d];
+    ++f.outer.rank;
+  }
+  int64_t tiles = f.outer.size() * f.row_tiles * f.col_tiles,
+          blocks = std::min<int64_t>(tiles, 1 << 20);
+  return MakeKernel([f, tiles, blocks](const Launch& launch) {
+    LaunchKernel(launch, RowsKernel<TransposeTiles<T>>, blocks, 256, 0, f, tiles);
+  });
+}
+
 template <typename T>
 KernelPtr Make(const StridedCopy& c, const Walk& walk) {
   int64_t n = walk.size();
   const T* from = reinterpret_cast<const T*>(c.from);
   T* to = reinterpret_cast<T*>(c.to);
-  const int last = walk.rank - 1;
-  if (walk.rank >= 2 && walk.strides[1][last] == 1 && walk.strides[0][last] != 1) {
-    // The dim that is contiguous in the operand, if any.
-    int row = -1;
-    for (int d = 0; d < last; ++d) {
-      if (walk.strides[0][d] == 1 && walk.dims[d] >= 8 && walk.dims[last] >= 8) row = d;
-    }
-    if (row >= 0) {
-      TransposeTiles<T> f{{},
-                          from,
-                          to,
-                          walk.dims[row],
-                          walk.dims[last],
-                          walk.strides[0][last],
-                          walk.strides[1][row],
-                          0,
-                          0};
-      f.row_tiles = CeilDiv(f.rows, kTile);
-      f.col_tiles = CeilDiv(f.cols, kTile);
-      for (int d = 0; d < last; ++d) {
-        if (d == row) continue;
-        f.outer.dims[f.outer.rank] = walk.dims[d];
-        for (int k = 0; k < 2; ++k) f.outer.strides[k][f.outer.rank] = walk.strides[k][d];
-        ++f.outer.rank;
-      }
-      int64_t tiles = f.outer.size() * f.row_tiles * f.col_tiles,
-              blocks = std::min<int64_t>(tiles, 1 << 20);
-      return MakeKernel([f, tiles, blocks](const Launch& launch) {
-        LaunchKernel(launch, RowsKernel<TransposeTiles<T>>, blocks, 256, 0, f, tiles);
-      });
-    }
+  if constexpr (!std::is_same_v<T, Bytes16>) {  // units are contiguous in both
+    if (KernelPtr tiles = MakeTiles(from, to, walk)) return tiles;
   }
   CopyElements<T> f{walk, from, to};
   return MakeKernel([f, n, grid = ElementGrid(n)](const Launch& launch) {

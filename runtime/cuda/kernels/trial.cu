@@ -58,23 +58,30 @@ struct Compare {
   }
 };
 
+// In f64 nothing has a rival.
+template <typename Fn>
+void Visit(DType dtype, Fn fn) {
+  if (dtype == DType::kF32) return fn(float());
+  if (dtype == DType::kF16) return fn(F16());
+  SHARDC_CHECK(dtype == DType::kBF16);
+  fn(BF16());
+}
+
 }  // namespace
 
 void LaunchNoise(const Launch& launch, const Noise& noise) {
-  DispatchFloat(noise.dtype, [&](auto t) -> KernelPtr {
+  Visit(noise.dtype, [&](auto t) {
     const Grid grid = ElementGrid(noise.count);
     LaunchKernel(launch, ElementsKernel<Draws<decltype(t)>>, grid.blocks, grid.threads, 0,
                  Draws<decltype(t)>{noise}, noise.count);
-    return nullptr;
   });
 }
 
 void LaunchComparison(const Launch& launch, const Comparison& c, Deviation* parts) {
-  DispatchFloat(c.dtype, [&](auto t) -> KernelPtr {
+  Visit(c.dtype, [&](auto t) {
     const int64_t blocks = SumBlocks(c.count);
     LaunchKernel(launch, RowsKernel<Compare<decltype(t)>>, blocks, kElementThreads, 0,
                  Compare<decltype(t)>{c, parts, blocks}, blocks);
-    return nullptr;
   });
 }
 
