@@ -122,7 +122,11 @@ TEST_F(Machines, WhatAGpuRefusesOrLeavesUndefined) {
   EXPECT_THAT(WhyNot("setp.lt.u32 %p1, %r0, 32;\n@%p1 bra end;\nbar.sync 0;\nend:", {1, 64, 0}),
               HasSubstr("some warps wait here"));
   EXPECT_THAT(WhyNot("", {1, 65, 0}), HasSubstr("a block of 65 threads"));
-  EXPECT_THAT(WhyNot("vadd.u32 %r1, %r2, %r3;"), HasSubstr("unknown instruction 'vadd.u32'"));
+  for (const char* unknown : {"vadd.u32 %r1, %r2, %r3", "add.ftz.f32 %f1, %f2, %f3",
+                              "mul.rz.f32 %f1, %f2, %f3", "setp.lt.ftz.f32 %p1, %f1, %f2",
+                              "max.NaN.f32 %f1, %f2, %f3", "cvt.rn.relu.f16.f32 %rs1, %f1"}) {
+    EXPECT_THAT(WhyNot(unknown + std::string(";")), HasSubstr("unknown instruction"));
+  }
 }
 
 TEST_F(Machines, IntegersWrapShiftAndCarry) {
