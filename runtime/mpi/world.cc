@@ -165,9 +165,10 @@ bool World::Hear(int peer) {
   }
   std::string reason(std::min(kMaxReason, static_cast<size_t>(notice.reason_bytes)), '\0');
   socket.Read(reason.data(), reason.size());
-  if (its_own) settle(peer < rank_);
   Note(
       {{notice.rank, std::move(reason), notice.lost != 0}, notice.mismatch_group, notice.reporter});
+  // Afterwards: a failure of this process's own either is known by now, or will not be noted.
+  if (its_own) settle(peer < rank_);
   if (its_own && !notice.lost) {
     const Notice heard{Word::kHeard, failure()->rank, 0, -1, rank_, 0};
     std::lock_guard lock(saying_);
