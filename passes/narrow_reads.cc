@@ -4,6 +4,7 @@
 
 #include "ir/builder.h"
 #include "ir/op_def.h"
+#include "passes/precision.h"
 
 namespace shardc {
 namespace {
@@ -105,8 +106,12 @@ void NarrowReads(Graph& graph) {
       Value* v = op->operands[static_cast<size_t>(i)];
       if (!AllReadNarrow(graph, *v)) continue;
       const DType type = NarrowTypeOf(graph, *v);
-      if (type == DType::kF32) continue;
       const std::vector<Op*> readers = v->users;
+      if (type == DType::kF32 || std::any_of(readers.begin(), readers.end(), [&](const Op* reader) {
+            return HasOtherHalf(*reader, type);
+          })) {
+        continue;
+      }
       Value* narrow = Narrowed(graph, v, type);
       if (narrow != v) graph.ReplaceAllUses(v, narrow);
       for (Op* reader : readers) KeepResultTypes(reader);

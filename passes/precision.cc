@@ -269,6 +269,13 @@ bool DropPair(Graph& graph, Op* outer) {
   return true;
 }
 
+bool MayGive(const Op& op, DType type) {
+  if (op.in(0).dtype == DType::kF64 || type == DType::kF64) return false;
+  if (!IsHalf(type)) return true;
+  if (HasOtherHalf(op, type)) return false;
+  return op.def->precision != Precision::kCompute || IsHalf(op.in(0).dtype);
+}
+
 bool FoldIntoProducer(Graph& graph, Op* cast) {
   Value* v = cast->operands[0];
   Op* op = v->producer;
@@ -278,7 +285,7 @@ bool FoldIntoProducer(Graph& graph, Op* cast) {
     return false;
   }
   if (!IsFloat(v->type.dtype) || !IsFloat(cast->out().dtype)) return false;
-  if (cast->out().sharding != v->type.sharding) return false;
+  if (cast->out().sharding != v->type.sharding || !MayGive(*op, cast->out().dtype)) return false;
   Attributes attrs = op->attrs;
   attrs.Set("out", std::string(DTypeName(cast->out().dtype)));
   std::vector<TensorType> operands, results;
@@ -294,6 +301,12 @@ bool FoldIntoProducer(Graph& graph, Op* cast) {
 }
 
 }  // namespace
+
+bool HasOtherHalf(const Op& op, DType half) {
+  auto other = [&](const Value* v) { return IsHalf(v->type.dtype) && v->type.dtype != half; };
+  return std::any_of(op.operands.begin(), op.operands.end(), other) ||
+         std::any_of(op.results.begin(), op.results.end(), other);
+}
 
 void LowerPrecision(Graph& graph, const PrecisionOptions& options) {
   DType compute = ComputeType(options);

@@ -156,6 +156,32 @@ TEST(Precision, GradientsThatANormReadsAreNarrow) {
     CHECK: layer_norm_grad %d, %x, %m, %r : f32[4, 8])");
 }
 
+// f32 beside f16 and bf16, as a model may have that casts by itself.
+TEST(Precision, NoOpHasHalvesOfBothTypes) {
+  constexpr const char* kGraph =
+      R"(graph @g(%x: f32[4, 8], %d: f16[4, 8], %w: f32[8], %b: f32[8]) -> (%s, %z) {
+    %0 = cast %d {to="f32"} : f32[4, 8]
+    %s, %y, %m, %r = add_layer_norm %x, %0, %w, %b {eps=1e-05} : f32[4, 8], f32[4, 8], f32[4], f32[4]
+    %z = cast %y {to="bf16"} : bf16[4, 8]
+  })";
+  CheckPasses(kGraph, "fold_casts,narrow_reads", R"(
+    CHECK: cast %d {to="f32"}
+    CHECK-NEXT: add_layer_norm %x, %_, %w, %b {eps=1e-05, out="bf16"})");
+  CheckPasses(kGraph, "narrow_reads,fold_casts", R"(
+    CHECK: add_layer_norm %x, %d, %w, %b {eps=1e-05}
+    CHECK-NEXT: cast %_ {to="bf16"})");
+}
+
+TEST(Precision, OnlyProductsOfHalvesGiveThem) {
+  CheckPasses(R"(graph @g(%x: f32[4, 8], %w: f32[8, 8]) -> (%y) {
+    %0 = matmul %x, %w : f32[4, 8]
+    %y = cast %0 {to="bf16"} : bf16[4, 8]
+  })",
+              "fold_casts", R"(
+    CHECK: matmul %x, %w : f32[4, 8]
+    CHECK-NEXT: cast %_ {to="bf16"})");
+}
+
 // As where a loss is computed in pieces.
 TEST(Precision, NarrowValuesMayBeMovedBeforeTheyAreRead) {
   CheckPasses(
