@@ -2,6 +2,7 @@
 #include <charconv>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <set>
 #include <vector>
 
@@ -140,7 +141,9 @@ void CheckSizes(const GptConfig& c, const std::string& where) {
     if (!(ratio >= 0 && ratio < 1)) fail(StrCat("a dropout of ", ratio, " is not in [0, 1)"), "");
   }
   for (double number : {c.init_std, c.eps, c.rope_theta}) {
-    if (!std::isfinite(number)) fail("init_std, eps and rope_theta must be finite", "");
+    if (!(std::abs(number) <= std::numeric_limits<float>::max())) {
+      fail("init_std, eps and rope_theta must be finite", "");
+    }
   }
   if (!(c.init_std >= 0 && c.eps > 0 && c.rope_theta > 0)) {
     fail("init_std must not be negative, eps and rope_theta must be positive", "");

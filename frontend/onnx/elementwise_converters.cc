@@ -193,8 +193,9 @@ void Clip(NodeContext& c) {
     return c.HasAttr(attribute) ? Like(c, v, c.Float(attribute, 0)) : c.InputOrNull(i);
   };
   Value *low = limit(1, "min"), *high = limit(2, "max");
-  for (const Value* one : {low, high}) {
-    if (one && one->type.num_elements() != 1) c.Fail("E1303", "a limit of Clip is one number");
+  for (Value** one : {&low, &high}) {
+    if (*one && (*one)->type.num_elements() != 1) c.Fail("E1303", "a limit of Clip is one number");
+    if (*one) *one = c.Reshape(*one, {});
   }
   if (low) v = c.Make("max", {v, low});
   if (high) v = c.Make("min", {v, high});

@@ -109,7 +109,7 @@ void Attention(NodeContext& c) {
   if (c.Int("do_rotary", 0) != 0) Refuse(c, "do_rotary");
   const int64_t heads = c.Int("num_heads", 0);
   Value* x = c.Make("matmul", {c.input(0), c.input(1)});
-  if (c.has_input(2)) x = Add(c, x, c.input(2));
+  if (c.has_input(2)) x = Add(c, x, InputOnto(c, 2, x->type.shape));
   const int64_t width = x->type.shape.back();
   Ints sizes = c.IntList("qkv_hidden_sizes").value_or(Ints(3, width / 3));
   if (sizes.size() != 3 || sizes[0] + sizes[1] + sizes[2] != width || sizes[0] != sizes[1] ||

@@ -45,8 +45,9 @@ void FusedGemm(NodeContext& c) {
 void SkipNorm(NodeContext& c) {
   const bool simplified = c.op_type() == "SkipSimplifiedLayerNormalization";
   const int sum_bias = simplified ? 3 : 4;
-  Value* sum = Add(c, c.input(0), c.input(1));
-  if (c.has_input(sum_bias)) sum = Add(c, sum, c.input(sum_bias));
+  const Shape& shape = c.input(0)->type.shape;
+  Value* sum = Add(c, c.input(0), InputOnto(c, 1, shape));
+  if (c.has_input(sum_bias)) sum = Add(c, sum, InputOnto(c, sum_bias, shape));
   std::vector<Value*> operands = {sum, c.input(2)};
   if (!simplified && c.has_input(3)) operands.push_back(c.input(3));
   std::vector<Value*> results =
@@ -93,7 +94,11 @@ void EmbedLayerNorm(NodeContext& c) {
   c.SetOutput(1, lengths);
 }
 
-void BiasAdd(NodeContext& c) { c.SetOutput(0, Add(c, Add(c, c.input(0), c.input(1)), c.input(2))); }
+void BiasAdd(NodeContext& c) {
+  const Shape& shape = c.input(0)->type.shape;
+  Value* sum = Add(c, c.input(0), InputOnto(c, 1, shape));
+  c.SetOutput(0, Add(c, sum, InputOnto(c, 2, shape)));
+}
 
 Value* GeluOf(NodeContext& c, Value* x, const char* approximate) {
   return c.Make("gelu", {x}, {{"approximate", std::string(approximate)}});
@@ -106,7 +111,7 @@ void GemmFastGelu(NodeContext& c) {
 }
 
 void BiasSplitGelu(NodeContext& c) {
-  Value* x = Add(c, c.input(0), c.input(1));
+  Value* x = Add(c, c.input(0), InputOnto(c, 1, c.input(0)->type.shape));
   const int axis = x->type.rank() - 1;
   const int64_t half = x->type.shape.back() / 2;
   if (2 * half != x->type.shape.back()) c.Fail("E1303", "BiasSplitGelu needs an even last dim");

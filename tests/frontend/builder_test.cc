@@ -164,7 +164,7 @@ TEST(ParseBuiltin, SizesThatDoNotFit) {
   using ::testing::HasSubstr;
   for (const char* text :
        {"hidden=65", "heads=4,kv_heads=3", "layers=0", "hidden=-64", "vocab=99999999999", "seq=0",
-        "hidden=12,heads=4,positions=rope", "seq=64,max_positions=32", "eps=0", "eps=inf",
+        "hidden=12,heads=4,positions=rope", "seq=64,max_positions=32", "eps=0", "eps=1e39",
         "init_std=inf", "rope_theta=inf"}) {
     EXPECT_THAT(ErrorOf(std::string("builtin:gpt?") + text), HasSubstr("E1502")) << text;
   }

@@ -442,6 +442,18 @@ TEST_F(Converters, OperandsThatWouldMakeTheResultLargerAreRefused) {
   Input("low", {3});
   Node("Clip", {"x", "low"});
   ExpectRefused("E1303", "a limit of Clip is one number");
+  for (const std::string op : {"SkipLayerNormalization", "BiasSplitGelu", "BiasAdd"}) {
+    SCOPED_TRACE(op);
+    Restart();
+    model_.Opset("com.microsoft", 1);
+    Input("x", {1, 3, 4});
+    Input("more", {2, 3, 4});
+    Input("w", {4});
+    std::vector<std::string> inputs = {"x", "more", "w"};
+    if (op == "BiasSplitGelu") inputs.pop_back();
+    Node(op, inputs).set_domain("com.microsoft");
+    ExpectRefused("E1303", "input 1 of shape [2, 3, 4] does not broadcast to [1, 3, 4]");
+  }
 }
 
 TEST_F(Converters, FusedProductsOfTransposedBatchesAreRefused) {
