@@ -28,7 +28,7 @@ struct Reduction {
   std::vector<std::byte*> targets;
   int64_t count = 0;
   DType dtype = DType::kF32;
-  ReduceOp op = ReduceOp::kSum;
+  ReduceOp op = ReduceOp::kSum;  // or kMax
 };
 // The most sources, and the most targets, of a Reduction: they travel as arguments of a kernel.
 inline constexpr int kMaxReductionRanks = 64;

@@ -16,7 +16,8 @@ void CheckAligned(const Instruction& i, uint64_t address) {
   if (address % i.bytes != 0) throw std::runtime_error("an address that is not aligned");
 }
 
-template <Space kSpace>
+// Parameters of the kernel are only read.
+template <Space kSpace, bool kReads>
 std::byte* Reach(const Instruction& i, const Warp& w, int lane, uint64_t address) {
   if constexpr (kSpace == Space::kShared) return ReachShared(i, w, address);
   CheckAligned(i, address);
@@ -30,7 +31,8 @@ std::byte* Reach(const Instruction& i, const Warp& w, int lane, uint64_t address
   if ((kAny || kSpace == Space::kGlobal) && block.memory->Holds(p, bytes)) return p;
   // Parameters of calls are in local memory.
   if (kSpace != Space::kGlobal && within(w.local + lane * w.local_bytes, w.local_bytes)) return p;
-  if ((kAny || kSpace == Space::kParam) && within(block.params, block.param_bytes)) return p;
+  if (kReads && (kAny || kSpace == Space::kParam) && within(block.params, block.param_bytes))
+    return p;
   if (kAny && within(block.shared, block.shared_bytes)) return p;
   throw std::runtime_error("outside of what was allocated");
 }
@@ -39,7 +41,7 @@ template <typename T, int kN, Space kSpace>
 void Load(const Instruction& i, Warp& w) {
   const uint64_t* base = w.At(i.slot[kN]);
   Lanes(w.mask, [&](int l) {
-    const std::byte* p = Reach<kSpace>(i, w, l, base[l] + static_cast<uint64_t>(i.offset));
+    const std::byte* p = Reach<kSpace, true>(i, w, l, base[l] + static_cast<uint64_t>(i.offset));
     T values[kN];
     std::memcpy(values, p, sizeof(values));
     for (size_t k = 0; k < kN; ++k) w.At(i.slot[k])[l] = Bits(values[k]);
@@ -49,7 +51,7 @@ template <typename T, int kN, Space kSpace>
 void Store(const Instruction& i, Warp& w) {
   const uint64_t* base = w.At(i.slot[0]);
   Lanes(w.mask, [&](int l) {
-    std::byte* p = Reach<kSpace>(i, w, l, base[l] + static_cast<uint64_t>(i.offset));
+    std::byte* p = Reach<kSpace, false>(i, w, l, base[l] + static_cast<uint64_t>(i.offset));
     T values[kN];
     for (size_t k = 0; k < kN; ++k) values[k] = From<T>(w.At(i.slot[k + 1])[l]);
     std::memcpy(p, values, sizeof(values));
@@ -77,7 +79,8 @@ Step AccessIn(const Parts& p) {
 template <typename T>
 void CompareAndSwap(const Instruction& i, Warp& w) {
   Lanes(w.mask, [&](int l) {  // one after the other
-    auto* p = Reach<Space::kGlobal>(i, w, l, w.At(i.slot[1])[l] + static_cast<uint64_t>(i.offset));
+    auto* p =
+        Reach<Space::kGlobal, false>(i, w, l, w.At(i.slot[1])[l] + static_cast<uint64_t>(i.offset));
     T old;
     std::memcpy(&old, p, sizeof(T));
     const T next = From<T>(w.At(i.slot[3])[l]);
@@ -88,7 +91,8 @@ void CompareAndSwap(const Instruction& i, Warp& w) {
 template <typename T>
 void AddTo(const Instruction& i, Warp& w) {
   Lanes(w.mask, [&](int l) {
-    auto* p = Reach<Space::kGlobal>(i, w, l, w.At(i.slot[1])[l] + static_cast<uint64_t>(i.offset));
+    auto* p =
+        Reach<Space::kGlobal, false>(i, w, l, w.At(i.slot[1])[l] + static_cast<uint64_t>(i.offset));
     T old;
     std::memcpy(&old, p, sizeof(T));
     const T next = static_cast<T>(old + From<T>(w.At(i.slot[2])[l]));

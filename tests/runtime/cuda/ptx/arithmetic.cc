@@ -32,6 +32,11 @@ float Roughly(float v) {
   const float wrong = v * (1 + ((hash >> 16) % 2 == 0 ? 0x1p-22f : -0x1p-22f));
   return std::isfinite(wrong) ? wrong : v;
 }
+// By more than 2^126 it gives 0, of what is finite.
+float DivideRoughly(float a, float b) {
+  const bool large = std::isfinite(b) && std::fabs(b) > 0x1p126f;
+  return large ? a * std::copysign(0.0f, b) : Roughly(a / b);
+}
 // Of whole numbers exact: CUDA's own exponential in f64 relies on it.
 float PowerOfTwo(float v) {
   const float exact = std::exp2(v);
@@ -112,7 +117,7 @@ Step Arithmetic(const Parts& p) {
     return ByFloat(type, kSame3<[](auto a, auto b, auto c) { return std::fma(a, b, c); }>);
   }
   if (op == "div" && p.Has("approx")) {
-    return &Map<[](float a, float b) { return Roughly(a / b); }, float, float, float>;
+    return &Map<&DivideRoughly, float, float, float>;
   }
   if (op == "div") {
     return ByNumber(type, kSame2<[](auto a, auto b) {
@@ -269,7 +274,7 @@ Step Carry(const Parts& p) {
   if ((op == "mad" || op == "madc") && p.Has("lo")) {
     return &Carrying<[](U a, U b, U c, U carry) { return ((a * b) & 0xffffffff) + c + carry; }>;
   }
-  if ((op == "mad" || op == "madc") && p.Has("hi")) {
+  if ((op == "mad" || op == "madc") && p.Has("hi") && type == "u32") {
     return &Carrying<[](U a, U b, U c, U carry) { return ((a * b) >> 32) + c + carry; }>;
   }
   return nullptr;

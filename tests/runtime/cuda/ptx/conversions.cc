@@ -17,10 +17,13 @@ uint16_t ToBf16(float v) {
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-// Out of range gives the nearest, NaN 0.
+// Out of range gives the nearest; NaN 0, or of 64 bits the sign alone.
 template <typename I, typename F>
 I Saturated(F v) {
-  if (v != v) return 0;
+  if (v != v) {
+    constexpr bool kWide = sizeof(F) == 8 || sizeof(I) == 8;
+    return kWide ? static_cast<I>(uint64_t{1} << (8 * sizeof(I) - 1)) : I(0);
+  }
   // The least above all of them is a power of two, and exact.
   const F above = std::ldexp(F(1), std::numeric_limits<I>::digits);
   if (v >= above) return std::numeric_limits<I>::max();

@@ -15,6 +15,10 @@ void Shuffle(const Instruction& i, Warp& w, F source) {
   std::copy_n(w.At(i.slot[static_cast<size_t>(i.results)]), kLanes, old);
   Lanes(w.mask, [&](int l) {
     const auto operand = From<uint32_t>(w.At(i.slot[static_cast<size_t>(i.results) + 1])[l]);
+    const auto members = From<uint32_t>(w.At(i.slot[static_cast<size_t>(i.results) + 3])[l]);
+    if ((members & w.mask) != w.mask) {
+      throw std::runtime_error("a lane that is not among the shuffle's members");
+    }
     if (From<uint32_t>(w.At(i.slot[static_cast<size_t>(i.results) + 2])[l]) != 31) {
       throw std::runtime_error("a shuffle within a part of the warp");
     }

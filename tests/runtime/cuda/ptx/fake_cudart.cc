@@ -133,6 +133,19 @@ cudaError_t Enqueue(const void* stream, Work work) {
   return cudaSuccess;
 }
 
+bool Held(const void* p, size_t bytes) {
+  std::lock_guard lock(Get().mutex);
+  return Get().memory.Holds(static_cast<const std::byte*>(p), static_cast<int64_t>(bytes));
+}
+cudaError_t Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                 cudaStream_t stream) {
+  if ((kind != cudaMemcpyDeviceToHost && !Held(to, bytes)) ||
+      (kind != cudaMemcpyHostToDevice && !Held(from, bytes))) {
+    return Fail(cudaErrorInvalidValue, "memory that was not allocated is copied");
+  }
+  return Enqueue(stream, [=] { std::memmove(to, from, bytes); });
+}
+
 // Streams and events are no more than their addresses.
 template <typename Handle>
 cudaError_t NewHandle(Handle* handle) {
@@ -198,12 +211,14 @@ const bool libraries_enqueue = [] {
 }  // namespace shardc::ptx
 
 using shardc::ptx::configurations;
+using shardc::ptx::Copy;
 using shardc::ptx::EndHandle;
 using shardc::ptx::Enqueue;
 using shardc::ptx::Fail;
 using shardc::ptx::Function;
 using shardc::ptx::Get;
 using shardc::ptx::Graph;
+using shardc::ptx::Held;
 using shardc::ptx::KernelOf;
 using shardc::ptx::kMostShared;
 using shardc::ptx::kSharedUnasked;
@@ -349,15 +364,15 @@ cudaError_t cudaFreeHost(void* p) {
   std::free(p);
   return cudaSuccess;
 }
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-  std::memmove(to, from, bytes);
-  return cudaSuccess;
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  return Copy(to, from, bytes, kind, nullptr);
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-  return Enqueue(stream, [=] { std::memmove(to, from, bytes); });
+  return Copy(to, from, bytes, kind, stream);
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  if (!Held(to, bytes)) return Fail(cudaErrorInvalidValue, "memory that was not allocated is set");
   return Enqueue(stream, [=] { std::memset(to, value, bytes); });
 }
 

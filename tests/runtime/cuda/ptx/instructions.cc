@@ -42,6 +42,7 @@ void Decode(Instruction& i) {
   }
   i.step = FindExchange(p, i.opcode);
   if (i.step != nullptr) i.kind = Kind::kTogether;
+  i.aligned = p.Has("aligned");
   if (p.name() == "ld" || p.name() == "st" || p.name() == "atom" || p.name() == "ldmatrix") {
     i.bytes = BytesOf(p);
   }

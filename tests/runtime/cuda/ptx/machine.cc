@@ -52,7 +52,8 @@ class WarpState {
     }
     const int64_t lanes = std::min<int64_t>(grid.threads - first, kLanes);
     warp_.live = lanes == kLanes ? ~uint32_t{0} : (uint32_t{1} << lanes) - 1;
-    groups_ = {{0, warp_.live}};
+    all_ = warp_.live;
+    groups_ = {{0, all_}};
     at_barrier_ = false;
   }
 
@@ -70,7 +71,7 @@ class WarpState {
       while (g < groups_.size() && Waits(groups_[g])) ++g;
       if (g == groups_.size()) {
         at_barrier_ = groups_.size() == 1 && at().kind == Kind::kBarrier;
-        if (at_barrier_) return;
+        if (at_barrier_) return CheckAll(at());
         Fail(kernel_, at(), "lanes of a warp wait here for others that do not come");
       }
       Advance(g);
@@ -92,6 +93,10 @@ class WarpState {
   bool Waits(const Group& g) const {
     const Kind kind = kernel_.code[static_cast<size_t>(g.at)].kind;
     return kind == Kind::kBarrier || (kind == Kind::kTogether && g.mask != warp_.live);
+  }
+
+  void CheckAll(const Instruction& i) const {
+    if (warp_.live != all_) Fail(kernel_, i, "some lanes of the warp have returned");
   }
 
   // Runs a group up to a place where the others matter: where it parts, meets them or passes them.
@@ -122,6 +127,7 @@ class WarpState {
         if (i.kind == Kind::kTogether && mask != warp_.live) {
           Fail(kernel_, i, "some lanes of the warp do not take part");
         }
+        if (i.aligned) CheckAll(i);
         if (mask != 0) Do(i, mask);
         ++group.at;
       }
@@ -160,6 +166,7 @@ class WarpState {
   std::vector<std::byte> local_;
   Warp warp_;
   std::vector<Group> groups_;  // in the order of the program
+  uint32_t all_ = 0;           // lanes that began
   bool at_barrier_ = false;
 };
 
@@ -191,8 +198,12 @@ void Execute(const Kernel& kernel, const Grid& grid, std::span<std::byte> params
     warps.emplace_back(kernel, static_cast<int>(begin / kLanes),
                        registers.data() + warps.size() * of_warp);
   }
-  bool backward = false;  // no order of the warps may matter
-  for (int64_t b = 0; b < grid.blocks; ++b) {
+  // No order of blocks and warps may matter: launches alternate, and phases between barriers.
+  thread_local bool descending = true;
+  descending = !descending;
+  bool backward = descending;
+  for (int64_t k = 0; k < grid.blocks; ++k) {
+    const int64_t b = descending ? grid.blocks - 1 - k : k;
     std::fill_n(block.shared, shared_bytes, std::byte{kNan});
     for (WarpState& w : warps) w.Begin(block, b, grid);
     for (size_t done = 0; done < warps.size(); backward = !backward) {

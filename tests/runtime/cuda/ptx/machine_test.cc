@@ -23,10 +23,12 @@ class Machines : public ::testing::Test {
     Module module(
         ".version 8.0\n.target sm_80\n.address_size 64\n"
         ".extern .shared .align 16 .b8 dynamic[];\n"
-        ".func (.param .b64 r) twice(.param .b64 x) { ld.param.u64 %rd0, [x];\n"
+        ".func (.param .b64 r) twice(.param .b64 x) { .reg .b64 %rd<9>; ld.param.u64 %rd0, [x];\n"
         "add.s64 %rd1, %rd0, %rd0; st.param.b64 [r+0], %rd1; ret; }\n"
         ".visible .entry k(.param .u64 p)\n.maxntid 64, 1, 1\n{\n"
         ".shared .align 4 .b8 kept[256];\n.local .align 8 .b8 mine[16];\n"
+        ".reg .pred %p<9>; .reg .b16 %rs<9>; .reg .b32 %r<29>; .reg .b64 %rd<9>;\n"
+        ".reg .f32 %f<9>; .reg .f64 %fd<9>;\n"
         "mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p];\n" +
         body + "\nret;\n}\n");
     DeviceMemory memory;
@@ -121,6 +123,15 @@ TEST_F(Machines, WhatAGpuRefusesOrLeavesUndefined) {
               HasSubstr("wait here for others that do not come"));
   EXPECT_THAT(WhyNot("setp.lt.u32 %p1, %r0, 32;\n@%p1 bra end;\nbar.sync 0;\nend:", {1, 64, 0}),
               HasSubstr("some warps wait here"));
+  // Lanes that have returned may leave out a shuffle, but no barrier.
+  const std::string few = "setp.gt.u32 %p1, %r0, 7;\n@%p1 ret;\n";
+  EXPECT_EQ(WhyNot(few + "shfl.sync.bfly.b32 %r1|%p3, %r0, 1, 31, -1;"), "");
+  EXPECT_THAT(WhyNot(few + "bar.sync 0;"), HasSubstr("some lanes of the warp have returned"));
+  EXPECT_THAT(WhyNot("shfl.sync.bfly.b32 %r1|%p3, %r0, 1, 31, 255;"),
+              HasSubstr("not among the shuffle's members"));
+  EXPECT_THAT(WhyNot("mov.u32 %r1, %tid.y;"), HasSubstr("unknown name '%tid.y'"));
+  EXPECT_THAT(WhyNot("mov.b64 %rd1, p; st.u32 [%rd1], %r0;"),
+              HasSubstr("outside of what was allocated"));
   EXPECT_THAT(WhyNot("", {1, 65, 0}), HasSubstr("a block of 65 threads"));
   for (const char* unknown : {"vadd.u32 %r1, %r2, %r3", "add.ftz.f32 %f1, %f2, %f3",
                               "mul.rz.f32 %f1, %f2, %f3", "setp.lt.ftz.f32 %p1, %f1, %f2",
@@ -152,10 +163,14 @@ TEST_F(Machines, FloatsRoundAndSaturate) {
   const std::string nan = "mov.f32 %f1, 0f7FC00000;\n", big = "mov.f32 %f1, 0f60000000;\n",
                     third = "mov.f32 %f1, 0f3EAAAAAB;\nmov.f32 %f2, 0f3EAAAAAB;\n";
   EXPECT_EQ(Word(nan + "cvt.rzi.s32.f32 %r9, %f1;"), 0u);
+  EXPECT_EQ(Word(nan + "cvt.f64.f32 %fd1, %f1; cvt.rzi.s32.f64 %r9, %fd1;"), 0x80000000u);
+  EXPECT_EQ(Word(nan + "cvt.rzi.s64.f32 %rd5, %f1; shr.u64 %rd5, %rd5, 32; cvt.u32.u64 %r9, %rd5;"),
+            0x80000000u);
   EXPECT_EQ(Word(big + "cvt.rni.s32.f32 %r9, %f1;"), 0x7fffffffu);
   EXPECT_EQ(real("mov.f32 %f1, 0f40200000;\ncvt.rni.f32.f32 %f9, %f1;"), 2);  // of 2.5
   EXPECT_EQ(real(nan + "max.f32 %f9, %f1, 0f3F800000;"), 1);
   EXPECT_EQ(real(nan + "cvt.sat.f32.f32 %f9, %f1;"), 0);
+  EXPECT_EQ(real("div.approx.f32 %f9, 0f40000000, 0f7F000000;"), 0);  // by 2^127
   EXPECT_EQ(real("ex2.approx.ftz.f32 %f9, 0f40A00000;"), 32);
   const float down = real(third + "fma.rm.f32 %f9, %f1, %f2, 0f3F800000;"),
               near = real(third + "fma.rn.f32 %f9, %f1, %f2, 0f3F800000;");

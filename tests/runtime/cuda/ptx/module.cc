@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <stdexcept>
 
 #include "tests/runtime/cuda/ptx/instructions.h"
@@ -278,6 +279,7 @@ class BodyParser {
       kernel_.shared_bytes = RoundUp(kernel_.shared_bytes, 128);
       kernel_.constants[slot] = static_cast<uint64_t>(kSharedWindow + kernel_.shared_bytes);
     }
+    kernel_.local_bytes = RoundUp(kernel_.local_bytes, 16);  // the next lane's begin there
     for (Instruction& i : kernel_.code) Decode(i);
   }
 
@@ -317,7 +319,9 @@ class BodyParser {
     const std::string_view word = Word(rest);
     if (word == ".reg") {
       Word(rest);
-      for (std::string_view name : Split(rest)) registers_.insert({std::string(name), 0});
+      for (std::string_view name : Split(rest)) {
+        registers_.insert(std::string(name.substr(0, name.find('<'))));
+      }
     } else if (word == ".param") {
       Variable v = ParseVariable(rest, line_);
       scope.params[std::string(v.name)] = NewSlot();
@@ -420,6 +424,14 @@ class BodyParser {
     return it->second;
   }
 
+  // "%r17" is declared as "%r<40>".
+  bool IsRegister(std::string_view s) const {
+    if (registers_.contains(s)) return true;
+    while (!s.empty() && std::isdigit(static_cast<unsigned char>(s.back())) != 0)
+      s.remove_suffix(1);
+    return registers_.contains(s);
+  }
+
   int SpecialSlot(std::string_view name) {
     static constexpr std::string_view kNames[] = {"%tid.x", "%ntid.x", "%ctaid.x", "%nctaid.x",
                                                   "%laneid"};
@@ -437,7 +449,7 @@ class BodyParser {
     if (auto number = Number(s)) return Constant(*number);
     if (s == "WARP_SZ") return Constant(32);
     if (int special = SpecialSlot(s); special >= 0) return special;
-    if (s.starts_with('%') || registers_.contains(s)) {
+    if (IsRegister(s)) {
       auto [it, is_new] = slots_.try_emplace(scope.prefix + std::string(s), kernel_.slots);
       if (is_new) NewSlot();
       return it->second;
@@ -472,7 +484,8 @@ class BodyParser {
   Module& module_;
   Kernel& kernel_;
   int line_ = 0, calls_ = 0;
-  std::map<std::string, int, std::less<>> slots_, symbols_, registers_, labels_;
+  std::map<std::string, int, std::less<>> slots_, symbols_, labels_;
+  std::set<std::string, std::less<>> registers_;  // as declared, without their number
   std::map<std::string, int64_t, std::less<>> params_, locals_, shared_;
   std::map<uint64_t, int> constants_;
   std::map<size_t, std::string> branches_;

@@ -38,6 +38,7 @@ struct Instruction {
   int64_t offset = 0;  // of the address, if there is one
   int target = -1;     // of a branch: place in Kernel::code
   Kind kind = Kind::kStep;
+  bool aligned = false;  // with kTogether: none of the warp's lanes may have returned
   Step step = nullptr;
   size_t bytes = 0;  // of a memory access, all elements together
 };
