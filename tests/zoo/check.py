@@ -45,7 +45,7 @@ def run(command):
     what = f"{found.group() if found else done.returncode} {command[1]}: {said[:400]}"
     if done.returncode == MISMATCH:
         return Result("WRONG", what)
-    return Result("CRASH" if done.returncode < 0 or done.returncode >= INTERNAL else "refused", what)
+    return Result("CRASH" if done.returncode < 0 or done.returncode == INTERNAL else "refused", what)
 
 
 def check(shardc, folder, name):

@@ -128,15 +128,19 @@ def main():
     parser.add_argument("--compare", type=pathlib.Path, metavar="OLD.json", help="say what changed since")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no export after these")
     args = parser.parse_args()
+    if not args.shardc.exists():
+        parser.error(f"there is no {args.shardc}: tools/setup builds it")
+    chosen_models = [n for n in models.all_models() if re.search(args.only, n)]
+    if not chosen_models:
+        parser.error(f"no model is called like {args.only}")
     sets = chosen(args.sets, check.SETS, parser)
     exports = chosen(args.exports, export.EXPORTS, parser)
     old = json.loads(args.compare.read_text()) if args.compare else {}
 
-    os.environ["HF_HUB_OFFLINE"] = "1"
     warm_up()
     end = time.monotonic() + args.minutes * 60
     results = {}
-    for name, how in ((n, h) for n in models.all_models() if re.search(args.only, n) for h in exports):
+    for name, how in ((n, h) for n in chosen_models for h in exports):
         if time.monotonic() > end:
             print("stopped: --minutes are over")
             break
