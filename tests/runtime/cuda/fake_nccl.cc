@@ -345,7 +345,8 @@ int shardc_fake_nccl_allocations() {
 
 ncclResult_t ncclMemAlloc(void** p, size_t bytes) {
   if (refuse_memory >= 0 && refuse_memory-- == 0) return ncclUnhandledCudaError;
-  *p = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  const size_t whole = (bytes + 4095) / 4096 * 4096;
+  *p = gpus && gpus->allocate ? gpus->allocate(whole) : std::aligned_alloc(4096, whole);
   std::lock_guard lock(memory_mutex);
   memory[Bytes(*p)] = {bytes, {}};
   return ncclSuccess;
@@ -355,7 +356,7 @@ ncclResult_t ncclMemFree(void* p) {
   if (!memory.at(Bytes(p)).holders.empty())
     Refuse("memory goes that a communicator has registered");
   memory.erase(Bytes(p));
-  std::free(p);
+  gpus && gpus->free ? gpus->free(p) : std::free(p);
   return ncclSuccess;
 }
 ncclResult_t ncclGetVersion(int* version) {

@@ -2,6 +2,7 @@
 // found by name.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 
 struct CUstream_st;
@@ -13,6 +14,9 @@ struct FakeGpus {
   void* (*current)() = nullptr;  // that of the calling thread
   bool (*captures)(void* gpu, CUstream_st*) = nullptr;
   void (*enqueue)(void* gpu, CUstream_st*, std::function<void()> work) = nullptr;
+  // Memory that the GPUs must know of; null: any will do.
+  void* (*allocate)(size_t bytes) = nullptr;
+  void (*free)(void*) = nullptr;
 };
 
 // "shardc_fake_nccl_use"; what it is given must outlive all communicators.

@@ -133,6 +133,14 @@ cudaError_t Enqueue(const void* stream, Work work) {
   return cudaSuccess;
 }
 
+void* Allocate(size_t bytes) {
+  std::lock_guard lock(Get().mutex);
+  return Get().memory.Allocate(static_cast<int64_t>(bytes));
+}
+void Free(void* p) {
+  std::lock_guard lock(Get().mutex);
+  Get().memory.Free(p);
+}
 bool Held(const void* p, size_t bytes) {
   std::lock_guard lock(Get().mutex);
   return Get().memory.Holds(static_cast<const std::byte*>(p), static_cast<int64_t>(bytes));
@@ -198,7 +206,7 @@ const bool libraries_enqueue = [] {
   static const testing::FakeGpus gpu = {
       [] { return static_cast<void*>(&Get()); },
       [](void*, CUstream_st* s) { return Get().captures.contains(s); },
-      [](void*, CUstream_st* s, Work work) { Enqueue(s, std::move(work)); }};
+      [](void*, CUstream_st* s, Work work) { Enqueue(s, std::move(work)); }, Allocate, Free};
   const char* folder = std::getenv("SHARDC_CUDA_LIBS");
   if (folder == nullptr) return true;
   void* nccl = dlopen((folder + std::string("/libnccl.so.2")).c_str(), RTLD_NOW | RTLD_GLOBAL);
@@ -210,11 +218,13 @@ const bool libraries_enqueue = [] {
 }  // namespace
 }  // namespace shardc::ptx
 
+using shardc::ptx::Allocate;
 using shardc::ptx::configurations;
 using shardc::ptx::Copy;
 using shardc::ptx::EndHandle;
 using shardc::ptx::Enqueue;
 using shardc::ptx::Fail;
+using shardc::ptx::Free;
 using shardc::ptx::Function;
 using shardc::ptx::Get;
 using shardc::ptx::Graph;
@@ -347,13 +357,11 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** p, size_t bytes) {
-  std::lock_guard lock(Get().mutex);
-  *p = Get().memory.Allocate(static_cast<int64_t>(bytes));
+  *p = Allocate(bytes);
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* p) {
-  std::lock_guard lock(Get().mutex);
-  Get().memory.Free(p);
+  Free(p);
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** p, size_t bytes) {

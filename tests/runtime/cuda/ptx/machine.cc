@@ -1,7 +1,6 @@
 #include "tests/runtime/cuda/ptx/machine.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -202,8 +201,8 @@ void Execute(const Kernel& kernel, const Grid& grid, std::span<std::byte> params
   thread_local bool descending = true;
   descending = !descending;
   bool backward = descending;
-  for (int64_t k = 0; k < grid.blocks; ++k) {
-    const int64_t b = descending ? grid.blocks - 1 - k : k;
+  for (int64_t turn = 0; turn < grid.blocks; ++turn) {
+    const int64_t b = descending ? grid.blocks - 1 - turn : turn;
     std::fill_n(block.shared, shared_bytes, std::byte{kNan});
     for (WarpState& w : warps) w.Begin(block, b, grid);
     for (size_t done = 0; done < warps.size(); backward = !backward) {
