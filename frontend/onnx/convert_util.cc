@@ -16,11 +16,12 @@ int Axis(const NodeContext& c, int64_t axis, int rank) {
 
 Ints Axes(const NodeContext& c, const Ints& axes, int rank) {
   Ints out;
+  std::vector<bool> given(static_cast<size_t>(rank));
   for (int64_t axis : axes) {
     out.push_back(Axis(c, axis, rank));
-    if (std::count(out.begin(), out.end(), out.back()) > 1) {
-      c.Fail("E1303", StrCat("axis ", axis, " is given twice"));
-    }
+    const auto d = static_cast<size_t>(out.back());
+    if (given[d]) c.Fail("E1303", StrCat("axis ", axis, " is given twice"));
+    given[d] = true;
   }
   return out;
 }
@@ -93,6 +94,10 @@ Value* Reduce(NodeContext& c, std::string_view op, Value* v, Ints axes, bool kee
 }
 
 Value* SliceDim(NodeContext& c, Value* v, int axis, int64_t from, int64_t to) {
+  if (axis >= v->type.rank()) {
+    c.Fail("E1303",
+           StrCat("an operand of shape ", ShapeToString(v->type.shape), " has no dim ", axis));
+  }
   Ints starts(v->type.rank(), 0), limits = v->type.shape, steps(v->type.rank(), 1);
   if (from == 0 && to == limits[axis]) return v;
   starts[axis] = from, limits[axis] = to;

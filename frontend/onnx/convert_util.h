@@ -21,6 +21,9 @@ void AddNormConverters(ConverterTable& table);   // GroupNormalization, LpNormal
 void AddFusedConverters(ConverterTable& table);  // of ONNX Runtime
 void AddFusedAttentionConverters(ConverterTable& table);  // Attention, ... of ONNX Runtime
 
+// More positions than these are not written out one by one.
+inline constexpr int64_t kMaxWritten = int64_t{1} << 28;
+
 // The axis in [0, rank); E1303 when there is none.
 int Axis(const NodeContext& c, int64_t axis, int rank);
 // The same for a list, in its order; E1303 when one is given twice.
@@ -59,7 +62,7 @@ Value* Plus(NodeContext& c, Value* v, double term);     // v itself for 0
 // Input i, which broadcasts to this shape; E1303 where it does not, or would make it larger.
 Value* InputOnto(NodeContext& c, int i, const Shape& shape);
 Value* Reduce(NodeContext& c, std::string_view op, Value* v, Ints axes, bool keepdims);
-// Elements [from, to) of one dim.
+// Elements [from, to) of one dim; E1303 where v has no such dim.
 Value* SliceDim(NodeContext& c, Value* v, int axis, int64_t from, int64_t to);
 // Where in x (of this shape) the elements lie that indices[i, j, ...] name along the axis, all
 // other dims' positions being those of the index itself: tuples for gather_nd. They leave out the

@@ -65,7 +65,7 @@ void Dft(NodeContext& c) {
   }
   t.to = t.onesided && !t.inverse ? t.length / 2 + 1 : t.length;
   t.to_parts = of_half ? 1 : 2;
-  if (t.from * t.from_parts > kMaxElements / (t.to * t.to_parts))
+  if (t.length > kMaxElements || t.from * t.from_parts > kMaxElements / (t.to * t.to_parts))
     c.Fail("E1301", StrCat("DFT of length ", t.length, " is too long for a matrix"));
 
   // The axis in front of the parts, with them as one dim.

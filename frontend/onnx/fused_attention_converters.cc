@@ -112,8 +112,10 @@ void Attention(NodeContext& c) {
   if (c.has_input(2)) x = Add(c, x, InputOnto(c, 2, x->type.shape));
   const int64_t width = x->type.shape.back();
   Ints sizes = c.IntList("qkv_hidden_sizes").value_or(Ints(3, width / 3));
-  if (sizes.size() != 3 || sizes[0] + sizes[1] + sizes[2] != width || sizes[0] != sizes[1] ||
-      *std::min_element(sizes.begin(), sizes.end()) < 1) {
+  const bool fit =
+      std::all_of(sizes.begin(), sizes.end(), [width](int64_t n) { return n >= 1 && n <= width; });
+  if (!fit || sizes.size() != 3 || sizes[0] + sizes[1] + sizes[2] != width ||
+      sizes[0] != sizes[1]) {
     c.Fail("E1303", StrCat("weights of ", width, " columns are no q, k and v"));
   }
   std::vector<Value*> qkv = SplitLast(c, x, sizes);
@@ -198,13 +200,19 @@ void MultiHeadAttention(NodeContext& c) {
   SetPresent(c, 2, a.v);
 }
 
-// Rows of a table [positions, columns] as [b or 1, s, columns]: at `positions` [b, s], counted from
-// the only element of `positions`, or from `first` when it is null.
-Value* RowsAt(NodeContext& c, Value* table, Value* positions, int64_t s, int64_t first = 0) {
+// The columns of a table of cos or sin.
+int64_t ColumnsOf(NodeContext& c, const Value* table) {
   if (table->type.rank() != 2) {
     c.Fail("E1303", StrCat("the cos and sin of ", c.op_type(), " have shape ",
                            ShapeToString(table->type.shape), "; they have to be tables"));
   }
+  return table->type.shape[1];
+}
+
+// Rows of a table [positions, columns] as [b or 1, s, columns]: at `positions` [b, s], counted from
+// the only element of `positions`, or from `first` when it is null.
+Value* RowsAt(NodeContext& c, Value* table, Value* positions, int64_t s, int64_t first = 0) {
+  const int64_t columns = ColumnsOf(c, table);
   if (positions != nullptr && positions->type.num_elements() == 1 && s != 1) {
     const HostTensor* known = c.ConstantOf(positions);
     if (known == nullptr || known->AsInt(0) != 0) {
@@ -221,7 +229,7 @@ Value* RowsAt(NodeContext& c, Value* table, Value* positions, int64_t s, int64_t
     c.Fail("E1303", StrCat("the cos and sin of ", c.op_type(), " hold ", table->type.shape[0],
                            " positions, the sequence has ", first + s));
   }
-  return c.Reshape(SliceDim(c, table, 0, first, first + s), {1, s, table->type.shape[1]});
+  return c.Reshape(SliceDim(c, table, 0, first, first + s), {1, s, columns});
 }
 
 void RotaryEmbedding(NodeContext& c) {
@@ -232,7 +240,7 @@ void RotaryEmbedding(NodeContext& c) {
   if (rank != 3 && rank != 4) c.Fail("E1303", "RotaryEmbedding needs three or four dims");
   int64_t rotated = c.Int("rotary_embedding_dim", 0), heads = c.Int("num_heads", 0);
   if (rotated == 0) {  // whole heads, as many as the tables' width says
-    rotated = 2 * cos->type.shape.back();
+    rotated = 2 * ColumnsOf(c, cos);
     if (rank == 3 && rotated > 0) heads = input->type.shape[2] / rotated;
   }
   Value* x = rank == 3 ? SplitHeads(c, input, heads, "num_heads") : input;
@@ -342,8 +350,12 @@ std::vector<Value*> GroupQueryOperands(NodeContext& c, int64_t heads, int64_t kv
   }
   std::vector<Value*> qkv = {c.input(0), c.InputOrNull(1), c.InputOrNull(2)};
   if (!qkv[1] && !qkv[2]) {
-    const int64_t width = qkv[0]->type.shape.back(), size = width / (heads + 2 * kv_heads);
-    if (size * (heads + 2 * kv_heads) != width) {
+    const Shape& shape = qkv[0]->type.shape;
+    const int64_t width = shape.empty() ? 0 : shape.back();
+    // Compared first: of any two numbers the sum may be none.
+    const bool few = heads <= width && kv_heads <= width;
+    const int64_t size = few ? width / (heads + 2 * kv_heads) : 0;
+    if (!few || size * (heads + 2 * kv_heads) != width) {
       c.Fail("E1303",
              StrCat(width, " features are no q, k and v of ", heads, " and ", kv_heads, " heads"));
     }
@@ -374,7 +386,7 @@ void RotateAt(NodeContext& c, Value*& q, Value*& k, const Tokens& tokens) {
     positions = Add(c, c.Reshape(tokens.starts, {q->type.shape[0], 1}), Iota(c, s, 1, 2));
   const Rotation r = {RowsAt(c, c.input(7), positions, s, tokens.past),
                       RowsAt(c, c.input(8), positions, s, tokens.past),
-                      2 * c.input(7)->type.shape.back(), c.Int("rotary_interleaved", 0) != 0};
+                      2 * ColumnsOf(c, c.input(7)), c.Int("rotary_interleaved", 0) != 0};
   q = Rotate(c, q, r, false);
   k = Rotate(c, k, r, false);
 }

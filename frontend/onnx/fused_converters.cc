@@ -73,6 +73,7 @@ void EmbedLayerNorm(NodeContext& c) {
   if (ids->type.rank() != 2) c.Fail("E1303", "the ids have to be [batch, sequence]");
   const int64_t s = ids->type.shape[1];
   Value* sum = LookUp(c, 2, ids);
+  if (c.input(3)->type.rank() != 2) c.Fail("E1303", "the positions have to be a table");
   if (c.has_input(8)) {
     sum = Add(c, sum, LookUp(c, 3, c.input(8)));
   } else if (c.input(3)->type.shape[0] < s) {
@@ -113,8 +114,8 @@ void GemmFastGelu(NodeContext& c) {
 void BiasSplitGelu(NodeContext& c) {
   Value* x = Add(c, c.input(0), InputOnto(c, 1, c.input(0)->type.shape));
   const int axis = x->type.rank() - 1;
-  const int64_t half = x->type.shape.back() / 2;
-  if (2 * half != x->type.shape.back()) c.Fail("E1303", "BiasSplitGelu needs an even last dim");
+  const int64_t width = axis < 0 ? 1 : x->type.shape.back(), half = width / 2;
+  if (2 * half != width) c.Fail("E1303", "BiasSplitGelu needs an even last dim");
   std::vector<Value*> halves =
       c.MakeAll("split", {x}, {{"axis", int64_t{axis}}, {"sizes", Ints{half, half}}});
   c.SetOutput(0, Mul(c, halves[0], GeluOf(c, halves[1], "none")));

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "frontend/onnx/convert_util.h"
+#include "ir/shape_limit.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -50,8 +51,13 @@ void Slice(NodeContext& c) {
   c.SetOutput(0, whole ? x : c.Make("slice", {x}, std::move(attrs)));
 }
 
-// n as `count` sizes, all equal but a smaller last one.
-Ints EvenSizes(const NodeContext& c, int64_t n, int64_t count) {
+// n as so many sizes as there are outputs, all equal but a smaller last one.
+Ints EvenSizes(const NodeContext& c, int64_t n) {
+  const int64_t count = c.num_outputs();
+  if (c.Int("num_outputs", count) != count) {
+    c.Fail("E1303", StrCat("Split has num_outputs=", c.Int("num_outputs", count), " but ", count,
+                           " outputs"));
+  }
   int64_t size = count > 0 ? (n + count - 1) / count : 0;
   if (count < 1 || size * (count - 1) > n) {
     c.Fail("E1303", StrCat("a dim of size ", n, " does not split into ", count, " parts"));
@@ -73,6 +79,7 @@ std::vector<Value*> SplitInto(NodeContext& c, Value* x, int64_t axis, const Ints
     pieces.push_back(SliceDim(c, x, static_cast<int>(axis), start, start + size));
     start += size;
   }
+  if (start != x->type.shape[axis]) c.Fail("E1303", "the sizes do not fit");
   return pieces;
 }
 
@@ -80,8 +87,7 @@ void Split(NodeContext& c) {
   Value* x = c.input(0);
   int64_t axis = Axis(c, c.Int("axis", 0), x->type.rank());
   std::optional<Ints> given = IntsOf(c, 1, "split");
-  Ints sizes =
-      given ? *given : EvenSizes(c, x->type.shape[axis], c.Int("num_outputs", c.num_outputs()));
+  Ints sizes = given ? *given : EvenSizes(c, x->type.shape[axis]);
   if (static_cast<int>(sizes.size()) != c.num_outputs()) {
     c.Fail("E1303", StrCat("Split has ", sizes.size(), " sizes but ", c.num_outputs(), " outputs"));
   }
@@ -227,6 +233,10 @@ Value* PadByGather(NodeContext& c, Value* v, const std::string& mode, int axis, 
   int64_t n = v->type.shape[axis];
   if (low == 0 && high == 0) return v;
   if (n == 0) c.Fail("E1303", StrCat("an empty dim cannot be padded in mode ", mode));
+  if (n + low + high > kMaxWritten) {
+    c.Fail("E1301", StrCat("Pad of ", n, " elements to ", n + low + high, " in mode ", mode,
+                           " is not supported"));
+  }
   Ints from;
   for (int64_t i = -low; i < n + high; ++i) {
     from.push_back(n == 1 ? 0 : PadSource(mode, i, n));
@@ -254,6 +264,11 @@ void Pad(NodeContext& c) {
   Ints low(rank, 0), high(rank, 0);
   for (size_t i = 0; i < axes.size(); ++i) {
     int64_t before = pads[i], after = pads[axes.size() + i], n = v->type.shape[axes[i]];
+    for (int64_t pad : {before, after}) {
+      if (pad > kMaxTensorBytes || pad < -n) {
+        c.Fail("E1303", StrCat("a pad of ", pad, " does not fit a dim of size ", n));
+      }
+    }
     int64_t cut_low = std::max<int64_t>(-before, 0), cut_high = std::max<int64_t>(-after, 0);
     if (cut_low + cut_high > n) c.Fail("E1303", "negative pads cut more than there is");
     int axis = static_cast<int>(axes[i]);
@@ -288,10 +303,13 @@ void Trilu(NodeContext& c) {
 // Indices outside of [-depth, depth) give a row without a one.
 void OneHot(NodeContext& c) {
   Value *indices = c.Cast(c.input(0), DType::kI64), *values = c.input(2);
-  int64_t depth = static_cast<int64_t>(c.ConstantScalar(1));
+  const double number = c.ConstantScalar(1);
   int rank = indices->type.rank() + 1;
   int axis = Axis(c, c.Int("axis", -1), rank);
-  if (depth < 1) c.Fail("E1303", StrCat("OneHot has depth ", depth));
+  if (!(number >= 1 && number <= kMaxWritten)) {
+    c.Fail("E1303", StrCat("OneHot has depth ", number));
+  }
+  const auto depth = static_cast<int64_t>(number);
   shardc::Shape shape = indices->type.shape;
   shape.insert(shape.begin() + axis, 1);
   indices = c.Reshape(indices, shape);

@@ -104,7 +104,13 @@ void Combine(NodeContext& c, const std::string& reduction, HostTensor& out, int6
     return reduction == "max" ? std::max(a, b) : std::min(a, b);
   };
   if (out.dtype() == DType::kI64) {
-    out.data<int64_t>()[to] = combined(out.AsInt(to), updates.AsInt(from));
+    const int64_t a = out.AsInt(to), b = updates.AsInt(from);
+    int64_t unused = 0;
+    if ((reduction == "add" && __builtin_add_overflow(a, b, &unused)) ||
+        (reduction == "mul" && __builtin_mul_overflow(a, b, &unused))) {
+      c.Fail("E1306", StrCat(reduction, " of the constants ", a, " and ", b, " overflows"));
+    }
+    out.data<int64_t>()[to] = combined(a, b);
   } else {
     out.SetDouble(to, combined(out.AsDouble(to), updates.AsDouble(from)));
   }

@@ -184,33 +184,54 @@ void Tile(NodeContext& c) {
   for (size_t d = 0; d < shape.size(); ++d) {
     split.insert(split.end(), {1, shape[d]});
     wide.insert(wide.end(), {repeats[d], shape[d]});
-    merged.push_back(repeats[d] * shape[d]);
+    int64_t& size = merged.emplace_back();
+    if (__builtin_mul_overflow(repeats[d], shape[d], &size)) {
+      c.Fail("E1303", StrCat("a dim of size ", shape[d], " repeated ", repeats[d], " times"));
+    }
   }
   c.SetOutput(0, c.Reshape(c.BroadcastTo(c.Reshape(x, split), wide), merged));
 }
 
+// Whole numbers from start to limit in steps of delta. Differences of any two are exact without a
+// sign.
+double CountOf(int64_t start, int64_t limit, int64_t delta) {
+  if (delta > 0 ? start >= limit : start <= limit) return 0;
+  const auto from = static_cast<uint64_t>(start), to = static_cast<uint64_t>(limit),
+             by = static_cast<uint64_t>(delta);
+  const uint64_t span = delta > 0 ? to - from : from - to;
+  return static_cast<double>((span - 1) / (delta > 0 ? by : -by) + 1);
+}
+
+double CountOf(double start, double limit, double delta) {
+  return std::max(std::ceil((limit - start) / delta), 0.0);
+}
+
 void Range(NodeContext& c) {
   DType type = c.input(0)->type.dtype;
-  auto make = [&](auto start, auto limit, auto delta) {
+  auto make = [&](auto start, auto limit, auto delta, auto element) {
     if (delta == 0) c.Fail("E1303", "the step of Range is 0");
-    double count = std::ceil((static_cast<double>(limit) - static_cast<double>(start)) /
-                             static_cast<double>(delta));
+    const double count = CountOf(start, limit, delta);
     constexpr double kLargest = 1e9;
     if (!(count <= kLargest)) c.Fail("E1303", StrCat("Range has ", count, " elements"));
-    HostTensor t(type, {std::max<int64_t>(static_cast<int64_t>(count), 0)});
-    for (int64_t i = 0; i < t.num_elements(); ++i) {
-      if (type == DType::kI64) {
-        t.data<int64_t>()[i] = static_cast<int64_t>(start + i * delta);
-      } else {
-        t.SetDouble(i, static_cast<double>(start + i * delta));
-      }
-    }
+    HostTensor t(type, {static_cast<int64_t>(count)});
+    for (int64_t i = 0; i < t.num_elements(); ++i) element(t, i);
     c.SetOutput(0, c.Constant(std::move(t)));
   };
   if (IsInteger(type)) {
-    make(c.ConstantInt(0), c.ConstantInt(1), c.ConstantInt(2));
+    const int64_t start = c.ConstantInt(0), delta = c.ConstantInt(2);
+    make(start, c.ConstantInt(1), delta, [&](HostTensor& t, int64_t i) {
+      const auto v = static_cast<int64_t>(static_cast<uint64_t>(start) +
+                                          static_cast<uint64_t>(i) * static_cast<uint64_t>(delta));
+      if (type == DType::kI64) {
+        t.data<int64_t>()[i] = v;
+      } else {
+        t.SetDouble(i, static_cast<double>(v));
+      }
+    });
   } else {
-    make(c.ConstantScalar(0), c.ConstantScalar(1), c.ConstantScalar(2));
+    const double start = c.ConstantScalar(0), delta = c.ConstantScalar(2);
+    make(start, c.ConstantScalar(1), delta,
+         [&](HostTensor& t, int64_t i) { t.SetDouble(i, start + static_cast<double>(i) * delta); });
   }
 }
 
@@ -218,7 +239,9 @@ void EyeLike(NodeContext& c) {
   const TensorType& like = c.input(0)->type;
   if (like.rank() != 2) c.Fail("E1303", "EyeLike needs a matrix");
   DType type = c.HasAttr("dtype") ? HeldType(c, c.Int("dtype", 1)) : like.dtype;
-  int64_t k = c.Int("k", 0), columns = like.shape[1];
+  const int64_t columns = like.shape[1];
+  // Beyond the matrix k means nothing more, and could overflow.
+  const int64_t k = std::clamp(c.Int("k", 0), -like.shape[0], columns);
   HostTensor eye(type, like.shape);
   for (int64_t i = 0; i < like.shape[0]; ++i) {
     if (i + k >= 0 && i + k < columns) eye.SetDouble(i * columns + i + k, 1);
