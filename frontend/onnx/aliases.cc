@@ -39,7 +39,7 @@ class Aliases {
       if (t->dims_size() >= 2) matrices_.insert(t->name());
     }
     for (const std::string& param : params) {
-      AddSites(param, "", sites_[param]);
+      AddSites(param, sites_[param]);
       std::stable_sort(sites_[param].begin(), sites_[param].end(),
                        [](const Site& a, const Site& b) { return a.position < b.position; });
     }
@@ -57,14 +57,24 @@ class Aliases {
   }
 
  private:
-  void AddSites(const std::string& value, const std::string& via, std::vector<Site>& sites) {
-    for (const Use& use : uses_.Of(value)) {
+  void AddSites(const std::string& param, std::vector<Site>& sites) {
+    // A value, and how many of its uses are done. A chain of Identity nodes may be longer than a
+    // stack is deep.
+    std::vector<std::pair<std::string, size_t>> open = {{param, 0}};
+    while (!open.empty()) {
+      auto& [value, done] = open.back();
+      const std::vector<Use>& uses = uses_.Of(value);
+      if (done == uses.size()) {
+        open.pop_back();
+        continue;
+      }
+      const Use& use = uses[done++];
       if (use.node == nullptr) continue;
       if (use.node->op_type() == "Identity" && use.node->output_size() > 0) {
         const std::string& output = use.node->output(0);
-        if (identities_.insert(output).second) AddSites(output, output, sites);
+        if (identities_.insert(output).second) open.emplace_back(output, 0);
       } else {
-        sites.push_back({use.position, use.input, use.node, via});
+        sites.push_back({use.position, use.input, use.node, open.size() == 1 ? "" : value});
       }
     }
   }

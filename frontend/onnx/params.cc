@@ -90,26 +90,45 @@ class Evidence {
     auto larger =
         std::count_if(tensor.dims().begin(), tensor.dims().end(), [](int64_t d) { return d > 1; });
     vector_ = larger <= 1;
-    found_ = Follow(tensor.name(), false);
+    open_.push_back({tensor.name(), false, nullptr});
+    while (!open_.empty() && !found_) {
+      const Step step = open_.back();
+      open_.pop_back();
+      if (step.use == nullptr) {
+        Follow(step.value, step.row);
+      } else {
+        found_ = step.use->node == nullptr || Decides(*step.use, step.value, step.row);
+      }
+    }
   }
   bool found() const { return found_; }
 
  private:
-  // `row`: the value consists of rows that input data picked.
-  bool Follow(const std::string& value, bool row) {
-    if (!visited_.insert(value).second) return false;
-    for (const Use& use : uses_.Of(value)) {
-      if (use.node == nullptr || Decides(use, value, row)) return true;
+  // A value to follow, or one of its uses to look at. A chain of nodes may be longer than a stack
+  // is deep.
+  struct Step {
+    std::string value;
+    bool row;  // it consists of rows that input data picked
+    const Use* use;
+  };
+
+  // What is pushed last is next.
+  void Follow(const std::string& value, bool row) {
+    if (!visited_.insert(value).second) return;
+    const std::vector<std::string>& others = uses_.PassedOnAs(value);
+    for (auto name = others.rbegin(); name != others.rend(); ++name) {
+      open_.push_back({*name, row, nullptr});
     }
-    for (const std::string& name : uses_.PassedOnAs(value)) {
-      if (Follow(name, row)) return true;
-    }
-    return false;
+    const std::vector<Use>& uses = uses_.Of(value);
+    for (auto use = uses.rbegin(); use != uses.rend(); ++use) open_.push_back({value, row, &*use});
   }
 
+  // Decides nothing yet.
   bool FollowOutputs(const NodeProto& node, bool row) {
-    return std::any_of(node.output().begin(), node.output().end(),
-                       [&](const std::string& name) { return !name.empty() && Follow(name, row); });
+    for (int i = node.output_size(); i-- > 0;) {
+      if (!node.output(i).empty()) open_.push_back({node.output(i), row, nullptr});
+    }
+    return false;
   }
 
   bool MeetsActivation(const NodeProto& node, const std::string& value) const {
@@ -196,6 +215,7 @@ class Evidence {
   bool vector_ = false;  // one dim at most is larger than 1, and no rows were picked
   bool reparametrized_ = false;
   bool found_ = false;
+  std::vector<Step> open_;
   std::set<std::string> visited_;
 };
 

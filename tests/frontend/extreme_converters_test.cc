@@ -200,5 +200,23 @@ TEST_F(ExtremeConverters, NumbersWhereTablesAreMeant) {
   ExpectRefused("E1303", "the positions have to be a table");
 }
 
+// Longer than any stack is deep.
+TEST_F(ExtremeConverters, ChainsOfAnyLengthFromAParameter) {
+  constexpr int kLength = 100'000;
+  Input("x", {4});
+  TensorProto* w = model_.graph.add_initializer();
+  w->set_name("v0");
+  w->set_data_type(TensorProto::DOUBLE);
+  w->add_dims(4);
+  for (int i = 0; i < 4; ++i) w->add_double_data(i);
+  for (int i = 0; i < kLength; ++i) {
+    Node("Identity", {StrCat("v", i)}, {StrCat("v", i + 1)});
+  }
+  Node("Add", {"x", StrCat("v", kLength)});
+  const Graph graph = Imported({"y"});
+  ASSERT_EQ(graph.Params().size(), 1u);
+  EXPECT_EQ(graph.Params()[0]->attrs.String("name"), "v0");
+}
+
 }  // namespace
 }  // namespace shardc::import_testing
