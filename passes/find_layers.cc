@@ -225,6 +225,10 @@ class Finder {
       s.dear = std::any_of(ops.begin(), ops.end(),
                            [](const Op* op) { return !IsCheap(*op->def) && !OnlyMoves(*op); });
       std::unordered_map<const Value*, size_t> known = {{in, KindOf("in")}};
+      // In their order, so that what an op reads is known: a segment may be as long as the graph.
+      for (const Op* op : ops) {
+        for (const Value* r : op->results) Kind(r, known);
+      }
       s.kind = Kind(out, known);
     }
   }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/builder.h"
 #include "ir/op_def.h"
 #include "tests/passes/check_text.h"
 
@@ -185,6 +186,23 @@ TEST(FindLayers, NoneAcrossAShortcut) {
     %loss = reduce_sum %b {axes=[0, 1], keepdims=false} : f32[]
   })"),
             "");
+}
+
+// Longer than any stack is deep: what lies between a value and where a way around it all ends.
+TEST(FindLayers, ASegmentAsLongAsTheGraph) {
+  constexpr int kLength = 30'000;
+  const char* ops[] = {"tanh", "sin", "cos", "neg"};
+  Graph graph;
+  Builder b(graph);
+  Value* x = graph.AddInput("x", TensorType(DType::kF32, {4}));
+  Value* y = x;
+  uint32_t random = 1;
+  for (int i = 0; i < kLength; ++i) {
+    random = random * 1664525 + 1013904223;
+    y = b.Make(ops[random >> 30], {y});
+  }
+  graph.outputs.push_back({"y", b.Make("add", {x, y})});
+  FindLayers(graph, nullptr);  // of chance, whatever there is
 }
 
 }  // namespace
