@@ -158,7 +158,10 @@ class HeaderReader {
     for (const json& v : value) {
       constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
       if (!v.is_number_unsigned() || v.get<uint64_t>() > kMax) {
-        Fail(where_, StrCat("its ", what, " has ", v.dump(), ", which is not a size"));
+        // Not what is nested, which may be as deep as the file is long.
+        Fail(where_, StrCat("its ", what, " has ",
+                            v.is_structured() ? StrCat("a nested ", v.type_name()) : v.dump(),
+                            ", which is not a size"));
       }
       out.push_back(v.get<int64_t>());
     }
