@@ -68,12 +68,13 @@ class Translation {
   Cut CutOf(const TensorPlacement& p, const Dim& dim) const {
     Cut cut;
     cut.size = 1;
-    int64_t before = 1;
+    int64_t before = 1, given = 1;  // given: the product of the sizes that are
     bool found = false;
     for (const TensorPlacement::Factor& f : dim.factors) {
-      if (f.size > kMaxSize / std::max<int64_t>(cut.size, 1)) {
+      if (f.size > kMaxSize / given) {
         Fail(p, StrCat("dim ", dim.axis, " of '", p.tensor, "' is too large"));
       }
+      given *= std::max<int64_t>(f.size, 1);
       cut.size *= f.size;
       if (f.shards > 1 && found) {
         Fail(p, StrCat("dim ", dim.axis, " of '", p.tensor, "' is cut at two levels"));

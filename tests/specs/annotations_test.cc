@@ -86,6 +86,14 @@ TEST(Annotations, BlocksOfBlocksAreSegmentsOrGranules) {
   EXPECT_THAT(Refusal(levels).message(), HasSubstr("cut at two levels"));
   auto huge = Devices(2, {Placed("w", {{0, {{int64_t{1} << 40, 1}, {2, 2}}}}, two)});
   EXPECT_THAT(Refusal(huge).message(), HasSubstr("is too large"));
+  // A size that is not given hides none of the others.
+  constexpr int64_t k = int64_t{1} << 40;
+  for (const std::vector<TensorPlacement::Factor>& factors :
+       {std::vector<TensorPlacement::Factor>{{0, 1}, {k, 1}, {1 << 23, 1}, {1, 2}},
+        {{0, 2}, {k, 1}, {k, 1}}}) {
+    const auto hidden = Devices(2, {Placed("w", {{0, factors}}, two)});
+    EXPECT_THAT(Refusal(hidden).message(), HasSubstr("is too large"));
+  }
   auto many = Devices(2, {Placed("w", {{0, {{int64_t{1} << 20, 1}, {2, 2}}}}, two)});
   EXPECT_THAT(Refusal(many).message(), HasSubstr("is cut in 1048576 parts"));
   auto unknown = Devices(2, {Placed("w", {{0, {{2, 1}, {0, 2}}}}, two)});
