@@ -1,16 +1,27 @@
 #include "runtime/rank_team.h"
 
+#include <system_error>
+
+#include "ir/diagnostic.h"
 #include "runtime/communicator.h"
 
 namespace shardc {
 
 RankTeam::RankTeam(int64_t n) {
-  for (int64_t r = 0; r < n; ++r) {
-    threads_.emplace_back([this, r] { Loop(r); });
+  try {
+    for (int64_t r = 0; r < n; ++r) threads_.emplace_back([this, r] { Loop(r); });
+  } catch (const std::system_error& e) {
+    const size_t started = threads_.size();
+    Stop();
+    throw Diagnostic("E4007", ExitCode::kMemory, StrCat("rank ", started),
+                     StrCat("cannot start its thread: ", e.code().message()),
+                     "run fewer ranks on this machine");
   }
 }
 
-RankTeam::~RankTeam() {
+RankTeam::~RankTeam() { Stop(); }
+
+void RankTeam::Stop() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;

@@ -15,6 +15,7 @@ namespace shardc {
 // teams), CUDA the current device.
 class RankTeam {
  public:
+  // Throws Diagnostic E4007 when the system has no more threads.
   explicit RankTeam(int64_t n);
   ~RankTeam();
 
@@ -26,6 +27,7 @@ class RankTeam {
 
  private:
   void Loop(int64_t rank);
+  void Stop();
 
   std::mutex mutex_;
   std::condition_variable wake_, done_;
