@@ -27,12 +27,16 @@ bool SameFile(const std::string& a, const std::string& b) {
 }  // namespace
 
 std::string ReadFile(const std::string& path) {
+  auto cannot = [&](int error) {
+    return Diagnostic("E5001", ExitCode::kIo, path, StrCat("cannot read: ", std::strerror(error)));
+  };
   std::ifstream in(path, std::ios::binary);
+  if (!in) throw cannot(errno);
+  // A folder can be opened; only reading it fails.
+  if (std::error_code error; fs::is_directory(path, error)) throw cannot(EISDIR);
   std::stringstream text;
-  if (in) text << in.rdbuf();
-  if (!in || in.bad()) {
-    throw Diagnostic("E5001", ExitCode::kIo, path, StrCat("cannot read: ", std::strerror(errno)));
-  }
+  if (in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
+  if (in.bad()) throw cannot(errno);
   return text.str();
 }
 

@@ -45,6 +45,8 @@ TEST_F(OptTest, WithoutPassesPrintsTheGraph) {
   EXPECT_EQ(Opt("- <g.shardc"), kGraph);
 }
 
+TEST_F(OptTest, AFolderCannotBeRead) { Fails(".", 74, "E5001: .: cannot read: Is a directory"); }
+
 TEST_F(OptTest, RunsPassesInOrderAndReadsItsOwnPrint) {
   CheckText(Opt("g.shardc --passes=canonicalize"), "CHECK-NOT: reshape\nCHECK: matmul %x, %w");
   std::string once =
