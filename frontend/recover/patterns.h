@@ -13,6 +13,8 @@ bool Simplify(Graph& graph);
 bool SimplifyProducts(Graph& graph);
 // Gathers at constant positions become slices, slices that are the whole together a split.
 bool SimplifyPieces(Graph& graph);
+// Lookups of each example in itself, by indices that count the examples: with batch dims.
+bool BatchLookups(Graph& graph);
 // Parameters that hold the same rows many times, for a sum or a concat, keep one of each.
 bool DropRepeatedRows(Graph& graph);
 // [b, s, h] -> [b * s, h] for a matmul and back: the reshapes go below, where they cancel.

@@ -9,7 +9,7 @@ namespace {
 
 void Clean(Graph& graph) {
   while (recover::Simplify(graph) | recover::SimplifyProducts(graph) | MergeEqual(graph) |
-         recover::SimplifyPieces(graph)) {
+         recover::SimplifyPieces(graph) | recover::BatchLookups(graph)) {
   }
 }
 
