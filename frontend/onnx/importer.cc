@@ -6,6 +6,7 @@
 #include "frontend/onnx/functions.h"
 #include "frontend/onnx/load_model.h"
 #include "frontend/onnx/node.h"
+#include "frontend/onnx/op_versions.h"
 #include "frontend/onnx/params.h"
 #include "frontend/onnx/sort_nodes.h"
 #include "frontend/onnx/symbols.h"
@@ -169,6 +170,7 @@ class Importer {
   void Convert(const NodeProto& proto, const Parameters& params) {
     conversion_.builder.site = SiteOf(proto);
     Node node(conversion_, proto);
+    CheckVersion(node, proto);
     try {
       if (proto.op_type() == "If" && NormalDomain(proto.domain()).empty()) {
         ConvertIf(proto, node, params);

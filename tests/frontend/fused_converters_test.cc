@@ -77,6 +77,7 @@ TEST_F(FusedConverters, AttentionMaskOfFourDims) {
 }
 
 TEST_F(FusedConverters, HeadsOfGroupQueryAttentionAreNormalized) {
+  model_.proto.mutable_opset_import(0)->set_version(23);
   GroupQuery();
   Input("w", {4});
   NodeProto& normed = model_.Node("", {}, {});

@@ -111,5 +111,37 @@ TEST_F(OlderOpsets, SoftmaxOverSeveralDims) {
   EXPECT_LT(testing::MaxError(Evaluate("exp"), turned), 1e-6);
 }
 
+// What the declared opset does not have, though other opsets do: onnx.checker 1.23.2 refuses each.
+TEST_F(OlderOpsets, WhatAnOpsetDoesNotHaveIsRefused) {
+  struct Case {
+    int opset;
+    std::string op;
+    std::vector<std::string> inputs;
+    std::string attribute, said;
+  };
+  const Case cases[] = {
+      {17, "Gelu", {"x"}, "", "Gelu came with opset 20, and the model declares opset 17"},
+      {11, "Scatter", {"x", "ids", "x"}, "", "Scatter went with opset 11"},
+      {12, "ReduceMean", {"x", "ids"}, "", "input 1 of ReduceMean came with opset 18"},
+      {18, "ReduceMean", {"x"}, "axes", "attribute 'axes' of ReduceMean went with opset 18"},
+      {13, "Squeeze", {"x"}, "axes", "attribute 'axes' of Squeeze went with opset 13"},
+      {11, "Squeeze", {"x", "ids"}, "", "input 1 of Squeeze came with opset 13"},
+      {10, "Clip", {"x", "", "low"}, "", "input 2 of Clip came with opset 11"},
+  };
+  for (const Case& c : cases) {
+    Model m;
+    m.proto.mutable_opset_import(0)->set_version(c.opset);
+    m.Input("x", {"2", "1", "3"});
+    m.Ints("ids", {1}, {1});
+    m.Floats("low", {}, {0});
+    NodeProto& node = m.Node(c.op, c.inputs, {"y"});
+    if (!c.attribute.empty()) SetInts(node, c.attribute, {1});
+    m.Output("y");
+    const Diagnostic d = Failure(m.proto);
+    EXPECT_EQ(d.id(), "E1301") << c.op;
+    EXPECT_THAT(d.what(), ::testing::HasSubstr(c.said));
+  }
+}
+
 }  // namespace
 }  // namespace shardc
