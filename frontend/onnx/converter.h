@@ -32,7 +32,11 @@ class NodeContext : public OpMaker {
   Value* input(int i) const;
   // Whether something reads output i.
   virtual bool OutputWanted(int i) const = 0;
+  // Of the ONNX type that the op's inputs give it, or of this one.
   virtual void SetOutput(int i, Value* value) = 0;
+  virtual void SetOutput(int i, Value* value, int64_t onnx_type) = 0;
+  // The ONNX type of an input that is held in a wider one (narrow.h); else 0.
+  virtual int64_t NarrowType(int i) const = 0;
 
   // Attributes; a present one of the wrong kind fails with E1303.
   virtual bool HasAttr(std::string_view name) const = 0;
@@ -42,6 +46,7 @@ class NodeContext : public OpMaker {
   virtual std::optional<Ints> IntList(std::string_view name) const = 0;
   virtual std::optional<std::vector<double>> FloatList(std::string_view name) const = 0;
   virtual std::optional<HostTensor> Tensor(std::string_view name) const = 0;
+  virtual int64_t TypeOfTensor(std::string_view name) const = 0;  // of its elements; 0 without it
 
   // The constant behind a value, or null.
   virtual const HostTensor* ConstantOf(Value* value) const = 0;

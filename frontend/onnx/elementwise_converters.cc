@@ -211,26 +211,14 @@ void IsInf(NodeContext& c) {
   c.SetOutput(0, y);
 }
 
-bool HeldExactly(int64_t onnx_type) {
-  constexpr int64_t kWidened[] = {2, 3, 4, 5, 12, 13};  // (u)int8, (u)int16, uint32, uint64
-  for (int64_t type : kWidened) {
-    if (onnx_type == type) return false;
-  }
-  return true;
-}
-
 void Cast(NodeContext& c) {
-  int64_t to = c.Int("to", 0);
-  DType type = HeldType(c, to);
-  // Types that are held in a wider one would have to wrap.
-  if (!HeldExactly(to) && c.input(0)->type.dtype != DType::kBool) {
-    c.Fail("E1301", "a cast to an integer type other than int32 and int64 is not supported",
-           "cast to int32 or int64");
-  }
-  c.SetOutput(0, c.Cast(c.input(0), type));
+  const int64_t to = c.Int("to", 0);
+  c.SetOutput(0, c.Cast(c.input(0), HeldType(c, to)), to);
 }
 
-void CastLike(NodeContext& c) { c.SetOutput(0, c.Cast(c.input(0), c.input(1)->type.dtype)); }
+void CastLike(NodeContext& c) {
+  c.SetOutput(0, c.Cast(c.input(0), c.input(1)->type.dtype), c.NarrowType(1));
+}
 
 void Identity(NodeContext& c) { c.SetOutput(0, c.input(0)); }
 

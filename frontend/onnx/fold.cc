@@ -53,10 +53,39 @@ bool Overflows(Arithmetic arithmetic, T a, T b) {
   return false;
 }
 
+bool Wraps(std::string_view op, DType type) {
+  const Arithmetic arithmetic = ArithmeticOf(op);
+  const bool ring = arithmetic == Arithmetic::kAdd || arithmetic == Arithmetic::kSub ||
+                    arithmetic == Arithmetic::kMul;
+  return ring && type == DType::kI32;
+}
+
+HostTensor AsIntegers(const HostTensor& t, DType to) {
+  HostTensor out(to, t.shape());
+  for (int64_t i = 0; i < t.num_elements(); ++i) {
+    if (to == DType::kI64) {
+      out.data<int64_t>()[i] = t.AsInt(i);
+    } else {
+      out.data<int32_t>()[i] = static_cast<int32_t>(t.AsInt(i));
+    }
+  }
+  return out;
+}
+
+// Sums and products of 32-bit integers wrap, as in ONNX Runtime; those of 64 bits, which shapes are
+// made of, must not.
+std::vector<HostTensor> RunWrapping(const OpDef& def, const Attributes& attrs, const HostTensor& a,
+                                    const HostTensor& b, const TensorType& result) {
+  const HostTensor wide_a = AsIntegers(a, DType::kI64), wide_b = AsIntegers(b, DType::kI64);
+  const std::vector<const HostTensor*> operands = {&wide_a, &wide_b};
+  const std::vector<TensorType> wide = {TensorType(DType::kI64, result.shape)};
+  return {AsIntegers(RunReference(def, attrs, operands, wide)[0], DType::kI32)};
+}
+
 void CheckIntegers(std::string_view op, const HostTensor& a, const HostTensor& b,
                    const Shape& result) {
   Arithmetic arithmetic = ArithmeticOf(op);
-  if (arithmetic == Arithmetic::kNone || !IsInteger(a.dtype())) return;
+  if (arithmetic == Arithmetic::kNone || !IsInteger(a.dtype()) || Wraps(op, a.dtype())) return;
   for (int64_t i = 0; i < NumElements(result); ++i) {
     int64_t x = a.AsInt(IndexIn(a.shape(), result, i)), y = b.AsInt(IndexIn(b.shape(), result, i));
     bool bad = a.dtype() == DType::kI64 ? Overflows<int64_t>(arithmetic, x, y)
@@ -111,6 +140,8 @@ std::optional<std::vector<HostTensor>> Fold(std::string_view name,
     CheckIntegers(name, *constants[0], *constants[1], result_types[0].shape);
   }
   for (const TensorType& type : result_types) bytes_left -= type.bytes();
+  if (Wraps(name, constants[0]->dtype()))
+    return RunWrapping(def, attrs, *constants[0], *constants[1], result_types[0]);
   return RunReference(def, attrs, constants, result_types);
 }
 

@@ -16,7 +16,8 @@ const HostTensor* ConstantOf(const Value* value);
 // more than 2^28 elements, or a float tensor of more than 2^20 that is far larger than what it is
 // made from; or of more than 2^12 where they take more than `bytes_left`, which is lowered by what
 // is made.
-// Throws Diagnostic E1101 (the operands do not fit), E1306 (integer overflow or division by zero).
+// Throws Diagnostic E1101 (the operands do not fit), E1306 (overflow of 64-bit integers, or
+// a division of integers that has no result).
 std::optional<std::vector<HostTensor>> Fold(std::string_view op,
                                             const std::vector<Value*>& operands,
                                             const Attributes& attrs, int64_t& bytes_left);

@@ -5,6 +5,7 @@
 #include "frontend/onnx/fold.h"
 #include "frontend/onnx/functions.h"
 #include "frontend/onnx/load_model.h"
+#include "frontend/onnx/narrow.h"
 #include "frontend/onnx/node.h"
 #include "frontend/onnx/op_versions.h"
 #include "frontend/onnx/params.h"
@@ -164,6 +165,7 @@ class Importer {
     conversion_.builder.site.clear();
     Value* value = conversion_.builder.Constant(conversion_.reader.Read(t, bytes));
     value->name = t.name();
+    if (IsNarrow(t.data_type())) conversion_.narrow[t.name()] = t.data_type();
     return value;
   }
 
@@ -254,22 +256,30 @@ class Importer {
     }
     ConvertBranch(*branch, params);
     std::vector<Value*> results;
+    std::vector<int64_t> types;
     for (const auto& output : branch->output()) {
       auto it = conversion_.values.find(output.name());
       if (it == conversion_.values.end()) {
         node.Fail("E1308", StrCat("'", output.name(), "' is made nowhere in its ", name), "");
       }
       results.push_back(it->second);
+      auto narrow = conversion_.narrow.find(output.name());
+      types.push_back(narrow == conversion_.narrow.end() ? 0 : narrow->second);
     }
     ForgetNames(*branch);
-    for (size_t i = 0; i < results.size(); ++i) node.SetOutput(static_cast<int>(i), results[i]);
+    for (size_t i = 0; i < results.size(); ++i)
+      node.SetOutput(static_cast<int>(i), results[i], types[i]);
   }
 
   // What a branch calls its values is nothing to the graph around it, which may use the same names.
   void ForgetNames(const GraphProto& branch) {
-    for (const TensorProto& t : branch.initializer()) conversion_.values.erase(t.name());
+    auto forget = [this](const std::string& name) {
+      conversion_.values.erase(name);
+      conversion_.narrow.erase(name);
+    };
+    for (const TensorProto& t : branch.initializer()) forget(t.name());
     for (const NodeProto& node : branch.node()) {
-      for (const std::string& name : node.output()) conversion_.values.erase(name);
+      for (const std::string& name : node.output()) forget(name);
     }
   }
 

@@ -4,6 +4,7 @@
 
 #include "frontend/onnx/fold.h"
 #include "frontend/onnx/load_model.h"
+#include "frontend/onnx/narrow.h"
 
 namespace shardc::onnx_import {
 
@@ -74,10 +75,24 @@ bool Node::OutputWanted(int i) const {
   return i >= 0 && i < num_outputs() && conversion_.wanted.contains(proto_.output(i));
 }
 
+int64_t Node::NarrowType(int i) const {
+  if (i < 0 || i >= num_inputs()) return 0;
+  auto it = conversion_.narrow.find(proto_.input(i));
+  return it == conversion_.narrow.end() ? 0 : it->second;
+}
+
 void Node::SetOutput(int i, Value* value) {
+  SetOutput(i, value, NarrowType(TypedLike(op_type(), i)));
+}
+
+void Node::SetOutput(int i, Value* value, int64_t onnx_type) {
   SHARDC_CHECK(value != nullptr && i >= 0, op_type());
   if (i >= num_outputs() || proto_.output(i).empty()) return;
   const std::string& name = proto_.output(i);
+  if (IsNarrow(onnx_type) && value->type.dtype == HeldAs(static_cast<int>(onnx_type))) {
+    value = Wrapped(*this, value, onnx_type);
+    conversion_.narrow[name] = onnx_type;
+  }
   if (!conversion_.values.emplace(name, value).second) {
     Fail("E1308", StrCat("makes '", name, "', which there is already"), "");
   }
@@ -159,6 +174,11 @@ std::optional<HostTensor> Node::Tensor(std::string_view name) const {
   const AttributeProto* attr = Find(name, AttributeProto::TENSOR);
   if (attr == nullptr) return std::nullopt;
   return conversion_.reader.Read(attr->t(), nullptr);
+}
+
+int64_t Node::TypeOfTensor(std::string_view name) const {
+  const AttributeProto* attr = Find(name, AttributeProto::TENSOR);
+  return attr ? attr->t().data_type() : 0;
 }
 
 const HostTensor* Node::ConstantOf(Value* value) const { return onnx_import::ConstantOf(value); }

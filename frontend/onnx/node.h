@@ -18,9 +18,10 @@ struct Conversion {
   Builder builder;
   TensorReader reader;
   std::map<std::string, int> opsets;
-  std::map<std::string, Value*, std::less<>> values;  // by name in the file
-  std::set<std::string> wanted;                       // names that something reads
-  int64_t fold_bytes = int64_t{1} << 34;              // that constants made from others may take
+  std::map<std::string, Value*, std::less<>> values;   // by name in the file
+  std::map<std::string, int64_t, std::less<>> narrow;  // ONNX types held in wider ones, by name
+  std::set<std::string> wanted;                        // names that something reads
+  int64_t fold_bytes = int64_t{1} << 34;               // that constants made from others may take
 
   Conversion(std::string path, const std::string& folder, Graph& graph)
       : path(std::move(path)), builder(graph), reader(this->path, folder) {}
@@ -38,6 +39,8 @@ class Node final : public NodeContext {
   Value* InputOrNull(int i) const override;
   bool OutputWanted(int i) const override;
   void SetOutput(int i, Value* value) override;
+  void SetOutput(int i, Value* value, int64_t onnx_type) override;
+  int64_t NarrowType(int i) const override;
   bool HasAttr(std::string_view name) const override { return Find(name) != nullptr; }
   int64_t Int(std::string_view name, int64_t otherwise) const override;
   double Float(std::string_view name, double otherwise) const override;
@@ -45,6 +48,7 @@ class Node final : public NodeContext {
   std::optional<Ints> IntList(std::string_view name) const override;
   std::optional<std::vector<double>> FloatList(std::string_view name) const override;
   std::optional<HostTensor> Tensor(std::string_view name) const override;
+  int64_t TypeOfTensor(std::string_view name) const override;
   const HostTensor* ConstantOf(Value* value) const override;
   Value* Make(std::string_view op, std::vector<Value*> operands, Attributes attrs) override;
   std::vector<Value*> MakeAll(std::string_view op, std::vector<Value*> operands,

@@ -28,7 +28,8 @@ HostTensor Floats(Shape shape, const std::vector<double>& values) {
 }
 
 void Constant(NodeContext& c) {
-  if (c.HasAttr("value")) return c.SetOutput(0, c.Constant(*c.Tensor("value")));
+  if (c.HasAttr("value"))
+    return c.SetOutput(0, c.Constant(*c.Tensor("value")), c.TypeOfTensor("value"));
   if (c.HasAttr("value_int")) {
     return c.SetOutput(0, c.Constant(HostTensor::Scalar(c.Int("value_int", 0))));
   }
@@ -59,7 +60,8 @@ void ConstantOfShape(NodeContext& c) {
   if (c.HasAttr("value")) value = *c.Tensor("value");
   if (value.num_elements() != 1) c.Fail("E1303", "the value of ConstantOfShape has one element");
   Shape shape = ShapeInput(c, 0);
-  c.SetOutput(0, c.BroadcastTo(c.Constant(value.Reshaped({})), std::move(shape)));
+  c.SetOutput(0, c.BroadcastTo(c.Constant(value.Reshaped({})), std::move(shape)),
+              c.TypeOfTensor("value"));
 }
 
 void Reshape(NodeContext& c) {
@@ -246,7 +248,7 @@ void EyeLike(NodeContext& c) {
   for (int64_t i = 0; i < like.shape[0]; ++i) {
     if (i + k >= 0 && i + k < columns) eye.SetDouble(i * columns + i + k, 1);
   }
-  c.SetOutput(0, c.Constant(std::move(eye)));
+  c.SetOutput(0, c.Constant(std::move(eye)), c.Int("dtype", c.NarrowType(0)));
 }
 
 }  // namespace

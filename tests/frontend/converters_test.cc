@@ -603,12 +603,6 @@ TEST_F(Converters, DftOfTooManyElementsIsRefused) {
   ExpectRefused("E1301", "too long");
 }
 
-TEST_F(Converters, CastToSmallIntegersIsRefused) {
-  Input("x", {3});
-  SetInt(Node("Cast", {"x"}), "to", TensorProto::INT8);
-  ExpectRefused("E1301", "int32 and int64");
-}
-
 TEST_F(Converters, AShapeThatDependsOnDataIsRefused) {
   Input("x", {4});
   model_.Input("shape", {"2"}, TensorProto::INT64);

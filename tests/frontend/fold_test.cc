@@ -46,6 +46,20 @@ TEST_F(FoldTest, CountsAllResults) {
   EXPECT_EQ(bytes_left_, 0);
 }
 
+// The numbers are ONNX Runtime's.
+TEST_F(FoldTest, SumsAndProductsOf32BitsWrap) {
+  const std::vector<Value*> operands = {
+      builder_.Constant(HostTensor::Of<int32_t>({2}, {2147483647, 65537})),
+      builder_.Constant(HostTensor::Of<int32_t>({2}, {1, 65537}))};
+  EXPECT_EQ((*Fold("add", operands, {}, bytes_left_))[0],
+            HostTensor::Of<int32_t>({2}, {-2147483648, 131074}));
+  EXPECT_EQ((*Fold("mul", operands, {}, bytes_left_))[0],
+            HostTensor::Of<int32_t>({2}, {2147483647, 131073}));
+  EXPECT_EQ((*Fold("sub", {builder_.Constant(HostTensor::Of<int32_t>({1}, {-2})), operands[0]}, {},
+                   bytes_left_))[0],
+            HostTensor::Of<int32_t>({2}, {2147483647, -65539}));
+}
+
 // A shape must be known, whatever was made before.
 TEST_F(FoldTest, SmallTensorsAlways) {
   bytes_left_ = 0;

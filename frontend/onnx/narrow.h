@@ -1,0 +1,20 @@
+// Integers of ONNX types that are held in wider ones (HeldAs): int8, uint8, int16, uint16, uint32
+// and uint64.
+#pragma once
+
+#include <string_view>
+
+#include "frontend/onnx/converter.h"
+
+namespace shardc::onnx_import {
+
+bool IsNarrow(int64_t onnx_type);
+
+// The input of whose type result i of the op is; -1: of another's.
+int TypedLike(std::string_view op, int i);
+
+// What the node has made of its inputs in the wider type, as of this one: what leaves its range
+// wraps, as two's complement does. E1306 for a uint64 that its holder has not.
+Value* Wrapped(NodeContext& c, Value* v, int64_t onnx_type);
+
+}  // namespace shardc::onnx_import
