@@ -91,12 +91,11 @@ Value* NormVector(NodeContext& c, int i, const NormRows& r) {
   return fits ? c.Reshape(v, {r.size}) : nullptr;
 }
 
-// Output i of the node: statistics are kept in float where x has fewer bits (stash_type 1).
+// Output i of the node, of the type that the node says.
 void SetStatistic(NodeContext& c, int i, Value* v, const NormRows& r) {
   if (i >= c.num_outputs() || !c.OutputWanted(i)) return;
-  DType type = v->type.dtype;
-  bool stash = c.Int("stash_type", 1) == 1 && (type == DType::kF16 || type == DType::kBF16);
-  c.SetOutput(i, c.Reshape(stash ? c.Cast(v, DType::kF32) : v, r.statistics));
+  const DType type = HeldType(c, c.Int("stash_type", 1));
+  c.SetOutput(i, c.Reshape(c.Cast(v, type), r.statistics));
 }
 
 void Normalize(NodeContext& c, std::string_view op, bool has_bias) {
@@ -133,26 +132,38 @@ Value* Ignored(NodeContext& c, Value* labels) {
   return c.Make("equal", {labels, Like(c, labels, index)});
 }
 
-Value* ReduceLoss(NodeContext& c, Value* loss, Value* ignored) {
+// What the loss of each label counts: its class's weight (input 2), or 1, and nothing where it is
+// ignored; null where all count 1.
+Value* WeightsOf(NodeContext& c, Value* labels, DType type) {
+  Value* ignored = Ignored(c, labels);
+  if (!c.has_input(2)) return ignored ? c.Cast(c.Make("not", {ignored}), type) : nullptr;
+  if (ignored) labels = Where(c, ignored, Like(c, labels, 0), labels);
+  Value* weights = c.Make("gather", {c.input(2), labels}, {{"axis", int64_t{0}}});
+  weights = c.Cast(weights, type);
+  return ignored ? Where(c, ignored, Like(c, weights, 0), weights) : weights;
+}
+
+Value* ReduceLoss(NodeContext& c, Value* loss, Value* weights) {
   std::string reduction = c.String("reduction", "mean");
+  if (c.has_input(2)) loss = Mul(c, loss, weights);
   if (reduction == "none") return loss;
   if (reduction != "mean" && reduction != "sum") {
     c.Fail("E1303", StrCat("there is no reduction \"", reduction, "\""));
   }
   Ints all = Count(loss->type.rank());
-  if (reduction == "mean" && !ignored) return Reduce(c, "reduce_mean", loss, all, false);
+  if (reduction == "mean" && !weights) return Reduce(c, "reduce_mean", loss, all, false);
   Value* sum = Reduce(c, "reduce_sum", loss, all, false);
-  if (reduction == "sum") return sum;
-  Value* counted = c.Cast(c.Make("not", {ignored}), loss->type.dtype);
-  return Div(c, sum, Reduce(c, "reduce_sum", counted, all, false));
+  return reduction == "sum" ? sum : Div(c, sum, Reduce(c, "reduce_sum", weights, all, false));
+}
+
+// Of the type of the scores, input 0, whatever it was computed in.
+void SetLoss(NodeContext& c, Value* loss, Value* labels) {
+  Value* reduced = ReduceLoss(c, loss, WeightsOf(c, labels, loss->type.dtype));
+  c.SetOutput(0, c.Cast(reduced, c.input(0)->type.dtype));
 }
 
 // loss and lse of every label.
 std::vector<Value*> CrossEntropy(NodeContext& c, Value* logits, Value* labels) {
-  if (c.has_input(2)) {
-    c.Fail("E1301", StrCat(c.op_type(), " with class weights is not supported"),
-           "leave the weights out");
-  }
   Attributes attrs;
   if (c.HasAttr("ignore_index")) attrs.Set("ignore_index", c.Int("ignore_index", 0));
   return c.MakeAll("cross_entropy", {ClassesLast(c, logits), labels}, std::move(attrs));
@@ -160,8 +171,7 @@ std::vector<Value*> CrossEntropy(NodeContext& c, Value* logits, Value* labels) {
 
 void SoftmaxCrossEntropyLoss(NodeContext& c) {
   Value *scores = c.input(0), *labels = c.input(1);
-  Value* loss = CrossEntropy(c, scores, labels)[0];
-  c.SetOutput(0, ReduceLoss(c, loss, Ignored(c, labels)));
+  SetLoss(c, CrossEntropy(c, scores, labels)[0], labels);
   if (c.num_outputs() > 1 && c.OutputWanted(1)) c.SetOutput(1, LogSoftmax(c, scores, 1));
 }
 
@@ -186,15 +196,15 @@ Value* LogSoftmaxOperand(const Value* v) {
 // -input[label]: cross_entropy takes the logarithm of the sum of exp(input) off, which is 0 after a
 // LogSoftmax and given back otherwise.
 void NegativeLogLikelihoodLoss(NodeContext& c) {
-  Value *input = c.input(0), *labels = c.input(1), *ignored = Ignored(c, labels);
+  Value *input = c.input(0), *labels = c.input(1);
   Value* logits = LogSoftmaxOperand(input);
   std::vector<Value*> results = CrossEntropy(c, logits ? logits : input, labels);
   Value* loss = results[0];
   if (!logits) {
-    Value* lse = results[1];
+    Value *lse = results[1], *ignored = Ignored(c, labels);
     loss = Sub(c, loss, ignored ? Where(c, ignored, Like(c, lse, 0), lse) : lse);
   }
-  c.SetOutput(0, ReduceLoss(c, loss, ignored));
+  SetLoss(c, loss, labels);
 }
 
 }  // namespace

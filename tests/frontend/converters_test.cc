@@ -458,6 +458,33 @@ TEST_F(Converters, OperandsThatWouldMakeTheResultLargerAreRefused) {
   }
 }
 
+TEST_F(Converters, LossesHaveTheTypeOfTheirScores) {
+  model_.Input("x", {"3", "4"}, TensorProto::FLOAT16);
+  inputs_["x"] = Numbers({3, 4}, DType::kF16);
+  Integers("labels", {2, 0, 3});
+  std::vector<std::string> outputs;
+  for (const char* op : {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}) {
+    for (const char* reduction : {"none", "sum", "mean"}) {
+      outputs.push_back(StrCat(op, reduction));
+      SetString(Node(op, {"x", "labels"}, {outputs.back()}), "reduction", reduction);
+    }
+  }
+  for (const HostTensor& loss : Evaluate(outputs)) EXPECT_EQ(loss.dtype(), DType::kF16);
+}
+
+// Of the type that stash_type says, float without it.
+TEST_F(Converters, StatisticsHaveATypeOfTheirOwn) {
+  Input("x", {2, 4});
+  Input("w", {4});
+  Node("LayerNormalization", {"x", "w"}, {"y", "mean"});
+  SetInt(Node("LayerNormalization", {"x", "w"}, {"z", "", "deviation"}), "stash_type",
+         TensorProto::BFLOAT16);
+  auto out = Evaluate({"y", "mean", "deviation"});
+  EXPECT_EQ(out[0].dtype(), DType::kF64);
+  EXPECT_EQ(out[1].dtype(), DType::kF32);
+  EXPECT_EQ(out[2].dtype(), DType::kBF16);
+}
+
 TEST_F(Converters, FusedProductsOfTransposedBatchesAreRefused) {
   model_.Opset("com.microsoft", 1);
   Input("a", {2, 3, 4});
