@@ -89,12 +89,13 @@ Value* JoinRotaryParts(NodeContext& c, Value* first, Value* second, bool interle
   return c.Reshape(pairs, std::move(joined));
 }
 
-// A table as [b, s, 1, r / 2] or [b, 1, s, r / 2].
-Value* RotaryTable(NodeContext& c, Value* table, int heads_dim, int64_t columns) {
-  if (table->type.rank() != 3 || table->type.shape[2] < columns) {
-    c.Fail("E1303",
-           StrCat("the cos and sin of ", c.op_type(), " have shape ",
-                  ShapeToString(table->type.shape), " but need [batch, sequence, ", columns, "]"));
+// A table for x as [b, s, 1, r / 2] or [b, 1, s, r / 2].
+Value* RotaryTable(NodeContext& c, Value* table, const Shape& x, int heads_dim, int64_t columns) {
+  const Shape& has = table->type.shape;
+  const int64_t b = x[0], s = x[heads_dim == 1 ? 2 : 1];
+  if (has.size() != 3 || (has[0] != 1 && has[0] != b) || has[1] != s || has[2] < columns) {
+    c.Fail("E1303", StrCat("the cos and sin of ", c.op_type(), " have shape ", ShapeToString(has),
+                           " but need [", b, ", ", s, ", ", columns, "]"));
   }
   // Tables for the whole head serve a part of it too.
   table = SliceDim(c, table, 2, 0, columns);
@@ -173,6 +174,7 @@ Value* MakeAttention(NodeContext& c, AttentionOf a) {
                            " are not a multiple of the ", kv_heads, " key/value heads"));
   }
   const int64_t s = a.q->type.shape[sequence], t = a.k->type.shape[sequence];
+  if (a.mask) CheckOnto(c, a.mask, {a.q->type.shape[0], heads, s, t}, "its mask");
   // The op's own `causal` aligns the ends.
   if (a.causal && (a.cap > 0 || a.sink || s != t - a.past)) {
     a.mask = BothMasks(c, BandMask(c, s, t, {.after = 0}, a.past), a.mask);
@@ -193,8 +195,8 @@ Value* Rotate(NodeContext& c, Value* x, const Rotation& r, bool heads_first) {
     c.Fail("E1303", StrCat("rotary_embedding_dim ", r.rotated, " does not fit heads of ", size));
   }
   const int heads_dim = heads_first ? 1 : 2;
-  Value* cos = RotaryTable(c, r.cos, heads_dim, r.rotated / 2);
-  Value* sin = RotaryTable(c, r.sin, heads_dim, r.rotated / 2);
+  Value* cos = RotaryTable(c, r.cos, x->type.shape, heads_dim, r.rotated / 2);
+  Value* sin = RotaryTable(c, r.sin, x->type.shape, heads_dim, r.rotated / 2);
   Value* rest = nullptr;
   if (r.rotated < size) {
     std::vector<Value*> parts = SplitLast(c, x, {r.rotated, size - r.rotated});

@@ -74,18 +74,21 @@ Value* Plus(NodeContext& c, Value* v, double term) {
   return term == 0 ? v : Add(c, v, Like(c, v, term));
 }
 
-Value* InputOnto(NodeContext& c, int i, const Shape& shape) {
-  Value* v = c.input(i);
+void CheckOnto(const NodeContext& c, const Value* v, const Shape& shape, const std::string& what) {
   const Shape& from = v->type.shape;
   bool fits = from.size() <= shape.size();
   for (size_t d = 0; fits && d < from.size(); ++d) {
     fits = from[d] == 1 || from[d] == shape[shape.size() - from.size() + d];
   }
   if (!fits) {
-    c.Fail("E1303", StrCat("its input ", i, " of shape ", ShapeToString(from),
-                           " does not broadcast to ", ShapeToString(shape)));
+    c.Fail("E1303", StrCat(what, " of shape ", ShapeToString(from), " does not broadcast to ",
+                           ShapeToString(shape)));
   }
-  return v;
+}
+
+Value* InputOnto(NodeContext& c, int i, const Shape& shape) {
+  CheckOnto(c, c.input(i), shape, StrCat("its input ", i));
+  return c.input(i);
 }
 
 Value* Reduce(NodeContext& c, std::string_view op, Value* v, Ints axes, bool keepdims) {

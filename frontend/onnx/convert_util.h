@@ -59,7 +59,9 @@ inline Value* Like(NodeContext& c, Value* v, double value) {
 }
 Value* Times(NodeContext& c, Value* v, double factor);  // v itself for 1
 Value* Plus(NodeContext& c, Value* v, double term);     // v itself for 0
-// Input i, which broadcasts to this shape; E1303 where it does not, or would make it larger.
+// E1303, naming v so, where it does not broadcast to this shape, or would make it larger.
+void CheckOnto(const NodeContext& c, const Value* v, const Shape& shape, const std::string& what);
+// Input i, which broadcasts to this shape.
 Value* InputOnto(NodeContext& c, int i, const Shape& shape);
 Value* Reduce(NodeContext& c, std::string_view op, Value* v, Ints axes, bool keepdims);
 // Elements [from, to) of one dim; E1303 where v has no such dim.

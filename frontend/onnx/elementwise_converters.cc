@@ -91,7 +91,7 @@ void LeakyRelu(NodeContext& c) {
 
 void PRelu(NodeContext& c) {
   Value* x = c.input(0);
-  c.SetOutput(0, Where(c, Negative(c, x), Mul(c, x, c.input(1)), x));
+  c.SetOutput(0, Where(c, Negative(c, x), Mul(c, x, InputOnto(c, 1, x->type.shape)), x));
 }
 
 // x where it is positive, else scale * (exp(x / width) - 1). exp sees no positive value: its

@@ -378,15 +378,16 @@ void NormHeads(NodeContext& c, Value*& q, Value*& k) {
 // q and k at their places; of several tokens' positions in input 9, ONNX Runtime reads the first
 // and counts on.
 void RotateAt(NodeContext& c, Value*& q, Value*& k, const Tokens& tokens) {
+  Value *cos = c.InputOrNull(7), *sin = c.InputOrNull(8), *positions = c.InputOrNull(9);
   if (c.Int("do_rotary", 0) == 0) return;
+  if (!cos || !sin) c.Fail("E1302", "has do_rotary, and no cos_cache and sin_cache");
   const int64_t s = q->type.shape[1];
-  Value* positions = c.InputOrNull(9);
   if (positions && s > 1) positions = FirstOf(c, positions);
   if (!positions && tokens.starts)
     positions = Add(c, c.Reshape(tokens.starts, {q->type.shape[0], 1}), Iota(c, s, 1, 2));
-  const Rotation r = {RowsAt(c, c.input(7), positions, s, tokens.past),
-                      RowsAt(c, c.input(8), positions, s, tokens.past),
-                      2 * ColumnsOf(c, c.input(7)), c.Int("rotary_interleaved", 0) != 0};
+  const Rotation r = {RowsAt(c, cos, positions, s, tokens.past),
+                      RowsAt(c, sin, positions, s, tokens.past), 2 * ColumnsOf(c, cos),
+                      c.Int("rotary_interleaved", 0) != 0};
   q = Rotate(c, q, r, false);
   k = Rotate(c, k, r, false);
 }

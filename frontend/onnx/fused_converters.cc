@@ -81,15 +81,17 @@ void EmbedLayerNorm(NodeContext& c) {
   } else {
     sum = Add(c, sum, SliceDim(c, c.input(3), 0, 0, s));
   }
-  if (c.has_input(1) && c.has_input(4)) sum = Add(c, sum, LookUp(c, 4, c.input(1)));
+  const bool ids_of_segments = c.has_input(1), table_of_segments = c.has_input(4);
+  if (ids_of_segments && table_of_segments) sum = Add(c, sum, LookUp(c, 4, c.input(1)));
   c.SetOutput(0, c.MakeAll("layer_norm", {sum, c.input(5), c.input(6)},
                            {{"eps", c.Float("epsilon", 1e-12f)}})[0]);
   if (c.OutputWanted(2)) c.SetOutput(2, sum);
+  Value* mask = c.InputOrNull(7);
   if (!c.OutputWanted(1)) return;
   // The lengths of the sequences, or zeros.
   Value* lengths = c.BroadcastTo(c.Scalar(DType::kI32, 0), {ids->type.shape[0]});
-  if (c.has_input(7)) {
-    Value* ones = c.Make("equal", {c.input(7), Like(c, c.input(7), 1)});
+  if (mask) {
+    Value* ones = c.Make("equal", {mask, Like(c, mask, 1)});
     lengths = Reduce(c, "reduce_sum", c.Cast(ones, DType::kI32), {1}, false);
   }
   c.SetOutput(1, lengths);

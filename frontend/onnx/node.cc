@@ -18,8 +18,10 @@ namespace {
 bool HasNoEffect(std::string_view op, std::string_view attribute) {
   static const std::set<std::pair<std::string_view, std::string_view>> kWithout = {
       {"Attention", "kv_num_heads"},
+      {"Attention", "mask_filter_value"},
       {"Attention", "q_num_heads"},
       {"Attention", "qk_matmul_output_mode"},
+      {"Attention", "rotary_embedding_dim"},
       {"Attention", "softmax_precision"},
       {"Cast", "round_mode"},
       {"Cast", "saturate"},
@@ -28,9 +30,21 @@ bool HasNoEffect(std::string_view op, std::string_view attribute) {
       {"Conv", "kernel_shape"},
       {"Dropout", "ratio"},
       {"Dropout", "seed"},
+      {"EmbedLayerNormalization", "mask_index_type"},
+      {"FusedGemm", "activation_alpha"},
+      {"FusedGemm", "activation_beta"},
+      {"FusedGemm", "activation_gamma"},
+      {"FusedGemm", "beta"},
       {"Gemm", "beta"},
       {"GroupNormalization", "stash_type"},
+      {"GroupQueryAttention", "kv_cache_bit_width"},
+      {"GroupQueryAttention", "qk_norm_epsilon"},
+      {"GroupQueryAttention", "qk_output"},
+      {"GroupQueryAttention", "rotary_interleaved"},
+      {"GroupQueryAttention", "smooth_softmax"},
       {"LayerNormalization", "stash_type"},
+      {"MaxPool", "storage_order"},
+      {"MultiHeadAttention", "mask_filter_value"},
       {"Range", "stash_type"},
       {"RMSNormalization", "stash_type"},
       {"RotaryEmbedding", "num_heads"},
@@ -117,7 +131,6 @@ const AttributeProto* Node::Find(std::string_view name) const {
 }
 
 void Node::CheckRead() const {
-  if (!NormalDomain(proto_.domain()).empty()) return;
   for (int i = 0; i < num_inputs(); ++i) {
     if (inputs_[static_cast<size_t>(i)] == nullptr || inputs_read_.contains(i)) continue;
     Fail("E1301", StrCat("its input ", i, ", '", proto_.input(i), "', is not supported"), "");

@@ -62,7 +62,7 @@ class Node final : public NodeContext {
   // Fails unless every wanted output is set.
   void CheckOutputs() const;
   // Fails with E1301 for an input or an attribute that the converter has not asked for: it may
-  // change what the node computes. Of ONNX's own ops; the others' converters refuse by name.
+  // change what the node computes.
   void CheckRead() const;
 
  private:

@@ -458,6 +458,36 @@ TEST_F(Converters, OperandsThatWouldMakeTheResultLargerAreRefused) {
   }
 }
 
+// ONNX lets masks and tables of positions broadcast one way only.
+TEST_F(Converters, MasksThatWouldMakeTheScoresLargerAreRefused) {
+  for (const Shape& mask : {Shape{3, 1, 3, 3}, Shape{2, 3}, Shape{3, 5}, Shape{1, 1, 1, 3, 3}}) {
+    Restart(23);
+    for (const char* name : {"q", "k", "v"}) Input(name, {1, 2, 3, 4}, name[0]);
+    Input("mask", mask);
+    Node("Attention", {"q", "k", "v", "mask"});
+    ExpectRefused("E1303", StrCat("its mask of shape ", ShapeToString(mask),
+                                  " does not broadcast to [1, 2, 3, 3]"));
+  }
+}
+
+TEST_F(Converters, TablesOfOtherPositionsAreRefused) {
+  for (const Shape& table : {Shape{3, 3, 2}, Shape{2, 1, 2}, Shape{2, 4, 2}, Shape{2, 3, 1}}) {
+    Restart(23);
+    Input("x", {2, 2, 3, 4});
+    Input("cos", table);
+    Input("sin", table);
+    Node("RotaryEmbedding", {"x", "cos", "sin"});
+    ExpectRefused("E1303", StrCat("have shape ", ShapeToString(table), " but need [2, 3, 2]"));
+  }
+}
+
+TEST_F(Converters, SlopesThatWouldMakeTheResultLargerAreRefused) {
+  Input("x", {1, 3});
+  Input("slope", {2, 3});
+  Node("PRelu", {"x", "slope"});
+  ExpectRefused("E1303", "input 1 of shape [2, 3] does not broadcast to [1, 3]");
+}
+
 TEST_F(Converters, LossesHaveTheTypeOfTheirScores) {
   model_.Input("x", {"3", "4"}, TensorProto::FLOAT16);
   inputs_["x"] = Numbers({3, 4}, DType::kF16);

@@ -330,6 +330,23 @@ TEST_F(FusedConverters, WeightsThatAreNoQkvAreRefused) {
   ExpectRefused("E1303", "weights of 25 columns");
 }
 
+// What ONNX Runtime adds to its ops is not guessed to be nothing.
+TEST_F(FusedConverters, WhatNobodyReadsIsRefused) {
+  Input("q", {2, 3, 8});
+  model_.Ints("past", {1}, {2});
+  NodeProto& node = Fused("MultiHeadAttention", {"q", "q", "q", "", "", "", "", "", "past"});
+  SetInt(node, "num_heads", 2);
+  ExpectRefused("E1301", "its input 8, 'past', is not supported");
+  model_.graph.clear_node();
+  SetInt(Fused("FastGelu", {"q"}), "steepness", 2);
+  ExpectRefused("E1301", "its attribute 'steepness' is not supported");
+}
+
+TEST_F(FusedConverters, RotationWithoutTablesIsRefused) {
+  SetInt(GroupQuery(), "do_rotary", 1);
+  ExpectRefused("E1302", "has do_rotary, and no cos_cache");
+}
+
 TEST_F(FusedConverters, ScaledRotaryEmbeddingIsRefused) {
   Input("x", {2, 3, 8});
   Input("t", {3, 2});
