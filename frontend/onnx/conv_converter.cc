@@ -4,96 +4,25 @@
 #include <algorithm>
 #include <string>
 
-#include "frontend/onnx/convert_util.h"
+#include "frontend/onnx/windows.h"
 
 namespace shardc::onnx_import {
 namespace {
 
 constexpr int64_t kMaxSlices = 256;
 
-struct Window {
-  Ints kernel, stride, dilation, low, high;  // by spatial dim
-  Ints out;                                  // positions
-
-  size_t dims() const { return kernel.size(); }
-  int64_t Span(size_t d) const { return dilation[d] * (kernel[d] - 1) + 1; }
-  int64_t Offsets() const { return NumElements(kernel); }
-  bool Adjacent() const {
-    return stride == kernel && std::ranges::all_of(dilation, [](int64_t d) { return d == 1; });
-  }
-};
+bool Adjacent(const Window& w) {
+  return w.stride == w.kernel && std::ranges::all_of(w.dilation, [](int64_t d) { return d == 1; });
+}
 
 // Calls f(place) for every place in the kernel, in row-major order.
 template <typename F>
 void ForEachPlace(const Window& w, F f) {
   Ints place(w.dims(), 0);
-  for (int64_t i = 0; i < w.Offsets(); ++i) {
+  for (int64_t i = 0; i < NumElements(w.kernel); ++i) {
     f(place);
     for (size_t d = w.dims(); d-- > 0 && ++place[d] == w.kernel[d];) place[d] = 0;
   }
-}
-
-Ints ListOr(NodeContext& c, std::string_view name, size_t size, int64_t otherwise) {
-  Ints list = c.IntList(name).value_or(Ints(size, otherwise));
-  if (list.size() != size) {
-    c.Fail("E1303", StrCat(name, " of Conv has ", list.size(), " entries instead of ", size));
-  }
-  return list;
-}
-
-Window WindowOf(NodeContext& c, const Shape& x, const Shape& weight) {
-  Window w;
-  w.kernel.assign(weight.begin() + 2, weight.end());
-  const size_t n = w.dims();
-  w.stride = ListOr(c, "strides", n, 1);
-  w.dilation = ListOr(c, "dilations", n, 1);
-  Ints pads = ListOr(c, "pads", 2 * n, 0);
-  w.low.assign(pads.begin(), pads.begin() + static_cast<int64_t>(n));
-  w.high.assign(pads.begin() + static_cast<int64_t>(n), pads.end());
-  std::string automatic = c.String("auto_pad", "NOTSET");
-  bool same = automatic == "SAME_UPPER" || automatic == "SAME_LOWER";
-  if (!same && automatic != "NOTSET" && automatic != "VALID") {
-    c.Fail("E1303", StrCat("Conv has no auto_pad \"", automatic, "\""));
-  }
-  constexpr int64_t kLargest = int64_t{1} << 30;
-  for (size_t d = 0; d < n; ++d) {
-    auto small = [](int64_t v, int64_t least) { return v >= least && v <= kLargest; };
-    if (!small(w.kernel[d], 1) || !small(w.stride[d], 1) || !small(w.dilation[d], 1) ||
-        !small(w.low[d], 0) || !small(w.high[d], 0) || w.Span(d) > kLargest) {
-      c.Fail("E1303", "the kernel, strides, dilations and pads of Conv do not fit");
-    }
-    int64_t size = x[d + 2];
-    if (same) {
-      int64_t wanted = (size + w.stride[d] - 1) / w.stride[d];
-      int64_t total = std::max<int64_t>((wanted - 1) * w.stride[d] + w.Span(d) - size, 0);
-      w.low[d] = automatic == "SAME_UPPER" ? total / 2 : total - total / 2;
-      w.high[d] = total - w.low[d];
-    }
-    int64_t padded = size + w.low[d] + w.high[d];
-    if (padded < w.Span(d)) c.Fail("E1303", "the kernel of Conv is larger than its input");
-    w.out.push_back((padded - w.Span(d)) / w.stride[d] + 1);
-  }
-  return w;
-}
-
-Value* Padded(NodeContext& c, Value* x, const Window& w) {
-  Ints low(2, 0), high(2, 0);
-  low.insert(low.end(), w.low.begin(), w.low.end());
-  high.insert(high.end(), w.high.begin(), w.high.end());
-  Ints none(low.size(), 0);
-  if (low == none && high == none) return x;
-  return c.Make("pad", {x}, {{"low", low}, {"high", high}, {"value", 0.0}});
-}
-
-// Every stride-th element from the offset on, [n, c, out...].
-Value* Shifted(NodeContext& c, Value* x, const Window& w, const Ints& offset) {
-  Ints starts(2, 0), limits = {x->type.shape[0], x->type.shape[1]}, steps(2, 1);
-  for (size_t d = 0; d < w.dims(); ++d) {
-    starts.push_back(offset[d] * w.dilation[d]);
-    limits.push_back(starts.back() + (w.out[d] - 1) * w.stride[d] + 1);
-    steps.push_back(w.stride[d]);
-  }
-  return c.Make("slice", {x}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
 }
 
 // [n, out..., c, kernel...]: windows side by side, which only take the dims apart.
@@ -136,8 +65,8 @@ Value* SlicedPatches(NodeContext& c, Value* x, const Window& w) {
 // x[n, c, ...], weight[m, c / groups, kernel...] -> [n, positions, m].
 Value* Products(NodeContext& c, Value* x, Value* weight, const Window& w, int64_t groups) {
   const int64_t n = x->type.shape[0], positions = NumElements(w.out), m = weight->type.shape[0];
-  const int64_t width = weight->type.shape[1] * w.Offsets();
-  Value* patches = w.Adjacent() ? AdjacentPatches(c, x, w) : SlicedPatches(c, x, w);
+  const int64_t width = weight->type.shape[1] * NumElements(w.kernel);
+  Value* patches = Adjacent(w) ? AdjacentPatches(c, x, w) : SlicedPatches(c, x, w);
   if (groups == 1) {
     return c.Make("matmul_nt",
                   {c.Reshape(patches, {n, positions, width}), c.Reshape(weight, {m, width})});
@@ -150,7 +79,7 @@ Value* Products(NodeContext& c, Value* x, Value* weight, const Window& w, int64_
 // x[n, c, ...], weight[c, 1, kernel...] -> [n, c, out...].
 Value* Depthwise(NodeContext& c, Value* x, Value* weight, const Window& w) {
   const int64_t channels = weight->type.shape[0];
-  Value* factors = c.Reshape(weight, {channels, w.Offsets()});
+  Value* factors = c.Reshape(weight, {channels, NumElements(w.kernel)});
   Shape broadcast(w.dims() + 1, 1);
   broadcast[0] = channels;
   Value* y = nullptr;
@@ -183,14 +112,14 @@ void Conv(NodeContext& c) {
     c.Fail("E1303", StrCat("the bias of Conv has shape ", ShapeToString(c.input(2)->type.shape),
                            ", its result ", ws[0], " channels"));
   }
-  const Window w = WindowOf(c, xs, ws);
+  const Window w = WindowOf(c, xs, Ints(ws.begin() + 2, ws.end()));
   const bool depthwise = groups > 1 && groups == xs[1] && groups == ws[0];
-  if ((depthwise || !w.Adjacent()) && w.Offsets() > kMaxSlices) {
+  if ((depthwise || !Adjacent(w)) && NumElements(w.kernel) > kMaxSlices) {
     c.Fail("E1301",
-           StrCat("Conv with a kernel of ", w.Offsets(), " elements ",
+           StrCat("Conv with a kernel of ", NumElements(w.kernel), " elements ",
                   depthwise ? "for each channel" : "whose windows overlap", " is not supported"));
   }
-  x = Padded(c, x, w);
+  x = Padded(c, x, w, 0);
   if (depthwise) {
     Value* y = Depthwise(c, x, weight, w);
     Shape broadcast(w.dims() + 1, 1);

@@ -17,8 +17,10 @@ void AddEinsumConverter(ConverterTable& table);
 void AddDftConverter(ConverterTable& table);
 void AddAttentionConverters(ConverterTable& table);  // Attention, RotaryEmbedding
 void AddConvConverter(ConverterTable& table);
-void AddNormConverters(ConverterTable& table);   // GroupNormalization, LpNormalization, ...
-void AddFusedConverters(ConverterTable& table);  // of ONNX Runtime
+void AddPoolConverters(ConverterTable& table);    // and BatchNormalization
+void AddResizeConverters(ConverterTable& table);  // Resize, Upsample, DepthToSpace, SpaceToDepth
+void AddNormConverters(ConverterTable& table);    // GroupNormalization, LpNormalization, ...
+void AddFusedConverters(ConverterTable& table);   // of ONNX Runtime
 void AddFusedAttentionConverters(ConverterTable& table);  // Attention, ... of ONNX Runtime
 
 // More positions than these are not written out one by one.

@@ -35,18 +35,26 @@ int64_t NodeContext::ConstantInt(int i) const {
   return ints[0];
 }
 
-double NodeContext::ConstantScalar(int i) const {
-  Value* value = input(i);
-  const HostTensor* constant = ConstantOf(value);
+std::vector<double> NodeContext::ConstantFloats(int i) const {
+  const HostTensor* constant = ConstantOf(input(i));
   if (constant == nullptr) {
     Fail("E1304",
          StrCat("its input ", i, " has to be known when compiling; it depends on input data"));
   }
-  if (constant->num_elements() != 1) {
-    Fail("E1302", StrCat("its input ", i, " has ", constant->num_elements(),
-                         " elements; it has to be one number"));
+  std::vector<double> values(static_cast<size_t>(constant->num_elements()));
+  for (size_t k = 0; k < values.size(); ++k) {
+    values[k] = constant->AsDouble(static_cast<int64_t>(k));
   }
-  return constant->AsDouble(0);
+  return values;
+}
+
+double NodeContext::ConstantScalar(int i) const {
+  const std::vector<double> values = ConstantFloats(i);
+  if (values.size() != 1) {
+    Fail("E1302",
+         StrCat("its input ", i, " has ", values.size(), " elements; it has to be one number"));
+  }
+  return values[0];
 }
 
 }  // namespace shardc::onnx_import

@@ -55,6 +55,7 @@ class NodeContext : public OpMaker {
   Ints ConstantInts(int i) const;
   double ConstantScalar(int i) const;
   int64_t ConstantInt(int i) const;
+  std::vector<double> ConstantFloats(int i) const;
 
   // As Make, for ops with several results (not folded unless all operands are constants).
   virtual std::vector<Value*> MakeAll(std::string_view op, std::vector<Value*> operands,

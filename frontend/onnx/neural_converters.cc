@@ -223,6 +223,8 @@ void AddNeuralConverters(ConverterTable& table) {
   AddEinsumConverter(table);
   AddAttentionConverters(table);
   AddConvConverter(table);
+  AddPoolConverters(table);
+  AddResizeConverters(table);
   AddNormConverters(table);
   AddDftConverter(table);
   AddFusedConverters(table);

@@ -180,6 +180,8 @@ class Evidence {
     const NodeProto& node = *use.node;
     const std::string& op = node.op_type();
     if (kNever.contains(op)) return false;
+    if ((op == "Resize" || op == "Upsample") && use.input > 0) return false;  // scales
+    if (op == "BatchNormalization" && use.input > 2) return false;            // statistics
     if (op == "RotaryEmbedding" && use.input > 0) return false;  // cos and sin, or positions
     if (op == "GroupQueryAttention" && use.input > 6 && use.input < 9) return false;  // the same
     if (op == "Attention" && use.input == 3) return false;                            // the mask

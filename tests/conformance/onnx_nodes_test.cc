@@ -75,13 +75,13 @@ HostTensor Read(const onnx::TensorProto& tensor) {
 
 enum class Constants { kNone, kShapes, kAll };
 
-// Shapes and other parameters of a node: integers, and single numbers.
+// Shapes and other parameters of a node: integers, single numbers, the scales of Resize.
 bool IsShapeLike(const onnx::TensorProto& tensor) {
   int type = tensor.data_type();
   int64_t elements = 1;
   for (int64_t d : tensor.dims()) elements *= d;
   bool integers = type == onnx::TensorProto::INT64 || type == onnx::TensorProto::INT32;
-  return integers || elements == 1;
+  return integers || elements == 1 || tensor.name() == "input:scales";
 }
 
 // The model with some inputs as Constant nodes.

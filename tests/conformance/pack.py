@@ -16,15 +16,16 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 OPS = """
-Abs Add And ArgMax ArgMin Attention Cast CastLike Ceil Celu Clip Concat Constant ConstantOfShape Conv Cos CumSum DFT
-Div Dropout Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor Gather GatherElements GatherND Gelu Gemm Greater
-GreaterOrEqual GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LayerNormalization
-LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization MatMul Max Mean Min Mish Mod Mul Neg
-NegativeLogLikelihoodLoss NonZero Not OneHot Or PRelu Pad Pow RMSNormalization Range Reciprocal ReduceL1 ReduceL2
-ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape
-RotaryEmbedding Round ScatterElements ScatterND Selu SequenceAt Shape Sigmoid Sign SimplifiedLayerNormalization Sin
-Size Slice Softmax SoftmaxCrossEntropyLoss Softplus Softsign Split SplitToSequence Sqrt Squeeze Sub Sum SwiGLU Swish
-Tan Tanh TensorScatter ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Where Xor
+Abs Add And ArgMax ArgMin Attention AveragePool BatchNormalization Cast CastLike Ceil Celu Clip Concat Constant
+ConstantOfShape Conv Cos CumSum DFT DepthToSpace Div Dropout Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor
+Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GroupNormalization
+HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log
+LogSoftmax LpNormalization MatMul Max MaxPool Mean Min Mish Mod Mul Neg NegativeLogLikelihoodLoss NonZero Not OneHot
+Or PRelu Pad Pow RMSNormalization Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean
+ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize RotaryEmbedding Round ScatterElements ScatterND
+Selu SequenceAt Shape Sigmoid Sign SimplifiedLayerNormalization Sin Size Slice Softmax SoftmaxCrossEntropyLoss
+Softplus Softsign SpaceToDepth Split SplitToSequence Sqrt Squeeze Sub Sum SwiGLU Swish Tan Tanh TensorScatter
+ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Where Xor
 """.split()
 
 TYPES = [getattr(onnx.TensorProto, name) for name in "FLOAT FLOAT16 DOUBLE BOOL INT32 INT64".split()]

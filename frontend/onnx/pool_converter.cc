@@ -1,0 +1,144 @@
+// Pools: along one dim after the other, since a maximum or a sum over a window is one of those over
+// its lines. BatchNormalization, which vision models have between them.
+#include <limits>
+
+#include "frontend/onnx/windows.h"
+
+namespace shardc::onnx_import {
+namespace {
+
+constexpr int64_t kMaxSlices = 256;
+
+const Shape& ImageOf(NodeContext& c) {
+  const TensorType& x = c.input(0)->type;
+  if (x.rank() < 3 || !IsFloat(x.dtype)) {
+    c.Fail("E1303", StrCat(c.op_type(), " needs floats with a batch, channels and spatial dims"));
+  }
+  return x.shape;
+}
+
+// The windows of dim d of x, which is padded, as one element each.
+Value* PoolDim(NodeContext& c, Value* x, const Window& w, size_t d, bool max) {
+  const int axis = static_cast<int>(d) + 2;
+  const int64_t k = w.kernel[d], n = w.out[d], step = w.dilation[d];
+  const std::string_view reduction = max ? "reduce_max" : "reduce_sum";
+  auto every = [&](int64_t from, int64_t limit, int64_t by) {
+    Ints starts(x->type.shape.size(), 0), limits = x->type.shape, steps(starts.size(), 1);
+    starts[axis] = from, limits[axis] = limit, steps[axis] = by;
+    return c.Make("slice", {x}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
+  };
+  if (n == 1) {
+    Value* all = step == 1 ? SliceDim(c, x, axis, 0, k) : every(0, w.Span(d), step);
+    return Reduce(c, reduction, all, {axis}, true);
+  }
+  if (w.stride[d] == k && step == 1) {  // side by side
+    x = SliceDim(c, x, axis, 0, n * k);
+    Shape apart = x->type.shape;
+    apart[axis] = n;
+    apart.insert(apart.begin() + axis + 1, k);
+    return Reduce(c, reduction, c.Reshape(x, std::move(apart)), {axis + 1}, false);
+  }
+  if (k > kMaxSlices) {
+    c.Fail("E1301", StrCat(c.op_type(), " with windows of ", k, " that overlap is not supported"));
+  }
+  Value* y = nullptr;
+  for (int64_t i = 0; i < k; ++i) {
+    Value* one = every(i * step, i * step + (n - 1) * w.stride[d] + 1, w.stride[d]);
+    y = y ? c.Make(max ? "max" : "add", {y, one}) : one;
+  }
+  return y;
+}
+
+Value* Pooled(NodeContext& c, const Window& w, bool max) {
+  const double outside = max ? -std::numeric_limits<double>::infinity() : 0;
+  Value* y = Padded(c, c.input(0), w, outside);
+  for (size_t d = 0; d < w.dims(); ++d) y = PoolDim(c, y, w, d, max);
+  return y;
+}
+
+Window PoolWindow(NodeContext& c) {
+  const Shape& x = ImageOf(c);
+  std::optional<Ints> kernel = c.IntList("kernel_shape");
+  if (!kernel || kernel->size() + 2 != x.size()) {
+    c.Fail("E1303", StrCat("the kernel_shape of ", c.op_type(), " does not fit its input"));
+  }
+  return WindowOf(c, x, *kernel);
+}
+
+void MaxPool(NodeContext& c) { c.SetOutput(0, Pooled(c, PoolWindow(c), true)); }
+
+// How many elements of dim d each window has, padding with them or not.
+Ints CountsOf(const Window& w, size_t d, int64_t size, bool padding) {
+  const int64_t from = padding ? 0 : w.low[d];
+  const int64_t to = w.low[d] + size + (padding ? w.high[d] : 0);
+  Ints counts(w.out[d], 0);
+  for (int64_t o = 0; o < w.out[d]; ++o) {
+    for (int64_t i = 0; i < w.kernel[d]; ++i) {
+      const int64_t at = o * w.stride[d] + i * w.dilation[d];
+      counts[o] += at >= from && at < to;
+    }
+  }
+  return counts;
+}
+
+void AveragePool(NodeContext& c) {
+  const Window w = PoolWindow(c);
+  const bool padding = c.Int("count_include_pad", 0) != 0;
+  Value* y = Pooled(c, w, false);
+  HostTensor counts(y->type.dtype, w.out);
+  for (int64_t i = 0; i < counts.num_elements(); ++i) counts.SetDouble(i, 1);
+  for (size_t d = 0, inner = counts.num_elements(); d < w.dims(); ++d) {
+    const Ints of_dim = CountsOf(w, d, c.input(0)->type.shape[d + 2], padding);
+    inner /= of_dim.size();
+    for (int64_t i = 0; i < counts.num_elements(); ++i) {
+      const size_t at = static_cast<size_t>(i) / inner % of_dim.size();
+      counts.SetDouble(i, counts.AsDouble(i) * static_cast<double>(of_dim[at]));
+    }
+  }
+  c.SetOutput(0, Div(c, y, c.Constant(std::move(counts))));
+}
+
+void GlobalPool(NodeContext& c) {
+  Ints axes = Count(static_cast<int64_t>(ImageOf(c).size()));
+  axes.erase(axes.begin(), axes.begin() + 2);
+  const bool max = c.op_type() == "GlobalMaxPool";
+  c.SetOutput(0, Reduce(c, max ? "reduce_max" : "reduce_mean", c.input(0), std::move(axes), true));
+}
+
+// By the statistics that the model was trained with, inputs 3 and 4.
+void BatchNormalization(NodeContext& c) {
+  if (c.Int("training_mode", 0) != 0) {
+    c.Fail("E1301", "BatchNormalization in training_mode is not supported",
+           "export the model in evaluation mode");
+  }
+  Value* x = c.input(0);
+  const Shape& shape = x->type.shape;
+  const int64_t channels = shape.size() < 2 ? 1 : shape[1];
+  Shape broadcast(shape.size() < 2 ? 1 : shape.size() - 1, 1);
+  broadcast[0] = channels;
+  auto of_channels = [&](int i) {
+    Value* v = c.input(i);
+    if (v->type.shape != Shape{channels}) {
+      c.Fail("E1303", StrCat("its input ", i, " has shape ", ShapeToString(v->type.shape),
+                             ", but there are ", channels, " channels"));
+    }
+    return v;
+  };
+  Value* variance = Plus(c, of_channels(4), c.Float("epsilon", 1e-5f));
+  Value* scale = Div(c, of_channels(1), c.Make("sqrt", {variance}));
+  Value* y = Sub(c, x, c.Reshape(c.Cast(of_channels(3), x->type.dtype), broadcast));
+  y = Mul(c, y, c.Reshape(c.Cast(scale, x->type.dtype), broadcast));
+  c.SetOutput(0, Add(c, y, c.Reshape(c.Cast(of_channels(2), x->type.dtype), broadcast)));
+}
+
+}  // namespace
+
+void AddPoolConverters(ConverterTable& table) {
+  table.insert({{"MaxPool", MaxPool},
+                {"AveragePool", AveragePool},
+                {"GlobalAveragePool", GlobalPool},
+                {"GlobalMaxPool", GlobalPool},
+                {"BatchNormalization", BatchNormalization}});
+}
+
+}  // namespace shardc::onnx_import

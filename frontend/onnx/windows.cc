@@ -1,0 +1,89 @@
+#include "frontend/onnx/windows.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace shardc::onnx_import {
+namespace {
+
+Ints ListOr(NodeContext& c, std::string_view name, size_t size, int64_t otherwise) {
+  Ints list = c.IntList(name).value_or(Ints(size, otherwise));
+  if (list.size() != size) {
+    c.Fail("E1303",
+           StrCat(name, " of ", c.op_type(), " has ", list.size(), " entries instead of ", size));
+  }
+  return list;
+}
+
+// Positions of dim d of size n: rounded up, if asked for, as long as the last begins in front of
+// the padding behind.
+void AddPositions(NodeContext& c, Window& w, size_t d, int64_t n, bool round_up) {
+  const int64_t padded = n + w.low[d] + w.high[d], left = padded - w.Span(d);
+  if (left < 0) {
+    c.Fail("E1303", StrCat("the kernel of ", c.op_type(), " is larger than its input"));
+  }
+  int64_t out = left / w.stride[d] + 1;
+  if (round_up && left % w.stride[d] != 0 && out * w.stride[d] < n + w.low[d]) ++out;
+  w.out.push_back(out);
+  w.beyond.push_back(std::max<int64_t>((out - 1) * w.stride[d] + w.Span(d) - padded, 0));
+}
+
+}  // namespace
+
+Window WindowOf(NodeContext& c, const Shape& x, Ints kernel) {
+  Window w;
+  w.kernel = std::move(kernel);
+  const size_t n = w.dims();
+  w.stride = ListOr(c, "strides", n, 1);
+  w.dilation = ListOr(c, "dilations", n, 1);
+  Ints pads = ListOr(c, "pads", 2 * n, 0);
+  w.low.assign(pads.begin(), pads.begin() + static_cast<int64_t>(n));
+  w.high.assign(pads.begin() + static_cast<int64_t>(n), pads.end());
+  std::string automatic = c.String("auto_pad", "NOTSET");
+  bool same = automatic == "SAME_UPPER" || automatic == "SAME_LOWER";
+  if (!same && automatic != "NOTSET" && automatic != "VALID") {
+    c.Fail("E1303", StrCat(c.op_type(), " has no auto_pad \"", automatic, "\""));
+  }
+  if (automatic == "VALID") w.low = w.high = Ints(n, 0);
+  const bool round_up = c.Int("ceil_mode", 0) != 0 && !same;
+  constexpr int64_t kLargest = int64_t{1} << 30;
+  for (size_t d = 0; d < n; ++d) {
+    auto small = [](int64_t v, int64_t least) { return v >= least && v <= kLargest; };
+    if (!small(w.kernel[d], 1) || !small(w.stride[d], 1) || !small(w.dilation[d], 1) ||
+        !small(w.low[d], 0) || !small(w.high[d], 0) || w.Span(d) > kLargest) {
+      c.Fail("E1303",
+             StrCat("the kernel, strides, dilations and pads of ", c.op_type(), " do not fit"));
+    }
+    int64_t size = x[d + 2];
+    if (same) {
+      int64_t wanted = (size + w.stride[d] - 1) / w.stride[d];
+      int64_t total = std::max<int64_t>((wanted - 1) * w.stride[d] + w.Span(d) - size, 0);
+      w.low[d] = automatic == "SAME_UPPER" ? total / 2 : total - total / 2;
+      w.high[d] = total - w.low[d];
+    }
+    AddPositions(c, w, d, size, round_up);
+  }
+  return w;
+}
+
+Value* Padded(NodeContext& c, Value* x, const Window& w, double value) {
+  Ints low(2, 0), high(2, 0);
+  low.insert(low.end(), w.low.begin(), w.low.end());
+  for (size_t d = 0; d < w.dims(); ++d) high.push_back(w.high[d] + w.beyond[d]);
+  Ints none(low.size(), 0);
+  if (low == none && high == none) return x;
+  return c.Make("pad", {x}, {{"low", low}, {"high", high}, {"value", value}});
+}
+
+Value* Shifted(NodeContext& c, Value* x, const Window& w, const Ints& offset) {
+  Ints starts(2, 0), limits = {x->type.shape[0], x->type.shape[1]}, steps(2, 1);
+  for (size_t d = 0; d < w.dims(); ++d) {
+    starts.push_back(offset[d] * w.dilation[d]);
+    limits.push_back(starts.back() + (w.out[d] - 1) * w.stride[d] + 1);
+    steps.push_back(w.stride[d]);
+  }
+  return c.Make("slice", {x}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
+}
+
+}  // namespace shardc::onnx_import

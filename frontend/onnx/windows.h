@@ -1,0 +1,24 @@
+// The windows that convolutions and pools move over the spatial dims of x[n, c, ...].
+#pragma once
+
+#include "frontend/onnx/convert_util.h"
+
+namespace shardc::onnx_import {
+
+struct Window {
+  Ints kernel, stride, dilation, low, high;  // by spatial dim
+  Ints out;                                  // positions
+  Ints beyond;                               // places behind the padding that the last ones reach
+
+  size_t dims() const { return kernel.size(); }
+  int64_t Span(size_t d) const { return dilation[d] * (kernel[d] - 1) + 1; }
+};
+
+// From the node's strides, dilations, pads, auto_pad and ceil_mode; E1303 where they do not fit.
+Window WindowOf(NodeContext& c, const Shape& x, Ints kernel);
+// x with its padding, and what the windows reach beyond it.
+Value* Padded(NodeContext& c, Value* x, const Window& w, double value);
+// Every stride-th element from the offset on, [n, c, out...].
+Value* Shifted(NodeContext& c, Value* x, const Window& w, const Ints& offset);
+
+}  // namespace shardc::onnx_import
