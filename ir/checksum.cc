@@ -27,7 +27,7 @@ std::string ToHex(XXH128_hash_t hash) {
 class ReadOnlyFile {
  public:
   explicit ReadOnlyFile(const std::string& path) : path_(path) {
-    fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // not to block on a FIFO
     if (fd_ < 0) Fail();
   }
   ~ReadOnlyFile() { close(fd_); }

@@ -164,9 +164,10 @@ HostTensor Widen(const std::vector<std::byte>& stored, const Kind& kind, Shape s
 
 class NpyReader {
  public:
-  explicit NpyReader(const std::string& path) : path_(path), in_(path, std::ios::binary) {
+  explicit NpyReader(const std::string& path) : path_(path) {
     std::error_code error;
     left_ = std::filesystem::file_size(path, error);
+    if (!error) in_.open(path, std::ios::binary);  // not of a FIFO, which would block
     if (!in_ || error) {
       throw Diagnostic(
           "E5001", ExitCode::kIo, path,

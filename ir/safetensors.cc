@@ -45,7 +45,8 @@ std::shared_ptr<const void> MapFile(const std::string& path, int64_t* size) {
     return Diagnostic("E5001", ExitCode::kIo, path,
                       StrCat("cannot be opened: ", std::strerror(error)));
   };
-  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Not to block on a FIFO.
+  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) throw cannot(errno);
   struct stat info {};
   int error = fstat(fd, &info) ? errno : S_ISDIR(info.st_mode) ? EISDIR : 0;

@@ -4,6 +4,7 @@
 #include <new>
 #include <sstream>
 #include <string>
+#include <string_view>
 
 #include "ir/diagnostic.h"
 #include "runtime/processes.h"
@@ -28,6 +29,19 @@ void RefuseEmptyValues(CLI::App& app) {
   }
 }
 
+// The same of options that need no value, which CLI11 then takes for given without one, and before
+// checks that say something else of it.
+void RefuseEmptyArguments(int argc, char** argv) {
+  for (int i = 2; i < argc; ++i) {
+    const std::string_view before = argv[i - 1], text = argv[i];
+    const bool left_empty = text.empty() && before.starts_with("--");
+    const bool joined = text.starts_with("--") && text.find('=') == text.size() - 1;
+    if (!left_empty && !joined) continue;
+    const std::string option(left_empty ? before : text.substr(0, text.size() - 1));
+    throw CLI::ValidationError(option, "a value is missing");
+  }
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("shardc: compiles a serial model into one program per rank, and runs them");
   app.require_subcommand(1);
@@ -39,6 +53,7 @@ int Main(int argc, char** argv) {
   AddMeshVerb(app);
   RefuseEmptyValues(app);
   try {
+    RefuseEmptyArguments(argc, argv);
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     std::ostringstream unheard;

@@ -32,11 +32,21 @@ std::pair<std::string, std::string> SplitPair(const std::string& text, const std
   return {text.substr(0, eq), text.substr(eq + 1)};
 }
 
+// Which of two values counts would be a guess.
+template <typename T>
+void Give(std::map<std::string, T>& all, const std::string& name, T value,
+          const std::string& flag) {
+  auto [it, is_new] = all.try_emplace(name, value);
+  if (is_new || it->second == value) return;
+  throw Diagnostic("E6104", ExitCode::kUsage, flag,
+                   StrCat("'", name, "' has another value already"), "give it one");
+}
+
 std::map<std::string, int64_t> ParseBindings(const ModelOptions& options, int64_t smallest) {
   std::map<std::string, int64_t> bind;
   for (const std::string& b : options.bind) {
     auto [name, size] = SplitPair(b, "--bind", "symbol=size");
-    bind[name] = ParseSize(size, "--bind " + b, smallest);
+    Give(bind, name, ParseSize(size, "--bind " + b, smallest), "--bind " + b);
   }
   return bind;
 }
@@ -52,7 +62,7 @@ std::map<std::string, Shape> ParseShapes(const ModelOptions& options, int64_t sm
           ParseSize(std::string_view(dims).substr(at, x - at), "--shape " + s, smallest));
       at = x + 1;
     }
-    shapes[name] = std::move(shape);
+    Give(shapes, name, std::move(shape), "--shape " + s);
   }
   return shapes;
 }
@@ -69,8 +79,8 @@ Graph LoadModel(const std::string& model, const ModelOptions& options) {
         throw Diagnostic("E6104", ExitCode::kUsage, "--shape " + name,
                          "a builtin model has the one input input_ids [batch, seq]");
       }
-      bind["batch"] = shape[0];
-      bind["seq"] = shape[1];
+      Give(bind, "batch", shape[0], "--shape " + name);
+      Give(bind, "seq", shape[1], "--shape " + name);
     }
     GptConfig config = ParseBuiltin(model, bind);
     if (!options.dropout.keep) config.dropout = config.attention_dropout = 0;

@@ -127,6 +127,9 @@ TEST_F(DumpTest, Program) {
   EXPECT_EQ(r.exit, 2);
   EXPECT_THAT(r.err, HasSubstr("E6106"));
   EXPECT_EQ(Tool("dump plan --program --json").exit, 2);
+  r = Tool("dump plan --program ''");
+  EXPECT_EQ(r.exit, 2);
+  EXPECT_THAT(r.err, HasSubstr("--program: a value is missing"));
 }
 
 TEST_F(DumpTest, RefusesDamageInAnyProgramAndInTheGraph) {
@@ -206,6 +209,9 @@ TEST_F(CompileTest, UsageMistakes) {
   Fails("--optimizer adam", 2, {"E6102"});
   Fails("--optimizer adamw --lr ''", 2, {"--lr", "a value is missing"});
   Fails("--freeze ''", 2, {"--freeze", "a value is missing"});
+  Fails("--lr=", 2, {"--lr", "a value is missing"});
+  Fails("--bind batch=2 --bind batch=4", 2, {"E6104", "--bind batch=4", "'batch' has another"});
+  Fails("--bind batch=2 --shape input_ids=4x16", 2, {"E6104", "'batch' has another"});
   Fails("--dropout-seed 9223372036854775808", 2, {"is no seed"});
   Fails("--optimizer adamw --lr-decay cosin", 2, {"E6102", "use constant, linear or cosine"});
   Fails("--drop logit", 2, {"E6110", "did you mean 'logits'"});

@@ -372,10 +372,15 @@ TEST_F(RunTest, Usage) {
   RunFails("plan --backend tpu", 2, {});
   RunFails("plan --steps 0", 2, {"not in range"});
   for (const char* option : {"--save", "--save-params", "--save-checkpoint", "--load", "--check",
-                             "--profile", "--rtol", "--atol", "--input"}) {
+                             "--profile", "--rtol", "--atol", "--input", "--random-inputs"}) {
     RunFails(std::string("plan --random-inputs 1 ") + option + " ''", 2,
              {option, "a value is missing"});
   }
+  // Nobody writes into it, and nobody waits for that.
+  Shell("mkfifo silent silent.npy");
+  RunFails("plan --random-inputs 1 --load silent", 74, {"E5001", "silent"});
+  RunFails("plan --random-inputs 1 --check silent", 74, {"E5001", "silent"});
+  RunFails("plan --input input_ids=@silent.npy", 74, {"E5001", "silent"});
   RunFails("plan --threads 1025", 2, {"not in range"});
   RunFails("plan --steps 2 --repeat 2", 2, {});
   RunFails("plan --rtol -1", 2, {"-1 is not a number from 0 on"});
