@@ -10,8 +10,6 @@
 namespace shardc::ptx {
 namespace {
 
-enum class Space { kGeneric, kGlobal, kShared, kLocal, kParam };
-
 void CheckAligned(const Instruction& i, uint64_t address) {
   if (address % i.bytes != 0) throw std::runtime_error("an address that is not aligned");
 }
@@ -139,12 +137,20 @@ std::byte* ReachShared(const Instruction& i, const Warp& w, uint64_t address) {
   return w.block->shared + at;
 }
 
-Step FindAccess(const Parts& p) {
+Step FindAccess(const Parts& p, Space space) {
   if (p.name() == "atom") return Atomic(p);
-  if (p.Has("global")) return AccessIn<Space::kGlobal>(p);
-  if (p.Has("shared")) return AccessIn<Space::kShared>(p);
-  if (p.Has("local")) return AccessIn<Space::kLocal>(p);
-  if (p.Has("param")) return AccessIn<Space::kParam>(p);
+  switch (space) {
+    case Space::kGlobal:
+      return AccessIn<Space::kGlobal>(p);
+    case Space::kShared:
+      return AccessIn<Space::kShared>(p);
+    case Space::kLocal:
+      return AccessIn<Space::kLocal>(p);
+    case Space::kParam:
+      return AccessIn<Space::kParam>(p);
+    case Space::kGeneric:
+      break;
+  }
   return AccessIn<Space::kGeneric>(p);
 }
 

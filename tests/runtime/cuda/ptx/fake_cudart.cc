@@ -24,6 +24,7 @@
 #include "tests/runtime/cuda/ptx/machine.h"
 #include "tests/runtime/cuda/ptx/memory.h"
 #include "tests/runtime/cuda/ptx/module.h"
+#include "tests/runtime/cuda/ptx/traffic.h"
 
 namespace shardc::ptx {
 namespace {
@@ -145,13 +146,31 @@ bool Held(const void* p, size_t bytes) {
   std::lock_guard lock(Get().mutex);
   return Get().memory.Holds(static_cast<const std::byte*>(p), static_cast<int64_t>(bytes));
 }
+// Of a launch that is no kernel.
+void RecordMove(const char* what, size_t loads, size_t stores) {
+  if (!RecordsTraffic()) return;
+  Traffic t;
+  t.loads.bytes = t.loads.touched = static_cast<int64_t>(loads);
+  t.stores.bytes = t.stores.touched = static_cast<int64_t>(stores);
+  RecordTraffic(what, {0, 0, 0}, t);
+}
+void Run(const Kernel& k, const Grid& grid, std::span<std::byte> params) {
+  if (!RecordsTraffic()) return Execute(k, grid, params, Get().memory);
+  TrafficMeter meter(k, grid);
+  Execute(k, grid, params, Get().memory, &meter);
+  RecordTraffic(k.name, grid, meter.total());
+}
+
 cudaError_t Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                  cudaStream_t stream) {
   if ((kind != cudaMemcpyDeviceToHost && !Held(to, bytes)) ||
       (kind != cudaMemcpyHostToDevice && !Held(from, bytes))) {
     return Fail(cudaErrorInvalidValue, "memory that was not allocated is copied");
   }
-  return Enqueue(stream, [=] { std::memmove(to, from, bytes); });
+  return Enqueue(stream, [=] {
+    std::memmove(to, from, bytes);
+    if (kind == cudaMemcpyDeviceToDevice) RecordMove("copy", bytes, bytes);
+  });
 }
 
 // Streams and events are no more than their addresses.
@@ -234,6 +253,8 @@ using shardc::ptx::kMostShared;
 using shardc::ptx::kSharedUnasked;
 using shardc::ptx::NewHandle;
 using shardc::ptx::ParamsOf;
+using shardc::ptx::RecordMove;
+using shardc::ptx::Run;
 
 extern "C" {
 
@@ -284,7 +305,7 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
       return Fail(cudaErrorInvalidValue, "more shared memory or threads than allowed: " + f.name);
     }
     return Enqueue(stream, [&k, grid, block, dynamic, params = ParamsOf(k, args)]() mutable {
-      Execute(k, {grid.x, block.x, dynamic}, params, Get().memory);
+      Run(k, {grid.x, block.x, dynamic}, params);
     });
   } catch (const std::exception& e) {
     return Fail(cudaErrorLaunchFailure, e.what());
@@ -381,7 +402,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   if (!Held(to, bytes)) return Fail(cudaErrorInvalidValue, "memory that was not allocated is set");
-  return Enqueue(stream, [=] { std::memset(to, value, bytes); });
+  return Enqueue(stream, [=] {
+    std::memset(to, value, bytes);
+    RecordMove("clear", 0, bytes);
+  });
 }
 
 // ---- Streams and events. The order in which work is given is one that they allow.

@@ -18,10 +18,22 @@ size_t BytesOf(const Parts& p) {
   return bits / 8 * (p.Has("v4") ? 4 : p.Has("v2") ? 2 : 1);
 }
 
+void DecodeAccess(const Parts& p, Instruction& i) {
+  i.bytes = BytesOf(p);
+  i.access = p.name() == "st"     ? Access::kStore
+             : p.name() == "atom" ? Access::kAtomic
+                                  : Access::kLoad;
+  i.space = p.Has("global")   ? Space::kGlobal
+            : p.Has("shared") ? Space::kShared
+            : p.Has("local")  ? Space::kLocal
+            : p.Has("param")  ? Space::kParam
+                              : Space::kGeneric;
+}
+
 Step Find(const Parts& p, const Instruction& i) {
   const std::string_view op = p.name();
   if (op == "mov") return FindMove(p, i);
-  if (op == "ld" || op == "st" || op == "atom") return FindAccess(p);
+  if (op == "ld" || op == "st" || op == "atom") return FindAccess(p, i.space);
   if (op == "cvta") return FindAddress(p);
   if (op == "cvt") return FindConversion(p);
   if (op == "setp") return i.results == 1 && i.slots == 3 ? FindComparison(p) : nullptr;
@@ -44,7 +56,7 @@ void Decode(Instruction& i) {
   if (i.step != nullptr) i.kind = Kind::kTogether;
   i.aligned = p.Has("aligned");
   if (p.name() == "ld" || p.name() == "st" || p.name() == "atom" || p.name() == "ldmatrix") {
-    i.bytes = BytesOf(p);
+    DecodeAccess(p, i);
   }
   if (i.step == nullptr) i.step = Find(p, i);
   if (i.step == nullptr) {

@@ -151,8 +151,8 @@ Step FindArithmetic(const Parts& p);
 Step FindComparison(const Parts& p);
 Step FindConversion(const Parts& p);
 Step FindMove(const Parts& p, const Instruction& i);
-Step FindAccess(const Parts& p);   // loads, stores, atomics
-Step FindAddress(const Parts& p);  // conversions of addresses
+Step FindAccess(const Parts& p, Space space);  // loads, stores, atomics
+Step FindAddress(const Parts& p);              // conversions of addresses
 // Of the lanes of a warp together.
 Step FindExchange(const Parts& p, std::string_view opcode);
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/runtime/cuda/ptx/instructions.h"
+#include "tests/runtime/cuda/ptx/traffic.h"
 
 namespace shardc::ptx {
 namespace {
@@ -21,8 +22,11 @@ constexpr int kNan = 0xff;
 // The lanes of a warp, grouped by where they are.
 class WarpState {
  public:
-  WarpState(const Kernel& kernel, int index, uint64_t* registers)
-      : kernel_(kernel), index_(index), local_(static_cast<size_t>(kernel.local_bytes) * kLanes) {
+  WarpState(const Kernel& kernel, int index, uint64_t* registers, TrafficMeter* meter)
+      : kernel_(kernel),
+        index_(index),
+        meter_(meter),
+        local_(static_cast<size_t>(kernel.local_bytes) * kLanes) {
     warp_.registers = registers;
     warp_.local = local_.data();
     warp_.local_bytes = kernel.local_bytes;
@@ -62,7 +66,10 @@ class WarpState {
 
   // Until all lanes are at a barrier, or have returned.
   void Run() {
-    if (at_barrier_) ++groups_[0].at;
+    if (at_barrier_) {
+      Count(at(), warp_.live);
+      ++groups_[0].at;
+    }
     at_barrier_ = false;
     while (!groups_.empty()) {
       // Behind the others, but for those that wait for them.
@@ -108,6 +115,7 @@ class WarpState {
       const Instruction& i = kernel_.code[static_cast<size_t>(group.at)];
       uint32_t mask = group.mask;
       if (i.guard >= 0) mask &= Where(i.guard) ^ (i.unless ? ~uint32_t{0} : 0);
+      Count(i, mask);
       if (i.kind == Kind::kReturn) {
         warp_.live &= ~mask;
         group.mask &= ~mask;
@@ -133,6 +141,10 @@ class WarpState {
       if (group.at >= next || Waits(group)) break;
     }
     Insert(group);
+  }
+
+  void Count(const Instruction& i, uint32_t mask) {
+    if (meter_ != nullptr) meter_->Count(i, warp_, index_, mask);
   }
 
   void Do(const Instruction& i, uint32_t mask) {
@@ -162,6 +174,7 @@ class WarpState {
 
   const Kernel& kernel_;
   int index_;
+  TrafficMeter* meter_;
   std::vector<std::byte> local_;
   Warp warp_;
   std::vector<Group> groups_;  // in the order of the program
@@ -172,7 +185,7 @@ class WarpState {
 }  // namespace
 
 void Execute(const Kernel& kernel, const Grid& grid, std::span<std::byte> params,
-             DeviceMemory& memory) {
+             DeviceMemory& memory, TrafficMeter* meter) {
   const Instruction& first = kernel.code.front();
   if (grid.threads < 1 || grid.threads > kernel.most_threads) {
     Fail(kernel, first, "a block of " + std::to_string(grid.threads) + " threads");
@@ -195,7 +208,7 @@ void Execute(const Kernel& kernel, const Grid& grid, std::span<std::byte> params
   warps.reserve(static_cast<size_t>(grid.threads / kLanes + 1));
   for (int64_t begin = 0; begin < grid.threads; begin += kLanes) {
     warps.emplace_back(kernel, static_cast<int>(begin / kLanes),
-                       registers.data() + warps.size() * of_warp);
+                       registers.data() + warps.size() * of_warp, meter);
   }
   // No order of blocks and warps may matter: launches alternate, and phases between barriers.
   thread_local bool descending = true;
@@ -204,6 +217,7 @@ void Execute(const Kernel& kernel, const Grid& grid, std::span<std::byte> params
   for (int64_t turn = 0; turn < grid.blocks; ++turn) {
     const int64_t b = descending ? grid.blocks - 1 - turn : turn;
     std::fill_n(block.shared, shared_bytes, std::byte{kNan});
+    if (meter != nullptr) meter->BeginBlock();
     for (WarpState& w : warps) w.Begin(block, b, grid);
     for (size_t done = 0; done < warps.size(); backward = !backward) {
       for (size_t k = 0; k < warps.size(); ++k) {

@@ -17,9 +17,12 @@ struct Grid {
   int64_t blocks = 1, threads = 1, shared_bytes = 0;  // shared: dynamic
 };
 
-// `params` as the kernel finds them in its parameter memory. Throws std::runtime_error with the
-// kernel, the line and the instruction for what a GPU does not do or what is undefined there.
+class TrafficMeter;
+
+// `params` as the kernel finds them in its parameter memory. `meter`: counts what is executed
+// (traffic.h); may be null. Throws std::runtime_error with the kernel, the line and the instruction
+// for what a GPU does not do or what is undefined there.
 void Execute(const Kernel& kernel, const Grid& grid, std::span<std::byte> params,
-             DeviceMemory& memory);
+             DeviceMemory& memory, TrafficMeter* meter = nullptr);
 
 }  // namespace shardc::ptx

@@ -25,6 +25,10 @@ enum class Kind : uint8_t {
   kBarrier
 };
 
+// What an instruction does to memory, and which memory.
+enum class Access : uint8_t { kNone, kLoad, kStore, kAtomic };
+enum class Space : uint8_t { kGeneric, kGlobal, kShared, kLocal, kParam };
+
 // Operands are slots: a register, a constant or the base of an address. Vectors stand element by
 // element.
 struct Instruction {
@@ -41,6 +45,12 @@ struct Instruction {
   bool aligned = false;  // with kTogether: none of the warp's lanes may have returned
   Step step = nullptr;
   size_t bytes = 0;  // of a memory access, all elements together
+  Access access = Access::kNone;
+  Space space = Space::kGeneric;
+  // Of an access's address, before the offset.
+  int32_t address() const {
+    return slot[access == Access::kStore ? 0 : static_cast<size_t>(results)];
+  }
 };
 
 // Registers of which each lane has its own value from the start.
