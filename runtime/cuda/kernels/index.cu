@@ -51,10 +51,6 @@ struct Lookup {
   }
 };
 
-struct Bytes16 {
-  uint64_t low, high;
-};
-
 KernelPtr MakeLookup(const KernelRequest& r, int axis, bool negative, int64_t kind) {
   const TensorView &x = r.call.in[0], &ids = r.call.in[1], &y = r.call.out[0];
   auto dim = static_cast<size_t>(axis);

@@ -5,10 +5,6 @@
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 namespace {
 
-struct Bytes16 {
-  uint64_t low, high;
-};
-
 template <typename T>
 struct CopyElements {
   Walk walk;

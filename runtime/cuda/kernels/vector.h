@@ -11,6 +11,12 @@ struct alignas(sizeof(T) * N) Pack {
   T v[N];
 };
 
+// What only moves, in one instruction: without its alignment it would be moved in halves, each of
+// which reaches all of a warp's sectors.
+struct alignas(16) Bytes16 {
+  uint64_t low, high;
+};
+
 // As many words as the GPU moves in one instruction.
 template <size_t kBytes>
 inline constexpr size_t kWords = (kBytes < 16 ? kBytes : 16) / sizeof(uint32_t);
