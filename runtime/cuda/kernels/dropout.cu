@@ -42,11 +42,11 @@ struct Drop {
       const auto pack = LoadPack<T, kEach>(x + at);
       for (int j = 0; j < kEach; ++j) values[j] = pack.v[j];
     } else {
-      for (int j = 0; j < count; ++j) values[j] = x[at + j];
+      ForEach<kEach>(count, [&](int j) { values[j] = x[at + j]; });
     }
     PhiloxBlock words{};
     int64_t have = -1;
-    for (int j = 0; j < count; ++j) {
+    ForEach<kEach>(count, [&](int j) {
       const int64_t i = places.Of(row, begin + j);
       if (i >= 0 && i / 4 != have) {
         have = i / 4;
@@ -54,13 +54,13 @@ struct Drop {
       }
       const bool kept = i >= 0 && draw.Keeps(WordOf(words, static_cast<int>(i % 4)));
       values[j] = Narrow<T>(kept ? Widen(values[j]) * scale : W(0));
-    }
+    });
     if (packed) {
       Pack<T, kEach> pack;
       for (int j = 0; j < kEach; ++j) pack.v[j] = values[j];
       StorePack<T, kEach>(y + at, pack);
     } else {
-      for (int j = 0; j < count; ++j) y[at + j] = values[j];
+      ForEach<kEach>(count, [&](int j) { y[at + j] = values[j]; });
     }
   }
 };

@@ -6,15 +6,6 @@ namespace {
 
 constexpr int kEach = 4;  // elements an item
 
-// f(0) ... f(count - 1) with numbers that the compiler knows: arrays stay in registers.
-template <typename F>
-__device__ __forceinline__ void ForEach(int count, const F& f) {
-  SHARDC_UNROLL
-  for (int j = 0; j < kEach; ++j) {
-    if (j < count) f(j);
-  }
-}
-
 // A tensor whose float type is known at run time.
 struct FloatView {
   std::byte* data = nullptr;
@@ -28,7 +19,7 @@ struct FloatView {
       auto v = LoadPack<T, kEach>(p);
       for (int j = 0; j < kEach; ++j) out[j] = static_cast<W>(Widen(v.v[j]));
     } else {
-      ForEach(count, [&](int j) { out[j] = static_cast<W>(Widen(p[j])); });
+      ForEach<kEach>(count, [&](int j) { out[j] = static_cast<W>(Widen(p[j])); });
     }
   }
   template <typename T, typename W>
@@ -39,7 +30,7 @@ struct FloatView {
       for (int j = 0; j < kEach; ++j) v.v[j] = Narrow<T>(in[j]);
       StorePack<T, kEach>(p, v);
     } else {
-      ForEach(count, [&](int j) { p[j] = Narrow<T>(in[j]); });
+      ForEach<kEach>(count, [&](int j) { p[j] = Narrow<T>(in[j]); });
     }
   }
   template <typename W>
@@ -106,7 +97,7 @@ struct AdamW {
       g.Read(i, count, ge);
       m.Read(i, count, me);
       v.Read(i, count, ve);
-      ForEach(count, [&](int j) { update.Update(we[j], ge[j], me[j], ve[j]); });
+      ForEach<kEach>(count, [&](int j) { update.Update(we[j], ge[j], me[j], ve[j]); });
       w_out.Write(i, count, we);
       m_out.Write(i, count, me);
       v_out.Write(i, count, ve);
@@ -132,7 +123,7 @@ struct Sgd {
       w.Read(i, count, we);
       g.Read(i, count, ge);
       if (buffered) buffer.Read(i, count, be);
-      ForEach(count, [&](int j) {
+      ForEach<kEach>(count, [&](int j) {
         SgdUpdate(constants, buffered, first, factor, rate, we[j], ge[j], be[j]);
       });
       w_out.Write(i, count, we);

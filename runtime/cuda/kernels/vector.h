@@ -83,6 +83,16 @@ __device__ __forceinline__ Pack<T, N> NarrowPack(const Pack<W, N>& wide) {
 template <typename T>
 inline constexpr int kPack = static_cast<int>(16 / sizeof(T));
 
+// f(0) ... f(count - 1), of at most kMost, with numbers that the compiler knows: arrays stay in
+// registers.
+template <int kMost, typename F>
+__device__ __forceinline__ void ForEach(int count, const F& f) {
+  SHARDC_UNROLL
+  for (int j = 0; j < kMost; ++j) {
+    if (j < count) f(j);
+  }
+}
+
 // Calls f(std::integral_constant<int, N>(), c) for all columns of a row, over the threads of the
 // block: packs when `packed`, else single elements.
 template <typename T, typename F>
