@@ -1,97 +1,159 @@
-// layer_norm, rms_norm, add_layer_norm: a block per row.
+// layer_norm, rms_norm, add_layer_norm.
 #include "runtime/cuda/kernels/vector.h"
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 namespace {
 
-// U: of y, which the attribute "out" may choose; R: of the residual, which may be narrow. kKeeps:
-// the row is read once and kept in shared memory, where every thread reads back what it wrote; else
-// it comes from memory again.
-template <typename T, typename U, typename R, bool kCentered, bool kKeeps>
-struct NormForward {
-  using W = Wide<T>;
+// U: of y, which the attribute "out" may choose; R: of the residual, which may be narrow.
+template <typename T, typename U, typename R>
+struct Norm {
   const T *x, *w, *b;    // w and b may be null
   const R* residual;     // may be null
-  T *sum, *mean, *rstd;  // sum: x + residual
+  T *sum, *mean, *rstd;  // sum: x + residual; mean: null for rms_norm
   U* y;
   int64_t cols;
-  W eps;
-  bool packed;
+  Wide<T> eps;
 
-  __device__ void operator()(int64_t row) const {
-    const T* in = x + row * cols;
-    T* kept = kKeeps ? reinterpret_cast<T*>(SharedMemory()) : nullptr;
-    W m = 0, squares = 0;
-    ForColumns<T>(cols, packed, [&](auto n, int64_t c) {
-      auto v = LoadPack<T, n.value>(in + c);
-      if (residual) {
-        const auto u = LoadPack<R, n.value>(residual + row * cols + c);
-        for (int j = 0; j < n.value; ++j) v.v[j] = Narrow<T>(Widen(v.v[j]) + Widen(u.v[j]));
-        StorePack<T, n.value>(sum + row * cols + c, v);
-      }
-      if (kKeeps) StorePack<T, n.value>(kept + c, v);
-      for (int j = 0; j < n.value; ++j) {
-        if (kCentered) {
-          m += Widen(v.v[j]);
-        } else {
-          squares += Widen(v.v[j]) * Widen(v.v[j]);
-        }
-      }
-    });
-    const T* again = kKeeps ? kept : residual ? sum + row * cols : in;
-    if (kCentered) {
-      m = BlockSum(m) / static_cast<W>(cols);
-      ForColumns<T>(cols, packed, [&](auto n, int64_t c) {
-        auto v = LoadPack<T, n.value>(again + c);
-        for (int j = 0; j < n.value; ++j) squares += (Widen(v.v[j]) - m) * (Widen(v.v[j]) - m);
-      });
+  __device__ __forceinline__ Wide<T> Deviation(Wide<T> squares) const {
+    return Wide<T>(1) / ::sqrt(BlockSum(squares) / static_cast<Wide<T>>(cols) + eps);
+  }
+  template <int kN>
+  __device__ __forceinline__ void Write(int64_t row, int64_t c, const Pack<T, kN>& v, Wide<T> m,
+                                        Wide<T> r) const {
+    const Pack<T, kN> scale = w ? LoadPack<T, kN>(w + c) : v,
+                      shift = b ? LoadPack<T, kN>(b + c) : v;
+    Pack<U, kN> result;
+    for (int j = 0; j < kN; ++j) {
+      Wide<T> out = (Widen(v.v[j]) - m) * r;
+      if (w) out *= Widen(scale.v[j]);
+      if (b) out += Widen(shift.v[j]);
+      result.v[j] = Narrow<U>(out);
     }
-    W r = W(1) / ::sqrt(BlockSum(squares) / static_cast<W>(cols) + eps);
-    ForColumns<T>(cols, packed, [&](auto n, int64_t c) {
-      auto v = LoadPack<T, n.value>(again + c);
-      Pack<T, n.value> scale = w ? LoadPack<T, n.value>(w + c) : v,
-                       shift = b ? LoadPack<T, n.value>(b + c) : v;
-      Pack<U, n.value> result;
-      for (int j = 0; j < n.value; ++j) {
-        W out = (Widen(v.v[j]) - m) * r;
-        if (w) out *= Widen(scale.v[j]);
-        if (b) out += Widen(shift.v[j]);
-        result.v[j] = Narrow<U>(out);
-      }
-      StorePack<U, n.value>(y + row * cols + c, result);
-    });
-    if (threadIdx.x == 0) {
-      if (mean) mean[row] = Narrow<T>(m);
-      rstd[row] = Narrow<T>(r);
-    }
+    StorePack<U, kN>(y + row * cols + c, result);
+  }
+  __device__ __forceinline__ void WriteStatistics(int64_t row, Wide<T> m, Wide<T> r) const {
+    if (threadIdx.x != 0) return;
+    if (mean) mean[row] = Narrow<T>(m);
+    rstd[row] = Narrow<T>(r);
   }
 };
 
+template <typename W, int kN, typename T>
+__device__ __forceinline__ void AddSquares(const Pack<T, kN>& v, W m, W& squares) {
+  for (int j = 0; j < kN; ++j) squares += (Widen(v.v[j]) - m) * (Widen(v.v[j]) - m);
+}
+template <typename T, typename R, int kN>
+__device__ __forceinline__ void Add(Pack<T, kN>& v, const Pack<R, kN>& u) {
+  for (int j = 0; j < kN; ++j) v.v[j] = Narrow<T>(Widen(v.v[j]) + Widen(u.v[j]));
+}
+
+// Rows of at most kMostPacks packs a thread, which stay in registers. One warp has a row of GPT-2:
+// what is done once a row, and by each warp of it, takes longer than what is done for the elements.
+template <typename T>
+constexpr int kMostPacks = std::min(8, 32 / kPack<T>);
 template <typename T, typename U, typename R, bool kCentered>
-KernelPtr Forward(const KernelRequest& r, NormForward<T, U, R, kCentered, true> f) {
-  using Keeping = NormForward<T, U, R, kCentered, true>;
-  using Again = NormForward<T, U, R, kCentered, false>;
+struct ShortRows {
+  using W = Wide<T>;
+  static constexpr int kN = kPack<T>;
+  Norm<T, U, R> f;
+
+  __device__ void operator()(int64_t row) const {
+    const int cols = static_cast<int>(f.cols), first = static_cast<int>(threadIdx.x) * kN,
+              step = static_cast<int>(blockDim.x) * kN;
+    Pack<T, kN> v[kMostPacks<T>] = {};
+    Pack<R, kN> u[kMostPacks<T>] = {};
+    SHARDC_UNROLL
+    for (int k = 0; k < kMostPacks<T>; ++k) {
+      const int c = first + k * step;
+      if (c >= cols) continue;
+      v[k] = LoadPack<T, kN>(f.x + row * cols + c);
+      if (f.residual) u[k] = LoadPack<R, kN>(f.residual + row * cols + c);
+    }
+    W m = 0, squares = 0;
+    SHARDC_UNROLL
+    for (int k = 0; k < kMostPacks<T>; ++k) {
+      const int c = first + k * step;
+      if (c >= cols) continue;
+      if (f.residual) {
+        Add(v[k], u[k]);
+        StorePack<T, kN>(f.sum + row * cols + c, v[k]);
+      }
+      if (!kCentered) AddSquares(v[k], W(0), squares);
+      for (int j = 0; j < kN; ++j) m += kCentered ? Widen(v[k].v[j]) : W(0);
+    }
+    if (kCentered) {
+      m = BlockSum(m) / static_cast<W>(cols);
+      SHARDC_UNROLL
+      for (int k = 0; k < kMostPacks<T>; ++k) {
+        if (first + k * step < cols) AddSquares(v[k], m, squares);
+      }
+    }
+    const W r = f.Deviation(squares);
+    SHARDC_UNROLL
+    for (int k = 0; k < kMostPacks<T>; ++k) {
+      const int c = first + k * step;
+      if (c < cols) f.Write(row, c, v[k], m, r);
+    }
+    f.WriteStatistics(row, m, r);
+  }
+};
+
+// Rows of any width, which come from memory again.
+template <typename T, typename U, typename R, bool kCentered>
+struct LongRows {
+  using W = Wide<T>;
+  Norm<T, U, R> f;
+  bool packed;
+
+  __device__ void operator()(int64_t row) const {
+    const T* in = f.x + row * f.cols;
+    W m = 0, squares = 0;
+    ForColumns<T>(f.cols, packed, [&](auto n, int64_t c) {
+      auto v = LoadPack<T, n.value>(in + c);
+      if (f.residual) {
+        Add(v, LoadPack<R, n.value>(f.residual + row * f.cols + c));
+        StorePack<T, n.value>(f.sum + row * f.cols + c, v);
+      }
+      if (!kCentered) AddSquares(v, W(0), squares);
+      for (int j = 0; j < n.value; ++j) m += kCentered ? Widen(v.v[j]) : W(0);
+    });
+    const T* again = f.residual ? f.sum + row * f.cols : in;
+    if (kCentered) {
+      m = BlockSum(m) / static_cast<W>(f.cols);
+      ForColumns<T>(f.cols, packed, [&](auto n, int64_t c) {
+        AddSquares(LoadPack<T, n.value>(again + c), m, squares);
+      });
+    }
+    const W r = f.Deviation(squares);
+    ForColumns<T>(f.cols, packed, [&](auto n, int64_t c) {
+      f.Write(row, c, LoadPack<T, n.value>(again + c), m, r);
+    });
+    f.WriteStatistics(row, m, r);
+  }
+};
+
+template <typename Rows>
+KernelPtr PerRow(const Rows& each, int64_t rows, const Grid& grid) {
+  return MakeKernel([=](const Launch& launch) {
+    LaunchKernel(launch, RowsKernel<Rows>, grid.blocks, grid.threads, 0, each, rows);
+  });
+}
+template <bool kCentered, typename T, typename U, typename R>
+KernelPtr Forward(const KernelRequest& r, Norm<T, U, R> f) {
   const TensorView& x = r.call.in[0];
   f.cols = x.shape.back();
   f.eps = static_cast<Wide<T>>(r.call.attrs->Float("eps"));
-  f.packed = Packs<T>(f.cols, f.x, f.w, f.b, f.sum) && Aligned(f.y, sizeof(U) * kPack<T>) &&
-             Aligned(f.residual, sizeof(R) * kPack<T>);
+  const bool packed = Packs<T>(f.cols, f.x, f.w, f.b, f.sum) &&
+                      Aligned(f.y, sizeof(U) * kPack<T>) &&
+                      Aligned(f.residual, sizeof(R) * kPack<T>);
   const int64_t rows = f.cols == 0 ? 0 : x.num_elements() / f.cols;
-  const Grid grid = RowGrid(rows, f.cols);
-  const int64_t shared = f.cols * static_cast<int64_t>(sizeof(T));
-  auto make = [=](auto rows_kernel, auto each, int64_t bytes) {
-    return MakeKernel([=](const Launch& launch) {
-      LaunchKernel(launch, rows_kernel, grid.blocks, grid.threads, static_cast<size_t>(bytes), each,
-                   rows);
-    });
-  };
-  if (shared > MostShared(RowsKernel<Keeping>)) {
-    return make(
-        RowsKernel<Again>,
-        Again{f.x, f.w, f.b, f.residual, f.sum, f.mean, f.rstd, f.y, f.cols, f.eps, f.packed}, 0);
+  Grid grid = RowGrid(rows, f.cols);
+  const int threads = RowThreads(f.cols, kMostPacks<T> * kPack<T>);
+  if (!packed || threads > kRowThreads) {
+    return PerRow(LongRows<T, U, R, kCentered>{f, packed}, rows, grid);
   }
-  AllowShared(RowsKernel<Keeping>, static_cast<size_t>(shared));
-  return make(RowsKernel<Keeping>, f, shared);
+  grid.threads = threads;
+  return PerRow(ShortRows<T, U, R, kCentered>{f}, rows, grid);
 }
 template <typename T>
 const T* MaybeIn(const KernelRequest& r, size_t i) {
@@ -103,14 +165,14 @@ KernelPtr MakeNorm(const KernelRequest& r) {
   return DispatchFloats(r.call.in[0].dtype, r.call.out[0].dtype, [&](auto t, auto u) {
     using T = decltype(t);
     using U = decltype(u);
-    NormForward<T, U, T, kCentered, true> f{};
+    Norm<T, U, T> f{};
     f.x = In<T>(r, 0);
     f.w = MaybeIn<T>(r, 1);
     f.b = MaybeIn<T>(r, 2);
     f.y = Out<U>(r, 0);
     if (kCentered) f.mean = Out<T>(r, 1);
     f.rstd = Out<T>(r, kCentered ? 2 : 1);
-    return Forward(r, f);
+    return Forward<kCentered>(r, f);
   });
 }
 KernelPtr MakeAddLayerNorm(const KernelRequest& r) {
@@ -118,7 +180,7 @@ KernelPtr MakeAddLayerNorm(const KernelRequest& r) {
     using T = decltype(t);
     using R = decltype(narrow);
     using U = decltype(u);
-    NormForward<T, U, R, true, true> f{};
+    Norm<T, U, R> f{};
     f.x = In<T>(r, 0);
     f.residual = In<R>(r, 1);
     f.w = MaybeIn<T>(r, 2);
@@ -127,7 +189,7 @@ KernelPtr MakeAddLayerNorm(const KernelRequest& r) {
     f.y = Out<U>(r, 1);
     f.mean = Out<T>(r, 2);
     f.rstd = Out<T>(r, 3);
-    return Forward(r, f);
+    return Forward<true>(r, f);
   };
   return DispatchMixed(r.call.in[0].dtype, r.call.in[1].dtype, r.call.out[1].dtype, make);
 }
