@@ -64,7 +64,12 @@ struct RegisterSums {
     SHARDC_UNROLL
     for (int j = 0; j < kN; ++j) sums[s][k][j] += values[j];
   }
-  __device__ __forceinline__ W At(int s, int k, int, int j) const { return sums[s][k][j]; }
+  __device__ __forceinline__ Pack<W, kN> At(int s, int k, int) const {
+    Pack<W, kN> values;
+    SHARDC_UNROLL
+    for (int j = 0; j < kN; ++j) values.v[j] = sums[s][k][j];
+    return values;
+  }
 };
 // Those that are wanted, in shared memory.
 template <typename W, int kN, int kPacks>
@@ -95,7 +100,9 @@ struct SharedSums {
     for (int j = 0; j < kN; ++j) sum.v[j] += values[j];
     StorePack<W, kN>(sums[s] + c, sum);
   }
-  __device__ __forceinline__ W At(int s, int, int c, int j) const { return sums[s][c + j]; }
+  __device__ __forceinline__ Pack<W, kN> At(int s, int, int c) const {
+    return LoadPack<W, kN>(sums[s] + c);
+  }
 };
 
 // Rows of at most kPacks packs of kN columns a thread, read once and kept in registers.
@@ -188,9 +195,7 @@ struct KeptRows {
       for (int k = 0; k < kPacks; ++k) {
         const int c = first + k * step;
         if (c >= cols) continue;
-        SHARDC_UNROLL
-        for (int j = 0; j < kN; ++j)
-          partial[(block * kSums + s) * cols + c + j] = sums.At(s, k, c, j);
+        StorePack<W, kN>(partial + (block * kSums + s) * cols + c, sums.At(s, k, c));
       }
     }
   }
