@@ -5,11 +5,12 @@ namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 namespace {
 
 using Signs = OneOf<NegFn, AbsFn, SignFn>;
-using Floats = OneOf<ExpFn, LogFn, SqrtFn, RsqrtFn, ReciprocalFn, FloorFn, CeilFn, RoundFn, SinFn,
-                     CosFn, ReluFn, TanhFn, SigmoidFn, ErfFn, SiluFn, GeluTanhFn, GeluErfFn>;
+// Those of large activations first: the others are found after comparing with these.
+using Floats = OneOf<GeluTanhFn, SiluFn, GeluErfFn, ReluFn, TanhFn, SigmoidFn, ExpFn, LogFn, SqrtFn,
+                     RsqrtFn, ReciprocalFn, FloorFn, CeilFn, RoundFn, SinFn, CosFn, ErfFn>;
 using Predicates = OneOf<IsNanFn, IsInfFn>;
 using Gradients =
-    OneOf<ReluGradFn, TanhGradFn, SigmoidGradFn, SiluGradFn, GeluTanhGradFn, GeluErfGradFn>;
+    OneOf<GeluTanhGradFn, SiluGradFn, GeluErfGradFn, ReluGradFn, TanhGradFn, SigmoidGradFn>;
 
 KernelPtr Make(const KernelRequest& r, Floats fns) {
   return DispatchFloat(r.call.out[0].dtype,

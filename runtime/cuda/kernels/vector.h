@@ -159,7 +159,9 @@ __device__ __forceinline__ void LocateAs(const Walk& walk, Index i, int64_t (&at
 }
 template <int K>
 __device__ __forceinline__ void Locate(const Walk& walk, int64_t i, int64_t (&at)[K]) {
-  if (walk.small) {
+  if (walk.rank == 1) {  // most are, and the loop takes longer than what is done for an element
+    for (int k = 0; k < K; ++k) at[k] = i * walk.strides[k][0];
+  } else if (walk.small) {
     LocateAs(walk, static_cast<uint32_t>(i), at);
   } else {
     LocateAs(walk, i, at);
