@@ -54,7 +54,7 @@ def symbols(inputs):
     for name, tensor in inputs.items():
         found[name] = {0: "batch"}
         if tensor.dtype == torch.int64:
-            found[name][1] = "decoder_sequence" if name.startswith("decoder") else "sequence"
+            found[name][tensor.ndim - 1] = "decoder_sequence" if name.startswith("decoder") else "sequence"
     return found
 
 

@@ -11,6 +11,7 @@ from tiny_config import VOCABULARY, tiny_config
 
 CLASSES = 5
 BATCH, SEQUENCE = 4, 12
+CHOICES = 3
 MASKED = -100
 MOST_PARAMETERS = 8_000_000
 
@@ -28,6 +29,7 @@ TASKS = {
     "seq2seq": Task("SEQ_TO_SEQ_CAUSAL_LM", ("input_ids", "attention_mask", "decoder_input_ids"), "ce"),
     "classify": Task("SEQUENCE_CLASSIFICATION", ("input_ids", "attention_mask"), "ce"),
     "tokens": Task("TOKEN_CLASSIFICATION", ("input_ids", "attention_mask"), "ce"),
+    "choice": Task("MULTIPLE_CHOICE", ("input_ids", "attention_mask"), "ce"),
     "answer": Task("QUESTION_ANSWERING", ("input_ids", "attention_mask"), "dot"),
     "image": Task("IMAGE_CLASSIFICATION", ("pixel_values",), "ce"),
     "segment": Task("SEMANTIC_SEGMENTATION", ("pixel_values",), "dot"),
@@ -104,10 +106,11 @@ def inputs_of(name, model, batch=BATCH, sequence=SEQUENCE):
     config = model.model.config
     image = getattr(config, "image_size", 32)
     height, width = image if isinstance(image, (tuple, list)) else (image, image)
-    mask = torch.ones(batch, sequence, dtype=torch.int64)
-    mask[-1, -2:] = 0
+    tokens = (batch, CHOICES, sequence) if name.startswith("choice.") else (batch, sequence)
+    mask = torch.ones(tokens, dtype=torch.int64)
+    mask[-1, ..., -2:] = 0
     makers = {
-        "input_ids": lambda: torch.randint(4, VOCABULARY, (batch, sequence), generator=random),
+        "input_ids": lambda: torch.randint(4, VOCABULARY, tokens, generator=random),
         "attention_mask": lambda: mask,
         "decoder_input_ids": lambda: torch.randint(4, VOCABULARY, (batch, sequence - 3), generator=random),
         "pixel_values": lambda: torch.randn(batch, getattr(config, "num_channels", 3), height, width, generator=random),
