@@ -24,25 +24,51 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The shard that a rank holds, padding zero.
-std::vector<std::byte> ReadShard(const TensorSource& source, const TensorType& type,
-                                 const Mesh& mesh, int64_t rank) {
-  Shape local_shape = LocalShape(type, mesh);
-  int64_t element = DTypeSize(type.dtype);
-  std::vector<std::byte> local(static_cast<size_t>(LocalBytes(type, mesh)));
-  std::vector<std::byte> piece;
-  for (const ShardBox& box : ShardBoxes(type, mesh, rank)) {
+constexpr int64_t kSlabBytes = 1 << 20;  // of a shard that are in memory at a time, about
+
+// Of a box those rows that are in the slab of the shard from row `from` on.
+ShardBox InSlab(ShardBox box, int64_t from, int64_t rows) {
+  const int64_t begin = std::max(box.local[0], from);
+  const int64_t end = std::min(box.local[0] + box.size[0], from + rows);
+  box.global[0] += begin - box.local[0];
+  box.local[0] = begin - from;
+  box.size[0] = std::max<int64_t>(end - begin, 0);
+  return box;
+}
+
+// The slab of a shard, padding zero; `boxes` are those of the slab.
+std::vector<std::byte> ReadSlab(const TensorSource& source, DType type, const Shape& slab,
+                                const std::vector<ShardBox>& boxes) {
+  const int64_t element = DTypeSize(type);
+  std::vector<std::byte> bytes(static_cast<size_t>(NumElements(slab) * element)), piece;
+  for (const ShardBox& box : boxes) {
     if (NumElements(box.size) == 0) continue;
-    if (box.size == local_shape) {
-      source.Read(box.global, box.size, local.data());
+    if (box.size == slab) {
+      source.Read(box.global, box.size, bytes.data());
       continue;
     }
     piece.resize(static_cast<size_t>(NumElements(box.size) * element));
     source.Read(box.global, box.size, piece.data());
-    CopyBox(piece.data(), box.size, Shape(box.size.size()), local.data(), local_shape, box.local,
-            box.size, element);
+    CopyBox(piece.data(), box.size, Shape(box.size.size()), bytes.data(), slab, box.local, box.size,
+            element);
   }
-  return local;
+  return bytes;
+}
+
+// The shard that a rank holds.
+void WriteShard(const TensorSource& source, const TensorType& type, const Mesh& mesh, int64_t rank,
+                SafetensorsWriter& writer) {
+  const std::vector<ShardBox> boxes = ShardBoxes(type, mesh, rank);
+  Shape slab = LocalShape(type, mesh);
+  const int64_t rows = slab.empty() ? 1 : slab[0], bytes = LocalBytes(type, mesh);
+  if (bytes <= kSlabBytes) return writer.Write(ReadSlab(source, type.dtype, slab, boxes));
+  const int64_t most = std::max<int64_t>(rows * kSlabBytes / bytes, 1);
+  for (int64_t from = 0; from < rows; from += most) {
+    slab[0] = std::min(most, rows - from);
+    std::vector<ShardBox> inside;
+    for (const ShardBox& box : boxes) inside.push_back(InSlab(box, from, slab[0]));
+    writer.Write(ReadSlab(source, type.dtype, slab, inside));
+  }
 }
 
 class PlanWriter {
@@ -161,7 +187,7 @@ class PlanWriter {
       OnWay();
       const TensorSource& source = *graph_.sources.find(param->attrs.String("name"))->second;
       try {
-        writer.Write(ReadShard(source, param->out(), graph_.mesh, rank));
+        WriteShard(source, param->out(), graph_.mesh, rank, writer);
       } catch (const Diagnostic& d) {
         throw d.In("parameter " + param->attrs.String("name"));
       }
