@@ -39,6 +39,11 @@ class Aliases {
       if (t->dims_size() >= 2) matrices_.insert(t->name());
     }
     for (const std::string& param : params) {
+      auto folded = names.folded_from.find(param);
+      if (folded != names.folded_from.end()) {
+        for (const std::string& source : std::set(folded->second.begin(), folded->second.end()))
+          ++copies_[source];
+      }
       AddSites(param, sites_[param]);
       std::stable_sort(sites_[param].begin(), sites_[param].end(),
                        [](const Site& a, const Site& b) { return a.position < b.position; });
@@ -131,7 +136,7 @@ class Aliases {
       if (matrices_.contains(param) != matrices) continue;
       if (!found_.of[param].empty() || !names_.is_parameter.contains(param)) continue;
       const std::vector<Site>& sites = sites_[param];
-      size_t further = sites.size() + Copies(param);
+      size_t further = sites.size() + copies_[param];
       if (further-- < 2) continue;
       std::vector<std::string> fitting = Lost(param, further);
       bool in_order = fitting.size() == further;
@@ -143,15 +148,6 @@ class Aliases {
         Give(param, name);
       }
     }
-  }
-
-  // Tensors of the file that were folded from this one.
-  size_t Copies(const std::string& param) const {
-    return std::count_if(params_.begin(), params_.end(), [&](const std::string& other) {
-      auto folded = names_.folded_from.find(other);
-      return folded != names_.folded_from.end() &&
-             std::find(folded->second.begin(), folded->second.end(), param) != folded->second.end();
-    });
   }
 
   // Lost names that end as `param` does; those after it in the module's order if they are as many
@@ -189,6 +185,7 @@ class Aliases {
   const ModuleNames& names_;
   std::set<std::string> taken_, identities_, matrices_;
   std::map<std::string, std::vector<Site>> sites_;
+  std::map<std::string, size_t> copies_;  // how many tensors of the file were folded from it
   std::map<std::pair<const NodeProto*, int>, std::string> name_at_;
   AliasesFound found_;
 };

@@ -119,10 +119,15 @@ class Importer {
   }
 
   void AddTensors(const GraphProto& proto, const Parameters& params) {
+    // Wanted, or a copy of it is.
+    std::set<std::string_view> wanted(conversion_.wanted.begin(), conversion_.wanted.end());
+    for (const auto& [copy, first] : params.copies) {
+      if (conversion_.wanted.contains(copy)) wanted.insert(first);
+    }
     bool of_model = &proto == &model_.proto.graph();
     for (int i = 0; i < proto.initializer_size(); ++i) {
       const TensorProto& t = proto.initializer(i);
-      if (!Wanted(t.name(), params) || params.copies.contains(t.name())) continue;
+      if (!wanted.contains(t.name()) || params.copies.contains(t.name())) continue;
       auto raw = of_model ? model_.raw.find(i) : model_.raw.end();
       const Bytes* bytes = raw == model_.raw.end() ? nullptr : &raw->second;
       conversion_.values[t.name()] =
@@ -132,14 +137,6 @@ class Importer {
       auto it = conversion_.values.find(first);
       if (it != conversion_.values.end()) conversion_.values[copy] = it->second;
     }
-  }
-
-  // Whether it or a copy of it is read.
-  bool Wanted(const std::string& tensor, const Parameters& params) const {
-    return conversion_.wanted.contains(tensor) ||
-           std::any_of(params.copies.begin(), params.copies.end(), [&](const auto& copy) {
-             return copy.second == tensor && conversion_.wanted.contains(copy.first);
-           });
   }
 
   Value* AddParam(const TensorProto& t, const Bytes* bytes, const Parameters& params) {

@@ -275,40 +275,54 @@ class DistanceTest {
   bool grows_ = false;
 };
 
-Kind Classify(const TensorType& type, const TensorSource& source) {
-  MaskTest test;
-  if (type.num_elements() == 1) {
-    HostTensor number(type.dtype, type.shape);
-    source.Read(Shape(type.shape.size()), type.shape, number.raw());
-    return test.Takes(number.AsDouble(0)) ? test.Result() : Kind::kOther;
-  }
-  DistanceTest distances(type.dtype);
-  bool may_mask = true, may_distance = type.rank() >= 2;
-  // In pieces, so that a large table is left after its first.
+// Whether it holds of all pieces of the tensor, each some rows: `holds` of their offset and size. A
+// large tensor is never there as a whole, and left after the first of which it does not.
+template <typename Holds>
+bool HoldsOfPieces(const TensorType& type, const Holds& holds) {
   Shape size = type.shape, offset(size.size(), 0);
-  int64_t rows = type.shape[0];
+  if (type.num_elements() <= 1) return holds(offset, size);
+  const int64_t rows = type.shape[0];
   size[0] = std::clamp<int64_t>((1 << 16) * rows / type.num_elements(), 1, rows);
   for (; offset[0] < rows; offset[0] += size[0]) {
     size[0] = std::min(size[0], rows - offset[0]);
-    HostTensor piece(type.dtype, size);
-    source.Read(offset, size, piece.raw());
+    if (!holds(offset, size)) return false;
+  }
+  return true;
+}
+
+HostTensor ReadPiece(const TensorSource& source, DType type, const Shape& offset,
+                     const Shape& size) {
+  HostTensor piece(type, size);
+  source.Read(offset, size, piece.raw());
+  return piece;
+}
+
+Kind Classify(const TensorType& type, const TensorSource& source) {
+  MaskTest test;
+  DistanceTest distances(type.dtype);
+  bool may_mask = true, may_distance = type.rank() >= 2 && type.num_elements() > 1;
+  const bool known = HoldsOfPieces(type, [&](const Shape& offset, const Shape& size) {
+    const HostTensor piece = ReadPiece(source, type.dtype, offset, size);
     for (int64_t i = 0; may_mask && i < piece.num_elements(); ++i) {
       may_mask = test.Takes(piece.AsDouble(i));
     }
-    const int64_t row = type.shape.back();
-    for (int64_t i = 0; may_distance && i < piece.num_elements(); i += row) {
-      may_distance = distances.TakesRow(piece, i, row);
+    for (int64_t i = 0; may_distance && i < piece.num_elements(); i += type.shape.back()) {
+      may_distance = distances.TakesRow(piece, i, type.shape.back());
     }
-    if (!may_mask && !may_distance) return Kind::kOther;
-  }
+    return may_mask || may_distance;
+  });
   if (may_mask) return test.Result();
-  return distances.Result() ? Kind::kDistances : Kind::kOther;
+  return known && distances.Result() ? Kind::kDistances : Kind::kOther;
 }
 
 class Finder {
  public:
   Finder(const LoadedModel& model, const ModuleNames& names, TensorReader& reader)
-      : model_(model), names_(names), reader_(reader), uses_(model.proto.graph()) {}
+      : model_(model), names_(names), reader_(reader), uses_(model.proto.graph()) {
+    for (const auto& [index, bytes] : model.raw) {
+      raw_[&model.proto.graph().initializer(index)] = &bytes;
+    }
+  }
 
   Parameters Run() {
     std::set<std::string> candidates;
@@ -371,11 +385,12 @@ class Finder {
   bool SameData(const TensorProto& a, const TensorProto& b) {
     const TensorType type = reader_.Type(a), other = reader_.Type(b);
     if (!type.SameTensor(other)) return false;
-    HostTensor x(type.dtype, type.shape), y(type.dtype, type.shape);
-    Shape start(type.rank(), 0);
-    reader_.Source(a, RawOf(a))->Read(start, type.shape, x.raw());
-    reader_.Source(b, RawOf(b))->Read(start, type.shape, y.raw());
-    return std::equal(x.raw(), x.raw() + x.bytes(), y.raw());
+    const auto first = reader_.Source(a, RawOf(a)), second = reader_.Source(b, RawOf(b));
+    return HoldsOfPieces(type, [&](const Shape& offset, const Shape& size) {
+      const HostTensor x = ReadPiece(*first, type.dtype, offset, size);
+      const HostTensor y = ReadPiece(*second, type.dtype, offset, size);
+      return std::equal(x.raw(), x.raw() + x.bytes(), y.raw());
+    });
   }
 
   bool IsParameter(const TensorProto& t) {
@@ -424,18 +439,15 @@ class Finder {
   }
 
   const Bytes* RawOf(const TensorProto& t) const {
-    const auto& own = model_.proto.graph().initializer();
-    if (own.empty()) return nullptr;
-    for (const auto& [index, bytes] : model_.raw) {
-      if (&own[index] == &t) return &bytes;
-    }
-    return nullptr;
+    auto raw = raw_.find(&t);
+    return raw == raw_.end() ? nullptr : raw->second;
   }
 
   const LoadedModel& model_;
   const ModuleNames& names_;
   TensorReader& reader_;
   Uses uses_;
+  std::map<const TensorProto*, const Bytes*> raw_;  // of the tensors that have it in the file
   std::map<std::string, Kind> kinds_;
 };
 
