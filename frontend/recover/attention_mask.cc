@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <unordered_map>
 
 #include "ir/op_def.h"
 #include "ir/run_reference.h"
@@ -18,24 +19,32 @@ constexpr double kNever = -1e4;
 constexpr double kAbsorbing = -1e30;
 constexpr double kLowestHalf = -65504;
 
-// The data of v where it follows from constants alone.
-std::optional<HostTensor> Evaluate(const Value* v, int depth = 16) {
+using Evaluated = std::unordered_map<const Value*, HostTensor>;
+
+// The data of v where it follows from constants alone; kept in `evaluated` if it is none itself.
+const HostTensor* Evaluate(const Value* v, int depth, Evaluated& evaluated) {
   constexpr int64_t kMaxElements = int64_t{1} << 26;
-  if (const HostTensor* data = ConstantOf(v)) return *data;
+  if (const HostTensor* data = ConstantOf(v)) return data;
+  if (auto known = evaluated.find(v); known != evaluated.end()) return &known->second;
   const Op* op = v->producer;
   if (op == nullptr || depth == 0 || !op->def->reference || op->operands.empty() ||
       op->results.size() != 1 || v->type.num_elements() > kMaxElements) {
-    return std::nullopt;
+    return nullptr;
   }
-  std::vector<HostTensor> operands;
+  std::vector<const HostTensor*> operands;
   for (const Value* operand : op->operands) {
-    std::optional<HostTensor> data = Evaluate(operand, depth - 1);
-    if (!data) return std::nullopt;
-    operands.push_back(*std::move(data));
+    operands.push_back(Evaluate(operand, depth - 1, evaluated));
+    if (operands.back() == nullptr) return nullptr;
   }
-  std::vector<const HostTensor*> pointers;
-  for (const HostTensor& t : operands) pointers.push_back(&t);
-  return std::move(RunReference(*op->def, op->attrs, pointers, {&v->type, 1})[0]);
+  HostTensor data = std::move(RunReference(*op->def, op->attrs, operands, {&v->type, 1})[0]);
+  return &evaluated.emplace(v, std::move(data)).first->second;
+}
+
+std::optional<HostTensor> Evaluate(const Value* v) {
+  constexpr int kDepth = 16;
+  Evaluated evaluated;
+  const HostTensor* data = Evaluate(v, kDepth, evaluated);
+  return data ? std::optional(*data) : std::nullopt;
 }
 
 // Exporters fold the batch into masks: leading dims along which nothing changes become 1.

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "frontend/recover/linears.h"
 #include "frontend/recover/patterns.h"
@@ -13,7 +15,10 @@ namespace {
 class RoleFinder {
  public:
   explicit RoleFinder(Graph& graph) : graph_(graph), linears_(FindLinears(graph)) {
-    for (Linear& linear : linears_) at_[linear.matmul->result()] = &linear;
+    for (Linear& linear : linears_) {
+      at_[linear.matmul->result()] = &linear;
+      outs_.insert(linear.out);
+    }
   }
 
   void Run() {
@@ -219,8 +224,9 @@ class RoleFinder {
 
   void SetAttention(Op* attention) {
     bool found = false;
-    for (int i = 0; i < 3; ++i) found |= SetQkv(attention->operands[i], 0);
-    if (found) SetAttentionOut(attention->result(), 0);
+    Seen seen;
+    for (int i = 0; i < 3; ++i) found |= SetQkv(attention->operands[i], 0, seen);
+    if (found) SetAttentionOut(attention->result());
   }
 
   // matmul(softmax(a function of matmul(q, k)), v), where scores have more than a mask and a scale.
@@ -232,12 +238,13 @@ class RoleFinder {
     FindProducts(softmax->result(), 0, products);
     if (scores.empty() || products.empty()) return;
     bool found = false;
+    Seen tried;
     for (Op* score : scores) {
-      for (Value* v : score->operands) found |= SetQkv(v, 0);
+      for (Value* v : score->operands) found |= SetQkv(v, 0, tried);
     }
     for (Op* product : products) {
-      found |= SetQkv(product->operands[1], 0);
-      if (found) SetAttentionOut(product->result(), 0);
+      found |= SetQkv(product->operands[1], 0, tried);
+      if (found) SetAttentionOut(product->result());
     }
   }
   // The batched matmuls with the probabilities p, maybe dropped, in other dims, without those of a
@@ -277,9 +284,14 @@ class RoleFinder {
     }
   }
 
+  // Values that a walk has been at, so many steps from where it began: there may be very many ways
+  // to one.
+  using Seen = std::set<std::pair<const Value*, int>>;
+
   // Back from q, k or v, through splitting heads, rotary positions and norms of q and k. Whether a
-  // projection is there: without one the heads of the result are not cut either.
-  bool SetQkv(Value* v, int depth) {
+  // projection is there that was not seen: without one the heads of the result are not cut either.
+  bool SetQkv(Value* v, int depth, Seen& seen) {
+    if (!seen.emplace(v, depth).second) return false;
     if (Linear* linear = LinearAt(v)) {
       if (linear->experts) return false;
       // Of keys of low rank (as DeepSeek's), what is common to all heads comes from the projection
@@ -289,7 +301,7 @@ class RoleFinder {
     }
     Op* op = v->producer;
     if (op == nullptr || depth > 40) return false;
-    if (op->name() == "dropout") return SetQkv(op->operands[0], depth + 1);
+    if (op->name() == "dropout") return SetQkv(op->operands[0], depth + 1, seen);
     bool layout =
         OneOf(op->name(), {"reshape", "transpose", "split", "slice", "cast", "broadcast_to", "neg",
                            "concat", "mul", "div", "where", "max", "min"});
@@ -302,10 +314,10 @@ class RoleFinder {
     bool norm = IsNorm(op) && (op->out().rank() >= 4 || IsLinearOut(op->operands[0]));
     // Into a cache, at places that are data.
     const bool written = OneOf(op->name(), {"gather_nd", "gather_nd_grad"});
-    if (norm || written) return SetQkv(op->operands[0], depth + 1);
+    if (norm || written) return SetQkv(op->operands[0], depth + 1, seen);
     if (!layout && !sum) return false;
     bool found = false;
-    for (Value* operand : op->operands) found |= SetQkv(operand, depth + 1);
+    for (Value* operand : op->operands) found |= SetQkv(operand, depth + 1, seen);
     return found;
   }
   bool FeedsLinear(const Value* v, int depth) {
@@ -317,10 +329,7 @@ class RoleFinder {
                                 [&](const Value* r) { return FeedsLinear(r, depth + 1); });
            });
   }
-  bool IsLinearOut(const Value* v) {
-    return LinearAt(v) || std::any_of(linears_.begin(), linears_.end(),
-                                      [&](const Linear& l) { return l.out == v; });
-  }
+  bool IsLinearOut(const Value* v) { return LinearAt(v) || outs_.contains(v); }
 
   bool IsScaledLinear(const Value* v) {
     const Op* op = v->producer;
@@ -331,7 +340,8 @@ class RoleFinder {
 
   // Back from what a result of heads is multiplied with, to the linear that makes this gate: one
   // for each head, or one for each element. What a linear makes beside a gate may want to be whole.
-  void SetGate(const Value* v, int depth) {
+  void SetGate(const Value* v, int depth, Seen& seen) {
+    if (!seen.emplace(v, depth).second) return;
     if (Linear* linear = LinearAt(v)) {
       // One number for all heads cannot be cut with them.
       if (!linear->experts && linear->out->type.shape.back() > 1) Set(linear, "QKV");
@@ -347,18 +357,23 @@ class RoleFinder {
     if (!op->def->elementwise &&
         !OneOf(op->name(), {"reshape", "transpose", "broadcast_to", "cast"}))
       return;
-    for (const Value* operand : op->operands) SetGate(operand, depth + 1);
+    for (const Value* operand : op->operands) SetGate(operand, depth + 1, seen);
   }
 
-  void SetAttentionOut(const Value* v, int depth) {
+  void SetAttentionOut(const Value* v) {
+    Seen seen, gates;
+    SetAttentionOut(v, 0, seen, gates);
+  }
+  void SetAttentionOut(const Value* v, int depth, Seen& seen, Seen& gates) {
+    if (!seen.emplace(v, depth).second) return;
     for (Op* user : v->users) {
       if (Linear* linear = user->results.empty() ? nullptr : LinearAt(user->result())) {
         if (user->operands[0] == v && !linear->experts) Set(linear, "ATTENTION_OUT");
       } else if (depth < 12 && KeepsHeads(user)) {
         for (const Value* operand : user->operands) {
-          if (user->name() == "mul" && operand != v) SetGate(operand, 0);
+          if (user->name() == "mul" && operand != v) SetGate(operand, 0, gates);
         }
-        for (const Value* result : user->results) SetAttentionOut(result, depth + 1);
+        for (const Value* result : user->results) SetAttentionOut(result, depth + 1, seen, gates);
       }
     }
   }
@@ -374,10 +389,14 @@ class RoleFinder {
   struct Branch {
     Linear* linear = nullptr;
     bool activated = false, normed = false;
+    auto operator<=>(const Branch&) const = default;
   };
+  using Ways = std::set<std::tuple<const Value*, int, Branch>>;
   // The linears that v, of experts or not, is an elementwise function of, or a norm of one, by way
-  // of what `at` says; false when it depends on anything else.
-  bool Branches(const Value* v, Branch at, bool experts, int depth, std::vector<Branch>& out) {
+  // of what `at` says; false when it depends on anything else. Each way is gone once.
+  bool Branches(const Value* v, Branch at, bool experts, int depth, Ways& gone,
+                std::vector<Branch>& out) {
+    if (!gone.emplace(v, depth, at).second) return true;
     if (Linear* linear = LinearAt(v)) {
       at.linear = linear;
       out.push_back(at);
@@ -387,10 +406,12 @@ class RoleFinder {
     if (op == nullptr || depth > 24) return false;
     if (OneOf(op->name(), {"param", "constant"})) return true;
     if (experts && IsParam(ArrangedFrom(v))) return true;
-    if (op->name() == "dropout") return Branches(op->operands[0], at, experts, depth + 1, out);
+    if (op->name() == "dropout") {
+      return Branches(op->operands[0], at, experts, depth + 1, gone, out);
+    }
     if (IsNorm(op)) {
       at.normed = true;
-      return Branches(op->operands[0], at, experts, depth + 1, out);
+      return Branches(op->operands[0], at, experts, depth + 1, gone, out);
     }
     bool linear_op = OneOf(op->name(), {"add", "sub", "mul", "div", "neg", "cast", "reshape",
                                         "split", "slice", "broadcast_to"});
@@ -399,14 +420,15 @@ class RoleFinder {
     if (!linear_op && !op->def->elementwise) return false;
     at.activated |= !linear_op;
     return std::all_of(op->operands.begin(), op->operands.end(), [&](const Value* operand) {
-      return Branches(operand, at, experts, depth + 1, out);
+      return Branches(operand, at, experts, depth + 1, gone, out);
     });
   }
 
   void SetMlp(Linear* down) {
     if (HasRole(down->weight)) return;
     std::vector<Branch> branches;
-    if (!Branches(down->matmul->operands[0], {}, down->experts, 0, branches)) return;
+    Ways gone;
+    if (!Branches(down->matmul->operands[0], {}, down->experts, 0, gone, branches)) return;
     // silu written out reads its operand twice, once as it is: one activated path is enough.
     std::map<Linear*, bool> activated;
     bool any = false;
@@ -450,6 +472,7 @@ class RoleFinder {
   Graph& graph_;
   std::vector<Linear> linears_;
   std::map<const Value*, Linear*> at_;
+  std::set<const Value*> outs_;     // Linear::out
   std::map<const Op*, Ints> cuts_;  // of weights with a role, the dims that Megatron-LM cuts
   // Of these there are pieces for which that is another: no cut serves q, k, v and what is behind.
   std::set<const Op*> torn_;

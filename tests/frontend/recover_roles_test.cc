@@ -435,6 +435,24 @@ TEST(Roles, OfGatesOfHeads) {
   EXPECT_EQ(RolesOf(AttentionOf(false, 1)).at("gate"), "none");
 }
 
+// There are 2^35 ways from the attention back to q, each of which would be gone.
+TEST(Roles, BehindVeryManyWays) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.In("x", {2, 3, 8});
+    auto heads = [&](const std::string& name) {
+      Value* y = b.Reshape(b.Matmul(x, b.P(name, {8, 8})), {2, 3, 2, 4});
+      return b.Transpose(y, {0, 2, 1, 3});
+    };
+    Value *q = heads("q"), *k = heads("k"), *v = heads("v");
+    for (int i = 0; i < 35; ++i) q = b.Make("max", {q, q});
+    Value* y = b.Matmul(b.Softmax(b.Make("matmul_nt", {q, k})), v);
+    b.Out(b.Matmul(b.Reshape(b.Transpose(y, {0, 2, 1, 3}), {2, 3, 8}), b.P("out", {8, 8})));
+  });
+  const std::map<std::string, std::string> expected = {
+      {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"out", "ATTENTION_OUT"}};
+  EXPECT_EQ(RolesOf(g), expected);
+}
+
 // Keys and values that are written into a cache at places that are data, by a lookup or a scatter.
 TEST(Roles, OfKeysThatAreWrittenIntoACache) {
   for (bool scatter : {false, true}) {
