@@ -197,9 +197,9 @@ class Finder {
   struct Segment {
     int next = kExit;    // kExit: there is none
     size_t kind = 0;     // equal for equal segments
-    size_t ops = 0;      // how many
-    bool dear = false;   // one of them is not cheap
-    bool taken = false;  // one of them is in a layer already
+    bool taken = false;  // one of its ops is in a layer already
+    // From it to the end of the way: ops, and segments with one that is not cheap.
+    size_t ops_ahead = 0, dear_ahead = 0;
   };
 
   void FindSegments() {
@@ -221,9 +221,11 @@ class Finder {
       s.next = next;
       Value *in = values_[i], *out = values_[static_cast<size_t>(next)];
       std::vector<Op*> ops = Between(in, out);
-      s.ops = ops.size();
-      s.dear = std::any_of(ops.begin(), ops.end(),
-                           [](const Op* op) { return !IsCheap(*op->def) && !OnlyMoves(*op); });
+      const bool dear = std::any_of(ops.begin(), ops.end(), [](const Op* op) {
+        return !IsCheap(*op->def) && !OnlyMoves(*op);
+      });
+      s.ops_ahead = ops.size() + At(next).ops_ahead;
+      s.dear_ahead = dear + At(next).dear_ahead;
       std::unordered_map<const Value*, size_t> known = {{in, KindOf("in")}};
       // In their order, so that what an op reads is known: a segment may be as long as the graph.
       for (const Op* op : ops) {
@@ -307,42 +309,51 @@ class Finder {
   Repeat Best() const {
     constexpr size_t kLongest = 128;  // segments of a layer
     Repeat best;
+    // By value: how many segments from it on equal those `period` further on, the value there, or
+    // -1, and where the last whole period of the run that begins with it ends, and the run.
     std::vector<size_t> equal(values_.size());
-    std::vector<int> ahead(values_.size());  // the value `period` segments further on, or -1
+    std::vector<int> ahead(values_.size()), whole(values_.size()), end(values_.size());
     for (size_t i = 0; i < ahead.size(); ++i) ahead[i] = static_cast<int>(i);
     for (size_t period = 1; period <= kLongest; ++period) {
       // Later values come first: the next of each is known.
       for (size_t i = values_.size(); i-- > 0;) {
         equal[i] = 0;
         if (ahead[i] >= 0) ahead[i] = Free(ahead[i]) ? At(ahead[i]).next : kExit;
+        whole[i] = ahead[i];
         auto v = static_cast<int>(i);
         if (!Free(v) || !Free(ahead[i]) || At(v).kind != At(ahead[i]).kind) continue;
-        equal[i] = 1 + equal[static_cast<size_t>(At(v).next)];
-        if (equal[i] >= period) Consider({v, period, 0, 0}, equal[i] + period, best);
+        const auto next = static_cast<size_t>(At(v).next);
+        equal[i] = 1 + equal[next];
+        end[i] = equal[next] > 0 ? end[next] : At(ahead[i]).next;
+        if (equal[i] < period) continue;
+        whole[i] = whole[static_cast<size_t>(ahead[i])];
+        if (OpsBetween(v, end[i]) <= best.ops) continue;
+        Consider({v, period, (equal[i] + period) / period, 0}, whole[i], end[i], best);
       }
     }
     return best;
   }
 
-  // A run of `length` segments may be divided from its first segment on, or a few later.
-  void Consider(Repeat run, size_t length, Repeat& best) const {
-    run.count = length / run.period;
+  // A run of segments up to `end`, of which the periods end at `whole`, may be divided from its
+  // first segment on, or a few later.
+  void Consider(Repeat run, int whole, int end, Repeat& best) const {
     auto bytes = [&](int v) {
       return LocalBytes(values_[static_cast<size_t>(v)]->type, graph_.mesh);
     };
-    int at = run.start;
-    for (size_t i = 1; i <= length % run.period; ++i) {
+    int last = whole;
+    for (int at = run.start; whole != end; whole = At(whole).next) {
       at = At(at).next;
-      if (bytes(at) < bytes(run.start)) run.start = at;
+      if (bytes(at) >= bytes(run.start)) continue;
+      run.start = at;
+      last = At(whole).next;
     }
-    bool dear = false;
-    at = run.start;
-    for (size_t i = 0; i < run.period * run.count; ++i, at = At(at).next) {
-      run.ops += At(at).ops;
-      dear = dear || At(at).dear;
-    }
+    run.ops = OpsBetween(run.start, last);
+    const bool dear = At(run.start).dear_ahead > At(last).dear_ahead;
     if (dear && run.ops > best.ops) best = run;
   }
+
+  // Where one is some segments before the other.
+  size_t OpsBetween(int from, int to) const { return At(from).ops_ahead - At(to).ops_ahead; }
 
   void Take(const Repeat& run, std::vector<Layer>& layers) {
     int at = run.start;
