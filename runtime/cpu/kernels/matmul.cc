@@ -37,6 +37,40 @@ memory::desc Operand(int64_t batch, bool batched, int64_t rows, int64_t cols, bo
   return memory::desc(dims, memory::data_type::f32, strides);
 }
 
+// Broadcasts over batch and rows; none without a bias.
+memory::desc BiasOf(const MatmulConfig& c) {
+  if (!c.bias) return {};
+  memory::dims dims = {1, c.n}, strides = {c.n, 1};
+  if (c.batch > 1) {
+    dims.insert(dims.begin(), 1);
+    strides.insert(strides.begin(), c.n);
+  }
+  return memory::desc(dims, memory::data_type::f32, strides);
+}
+
+// What is done to the product.
+dnnl::primitive_attr AttrOf(const MatmulConfig& c) {
+  dnnl::post_ops post;
+  if (c.accumulate) post.append_sum(1.0F);
+  auto apply = [&](dnnl::algorithm f) { post.append_eltwise(1.0F, f, 0.0F, 0.0F); };
+  switch (c.epilogue) {
+    case Epilogue::kNone:
+      break;
+    case Epilogue::kGeluTanh:
+      apply(dnnl::algorithm::eltwise_gelu_tanh);
+      break;
+    case Epilogue::kGeluErf:
+      apply(dnnl::algorithm::eltwise_gelu_erf);
+      break;
+    case Epilogue::kRelu:
+      apply(dnnl::algorithm::eltwise_relu);
+      break;
+  }
+  dnnl::primitive_attr attr;
+  attr.set_post_ops(post);
+  return attr;
+}
+
 void Check(const MatmulConfig& c) {
   if (c.m < 0 || c.n < 0 || c.k < 0 || c.batch < 0) {
     throw std::invalid_argument("matmul: negative size");
@@ -119,6 +153,8 @@ thread_local Room tile_room;
 }  // namespace
 
 struct MatmulF32::State {
+  void MakePrimitive();
+
   MatmulConfig config;
   bool on_tiles = false;
   bool use_sgemm = false;  // else, and unless on_tiles, the primitive
@@ -133,6 +169,38 @@ struct MatmulF32::State {
   bool packed = false;
   dnnl::stream stream;
 };
+
+void MatmulF32::State::MakePrimitive() {
+  omp_set_num_threads(config.threads);
+  const dnnl::engine& engine = CpuEngine();
+  stream = dnnl::stream(engine);
+  const memory::desc a_desc = Operand(config.batch, true, config.m, config.k, config.transpose_a,
+                                      config.lda, config.batch_stride_a);
+  plain_b_desc = Operand(config.batch, config.batch_b, config.k, config.n, config.transpose_b,
+                         config.ldb, config.batch_stride_b);
+  const memory::desc c_desc =
+      Operand(config.batch, true, config.m, config.n, false, config.ldc, config.batch_stride_c);
+  memory::desc b_desc = plain_b_desc;
+  if (config.pack_b) {
+    b_desc = memory::desc({config.k, config.n}, memory::data_type::f32, memory::format_tag::any);
+  }
+  const memory::desc bias_desc = BiasOf(config);
+  const dnnl::matmul::desc desc = config.bias
+                                      ? dnnl::matmul::desc(a_desc, b_desc, bias_desc, c_desc)
+                                      : dnnl::matmul::desc(a_desc, b_desc, c_desc);
+  const dnnl::matmul::primitive_desc pd(desc, AttrOf(config), engine);
+  implementation = pd.impl_info_str();
+  primitive = dnnl::matmul(pd);
+  a = memory(a_desc, engine, nullptr);
+  b = memory(plain_b_desc, engine, nullptr);
+  c = memory(c_desc, engine, nullptr);
+  if (config.bias) bias = memory(bias_desc, engine, nullptr);
+  packs = config.pack_b && pd.weights_desc() != plain_b_desc;
+  if (packs) {
+    packed_b = memory(pd.weights_desc(), engine);
+    pack = dnnl::reorder(b, packed_b);
+  }
+}
 
 MatmulF32::MatmulF32(std::unique_ptr<State> state) : state_(std::move(state)) {}
 MatmulF32::MatmulF32(MatmulF32&&) noexcept = default;
@@ -167,61 +235,7 @@ MatmulF32 MatmulF32::Create(const MatmulConfig& asked) try {
     s.implementation = "sgemm";
     return MatmulF32(std::move(state));
   }
-  omp_set_num_threads(config.threads);
-  const dnnl::engine& engine = CpuEngine();
-  s.stream = dnnl::stream(engine);
-
-  const memory::desc a = Operand(config.batch, true, config.m, config.k, config.transpose_a,
-                                 config.lda, config.batch_stride_a);
-  s.plain_b_desc = Operand(config.batch, config.batch_b, config.k, config.n, config.transpose_b,
-                           config.ldb, config.batch_stride_b);
-  const memory::desc c =
-      Operand(config.batch, true, config.m, config.n, false, config.ldc, config.batch_stride_c);
-  memory::desc b = s.plain_b_desc;
-  if (config.pack_b) {
-    b = memory::desc({config.k, config.n}, memory::data_type::f32, memory::format_tag::any);
-  }
-  memory::desc bias;
-  if (config.bias) {
-    memory::dims dims = {1, config.n};
-    memory::dims strides = {config.n, 1};
-    if (config.batch > 1) {
-      dims.insert(dims.begin(), 1);
-      strides.insert(strides.begin(), config.n);
-    }
-    bias = memory::desc(dims, memory::data_type::f32, strides);
-  }
-  dnnl::primitive_attr attr;
-  dnnl::post_ops post;
-  if (config.accumulate) post.append_sum(1.0F);
-  switch (config.epilogue) {
-    case Epilogue::kNone:
-      break;
-    case Epilogue::kGeluTanh:
-      post.append_eltwise(1.0F, dnnl::algorithm::eltwise_gelu_tanh, 0.0F, 0.0F);
-      break;
-    case Epilogue::kGeluErf:
-      post.append_eltwise(1.0F, dnnl::algorithm::eltwise_gelu_erf, 0.0F, 0.0F);
-      break;
-    case Epilogue::kRelu:
-      post.append_eltwise(1.0F, dnnl::algorithm::eltwise_relu, 0.0F, 0.0F);
-      break;
-  }
-  attr.set_post_ops(post);
-  const dnnl::matmul::desc desc =
-      config.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
-  const dnnl::matmul::primitive_desc pd(desc, attr, engine);
-  s.implementation = pd.impl_info_str();
-  s.primitive = dnnl::matmul(pd);
-  s.a = memory(a, engine, nullptr);
-  s.b = memory(s.plain_b_desc, engine, nullptr);
-  s.c = memory(c, engine, nullptr);
-  if (config.bias) s.bias = memory(bias, engine, nullptr);
-  s.packs = config.pack_b && pd.weights_desc() != s.plain_b_desc;
-  if (s.packs) {
-    s.packed_b = memory(pd.weights_desc(), engine);
-    s.pack = dnnl::reorder(s.b, s.packed_b);
-  }
+  s.MakePrimitive();
   return MatmulF32(std::move(state));
 } catch (const dnnl::error& e) {
   throw std::runtime_error("matmul " + std::to_string(asked.m) + "x" + std::to_string(asked.n) +
