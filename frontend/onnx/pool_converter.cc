@@ -1,5 +1,6 @@
 // Pools: along one dim after the other, since a maximum or a sum over a window is one of those over
 // its lines. BatchNormalization, which vision models have between them.
+#include <algorithm>
 #include <limits>
 
 #include "frontend/onnx/windows.h"
@@ -8,6 +9,7 @@ namespace shardc::onnx_import {
 namespace {
 
 constexpr int64_t kMaxSlices = 256;
+constexpr int64_t kMostCompared = 8;  // of longer windows side by side the largest is looked up
 
 const Shape& ImageOf(NodeContext& c) {
   const TensorType& x = c.input(0)->type;
@@ -17,26 +19,41 @@ const Shape& ImageOf(NodeContext& c) {
   return x.shape;
 }
 
+// Of equals the first, to which alone PyTorch gives the gradient; NaN is larger than all others.
+Value* Larger(NodeContext& c, Value* first, Value* next) {
+  Value* takes = c.Make("or", {c.Make("greater", {next, first}), c.Make("is_nan", {next})});
+  return c.Make("where", {takes, next, first});
+}
+Value* Largest(NodeContext& c, Value* x, int axis) {
+  Value* where = c.Make("top_k", {x}, {{"axis", int64_t{axis}}, {"k", int64_t{1}}});
+  const Positions at = PositionsAlong(c, x->type.shape, where, axis);
+  return c.Make("gather_nd", {x, at.tuples}, {{"batch_dims", int64_t{at.batch_dims}}});
+}
+
 // The windows of dim d of x, which is padded, as one element each.
 Value* PoolDim(NodeContext& c, Value* x, const Window& w, size_t d, bool max) {
   const int axis = static_cast<int>(d) + 2;
   const int64_t k = w.kernel[d], n = w.out[d], step = w.dilation[d];
-  const std::string_view reduction = max ? "reduce_max" : "reduce_sum";
+  auto reduced = [&](Value* v, int of) {
+    return max ? Largest(c, v, of) : Reduce(c, "reduce_sum", v, {of}, true);
+  };
+  const bool whole = !max || k > kMostCompared;
   auto every = [&](int64_t from, int64_t limit, int64_t by) {
     Ints starts(x->type.shape.size(), 0), limits = x->type.shape, steps(starts.size(), 1);
     starts[axis] = from, limits[axis] = limit, steps[axis] = by;
     return c.Make("slice", {x}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
   };
-  if (n == 1) {
+  if (whole && n == 1) {
     Value* all = step == 1 ? SliceDim(c, x, axis, 0, k) : every(0, w.Span(d), step);
-    return Reduce(c, reduction, all, {axis}, true);
+    return reduced(all, axis);
   }
-  if (w.stride[d] == k && step == 1) {  // side by side
+  if (whole && w.stride[d] == k && step == 1) {  // side by side
     x = SliceDim(c, x, axis, 0, n * k);
-    Shape apart = x->type.shape;
-    apart[axis] = n;
+    Shape pooled = x->type.shape;
+    pooled[axis] = n;
+    Shape apart = pooled;
     apart.insert(apart.begin() + axis + 1, k);
-    return Reduce(c, reduction, c.Reshape(x, std::move(apart)), {axis + 1}, false);
+    return c.Reshape(reduced(c.Reshape(x, std::move(apart)), axis + 1), std::move(pooled));
   }
   if (k > kMaxSlices) {
     c.Fail("E1301", StrCat(c.op_type(), " with windows of ", k, " that overlap is not supported"));
@@ -44,7 +61,8 @@ Value* PoolDim(NodeContext& c, Value* x, const Window& w, size_t d, bool max) {
   Value* y = nullptr;
   for (int64_t i = 0; i < k; ++i) {
     Value* one = every(i * step, i * step + (n - 1) * w.stride[d] + 1, w.stride[d]);
-    y = y ? c.Make(max ? "max" : "add", {y, one}) : one;
+    if (y) one = max ? Larger(c, y, one) : Add(c, y, one);
+    y = one;
   }
   return y;
 }
@@ -52,7 +70,8 @@ Value* PoolDim(NodeContext& c, Value* x, const Window& w, size_t d, bool max) {
 Value* Pooled(NodeContext& c, const Window& w, bool max) {
   const double outside = max ? -std::numeric_limits<double>::infinity() : 0;
   Value* y = Padded(c, c.input(0), w, outside);
-  for (size_t d = 0; d < w.dims(); ++d) y = PoolDim(c, y, w, d, max);
+  // The last dim first: so the first of the largest is the first of the whole window.
+  for (size_t d = w.dims(); d-- > 0;) y = PoolDim(c, y, w, d, max);
   return y;
 }
 
@@ -99,10 +118,18 @@ void AveragePool(NodeContext& c) {
 }
 
 void GlobalPool(NodeContext& c) {
-  Ints axes = Count(static_cast<int64_t>(ImageOf(c).size()));
+  Value* x = c.input(0);
+  Shape pooled = ImageOf(c);
+  std::fill(pooled.begin() + 2, pooled.end(), 1);
+  if (c.op_type() == "GlobalMaxPool") {
+    const Shape lines = {pooled[0], pooled[1],
+                         NumElements(Shape(x->type.shape.begin() + 2, x->type.shape.end()))};
+    c.SetOutput(0, c.Reshape(Largest(c, c.Reshape(x, lines), 2), std::move(pooled)));
+    return;
+  }
+  Ints axes = Count(x->type.rank());
   axes.erase(axes.begin(), axes.begin() + 2);
-  const bool max = c.op_type() == "GlobalMaxPool";
-  c.SetOutput(0, Reduce(c, max ? "reduce_max" : "reduce_mean", c.input(0), std::move(axes), true));
+  c.SetOutput(0, Reduce(c, "reduce_mean", x, std::move(axes), true));
 }
 
 // By the statistics that the model was trained with, inputs 3 and 4.

@@ -1,0 +1,98 @@
+// Of equal elements PyTorch gives the gradient to the first: so do max pools here. The numbers are
+// those of PyTorch 2.9 in f64, for the loss sum((i + 1) * y[i]).
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "passes/differentiate.h"
+#include "tests/frontend/converters_testing.h"
+
+namespace shardc::import_testing {
+namespace {
+
+class PoolGradients : public ConverterTest {
+ protected:
+  // The gradient of the model's only input.
+  std::vector<double> Gradient(const HostTensor& x) {
+    inputs_["x"] = x;
+    Graph graph = Imported({"y"});
+    Value* y = graph.FindOutput("y");
+    Builder b(graph);
+    HostTensor weights(DType::kF64, y->type.shape);
+    for (int64_t i = 0; i < weights.num_elements(); ++i)
+      weights.SetDouble(i, static_cast<double>(i + 1));
+    Value* weighted = b.Make("mul", {y, b.Constant(std::move(weights))});
+    Ints axes(y->type.shape.size());
+    std::iota(axes.begin(), axes.end(), 0);
+    Value* loss = b.Make("reduce_sum", {weighted}, {{"axes", axes}, {"keepdims", false}});
+    const std::vector<Value*> inputs = {graph.FindInput("x")};
+    Value* dx = Differentiate(graph, loss, inputs)[0];
+    shardc::testing::Values given;
+    given[inputs[0]] = x;
+    const HostTensor got = shardc::testing::Interpret(graph, given).at(dx);
+    std::vector<double> out;
+    for (int64_t i = 0; i < got.num_elements(); ++i) out.push_back(got.AsDouble(i));
+    return out;
+  }
+};
+
+HostTensor Ties() {
+  return HostTensor::Of<double>({1, 1, 4, 5}, {0, 2, 2, 1, 0,  //
+                                               2, 0, 1, 1, 0,  //
+                                               0, 0, 3, 3, 0,  //
+                                               1, 0, 3, 0, 0});
+}
+
+TEST_F(PoolGradients, GoToTheFirstOfEquals) {
+  auto pool = [&](const Ints& kernel, const Ints& strides, const Ints& pads) {
+    Restart();
+    Input("x", {1, 1, 4, 5});
+    NodeProto& node = Node("MaxPool", {"x"});
+    SetInts(node, "kernel_shape", kernel);
+    SetInts(node, "strides", strides);
+    SetInts(node, "pads", pads);
+    return Gradient(Ties());
+  };
+  using Doubles = std::vector<double>;
+  EXPECT_EQ(pool({2, 2}, {2, 2}, {0, 0, 0, 0}),
+            (Doubles{0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 3, 0, 0, 0, 0}));
+  EXPECT_EQ(pool({3, 3}, {1, 1}, {1, 1, 1, 1}),
+            (Doubles{0, 12, 4, 5, 0, 11, 0, 0, 0, 0, 0, 0, 117, 45, 0, 16, 0, 0, 0, 0}));
+  EXPECT_EQ(pool({1, 5}, {1, 5}, {0, 0, 0, 0}),
+            (Doubles{0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 4, 0, 0}));
+  Restart();
+  Input("x", {1, 1, 4, 5});
+  Node("GlobalMaxPool", {"x"});
+  EXPECT_EQ(Gradient(Ties()),
+            (Doubles{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}));
+}
+
+TEST_F(PoolGradients, OfLongWindowsSideBySide) {
+  Input("x", {1, 1, 20});
+  NodeProto& node = Node("MaxPool", {"x"});
+  SetInts(node, "kernel_shape", {10});
+  SetInts(node, "strides", {10});
+  HostTensor x(DType::kF64, {1, 1, 20});
+  for (int64_t i = 0; i < 20; ++i) x.SetDouble(i, i == 3 || i == 5 ? 2 : i == 12 || i == 17);
+  std::vector<double> expected(20, 0);
+  expected[3] = 1, expected[12] = 2;
+  EXPECT_EQ(Gradient(x), expected);
+}
+
+// Beside numbers, in front of them and behind.
+TEST_F(PoolGradients, NanIsTheLargest) {
+  Input("x", {1, 1, 8});
+  NodeProto& node = Node("MaxPool", {"x"});
+  SetInts(node, "kernel_shape", {2});
+  SetInts(node, "strides", {2});
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  inputs_["x"] = HostTensor::Of<double>({1, 1, 8}, {0, 1, nan, 2, 3, nan, 4, 5});
+  const HostTensor y = Evaluate()[0];
+  EXPECT_EQ(y.AsDouble(0), 1);
+  EXPECT_TRUE(std::isnan(y.AsDouble(1)));
+  EXPECT_TRUE(std::isnan(y.AsDouble(2)));
+  EXPECT_EQ(y.AsDouble(3), 5);
+}
+
+}  // namespace
+}  // namespace shardc::import_testing
