@@ -369,10 +369,11 @@ std::vector<Value*> GroupQueryOperands(NodeContext& c, int64_t heads, int64_t kv
 
 // Every head of q and k by itself.
 void NormHeads(NodeContext& c, Value*& q, Value*& k) {
+  const float eps = c.Float("qk_norm_epsilon", 1e-6f);
+  const double q_eps = c.Float("q_norm_epsilon", eps), k_eps = c.Float("k_norm_epsilon", eps);
   if (!c.has_input(14)) return;
-  const double eps = c.Float("qk_norm_epsilon", 1e-6f);
-  q = c.MakeAll("rms_norm", {q, c.input(14)}, {{"eps", eps}})[0];
-  k = c.MakeAll("rms_norm", {k, c.input(15)}, {{"eps", eps}})[0];
+  q = c.MakeAll("rms_norm", {q, c.input(14)}, {{"eps", q_eps}})[0];
+  k = c.MakeAll("rms_norm", {k, c.input(15)}, {{"eps", k_eps}})[0];
 }
 
 // q and k at their places; of several tokens' positions in input 9, ONNX Runtime reads the first

@@ -39,7 +39,6 @@ bool HasNoEffect(std::string_view op, std::string_view attribute) {
       {"Gemm", "beta"},
       {"GroupNormalization", "stash_type"},
       {"GroupQueryAttention", "kv_cache_bit_width"},
-      {"GroupQueryAttention", "qk_norm_epsilon"},
       {"GroupQueryAttention", "qk_output"},
       {"GroupQueryAttention", "rotary_interleaved"},
       {"GroupQueryAttention", "smooth_softmax"},

@@ -146,7 +146,6 @@ constexpr Change kChanges[] = {
     {"SwiGLU", "", 0, 28, 0},
     {"Swish", "", 0, 24, 0},
     {"TensorScatter", "", 0, 24, 0},
-    {"ThresholdedRelu", "", 0, 10, 0},
     {"TopK", "k", 0, 0, 9},
     {"TopK", "largest", 0, 11, 0},
     {"TopK", "sorted", 0, 11, 0},

@@ -182,6 +182,7 @@ class Evidence {
     if (kNever.contains(op)) return false;
     if ((op == "Resize" || op == "Upsample") && use.input > 0) return false;  // scales
     if (op == "BatchNormalization" && use.input > 2) return false;            // statistics
+    if (op == "SoftmaxCrossEntropyLoss" || op == "NegativeLogLikelihoodLoss") return use.input == 0;
     if (op == "RotaryEmbedding" && use.input > 0) return false;  // cos and sin, or positions
     if (op == "GroupQueryAttention" && use.input > 6 && use.input < 9) return false;  // the same
     if (op == "Attention" && use.input == 3) return false;                            // the mask

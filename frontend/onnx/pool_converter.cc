@@ -134,7 +134,8 @@ void GlobalPool(NodeContext& c) {
 
 // By the statistics that the model was trained with, inputs 3 and 4.
 void BatchNormalization(NodeContext& c) {
-  if (c.Int("training_mode", 0) != 0) {
+  // Before opset 14 the outputs say it.
+  if (c.Int("training_mode", 0) != 0 || c.num_outputs() > 1) {
     c.Fail("E1301", "BatchNormalization in training_mode is not supported",
            "export the model in evaluation mode");
   }
@@ -152,7 +153,7 @@ void BatchNormalization(NodeContext& c) {
     return v;
   };
   Value* variance = Plus(c, of_channels(4), c.Float("epsilon", 1e-5f));
-  Value* scale = Div(c, of_channels(1), c.Make("sqrt", {variance}));
+  Value* scale = Div(c, c.Cast(of_channels(1), variance->type.dtype), c.Make("sqrt", {variance}));
   Value* y = Sub(c, x, c.Reshape(c.Cast(of_channels(3), x->type.dtype), broadcast));
   y = Mul(c, y, c.Reshape(c.Cast(scale, x->type.dtype), broadcast));
   c.SetOutput(0, Add(c, y, c.Reshape(c.Cast(of_channels(2), x->type.dtype), broadcast)));

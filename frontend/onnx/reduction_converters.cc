@@ -97,6 +97,7 @@ void ArgExtreme(NodeContext& c) {
   int64_t n = x->type.shape[axis];
   Value* extreme = Reduce(c, max ? "reduce_max" : "reduce_min", x, {axis}, true);
   Value* hits = c.Make("equal", {x, extreme});
+  if (IsFloat(x->type.dtype)) hits = c.Make("or", {hits, c.Make("is_nan", {x})});
   // What wins against no hit, and is a position itself: indices are seen to stay within the dim.
   Value* none = c.Scalar(DType::kI64, static_cast<double>(last ? 0 : n - 1));
   Value* positions = Where(c, hits, Iota(c, n, axis, rank), none);

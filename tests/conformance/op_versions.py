@@ -9,7 +9,7 @@ import onnx.defs
 
 FIRST = 9  # that the importer reads
 # ONNX Runtime has these in the default domain of every opset: its optimizer makes them.
-EVER = {"LayerNormalization"}
+EVER = {"LayerNormalization", "ThresholdedRelu"}
 
 
 def converted_ops():

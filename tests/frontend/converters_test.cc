@@ -502,6 +502,41 @@ TEST_F(Converters, LossesHaveTheTypeOfTheirScores) {
   for (const HostTensor& loss : Evaluate(outputs)) EXPECT_EQ(loss.dtype(), DType::kF16);
 }
 
+TEST_F(Converters, BatchNormalizationOfHalvesHasStatisticsOfF32) {
+  model_.Input("x", {"1", "2"}, TensorProto::FLOAT16);
+  auto halves = [](const Shape& shape, double a, double b) {
+    HostTensor t(DType::kF16, shape);
+    t.SetDouble(0, a), t.SetDouble(1, b);
+    return t;
+  };
+  inputs_["x"] = halves({1, 2}, 3, -1);
+  for (const char* name : {"s", "b"}) {
+    model_.Input(name, {"2"}, TensorProto::FLOAT16);
+    inputs_[name] = halves({2}, 2, 1);
+  }
+  for (const char* name : {"m", "v"}) {
+    model_.Input(name, {"2"}, TensorProto::FLOAT);
+    inputs_[name] = HostTensor::Of<float>({2}, {1, 4});
+  }
+  SetFloat(Node("BatchNormalization", {"x", "s", "b", "m", "v"}), "epsilon", 0);
+  EXPECT_EQ(Evaluate()[0], halves({1, 2}, 6, -1.5));
+}
+
+// Wherever NaN stands, it is the largest and the smallest, as in PyTorch.
+TEST_F(Converters, ThePositionOfNaN) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  Input("x", {3, 3});
+  inputs_["x"] = HostTensor::Of<double>({3, 3}, {nan, nan, nan, 5, nan, 3, 1, 4, 4});
+  for (const char* op : {"ArgMax", "ArgMin"}) {
+    NodeProto& node = Node(op, {"x"}, {op});
+    SetInt(node, "axis", 1);
+    SetInt(node, "keepdims", 0);
+  }
+  auto out = Evaluate({"ArgMax", "ArgMin"});
+  EXPECT_EQ(out[0], HostTensor::Of<int64_t>({3}, {0, 1, 1}));
+  EXPECT_EQ(out[1], HostTensor::Of<int64_t>({3}, {0, 1, 0}));
+}
+
 // Of the type that stash_type says, float without it.
 TEST_F(Converters, StatisticsHaveATypeOfTheirOwn) {
   Input("x", {2, 4});
@@ -568,6 +603,10 @@ TEST_F(Converters, ResizesThatAreRefused) {
   ExpectRefused("E1303", "2 sizes or scales for 3 dims");
   resize("", "", {1, 1, 0});
   ExpectRefused("E1303", "a dim of size 0");
+  resize("", "", {1, 1, int64_t{1} << 40});
+  ExpectRefused("E1303", "a dim of size 1099511627776");
+  resize("keep_aspect_ratio_policy", "not_smaller", {1, 1, kMax / 2});
+  ExpectRefused("E1303", "a dim of size");
   Restart(18);
   Input("x", {1, 1, 4});
   model_.Floats("scales", {3}, {1, 1, 0.1f});

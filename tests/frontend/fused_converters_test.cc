@@ -83,6 +83,8 @@ TEST_F(FusedConverters, HeadsOfGroupQueryAttentionAreNormalized) {
   NodeProto& normed = model_.Node("", {}, {});
   normed = model_.graph.node(0);
   normed.set_output(0, "normed");
+  SetFloat(normed, "qk_norm_epsilon", 0.25f);
+  SetFloat(normed, "q_norm_epsilon", 0.5f);  // of q alone, says ONNX Runtime's schema
   for (int i = 7; i < 14; ++i) normed.add_input("");
   normed.add_input("w");
   normed.add_input("w");
@@ -92,7 +94,7 @@ TEST_F(FusedConverters, HeadsOfGroupQueryAttentionAreNormalized) {
     auto* eps = model_.Node("RMSNormalization", {name + "h", "w"}, {name + "n"}).add_attribute();
     eps->set_name("epsilon");
     eps->set_type(onnx::AttributeProto::FLOAT);
-    eps->set_f(1e-6f);
+    eps->set_f(name == "q" ? 0.5f : 0.25f);
     model_.Ints(name + "_flat", {3}, {0, 0, -1});
     model_.Node("Reshape", {name + "n", name + "_flat"}, {name + "_normed"});
   }

@@ -321,6 +321,20 @@ TEST_F(ParamRules, WhatOnlyChoosesIsAConstant) {
   }
 }
 
+TEST_F(ParamRules, WeightsOfClassesAreConstants) {
+  for (const char* op : {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}) {
+    Model m;
+    m.Input("x", {"3", "2"});
+    m.Input("labels", {"3"}, onnx::TensorProto::INT64);
+    m.Floats("w", {2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});
+    m.Floats("classes", {4}, {1, 2, 3, 4});
+    m.Node("MatMul", {"x", "w"}, {"scores"});
+    m.Node(op, {"scores", "labels", "classes"}, {"y"});
+    m.Output("y");
+    EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("w")) << op;
+  }
+}
+
 TEST_F(ParamRules, RotaryFrequenciesAreConstantsThoughPositionsAreData) {
   Model m;
   m.Input("x", {"3", "2"});

@@ -50,6 +50,20 @@ TEST_F(OlderOpsets, AxesAsAttributes) {
   EXPECT_EQ(Evaluate(), x_.Reshaped({1, 2, 3, 1}));
 }
 
+// ONNX Runtime normalizes by the batch then.
+TEST_F(OlderOpsets, BatchNormalizationWithStatisticsOfTheBatchIsRefused) {
+  for (const char* name : {"s", "b", "m", "v"}) model_.Floats(name, {1}, {1});
+  model_.Node("BatchNormalization", {"x", "s", "b", "m", "v"}, {"y", "m1", "v1", "m2", "v2"});
+  model_.Output("y");
+  EXPECT_EQ(Failure(model_.proto).id(), "E1301");
+}
+
+// The schema is of opset 10, ONNX Runtime has it from the first on.
+TEST_F(OlderOpsets, ThresholdedRelu) {
+  SetFloat(model_.Node("ThresholdedRelu", {"x"}, {"y"}), "alpha", 2);
+  EXPECT_EQ(Evaluate(), HostTensor::Of<float>({2, 1, 3}, {0, 0, 0, 3, 5, 8}));
+}
+
 TEST_F(OlderOpsets, UnsqueezeWithoutAxes) {
   model_.Node("Unsqueeze", {"x"}, {"y"});
   model_.Output("y");
