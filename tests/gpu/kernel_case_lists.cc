@@ -118,9 +118,9 @@ void AddNormGrads(List& list, DType dtype) {
   if (dtype == DType::kF64) add(300, 2064);
 }
 
-// Of norms that keep a row in shared memory, and of those that cannot.
+// Of norms that keep a row in the registers of two warps, or of all, and of those that cannot.
 void AddWideNorms(List& list) {
-  for (int64_t cols : {16400, 84000}) {
+  for (int64_t cols : {1032, 16384, 16400, 84000}) {
     const std::string name = StrCat("2 x ", cols);
     HostTensor x = list.F({2, cols}, 1), r = list.F({2, cols}, 2), w = list.F({cols}, 3),
                b = list.F({cols}, 4);

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <initializer_list>
+#include <stdexcept>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -213,6 +215,7 @@ bool RecordsTraffic() { return Path() != nullptr; }
 
 void RecordTraffic(const std::string& kernel, const Grid& grid, const Traffic& traffic) {
   static std::ofstream file(Path(), std::ios::app);
+  if (!file) throw std::runtime_error(std::string("SHARDC_PTX_TRAFFIC: cannot write ") + Path());
   file << ToJson(kernel, grid, traffic) + "\n" << std::flush;
 }
 

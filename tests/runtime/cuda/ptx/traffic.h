@@ -57,6 +57,8 @@ class TrafficMeter {
   // Bytes of memory, as bits of pages.
   class Touched {
    public:
+    Touched() = default;
+    Touched(const Touched&) = delete;  // page_ is one of its own
     // At most 16 bytes, aligned to their number.
     void Add(uint64_t address, size_t bytes);
     int64_t count() const;
