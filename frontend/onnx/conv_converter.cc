@@ -112,7 +112,7 @@ void Conv(NodeContext& c) {
     c.Fail("E1303", StrCat("the bias of Conv has shape ", ShapeToString(c.input(2)->type.shape),
                            ", its result ", ws[0], " channels"));
   }
-  const Window w = WindowOf(c, xs, Ints(ws.begin() + 2, ws.end()));
+  const Window w = WindowOf(c, xs, Ints(ws.begin() + 2, ws.end()), false);
   const bool depthwise = groups > 1 && groups == xs[1] && groups == ws[0];
   if ((depthwise || !Adjacent(w)) && NumElements(w.kernel) > kMaxSlices) {
     c.Fail("E1301",

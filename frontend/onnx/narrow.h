@@ -14,7 +14,9 @@ bool IsNarrow(int64_t onnx_type);
 int TypedLike(std::string_view op, int i);
 
 // What the node has made of its inputs in the wider type, as of this one: what leaves its range
-// wraps, as two's complement does. E1306 for a uint64 that its holder has not.
+// wraps, as two's complement does. What leaves the wider type too, as a product of uint16 may, is
+// an error when it is run (E1102). E1306 for a constant uint64 that its holder has not, E1301 for
+// one that is computed from input data.
 Value* Wrapped(NodeContext& c, Value* v, int64_t onnx_type);
 
 }  // namespace shardc::onnx_import

@@ -81,7 +81,7 @@ Window PoolWindow(NodeContext& c) {
   if (!kernel || kernel->size() + 2 != x.size()) {
     c.Fail("E1303", StrCat("the kernel_shape of ", c.op_type(), " does not fit its input"));
   }
-  return WindowOf(c, x, *kernel);
+  return WindowOf(c, x, *kernel, c.Int("ceil_mode", 0) != 0);
 }
 
 void MaxPool(NodeContext& c) { c.SetOutput(0, Pooled(c, PoolWindow(c), true)); }

@@ -31,7 +31,7 @@ void AddPositions(NodeContext& c, Window& w, size_t d, int64_t n, bool round_up)
 
 }  // namespace
 
-Window WindowOf(NodeContext& c, const Shape& x, Ints kernel) {
+Window WindowOf(NodeContext& c, const Shape& x, Ints kernel, bool round_up) {
   Window w;
   w.kernel = std::move(kernel);
   const size_t n = w.dims();
@@ -46,7 +46,6 @@ Window WindowOf(NodeContext& c, const Shape& x, Ints kernel) {
     c.Fail("E1303", StrCat(c.op_type(), " has no auto_pad \"", automatic, "\""));
   }
   if (automatic == "VALID") w.low = w.high = Ints(n, 0);
-  const bool round_up = c.Int("ceil_mode", 0) != 0 && !same;
   constexpr int64_t kLargest = int64_t{1} << 30;
   for (size_t d = 0; d < n; ++d) {
     auto small = [](int64_t v, int64_t least) { return v >= least && v <= kLargest; };
@@ -62,7 +61,7 @@ Window WindowOf(NodeContext& c, const Shape& x, Ints kernel) {
       w.low[d] = automatic == "SAME_UPPER" ? total / 2 : total - total / 2;
       w.high[d] = total - w.low[d];
     }
-    AddPositions(c, w, d, size, round_up);
+    AddPositions(c, w, d, size, round_up && !same);
   }
   return w;
 }

@@ -14,8 +14,9 @@ struct Window {
   int64_t Span(size_t d) const { return dilation[d] * (kernel[d] - 1) + 1; }
 };
 
-// From the node's strides, dilations, pads, auto_pad and ceil_mode; E1303 where they do not fit.
-Window WindowOf(NodeContext& c, const Shape& x, Ints kernel);
+// From the node's strides, dilations, pads and auto_pad; E1303 where they do not fit. `round_up`:
+// ceil_mode, which pools have.
+Window WindowOf(NodeContext& c, const Shape& x, Ints kernel, bool round_up);
 // x with its padding, and what the windows reach beyond it.
 Value* Padded(NodeContext& c, Value* x, const Window& w, double value);
 // Every stride-th element from the offset on, [n, c, out...].

@@ -27,20 +27,13 @@ bool Counts(const Value* v, int64_t dim, int64_t n, int64_t step) {
   return true;
 }
 
-// The first column of tuples [..., k], k > 1, and the others.
-struct Columns {
-  Value *first = nullptr, *rest = nullptr;
-};
-
-Columns TakeApart(Builder& b, Value* tuples) {
+// The columns of tuples [..., k], k > 1, the first of them by itself; empty where they are unknown.
+std::vector<Value*> ColumnsOf(const Value* tuples) {
   const Op* concat = ProducedBy(tuples, "concat");
   if (concat == nullptr || !IsLastAxis(concat->attrs.Int("axis"), tuples->type.rank())) return {};
-  std::vector<Value*> columns = concat->operands;
+  const std::vector<Value*>& columns = concat->operands;
   if (columns.size() < 2 || columns[0]->type.shape.back() != 1) return {};
-  Value* first = columns[0];
-  columns.erase(columns.begin());
-  const int64_t axis = tuples->type.rank() - 1;
-  return {first, columns.size() == 1 ? columns[0] : b.Make("concat", columns, {{"axis", axis}})};
+  return columns;
 }
 
 // (i, at[i]) -> at[i], one batch dim more.
@@ -54,8 +47,12 @@ Value* TuplesThatCount(Builder& b, Op* op) {
   if (shape.back() < 2 || batch + 1 >= tuples->type.rank()) return nullptr;
   const Shape& indexed = scatter ? op->out().shape : op->in(0).shape;
   if (indexed[dim] != shape[dim]) return nullptr;
-  const Columns columns = TakeApart(b, tuples);
-  if (columns.first == nullptr || !Counts(columns.first, batch, shape[dim], 1)) return nullptr;
+  std::vector<Value*> columns = ColumnsOf(tuples);
+  if (columns.empty() || !Counts(columns[0], batch, shape[dim], 1)) return nullptr;
+  columns.erase(columns.begin());
+  const int64_t last = tuples->type.rank() - 1;
+  Value* rest =
+      columns.size() == 1 ? columns[0] : b.Make("concat", std::move(columns), {{"axis", last}});
   Attributes attrs = op->attrs;
   attrs.Set("batch_dims", batch + 1);
   if (scatter) {
@@ -63,7 +60,7 @@ Value* TuplesThatCount(Builder& b, Op* op) {
     sizes.erase(sizes.begin());
     attrs.Set("sizes", std::move(sizes));
   }
-  return b.Make(op->name(), {op->operands[0], columns.rest}, std::move(attrs));
+  return b.Make(op->name(), {op->operands[0], rest}, std::move(attrs));
 }
 
 // Rows i * s + at[i] of b * s, where at[i] is known to lie in [0, s) -> at[i] of the s rows of

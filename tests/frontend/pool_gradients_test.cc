@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "ir/builder.h"
 #include "passes/differentiate.h"
 #include "tests/frontend/converters_testing.h"
 
