@@ -39,7 +39,8 @@ struct Traffic {
   int64_t local = 0;    // requests: arrays that are not in registers
   // Of shared memory. Lanes that want different words (4 bytes) of one of its 32 banks take turns;
   // the same word serves all at once. Accesses of 8 bytes a lane are made by halves of the warp,
-  // those of 16 bytes and the matrices of ldmatrix by quarters: each is a wavefront at least.
+  // those of 16 bytes and the matrices of ldmatrix by quarters, each a wavefront at least: this is
+  // assumed, we found no document of NVIDIA's that says it.
   int64_t shared_requests = 0, wavefronts = 0;
   int64_t conflicts = 0;  // wavefronts besides those
 };
