@@ -107,10 +107,10 @@ double WorstDifference(const HostTensor& got, const HostTensor& expected, double
   double worst = 0, largest = floor;
   for (int64_t i = 0; i < got.num_elements(); ++i) {
     double a = got.AsDouble(i), b = expected.AsDouble(i);
+    if (std::isfinite(b)) largest = std::max(largest, std::abs(b));
     if (a == b) continue;
     if (!std::isfinite(a) || !std::isfinite(b)) return INFINITY;
     worst = std::max(worst, std::abs(a - b));
-    largest = std::max(largest, std::abs(b));
   }
   return worst / largest;
 }
