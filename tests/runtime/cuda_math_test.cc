@@ -153,22 +153,27 @@ TEST(CudaMath, Integers) {
 
 TEST(CudaMath, RunningSoftmaxIsTheSum) {
   std::vector<double> x = {-kInfinity, -1, 3, 2.5, -kInfinity, 700, 699, 3};
-  SoftmaxState<double> state, two;
+  SoftmaxState<double> state, two, four;
   double max = -kInfinity, sum = 0;
   for (double v : x) state.Add({v});
   for (size_t i = 0; i < x.size(); i += 2) two.Add({x[i], x[i + 1]});
+  four.Add({-kInfinity, -kInfinity, -kInfinity, -kInfinity});
+  for (size_t i = 0; i < x.size(); i += 4) four.Add({x[i], x[i + 1], x[i + 2], x[i + 3]});
   for (double v : x) max = std::max(max, v);
   for (double v : x) sum += std::exp(v - max);
   EXPECT_EQ(state.max, max);
   EXPECT_NEAR(state.sum, sum, 1e-14);
   EXPECT_EQ(two.max, max);
   EXPECT_NEAR(two.sum, sum, 1e-14);
+  EXPECT_EQ(four.max, max);
+  EXPECT_NEAR(four.sum, sum, 1e-14);
   EXPECT_NEAR(two.SumFrom(max + 1), sum / std::exp(1), 1e-14);
   SoftmaxState<double> none, bad;
   none.Add({-kInfinity, -kInfinity});
   EXPECT_EQ(none.max, -kInfinity);
   EXPECT_EQ(none.SumFrom(3), 0);
   bad.Add({-kInfinity, std::nan("")});
+  bad.Add({1.0, 2.0, 3.0, 4.0});
   EXPECT_TRUE(std::isnan(bad.SumFrom(3)));
   EXPECT_EQ(SoftmaxState<float>().sum, 0);
 }

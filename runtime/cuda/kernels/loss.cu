@@ -148,33 +148,40 @@ struct Combine {
   }
 };
 
-// Of a row, to rows of the same length; zero where x has padding (`gaps`). May overwrite the
+// Of a row, to rows of the same length; zero where x has padding. May overwrite the
 // logits: every element is read and written by one thread.
 template <bool kKept, typename T, typename U>
 __device__ void GradientOfRow(const Logits<T>& x, const Labels& labels, int64_t row, int64_t label,
-                              Wide<T> g, Wide<T> log_sum, U* dx, bool gaps) {
+                              Wide<T> g, Wide<T> log_sum, U* dx) {
   using W = Wide<T>;
-  const W low = static_cast<W>(labels.smoothing / labels.classes),
-          high = static_cast<W>(1 - labels.smoothing) + low;
-  auto load = [&](auto n, int64_t at) {
-    return LoadPack<T, n.value>(kKept ? x.Kept(row, at) : x.data + at);
-  };
-  x.ForEach(row, load, [&](auto n, int64_t at, int64_t first, const auto& v) {
-    const auto wide = WidenPack(v);
-    Pack<W, n.value> out;
-    for (int j = 0; j < n.value; ++j) {
-      out.v[j] = label < 0 ? W(0) : g * (MathOf<T>::Exp(wide.v[j] - log_sum) - low);
-    }
-    if (label >= first && label < first + n.value) {
-      for (int j = 0; j < n.value; ++j) {
-        if (first + j == label) out.v[j] = g * (MathOf<T>::Exp(wide.v[j] - log_sum) - high);
+  if (label < 0) {
+    x.ForEach(
+        row, [](auto n, int64_t) { return Pack<T, n.value>{}; },
+        [&](auto n, int64_t at, int64_t, const auto&) { StorePack(dx + at, Pack<U, n.value>{}); });
+  } else {
+    const W everywhere = g * static_cast<W>(labels.smoothing / labels.classes),
+            target = g * static_cast<W>(1 - labels.smoothing);
+    auto load = [&](auto n, int64_t at) {
+      return LoadPack<T, n.value>(kKept ? x.Kept(row, at) : x.data + at);
+    };
+    x.ForEach(row, load, [&](auto n, int64_t at, int64_t first, const auto& v) {
+      auto d = WidenPack(v);
+      for (int j = 0; j < n.value; ++j) d.v[j] = g * MathOf<T>::Exp(d.v[j] - log_sum) - everywhere;
+      const auto of_label = static_cast<uint64_t>(label - first);
+      if (of_label < n.value) {
+        for (int j = 0; j < n.value; ++j) {
+          if (static_cast<uint64_t>(j) == of_label) d.v[j] -= target;
+        }
       }
-    }
-    StorePack(dx + at, NarrowPack<U>(out));
-  });
-  if (!gaps) return;
-  for (int64_t c = threadIdx.x; c < x.stride; c += blockDim.x) {
-    if (!x.runs.Valid(c)) dx[row * x.stride + c] = Narrow<U>(W(0));
+      StorePack(dx + at, NarrowPack<U>(d));
+    });
+  }
+  int64_t gap = 0;
+  for (int k = 0; k <= x.runs.count; ++k) {
+    const bool last = k == x.runs.count;
+    const int64_t end = last ? x.stride : x.runs.runs[k].local;
+    for (int64_t c = gap + threadIdx.x; c < end; c += blockDim.x) dx[row * x.stride + c] = U{};
+    if (!last) gap = end + x.runs.runs[k].size;
   }
 }
 
@@ -184,10 +191,9 @@ struct CrossEntropyGrad {
   Labels labels;
   const S *dloss, *lse;
   U* dx;
-  bool gaps;
   __device__ void operator()(int64_t row) const {
     const int64_t label = labels.Read(row, threadIdx.x == 0 ? labels.fault : nullptr);
-    GradientOfRow<false>(x, labels, row, label, Widen(dloss[row]), Widen(lse[row]), dx, gaps);
+    GradientOfRow<false>(x, labels, row, label, Widen(dloss[row]), Widen(lse[row]), dx);
   }
 };
 
@@ -200,14 +206,13 @@ struct CrossEntropyWithGrad {
   const S* dloss;
   S* loss;
   U* dx;
-  bool gaps;
   __device__ void operator()(int64_t row) const {
     RowLoss<W> out{0, 0};
     if (!labels.Padding(row)) out = LossOfRow<kKeep>(x, labels, row);
     const int64_t label = labels.Read(row, nullptr);
     const W g = Widen(dloss[row]);
     __syncthreads();  // the target's logit was read, and may go
-    GradientOfRow<kKeep>(x, labels, row, label, g, out.lse, dx, gaps);
+    GradientOfRow<kKeep>(x, labels, row, label, g, out.lse, dx);
     if (threadIdx.x == 0) loss[row] = Narrow<S>(out.loss);
     // The next row may begin elsewhere in a pack, and so have elements that another thread reads.
     if constexpr (kKeep) __syncthreads();
@@ -247,11 +252,11 @@ KernelPtr PerRow(F f, const Parts& p, int64_t cols, int64_t shared = 0) {
 }
 
 template <typename S, typename T, typename U>
-KernelPtr WithGradPerRow(const KernelRequest& r, const Logits<T>& x, const Parts& p, bool gaps) {
+KernelPtr WithGradPerRow(const KernelRequest& r, const Logits<T>& x, const Parts& p) {
   const int64_t cols = x.stride;
   auto make = [&](auto keep) {
-    return CrossEntropyWithGrad<keep.value, S, T, U>{
-        x, p.labels, In<S>(r, 0), Out<S>(r, 0), Out<U>(r, 1), gaps};
+    return CrossEntropyWithGrad<keep.value, S, T, U>{x, p.labels, In<S>(r, 0), Out<S>(r, 0),
+                                                     Out<U>(r, 1)};
   };
   // A multiprocessor should have a second row to load while it computes one.
   const auto keeping = make(std::true_type());
@@ -288,8 +293,7 @@ KernelPtr MakeWithGrad(const KernelRequest& r) {
   auto make = [&](auto s, auto t, auto u) {
     using T = decltype(t);
     using U = decltype(u);
-    return WithGradPerRow<decltype(s), T, U>(r, LogitsOf<T, U>(r, 1, runs, Out<U>(r, 1)), p,
-                                             classes < x.shape.back());
+    return WithGradPerRow<decltype(s), T, U>(r, LogitsOf<T, U>(r, 1, runs, Out<U>(r, 1)), p);
   };
   return DispatchMixed(r.call.in[0].dtype, x.dtype, r.call.out[1].dtype, make);
 }
@@ -318,10 +322,9 @@ KernelPtr MakeGrad(const KernelRequest& r) {
     using S = decltype(s);
     using T = decltype(t);
     using U = decltype(u);
-    return PerRow(
-        CrossEntropyGrad<S, T, U>{LogitsOf<T, U>(r, 1, runs, Out<U>(r, 0)), p.labels, In<S>(r, 0),
-                                  In<S>(r, 3), Out<U>(r, 0), !Full(r, x, x.rank() - 1)},
-        p, x.shape.back());
+    return PerRow(CrossEntropyGrad<S, T, U>{LogitsOf<T, U>(r, 1, runs, Out<U>(r, 0)), p.labels,
+                                            In<S>(r, 0), In<S>(r, 3), Out<U>(r, 0)},
+                  p, x.shape.back());
   };
   return DispatchMixed(r.call.in[0].dtype, x.dtype, r.call.out[0].dtype, make);
 }

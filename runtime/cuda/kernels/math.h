@@ -477,11 +477,10 @@ struct SoftmaxState {
   SHARDC_HD void Add(const W (&x)[N]) {
     W top = max;
     for (int j = 0; j < N; ++j) top = ::fmax(top, x[j]);
-    if (top > max) {
-      sum *= Math::Exp(max - top);
-      max = top;
-    }
-    const W from = max == -Infinity<W>() ? W(0) : max;
+    const W from = top == -Infinity<W>() ? W(0) : top;
+    // For many elements a branch costs more than another exponential.
+    if (N >= 4 || top > max) sum *= Math::Exp(max - from);
+    max = top;
     for (int j = 0; j < N; ++j) sum += Math::Exp(x[j] - from);
   }
   // The sum of exp(x - top), of a maximum that others have found.

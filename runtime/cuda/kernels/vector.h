@@ -128,18 +128,22 @@ __device__ __forceinline__ void ForStretch(int64_t first, int64_t count, bool pa
   if (head > count) head = count;
   const int64_t packs = (count - head) / kN, singles = count - packs * kN;
   const uint32_t step = blockDim.x, whole = static_cast<uint32_t>(packs);
-  for (uint32_t p = threadIdx.x; p < whole; p += kAhead * step) {
+  auto batch = [&](uint32_t p, auto all) {
     Pack<T, kN> ahead[kAhead];
     SHARDC_UNROLL
     for (uint32_t u = 0; u < kAhead; ++u) {
-      const uint32_t q = p + u * step < whole ? p + u * step : whole - 1;
-      ahead[u] = load(kMany, head + q * kN);
+      const uint32_t q = p + u * step;
+      ahead[u] = load(kMany, head + int64_t{all.value || q < whole ? q : whole - 1} * kN);
     }
     SHARDC_UNROLL
     for (uint32_t u = 0; u < kAhead; ++u) {
-      if (p + u * step < whole) use(kMany, head + (p + u * step) * kN, ahead[u]);
+      const uint32_t q = p + u * step;
+      if (all.value || q < whole) use(kMany, head + int64_t{q} * kN, ahead[u]);
     }
-  }
+  };
+  uint32_t p = threadIdx.x;
+  for (; p + (kAhead - 1) * step < whole; p += kAhead * step) batch(p, std::true_type());
+  if (p < whole) batch(p, std::false_type());
   for (int64_t i = threadIdx.x; i < singles; i += step) {
     const int64_t c = i < head ? i : i + packs * kN;
     use(kOne, c, load(kOne, c));
