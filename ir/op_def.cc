@@ -28,6 +28,7 @@ const Table& Ops() {
     RegisterIndexOps(registry);
     RegisterNormOps(registry);
     RegisterAttentionOps(registry);
+    RegisterRotaryOps(registry);
     RegisterLossOps(registry);
     RegisterOptimizerOps(registry);
     RegisterDropoutOps(registry);

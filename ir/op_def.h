@@ -211,6 +211,7 @@ void RegisterMatmulOps(OpRegistry&);  // matmul, matmul_nt, matmul_tn
 void RegisterIndexOps(OpRegistry&);   // embedding, gather, gather_nd
 void RegisterNormOps(OpRegistry&);    // layer_norm, rms_norm, softmax
 void RegisterAttentionOps(OpRegistry&);  // attention, attention_grad
+void RegisterRotaryOps(OpRegistry&);     // rotary
 void RegisterLossOps(OpRegistry&);       // cross_entropy and its pieces
 void RegisterOptimizerOps(OpRegistry&);  // adamw, sgd
 void RegisterDropoutOps(OpRegistry&);    // dropout

@@ -58,7 +58,7 @@ const std::map<std::string_view, Factory>& Table() {
     for (auto family :
          {MatmulBindings(), AttentionBindings(), NormBindings(), LossBindings(),
           ElementwiseBindings(), FusedElementwiseBindings(), ShapeBindings(), ReduceBindings(),
-          IndexBindings(), OptimizerBindings(), DropoutBindings()}) {
+          IndexBindings(), OptimizerBindings(), DropoutBindings(), RotaryBindings()}) {
       for (const Binding& b : family) t->emplace(b.op, b.make);
     }
     return t;

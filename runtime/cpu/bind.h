@@ -27,6 +27,7 @@ std::span<const Binding> ReduceBindings();
 std::span<const Binding> IndexBindings();
 std::span<const Binding> OptimizerBindings();
 std::span<const Binding> DropoutBindings();
+std::span<const Binding> RotaryBindings();
 
 inline const float* In(const KernelRequest& r, size_t i) { return r.call.in[i].as<const float>(); }
 inline float* Out(const KernelRequest& r, size_t i) { return r.call.out[i].as<float>(); }

@@ -149,6 +149,29 @@ void AddBiases(List& list, const Mix& mix) {
   }
 }
 
+// Halves of 16 bytes of each type, of 8 and 4, of one element, and what is no multiple of that;
+// with tables in f32 beside halves, for all heads and for each; with a rest and without.
+void AddRotaries(List& list, DType dtype, DType tables, DType out) {
+  for (int64_t pairs : {8, 12, 6, 5}) {
+    for (int64_t rest : {int64_t{0}, pairs, int64_t{1}}) {
+      for (bool interleaved : {false, true}) {
+        const bool inverse = rest != 0;
+        const std::string name =
+            StrCat(DTypeName(dtype), " ", DTypeName(tables), " ", DTypeName(out), ", ", pairs,
+                   " pairs and ", rest, interleaved ? ", neighbours" : "");
+        Attributes attrs;
+        if (interleaved) attrs.Set("interleaved", true);
+        if (inverse) attrs.Set("inverse", true);
+        if (out != dtype) attrs.Set("out", std::string(DTypeName(out)));
+        const Shape x = {2, 5, 3, 2 * pairs + rest};
+        const Shape table = rest == 1 ? Shape{2, 1, 3, pairs} : Shape{5, 1, pairs};
+        list.Add(name, "rotary",
+                 {Floats(dtype, x, 1), Floats(tables, table, 2), Floats(tables, table, 3)}, attrs);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<KernelCase> TypeCases() {
@@ -159,6 +182,14 @@ std::vector<KernelCase> TypeCases() {
   for (const Mix& mix : Mixes()) {
     AddRows(list, mix);
     AddBiases(list, mix);
+  }
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kF16, DType::kBF16}) {
+    AddRotaries(list, dtype, dtype, dtype);
+    if (DTypeSize(dtype) != 2) continue;
+    const DType f32 = DType::kF32;
+    AddRotaries(list, dtype, f32, dtype);
+    AddRotaries(list, dtype, f32, f32);
+    AddRotaries(list, f32, f32, dtype);
   }
   return list.Take();
 }

@@ -209,6 +209,27 @@ void AddAttentions(Adder& add) {
   AddPackedAttention(add, "dropout, even", {4, 4, 4, 2}, false, true);
 }
 
+// Tables that broadcast, in front or in between; a part of the row; rows that no two elements fit.
+void AddRotaries(Adder& add) {
+  const Attributes neighbours = {{"interleaved", true}}, back = {{"inverse", true}};
+  add("rotary", "", {F({2, 3, 4, 6}, 170), F({3, 1, 3}, 171), F({3, 1, 3}, 172)});
+  add("rotary", "heads first", {F({2, 4, 3, 6}, 170), F({3, 3}, 171), F({3, 3}, 172)});
+  add("rotary", "of each example", {F({2, 4, 3, 8}, 170), F({2, 1, 3, 4}, 171), F({1, 3, 4}, 172)});
+  add("rotary", "of each head", {F({2, 3, 4, 4}, 170), F({2, 3, 4, 2}, 171), F({2, 3, 4, 2}, 172)});
+  add("rotary", "part", {F({2, 3, 2, 7}, 170), F({2, 3, 1, 2}, 171), F({2, 3, 1, 2}, 172)});
+  add("rotary", "vector", {F({4}, 170), F({2}, 171), F({2}, 172)}, back);
+  add("rotary", "no pairs", {F({2, 3}, 170), F({2, 0}, 171), F({2, 0}, 172)});
+  add("rotary", "neighbours", {F({2, 3, 4, 6}, 170), F({3, 1, 3}, 171), F({3, 1, 3}, 172)},
+      neighbours);
+  Attributes both = neighbours;
+  both.Set("inverse", true);
+  add("rotary", "neighbours, part", {F({2, 3, 2, 7}, 170), F({2, 1, 1, 2}, 171), F({3, 1, 2}, 172)},
+      both);
+  add("rotary", "even", {F({4, 8, 4, 16}, 170), F({8, 1, 8}, 171), F({8, 1, 8}, 172)}, back);
+  add("rotary", "even part", {F({4, 8, 4, 16}, 170), F({4, 8, 1, 4}, 171), F({4, 8, 1, 4}, 172)},
+      neighbours);
+}
+
 void AddLosses(Adder& add) {
   HostTensor logits = F({2, 3, 7}, 140), labels = RandomInts({2, 3}, 141, 0, 7);
   HostTensor ignored = labels;
@@ -260,6 +281,7 @@ void AddModelSamples(std::vector<OpSample>& samples) {
   AddMatmul(add);
   AddNorms(add);
   AddAttentions(add);
+  AddRotaries(add);
   AddLosses(add);
 }
 

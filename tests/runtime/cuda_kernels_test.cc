@@ -131,6 +131,47 @@ TEST(CudaKernels, ReadUnalignedMemory) {
   }
 }
 
+std::vector<KernelCase> Rotaries() {
+  std::vector<KernelCase> cases = TypeCases();
+  std::erase_if(cases, [](const KernelCase& c) { return c.op != "rotary"; });
+  EXPECT_FALSE(cases.empty());
+  return cases;
+}
+
+TEST(CudaKernels, RotaryReadsUnalignedMemory) {
+  for (int64_t by : {4, 8, 16}) {
+    UnalignedMachine machine(by);
+    for (const KernelCase& c : Rotaries()) {
+      if (c.operands[0].dtype() == DType::kF64 && by < 8) continue;
+      EXPECT_EQ(RunCase(machine, c), "") << c.name << " at " << by;
+    }
+  }
+}
+
+// What is not turned is left alone there, and the same bits come out.
+TEST(CudaKernels, RotaryRunsInPlace) {
+  EmulatedMachine machine;
+  for (const KernelCase& c : Rotaries()) {
+    if (c.attrs.Has("out")) continue;
+    HostTensor x = c.operands[0], cos = c.operands[1], sin = c.operands[2];
+    const TensorView place{x.raw(), x.dtype(), x.shape()};
+    const TensorView in[] = {
+        place, {cos.raw(), cos.dtype(), cos.shape()}, {sin.raw(), sin.dtype(), sin.shape()}};
+    const TensorView out[] = {place};
+    Program program;
+    Instruction instruction;
+    instruction.op = c.op;
+    KernelCall call;
+    call.attrs = &c.attrs;
+    call.in = in;
+    call.out = out;
+    auto kernel = machine.Make({program, instruction, call});
+    ASSERT_TRUE(kernel) << c.name;
+    kernel->Enqueue(machine.NewLaunch());
+    EXPECT_TRUE(x == RunOn(machine, c)[0]) << c.name;
+  }
+}
+
 // As PyTorch: NaN where a row has NaN or infinity, or nothing but minus infinity; loss is infinite
 // and the gradient -1 where the target's logit is minus infinity.
 TEST(CudaKernels, LossesOfInfinity) {

@@ -8,24 +8,26 @@
 
 namespace shardc::cpu {
 
-#define SHARDC_DECLARE_TABLES(isa)                                                              \
-  namespace isa {                                                                               \
-  extern const AttentionKernels kAttentionKernels;                                              \
-  extern const CastKernels kCastKernels;                                                        \
-  extern const CrossEntropyKernels kCrossEntropyKernels;                                        \
-  extern const DropoutKernels kDropoutKernels;                                                  \
-  extern const ElementwiseKernels kElementwiseKernels;                                          \
-  extern const EmbeddingKernels kEmbeddingKernels;                                              \
-  extern const FusedElementwiseKernels kFusedElementwiseKernels;                                \
-  extern const NormKernels kNormKernels;                                                        \
-  extern const OptimizerKernels kOptimizerKernels;                                              \
-  extern const ReduceKernels kReduceKernels;                                                    \
-  extern const SoftmaxKernels kSoftmaxKernels;                                                  \
-  static KernelTable Table() {                                                                  \
-    return {kAttentionKernels,   kCastKernels,      kCrossEntropyKernels,     kDropoutKernels,  \
-            kElementwiseKernels, kEmbeddingKernels, kFusedElementwiseKernels, kNormKernels,     \
-            kOptimizerKernels,   ProductKernels{},  kReduceKernels,           kSoftmaxKernels}; \
-  }                                                                                             \
+#define SHARDC_DECLARE_TABLES(isa)                                                             \
+  namespace isa {                                                                              \
+  extern const AttentionKernels kAttentionKernels;                                             \
+  extern const CastKernels kCastKernels;                                                       \
+  extern const CrossEntropyKernels kCrossEntropyKernels;                                       \
+  extern const DropoutKernels kDropoutKernels;                                                 \
+  extern const ElementwiseKernels kElementwiseKernels;                                         \
+  extern const EmbeddingKernels kEmbeddingKernels;                                             \
+  extern const FusedElementwiseKernels kFusedElementwiseKernels;                               \
+  extern const NormKernels kNormKernels;                                                       \
+  extern const OptimizerKernels kOptimizerKernels;                                             \
+  extern const ReduceKernels kReduceKernels;                                                   \
+  extern const RotaryKernels kRotaryKernels;                                                   \
+  extern const SoftmaxKernels kSoftmaxKernels;                                                 \
+  static KernelTable Table() {                                                                 \
+    return {kAttentionKernels,   kCastKernels,      kCrossEntropyKernels,     kDropoutKernels, \
+            kElementwiseKernels, kEmbeddingKernels, kFusedElementwiseKernels, kNormKernels,    \
+            kOptimizerKernels,   ProductKernels{},  kReduceKernels,           kRotaryKernels,  \
+            kSoftmaxKernels};                                                                  \
+  }                                                                                            \
   }
 SHARDC_DECLARE_TABLES(v1)
 SHARDC_DECLARE_TABLES(v3)

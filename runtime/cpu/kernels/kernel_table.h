@@ -20,6 +20,7 @@
 #include "runtime/cpu/kernels/optimizer.h"
 #include "runtime/cpu/kernels/product.h"
 #include "runtime/cpu/kernels/reduce.h"
+#include "runtime/cpu/kernels/rotary.h"
 #include "runtime/cpu/kernels/softmax.h"
 
 namespace shardc::cpu {
@@ -36,6 +37,7 @@ struct KernelTable {
   OptimizerKernels optimizer;
   ProductKernels product;
   ReduceKernels reduce;
+  RotaryKernels rotary;
   SoftmaxKernels softmax;
 };
 

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "runtime/cuda/kernels/bind.h"
+#include "runtime/cuda/kernels/rotary.h"
 
 namespace shardc::cuda {
 namespace SHARDC_KERNEL_SPACE {
@@ -13,7 +14,8 @@ const std::map<std::string_view, Factory>& Kernels() {
          {UnaryBindings(), BinaryBindings(), FusedElementwiseBindings(), CompareBindings(),
           CastBindings(), ShapeBindings(), MovementBindings(), ReduceBindings(), SoftmaxBindings(),
           NormBindings(), NormGradBindings(), IndexBindings(), ScatterBindings(), LossBindings(),
-          OptimizerBindings(), DropoutBindings(), MatmulBindings(), AttentionBindings()}) {
+          OptimizerBindings(), DropoutBindings(), MatmulBindings(), AttentionBindings(),
+          RotaryBindings()}) {
       for (const Binding& b : family) t->emplace(b.op, b.make);
     }
     return t;
