@@ -57,12 +57,27 @@ class Buckets {
     for (const Value* v : op.operands) {
       if (v->type.rank() <= 1) continue;
       const Op* producer = v->producer;
-      while (producer && producer->operands.size() == 1 && IsView(*producer, graph_.mesh)) {
-        producer = producer->operands[0]->producer;
+      while (const Value* from = producer ? HandedOn(*producer) : nullptr) {
+        producer = from->producer;
       }
       return producer;
     }
     return nullptr;
+  }
+
+  // The operand that the op hands on: that of a view; of what is cheap, as rotary positions, the
+  // only one that is partial. Null: there is none. Elementwise ops stay where they are.
+  const Value* HandedOn(const Op& op) const {
+    if (op.operands.size() == 1 && IsView(op, graph_.mesh)) return op.operands[0];
+    if (!op.def->cheap || op.def->communicates || op.results.size() != 1) return nullptr;
+    const Value* partial = nullptr;
+    for (const Value* v : op.operands) {
+      if (v->type.sharding.partial_sum.empty()) continue;
+      if (partial) return nullptr;
+      partial = v;
+    }
+    const bool as_large = partial && op.out().num_elements() == partial->type.num_elements();
+    return as_large ? partial : nullptr;
   }
 
   Key KeyOf(const Op& op) const {
@@ -92,27 +107,35 @@ class Buckets {
     auto collect = [&](auto& self, const Op& maker) -> void {
       for (const Value* r : maker.results) {
         for (Op* user : r->users) {
-          if (user->operands.size() != 1) continue;
-          if (IsView(*user, graph_.mesh)) self(self, *user);
-          if (user->id > op->id && Small(*user) && KeyOf(*user) == key) later.push_back(user);
+          if (HandedOn(*user) == r && ReadyBefore(*user, r, *op)) self(self, *user);
+          if (user->operands.size() == 1 && user->id > op->id && Small(*user) &&
+              KeyOf(*user) == key)
+            later.push_back(user);
         }
       }
     };
     collect(collect, producer);
     for (Op* other : later) {
-      MoveViewsBefore(other->operands[0]->producer, op);
+      MoveMakersBefore(other->operands[0]->producer, op);
       if (graph_.Next(op) != other) graph_.MoveBefore(other, graph_.Next(op));
       Open(other);
     }
   }
 
+  // Whether all that `maker` reads but what it hands on is there before the op.
+  static bool ReadyBefore(const Op& maker, const Value* handed_on, const Op& op) {
+    return maker.id < op.id || std::ranges::all_of(maker.operands, [&](const Value* v) {
+             return v == handed_on || !v->producer || v->producer->id < op.id;
+           });
+  }
+
   // The op that makes the operand of a reduction, and those before it, if they come after `op`: all
-  // are views of what is there.
-  void MoveViewsBefore(Op* view, Op* op) {
-    if (view->id < op->id) return;
-    MoveViewsBefore(view->operands[0]->producer, op);
-    graph_.MoveBefore(view, op);
-    view->id = op->id - 1;
+  // hand on what is there.
+  void MoveMakersBefore(Op* maker, Op* op) {
+    if (maker->id < op->id) return;
+    MoveMakersBefore(HandedOn(*maker)->producer, op);
+    graph_.MoveBefore(maker, op);
+    maker->id = op->id - 1;
   }
 
   void Flush(Key key) {

@@ -293,6 +293,35 @@ TEST(BucketReductions, ResultsOfOneOpTravelTogether) {
     CHECK: %u = all_reduce %4 {)");
 }
 
+// The gradient of k is turned back before it is reduced, that of v is not; where the angles come
+// too late, the one cannot come to the other.
+TEST(BucketReductions, ResultsOfOneOpThatAreTurnedTravelTogether) {
+  for (bool late : {false, true}) {
+    const std::string angles = "%cos = exp %a : f32[4, 1, 1]\n";
+    CheckPasses(
+        StrCat(
+            R"(mesh [tp=2]
+  graph @g(%q: f32[1, 4, 2@tp, 3], %k: f32[1, 4, 1, 3], %lse: f32[1, 2@tp, 4], %a: f32[4, 1, 1]) -> (%y, %z) {
+    )",
+            late ? "" : angles,
+            R"(%dq, %dk, %dv = attention_grad %q, %q, %k, %k, %q, %lse {scale=1.0, causal=true, layout="bshd"} : f32[1, 4, 2@tp, 3], f32[1, 4, 1, 3] partial(tp), f32[1, 4, 1, 3] partial(tp)
+    %0 = reshape %dv {shape=[4, 3]} : f32[4, 3] partial(tp)
+    %1 = all_reduce %0 {axes=["tp"], reduce="sum"} : f32[4, 3]
+    %y = neg %1 : f32[4, 3]
+    )",
+            late ? angles : "",
+            R"(%2 = rotary %dk, %cos, %cos : f32[1, 4, 1, 3] partial(tp)
+    %3 = reshape %2 {shape=[4, 3]} : f32[4, 3] partial(tp)
+    %4 = all_reduce %3 {axes=["tp"], reduce="sum"} : f32[4, 3]
+    %z = neg %4 : f32[4, 3]
+  })"),
+        "bucket_reductions",
+        late ? "CHECK: %y = neg\nCHECK: rotary\nCHECK: all_reduce %3 {"
+             : "CHECK: rotary %dk\nCHECK: reshape\nCHECK-NEXT: all_reduce %0, %2 {\n"
+               "CHECK-NEXT: %y = neg\nCHECK-NEXT: %z = neg");
+  }
+}
+
 // Bytes of each on a rank.
 TEST(BucketReductions, TheLimit) {
   Graph graph = ParseAndVerify(R"(mesh [tp=2]
