@@ -106,16 +106,17 @@ class GptBuilder {
     return b_.Add(x, rows);
   }
 
-  // cos and sin [seq, 1, head_dim] of position * theta^(-2i / head_dim), both halves alike (Su et
-  // al. 2021, in the rotate-half form of Llama).
+  // cos and sin [seq, 1, head_dim / 2] of position * theta^(-2i / head_dim) (Su et al. 2021; the
+  // halves of a head are the pairs, as in Llama).
   void MakeRotations() {
-    int64_t d = c_.head_dim();
-    HostTensor cos(c_.dtype, {c_.seq, 1, d}), sin(c_.dtype, {c_.seq, 1, d});
-    for (int64_t i = 0; i < d; ++i) {
-      double frequency = std::pow(c_.rope_theta, -2.0 * static_cast<double>(i % (d / 2)) / d);
+    const int64_t half = c_.head_dim() / 2;
+    HostTensor cos(c_.dtype, {c_.seq, 1, half}), sin(c_.dtype, {c_.seq, 1, half});
+    for (int64_t i = 0; i < half; ++i) {
+      const double frequency =
+          std::pow(c_.rope_theta, -static_cast<double>(i) / static_cast<double>(half));
       for (int64_t s = 0; s < c_.seq; ++s) {
-        cos.SetDouble(s * d + i, std::cos(s * frequency));
-        sin.SetDouble(s * d + i, std::sin(s * frequency));
+        cos.SetDouble(s * half + i, std::cos(static_cast<double>(s) * frequency));
+        sin.SetDouble(s * half + i, std::sin(static_cast<double>(s) * frequency));
       }
     }
     b_.site = "transformer.rope";
@@ -123,11 +124,7 @@ class GptBuilder {
     sin_ = b_.Constant(std::move(sin));
   }
   Value* Rotate(Value* x) {  // [b, s, heads, d]
-    int64_t half = c_.head_dim() / 2;
-    Op* halves = b_.Create("split", {x}, {{"axis", int64_t{3}}, {"sizes", Ints{half, half}}});
-    Value* turned =
-        b_.Make("concat", {b_.Neg(halves->result(1)), halves->result(0)}, {{"axis", int64_t{3}}});
-    return b_.Add(b_.Mul(x, cos_), b_.Mul(turned, sin_));
+    return b_.Make("rotary", {x, cos_, sin_});
   }
 
   Value* Attention(Value* x, const std::string& module) {

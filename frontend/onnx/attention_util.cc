@@ -63,32 +63,6 @@ Value* WrittenOutAttention(NodeContext& c, AttentionOf a) {
   return a.heads_first ? o : SwapHeads(c, o);
 }
 
-// The two halves of x's last dim, or its even and odd elements.
-std::pair<Value*, Value*> RotaryParts(NodeContext& c, Value* x, bool interleaved) {
-  int64_t n = x->type.shape.back();
-  if (!interleaved) {
-    std::vector<Value*> halves = SplitLast(c, x, {n / 2, n / 2});
-    return {halves[0], halves[1]};
-  }
-  Shape pairs = x->type.shape, single = pairs;
-  pairs.back() = n / 2;
-  pairs.push_back(2);
-  single.back() = n / 2;
-  std::vector<Value*> parts = SplitLast(c, c.Reshape(x, pairs), {1, 1});
-  return {c.Reshape(parts[0], single), c.Reshape(parts[1], single)};
-}
-
-Value* JoinRotaryParts(NodeContext& c, Value* first, Value* second, bool interleaved) {
-  int64_t axis = first->type.rank() - 1;
-  if (!interleaved) return c.Make("concat", {first, second}, {{"axis", axis}});
-  Shape column = first->type.shape, joined = column;
-  column.push_back(1);
-  joined.back() *= 2;
-  Value* pairs =
-      c.Make("concat", {c.Reshape(first, column), c.Reshape(second, column)}, {{"axis", axis + 1}});
-  return c.Reshape(pairs, std::move(joined));
-}
-
 // A table for x as [b, s, 1, r / 2] or [b, 1, s, r / 2].
 Value* RotaryTable(NodeContext& c, Value* table, const Shape& x, int heads_dim, int64_t columns) {
   const Shape& has = table->type.shape;
@@ -194,19 +168,19 @@ Value* Rotate(NodeContext& c, Value* x, const Rotation& r, bool heads_first) {
   if (r.rotated < 0 || r.rotated > size || r.rotated % 2 != 0) {
     c.Fail("E1303", StrCat("rotary_embedding_dim ", r.rotated, " does not fit heads of ", size));
   }
+  for (const Value* table : {r.cos, r.sin}) {
+    if (table->type.dtype != x->type.dtype) {
+      c.Fail("E1303",
+             StrCat("the cos and sin of ", c.op_type(), " are ", DTypeName(table->type.dtype),
+                    ", what they turn is ", DTypeName(x->type.dtype)));
+    }
+  }
   const int heads_dim = heads_first ? 1 : 2;
   Value* cos = RotaryTable(c, r.cos, x->type.shape, heads_dim, r.rotated / 2);
   Value* sin = RotaryTable(c, r.sin, x->type.shape, heads_dim, r.rotated / 2);
-  Value* rest = nullptr;
-  if (r.rotated < size) {
-    std::vector<Value*> parts = SplitLast(c, x, {r.rotated, size - r.rotated});
-    x = parts[0], rest = parts[1];
-  }
-  auto [first, second] = RotaryParts(c, x, r.interleaved);
-  Value* real = Sub(c, Mul(c, cos, first), Mul(c, sin, second));
-  Value* imaginary = Add(c, Mul(c, sin, first), Mul(c, cos, second));
-  Value* y = JoinRotaryParts(c, real, imaginary, r.interleaved);
-  return rest ? c.Make("concat", {y, rest}, {{"axis", int64_t{3}}}) : y;
+  Attributes attrs;
+  if (r.interleaved) attrs.Set("interleaved", true);
+  return c.Make("rotary", {x, cos, sin}, std::move(attrs));
 }
 
 int64_t PastOf(NodeContext& c, int i) {

@@ -481,6 +481,39 @@ TEST_F(Converters, TablesOfOtherPositionsAreRefused) {
   }
 }
 
+// ONNX has one type for all three; the op itself takes tables in f32 beside halves.
+TEST_F(Converters, TablesOfAnotherTypeThanWhatTheyTurnAreRefused) {
+  for (auto [x, table] : {std::pair(TensorProto::FLOAT16, TensorProto::FLOAT),
+                          {TensorProto::FLOAT, TensorProto::FLOAT16}}) {
+    Restart(23);
+    model_.Input("x", {"2", "2", "3", "4"}, x);
+    model_.Input("cos", {"2", "3", "2"}, table);
+    model_.Input("sin", {"2", "3", "2"}, table);
+    Node("RotaryEmbedding", {"x", "cos", "sin"});
+    const bool half = x == TensorProto::FLOAT16;
+    ExpectRefused("E1303", StrCat("the cos and sin of RotaryEmbedding are ", half ? "f32" : "f16",
+                                  ", what they turn is ", half ? "f16" : "f32"));
+  }
+}
+
+TEST_F(Converters, RotaryEmbeddingIsOneOp) {
+  for (bool interleaved : {false, true}) {
+    for (int64_t rotated : {0, 4}) {
+      Restart(23);
+      Input("x", {2, 3, 5, 6});
+      const int64_t pairs = (rotated == 0 ? 6 : rotated) / 2;
+      Input("cos", {2, 5, pairs}, 7);
+      Input("sin", {2, 5, pairs}, 8);
+      NodeProto& node = Node("RotaryEmbedding", {"x", "cos", "sin"});
+      SetInt(node, "interleaved", interleaved);
+      if (rotated > 0) SetInt(node, "rotary_embedding_dim", rotated);
+      const Graph g = Imported({"y"});
+      EXPECT_EQ(CountOps(g, "rotary"), 1);
+      EXPECT_EQ(CountOps(g, "split") + CountOps(g, "concat"), 0);
+    }
+  }
+}
+
 TEST_F(Converters, SlopesThatWouldMakeTheResultLargerAreRefused) {
   Input("x", {1, 3});
   Input("slope", {2, 3});

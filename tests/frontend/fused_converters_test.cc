@@ -349,6 +349,25 @@ TEST_F(FusedConverters, RotationWithoutTablesIsRefused) {
   ExpectRefused("E1302", "has do_rotary, and no cos_cache");
 }
 
+TEST_F(FusedConverters, TablesOfAnotherTypeThanWhatTheyTurnAreRefused) {
+  model_.Input("x", {"2", "3", "8"}, TensorProto::FLOAT16);
+  model_.Input("t", {"3", "2"}, TensorProto::FLOAT);
+  model_.Ints("at", {1}, {0});
+  Fused("RotaryEmbedding", {"x", "at", "t", "t"});
+  ExpectRefused("E1303", "are f32, what they turn is f16");
+
+  Restart();
+  model_.Opset("com.microsoft", 1);
+  NodeProto& node = GroupQuery();
+  for (const char* table : {"cos", "sin"}) {
+    model_.Input(table, {"9", "2"}, TensorProto::FLOAT);
+    while (node.input_size() < 7) node.add_input("");
+    node.add_input(table);
+  }
+  SetInt(node, "do_rotary", 1);
+  ExpectRefused("E1303", "are f32, what they turn is f64");
+}
+
 TEST_F(FusedConverters, ScaledRotaryEmbeddingIsRefused) {
   Input("x", {2, 3, 8});
   Input("t", {3, 2});
