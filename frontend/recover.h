@@ -7,8 +7,9 @@ namespace shardc {
 
 // Rewrites a freshly imported forward graph (plain ops, static shapes, constants folded) in place:
 // parameters in halves that are read in a wider type alone (they become of that type), linears over
-// [b, s, h], layer_norm, rms_norm, gelu, silu, embedding, attention, tied parameters; then sets
-// `role`, `part`, `rows` and `columns` on the params. What is not recognised stays as it is.
+// [b, s, h], layer_norm, rms_norm, gelu, silu, embedding, rotary positions, attention, tied
+// parameters; then sets `role`, `part`, `rows` and `columns` on the params. What is not recognised
+// stays as it is.
 // Every rewrite keeps the graph's outputs up to floating point rounding, for all inputs. Reads
 // parameter data only to compare two matrices of the same size that may be one tied parameter.
 void RecoverPatterns(Graph& graph);

@@ -85,10 +85,11 @@ Value* SinkSwap(Builder& b, Op* op) {
   if (op->operands.empty() || op->out().rank() != 4) return nullptr;
   bool slice = op->name() == "slice", split = op->name() == "split",
        concat = op->name() == "concat";
-  const bool norm = IsNorm(op);
-  if (!op->def->elementwise && !slice && !split && !concat && !norm) return nullptr;
+  const bool norm = IsNorm(op), rotary = op->name() == "rotary";
+  if (!op->def->elementwise && !slice && !split && !concat && !norm && !rotary) return nullptr;
   if (op->results.size() != 1 && !split && !norm) return nullptr;
   auto swapped = [](const Value* v) { return BeforeSwap(v) != nullptr; };
+  if (rotary && !swapped(op->operands[0])) return nullptr;
   if (concat ? !std::all_of(op->operands.begin(), op->operands.end(), swapped)
              : std::none_of(op->operands.begin(), op->operands.end(), swapped)) {
     return nullptr;

@@ -27,6 +27,8 @@ bool RecoverActivations(Graph& graph);
 bool RecoverEmbeddings(Graph& graph);
 // A lookup in log(softmax(x)) -> cross_entropy.
 bool RecoverCrossEntropy(Graph& graph);
+// Halves or neighbours turned by cos and sin -> rotary, with the rest of the row that is not.
+bool RecoverRotary(Graph& graph);
 // matmul, scale, mask, softmax, matmul -> attention, in its best layout.
 bool RecoverAttention(Graph& graph);
 // kv heads that are not repeated; layout "bshd" where heads came from and go back to [b, s, h, d].

@@ -34,6 +34,8 @@ void RecoverPatterns(Graph& graph) {
   }
   recover::RecoverEmbeddings(graph);
   recover::RecoverCrossEntropy(graph);
+  // Before layouts are chosen: a transpose sinks through one op, and not through its pieces.
+  if (recover::RecoverRotary(graph)) Clean(graph);
   // Wants reshapes and transposes of q, k, v folded, and layout choice wants them gone around the
   // result.
   recover::RecoverAttention(graph);

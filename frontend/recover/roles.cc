@@ -314,7 +314,7 @@ class RoleFinder {
     bool norm = IsNorm(op) && (op->out().rank() >= 4 || IsLinearOut(op->operands[0]));
     // Into a cache, at places that are data.
     const bool written = OneOf(op->name(), {"gather_nd", "gather_nd_grad"});
-    if (norm || written) return SetQkv(op->operands[0], depth + 1, seen);
+    if (norm || written || op->name() == "rotary") return SetQkv(op->operands[0], depth + 1, seen);
     if (!layout && !sum) return false;
     bool found = false;
     for (Value* operand : op->operands) found |= SetQkv(operand, depth + 1, seen);

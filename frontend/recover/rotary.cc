@@ -1,0 +1,300 @@
+// Rotary positions: what each half of a row is a sum of, whatever the order in which an exporter
+// cuts, negates, multiplies, adds and joins; x cos + rotate(x) sin among them, whose tables hold
+// each angle twice.
+#include <algorithm>
+#include <numeric>
+
+#include "frontend/recover/patterns.h"
+#include "frontend/recover/row_view.h"
+#include "ir/op_def.h"
+
+namespace shardc::recover {
+namespace {
+
+constexpr int64_t kLongestRow = 4096;  // heads are far shorter
+constexpr int kDeepest = 16;
+
+Ints Places(int64_t first, int64_t step, int64_t count) {
+  Ints at(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) at[static_cast<size_t>(i)] = first + i * step;
+  return at;
+}
+
+// The firsts and the seconds of all pairs.
+struct Pairs {
+  bool interleaved;
+  Ints first, second;
+};
+Pairs PairsOf(int64_t row, bool interleaved) {
+  const int64_t half = row / 2, step = interleaved ? 2 : 1;
+  return {interleaved, Places(0, step, half), Places(interleaved ? 1 : half, step, half)};
+}
+
+// a * b, or less that.
+struct Term {
+  bool negative;
+  RowView a, b;
+};
+
+// The terms of which the view is the sum; false where it is no sum of two products.
+bool Terms(RowView view, bool negative, std::vector<Term>& out) {
+  for (int depth = 0; depth < kDeepest && out.size() <= 2; ++depth) {
+    const Op* op = view.v->producer;
+    if (op == nullptr) return false;
+    if (op->name() == "neg") {
+      negative = !negative;
+      view.v = op->operands[0];
+    } else if (op->name() == "mul") {
+      out.push_back({negative, OperandOf(view, op->operands[0]), OperandOf(view, op->operands[1])});
+      return out.size() <= 2;
+    } else if (op->name() == "add" || op->name() == "sub") {
+      if (op->in(0).shape != view.v->type.shape || op->in(1).shape != view.v->type.shape) {
+        return false;
+      }
+      const bool less = op->name() == "sub";
+      if (!Terms({op->operands[0], view.trailing, view.at}, negative, out)) return false;
+      view.v = op->operands[1];
+      negative ^= less;
+    } else {
+      std::optional<RowView> moved = Moved(view);
+      if (!moved) return false;
+      view = std::move(*moved);
+    }
+  }
+  return false;
+}
+
+// A view that a factor equals, or that times -1.
+struct Source {
+  bool negative;
+  RowView view;
+};
+std::vector<Source> SourcesOf(const Term& term, const RowView& factor) {
+  std::vector<Source> sources = {{term.negative, factor}};
+  while (sources.size() < static_cast<size_t>(kDeepest)) {
+    const Source& last = sources.back();
+    if (const Op* neg = ProducedBy(last.view.v, "neg")) {
+      sources.push_back({!last.negative, {neg->operands[0], last.view.trailing, last.view.at}});
+    } else if (std::optional<RowView> moved = Moved(last.view)) {
+      sources.push_back({last.negative, std::move(*moved)});
+    } else {
+      break;
+    }
+  }
+  return sources;
+}
+
+// A term as an element of x times one of a table.
+struct Use {
+  bool negative;
+  const RowView* table;
+};
+std::optional<Use> UseOf(const Term& term, const RowView& x) {
+  for (bool second : {false, true}) {
+    for (const Source& s : SourcesOf(term, second ? term.b : term.a)) {
+      if (s.view.v == x.v && s.view.trailing == x.trailing && s.view.at == x.at)
+        return Use{s.negative, second ? &term.a : &term.b};
+    }
+  }
+  return std::nullopt;
+}
+
+Ints Shifted(const Ints& at, int64_t by) {
+  Ints shifted = at;
+  for (int64_t& i : shifted) i += by;
+  return shifted;
+}
+
+Shape WithoutOnes(Shape shape) {
+  std::erase(shape, 1);
+  return shape;
+}
+
+struct Rotation {
+  RowView first;  // of x, whose rows may be longer than what is turned
+  const RowView *cos, *sin;
+  bool inverse;
+};
+
+// y1 = x1 cos - x2 sin and y2 = x2 cos + x1 sin, or with -sin, where x1 is that view.
+std::optional<Rotation> RotationOf(const RowView& x1, const Pairs& pairs, const Term& cos_term,
+                                   const Term& sin_term, const std::vector<Term>& second) {
+  const int64_t begin = x1.at[0] - pairs.first[0];
+  if (x1.at != Shifted(pairs.first, begin) || begin + 2 * std::ssize(x1.at) > x1.size()) {
+    return std::nullopt;
+  }
+  const RowView x2{x1.v, x1.trailing, Shifted(pairs.second, begin)};
+  const auto cos1 = UseOf(cos_term, x1), sin1 = UseOf(sin_term, x2);
+  if (!cos1 || cos1->negative || !sin1) return std::nullopt;
+  for (size_t i : {0, 1}) {
+    const auto cos2 = UseOf(second[i], x2), sin2 = UseOf(second[1 - i], x1);
+    if (!cos2 || cos2->negative || !sin2 || sin1->negative == sin2->negative) continue;
+    if (!SameElements(*cos1->table, *cos2->table) || !SameElements(*sin1->table, *sin2->table))
+      continue;
+    return Rotation{x1, cos1->table, sin1->table, sin2->negative};
+  }
+  return std::nullopt;
+}
+
+// Elements [from, from + count) of x's rows, of which there are as many as `lead` says.
+Value* RowsOf(Builder& b, const RowView& x, Shape lead, int64_t from, int64_t count) {
+  Shape shape = std::move(lead);
+  shape.push_back(x.size());
+  Value* rows = b.Reshape(x.v, shape);
+  if (count == x.size()) return rows;
+  Ints starts(shape.size(), 0), steps(shape.size(), 1);
+  starts.back() = from;
+  shape.back() = from + count;
+  return b.Make("slice", {rows}, {{"starts", starts}, {"limits", shape}, {"steps", steps}});
+}
+
+bool SameRows(const RowView& a, const RowView& b) {
+  return WithoutOnes(a.Lead()) == WithoutOnes(b.Lead());
+}
+
+Value* RecoverAs(Builder& b, const RowView& y, bool interleaved) {
+  const Pairs pairs = PairsOf(y.size(), interleaved);
+  std::vector<Term> first, second;
+  if (!Terms({y.v, y.trailing, pairs.first}, false, first) || first.size() != 2 ||
+      !Terms({y.v, y.trailing, pairs.second}, false, second) || second.size() != 2) {
+    return nullptr;
+  }
+  for (size_t i : {0, 1}) {
+    for (bool other : {false, true}) {
+      for (const Source& s : SourcesOf(first[i], other ? first[i].b : first[i].a)) {
+        if (s.negative || s.view.v->type.dtype != y.v->type.dtype || !SameRows(s.view, y)) continue;
+        // Of two tensors of x's shape a constant is no x, nor what no parameter has a part in.
+        const RowView& table = other ? first[i].a : first[i].b;
+        if (ConstantOf(s.view.v) ||
+            (SameRows(table, y) && !DependsOnParam(s.view.v) && DependsOnParam(table.v))) {
+          continue;
+        }
+        const auto r = RotationOf(s.view, pairs, first[i], first[1 - i], second);
+        if (!r) continue;
+        Value *cos = Take(b, *r->cos), *sin = Take(b, *r->sin);
+        if (cos == nullptr || sin == nullptr) continue;
+        const int64_t begin = r->first.at[0] - pairs.first[0];
+        Value* x = RowsOf(b, r->first, y.Lead(), begin, y.size());
+        Attributes attrs;
+        if (interleaved) attrs.Set("interleaved", true);
+        if (r->inverse) attrs.Set("inverse", true);
+        Value* turned = b.Make("rotary", {x, cos, sin}, std::move(attrs));
+        return b.Reshape(turned, y.v->type.shape);
+      }
+    }
+  }
+  return nullptr;
+}
+
+// Whether the last two dims, one of them of pairs, are made one for what reads them: nothing else
+// tells a row of pairs from positions or heads of one pair each.
+bool HasPairDim(const Value& y) {
+  const Shape& shape = y.type.shape;
+  if (shape.size() < 2 || (shape.back() != 2 && *(shape.end() - 2) != 2)) return false;
+  const int64_t row = shape.back() * *(shape.end() - 2);
+  return row > 0 && std::ranges::any_of(y.users, [&](const Op* user) {
+           return user->name() == "reshape" && user->out().rank() > 0 &&
+                  user->out().shape.back() > 0 && user->out().shape.back() % row == 0;
+         });
+}
+
+Value* RecoverRotation(Builder& b, Op* op) {
+  if (!OneOf(op->name(), {"add", "sub", "concat"}) || !IsFloat(op->out().dtype)) return nullptr;
+  const Shape& shape = op->out().shape;
+  std::vector<int> rows;
+  if (HasPairDim(*op->result())) rows.push_back(2);
+  if (!shape.empty()) rows.push_back(1);
+  for (int trailing : rows) {
+    const RowView y{op->result(), trailing, {}};
+    if (y.size() < 2 || y.size() % 2 != 0 || y.size() > kLongestRow) continue;
+    for (bool interleaved : {false, true}) {
+      if (Value* turned = RecoverAs(b, y, interleaved)) return turned;
+    }
+  }
+  return nullptr;
+}
+
+RowView WholeRows(Value* v) { return {v, 1, Places(0, 1, v->type.shape.back())}; }
+
+// A split's neighbouring results as one, where only these two ops read them; else null.
+Value* JoinedPieces(Builder& b, Value* first, Value* second) {
+  Op* split = ProducedBy(first, "split");
+  if (split == nullptr || split != second->producer || second->index != first->index + 1 ||
+      CountUses(b.graph(), first) != 1 || CountUses(b.graph(), second) != 1 ||
+      !IsLastAxis(split->attrs.Int("axis"), first->type.rank())) {
+    return nullptr;
+  }
+  const auto at = static_cast<size_t>(first->index);
+  Ints sizes = split->attrs.IntList("sizes");
+  sizes[at] += sizes[at + 1];
+  sizes.erase(sizes.begin() + first->index + 1);
+  Builder in_place(b.graph(), b.graph().Next(split), *split);
+  if (sizes.size() == 1) return split->operands[0];
+  Attributes attrs = split->attrs;
+  attrs.Set("sizes", std::move(sizes));
+  Op* joined = in_place.Create("split", {split->operands[0]}, std::move(attrs));
+  for (size_t i = 0; i < split->results.size(); ++i) {
+    if (i == at || i == at + 1) continue;
+    b.graph().ReplaceAllUses(split->results[i], joined->results[i < at ? i : i - 1]);
+  }
+  return joined->results[at];
+}
+
+// What is turned and what is left as it is behind it -> one op on both.
+Value* JoinRest(Builder& b, Op* op) {
+  if (op->name() != "concat" || op->operands.size() != 2 ||
+      !IsLastAxis(op->attrs.Int("axis"), op->out().rank())) {
+    return nullptr;
+  }
+  Value *turned = op->operands[0], *rest = op->operands[1];
+  const Op* rotary = ProducedBy(turned, "rotary");
+  if (rotary == nullptr || CountUses(b.graph(), turned) != 1) return nullptr;
+  auto join = [&](Value* x) {
+    return b.Make("rotary", {x, rotary->operands[1], rotary->operands[2]}, rotary->attrs);
+  };
+  if (Value* x = JoinedPieces(b, rotary->operands[0], rest)) return join(x);
+  const Term none{false, {}, {}};
+  const std::vector<Source> rests = SourcesOf(none, WholeRows(rest));
+  const int64_t part = turned->type.shape.back(), length = op->out().shape.back();
+  for (const Source& s : SourcesOf(none, WholeRows(rotary->operands[0]))) {
+    const RowView& x = s.view;
+    if (s.negative || x.v->type.dtype != op->out().dtype || !SameRows(x, WholeRows(op->result()))) {
+      continue;
+    }
+    const int64_t begin = x.at[0];
+    if (x.at != Places(begin, 1, part)) continue;
+    for (const Source& r : rests) {
+      if (r.negative || r.view.v != x.v || r.view.trailing != x.trailing ||
+          r.view.at != Places(begin + part, 1, length - part)) {
+        continue;
+      }
+      Shape lead = op->out().shape;
+      lead.pop_back();
+      return join(RowsOf(b, x, std::move(lead), begin, length));
+    }
+  }
+  return nullptr;
+}
+
+// Widened for the rotation alone: that computes on halves as it does on f32.
+Value* DropCasts(Builder& b, Op* op) {
+  if (op->name() != "cast" || !IsHalf(op->out().dtype)) return nullptr;
+  const Op* rotary = ProducedBy(op->operands[0], "rotary");
+  if (rotary == nullptr || CountUses(b.graph(), op->operands[0]) != 1) return nullptr;
+  const Op* widen = ProducedBy(rotary->operands[0], "cast");
+  if (widen == nullptr || widen->in(0).dtype != op->out().dtype ||
+      rotary->out().dtype != DType::kF32) {
+    return nullptr;
+  }
+  return b.Make("rotary", {widen->operands[0], rotary->operands[1], rotary->operands[2]},
+                rotary->attrs);
+}
+
+}  // namespace
+
+bool RecoverRotary(Graph& graph) {
+  const bool found = ApplyRules(graph, {RecoverRotation});
+  return ApplyRules(graph, {JoinRest, DropCasts}) || found;
+}
+
+}  // namespace shardc::recover
