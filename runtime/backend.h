@@ -32,6 +32,9 @@ class StepRunner {
   // any function.
   virtual const std::byte* Fetch(int64_t rank, int buffer) = 0;
 
+  // Session::Noted, where ranks are processes.
+  virtual int Noted() { return 0; }
+
   virtual int64_t held_bytes() const = 0;        // by all ranks
   virtual int64_t collective_bytes() const = 0;  // given to collectives in one step by one rank
   // Of the ranks of this process; nothing where they are on the host.

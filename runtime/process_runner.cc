@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <type_traits>
 #include <utility>
@@ -22,6 +23,7 @@ struct Order {
   enum Kind : int64_t {
     kInput,
     kStep,
+    kNoted,
     kFetch,
     kHeld,
     kStartProfile,
@@ -59,7 +61,7 @@ int64_t BytesOf(const std::vector<WorkerSpan>& workers) {
 // This process's rank, and the way to the others.
 class Local {
  public:
-  explicit Local(const RunnerRequest& request) {
+  explicit Local(const RunnerRequest& request) : own_noted_(request.options.noted) {
     Processes& processes = *request.options.processes;
     const int n = static_cast<int>(request.programs.size());
     ProcessSeat seat{processes.MakeWorld(n), processes.local_rank()};
@@ -94,6 +96,14 @@ class Local {
     control_->Barrier();
   }
 
+  void Note() {
+    int64_t largest = own_noted_ ? own_noted_() : 0;
+    control_->AllReduce(&largest, &largest, 1, DType::kI64, ReduceOp::kMax);
+    noted_ = static_cast<int>(largest);
+  }
+  // By any rank, when all were asked last.
+  int noted() const { return noted_; }
+
   // The sum over all ranks.
   int64_t Sum(int64_t mine) {
     control_->AllReduce(&mine, &mine, 1, DType::kI64, ReduceOp::kSum);
@@ -125,6 +135,8 @@ class Local {
   }
 
   int64_t steps_ = 0;
+  std::function<int()> own_noted_;
+  int noted_ = 0;
   std::unique_ptr<Communicator> control_;
   std::unique_ptr<StepRunner> rank_;
 };
@@ -161,6 +173,14 @@ class ProcessRunner final : public StepRunner {
       Tell({Order::kStep});
       local_.Step();
     });
+  }
+
+  int Noted() override {
+    local_.Guarded([&] {
+      Tell({Order::kNoted});
+      local_.Note();
+    });
+    return local_.noted();
   }
 
   const std::byte* Fetch(int64_t rank, int buffer) override {
@@ -261,6 +281,9 @@ bool Obey(const Order& order, const Program& program, Local& local) {
     case Order::kStep:
       local.Step();
       return true;
+    case Order::kNoted:
+      local.Note();
+      return true;
     case Order::kFetch:
       if (mine) control.Send(local.Fetch(buffer), bytes(), DType::kBool, 0);
       return true;
@@ -296,7 +319,7 @@ std::unique_ptr<StepRunner> MakeProcessRunner(const RunnerRequest& request) {
   return std::make_unique<ProcessRunner>(request);
 }
 
-void ServeProcessRunner(const RunnerRequest& request) {
+int ServeProcessRunner(const RunnerRequest& request) {
   Local local(request);
   const Program& program = request.programs[static_cast<size_t>(request.options.processes->rank())];
   local.Guarded([&] {
@@ -305,6 +328,7 @@ void ServeProcessRunner(const RunnerRequest& request) {
       local.control().Broadcast(&order, sizeof(order) / sizeof(int64_t), DType::kI64, 0);
     } while (Obey(order, program, local));
   });
+  return local.noted();
 }
 
 }  // namespace shardc

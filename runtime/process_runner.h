@@ -11,7 +11,8 @@ namespace shardc {
 std::unique_ptr<StepRunner> MakeProcessRunner(const RunnerRequest& request);
 
 // On every other rank: does what rank 0's runner asks for, until that is destroyed. Throws what its
-// own rank throws, and Diagnostic E4311 (exit 75) when another rank failed or was lost.
-void ServeProcessRunner(const RunnerRequest& request);
+// own rank throws, and Diagnostic E4311 (exit 75) when another rank failed or was lost. Returns
+// what Session::Noted gave last, or 0.
+int ServeProcessRunner(const RunnerRequest& request);
 
 }  // namespace shardc

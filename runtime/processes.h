@@ -43,6 +43,9 @@ class Processes {
   // is called from another thread if Finish is not reached within `seconds`: a rank deep in a
   // computation must not outlive the others. `exit` must not return.
   virtual void ExitWhenStuck(double seconds, std::function<void()> exit) = 0;
+  // From now on that the launcher asks this process to end is no failure: the caller has heard it
+  // too, and all end together.
+  virtual void EndWhenAsked() = 0;
   // Ends the use of the launcher's library; no world may be left. After a failure it does not wait
   // for processes that do not come; then the process must end with _exit.
   virtual void Finish(bool failed) noexcept = 0;

@@ -186,6 +186,12 @@ std::vector<std::string> Session::MissingInputs() const { return impl_->MissingI
 
 void Session::Step() { impl_->Step(); }
 
+int Session::Noted() {
+  const SessionOptions& options = impl_->options_;
+  if (options.processes) return impl_->runner_->Noted();
+  return options.noted ? options.noted() : 0;
+}
+
 TensorType Session::InputType(const std::string& name) const {
   return impl_->Type(&Program::inputs, name);
 }

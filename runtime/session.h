@@ -25,6 +25,7 @@ struct SessionOptions {
   bool shared_device = false;      // cuda: all ranks on one GPU, instead of one GPU for each
   std::string cache_folder;        // cuda: keeps what was found by timing; empty: nothing is timed
   Processes* processes = nullptr;  // ranks are processes, and this one is rank 0 (process_runner.h)
+  std::function<int()> noted;      // a signal that came to this process, or 0; empty: none
 };
 
 // Fills a rank's shard of a state (local, physical layout) before the first step; `local` is zero,
@@ -59,6 +60,8 @@ class Session {
   std::vector<std::string> MissingInputs() const;
   // Runs all ranks through their program once.
   void Step();
+  // The largest that SessionOptions::noted gives in any of the processes, between two steps.
+  int Noted();
   // Global tensors, put together from the ranks' shards, and from pieces where the plan keeps a
   // tensor in several.
   HostTensor Output(const std::string& name) const;

@@ -11,27 +11,37 @@ constexpr int kSignals[] = {SIGINT, SIGTERM, SIGPIPE};
 
 volatile std::sig_atomic_t noted = 0;
 
+struct sigaction before[std::size(kSignals)];
+
+void Note(int signal) {
+  noted = signal;
+  for (size_t i = 0; i < std::size(kSignals); ++i) {
+    if (kSignals[i] == signal && before[i].sa_handler != SIG_DFL) before[i].sa_handler(signal);
+  }
+}
+
 }  // namespace
 
 Interrupt::Interrupt() {
   noted = 0;
   struct sigaction note {};
-  note.sa_handler = [](int signal) { noted = signal; };
-  note.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
+  note.sa_handler = Note;
+  // Not to wait for a reader of the output that has stopped: mpirun, once it ends its processes.
+  note.sa_flags = static_cast<int>(SA_RESETHAND);
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;
   for (size_t i = 0; i < std::size(kSignals); ++i) {
-    sigaction(kSignals[i], nullptr, &before_[i]);
-    if (before_[i].sa_handler == SIG_IGN) continue;
+    sigaction(kSignals[i], nullptr, &before[i]);
+    if (before[i].sa_handler == SIG_IGN) continue;
     sigaction(kSignals[i], kSignals[i] == SIGPIPE ? &ignore : &note, nullptr);
   }
 }
 
 Interrupt::~Interrupt() {
-  for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+  for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &before[i], nullptr);
 }
 
-int Interrupt::Noted() const { return noted; }
+int Interrupt::Noted() { return noted; }
 
 void Interrupt::Check() const {
   if (noted != 0) throw Interrupted{noted};

@@ -16,6 +16,7 @@
 #include "runtime/backend.h"
 #include "runtime/process_runner.h"
 #include "runtime/processes.h"
+#include "tools/interrupt.h"
 
 namespace shardc {
 namespace {
@@ -62,16 +63,18 @@ bool Speaks(const std::optional<WorldFailure>& failure, int rank) {
 
 void Say(const char* message) { std::fprintf(stderr, "shardc: error %s\n", message); }
 
-[[noreturn]] void End(Processes& processes, ExitCode code, bool quiet) {
-  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && code == ExitCode::kOk) {
+[[noreturn]] void End(Processes& processes, ExitCode code, bool quiet, int signal) {
+  const bool whole = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (!whole && code == ExitCode::kOk && signal == 0) {
     Say("E5003: standard output: cannot be written in full");
     code = ExitCode::kIo;
   }
   std::fflush(stderr);
-  processes.Finish(code != ExitCode::kOk);
+  processes.Finish(code != ExitCode::kOk || signal != 0);
   // The launcher's exit code is that of the process that it sees end first: let it be the one at
   // fault. Nothing tells this process what the launcher has seen, so that it can but wait.
   if (quiet) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  if (signal != 0) EndBySignal(signal);
   _exit(static_cast<int>(code));
 }
 
@@ -103,9 +106,10 @@ void CheckSameFiles(Processes& processes, const Plan& plan, const LaunchedStates
   }
 }
 
-void Work(Processes& processes, const std::string& folder, SessionOptions options,
-          const std::function<LaunchedStates(const Plan&)>& states,
-          const std::function<void(const Plan&, const SessionOptions&)>& lead) {
+// Returns the signal to end by, or 0.
+int Work(Processes& processes, const std::string& folder, SessionOptions options,
+         const std::function<LaunchedStates(const Plan&)>& states,
+         const std::function<int(const Plan&, const SessionOptions&)>& lead) {
   Plan plan;
   LaunchedStates read;
   Together(processes, [&] {
@@ -116,11 +120,13 @@ void Work(Processes& processes, const std::string& folder, SessionOptions option
   });
   CheckSameFiles(processes, plan, read);
   options.processes = &processes;
-  if (processes.rank() == 0) {
-    lead(plan, options);
-  } else {
-    ServeProcessRunner({plan.programs, options, read.reader});
+  if (processes.rank() == 0) return lead(plan, options);
+  std::optional<Interrupt> interrupt;
+  if (options.noted) {
+    interrupt.emplace();
+    processes.EndWhenAsked();
   }
+  return ServeProcessRunner({plan.programs, options, read.reader});
 }
 
 std::unique_ptr<Processes> Join() {
@@ -138,7 +144,7 @@ std::unique_ptr<Processes> Join() {
 
 void RunLaunched(const std::string& folder, const SessionOptions& options,
                  const std::function<LaunchedStates(const Plan&)>& states,
-                 const std::function<void(const Plan&, const SessionOptions&)>& lead) {
+                 const std::function<int(const Plan&, const SessionOptions&)>& lead) {
   Processes& processes = *Join().release();  // never destroyed: the process ends here
   processes.ExitWhenStuck(1.5, [&] {
     const auto failure = processes.failure(kPatience);
@@ -151,13 +157,15 @@ void RunLaunched(const std::string& folder, const SessionOptions& options,
   });
   ExitCode code = ExitCode::kOk;
   bool quiet = false;
+  int signal = 0;
   auto failed = [&](ExitCode c, const char* what) {
     code = c;
     quiet = !Speaks(processes.failure(kPatience), processes.rank());
     if (!quiet) Say(what);
   };
   try {
-    Work(processes, folder, options, states, lead);
+    signal = Work(processes, folder, options, states, lead);
+    quiet = signal != 0 && processes.rank() != 0;  // the first has something to say
   } catch (const Silenced& s) {
     code = s.code;
     quiet = true;
@@ -168,7 +176,7 @@ void RunLaunched(const std::string& folder, const SessionOptions& options,
   } catch (const std::exception& e) {
     failed(ExitCode::kInternal, e.what());
   }
-  End(processes, code, quiet);
+  End(processes, code, quiet, signal);
 }
 
 }  // namespace shardc

@@ -47,6 +47,12 @@ int64_t TokensOf(const Session& session) {
   return IsInteger(type.dtype) ? type.num_elements() : 0;
 }
 
+// Files that a signal is not to take away.
+bool Writes(const RunOptions& o) {
+  return !(o.save.empty() && o.save_params.empty() && o.save_checkpoint.empty() &&
+           o.profile.empty());
+}
+
 // `notes`: for the user, where several processes make the same reader one of them says them.
 StateReader ReaderFor(const RunOptions& o, const Plan& plan, std::vector<std::string>* notes) {
   return o.load.empty() ? WeightsReader(plan) : CheckpointReader(plan, o.load, notes);
@@ -57,6 +63,7 @@ class Run {
   Run(const RunOptions& o, const SessionOptions& session, const Plan& plan)
       : o_(o),
         plan_(plan),
+        processes_(session.processes),
         session_(plan.programs, session, ReaderFor(o, plan, &notes_)),
         inputs_(o.inputs, session_) {
     for (const std::string& note : notes_) std::fprintf(stderr, "note: %s\n", note.c_str());
@@ -65,10 +72,11 @@ class Run {
     report_.tokens = TokensOf(session_);
   }
 
-  void Go() {
+  // Returns the signal to end by, or 0.
+  int Go() {
     CheckFiles();
-    // Of processes, the launcher decides how they end.
-    if (Writes() && !StartedByMpi()) interrupt_.emplace();
+    if (Writes(o_)) interrupt_.emplace();
+    if (interrupt_ && processes_) processes_->EndWhenAsked();
     NoteEqualSteps();
     // Without --repeat the reported steps are recorded, the first with what kernels do only once.
     if (o_.repeat == 0) StartProfile(std::max(o_.steps, 1));
@@ -77,6 +85,7 @@ class Run {
     } else {
       TimedStep();
     }
+    if (steps_run_ == 0) return NoteInterrupt();
     ReadScalars();
     // First what took longest to make.
     if (o_.repeat == 0) SaveStates();
@@ -92,8 +101,9 @@ class Run {
                    static_cast<long long>(inputs_.steps()), static_cast<long long>(steps_run_));
     }
     Report();
-    if (Interrupted()) EndInterrupted();
+    if (Interrupted()) return NoteInterrupt();
     if (golden_) throw *golden_;
+    return 0;
   }
 
  private:
@@ -116,11 +126,6 @@ class Run {
       if (!path->empty()) WholeFile::Check(*path);
     }
     if (!o_.check.empty()) SafetensorsFile{o_.check};
-  }
-
-  bool Writes() const {
-    return !(o_.save.empty() && o_.save_params.empty() && o_.save_checkpoint.empty() &&
-             o_.profile.empty());
   }
 
   void SaveStates() const {
@@ -164,14 +169,18 @@ class Run {
     }
   }
 
-  bool Interrupted() const { return interrupt_ && interrupt_->Noted() != 0; }
+  bool Interrupted() {
+    if (interrupt_) signal_ = session_.Noted();
+    return signal_ != 0;
+  }
 
-  [[noreturn]] void EndInterrupted() const {
+  int NoteInterrupt() const {
     const int64_t steps = std::max({o_.steps, o_.repeat + 1, 1});
-    std::fprintf(stderr, "note: interrupted after step %lld of %lld; what it had made is saved\n",
-                 static_cast<long long>(steps_run_), static_cast<long long>(steps));
+    std::fprintf(stderr, "note: interrupted after step %lld of %lld; %s\n",
+                 static_cast<long long>(steps_run_), static_cast<long long>(steps),
+                 steps_run_ > 0 ? "what it had made is saved" : "nothing is written");
     std::fflush(stdout);
-    EndBySignal(interrupt_->Noted());
+    return signal_;
   }
 
   // A plan with gradients and no optimizer has no such output.
@@ -287,10 +296,12 @@ class Run {
   const RunOptions& o_;
   const Plan& plan_;
   std::vector<std::string> notes_;
+  Processes* const processes_;
   Session session_;
   GivenInputs inputs_;
   int64_t steps_run_ = 0;
   std::optional<Interrupt> interrupt_;
+  int signal_ = 0;
   RunReport report_;
   MachinePeaks peaks_;
   std::optional<Diagnostic> golden_;
@@ -311,7 +322,11 @@ void CheckBackend(const RunOptions& o) {
 
 void RunPlan(const RunOptions& o) {
   CheckBackend(o);
-  auto run = [&o](const Plan& plan, const SessionOptions& session) { Run(o, session, plan).Go(); };
+  SessionOptions session = o.session;
+  if (Writes(o)) session.noted = Interrupt::Noted;
+  auto run = [&o](const Plan& plan, const SessionOptions& options) {
+    return Run(o, options, plan).Go();
+  };
   if (StartedByMpi()) {
     auto states = [&o](const Plan& plan) {
       std::vector<std::string> said_by_the_first;
@@ -319,9 +334,10 @@ void RunPlan(const RunOptions& o) {
       if (!o.load.empty()) read.from = "--load " + o.load, read.gist = GistOf(o.load);
       return read;
     };
-    RunLaunched(o.plan, o.session, states, run);
+    RunLaunched(o.plan, session, states, run);
   }
-  run(LoadPlan(o.plan), o.session);
+  const int signal = run(LoadPlan(o.plan), session);
+  if (signal != 0) EndBySignal(signal);
 }
 
 }  // namespace

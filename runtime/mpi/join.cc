@@ -86,6 +86,8 @@ class MpiProcesses final : public Processes {
     watch_ = std::thread([this, seconds, exit = std::move(exit)] { Watch(seconds, exit); });
   }
 
+  void EndWhenAsked() override { ends_when_asked_ = true; }
+
   void Finish(bool failed) noexcept override {
     const bool terminated = terminated_;
     StopWatch();
@@ -105,15 +107,18 @@ class MpiProcesses final : public Processes {
  private:
   void Watch(double seconds, const std::function<void()>& exit) {
     char what = 0;
-    if (!read_.Read(&what, 1) || what == 'q') return;
-    if (what == 't') {
+    for (bool failed = false; !failed;) {
+      if (!read_.Read(&what, 1) || what == 'q') return;
+      failed = what == 'f' || !ends_when_asked_;
+      if (what != 't') continue;
       terminated_ = true;
+      seconds = std::min(seconds, 0.5);
+      if (!failed) continue;
       // The reason is on its way: a lost process is seen by all others at the same time.
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       if (const auto world = newest()) {
         world->Fail({{rank(), "the launcher ended it (SIGTERM)", true}, -1, rank()});
       }
-      seconds = std::min(seconds, 0.5);
     }
     using Clock = std::chrono::steady_clock;
     const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
@@ -145,7 +150,7 @@ class MpiProcesses final : public Processes {
   mutable std::mutex mutex_;
   std::shared_ptr<World> newest_;  // kept, so that it can be asked why it failed
   Socket read_, write_;
-  std::atomic<bool> terminated_{false};
+  std::atomic<bool> terminated_{false}, ends_when_asked_{false};
   std::thread watch_;
 };
 
