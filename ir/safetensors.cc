@@ -14,6 +14,8 @@
 #include <set>
 #include <string_view>
 
+#include "ir/no_memory.h"
+
 namespace shardc {
 namespace {
 
@@ -42,6 +44,7 @@ constexpr StoredDType kDTypes[] = {
 
 std::shared_ptr<const void> MapFile(const std::string& path, int64_t* size) {
   auto cannot = [&](int error) {
+    if (error == ENOMEM) return NoMemory(path);
     return Diagnostic("E5001", ExitCode::kIo, path,
                       StrCat("cannot be opened: ", std::strerror(error)));
   };

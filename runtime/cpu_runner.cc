@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/abort.h"
 #include "runtime/backend.h"
 #include "runtime/groups.h"
 #include "runtime/in_process/in_process.h"
@@ -59,7 +60,7 @@ class CpuRunner : public StepRunner {
         ranks_[r] = std::make_unique<Rank>(request.programs[r], options_, per_rank, std::move(end),
                                            groups, request.read_state);
       } catch (const std::exception& e) {
-        if (end) raw->Abort(e.what());
+        if (end) AbortFor(*raw, e);
         throw;
       }
     });
@@ -78,7 +79,7 @@ class CpuRunner : public StepRunner {
       } catch (const Aborted&) {
         throw;
       } catch (const std::exception& e) {
-        ranks_[r]->Abort(e.what());
+        AbortFor(*ranks_[r], e);
         throw;
       }
     });
@@ -140,7 +141,7 @@ class CpuRank : public StepRunner {
     try {
       rank_.Step();
     } catch (const std::exception& e) {
-      rank_.Abort(e.what());
+      AbortFor(rank_, e);
       throw;
     }
   }

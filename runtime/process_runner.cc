@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "ir/diagnostic.h"
+#include "runtime/abort.h"
 #include "runtime/describe.h"
 #include "runtime/processes.h"
 
@@ -86,7 +87,7 @@ class Local {
     } catch (const Aborted& e) {
       throw Diagnostic("E4311", ExitCode::kPeerLost, StrCat("rank ", e.rank()), e.reason());
     } catch (const std::exception& e) {
-      if (control_) control_->Abort(e.what());
+      if (control_) AbortFor(*control_, e);
       throw;
     }
   }

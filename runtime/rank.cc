@@ -5,13 +5,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
+#include <system_error>
 
 #include "ir/diagnostic.h"
+#include "ir/no_memory.h"
 #include "ir/op_def.h"
 #include "runtime/accesses.h"
-#include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/peaks.h"
+#include "runtime/cpu/kernels/team_memory.h"
 #include "runtime/cpu/kernels/team_size.h"
 #include "runtime/describe.h"
 #include "runtime/groups.h"
@@ -42,27 +43,19 @@ int TeamSize(int threads) {
   return cpu::GrantedThreads(threads);
 }
 
-// oneDNN takes and gives back aligned memory with each product. What alignment leaves over are
-// small blocks, which glibc puts into the thread's cache, and there they keep their large
-// neighbours from becoming one free block again: until the cache is full of them, product after
-// product takes new memory. So it is filled first, on each thread of the team.
-void FillSmallBlockCaches(int threads) {
-  constexpr size_t kSmallest = 24, kLargest = 184, kStep = 16, kOfEach = 7;
-  cpu::ParallelChunks(threads, threads, [](int64_t, int64_t) {
-    std::vector<std::unique_ptr<char[]>> blocks;
-    for (size_t size = kSmallest; size <= kLargest; size += kStep) {
-      for (size_t i = 0; i < kOfEach; ++i) blocks.emplace_back(new char[size]);
-    }
-  });
-}
-
 }  // namespace
 
 Rank::Rank(const Program& program, const SessionOptions& options, int threads,
            std::unique_ptr<Communicator> world, const std::vector<std::vector<int>>& groups,
            const StateReader& read_state)
     : program_(program), options_(options), threads_(TeamSize(threads)), world_(std::move(world)) {
-  FillSmallBlockCaches(threads_);
+  try {
+    cpu::MakeTeam(threads_);
+  } catch (const std::system_error& e) {
+    throw Diagnostic("E4007", ExitCode::kMemory, StrCat("rank ", program.rank),
+                     StrCat("cannot start its ", threads_, " threads: ", e.code().message()),
+                     "run fewer ranks on this machine, or with fewer --threads");
+  }
   AllocateBuffers(read_state);
   PrepareCommunicators(groups);
   PrepareInstructions();
@@ -131,6 +124,9 @@ void Rank::PrepareInstructions() {
       if (!step.kernel) step.kernel = MakeReferenceKernel(request);
     } catch (const Diagnostic& d) {
       throw d.In(DescribeInstruction(program_, i));
+    } catch (const std::exception& e) {
+      if (!IsNoMemory(e)) throw;
+      throw NoMemory(DescribeInstruction(program_, i));
     }
   }
 }
@@ -197,6 +193,7 @@ void Rank::Described(size_t i, const Body& body) const {
     if (d.id() == "E4005") throw;  // names its instruction itself
     throw d.id() == "E4003" ? NameInput(program_, i, d) : d.In(DescribeInstruction(program_, i));
   } catch (const std::exception& e) {
+    if (IsNoMemory(e)) throw NoMemory(DescribeInstruction(program_, i));
     throw Diagnostic("E4006", ExitCode::kInternal, DescribeInstruction(program_, i), e.what());
   }
 }

@@ -8,6 +8,7 @@
 namespace shardc {
 
 RankTeam::RankTeam(int64_t n) {
+  threads_.reserve(static_cast<size_t>(n));
   try {
     for (int64_t r = 0; r < n; ++r) threads_.emplace_back([this, r] { Loop(r); });
   } catch (const std::system_error& e) {
@@ -16,6 +17,9 @@ RankTeam::RankTeam(int64_t n) {
     throw Diagnostic("E4007", ExitCode::kMemory, StrCat("rank ", started),
                      StrCat("cannot start its thread: ", e.code().message()),
                      "run fewer ranks on this machine");
+  } catch (...) {
+    Stop();
+    throw;
   }
 }
 

@@ -13,10 +13,12 @@
 #include <vector>
 
 #include "ir/diagnostic.h"
+#include "ir/no_memory.h"
 #include "runtime/backend.h"
 #include "runtime/process_runner.h"
 #include "runtime/processes.h"
 #include "tools/interrupt.h"
+#include "tools/no_memory_exit.h"
 
 namespace shardc {
 namespace {
@@ -40,9 +42,9 @@ void Together(Processes& processes, const Work& work) {
   } catch (const Diagnostic& d) {
     error = std::current_exception();
     mine = static_cast<int32_t>(d.code());
-  } catch (const std::exception&) {
+  } catch (const std::exception& e) {
     error = std::current_exception();
-    mine = static_cast<int32_t>(ExitCode::kInternal);
+    mine = static_cast<int32_t>(IsNoMemory(e) ? ExitCode::kMemory : ExitCode::kInternal);
   }
   std::vector<int32_t> codes(static_cast<size_t>(processes.size()));
   // All leave this world in peace, also to fail: no answer may be lost.
@@ -121,6 +123,7 @@ int Work(Processes& processes, const std::string& folder, SessionOptions options
   CheckSameFiles(processes, plan, read);
   options.processes = &processes;
   if (processes.rank() == 0) return lead(plan, options);
+  NameExitOfLibraries();
   std::optional<Interrupt> interrupt;
   if (options.noted) {
     interrupt.emplace();
@@ -133,8 +136,8 @@ std::unique_ptr<Processes> Join() {
   try {
     return JoinMpi();
   } catch (const Diagnostic& d) {
-    // All processes fail alike, and cannot ask each other who is the first.
-    if (LaunchedRank() == 0) Say(d.what());
+    // All processes fail alike, but for want of memory, and cannot ask each other who is the first.
+    if (LaunchedRank() == 0 || d.code() == ExitCode::kMemory) Say(d.what());
     std::fflush(stderr);
     _exit(static_cast<int>(d.code()));
   }
@@ -174,7 +177,11 @@ void RunLaunched(const std::string& folder, const SessionOptions& options,
   } catch (const Aborted& e) {
     failed(ExitCode::kPeerLost, e.what());
   } catch (const std::exception& e) {
-    failed(ExitCode::kInternal, e.what());
+    if (IsNoMemory(e)) {
+      failed(ExitCode::kMemory, kNoMemory);
+    } else {
+      failed(ExitCode::kInternal, e.what());
+    }
   }
   End(processes, code, quiet, signal);
 }

@@ -1,13 +1,14 @@
 #include <cstdio>
 #include <exception>
 #include <iostream>
-#include <new>
 #include <sstream>
 #include <string>
 #include <string_view>
 
 #include "ir/diagnostic.h"
+#include "ir/no_memory.h"
 #include "runtime/processes.h"
+#include "tools/no_memory_exit.h"
 #include "tools/verbs.h"
 
 namespace shardc {
@@ -72,6 +73,7 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using shardc::ExitCode;
+  shardc::NameTerminationWithoutMemory();
   try {
     return shardc::Main(argc, argv);
   } catch (const shardc::Diagnostic& d) {
@@ -79,10 +81,11 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "shardc: error %s\n", d.what());
     }
     return static_cast<int>(d.code());
-  } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "shardc: error E6201: out of memory\n");
-    return static_cast<int>(ExitCode::kMemory);
   } catch (const std::exception& e) {
+    if (shardc::IsNoMemory(e)) {
+      std::fprintf(stderr, "shardc: error %s\n", shardc::kNoMemory);
+      return static_cast<int>(ExitCode::kMemory);
+    }
     std::fprintf(stderr, "shardc: %s\n", e.what());
     return static_cast<int>(ExitCode::kInternal);
   }

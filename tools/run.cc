@@ -16,6 +16,7 @@
 #include "tools/inputs.h"
 #include "tools/interrupt.h"
 #include "tools/launched.h"
+#include "tools/no_memory_exit.h"
 #include "tools/plan.h"
 #include "tools/run_profile.h"
 #include "tools/run_report.h"
@@ -325,6 +326,7 @@ void RunPlan(const RunOptions& o) {
   SessionOptions session = o.session;
   if (Writes(o)) session.noted = Interrupt::Noted;
   auto run = [&o](const Plan& plan, const SessionOptions& options) {
+    NameExitOfLibraries();
     return Run(o, options, plan).Go();
   };
   if (StartedByMpi()) {

@@ -6,6 +6,8 @@
 
 #include <cerrno>
 
+#include "ir/no_memory.h"
+
 namespace shardc::onnx_import {
 
 std::shared_ptr<const MappedFile> MappedFile::Map(int fd) {
@@ -19,6 +21,7 @@ std::shared_ptr<const MappedFile> MappedFile::Map(int fd) {
     if (data == MAP_FAILED) error = errno;
   }
   close(fd);
+  if (error == ENOMEM) throw NoMemory("");
   errno = error;
   if (error != 0) return nullptr;
   return std::shared_ptr<const MappedFile>(

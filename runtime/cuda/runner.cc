@@ -5,6 +5,7 @@
 
 #include "ir/diagnostic.h"
 #include "ir/manifest.h"
+#include "runtime/abort.h"
 #include "runtime/cuda/peaks.h"
 #include "runtime/groups.h"
 #include "runtime/in_process/in_process.h"
@@ -92,9 +93,9 @@ class GpuRank : public StepRunner {
           OptionsOf(machine, request), machine.make_kernel, request.read_state);
     } catch (const std::exception& e) {
       if (carrier_) {
-        carrier_->Abort(e.what());
+        AbortFor(*carrier_, e);
       } else if (world) {
-        host->Abort(e.what());
+        AbortFor(*host, e);
       }
       throw;
     }
@@ -113,7 +114,7 @@ class GpuRank : public StepRunner {
     try {
       executor_->Step();
     } catch (const std::exception& e) {
-      carrier_->Abort(e.what());
+      AbortFor(*carrier_, e);
       throw;
     }
   }
@@ -282,7 +283,7 @@ std::unique_ptr<StepRunner> MakeRankOn(const Machine& machine, const RunnerReque
     claim = ClaimGpu(machine, seat.local_rank);
     CheckClaims(claim, machine.gpus, *seat.world);
   } catch (const std::exception& e) {
-    seat.world->Abort(e.what());
+    AbortFor(*seat.world, e);
     throw;
   }
   return std::make_unique<GpuRank>(machine, request, rank, claim.number, std::move(seat.world));

@@ -44,7 +44,12 @@ void InProcessCommunicator::Poll() {
 }
 
 void InProcessCommunicator::Abort(const std::string& reason) noexcept {
-  group_->world->Fail({group_->world_ranks[rank_], reason});
+  const int rank = group_->world_ranks[rank_];
+  try {
+    group_->world->Fail({rank, reason});
+  } catch (const std::bad_alloc&) {
+    group_->world->Fail({rank, "out of memory"});  // short enough to need none
+  }
 }
 
 Post& InProcessCommunicator::StartPost(CallKind kind, ReduceOp op, int root) {

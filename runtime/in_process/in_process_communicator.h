@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/abort.h"
 #include "runtime/communicator.h"
 #include "runtime/in_process/world.h"
 
@@ -95,7 +96,7 @@ void InProcessCommunicator::Guarded(const Body& body) {
   try {
     body();
   } catch (const std::exception& error) {
-    Abort(error.what());  // changes nothing if the world has failed already
+    AbortFor(*this, error);  // changes nothing if the world has failed already
     throw;
   }
 }

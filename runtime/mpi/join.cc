@@ -95,13 +95,17 @@ class MpiProcesses final : public Processes {
     if (!failed) return wire_.Finalize();
     if (terminated) return;
     // MPI waits for every process, and one of them may be gone.
-    auto done = std::make_shared<std::atomic<bool>>(false);
-    std::thread([this, done] {
-      wire_.Finalize();
-      *done = true;
-    }).detach();
-    for (int i = 0; i < 30 && !*done; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    try {
+      auto done = std::make_shared<std::atomic<bool>>(false);
+      std::thread([this, done] {
+        wire_.Finalize();
+        *done = true;
+      }).detach();
+      for (int i = 0; i < 30 && !*done; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    } catch (const std::exception&) {
+      // No memory for a thread: the launcher ends the others.
+    }
   }
 
  private:
@@ -117,7 +121,7 @@ class MpiProcesses final : public Processes {
       // The reason is on its way: a lost process is seen by all others at the same time.
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       if (const auto world = newest()) {
-        world->Fail({{rank(), "the launcher ended it (SIGTERM)", true}, -1, rank()});
+        world->Fail({{rank(), ReasonOf("the launcher ended it (SIGTERM)"), true}, -1, rank()});
       }
     }
     using Clock = std::chrono::steady_clock;

@@ -1,11 +1,13 @@
 // Loads the plugin that uses MPI, so that this program starts on machines without it.
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <vector>
 
 #include "ir/diagnostic.h"
+#include "ir/no_memory.h"
 #include "runtime/mpi/join.h"
 #include "runtime/processes.h"
 
@@ -21,9 +23,18 @@ std::vector<std::string> Candidates() {
   return {folder / kLibrary, folder / "../lib" / kLibrary, folder / "../runtime" / kLibrary};
 }
 
+// MPI ends a process, with a code of its own, when it gets no memory to begin with.
+void CheckRoom() {
+  constexpr size_t kBytes = size_t{256} << 20;
+  void* room = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) throw NoMemory("mpirun");
+  munmap(room, kBytes);
+}
+
 }  // namespace
 
 std::unique_ptr<Processes> JoinMpi() {
+  CheckRoom();
   std::string tried;
   for (const std::string& path : Candidates()) {
     // Global, because MPI loads parts of its own that expect to see it.

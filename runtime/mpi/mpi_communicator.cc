@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ir/diagnostic.h"
+#include "runtime/abort.h"
 #include "runtime/in_process/arguments.h"
 #include "runtime/in_process/reduce.h"
 #include "runtime/mpi/waiting.h"
@@ -82,7 +83,7 @@ MpiCommunicator::~MpiCommunicator() {
       if (p != rank_) Post(p, Channel::kLeaves, {});
     }
   } catch (const std::exception& error) {
-    Abort(error.what());
+    AbortFor(*this, error);
   }
 }
 
@@ -91,7 +92,7 @@ void MpiCommunicator::Poll() {
 }
 
 void MpiCommunicator::Abort(const std::string& reason) noexcept {
-  world_->Fail({{world_->rank(), reason, false}, -1, world_->rank()});
+  world_->Fail({{world_->rank(), ReasonOf(reason), false}, -1, world_->rank()});
 }
 
 void MpiCommunicator::Post(int peer, Channel channel, Parcel note) {

@@ -5,6 +5,7 @@
 
 #include "runtime/mpi/header.h"
 #include "runtime/mpi/patience.h"
+#include "runtime/mpi/world.h"
 
 namespace shardc::mpi {
 
@@ -112,10 +113,10 @@ void Outbox::Work() {
       }
     } catch (const WireError& error) {
       if (lock.owns_lock()) lock.unlock();
-      return on_error_(error.peer(), error.what());
+      return on_error_(error.peer(), ReasonOf(error.what()));
     } catch (const std::exception& error) {
       if (lock.owns_lock()) lock.unlock();
-      return on_error_(kNobody, error.what());
+      return on_error_(kNobody, ReasonOf(error.what()));
     }
     if (lock.owns_lock()) lock.unlock();
     if (moved) {

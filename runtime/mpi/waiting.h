@@ -1,6 +1,7 @@
 // The parts of MpiCommunicator that are templates.
 #pragma once
 
+#include "runtime/abort.h"
 #include "runtime/mpi/mpi_communicator.h"
 #include "runtime/mpi/patience.h"
 
@@ -14,7 +15,7 @@ void MpiCommunicator::Guarded(const Body& body) {
     world_->Fail({{error.peer(), error.what(), true}, -1, world_->rank()});
     world_->ThrowFailure(id_, members_);
   } catch (const std::exception& error) {
-    Abort(error.what());  // changes nothing if the world has failed already
+    AbortFor(*this, error);  // changes nothing if the world has failed already
     throw;
   }
 }

@@ -4,11 +4,21 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "ir/diagnostic.h"
 
 namespace shardc::mpi {
+
+std::string ReasonOf(std::string_view text) noexcept {
+  try {
+    return std::string(text.empty() ? kNoReason : text);
+  } catch (const std::bad_alloc&) {
+    return std::string(kNoReason);
+  }
+}
+
 namespace {
 
 // kHeard answers a kFailed of the sender's own; its `rank` is the one that the answerer takes to
@@ -23,6 +33,19 @@ struct Notice {
 
 constexpr size_t kMaxReason = 16384;
 
+// Of the reason, as much as can be had from the socket and from memory.
+std::string ReadReason(const Socket& socket, size_t bytes) {
+  std::string reason;
+  try {
+    reason.resize(std::min(kMaxReason, bytes));
+  } catch (const std::bad_alloc&) {
+    for (char skipped; bytes > 0 && socket.Read(&skipped, 1);) --bytes;
+    return ReasonOf("");
+  }
+  socket.Read(reason.data(), reason.size());
+  return reason;
+}
+
 // To the thread that watches.
 constexpr char kStop = 's', kAnswer = 'a';
 
@@ -36,13 +59,15 @@ World::World(Wire& wire, int rank, std::vector<Socket> peers, std::function<void
       settled_(peers_.size()),
       outbox_(wire, [this](int peer, const std::string& what) {
         const bool lost = peer != Outbox::kNobody;
-        Fail({{lost ? peer : rank_, what, lost}, -1, rank_});
+        Fail({{lost ? peer : rank_, ReasonOf(what), lost}, -1, rank_});
       }) {
   int ends[2];
   SHARDC_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
   of_watcher_ = Socket(ends[0]);
   to_watcher_ = Socket(ends[1]);
-  watcher_ = std::thread([this] { Watch(); });
+  std::vector<pollfd> fds = {{of_watcher_.fd(), POLLIN, 0}};
+  for (const Socket& peer : peers_) fds.push_back({peer.fd(), POLLIN, 0});
+  watcher_ = std::thread([this, fds = std::move(fds)]() mutable { Watch(fds); });
 }
 
 World::~World() {
@@ -68,22 +93,19 @@ bool World::Note(Failure failure, bool own) {
 }
 
 void World::Fail(Failure failure) noexcept {
-  try {
-    if (failure.what.reason.size() > kMaxReason) failure.what.reason.resize(kMaxReason);
-    CatchUp();
-    if (!Note(failure, failure.what.rank == rank_)) return;
-    Notice notice{Word::kFailed,          failure.what.rank, failure.what.lost,
-                  failure.mismatch_group, failure.reporter,  0};
-    notice.reason_bytes = static_cast<int32_t>(failure.what.reason.size());
-    std::string message(reinterpret_cast<const char*>(&notice), sizeof(notice));
-    message += failure.what.reason;
-    std::lock_guard lock(saying_);
-    for (const Socket& peer : peers_) {
-      if (peer.fd() >= 0) peer.Write(message.data(), message.size());
-    }
-  } catch (const std::exception&) {
-    // No memory for the reason: the others see this process end.
-    failed_.store(true, std::memory_order_release);
+  std::string reason = ReasonOf(failure.what.reason);
+  if (reason.size() > kMaxReason) reason.resize(kMaxReason);
+  if (reason.size() < failure.what.reason.size()) failure.what.reason = ReasonOf(reason);
+  const Notice notice{Word::kFailed,     failure.what.rank,
+                      failure.what.lost, failure.mismatch_group,
+                      failure.reporter,  static_cast<int32_t>(reason.size())};
+  CatchUp();
+  if (!Note(std::move(failure), notice.rank == rank_)) return;
+  std::lock_guard lock(saying_);
+  for (const Socket& peer : peers_) {
+    if (peer.fd() < 0) continue;
+    peer.Write(&notice, sizeof(notice));
+    peer.Write(reason.data(), reason.size());
   }
 }
 
@@ -116,9 +138,7 @@ void World::CatchUp() {
   if (to_watcher_.Write(&word, 1)) to_watcher_.Read(&word, 1);
 }
 
-void World::Watch() {
-  std::vector<pollfd> fds = {{of_watcher_.fd(), POLLIN, 0}};
-  for (const Socket& peer : peers_) fds.push_back({peer.fd(), POLLIN, 0});
+void World::Watch(std::vector<pollfd>& fds) {
   bool asked = false;
   for (;;) {
     const int n = poll(fds.data(), fds.size(), asked ? 0 : -1);
@@ -149,7 +169,8 @@ bool World::Hear(int peer) {
   };
   if (!socket.Read(&notice, sizeof(notice))) {
     settle(false);
-    Note({{peer, "its process is gone (killed, crashed, or its machine is unreachable)", true},
+    Note({{peer, ReasonOf("its process is gone (killed, crashed, or its machine is unreachable)"),
+           true},
           -1,
           rank_});
     return false;
@@ -163,14 +184,17 @@ bool World::Hear(int peer) {
     settle(its_own && peer < rank_);
     return true;
   }
-  std::string reason(std::min(kMaxReason, static_cast<size_t>(notice.reason_bytes)), '\0');
-  socket.Read(reason.data(), reason.size());
+  std::string reason = ReadReason(socket, static_cast<size_t>(notice.reason_bytes));
   Note(
       {{notice.rank, std::move(reason), notice.lost != 0}, notice.mismatch_group, notice.reporter});
   // Afterwards: a failure of this process's own either is known by now, or will not be noted.
   if (its_own) settle(peer < rank_);
   if (its_own && !notice.lost) {
-    const Notice heard{Word::kHeard, failure()->rank, 0, -1, rank_, 0};
+    Notice heard{Word::kHeard, 0, 0, -1, rank_, 0};
+    {
+      std::lock_guard lock(mutex_);
+      heard.rank = failure_->what.rank;
+    }
     std::lock_guard lock(saying_);
     socket.Write(&heard, sizeof(heard));
   }

@@ -1,6 +1,8 @@
 // The ranks of a world as one of them sees it: who they are, and whether it has failed.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -9,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -24,6 +27,12 @@ struct Failure {
   int mismatch_group = -1;  // the group whose calls disagree, or -1
   int reporter = 0;         // who found out
 };
+
+// Short enough to need no memory of its own.
+inline constexpr std::string_view kNoReason = "out of memory";
+
+// The text, or kNoReason where there is no memory for it, or it is empty.
+std::string ReasonOf(std::string_view text) noexcept;
 
 class World {
  public:
@@ -52,8 +61,9 @@ class World {
   [[noreturn]] void ThrowFailure(int group, const std::vector<int>& members) const;
 
  private:
-  // Watches the sockets until told to stop; answers those who wait to catch up.
-  void Watch();
+  // Watches its own socket and then the others' until told to stop; answers those who wait to catch
+  // up.
+  void Watch(std::vector<pollfd>& sockets);
   // Returns whether the socket is still of use.
   bool Hear(int peer);
   // Returns whether it was the first.

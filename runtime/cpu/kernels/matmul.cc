@@ -3,11 +3,14 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <mutex>
 #include <stdexcept>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "oneapi/dnnl/dnnl.hpp"
+#include "runtime/cpu/kernels/dnnl_memory.h"
 #include "runtime/cpu/kernels/kernel_table.h"
 #include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/room.h"
@@ -117,6 +120,7 @@ void ExecuteSgemm(const MatmulConfig& c, const float* a, const float* b, const f
   const float beta = c.accumulate || start != nullptr ? 1.0F : 0.0F;
   const dnnl_status_t status = dnnl_sgemm(c.transpose_a ? 'T' : 'N', c.transpose_b ? 'T' : 'N', c.m,
                                           c.n, c.k, 1.0F, a, lda, b, ldb, beta, out, ldc);
+  CheckMemory(status);
   if (status != dnnl_success) throw std::runtime_error("matmul: dnnl_sgemm failed");
 }
 
@@ -148,6 +152,28 @@ ProductArgsOf<float> TileArgs(const MatmulConfig& c, const float* a, const float
   return args;
 }
 
+// Has oneDNN make the code of its sgemm, for all products of the process, while there is memory for
+// it.
+void MakeSgemm(int threads) {
+  static std::mutex mutex;
+  static bool made = false;
+  std::lock_guard lock(mutex);
+  if (made) return;
+  CheckRoomForCode();
+  constexpr int64_t kSize = 128;
+  omp_set_num_threads(threads);
+  std::vector<float> a(kSize * kSize), c(kSize * kSize);
+  for (const char of_a : {'N', 'T'}) {
+    for (const char of_b : {'N', 'T'}) {
+      for (const float beta : {0.0F, 1.0F}) {
+        CheckMemory(dnnl_sgemm(of_a, of_b, kSize, kSize, kSize, 1.0F, a.data(), kSize, a.data(),
+                               kSize, beta, c.data(), kSize));
+      }
+    }
+  }
+  made = true;
+}
+
 thread_local Room tile_room;
 
 }  // namespace
@@ -167,10 +193,12 @@ struct MatmulF32::State {
   dnnl::reorder pack;
   bool packs = false;
   bool packed = false;
+  bool has_run = false;  // whatever code it makes is made
   dnnl::stream stream;
 };
 
 void MatmulF32::State::MakePrimitive() {
+  CheckRoomForCode();
   omp_set_num_threads(config.threads);
   const dnnl::engine& engine = CpuEngine();
   stream = dnnl::stream(engine);
@@ -233,23 +261,29 @@ MatmulF32 MatmulF32::Create(const MatmulConfig& asked) try {
       throw std::invalid_argument("matmul: an epilogue on a contraction over nothing");
     }
     s.implementation = "sgemm";
+    MakeSgemm(config.threads);
     return MatmulF32(std::move(state));
   }
   s.MakePrimitive();
   return MatmulF32(std::move(state));
 } catch (const dnnl::error& e) {
+  CheckMemory(e.status);
   throw std::runtime_error("matmul " + std::to_string(asked.m) + "x" + std::to_string(asked.n) +
                            "x" + std::to_string(asked.k) + ": oneDNN: " + e.what());
 }
 
-void MatmulF32::PackB(const float* b) {
+void MatmulF32::PackB(const float* b) try {
   State& s = *state_;
   if (!s.packs) return;
+  if (!s.packed) CheckRoomForCode();
   omp_set_num_threads(s.config.threads);
   s.b.set_data_handle(const_cast<float*>(b));
   s.pack.execute(s.stream, s.b, s.packed_b);
   s.stream.wait();
   s.packed = true;
+} catch (const dnnl::error& e) {
+  CheckMemory(e.status);
+  throw;
 }
 
 int64_t MatmulF32::held_bytes() const {
@@ -259,13 +293,14 @@ int64_t MatmulF32::held_bytes() const {
 
 std::string MatmulF32::implementation() const { return state_->implementation; }
 
-void MatmulF32::Execute(const float* a, const float* b, const float* bias, float* c) const {
+void MatmulF32::Execute(const float* a, const float* b, const float* bias, float* c) const try {
   State& s = *state_;
   if (s.config.m == 0 || s.config.n == 0 || s.config.batch == 0) return;
   if (s.on_tiles) {
     return Kernels().product.f32(TileArgs(s.config, a, b, bias, c), tile_room.data(),
                                  s.config.threads);
   }
+  if (!std::exchange(s.has_run, true)) CheckRoomForCode();
   if (s.use_sgemm) return ExecuteSgemm(s.config, a, b, bias, c);
   if (s.packs && !s.packed) throw std::logic_error("matmul: Execute before PackB");
   omp_set_num_threads(s.config.threads);
@@ -284,6 +319,9 @@ void MatmulF32::Execute(const float* a, const float* b, const float* bias, float
   }
   s.primitive.execute(s.stream, args);
   s.stream.wait();
+} catch (const dnnl::error& e) {
+  CheckMemory(e.status);
+  throw;
 }
 
 }  // namespace shardc::cpu

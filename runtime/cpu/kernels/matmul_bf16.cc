@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <stdexcept>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "oneapi/dnnl/dnnl.hpp"
+#include "runtime/cpu/kernels/dnnl_memory.h"
 #include "runtime/cpu/kernels/kernel_table.h"
 #include "runtime/cpu/kernels/room.h"
 #include "runtime/cpu/kernels/team_size.h"
@@ -91,6 +93,7 @@ struct MatmulBf16::State {
   memory plain_b;  // what is packed to b
   dnnl::reorder pack_b;
   bool packs_b = false;
+  bool has_run = false;  // whatever code it makes is made
 
   explicit State(const MatmulBf16Config& c) : config(c) {
     if (OnTiles(c)) {
@@ -106,6 +109,7 @@ struct MatmulBf16::State {
   static int64_t Reserve(int64_t bytes) { return room.Reserve(static_cast<size_t>(bytes)); }
 
   void MakePrimitive() {
+    CheckRoomForCode();
     const dnnl::engine& engine = CpuEngine();
     stream = dnnl::stream(engine);
     const Type result = config.result_f32 ? Type::f32 : Type::bf16;
@@ -145,6 +149,7 @@ struct MatmulBf16::State {
   }
 
   void Run(const void* from_a, const void* from_b, const void* from_bias, void* to) {
+    if (!std::exchange(has_run, true)) CheckRoomForCode();
     a.set_data_handle(const_cast<void*>(from_a));
     c.set_data_handle(to);
     b.set_data_handle(packs_b ? room.data() : const_cast<void*>(from_b));
@@ -176,20 +181,24 @@ std::unique_ptr<MatmulBf16> MatmulBf16::Create(const MatmulBf16Config& asked) tr
   // oneDNN's scalar loops are no faster than the reference kernel.
   if (state->implementation.find("ref") != std::string::npos) return nullptr;
   return std::unique_ptr<MatmulBf16>(new MatmulBf16(std::move(state)));
-} catch (const dnnl::error&) {
+} catch (const dnnl::error& e) {
+  CheckMemory(e.status);
   return nullptr;
 }
 
 int64_t MatmulBf16::held_bytes() const { return state_->held_bytes; }
 std::string MatmulBf16::implementation() const { return state_->implementation; }
 
-void MatmulBf16::Execute(const void* a, const void* b, const void* bias, void* c) {
+void MatmulBf16::Execute(const void* a, const void* b, const void* bias, void* c) try {
   State& s = *state_;
   if (s.on_tiles) {
     return Kernels().product.bf16(TileArgs(s.config, a, b, bias, c), room.data(), s.config.threads);
   }
   omp_set_num_threads(s.config.threads);
   s.Run(a, b, bias, c);
+} catch (const dnnl::error& e) {
+  CheckMemory(e.status);
+  throw;
 }
 
 }  // namespace shardc::cpu

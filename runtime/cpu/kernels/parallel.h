@@ -2,14 +2,17 @@
 //
 // The split of [0, n) depends on n, grain and `threads` only, never on how many threads OpenMP
 // really grants, so a kernel whose chunks are independent gives the same bits on every run. With
-// one chunk the body runs on the calling thread and no parallel region is entered. Bodies must not
-// throw.
+// one chunk the body runs on the calling thread and no parallel region is entered. Of exceptions
+// bodies may only throw std::bad_alloc: the caller gets it once all of them have ended.
 #ifndef RUNTIME_CPU_KERNELS_PARALLEL_H_
 #define RUNTIME_CPU_KERNELS_PARALLEL_H_
 
 #include <omp.h>
 
 #include <cstdint>
+#include <new>
+
+#include "runtime/cpu/kernels/team_memory.h"
 
 namespace shardc::cpu {
 
@@ -21,11 +24,18 @@ inline void ParallelChunks(int threads, int64_t chunks, const Fn& fn) {
     return;
   }
   const int team = chunks < threads ? static_cast<int>(chunks) : threads;
+  bool no_memory = false;
 #pragma omp parallel num_threads(team)
   {
-    const int64_t step = omp_get_num_threads();
-    for (int64_t c = omp_get_thread_num(); c < chunks; c += step) fn(c, chunks);
+    try {
+      const int64_t step = omp_get_num_threads();
+      for (int64_t c = omp_get_thread_num(); c < chunks; c += step) fn(c, chunks);
+    } catch (const std::bad_alloc&) {
+#pragma omp atomic write
+      no_memory = true;
+    }
   }
+  if (no_memory) ThrowNoMemory();
 }
 
 // Calls fn(begin, end) over at most `threads` contiguous pieces of [0, n), none shorter than

@@ -3,6 +3,7 @@
 #include "runtime/cpu/kernels/amx.h"
 #include "runtime/cpu/kernels/product.h"
 #include "runtime/cpu/kernels/scratch.h"
+#include "runtime/cpu/kernels/team_memory.h"
 #include "runtime/cpu/kernels/vec_transpose.h"
 
 namespace shardc::cpu::SHARDC_ISA {
@@ -339,12 +340,13 @@ void Pack(const ProductArgsOf<T>& args, bool of_a, int64_t panel, const Stretch&
   }
 }
 
-// The part of thread `index` of the `threads` that share one product.
+// The part of thread `index` of the `threads` that share one product. False without the memory for
+// it: the thread then only packs, as the others rely on.
 template <int kParts, typename T>
-void SharedProduct(const ProductArgsOf<T>& args, char* work, int index, int threads) {
+bool SharedProduct(const ProductArgsOf<T>& args, char* work, int index, int threads) {
   static thread_local Scratch scratch;
   const Blocks blocks = BlocksOf<kParts>(args.m, args.n, args.k, args.c == nullptr);
-  auto* held = reinterpret_cast<char*>(scratch.Get(blocks.held * blocks.panel_bytes / 4));
+  auto* held = reinterpret_cast<char*>(scratch.GetOrNull(blocks.held * blocks.panel_bytes / 4));
   auto* sums = reinterpret_cast<float*>(work + blocks.streamed * blocks.panel_bytes);
   const int64_t all_streamed = CeilDiv(blocks.streams_a ? args.m : args.n, kPanel);
   for (int64_t first = 0; first < all_streamed; first += blocks.streamed) {
@@ -371,7 +373,7 @@ void SharedProduct(const ProductArgsOf<T>& args, char* work, int index, int thre
       if (threads > 1) {
 #pragma omp barrier
       }
-      for (int64_t o0 = o_begin; o0 < o_end; o0 += group) {
+      for (int64_t o0 = o_begin; held != nullptr && o0 < o_end; o0 += group) {
         const int64_t count = MinOf(group, o_end - o0);
         for (int64_t o = 0; o < count; ++o) {
           Pack<kParts>(args, !blocks.streams_a, o0 + o, stretch, held + o * bytes);
@@ -394,6 +396,7 @@ void SharedProduct(const ProductArgsOf<T>& args, char* work, int index, int thre
       }
     }
   }
+  return held != nullptr;
 }
 
 template <typename T>
@@ -425,18 +428,23 @@ void Product(const ProductArgsOf<T>& args, void* work, int threads) {
   const int64_t bytes_of_one =
       BlocksOf<kParts>(args.m, args.n, args.k, args.c == nullptr).work_bytes;
   const bool per_thread = ProductPerThread(args.batch, threads, bytes_of_one);
+  bool no_memory = false;
 #pragma omp parallel num_threads(threads)
   {
     const int index = omp_get_thread_num(), team = omp_get_num_threads();
     Tiles tiles;
+    bool done = true;
     for (int64_t item = per_thread ? index : 0; item < args.batch; item += per_thread ? team : 1) {
-      if (per_thread) {
-        SharedProduct<kParts>(OneOf(args, item), bytes + index * bytes_of_one, 0, 1);
-      } else {
-        SharedProduct<kParts>(OneOf(args, item), bytes, index, team);
-      }
+      const auto one = OneOf(args, item);
+      done &= per_thread ? SharedProduct<kParts>(one, bytes + index * bytes_of_one, 0, 1)
+                         : SharedProduct<kParts>(one, bytes, index, team);
+    }
+    if (!done) {
+#pragma omp atomic write
+      no_memory = true;
     }
   }
+  if (no_memory) ThrowNoMemory();
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "runtime/cpu/kernels/team_memory.h"
+
 namespace shardc::cpu::SHARDC_ISA {
 
 class Scratch {
@@ -16,16 +18,22 @@ class Scratch {
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch() { free(data_); }
 
-  // 64-byte aligned room for `count` floats, contents undefined; valid until the next Get of this
-  // object.
+  // 64-byte aligned room for `count` floats, contents undefined; valid until the next call. Throws
+  // std::bad_alloc.
   float* Get(int64_t count) {
+    float* data = GetOrNull(count);
+    if (data == nullptr && count > 0) ThrowNoMemory();
+    return data;
+  }
+
+  // The same, null where there is no memory.
+  float* GetOrNull(int64_t count) {
     if (count > capacity_) {
       free(data_);
       capacity_ = 0;
       const size_t bytes = (static_cast<size_t>(count) * sizeof(float) + 63) / 64 * 64;
       data_ = static_cast<float*>(aligned_alloc(64, bytes));
-      if (data_ == nullptr) abort();
-      capacity_ = count;
+      if (data_ != nullptr) capacity_ = count;
     }
     return data_;
   }
