@@ -50,13 +50,33 @@ void Variadic(NodeContext& c) {
   c.SetOutput(0, v);
 }
 
+// Whether all are numbers that integers are raised to without a fraction.
+bool AreCounts(const HostTensor* exponents) {
+  if (exponents == nullptr) return false;
+  for (int64_t i = 0; i < exponents->num_elements(); ++i) {
+    const double x = exponents->AsDouble(i);
+    if (!(x >= 0 && x <= 64 && x == std::floor(x))) return false;
+  }
+  return true;
+}
+
+void CheckFits(const NodeContext& c, const HostTensor* values, DType type) {
+  const double limit = type == DType::kI32 ? 0x1p31 : 0x1p63;
+  for (int64_t i = 0; values && i < values->num_elements(); ++i) {
+    const double x = std::trunc(values->AsDouble(i));
+    if (!(x >= -limit && x < limit)) c.Fail("E1306", StrCat("makes ", x, ", no ", DTypeName(type)));
+  }
+}
+
 // The exponent may be of another type; the result has the base's.
 void Pow(NodeContext& c) {
   Value *base = c.input(0), *exponent = c.input(1);
   DType type = base->type.dtype;
-  bool by_double = IsInteger(type) && IsFloat(exponent->type.dtype);
+  const bool of_integers = IsInteger(type) && IsFloat(exponent->type.dtype);
+  const bool by_double = of_integers && !AreCounts(c.ConstantOf(exponent));
   DType computed = by_double ? DType::kF64 : type;
   Value* y = c.Make("pow", {c.Cast(base, computed), c.Cast(exponent, computed)});
+  if (by_double) CheckFits(c, c.ConstantOf(y), type);
   c.SetOutput(0, c.Cast(y, type));
 }
 

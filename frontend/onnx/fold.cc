@@ -53,7 +53,7 @@ bool Overflows(Arithmetic arithmetic, T a, T b) {
   return false;
 }
 
-bool Wraps(std::string_view op, DType type) {
+bool IsRing(std::string_view op, DType type) {
   const Arithmetic arithmetic = ArithmeticOf(op);
   const bool ring = arithmetic == Arithmetic::kAdd || arithmetic == Arithmetic::kSub ||
                     arithmetic == Arithmetic::kMul;
@@ -85,7 +85,7 @@ std::vector<HostTensor> RunWrapping(const OpDef& def, const Attributes& attrs, c
 void CheckIntegers(std::string_view op, const HostTensor& a, const HostTensor& b,
                    const Shape& result) {
   Arithmetic arithmetic = ArithmeticOf(op);
-  if (arithmetic == Arithmetic::kNone || !IsInteger(a.dtype()) || Wraps(op, a.dtype())) return;
+  if (arithmetic == Arithmetic::kNone || !IsInteger(a.dtype())) return;
   for (int64_t i = 0; i < NumElements(result); ++i) {
     int64_t x = a.AsInt(IndexIn(a.shape(), result, i)), y = b.AsInt(IndexIn(b.shape(), result, i));
     bool bad = a.dtype() == DType::kI64 ? Overflows<int64_t>(arithmetic, x, y)
@@ -122,7 +122,8 @@ const HostTensor* ConstantOf(const Value* value) {
 
 std::optional<std::vector<HostTensor>> Fold(std::string_view name,
                                             const std::vector<Value*>& operands,
-                                            const Attributes& attrs, int64_t& bytes_left) {
+                                            const Attributes& attrs, int64_t& bytes_left,
+                                            bool may_wrap) {
   const OpDef& def = GetOpDef(name);
   int n = static_cast<int>(operands.size());
   bool fits = n >= def.min_operands && (def.max_operands < 0 || n <= def.max_operands);
@@ -136,12 +137,12 @@ std::optional<std::vector<HostTensor>> Fold(std::string_view name,
   }
   std::vector<TensorType> result_types = def.infer({types, attrs});
   if (!WorthKeeping(result_types, operands, bytes_left)) return std::nullopt;
-  if (operands.size() == 2) {
+  const bool wraps = may_wrap && IsRing(name, constants[0]->dtype());
+  if (operands.size() == 2 && !wraps) {
     CheckIntegers(name, *constants[0], *constants[1], result_types[0].shape);
   }
   for (const TensorType& type : result_types) bytes_left -= type.bytes();
-  if (Wraps(name, constants[0]->dtype()))
-    return RunWrapping(def, attrs, *constants[0], *constants[1], result_types[0]);
+  if (wraps) return RunWrapping(def, attrs, *constants[0], *constants[1], result_types[0]);
   return RunReference(def, attrs, constants, result_types);
 }
 

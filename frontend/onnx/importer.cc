@@ -7,6 +7,7 @@
 #include "frontend/onnx/load_model.h"
 #include "frontend/onnx/narrow.h"
 #include "frontend/onnx/node.h"
+#include "frontend/onnx/op_types.h"
 #include "frontend/onnx/op_versions.h"
 #include "frontend/onnx/params.h"
 #include "frontend/onnx/sort_nodes.h"
@@ -170,6 +171,7 @@ class Importer {
     conversion_.builder.site = SiteOf(proto);
     Node node(conversion_, proto);
     CheckVersion(node, proto);
+    CheckTypes(node, proto);
     try {
       if (proto.op_type() == "If" && NormalDomain(proto.domain()).empty()) {
         ConvertIf(proto, node, params);

@@ -79,6 +79,17 @@ bool IsNarrow(int64_t onnx_type) {
   return std::find(std::begin(kNarrow), std::end(kNarrow), onnx_type) != std::end(kNarrow);
 }
 
+double ExtremeOf(const NodeContext& c, int64_t narrow_type, bool largest) {
+  const Range range = RangeOf(narrow_type);
+  if (range.bits == 64) {
+    if (largest) c.Fail("E1306", "makes the largest uint64, which is no int64");
+    return 0;
+  }
+  const auto count = static_cast<double>(int64_t{1} << range.bits);
+  const double low = range.is_signed ? -count / 2 : 0;
+  return largest ? low + count - 1 : low;
+}
+
 int TypedLike(std::string_view op, int i) {
   constexpr std::string_view kOwnType[] = {"ArgMax",   "ArgMin",   "Cast",
                                            "CastLike", "Constant", "ConstantOfShape",

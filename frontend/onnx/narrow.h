@@ -10,6 +10,9 @@ namespace shardc::onnx_import {
 
 bool IsNarrow(int64_t onnx_type);
 
+// The largest or the least number of the narrow type. E1306 for one that its holder has not.
+double ExtremeOf(const NodeContext& c, int64_t narrow_type, bool largest);
+
 // The input of whose type result i of the op is; -1: of another's.
 int TypedLike(std::string_view op, int i);
 

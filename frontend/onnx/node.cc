@@ -211,7 +211,9 @@ std::vector<Value*> Node::MakeAll(std::string_view op, std::vector<Value*> opera
                                   Attributes attrs) {
   DropEmptyPieces(op, operands);
   if (op == "concat" && operands.size() == 1) return operands;
-  auto folded = Fold(op, operands, attrs, conversion_.fold_bytes);
+  // What ONNX Runtime's reductions of integers give beyond their range is an accident.
+  const bool may_wrap = !op_type().starts_with("Reduce");
+  auto folded = Fold(op, operands, attrs, conversion_.fold_bytes, may_wrap);
   if (!folded) folded = EmptyResults(op, operands, attrs);
   if (!folded)
     return conversion_.builder.Create(op, std::move(operands), std::move(attrs))->results;

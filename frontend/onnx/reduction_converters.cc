@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "frontend/onnx/convert_util.h"
+#include "frontend/onnx/narrow.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -34,6 +35,13 @@ Value* Mean(NodeContext& c, Value* x, const Reduction& r) {
 // true).
 Value* Extreme(NodeContext& c, Value* x, const Reduction& r, std::string_view op) {
   const bool flags = x->type.dtype == DType::kBool;
+  const bool of_none = std::any_of(r.axes.begin(), r.axes.end(),
+                                   [&](int64_t axis) { return x->type.shape[axis] == 0; });
+  if (const int64_t narrow = c.NarrowType(0); of_none && IsNarrow(narrow)) {
+    // The least (or the largest) of the type that holds it would wrap.
+    Value* sum = Sum(c, x, r);
+    return c.BroadcastTo(Like(c, sum, ExtremeOf(c, narrow, op == "reduce_min")), sum->type.shape);
+  }
   Value* extreme = Reduce(c, op, flags ? c.Cast(x, DType::kI32) : x, r.axes, r.keepdims);
   return flags ? c.Make("greater", {extreme, Like(c, extreme, 0)}) : extreme;
 }

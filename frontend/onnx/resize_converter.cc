@@ -176,6 +176,10 @@ void Resize(NodeContext& c) {
   if (mode != "nearest" && mode != "linear" && mode != "cubic") {
     c.Fail("E1303", StrCat("there is no mode \"", mode, "\""));
   }
+  if (mode != "nearest" && !IsFloat(x->type.dtype)) {
+    c.Fail("E1301", StrCat("Resize of integers by \"", mode, "\" is not supported"),
+           "cast them to float, and what it makes back");
+  }
   if (c.Int("antialias", 0) != 0) c.Fail("E1301", "Resize with antialias is not supported");
   const std::vector<Resizing> dims = ResizingsOf(c, x->type.shape);
   const Source source = SourcesOf(c);

@@ -101,6 +101,7 @@ void Combine(NodeContext& c, const std::string& reduction, HostTensor& out, int6
   auto combined = [&](auto a, auto b) {
     if (reduction == "add") return a + b;
     if (reduction == "mul") return a * b;
+    if (std::isnan(static_cast<double>(a)) || std::isnan(static_cast<double>(b))) return a + b;
     return reduction == "max" ? std::max(a, b) : std::min(a, b);
   };
   if (out.dtype() == DType::kI64) {
@@ -111,6 +112,9 @@ void Combine(NodeContext& c, const std::string& reduction, HostTensor& out, int6
       c.Fail("E1306", StrCat(reduction, " of the constants ", a, " and ", b, " overflows"));
     }
     out.data<int64_t>()[to] = combined(a, b);
+  } else if (out.dtype() == DType::kI32) {
+    // Wraps, as in ONNX Runtime.
+    out.data<int32_t>()[to] = static_cast<int32_t>(combined(out.AsInt(to), updates.AsInt(from)));
   } else {
     out.SetDouble(to, combined(out.AsDouble(to), updates.AsDouble(from)));
   }

@@ -126,6 +126,7 @@ std::string Compare(const HostTensor& got, const HostTensor& expected) {
   for (int64_t i = 0; i < got.num_elements(); ++i) {
     double a = got.AsDouble(i), b = expected.AsDouble(i);
     if (a == b || (std::isnan(a) && std::isnan(b))) continue;
+    if (IsInteger(got.dtype())) return StrCat("element ", i, " is not ", b, " but ", a);
     if (!(std::fabs(a - b) <= 1e-5 + 1e-3 * std::fabs(b))) {
       return StrCat("element ", i, " is ", a, ", expected ", b);
     }

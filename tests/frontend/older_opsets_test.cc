@@ -157,5 +157,56 @@ TEST_F(OlderOpsets, WhatAnOpsetDoesNotHaveIsRefused) {
   }
 }
 
+// Integers where the declared opset has none: ONNX Runtime 1.31.1 refuses each.
+TEST_F(OlderOpsets, IntegersThatAnOpsetDoesNotAllowAreRefused) {
+  struct Case {
+    int opset;
+    std::string op;
+    int type;
+    bool refused;
+  };
+  using T = onnx::TensorProto;
+  const Case cases[] = {
+      {13, "Relu", T::INT32, true},      {14, "Relu", T::INT32, false},
+      {14, "Relu", T::UINT8, true},      {18, "LeakyRelu", T::INT64, true},
+      {18, "Softsign", T::INT32, true},  {18, "Neg", T::UINT32, true},
+      {18, "Neg", T::INT8, false},       {18, "Sum", T::INT64, true},
+      {11, "Max", T::INT64, true},       {12, "Max", T::INT64, false},
+      {18, "ReduceMax", T::BOOL, true},  {20, "ReduceMax", T::BOOL, false},
+      {18, "ReduceSum", T::INT16, true}, {18, "ReduceMean", T::INT8, true},
+      {18, "ReduceL1", T::INT32, false}, {12, "ReduceMin", T::UINT8, false},
+      {11, "ReduceMin", T::UINT8, true}, {18, "Exp", T::INT64, true},
+  };
+  for (const Case& c : cases) {
+    Model m;
+    m.proto.mutable_opset_import(0)->set_version(c.opset);
+    m.Input("x", {"2"});
+    auto& t = *m.graph.add_initializer();
+    t.set_name("numbers");
+    t.set_data_type(c.type);
+    t.add_dims(2);
+    for (int i = 0; i < 2; ++i) t.add_int32_data(1);
+    if (c.type == T::INT64 || c.type == T::UINT32) {
+      t.clear_int32_data();
+      for (int i = 0; i < 2; ++i) c.type == T::INT64 ? t.add_int64_data(1) : t.add_uint64_data(1);
+    }
+    m.Node(c.op, {"numbers"}, {"ints"});
+    onnx::AttributeProto& to = *m.Node("Cast", {"ints"}, {"floats"}).add_attribute();
+    to.set_name("to");
+    to.set_type(onnx::AttributeProto::INT);
+    to.set_i(T::FLOAT);
+    m.Node("Add", {"x", "floats"}, {"y"});
+    m.Output("y");
+    const std::string what = StrCat(c.op, " of ", c.type, " in opset ", c.opset);
+    if (!c.refused) {
+      EXPECT_NO_THROW(Import(m.proto)) << what;
+      continue;
+    }
+    const Diagnostic d = Failure(m.proto);
+    EXPECT_EQ(d.id(), "E1301") << what;
+    EXPECT_THAT(d.what(), ::testing::HasSubstr("does not allow")) << what;
+  }
+}
+
 }  // namespace
 }  // namespace shardc
