@@ -278,6 +278,12 @@ bool MayGive(const Op& op, DType type) {
 
 bool FoldIntoProducer(Graph& graph, Op* cast) {
   Value* v = cast->operands[0];
+  // Behind views that nothing else reads: they are of any type.
+  std::vector<Value*> views;
+  while (v->producer && v->producer->def->view && IsFloat(v->type.dtype) && graph.OnlyUser(v)) {
+    views.push_back(v);
+    v = v->producer->operands[0];
+  }
   Op* op = v->producer;
   if (!op || op->def->typed_result != v->index || !graph.OnlyUser(v)) return false;
   // What the result is added to has its type.
@@ -285,7 +291,9 @@ bool FoldIntoProducer(Graph& graph, Op* cast) {
     return false;
   }
   if (!IsFloat(v->type.dtype) || !IsFloat(cast->out().dtype)) return false;
-  if (cast->out().sharding != v->type.sharding || !MayGive(*op, cast->out().dtype)) return false;
+  if (cast->out().sharding != cast->in(0).sharding || !MayGive(*op, cast->out().dtype)) {
+    return false;
+  }
   Attributes attrs = op->attrs;
   attrs.Set("out", std::string(DTypeName(cast->out().dtype)));
   std::vector<TensorType> operands, results;
@@ -296,7 +304,8 @@ bool FoldIntoProducer(Graph& graph, Op* cast) {
   if (!Infers(*op->def, operands, attrs, results)) return false;
   op->attrs = std::move(attrs);
   v->type.dtype = cast->out().dtype;
-  graph.ReplaceAllUses(cast->result(), v);
+  for (Value* view : views) view->type.dtype = cast->out().dtype;
+  graph.ReplaceAllUses(cast->result(), cast->operands[0]);
   return true;
 }
 

@@ -25,9 +25,9 @@ void LowerPrecision(Graph& graph, const PrecisionOptions& options);
 void ReduceInF32(Graph& graph);
 
 // On the lowered graph, after fusion: a cast that is the only reader of a result whose op can
-// choose its type (OpDef::typed_result) is done by that op, if kernels give that: f32 beside halves
-// of one type, and a product's result in halves only of halves. A cast back to the type before the
-// last cast is dropped.
+// choose its type (OpDef::typed_result), or of views of it, is done by that op, if kernels give
+// that: f32 beside halves of one type, and a product's result in halves only of halves. A cast back
+// to the type before the last cast is dropped.
 void FoldCasts(Graph& graph);
 
 // Whether the op reads or gives halves of the other type than `half`, beside which it may have

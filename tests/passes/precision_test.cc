@@ -72,6 +72,44 @@ TEST(Precision, NothingIsRoundedOnTheWayToATable) {
     CHECK-NEXT: cast %_ {to="bf16"} : bf16[4, 4])");
 }
 
+// What is only seen in other dims before it is rounded is rounded where it is made; not where it is
+// read in those dims too.
+TEST(Precision, CastsFoldThroughReshapes) {
+  CheckPasses(R"(graph @g(%x: f32[4, 6], %c: f32[3]) -> (%y) {
+    %0 = rotary %x, %c, %c : f32[4, 6]
+    %1 = reshape %0 {shape=[2, 2, 6]} : f32[2, 2, 6]
+    %2 = reshape %1 {shape=[24]} : f32[24]
+    %y = cast %2 {to="bf16"} : bf16[24]
+  })",
+              "fold_casts", R"(
+    CHECK: rotary %x, %c, %c {out="bf16"} : bf16[4, 6]
+    CHECK-NEXT: reshape %_ {shape=[2, 2, 6]} : bf16[2, 2, 6]
+    CHECK-NEXT: %2 = reshape %1 {shape=[24]} : bf16[24])");
+  CheckPasses(R"(graph @g(%x: f32[4, 6], %c: f32[3]) -> (%y, %1) {
+    %0 = rotary %x, %c, %c : f32[4, 6]
+    %1 = reshape %0 {shape=[2, 2, 6]} : f32[2, 2, 6]
+    %2 = reshape %1 {shape=[24]} : f32[24]
+    %y = cast %2 {to="bf16"} : bf16[24]
+  })",
+              "fold_casts", R"(
+    CHECK: rotary %x, %c, %c : f32[4, 6]
+    CHECK: %y = cast %_ {to="bf16"} : bf16[24])");
+}
+
+// Gradients are read as attention gives them, products are as wide as what reads them takes.
+TEST(Precision, RotaryReadsHalvesAndKeepsItsAngles) {
+  CheckPasses(R"(graph @g(%x: f32[4, 8], %c: f32[3], %v: bf16[4, 6]) -> (%y, %z) {
+    %w = param "w" : f32[8, 6]
+    %0 = matmul %x, %w : f32[4, 6]
+    %y = rotary %0, %c, %c {out="bf16"} : bf16[4, 6]
+    %1 = cast %v {to="f32"} : f32[4, 6]
+    %z = rotary %1, %c, %c {inverse=true} : f32[4, 6]
+  })",
+              "narrow_reads", R"(
+    CHECK: %y = rotary %_, %c, %c {out="bf16"} : bf16[4, 6]
+    CHECK-NEXT: %z = rotary %v, %c, %c {inverse=true, out="f32"} : f32[4, 6])");
+}
+
 TEST(Precision, OneCastOfAWeightForAllItsUses) {
   CheckPasses(R"(graph @g(%x: f32[4, 8], %z: f32[4, 8]) -> (%y) {
     %w = param "w" : f32[8, 8]
