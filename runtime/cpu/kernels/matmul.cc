@@ -152,16 +152,18 @@ ProductArgsOf<float> TileArgs(const MatmulConfig& c, const float* a, const float
   return args;
 }
 
-// Has oneDNN make the code of its sgemm, for all products of the process, while there is memory for
-// it.
-void MakeSgemm(int threads) {
+thread_local Room tile_room;
+
+}  // namespace
+
+void MakeSgemm() {
   static std::mutex mutex;
   static bool made = false;
   std::lock_guard lock(mutex);
   if (made) return;
   CheckRoomForCode();
   constexpr int64_t kSize = 128;
-  omp_set_num_threads(threads);
+  omp_set_num_threads(1);  // glibc may try for a moment what memory another thread could have
   std::vector<float> a(kSize * kSize), c(kSize * kSize);
   for (const char of_a : {'N', 'T'}) {
     for (const char of_b : {'N', 'T'}) {
@@ -173,10 +175,6 @@ void MakeSgemm(int threads) {
   }
   made = true;
 }
-
-thread_local Room tile_room;
-
-}  // namespace
 
 struct MatmulF32::State {
   void MakePrimitive();
@@ -261,7 +259,6 @@ MatmulF32 MatmulF32::Create(const MatmulConfig& asked) try {
       throw std::invalid_argument("matmul: an epilogue on a contraction over nothing");
     }
     s.implementation = "sgemm";
-    MakeSgemm(config.threads);
     return MatmulF32(std::move(state));
   }
   s.MakePrimitive();

@@ -70,6 +70,10 @@ class MatmulF32 {
   std::unique_ptr<State> state_;
 };
 
+// Has oneDNN make the code of its sgemm, for all products of the process, while there is memory for
+// it. Throws std::bad_alloc where there is none.
+void MakeSgemm();
+
 }  // namespace shardc::cpu
 
 #endif  // RUNTIME_CPU_KERNELS_MATMUL_H_

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/cpu/kernels/matmul.h"
 #include "runtime/cpu/kernels/parallel.h"
 
 namespace shardc::cpu {
@@ -62,7 +63,8 @@ void FillSmallBlockCache() {
 void ThrowNoMemory() { throw std::bad_alloc(); }
 
 void CheckRoomForCode() {
-  constexpr size_t kBytes = size_t{32} << 20;  // some kernels of 256 KiB each
+  // Some kernels of 256 KiB each; and 64 MiB that glibc may take for the thread at any malloc.
+  constexpr size_t kBytes = size_t{96} << 20;
   void* room = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (room == MAP_FAILED) throw std::bad_alloc();
   munmap(room, kBytes);
@@ -75,6 +77,8 @@ void MakeTeam(int threads) {
   // glibc loads what it needs to end threads, and to throw through C, when that happens.
   void* unused = nullptr;
   backtrace(&unused, 1);
+  // While the other ranks wait here, and take nothing.
+  MakeSgemm();
   TryThreads(threads - 1);
   ParallelChunks(threads, threads, [](int64_t, int64_t) { FillSmallBlockCache(); });
 }
