@@ -124,9 +124,8 @@ int Work(Processes& processes, const std::string& folder, SessionOptions options
   options.processes = &processes;
   if (processes.rank() == 0) return lead(plan, options);
   NameExitOfLibraries();
-  std::optional<Interrupt> interrupt;
   if (options.noted) {
-    interrupt.emplace();
+    static const Interrupt kept;  // to the end of the process: a signal may come late
     processes.EndWhenAsked();
   }
   return ServeProcessRunner({plan.programs, options, read.reader});

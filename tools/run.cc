@@ -298,10 +298,10 @@ class Run {
   const Plan& plan_;
   std::vector<std::string> notes_;
   Processes* const processes_;
+  std::optional<Interrupt> interrupt_;  // outlives the session, which other processes take part in
   Session session_;
   GivenInputs inputs_;
   int64_t steps_run_ = 0;
-  std::optional<Interrupt> interrupt_;
   int signal_ = 0;
   RunReport report_;
   MachinePeaks peaks_;
