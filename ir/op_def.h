@@ -51,11 +51,13 @@ struct InferArgs {
   size_t size() const { return operands.size(); }
 };
 
+// Asked for only where the gradient of some result has arrived and that of some operand is wanted:
+// an op with one result and one float operand has nothing to check. Neither holds for integers.
 struct GradientArgs {
   Builder& builder;
   const Op& op;  // of the forward graph; its operands and results may be used
   std::span<Value* const> result_grads;  // null where no gradient arrives
-  const std::vector<bool>& wanted;       // per operand: false where no gradient is needed
+  const std::vector<bool>& wanted;       // per operand: false where a gradient would be dropped
 };
 
 struct OpDef {

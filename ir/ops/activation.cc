@@ -75,10 +75,9 @@ void AddForward(OpRegistry& registry, std::string_view name, Fn fn, std::string_
   def.keeps_zero_padding = zero;
   def.precision = Precision::kFollow;
   def.gradient = [grad, by_result](const GradientArgs& args) {
-    Value* dy = args.result_grads[0];
-    if (!dy || !args.wanted[0]) return std::vector<Value*>{nullptr};
     Value* saved = by_result ? args.op.result() : args.op.operands[0];
-    return std::vector<Value*>{args.builder.Make(grad, {dy, saved}, args.op.attrs)};
+    return std::vector<Value*>{
+        args.builder.Make(grad, {args.result_grads[0], saved}, args.op.attrs)};
   };
   def.reference = [fn](const KernelCall& call) { RunMap(call, fn); };
   if (name == "gelu") {
@@ -124,13 +123,11 @@ void AddErf(OpRegistry& registry) {
   OpDef def = ForwardDef("erf");
   def.keeps_zero_padding = true;
   def.gradient = [](const GradientArgs& args) {
-    Value* dy = args.result_grads[0];
-    if (!dy || !args.wanted[0]) return std::vector<Value*>{nullptr};
     Builder& b = args.builder;
     Value* x = args.op.operands[0];
     Value* bell = b.Make("exp", {b.Neg(b.Mul(x, x))});
     Value* scale = b.Scalar(x->type.dtype, 2 / std::sqrt(std::numbers::pi));
-    return std::vector<Value*>{b.Mul(dy, b.Mul(bell, scale))};
+    return std::vector<Value*>{b.Mul(args.result_grads[0], b.Mul(bell, scale))};
   };
   def.reference = [](const KernelCall& call) {
     RunMap(call, [](double x) { return std::erf(x); });

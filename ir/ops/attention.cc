@@ -382,7 +382,7 @@ std::vector<Value*> Gradient(const GradientArgs& args) {
   auto refuse = [&](std::string what, std::string fix) {
     throw Diagnostic("E1104", ExitCode::kBadModel, op.site, std::move(what), std::move(fix));
   };
-  if (MaskAt(op, 3) && args.wanted[3] && IsFloat(op.in(3).dtype)) {
+  if (MaskAt(op, 3) && args.wanted[3]) {
     refuse(
         "the mask of an attention depends on something that is trained, and a mask has no gradient",
         "write the bias as an add to the scores before a softmax, or leave its parameter out of "

@@ -48,12 +48,9 @@ void RegisterDropoutOps(OpRegistry& registry) {
   def.rule = [](const Op& op) { return ElementwiseRule(op, {{0}}); };
   // The same elements of the gradient pass.
   def.gradient = [](const GradientArgs& args) {
-    std::vector<Value*> grads(2);
     Value* dy = args.result_grads[0];
-    if (dy && args.wanted[0]) {
-      grads[0] = args.builder.Make("dropout", {dy, args.op.operands[1]}, args.op.attrs);
-    }
-    return grads;
+    return std::vector<Value*>{
+        args.builder.Make("dropout", {dy, args.op.operands[1]}, args.op.attrs), nullptr};
   };
   def.simplify = [](Builder&, const Op& op) {
     return op.attrs.Float("ratio") == 0 ? op.operands[0] : nullptr;

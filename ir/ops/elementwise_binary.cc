@@ -169,7 +169,7 @@ void AddBinary(OpRegistry& registry, std::vector<std::vector<int>> linear, Opera
     std::vector<Value*> grads(2);
     Value* dy = args.result_grads[0];
     OperandGradient fns[] = {da, db};
-    for (int i = 0; dy && i < 2; ++i) {
+    for (int i = 0; i < 2; ++i) {
       if (!args.wanted[i]) continue;
       grads[i] = args.builder.SumTo(fns[i](args.builder, args.op, dy), args.op.in(i).shape);
     }

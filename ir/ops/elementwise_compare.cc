@@ -52,7 +52,6 @@ std::vector<Value*> WhereGradient(const GradientArgs& args) {
   std::vector<Value*> grads(3);
   Value* dy = args.result_grads[0];
   Value* condition = args.op.operands[0];
-  if (!dy) return grads;
   Builder& b = args.builder;
   Value* zero = b.Scalar(dy->type.dtype, 0);
   if (args.wanted[1]) {

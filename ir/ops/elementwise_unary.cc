@@ -48,9 +48,7 @@ void SetGradient(OpDef& def, UnaryGradient gradient) {
   }
   def.cpu_halves = CpuHalves::kBf16;  // those without a gradient have no kernel but the reference
   def.gradient = [gradient](const GradientArgs& args) {
-    Value* dy = args.result_grads[0];
-    return std::vector<Value*>{dy && args.wanted[0] ? gradient(args.builder, args.op, dy)
-                                                    : nullptr};
+    return std::vector<Value*>{gradient(args.builder, args.op, args.result_grads[0])};
   };
 }
 
@@ -158,10 +156,7 @@ void AddCast(OpRegistry& registry) {
     return linear ? ElementwiseRule(op, {{0}}) : ElementwiseRule(op);
   };
   def.gradient = [](const GradientArgs& args) {
-    DType from = args.op.in(0).dtype;
-    Value* dy = args.result_grads[0];
-    bool passes = dy && args.wanted[0] && IsFloat(from) && IsFloat(args.op.out().dtype);
-    return std::vector<Value*>{passes ? args.builder.Cast(dy, from) : nullptr};
+    return std::vector<Value*>{args.builder.Cast(args.result_grads[0], args.op.in(0).dtype)};
   };
   def.simplify = OperandIfSame;
   def.reference = [](const KernelCall& call) {

@@ -191,29 +191,21 @@ void ReferenceGrad(const KernelCall& call) {
 }
 
 std::vector<Value*> Gradient(const GradientArgs& args) {
-  std::vector<Value*> grads(2);
+  const Op& op = args.op;
+  Dims g(op.attrs, op.in(1).shape);
+  const Shape& x = op.in(0).shape;
+  Ints sizes(x.begin() + g.batch, x.begin() + g.batch + g.k);
+  Attributes attrs = {{"batch_dims", int64_t{g.batch}}, {"sizes", std::move(sizes)}};
+  if (const Attribute* origin = op.attrs.Find("origin")) attrs.Set("origin", *origin);
   Value* dy = args.result_grads[0];
-  if (dy && args.wanted[0]) {
-    const Op& op = args.op;
-    Dims g(op.attrs, op.in(1).shape);
-    const Shape& x = op.in(0).shape;
-    Ints sizes(x.begin() + g.batch, x.begin() + g.batch + g.k);
-    Attributes attrs = {{"batch_dims", int64_t{g.batch}}, {"sizes", std::move(sizes)}};
-    if (const Attribute* origin = op.attrs.Find("origin")) attrs.Set("origin", *origin);
-    grads[0] = args.builder.Make("gather_nd_grad", {dy, op.operands[1]}, std::move(attrs));
-  }
-  return grads;
+  return {args.builder.Make("gather_nd_grad", {dy, op.operands[1]}, std::move(attrs)), nullptr};
 }
 
 std::vector<Value*> ScatterGradient(const GradientArgs& args) {
-  std::vector<Value*> grads(2);
-  if (args.result_grads[0] && args.wanted[0]) {
-    Attributes attrs = {{"batch_dims", args.op.attrs.Int("batch_dims", 0)}};
-    if (const Attribute* origin = args.op.attrs.Find("origin")) attrs.Set("origin", *origin);
-    grads[0] = args.builder.Make("gather_nd", {args.result_grads[0], args.op.operands[1]},
-                                 std::move(attrs));
-  }
-  return grads;
+  Attributes attrs = {{"batch_dims", args.op.attrs.Int("batch_dims", 0)}};
+  if (const Attribute* origin = args.op.attrs.Find("origin")) attrs.Set("origin", *origin);
+  Value* dy = args.result_grads[0];
+  return {args.builder.Make("gather_nd", {dy, args.op.operands[1]}, std::move(attrs)), nullptr};
 }
 
 }  // namespace

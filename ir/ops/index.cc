@@ -223,13 +223,10 @@ void AddEmbedding(OpRegistry& registry) {
   };
   def.rule = [](const Op& op) { return LookupRule(op, 0, FactorKind::kPlain); };
   def.gradient = [](const GradientArgs& args) {
-    std::vector<Value*> grads(2);
     Value* dy = args.result_grads[0];
-    if (dy && args.wanted[0]) {
-      grads[0] = args.builder.Make("embedding_grad", {dy, args.op.operands[1]},
-                                   WithOriginOf(args.op, {{"rows", args.op.in(0).shape[0]}}));
-    }
-    return grads;
+    Attributes attrs = WithOriginOf(args.op, {{"rows", args.op.in(0).shape[0]}});
+    return std::vector<Value*>{
+        args.builder.Make("embedding_grad", {dy, args.op.operands[1]}, std::move(attrs)), nullptr};
   };
   def.flops = NoFlops;
   def.picks = true;
@@ -289,15 +286,12 @@ void AddGather(OpRegistry& registry) {
     return LookupRule(op, GatherAxis(op.attrs, op.in(0).rank()), FactorKind::kReplicated);
   };
   def.gradient = [](const GradientArgs& args) {
-    std::vector<Value*> grads(2);
     Value* dy = args.result_grads[0];
-    if (dy && args.wanted[0]) {
-      int axis = GatherAxis(args.op.attrs, args.op.in(0).rank());
-      grads[0] = args.builder.Make(
-          "gather_grad", {dy, args.op.operands[1]},
-          WithOriginOf(args.op, {{"axis", int64_t{axis}}, {"size", args.op.in(0).shape[axis]}}));
-    }
-    return grads;
+    int axis = GatherAxis(args.op.attrs, args.op.in(0).rank());
+    Attributes attrs =
+        WithOriginOf(args.op, {{"axis", int64_t{axis}}, {"size", args.op.in(0).shape[axis]}});
+    return std::vector<Value*>{
+        args.builder.Make("gather_grad", {dy, args.op.operands[1]}, std::move(attrs)), nullptr};
   };
   def.flops = NoFlops;
   def.picks = true;

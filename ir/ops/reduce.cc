@@ -207,13 +207,11 @@ Value* KeepDims(const GradientArgs& args, Value* v) {
 
 std::vector<Value*> SumGradient(const GradientArgs& args) {
   Value* dy = args.result_grads[0];
-  if (!dy || !args.wanted[0]) return {nullptr};
   return {args.builder.BroadcastTo(KeepDims(args, dy), args.op.in(0).shape)};
 }
 
 std::vector<Value*> MeanGradient(const GradientArgs& args) {
   Value* dy = args.result_grads[0];
-  if (!dy || !args.wanted[0]) return {nullptr};
   Builder& b = args.builder;
   const TensorType& x = args.op.in(0);
   double count = 1;
@@ -225,7 +223,6 @@ std::vector<Value*> MeanGradient(const GradientArgs& args) {
 // The elements equal to the extreme share the gradient evenly.
 std::vector<Value*> ExtremeGradient(const GradientArgs& args) {
   Value* dy = args.result_grads[0];
-  if (!dy || !args.wanted[0]) return {nullptr};
   Builder& b = args.builder;
   Value* x = args.op.operands[0];
   Value* equal = b.Make("equal", {x, KeepDims(args, args.op.result())});
@@ -266,7 +263,6 @@ void AddSumSquares(OpRegistry& registry) {
   };
   def.gradient = [](const GradientArgs& args) {
     Value* dy = args.result_grads[0];
-    if (!dy || !args.wanted[0]) return std::vector<Value*>{nullptr};
     Builder& b = args.builder;
     Value* twice = b.Mul(dy, b.Scalar(dy->type.dtype, 2));
     return std::vector<Value*>{b.Mul(args.op.operands[0], twice)};
@@ -341,7 +337,6 @@ void AddCumsum(OpRegistry& registry) {
   };
   def.gradient = [](const GradientArgs& args) {
     Value* dy = args.result_grads[0];
-    if (!dy || !args.wanted[0]) return std::vector<Value*>{nullptr};
     Attributes attrs = args.op.attrs;
     attrs.Set("reverse", !attrs.Bool("reverse"));
     return std::vector<Value*>{args.builder.Make("cumsum", {dy}, std::move(attrs))};

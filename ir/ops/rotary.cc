@@ -93,7 +93,6 @@ std::vector<Value*> Gradient(const GradientArgs& args) {
   Builder& b = args.builder;
   std::vector<Value*> grads(3);
   Value* dy = args.result_grads[0];
-  if (dy == nullptr) return grads;
   const bool inverse = op.attrs.Bool("inverse");
   if (args.wanted[0]) {
     Attributes back = op.attrs;

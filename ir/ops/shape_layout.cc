@@ -103,7 +103,6 @@ ShardingRule TransposeRule(const Op& op) {
 
 std::vector<Value*> TransposeGradient(const GradientArgs& args) {
   Value* dy = args.result_grads[0];
-  if (!dy || !args.wanted[0]) return {nullptr};
   const Ints& perm = args.op.attrs.IntList("perm");
   Ints inverse(perm.size());
   for (size_t d = 0; d < perm.size(); ++d) inverse[perm[d]] = static_cast<int64_t>(d);
@@ -179,7 +178,6 @@ void RegisterLayoutOps(OpRegistry& registry) {
   };
   reshape.gradient = [](const GradientArgs& args) {
     Value* dy = args.result_grads[0];
-    if (!dy || !args.wanted[0]) return std::vector<Value*>{nullptr};
     return std::vector<Value*>{args.builder.Reshape(dy, args.op.in(0).shape)};
   };
   reshape.simplify = SimplifyReshape;
@@ -214,7 +212,6 @@ void RegisterLayoutOps(OpRegistry& registry) {
   broadcast.rule = [](const Op& op) { return ElementwiseRule(op, {{0}}); };
   broadcast.gradient = [](const GradientArgs& args) {
     Value* dy = args.result_grads[0];
-    if (!dy || !args.wanted[0]) return std::vector<Value*>{nullptr};
     return std::vector<Value*>{args.builder.SumTo(dy, args.op.in(0).shape)};
   };
   broadcast.simplify = OperandIfSame;

@@ -76,7 +76,6 @@ ShardingRule SliceRule(const Op& op) {
 // a negative step reversed first; then padding puts it in place.
 std::vector<Value*> SliceGradient(const GradientArgs& args) {
   Value* dy = args.result_grads[0];
-  if (!dy || !args.wanted[0]) return {nullptr};
   Builder& b = args.builder;
   const Shape& x = args.op.in(0).shape;
   Ints starts = args.op.attrs.IntList("starts"), steps = args.op.attrs.IntList("steps");
@@ -148,7 +147,6 @@ ShardingRule PadRule(const Op& op) {
 
 std::vector<Value*> PadGradient(const GradientArgs& args) {
   Value* dy = args.result_grads[0];
-  if (!dy || !args.wanted[0]) return {nullptr};
   Ints starts = args.op.attrs.IntList("low"), limits = starts, steps(starts.size(), 1);
   for (size_t d = 0; d < limits.size(); ++d) limits[d] += args.op.in(0).shape[d];
   return {
@@ -261,9 +259,6 @@ ShardingRule ConcatRule(const Op& op) {
 std::vector<Value*> ConcatGradient(const GradientArgs& args) {
   std::vector<Value*> grads(args.op.operands.size());
   Value* dy = args.result_grads[0];
-  if (!dy || std::find(args.wanted.begin(), args.wanted.end(), true) == args.wanted.end()) {
-    return grads;
-  }
   int axis = AxisOf(args.op.attrs, dy->type.rank());
   Op* split = args.builder.Create(
       "split", {dy}, {{"axis", int64_t{axis}}, {"sizes", SizesAlong(args.op.operands, axis)}});
@@ -304,9 +299,6 @@ ShardingRule SplitRule(const Op& op) {
 }
 
 std::vector<Value*> SplitGradient(const GradientArgs& args) {
-  bool any = std::any_of(args.result_grads.begin(), args.result_grads.end(),
-                         [](const Value* v) { return v != nullptr; });
-  if (!any || !args.wanted[0]) return {nullptr};
   std::vector<Value*> pieces;
   for (size_t i = 0; i < args.op.results.size(); ++i) {
     Value* dy = args.result_grads[i];
