@@ -39,6 +39,13 @@ Value* OpMaker::BroadcastTo(Value* a, Shape shape) {
   return Make("broadcast_to", {a}, {{"shape", std::move(shape)}});
 }
 
+Value* OpMaker::Slice(Value* a, int dim, int64_t from, int64_t to, int64_t step) {
+  Ints starts(a->type.shape.size(), 0), limits = a->type.shape, steps(starts.size(), 1);
+  if (from == 0 && to == limits[dim] && step == 1) return a;
+  starts[dim] = from, limits[dim] = to, steps[dim] = step;
+  return Make("slice", {a}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
+}
+
 Op* Builder::Create(std::string_view name, std::vector<Value*> operands, Attributes attrs) {
   const OpDef& def = GetOpDef(name);
   std::vector<const TensorType*> types;

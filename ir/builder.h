@@ -23,6 +23,8 @@ class OpMaker {
   Value* Reshape(Value* a, Shape shape);
   Value* Transpose(Value* a, Ints perm);
   Value* BroadcastTo(Value* a, Shape shape);
+  // The elements from, from + step, ... before `to` of one dim.
+  Value* Slice(Value* a, int dim, int64_t from, int64_t to, int64_t step = 1);
 
  protected:
   ~OpMaker() = default;

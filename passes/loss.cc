@@ -61,11 +61,11 @@ Value* Widened(Builder& b, Value* v) { return IsHalf(v->type.dtype) ? b.Cast(v, 
 // labels[..., i] = labels[..., i + 1], the last one ignored.
 Value* ShiftLeft(Builder& b, Value* labels) {
   const Shape& shape = labels->type.shape;
-  Ints zero(shape.size(), 0), one(shape.size(), 1), starts = zero, high = zero;
-  starts.back() = high.back() = 1;
-  Value* tail = b.Make("slice", {labels}, {{"starts", starts}, {"limits", shape}, {"steps", one}});
+  Value* tail = b.Slice(labels, labels->type.rank() - 1, 1, shape.back());
+  Ints low(shape.size(), 0), high = low;
+  high.back() = 1;
   return b.Make("pad", {tail},
-                {{"low", zero}, {"high", high}, {"value", static_cast<double>(kIgnore)}});
+                {{"low", low}, {"high", high}, {"value", static_cast<double>(kIgnore)}});
 }
 
 Value* TokenLoss(Graph& graph, Builder& b, const std::string& kind, Value* logits) {

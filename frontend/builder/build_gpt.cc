@@ -96,12 +96,7 @@ class GptBuilder {
     Value* table =
         Weight("transformer.wpe", {c_.max_positions, c_.hidden}, c_.init_std, "POSITION_EMBEDDING");
     b_.site = "transformer.wpe";
-    Value* rows = table;
-    if (c_.seq != c_.max_positions) {
-      rows = b_.Make(
-          "slice", {table},
-          {{"starts", Ints{0, 0}}, {"limits", Ints{c_.seq, c_.hidden}}, {"steps", Ints{1, 1}}});
-    }
+    Value* rows = b_.Slice(table, 0, 0, c_.seq);
     b_.site = "transformer";
     return b_.Add(x, rows);
   }

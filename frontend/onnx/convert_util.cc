@@ -101,10 +101,7 @@ Value* SliceDim(NodeContext& c, Value* v, int axis, int64_t from, int64_t to) {
     c.Fail("E1303",
            StrCat("an operand of shape ", ShapeToString(v->type.shape), " has no dim ", axis));
   }
-  Ints starts(v->type.rank(), 0), limits = v->type.shape, steps(v->type.rank(), 1);
-  if (from == 0 && to == limits[axis]) return v;
-  starts[axis] = from, limits[axis] = to;
-  return c.Make("slice", {v}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
+  return c.Slice(v, axis, from, to);
 }
 
 Value* LogSoftmax(NodeContext& c, Value* x, int axis) {

@@ -38,17 +38,9 @@ Value* PoolDim(NodeContext& c, Value* x, const Window& w, size_t d, bool max) {
     return max ? Largest(c, v, of) : Reduce(c, "reduce_sum", v, {of}, true);
   };
   const bool whole = !max || k > kMostCompared;
-  auto every = [&](int64_t from, int64_t limit, int64_t by) {
-    Ints starts(x->type.shape.size(), 0), limits = x->type.shape, steps(starts.size(), 1);
-    starts[axis] = from, limits[axis] = limit, steps[axis] = by;
-    return c.Make("slice", {x}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
-  };
-  if (whole && n == 1) {
-    Value* all = step == 1 ? SliceDim(c, x, axis, 0, k) : every(0, w.Span(d), step);
-    return reduced(all, axis);
-  }
+  if (whole && n == 1) return reduced(c.Slice(x, axis, 0, w.Span(d), step), axis);
   if (whole && w.stride[d] == k && step == 1) {  // side by side
-    x = SliceDim(c, x, axis, 0, n * k);
+    x = c.Slice(x, axis, 0, n * k);
     Shape pooled = x->type.shape;
     pooled[axis] = n;
     Shape apart = pooled;
@@ -60,7 +52,8 @@ Value* PoolDim(NodeContext& c, Value* x, const Window& w, size_t d, bool max) {
   }
   Value* y = nullptr;
   for (int64_t i = 0; i < k; ++i) {
-    Value* one = every(i * step, i * step + (n - 1) * w.stride[d] + 1, w.stride[d]);
+    const int64_t from = i * step;
+    Value* one = c.Slice(x, axis, from, from + (n - 1) * w.stride[d] + 1, w.stride[d]);
     if (y) one = max ? Larger(c, y, one) : Add(c, y, one);
     y = one;
   }

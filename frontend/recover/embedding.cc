@@ -38,10 +38,7 @@ Value* PositionsToSlice(Builder& b, Op* op) {
   int64_t start = *first < 0 && *first + count <= 0 ? *first + shape[0] : *first;
   // Ids out of range keep the op, which names the position when it runs.
   if (start < 0 || start + count > shape[0]) return nullptr;
-  Ints starts(shape.size(), 0), limits = shape, steps(shape.size(), 1);
-  starts[0] = start, limits[0] = start + count;
-  Value* rows =
-      b.Make("slice", {table}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
+  Value* rows = b.Slice(table, 0, start, start + count);
   const Shape& out = op->out().shape;
   Shape spread(out.size() - rows->type.shape.size(), 1);
   spread.insert(spread.end(), rows->type.shape.begin(), rows->type.shape.end());

@@ -37,9 +37,7 @@ Value* GatherToSlice(Builder& b, Op* op) {
     if ((*at)[i] - (*at)[i - 1] != step) return nullptr;
   }
   if (step < 1) return nullptr;
-  Ints starts(x->type.rank(), 0), limits = x->type.shape, steps(x->type.rank(), 1);
-  starts[axis] = at->front(), limits[axis] = at->back() + 1, steps[axis] = step;
-  Value* part = b.Make("slice", {x}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
+  Value* part = b.Slice(x, static_cast<int>(axis), at->front(), at->back() + 1, step);
   return b.Reshape(part, op->out().shape);
 }
 
@@ -113,11 +111,8 @@ Value* StridedToPiece(Builder& b, Op* op) {
   Shape apart = shape;
   apart[axis] /= steps[axis];
   apart.insert(apart.begin() + axis + 1, steps[axis]);
-  Value* rows = b.Reshape(x, apart);
-  Ints from(apart.size(), 0), limits = apart, ones(apart.size(), 1);
-  from[axis + 1] = starts[axis];
-  limits[axis + 1] = starts[axis] + 1;
-  Value* piece = b.Make("slice", {rows}, {{"starts", from}, {"limits", limits}, {"steps", ones}});
+  Value* rows = b.Reshape(x, std::move(apart));
+  Value* piece = b.Slice(rows, axis + 1, starts[axis], starts[axis] + 1);
   return b.Reshape(piece, op->out().shape);
 }
 

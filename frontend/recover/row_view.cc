@@ -230,13 +230,9 @@ Value* Sliced(Builder& b, const RowView& view) {
   if (n == 0 || step < 1) return nullptr;
   Shape shape = view.Lead();
   shape.push_back(view.size());
-  Value* rows = b.Reshape(view.v, shape);
-  if (n == view.size()) return rows;
-  Ints starts(shape.size(), 0), steps(shape.size(), 1);
-  starts.back() = view.at.front();
-  shape.back() = view.at.back() + 1;
-  steps.back() = step;
-  return b.Make("slice", {rows}, {{"starts", starts}, {"limits", shape}, {"steps", steps}});
+  const int last = static_cast<int>(shape.size()) - 1;
+  return b.Slice(b.Reshape(view.v, std::move(shape)), last, view.at.front(), view.at.back() + 1,
+                 step);
 }
 
 Value* TakeWithin(Builder& b, RowView view, int depth) {

@@ -174,10 +174,7 @@ Value* WeightGradient(Builder& builder, Value* left, Value* right, const Shape& 
 
 // The first `cols` elements of rows, and rows with zeros up to `length` elements.
 Value* FirstOf(Builder& builder, Value* v, int64_t cols) {
-  if (v->type.shape.back() == cols) return v;
-  Ints limits = v->type.shape, zero(limits.size(), 0), one(limits.size(), 1);
-  limits.back() = cols;
-  return builder.Make("slice", {v}, {{"starts", zero}, {"limits", limits}, {"steps", one}});
+  return builder.Slice(v, v->type.rank() - 1, 0, cols);
 }
 Value* Lengthened(Builder& builder, Value* v, int64_t length) {
   if (v->type.shape.back() == length) return v;

@@ -75,9 +75,7 @@ Halves HalvesOf(Builder& b, Value* x, const Op& op) {
   const TensorType& table = op.in(1);
   const int64_t half = table.shape.back();
   auto part = [&](Value* v, int64_t from, int64_t to) {
-    Ints starts(v->type.rank(), 0), limits = v->type.shape, steps(v->type.rank(), 1);
-    starts.back() = from, limits.back() = to;
-    return b.Make("slice", {v}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
+    return b.Slice(v, v->type.rank() - 1, from, to);
   };
   x = b.Cast(x, table.dtype);
   if (!op.attrs.Bool("interleaved")) return {part(x, 0, half), part(x, half, 2 * half)};

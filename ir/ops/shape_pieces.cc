@@ -106,9 +106,7 @@ std::vector<Value*> SliceGradient(const GradientArgs& args) {
     merged.erase(merged.begin() + static_cast<int64_t>(d) + 1);
     dy = b.Reshape(dy, merged);
     // The zeros after the last element may reach beyond x.
-    Ints zero(rank, 0), keep = merged, one(rank, 1);
-    keep[d] = (n - 1) * steps[d] + 1;
-    dy = b.Make("slice", {dy}, {{"starts", zero}, {"limits", keep}, {"steps", one}});
+    dy = b.Slice(dy, static_cast<int>(d), 0, (n - 1) * steps[d] + 1);
   }
   if (dy->type.shape == x) return {dy};
   Ints high(rank);
