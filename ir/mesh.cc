@@ -111,6 +111,12 @@ std::vector<std::vector<int>> Mesh::Groups(const std::vector<int>& axes) const {
   return groups;
 }
 
+std::vector<std::string> Mesh::Names() const {
+  std::vector<std::string> names;
+  for (const MeshAxis& a : axes_) names.push_back(a.name);
+  return names;
+}
+
 std::string Mesh::ToString() const {
   std::string out;
   for (const MeshAxis& a : axes_)

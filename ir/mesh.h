@@ -29,6 +29,13 @@ class Mesh {
   int64_t num_ranks() const { return num_ranks_; }
   int64_t axis_size(int axis) const { return axes_[axis].size; }
   std::optional<int> FindAxis(std::string_view name) const;
+  std::vector<std::string> Names() const;
+  template <typename Axes>
+  std::vector<std::string> Names(const Axes& axes) const {
+    std::vector<std::string> names;
+    for (int a : axes) names.push_back(axes_[a].name);
+    return names;
+  }
 
   // Coordinate of `rank` along `axis`.
   int64_t Coordinate(int64_t rank, int axis) const;

@@ -134,10 +134,8 @@ void LiteralParser::Axis(AxisList& axes, const Mesh& mesh) {
   }
   auto axis = mesh.FindAxis(token.raw);
   if (!axis) {
-    std::vector<std::string> names;
-    for (const MeshAxis& a : mesh.axes()) names.push_back(a.name);
     lex_.Fail(token, StrCat("the mesh has no axis '", token.raw, "'"),
-              DidYouMean(token.raw, names));
+              DidYouMean(token.raw, mesh.Names()));
   }
   if (axes.size() == AxisList::kMax || axes.contains(*axis)) {
     lex_.Fail(token, axes.contains(*axis) ? StrCat("axis '", token.raw, "' appears twice")

@@ -76,10 +76,8 @@ class Application {
   // Gives the value as the rule has it.
   Value* ApplyOverAllAxes(Value* value, const SpecRule& rule) {
     const std::string what = StrCat("tensor ", rule.match);
-    Strings axes;
-    for (const MeshAxis& axis : graph_.mesh.axes()) axes.push_back(axis.name);
     Op* op = Constrain(value, cuts_.Cut(rule, value, EachDim(value->type), what), rule,
-                       "where it has " + what, std::move(axes));
+                       "where it has " + what, graph_.mesh.Names());
     if (!op) return value;
     Explain(op->result(), rule, what);
     return op->result();

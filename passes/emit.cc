@@ -343,11 +343,9 @@ class Emitter {
 
   Attributes PieceAttributes(const Op& op, const TensorType& piece, int dim) const {
     const DimSharding& cut = piece.sharding.dims[static_cast<size_t>(dim)];
-    Strings names;
-    for (int a : cut.axes) names.push_back(mesh_.axes()[static_cast<size_t>(a)].name);
     Attributes attrs{{"axes", op.attrs.StringList("axes")},
                      {"dim", int64_t{dim}},
-                     {"cut_axes", names},
+                     {"cut_axes", mesh_.Names(cut.axes)},
                      {"granule", cut.granule}};
     if (!cut.segments.empty()) attrs.Set("segments", cut.segments);
     return attrs;

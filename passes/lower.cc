@@ -39,12 +39,6 @@ class ReshardLowering {
   int rank() const { return value_->type.rank(); }
   const DimSharding& Now(int d) const { return value_->type.sharding.dims[d]; }
 
-  Strings Names(const AxisList& axes) const {
-    Strings names;
-    for (int a : axes) names.push_back(mesh_.axes()[a].name);
-    return names;
-  }
-
   void Make(std::string_view name, Sharding to, Attributes attrs) {
     for (const char* key : {"why", "for"}) {
       if (const Attribute* a = op_->attrs.Find(key)) attrs.Set(key, *a);
@@ -92,7 +86,7 @@ class ReshardLowering {
   void Slice(int d, const AxisList& axes) {
     Sharding to = value_->type.sharding;
     to.dims[d] = First(to_.dims[d], d, Now(d).axes.size() + axes.size());
-    Make("local_slice", std::move(to), {{"axes", Names(axes)}, {"dim", int64_t{d}}});
+    Make("local_slice", std::move(to), {{"axes", mesh_.Names(axes)}, {"dim", int64_t{d}}});
   }
 
   void SliceFreshAxes(int d) {
@@ -125,7 +119,7 @@ class ReshardLowering {
     }
     if (axes.empty()) return;
     to.dims[d] = First(to_.dims[d], d, Now(d).axes.size() + axes.size());
-    Make("reduce_scatter", std::move(to), {{"axes", Names(axes)}, {"dim", int64_t{d}}});
+    Make("reduce_scatter", std::move(to), {{"axes", mesh_.Names(axes)}, {"dim", int64_t{d}}});
   }
 
   void Reduce(bool max) {
@@ -138,7 +132,7 @@ class ReshardLowering {
     Sharding to = value_->type.sharding;
     for (int a : reduce) list(to).erase(a);
     Make("all_reduce", std::move(to),
-         {{"axes", Names(reduce)}, {"reduce", std::string(max ? "max" : "sum")}});
+         {{"axes", mesh_.Names(reduce)}, {"reduce", std::string(max ? "max" : "sum")}});
   }
 
   // The minor-most axis of dim d moves to the dim that shall have it.
@@ -155,7 +149,9 @@ class ReshardLowering {
       to.dims[d] = left;
       to.dims[e] = to_.dims[e];
       Make("all_to_all", std::move(to),
-           {{"axes", Names({axis})}, {"concat_dim", int64_t{d}}, {"split_dim", int64_t{e}}});
+           {{"axes", Strings{mesh_.axes()[axis].name}},
+            {"concat_dim", int64_t{d}},
+            {"split_dim", int64_t{e}}});
       return;
     }
   }
@@ -170,7 +166,7 @@ class ReshardLowering {
     for (int i = keep; i < now.axes.size(); ++i) gather.push_back(now.axes[i]);
     Sharding to = value_->type.sharding;
     to.dims[d] = First(now, d, keep);
-    Make("all_gather", std::move(to), {{"axes", Names(gather)}, {"dim", int64_t{d}}});
+    Make("all_gather", std::move(to), {{"axes", mesh_.Names(gather)}, {"dim", int64_t{d}}});
   }
 
   Graph& graph_;

@@ -13,9 +13,7 @@ std::optional<int> RuleCuts::Axis(const SpecRule& rule, const std::string& name)
   for (const MeshAxis& a : spec_.mesh) {
     if (a.name == name) return std::nullopt;
   }
-  std::vector<std::string> names;
-  for (const MeshAxis& a : graph_.mesh.axes()) names.push_back(a.name);
-  const std::string guess = DidYouMean(name, names);
+  const std::string guess = DidYouMean(name, graph_.mesh.Names());
   throw Diagnostic("E2104", ExitCode::kBadSpec, rule.where.ToString(),
                    graph_.mesh.num_axes() == 0
                        ? StrCat("axis '", name, "', and there is no mesh")

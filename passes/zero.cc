@@ -14,12 +14,6 @@
 namespace shardc {
 namespace {
 
-std::vector<std::string> NamesOf(const Mesh& mesh) {
-  std::vector<std::string> names;
-  for (const MeshAxis& a : mesh.axes()) names.push_back(a.name);
-  return names;
-}
-
 // The axes that the spec names, or the parts they were split into; those of one rank left out.
 std::set<int> NamedAxes(const Graph& graph, const Spec& spec) {
   std::set<int> axes;
@@ -37,7 +31,7 @@ std::set<int> NamedAxes(const Graph& graph, const Spec& spec) {
       throw Diagnostic(
           "E2104", ExitCode::kBadSpec, spec.zero.axes_where,
           StrCat("zero_axes: axis '", name, "' is not in the mesh ", graph.mesh.ToString()),
-          Choices(name, "axes", NamesOf(graph.mesh)));
+          Choices(name, "axes", graph.mesh.Names()));
     }
   }
   return axes;
@@ -123,8 +117,10 @@ int CollectTerms(const Graph& graph, Value* v, std::vector<Value*>& terms) {
 class Gathering {
  public:
   Gathering(Graph& graph, const Zero& zero)
-      : graph_(graph), zero_(zero), weights_(WeightsOf(graph)) {
-    for (int a : zero.axes) names_.push_back(graph.mesh.axes()[a].name);
+      : graph_(graph),
+        zero_(zero),
+        weights_(WeightsOf(graph)),
+        names_(graph.mesh.Names(zero.axes)) {
     graph.NumberOps();
   }
 

@@ -11,13 +11,11 @@ using Json = nlohmann::ordered_json;
 Json CollectiveJson(const Plan& plan, const CollectiveUse& use) {
   const Mesh& mesh = plan.manifest.mesh;
   const Collective& c = *use.collective;
-  Json axes = Json::array();
-  for (int a : c.axes) axes.push_back(mesh.axes()[a].name);
   Json out;
   out["id"] = c.id;
   out["kind"] = CollectiveKindName(c.kind);
   if (c.max) out["reduce"] = "max";
-  out["axes"] = axes;
+  out["axes"] = mesh.Names(c.axes);
   out["groups"] = GroupsOf(plan, use);
   out["dtype"] = DTypeName(c.dtype);
   out["shapes"] = use.shapes;

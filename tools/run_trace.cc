@@ -126,9 +126,7 @@ class TraceWriter {
       const Collective& c = program.collectives[static_cast<size_t>(i.collective)];
       args["collective"] = c.id;
       args["for"] = c.op;
-      Json axes = Json::array();
-      for (int a : c.axes) axes.push_back(program.mesh.axes()[static_cast<size_t>(a)].name);
-      args["axes"] = axes;
+      args["axes"] = program.mesh.Names(c.axes);
       args["why"] = c.why;
     }
     std::string open = Dump(args);
