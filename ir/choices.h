@@ -14,13 +14,7 @@ template <typename Range>
 std::string Choices(std::string_view name, std::string_view kind, const Range& candidates) {
   std::string out = DidYouMean(name, candidates);
   if (!out.empty()) out += " ";
-  out += std::string(kind) + ": ";
-  const char* separator = "";
-  for (const auto& c : candidates) {
-    out += separator + std::string(c);
-    separator = ", ";
-  }
-  return out;
+  return StrCat(out, kind, ": ", Join(candidates, ", "));
 }
 
 }  // namespace shardc

@@ -61,6 +61,18 @@ std::string StrCat(const Args&... args) {
   return out.str();
 }
 
+// The elements as text, with the separator between them.
+template <typename Range>
+std::string Join(const Range& range, std::string_view separator) {
+  std::ostringstream out;
+  std::string_view before;
+  for (const auto& element : range) {
+    out << before << element;
+    before = separator;
+  }
+  return out.str();
+}
+
 // The nearest of `candidates` to `name` by edit distance, at most `limit`, nearest first; for
 // "did you mean". Candidates farther than half their length are left out.
 template <typename Range>

@@ -146,11 +146,10 @@ class ProgramPrinter {
   }
 
   std::string CollectiveText(const Collective& c) const {
-    std::string axes;
-    for (int a : c.axes) axes += (axes.empty() ? "" : ",") + program_.mesh.axes()[a].name;
     return StrCat(" collective #", c.id, " ", CollectiveKindName(c.kind), c.max ? " max" : "",
-                  " over ", axes, c.from >= 0 ? StrCat(" from ", c.from, " to ", c.to) : "", " of ",
-                  c.elements, " ", DTypeName(c.dtype));
+                  " over ", Join(program_.mesh.Names(c.axes), ","),
+                  c.from >= 0 ? StrCat(" from ", c.from, " to ", c.to) : "", " of ", c.elements,
+                  " ", DTypeName(c.dtype));
   }
 
   void PrintInstruction(const Instruction& i) {

@@ -205,14 +205,6 @@ void CheckSharding(const TensorType& type, const Mesh& mesh, const std::string& 
   for (int a : type.sharding.partial_max) use(a);
 }
 
-namespace {
-std::string AxesToString(const AxisList& axes, const Mesh& mesh) {
-  std::string out;
-  for (int a : axes) out += (out.empty() ? "" : ",") + mesh.axes()[a].name;
-  return out;
-}
-}  // namespace
-
 std::string ShardingToString(const TensorType& type, const Mesh& mesh) {
   std::string out = "[";
   for (int i = 0; i < type.rank(); ++i) {
@@ -220,7 +212,7 @@ std::string ShardingToString(const TensorType& type, const Mesh& mesh) {
     out += std::to_string(type.shape[i]);
     const DimSharding& d = type.sharding.dims[i];
     if (!d.cut()) continue;
-    std::string axes = AxesToString(d.axes, mesh);
+    std::string axes = Join(mesh.Names(d.axes), ",");
     out += "@" + (d.axes.size() > 1 ? "(" + axes + ")" : axes);
     if (!d.segments.empty()) {
       bool equal = std::all_of(d.segments.begin(), d.segments.end(),
@@ -240,10 +232,10 @@ std::string ShardingToString(const TensorType& type, const Mesh& mesh) {
   }
   out += "]";
   if (!type.sharding.partial_sum.empty()) {
-    out += " partial(" + AxesToString(type.sharding.partial_sum, mesh) + ")";
+    out += " partial(" + Join(mesh.Names(type.sharding.partial_sum), ",") + ")";
   }
   if (!type.sharding.partial_max.empty()) {
-    out += " partial_max(" + AxesToString(type.sharding.partial_max, mesh) + ")";
+    out += " partial_max(" + Join(mesh.Names(type.sharding.partial_max), ",") + ")";
   }
   return out;
 }

@@ -112,15 +112,13 @@ class Application {
   }
 
   std::string RolesHere() const {
-    std::string roles;
+    std::vector<std::string> roles;
     for (const Op* p : graph_.Params()) {
       std::string role = p->attrs.String("role", "");
-      if (!role.empty() && roles.find(role) == std::string::npos) {
-        roles += (roles.empty() ? "" : ", ") + role;
-      }
+      if (!role.empty() && std::ranges::count(roles, role) == 0) roles.push_back(role);
     }
     return roles.empty() ? "no roles were recognised in this model; match by name"
-                         : "roles in this model: " + roles;
+                         : "roles in this model: " + Join(roles, ", ");
   }
 
   [[noreturn]] void NothingMatches(const SpecRule& rule, const std::vector<Op*>& params) {

@@ -127,12 +127,9 @@ class Schedule {
   // "all_reduce 3 of 64 f32 over tp".
   std::string Describe(int rank) const {
     const Collective& c = CollectiveOf(rank);
-    std::string axes;
-    for (int a : c.axes) {
-      axes += (axes.empty() ? "" : ",") + bodies_[0]->mesh.axes()[static_cast<size_t>(a)].name;
-    }
     return StrCat(CollectiveKindName(c.kind), c.max ? " (max)" : "", " with id ", c.id, " of ",
-                  c.elements, " ", DTypeName(c.dtype), " over ", axes,
+                  c.elements, " ", DTypeName(c.dtype), " over ",
+                  Join(bodies_[0]->mesh.Names(c.axes), ","),
                   c.from >= 0 ? StrCat(" from ", c.from, " to ", c.to) : "");
   }
 

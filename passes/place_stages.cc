@@ -243,9 +243,8 @@ class Placer {
     why.push_back(StrCat(user.name(), user.site.empty() ? "" : " at " + user.site,
                          " reads it on stage ", stage));
     if (const std::string state = SharedStateOf(v); !state.empty()) {
-      std::string stages;
-      for (int s : states_.at(state)) stages += StrCat(stages.empty() ? "" : ", ", s);
-      why.push_back(StrCat(state, " is on stages ", stages, ": the same on each"));
+      why.push_back(
+          StrCat(state, " is on stages ", Join(states_.at(state), ", "), ": the same on each"));
     }
     Op* op = graph_.AddOp(GetOpDef("send_recv"), {v}, {v->type},
                           {{"axes", Strings{graph_.pipeline_axis}},

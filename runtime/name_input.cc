@@ -36,8 +36,7 @@ Diagnostic NameInput(const Program& program, size_t instruction, const Diagnosti
   const int indices = IndicesOf(program, program.instructions[instruction]);
   std::vector<std::string> through;
   const std::string input = indices < 0 ? "" : InputBehind(program, instruction, indices, &through);
-  std::string way;
-  for (const std::string& op : through) way += (way.empty() ? " through " : ", ") + op;
+  const std::string way = through.empty() ? "" : " through " + Join(through, ", ");
   // A kernel may be of a simpler op than the instruction, which is the one to name.
   return Diagnostic(error.id(), error.code(), DescribeInstruction(program, instruction),
                     input.empty()

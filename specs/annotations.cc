@@ -221,10 +221,8 @@ class Translation {
 const DeviceConfiguration& ChooseConfiguration(const std::vector<DeviceConfiguration>& have,
                                                const std::string& name, const std::string& model) {
   std::vector<std::string> names;
-  std::string list;
   for (const DeviceConfiguration& c : have) {
     names.push_back(c.name);
-    list += (list.empty() ? "" : ", ") + c.name;
     if (c.name == name) return c;
   }
   if (name.empty() && have.size() == 1) return have[0];
@@ -233,7 +231,7 @@ const DeviceConfiguration& ChooseConfiguration(const std::vector<DeviceConfigura
                                ? StrCat(model, " has ", have.size(), " device configurations")
                                : StrCat(model, " has no device configuration '", name, "'");
   std::string fix = "choose another spec";
-  if (!have.empty()) fix = "use --spec onnx:NAME, one of: " + list;
+  if (!have.empty()) fix = "use --spec onnx:NAME, one of: " + Join(names, ", ");
   if (std::string near = DidYouMean(name, names); !near.empty()) fix += "; " + near;
   throw Diagnostic("E2131", ExitCode::kBadSpec,
                    name.empty() ? "--spec onnx" : "--spec onnx:" + name, what, fix);

@@ -303,13 +303,12 @@ Spec LoadSpec(const std::string& name) {
   std::stringstream text;
   if (in) text << in.rdbuf();
   if (folder || !in || in.bad()) {
-    std::string list;
-    for (const std::string& s : ShippedSpecs()) list += (list.empty() ? "" : ", ") + s;
     const std::string guess = DidYouMean(name, ShippedSpecs());
-    throw Diagnostic("E5001", ExitCode::kIo, "--spec " + name,
-                     folder ? "that is a folder, and no shipped spec has the name"
-                            : "there is no such file, and no shipped spec of that name",
-                     StrCat("shipped: ", list, guess.empty() ? "" : "; ", guess));
+    throw Diagnostic(
+        "E5001", ExitCode::kIo, "--spec " + name,
+        folder ? "that is a folder, and no shipped spec has the name"
+               : "there is no such file, and no shipped spec of that name",
+        StrCat("shipped: ", Join(ShippedSpecs(), ", "), guess.empty() ? "" : "; ", guess));
   }
   return ParseSpec(text.str(), name);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <span>
 
 #include "ir/diagnostic.h"
 #include "ir/safetensors.h"
@@ -25,10 +26,7 @@ std::string Number(double v) {
 void NoteMissing(const std::vector<std::string>& missing, const std::string& path) {
   constexpr size_t kShown = 8;
   if (missing.empty()) return;
-  std::string list;
-  for (size_t i = 0; i < std::min(missing.size(), kShown); ++i) {
-    list += (i ? ", " : "") + missing[i];
-  }
+  std::string list = Join(std::span(missing).first(std::min(missing.size(), kShown)), ", ");
   if (missing.size() > kShown) list += StrCat(" and ", missing.size() - kShown, " more");
   std::fprintf(stderr, "note: not checked, the plan has no such output: %s (in %s)\n", list.c_str(),
                path.c_str());

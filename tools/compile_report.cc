@@ -29,14 +29,13 @@ void WarnOfIdleAxes(const StagePrograms& programs, const Spec& spec) {
         });
     if (used) continue;
     const std::string& name = mesh.axes()[a].name;
-    std::string known;
-    for (const std::string& axis : cut_over) known += (known.empty() ? "" : ", ") + axis;
     const bool cut = std::count(cut_over.begin(), cut_over.end(), name) > 0;
     const std::string near = cut ? "" : DidYouMean(name, cut_over);
     std::fprintf(
         stderr, "warning: nothing is cut over axis '%s': its %lld ranks all do the same work; %s\n",
         name.c_str(), static_cast<long long>(mesh.axis_size(a)),
-        StrCat("spec ", spec.name, known.empty() ? " cuts nothing" : " cuts over " + known,
+        StrCat("spec ", spec.name,
+               cut_over.empty() ? " cuts nothing" : " cuts over " + Join(cut_over, ", "),
                near.empty() ? "" : "; " + near)
             .c_str());
   }

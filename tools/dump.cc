@@ -91,9 +91,10 @@ void PrintCollectives(const Plan& plan, const std::vector<CollectiveUse>& uses) 
     if (fresh) text->second = GroupsText(GroupsOf(plan, use));
     const std::string& site = use.instruction->site;
     rows.push_back({StrCat(c.id), std::string(PhaseName(use.instruction->phase)),
-                    StrCat(CollectiveKindName(c.kind), c.max ? " max" : ""), AxesText(mesh, c.axes),
-                    text->second, std::string(DTypeName(c.dtype)), ShapesText(use.shapes),
-                    StrCat(use.bytes), c.op, site.empty() ? "-" : site, WhyText(c.why)});
+                    StrCat(CollectiveKindName(c.kind), c.max ? " max" : ""),
+                    Join(mesh.Names(c.axes), ","), text->second, std::string(DTypeName(c.dtype)),
+                    ShapesText(use.shapes), StrCat(use.bytes), c.op, site.empty() ? "-" : site,
+                    WhyText(c.why)});
     if (pipeline) rows.back().insert(rows.back().begin() + 2, stage);
   }
   PrintColumns(rows, {0, pipeline ? 8u : 7u});
@@ -179,12 +180,6 @@ std::vector<std::vector<int>> GroupsOf(const Plan& plan, const CollectiveUse& us
     });
   }
   return groups;
-}
-
-std::string AxesText(const Mesh& mesh, const std::vector<int>& axes) {
-  std::string text;
-  for (int a : axes) text += (text.empty() ? "" : ",") + mesh.axes()[a].name;
-  return text;
 }
 
 void PrintDumpTable(const Plan& plan) {

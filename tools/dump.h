@@ -25,7 +25,6 @@ std::vector<CollectiveUse> CollectivesOf(const Plan& plan);
 std::vector<std::vector<int>> GroupsOf(const Plan& plan, const CollectiveUse& use);
 // The stage of a pipeline that the program is of.
 int64_t StageOf(const Plan& plan, const Program& program);
-std::string AxesText(const Mesh& mesh, const std::vector<int>& axes);  // "dp,tp"
 
 // Aligned columns, then totals and memory.
 void PrintDumpTable(const Plan& plan);

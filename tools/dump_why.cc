@@ -48,9 +48,7 @@ std::vector<const ManifestState*> FindParam(const Manifest& manifest, const std:
   }
   if (with_it.size() > 3) with_it.resize(3);
   std::string fix = DidYouMean(name, names);
-  for (size_t i = 0; i < with_it.size(); ++i) {
-    fix = (i ? fix + ", " : "names with it: ") + with_it[i];
-  }
+  if (!with_it.empty()) fix = "names with it: " + Join(with_it, ", ");
   for (size_t i = 0; i < by_end.size() && i < 3; ++i) {
     fix = (i ? fix + ", " : "say which: ") + by_end[i]->name;
   }
@@ -90,8 +88,8 @@ void PrintUse(const Mesh& mesh, const CollectiveUse& use) {
   const std::string& site = use.instruction->site;
   std::printf("  #%d %s %s over %s of %s", c.id,
               std::string(PhaseName(use.instruction->phase)).c_str(),
-              std::string(CollectiveKindName(c.kind)).c_str(), AxesText(mesh, c.axes).c_str(),
-              std::string(DTypeName(c.dtype)).c_str());
+              std::string(CollectiveKindName(c.kind)).c_str(),
+              Join(mesh.Names(c.axes), ",").c_str(), std::string(DTypeName(c.dtype)).c_str());
   for (const Shape& shape : use.shapes) std::printf(" %s", ShapeToString(shape).c_str());
   std::printf(", %lld bytes%s%s\n", static_cast<long long>(use.bytes), site.empty() ? "" : ", at ",
               site.c_str());
@@ -100,20 +98,13 @@ void PrintUse(const Mesh& mesh, const CollectiveUse& use) {
 
 void PrintSharding(const ManifestState& param) {
   std::printf("%s", param.name.c_str());
-  for (size_t i = 0; i < param.aliases.size(); ++i) {
-    std::printf("%s%s", i ? ", " : " (also ", param.aliases[i].c_str());
-  }
-  std::printf("%s%s%s: %s%s, %s on %s\n", param.aliases.empty() ? "" : ")",
-              param.role.empty() ? "" : ", ", param.role.c_str(),
+  if (!param.aliases.empty()) std::printf(" (also %s)", Join(param.aliases, ", ").c_str());
+  std::printf("%s%s: %s%s, %s on %s\n", param.role.empty() ? "" : ", ", param.role.c_str(),
               std::string(DTypeName(param.dtype)).c_str(), param.layout.c_str(),
               ShapeToString(param.local_shape).c_str(),
               param.stages.empty() ? "every rank" : "each of its ranks");
   if (!param.stages.empty()) {
-    std::printf("on stage");
-    for (size_t i = 0; i < param.stages.size(); ++i) {
-      std::printf("%s%d", i ? ", " : " ", param.stages[i]);
-    }
-    std::printf(" of the pipeline\n");
+    std::printf("on stage %s of the pipeline\n", Join(param.stages, ", ").c_str());
   }
   if (param.why.empty()) {
     std::printf("nothing cuts it: it is whole on every rank\n");

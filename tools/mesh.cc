@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "ir/diagnostic.h"
 #include "tools/verbs.h"
 
 namespace shardc {
@@ -28,13 +29,10 @@ void PrintMesh(const Mesh& mesh) {
     for (int set = 1; set < 1 << n; ++set) {
       if (__builtin_popcount(static_cast<unsigned>(set)) != size) continue;
       std::vector<int> axes;
-      std::string names;
       for (int a = 0; a < n; ++a) {
-        if (!(set >> a & 1)) continue;
-        axes.push_back(a);
-        names += (names.empty() ? "" : ",") + mesh.axes()[a].name;
+        if (set >> a & 1) axes.push_back(a);
       }
-      std::printf("%-12s%s\n", names.c_str(), GroupsText(mesh, axes).c_str());
+      std::printf("%-12s%s\n", Join(mesh.Names(axes), ",").c_str(), GroupsText(mesh, axes).c_str());
     }
   }
   for (int64_t r = 0; r < mesh.num_ranks(); ++r) {

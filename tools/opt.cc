@@ -36,9 +36,8 @@ void AddOptVerb(CLI::App& app) {
   auto o = std::make_shared<OptOptions>();
   CLI::App* verb = app.add_subcommand("opt", "run passes on a graph in text form, text to text");
   verb->add_option("file", o->file, ".shardc file, or - for standard input")->required();
-  std::string list;
-  for (const std::string& p : PassNames()) list += (list.empty() ? "" : ", ") + p;
-  verb->add_option("--passes", o->passes, "passes in order: " + list)->delimiter(',');
+  verb->add_option("--passes", o->passes, "passes in order: " + Join(PassNames(), ", "))
+      ->delimiter(',');
   verb->add_option("--spec", o->spec, "apply this spec first");
   verb->add_flag("--verify-each", o->verify_each, "verify the graph after every pass");
   verb->callback([o] { RunOpt(*o); });

@@ -159,9 +159,7 @@ void Group::FailMismatch(int rank, const std::string& message) {
 }
 
 std::string Group::Name() const {
-  std::string list;
-  for (int rank : world_ranks) list += (list.empty() ? "" : ", ") + std::to_string(rank);
-  return StrCat("the group of ranks [", list, "]");
+  return StrCat("the group of ranks [", Join(world_ranks, ", "), "]");
 }
 
 }  // namespace shardc::in_process

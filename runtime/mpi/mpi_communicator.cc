@@ -384,9 +384,7 @@ void MpiCommunicator::FailMismatch(int r, const std::string& message) {
 }
 
 std::string MpiCommunicator::Name() const {
-  std::string list;
-  for (int rank : members_) list += (list.empty() ? "" : ", ") + std::to_string(rank);
-  return StrCat("the group of ranks [", list, "]");
+  return StrCat("the group of ranks [", Join(members_, ", "), "]");
 }
 
 }  // namespace shardc::mpi
