@@ -43,7 +43,13 @@ class Attributes {
     return Get(name, std::move(otherwise));
   }
   const Ints& IntList(std::string_view name) const { return Get<Ints>(name); }
+  Ints IntList(std::string_view name, Ints otherwise) const {
+    return Get(name, std::move(otherwise));
+  }
   const Strings& StringList(std::string_view name) const { return Get<Strings>(name); }
+  Strings StringList(std::string_view name, Strings otherwise) const {
+    return Get(name, std::move(otherwise));
+  }
   const HostTensor& Tensor(std::string_view name) const { return *Get<TensorPtr>(name); }
 
   const std::vector<Entry>& entries() const { return entries_; }

@@ -4,9 +4,7 @@
 
 namespace shardc {
 
-Shape WholeOf(const Attributes& attrs, const Shape& part) {
-  return attrs.Has("whole") ? attrs.IntList("whole") : part;
-}
+Shape WholeOf(const Attributes& attrs, const Shape& part) { return attrs.IntList("whole", part); }
 
 DropoutMask MaskOf(const Attributes& attrs) {
   const double ratio = attrs.Float("ratio");
@@ -22,7 +20,7 @@ std::vector<std::vector<int64_t>> PlacesOfDims(const Attributes& attrs, const Sh
                                                const Shape& global,
                                                const std::vector<std::vector<Run>>& runs) {
   const Shape whole = WholeOf(attrs, global);
-  const Shape origin = attrs.Has("origin") ? attrs.IntList("origin") : Shape(local.size());
+  const Shape origin = attrs.IntList("origin", Shape(local.size()));
   std::vector<std::vector<int64_t>> places(local.size());
   int64_t stride = 1;
   for (size_t d = local.size(); d-- > 0; stride *= whole[d]) {

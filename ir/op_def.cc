@@ -90,7 +90,7 @@ bool Constrains(const Op& op, int axis, const Mesh& mesh) {
   return std::find(axes.begin(), axes.end(), mesh.axes()[axis].name) != axes.end();
 }
 
-Strings WhyOf(const Op& op) { return op.attrs.Has("why") ? op.attrs.StringList("why") : Strings(); }
+Strings WhyOf(const Op& op) { return op.attrs.StringList("why", {}); }
 
 bool MayRunInPlace(const OpDef& def, int operand, int result) {
   return def.in_place ? def.in_place(operand, result) : def.elementwise;

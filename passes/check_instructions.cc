@@ -154,7 +154,7 @@ class InstructionChecker {
     if (axes.size() > AxisList::kMax) context_.FailAt(i, "E3108", "cuts over too many axes");
     for (int a : axes) cut.axes.push_back(a);
     cut.granule = attrs.Int("granule", 1);
-    if (attrs.Has("segments")) cut.segments = attrs.IntList("segments");
+    cut.segments = attrs.IntList("segments", {});
     std::string what = MalformedType(type, program_.mesh);
     try {
       if (what.empty()) CheckSharding(type, program_.mesh, {});

@@ -15,8 +15,7 @@ CountedDims EachDim(const TensorType& type) {
 
 CountedDims DimsByRole(const Op& param) {
   if (!param.attrs.Has("columns")) return EachDim(param.out());
-  Ints rows, columns = param.attrs.IntList("columns");
-  if (param.attrs.Has("rows")) rows = param.attrs.IntList("rows");
+  Ints rows = param.attrs.IntList("rows", {}), columns = param.attrs.IntList("columns");
   CountedDims dims;
   for (const Ints& d : EachDim(param.out())) {
     const bool other = std::find(rows.begin(), rows.end(), d[0]) == rows.end() &&

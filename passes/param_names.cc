@@ -34,10 +34,8 @@ void CheckMatches(const Graph& graph, const char* flag, const std::vector<std::s
 
 std::vector<std::string> NamesOf(const Op& param) {
   std::vector<std::string> names = {param.attrs.String("name")};
-  if (param.attrs.Has("aliases")) {
-    const Strings& aliases = param.attrs.StringList("aliases");
-    names.insert(names.end(), aliases.begin(), aliases.end());
-  }
+  const Strings aliases = param.attrs.StringList("aliases", {});
+  names.insert(names.end(), aliases.begin(), aliases.end());
   return names;
 }
 

@@ -92,15 +92,12 @@ Placements DescribePlacement(const Graph& graph, const std::string& name) {
       if (p) p->tensor = value->name;
     }
     if (!p) return;
-    std::vector<std::string> names = {p->tensor};
+    Strings names = {p->tensor}, across;
     // Nodes may read a parameter under the name of a copy.
-    if (value->producer && value->producer->attrs.Has("aliases")) {
-      const Strings& aliases = value->producer->attrs.StringList("aliases");
+    if (value->producer) {
+      const Strings aliases = value->producer->attrs.StringList("aliases", {});
       names.insert(names.end(), aliases.begin(), aliases.end());
-    }
-    Strings across;
-    if (value->producer && value->producer->attrs.Has("transposed_aliases")) {
-      across = value->producer->attrs.StringList("transposed_aliases");
+      across = value->producer->attrs.StringList("transposed_aliases", {});
     }
     for (std::string& n : names) {
       if (n.empty() || !known.insert(n).second) continue;

@@ -240,7 +240,7 @@ class Recomputation {
     copy->phase = Phase::kBackward;
     copy->BelongWith(op);
     if (op.def->communicates) {
-      Strings why = op.attrs.Has("why") ? op.attrs.StringList("why") : Strings();
+      Strings why = WhyOf(op);
       const int layer = layer_[static_cast<size_t>(op.id)];
       why.push_back(layer < 0 ? At(op.result()).from_input
                                     ? "gathered again for the backward (--recompute gathers)"

@@ -13,9 +13,7 @@ namespace {
 
 // Whether the file has the parameter transposed under this name.
 bool IsTransposedName(const Op& param, const std::string& name) {
-  if (!param.attrs.Has("transposed_aliases")) return false;
-  const Strings& across = param.attrs.StringList("transposed_aliases");
-  return std::find(across.begin(), across.end(), name) != across.end();
+  return std::ranges::count(param.attrs.StringList("transposed_aliases", {}), name) > 0;
 }
 
 // Every module that an op is in: "a.b.c", "a.b" and "a".

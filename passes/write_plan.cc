@@ -202,10 +202,9 @@ class PlanWriter {
     s.name = op.attrs.String("name");
     s.is_param = op.name() == "param";
     s.of_optimizer = !s.is_param && op.phase == Phase::kOptimizer;
-    if (op.attrs.Has("aliases")) s.aliases = op.attrs.StringList("aliases");
+    s.aliases = op.attrs.StringList("aliases", {});
     for (const char* list : {"transposed_aliases", "source_aliases"}) {
-      if (!op.attrs.Has(list)) continue;
-      const Strings& names = op.attrs.StringList(list);
+      const Strings names = op.attrs.StringList(list, {});
       s.unlike_aliases.insert(s.unlike_aliases.end(), names.begin(), names.end());
     }
     s.piece_of = op.attrs.String("piece_of", "");

@@ -157,7 +157,7 @@ PieceMoves PlanPieces(const KernelRequest& r, bool pack) {
   DimSharding cut;
   for (int a : Axes(mesh, attrs.StringList("cut_axes"))) cut.axes.push_back(a);
   cut.granule = attrs.Int("granule", 1);
-  if (attrs.Has("segments")) cut.segments = attrs.IntList("segments");
+  cut.segments = attrs.IntList("segments", {});
   m.whole_runs = r.call.Runs(*m.whole, m.dim);
   m.piece.assign(m.staged->shape.begin() + 1, m.staged->shape.end());
   m.piece_bytes = NumElements(m.piece) * DTypeSize(m.staged->dtype);

@@ -66,8 +66,7 @@ void SplitSharedVectors(Graph& graph) {
     const std::string name = param->attrs.String("name");
     // The names that the exporter merged into this one, in the order of their sites, when all are
     // known.
-    Strings lost;
-    if (param->attrs.Has("aliases")) lost = param->attrs.StringList("aliases");
+    Strings lost = param->attrs.StringList("aliases", {});
     const bool known = lost.size() == sites.size() - 1;
     if (known || lost.empty()) {
       // No names were lost where a layer runs several times: those found are of other parameters.

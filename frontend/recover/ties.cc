@@ -70,13 +70,9 @@ bool IsLinearWeight(const Op* param) {
   });
 }
 
-Strings NamesIn(const Op* param, const char* list) {
-  return param->attrs.Has(list) ? param->attrs.StringList(list) : Strings();
-}
-
 void Append(Op* param, const char* list, const Strings& names) {
   if (names.empty()) return;
-  Strings all = NamesIn(param, list);
+  Strings all = param->attrs.StringList(list, {});
   all.insert(all.end(), names.begin(), names.end());
   param->attrs.Set(list, std::move(all));
 }
@@ -84,8 +80,8 @@ void Append(Op* param, const char* list, const Strings& names) {
 // The names of `other` are the table's, too; not those of what is rounded.
 void TakeNames(Op* table, const Op* other, bool transposed) {
   Strings names = {other->attrs.String("name")};
-  for (const std::string& alias : NamesIn(other, "aliases")) names.push_back(alias);
-  const Strings sources = NamesIn(other, "source_aliases");
+  for (const std::string& alias : other->attrs.StringList("aliases", {})) names.push_back(alias);
+  const Strings sources = other->attrs.StringList("source_aliases", {});
   auto is_source = [&](const std::string& n) {
     return std::find(sources.begin(), sources.end(), n) != sources.end();
   };

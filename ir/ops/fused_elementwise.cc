@@ -15,8 +15,8 @@ std::vector<TensorType> Infer(const InferArgs& args) {
     RequireFloat(op, args[i]);
     shape = BroadcastShapes(op, shape, args[i].shape);
   }
-  Strings types(program.results.size(), std::string(DTypeName(args[0].dtype)));
-  if (args.attrs.Has("types")) types = args.attrs.StringList("types");
+  const Strings types = args.attrs.StringList(
+      "types", Strings(program.results.size(), std::string(DTypeName(args[0].dtype))));
   if (types.size() != program.results.size()) InferError(op, "needs one type per result");
   std::vector<TensorType> results;
   for (const std::string& name : types) {

@@ -93,7 +93,7 @@ std::vector<DimFactors> AddDims(ShardingRule& rule, const Shape& shape, FactorKi
 }
 
 Shape OriginOf(const Attributes& attrs, int rank) {
-  return attrs.Has("origin") ? attrs.IntList("origin") : Shape(static_cast<size_t>(rank));
+  return attrs.IntList("origin", Shape(static_cast<size_t>(rank)));
 }
 
 void CheckOrigin(std::string_view op, const Attributes& attrs, const TensorType& part,
