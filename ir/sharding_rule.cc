@@ -8,6 +8,14 @@
 
 namespace shardc {
 
+int DimOfFactor(const std::vector<DimFactors>& dims, int factor) {
+  for (size_t d = 0; d < dims.size(); ++d) {
+    const auto& f = dims[d].factors;
+    if (std::find(f.begin(), f.end(), factor) != f.end()) return static_cast<int>(d);
+  }
+  return -1;
+}
+
 int ShardingRule::AddFactor(int64_t size, FactorKind kind, ReduceKind reduce) {
   factors.push_back({size, kind, reduce});
   return static_cast<int>(factors.size()) - 1;

@@ -53,6 +53,9 @@ struct ShardingRule {
                 ReduceKind reduce = ReduceKind::kSum);
 };
 
+// The dim of a tensor (given by its dims' factors) that has the factor, or -1.
+int DimOfFactor(const std::vector<DimFactors>& dims, int factor);
+
 // The rule of "b s k, k n -> b s n": each operand's and result's dims, one letter or word a dim;
 // "." is a dim without a factor; "(h d)" a product. Sizes come from the op's types. A suffix on
 // first mention sets the kind: "v!" replicated, "v?" expandable; "^max" reduces by max. Leading

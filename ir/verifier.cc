@@ -41,17 +41,6 @@ AxisPlacement PlacementOver(const Sharding& s, int axis) {
   return {};
 }
 
-bool Has(const DimFactors& dim, int factor) {
-  return std::find(dim.factors.begin(), dim.factors.end(), factor) != dim.factors.end();
-}
-
-int DimWith(const std::vector<DimFactors>& dims, int factor) {
-  for (size_t d = 0; d < dims.size(); ++d) {
-    if (Has(dims[d], factor)) return static_cast<int>(d);
-  }
-  return -1;
-}
-
 // Whether the shardings of an op's operands and results are what its rule makes of one strategy per
 // mesh axis: run whole, cut along one factor, or let partial sums through a linear group.
 class RuleCheck {
@@ -116,8 +105,8 @@ class RuleCheck {
     if (f.kind != FactorKind::kPlain) return false;
     auto agrees = [&](const AxisPlacement& p, const std::vector<DimFactors>& dims,
                       AxisPlacement::Kind without) {
-      int d = DimWith(dims, factor);
-      return d < 0 ? p.kind == without : p.kind == AxisPlacement::kCut && Has(dims[p.dim], factor);
+      int d = DimOfFactor(dims, factor);
+      return d < 0 ? p.kind == without : p.kind == AxisPlacement::kCut && p.dim == d;
     };
     auto reduced =
         f.reduce == ReduceKind::kMax ? AxisPlacement::kPartialMax : AxisPlacement::kPartialSum;
@@ -150,7 +139,7 @@ class RuleCheck {
     std::optional<DimSharding> layout;
     bool agree = true;
     ForEachSlot([&](const TensorType& type, const std::vector<DimFactors>& dims, bool) {
-      int d = DimWith(dims, factor);
+      int d = DimOfFactor(dims, factor);
       if (d < 0 || dims[d].factors.size() != 1 || !dims[d].segments.empty()) return;
       if (type.shape[d] != rule_.factors[factor].size) return;
       DimSharding now = Canonical(type.shape[d], type.sharding.dims[d], mesh_);

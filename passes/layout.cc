@@ -98,14 +98,6 @@ std::optional<std::vector<FactorCut>> ProjectToSeveral(const ShardingRule& rule,
 
 }  // namespace
 
-int DimOfFactor(const std::vector<DimFactors>& dims, int factor) {
-  for (size_t d = 0; d < dims.size(); ++d) {
-    const auto& f = dims[d].factors;
-    if (std::find(f.begin(), f.end(), factor) != f.end()) return static_cast<int>(d);
-  }
-  return -1;
-}
-
 std::optional<DimSharding> LiftToDim(const ShardingRule& rule, const DimFactors& factors,
                                      int64_t size, const std::vector<FactorCut>& cuts,
                                      const Mesh& mesh) {

@@ -43,7 +43,4 @@ std::optional<DimSharding> LiftToDim(const ShardingRule& rule, const DimFactors&
 bool AddCut(const ShardingRule& rule, const FactorCut& cut, const Mesh& mesh,
             std::vector<FactorCut>& cuts);
 
-// The dim of a tensor (given by its dims' factors) that has the factor, or -1.
-int DimOfFactor(const std::vector<DimFactors>& dims, int factor);
-
 }  // namespace shardc
