@@ -48,17 +48,9 @@ Value* OpMaker::Slice(Value* a, int dim, int64_t from, int64_t to, int64_t step)
 
 Op* Builder::Create(std::string_view name, std::vector<Value*> operands, Attributes attrs) {
   const OpDef& def = GetOpDef(name);
-  std::vector<const TensorType*> types;
-  types.reserve(operands.size());
-  for (Value* v : operands) {
-    SHARDC_CHECK(v != nullptr, name);
-    types.push_back(&v->type);
-  }
-  int n = static_cast<int>(operands.size());
-  if (n < def.min_operands || (def.max_operands >= 0 && n > def.max_operands)) {
-    InferError(name, StrCat("has ", n, " operands"));
-  }
-  std::vector<TensorType> results = def.infer({types, attrs});
+  for (Value* v : operands) SHARDC_CHECK(v != nullptr, name);
+  if (!def.Takes(operands.size())) InferError(name, StrCat("has ", operands.size(), " operands"));
+  std::vector<TensorType> results = InferResults(def, operands, attrs);
   return Insert(def, std::move(operands), std::move(results), std::move(attrs));
 }
 

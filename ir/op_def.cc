@@ -74,6 +74,14 @@ std::vector<const OpDef*> AllOpDefs() {
   return defs;
 }
 
+std::vector<TensorType> InferResults(const OpDef& def, const std::vector<Value*>& operands,
+                                     const Attributes& attrs) {
+  std::vector<const TensorType*> types;
+  types.reserve(operands.size());
+  for (const Value* v : operands) types.push_back(&v->type);
+  return def.infer({types, attrs});
+}
+
 bool IsCheap(const OpDef& def) {
   return (def.cheap || def.elementwise) && !def.communicates && !def.side_effect;
 }

@@ -64,6 +64,10 @@ struct OpDef {
   std::string_view name;
   int min_operands = 1;
   int max_operands = 1;  // -1: any number
+  bool Takes(size_t n) const {
+    return static_cast<int>(n) >= min_operands &&
+           (max_operands < 0 || static_cast<int>(n) <= max_operands);
+  }
   std::vector<AttrSpec> attrs;
 
   // Global result types (dtype and shape; shardings are left whole), and the op's verifier: throws
@@ -166,6 +170,10 @@ const OpDef& GetOpDef(std::string_view name);
 const OpDef* FindOpDef(std::string_view name);
 // All registered ops, by name.
 std::vector<const OpDef*> AllOpDefs();
+
+// OpDef::infer of these values.
+std::vector<TensorType> InferResults(const OpDef& def, const std::vector<Value*>& operands,
+                                     const Attributes& attrs);
 
 bool IsCheap(const OpDef& def);  // cheap or elementwise, and moves nothing between ranks
 // Whether the result is another name for the operand's memory on every rank.

@@ -244,20 +244,17 @@ class Parser {
       lex_.Fail(op.at, StrCat("the op has ", op.results.size(), " results but ", op.types.size(),
                               " types"));
     }
-    int n = static_cast<int>(op.operands.size());
-    if (n < def.min_operands || (def.max_operands >= 0 && n > def.max_operands)) {
-      Mismatch(op, StrCat("has ", n, " operands"));
+    if (!def.Takes(op.operands.size())) {
+      Mismatch(op, StrCat("has ", op.operands.size(), " operands"));
     }
     if (def.infer) return CheckTypes(op);
     if (def.is_state && op.types.size() != 1) Mismatch(op, "has exactly one result");
   }
 
   void CheckTypes(const ParsedOp& op) const {
-    std::vector<const TensorType*> operands;
-    for (const Value* v : op.operands) operands.push_back(&v->type);
     std::vector<TensorType> inferred;
     try {
-      inferred = op.def->infer({operands, op.attrs});
+      inferred = InferResults(*op.def, op.operands, op.attrs);
     } catch (const Diagnostic& d) {
       throw d.In(lex_.Where(op.at));
     }

@@ -285,9 +285,7 @@ class Verifier {
 
   void CheckOperands(const Op& op) {
     int n = static_cast<int>(op.operands.size());
-    if (n < op.def->min_operands || (op.def->max_operands >= 0 && n > op.def->max_operands)) {
-      Fail(Where(op), StrCat("has ", n, " operands"));
-    }
+    if (!op.def->Takes(op.operands.size())) Fail(Where(op), StrCat("has ", n, " operands"));
     for (int i = 0; i < n; ++i) {
       auto it = uses_.find(op.operands[i]);
       if (it == uses_.end()) Fail(Where(op), StrCat("operand ", i, " is used before it is made"));
@@ -325,12 +323,9 @@ class Verifier {
       if (auto wrong = WrongSharding(r->type)) Fail(Where(op), *wrong);
     }
     if (!op.def->infer) return;
-    std::vector<const TensorType*> operands;
-    operands.reserve(op.operands.size());
-    for (const Value* v : op.operands) operands.push_back(&v->type);
     std::vector<TensorType> inferred;
     try {
-      inferred = op.def->infer({operands, op.attrs});
+      inferred = InferResults(*op.def, op.operands, op.attrs);
     } catch (const Diagnostic& d) {
       Fail(Where(op), d.message());
     }

@@ -178,8 +178,8 @@ class InstructionChecker {
   }
 
   void CheckOperandCount(int i, const OpDef& def) const {
-    int n = static_cast<int>(context_.instruction(i).operands.size());
-    if (n >= def.min_operands && (def.max_operands < 0 || n <= def.max_operands)) return;
+    const size_t n = context_.instruction(i).operands.size();
+    if (def.Takes(n)) return;
     std::string want = StrCat(def.min_operands);
     if (def.max_operands < 0) {
       want += " or more";

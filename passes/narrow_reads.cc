@@ -88,11 +88,9 @@ Value* Narrowed(Graph& graph, Value* v, DType type) {
 // The types of its results, which may follow those of its operands otherwise.
 void KeepResultTypes(Op* op) {
   if (op->def->typed_result < 0 || op->attrs.Has("out")) return;
-  std::vector<const TensorType*> types;
-  for (const Value* v : op->operands) types.push_back(&v->type);
   const auto typed = static_cast<size_t>(op->def->typed_result);
   const DType kept = op->results[typed]->type.dtype;
-  if (op->def->infer({types, op->attrs})[typed].dtype == kept) return;
+  if (InferResults(*op->def, op->operands, op->attrs)[typed].dtype == kept) return;
   op->attrs.Set("out", std::string(DTypeName(kept)));
 }
 

@@ -240,9 +240,7 @@ class Lowering {
       for (Value* r : op->results) r->type.dtype = op->in(0).dtype;
       return;
     }
-    std::vector<const TensorType*> types;
-    for (const Value* v : op->operands) types.push_back(&v->type);
-    std::vector<TensorType> results = op->def->infer({types, op->attrs});
+    std::vector<TensorType> results = InferResults(*op->def, op->operands, op->attrs);
     for (size_t i = 0; i < results.size(); ++i) op->results[i]->type.dtype = results[i].dtype;
   }
 

@@ -125,17 +125,13 @@ std::optional<std::vector<HostTensor>> Fold(std::string_view name,
                                             const Attributes& attrs, int64_t& bytes_left,
                                             bool may_wrap) {
   const OpDef& def = GetOpDef(name);
-  int n = static_cast<int>(operands.size());
-  bool fits = n >= def.min_operands && (def.max_operands < 0 || n <= def.max_operands);
-  if (!def.reference || operands.empty() || !fits) return std::nullopt;
-  std::vector<const TensorType*> types;
+  if (!def.reference || operands.empty() || !def.Takes(operands.size())) return std::nullopt;
   std::vector<const HostTensor*> constants;
   for (const Value* v : operands) {
-    types.push_back(&v->type);
     constants.push_back(ConstantOf(v));
     if (constants.back() == nullptr) return std::nullopt;
   }
-  std::vector<TensorType> result_types = def.infer({types, attrs});
+  std::vector<TensorType> result_types = InferResults(def, operands, attrs);
   if (!WorthKeeping(result_types, operands, bytes_left)) return std::nullopt;
   const bool wraps = may_wrap && IsRing(name, constants[0]->dtype());
   if (operands.size() == 2 && !wraps) {
@@ -151,12 +147,8 @@ std::optional<std::vector<HostTensor>> EmptyResults(std::string_view op,
                                                     const Attributes& attrs) {
   auto empty = [](const auto& type) { return type.num_elements() == 0; };
   const OpDef& def = GetOpDef(op);
-  std::vector<const TensorType*> types;
-  for (const Value* v : operands) types.push_back(&v->type);
-  int n = static_cast<int>(operands.size());
-  bool fits = n >= def.min_operands && (def.max_operands < 0 || n <= def.max_operands);
-  if (!fits || !def.infer || n == 0) return std::nullopt;
-  std::vector<TensorType> results = def.infer({types, attrs});
+  if (!def.infer || operands.empty() || !def.Takes(operands.size())) return std::nullopt;
+  std::vector<TensorType> results = InferResults(def, operands, attrs);
   if (results.empty() || !std::all_of(results.begin(), results.end(), empty)) return std::nullopt;
   std::vector<HostTensor> tensors;
   for (const TensorType& type : results) tensors.emplace_back(type.dtype, type.shape);
