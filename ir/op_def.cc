@@ -74,6 +74,15 @@ std::vector<const OpDef*> AllOpDefs() {
   return defs;
 }
 
+static_assert(
+    std::is_same_v<std::variant_alternative_t<static_cast<size_t>(AttrKind::kTensor), Attribute>,
+                   TensorPtr>);
+
+bool IsOfKind(const Attribute& a, AttrKind kind) {
+  const TensorPtr* tensor = std::get_if<TensorPtr>(&a);
+  return a.index() == static_cast<size_t>(kind) && (!tensor || *tensor);
+}
+
 std::vector<TensorType> InferResults(const OpDef& def, const std::vector<Value*>& operands,
                                      const Attributes& attrs) {
   std::vector<const TensorType*> types;

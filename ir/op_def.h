@@ -165,6 +165,8 @@ struct OpDef {
   bool ignores_padding = false;
 };
 
+bool IsOfKind(const Attribute& a, AttrKind kind);
+
 // Throws Diagnostic E7002 with suggestions when unknown.
 const OpDef& GetOpDef(std::string_view name);
 const OpDef* FindOpDef(std::string_view name);

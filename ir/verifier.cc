@@ -14,11 +14,6 @@ namespace {
   throw Diagnostic("E7003", ExitCode::kBadModel, std::move(where), std::move(what));
 }
 
-AttrKind KindOf(const Attribute& a) { return static_cast<AttrKind>(a.index()); }
-static_assert(
-    std::is_same_v<std::variant_alternative_t<static_cast<size_t>(AttrKind::kTensor), Attribute>,
-                   TensorPtr>);
-
 std::string_view KindName(AttrKind kind) {
   constexpr std::string_view kNames[] = {
       "an integer",         "a float",           "a bool",  "a string",
@@ -248,8 +243,7 @@ class Verifier {
       auto spec = std::find_if(specs.begin(), specs.end(),
                                [&, &n = name](const AttrSpec& s) { return s.name == n; });
       if (spec == specs.end()) Fail(Where(op), StrCat("has an unknown attribute '", name, "'"));
-      bool null = KindOf(value) == AttrKind::kTensor && !std::get<TensorPtr>(value);
-      if (KindOf(value) != spec->kind || null) {
+      if (!IsOfKind(value, spec->kind)) {
         Fail(Where(op), StrCat("attribute '", name, "' is not ", KindName(spec->kind)));
       }
     }

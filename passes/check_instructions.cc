@@ -8,28 +8,6 @@
 namespace shardc {
 namespace {
 
-bool HasKind(const Attribute& a, AttrKind kind) {
-  switch (kind) {
-    case AttrKind::kInt:
-      return std::holds_alternative<int64_t>(a);
-    case AttrKind::kFloat:
-      return std::holds_alternative<double>(a);
-    case AttrKind::kBool:
-      return std::holds_alternative<bool>(a);
-    case AttrKind::kString:
-      return std::holds_alternative<std::string>(a);
-    case AttrKind::kInts:
-      return std::holds_alternative<Ints>(a);
-    case AttrKind::kStrings:
-      return std::holds_alternative<Strings>(a);
-    case AttrKind::kTensor: {
-      const TensorPtr* tensor = std::get_if<TensorPtr>(&a);
-      return tensor && *tensor;
-    }
-  }
-  return false;
-}
-
 class InstructionChecker {
  public:
   explicit InstructionChecker(CheckContext& context)
@@ -204,7 +182,7 @@ class InstructionChecker {
       if (!a && spec.required) {
         context_.FailAt(i, "E3108", StrCat("lacks the attribute '", spec.name, "'"));
       }
-      if (a && !HasKind(*a, spec.kind)) {
+      if (a && !IsOfKind(*a, spec.kind)) {
         context_.FailAt(i, "E3108", StrCat("attribute '", spec.name, "' has the wrong kind"));
       }
     }
