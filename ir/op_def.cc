@@ -206,4 +206,9 @@ int NormalizeAxis(std::string_view op, int64_t axis, int rank) {
   return static_cast<int>(axis < 0 ? axis + rank : axis);
 }
 
+int AxisOf(const Attributes& attrs, int rank) {
+  const int64_t axis = attrs.Int("axis");
+  return static_cast<int>(axis < 0 ? axis + rank : axis);
+}
+
 }  // namespace shardc

@@ -210,6 +210,8 @@ LocalCost CostOnRank(const Op& op, const Mesh& mesh);
 Shape BroadcastShapes(std::string_view op, const Shape& a, const Shape& b);
 // Axis in [0, rank) from one that may be negative; throws through InferError.
 int NormalizeAxis(std::string_view op, int64_t axis, int rank);
+// The attribute "axis" of an op that has been inferred, in [0, rank).
+int AxisOf(const Attributes& attrs, int rank);
 
 // Each family registers its ops; called once by the registry.
 class OpRegistry;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "frontend/recover/match.h"
+#include "ir/op_def.h"
 
 namespace shardc::recover {
 namespace {
@@ -69,10 +70,7 @@ Bounds OfOp(const Op& op, int depth) {
   if (name == "neg") return Negated(of(0));
   if (name == "mul") return Product(of(0), of(1));
   if (name == "mod") return Remainder(of(1));
-  if (name == "top_k") {
-    const int64_t axis = op.attrs.Int("axis"), rank = op.in(0).rank();
-    return {0, op.in(0).shape[static_cast<size_t>(axis < 0 ? axis + rank : axis)] - 1};
-  }
+  if (name == "top_k") return {0, op.in(0).shape[AxisOf(op.attrs, op.in(0).rank())] - 1};
   // From wider integers it wraps, which leaves what fits as it is.
   if (name == "cast" && !IsFloat(op.in(0).dtype)) return of(0);
   return kAll<int64_t>;

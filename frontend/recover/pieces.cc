@@ -4,6 +4,7 @@
 #include <map>
 
 #include "frontend/recover/patterns.h"
+#include "ir/op_def.h"
 
 namespace shardc::recover {
 namespace {
@@ -28,8 +29,7 @@ Value* GatherToSlice(Builder& b, Op* op) {
   if (op->name() != "gather") return nullptr;
   Value* x = op->operands[0];
   if (op->in(1).rank() > 1 && IsParam(x)) return nullptr;  // a table of positions
-  int64_t axis = op->attrs.Int("axis", 0);
-  if (axis < 0) axis += x->type.rank();
+  const int axis = AxisOf(op->attrs, x->type.rank());
   std::optional<Ints> at = Positions(op->operands[1], x->type.shape[axis]);
   if (!at || at->empty()) return nullptr;
   int64_t step = at->size() > 1 ? (*at)[1] - (*at)[0] : 1;
@@ -37,7 +37,7 @@ Value* GatherToSlice(Builder& b, Op* op) {
     if ((*at)[i] - (*at)[i - 1] != step) return nullptr;
   }
   if (step < 1) return nullptr;
-  Value* part = b.Slice(x, static_cast<int>(axis), at->front(), at->back() + 1, step);
+  Value* part = b.Slice(x, axis, at->front(), at->back() + 1, step);
   return b.Reshape(part, op->out().shape);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "frontend/recover/patterns.h"
+#include "ir/op_def.h"
 
 namespace shardc::recover {
 namespace {
@@ -19,8 +20,7 @@ bool IsSpread(const Graph& graph, const Op* param, std::vector<bool>& kept) {
                     user->in(0).shape == user->in(1).shape;
            }
            if (user->name() != "concat") return false;
-           int64_t axis = user->attrs.Int("axis");
-           kept[axis < 0 ? axis + v->type.rank() : axis] = true;
+           kept[AxisOf(user->attrs, v->type.rank())] = true;
            return true;
          });
 }

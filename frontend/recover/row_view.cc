@@ -53,9 +53,7 @@ std::optional<RowView> MovedBySlice(const RowView& view, const Op& op) {
 // The dim of the row that is the op's axis; -1 where that is one of the lead.
 int RowAxis(const RowView& view, const Op& op) {
   const int rank = view.v->type.rank();
-  int64_t axis = op.attrs.Int("axis");
-  if (axis < 0) axis += rank;
-  return std::max(-1, static_cast<int>(axis) - (rank - view.trailing));
+  return std::max(-1, AxisOf(op.attrs, rank) - (rank - view.trailing));
 }
 
 std::optional<RowView> MovedBySplit(const RowView& view, const Op& op) {
@@ -152,9 +150,7 @@ std::optional<std::vector<RowView>> MadeOf(const RowView& view) {
     return std::vector{same};
   }
   if (op->name() == "gather") {
-    int64_t axis = op->attrs.Int("axis", 0);
-    if (axis < 0) axis += x->type.rank();
-    if (axis >= x->type.rank() - view.trailing) return std::nullopt;
+    if (AxisOf(op->attrs, x->type.rank()) >= x->type.rank() - view.trailing) return std::nullopt;
     Value* indices = op->operands[1];
     return std::vector{same, RowView{indices, 0, {0}}};
   }

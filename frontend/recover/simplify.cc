@@ -138,10 +138,8 @@ Value* FoldBroadcast(Builder& b, Op* op) {
 Value* ConcatOfOne(Builder& b, Op* op) {
   if (op->name() != "concat") return nullptr;
   Value* x = op->operands[0];
-  int64_t axis = op->attrs.Int("axis");
-  if (axis < 0) axis += x->type.rank();
   const bool same = std::ranges::all_of(op->operands, [&](const Value* v) { return v == x; });
-  if (!same || x->type.shape[static_cast<size_t>(axis)] != 1) return nullptr;
+  if (!same || x->type.shape[AxisOf(op->attrs, x->type.rank())] != 1) return nullptr;
   return b.BroadcastTo(x, op->out().shape);
 }
 

@@ -17,11 +17,6 @@ using reference::Box;
 
 int64_t NoFlops(const Op&) { return 0; }
 
-int GatherAxis(const Attributes& attrs, int rank) {
-  int64_t axis = attrs.Int("axis");
-  return static_cast<int>(axis < 0 ? axis + rank : axis);
-}
-
 // Where each global index of a dim lies in the view, or -1.
 std::vector<int64_t> LocalPositions(const KernelCall& call, const TensorView& view, int dim) {
   std::vector<int64_t> at(call.GlobalDim(view, dim), -1);
@@ -269,7 +264,7 @@ void AddGather(OpRegistry& registry) {
   def.min_operands = def.max_operands = 2;
   def.attrs = {{"axis", AttrKind::kInt, true}, {"origin", AttrKind::kInts}};
   def.resized = [](const Op& op, std::span<const TensorType>, const Shape& origin) {
-    return ResizedLookup(op, origin, GatherAxis(op.attrs, op.in(0).rank()));
+    return ResizedLookup(op, origin, AxisOf(op.attrs, op.in(0).rank()));
   };
   def.infer = [](const InferArgs& args) {
     RequireInteger("gather", args[1], "the index operand");
@@ -280,14 +275,14 @@ void AddGather(OpRegistry& registry) {
     return std::vector<TensorType>{TensorType(args[0].dtype, std::move(shape))};
   };
   def.index_limit = [](int operand, const InferArgs& args) {
-    return operand == 1 ? args[0].shape[GatherAxis(args.attrs, args[0].rank())] : 0;
+    return operand == 1 ? args[0].shape[AxisOf(args.attrs, args[0].rank())] : 0;
   };
   def.rule = [](const Op& op) {
-    return LookupRule(op, GatherAxis(op.attrs, op.in(0).rank()), FactorKind::kReplicated);
+    return LookupRule(op, AxisOf(op.attrs, op.in(0).rank()), FactorKind::kReplicated);
   };
   def.gradient = [](const GradientArgs& args) {
     Value* dy = args.result_grads[0];
-    int axis = GatherAxis(args.op.attrs, args.op.in(0).rank());
+    int axis = AxisOf(args.op.attrs, args.op.in(0).rank());
     Attributes attrs =
         WithOriginOf(args.op, {{"axis", int64_t{axis}}, {"size", args.op.in(0).shape[axis]}});
     return std::vector<Value*>{
@@ -297,7 +292,7 @@ void AddGather(OpRegistry& registry) {
   def.picks = true;
   def.cheap = true;
   def.reference = [](const KernelCall& call) {
-    Lookup(call, "gather", "indices", GatherAxis(*call.attrs, call.in[0].rank()), true);
+    Lookup(call, "gather", "indices", AxisOf(*call.attrs, call.in[0].rank()), true);
   };
   def.ignores_padding = true;
   def.precision = Precision::kFollow;
@@ -313,12 +308,12 @@ void AddGather(OpRegistry& registry) {
     return InferScatter("gather_grad", args, args.attrs.Int("axis"), args.attrs.Int("size"));
   };
   grad.rule = [](const Op& op) {
-    return ScatterRule(op, GatherAxis(op.attrs, op.out().rank()), FactorKind::kReplicated);
+    return ScatterRule(op, AxisOf(op.attrs, op.out().rank()), FactorKind::kReplicated);
   };
   grad.no_gradient = "second derivatives are not supported";
   grad.flops = [](const Op& op) { return op.in(0).num_elements(); };
   grad.reference = [](const KernelCall& call) {
-    ScatterAdd(call, "gather_grad", "indices", GatherAxis(*call.attrs, call.out[0].rank()), true);
+    ScatterAdd(call, "gather_grad", "indices", AxisOf(*call.attrs, call.out[0].rank()), true);
   };
   grad.ignores_padding = true;
   registry.Add(std::move(grad));

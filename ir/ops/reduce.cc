@@ -275,14 +275,9 @@ void AddSumSquares(OpRegistry& registry) {
   registry.Add(std::move(def));
 }
 
-int CumsumAxis(const Attributes& attrs, int rank) {
-  int64_t axis = attrs.Int("axis");
-  return static_cast<int>(axis < 0 ? axis + rank : axis);
-}
-
 void RunCumsum(const KernelCall& call) {
   const TensorView &x = call.in[0], &y = call.out[0];
-  const int axis = CumsumAxis(*call.attrs, x.rank());
+  const int axis = AxisOf(*call.attrs, x.rank());
   const bool exclusive = call.attrs->Bool("exclusive"), reverse = call.attrs->Bool("reverse");
   const int64_t n = x.shape[axis], stride = reference::Strides(x.shape)[axis];
   Shape lines = x.shape;
@@ -332,7 +327,7 @@ void AddCumsum(OpRegistry& registry) {
   def.rule = [](const Op& op) {
     bool linear = IsFloat(op.out().dtype);
     ShardingRule rule = linear ? ElementwiseRule(op, {{0}}) : ElementwiseRule(op);
-    rule.factors[CumsumAxis(op.attrs, op.out().rank())].kind = FactorKind::kReplicated;
+    rule.factors[AxisOf(op.attrs, op.out().rank())].kind = FactorKind::kReplicated;
     return rule;
   };
   def.gradient = [](const GradientArgs& args) {

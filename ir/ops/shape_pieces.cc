@@ -232,11 +232,6 @@ std::vector<TensorType> InferConcat(const InferArgs& args) {
   return {TensorType(args[0].dtype, std::move(shape))};
 }
 
-int AxisOf(const Attributes& attrs, int rank) {
-  int64_t axis = attrs.Int("axis");
-  return static_cast<int>(axis < 0 ? axis + rank : axis);
-}
-
 Ints SizesAlong(const std::vector<Value*>& values, int axis) {
   Ints sizes;
   for (const Value* v : values) sizes.push_back(v->type.shape[axis]);
