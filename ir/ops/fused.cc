@@ -11,16 +11,6 @@ constexpr std::string_view kNoGradient = "made by the fuse pass, which comes aft
 
 const OpDef& Def(std::string_view name) { return GetOpDef(name); }
 
-// One of the ops that a fused op stands for, run on views of the fused call.
-void RunPart(std::string_view op, const KernelCall& call, const Attributes& attrs,
-             std::vector<TensorView> in, std::vector<TensorView> out) {
-  KernelCall part = call;
-  part.attrs = &attrs;
-  part.in = in;
-  part.out = out;
-  Def(op).reference(part);
-}
-
 Op* Replace(Graph& graph, Op& root, std::string_view name, const Op& like,
             std::vector<Value*> operands, std::vector<TensorType> types, Attributes attrs) {
   return graph.AddOp(Def(name), std::move(operands), std::move(types), std::move(attrs), &root,
@@ -87,11 +77,8 @@ OpDef LinearDef() {
   def.reference = [](const KernelCall& call) {
     // In double, so that the product is rounded once, with the bias.
     std::vector<double> product(static_cast<size_t>(call.out[0].num_elements()));
-    TensorView wide = call.out[0];
-    wide.data = reinterpret_cast<std::byte*>(product.data());
-    wide.dtype = DType::kF64;
     RunPart(call.attrs->Bool("nt") ? "matmul_nt" : "matmul", call, Attributes(),
-            {call.in[0], call.in[1]}, {wide});
+            {call.in[0], call.in[1]}, {ViewOf(product, call.out[0])});
     std::vector<double> bias = ToDoubles(call.in[2]);
     for (size_t i = 0; i < product.size(); ++i) product[i] += bias[i % bias.size()];
     FromDoubles(product, call.out[0]);

@@ -44,15 +44,11 @@ void Reference(const KernelCall& call) {
     const ScalarOpInfo& info = InfoOf(step.op);
     values.emplace_back(static_cast<size_t>(NumElements(shape)));
     shapes.push_back(shape);
-    std::vector<TensorView> in, out = {view(static_cast<int>(values.size()) - 1)};
+    std::vector<TensorView> in;
     for (int k = 0; k < info.operands; ++k) in.push_back(view(step.operands[k]));
     Attributes attrs;
     if (!info.approximate.empty()) attrs.Set("approximate", std::string(info.approximate));
-    KernelCall part = call;
-    part.attrs = &attrs;
-    part.in = in;
-    part.out = out;
-    GetOpDef(info.op).reference(part);
+    RunPart(info.op, call, attrs, in, {view(static_cast<int>(values.size()) - 1)});
   }
   for (size_t r = 0; r < program.results.size(); ++r) {
     int value = program.results[r];

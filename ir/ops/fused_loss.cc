@@ -153,22 +153,12 @@ void Reference(const KernelCall& call) {
   const TensorView &logits = call.in[1], &labels = call.in[2];
   std::vector<double> lse(static_cast<size_t>(labels.num_elements())),
       grad(static_cast<size_t>(logits.num_elements()));
-  auto view = [](std::vector<double>& data, const TensorView& like) {
-    return TensorView{reinterpret_cast<std::byte*>(data.data()), DType::kF64, like.shape,
-                      like.type};
-  };
-  KernelCall part = call;
-  const TensorView loss_in[] = {logits, labels}, loss_out[] = {call.out[0], view(lse, labels)};
-  part.in = loss_in;
-  part.out = loss_out;
+  const TensorView lse_view = ViewOf(lse, labels);
   // Read before the loss may take its place.
   std::vector<double> dloss = ToDoubles(call.in[0]);
-  GetOpDef("cross_entropy").reference(part);
-  const TensorView grad_in[] = {view(dloss, call.in[0]), logits, labels, view(lse, labels)},
-                   grad_out[] = {view(grad, logits)};
-  part.in = grad_in;
-  part.out = grad_out;
-  GetOpDef("cross_entropy_grad").reference(part);
+  RunPart("cross_entropy", call, *call.attrs, {logits, labels}, {call.out[0], lse_view});
+  RunPart("cross_entropy_grad", call, *call.attrs,
+          {ViewOf(dloss, call.in[0]), logits, labels, lse_view}, {ViewOf(grad, logits)});
   FromDoubles(grad, call.out[1]);
 }
 

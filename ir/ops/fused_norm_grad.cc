@@ -21,12 +21,10 @@ constexpr Norm kRmsNorm{"rms_norm_grad", "rms_norm_grad_add", false};
 // Over all dims but the last, to a result of its own type.
 bool SumsRows(const Op& op) {
   if (op.name() != "reduce_sum" || op.out().dtype != op.in(0).dtype) return false;
-  Ints rows(static_cast<size_t>(std::max(op.in(0).rank() - 1, 0)));
+  std::vector<int> rows(static_cast<size_t>(std::max(op.in(0).rank() - 1, 0)));
   std::iota(rows.begin(), rows.end(), 0);
-  Ints axes = op.attrs.IntList("axes");
-  for (int64_t& axis : axes) axis = NormalizeAxis(op.name(), axis, op.in(0).rank());
-  std::sort(axes.begin(), axes.end());
-  return !rows.empty() && axes == rows && !op.attrs.Bool("keepdims");
+  return !rows.empty() && !op.attrs.Bool("keepdims") &&
+         NormalizeAxes(op.name(), op.attrs.IntList("axes"), op.in(0).rank()) == rows;
 }
 
 // The gradient of a norm that `sum` adds to another value, or null.
@@ -109,15 +107,9 @@ void Reference(const Norm& norm, const KernelCall& call) {
   const std::vector<double> residual = ToDoubles(call.in[0]);
   const bool sums = call.attrs->Bool("sums");
   std::vector<double> total(residual.size());
-  TensorView wide = call.out[0];
-  wide.data = reinterpret_cast<std::byte*>(total.data());
-  wide.dtype = DType::kF64;
-  std::vector<TensorView> out = {wide};
+  std::vector<TensorView> out = {ViewOf(total, call.out[0])};
   out.insert(out.end(), call.out.begin() + 2, call.out.end() - (sums ? 1 : 0));
-  KernelCall grad = call;
-  grad.in = call.in.subspan(1);
-  grad.out = out;
-  GetOpDef(norm.grad).reference(grad);
+  RunPart(norm.grad, call, *call.attrs, {call.in.begin() + 1, call.in.end()}, out);
   for (size_t i = 0; i < total.size(); ++i) total[i] += residual[i];
   FromDoubles(total, call.out[0]);
   // As it is in memory.

@@ -237,6 +237,7 @@ struct Apart {
     });
     FromDoubles(all, x);
   }
+  // Whole, as far as attention can see: it only asks o where it is on the mesh.
   std::vector<TensorView> Views() {
     std::vector<TensorView> views;
     for (auto& part : data) {
@@ -258,16 +259,6 @@ struct Apart {
   }
 };
 
-// q, k and v of the other op are whole here, as far as it can see: it only asks o where it is on
-// the mesh.
-KernelCall CallOf(const KernelCall& call, const Attributes& attrs, std::span<const TensorView> in,
-                  std::span<const TensorView> out) {
-  KernelCall other = call;
-  other.attrs = &attrs;
-  other.in = in;
-  other.out = out;
-  return other;
-}
 Attributes Unpacked(const Attributes& attrs) {
   Attributes out = attrs;
   out.Set("layout", std::string("bshd"));
@@ -279,7 +270,7 @@ void Reference(const KernelCall& call) {
   const Attributes attrs = Unpacked(*call.attrs);
   std::vector<TensorView> in = apart.Views();
   in.insert(in.end(), call.in.begin() + 1, call.in.end());
-  GetOpDef("attention").reference(CallOf(call, attrs, in, call.out));
+  RunPart("attention", call, attrs, in, {call.out.begin(), call.out.end()});
 }
 
 void ReferenceGrad(const KernelCall& call) {
@@ -288,7 +279,7 @@ void ReferenceGrad(const KernelCall& call) {
   std::vector<TensorView> in = {call.in[0]};
   for (const TensorView& part : apart.Views()) in.push_back(part);
   in.insert(in.end(), call.in.begin() + 2, call.in.end());
-  GetOpDef("attention_grad").reference(CallOf(call, attrs, in, grads.Views()));
+  RunPart("attention_grad", call, attrs, in, grads.Views());
   grads.Join(call.out[0]);
 }
 

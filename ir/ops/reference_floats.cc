@@ -4,6 +4,7 @@
 
 #include "ir/diagnostic.h"
 #include "ir/host_tensor.h"
+#include "ir/op_def.h"
 
 namespace shardc {
 namespace {
@@ -87,6 +88,19 @@ void FromDoubles(const std::vector<double>& values, const TensorView& view) {
     default:
       SHARDC_CHECK(false, DTypeName(view.dtype));
   }
+}
+
+TensorView ViewOf(std::vector<double>& values, const TensorView& like) {
+  return {reinterpret_cast<std::byte*>(values.data()), DType::kF64, like.shape, like.type};
+}
+
+void RunPart(std::string_view op, const KernelCall& call, const Attributes& attrs,
+             const std::vector<TensorView>& in, const std::vector<TensorView>& out) {
+  KernelCall part = call;
+  part.attrs = &attrs;
+  part.in = in;
+  part.out = out;
+  GetOpDef(op).reference(part);
 }
 
 std::vector<ValidRow> ValidRows(const KernelCall& call, const TensorView& view, int dims) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "ir/kernel_call.h"
@@ -15,6 +16,12 @@ std::vector<double> ToDoubles(const TensorView& view);
 std::vector<int64_t> ToInts(const TensorView& view);
 // Rounds `values` to the type of `view`. There must be as many as the view has elements.
 void FromDoubles(const std::vector<double>& values, const TensorView& view);
+// The values, as a view of f64 that is `like` otherwise.
+TensorView ViewOf(std::vector<double>& values, const TensorView& like);
+
+// The reference of one of the ops that a fused op stands for, run on views of the fused call.
+void RunPart(std::string_view op, const KernelCall& call, const Attributes& attrs,
+             const std::vector<TensorView>& in, const std::vector<TensorView>& out);
 
 // A row: an index into the leading dims of a view.
 struct ValidRow {
