@@ -71,7 +71,8 @@ struct OpDef {
   std::vector<AttrSpec> attrs;
 
   // Global result types (dtype and shape; shardings are left whole), and the op's verifier: throws
-  // Diagnostic E1101 when operands or attributes do not fit.
+  // Diagnostic E1101 when operands or attributes do not fit. The registry adds to it that a result
+  // has no negative dim and is not too large.
   std::function<std::vector<TensorType>(const InferArgs&)> infer;
 
   // Null: the op is placed by hand (param, reshard, collectives): passes treat its types as given.

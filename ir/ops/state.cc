@@ -10,9 +10,7 @@ namespace {
 std::vector<TensorType> InferState(const InferArgs& args) {
   auto dtype = ParseDType(args.attrs.String("dtype"));
   if (!dtype) InferError("state", StrCat("there is no type '", args.attrs.String("dtype"), "'"));
-  const Ints& shape = args.attrs.IntList("shape");
-  CheckShape("state", *dtype, shape);
-  return {TensorType(*dtype, shape)};
+  return {TensorType(*dtype, args.attrs.IntList("shape"))};
 }
 
 std::vector<TensorType> InferConstant(const InferArgs& args) {
