@@ -53,7 +53,5 @@ class CudaKernel {
 // The kernel of an instruction, all pointers in `request.call` being device memory; null when there
 // is none for its op, types or shapes.
 std::unique_ptr<CudaKernel> MakeCudaKernel(const KernelRequest& request);
-// Ops that have a CUDA kernel (for at least some types).
-std::vector<std::string_view> CudaKernelOps();
 
 }  // namespace shardc::cuda

@@ -40,7 +40,6 @@ std::vector<std::string_view> KernelOps() {
 std::unique_ptr<CudaKernel> MakeCudaKernel(const KernelRequest& request) {
   return device::MakeKernelFor(request);
 }
-std::vector<std::string_view> CudaKernelOps() { return device::KernelOps(); }
 #endif
 
 }  // namespace shardc::cuda
