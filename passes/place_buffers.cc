@@ -161,11 +161,8 @@ class Placer {
     program_.arena_bytes = PlanMemory(requests);
     for (size_t b = 0; b < program_.buffers.size(); ++b) {
       Buffer& buffer = program_.buffers[b];
-      if (buffer.alias_of >= 0) {
-        buffer.offset = program_.buffers[buffer.alias_of].offset;
-      } else if (buffer.space == Space::kArena) {
-        buffer.offset = requests[request_of.at(slot_[b])].offset;
-      }
+      if (buffer.space != Space::kArena || buffer.alias_of >= 0) continue;
+      buffer.offset = requests[request_of.at(slot_[b])].offset;
     }
     // An alias may come before its root has its offset.
     for (Buffer& buffer : program_.buffers) {
