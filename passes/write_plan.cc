@@ -220,12 +220,8 @@ class PlanWriter {
     }
     for (const DimSharding& d : type.sharding.dims) {
       for (int axis : d.axes) {
-        for (std::string& step : ProvenanceChain(graph_, ProvenanceOf(op.result(), axis))) {
-          // The parts of an axis that was split have steps in common.
-          if (std::find(s.why.begin(), s.why.end(), step) == s.why.end()) {
-            s.why.push_back(std::move(step));
-          }
-        }
+        // The parts of an axis that was split have steps in common.
+        AddReasons(s.why, ProvenanceChain(graph_, ProvenanceOf(op.result(), axis)));
       }
     }
     return s;
