@@ -9,21 +9,19 @@
 #include <cstring>
 #include <filesystem>
 
-#include "ir/diagnostic.h"
-
 namespace shardc {
 
-void ThrowCannotWrite(const std::string& shown, int error) {
+Diagnostic CannotWrite(const std::string& shown, int error) {
   bool full = error == ENOSPC || error == EDQUOT;
-  throw Diagnostic(full ? "E5004" : "E5003", ExitCode::kIo, shown,
-                   StrCat("cannot write: ", std::strerror(error)),
-                   full ? "free some space, or write to another disk" : "");
+  return Diagnostic(full ? "E5004" : "E5003", ExitCode::kIo, shown,
+                    StrCat("cannot write: ", std::strerror(error)),
+                    full ? "free some space, or write to another disk" : "");
 }
 
 OutputFile::OutputFile(const std::string& path, std::string shown)
     : shown_(shown.empty() ? path : std::move(shown)),
       fd_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
-  if (fd_ < 0) ThrowCannotWrite(shown_, errno);
+  if (fd_ < 0) throw CannotWrite(shown_, errno);
 }
 
 OutputFile::~OutputFile() {
@@ -34,20 +32,20 @@ void OutputFile::Write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     ssize_t n = write(fd_, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) ThrowCannotWrite(shown_, errno);
+    if (n < 0) throw CannotWrite(shown_, errno);
     bytes = bytes.subspan(static_cast<size_t>(n));
   }
 }
 
 void OutputFile::Sync() {
   // What is no file on a disk has nothing to sync.
-  if (fsync(fd_) != 0 && errno != EINVAL && errno != EROFS) ThrowCannotWrite(shown_, errno);
+  if (fsync(fd_) != 0 && errno != EINVAL && errno != EROFS) throw CannotWrite(shown_, errno);
 }
 
 void OutputFile::Close() {
   int fd = fd_;
   fd_ = -1;
-  if (close(fd) != 0 && errno != EINTR) ThrowCannotWrite(shown_, errno);
+  if (close(fd) != 0 && errno != EINTR) throw CannotWrite(shown_, errno);
 }
 
 namespace {
@@ -70,7 +68,7 @@ std::string Target(const std::string& path) {
   for (int i = 0; i < kMostLinks && fs::is_symlink(fs::symlink_status(target, error)); ++i) {
     target = target.parent_path() / fs::read_symlink(target, error);
   }
-  if (fs::is_symlink(fs::symlink_status(target, error))) ThrowCannotWrite(path, ELOOP);
+  if (fs::is_symlink(fs::symlink_status(target, error))) throw CannotWrite(path, ELOOP);
   return target.string();
 }
 
@@ -121,7 +119,7 @@ void WholeFile::Commit() {
   if (written_ != target_) file_.Sync();
   file_.Close();
   if (written_ != target_ && rename(written_.c_str(), target_.c_str()) != 0) {
-    ThrowCannotWrite(shown_, errno);
+    throw CannotWrite(shown_, errno);
   }
   committed_ = true;
 }

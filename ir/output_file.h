@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "ir/diagnostic.h"
+
 namespace shardc {
 
 // Throws Diagnostic E5003 (cannot be written), E5004 (disk full); `where` names `shown`.
@@ -54,6 +56,6 @@ class WholeFile {
 };
 
 // The Diagnostic for errno `error`.
-[[noreturn]] void ThrowCannotWrite(const std::string& shown, int error);
+Diagnostic CannotWrite(const std::string& shown, int error);
 
 }  // namespace shardc

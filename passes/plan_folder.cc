@@ -21,12 +21,6 @@ Diagnostic InTheWay(const std::string& folder, const std::string& what) {
   return Diagnostic("E5002", ExitCode::kIo, folder, what, "choose another folder, or remove it");
 }
 
-Diagnostic CannotWrite(const std::string& folder, const std::error_code& error) {
-  bool full = error == std::errc::no_space_on_device;
-  return Diagnostic(full ? "E5004" : "E5003", ExitCode::kIo, folder,
-                    "cannot write: " + error.message());
-}
-
 // rank0003.program, with at least one digit.
 bool IsRankFile(std::string_view name, std::string_view suffix) {
   if (!name.starts_with("rank") || !name.ends_with(suffix)) return false;
@@ -70,11 +64,11 @@ PlanFolder::PlanFolder(const std::string& folder) : shown_(folder) {
   if (shown_.empty()) throw InTheWay("--output", "names no folder");
   std::error_code error;
   target_ = fs::weakly_canonical(fs::absolute(shown_), error);
-  if (error) throw CannotWrite(shown_, error);
+  if (error) throw CannotWrite(shown_, error.value());
   try {
     CheckReplaceable(target_, shown_);
   } catch (const fs::filesystem_error& e) {
-    throw CannotWrite(shown_, e.code());
+    throw CannotWrite(shown_, e.code().value());
   }
   if (target_.filename().empty()) throw InTheWay(shown_, "cannot be replaced");
   MakeParents();
@@ -83,7 +77,7 @@ PlanFolder::PlanFolder(const std::string& folder) : shown_(folder) {
   fs::remove_all(hidden_, error);
   if (!fs::create_directory(hidden_, error)) {
     for (auto it = made_.rbegin(); it != made_.rend(); ++it) rmdir(it->c_str());
-    throw CannotWrite(shown_, error);
+    throw CannotWrite(shown_, error.value());
   }
 }
 
@@ -106,12 +100,12 @@ void PlanFolder::MakeParents() {
     if (fs::create_directory(*it, error)) made_.push_back(*it);
     if (!error) continue;
     for (auto m = made_.rbegin(); m != made_.rend(); ++m) rmdir(m->c_str());
-    throw CannotWrite(shown_, error);
+    throw CannotWrite(shown_, error.value());
   }
 }
 
 void PlanFolder::Commit() {
-  auto fail = [&] { return CannotWrite(shown_, std::error_code(errno, std::generic_category())); };
+  auto fail = [&] { return CannotWrite(shown_, errno); };
   if (rename(hidden_.c_str(), target_.c_str()) != 0) {
     if (errno != ENOTEMPTY && errno != EEXIST) throw fail();
     // A plan is there: the two names change places at once, and the destructor removes the old one.

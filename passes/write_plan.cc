@@ -309,7 +309,7 @@ void WritePlan(const Graph& graph, const StagePrograms& programs, const PlanOpti
     throw Diagnostic(d.id(), d.code(), folder + d.where().substr(target.path().size()), d.message(),
                      d.fix());
   } catch (const fs::filesystem_error& e) {
-    throw Diagnostic("E5003", ExitCode::kIo, folder, e.code().message());
+    throw CannotWrite(folder, e.code().value());
   }
   target.Commit();
 }
