@@ -12,6 +12,17 @@ using Json = nlohmann::ordered_json;
 
 Json OrNull(const std::optional<double>& v) { return v ? Json(*v) : Json(nullptr); }
 
+double Minimum(const std::vector<double>& v) {
+  return v.empty() ? 0 : *std::min_element(v.begin(), v.end());
+}
+
+double Median(std::vector<double> v) {
+  if (v.empty()) return 0;
+  std::sort(v.begin(), v.end());
+  size_t middle = v.size() / 2;
+  return v.size() % 2 ? v[middle] : (v[middle - 1] + v[middle]) / 2;
+}
+
 double TokensPerSecond(const RunReport& report) {
   double median = Median(report.times_s);
   return median > 0 ? static_cast<double>(report.tokens) / median : 0;
@@ -27,17 +38,6 @@ std::string Text(double v) {
 std::string Text(const std::optional<double>& v) { return v ? Text(*v) : "-"; }
 
 }  // namespace
-
-double Minimum(const std::vector<double>& v) {
-  return v.empty() ? 0 : *std::min_element(v.begin(), v.end());
-}
-
-double Median(std::vector<double> v) {
-  if (v.empty()) return 0;
-  std::sort(v.begin(), v.end());
-  size_t middle = v.size() / 2;
-  return v.size() % 2 ? v[middle] : (v[middle - 1] + v[middle]) / 2;
-}
 
 void PrintRunJson(const RunReport& report) {
   Json json;

@@ -28,9 +28,6 @@ struct RunReport {
   std::optional<GpuMemory> gpu_memory;
 };
 
-double Minimum(const std::vector<double>& v);
-double Median(std::vector<double> v);
-
 // Exactly one JSON object on stdout.
 void PrintRunJson(const RunReport& report);
 // One line on stdout, at once; before that of the first a heading.

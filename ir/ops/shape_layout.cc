@@ -10,6 +10,12 @@
 
 namespace shardc {
 
+namespace {
+
+// The factors of reshaping `from` to `to`, from the left: each step takes the greatest common
+// divisor of what is left of the two dims, so [2, 1600] to [2, 25, 64] is (a)(b c) to (a)(b)(c).
+// Where nothing is common the rest up to the next common boundary is replicated, each dim for
+// itself.
 ShardingRule ReshapeRule(const Shape& from, const Shape& to) {
   ShardingRule rule;
   std::vector<DimFactors> in(from.size()), out(to.size());
@@ -51,8 +57,6 @@ ShardingRule ReshapeRule(const Shape& from, const Shape& to) {
   rule.results = {std::move(out)};
   return rule;
 }
-
-namespace {
 
 int64_t NoFlops(const Op&) { return 0; }
 
