@@ -81,7 +81,7 @@ void Encode(const ManifestState& state, const Mesh& mesh, proto::ManifestState* 
 
 proto::Manifest Encode(const Manifest& manifest) {
   proto::Manifest out;
-  out.set_version(manifest.version);
+  out.set_version(kManifestVersion);
   out.set_model(manifest.model);
   out.set_spec(manifest.spec);
   out.set_mesh(manifest.mesh.ToString());
@@ -113,10 +113,9 @@ class ManifestReader {
   Manifest Read(const std::string& text) {
     Parse(text);
     Manifest m;
-    m.version = proto_.version();
-    if (m.version != kManifestVersion) {
-      Fail(At("version"), StrCat("a plan of version ", m.version, "; this shardc reads version ",
-                                 kManifestVersion));
+    if (proto_.version() != kManifestVersion) {
+      Fail(At("version"), StrCat("a plan of version ", proto_.version(),
+                                 "; this shardc reads version ", kManifestVersion));
     }
     m.model = proto_.model();
     m.spec = proto_.spec();

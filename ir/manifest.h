@@ -42,7 +42,6 @@ struct ManifestFile {
 };
 
 struct Manifest {
-  int version = 2;
   std::string model, spec;
   Mesh mesh;
   std::string pipeline_axis;  // the mesh axis along which ranks run other stages; empty: none

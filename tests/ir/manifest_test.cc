@@ -82,8 +82,8 @@ TEST_F(ManifestTest, RoundTrip) {
   Manifest m = Sample();
   WriteManifest(m, path_);
   Manifest r = ReadManifest(path_);
-  EXPECT_EQ(std::tie(r.version, r.model, r.spec, r.mesh, r.has_weights, r.notes),
-            std::tie(m.version, m.model, m.spec, m.mesh, m.has_weights, m.notes));
+  EXPECT_EQ(std::tie(r.model, r.spec, r.mesh, r.has_weights, r.notes),
+            std::tie(m.model, m.spec, m.mesh, m.has_weights, m.notes));
   EXPECT_EQ(std::tie(r.weights_bytes, r.gradients_bytes, r.activations_bytes, r.arena_bytes),
             std::tie(m.weights_bytes, m.gradients_bytes, m.activations_bytes, m.arena_bytes));
   EXPECT_EQ(r.optimizer_bytes, 5);
