@@ -188,9 +188,8 @@ void AddModelOptions(CLI::App* verb, CompileOptions* o) {
       ->required();
   verb->add_option(
           "--spec", o->spec,
-          "a shipped spec (megatron, megatron_sp, ulysses, megatron_hf_gpt2, "
-          "colotensor_tutorial, dp, serial), a file, or onnx[:NAME]: the annotations for several "
-          "devices that the model carries")
+          StrCat("a shipped spec (", Join(ShippedSpecs(), ", "), "), a file, or onnx[:NAME]: the ",
+                 "annotations for several devices that the model carries"))
       ->capture_default_str();
   verb->add_option("--annotate", o->annotate,
                    "also write the ONNX model to this file, with annotations that say where each "
