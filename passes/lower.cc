@@ -41,9 +41,9 @@ class ReshardLowering {
 
   void Make(std::string_view name, Sharding to, Attributes attrs) {
     for (const char* key : {"why", "for"}) {
-      if (const Attribute* a = op_->attrs.Find(key)) attrs.Set(key, *a);
+      const Attribute* a = op_->attrs.Find(key);
+      if (a && name != "local_slice") attrs.Set(key, *a);
     }
-    if (name == "local_slice") attrs.Erase("why"), attrs.Erase("for");
     TensorType type(value_->type.dtype, value_->type.shape, std::move(to));
     type.sharding = Canonical(type, mesh_);
     std::vector<Op*>& of_value = made_[value_];

@@ -86,12 +86,9 @@ Placements DescribePlacement(const Graph& graph, const std::string& name) {
     }
     const Value* settled = Settled(graph, value);
     if (!settled) return;
-    auto p = PlacementOf(*value, graph.mesh);
-    if (settled != value) {
-      p = PlacementOf(*settled, graph.mesh);
-      if (p) p->tensor = value->name;
-    }
+    auto p = PlacementOf(*settled, graph.mesh);
     if (!p) return;
+    if (settled != value) p->tensor = value->name;
     Strings names = {p->tensor}, across;
     // Nodes may read a parameter under the name of a copy.
     if (value->producer) {

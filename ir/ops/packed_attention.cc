@@ -47,13 +47,11 @@ Op* ConcatOf(const Graph& graph, const Op& grad) {
   Op* concat = nullptr;
   for (size_t i = 0; i < kParts; ++i) {
     const Value* d = grad.results[i];
-    if (!graph.OnlyUser(d)) return nullptr;
-    const Op* reshape = d->users[0];
-    if (reshape->name() != "reshape") return nullptr;
+    const Op* reshape = graph.OnlyUser(d);
+    if (!reshape || reshape->name() != "reshape") return nullptr;
     const Value* part = reshape->result();
-    if (!graph.OnlyUser(part)) return nullptr;
-    Op* user = part->users[0];
-    if (user->name() != "concat" || user->operands.size() != kParts) return nullptr;
+    Op* user = graph.OnlyUser(part);
+    if (!user || user->name() != "concat" || user->operands.size() != kParts) return nullptr;
     if (user->operands[i] != part || (concat && user != concat)) return nullptr;
     concat = user;
   }
