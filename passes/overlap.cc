@@ -32,8 +32,6 @@ bool Gathers(const Op& op, const Mesh& mesh) {
 // Gathers over the same axes that have begun before another does, and are not read yet, at most.
 constexpr size_t kMostAhead = 2;
 
-size_t Index(const Op* op) { return static_cast<size_t>(op->id); }
-
 // Bytes that travel while an op runs, found once for each.
 class Costs {
  public:

@@ -16,12 +16,14 @@ inline std::vector<Op*> NumberedOps(Graph& graph) {
   return ops;
 }
 
+inline size_t Index(const Op* op) { return static_cast<size_t>(op->id); }
+
 // `at` by Op::id: no op comes after one that reads its results.
 template <typename Place>
 void BringToReaders(const std::vector<Op*>& ops, std::vector<Place>& at) {
   for (size_t i = ops.size(); i-- > 0;) {
     for (const Value* r : ops[i]->results) {
-      for (const Op* user : r->users) at[i] = std::min(at[i], at[static_cast<size_t>(user->id)]);
+      for (const Op* user : r->users) at[i] = std::min(at[i], at[Index(user)]);
     }
   }
 }
@@ -29,9 +31,8 @@ void BringToReaders(const std::vector<Op*>& ops, std::vector<Place>& at) {
 // Moves all ops into the order of place(id); of equal places into that of their ids.
 template <typename PlaceOf>
 void Reorder(Graph& graph, std::vector<Op*> ops, PlaceOf place) {
-  std::stable_sort(ops.begin(), ops.end(), [&](const Op* a, const Op* b) {
-    return place(static_cast<size_t>(a->id)) < place(static_cast<size_t>(b->id));
-  });
+  std::stable_sort(ops.begin(), ops.end(),
+                   [&](const Op* a, const Op* b) { return place(Index(a)) < place(Index(b)); });
   for (Op* op : ops) graph.MoveBefore(op, nullptr);
 }
 

@@ -43,8 +43,6 @@ class Together {
   }
 
  private:
-  static size_t Index(const Op* op) { return static_cast<size_t>(op->id); }
-
   Place PlaceOf(const Op& op) {
     Place after = kFirst;
     for (const Value* v : op.operands) {

@@ -68,8 +68,6 @@ class Ordering {
   }
 
  private:
-  static size_t Index(const Op* op) { return static_cast<size_t>(op->id); }
-
   int UnitOf(const Op& op) {
     if (op.phase == Phase::kOptimizer) return last_;
     if (op.microbatch >= 0 && op.name() != "send_recv") {
