@@ -1,5 +1,7 @@
 #include "passes/differentiate.h"
 
+#include <algorithm>
+
 #include "ir/builder.h"
 #include "ir/merge_equal.h"
 #include "ir/op_def.h"
@@ -15,6 +17,19 @@ int NumberValues(Graph& graph) {
     for (Value* r : op->results) r->id = n++;
   }
   return n;
+}
+
+// By Value::id, what depends on one of `values`, by floats alone.
+std::vector<bool> DependentOn(const Graph& graph, std::span<Value* const> values, int num_values) {
+  std::vector<bool> depends(num_values);
+  for (const Value* v : values) depends[v->id] = true;
+  for (const auto& op : graph.ops()) {
+    const bool any = std::ranges::any_of(op->operands, [&](Value* v) { return depends[v->id]; });
+    for (const Value* r : op->results) {
+      if (any && IsFloat(r->type.dtype)) depends[r->id] = true;
+    }
+  }
+  return depends;
 }
 
 // The gradients that have arrived so far, by Value::id.
@@ -42,16 +57,9 @@ std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* 
                                   Value* scale) {
   SHARDC_CHECK(scalar->type.shape.empty() && IsFloat(scalar->type.dtype));
   int num_values = NumberValues(graph);
-  std::vector<bool> depends(num_values);  // on one of `values`
-  for (Value* v : values) depends[v->id] = true;
+  const std::vector<bool> depends = DependentOn(graph, values, num_values);
   std::vector<Op*> order;
-  for (const auto& op : graph.ops()) {
-    order.push_back(op.get());
-    bool any = false;
-    for (const Value* v : op->operands) any = any || depends[v->id];
-    if (!any) continue;
-    for (const Value* r : op->results) depends[r->id] = depends[r->id] || IsFloat(r->type.dtype);
-  }
+  for (const auto& op : graph.ops()) order.push_back(op.get());
 
   Builder builder(graph);
   builder.phase = Phase::kBackward;
@@ -63,18 +71,11 @@ std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* 
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
     Op* op = *it;
     std::vector<Value*> arrived;
-    bool any = false;
-    for (const Value* r : op->results) {
-      arrived.push_back(grads.Get(r));
-      any = any || arrived.back();
-    }
+    for (const Value* r : op->results) arrived.push_back(grads.Get(r));
     std::vector<bool> wanted;
-    bool any_wanted = false;
-    for (const Value* v : op->operands) {
-      wanted.push_back(depends[v->id]);
-      any_wanted = any_wanted || wanted.back();
-    }
-    if (!any || !any_wanted) continue;
+    for (const Value* v : op->operands) wanted.push_back(depends[v->id]);
+    const bool any = std::ranges::any_of(arrived, [](Value* grad) { return grad != nullptr; });
+    if (!any || std::ranges::count(wanted, true) == 0) continue;
     if (!op->def->gradient) {
       if (op->def->gradient_is_zero) continue;
       throw Diagnostic(
