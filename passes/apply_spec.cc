@@ -53,7 +53,8 @@ class Application {
         if (!is_first && !(param->second->out() == before)) {
           throw Diagnostic("E2130", ExitCode::kBadSpec, rule.where.ToString(),
                            StrCat("'", rule.match, "' and '", first->second->match,
-                                  "' are one parameter, and are cut in different ways"));
+                                  "' are one parameter, and are cut in different ways"),
+                           "choose another spec");
         }
       } else if (Value* input = graph_.FindInput(rule.match)) {
         CutInput(input, rule);

@@ -62,12 +62,14 @@ Sharding RuleCuts::Cut(const SpecRule& rule, const Value* value, const CountedDi
     if (cut.size > 0 && cut.size != type.shape[dim]) {
       throw Diagnostic("E2130", ExitCode::kBadSpec, rule.where.ToString(),
                        StrCat("dim ", cut.dim, " of ", what, " has ", type.shape[dim],
-                              " elements, and is said to have ", cut.size));
+                              " elements, and is said to have ", cut.size),
+                       "bind the sizes that the annotations are for, or choose another spec");
     }
     if (d.axes.size() > 1 && cut.balanced_segments == 1 &&
         (d.segments != cut.segments || d.granule != cut.granule)) {
       throw Diagnostic("E2130", ExitCode::kBadSpec, rule.where.ToString(),
-                       StrCat("dim ", cut.dim, " of ", what, " is cut in two ways"));
+                       StrCat("dim ", cut.dim, " of ", what, " is cut in two ways"),
+                       "choose another spec");
     }
     d.segments = cut.segments.empty() ? BalancedSegments(rule, cut, type.shape[dim]) : cut.segments;
     d.granule = cut.granule;
