@@ -12,7 +12,7 @@
 #include "ir/builder.h"
 #include "ir/op_def.h"
 #include "ir/ops/draws.h"
-#include "ir/ops/infer_checks.h"
+#include "ir/ops/infer_util.h"
 #include "ir/ops/reference_floats.h"
 
 namespace shardc {

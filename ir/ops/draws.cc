@@ -1,7 +1,6 @@
 #include "ir/ops/draws.h"
 
 #include "ir/builder.h"
-#include "ir/ops/infer_checks.h"
 #include "ir/ops/infer_util.h"
 #include "ir/ops/reference_floats.h"
 #include "ir/philox.h"

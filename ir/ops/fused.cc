@@ -1,7 +1,7 @@
 // Ops that the fuse pass makes of several others on the lowered graph, where a kernel does them in
 // one pass over memory.
 #include "ir/op_def.h"
-#include "ir/ops/infer_checks.h"
+#include "ir/ops/infer_util.h"
 #include "ir/ops/reference_floats.h"
 
 namespace shardc {

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "ir/op_def.h"
-#include "ir/ops/infer_checks.h"
+#include "ir/ops/infer_util.h"
 #include "ir/ops/reference_floats.h"
 
 namespace shardc {

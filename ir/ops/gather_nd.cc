@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "ir/builder.h"
-#include "ir/ops/infer_checks.h"
 #include "ir/ops/infer_util.h"
 #include "ir/ops/reference_util.h"
 

@@ -4,7 +4,6 @@
 
 #include "ir/builder.h"
 #include "ir/ops/gather_nd.h"
-#include "ir/ops/infer_checks.h"
 #include "ir/ops/infer_util.h"
 #include "ir/ops/reference_floats.h"
 #include "ir/ops/reference_util.h"

@@ -69,6 +69,36 @@ void RequireSameShape(std::string_view op, const Shape& a, const Shape& b, std::
   }
 }
 
+void RequireShape(std::string_view op, const TensorType& type, const Shape& shape,
+                  std::string_view operand) {
+  if (type.shape != shape) {
+    InferError(op, StrCat(operand, " has shape ", ShapeToString(type.shape), " but must have ",
+                          ShapeToString(shape)));
+  }
+}
+
+void RequireDType(std::string_view op, const TensorType& type, DType dtype,
+                  std::string_view operand) {
+  if (type.dtype != dtype) {
+    InferError(op, StrCat(operand, " is ", DTypeName(type.dtype), " but must be ", DTypeName(dtype),
+                          " as the first operand"));
+  }
+}
+
+void RequireTensor(std::string_view op, const TensorType& type, DType dtype, const Shape& shape,
+                   std::string_view operand) {
+  RequireDType(op, type, dtype, operand);
+  RequireShape(op, type, shape, operand);
+}
+
+void RequireNarrowTensor(std::string_view op, const TensorType& type, DType dtype,
+                         const Shape& shape, std::string_view operand) {
+  if (dtype != DType::kF32 || !IsHalf(type.dtype)) RequireDType(op, type, dtype, operand);
+  RequireShape(op, type, shape, operand);
+}
+
+Shape WithoutLast(const Shape& shape) { return Shape(shape.begin(), shape.end() - 1); }
+
 std::vector<int> NormalizeAxes(std::string_view op, const Ints& axes, int rank) {
   std::vector<int> out;
   for (int64_t a : axes) out.push_back(NormalizeAxis(op, a, rank));

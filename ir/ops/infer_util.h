@@ -23,6 +23,19 @@ DType StatisticType(DType type);
 // Operands [from, to) have one dtype.
 void RequireSameDType(std::string_view op, const InferArgs& args, size_t from, size_t to);
 void RequireSameShape(std::string_view op, const Shape& a, const Shape& b, std::string_view what);
+// What follows from the first operand.
+void RequireShape(std::string_view op, const TensorType& type, const Shape& shape,
+                  std::string_view operand);
+void RequireDType(std::string_view op, const TensorType& type, DType dtype,
+                  std::string_view operand);
+// dtype and shape.
+void RequireTensor(std::string_view op, const TensorType& type, DType dtype, const Shape& shape,
+                   std::string_view operand);
+// The same of an operand that may be a half where `dtype` is f32 (OpDef::narrow_operands).
+void RequireNarrowTensor(std::string_view op, const TensorType& type, DType dtype,
+                         const Shape& shape, std::string_view operand);
+
+Shape WithoutLast(const Shape& shape);
 
 // The axes in [0, rank), sorted. Throws when one is out of range or given twice.
 std::vector<int> NormalizeAxes(std::string_view op, const Ints& axes, int rank);

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "ir/op_def.h"
-#include "ir/ops/infer_checks.h"
+#include "ir/ops/infer_util.h"
 #include "ir/ops/reference_floats.h"
 
 namespace shardc {

@@ -1,6 +1,6 @@
 // Ops that change where values are, never what they are. Their types are given by who makes them.
 #include "ir/op_def.h"
-#include "ir/ops/infer_checks.h"
+#include "ir/ops/infer_util.h"
 #include "ir/ops/reference_floats.h"
 
 namespace shardc {

@@ -3,7 +3,7 @@
 // gradient for x.
 #include "ir/builder.h"
 #include "ir/op_def.h"
-#include "ir/ops/infer_checks.h"
+#include "ir/ops/infer_util.h"
 #include "ir/ops/reference_floats.h"
 #include "ir/ops/reference_util.h"
 
