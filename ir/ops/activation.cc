@@ -107,7 +107,7 @@ void AddGrad(OpRegistry& registry, std::string_view name, Fn slope) {
     return std::vector<TensorType>{TensorType(args[0].dtype, args[0].shape)};
   };
   def.rule = [](const Op& op) { return ElementwiseRule(op, {{0}}); };
-  def.no_gradient = "second derivatives are not supported";
+  def.no_gradient = kSecondDerivative;
   def.reference = [slope](const KernelCall& call) {
     Fn fn = slope ? slope : IsTanh(*call.attrs) ? GeluTanhSlope : GeluErfSlope;
     reference::DispatchFloat(call.out[0].dtype, [&](auto t) {

@@ -455,7 +455,7 @@ void RegisterAttentionOps(OpRegistry& registry) {
   grad.full_operands = {5, 6};
   grad.infer = InferGrad;
   grad.rule = [](const Op& op) { return Rule(op, 1); };
-  grad.no_gradient = "it is a gradient itself, and second derivatives are not supported";
+  grad.no_gradient = kSecondDerivative;
   grad.flops = [](const Op& op) { return FlopsOf(op, 1, 3, 2); };
   grad.reference = ReferenceGrad;
   grad.keeps_zero_padding = true;

@@ -7,8 +7,6 @@
 namespace shardc {
 namespace {
 
-constexpr std::string_view kNoGradient = "made by the fuse pass, which comes after differentiation";
-
 const OpDef& Def(std::string_view name) { return GetOpDef(name); }
 
 Op* Replace(Graph& graph, Op& root, std::string_view name, const Op& like,
@@ -66,7 +64,7 @@ OpDef LinearDef() {
     return EinsumRule(
         op, op.attrs.Bool("nt") ? "... k!, n k!, n -> ... n" : "... k!, k! n, n -> ... n");
   };
-  def.no_gradient = kNoGradient;
+  def.no_gradient = kMadeByFuse;
   def.flops = [](const Op& op) {
     return 2 * op.out().num_elements() * op.in(0).shape.back() + op.out().num_elements();
   };
@@ -146,7 +144,7 @@ OpDef AddLayerNormDef() {
     for (size_t i = 2; i < op.operands.size(); ++i) text += ", h!";
     return EinsumRule(op, text + " -> ... h!, ... h!, ..., ...");
   };
-  def.no_gradient = kNoGradient;
+  def.no_gradient = kMadeByFuse;
   def.flops = [](const Op& op) { return 9 * op.out().num_elements(); };
   def.reference = [](const KernelCall& call) {
     std::vector<double> sum = ToDoubles(call.in[0]);

@@ -183,7 +183,7 @@ void RegisterFusedLossOps(OpRegistry& registry) {
     return operand == 2 ? args.attrs.Int("classes", args[1].shape.back()) : 0;
   };
   def.rule = [](const Op& op) { return EinsumRule(op, "..., ... v!, ... -> ..., ... v!"); };
-  def.no_gradient = "made by the fuse pass, which comes after differentiation";
+  def.no_gradient = kMadeByFuse;
   def.flops = [](const Op& op) { return 9 * op.in(1).num_elements(); };
   def.reference = Reference;
   def.in_place = [](int operand, int result) { return operand == 1 && result == 1; };

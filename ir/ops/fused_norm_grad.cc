@@ -135,7 +135,7 @@ void Register(OpRegistry& registry, const Norm& norm) {
   def.narrow_operands = {1};
   def.infer = [&norm](const InferArgs& args) { return Infer(norm, args); };
   def.rule = [&norm](const Op& op) { return Rule(norm, op); };
-  def.no_gradient = "made by the fuse pass, which comes after differentiation";
+  def.no_gradient = kMadeByFuse;
   def.flops = [](const Op& op) { return 16 * op.in(0).num_elements(); };
   def.in_place = [](int operand, int result) { return operand <= 1 && result == 0; };
   def.reference = [&norm](const KernelCall& call) { Reference(norm, call); };

@@ -14,8 +14,6 @@ namespace {
 
 using reference::Box;
 
-int64_t NoFlops(const Op&) { return 0; }
-
 // Where each global index of a dim lies in the view, or -1.
 std::vector<int64_t> LocalPositions(const KernelCall& call, const TensorView& view, int dim) {
   std::vector<int64_t> at(call.GlobalDim(view, dim), -1);
@@ -246,7 +244,7 @@ void AddEmbedding(OpRegistry& registry) {
     return types;
   };
   grad.rule = [](const Op& op) { return ScatterRule(op, 0, FactorKind::kPlain); };
-  grad.no_gradient = "second derivatives are not supported";
+  grad.no_gradient = kSecondDerivative;
   grad.flops = [](const Op& op) { return op.in(0).num_elements(); };
   grad.reference = [](const KernelCall& call) {
     ScatterAdd(call, "embedding_grad", "ids", 0, false);
@@ -306,7 +304,7 @@ void AddGather(OpRegistry& registry) {
   grad.rule = [](const Op& op) {
     return ScatterRule(op, AxisOf(op.attrs, op.out().rank()), FactorKind::kReplicated);
   };
-  grad.no_gradient = "second derivatives are not supported";
+  grad.no_gradient = kSecondDerivative;
   grad.flops = [](const Op& op) { return op.in(0).num_elements(); };
   grad.reference = [](const KernelCall& call) {
     ScatterAdd(call, "gather_grad", "indices", AxisOf(*call.attrs, call.out[0].rank()), true);

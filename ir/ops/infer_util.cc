@@ -142,6 +142,8 @@ Attributes WithOriginMoved(const Attributes& attrs, const Shape& by) {
   return moved;
 }
 
+int64_t NoFlops(const Op&) { return 0; }
+
 Value* OperandIfSame(Builder&, const Op& op) {
   return op.in(0).SameTensor(op.out()) ? op.operands[0] : nullptr;
 }

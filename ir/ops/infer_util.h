@@ -55,6 +55,14 @@ void CheckOrigin(std::string_view op, const Attributes& attrs, const TensorType&
 // The attributes of a part of the operand, which begins at `by` in it.
 Attributes WithOriginMoved(const Attributes& attrs, const Shape& by);
 
+// OpDef::no_gradient of gradients, and of what the fuse pass makes.
+inline constexpr std::string_view kSecondDerivative =
+    "it is a gradient itself, and second derivatives are not supported";
+inline constexpr std::string_view kMadeByFuse =
+    "made by the fuse pass, which comes after differentiation";
+
+int64_t NoFlops(const Op& op);  // for OpDef::flops
+
 // For OpDef::simplify of ops with one operand: the operand where it is the same tensor.
 Value* OperandIfSame(Builder& builder, const Op& op);
 

@@ -298,7 +298,7 @@ OpDef GradDef() {
   def.rule = [](const Op& op) {
     return PlaceClasses(EinsumRule(op, "..., ... v, ..., ... -> ... v", {{0}}), 1);
   };
-  def.no_gradient = "it is a gradient itself, and second derivatives are not supported";
+  def.no_gradient = kSecondDerivative;
   def.flops = [](const Op& op) { return 4 * op.in(1).num_elements(); };
   def.reference = ReferenceGrad;
   // A row's gradients follow from the row's logits one by one, but for the target's, read first.

@@ -251,7 +251,7 @@ void RegisterNorm(OpRegistry& registry, const Norm& norm) {
   if (norm.centered) grad.attrs = {{"bias", AttrKind::kBool}};
   grad.infer = [&norm](const InferArgs& args) { return InferGrad(norm, args); };
   grad.rule = [&norm](const Op& op) { return GradRule(norm, op); };
-  grad.no_gradient = "it is a gradient itself, and second derivatives are not supported";
+  grad.no_gradient = kSecondDerivative;
   grad.flops = [](const Op& op) { return 14 * op.in(0).num_elements(); };
   grad.reference = [&norm](const KernelCall& call) { ReferenceGrad(norm, call); };
   grad.expand = [&norm](Builder& builder, const Op& op) { return ExpandGrad(norm, builder, op); };

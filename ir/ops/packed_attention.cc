@@ -303,7 +303,7 @@ OpDef Def(std::string_view name, std::string_view fuses_at, int operands) {
   };
   def.precision = Precision::kCompute;
   def.cpu_halves = CpuHalves::kBf16;
-  def.no_gradient = "made by the fuse pass, which comes after differentiation";
+  def.no_gradient = kMadeByFuse;
   def.fuses_at = fuses_at;
   return def;
 }

@@ -40,7 +40,7 @@ OpDef MoveDef(std::string_view name, std::vector<std::string_view> dims, bool co
     return std::vector<TensorType>{Whole(args[0])};
   };
   def.no_gradient = "placed by sharding, which comes after differentiation";
-  def.flops = [](const Op&) { return int64_t{0}; };
+  def.flops = NoFlops;
   def.communicates = communicates;
   def.keeps_zero_padding = true;
   return def;

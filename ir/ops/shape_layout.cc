@@ -58,8 +58,6 @@ ShardingRule ReshapeRule(const Shape& from, const Shape& to) {
   return rule;
 }
 
-int64_t NoFlops(const Op&) { return 0; }
-
 std::vector<TensorType> InferReshape(const InferArgs& args) {
   const Ints& shape = args.attrs.IntList("shape");
   CheckShape("reshape", args[0].dtype, shape);

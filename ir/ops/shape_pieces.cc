@@ -9,8 +9,6 @@
 namespace shardc {
 namespace {
 
-int64_t NoFlops(const Op&) { return 0; }
-
 Value* Zeros(Builder& b, const TensorType& type) {
   return b.BroadcastTo(b.Scalar(type.dtype, 0), type.shape);
 }

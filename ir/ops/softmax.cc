@@ -106,7 +106,7 @@ void RegisterSoftmaxOps(OpRegistry& registry) {
 
   OpDef grad = Def("softmax_grad", 2);
   grad.rule = [](const Op& op) { return Rule(op, {{0}}); };
-  grad.no_gradient = "it is a gradient itself, and second derivatives are not supported";
+  grad.no_gradient = kSecondDerivative;
   grad.reference = ReferenceGrad;
   grad.expand = ExpandGrad;
   grad.keeps_zero_padding = true;

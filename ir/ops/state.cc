@@ -32,8 +32,6 @@ void RunConstant(const KernelCall& call) {
   if (value.bytes() > 0) std::memcpy(out.data, value.raw(), static_cast<size_t>(value.bytes()));
 }
 
-int64_t NoFlops(const Op&) { return 0; }
-
 }  // namespace
 
 void RegisterStateOps(OpRegistry& registry) {
