@@ -1,3 +1,5 @@
+#include "ir/verifier.h"
+
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -5,7 +7,6 @@
 #include <unordered_set>
 
 #include "ir/op_def.h"
-#include "ir/text.h"
 
 namespace shardc {
 namespace {

@@ -8,6 +8,7 @@
 #include "ir/choices.h"
 #include "ir/diagnostic.h"
 #include "ir/text.h"
+#include "ir/verifier.h"
 #include "passes/apply_spec.h"
 #include "passes/assign_stages.h"
 #include "passes/bucket.h"

@@ -7,6 +7,7 @@
 #include "frontend/recover.h"
 #include "ir/diagnostic.h"
 #include "ir/text.h"
+#include "ir/verifier.h"
 #include "tools/files.h"
 
 namespace shardc {

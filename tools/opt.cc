@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "ir/text.h"
+#include "ir/verifier.h"
 #include "passes/apply_spec.h"
 #include "passes/pipeline.h"
 #include "tools/files.h"

@@ -12,6 +12,7 @@
 #include "frontend/gpt_config.h"
 #include "ir/builder.h"
 #include "ir/op_def.h"
+#include "ir/verifier.h"
 #include "tests/ir/cpu_time.h"
 #include "tests/ir/op_samples.h"
 

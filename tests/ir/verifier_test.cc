@@ -1,3 +1,5 @@
+#include "ir/verifier.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

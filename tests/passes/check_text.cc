@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ir/text.h"
+#include "ir/verifier.h"
 #include "passes/pipeline.h"
 
 namespace shardc::testing {
