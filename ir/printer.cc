@@ -312,6 +312,18 @@ class Printer {
 
 }  // namespace
 
+std::string AttributeToString(const Attribute& value) {
+  std::string out;
+  std::visit(AttributePrinter{out}, value);
+  return out;
+}
+
+std::string Quoted(std::string_view text) {
+  std::string out;
+  AppendQuoted(out, text);
+  return out;
+}
+
 std::string PrintGraph(const Graph& graph) { return Printer(graph).Run(); }
 
 }  // namespace shardc

@@ -1,7 +1,7 @@
-#include <charconv>
 #include <string_view>
 
 #include "ir/program.h"
+#include "ir/text.h"
 
 namespace shardc {
 
@@ -25,50 +25,15 @@ std::string_view CollectiveKindName(CollectiveKind kind) {
 
 namespace {
 
-// The shortest text that reads back as the same number.
-std::string FloatText(double v) {
-  char text[32];
-  auto [end, error] = std::to_chars(text, text + sizeof text, v);
-  std::string out(text, end);
-  return out.find_first_not_of("-0123456789") == std::string::npos ? out + ".0" : out;
-}
-
-std::string Quoted(std::string_view s) {
-  std::string out = "\"";
-  for (char c : s) {
-    if (c == '"' || c == '\\') {
-      (out += '\\') += c;
-    } else if (c == '\n') {
-      out += "\\n";
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
 std::string TensorText(const HostTensor& t) {
   std::string out = StrCat(DTypeName(t.dtype()), ShapeToString(t.shape()));
   constexpr int64_t kMost = 8;
   if (t.num_elements() > kMost) return out + "{...}";
   for (int64_t i = 0; i < t.num_elements(); ++i) {
     out += i ? ", " : "{";
-    out += IsFloat(t.dtype()) ? FloatText(t.AsDouble(i)) : std::to_string(t.AsInt(i));
+    out += IsFloat(t.dtype()) ? AttributeToString(t.AsDouble(i)) : std::to_string(t.AsInt(i));
   }
   return out + (t.num_elements() ? "}" : "{}");
-}
-
-std::string AttributeText(const Attribute& value) {
-  if (auto* i = std::get_if<int64_t>(&value)) return std::to_string(*i);
-  if (auto* d = std::get_if<double>(&value)) return FloatText(*d);
-  if (auto* b = std::get_if<bool>(&value)) return *b ? "true" : "false";
-  if (auto* s = std::get_if<std::string>(&value)) return Quoted(*s);
-  if (auto* list = std::get_if<Ints>(&value)) return ShapeToString(*list);
-  if (auto* t = std::get_if<TensorPtr>(&value)) return TensorText(**t);
-  std::string out;
-  for (const std::string& s : std::get<Strings>(value))
-    out += (out.empty() ? "" : ", ") + Quoted(s);
-  return "[" + out + "]";
 }
 
 class ProgramPrinter {
@@ -139,7 +104,10 @@ class ProgramPrinter {
     auto add = [&](std::string_view name, const std::string& value) {
       out += StrCat(out.empty() ? " {" : ", ", name, " = ", value);
     };
-    for (const auto& [name, value] : i.attrs.entries()) add(name, AttributeText(value));
+    for (const auto& [name, value] : i.attrs.entries()) {
+      const TensorPtr* tensor = std::get_if<TensorPtr>(&value);
+      add(name, tensor ? TensorText(**tensor) : AttributeToString(value));
+    }
     if (i.phase != Phase::kForward) add("phase", std::string(PhaseName(i.phase)));
     if (!i.site.empty()) add("site", Quoted(i.site));
     return out.empty() ? out : out + "}";
