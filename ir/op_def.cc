@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "ir/contains.h"
 #include "ir/diagnostic.h"
 #include "ir/ops/infer_util.h"
 
@@ -103,8 +104,7 @@ bool Drops(const Op& op) { return op.def->undropped && op.attrs.Has("ratio"); }
 
 bool Constrains(const Op& op, int axis, const Mesh& mesh) {
   if (!op.def->constrains) return false;
-  const Strings& axes = op.attrs.StringList("axes");
-  return std::find(axes.begin(), axes.end(), mesh.axes()[axis].name) != axes.end();
+  return Contains(op.attrs.StringList("axes"), mesh.axes()[axis].name);
 }
 
 Strings WhyOf(const Op& op) { return op.attrs.StringList("why", {}); }
@@ -147,11 +147,10 @@ int64_t WidenedBytes(const Op& op) {
     as_they_are &= v.type.dtype == DType::kBF16 && takes_bf16;
   };
   for (size_t i = 0; i < op.operands.size(); ++i) {
-    auto is_in = [i](const std::vector<int>& list) {
-      return std::find(list.begin(), list.end(), static_cast<int>(i)) != list.end();
-    };
-    add(*op.operands[i], (halves == CpuHalves::kBf16 && !is_in(op.def->full_operands)) ||
-                             is_in(op.def->narrow_operands));
+    const int operand = static_cast<int>(i);
+    add(*op.operands[i],
+        (halves == CpuHalves::kBf16 && !Contains(op.def->full_operands, operand)) ||
+            Contains(op.def->narrow_operands, operand));
   }
   // Where the policy is to widen what is narrow, kernels do.
   const bool sums = op.def->precision == Precision::kWiden;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ir/choices.h"
+#include "ir/contains.h"
 #include "ir/op_def.h"
 #include "passes/counted_dims.h"
 #include "passes/input_dims.h"
@@ -116,7 +117,7 @@ class Application {
     std::vector<std::string> roles;
     for (const Op* p : graph_.Params()) {
       std::string role = p->attrs.String("role", "");
-      if (!role.empty() && std::ranges::count(roles, role) == 0) roles.push_back(role);
+      if (!role.empty() && !Contains(roles, role)) roles.push_back(role);
     }
     return roles.empty() ? "no roles were recognised in this model; match by name"
                          : "roles in this model: " + Join(roles, ", ");

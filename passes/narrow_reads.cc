@@ -3,22 +3,20 @@
 #include <algorithm>
 
 #include "ir/builder.h"
+#include "ir/contains.h"
 #include "ir/op_def.h"
 #include "passes/precision.h"
 
 namespace shardc {
 namespace {
 
-bool Contains(const std::vector<int>& list, size_t i) {
-  return std::find(list.begin(), list.end(), static_cast<int>(i)) != list.end();
-}
-
 // Whether all that read it may be given a half instead.
 bool AllReadNarrow(const Graph& graph, const Value& v) {
   if (graph.IsOutput(&v) || v.users.empty()) return false;
   return std::all_of(v.users.begin(), v.users.end(), [&](const Op* user) {
     for (size_t i = 0; i < user->operands.size(); ++i) {
-      if (user->operands[i] == &v && !Contains(user->def->narrow_operands, i)) return false;
+      if (user->operands[i] == &v && !Contains(user->def->narrow_operands, static_cast<int>(i)))
+        return false;
     }
     return true;
   });
@@ -76,7 +74,7 @@ Value* Narrowed(Graph& graph, Value* v, DType type) {
   for (size_t i = 0; i < op->operands.size(); ++i) {
     Value* u = op->operands[i];
     if (u->type.dtype == type || !IsFloat(u->type.dtype)) continue;
-    if (product && Contains(op->def->full_operands, i)) continue;
+    if (product && Contains(op->def->full_operands, static_cast<int>(i))) continue;
     Value* narrow = product ? CastFor(graph, op, u, type) : Narrowed(graph, u, type);
     graph.SetOperand(op, static_cast<int>(i), narrow);
   }

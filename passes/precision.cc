@@ -6,16 +6,13 @@
 #include <unordered_map>
 
 #include "ir/builder.h"
+#include "ir/contains.h"
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
 #include "passes/infers.h"
 
 namespace shardc {
 namespace {
-
-bool Contains(const std::vector<int>& list, size_t i) {
-  return std::find(list.begin(), list.end(), static_cast<int>(i)) != list.end();
-}
 
 DType ComputeType(const PrecisionOptions& options) {
   if (!options.reduce_in.empty() && options.reduce_in != "f32") {
@@ -102,7 +99,8 @@ class Lowering {
         const Value* v = op.operands[i];
         if (!IsFloat(v->type.dtype)) continue;
         int64_t bytes = v->type.bytes();
-        bool narrow = policy == Precision::kCompute && !Contains(op.def->full_operands, i);
+        bool narrow =
+            policy == Precision::kCompute && !Contains(op.def->full_operands, static_cast<int>(i));
         if (policy == Precision::kFollow && !HasTable(op)) {
           if (results == 0) continue;
           narrow = results < 0;
@@ -196,7 +194,7 @@ class Lowering {
 
   void SetOperands(Op* op, DType type, const std::vector<int>& except) {
     for (size_t i = 0; i < op->operands.size(); ++i) {
-      if (!Contains(except, i)) SetOperand(op, i, type);
+      if (!Contains(except, static_cast<int>(i))) SetOperand(op, i, type);
     }
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "ir/contains.h"
 #include "ir/op_def.h"
 #include "passes/counted_dims.h"
 #include "passes/layout.h"
@@ -13,7 +14,7 @@ namespace {
 
 // Whether the file has the parameter transposed under this name.
 bool IsTransposedName(const Op& param, const std::string& name) {
-  return std::ranges::count(param.attrs.StringList("transposed_aliases", {}), name) > 0;
+  return Contains(param.attrs.StringList("transposed_aliases", {}), name);
 }
 
 // Every module that an op is in: "a.b.c", "a.b" and "a".

@@ -7,6 +7,7 @@
 #include <optional>
 #include <random>
 
+#include "ir/contains.h"
 #include "ir/diagnostic.h"
 #include "ir/npy.h"
 #include "ir/op_def.h"
@@ -93,10 +94,6 @@ HostTensor StepOf(const HostTensor& values, int64_t step) {
   return value;
 }
 
-bool Has(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 }  // namespace
 
 std::string FileOfInput(const std::string& text) {
@@ -116,7 +113,7 @@ GivenInputs::GivenInputs(const std::vector<std::string>& texts, const Session& s
       throw Diagnostic("E4001", ExitCode::kUsage, "--input " + text,
                        "input '" + input.name + "' is given twice");
     }
-    const bool known = Has(inputs, input.name);
+    const bool known = Contains(inputs, input.name);
     if (known) {
       input.value = InType(std::move(input.value), session.InputType(input.name).dtype, input.name);
     }
@@ -136,8 +133,9 @@ GivenInputs::GivenInputs(const std::vector<std::string>& texts, const Session& s
   }
   if (longest) steps_ = longest->steps;
   auto ids = find("input_ids");
-  if (ids == given_.end() || find("labels") != given_.end() || !Has(inputs, "labels")) return;
-  if (!Has(inputs, "input_ids") || !(session.InputType("labels") == session.InputType("input_ids")))
+  if (ids == given_.end() || find("labels") != given_.end() || !Contains(inputs, "labels")) return;
+  if (!Contains(inputs, "input_ids") ||
+      !(session.InputType("labels") == session.InputType("input_ids")))
     return;
   std::fprintf(stderr, "note: labels = input_ids; pass --input labels=@file.npy for others\n");
   given_.push_back({"labels", ids->value, ids->steps});

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "ir/contains.h"
 #include "ir/diagnostic.h"
 #include "ir/output_file.h"
 #include "ir/safetensors.h"
@@ -38,12 +39,8 @@ struct RunOptions {
   SessionOptions session;
 };
 
-bool Has(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 int64_t TokensOf(const Session& session) {
-  if (!Has(session.InputNames(), "input_ids")) return 0;
+  if (!Contains(session.InputNames(), "input_ids")) return 0;
   const TensorType type = session.InputType("input_ids");
   return IsInteger(type.dtype) ? type.num_elements() : 0;
 }
@@ -229,7 +226,7 @@ class Run {
   }
 
   std::optional<double> ScalarOutput(const std::string& name) const {
-    if (!Has(session_.OutputNames(), name)) return std::nullopt;
+    if (!Contains(session_.OutputNames(), name)) return std::nullopt;
     return session_.Output(name).AsDouble(0);
   }
 
@@ -246,7 +243,7 @@ class Run {
     std::vector<std::string> names;
     for (const ManifestState& s : plan_.manifest.states) {
       const std::string& name = s.piece_of.empty() ? s.name : s.piece_of;
-      if (s.is_param && Has(session_.StateNames(), name) && !Has(names, name))
+      if (s.is_param && Contains(session_.StateNames(), name) && !Contains(names, name))
         names.push_back(name);
     }
     return names;

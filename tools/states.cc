@@ -10,6 +10,7 @@
 #include <span>
 
 #include "ir/checksum.h"
+#include "ir/contains.h"
 #include "ir/convert.h"
 #include "ir/diagnostic.h"
 #include "ir/safetensors.h"
@@ -28,10 +29,6 @@ void SetFirstValue(const ManifestState& s, const Mesh& mesh, int64_t rank, const
     CopyBox(value.raw(), box.size, Shape(box.size.size()), local, buffer.local_shape, box.local,
             box.size, DTypeSize(buffer.type.dtype));
   }
-}
-
-bool IsIn(const std::vector<std::string>& list, const std::string& name) {
-  return std::find(list.begin(), list.end(), name) != list.end();
 }
 
 std::string TypeText(DType dtype, const Shape& shape) {
@@ -189,7 +186,7 @@ class Checkpoint {
     const bool piece = !state.piece.whole.empty();
     std::vector<std::string> names = {piece ? state.piece.whole : state.name}, unlike;
     for (const std::string& alias : s.aliases) {
-      (IsIn(s.unlike_aliases, alias) ? unlike : names).push_back(alias);
+      (Contains(s.unlike_aliases, alias) ? unlike : names).push_back(alias);
     }
     auto has = [&](const std::string& n) { return file_.Has(n); };
     auto name = std::find_if(names.begin(), names.end(), has);
@@ -284,7 +281,7 @@ class Checkpoint {
 
   bool IsAlias(const std::string& name) const {
     return std::any_of(states_.begin(), states_.end(),
-                       [&](const auto& entry) { return IsIn(entry.second->aliases, name); });
+                       [&](const auto& entry) { return Contains(entry.second->aliases, name); });
   }
 
   const Plan& plan_;
