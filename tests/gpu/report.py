@@ -27,18 +27,23 @@ SMALL = dict(layers=2, hidden=64, heads=4, vocab=257, seq=32, batch=2)
 SUITES_AT_ONCE = 4
 GPT2 = dict(layers=12, hidden=768, heads=12, vocab=50257, seq=1024)
 GPT2_XL = dict(layers=48, hidden=1600, heads=25, vocab=50257, seq=1024)
-# Name, model, precision, seconds for torch beside it in each of its modes.
-GPT2_BF16 = ("GPT-2 124M bf16 b=64 s=1024 fwd+bwd", dict(GPT2, batch=64), "bf16", {"eager": 40, "compile": 120})
-GPT2_XL_BF16 = ("GPT-2 1.5B bf16 b=16 s=1024 fwd+bwd", dict(GPT2_XL, batch=16), "bf16", {"eager": 60})
-GPT2_F32 = ("GPT-2 124M f32 b=8 s=1024 fwd+bwd", dict(GPT2, batch=8), "f32", {"eager": 40})
+LLAMA = dict(layers=8, hidden=2048, heads=32, kv_heads=4, ffn=5632, vocab=32000, seq=2048, norm="rms_norm", activation="swiglu",
+             positions="rope", qkv="separate", bias="false", tied="false")
+# Name, model, precision; torch's modes beside it, and the seconds for all of them.
+GPT2_BF16 = ("GPT-2 124M bf16 b=64 s=1024 fwd+bwd", dict(GPT2, batch=64), "bf16", ["compile", "eager"], 120)
+GPT2_XL_BF16 = ("GPT-2 1.5B bf16 b=16 s=1024 fwd+bwd", dict(GPT2_XL, batch=16), "bf16", ["eager", "regions"], 100)
+LLAMA_BF16 = ("Llama, 8 layers of 2048, bf16 b=8 s=2048 fwd+bwd", dict(LLAMA, batch=8), "bf16", ["eager", "regions"], 80)
+GPT2_F32 = ("GPT-2 124M f32 b=8 s=1024 fwd+bwd", dict(GPT2, batch=8), "f32", ["eager"], 40)
+BENCHMARKS = [GPT2_BF16, GPT2_XL_BF16, LLAMA_BF16, GPT2_F32]
 
 
 # The suites of SHARDC_GPU_TRY: the report itself is tried out, with small models instead.
 TRIED = [s for s in os.environ.get("SHARDC_GPU_TRY", "").split(",") if s]
 REPEATS, PATIENCE = (4, 10) if TRIED else (12, 1)
 if TRIED:
-    GPT2_BF16, GPT2_XL_BF16, GPT2_F32 = ((name, SMALL, precision, modes) for name, _, precision, modes in
-                                         (GPT2_BF16, GPT2_XL_BF16, GPT2_F32))
+    BENCHMARKS = [(name, {**model, **SMALL, **({"kv_heads": 2, "ffn": 96} if "ffn" in model else {})}, *rest)
+                  for name, model, *rest in BENCHMARKS]
+    GPT2_BF16, GPT2_XL_BF16, LLAMA_BF16, GPT2_F32 = BENCHMARKS
 
 
 def builtin(model):
@@ -49,7 +54,9 @@ def flops(model):
     """Of a step, forward and backward: 6 per parameter of a matrix and token, and 12 per layer, hidden unit and pair of
     positions for attention, without the discount for a causal mask (PaLM, arXiv:2204.02311, appendix B)."""
     h, tokens = model["hidden"], model["batch"] * model["seq"]
-    matrices = model["layers"] * 12 * h * h + model["vocab"] * h
+    kv = h // model["heads"] * model.get("kv_heads", model["heads"])
+    mlp = (3 if model.get("activation") == "swiglu" else 2) * h * model.get("ffn", 4 * h)
+    matrices = model["layers"] * (2 * h * (h + kv) + mlp) + model["vocab"] * h
     return 6 * matrices * tokens + 12 * model["layers"] * h * model["seq"] * tokens
 
 
@@ -72,7 +79,7 @@ def reason(said):
 
 
 def folder_of_plans():
-    """Where plans are written, 8 GB with their weights: in memory where there is room, for a disk may be slow."""
+    """Where plans are written, 10 GB with their weights: in memory where there is room, for a disk may be slow."""
     memory = "/dev/shm"
     room = shutil.disk_usage(memory).free if os.path.isdir(memory) else 0
     return memory if room > 16 * 2**30 else None
@@ -85,9 +92,10 @@ class Report:
         self.rows = []
         self.profiles = {}
         self.peaks = {}
+        self.figures = {}  # what was measured, by name of the benchmark and whose it is: "ours", or a mode of torch
         self.plans = {}  # by name of the folder: what will be (plan, error)
         self.compilers = concurrent.futures.ThreadPoolExecutor(2)
-        self.torch_ahead = None
+        self.torch_ahead = []
         self.lock = threading.Lock()
 
     def write(self):
@@ -257,43 +265,47 @@ class Report:
             self.failed(name, err)
 
     def torch(self, what, limit, env=None):
-        """What torch_side.py prints as JSON, or None and why not."""
+        """What torch_side.py prints, one object a line, and why there is no more of it."""
         if TRIED:
             what = {**what, "device": "cpu"}
         code, out, err = self.command([sys.executable, HERE / "torch_side.py", json.dumps(what)], limit,
                                       {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / "torch"), **(env or {})})
-        if code == 3:
-            return None, "no torch here"
-        if code != 0:
-            return None, (err.strip().splitlines() or ["it failed"])[-1][:120]
-        return json.loads(out.strip().splitlines()[-1]), ""
+        why = "no torch here" if code == 3 else (err.strip().splitlines() or ["it failed"])[-1][:120]
+        return [json.loads(line) for line in out.splitlines() if line.startswith("{")], why if code != 0 else ""
 
-    def begin_torch(self, model, precision):
+    def begin_torch(self, benchmarks):
         """torch.compile takes its minute while tests leave most cores idle, and keeps what it made for when it is measured."""
-        what = {"what": "gpt", "mode": "compile", "once": True, "precision": precision, **model}
-        self.torch_ahead = threading.Thread(target=self.torch, args=(what, 200, {"TORCHINDUCTOR_COMPILE_THREADS": "8"}))
-        self.torch_ahead.start()
+        for _, model, precision, modes, _ in benchmarks:
+            compiled = [mode for mode in modes if mode != "eager"]
+            layers = 1 if compiled == ["regions"] else model["layers"]  # all of them are like one
+            what = {"what": "gpt", "modes": compiled, "once": True, "precision": precision, **model, "layers": layers}
+            self.torch_ahead.append(threading.Thread(target=self.torch, args=(what, 200, {"TORCHINDUCTOR_COMPILE_THREADS": "4"})))
+            self.torch_ahead[-1].start()
 
     def torch_peaks(self):
-        if self.torch_ahead:
-            self.torch_ahead.join()  # from here on the GPU is for what is measured
-        peaks, why = self.torch({"what": "peaks"}, 40)
-        if peaks is None:
+        for thread in self.torch_ahead:
+            thread.join()  # from here on the GPU is for what is measured
+        found, why = self.torch({"what": "peaks"}, 40)
+        if why:
             self.add("peaks by torch", "skipped", why)
             return
-        self.peaks = peaks
+        self.peaks = peaks = found[0]
         self.add("bf16 GEMM peak by torch", "measured", f"{peaks['bf16'] / 1e12:.0f} TFLOP/s", flops=peaks["bf16"])
         self.add("f32 GEMM peak by torch (no TF32)", "measured", f"{peaks['f32'] / 1e12:.0f} TFLOP/s", flops=peaks["f32"])
         self.add("copy peak by torch", "measured", f"{peaks['copy'] / 1e12:.2f} TB/s", bytes_per_s=peaks["copy"])
 
     def measured(self, name, model, precision, seconds, peak_bytes, against=None):
+        """Adds a row of it, and returns what that holds."""
         share = flops(model) / seconds / self.peaks[precision] if precision in self.peaks else None
         detail = f"{1e3 * seconds:.2f} ms, {peak_bytes / 2**30:.2f} GiB"
         detail += f", {100 * share:.0f}% of the GEMM peak" if share else ""
         detail += f", {against / seconds:.2f} of shardc's speed" if against else ""
-        self.add(name, "measured", detail, median_s=seconds, peak_bytes=peak_bytes, share_of_peak=share)
+        values = {"median_s": seconds, "peak_bytes": peak_bytes, "share_of_peak": share}
+        self.add(name, "measured", detail, **values)
+        return values
 
-    def benchmark(self, name, model, precision, torch_modes):
+    def benchmark(self, name, model, precision, modes, limit):
+        figures = self.figures.setdefault(name, {})
         plan, err = self.plan(model, *self.benchmark_options(precision))
         code, ours = None, None
         if plan:
@@ -307,28 +319,31 @@ class Report:
                 self.add("  note", "seen", note[:200])
             times = sorted(result["times_s"][2:])  # the first ones capture the graph
             ours = times[len(times) // 2]
-            self.measured(name, model, precision, ours, result["peak_bytes"])
-            self.memory(plan, result)
-            host = statistics.median(result["host_times_s"][2:])
+            figures["ours"] = self.measured(name, model, precision, ours, result["peak_bytes"])
+            figures["ours"]["of_prediction"] = self.memory(plan, result)
+            host = figures["ours"]["host_s"] = statistics.median(result["host_times_s"][2:])
             self.add("  host's part of a captured step", "measured", f"{1e6 * host:.0f} us", host_s=host)
             for key, choice in choices(plan):
                 library = "cuBLASLt" if key.startswith("epilogue") else "cuDNN"
                 problem = re.split(" cudnn | cublaslt ", key)[0]
                 self.add("  " + problem[:54], library if choice[:1] == "1" else "ours", choice[2:], key=key)
-            self.without_epilogues(model, precision, plan, ours)
-        for mode, limit in torch_modes.items():
-            theirs, why = self.torch({"what": "gpt", "mode": mode, "precision": precision, **model}, limit)
-            if theirs is None:
+        what = {"what": "gpt", "precision": precision, **model}
+        found, why = self.torch({**what, "modes": modes}, limit)
+        if "compile" in modes and all(f["mode"] != "compile" for f in found):  # it takes longest; a layer may do
+            more, _ = self.torch({**what, "modes": ["eager", "regions"]}, limit)
+            found += more
+        for f in found:
+            figures[f["mode"]] = self.measured(f"  torch {f['mode']}", model, precision, f["median_s"], f["peak_bytes"], ours)
+        for mode in modes:
+            if mode not in figures:
                 self.add(f"  torch {mode}", "skipped", why)
-            else:
-                self.measured(f"  torch {mode}", model, precision, theirs["median_s"], theirs["peak_bytes"], ours)
 
     def memory(self, plan, result):
         """What was predicted for the plan, and who took the rest."""
         code, out, err = self.command([self.bin / "shardc", "dump", plan, "--json"], 20)
         if code != 0:
             self.failed("  memory", err)
-            return
+            return None
         parts = json.loads(out)["memory"]
         predicted = sum(parts[k] for k in ("weights", "optimizer", "inputs", "arena"))
         work, libraries = result["workspace_bytes"], result["library_bytes"]
@@ -338,10 +353,14 @@ class Report:
                  f"{(taken - work) / 2**30:.2f} arena and states, {work / 2**20:.0f} MiB workspace, "
                  f"{libraries / 2**20:.0f} MiB libraries", predicted_bytes=predicted, workspace_bytes=work,
                  library_bytes=libraries)
+        return (taken + libraries) / predicted
 
-    def without_epilogues(self, model, precision, plan, seconds):
+    def without_epilogues(self, benchmark, model, precision, *_):
         """The same plan, products and what follows them as kernels of their own."""
-        name = "  without epilogues of products"
+        name = f"{benchmark}: without epilogues of products"
+        plan, seconds = self.plan(model, *self.benchmark_options(precision))[0], self.figures.get(benchmark, {}).get("ours")
+        if not seconds:
+            return  # that it failed is known
         if not any(key.startswith("epilogue") and choice[:1] == "1" for key, choice in choices(plan)):
             self.add(name, "skipped", "none was taken")
             return
@@ -352,9 +371,9 @@ class Report:
             return
         result = json.loads(out)
         times = sorted(result["times_s"][2:])
-        self.measured(name, model, precision, times[len(times) // 2], result["peak_bytes"], seconds)
+        self.measured(name, model, precision, times[len(times) // 2], result["peak_bytes"], seconds["median_s"])
 
-    def profile(self, name, model, precision, _):
+    def profile(self, name, model, precision, *_):
         """Where the time goes: the tables of --profile, in the JSON."""
         if TRIED:
             self.add("profile of " + name, "skipped", "it multiplies large matrices")
@@ -371,21 +390,46 @@ class Report:
             self.add("profile of " + name, "measured", "its tables are in the JSON")
 
 
+    def bars(self):
+        """What the project holds itself to on one H200, each beside what was seen here."""
+        for name, least in [(GPT2_BF16[0], 0.5), (GPT2_XL_BF16[0], 0.55)]:
+            figures = self.figures.get(name, {})
+            ours, torch = figures.get("ours"), [f for whose, f in figures.items() if whose != "ours"]
+            compiled = [figures[mode]["median_s"] for mode in ("compile", "regions") if mode in figures]
+            self.bar(name, "speed of torch.compile", ours and compiled and min(compiled) / ours["median_s"], 1.1, least=True)
+            self.bar(name, "of the GEMM peak", ours and ours["share_of_peak"], least, least=True)
+            self.bar(name, "us of the host for a step", ours and 1e6 * ours["host_s"], 100)
+            self.bar(name, "of torch's memory", ours and torch and ours["peak_bytes"] / min(f["peak_bytes"] for f in torch), 0.9)
+            self.bar(name, "off the predicted memory", ours and ours["of_prediction"] and abs(ours["of_prediction"] - 1), 0.03)
+        for what, tests in [("bf16 within the tolerances of the CPU", "Bf16IsLikeTheGoldens|RecomputeInBf16"),
+                            ("f32 within 1e-4", "AgainstGoldens"), ("bit-equal run to run", "BitEqual|two runs of a plan")]:
+            # Of a suite that broke off there is a row of its own.
+            ran = [row["status"] for row in self.rows if re.search(tests + r"|Gpu(Models|Shared)\.\*", row["name"])]
+            self.add(f"bar: results, {what}", "missed" if "FAILED" in ran else "met" if "passed" in ran else "unknown")
+
+    def bar(self, benchmark, what, figure, bar, least=False):
+        sign = ">=" if least else "<="
+        status = "unknown" if not figure else "met" if (figure >= bar if least else figure <= bar) else "missed"
+        shown = f"{figure:.3g}" if figure else "?"
+        self.add(f"bar: {benchmark.partition(' fwd')[0]}", status, f"{shown} {what}, {sign} {bar}", figure=figure or None, bar=bar)
+
+
 def main():
     gpus = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
                           capture_output=True, text=True, check=True).stdout.strip().splitlines()
     print("\n".join(gpus))
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(dir=folder_of_plans()) as plans:
         r = Report(pathlib.Path(sys.argv[1]), pathlib.Path(folder), pathlib.Path(plans), pathlib.Path(sys.argv[2]), gpus)
-        for _, model, precision, _ in [GPT2_BF16, GPT2_XL_BF16, GPT2_F32]:
+        for _, model, precision, *_ in BENCHMARKS:
             r.ahead(model, *r.benchmark_options(precision))
-        r.begin_torch(GPT2_BF16[1], GPT2_BF16[2])
+        r.begin_torch([GPT2_BF16, GPT2_XL_BF16, LLAMA_BF16])
         # What is worth most comes first: the last ones go without when time runs out.
-        for part, name in [(r.tests, "test_gpu"), (r.repeatable, "two runs"), (r.torch_peaks, "peaks by torch"),
-                           (lambda: r.benchmark(*GPT2_BF16), GPT2_BF16[0]), (lambda: r.profile(*GPT2_BF16), "profile"),
-                           (lambda: r.benchmark(*GPT2_XL_BF16), GPT2_XL_BF16[0]), (r.processes, "processes"),
-                           (r.sanitizer, "compute-sanitizer"), (lambda: r.benchmark(*GPT2_F32), GPT2_F32[0])]:
-            r.part(part, name)
+        for run, *of in [(r.tests,), (r.repeatable,), (r.torch_peaks,), (r.benchmark, GPT2_BF16), (r.benchmark, GPT2_XL_BF16),
+                         (r.profile, GPT2_BF16), (r.benchmark, LLAMA_BF16), (r.profile, LLAMA_BF16), (r.processes,),
+                         (r.sanitizer,), (r.benchmark, GPT2_F32), (r.without_epilogues, GPT2_BF16),
+                         (r.without_epilogues, GPT2_XL_BF16)]:
+            args = of[0] if of else ()
+            r.part(lambda run=run, args=args: run(*args), " ".join([run.__name__, *args[:1]]))
         r.compilers.shutdown(cancel_futures=True)
         r.write()
         failed = [row for row in r.rows if row["status"] == "FAILED"]
@@ -394,6 +438,7 @@ def main():
             print(f"FAILED: {row['name'][:80]}: {row['detail'][:160]}")
         if len(failed) > MOST_NAMED:
             print(f"FAILED: {len(failed) - MOST_NAMED} more, see the JSON")
+        r.part(r.bars, "bars")
         print(f"{len(r.rows)} rows, {len(failed)} failed, {time.monotonic() - r.began:.0f} s; {r.out}")
     return 1 if failed else 0
 
