@@ -65,6 +65,26 @@ struct Drop {
   }
 };
 
+// Where all elements lie one after the other in the whole tensor, from a Philox block's first on:
+// an item is a block.
+template <typename T>
+struct DropBlocks {
+  using W = decltype(Widen(T()));
+  const T* x;
+  T* y;
+  Draw draw;
+  int64_t first;
+  W scale;
+  __device__ void operator()(int64_t item) const {
+    const PhiloxBlock words = draw.Block(first + item, draw.Step());
+    auto pack = LoadPack<T, kEach>(x + item * kEach);
+    for (int j = 0; j < kEach; ++j) {
+      pack.v[j] = Narrow<T>(draw.Keeps(words.word[j]) ? Widen(pack.v[j]) * scale : W(0));
+    }
+    StorePack<T, kEach>(y + item * kEach, pack);
+  }
+};
+
 // Tables only where a few numbers do not say it.
 struct PlaceTables {
   DeviceTable<int64_t> rows, columns;
@@ -120,7 +140,17 @@ KernelPtr MakeDropout(const KernelRequest& r) {
     f.places = tables->places;
     f.scale = static_cast<typename Drop<T>::W>(mask.scale);
     const int64_t n = x.num_elements() / width * f.items;
-    return MakeKernel([f, n, tables, grid = ElementGrid(n)](const Launch& launch) {
+    const Grid grid = ElementGrid(n);
+    const Places& places = f.places;
+    if (f.packed && !places.rows && !places.columns && places.first % kEach == 0 &&
+        (places.stride == width || n == f.items)) {
+      DropBlocks<T> blocks{f.x, f.y, f.draw, places.first / kEach, f.scale};
+      return MakeKernel([blocks, n, grid](const Launch& launch) {
+        LaunchKernel(launch, ElementsKernel<DropBlocks<T>>, grid.blocks, grid.threads, 0, blocks,
+                     n);
+      });
+    }
+    return MakeKernel([f, n, tables, grid](const Launch& launch) {
       LaunchKernel(launch, ElementsKernel<Drop<T>>, grid.blocks, grid.threads, 0, f, n);
     });
   });
