@@ -11,7 +11,13 @@ class CudaKernelsOnGpu : public ::testing::Test {
   static void RunAll(const std::vector<KernelCase>& cases) {
     SHARDC_NEEDS_GPU();
     GpuMachine gpu;
-    for (const KernelCase& c : cases) EXPECT_EQ(RunCase(gpu, c), "") << c.name;
+    for (const KernelCase& c : cases) {
+      try {
+        EXPECT_EQ(RunCase(gpu, c), "") << c.name;
+      } catch (const Diagnostic& d) {
+        ADD_FAILURE() << c.name << ": " << d.what();
+      }
+    }
   }
 };
 

@@ -2,6 +2,7 @@
 
 Needs nothing but Python; with torch it also measures torch beside shardc, with mpirun and several GPUs ranks as processes."""
 
+import collections
 import concurrent.futures
 import itertools
 import json
@@ -23,8 +24,8 @@ MOST_NAMED = 40  # failures in the last lines: of the output may be seen as litt
 HERE = pathlib.Path(__file__).resolve().parent
 
 SMALL = dict(layers=2, hidden=64, heads=4, vocab=257, seq=32, batch=2)
-# Test suites that run at once: the GPU is mostly idle in them.
-SUITES_AT_ONCE = 4
+# Tests that run at once: the GPU is mostly idle in them.
+TESTS_AT_ONCE = 6
 GPT2 = dict(layers=12, hidden=768, heads=12, vocab=50257, seq=1024)
 GPT2_XL = dict(layers=48, hidden=1600, heads=25, vocab=50257, seq=1024)
 LLAMA = dict(layers=8, hidden=2048, heads=32, kv_heads=4, ffn=5632, vocab=32000, seq=2048, norm="rms_norm", activation="swiglu",
@@ -150,20 +151,28 @@ class Report:
             self.failed(name, "error: " + traceback.format_exc())
 
     def tests(self):
-        """Every suite in a process of its own: what breaks the GPU's context, or hangs, ends only that one."""
+        """Every test in a process of its own: what breaks the GPU's context, or hangs, ends only that one."""
         code, out, err = self.command([self.bin / "test_gpu", "--gtest_list_tests"], 30)
-        suites = re.findall(r"^(\S+\.)", out, re.M)
-        suites = [s for s in suites if not TRIED or s in TRIED]
-        if code != 0 or not suites:
-            self.failed("test_gpu", f"error: exit code {code}, {len(suites)} suites\n{err}")
-        with concurrent.futures.ThreadPoolExecutor(SUITES_AT_ONCE) as at_once:
-            for suite in suites:
-                at_once.submit(self.part, lambda suite=suite: self.suite(suite), suite)
+        suite, tests = "", []
+        for line in out.splitlines():
+            if line.startswith("  "):
+                tests.append(suite + line.split()[0])
+            elif re.fullmatch(r"\S+\.(\s.*)?", line):
+                suite = line.split()[0]
+        tests = [t for t in tests if not TRIED or t.partition(".")[0] + "." in TRIED]
+        if code != 0 or not tests:
+            self.failed("test_gpu", f"error: exit code {code}, {len(tests)} tests\n{err}")
+        with concurrent.futures.ThreadPoolExecutor(TESTS_AT_ONCE) as at_once:
+            for test in tests:
+                at_once.submit(self.part, lambda test=test: self.test(test), test)
+        passed = [row["name"].partition(".")[0] for row in self.rows if row["status"] == "passed"]
+        for suite, count in collections.Counter(passed).items():
+            print(f"{suite + '.*':56} {'passed':9} {count}", flush=True)
 
-    def suite(self, suite):
-        code, out, err = self.command([self.bin / "test_gpu", "--gtest_color=no", f"--gtest_filter={suite}*"], 120)
-        # Each ends with one of these lines; a reason to skip stands before it.
-        last_end, passed, began = 0, 0, time.monotonic()
+    def test(self, test):
+        code, out, err = self.command([self.bin / "test_gpu", "--gtest_color=no", f"--gtest_filter={test}"], 120)
+        # It ends with one of these lines; a reason to skip stands before it.
+        last_end = 0
         for m in re.finditer(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:, where .*)? \((\d+) ms\)$", out, re.M):
             word, name, ms = m.groups()
             said, last_end = out[last_end:m.start()], m.end()
@@ -175,13 +184,8 @@ class Report:
                 self.say(said[:2000])  # what went wrong first may be why the rest did
             else:
                 self.add(name, status, needs.group(0) if needs else f"{int(ms) / 1e3:.1f} s", shown=status != "passed")
-            passed += status == "passed"
-        if passed:
-            print(f"{suite + '*':56} {'passed':9} {passed}", flush=True)
-        if code != 0:
-            began = re.findall(r"^\[ RUN +\] (\S+)$", out, re.M)
-            at = f"; the last test that began is {began[-1]}" if began else ""
-            self.failed(suite + "*", f"exit code {code}{at}: error: " + (err.strip().splitlines() or [""])[-1])
+        if not last_end:
+            self.failed(test, f"error: exit code {code}: " + (err.strip().splitlines() or [""])[-1])
 
     def compile(self, plan, model, options):
         code, _, err = self.command([self.bin / "shardc", "compile", builtin(model), "-q", "-o", plan, *options], 120)
@@ -403,8 +407,7 @@ class Report:
             self.bar(name, "off the predicted memory", ours and ours["of_prediction"] and abs(ours["of_prediction"] - 1), 0.03)
         for what, tests in [("bf16 within the tolerances of the CPU", "Bf16IsLikeTheGoldens|RecomputeInBf16"),
                             ("f32 within 1e-4", "AgainstGoldens"), ("bit-equal run to run", "BitEqual|two runs of a plan")]:
-            # Of a suite that broke off there is a row of its own.
-            ran = [row["status"] for row in self.rows if re.search(tests + r"|Gpu(Models|Shared)\.\*", row["name"])]
+            ran = [row["status"] for row in self.rows if re.search(tests, row["name"])]
             self.add(f"bar: results, {what}", "missed" if "FAILED" in ran else "met" if "passed" in ran else "unknown")
 
     def bar(self, benchmark, what, figure, bar, least=False):
