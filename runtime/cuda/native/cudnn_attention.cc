@@ -9,6 +9,7 @@
 #include <string>
 
 #include "ir/diagnostic.h"
+#include "runtime/cuda/cudnn/batch_parts.h"
 #include "runtime/cuda/cudnn/shared_engines.h"
 #include "runtime/cuda/native/check.h"
 #include "runtime/cuda/native/trial_gpu.h"
@@ -130,7 +131,12 @@ std::unique_ptr<CudaKernel> BesideCudnn(std::unique_ptr<CudaKernel> ours,
     static auto& engines = *new SharedEngines;
     auto engine = engines.Get(
         StrCat(same, " on ", launch.device), launch.stream,
-        [&](std::string* refusal) { return library.make(problem, launch.stream, refusal); },
+        [&](std::string* refusal) {
+          auto make = [&](const AttentionProblem& p, std::string* why) {
+            return library.make(p, launch.stream, why);
+          };
+          return MakeWithin(kMostAttentionWorkspace, problem, make, refusal);
+        },
         why_not);
     if (!engine) return nullptr;
     return std::make_unique<CudnnKernel>(std::move(engine), problem, tensors);
