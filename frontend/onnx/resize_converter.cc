@@ -186,6 +186,7 @@ void Resize(NodeContext& c) {
   for (size_t d = 0; d < dims.size(); ++d) {
     if (dims[d].to < 1 || dims[d].to > kMaxElements)
       c.Fail("E1303", StrCat("a dim of size ", dims[d].to));
+    if (dims[d].from < 1) c.Fail("E1303", "a dim without elements cannot be resized");
     if (dims[d].from == dims[d].to && dims[d].scale == 1) continue;
     x = (mode == "nearest" ? ByNearest : ByMatrix)(c, x, static_cast<int>(d), dims[d], source);
   }

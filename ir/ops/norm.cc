@@ -27,6 +27,7 @@ constexpr Norm kRmsNorm{"rms_norm", "rms_norm_grad", false};
 void RequireRows(std::string_view op, const TensorType& x) {
   RequireFloat(op, x, "the operand");
   if (x.rank() < 1) InferError(op, "normalises the last dim, but the operand is a scalar");
+  if (x.shape.back() == 0) InferError(op, "normalises the last dim, which has no elements");
 }
 
 std::vector<TensorType> Infer(const Norm& norm, const InferArgs& args) {

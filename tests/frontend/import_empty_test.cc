@@ -72,6 +72,18 @@ TEST_F(ImportEmpty, AnOutputThatHoldsNothingIsRefused) {
   EXPECT_EQ(Failure(AddModel({"n - 3", "4"}).proto, {{{"n", 2}}, {}}).id(), "E1204");
 }
 
+// Its statistics would be of nothing.
+TEST_F(ImportEmpty, ANormOverNothingIsRefused) {
+  Model m;
+  m.Input("x", {"2", "width"});
+  m.Floats("w", {0}, {});
+  m.Node("LayerNormalization", {"x", "w"}, {"y"});
+  m.Output("y");
+  Diagnostic d = Failure(m.proto, {{{"width", 0}}, {}});
+  EXPECT_EQ(d.id(), "E1101");
+  EXPECT_THAT(d.message(), HasSubstr("which has no elements"));
+}
+
 // Two models in one file, as optimum merges a decoder with and without a cache.
 TEST_F(ImportEmpty, AnInputThatChoosesABranch) {
   Model m;

@@ -95,6 +95,13 @@ TEST_F(VisionConverters, ResizesThatAreRefused) {
   model_.Floats("scales", {3}, {1, 1, 0.1f});
   Node("Resize", {"x", "", "scales"});
   ExpectRefused("E1303", "a dim of 4 cannot be scaled");
+  for (const std::string how : {"nearest", "linear"}) {
+    Restart(18);
+    Input("x", {2, 0});
+    Integers("sizes", {2, 3});
+    SetString(Node("Resize", {"x", "", "", "sizes"}), "mode", how);
+    ExpectRefused("E1303", "a dim without elements cannot be resized");
+  }
 }
 
 // The numbers are ONNX Runtime 1.32's.
