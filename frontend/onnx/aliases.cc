@@ -21,7 +21,8 @@ bool IsMadeUp(const std::string& name) {
 }
 
 bool IsBias(const NodeProto& node, int input) {
-  static const std::set<std::string_view> kBiasThird = {"Gemm", "LayerNormalization", "Conv"};
+  static const std::set<std::string_view> kBiasThird = {"Gemm", "LayerNormalization", "Conv",
+                                                        "ConvTranspose"};
   return node.op_type() == "Add" || (input == 2 && kBiasThird.contains(node.op_type()));
 }
 

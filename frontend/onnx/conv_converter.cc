@@ -1,6 +1,7 @@
-// Conv as a product of patches and weights for each group: patch embeddings of images, the front of
-// an audio encoder. With a group for each channel (short convolutions along the sequence) it is a
-// sum of shifted inputs, each times its place in the kernel.
+// Conv and ConvTranspose as a product of patches and weights for each group: patch embeddings of
+// images, the front of an audio encoder, the way back up of a decoder. With a group for each
+// channel (short convolutions along the sequence) it is a sum of shifted inputs, each times its
+// place in the kernel.
 #include <algorithm>
 #include <string>
 
@@ -93,12 +94,45 @@ Value* Depthwise(NodeContext& c, Value* x, Value* weight, const Window& w) {
   return y;
 }
 
+// x[n, c, ...], with its padding; weight[m, c / groups, kernel...] -> [n, m, out...], with the bias
+// of input 2.
+Value* Convolve(NodeContext& c, Value* x, Value* weight, const Window& w, int64_t groups) {
+  const Shape xs = x->type.shape, ws = weight->type.shape;
+  if (c.has_input(2) && c.input(2)->type.shape != Shape{ws[0]}) {
+    c.Fail("E1303",
+           StrCat("the bias of ", c.op_type(), " has shape ", ShapeToString(c.input(2)->type.shape),
+                  ", its result ", ws[0], " channels"));
+  }
+  const bool depthwise = groups > 1 && groups == xs[1] && groups == ws[0];
+  if ((depthwise || !Adjacent(w)) && NumElements(w.kernel) > kMaxSlices) {
+    c.Fail("E1301",
+           StrCat(c.op_type(), " with a kernel of ", NumElements(w.kernel), " elements ",
+                  depthwise ? "for each channel" : "whose windows overlap", " is not supported"));
+  }
+  if (depthwise) {
+    Value* y = Depthwise(c, x, weight, w);
+    Shape broadcast(w.dims() + 1, 1);
+    broadcast[0] = ws[0];
+    return c.has_input(2) ? Add(c, y, c.Reshape(c.input(2), broadcast)) : y;
+  }
+  Value* y = Products(c, x, weight, w, groups);
+  if (c.has_input(2)) y = Add(c, y, c.input(2));
+  Shape shape = {xs[0], ws[0]};
+  shape.insert(shape.end(), w.out.begin(), w.out.end());
+  return c.Reshape(c.Transpose(y, {0, 2, 1}), std::move(shape));
+}
+
+// E1303 unless both are [.., channels, spatial dims...].
+void CheckRanks(NodeContext& c, const Shape& x, const Shape& weight) {
+  if (x.size() >= 3 && weight.size() == x.size()) return;
+  c.Fail("E1303", StrCat(c.op_type(),
+                         " needs an input and a weight with a batch, channels and spatial dims"));
+}
+
 void Conv(NodeContext& c) {
   Value *x = c.input(0), *weight = c.input(1);
   const Shape xs = x->type.shape, ws = weight->type.shape;
-  if (xs.size() < 3 || ws.size() != xs.size()) {
-    c.Fail("E1303", "Conv needs an input and a weight with a batch, channels and spatial dims");
-  }
+  CheckRanks(c, xs, ws);
   const int64_t groups = c.Int("group", 1);
   if (groups < 1 || xs[1] % groups != 0 || ws[0] % groups != 0) {
     c.Fail("E1303", StrCat("Conv's ", groups, " groups do not divide the ", xs[1],
@@ -108,34 +142,80 @@ void Conv(NodeContext& c) {
     c.Fail("E1303", StrCat("the weight of Conv takes ", ws[1], " channels, its input has ",
                            xs[1] / groups, groups == 1 ? "" : " in each group"));
   }
-  if (c.has_input(2) && c.input(2)->type.shape != Shape{ws[0]}) {
-    c.Fail("E1303", StrCat("the bias of Conv has shape ", ShapeToString(c.input(2)->type.shape),
-                           ", its result ", ws[0], " channels"));
-  }
   const Window w = WindowOf(c, xs, Ints(ws.begin() + 2, ws.end()), false);
-  const bool depthwise = groups > 1 && groups == xs[1] && groups == ws[0];
-  if ((depthwise || !Adjacent(w)) && NumElements(w.kernel) > kMaxSlices) {
-    c.Fail("E1301",
-           StrCat("Conv with a kernel of ", NumElements(w.kernel), " elements ",
-                  depthwise ? "for each channel" : "whose windows overlap", " is not supported"));
+  c.SetOutput(0, Convolve(c, Padded(c, x, w, 0), weight, w, groups));
+}
+
+// weight[c, m / groups, kernel...], by which a Conv takes m channels to c, -> the weight
+// [m, c / groups, kernel...] of one that takes c back to m: mirrored.
+Value* Mirrored(NodeContext& c, Value* weight, int64_t groups) {
+  Shape shape = weight->type.shape;
+  shape.insert(shape.begin(), {groups, shape[0] / groups});
+  shape.erase(shape.begin() + 2);
+  Ints perm = Count(static_cast<int64_t>(shape.size()));
+  std::swap(perm[1], perm[2]);
+  weight = c.Transpose(c.Reshape(weight, shape), std::move(perm));
+  Shape merged = {groups * shape[2], shape[1]};
+  merged.insert(merged.end(), shape.begin() + 3, shape.end());
+  weight = c.Reshape(weight, merged);
+  for (size_t d = 2; d < merged.size(); ++d) {
+    if (merged[d] == 1) continue;
+    Ints back = Count(merged[d]);
+    std::reverse(back.begin(), back.end());
+    weight = c.Make("gather", {weight, c.Constant(HostTensor::Of<int64_t>({merged[d]}, back))},
+                    {{"axis", static_cast<int64_t>(d)}});
   }
-  x = Padded(c, x, w, 0);
-  if (depthwise) {
-    Value* y = Depthwise(c, x, weight, w);
-    Shape broadcast(w.dims() + 1, 1);
-    broadcast[0] = ws[0];
-    c.SetOutput(0, c.has_input(2) ? Add(c, y, c.Reshape(c.input(2), broadcast)) : y);
-    return;
+  return weight;
+}
+
+// x[n, c, ...] with stride - 1 zeros behind each element.
+Value* Spread(NodeContext& c, Value* x, const Ints& stride) {
+  if (std::ranges::all_of(stride, [](int64_t s) { return s == 1; })) return x;
+  Shape apart = {x->type.shape[0], x->type.shape[1]}, together = apart;
+  Ints high(2, 0);
+  for (size_t d = 0; d < stride.size(); ++d) {
+    const int64_t n = x->type.shape[d + 2];
+    apart.insert(apart.end(), {n, 1});
+    together.push_back(n * stride[d]);
+    high.insert(high.end(), {0, stride[d] - 1});
   }
-  Value* y = Products(c, x, weight, w, groups);
-  if (c.has_input(2)) y = Add(c, y, c.input(2));
-  Shape shape = {xs[0], ws[0]};
-  shape.insert(shape.end(), w.out.begin(), w.out.end());
-  c.SetOutput(0, c.Reshape(c.Transpose(y, {0, 2, 1}), std::move(shape)));
+  Value* spread = c.Make("pad", {c.Reshape(x, apart)},
+                         {{"low", Ints(high.size(), 0)}, {"high", high}, {"value", 0.0}});
+  return c.Reshape(spread, together);
+}
+
+// The gradient of a Conv of these windows: a Conv by the mirrored weight, of step 1, of the input
+// with zeros in between.
+void ConvTranspose(NodeContext& c) {
+  Value *x = c.input(0), *weight = c.input(1);
+  const Shape xs = x->type.shape, ws = weight->type.shape;
+  CheckRanks(c, xs, ws);
+  const int64_t groups = c.Int("group", 1);
+  if (groups < 1 || xs[1] % groups != 0 || ws[0] != xs[1]) {
+    c.Fail("E1303", StrCat("the weight of ConvTranspose takes ", ws[0], " channels in ", groups,
+                           groups == 1 ? " group" : " groups", ", its input has ", xs[1]));
+  }
+  Window w = TransposedWindowOf(c, xs, Ints(ws.begin() + 2, ws.end()));
+  x = Spread(c, x, w.stride);
+  std::ranges::fill(w.stride, 1);
+  Ints starts(2, 0), limits = {xs[0], xs[1]};
+  for (size_t d = 0; d < w.dims(); ++d) {
+    starts.push_back(std::max<int64_t>(-w.low[d], 0));
+    limits.push_back(x->type.shape[d + 2] - std::max<int64_t>(-w.high[d], 0));
+    w.low[d] = std::max<int64_t>(w.low[d], 0);
+    w.high[d] = std::max<int64_t>(w.high[d], 0);
+  }
+  if (limits != x->type.shape || starts != Ints(starts.size(), 0)) {
+    const Ints steps(starts.size(), 1);
+    x = c.Make("slice", {x}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
+  }
+  c.SetOutput(0, Convolve(c, Padded(c, x, w, 0), Mirrored(c, weight, groups), w, groups));
 }
 
 }  // namespace
 
-void AddConvConverter(ConverterTable& table) { table.insert({{"Conv", Conv}}); }
+void AddConvConverter(ConverterTable& table) {
+  table.insert({{"Conv", Conv}, {"ConvTranspose", ConvTranspose}});
+}
 
 }  // namespace shardc::onnx_import

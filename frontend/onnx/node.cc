@@ -29,6 +29,7 @@ bool HasNoEffect(std::string_view op, std::string_view attribute) {
       {"CastLike", "round_mode"},
       {"CastLike", "saturate"},
       {"Conv", "kernel_shape"},
+      {"ConvTranspose", "kernel_shape"},
       {"Dropout", "ratio"},
       {"Dropout", "seed"},
       {"EmbedLayerNormalization", "mask_index_type"},

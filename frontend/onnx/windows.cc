@@ -1,11 +1,14 @@
 #include "frontend/onnx/windows.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
 namespace shardc::onnx_import {
 namespace {
+
+constexpr int64_t kLargest = int64_t{1} << 30;
 
 Ints ListOr(NodeContext& c, std::string_view name, size_t size, int64_t otherwise) {
   Ints list = c.IntList(name).value_or(Ints(size, otherwise));
@@ -29,9 +32,18 @@ void AddPositions(NodeContext& c, Window& w, size_t d, int64_t n, bool round_up)
   w.beyond.push_back(std::max<int64_t>((out - 1) * w.stride[d] + w.Span(d) - padded, 0));
 }
 
-}  // namespace
+bool IsSame(const std::string& automatic) {
+  return automatic == "SAME_UPPER" || automatic == "SAME_LOWER";
+}
 
-Window WindowOf(NodeContext& c, const Shape& x, Ints kernel, bool round_up) {
+// The padding that a dim needs in all, in front and behind.
+void AddSame(const std::string& automatic, int64_t total, int64_t& low, int64_t& high) {
+  low = automatic == "SAME_UPPER" ? total / 2 : total - total / 2;
+  high = total - low;
+}
+
+// As the node gives them: without positions, and without padding where that is automatic.
+Window Given(NodeContext& c, Ints kernel, const std::string& automatic) {
   Window w;
   w.kernel = std::move(kernel);
   const size_t n = w.dims();
@@ -40,13 +52,10 @@ Window WindowOf(NodeContext& c, const Shape& x, Ints kernel, bool round_up) {
   Ints pads = ListOr(c, "pads", 2 * n, 0);
   w.low.assign(pads.begin(), pads.begin() + static_cast<int64_t>(n));
   w.high.assign(pads.begin() + static_cast<int64_t>(n), pads.end());
-  std::string automatic = c.String("auto_pad", "NOTSET");
-  bool same = automatic == "SAME_UPPER" || automatic == "SAME_LOWER";
-  if (!same && automatic != "NOTSET" && automatic != "VALID") {
+  if (!IsSame(automatic) && automatic != "NOTSET" && automatic != "VALID") {
     c.Fail("E1303", StrCat(c.op_type(), " has no auto_pad \"", automatic, "\""));
   }
   if (automatic == "VALID") w.low = w.high = Ints(n, 0);
-  constexpr int64_t kLargest = int64_t{1} << 30;
   for (size_t d = 0; d < n; ++d) {
     auto small = [](int64_t v, int64_t least) { return v >= least && v <= kLargest; };
     if (!small(w.kernel[d], 1) || !small(w.stride[d], 1) || !small(w.dilation[d], 1) ||
@@ -54,15 +63,54 @@ Window WindowOf(NodeContext& c, const Shape& x, Ints kernel, bool round_up) {
       c.Fail("E1303",
              StrCat("the kernel, strides, dilations and pads of ", c.op_type(), " do not fit"));
     }
-    int64_t size = x[d + 2];
-    if (same) {
+  }
+  return w;
+}
+
+}  // namespace
+
+Window WindowOf(NodeContext& c, const Shape& x, Ints kernel, bool round_up) {
+  const std::string automatic = c.String("auto_pad", "NOTSET");
+  Window w = Given(c, std::move(kernel), automatic);
+  for (size_t d = 0; d < w.dims(); ++d) {
+    const int64_t size = x[d + 2];
+    if (IsSame(automatic)) {
       int64_t wanted = (size + w.stride[d] - 1) / w.stride[d];
       int64_t total = std::max<int64_t>((wanted - 1) * w.stride[d] + w.Span(d) - size, 0);
-      w.low[d] = automatic == "SAME_UPPER" ? total / 2 : total - total / 2;
-      w.high[d] = total - w.low[d];
+      AddSame(automatic, total, w.low[d], w.high[d]);
     }
-    AddPositions(c, w, d, size, round_up && !same);
+    AddPositions(c, w, d, size, round_up && !IsSame(automatic));
   }
+  return w;
+}
+
+Window TransposedWindowOf(NodeContext& c, const Shape& x, Ints kernel) {
+  const std::string automatic = c.String("auto_pad", "NOTSET");
+  Window w = Given(c, std::move(kernel), automatic);
+  const Ints more = ListOr(c, "output_padding", w.dims(), 0);
+  std::optional<Ints> wanted;
+  if (c.HasAttr("output_shape")) wanted = ListOr(c, "output_shape", w.dims(), 0);
+  for (size_t d = 0; d < w.dims(); ++d) {
+    if (x[d + 2] < 1 || x[d + 2] > kLargest || more[d] < 0 || more[d] > kLargest) {
+      c.Fail("E1303", StrCat("the input and output_padding of ", c.op_type(), " do not fit"));
+    }
+    const int64_t own = (x[d + 2] - 1) * w.stride[d] + w.Span(d);
+    int64_t all = own + more[d];
+    if (wanted || IsSame(automatic)) {
+      const int64_t out = wanted ? (*wanted)[d] : std::min(x[d + 2] * w.stride[d], all);
+      if (out > kLargest) c.Fail("E1303", StrCat("there is no output_shape of ", out));
+      all = std::max(all, out);
+      AddSame(automatic, all - out, w.low[d], w.high[d]);
+    }
+    w.out.push_back(all - w.low[d] - w.high[d]);
+    if (w.out[d] < 1) {
+      c.Fail("E1303", StrCat("the pads of ", c.op_type(), " leave nothing of its result"));
+    }
+    // Of the input with zeros in between: the last one's are behind it already.
+    w.low[d] = w.Span(d) - 1 - w.low[d];
+    w.high[d] = w.Span(d) - 1 - w.high[d] + (all - own) - (w.stride[d] - 1);
+  }
+  w.beyond = Ints(w.dims(), 0);
   return w;
 }
 

@@ -17,6 +17,10 @@ struct Window {
 // From the node's strides, dilations, pads and auto_pad; E1303 where they do not fit. `round_up`:
 // ceil_mode, which pools have.
 Window WindowOf(NodeContext& c, const Shape& x, Ints kernel, bool round_up);
+// Those of the Conv by which a ConvTranspose is written, over x with stride - 1 zeros behind each
+// element: of step 1, whatever `stride` says. low and high are negative where x is to lose
+// elements.
+Window TransposedWindowOf(NodeContext& c, const Shape& x, Ints kernel);
 // x with its padding, and what the windows reach beyond it.
 Value* Padded(NodeContext& c, Value* x, const Window& w, double value);
 // Every stride-th element from the offset on, [n, c, out...].

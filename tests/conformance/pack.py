@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 
 OPS = """
 Abs Add And ArgMax ArgMin Attention AveragePool BatchNormalization Cast CastLike Ceil Celu Clip Concat Constant
-ConstantOfShape Conv Cos CumSum DFT DepthToSpace Div Dropout Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor
+ConstantOfShape Conv ConvTranspose Cos CumSum DFT DepthToSpace Div Dropout Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor
 Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GroupNormalization
 HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log
 LogSoftmax LpNormalization MatMul Max MaxPool Mean Min Mish Mod Mul Neg NegativeLogLikelihoodLoss NonZero Not OneHot
