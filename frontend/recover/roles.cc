@@ -377,12 +377,13 @@ class RoleFinder {
       }
     }
   }
-  // What a model does with each head's result before the projection: also norms, and sums and
-  // differences of what two attentions give. Over the whole width a sum is the residual stream.
+  // What a model does with each head's result before the projection: also norms, turning back what
+  // turned positions gave, and sums and differences of what two attentions give. Over the whole
+  // width a sum is the residual stream.
   static bool KeepsHeads(const Op* op) {
     const bool heads = !op->results.empty() && op->out().rank() >= 4;
     return IsNorm(op) ||
-           OneOf(op->name(), {"dropout", "reshape", "transpose", "cast", "mul", "div"}) ||
+           OneOf(op->name(), {"dropout", "reshape", "transpose", "cast", "mul", "div", "rotary"}) ||
            (heads && OneOf(op->name(), {"add", "sub", "concat", "split", "slice"}));
   }
 

@@ -435,6 +435,26 @@ TEST(Roles, OfGatesOfHeads) {
   EXPECT_EQ(RolesOf(AttentionOf(false, 1)).at("gate"), "none");
 }
 
+// Values turned by their positions are turned back behind the attention.
+TEST(Roles, OfValuesThatAreTurnedAndTurnedBack) {
+  Graph g = Recover([](TestGraph& b) {
+    Value *x = b.In("x", {2, 3, 8}), *cos = b.In("cos", {3, 2}), *sin = b.In("sin", {3, 2});
+    auto turned = [&](Value* y, bool inverse = false) {
+      return b.Make("rotary", {y, cos, sin}, {{"inverse", inverse}});
+    };
+    auto heads = [&](const std::string& name) {
+      Value* y = b.Reshape(b.Matmul(x, b.P(name, {8, 8})), {2, 3, 2, 4});
+      return turned(b.Transpose(y, {0, 2, 1, 3}));
+    };
+    Value *q = heads("q"), *k = heads("k"), *v = heads("v");
+    Value* y = turned(b.Matmul(b.Softmax(b.Make("matmul_nt", {q, k})), v), true);
+    b.Out(b.Matmul(b.Reshape(b.Transpose(y, {0, 2, 1, 3}), {2, 3, 8}), b.P("out", {8, 8})));
+  });
+  const std::map<std::string, std::string> expected = {
+      {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"out", "ATTENTION_OUT"}};
+  EXPECT_EQ(RolesOf(g), expected);
+}
+
 // There are 2^35 ways from the attention back to q, each of which would be gone.
 TEST(Roles, BehindVeryManyWays) {
   Graph g = Recover([](TestGraph& b) {
