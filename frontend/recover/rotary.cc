@@ -30,14 +30,26 @@ Pairs PairsOf(int64_t row, bool interleaved) {
   return {interleaved, Places(0, step, half), Places(interleaved ? 1 : half, step, half)};
 }
 
-// a * b, or less that.
+// The same rows before what made them, whatever dims count them there.
+std::optional<RowView> MovedRows(const RowView& view) {
+  std::optional<RowView> moved = Moved(view);
+  return moved ? moved : BeforeReshape(view);
+}
+
+// a * b, or less that. The last `shared` of the dims that count its rows are those of the sum.
 struct Term {
   bool negative;
   RowView a, b;
+  int64_t shared;
 };
 
-// The terms of which the view is the sum; false where it is no sum of two products.
-bool Terms(RowView view, bool negative, std::vector<Term>& out) {
+int64_t SharedDims(const Shape& a, const Shape& b) {
+  return std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend()).first - a.rbegin();
+}
+
+// The terms of which the view, with rows counted by `lead`, is the sum; false where it is no sum of
+// two products.
+bool Terms(RowView view, const Shape& lead, bool negative, std::vector<Term>& out) {
   for (int depth = 0; depth < kDeepest && out.size() <= 2; ++depth) {
     const Op* op = view.v->producer;
     if (op == nullptr) return false;
@@ -45,18 +57,19 @@ bool Terms(RowView view, bool negative, std::vector<Term>& out) {
       negative = !negative;
       view.v = op->operands[0];
     } else if (op->name() == "mul") {
-      out.push_back({negative, OperandOf(view, op->operands[0]), OperandOf(view, op->operands[1])});
+      out.push_back({negative, OperandOf(view, op->operands[0]), OperandOf(view, op->operands[1]),
+                     SharedDims(view.Lead(), lead)});
       return out.size() <= 2;
     } else if (op->name() == "add" || op->name() == "sub") {
       if (op->in(0).shape != view.v->type.shape || op->in(1).shape != view.v->type.shape) {
         return false;
       }
       const bool less = op->name() == "sub";
-      if (!Terms({op->operands[0], view.trailing, view.at}, negative, out)) return false;
+      if (!Terms({op->operands[0], view.trailing, view.at}, lead, negative, out)) return false;
       view.v = op->operands[1];
       negative ^= less;
     } else {
-      std::optional<RowView> moved = Moved(view);
+      std::optional<RowView> moved = MovedRows(view);
       if (!moved) return false;
       view = std::move(*moved);
     }
@@ -75,13 +88,24 @@ std::vector<Source> SourcesOf(const Term& term, const RowView& factor) {
     const Source& last = sources.back();
     if (const Op* neg = ProducedBy(last.view.v, "neg")) {
       sources.push_back({!last.negative, {neg->operands[0], last.view.trailing, last.view.at}});
-    } else if (std::optional<RowView> moved = Moved(last.view)) {
+    } else if (std::optional<RowView> moved = MovedRows(last.view)) {
       sources.push_back({last.negative, std::move(*moved)});
     } else {
       break;
     }
   }
   return sources;
+}
+
+bool SamePlaces(const RowView& a, const RowView& b) {
+  return a.v == b.v && a.size() == b.size() && a.at == b.at;
+}
+
+// Whether it varies along the last `dims` of the lead alone.
+bool VariesWithin(const RowView& table, int64_t dims) {
+  const Shape lead = table.Lead();
+  return std::all_of(lead.begin(), lead.end() - std::min(dims, std::ssize(lead)),
+                     [](int64_t n) { return n == 1; });
 }
 
 // A term as an element of x times one of a table.
@@ -91,9 +115,10 @@ struct Use {
 };
 std::optional<Use> UseOf(const Term& term, const RowView& x) {
   for (bool second : {false, true}) {
+    const RowView& table = second ? term.a : term.b;
+    if (!VariesWithin(table, term.shared)) continue;
     for (const Source& s : SourcesOf(term, second ? term.b : term.a)) {
-      if (s.view.v == x.v && s.view.trailing == x.trailing && s.view.at == x.at)
-        return Use{s.negative, second ? &term.a : &term.b};
+      if (SamePlaces(s.view, x)) return Use{s.negative, &table};
     }
   }
   return std::nullopt;
@@ -103,11 +128,6 @@ Ints Shifted(const Ints& at, int64_t by) {
   Ints shifted = at;
   for (int64_t& i : shifted) i += by;
   return shifted;
-}
-
-Shape WithoutOnes(Shape shape) {
-  std::erase(shape, 1);
-  return shape;
 }
 
 struct Rotation {
@@ -149,14 +169,23 @@ Value* RowsOf(Builder& b, const RowView& x, Shape lead, int64_t from, int64_t co
 }
 
 bool SameRows(const RowView& a, const RowView& b) {
-  return WithoutOnes(a.Lead()) == WithoutOnes(b.Lead());
+  return NumElements(a.Lead()) == NumElements(b.Lead());
+}
+
+// The table beside rows that `dims` dims count, where it may have more, of 1, in front.
+Value* TableBeside(Builder& b, const RowView& view, int64_t dims) {
+  Value* table = Take(b, view);
+  if (table == nullptr || table->type.rank() <= dims + 1) return table;
+  const Shape& shape = table->type.shape;
+  return b.Reshape(table, {shape.end() - dims - 1, shape.end()});
 }
 
 Value* RecoverAs(Builder& b, const RowView& y, bool interleaved) {
   const Pairs pairs = PairsOf(y.size(), interleaved);
   std::vector<Term> first, second;
-  if (!Terms({y.v, y.trailing, pairs.first}, false, first) || first.size() != 2 ||
-      !Terms({y.v, y.trailing, pairs.second}, false, second) || second.size() != 2) {
+  const Shape lead = y.Lead();
+  if (!Terms({y.v, y.trailing, pairs.first}, lead, false, first) || first.size() != 2 ||
+      !Terms({y.v, y.trailing, pairs.second}, lead, false, second) || second.size() != 2) {
     return nullptr;
   }
   for (size_t i : {0, 1}) {
@@ -171,10 +200,11 @@ Value* RecoverAs(Builder& b, const RowView& y, bool interleaved) {
         }
         const auto r = RotationOf(s.view, pairs, first[i], first[1 - i], second);
         if (!r) continue;
-        Value *cos = Take(b, *r->cos), *sin = Take(b, *r->sin);
+        Value *cos = TableBeside(b, *r->cos, std::ssize(lead)),
+              *sin = TableBeside(b, *r->sin, std::ssize(lead));
         if (cos == nullptr || sin == nullptr) continue;
         const int64_t begin = r->first.at[0] - pairs.first[0];
-        Value* x = RowsOf(b, r->first, y.Lead(), begin, y.size());
+        Value* x = RowsOf(b, r->first, lead, begin, y.size());
         Attributes attrs;
         if (interleaved) attrs.Set("interleaved", true);
         if (r->inverse) attrs.Set("inverse", true);
@@ -253,7 +283,7 @@ Value* JoinRest(Builder& b, Op* op) {
     return b.Make("rotary", {x, rotary->operands[1], rotary->operands[2]}, rotary->attrs);
   };
   if (Value* x = JoinedPieces(b, rotary->operands[0], rest)) return join(x);
-  const Term none{false, {}, {}};
+  const Term none{};
   const std::vector<Source> rests = SourcesOf(none, WholeRows(rest));
   const int64_t part = turned->type.shape.back(), length = op->out().shape.back();
   for (const Source& s : SourcesOf(none, WholeRows(rotary->operands[0]))) {
@@ -264,10 +294,8 @@ Value* JoinRest(Builder& b, Op* op) {
     const int64_t begin = x.at[0];
     if (x.at != Places(begin, 1, part)) continue;
     for (const Source& r : rests) {
-      if (r.negative || r.view.v != x.v || r.view.trailing != x.trailing ||
-          r.view.at != Places(begin + part, 1, length - part)) {
-        continue;
-      }
+      const RowView behind{x.v, x.trailing, Places(begin + part, 1, length - part)};
+      if (r.negative || !SamePlaces(r.view, behind)) continue;
       Shape lead = op->out().shape;
       lead.pop_back();
       return join(RowsOf(b, x, std::move(lead), begin, length));

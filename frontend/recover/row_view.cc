@@ -133,10 +133,8 @@ std::optional<std::vector<RowView>> MadeOf(const RowView& view) {
   Value* x = op->operands[0];
   // Rows are put elsewhere, or repeated.
   if (op->name() == "reshape") {
-    RowView out{x, 0, view.at};
-    while (out.trailing < x->type.rank() && out.size() < view.size()) ++out.trailing;
-    if (out.size() != view.size()) return std::nullopt;
-    return std::vector{out};
+    const auto out = BeforeReshape(view);
+    return out ? std::optional(std::vector{*out}) : std::nullopt;
   }
   if (x->type.rank() < view.trailing) return std::nullopt;
   RowView same{x, view.trailing, view.at};
@@ -282,6 +280,14 @@ std::optional<RowView> Moved(const RowView& view) {
     if (out.Lead() == view.Lead()) return out;
   }
   return std::nullopt;
+}
+
+std::optional<RowView> BeforeReshape(const RowView& view) {
+  const Op* reshape = ProducedBy(view.v, "reshape");
+  if (reshape == nullptr) return std::nullopt;
+  RowView out{reshape->operands[0], 0, view.at};
+  while (out.trailing < out.v->type.rank() && out.size() < view.size()) ++out.trailing;
+  return out.size() == view.size() ? std::optional(out) : std::nullopt;
 }
 
 RowView OperandOf(const RowView& result, Value* operand) {

@@ -24,6 +24,9 @@ struct RowView {
 // The same elements before the op that made v, of as many rows: it only moves elements within them,
 // or widens floats. Nothing where it does anything else, or takes the places from several operands.
 std::optional<RowView> Moved(const RowView& view);
+// The same elements before a reshape that counted the rows by other dims, in their order: what is
+// broadcast beside them may no longer be so beside the result.
+std::optional<RowView> BeforeReshape(const RowView& view);
 // The elements of an operand of an elementwise op that go with those of its result.
 RowView OperandOf(const RowView& result, Value* operand);
 // Whether both hold the same elements for all inputs: by where they come from, by constants' bits,

@@ -183,6 +183,40 @@ TEST(Rotary, OnePairAPosition) {
   EXPECT_EQ(Find(g, "rotary")->in(1).shape, (Shape{kS, 1}));
 }
 
+// q of [b, h, 3, s, d] or [3, b, h, s, d] (ModernBERT, vision models), and heads that are examples:
+// the product with cos is on other dims than the one with sin.
+TEST(Rotary, RowsThatOtherDimsCount) {
+  for (bool interleaved : {false, true}) {
+    for (const Shape& lead : {Shape{kB, kH, 1, kS}, {1, kB, kH, kS}, {kB, 1, kH, kS}}) {
+      for (const Shape& heads : {kHeads, Shape{kB * kH, kS, kD}}) {
+        Shape apart = lead;
+        apart.push_back(kD);
+        const Graph g = Recover([&](TestGraph& b) {
+          Value* of = b.In("x", apart);
+          Value* x = b.Reshape(of, heads);
+          Value* turned = interleaved ? RotateEveryTwo(b, x) : RotateHalf(b, x);
+          Value* sines = b.Mul(turned, Table(b, "sin", interleaved));
+          b.Out(b.Add(b.Reshape(b.Mul(of, Table(b, "cos", interleaved)), heads), sines));
+        });
+        const Op* rotary = Find(g, "rotary");
+        ASSERT_NE(rotary, nullptr);
+        EXPECT_EQ(rotary->in(1).shape, (Shape{kS, kHalf}));
+        EXPECT_THAT(Ops(g), Not(Contains("mul")));
+      }
+    }
+  }
+}
+
+// A table with an entry for each head is none for rows in which heads are examples.
+TEST(Rotary, TablesOfDimsThatAreMergedStay) {
+  ExpectNone([](TestGraph& b) {
+    Value* of = b.In("x", kHeads);
+    Value *x = b.Reshape(of, {kB * kH, kS, kD}), *angles = b.In("angles", {kH, 1, kHalf});
+    Value* cosines = b.Mul(of, b.Op1("cos", Join(b, {angles, angles})));
+    b.Out(b.Add(b.Reshape(cosines, x->type.shape), b.Mul(RotateHalf(b, x), Table(b, "sin"))));
+  });
+}
+
 // NeoX: the rest of each head passes.
 TEST(Rotary, APartOfEachHead) {
   for (bool interleaved : {false, true}) {
