@@ -67,28 +67,54 @@ std::optional<RowView> MovedBySplit(const RowView& view, const Op& op) {
   });
 }
 
-std::optional<RowView> MovedByConcat(const RowView& view, const Op& op) {
-  const int axis = RowAxis(view, op);
-  if (axis < 0 || view.at.empty()) return std::nullopt;
+std::pair<RowView, RowView> CutAt(const RowView& view, size_t count) {
+  const auto middle = view.at.begin() + static_cast<int64_t>(count);
+  return {{view.v, view.trailing, {view.at.begin(), middle}},
+          {view.v, view.trailing, {middle, view.at.end()}}};
+}
+
+// The operand of a concat along a dim of the row that the first places are of, where it begins, and
+// how many places it is before one is of another.
+struct Run {
+  Value* operand;
+  size_t dim;
+  int64_t begin;
+  size_t count;
+};
+std::optional<Run> FirstRun(const RowView& view) {
+  const Op* op = ProducedBy(view.v, "concat");
+  const int axis = op ? RowAxis(view, *op) : -1;
+  if (axis < 0) return std::nullopt;
   const auto dim = static_cast<size_t>(axis);
   const Shape row = view.Row();
   int64_t begin = 0;
-  for (Value* operand : op.operands) {
-    const int64_t size = *(operand->type.shape.end() - view.trailing + axis), end = begin + size;
-    auto inside = [&](int64_t at) {
+  for (Value* operand : op->operands) {
+    const int64_t end = begin + *(operand->type.shape.end() - view.trailing + axis);
+    const auto other = std::find_if(view.at.begin(), view.at.end(), [&](int64_t at) {
       const int64_t i = Unflatten(at, row)[dim];
-      return begin <= i && i < end;
-    };
-    if (inside(view.at[0])) {
-      if (!std::all_of(view.at.begin(), view.at.end(), inside)) return std::nullopt;
-      return Mapped(view, operand, view.trailing, [&](Ints index) {
-        index[dim] -= begin;
-        return index;
-      });
-    }
+      return i < begin || end <= i;
+    });
+    const auto count = static_cast<size_t>(other - view.at.begin());
+    if (count > 0) return Run{operand, dim, begin, count};
     begin = end;
   }
   return std::nullopt;
+}
+
+std::optional<RowView> MovedByConcat(const RowView& view) {
+  const std::optional<Run> run = FirstRun(view);
+  if (!run || run->count < view.at.size()) return std::nullopt;
+  return Mapped(view, run->operand, view.trailing, [&](Ints index) {
+    index[run->dim] -= run->begin;
+    return index;
+  });
+}
+
+// Its first places that one operand of a concat holds, and the others; nothing where one holds all.
+std::optional<std::pair<RowView, RowView>> Cut(const RowView& view) {
+  const std::optional<Run> run = FirstRun(view);
+  if (!run || run->count == view.at.size()) return std::nullopt;
+  return CutAt(view, run->count);
 }
 
 std::optional<RowView> MovedByTranspose(const RowView& view, const Op& op) {
@@ -140,6 +166,13 @@ std::optional<std::vector<RowView>> MadeOf(const RowView& view) {
   RowView same{x, view.trailing, view.at};
   if (op->name() == "broadcast_to") return std::vector{OperandOf(view, x)};
   if (same.Row() != view.Row()) return std::nullopt;
+  // Of the rows some.
+  if (op->name() == "slice") {
+    const Ints& steps = op->attrs.IntList("steps");
+    const bool whole =
+        std::all_of(steps.end() - view.trailing, steps.end(), [](int64_t n) { return n == 1; });
+    return whole ? std::optional(std::vector{same}) : std::nullopt;
+  }
   if (op->name() == "transpose") {
     const Ints& perm = op->attrs.IntList("perm");
     for (size_t d = view.Lead().size(); d < perm.size(); ++d) {
@@ -186,6 +219,14 @@ bool Same(RowView a, RowView b, int& budget) {
   b = Origin(std::move(b));
   if (a.v == b.v && a.trailing == b.trailing && a.at == b.at) return true;
   if (ConstantOf(a.v) || ConstantOf(b.v)) return SameConstants(a, b);
+  for (const RowView& of : {a, b}) {
+    const auto parts = Cut(of);
+    if (!parts) continue;
+    const size_t n = parts->first.at.size();
+    const auto [a1, a2] = CutAt(a, n);
+    const auto [b1, b2] = CutAt(b, n);
+    return Same(a1, b1, budget) && Same(a2, b2, budget);
+  }
   const Op *p = a.v->producer, *q = b.v->producer;
   if (p == nullptr || q == nullptr || p->def != q->def || p->attrs != q->attrs ||
       a.v->type != b.v->type || p->operands.size() != q->operands.size()) {
@@ -241,6 +282,20 @@ Value* TakeWithin(Builder& b, RowView view, int depth) {
   if (const HostTensor* data = ConstantOf(view.v))
     return b.Cast(b.Constant(Picked(*data, view)), dtype);
   const Op* op = view.v->producer;
+  if (depth > 0 && Cut(view)) {
+    std::vector<Value*> parts;
+    for (std::optional<RowView> rest = view; rest;) {
+      // Operands in turns would be very many parts.
+      if (parts.size() == op->operands.size()) return nullptr;
+      const auto cut = Cut(*rest);
+      const RowView& part = cut ? cut->first : *rest;
+      parts.push_back(TakeWithin(b, part, depth - 1));
+      if (!parts.back() || parts.back()->type.shape.back() != std::ssize(part.at)) return nullptr;
+      rest = cut ? std::optional(cut->second) : std::nullopt;
+    }
+    const int64_t axis = std::ssize(view.Lead());
+    return b.Cast(b.Make("concat", std::move(parts), {{"axis", axis}}), dtype);
+  }
   if (depth > 0 && op != nullptr && op->def->elementwise && op->results.size() == 1) {
     std::vector<Value*> operands;
     for (Value* operand : op->operands) {
@@ -271,7 +326,7 @@ std::optional<RowView> Moved(const RowView& view) {
   if (op == nullptr) return std::nullopt;
   if (op->name() == "slice") return MovedBySlice(view, *op);
   if (op->name() == "split") return MovedBySplit(view, *op);
-  if (op->name() == "concat") return MovedByConcat(view, *op);
+  if (op->name() == "concat") return MovedByConcat(view);
   if (op->name() == "transpose") return MovedByTranspose(view, *op);
   if (op->name() == "reshape") return MovedByReshape(view, *op);
   if (Widens(*op)) return RowView{op->operands[0], view.trailing, view.at};
@@ -285,8 +340,10 @@ std::optional<RowView> Moved(const RowView& view) {
 std::optional<RowView> BeforeReshape(const RowView& view) {
   const Op* reshape = ProducedBy(view.v, "reshape");
   if (reshape == nullptr) return std::nullopt;
-  RowView out{reshape->operands[0], 0, view.at};
-  while (out.trailing < out.v->type.rank() && out.size() < view.size()) ++out.trailing;
+  const int rank = reshape->in(0).rank();
+  RowView out{reshape->operands[0], std::min(rank, 1), view.at};
+  while (out.trailing < rank && out.size() < view.size()) ++out.trailing;
+  if (view.size() == 1 && out.size() != 1) out.trailing = 0;
   return out.size() == view.size() ? std::optional(out) : std::nullopt;
 }
 

@@ -287,6 +287,33 @@ TEST(Rotary, LookedUpTables) {
   EXPECT_EQ(Find(g, "rotary")->in(1).shape, (Shape{kS, kHalf}));
 }
 
+// Qwen2-VL: angles of time, height and width, each of which serves a section of both halves.
+void SectionsOfPositions(TestGraph& b, int64_t last) {
+  Value *x = b.In("x", kHeads), *angles = b.In("angles", {3, kS, kHalf});
+  auto table = [&](const char* fn) {
+    Value* both = b.Op1(fn, Join(b, {angles, angles}));
+    std::vector<Value*> sections;
+    for (const auto& [of, from, to] : {std::array<int64_t, 3>{0, 0, 1},
+                                       {1, 1, 3},
+                                       {2, 3, 4},
+                                       {0, 4, 5},
+                                       {1, 5, 7},
+                                       {last, 7, 8}}) {
+      Value* section = b.Slice(Part(b, both, from, to), {of, 0, 0}, {of + 1, kS, to - from});
+      sections.push_back(b.Reshape(section, {kS, to - from}));
+    }
+    return Join(b, sections);
+  };
+  b.Out(b.Add(b.Mul(x, table("cos")), b.Mul(RotateHalf(b, x), table("sin"))));
+}
+TEST(Rotary, TablesInSections) {
+  const Graph g = Recover([](TestGraph& b) { SectionsOfPositions(b, 2); });
+  ASSERT_NE(Find(g, "rotary"), nullptr);
+  EXPECT_EQ(Find(g, "rotary")->in(1).shape, (Shape{kS, kHalf}));
+  EXPECT_THAT(Ops(g), Not(Contains("neg")));
+  ExpectNone([](TestGraph& b) { SectionsOfPositions(b, 1); });
+}
+
 // Computed in f32 between casts, with tables in f32: on what it was cast from.
 TEST(Rotary, HalvesWidenedForIt) {
   for (DType half : {DType::kBF16, DType::kF16}) {
