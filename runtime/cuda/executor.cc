@@ -147,11 +147,15 @@ void Executor::Step() {
   // cannot hold.
   const bool capture = options_.capture && capture_failure_.empty();
   if (capture && !timed && !graph_ && steps_ > 0) Capture();
+  // Beside the graph: one of kernels alone, each after another, is launched in a time that does not
+  // grow with their number.
+  for (auto& r : ranks_) r->ClearFaults(origin());
   if (graph_ && !timed) {
     device_.LaunchGraph(graph_, origin());
   } else {
     EnqueueStep();
   }
+  for (auto& r : ranks_) r->ReadFaults(origin());
   WaitForStep();
   for (auto& r : ranks_) r->timer().EndStep();
   for (auto& r : ranks_) r->CheckFaults();
@@ -188,7 +192,6 @@ void Executor::Capture() {
 }
 
 void Executor::EnqueueStep() {
-  for (auto& r : ranks_) r->ClearFaults(origin());
   Fork();
   for (auto& stage : stages_) stage->next = 0;
   for (bool moved = true; moved;) {
@@ -199,7 +202,6 @@ void Executor::EnqueueStep() {
     SHARDC_CHECK(stage->next == stage->schedule.items.size(), "stages wait for each other");
   }
   Join();
-  for (auto& r : ranks_) r->ReadFaults(origin());
 }
 
 void Executor::Fork() {

@@ -291,7 +291,10 @@ int64_t* RankState::FaultOf(int instruction) const {
 }
 
 void RankState::ClearFaults(Stream s) {
-  if (fault_bytes() > 0) device_.Fill(all_.data() + layout_.faults, 0, fault_bytes(), s);
+  if (fault_bytes() > 0 && !faults_clear_) {
+    device_.Fill(all_.data() + layout_.faults, 0, fault_bytes(), s);
+  }
+  faults_clear_ = false;  // until the step has ended without one
 }
 
 void RankState::ReadFaults(Stream s) {
@@ -299,7 +302,7 @@ void RankState::ReadFaults(Stream s) {
   device_.CopyOut(faults_host_.data(), all_.data() + layout_.faults, fault_bytes(), s);
 }
 
-void RankState::CheckFaults() const {
+void RankState::CheckFaults() {
   for (size_t i = 0; i < layout_.fault_slot.size(); ++i) {
     if (layout_.fault_slot[i] < 0) continue;
     std::array<int64_t, kFaultWords> fault;
@@ -331,6 +334,7 @@ void RankState::CheckFaults() const {
                            StrCat("give ", what, " within that range", or_ignored));
     throw NameInput(program_, i, error);
   }
+  faults_clear_ = true;
 }
 
 int64_t RankState::held_bytes() const { return all_.bytes() + workspace_.bytes(); }

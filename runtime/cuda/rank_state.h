@@ -63,10 +63,11 @@ class RankState {
   void EnqueueKernel(int instruction);
   StepTimer& timer() { return timer_; }
   Member MemberOf(int instruction, int stream) const;
+  // Before a step, where there may be any.
   void ClearFaults(Stream s);
   void ReadFaults(Stream s);
   // After the step. Throws Diagnostic E4003 for the first instruction that met a wrong index.
-  void CheckFaults() const;
+  void CheckFaults();
 
   int64_t held_bytes() const;
   int64_t workspace_bytes() const { return workspace_.bytes(); }
@@ -105,6 +106,7 @@ class RankState {
   std::vector<Prepared> prepared_;                    // by instruction
   std::vector<std::unique_ptr<RivalKernel>> groups_;  // beside the kernels of their instructions
   Memory workspace_, faults_host_;
+  bool faults_clear_ = false;
   Launch launch_;
   StepTimer timer_;
 };

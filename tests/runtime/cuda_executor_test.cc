@@ -14,8 +14,12 @@ namespace shardc::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 struct Setup {
   const char *spec, *mesh;
@@ -156,8 +160,14 @@ TEST(CudaExecutorStep, CopiesOnlyInputsThatChanged) {
   EXPECT_EQ(copies(), 1);
 }
 
+std::vector<std::string> Whats(const FakeDevice& device) {
+  std::vector<std::string> whats;
+  for (const FakeDevice::Work& w : device.works()) whats.push_back(w.what);
+  return whats;
+}
+
 // However many instructions there are.
-TEST(CudaExecutorStep, TheHostOnlyLaunchesTheGraphOfACapturedStep) {
+TEST(CudaExecutorStep, TheHostOnlyLaunchesTheGraphOfACapturedStepAndReadsFaults) {
   Compiled c("megatron", "tp=2");
   FakeDevice device;
   auto carrier = cuda::MakeSharedDevice(device);
@@ -167,10 +177,26 @@ TEST(CudaExecutorStep, TheHostOnlyLaunchesTheGraphOfACapturedStep) {
   const int64_t kernels = device.enqueued;
   device.Forget();
   executor->Step();
-  ASSERT_EQ(device.works().size(), 1u);
-  EXPECT_EQ(device.works()[0].what, "graph");
-  EXPECT_EQ(device.enqueued - kernels, 1) << "work, records and waits";
+  EXPECT_THAT(Whats(device), ElementsAre("graph", "copy out", "copy out"));
+  EXPECT_EQ(device.enqueued - kernels, 3) << "work, records and waits";
   EXPECT_GE(executor->host_seconds(), 0);
+}
+
+// Which CUDA launches in a time that does not grow with their number.
+TEST(CudaExecutorStep, TheGraphOfOneRankIsOfKernelsAlone) {
+  Compiled c("serial", "");
+  FakeDevice device;
+  auto carrier = cuda::MakeSharedDevice(device);
+  auto executor = c.On(device, *carrier);
+  executor->Step();
+  device.Forget();
+  executor->Step();
+  std::vector<std::string> whats = Whats(device);
+  ASSERT_GT(whats.size(), 10u);
+  EXPECT_EQ(whats.back(), "copy out");
+  whats.pop_back();
+  EXPECT_EQ(whats.back(), "graph");
+  EXPECT_THAT(whats, Each(Not(AnyOf("fill", "copy", "copy in", "copy out"))));
 }
 
 TEST(CudaExecutorStep, RunsWithoutAGraphWhenCaptureFails) {
@@ -239,7 +265,7 @@ class BadKernel : public cuda::CudaKernel {
     int64_t* fault = launch.fault;
     device_.Enqueue("bad", launch.stream, {}, [=, this] {
       if (harm_ == Harm::kNan) std::memset(data, 0xff, 4);
-      if (harm_ == Harm::kFault) {
+      if (harm_ == Harm::kFault && !std::exchange(faulted_, true)) {
         const int64_t report[] = {1, 5, 99, 64};
         std::memcpy(fault, report, sizeof(report));
       }
@@ -250,6 +276,7 @@ class BadKernel : public cuda::CudaKernel {
   FakeDevice& device_;
   TensorView out_;
   Harm harm_;
+  bool faulted_ = false;  // once: later steps have other ids
 };
 
 // Of the first kernel of that rank.
@@ -271,6 +298,9 @@ Diagnostic FailureOf(Harm harm, const char* mesh = "tp=2", int64_t rank = 0) {
   try {
     executor.Step();
   } catch (const Diagnostic& d) {
+    if (harm == Harm::kFault) {
+      EXPECT_NO_THROW(executor.Step()) << "what was found is forgotten";
+    }
     return d;
   }
   return Diagnostic("none", ExitCode::kOk, "", "the step did not fail");

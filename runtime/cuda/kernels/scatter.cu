@@ -20,6 +20,10 @@ struct Sorting {
   }
 };
 
+// A kernel, not a memset: see Executor::Step.
+struct ClearCounters : Sorting {
+  __device__ void operator()(int64_t i) const { counters[i] = 0; }
+};
 // counters[chunk, row]: how often the chunk has the row.
 struct CountIds : Sorting {
   __device__ void operator()(int64_t i) const {
@@ -156,7 +160,7 @@ void PerElement(const Launch& launch, const F& f, int64_t items) {
 }
 
 void Sort(const Launch& launch, const Sorting& s) {
-  ClearBytes(launch, s.counters, s.chunks * s.n * 4);
+  PerElement(launch, ClearCounters{s}, s.chunks * s.n);
   PerElement(launch, CountIds{s}, s.count);
   PerElement(launch, ScanChunks{s}, s.n);
   LaunchKernel(launch, RowsKernel<ScanRows>, 1, kRowThreads, 0, ScanRows{s}, int64_t{1});
