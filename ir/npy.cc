@@ -125,15 +125,18 @@ constexpr Kind kKinds[] = {
 };
 
 const Kind& KindOf(const std::string& descr, const std::string& path) {
-  constexpr const char* kFix = "convert it, for example with .astype(np.float32)";
   std::string_view name = descr;
-  if (name.starts_with('>')) Fail(path, "its elements '" + descr + "' are big endian", kFix);
+  if (name.starts_with('>')) {
+    Fail(path, "its elements '" + descr + "' are big endian",
+         "convert them with .astype('<" + descr.substr(1) + "')");
+  }
   if (name.starts_with('<') || name.starts_with('|') || name.starts_with('='))
     name.remove_prefix(1);
   for (const Kind& k : kKinds) {
     if (k.descr == name) return k;
   }
-  Fail(path, "its elements '" + descr + "' are of a kind that is not read", kFix);
+  Fail(path, "its elements '" + descr + "' are of a kind that is not read",
+       "convert it, for example with .astype(np.float32)");
 }
 
 int64_t StoredBytes(const Shape& shape, const Kind& kind, const std::string& path) {
