@@ -268,7 +268,8 @@ void Reference(const KernelCall& call) {
     for (double score : p) max = std::max(max, score);
     double& log_sum = lse[(b * z.hq + h) * z.s + i];
     log_sum = max;
-    if (max == -kInfinity) return;
+    // max leaves NaN out, and a row of NaN is none that sees no key.
+    if (std::ranges::all_of(p, [](double score) { return score == -kInfinity; })) return;
     for (double& score : p) sum += score = std::exp(score - max);
     log_sum += std::log(sum);
     double* row = &o[z.Row(b, h, i, z.hq, z.s, z.dv)];

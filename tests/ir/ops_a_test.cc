@@ -133,6 +133,10 @@ TEST(OpsA, RoundsHalvesToEvenAndKeepsNaN) {
   EXPECT_TRUE(std::isnan(Eval("max", {F({1}, {1}), F({1}, {nan})})[0].AsDouble(0)));
   EXPECT_TRUE(std::isnan(Eval("min", {F({1}, {nan}), F({1}, {1})})[0].AsDouble(0)));
   EXPECT_TRUE(std::isnan(Eval("relu", {F({1}, {nan})})[0].AsDouble(0)));
+  const HostTensor keys = F({1, 1, 2, 1}, {1, 2});
+  const Attributes heads_first = {{"scale", 1.0}, {"causal", false}, {"layout", "bhsd"}};
+  const auto attended = Eval("attention", {F({1, 1, 1, 1}, {nan}), keys, keys}, heads_first);
+  EXPECT_TRUE(std::isnan(attended[0].AsDouble(0)) && std::isnan(attended[1].AsDouble(0)));
 }
 
 TEST(OpsA, CastTruncatesSaturatesAndWraps) {
