@@ -15,6 +15,7 @@ void AddIndexConverters(ConverterTable& table);    // Slice, Split, Gather, TopK
 void AddScatterConverters(ConverterTable& table);  // ScatterND, ScatterElements, NonZero
 void AddEinsumConverter(ConverterTable& table);
 void AddDftConverter(ConverterTable& table);
+void AddRecurrentConverters(ConverterTable& table);  // RNN, GRU, LSTM
 void AddAttentionConverters(ConverterTable& table);  // Attention, RotaryEmbedding
 void AddConvConverter(ConverterTable& table);
 void AddPoolConverters(ConverterTable& table);    // and BatchNormalization

@@ -45,6 +45,7 @@ class NodeContext : public OpMaker {
   virtual std::string String(std::string_view name, std::string otherwise) const = 0;
   virtual std::optional<Ints> IntList(std::string_view name) const = 0;
   virtual std::optional<std::vector<double>> FloatList(std::string_view name) const = 0;
+  virtual std::optional<std::vector<std::string>> StringList(std::string_view name) const = 0;
   virtual std::optional<HostTensor> Tensor(std::string_view name) const = 0;
   virtual int64_t TypeOfTensor(std::string_view name) const = 0;  // of its elements; 0 without it
 

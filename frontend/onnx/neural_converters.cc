@@ -227,6 +227,7 @@ void AddNeuralConverters(ConverterTable& table) {
   AddResizeConverters(table);
   AddNormConverters(table);
   AddDftConverter(table);
+  AddRecurrentConverters(table);
   AddFusedConverters(table);
   AddFusedAttentionConverters(table);
 }

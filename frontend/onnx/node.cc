@@ -189,6 +189,12 @@ std::optional<std::vector<double>> Node::FloatList(std::string_view name) const 
   return std::vector<double>(attr->floats().begin(), attr->floats().end());
 }
 
+std::optional<std::vector<std::string>> Node::StringList(std::string_view name) const {
+  const AttributeProto* attr = Find(name, AttributeProto::STRINGS);
+  if (attr == nullptr) return std::nullopt;
+  return std::vector<std::string>(attr->strings().begin(), attr->strings().end());
+}
+
 std::optional<HostTensor> Node::Tensor(std::string_view name) const {
   const AttributeProto* attr = Find(name, AttributeProto::TENSOR);
   if (attr == nullptr) return std::nullopt;

@@ -49,6 +49,7 @@ class Node final : public NodeContext {
   std::string String(std::string_view name, std::string otherwise) const override;
   std::optional<Ints> IntList(std::string_view name) const override;
   std::optional<std::vector<double>> FloatList(std::string_view name) const override;
+  std::optional<std::vector<std::string>> StringList(std::string_view name) const override;
   std::optional<HostTensor> Tensor(std::string_view name) const override;
   int64_t TypeOfTensor(std::string_view name) const override;
   const HostTensor* ConstantOf(Value* value) const override;

@@ -1,0 +1,220 @@
+// RNN, GRU and LSTM, one step after the other: the products of all inputs are one, those of the
+// states one for each step.
+#include <algorithm>
+#include <cctype>
+#include <string>
+
+#include "frontend/onnx/convert_util.h"
+
+namespace shardc::onnx_import {
+namespace {
+
+constexpr int64_t kMaxSteps = 1024;
+
+struct State {
+  Value *h, *c;  // [b, hidden]; c is of LSTM alone
+};
+
+// What one direction of a node has: x[t, b, gates * hidden], the products of the inputs and all
+// biases that may be added there; weight[gates * hidden, hidden] and, of GRU, bias[gates * hidden]
+// of the states; of LSTM maybe peepholes[3 * hidden].
+struct Direction {
+  Value *x, *weight, *bias, *peepholes;
+  std::vector<std::string> activations;
+};
+
+Value* Activate(NodeContext& c, const std::string& name, Value* x) {
+  std::string op = name;
+  for (char& letter : op) letter = static_cast<char>(std::tolower(letter));
+  if (op != "sigmoid" && op != "tanh" && op != "relu") {
+    c.Fail("E1301", StrCat("the activation \"", name, "\" of ", c.op_type(), " is not supported"));
+  }
+  return c.Make(op, {x});
+}
+
+std::vector<Value*> Gates(NodeContext& c, Value* x, int64_t n) {
+  const Shape& shape = x->type.shape;
+  const int64_t axis = x->type.rank() - 1;
+  return c.MakeAll("split", {x}, {{"axis", axis}, {"sizes", Ints(n, shape.back() / n)}});
+}
+
+State RnnStep(NodeContext& c, const Direction& d, Value* x, const State& s) {
+  x = Add(c, x, c.Make("matmul_nt", {s.h, d.weight}));
+  return {Activate(c, d.activations[0], x), nullptr};
+}
+
+State LstmStep(NodeContext& c, const Direction& d, Value* x, const State& s) {
+  std::vector<Value*> gates = Gates(c, Add(c, x, c.Make("matmul_nt", {s.h, d.weight})), 4);
+  Value *in = gates[0], *out = gates[1], *forget = gates[2];
+  std::vector<Value*> peepholes;
+  if (d.peepholes) {
+    peepholes = Gates(c, d.peepholes, 3);
+    in = Add(c, in, Mul(c, s.c, peepholes[0]));
+    forget = Add(c, forget, Mul(c, s.c, peepholes[2]));
+  }
+  Value* kept = Mul(c, Activate(c, d.activations[0], forget), s.c);
+  Value* added = Mul(c, Activate(c, d.activations[0], in), Activate(c, d.activations[1], gates[3]));
+  Value* cell = Add(c, kept, added);
+  if (d.peepholes) out = Add(c, out, Mul(c, cell, peepholes[1]));
+  Value* h = Mul(c, Activate(c, d.activations[0], out), Activate(c, d.activations[2], cell));
+  return {h, cell};
+}
+
+State GruStep(NodeContext& c, const Direction& d, Value* x, const State& s) {
+  auto product = [&](Value* h, int64_t from, int64_t to) {
+    const int64_t hidden = d.weight->type.shape[1];
+    auto part = [&](Value* v) { return SliceDim(c, v, 0, from * hidden, to * hidden); };
+    Value* y = c.Make("matmul_nt", {h, part(d.weight)});
+    return d.bias ? Add(c, y, part(d.bias)) : y;
+  };
+  std::vector<Value*> gates = Gates(c, x, 3);
+  const bool reset_last = c.Int("linear_before_reset", 0) != 0;
+  std::vector<Value*> states =
+      reset_last ? Gates(c, product(s.h, 0, 3), 3) : Gates(c, product(s.h, 0, 2), 2);
+  Value* keep = Activate(c, d.activations[0], Add(c, gates[0], states[0]));
+  Value* reset = Activate(c, d.activations[0], Add(c, gates[1], states[1]));
+  Value* state = reset_last ? Mul(c, reset, states[2]) : product(Mul(c, reset, s.h), 2, 3);
+  Value* candidate = Activate(c, d.activations[1], Add(c, gates[2], state));
+  // (1 - keep) * candidate + keep * h
+  return {Add(c, candidate, Mul(c, keep, Sub(c, s.h, candidate))), nullptr};
+}
+
+struct Kind {
+  std::string_view op;
+  int64_t gates;
+  std::vector<std::string> activations;
+  State (*step)(NodeContext&, const Direction&, Value*, const State&);
+};
+
+Kind KindOf(NodeContext& c) {
+  if (c.op_type() == "LSTM") return {"LSTM", 4, {"Sigmoid", "Tanh", "Tanh"}, LstmStep};
+  if (c.op_type() == "GRU") return {"GRU", 3, {"Sigmoid", "Tanh"}, GruStep};
+  return {"RNN", 1, {"Tanh"}, RnnStep};
+}
+
+// Those of each direction, one behind the other.
+std::vector<std::string> ActivationsOf(NodeContext& c, const Kind& kind, int64_t ways) {
+  std::vector<std::string> names;
+  for (int64_t w = 0; w < ways; ++w) {
+    names.insert(names.end(), kind.activations.begin(), kind.activations.end());
+  }
+  const auto given = c.StringList("activations");
+  if (given && given->size() != names.size()) {
+    c.Fail("E1303",
+           StrCat(kind.op, " needs ", names.size(), " activations and has ", given->size()));
+  }
+  return given.value_or(names);
+}
+
+// Input i, null where it is absent; E1303 unless it has this shape.
+Value* InputOf(NodeContext& c, int i, const Shape& shape) {
+  if (!c.has_input(i)) return nullptr;
+  if (c.input(i)->type.shape != shape) {
+    c.Fail("E1303",
+           StrCat("input ", i, " of ", c.op_type(), " has shape ",
+                  ShapeToString(c.input(i)->type.shape), " instead of ", ShapeToString(shape)));
+  }
+  return c.input(i);
+}
+
+// Element i of the first dim.
+Value* Item(NodeContext& c, Value* v, int64_t i) {
+  Shape rest(v->type.shape.begin() + 1, v->type.shape.end());
+  return c.Reshape(SliceDim(c, v, 0, i, i + 1), std::move(rest));
+}
+
+// [n, ...] of n values; `axis`: where the new dim lies.
+Value* Stack(NodeContext& c, const std::vector<Value*>& values, int64_t axis) {
+  std::vector<Value*> pieces;
+  for (Value* v : values) {
+    Shape shape = v->type.shape;
+    shape.insert(shape.begin() + axis, 1);
+    pieces.push_back(c.Reshape(v, std::move(shape)));
+  }
+  return pieces.size() == 1 ? pieces[0] : c.Make("concat", pieces, {{"axis", axis}});
+}
+
+// x[t, b, in], or with the batch first where `layout` is 1, as are then initial states and results.
+void Recurrent(NodeContext& c) {
+  const Kind kind = KindOf(c);
+  const bool batch_first = c.Int("layout", 0) != 0;
+  auto swapped = [&](Value* v) { return v && batch_first ? c.Transpose(v, {1, 0, 2}) : v; };
+  const std::string way = c.String("direction", "forward");
+  if (way != "forward" && way != "reverse" && way != "bidirectional") {
+    c.Fail("E1303", StrCat("there is no direction \"", way, "\""));
+  }
+  for (int i : {0, 1, 2}) {
+    if (c.input(i)->type.rank() == 3) continue;
+    c.Fail("E1303", StrCat("the input and the weights of ", kind.op, " need three dims"));
+  }
+  Value* x = swapped(c.input(0));
+  const int64_t steps = x->type.shape[0], batch = x->type.shape[1], in = x->type.shape[2];
+  const int64_t ways = way == "bidirectional" ? 2 : 1, hidden = c.input(2)->type.shape[2];
+  const int64_t all = kind.gates * hidden;
+  if (steps < 1 || steps > kMaxSteps) {
+    c.Fail("E1301", StrCat(kind.op, " of ", steps, " steps is not supported: 1 to ", kMaxSteps,
+                           " are written out"));
+  }
+  if (c.Int("hidden_size", hidden) != hidden) {
+    c.Fail("E1303", StrCat("the hidden_size of ", kind.op, " is not that of its weights"));
+  }
+  Value *weights = InputOf(c, 1, {ways, all, in}), *recurrent = InputOf(c, 2, {ways, all, hidden});
+  Value* biases = InputOf(c, 3, {ways, 2 * all});
+  Value* lengths = InputOf(c, 4, {batch});
+  const Shape state = batch_first ? Shape{batch, ways, hidden} : Shape{ways, batch, hidden};
+  const bool lstm = kind.op == "LSTM";
+  Value *h0 = swapped(InputOf(c, 5, state)), *c0 = lstm ? swapped(InputOf(c, 6, state)) : nullptr;
+  Value* peepholes = lstm ? InputOf(c, 7, {ways, 3 * hidden}) : nullptr;
+  if (lstm && c.Int("input_forget", 0) != 0) {
+    c.Fail("E1301", "LSTM with input_forget is not supported");
+  }
+  const std::vector<std::string> names = ActivationsOf(c, kind, ways);
+  Value* nothing = c.Constant(HostTensor(x->type.dtype, {batch, hidden}));
+  std::vector<Value*> ys, hs, cs;
+  for (int64_t w = 0; w < ways; ++w) {
+    Value* inputs = c.Make("matmul_nt", {x, Item(c, weights, w)});
+    Value* bias = nullptr;
+    if (biases) {
+      std::vector<Value*> both = Gates(c, Item(c, biases, w), 2);
+      // What GRU adds to its states may be scaled before it meets the inputs.
+      if (kind.op == "GRU") bias = both[1];
+      inputs = Add(c, inputs, bias ? both[0] : Add(c, both[0], both[1]));
+    }
+    const auto first = names.begin() + w * static_cast<int64_t>(kind.activations.size());
+    const Direction d = {inputs,
+                         Item(c, recurrent, w),
+                         bias,
+                         peepholes ? Item(c, peepholes, w) : nullptr,
+                         {first, first + static_cast<int64_t>(kind.activations.size())}};
+    State s = {h0 ? Item(c, h0, w) : nothing, c0 ? Item(c, c0, w) : nothing};
+    std::vector<Value*> of_steps(steps);
+    for (int64_t i = 0; i < steps; ++i) {
+      const int64_t t = way == "reverse" || w == 1 ? steps - 1 - i : i;
+      State next = kind.step(c, d, Item(c, d.x, t), s);
+      of_steps[t] = next.h;
+      if (lengths) {  // no step where the sequence has ended
+        Value* here = c.Reshape(c.Make("less", {Like(c, lengths, static_cast<double>(t)), lengths}),
+                                {batch, 1});
+        of_steps[t] = Where(c, here, next.h, nothing);
+        next.h = Where(c, here, next.h, s.h);
+        if (lstm) next.c = Where(c, here, next.c, s.c);
+      }
+      s = next;
+    }
+    ys.push_back(Stack(c, of_steps, 0));
+    hs.push_back(s.h);
+    cs.push_back(s.c);
+  }
+  Value* y = Stack(c, ys, 1);
+  c.SetOutput(0, batch_first ? c.Transpose(y, {2, 0, 1, 3}) : y);
+  if (c.OutputWanted(1)) c.SetOutput(1, swapped(Stack(c, hs, 0)));
+  if (lstm && c.OutputWanted(2)) c.SetOutput(2, swapped(Stack(c, cs, 0)));
+}
+
+}  // namespace
+
+void AddRecurrentConverters(ConverterTable& table) {
+  table.insert({{"RNN", Recurrent}, {"GRU", Recurrent}, {"LSTM", Recurrent}});
+}
+
+}  // namespace shardc::onnx_import
