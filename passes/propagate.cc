@@ -125,10 +125,15 @@ class Propagation {
             ProjectAxis(rule, (*slot.dims)[d], v->type.shape[d], given.dims[d], axis_, graph_.mesh);
         auto with = cut ? WithCut(rule, slot, d, *cut) : std::nullopt;
         if (!with) {
+          const int64_t block = v->type.sharding.dims[d].granule;
           throw Diagnostic(
               "E2106", ExitCode::kBadSpec, WhereAsked(*op),
               StrCat("dim ", d, " of ", TypeToString(v->type, graph_.mesh), " at ", op->site,
-                     " cannot be cut over ", graph_.mesh.axes()[axis_].name, " too"),
+                     " cannot be cut over ", graph_.mesh.axes()[axis_].name, " too",
+                     block == 1 ? ""
+                                : StrCat(": it is cut between blocks of ", block,
+                                         " (heads, say), of which it has ",
+                                         v->type.shape[static_cast<size_t>(d)] / block)),
               "use a smaller axis, or leave this value whole");
         }
         v->type.sharding.dims[d] = std::move(*with);

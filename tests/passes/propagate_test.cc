@@ -36,16 +36,24 @@ TEST(Propagate, ColumnAndRowParallelMlp) {
 }
 
 TEST(Propagate, AConstraintThatCannotBe) {
-  ExpectThrown(
-      [] {
-        Graph graph = ParseAndVerify(R"(mesh [dp=2, tp=2]
-          graph @g(%x: f32[2@dp, 4]) -> (%y) {
-            %0 = exp %x {site="h.0"} : f32[2, 4]
-            %y = sharding_constraint %0 {axes=["tp"], why=["spec s:1:1"], site="h.0"} : f32[2@tp, 4]
-          })");
-        PropagateShardings(graph);
-      },
-      "E2106", "dim 0 of f32[2@dp, 4] at h.0 cannot be cut over tp too");
+  auto refused = [](const std::string& x, const std::string& whole, const std::string& cut,
+                    const std::string& what) {
+    ExpectThrown(
+        [&] {
+          Graph graph = ParseAndVerify("mesh [dp=2, tp=2]\ngraph @g(%x: " + x + ") -> (%y) {\n" +
+                                       "  %0 = exp %x {site=\"h.0\"} : " + whole + "\n" +
+                                       "  %y = sharding_constraint %0 {axes=[\"tp\"], why=[\"spec "
+                                       "s:1:1\"], site=\"h.0\"} : " +
+                                       cut + "\n}");
+          PropagateShardings(graph);
+        },
+        "E2106", what);
+  };
+  refused("f32[2@dp, 4]", "f32[2, 4]", "f32[2@tp, 4]",
+          "dim 0 of f32[2@dp, 4] at h.0 cannot be cut over tp too");
+  refused(
+      "f32[18@dp%6]", "f32[18]", "f32[18@tp]",
+      "cannot be cut over tp too: it is cut between blocks of 6 (heads, say), of which it has 3");
 }
 
 // A weight behind the value would like it cut over tp, and then nothing is left to cut over cp.
