@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "ir/op_def.h"
 
@@ -24,6 +25,50 @@ std::string GradientName(std::string_view param) {
 
 std::string_view ParamOfGradient(std::string_view output) {
   return output.starts_with(kGradientPrefix) ? output.substr(kGradientPrefix.size()) : "";
+}
+
+Outputs& Outputs::operator=(std::vector<Output> list) {
+  for (const Output& o : list_) {
+    if (o.value) o.value->as_outputs.clear();
+  }
+  list_.clear();
+  for (Output& o : list) push_back(std::move(o));
+  return *this;
+}
+
+void Outputs::push_back(Output output) {
+  if (output.value) output.value->as_outputs.push_back(list_.size());
+  list_.push_back(std::move(output));
+}
+
+void Outputs::insert(const_iterator before, Output output) {
+  std::vector<Output> list = list_;
+  list.insert(list.begin() + (before - begin()), std::move(output));
+  *this = std::move(list);
+}
+
+void Outputs::erase(const_iterator output) {
+  std::vector<Output> list = list_;
+  list.erase(list.begin() + (output - begin()));
+  *this = std::move(list);
+}
+
+void Outputs::Set(const_iterator output, Value* value) {
+  const auto at = static_cast<size_t>(output - begin());
+  if (list_[at].value) std::erase(list_[at].value->as_outputs, at);
+  if (value) value->as_outputs.push_back(at);
+  list_[at].value = value;
+}
+
+void Outputs::Replace(Value* from, Value* to) {
+  for (size_t at : std::exchange(from->as_outputs, {})) {
+    list_[at].value = to;
+    to->as_outputs.push_back(at);
+  }
+}
+
+Outputs::const_iterator Outputs::Find(std::string_view name) const {
+  return std::ranges::find(list_, name, &Output::name);
 }
 
 Value* Graph::AddInput(std::string input_name, TensorType type) {
@@ -96,9 +141,7 @@ void Graph::ReplaceAllUses(Value* from, Value* to) {
   }
   to->users.insert(to->users.end(), from->users.begin(), from->users.end());
   from->users.clear();
-  for (Output& o : outputs) {
-    if (o.value == from) o.value = to;
-  }
+  outputs.Replace(from, to);
 }
 
 void Graph::ReplaceUses(Op* user, const Value* from, Value* to) {
@@ -107,9 +150,7 @@ void Graph::ReplaceUses(Op* user, const Value* from, Value* to) {
   }
 }
 
-bool Graph::IsOutput(const Value* value) const {
-  return std::any_of(outputs.begin(), outputs.end(), [&](auto& o) { return o.value == value; });
-}
+bool Graph::IsOutput(const Value* value) const { return !value->as_outputs.empty(); }
 
 bool Graph::HasUses(const Value* value) const { return !value->users.empty() || IsOutput(value); }
 
@@ -149,9 +190,6 @@ int Graph::NumberOps() {
 }
 
 int Graph::EraseDead() {
-  std::vector<const Value*> live_outputs;
-  for (const Output& o : outputs) live_outputs.push_back(o.value);
-  std::sort(live_outputs.begin(), live_outputs.end());
   std::set<std::string_view> updated;
   for (const auto& op : ops_) {
     if (op->name() == "update") updated.insert(op->attrs.String("name"));
@@ -161,10 +199,7 @@ int Graph::EraseDead() {
     Op* op = (--it)->get();
     bool dead =
         !op->def->side_effect && !(op->def->is_state && updated.contains(op->attrs.String("name")));
-    for (const Value* r : op->results) {
-      dead = dead && r->users.empty() &&
-             !std::binary_search(live_outputs.begin(), live_outputs.end(), r);
-    }
+    for (const Value* r : op->results) dead = dead && !HasUses(r);
     if (!dead) continue;
     ++it;
     Erase(op);
@@ -196,10 +231,8 @@ Value* Graph::FindInput(std::string_view input) const {
 }
 
 Value* Graph::FindOutput(std::string_view output) const {
-  for (const Output& o : outputs) {
-    if (o.name == output) return o.value;
-  }
-  return nullptr;
+  auto it = outputs.Find(output);
+  return it == outputs.end() ? nullptr : it->value;
 }
 
 }  // namespace shardc

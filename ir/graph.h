@@ -32,6 +32,7 @@ struct Value {
   // Per mesh axis: the step of Graph::provenance that decided this value's placement, or -1. May be
   // shorter than the mesh.
   std::vector<int> provenance;
+  std::vector<size_t> as_outputs;  // which outputs of the graph it is; kept by Outputs
 };
 
 // Where an op belongs: in the model, and in the schedule of a step.
@@ -83,6 +84,36 @@ struct Output {
   Value* value = nullptr;
 };
 
+// The outputs of a graph in order. There may be one for every parameter: values know which they
+// are.
+class Outputs {
+ public:
+  using const_iterator = std::vector<Output>::const_iterator;
+
+  Outputs() = default;
+  Outputs& operator=(std::vector<Output> list);
+
+  const_iterator begin() const { return list_.begin(); }
+  const_iterator end() const { return list_.end(); }
+  size_t size() const { return list_.size(); }
+  bool empty() const { return list_.empty(); }
+  const Output& operator[](size_t i) const { return list_[i]; }
+  const Output& back() const { return list_.back(); }
+
+  void push_back(Output output);
+  void insert(const_iterator before, Output output);
+  void erase(const_iterator output);
+  void clear() { *this = std::vector<Output>(); }
+  // Another value for one output, or for all that are `from`.
+  void Set(const_iterator output, Value* value);
+  void Replace(Value* from, Value* to);
+  // The first of that name, or end().
+  const_iterator Find(std::string_view name) const;
+
+ private:
+  std::vector<Output> list_;
+};
+
 // The name of the output that is the gradient of a parameter: "grad.h.0.mlp.c_fc.weight".
 std::string GradientName(std::string_view param);
 // The parameter of which an output of this name is the gradient; empty where it is none.
@@ -104,7 +135,7 @@ class Graph {
   Mesh mesh;
   // The mesh axis whose coordinate is the stage that a rank runs; empty: no pipeline.
   std::string pipeline_axis;
-  std::vector<Output> outputs;
+  Outputs outputs;
   // Sources of `param` and `state` ops by their name; a missing one has no data.
   std::map<std::string, std::shared_ptr<const TensorSource>, std::less<>> sources;
   std::vector<ProvenanceStep> provenance;

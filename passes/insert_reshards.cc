@@ -198,7 +198,8 @@ class Inserter {
       const Sharding* wish = versions_.WishOf(v);
       want = wish ? *wish : Sharding(v->type.shape.size());
     }
-    graph_.outputs[i].value = versions_.Get(v, want, nullptr);
+    const auto output = graph_.outputs.begin() + static_cast<std::ptrdiff_t>(i);
+    graph_.outputs.Set(output, versions_.Get(v, want, nullptr));
   }
 
   Graph& graph_;

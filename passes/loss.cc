@@ -94,11 +94,11 @@ Value* TokenLoss(Graph& graph, Builder& b, const std::string& kind, Value* logit
 // What is called "loss" is what gradients are of, and an output: else it would be dead, and its
 // gradient zero.
 void MakeOutput(Graph& graph, const std::string& kind, Value* loss) {
-  auto own = std::ranges::find(graph.outputs, "loss", &Output::name);
+  const auto own = graph.outputs.Find("loss");
   if (own == graph.outputs.end()) {
     graph.outputs.insert(graph.outputs.begin(), {"loss", loss});
   } else if (kind == "output:loss") {
-    own->value = loss;
+    graph.outputs.Set(own, loss);
   } else if (own->value != loss) {
     throw Diagnostic("E1601", ExitCode::kBadModel, "--loss",
                      StrCat("the model has an output 'loss' of its own, and ", kind, " is another"),
@@ -150,8 +150,7 @@ Value* LossScale(Graph& graph, const std::string& kind, const Value* loss) {
 
 void DropOutputs(Graph& graph, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
-    auto it = std::find_if(graph.outputs.begin(), graph.outputs.end(),
-                           [&](const Output& o) { return o.name == name && name != "loss"; });
+    const auto it = name == "loss" ? graph.outputs.end() : graph.outputs.Find(name);
     if (it == graph.outputs.end()) {
       std::vector<std::string> have;
       for (const Output& o : graph.outputs) {

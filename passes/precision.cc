@@ -78,7 +78,8 @@ class Lowering {
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
       Value* v = graph_.outputs[i].value;
       if (v->type.dtype == output_types_[i]) continue;
-      graph_.outputs[i].value = As(v, output_types_[i], graph_.Next(v->producer));
+      Value* as_before = As(v, output_types_[i], graph_.Next(v->producer));
+      graph_.outputs.Set(graph_.outputs.begin() + static_cast<std::ptrdiff_t>(i), as_before);
     }
   }
 

@@ -245,9 +245,7 @@ class Region {
     after->attrs.Set("for", std::string(op->name()));
     after->result()->provenance = first.result()->provenance;
     for (Op* user : outside) graph_.ReplaceUses(user, v, after->result());
-    for (Output& o : graph_.outputs) {
-      if (o.value == v) o.value = after->result();
-    }
+    graph_.outputs.Replace(v, after->result());
   }
 
   Graph& graph_;

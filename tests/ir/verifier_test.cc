@@ -100,9 +100,11 @@ TEST(Verifier, NamesTheOpThatIsWrong) {
        [](Graph& g) { g.SetOperand(Find(g, "update"), 0, g.inputs()[0].get()); }},
       {"E7003 input 'x': two inputs have this name", [](Graph& g) { g.inputs()[1]->name = "x"; }},
       {"E7003 output 'loss': two outputs have this name",
-       [](Graph& g) { g.outputs[1].name = "loss"; }},
+       [](Graph& g) {
+         g.outputs.push_back({"loss", g.outputs[0].value});
+       }},
       {"E7003 output 'x': its value is not in the graph",
-       [](Graph& g) { g.outputs[1].value = nullptr; }},
+       [](Graph& g) { g.outputs.Set(g.outputs.begin() + 1, nullptr); }},
       {"E7003 input 'x': a sharding names an axis that the mesh does not have",
        [](Graph& g) { g.mesh = Mesh(); }},
       {"E7003 input 'x': a tensor of 2 dims has shardings for 1",
