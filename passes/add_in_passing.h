@@ -1,6 +1,8 @@
 // Sums that an op makes on its way.
 #pragma once
 
+#include <unordered_map>
+
 #include "ir/graph.h"
 
 namespace shardc {
@@ -13,7 +15,18 @@ struct AddInPassing {
   Value* x = nullptr;
 };
 
-// Op::id must number the ops in order.
-AddInPassing FindAddInPassing(const Graph& graph, const Op& add);
+// Those of a graph as it is now.
+class AddsInPassing {
+ public:
+  // Op::id must number the ops in order.
+  explicit AddsInPassing(const Graph& graph);
+  AddInPassing Of(const Op& op) const;
+
+ private:
+  AddInPassing Find(const Graph& graph, const Op& add) const;
+  int MadeAt(const Graph& graph, const Value* v) const;
+
+  std::unordered_map<const Op*, AddInPassing> found_;
+};
 
 }  // namespace shardc

@@ -37,8 +37,9 @@ class LiveBytes {
       op->id = count_++;
       for (Value* r : op->results) r->id = -1;
     }
+    const AddsInPassing adds(graph);
     for (const auto& op : graph.ops()) {
-      for (size_t i = 0; i < op->results.size(); ++i) Place(*op, static_cast<int>(i));
+      for (size_t i = 0; i < op->results.size(); ++i) Place(*op, static_cast<int>(i), adds);
     }
   }
 
@@ -59,7 +60,7 @@ class LiveBytes {
   }
 
  private:
-  void Place(const Op& op, int index) {
+  void Place(const Op& op, int index, const AddsInPassing& adds) {
     Value* r = op.results[static_cast<size_t>(index)];
     int last = graph_.IsOutput(r) ? count_ - 1 : op.id;
     bool to_state = false;
@@ -70,8 +71,8 @@ class LiveBytes {
     if (op.def->is_state || op.operands.empty() || to_state) return;
     // Added to in passing: made where what it is added to is.
     if (r->users.size() == 1) {
-      const auto [f, x] = FindAddInPassing(graph_, *r->users[0]);
-      const int slot = f == &op ? SlotOf(x) : -1;
+      const auto [f, x] = adds.Of(*r->users[0]);
+      const int slot = f == &op ? SlotOf(x, adds) : -1;
       if (slot >= 0) return Share(r, slot, last);
     }
     for (size_t o = 0; o < op.operands.size(); ++o) {
@@ -91,9 +92,9 @@ class LiveBytes {
 
   // That of x, which lies where what is added to it in passing was made: x itself, as the sum that
   // it is, may come later.
-  int SlotOf(const Value* x) const {
+  static int SlotOf(const Value* x, const AddsInPassing& adds) {
     if (x->id >= 0 || !x->producer) return x->id;
-    const Op* f = FindAddInPassing(graph_, *x->producer).f;
+    const Op* f = adds.Of(*x->producer).f;
     return f ? f->result()->id : -1;
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 
@@ -28,6 +29,7 @@ class Emitter {
 
   Program Run() {
     NumberValues();
+    adds_.emplace(graph_);
     if (pipeline_) program_.rank = FirstRank();
     for (const auto& input : graph_.inputs()) {
       if (IsHere(input.get())) EmitInput(*input);
@@ -229,7 +231,7 @@ class Emitter {
   }
 
   bool TakeAddInPassing(const Op& op) {
-    auto [f, x] = FindAddInPassing(graph_, op);
+    auto [f, x] = adds_->Of(op);
     if (!f) return false;
     int sum = BufferOf(f->result());
     Instruction& i =
@@ -452,7 +454,8 @@ class Emitter {
   std::vector<int> collective_ids_;  // by op
   int collectives_ = 0;
   std::vector<int> buffers_;  // by value
-  std::vector<int> makers_;   // by op: its instruction, or -1 where it is no instruction of its own
+  std::optional<AddsInPassing> adds_;
+  std::vector<int> makers_;  // by op: its instruction, or -1 where it is no instruction of its own
   std::unordered_map<std::string, int64_t> constants_;
   std::unordered_map<std::string, int> states_;
   std::map<std::string, PieceOf, std::less<>> pieces_;  // of the states of all stages
