@@ -7,6 +7,7 @@
 #include "ir/op_def.h"
 #include "ir/scalar_program.h"
 #include "passes/add_in_passing.h"
+#include "passes/reorder.h"
 
 namespace shardc {
 namespace {
@@ -33,15 +34,14 @@ using Group = std::vector<Op*>;  // in order
 
 class Fusion {
  public:
-  explicit Fusion(Graph& graph) : graph_(graph) { graph.NumberOps(); }
+  explicit Fusion(Graph& graph) : graph_(graph), ops_(NumberedOps(graph)) {}
 
   void Run() {
-    std::vector<Op*> ops;
-    for (const auto& op : graph_.ops()) ops.push_back(op.get());
-    for (Op* op : ops) {
-      if (Fusable(*op) && !FindAddInPassing(graph_, *op).f) Join(op);
+    const AddsInPassing adds(graph_);
+    for (Op* op : ops_) {
+      if (Fusable(*op) && !adds.Of(*op).f) Join(op);
     }
-    for (Op* op : ops) {
+    for (Op* op : ops_) {
       auto it = group_of_.find(op);
       if (it == group_of_.end() || groups_[it->second].back() != op) continue;
       if (groups_[it->second].size() > 1) Emit(groups_[it->second]);
@@ -75,8 +75,10 @@ class Fusion {
     }
     for (const Value* v : op->operands) {
       if (v->type.shape != op->out().shape) continue;
-      for (const Op* user : v->users) {
-        if (user->id < op->id) offer(user);
+      // Its readers shortly before: there may be very many in all.
+      for (int id = std::max(0, op->id - kNear); id < op->id; ++id) {
+        const Op* near = ops_[static_cast<size_t>(id)];
+        if (std::ranges::find(near->operands, v) != near->operands.end()) offer(near);
       }
     }
     group.push_back(op);
@@ -175,6 +177,7 @@ class Fusion {
   }
 
   Graph& graph_;
+  const std::vector<Op*> ops_;  // by Op::id
   std::vector<Group> groups_;
   std::unordered_map<const Op*, size_t> group_of_;
 };
