@@ -32,11 +32,13 @@ Outputs& Outputs::operator=(std::vector<Output> list) {
     if (o.value) o.value->as_outputs.clear();
   }
   list_.clear();
+  by_name_.clear();
   for (Output& o : list) push_back(std::move(o));
   return *this;
 }
 
 void Outputs::push_back(Output output) {
+  by_name_.emplace(output.name, list_.size());
   if (output.value) output.value->as_outputs.push_back(list_.size());
   list_.push_back(std::move(output));
 }
@@ -68,7 +70,8 @@ void Outputs::Replace(Value* from, Value* to) {
 }
 
 Outputs::const_iterator Outputs::Find(std::string_view name) const {
-  return std::ranges::find(list_, name, &Output::name);
+  auto it = by_name_.find(name);
+  return it == by_name_.end() ? end() : begin() + static_cast<std::ptrdiff_t>(it->second);
 }
 
 Value* Graph::AddInput(std::string input_name, TensorType type) {

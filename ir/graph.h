@@ -85,7 +85,7 @@ struct Output {
 };
 
 // The outputs of a graph in order. There may be one for every parameter: values know which they
-// are.
+// are, and names are looked up.
 class Outputs {
  public:
   using const_iterator = std::vector<Output>::const_iterator;
@@ -112,6 +112,7 @@ class Outputs {
 
  private:
   std::vector<Output> list_;
+  std::map<std::string, size_t, std::less<>> by_name_;
 };
 
 // The name of the output that is the gradient of a parameter: "grad.h.0.mlp.c_fc.weight".
