@@ -124,6 +124,8 @@ std::string_view ParamOfGradient(std::string_view output);
 struct ProvenanceStep {
   int parent = -1;
   std::string text;
+  int depth = 0;  // how many steps come before it in its chain
+  int third = 0;  // the third step of its chain, where there are as many
 };
 
 class Graph {

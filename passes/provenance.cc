@@ -6,27 +6,37 @@
 #include "ir/op_def.h"
 
 namespace shardc {
+namespace {
+
+// How much of a long chain is told: ProvenanceStep::third ends the head.
+constexpr size_t kHead = 3, kTail = 3;
+
+}  // namespace
 
 int AddProvenance(Graph& graph, int parent, std::string text) {
-  graph.provenance.push_back({parent, std::move(text)});
-  return static_cast<int>(graph.provenance.size()) - 1;
+  const int step = static_cast<int>(graph.provenance.size());
+  int depth = 0, third = step;
+  if (parent >= 0) {
+    const ProvenanceStep& before = graph.provenance[parent];
+    depth = before.depth + 1;
+    if (depth >= static_cast<int>(kHead)) third = before.third;
+  }
+  graph.provenance.push_back({parent, std::move(text), depth, third});
+  return step;
 }
 
 std::vector<std::string> ProvenanceChain(const Graph& graph, int step) {
-  constexpr size_t kHead = 3, kTail = 3;
-  std::vector<int> steps;
-  for (; step >= 0; step = graph.provenance[step].parent) steps.push_back(step);
-  std::reverse(steps.begin(), steps.end());
-  std::vector<std::string> chain;
-  for (size_t i = 0; i < steps.size(); ++i) {
-    if (steps.size() > kHead + kTail + 1 && i == kHead) {
-      size_t skipped = steps.size() - kHead - kTail;
-      chain.push_back(StrCat("... ", skipped, " more ops ..."));
-      i += skipped - 1;
-      continue;
+  std::vector<std::string> chain;  // the last step first
+  const size_t length = step < 0 ? 0 : static_cast<size_t>(graph.provenance[step].depth) + 1;
+  const bool is_long = length > kHead + kTail + 1;
+  for (; step >= 0; step = graph.provenance[step].parent) {
+    if (is_long && chain.size() == kTail) {
+      chain.push_back(StrCat("... ", length - kHead - kTail, " more ops ..."));
+      step = graph.provenance[step].third;
     }
-    chain.push_back(graph.provenance[steps[i]].text);
+    chain.push_back(graph.provenance[step].text);
   }
+  std::reverse(chain.begin(), chain.end());
   return chain;
 }
 
