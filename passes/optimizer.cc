@@ -58,11 +58,11 @@ Value* GradientNorm(Builder& b, const std::vector<std::pair<Op*, Value*>>& grads
 }
 
 void CheckOptions(const OptimizerOptions& o) {
-  auto bad = [](std::string what) {
-    return Diagnostic("E6102", ExitCode::kUsage, "--optimizer", std::move(what));
+  auto bad = [](std::string what, std::string fix = "") {
+    return Diagnostic("E6102", ExitCode::kUsage, "--optimizer", std::move(what), std::move(fix));
   };
   if (o.kind != "adamw" && o.kind != "sgd") {
-    throw bad(StrCat("unknown optimizer '", o.kind, "'; use adamw or sgd"));
+    throw bad(StrCat("unknown optimizer '", o.kind, "'"), "use adamw or sgd");
   }
   CheckLearningRate(o.rate);
   if (o.kind == "adamw" && o.momentum > 0) throw bad("momentum is sgd's; adamw has betas");

@@ -59,8 +59,11 @@ class Errors : public pb::io::ErrorCollector {
     std::sort(names.begin(), names.end());
     names.erase(std::unique(names.begin(), names.end()), names.end());
     if (!word.empty()) fix = DidYouMean(word, names);
+    const bool ends = first_.ends_with("got: ");
+    if (ends) fix = "close what was opened: the file ends here";
     SpecLocation where{file_, line_ + 1, ColumnOf(word) + 1};
-    throw Diagnostic("E2100", ExitCode::kBadSpec, where.ToString(), first_, fix);
+    throw Diagnostic("E2100", ExitCode::kBadSpec, where.ToString(),
+                     ends ? first_ + "the end of the file" : first_, fix);
   }
 
  private:

@@ -4,7 +4,10 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "ir/choices.h"
+#include "ir/contains.h"
 #include "ir/diagnostic.h"
 #include "ir/no_memory.h"
 #include "runtime/processes.h"
@@ -43,6 +46,19 @@ void RefuseEmptyArguments(int argc, char** argv) {
   }
 }
 
+// CLI11 says only that a verb is missing.
+void RefuseUnknownVerb(CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) {
+    verbs.push_back(verb->get_name());
+  }
+  const std::string given = argv[1];
+  if (Contains(verbs, given)) return;
+  throw Diagnostic("E6112", ExitCode::kUsage, "shardc", StrCat("there is no verb '", given, "'"),
+                   Choices(given, "verbs", verbs));
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("shardc: compiles a serial model into one program per rank, and runs them");
   app.require_subcommand(1);
@@ -53,6 +69,7 @@ int Main(int argc, char** argv) {
   AddOptVerb(app);
   AddMeshVerb(app);
   RefuseEmptyValues(app);
+  RefuseUnknownVerb(app, argc, argv);
   try {
     RefuseEmptyArguments(argc, argv);
     app.parse(argc, argv);

@@ -127,7 +127,7 @@ TEST(ParseSpec, RefusesTextThatDoesNotParse) {
   ExpectRefused("param { role: MLP_DWON }", "E2100", "s:1:15", "did you mean 'MLP_DOWN'");
   ExpectRefused("\nparm { match: 'w' }", "E2100", "s:2:1", "did you mean 'param'");
   ExpectRefused("param { match: 3 }", "E2100", "s:1:16", "");
-  ExpectRefused("param { match: 'w'", "E2100", "s:1:19", "");
+  ExpectRefused("param { match: 'w'", "E2100", "s:1:19", "the file ends here");
   ExpectRefused("mesh { axis { size: 2 } }", "E2101", "s:1:8", "an axis needs a name");
 }
 

@@ -224,6 +224,10 @@ TEST_F(CompileTest, UsageMistakes) {
   Fails("--recompute some", 2, {"E6109", "use none, selective, gathers or full"});
   EXPECT_EQ(Tool("compile").exit, 2);
   EXPECT_EQ(Tool("").exit, 2);
+  const ToolResult verb = Tool("compil " + std::string(kModel));
+  EXPECT_EQ(verb.exit, 2);
+  EXPECT_THAT(verb.err, AllOf(HasSubstr("E6112"), HasSubstr("did you mean 'compile'"),
+                              HasSubstr("verbs: compile, run, dump, opt, mesh")));
   EXPECT_EQ(Tool("--help").exit, 0);
   EXPECT_THAT(Tool("compile --help").out,
               AllOf(HasSubstr("--lr FLOAT=0.001"), HasSubstr("--betas FLOAT=0.9,0.999"),
