@@ -122,7 +122,7 @@ TEST(Optimizer, NoneDoesNothing) {
 
 TEST(Optimizer, RefusesImpossibleValues) {
   double nan = std::numeric_limits<double>::quiet_NaN();
-  Refused({.kind = "adam"}, "unknown optimizer 'adam'\n  use adamw or sgd");
+  Refused({.kind = "adam"}, "unknown optimizer 'adam'; use adamw or sgd");
   Refused({.kind = "sgd", .rate = {.lr = -1}}, "learning rate -1 is not a number from 0 on");
   Refused({.kind = "adamw", .momentum = 0.9}, "momentum is sgd's");
   Refused({.kind = "adamw", .beta1 = 1}, "are not in [0, 1)");
