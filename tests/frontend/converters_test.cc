@@ -743,63 +743,6 @@ TEST_F(Converters, GroupsOfOtherChannelsAreRefused) {
   ExpectRefused("E1303", "takes 1 channels, its input has 2 in each group");
 }
 
-TEST_F(Converters, TransposedConvsThatDoNotFitAreRefused) {
-  auto node = [&](const Shape& x, const Shape& w) -> NodeProto& {
-    Restart();
-    Input("x", x);
-    Input("w", w);
-    Input("b", {3});
-    return Node("ConvTranspose", {"x", "w", "b"});
-  };
-  node({1, 6, 4}, {3, 2, 1});
-  ExpectRefused("E1303",
-                "the weight of ConvTranspose takes 3 channels in 1 group, its input has 6");
-  SetInt(node({1, 6, 4}, {6, 2, 1}), "group", 4);
-  ExpectRefused("E1303", "takes 6 channels in 4 groups");
-  node({1, 6, 4}, {6, 2, 1});
-  ExpectRefused("E1303", "the bias of ConvTranspose has shape [3], its result 2 channels");
-  SetInts(node({1, 6, 4}, {6, 3, 3}), "pads", {3, 3});
-  ExpectRefused("E1303", "the pads of ConvTranspose leave nothing of its result");
-  SetInts(node({1, 6, 4}, {6, 3, 3}), "output_padding", {-1});
-  ExpectRefused("E1303", "the input and output_padding of ConvTranspose do not fit");
-  SetInts(node({1, 6, 4}, {6, 3, 3}), "output_shape", {int64_t{1} << 40});
-  ExpectRefused("E1303", "there is no output_shape of 1099511627776");
-}
-
-TEST_F(Converters, RecurrentNodesThatDoNotFitAreRefused) {
-  auto node = [&](const std::string& op, const Shape& x, const Shape& r) -> NodeProto& {
-    Restart();
-    Input("x", x);
-    Input("w", {1, 4, 3});
-    Input("r", r);
-    return Node(op, {"x", "w", "r"});
-  };
-  SetString(node("RNN", {2, 5, 3}, {1, 4, 4}), "direction", "sideways");
-  ExpectRefused("E1303", "there is no direction \"sideways\"");
-  node("RNN", {5, 3}, {1, 4, 4});
-  ExpectRefused("E1303", "the input and the weights of RNN need three dims");
-  node("RNN", {2, 5, 3}, {1, 4, 4}).set_input(1, "");
-  ExpectRefused("E1302", "has no input 1");
-  node("RNN", {1025, 5, 3}, {1, 4, 4});
-  ExpectRefused("E1301", "RNN of 1025 steps is not supported");
-  SetInt(node("RNN", {2, 5, 3}, {1, 4, 4}), "hidden_size", 3);
-  ExpectRefused("E1303", "the hidden_size of RNN is not that of its weights");
-  node("GRU", {2, 5, 3}, {1, 4, 4});
-  ExpectRefused("E1303", "input 1 of GRU has shape [1, 4, 3] instead of [1, 12, 3]");
-  SetInt(node("LSTM", {2, 5, 3}, {1, 4, 1}), "input_forget", 1);
-  ExpectRefused("E1301", "LSTM with input_forget is not supported");
-  auto activation = [&](const std::vector<std::string>& names) {
-    auto* a = node("RNN", {2, 5, 3}, {1, 4, 4}).add_attribute();
-    a->set_name("activations");
-    a->set_type(onnx::AttributeProto::STRINGS);
-    for (const std::string& name : names) a->add_strings(name);
-  };
-  activation({"Tanh", "Tanh"});
-  ExpectRefused("E1303", "RNN needs 1 activations and has 2");
-  activation({"Affine"});
-  ExpectRefused("E1301", "the activation \"Affine\" of RNN is not supported");
-}
-
 // Masks that send tokens to experts are products by elements, in the type of their operands.
 TEST_F(Converters, AnEinsumThatSumsNothingIsNoMatrixProduct) {
   Input("x", {3, 2});

@@ -1,5 +1,5 @@
-// Pools, BatchNormalization, Resize, DepthToSpace and SpaceToDepth: what the node tests of
-// tests/conformance do not reach. Gradients of pools: pool_gradients_test.cc.
+// Pools, BatchNormalization, Resize, ConvTranspose, DepthToSpace and SpaceToDepth: what the node
+// tests of tests/conformance do not reach. Gradients of pools: pool_gradients_test.cc.
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -121,6 +121,29 @@ TEST_F(VisionConverters, ChannelsBecomePlacesAndBack) {
   EXPECT_EQ(out[1], HostTensor::Of<double>({1, 2, 2, 4}, {0, 2, 1, 3, 4, 6, 5, 7,  //
                                                           8, 10, 9, 11, 12, 14, 13, 15}));
   EXPECT_EQ(out[2], inputs_["x"]);
+}
+
+TEST_F(VisionConverters, TransposedConvsThatDoNotFitAreRefused) {
+  auto node = [&](const Shape& x, const Shape& w) -> NodeProto& {
+    Restart();
+    Input("x", x);
+    Input("w", w);
+    Input("b", {3});
+    return Node("ConvTranspose", {"x", "w", "b"});
+  };
+  node({1, 6, 4}, {3, 2, 1});
+  ExpectRefused("E1303",
+                "the weight of ConvTranspose takes 3 channels in 1 group, its input has 6");
+  SetInt(node({1, 6, 4}, {6, 2, 1}), "group", 4);
+  ExpectRefused("E1303", "takes 6 channels in 4 groups");
+  node({1, 6, 4}, {6, 2, 1});
+  ExpectRefused("E1303", "the bias of ConvTranspose has shape [3], its result 2 channels");
+  SetInts(node({1, 6, 4}, {6, 3, 3}), "pads", {3, 3});
+  ExpectRefused("E1303", "the pads of ConvTranspose leave nothing of its result");
+  SetInts(node({1, 6, 4}, {6, 3, 3}), "output_padding", {-1});
+  ExpectRefused("E1303", "the input and output_padding of ConvTranspose do not fit");
+  SetInts(node({1, 6, 4}, {6, 3, 3}), "output_shape", {int64_t{1} << 40});
+  ExpectRefused("E1303", "there is no output_shape of 1099511627776");
 }
 
 }  // namespace
