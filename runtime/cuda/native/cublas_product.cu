@@ -218,8 +218,9 @@ class ProductKernel : public CudaKernel {
   }
   void Fuse(bool fuse) {
     Set(CUBLASLT_MATMUL_DESC_EPILOGUE, fuse ? EpilogueOf(p_) : CUBLASLT_EPILOGUE_DEFAULT);
-    const void *vector = p_.sums ? p_.sums : p_.bias, *aux = p_.aux;
-    if (fuse && vector) Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
+    // Also where there is none: cuBLASLt refuses a product that has no use for one.
+    const void *vector = !fuse ? nullptr : p_.sums ? p_.sums : p_.bias, *aux = p_.aux;
+    Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
     if (fuse && aux) {
       Set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
       Set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, plan_.rows);

@@ -431,6 +431,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   std::string why = handle ? p.WhyNot() : "no handle";
   if (why.empty() && algorithm.problem != p.Hash()) why = "an algorithm of another problem";
   if (why.empty()) why = p.WhyNotAligned(algorithm, data);
+  if (why.empty() && p.d.epilogue == CUBLASLT_EPILOGUE_DEFAULT && p.d.vector) {
+    why = "a vector that nothing is done with";  // as by cuBLASLt 12.4, although it proposes
+                                                 // algorithms
+  }
   if (why.empty() && algorithm.workspace > workspace_bytes) why = "too little workspace";
   if (why.empty() && reinterpret_cast<uintptr_t>(workspace) % 16 != 0) why = "bad workspace";
   if (!why.empty()) return Refuse(why);
