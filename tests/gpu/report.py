@@ -272,9 +272,12 @@ class Report:
         """What torch_side.py prints, one object a line, and why there is no more of it."""
         if TRIED:
             what = {**what, "device": "cpu"}
-        code, out, err = self.command([sys.executable, HERE / "torch_side.py", json.dumps(what)], limit,
-                                      {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / "torch"), **(env or {})})
-        why = "no torch here" if code == 3 else (err.strip().splitlines() or ["it failed"])[-1][:120]
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / "torch"), "TRITON_CACHE_DIR": str(self.folder / "triton")}
+        code, out, err = self.command([sys.executable, HERE / "torch_side.py", json.dumps(what)], limit, {**cache, **(env or {})})
+        lines = err.strip().splitlines() or ["it failed"]
+        # An error of the compiler, as that there is no C compiler, has advice behind it.
+        errors = [line for line in lines if re.match(r"[\w.]+Error\b", line)] if code is not None else []
+        why = "no torch here" if code == 3 else (errors or lines)[-1][:120]
         return [json.loads(line) for line in out.splitlines() if line.startswith("{")], why if code != 0 else ""
 
     def begin_torch(self, benchmarks):
