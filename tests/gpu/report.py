@@ -100,9 +100,11 @@ class Report:
         self.lock = threading.Lock()
 
     def write(self):
-        """What is known so far outlives whatever comes."""
-        self.out.write_text(json.dumps({"gpus": self.gpus, "seconds": time.monotonic() - self.began, "rows": self.rows,
-                                        "profiles": self.profiles}, indent=1))
+        """What is known so far outlives whatever comes, also an end in the middle of this."""
+        new = self.out.with_suffix(".new")
+        new.write_text(json.dumps({"gpus": self.gpus, "seconds": time.monotonic() - self.began, "rows": self.rows,
+                                   "profiles": self.profiles}, indent=1))
+        new.replace(self.out)
 
     def left(self):
         return DEADLINE_S * PATIENCE - (time.monotonic() - self.began)
@@ -420,9 +422,17 @@ class Report:
         self.add(f"bar: {benchmark.partition(' fwd')[0]}", status, f"{shown} {what}, {sign} {bar}", figure=figure or None, bar=bar)
 
 
+def names_of_gpus():
+    """Those of their devices where a container has no nvidia-smi."""
+    try:
+        return subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+                              capture_output=True, text=True, check=True).stdout.strip().splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return sorted(str(p) for p in pathlib.Path("/dev").glob("nvidia[0-9]*"))
+
+
 def main():
-    gpus = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-                          capture_output=True, text=True, check=True).stdout.strip().splitlines()
+    gpus = names_of_gpus()
     print("\n".join(gpus))
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(dir=folder_of_plans()) as plans:
         r = Report(pathlib.Path(sys.argv[1]), pathlib.Path(folder), pathlib.Path(plans), pathlib.Path(sys.argv[2]), gpus)
