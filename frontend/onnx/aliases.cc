@@ -26,6 +26,13 @@ bool IsBias(const NodeProto& node, int input) {
   return node.op_type() == "Add" || (input == 2 && kBiasThird.contains(node.op_type()));
 }
 
+// Of these the second input is the weight, and the first what it works on.
+bool WorksOn(const NodeProto& node, int input) {
+  static const std::set<std::string_view> kWeightSecond = {"Conv", "ConvTranspose", "Gemm",
+                                                           "LayerNormalization", "MatMul"};
+  return input == 0 && kWeightSecond.contains(node.op_type());
+}
+
 std::string LastPart(const std::string& name) {
   size_t dot = name.rfind('.');
   return dot == name.npos ? name : name.substr(dot + 1);
@@ -118,7 +125,10 @@ class Aliases {
     if (!IsMadeUp(param)) return;
     for (const Site& site : sites_[param]) {
       std::string module = ModuleOf(*site.node);
-      if (module.empty()) continue;
+      // The module's weight may be the other one: what it works on is folded where it is data of
+      // no example.
+      const bool folded = WorksOn(*site.node, site.input) && taken_.contains(site.node->input(1));
+      if (module.empty() || folded) continue;
       GiveSource(param, module + (IsBias(*site.node, site.input) ? ".bias" : ".weight"));
     }
   }

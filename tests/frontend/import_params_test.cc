@@ -162,6 +162,21 @@ TEST_F(ParamRules, OnesAndZerosOfANormAreParameters) {
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("w", "b"));
 }
 
+// Positions that are the same for all examples are folded, and are not what projects them.
+TEST_F(ParamRules, WhatAModuleWorksOnHasNotTheNameOfItsWeight) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("onnx::MatMul_3", {2, 2}, {1, 2, 3, 4});
+  m.Floats("onnx::MatMul_4", {2, 2}, {5, 6, 7, 8});
+  m.Node("MatMul", {"onnx::MatMul_3", "onnx::MatMul_4"}, {"r"}, "/h.0/r_proj/MatMul");
+  m.Node("MatMul", {"x", "r"}, {"y"});
+  m.Output("y");
+  const Graph graph = Import(m.proto);
+  ASSERT_EQ(graph.Params().size(), 2u);
+  EXPECT_FALSE(graph.Params()[0]->attrs.Has("aliases"));
+  EXPECT_THAT(graph.Params()[1]->attrs.StringList("aliases"), ElementsAre("h.0.r_proj.weight"));
+}
+
 TEST_F(ParamRules, AZeroMatrixIsAParameter) {
   Model m;
   m.Input("x", {"2", "2"});
