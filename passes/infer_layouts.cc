@@ -214,21 +214,18 @@ class Inference {
     return CarriedCuts(op, rule, f, depth).has_value();
   }
 
-  // Layout of a factor as the results (forward) or another operand (backward) want it.
+  // Layout of a factor as the results (forward) or else another operand (backward) want it.
   DimSharding Sub(const Op& op, const ShardingRule& rule, int factor, int skip_operand,
                   int depth) const {
     DimSharding none{axes_, 1, {}};
-    bool in_results = false;
     for (size_t r = 0; r < op.results.size(); ++r) {
       int d = DimOfFactor(rule.results[r], factor);
       if (d < 0) continue;
-      in_results = true;
       DimSharding sub = Forward(op.results[r], d, depth + 1);
       if (auto own = Project(rule, rule.results[r][d], op.results[r]->type.shape[d], sub, factor)) {
         return *own;
       }
     }
-    if (in_results) return none;
     for (size_t i = 0; i < op.operands.size(); ++i) {
       int d = DimOfFactor(rule.operands[i], factor);
       if (d < 0 || static_cast<int>(i) == skip_operand) continue;

@@ -195,6 +195,23 @@ TEST(InferLayouts, ContractedDimsLookBackward) {
               "infer_layouts", R"(CHECK: %w = param "c_proj" : f32[20@tp%4, 20])");
 }
 
+// A gate is cut as the heads that it meets.
+TEST(InferLayouts, FactorsLookBackward) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 20], %o: f32[2, 3, 5, 4]) -> (%y) {
+    %g = param "gate" : f32[20, 20@tp]
+    %w = param "c_proj" : f32[20@tp, 20]
+    %0 = reshape %o {shape=[2, 3, 20]} : f32[2, 3, 20]
+    %1 = matmul %x, %g : f32[2, 3, 20]
+    %2 = sigmoid %1 : f32[2, 3, 20]
+    %3 = mul %0, %2 : f32[2, 3, 20]
+    %y = matmul %3, %w : f32[2, 3, 20]
+  })",
+              "infer_layouts", R"(
+    CHECK: %g = param "gate" : f32[20, 20@tp%4]
+    CHECK-NEXT: %w = param "c_proj" : f32[20@tp%4, 20])");
+}
+
 // The user's own segments stay, and a dim that nothing takes apart is cut evenly.
 TEST(InferLayouts, LeavesTheRestAlone) {
   CheckPasses(R"(mesh [tp=2]
