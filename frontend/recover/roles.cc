@@ -465,7 +465,7 @@ class RoleFinder {
     return std::any_of(v->users.begin(), v->users.end(), [&](const Op* user) {
       if (OneOf(user->name(), {"cross_entropy", "softmax"})) return true;
       return (user->def->elementwise ||
-              OneOf(user->name(), {"reshape", "cast", "slice", "transpose"})) &&
+              OneOf(user->name(), {"reshape", "cast", "slice", "transpose", "concat"})) &&
              ReachesOutput(user->result(), depth + 1);
     });
   }

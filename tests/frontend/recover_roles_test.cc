@@ -375,6 +375,21 @@ TEST(Roles, ThroughANormInsideOfAnMlp) {
   }
 }
 
+// Of several tokens to come, whose logits are one output.
+TEST(Roles, OfHeadsSideBySide) {
+  Graph g = Recover([&](TestGraph& b) {
+    Value* ids = b.In("ids", HostTensor::Of<int64_t>({1, 4}, {0, 3, 6, 1}));
+    Value* x = b.Make("gather", {b.P("wte", {7, 4}), ids}, {{"axis", int64_t{0}}});
+    std::vector<Value*> logits;
+    for (const char* head : {"next", "second"}) {
+      logits.push_back(b.Reshape(b.Matmul(x, b.P(head, {4, 7})), {1, 1, 4, 7}));
+    }
+    b.Out(b.Make("concat", logits, {{"axis", int64_t{1}}}));
+  });
+  EXPECT_EQ(RolesOf(g).at("next"), "LM_HEAD");
+  EXPECT_EQ(RolesOf(g).at("second"), "LM_HEAD");
+}
+
 // A head under a cap of any form, as modded-nanogpt's sigmoid.
 TEST(Roles, AHeadMayBeCapped) {
   for (const char* cap : {"tanh", "sigmoid"}) {
