@@ -28,6 +28,7 @@ class RoleFinder {
     for (const auto& op : graph_.ops()) {
       if (op->name() == "attention") SetAttention(op.get());
       if (op->name() == "softmax") SetWrittenOutAttention(op.get());
+      if (IsProduct(op.get())) SetAttentionWithoutSoftmax(op.get());
     }
     for (Linear& linear : linears_) SetMlp(&linear);
     for (Linear& linear : linears_) SetHead(&linear);
@@ -247,6 +248,25 @@ class RoleFinder {
       if (found) SetAttentionOut(product->result());
     }
   }
+
+  // Heads' products of products, matmul(a function of matmul(q, k), v) or matmul(q, one of
+  // matmul(k, v)): scores that go through a sigmoid, or decay with the distance, and linear
+  // attention.
+  void SetAttentionWithoutSoftmax(Op* product) {
+    if (product->out().rank() < 4 || LinearAt(product->result())) return;
+    std::vector<Op*> inner;
+    std::set<const Op*> seen;
+    for (const Value* v : product->operands) FindScores(v, 0, seen, inner);
+    std::erase_if(inner, [&](const Op* op) { return LinearAt(op->result()) != nullptr; });
+    if (inner.empty()) return;
+    bool found = false;
+    Seen tried;
+    inner.push_back(product);
+    for (Op* op : inner) {
+      for (Value* v : op->operands) found |= SetQkv(v, 0, tried);
+    }
+    if (found) SetAttentionOut(product->result());
+  }
   // The batched matmuls with the probabilities p, maybe dropped, in other dims, without those of a
   // key that has no value (a sink), or masked and scaled after the softmax.
   static void FindProducts(const Value* p, int depth, std::vector<Op*>& products) {
@@ -276,11 +296,12 @@ class RoleFinder {
     // A concat adds the scores of sinks.
     const bool more = op->name() == "concat";
     if (!op->def->elementwise && !more &&
-        !OneOf(op->name(), {"reshape", "cast", "transpose", "slice"}))
+        !OneOf(op->name(), {"reshape", "cast", "transpose", "slice", "pad"}))
       return;
     for (const Value* operand : op->operands) {
       bool as_many = operand->type.num_elements() == v->type.num_elements();
-      if (as_many || more || op->name() == "slice") FindScores(operand, depth + 1, seen, scores);
+      if (as_many || more || OneOf(op->name(), {"slice", "pad"}))
+        FindScores(operand, depth + 1, seen, scores);
     }
   }
 
@@ -312,10 +333,11 @@ class RoleFinder {
         (op->out().rank() >= 4 || BiasBehind(op->operands[0]) || BiasBehind(op->operands[1]) ||
          (IsScaledLinear(op->operands[0]) && IsScaledLinear(op->operands[1])));
     bool norm = IsNorm(op) && (op->out().rank() >= 4 || IsLinearOut(op->operands[0]));
+    const bool feature = op->def->elementwise && op->out().rank() >= 4;  // of linear attention
     // Into a cache, at places that are data.
     const bool written = OneOf(op->name(), {"gather_nd", "gather_nd_grad"});
     if (norm || written || op->name() == "rotary") return SetQkv(op->operands[0], depth + 1, seen);
-    if (!layout && !sum) return false;
+    if (!layout && !sum && !feature) return false;
     bool found = false;
     for (Value* operand : op->operands) found |= SetQkv(operand, depth + 1, seen);
     return found;

@@ -439,6 +439,56 @@ TEST(Roles, OfAttentionThatIsMaskedAfterTheSoftmax) {
   EXPECT_EQ(RolesOf(AttentionOf(false, 0, true)), expected);
 }
 
+// Scores of sigmoids, and under a decay; and linear attention, in which k meets v first.
+TEST(Roles, OfAttentionWithoutASoftmax) {
+  for (const char* form : {"sigmoid", "decay", "linear"}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.In("x", {2, 3, 8});
+      auto heads = [&](const std::string& name) {
+        Value* y = b.Reshape(b.Matmul(x, b.P(name, {8, 8})), {2, 3, 2, 4});
+        return b.Transpose(y, {0, 2, 1, 3});
+      };
+      Value *q = heads("q"), *k = heads("k"), *v = heads("v"), *y = nullptr;
+      if (form == std::string("linear")) {
+        Value* memory = b.Matmul(b.Transpose(b.Op1("relu", k), {0, 1, 3, 2}), v);
+        y = b.Matmul(b.Op1("relu", q), memory);
+      } else {
+        Value* scores = b.Make("matmul_nt", {q, k});
+        y = b.Matmul(form == std::string("decay") ? b.Mul(scores, b.In("decay", {2, 3, 3}))
+                                                  : b.Op1("sigmoid", scores),
+                     v);
+      }
+      y = b.Reshape(b.Transpose(y, {0, 2, 1, 3}), {2, 3, 8});
+      b.Out(b.Add(x, b.Matmul(y, b.P("out", {8, 8}))));
+    });
+    const std::map<std::string, std::string> expected = {
+        {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"out", "ATTENTION_OUT"}};
+    EXPECT_EQ(RolesOf(g), expected) << form;
+  }
+}
+
+// Transformer-XL's: scores of distances are moved into place by padding.
+TEST(Roles, OfScoresThatPaddingShifts) {
+  Graph g = Recover([&](TestGraph& b) {
+    Value* x = b.In("x", {2, 3, 8});
+    auto heads = [&](const std::string& name, Value* from) {
+      Value* y = b.Reshape(b.Matmul(from, b.P(name, {8, 8})), {from->type.shape[0], 3, 2, 4});
+      return b.Transpose(y, {0, 2, 1, 3});
+    };
+    Value *q = heads("q", x), *k = heads("k", x), *v = heads("v", x);
+    Value* far = b.Make("matmul_nt", {q, heads("r", b.In("distances", {1, 3, 8}))});
+    far = b.Make("pad", {far}, {{"low", Ints{0, 0, 0, 1}}, {"high", Ints(4, 0)}, {"value", 0.0}});
+    far =
+        b.Reshape(b.Slice(b.Reshape(far, {2, 2, 4, 3}), {0, 0, 1, 0}, {2, 2, 4, 3}), {2, 2, 3, 3});
+    Value* y = b.Matmul(b.Softmax(b.Add(b.Make("matmul_nt", {q, k}), far)), v);
+    y = b.Reshape(b.Transpose(y, {0, 2, 1, 3}), {2, 3, 8});
+    b.Out(b.Matmul(y, b.P("out", {8, 8})));
+  });
+  const std::map<std::string, std::string> expected = {
+      {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"r", "QKV"}, {"out", "ATTENTION_OUT"}};
+  EXPECT_EQ(RolesOf(g), expected);
+}
+
 TEST(Roles, OfGatesOfHeads) {
   for (int64_t gate : {2, 8}) {
     const std::map<std::string, std::string> expected = {
