@@ -411,7 +411,7 @@ class RoleFinder {
 
   struct Branch {
     Linear* linear = nullptr;
-    bool activated = false, normed = false;
+    bool activated = false, multiplied = false, normed = false;
     auto operator<=>(const Branch&) const = default;
   };
   using Ways = std::set<std::tuple<const Value*, int, Branch>>;
@@ -442,22 +442,45 @@ class RoleFinder {
     linear_op |= experts && op->name() == "transpose";
     if (!linear_op && !op->def->elementwise) return false;
     at.activated |= !linear_op;
+    const bool mul = OneOf(op->name(), {"mul", "div"});
+    at.multiplied |= mul && std::ranges::none_of(op->operands, IsOfWeights);
     return std::all_of(op->operands.begin(), op->operands.end(), [&](const Value* operand) {
-      return Branches(operand, at, experts, depth + 1, gone, out);
+      // One number for a whole row, as the weight of an expert, is no part of the MLP.
+      const bool number = mul && operand->type.rank() > 0 && operand->type.shape.back() == 1 &&
+                          v->type.shape.back() > 1;
+      return number || Branches(operand, at, experts, depth + 1, gone, out);
     });
+  }
+
+  static bool IsOfWeights(const Value* v) {
+    const Value* from = ArrangedFrom(v);
+    return IsParam(from) || ConstantOf(from);
+  }
+
+  // A product that also adds up the results of all experts: each one's rows are one behind the
+  // other's.
+  static bool SumsExperts(const Linear& l) {
+    return l.weight->out().rank() == 3 && l.rows.size() == 2 && l.rows[0] == 0;
   }
 
   void SetMlp(Linear* down) {
     if (HasRole(down->weight)) return;
     std::vector<Branch> branches;
     Ways gone;
-    if (!Branches(down->matmul->operands[0], {}, down->experts, 0, gone, branches)) return;
+    const bool sums = SumsExperts(*down);
+    if (!Branches(down->matmul->operands[0], {}, down->experts || sums, 0, gone, branches)) return;
+    const bool all =
+        std::ranges::all_of(branches, [](const Branch& b) { return b.linear->experts; });
+    if (sums && all) {
+      down->experts = true;
+      down->rows.erase(down->rows.begin());
+    }
     // silu written out reads its operand twice, once as it is: one activated path is enough.
     std::map<Linear*, bool> activated;
     bool any = false;
     for (const Branch& b : branches) {
       activated[b.linear] |= b.activated;
-      any |= b.activated;
+      any |= b.activated || b.multiplied;
       std::string role = RoleOf(*b.linear);
       // In a parallel block the first of the MLP may be columns of the one that makes q, k and v.
       if (!role.empty() && role != "MLP_UP" && role != "MLP_GATE" && role != "QKV") return;

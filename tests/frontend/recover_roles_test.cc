@@ -262,6 +262,26 @@ TEST(Roles, OfExpertsLeftOfTheirTokens) {
   }
 }
 
+// As einsum("bseh,ehd,bse->bsd"): one product adds up what all experts give, weighted before it.
+// Both ways to store their matrices.
+TEST(Roles, OfExpertsThatOneProductSums) {
+  for (bool transposed : {false, true}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.In("x", {5, 4});
+      Value* h = b.Op1("tanh", b.Matmul(b.Reshape(x, {1, 5, 4}), b.P("up", {3, 4, 6})));
+      Value* scores = b.Softmax(b.Matmul(x, b.P("router", {4, 3})));
+      h = b.Mul(b.Transpose(h, {1, 0, 2}), b.Reshape(scores, {5, 3, 1}));
+      Value* down =
+          transposed ? b.Transpose(b.P("down", {3, 4, 6}), {0, 2, 1}) : b.P("down", {3, 6, 4});
+      b.Out(b.Matmul(b.Reshape(h, {5, 18}), b.Reshape(down, {18, 4})));
+    });
+    EXPECT_EQ(RolesOf(g), (std::map<std::string, std::string>{
+                              {"up", "MLP_UP"},
+                              {"down", transposed ? "MLP_DOWN [2] [1]" : "MLP_DOWN"},
+                              {"router", "none"}}));
+  }
+}
+
 // Heads that are matrices of their own, in an einsum or in one product of all of them: they meet
 // each other, and one product makes them, and adds up what comes of them.
 TEST(Roles, HeadsAreNoExperts) {
@@ -357,6 +377,27 @@ TEST(Roles, FusedGateAndUpIsUp) {
   });
   std::map<std::string, std::string> expected = {{"gate_up", "MLP_UP"}, {"down", "MLP_DOWN"}};
   EXPECT_EQ(RolesOf(g), expected);
+}
+
+// What makes it more than one matrix is a product: of two linears, or a square.
+TEST(Roles, OfAnMlpWithoutAnActivation) {
+  for (bool square : {false, true}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.In("x", {4, 8});
+      Value* up = b.Matmul(x, b.P("up", {8, 16}));
+      Value* by = square ? up : b.Matmul(x, b.P("by", {8, 16}));
+      b.Out(b.Matmul(b.Mul(up, by), b.P("down", {16, 8})));
+    });
+    std::map<std::string, std::string> expected = {{"up", "MLP_UP"}, {"down", "MLP_DOWN"}};
+    if (!square) expected["by"] = "MLP_UP";
+    EXPECT_EQ(RolesOf(g), expected);
+  }
+  // A scale is no product.
+  Graph g = Recover([&](TestGraph& b) {
+    Value* up = b.Mul(b.Matmul(b.In("x", {4, 8}), b.P("up", {8, 16})), b.P("scale", {16}));
+    b.Out(b.Matmul(up, b.P("down", {16, 8})));
+  });
+  EXPECT_EQ(RolesOf(g).at("down"), "none");
 }
 
 // BitNet's: a norm before the projections that go back to the residual stream. BERT's head has one
