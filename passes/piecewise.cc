@@ -87,7 +87,7 @@ bool Piecewise::Include(Op* op, bool sums) {
   }
   if (factor < 0) return false;
   const Factor& f = rule.factors[static_cast<size_t>(factor)];
-  if (f.kind != FactorKind::kPlain || f.placed) return false;
+  if (f.kind != FactorKind::kPlain || f.placed || f.size == 0) return false;
   const int64_t units = units_ % f.size == 0 ? f.size : units_;
   if (f.size % units != 0 || (pieces_ > 0 && units % pieces_ != 0)) return false;
   Ties ties;

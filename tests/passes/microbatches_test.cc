@@ -150,6 +150,8 @@ TEST(Microbatches, RefusesWhatDoesNotDivide) {
     %loss = sum_squares %0 : f32[]
   })";
   Refused(kTwo, 2, "E2110", "1 microbatch, or fewer ranks");
+  Refused("graph @g(%x: f32[0, 6]) -> (%y) {\n  %y = neg %x : f32[0, 6]\n}", 2, "E2111",
+          "no op of the model can run on 2 pieces");
   Refused("graph @g() -> (%w) {\n  %w = param \"w\" : f32[6]\n}", 2, "E2110", "no input");
 }
 
