@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 #include <set>
 #include <unordered_map>
 
@@ -205,10 +204,12 @@ class Parser {
     lex_.Expect("}");
   }
 
+  static constexpr int64_t kMostOrdinal = 1 << 24;  // an int holds multiples of it
+
   int ParseOrdinal(std::string_view expected) {
     Token token = lex_.Peek();
     int64_t n = lex_.ExpectInt(expected);
-    if (n < 0 || n > std::numeric_limits<int>::max()) lex_.Unexpected(token, expected);
+    if (n < 0 || n > kMostOrdinal) lex_.Unexpected(token, expected);
     return static_cast<int>(n);
   }
 

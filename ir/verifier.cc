@@ -258,6 +258,7 @@ class Verifier {
   void CheckOp(const Op& op) {
     CheckOperands(op);
     CheckResults(op);
+    CheckStage(op);
     if (!LikeBefore(op)) {
       CheckAttributes(op);
       CheckTypes(op);
@@ -275,6 +276,17 @@ class Verifier {
       if (!in_place || !uses_.emplace(r, 0).second) {
         Fail(Where(op), StrCat("result ", i, " does not know where it comes from"));
       }
+    }
+  }
+
+  void CheckStage(const Op& op) const {
+    if (graph_.pipeline_axis.empty()) return;
+    const int64_t stages = mesh_.axis_size(*mesh_.FindAxis(graph_.pipeline_axis));
+    if (op.stage >= stages) {
+      Fail(Where(op), StrCat("is on stage ", op.stage, " of a pipeline of ", stages));
+    }
+    if (op.virtual_stage >= static_cast<int64_t>(graph_.num_ops())) {
+      Fail(Where(op), StrCat("is on virtual stage ", op.virtual_stage, ": there are fewer ops"));
     }
   }
 

@@ -1,6 +1,7 @@
 #include "passes/set_mesh.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "ir/diagnostic.h"
 
@@ -30,9 +31,23 @@ AxisList Renamed(const TensorType& type, const AxisList& axes, const Mesh& from,
   return renamed;
 }
 
+// The stages of a graph that has them were dealt out already.
+void RequirePipeline(const Graph& graph, const Mesh& to) {
+  const std::string& name = graph.pipeline_axis;
+  if (name.empty()) return;
+  const int64_t stages = graph.mesh.axis_size(*graph.mesh.FindAxis(name));
+  const std::optional<int> axis = to.FindAxis(name);
+  if (axis && to.axis_size(*axis) == stages) return;
+  throw Diagnostic("E2104", ExitCode::kBadSpec, "model",
+                   StrCat("its pipeline has ", stages, " stages over '", name,
+                          "', and the mesh is ", to.ToString()),
+                   StrCat("put ", name, "=", stages, " into --mesh, or leave stages to the spec"));
+}
+
 }  // namespace
 
 void SetMesh(Graph& graph, const Mesh& mesh) {
+  RequirePipeline(graph, mesh);
   const Mesh from = graph.mesh;
   ForEachValue(graph, [&](Value* v) {
     TensorType type = v->type;

@@ -84,7 +84,7 @@ TEST(TextErrors, ErrorsNameThePlaceAndWhatIsExpected) {
        "E7001 t:2:29 found '1', expected a string"},
       {IN "  %0 = neg %a {phase=\"forwards\"} : f32[2]\n}", "E7001 t:2:22 ", "\"backward\""},
       {IN "  %0 = neg %a {stage=-1} : f32[2]\n}", "E7001 t:2:22 ", "the number of a stage"},
-      {IN "  %0 = neg %a {microbatch=3000000000} : f32[2]\n}", "E7001 t:2:27 ",
+      {IN "  %0 = neg %a {microbatch=2147483647} : f32[2]\n}", "E7001 t:2:27 ",
        "the number of a microbatch"},
       {IN "  %0 = neg %a {stage=1, stage=1} : f32[2]\n}", "E7001 t:2:25 ", "given twice"},
       {IN "  %0 = neg %a {site=\"a\", site=\"b\"} : f32[2]\n}", "E7001 t:2:26 ", "given twice"},

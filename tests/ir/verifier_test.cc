@@ -117,6 +117,16 @@ TEST(Verifier, NamesTheOpThatIsWrong) {
        [](Graph& g) {
          Find(g, "param")->result()->type.sharding.dims[1].segments = {5, 2};
        }},
+      {"E7003 op 3: gelu: is on stage 2 of a pipeline of 2",
+       [](Graph& g) {
+         g.pipeline_axis = "dp";
+         Find(g, "gelu")->stage = 2;
+       }},
+      {"E7003 op 3: gelu: is on virtual stage 9: there are fewer ops",
+       [](Graph& g) {
+         g.pipeline_axis = "dp";
+         Find(g, "gelu")->virtual_stage = 9;
+       }},
   };
   for (const Case& c : cases) EXPECT_THAT(After(c.change), StartsWith(c.error));
 }

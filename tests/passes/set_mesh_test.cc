@@ -32,5 +32,13 @@ TEST(SetMesh, Refuses) {
   refused("b=2,a=2", "E2105", "reorder --mesh");
 }
 
+TEST(SetMesh, RefusesAnotherNumberOfStages) {
+  for (const char* mesh : {"a=2", "pp=3"}) {
+    Graph graph = ParseAndVerify("mesh [pp=2]\npipeline pp\ngraph @g(%x: f32[2]) -> (%x) {\n}");
+    ExpectThrown([&] { SetMesh(graph, Mesh::Parse(mesh)); }, "E2104",
+                 "2 stages over 'pp', and the mesh is " + std::string(mesh));
+  }
+}
+
 }  // namespace
 }  // namespace shardc::testing
