@@ -6,6 +6,7 @@
 #include "frontend/import.h"
 #include "frontend/recover.h"
 #include "ir/diagnostic.h"
+#include "ir/op_def.h"
 #include "ir/text.h"
 #include "ir/verifier.h"
 #include "tools/files.h"
@@ -68,6 +69,14 @@ std::map<std::string, Shape> ParseShapes(const ModelOptions& options, int64_t sm
   return shapes;
 }
 
+// Passes know such graphs; of a model, ranks are given values and no terms of them.
+void RefusePartial(const Value& v, const Graph& graph, const std::string& what) {
+  if (!v.type.sharding.partial()) return;
+  throw Diagnostic("E7003", ExitCode::kBadModel, what,
+                   TypeToString(v.type, graph.mesh) + " is partial, and there is no op to make it",
+                   "give it whole or cut");
+}
+
 }  // namespace
 
 Graph LoadModel(const std::string& model, const ModelOptions& options) {
@@ -92,6 +101,11 @@ Graph LoadModel(const std::string& model, const ModelOptions& options) {
   if (model.ends_with(".shardc")) {
     Graph graph = ParseGraph(ReadFile(model), model);
     VerifyGraph(graph);
+    for (const auto& input : graph.inputs()) RefusePartial(*input, graph, "input " + input->name);
+    for (const auto& op : graph.ops()) {
+      if (!op->def->is_state) continue;
+      RefusePartial(*op->result(), graph, "parameter " + op->attrs.String("name"));
+    }
     SetDropout(graph, options.dropout);
     return graph;
   }

@@ -45,6 +45,24 @@ TEST_F(CompileArguments, OptimizersAndWhatTheyNeed) {
   }
 }
 
+TEST_F(CompileArguments, WhatAGraphInTextFormIsGivenIsNotPartial) {
+  Write("input.shardc", R"(mesh [tp=2]
+graph @g(%x: f32[4] partial(tp)) -> (%y) {
+  %y = reshard %x : f32[4]
+})");
+  Write("param.shardc", R"(mesh [tp=2]
+graph @g(%x: f32[4]) -> (%y) {
+  %w = param "w" : f32[4] partial(tp)
+  %y = add %x, %w : f32[4]
+})");
+  for (auto [file, what] :
+       {std::pair("input.shardc", "input x"), {"param.shardc", "parameter w"}}) {
+    ToolResult r = Tool(std::string("compile ") + file + " --loss none --weights none -o plan");
+    EXPECT_EQ(r.exit, 3) << r.err;
+    EXPECT_THAT(r.err, AllOf(HasSubstr("E7003"), HasSubstr(what), HasSubstr("is partial")));
+  }
+}
+
 TEST_F(CompileArguments, AGraphInTextFormBringsItsMesh) {
   Write("g.shardc", R"(mesh [tp=2]
 graph @g(%x: f32[4, 6]) -> (%y) {
