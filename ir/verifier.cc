@@ -213,8 +213,34 @@ class Verifier {
   void CollectState(const Op& op) {
     CheckAttributes(op);
     if (op.results.size() != 1) Fail(Where(op), "has not exactly one result");
+    CheckDimsOf(op);
     if (!states_.emplace(op.attrs.String("name"), &op).second) {
       Fail(Where(op), "another parameter or state has this name");
+    }
+  }
+
+  // The attributes of a param or state that say something of its dims.
+  void CheckDimsOf(const Op& op) const {
+    const Attributes& attrs = op.attrs;
+    const Shape& shape = op.out().shape;
+    const auto is_dim = [&](int64_t d) { return d >= 0 && d < std::ssize(shape); };
+    for (const std::string_view name : {"rows", "columns"}) {
+      if (!attrs.Has(name)) continue;
+      const Ints& dims = attrs.IntList(name);
+      const bool none = dims.empty() && name == "columns";
+      if (none || !std::all_of(dims.begin(), dims.end(), is_dim)) {
+        Fail(Where(op), StrCat("attribute '", name, "' has to name dims of ", shape.size()));
+      }
+    }
+    if (!attrs.Has("piece_of")) return;
+    for (const char* name : {"piece_dim", "piece_start", "whole_size"}) {
+      if (!attrs.Has(name)) Fail(Where(op), StrCat("lacks its attribute '", name, "'"));
+    }
+    const int64_t dim = attrs.Int("piece_dim"), start = attrs.Int("piece_start");
+    const int64_t whole = attrs.Int("whole_size");
+    if (!is_dim(dim) || start < 0 || start > whole ||
+        whole - start < shape[static_cast<size_t>(dim)]) {
+      Fail(Where(op), StrCat("is no piece from ", start, " of ", whole, " along dim ", dim));
     }
   }
 

@@ -117,6 +117,25 @@ TEST(Verifier, NamesTheOpThatIsWrong) {
        [](Graph& g) {
          Find(g, "param")->result()->type.sharding.dims[1].segments = {5, 2};
        }},
+      {"E7003 op 0: param \"w\": attribute 'rows' has to name dims of 2",
+       [](Graph& g) { Find(g, "param")->attrs.Set("rows", Ints{2}); }},
+      {"E7003 op 0: param \"w\": attribute 'columns' has to name dims of 2",
+       [](Graph& g) { Find(g, "param")->attrs.Set("columns", Ints{}); }},
+      {"E7003 op 0: param \"w\": lacks its attribute 'whole_size'",
+       [](Graph& g) {
+         for (const char* name : {"piece_dim", "piece_start"}) {
+           Find(g, "param")->attrs.Set(name, int64_t{0});
+         }
+         Find(g, "param")->attrs.Set("piece_of", std::string("v"));
+       }},
+      {"E7003 op 0: param \"w\": is no piece from 3 of 10 along dim 1",
+       [](Graph& g) {
+         for (auto [name, n] :
+              {std::pair("piece_dim", 1), {"piece_start", 3}, {"whole_size", 10}}) {
+           Find(g, "param")->attrs.Set(name, int64_t{n});
+         }
+         Find(g, "param")->attrs.Set("piece_of", std::string("v"));
+       }},
       {"E7003 op 3: gelu: is on stage 2 of a pipeline of 2",
        [](Graph& g) {
          g.pipeline_axis = "dp";
