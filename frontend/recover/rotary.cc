@@ -47,41 +47,45 @@ int64_t SharedDims(const Shape& a, const Shape& b) {
   return std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend()).first - a.rbegin();
 }
 
-// The terms of which the view, with rows counted by `lead`, is the sum; false where it is no sum of
-// two products.
-bool Terms(RowView view, const Shape& lead, bool negative, std::vector<Term>& out) {
-  for (int depth = 0; depth < kDeepest && out.size() <= 2; ++depth) {
-    const Op* op = view.v->producer;
-    if (op == nullptr) return false;
-    if (op->name() == "neg") {
-      negative = !negative;
-      view.v = op->operands[0];
-    } else if (op->name() == "mul") {
-      out.push_back({negative, OperandOf(view, op->operands[0]), OperandOf(view, op->operands[1]),
-                     SharedDims(view.Lead(), lead)});
-      return out.size() <= 2;
-    } else if (op->name() == "add" || op->name() == "sub") {
-      if (op->in(0).shape != view.v->type.shape || op->in(1).shape != view.v->type.shape) {
-        return false;
-      }
-      const bool less = op->name() == "sub";
-      if (!Terms({op->operands[0], view.trailing, view.at}, lead, negative, out)) return false;
-      view.v = op->operands[1];
-      negative ^= less;
-    } else {
-      std::optional<RowView> moved = MovedRows(view);
-      if (!moved) return false;
-      view = std::move(*moved);
-    }
-  }
-  return false;
-}
-
-// A view that a factor equals, or that times -1.
+// A view that a factor or a term of a sum equals, or that times -1.
 struct Source {
   bool negative;
   RowView view;
 };
+
+// The two terms of which the view, with rows counted by `lead`, is the sum; none where it is no sum
+// of two products.
+std::vector<Term> Terms(const RowView& sum, const Shape& lead) {
+  std::vector<Source> waiting = {{false, sum}};  // the first is the last
+  std::vector<Term> terms;
+  for (int steps = 0; !waiting.empty(); ++steps) {
+    // Each that waits is a term or more.
+    if (steps == 2 * kDeepest || waiting.size() + terms.size() > 2) return {};
+    const auto [negative, view] = std::move(waiting.back());
+    waiting.pop_back();
+    const Op* op = view.v->producer;
+    if (op == nullptr) return {};
+    auto wait = [&](bool less, int operand) {
+      waiting.push_back({negative != less, {op->operands[operand], view.trailing, view.at}});
+    };
+    if (op->name() == "neg") {
+      wait(true, 0);
+    } else if (op->name() == "mul") {
+      terms.push_back({negative, OperandOf(view, op->operands[0]), OperandOf(view, op->operands[1]),
+                       SharedDims(view.Lead(), lead)});
+    } else if (op->name() == "add" || op->name() == "sub") {
+      if (op->in(0).shape != view.v->type.shape || op->in(1).shape != view.v->type.shape) return {};
+      wait(op->name() == "sub", 1);
+      wait(false, 0);
+    } else {
+      std::optional<RowView> moved = MovedRows(view);
+      if (!moved) return {};
+      waiting.push_back({negative, std::move(*moved)});
+    }
+  }
+  return terms.size() == 2 ? terms : std::vector<Term>();
+}
+
 std::vector<Source> SourcesOf(const Term& term, const RowView& factor) {
   std::vector<Source> sources = {{term.negative, factor}};
   while (sources.size() < static_cast<size_t>(kDeepest)) {
@@ -182,12 +186,11 @@ Value* TableBeside(Builder& b, const RowView& view, int64_t dims) {
 
 Value* RecoverAs(Builder& b, const RowView& y, bool interleaved) {
   const Pairs pairs = PairsOf(y.size(), interleaved);
-  std::vector<Term> first, second;
   const Shape lead = y.Lead();
-  if (!Terms({y.v, y.trailing, pairs.first}, lead, false, first) || first.size() != 2 ||
-      !Terms({y.v, y.trailing, pairs.second}, lead, false, second) || second.size() != 2) {
-    return nullptr;
-  }
+  const std::vector<Term> first = Terms({y.v, y.trailing, pairs.first}, lead);
+  if (first.empty()) return nullptr;
+  const std::vector<Term> second = Terms({y.v, y.trailing, pairs.second}, lead);
+  if (second.empty()) return nullptr;
   for (size_t i : {0, 1}) {
     for (bool other : {false, true}) {
       for (const Source& s : SourcesOf(first[i], other ? first[i].b : first[i].a)) {
@@ -250,7 +253,7 @@ RowView WholeRows(Value* v) { return {v, 1, Places(0, 1, v->type.shape.back())};
 Value* JoinedPieces(Builder& b, Value* first, Value* second) {
   Op* split = ProducedBy(first, "split");
   if (split == nullptr || split != second->producer || second->index != first->index + 1 ||
-      CountUses(b.graph(), first) != 1 || CountUses(b.graph(), second) != 1 ||
+      CountUses(first) != 1 || CountUses(second) != 1 ||
       !IsLastAxis(split->attrs.Int("axis"), first->type.rank())) {
     return nullptr;
   }
@@ -278,7 +281,7 @@ Value* JoinRest(Builder& b, Op* op) {
   }
   Value *turned = op->operands[0], *rest = op->operands[1];
   const Op* rotary = ProducedBy(turned, "rotary");
-  if (rotary == nullptr || CountUses(b.graph(), turned) != 1) return nullptr;
+  if (rotary == nullptr || CountUses(turned) != 1) return nullptr;
   auto join = [&](Value* x) {
     return b.Make("rotary", {x, rotary->operands[1], rotary->operands[2]}, rotary->attrs);
   };
@@ -308,7 +311,7 @@ Value* JoinRest(Builder& b, Op* op) {
 Value* DropCasts(Builder& b, Op* op) {
   if (op->name() != "cast" || !IsHalf(op->out().dtype)) return nullptr;
   const Op* rotary = ProducedBy(op->operands[0], "rotary");
-  if (rotary == nullptr || CountUses(b.graph(), op->operands[0]) != 1) return nullptr;
+  if (rotary == nullptr || CountUses(op->operands[0]) != 1) return nullptr;
   const Op* widen = ProducedBy(rotary->operands[0], "cast");
   if (widen == nullptr || widen->in(0).dtype != op->out().dtype ||
       rotary->out().dtype != DType::kF32) {

@@ -435,5 +435,15 @@ TEST(Rotary, OfTwoTensorsAlikeTheWeightsAreTurned) {
   EXPECT_EQ(Find(g, "rotary")->operands[0]->producer->name(), "matmul");
 }
 
+// Each sum of a residual stream is one of many terms, of which the first is at the model's start.
+TEST(Rotary, ALongSumIsNone) {
+  ExpectNone([](TestGraph& b) {
+    Value* x = b.In("x", kHeads);
+    Value* sum = x;
+    for (int i = 0; i < 60'000; ++i) sum = b.Add(sum, x);
+    b.Out(sum);
+  });
+}
+
 }  // namespace
 }  // namespace shardc::recover_testing
