@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 
 #include "frontend/import.h"
 #include "frontend/onnx/constant_weights.h"
@@ -318,12 +319,14 @@ class Importer {
   }
 
   void NoteComputed(const Parameters& params) {
+    std::map<std::string_view, const Op*> held;
+    for (const Op* param : graph_.Params()) held[param->attrs.String("name")] = param;
     std::string names;
     for (const auto& [name, source] : params.computed_from) {
-      const Op* param = graph_.FindState(name);
-      if (param == nullptr) continue;
-      names += StrCat(names.empty() ? "'" : ", '", name, "' ", ShapeToString(param->out().shape),
-                      " from '", source, "'");
+      const auto param = held.find(name);
+      if (param == held.end()) continue;
+      names += StrCat(names.empty() ? "'" : ", '", name, "' ",
+                      ShapeToString(param->second->out().shape), " from '", source, "'");
     }
     if (!names.empty()) {
       graph_.notes.push_back(

@@ -108,30 +108,29 @@ void ShareType(Builder& b, Value*& q, Value*& k, Value*& v) {
 
 // The softmax whose result p is, maybe rounded; `guard`: NaNs in it are replaced by zeros;
 // `dropout`: what drops of them before they are used, or null.
-Op* FindSoftmax(const Graph& graph, Value* p, bool& guard, Op*& dropout) {
+Op* FindSoftmax(Value* p, bool& guard, Op*& dropout) {
   auto unrounded = [](Value* v) {
     Op* cast = FloatCast(v, false);
     return cast ? cast->operands[0] : v;
   };
   // The probabilities must not be wanted elsewhere: they would be computed twice.
-  if (CountUses(graph, p) != 1) return nullptr;
+  if (CountUses(p) != 1) return nullptr;
   p = unrounded(p);
   dropout = ProducedBy(p, "dropout");
   if (dropout != nullptr) {
-    if (CountUses(graph, p) != 1 || dropout->attrs.Has("whole")) return nullptr;
+    if (CountUses(p) != 1 || dropout->attrs.Has("whole")) return nullptr;
     p = dropout->operands[0];
-    if (CountUses(graph, p) != 1) return nullptr;
+    if (CountUses(p) != 1) return nullptr;
     p = unrounded(p);
   }
   if (Op* where = ProducedBy(p, "where")) {
     Op* is_nan = ProducedBy(where->operands[0], "is_nan");
     guard = is_nan && is_nan->operands[0] == where->operands[2] && IsSplat(where->operands[1], 0);
-    if (!guard || CountUses(graph, p) != 1 || CountUses(graph, where->operands[2]) != 2)
-      return nullptr;
+    if (!guard || CountUses(p) != 1 || CountUses(where->operands[2]) != 2) return nullptr;
     Value* guarded = where->operands[2];
     p = unrounded(guarded);
-    if (p != guarded && CountUses(graph, p) != 1) return nullptr;
-  } else if (CountUses(graph, p) != 1) {
+    if (p != guarded && CountUses(p) != 1) return nullptr;
+  } else if (CountUses(p) != 1) {
     return nullptr;
   }
   Op* softmax = ProducedBy(p, "softmax");
@@ -185,12 +184,12 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
   Value* p = op->operands[0];
   if (Op* merged = ProducedBy(p, "reshape");
       merged && merged->in(0).rank() >= 3 && merged->in(0).shape.back() == p->type.shape.back()) {
-    if (CountUses(b.graph(), p) != 1) return nullptr;
+    if (CountUses(p) != 1) return nullptr;
     p = merged->operands[0];
   }
   bool guard = false;
   Op* dropout = nullptr;
-  Op* softmax = FindSoftmax(b.graph(), p, guard, dropout);
+  Op* softmax = FindSoftmax(p, guard, dropout);
   if (softmax == nullptr) return nullptr;
   const Shape& softmax_shape = softmax->out().shape;
   const size_t rank = softmax_shape.size();

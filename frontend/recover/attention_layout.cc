@@ -123,7 +123,7 @@ Value* UseBshd(Builder& b, Op* op) {
   Op* attention = ProducedBy(op->operands[0], "attention");
   if (attention == nullptr || op->operands[0] != attention->result() ||
       !OnlyFirstResultRead(*attention) || attention->attrs.String("layout") != "bhsd" ||
-      CountUses(b.graph(), attention->result()) != 1) {
+      CountUses(attention->result()) != 1) {
     return nullptr;
   }
   Value* heads[3];

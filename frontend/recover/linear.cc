@@ -120,7 +120,7 @@ Value* RaiseUnflatten(Builder& b, Op* op) {
   const Shape& shape = op->out().shape;
   Op* maker = op->operands[0]->producer;
   if (maker == nullptr || op->in(0).shape[1] != shape.back() || maker->results.size() != 1 ||
-      CountUses(b.graph(), maker->result()) != 1) {
+      CountUses(maker->result()) != 1) {
     return nullptr;
   }
   b.BelongWith(*maker);

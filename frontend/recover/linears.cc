@@ -101,10 +101,7 @@ ParamDims VectorOfColumns(const Value* v, const TensorType& to, Ints dims) {
 void FindBias(const Graph& graph, Linear& linear) {
   Value* at = linear.matmul->result();
   Ints dims = {at->type.rank() - 1};
-  auto only_user = [&] {
-    return CountUses(graph, at) == 1 && !at->users.empty() ? at->users[0] : nullptr;
-  };
-  for (Op* user = only_user(); user && !dims.empty(); user = only_user()) {
+  for (Op* user = graph.OnlyUser(at); user && !dims.empty(); user = graph.OnlyUser(at)) {
     if (OneOf(user->name(), {"reshape", "transpose"})) {
       const ShardingRule rule = user->def->rule(*user);
       dims = SameFactors(rule.operands[0], dims, rule.results[0]);

@@ -189,10 +189,8 @@ bool IsPerm(const Op* transpose, const Ints& perm) {
   return transpose != nullptr && transpose->attrs.IntList("perm") == perm;
 }
 
-int64_t CountUses(const Graph& graph, const Value* v) {
-  auto is_v = [&](const Output& o) { return o.value == v; };
-  return static_cast<int64_t>(v->users.size()) +
-         std::count_if(graph.outputs.begin(), graph.outputs.end(), is_v);
+int64_t CountUses(const Value* v) {
+  return static_cast<int64_t>(v->users.size() + v->as_outputs.size());
 }
 
 }  // namespace shardc::recover

@@ -63,6 +63,6 @@ bool OnlyFirstResultRead(const Op& op);
 // The numpy shape of a and b together, or nothing when they do not fit.
 std::optional<Shape> Broadcast(const Shape& a, const Shape& b);
 bool IsPerm(const Op* transpose, const Ints& perm);
-int64_t CountUses(const Graph& graph, const Value* v);
+int64_t CountUses(const Value* v);
 
 }  // namespace shardc::recover

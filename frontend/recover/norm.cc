@@ -137,7 +137,7 @@ Value* AbsorbWeightOrBias(Builder& b, Op* op) {
       continue;
     bool layer = norm->name() == "layer_norm", rms = norm->name() == "rms_norm";
     if (!(layer || (rms && mul)) || norm->operands.size() != (mul ? 1u : 2u)) continue;
-    if (CountUses(b.graph(), norm->result()) != 1 || !OnlyFirstResultRead(*norm)) continue;
+    if (CountUses(norm->result()) != 1 || !OnlyFirstResultRead(*norm)) continue;
     Value* vector = AsVector(b, op->operands[1 - i], op->out().shape.back());
     if (vector == nullptr) continue;
     std::vector<Value*> operands = norm->operands;

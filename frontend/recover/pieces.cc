@@ -178,7 +178,7 @@ Value* SlicesToSplit(Builder& b, Op* op) {
 Value* JoinSplits(Builder& b, Op* op) {
   Op* outer = op->name() == "split" ? ProducedBy(op->operands[0], "split") : nullptr;
   if (outer == nullptr || outer->attrs.Int("axis") != op->attrs.Int("axis") ||
-      CountUses(b.graph(), op->operands[0]) != 1) {
+      CountUses(op->operands[0]) != 1) {
     return nullptr;
   }
   const size_t split_again =

@@ -154,7 +154,7 @@ Value* JoinHeadsSum(Builder& b, Op* op) {
   if (op->name() != "reduce_sum") return nullptr;
   Op* product = op->operands[0]->producer;
   if (product == nullptr || !IsProduct(product) || product->operands.size() != 2 ||
-      CountUses(b.graph(), product->result()) != 1) {
+      CountUses(product->result()) != 1) {
     return nullptr;
   }
   const bool nt = product->name() == "matmul_nt";

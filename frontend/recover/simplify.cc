@@ -278,8 +278,7 @@ Value* CancelTransposes(Builder& b, Op* op) {
     } else if (maker->name() == "reshape" &&
                without_ones(maker->in(0).shape) == without_ones(v->type.shape)) {
       v = maker->operands[0];
-    } else if (maker->def->elementwise && maker->operands.size() == 1 &&
-               CountUses(b.graph(), v) == 1) {
+    } else if (maker->def->elementwise && maker->operands.size() == 1 && CountUses(v) == 1) {
       functions.push_back(maker);
       v = maker->operands[0];
     } else {
