@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "passes/provenance.h"
 
@@ -15,6 +16,7 @@ constexpr double kMoveWeightsPenalty = 1e6;
 // activations instead of summing gradients over dp would be fewer bytes, and is not what data
 // parallelism means).
 constexpr double kUndoCutPenalty = 1e3;
+constexpr size_t kMaxReaders = 64;  // of a value, that are asked how they would read it
 
 std::optional<Slot> PlaceSlot(const ShardingRule& rule, const std::vector<DimFactors>& dims,
                               const TensorType& type, int factor, int axis,
@@ -135,7 +137,8 @@ class Chooser {
   }
 
   // The ops that a value moved from one cut to another serves: those that take it so and could not
-  // read it where it lies without a sum over ranks.
+  // read it where it lies without a sum over ranks. A weight may have a reader in each step of a
+  // sequence, or in each microbatch: some tell enough.
   double Served(const Value* v, const Placement& from, const Slot& slot) const {
     auto is_served = [&](const Op* user) {
       if (user == &op_ || !Reads(*user, v, slot.placement.dim, slot.dim)) return false;
@@ -144,7 +147,8 @@ class Chooser {
       return !now || std::any_of(now->results.begin(), now->results.end(),
                                  [](const Slot& r) { return r.placement.partial(); });
     };
-    return 1.0 + static_cast<double>(std::count_if(v->users.begin(), v->users.end(), is_served));
+    const auto asked = std::span(v->users).first(std::min(v->users.size(), kMaxReaders));
+    return 1.0 + static_cast<double>(std::ranges::count_if(asked, is_served));
   }
 
   // `split`: the ranks divide the work, whatever has to be moved for it.
