@@ -98,7 +98,7 @@ class Assigner {
         spec_(spec),
         stages_(stages),
         runs_(int64_t{stages} * spec.virtual_stages),
-        layers_(FindLayers(graph, nullptr)) {}
+        layers_(FindLayers(graph)) {}
 
   void Run() {
     if (static_cast<int64_t>(layers_.size()) < runs_) throw TooFewLayers();

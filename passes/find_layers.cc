@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <ranges>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -29,15 +30,14 @@ bool OnlyMoves(const Op& op) {
 
 class Finder {
  public:
-  Finder(const Graph& graph, const Op* end, int microbatch)
-      : graph_(graph), microbatch_(microbatch) {
+  Finder(const Graph& graph, std::span<Op* const> all, const Op* end) : graph_(graph), all_(all) {
     const std::unordered_set<const Op*> aside = TermsAside();
     for (const auto& input : graph.inputs()) Number(input.get());
-    for (const auto& op : graph.ops()) {
-      if (op.get() == end) break;
-      if (!Counts(*op) || aside.contains(op.get())) continue;
+    for (Op* op : all) {
+      if (op == end) break;
+      if (aside.contains(op)) continue;
       op->id = static_cast<int>(ops_.size());
-      ops_.push_back(op.get());
+      ops_.push_back(op);
       for (Value* r : op->results) Number(r);
     }
     stamps_.assign(ops_.size(), 0);
@@ -60,10 +60,6 @@ class Finder {
   void Number(Value* v) {
     v->id = static_cast<int>(values_.size());
     values_.push_back(v);
-  }
-
-  bool Counts(const Op& op) const {
-    return microbatch_ < 0 || op.microbatch < 0 || op.microbatch == microbatch_;
   }
 
   bool Known(const Op* op) const {
@@ -106,8 +102,9 @@ class Finder {
       if (OnlyMoves(op)) {
         terms = {op.operands[static_cast<size_t>(at->index)]};
       } else if (op.name() == "add" && terms.size() == 2) {
-        const std::unordered_set<const Value*> weights = WeightsOf(graph_);
-        const Makers first = MakersOf(terms[0]), second = MakersOf(terms[1]);
+        const Makers all(all_.begin(), all_.end());
+        const std::unordered_set<const Value*> weights = WeightsOf(all_);
+        const Makers first = MakersOf(terms[0], all), second = MakersOf(terms[1], all);
         const bool own_first = ReadOwn(weights, first, second),
                    own_second = ReadOwn(weights, second, first);
         if (own_first == own_second) break;
@@ -126,13 +123,14 @@ class Finder {
 
   using Makers = std::unordered_set<const Op*>;
 
-  Makers MakersOf(const Value* v) const {
+  // Those of v that are among `all`.
+  static Makers MakersOf(const Value* v, const Makers& all) {
     Makers makers;
     std::vector<const Value*> open = {v};
     while (!open.empty()) {
       const Op* op = open.back()->producer;
       open.pop_back();
-      if (op && Counts(*op) && makers.insert(op).second) {
+      if (all.contains(op) && makers.insert(op).second) {
         open.insert(open.end(), op->operands.begin(), op->operands.end());
       }
     }
@@ -154,17 +152,16 @@ class Finder {
     next_.assign(values_.size(), kUnreached);
     std::vector<int> depth(values_.size(), 0);
     const Value* loss = graph_.FindOutput("loss");
-    std::vector<bool> ends(values_.size());
     const Value* end = loss ? loss : LastOutput();
-    if (end && Known(end)) ends[static_cast<size_t>(end->id)] = true;
+    auto ends = [&](const Value* v) {
+      if (Known(v)) next_[static_cast<size_t>(v->id)] = kExit;
+    };
+    if (end) ends(end);
     // A loss that is made in pieces (Chunk) comes after the first op of the backward: the forward
     // ends at what its ops read.
     if (loss && !Known(loss)) {
-      for (size_t i = 0; i < values_.size(); ++i) {
-        ends[i] =
-            std::any_of(values_[i]->users.begin(), values_[i]->users.end(), [&](const Op* user) {
-              return !Known(user) && Counts(*user) && user->phase == Phase::kForward;
-            });
+      for (const Op* op : all_) {
+        if (!Known(op) && op->phase == Phase::kForward) std::ranges::for_each(op->operands, ends);
       }
     }
     auto meet = [&](int a, int b) {
@@ -175,20 +172,18 @@ class Finder {
       }
       return a;
     };
-    for (size_t i = values_.size(); i-- > 0;) {
-      bool reached = ends[i];
-      int next = kExit;
-      for (const Op* user : values_[i]->users) {
-        if (!Known(user)) continue;
-        for (const Value* r : user->results) {
-          if (next_[static_cast<size_t>(r->id)] == kUnreached) continue;
-          next = reached ? meet(next, r->id) : r->id;
-          reached = true;
+    for (const Op* op : ops_ | std::views::reverse) {
+      for (const Value* r : op->results) {
+        const int next = next_[static_cast<size_t>(r->id)];
+        if (next == kUnreached) continue;
+        depth[static_cast<size_t>(r->id)] =
+            next == kExit ? 1 : depth[static_cast<size_t>(next)] + 1;
+        for (const Value* v : op->operands) {
+          if (!Known(v)) continue;
+          int& before = next_[static_cast<size_t>(v->id)];
+          before = before == kUnreached ? r->id : meet(before, r->id);
         }
       }
-      if (!reached) continue;
-      next_[i] = next;
-      depth[i] = next == kExit ? 1 : depth[static_cast<size_t>(next)] + 1;
     }
   }
 
@@ -380,7 +375,7 @@ class Finder {
   }
 
   const Graph& graph_;
-  const int microbatch_;
+  std::span<Op* const> all_;
   std::vector<Op*> ops_;           // by Op::id
   std::vector<Value*> values_;     // by Value::id
   std::vector<int> next_;          // by Value::id
@@ -394,8 +389,14 @@ class Finder {
 
 }  // namespace
 
-std::vector<Layer> FindLayers(const Graph& graph, const Op* end, int microbatch) {
-  return Finder(graph, end, microbatch).Run();
+std::vector<Layer> FindLayers(const Graph& graph, std::span<Op* const> ops, const Op* end) {
+  return Finder(graph, ops, end).Run();
+}
+
+std::vector<Layer> FindLayers(const Graph& graph) {
+  std::vector<Op*> ops;
+  for (const auto& op : graph.ops()) ops.push_back(op.get());
+  return FindLayers(graph, ops, nullptr);
 }
 
 }  // namespace shardc

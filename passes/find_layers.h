@@ -1,6 +1,7 @@
 // The repeated layers of a model, found by structure alone.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "ir/graph.h"
@@ -20,10 +21,13 @@ struct Layer {
 
 // Layers in order. Where one ends another begins, or a run of layers ends; a run has two or more
 // that are equal but for their weights, masks, names and float types, and for where they are placed
-// on the mesh, and that are more than cheap ops. Only ops before `end` count (null: all). The runs
-// that cover most ops are taken first, with the shortest layers that do; of the ways to divide a
-// run, the one with the smallest values between its layers. With a microbatch only its ops count,
-// and those that belong to none.
-std::vector<Layer> FindLayers(const Graph& graph, const Op* end, int microbatch = -1);
+// on the mesh, and that are more than cheap ops. The runs that cover most ops are taken first, with
+// the shortest layers that do; of the ways to divide a run, the one with the smallest values
+// between its layers.
+std::vector<Layer> FindLayers(const Graph& graph);
+
+// As if there were but these ops, in order, as those of one microbatch and of none. The layers are
+// before `end`.
+std::vector<Layer> FindLayers(const Graph& graph, std::span<Op* const> ops, const Op* end);
 
 }  // namespace shardc

@@ -1,6 +1,7 @@
 #include "passes/recompute.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <sstream>
 #include <vector>
@@ -290,12 +291,22 @@ void Recompute(Graph& graph, const std::string& kinds) {
   if (end == graph.ops().end()) return;
   std::vector<std::vector<Layer>> layers;
   if (full) {
-    std::set<int> microbatches;
+    std::map<int, std::vector<Op*>> microbatches;
     for (const auto& op : graph.ops()) {
-      if (op->microbatch >= 0) microbatches.insert(op->microbatch);
+      if (op->microbatch >= 0) microbatches[op->microbatch];
     }
-    if (microbatches.empty()) microbatches = {-1};
-    for (int m : microbatches) layers.push_back(FindLayers(graph, end->get(), m));
+    if (microbatches.empty()) microbatches[-1];
+    for (const auto& op : graph.ops()) {
+      if (op->phase != Phase::kForward) continue;
+      if (op->microbatch >= 0) {
+        microbatches[op->microbatch].push_back(op.get());
+      } else {
+        for (auto& [microbatch, ops] : microbatches) ops.push_back(op.get());
+      }
+    }
+    for (const auto& [microbatch, ops] : microbatches) {
+      layers.push_back(FindLayers(graph, ops, end->get()));
+    }
     const std::vector<Layer>& first = layers[0];
     graph.notes.push_back(
         first.empty() ? "--recompute full: no repeated layers are found; what costs little is "

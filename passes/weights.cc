@@ -8,8 +8,14 @@
 namespace shardc {
 
 std::unordered_set<const Value*> WeightsOf(const Graph& graph) {
+  std::vector<Op*> ops;
+  for (const auto& op : graph.ops()) ops.push_back(op.get());
+  return WeightsOf(ops);
+}
+
+std::unordered_set<const Value*> WeightsOf(std::span<Op* const> ops) {
   std::unordered_set<const Value*> weights;
-  for (const auto& op : graph.ops()) {
+  for (const Op* op : ops) {
     const bool made =
         !op->operands.empty() && std::all_of(op->operands.begin(), op->operands.end(),
                                              [&](const Value* v) { return weights.contains(v); });

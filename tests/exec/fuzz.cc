@@ -34,7 +34,7 @@ bool IsPipeline(const MeshAxis& axis) { return axis.name == "pp"; }
 // Its axis, and maybe virtual stages and which layers are on which.
 std::string RandomPipeline(Dice& dice, const Graph& graph, int64_t stages) {
   std::string text = "pipeline_axis: \"pp\"\n";
-  auto layers = static_cast<int64_t>(FindLayers(graph, nullptr).size());
+  auto layers = static_cast<int64_t>(FindLayers(graph).size());
   if (stages < 2 || layers < stages) return text;
   int64_t runs = stages;
   if (dice.Chance(40)) {

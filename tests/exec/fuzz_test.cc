@@ -157,7 +157,7 @@ TEST_P(Fuzz, Imported) {
     Graph graph = ImportFor(e, batch);
     AttachLoss(graph, loss);
     RunSetup setup = run.setup;
-    setup.mesh = RandomMesh(dice, static_cast<int64_t>(FindLayers(graph, nullptr).size()));
+    setup.mesh = RandomMesh(dice, static_cast<int64_t>(FindLayers(graph).size()));
     setup.spec = RandomSpec(dice, graph, Mesh::Parse(setup.mesh), false);
     std::string refusal;
     const std::string problems = CheckSharded(ImportFor(e, batch), setup, run.inputs, run.serial,

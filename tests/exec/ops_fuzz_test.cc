@@ -214,9 +214,7 @@ TEST(OpsFuzzFound, StaysFixed) {
   }
 }
 
-int64_t LayersOf(const Graph& graph) {
-  return static_cast<int64_t>(FindLayers(graph, nullptr).size());
-}
+int64_t LayersOf(const Graph& graph) { return static_cast<int64_t>(FindLayers(graph).size()); }
 
 class OpsFuzz : public ::testing::TestWithParam<int> {};
 

@@ -14,7 +14,7 @@ namespace {
 std::string Layers(std::string_view text) {
   Graph graph = ParseAndVerify(text);
   std::string list;
-  for (const Layer& layer : FindLayers(graph, nullptr)) {
+  for (const Layer& layer : FindLayers(graph)) {
     list += StrCat(list.empty() ? "" : " ", layer.in->name, "-", layer.out->name, "(",
                    layer.ops.size(), ")");
   }
@@ -204,7 +204,7 @@ TEST(FindLayers, ASegmentAsLongAsTheGraph) {
     y = b.Make(ops[random >> 30], {y});
   }
   graph.outputs.push_back({"y", b.Make("add", {x, y})});
-  EXPECT_THAT(FindLayers(graph, nullptr), ::testing::IsEmpty());
+  EXPECT_THAT(FindLayers(graph), ::testing::IsEmpty());
 }
 
 }  // namespace
