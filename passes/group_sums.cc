@@ -35,21 +35,20 @@ class Grouper {
     return v->producer ? homes_[static_cast<size_t>(v->producer->id)] : kAnyStage;
   }
 
-  void Collect(Op* sum, std::vector<Value*>& terms, std::vector<Op*>& sums) {
-    for (Value* v : sum->operands) {
-      if (IsSum(v->producer) && IsTerm(*v->producer)) {
-        Collect(v->producer, terms, sums);
+  void Group(Op* root) {
+    std::vector<Value*> terms, waiting = {root->result()};
+    std::vector<Op*> sums;  // each before those that are its terms
+    while (!waiting.empty()) {
+      Value* v = waiting.back();
+      waiting.pop_back();
+      Op* sum = v->producer;
+      if (sum == root || (IsSum(sum) && IsTerm(*sum))) {
+        sums.push_back(sum);
+        waiting.insert(waiting.end(), {sum->operands[1], sum->operands[0]});
       } else {
         terms.push_back(v);
       }
     }
-    sums.push_back(sum);
-  }
-
-  void Group(Op* root) {
-    std::vector<Value*> terms;
-    std::vector<Op*> sums;
-    Collect(root, terms, sums);
     std::map<int, std::vector<Value*>> by_stage;
     for (Value* v : terms) by_stage[StageOf(v)].push_back(v);
     if (by_stage.size() < 2 || by_stage.size() == terms.size()) return;
@@ -60,7 +59,7 @@ class Grouper {
       total = total ? Add(total, sum, *root, root->stage) : sum;
     }
     graph_.ReplaceAllUses(root->result(), total);
-    for (auto it = sums.rbegin(); it != sums.rend(); ++it) graph_.Erase(*it);
+    for (Op* sum : sums) graph_.Erase(sum);
   }
 
   int MadeAt(const Value* v) const {

@@ -34,10 +34,8 @@ class Optimizer {
       reductions_.clear();
       for (auto it = graph_.ops().begin(); it != graph_.ops().end();) {
         Op* op = (it++)->get();
-        const bool now =
+        changed |=
             op->name() == "reshard" ? VisitReshard(op) : op->name() == "add" && CombineTerms(op);
-        if (now) reductions_.clear();
-        changed |= now;
       }
       if (!changed) changed = SinkReductions(graph_);
       changed |= graph_.EraseDead() > 0;
@@ -112,6 +110,9 @@ class Optimizer {
                                   LocalBytes(reduction.producer->in(0), graph_.mesh);
   }
 
+  // An equal one may have been merged with it, which others read.
+  bool StillIs(const Reduction& r) const { return ReductionOf(r.term) == r.value; }
+
   // From and to the same shardings.
   static bool Alike(const Reduction& a, const Reduction& b) {
     const Op &ra = *a.value->producer, &rb = *b.value->producer;
@@ -163,31 +164,41 @@ class Optimizer {
     return part ? add : nullptr;
   }
 
-  void CollectTerms(const Op* op, std::vector<Value*>& terms) const {
-    for (Value* v : op->operands) {
-      if (const Op* part = PartOf(op->out(), v)) {
-        CollectTerms(part, terms);
+  std::vector<Value*> TermsOf(const Op& sum) const {
+    std::vector<Value*> terms, waiting = {sum.operands[1], sum.operands[0]};
+    while (!waiting.empty()) {
+      Value* v = waiting.back();
+      waiting.pop_back();
+      if (const Op* part = PartOf(sum.out(), v)) {
+        waiting.insert(waiting.end(), {part->operands[1], part->operands[0]});
       } else {
         terms.push_back(v);
       }
     }
+    return terms;
   }
 
   // Those among the terms of a value that is added up to `sum`. Few are: the norm of all gradients
-  // is a sum of thousands of other terms, each of which is looked at once.
-  Reductions ReductionsIn(Value* v, const TensorType& sum) {
-    const Op* part = PartOf(sum, v);
-    if (!part) {
-      const Value* reduction = ReductionOf(v);
-      return reduction ? Reductions{{v, reduction, MayWait(*reduction)}} : Reductions();
+  // is a sum of thousands of other terms, each of which is looked at once. What is known of a part
+  // goes to the sum, which alone reads it.
+  Reductions ReductionsIn(Value* value, const TensorType& sum) {
+    Reductions all;
+    std::vector<Value*> waiting = {value};
+    while (!waiting.empty()) {
+      Value* v = waiting.back();
+      waiting.pop_back();
+      const Op* part = PartOf(sum, v);
+      if (!part) {
+        if (const Value* r = ReductionOf(v)) all.push_back({v, r, MayWait(*r)});
+      } else if (auto known = reductions_.extract(part); known.empty()) {
+        waiting.insert(waiting.end(), {part->operands[1], part->operands[0]});
+      } else if (all.empty()) {
+        all = std::move(known.mapped());
+      } else {
+        std::ranges::copy(known.mapped(), std::back_inserter(all));
+      }
     }
-    auto known = reductions_.find(part);
-    if (known == reductions_.end()) {
-      Reductions all = ReductionsIn(part->operands[0], sum);
-      std::ranges::copy(ReductionsIn(part->operands[1], sum), std::back_inserter(all));
-      known = reductions_.emplace(part, std::move(all)).first;
-    }
-    return known->second;
+    return all;
   }
 
   // Branches that run side by side end in such sums, maybe with a bias each:
@@ -198,7 +209,9 @@ class Optimizer {
     // Two on one side had their turn at the op that makes it.
     for (const Reduction& a : left) {
       if (a.term->type != op->out()) continue;
-      auto b = std::ranges::find_if(right, [&](const Reduction& other) { return Alike(a, other); });
+      auto b = std::ranges::find_if(right, [&](const Reduction& other) {
+        return Alike(a, other) && StillIs(a) && StillIs(other);
+      });
       if (b == right.end()) continue;
       if (!CombineTwo(a.term, b->term)) SumAll(op, a.term, b->term);
       return true;
@@ -228,8 +241,7 @@ class Optimizer {
 
   // The sum of two of the terms, and then all others one after the other, in the place of `op`.
   void SumAll(Op* op, Value* a, Value* b) {
-    std::vector<Value*> terms;
-    CollectTerms(op, terms);
+    const std::vector<Value*> terms = TermsOf(*op);
     Value* sum = SumFirst(a, b, op);
     for (Value* term : terms) {
       if (term != a && term != b) sum = Make(*op, {term, sum}, op->out(), {}, op);
@@ -239,7 +251,7 @@ class Optimizer {
 
   Graph& graph_;
   bool by_microbatch_;
-  // By the add that makes a sum, since the last change.
+  // By the add that makes a sum, of which no other is a part yet.
   std::unordered_map<const Op*, Reductions> reductions_;
 };
 

@@ -487,6 +487,32 @@ TEST(OptimizeReshards, EachTermOfALongSumIsLookedAtOnce) {
   CheckGraph(graph, "CHECK: reshard\nCHECK-NOT: reshard", true);
 }
 
+// To its first term it is a long way down, which is not to be gone by recursion.
+TEST(OptimizeReshards, ALongSumIsPutTogetherAgain) {
+  constexpr int kTerms = 100'000, kValues = 500;
+  std::string inputs, ops;
+  for (int i = 0; i < kValues; ++i) inputs += StrCat(", %x", i, ": f32[8]");
+  for (int i = 1; i <= kTerms; ++i) {
+    ops += StrCat("%s", i, " = add %s", i - 1, ", %x", i % kValues, " : f32[8]\n");
+  }
+  Graph graph = ParseAndVerify(StrCat(R"(mesh [tp=2]
+  graph @g(%a: f32[8, 4@tp], %b: f32[8, 4@tp], %c: f32[])",
+                                      inputs, R"() -> (%y) {
+    %0 = reduce_sum %a {axes=[1], keepdims=false} : f32[8] partial(tp)
+    %1 = reshard %0 {why=[]} : f32[8]
+    %s0 = add %1, %c : f32[8]
+    )",
+                                      ops, R"(
+    %2 = reduce_sum %b {axes=[1], keepdims=false} : f32[8] partial(tp)
+    %3 = reshard %2 {why=[]} : f32[8]
+    %y = add %s)",
+                                      kTerms, ", %3 : f32[8]\n}"));
+  RunPasses(graph, "optimize_reshards");
+  const auto reshards =
+      std::ranges::count_if(graph.ops(), [](const auto& op) { return op->name() == "reshard"; });
+  EXPECT_EQ(reshards, 1);
+}
+
 // Every value is read twice: there are 2^60 ways back from the last to the parameter.
 TEST(OptimizeReshards, AWeightMadeInManyWaysIsOne) {
   constexpr int kSteps = 60;

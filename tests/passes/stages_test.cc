@@ -229,6 +229,29 @@ TEST(GroupSums, TheWholeSumStaysWhereItBelongs) {
     CHECK-NEXT: = add %a, %0 {stage=1})");
 }
 
+// To its first term it is a long way down, which is not to be gone by recursion.
+TEST(GroupSums, OfManyTerms) {
+  constexpr int kTerms = 100'000, kValues = 500;
+  std::string ops;
+  for (int i = 0; i < kValues; ++i) {
+    ops += StrCat("%v", i, " = mul %x, %w {stage=", i % 2, "} : f32[4]\n");
+  }
+  for (int i = 1; i <= kTerms; ++i) {
+    ops += StrCat("%s", i, " = add %", i > 1 ? StrCat("s", i - 1) : "v0", ", %v", i % kValues,
+                  " : f32[4]\n");
+  }
+  Graph graph = ParseAndVerify(StrCat(R"(mesh [pp=2]
+    pipeline pp
+    graph @g(%x: f32[4]) -> (%y) {
+    %w = param "w" : f32[4]
+    )",
+                                      ops, "%y = exp %s", kTerms, " {stage=1} : f32[4]\n}"));
+  GroupSums(graph);
+  const Op* total = graph.FindOutput("y")->producer->operands[0]->producer;
+  EXPECT_EQ(total->operands[0]->producer->stage, 0);
+  EXPECT_EQ(total->operands[1]->producer->stage, 1);
+}
+
 // A mask is made where it is needed, a value travels once, and a scalar's user stays with the large
 // operand.
 TEST(PlaceStages, MovesWhatOthersMake) {
