@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <optional>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
@@ -19,17 +19,66 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
+PieceOf PieceOfState(const Op& op) {
+  if (!op.attrs.Has("piece_of")) return {};
+  return {op.attrs.String("piece_of"), static_cast<int>(op.attrs.Int("piece_dim")),
+          op.attrs.Int("piece_start"), op.attrs.Int("whole_size")};
+}
+
+// Numbers the ops and the values.
+struct Numbers {
+  explicit Numbers(const Graph& graph) {
+    int collectives = 0;
+    for (const auto& input : graph.inputs()) input->id = values++;
+    for (const auto& op : graph.ops()) {
+      op->id = ops++;
+      collective_ids.push_back(op->def->communicates ? collectives++ : -1);
+      for (Value* r : op->results) r->id = values++;
+    }
+  }
+
+  int ops = 0, values = 0;
+  std::vector<int> collective_ids;  // by op, or -1
+};
+
+// What the programs of all stages have in common.
+struct Whole {
+  explicit Whole(const Graph& g) : graph(g), numbers(g), adds(g) {
+    for (const auto& op : g.ops()) {
+      if (op->attrs.Has("piece_of")) pieces[op->attrs.String("name")] = PieceOfState(*op);
+    }
+    if (g.pipeline_axis.empty()) return;
+    for (const auto& [sent, tells] : HeardBack(g))
+      told_by[CollectiveOf(*sent)] = CollectiveOf(*tells);
+  }
+
+  int CollectiveOf(const Op& op) const {
+    return numbers.collective_ids[static_cast<size_t>(op.id)];
+  }
+
+  const Graph& graph;
+  const Numbers numbers;
+  const AddsInPassing adds;
+  std::map<std::string, PieceOf, std::less<>> pieces;  // of states
+  // Of each send the transfer by which its sender knows that it was received, by collective.
+  std::unordered_map<int, int> told_by;
+};
+
 class Emitter {
  public:
   // `stage` of a pipeline; 0 without one.
-  Emitter(const Graph& graph, int stage)
-      : graph_(graph), mesh_(graph.mesh), pipeline_(!graph.pipeline_axis.empty()), stage_(stage) {
+  Emitter(const Whole& whole, int stage)
+      : whole_(whole),
+        graph_(whole.graph),
+        mesh_(graph_.mesh),
+        pipeline_(!graph_.pipeline_axis.empty()),
+        stage_(stage),
+        buffers_(static_cast<size_t>(whole.numbers.values), -1),
+        makers_(static_cast<size_t>(whole.numbers.ops), -1) {
     program_.mesh = mesh_;
   }
 
   Program Run() {
-    NumberValues();
-    adds_.emplace(graph_);
     if (pipeline_) program_.rank = FirstRank();
     for (const auto& input : graph_.inputs()) {
       if (IsHere(input.get())) EmitInput(*input);
@@ -44,7 +93,7 @@ class Emitter {
     }
     PlaceResultsInStates();
     WaitLate(program_);
-    PlaceBuffers(program_, ToldBy());
+    PlaceBuffers(program_, whole_.told_by);
     return std::move(program_);
   }
 
@@ -86,19 +135,6 @@ class Emitter {
   }
 
   // --- buffers
-
-  void NumberValues() {
-    int next = 0, ops = 0;
-    for (const auto& input : graph_.inputs()) input->id = next++;
-    for (const auto& op : graph_.ops()) {
-      op->id = ops++;
-      collective_ids_.push_back(op->def->communicates ? collectives_++ : -1);
-      if (op->attrs.Has("piece_of")) pieces_[op->attrs.String("name")] = PieceOfState(*op);
-      for (Value* r : op->results) r->id = next++;
-    }
-    buffers_.assign(static_cast<size_t>(next), -1);
-    makers_.assign(static_cast<size_t>(ops), -1);
-  }
 
   bool HasBuffer(const Value* v) const { return buffers_[static_cast<size_t>(v->id)] >= 0; }
 
@@ -182,16 +218,10 @@ class Emitter {
     return ids;
   }
 
-  static PieceOf PieceOfState(const Op& op) {
-    if (!op.attrs.Has("piece_of")) return {};
-    return {op.attrs.String("piece_of"), static_cast<int>(op.attrs.Int("piece_dim")),
-            op.attrs.Int("piece_start"), op.attrs.Int("whole_size")};
-  }
-
   // The gradient of a piece is that piece of the gradient.
   PieceOf PieceOfGradient(const std::string& output) const {
-    const auto piece = pieces_.find(ParamOfGradient(output));
-    if (piece == pieces_.end()) return {};
+    const auto piece = whole_.pieces.find(ParamOfGradient(output));
+    if (piece == whole_.pieces.end()) return {};
     PieceOf of_gradient = piece->second;
     of_gradient.whole = GradientName(of_gradient.whole);
     return of_gradient;
@@ -231,7 +261,7 @@ class Emitter {
   }
 
   bool TakeAddInPassing(const Op& op) {
-    auto [f, x] = adds_->Of(op);
+    auto [f, x] = whole_.adds.Of(op);
     if (!f) return false;
     int sum = BufferOf(f->result());
     Instruction& i =
@@ -256,7 +286,7 @@ class Emitter {
                std::vector<int> results, int64_t elements) {
     Collective c;
     // The same on all stages.
-    c.id = collective_ids_[static_cast<size_t>(op.id)];
+    c.id = whole_.CollectiveOf(op);
     c.kind = kind;
     c.max = op.attrs.String("reduce", "sum") == "max";
     c.axes = AxesOf(op);
@@ -367,7 +397,7 @@ class Emitter {
 
   void EmitUpdate(const Op& update, int value) {
     int state = states_.at(update.attrs.String("name"));
-    updated_.push_back(state);
+    updated_.insert(state);
     // Outputs show values before the update.
     Emit(update, "copy", {value}, {state}, {});
   }
@@ -423,51 +453,41 @@ class Emitter {
   }
 
   void KeepOutputsOfUpdatedStates() {
+    std::vector<Instruction> copies;
     for (NamedBuffer& o : program_.outputs) {
-      int root = Root(o.buffer);
-      if (std::find(updated_.begin(), updated_.end(), root) == updated_.end()) continue;
+      if (!updated_.contains(Root(o.buffer))) continue;
       int kept = NewBuffer(program_.buffers[o.buffer].type);
-      Instruction copy;
+      Instruction& copy = copies.emplace_back();
       copy.op = "copy";
       copy.operands = {o.buffer};
       copy.results = {kept};
       copy.phase = Phase::kOptimizer;
-      program_.instructions.insert(program_.instructions.begin(), std::move(copy));
       o.buffer = kept;
     }
+    program_.instructions.insert(program_.instructions.begin(),
+                                 std::make_move_iterator(copies.rbegin()),
+                                 std::make_move_iterator(copies.rend()));
   }
 
-  // Of each send the transfer by which its sender knows that it was received, by collective.
-  std::unordered_map<int, int> ToldBy() const {
-    std::unordered_map<int, int> told_by;
-    if (!pipeline_) return told_by;
-    auto id = [&](const Op* op) { return collective_ids_[static_cast<size_t>(op->id)]; };
-    for (const auto& [sent, tells] : HeardBack(graph_)) told_by[id(sent)] = id(tells);
-    return told_by;
-  }
-
+  const Whole& whole_;
   const Graph& graph_;
   const Mesh& mesh_;
   const bool pipeline_;
   const int stage_;
   Program program_;
-  std::vector<int> collective_ids_;  // by op
-  int collectives_ = 0;
   std::vector<int> buffers_;  // by value
-  std::optional<AddsInPassing> adds_;
-  std::vector<int> makers_;  // by op: its instruction, or -1 where it is no instruction of its own
+  std::vector<int> makers_;   // by op: its instruction, or -1 where it is no instruction of its own
   std::unordered_map<std::string, int64_t> constants_;
   std::unordered_map<std::string, int> states_;
-  std::map<std::string, PieceOf, std::less<>> pieces_;  // of the states of all stages
   std::vector<std::pair<const Op*, int>> late_updates_;
-  std::vector<int> updated_;
+  std::unordered_set<int> updated_;
 };
 
 }  // namespace
 
 Program EmitProgram(const Graph& graph) {
   SHARDC_CHECK(graph.pipeline_axis.empty());
-  return Emitter(graph, 0).Run();
+  return Emitter(Whole(graph), 0).Run();
 }
 
 size_t StagePrograms::StageOf(int64_t rank) const {
@@ -481,8 +501,9 @@ StagePrograms EmitStages(const Graph& graph) {
     return set;
   }
   set.axis = *graph.mesh.FindAxis(graph.pipeline_axis);
+  const Whole whole(graph);
   for (int s = 0; s < graph.mesh.axis_size(set.axis); ++s) {
-    set.stages.push_back(Emitter(graph, s).Run());
+    set.stages.push_back(Emitter(whole, s).Run());
   }
   return set;
 }
