@@ -129,7 +129,9 @@ void CheckRanks(NodeContext& c, const Shape& x, const Shape& weight) {
                          " needs an input and a weight with a batch, channels and spatial dims"));
 }
 
-void Conv(NodeContext& c) {
+}  // namespace
+
+Value* ConvOf(NodeContext& c) {
   Value *x = c.input(0), *weight = c.input(1);
   const Shape xs = x->type.shape, ws = weight->type.shape;
   CheckRanks(c, xs, ws);
@@ -143,8 +145,12 @@ void Conv(NodeContext& c) {
                            xs[1] / groups, groups == 1 ? "" : " in each group"));
   }
   const Window w = WindowOf(c, xs, Ints(ws.begin() + 2, ws.end()), false);
-  c.SetOutput(0, Convolve(c, Padded(c, x, w, 0), weight, w, groups));
+  return Convolve(c, Padded(c, x, w, 0), weight, w, groups);
 }
+
+namespace {
+
+void Conv(NodeContext& c) { c.SetOutput(0, ConvOf(c)); }
 
 // weight[c, m / groups, kernel...], by which a Conv takes m channels to c, -> the weight
 // [m, c / groups, kernel...] of one that takes c back to m: mirrored.

@@ -79,6 +79,10 @@ struct Positions {
 Positions PositionsAlong(NodeContext& c, const Shape& x, Value* indices, int axis);
 // What a Gemm node computes.
 Value* GemmOf(NodeContext& c);
+// What a Conv node computes.
+Value* ConvOf(NodeContext& c);
+Value* LeakyReluOf(NodeContext& c, Value* x, double alpha);
+Value* HardSigmoidOf(NodeContext& c, Value* x, double alpha, double beta);
 // log(softmax(x)) over the axis, computed without overflow.
 Value* LogSoftmax(NodeContext& c, Value* x, int axis);
 

@@ -105,8 +105,7 @@ void Relu(NodeContext& c) {
 Value* Negative(NodeContext& c, Value* x) { return c.Make("less", {x, Like(c, x, 0)}); }
 
 void LeakyRelu(NodeContext& c) {
-  Value* x = c.input(0);
-  c.SetOutput(0, Where(c, Negative(c, x), Times(c, x, c.Float("alpha", 0.01f)), x));
+  c.SetOutput(0, LeakyReluOf(c, c.input(0), c.Float("alpha", 0.01f)));
 }
 
 void PRelu(NodeContext& c) {
@@ -155,11 +154,6 @@ void Mish(NodeContext& c) {
 void Softsign(NodeContext& c) {
   Value* x = c.input(0);
   c.SetOutput(0, Div(c, x, Plus(c, c.Make("abs", {x}), 1)));
-}
-
-Value* HardSigmoidOf(NodeContext& c, Value* x, double alpha, double beta) {
-  Value* line = Plus(c, Times(c, x, alpha), beta);
-  return c.Make("min", {c.Make("max", {line, Like(c, x, 0)}), Like(c, x, 1)});
 }
 
 void HardSigmoid(NodeContext& c) {
@@ -267,6 +261,15 @@ void Dropout(NodeContext& c) {
 }
 
 }  // namespace
+
+Value* LeakyReluOf(NodeContext& c, Value* x, double alpha) {
+  return Where(c, Negative(c, x), Times(c, x, alpha), x);
+}
+
+Value* HardSigmoidOf(NodeContext& c, Value* x, double alpha, double beta) {
+  Value* line = Plus(c, Times(c, x, alpha), beta);
+  return c.Make("min", {c.Make("max", {line, Like(c, x, 0)}), Like(c, x, 1)});
+}
 
 void AddElementwiseConverters(ConverterTable& table) {
   for (const Name& name : kSame) table.emplace(name.first, Same);

@@ -10,35 +10,61 @@ namespace {
 
 constexpr char kUnoptimized[] = "compile the model as it was before ONNX Runtime optimized it";
 
-Value* TransposedIf(NodeContext& c, std::string_view attribute, Value* v) {
-  int rank = v->type.rank();
-  if (c.Int(attribute, 0) == 0 || rank < 2) return v;
+// transBatch moves the first dim behind the others but the last, as the rows of a matrix; then
+// trans swaps the last two.
+Value* Transposed(NodeContext& c, std::string_view trans, std::string_view trans_batch, Value* v) {
+  const int rank = v->type.rank();
   Ints perm = Count(rank);
-  std::swap(perm[rank - 1], perm[rank - 2]);
-  return c.Transpose(v, std::move(perm));
+  if (c.Int(trans_batch, 0) != 0 && rank > 2)
+    std::rotate(perm.begin(), perm.begin() + 1, perm.end() - 1);
+  if (c.Int(trans, 0) != 0 && rank > 1) std::swap(perm[rank - 1], perm[rank - 2]);
+  return perm == Count(rank) ? v : c.Transpose(v, std::move(perm));
 }
 
 void FusedMatMul(NodeContext& c) {
-  if (c.Int("transBatchA", 0) != 0 || c.Int("transBatchB", 0) != 0) {
-    c.Fail("E1301", "FusedMatMul with transBatchA or transBatchB is not supported", kUnoptimized);
-  }
-  Value *a = TransposedIf(c, "transA", c.input(0)), *b = TransposedIf(c, "transB", c.input(1));
+  Value* a = Transposed(c, "transA", "transBatchA", c.input(0));
+  Value* b = Transposed(c, "transB", "transBatchB", c.input(1));
   if (a->type.rank() < 2 || b->type.rank() < 2) c.Fail("E1303", "FusedMatMul needs matrices");
   c.SetOutput(0, Times(c, c.Make("matmul", {a, b}), c.Float("alpha", 1)));
 }
 
-void FusedGemm(NodeContext& c) {
-  constexpr std::pair<std::string_view, std::string_view> kActivations[] = {
-      {"", ""}, {"Relu", "relu"}, {"Tanh", "tanh"}, {"Sigmoid", "sigmoid"}};
-  std::string activation = c.String("activation", "");
-  const auto* known = std::find_if(std::begin(kActivations), std::end(kActivations),
-                                   [&](const auto& entry) { return entry.first == activation; });
-  if (known == std::end(kActivations)) {
-    c.Fail("E1301", StrCat("FusedGemm with the activation ", activation, " is not supported"),
+// By the attribute `activation`; its parameters are these where it has some.
+Value* Activated(NodeContext& c, Value* y, std::optional<double> first,
+                 std::optional<double> second) {
+  const std::string activation = c.String("activation", "");
+  if (activation.empty()) return y;
+  if (activation == "Relu") return c.Make("relu", {y});
+  if (activation == "Tanh") return c.Make("tanh", {y});
+  if (activation == "Sigmoid") return c.Make("sigmoid", {y});
+  if (activation == "LeakyRelu") return LeakyReluOf(c, y, first.value_or(0.01f));
+  if (activation == "HardSigmoid") {
+    return HardSigmoidOf(c, y, first.value_or(0.2f), second.value_or(0.5));
+  }
+  if (activation != "Clip" || !first || !second) {
+    c.Fail("E1301", StrCat(c.op_type(), " with the activation ", activation, " is not supported"),
            kUnoptimized);
   }
-  Value* y = GemmOf(c);
-  c.SetOutput(0, known->second.empty() ? y : c.Make(known->second, {y}));
+  return c.Make("min", {c.Make("max", {y, Like(c, y, *first)}), Like(c, y, *second)});
+}
+
+void FusedGemm(NodeContext& c) {
+  auto parameter = [&](std::string_view name) {
+    return c.HasAttr(name) ? std::optional(c.Float(name, 0)) : std::nullopt;
+  };
+  c.SetOutput(0,
+              Activated(c, GemmOf(c), parameter("activation_alpha"), parameter("activation_beta")));
+}
+
+// With a sum before the activation, where there is an input 3.
+void FusedConv(NodeContext& c) {
+  Value* y = ConvOf(c);
+  if (c.has_input(3)) y = Add(c, y, InputOnto(c, 3, y->type.shape));
+  const std::vector<double> given =
+      c.FloatList("activation_params").value_or(std::vector<double>());
+  auto parameter = [&](size_t i) {
+    return i < given.size() ? std::optional(given[i]) : std::nullopt;
+  };
+  c.SetOutput(0, Activated(c, y, parameter(0), parameter(1)));
 }
 
 // A sum and its norm: inputs x, what is added, weight[, bias of the norm][, bias of the sum].
@@ -129,6 +155,7 @@ void AddFusedConverters(ConverterTable& table) {
   table.insert({{"com.microsoft::FusedMatMul", FusedMatMul},
                 {"com.microsoft::TransposeMatMul", FusedMatMul},
                 {"com.microsoft::FusedGemm", FusedGemm},
+                {"com.microsoft::FusedConv", FusedConv},
                 {"com.microsoft::GemmFastGelu", GemmFastGelu},
                 {"com.microsoft::BiasAdd", BiasAdd},
                 {"com.microsoft::BiasSplitGelu", BiasSplitGelu},

@@ -131,6 +131,17 @@ CASES = {
     "attention_past": ("Attention", [*QKV, None, PACKED_PAST], 2, heads),
     "attention_past_causal": ("Attention", [*QKV, None, PACKED_PAST], 2, dict(heads, unidirectional=1)),
     "attention_past_rows": ("Attention", [*QKV, ROWS_OF_ALL, PACKED_PAST], 2, dict(heads, unidirectional=1)),
+    "fused_matmul_batches": ("FusedMatMul", [(S, B, N, D), (T, B, N, D)], 1,
+                             dict(transBatchA=1, transBatchB=1, transB=1, alpha=0.3)),
+    "fused_matmul_batch_of_columns": ("FusedMatMul", [(D, B, N, S), (B, N, D, T)], 1, dict(transBatchA=1, transA=1)),
+    "fused_conv_relu": ("FusedConv", [(B, 6, 5, 7), (4, 3, 3, 2), (4,)], 1,
+                        dict(activation="Relu", group=2, pads=[1, 0, 1, 1], kernel_shape=[3, 2])),
+    "fused_conv_sum_clip": ("FusedConv", [(B, 3, 5), (4, 3, 2), (4,), (B, 4, 4)], 1,
+                            dict(activation="Clip", activation_params=[-0.5, 0.75])),
+    "fused_conv_leaky": ("FusedConv", [(B, 3, 5), (4, 3, 2)], 1, dict(activation="LeakyRelu", activation_params=[0.3])),
+    "fused_gemm_leaky": ("FusedGemm", [(S, D), (D, T), (T,)], 1, dict(activation="LeakyRelu", activation_alpha=0.3)),
+    "fused_gemm_hard_sigmoid": ("FusedGemm", [(S, D), (D, T), (T,)], 1,
+                                dict(activation="HardSigmoid", activation_alpha=0.3, activation_beta=0.4)),
 }
 
 

@@ -563,13 +563,13 @@ TEST_F(Converters, StatisticsHaveATypeOfTheirOwn) {
   EXPECT_EQ(out[2].dtype(), DType::kBF16);
 }
 
-TEST_F(Converters, FusedProductsOfTransposedBatchesAreRefused) {
+TEST_F(Converters, FusedActivationsWithoutAMeaningAreRefused) {
   model_.Opset("com.microsoft", 1);
-  Input("a", {2, 3, 4});
-  NodeProto& fused = Node("FusedMatMul", {"a", "a"});
+  Input("a", {3, 3});
+  NodeProto& fused = Node("FusedGemm", {"a", "a"});
   fused.set_domain("com.microsoft");
-  SetInt(fused, "transBatchA", 1);
-  ExpectRefused("E1301", "transBatchA");
+  SetString(fused, "activation", "Clip");
+  ExpectRefused("E1301", "FusedGemm with the activation Clip");
 }
 
 // Dims that the indices cover whole stay batch dims, which sharding can cut.
