@@ -212,7 +212,7 @@ class Importer {
 
   static std::string WayAround(const std::string& op, const std::string& domain,
                                const std::string& key) {
-    const bool microsoft = domain == "com.microsoft";
+    const bool microsoft = domain.starts_with("com.microsoft");  // ".nchwc" too
     if (microsoft && (op.starts_with("Packed") || op == "RemovePadding" || op == "RestorePadding"))
       return "compile the model as it was before its sequences were packed";
     if (microsoft && op.starts_with("DecoderMasked"))

@@ -396,6 +396,10 @@ TEST_F(FusedConverters, OpsThatStandForOtherModels) {
     EXPECT_THAT(d.fix(), HasSubstr(advice)) << op;
   }
   model_.graph.clear_node();
+  model_.Opset("com.microsoft.nchwc", 1);
+  model_.Node("Conv", {"x", "x"}, {"y"}).set_domain("com.microsoft.nchwc");
+  EXPECT_THAT(Failure(model_.proto).fix(), HasSubstr("before ONNX Runtime optimized it"));
+  model_.graph.clear_node();
   model_.Node("DequantizeLinear", {"x", "x"}, {"y"});
   EXPECT_THAT(Failure(model_.proto).fix(), HasSubstr("before it was quantized"));
 }
