@@ -31,12 +31,16 @@ bool IsShared(const Value* value, int64_t dim, int64_t parts) {
   return NarrowParts(value, static_cast<int>(dim), parts) < parts;
 }
 
-bool IsTooFine(const Value* value, const Ints& dims, int64_t parts) {
+bool IsShort(const Value* value, const Ints& dims, int64_t parts) {
   int64_t joined = 1;
   for (int64_t d : dims) joined *= value->type.shape[static_cast<size_t>(d)];
-  return joined >= parts && std::ranges::none_of(dims, [&](int64_t d) {
-           return value->type.shape[static_cast<size_t>(d)] >= parts || IsShared(value, d, parts);
-         });
+  return joined < parts && !(dims.size() == 1 && IsShared(value, dims[0], parts));
+}
+
+bool IsTooFine(const Value* value, const Ints& dims, int64_t parts) {
+  return !IsShort(value, dims, parts) && std::ranges::none_of(dims, [&](int64_t d) {
+    return value->type.shape[static_cast<size_t>(d)] >= parts || IsShared(value, d, parts);
+  });
 }
 
 int64_t DimToCutOf(const Value* value, const Ints& dims, int64_t parts) {

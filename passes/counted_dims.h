@@ -18,6 +18,8 @@ CountedDims DimsByRole(const Op& param);
 
 // Whether the dim is of kv heads that are fewer than the parts, for which SplitAxes splits an axis.
 bool IsShared(const Value* value, int64_t dim, int64_t parts);
+// Whether the dim that these stand for has fewer elements than parts, and is not shared.
+bool IsShort(const Value* value, const Ints& dims, int64_t parts);
 // Of several dims that stand for one of enough elements, whether none has enough itself.
 bool IsTooFine(const Value* value, const Ints& dims, int64_t parts);
 // Which of the dims that stand for one is cut: shared kv heads, else the one along which users want

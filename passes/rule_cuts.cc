@@ -40,7 +40,7 @@ Sharding RuleCuts::Cut(const SpecRule& rule, const Value* value, const CountedDi
     if (!axis || graph_.mesh.axis_size(*axis) == 1) continue;
     const Ints& dims = counted[static_cast<size_t>(cut.dim < 0 ? cut.dim + rank : cut.dim)];
     const int64_t ranks = graph_.mesh.axis_size(*axis);
-    if (IsTooFine(value, dims, ranks)) {
+    if (IsTooFine(value, dims, ranks) || (!rule.role.empty() && IsShort(value, dims, ranks))) {
       StaysWhole(rule, cut, what, ranks);
       continue;
     }

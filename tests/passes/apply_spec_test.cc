@@ -188,6 +188,21 @@ graph @g(%x: f32[2, 3, 6]) -> (%y) {
   EXPECT_NE(finer.notes[0].find("parameter 'q' stays whole"), std::string::npos);
 }
 
+// As a gate with a number for each head: what the spec did not ask for by name is no mistake.
+TEST(ApplySpec, ARoleOfFewerElementsThanRanksStaysWhole) {
+  Graph graph = ParseAndVerify(R"(mesh [tp=4]
+graph @g(%x: f32[2, 3, 8]) -> (%y) {
+  %w = param "gate" {part="weight", role="QKV"} : f32[8, 3]
+  %b = param "bias" {part="bias", role="QKV"} : f32[3]
+  %0 = matmul %x, %w : f32[2, 3, 3]
+  %y = add %0, %b : f32[2, 3, 3]
+})");
+  ApplySpec(graph, ParseSpec(R"(param { role: QKV shard_spec { dims: -1 axes: "tp" } })", "s"));
+  for (const Op* param : graph.Params()) EXPECT_TRUE(param->out().sharding.replicated());
+  ASSERT_EQ(graph.notes.size(), 1u);
+  EXPECT_NE(graph.notes[0].find("parameter 'gate' stays whole"), std::string::npos);
+}
+
 TEST(ApplySpec, AliasesAreNames) {
   Check(R"(param { match: "*down*" shard_spec { dims: -1 axes: "tp" } })",
         "CHECK: rows=[1]} : f32[6, 8@tp]");
