@@ -5,11 +5,6 @@
 // aligned, end the test; and see emulation_races.h.
 #pragma once
 
-#include <setjmp.h>
-#include <sys/mman.h>
-#include <ucontext.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -60,11 +55,12 @@ struct Exchanged {
 };
 
 struct Fiber {
-  ucontext_t context;
-  jmp_buf resume;  // swapcontext is a system call; where no races are looked for this is resumed
-  bool started = false;
   std::unique_ptr<char[]> stack;
+  void* at = nullptr;  // on its stack, where it was left
   bool done = true;
+  // What it waits for, and until when.
+  const Barrier* waits = nullptr;
+  int64_t generation = 0;
   Runner runner = Runner::Thread();
   ~Fiber() { runner.End(); }
 };
@@ -76,22 +72,7 @@ class Guarded {
   ~Guarded() { Release(); }
   Guarded(const Guarded&) = delete;
 
-  void Resize(size_t bytes) {
-    constexpr size_t kAlignment = 128;
-    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    bytes_ = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    const size_t pages = (bytes_ + page - 1) / page * page;
-    if (pages + page > mapped_) {
-      Release();
-      mapped_ = pages + page;
-      void* p = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      SHARDC_CHECK(p != MAP_FAILED, "memory for a block");
-      map_ = static_cast<std::byte*>(p);
-      SHARDC_CHECK(mprotect(map_ + mapped_ - page, page, PROT_NONE) == 0, "memory for a block");
-    }
-    end_ = map_ + mapped_ - page;
-    used_ = bytes;
-  }
+  void Resize(size_t bytes);
   std::byte* data() const { return end_ - bytes_; }
   void Fill() const { std::memset(data(), 0xff, bytes_); }
   // Whether nothing was written between what was asked for and the end.
@@ -100,10 +81,7 @@ class Guarded {
   }
 
  private:
-  void Release() {
-    if (map_) munmap(map_, mapped_);
-    map_ = nullptr;
-  }
+  void Release();
   std::byte *map_ = nullptr, *end_ = nullptr;
   size_t mapped_ = 0, bytes_ = 0, used_ = 0;
 };
@@ -122,8 +100,7 @@ struct Machine {
   int64_t most_blocks = INT32_MAX;
   Fiber* running = nullptr;
   std::unique_ptr<Exchanged[]> exchanged;  // one a thread
-  jmp_buf scheduler;
-  ucontext_t scheduler_context;
+  void* scheduler = nullptr;               // where the stack of the caller was left
   Runner caller = Runner::Caller();
   char begin = 0, end = 0;  // of a block: see Before
   std::function<void()> body;
@@ -131,130 +108,19 @@ struct Machine {
   bool reversed = false, progress = false;
   std::map<const void*, size_t> allowed;  // shared memory that was asked for, by kernel
 
-  static Machine& Get() {
-    static Machine machine;
-    return machine;
-  }
+  static Machine& Get();
 
-  SHARDC_UNSEEN void Yield() {
-    Fiber& me = *running;
-    if constexpr (kFindsRaces) {
-      caller.Switch();
-      swapcontext(&me.context, &scheduler_context);
-    } else {
-      if (_setjmp(me.resume) == 0) _longjmp(scheduler, 1);
-    }
-  }
-
-  // Runs a fiber until it waits or ends.
-  __attribute__((noinline)) void Resume(size_t i) {
-    running = fibers[i].get();
-    thread_index = {static_cast<unsigned>(i), 0, 0};
-    if constexpr (kFindsRaces) {
-      running->runner.Switch();
-      swapcontext(&scheduler_context, &running->context);
-    } else {
-      if (_setjmp(scheduler) != 0) return;
-      if (running->started) _longjmp(running->resume, 1);
-      running->started = true;
-      setcontext(&running->context);
-    }
-  }
-
-  // `orders`: what was done before is seen after.
-  SHARDC_UNSEEN void Wait(Barrier& barrier, bool orders) {
-    const int64_t generation = barrier.generation;
-    char* order = &barrier.order[generation % 2];
-    progress = true;
-    if (orders) Before(order);
-    if (++barrier.arrived == barrier.expected) {
-      barrier.arrived = 0;
-      ++barrier.generation;
-    } else {
-      while (barrier.generation == generation) Yield();
-    }
-    if (orders) After(order);
-  }
-
-  // Not instrumented: it is never left. A fiber does the same thread of one block after another.
-  SHARDC_UNSEEN static void Start() {
-    Machine& m = Get();
-    for (;;) {
-      m.RunBody();
-      m.running->done = m.progress = true;
-      m.Yield();
-    }
-  }
-  void RunBody() {
-    After(&begin);
-    try {
-      body();
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    Before(&end);
-  }
-  void RunBlock() {
-    constexpr size_t kStack = 256 << 10;
-    size_t n = block.x;
-    while (fibers.size() < n) fibers.push_back(std::make_unique<Fiber>());
-    all = {static_cast<int>(n)};
-    warps = std::make_unique<Barrier[]>((n + 31) / 32);
-    for (size_t i = 0; i < n; ++i) {
-      ++warps[i / 32].expected;
-      Fiber& f = *fibers[i];
-      // A block that failed leaves threads that are not done.
-      if (!f.stack || !f.done) {
-        if (!f.stack) f.stack = std::make_unique<char[]>(kStack);
-        getcontext(&f.context);
-        f.context.uc_stack.ss_sp = f.stack.get();
-        f.context.uc_stack.ss_size = kStack;
-        f.context.uc_link = nullptr;
-        f.started = false;
-        makecontext(&f.context, &Machine::Start, 0);
-      }
-      f.done = false;
-    }
-    Before(&begin);
-    for (size_t left = n; left > 0;) {
-      progress = false;
-      for (size_t j = 0; j < n; ++j) {
-        size_t i = reversed ? n - 1 - j : j;
-        if (fibers[i]->done) continue;
-        Resume(i);
-        if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
-        if (fibers[i]->done) --left;
-      }
-      SHARDC_CHECK(progress, "threads of a block wait at different barriers");
-    }
-    After(&end);
-  }
-
+  SHARDC_UNSEEN void Wait(Barrier& barrier, bool orders);
   void RunGrid(const void* kernel, int64_t blocks, int threads, size_t shared_bytes,
-               std::function<void()> run) {
-    SHARDC_CHECK(blocks <= INT32_MAX && threads > 0 && threads <= kMostThreads, "a launch's size");
-    SHARDC_CHECK(shared_bytes <= std::max(allowed[kernel], kSharedUnasked),
-                 "shared memory unasked");
-    Unseen unseen;
-    shared.Resize(shared_bytes);
-    largest_shared = std::max(largest_shared, shared_bytes);
-    grid = {static_cast<unsigned>(std::min(blocks, most_blocks)), 1, 1};
-    block = {static_cast<unsigned>(threads), 1, 1};
-    body = std::move(run);
-    caller = Runner::Caller();
-    exchanged = std::make_unique<Exchanged[]>(block.x);
-    for (unsigned b = 0; b < grid.x; ++b) {
-      block_index = {reversed ? grid.x - 1 - b : b, 0, 0};
-      shared.Fill();  // neither memory of another block, nor zero
-      RunBlock();
-      SHARDC_CHECK(shared.Whole(), "a kernel writes behind its shared memory");
-    }
-  }
+               std::function<void()> run);
+  void AllowShared(const void* kernel, size_t bytes);
 
-  void AllowShared(const void* kernel, size_t bytes) {
-    SHARDC_CHECK(bytes <= kMostShared, "shared memory that no GPU has");
-    allowed[kernel] = std::max(allowed[kernel], bytes);
-  }
+ private:
+  void Yield();
+  void Resume(size_t i);
+  static void Start();
+  void RunBody();
+  void RunBlock();
 };
 
 inline Machine& kMachine = Machine::Get();
@@ -270,35 +136,44 @@ inline void CheckAligned(const void* p, size_t bytes) noexcept {
   SHARDC_CHECK(reinterpret_cast<uintptr_t>(p) % bytes == 0, "a vector that is not aligned");
 }
 
+// What the lanes of a warp gave, until they give something else; zeros of lanes that are not there.
+template <typename T>
+class Given {
+ public:
+  Given(const Exchanged* warp, int64_t generation) : warp_(warp), generation_(generation) {}
+  SHARDC_UNSEEN T operator[](size_t lane) const {
+    T value;
+    __builtin_memcpy(&value, warp_[lane].bytes[generation_], sizeof(T));
+    return value;
+  }
+
+ private:
+  const Exchanged* warp_;
+  int64_t generation_;
+};
+
 // Every lane gives a value and sees those of its warp. No memory is ordered by it.
 template <typename T>
-SHARDC_UNSEEN void Exchange(const T& mine, T (&all)[32]) {
+SHARDC_UNSEEN Given<T> Exchange(const T& mine) {
   static_assert(sizeof(T) <= 64);
   Machine& m = kMachine;
-  const unsigned me = m.thread_index.x, first = me / 32 * 32;
-  Barrier& warp = m.warps.get()[me / 32];
-  const int64_t generation = warp.generation % 2;
-  Exchanged* const exchanged = m.exchanged.get();
-  __builtin_memcpy(exchanged[me].bytes[generation], &mine, sizeof(T));
-  m.Wait(warp, false);
-  for (int lane = 0; lane < warp.expected; ++lane) {
-    __builtin_memcpy(&all[lane], exchanged[first + static_cast<unsigned>(lane)].bytes[generation],
-                     sizeof(T));
-  }
+  const unsigned me = m.thread_index.x;
+  Barrier& barrier = m.warps.get()[me / 32];
+  Exchanged* const warp = m.exchanged.get() + me / 32 * 32;
+  const int64_t generation = barrier.generation % 2;
+  __builtin_memcpy(warp[me % 32].bytes[generation], &mine, sizeof(T));
+  m.Wait(barrier, false);
+  return {warp, generation};
 }
 
 template <typename T>
 T ShuffleXor(T value, int mask) {
-  T all[32] = {};
   const size_t lane = kMachine.thread_index.x % 32;
-  Exchange(value, all);
-  return all[lane ^ static_cast<size_t>(mask)];
+  return Exchange(value)[lane ^ static_cast<size_t>(mask)];
 }
 template <typename T>
 T Shuffle(T value, int from) {
-  T all[32] = {};
-  Exchange(value, all);
-  return all[from];
+  return Exchange(value)[static_cast<size_t>(from)];
 }
 
 }  // namespace shardc::cuda::emulation

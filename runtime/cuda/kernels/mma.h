@@ -49,17 +49,15 @@ __device__ __forceinline__ void Mma(float (&c)[4], const uint32_t (&a)[4], uint3
 // Lanes 8 i ... 8 i + 7 give the rows of matrix i.
 template <typename T>
 void LoadMatrices(uint32_t (&r)[4], const T* row) {
-  const T* rows[32] = {};
   CheckAligned(row, 16);
-  emulation::Exchange(row, rows);
+  const auto rows = emulation::Exchange(row);
   size_t lane = threadIdx.x % 32;
   for (size_t i = 0; i < 4; ++i) std::memcpy(&r[i], rows[i * 8 + lane / 4] + lane % 4 * 2, 4);
 }
 template <typename T>
 void LoadTransposed(uint32_t (&r)[4], const T* row) {
-  const T* rows[32] = {};
   CheckAligned(row, 16);
-  emulation::Exchange(row, rows);
+  const auto rows = emulation::Exchange(row);
   size_t lane = threadIdx.x % 32;
   for (size_t i = 0; i < 4; ++i) {
     const T* at = rows[i * 8 + lane % 4 * 2];
@@ -72,8 +70,7 @@ void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   struct Fragments {
     uint32_t a[4], b[2];
   };
-  Fragments mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}}, all[32] = {};
-  emulation::Exchange(mine, all);
+  const auto all = emulation::Exchange(Fragments{{a[0], a[1], a[2], a[3]}, {b0, b1}});
   auto half = [](uint32_t word, size_t k) {
     return Widen(T{static_cast<uint16_t>(word >> (k % 2 * 16))});
   };

@@ -1,0 +1,174 @@
+// Of the emulation (runtime/cuda/kernels/emulation.h) what is no template: once, and not as each
+// test is compiled that includes it.
+#include "runtime/cuda/kernels/emulation.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace shardc::cuda::emulation {
+
+void Guarded::Resize(size_t bytes) {
+  constexpr size_t kAlignment = 128;
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  bytes_ = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t pages = (bytes_ + page - 1) / page * page;
+  if (pages + page > mapped_) {
+    Release();
+    mapped_ = pages + page;
+    void* p = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    SHARDC_CHECK(p != MAP_FAILED, "memory for a block");
+    map_ = static_cast<std::byte*>(p);
+    SHARDC_CHECK(mprotect(map_ + mapped_ - page, page, PROT_NONE) == 0, "memory for a block");
+  }
+  end_ = map_ + mapped_ - page;
+  used_ = bytes;
+}
+
+void Guarded::Release() {
+  if (map_) munmap(map_, mapped_);
+  map_ = nullptr;
+}
+
+Machine& Machine::Get() {
+  static Machine machine;
+  return machine;
+}
+
+// Leaves off here, and goes on at `to`, where another stack was left: swapcontext is a system call.
+__attribute__((naked, noipa)) SHARDC_UNSEEN static void SwitchStack([[maybe_unused]] void** here,
+                                                                    [[maybe_unused]] void* to) {
+  asm(R"(
+    push %rbp
+    push %rbx
+    push %r12
+    push %r13
+    push %r14
+    push %r15
+    mov %rsp, (%rdi)
+    mov %rsi, %rsp
+    pop %r15
+    pop %r14
+    pop %r13
+    pop %r12
+    pop %rbx
+    pop %rbp
+    ret)");
+}
+
+// As SwitchStack() leaves one, so that it begins with `start`, whose own caller is none.
+static void* NewStack(char* memory, size_t bytes, void (*start)()) {
+  void** top = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(memory + bytes) / 16 * 16);
+  *--top = nullptr;
+  *--top = reinterpret_cast<void*>(start);
+  for (int i = 0; i < 6; ++i) *--top = nullptr;
+  return top;
+}
+
+SHARDC_UNSEEN void Machine::Yield() {
+  caller.Switch();
+  SwitchStack(&running->at, scheduler);
+}
+
+// Runs a fiber until it waits or ends.
+SHARDC_UNSEEN void Machine::Resume(size_t i) {
+  running = fibers[i].get();
+  thread_index = {static_cast<unsigned>(i), 0, 0};
+  running->runner.Switch();
+  SwitchStack(&scheduler, running->at);
+}
+
+SHARDC_UNSEEN void Machine::Wait(Barrier& barrier, bool orders) {
+  char* order = &barrier.order[barrier.generation % 2];
+  progress = true;
+  if (orders) Before(order);
+  if (++barrier.arrived == barrier.expected) {
+    barrier.arrived = 0;
+    ++barrier.generation;
+  } else {
+    running->waits = &barrier;
+    running->generation = barrier.generation;
+    Yield();
+  }
+  if (orders) After(order);
+}
+
+// Not instrumented: it is never left. A fiber does the same thread of one block after another.
+SHARDC_UNSEEN void Machine::Start() {
+  Machine& m = Get();
+  for (;;) {
+    m.RunBody();
+    m.running->done = m.progress = true;
+    m.Yield();
+  }
+}
+
+void Machine::RunBody() {
+  After(&begin);
+  try {
+    body();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  Before(&end);
+}
+
+void Machine::RunBlock() {
+  constexpr size_t kStack = 256 << 10;
+  size_t n = block.x;
+  while (fibers.size() < n) fibers.push_back(std::make_unique<Fiber>());
+  all = {static_cast<int>(n)};
+  warps = std::make_unique<Barrier[]>((n + 31) / 32);
+  for (size_t i = 0; i < n; ++i) {
+    ++warps[i / 32].expected;
+    Fiber& f = *fibers[i];
+    // A block that failed leaves threads that are not done.
+    if (!f.stack || !f.done) {
+      if (!f.stack) f.stack = std::make_unique<char[]>(kStack);
+      f.at = NewStack(f.stack.get(), kStack, &Machine::Start);
+    }
+    f.done = false;
+    f.waits = nullptr;
+  }
+  Before(&begin);
+  for (size_t left = n; left > 0;) {
+    progress = false;
+    for (size_t j = 0; j < n; ++j) {
+      size_t i = reversed ? n - 1 - j : j;
+      Fiber& f = *fibers[i];
+      if (f.done || (f.waits && f.waits->generation == f.generation)) continue;
+      f.waits = nullptr;
+      Resume(i);
+      if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
+      if (f.done) --left;
+    }
+    SHARDC_CHECK(progress, "threads of a block wait at different barriers");
+  }
+  After(&end);
+}
+
+void Machine::RunGrid(const void* kernel, int64_t blocks, int threads, size_t shared_bytes,
+                      std::function<void()> run) {
+  SHARDC_CHECK(blocks <= INT32_MAX && threads > 0 && threads <= kMostThreads, "a launch's size");
+  SHARDC_CHECK(shared_bytes <= std::max(allowed[kernel], kSharedUnasked), "shared memory unasked");
+  Unseen unseen;
+  shared.Resize(shared_bytes);
+  largest_shared = std::max(largest_shared, shared_bytes);
+  grid = {static_cast<unsigned>(std::min(blocks, most_blocks)), 1, 1};
+  block = {static_cast<unsigned>(threads), 1, 1};
+  body = std::move(run);
+  caller = Runner::Caller();
+  exchanged = std::make_unique<Exchanged[]>((block.x + 31) / 32 * 32);
+  for (unsigned b = 0; b < grid.x; ++b) {
+    block_index = {reversed ? grid.x - 1 - b : b, 0, 0};
+    shared.Fill();  // neither memory of another block, nor zero
+    RunBlock();
+    SHARDC_CHECK(shared.Whole(), "a kernel writes behind its shared memory");
+  }
+}
+
+void Machine::AllowShared(const void* kernel, size_t bytes) {
+  SHARDC_CHECK(bytes <= kMostShared, "shared memory that no GPU has");
+  allowed[kernel] = std::max(allowed[kernel], bytes);
+}
+
+}  // namespace shardc::cuda::emulation
