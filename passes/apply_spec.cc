@@ -108,8 +108,7 @@ class Application {
 
   // No error: a spec may be written so that its later rules are for other models.
   void NothingIsLeft(const SpecRule& rule, const std::string& kind) {
-    graph_.notes.push_back(StrCat("spec ", rule.where.ToString(),
-                                  ": this rule decides nothing: the ", kind,
+    graph_.notes.push_back(StrCat(rule.where.ToString(), ": this rule decides nothing: the ", kind,
                                   " that it matches have an earlier one"));
   }
 
@@ -147,7 +146,7 @@ class Application {
       for (int axis : value->type.sharding.dims[d].axes) {
         SetProvenance(value, axis,
                       AddProvenance(graph_, -1,
-                                    StrCat("spec ", rule.where.ToString(), ": ",
+                                    StrCat(rule.where.ToString(), ": ",
                                            rule.role.empty() ? "'" + rule.match + "'" : rule.role,
                                            " cuts dim ", d, " of ", what, " over ",
                                            graph_.mesh.axes()[axis].name)));
@@ -199,11 +198,11 @@ class Application {
   Op* Constrain(Value* value, Sharding sharding, const SpecRule& rule, const std::string& why,
                 Strings axes) {
     if (axes.empty()) return nullptr;
-    Op* op = graph_.AddOp(GetOpDef("sharding_constraint"), {},
-                          {TensorType(value->type.dtype, value->type.shape, std::move(sharding))},
-                          {{"axes", std::move(axes)},
-                           {"why", Strings{StrCat("spec ", rule.where.ToString(), ": ", why)}}},
-                          graph_.Next(value->producer), *value->producer);
+    Op* op = graph_.AddOp(
+        GetOpDef("sharding_constraint"), {},
+        {TensorType(value->type.dtype, value->type.shape, std::move(sharding))},
+        {{"axes", std::move(axes)}, {"why", Strings{StrCat(rule.where.ToString(), ": ", why)}}},
+        graph_.Next(value->producer), *value->producer);
     graph_.ReplaceAllUses(value, op->result());
     graph_.AppendOperand(op, value);
     return op;

@@ -123,7 +123,7 @@ bool RuleCuts::HasStretchOf(int64_t size) {
 void RuleCuts::StaysWhole(const SpecRule& rule, const CutDim& cut, const std::string& what,
                           int64_t parts) {
   if (!too_fine_.insert(&rule).second) return;
-  graph_.notes.push_back(StrCat("spec ", rule.where.ToString(), ": ", what,
+  graph_.notes.push_back(StrCat(rule.where.ToString(), ": ", what,
                                 " stays whole, as others may: what stands for dim ", cut.dim,
                                 " of it are dims of less than ", parts, " elements"));
 }

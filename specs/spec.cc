@@ -225,8 +225,8 @@ class Reader {
     ZeroSpec& zero = spec_.zero;
     if (proto_.has_zero_stage()) zero.stage = proto_.zero_stage();
     zero.axes.assign(proto_.zero_axes().begin(), proto_.zero_axes().end());
-    zero.where = "spec " + where.ToString();
-    if (!zero.axes.empty()) zero.axes_where = "spec " + Where("zero_axes", 0).ToString();
+    zero.where = where.ToString();
+    if (!zero.axes.empty()) zero.axes_where = Where("zero_axes", 0).ToString();
   }
 
   void ReadMicrobatches() {
@@ -241,8 +241,8 @@ class Reader {
           StrCat("there cannot be ", proto_.microbatches_together(), " microbatches together"),
           "use 2, or 1");
     }
-    spec_.microbatches = {proto_.microbatches(), "spec " + where.ToString(),
-                          proto_.microbatches_together(), "spec " + together.ToString()};
+    spec_.microbatches = {proto_.microbatches(), where.ToString(), proto_.microbatches_together(),
+                          together.ToString()};
   }
 
   void ReadPipeline() {
@@ -256,14 +256,14 @@ class Reader {
                 "use 1 or more");
     }
     pipeline.virtual_stages = proto_.virtual_stages();
-    pipeline.virtual_stages_where = "spec " + virtual_stages.ToString();
+    pipeline.virtual_stages_where = virtual_stages.ToString();
     const bool listed = !pipeline.layers.empty();
     const SpecLocation where = listed ? Where("stage_layers", 0) : Where("pipeline_axis");
     if (listed && pipeline.axis.empty()) throw Bad(where, "stage_layers needs pipeline_axis");
     if (std::ranges::any_of(pipeline.layers, [](int n) { return n < 1; })) {
       throw Bad(where, "a stage needs one layer or more");
     }
-    pipeline.where = "spec " + where.ToString();
+    pipeline.where = where.ToString();
   }
 
   const ShardSpecFile& proto_;
@@ -274,7 +274,7 @@ class Reader {
 }  // namespace
 
 std::string SpecLocation::ToString() const {
-  return line ? StrCat(file, ":", line, ":", column) : file;
+  return line ? StrCat("spec ", file, ":", line, ":", column) : file;
 }
 
 Spec ParseSpec(const std::string& text, const std::string& file) {

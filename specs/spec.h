@@ -11,9 +11,9 @@
 namespace shardc {
 
 struct SpecLocation {
-  std::string file;
+  std::string file;              // without a line: whatever says where it is
   int line = 0, column = 0;      // from 1; 0: unknown
-  std::string ToString() const;  // "megatron:12:3"
+  std::string ToString() const;  // "spec megatron:12:3"
 };
 
 struct CutDim {

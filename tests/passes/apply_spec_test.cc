@@ -346,7 +346,7 @@ TEST(ApplySpec, KeepsWhereItCameFrom) {
 
 TEST(ApplySpec, RefusesRulesThatMatchNothing) {
   Refused(R"(param { match: "*.fcc.weight" })", "E2102", "the nearest names: h.0.fc.weight");
-  Refused(R"(param { match: "*.fcc.weight" })", "E2102", "s:1:1");
+  Refused(R"(param { match: "*.fcc.weight" })", "E2102", "spec s:1:1");
   Refused(R"(param { match: "*.bias" role: MLP_DOWN })", "E2102",
           "no parameter matches '*.bias' with role MLP_DOWN");
   Refused("param { role: NORM }", "E2102", "roles in this model: MLP_UP, MLP_DOWN");
@@ -459,7 +459,7 @@ TEST(ApplySpec, RefusesCutsThatDoNotFit) {
       },
       "E2105", "more than 7 axes");
   Refused(R"(param { match: "*fc.*" shard_spec { dims: -1 axes: "tp" segments: 4 segments: 3 } })",
-          "E2002", "s:1:1: parameter 'h.0.fc.weight'");
+          "E2002", "spec s:1:1: parameter 'h.0.fc.weight'");
   Refused(R"(param { match: "*fc.*" shard_spec { dims: -1 axes: "tp" segments: 4 segments: 3 } })",
           "E2002", "or leave segments out");
 }
@@ -496,8 +496,8 @@ TEST(ApplySpec, TensorsAreCutByTheirVeryNames) {
     CHECK: graph @g(%x: f32[4@dp, 6])
     CHECK: transposed_aliases=["wt"]} : f32[6, 8@tp]
     CHECK: %h = matmul
-    CHECK-NEXT: why=["spec node 'n': where it has tensor h"]} : f32[4@dp, 8@tp/4]
-    CHECK-NEXT: why=["spec node 'n': where it has tensor h"]} : f32[4, 8]
+    CHECK-NEXT: why=["node 'n': where it has tensor h"]} : f32[4@dp, 8@tp/4]
+    CHECK-NEXT: why=["node 'n': where it has tensor h"]} : f32[4, 8]
     CHECK-NEXT: %y = neg %1)");
   EXPECT_EQ(graph.FindOutput("y")->producer->operands[0]->producer->attrs.StringList("axes"),
             (Strings{"dp", "tp"}));

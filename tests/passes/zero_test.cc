@@ -217,12 +217,12 @@ TEST(ResolveZero, Refuses) {
     ExpectThrown([&] { Resolve("dp=2, tp=2", spec, optimizer); }, id, what);
   };
   refused("zero_stage: 2 zero_axes: 'dpp'", true, "E2104", "did you mean 'dp'");
-  refused("zero_stage: 2 zero_axes: 'dpp'", true, "E2104", "s:2:15");
+  refused("zero_stage: 2 zero_axes: 'dpp'", true, "E2104", "spec s:2:15");
   refused("zero_stage: 2 zero_axes: 'qqq'", true, "E2104", "axes: dp, tp");
   refused("zero_axes: 'dpp'", true, "E2104", "did you mean 'dp'");  // whoever adds a stage
-  refused("zero_stage: 2", true, "E2108", "s:2:1");
+  refused("zero_stage: 2", true, "E2108", "spec s:2:1");
   refused("zero_stage: 3", false, "E2108", "no axis cuts the first dim of an input");
-  refused(StrCat(kInput, "zero_stage: 1"), false, "E2109", "s:3:1");
+  refused(StrCat(kInput, "zero_stage: 1"), false, "E2109", "spec s:3:1");
   refused(StrCat(kInput, "zero_stage: 2"), false, "E2109", "--optimizer adamw");
 }
 

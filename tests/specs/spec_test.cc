@@ -47,7 +47,7 @@ TEST(LoadSpec, ReadsAFileOfThatPath) {
   testing::WriteBytes(path, "param { match: 'w' shard_spec { dims: 0 axes: 'tp' } }");
   Spec spec = LoadSpec(path);
   EXPECT_EQ(spec.name, path);
-  EXPECT_EQ(spec.params[0].where.ToString(), path + ":1:1");
+  EXPECT_EQ(spec.params[0].where.ToString(), "spec " + path + ":1:1");
 }
 
 TEST(LoadSpec, NamesTheShippedOnes) {
@@ -86,7 +86,7 @@ TEST(ParseSpec, ReadsEveryField) {
                         "s");
   EXPECT_EQ(spec.mesh, (std::vector<MeshAxis>{{"dp", 2}, {"tp", 1}}));
   const SpecRule& r = spec.params.at(0);
-  EXPECT_EQ(r.where.ToString(), "s:3:5");
+  EXPECT_EQ(r.where.ToString(), "spec s:3:5");
   EXPECT_EQ(r.match, "*.qkv");
   EXPECT_EQ(r.role, "QKV");
   EXPECT_EQ(r.part, "bias");
@@ -107,7 +107,7 @@ TEST(ParseSpec, ReadsEveryField) {
   EXPECT_EQ(spec.values[0].cuts.at(0).dim, -2);
   EXPECT_TRUE(spec.values[0].may_match_nothing);
   EXPECT_EQ(spec.values[1].role, "MLP_DOWN");
-  EXPECT_EQ(spec.values[1].where.ToString(), "s:12:5");
+  EXPECT_EQ(spec.values[1].where.ToString(), "spec s:12:5");
 }
 
 // ColoTensor: what has a compute spec is made whole unless it says otherwise.
@@ -123,39 +123,39 @@ TEST(ParseSpec, ProcessGroupIsAMeshOfOneAxis) {
 }
 
 TEST(ParseSpec, RefusesTextThatDoesNotParse) {
-  ExpectRefused("param {\n  macth: 'w' }", "E2100", "s:2:3", "did you mean 'match'");
-  ExpectRefused("param { role: MLP_DWON }", "E2100", "s:1:15", "did you mean 'MLP_DOWN'");
-  ExpectRefused("\nparm { match: 'w' }", "E2100", "s:2:1", "did you mean 'param'");
-  ExpectRefused("param { match: 3 }", "E2100", "s:1:16", "");
-  ExpectRefused("param { match: 'w'", "E2100", "s:1:19", "the file ends here");
-  ExpectRefused("mesh { axis { size: 2 } }", "E2101", "s:1:8", "an axis needs a name");
+  ExpectRefused("param {\n  macth: 'w' }", "E2100", "spec s:2:3", "did you mean 'match'");
+  ExpectRefused("param { role: MLP_DWON }", "E2100", "spec s:1:15", "did you mean 'MLP_DOWN'");
+  ExpectRefused("\nparm { match: 'w' }", "E2100", "spec s:2:1", "did you mean 'param'");
+  ExpectRefused("param { match: 3 }", "E2100", "spec s:1:16", "");
+  ExpectRefused("param { match: 'w'", "E2100", "spec s:1:19", "the file ends here");
+  ExpectRefused("mesh { axis { size: 2 } }", "E2101", "spec s:1:8", "an axis needs a name");
 }
 
 TEST(ParseSpec, RefusesRulesWithoutSense) {
-  ExpectRefused("\n  param { }", "E2101", "s:2:3", "a param rule needs match or role");
+  ExpectRefused("\n  param { }", "E2101", "spec s:2:3", "a param rule needs match or role");
   for (const char* rule : {"value { shard_spec { dims: 0 axes: 'tp' } }", "value { match: 'h' }",
                            "value { match: 'h' role: QKV shard_spec { dims: 0 axes: 'tp' } }"}) {
-    ExpectRefused(rule, "E2101", "s:1:1", "needs match or role, not both, and a shard_spec");
+    ExpectRefused(rule, "E2101", "spec s:1:1", "needs match or role, not both, and a shard_spec");
   }
-  ExpectRefused("input { }", "E2101", "s:1:1", "an input rule needs match");
-  ExpectRefused("param { match: 'w' shard_spec { dims: 0 dims: 1 axes: 'tp' } }", "E2101", "s:1:1",
-                "2 dims and 1 axes; give one axis for each dim");
+  ExpectRefused("input { }", "E2101", "spec s:1:1", "an input rule needs match");
+  ExpectRefused("param { match: 'w' shard_spec { dims: 0 dims: 1 axes: 'tp' } }", "E2101",
+                "spec s:1:1", "2 dims and 1 axes; give one axis for each dim");
   ExpectRefused("input { match: 'x' shard_spec { dims: 0 dims: 1 axes: 'tp' axes: 'tp' } }",
-                "E2101", "s:1:1", "axis 'tp' is given twice");
-  ExpectRefused("param { match: 'w' shard_spec { segments: 2 segments: 2 } }", "E2101", "s:1:1",
-                "segments need exactly one cut dim");
+                "E2101", "spec s:1:1", "axis 'tp' is given twice");
+  ExpectRefused("param { match: 'w' shard_spec { segments: 2 segments: 2 } }", "E2101",
+                "spec s:1:1", "segments need exactly one cut dim");
   ExpectRefused("param { match: 'w' shard_spec { dims: 0 axes: 'tp' segments: 0 } }", "E2101",
-                "s:1:1", "segment size 0 is not positive");
+                "spec s:1:1", "segment size 0 is not positive");
   for (const char* cut :
        {"balanced_segments: 4", "dims: [0, 1] axes: ['cp', 'tp'] balanced_segments: 4",
         "dims: 0 axes: 'tp' segments: 2 balanced_segments: 4"}) {
-    ExpectRefused(StrCat("input { match: 'x' shard_spec { ", cut, " } }"), "E2101", "s:1:1",
+    ExpectRefused(StrCat("input { match: 'x' shard_spec { ", cut, " } }"), "E2101", "spec s:1:1",
                   "balanced_segments need exactly one cut dim, and no segments");
   }
   ExpectRefused("input { match: 'x' shard_spec { dims: 0 axes: 'tp' balanced_segments: 0 } }",
-                "E2101", "s:1:1", "balanced_segments 0 is not positive");
-  ExpectRefused("mesh { axis { name: 'tp' } }\nprocess_group { tp_degree: 2 }", "E2101", "s:2:1",
-                "give mesh or process_group, not both");
+                "E2101", "spec s:1:1", "balanced_segments 0 is not positive");
+  ExpectRefused("mesh { axis { name: 'tp' } }\nprocess_group { tp_degree: 2 }", "E2101",
+                "spec s:2:1", "give mesh or process_group, not both");
 }
 
 TEST(ParseSpec, Zero) {
@@ -166,9 +166,10 @@ TEST(ParseSpec, Zero) {
   EXPECT_EQ(spec.zero.axes_where, "spec s:2:16");
   EXPECT_EQ(ParseSpec("zero_stage: 0", "s").zero.stage, 0);
   EXPECT_FALSE(ParseSpec("", "s").zero.stage);
-  ExpectRefused("\nzero_stage: 4", "E2101", "s:2:1", "there is no zero_stage 4; use 1, 2 or 3");
-  ExpectRefused("zero_stage: -1", "E2101", "s:1:1", "there is no zero_stage -1");
-  ExpectRefused("zero_stages: 1", "E2100", "s:1:1", "did you mean 'zero_stage'");
+  ExpectRefused("\nzero_stage: 4", "E2101", "spec s:2:1",
+                "there is no zero_stage 4; use 1, 2 or 3");
+  ExpectRefused("zero_stage: -1", "E2101", "spec s:1:1", "there is no zero_stage -1");
+  ExpectRefused("zero_stages: 1", "E2100", "spec s:1:1", "did you mean 'zero_stage'");
 }
 
 TEST(ParseSpec, Microbatches) {
@@ -176,12 +177,12 @@ TEST(ParseSpec, Microbatches) {
   EXPECT_EQ(spec.microbatches.count, 3);
   EXPECT_EQ(spec.microbatches.where, "spec s:2:2");
   EXPECT_EQ(ParseSpec("", "s").microbatches.count, 1);
-  ExpectRefused("\nmicrobatches: 0", "E2101", "s:2:1", "there cannot be 0 microbatches");
+  ExpectRefused("\nmicrobatches: 0", "E2101", "spec s:2:1", "there cannot be 0 microbatches");
   spec = ParseSpec("microbatches: 4\nmicrobatches_together: 2", "s");
   EXPECT_EQ(spec.microbatches.together, 2);
   EXPECT_EQ(spec.microbatches.together_where, "spec s:2:1");
   EXPECT_EQ(ParseSpec("", "s").microbatches.together, 1);
-  ExpectRefused("microbatches_together: -1", "E2101", "s:1:1",
+  ExpectRefused("microbatches_together: -1", "E2101", "spec s:1:1",
                 "cannot be -1 microbatches together");
 }
 
@@ -194,9 +195,9 @@ TEST(ParseSpec, Pipeline) {
   EXPECT_EQ(ParseSpec("", "s").pipeline.axis, "");
   EXPECT_EQ(ParseSpec("", "s").pipeline.virtual_stages, 1);
   EXPECT_EQ(ParseSpec("virtual_stages: 4", "s").pipeline.virtual_stages, 4);
-  ExpectRefused("\n virtual_stages: 0", "E2101", "s:2:2", "cannot have 0 virtual stages");
-  ExpectRefused("stage_layers: 2", "E2101", "s:1:1", "stage_layers needs pipeline_axis");
-  ExpectRefused("pipeline_axis: 'pp' stage_layers: [1, 0]", "E2101", "s:1:21",
+  ExpectRefused("\n virtual_stages: 0", "E2101", "spec s:2:2", "cannot have 0 virtual stages");
+  ExpectRefused("stage_layers: 2", "E2101", "spec s:1:1", "stage_layers needs pipeline_axis");
+  ExpectRefused("pipeline_axis: 'pp' stage_layers: [1, 0]", "E2101", "spec s:1:21",
                 "a stage needs one layer or more");
 }
 

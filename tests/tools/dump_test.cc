@@ -171,14 +171,14 @@ TEST_F(CompileTest, SpecMistakes) {
         "param { match: \"transformer.h.*.mlp.c_fcc.weight\" shard_spec { dims: -1 axes: \"tp\" } "
         "}\n");
   Fails("--mesh tp=2 --spec match.textproto", 4,
-        {"E2102", "match.textproto:1:1", "transformer.h.0.mlp.c_fc.weight"});
+        {"E2102", "spec match.textproto:1:1", "transformer.h.0.mlp.c_fc.weight"});
   Write("axis.textproto",
         "\nparam { match: \"*.mlp.c_fc.weight\" shard_spec { dims: -1 axes: \"tpp\" } }\n");
   Fails("--mesh tp=2 --spec axis.textproto", 4,
-        {"E2104", "axis.textproto:2:1", "did you mean 'tp'"});
+        {"E2104", "spec axis.textproto:2:1", "did you mean 'tp'"});
   Write("field.textproto", "param { matc: \"x\" }\n");
   Fails("--mesh tp=2 --spec field.textproto", 4,
-        {"E2100", "field.textproto:1:", "did you mean 'match'"});
+        {"E2100", "spec field.textproto:1:", "did you mean 'match'"});
   Fails("--spec megatronn", 74, {"E5001", "did you mean 'megatron'"});
 }
 
