@@ -292,9 +292,11 @@ class Application {
   // first.
   static SpecRule SequenceFirst(SpecRule rule, const std::vector<int>& along) {
     const auto batch = std::find(along.begin(), along.end(), 0) - along.begin();
-    const auto sequence = std::find(along.begin(), along.end(), 1) - along.begin();
+    auto sequence = std::find(along.begin(), along.end(), 1) - along.begin();
     const auto rank = std::ssize(along);
-    if (batch == rank || batch < sequence) return rule;
+    if (batch == 0 || batch == rank) return rule;
+    if (sequence == rank) sequence = 0;  // of learned queries, along no input
+    if (batch < sequence) return rule;
     for (CutDim& cut : rule.cuts) {
       const auto dim = cut.dim < 0 ? cut.dim + rank : cut.dim;
       if (dim == sequence || dim == batch) {

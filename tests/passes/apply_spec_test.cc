@@ -415,6 +415,15 @@ graph @g(%ids: i64[4, 8]) -> (%y) {
     CHECK: site="down"
     CHECK-NEXT: f32[8@tp, 4@dp, 6])",
         kSequenceFirst);
+  // That of learned queries runs along no input.
+  Check(R"(value { role: MLP_DOWN shard_spec { dims: -2 dims: 0 axes: "tp" axes: "dp" } })",
+        "CHECK: f32[8@tp, 4@dp, 6]", R"(mesh [dp=2, tp=2]
+graph @g(%x: f32[4, 6]) -> (%y) {
+  %q = param "q" : f32[8, 1, 6]
+  %v = param "v" {role="MLP_DOWN"} : f32[6, 6]
+  %0 = add %q, %x : f32[8, 4, 6]
+  %y = matmul %0, %v {site="down"} : f32[8, 4, 6]
+})");
   // By module dims are those that are there.
   Check(R"(value { match: "down" shard_spec { dims: -2 axes: "tp" } })", "CHECK: f32[8, 4@tp, 6]",
         kSequenceFirst);
