@@ -98,7 +98,7 @@ Window TransposedWindowOf(NodeContext& c, const Shape& x, Ints kernel) {
     int64_t all = own + more[d];
     if (wanted || IsSame(automatic)) {
       const int64_t out = wanted ? (*wanted)[d] : std::min(x[d + 2] * w.stride[d], all);
-      if (out > kLargest) c.Fail("E1303", StrCat("there is no output_shape of ", out));
+      if (out < 1 || out > kLargest) c.Fail("E1303", StrCat("there is no output_shape of ", out));
       all = std::max(all, out);
       AddSame(automatic, all - out, w.low[d], w.high[d]);
     }

@@ -144,6 +144,8 @@ TEST_F(VisionConverters, TransposedConvsThatDoNotFitAreRefused) {
   ExpectRefused("E1303", "the input and output_padding of ConvTranspose do not fit");
   SetInts(node({1, 6, 4}, {6, 3, 3}), "output_shape", {int64_t{1} << 40});
   ExpectRefused("E1303", "there is no output_shape of 1099511627776");
+  SetInts(node({1, 6, 4}, {6, 3, 3}), "output_shape", {-kMax});
+  ExpectRefused("E1303", "there is no output_shape of -9223372036854775807");
 }
 
 }  // namespace
