@@ -126,14 +126,12 @@ constexpr Kind kKinds[] = {
 
 const Kind& KindOf(const std::string& descr, const std::string& path) {
   std::string_view name = descr;
-  if (name.starts_with('>')) {
-    Fail(path, "its elements '" + descr + "' are big endian",
-         "convert them with .astype('<" + descr.substr(1) + "')");
-  }
-  if (name.starts_with('<') || name.starts_with('|') || name.starts_with('='))
-    name.remove_prefix(1);
+  if (std::string_view("<>|=").find(name.substr(0, 1)) != name.npos) name.remove_prefix(1);
   for (const Kind& k : kKinds) {
-    if (k.descr == name) return k;
+    if (k.descr != name) continue;
+    if (!descr.starts_with('>')) return k;
+    Fail(path, "its elements '" + descr + "' are big endian",
+         StrCat("convert them with .astype('<", name, "')"));
   }
   Fail(path, "its elements '" + descr + "' are of a kind that is not read",
        "convert it, for example with .astype(np.float32)");

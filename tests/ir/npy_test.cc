@@ -122,6 +122,7 @@ TEST_F(NpyTest, RefusesWithAdvice) {
   EXPECT_THAT(Error(Npy(Dict(">f4", "(2, 2)"), data)),
               HasSubstr("convert them with .astype('<f4')"));
   EXPECT_THAT(Error(Npy(Dict("<c8", "(2, 2)"), data)), HasSubstr("'<c8'"));
+  EXPECT_THAT(Error(Npy(Dict(">c8", "(2, 2)"), data)), HasSubstr("of a kind that is not read"));
   EXPECT_THAT(
       Error(Npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }", data)),
       HasSubstr("records"));
