@@ -164,12 +164,8 @@ std::optional<Rotation> RotationOf(const RowView& x1, const Pairs& pairs, const 
 Value* RowsOf(Builder& b, const RowView& x, Shape lead, int64_t from, int64_t count) {
   Shape shape = std::move(lead);
   shape.push_back(x.size());
-  Value* rows = b.Reshape(x.v, shape);
-  if (count == x.size()) return rows;
-  Ints starts(shape.size(), 0), steps(shape.size(), 1);
-  starts.back() = from;
-  shape.back() = from + count;
-  return b.Make("slice", {rows}, {{"starts", starts}, {"limits", shape}, {"steps", steps}});
+  const int last = static_cast<int>(shape.size()) - 1;
+  return b.Slice(b.Reshape(x.v, std::move(shape)), last, from, from + count);
 }
 
 bool SameRows(const RowView& a, const RowView& b) {
