@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ir/shape_limit.h"
+#include "ir/shard_copy.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -142,33 +143,6 @@ HostTensor ReadTyped(const TensorProto& tensor, const TensorType& type, const st
   }
 }
 
-// Copies a box, one row of the last dims that it holds whole at a time.
-void CopyBox(const std::byte* data, const Shape& shape, int64_t element, const Shape& offset,
-             const Shape& size, std::byte* out) {
-  int rank = static_cast<int>(shape.size()), outer = rank;
-  int64_t run = element;
-  while (outer > 0) {
-    --outer;
-    run *= size[outer];
-    if (size[outer] != shape[outer]) break;
-  }
-  if (NumElements(size) == 0) return;
-  Ints strides(rank, element);
-  for (int d = rank - 2; d >= 0; --d) strides[d] = strides[d + 1] * shape[d + 1];
-  int64_t start = 0;
-  for (int d = 0; d < rank; ++d) start += offset[d] * strides[d];
-  Ints at(outer, 0);
-  while (true) {
-    int64_t from = start;
-    for (int d = 0; d < outer; ++d) from += at[d] * strides[d];
-    std::memcpy(out, data + from, static_cast<size_t>(run));
-    out += run;
-    int d = outer - 1;
-    while (d >= 0 && ++at[d] == size[d]) at[d--] = 0;
-    if (d < 0) return;
-  }
-}
-
 class BytesSource : public TensorSource {
  public:
   BytesSource(Bytes bytes, TensorType type) : bytes_(std::move(bytes)), type_(std::move(type)) {}
@@ -178,8 +152,8 @@ class BytesSource : public TensorSource {
       SHARDC_CHECK(offset[d] >= 0 && size[d] >= 0 && size[d] <= type_.shape[d] - offset[d],
                    "box of dim ", d);
     }
-    CopyBox(bytes_.data, type_.shape, DTypeSize(type_.dtype), offset, size,
-            static_cast<std::byte*>(out));
+    CopyBox(bytes_.data, type_.shape, offset, static_cast<std::byte*>(out), size,
+            Shape(size.size()), size, DTypeSize(type_.dtype));
     // The pages of a large model would add up to all of it in memory.
     if (bytes_.mapped && bytes_.size >= kKeptPages) MappedFile::Release(bytes_.data, bytes_.size);
   }

@@ -5,8 +5,8 @@
 
 namespace shardc {
 
-void CopyBox(const TensorView& in, const Shape& from, const Shape& step, const TensorView& out,
-             const Shape& to, const Shape& size) {
+void CopyStrided(const TensorView& in, const Shape& from, const Shape& step, const TensorView& out,
+                 const Shape& to, const Shape& size) {
   Shape in_strides = reference::Strides(in.shape), out_strides = reference::Strides(out.shape);
   int64_t in_base = reference::Offset(from, in_strides);
   int64_t out_base = reference::Offset(to, out_strides);

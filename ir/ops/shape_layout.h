@@ -10,7 +10,7 @@ void RegisterPieceOps(OpRegistry& registry);   // slice, pad, concat, split
 
 // Copies `size` elements from in, starting at `from` in steps of `step` (may be negative), to out,
 // starting at `to`. Views have the same dtype.
-void CopyBox(const TensorView& in, const Shape& from, const Shape& step, const TensorView& out,
-             const Shape& to, const Shape& size);
+void CopyStrided(const TensorView& in, const Shape& from, const Shape& step, const TensorView& out,
+                 const Shape& to, const Shape& size);
 
 }  // namespace shardc

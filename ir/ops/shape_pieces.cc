@@ -116,7 +116,7 @@ void RunSlice(const KernelCall& call) {
   const TensorView &x = call.in[0], &y = call.out[0];
   Shape to(x.rank(), 0), from = call.attrs->IntList("starts");
   if (y.num_elements() == 0) return;
-  CopyBox(x, from, call.attrs->IntList("steps"), y, to, y.shape);
+  CopyStrided(x, from, call.attrs->IntList("steps"), y, to, y.shape);
 }
 
 std::vector<TensorType> InferPad(const InferArgs& args) {
@@ -157,7 +157,7 @@ void RunPad(const KernelCall& call) {
     std::copy_n(value.raw(), bytes, y.data + i * bytes);
   }
   Shape zero(x.rank(), 0), one(x.rank(), 1);
-  CopyBox(x, zero, one, y, call.attrs->IntList("low"), x.shape);
+  CopyStrided(x, zero, one, y, call.attrs->IntList("low"), x.shape);
 }
 
 // concat and split: `whole` is the tensor of all pieces. Along the axis one factor stands for all
@@ -197,9 +197,9 @@ void CopyPieces(const TensorView& whole, std::span<const TensorView> pieces, int
   Shape at(whole.rank(), 0), zero = at, one(whole.rank(), 1);
   for (const TensorView& piece : pieces) {
     if (join) {
-      CopyBox(piece, zero, one, whole, at, piece.shape);
+      CopyStrided(piece, zero, one, whole, at, piece.shape);
     } else {
-      CopyBox(whole, at, one, piece, zero, piece.shape);
+      CopyStrided(whole, at, one, piece, zero, piece.shape);
     }
     at[axis] += piece.shape[axis];
   }
