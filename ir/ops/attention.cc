@@ -409,7 +409,7 @@ Attributes Resized(const Op& op, int q, const Shape& part, const Shape& origin) 
   const bool all_queries = part[z.heads_first ? 2 : 1] == z.s;
   if (!Drops(op) && (all_queries || !op.attrs.Bool("causal"))) return op.attrs;
   const Shape drawn = {origin[0], origin[z.heads_first ? 1 : 2], origin[z.heads_first ? 2 : 1], 0};
-  return AttributesOfPart(op, z.Probabilities(), drawn);
+  return AttributesOfDrawnPart(op, z.Probabilities(), drawn);
 }
 
 int64_t FlopsOf(const Op& op, int q, int64_t width_d, int64_t width_v) {

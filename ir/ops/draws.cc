@@ -39,7 +39,7 @@ void CheckPart(std::string_view op, const Attributes& attrs, const Shape& part) 
   CheckShape(op, DType::kF32, whole);
 }
 
-Attributes AttributesOfPart(const Op& op, const Shape& part, const Shape& origin) {
+Attributes AttributesOfDrawnPart(const Op& op, const Shape& part, const Shape& origin) {
   Attributes attrs = WithOriginMoved(op.attrs, origin);
   attrs.Set("whole", WholeOf(op.attrs, part));
   return attrs;

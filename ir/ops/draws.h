@@ -16,7 +16,7 @@ void CheckDraws(std::string_view op, const InferArgs& args, const Shape& drawn);
 // That a tensor of this shape is a part of what "origin" and "whole" say.
 void CheckPart(std::string_view op, const Attributes& attrs, const Shape& part);
 // For OpDef::resized: the attributes on the part that begins at `origin` of what is a part itself.
-Attributes AttributesOfPart(const Op& op, const Shape& part, const Shape& origin);
+Attributes AttributesOfDrawnPart(const Op& op, const Shape& part, const Shape& origin);
 
 // OpDef::undropped of an op that is the same one without the step.
 std::vector<Value*> WithoutStep(Builder& builder, const Op& op);

@@ -42,7 +42,7 @@ void RegisterDropoutOps(OpRegistry& registry) {
   def.undropped = [](Builder&, const Op& op) { return std::vector<Value*>{op.operands[0]}; };
   def.infer = Infer;
   def.resized = [](const Op& op, std::span<const TensorType>, const Shape& origin) {
-    return AttributesOfPart(op, op.in(0).shape, origin);
+    return AttributesOfDrawnPart(op, op.in(0).shape, origin);
   };
   def.rule = [](const Op& op) { return ElementwiseRule(op, {{0}}); };
   // The same elements of the gradient pass.

@@ -299,7 +299,7 @@ OpDef Def(std::string_view name, std::string_view fuses_at, int operands) {
                                        const Shape& origin) {
     if (!Drops(op)) return op.attrs;
     const Shape& o = grad ? op.in(0).shape : op.out(0).shape;
-    return AttributesOfPart(op, Drawn(o), {origin[0], origin[kHeads], origin[1], 0});
+    return AttributesOfDrawnPart(op, Drawn(o), {origin[0], origin[kHeads], origin[1], 0});
   };
   def.precision = Precision::kCompute;
   def.cpu_halves = CpuHalves::kBf16;
