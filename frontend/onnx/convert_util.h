@@ -62,6 +62,17 @@ inline Value* Like(NodeContext& c, Value* v, double value) {
 }
 Value* Times(NodeContext& c, Value* v, double factor);  // v itself for 1
 Value* Plus(NodeContext& c, Value* v, double term);     // v itself for 0
+inline Value* Clamped(NodeContext& c, Value* v, double low, double high) {
+  return c.Make("min", {c.Make("max", {v, Like(c, v, low)}), Like(c, v, high)});
+}
+// As the ONNX ops of these names.
+Value* LeakyReluOf(NodeContext& c, Value* x, double alpha);
+Value* ThresholdedReluOf(NodeContext& c, Value* x, double alpha);
+Value* SoftplusOf(NodeContext& c, Value* x);
+Value* SoftsignOf(NodeContext& c, Value* x);
+Value* HardSigmoidOf(NodeContext& c, Value* x, double alpha, double beta);
+// x where it is positive, else scale * (exp(x / width) - 1).
+Value* ExponentialUnit(NodeContext& c, Value* x, double scale, double width);
 // E1303, naming v so, where it does not broadcast to this shape, or would make it larger.
 void CheckOnto(const NodeContext& c, const Value* v, const Shape& shape, const std::string& what);
 // Input i, which broadcasts to this shape.
@@ -81,8 +92,6 @@ Positions PositionsAlong(NodeContext& c, const Shape& x, Value* indices, int axi
 Value* GemmOf(NodeContext& c);
 // What a Conv node computes.
 Value* ConvOf(NodeContext& c);
-Value* LeakyReluOf(NodeContext& c, Value* x, double alpha);
-Value* HardSigmoidOf(NodeContext& c, Value* x, double alpha, double beta);
 // log(softmax(x)) over the axis, computed without overflow.
 Value* LogSoftmax(NodeContext& c, Value* x, int axis);
 

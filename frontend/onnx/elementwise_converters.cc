@@ -10,6 +10,38 @@
 namespace shardc::onnx_import {
 namespace {
 
+Value* Negative(NodeContext& c, Value* x) { return c.Make("less", {x, Like(c, x, 0)}); }
+
+}  // namespace
+
+Value* LeakyReluOf(NodeContext& c, Value* x, double alpha) {
+  return Where(c, Negative(c, x), Times(c, x, alpha), x);
+}
+
+// exp sees no positive value: its overflow would make the gradient NaN.
+Value* ExponentialUnit(NodeContext& c, Value* x, double scale, double width) {
+  Value* low = Div(c, c.Make("min", {x, Like(c, x, 0)}), Like(c, x, width));
+  return Where(c, Negative(c, x), Times(c, Plus(c, c.Make("exp", {low}), -1), scale), x);
+}
+
+Value* ThresholdedReluOf(NodeContext& c, Value* x, double alpha) {
+  return Where(c, c.Make("greater", {x, Like(c, x, alpha)}), x, Like(c, x, 0));
+}
+
+// max(x, 0) + log(1 + exp(-|x|)).
+Value* SoftplusOf(NodeContext& c, Value* x) {
+  Value* e = c.Make("exp", {c.Make("neg", {c.Make("abs", {x})})});
+  return Add(c, c.Make("relu", {x}), c.Make("log", {Plus(c, e, 1)}));
+}
+
+Value* SoftsignOf(NodeContext& c, Value* x) { return Div(c, x, Plus(c, c.Make("abs", {x}), 1)); }
+
+Value* HardSigmoidOf(NodeContext& c, Value* x, double alpha, double beta) {
+  return Clamped(c, Plus(c, Times(c, x, alpha), beta), 0, 1);
+}
+
+namespace {
+
 using Name = std::pair<std::string_view, std::string_view>;
 
 // ONNX op -> our op of the same operands and meaning.
@@ -102,8 +134,6 @@ void Relu(NodeContext& c) {
   c.SetOutput(0, is_float ? c.Make("relu", {x}) : c.Make("max", {x, Like(c, x, 0)}));
 }
 
-Value* Negative(NodeContext& c, Value* x) { return c.Make("less", {x, Like(c, x, 0)}); }
-
 void LeakyRelu(NodeContext& c) {
   c.SetOutput(0, LeakyReluOf(c, c.input(0), c.Float("alpha", 0.01f)));
 }
@@ -111,13 +141,6 @@ void LeakyRelu(NodeContext& c) {
 void PRelu(NodeContext& c) {
   Value* x = c.input(0);
   c.SetOutput(0, Where(c, Negative(c, x), Mul(c, x, InputOnto(c, 1, x->type.shape)), x));
-}
-
-// x where it is positive, else scale * (exp(x / width) - 1). exp sees no positive value: its
-// overflow would make the gradient NaN.
-Value* ExponentialUnit(NodeContext& c, Value* x, double scale, double width) {
-  Value* low = Div(c, c.Make("min", {x, Like(c, x, 0)}), Like(c, x, width));
-  return Where(c, Negative(c, x), Times(c, Plus(c, c.Make("exp", {low}), -1), scale), x);
 }
 
 void Elu(NodeContext& c) { c.SetOutput(0, ExponentialUnit(c, c.input(0), c.Float("alpha", 1), 1)); }
@@ -134,15 +157,7 @@ void Selu(NodeContext& c) {
 }
 
 void ThresholdedRelu(NodeContext& c) {
-  Value* x = c.input(0);
-  Value* passes = c.Make("greater", {x, Like(c, x, c.Float("alpha", 1))});
-  c.SetOutput(0, Where(c, passes, x, Like(c, x, 0)));
-}
-
-// max(x, 0) + log(1 + exp(-|x|)).
-Value* SoftplusOf(NodeContext& c, Value* x) {
-  Value* e = c.Make("exp", {c.Make("neg", {c.Make("abs", {x})})});
-  return Add(c, c.Make("relu", {x}), c.Make("log", {Plus(c, e, 1)}));
+  c.SetOutput(0, ThresholdedReluOf(c, c.input(0), c.Float("alpha", 1)));
 }
 
 void Softplus(NodeContext& c) { c.SetOutput(0, SoftplusOf(c, c.input(0))); }
@@ -151,10 +166,7 @@ void Mish(NodeContext& c) {
   c.SetOutput(0, Mul(c, c.input(0), c.Make("tanh", {SoftplusOf(c, c.input(0))})));
 }
 
-void Softsign(NodeContext& c) {
-  Value* x = c.input(0);
-  c.SetOutput(0, Div(c, x, Plus(c, c.Make("abs", {x}), 1)));
-}
+void Softsign(NodeContext& c) { c.SetOutput(0, SoftsignOf(c, c.input(0))); }
 
 void HardSigmoid(NodeContext& c) {
   c.SetOutput(0, HardSigmoidOf(c, c.input(0), c.Float("alpha", 0.2f), c.Float("beta", 0.5)));
@@ -261,15 +273,6 @@ void Dropout(NodeContext& c) {
 }
 
 }  // namespace
-
-Value* LeakyReluOf(NodeContext& c, Value* x, double alpha) {
-  return Where(c, Negative(c, x), Times(c, x, alpha), x);
-}
-
-Value* HardSigmoidOf(NodeContext& c, Value* x, double alpha, double beta) {
-  Value* line = Plus(c, Times(c, x, alpha), beta);
-  return c.Make("min", {c.Make("max", {line, Like(c, x, 0)}), Like(c, x, 1)});
-}
 
 void AddElementwiseConverters(ConverterTable& table) {
   for (const Name& name : kSame) table.emplace(name.first, Same);

@@ -2,6 +2,9 @@
 // states one for each step.
 #include <algorithm>
 #include <cctype>
+#include <cmath>
+#include <limits>
+#include <optional>
 #include <string>
 
 #include "frontend/onnx/convert_util.h"
@@ -10,6 +13,43 @@ namespace shardc::onnx_import {
 namespace {
 
 constexpr int64_t kMaxSteps = 1024;
+
+// With its parameters where a node gives none. kGiven: it must, for ONNX says nothing, or ONNX
+// Runtime takes others (0 for the threshold).
+struct Function {
+  std::string_view name;
+  std::optional<double> alpha, beta;
+  Value* (*apply)(NodeContext& c, Value* x, double alpha, double beta);
+};
+constexpr double kGiven = std::numeric_limits<double>::quiet_NaN();
+constexpr Function kFunctions[] = {
+    {"sigmoid", {}, {}, [](auto& c, Value* x, double, double) { return c.Make("sigmoid", {x}); }},
+    {"tanh", {}, {}, [](auto& c, Value* x, double, double) { return c.Make("tanh", {x}); }},
+    {"relu", {}, {}, [](auto& c, Value* x, double, double) { return c.Make("relu", {x}); }},
+    {"softsign", {}, {}, [](auto& c, Value* x, double, double) { return SoftsignOf(c, x); }},
+    {"softplus", {}, {}, [](auto& c, Value* x, double, double) { return SoftplusOf(c, x); }},
+    {"leakyrelu",
+     0.01f,
+     {},
+     [](auto& c, Value* x, double a, double) { return LeakyReluOf(c, x, a); }},
+    {"thresholdedrelu",
+     kGiven,
+     {},
+     [](auto& c, Value* x, double a, double) { return ThresholdedReluOf(c, x, a); }},
+    {"elu", 1, {}, [](auto& c, Value* x, double a, double) { return ExponentialUnit(c, x, a, 1); }},
+    {"hardsigmoid", 0.2f, 0.5, HardSigmoidOf},
+    {"affine", kGiven, kGiven,
+     [](auto& c, Value* x, double a, double b) { return Plus(c, Times(c, x, a), b); }},
+    {"scaledtanh", kGiven, kGiven,
+     [](auto& c, Value* x, double a, double b) {
+       return Times(c, c.Make("tanh", {Times(c, x, b)}), a);
+     }},
+};
+
+struct Activation {
+  const Function* function;
+  double alpha = 0, beta = 0;
+};
 
 struct State {
   Value *h, *c;  // [b, hidden]; c is of LSTM alone
@@ -20,16 +60,18 @@ struct State {
 // of the states; of LSTM maybe peepholes[3 * hidden].
 struct Direction {
   Value *x, *weight, *bias, *peepholes;
-  std::vector<std::string> activations;
+  std::vector<Activation> activations;
 };
 
-Value* Activate(NodeContext& c, const std::string& name, Value* x) {
-  std::string op = name;
-  for (char& letter : op) letter = static_cast<char>(std::tolower(letter));
-  if (op != "sigmoid" && op != "tanh" && op != "relu") {
-    c.Fail("E1301", StrCat("the activation \"", name, "\" of ", c.op_type(), " is not supported"));
-  }
-  return c.Make(op, {x});
+Value* Apply(NodeContext& c, const Activation& f, Value* x) {
+  return f.function->apply(c, x, f.alpha, f.beta);
+}
+
+// Of a gate, whose input may be clipped.
+Value* Activate(NodeContext& c, const Activation& f, Value* x) {
+  if (!c.HasAttr("clip")) return Apply(c, f, x);
+  const double limit = c.Float("clip", 0);
+  return Apply(c, f, Clamped(c, x, -limit, limit));
 }
 
 std::vector<Value*> Gates(NodeContext& c, Value* x, int64_t n) {
@@ -52,11 +94,14 @@ State LstmStep(NodeContext& c, const Direction& d, Value* x, const State& s) {
     in = Add(c, in, Mul(c, s.c, peepholes[0]));
     forget = Add(c, forget, Mul(c, s.c, peepholes[2]));
   }
-  Value* kept = Mul(c, Activate(c, d.activations[0], forget), s.c);
-  Value* added = Mul(c, Activate(c, d.activations[0], in), Activate(c, d.activations[1], gates[3]));
-  Value* cell = Add(c, kept, added);
+  in = Activate(c, d.activations[0], in);
+  const bool coupled = c.Int("input_forget", 0) != 0;
+  forget = coupled ? Sub(c, Like(c, in, 1), in) : Activate(c, d.activations[0], forget);
+  Value* added = Mul(c, in, Activate(c, d.activations[1], gates[3]));
+  Value* cell = Add(c, Mul(c, forget, s.c), added);
   if (d.peepholes) out = Add(c, out, Mul(c, cell, peepholes[1]));
-  Value* h = Mul(c, Activate(c, d.activations[0], out), Activate(c, d.activations[2], cell));
+  // What the cell gives is not clipped, in ONNX Runtime either.
+  Value* h = Mul(c, Activate(c, d.activations[0], out), Apply(c, d.activations[2], cell));
   return {h, cell};
 }
 
@@ -92,8 +137,8 @@ Kind KindOf(NodeContext& c) {
   return {"RNN", 1, {"Tanh"}, RnnStep};
 }
 
-// Those of each direction, one behind the other.
-std::vector<std::string> ActivationsOf(NodeContext& c, const Kind& kind, int64_t ways) {
+// Those of each direction, one behind the other. Parameters are listed for those that have any.
+std::vector<Activation> ActivationsOf(NodeContext& c, const Kind& kind, int64_t ways) {
   std::vector<std::string> names;
   for (int64_t w = 0; w < ways; ++w) {
     names.insert(names.end(), kind.activations.begin(), kind.activations.end());
@@ -103,7 +148,35 @@ std::vector<std::string> ActivationsOf(NodeContext& c, const Kind& kind, int64_t
     c.Fail("E1303",
            StrCat(kind.op, " needs ", names.size(), " activations and has ", given->size()));
   }
-  return given.value_or(names);
+  std::vector<Activation> activations;
+  for (const std::string& name : given.value_or(names)) {
+    std::string lower = name;
+    for (char& letter : lower) letter = static_cast<char>(std::tolower(letter));
+    const auto* f = std::ranges::find(kFunctions, lower, &Function::name);
+    if (f == std::end(kFunctions)) {
+      c.Fail("E1303", StrCat(kind.op, " has no activation \"", name, "\""));
+    }
+    activations.push_back({f});
+  }
+  auto set = [&](std::string_view attribute, auto otherwise, auto to) {
+    const std::vector<double> values = c.FloatList(attribute).value_or(std::vector<double>());
+    size_t next = 0;
+    for (Activation& a : activations) {
+      if (!(a.function->*otherwise)) continue;
+      a.*to = next < values.size() ? values[next] : *(a.function->*otherwise);
+      if (std::isnan(a.*to)) {
+        c.Fail("E1303", StrCat(kind.op, " needs an ", attribute, " for ", a.function->name));
+      }
+      ++next;
+    }
+    if (values.size() > next) {
+      c.Fail("E1303", StrCat(attribute, " of ", kind.op, " has ", values.size(), " values for ",
+                             next, " activations that have one"));
+    }
+  };
+  set("activation_alpha", &Function::alpha, &Activation::alpha);
+  set("activation_beta", &Function::beta, &Activation::beta);
+  return activations;
 }
 
 // Input i, null where it is absent; E1303 unless it has this shape.
@@ -165,10 +238,8 @@ void Recurrent(NodeContext& c) {
   const bool lstm = kind.op == "LSTM";
   Value *h0 = swapped(InputOf(c, 5, state)), *c0 = lstm ? swapped(InputOf(c, 6, state)) : nullptr;
   Value* peepholes = lstm ? InputOf(c, 7, {ways, 3 * hidden}) : nullptr;
-  if (lstm && c.Int("input_forget", 0) != 0) {
-    c.Fail("E1301", "LSTM with input_forget is not supported");
-  }
-  const std::vector<std::string> names = ActivationsOf(c, kind, ways);
+  if (c.Float("clip", 1) <= 0) c.Fail("E1303", StrCat("the clip of ", kind.op, " is not positive"));
+  const std::vector<Activation> activations = ActivationsOf(c, kind, ways);
   Value* nothing = c.Constant(HostTensor(x->type.dtype, {batch, hidden}));
   std::vector<Value*> ys, hs, cs;
   for (int64_t w = 0; w < ways; ++w) {
@@ -180,7 +251,7 @@ void Recurrent(NodeContext& c) {
       if (kind.op == "GRU") bias = both[1];
       inputs = Add(c, inputs, bias ? both[0] : Add(c, both[0], both[1]));
     }
-    const auto first = names.begin() + w * static_cast<int64_t>(kind.activations.size());
+    const auto first = activations.begin() + w * static_cast<int64_t>(kind.activations.size());
     const Direction d = {inputs,
                          Item(c, recurrent, w),
                          bias,
