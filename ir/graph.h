@@ -111,6 +111,10 @@ class Outputs {
   const_iterator Find(std::string_view name) const;
 
  private:
+  friend class Graph;  // which moves with its values: they keep what they know
+  Outputs(Outputs&&) = default;
+  Outputs& operator=(Outputs&&) = default;
+
   std::vector<Output> list_;
   std::map<std::string, size_t, std::less<>> by_name_;
 };

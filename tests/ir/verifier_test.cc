@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <type_traits>
 
 #include "frontend/gpt_config.h"
 #include "ir/builder.h"
@@ -14,6 +15,10 @@
 
 namespace shardc {
 namespace {
+
+// Of a copy values would not know.
+static_assert(!std::is_copy_constructible_v<Outputs> && !std::is_move_assignable_v<Outputs>);
+static_assert(std::is_move_assignable_v<Graph>);
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
