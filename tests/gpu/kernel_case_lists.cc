@@ -261,6 +261,12 @@ void AddProducts(List& list) {
            {{"length", int64_t{40}}});
   list.Add("long rows", "matmul_tn", {list.F({50, 40}, 1), list.F({50, 16}, 2)},
            {{"cols", int64_t{37}}});
+  list.Add("one odd size", "matmul", {list.F({3, 16, 48}, 1), list.F({41, 24}, 2)},
+           {{"cols", int64_t{41}}});
+  list.Add("one odd size", "matmul_nt", {list.F({16, 48}, 1), list.F({33, 48}, 2)},
+           {{"length", int64_t{40}}});
+  list.Add("one odd size", "matmul_tn", {list.F({48, 40}, 1), list.F({48, 16}, 2)},
+           {{"cols", int64_t{37}}});
   list.Add("odd", "matmul", {list.F({3, 17, 41}, 1), list.F({41, 24}, 2)});
   list.Add("odd", "matmul_nt", {list.F({17, 43}, 1), list.F({33, 43}, 2)});
   list.Add("odd", "matmul_tn", {list.F({50, 37}, 1), list.F({50, 16}, 2), list.F({37, 16}, 3)},

@@ -144,6 +144,43 @@ TEST(CudaGeometry, OddColumnsOfHalvesArePadded) {
   EXPECT_FALSE(PlanPadding(*PlanMatmul("matmul", {}, {3, 64, 25}, {3, 25, 41}, {3, 64, 41}), 2));
 }
 
+TEST(CudaMatmulPlan, AnOddSizeOfHalvesIsSplitWhereOperandsAreAligned) {
+  auto at = [](const SplitPlan& s) { return std::tuple(s.offset.a, s.offset.b, s.offset.d); };
+  Attributes attrs;
+  attrs.Set("length", int64_t{50264});
+  auto logits = PlanSplit(*PlanMatmul("matmul_nt", attrs, {64, 24}, {50257, 24}, {64, 50264}), 2);
+  ASSERT_TRUE(logits);
+  EXPECT_EQ(logits->first.rows, 50256);
+  EXPECT_EQ(logits->second.rows, 1);
+  EXPECT_EQ(logits->second.a_cols, 1);
+  EXPECT_EQ(logits->second.d_ld, 50264);
+  EXPECT_EQ(at(*logits), std::tuple(50256 * 24, 0, 50256));
+  EXPECT_FALSE(logits->sums);
+  attrs = {};
+  attrs.Set("cols", int64_t{50257});
+  auto dx = PlanSplit(*PlanMatmul("matmul", attrs, {64, 50264}, {50257, 24}, {64, 24}), 2);
+  ASSERT_TRUE(dx);
+  EXPECT_EQ(dx->first.k, 50256);
+  EXPECT_EQ(dx->first.b_rows, 50256);
+  EXPECT_EQ(dx->second.a_cols, 1);
+  EXPECT_EQ(at(*dx), std::tuple(50256 * 24, 50256, 0));
+  EXPECT_TRUE(dx->sums);
+  auto dw = PlanSplit(*PlanMatmul("matmul_tn", attrs, {64, 50264}, {64, 24}, {50257, 24}), 2);
+  ASSERT_TRUE(dw);
+  EXPECT_EQ(dw->first.cols, 50256);
+  EXPECT_EQ(dw->second.b_rows, 1);
+  EXPECT_EQ(at(*dw), std::tuple(0, 50256, 50256 * 24));
+
+  auto matmul = [](Shape a, Shape b, Shape y) { return *PlanMatmul("matmul", {}, a, b, y); };
+  EXPECT_FALSE(PlanSplit(matmul({64, 24}, {24, 40}, {64, 40}), 2));  // nothing is odd
+  EXPECT_FALSE(PlanSplit(matmul({63, 24}, {24, 40}, {63, 40}), 4));  // no halves
+  EXPECT_FALSE(PlanSplit(matmul({7, 24}, {24, 40}, {7, 40}), 2));    // too small
+  EXPECT_FALSE(PlanSplit(matmul({64, 24}, {24, 41}, {64, 41}), 2));  // columns begin anywhere
+  EXPECT_FALSE(PlanSplit(matmul({64, 23}, {23, 40}, {64, 40}), 2));
+  EXPECT_FALSE(PlanSplit(*PlanMatmul("matmul_nt", {}, {64, 24}, {41, 24}, {64, 41}), 2));
+  EXPECT_TRUE(PlanSplit(matmul({63, 24}, {24, 40}, {63, 40}), 2));
+}
+
 TEST(CudaGeometry, ProductsFoldRowsAndBatch) {
   auto plan = *PlanMatmul("matmul", {}, {2, 3, 5}, {5, 7}, {2, 3, 7});
   EXPECT_EQ(plan.rows, 7);

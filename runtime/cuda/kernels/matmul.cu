@@ -124,6 +124,13 @@ struct PadColumns {
   }
 };
 
+template <typename T>
+struct NarrowSums {
+  const float* from;
+  T* to;
+  __device__ void operator()(int64_t i) const { to[i] = Narrow<T>(from[i]); }
+};
+
 constexpr Binding kBindings[] = {{"matmul", MakeMatmul},
                                  {"matmul_nt", MakeMatmul},
                                  {"matmul_tn", MakeMatmul},
@@ -151,6 +158,18 @@ void EnqueuePadding(const Launch& launch, const MatrixProduct& product, const Pa
   const MatmulPlan& plan = product.plan;
   copy(padding.a, product.a, plan.a_rows, plan.a_rows, plan.a_cols);
   copy(padding.b, product.b, plan.b_rows, plan.b_ld, plan.b_cols);
+}
+
+void EnqueueNarrowing(const Launch& launch, const std::byte* from, std::byte* to, DType half,
+                      int64_t count) {
+  auto enqueue = [&](auto t) {
+    using F = NarrowSums<decltype(t)>;
+    F f{reinterpret_cast<const float*>(from), reinterpret_cast<decltype(t)*>(to)};
+    Grid grid = ElementGrid(count);
+    LaunchKernel(launch, ElementsKernel<F>, grid.blocks, grid.threads, 0, f, count);
+  };
+  if (half == DType::kBF16) return enqueue(BF16());
+  enqueue(F16());
 }
 
 KernelPtr MakeFusedProduct(const FusedProduct& f, const Launch& launch, std::string* why_not) {

@@ -66,6 +66,41 @@ std::optional<PaddingPlan> PlanPadding(const MatmulPlan& plan, int64_t element_b
   return out;
 }
 
+std::optional<SplitPlan> PlanSplit(const MatmulPlan& plan, int64_t element_bytes) {
+  constexpr int64_t kEach = 8;
+  if (element_bytes > 2 || plan.batch != 1 || plan.parts.size() != 1) return std::nullopt;
+  auto odd = [](int64_t size) { return size % kEach != 0; };
+  if (odd(plan.rows) + odd(plan.cols) + odd(plan.k) != 1) return std::nullopt;
+  if (odd(plan.a_rows) || odd(plan.b_ld) || odd(plan.d_ld)) return std::nullopt;
+  SplitPlan s{plan, plan, {}, odd(plan.k)};
+  // The size, and where it is among those that are stored.
+  auto split = [&](int64_t MatmulPlan::*size, std::initializer_list<int64_t MatmulPlan::*> stored) {
+    const int64_t first = plan.*size / kEach * kEach;
+    s.first.*size = first;
+    s.second.*size -= first;
+    for (auto dim : stored) {
+      s.first.*dim = s.first.*size;
+      s.second.*dim = s.second.*size;
+    }
+    return first;
+  };
+  int64_t first = 0;
+  if (odd(plan.rows)) {  // A is transposed: its columns
+    first = split(&MatmulPlan::rows, {&MatmulPlan::a_cols});
+    s.offset = {first * plan.a_rows, 0, first};
+  } else if (odd(plan.cols)) {
+    first =
+        split(&MatmulPlan::cols, {plan.transpose_b ? &MatmulPlan::b_rows : &MatmulPlan::b_cols});
+    s.offset = {0, plan.transpose_b ? first : first * plan.b_ld, first * plan.d_ld};
+  } else {  // A is not
+    first = split(&MatmulPlan::k, {&MatmulPlan::a_cols,
+                                   plan.transpose_b ? &MatmulPlan::b_cols : &MatmulPlan::b_rows});
+    s.offset = {first * plan.a_rows, plan.transpose_b ? first * plan.b_ld : first, 0};
+  }
+  if (first == 0) return std::nullopt;
+  return s;
+}
+
 std::optional<MatmulPlan> PlanMatmul(const std::string& op, const Attributes& attrs,
                                      const Shape& left, const Shape& right, const Shape& out) {
   if (left.size() < 2 || right.size() < 2 || out.size() < 2) return std::nullopt;

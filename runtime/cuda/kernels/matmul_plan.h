@@ -39,6 +39,18 @@ struct PaddingPlan {
 // such care.
 std::optional<PaddingPlan> PlanPadding(const MatmulPlan& plan, int64_t element_bytes);
 
+// A product in two, one after the other, of which the first is of multiples of 8: for halves,
+// cuBLASLt has the kernels that a Hopper is fast with for such sizes alone, and a vocabulary is
+// often odd.
+struct SplitPlan {
+  MatmulPlan first, second;
+  MatmulPlan::Part offset;  // of the second's operands and result
+  bool sums = false;        // what is contracted was split: the second is added to the first
+};
+// Nothing where not exactly one size is no such multiple, where it would be of no use because
+// columns begin anywhere, for batches, and for elements wider than halves.
+std::optional<SplitPlan> PlanSplit(const MatmulPlan& plan, int64_t element_bytes);
+
 // The plan of matmul, matmul_nt, matmul_tn or linear by local shapes. Nothing when the ranks do not
 // fit.
 std::optional<MatmulPlan> PlanMatmul(const std::string& op, const Attributes& attrs,

@@ -31,6 +31,9 @@ KernelPtr MakeEpilogueProduct(const MatrixProduct& product, const Launch& launch
 // matmul.cu: copies operands of halves as planned to work memory that begins at `to`.
 void EnqueuePadding(const Launch& launch, const MatrixProduct& product, const PaddingPlan& padding,
                     std::byte* to);
+// matmul.cu: `count` elements of f32 as halves.
+void EnqueueNarrowing(const Launch& launch, const std::byte* from, std::byte* to, DType half,
+                      int64_t count);
 // matmul.cu; as EpilogueLibrary::Make.
 KernelPtr MakeFusedProduct(const FusedProduct& product, const Launch& launch, std::string* why_not);
 

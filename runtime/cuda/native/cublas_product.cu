@@ -17,6 +17,7 @@ namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 namespace {
 
 constexpr int64_t kWorkspace = 32 << 20;  // what cuBLAS asks for on sm_90
+constexpr int64_t kMostSums = 64 << 20;   // of a split product
 constexpr int kProposals = 8, kTimings = 3;
 
 void Check(cublasStatus_t status, std::string_view what) {
@@ -171,6 +172,22 @@ class ProductKernel : public CudaKernel {
     if (add_bias_ && !chosen_->form.fused) add_bias_->Enqueue(launch);
   }
 
+  // All that the speed depends on.
+  std::string Key(const Launch& launch) const {
+    const Alignments align = AlignmentsOf();
+    return StrCat("matmul ", ThisGpu().Name(), " cublaslt ", cublasLtGetVersion(), " ", plan_.rows,
+                  "x", plan_.cols, "x", plan_.k, plan_.transpose_a ? " t" : " n",
+                  plan_.transpose_b ? "t " : "n ", plan_.batch, ":", plan_.a_stride, ":",
+                  plan_.b_stride, ":", plan_.d_stride, ":", plan_.b_ld, ":", plan_.d_ld, " ",
+                  plan_.parts.size(), " ", DTypeName(p_.dtype), " ", DTypeName(p_.out_dtype), " ",
+                  align.a, ":", align.b, ":", align.d, " ", WorkspaceOf(launch), Ending());
+  }
+  // Where the results go from now on.
+  void MoveResult(std::byte* d) {
+    if (p_.c == p_.d) p_.c = d;
+    p_.d = d;
+  }
+
   // "" or why the library does not do it, given all the workspace that it may have.
   std::string WhyNot(Launch launch) {
     launch.workspace_bytes = kWorkspace;
@@ -309,16 +326,6 @@ class ProductKernel : public CudaKernel {
     return ways;
   }
 
-  // All that the speed of a way depends on.
-  std::string Key(const Launch& launch) const {
-    const Alignments align = AlignmentsOf();
-    return StrCat("matmul ", ThisGpu().Name(), " cublaslt ", cublasLtGetVersion(), " ", plan_.rows,
-                  "x", plan_.cols, "x", plan_.k, plan_.transpose_a ? " t" : " n",
-                  plan_.transpose_b ? "t " : "n ", plan_.batch, ":", plan_.a_stride, ":",
-                  plan_.b_stride, ":", plan_.d_stride, ":", plan_.b_ld, ":", plan_.d_ld, " ",
-                  plan_.parts.size(), " ", DTypeName(p_.dtype), " ", DTypeName(p_.out_dtype), " ",
-                  align.a, ":", align.b, ":", align.d, " ", WorkspaceOf(launch), Ending());
-  }
   std::string Ending() const {
     if (p_.epilogue != Epilogue::kNone) {
       return StrCat(" ", EpilogueName(p_.epilogue), p_.bias ? " bias" : "", " ",
@@ -353,7 +360,7 @@ class ProductKernel : public CudaKernel {
     return way;
   }
 
-  const MatrixProduct p_;
+  MatrixProduct p_;
   const MatmulPlan& plan_;
   KernelPtr add_bias_;
   Layout la_, lb_, ld_;
@@ -365,10 +372,116 @@ class ProductKernel : public CudaKernel {
   std::string refusal_;  // of the last form that was refused
 };
 
+// A product beside the same in two, as planned; the faster one is taken.
+class SplitProduct : public CudaKernel {
+ public:
+  SplitProduct(const MatrixProduct& product, const SplitPlan& split,
+               std::unique_ptr<ProductKernel> whole)
+      : p_(product), whole_(std::move(whole)) {
+    MatrixProduct first = p_, second = p_;
+    first.plan = split.first;
+    second.plan = split.second;
+    const int64_t size = DTypeSize(p_.dtype);
+    second.a += split.offset.a * size;
+    second.b += split.offset.b * size;
+    if (split.sums) {
+      narrows_ = DTypeSize(p_.out_dtype) < 4;  // parts of a sum are not rounded to halves
+      if (narrows_) first.out_dtype = second.out_dtype = DType::kF32;
+      second.c = second.d;
+    } else {
+      const int64_t at = split.offset.d * DTypeSize(p_.out_dtype);
+      second.d += at;
+      if (second.c) second.c += at;
+      if (second.bias && p_.plan.rows != split.first.rows) second.bias += at;
+    }
+    parts_[0] = std::make_unique<ProductKernel>(first, nullptr);
+    parts_[1] = std::make_unique<ProductKernel>(second, nullptr);
+  }
+
+  // Sums in f32 lie behind what is the products'.
+  int64_t workspace_bytes() const override {
+    const int64_t whole = whole_->workspace_bytes(), split = PartsBytes() + SumsBytes();
+    return !tuned_ ? std::max(whole, split) : taken_ ? split : whole;
+  }
+
+  void Tune(const Launch& launch, KernelChoices& choices) override {
+    whole_->Tune(launch, choices);
+    const std::string key = "split " + whole_->Key(launch);
+    const auto known = choices.Find(key);
+    taken_ = known ? *known == "1" : choices.may_measure;
+    try {
+      if (taken_) {
+        Place(launch);
+        for (auto& part : parts_) part->Tune(launch, choices);
+      }
+      if (!known && taken_) taken_ = IsFaster(launch);
+    } catch (const Diagnostic&) {
+      taken_ = false;  // the library may have no algorithm for a part
+    }
+    if (choices.may_measure) choices.Set(key, taken_ ? "1" : "0");
+    tuned_ = true;
+  }
+
+  void Enqueue(const Launch& launch) override {
+    if (taken_) {
+      EnqueueParts(launch);
+    } else {
+      whole_->Enqueue(launch);
+    }
+  }
+
+ private:
+  int64_t PartsBytes() const {
+    return std::max(parts_[0]->workspace_bytes(), parts_[1]->workspace_bytes());
+  }
+  int64_t SumsBytes() const {
+    return narrows_ ? CeilDiv(p_.plan.rows * p_.plan.cols * 4, 256) * 256 : 0;
+  }
+  void Place(const Launch& launch) {
+    if (!narrows_) return;
+    sums_ = launch.workspace + (launch.workspace_bytes - SumsBytes()) / 256 * 256;
+    for (auto& part : parts_) part->MoveResult(sums_);
+  }
+  void EnqueueParts(const Launch& launch) {
+    Place(launch);
+    for (auto& part : parts_) part->Enqueue(launch);
+    if (narrows_) {
+      EnqueueNarrowing(launch, sums_, p_.d, p_.out_dtype, p_.plan.rows * p_.plan.cols);
+    }
+  }
+  bool IsFaster(const Launch& launch) {
+    double whole = HUGE_VAL, split = HUGE_VAL;
+    for (int round = 0; round <= kTimings; ++round) {
+      const double a = ThisGpu().Time([&] { whole_->Enqueue(launch); }, launch.stream);
+      const double b = ThisGpu().Time([&] { EnqueueParts(launch); }, launch.stream);
+      if (round == 0) continue;  // it loads code
+      whole = std::min(whole, a);
+      split = std::min(split, b);
+    }
+    return split < whole;
+  }
+
+  const MatrixProduct p_;
+  std::unique_ptr<ProductKernel> whole_, parts_[2];
+  std::byte* sums_ = nullptr;
+  bool narrows_ = false, tuned_ = false, taken_ = false;
+};
+
+// Whether what is contracted may be split: sums of halves are in f32 until the last.
+bool CanAddUp(const MatrixProduct& p) {
+  if (p.bias) return false;
+  if (DTypeSize(p.out_dtype) == 4) return true;
+  return !p.c && p.plan.d_ld == p.plan.rows && p.plan.rows * p.plan.cols * 4 <= kMostSums;
+}
+
 }  // namespace
 
 KernelPtr MakeProduct(const MatrixProduct& product, KernelPtr add_bias) {
-  return std::make_unique<ProductKernel>(product, std::move(add_bias));
+  const bool library_adds = product.bias || !add_bias;
+  auto whole = std::make_unique<ProductKernel>(product, std::move(add_bias));
+  const auto split = PlanSplit(product.plan, DTypeSize(product.dtype));
+  if (!split || !library_adds || (split->sums && !CanAddUp(product))) return whole;
+  return std::make_unique<SplitProduct>(product, *split, std::move(whole));
 }
 
 KernelPtr MakeEpilogueProduct(const MatrixProduct& product, const Launch& launch,

@@ -159,6 +159,47 @@ TEST(CublasProduct, AGpuThatSpeedsUpTakesTheSameWay) {
   Gpu() = {};
 }
 
+// As of a vocabulary: rows, columns and what is contracted are odd, in rows that are not.
+TEST(CublasProduct, AnOddSizeIsSplitWhereThatIsFaster) {
+  FakeCublasLt& fake = FakeCublasLt::Get();
+  fake = {};
+  Machine machine;
+  for (DType dtype : {DType::kBF16, DType::kF16}) {
+    auto halves = [&](Shape shape, uint64_t seed) {
+      HostTensor f32 = RandomFloats(shape, seed), out(dtype, shape);
+      for (int64_t i = 0; i < f32.num_elements(); ++i) out.SetDouble(i, f32.AsDouble(i));
+      return out;
+    };
+    Attributes length, cols, wide;
+    length.Set("length", int64_t{24});
+    cols.Set("cols", int64_t{17});
+    wide.Set("cols", int64_t{17});
+    wide.Set("out", std::string("f32"));
+    const KernelCase cases[] = {
+        {"rows", "matmul_nt", length, {halves({16, 16}, 1), halves({17, 16}, 2)}},
+        {"sums", "matmul", cols, {halves({16, 24}, 3), halves({17, 16}, 4)}},
+        {"f32 sums", "matmul", wide, {halves({16, 24}, 5), halves({17, 16}, 6)}},
+        {"columns", "matmul_tn", wide, {halves({16, 24}, 7), halves({16, 16}, 8)}},
+        {"added",
+         "matmul_tn",
+         cols,
+         {halves({16, 24}, 7), halves({16, 16}, 8), halves({17, 16}, 9)}},
+        {"bias", "linear", {}, {halves({9, 16}, 1), halves({16, 24}, 2), halves({24}, 3)}}};
+    for (const KernelCase& c : cases) {
+      int64_t products[2];
+      for (int splits : {0, 1}) {
+        Gpu() = FakeGpu();
+        Gpu().step = splits ? -1 : 1;
+        fake.products = 0;
+        EXPECT_EQ(RunCase(machine, c), "") << c.name << ": " << fake.refusal;
+        products[splits] = fake.products;
+      }
+      EXPECT_GT(products[1], products[0]) << c.name;  // the steps take two
+    }
+  }
+  Gpu() = {};
+}
+
 TEST(CublasProduct, WithoutAnAlgorithmThereIsAnError) {
   FakeCublasLt::Get() = {};
   FakeCublasLt::Get().any = false;
