@@ -333,7 +333,9 @@ class RoleFinder {
         (op->out().rank() >= 4 || BiasBehind(op->operands[0]) || BiasBehind(op->operands[1]) ||
          (IsScaledLinear(op->operands[0]) && IsScaledLinear(op->operands[1])));
     bool norm = IsNorm(op) && (op->out().rank() >= 4 || IsLinearOut(op->operands[0]));
-    const bool feature = op->def->elementwise && op->out().rank() >= 4;  // of linear attention
+    // Of linear attention.
+    const bool feature =
+        op->def->elementwise && (op->out().rank() >= 4 || IsLinearOut(op->operands[0]));
     // Into a cache, at places that are data.
     const bool written = OneOf(op->name(), {"gather_nd", "gather_nd_grad"});
     if (norm || written || op->name() == "rotary") return SetQkv(op->operands[0], depth + 1, seen);

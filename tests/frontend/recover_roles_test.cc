@@ -480,19 +480,21 @@ TEST(Roles, OfAttentionThatIsMaskedAfterTheSoftmax) {
   EXPECT_EQ(RolesOf(AttentionOf(false, 0, true)), expected);
 }
 
-// Scores of sigmoids, and under a decay; and linear attention, in which k meets v first.
+// Scores of sigmoids, and under a decay; and linear attention, in which k meets v first; its
+// features by heads or of the whole width (as MiniMax's).
 TEST(Roles, OfAttentionWithoutASoftmax) {
-  for (const char* form : {"sigmoid", "decay", "linear"}) {
+  for (const char* form : {"sigmoid", "decay", "linear", "linear, wide"}) {
     Graph g = Recover([&](TestGraph& b) {
       Value* x = b.In("x", {2, 3, 8});
       auto heads = [&](const std::string& name) {
-        Value* y = b.Reshape(b.Matmul(x, b.P(name, {8, 8})), {2, 3, 2, 4});
-        return b.Transpose(y, {0, 2, 1, 3});
+        Value* y = b.Matmul(x, b.P(name, {8, 8}));
+        if (form == std::string("linear, wide")) y = b.Op1("silu", y);
+        y = b.Transpose(b.Reshape(y, {2, 3, 2, 4}), {0, 2, 1, 3});
+        return form == std::string("linear") ? b.Op1("relu", y) : y;
       };
       Value *q = heads("q"), *k = heads("k"), *v = heads("v"), *y = nullptr;
-      if (form == std::string("linear")) {
-        Value* memory = b.Matmul(b.Transpose(b.Op1("relu", k), {0, 1, 3, 2}), v);
-        y = b.Matmul(b.Op1("relu", q), memory);
+      if (std::string(form).starts_with("linear")) {
+        y = b.Matmul(q, b.Matmul(b.Transpose(k, {0, 1, 3, 2}), v));
       } else {
         Value* scores = b.Make("matmul_nt", {q, k});
         y = b.Matmul(form == std::string("decay") ? b.Mul(scores, b.In("decay", {2, 3, 3}))
