@@ -1,6 +1,7 @@
 #include "ir/sharding.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "ir/diagnostic.h"
 #include "ir/shape_limit.h"
@@ -187,7 +188,7 @@ void CheckSharding(const TensorType& type, const Mesh& mesh, const std::string& 
     if (!d.cut()) continue;
     int64_t sum = 0, least = d.segments.empty() ? type.shape[i] : d.segments[0];
     for (int64_t n : d.segments) {
-      sum += n;
+      if (__builtin_add_overflow(sum, n, &sum)) sum = std::numeric_limits<int64_t>::max();
       least = std::min(least, n);
     }
     if (!d.segments.empty() && sum != type.shape[i]) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <type_traits>
 
 #include "frontend/gpt_config.h"
@@ -121,6 +122,12 @@ TEST(Verifier, NamesTheOpThatIsWrong) {
       {"E7003 op 0: param \"w\": f32[6, 8@tp/[5,2]]: the segments of dim 1 add up to 7",
        [](Graph& g) {
          Find(g, "param")->result()->type.sharding.dims[1].segments = {5, 2};
+       }},
+      {"E7003 op 0: param \"w\": f32[6, 8@tp/[9223372036854775807,9223372036854775807,10]]: the "
+       "segments of dim 1 add up to 9223372036854775807",  // they wrap around to 8
+       [](Graph& g) {
+         const int64_t most = std::numeric_limits<int64_t>::max();
+         Find(g, "param")->result()->type.sharding.dims[1].segments = {most, most, 10};
        }},
       {"E7003 op 0: param \"w\": attribute 'rows' has to name dims of 2",
        [](Graph& g) { Find(g, "param")->attrs.Set("rows", Ints{2}); }},
