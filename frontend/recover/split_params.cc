@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <map>
 #include <set>
+#include <string_view>
+#include <tuple>
 
 #include "frontend/recover/patterns.h"
 
@@ -15,6 +18,26 @@ std::vector<Op*> SitesOf(const Graph& graph, const Value* value) {
     if (users.contains(op.get())) sites.push_back(op.get());
   }
   return sites;
+}
+
+// The sites, those together that are calls of one module which has this parameter, as of a norm of
+// both q and k. Only "weight" and "bias" tell: a module has one of each.
+std::vector<std::vector<Op*>> ByModule(const std::vector<Op*>& sites, const Value* value,
+                                       const std::string& name) {
+  const std::string& module = sites[0]->site;
+  const bool owned = name == module + ".weight" || name == module + ".bias";
+  std::vector<std::vector<Op*>> groups;
+  std::map<std::tuple<std::string_view, std::string_view, int64_t>, size_t> known;
+  for (Op* op : sites) {
+    const auto operand = std::ranges::find(op->operands, value) - op->operands.begin();
+    const bool called = owned && !op->site.empty();
+    const size_t at =
+        called ? known.try_emplace({op->site, op->name(), operand}, groups.size()).first->second
+               : groups.size();
+    if (at == groups.size()) groups.emplace_back();
+    groups[at].push_back(op);
+  }
+  return groups;
 }
 
 void EraseAliases(Attributes& attrs) {
@@ -67,7 +90,10 @@ void SplitSharedVectors(Graph& graph) {
     // The names that the exporter merged into this one, in the order of their sites, when all are
     // known.
     Strings lost = param->attrs.StringList("aliases", {});
-    const bool known = lost.size() == sites.size() - 1;
+    // A name for each site: then each is a parameter.
+    const bool all_known = lost.size() == sites.size() - 1;
+    const auto groups = ByModule(sites, value, all_known ? "" : name);
+    const bool known = lost.size() == groups.size() - 1;
     if (known || lost.empty()) {
       // No names were lost where a layer runs several times: those found are of other parameters.
       if (shared.contains(sites.size())) {
@@ -84,8 +110,8 @@ void SplitSharedVectors(Graph& graph) {
     Attributes more = param->attrs;
     EraseAliases(more);
     if (known) EraseAliases(param->attrs);
-    for (size_t i = 1; i < sites.size(); ++i) {
-      Op* user = sites[i];
+    for (size_t i = 1; i < groups.size(); ++i) {
+      const Op* user = groups[i][0];
       std::string own_name = known                ? lost[i - 1]
                              : user->site.empty() ? ""
                                                   : StrCat(name, "@", user->site);
@@ -98,7 +124,7 @@ void SplitSharedVectors(Graph& graph) {
       if (auto source = graph.sources.find(name); source != graph.sources.end()) {
         graph.sources[own_name] = source->second;
       }
-      graph.ReplaceUses(user, value, own);
+      for (Op* op : groups[i]) graph.ReplaceUses(op, value, own);
       graph.notes.push_back(StrCat("vector '", name, "' is used at several sites: '", own_name,
                                    "' is a parameter of its own with the same values"));
     }

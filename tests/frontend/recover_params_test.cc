@@ -136,5 +136,25 @@ TEST(SharedVectors, GetTheirLostNamesBack) {
               ::testing::UnorderedElementsAre("h.0.norm.weight", "h.1.norm.weight", "norm.weight"));
 }
 
+// One norm for q and k is one parameter, whose gradient is the sum of both.
+TEST(SharedVectors, AreOneWhereAModuleIsCalledTwice) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* w = b.P("h.0.norm.weight", HostTensor::Of<double>({6}, {1, 1, 1, 1, 1, 1}));
+    Value* x = b.In("x", {4, 6});
+    for (const char* site : {"h.0.norm", "h.0.norm", "h.1.norm", "h.1.norm", "", ""}) {
+      b.site = site;
+      x = b.Create("rms_norm", {x, w}, {{"eps", 1e-5}})->result();
+    }
+    b.Out(x);
+  });
+  std::vector<std::string> uses;
+  for (Op* p : g.Params()) {
+    uses.push_back(StrCat(p->attrs.String("name"), " ", p->result()->users.size()));
+  }
+  EXPECT_THAT(uses,
+              ::testing::UnorderedElementsAre("h.0.norm.weight 2", "h.0.norm.weight@h.1.norm 2",
+                                              "h.0.norm.weight@2 1", "h.0.norm.weight@3 1"));
+}
+
 }  // namespace
 }  // namespace shardc::recover_testing
