@@ -22,17 +22,29 @@ std::vector<Op*> SitesOf(const Graph& graph, const Value* value) {
 
 // The sites, those together that are calls of one module which has this parameter, as of a norm of
 // both q and k. Only "weight" and "bias" tell: a module has one of each.
+// TorchScript counts the calls: "h.0.norm_1", of which `lost`, its names of merged ones, has none.
 std::vector<std::vector<Op*>> ByModule(const std::vector<Op*>& sites, const Value* value,
-                                       const std::string& name) {
-  const std::string& module = sites[0]->site;
-  const bool owned = name == module + ".weight" || name == module + ".bias";
+                                       const std::string& name, const Strings& lost) {
+  const std::string& first = sites[0]->site;
+  const bool owned = name == first + ".weight" || name == first + ".bias";
+  auto module = [&](const std::string& site) {
+    const std::string last = owned ? name.substr(first.size()) : "";
+    const std::string called = site.substr(0, site.find_last_not_of("0123456789") + 1);
+    if (!called.ends_with('_') || called == site || std::ranges::count(lost, site + last))
+      return site;
+    const std::string without = called.substr(0, called.size() - 1);
+    const bool known =
+        !lost.empty() && (without == first || std::ranges::count(lost, without + last));
+    return known ? without : site;
+  };
   std::vector<std::vector<Op*>> groups;
-  std::map<std::tuple<std::string_view, std::string_view, int64_t>, size_t> known;
+  std::map<std::tuple<std::string, std::string_view, int64_t>, size_t> known;
   for (Op* op : sites) {
     const auto operand = std::ranges::find(op->operands, value) - op->operands.begin();
     const bool called = owned && !op->site.empty();
     const size_t at =
-        called ? known.try_emplace({op->site, op->name(), operand}, groups.size()).first->second
+        called ? known.try_emplace({module(op->site), op->name(), operand}, groups.size())
+                     .first->second
                : groups.size();
     if (at == groups.size()) groups.emplace_back();
     groups[at].push_back(op);
@@ -92,7 +104,7 @@ void SplitSharedVectors(Graph& graph) {
     Strings lost = param->attrs.StringList("aliases", {});
     // A name for each site: then each is a parameter.
     const bool all_known = lost.size() == sites.size() - 1;
-    const auto groups = ByModule(sites, value, all_known ? "" : name);
+    const auto groups = ByModule(sites, value, all_known ? "" : name, lost);
     const bool known = lost.size() == groups.size() - 1;
     if (known || lost.empty()) {
       // No names were lost where a layer runs several times: those found are of other parameters.

@@ -156,5 +156,28 @@ TEST(SharedVectors, AreOneWhereAModuleIsCalledTwice) {
                                               "h.0.norm.weight@2 1", "h.0.norm.weight@3 1"));
 }
 
+// As TorchScript writes it. A module may have such a name itself.
+TEST(SharedVectors, AreOneWhereTorchScriptCountsTheCalls) {
+  for (bool own : {false, true}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value *w = b.P("h.0.norm.weight", HostTensor::Of<double>({3}, {1, 1, 1})),
+            *x = b.In("x", {4, 3});
+      Strings lost = {"h.1.norm.weight"};
+      if (own) lost.insert(lost.begin(), "h.0.norm_1.weight");
+      w->producer->attrs.Set("aliases", lost);
+      for (const char* site : {"h.0.norm", "h.0.norm_1", "h.1.norm", "h.1.norm_1"}) {
+        b.site = site;
+        x = b.Create("rms_norm", {x, w}, {{"eps", 1e-5}})->result();
+      }
+      b.Out(x);
+    });
+    std::map<std::string, size_t> uses;
+    for (Op* p : g.Params()) uses[p->attrs.String("name")] = p->result()->users.size();
+    std::map<std::string, size_t> expected = {{"h.0.norm.weight", 2}, {"h.1.norm.weight", 2}};
+    if (own) expected = {{"h.0.norm.weight", 1}, {"h.0.norm_1.weight", 1}, {"h.1.norm.weight", 2}};
+    EXPECT_EQ(uses, expected);
+  }
+}
+
 }  // namespace
 }  // namespace shardc::recover_testing
