@@ -44,7 +44,7 @@ Value* Activated(NodeContext& c, Value* y, std::optional<double> first,
     c.Fail("E1301", StrCat(c.op_type(), " with the activation ", activation, " is not supported"),
            kUnoptimized);
   }
-  return c.Make("min", {c.Make("max", {y, Like(c, y, *first)}), Like(c, y, *second)});
+  return Clamped(c, y, *first, *second);
 }
 
 void FusedGemm(NodeContext& c) {
