@@ -9,8 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "oneapi/dnnl/dnnl.hpp"
-#include "runtime/cpu/kernels/dnnl_memory.h"
+#include "runtime/cpu/kernels/dnnl_util.h"
 #include "runtime/cpu/kernels/kernel_table.h"
 #include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/room.h"
@@ -20,11 +19,6 @@ namespace shardc::cpu {
 namespace {
 
 using dnnl::memory;
-
-const dnnl::engine& CpuEngine() {
-  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  return engine;
-}
 
 // A [rows, cols] operand that is stored, or stored transposed, with leading dimension ld.
 memory::desc Operand(int64_t batch, bool batched, int64_t rows, int64_t cols, bool transposed,
@@ -40,9 +34,8 @@ memory::desc Operand(int64_t batch, bool batched, int64_t rows, int64_t cols, bo
   return memory::desc(dims, memory::data_type::f32, strides);
 }
 
-// Broadcasts over batch and rows; none without a bias.
+// Broadcasts over batch and rows.
 memory::desc BiasOf(const MatmulConfig& c) {
-  if (!c.bias) return {};
   memory::dims dims = {1, c.n}, strides = {c.n, 1};
   if (c.batch > 1) {
     dims.insert(dims.begin(), 1);
@@ -55,18 +48,17 @@ memory::desc BiasOf(const MatmulConfig& c) {
 dnnl::primitive_attr AttrOf(const MatmulConfig& c) {
   dnnl::post_ops post;
   if (c.accumulate) post.append_sum(1.0F);
-  auto apply = [&](dnnl::algorithm f) { post.append_eltwise(1.0F, f, 0.0F, 0.0F); };
   switch (c.epilogue) {
     case Epilogue::kNone:
       break;
     case Epilogue::kGeluTanh:
-      apply(dnnl::algorithm::eltwise_gelu_tanh);
+      AppendEltwise(post, dnnl::algorithm::eltwise_gelu_tanh);
       break;
     case Epilogue::kGeluErf:
-      apply(dnnl::algorithm::eltwise_gelu_erf);
+      AppendEltwise(post, dnnl::algorithm::eltwise_gelu_erf);
       break;
     case Epilogue::kRelu:
-      apply(dnnl::algorithm::eltwise_relu);
+      AppendEltwise(post, dnnl::algorithm::eltwise_relu);
       break;
   }
   dnnl::primitive_attr attr;
@@ -211,10 +203,8 @@ void MatmulF32::State::MakePrimitive() {
     b_desc = memory::desc({config.k, config.n}, memory::data_type::f32, memory::format_tag::any);
   }
   const memory::desc bias_desc = BiasOf(config);
-  const dnnl::matmul::desc desc = config.bias
-                                      ? dnnl::matmul::desc(a_desc, b_desc, bias_desc, c_desc)
-                                      : dnnl::matmul::desc(a_desc, b_desc, c_desc);
-  const dnnl::matmul::primitive_desc pd(desc, AttrOf(config), engine);
+  const dnnl::matmul::primitive_desc pd =
+      MatmulDesc(a_desc, b_desc, config.bias ? &bias_desc : nullptr, c_desc, AttrOf(config));
   implementation = pd.impl_info_str();
   primitive = dnnl::matmul(pd);
   a = memory(a_desc, engine, nullptr);

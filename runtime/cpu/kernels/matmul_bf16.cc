@@ -8,8 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "oneapi/dnnl/dnnl.hpp"
-#include "runtime/cpu/kernels/dnnl_memory.h"
+#include "runtime/cpu/kernels/dnnl_util.h"
 #include "runtime/cpu/kernels/kernel_table.h"
 #include "runtime/cpu/kernels/room.h"
 #include "runtime/cpu/kernels/team_size.h"
@@ -19,11 +18,6 @@ namespace {
 
 using dnnl::memory;
 using Type = memory::data_type;
-
-const dnnl::engine& CpuEngine() {
-  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  return engine;
-}
 
 // `rows` x `cols` of each matrix, with `ld` elements from one stored row to the next.
 memory::desc Matrices(int64_t batch, int64_t rows, int64_t cols, bool transposed, int64_t ld,
@@ -131,10 +125,8 @@ struct MatmulBf16::State {
     dnnl::post_ops post;
     if (config.accumulate) post.append_sum(1.0F);
     attr.set_post_ops(post);
-    const dnnl::matmul::desc desc = config.bias
-                                        ? dnnl::matmul::desc(a_desc, b_desc, bias_desc, c_desc)
-                                        : dnnl::matmul::desc(a_desc, b_desc, c_desc);
-    const dnnl::matmul::primitive_desc pd(desc, attr, engine);
+    const dnnl::matmul::primitive_desc pd =
+        MatmulDesc(a_desc, b_desc, config.bias ? &bias_desc : nullptr, c_desc, attr);
     implementation = pd.impl_info_str();
     primitive = dnnl::matmul(pd);
     a = memory(a_desc, engine, nullptr);
