@@ -37,8 +37,8 @@ __attribute__((noinline)) void Row(const NormBackwardArgs& a, const D* all_dy, i
     const Vec xhat = (LoadN(x + i, n, mean) - mean) * rstd;
     const Vec g = a.w != nullptr ? d * LoadN(a.w + i, n) : d;
     if (kCentered) sum_g += g;
-    sum_gx += g * xhat;
-    if (dw != nullptr) StoreN(dw + i, n, LoadN(dw + i, n) + d * xhat);
+    sum_gx = MulAdd(g, xhat, sum_gx);
+    if (dw != nullptr) StoreN(dw + i, n, MulAdd(d, xhat, LoadN(dw + i, n)));
     if (kCentered && db != nullptr) StoreN(db + i, n, LoadN(db + i, n) + d);
   });
   if (a.dx == nullptr) return;
@@ -48,10 +48,12 @@ __attribute__((noinline)) void Row(const NormBackwardArgs& a, const D* all_dy, i
   float* dx = a.dx + r * cols;
   ForLanes(0, cols, [&](int64_t i, int64_t n) {
     const Vec xhat = (LoadN(x + i, n, mean) - mean) * rstd;
-    Vec g = LoadN(dy + i, n);
-    if (a.w != nullptr) g *= LoadN(a.w + i, n);
-    Vec v = (g - mean_g - xhat * mean_gx) * rstd;
-    if (extra != nullptr) v += LoadN(extra + i, n);
+    // What is missing is a number and no branch, or dx would depend on what else is wanted:
+    // compilers make several loops of one with branches, and contract other products in each.
+    const Vec w = a.w != nullptr ? LoadN(a.w + i, n) : Splat(1);
+    const Vec more = extra != nullptr ? LoadN(extra + i, n) : Vec{};
+    const Vec g = LoadN(dy + i, n) * w;
+    const Vec v = MulAdd(MulAdd(xhat, Splat(-mean_gx), g - mean_g), Splat(rstd), more);
     StoreN(dx + i, n, v);
     if (a.dx_bf16 != nullptr) StoreN(a.dx_bf16 + r * cols + i, n, v);
     if (a.dx_copy != nullptr) StoreN(a.dx_copy + r * cols + i, n, v);

@@ -51,6 +51,7 @@ SHARDC_INLINE Vec LoadPartial(const float* p, int64_t n, float fill = 0) {
   return v;
 }
 SHARDC_INLINE void StorePartial(float* p, int64_t n, Vec v) {
+  if (n >= kLanes) __builtin_unreachable();  // gcc 12 would warn of it
   for (int64_t i = 0; i < n; ++i) p[i] = v[i];
 }
 
@@ -69,6 +70,18 @@ SHARDC_INLINE Vec Min(Vec a, Vec b) { return __builtin_ia32_minps256(a, b); }
 #else
 SHARDC_INLINE Vec Max(Vec a, Vec b) { return __builtin_ia32_maxps(a, b); }
 SHARDC_INLINE Vec Min(Vec a, Vec b) { return __builtin_ia32_minps(a, b); }
+#endif
+
+// a * b + c, rounded once where the processor can. Else the compiler chooses which products to
+// contract, and of the same source not always the same ones.
+#if defined(__AVX512F__)
+SHARDC_INLINE Vec MulAdd(Vec a, Vec b, Vec c) {
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, 0xffff, kCurrentRounding);
+}
+#elif defined(__FMA__)
+SHARDC_INLINE Vec MulAdd(Vec a, Vec b, Vec c) { return __builtin_ia32_vfmaddps256(a, b, c); }
+#else
+SHARDC_INLINE Vec MulAdd(Vec a, Vec b, Vec c) { return a * b + c; }
 #endif
 
 // All lanes into one: the upper half is combined with the lower one, and so on.
