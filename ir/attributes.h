@@ -14,7 +14,13 @@ namespace shardc {
 
 using Ints = std::vector<int64_t>;
 using Strings = std::vector<std::string>;
-using TensorPtr = std::shared_ptr<const HostTensor>;
+// A type of its own: a variant of nothing but standard types and numbers is never without a value,
+// thinks libstdc++ (also 14), and destroys one even after a copy that found no memory for it.
+class TensorPtr : public std::shared_ptr<const HostTensor> {
+ public:
+  using shared_ptr::shared_ptr;
+  TensorPtr(std::shared_ptr<const HostTensor> tensor) : shared_ptr(std::move(tensor)) {}
+};
 
 using Attribute = std::variant<int64_t, double, bool, std::string, Ints, Strings, TensorPtr>;
 

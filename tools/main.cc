@@ -92,6 +92,7 @@ int main(int argc, char** argv) {
   using shardc::ExitCode;
   shardc::NameTerminationWithoutMemory();
   try {
+    shardc::LoadUnwinder();
     return shardc::Main(argc, argv);
   } catch (const shardc::Diagnostic& d) {
     if (d.code() != ExitCode::kUsage || shardc::SpeaksForAll()) {

@@ -1,10 +1,12 @@
 #include "tools/no_memory_exit.h"
 
+#include <execinfo.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <new>
 
 #include "ir/no_memory.h"
 
@@ -29,6 +31,11 @@ void Terminate() {
 }
 
 }  // namespace
+
+void LoadUnwinder() {
+  void* frame = nullptr;
+  if (backtrace(&frame, 1) == 0) throw std::bad_alloc();
+}
 
 void NameTerminationWithoutMemory() { before = std::set_terminate(Terminate); }
 

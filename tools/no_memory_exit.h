@@ -3,6 +3,10 @@
 
 namespace shardc {
 
+// Loads libgcc_s. libc does so only when an exception leaves a call of its own (pthread_once), and
+// ends the process where there is no memory for it then. Throws std::bad_alloc.
+void LoadUnwinder();
+
 // From now on std::terminate for want of memory, as of a thread of a library, is the tool's error
 // E6201 (exit 6).
 void NameTerminationWithoutMemory();
