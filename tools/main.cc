@@ -1,9 +1,11 @@
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <iostream>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "ir/choices.h"
@@ -19,6 +21,12 @@ namespace {
 
 // What is wrong with the command line is the same in all processes of a launch.
 bool SpeaksForAll() { return LaunchedRank() == 0; }
+
+// Open MPI 5 ends all processes as soon as one has: the silent ones wait for the one that speaks.
+ExitCode AfterRankZero(ExitCode code) {
+  if (!SpeaksForAll()) std::this_thread::sleep_for(std::chrono::seconds(2));
+  return code;
+}
 
 // A value left empty, as a shell's variable is that was never set, would pass for an option that is
 // not given, or for zero: --check '' for a check that found nothing.
@@ -76,7 +84,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     std::ostringstream unheard;
     int code = SpeaksForAll() ? app.exit(e) : app.exit(e, unheard, unheard);
-    return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+    return static_cast<int>(code == 0 ? ExitCode::kOk : AfterRankZero(ExitCode::kUsage));
   }
   std::cout.flush();
   if (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
@@ -95,10 +103,11 @@ int main(int argc, char** argv) {
     shardc::LoadUnwinder();
     return shardc::Main(argc, argv);
   } catch (const shardc::Diagnostic& d) {
-    if (d.code() != ExitCode::kUsage || shardc::SpeaksForAll()) {
+    const bool of_all = d.code() == ExitCode::kUsage;
+    if (!of_all || shardc::SpeaksForAll()) {
       std::fprintf(stderr, "shardc: error %s\n", d.what());
     }
-    return static_cast<int>(d.code());
+    return static_cast<int>(of_all ? shardc::AfterRankZero(d.code()) : d.code());
   } catch (const std::exception& e) {
     if (shardc::IsNoMemory(e)) {
       std::fprintf(stderr, "shardc: error %s\n", shardc::kNoMemory);
