@@ -18,7 +18,7 @@ using Devices = std::vector<std::vector<int64_t>>;
 const std::string kAnnotated =
     std::string(SHARDC_SOURCE_DIR) + "/tests/data/annotated/annotated.onnx";
 
-const TensorPlacement& Of(const DeviceConfiguration& c, const std::string& tensor) {
+TensorPlacement Of(const DeviceConfiguration& c, const std::string& tensor) {
   for (const TensorPlacement& p : c.tensors) {
     if (p.tensor == tensor) return p;
   }
@@ -51,13 +51,13 @@ TEST_F(Annotations, WhatTheOnnxPackageWroteIsRead) {
   EXPECT_EQ(grid.num_devices, 4);
   EXPECT_FALSE(pair.has_stages);
 
-  const TensorPlacement& w1 = Of(pair, "w1");
+  const TensorPlacement w1 = Of(pair, "w1");
   EXPECT_EQ(w1.node, "up");
   EXPECT_FALSE(w1.made);
   EXPECT_THAT(w1.dims, ElementsAre(TensorPlacement::Dim{1, {{32, 2}}}));
   EXPECT_EQ(w1.devices, (Devices{{0}, {1}}));
   EXPECT_THAT(Of(pair, "wq").dims, ElementsAre(TensorPlacement::Dim{1, {{3, 1}, {8, 2}}}));
-  const TensorPlacement& m = Of(pair, "m");
+  const TensorPlacement m = Of(pair, "m");
   EXPECT_TRUE(m.made);
   EXPECT_THAT(m.dims, IsEmpty());
   EXPECT_EQ(m.devices, (Devices{{0, 1}}));

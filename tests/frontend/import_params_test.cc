@@ -77,8 +77,9 @@ TEST_P(ModelParams, KeepTheNamesThatWereLost) {
     std::string name = param->attrs.String("name");
     json about = names.value(name, json());
     if (about.is_null() || about.contains("copy_of")) continue;
+    const std::string torch = about["torch"];
     Strings expected, actual;
-    if (about["torch"] != name) expected.push_back(about["torch"]);
+    if (torch != name) expected.push_back(torch);
     for (const auto& merged : about.value("merged", json::array())) expected.push_back(merged);
     if (param->attrs.Has("aliases")) actual = param->attrs.StringList("aliases");
     EXPECT_EQ(actual, expected) << name;
@@ -86,9 +87,9 @@ TEST_P(ModelParams, KeepTheNamesThatWereLost) {
     Strings sources;
     if (param->attrs.Has("source_aliases")) sources = param->attrs.StringList("source_aliases");
     if (about["transposed"] || about.contains("rows")) {
-      EXPECT_THAT(sources, ElementsAre(about["torch"].get<std::string>())) << name;
+      EXPECT_THAT(sources, ElementsAre(torch)) << name;
     }
-    for (const std::string& source : sources) EXPECT_EQ(source, about["torch"]) << name;
+    for (const std::string& source : sources) EXPECT_EQ(source, torch) << name;
   }
 }
 
