@@ -9,6 +9,7 @@
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
 #include "passes/find_layers.h"
+#include "passes/numbering.h"
 #include "passes/weights.h"
 
 namespace shardc {
@@ -106,7 +107,7 @@ class Assigner {
     PlaceBeforeLayers();
     const std::vector<int> run_of = RunOfLayers();
     for (const auto& op : graph_.ops()) {
-      const int layer = layer_[static_cast<size_t>(op->id)];
+      const int layer = layer_[Index(op)];
       if (layer == kNone) continue;
       op->stage = run_of[static_cast<size_t>(layer)] % stages_;
       op->virtual_stage = run_of[static_cast<size_t>(layer)] / stages_;
@@ -136,7 +137,7 @@ class Assigner {
         runs_ > stages_ ? StrCat(" of ", spec_.virtual_stages, " virtual ones each") : "");
   }
 
-  int& LayerOf(const Op* op) { return layer_[static_cast<size_t>(op->id)]; }
+  int& LayerOf(const Op* op) { return layer_[Index(op)]; }
 
   // Layers, and what depends on them: with the last that it depends on. But what reads a weight is
   // with the first layer that uses it: each layer of a decoder makes keys and values of its own of
@@ -150,10 +151,10 @@ class Assigner {
     std::vector<int> used(layer_.size(), kNever);  // by op: the first layer that does
     for (auto it = graph_.ops().rbegin(); it != graph_.ops().rend(); ++it) {
       const Op* op = it->get();
-      const int by = LayerOf(op) != kNone ? LayerOf(op) : used[static_cast<size_t>(op->id)];
+      const int by = LayerOf(op) != kNone ? LayerOf(op) : used[Index(op)];
       for (const Value* v : op->operands) {
         if (!v->producer) continue;
-        int& first = used[static_cast<size_t>(v->producer->id)];
+        int& first = used[Index(v->producer)];
         first = std::min(first, by);
       }
     }
@@ -166,7 +167,7 @@ class Assigner {
         if (v->producer) layer = std::max(layer, LayerOf(v->producer));
         weighted |= weights.contains(v);
       }
-      const int first = used[static_cast<size_t>(op->id)];
+      const int first = used[Index(op)];
       if (layer != kNone && weighted && first != kNever) layer = std::max(layer, first);
     }
   }
@@ -177,16 +178,16 @@ class Assigner {
     std::vector<Op*> order;
     for (const auto& op : graph_.ops()) {
       if (op->def->is_state) {
-        of_param[static_cast<size_t>(op->id)] = true;
+        of_param[Index(op)] = true;
         continue;
       }
       if (LayerOf(op.get()) != kNone) continue;
       for (const Value* v : op->operands) {
-        if (v->producer && of_param[static_cast<size_t>(v->producer->id)]) {
-          of_param[static_cast<size_t>(op->id)] = true;
+        if (v->producer && of_param[Index(v->producer)]) {
+          of_param[Index(op)] = true;
         }
       }
-      if (of_param[static_cast<size_t>(op->id)]) order.push_back(op.get());
+      if (of_param[Index(op)]) order.push_back(op.get());
     }
     for (auto it = order.rbegin(); it != order.rend(); ++it) {
       int first = std::numeric_limits<int>::max();

@@ -6,6 +6,7 @@
 
 #include "ir/op_def.h"
 #include "passes/home_stages.h"
+#include "passes/numbering.h"
 #include "passes/provenance.h"
 
 namespace shardc {
@@ -87,7 +88,7 @@ class Buckets {
             op.in(0).dtype,
             op.phase,
             op.stage,
-            homes_[static_cast<size_t>(op.id)],
+            homes_[Index(&op)],
             op.microbatch < 0 ? 0 : op.virtual_stage,
             op.microbatch,
             producer ? producer->id : -1};

@@ -8,6 +8,7 @@
 
 #include "ir/op_def.h"
 #include "passes/add_in_passing.h"
+#include "passes/numbering.h"
 #include "passes/piecewise.h"
 
 namespace shardc {
@@ -78,7 +79,7 @@ class LiveBytes {
     for (size_t o = 0; o < op.operands.size(); ++o) {
       const Value* v = op.operands[o];
       if (v->id < 0) continue;
-      const Slot& slot = slots_[static_cast<size_t>(v->id)];
+      const Slot& slot = slots_[Index(v)];
       bool view = IsView(op, graph_.mesh);
       bool ends = slot.last == op.id && MayRunInPlace(*op.def, static_cast<int>(o), index) &&
                   LocalShape(v->type, graph_.mesh) == LocalShape(r->type, graph_.mesh) &&

@@ -6,21 +6,14 @@
 #include "ir/merge_equal.h"
 #include "ir/op_def.h"
 #include "passes/added_output.h"
+#include "passes/numbering.h"
 
 namespace shardc {
 namespace {
 
-int NumberValues(Graph& graph) {
-  int n = 0;
-  for (const auto& input : graph.inputs()) input->id = n++;
-  for (const auto& op : graph.ops()) {
-    for (Value* r : op->results) r->id = n++;
-  }
-  return n;
-}
-
 // By Value::id, what depends on one of `values`, by floats alone.
-std::vector<bool> DependentOn(const Graph& graph, std::span<Value* const> values, int num_values) {
+std::vector<bool> DependentOn(const Graph& graph, std::span<Value* const> values,
+                              size_t num_values) {
   std::vector<bool> depends(num_values);
   for (const Value* v : values) depends[v->id] = true;
   for (const auto& op : graph.ops()) {
@@ -35,7 +28,7 @@ std::vector<bool> DependentOn(const Graph& graph, std::span<Value* const> values
 // The gradients that have arrived so far, by Value::id.
 class Accumulator {
  public:
-  Accumulator(Builder& builder, int num_values) : builder_(builder), grads_(num_values) {}
+  Accumulator(Builder& builder, size_t num_values) : builder_(builder), grads_(num_values) {}
 
   Value* Get(const Value* v) const { return grads_[v->id]; }
 
@@ -56,10 +49,9 @@ class Accumulator {
 std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* const> values,
                                   Value* scale) {
   SHARDC_CHECK(scalar->type.shape.empty() && IsFloat(scalar->type.dtype));
-  int num_values = NumberValues(graph);
+  const size_t num_values = NumberValues(graph);
   const std::vector<bool> depends = DependentOn(graph, values, num_values);
-  std::vector<Op*> order;
-  for (const auto& op : graph.ops()) order.push_back(op.get());
+  const std::vector<Op*> order = OpsOf(graph);
 
   Builder builder(graph);
   builder.phase = Phase::kBackward;

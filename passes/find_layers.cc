@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "ir/op_def.h"
+#include "passes/numbering.h"
 #include "passes/weights.h"
 
 namespace shardc {
@@ -63,12 +64,10 @@ class Finder {
   }
 
   bool Known(const Op* op) const {
-    return op->id >= 0 && static_cast<size_t>(op->id) < ops_.size() &&
-           ops_[static_cast<size_t>(op->id)] == op;
+    return op->id >= 0 && Index(op) < ops_.size() && ops_[Index(op)] == op;
   }
   bool Known(const Value* v) const {
-    return v->id >= 0 && static_cast<size_t>(v->id) < values_.size() &&
-           values_[static_cast<size_t>(v->id)] == v;
+    return v->id >= 0 && Index(v) < values_.size() && values_[Index(v)] == v;
   }
 
   // The output behind most ops, one after the other: others leave a model on the way, as the keys
@@ -78,12 +77,12 @@ class Finder {
     for (const Op* op : ops_) {
       int longest = 0;
       for (const Value* v : op->operands)
-        if (Known(v)) longest = std::max(longest, length[static_cast<size_t>(v->id)]);
-      for (const Value* r : op->results) length[static_cast<size_t>(r->id)] = longest + 1;
+        if (Known(v)) longest = std::max(longest, length[Index(v)]);
+      for (const Value* r : op->results) length[Index(r)] = longest + 1;
     }
     const Value* last = nullptr;
     for (const Output& o : graph_.outputs) {
-      auto of = [&](const Value* v) { return length[static_cast<size_t>(v->id)]; };
+      auto of = [&](const Value* v) { return length[Index(v)]; };
       if (Known(o.value) && (!last || of(o.value) > of(last))) last = o.value;
     }
     return last;
@@ -154,7 +153,7 @@ class Finder {
     const Value* loss = graph_.FindOutput("loss");
     const Value* end = loss ? loss : LastOutput();
     auto ends = [&](const Value* v) {
-      if (Known(v)) next_[static_cast<size_t>(v->id)] = kExit;
+      if (Known(v)) next_[Index(v)] = kExit;
     };
     if (end) ends(end);
     // A loss that is made in pieces (Chunk) comes after the first op of the backward: the forward
@@ -174,13 +173,12 @@ class Finder {
     };
     for (const Op* op : ops_ | std::views::reverse) {
       for (const Value* r : op->results) {
-        const int next = next_[static_cast<size_t>(r->id)];
+        const int next = next_[Index(r)];
         if (next == kUnreached) continue;
-        depth[static_cast<size_t>(r->id)] =
-            next == kExit ? 1 : depth[static_cast<size_t>(next)] + 1;
+        depth[Index(r)] = next == kExit ? 1 : depth[static_cast<size_t>(next)] + 1;
         for (const Value* v : op->operands) {
           if (!Known(v)) continue;
-          int& before = next_[static_cast<size_t>(v->id)];
+          int& before = next_[Index(v)];
           before = before == kUnreached ? r->id : meet(before, r->id);
         }
       }
@@ -202,7 +200,7 @@ class Finder {
     for (size_t i = 0; i < values_.size(); ++i) {
       const Op* op = values_[i]->producer;
       from_input[i] = !op || std::any_of(op->operands.begin(), op->operands.end(), [&](Value* v) {
-        return Known(v) && from_input[static_cast<size_t>(v->id)];
+        return Known(v) && from_input[Index(v)];
       });
     }
     segments_.resize(values_.size());
@@ -250,8 +248,8 @@ class Finder {
       open.pop_back();
       if (v == out) continue;
       for (Op* user : v->users) {
-        if (!Known(user) || stamps_[static_cast<size_t>(user->id)] == stamp_) continue;
-        stamps_[static_cast<size_t>(user->id)] = stamp_;
+        if (!Known(user) || stamps_[Index(user)] == stamp_) continue;
+        stamps_[Index(user)] = stamp_;
         ops.push_back(user);
         open.insert(open.end(), user->results.begin(), user->results.end());
       }
@@ -269,7 +267,7 @@ class Finder {
     if (auto it = known.find(v); it != known.end()) return it->second;
     std::string text = ShapeToString(v->type.shape);
     const Op* op = v->producer;
-    if (op && Known(op) && stamps_[static_cast<size_t>(op->id)] == stamp_) {
+    if (op && Known(op) && stamps_[Index(op)] == stamp_) {
       if (OnlyMoves(*op)) {
         size_t kind = Kind(op->operands[static_cast<size_t>(v->index)], known);
         return known[v] = kind;
@@ -359,7 +357,7 @@ class Finder {
         layer.out = values_[static_cast<size_t>(At(at).next)];
         for (Op* op : Between(values_[static_cast<size_t>(at)], layer.out)) {
           layer.ops.push_back(op);
-          taken_[static_cast<size_t>(op->id)] = true;
+          taken_[Index(op)] = true;
         }
         at = At(at).next;
       }
@@ -369,7 +367,7 @@ class Finder {
       Segment& s = segments_[i];
       if (s.next < 0 || s.taken) continue;
       for (const Op* op : Between(values_[i], values_[static_cast<size_t>(s.next)])) {
-        s.taken = s.taken || taken_[static_cast<size_t>(op->id)];
+        s.taken = s.taken || taken_[Index(op)];
       }
     }
   }
@@ -394,9 +392,7 @@ std::vector<Layer> FindLayers(const Graph& graph, std::span<Op* const> ops, cons
 }
 
 std::vector<Layer> FindLayers(const Graph& graph) {
-  std::vector<Op*> ops;
-  for (const auto& op : graph.ops()) ops.push_back(op.get());
-  return FindLayers(graph, ops, nullptr);
+  return FindLayers(graph, OpsOf(graph), nullptr);
 }
 
 }  // namespace shardc

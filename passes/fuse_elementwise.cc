@@ -7,7 +7,7 @@
 #include "ir/op_def.h"
 #include "ir/scalar_program.h"
 #include "passes/add_in_passing.h"
-#include "passes/reorder.h"
+#include "passes/numbering.h"
 
 namespace shardc {
 namespace {

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "ir/op_def.h"
+#include "passes/numbering.h"
 #include "passes/weights.h"
 
 namespace shardc {
@@ -19,7 +20,7 @@ class Homes {
       homes_.push_back(HomeOf(*op));
       bool state = op->def->is_state;
       for (const Value* v : op->operands) {
-        state = state || (v->producer && of_state_[static_cast<size_t>(v->producer->id)]);
+        state = state || (v->producer && of_state_[Index(v->producer)]);
       }
       of_state_.push_back(state);
     }
@@ -33,7 +34,7 @@ class Homes {
     bool of_state = false;
     for (const Value* v : op.operands) {
       if (!v->producer) continue;
-      const auto maker = static_cast<size_t>(v->producer->id);
+      const size_t maker = Index(v->producer);
       of_state = of_state || of_state_[maker];
       if (homes_[maker] != kAnyStage) bytes[homes_[maker]] += LocalBytes(v->type, graph_.mesh);
     }

@@ -5,6 +5,7 @@
 
 #include "ir/op_def.h"
 #include "passes/home_stages.h"
+#include "passes/numbering.h"
 
 namespace shardc {
 namespace {
@@ -21,13 +22,13 @@ class Mover {
       const Op* reader = Reader(op);
       if (!reader || HomeOf(reader) == op.stage) continue;
       if (Comes(op, HomeOf(reader)) >= Leaves(op)) continue;
-      op.stage = homes_[static_cast<size_t>(op.id)] = HomeOf(reader);
+      op.stage = homes_[Index(&op)] = HomeOf(reader);
       op.virtual_stage = reader->virtual_stage;
     }
   }
 
  private:
-  int HomeOf(const Op* op) const { return homes_[static_cast<size_t>(op->id)]; }
+  int HomeOf(const Op* op) const { return homes_[Index(op)]; }
   int64_t Bytes(const Value* v) const { return LocalBytes(v->type, graph_.mesh); }
 
   // One that reads the results, where all are on one stage; else null.

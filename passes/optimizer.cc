@@ -8,6 +8,7 @@
 #include "ir/op_def.h"
 #include "passes/added_output.h"
 #include "passes/home_stages.h"
+#include "passes/numbering.h"
 
 namespace shardc {
 namespace {
@@ -35,7 +36,7 @@ Value* GradientNorm(Builder& b, const std::vector<std::pair<Op*, Value*>>& grads
   std::vector<int> homes;
   if (!b.graph().pipeline_axis.empty()) homes = HomeStages(b.graph());
   auto stage_of = [&](const Value* v) {
-    return homes.empty() || !v->producer ? kAnyStage : homes[static_cast<size_t>(v->producer->id)];
+    return homes.empty() || !v->producer ? kAnyStage : homes[Index(v->producer)];
   };
   for (auto& [param, grad] : grads) {
     std::vector<int> axes;

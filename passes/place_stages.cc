@@ -7,6 +7,7 @@
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
 #include "passes/home_stages.h"
+#include "passes/numbering.h"
 #include "passes/order_stages.h"
 #include "passes/schedule.h"
 #include "passes/weights.h"
@@ -19,9 +20,7 @@ bool IsEverywhere(const Op& op) { return op.def->is_state || op.name() == "const
 
 class Placer {
  public:
-  explicit Placer(Graph& graph) : graph_(graph), homes_(HomeStages(graph)) {
-    for (const auto& op : graph.ops()) order_.push_back(op.get());
-  }
+  explicit Placer(Graph& graph) : graph_(graph), homes_(HomeStages(graph)), order_(OpsOf(graph)) {}
 
   void Run() {
     for (const Op* op : order_) {
@@ -36,8 +35,8 @@ class Placer {
  private:
   using Stages = std::set<int>;
 
-  Stages& PlacesOf(const Op* op) { return places_[static_cast<size_t>(op->id)]; }
-  int HomeOf(const Op* op) const { return homes_[static_cast<size_t>(op->id)]; }
+  Stages& PlacesOf(const Op* op) { return places_[Index(op)]; }
+  int HomeOf(const Op* op) const { return homes_[Index(op)]; }
   int64_t Bytes(const Value* v) const { return LocalBytes(v->type, graph_.mesh); }
 
   // States are where they are read, and so updated there; what that needs may read other states.
@@ -179,9 +178,7 @@ class Placer {
 
   // Every op reads what its own stage has.
   void MoveValues() {
-    std::vector<Op*> ops;
-    for (const auto& op : graph_.ops()) ops.push_back(op.get());
-    for (Op* op : ops) {
+    for (Op* op : OpsOf(graph_)) {
       if (op->stage < 0) continue;
       for (size_t i = 0; i < op->operands.size(); ++i) {
         Value* v = op->operands[i];
@@ -260,7 +257,7 @@ class Placer {
 
   Graph& graph_;
   std::vector<int> homes_;
-  std::vector<Op*> order_;
+  const std::vector<Op*> order_;
   std::vector<Stages> places_;            // by Op::id
   std::map<std::string, Stages> states_;  // by name
   std::map<const Value*, std::string> shared_;

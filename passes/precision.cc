@@ -86,9 +86,7 @@ class Lowering {
   // For every value the bytes of it that are read in f32 less those read in the compute type, what
   // only moves or follows it seen through.
   void FindWishes() {
-    std::vector<const Op*> ops;
-    for (const auto& op : graph_.ops()) ops.push_back(op.get());
-    for (auto it = ops.rbegin(); it != ops.rend(); ++it) {
+    for (auto it = graph_.ops().rbegin(); it != graph_.ops().rend(); ++it) {
       const Op& op = **it;
       if (op.def->is_state || op.name() == "cast" || op.def->precision == Precision::kWiden) {
         continue;

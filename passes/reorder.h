@@ -4,19 +4,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "ir/graph.h"
+#include "passes/numbering.h"
 
 namespace shardc {
-
-// All ops in their order, which is their Op::id from now on.
-inline std::vector<Op*> NumberedOps(Graph& graph) {
-  graph.NumberOps();
-  std::vector<Op*> ops;
-  for (const auto& op : graph.ops()) ops.push_back(op.get());
-  return ops;
-}
-
-inline size_t Index(const Op* op) { return static_cast<size_t>(op->id); }
 
 // `at` by Op::id: no op comes after one that reads its results.
 template <typename Place>

@@ -4,14 +4,11 @@
 #include <vector>
 
 #include "ir/op_def.h"
+#include "passes/numbering.h"
 
 namespace shardc {
 
-std::unordered_set<const Value*> WeightsOf(const Graph& graph) {
-  std::vector<Op*> ops;
-  for (const auto& op : graph.ops()) ops.push_back(op.get());
-  return WeightsOf(ops);
-}
+std::unordered_set<const Value*> WeightsOf(const Graph& graph) { return WeightsOf(OpsOf(graph)); }
 
 std::unordered_set<const Value*> WeightsOf(std::span<Op* const> ops) {
   std::unordered_set<const Value*> weights;
