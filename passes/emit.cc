@@ -5,14 +5,15 @@
 #include <map>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
 #include "passes/add_in_passing.h"
 #include "passes/heard_back.h"
+#include "passes/numbering.h"
 #include "passes/place_buffers.h"
 #include "passes/wait_late.h"
+#include "passes/write_states.h"
 
 namespace shardc {
 namespace {
@@ -25,26 +26,13 @@ PieceOf PieceOfState(const Op& op) {
           op.attrs.Int("piece_start"), op.attrs.Int("whole_size")};
 }
 
-// Numbers the ops and the values.
-struct Numbers {
-  explicit Numbers(const Graph& graph) {
-    int collectives = 0;
-    for (const auto& input : graph.inputs()) input->id = values++;
-    for (const auto& op : graph.ops()) {
-      op->id = ops++;
-      collective_ids.push_back(op->def->communicates ? collectives++ : -1);
-      for (Value* r : op->results) r->id = values++;
-    }
-  }
-
-  int ops = 0, values = 0;
-  std::vector<int> collective_ids;  // by op, or -1
-};
-
 // What the programs of all stages have in common.
 struct Whole {
-  explicit Whole(const Graph& g) : graph(g), numbers(g), adds(g) {
-    for (const auto& op : g.ops()) {
+  explicit Whole(const Graph& g)
+      : graph(g), ops(NumberedOps(g)), num_values(NumberValues(g)), adds(g) {
+    int collectives = 0;
+    for (const Op* op : ops) {
+      collective_ids.push_back(op->def->communicates ? collectives++ : -1);
       if (op->attrs.Has("piece_of")) pieces[op->attrs.String("name")] = PieceOfState(*op);
     }
     if (g.pipeline_axis.empty()) return;
@@ -52,12 +40,12 @@ struct Whole {
       told_by[CollectiveOf(*sent)] = CollectiveOf(*tells);
   }
 
-  int CollectiveOf(const Op& op) const {
-    return numbers.collective_ids[static_cast<size_t>(op.id)];
-  }
+  int CollectiveOf(const Op& op) const { return collective_ids[Index(&op)]; }
 
   const Graph& graph;
-  const Numbers numbers;
+  const std::vector<Op*> ops;
+  const size_t num_values;
+  std::vector<int> collective_ids;  // by op; -1 of those that do not communicate
   const AddsInPassing adds;
   std::map<std::string, PieceOf, std::less<>> pieces;  // of states
   // Of each send the transfer by which its sender knows that it was received, by collective.
@@ -73,8 +61,8 @@ class Emitter {
         mesh_(graph_.mesh),
         pipeline_(!graph_.pipeline_axis.empty()),
         stage_(stage),
-        buffers_(static_cast<size_t>(whole.numbers.values), -1),
-        makers_(static_cast<size_t>(whole.numbers.ops), -1) {
+        buffers_(whole.num_values, -1),
+        makers_(whole.ops.size(), -1) {
     program_.mesh = mesh_;
   }
 
@@ -83,7 +71,7 @@ class Emitter {
     for (const auto& input : graph_.inputs()) {
       if (IsHere(input.get())) EmitInput(*input);
     }
-    for (const auto& op : graph_.ops()) {
+    for (const Op* op : whole_.ops) {
       if (IsHere(*op)) EmitOp(*op);
     }
     for (const auto& [update, value] : late_updates_) EmitUpdate(*update, value);
@@ -91,7 +79,7 @@ class Emitter {
       if (!HasBuffer(o.value) || StageOf(o.value) != stage_) continue;
       program_.outputs.push_back({o.name, BufferOf(o.value), PieceOfGradient(o.name)});
     }
-    PlaceResultsInStates();
+    WriteStates(program_, late_updates_.size());
     WaitLate(program_);
     PlaceBuffers(program_, whole_.told_by);
     return std::move(program_);
@@ -136,12 +124,12 @@ class Emitter {
 
   // --- buffers
 
-  bool HasBuffer(const Value* v) const { return buffers_[static_cast<size_t>(v->id)] >= 0; }
+  bool HasBuffer(const Value* v) const { return buffers_[Index(v)] >= 0; }
 
   int BufferOf(const Value* v) const {
     SHARDC_CHECK(HasBuffer(v), v->producer ? v->producer->name() : v->name,
                  ": the value is not on stage ", stage_);
-    return buffers_[static_cast<size_t>(v->id)];
+    return buffers_[Index(v)];
   }
 
   int NewBuffer(const TensorType& type, Space space = Space::kArena, std::string name = {}) {
@@ -155,9 +143,7 @@ class Emitter {
     return static_cast<int>(program_.buffers.size()) - 1;
   }
 
-  int NewBuffer(const Value* v) {
-    return buffers_[static_cast<size_t>(v->id)] = NewBuffer(v->type);
-  }
+  int NewBuffer(const Value* v) { return buffers_[Index(v)] = NewBuffer(v->type); }
 
   int Root(int buffer) const { return RootOf(program_, buffer); }
 
@@ -170,8 +156,7 @@ class Emitter {
   }
 
   void EmitInput(const Value& input) {
-    int b = buffers_[static_cast<size_t>(input.id)] =
-        NewBuffer(input.type, Space::kInput, input.name);
+    int b = buffers_[Index(&input)] = NewBuffer(input.type, Space::kInput, input.name);
     program_.inputs.push_back({input.name, b});
   }
 
@@ -230,8 +215,7 @@ class Emitter {
   void EmitOp(const Op& op) {
     if (op.def->is_state) {
       std::string name = op.attrs.String("name");
-      int b = buffers_[static_cast<size_t>(op.result()->id)] =
-          NewBuffer(op.out(), Space::kState, name);
+      int b = buffers_[Index(op.result())] = NewBuffer(op.out(), Space::kState, name);
       program_.states.push_back({name, b, PieceOfState(op)});
       states_[name] = b;
     } else if (op.name() == "constant") {
@@ -256,7 +240,7 @@ class Emitter {
       LocalCost cost = CostOnRank(op, mesh_);
       i.flops = cost.flops;
       i.bytes = cost.bytes;
-      makers_[static_cast<size_t>(op.id)] = static_cast<int>(program_.instructions.size()) - 1;
+      makers_[Index(&op)] = static_cast<int>(program_.instructions.size()) - 1;
     }
   }
 
@@ -264,12 +248,11 @@ class Emitter {
     auto [f, x] = whole_.adds.Of(op);
     if (!f) return false;
     int sum = BufferOf(f->result());
-    Instruction& i =
-        program_.instructions[static_cast<size_t>(makers_[static_cast<size_t>(f->id)])];
+    Instruction& i = program_.instructions[static_cast<size_t>(makers_[Index(f)])];
     i.operands.push_back(BufferOf(x));
     i.bytes += program_.buffers[BufferOf(x)].bytes;
     i.flops += Elements(BufferOf(x));
-    buffers_[static_cast<size_t>(op.result()->id)] = sum;
+    buffers_[Index(op.result())] = sum;
     return true;
   }
 
@@ -396,77 +379,7 @@ class Emitter {
   // --- updates
 
   void EmitUpdate(const Op& update, int value) {
-    int state = states_.at(update.attrs.String("name"));
-    updated_.insert(state);
-    // Outputs show values before the update.
-    Emit(update, "copy", {value}, {state}, {});
-  }
-
-  // An update whose value has no other reader, and whose state nobody reads after the value is
-  // made, is made in the state itself: its copy goes away.
-  void PlaceResultsInStates() {
-    KeepOutputsOfUpdatedStates();
-    std::vector<int> last_read(program_.buffers.size(), -1), readers(program_.buffers.size(), 0);
-    std::vector<int> writer(program_.buffers.size(), -1);
-    auto& list = program_.instructions;
-    for (size_t i = 0; i < list.size(); ++i) {
-      for (int b : list[i].operands) {
-        last_read[Root(b)] = static_cast<int>(i);
-        ++readers[Root(b)];
-      }
-      for (int b : list[i].results) writer[Root(b)] = static_cast<int>(i);
-    }
-    for (const NamedBuffer& o : program_.outputs) readers[Root(o.buffer)] += 2;
-    std::vector<bool> gone(list.size());
-    for (size_t i = list.size() - late_updates_.size(); i < list.size(); ++i) {
-      int value = list[i].operands[0], state = list[i].results[0];
-      Buffer& v = program_.buffers[value];
-      if (v.alias_of >= 0 || v.space != Space::kArena || readers[value] != 1) continue;
-      const Instruction& maker = list[static_cast<size_t>(writer[value])];
-      if (last_read[state] > writer[value] || !MayWriteState(maker, value, state)) continue;
-      v.space = Space::kState;
-      v.name = program_.buffers[state].name;
-      gone[i] = true;
-    }
-    size_t kept = 0;
-    for (size_t i = 0; i < list.size(); ++i) {
-      if (!gone[i]) {
-        if (kept != i) list[kept] = std::move(list[i]);
-        ++kept;
-      }
-    }
-    list.resize(kept);
-  }
-
-  // Whether the op may write its result `value` to a state that it reads itself, or does not read
-  // it.
-  bool MayWriteState(const Instruction& maker, int value, int state) const {
-    const OpDef* def = FindOpDef(maker.op);
-    if (!def || maker.collective >= 0) return false;
-    auto result = std::find(maker.results.begin(), maker.results.end(), value);
-    for (size_t o = 0; o < maker.operands.size(); ++o) {
-      if (Root(maker.operands[o]) != state) continue;
-      auto r = static_cast<int>(result - maker.results.begin());
-      if (!MayRunInPlace(*def, static_cast<int>(o), r)) return false;
-    }
-    return true;
-  }
-
-  void KeepOutputsOfUpdatedStates() {
-    std::vector<Instruction> copies;
-    for (NamedBuffer& o : program_.outputs) {
-      if (!updated_.contains(Root(o.buffer))) continue;
-      int kept = NewBuffer(program_.buffers[o.buffer].type);
-      Instruction& copy = copies.emplace_back();
-      copy.op = "copy";
-      copy.operands = {o.buffer};
-      copy.results = {kept};
-      copy.phase = Phase::kOptimizer;
-      o.buffer = kept;
-    }
-    program_.instructions.insert(program_.instructions.begin(),
-                                 std::make_move_iterator(copies.rbegin()),
-                                 std::make_move_iterator(copies.rend()));
+    Emit(update, "copy", {value}, {states_.at(update.attrs.String("name"))}, {});
   }
 
   const Whole& whole_;
@@ -480,7 +393,6 @@ class Emitter {
   std::unordered_map<std::string, int64_t> constants_;
   std::unordered_map<std::string, int> states_;
   std::vector<std::pair<const Op*, int>> late_updates_;
-  std::unordered_set<int> updated_;
 };
 
 }  // namespace
