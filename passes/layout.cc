@@ -98,6 +98,12 @@ std::optional<std::vector<FactorCut>> ProjectToSeveral(const ShardingRule& rule,
 
 }  // namespace
 
+bool FillsParts(int64_t size, const DimSharding& dim, const Mesh& mesh) {
+  const int64_t parts = NumParts(dim, mesh);
+  auto fits = [&](int64_t n) { return n / dim.granule >= parts; };
+  return dim.segments.empty() ? fits(size) : std::ranges::all_of(dim.segments, fits);
+}
+
 std::optional<DimSharding> LiftToDim(const ShardingRule& rule, const DimFactors& factors,
                                      int64_t size, const std::vector<FactorCut>& cuts,
                                      const Mesh& mesh) {

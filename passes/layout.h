@@ -15,6 +15,9 @@
 
 namespace shardc {
 
+// Whether each part gets a whole granule of each segment. Values are cut no finer.
+bool FillsParts(int64_t size, const DimSharding& dim, const Mesh& mesh);
+
 // A cut of a factor: the factor seen as a dim of its own size.
 struct FactorCut {
   int factor = -1;

@@ -302,13 +302,7 @@ class Propagation {
     }
     if (!AddCut(rule, cut, graph_.mesh, cuts)) return std::nullopt;
     auto with = LiftToDim(rule, (*slot.dims)[d], type.shape[d], cuts, graph_.mesh);
-    if (!with) return std::nullopt;
-    const int64_t parts = NumParts(*with, graph_.mesh);
-    auto fits = [&](int64_t n) { return n / with->granule >= parts; };
-    bool all = with->segments.empty()
-                   ? fits(type.shape[d])
-                   : std::all_of(with->segments.begin(), with->segments.end(), fits);
-    return all ? with : std::nullopt;
+    return with && FillsParts(type.shape[d], *with, graph_.mesh) ? with : std::nullopt;
   }
 
   // Whether what the spec asks of the value over axes that have their turn later still fits.

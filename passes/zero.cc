@@ -7,6 +7,7 @@
 #include "ir/choices.h"
 #include "ir/op_def.h"
 #include "passes/bucket.h"
+#include "passes/layout.h"
 #include "passes/provenance.h"
 #include "passes/split_axes.h"
 #include "passes/weights.h"
@@ -65,7 +66,7 @@ std::optional<DimSharding> WithAxes(int64_t size, const DimSharding& now, const 
   if (now.axes.size() + axes.size() > AxisList::kMax || !now.segments.empty()) return std::nullopt;
   DimSharding with = now;
   for (int a : axes) with.axes.push_back(a);
-  if (size / with.granule < NumParts(with, mesh)) return std::nullopt;
+  if (!FillsParts(size, with, mesh)) return std::nullopt;
   return Canonical(size, std::move(with), mesh);
 }
 
