@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <set>
 
-#include "ir/op_def.h"
+#include "passes/forward_uses.h"
 #include "passes/layout.h"
 
 namespace shardc {
 namespace {
 
-constexpr int kMaxDepth =
-    12;  // ops between a weight and the split or reshape that takes its result apart
+// Ops between a weight and the split or reshape that takes its result apart, at most.
+constexpr int kMaxDepth = 12;
 
 // Elements to which an uneven cut is rounded, 16 bytes of halves: tensor cores take rows of other
 // lengths only in parts. Padding of less than a part in 64 is worth that.
@@ -18,7 +18,8 @@ constexpr int64_t kAlignment = 8, kLeastAligned = 64 * kAlignment;
 
 bool Informative(const DimSharding& d) { return d.granule != 1 || !d.segments.empty(); }
 
-// All layouts here are without regard to a particular number of parts; axes stand for any cut.
+// Answers how a dim would best be cut over the axes by looking at the ops that make and read the
+// value. A layout is always that of a cut over all of the axes.
 class Inference {
  public:
   Inference(const Mesh& mesh, AxisList axes)
@@ -26,73 +27,44 @@ class Inference {
 
   // Whether a cut of the dim survives the ops that use the value.
   bool Carries(const Value* v, int dim, int depth = 0) const {
-    if (depth > kMaxDepth) return true;
-    for (const Op* user : v->users) {
-      if (user->phase != Phase::kForward || !user->def->rule) continue;
-      ShardingRule rule = user->def->rule(*user);
-      for (size_t i = 0; i < user->operands.size(); ++i) {
-        if (user->operands[i] == v && !UseCarries(*user, rule, rule.operands[i][dim], depth)) {
-          return false;
-        }
-      }
-    }
-    return true;
+    return depth > kMaxDepth ||
+           !AnyForwardUse(v, [&](const Op& user, const ShardingRule& rule, size_t operand) {
+             return !UseCarries(user, rule, rule.operands[operand][dim], depth);
+           });
   }
 
-  // Of dims of v, major to minor, that ops bring together to one: that along which users want a cut
-  // of the one. Nothing where they want none, or one along several.
+  // For dims of v, major to minor, that an op ahead merges into one: the one among them that is cut
+  // when the merged dim is cut as its users want. Nothing where they want no cut, or one along
+  // several.
   std::optional<int64_t> DimToCut(const Value* v, const Ints& dims, int depth = 0) const {
-    if (depth > kMaxDepth) return std::nullopt;
-    for (const Op* user : v->users) {
-      if (user->phase != Phase::kForward || !user->def->rule) continue;
-      const ShardingRule rule = user->def->rule(*user);
-      for (size_t i = 0; i < user->operands.size(); ++i) {
-        if (user->operands[i] != v) continue;
-        if (auto dim = DimToCut(*user, rule, rule.operands[i], dims, depth)) return dim;
-      }
-    }
-    return std::nullopt;
+    std::optional<int64_t> found;
+    if (depth > kMaxDepth) return found;
+    AnyForwardUse(v, [&](const Op& user, const ShardingRule& rule, size_t operand) {
+      found = DimToCut(user, rule, rule.operands[operand], dims, depth);
+      return found.has_value();
+    });
+    return found;
   }
 
   // Whether nothing takes the dim apart, puts it together with others or says how to cut it: any
   // cut of it will do.
   bool IsAlone(const Value* v, int dim, int depth = 0) {
     if (depth > kMaxDepth || !seen_.insert({v, dim}).second) return true;
-    for (const Op* user : v->users) {
-      if (user->phase != Phase::kForward || !user->def->rule) continue;
-      const ShardingRule rule = user->def->rule(*user);
-      for (size_t i = 0; i < user->operands.size(); ++i) {
-        if (user->operands[i] != v) continue;
-        const auto factor = OnlyFactor(rule.operands[i][dim]);
-        if (!factor || user->def->constrains) return false;
-        if (!OperandsAreMadeAlone(*user, rule, *factor, i, depth)) return false;
-        for (size_t r = 0; r < user->results.size(); ++r) {
-          const int d = DimOfFactor(rule.results[r], *factor);
-          if (d < 0) continue;
-          if (!OnlyFactor(rule.results[r][d]) || IsCut(*user->results[r], d) ||
-              !IsAlone(user->results[r], d, depth + 1)) {
-            return false;
-          }
-        }
-      }
-    }
-    return true;
+    return !AnyForwardUse(v, [&](const Op& user, const ShardingRule& rule, size_t operand) {
+      return !UseIsAlone(user, rule, operand, dim, depth);
+    });
   }
 
-  // The layout that the users of the value ask for; whole granularity when they ask for nothing.
+  // The layout that the users of the value ask for; Plain() when they ask for nothing.
   DimSharding Forward(const Value* v, int dim, int depth = 0) const {
-    DimSharding none{axes_, 1, {}};
-    if (depth > kMaxDepth) return none;
-    for (const Op* user : v->users) {
-      if (user->phase != Phase::kForward || !user->def->rule) continue;
-      ShardingRule rule = user->def->rule(*user);
-      for (size_t i = 0; i < user->operands.size(); ++i) {
-        if (user->operands[i] != v) continue;
-        DimSharding d = FromUse(*user, rule, static_cast<int>(i), dim, depth);
-        if (Informative(d)) return d;
-      }
-    }
-    return none;
+    DimSharding wanted;
+    const bool found =
+        depth <= kMaxDepth &&
+        AnyForwardUse(v, [&](const Op& user, const ShardingRule& rule, size_t operand) {
+          wanted = FromUse(user, rule, operand, dim, depth);
+          return Informative(wanted);
+        });
+    return found ? wanted : Plain();
   }
 
  private:
@@ -133,12 +105,29 @@ class Inference {
     return dim.factors[0];
   }
 
-  // By the spec: such a cut is even.
+  // Whether one use of the dim, by the operand that it is of, leaves it alone.
+  bool UseIsAlone(const Op& op, const ShardingRule& rule, size_t operand, int dim, int depth) {
+    const auto factor = OnlyFactor(rule.operands[operand][dim]);
+    if (!factor || op.def->constrains) return false;
+    if (!OperandsAreMadeAlone(op, rule, *factor, operand, depth)) return false;
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      const int d = DimOfFactor(rule.results[r], *factor);
+      if (d < 0) continue;
+      if (!OnlyFactor(rule.results[r][d]) || IsCut(*op.results[r], d) ||
+          !IsAlone(op.results[r], d, depth + 1)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // That is so by the spec, which cuts evenly.
   static bool IsCut(const Value& v, int dim) {
     return v.type.sharding.dims[static_cast<size_t>(dim)].cut();
   }
 
-  // Of the operands with the factor, but one.
+  // Whether all operands with the factor, but for operand `but`, are made without a wish of their
+  // own for its layout.
   bool OperandsAreMadeAlone(const Op& op, const ShardingRule& rule, int factor, size_t but,
                             int depth) const {
     for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -214,28 +203,37 @@ class Inference {
     return CarriedCuts(op, rule, f, depth).has_value();
   }
 
-  // Layout of a factor as the results (forward) or else another operand (backward) want it.
-  DimSharding Sub(const Op& op, const ShardingRule& rule, int factor, int skip_operand,
-                  int depth) const {
-    DimSharding none{axes_, 1, {}};
-    for (size_t r = 0; r < op.results.size(); ++r) {
-      int d = DimOfFactor(rule.results[r], factor);
+  // The layout of a cut where no op asks for one: without granule or segments.
+  DimSharding Plain() const { return {axes_, 1, {}}; }
+
+  // The layout of a factor that readers of the results ask for.
+  std::optional<DimSharding> FromResults(const Op& op, const ShardingRule& rule, int factor,
+                                         int depth) const {
+    return FirstLayout(rule, op.results, rule.results, factor,
+                       [&](size_t i, int dim) { return Forward(op.results[i], dim, depth + 1); });
+  }
+
+  // The layout of a factor in which an operand that has it is made. Operand `but` is not asked.
+  std::optional<DimSharding> FromOperands(const Op& op, const ShardingRule& rule, int factor,
+                                          size_t but, int depth) const {
+    return FirstLayout(rule, op.operands, rule.operands, factor, [&](size_t i, int dim) {
+      return i == but ? Plain() : Backward(op.operands[i], dim, depth + 1);
+    });
+  }
+
+  // The factor's layout by the first value of which the layout of a dim, `layout(i, dim)`, says it.
+  template <typename Layout>
+  std::optional<DimSharding> FirstLayout(const ShardingRule& rule,
+                                         const std::vector<Value*>& values,
+                                         const std::vector<std::vector<DimFactors>>& dims,
+                                         int factor, const Layout& layout) const {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const int d = DimOfFactor(dims[i], factor);
       if (d < 0) continue;
-      DimSharding sub = Forward(op.results[r], d, depth + 1);
-      if (auto own = Project(rule, rule.results[r][d], op.results[r]->type.shape[d], sub, factor)) {
-        return *own;
-      }
+      const int64_t size = values[i]->type.shape[static_cast<size_t>(d)];
+      if (auto own = Project(rule, dims[i][d], size, layout(i, d), factor)) return own;
     }
-    for (size_t i = 0; i < op.operands.size(); ++i) {
-      int d = DimOfFactor(rule.operands[i], factor);
-      if (d < 0 || static_cast<int>(i) == skip_operand) continue;
-      DimSharding sub = Backward(op.operands[i], d, depth + 1);
-      if (auto own =
-              Project(rule, rule.operands[i][d], op.operands[i]->type.shape[d], sub, factor)) {
-        return *own;
-      }
-    }
-    return none;
+    return std::nullopt;
   }
 
   std::optional<DimSharding> Project(const ShardingRule& rule, const DimFactors& dim, int64_t size,
@@ -248,51 +246,40 @@ class Inference {
     return cut.layout;
   }
 
-  DimSharding Lift(const ShardingRule& rule, const DimFactors& dim, int64_t size, int factor,
-                   DimSharding sub) const {
-    for (DimSharding layout : {std::move(sub), DimSharding{axes_, 1, {}}}) {
+  // The layout of a dim whose factors are cut so. Of one that is cut alone: as `wanted` finds it,
+  // if that can be written down.
+  template <typename Wanted>
+  DimSharding Lift(const ShardingRule& rule, const DimFactors& dim, int64_t size,
+                   const std::optional<std::vector<FactorCut>>& cuts, const Wanted& wanted) const {
+    if (!cuts) return Plain();
+    if (cuts->size() > 1) return LiftToDim(rule, dim, size, *cuts, mesh_).value_or(Plain());
+    const int factor = cuts->front().factor;
+    for (DimSharding layout : {wanted(factor).value_or(Plain()), Plain()}) {
       if (auto d = LiftToDim(rule, dim, size, {{factor, std::move(layout)}}, mesh_)) return *d;
     }
-    return {axes_, 1, {}};
+    return Plain();
   }
 
-  DimSharding FromUse(const Op& op, const ShardingRule& rule, int operand, int dim,
+  DimSharding FromUse(const Op& op, const ShardingRule& rule, size_t operand, int dim,
                       int depth) const {
     const DimFactors& f = rule.operands[operand][dim];
-    int64_t size = op.operands[operand]->type.shape[dim];
-    auto cuts = CarriedCuts(op, rule, f, depth);
-    if (!cuts) return {axes_, 1, {}};
-    if (cuts->size() == 1) {
-      int factor = cuts->front().factor;
-      return Lift(rule, f, size, factor, Sub(op, rule, factor, operand, depth));
-    }
-    return LiftToDim(rule, f, size, *cuts, mesh_).value_or(DimSharding{axes_, 1, {}});
+    const int64_t size = op.operands[operand]->type.shape[dim];
+    return Lift(rule, f, size, CarriedCuts(op, rule, f, depth), [&](int factor) {
+      auto wanted = FromResults(op, rule, factor, depth);
+      return wanted ? wanted : FromOperands(op, rule, factor, operand, depth);
+    });
   }
 
   // The layout in which the producer of the value would give it, were the dim cut.
   DimSharding Backward(const Value* v, int dim, int depth) const {
-    DimSharding none{axes_, 1, {}};
     const Op* op = v->producer;
-    if (!op || !op->def->rule || depth > kMaxDepth) return none;
+    if (!op || !op->def->rule || depth > kMaxDepth) return Plain();
     ShardingRule rule = op->def->rule(*op);
     const DimFactors& f = rule.results[v->index][dim];
-    const int64_t size = v->type.shape[dim];
-    auto cuts = CutsOf(rule, f, [](int) { return true; });
-    if (!cuts) return none;
-    if (cuts->size() > 1) return LiftToDim(rule, f, size, *cuts, mesh_).value_or(none);
-    const int factor = cuts->front().factor;
-    DimSharding sub = none;
-    for (size_t i = 0; i < op->operands.size(); ++i) {
-      int d = DimOfFactor(rule.operands[i], factor);
-      if (d < 0) continue;
-      DimSharding there = Backward(op->operands[i], d, depth + 1);
-      if (auto own =
-              Project(rule, rule.operands[i][d], op->operands[i]->type.shape[d], there, factor)) {
-        sub = *own;
-        break;
-      }
-    }
-    return Lift(rule, f, size, factor, sub);
+    const auto cuts = CutsOf(rule, f, [](int) { return true; });
+    return Lift(rule, f, v->type.shape[dim], cuts, [&](int factor) {
+      return FromOperands(*op, rule, factor, op->operands.size(), depth);
+    });
   }
 
   const Mesh& mesh_;
@@ -315,13 +302,6 @@ std::optional<int64_t> DimToCut(const Value* value, const Ints& dims, int64_t pa
 
 namespace {
 
-// Whether each part gets a whole granule of each segment: a value is cut no finer.
-bool IsFilled(int64_t size, const DimSharding& dim, const Mesh& mesh) {
-  const int64_t parts = NumParts(dim, mesh);
-  auto fits = [&](int64_t n) { return n / dim.granule >= parts; };
-  return dim.segments.empty() ? fits(size) : std::ranges::all_of(dim.segments, fits);
-}
-
 // Of a param, a large dim of which nothing asks anything may be cut at multiples of kAlignment.
 void InferLayout(Value* value, const Mesh& mesh, bool is_param) {
   TensorType& type = value->type;
@@ -331,7 +311,7 @@ void InferLayout(Value* value, const Mesh& mesh, bool is_param) {
     const int64_t size = type.shape[static_cast<size_t>(d)];
     Inference inference(mesh, dim.axes);
     const DimSharding wanted = Canonical(size, inference.Forward(value, d), mesh);
-    if (is_param || IsFilled(size, wanted, mesh)) dim = wanted;
+    if (is_param || FillsParts(size, wanted, mesh)) dim = wanted;
     const int64_t local = LocalDim(size, dim, mesh);
     if (is_param && !Informative(dim) && local % kAlignment != 0 && local >= kLeastAligned &&
         inference.IsAlone(value, d)) {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "ir/diagnostic.h"
-#include "ir/op_def.h"
+#include "passes/forward_uses.h"
 #include "passes/infer_layouts.h"
 #include "passes/layout.h"
 #include "passes/provenance.h"
@@ -23,17 +23,14 @@ class SharedFactor {
 
   int64_t Find(const Value* v, int dim, int depth = 0) {
     if (depth > kMaxDepth || !seen_.insert({v, dim}).second) return 0;
-    for (const Op* user : v->users) {
-      if (user->phase != Phase::kForward || !user->def->rule) continue;
-      ShardingRule rule = user->def->rule(*user);
-      for (size_t i = 0; i < user->operands.size(); ++i) {
-        if (user->operands[i] != v) continue;
-        if (int64_t size = SharedIn(rule, i, dim)) return size;
-        if (int64_t size = RepeatedIn(*user, rule, i, dim)) return size;
-        if (int64_t size = Follow(*user, rule, rule.operands[i][dim], depth)) return size;
-      }
-    }
-    return 0;
+    int64_t size = 0;
+    AnyForwardUse(v, [&](const Op& user, const ShardingRule& rule, size_t operand) {
+      size = SharedIn(rule, operand, dim);
+      if (size == 0) size = RepeatedIn(user, rule, operand, dim);
+      if (size == 0) size = Follow(user, rule, rule.operands[operand][dim], depth);
+      return size > 0;
+    });
+    return size;
   }
 
  private:
