@@ -5,6 +5,7 @@
 
 #include "ir/op_def.h"
 #include "passes/layout.h"
+#include "passes/numbering.h"
 #include "passes/provenance.h"
 #include "passes/rules.h"
 #include "passes/weights.h"
@@ -12,6 +13,9 @@
 namespace shardc {
 namespace {
 
+// The order in which ops pass cuts on to their values: those that use or make weights decide how a
+// model is cut; those of which every factor reaches every result (elementwise ones, say) pass that
+// on without a sum or a gather; the rest comes last.
 enum Priority { kWeights = 0, kPassThrough = 1, kRest = 2 };
 
 // One use of a value in an op: an operand or a result.
@@ -21,17 +25,13 @@ struct Slot {
   bool result;
 };
 
+// Axis after axis, ops pass the cuts of their values on, until nothing changes.
 class Propagation {
  public:
-  explicit Propagation(Graph& graph) : graph_(graph), weights_(WeightsOf(graph)) {
-    int n = 0;
-    for (const auto& input : graph.inputs()) input->id = n++;
-    for (const auto& op : graph.ops()) {
-      op->id = static_cast<int>(ops_.size());
-      ops_.push_back(op.get());
-      rules_.push_back(op->def->rule ? &all_rules_.Of(*op) : nullptr);
-      for (Value* r : op->results) r->id = n++;
-    }
+  explicit Propagation(Graph& graph)
+      : graph_(graph), weights_(WeightsOf(graph)), ops_(NumberedOps(graph)) {
+    const size_t n = NumberValues(graph);
+    for (const Op* op : ops_) rules_.push_back(op->def->rule ? &all_rules_.Of(*op) : nullptr);
     pinned_.resize(n);
     gradient_.resize(n);
     for (const Output& o : graph.outputs) {
@@ -40,15 +40,7 @@ class Propagation {
     for (const auto& input : graph.inputs()) pinned_[input->id] = true;
     for (Op* op : ops_) {
       for (Value* r : op->results) pinned_[r->id] = !op->def->rule;
-      // What is asked for over an axis is set when that axis has its turn.
-      if (!op->def->constrains) continue;
-      for (const std::string& axis : op->attrs.StringList("axes")) {
-        if (graph.mesh.FindAxis(axis)) continue;
-        throw Diagnostic("E2104", ExitCode::kBadSpec, WhereAsked(*op),
-                         StrCat("axis '", axis, "' is not in the mesh ", graph.mesh.ToString()));
-      }
-      constraints_.push_back({op, op->result()->type.sharding});
-      op->result()->type.sharding = Sharding(op->out().shape.size());
+      if (op->def->constrains) TakeConstraint(op);
     }
     for (Op* op : ops_) priority_.push_back(PriorityOf(*op));
   }
@@ -61,6 +53,17 @@ class Propagation {
 
  private:
   using Constraint = std::pair<Op*, Sharding>;  // with what it asks for
+
+  // What is asked for over an axis is set when that axis has its turn.
+  void TakeConstraint(Op* op) {
+    for (const std::string& axis : op->attrs.StringList("axes")) {
+      if (graph_.mesh.FindAxis(axis)) continue;
+      throw Diagnostic("E2104", ExitCode::kBadSpec, WhereAsked(*op),
+                       StrCat("axis '", axis, "' is not in the mesh ", graph_.mesh.ToString()));
+    }
+    constraints_.push_back({op, op->result()->type.sharding});
+    op->result()->type.sharding = Sharding(op->out().shape.size());
+  }
 
   Priority PriorityOf(const Op& op) const {
     if (!op.def->rule) return kRest;
@@ -186,7 +189,7 @@ class Propagation {
       const Value* v = op.operands[i];
       if (dim_[v->id] < 0 || !weights_.contains(v)) continue;
       const ShardingRule& rule = *rules_[op.id];
-      if (CutOf(rule, {op.operands[i], &rule.operands[i], false})) return true;
+      if (CutOf(rule, *v, rule.operands[i])) return true;
     }
     return false;
   }
@@ -198,7 +201,7 @@ class Propagation {
       const ShardingRule& rule = *rules_[user->id];
       for (size_t i = 0; i < user->operands.size(); ++i) {
         if (user->operands[i] != v) continue;
-        auto cut = CutOf(rule, {v, &rule.operands[i], false});
+        auto cut = CutOf(rule, *v, rule.operands[i]);
         if (!cut || rule.factors[cut->factor].kind == FactorKind::kReplicated) return true;
         if (UsesOtherwise(*user, rule, *cut)) return true;
       }
@@ -215,7 +218,7 @@ class Propagation {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       Value* v = op.operands[i];
       if (!weights_.contains(v)) continue;
-      auto other = CutOf(rule, {v, &rule.operands[i], false});
+      auto other = CutOf(rule, *v, rule.operands[i]);
       if (other && other->factor != cut.factor) return true;
     }
     return false;
@@ -275,13 +278,12 @@ class Propagation {
     for (const Op* user : v->users) waiting_[user->id] = true;
   }
 
-  // The cut of the slot's value over this axis alone, as a cut of one of the rule's factors.
-  std::optional<FactorCut> CutOf(const ShardingRule& rule, const Slot& slot) const {
-    int d = dim_[slot.value->id];
+  // The cut of the value over this axis alone, as a cut of one of the rule's factors.
+  std::optional<FactorCut> CutOf(const ShardingRule& rule, const Value& v,
+                                 const std::vector<DimFactors>& dims) const {
+    const int d = dim_[v.id];
     if (d < 0) return std::nullopt;
-    const TensorType& type = slot.value->type;
-    return ProjectAxis(rule, (*slot.dims)[d], type.shape[d], type.sharding.dims[d], axis_,
-                       graph_.mesh);
+    return ProjectAxis(rule, dims[d], v.type.shape[d], v.type.sharding.dims[d], axis_, graph_.mesh);
   }
 
   // The dim of the slot's value with the cut added to what the axes before do. Nothing where that
@@ -330,11 +332,7 @@ class Propagation {
     return cut && rule.factors[cut->factor].kind == FactorKind::kPlain;
   }
 
-  // Whether one of its values takes a cut.
-  bool Visit(Op& op, int level) {
-    if (!waiting_[op.id] || priority_[op.id] > level || !op.def->rule) return false;
-    waiting_[op.id] = false;
-    const ShardingRule& rule = *rules_[op.id];
+  static std::vector<Slot> SlotsOf(const Op& op, const ShardingRule& rule) {
     std::vector<Slot> slots;
     slots.reserve(op.operands.size() + op.results.size());
     for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -343,37 +341,54 @@ class Propagation {
     for (size_t i = 0; i < op.results.size(); ++i) {
       slots.push_back({op.results[i], &rule.results[i], true});
     }
-    std::optional<FactorCut> cut;
-    const Slot* source = nullptr;
+    return slots;
+  }
+
+  struct Source {
+    const Value* value;
+    FactorCut cut;
+  };
+  // The value whose cut the op passes on: the first weight that has one, else the first value.
+  std::optional<Source> SourceOf(const ShardingRule& rule, const std::vector<Slot>& slots) const {
     for (bool weights : {true, false}) {
       for (const Slot& s : slots) {
-        if (weights_.contains(s.value) != weights || cut) continue;
-        auto c = CutOf(rule, s);
-        if (!c) continue;
-        FactorKind kind = rule.factors[c->factor].kind;
+        if (weights_.contains(s.value) != weights) continue;
+        const auto cut = CutOf(rule, *s.value, *s.dims);
+        if (!cut) continue;
+        const FactorKind kind = rule.factors[cut->factor].kind;
         if (kind == FactorKind::kPlain || (kind == FactorKind::kExpandable && !s.result)) {
-          cut = c;
-          source = &s;
+          return Source{s.value, *cut};
         }
       }
     }
-    if (!cut) return false;
-    bool expandable = rule.factors[cut->factor].kind == FactorKind::kExpandable;
+    return std::nullopt;
+  }
+
+  // Whether one of its values takes a cut.
+  bool Visit(Op& op, int level) {
+    if (!waiting_[op.id] || priority_[op.id] > level || !op.def->rule) return false;
+    waiting_[op.id] = false;
+    const ShardingRule& rule = *rules_[op.id];
+    const std::vector<Slot> slots = SlotsOf(op, rule);
+    const std::optional<Source> source = SourceOf(rule, slots);
+    if (!source) return false;
+    const auto& [from, cut] = *source;
+    const bool expandable = rule.factors[cut.factor].kind == FactorKind::kExpandable;
     bool changed = false;
     int step = -1;
     for (const Slot& s : slots) {
       if (Pinned(s.value) || dim_[s.value->id] >= 0 || (expandable && !s.result)) continue;
-      int d = DimOfFactor(*s.dims, cut->factor);
+      int d = DimOfFactor(*s.dims, cut.factor);
       if (d < 0) continue;
-      auto with = WithCut(rule, s, d, *cut);
+      auto with = WithCut(rule, s, d, cut);
       if (!with) continue;
       if (!s.result && !ProducerCuts(s.value, d, *with)) continue;
       // What a reader would like is no reason to cut it.
-      const bool liked = !s.result || liked_[source->value->id];
+      const bool liked = !s.result || liked_[from->id];
       if (liked && !LeavesRoom(s.value, d, *with)) continue;
       liked_[s.value->id] = liked;
       if (step < 0) {
-        step = AddProvenance(graph_, ProvenanceOf(source->value, axis_), "through " + Describe(op));
+        step = AddProvenance(graph_, ProvenanceOf(from, axis_), "through " + Describe(op));
       }
       Assign(s.value, d, std::move(*with), step);
       changed = true;
@@ -383,7 +398,7 @@ class Propagation {
 
   Graph& graph_;
   std::unordered_set<const Value*> weights_;
-  std::vector<Op*> ops_;
+  const std::vector<Op*> ops_;
   Rules all_rules_;
   std::vector<const ShardingRule*> rules_;  // by Op::id; null where there is none
   std::vector<Priority> priority_;
@@ -393,7 +408,7 @@ class Propagation {
   int axis_ = 0;
   std::vector<int> dim_;       // by Value::id: the dim that axis_ cuts, or -1
   std::vector<bool> decided_;  // by Value::id: by a constraint over axis_
-  std::vector<bool> liked_;    // cut because a reader is, directly or not
+  std::vector<bool> liked_;    // by Value::id: cut because a reader is, directly or not
   std::vector<bool> wished_;   // by Value::id: cut like the state it becomes
   std::vector<bool> waiting_;  // by Op::id: a value of it has changed since its last visit
 };
