@@ -10,6 +10,7 @@ namespace shardc {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Weights stay where they are wherever the op can be run otherwise.
 constexpr double kMoveWeightsPenalty = 1e6;
 // To gather what is cut and cut nothing else makes every rank do all the work: a strategy that
 // keeps operands where they are and reduces its result is preferred (with few tokens, moving
@@ -41,7 +42,26 @@ class Chooser {
         versions_(versions),
         mesh_(mesh) {}
 
+  // The cheapest of the options. On a tie the first wins.
   Strategy Choose() const {
+    Strategy best;
+    double best_cost = kInfinity;
+    for (const Strategy& s : Options()) {
+      auto p = EffectOf(s, op_, rule_, axis_, cuts_, mesh_);
+      if (!p || !LeavesRoom(p->cuts)) continue;
+      const double cost = Cost(s, *p);
+      if (cost < best_cost * (1 - 1e-9)) {
+        best = s;
+        best_cost = cost;
+      }
+    }
+    return best;
+  }
+
+ private:
+  // Ways to run the op, the better ones on a tie first: divide the work along a factor, leave the
+  // sum over ranks to later, run whole.
+  std::vector<Strategy> Options() const {
     std::vector<Strategy> options;
     auto add_factor = [&](const TensorType& type, const std::vector<DimFactors>& dims) {
       Placement at = PlacementOf(type, axis_, mesh_);
@@ -68,31 +88,18 @@ class Chooser {
       }
     }
     for (size_t i = 0; i < op_.results.size(); ++i) add_factor(op_.out(i), rule_.results[i]);
-    // On a tie the first wins: compute less, reduce later, run whole. Scalars are rather reduced at
-    // once, where others of their kind can join them in one collective.
+    // Scalars are rather reduced at once, where others of their kind can join them in one
+    // collective.
     bool scalar = op_.out().shape.empty();
     if (scalar) options.push_back({});
     for (size_t g = 0; partial && g < rule_.linear.size(); ++g) {
       options.push_back({Strategy::kLinear, {}, static_cast<int>(g)});
     }
     if (!scalar) options.push_back({});
-
-    const Strategy* best = nullptr;
-    double best_cost = kInfinity;
-    for (const Strategy& s : options) {
-      auto p = EffectOf(s, op_, rule_, axis_, cuts_, mesh_);
-      if (!p || !LeavesRoom(p->cuts)) continue;
-      double cost = Cost(s, *p);
-      if (!best || cost < best_cost * (1 - 1e-9)) {
-        best = &s;
-        best_cost = cost;
-      }
-    }
-    return best ? *best : Strategy();
+    return options;
   }
 
- private:
-  // Bytes of the value that one group of the axis holds.
+  // Bytes of the value that the ranks of one group of the axis hold together.
   double GroupBytes(const TensorType& type, int axis) const {
     double bytes = static_cast<double>(type.bytes());
     for (const DimSharding& d : type.sharding.dims) {
