@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "ir/builder.h"
 #include "ir/contains.h"
 #include "ir/op_def.h"
 #include "passes/precision.h"
@@ -60,12 +59,6 @@ DType NarrowTypeOf(const Graph& graph, const Value& v) {
   return type;
 }
 
-Value* CastFor(Graph& graph, Op* op, Value* v, DType type) {
-  Value* out = Builder(graph, op, *op).Cast(v, type);
-  out->type.sharding = v->type.sharding;
-  return out;
-}
-
 // The value in the half that NarrowTypeOf names.
 Value* Narrowed(Graph& graph, Value* v, DType type) {
   Op* op = v->producer;
@@ -75,7 +68,7 @@ Value* Narrowed(Graph& graph, Value* v, DType type) {
     Value* u = op->operands[i];
     if (u->type.dtype == type || !IsFloat(u->type.dtype)) continue;
     if (product && Contains(op->def->full_operands, static_cast<int>(i))) continue;
-    Value* narrow = product ? CastFor(graph, op, u, type) : Narrowed(graph, u, type);
+    Value* narrow = product ? CastBefore(graph, u, type, *op, op) : Narrowed(graph, u, type);
     graph.SetOperand(op, static_cast<int>(i), narrow);
   }
   if (product) op->attrs.Set("out", std::string(DTypeName(type)));

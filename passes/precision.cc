@@ -248,13 +248,6 @@ class Lowering {
   std::unordered_map<const Value*, std::array<Value*, 2>> casts_;
 };
 
-Value* CastBefore(Graph& graph, Value* v, DType to, const Op& like, Op* before) {
-  Op* op = graph.AddOp(GetOpDef("cast"), {v}, {v->type}, {{"to", std::string(DTypeName(to))}},
-                       before, like);
-  op->result()->type.dtype = to;
-  return op->result();
-}
-
 // cast(cast(x: T)): T, the inner one to a smaller type: x itself is as good, and rounded once less.
 bool DropPair(Graph& graph, Op* outer) {
   Op* inner = outer->operands[0]->producer;
@@ -315,6 +308,13 @@ bool HasOtherHalf(const Op& op, DType half) {
 void LowerPrecision(Graph& graph, const PrecisionOptions& options) {
   DType compute = ComputeType(options);
   if (compute != DType::kF32) Lowering(graph, compute).Run();
+}
+
+Value* CastBefore(Graph& graph, Value* v, DType to, const Op& like, Op* before) {
+  Op* op = graph.AddOp(GetOpDef("cast"), {v}, {v->type}, {{"to", std::string(DTypeName(to))}},
+                       before, like);
+  op->result()->type.dtype = to;
+  return op->result();
 }
 
 void ReduceInF32(Graph& graph) {

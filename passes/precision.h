@@ -30,6 +30,10 @@ void ReduceInF32(Graph& graph);
 // to the type before the last cast is dropped.
 void FoldCasts(Graph& graph);
 
+// The value in another float type and the same placement: a cast before `before`, of the phase of
+// `like` and belonging with it.
+Value* CastBefore(Graph& graph, Value* v, DType to, const Op& like, Op* before);
+
 // Whether the op reads or gives halves of the other type than `half`, beside which it may have
 // none.
 bool HasOtherHalf(const Op& op, DType half);
