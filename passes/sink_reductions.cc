@@ -4,8 +4,10 @@
 #include <map>
 #include <set>
 #include <unordered_map>
+#include <utility>
 
 #include "ir/builder.h"
+#include "ir/contains.h"
 #include "ir/op_def.h"
 #include "passes/provenance.h"
 #include "passes/reshard_cost.h"
@@ -62,25 +64,23 @@ class Region {
     for (Op* op : ops_) Divide(op);
     for (Op* op : ops_) {
       for (size_t i = 0; i < op->operands.size(); ++i) {
-        const Op* producer = op->operands[i]->producer;
-        if (std::find(reductions_.begin(), reductions_.end(), producer) == reductions_.end())
-          continue;
+        Op* producer = op->operands[i]->producer;
+        if (!Contains(reductions_, producer)) continue;
         graph_.SetOperand(op, static_cast<int>(i), producer->operands[0]);
       }
       for (Value* r : op->results) {
-        const TensorType whole = r->type;
-        for (int a : axes_) r->type.sharding.partial_sum.push_back(a);
-        r->type.sharding = Canonical(r->type, graph_.mesh);
+        const TensorType whole = std::exchange(r->type, Partial(r->type));
         Reduce(op, r, whole, inside);
       }
     }
   }
 
  private:
-  // A value from here.
+  // The result of a reduction or of an op of ops_: partial, once the region is applied. As long as
+  // uses of it are left outside, it is reduced for them.
   struct Edge {
-    size_t left;   // uses that are not in ops_
-    double bytes;  // that its reduction moves, if there are such
+    size_t left;   // uses by others than ops_
+    double bytes;  // that its reduction would move
   };
 
   void Add(const Value* v) {
@@ -94,7 +94,7 @@ class Region {
     return it == places_.end() ? nullptr : &edges_[it->second];
   }
 
-  // Whether the op gives results that are partial over the axes when its operands from here are.
+  // Whether the op gives partial results when those of its operands that are edges are partial.
   bool Passes(const Op& op) {
     if (!op.def->rule) return false;
     std::vector<int> partial;
@@ -130,6 +130,12 @@ class Region {
     return found;
   }
 
+  TensorType Partial(TensorType type) const {
+    for (int a : axes_) type.sharding.partial_sum.push_back(a);
+    type.sharding = Canonical(type, graph_.mesh);
+    return type;
+  }
+
   // Whether v is rows of a weight, as the biases of the experts that each token goes to.
   static bool IsLookup(const Value* v) {
     const Op* op = v->producer;
@@ -150,16 +156,14 @@ class Region {
     }
   }
 
-  // The sum over as many shares as there are ranks, of which each rank has one. Of rows that were
-  // looked up it is rows of a share.
+  // The value as a partial one, of which each rank has an equal share: the sum along a new dim of
+  // as many shares as there are ranks, which is cut between them. For rows that were looked up: the
+  // same rows of a share of the table.
   Value* Share(Op* user, Value* whole) {
     if (IsLookup(whole)) {
       const Op& lookup = *whole->producer;
       Value* share = Share(user, lookup.operands[0]);
-      TensorType partial = whole->type;
-      for (int a : axes_) partial.sharding.partial_sum.push_back(a);
-      partial.sharding = Canonical(partial, graph_.mesh);
-      Op* again = graph_.AddOp(*lookup.def, {share, lookup.operands[1]}, {std::move(partial)},
+      Op* again = graph_.AddOp(*lookup.def, {share, lookup.operands[1]}, {Partial(whole->type)},
                                lookup.attrs, user, *user);
       return again->result();
     }
@@ -170,16 +174,15 @@ class Region {
       return v;
     };
     const Sharding own = whole->type.sharding;
-    Sharding cut = own, partial = own;
+    Sharding cut = own;
     cut.dims.insert(cut.dims.begin(), DimSharding{axes_, 1, {}});
-    for (int a : axes_) partial.partial_sum.push_back(a);
     const int64_t parts = NumParts(axes_, graph_.mesh);
     Shape shares = whole->type.shape;
     shares.insert(shares.begin(), parts);
     Value* share = builder.Scalar(whole->type.dtype, 1 / static_cast<double>(parts));
     share = place(builder.Mul(whole, share), own);
     share = place(builder.BroadcastTo(share, std::move(shares)), std::move(cut));
-    return place(builder.ReduceSum(share, {0}), std::move(partial));
+    return place(builder.ReduceSum(share, {0}), Partial(whole->type).sharding);
   }
 
   double FrontierBytes() const {
@@ -202,10 +205,9 @@ class Region {
       sum = sum->users[0]->result();
     }
     if (joint) return NextReduction(sum).empty() ? 0 : -Bytes(joint);
-    TensorType partial = v->type;
-    for (int a : axes_) partial.sharding.partial_sum.push_back(a);
     // A ring over g ranks and one over g * n differ by this much.
-    return Bytes(partial, v->type) / static_cast<double>(NumParts(NextReduction(v), graph_.mesh));
+    return Bytes(Partial(v->type), v->type) /
+           static_cast<double>(NumParts(NextReduction(v), graph_.mesh));
   }
 
   // The axes of the reduction that is all that is done with the value; none where it is not.
