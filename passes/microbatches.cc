@@ -200,7 +200,7 @@ class Cutting {
   }
 
   // The pieces of a value that the chain only reads.
-  const std::vector<Value*>& PiecesOf(Value* v, const Op& reader, Op* before) {
+  const std::vector<Value*>& PiecesOf(Value* v, const Op& reader) {
     std::vector<Value*>& pieces = pieces_[v];
     if (!pieces.empty()) return pieces;
     const auto d = static_cast<size_t>(chain_.DimOf(v));
@@ -211,7 +211,7 @@ class Cutting {
                              std::vector<TensorType>(static_cast<size_t>(count_), type),
                              {{"axis", static_cast<int64_t>(d)},
                               {"sizes", Ints(static_cast<size_t>(count_), type.shape[d])}},
-                             before);
+                             end_);
     split->BelongWith(v->producer ? *v->producer : reader);
     pieces = split->results;
     for (Value* p : pieces) p->provenance = v->provenance;
@@ -219,32 +219,23 @@ class Cutting {
   }
 
   void Copy() {
-    Op* end = graph_.Next(chain_.ops().back());
+    end_ = graph_.Next(chain_.ops().back());
+    const int64_t units = chain_.units() / count_;
     for (int m = count_; m-- > 0;) {
-      const int64_t units = chain_.units() / count_;
       for (const Op* op : chain_.ops()) {
-        std::vector<Value*> operands;
-        std::vector<TensorType> types;
-        for (Value* v : op->operands) {
+        auto piece_of = [&](Value* v) {
           const bool made = v->producer && chain_.Contains(v->producer);
-          operands.push_back(chain_.DimOf(v) < 0 ? v
-                             : made              ? pieces_[v][static_cast<size_t>(m)]
-                                                 : PiecesOf(v, *op, end)[static_cast<size_t>(m)]);
-        }
-        for (const Value* r : op->results) types.push_back(chain_.PieceType(r, units));
-        Attributes attrs = chain_.AttributesOf(*op, types, m * units);
-        Op* piece = graph_.AddOp(*op->def, std::move(operands), std::move(types), std::move(attrs),
-                                 end, *op);
+          return (made ? pieces_[v] : PiecesOf(v, *op))[static_cast<size_t>(m)];
+        };
+        Op* piece = chain_.AddPiece(*op, m * units, units, piece_of, end_);
         piece->microbatch = m;
         for (size_t k = 0; k < op->results.size(); ++k) {
-          piece->results[k]->provenance = op->results[k]->provenance;
           std::vector<Value*>& all = pieces_[op->results[k]];
           all.resize(static_cast<size_t>(count_));
           all[static_cast<size_t>(m)] = piece->results[k];
         }
       }
     }
-    end_ = end;
   }
 
   void PutTogether() {
@@ -253,7 +244,7 @@ class Cutting {
       if (!Learned(*op)) continue;  // who needs it whole keeps it whole
       for (Value* r : op->results) {
         if (!chain_.ReadOutside(r)) continue;
-        Value* whole = chain_.DimOf(r) < 0 ? Sum(*op, r) : Concat(*op, r);
+        Value* whole = chain_.DimOf(r) < 0 ? Sum(r) : Concat(r);
         whole->name = r->name;
         if (loss_ == r) loss_ = whole;
         graph_.ReplaceAllUses(r, whole);
@@ -264,28 +255,25 @@ class Cutting {
     }
   }
 
-  Value* Concat(const Op& op, Value* r) {
-    return Make("concat", pieces_[r], Whole(r), {{"axis", int64_t{chain_.DimOf(r)}}}, op, r);
+  Value* Concat(const Value* r) {
+    return Make("concat", r, pieces_[r], Whole(r), {{"axis", int64_t{chain_.DimOf(r)}}});
   }
 
-  Value* Sum(const Op& op, Value* r) {
-    Value* sum = pieces_[r][0];
-    for (size_t m = 1; m < pieces_[r].size(); ++m) {
-      sum = Make("add", {sum, pieces_[r][m]}, sum->type, {}, op, r);
+  Value* Sum(const Value* r) {
+    const std::vector<Value*>& pieces = pieces_[r];
+    Value* sum = pieces[0];
+    for (size_t m = 1; m < pieces.size(); ++m) {
+      sum = Make("add", r, {sum, pieces[m]}, sum->type);
     }
     if (sum->type.dtype == r->type.dtype) return sum;
-    return Make("cast", {sum}, Whole(r), {{"to", std::string(DTypeName(r->type.dtype))}}, op, r);
+    return Make("cast", r, {sum}, Whole(r), {{"to", std::string(DTypeName(r->type.dtype))}});
   }
 
   static TensorType Whole(const Value* v) { return {v->type.dtype, v->type.shape}; }
 
-  // Of the pieces of r, a result of `op`.
-  Value* Make(const char* name, std::vector<Value*> pieces, TensorType type, Attributes attrs,
-              const Op& op, const Value* r) {
-    Op* made = graph_.AddOp(GetOpDef(name), std::move(pieces), {std::move(type)}, std::move(attrs),
-                            end_, op);
-    made->result()->provenance = r->provenance;
-    return made->result();
+  Value* Make(const char* op, const Value* result, std::vector<Value*> pieces, TensorType type,
+              Attributes attrs = {}) {
+    return chain_.MakeFor(result, op, std::move(pieces), std::move(type), std::move(attrs), end_);
   }
 
   Graph& graph_;

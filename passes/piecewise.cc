@@ -133,6 +133,7 @@ bool Piecewise::IsWidened(const Value* v) const {
   return v->producer && Contains(v->producer) && DimOf(v) < 0 && DTypeSize(v->type.dtype) < 4;
 }
 
+// Of the value in a piece of so many units.
 TensorType Piecewise::PieceType(const Value* v, int64_t units) const {
   TensorType type = v->type;
   if (IsWidened(v)) type.dtype = DType::kF32;
@@ -142,6 +143,7 @@ TensorType Piecewise::PieceType(const Value* v, int64_t units) const {
   return type;
 }
 
+// Of the op on the piece from unit `from` on, with results of these types.
 Attributes Piecewise::AttributesOf(const Op& op, const std::vector<TensorType>& types,
                                    int64_t from) const {
   const int d = DimOf(op.result());
@@ -213,60 +215,48 @@ Op* Piecewise::AddedTo(const Value* sum) const {
   return other && other->id < ops_.front()->id ? add : nullptr;
 }
 
+Op* Piecewise::AddPiece(const Op& op, int64_t from, int64_t units,
+                        const std::function<Value*(Value*)>& piece_of, Op* before) {
+  std::vector<Value*> operands;
+  std::vector<TensorType> types;
+  for (Value* v : op.operands) operands.push_back(DimOf(v) < 0 ? v : piece_of(v));
+  for (const Value* r : op.results) types.push_back(PieceType(r, units));
+  Attributes attrs = AttributesOf(op, types, from);
+  Op* piece =
+      graph_->AddOp(*op.def, std::move(operands), std::move(types), std::move(attrs), before, op);
+  for (size_t i = 0; i < op.results.size(); ++i) {
+    piece->results[i]->provenance = op.results[i]->provenance;
+  }
+  return piece;
+}
+
+Value* Piecewise::MakeFor(const Value* result, std::string_view op, std::vector<Value*> operands,
+                          TensorType type, Attributes attrs, Op* before) {
+  Op* made = graph_->AddOp(GetOpDef(op), std::move(operands), {std::move(type)}, std::move(attrs),
+                           before, *result->producer);
+  made->result()->provenance = result->provenance;
+  return made->result();
+}
+
 void Piecewise::Apply(int pieces) {
-  std::unordered_set<const Op*> followers = Followers();
   adds_.clear();
+  made_.clear();
   std::unordered_set<const Op*> adds;
   for (const Op* op : ops_) {
     for (const Value* r : op->results) {
       if (Op* add = AddedTo(r)) adds.insert(adds_[r] = add);
     }
   }
+  const std::unordered_set<const Op*> followers = Followers();
   std::vector<Op*> late;
   for (Op* op = ops_.front(); op != ops_.back(); op = graph_->Next(op)) {
     if (followers.contains(op) && !adds.contains(op)) late.push_back(op);
   }
   Op* end = graph_->Next(ops_.back());
   while (adds.contains(end)) end = graph_->Next(end);
-  made_.clear();
   for (int64_t i = 0, from = 0; i < pieces; ++i) {
-    int64_t units = units_ / pieces + (i < units_ % pieces);
-    std::unordered_map<const Value*, Value*> piece;
-    for (const Op* op : ops_) {
-      std::vector<Value*> operands;
-      std::vector<TensorType> types;
-      for (Value* v : op->operands) {
-        if (DimOf(v) < 0) {
-          operands.push_back(v);
-          continue;
-        }
-        Value*& part = piece[v];
-        if (!part) part = Slice(v, from, units, *op, end);
-        operands.push_back(part);
-      }
-      for (const Value* r : op->results) types.push_back(PieceType(r, units));
-      Attributes attrs = AttributesOf(*op, types, from);
-      Op* part = graph_->AddOp(*op->def, std::move(operands), std::move(types), std::move(attrs),
-                               end, *op);
-      for (size_t k = 0; k < op->results.size(); ++k) {
-        Value *r = op->results[k], *mine = part->results[k];
-        mine->provenance = r->provenance;
-        std::vector<Value*>& made = made_[r];
-        if (auto add = adds_.find(r); add != adds_.end() && made.empty()) {
-          made = {add->second->operands[add->second->operands[0] == r]};
-        }
-        if (DimOf(r) >= 0) {
-          piece[r] = mine;
-          made.push_back(mine);
-        } else if (made.empty()) {
-          made = {mine};
-        } else if (ReadOutside(r)) {
-          Op* sum = graph_->AddOp(GetOpDef("add"), {made[0], mine}, {mine->type}, {}, end, *op);
-          sum->result()->provenance = r->provenance;
-          made = {sum->result()};
-        }
-      }
-    }
+    const int64_t units = units_ / pieces + (i < units_ % pieces);
+    MakePieces(from, units, end);
     from += units;
   }
   ReplaceResults(end);
@@ -274,6 +264,39 @@ void Piecewise::Apply(int pieces) {
   while (!ops_.empty()) {
     graph_->Erase(ops_.back());
     ops_.pop_back();
+  }
+}
+
+// What the ops are on one piece.
+void Piecewise::MakePieces(int64_t from, int64_t units, Op* before) {
+  std::unordered_map<const Value*, Value*> pieces;
+  for (const Op* op : ops_) {
+    auto piece_of = [&](Value* v) {
+      Value*& piece = pieces[v];
+      if (!piece) piece = Slice(v, from, units, *op, before);
+      return piece;
+    };
+    const Op* part = AddPiece(*op, from, units, piece_of, before);
+    for (size_t i = 0; i < op->results.size(); ++i) {
+      const Value* r = op->results[i];
+      if (DimOf(r) >= 0) pieces[r] = part->results[i];
+      Accumulate(r, part->results[i], before);
+    }
+  }
+}
+
+// Takes what one piece gives for the result.
+void Piecewise::Accumulate(const Value* result, Value* piece, Op* before) {
+  std::vector<Value*>& made = made_[result];
+  if (auto add = adds_.find(result); add != adds_.end() && made.empty()) {
+    made = {add->second->operands[add->second->operands[0] == result]};
+  }
+  if (DimOf(result) >= 0) {
+    made.push_back(piece);
+  } else if (made.empty()) {
+    made = {piece};
+  } else if (ReadOutside(result)) {
+    made = {MakeFor(result, "add", {made[0], piece}, piece->type, {}, before)};
   }
 }
 
@@ -290,16 +313,11 @@ void Piecewise::ReplaceResults(Op* before) {
         continue;
       }
       if (DimOf(r) >= 0) {
-        Op* concat = graph_->AddOp(GetOpDef("concat"), made_[r], {r->type},
-                                   {{"axis", int64_t{DimOf(r)}}}, before, *op);
-        concat->result()->provenance = r->provenance;
-        whole = concat->result();
+        whole = MakeFor(r, "concat", made_[r], r->type, {{"axis", int64_t{DimOf(r)}}}, before);
       }
       if (IsWidened(r)) {
-        Op* cast = graph_->AddOp(GetOpDef("cast"), {whole}, {r->type},
-                                 {{"to", std::string(DTypeName(r->type.dtype))}}, before, *op);
-        cast->result()->provenance = r->provenance;
-        whole = cast->result();
+        whole = MakeFor(r, "cast", {whole}, r->type,
+                        {{"to", std::string(DTypeName(r->type.dtype))}}, before);
       }
       whole->name = r->name;
       graph_->ReplaceAllUses(r, whole);

@@ -1,6 +1,8 @@
 // Ops that run for one piece of a dim after the other.
 #pragma once
 
+#include <functional>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -42,11 +44,14 @@ class Piecewise {
   bool Fits(int pieces) const;
   // An op that does not take its operands' pieces, in so many; or null.
   const Op* Unfit(int pieces) const;
-  // The value in a piece of so many units; sums in a half type are made in f32.
-  TensorType PieceType(const Value* v, int64_t units) const;
-  // Of the op's piece, with results of these types, from unit `from` on.
-  Attributes AttributesOf(const Op& op, const std::vector<TensorType>& types, int64_t from) const;
 
+  // Makes the op once more, before `before`, on the units [from, from + units) alone; `piece_of`
+  // gives what it reads of an operand that is cut. Sums in a half type are made in f32.
+  Op* AddPiece(const Op& op, int64_t from, int64_t units,
+               const std::function<Value*(Value*)>& piece_of, Op* before);
+  // An op that helps to make one of the ops' results of its pieces, and belongs where that does.
+  Value* MakeFor(const Value* result, std::string_view op, std::vector<Value*> operands,
+                 TensorType type, Attributes attrs, Op* before);
   // Replaces the ops, which must fit: operands from outside are sliced, results that are cut are
   // put together where somebody reads the whole, others are summed in order, behind what is there
   // before and the sum is added to.
@@ -59,9 +64,13 @@ class Piecewise {
   bool HasWhole(const Value* v) const;
   bool FactorOf(const std::vector<DimFactors>& dims, const Value* v, int* factor) const;
   bool IsWidened(const Value* v) const;
+  TensorType PieceType(const Value* v, int64_t units) const;
+  Attributes AttributesOf(const Op& op, const std::vector<TensorType>& types, int64_t from) const;
   bool InfersPieces(const Op& op, int64_t units) const;
   Value* Slice(Value* v, int64_t from, int64_t units, const Op& reader, Op* before);
   Op* AddedTo(const Value* sum) const;
+  void MakePieces(int64_t from, int64_t units, Op* before);
+  void Accumulate(const Value* result, Value* piece, Op* before);
   void ReplaceResults(Op* before);
 
   Graph* graph_;
