@@ -22,69 +22,93 @@ std::optional<int> RuleCuts::Axis(const SpecRule& rule, const std::string& name)
                           guess.empty() ? "" : "; ", guess));
 }
 
+namespace {
+
+// One of the cuts that a rule asks for, of a tensor that messages call `what`.
+struct Asked {
+  const SpecRule& rule;
+  const CutDim& cut;
+  const std::string& what;
+
+  Diagnostic Refused(const char* id, const std::string& why, std::string fix) const {
+    return Diagnostic(id, ExitCode::kBadSpec, rule.where.ToString(),
+                      StrCat("dim ", cut.dim, " of ", what, why), std::move(fix));
+  }
+};
+
+// The dims of the tensor that stand for the one that is to be cut.
+const Ints& DimsOf(const Asked& asked, const TensorType& type, const CountedDims& counted) {
+  const auto rank = static_cast<int>(counted.size());
+  const int dim = asked.cut.dim;
+  if (dim < -rank || dim >= rank) {
+    throw asked.Refused(
+        "E2103", StrCat(", which has the shape ", ShapeToString(type.shape)),
+        rank == 0 ? "a scalar cannot be cut; match less"
+                  : StrCat("name a dim from ", -rank, " to ", rank - 1, ", or match less"));
+  }
+  return counted[static_cast<size_t>(dim < 0 ? dim + rank : dim)];
+}
+
+void AddAxis(const Asked& asked, int axis, const Mesh& mesh, AxisList& axes) {
+  if (!axes.empty() && axes.back() > axis) {
+    throw Diagnostic("E2105", ExitCode::kBadSpec, asked.rule.where.ToString(),
+                     StrCat("the axes of dim ", asked.cut.dim, " of ", asked.what,
+                            " are not in the order of the mesh ", mesh.ToString()),
+                     "list the axes of a dim in mesh order, or reorder --mesh");
+  }
+  if (axes.size() == AxisList::kMax) {
+    throw asked.Refused("E2105", StrCat(" is cut over more than ", int{AxisList::kMax}, " axes"),
+                        "join axes of the mesh");
+  }
+  axes.push_back(axis);
+}
+
+// What annotations say of a dim is for one size, and is the same for each of its axes.
+void CheckAnnotation(const Asked& asked, int64_t size, const DimSharding& now) {
+  const CutDim& cut = asked.cut;
+  if (cut.size > 0 && cut.size != size) {
+    throw asked.Refused("E2130", StrCat(" has ", size, " elements, and is said to have ", cut.size),
+                        "bind the sizes that the annotations are for, or choose another spec");
+  }
+  if (now.axes.size() > 1 && cut.balanced_segments == 1 &&
+      (now.segments != cut.segments || now.granule != cut.granule)) {
+    throw asked.Refused("E2130", " is cut in two ways", "choose another spec");
+  }
+}
+
+}  // namespace
+
 Sharding RuleCuts::Cut(const SpecRule& rule, const Value* value, const CountedDims& counted,
                        const std::string& what) {
   const TensorType& type = value->type;
-  const auto rank = static_cast<int>(counted.size());
-  Sharding sharding(type.shape.size());
+  const Mesh& mesh = graph_.mesh;
+  TensorType result(type.dtype, type.shape);
   for (const CutDim& cut : rule.cuts) {
-    auto axis = Axis(rule, cut.axis);
-    if (cut.dim < -rank || cut.dim >= rank) {
-      throw Diagnostic(
-          "E2103", ExitCode::kBadSpec, rule.where.ToString(),
-          StrCat("dim ", cut.dim, " of ", what, ", which has the shape ",
-                 ShapeToString(type.shape)),
-          rank == 0 ? "a scalar cannot be cut; match less"
-                    : StrCat("name a dim from ", -rank, " to ", rank - 1, ", or match less"));
-    }
-    if (!axis || graph_.mesh.axis_size(*axis) == 1) continue;
-    const Ints& dims = counted[static_cast<size_t>(cut.dim < 0 ? cut.dim + rank : cut.dim)];
-    const int64_t ranks = graph_.mesh.axis_size(*axis);
+    const Asked asked{rule, cut, what};
+    const std::optional<int> axis = Axis(rule, cut.axis);
+    const Ints& dims = DimsOf(asked, type, counted);
+    if (!axis || mesh.axis_size(*axis) == 1) continue;
+    const int64_t ranks = mesh.axis_size(*axis);
     if (IsTooFine(value, dims, ranks) || (!rule.role.empty() && IsShort(value, dims, ranks))) {
       StaysWhole(rule, cut, what, ranks);
       continue;
     }
     const auto dim = static_cast<size_t>(DimToCutOf(value, dims, ranks));
-    DimSharding& d = sharding.dims[dim];
-    if (!d.axes.empty() && d.axes.back() > *axis) {
-      throw Diagnostic("E2105", ExitCode::kBadSpec, rule.where.ToString(),
-                       StrCat("the axes of dim ", cut.dim, " of ", what,
-                              " are not in the order of the mesh ", graph_.mesh.ToString()),
-                       "list the axes of a dim in mesh order, or reorder --mesh");
-    }
-    if (d.axes.size() == AxisList::kMax) {
-      throw Diagnostic("E2105", ExitCode::kBadSpec, rule.where.ToString(),
-                       StrCat("dim ", cut.dim, " of ", what, " is cut over more than ",
-                              int{AxisList::kMax}, " axes"),
-                       "join axes of the mesh");
-    }
-    d.axes.push_back(*axis);
-    if (cut.size > 0 && cut.size != type.shape[dim]) {
-      throw Diagnostic("E2130", ExitCode::kBadSpec, rule.where.ToString(),
-                       StrCat("dim ", cut.dim, " of ", what, " has ", type.shape[dim],
-                              " elements, and is said to have ", cut.size),
-                       "bind the sizes that the annotations are for, or choose another spec");
-    }
-    if (d.axes.size() > 1 && cut.balanced_segments == 1 &&
-        (d.segments != cut.segments || d.granule != cut.granule)) {
-      throw Diagnostic("E2130", ExitCode::kBadSpec, rule.where.ToString(),
-                       StrCat("dim ", cut.dim, " of ", what, " is cut in two ways"),
-                       "choose another spec");
-    }
-    d.segments = cut.segments.empty() ? BalancedSegments(rule, cut, type.shape[dim]) : cut.segments;
+    const int64_t size = type.shape[dim];
+    DimSharding& d = result.sharding.dims[dim];
+    AddAxis(asked, *axis, mesh, d.axes);
+    CheckAnnotation(asked, size, d);
+    d.segments = cut.segments.empty() ? BalancedSegments(rule, cut, size) : cut.segments;
     d.granule = cut.granule;
-    int64_t parts = NumParts(d, graph_.mesh);
-    if (type.shape[dim] < parts && !IsShared(value, dim, parts)) {
-      throw Diagnostic("E2106", ExitCode::kBadSpec, rule.where.ToString(),
-                       StrCat("dim ", cut.dim, " of ", what, " has ", type.shape[dim],
-                              type.shape[dim] == 1 ? " element" : " elements",
-                              " and cannot be cut into ", parts, " parts"),
-                       "use a smaller axis, or leave this tensor whole");
+    if (const int64_t parts = NumParts(d, mesh); size < parts && !IsShared(value, dim, parts)) {
+      throw asked.Refused("E2106",
+                          StrCat(" has ", size, size == 1 ? " element" : " elements",
+                                 " and cannot be cut into ", parts, " parts"),
+                          "use a smaller axis, or leave this tensor whole");
     }
   }
-  TensorType cut(type.dtype, type.shape, sharding);
-  CheckSharding(cut, graph_.mesh, StrCat(rule.where.ToString(), ": ", what));
-  return Canonical(cut, graph_.mesh);
+  CheckSharding(result, mesh, StrCat(rule.where.ToString(), ": ", what));
+  return Canonical(result, mesh);
 }
 
 std::vector<int64_t> RuleCuts::BalancedSegments(const SpecRule& rule, const CutDim& cut,
