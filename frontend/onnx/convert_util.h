@@ -24,6 +24,10 @@ void AddNormConverters(ConverterTable& table);    // GroupNormalization, LpNorma
 void AddFusedConverters(ConverterTable& table);   // of ONNX Runtime
 void AddFusedAttentionConverters(ConverterTable& table);  // Attention, ... of ONNX Runtime
 
+// Advice for what its fusions have no other form of.
+inline constexpr char kUnoptimized[] =
+    "compile the model as it was before ONNX Runtime optimized it";
+
 // More positions than these are not written out one by one.
 inline constexpr int64_t kMaxWritten = int64_t{1} << 28;
 
@@ -62,17 +66,10 @@ inline Value* Like(NodeContext& c, Value* v, double value) {
 }
 Value* Times(NodeContext& c, Value* v, double factor);  // v itself for 1
 Value* Plus(NodeContext& c, Value* v, double term);     // v itself for 0
+inline Value* IsNegative(NodeContext& c, Value* v) { return c.Make("less", {v, Like(c, v, 0)}); }
 inline Value* Clamped(NodeContext& c, Value* v, double low, double high) {
   return c.Make("min", {c.Make("max", {v, Like(c, v, low)}), Like(c, v, high)});
 }
-// As the ONNX ops of these names.
-Value* LeakyReluOf(NodeContext& c, Value* x, double alpha);
-Value* ThresholdedReluOf(NodeContext& c, Value* x, double alpha);
-Value* SoftplusOf(NodeContext& c, Value* x);
-Value* SoftsignOf(NodeContext& c, Value* x);
-Value* HardSigmoidOf(NodeContext& c, Value* x, double alpha, double beta);
-// x where it is positive, else scale * (exp(x / width) - 1).
-Value* ExponentialUnit(NodeContext& c, Value* x, double scale, double width);
 // E1303, naming v so, where it does not broadcast to this shape, or would make it larger.
 void CheckOnto(const NodeContext& c, const Value* v, const Shape& shape, const std::string& what);
 // Input i, which broadcasts to this shape.

@@ -4,42 +4,10 @@
 #include <string>
 
 #include "frontend/dropout.h"
-#include "frontend/onnx/convert_util.h"
+#include "frontend/onnx/activations.h"
 #include "ir/op_def.h"
 
 namespace shardc::onnx_import {
-namespace {
-
-Value* Negative(NodeContext& c, Value* x) { return c.Make("less", {x, Like(c, x, 0)}); }
-
-}  // namespace
-
-Value* LeakyReluOf(NodeContext& c, Value* x, double alpha) {
-  return Where(c, Negative(c, x), Times(c, x, alpha), x);
-}
-
-// exp sees no positive value: its overflow would make the gradient NaN.
-Value* ExponentialUnit(NodeContext& c, Value* x, double scale, double width) {
-  Value* low = Div(c, c.Make("min", {x, Like(c, x, 0)}), Like(c, x, width));
-  return Where(c, Negative(c, x), Times(c, Plus(c, c.Make("exp", {low}), -1), scale), x);
-}
-
-Value* ThresholdedReluOf(NodeContext& c, Value* x, double alpha) {
-  return Where(c, c.Make("greater", {x, Like(c, x, alpha)}), x, Like(c, x, 0));
-}
-
-// max(x, 0) + log(1 + exp(-|x|)).
-Value* SoftplusOf(NodeContext& c, Value* x) {
-  Value* e = c.Make("exp", {c.Make("neg", {c.Make("abs", {x})})});
-  return Add(c, c.Make("relu", {x}), c.Make("log", {Plus(c, e, 1)}));
-}
-
-Value* SoftsignOf(NodeContext& c, Value* x) { return Div(c, x, Plus(c, c.Make("abs", {x}), 1)); }
-
-Value* HardSigmoidOf(NodeContext& c, Value* x, double alpha, double beta) {
-  return Clamped(c, Plus(c, Times(c, x, alpha), beta), 0, 1);
-}
-
 namespace {
 
 using Name = std::pair<std::string_view, std::string_view>;
@@ -140,7 +108,7 @@ void LeakyRelu(NodeContext& c) {
 
 void PRelu(NodeContext& c) {
   Value* x = c.input(0);
-  c.SetOutput(0, Where(c, Negative(c, x), Mul(c, x, InputOnto(c, 1, x->type.shape)), x));
+  c.SetOutput(0, Where(c, IsNegative(c, x), Mul(c, x, InputOnto(c, 1, x->type.shape)), x));
 }
 
 void Elu(NodeContext& c) { c.SetOutput(0, ExponentialUnit(c, c.input(0), c.Float("alpha", 1), 1)); }
@@ -193,10 +161,6 @@ void SwiGlu(NodeContext& c) {
   c.SetOutput(0, Mul(c, SwishOf(c, c.input(0), c.Float("alpha", 1)), c.input(1)));
 }
 
-Value* GeluOf(NodeContext& c, Value* x, const std::string& approximate) {
-  return c.Make("gelu", {x}, {{"approximate", approximate}});
-}
-
 void Gelu(NodeContext& c) {
   std::string approximate = c.String("approximate", "none");
   if (approximate != "none" && approximate != "tanh") {
@@ -232,7 +196,7 @@ void IsInf(NodeContext& c) {
   Value* x = c.input(0);
   bool positive = c.Int("detect_positive", 1) != 0, negative = c.Int("detect_negative", 1) != 0;
   Value* y = c.Make("is_inf", {x});
-  if (!positive) y = c.Make("and", {y, Negative(c, x)});
+  if (!positive) y = c.Make("and", {y, IsNegative(c, x)});
   if (!negative) y = c.Make("and", {y, c.Make("greater", {x, Like(c, x, 0)})});
   c.SetOutput(0, y);
 }

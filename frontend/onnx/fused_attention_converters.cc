@@ -10,8 +10,6 @@
 namespace shardc::onnx_import {
 namespace {
 
-constexpr char kUnoptimized[] = "compile the model as it was before ONNX Runtime optimized it";
-
 void Refuse(NodeContext& c, const std::string& what) {
   c.Fail("E1301", StrCat(c.op_type(), " with ", what, " is not supported"), kUnoptimized);
 }

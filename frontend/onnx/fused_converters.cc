@@ -1,14 +1,13 @@
 // What ONNX Runtime's optimizer fuses (domain com.microsoft), taken apart again; attention is in a
 // file of its own, the activations are with the elementwise ops.
 #include <algorithm>
+#include <cmath>
 #include <string>
 
-#include "frontend/onnx/convert_util.h"
+#include "frontend/onnx/activations.h"
 
 namespace shardc::onnx_import {
 namespace {
-
-constexpr char kUnoptimized[] = "compile the model as it was before ONNX Runtime optimized it";
 
 // transBatch moves the first dim behind the others but the last, as the rows of a matrix; then
 // trans swaps the last two.
@@ -28,23 +27,20 @@ void FusedMatMul(NodeContext& c) {
   c.SetOutput(0, Times(c, c.Make("matmul", {a, b}), c.Float("alpha", 1)));
 }
 
-// By the attribute `activation`; its parameters are these where it has some.
-Value* Activated(NodeContext& c, Value* y, std::optional<double> first,
-                 std::optional<double> second) {
-  const std::string activation = c.String("activation", "");
-  if (activation.empty()) return y;
-  if (activation == "Relu") return c.Make("relu", {y});
-  if (activation == "Tanh") return c.Make("tanh", {y});
-  if (activation == "Sigmoid") return c.Make("sigmoid", {y});
-  if (activation == "LeakyRelu") return LeakyReluOf(c, y, first.value_or(0.01f));
-  if (activation == "HardSigmoid") {
-    return HardSigmoidOf(c, y, first.value_or(0.2f), second.value_or(0.5));
-  }
-  if (activation != "Clip" || !first || !second) {
-    c.Fail("E1301", StrCat(c.op_type(), " with the activation ", activation, " is not supported"),
+// By the attribute `activation`; its parameters are these where the node gives them.
+Value* Activated(NodeContext& c, Value* y, std::optional<double> alpha,
+                 std::optional<double> beta) {
+  static constexpr Activation kClip = {"clip", kGiven, kGiven, Clamped};
+  const std::string name = c.String("activation", "");
+  if (name.empty()) return y;
+  const Activation* f = name == "Clip" ? &kClip : FindActivation(name);
+  const double a = alpha.value_or(f ? f->alpha.value_or(0) : 0);
+  const double b = beta.value_or(f ? f->beta.value_or(0) : 0);
+  if (!f || std::isnan(a) || std::isnan(b)) {
+    c.Fail("E1301", StrCat(c.op_type(), " with the activation ", name, " is not supported"),
            kUnoptimized);
   }
-  return Clamped(c, y, *first, *second);
+  return f->apply(c, y, a, b);
 }
 
 void FusedGemm(NodeContext& c) {
@@ -87,28 +83,23 @@ void SkipNorm(NodeContext& c) {
   if (c.num_outputs() > 3 && c.OutputWanted(3)) c.SetOutput(3, sum);
 }
 
-// Rows of input `table`.
-Value* LookUp(NodeContext& c, int table, Value* ids) {
-  return c.Make("gather", {c.input(table), ids}, {{"axis", int64_t{0}}});
-}
-
 // Inputs: ids and segments; tables of words, positions and segments; weight and bias of the norm; a
 // mask of 0 and 1; positions.
 void EmbedLayerNorm(NodeContext& c) {
   Value* ids = c.input(0);
   if (ids->type.rank() != 2) c.Fail("E1303", "the ids have to be [batch, sequence]");
   const int64_t s = ids->type.shape[1];
-  Value* sum = LookUp(c, 2, ids);
+  Value* sum = LookUp(c, c.input(2), ids);
   if (c.input(3)->type.rank() != 2) c.Fail("E1303", "the positions have to be a table");
   if (c.has_input(8)) {
-    sum = Add(c, sum, LookUp(c, 3, c.input(8)));
+    sum = Add(c, sum, LookUp(c, c.input(3), c.input(8)));
   } else if (c.input(3)->type.shape[0] < s) {
     c.Fail("E1303", StrCat("there are ", c.input(3)->type.shape[0], " positions for ", s, " ids"));
   } else {
     sum = Add(c, sum, SliceDim(c, c.input(3), 0, 0, s));
   }
   const bool ids_of_segments = c.has_input(1), table_of_segments = c.has_input(4);
-  if (ids_of_segments && table_of_segments) sum = Add(c, sum, LookUp(c, 4, c.input(1)));
+  if (ids_of_segments && table_of_segments) sum = Add(c, sum, LookUp(c, c.input(4), c.input(1)));
   c.SetOutput(0, c.MakeAll("layer_norm", {sum, c.input(5), c.input(6)},
                            {{"eps", c.Float("epsilon", 1e-12f)}})[0]);
   if (c.OutputWanted(2)) c.SetOutput(2, sum);
@@ -129,10 +120,6 @@ void BiasAdd(NodeContext& c) {
   c.SetOutput(0, Add(c, sum, InputOnto(c, 2, shape)));
 }
 
-Value* GeluOf(NodeContext& c, Value* x, const char* approximate) {
-  return c.Make("gelu", {x}, {{"approximate", std::string(approximate)}});
-}
-
 void GemmFastGelu(NodeContext& c) {
   Value* y = c.Make("matmul", {c.input(0), c.input(1)});
   if (c.has_input(2)) y = Add(c, y, InputOnto(c, 2, y->type.shape));
@@ -144,8 +131,7 @@ void BiasSplitGelu(NodeContext& c) {
   const int axis = x->type.rank() - 1;
   const int64_t width = axis < 0 ? 1 : x->type.shape.back(), half = width / 2;
   if (2 * half != width) c.Fail("E1303", "BiasSplitGelu needs an even last dim");
-  std::vector<Value*> halves =
-      c.MakeAll("split", {x}, {{"axis", int64_t{axis}}, {"sizes", Ints{half, half}}});
+  std::vector<Value*> halves = Pieces(c, x, axis, {half, half});
   c.SetOutput(0, Mul(c, halves[0], GeluOf(c, halves[1], "none")));
 }
 

@@ -3,6 +3,7 @@
 
 #include "frontend/import.h"
 #include "frontend/onnx/constant_weights.h"
+#include "frontend/onnx/convert_util.h"
 #include "frontend/onnx/fold.h"
 #include "frontend/onnx/functions.h"
 #include "frontend/onnx/load_model.h"
@@ -218,7 +219,7 @@ class Importer {
     if (microsoft && op.starts_with("DecoderMasked"))
       return "it generates one token at a time: export the model without a cache";
     if (IsQuantized(op)) return "compile the model as it was before it was quantized";
-    if (microsoft) return "compile the model as it was before ONNX Runtime optimized it";
+    if (microsoft) return kUnoptimized;
     std::vector<std::string> known;
     for (const auto& [name, converter] : Converters()) known.push_back(name);
     std::string near = DidYouMean(key, known);

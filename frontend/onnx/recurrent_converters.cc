@@ -1,53 +1,18 @@
 // RNN, GRU and LSTM, one step after the other: the products of all inputs are one, those of the
 // states one for each step.
-#include <algorithm>
-#include <cctype>
 #include <cmath>
-#include <limits>
-#include <optional>
 #include <string>
 
-#include "frontend/onnx/convert_util.h"
+#include "frontend/onnx/activations.h"
 
 namespace shardc::onnx_import {
 namespace {
 
 constexpr int64_t kMaxSteps = 1024;
 
-// With its parameters where a node gives none. kGiven: it must, for ONNX says nothing, or ONNX
-// Runtime takes others (0 for the threshold).
+// An activation with its parameters.
 struct Function {
-  std::string_view name;
-  std::optional<double> alpha, beta;
-  Value* (*apply)(NodeContext& c, Value* x, double alpha, double beta);
-};
-constexpr double kGiven = std::numeric_limits<double>::quiet_NaN();
-constexpr Function kFunctions[] = {
-    {"sigmoid", {}, {}, [](auto& c, Value* x, double, double) { return c.Make("sigmoid", {x}); }},
-    {"tanh", {}, {}, [](auto& c, Value* x, double, double) { return c.Make("tanh", {x}); }},
-    {"relu", {}, {}, [](auto& c, Value* x, double, double) { return c.Make("relu", {x}); }},
-    {"softsign", {}, {}, [](auto& c, Value* x, double, double) { return SoftsignOf(c, x); }},
-    {"softplus", {}, {}, [](auto& c, Value* x, double, double) { return SoftplusOf(c, x); }},
-    {"leakyrelu",
-     0.01f,
-     {},
-     [](auto& c, Value* x, double a, double) { return LeakyReluOf(c, x, a); }},
-    {"thresholdedrelu",
-     kGiven,
-     {},
-     [](auto& c, Value* x, double a, double) { return ThresholdedReluOf(c, x, a); }},
-    {"elu", 1, {}, [](auto& c, Value* x, double a, double) { return ExponentialUnit(c, x, a, 1); }},
-    {"hardsigmoid", 0.2f, 0.5, HardSigmoidOf},
-    {"affine", kGiven, kGiven,
-     [](auto& c, Value* x, double a, double b) { return Plus(c, Times(c, x, a), b); }},
-    {"scaledtanh", kGiven, kGiven,
-     [](auto& c, Value* x, double a, double b) {
-       return Times(c, c.Make("tanh", {Times(c, x, b)}), a);
-     }},
-};
-
-struct Activation {
-  const Function* function;
+  const Activation* activation;
   double alpha = 0, beta = 0;
 };
 
@@ -60,29 +25,27 @@ struct State {
 // of the states; of LSTM maybe peepholes[3 * hidden].
 struct Direction {
   Value *x, *weight, *bias, *peepholes;
-  std::vector<Activation> activations;
+  std::vector<Function> functions;
 };
 
-Value* Apply(NodeContext& c, const Activation& f, Value* x) {
-  return f.function->apply(c, x, f.alpha, f.beta);
+Value* Apply(NodeContext& c, const Function& f, Value* x) {
+  return f.activation->apply(c, x, f.alpha, f.beta);
 }
 
 // Of a gate, whose input may be clipped.
-Value* Activate(NodeContext& c, const Activation& f, Value* x) {
+Value* Activate(NodeContext& c, const Function& f, Value* x) {
   if (!c.HasAttr("clip")) return Apply(c, f, x);
   const double limit = c.Float("clip", 0);
   return Apply(c, f, Clamped(c, x, -limit, limit));
 }
 
 std::vector<Value*> Gates(NodeContext& c, Value* x, int64_t n) {
-  const Shape& shape = x->type.shape;
-  const int64_t axis = x->type.rank() - 1;
-  return c.MakeAll("split", {x}, {{"axis", axis}, {"sizes", Ints(n, shape.back() / n)}});
+  return Pieces(c, x, x->type.rank() - 1, Ints(n, x->type.shape.back() / n));
 }
 
 State RnnStep(NodeContext& c, const Direction& d, Value* x, const State& s) {
   x = Add(c, x, c.Make("matmul_nt", {s.h, d.weight}));
-  return {Activate(c, d.activations[0], x), nullptr};
+  return {Activate(c, d.functions[0], x), nullptr};
 }
 
 State LstmStep(NodeContext& c, const Direction& d, Value* x, const State& s) {
@@ -94,14 +57,14 @@ State LstmStep(NodeContext& c, const Direction& d, Value* x, const State& s) {
     in = Add(c, in, Mul(c, s.c, peepholes[0]));
     forget = Add(c, forget, Mul(c, s.c, peepholes[2]));
   }
-  in = Activate(c, d.activations[0], in);
+  in = Activate(c, d.functions[0], in);
   const bool coupled = c.Int("input_forget", 0) != 0;
-  forget = coupled ? Sub(c, Like(c, in, 1), in) : Activate(c, d.activations[0], forget);
-  Value* added = Mul(c, in, Activate(c, d.activations[1], gates[3]));
+  forget = coupled ? Sub(c, Like(c, in, 1), in) : Activate(c, d.functions[0], forget);
+  Value* added = Mul(c, in, Activate(c, d.functions[1], gates[3]));
   Value* cell = Add(c, Mul(c, forget, s.c), added);
   if (d.peepholes) out = Add(c, out, Mul(c, cell, peepholes[1]));
   // What the cell gives is not clipped, in ONNX Runtime either.
-  Value* h = Mul(c, Activate(c, d.activations[0], out), Apply(c, d.activations[2], cell));
+  Value* h = Mul(c, Activate(c, d.functions[0], out), Apply(c, d.functions[2], cell));
   return {h, cell};
 }
 
@@ -116,10 +79,10 @@ State GruStep(NodeContext& c, const Direction& d, Value* x, const State& s) {
   const bool reset_last = c.Int("linear_before_reset", 0) != 0;
   std::vector<Value*> states =
       reset_last ? Gates(c, product(s.h, 0, 3), 3) : Gates(c, product(s.h, 0, 2), 2);
-  Value* keep = Activate(c, d.activations[0], Add(c, gates[0], states[0]));
-  Value* reset = Activate(c, d.activations[0], Add(c, gates[1], states[1]));
+  Value* keep = Activate(c, d.functions[0], Add(c, gates[0], states[0]));
+  Value* reset = Activate(c, d.functions[0], Add(c, gates[1], states[1]));
   Value* state = reset_last ? Mul(c, reset, states[2]) : product(Mul(c, reset, s.h), 2, 3);
-  Value* candidate = Activate(c, d.activations[1], Add(c, gates[2], state));
+  Value* candidate = Activate(c, d.functions[1], Add(c, gates[2], state));
   // (1 - keep) * candidate + keep * h
   return {Add(c, candidate, Mul(c, keep, Sub(c, s.h, candidate))), nullptr};
 }
@@ -138,7 +101,7 @@ Kind KindOf(NodeContext& c) {
 }
 
 // Those of each direction, one behind the other. Parameters are listed for those that have any.
-std::vector<Activation> ActivationsOf(NodeContext& c, const Kind& kind, int64_t ways) {
+std::vector<Function> FunctionsOf(NodeContext& c, const Kind& kind, int64_t ways) {
   std::vector<std::string> names;
   for (int64_t w = 0; w < ways; ++w) {
     names.insert(names.end(), kind.activations.begin(), kind.activations.end());
@@ -148,24 +111,20 @@ std::vector<Activation> ActivationsOf(NodeContext& c, const Kind& kind, int64_t 
     c.Fail("E1303",
            StrCat(kind.op, " needs ", names.size(), " activations and has ", given->size()));
   }
-  std::vector<Activation> activations;
+  std::vector<Function> functions;
   for (const std::string& name : given.value_or(names)) {
-    std::string lower = name;
-    for (char& letter : lower) letter = static_cast<char>(std::tolower(letter));
-    const auto* f = std::ranges::find(kFunctions, lower, &Function::name);
-    if (f == std::end(kFunctions)) {
-      c.Fail("E1303", StrCat(kind.op, " has no activation \"", name, "\""));
-    }
-    activations.push_back({f});
+    const Activation* f = FindActivation(name);
+    if (!f) c.Fail("E1303", StrCat(kind.op, " has no activation \"", name, "\""));
+    functions.push_back({f});
   }
   auto set = [&](std::string_view attribute, auto otherwise, auto to) {
     const std::vector<double> values = c.FloatList(attribute).value_or(std::vector<double>());
     size_t next = 0;
-    for (Activation& a : activations) {
-      if (!(a.function->*otherwise)) continue;
-      a.*to = next < values.size() ? values[next] : *(a.function->*otherwise);
-      if (std::isnan(a.*to)) {
-        c.Fail("E1303", StrCat(kind.op, " needs an ", attribute, " for ", a.function->name));
+    for (Function& f : functions) {
+      if (!(f.activation->*otherwise)) continue;
+      f.*to = next < values.size() ? values[next] : *(f.activation->*otherwise);
+      if (std::isnan(f.*to)) {
+        c.Fail("E1303", StrCat(kind.op, " needs an ", attribute, " for ", f.activation->name));
       }
       ++next;
     }
@@ -174,9 +133,9 @@ std::vector<Activation> ActivationsOf(NodeContext& c, const Kind& kind, int64_t 
                              next, " activations that have one"));
     }
   };
-  set("activation_alpha", &Function::alpha, &Activation::alpha);
-  set("activation_beta", &Function::beta, &Activation::beta);
-  return activations;
+  set("activation_alpha", &Activation::alpha, &Function::alpha);
+  set("activation_beta", &Activation::beta, &Function::beta);
+  return functions;
 }
 
 // Input i, null where it is absent; E1303 unless it has this shape.
@@ -204,7 +163,33 @@ Value* Stack(NodeContext& c, const std::vector<Value*>& values, int64_t axis) {
     shape.insert(shape.begin() + axis, 1);
     pieces.push_back(c.Reshape(v, std::move(shape)));
   }
-  return pieces.size() == 1 ? pieces[0] : c.Make("concat", pieces, {{"axis", axis}});
+  return Joined(c, std::move(pieces), axis);
+}
+
+// One direction of a node from the state `s` on: y[t, b, hidden], and the last state. `lengths` (or
+// null) of the sequences: behind its end a sequence keeps its state, and gives `nothing`, zeros.
+struct Outcome {
+  Value* y;
+  State last;
+};
+Outcome RunSteps(NodeContext& c, const Kind& kind, const Direction& d, State s, bool reverse,
+                 Value* lengths, Value* nothing) {
+  const int64_t steps = d.x->type.shape[0], batch = d.x->type.shape[1];
+  std::vector<Value*> of_steps(static_cast<size_t>(steps));
+  for (int64_t i = 0; i < steps; ++i) {
+    const int64_t t = reverse ? steps - 1 - i : i;
+    State next = kind.step(c, d, Item(c, d.x, t), s);
+    Value*& h = of_steps[static_cast<size_t>(t)] = next.h;
+    if (lengths) {
+      Value* here = c.Reshape(c.Make("less", {Like(c, lengths, static_cast<double>(t)), lengths}),
+                              {batch, 1});
+      h = Where(c, here, next.h, nothing);
+      next.h = Where(c, here, next.h, s.h);
+      if (next.c) next.c = Where(c, here, next.c, s.c);
+    }
+    s = next;
+  }
+  return {Stack(c, of_steps, 0), s};
 }
 
 // x[t, b, in], or with the batch first where `layout` is 1, as are then initial states and results.
@@ -239,7 +224,7 @@ void Recurrent(NodeContext& c) {
   Value *h0 = swapped(InputOf(c, 5, state)), *c0 = lstm ? swapped(InputOf(c, 6, state)) : nullptr;
   Value* peepholes = lstm ? InputOf(c, 7, {ways, 3 * hidden}) : nullptr;
   if (c.Float("clip", 1) <= 0) c.Fail("E1303", StrCat("the clip of ", kind.op, " is not positive"));
-  const std::vector<Activation> activations = ActivationsOf(c, kind, ways);
+  const std::vector<Function> functions = FunctionsOf(c, kind, ways);
   Value* nothing = c.Constant(HostTensor(x->type.dtype, {batch, hidden}));
   std::vector<Value*> ys, hs, cs;
   for (int64_t w = 0; w < ways; ++w) {
@@ -251,30 +236,18 @@ void Recurrent(NodeContext& c) {
       if (kind.op == "GRU") bias = both[1];
       inputs = Add(c, inputs, bias ? both[0] : Add(c, both[0], both[1]));
     }
-    const auto first = activations.begin() + w * static_cast<int64_t>(kind.activations.size());
+    const auto first = functions.begin() + w * static_cast<int64_t>(kind.activations.size());
     const Direction d = {inputs,
                          Item(c, recurrent, w),
                          bias,
                          peepholes ? Item(c, peepholes, w) : nullptr,
                          {first, first + static_cast<int64_t>(kind.activations.size())}};
-    State s = {h0 ? Item(c, h0, w) : nothing, c0 ? Item(c, c0, w) : nothing};
-    std::vector<Value*> of_steps(steps);
-    for (int64_t i = 0; i < steps; ++i) {
-      const int64_t t = way == "reverse" || w == 1 ? steps - 1 - i : i;
-      State next = kind.step(c, d, Item(c, d.x, t), s);
-      of_steps[t] = next.h;
-      if (lengths) {  // no step where the sequence has ended
-        Value* here = c.Reshape(c.Make("less", {Like(c, lengths, static_cast<double>(t)), lengths}),
-                                {batch, 1});
-        of_steps[t] = Where(c, here, next.h, nothing);
-        next.h = Where(c, here, next.h, s.h);
-        if (lstm) next.c = Where(c, here, next.c, s.c);
-      }
-      s = next;
-    }
-    ys.push_back(Stack(c, of_steps, 0));
-    hs.push_back(s.h);
-    cs.push_back(s.c);
+    const State initial = {h0 ? Item(c, h0, w) : nothing, c0 ? Item(c, c0, w) : nothing};
+    const bool reverse = way == "reverse" || w == 1;
+    const Outcome run = RunSteps(c, kind, d, initial, reverse, lengths, nothing);
+    ys.push_back(run.y);
+    hs.push_back(run.last.h);
+    cs.push_back(run.last.c);
   }
   Value* y = Stack(c, ys, 1);
   c.SetOutput(0, batch_first ? c.Transpose(y, {2, 0, 1, 3}) : y);

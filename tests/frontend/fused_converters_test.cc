@@ -423,5 +423,37 @@ TEST_F(FusedConverters, BiasedActivations) {
   for (size_t i = 0; i < out.size(); i += 2) EXPECT_EQ(out[i], out[i + 1]) << i;
 }
 
+// The activations that a fused node names are those that have nodes of their own.
+TEST_F(FusedConverters, ActivationsOfGemm) {
+  Input("a", {2, 3});
+  Input("b", {3, 4});
+  const std::vector<std::string> names = {"Relu",     "Tanh",     "Sigmoid",    "LeakyRelu",
+                                          "Softplus", "Softsign", "HardSigmoid"};
+  model_.Node("Gemm", {"a", "b"}, {"product"});
+  std::vector<std::string> outputs;
+  for (const std::string& name : names) {
+    SetString(Fused("FusedGemm", {"a", "b"}, {name}), "activation", name);
+    model_.Node(name, {"product"}, {"want_" + name});
+    outputs.insert(outputs.end(), {name, "want_" + name});
+  }
+  for (const std::string name : {"Elu", "ThresholdedRelu"}) {
+    NodeProto& fused = Fused("FusedGemm", {"a", "b"}, {name});
+    SetString(fused, "activation", name);
+    SetFloat(fused, "activation_alpha", 0.5F);
+    SetFloat(model_.Node(name, {"product"}, {"want_" + name}), "alpha", 0.5F);
+    outputs.insert(outputs.end(), {name, "want_" + name});
+  }
+  const auto out = Evaluate(outputs);
+  for (size_t i = 0; i < out.size(); i += 2) EXPECT_EQ(out[i], out[i + 1]) << outputs[i];
+}
+
+// ONNX Runtime's threshold is another than ONNX's where the node gives none.
+TEST_F(FusedConverters, ActivationWithoutItsParameterIsRefused) {
+  Input("a", {2, 3});
+  Input("b", {3, 4});
+  SetString(Fused("FusedGemm", {"a", "b"}), "activation", "ThresholdedRelu");
+  ExpectRefused("E1301", "FusedGemm with the activation ThresholdedRelu");
+}
+
 }  // namespace
 }  // namespace shardc::import_testing
