@@ -17,7 +17,7 @@ Value* OverAllKeys(NodeContext& c, Value* mask, int64_t keys) {
   HostTensor none(mask->type.dtype, {});
   if (!condition) none.SetDouble(0, kNegativeInfinity);
   Value* hidden = c.BroadcastTo(c.Constant(std::move(none)), std::move(rest));
-  return c.Make("concat", {mask, hidden}, {{"axis", int64_t{mask->type.rank() - 1}}});
+  return Joined(c, {mask, hidden}, mask->type.rank() - 1);
 }
 
 // Narrows what the queries see to the node's window, and to the keys before the padding.
@@ -69,7 +69,7 @@ void Attention(NodeContext& c) {
 // Input i, cos or sin, at the positions of input 3.
 Value* RowsOf(NodeContext& c, int i) {
   if (!c.has_input(3)) return c.input(i);
-  return c.Make("gather", {c.input(i), c.input(3)}, {{"axis", int64_t{0}}});
+  return LookUp(c, c.input(i), c.input(3));
 }
 
 void RotaryEmbedding(NodeContext& c) {

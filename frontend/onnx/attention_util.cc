@@ -54,7 +54,7 @@ Value* WrittenOutAttention(NodeContext& c, AttentionOf a) {
   if (a.sink) {
     Value* sink =
         c.BroadcastTo(c.Reshape(a.sink, {1, shape[1], 1, 1}), {shape[0], shape[1], shape[2], 1});
-    scores = c.Make("concat", {scores, c.Cast(sink, scores->type.dtype)}, {{"axis", int64_t{3}}});
+    scores = Joined(c, {scores, c.Cast(sink, scores->type.dtype)}, 3);
   }
   Value* p = c.Make("softmax", {scores}, {{"axis", int64_t{3}}});
   if (a.sink) p = SliceDim(c, p, 3, 0, shape[3]);
@@ -102,8 +102,7 @@ Value* MergeHeads(NodeContext& c, Value* x) {
 Value* SwapHeads(NodeContext& c, Value* x) { return c.Transpose(x, {0, 2, 1, 3}); }
 
 std::vector<Value*> SplitLast(NodeContext& c, Value* x, Ints sizes) {
-  int64_t axis = x->type.rank() - 1;
-  return c.MakeAll("split", {x}, {{"axis", axis}, {"sizes", std::move(sizes)}});
+  return Pieces(c, x, x->type.rank() - 1, std::move(sizes));
 }
 
 Value* BandMask(NodeContext& c, int64_t s, int64_t t, Band band, int64_t past) {
@@ -210,7 +209,7 @@ Value* AfterPast(NodeContext& c, int i, Value* x, bool heads_first) {
   if (!heads_first) std::swap(shape[1], shape[2]);
   Value* past = CacheOf(c, i, shape);
   if (!heads_first) past = SwapHeads(c, past);
-  return c.Make("concat", {past, x}, {{"axis", int64_t{heads_first ? 2 : 1}}});
+  return Joined(c, {past, x}, heads_first ? 2 : 1);
 }
 
 }  // namespace shardc::onnx_import

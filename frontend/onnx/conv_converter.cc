@@ -55,7 +55,7 @@ Value* SlicedPatches(NodeContext& c, Value* x, const Window& w) {
     slices.push_back(c.Reshape(slice, std::move(column)));
   });
   const int64_t rank = static_cast<int64_t>(w.dims()) + 3;
-  Value* all = slices.size() == 1 ? slices[0] : c.Make("concat", slices, {{"axis", rank - 1}});
+  Value* all = Joined(c, std::move(slices), rank - 1);
   Ints perm = {0};
   for (int64_t d = 2; d < rank - 1; ++d) perm.push_back(d);
   perm.push_back(1);
@@ -168,8 +168,8 @@ Value* Mirrored(NodeContext& c, Value* weight, int64_t groups) {
     if (merged[d] == 1) continue;
     Ints back = Count(merged[d]);
     std::reverse(back.begin(), back.end());
-    weight = c.Make("gather", {weight, c.Constant(HostTensor::Of<int64_t>({merged[d]}, back))},
-                    {{"axis", static_cast<int64_t>(d)}});
+    Value* positions = c.Constant(HostTensor::Of<int64_t>({merged[d]}, back));
+    weight = LookUp(c, weight, positions, static_cast<int64_t>(d));
   }
   return weight;
 }

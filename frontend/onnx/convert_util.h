@@ -75,6 +75,18 @@ void CheckOnto(const NodeContext& c, const Value* v, const Shape& shape, const s
 // Input i, which broadcasts to this shape.
 Value* InputOnto(NodeContext& c, int i, const Shape& shape);
 Value* Reduce(NodeContext& c, std::string_view op, Value* v, Ints axes, bool keepdims);
+// One behind the other along the axis.
+inline Value* Joined(NodeContext& c, std::vector<Value*> pieces, int64_t axis) {
+  return c.Make("concat", std::move(pieces), {{"axis", axis}});
+}
+// Taken apart along the axis.
+inline std::vector<Value*> Pieces(NodeContext& c, Value* v, int64_t axis, Ints sizes) {
+  return c.MakeAll("split", {v}, {{"axis", axis}, {"sizes", std::move(sizes)}});
+}
+// What stands at these positions along the axis.
+inline Value* LookUp(NodeContext& c, Value* v, Value* positions, int64_t axis = 0) {
+  return c.Make("gather", {v, positions}, {{"axis", axis}});
+}
 // Elements [from, to) of one dim; E1303 where v has no such dim.
 Value* SliceDim(NodeContext& c, Value* v, int axis, int64_t from, int64_t to);
 // Where in x (of this shape) the elements lie that indices[i, j, ...] name along the axis, all

@@ -98,7 +98,7 @@ Value* AfterPacked(NodeContext& c, int64_t which, Value* x) {
   }
   Value* past =
       c.Reshape(SliceDim(c, c.input(4), 0, which, which + 1), {now[0], now[2], shape[3], now[3]});
-  return c.Make("concat", {SwapHeads(c, past), x}, {{"axis", int64_t{1}}});
+  return Joined(c, {SwapHeads(c, past), x}, 1);
 }
 
 // Inputs: x, weights and bias of q, k and v side by side, mask, past, what is added to the scores.
@@ -129,9 +129,7 @@ void Attention(NodeContext& c) {
   Value *keys = SwapHeads(c, a.k), *values = SwapHeads(c, a.v);
   Shape one = keys->type.shape;
   one.insert(one.begin(), 1);
-  Value* both =
-      c.Make("concat", {c.Reshape(keys, one), c.Reshape(values, one)}, {{"axis", int64_t{0}}});
-  c.SetOutput(1, both);
+  c.SetOutput(1, Joined(c, {c.Reshape(keys, one), c.Reshape(values, one)}, 0));
 }
 
 // [b, s, heads, n, d] as n tensors [b, s, heads, d].
@@ -141,8 +139,7 @@ std::vector<Value*> Unpacked(NodeContext& c, Value* x, int64_t n) {
     c.Fail("E1303", StrCat("an operand of ", c.op_type(), " has shape ", ShapeToString(shape),
                            "; it has to be [batch, sequence, num_heads, ", n, ", head size]"));
   }
-  std::vector<Value*> parts =
-      c.MakeAll("split", {x}, {{"axis", int64_t{3}}, {"sizes", Ints(n, 1)}});
+  std::vector<Value*> parts = Pieces(c, x, 3, Ints(n, 1));
   for (Value*& part : parts) part = c.Reshape(part, {shape[0], shape[1], shape[2], shape[4]});
   return parts;
 }
@@ -221,7 +218,7 @@ Value* RowsAt(NodeContext& c, Value* table, Value* positions, int64_t s, int64_t
   }
   if (positions != nullptr) {
     if (positions->type.rank() < 2) positions = c.Reshape(positions, {1, s});
-    return c.Make("gather", {table, positions}, {{"axis", int64_t{0}}});
+    return LookUp(c, table, positions);
   }
   if (table->type.shape[0] < first + s) {
     c.Fail("E1303", StrCat("the cos and sin of ", c.op_type(), " hold ", table->type.shape[0],
@@ -312,7 +309,7 @@ Value* CacheOfPlaces(NodeContext& c, int i, Value* x, int64_t at_least) {
   Shape more = x->type.shape;
   more[2] = at_least - places;
   Value* none = c.BroadcastTo(Like(c, x, 0), std::move(more));
-  return cache ? c.Make("concat", {cache, none}, {{"axis", int64_t{2}}}) : none;
+  return cache ? Joined(c, {cache, none}, 2) : none;
 }
 
 // Keys or values [b, s, kv heads, d] behind those of a cache, input i: those that are attended to,
@@ -331,8 +328,8 @@ Cached BehindPast(NodeContext& c, int i, Value* x, const Tokens& tokens) {
   Value* cache = CacheOf(c, i, x->type.shape);
   Value* past = SliceDim(c, cache, 2, 0, tokens.past);
   Value* rest = SliceDim(c, cache, 2, std::min(tokens.total, places), places);
-  Value* seen = c.Make("concat", {past, x}, {{"axis", int64_t{2}}});
-  return {SwapHeads(c, seen), c.Make("concat", {seen, rest}, {{"axis", int64_t{2}}})};
+  Value* seen = Joined(c, {past, x}, 2);
+  return {SwapHeads(c, seen), Joined(c, {seen, rest}, 2)};
 }
 
 void RefuseQuantized(NodeContext& c) {

@@ -69,8 +69,7 @@ Ints EvenSizes(const NodeContext& c, int64_t n) {
 
 std::vector<Value*> SplitInto(NodeContext& c, Value* x, int64_t axis, const Ints& sizes) {
   if (sizes.size() == 1 && sizes[0] == x->type.shape[axis]) return {x};
-  if (std::find(sizes.begin(), sizes.end(), 0) == sizes.end())
-    return c.MakeAll("split", {x}, {{"axis", axis}, {"sizes", sizes}});
+  if (std::find(sizes.begin(), sizes.end(), 0) == sizes.end()) return Pieces(c, x, axis, sizes);
   // Pieces that hold nothing are slices, which fold.
   std::vector<Value*> pieces;
   int64_t start = 0;
@@ -115,7 +114,7 @@ void SplitToSequence(NodeContext& c) {
       if (n % size != 0) sizes.push_back(n % size);
     }
   }
-  c.SetOutput(0, c.MakeAll("split", {x}, {{"axis", axis}, {"sizes", sizes}})[0]);
+  c.SetOutput(0, Pieces(c, x, axis, std::move(sizes))[0]);
 }
 
 void SequenceAt(NodeContext& c) {
@@ -169,7 +168,7 @@ void Gather(NodeContext& c) {
     if (repeated != nullptr) return c.SetOutput(0, repeated);
   }
   if (constant == nullptr || indices->type.rank() != 0) {
-    return c.SetOutput(0, c.Make("gather", {x, indices}, {{"axis", axis}}));
+    return c.SetOutput(0, LookUp(c, x, indices, axis));
   }
   // One position: a slice, which needs no scatter for its gradient.
   int64_t at = constant->AsInt(0);
@@ -243,7 +242,7 @@ Value* PadByGather(NodeContext& c, Value* v, const std::string& mode, int axis, 
   }
   shardc::Shape shape = {static_cast<int64_t>(from.size())};
   Value* indices = c.Constant(HostTensor::Of<int64_t>(std::move(shape), from));
-  return c.Make("gather", {v, indices}, {{"axis", int64_t{axis}}});
+  return LookUp(c, v, indices, axis);
 }
 
 void Pad(NodeContext& c) {
@@ -336,9 +335,7 @@ Positions PositionsAlong(NodeContext& c, const shardc::Shape& x, Value* indices,
     Value* at = d == axis ? indices : c.BroadcastTo(Iota(c, shape[d], d, rank), shape);
     columns.push_back(c.Reshape(at, column));
   }
-  Value* tuples =
-      columns.size() == 1 ? columns[0] : c.Make("concat", columns, {{"axis", int64_t{rank}}});
-  return {tuples, batch};
+  return {Joined(c, std::move(columns), rank), batch};
 }
 
 void AddIndexConverters(ConverterTable& table) {

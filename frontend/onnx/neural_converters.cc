@@ -138,8 +138,7 @@ Value* WeightsOf(NodeContext& c, Value* labels, DType type) {
   Value* ignored = Ignored(c, labels);
   if (!c.has_input(2)) return ignored ? c.Cast(c.Make("not", {ignored}), type) : nullptr;
   if (ignored) labels = Where(c, ignored, Like(c, labels, 0), labels);
-  Value* weights = c.Make("gather", {c.input(2), labels}, {{"axis", int64_t{0}}});
-  weights = c.Cast(weights, type);
+  Value* weights = c.Cast(LookUp(c, c.input(2), labels), type);
   return ignored ? Where(c, ignored, Like(c, weights, 0), weights) : weights;
 }
 

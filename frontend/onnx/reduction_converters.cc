@@ -81,7 +81,7 @@ Value* Prod(NodeContext& c, Value* x, const Reduction& r) {
       int64_t n = x->type.shape[d], half = n / 2;
       Value* product = Mul(c, SliceDim(c, x, d, 0, half), SliceDim(c, x, d, half, 2 * half));
       Value* rest = n % 2 == 0 ? nullptr : SliceDim(c, x, d, n - 1, n);
-      x = rest ? c.Make("concat", {product, rest}, {{"axis", axis}}) : product;
+      x = rest ? Joined(c, {product, rest}, axis) : product;
     }
   }
   Shape out;

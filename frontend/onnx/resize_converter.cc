@@ -65,7 +65,7 @@ Value* ByNearest(NodeContext& c, Value* x, int axis, const Resizing& r, const So
   }
   if (from == Count(r.from)) return x;
   Value* indices = c.Constant(HostTensor::Of<int64_t>({r.to}, from));
-  return c.Make("gather", {x, indices}, {{"axis", int64_t{axis}}});
+  return LookUp(c, x, indices, axis);
 }
 
 // Of the neighbours at -1, 0, 1 and 2 of a place that is so far behind that at 0.

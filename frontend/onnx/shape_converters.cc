@@ -170,8 +170,7 @@ void Concat(NodeContext& c) {
   std::vector<Value*> pieces;
   for (int i = 0; i < c.num_inputs(); ++i) pieces.push_back(c.input(i));
   int64_t axis = Axis(c, c.Int("axis", 0), c.input(0)->type.rank());
-  Value* whole = pieces.size() == 1 ? pieces[0] : c.Make("concat", pieces, {{"axis", axis}});
-  c.SetOutput(0, whole);
+  c.SetOutput(0, Joined(c, std::move(pieces), axis));
 }
 
 // Dims r0 of x become [1, r0], broadcast to [repeats, r0], merged.

@@ -79,8 +79,8 @@ class Put {
       std::set<int64_t> taken;
       for (int64_t i : left) (taken.insert(at[i]).second ? now : later).push_back(i);
       for (int64_t i : now) places.push_back(at[i]);
-      Value* some = now.size() == at.size() ? updates : Lookup(updates, now);
-      data = Replaced(data, places, Combined(Lookup(data, places), some));
+      Value* some = now.size() == at.size() ? updates : RowsAt(updates, now);
+      data = Replaced(data, places, Combined(RowsAt(data, places), some));
       left = std::move(later);
     }
     return c_.Reshape(data, shape);
@@ -96,7 +96,7 @@ class Put {
     if (from > 0) pieces.push_back(SliceDim(c_, data, axis, 0, from));
     pieces.push_back(IntoBox(SliceDim(c_, data, axis, from, to), box, updates, d + 1));
     if (to < n) pieces.push_back(SliceDim(c_, data, axis, to, n));
-    return c_.Make("concat", std::move(pieces), {{"axis", int64_t{axis}}});
+    return Joined(c_, std::move(pieces), axis);
   }
 
   // The rows with those of `updates` in the places `at`; of two for one place the last.
@@ -104,16 +104,16 @@ class Put {
     const int64_t n = rows->type.shape[0];
     Ints from = Count(n);
     for (size_t i = 0; i < at.size(); ++i) from[at[i]] = n + static_cast<int64_t>(i);
-    return Lookup(c_.Make("concat", {rows, updates}, {{"axis", int64_t{0}}}), from);
+    return RowsAt(Joined(c_, {rows, updates}, 0), from);
   }
 
   Value* Combined(Value* there, Value* updates) {
     return reduction_ == "none" ? updates : c_.Make(reduction_, {there, updates});
   }
 
-  Value* Lookup(Value* rows, const Ints& at) {
+  Value* RowsAt(Value* rows, const Ints& at) {
     Value* indices = c_.Constant(HostTensor::Of<int64_t>({static_cast<int64_t>(at.size())}, at));
-    return c_.Make("gather", {rows, indices}, {{"axis", int64_t{0}}});
+    return LookUp(c_, rows, indices);
   }
 
   NodeContext& c_;

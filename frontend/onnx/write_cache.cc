@@ -55,11 +55,11 @@ Value* WriteAt(NodeContext& c, Value* cache, Value* x, int64_t start, int axis) 
   add(cache, over, start);
   add(x, 0, s - over);
   add(cache, start + s, n);
-  return c.Make("concat", std::move(pieces), {{"axis", int64_t{axis}}});
+  return Joined(c, std::move(pieces), axis);
 }
 
 // For each place of each sequence what x holds at its offset, [batch, n, 1].
-Value* LookUp(NodeContext& c, Value* x, Value* offsets, int axis) {
+Value* AtOffsets(NodeContext& c, Value* x, Value* offsets, int axis) {
   // Behind the batch stand the dims that tuples index.
   Ints perm = Count(x->type.rank());
   perm.erase(perm.begin() + axis);
@@ -89,7 +89,7 @@ Value* WriteCache(NodeContext& c, Value* cache, Value* x, Value* starts, int axi
     // end.
     Value* early = c.Make("less", {starts, Like(c, starts, 0)});
     starts = Where(c, early, Like(c, starts, static_cast<double>(n)), starts);
-    starts = c.Make("gather", {Iota(c, latest + 1, 0, 1), starts}, {{"axis", int64_t{0}}});
+    starts = LookUp(c, Iota(c, latest + 1, 0, 1), starts);
   }
   Value* offsets = Sub(c, Iota(c, n, 1, 2), starts);
   if (circular) offsets = c.Make("mod", {offsets, Like(c, offsets, static_cast<double>(n))});
@@ -100,7 +100,7 @@ Value* WriteCache(NodeContext& c, Value* cache, Value* x, Value* starts, int axi
     written = c.Make("and", {written, c.Make("greater_equal", {offsets, first})});
     offsets = c.Make("max", {offsets, first});
   }
-  if (s > 1) x = LookUp(c, x, c.Reshape(c.Make("min", {offsets, last}), {batch, n, 1}), axis);
+  if (s > 1) x = AtOffsets(c, x, c.Reshape(c.Make("min", {offsets, last}), {batch, n, 1}), axis);
   Shape places(cache->type.shape.size(), 1);
   places[0] = batch;
   places[dim] = n;
