@@ -27,8 +27,7 @@ std::optional<int64_t> Consecutive(const HostTensor& ids) {
 
 // gather(param, [a, a + 1, ...]) -> slice(param): its gradient needs no scatter.
 Value* PositionsToSlice(Builder& b, Op* op) {
-  if (op->name() != "embedding" && op->name() != "gather") return nullptr;
-  if (op->name() == "gather" && op->attrs.Int("axis", 0) != 0) return nullptr;
+  if (!IsLookup(op)) return nullptr;
   Value* table = op->operands[0];
   const HostTensor* ids = IsParam(table) ? ConstantIds(op->operands[1]) : nullptr;
   std::optional<int64_t> first = ids ? Consecutive(*ids) : std::nullopt;
@@ -48,7 +47,7 @@ Value* PositionsToSlice(Builder& b, Op* op) {
 // Ids of a model input are never negative in a sensible run; embedding refuses them with a message
 // where ONNX's Gather would count from the end.
 Value* GatherToEmbedding(Builder& b, Op* op) {
-  if (op->name() != "gather" || op->attrs.Int("axis", 0) != 0) return nullptr;
+  if (op->name() != "gather" || !IsLookup(op)) return nullptr;
   Value *table = op->operands[0], *ids = op->operands[1];
   if (!IsParam(table) || table->type.rank() < 2 || !IsFloat(table->type.dtype)) return nullptr;
   if (const HostTensor* constant = ConstantIds(ids)) {

@@ -1,7 +1,6 @@
 // Products with weights, however the model stores these.
 #pragma once
 
-#include <map>
 #include <vector>
 
 #include "ir/graph.h"

@@ -56,6 +56,10 @@ bool IsProduct(const Op* op) { return OneOf(op->name(), {"matmul", "matmul_nt"})
 
 bool IsNorm(const Op* op) { return OneOf(op->name(), {"layer_norm", "rms_norm"}); }
 
+bool IsLookup(const Op* op) {
+  return op->name() == "embedding" || (op->name() == "gather" && op->attrs.Int("axis", 0) == 0);
+}
+
 bool MultipliesBy(const Op* op, const Value* v) {
   return IsProduct(op) && op->operands[1] == v && op->operands[0] != v;
 }

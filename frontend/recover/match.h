@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cmath>
-#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <string_view>
@@ -34,6 +33,7 @@ bool Arranges(const Op* op);  // whether it is such an op
 Op* ProducedBy(const Value* v, std::string_view op);
 bool IsProduct(const Op* op);  // matmul or matmul_nt
 bool IsNorm(const Op* op);     // layer_norm or rms_norm
+bool IsLookup(const Op* op);   // of rows: embedding, or gather along dim 0
 // Whether the op is the product of something else with v as the right side, as a weight is.
 bool MultipliesBy(const Op* op, const Value* v);
 bool IsParam(const Value* v);

@@ -55,12 +55,9 @@ bool SameData(const Graph& graph, const Op* table, const Op* other, bool transpo
 }
 
 bool IsTable(const Op* param) {
-  return std::any_of(param->result()->users.begin(), param->result()->users.end(),
-                     [&](const Op* user) {
-                       bool lookup = user->name() == "embedding" ||
-                                     (user->name() == "gather" && user->attrs.Int("axis", 0) == 0);
-                       return lookup && user->operands[0] == param->result();
-                     });
+  return std::ranges::any_of(param->result()->users, [&](const Op* user) {
+    return IsLookup(user) && user->operands[0] == param->result();
+  });
 }
 
 bool IsLinearWeight(const Op* param) {

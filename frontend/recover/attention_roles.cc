@@ -1,0 +1,226 @@
+// What makes q, k and v, and what takes the heads' results.
+#include <algorithm>
+#include <utility>
+
+#include "frontend/recover/match.h"
+#include "frontend/recover/roles.h"
+#include "ir/op_def.h"
+
+namespace shardc::recover {
+namespace {
+
+class AttentionRoles {
+ public:
+  explicit AttentionRoles(LinearRoles& roles) : roles_(roles) {}
+
+  void Visit(Op* op) {
+    if (op->name() == "attention") SetAttention(op);
+    if (op->name() == "softmax") SetWrittenOutAttention(op);
+    if (IsProduct(op)) SetAttentionWithoutSoftmax(op);
+  }
+
+ private:
+  void SetAttention(const Op* attention) {
+    bool found = false;
+    Seen seen;
+    for (int i = 0; i < 3; ++i) found |= SetQkv(attention->operands[i], 0, seen);
+    if (found) SetAttentionOut(attention->result());
+  }
+
+  // matmul(softmax(a function of matmul(q, k)), v), where scores have more than a mask and a scale.
+  void SetWrittenOutAttention(const Op* softmax) {
+    std::vector<Op*> scores;
+    std::set<const Op*> seen;
+    FindScores(softmax->operands[0], 0, seen, scores);
+    std::vector<Op*> products;
+    FindProducts(softmax->result(), 0, products);
+    if (scores.empty() || products.empty()) return;
+    bool found = false;
+    Seen tried;
+    for (Op* score : scores) {
+      for (const Value* v : score->operands) found |= SetQkv(v, 0, tried);
+    }
+    for (Op* product : products) {
+      found |= SetQkv(product->operands[1], 0, tried);
+      if (found) SetAttentionOut(product->result());
+    }
+  }
+
+  // Heads' products of products, matmul(a function of matmul(q, k), v) or matmul(q, one of
+  // matmul(k, v)): scores that go through a sigmoid, or decay with the distance, and linear
+  // attention.
+  void SetAttentionWithoutSoftmax(Op* product) {
+    if (product->out().rank() < 4 || roles_.At(product->result())) return;
+    std::vector<Op*> inner;
+    std::set<const Op*> seen;
+    for (const Value* v : product->operands) FindScores(v, 0, seen, inner);
+    std::erase_if(inner, [&](const Op* op) { return roles_.At(op->result()) != nullptr; });
+    if (inner.empty()) return;
+    bool found = false;
+    Seen tried;
+    inner.push_back(product);
+    for (Op* op : inner) {
+      for (const Value* v : op->operands) found |= SetQkv(v, 0, tried);
+    }
+    if (found) SetAttentionOut(product->result());
+  }
+
+  // The batched matmuls with the probabilities p, maybe dropped, in other dims, without those of a
+  // key that has no value (a sink), or masked and scaled after the softmax.
+  static void FindProducts(const Value* p, int depth, std::vector<Op*>& products) {
+    for (Op* user : p->users) {
+      if (user->name() == "matmul" && user->operands[0] == p && user->in(1).rank() >= 3) {
+        products.push_back(user);
+      } else if (depth < 6 &&
+                 (OneOf(user->name(), {"dropout", "cast", "reshape", "slice", "split"}) ||
+                  (user->def->elementwise &&
+                   user->out().num_elements() == p->type.num_elements()))) {
+        for (const Value* result : user->results) FindProducts(result, depth + 1, products);
+      }
+    }
+  }
+
+  // The batched matmuls that v is an elementwise function of: of q and k, and of either and what
+  // stands for distances, whose products are read at the distance of query and key.
+  static void FindScores(const Value* v, int depth, std::set<const Op*>& seen,
+                         std::vector<Op*>& scores) {
+    Op* op = v->producer;
+    if (op == nullptr || depth > 16 || !seen.insert(op).second) return;
+    if (IsProduct(op)) {
+      if (op->in(1).rank() >= 3) scores.push_back(op);
+      return;
+    }
+    if (OneOf(op->name(), {"gather", "gather_nd"}))
+      return FindScores(op->operands[0], depth + 1, seen, scores);
+    // A concat adds the scores of sinks.
+    const bool more = op->name() == "concat";
+    if (!op->def->elementwise && !more &&
+        !OneOf(op->name(), {"reshape", "cast", "transpose", "slice", "pad"}))
+      return;
+    for (const Value* operand : op->operands) {
+      bool as_many = operand->type.num_elements() == v->type.num_elements();
+      if (as_many || more || OneOf(op->name(), {"slice", "pad"}))
+        FindScores(operand, depth + 1, seen, scores);
+    }
+  }
+
+  // Values that a walk has been at, so many steps from where it began: there may be very many ways
+  // to one.
+  using Seen = std::set<std::pair<const Value*, int>>;
+
+  // Back from q, k or v, through splitting heads, rotary positions and norms of q and k. Whether a
+  // projection is there that was not seen: without one the heads of the result are not cut either.
+  bool SetQkv(const Value* v, int depth, Seen& seen) {
+    if (!seen.emplace(v, depth).second) return false;
+    if (const Linear* linear = roles_.At(v)) {
+      if (linear->experts) return false;
+      // Of keys of low rank (as DeepSeek's), what is common to all heads comes from the projection
+      // that makes them: no head is a part of its columns.
+      if (!FeedsLinear(linear->out, 0)) roles_.Set(*linear, "QKV");
+      return LinearRoles::Of(*linear) == "QKV";
+    }
+    const Op* op = v->producer;
+    if (op == nullptr || depth > 40) return false;
+    if (op->name() == "dropout") return SetQkv(op->operands[0], depth + 1, seen);
+    bool layout =
+        OneOf(op->name(), {"reshape", "transpose", "split", "slice", "cast", "broadcast_to", "neg",
+                           "concat", "mul", "div", "where", "max", "min"});
+    // A sum of two computed tensors over the whole width is the residual stream, over heads a
+    // rotation, and of two linears one linear with another of low rank beside it.
+    bool sum =
+        OneOf(op->name(), {"add", "sub"}) &&
+        (op->out().rank() >= 4 || BiasBehind(op->operands[0]) || BiasBehind(op->operands[1]) ||
+         (IsScaledLinear(op->operands[0]) && IsScaledLinear(op->operands[1])));
+    bool norm = IsNorm(op) && (op->out().rank() >= 4 || roles_.Gives(op->operands[0]));
+    // Of linear attention.
+    const bool feature =
+        op->def->elementwise && (op->out().rank() >= 4 || roles_.Gives(op->operands[0]));
+    // Into a cache, at places that are data.
+    const bool written = OneOf(op->name(), {"gather_nd", "gather_nd_grad"});
+    if (norm || written || op->name() == "rotary") return SetQkv(op->operands[0], depth + 1, seen);
+    if (!layout && !sum && !feature) return false;
+    bool found = false;
+    for (const Value* operand : op->operands) found |= SetQkv(operand, depth + 1, seen);
+    return found;
+  }
+
+  // Whether v goes into another linear, maybe in parts or normed.
+  bool FeedsLinear(const Value* v, int depth) const {
+    return depth < 6 && std::any_of(v->users.begin(), v->users.end(), [&](const Op* user) {
+             if (!user->results.empty() && user->operands[0] == v && roles_.At(user->result()))
+               return true;
+             return (IsNorm(user) || OneOf(user->name(), {"split", "slice", "reshape", "cast"})) &&
+                    std::any_of(user->results.begin(), user->results.end(),
+                                [&](const Value* r) { return FeedsLinear(r, depth + 1); });
+           });
+  }
+
+  bool IsScaledLinear(const Value* v) const {
+    const Op* op = v->producer;
+    if (op && OneOf(op->name(), {"mul", "div"}) && ProducedBy(op->operands[1], "constant"))
+      return roles_.Gives(op->operands[0]);
+    return roles_.Gives(v);
+  }
+
+  // Back from what a result of heads is multiplied with, to the linear that makes this gate: one
+  // for each head, or one for each element. What a linear makes beside a gate may want to be whole.
+  void SetGate(const Value* v, int depth, Seen& seen) {
+    if (!seen.emplace(v, depth).second) return;
+    if (const Linear* linear = roles_.At(v)) {
+      // One number for all heads cannot be cut with them.
+      if (!linear->experts && linear->out->type.shape.back() > 1) roles_.Set(*linear, "QKV");
+      return;
+    }
+    const Op* op = v->producer;
+    if (op == nullptr || depth > 12) return;
+    // A sum without a parameter is the residual stream.
+    if (OneOf(op->name(), {"add", "sub"}) && !BiasBehind(op->operands[0]) &&
+        !BiasBehind(op->operands[1]) && !ProducedBy(op->operands[0], "constant") &&
+        !ProducedBy(op->operands[1], "constant"))
+      return;
+    if (!op->def->elementwise &&
+        !OneOf(op->name(), {"reshape", "transpose", "broadcast_to", "cast"}))
+      return;
+    for (const Value* operand : op->operands) SetGate(operand, depth + 1, seen);
+  }
+
+  void SetAttentionOut(const Value* v) {
+    Seen seen, gates;
+    SetAttentionOut(v, 0, seen, gates);
+  }
+
+  void SetAttentionOut(const Value* v, int depth, Seen& seen, Seen& gates) {
+    if (!seen.emplace(v, depth).second) return;
+    for (Op* user : v->users) {
+      if (const Linear* linear = user->results.empty() ? nullptr : roles_.At(user->result())) {
+        if (user->operands[0] == v && !linear->experts) roles_.Set(*linear, "ATTENTION_OUT");
+      } else if (depth < 12 && KeepsHeads(user)) {
+        for (const Value* operand : user->operands) {
+          if (user->name() == "mul" && operand != v) SetGate(operand, 0, gates);
+        }
+        for (const Value* result : user->results) SetAttentionOut(result, depth + 1, seen, gates);
+      }
+    }
+  }
+
+  // What a model does with each head's result before the projection: also norms, turning back what
+  // turned positions gave, and sums and differences of what two attentions give. Over the whole
+  // width a sum is the residual stream.
+  static bool KeepsHeads(const Op* op) {
+    const bool heads = !op->results.empty() && op->out().rank() >= 4;
+    return IsNorm(op) ||
+           OneOf(op->name(), {"dropout", "reshape", "transpose", "cast", "mul", "div", "rotary"}) ||
+           (heads && OneOf(op->name(), {"add", "sub", "concat", "split", "slice"}));
+  }
+
+  LinearRoles& roles_;
+};
+
+}  // namespace
+
+void SetAttentionRoles(const Graph& graph, LinearRoles& roles) {
+  AttentionRoles attentions(roles);
+  for (const auto& op : graph.ops()) attentions.Visit(op.get());
+}
+
+}  // namespace shardc::recover
