@@ -1,0 +1,120 @@
+// Ops that take parts of a tensor: extremes, and what is no lookup.
+#include <limits>
+#include <vector>
+
+#include "tests/frontend/converters_testing.h"
+
+namespace shardc::import_testing {
+namespace {
+
+class IndexConverters : public ConverterTest {};
+
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
+
+TEST_F(IndexConverters, SequencesOfASplit) {
+  Input("x", {2, 6});
+  Integers("sizes", {1, 2, 3});
+  Integers("last", {-1}, true);
+  SetInt(Node("SplitToSequence", {"x", "sizes"}, {"pieces"}), "axis", 1);
+  Node("SequenceAt", {"pieces", "last"});
+  HostTensor y = Evaluate()[0];
+  ASSERT_EQ(y.shape(), (Shape{2, 3}));
+  EXPECT_EQ(y.AsDouble(0), inputs_["x"].AsDouble(3));
+  EXPECT_EQ(y.AsDouble(5), inputs_["x"].AsDouble(11));
+}
+
+TEST_F(IndexConverters, SliceClampsExtremes) {
+  Input("x", {5, 4});
+  Integers("starts", {kMax, kMin});
+  Integers("ends", {kMin, kMax});
+  Integers("axes", {0, -1});
+  Integers("steps", {-2, kMax});
+  Node("Slice", {"x", "starts", "ends", "axes", "steps"});
+  HostTensor y = Evaluate()[0];
+  ASSERT_EQ(y.shape(), (Shape{3, 1}));
+  EXPECT_EQ(y.AsDouble(0), inputs_["x"].AsDouble(16));
+  EXPECT_EQ(y.AsDouble(1), inputs_["x"].AsDouble(8));
+  EXPECT_EQ(y.AsDouble(2), inputs_["x"].AsDouble(0));
+}
+
+TEST_F(IndexConverters, GatherOfOnePositionIsASlice) {
+  Input("x", {3, 2, 4});
+  Integers("at", {-2}, true);
+  SetInt(Node("Gather", {"x", "at"}), "axis", 0);
+  Graph graph = Imported({"y"});
+  EXPECT_EQ(CountOps(graph, "gather"), 0);
+  HostTensor y = Evaluate()[0];
+  ASSERT_EQ(y.shape(), (Shape{2, 4}));
+  EXPECT_EQ(y.AsDouble(0), inputs_["x"].AsDouble(8));
+}
+
+// Each row k times, one behind the other or all in turns, as of tokens that go to k experts: no
+// lookup, which would mix the rows. What is repeated otherwise is one.
+TEST_F(IndexConverters, GatherThatRepeatsIsABroadcast) {
+  struct Case {
+    Ints at;
+    int64_t axis;
+    bool repeats;
+  };
+  const Case cases[] = {{{0, 0, 1, -1}, 1, true},
+                        {{0, 0, 0, 1, 1, 1, 2, 2, 2}, 0, true},
+                        {{0, 1, 0, 1, 0, 1}, 1, true},
+                        {{0, 0, 1, 1, 2}, 0, false},
+                        {{0, 1, 1, 0}, 1, false}};
+  for (const Case& c : cases) {
+    for (bool nd : {false, true}) {
+      if (nd && c.axis != 0) continue;
+      SCOPED_TRACE(StrCat(c.at.size(), " of dim ", c.axis, nd ? ", GatherND" : ""));
+      model_.graph.Clear();
+      Input("x", {3, 2, 4});
+      const auto n = static_cast<int64_t>(c.at.size());
+      Integers("at", c.at);
+      Integers("shape", nd ? Ints{n, 1} : Ints{n});
+      Node("Reshape", {"at", "shape"}, {"places"});
+      NodeProto& node = Node(nd ? "GatherND" : "Gather", {"x", "places"});
+      if (!nd) SetInt(node, "axis", c.axis);
+      Graph graph = Imported({"y"});
+      EXPECT_EQ(CountOps(graph, nd ? "gather_nd" : "gather"), c.repeats ? 0 : 1);
+      HostTensor y = Evaluate()[0];
+      ASSERT_EQ(y.shape(), c.axis == 0 ? (Shape{n, 2, 4}) : (Shape{3, n, 4}));
+      const int64_t size = c.axis == 0 ? 3 : 2, behind = c.axis == 0 ? 8 : 4;
+      for (int64_t i = 0; i < y.num_elements(); ++i) {
+        const int64_t row = c.at[static_cast<size_t>(i / behind % n)];
+        const int64_t from = (i / behind / n * size + (row < 0 ? row + size : row)) * behind;
+        EXPECT_EQ(y.AsDouble(i), inputs_["x"].AsDouble(from + i % behind));
+      }
+    }
+  }
+}
+
+// Dims that the indices cover whole stay batch dims, which sharding can cut.
+TEST_F(IndexConverters, GatherElementsKeepsBatchDims) {
+  Input("x", {2, 3, 4});
+  model_.Input("at", {"2", "3", "1"}, TensorProto::INT64);
+  inputs_["at"] = HostTensor::Of<int64_t>({2, 3, 1}, {0, 3, -1, 1, 2, -4});
+  SetInt(Node("GatherElements", {"x", "at"}), "axis", -1);
+  Graph graph = Imported({"y"});
+  for (const auto& op : graph.ops()) {
+    if (op->name() == "gather_nd") {
+      EXPECT_EQ(op->attrs.Int("batch_dims"), 2);
+    }
+  }
+  EXPECT_EQ(CountOps(graph, "gather_nd"), 1);
+  HostTensor y = Evaluate()[0];
+  ASSERT_EQ(y.shape(), (Shape{2, 3, 1}));
+  const int64_t at[] = {0, 3, 3, 1, 2, 0};
+  for (int64_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(y.AsDouble(i), inputs_["x"].AsDouble(i * 4 + at[i])) << i;
+  }
+}
+
+TEST_F(IndexConverters, IndexOutOfRangeIsRefused) {
+  Input("x", {3});
+  Integers("at", {3}, true);
+  Node("Gather", {"x", "at"});
+  ExpectRefused("E1303", "out of range");
+}
+
+}  // namespace
+}  // namespace shardc::import_testing

@@ -1,0 +1,244 @@
+// Roles of the weights around an attention.
+#include "tests/frontend/recover_testing.h"
+
+namespace shardc::recover_testing {
+namespace {
+
+// Heads in dims of their own, before or behind the width, with q, k and v apart or in one weight.
+TEST(Roles, OfWeightsWithADimForHeads) {
+  auto attend = [](TestGraph& b, Value* q, Value* k, Value* v) {  // [2, 5, 3, 4]
+    auto heads_first = [&](Value* x) { return b.Transpose(x, {0, 2, 1, 3}); };
+    Value* scores = b.Matmul(heads_first(q), b.Transpose(k, {0, 2, 3, 1}));
+    Value* y = b.Matmul(b.Softmax(b.Mul(scores, b.C(0.5))), heads_first(v));
+    return b.Reshape(heads_first(y), {2, 5, 12});
+  };
+  Graph apart = Recover([&](TestGraph& b) {
+    Value* x = b.In("x", {2, 5, 6});
+    auto heads = [&](const std::string& name, bool first) {
+      Value* w = first ? b.Transpose(b.P(name, {3, 6, 4}), {1, 0, 2}) : b.P(name, {6, 3, 4});
+      Value* y = b.Reshape(b.Matmul(x, b.Reshape(w, {6, 12})), {2, 5, 3, 4});
+      return b.Add(y, b.P(name + ".bias", {3, 4}));
+    };
+    Value* y = attend(b, heads("q", true), heads("k", false), heads("v", false));
+    b.Out(b.Matmul(y, b.Reshape(b.P("o", {3, 4, 6}), {12, 6})));
+  });
+  EXPECT_EQ(RolesOf(apart), (std::map<std::string, std::string>{{"q", "QKV [1] [0,2]"},
+                                                                {"q.bias", "QKV [0,1]"},
+                                                                {"k", "QKV [0] [1,2]"},
+                                                                {"k.bias", "QKV [0,1]"},
+                                                                {"v", "QKV [0] [1,2]"},
+                                                                {"v.bias", "QKV [0,1]"},
+                                                                {"o", "ATTENTION_OUT [0,1] [2]"}}));
+  Graph one = Recover([&](TestGraph& b) {
+    Value* w = b.Reshape(b.P("qkv", {6, 3, 3, 4}), {6, 36});
+    Value* y = b.Reshape(b.Matmul(b.In("x", {2, 5, 6}), w), {2, 5, 3, 3, 4});
+    auto part = [&](int64_t i) {
+      return b.Reshape(b.Slice(y, {0, 0, i, 0, 0}, {2, 5, i + 1, 3, 4}), {2, 5, 3, 4});
+    };
+    b.Out(b.Matmul(attend(b, part(0), part(1), part(2)), b.P("o", {12, 6})));
+  });
+  EXPECT_EQ(RolesOf(one), (std::map<std::string, std::string>{{"qkv", "QKV [0] [1,2,3]"},
+                                                              {"o", "ATTENTION_OUT"}}));
+}
+
+// Weights that are the transposes of heads' matrices.
+TEST(Roles, OfTransposedMatricesOfHeads) {
+  Graph g = Recover([&](TestGraph& b) {
+    Value* x = b.In("x", {1, 5, 4});
+    auto heads = [&](const char* name) {
+      return b.Matmul(x, b.Transpose(b.P(name, {2, 6, 4}), {0, 2, 1}));
+    };
+    Value* scores = b.Matmul(heads("q"), b.Transpose(heads("k"), {0, 2, 1}));
+    Value* y = b.Matmul(b.Softmax(scores), heads("v"));
+    Value* o = b.Transpose(b.P("o", {2, 4, 6}), {0, 2, 1});
+    b.Out(b.ReduceSum(b.Matmul(y, o), {0}, true));
+  });
+  EXPECT_EQ(RolesOf(g), (std::map<std::string, std::string>{{"q", "QKV [2] [0,1]"},
+                                                            {"k", "QKV [2] [0,1]"},
+                                                            {"v", "QKV [2] [0,1]"},
+                                                            {"o", "ATTENTION_OUT [0,2] [1]"}}));
+}
+
+// Attention of two heads; `low_rank`: each projection is a sum of two linears, as with LoRA.
+// `gate`: its result is multiplied with a gate, one for each element or one for each head.
+Graph AttentionOf(bool low_rank, int64_t gate, bool mask_after = false) {
+  return Recover([&](TestGraph& b) {
+    Value* x = b.In("x", {2, 3, 8});
+    auto linear = [&](const std::string& name, Value* in, int64_t out) {
+      const int64_t width = in->type.shape.back();
+      Value* y = b.Matmul(in, b.P(name, {width, out}));
+      if (!low_rank) return y;
+      Value* low = b.Matmul(b.Matmul(in, b.P(name + ".A", {width, 2})), b.P(name + ".B", {2, out}));
+      return b.Add(y, b.Mul(low, b.C(0.5)));
+    };
+    auto heads = [&](const std::string& name) {
+      return b.Transpose(b.Reshape(linear(name, x, 8), {2, 3, 2, 4}), {0, 2, 1, 3});
+    };
+    Value *q = heads("q"), *k = heads("k"), *v = heads("v");
+    Value* p = b.Make("softmax", {b.Make("matmul_nt", {q, k})}, {{"axis", int64_t{-1}}});
+    if (mask_after) {
+      p = b.Mul(p, b.Constant(HostTensor::Of<double>({3, 3}, {1, 0, 0, 1, 1, 0, 1, 1, 1})));
+      p = b.Make("div", {p, b.ReduceSum(p, {3}, true)});
+    }
+    Value* y = b.Transpose(b.Matmul(p, v), {0, 2, 1, 3});
+    if (gate > 0) {
+      Value* g = b.Add(b.Matmul(x, b.P("gate", {8, gate})), b.P("gate.bias", {gate}));
+      y = b.Mul(y, b.Reshape(b.Op1("sigmoid", g), {2, 3, gate > 1 ? 2 : 1, (gate + 1) / 2}));
+    }
+    b.Out(b.Add(x, linear("out", b.Reshape(y, {2, 3, 8}), 8)));
+  });
+}
+
+// As jax2onnx writes it; `mask_after` of AttentionOf.
+TEST(Roles, OfAttentionThatIsMaskedAfterTheSoftmax) {
+  const std::map<std::string, std::string> expected = {
+      {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"out", "ATTENTION_OUT"}};
+  EXPECT_EQ(RolesOf(AttentionOf(false, 0, true)), expected);
+}
+
+// Scores of sigmoids, and under a decay; and linear attention, in which k meets v first; its
+// features by heads or of the whole width (as MiniMax's).
+TEST(Roles, OfAttentionWithoutASoftmax) {
+  for (const char* form : {"sigmoid", "decay", "linear", "linear, wide"}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.In("x", {2, 3, 8});
+      auto heads = [&](const std::string& name) {
+        Value* y = b.Matmul(x, b.P(name, {8, 8}));
+        if (form == std::string("linear, wide")) y = b.Op1("silu", y);
+        y = b.Transpose(b.Reshape(y, {2, 3, 2, 4}), {0, 2, 1, 3});
+        return form == std::string("linear") ? b.Op1("relu", y) : y;
+      };
+      Value *q = heads("q"), *k = heads("k"), *v = heads("v"), *y = nullptr;
+      if (std::string(form).starts_with("linear")) {
+        y = b.Matmul(q, b.Matmul(b.Transpose(k, {0, 1, 3, 2}), v));
+      } else {
+        Value* scores = b.Make("matmul_nt", {q, k});
+        y = b.Matmul(form == std::string("decay") ? b.Mul(scores, b.In("decay", {2, 3, 3}))
+                                                  : b.Op1("sigmoid", scores),
+                     v);
+      }
+      y = b.Reshape(b.Transpose(y, {0, 2, 1, 3}), {2, 3, 8});
+      b.Out(b.Add(x, b.Matmul(y, b.P("out", {8, 8}))));
+    });
+    const std::map<std::string, std::string> expected = {
+        {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"out", "ATTENTION_OUT"}};
+    EXPECT_EQ(RolesOf(g), expected) << form;
+  }
+}
+
+// Transformer-XL's: scores of distances are moved into place by padding.
+TEST(Roles, OfScoresThatPaddingShifts) {
+  Graph g = Recover([&](TestGraph& b) {
+    Value* x = b.In("x", {2, 3, 8});
+    auto heads = [&](const std::string& name, Value* from) {
+      Value* y = b.Reshape(b.Matmul(from, b.P(name, {8, 8})), {from->type.shape[0], 3, 2, 4});
+      return b.Transpose(y, {0, 2, 1, 3});
+    };
+    Value *q = heads("q", x), *k = heads("k", x), *v = heads("v", x);
+    Value* far = b.Make("matmul_nt", {q, heads("r", b.In("distances", {1, 3, 8}))});
+    far = b.Make("pad", {far}, {{"low", Ints{0, 0, 0, 1}}, {"high", Ints(4, 0)}, {"value", 0.0}});
+    far =
+        b.Reshape(b.Slice(b.Reshape(far, {2, 2, 4, 3}), {0, 0, 1, 0}, {2, 2, 4, 3}), {2, 2, 3, 3});
+    Value* y = b.Matmul(b.Softmax(b.Add(b.Make("matmul_nt", {q, k}), far)), v);
+    y = b.Reshape(b.Transpose(y, {0, 2, 1, 3}), {2, 3, 8});
+    b.Out(b.Matmul(y, b.P("out", {8, 8})));
+  });
+  const std::map<std::string, std::string> expected = {
+      {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"r", "QKV"}, {"out", "ATTENTION_OUT"}};
+  EXPECT_EQ(RolesOf(g), expected);
+}
+
+TEST(Roles, OfGatesOfHeads) {
+  for (int64_t gate : {2, 8}) {
+    const std::map<std::string, std::string> expected = {
+        {"q", "QKV"},    {"k", "QKV"},         {"v", "QKV"},
+        {"gate", "QKV"}, {"gate.bias", "QKV"}, {"out", "ATTENTION_OUT"}};
+    EXPECT_EQ(RolesOf(AttentionOf(false, gate)), expected) << gate;
+  }
+  // One number for all heads cannot be cut.
+  EXPECT_EQ(RolesOf(AttentionOf(false, 1)).at("gate"), "none");
+}
+
+// Values turned by their positions are turned back behind the attention.
+TEST(Roles, OfValuesThatAreTurnedAndTurnedBack) {
+  Graph g = Recover([](TestGraph& b) {
+    Value *x = b.In("x", {2, 3, 8}), *cos = b.In("cos", {3, 2}), *sin = b.In("sin", {3, 2});
+    auto turned = [&](Value* y, bool inverse = false) {
+      return b.Make("rotary", {y, cos, sin}, {{"inverse", inverse}});
+    };
+    auto heads = [&](const std::string& name) {
+      Value* y = b.Reshape(b.Matmul(x, b.P(name, {8, 8})), {2, 3, 2, 4});
+      return turned(b.Transpose(y, {0, 2, 1, 3}));
+    };
+    Value *q = heads("q"), *k = heads("k"), *v = heads("v");
+    Value* y = turned(b.Matmul(b.Softmax(b.Make("matmul_nt", {q, k})), v), true);
+    b.Out(b.Matmul(b.Reshape(b.Transpose(y, {0, 2, 1, 3}), {2, 3, 8}), b.P("out", {8, 8})));
+  });
+  const std::map<std::string, std::string> expected = {
+      {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"out", "ATTENTION_OUT"}};
+  EXPECT_EQ(RolesOf(g), expected);
+}
+
+// There are 2^35 ways from the attention back to q, each of which would be gone.
+TEST(Roles, BehindVeryManyWays) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.In("x", {2, 3, 8});
+    auto heads = [&](const std::string& name) {
+      Value* y = b.Reshape(b.Matmul(x, b.P(name, {8, 8})), {2, 3, 2, 4});
+      return b.Transpose(y, {0, 2, 1, 3});
+    };
+    Value *q = heads("q"), *k = heads("k"), *v = heads("v");
+    for (int i = 0; i < 35; ++i) q = b.Make("max", {q, q});
+    Value* y = b.Matmul(b.Softmax(b.Make("matmul_nt", {q, k})), v);
+    b.Out(b.Matmul(b.Reshape(b.Transpose(y, {0, 2, 1, 3}), {2, 3, 8}), b.P("out", {8, 8})));
+  });
+  const std::map<std::string, std::string> expected = {
+      {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"out", "ATTENTION_OUT"}};
+  EXPECT_EQ(RolesOf(g), expected);
+}
+
+// Keys and values that are written into a cache at places that are data, by a lookup or a scatter.
+TEST(Roles, OfKeysThatAreWrittenIntoACache) {
+  for (bool scatter : {false, true}) {
+    Graph g = Recover([&](TestGraph& b) {
+      constexpr int64_t kPlaces = 5;
+      Value* x = b.In("x", {2, 3, 4});
+      Value* at = b.In("at", HostTensor::Of<int64_t>(
+                                 {2, scatter ? 3 : kPlaces, 1},
+                                 scatter ? std::vector<int64_t>{1, 2, 3, 0, 1, 2}
+                                         : std::vector<int64_t>{0, 0, 1, 2, 2, 0, 1, 2, 2, 2}));
+      Value* keep = b.In("keep", HostTensor(DType::kBool, {2, 1, kPlaces, 1}));
+      auto heads = [&](const std::string& name) {
+        return b.Reshape(b.Matmul(x, b.P(name, {4, 4})), {2, 3, 2, 2});
+      };
+      auto cached = [&](const std::string& name) {
+        Value* rows = scatter
+                          ? b.Make("gather_nd_grad", {heads(name), at},
+                                   {{"batch_dims", int64_t{1}}, {"sizes", Ints{kPlaces}}})
+                          : b.Make("gather_nd", {heads(name), at}, {{"batch_dims", int64_t{1}}});
+        return b.Where(keep, b.In("past_" + name, {2, 2, kPlaces, 2}),
+                       b.Transpose(rows, {0, 2, 1, 3}));
+      };
+      Value* q = b.Transpose(heads("q"), {0, 2, 1, 3});
+      Value* p = b.Softmax(b.Matmul(q, b.Transpose(cached("k"), {0, 1, 3, 2})));
+      Value* o = b.Reshape(b.Transpose(b.Matmul(p, cached("v")), {0, 2, 1, 3}), {2, 3, 4});
+      b.Out(b.Matmul(o, b.P("o", {4, 4})));
+    });
+    std::map<std::string, std::string> want = {
+        {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"o", "ATTENTION_OUT"}};
+    EXPECT_EQ(RolesOf(g), want) << scatter;
+  }
+}
+
+// The narrow result between the two is whole beside q, k and v, and summed before the projection.
+TEST(Roles, OfLinearsOfLowRank) {
+  const std::map<std::string, std::string> expected = {
+      {"q", "QKV"},      {"q.A", "none"},          {"q.B", "QKV"},
+      {"k", "QKV"},      {"k.A", "none"},          {"k.B", "QKV"},
+      {"v", "QKV"},      {"v.A", "none"},          {"v.B", "QKV"},
+      {"out.B", "none"}, {"out", "ATTENTION_OUT"}, {"out.A", "ATTENTION_OUT"}};
+  EXPECT_EQ(RolesOf(AttentionOf(true, 0)), expected);
+}
+
+}  // namespace
+}  // namespace shardc::recover_testing

@@ -1,0 +1,186 @@
+// Roles of the weights of experts, and of what only looks like them.
+#include "tests/frontend/recover_testing.h"
+
+namespace shardc::recover_testing {
+namespace {
+
+// All experts in one weight each, plain or stored [out, in], gate and up side by side, in turns or
+// apart; a router and a bias that is added whole have none.
+TEST(Roles, OfExperts) {
+  for (bool transposed : {false, true}) {
+    for (const char* form : {"halves", "turns", "apart"}) {
+      SCOPED_TRACE(StrCat(form, transposed ? ", transposed" : ""));
+      const bool apart = form == std::string("apart");
+      Graph g = Recover([&](TestGraph& b) {
+        Value* x = b.In("x", {5, 4});
+        auto experts = [&](Value* v, const std::string& name, int64_t in, int64_t out) {
+          Value* w = transposed ? b.Transpose(b.P(name, {3, out, in}), {0, 2, 1})
+                                : b.P(name, {3, in, out});
+          Value* bias = b.Reshape(b.P(name + ".bias", {3, out}), {3, 1, out});
+          return b.Add(b.Matmul(v, w), bias);
+        };
+        Value* all = b.BroadcastTo(x, {3, 5, 4});
+        Value* gate = experts(all, "gate_up", 4, apart ? 6 : 12);
+        Value* up = gate;
+        auto slice = [&](Value* v, int64_t from, int64_t to, int64_t step) {
+          return b.Make("slice", {v},
+                        {{"starts", Ints{0, 0, from}},
+                         {"limits", Ints{3, 5, to}},
+                         {"steps", Ints{1, 1, step}}});
+        };
+        if (apart) {
+          up = experts(all, "up", 4, 6);
+        } else if (form == std::string("halves")) {
+          gate = slice(up, 0, 6, 1);
+          up = slice(up, 6, 12, 1);
+        } else {
+          gate = slice(up, 0, 12, 2);
+          up = slice(up, 1, 12, 2);
+        }
+        Value* y = experts(b.Mul(b.Op1("tanh", gate), up), "down", 6, 4);
+        Value* scores = b.Op1("sigmoid", b.Matmul(x, b.P("router", {4, 3})));
+        y = b.Mul(y, b.Reshape(b.Transpose(scores, {1, 0}), {3, 5, 1}));
+        b.Out(b.ReduceSum(y, {0}, false));
+      });
+      std::map<std::string, std::string> roles;
+      for (const Op* p : g.Params()) {
+        roles[p->attrs.String("name")] = p->attrs.String("role", "-");
+        if (p->out().rank() == 3) {
+          EXPECT_EQ(RowsAndColumns(*p), transposed ? "[2] [1]" : "");
+        }
+      }
+      const char* first = apart ? "MLP_GATE" : "MLP_UP";
+      std::map<std::string, std::string> expected = {{"gate_up", first},
+                                                     {"gate_up.bias", first},
+                                                     {"down", "MLP_DOWN"},
+                                                     {"down.bias", "MLP_DOWN"},
+                                                     {"router", "-"}};
+      if (apart) expected["up"] = expected["up.bias"] = "MLP_UP";
+      EXPECT_EQ(roles, expected);
+    }
+  }
+}
+
+// A loop over the parts of the weights, and an einsum, whose copy of the weights goes away.
+TEST(Roles, OfExpertsByThemselvesOrInAnEinsum) {
+  for (bool loop : {true, false}) {
+    for (bool transposed : {true, false}) {
+      Graph g = Recover([&](TestGraph& b) {
+        Value* x = b.In("x", {2, 5, 4});
+        Value* up = b.P("up", transposed ? Shape{3, 6, 4} : Shape{3, 4, 6});
+        Value* down = b.P("down", {3, 6, 4});
+        Value *up_bias = b.P("up.bias", {3, 6}), *down_bias = b.P("down.bias", {3, 4});
+        if (loop) {
+          Value* sum = nullptr;
+          for (int64_t e = 0; e < 3; ++e) {
+            auto own = [&](Value* all) {
+              Ints starts(all->type.shape.size(), 0), limits = all->type.shape;
+              starts[0] = e, limits[0] = e + 1;
+              return b.Reshape(b.Slice(all, starts, limits),
+                               Shape(limits.begin() + 1, limits.end()));
+            };
+            Value* h = b.Make(transposed ? "matmul_nt" : "matmul", {x, own(up)});
+            h = b.Op1("tanh", b.Add(h, own(up_bias)));
+            Value* y = b.Add(b.Matmul(h, own(down)), own(down_bias));
+            sum = sum ? b.Add(sum, y) : y;
+          }
+          return b.Out(sum);
+        }
+        Value* flat = b.Reshape(x, {10, 4});
+        Value* all =
+            transposed ? b.Reshape(up, {18, 4}) : b.Reshape(b.Transpose(up, {1, 0, 2}), {4, 18});
+        Value* h = b.Make(transposed ? "matmul_nt" : "matmul", {flat, all});
+        h = b.Op1("tanh", b.Add(b.Reshape(h, {10, 3, 6}), up_bias));
+        Value* y = b.Matmul(b.Transpose(h, {1, 0, 2}), down);
+        b.Out(b.ReduceSum(b.Add(b.Transpose(y, {1, 0, 2}), down_bias), {1}, false));
+      });
+      std::map<std::string, std::string> roles;
+      for (const Op* p : g.Params()) {
+        const std::string name = p->attrs.String("name");
+        roles[name] = p->attrs.String("role", "-");
+        if (name == "up") {
+          EXPECT_EQ(RowsAndColumns(*p), transposed ? "[2] [1]" : "");
+        }
+      }
+      const std::map<std::string, std::string> expected = {
+          {"up", "MLP_UP"}, {"up.bias", "MLP_UP"}, {"down", "MLP_DOWN"}, {"down.bias", "MLP_DOWN"}};
+      EXPECT_EQ(roles, expected) << loop << transposed;
+      if (!loop) {
+        for (const auto& op : g.ops()) {
+          EXPECT_TRUE(op->operands.empty() || op->name() == "matmul" || op->name() == "matmul_nt" ||
+                      op->operands[0] != g.Params()[0]->result());
+        }
+      }
+    }
+  }
+}
+
+// Each token looks up its experts' weights and stands right of them, a column.
+TEST(Roles, OfExpertsLeftOfTheirTokens) {
+  for (bool nt : {false, true}) {
+    Graph g = Recover([&](TestGraph& b) {
+      HostTensor chosen(DType::kI64, {5});
+      for (int64_t i = 0; i < 5; ++i) chosen.SetDouble(i, static_cast<double>(i * 2 % 3));
+      Value* ids = b.In("ids", chosen);
+      auto experts = [&](Value* v, const std::string& name, int64_t in, int64_t out) {
+        Value* w = b.Make("gather", {b.P(name, {3, out, in}), ids}, {{"axis", int64_t{0}}});
+        if (nt) return b.Make("matmul_nt", {w, b.Reshape(v, {5, 1, in})});
+        return b.Matmul(w, b.Reshape(v, {5, in, 1}));
+      };
+      Value* h = b.Op1("tanh", b.Reshape(experts(b.In("x", {5, 4}), "up", 4, 6), {5, 6}));
+      b.Out(b.Reshape(experts(h, "down", 6, 4), {5, 4}));
+    });
+    for (const Op* p : g.Params()) {
+      const bool up = p->attrs.String("name") == "up";
+      EXPECT_EQ(p->attrs.String("role", "-"), up ? "MLP_UP" : "MLP_DOWN") << nt;
+      EXPECT_EQ(RowsAndColumns(*p), "[2] [1]");
+    }
+  }
+}
+
+// As einsum("bseh,ehd,bse->bsd"): one product adds up what all experts give, weighted before it.
+// Both ways to store their matrices.
+TEST(Roles, OfExpertsThatOneProductSums) {
+  for (bool transposed : {false, true}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.In("x", {5, 4});
+      Value* h = b.Op1("tanh", b.Matmul(b.Reshape(x, {1, 5, 4}), b.P("up", {3, 4, 6})));
+      Value* scores = b.Softmax(b.Matmul(x, b.P("router", {4, 3})));
+      h = b.Mul(b.Transpose(h, {1, 0, 2}), b.Reshape(scores, {5, 3, 1}));
+      Value* down =
+          transposed ? b.Transpose(b.P("down", {3, 4, 6}), {0, 2, 1}) : b.P("down", {3, 6, 4});
+      b.Out(b.Matmul(b.Reshape(h, {5, 18}), b.Reshape(down, {18, 4})));
+    });
+    EXPECT_EQ(RolesOf(g), (std::map<std::string, std::string>{
+                              {"up", "MLP_UP"},
+                              {"down", transposed ? "MLP_DOWN [2] [1]" : "MLP_DOWN"},
+                              {"router", "none"}}));
+  }
+}
+
+// Heads that are matrices of their own, in an einsum or in one product of all of them: they meet
+// each other, and one product makes them, and adds up what comes of them.
+TEST(Roles, HeadsAreNoExperts) {
+  for (bool einsum : {true, false}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.In("x", {5, 4});
+      auto heads = [&](const char* name) {
+        Value* w = b.P(name, {2, 4, 6});
+        if (!einsum) return b.Matmul(b.Reshape(x, {1, 5, 4}), w);
+        Value* all = b.Reshape(b.Transpose(w, {1, 0, 2}), {4, 12});
+        return b.Transpose(b.Reshape(b.Matmul(x, all), {5, 2, 6}), {1, 0, 2});
+      };
+      Value* scores = b.Matmul(heads("q"), b.Transpose(heads("k"), {0, 2, 1}));
+      Value* y = b.Matmul(b.Softmax(scores), heads("v"));
+      b.Out(b.ReduceSum(b.Matmul(y, b.P("o", {2, 6, 4})), {0}, false));
+    });
+    EXPECT_EQ(RolesOf(g), (std::map<std::string, std::string>{{"q", "QKV [1] [0,2]"},
+                                                              {"k", "QKV [1] [0,2]"},
+                                                              {"v", "QKV [1] [0,2]"},
+                                                              {"o", "ATTENTION_OUT [0,1] [2]"}}));
+    EXPECT_EQ(Counts(g)["reduce_sum"], 0);
+  }
+}
+
+}  // namespace
+}  // namespace shardc::recover_testing
