@@ -18,17 +18,24 @@ struct ImportOptions {
 // become `param` ops named as in the file with the names that the exporter lost as `aliases`,
 // everything that depends on constants and shapes alone is folded. Parameters are mapped, not read.
 // Op sites are the modules of the nodes, or the nodes' names. Throws Diagnostic
-//   E1001  missing, empty, truncated, not ONNX     E1002  opset not in 9..27     E1003  IR version
-//   not in 3..13 E1201  --bind or --shape names a symbol or an input that the file does not have
-//   E1202  a dim of an input stays unknown         E1203  bindings contradict each other
-//   E1204  a shape is not what the file declares   E1205  an input is no tensor of a supported type
+//   E1001  missing, empty, truncated, not ONNX
+//   E1002  opset not in 9..28
+//   E1003  IR version not in 3..14
+//   E1201  --bind or --shape names a symbol or an input that the file does not have
+//   E1202  a dim of an input stays unknown
+//   E1203  bindings contradict each other
+//   E1204  a shape is not what the file declares
+//   E1205  an input is no tensor of a supported type
 //   E1301  unsupported op (node, op, domain, opset), or unsupported output of one
-//   E1302  a node lacks an input or has one that does not fit     E1303  an attribute of the wrong
-//   kind E1304  an input that has to be known when compiling is not     E1305  a function of the
-//   model cannot be written out E1306  integer overflow or division by zero in constants E1307
-//   control flow that depends on data E1308  a name that nothing makes before it is read, or that
-//   is made twice E1401  external data: outside the folder, linked, missing, too short E1402  a
-//   tensor whose type, dims and data do not fit each other
+//   E1302  a node lacks an input or has one that does not fit
+//   E1303  an attribute of the wrong kind
+//   E1304  an input that has to be known when compiling is not
+//   E1305  a function of the model cannot be written out
+//   E1306  integer overflow or division by zero in constants
+//   E1307  control flow that depends on data
+//   E1308  a name that nothing makes before it is read, or that is made twice
+//   E1401  external data: outside the folder, linked, missing, too short
+//   E1402  a tensor whose type, dims and data do not fit each other
 Graph ImportOnnx(const std::string& path, const ImportOptions& options);
 
 }  // namespace shardc

@@ -49,8 +49,8 @@ void CheckNamedLists(CheckContext& context);         // E3111, E3113: check_buff
 void CheckInstructions(CheckContext& context);       // E3104, E3105, E3108: check_instructions.cc
 void CheckCollectives(const CheckContext& context);  // E3109, E3110, E3112: check_collectives.cc
 void CheckShares(const CheckContext& context);       // E3105: check_shares.cc
-void CheckMemory(
-    const CheckContext& context);  // E3101 to E3103, E3106, E3107, E3111, E3114: check_memory.cc
+// E3101 to E3103, E3106, E3107, E3111, E3114: check_memory.cc
+void CheckMemory(const CheckContext& context);
 
 // The programs of all ranks, in rank order, each passed by CheckProgramBody; body_of[r] is the
 // index into `bodies` of the program that is equal to rank r's up to the rank. Throws E3204 to

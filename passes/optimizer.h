@@ -15,8 +15,8 @@ struct OptimizerOptions {
   LearningRateOptions rate = {};
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // adamw
   double momentum = 0;                            // sgd
-  double weight_decay =
-      0;  // on parameters with two or more dims, unless a param's attribute "decay" says so
+  // Of parameters with two or more dims; a param's attribute `decay` overrules that.
+  double weight_decay = 0;
   double clip_norm = 0;  // 0: no clipping; else gradients times min(1, clip_norm / (norm + 1e-6))
 };
 

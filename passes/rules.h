@@ -26,8 +26,8 @@ class Rules {
   static bool Alike(const Entry& entry, const Op& op);
 
   std::deque<Entry> entries_;
-  std::unordered_map<size_t, const Entry*>
-      last_;  // by hash, so that a look-up takes one comparison
+  // By hash: the entry made last. A look-up takes one comparison.
+  std::unordered_map<size_t, const Entry*> last_;
 };
 
 }  // namespace shardc

@@ -74,10 +74,10 @@ using ConverterTable = std::map<std::string, Converter, std::less<>>;
 
 // The tables by family; each adds "OpType" (default domain) or "domain::OpType".
 void AddElementwiseConverters(ConverterTable& table);
-void AddShapeConverters(
-    ConverterTable& table);  // Shape, Reshape, Gather, Slice, Concat, Range, ...
-void AddNeuralConverters(
-    ConverterTable& table);  // MatMul, Gemm, norms, Softmax, Gelu, Attention, RoPE, losses
+// Shape, Reshape, Gather, Slice, Concat, Range, ...
+void AddShapeConverters(ConverterTable& table);
+// MatMul, Gemm, norms, Softmax, Gelu, Attention, RoPE, losses
+void AddNeuralConverters(ConverterTable& table);
 void AddReductionConverters(ConverterTable& table);
 
 }  // namespace shardc::onnx_import

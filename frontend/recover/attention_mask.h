@@ -10,10 +10,9 @@ namespace shardc::recover {
 // One step from the score matmul towards the softmax.
 struct MaskStep {
   enum Kind { kScale, kAdd, kKeep, kFloor } kind = kScale;
-  Value* value =
-      nullptr;           // kAdd: what is added; kKeep: bool, false where `fill` replaces the score
-  bool negated = false;  // kKeep: the condition is true where the score is replaced
-  double number = 1;     // kScale: the factor; kKeep: the fill; kFloor: what scores are at least
+  Value* value = nullptr;  // kAdd: what is added; kKeep: bool, true where the score is kept
+  bool negated = false;    // kKeep: `value` is true where the score is replaced instead
+  double number = 1;  // kScale: the factor; kKeep: what replaces scores; kFloor: their lower bound
 };
 
 struct RecoveredMask {
