@@ -22,7 +22,8 @@ struct Key {
   auto operator<=>(const Key&) const = default;
 };
 
-// Groups open at a point of the graph: reductions that can still wait for others of their key.
+// Goes through the ops in order. An all_reduce waits, in a group with others of its key, until an
+// op reads one of their results; there the group becomes one op.
 class Buckets {
  public:
   Buckets(Graph& graph, int64_t max_bytes)
@@ -100,8 +101,8 @@ class Buckets {
     for (Value* r : op->results) waiting_[r] = key;
   }
 
-  // Later reductions of what the same op makes come right behind this one: what reads this one's
-  // result would end the wait.
+  // Moves later reductions of what the same op makes right behind this one. Else the first op that
+  // reads its result would end the wait before they come.
   void FetchSiblings(Op* op, const Op& producer) {
     const Key key = KeyOf(*op);
     std::vector<Op*> later;

@@ -70,7 +70,7 @@ class LiveBytes {
       to_state = to_state || user->def->side_effect;
     }
     if (op.def->is_state || op.operands.empty() || to_state) return;
-    // Added to in passing: made where what it is added to is.
+    // A product that is added to x in passing is made in the memory of x.
     if (r->users.size() == 1) {
       const auto [f, x] = adds.Of(*r->users[0]);
       const int slot = f == &op ? SlotOf(x, adds) : -1;
@@ -91,8 +91,8 @@ class LiveBytes {
     slots_.push_back({r, LocalBytes(r->type, graph_.mesh), op.id, last});
   }
 
-  // That of x, which lies where what is added to it in passing was made: x itself, as the sum that
-  // it is, may come later.
+  // The slot of x. Where x is itself a sum that a product makes in passing, it may have none yet,
+  // as the sum comes after the product: then the slot of that product.
   static int SlotOf(const Value* x, const AddsInPassing& adds) {
     if (x->id >= 0 || !x->producer) return x->id;
     const Op* f = adds.Of(*x->producer).f;

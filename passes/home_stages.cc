@@ -53,8 +53,8 @@ class Homes {
     return most->first;
   }
 
-  // A reduction or a part taken: it is done before the value travels to another stage, whoever
-  // asked for it; what becomes more by being gathered is gathered there.
+  // Collectives that leave less (reductions, and where a part is taken) run before the value
+  // travels to another stage, whichever stage asked for them; those that make more run behind.
   bool ShrinksOnTheWay(const Op& op) const {
     return op.def->communicates &&
            LocalBytes(op.in(0), graph_.mesh) >= LocalBytes(op.out(), graph_.mesh);

@@ -49,8 +49,8 @@ class Placer {
     for (size_t i = 0; i < list.size(); ++i) TryInPlace(static_cast<int>(i));
   }
 
-  // Until it is known to have been received: who writes over it before waits for the receiver.
-  // `keep_to_end`: also that of which this is never known.
+  // What is sent keeps its memory until it is known to have been received: to write over it earlier
+  // would mean to wait for the receiver. `keep_to_end`: where this is never known, to the end.
   void KeepWhatIsSent(bool keep_to_end) {
     const int end = static_cast<int>(program_.instructions.size());
     std::unordered_map<int, int> at;  // by collective: the instruction
@@ -70,8 +70,8 @@ class Placer {
     }
   }
 
-  // Nothing waits to write over what a collective reads while it travels (passes/travel.h);
-  // all_reduces run in place.
+  // What a collective reads keeps its memory while it travels (passes/travel.h), so that no op
+  // waits to write over it. Not that of all_reduces, which run in place.
   void KeepWhatTravels() {
     Timeline<std::vector<int>> line;
     const auto& list = program_.instructions;

@@ -81,10 +81,10 @@ class Recomputation {
   struct Info {
     Value* value = nullptr;
     Value* root = nullptr;        // whose memory it is
-    bool needed = false;          // of roots: by an op of the backward
+    bool needed = false;          // of roots: an op of the backward reads it
     bool pinned = false;          // of roots: an output, or between layers
     bool from_input = false;      // depends on an input of the graph
-    bool gathered_again = false;  // of roots: a weight, by an op of the backward
+    bool gathered_again = false;  // of roots: a weight that an op of the backward gathers
     Fate fate = Fate::kKept;      // of roots
     int64_t traffic = 0;          // kOnTheWay: bytes moved to make it
     Value* copy = nullptr;
@@ -93,7 +93,7 @@ class Recomputation {
   bool Forward(const Value* v) const { return v->id >= 0; }
   Info& At(const Value* v) { return values_[Index(v)]; }
   Info& Root(const Value* v) { return At(At(v).root); }
-  // Made by ops of the backward, if it needs it.
+  // Whether the backward makes the value itself, if it needs it.
   bool Made(const Value* v) { return Forward(v) && Root(v).fate != Fate::kKept; }
 
   void FindRoots() {
