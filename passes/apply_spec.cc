@@ -285,7 +285,7 @@ class Application {
   // the next token's): that dim is left as it is.
   static bool IsOne(const TensorType& type, int64_t dim) {
     if (dim < 0) dim += type.rank();
-    return dim >= 0 && dim < type.rank() && type.shape[static_cast<size_t>(dim)] == 1;
+    return dim >= 0 && dim < type.rank() && type.shape[dim] == 1;
   }
 
   // A rule for a role counts dims as [batch, sequence, width]; the model may have the sequence

@@ -37,17 +37,17 @@ std::vector<int> Deal(const std::vector<double>& costs, int parts) {
   for (size_t k = 1; k < best.size(); ++k) {
     for (int i = static_cast<int>(k); i <= n; ++i) {
       for (int from = static_cast<int>(k) - 1; from < i; ++from) {
-        const Best& rest = best[k - 1][static_cast<size_t>(from)];
-        const double sum = before[static_cast<size_t>(i)] - before[static_cast<size_t>(from)];
+        const Best& rest = best[k - 1][from];
+        const double sum = before[i] - before[from];
         Best now{std::max(rest.largest, sum), rest.squares + sum * sum, from};
-        Best& slot = best[k][static_cast<size_t>(i)];
+        Best& slot = best[k][i];
         if (now < slot) slot = now;
       }
     }
   }
-  std::vector<int> lengths(static_cast<size_t>(parts));
+  std::vector<int> lengths(parts);
   for (int k = parts, i = n; k > 0; --k) {
-    const int from = best[static_cast<size_t>(k)][static_cast<size_t>(i)].from;
+    const int from = best[k][i].from;
     lengths[static_cast<size_t>(k) - 1] = i - from;
     i = from;
   }
@@ -58,7 +58,7 @@ std::vector<int> Deal(const std::vector<double>& costs, int parts) {
 // alike runs are. Less is better.
 std::tuple<double, double, double> Imbalance(const std::vector<double>& costs,
                                              const std::vector<int>& lengths, int stages) {
-  std::vector<double> of_stage(static_cast<size_t>(stages));
+  std::vector<double> of_stage(stages);
   double longest = 0, squares = 0;
   size_t layer = 0;
   for (size_t run = 0; run < lengths.size(); ++run) {
@@ -107,10 +107,10 @@ class Assigner {
     PlaceBeforeLayers();
     const std::vector<int> run_of = RunOfLayers();
     for (const auto& op : graph_.ops()) {
-      const int layer = layer_[Index(op)];
+      const int layer = layer_[op->id];
       if (layer == kNone) continue;
-      op->stage = run_of[static_cast<size_t>(layer)] % stages_;
-      op->virtual_stage = run_of[static_cast<size_t>(layer)] / stages_;
+      op->stage = run_of[layer] % stages_;
+      op->virtual_stage = run_of[layer] / stages_;
     }
   }
 
@@ -137,24 +137,24 @@ class Assigner {
         runs_ > stages_ ? StrCat(" of ", spec_.virtual_stages, " virtual ones each") : "");
   }
 
-  int& LayerOf(const Op* op) { return layer_[Index(op)]; }
+  int& LayerOf(const Op* op) { return layer_[op->id]; }
 
   // Layers, and what depends on them: with the last that it depends on. But what reads a weight is
   // with the first layer that uses it: each layer of a decoder makes keys and values of its own of
   // what the encoder gives, which would all travel, and their weights be with the encoder.
   void PlaceByLayers() {
     constexpr int kNever = std::numeric_limits<int>::max();
-    layer_.assign(static_cast<size_t>(graph_.NumberOps()), kNone);
+    layer_.assign(graph_.NumberOps(), kNone);
     for (size_t l = 0; l < layers_.size(); ++l) {
       for (const Op* op : layers_[l].ops) LayerOf(op) = static_cast<int>(l);
     }
     std::vector<int> used(layer_.size(), kNever);  // by op: the first layer that does
     for (auto it = graph_.ops().rbegin(); it != graph_.ops().rend(); ++it) {
       const Op* op = it->get();
-      const int by = LayerOf(op) != kNone ? LayerOf(op) : used[Index(op)];
+      const int by = LayerOf(op) != kNone ? LayerOf(op) : used[op->id];
       for (const Value* v : op->operands) {
         if (!v->producer) continue;
-        int& first = used[Index(v->producer)];
+        int& first = used[v->producer->id];
         first = std::min(first, by);
       }
     }
@@ -167,7 +167,7 @@ class Assigner {
         if (v->producer) layer = std::max(layer, LayerOf(v->producer));
         weighted |= weights.contains(v);
       }
-      const int first = used[Index(op)];
+      const int first = used[op->id];
       if (layer != kNone && weighted && first != kNever) layer = std::max(layer, first);
     }
   }
@@ -178,16 +178,16 @@ class Assigner {
     std::vector<Op*> order;
     for (const auto& op : graph_.ops()) {
       if (op->def->is_state) {
-        of_param[Index(op)] = true;
+        of_param[op->id] = true;
         continue;
       }
       if (LayerOf(op.get()) != kNone) continue;
       for (const Value* v : op->operands) {
-        if (v->producer && of_param[Index(v->producer)]) {
-          of_param[Index(op)] = true;
+        if (v->producer && of_param[v->producer->id]) {
+          of_param[op->id] = true;
         }
       }
-      if (of_param[Index(op)]) order.push_back(op.get());
+      if (of_param[op->id]) order.push_back(op.get());
     }
     for (auto it = order.rbegin(); it != order.rend(); ++it) {
       int first = std::numeric_limits<int>::max();
@@ -204,7 +204,7 @@ class Assigner {
     std::vector<double> costs(layers_.size());
     for (const auto& op : graph_.ops()) {
       const int layer = LayerOf(op.get());
-      if (layer != kNone) costs[static_cast<size_t>(layer)] += static_cast<double>(Flops(*op));
+      if (layer != kNone) costs[layer] += static_cast<double>(Flops(*op));
     }
     std::vector<int> lengths = spec_.layers;
     if (lengths.empty()) {
@@ -221,7 +221,7 @@ class Assigner {
     }
     std::vector<int> run_of;
     for (size_t run = 0; run < lengths.size(); ++run) {
-      run_of.insert(run_of.end(), static_cast<size_t>(lengths[run]), static_cast<int>(run));
+      run_of.insert(run_of.end(), lengths[run], static_cast<int>(run));
     }
     return run_of;
   }

@@ -89,7 +89,7 @@ class Buckets {
             op.in(0).dtype,
             op.phase,
             op.stage,
-            homes_[Index(&op)],
+            homes_[op.id],
             op.microbatch < 0 ? 0 : op.virtual_stage,
             op.microbatch,
             producer ? producer->id : -1};

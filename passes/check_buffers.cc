@@ -245,7 +245,7 @@ class ListChecker {
           Fail(what, e->name, "E3113",
                StrCat("begins at ", e->piece.start, " of '", whole, "', not at ", end));
         }
-        end += context_.buffer(e->buffer).type.shape[static_cast<size_t>(e->piece.dim)];
+        end += context_.buffer(e->buffer).type.shape[e->piece.dim];
       }
       if (end != first.piece.whole_size) {
         Fail(what, first.name, "E3113",

@@ -201,7 +201,7 @@ void CheckNames(const std::vector<const Program*>& bodies, const std::vector<int
   const std::vector<int> along(axes.begin(), axes.end());
   std::map<int64_t, const Program*> stages;
   for (size_t r = 0; r < body_of.size(); ++r) {
-    const Program* body = bodies[static_cast<size_t>(body_of[r])];
+    const Program* body = bodies[body_of[r]];
     auto [stage, fresh] =
         stages.try_emplace(body->mesh.GroupIndex(static_cast<int64_t>(r), along), body);
     if (!fresh && stage->second != body) CheckSameNames(*stage->second, *body);

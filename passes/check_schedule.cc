@@ -78,7 +78,7 @@ class Schedule {
     g.members = bodies_[0]->mesh.Groups(place.axes);
     if (transfer) {
       for (std::vector<int>& m : g.members) {
-        m = {m[static_cast<size_t>(c.from)], m[static_cast<size_t>(c.to)]};
+        m = {m[c.from], m[c.to]};
       }
     }
     g.waiting.resize(g.members.size());

@@ -64,11 +64,9 @@ class Shares {
     }
   }
 
-  bool IsWhole(int factor) const {
-    return rule_.factors[static_cast<size_t>(factor)].kind != FactorKind::kPlain;
-  }
+  bool IsWhole(int factor) const { return rule_.factors[factor].kind != FactorKind::kPlain; }
 
-  int64_t SizeOf(int factor) const { return rule_.factors[static_cast<size_t>(factor)].size; }
+  int64_t SizeOf(int factor) const { return rule_.factors[factor].size; }
 
   [[noreturn]] void Fail(const Dim& d, const std::string& what) const {
     context_.FailAt(
@@ -163,7 +161,7 @@ class ShareChecker {
   // Layers repeat, and rules take time. One instruction is remembered per hash.
   bool LikeBefore(int i) {
     const Instruction& now = context_.instruction(i);
-    size_t hash = std::hash<const void*>()(context_.defs[static_cast<size_t>(i)]);
+    size_t hash = std::hash<const void*>()(context_.defs[i]);
     for (const std::vector<int>* list : {&now.operands, &now.results}) {
       for (int b : *list) {
         for (int64_t n : context_.buffer(b).local_shape) {

@@ -52,7 +52,7 @@ class LiveBytes {
     std::vector<int64_t> live(static_cast<size_t>(count_) + 1);
     for (const Slot& s : slots_) {
       if (!counts(s)) continue;
-      live[static_cast<size_t>(s.first)] += s.bytes;
+      live[s.first] += s.bytes;
       live[static_cast<size_t>(s.last) + 1] -= s.bytes;
     }
     for (size_t i = 1; i < live.size(); ++i) live[i] += live[i - 1];
@@ -62,7 +62,7 @@ class LiveBytes {
 
  private:
   void Place(const Op& op, int index, const AddsInPassing& adds) {
-    Value* r = op.results[static_cast<size_t>(index)];
+    Value* r = op.results[index];
     int last = graph_.IsOutput(r) ? count_ - 1 : op.id;
     bool to_state = false;
     for (const Op* user : r->users) {
@@ -79,7 +79,7 @@ class LiveBytes {
     for (size_t o = 0; o < op.operands.size(); ++o) {
       const Value* v = op.operands[o];
       if (v->id < 0) continue;
-      const Slot& slot = slots_[Index(v)];
+      const Slot& slot = slots_[v->id];
       bool view = IsView(op, graph_.mesh);
       bool ends = slot.last == op.id && MayRunInPlace(*op.def, static_cast<int>(o), index) &&
                   LocalShape(v->type, graph_.mesh) == LocalShape(r->type, graph_.mesh) &&
@@ -100,7 +100,7 @@ class LiveBytes {
   }
 
   void Share(Value* r, int slot, int last) {
-    slots_[static_cast<size_t>(slot)].last = std::max(slots_[static_cast<size_t>(slot)].last, last);
+    slots_[slot].last = std::max(slots_[slot].last, last);
     r->id = slot;
   }
 

@@ -20,7 +20,7 @@ CountedDims DimsByRole(const Op& param) {
   for (const Ints& d : EachDim(param.out())) {
     const bool other = std::find(rows.begin(), rows.end(), d[0]) == rows.end() &&
                        std::find(columns.begin(), columns.end(), d[0]) == columns.end();
-    if (other && param.out().shape[static_cast<size_t>(d[0])] != 1) dims.push_back(d);
+    if (other && param.out().shape[d[0]] != 1) dims.push_back(d);
   }
   if (!rows.empty()) dims.push_back(std::move(rows));
   dims.push_back(std::move(columns));
@@ -33,13 +33,13 @@ bool IsShared(const Value* value, int64_t dim, int64_t parts) {
 
 bool IsShort(const Value* value, const Ints& dims, int64_t parts) {
   int64_t joined = 1;
-  for (int64_t d : dims) joined *= value->type.shape[static_cast<size_t>(d)];
+  for (int64_t d : dims) joined *= value->type.shape[d];
   return joined < parts && !(dims.size() == 1 && IsShared(value, dims[0], parts));
 }
 
 bool IsTooFine(const Value* value, const Ints& dims, int64_t parts) {
   return !IsShort(value, dims, parts) && std::ranges::none_of(dims, [&](int64_t d) {
-    return value->type.shape[static_cast<size_t>(d)] >= parts || IsShared(value, d, parts);
+    return value->type.shape[d] >= parts || IsShared(value, d, parts);
   });
 }
 
@@ -48,7 +48,7 @@ int64_t DimToCutOf(const Value* value, const Ints& dims, int64_t parts) {
   for (int64_t d : dims) {
     if (IsShared(value, d, parts)) return d;
   }
-  auto enough = [&](int64_t d) { return value->type.shape[static_cast<size_t>(d)] >= parts; };
+  auto enough = [&](int64_t d) { return value->type.shape[d] >= parts; };
   if (auto d = DimToCut(value, dims, parts); d && enough(*d)) return *d;
   auto carried = [&](int64_t d) {
     return enough(d) && CutIsCarried(value, static_cast<int>(d), parts);

@@ -40,7 +40,7 @@ struct Whole {
       told_by[CollectiveOf(*sent)] = CollectiveOf(*tells);
   }
 
-  int CollectiveOf(const Op& op) const { return collective_ids[Index(&op)]; }
+  int CollectiveOf(const Op& op) const { return collective_ids[op.id]; }
 
   const Graph& graph;
   const std::vector<Op*> ops;
@@ -124,12 +124,12 @@ class Emitter {
 
   // --- buffers
 
-  bool HasBuffer(const Value* v) const { return buffers_[Index(v)] >= 0; }
+  bool HasBuffer(const Value* v) const { return buffers_[v->id] >= 0; }
 
   int BufferOf(const Value* v) const {
     SHARDC_CHECK(HasBuffer(v), v->producer ? v->producer->name() : v->name,
                  ": the value is not on stage ", stage_);
-    return buffers_[Index(v)];
+    return buffers_[v->id];
   }
 
   int NewBuffer(const TensorType& type, Space space = Space::kArena, std::string name = {}) {
@@ -143,7 +143,7 @@ class Emitter {
     return static_cast<int>(program_.buffers.size()) - 1;
   }
 
-  int NewBuffer(const Value* v) { return buffers_[Index(v)] = NewBuffer(v->type); }
+  int NewBuffer(const Value* v) { return buffers_[v->id] = NewBuffer(v->type); }
 
   int Root(int buffer) const { return RootOf(program_, buffer); }
 
@@ -156,7 +156,7 @@ class Emitter {
   }
 
   void EmitInput(const Value& input) {
-    int b = buffers_[Index(&input)] = NewBuffer(input.type, Space::kInput, input.name);
+    int b = buffers_[input.id] = NewBuffer(input.type, Space::kInput, input.name);
     program_.inputs.push_back({input.name, b});
   }
 
@@ -215,7 +215,7 @@ class Emitter {
   void EmitOp(const Op& op) {
     if (op.def->is_state) {
       std::string name = op.attrs.String("name");
-      int b = buffers_[Index(op.result())] = NewBuffer(op.out(), Space::kState, name);
+      int b = buffers_[op.result()->id] = NewBuffer(op.out(), Space::kState, name);
       program_.states.push_back({name, b, PieceOfState(op)});
       states_[name] = b;
     } else if (op.name() == "constant") {
@@ -240,7 +240,7 @@ class Emitter {
       LocalCost cost = CostOnRank(op, mesh_);
       i.flops = cost.flops;
       i.bytes = cost.bytes;
-      makers_[Index(&op)] = static_cast<int>(program_.instructions.size()) - 1;
+      makers_[op.id] = static_cast<int>(program_.instructions.size()) - 1;
     }
   }
 
@@ -248,11 +248,11 @@ class Emitter {
     auto [f, x] = whole_.adds.Of(op);
     if (!f) return false;
     int sum = BufferOf(f->result());
-    Instruction& i = program_.instructions[static_cast<size_t>(makers_[Index(f)])];
+    Instruction& i = program_.instructions[makers_[f->id]];
     i.operands.push_back(BufferOf(x));
     i.bytes += program_.buffers[BufferOf(x)].bytes;
     i.flops += Elements(BufferOf(x));
-    buffers_[Index(op.result())] = sum;
+    buffers_[op.result()->id] = sum;
     return true;
   }
 
@@ -327,8 +327,7 @@ class Emitter {
     int split = static_cast<int>(op.attrs.Int("split_dim"));
     int concat = static_cast<int>(op.attrs.Int("concat_dim"));
     TensorType piece = op.in(0);
-    piece.sharding.dims[static_cast<size_t>(split)] =
-        op.out().sharding.dims[static_cast<size_t>(split)];
+    piece.sharding.dims[split] = op.out().sharding.dims[split];
     // Not a sharding that a tensor could have (an axis on two dims): only its sizes are used.
     bool direct_in = Contiguous(piece, op.in(0), split),
          direct_out = Contiguous(piece, op.out(), concat);
@@ -342,7 +341,7 @@ class Emitter {
   bool Contiguous(const TensorType& piece, const TensorType& whole, int dim) const {
     Shape local = LocalShape(whole, mesh_);
     for (int d = 0; d < dim; ++d) {
-      if (local[static_cast<size_t>(d)] != 1) return false;
+      if (local[d] != 1) return false;
     }
     auto at = static_cast<size_t>(dim);
     const DimSharding &p = piece.sharding.dims[at], &w = whole.sharding.dims[at];
@@ -357,7 +356,7 @@ class Emitter {
   }
 
   Attributes PieceAttributes(const Op& op, const TensorType& piece, int dim) const {
-    const DimSharding& cut = piece.sharding.dims[static_cast<size_t>(dim)];
+    const DimSharding& cut = piece.sharding.dims[dim];
     Attributes attrs{{"axes", op.attrs.StringList("axes")},
                      {"dim", int64_t{dim}},
                      {"cut_axes", mesh_.Names(cut.axes)},

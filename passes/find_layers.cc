@@ -64,10 +64,10 @@ class Finder {
   }
 
   bool Known(const Op* op) const {
-    return op->id >= 0 && Index(op) < ops_.size() && ops_[Index(op)] == op;
+    return op->id >= 0 && static_cast<size_t>(op->id) < ops_.size() && ops_[op->id] == op;
   }
   bool Known(const Value* v) const {
-    return v->id >= 0 && Index(v) < values_.size() && values_[Index(v)] == v;
+    return v->id >= 0 && static_cast<size_t>(v->id) < values_.size() && values_[v->id] == v;
   }
 
   // The output behind most ops, one after the other: others leave a model on the way, as the keys
@@ -77,12 +77,12 @@ class Finder {
     for (const Op* op : ops_) {
       int longest = 0;
       for (const Value* v : op->operands)
-        if (Known(v)) longest = std::max(longest, length[Index(v)]);
-      for (const Value* r : op->results) length[Index(r)] = longest + 1;
+        if (Known(v)) longest = std::max(longest, length[v->id]);
+      for (const Value* r : op->results) length[r->id] = longest + 1;
     }
     const Value* last = nullptr;
     for (const Output& o : graph_.outputs) {
-      auto of = [&](const Value* v) { return length[Index(v)]; };
+      auto of = [&](const Value* v) { return length[v->id]; };
       if (Known(o.value) && (!last || of(o.value) > of(last))) last = o.value;
     }
     return last;
@@ -99,7 +99,7 @@ class Finder {
       std::erase_if(
           terms, [](const Value* v) { return v->producer && v->producer->name() == "constant"; });
       if (OnlyMoves(op)) {
-        terms = {op.operands[static_cast<size_t>(at->index)]};
+        terms = {op.operands[at->index]};
       } else if (op.name() == "add" && terms.size() == 2) {
         const Makers all(all_.begin(), all_.end());
         const std::unordered_set<const Value*> weights = WeightsOf(all_);
@@ -153,7 +153,7 @@ class Finder {
     const Value* loss = graph_.FindOutput("loss");
     const Value* end = loss ? loss : LastOutput();
     auto ends = [&](const Value* v) {
-      if (Known(v)) next_[Index(v)] = kExit;
+      if (Known(v)) next_[v->id] = kExit;
     };
     if (end) ends(end);
     // A loss that is made in pieces (Chunk) comes after the first op of the backward: the forward
@@ -166,19 +166,19 @@ class Finder {
     auto meet = [&](int a, int b) {
       while (a != b) {
         if (a == kExit || b == kExit) return kExit;
-        int& deeper = depth[static_cast<size_t>(a)] >= depth[static_cast<size_t>(b)] ? a : b;
-        deeper = next_[static_cast<size_t>(deeper)];
+        int& deeper = depth[a] >= depth[b] ? a : b;
+        deeper = next_[deeper];
       }
       return a;
     };
     for (const Op* op : ops_ | std::views::reverse) {
       for (const Value* r : op->results) {
-        const int next = next_[Index(r)];
+        const int next = next_[r->id];
         if (next == kUnreached) continue;
-        depth[Index(r)] = next == kExit ? 1 : depth[static_cast<size_t>(next)] + 1;
+        depth[r->id] = next == kExit ? 1 : depth[next] + 1;
         for (const Value* v : op->operands) {
           if (!Known(v)) continue;
-          int& before = next_[Index(v)];
+          int& before = next_[v->id];
           before = before == kUnreached ? r->id : meet(before, r->id);
         }
       }
@@ -199,9 +199,8 @@ class Finder {
     std::vector<bool> from_input(values_.size());
     for (size_t i = 0; i < values_.size(); ++i) {
       const Op* op = values_[i]->producer;
-      from_input[i] = !op || std::any_of(op->operands.begin(), op->operands.end(), [&](Value* v) {
-        return Known(v) && from_input[Index(v)];
-      });
+      from_input[i] = !op || std::any_of(op->operands.begin(), op->operands.end(),
+                                         [&](Value* v) { return Known(v) && from_input[v->id]; });
     }
     segments_.resize(values_.size());
     for (size_t i = values_.size(); i-- > 0;) {
@@ -212,7 +211,7 @@ class Finder {
       if (MovedTo(static_cast<int>(i)) >= 0) continue;
       Segment& s = segments_[i];
       s.next = next;
-      Value *in = values_[i], *out = values_[static_cast<size_t>(next)];
+      Value *in = values_[i], *out = values_[next];
       std::vector<Op*> ops = Between(in, out);
       const bool dear = std::any_of(ops.begin(), ops.end(), [](const Op* op) {
         return !IsCheap(*op->def) && !OnlyMoves(*op);
@@ -230,11 +229,10 @@ class Finder {
 
   // The next value, if it is the same one elsewhere; or -1.
   int MovedTo(int v) const {
-    int next = next_[static_cast<size_t>(v)];
+    int next = next_[v];
     if (next < 0) return -1;
-    const Value *from = values_[static_cast<size_t>(v)], *to = values_[static_cast<size_t>(next)];
-    bool moved =
-        OnlyMoves(*to->producer) && to->producer->operands[static_cast<size_t>(to->index)] == from;
+    const Value *from = values_[v], *to = values_[next];
+    bool moved = OnlyMoves(*to->producer) && to->producer->operands[to->index] == from;
     return moved ? next : -1;
   }
 
@@ -248,8 +246,8 @@ class Finder {
       open.pop_back();
       if (v == out) continue;
       for (Op* user : v->users) {
-        if (!Known(user) || stamps_[Index(user)] == stamp_) continue;
-        stamps_[Index(user)] = stamp_;
+        if (!Known(user) || stamps_[user->id] == stamp_) continue;
+        stamps_[user->id] = stamp_;
         ops.push_back(user);
         open.insert(open.end(), user->results.begin(), user->results.end());
       }
@@ -267,9 +265,9 @@ class Finder {
     if (auto it = known.find(v); it != known.end()) return it->second;
     std::string text = ShapeToString(v->type.shape);
     const Op* op = v->producer;
-    if (op && Known(op) && stamps_[Index(op)] == stamp_) {
+    if (op && Known(op) && stamps_[op->id] == stamp_) {
       if (OnlyMoves(*op)) {
-        size_t kind = Kind(op->operands[static_cast<size_t>(v->index)], known);
+        size_t kind = Kind(op->operands[v->index], known);
         return known[v] = kind;
       }
       text += StrCat(" ", v->index, " of ", op->name(), "#", AttributesOf(*op));
@@ -296,7 +294,7 @@ class Finder {
     size_t ops = 0;  // in all of it
   };
 
-  const Segment& At(int v) const { return segments_[static_cast<size_t>(v)]; }
+  const Segment& At(int v) const { return segments_[v]; }
   bool Free(int v) const { return v >= 0 && At(v).next >= 0 && !At(v).taken; }
 
   Repeat Best() const {
@@ -319,7 +317,7 @@ class Finder {
         equal[i] = 1 + equal[next];
         end[i] = equal[next] > 0 ? end[next] : At(ahead[i]).next;
         if (equal[i] < period) continue;
-        whole[i] = whole[static_cast<size_t>(ahead[i])];
+        whole[i] = whole[ahead[i]];
         if (OpsBetween(v, end[i]) <= best.ops) continue;
         Consider({v, period, (equal[i] + period) / period, 0}, whole[i], end[i], best);
       }
@@ -330,9 +328,7 @@ class Finder {
   // A run of segments up to `end`, of which the periods end at `whole`, may be divided from its
   // first segment on, or a few later.
   void Consider(Repeat run, int whole, int end, Repeat& best) const {
-    auto bytes = [&](int v) {
-      return LocalBytes(values_[static_cast<size_t>(v)]->type, graph_.mesh);
-    };
+    auto bytes = [&](int v) { return LocalBytes(values_[v]->type, graph_.mesh); };
     int last = whole;
     for (int at = run.start; whole != end; whole = At(whole).next) {
       at = At(at).next;
@@ -352,12 +348,12 @@ class Finder {
     int at = run.start;
     for (size_t i = 0; i < run.count; ++i) {
       Layer layer;
-      layer.in = values_[static_cast<size_t>(at)];
+      layer.in = values_[at];
       for (size_t k = 0; k < run.period; ++k) {
-        layer.out = values_[static_cast<size_t>(At(at).next)];
-        for (Op* op : Between(values_[static_cast<size_t>(at)], layer.out)) {
+        layer.out = values_[At(at).next];
+        for (Op* op : Between(values_[at], layer.out)) {
           layer.ops.push_back(op);
-          taken_[Index(op)] = true;
+          taken_[op->id] = true;
         }
         at = At(at).next;
       }
@@ -366,8 +362,8 @@ class Finder {
     for (size_t i = 0; i < values_.size(); ++i) {
       Segment& s = segments_[i];
       if (s.next < 0 || s.taken) continue;
-      for (const Op* op : Between(values_[i], values_[static_cast<size_t>(s.next)])) {
-        s.taken = s.taken || taken_[Index(op)];
+      for (const Op* op : Between(values_[i], values_[s.next])) {
+        s.taken = s.taken || taken_[op->id];
       }
     }
   }

@@ -77,7 +77,7 @@ class Fusion {
       if (v->type.shape != op->out().shape) continue;
       // Its readers shortly before: there may be very many in all.
       for (int id = std::max(0, op->id - kNear); id < op->id; ++id) {
-        const Op* near = ops_[static_cast<size_t>(id)];
+        const Op* near = ops_[id];
         if (std::ranges::find(near->operands, v) != near->operands.end()) offer(near);
       }
     }

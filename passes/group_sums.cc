@@ -32,7 +32,7 @@ class Grouper {
   // Whether the sum is only there to be added to another.
   bool IsTerm(const Op& sum) const { return IsSum(graph_.OnlyUser(sum.result())); }
 
-  int StageOf(const Value* v) const { return v->producer ? homes_[Index(v->producer)] : kAnyStage; }
+  int StageOf(const Value* v) const { return v->producer ? homes_[v->producer->id] : kAnyStage; }
 
   void Group(Op* root) {
     std::vector<Value*> terms, waiting = {root->result()};
@@ -61,7 +61,7 @@ class Grouper {
     for (Op* sum : sums) graph_.Erase(sum);
   }
 
-  int MadeAt(const Value* v) const { return v->producer ? made_at_[Index(v->producer)] : -1; }
+  int MadeAt(const Value* v) const { return v->producer ? made_at_[v->producer->id] : -1; }
 
   // As soon as both are there, so that neither has to be kept.
   Value* Add(Value* sum, Value* term, const Op& like, int stage) {

@@ -20,7 +20,7 @@ class Homes {
       homes_.push_back(HomeOf(*op));
       bool state = op->def->is_state;
       for (const Value* v : op->operands) {
-        state = state || (v->producer && of_state_[Index(v->producer)]);
+        state = state || (v->producer && of_state_[v->producer->id]);
       }
       of_state_.push_back(state);
     }
@@ -34,7 +34,7 @@ class Homes {
     bool of_state = false;
     for (const Value* v : op.operands) {
       if (!v->producer) continue;
-      const size_t maker = Index(v->producer);
+      const int maker = v->producer->id;
       of_state = of_state || of_state_[maker];
       if (homes_[maker] != kAnyStage) bytes[homes_[maker]] += LocalBytes(v->type, graph_.mesh);
     }

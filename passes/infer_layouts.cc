@@ -73,7 +73,7 @@ class Inference {
                                   int depth) const {
     std::vector<int> factors;
     for (int64_t d : dims) {
-      const auto& more = operand[static_cast<size_t>(d)].factors;
+      const auto& more = operand[d].factors;
       factors.insert(factors.end(), more.begin(), more.end());
     }
     for (size_t r = 0; r < op.results.size(); ++r) {
@@ -88,13 +88,13 @@ class Inference {
         return DimOfFactor(operand, cuts->front().factor);
       }
       for (int64_t d : dims) {
-        const auto& own = operand[static_cast<size_t>(d)].factors;
+        const auto& own = operand[d].factors;
         const int to = own.size() == 1 ? DimOfFactor(rule.results[r], own[0]) : -1;
         if (to >= 0) apart.push_back(to);
       }
       if (apart.size() != dims.size()) continue;
       if (auto dim = DimToCut(result, apart, depth + 1)) {
-        return dims[static_cast<size_t>(std::ranges::find(apart, *dim) - apart.begin())];
+        return dims[std::ranges::find(apart, *dim) - apart.begin()];
       }
     }
     return std::nullopt;
@@ -122,9 +122,7 @@ class Inference {
   }
 
   // That is so by the spec, which cuts evenly.
-  static bool IsCut(const Value& v, int dim) {
-    return v.type.sharding.dims[static_cast<size_t>(dim)].cut();
-  }
+  static bool IsCut(const Value& v, int dim) { return v.type.sharding.dims[dim].cut(); }
 
   // Whether all operands with the factor, but for operand `but`, are made without a wish of their
   // own for its layout.
@@ -145,7 +143,7 @@ class Inference {
     if (IsCut(*v, dim)) return false;
     if (!op || !op->def->rule || depth > kMaxDepth) return true;
     const ShardingRule rule = op->def->rule(*op);
-    const auto factor = OnlyFactor(rule.results[static_cast<size_t>(v->index)][dim]);
+    const auto factor = OnlyFactor(rule.results[v->index][dim]);
     return factor && !op->def->constrains &&
            OperandsAreMadeAlone(*op, rule, *factor, op->operands.size(), depth);
   }
@@ -230,7 +228,7 @@ class Inference {
     for (size_t i = 0; i < values.size(); ++i) {
       const int d = DimOfFactor(dims[i], factor);
       if (d < 0) continue;
-      const int64_t size = values[i]->type.shape[static_cast<size_t>(d)];
+      const int64_t size = values[i]->type.shape[d];
       if (auto own = Project(rule, dims[i][d], size, layout(i, d), factor)) return own;
     }
     return std::nullopt;
@@ -306,9 +304,9 @@ namespace {
 void InferLayout(Value* value, const Mesh& mesh, bool is_param) {
   TensorType& type = value->type;
   for (int d = 0; d < type.rank(); ++d) {
-    DimSharding& dim = type.sharding.dims[static_cast<size_t>(d)];
+    DimSharding& dim = type.sharding.dims[d];
     if (!dim.cut() || Informative(dim)) continue;
-    const int64_t size = type.shape[static_cast<size_t>(d)];
+    const int64_t size = type.shape[d];
     Inference inference(mesh, dim.axes);
     const DimSharding wanted = Canonical(size, inference.Forward(value, d), mesh);
     if (is_param || FillsParts(size, wanted, mesh)) dim = wanted;

@@ -25,7 +25,7 @@ Attributes AttributesOfPart(const Op& op, std::span<const TensorType> results, i
                             int64_t start) {
   if (!op.def->resized) return op.attrs;
   Shape origin(op.out().shape.size());
-  if (dim >= 0) origin[static_cast<size_t>(dim)] = start;
+  if (dim >= 0) origin[dim] = start;
   return op.def->resized(op, results, origin);
 }
 

@@ -38,7 +38,7 @@ class DimClasses {
     }
   }
 
-  int Of(const Value* input, int dim) { return Root(dims_.at(input)[static_cast<size_t>(dim)]); }
+  int Of(const Value* input, int dim) { return Root(dims_.at(input)[dim]); }
 
  private:
   int New() {
@@ -46,9 +46,9 @@ class DimClasses {
     return parents_.back();
   }
   int Root(int c) {
-    while (parents_[static_cast<size_t>(c)] != c) {
-      int& up = parents_[static_cast<size_t>(c)];
-      c = up = parents_[static_cast<size_t>(up)];
+    while (parents_[c] != c) {
+      int& up = parents_[c];
+      c = up = parents_[up];
     }
     return c;
   }
@@ -62,16 +62,15 @@ class DimClasses {
         const std::vector<int>& factors = rule.operands[i][d].factors;
         const int own = known->second[d];
         if (factors.size() != 1 || own == kNone) continue;
-        int& joint = of_factor[static_cast<size_t>(factors[0])];
+        int& joint = of_factor[factors[0]];
         if (joint == kNone) joint = own;
-        parents_[static_cast<size_t>(Root(own))] = Root(joint);
+        parents_[Root(own)] = Root(joint);
       }
     }
     for (size_t i = 0; i < op.results.size() && i < rule.results.size(); ++i) {
       std::vector<int>& dims = dims_[op.results[i]];
       for (const DimFactors& d : rule.results[i])
-        dims.push_back(d.factors.size() == 1 ? of_factor[static_cast<size_t>(d.factors[0])]
-                                             : kNone);
+        dims.push_back(d.factors.size() == 1 ? of_factor[d.factors[0]] : kNone);
     }
   }
 

@@ -137,7 +137,7 @@ std::optional<DimSharding> LiftToDim(const ShardingRule& rule, const DimFactors&
   }
   dim.granule *= Product(rule, factors, last.at + 1, factors.factors.size());
   int64_t left = Product(rule, factors, 0, first.at);
-  if (left > 1) dim.segments.assign(static_cast<size_t>(left), size / left);
+  if (left > 1) dim.segments.assign(left, size / left);
   return Canonical(size, dim, mesh);
 }
 

@@ -181,8 +181,8 @@ class Cutting {
     for (const auto& input : graph_.inputs()) {
       const int d = chain_.DimOf(input.get());
       if (d < 0) continue;
-      const int64_t size = input->type.shape[static_cast<size_t>(d)] / count_;
-      DimSharding& dim = input->type.sharding.dims[static_cast<size_t>(d)];
+      const int64_t size = input->type.shape[d] / count_;
+      DimSharding& dim = input->type.sharding.dims[d];
       if (!dim.cut()) continue;
       if (const int64_t parts = NumParts(dim, graph_.mesh); size < parts) {
         const int64_t most = size * count_ / parts;
@@ -195,7 +195,7 @@ class Cutting {
                                : "",
                    "fewer ranks"));
       }
-      dim.segments.assign(static_cast<size_t>(count_), size);
+      dim.segments.assign(count_, size);
     }
   }
 
@@ -207,11 +207,9 @@ class Cutting {
     TensorType type = v->type;
     type.shape[d] /= count_;
     type.sharding = Sharding(type.shape.size());
-    Op* split = graph_.AddOp(GetOpDef("split"), {v},
-                             std::vector<TensorType>(static_cast<size_t>(count_), type),
-                             {{"axis", static_cast<int64_t>(d)},
-                              {"sizes", Ints(static_cast<size_t>(count_), type.shape[d])}},
-                             end_);
+    Op* split = graph_.AddOp(
+        GetOpDef("split"), {v}, std::vector<TensorType>(count_, type),
+        {{"axis", static_cast<int64_t>(d)}, {"sizes", Ints(count_, type.shape[d])}}, end_);
     split->BelongWith(v->producer ? *v->producer : reader);
     pieces = split->results;
     for (Value* p : pieces) p->provenance = v->provenance;
@@ -225,14 +223,14 @@ class Cutting {
       for (const Op* op : chain_.ops()) {
         auto piece_of = [&](Value* v) {
           const bool made = v->producer && chain_.Contains(v->producer);
-          return (made ? pieces_[v] : PiecesOf(v, *op))[static_cast<size_t>(m)];
+          return (made ? pieces_[v] : PiecesOf(v, *op))[m];
         };
         Op* piece = chain_.AddPiece(*op, m * units, units, piece_of, end_);
         piece->microbatch = m;
         for (size_t k = 0; k < op->results.size(); ++k) {
           std::vector<Value*>& all = pieces_[op->results[k]];
-          all.resize(static_cast<size_t>(count_));
-          all[static_cast<size_t>(m)] = piece->results[k];
+          all.resize(count_);
+          all[m] = piece->results[k];
         }
       }
     }

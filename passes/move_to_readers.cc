@@ -22,13 +22,13 @@ class Mover {
       const Op* reader = Reader(op);
       if (!reader || HomeOf(reader) == op.stage) continue;
       if (Comes(op, HomeOf(reader)) >= Leaves(op)) continue;
-      op.stage = homes_[Index(&op)] = HomeOf(reader);
+      op.stage = homes_[op.id] = HomeOf(reader);
       op.virtual_stage = reader->virtual_stage;
     }
   }
 
  private:
-  int HomeOf(const Op* op) const { return homes_[Index(op)]; }
+  int HomeOf(const Op* op) const { return homes_[op->id]; }
   int64_t Bytes(const Value* v) const { return LocalBytes(v->type, graph_.mesh); }
 
   // One that reads the results, where all are on one stage; else null.

@@ -92,7 +92,7 @@ void NarrowReads(Graph& graph) {
     Op* op = it->get();
     ++it;
     for (int i : op->def->narrow_operands) {
-      Value* v = op->operands[static_cast<size_t>(i)];
+      Value* v = op->operands[i];
       if (!AllReadNarrow(graph, *v)) continue;
       const DType type = NarrowTypeOf(graph, *v);
       const std::vector<Op*> readers = v->users;

@@ -1,16 +1,11 @@
 // Op::id and Value::id, by which a pass keeps what it knows of each in tables.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "ir/graph.h"
 
 namespace shardc {
-
-inline size_t Index(const Op* op) { return static_cast<size_t>(op->id); }
-inline size_t Index(const std::unique_ptr<Op>& op) { return Index(op.get()); }
-inline size_t Index(const Value* value) { return static_cast<size_t>(value->id); }
 
 // All ops in their order.
 inline std::vector<Op*> OpsOf(const Graph& graph) {

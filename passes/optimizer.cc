@@ -36,7 +36,7 @@ Value* GradientNorm(Builder& b, const std::vector<std::pair<Op*, Value*>>& grads
   std::vector<int> homes;
   if (!b.graph().pipeline_axis.empty()) homes = HomeStages(b.graph());
   auto stage_of = [&](const Value* v) {
-    return homes.empty() || !v->producer ? kAnyStage : homes[Index(v->producer)];
+    return homes.empty() || !v->producer ? kAnyStage : homes[v->producer->id];
   };
   for (auto& [param, grad] : grads) {
     std::vector<int> axes;

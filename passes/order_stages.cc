@@ -14,9 +14,9 @@ class Orderer {
  public:
   explicit Orderer(Graph& graph) : graph_(graph) {
     stages_ = static_cast<int>(graph.mesh.axis_size(*graph.mesh.FindAxis(graph.pipeline_axis)));
-    lines_.resize(static_cast<size_t>(stages_));
-    next_.resize(static_cast<size_t>(stages_));
-    clocks_.resize(static_cast<size_t>(stages_));
+    lines_.resize(stages_);
+    next_.resize(stages_);
+    clocks_.resize(stages_);
   }
 
   void Run() {
@@ -39,7 +39,7 @@ class Orderer {
         order_.push_back(op.get());  // states and constants
         continue;
       }
-      std::vector<Op*>& line = lines_[static_cast<size_t>(op->stage)];
+      std::vector<Op*>& line = lines_[op->stage];
       for (const Value* v : op->operands) {
         Op* from = v->producer;
         if (from && IsTransfer(*from) && received.insert(from).second) line.push_back(from);
@@ -58,9 +58,9 @@ class Orderer {
     return next_[s] < lines_[s].size() ? lines_[s][next_[s]] : nullptr;
   }
 
-  void Step(int stage) { ++next_[static_cast<size_t>(stage)]; }
+  void Step(int stage) { ++next_[stage]; }
 
-  double& Clock(int stage) { return clocks_[static_cast<size_t>(stage)]; }
+  double& Clock(int stage) { return clocks_[stage]; }
 
   // About how many flops the machine does in the time of the op.
   double CostOf(const Op& op) const {

@@ -69,7 +69,7 @@ std::vector<bool> WithFeeders(const Graph& graph, const std::vector<Op*>& ops, K
       only = only && !graph.IsOutput(r);
       for (const Op* user : r->users) {
         read = true;
-        only = only && marked[Index(user)];
+        only = only && marked[user->id];
       }
     }
     marked[i] = read && only;
@@ -89,7 +89,7 @@ class Sums {
 
   void Run() {
     for (const Op* op : ops_) {
-      for (const Value* v : op->operands) missing_[Index(op)] += v->producer != nullptr;
+      for (const Value* v : op->operands) missing_[op->id] += v->producer != nullptr;
     }
     for (Op* op : ops_) Emit(op);
   }
@@ -100,14 +100,14 @@ class Sums {
     std::vector<Op*> ready = {op};
     for (size_t i = 0; i < ready.size(); ++i) {
       Op* next = ready[i];
-      if (done_[Index(next)]) continue;
-      done_[Index(next)] = true;
+      if (done_[next->id]) continue;
+      done_[next->id] = true;
       graph_.MoveBefore(next, nullptr);
       const size_t first = ready.size();
       for (const Value* r : next->results) {
         for (Op* user : r->users) {
-          const bool last = --missing_[Index(user)] == 0;
-          if (last && early_[Index(user)] && MayFollow(*user, *op)) ready.push_back(user);
+          const bool last = --missing_[user->id] == 0;
+          if (last && early_[user->id] && MayFollow(*user, *op)) ready.push_back(user);
         }
       }
       std::sort(ready.begin() + static_cast<std::ptrdiff_t>(first), ready.end(),
@@ -162,7 +162,7 @@ class Prefetch {
     for (size_t i = 0; i < group.size(); ++i) {
       for (const Value* v : ops_[group[i]]->operands) {
         if (!v->producer) continue;
-        const size_t p = Index(v->producer);
+        const auto p = static_cast<size_t>(v->producer->id);
         if (Feeds(p) && !given_[p]) {
           group.push_back(p);
         } else {
@@ -222,7 +222,7 @@ class Prefetch {
   size_t FirstReader(size_t at) const {
     size_t reader = ops_.size();
     for (const Value* r : ops_[at]->results) {
-      for (const Op* user : r->users) reader = std::min(reader, Index(user));
+      for (const Op* user : r->users) reader = std::min<size_t>(reader, user->id);
     }
     return reader;
   }
@@ -284,7 +284,7 @@ class Readers {
       const Op& op = *ops_[i];
       int64_t arrived = 0;
       for (const Value* v : op.operands) {
-        if (v->producer) arrived = std::max(arrived, there_[Index(v->producer)]);
+        if (v->producer) arrived = std::max(arrived, there_[v->producer->id]);
       }
       const bool waits = !IsCheap(*op.def) && !op.def->view;
       if (waits && !op.def->communicates) line.WaitUntil(arrived);
@@ -305,7 +305,7 @@ class Readers {
                                   begin_.begin());
     at = std::min(at, end);
     for (const Value* r : op.results) {
-      for (const Op* user : r->users) at = std::min(at, at_[Index(user)]);
+      for (const Op* user : r->users) at = std::min(at, at_[user->id]);
     }
     return std::max(at, i);
   }

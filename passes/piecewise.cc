@@ -9,7 +9,7 @@
 namespace shardc {
 
 Piecewise::Piecewise(Graph& graph, Value* seed, int dim, int pieces)
-    : graph_(&graph), pieces_(pieces), units_(seed->type.shape[static_cast<size_t>(dim)]) {
+    : graph_(&graph), pieces_(pieces), units_(seed->type.shape[dim]) {
   cut_.push_back(seed);
   dims_[seed] = dim;
 }
@@ -23,7 +23,7 @@ int Piecewise::DimOf(const Value* v) const {
 bool Piecewise::FactorOf(const std::vector<DimFactors>& dims, const Value* v, int* factor) const {
   int d = DimOf(v);
   if (d < 0) return true;
-  const DimFactors& at = dims[static_cast<size_t>(d)];
+  const DimFactors& at = dims[d];
   if (at.factors.empty() || !at.segments.empty()) return false;
   if (*factor >= 0 && *factor != at.factors[0]) return false;
   *factor = at.factors[0];
@@ -49,7 +49,7 @@ bool Piecewise::Tie(const ShardingRule& rule, const std::vector<DimFactors>& dim
     return false;
   }
   int64_t size = 1;
-  for (int f : dims[at].factors) size *= rule.factors[static_cast<size_t>(f)].size;
+  for (int f : dims[at].factors) size *= rule.factors[f].size;
   if (size != v->type.shape[at]) return false;
   if (before >= 0) return before == d;
   if (HasWhole(v)) return false;
@@ -86,7 +86,7 @@ bool Piecewise::Include(Op* op, bool sums) {
     if (!FactorOf(rule.results[i], op->results[i], &factor)) return false;
   }
   if (factor < 0) return false;
-  const Factor& f = rule.factors[static_cast<size_t>(factor)];
+  const Factor& f = rule.factors[factor];
   if (f.kind != FactorKind::kPlain || f.placed || f.size == 0) return false;
   const int64_t units = units_ % f.size == 0 ? f.size : units_;
   if (f.size % units != 0 || (pieces_ > 0 && units % pieces_ != 0)) return false;
@@ -138,8 +138,7 @@ TensorType Piecewise::PieceType(const Value* v, int64_t units) const {
   TensorType type = v->type;
   if (IsWidened(v)) type.dtype = DType::kF32;
   int d = DimOf(v);
-  if (d >= 0)
-    type.shape[static_cast<size_t>(d)] = type.shape[static_cast<size_t>(d)] / units_ * units;
+  if (d >= 0) type.shape[d] = type.shape[d] / units_ * units;
   return type;
 }
 
@@ -147,7 +146,7 @@ TensorType Piecewise::PieceType(const Value* v, int64_t units) const {
 Attributes Piecewise::AttributesOf(const Op& op, const std::vector<TensorType>& types,
                                    int64_t from) const {
   const int d = DimOf(op.result());
-  const int64_t start = d < 0 ? 0 : op.out().shape[static_cast<size_t>(d)] / units_ * from;
+  const int64_t start = d < 0 ? 0 : op.out().shape[d] / units_ * from;
   Attributes attrs = AttributesOfPart(op, types, d, start);
   for (const Value* r : op.results) {
     if (IsWidened(r)) attrs.Set("out", std::string(DTypeName(DType::kF32)));
@@ -174,7 +173,7 @@ const Op* Piecewise::Unfit(int pieces) const {
 bool Piecewise::Fits(int pieces) const {
   if (pieces < 1 || pieces > units_) return false;
   for (const Value* v : cut_) {
-    if (v->type.shape[static_cast<size_t>(DimOf(v))] % units_ != 0) return false;
+    if (v->type.shape[DimOf(v)] % units_ != 0) return false;
   }
   std::unordered_set<const Op*> followers = Followers();
   for (const Op* op : ops_) {

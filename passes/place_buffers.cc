@@ -55,9 +55,9 @@ class Placer {
     const int end = static_cast<int>(program_.instructions.size());
     std::unordered_map<int, int> at;  // by collective: the instruction
     auto id_of = [&](const Instruction& i) {
-      return i.collective < 0 ? -1 : program_.collectives[static_cast<size_t>(i.collective)].id;
+      return i.collective < 0 ? -1 : program_.collectives[i.collective].id;
     };
-    for (int i = 0; i < end; ++i) at[id_of(program_.instructions[static_cast<size_t>(i)])] = i;
+    for (int i = 0; i < end; ++i) at[id_of(program_.instructions[i])] = i;
     for (const Instruction& send : program_.instructions) {
       if (send.collective < 0 || !send.results.empty()) continue;
       auto told = told_by_.find(id_of(send));
@@ -77,23 +77,23 @@ class Placer {
     const auto& list = program_.instructions;
     std::vector<int64_t> begin, end(program_.buffers.size());  // by instruction; by buffer
     for (const Instruction& i : list) {
-      for (int b : i.operands) line.WaitUntil(end[static_cast<size_t>(Root(b))]);
+      for (int b : i.operands) line.WaitUntil(end[Root(b)]);
       begin.push_back(line.now());
       if (i.collective < 0) {
         line.Compute(BytesMeanwhile(i.flops, i.bytes));
         continue;
       }
-      const Collective& c = program_.collectives[static_cast<size_t>(i.collective)];
+      const Collective& c = program_.collectives[i.collective];
       const bool twice = c.kind == CollectiveKind::kAllReduce;
       const int64_t done = line.Send(c.axes, c.elements * DTypeSize(c.dtype) * (twice ? 2 : 1));
-      for (int b : i.results) end[static_cast<size_t>(Root(b))] = done;
+      for (int b : i.results) end[Root(b)] = done;
     }
     for (size_t i = 0; i < list.size(); ++i) {
       if (!Travels(list[i])) continue;
-      const int64_t done = end[static_cast<size_t>(Root(list[i].results[0]))];
+      const int64_t done = end[Root(list[i].results[0])];
       const auto until = std::lower_bound(begin.begin(), begin.end(), done) - begin.begin() - 1;
       for (int b : list[i].operands) {
-        int& last = last_[static_cast<size_t>(Root(b))];
+        int& last = last_[Root(b)];
         last = std::max(last, static_cast<int>(until));
       }
     }
@@ -102,12 +102,12 @@ class Placer {
   // Whether the instruction is a collective that has its results elsewhere than its operands.
   bool Travels(const Instruction& i) const {
     if (i.collective < 0 || i.results.empty()) return false;
-    const CollectiveKind kind = program_.collectives[static_cast<size_t>(i.collective)].kind;
+    const CollectiveKind kind = program_.collectives[i.collective].kind;
     return kind != CollectiveKind::kAllReduce && kind != CollectiveKind::kSendRecv;
   }
 
   void TryInPlace(int at) {
-    const Instruction& i = program_.instructions[static_cast<size_t>(at)];
+    const Instruction& i = program_.instructions[at];
     const OpDef* def = FindOpDef(i.op);
     if (!def) return;
     for (size_t r = 0; r < i.results.size(); ++r) {

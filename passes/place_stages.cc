@@ -35,8 +35,8 @@ class Placer {
  private:
   using Stages = std::set<int>;
 
-  Stages& PlacesOf(const Op* op) { return places_[Index(op)]; }
-  int HomeOf(const Op* op) const { return homes_[Index(op)]; }
+  Stages& PlacesOf(const Op* op) { return places_[op->id]; }
+  int HomeOf(const Op* op) const { return homes_[op->id]; }
   int64_t Bytes(const Value* v) const { return LocalBytes(v->type, graph_.mesh); }
 
   // States are where they are read, and so updated there; what that needs may read other states.

@@ -55,13 +55,13 @@ std::optional<TensorPlacement> PlacementOf(const Value& value, const Mesh& mesh)
     p.dims.push_back(std::move(*dim));
     axes.push_back(cut.axes.ToVector());
   }
-  p.devices.resize(static_cast<size_t>(p.num_shards()));
+  p.devices.resize(p.num_shards());
   for (int64_t r = 0; r < mesh.num_ranks(); ++r) {
     int64_t shard = 0;
     for (const std::vector<int>& a : axes) {
       shard = shard * mesh.GroupSize(a) + mesh.GroupIndex(r, a);
     }
-    p.devices[static_cast<size_t>(shard)].push_back(r);
+    p.devices[shard].push_back(r);
   }
   return p;
 }

@@ -147,7 +147,7 @@ class Lowering {
         return;
       case Precision::kCompute:
         SetOperands(op, compute_, op->def->full_operands);
-        for (int i : op->def->full_operands) SetOperand(op, static_cast<size_t>(i), DType::kF32);
+        for (int i : op->def->full_operands) SetOperand(op, i, DType::kF32);
         Retype(op, false);
         return;
       case Precision::kAccumulate:
@@ -287,7 +287,7 @@ bool FoldIntoProducer(Graph& graph, Op* cast) {
   std::vector<TensorType> operands, results;
   for (const Value* o : op->operands) operands.push_back(o->type);
   for (const Value* r : op->results) results.push_back(r->type);
-  results[static_cast<size_t>(v->index)].dtype = cast->out().dtype;
+  results[v->index].dtype = cast->out().dtype;
   // A bias in the type that the result had stays with it.
   if (!Infers(*op->def, operands, attrs, results)) return false;
   op->attrs = std::move(attrs);

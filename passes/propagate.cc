@@ -133,10 +133,10 @@ class Propagation {
               "E2106", ExitCode::kBadSpec, WhereAsked(*op),
               StrCat("dim ", d, " of ", TypeToString(v->type, graph_.mesh), " at ", op->site,
                      " cannot be cut over ", graph_.mesh.axes()[axis_].name, " too",
-                     block == 1 ? ""
-                                : StrCat(": it is cut between blocks of ", block,
-                                         " (heads, say), of which it has ",
-                                         v->type.shape[static_cast<size_t>(d)] / block)),
+                     block == 1
+                         ? ""
+                         : StrCat(": it is cut between blocks of ", block,
+                                  " (heads, say), of which it has ", v->type.shape[d] / block)),
               "use a smaller axis, or leave this value whole");
         }
         v->type.sharding.dims[d] = std::move(*with);

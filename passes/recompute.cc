@@ -53,7 +53,7 @@ class Recomputation {
       for (size_t i = 0; i < layers.size(); ++i) {
         for (const Value* v : {layers[i].in, layers[i].out}) Root(v).pinned = true;
         for (const Op* op : layers[i].ops) {
-          layer_[Index(op)] = static_cast<int>(i);
+          layer_[op->id] = static_cast<int>(i);
         }
       }
     }
@@ -91,7 +91,7 @@ class Recomputation {
   };
 
   bool Forward(const Value* v) const { return v->id >= 0; }
-  Info& At(const Value* v) { return values_[Index(v)]; }
+  Info& At(const Value* v) { return values_[v->id]; }
   Info& Root(const Value* v) { return At(At(v).root); }
   // Whether the backward makes the value itself, if it needs it.
   bool Made(const Value* v) { return Forward(v) && Root(v).fate != Fate::kKept; }
@@ -159,7 +159,7 @@ class Recomputation {
       Root(op->result()).fate = Fate::kAgain;
       return;
     }
-    bool inside = layer_[Index(op)] >= 0;
+    bool inside = layer_[op->id] >= 0;
     Fate fate = Fate::kAgain;
     int64_t traffic = 0, freed = 0;
     Value* part = nullptr;  // of what is gathered, where it does not live anyway
@@ -223,8 +223,8 @@ class Recomputation {
       open.pop_back();
       if (!Made(v) || At(v).copy) continue;
       const Op* op = v->producer;
-      if (seen[Index(op)]) continue;
-      seen[Index(op)] = true;
+      if (seen[op->id]) continue;
+      seen[op->id] = true;
       ops.push_back(op);
       open.insert(open.end(), op->operands.begin(), op->operands.end());
     }
@@ -243,7 +243,7 @@ class Recomputation {
     copy->BelongWith(op);
     if (op.def->communicates) {
       Strings why = WhyOf(op);
-      const int layer = layer_[Index(&op)];
+      const int layer = layer_[op.id];
       why.push_back(layer < 0 ? At(op.result()).from_input
                                     ? "gathered again for the backward (--recompute gathers)"
                                     : "gathered again for what the backward computes again"

@@ -13,7 +13,7 @@ template <typename Place>
 void BringToReaders(const std::vector<Op*>& ops, std::vector<Place>& at) {
   for (size_t i = ops.size(); i-- > 0;) {
     for (const Value* r : ops[i]->results) {
-      for (const Op* user : r->users) at[i] = std::min(at[i], at[Index(user)]);
+      for (const Op* user : r->users) at[i] = std::min(at[i], at[user->id]);
     }
   }
 }
@@ -22,7 +22,7 @@ void BringToReaders(const std::vector<Op*>& ops, std::vector<Place>& at) {
 template <typename PlaceOf>
 void Reorder(Graph& graph, std::vector<Op*> ops, PlaceOf place) {
   std::stable_sort(ops.begin(), ops.end(),
-                   [&](const Op* a, const Op* b) { return place(Index(a)) < place(Index(b)); });
+                   [&](const Op* a, const Op* b) { return place(a->id) < place(b->id); });
   for (Op* op : ops) graph.MoveBefore(op, nullptr);
 }
 

@@ -46,7 +46,7 @@ const Ints& DimsOf(const Asked& asked, const TensorType& type, const CountedDims
         rank == 0 ? "a scalar cannot be cut; match less"
                   : StrCat("name a dim from ", -rank, " to ", rank - 1, ", or match less"));
   }
-  return counted[static_cast<size_t>(dim < 0 ? dim + rank : dim)];
+  return counted[dim < 0 ? dim + rank : dim];
 }
 
 void AddAxis(const Asked& asked, int axis, const Mesh& mesh, AxisList& axes) {

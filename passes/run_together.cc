@@ -36,7 +36,7 @@ class Together {
 
   void Run() {
     at_.resize(ops_.size(), kAnywhere);
-    for (const Op* op : ops_) at_[Index(op)] = PlaceOf(*op);
+    for (const Op* op : ops_) at_[op->id] = PlaceOf(*op);
     // What is of no microbatch, and follows none, runs when it is first needed.
     BringToReaders(ops_, at_);
     Reorder(graph_, ops_, [&](size_t i) { return at_[i]; });
@@ -46,8 +46,8 @@ class Together {
   Place PlaceOf(const Op& op) {
     Place after = kFirst;
     for (const Value* v : op.operands) {
-      if (!v->producer || at_[Index(v->producer)] == kAnywhere) continue;
-      after = std::max(after, at_[Index(v->producer)]);
+      if (!v->producer || at_[v->producer->id] == kAnywhere) continue;
+      after = std::max(after, at_[v->producer->id]);
     }
     if (op.phase == Phase::kOptimizer) return kLast;
     if (op.microbatch < 0) return after == kFirst ? kAnywhere : after;
@@ -59,7 +59,7 @@ class Together {
     for (const Value* v : op.operands) {
       const Op* maker = v->producer;
       if (!maker || !maker->def->communicates || maker->microbatch != m) continue;
-      segment = std::max(segment, at_[Index(maker)].segment + 1);
+      segment = std::max(segment, at_[maker->id].segment + 1);
     }
     return {group, segment, m};
   }

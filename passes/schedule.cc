@@ -53,7 +53,7 @@ class Ordering {
   Ordering(Graph& graph, std::span<const Unit> units) : graph_(graph) {
     last_ = static_cast<int>(units.size());
     for (int i = 0; i < last_; ++i) {
-      const Unit& u = units[static_cast<size_t>(i)];
+      const Unit& u = units[i];
       place_[{u.stage, u.virtual_stage, u.microbatch, u.phase}] = i;
     }
   }
@@ -61,7 +61,7 @@ class Ordering {
   void Run() {
     const std::vector<Op*> ops = NumberedOps(graph_);
     at_.resize(ops.size());
-    for (const Op* op : ops) at_[Index(op)] = UnitOf(*op);
+    for (const Op* op : ops) at_[op->id] = UnitOf(*op);
     BringToReaders(ops, at_);
     // What nothing reads is last.
     Reorder(graph_, ops, [&](size_t i) { return std::min(at_[i], last_); });
@@ -79,7 +79,7 @@ class Ordering {
     int latest = kNoUnit;
     for (const Value* v : op.operands) {
       if (!v->producer) continue;
-      const int unit = at_[Index(v->producer)];
+      const int unit = at_[v->producer->id];
       if (unit != kAnyUnit) latest = std::max(latest, unit);
     }
     return latest == kNoUnit ? kAnyUnit : latest;
@@ -102,8 +102,7 @@ class Interleaving {
         lines_(static_cast<size_t>(stages)) {
     WriteOrders();
     for (auto& ends : ends_) {
-      ends.assign(static_cast<size_t>(stages * virtual_stages),
-                  std::vector<int>(microbatches_.size(), kNever));
+      ends.assign(stages * virtual_stages, std::vector<int>(microbatches_.size(), kNever));
     }
   }
 
@@ -149,26 +148,26 @@ class Interleaving {
   }
 
   bool BackwardIsNext(int stage) const {
-    const Line& line = lines_[static_cast<size_t>(stage)];
+    const Line& line = lines_[stage];
     return line.begun[0] == count() ||
            line.begun[0] - line.begun[1] > std::min(Ahead(stage), count());
   }
 
   const Piece& NextPiece(int stage, bool backward) const {
-    const Line& line = lines_[static_cast<size_t>(stage)];
-    return orders_[backward][static_cast<size_t>(line.begun[backward])];
+    const Line& line = lines_[stage];
+    return orders_[backward][line.begun[backward]];
   }
 
   // All stages of the first virtual stage, of the second, ...
   int Position(int stage, const Piece& p) const { return p.virtual_stage * stages_ + stage; }
 
   int& End(bool backward, int position, int microbatch) {
-    return ends_[backward][static_cast<size_t>(position)][static_cast<size_t>(microbatch)];
+    return ends_[backward][position][microbatch];
   }
 
   // When what the stage's next piece takes from its neighbour is there, and the stage is free.
   int Begins(int stage, bool backward) {
-    const Line& line = lines_[static_cast<size_t>(stage)];
+    const Line& line = lines_[stage];
     if (line.begun[backward] == count()) return kNever;
     const Piece& p = NextPiece(stage, backward);
     const int position = Position(stage, p), last = stages_ * virtual_stages_ - 1;
@@ -201,10 +200,10 @@ class Interleaving {
 
   void Begin(const Next& next) {
     const Piece& p = NextPiece(next.stage, next.backward);
-    Line& line = lines_[static_cast<size_t>(next.stage)];
+    Line& line = lines_[next.stage];
     line.free = next.begin + (next.backward ? 2 : 1);
     End(next.backward, Position(next.stage, p), p.microbatch) = line.free;
-    units_.push_back({next.stage, microbatches_[static_cast<size_t>(p.microbatch)],
+    units_.push_back({next.stage, microbatches_[p.microbatch],
                       next.backward ? Phase::kBackward : Phase::kForward, p.virtual_stage});
     ++line.begun[next.backward];
   }

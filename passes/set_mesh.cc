@@ -18,7 +18,7 @@ void ForEachValue(Graph& graph, const auto& visit) {
 AxisList Renamed(const TensorType& type, const AxisList& axes, const Mesh& from, const Mesh& to) {
   AxisList renamed;
   for (int a : axes) {
-    const std::string& name = from.axes()[static_cast<size_t>(a)].name;
+    const std::string& name = from.axes()[a].name;
     auto axis = to.FindAxis(name);
     if (!axis) {
       throw Diagnostic("E2104", ExitCode::kBadSpec, "model",

@@ -121,7 +121,7 @@ class Region {
       // Not what masks: shares of the largest number need not add up to it.
       const bool small = std::all_of(group.begin(), group.end(), [&](int i) {
         if (std::binary_search(partial.begin(), partial.end(), i)) return true;
-        const Value* v = op.operands[static_cast<size_t>(i)];
+        const Value* v = op.operands[i];
         if (IsLookup(v)) v = v->producer->operands[0];
         return 2 * v->type.num_elements() <= op.out().num_elements() && IsWeight(v);
       });
@@ -152,7 +152,7 @@ class Region {
     const std::vector<int> group = *PassingGroup(*op, partial);
     for (int i : group) {
       if (std::binary_search(partial.begin(), partial.end(), i)) continue;
-      graph_.SetOperand(op, i, Share(op, op->operands[static_cast<size_t>(i)]));
+      graph_.SetOperand(op, i, Share(op, op->operands[i]));
     }
   }
 
@@ -281,11 +281,11 @@ bool LinearIn(const Op& op, const Value* v, std::vector<Value*>* together) {
   if (!op.def->rule || op.results.size() != 1) return false;
   bool linear = false;
   for (const std::vector<int>& group : op.def->rule(op).linear) {
-    const bool has = std::any_of(group.begin(), group.end(),
-                                 [&](int i) { return op.operands[static_cast<size_t>(i)] == v; });
+    const bool has =
+        std::any_of(group.begin(), group.end(), [&](int i) { return op.operands[i] == v; });
     linear |= has;
     for (int i : group) {
-      Value* other = op.operands[static_cast<size_t>(i)];
+      Value* other = op.operands[i];
       if (has && other != v) together->push_back(other);
     }
   }
@@ -303,7 +303,7 @@ void FindReductions(const Value* v, const AxisList& axes, int steps, std::set<Op
   if (steps == 0 || !op.def->rule || op.results.size() != 1) return;
   for (const std::vector<int>& group : op.def->rule(op).linear) {
     for (int i : group) {
-      FindReductions(op.operands[static_cast<size_t>(i)], axes, steps - 1, found);
+      FindReductions(op.operands[i], axes, steps - 1, found);
     }
   }
 }

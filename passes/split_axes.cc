@@ -74,7 +74,7 @@ class SharedFactor {
     const Op* op = v.producer;
     if (op == nullptr || !op->def->rule || op->operands.size() != 1) return false;
     const ShardingRule rule = op->def->rule(*op);
-    const auto& factors = rule.results[static_cast<size_t>(v.index)][dim].factors;
+    const auto& factors = rule.results[v.index][dim].factors;
     return std::all_of(factors.begin(), factors.end(), [&](int f) {
       return std::all_of(rule.operands.begin(), rule.operands.end(),
                          [&](const auto& dims) { return DimOfFactor(dims, f) < 0; });
@@ -163,7 +163,7 @@ class SplitMesh {
     v->type.sharding.partial_max = Map(v->type.sharding.partial_max);
     std::vector<int> steps;
     for (size_t a = 0; a < v->provenance.size(); ++a) {
-      steps.resize(static_cast<size_t>(end(static_cast<int>(a))), v->provenance[a]);
+      steps.resize(end(static_cast<int>(a)), v->provenance[a]);
     }
     v->provenance = std::move(steps);
   }

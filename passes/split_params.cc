@@ -46,7 +46,7 @@ class Splitter {
     if (dim < 0) return;
     int64_t start = 0;
     for (const Value* r : split_->results) {
-      sizes_.push_back(r->type.shape[static_cast<size_t>(dim)]);
+      sizes_.push_back(r->type.shape[dim]);
       starts_.push_back(start);
       start += sizes_.back();
     }
@@ -95,7 +95,7 @@ class Splitter {
   // The factor of the op's result along which it is taken apart, and how many of it are a unit;
   // nothing where the pieces are not whole numbers of it.
   static std::optional<FactorUnit> FactorOf(const ShardingRule& rule, const Along& along) {
-    const DimFactors& dim = rule.results[0][static_cast<size_t>(along.dim)];
+    const DimFactors& dim = rule.results[0][along.dim];
     if (dim.factors.empty() || !dim.segments.empty()) return std::nullopt;
     if (rule.factors[dim.factors[0]].kind != FactorKind::kPlain) return std::nullopt;
     int64_t right = 1;
@@ -110,7 +110,7 @@ class Splitter {
                                         const FactorUnit& unit) {
     const int d = DimOfFactor(rule.operands[operand], unit.factor);
     if (d < 0) return Along{-1, 0};
-    const DimFactors& dim = rule.operands[operand][static_cast<size_t>(d)];
+    const DimFactors& dim = rule.operands[operand][d];
     if (dim.factors[0] != unit.factor || !dim.segments.empty()) return std::nullopt;
     int64_t elements = unit.count;
     for (size_t i = 1; i < dim.factors.size(); ++i) elements *= rule.factors[dim.factors[i]].size;
@@ -141,7 +141,7 @@ class Splitter {
 
   TensorType PieceType(const Value* v, const Along& along, size_t i) const {
     TensorType type(v->type.dtype, v->type.shape);
-    type.shape[static_cast<size_t>(along.dim)] = sizes_[i] * along.unit;
+    type.shape[along.dim] = sizes_[i] * along.unit;
     return type;
   }
 
@@ -171,7 +171,7 @@ class Splitter {
   bool CutsDiffer(int dim) const {
     int axis = -1;
     for (const auto& [param, at] : params_) {
-      const DimSharding& cut = param->out().sharding.dims[static_cast<size_t>(at)];
+      const DimSharding& cut = param->out().sharding.dims[at];
       if (!cut.cut()) continue;
       if (cut.axes.size() != 1 || (axis >= 0 && cut.axes[0] != axis)) return false;
       axis = cut.axes[0];

@@ -113,7 +113,7 @@ class Chooser {
   // Bytes that travel before a dim can be sliced over the axis: what later axes do to it is undone.
   double UndoneBytes(const TensorType& type, int dim) const {
     double bytes = 0;
-    for (int later : type.sharding.dims[static_cast<size_t>(dim)].axes) {
+    for (int later : type.sharding.dims[dim].axes) {
       if (later < axis_) continue;
       const Placement cut = PlacementOf(type, later, mesh_);
       bytes += ReshardBytes(cut, Placement(), mesh_.axis_size(later), GroupBytes(type, later));
@@ -149,8 +149,7 @@ class Chooser {
   double Served(const Value* v, const Placement& from, const Slot& slot) const {
     auto is_served = [&](const Op* user) {
       if (user == &op_ || !Reads(*user, v, slot.placement.dim, slot.dim)) return false;
-      const auto now =
-          Reads(*user, v, from.dim, v->type.sharding.dims[static_cast<size_t>(from.dim)]);
+      const auto now = Reads(*user, v, from.dim, v->type.sharding.dims[from.dim]);
       return !now || std::any_of(now->results.begin(), now->results.end(),
                                  [](const Slot& r) { return r.placement.partial(); });
     };

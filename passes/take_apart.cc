@@ -36,7 +36,7 @@ class Taking {
   // Of an operand or a result, the dim that has the factor, alone; or -1.
   int DimOf(const std::vector<DimFactors>& dims) const {
     const int d = DimOfFactor(dims, cut_.factor);
-    SHARDC_CHECK(d < 0 || dims[static_cast<size_t>(d)].factors.size() == 1, Describe(op_));
+    SHARDC_CHECK(d < 0 || dims[d].factors.size() == 1, Describe(op_));
     return d;
   }
 
@@ -50,7 +50,7 @@ class Taking {
     Op* split = builder_.Create("split", {v}, {{"axis", int64_t{d}}, {"sizes", sizes_}});
     for (Value* part : split->results) {
       part->type.sharding = v->type.sharding;
-      part->type.sharding.dims[static_cast<size_t>(d)] = OfSegment();
+      part->type.sharding.dims[d] = OfSegment();
       part->provenance = v->provenance;
     }
     return split->results;
@@ -63,8 +63,8 @@ class Taking {
       TensorType& type = types.emplace_back(op_.results[r]->type);
       const int d = DimOf(rule_.results[r]);
       if (d < 0) continue;
-      type.shape[static_cast<size_t>(d)] = sizes_[segment];
-      type.sharding.dims[static_cast<size_t>(d)] = OfSegment();
+      type.shape[d] = sizes_[segment];
+      type.sharding.dims[d] = OfSegment();
     }
     Attributes attrs = AttributesOfPart(op_, types, DimOf(rule_.results[0]), start);
     Op* part = builder_.Create(op_.name(), std::move(operands), std::move(attrs));

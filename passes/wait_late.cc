@@ -11,14 +11,13 @@ void WaitLate(Program& program) {
   const size_t none = list.size();
   std::vector<size_t> reader(program.buffers.size(), none);
   for (size_t i = list.size(); i-- > 0;) {
-    for (int b : list[i].operands) reader[static_cast<size_t>(RootOf(program, b))] = i;
+    for (int b : list[i].operands) reader[RootOf(program, b)] = i;
   }
   // The instruction before which each comes, and whether it was elsewhere.
   std::vector<std::pair<size_t, bool>> before(list.size());
   for (size_t i = 0; i < list.size(); ++i) {
     const bool unpacks = list[i].op == "unpack";
-    const size_t at =
-        unpacks ? reader[static_cast<size_t>(RootOf(program, list[i].results[0]))] : none;
+    const size_t at = unpacks ? reader[RootOf(program, list[i].results[0])] : none;
     before[i] = at == none ? std::pair(i, true) : std::pair(at, false);
   }
   std::vector<size_t> order(list.size());

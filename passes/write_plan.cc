@@ -40,14 +40,14 @@ ShardBox InSlab(ShardBox box, int64_t from, int64_t rows) {
 std::vector<std::byte> ReadSlab(const TensorSource& source, DType type, const Shape& slab,
                                 const std::vector<ShardBox>& boxes) {
   const int64_t element = DTypeSize(type);
-  std::vector<std::byte> bytes(static_cast<size_t>(NumElements(slab) * element)), piece;
+  std::vector<std::byte> bytes(NumElements(slab) * element), piece;
   for (const ShardBox& box : boxes) {
     if (NumElements(box.size) == 0) continue;
     if (box.size == slab) {
       source.Read(box.global, box.size, bytes.data());
       continue;
     }
-    piece.resize(static_cast<size_t>(NumElements(box.size) * element));
+    piece.resize(NumElements(box.size) * element);
     source.Read(box.global, box.size, piece.data());
     CopyBox(piece.data(), box.size, Shape(box.size.size()), bytes.data(), slab, box.local, box.size,
             element);

@@ -82,7 +82,7 @@ class StateWriter {
     if (v.alias_of >= 0 || v.space != Space::kArena || uses.readers != 1 || uses.is_output) {
       return false;
     }
-    const Instruction& maker = program_.instructions[static_cast<size_t>(uses.writer)];
+    const Instruction& maker = program_.instructions[uses.writer];
     return uses_[state].last_read <= uses.writer && MayWrite(maker, value, state);
   }
 

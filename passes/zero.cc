@@ -23,7 +23,7 @@ std::set<int> NamedAxes(const Graph& graph, const Spec& spec) {
                              [&](const MeshAxis& a) { return a.name == name; });
     const bool whole = graph.mesh.FindAxis(name).has_value();
     for (int axis = 0; axis < static_cast<int>(graph.mesh.axes().size()); ++axis) {
-      const MeshAxis& a = graph.mesh.axes()[static_cast<size_t>(axis)];
+      const MeshAxis& a = graph.mesh.axes()[axis];
       if (whole ? a.name != name : !IsPartOfAxis(a.name, name)) continue;
       found = true;
       if (a.size > 1) axes.insert(axis);
@@ -249,9 +249,9 @@ void CutParams(Graph& graph, Zero& zero) {
     auto cut = ChooseDim(type, axes, graph.mesh);
     if (!cut) continue;
     const int dim = cut->first;
-    type.sharding.dims[static_cast<size_t>(dim)] = std::move(cut->second);
+    type.sharding.dims[dim] = std::move(cut->second);
     zero.params.insert(name);
-    for (int a : type.sharding.dims[static_cast<size_t>(dim)].axes) {
+    for (int a : type.sharding.dims[dim].axes) {
       if (!axes.contains(a)) continue;
       SetProvenance(value, a,
                     AddProvenance(graph, -1,

@@ -85,7 +85,7 @@ class Translation {
         if (before > kMaxSegments) {
           Fail(p, StrCat("dim ", dim.axis, " of '", p.tensor, "' is cut in ", before, " parts"));
         }
-        cut.segments.assign(static_cast<size_t>(before), f.size);
+        cut.segments.assign(before, f.size);
         if (before > 1 && f.size == 0) {
           Fail(p, StrCat("a part of dim ", dim.axis, " of '", p.tensor, "' is cut, whose size is ",
                          "not given"));
@@ -108,10 +108,10 @@ class Translation {
     int64_t inner = 1;
     for (size_t d = dim + 1; d < p.dims.size(); ++d) inner *= CutOf(p, p.dims[d]).shards;
     const int64_t shards = CutOf(p, p.dims[dim]).shards;
-    std::vector<int64_t> held(static_cast<size_t>(c_.num_devices), -1);
+    std::vector<int64_t> held(c_.num_devices, -1);
     for (size_t i = 0; i < p.devices.size(); ++i) {
       for (int64_t device : p.devices[i]) {
-        held[static_cast<size_t>(device)] = static_cast<int64_t>(i) / inner % shards;
+        held[device] = static_cast<int64_t>(i) / inner % shards;
       }
     }
     return held;
@@ -139,7 +139,7 @@ class Translation {
             std::find_if(held.begin(), held.end(), [&](int64_t s) { return s != held[0]; });
         const int64_t stride = changed - held.begin();
         for (int64_t i = 0; i < c_.num_devices; ++i) {
-          if (held[static_cast<size_t>(i)] == i / stride % shards) continue;
+          if (held[i] == i / stride % shards) continue;
           Fail(p,
                StrCat("the shards of dim ", p.dims[d].axis, " of '", p.tensor,
                       "' do not lie on the devices as along an axis of a mesh"),
@@ -174,10 +174,10 @@ class Translation {
         if (size == 1 || rest % size != 0) continue;
         bool follows = true;
         for (int64_t i = 0; i < c_.num_devices && follows; ++i) {
-          follows = held[static_cast<size_t>(i)] % rest / (rest / size) == mesh_.Coordinate(i, a);
+          follows = held[i] % rest / (rest / size) == mesh_.Coordinate(i, a);
         }
         if (!follows) continue;
-        axes.push_back(mesh_.axes()[static_cast<size_t>(a)].name);
+        axes.push_back(mesh_.axes()[a].name);
         rest /= size;
         break;
       }

@@ -16,7 +16,7 @@ int Axis(const NodeContext& c, int64_t axis, int rank) {
 
 Ints Axes(const NodeContext& c, const Ints& axes, int rank) {
   Ints out;
-  std::vector<bool> given(static_cast<size_t>(rank));
+  std::vector<bool> given(rank);
   for (int64_t axis : axes) {
     out.push_back(Axis(c, axis, rank));
     const auto d = static_cast<size_t>(out.back());
@@ -38,7 +38,7 @@ std::optional<Repeats> RepeatsOf(const Ints& positions, int64_t n) {
   const int64_t times = count / n;
   bool one_by_one = true, in_turns = true;
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t at = positions[static_cast<size_t>(i)];
+    const int64_t at = positions[i];
     one_by_one = one_by_one && at == i / times;
     in_turns = in_turns && at == i % n;
   }

@@ -21,7 +21,7 @@ Ints NodeContext::ConstantInts(int i) const {
     Fail("E1302",
          StrCat("its input ", i, " is ", DTypeName(constant->dtype()), "; it has to be integers"));
   }
-  Ints ints(static_cast<size_t>(constant->num_elements()));
+  Ints ints(constant->num_elements());
   for (size_t k = 0; k < ints.size(); ++k) ints[k] = constant->AsInt(static_cast<int64_t>(k));
   return ints;
 }
@@ -41,7 +41,7 @@ std::vector<double> NodeContext::ConstantFloats(int i) const {
     Fail("E1304",
          StrCat("its input ", i, " has to be known when compiling; it depends on input data"));
   }
-  std::vector<double> values(static_cast<size_t>(constant->num_elements()));
+  std::vector<double> values(constant->num_elements());
   for (size_t k = 0; k < values.size(); ++k) {
     values[k] = constant->AsDouble(static_cast<int64_t>(k));
   }

@@ -87,7 +87,7 @@ int Node::opset() const {
 Value* Node::InputOrNull(int i) const {
   if (i < 0 || i >= num_inputs()) return nullptr;
   inputs_read_.insert(i);
-  return inputs_[static_cast<size_t>(i)];
+  return inputs_[i];
 }
 
 bool Node::OutputWanted(int i) const {
@@ -137,7 +137,7 @@ const AttributeProto* Node::Find(std::string_view name) const {
 
 void Node::CheckRead() const {
   for (int i = 0; i < num_inputs(); ++i) {
-    if (inputs_[static_cast<size_t>(i)] == nullptr || inputs_read_.contains(i)) continue;
+    if (inputs_[i] == nullptr || inputs_read_.contains(i)) continue;
     Fail("E1301", StrCat("its input ", i, ", '", proto_.input(i), "', is not supported"), "");
   }
   for (const AttributeProto& attr : proto_.attribute()) {

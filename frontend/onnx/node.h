@@ -42,7 +42,7 @@ class Node final : public NodeContext {
   void SetOutput(int i, Value* value, int64_t onnx_type) override;
   int64_t NarrowType(int i) const override;
   // Of an input that is there; the converter need not have asked for it.
-  DType TypeOfInput(int i) const { return inputs_[static_cast<size_t>(i)]->type.dtype; }
+  DType TypeOfInput(int i) const { return inputs_[i]->type.dtype; }
   bool HasAttr(std::string_view name) const override { return Find(name) != nullptr; }
   int64_t Int(std::string_view name, int64_t otherwise) const override;
   double Float(std::string_view name, double otherwise) const override;

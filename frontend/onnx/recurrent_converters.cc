@@ -179,7 +179,7 @@ Outcome RunSteps(NodeContext& c, const Kind& kind, const Direction& d, State s, 
   for (int64_t i = 0; i < steps; ++i) {
     const int64_t t = reverse ? steps - 1 - i : i;
     State next = kind.step(c, d, Item(c, d.x, t), s);
-    Value*& h = of_steps[static_cast<size_t>(t)] = next.h;
+    Value*& h = of_steps[t] = next.h;
     if (lengths) {
       Value* here = c.Reshape(c.Make("less", {Like(c, lengths, static_cast<double>(t)), lengths}),
                               {batch, 1});

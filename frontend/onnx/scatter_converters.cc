@@ -32,7 +32,7 @@ bool IsUniform(const NodeContext& c, Value* v) {
   if (t == nullptr) return false;
   const int64_t bytes = DTypeSize(t->dtype());
   for (int64_t i = 1; i < t->num_elements(); ++i) {
-    if (std::memcmp(t->raw(), t->raw() + i * bytes, static_cast<size_t>(bytes)) != 0) return false;
+    if (std::memcmp(t->raw(), t->raw() + i * bytes, bytes) != 0) return false;
   }
   return t->num_elements() > 0;
 }
@@ -72,7 +72,7 @@ Value* Scatter(NodeContext& c, Value* data, Value* positions, int batch, Value* 
     Value* one = updates;
     while (one->producer->name() == "broadcast_to") one = one->producer->operands[0];
     HostTensor scalar(type, {});
-    std::memcpy(scalar.raw(), c.ConstantOf(one)->raw(), static_cast<size_t>(DTypeSize(type)));
+    std::memcpy(scalar.raw(), c.ConstantOf(one)->raw(), DTypeSize(type));
     return Where(c, hit(), c.Constant(std::move(scalar)), data);
   }
   if (type == DType::kI64) {

@@ -64,7 +64,7 @@ class Sorter {
       std::vector<int> open = {static_cast<int>(i)};
       while (!open.empty()) {
         const int node = open.back();
-        State& state = states[static_cast<size_t>(node)];
+        State& state = states[node];
         if (state != kNew) {
           open.pop_back();
           if (state == kOpen) order.push_back(node);
@@ -72,9 +72,9 @@ class Sorter {
           continue;
         }
         state = kOpen;
-        for (int maker : before_[static_cast<size_t>(node)]) {
-          if (states[static_cast<size_t>(maker)] == kOpen) return {};
-          if (states[static_cast<size_t>(maker)] == kNew) open.push_back(maker);
+        for (int maker : before_[node]) {
+          if (states[maker] == kOpen) return {};
+          if (states[maker] == kNew) open.push_back(maker);
         }
       }
     }

@@ -44,8 +44,8 @@ std::optional<int64_t> KnownStart(NodeContext& c, Value* starts, int64_t latest,
 
 // With x from one place on, over the end and in front again.
 Value* WriteAt(NodeContext& c, Value* cache, Value* x, int64_t start, int axis) {
-  const int64_t n = cache->type.shape[static_cast<size_t>(axis)];
-  const int64_t s = x->type.shape[static_cast<size_t>(axis)];
+  const int64_t n = cache->type.shape[axis];
+  const int64_t s = x->type.shape[axis];
   const int64_t over = std::max<int64_t>(0, start + s - n);
   std::vector<Value*> pieces;
   auto add = [&](Value* v, int64_t from, int64_t to) {
@@ -66,7 +66,7 @@ Value* AtOffsets(NodeContext& c, Value* x, Value* offsets, int axis) {
   perm.insert(perm.begin() + 1, axis);
   Ints back(perm.size());
   for (size_t d = 0; d < perm.size(); ++d) {
-    back[static_cast<size_t>(perm[d])] = static_cast<int64_t>(d);
+    back[perm[d]] = static_cast<int64_t>(d);
   }
   Value* rows =
       c.Make("gather_nd", {c.Transpose(x, std::move(perm)), offsets}, {{"batch_dims", int64_t{1}}});

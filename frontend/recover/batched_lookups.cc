@@ -13,7 +13,7 @@ namespace {
 // Whether v has n positions along the dim, and each of its elements is its position times `step`.
 bool Counts(const Value* v, int64_t dim, int64_t n, int64_t step) {
   const Shape& shape = v->type.shape;
-  if (dim < 0 || shape[static_cast<size_t>(dim)] != n) return false;
+  if (dim < 0 || shape[dim] != n) return false;
   if (const Op* broadcast = ProducedBy(v, "broadcast_to")) {
     const Value* x = broadcast->operands[0];
     return Counts(x, dim - (v->type.rank() - x->type.rank()), n, step);

@@ -15,7 +15,7 @@ Ints SameFactors(const std::vector<DimFactors>& from, const Ints& dims,
                  const std::vector<DimFactors>& to) {
   std::vector<int> factors;
   for (int64_t d : dims) {
-    const auto& more = from[static_cast<size_t>(d)].factors;
+    const auto& more = from[d].factors;
     factors.insert(factors.end(), more.begin(), more.end());
   }
   Ints same;
@@ -40,7 +40,7 @@ Ints DimsBefore(const Value* v, const Ints& dims) {
   const Op& op = *v->producer;
   if (op.def->elementwise) return dims;
   const ShardingRule rule = op.def->rule(op);
-  return SameFactors(rule.results[static_cast<size_t>(v->index)], dims, rule.operands[0]);
+  return SameFactors(rule.results[v->index], dims, rule.operands[0]);
 }
 
 // The parameter that v is but for its order, its parts and its type, and which of its dims are
@@ -90,7 +90,7 @@ ParamDims ExpertsBias(const Value* v, int64_t experts, int64_t n) {
 ParamDims VectorOfColumns(const Value* v, const TensorType& to, Ints dims) {
   int64_t columns = 1;
   for (int64_t& d : dims) {
-    columns *= to.shape[static_cast<size_t>(d)];
+    columns *= to.shape[d];
     d -= to.rank() - v->type.rank();
   }
   if (v->type.num_elements() != columns || dims.front() < 0) return {};
@@ -112,9 +112,8 @@ void FindBias(const Graph& graph, Linear& linear) {
       const Value* v = user->operands[i];
       if (v == at) continue;
       const Shape& weight = linear.weight->out().shape;
-      ParamDims bias =
-          linear.experts ? ExpertsBias(v, weight[0], weight[static_cast<size_t>(linear.columns[0])])
-                         : VectorOfColumns(v, at->type, dims);
+      ParamDims bias = linear.experts ? ExpertsBias(v, weight[0], weight[linear.columns[0]])
+                                      : VectorOfColumns(v, at->type, dims);
       if (bias.param == nullptr) continue;
       linear.bias = std::move(bias);
       linear.out = user->result();

@@ -90,7 +90,7 @@ Value* TakeExpertsApart(Builder& b, Op* op) {
   Value* y = b.Make(op->name(), {b.Reshape(x, std::move(apart)), weight}, op->attrs);
   Ints perm(static_cast<size_t>(rows) + 3);
   std::iota(perm.begin(), perm.end(), 0);
-  std::swap(perm[static_cast<size_t>(rows)], perm[static_cast<size_t>(rows) + 1]);
+  std::swap(perm[rows], perm[static_cast<size_t>(rows) + 1]);
   SHARDC_CHECK(y->type.shape.back() == n, "columns");
   return b.Reshape(b.Transpose(y, std::move(perm)), std::move(split));
 }
@@ -107,7 +107,7 @@ bool ComesFromExperts(const Value* v, int64_t n, int depth = 0) {
 
 // The size of the dim before the last two, and 1 where there is none.
 int64_t Stacked(const Value* v) {
-  return v->type.rank() < 3 ? 1 : v->type.shape[static_cast<size_t>(v->type.rank() - 3)];
+  return v->type.rank() < 3 ? 1 : v->type.shape[v->type.rank() - 3];
 }
 
 // A parameter [n, ., .], maybe with dims of 1 before these; null when v is none.
@@ -120,7 +120,7 @@ Value* StackedWeight(Builder& b, Value* v) {
 
 // [..., a, b, c] -> [..., b, a, c], or the reverse.
 Value* SwapBeforeLast(Builder& b, Value* v) {
-  Ints perm(static_cast<size_t>(v->type.rank()));
+  Ints perm(v->type.rank());
   std::iota(perm.begin(), perm.end(), 0);
   std::swap(perm[perm.size() - 2], perm[perm.size() - 3]);
   return b.Transpose(v, std::move(perm));

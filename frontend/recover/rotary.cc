@@ -15,8 +15,8 @@ constexpr int64_t kLongestRow = 4096;  // heads are far shorter
 constexpr int kDeepest = 16;
 
 Ints Places(int64_t first, int64_t step, int64_t count) {
-  Ints at(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) at[static_cast<size_t>(i)] = first + i * step;
+  Ints at(count);
+  for (int64_t i = 0; i < count; ++i) at[i] = first + i * step;
   return at;
 }
 

@@ -62,7 +62,7 @@ std::optional<RowView> MovedBySplit(const RowView& view, const Op& op) {
   const Ints& sizes = op.attrs.IntList("sizes");
   const int64_t begin = std::accumulate(sizes.begin(), sizes.begin() + view.v->index, int64_t{0});
   return Mapped(view, op.operands[0], view.trailing, [&](Ints index) {
-    index[static_cast<size_t>(axis)] += begin;
+    index[axis] += begin;
     return index;
   });
 }
@@ -195,8 +195,7 @@ bool SameConstants(const RowView& a, const RowView& b) {
   for (int64_t row = 0, rows = NumElements(a.Lead()); row < rows; ++row) {
     for (size_t i = 0; i < a.at.size(); ++i) {
       const int64_t p = row * a.size() + a.at[i], q = row * b.size() + b.at[i];
-      if (std::memcmp(x->raw() + p * bytes, y->raw() + q * bytes, static_cast<size_t>(bytes)) != 0)
-        return false;
+      if (std::memcmp(x->raw() + p * bytes, y->raw() + q * bytes, bytes) != 0) return false;
     }
   }
   return true;
@@ -249,7 +248,7 @@ HostTensor Picked(const HostTensor& data, const RowView& view) {
   std::byte* to = out.raw();
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t at : view.at) {
-      std::memcpy(to, data.raw() + (row * view.size() + at) * bytes, static_cast<size_t>(bytes));
+      std::memcpy(to, data.raw() + (row * view.size() + at) * bytes, bytes);
       to += bytes;
     }
   }

@@ -254,7 +254,7 @@ Value* CancelTransposes(Builder& b, Op* op) {
     size_t next = 0;
     for (size_t d = 0; d < shape.size(); ++d) of_all[d] = shape[d] == 1 ? 0 : next++;
     for (int64_t p : perm) {
-      if (shape[static_cast<size_t>(p)] != 1) moved.push_back(of_all[static_cast<size_t>(p)]);
+      if (shape[p] != 1) moved.push_back(of_all[p]);
     }
     if (order.empty()) {
       order = std::move(moved);

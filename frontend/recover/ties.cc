@@ -43,7 +43,7 @@ bool SameData(const Graph& graph, const Op* table, const Op* other, bool transpo
       for (int64_t j = 0; j < columns; ++j) {
         const std::byte* p = x.raw() + (i * columns + j) * size;
         const std::byte* q = y.raw() + (transposed ? j * count + i : i * columns + j) * size;
-        if (std::memcmp(p, q, static_cast<size_t>(size)) != 0) return false;
+        if (std::memcmp(p, q, size) != 0) return false;
         const bool known = values.size() > 2 || std::ranges::any_of(values, [&](const auto& v) {
                              return std::memcmp(p, v.data(), v.size()) == 0;
                            });

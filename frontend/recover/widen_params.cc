@@ -21,7 +21,7 @@ class WidenedSource : public TensorSource {
     HostTensor narrow(from_, size);
     narrow_->Read(offset, size, narrow.raw());
     const HostTensor wide = Converted(narrow, to_);
-    std::memcpy(out, wide.raw(), static_cast<size_t>(wide.bytes()));
+    std::memcpy(out, wide.raw(), wide.bytes());
   }
 
  private:
