@@ -1,4 +1,4 @@
-// Ranks on the CPU: one thread per rank, in one process.
+// Ranks on the CPU, as threads of this process or one by itself.
 #include <sched.h>
 
 #include <algorithm>
@@ -8,9 +8,8 @@
 #include "runtime/abort.h"
 #include "runtime/backend.h"
 #include "runtime/groups.h"
-#include "runtime/in_process/in_process.h"
 #include "runtime/rank.h"
-#include "runtime/rank_team.h"
+#include "runtime/thread_runner.h"
 
 namespace shardc {
 namespace {
@@ -36,105 +35,12 @@ void Pin(const std::vector<int>& cores, int64_t rank, int per_rank) {
   sched_setaffinity(0, sizeof(set), &set);  // without it the step is only slower
 }
 
-class CpuRunner : public StepRunner {
- public:
-  explicit CpuRunner(const RunnerRequest& request)
-      : options_(request.options),
-        ranks_(request.programs.size()),
-        team_(static_cast<int64_t>(request.programs.size())) {
-    int n = static_cast<int>(request.programs.size());
-    const std::vector<int> cores = CoresOfThisProcess();
-    int have = cores.empty() ? static_cast<int>(std::thread::hardware_concurrency())
-                             : static_cast<int>(cores.size());
-    int per_rank = std::max(1, (options_.threads > 0 ? options_.threads : have) / n);
-    // Only when the ranks take all cores: others may be at work on the rest.
-    bool pin = n > 1 && n * per_rank == static_cast<int>(cores.size());
-    auto world = MakeInProcessWorld(n);
-    const std::vector<std::vector<int>> groups = GroupAxes(request.programs);
-    team_.RunAll([&](int64_t r) {
-      if (pin) Pin(cores, r, per_rank);
-      // The world's end moves in first, so that a failing constructor makes the others leave.
-      std::unique_ptr<Communicator> end = std::move(world[r]);
-      Communicator* raw = end.get();
-      try {
-        ranks_[r] = std::make_unique<Rank>(request.programs[r], options_, per_rank, std::move(end),
-                                           groups, request.read_state);
-      } catch (const std::exception& e) {
-        if (end) AbortFor(*raw, e);
-        throw;
-      }
-    });
-  }
-
-  ~CpuRunner() override {
-    team_.Run([&](int64_t r) { ranks_[r].reset(); });
-  }
-
-  std::byte* Input(int64_t rank, int buffer) override { return ranks_[rank]->input(buffer); }
-
-  void Step() override {
-    team_.RunAll([&](int64_t r) {
-      try {
-        ranks_[r]->Step();
-      } catch (const Aborted&) {
-        throw;
-      } catch (const std::exception& e) {
-        AbortFor(*ranks_[r], e);
-        throw;
-      }
-    });
-  }
-
-  const std::byte* Fetch(int64_t rank, int buffer) override { return ranks_[rank]->buffer(buffer); }
-
-  int64_t held_bytes() const override {
-    int64_t n = 0;
-    for (const auto& r : ranks_) n += r->held_bytes();
-    return n;
-  }
-  int64_t collective_bytes() const override { return ranks_[0]->collective_bytes(); }
-
-  void StartProfile(int64_t steps) override {
-    // Each on its own thread, near its memory.
-    team_.RunAll([&](int64_t r) { ranks_[r]->StartProfile(steps); });
-  }
-
-  std::vector<std::vector<TimeSpan>> TakeProfile() override {
-    std::vector<std::vector<TimeSpan>> spans;
-    for (const auto& r : ranks_) spans.push_back(r->TakeProfile());
-    return spans;
-  }
-
-  std::vector<std::vector<WorkerSpan>> TakeWorkers() override {
-    std::vector<std::vector<WorkerSpan>> workers;
-    for (const auto& r : ranks_) workers.push_back(r->TakeWorkers());
-    return workers;
-  }
-
-  MachinePeaks MeasurePeaks() override {
-    std::vector<MachinePeaks> peaks(ranks_.size());
-    auto n = static_cast<int64_t>(ranks_.size());
-    team_.RunAll([&](int64_t r) { peaks[r] = ranks_[r]->MeasurePeaks(n); });
-    MachinePeaks mean;
-    for (const MachinePeaks& p : peaks) {
-      mean.gemm_flops += p.gemm_flops / static_cast<double>(n);
-      mean.copy_bytes += p.copy_bytes / static_cast<double>(n);
-    }
-    return mean;
-  }
-
- private:
-  SessionOptions options_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
-  RankTeam team_;
-};
-
 class CpuRank : public StepRunner {
  public:
-  CpuRank(const RunnerRequest& request, ProcessSeat seat, int threads)
-      : program_(request.programs[static_cast<size_t>(seat.world->rank())]),
-        rank_(program_, request.options, threads, std::move(seat.world),
-              GroupAxes(request.programs), request.read_state) {}
+  CpuRank(const RunnerRequest& request, std::unique_ptr<Communicator> world, int threads,
+          const std::vector<std::vector<int>>& groups)
+      : program_(request.programs[static_cast<size_t>(world->rank())]),
+        rank_(program_, request.options, threads, std::move(world), groups, request.read_state) {}
 
   std::byte* Input(int64_t, int buffer) override { return rank_.input(buffer); }
   void Step() override {
@@ -161,12 +67,24 @@ class CpuRank : public StepRunner {
 }  // namespace
 
 std::unique_ptr<StepRunner> MakeCpuRunner(const RunnerRequest& request) {
-  return std::make_unique<CpuRunner>(request);
+  const int n = static_cast<int>(request.programs.size()), threads = request.options.threads;
+  const std::vector<int> cores = CoresOfThisProcess();
+  const int have = cores.empty() ? static_cast<int>(std::thread::hardware_concurrency())
+                                 : static_cast<int>(cores.size());
+  const int per_rank = std::max(1, (threads > 0 ? threads : have) / n);
+  // Only when the ranks take all cores: others may be at work on the rest.
+  const bool pin = n > 1 && n * per_rank == static_cast<int>(cores.size());
+  const std::vector<std::vector<int>> groups = GroupAxes(request.programs);
+  return MakeThreadRunner(n, [&](int64_t rank, auto world) {
+    if (pin) Pin(cores, rank, per_rank);
+    return std::make_unique<CpuRank>(request, std::move(world), per_rank, groups);
+  });
 }
 
 std::unique_ptr<StepRunner> MakeCpuRank(const RunnerRequest& request, ProcessSeat seat,
                                         int threads) {
-  return std::make_unique<CpuRank>(request, std::move(seat), threads);
+  return std::make_unique<CpuRank>(request, std::move(seat.world), threads,
+                                   GroupAxes(request.programs));
 }
 
 }  // namespace shardc

@@ -8,8 +8,7 @@
 #include "runtime/abort.h"
 #include "runtime/cuda/peaks.h"
 #include "runtime/groups.h"
-#include "runtime/in_process/in_process.h"
-#include "runtime/rank_team.h"
+#include "runtime/thread_runner.h"
 
 namespace shardc::cuda {
 namespace {
@@ -26,82 +25,37 @@ void RefuseReference(const RunnerRequest& request) {
                    "the reference kernels run on the CPU only", "use --backend cpu");
 }
 
-// Of an executor on a GPU where so much was taken before it came.
-GpuMemory MemoryOf(Device& device, const Executor& executor, int64_t before) {
-  device.Activate();
-  const int64_t taken = device.UsedBytes() - before;
-  return {executor.workspace_bytes(), std::max<int64_t>(taken - executor.held_bytes(), 0)};
-}
-
-// All ranks on one GPU; a single rank too.
-class OneGpuRunner : public StepRunner {
+// The ranks that share a GPU. Used by one thread at a time.
+class GpuRunner : public StepRunner {
  public:
-  OneGpuRunner(const Machine& machine, const RunnerRequest& request)
-      : device_(machine.open(0)), make_kernel_(machine.make_kernel), program_(request.programs[0]) {
-    device_->Activate();
-    used_before_ = device_->UsedBytes();
-    carrier_ = MakeSharedDevice(*device_);
-    std::vector<const Program*> programs;
-    for (const Program& p : request.programs) programs.push_back(&p);
-    executor_ = std::make_unique<Executor>(*device_, *carrier_, programs,
-                                           StageAxes(request.programs), OptionsOf(machine, request),
-                                           machine.make_kernel, request.read_state);
-  }
-
-  std::byte* Input(int64_t rank, int buffer) override { return executor_->Input(rank, buffer); }
-  void Step() override { executor_->Step(); }
-  const std::byte* Fetch(int64_t rank, int buffer) override {
-    return executor_->Fetch(rank, buffer);
-  }
-  int64_t held_bytes() const override { return executor_->held_bytes(); }
-  int64_t collective_bytes() const override { return executor_->collective_bytes(); }
-  std::optional<GpuMemory> gpu_memory() const override {
-    return MemoryOf(*device_, *executor_, used_before_);
-  }
-  double host_seconds() const override { return executor_->host_seconds(); }
-  void StartProfile(int64_t steps) override { executor_->StartProfile(steps); }
-  std::vector<std::vector<TimeSpan>> TakeProfile() override { return executor_->TakeProfile(); }
-  MachinePeaks MeasurePeaks() override {
-    return cuda::MeasurePeaks(*device_, program_, make_kernel_);
-  }
-
- private:
-  std::unique_ptr<Device> device_;
-  KernelMaker make_kernel_;
-  const Program& program_;
-  int64_t used_before_ = 0;
-  std::unique_ptr<Carrier> carrier_;
-  std::unique_ptr<Executor> executor_;
-};
-
-// One rank with a GPU of its own. Made and used by one thread.
-class GpuRank : public StepRunner {
- public:
-  // Tells the others of `world` when it fails.
-  GpuRank(const Machine& machine, const RunnerRequest& request, size_t rank, int gpu,
-          std::unique_ptr<Communicator> world)
-      : make_kernel_(machine.make_kernel), program_(request.programs[rank]) {
-    Communicator* host = world.get();
+  // `programs`: those of `request` from the rank `first` on. `world`: of ranks that have other
+  // GPUs; null where there are none.
+  GpuRunner(const Machine& machine, const RunnerRequest& request, int gpu, size_t first,
+            size_t count, std::unique_ptr<Communicator> world)
+      : make_kernel_(machine.make_kernel), first_(first), program_(request.programs[first]) {
     try {
       device_ = machine.open(gpu);
       device_->Activate();
       used_before_ = device_->UsedBytes();
-      const Program* program = &program_;
-      carrier_ = machine.connect(*device_, *program, GroupAxes(request.programs), std::move(world));
+      carrier_ =
+          world ? machine.connect(*device_, program_, GroupAxes(request.programs), std::move(world))
+                : MakeSharedDevice(*device_);
+      std::vector<const Program*> programs;
+      for (const Program& p : request.programs.subspan(first, count)) programs.push_back(&p);
       executor_ = std::make_unique<Executor>(
-          *device_, *carrier_, std::span(&program, 1), StageAxes(request.programs),
-          OptionsOf(machine, request), machine.make_kernel, request.read_state);
+          *device_, *carrier_, programs, StageAxes(request.programs), OptionsOf(machine, request),
+          machine.make_kernel, request.read_state);
     } catch (const std::exception& e) {
       if (carrier_) {
         AbortFor(*carrier_, e);
       } else if (world) {
-        AbortFor(*host, e);
+        AbortFor(*world, e);
       }
       throw;
     }
   }
 
-  ~GpuRank() override {
+  ~GpuRunner() override {
     try {
       device_->Activate();
     } catch (const std::exception&) {
@@ -109,7 +63,9 @@ class GpuRank : public StepRunner {
     }
   }
 
-  std::byte* Input(int64_t, int buffer) override { return executor_->Input(0, buffer); }
+  std::byte* Input(int64_t rank, int buffer) override {
+    return executor_->Input(Local(rank), buffer);
+  }
   void Step() override {
     try {
       executor_->Step();
@@ -118,11 +74,16 @@ class GpuRank : public StepRunner {
       throw;
     }
   }
-  const std::byte* Fetch(int64_t, int buffer) override { return executor_->Fetch(0, buffer); }
+  const std::byte* Fetch(int64_t rank, int buffer) override {
+    return executor_->Fetch(Local(rank), buffer);
+  }
   int64_t held_bytes() const override { return executor_->held_bytes(); }
   int64_t collective_bytes() const override { return executor_->collective_bytes(); }
   std::optional<GpuMemory> gpu_memory() const override {
-    return MemoryOf(*device_, *executor_, used_before_);
+    device_->Activate();
+    const int64_t taken = device_->UsedBytes() - used_before_;
+    return GpuMemory{executor_->workspace_bytes(),
+                     std::max<int64_t>(taken - executor_->held_bytes(), 0)};
   }
   double host_seconds() const override { return executor_->host_seconds(); }
   void StartProfile(int64_t steps) override { executor_->StartProfile(steps); }
@@ -132,91 +93,16 @@ class GpuRank : public StepRunner {
   }
 
  private:
+  // Its index among the executor's.
+  size_t Local(int64_t rank) const { return static_cast<size_t>(rank) - first_; }
+
   KernelMaker make_kernel_;
+  size_t first_;
   const Program& program_;
   std::unique_ptr<Device> device_;
   int64_t used_before_ = 0;
   std::unique_ptr<Carrier> carrier_;
   std::unique_ptr<Executor> executor_;
-};
-
-// A GPU and a thread for each rank.
-class ManyGpusRunner : public StepRunner {
- public:
-  ManyGpusRunner(const Machine& machine, const RunnerRequest& request)
-      : ranks_(request.programs.size()), team_(static_cast<int64_t>(request.programs.size())) {
-    auto world = MakeInProcessWorld(static_cast<int>(ranks_.size()));
-    try {
-      team_.RunAll([&](int64_t r) {
-        ranks_[r] = std::make_unique<GpuRank>(machine, request, r, static_cast<int>(r),
-                                              std::move(world[r]));
-      });
-    } catch (...) {
-      DropRanks();
-      throw;
-    }
-  }
-  ~ManyGpusRunner() override { DropRanks(); }
-
-  std::byte* Input(int64_t rank, int buffer) override { return ranks_[rank]->Input(rank, buffer); }
-  void Step() override {
-    team_.RunAll([&](int64_t r) { ranks_[r]->Step(); });
-  }
-  const std::byte* Fetch(int64_t rank, int buffer) override {
-    const std::byte* data = nullptr;
-    team_.RunAll([&](int64_t r) {
-      if (r == rank) data = ranks_[r]->Fetch(rank, buffer);
-    });
-    return data;
-  }
-
-  int64_t held_bytes() const override {
-    int64_t n = 0;
-    for (const auto& r : ranks_) n += r->held_bytes();
-    return n;
-  }
-  int64_t collective_bytes() const override { return ranks_[0]->collective_bytes(); }
-  std::optional<GpuMemory> gpu_memory() const override {
-    GpuMemory sum;
-    for (const auto& r : ranks_) {
-      const GpuMemory one = *r->gpu_memory();
-      sum.workspace += one.workspace;
-      sum.libraries += one.libraries;
-    }
-    return sum;
-  }
-  double host_seconds() const override {
-    double longest = 0;
-    for (const auto& r : ranks_) longest = std::max(longest, r->host_seconds());
-    return longest;
-  }
-  void StartProfile(int64_t steps) override {
-    team_.RunAll([&](int64_t r) { ranks_[r]->StartProfile(steps); });
-  }
-  std::vector<std::vector<TimeSpan>> TakeProfile() override {
-    std::vector<std::vector<TimeSpan>> spans;
-    for (auto& r : ranks_) spans.push_back(std::move(r->TakeProfile()[0]));
-    return spans;
-  }
-  MachinePeaks MeasurePeaks() override {
-    std::vector<MachinePeaks> peaks(ranks_.size());
-    team_.RunAll([&](int64_t r) { peaks[r] = ranks_[r]->MeasurePeaks(); });
-    MachinePeaks mean;
-    for (const MachinePeaks& p : peaks) {
-      mean.gemm_flops += p.gemm_flops / static_cast<double>(peaks.size());
-      mean.copy_bytes += p.copy_bytes / static_cast<double>(peaks.size());
-    }
-    return mean;
-  }
-
- private:
-  // Each by its own thread, all at once: carriers close together.
-  void DropRanks() {
-    team_.Run([&](int64_t r) { ranks_[r].reset(); });
-  }
-
-  std::vector<std::unique_ptr<GpuRank>> ranks_;
-  RankTeam team_;
 };
 
 // What a process would run on.
@@ -263,7 +149,7 @@ std::unique_ptr<StepRunner> MakeRunnerOn(const Machine& machine, const RunnerReq
   RefuseReference(request);
   size_t ranks = request.programs.size();
   if ((ranks == 1 && !machine.always_connect) || request.options.shared_device) {
-    return std::make_unique<OneGpuRunner>(machine, request);
+    return std::make_unique<GpuRunner>(machine, request, 0, 0, ranks, nullptr);
   }
   if (ranks > static_cast<size_t>(machine.gpus)) {
     throw Diagnostic("E4321", ExitCode::kIo, "--backend cuda",
@@ -271,7 +157,10 @@ std::unique_ptr<StepRunner> MakeRunnerOn(const Machine& machine, const RunnerReq
                             machine.gpus == 1 ? " GPU" : " GPUs"),
                      "use --shared-device to run them all on one GPU");
   }
-  return std::make_unique<ManyGpusRunner>(machine, request);
+  return MakeThreadRunner(static_cast<int64_t>(ranks), [&](int64_t rank, auto world) {
+    return std::make_unique<GpuRunner>(machine, request, static_cast<int>(rank),
+                                       static_cast<size_t>(rank), 1, std::move(world));
+  });
 }
 
 std::unique_ptr<StepRunner> MakeRankOn(const Machine& machine, const RunnerRequest& request,
@@ -286,7 +175,8 @@ std::unique_ptr<StepRunner> MakeRankOn(const Machine& machine, const RunnerReque
     AbortFor(*seat.world, e);
     throw;
   }
-  return std::make_unique<GpuRank>(machine, request, rank, claim.number, std::move(seat.world));
+  return std::make_unique<GpuRunner>(machine, request, claim.number, rank, 1,
+                                     std::move(seat.world));
 }
 
 }  // namespace shardc::cuda
