@@ -6,15 +6,14 @@
 #include <span>
 
 #include "ir/diagnostic.h"
+#include "ir/row_major.h"
 #include "ir/safetensors.h"
 
 namespace shardc {
 namespace {
 
 std::string Position(int64_t element, const Shape& shape) {
-  Shape at(shape.size());
-  for (size_t d = shape.size(); d-- > 0; element /= shape[d]) at[d] = element % shape[d];
-  return shape.empty() ? "" : ShapeToString(at);
+  return shape.empty() ? "" : ShapeToString(PlaceOf(element, shape));
 }
 
 std::string Number(double v) {

@@ -4,6 +4,7 @@
 #include "ir/ops/infer_util.h"
 #include "ir/ops/reference_floats.h"
 #include "ir/philox.h"
+#include "ir/place_in_whole.h"
 
 namespace shardc {
 

@@ -24,19 +24,16 @@ void MapElements(const KernelCall& call, Fn fn) {
   constexpr size_t kInputs = sizeof...(In);
   const TensorView& out = call.out[0];
   std::array<Shape, kInputs + 1> strides;
-  strides[0] = reference::Strides(out.shape);
+  strides[0] = DenseStrides(out.shape);
   for (size_t i = 0; i < kInputs; ++i) {
-    strides[i + 1] = reference::BroadcastStrides(call.in[i].shape, out.shape);
+    strides[i + 1] = BroadcastStrides(call.in[i].shape, out.shape);
   }
   std::vector<bool> valid;
   if constexpr (!(reference::kIsFloat<In> && ...)) {
     auto boxes = reference::ValidBoxes(call, out);
     if (boxes.size() != 1 || boxes[0].size != out.shape) {
       valid.assign(out.num_elements(), false);
-      for (const reference::Box& box : boxes) {
-        reference::ForEach<1>(box.size, {strides[0]}, [&](const auto& at) { valid[at[0]] = true; },
-                              {reference::Offset(box.local, strides[0])});
-      }
+      reference::ForEachValid(call, out, [&](int64_t at) { valid[at] = true; });
     }
   }
   auto apply = [&]<size_t... I>(const auto& at, std::index_sequence<I...>) {

@@ -58,9 +58,8 @@ void Reference(const KernelCall& call) {
     }
     // An operand that broadcasts and is itself a result.
     std::vector<double> whole(static_cast<size_t>(NumElements(shape)));
-    reference::ForEach<2>(
-        shape, {reference::BroadcastStrides(shapes[value], shape), reference::Strides(shape)},
-        [&](const auto& at) { whole[at[1]] = values[value][at[0]]; });
+    reference::ForEach<2>(shape, {BroadcastStrides(shapes[value], shape), DenseStrides(shape)},
+                          [&](const auto& at) { whole[at[1]] = values[value][at[0]]; });
     FromDoubles(whole, call.out[r]);
   }
 }

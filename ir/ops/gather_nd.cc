@@ -7,6 +7,7 @@
 #include "ir/builder.h"
 #include "ir/ops/infer_util.h"
 #include "ir/ops/reference_util.h"
+#include "ir/place_in_whole.h"
 
 namespace shardc {
 namespace {
@@ -119,39 +120,33 @@ template <typename Fn>
 void ForEachTuple(const KernelCall& call, std::string_view op, const Shape& x, Fn fn) {
   const TensorView& indices = call.in[1];
   Dims g(*call.attrs, indices.shape);
-  const Shape origin = OriginOf(*call.attrs, indices.rank());
-  Shape x_strides = reference::Strides(x), i_strides = reference::Strides(indices.shape);
+  Shape x_strides = DenseStrides(x), i_strides = DenseStrides(indices.shape);
   const int tuple_dims = indices.rank() - 1;
   for (const Box& box : reference::ValidBoxes(call, indices)) {
     Shape size(box.size.begin(), box.size.end() - 1), local = box.local;
     local.back() = 0;
-    Shape strides(i_strides.begin(), i_strides.end() - 1), dense = reference::Strides(size);
+    Shape strides(i_strides.begin(), i_strides.end() - 1);
     Shape batch_strides(tuple_dims, 0);
     int64_t batch_base = 0;
     for (int d = 0; d < g.batch; ++d) {
       batch_strides[d] = x_strides[d];
       batch_base += box.local[d] * x_strides[d];
     }
-    reference::ForEach<3>(size, {strides, batch_strides, dense},
-                          [&](const auto& at) {
-                            int64_t from = at[1];
-                            for (int j = 0; j < g.k; ++j) {
-                              int64_t n = x[g.batch + j],
-                                      v = reference::ReadInt(indices, at[0] + j);
-                              if (v < -n || v >= n) {
-                                Shape position = box.global;
-                                for (int d = 0; d < tuple_dims; ++d)
-                                  position[d] += at[2] / dense[d] % size[d];
-                                position.back() = j;
-                                for (size_t d = 0; d < position.size(); ++d)
-                                  position[d] += origin[d];
-                                reference::ThrowOutOfRange(op, "indices", position, v, -n, n);
-                              }
-                              from += (v < 0 ? v + n : v) * x_strides[g.batch + j];
-                            }
-                            fn(at[0] / g.k, from);
-                          },
-                          {reference::Offset(local, i_strides), batch_base, 0});
+    reference::ForEach<2>(
+        size, {strides, batch_strides},
+        [&](const auto& at) {
+          int64_t from = at[1];
+          for (int j = 0; j < g.k; ++j) {
+            int64_t n = x[g.batch + j], v = reference::ReadInt(indices, at[0] + j);
+            if (v < -n || v >= n) {
+              throw reference::OutOfRange(op, "indices", PlaceInWhole(call, indices, at[0] + j), v,
+                                          -n, n);
+            }
+            from += (v < 0 ? v + n : v) * x_strides[g.batch + j];
+          }
+          fn(at[0] / g.k, from);
+        },
+        {reference::Offset(local, i_strides), batch_base});
   }
 }
 

@@ -28,23 +28,9 @@ std::vector<int64_t> LocalPositions(const KernelCall& call, const TensorView& vi
 template <typename Fn>
 void ForEachIndex(const KernelCall& call, const TensorView& indices, std::string_view op,
                   std::string_view operand, int64_t low, int64_t high, Fn fn) {
-  Shape strides = reference::Strides(indices.shape);
-  const Shape origin = OriginOf(*call.attrs, indices.rank());
-  for (const Box& box : reference::ValidBoxes(call, indices)) {
-    Shape dense = reference::Strides(box.size);
-    reference::ForEach<2>(box.size, {strides, dense},
-                          [&](const auto& at) {
-                            int64_t value = reference::ReadInt(indices, at[0]);
-                            if (value < low || value >= high) {
-                              Shape position = box.global;
-                              for (size_t d = 0; d < dense.size(); ++d)
-                                position[d] += origin[d] + at[1] / dense[d] % box.size[d];
-                              reference::ThrowOutOfRange(op, operand, position, value, low, high);
-                            }
-                            fn(at[0], value);
-                          },
-                          {reference::Offset(box.local, strides), 0});
-  }
+  reference::CheckRange(call, indices, op, operand, low, high);
+  reference::ForEachValid(call, indices,
+                          [&](int64_t at) { fn(at, reference::ReadInt(indices, at)); });
 }
 
 // A gather or its gradient as [outer, n, inner] and [outer, indices, inner].

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ir/diagnostic.h"
+#include "ir/place_in_whole.h"
 #include "ir/shape_limit.h"
 
 namespace shardc {
@@ -120,10 +121,6 @@ std::vector<DimFactors> AddDims(ShardingRule& rule, const Shape& shape, FactorKi
     if (shape[d] != 1) dims[d].factors = {rule.AddFactor(shape[d], kind)};
   }
   return dims;
-}
-
-Shape OriginOf(const Attributes& attrs, int rank) {
-  return attrs.IntList("origin", Shape(static_cast<size_t>(rank)));
 }
 
 void CheckOrigin(std::string_view op, const Attributes& attrs, const TensorType& part,

@@ -47,9 +47,7 @@ std::vector<bool> AxisMask(const Ints& axes, int rank);
 std::vector<DimFactors> AddDims(ShardingRule& rule, const Shape& shape,
                                 FactorKind kind = FactorKind::kPlain);
 
-// Where the elements of an operand begin in the tensor of which it is a part, for messages: the
-// attribute "origin", and the check that it has an entry for each dim.
-Shape OriginOf(const Attributes& attrs, int rank);
+// That the attribute "origin" (ir/place_in_whole.h) has an entry for each dim.
 void CheckOrigin(std::string_view op, const Attributes& attrs, const TensorType& part,
                  std::string_view what);
 // The attributes of a part of the operand, which begins at `by` in it.

@@ -90,19 +90,12 @@ class Rows {
  private:
   void Init(std::string_view op, const KernelCall& call, const TensorView& labels,
             int64_t classes) {
-    std::vector<int64_t> values = ToInts(labels);
-    Shape origin = OriginOf(*call.attrs, labels.rank());
-    for (const ValidRow& row : ValidRows(call, labels, labels.rank())) {
-      int64_t label = values[row.local];
-      bool counts = label != IgnoreIndex(*call.attrs);
-      if (counts && (label < 0 || label >= classes)) {
-        Shape position = row.global;
-        for (size_t d = 0; d < position.size(); ++d) position[d] += origin[d];
-        reference::ThrowOutOfRange(op, "labels", position, label, 0, classes,
-                                   IgnoreIndex(*call.attrs));
-      }
-      rows_.push_back({row.local, counts, label});
-    }
+    const int64_t ignored = IgnoreIndex(*call.attrs);
+    reference::CheckRange(call, labels, op, "labels", 0, classes, ignored);
+    reference::ForEachValid(call, labels, [&](int64_t at) {
+      const int64_t label = reference::ReadInt(labels, at);
+      rows_.push_back({at, label != ignored, label});
+    });
   }
 
   const TensorView& logits_;

@@ -59,10 +59,10 @@ void Fold(const KernelCall& call, const std::vector<int>& axes, Wide<T> start, F
   const TensorView &x = call.in[0], &y = call.out[0];
   std::vector<bool> reduced(x.rank());
   for (int a : axes) reduced[a] = true;
-  Shape x_strides = reference::Strides(x.shape), kept, y_strides(x.rank(), 0);
+  Shape x_strides = DenseStrides(x.shape), kept, y_strides(x.rank(), 0);
   for (int d = 0; d < x.rank(); ++d) kept.push_back(reduced[d] ? 1 : x.shape[d]);
   SHARDC_CHECK(NumElements(kept) == y.num_elements());
-  Shape dense = reference::Strides(kept);
+  Shape dense = DenseStrides(kept);
   for (int d = 0; d < x.rank(); ++d) {
     if (!reduced[d]) y_strides[d] = dense[d];
   }
@@ -279,7 +279,7 @@ void RunCumsum(const KernelCall& call) {
   const TensorView &x = call.in[0], &y = call.out[0];
   const int axis = AxisOf(*call.attrs, x.rank());
   const bool exclusive = call.attrs->Bool("exclusive"), reverse = call.attrs->Bool("reverse");
-  const int64_t n = x.shape[axis], stride = reference::Strides(x.shape)[axis];
+  const int64_t n = x.shape[axis], stride = DenseStrides(x.shape)[axis];
   Shape lines = x.shape;
   lines[axis] = 1;
   std::vector<int> others;  // padding holds anything: integers would overflow on it
@@ -294,7 +294,7 @@ void RunCumsum(const KernelCall& call) {
     std::vector<T> result(x.num_elements(), T());
     for (reference::Box& box : reference::ValidBoxes(call, first, others)) {
       box.size[axis] = 1;
-      Shape strides = reference::Strides(x.shape);
+      Shape strides = DenseStrides(x.shape);
       reference::ForEach<1>(box.size, {strides},
                             [&](const auto& at) {
                               Wide<T> total = 0;

@@ -103,24 +103,6 @@ void RunPart(std::string_view op, const KernelCall& call, const Attributes& attr
   GetOpDef(op).reference(part);
 }
 
-std::vector<ValidRow> ValidRows(const KernelCall& call, const TensorView& view, int dims) {
-  std::vector<ValidRow> rows = {ValidRow()};
-  for (int d = 0; d < dims; ++d) {
-    std::vector<Run> runs = call.Runs(view, d);
-    std::vector<ValidRow> next;
-    for (const ValidRow& row : rows) {
-      for (const Run& run : runs) {
-        for (int64_t i = 0; i < run.size; ++i) {
-          next.push_back({row.local * view.shape[d] + run.local + i, row.global});
-          next.back().global.push_back(run.global + i);
-        }
-      }
-    }
-    rows = std::move(next);
-  }
-  return rows;
-}
-
 void CopyValid(const KernelCall& call, const TensorView& in, const TensorView& out) {
   if (out.num_elements() == 0) return;
   int64_t bytes = DTypeSize(out.dtype);

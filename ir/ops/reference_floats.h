@@ -23,14 +23,6 @@ TensorView ViewOf(std::vector<double>& values, const TensorView& like);
 void RunPart(std::string_view op, const KernelCall& call, const Attributes& attrs,
              const std::vector<TensorView>& in, const std::vector<TensorView>& out);
 
-// A row: an index into the leading dims of a view.
-struct ValidRow {
-  int64_t local = 0;  // flat, over the physical sizes of these dims
-  Shape global;       // where on the global tensor
-};
-// The rows over the first `dims` dims of `view` that are not padding, in local order.
-std::vector<ValidRow> ValidRows(const KernelCall& call, const TensorView& view, int dims);
-
 // Copies what `in` and `out` both hold of the same global tensor; the rest of `out` becomes zero.
 // Both have one rank and one type; `in` must hold every valid element of `out`.
 void CopyValid(const KernelCall& call, const TensorView& in, const TensorView& out);

@@ -3,29 +3,9 @@
 #include <cstring>
 #include <numeric>
 
+#include "ir/place_in_whole.h"
+
 namespace shardc::reference {
-
-Shape Strides(const Shape& shape) {
-  Shape strides(shape.size());
-  int64_t n = 1;
-  for (size_t d = shape.size(); d-- > 0;) {
-    strides[d] = n;
-    n *= shape[d];
-  }
-  return strides;
-}
-
-Shape BroadcastStrides(const Shape& from, const Shape& to) {
-  SHARDC_CHECK(from.size() <= to.size());
-  Shape own = Strides(from), strides(to.size());
-  size_t shift = to.size() - from.size();
-  for (size_t d = 0; d < from.size(); ++d) {
-    SHARDC_CHECK(from[d] == to[d + shift] || from[d] == 1, ShapeToString(from), " to ",
-                 ShapeToString(to));
-    if (from[d] == to[d + shift]) strides[d + shift] = own[d];
-  }
-  return strides;
-}
 
 std::vector<Box> ValidBoxes(const KernelCall& call, const TensorView& view,
                             std::span<const int> dims) {
@@ -40,7 +20,6 @@ std::vector<Box> ValidBoxes(const KernelCall& call, const TensorView& view,
       for (const Run& run : runs) {
         next.push_back(box);
         next.back().local.push_back(run.local);
-        next.back().global.push_back(run.global);
         next.back().size.push_back(run.size);
       }
     }
@@ -72,13 +51,23 @@ void ZeroFill(const TensorView& view) {
   if (bytes > 0) std::memset(view.data, 0, static_cast<size_t>(bytes));
 }
 
-void ThrowOutOfRange(std::string_view op, std::string_view operand, const Shape& position,
-                     int64_t value, int64_t low, int64_t high, std::optional<int64_t> ignored) {
-  throw Diagnostic(
+Diagnostic OutOfRange(std::string_view op, std::string_view operand, const Shape& place,
+                      int64_t value, int64_t low, int64_t high, std::optional<int64_t> ignored) {
+  return Diagnostic(
       "E4003", ExitCode::kUsage, StrCat("op '", op, "'"),
-      StrCat(operand, ShapeToString(position), " = ", value, " is outside [", low, ", ", high, ")"),
+      StrCat(operand, ShapeToString(place), " = ", value, " is outside [", low, ", ", high, ")"),
       StrCat("give ", operand, " within that range",
              ignored ? StrCat(", or ", *ignored, " to leave one out") : ""));
+}
+
+void CheckRange(const KernelCall& call, const TensorView& view, std::string_view op,
+                std::string_view operand, int64_t low, int64_t high,
+                std::optional<int64_t> ignored) {
+  ForEachValid(call, view, [&](int64_t at) {
+    const int64_t value = ReadInt(view, at);
+    if ((low <= value && value < high) || value == ignored) return;
+    throw OutOfRange(op, operand, PlaceInWhole(call, view, at), value, low, high, ignored);
+  });
 }
 
 }  // namespace shardc::reference

@@ -13,6 +13,7 @@
 #include "ir/diagnostic.h"
 #include "ir/host_tensor.h"
 #include "ir/kernel_call.h"
+#include "ir/row_major.h"
 
 namespace shardc::reference {
 
@@ -78,11 +79,6 @@ void Store(const TensorView& view, int64_t i, Wide<T> value) {
   view.as<T>()[i] = static_cast<T>(value);
 }
 
-// Row-major strides in elements.
-Shape Strides(const Shape& shape);
-// Strides to read a tensor of shape `from` as if broadcast (numpy) to `to`: 0 where it stretches.
-Shape BroadcastStrides(const Shape& from, const Shape& to);
-
 // Calls fn(const std::array<int64_t, N>& offsets) for each index of `size` in row-major order;
 // offsets[k] = base[k] + sum of index[d] * strides[k][d].
 template <size_t N, typename Fn>
@@ -111,27 +107,42 @@ void ForEach(const Shape& size, const std::array<Shape, N>& strides, Fn fn,
   }
 }
 
-// A stretch of a view without padding: where it starts in the view and in the global tensor.
+// A stretch of a view without padding: where it starts.
 struct Box {
-  Shape local, global, size;
+  Shape local, size;
 };
 // The boxes that make up the valid part of a view, in local order. With `dims`, only padding along
-// these dims is left out; the other dims are taken physically (their `global` means nothing then).
+// these dims is left out.
 std::vector<Box> ValidBoxes(const KernelCall& call, const TensorView& view);
 std::vector<Box> ValidBoxes(const KernelCall& call, const TensorView& view,
                             std::span<const int> dims);
 // Sum of index[d] * strides[d].
 int64_t Offset(const Shape& index, const Shape& strides);
 
+// Calls fn(element of the view) for each that is no padding, box by box.
+template <typename Fn>
+void ForEachValid(const KernelCall& call, const TensorView& view, Fn fn) {
+  const Shape strides = DenseStrides(view.shape);
+  for (const Box& box : ValidBoxes(call, view)) {
+    ForEach<1>(box.size, {strides}, [&](const auto& at) { fn(at[0]); },
+               {Offset(box.local, strides)});
+  }
+}
+
 // An integer of an i32 or i64 view.
 int64_t ReadInt(const TensorView& view, int64_t offset);
 // Sets every byte of the view to zero.
 void ZeroFill(const TensorView& view);
 
-// Throws Diagnostic E4003: `operand` of `op` holds `value` at global index `position`, outside
-// [low, high). `ignored`: the value outside it that is allowed.
-[[noreturn]] void ThrowOutOfRange(std::string_view op, std::string_view operand,
-                                  const Shape& position, int64_t value, int64_t low, int64_t high,
-                                  std::optional<int64_t> ignored = std::nullopt);
+// Diagnostic E4003: `operand` of `op` holds `value` at that place, outside [low, high). `ignored`:
+// the value outside it that is allowed.
+Diagnostic OutOfRange(std::string_view op, std::string_view operand, const Shape& place,
+                      int64_t value, int64_t low, int64_t high,
+                      std::optional<int64_t> ignored = std::nullopt);
+// Throws it for the first value of an integer view, padding apart, that is neither within [low,
+// high) nor ignored.
+void CheckRange(const KernelCall& call, const TensorView& view, std::string_view op,
+                std::string_view operand, int64_t low, int64_t high,
+                std::optional<int64_t> ignored = std::nullopt);
 
 }  // namespace shardc::reference

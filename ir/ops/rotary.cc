@@ -122,7 +122,7 @@ void Reference(const KernelCall& call) {
   const double sign = call.attrs->Bool("inverse") ? -1 : 1;
   const Shape rows = WithoutLast(shape);
   auto strides = [&](const TensorView& v) {
-    Shape s = reference::BroadcastStrides(WithoutLast(v.shape), rows);
+    Shape s = BroadcastStrides(WithoutLast(v.shape), rows);
     for (int64_t& n : s) n *= v.shape.back();
     return s;
   };

@@ -7,7 +7,7 @@ namespace shardc {
 
 void CopyStrided(const TensorView& in, const Shape& from, const Shape& step, const TensorView& out,
                  const Shape& to, const Shape& size) {
-  Shape in_strides = reference::Strides(in.shape), out_strides = reference::Strides(out.shape);
+  Shape in_strides = DenseStrides(in.shape), out_strides = DenseStrides(out.shape);
   int64_t in_base = reference::Offset(from, in_strides);
   int64_t out_base = reference::Offset(to, out_strides);
   for (size_t d = 0; d < step.size(); ++d) in_strides[d] *= step[d];

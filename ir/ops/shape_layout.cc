@@ -113,10 +113,10 @@ std::vector<Value*> TransposeGradient(const GradientArgs& args) {
 
 void RunTranspose(const KernelCall& call) {
   const TensorView &x = call.in[0], &y = call.out[0];
-  Shape own = reference::Strides(x.shape), strides;
+  Shape own = DenseStrides(x.shape), strides;
   for (int64_t p : call.attrs->IntList("perm")) strides.push_back(own[p]);
   const int64_t bytes = DTypeSize(x.dtype);
-  reference::ForEach<2>(y.shape, {strides, reference::Strides(y.shape)}, [&](const auto& at) {
+  reference::ForEach<2>(y.shape, {strides, DenseStrides(y.shape)}, [&](const auto& at) {
     std::memcpy(y.data + at[1] * bytes, x.data + at[0] * bytes, static_cast<size_t>(bytes));
   });
 }
@@ -136,8 +136,7 @@ void RunBroadcastTo(const KernelCall& call) {
   const TensorView &x = call.in[0], &y = call.out[0];
   const int64_t bytes = DTypeSize(x.dtype);
   reference::ForEach<2>(
-      y.shape, {reference::BroadcastStrides(x.shape, y.shape), reference::Strides(y.shape)},
-      [&](const auto& at) {
+      y.shape, {BroadcastStrides(x.shape, y.shape), DenseStrides(y.shape)}, [&](const auto& at) {
         std::memcpy(y.data + at[1] * bytes, x.data + at[0] * bytes, static_cast<size_t>(bytes));
       });
 }

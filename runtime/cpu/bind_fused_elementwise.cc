@@ -1,3 +1,4 @@
+#include "ir/row_major.h"
 #include "ir/scalar_program.h"
 #include "runtime/cpu/bind.h"
 #include "runtime/cpu/kernels/kernel_table.h"
@@ -52,18 +53,6 @@ FusedStep Step(const ScalarStep& step) {
 
 bool IsF32OrBf16(const TensorView& v) { return v.dtype == DType::kF32 || v.dtype == DType::kBF16; }
 
-// Elements from one index of each dim of `shape` to the next; 0 where the operand broadcasts.
-std::vector<int64_t> Strides(const Shape& operand, const Shape& shape) {
-  std::vector<int64_t> strides(shape.size(), 0);
-  int64_t stride = 1;
-  for (size_t i = 0; i < operand.size(); ++i) {
-    size_t d = operand.size() - 1 - i, to = shape.size() - 1 - i;
-    strides[to] = operand[d] == 1 ? 0 : stride;
-    stride *= operand[d];
-  }
-  return strides;
-}
-
 // Neighbouring dims that all inputs walk through as if they were one become one.
 bool SetDims(const Shape& shape, const std::vector<std::vector<int64_t>>& strides,
              FusedArgs& args) {
@@ -89,7 +78,7 @@ std::unique_ptr<Kernel> MakeFused(const KernelRequest& r) {
   std::vector<std::vector<int64_t>> strides;
   for (const TensorView& v : r.call.in) {
     if (!IsF32OrBf16(v)) return nullptr;
-    strides.push_back(Strides(v.shape, r.call.out[0].shape));
+    strides.push_back(BroadcastStrides(v.shape, r.call.out[0].shape));
     args.inputs[args.num_inputs++] = {v.data, v.dtype == DType::kBF16, {}};
   }
   if (!SetDims(r.call.out[0].shape, strides, args)) return nullptr;

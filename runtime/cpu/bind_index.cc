@@ -1,4 +1,3 @@
-#include "ir/ops/infer_util.h"
 #include "ir/ops/reference_util.h"
 #include "runtime/cpu/bind.h"
 #include "runtime/cpu/kernels/kernel_table.h"
@@ -22,34 +21,12 @@ bool Arguments(const KernelRequest& r, const TensorView& table, const TensorView
   return true;
 }
 
-void CheckIds(const KernelCall& call, const TensorView& ids, int64_t rows) {
-  const int64_t* p = ids.as<const int64_t>();
-  const Shape origin = OriginOf(*call.attrs, ids.rank());
-  for (const reference::Box& box : reference::ValidBoxes(call, ids)) {
-    Shape strides = reference::Strides(ids.shape);
-    reference::ForEach<1>(
-        box.size, {strides},
-        [&](const std::array<int64_t, 1>& at) {
-          if (p[at[0]] >= 0 && p[at[0]] < rows) return;
-          // The global position, from the local one.
-          Shape position(ids.shape.size());
-          int64_t rest = at[0];
-          for (size_t d = position.size(); d-- > 0;) {
-            position[d] = rest % ids.shape[d] - box.local[d] + box.global[d] + origin[d];
-            rest /= ids.shape[d];
-          }
-          reference::ThrowOutOfRange("embedding", "ids", position, p[at[0]], 0, rows);
-        },
-        {reference::Offset(box.local, strides)});
-  }
-}
-
 std::unique_ptr<Kernel> MakeEmbedding(const KernelRequest& r) {
   EmbeddingArgs args;
   if (!Arguments(r, r.call.in[0], r.call.in[1], &args)) return nullptr;
-  return MakeKernel([args, call = r.call, ids = r.call.in[1],
-                     rows = r.call.GlobalDim(r.call.in[0], 0), table = In(r, 0), y = Out(r, 0)] {
-    CheckIds(call, ids, rows);
+  return MakeKernel([args, call = r.call, rows = r.call.GlobalDim(r.call.in[0], 0),
+                     table = In(r, 0), y = Out(r, 0)] {
+    reference::CheckRange(call, call.in[1], "embedding", "ids", 0, rows);
     Kernels().embedding.gather(args, table, y, call.threads);
   });
 }
@@ -61,19 +38,14 @@ struct Stretch {
 
 std::vector<Stretch> ValidStretches(const KernelCall& call, const TensorView& ids) {
   std::vector<Stretch> stretches;
-  const Shape strides = reference::Strides(ids.shape);
-  for (const reference::Box& box : reference::ValidBoxes(call, ids)) {
-    reference::ForEach<1>(box.size, {strides},
-                          [&](const std::array<int64_t, 1>& at) {
-                            Stretch* last = stretches.empty() ? nullptr : &stretches.back();
-                            if (last && last->begin + last->count == at[0]) {
-                              ++last->count;
-                            } else {
-                              stretches.push_back({at[0], 1});
-                            }
-                          },
-                          {reference::Offset(box.local, strides)});
-  }
+  reference::ForEachValid(call, ids, [&](int64_t at) {
+    Stretch* last = stretches.empty() ? nullptr : &stretches.back();
+    if (last && last->begin + last->count == at) {
+      ++last->count;
+    } else {
+      stretches.push_back({at, 1});
+    }
+  });
   if (stretches.empty()) stretches.push_back({0, 0});
   return stretches;
 }

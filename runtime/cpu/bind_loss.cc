@@ -31,43 +31,20 @@ bool Shard(const KernelRequest& r, size_t logits, size_t labels, LogitShard* sha
   return true;
 }
 
-// Where a label lies: the shape of this rank's part of them, and what is added to a place there to
-// have the one in the whole tensor.
-struct Labels {
-  Shape shape, origin;
-  explicit Labels(const KernelRequest& r, size_t labels = 1)
-      : shape(r.call.in[labels].shape), origin(shape.size()) {
-    if (r.call.attrs->Has("origin")) origin = r.call.attrs->IntList("origin");
-    const auto boxes = reference::ValidBoxes(r.call, r.call.in[labels]);
-    if (boxes.empty()) return;
-    for (size_t d = 0; d < shape.size(); ++d) origin[d] += boxes[0].global[d] - boxes[0].local[d];
-  }
-};
-
 // Labels are few.
-void CheckLabels(const LogitShard& s, int64_t vocabulary, const Labels& labels,
+void CheckLabels(const KernelCall& call, const TensorView& labels, int64_t vocabulary,
                  std::string_view op) {
-  for (int64_t i = 0; i < s.rows; ++i) {
-    int64_t label = s.labels[i];
-    if (label == s.ignore_index || (label >= 0 && label < vocabulary)) continue;
-    Shape position = labels.origin;
-    int64_t rest = i;
-    for (size_t d = position.size(); d-- > 0;) {
-      position[d] += rest % labels.shape[d];
-      rest /= labels.shape[d];
-    }
-    reference::ThrowOutOfRange(op, "labels", position, label, 0, vocabulary, s.ignore_index);
-  }
+  reference::CheckRange(call, labels, op, "labels", 0, vocabulary,
+                        call.attrs->Int("ignore_index", -100));
 }
 
 std::unique_ptr<Kernel> MakeCrossEntropy(const KernelRequest& r) {
   LogitShard shard;
   if (!Shard(r, 0, 1, &shard) || shard.valid != shard.stride) return nullptr;
-  return MakeKernel(
-      [shard, labels = Labels(r), loss = Out(r, 0), lse = Out(r, 1), threads = r.call.threads] {
-        CheckLabels(shard, shard.valid, labels, "cross_entropy");
-        Kernels().cross_entropy.forward(shard, loss, lse, threads);
-      });
+  return MakeKernel([shard, call = r.call, loss = Out(r, 0), lse = Out(r, 1)] {
+    CheckLabels(call, call.in[1], shard.valid, "cross_entropy");
+    Kernels().cross_entropy.forward(shard, loss, lse, call.threads);
+  });
 }
 
 // logits, labels, max -> sumexp, target
@@ -76,11 +53,11 @@ std::unique_ptr<Kernel> MakeStats(const KernelRequest& r) {
   if (!Shard(r, 0, 1, &shard) || r.call.out.size() != 2) return nullptr;
   if (r.call.in[2].dtype != DType::kF32) return nullptr;
   int64_t vocabulary = r.call.GlobalDim(r.call.in[0], r.call.in[0].rank() - 1);
-  return MakeKernel([shard, vocabulary, labels = Labels(r), max = In(r, 2), sum = Out(r, 0),
-                     target = Out(r, 1), threads = r.call.threads] {
-    CheckLabels(shard, vocabulary, labels, "softmax_stats");
-    Kernels().cross_entropy.sum_exp(shard, max, sum, target, threads);
-  });
+  return MakeKernel(
+      [shard, vocabulary, call = r.call, max = In(r, 2), sum = Out(r, 0), target = Out(r, 1)] {
+        CheckLabels(call, call.in[1], vocabulary, "softmax_stats");
+        Kernels().cross_entropy.sum_exp(shard, max, sum, target, call.threads);
+      });
 }
 
 // dloss, logits, labels, lse -> dlogits
@@ -111,11 +88,10 @@ std::unique_ptr<Kernel> MakeWithGrad(const KernelRequest& r) {
   if (shard.valid != r.call.attrs->Int("classes", shard.stride)) return nullptr;
   const bool bf16 = r.call.out[1].dtype == DType::kBF16;
   if (!bf16 && r.call.out[1].dtype != DType::kF32) return nullptr;
-  return MakeKernel([shard, labels = Labels(r, 2), dloss = In(r, 0), loss = Out(r, 0),
-                     dx = bf16 ? nullptr : Out(r, 1), dx_bf16 = bf16 ? OutBf16(r, 1) : nullptr,
-                     threads = r.call.threads] {
-    CheckLabels(shard, shard.valid, labels, "cross_entropy");
-    Kernels().cross_entropy.with_grad(shard, dloss, loss, dx, dx_bf16, threads);
+  return MakeKernel([shard, call = r.call, dloss = In(r, 0), loss = Out(r, 0),
+                     dx = bf16 ? nullptr : Out(r, 1), dx_bf16 = bf16 ? OutBf16(r, 1) : nullptr] {
+    CheckLabels(call, call.in[2], shard.valid, "cross_entropy");
+    Kernels().cross_entropy.with_grad(shard, dloss, loss, dx, dx_bf16, call.threads);
   });
 }
 

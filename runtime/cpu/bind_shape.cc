@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "ir/row_major.h"
 #include "runtime/cpu/bind.h"
 #include "runtime/cpu/kernels/layout.h"
 #include "runtime/cpu/kernels/parallel.h"
@@ -19,22 +20,12 @@ struct Copy {
   }
 };
 
-Ints Strides(const Shape& shape) {
-  Ints s(shape.size());
-  int64_t n = 1;
-  for (size_t i = shape.size(); i-- > 0;) {
-    s[i] = n;
-    n *= shape[i];
-  }
-  return s;
-}
-
 Copy Between(const KernelRequest& r, const TensorView& src, const TensorView& dst) {
   Copy c;
   c.src = src.data;
   c.dst = dst.data;
-  c.src_strides = Strides(src.shape);
-  c.dst_strides = Strides(dst.shape);
+  c.src_strides = DenseStrides(src.shape);
+  c.dst_strides = DenseStrides(dst.shape);
   c.element = static_cast<int>(DTypeSize(src.dtype));
   c.threads = r.call.threads;
   return c;
@@ -57,13 +48,7 @@ std::unique_ptr<Kernel> MakeBroadcast(const KernelRequest& r) {
   const TensorView &in = r.call.in[0], &out = r.call.out[0];
   if (!RankFits(out)) return nullptr;
   Copy c = Between(r, in, out);
-  Ints strides(out.shape.size(), 0);
-  size_t shift = out.shape.size() - in.shape.size();
-  for (size_t d = 0; d < in.shape.size(); ++d) {
-    // Locally both are 1, or the operand's dim is whole.
-    if (in.shape[d] == out.shape[d + shift]) strides[d + shift] = c.src_strides[d];
-  }
-  c.src_strides = strides;
+  c.src_strides = BroadcastStrides(in.shape, out.shape);
   c.dims = out.shape;
   return MakeKernel(c);
 }
@@ -113,7 +98,7 @@ std::unique_ptr<Kernel> Pieces(const KernelRequest& r, bool split) {
   int64_t at = 0;
   for (const TensorView& piece : split ? r.call.out : r.call.in) {
     Copy c = split ? Between(r, whole, piece) : Between(r, piece, whole);
-    int64_t offset = at * Strides(whole.shape)[static_cast<size_t>(axis)] * c.element;
+    int64_t offset = at * DenseStrides(whole.shape)[static_cast<size_t>(axis)] * c.element;
     if (split) {
       c.src += offset;
     } else {

@@ -5,7 +5,8 @@
 #include <cstring>
 
 #include "ir/diagnostic.h"
-#include "ir/shard_copy.h"
+#include "ir/ops/reference_util.h"
+#include "ir/place_in_whole.h"
 #include "runtime/describe.h"
 #include "runtime/groups.h"
 #include "runtime/name_input.h"
@@ -15,13 +16,21 @@ namespace {
 
 constexpr int64_t kFaultWords = 4;
 
-Shape PlaceIn(const Shape& shape, int64_t at) {
-  Shape place(shape.size());
-  for (size_t d = shape.size(); d-- > 0;) {
-    place[d] = at % shape[d];
-    at /= shape[d];
-  }
-  return place;
+// What a kernel has found, as Launch::fault says it.
+Diagnostic FaultIn(const Program& program, const Instruction& instruction, int64_t kind,
+                   int64_t position, int64_t value, int64_t limit) {
+  const Attributes& attrs = instruction.attrs;
+  const Buffer& indices = program.buffers[IndicesOf(program, instruction)];
+  Shape place = PlaceOf(position, indices.type.shape);
+  const Shape origin = OriginOf(attrs, indices.type.rank());
+  for (size_t d = 0; d < place.size(); ++d) place[d] += origin[d];
+  std::optional<int64_t> ignored;
+  if (kind == 3) ignored = attrs.Int("ignore_index", -100);
+  return reference::OutOfRange(instruction.op,
+                               kind == 1   ? "ids"
+                               : kind == 3 ? "labels"
+                                           : "indices",
+                               place, value, kind == 2 ? -limit : 0, limit, ignored);
 }
 
 }  // namespace
@@ -311,28 +320,8 @@ void RankState::CheckFaults() {
                 sizeof(fault));
     const auto [kind, position, value, limit] = fault;
     if (kind == 0) continue;
-    const Instruction& instruction = program_.instructions[i];
-    const Buffer& indices = program_.buffers[IndicesOf(program_, instruction)];
-    // In the whole tensor, of which the rank and the op may have a part.
-    Shape place = PlaceIn(indices.local_shape, position);
-    const auto boxes = ShardBoxes(indices.type, program_.mesh, program_.rank);
-    for (size_t d = 0; d < place.size() && !boxes.empty(); ++d) {
-      place[d] += boxes[0].global[d] - boxes[0].local[d];
-    }
-    if (instruction.attrs.Has("origin")) {
-      const Ints& origin = instruction.attrs.IntList("origin");
-      for (size_t d = 0; d < std::min(place.size(), origin.size()); ++d) place[d] += origin[d];
-    }
-    const char* what = kind == 1 ? "ids" : kind == 3 ? "labels" : "indices";
-    const std::string or_ignored =
-        kind == 3
-            ? StrCat(", or ", instruction.attrs.Int("ignore_index", -100), " to leave one out")
-            : "";
-    const Diagnostic error("E4003", ExitCode::kUsage, "",
-                           StrCat(what, ShapeToString(place), " = ", value, " is outside [",
-                                  kind == 2 ? -limit : 0, ", ", limit, ")"),
-                           StrCat("give ", what, " within that range", or_ignored));
-    throw NameInput(program_, i, error);
+    throw NameInput(program_, i,
+                    FaultIn(program_, program_.instructions[i], kind, position, value, limit));
   }
   faults_clear_ = true;
 }

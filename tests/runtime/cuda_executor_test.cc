@@ -257,8 +257,9 @@ TEST(CudaExecutorStep, AProfileTimesEveryInstructionAndLeavesTheGraphAside) {
 enum class Harm { kRefuse, kFault, kNan };
 class BadKernel : public cuda::CudaKernel {
  public:
-  BadKernel(FakeDevice& device, const KernelRequest& r, Harm harm)
-      : device_(device), out_(r.call.out[0]), harm_(harm) {}
+  // `position`: of the fault, in the whole tensor of ids.
+  BadKernel(FakeDevice& device, const KernelRequest& r, Harm harm, int64_t position)
+      : device_(device), out_(r.call.out[0]), harm_(harm), position_(position) {}
   void Enqueue(const cuda::Launch& launch) override {
     if (harm_ == Harm::kRefuse) throw Diagnostic("E4301", ExitCode::kIo, "CUDA", "no");
     std::byte* data = out_.data;
@@ -266,7 +267,7 @@ class BadKernel : public cuda::CudaKernel {
     device_.Enqueue("bad", launch.stream, {}, [=, this] {
       if (harm_ == Harm::kNan) std::memset(data, 0xff, 4);
       if (harm_ == Harm::kFault && !std::exchange(faulted_, true)) {
-        const int64_t report[] = {1, 5, 99, 64};
+        const int64_t report[] = {1, position_, 99, 64};
         std::memcpy(fault, report, sizeof(report));
       }
     });
@@ -276,18 +277,20 @@ class BadKernel : public cuda::CudaKernel {
   FakeDevice& device_;
   TensorView out_;
   Harm harm_;
+  int64_t position_;
   bool faulted_ = false;  // once: later steps have other ids
 };
 
-// Of the first kernel of that rank.
-Diagnostic FailureOf(Harm harm, const char* mesh = "tp=2", int64_t rank = 0) {
+// Of the first kernel of that rank, or of the first that reads ids.
+Diagnostic FailureOf(Harm harm, const char* mesh = "tp=2", int64_t rank = 0, int64_t position = 0) {
   Compiled c("megatron", mesh);
   FakeDevice device;
   auto carrier = cuda::MakeSharedDevice(device);
   bool made = false;
   cuda::KernelMaker maker = [&](const KernelRequest& r) -> std::unique_ptr<cuda::CudaKernel> {
-    if (r.program.rank == rank && !std::exchange(made, true)) {
-      return std::make_unique<BadKernel>(device, r, harm);
+    const bool has_ids = r.instruction.op == "embedding";
+    if (r.program.rank == rank && (has_ids || harm != Harm::kFault) && !std::exchange(made, true)) {
+      return std::make_unique<BadKernel>(device, r, harm, position);
     }
     return std::make_unique<HostKernel>(device, r);
   };
@@ -307,14 +310,16 @@ Diagnostic FailureOf(Harm harm, const char* mesh = "tp=2", int64_t rank = 0) {
 }
 
 TEST(CudaExecutorStep, ABadIdIsE4003) {
-  Diagnostic d = FailureOf(Harm::kFault);
+  Diagnostic d = FailureOf(Harm::kFault, "tp=2", 0, 5);
   EXPECT_EQ(d.id(), "E4003");
   EXPECT_EQ(d.where(), "rank 0, instruction 0 (embedding at transformer.wte)");
   EXPECT_EQ(d.message(), "ids[0, 5] = 99 is outside [0, 64); it comes from input 'input_ids'");
-  // The second half of the batch.
-  d = FailureOf(Harm::kFault, "dp=2", 1);
+  // Of the second half of the batch; of a sequence that is cut.
+  d = FailureOf(Harm::kFault, "dp=2", 1, 2 * 8 + 5);
   EXPECT_EQ(d.where(), "rank 1, instruction 0 (embedding at transformer.wte)");
   EXPECT_THAT(d.message(), HasSubstr("ids[2, 5] = 99 is outside [0, 64)"));
+  d = FailureOf(Harm::kFault, "cp=2", 1, 8 + 4);
+  EXPECT_THAT(d.message(), HasSubstr("ids[1, 4] = 99 is outside [0, 64)"));
 }
 
 TEST(CudaExecutorStep, ANanNamesItsInstruction) {

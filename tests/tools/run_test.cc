@@ -273,12 +273,13 @@ TEST_F(RunTest, WrongInputs) {
   RunFails("plan --input input_ids=@long.npy", 2, {"E4002", "i64[2, 16]", "i64[2, 17]"});
 }
 
-// The second sequence lives on the second half of the ranks; its position is the one in the whole
-// array.
+// The second sequence lives on the second half of the ranks, or in two stretches on each; its
+// position is the one in the whole array.
 TEST_F(RunTest, TokensOutsideTheVocabulary) {
   WriteIds("big.npy", 16 + 5, 97);
   WriteIds("negative.npy", 3, -1);
-  for (const char* options : {"--spec serial", "--spec megatron --mesh dp=2,tp=2"}) {
+  for (const char* options :
+       {"--spec serial", "--spec megatron --mesh dp=2,tp=2", "--spec megatron --mesh cp=2"}) {
     Compile("plan", options);
     RunFails("plan --input input_ids=@big.npy --input labels=@ids.npy", 2,
              {"E4003", "step 1", "ids[1, 5] = 97", "[0, 97)", "input 'input_ids'"});

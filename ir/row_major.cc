@@ -1,0 +1,38 @@
+#include "ir/row_major.h"
+
+#include "ir/diagnostic.h"
+
+namespace shardc {
+
+Shape DenseStrides(const Shape& shape) {
+  Shape strides(shape.size());
+  int64_t n = 1;
+  for (size_t d = shape.size(); d-- > 0;) {
+    strides[d] = n;
+    n *= shape[d];
+  }
+  return strides;
+}
+
+Shape BroadcastStrides(const Shape& from, const Shape& to) {
+  SHARDC_CHECK(from.size() <= to.size());
+  Shape own = DenseStrides(from), strides(to.size());
+  size_t shift = to.size() - from.size();
+  for (size_t d = 0; d < from.size(); ++d) {
+    SHARDC_CHECK(from[d] == to[d + shift] || from[d] == 1, ShapeToString(from), " to ",
+                 ShapeToString(to));
+    if (from[d] == to[d + shift]) strides[d + shift] = own[d];
+  }
+  return strides;
+}
+
+Shape PlaceOf(int64_t element, const Shape& shape) {
+  Shape place(shape.size());
+  for (size_t d = shape.size(); d-- > 0;) {
+    place[d] = element % shape[d];
+    element /= shape[d];
+  }
+  return place;
+}
+
+}  // namespace shardc

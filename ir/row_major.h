@@ -1,0 +1,15 @@
+// The row-major order of a tensor's elements.
+#pragma once
+
+#include "ir/sharding.h"
+
+namespace shardc {
+
+// For each dim the elements from one index to the next.
+Shape DenseStrides(const Shape& shape);
+// To read a tensor of shape `from` as if broadcast (numpy) to `to`: 0 where it stretches.
+Shape BroadcastStrides(const Shape& from, const Shape& to);
+// The indices of an element.
+Shape PlaceOf(int64_t element, const Shape& shape);
+
+}  // namespace shardc
