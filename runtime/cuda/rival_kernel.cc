@@ -12,8 +12,6 @@
 namespace shardc::cuda {
 namespace {
 
-constexpr int kTimings = 3;
-
 // Of a result, what is compared at once, and where ours of it lies in the memory of the trial.
 struct Piece {
   size_t result;
@@ -109,10 +107,11 @@ class TriedKernel : public RivalKernel {
     try {
       std::string difference = Differences(launch, memory);
       if (!difference.empty()) return "0 differs: " + difference;
-      const double rivals = Fastest(launch, *rival_), own = Fastest(launch, *ours_);
+      const std::vector<double> times = FastestTimes(
+          gpu_, launch.stream, {[&] { rival_->Enqueue(launch); }, [&] { ours_->Enqueue(launch); }});
       char text[80];
-      std::snprintf(text, sizeof(text), " %.4f ms, ours %.4f ms", rivals, own);
-      return (rivals < own ? "1" : "0") + std::string(text);
+      std::snprintf(text, sizeof(text), " %.4f ms, ours %.4f ms", times[0], times[1]);
+      return (times[0] < times[1] ? "1" : "0") + std::string(text);
     } catch (const Diagnostic& d) {
       return "0 failed: " + d.message();
     }
@@ -164,15 +163,6 @@ class TriedKernel : public RivalKernel {
   }
   int64_t Bytes(const Piece& p) const {
     return p.count * DTypeSize(rivalry_.results[p.result].dtype);
-  }
-
-  double Fastest(const Launch& launch, CudaKernel& kernel) const {
-    double fastest = 0;
-    for (int i = 0; i < kTimings; ++i) {
-      const double took = gpu_.Time([&] { kernel.Enqueue(launch); }, launch.stream);
-      if (i == 0 || took < fastest) fastest = took;
-    }
-    return fastest;
   }
 
   std::unique_ptr<CudaKernel> ours_, rival_;

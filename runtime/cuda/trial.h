@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ir/dtype.h"
 
@@ -65,5 +66,10 @@ class TrialGpu {
   // Milliseconds of what `enqueue` gives to the stream.
   virtual double Time(const std::function<void()>& enqueue, Stream s) = 0;
 };
+
+// For each of several ways, which take turns, the milliseconds that it takes at best; infinite for
+// one that throws a Diagnostic, which gets no further turn.
+std::vector<double> FastestTimes(TrialGpu& gpu, TrialGpu::Stream s,
+                                 const std::vector<std::function<void()>>& ways);
 
 }  // namespace shardc::cuda

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,7 +19,7 @@ namespace {
 
 constexpr int64_t kWorkspace = 32 << 20;  // what cuBLAS asks for on sm_90
 constexpr int64_t kMostSums = 64 << 20;   // of a split product
-constexpr int kProposals = 8, kTimings = 3;
+constexpr int kProposals = 8;
 
 void Check(cublasStatus_t status, std::string_view what) {
   if (status != CUBLAS_STATUS_SUCCESS) ThrowCuda(what, cublasLtGetStatusString(status));
@@ -128,25 +129,22 @@ class ProductKernel : public CudaKernel {
       TakeFirst(launch);
       return;
     }
-    // In rounds: a GPU that was idle takes its time to speed up, and slows down when it gets hot.
-    // The first round loads code, and does not count.
-    std::vector<Trial> trials;
+    std::vector<Way> ways;
     for (Form form : forms_) {
-      for (const Way& way : Proposals(launch, form, kProposals)) trials.push_back({way});
+      for (const Way& way : Proposals(launch, form, kProposals)) ways.push_back(way);
     }
-    for (int round = 0; round <= kTimings; ++round) {
-      for (Trial& trial : trials) TimeOnce(launch, round > 0, &trial);
+    std::vector<std::function<void()>> trials;
+    for (const Way& way : ways) {
+      trials.push_back([&] {
+        Take(way);
+        Enqueue(launch);
+      });
     }
-    std::optional<Way> best;
-    double fastest = 0;
-    for (const Trial& trial : trials) {
-      if (trial.refused || (best && trial.fastest >= fastest)) continue;
-      best = trial.way;
-      fastest = trial.fastest;
-    }
-    if (!best) NoProposal();
-    Take(*best);
-    choices.Set(key, Encode(*best));
+    const std::vector<double> times = FastestTimes(ThisGpu(), launch.stream, trials);
+    const auto best = std::min_element(times.begin(), times.end());
+    if (best == times.end() || *best == HUGE_VAL) NoProposal();
+    Take(ways[static_cast<size_t>(best - times.begin())]);
+    choices.Set(key, Encode(*chosen_));
   }
 
   void Enqueue(const Launch& launch) override {
@@ -211,22 +209,6 @@ class ProductKernel : public CudaKernel {
   struct Operands {
     const std::byte *a, *b;
   };
-
-  struct Trial {
-    Way way;
-    double fastest = HUGE_VAL;  // milliseconds
-    bool refused = false;       // although it was proposed
-  };
-  void TimeOnce(const Launch& launch, bool counts, Trial* trial) {
-    if (trial->refused) return;
-    Take(trial->way);
-    try {
-      const double took = ThisGpu().Time([&] { Enqueue(launch); }, launch.stream);
-      if (counts) trial->fastest = std::min(trial->fastest, took);
-    } catch (const Diagnostic&) {
-      trial->refused = true;
-    }
-  }
 
   template <typename T>
   void Set(cublasLtMatmulDescAttributes_t attribute, T value) {
@@ -450,15 +432,10 @@ class SplitProduct : public CudaKernel {
     }
   }
   bool IsFaster(const Launch& launch) {
-    double whole = HUGE_VAL, split = HUGE_VAL;
-    for (int round = 0; round <= kTimings; ++round) {
-      const double a = ThisGpu().Time([&] { whole_->Enqueue(launch); }, launch.stream);
-      const double b = ThisGpu().Time([&] { EnqueueParts(launch); }, launch.stream);
-      if (round == 0) continue;  // it loads code
-      whole = std::min(whole, a);
-      split = std::min(split, b);
-    }
-    return split < whole;
+    const std::vector<double> times =
+        FastestTimes(ThisGpu(), launch.stream,
+                     {[&] { whole_->Enqueue(launch); }, [&] { EnqueueParts(launch); }});
+    return times[1] < times[0];
   }
 
   const MatrixProduct p_;
