@@ -91,9 +91,7 @@ std::optional<std::string> KernelChoices::Find(const std::string& key) const {
 
 void KernelChoices::Set(const std::string& key, std::string bytes) {
   SHARDC_CHECK(key.find_first_of("\t\n") == std::string::npos, key);
-  std::string& known = choices_[key];
-  changed_ = changed_ || known != bytes;
-  known = std::move(bytes);
+  choices_[key] = std::move(bytes);
 }
 
 KernelChoices ReadChoices(const std::string& path) {

@@ -23,12 +23,9 @@ class KernelChoices {
   std::optional<std::string> Find(const std::string& key) const;
   // `key` has no tabs and newlines.
   void Set(const std::string& key, std::string bytes);
-  // Whether Set changed anything.
-  bool changed() const { return changed_; }
 
  private:
   std::map<std::string, std::string> choices_;
-  bool changed_ = false;
 };
 
 // The choices in a file, with leave to measure where they can be kept there: a path without a file

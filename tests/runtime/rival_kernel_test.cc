@@ -184,7 +184,7 @@ TEST_F(Rivals, AChoiceIsKeptWithoutATrial) {
   EXPECT_TRUE(Takes({.rival_time = 9}, kept));
   // And what is not there cannot be taken.
   EXPECT_FALSE(Takes({.refuses = true}, kept));
-  EXPECT_FALSE(kept.changed());
+  EXPECT_EQ(kept.ToText(), choices.ToText());
 }
 
 TEST_F(Rivals, IsTunedBeforeTheTrial) {
@@ -198,13 +198,13 @@ TEST_F(Rivals, IsTunedBeforeTheTrial) {
   KernelChoices kept = KernelChoices::Parse(choices.ToText());
   kept.may_measure = true;
   EXPECT_FALSE(Takes({}, kept));
-  EXPECT_FALSE(kept.changed());
+  EXPECT_EQ(kept.ToText(), choices.ToText());
 }
 
 TEST_F(Rivals, WithoutLeaveToMeasureOursIsTaken) {
   KernelChoices choices;
   EXPECT_FALSE(Takes({}, choices));
-  EXPECT_FALSE(choices.changed());
+  EXPECT_EQ(Choice(choices), "none");
 }
 
 // A library may compile one for a second.
