@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "ir/counted.h"
 #include "ir/diagnostic.h"
 
 namespace shardc {
@@ -67,11 +68,12 @@ void Summarise(const Graph& graph, const StagePrograms& programs, const std::str
   }
   const size_t stages = programs.stages.size();
   const std::string mesh = graph.mesh.ToString();
-  std::fprintf(stderr, "%s: mesh %s, %lld ranks%s, %zu instructions, arena %lld bytes, %s\n",
-               folder.c_str(), mesh.empty() ? "of one rank" : mesh.c_str(),
-               static_cast<long long>(graph.mesh.num_ranks()),
-               stages > 1 ? StrCat(", ", stages, " stages").c_str() : "", instructions,
-               static_cast<long long>(arena), list.empty() ? "no communication" : list.c_str());
+  const std::string text = StrCat(
+      folder, ": ", mesh.empty() ? "" : "mesh " + mesh + ", ",
+      Counted(graph.mesh.num_ranks(), "rank"), stages > 1 ? StrCat(", ", stages, " stages") : "",
+      ", ", Counted(static_cast<int64_t>(instructions), "instruction"), ", arena ", arena,
+      " bytes, ", list.empty() ? "no communication" : list);
+  std::fprintf(stderr, "%s\n", text.c_str());
 }
 
 }  // namespace shardc

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "ir/counted.h"
 #include "ir/diagnostic.h"
 #include "tools/verbs.h"
 
@@ -186,10 +187,11 @@ void PrintDumpTable(const Plan& plan) {
   std::vector<CollectiveUse> uses = CollectivesOf(plan);
   std::string mesh = plan.manifest.mesh.ToString();
   const size_t stages = StagesOf(plan).size();
-  std::printf("model %s, spec %s, mesh %s, %lld ranks%s\n\n", plan.manifest.model.c_str(),
-              plan.manifest.spec.c_str(), mesh.empty() ? "of one rank" : mesh.c_str(),
-              static_cast<long long>(plan.manifest.mesh.num_ranks()),
-              stages > 1 ? StrCat(", ", stages, " stages").c_str() : "");
+  const std::string text = StrCat("model ", plan.manifest.model, ", spec ", plan.manifest.spec,
+                                  mesh.empty() ? "" : ", mesh " + mesh, ", ",
+                                  Counted(plan.manifest.mesh.num_ranks(), "rank"),
+                                  stages > 1 ? StrCat(", ", stages, " stages") : "");
+  std::printf("%s\n\n", text.c_str());
   if (uses.empty()) {
     std::printf("no collectives\n");
   } else {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "ir/diagnostic.h"
+#include "ir/counted.h"
 #include "tools/verbs.h"
 
 namespace shardc {
@@ -21,8 +21,7 @@ std::string GroupsText(const Mesh& mesh, const std::vector<int>& axes) {
 }
 
 void PrintMesh(const Mesh& mesh) {
-  std::printf("%s: %lld ranks\n", mesh.ToString().c_str(),
-              static_cast<long long>(mesh.num_ranks()));
+  std::printf("%s: %s\n", mesh.ToString().c_str(), Counted(mesh.num_ranks(), "rank").c_str());
   // Every set of axes, the single ones first.
   int n = mesh.num_axes();
   for (int size = 1; size <= n; ++size) {

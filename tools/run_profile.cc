@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "ir/counted.h"
 #include "ir/diagnostic.h"
 
 namespace shardc {
@@ -122,9 +123,11 @@ double GemmShare(const Profile& profile) {
 std::string ProfileTables(const Profile& profile) {
   const MachinePeaks& peaks = profile.peaks;
   std::string out = Format(
-      "profile: one rank in one step, mean of %zu ranks and %zu steps; peaks of a rank: "
+      "profile: one rank in one step, mean of %s and %s; peaks of a rank: "
       "GEMM %.1f GFLOP/s (f32), copy %.1f GB/s (read and written)\n",
-      profile.ranks.size(), profile.steps(), peaks.gemm_flops / 1e9, peaks.copy_bytes / 1e9);
+      Counted(std::ssize(profile.ranks), "rank").c_str(),
+      Counted(static_cast<int64_t>(profile.steps()), "step").c_str(), peaks.gemm_flops / 1e9,
+      peaks.copy_bytes / 1e9);
   if (profile.steps() == 0) return out;
   out += Table("op", ProfileByOp(profile), peaks);
   out += "\n" + Table("layer", FoldSmallSites(ProfileByLayer(profile)), peaks);

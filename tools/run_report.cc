@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "ir/counted.h"
+
 namespace shardc {
 namespace {
 
@@ -86,8 +88,9 @@ void PrintRunText(const RunReport& report) {
 }
 
 void PrintTimes(const RunReport& report) {
-  std::fprintf(stderr, "%zu steps: min %.3f ms, median %.3f ms", report.times_s.size(),
-               1e3 * Minimum(report.times_s), 1e3 * Median(report.times_s));
+  std::fprintf(stderr, "%s: min %.3f ms, median %.3f ms",
+               Counted(std::ssize(report.times_s), "step").c_str(), 1e3 * Minimum(report.times_s),
+               1e3 * Median(report.times_s));
   if (report.tokens > 0) std::fprintf(stderr, ", %.1f tokens/s", TokensPerSecond(report));
   if (report.gemm_share)
     std::fprintf(stderr, ", GEMM %.1f%% of the time", 100 * *report.gemm_share);

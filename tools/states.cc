@@ -12,6 +12,7 @@
 #include "ir/checksum.h"
 #include "ir/contains.h"
 #include "ir/convert.h"
+#include "ir/counted.h"
 #include "ir/diagnostic.h"
 #include "ir/safetensors.h"
 #include "ir/shard_copy.h"
@@ -115,9 +116,8 @@ class Checkpoint {
     std::vector<std::string> notes;
     auto note = [&](const std::set<std::string>& names, const std::string& what) {
       if (names.empty()) return;
-      const bool one = names.size() == 1;
-      notes.push_back(StrCat(path_, " has ", names.size(), one ? " tensor " : " tensors ", what,
-                             ": '", *names.begin(), one ? "'" : "' the first"));
+      notes.push_back(StrCat(path_, " has ", Counted(std::ssize(names), "tensor"), " ", what, ": '",
+                             *names.begin(), names.size() == 1 ? "'" : "' the first"));
     };
     std::set<std::string> used, converted, unused;
     for (const auto& [name, source] : source_) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "ir/counted.h"
 #include "ir/diagnostic.h"
 #include "ir/manifest.h"
 #include "runtime/abort.h"
@@ -153,8 +154,8 @@ std::unique_ptr<StepRunner> MakeRunnerOn(const Machine& machine, const RunnerReq
   }
   if (ranks > static_cast<size_t>(machine.gpus)) {
     throw Diagnostic("E4321", ExitCode::kIo, "--backend cuda",
-                     StrCat("the plan has ", ranks, " ranks, this machine has ", machine.gpus,
-                            machine.gpus == 1 ? " GPU" : " GPUs"),
+                     StrCat("the plan has ", Counted(static_cast<int64_t>(ranks), "rank"),
+                            ", this machine has ", Counted(machine.gpus, "GPU")),
                      "use --shared-device to run them all on one GPU");
   }
   return MakeThreadRunner(static_cast<int64_t>(ranks), [&](int64_t rank, auto world) {

@@ -134,7 +134,7 @@ TEST_F(ProfileTest, WithoutRepeatTheOnlyStepIsRecorded) {
   Compile("plan", "--spec serial");
   ToolResult r = Tool("run plan --input input_ids=@ids.npy --profile trace.json");
   ASSERT_EQ(r.exit, 0) << r.err;
-  EXPECT_THAT(r.err, AllOf(HasSubstr("mean of 1 ranks and 1 steps"), Not(HasSubstr("wait ms"))));
+  EXPECT_THAT(r.err, AllOf(HasSubstr("mean of 1 rank and 1 step;"), Not(HasSubstr("wait ms"))));
   EXPECT_THAT(CheckTrace(Read("trace.json")), IsEmpty());
 }
 
