@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -55,7 +56,7 @@ namespace fs = std::filesystem;
 bool IsWrittenDirectly(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  return fs::exists(status) && !fs::is_regular_file(status);
+  return fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
 }
 
 // Also where a link leads to nothing yet. Not of /dev/stdout, /dev/fd/3 and such where these are
@@ -72,8 +73,26 @@ std::string Target(const std::string& path) {
   return target.string();
 }
 
-std::string PlaceFor(const std::string& path) {
+std::string FolderOf(const std::string& path) {
+  const fs::path folder = fs::path(path).parent_path();
+  return folder.empty() ? "." : folder.string();
+}
+
+// The errno for what is there and must stay, else 0. rename() asks about the folder alone, and only
+// when all is written.
+int WhyItStays(const std::string& path) {
+  struct stat file = {}, folder = {};
+  if (stat(path.c_str(), &file) != 0) return 0;
+  if (S_ISDIR(file.st_mode)) return EISDIR;
+  if (faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) return errno;
+  if (stat(FolderOf(path).c_str(), &folder) != 0 || !(folder.st_mode & S_ISVTX)) return 0;
+  const uid_t user = geteuid();
+  return user == 0 || user == file.st_uid || user == folder.st_uid ? 0 : EPERM;
+}
+
+std::string PlaceFor(const std::string& path, const std::string& shown) {
   if (IsWrittenDirectly(path)) return path;
+  if (const int error = WhyItStays(path); error != 0) throw CannotWrite(shown, error);
   RemoveStaleBeside(path);
   return HiddenBeside(path);
 }
@@ -93,8 +112,7 @@ void RemoveStaleBeside(const std::string& path) {
   const fs::path p(path);
   const std::string prefix = HiddenName(p);
   std::error_code error;
-  const fs::path folder = p.has_parent_path() ? p.parent_path() : fs::path(".");
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
+  for (const auto& entry : fs::directory_iterator(FolderOf(path), error)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(prefix)) continue;
     const std::string pid = name.substr(prefix.size());
@@ -108,7 +126,14 @@ void RemoveStaleBeside(const std::string& path) {
 }
 
 WholeFile::WholeFile(const std::string& path)
-    : shown_(path), target_(Target(path)), written_(PlaceFor(target_)), file_(written_, shown_) {}
+    : shown_(path),
+      target_(Target(path)),
+      written_(PlaceFor(target_, shown_)),
+      file_(written_, shown_) {
+  struct stat there = {};
+  if (written_ == target_ || stat(target_.c_str(), &there) != 0) return;
+  chmod(written_.c_str(), there.st_mode & 0777);  // a private file stays one
+}
 
 WholeFile::~WholeFile() {
   if (!committed_ && written_ != target_) unlink(written_.c_str());

@@ -35,9 +35,9 @@ std::string HiddenBeside(const std::string& path);
 void RemoveStaleBeside(const std::string& path);
 
 // A file that is there under its name only when it is whole, also after a loss of power: until
-// Commit it is hidden beside it, and what killed processes left there goes. A link is followed;
-// what is there and is no regular file (a device, a pipe) is written to as it is. Throws as
-// OutputFile.
+// Commit it is hidden beside it, and what killed processes left there goes. A link is followed; a
+// file that is there is replaced where this user may write it, and its permissions stay; a device
+// or a pipe is written to as it is. Throws as OutputFile.
 class WholeFile {
  public:
   explicit WholeFile(const std::string& path);
