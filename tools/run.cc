@@ -87,18 +87,18 @@ class Run {
     ReadScalars();
     // First what took longest to make.
     if (o_.repeat == 0) SaveStates();
-    if (!o_.save.empty()) {
-      Save(o_.save, session_.OutputNames(), &Session::OutputType, &Session::Output);
-    }
+    Keep(o_.save,
+         [&] { Save(o_.save, session_.OutputNames(), &Session::OutputType, &Session::Output); });
     if (!o_.check.empty()) golden_ = Golden();
     Repeat();
     if (o_.repeat > 0) SaveStates();
-    if (!o_.profile.empty()) WriteProfile();
+    Keep(o_.profile, [&] { WriteProfile(); });
     if (steps_run_ < inputs_.steps()) {
       std::fprintf(stderr, "note: the inputs hold %lld steps; --steps runs more than %lld\n",
                    static_cast<long long>(inputs_.steps()), static_cast<long long>(steps_run_));
     }
     Report();
+    if (not_written_) throw *not_written_;
     if (Interrupted()) return NoteInterrupt();
     if (golden_) throw *golden_;
     return 0;
@@ -126,11 +126,23 @@ class Run {
     if (!o_.check.empty()) SafetensorsFile{o_.check};
   }
 
-  void SaveStates() const {
-    if (!o_.save_params.empty()) {
-      Save(o_.save_params, Params(), &Session::StateType, &Session::State);
+  // What the run has made takes more than one file: where one cannot be written the others are, and
+  // the report.
+  template <typename F>
+  void Keep(const std::string& path, F write) {
+    if (path.empty()) return;
+    try {
+      write();
+    } catch (const Diagnostic& d) {
+      if (d.code() != ExitCode::kIo) throw;
+      if (!not_written_) not_written_ = d;
     }
-    if (!o_.save_checkpoint.empty()) SaveCheckpoint();
+  }
+
+  void SaveStates() {
+    Keep(o_.save_checkpoint, [&] { SaveCheckpoint(); });
+    Keep(o_.save_params,
+         [&] { Save(o_.save_params, Params(), &Session::StateType, &Session::State); });
   }
 
   void SaveCheckpoint() const {
@@ -266,7 +278,6 @@ class Run {
     writer.Finish();
   }
 
-  // What to throw after the report, if anything.
   std::optional<Diagnostic> Golden() const {
     try {
       CheckGolden(
@@ -302,7 +313,7 @@ class Run {
   int signal_ = 0;
   RunReport report_;
   MachinePeaks peaks_;
-  std::optional<Diagnostic> golden_;
+  std::optional<Diagnostic> not_written_, golden_;  // to throw after the report
 };
 
 void CheckBackend(const RunOptions& o) {

@@ -41,7 +41,7 @@ class TraceWriter {
     for (size_t r = 0; r < p_.ranks.size(); ++r) WriteRank(r);
     text_ += "\n]}\n";
     file_.Write(text_);
-    file_.Close();
+    file_.Commit();
   }
 
  private:
@@ -145,7 +145,7 @@ class TraceWriter {
   }
 
   const Profile& p_;
-  OutputFile file_;
+  WholeFile file_;
   int64_t origin_ = 0;
   std::string text_;
   bool first_ = true;

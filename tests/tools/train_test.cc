@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -264,6 +265,26 @@ TEST_F(TrainTest, CheckpointsComeFirst) {
     const ToolResult r = Tool(run + bad);
     EXPECT_EQ(r.exit, 74) << bad;
     EXPECT_EQ(r.out, "") << bad;
+  }
+}
+
+// A file that cannot be written takes neither the others along nor the report.
+TEST_F(TrainTest, OneFileThatCannotBeWrittenIsMissingAlone) {
+  WriteIds();
+  Compile("plan", std::string("--spec serial") + kTraining);
+  for (const char* option : {"--save-checkpoint", "--save-params", "--save", "--profile"}) {
+    std::string run = "run plan --steps 1 --json --input input_ids=@ids.npy";
+    for (const char* o : {"--save-checkpoint", "--save-params", "--save", "--profile"}) {
+      run += StrCat(" ", o, " ", o == option ? "/dev/full" : o + 2);
+    }
+    const ToolResult r = Tool(run);
+    EXPECT_EQ(r.exit, 74) << option;
+    EXPECT_THAT(r.err, HasSubstr("E5004: /dev/full")) << option;
+    EXPECT_EQ(Json::parse(r.out)["steps"].size(), 1) << option;
+    for (const char* o : {"save-checkpoint", "save-params", "save", "profile"}) {
+      EXPECT_EQ(std::filesystem::remove(Path(o)), std::string(option + 2) != o)
+          << option << " " << o;
+    }
   }
 }
 
