@@ -216,10 +216,12 @@ class NpyReader {
   }
 
   Header ReadHeader() {
-    char magic[8];
-    if (left_ < sizeof magic) Fail(path_, "this is not a .npy file");
-    Take(magic, sizeof magic);
-    if (std::string_view(magic, kMagic.size()) != kMagic) Fail(path_, "this is not a .npy file");
+    char magic[8] = {};
+    if (left_ >= sizeof magic) Take(magic, sizeof magic);
+    if (std::string_view(magic, kMagic.size()) != kMagic) {
+      Fail(path_, "this is not a .npy file",
+           "write it with np.save; safetensors files are those whose names end in .safetensors");
+    }
     int version = magic[6];
     if (version < 1 || version > 3) Fail(path_, StrCat("it has .npy version ", version));
     uint32_t length = 0;

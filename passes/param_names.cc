@@ -18,15 +18,21 @@ bool MatchesAny(const Op& param, const std::vector<std::string>& globs) {
 
 void CheckMatches(const Graph& graph, const char* flag, const std::vector<std::string>& globs) {
   std::vector<std::string> names;
+  std::string renamed;
   for (const Op* param : graph.Params()) {
     for (std::string& name : NamesOf(*param)) names.push_back(std::move(name));
+    if (renamed.empty() && param->attrs.Has("source_aliases")) {
+      renamed = StrCat("; the exporter computed '", param->attrs.String("name"),
+                       "' from a parameter: all keep their names in an export with optimize=False "
+                       "(dynamo) or do_constant_folding=False (TorchScript)");
+    }
   }
   for (const std::string& glob : globs) {
     if (std::any_of(names.begin(), names.end(),
                     [&](const std::string& n) { return GlobMatch(glob, n); }))
       continue;
     throw Diagnostic("E6105", ExitCode::kUsage, flag, StrCat("no parameter matches '", glob, "'"),
-                     NearestNames(glob, names));
+                     NearestNames(glob, names) + renamed);
   }
 }
 

@@ -12,6 +12,20 @@
 #include "runtime/describe.h"
 
 namespace shardc {
+namespace {
+
+std::string AdviceFor(const TensorType& wanted, const HostTensor& given) {
+  if (given.shape() != wanted.shape) {
+    return "give an array of this shape, or compile with --bind for that one; the values of "
+           "several "
+           "steps have one more dim in front";
+  }
+  return wanted.dtype == DType::kBF16
+             ? "numpy has no bf16: write the tensor to a safetensors file, as torch can"
+             : StrCat("convert the array to ", DTypeName(wanted.dtype));
+}
+
+}  // namespace
 
 class Session::Impl {
  public:
@@ -35,12 +49,10 @@ class Session::Impl {
     }
     const TensorType& type = input->type;
     if (value.dtype() != type.dtype || value.shape() != type.shape) {
-      throw Diagnostic(
-          "E4002", ExitCode::kUsage, "--input " + name,
-          StrCat("the plan wants ", DTypeName(type.dtype), ShapeToString(type.shape), ", got ",
-                 DTypeName(value.dtype()), ShapeToString(value.shape())),
-          "convert the array, or compile with --bind for its shape; the values of several steps "
-          "have one more dim in front");
+      throw Diagnostic("E4002", ExitCode::kUsage, "--input " + name,
+                       StrCat("the plan wants ", DTypeName(type.dtype), ShapeToString(type.shape),
+                              ", got ", DTypeName(value.dtype()), ShapeToString(value.shape())),
+                       AdviceFor(type, value));
     }
     for (const auto& [rank, buffer] : input->places) {
       GlobalToLocal(value.raw(), type, programs_[0].mesh, rank, runner_->Input(rank, buffer));

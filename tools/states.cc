@@ -273,10 +273,11 @@ class Checkpoint {
     }
     resumes_ = optimizer_states_ > 0 && found == optimizer_states_;
     if (found == 0 || resumes_) return;
-    throw Unfit(StrCat("has ", found, " of the optimizer's ", optimizer_states_, " states; '",
-                       missing, "' is missing"),
-                "it was saved with another optimizer: compile with that one, or load a file of "
-                "parameters alone");
+    throw Unfit(
+        StrCat("has ", found, " of the optimizer's ", optimizer_states_, " states; '", missing,
+               "' is missing"),
+        "it was saved with another optimizer or --freeze: compile with those, or load a file of "
+        "parameters alone");
   }
 
   bool IsAlias(const std::string& name) const {

@@ -220,6 +220,14 @@ TEST_F(CompileTest, UsageMistakes) {
   Fails("--drop loss", 2, {"E6110", "no output 'loss' to leave out"});
   Fails("--freeze '*.wtf.*'", 2, {"E6105", "--freeze", "matches '*.wtf.*'", "wte.weight"});
   Fails("--train-only 'lora*'", 2, {"E6105", "--train-only", "the nearest names: "});
+  Write(
+      "g.shardc",
+      "graph @g(%x: f32[1, 2]) -> (%y) {\n"
+      "  %w = param \"val_0\" {aliases=[\"l.weight\"], source_aliases=[\"l.weight\"]} : f32[2, 2]\n"
+      "  %y = matmul %x, %w : f32[1, 2]\n"
+      "}\n");
+  EXPECT_THAT(Tool("compile g.shardc -o plan --loss none --freeze '*lora*'").err,
+              HasSubstr("computed 'val_0' from a parameter: all keep their names in an export"));
   Fails("--freeze '*' --optimizer sgd", 2, {"E6102", "no gradient to step along"});
   Fails("--loss none --drop logits", 2, {"E6110", "nothing is left for the plan to compute"});
   Fails("--recompute some", 2, {"E6109", "use none, selective, gathers or full"});

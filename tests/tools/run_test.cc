@@ -256,6 +256,9 @@ TEST_F(RunTest, InputsOfOtherTypes) {
   RunFails(sum + "in.safetensors:wide", 2, {"E4002", "f32[2], got i64[2]"});
   RunFails("sums --input x=@half.npy --input i=@in.safetensors:wide", 2,
            {"E4002", "--input i", "element 1 is 2147483648", "i32"});
+  Write("b.shardc", "graph @g(%x: bf16[2]) -> (%y) {\n  %y = neg %x : bf16[2]\n}\n");
+  Compile("halves", "--loss none", "b.shardc");
+  RunFails("halves --input x=@in.safetensors", 2, {"bf16[2], got f32[2]", "numpy has no bf16"});
 }
 
 TEST_F(RunTest, WrongInputs) {
@@ -266,11 +269,13 @@ TEST_F(RunTest, WrongInputs) {
   RunFails("plan --input input_ids=@ids.npy --input input_ids=@ids.npy", 2, {"E4001", "twice"});
   RunFails("plan --input input_ids=@absent.npy", 74, {"E5001", "absent.npy"});
   Write("text.npy", "these are no numbers");
-  RunFails("plan --input input_ids=@text.npy", 74, {"E5101", "text.npy"});
+  RunFails("plan --input input_ids=@text.npy", 74, {"E5101", "text.npy", "end in .safetensors"});
   WriteNpy(Path("float.npy"), HostTensor(DType::kF32, {2, 16}));
-  RunFails("plan --input input_ids=@float.npy", 2, {"E4002", "i64[2, 16]", "f32[2, 16]"});
+  RunFails("plan --input input_ids=@float.npy", 2,
+           {"E4002", "i64[2, 16]", "f32[2, 16]", "convert the array to i64"});
   WriteNpy(Path("long.npy"), HostTensor(DType::kI64, {2, 17}));
-  RunFails("plan --input input_ids=@long.npy", 2, {"E4002", "i64[2, 16]", "i64[2, 17]"});
+  RunFails("plan --input input_ids=@long.npy", 2,
+           {"E4002", "i64[2, 16]", "i64[2, 17]", "compile with --bind"});
 }
 
 // The second sequence lives on the second half of the ranks, or in two stretches on each; its
