@@ -1,15 +1,19 @@
 #include "tools/interrupt.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <iterator>
+#include <system_error>
 
 namespace shardc {
 namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGPIPE};
 
-volatile std::sig_atomic_t noted = 0;
+std::atomic<int> noted = 0;
+static_assert(std::atomic<int>::is_always_lock_free);  // as signals want it
 
 struct sigaction before[std::size(kSignals)];
 
@@ -21,6 +25,27 @@ void Note(int signal) {
 }
 
 }  // namespace
+
+SignalsApart::SignalsApart() {
+  try {
+    thread_ = std::thread([this] { done_.acquire(); });
+  } catch (const std::system_error&) {
+    return;  // ranks get no threads either, and say so
+  }
+  sigset_t all;
+  sigfillset(&all);
+  for (int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, SIGPIPE}) {
+    sigdelset(&all, own);
+  }
+  pthread_sigmask(SIG_BLOCK, &all, &before_);
+}
+
+SignalsApart::~SignalsApart() {
+  if (!thread_.joinable()) return;
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  done_.release();
+  thread_.join();
+}
 
 Interrupt::Interrupt() {
   noted = 0;
@@ -49,6 +74,10 @@ void Interrupt::Check() const {
 
 void EndBySignal(int signal) {
   std::signal(signal, SIG_DFL);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, signal);
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
   std::raise(signal);
   _exit(128 + signal);
 }

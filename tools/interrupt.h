@@ -2,8 +2,27 @@
 #pragma once
 
 #include <csignal>
+#include <semaphore>
+#include <thread>
 
 namespace shardc {
+
+// While one is there signals come to a thread that does nothing else, so that their handlers run
+// there: oneDNN's products have the stack pointer in the heap (oneDNN issue 4845), which the frame
+// of a handler would overwrite. To be made before the threads that compute, which block what the
+// thread that starts them blocks. What a thread does itself (faults, SIGPIPE) stays with it.
+class SignalsApart {
+ public:
+  SignalsApart();
+  ~SignalsApart();
+  SignalsApart(const SignalsApart&) = delete;
+  SignalsApart& operator=(const SignalsApart&) = delete;
+
+ private:
+  sigset_t before_ = {};
+  std::binary_semaphore done_{0};
+  std::thread thread_;
+};
 
 struct Interrupted {
   int signal;

@@ -331,6 +331,7 @@ void CheckBackend(const RunOptions& o) {
 
 void RunPlan(const RunOptions& o) {
   CheckBackend(o);
+  const SignalsApart signals;
   SessionOptions session = o.session;
   if (Writes(o)) session.noted = Interrupt::Noted;
   auto run = [&o](const Plan& plan, const SessionOptions& options) {
