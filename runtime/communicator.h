@@ -24,6 +24,7 @@ struct Buffers {
   void* recv = nullptr;
   int64_t count = 0;
   DType dtype = DType::kF32;
+  int64_t bytes() const { return count * DTypeSize(dtype); }  // of `count` elements
 };
 
 // One message of an Exchange: a send reads `send`, a receive fills `recv`.
@@ -35,6 +36,7 @@ struct Transfer {
   void* recv = nullptr;
   int64_t count = 0;
   DType dtype = DType::kF32;
+  int64_t bytes() const { return count * DTypeSize(dtype); }
 };
 
 // Another rank failed or left, so this call will never complete.

@@ -36,7 +36,7 @@ class SharedDevice : public Carrier {
  private:
   void One(const Collective& c, std::span<const Member> members, size_t b, Stream s) {
     const Buffers& first = members[0].buffers[b];
-    int64_t bytes = first.count * DTypeSize(first.dtype);
+    int64_t bytes = first.bytes();
     if (bytes == 0) return;
     ReduceOp op = c.max ? ReduceOp::kMax : ReduceOp::kSum;
     size_t n = members.size();

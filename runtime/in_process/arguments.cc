@@ -5,11 +5,6 @@
 #include "ir/diagnostic.h"
 
 namespace shardc::in_process {
-namespace {
-
-int64_t Bytes(const Buffers& b) { return b.count * DTypeSize(b.dtype); }
-
-}  // namespace
 
 void CheckBuffers(std::span<const Buffers> buffers, int64_t send_multiple, int64_t recv_multiple,
                   int64_t in_place_offset) {
@@ -24,9 +19,9 @@ void CheckBuffers(std::span<const Buffers> buffers, int64_t send_multiple, int64
     const auto send = reinterpret_cast<uintptr_t>(b.send);
     const auto recv = reinterpret_cast<uintptr_t>(b.recv);
     const bool overlap =
-        send < recv + recv_multiple * Bytes(b) && recv < send + send_multiple * Bytes(b);
+        send < recv + recv_multiple * b.bytes() && recv < send + send_multiple * b.bytes();
     const bool in_place = in_place_offset != kNeverInPlace &&
-                          static_cast<intptr_t>(recv - send) == in_place_offset * Bytes(b);
+                          static_cast<intptr_t>(recv - send) == in_place_offset * b.bytes();
     if (overlap && !in_place) {
       throw std::invalid_argument(
           StrCat("buffer ", i, ": send and recv overlap, and not in the place where they may"));

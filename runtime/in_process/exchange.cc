@@ -133,7 +133,7 @@ bool InProcessCommunicator::Receive(const Transfer& t) {
                                        " calls ", Describe(*refused, me)));
   }
   if (!letter) return false;
-  if (t.count > 0) std::memcpy(t.recv, letter->transfer.send, t.count * DTypeSize(t.dtype));
+  if (t.count > 0) std::memcpy(t.recv, letter->transfer.send, t.bytes());
   letter->state.store(Letter::kTaken, std::memory_order_release);
   group_->ranks[t.peer].doorbell.Ring();
   return true;

@@ -12,8 +12,6 @@
 namespace shardc::in_process {
 namespace {
 
-int64_t Bytes(const Buffers& b) { return b.count * DTypeSize(b.dtype); }
-
 const std::byte* At(const void* base, int64_t bytes) {
   return static_cast<const std::byte*>(base) + bytes;
 }
@@ -72,14 +70,14 @@ bool InProcessCommunicator::Start(CallKind kind, ReduceOp op, int root,
   post.call.buffers.assign(buffers.begin(), buffers.end());
 
   int64_t total = 0;
-  for (const Buffers& b : buffers) total += RoundUp(send_multiple * Bytes(b), 8);
+  for (const Buffers& b : buffers) total += RoundUp(send_multiple * b.bytes(), 8);
   const bool eager = total <= kEagerBytes;
   if (eager && (kind != CallKind::kBroadcast || root == rank_)) {
     std::byte* at = post.eager.data();
     for (Buffers& b : post.call.buffers) {
-      Copy(at, b.send, send_multiple * Bytes(b));
+      Copy(at, b.send, send_multiple * b.bytes());
       b.send = at;
-      at += RoundUp(send_multiple * Bytes(b), 8);
+      at += RoundUp(send_multiple * b.bytes(), 8);
     }
   }
   Meet();
@@ -118,12 +116,12 @@ void InProcessCommunicator::AllReduce(std::span<const Buffers> buffers, ReduceOp
     } else {
       // All buffers in a row are cut evenly; cuts inside a buffer fall on cache lines.
       int64_t total = 0;
-      for (const Buffers& b : buffers) total += Bytes(b);
+      for (const Buffers& b : buffers) total += b.bytes();
       const int64_t low = total / size() * rank_ + total % size() * rank_ / size();
       const int64_t high = total / size() * (rank_ + 1) + total % size() * (rank_ + 1) / size();
       int64_t start = 0;
       for (size_t i = 0; i < buffers.size(); ++i) {
-        const int64_t bytes = Bytes(buffers[i]);
+        const int64_t bytes = buffers[i].bytes();
         auto cut = [&](int64_t at) {
           const int64_t inside = std::clamp<int64_t>(at - start, 0, bytes);
           const auto line = static_cast<int64_t>(kCacheLine);
@@ -174,7 +172,7 @@ void InProcessCommunicator::AllGather(std::span<const Buffers> buffers) {
     CheckBuffers(buffers, 1, size(), -rank_);
     const bool eager = Start(CallKind::kAllGather, ReduceOp::kSum, 0, buffers, 1);
     for (size_t i = 0; i < buffers.size(); ++i) {
-      const int64_t bytes = Bytes(buffers[i]);
+      const int64_t bytes = buffers[i].bytes();
       // Each begins with its own, so that not all read from the same rank at a time.
       for (int k = 0; k < size(); ++k) {
         const int from = (rank_ + k) % size();
@@ -190,7 +188,7 @@ void InProcessCommunicator::AllToAll(std::span<const Buffers> buffers) {
     CheckBuffers(buffers, size(), size(), kNeverInPlace);
     const bool eager = Start(CallKind::kAllToAll, ReduceOp::kSum, 0, buffers, size());
     for (size_t i = 0; i < buffers.size(); ++i) {
-      const int64_t bytes = Bytes(buffers[i]);
+      const int64_t bytes = buffers[i].bytes();
       for (int k = 0; k < size(); ++k) {
         const int from = (rank_ + k) % size();
         if (bytes == 0) continue;
@@ -207,7 +205,7 @@ void InProcessCommunicator::Broadcast(void* buffer, int64_t count, DType dtype, 
     CheckBuffers({&one, 1}, 1, 1, 0);
     CheckRoot(root, size());
     const bool eager = Start(CallKind::kBroadcast, ReduceOp::kSum, root, {&one, 1}, 1);
-    if (rank_ != root) Copy(buffer, Posted(root, 0).send, Bytes(one));
+    if (rank_ != root) Copy(buffer, Posted(root, 0).send, one.bytes());
     Finish(eager);
   });
 }

@@ -18,8 +18,6 @@ namespace {
 using in_process::Call;
 using in_process::CallKind;
 
-int64_t Bytes(const Buffers& b) { return b.count * DTypeSize(b.dtype); }
-
 std::atomic<int> next_group_id{0};
 
 Call MakeCall(CallKind kind, ReduceOp op, int root, std::span<const Buffers> buffers) {
@@ -27,14 +25,15 @@ Call MakeCall(CallKind kind, ReduceOp op, int root, std::span<const Buffers> buf
 }
 
 // result[p]: from `base` of each buffer, p times (if `by_rank`) its bytes onward.
-std::vector<Strip> Strips(std::span<const Buffers> buffers, int n, const void* Buffers::*base,
+template <typename Pointer>
+std::vector<Strip> Strips(std::span<const Buffers> buffers, int n, Pointer Buffers::*base,
                           bool by_rank) {
   std::vector<Strip> strips(static_cast<size_t>(n));
   for (int p = 0; p < n; ++p) {
     for (const Buffers& b : buffers) {
       const auto* data = static_cast<const std::byte*>(b.*base);
-      if (b.count > 0 && by_rank) data += p * Bytes(b);
-      strips[static_cast<size_t>(p)].Add(data, Bytes(b), b.dtype);
+      if (b.count > 0 && by_rank) data += p * b.bytes();
+      strips[static_cast<size_t>(p)].Add(data, b.bytes(), b.dtype);
     }
   }
   return strips;
@@ -45,9 +44,7 @@ std::vector<Strip> SendStrips(std::span<const Buffers> buffers, int n, bool by_r
 }
 
 std::vector<Strip> RecvStrips(std::span<const Buffers> buffers, int n) {
-  std::vector<Buffers> swapped(buffers.begin(), buffers.end());
-  for (Buffers& b : swapped) b.send = b.recv;
-  return Strips(swapped, n, &Buffers::send, true);
+  return Strips(buffers, n, &Buffers::recv, true);
 }
 
 void Append(Parcel& parcel, const Strip& strip) {
@@ -278,8 +275,7 @@ void MpiCommunicator::AllReduce(std::span<const Buffers> buffers, ReduceOp op) {
     in_process::CheckReduction(buffers, op);
     const Call call = MakeCall(CallKind::kAllReduce, op, 0, buffers);
     const std::vector<Strip> send = SendStrips(buffers, size(), false);
-    Strip out;
-    for (const Buffers& b : buffers) out.Add(b.recv, Bytes(b), b.dtype);
+    const Strip out = Strips(buffers, 1, &Buffers::recv, false)[0];
     if (out.bytes() <= kSmallBytes) return ReduceSmall(call, send, out);
     const int64_t words = out.bytes() / 8;
     auto cut = [&](int r) { return 8 * (words / size() * r + words % size() * r / size()); };
@@ -295,8 +291,7 @@ void MpiCommunicator::ReduceScatter(std::span<const Buffers> buffers, ReduceOp o
     in_process::CheckReduction(buffers, op);
     const Call call = MakeCall(CallKind::kReduceScatter, op, 0, buffers);
     const std::vector<Strip> send = SendStrips(buffers, size(), true);
-    Strip out;
-    for (const Buffers& b : buffers) out.Add(b.recv, Bytes(b), b.dtype);
+    const Strip out = Strips(buffers, 1, &Buffers::recv, false)[0];
     if (out.bytes() <= kSmallBytes) return ReduceSmall(call, send, out);
     ReduceLarge(call, send, out, std::vector<Range>(members_.size(), {0, out.bytes()}), false);
   });
@@ -308,8 +303,8 @@ void MpiCommunicator::AllGather(std::span<const Buffers> buffers) {
     const std::vector<Strip> recv = RecvStrips(buffers, size());
     for (const Buffers& b : buffers) {
       if (b.count == 0) continue;
-      auto* own = static_cast<std::byte*>(b.recv) + rank_ * Bytes(b);
-      if (own != b.send) std::memcpy(own, b.send, static_cast<size_t>(Bytes(b)));
+      auto* own = static_cast<std::byte*>(b.recv) + rank_ * b.bytes();
+      if (own != b.send) std::memcpy(own, b.send, static_cast<size_t>(b.bytes()));
     }
     Move(MakeCall(CallKind::kAllGather, ReduceOp::kSum, 0, buffers),
          SendStrips(buffers, size(), false), recv);
@@ -321,9 +316,9 @@ void MpiCommunicator::AllToAll(std::span<const Buffers> buffers) {
     in_process::CheckBuffers(buffers, size(), size(), in_process::kNeverInPlace);
     for (const Buffers& b : buffers) {
       if (b.count == 0) continue;
-      const int64_t at = rank_ * Bytes(b);
+      const int64_t at = rank_ * b.bytes();
       std::memcpy(static_cast<std::byte*>(b.recv) + at, static_cast<const std::byte*>(b.send) + at,
-                  static_cast<size_t>(Bytes(b)));
+                  static_cast<size_t>(b.bytes()));
     }
     Move(MakeCall(CallKind::kAllToAll, ReduceOp::kSum, 0, buffers),
          SendStrips(buffers, size(), true), RecvStrips(buffers, size()));
@@ -337,7 +332,7 @@ void MpiCommunicator::Broadcast(void* buffer, int64_t count, DType dtype, int ro
     in_process::CheckRoot(root, size());
     std::vector<Strip> send(members_.size()), recv(members_.size());
     if (rank_ == root) send = SendStrips({&one, 1}, size(), false);
-    if (rank_ != root) recv[static_cast<size_t>(root)].Add(buffer, Bytes(one), dtype);
+    if (rank_ != root) recv[static_cast<size_t>(root)].Add(buffer, one.bytes(), dtype);
     Move(MakeCall(CallKind::kBroadcast, ReduceOp::kSum, root, {&one, 1}), send, recv);
   });
 }

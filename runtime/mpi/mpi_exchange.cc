@@ -14,8 +14,7 @@ namespace {
 
 using in_process::Describe;
 
-int64_t Bytes(const Transfer& t) { return t.count * DTypeSize(t.dtype); }
-bool IsSmall(const Transfer& t) { return Bytes(t) <= kSmallBytes; }
+bool IsSmall(const Transfer& t) { return t.bytes() <= kSmallBytes; }
 
 }  // namespace
 
@@ -155,7 +154,7 @@ bool MpiCommunicator::AdvanceReceives(Messages& messages, int p) {
     if (!IsSmall(t)) {
       if (!peer.receiving) {
         peer.in = Strip();
-        peer.in.Add(t.recv, Bytes(t), t.dtype);
+        peer.in.Add(t.recv, t.bytes(), t.dtype);
         peer.receiving.emplace(world_->wire(), WorldRank(p), Tag(kMessages), peer.in, 0,
                                peer.in.bytes());
       }

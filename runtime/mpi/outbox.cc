@@ -21,7 +21,7 @@ void Outbox::Stop() {
 }
 
 int64_t Outbox::Post(const Address& to, const Transfer& send) {
-  const int64_t bytes = send.count * DTypeSize(send.dtype);
+  const int64_t bytes = send.bytes();
   const bool small = bytes <= kSmallBytes;
   Parcel parcel = Encode(Envelope{send.count, send.dtype});
   if (small) {

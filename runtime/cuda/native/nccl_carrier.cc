@@ -168,7 +168,7 @@ class NcclCarrier : public Carrier {
     ncclDataType_t type = TypeOf(b.dtype);
     ncclRedOp_t op = c.max ? ncclMax : ncclSum;
     auto count = static_cast<size_t>(b.count);
-    size_t bytes = count * static_cast<size_t>(DTypeSize(b.dtype));
+    const auto bytes = static_cast<size_t>(b.bytes());
     switch (c.kind) {
       case CollectiveKind::kAllReduce:
         return Expect(api_.AllReduce(b.send, b.recv, count, type, op, comm, s), "ncclAllReduce");
