@@ -270,20 +270,46 @@ class Recomputation {
   std::vector<bool> seen_;    // by Op::id: copied
 };
 
-}  // namespace
-
-void Recompute(Graph& graph, const std::string& kinds) {
+// "selective,gathers".
+std::set<std::string> KindsOf(const std::string& kinds) {
   std::set<std::string> asked;
   std::istringstream list(kinds + ",");
   for (std::string kind; std::getline(list, kind, ',');) {
     constexpr std::string_view kKinds[] = {"none", "selective", "gathers", "full"};
-    if (std::find(std::begin(kKinds), std::end(kKinds), kind) == std::end(kKinds)) {
+    if (std::ranges::find(kKinds, kind) == std::end(kKinds)) {
       throw Diagnostic("E6109", ExitCode::kUsage, "--recompute",
                        StrCat("'", kind, "' is not known"),
                        "use none, selective, gathers or full, or two: selective,gathers");
     }
     asked.insert(kind);
   }
+  return asked;
+}
+
+// The layers of each microbatch, whose ops are before `end`.
+std::vector<std::vector<Layer>> LayersOf(const Graph& graph, const Op* end) {
+  std::map<int, std::vector<Op*>> microbatches;
+  for (const auto& op : graph.ops()) {
+    if (op->microbatch >= 0) microbatches[op->microbatch];
+  }
+  if (microbatches.empty()) microbatches[-1];
+  for (const auto& op : graph.ops()) {
+    if (op->phase != Phase::kForward) continue;
+    if (op->microbatch >= 0) {
+      microbatches[op->microbatch].push_back(op.get());
+    } else {
+      for (auto& [microbatch, ops] : microbatches) ops.push_back(op.get());
+    }
+  }
+  std::vector<std::vector<Layer>> layers;
+  for (const auto& [microbatch, ops] : microbatches) layers.push_back(FindLayers(graph, ops, end));
+  return layers;
+}
+
+}  // namespace
+
+void Recompute(Graph& graph, const std::string& kinds) {
+  const std::set<std::string> asked = KindsOf(kinds);
   const bool full = asked.contains("full"), gathers = asked.contains("gathers");
   const bool cheap = full || asked.contains("selective");
   if (!cheap && !gathers) return;
@@ -292,22 +318,7 @@ void Recompute(Graph& graph, const std::string& kinds) {
   if (end == graph.ops().end()) return;
   std::vector<std::vector<Layer>> layers;
   if (full) {
-    std::map<int, std::vector<Op*>> microbatches;
-    for (const auto& op : graph.ops()) {
-      if (op->microbatch >= 0) microbatches[op->microbatch];
-    }
-    if (microbatches.empty()) microbatches[-1];
-    for (const auto& op : graph.ops()) {
-      if (op->phase != Phase::kForward) continue;
-      if (op->microbatch >= 0) {
-        microbatches[op->microbatch].push_back(op.get());
-      } else {
-        for (auto& [microbatch, ops] : microbatches) ops.push_back(op.get());
-      }
-    }
-    for (const auto& [microbatch, ops] : microbatches) {
-      layers.push_back(FindLayers(graph, ops, end->get()));
-    }
+    layers = LayersOf(graph, end->get());
     const std::vector<Layer>& first = layers[0];
     graph.notes.push_back(
         first.empty() ? "--recompute full: no repeated layers are found; what costs little is "

@@ -150,48 +150,34 @@ void CheckSizes(const GptConfig& c, const std::string& where) {
   }
 }
 
-}  // namespace
-
-const std::vector<std::string>& BuiltinNames() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> out = {"gpt"};
-    for (const Preset& p : Presets()) out.push_back(p.name);
-    return out;
-  }();
-  return names;
-}
-
-bool IsBuiltin(std::string_view text) { return text.substr(0, kPrefix.size()) == kPrefix; }
-
-GptConfig ParseBuiltin(std::string_view text, const std::map<std::string, int64_t>& bind) {
-  std::string where(text);
-  if (IsBuiltin(text)) text.remove_prefix(kPrefix.size());
-  size_t question = text.find('?');
+// With the sizes of the preset of that name; "gpt" has none.
+GptConfig PresetConfig(const std::string& name, const std::string& where) {
   GptConfig config;
-  config.name = text.substr(0, question);
-  bool known = config.name == "gpt";
+  config.name = name;
+  bool known = name == "gpt";
   for (const Preset& p : Presets()) {
-    if (p.name != config.name) continue;
+    if (p.name != name) continue;
     known = true;
     config.layers = p.layers, config.hidden = p.hidden, config.heads = p.heads;
     config.vocab = p.vocab, config.max_positions = p.positions;
   }
   if (!known) {
-    Unknown(where, StrCat("there is no builtin model '", config.name, "'"),
-            Choices(config.name, "known", BuiltinNames()));
+    Unknown(where, StrCat("there is no builtin model '", name, "'"),
+            Choices(name, "known", BuiltinNames()));
   }
-  const int64_t preset_positions = config.max_positions;
-  config.seq = config.max_positions = 0;
+  return config;
+}
 
+// Sets what "layers=2,hidden=64" gives.
+void SetKeys(std::string_view list, const std::string& where, GptConfig& config) {
   std::map<std::string, Setter> keys = Keys(config);
   std::vector<std::string> key_names;
   for (const auto& [key, setter] : keys) key_names.push_back(key);
-  std::string_view rest = question == text.npos ? "" : text.substr(question + 1);
   std::set<std::string> given;
-  while (!rest.empty()) {
-    size_t comma = rest.find_first_of(",&");
-    std::string_view item = rest.substr(0, comma);
-    rest = comma == rest.npos ? "" : rest.substr(comma + 1);
+  while (!list.empty()) {
+    size_t comma = list.find_first_of(",&");
+    std::string_view item = list.substr(0, comma);
+    list = comma == list.npos ? "" : list.substr(comma + 1);
     size_t equals = item.find('=');
     std::string key(item.substr(0, equals));
     auto setter = keys.find(key);
@@ -210,6 +196,29 @@ GptConfig ParseBuiltin(std::string_view text, const std::map<std::string, int64_
                        StrCat(key, "=", value, " is out of range"), "give a positive size");
     }
   }
+}
+
+}  // namespace
+
+const std::vector<std::string>& BuiltinNames() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> out = {"gpt"};
+    for (const Preset& p : Presets()) out.push_back(p.name);
+    return out;
+  }();
+  return names;
+}
+
+bool IsBuiltin(std::string_view text) { return text.substr(0, kPrefix.size()) == kPrefix; }
+
+GptConfig ParseBuiltin(std::string_view text, const std::map<std::string, int64_t>& bind) {
+  const std::string where(text);
+  if (IsBuiltin(text)) text.remove_prefix(kPrefix.size());
+  const size_t question = text.find('?');
+  GptConfig config = PresetConfig(std::string(text.substr(0, question)), where);
+  const int64_t preset_positions = config.max_positions;
+  config.seq = config.max_positions = 0;
+  if (question != text.npos) SetKeys(text.substr(question + 1), where, config);
   if (config.max_positions == 0) {
     config.max_positions = config.name == "gpt" && config.seq > 0 ? config.seq : preset_positions;
   }

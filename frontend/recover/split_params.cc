@@ -106,12 +106,10 @@ void SplitSharedVectors(Graph& graph) {
     const bool all_known = lost.size() == sites.size() - 1;
     const auto groups = ByModule(sites, value, all_known ? "" : name, lost);
     const bool known = lost.size() == groups.size() - 1;
-    if (known || lost.empty()) {
-      // No names were lost where a layer runs several times: those found are of other parameters.
-      if (shared.contains(sites.size())) {
-        EraseAliases(param->attrs);
-        continue;
-      }
+    // No names were lost where a layer runs several times: those found are of other parameters.
+    if ((known || lost.empty()) && shared.contains(sites.size())) {
+      EraseAliases(param->attrs);
+      continue;
     }
     // As of matrices: equal, and no fill, they are one, as what every step of a recurrence reads.
     if (!known && Varies(graph, param)) {
