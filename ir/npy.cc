@@ -9,8 +9,7 @@
 #include <optional>
 #include <string_view>
 
-#include "ir/convert.h"
-#include "ir/output_file.h"
+#include "ir/diagnostic.h"
 
 namespace shardc {
 namespace {
@@ -237,46 +236,8 @@ class NpyReader {
   uint64_t left_ = 0;
 };
 
-std::string_view DescrOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-      return "<f2";
-    case DType::kF64:
-      return "<f8";
-    case DType::kI32:
-      return "<i4";
-    case DType::kI64:
-      return "<i8";
-    case DType::kBool:
-      return "|b1";
-    case DType::kF32:
-    case DType::kBF16:
-      break;
-  }
-  return "<f4";
-}
-
 }  // namespace
 
 HostTensor ReadNpy(const std::string& path) { return NpyReader(path).Read(); }
-
-void WriteNpy(const std::string& path, const HostTensor& value) {
-  if (value.dtype() == DType::kBF16) return WriteNpy(path, Converted(value, DType::kF32));
-  std::string shape;
-  for (int64_t d : value.shape()) shape += (shape.empty() ? "" : " ") + std::to_string(d) + ",";
-  std::string header = StrCat("{'descr': '", DescrOf(value.dtype()),
-                              "', 'fortran_order': False, 'shape': (", shape, "), }");
-  // With magic, version and length a multiple of 64, as numpy does.
-  constexpr size_t kBefore = 10, kAlignment = 64;
-  header.resize((kBefore + header.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - kBefore,
-                ' ');
-  header.back() = '\n';
-  SHARDC_CHECK(header.size() <= std::numeric_limits<uint16_t>::max(), ShapeToString(value.shape()));
-  OutputFile out(path);
-  out.Write(StrCat(kMagic, '\x01', '\x00', static_cast<char>(header.size() & 0xff),
-                   static_cast<char>(header.size() >> 8), header));
-  out.Write(std::span(value.raw(), static_cast<size_t>(value.bytes())));
-  out.Close();
-}
 
 }  // namespace shardc

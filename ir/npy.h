@@ -11,8 +11,5 @@ namespace shardc {
 // Throws Diagnostic E5001 (cannot be opened), E5101 (not .npy, truncated, or of a kind that is not
 // read).
 HostTensor ReadNpy(const std::string& path);
-// bf16, which NumPy lacks, is written as f4. Throws Diagnostic E5003 (cannot be written), E5004
-// (disk full).
-void WriteNpy(const std::string& path, const HostTensor& value);
 
 }  // namespace shardc

@@ -69,7 +69,4 @@ class SafetensorsWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-// A whole set at once.
-void WriteSafetensors(const std::string& path, const std::map<std::string, HostTensor>& tensors);
-
 }  // namespace shardc

@@ -91,16 +91,4 @@ SafetensorsWriter::Written SafetensorsWriter::Finish() {
   return {impl_->file_bytes, impl_->sum.Hex()};
 }
 
-void WriteSafetensors(const std::string& path, const std::map<std::string, HostTensor>& tensors) {
-  std::vector<SafetensorsWriter::Announced> announced;
-  for (const auto& [name, tensor] : tensors) {
-    announced.push_back({name, tensor.dtype(), tensor.shape()});
-  }
-  SafetensorsWriter writer(path, std::move(announced));
-  for (const auto& [name, tensor] : tensors) {
-    writer.Write(std::span(tensor.raw(), static_cast<size_t>(tensor.bytes())));
-  }
-  writer.Finish();
-}
-
 }  // namespace shardc

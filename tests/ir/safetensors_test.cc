@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "tests/ir/file_testing.h"
+#include "tests/ir/write_tensors.h"
 
 namespace shardc {
 namespace {
@@ -23,6 +24,7 @@ using testing::TemporaryFolder;
 using testing::TextThrownBy;
 using ::testing::UnorderedElementsAre;
 using testing::WriteBytes;
+using testing::WriteSafetensors;
 
 std::string File(const std::string& header, const std::string& data = {}) {
   uint64_t size = header.size();

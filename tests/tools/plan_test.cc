@@ -8,6 +8,7 @@
 #include "ir/checksum.h"
 #include "ir/manifest.h"
 #include "ir/safetensors.h"
+#include "tests/ir/write_tensors.h"
 #include "tests/tools/tool.h"
 
 namespace shardc::testing {

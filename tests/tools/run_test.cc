@@ -6,6 +6,7 @@
 
 #include "ir/npy.h"
 #include "ir/safetensors.h"
+#include "tests/ir/write_tensors.h"
 #include "tests/tools/tool.h"
 
 namespace shardc::testing {

@@ -9,7 +9,7 @@
 #include <sstream>
 #include <vector>
 
-#include "ir/npy.h"
+#include "tests/ir/write_tensors.h"
 
 namespace shardc::testing {
 
