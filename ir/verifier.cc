@@ -287,12 +287,22 @@ class Verifier {
     CheckStage(op);
     if (!LikeBefore(op)) {
       CheckAttributes(op);
+      CheckAxes(op);
       CheckTypes(op);
       if (closed_ && op.def->rule) {
         if (auto wrong = RuleCheck(op, mesh_).Run()) Fail(Where(op), *wrong);
       }
     }
     if (op.name() == "update") CheckUpdate(op);
+  }
+
+  // Of an op that is placed by hand: no rule says how the axes that it names cut anything.
+  void CheckAxes(const Op& op) const {
+    const Attribute* axes = op.def->rule ? nullptr : op.attrs.Find("axes");
+    if (!axes) return;
+    for (const std::string& axis : std::get<Strings>(*axes)) {
+      if (!mesh_.FindAxis(axis)) Fail(Where(op), StrCat("the mesh has no axis '", axis, "'"));
+    }
   }
 
   void CheckResults(const Op& op) {

@@ -76,6 +76,10 @@ TEST(Verifier, NamesTheOpThatIsWrong) {
        [](Graph& g) { g.MoveBefore(Find(g, "param"), nullptr); }},
       {"E7003 op 3: gelu: has 2 operands",
        [](Graph& g) { g.AppendOperand(Find(g, "gelu"), g.inputs()[0].get()); }},
+      {"E7003 op 5: all_reduce: the mesh has no axis 'ep'",
+       [](Graph& g) {
+         Find(g, "all_reduce")->attrs.Set("axes", Strings{"dp", "ep"});
+       }},
       {"E7003 op 3: gelu: lacks its attribute 'approximate'",
        [](Graph& g) { Find(g, "gelu")->attrs.Erase("approximate"); }},
       {"E7003 op 3: gelu: attribute 'approximate' is not a string",
