@@ -133,6 +133,9 @@ class Optimizer {
 
   Value* Cast(Value* v, DType to, const Op& like, Op* before) {
     if (v->type.dtype == to) return v;
+    // What was narrowed to travel is as it was.
+    const Op* cast = v->producer;
+    if (cast && cast->name() == "cast" && cast->in(0).dtype == to) return cast->operands[0];
     TensorType type = v->type;
     type.dtype = to;
     return Make(like, {v}, type, {{"to", std::string(DTypeName(to))}}, before);

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 #include <unordered_map>
 #include <utility>
 
 #include "ir/builder.h"
-#include "ir/contains.h"
 #include "ir/op_def.h"
 #include "passes/provenance.h"
 #include "passes/reshard_cost.h"
@@ -21,7 +21,7 @@ constexpr int kMaxSteps = 4;    // from a reduction to the sum that it is part o
 constexpr size_t kMaxValues = 2048;
 constexpr int kMaxTries = 16;  // of sums that a reduction is in
 
-bool Uses(const Sharding& s, const AxisList& axes) {
+bool IsOver(const Sharding& s, const AxisList& axes) {
   return std::any_of(axes.begin(), axes.end(), [&](int a) { return s.Uses(a); });
 }
 
@@ -45,9 +45,7 @@ class Region {
       waiting_.erase(waiting_.begin());
       if (!Passes(*op)) continue;
       ops_.push_back(op);
-      for (const Value* v : op->operands) {
-        if (Edge* edge = Find(v)) --edge->left;
-      }
+      Take(*op);
       for (const Value* r : op->results) Add(r);
       const double bytes = FrontierBytes();
       if (bytes < best) {
@@ -56,6 +54,7 @@ class Region {
       }
     }
     ops_.resize(best_size);
+    if (best < now) Trim();
     return best < now;
   }
 
@@ -64,8 +63,8 @@ class Region {
     for (Op* op : ops_) Divide(op);
     for (Op* op : ops_) {
       for (size_t i = 0; i < op->operands.size(); ++i) {
-        Op* producer = op->operands[i]->producer;
-        if (!Contains(reductions_, producer)) continue;
+        const Op* producer = op->operands[i]->producer;
+        if (!IsReduction(producer)) continue;
         graph_.SetOperand(op, static_cast<int>(i), producer->operands[0]);
       }
       for (Value* r : op->results) {
@@ -81,11 +80,56 @@ class Region {
   struct Edge {
     size_t left;   // uses by others than ops_
     double bytes;  // that its reduction would move
+    size_t sum;    // that it is a term of: one reduction serves all terms of a type
   };
+
+  // Leaves out the ops at the end without which no more is reduced.
+  void Trim() {
+    const std::set<const Op*> inside(ops_.begin(), ops_.end());
+    for (auto& [v, at] : places_) {
+      const bool from_here = inside.contains(v->producer) || IsReduction(v->producer);
+      edges_[at].left = from_here ? Uses(v) : 0;
+    }
+    for (const Op* op : ops_) Take(*op);
+    std::vector<Op*> kept;
+    for (Op* op : std::views::reverse(ops_)) {
+      const bool last = std::ranges::all_of(
+          op->results, [&](const Value* r) { return Find(r)->left == Uses(r); });
+      const double before = FrontierBytes();
+      if (last) Leave(*op);
+      if (last && FrontierBytes() <= before) continue;
+      if (last) {
+        Take(*op);
+        for (const Value* r : op->results) Find(r)->left = Uses(r);
+      }
+      kept.push_back(op);
+    }
+    ops_.assign(kept.rbegin(), kept.rend());
+  }
+
+  size_t Uses(const Value* v) const { return v->users.size() + (graph_.IsOutput(v) ? 1 : 0); }
+
+  void Take(const Op& op) {
+    for (const Value* v : op.operands) {
+      if (Edge* edge = Find(v)) --edge->left;
+    }
+  }
+
+  void Leave(const Op& op) {
+    for (const Value* v : op.operands) {
+      if (Edge* edge = Find(v)) ++edge->left;
+    }
+    for (const Value* r : op.results) Find(r)->left = 0;
+  }
+
+  bool IsReduction(const Op* op) const {
+    return std::ranges::find(reductions_, op) != reductions_.end();
+  }
 
   void Add(const Value* v) {
     places_.emplace(v, edges_.size());
-    edges_.push_back({v->users.size() + (graph_.IsOutput(v) ? 1 : 0), ReducedBytes(v)});
+    const Value* sum = SumOf(v);
+    edges_.push_back({Uses(v), ReducedBytes(v), sums_.emplace(sum, sums_.size()).first->second});
     for (Op* user : v->users) waiting_.emplace(user->id, user);
   }
 
@@ -100,10 +144,10 @@ class Region {
     std::vector<int> partial;
     for (size_t i = 0; i < op.operands.size(); ++i) {
       if (Find(op.operands[i])) partial.push_back(static_cast<int>(i));
-      if (Uses(op.operands[i]->type.sharding, axes_)) return false;
+      if (IsOver(op.operands[i]->type.sharding, axes_)) return false;
     }
     for (const Value* r : op.results) {
-      if (Uses(r->type.sharding, axes_)) return false;
+      if (IsOver(r->type.sharding, axes_)) return false;
     }
     return PassingGroup(op, partial).has_value();
   }
@@ -187,10 +231,22 @@ class Region {
 
   double FrontierBytes() const {
     double bytes = 0;
+    std::vector<bool> counted(sums_.size());
     for (const Edge& edge : edges_) {
-      if (edge.left > 0) bytes += edge.bytes;
+      if (edge.left == 0 || counted[edge.sum]) continue;
+      counted[edge.sum] = true;
+      bytes += edge.bytes;
     }
     return bytes;
+  }
+
+  // The sum of the value, or of its wider copy, and others of the type; itself where it is in none.
+  const Value* SumOf(const Value* v) const {
+    const Op* user = graph_.OnlyUser(v);
+    const Value* wide = user && user->name() == "cast" ? user->result() : v;
+    const Value* sum = wide;
+    while (AddedTo(sum) && sum->users[0]->out() == wide->type) sum = sum->users[0]->result();
+    return sum == wide ? v : sum;
   }
 
   // Bytes that the reduction of a value at the edge moves. In a sum with another reduction over the
@@ -205,9 +261,41 @@ class Region {
       sum = sum->users[0]->result();
     }
     if (joint) return NextReduction(sum).empty() ? 0 : -Bytes(joint);
+    if (const Value* next = ReducedWithMore(v)) return -Bytes(next);
+    TensorType sent = v->type;
+    sent.dtype = TravelType(*v);
     // A ring over g ranks and one over g * n differ by this much.
-    return Bytes(Partial(v->type), v->type) /
+    return Bytes(Partial(sent), sent) /
            static_cast<double>(NumParts(NextReduction(v), graph_.mesh));
+  }
+
+  // Where halves travel now, what is as large and wider travels in halves.
+  DType TravelType(const Value& v) const {
+    const DType own = v.type.dtype;
+    const bool narrower = IsFloat(own) && std::ranges::all_of(reductions_, [&](const Op* r) {
+                            return IsFloat(r->out().dtype) &&
+                                   DTypeSize(r->out().dtype) < DTypeSize(own) &&
+                                   r->out().num_elements() == v.type.num_elements();
+                          });
+    return narrower ? reductions_[0]->out().dtype : own;
+  }
+
+  // The reduction right behind the value that would be one with another, which it is added to, if
+  // it were over the axes too; or null.
+  const Value* ReducedWithMore(const Value* v) const {
+    const AxisList next = NextReduction(v);
+    if (next.empty()) return nullptr;
+    const Value* reduced = v->users[0]->result();
+    for (const Value* sum = reduced; const Value* other = AddedTo(sum);
+         sum = sum->users[0]->result()) {
+      const AxisList all = ReducedAxes(other);
+      const bool both =
+          all.size() == axes_.size() + next.size() && graph_.OnlyUser(other) &&
+          other->type == reduced->type &&
+          std::ranges::all_of(all, [&](int a) { return axes_.contains(a) || next.contains(a); });
+      if (both) return reduced;
+    }
+    return nullptr;
   }
 
   // The axes of the reduction that is all that is done with the value; none where it is not.
@@ -240,14 +328,23 @@ class Region {
     }
     if (outside.empty() && !graph_.IsOutput(v)) return;
     const Op& first = *reductions_[0];
-    Op* after = graph_.AddOp(*first.def, {v}, {whole}, first.attrs, graph_.Next(op), *op);
+    Builder builder(graph_, graph_.Next(op), *op);
+    const DType travels = TravelType(*v);
+    Value* partial = builder.Cast(v, travels);
+    partial->type.sharding = v->type.sharding;
+    TensorType reduced = whole;
+    reduced.dtype = travels;
+    Op* after = graph_.AddOp(*first.def, {partial}, {reduced}, first.attrs,
+                             graph_.Next(partial->producer), *op);
     Strings why = WhyOf(first);
     why.push_back("partial through " + Describe(*op));
     after->attrs.Set("why", std::move(why));
     after->attrs.Set("for", std::string(op->name()));
     after->result()->provenance = first.result()->provenance;
-    for (Op* user : outside) graph_.ReplaceUses(user, v, after->result());
-    graph_.outputs.Replace(v, after->result());
+    Value* result = builder.Cast(after->result(), whole.dtype);
+    result->type.sharding = whole.sharding;
+    for (Op* user : outside) graph_.ReplaceUses(user, v, result);
+    graph_.outputs.Replace(v, result);
   }
 
   Graph& graph_;
@@ -256,6 +353,7 @@ class Region {
   std::vector<Op*> ops_;
   std::vector<Edge> edges_;
   std::unordered_map<const Value*, size_t> places_;  // in edges_
+  std::unordered_map<const Value*, size_t> sums_;    // what edges are terms of, numbered
   std::map<int, Op*> waiting_;                       // users, by their place in the graph
 };
 
@@ -276,9 +374,11 @@ std::vector<Op*> Siblings(Op* reduction) {
   return all;
 }
 
-// Whether the op is linear in the value, and the operands in which it is so together with it.
-bool LinearIn(const Op& op, const Value* v, std::vector<Value*>* together) {
-  if (!op.def->rule || op.results.size() != 1) return false;
+// Whether the op can have partial results over the axes, of which something is made from them, and
+// is linear in the value; and the operands in which it is so together with it.
+bool LinearIn(const Op& op, const Value* v, const AxisList& axes, std::vector<Value*>* together) {
+  auto over = [&](const Value* r) { return IsOver(r->type.sharding, axes); };
+  if (!op.def->rule || std::ranges::any_of(op.results, over)) return false;
   bool linear = false;
   for (const std::vector<int>& group : op.def->rule(op).linear) {
     const bool has =
@@ -288,6 +388,13 @@ bool LinearIn(const Op& op, const Value* v, std::vector<Value*>* together) {
       Value* other = op.operands[i];
       if (has && other != v) together->push_back(other);
     }
+  }
+  // A copy in another type is read as it is.
+  if (linear && op.name() == "cast") {
+    std::vector<Value*> unused;
+    return std::ranges::any_of(op.result()->users, [&](const Op* user) {
+      return LinearIn(*user, op.result(), axes, &unused);
+    });
   }
   return linear;
 }
@@ -300,7 +407,7 @@ void FindReductions(const Value* v, const AxisList& axes, int steps, std::set<Op
     return;
   }
   const Op& op = *v->producer;
-  if (steps == 0 || !op.def->rule || op.results.size() != 1) return;
+  if (steps == 0 || !op.def->rule) return;
   for (const std::vector<int>& group : op.def->rule(op).linear) {
     for (int i : group) {
       FindReductions(op.operands[i], axes, steps - 1, found);
@@ -321,8 +428,8 @@ std::vector<Op*> SummedWith(Op* reduction) {
     bool only_linear = true;
     for (const Op* user : waiting[at]->users) {
       if (user->phase != reduction->phase) continue;
-      only_linear &= LinearIn(*user, waiting[at], &together);
-      if (only_linear) next.push_back(user->result());
+      only_linear &= LinearIn(*user, waiting[at], axes, &together);
+      if (only_linear) next.insert(next.end(), user->results.begin(), user->results.end());
     }
     if (!only_linear) continue;
     for (const Value* other : together) FindReductions(other, axes, kMaxSteps, found);

@@ -100,7 +100,7 @@ ShardingRule Rule(const Norm& norm, const Op& op) {
   if (op.operands.size() > static_cast<size_t>(norm.least_operands())) text += ", h!";
   text += " -> ... h!, ... h!";
   for (size_t i = 2; i < op.results.size(); ++i) text += ", h!";
-  return EinsumRule(op, text);
+  return EinsumRule(op, text, {{0, 1}});
 }
 
 void Reference(const Norm& norm, const KernelCall& call) {

@@ -73,14 +73,14 @@ ShardingRule Rule(const Norm& norm, const Op& op) {
   return EinsumRule(op, text + (norm.centered ? " -> ... h?, ..., ..." : " -> ... h?, ..."));
 }
 
-// Linear in dy, but partial values do not pass: the weight's gradients would become partial too,
-// and the reshard would move more.
+// Linear in dy. The weight's gradients are then partial too, which pays where dx is added to
+// others that are, as behind two norms of one value.
 ShardingRule GradRule(const Norm& norm, const Op& op) {
   std::string text = norm.centered ? "... h?, ... h?, ..., ..." : "... h?, ... h?, ...";
   if (op.operands.size() > norm.grad_weight()) text += ", h?";
   text += " -> ... h?";
   for (size_t i = 1; i < op.results.size(); ++i) text += ", h?";
-  return EinsumRule(op, text);
+  return EinsumRule(op, text, {{0}});
 }
 
 void Reference(const Norm& norm, const KernelCall& call) {

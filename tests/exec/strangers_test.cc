@@ -36,7 +36,7 @@ struct Stranger {
 // lengths of a padded batch, a graph for generation with an empty cache.
 const Stranger kStrangers[] = {
     {"llama", "torchscript_dynamic", "lm", 10, true},
-    {"neox", "dynamo_static", "lm", 8, true},  // its branches are reduced once, forward
+    {"neox", "dynamo_static", "lm", 6, true},  // its branches are reduced once
     {"bert", "dynamo_static", "ce", 10, true},
     {"opt", "dynamo_static", "lm", 10, true},
     {"falcon", "dynamo_static", "lm", 6, false},
@@ -136,7 +136,12 @@ TEST_P(Strangers, CommunicateAsMegatronDoes) {
   const Stranger& s = GetParam();
   int64_t large = 0, others = 0;
   for (const Collective& c : RunStranger(s, "megatron", "tp=2").collectives) {
-    (IsLarge(c) ? large : others) += 1;
+    // Where two branches are reduced once, behind their norms, the norms' weights are too.
+    if (IsLarge(c)) {
+      ++large;
+    } else if (c.op != "layer_norm_grad") {
+      ++others;
+    }
   }
   EXPECT_EQ(large, s.large);
   if (s.only_those) {

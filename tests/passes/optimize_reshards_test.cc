@@ -1,5 +1,6 @@
 #include "passes/optimize_reshards.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -389,10 +390,10 @@ TEST(OptimizeReshards, ExpertsInALoopAreReducedOnce) {
     CHECK-NOT: reshard %p
     CHECK-NOT: reshard %q
     CHECK-NOT: reshard %r
-    CHECK: %ab = add %a, %b : f32[8, 6] partial(tp)
-    CHECK: %abc = add %ab, %c : f32[8, 6] partial(tp)
-    CHECK-NEXT: %_ = reshard %abc
-    CHECK-NEXT: %y = tanh %_ : f32[8, 6])");
+    CHECK: %0 = add %a, %b : f32[8, 6] partial(tp)
+    CHECK: %1 = add %0, %c : f32[8, 6] partial(tp)
+    CHECK-NEXT: %2 = reshard %1
+    CHECK-NEXT: %y = tanh %2 : f32[8, 6])");
 }
 
 // A residual is no bias: what is as large as the sum stays as it is.
@@ -536,6 +537,56 @@ TEST(OptimizeReshards, AWeightMadeInManyWaysIsOne) {
     CHECK: %1 = reshard
     CHECK: exp %1)",
              true);
+}
+
+// Two norms of one value, as a parallel block has them: the gradients that they hand on are added,
+// and so are reduced together, in the type that their operands travelled in. Those of their weights
+// become partial for it.
+TEST(OptimizeReshards, WhatTwoNormsHandOnIsReducedOnce) {
+  for (const std::string type : {"f32", "bf16"}) {
+    SCOPED_TRACE(type);
+    auto norm = [&](std::string_view weight, int at) {
+      return StrCat("%", at, " = matmul %d, %", weight, " : ", type, "[8, 60] partial(tp)\n%",
+                    at + 1, " = reshard %", at, " {why=[]} : ", type, "[8, 60]\n%", at + 2, ", %",
+                    weight, "_grad = rms_norm_grad %", at + 1,
+                    ", %x, %rstd, %w : f32[8, 60], f32[60]\n");
+    };
+    Graph graph = ParseAndVerify(
+        StrCat("mesh [tp=2]\ngraph @g(%x: f32[8, 60], %rstd: f32[8], %d: ", type,
+               "[8, 12@tp], %r: f32[8, 60]) -> (%y, %a_grad, %b_grad) {\n",
+               "%w = param \"w\" : f32[60]\n%a = param \"a\" : ", type,
+               "[12@tp, 60]\n%b = param \"b\" : ", type, "[12@tp, 60]\n", norm("a", 0),
+               norm("b", 3), "%6 = add %r, %2 : f32[8, 60]\n%y = add %6, %5 : f32[8, 60]\n}"));
+    RunPasses(graph, "optimize_reshards");
+    std::vector<std::string> reduced;
+    for (const auto& op : graph.ops()) {
+      if (op->name() == "reshard") reduced.push_back(TypeToString(op->out(), graph.mesh));
+    }
+    EXPECT_THAT(reduced, ::testing::UnorderedElementsAre(type + "[8, 60]", "f32[60]", "f32[60]"));
+  }
+}
+
+// The gradient of a key that ranks along b share is reduced with those along a, because what it is
+// added to is reduced over both.
+TEST(OptimizeReshards, AReductionBecomesAPartOfOneOverMoreAxes) {
+  Check(R"(mesh [a=2, b=2]
+  graph @g(%x: f32[4, 12@(a,b)], %z: f32[4, 8@b]) -> (%y) {
+    %u = param "u" : f32[12@(a,b), 60]
+    %v = param "v" : f32[8@b, 12@a]
+    %w = param "w" : f32[12@a, 60]
+    %0 = matmul %x, %u : f32[4, 60] partial(a, b)
+    %1 = reshard %0 {why=["u"]} : f32[4, 60]
+    %2 = matmul %z, %v : f32[4, 12@a] partial(b)
+    %3 = reshard %2 {why=["v"]} : f32[4, 12@a]
+    %4 = matmul %3, %w : f32[4, 60] partial(a)
+    %5 = reshard %4 {why=["w"]} : f32[4, 60]
+    %y = add %1, %5 : f32[4, 60]
+  })",
+        R"(
+    CHECK: %2 = matmul %1, %w : f32[4, 60] partial(a,b)
+    CHECK-NEXT: %3 = add %0, %2 : f32[4, 60] partial(a,b)
+    CHECK-NEXT: %4 = reshard %3
+    CHECK-NOT: reshard)");
 }
 
 }  // namespace
