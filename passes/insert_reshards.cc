@@ -1,5 +1,7 @@
 #include "passes/insert_reshards.h"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <unordered_map>
 #include <unordered_set>
@@ -130,6 +132,9 @@ class Inserter {
         values[i]->provenance = op->results[i]->provenance;
       }
       graph_.ReplaceAllUses(op->results[i], values[i]);
+      if (auto outputs = gradients_.extract(op->results[i]); !outputs.empty()) {
+        std::ranges::copy(outputs.mapped(), std::back_inserter(gradients_[values[i]]));
+      }
     }
     graph_.Erase(op);
   }

@@ -298,6 +298,25 @@ TEST(InsertReshards, UpdatesReadTheGradientThatIsAnOutput) {
     CHECK: update "m" %2)");
 }
 
+// Also where the op that makes it is rewritten, as the gradient of a norm over a cut dim.
+TEST(InsertReshards, UpdatesReadTheGradientOfANormOverACutDim) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%dy: f32[6, 8@tp], %x: f32[6, 8@tp], %rstd: f32[6]) -> (grad.w: %dw, %dx) {
+    %w = param "w" : f32[8]
+    %m = state "m" {dtype="f32", init=0.0, shape=[8]} : f32[8]
+    %dx, %dw = rms_norm_grad %dy, %x, %rstd, %w : f32[6, 8@tp], f32[8]
+    %one = constant {value=tensor<f32[]: 1>} : f32[]
+    %0, %1 = sgd %w, %dw, %one, %one, %m, %one {momentum=0.9} : f32[8], f32[8]
+    update "w" %0
+    update "m" %1
+  })",
+              kPasses, R"(
+    CHECK-NOT: update
+    CHECK: = sgd
+    CHECK-NEXT: update "w"
+    CHECK-NEXT: update "m")");
+}
+
 // The gradient of a product, cut along its columns where both factors' gradients would rather have
 // its rows cut: to move it costs more than to gather x, but it serves both.
 TEST(InsertReshards, MovesWhatSeveralRead) {
