@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 
 #include "ir/op_def.h"
 #include "passes/layout.h"
@@ -178,8 +179,27 @@ class Propagation {
 
   int64_t OperandsCost(const Op& op, const std::vector<int64_t>& cost) const {
     int64_t sum = 0;
-    for (const Value* v : op.operands) sum += dim_[v->id] < 0 ? 0 : cost[v->id];
+    for (const Value* v : op.operands) {
+      if (dim_[v->id] >= 0 && !GatheredBeside(op, v)) sum += cost[v->id];
+    }
     return sum;
+  }
+
+  // Whether another op gathers the value anyway, as a product with a weight that is cut along its
+  // columns does. Of very many readers the first tell enough.
+  bool GatheredBeside(const Op& op, const Value* v) const {
+    constexpr size_t kMaxReaders = 64;
+    const auto asked = std::span(v->users).first(std::min(v->users.size(), kMaxReaders));
+    return std::ranges::any_of(asked, [&](const Op* user) {
+      if (user == &op || user->phase != op.phase || !user->def->rule) return false;
+      const ShardingRule& rule = *rules_[user->id];
+      for (size_t i = 0; i < user->operands.size(); ++i) {
+        if (user->operands[i] != v) continue;
+        auto cut = CutOf(rule, *v, rule.operands[i]);
+        if (cut && UsesWeightOtherwise(*user, rule, *cut)) return true;
+      }
+      return false;
+    });
   }
 
   // Cut by a state or by hand, and not by choice.
@@ -215,6 +235,10 @@ class Propagation {
     for (size_t i = 0; i < op.results.size(); ++i) {
       if (DimOfFactor(rule.results[i], cut.factor) >= 0 && dim_[op.results[i]->id] < 0) return true;
     }
+    return UsesWeightOtherwise(op, rule, cut);
+  }
+
+  bool UsesWeightOtherwise(const Op& op, const ShardingRule& rule, const FactorCut& cut) const {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       Value* v = op.operands[i];
       if (!weights_.contains(v)) continue;

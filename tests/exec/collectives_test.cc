@@ -180,6 +180,27 @@ TEST(SequenceParallel, UpdatesGatherNothing) {
   }
 }
 
+// With one kv head for all each rank makes k and v of what was gathered for q.
+TEST(SequenceParallel, KeysOfAllAreNotGathered) {
+  for (const char* form : {"qkv=separate", "qkv=fused", "qkv=separate,positions=rope"}) {
+    SCOPED_TRACE(form);
+    const Program program = Compile(
+        BuildGpt(ParseBuiltin(StrCat("builtin:gpt?layers=3,hidden=64,heads=8,kv_heads=1,seq=16,"
+                                     "batch=2,vocab=256,",
+                                     form))),
+        "megatron_sp", "tp=4");
+    int64_t gathers = 0;
+    for (const Instruction& i : program.instructions) {
+      if (i.collective < 0 || i.phase != Phase::kForward) continue;
+      const Collective& c = program.collectives[static_cast<size_t>(i.collective)];
+      if (c.kind != CollectiveKind::kAllGather) continue;
+      ++gathers;
+      EXPECT_EQ(c.elements, 2 * 16 * 64) << c.op;
+    }
+    EXPECT_EQ(gathers, 2 * 3 + 1);
+  }
+}
+
 class MegatronImported : public ::testing::TestWithParam<Export> {
  protected:
   // few_kv_heads: also where there are fewer than ranks, so that an axis is split.
@@ -188,7 +209,7 @@ class MegatronImported : public ::testing::TestWithParam<Export> {
 };
 
 TEST_P(MegatronImported, FourPerLayerAndTwo) { Run("megatron", true, ExpectMegatron); }
-// With few kv heads each rank makes its k and v from a part of the sequence: other collectives.
+// With few kv heads the gradients of k and v are cut along the sequence first: other collectives.
 TEST_P(MegatronImported, WithSequencesCut) { Run("megatron_sp", false, ExpectSequenceParallel); }
 
 void MegatronImported::Run(const char* spec, bool few_kv_heads,
