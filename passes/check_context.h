@@ -35,8 +35,6 @@ struct CheckContext {
   [[noreturn]] void Fail(const std::string& where, std::string id, std::string what) const;
 };
 
-// "rank 1, instruction 37 (matmul at h.0.mlp.c_fc, backward)".
-std::string DescribeInstruction(const Program& program, int instruction);
 // A diagnostic of the checker: exit code and advice are always the same.
 [[noreturn]] void FailCheck(const std::string& where, std::string id, std::string what);
 // What keeps the functions of ir/sharding.h from being called on the type ("has granule 0"), or

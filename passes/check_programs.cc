@@ -5,6 +5,7 @@
 #include <set>
 #include <string_view>
 
+#include "ir/describe_instruction.h"
 #include "ir/diagnostic.h"
 #include "passes/check_context.h"
 
@@ -13,15 +14,6 @@ namespace shardc {
 void FailCheck(const std::string& where, std::string id, std::string what) {
   throw Diagnostic(std::move(id), ExitCode::kVerification, where, std::move(what),
                    "the plan is damaged or was made by a broken compiler: compile again");
-}
-
-std::string DescribeInstruction(const Program& program, int i) {
-  const Instruction& instruction = program.instructions[i];
-  std::string text = StrCat("rank ", program.rank, ", instruction ", i, " (", instruction.op);
-  if (!instruction.site.empty()) text += " at " + instruction.site;
-  if (instruction.phase == Phase::kBackward) text += ", backward";
-  if (instruction.phase == Phase::kOptimizer) text += ", optimizer";
-  return text + ")";
 }
 
 std::string CheckContext::DescribeBuffer(int id) const {
@@ -44,7 +36,7 @@ std::string CheckContext::DescribeBuffer(int id) const {
 }
 
 void CheckContext::FailAt(int i, std::string id, std::string what) const {
-  FailCheck(DescribeInstruction(program, i), std::move(id), std::move(what));
+  FailCheck(DescribeInstruction(program, static_cast<size_t>(i)), std::move(id), std::move(what));
 }
 
 void CheckContext::Fail(const std::string& where, std::string id, std::string what) const {

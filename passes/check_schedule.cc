@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 
+#include "ir/describe_instruction.h"
 #include "ir/diagnostic.h"
 #include "passes/check_context.h"
 
@@ -119,9 +120,8 @@ class Schedule {
     return bodies_[body_of_[rank]]->collectives[InstructionOf(rank).collective];
   }
   std::string Where(int rank) const {
-    const Instruction& i = InstructionOf(rank);
-    return StrCat("rank ", rank, ", instruction ", CallOf(rank).instruction, " (", i.op,
-                  i.site.empty() ? "" : " at " + i.site, ")");
+    return DescribeInstruction(*bodies_[body_of_[rank]],
+                               static_cast<size_t>(CallOf(rank).instruction), rank);
   }
 
   // "all_reduce 3 of 64 f32 over tp".

@@ -19,24 +19,7 @@ int64_t Find(const std::byte* data, int64_t n, IsNan is_nan) {
   return -1;
 }
 
-// The ops that a fused one stands for: " of mul, silu".
-std::string Steps(const Instruction& i) {
-  if (!i.attrs.Has("steps")) return "";
-  std::string list;
-  for (const std::string& step : i.attrs.StringList("steps")) {
-    list += (list.empty() ? " of " : ", ") + step.substr(0, step.find(' '));
-  }
-  return list;
-}
-
 }  // namespace
-
-std::string DescribeInstruction(const Program& program, size_t instruction) {
-  const Instruction& i = program.instructions[instruction];
-  return StrCat("rank ", program.rank, ", instruction ", instruction, " (", i.op, Steps(i),
-                i.site.empty() ? "" : " at " + i.site,
-                i.phase == Phase::kForward ? "" : StrCat(", ", PhaseName(i.phase)), ")");
-}
 
 int64_t FindNan(const std::byte* data, DType dtype, int64_t n) {
   switch (dtype) {

@@ -3,13 +3,11 @@
 
 #include <string>
 
+#include "ir/describe_instruction.h"
 #include "ir/diagnostic.h"
 #include "ir/program.h"
 
 namespace shardc {
-
-// "rank 1, instruction 37 (matmul at transformer.h.0.mlp.c_fc)"
-std::string DescribeInstruction(const Program& program, size_t instruction);
 
 // Runs a step, counted from 1, whose errors name it.
 template <typename Body>
