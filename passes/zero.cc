@@ -1,6 +1,7 @@
 #include "passes/zero.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <unordered_set>
 
@@ -70,21 +71,45 @@ std::optional<DimSharding> WithAxes(int64_t size, const DimSharding& now, const 
   return Canonical(size, std::move(with), mesh);
 }
 
+// Whether what views the value has its cuts with this one too. A reshape that merges two dims, of
+// which tp cuts the first, has not.
+bool ViewsHave(const Value& value, int dim, const DimSharding& with, const Mesh& mesh) {
+  return std::ranges::all_of(value.users, [&](const Op* user) {
+    if (!user->def->rule || user->operands.size() != 1 || user->results.size() != 1) return true;
+    const ShardingRule rule = user->def->rule(*user);
+    std::vector<FactorCut> cuts;
+    for (int d = 0; d < value.type.rank(); ++d) {
+      const auto at = static_cast<size_t>(d);
+      const DimSharding& cut = d == dim ? with : value.type.sharding.dims[at];
+      if (!cut.cut()) continue;
+      auto of_dim = ProjectToFactors(rule, rule.operands[0][at], value.type.shape[at], cut, mesh);
+      if (!of_dim) return false;
+      std::ranges::copy(*of_dim, std::back_inserter(cuts));
+    }
+    for (size_t r = 0; r < user->out().shape.size(); ++r) {
+      if (!LiftToDim(rule, rule.results[0][r], user->out().shape[r], cuts, mesh)) return false;
+    }
+    return true;
+  });
+}
+
 // The sharding with a dim cut over the axes, or over the first of them; nothing where no dim can.
-std::optional<std::pair<int, DimSharding>> ChooseDim(const TensorType& type, AxisList axes,
+std::optional<std::pair<int, DimSharding>> ChooseDim(const Value& value, AxisList axes,
                                                      const Mesh& mesh) {
+  const TensorType& type = value.type;
   for (; !axes.empty(); axes.erase(axes.back())) {
     std::optional<std::pair<int, DimSharding>> best;
-    bool best_padded = true;
+    int best_rank = 0;
     for (int d = 0; d < type.rank(); ++d) {
       auto with = WithAxes(type.shape[d], type.sharding.dims[d], axes, mesh);
       if (!with) continue;
       const bool padded = HasPadding(type.shape[d], *with, mesh);
-      const bool better = !best || (best_padded && !padded) ||
-                          (best_padded && padded && type.shape[d] > type.shape[best->first]);
+      const int rank = (ViewsHave(value, d, *with, mesh) ? 2 : 0) + (padded ? 0 : 1);
+      const bool better = !best || rank > best_rank ||
+                          (rank == best_rank && padded && type.shape[d] > type.shape[best->first]);
       if (!better) continue;
       best = {d, std::move(*with)};
-      best_padded = padded;
+      best_rank = rank;
     }
     if (best) return best;
   }
@@ -246,7 +271,7 @@ void CutParams(Graph& graph, Zero& zero) {
     for (int a : zero.axes) {
       if (!type.sharding.Uses(a)) axes.push_back(a);
     }
-    auto cut = ChooseDim(type, axes, graph.mesh);
+    auto cut = ChooseDim(*value, axes, graph.mesh);
     if (!cut) continue;
     const int dim = cut->first;
     type.sharding.dims[dim] = std::move(cut->second);

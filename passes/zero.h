@@ -29,9 +29,10 @@ struct Zero {
 Zero ResolveZero(Graph& graph, const Spec& spec, bool optimizer);
 
 // Cuts one more dim of each parameter: one that divides, else the largest that has an element for
-// each rank. Stages 1 and 2 cut those that have a gradient, stage 3 all. Vectors of kBucketBytes or
-// less stay whole: their gradients travel together, and what they and their states take is little.
-// Runs on the serial graph before the optimizer is added.
+// each rank; before others one that reshapes of it keep cut. Stages 1 and 2 cut those that have a
+// gradient, stage 3 all. Vectors of kBucketBytes or less stay whole: their gradients travel
+// together, and what they and their states take is little. Runs on the serial graph before the
+// optimizer is added.
 void CutParams(Graph& graph, Zero& zero);
 
 // Puts sharding_constraints between these parameters (and casts and transposes of them, which work

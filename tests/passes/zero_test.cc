@@ -45,6 +45,21 @@ TEST(CutParams, ChoosesADim) {
     CHECK: "f" : f32[16@tp, 3])");
 }
 
+// Not one that is merged with a dim of another axis before use, as heads and their elements are:
+// what is cut both ways has no cut there.
+TEST(CutParams, ADimThatViewsKeep) {
+  CheckCuts(R"(mesh [dp=2, tp=2]
+  graph @g() -> (%a, %b) {
+    %0 = param "a" : f32[4@tp, 6, 24]
+    %a = reshape %0 {shape=[24, 24]} : f32[24, 24]
+    %1 = param "b" : f32[24, 4@tp, 6]
+    %b = reshape %1 {shape=[24, 24]} : f32[24, 24]
+  })",
+            {0}, R"(
+    CHECK: "a" : f32[4@tp, 6, 24@dp]
+    CHECK: "b" : f32[24@dp, 4@tp, 6])");
+}
+
 // Behind an axis that is more major, in blocks that it left whole, the same dim will do.
 TEST(CutParams, CutsADimFurther) {
   CheckCuts(R"(mesh [tp=2, dp=4]
