@@ -12,13 +12,19 @@ namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGPIPE};
 
+constexpr int kWake = SIGURG;  // does nothing where it is not asked for
+
 std::atomic<int> noted = 0;
+std::atomic<bool> apart = false;
 static_assert(std::atomic<int>::is_always_lock_free);  // as signals want it
+pthread_t made_apart;                                  // the thread that did
 
 struct sigaction before[std::size(kSignals)];
 
 void Note(int signal) {
   noted = signal;
+  // It may wait for a reader of the output that has stopped.
+  if (apart) pthread_kill(made_apart, kWake);
   for (size_t i = 0; i < std::size(kSignals); ++i) {
     if (kSignals[i] == signal && before[i].sa_handler != SIG_DFL) before[i].sa_handler(signal);
   }
@@ -26,15 +32,23 @@ void Note(int signal) {
 
 }  // namespace
 
-SignalsApart::SignalsApart() {
+SignalsApart::SignalsApart() : stack_(static_cast<size_t>(sysconf(_SC_SIGSTKSZ))) {
   try {
     thread_ = std::thread([this] { done_.acquire(); });
   } catch (const std::system_error&) {
     return;  // ranks get no threads either, and say so
   }
+  const stack_t own = {.ss_sp = stack_.data(), .ss_flags = 0, .ss_size = stack_.size()};
+  sigaltstack(&own, &stack_before_);
+  struct sigaction wake {};
+  wake.sa_handler = [](int) {};
+  wake.sa_flags = SA_ONSTACK;
+  sigaction(kWake, &wake, nullptr);
+  made_apart = pthread_self();
+  apart = true;
   sigset_t all;
   sigfillset(&all);
-  for (int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, SIGPIPE}) {
+  for (int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, SIGPIPE, kWake}) {
     sigdelset(&all, own);
   }
   pthread_sigmask(SIG_BLOCK, &all, &before_);
@@ -42,9 +56,12 @@ SignalsApart::SignalsApart() {
 
 SignalsApart::~SignalsApart() {
   if (!thread_.joinable()) return;
+  apart = false;
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   done_.release();
   thread_.join();
+  std::signal(kWake, SIG_DFL);
+  sigaltstack(&stack_before_, nullptr);
 }
 
 Interrupt::Interrupt() {

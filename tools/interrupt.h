@@ -2,15 +2,19 @@
 #pragma once
 
 #include <csignal>
+#include <cstddef>
 #include <semaphore>
 #include <thread>
+#include <vector>
 
 namespace shardc {
 
 // While one is there signals come to a thread that does nothing else, so that their handlers run
 // there: oneDNN's products have the stack pointer in the heap (oneDNN issue 4845), which the frame
 // of a handler would overwrite. To be made before the threads that compute, which block what the
-// thread that starts them blocks. What a thread does itself (faults, SIGPIPE) stays with it.
+// thread that starts them blocks. What a thread does itself (faults, SIGPIPE) stays with it. What
+// an Interrupt notes also wakes the thread that made this from a write that waits, by a signal
+// whose handler has a stack of its own.
 class SignalsApart {
  public:
   SignalsApart();
@@ -20,6 +24,8 @@ class SignalsApart {
 
  private:
   sigset_t before_ = {};
+  stack_t stack_before_ = {};
+  std::vector<std::byte> stack_;
   std::binary_semaphore done_{0};
   std::thread thread_;
 };
