@@ -205,10 +205,13 @@ class AttentionRoles {
 
   // What a model does with each head's result before the projection: also norms, turning back what
   // turned positions gave, and sums and differences of what two attentions give. Over the whole
-  // width a sum is the residual stream.
+  // width a sum is the residual stream; what is put beside it goes through one projection with it,
+  // as the branches of a parallel block.
   static bool KeepsHeads(const Op* op) {
     const bool heads = !op->results.empty() && op->out().rank() >= 4;
-    return IsNorm(op) ||
+    const bool beside =
+        op->name() == "concat" && IsLastAxis(op->attrs.Int("axis"), op->out().rank());
+    return IsNorm(op) || beside ||
            OneOf(op->name(), {"dropout", "reshape", "transpose", "cast", "mul", "div", "rotary"}) ||
            (heads && OneOf(op->name(), {"add", "sub", "concat", "split", "slice"}));
   }

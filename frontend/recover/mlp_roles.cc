@@ -76,12 +76,11 @@ bool SumsExperts(const Linear& l) {
   return l.weight->out().rank() == 3 && l.rows.size() == 2 && l.rows[0] == 0;
 }
 
-// The MLP that the linear ends, if it ends one.
-void SetMlp(Linear down, LinearRoles& roles) {
-  if (!LinearRoles::Of(down).empty()) return;
+// The MLP that the linear ends, if it ends one, with v: what the linear reads, or a part of that.
+void SetMlp(const Value* v, Linear down, LinearRoles& roles) {
   const bool sums = SumsExperts(down);
   BranchFinder branches(roles, down.experts || sums);
-  if (!branches.Find(down.matmul->operands[0])) return;
+  if (!branches.Find(v)) return;
   if (sums &&
       std::ranges::all_of(branches.found(), [](const Branch& b) { return b.linear->experts; })) {
     down.experts = true;
@@ -113,7 +112,15 @@ void SetMlp(Linear down, LinearRoles& roles) {
 }  // namespace
 
 void SetMlpRoles(LinearRoles& roles) {
-  for (const Linear& linear : roles.linears()) SetMlp(linear, roles);
+  for (const Linear& linear : roles.linears()) {
+    const Value* v = linear.matmul->operands[0];
+    const std::string role = LinearRoles::Of(linear);
+    if (role.empty()) {
+      SetMlp(v, linear, roles);
+    } else if (const Op* beside = ProducedBy(v, "concat"); beside && role == "ATTENTION_OUT") {
+      for (const Value* part : beside->operands) SetMlp(part, linear, roles);
+    }
+  }
 }
 
 }  // namespace shardc::recover

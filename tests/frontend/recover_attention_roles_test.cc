@@ -179,6 +179,26 @@ TEST(Roles, OfValuesThatAreTurnedAndTurnedBack) {
   EXPECT_EQ(RolesOf(g), expected);
 }
 
+// One projection of attention and MLP side by side.
+TEST(Roles, OfAttentionBesideAnMlp) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.In("x", {2, 3, 8});
+    auto heads = [&](const std::string& name) {
+      Value* y = b.Reshape(b.Matmul(x, b.P(name, {8, 8})), {2, 3, 2, 4});
+      return b.Transpose(y, {0, 2, 1, 3});
+    };
+    Value *q = heads("q"), *k = heads("k"), *v = heads("v");
+    Value* y = b.Matmul(b.Softmax(b.Make("matmul_nt", {q, k})), v);
+    y = b.Reshape(b.Transpose(y, {0, 2, 1, 3}), {2, 3, 8});
+    Value* up = b.Op1("tanh", b.Matmul(x, b.P("up", {8, 12})));
+    y = b.Make("concat", {y, up}, {{"axis", int64_t{2}}});
+    b.Out(b.Matmul(y, b.P("out", {20, 8})));
+  });
+  const std::map<std::string, std::string> expected = {
+      {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"up", "MLP_UP"}, {"out", "ATTENTION_OUT"}};
+  EXPECT_EQ(RolesOf(g), expected);
+}
+
 // There are 2^35 ways from the attention back to q, each of which would be gone.
 TEST(Roles, BehindVeryManyWays) {
   Graph g = Recover([](TestGraph& b) {
