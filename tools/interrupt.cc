@@ -17,14 +17,14 @@ constexpr int kWake = SIGURG;  // does nothing where it is not asked for
 std::atomic<int> noted = 0;
 std::atomic<bool> apart = false;
 static_assert(std::atomic<int>::is_always_lock_free);  // as signals want it
-pthread_t made_apart;                                  // the thread that did
+pthread_t woken;                                       // the thread that made SignalsApart
 
 struct sigaction before[std::size(kSignals)];
 
 void Note(int signal) {
   noted = signal;
   // It may wait for a reader of the output that has stopped.
-  if (apart) pthread_kill(made_apart, kWake);
+  if (apart) pthread_kill(woken, kWake);
   for (size_t i = 0; i < std::size(kSignals); ++i) {
     if (kSignals[i] == signal && before[i].sa_handler != SIG_DFL) before[i].sa_handler(signal);
   }
@@ -44,7 +44,7 @@ SignalsApart::SignalsApart() : stack_(static_cast<size_t>(sysconf(_SC_SIGSTKSZ))
   wake.sa_handler = [](int) {};
   wake.sa_flags = SA_ONSTACK;
   sigaction(kWake, &wake, nullptr);
-  made_apart = pthread_self();
+  woken = pthread_self();
   apart = true;
   sigset_t all;
   sigfillset(&all);

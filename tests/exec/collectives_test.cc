@@ -77,15 +77,19 @@ TEST(Megatron, ManyTokens) {
                  {1, 64, 512, 64});
 }
 
+constexpr const char* kFormsOfQkv[] = {"qkv=separate", "qkv=fused", "qkv=separate,positions=rope"};
+// Of three layers with one kv head for 8 heads.
+Program OfOneKvHead(const std::string& form, const std::string& spec) {
+  const std::string model =
+      "builtin:gpt?layers=3,hidden=64,heads=8,kv_heads=1,seq=16,batch=2,vocab=256,";
+  return Compile(BuildGpt(ParseBuiltin(model + form)), spec, "tp=4");
+}
+
 // One kv head for all: the gradients of k and v are summed by one collective a layer.
 TEST(Megatron, OneKvHead) {
-  for (const char* form : {"qkv=separate", "qkv=fused", "qkv=separate,positions=rope"}) {
+  for (const char* form : kFormsOfQkv) {
     SCOPED_TRACE(form);
-    const Program program = Compile(
-        BuildGpt(ParseBuiltin(StrCat("builtin:gpt?layers=3,hidden=64,heads=8,kv_heads=1,seq=16,"
-                                     "batch=2,vocab=256,",
-                                     form))),
-        "megatron", "tp=4");
+    const Program program = OfOneKvHead(form, "megatron");
     int64_t of_k_and_v = 0;
     for (const Collective& c : program.collectives) of_k_and_v += c.elements == 2 * 2 * 16 * 8;
     EXPECT_EQ(of_k_and_v, 3);
@@ -182,13 +186,9 @@ TEST(SequenceParallel, UpdatesGatherNothing) {
 
 // With one kv head for all each rank makes k and v of what was gathered for q.
 TEST(SequenceParallel, KeysOfAllAreNotGathered) {
-  for (const char* form : {"qkv=separate", "qkv=fused", "qkv=separate,positions=rope"}) {
+  for (const char* form : kFormsOfQkv) {
     SCOPED_TRACE(form);
-    const Program program = Compile(
-        BuildGpt(ParseBuiltin(StrCat("builtin:gpt?layers=3,hidden=64,heads=8,kv_heads=1,seq=16,"
-                                     "batch=2,vocab=256,",
-                                     form))),
-        "megatron_sp", "tp=4");
+    const Program program = OfOneKvHead(form, "megatron_sp");
     int64_t gathers = 0;
     for (const Instruction& i : program.instructions) {
       if (i.collective < 0 || i.phase != Phase::kForward) continue;

@@ -4,6 +4,12 @@
 namespace shardc::recover_testing {
 namespace {
 
+// Two heads of a product of x[2, 3, 8] with the weight of this name: [2, 2, 3, 4].
+Value* HeadsOf(TestGraph& b, Value* x, const std::string& name) {
+  Value* y = b.Reshape(b.Matmul(x, b.P(name, {8, 8})), {2, 3, 2, 4});
+  return b.Transpose(y, {0, 2, 1, 3});
+}
+
 // Heads in dims of their own, before or behind the width, with q, k and v apart or in one weight.
 TEST(Roles, OfWeightsWithADimForHeads) {
   auto attend = [](TestGraph& b, Value* q, Value* k, Value* v) {  // [2, 5, 3, 4]
@@ -183,11 +189,7 @@ TEST(Roles, OfValuesThatAreTurnedAndTurnedBack) {
 TEST(Roles, OfAttentionBesideAnMlp) {
   Graph g = Recover([](TestGraph& b) {
     Value* x = b.In("x", {2, 3, 8});
-    auto heads = [&](const std::string& name) {
-      Value* y = b.Reshape(b.Matmul(x, b.P(name, {8, 8})), {2, 3, 2, 4});
-      return b.Transpose(y, {0, 2, 1, 3});
-    };
-    Value *q = heads("q"), *k = heads("k"), *v = heads("v");
+    Value *q = HeadsOf(b, x, "q"), *k = HeadsOf(b, x, "k"), *v = HeadsOf(b, x, "v");
     Value* y = b.Matmul(b.Softmax(b.Make("matmul_nt", {q, k})), v);
     y = b.Reshape(b.Transpose(y, {0, 2, 1, 3}), {2, 3, 8});
     Value* up = b.Op1("tanh", b.Matmul(x, b.P("up", {8, 12})));
@@ -203,11 +205,7 @@ TEST(Roles, OfAttentionBesideAnMlp) {
 TEST(Roles, BehindVeryManyWays) {
   Graph g = Recover([](TestGraph& b) {
     Value* x = b.In("x", {2, 3, 8});
-    auto heads = [&](const std::string& name) {
-      Value* y = b.Reshape(b.Matmul(x, b.P(name, {8, 8})), {2, 3, 2, 4});
-      return b.Transpose(y, {0, 2, 1, 3});
-    };
-    Value *q = heads("q"), *k = heads("k"), *v = heads("v");
+    Value *q = HeadsOf(b, x, "q"), *k = HeadsOf(b, x, "k"), *v = HeadsOf(b, x, "v");
     for (int i = 0; i < 35; ++i) q = b.Make("max", {q, q});
     Value* y = b.Matmul(b.Softmax(b.Make("matmul_nt", {q, k})), v);
     b.Out(b.Matmul(b.Reshape(b.Transpose(y, {0, 2, 1, 3}), {2, 3, 8}), b.P("out", {8, 8})));
