@@ -120,6 +120,7 @@ void SplitSharedVectors(Graph& graph) {
     Attributes more = param->attrs;
     EraseAliases(more);
     if (known) EraseAliases(param->attrs);
+    std::string second;
     for (size_t i = 1; i < groups.size(); ++i) {
       const Op* user = groups[i][0];
       std::string own_name = known                ? lost[i - 1]
@@ -135,9 +136,12 @@ void SplitSharedVectors(Graph& graph) {
         graph.sources[own_name] = source->second;
       }
       for (Op* op : groups[i]) graph.ReplaceUses(op, value, own);
-      graph.notes.push_back(StrCat("vector '", name, "' is used at several sites: '", own_name,
-                                   "' is a parameter of its own with the same values"));
+      if (i == 1) second = own_name;
     }
+    if (groups.size() < 2) continue;
+    graph.notes.push_back(StrCat("vector '", name, "' is used at ", groups.size(),
+                                 " sites, and each has a parameter of its own with these values: ",
+                                 "the second is '", second, "'"));
   }
 }
 

@@ -102,7 +102,8 @@ TEST(SharedVectors, BecomeOneParameterPerSite) {
     EXPECT_TRUE(g.sources.contains(p->attrs.String("name")));
   }
   EXPECT_THAT(names, ::testing::UnorderedElementsAre("w NORM", "w@h.1.norm NORM", "w@2 ", "m "));
-  EXPECT_EQ(g.notes.size(), 2u);
+  EXPECT_THAT(g.notes, ElementsAre("vector 'w' is used at 3 sites, and each has a parameter of its "
+                                   "own with these values: the second is 'w@h.1.norm'"));
 }
 
 // Parameters that the exporter merged because they were equal are equal fills.
