@@ -57,6 +57,7 @@ void Encode(const ManifestState& state, const Mesh& mesh, proto::ManifestState* 
   out->set_is_param(state.is_param);
   for (const std::string& a : state.aliases) out->add_aliases(a);
   for (const std::string& a : state.unlike_aliases) out->add_unlike_aliases(a);
+  if (!state.transpose_of.empty()) out->set_transpose_of(state.transpose_of);
   if (!state.piece_of.empty()) out->set_piece_of(state.piece_of);
   if (!state.role.empty()) out->set_role(state.role);
   out->set_dtype(std::string(DTypeName(state.dtype)));
@@ -197,12 +198,16 @@ class ManifestReader {
     out.of_optimizer = s.of_optimizer();
     out.aliases.assign(s.aliases().begin(), s.aliases().end());
     out.unlike_aliases.assign(s.unlike_aliases().begin(), s.unlike_aliases().end());
+    out.transpose_of = s.transpose_of();
     out.piece_of = s.piece_of();
     out.role = s.role();
     std::optional<DType> dtype = ParseDType(s.dtype());
     if (!dtype) Fail(where, "'" + s.dtype() + "' is not a dtype");
     out.dtype = *dtype;
     out.shape = ReadShape(s.shape(), out.dtype, where);
+    if (!out.transpose_of.empty() && out.shape.size() != 2) {
+      Fail(where, StrCat("of shape ", ShapeToString(out.shape), " has no transpose"));
+    }
     out.local_shape = ReadShape(s.local_shape(), out.dtype, where);
     out.layout = s.layout();
     out.sharding = ReadSharding(s, out, where);

@@ -21,6 +21,9 @@ struct ManifestState {
   // Of these those whose tensors in the model may lie or count otherwise: transposed, or what an
   // exporter made the param of.
   std::vector<std::string> unlike_aliases;
+  // The name of what the module that was exported has in the place of this matrix, transposed (of a
+  // piece: of the whole); empty where that is not known, or where it is called as here.
+  std::string transpose_of;
   std::string piece_of;  // a param of the model that this is a piece of; may be empty
   std::string role;      // of a param: "MLP_UP"; may be empty
   DType dtype = DType::kF32;

@@ -232,6 +232,9 @@ class Verifier {
         Fail(Where(op), StrCat("attribute '", name, "' has to name dims of ", shape.size()));
       }
     }
+    if (attrs.Has("transpose_of") && shape.size() != 2) {
+      Fail(Where(op), "attribute 'transpose_of' is for a matrix");
+    }
     if (!attrs.Has("piece_of")) return;
     for (const char* name : {"piece_dim", "piece_start", "whole_size"}) {
       if (!attrs.Has(name)) Fail(Where(op), StrCat("lacks its attribute '", name, "'"));

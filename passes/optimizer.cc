@@ -19,8 +19,11 @@ Value* StateOf(Builder& b, const Op& param, const std::string& suffix) {
   TensorType type = param.out();
   if (IsHalf(type.dtype)) type.dtype = DType::kF32;
   Value* state = b.State(param.attrs.String("name") + suffix, type);
+  Attributes& attrs = state->producer->attrs;
+  if (param.attrs.Has("transpose_of")) {
+    attrs.Set("transpose_of", param.attrs.String("transpose_of") + suffix);
+  }
   if (param.attrs.Has("piece_of")) {
-    Attributes& attrs = state->producer->attrs;
     attrs.Set("piece_of", param.attrs.String("piece_of") + suffix);
     for (const char* key : {"piece_dim", "piece_start", "whole_size"}) {
       attrs.Set(key, param.attrs.Int(key));

@@ -207,6 +207,7 @@ class PlanWriter {
       const Strings names = op.attrs.StringList(list, {});
       s.unlike_aliases.insert(s.unlike_aliases.end(), names.begin(), names.end());
     }
+    s.transpose_of = op.attrs.String("transpose_of", "");
     s.piece_of = op.attrs.String("piece_of", "");
     s.role = op.attrs.String("role", "");
     s.dtype = type.dtype;

@@ -52,6 +52,7 @@ void PrintDumpJson(const Plan& plan) {
                               {"shape", s.shape},
                               {"sharding", s.layout},
                               {"local_shape", s.local_shape}});
+    if (!s.transpose_of.empty()) json["params"].back()["transpose_of"] = s.transpose_of;
     if (!s.piece_of.empty()) json["params"].back()["piece_of"] = s.piece_of;
     if (!s.stages.empty()) json["params"].back()["stages"] = s.stages;
   }

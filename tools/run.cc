@@ -4,10 +4,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 
 #include "ir/contains.h"
+#include "ir/convert.h"
 #include "ir/diagnostic.h"
 #include "ir/output_file.h"
 #include "ir/safetensors.h"
@@ -17,6 +19,7 @@
 #include "tools/inputs.h"
 #include "tools/interrupt.h"
 #include "tools/launched.h"
+#include "tools/module_names.h"
 #include "tools/no_memory_exit.h"
 #include "tools/plan.h"
 #include "tools/run_profile.h"
@@ -35,7 +38,7 @@ struct RunOptions {
   std::string load, save, save_params, save_checkpoint, check, profile;
   double rtol = 1e-4, atol = 1e-5;
   int steps = 0, repeat = 0, save_interval = 0;
-  bool json = false;
+  bool json = false, module_names = false;
   SessionOptions session;
 };
 
@@ -61,6 +64,7 @@ class Run {
   Run(const RunOptions& o, const SessionOptions& session, const Plan& plan)
       : o_(o),
         plan_(plan),
+        transposes_(ModuleTransposes(plan.manifest)),
         processes_(session.processes),
         session_(plan.programs, session, ReaderFor(o, plan, &notes_)),
         inputs_(o.inputs, session_) {
@@ -265,24 +269,41 @@ class Run {
   void Save(const std::string& path, const std::vector<std::string>& names,
             TensorType (Session::*type_of)(const std::string&) const,
             HostTensor (Session::*get)(const std::string&) const) const {
+    const auto of_module = [&](const std::string& name) {
+      return o_.module_names ? transposes_.find(name) : transposes_.end();
+    };
     std::vector<SafetensorsWriter::Announced> announced;
     for (const std::string& name : names) {
-      const TensorType type = (session_.*type_of)(name);
-      announced.push_back({name, type.dtype, type.shape});
+      TensorType type = (session_.*type_of)(name);
+      const auto module = of_module(name);
+      if (module != transposes_.end()) std::swap(type.shape[0], type.shape[1]);
+      announced.push_back(
+          {module != transposes_.end() ? module->second : name, type.dtype, type.shape});
     }
     SafetensorsWriter writer(path, announced);
     for (const std::string& name : names) {
       HostTensor value = (session_.*get)(name);
+      if (of_module(name) != transposes_.end()) value = Transposed(value);
       writer.Write({value.raw(), static_cast<size_t>(value.bytes())});
     }
     writer.Finish();
   }
 
   std::optional<Diagnostic> Golden() const {
+    std::vector<std::string> names = session_.OutputNames();
+    std::map<std::string, std::string> by_module;
+    for (const auto& [name, module] : transposes_) {
+      if (!Contains(names, name)) continue;
+      names.push_back(module);
+      by_module[module] = name;
+    }
+    const auto get = [&](const std::string& name) {
+      const auto own = by_module.find(name);
+      return own == by_module.end() ? session_.Output(name)
+                                    : Transposed(session_.Output(own->second));
+    };
     try {
-      CheckGolden(
-          session_.OutputNames(), [&](const std::string& name) { return session_.Output(name); },
-          o_.check, o_.rtol, o_.atol);
+      CheckGolden(names, get, o_.check, o_.rtol, o_.atol);
     } catch (const Diagnostic& d) {
       if (d.code() != ExitCode::kMismatch) throw;
       return d;
@@ -305,6 +326,7 @@ class Run {
   const RunOptions& o_;
   const Plan& plan_;
   std::vector<std::string> notes_;
+  const std::map<std::string, std::string> transposes_;
   Processes* const processes_;
   std::optional<Interrupt> interrupt_;  // outlives the session, which other processes take part in
   Session session_;
@@ -374,6 +396,9 @@ void AddRunVerb(CLI::App& app) {
   auto* checkpoint =
       verb->add_option("--save-checkpoint", o->save_checkpoint,
                        "write parameters and the optimizer's states after the last step");
+  verb->add_flag("--module-names", o->module_names,
+                 "save under the names and in the layout that the PyTorch module has, where the "
+                 "exporter renamed and transposed a tensor");
   verb->add_option("--load", o->load,
                    "begin with the parameters of this safetensors file, and with the optimizer's "
                    "states where it has them, instead of the plan's");

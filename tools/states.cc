@@ -121,11 +121,11 @@ class Checkpoint {
     };
     std::set<std::string> used, converted, unused;
     for (const auto& [name, source] : source_) {
-      used.insert(source);
-      if (source.empty()) continue;
-      const DType dtype = file_.entries().at(source).dtype;
+      used.insert(source.name);
+      if (source.name.empty()) continue;
+      const DType dtype = file_.entries().at(source.name).dtype;
       if (dtype != states_.at(name)->dtype && IsFloat(states_.at(name)->dtype)) {
-        converted.insert(source);
+        converted.insert(source.name);
       }
     }
     if (optimizer_states_ > 0 && !resumes_) {
@@ -144,30 +144,40 @@ class Checkpoint {
 
   void Read(int64_t rank, const NamedBuffer& state, const Buffer& buffer, std::byte* local) const {
     const Mesh& mesh = plan_.manifest.mesh;
-    const std::string& source = source_.at(state.name);
-    if (source.empty()) {
+    const Source& source = source_.at(state.name);
+    if (source.name.empty()) {
       return SetFirstValue(*states_.at(state.name), mesh, rank, buffer, local);
     }
     const TensorType& type = buffer.type;
-    const SafetensorsEntry& entry = file_.entries().at(source);
-    const std::byte* whole = file_.Data(source).data();
-    HostTensor converted, piece;
-    if (entry.dtype != type.dtype) {
-      converted = Converted(file_.Read(source), type.dtype);
-      whole = converted.raw();
+    Shape shape = file_.entries().at(source.name).shape;
+    const std::byte* whole = file_.Data(source.name).data();
+    HostTensor made, piece;
+    if (source.transposed) {
+      made = Transposed(file_.Read(source.name));
+      shape = made.shape();
+      whole = made.raw();
+    }
+    if (file_.entries().at(source.name).dtype != type.dtype) {
+      made = Converted(source.transposed ? made : file_.Read(source.name), type.dtype);
+      whole = made.raw();
     }
     if (!state.piece.whole.empty()) {
       piece = HostTensor(type.dtype, type.shape);
       Shape from(type.shape.size());
       from[static_cast<size_t>(state.piece.dim)] = state.piece.start;
-      CopyBox(whole, entry.shape, from, piece.raw(), type.shape, Shape(type.shape.size()),
-              type.shape, DTypeSize(type.dtype));
+      CopyBox(whole, shape, from, piece.raw(), type.shape, Shape(type.shape.size()), type.shape,
+              DTypeSize(type.dtype));
       whole = piece.raw();
     }
     GlobalToLocal(whole, type, mesh, rank, local);
   }
 
  private:
+  struct Source {
+    std::string name;  // in the file; empty: it has none
+    bool transposed = false;
+  };
+
   Diagnostic Unfit(std::string what, std::string hint) const {
     return Diagnostic("E4010", ExitCode::kUsage, "--load " + path_, std::move(what),
                       std::move(hint));
@@ -180,8 +190,8 @@ class Checkpoint {
     return value >= 0 && value == std::floor(value) && value <= 0x1p53;
   }
 
-  // The file's name for the state; empty when it has none, which only what is no parameter may.
-  std::string Find(const NamedBuffer& state, const Buffer& buffer) const {
+  // Where the file has the state; nowhere, which only what is no parameter may be.
+  Source Find(const NamedBuffer& state, const Buffer& buffer) const {
     const ManifestState& s = *states_.at(state.name);
     const bool piece = !state.piece.whole.empty();
     std::vector<std::string> names = {piece ? state.piece.whole : state.name}, unlike;
@@ -190,7 +200,8 @@ class Checkpoint {
     }
     auto has = [&](const std::string& n) { return file_.Has(n); };
     auto name = std::find_if(names.begin(), names.end(), has);
-    if (name == names.end()) {
+    Source source{name == names.end() ? s.transpose_of : *name, name == names.end()};
+    if (!has(source.name)) {
       for (const std::string& n : names) {
         auto unread = file_.unread().find(n);
         if (unread == file_.unread().end()) continue;
@@ -198,7 +209,7 @@ class Checkpoint {
                     IsFloat(buffer.type.dtype) ? "convert it to one of F64 F32 F16 BF16"
                                                : "convert it to I64");
       }
-      if (!s.is_param) return "";
+      if (!s.is_param) return {};
       if (auto other = std::find_if(unlike.begin(), unlike.end(), has); other != unlike.end()) {
         throw Unfit(
             StrCat("has '", *other, "' and no '", names[0],
@@ -214,25 +225,28 @@ class Checkpoint {
                          "give a file that --save-params or --save-checkpoint wrote, or that has "
                          "the model's names"));
     }
-    const SafetensorsEntry& entry = file_.entries().at(*name);
+    const SafetensorsEntry& entry = file_.entries().at(source.name);
     Shape shape = buffer.type.shape;
     if (piece) shape[static_cast<size_t>(state.piece.dim)] = state.piece.whole_size;
+    if (source.transposed) std::swap(shape[0], shape[1]);
     const DType dtype = buffer.type.dtype;
     const bool counter = !s.is_param && IsInteger(dtype) && shape.empty();
     const bool fits = entry.dtype == dtype || (IsFloat(entry.dtype) && IsFloat(dtype));
-    if (entry.shape != shape || !(counter ? IsCount(*name, entry) : fits)) {
+    if (entry.shape != shape || !(counter ? IsCount(source.name, entry) : fits)) {
       if (counter && fits && entry.shape == shape) {
-        throw Unfit(StrCat("'", *name, "' is ", file_.Read(*name).AsDouble(0),
+        throw Unfit(StrCat("'", source.name, "' is ", file_.Read(source.name).AsDouble(0),
                            ", which is no number of steps"),
                     "the file was changed or damaged");
       }
-      throw Unfit(StrCat("'", *name, "' is ", TypeText(entry.dtype, entry.shape),
-                         ", and the plan's is ", TypeText(dtype, shape)),
+      throw Unfit(StrCat("'", source.name, "' is ", TypeText(entry.dtype, entry.shape),
+                         ", and the plan's is ", TypeText(dtype, shape),
+                         source.transposed ? StrCat(" (the transpose of '", names[0], "')") : ""),
                   "the file is of another model");
     }
+    if (source.transposed) return source;
     for (auto n = name + 1; n != names.end(); ++n) CheckSame(*name, *n, false);
     for (const std::string& n : unlike) CheckSame(*name, n, true);
-    return *name;
+    return source;
   }
 
   // Of two names of one parameter the file may have both, as of tied weights. `may_turn`: of a
@@ -265,7 +279,7 @@ class Checkpoint {
     for (const auto& [name, source] : source_) {
       if (!states_.at(name)->of_optimizer) continue;
       ++optimizer_states_;
-      if (source.empty()) {
+      if (source.name.empty()) {
         missing = name;
       } else {
         ++found;
@@ -281,15 +295,17 @@ class Checkpoint {
   }
 
   bool IsAlias(const std::string& name) const {
-    return std::any_of(states_.begin(), states_.end(),
-                       [&](const auto& entry) { return Contains(entry.second->aliases, name); });
+    return std::any_of(states_.begin(), states_.end(), [&](const auto& entry) {
+      const ManifestState& s = *entry.second;
+      return name == s.transpose_of || Contains(s.aliases, name);
+    });
   }
 
   const Plan& plan_;
   std::string path_;
   SafetensorsFile file_;
   std::map<std::string, const ManifestState*> states_;
-  std::map<std::string, std::string> source_;  // of every state of the programs
+  std::map<std::string, Source> source_;  // of every state of the programs
   size_t optimizer_states_ = 0;
   bool resumes_ = false;  // with the optimizer's states of the file
 };

@@ -98,8 +98,10 @@ class Aliases {
     return true;
   }
 
-  void GiveSource(const std::string& param, const std::string& alias) {
-    if (Give(param, alias)) found_.sources.insert(alias);
+  bool GiveSource(const std::string& param, const std::string& alias) {
+    if (!Give(param, alias)) return false;
+    found_.sources.insert(alias);
+    return true;
   }
 
   void FromIdentities(const std::string& param) {
@@ -117,8 +119,19 @@ class Aliases {
     auto folded = names_.folded_from.find(param);
     if (folded == names_.folded_from.end()) return;
     for (const std::string& name : folded->second) {
-      if (names_.is_parameter.contains(name)) GiveSource(param, name);
+      if (!names_.is_parameter.contains(name) || !GiveSource(param, name)) continue;
+      if (folded->second.size() == 1 && IsTransposeOf(name, param)) {
+        found_.transpose_of[param] = name;
+      }
     }
+  }
+
+  bool IsTransposeOf(const std::string& source, const std::string& param) const {
+    return matrices_.contains(param) &&
+           std::ranges::any_of(sites_.at(param), [&](const Site& site) {
+             return site.node->op_type() == "MatMul" && site.input == 1 &&
+                    LinearWeight(*site.node, names_) == source;
+           });
   }
 
   void FromModules(const std::string& param) {

@@ -16,6 +16,8 @@ struct AliasesFound {
   // Of all of them those of which the exporter made its tensor: the module's own is mostly
   // transposed, and may hold other numbers (a logarithm). The others name equal tensors.
   std::set<std::string> sources;
+  // By parameter, the one of its sources whose transpose it is for certain.
+  std::map<std::string, std::string> transpose_of;
 };
 
 // The other names of `params`. Taken from Identity nodes that hand a merged tensor on under each

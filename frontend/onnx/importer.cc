@@ -156,6 +156,9 @@ class Importer {
       if (params.sources.contains(alias)) sources.push_back(alias);
     }
     if (!sources.empty()) more.Set("source_aliases", std::move(sources));
+    if (auto of = params.transpose_of.find(t.name()); of != params.transpose_of.end()) {
+      more.Set("transpose_of", of->second);
+    }
     graph_.sources[t.name()] = conversion_.reader.Source(t, bytes);
     conversion_.builder.site.clear();
     return conversion_.builder.Param(t.name(), type.dtype, type.shape, std::move(more));

@@ -31,6 +31,7 @@ void ReadSignature(std::string_view text, ModuleNames& names) {
     std::string name(line.substr(start, quote - start));
     if (line.find(": PARAMETER ") != line.npos) {
       if (names.is_parameter.insert(name).second) names.parameters.push_back(name);
+      names.by_input[std::string(line.substr(line.find_first_not_of(' '), line.find(':')))] = name;
     } else if (line.find(": BUFFER ") != line.npos) {
       names.is_buffer.insert(name);
     }
@@ -85,6 +86,24 @@ ModuleNames ReadModuleNames(const onnx::GraphProto& graph) {
     }
   }
   return names;
+}
+
+std::string LinearWeight(const onnx::NodeProto& node, const ModuleNames& names) {
+  const auto metadata = Metadata(node, kNodeMetadata);
+  const auto fx_node = metadata.find("pkg.torch.onnx.fx_node");
+  if (fx_node == metadata.end()) return "";
+  // "%linear : [...] = call_function[target=...](args = (%x, %p_h_0_weight, %p_h_0_bias), ...)"
+  constexpr std::string_view kLinear = "target=torch.ops.aten.linear.default](args = (%";
+  std::string_view text = fx_node->second;
+  const size_t call = text.find(kLinear);
+  if (call == text.npos) return "";
+  text.remove_prefix(call + kLinear.size());
+  constexpr std::string_view kNext = ", %";
+  const size_t second = text.find(kNext);
+  if (second == text.npos) return "";
+  text.remove_prefix(second + kNext.size());
+  const auto weight = names.by_input.find(std::string(text.substr(0, text.find_first_of(",)"))));
+  return weight == names.by_input.end() ? "" : weight->second;
 }
 
 std::string ModuleOf(const onnx::NodeProto& node) {

@@ -24,9 +24,14 @@ struct ModuleNames {
   std::vector<std::string> parameters;  // in the module's order
   std::set<std::string> is_parameter;   // the same
   std::set<std::string> is_buffer;
+  std::map<std::string, std::string> by_input;  // parameters, by the exported program's input
   std::map<std::string, std::vector<std::string>> folded_from;  // by tensor of the file
 };
 ModuleNames ReadModuleNames(const onnx::GraphProto& graph);
+
+// The module's parameter by whose transpose the node multiplies, because it stands for
+// torch.nn.functional.linear; empty where the metadata do not say so.
+std::string LinearWeight(const onnx::NodeProto& node, const ModuleNames& names);
 
 // The module that a node belongs to ("h.0.mlp.c_fc"), from its metadata or its name; empty if
 // neither says.

@@ -345,6 +345,7 @@ class Finder {
     AliasesFound aliases = FindAliases(params, uses_, names_);
     found.aliases = std::move(aliases.of);
     found.sources = std::move(aliases.sources);
+    found.transpose_of = std::move(aliases.transpose_of);
     FindComputed(params, found);
     return found;
   }

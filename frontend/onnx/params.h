@@ -16,7 +16,9 @@ struct Parameters {
   // By initializer: the other names of the parameter (Identity nodes, folding, module paths), in
   // the order in which the graph uses them.
   std::map<std::string, std::vector<std::string>> aliases;
-  std::set<std::string> sources;  // of all aliases: AliasesFound::sources
+  // AliasesFound's
+  std::set<std::string> sources;
+  std::map<std::string, std::string> transpose_of;
   // Tensors folded from a parameter that an earlier tensor was folded from in the same way, where
   // the data is equal too: the layer runs several times. By name, the earlier one.
   std::map<std::string, std::string> copies;

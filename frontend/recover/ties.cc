@@ -78,12 +78,18 @@ void Append(Op* param, const char* list, const Strings& names) {
 void TakeNames(Op* table, const Op* other, bool transposed) {
   Strings names = {other->attrs.String("name")};
   for (const std::string& alias : other->attrs.StringList("aliases", {})) names.push_back(alias);
-  const Strings sources = other->attrs.StringList("source_aliases", {});
+  Strings sources = other->attrs.StringList("source_aliases", {});
   auto is_source = [&](const std::string& n) {
     return std::find(sources.begin(), sources.end(), n) != sources.end();
   };
-  if (table->out().dtype != other->out().dtype) names = sources;
+  const bool rounded = table->out().dtype != other->out().dtype;
+  if (rounded) names = sources;
   Append(table, "aliases", names);
+  // What was transposed twice is the table.
+  const std::string turned_back =
+      transposed && !rounded ? other->attrs.String("transpose_of", "") : "";
+  std::erase(sources, turned_back);
+  std::erase(names, turned_back);
   Append(table, "source_aliases", sources);
   std::erase_if(names, is_source);
   if (transposed) Append(table, "transposed_aliases", names);

@@ -55,7 +55,9 @@ void RegisterStateOps(OpRegistry& registry) {
                  // those of `aliases` under which the file has the matrix transposed
                  {"transposed_aliases", AttrKind::kStrings},
                  // those that name what the exporter made the tensor of
-                 {"source_aliases", AttrKind::kStrings}};
+                 {"source_aliases", AttrKind::kStrings},
+                 // the one of them whose transpose the tensor is
+                 {"transpose_of", AttrKind::kString}};
   param.attrs.insert(param.attrs.end(), piece.begin(), piece.end());
   param.no_gradient = "a parameter has no operands";
   param.flops = NoFlops;
@@ -68,7 +70,8 @@ void RegisterStateOps(OpRegistry& registry) {
   state.attrs = {{"name", AttrKind::kString, true},
                  {"dtype", AttrKind::kString, true},
                  {"shape", AttrKind::kInts, true},
-                 {"init", AttrKind::kFloat, true}};
+                 {"init", AttrKind::kFloat, true},
+                 {"transpose_of", AttrKind::kString}};
   state.attrs.insert(state.attrs.end(), piece.begin(), piece.end());
   state.infer = InferState;
   state.no_gradient = "a state has no operands";

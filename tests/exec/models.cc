@@ -10,6 +10,7 @@
 
 #include "frontend/import.h"
 #include "frontend/recover.h"
+#include "ir/convert.h"
 #include "ir/npy.h"
 #include "ir/safetensors.h"
 
@@ -34,15 +35,6 @@ HostTensor ToFloat64(const HostTensor& t) {
   HostTensor wide(DType::kF64, t.shape());
   for (int64_t i = 0; i < t.num_elements(); ++i) wide.SetDouble(i, t.AsDouble(i));
   return wide;
-}
-
-HostTensor Transposed(const HostTensor& t) {
-  int64_t rows = t.shape()[0], columns = t.shape()[1];
-  HostTensor out(t.dtype(), {columns, rows});
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) out.SetDouble(j * rows + i, t.AsDouble(i * columns + j));
-  }
-  return out;
 }
 
 HostTensor Rows(const HostTensor& t, int64_t first, int64_t count) {

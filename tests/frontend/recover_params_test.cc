@@ -1,4 +1,5 @@
 // Ties, and vectors that exporters merged.
+#include "ir/convert.h"
 #include "tests/frontend/recover_testing.h"
 
 namespace shardc::recover_testing {
@@ -6,14 +7,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-HostTensor Transposed(const HostTensor& t) {
-  int64_t rows = t.shape()[0], columns = t.shape()[1];
-  HostTensor out(t.dtype(), {columns, rows});
-  for (int64_t i = 0; i < t.num_elements(); ++i)
-    out.SetDouble(i % columns * rows + i / columns, t.AsDouble(i));
-  return out;
-}
 
 void TiedModel(TestGraph& b, const HostTensor& head, bool transposed) {
   Value* w = b.P("head", head);  // before the table, whose name wins all the same
@@ -56,6 +49,26 @@ TEST(Ties, NamesOfTheCopyStayWhatTheyAre) {
     ASSERT_EQ(attrs.Has("transposed_aliases"), transposed);
     if (!transposed) continue;
     EXPECT_THAT(attrs.StringList("transposed_aliases"), ElementsAre("head", "same"));
+  }
+}
+
+// The transpose of the transpose is what the table is.
+TEST(Ties, NamesOfWhatTheCopyIsTheTransposeOf) {
+  for (bool transposed : {true, false}) {
+    Graph g = Recover([&](TestGraph& b) {
+      HostTensor table = Random("wte", {7, 3});
+      TiedModel(b, transposed ? Transposed(table) : table, transposed);
+      Op* head = b.graph().Params()[0];
+      head->attrs.Set("aliases", Strings{"head.weight"});
+      head->attrs.Set("source_aliases", Strings{"head.weight"});
+      head->attrs.Set("transpose_of", std::string("head.weight"));
+    });
+    const Attributes& attrs = g.Params()[0]->attrs;
+    EXPECT_THAT(attrs.StringList("aliases"), ElementsAre("head", "head.weight"));
+    EXPECT_EQ(attrs.Has("transpose_of"), false);
+    EXPECT_EQ(attrs.StringList("source_aliases", {}),
+              transposed ? Strings{} : Strings{"head.weight"});
+    EXPECT_EQ(attrs.StringList("transposed_aliases", {}), transposed ? Strings{"head"} : Strings{});
   }
 }
 

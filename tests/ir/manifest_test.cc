@@ -34,6 +34,7 @@ Manifest Sample() {
   w.is_param = true;
   w.aliases = {"attn", "qkv"};
   w.unlike_aliases = {"qkv"};
+  w.transpose_of = "qkv";
   w.piece_of = "h.0.attn.weight";
   w.role = "QKV";
   w.dtype = DType::kBF16;
@@ -100,6 +101,7 @@ TEST_F(ManifestTest, RoundTrip) {
     EXPECT_EQ(a.sharding, b.sharding) << a.name;
     EXPECT_EQ(a.piece_of, b.piece_of);
     EXPECT_EQ(a.unlike_aliases, b.unlike_aliases);
+    EXPECT_EQ(a.transpose_of, b.transpose_of);
   }
   ASSERT_EQ(r.files.size(), m.files.size());
   for (size_t i = 0; i < m.files.size(); ++i) {
@@ -144,6 +146,7 @@ TEST_F(ManifestTest, Bounds) {
            {"axes: \"tp\"", "axes: \"pp\""},
            {"axes: \"tp\"", "axes: [\"tp\", \"tp\"]"},
            {"partial_sum: \"tp\"", "partial_sum: \"dp\""},
+           {"name: \"step\"", "name: \"step\" transpose_of: \"pets\""},
            {"name: \"step\"", "name: \"\""}}) {
     EXPECT_THAT(Error(With(from, to)), HasSubstr("E3005")) << from << " -> " << to;
   }

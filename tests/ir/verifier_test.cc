@@ -137,6 +137,11 @@ TEST(Verifier, NamesTheOpThatIsWrong) {
        [](Graph& g) { Find(g, "param")->attrs.Set("rows", Ints{2}); }},
       {"E7003 op 0: param \"w\": attribute 'columns' has to name dims of 2",
        [](Graph& g) { Find(g, "param")->attrs.Set("columns", Ints{}); }},
+      {"E7003 op 0: param \"v\": attribute 'transpose_of' is for a matrix",
+       [](Graph& g) {
+         Value* v = Builder(g, g.ops().front().get()).Param("v", DType::kF32, {6});
+         v->producer->attrs.Set("transpose_of", std::string("v.weight"));
+       }},
       {"E7003 op 0: param \"w\": lacks its attribute 'whole_size'",
        [](Graph& g) {
          for (const char* name : {"piece_dim", "piece_start"}) {

@@ -1,0 +1,113 @@
+// The names and layouts of the PyTorch module, where the exporter renamed and transposed weights.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "ir/convert.h"
+#include "ir/safetensors.h"
+#include "tests/ir/write_tensors.h"
+#include "tests/tools/tool.h"
+
+namespace shardc::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
+
+// Linear layers without a name of their own, one of q, k and v with two kv heads.
+const std::string kFolder = std::string(SHARDC_SOURCE_DIR) + "/tests/data/models/gqa_swiglu/";
+const std::string kExport = kFolder + "dynamo_dynamic.onnx";
+const std::string kGolden = kFolder + "golden_b2_s32.safetensors";
+
+class ModuleNamesTest : public ToolTest {
+ protected:
+  void CompileFor(const std::string& mesh, const std::string& options = "") const {
+    Compile(mesh, "--shape input_ids=2x32 --loss lm --mesh " + mesh + options, kExport);
+  }
+  ToolResult Run(const std::string& mesh, const std::string& options) const {
+    const std::string ids = "@" + kFolder + "input_ids_b2_s32.npy ";
+    ToolResult r =
+        Tool("run " + mesh + " --input input_ids=" + ids + "--input labels=" + ids + options);
+    EXPECT_EQ(r.exit, 0) << mesh << " " << options << ": " << r.err;
+    return r;
+  }
+};
+
+// With tp=4 the plan keeps q, k and v in pieces.
+TEST_F(ModuleNamesTest, AreThoseOfPyTorchsGradients) {
+  const SafetensorsFile golden(kGolden);
+  for (const char* mesh : {"tp=1", "tp=4"}) {
+    CompileFor(mesh);
+    const ToolResult r =
+        Run(mesh, "--save own.safetensors --module-names --check " + kGolden + " --atol 1e-5");
+    EXPECT_THAT(r.err, HasSubstr("check: 19 tensors agree"));
+    EXPECT_THAT(r.err, Not(HasSubstr("not checked")));
+    const SafetensorsFile own(Path("own.safetensors"));
+    ASSERT_EQ(own.entries().size(), golden.entries().size());
+    for (const auto& [name, entry] : golden.entries()) {
+      ASSERT_TRUE(own.Has(name)) << name;
+      ASSERT_EQ(own.entries().at(name).shape, entry.shape) << name;
+      const HostTensor got = own.Read(name), expected = golden.Read(name);
+      for (int64_t i = 0; i < got.num_elements(); ++i) {
+        ASSERT_NEAR(got.AsDouble(i), expected.AsDouble(i),
+                    1e-5 + 1e-4 * std::abs(expected.AsDouble(i)))
+            << name << " " << i;
+      }
+    }
+  }
+}
+
+// What PyTorch saved after ten steps gives the loss that it had there.
+TEST_F(ModuleNamesTest, OfAFileOfPyTorchAreLoaded) {
+  const Json torch = Json::parse(std::ifstream(kFolder + "adamw.json"));
+  const std::string params = kFolder + "adamw_params_step10.safetensors";
+  for (const char* mesh : {"tp=1", "dp=2,tp=4"}) {
+    CompileFor(mesh, " --weights none");
+    const Json got = Json::parse(Run(mesh, "--json --load " + params).out)["outputs"];
+    EXPECT_NEAR(got["loss"], torch["losses"][10].get<double>(), 1e-5);
+  }
+  // In another type, and of a matrix of other sizes.
+  std::map<std::string, HostTensor> wide;
+  const SafetensorsFile file(params);
+  for (const auto& [name, entry] : file.entries()) {
+    wide[name] = Converted(file.Read(name), DType::kF64);
+  }
+  WriteSafetensors(Path("wide.safetensors"), wide);
+  const Json got = Json::parse(Run("tp=1", "--json --load wide.safetensors").out)["outputs"];
+  EXPECT_NEAR(got["loss"], torch["losses"][10].get<double>(), 1e-5);
+  HostTensor& down = wide.at("layers.0.down.weight");
+  down = Transposed(down);
+  WriteSafetensors(Path("wide.safetensors"), wide);
+  RunFails("tp=1 --random-inputs 1 --load wide.safetensors", 2,
+           {"E4010",
+            "'layers.0.down.weight' is f64[128, 48], and the plan's is f32[48, 128] (the "
+            "transpose of 'val_"});
+}
+
+TEST_F(ModuleNamesTest, OfACheckpointGoOnElsewhere) {
+  const std::string optimizer = " --optimizer adamw --lr 1e-2";
+  CompileFor("tp=1", optimizer);
+  CompileFor("tp=4", optimizer + " --weights none");
+  auto losses = [&](const std::string& mesh, const std::string& options) {
+    std::vector<double> all;
+    const Json got = Json::parse(Run(mesh, "--json " + options).out);
+    for (const Json& step : got["steps"]) all.push_back(step["loss"]);
+    return all;
+  };
+  const std::vector<double> all = losses("tp=1", "--steps 4");
+  ASSERT_EQ(all.size(), 4u);
+  losses("tp=1", "--steps 2 --module-names --save-checkpoint c.safetensors");
+  const SafetensorsFile checkpoint(Path("c.safetensors"));
+  EXPECT_TRUE(checkpoint.Has("layers.1.qkv.weight.adamw.m"));
+  for (const auto& [name, entry] : checkpoint.entries()) EXPECT_THAT(name, Not(HasSubstr("val_")));
+  const std::vector<double> rest = losses("tp=4", "--steps 2 --load c.safetensors");
+  ASSERT_EQ(rest.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(rest[i], all[i + 2], 1e-4);
+}
+
+}  // namespace
+}  // namespace shardc::testing
