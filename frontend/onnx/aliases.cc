@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "ir/contains.h"
+
 namespace shardc::onnx_import {
 namespace {
 
@@ -44,7 +46,7 @@ class Aliases {
       : params_(params), uses_(uses), names_(names) {
     for (const auto* t : uses.initializers()) {
       taken_.insert(t->name());
-      if (t->dims_size() >= 2) matrices_.insert(t->name());
+      ranks_[t->name()] = t->dims_size();
     }
     for (const std::string& param : params) {
       auto folded = names.folded_from.find(param);
@@ -126,8 +128,14 @@ class Aliases {
     }
   }
 
+  // It stands for the weight's transpose where a node is a Linear layer of that weight; or it was a
+  // transpose of its own, which names it: "permute_3", "t".
   bool IsTransposeOf(const std::string& source, const std::string& param) const {
-    return matrices_.contains(param) &&
+    if (ranks_.at(param) != 2) return false;
+    static const std::set<std::string_view> kTransposes = {"permute", "transpose", "t", "numpy_t"};
+    const size_t number = param.find_last_not_of("0123456789");
+    const bool numbered = number != param.npos && number + 1 < param.size() && param[number] == '_';
+    return kTransposes.contains(numbered ? param.substr(0, number) : param) ||
            std::ranges::any_of(sites_.at(param), [&](const Site& site) {
              return site.node->op_type() == "MatMul" && site.input == 1 &&
                     LinearWeight(*site.node, names_) == source;
@@ -157,19 +165,24 @@ class Aliases {
 
   void FromElimination(bool matrices) {
     for (const std::string& param : params_) {
-      if (matrices_.contains(param) != matrices) continue;
+      if ((ranks_.at(param) >= 2) != matrices) continue;
       if (!found_.of[param].empty() || !names_.is_parameter.contains(param)) continue;
       const std::vector<Site>& sites = sites_[param];
-      size_t further = sites.size() + copies_[param];
-      if (further-- < 2) continue;
-      std::vector<std::string> fitting = Lost(param, further);
-      bool in_order = fitting.size() == further;
-      for (size_t i = 1; i <= further; ++i) {
-        std::string name = i < sites.size() ? ByModule(param, sites[i], fitting) : "";
-        if (name.empty() && in_order) name = fitting[i - 1];
-        if (name.empty()) continue;
-        if (i < sites.size()) name_at_[{sites[i].node, sites[i].input}] = name;
-        Give(param, name);
+      const size_t uses = sites.size() + copies_[param];
+      if (uses < 2) continue;
+      std::vector<std::string> fitting = Lost(param, uses - 1);
+      fitting.insert(fitting.begin(), param);
+      std::vector<std::string> names(uses);
+      for (size_t i = 0; i < sites.size(); ++i) names[i] = ByModule(param, sites[i], fitting);
+      // The tensor may have kept the name of any of them: where no module tells, the first one's.
+      std::erase_if(fitting, [&](const std::string& name) { return Contains(names, name); });
+      const bool in_order = std::ssize(fitting) == std::ranges::count(names, "");
+      if (!in_order) fitting.resize(Contains(fitting, param) ? 1 : 0);
+      for (size_t i = 0, next = 0; i < uses; ++i) {
+        if (names[i].empty() && next < fitting.size()) names[i] = fitting[next++];
+        if (names[i].empty()) continue;
+        if (i < sites.size()) name_at_[{sites[i].node, sites[i].input}] = names[i];
+        Give(param, names[i]);
       }
     }
   }
@@ -192,22 +205,32 @@ class Aliases {
                        const std::vector<std::string>& fitting) const {
     std::vector<std::string> modules = {ModuleOf(*site.node)};
     for (int i = 0; i < site.node->input_size(); ++i) {
-      auto named = name_at_.find({site.node, i});
-      const std::string& name = named == name_at_.end() ? site.node->input(i) : named->second;
-      size_t dot = name.rfind('.');
-      if (i != site.input && dot != name.npos) modules.push_back(name.substr(0, dot));
+      const std::string name = i == site.input ? "" : NameAt(*site.node, i);
+      const size_t dot = name.rfind('.');
+      if (dot != name.npos) modules.push_back(name.substr(0, dot));
     }
     for (const std::string& module : modules) {
       std::string name = module + "." + LastPart(param);
-      if (std::find(fitting.begin(), fitting.end(), name) != fitting.end()) return name;
+      if (Contains(fitting, name)) return name;
     }
     return "";
+  }
+
+  // What the module calls the node's operand; empty where that is not known: a tensor with several
+  // uses has the name of one of them.
+  std::string NameAt(const NodeProto& node, int input) const {
+    const auto named = name_at_.find({&node, input});
+    if (named != name_at_.end()) return named->second;
+    const auto sites = sites_.find(node.input(input));
+    const bool shared = sites != sites_.end() && sites->second.size() > 1;
+    return shared ? "" : node.input(input);
   }
 
   const std::vector<std::string>& params_;
   const Uses& uses_;
   const ModuleNames& names_;
-  std::set<std::string> taken_, identities_, matrices_;
+  std::set<std::string> taken_, identities_;
+  std::map<std::string, int> ranks_;
   std::map<std::string, std::vector<Site>> sites_;
   std::map<std::string, size_t> copies_;  // how many tensors of the file were folded from it
   std::map<std::pair<const NodeProto*, int>, std::string> name_at_;

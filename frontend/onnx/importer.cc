@@ -15,6 +15,7 @@
 #include "frontend/onnx/sort_nodes.h"
 #include "frontend/onnx/symbols.h"
 #include "frontend/onnx/uses.h"
+#include "ir/counted.h"
 
 namespace shardc {
 namespace onnx_import {
@@ -60,6 +61,7 @@ class Importer {
     DropUnusedSources();
     NoteComputed(params);
     NoteConstants(params);
+    NoteMissing(params.missing);
     return std::move(graph_);
   }
 
@@ -347,6 +349,16 @@ class Importer {
     if (!names.empty()) {
       graph_.notes.push_back(StrCat("kept as constants, not trained: ", names));
     }
+  }
+
+  // As of two norms of one value: new ones are equal, and what they do is done once.
+  void NoteMissing(const std::vector<std::string>& missing) {
+    if (missing.empty()) return;
+    graph_.notes.push_back(
+        StrCat("the file has nothing of ", Counted(std::ssize(missing), "parameter"),
+               " of the module, '", missing[0], missing.size() > 1 ? "' the first: " : "': ",
+               "unused, or what it did was merged with what an equal one did (an export of trained "
+               "weights, or with optimize=False, keeps it)"));
   }
 
   LoadedModel model_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <string_view>
 
 #include "frontend/onnx/aliases.h"
@@ -347,6 +348,7 @@ class Finder {
     found.sources = std::move(aliases.sources);
     found.transpose_of = std::move(aliases.transpose_of);
     FindComputed(params, found);
+    FindMissing(found);
     return found;
   }
 
@@ -369,6 +371,17 @@ class Finder {
         if (names_.is_parameter.contains(source)) found.computed_from[name] = source;
       }
     }
+  }
+
+  void FindMissing(Parameters& found) const {
+    std::set<std::string> known;
+    for (const TensorProto* t : uses_.initializers()) known.insert(t->name());
+    for (const auto& [name, sources] : names_.folded_from) {
+      known.insert(sources.begin(), sources.end());
+    }
+    for (const auto& [name, aliases] : found.aliases) known.insert(aliases.begin(), aliases.end());
+    std::ranges::copy_if(names_.parameters, std::back_inserter(found.missing),
+                         [&](const std::string& name) { return !known.contains(name); });
   }
 
   void FindCopies(const std::vector<std::string>& params, Parameters& found) {

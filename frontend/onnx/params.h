@@ -27,6 +27,8 @@ struct Parameters {
   std::map<std::string, std::string> computed_from;
   // Float tensors of several elements that are none, and numbers of which nobody can say.
   std::vector<std::string> constants;
+  // The module's parameters of which the file has nothing, where it lists them, in their order.
+  std::vector<std::string> missing;
 
   bool Has(const std::string& name) const { return aliases.contains(name); }
 };

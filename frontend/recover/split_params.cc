@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "frontend/recover/patterns.h"
+#include "ir/contains.h"
 
 namespace shardc::recover {
 
@@ -20,21 +21,25 @@ std::vector<Op*> SitesOf(const Graph& graph, const Value* value) {
   return sites;
 }
 
+std::string LastPart(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot == name.npos ? "" : name.substr(dot);
+}
+
 // The sites, those together that are calls of one module which has this parameter, as of a norm of
 // both q and k. Only "weight" and "bias" tell: a module has one of each.
 // TorchScript counts the calls: "h.0.norm_1", of which `lost`, its names of merged ones, has none.
 std::vector<std::vector<Op*>> ByModule(const std::vector<Op*>& sites, const Value* value,
                                        const std::string& name, const Strings& lost) {
-  const std::string& first = sites[0]->site;
-  const bool owned = name == first + ".weight" || name == first + ".bias";
+  const std::string last = LastPart(name);
+  const std::string own = name.substr(0, name.size() - last.size());
+  const bool owned = (last == ".weight" || last == ".bias") &&
+                     std::ranges::any_of(sites, [&](const Op* op) { return op->site == own; });
   auto module = [&](const std::string& site) {
-    const std::string last = owned ? name.substr(first.size()) : "";
     const std::string called = site.substr(0, site.find_last_not_of("0123456789") + 1);
-    if (!called.ends_with('_') || called == site || std::ranges::count(lost, site + last))
-      return site;
+    if (!called.ends_with('_') || called == site || Contains(lost, site + last)) return site;
     const std::string without = called.substr(0, called.size() - 1);
-    const bool known =
-        !lost.empty() && (without == first || std::ranges::count(lost, without + last));
+    const bool known = !lost.empty() && (without == own || Contains(lost, without + last));
     return known ? without : site;
   };
   std::vector<std::vector<Op*>> groups;
@@ -50,6 +55,26 @@ std::vector<std::vector<Op*>> ByModule(const std::vector<Op*>& sites, const Valu
     groups[at].push_back(op);
   }
   return groups;
+}
+
+// A name for each group, of the parameter's own and those that the exporter merged into it: what
+// the group's module has; then in order where there are as many as groups without one, and else the
+// own one for the first of these. Empty: not known.
+Strings NamesOf(const std::vector<std::vector<Op*>>& groups, const std::string& own,
+                const Strings& lost) {
+  Strings left = {own}, names;
+  left.insert(left.end(), lost.begin(), lost.end());
+  for (const std::vector<Op*>& group : groups) {
+    names.push_back(group[0]->site + LastPart(own));
+    if (std::erase(left, names.back()) == 0) names.back().clear();
+  }
+  if (std::ssize(left) != std::ranges::count(names, "")) {
+    left.resize(!left.empty() && left[0] == own ? 1 : 0);
+  }
+  for (size_t i = 0, next = 0; i < names.size() && next < left.size(); ++i) {
+    if (names[i].empty()) names[i] = left[next++];
+  }
+  return names;
 }
 
 void EraseAliases(Attributes& attrs) {
@@ -90,8 +115,8 @@ std::set<size_t> SitesOfSharedMatrices(const Graph& graph) {
 
 void SplitSharedVectors(Graph& graph) {
   const std::set<size_t> shared = SitesOfSharedMatrices(graph);
-  std::set<std::string> names;
-  for (Op* param : graph.Params()) names.insert(param->attrs.String("name"));
+  std::set<std::string> taken;
+  for (Op* param : graph.Params()) taken.insert(param->attrs.String("name"));
   for (Op* param : graph.Params()) {
     Value* value = param->result();
     if (param->out().rank() != 1 || !IsFloat(param->out().dtype)) continue;
@@ -99,13 +124,14 @@ void SplitSharedVectors(Graph& graph) {
     std::vector<Op*> sites = SitesOf(graph, value);
     if (sites.size() < 2) continue;
     const std::string name = param->attrs.String("name");
-    // The names that the exporter merged into this one, in the order of their sites, when all are
-    // known.
+    const Strings sources = param->attrs.StringList("source_aliases", {});
     Strings lost = param->attrs.StringList("aliases", {});
+    std::erase_if(lost, [&](const std::string& alias) { return Contains(sources, alias); });
     // A name for each site: then each is a parameter.
     const bool all_known = lost.size() == sites.size() - 1;
     const auto groups = ByModule(sites, value, all_known ? "" : name, lost);
-    const bool known = lost.size() == groups.size() - 1;
+    Strings names = NamesOf(groups, name, lost);
+    const bool known = !Contains(names, "");
     // No names were lost where a layer runs several times: those found are of other parameters.
     if ((known || lost.empty()) && shared.contains(sites.size())) {
       EraseAliases(param->attrs);
@@ -117,31 +143,37 @@ void SplitSharedVectors(Graph& graph) {
           StrCat("parameter '", name, "' is read at ", sites.size(), " places: trained as one"));
       continue;
     }
+    if (groups.size() < 2) continue;
     Attributes more = param->attrs;
     EraseAliases(more);
-    if (known) EraseAliases(param->attrs);
-    std::string second;
-    for (size_t i = 1; i < groups.size(); ++i) {
+    EraseAliases(param->attrs);
+    // The first of what the exporter made of several, but for which it is known.
+    if (!known && !sources.empty()) {
+      for (const char* list : {"aliases", "source_aliases"}) param->attrs.Set(list, sources);
+    }
+    std::string other;
+    for (size_t i = 0; i < groups.size(); ++i) {
+      if (names[i] == name) continue;
       const Op* user = groups[i][0];
-      std::string own_name = known                ? lost[i - 1]
-                             : user->site.empty() ? ""
-                                                  : StrCat(name, "@", user->site);
-      for (size_t n = 2; own_name.empty() || names.contains(own_name); ++n) {
-        own_name = StrCat(name, "@", n);
+      if (names[i].empty() && !user->site.empty()) names[i] = StrCat(name, "@", user->site);
+      for (size_t n = 2; names[i].empty() || taken.contains(names[i]); ++n) {
+        names[i] = StrCat(name, "@", n);
       }
-      names.insert(own_name);
+      taken.insert(names[i]);
+      if (other.empty()) other = names[i];
       Builder builder(graph, graph.Next(param), *user);
-      Value* own = builder.Param(own_name, param->out().dtype, param->out().shape, more);
+      Value* own = builder.Param(names[i], param->out().dtype, param->out().shape, more);
       if (auto source = graph.sources.find(name); source != graph.sources.end()) {
-        graph.sources[own_name] = source->second;
+        graph.sources[names[i]] = source->second;
       }
       for (Op* op : groups[i]) graph.ReplaceUses(op, value, own);
-      if (i == 1) second = own_name;
     }
-    if (groups.size() < 2) continue;
     graph.notes.push_back(StrCat("vector '", name, "' is used at ", groups.size(),
-                                 " sites, and each has a parameter of its own with these values: ",
-                                 "the second is '", second, "'"));
+                                 " sites, and each has a parameter of its own with these values, ",
+                                 "one of them '", other, "'"));
+    if (!value->users.empty() || graph.IsOutput(value)) continue;
+    graph.sources.erase(name);
+    graph.Erase(param);
   }
 }
 

@@ -220,60 +220,6 @@ TEST(ImportParams, WhatTheExporterComputedFromAParameterIsNoted) {
   EXPECT_THAT(notes("dynamo_dynamic"), ::testing::Not(::testing::HasSubstr("computed from")));
 }
 
-// dynamo says of a single number whether the module trains it.
-TEST_F(ParamRules, ANumberFoldedFromAParameterIsOne) {
-  Model m;
-  m.Input("x", {"2", "2"});
-  m.Floats("onnx::Mul_1", {}, {.5f});
-  m.Floats("h.scale", {}, {.1f});
-  m.Node("Mul", {"x", "onnx::Mul_1"}, {"a"});
-  m.Node("Mul", {"a", "h.scale"}, {"y"});
-  m.Output("y");
-  auto add_metadata = [](google::protobuf::Message& message, int field, const std::string& key,
-                         const std::string& value) {
-    onnx::StringStringEntryProto entry;
-    entry.set_key(key);
-    entry.set_value(value);
-    // Newer headers know the field, and read it from the bytes.
-    std::string bytes = message.SerializeAsString();
-    onnx::GraphProto carrier;
-    carrier.GetReflection()->MutableUnknownFields(&carrier)->AddLengthDelimited(
-        field, entry.SerializeAsString());
-    ASSERT_TRUE(message.ParseFromString(bytes + carrier.SerializeAsString()));
-  };
-  for (const char* name : {"onnx::Mul_1", "h.scale"}) {
-    auto* info = m.graph.add_value_info();
-    info->set_name(name);
-    add_metadata(*info, 4, "pkg.onnxscript.optimizer.folded_from",
-                 name[0] == 'o' ? "['h.0.lambdas', 'val_1']" : "['val_2']");
-  }
-  // Nothing says what the module has.
-  Graph unknown = Import(m.proto);
-  EXPECT_THAT(ParamNames(unknown), IsEmpty());
-  EXPECT_THAT(unknown.notes,
-              ElementsAre("kept as constants, not trained: 'onnx::Mul_1', 'h.scale'"));
-  add_metadata(m.graph, 16, "pkg.torch.export.ExportedProgram.graph_signature",
-               "p_h_0_lambdas: PARAMETER target='h.0.lambdas'");
-  Graph graph = Import(m.proto);
-  EXPECT_THAT(ParamNames(graph), ElementsAre("onnx::Mul_1"));
-  EXPECT_THAT(graph.notes,
-              ElementsAre(::testing::HasSubstr("'onnx::Mul_1' [] from 'h.0.lambdas'")));
-  // A number that was made of the parameter alone is still not the parameter: exp(logit_scale);
-  // nor is a vector.
-  m.graph.clear_value_info();
-  auto* info = m.graph.add_value_info();
-  info->set_name("onnx::Mul_1");
-  add_metadata(*info, 4, "pkg.onnxscript.optimizer.folded_from", "['h.0.lambdas']");
-  EXPECT_THAT(Import(m.proto).notes,
-              ElementsAre(::testing::HasSubstr("'onnx::Mul_1' [] from 'h.0.lambdas'")));
-  m.graph.mutable_initializer(0)->add_dims(1);
-  EXPECT_THAT(Import(m.proto).notes,
-              ElementsAre(::testing::HasSubstr("'onnx::Mul_1' [1] from 'h.0.lambdas'")));
-  m.graph.mutable_initializer(0)->add_dims(1);
-  EXPECT_THAT(Import(m.proto).notes,
-              ElementsAre(::testing::HasSubstr("'onnx::Mul_1' [1, 1] from 'h.0.lambdas'")));
-}
-
 // TorchScript does not say which of the module's numbers are trained; that they are not here is
 // said.
 TEST_F(ParamRules, NumbersOfTorchScriptAreNoted) {

@@ -116,7 +116,7 @@ TEST(SharedVectors, BecomeOneParameterPerSite) {
   }
   EXPECT_THAT(names, ::testing::UnorderedElementsAre("w NORM", "w@h.1.norm NORM", "w@2 ", "m "));
   EXPECT_THAT(g.notes, ElementsAre("vector 'w' is used at 3 sites, and each has a parameter of its "
-                                   "own with these values: the second is 'w@h.1.norm'"));
+                                   "own with these values, one of them 'w@h.1.norm'"));
 }
 
 // Parameters that the exporter merged because they were equal are equal fills.

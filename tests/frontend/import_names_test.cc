@@ -1,0 +1,153 @@
+// What dynamo's metadata say of a file's tensors.
+#include "frontend/recover.h"
+#include "tests/frontend/import_testing.h"
+
+namespace shardc {
+namespace {
+
+using import_testing::ImportTest;
+using import_testing::Model;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<std::string> ParamNames(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const Op* p : graph.Params()) names.push_back(p->attrs.String("name"));
+  return names;
+}
+
+void AddMetadata(google::protobuf::Message& message, int field, const std::string& key,
+                 const std::string& value) {
+  onnx::StringStringEntryProto entry;
+  entry.set_key(key);
+  entry.set_value(value);
+  // Newer headers know the field, and read it from the bytes.
+  std::string bytes = message.SerializeAsString();
+  onnx::GraphProto carrier;
+  carrier.GetReflection()->MutableUnknownFields(&carrier)->AddLengthDelimited(
+      field, entry.SerializeAsString());
+  ASSERT_TRUE(message.ParseFromString(bytes + carrier.SerializeAsString()));
+}
+
+void ListParameters(Model& m, const std::vector<std::string>& names) {
+  std::string signature;
+  for (const std::string& name : names) {
+    signature += "p_" + name + ": PARAMETER target='" + name + "'\n";
+  }
+  AddMetadata(m.graph, 16, "pkg.torch.export.ExportedProgram.graph_signature", signature);
+}
+
+class DynamoNames : public ImportTest {};
+
+// dynamo says of a single number whether the module trains it.
+TEST_F(DynamoNames, ANumberFoldedFromAParameterIsOne) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("onnx::Mul_1", {}, {.5f});
+  m.Floats("h.scale", {}, {.1f});
+  m.Node("Mul", {"x", "onnx::Mul_1"}, {"a"});
+  m.Node("Mul", {"a", "h.scale"}, {"y"});
+  m.Output("y");
+  for (const char* name : {"onnx::Mul_1", "h.scale"}) {
+    auto* info = m.graph.add_value_info();
+    info->set_name(name);
+    AddMetadata(*info, 4, "pkg.onnxscript.optimizer.folded_from",
+                name[0] == 'o' ? "['h.0.lambdas', 'val_1']" : "['val_2']");
+  }
+  // Nothing says what the module has.
+  Graph unknown = Import(m.proto);
+  EXPECT_THAT(ParamNames(unknown), IsEmpty());
+  EXPECT_THAT(unknown.notes,
+              ElementsAre("kept as constants, not trained: 'onnx::Mul_1', 'h.scale'"));
+  AddMetadata(m.graph, 16, "pkg.torch.export.ExportedProgram.graph_signature",
+              "p_h_0_lambdas: PARAMETER target='h.0.lambdas'");
+  Graph graph = Import(m.proto);
+  EXPECT_THAT(ParamNames(graph), ElementsAre("onnx::Mul_1"));
+  EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("'onnx::Mul_1' [] from 'h.0.lambdas'")));
+  // A number that was made of the parameter alone is still not the parameter: exp(logit_scale);
+  // nor is a vector.
+  m.graph.clear_value_info();
+  auto* info = m.graph.add_value_info();
+  info->set_name("onnx::Mul_1");
+  AddMetadata(*info, 4, "pkg.onnxscript.optimizer.folded_from", "['h.0.lambdas']");
+  EXPECT_THAT(Import(m.proto).notes, ElementsAre(HasSubstr("'onnx::Mul_1' [] from 'h.0.lambdas'")));
+  m.graph.mutable_initializer(0)->add_dims(1);
+  EXPECT_THAT(Import(m.proto).notes,
+              ElementsAre(HasSubstr("'onnx::Mul_1' [1] from 'h.0.lambdas'")));
+  m.graph.mutable_initializer(0)->add_dims(1);
+  EXPECT_THAT(Import(m.proto).notes,
+              ElementsAre(HasSubstr("'onnx::Mul_1' [1, 1] from 'h.0.lambdas'")));
+}
+
+// dynamo keeps any of the names of equal tensors: the module of each use tells whose it is there.
+TEST_F(DynamoNames, AMergedTensorMayHaveTheNameOfALaterUse) {
+  for (bool known : {true, false}) {
+    Model m;
+    m.Input("x", {"2", "2"});
+    m.Floats("b.bias", {2}, {0, 0});
+    m.Node("Add", {"x", "b.bias"}, {"u"});
+    m.Node("Add", {"u", "b.bias"}, {"v"});
+    m.Node("Add", {"v", "b.bias"}, {"y"});
+    m.Output("y");
+    for (int i = 0; known && i < 3; ++i) {
+      const std::string module(1, "abc"[i]);
+      AddMetadata(*m.graph.mutable_node(i), 9, "pkg.torch.onnx.name_scopes",
+                  "['', '" + module + "', 'add']");
+    }
+    ListParameters(m, {"a.bias", "b.bias", "c.bias"});
+    const Graph graph = Import(m.proto);
+    EXPECT_THAT(ParamNames(graph), ElementsAre("b.bias"));
+    EXPECT_THAT(graph.Params()[0]->attrs.StringList("aliases"), ElementsAre("a.bias", "c.bias"));
+    EXPECT_THAT(graph.notes, IsEmpty());
+    // Without the modules in the order of their uses.
+    Graph recovered = Import(m.proto);
+    RecoverPatterns(recovered);
+    std::vector<std::string> order;
+    for (const auto& op : recovered.ops()) {
+      if (op->name() == "add") {
+        order.push_back(op->operands[1]->producer->attrs.String("name"));
+      }
+    }
+    EXPECT_EQ(order, known ? (std::vector<std::string>{"a.bias", "b.bias", "c.bias"})
+                           : (std::vector<std::string>{"b.bias", "a.bias", "c.bias"}));
+  }
+}
+
+// What a module writes as x @ w.T is folded under the name of the transpose; other folded tensors
+// may be anything.
+TEST_F(DynamoNames, AFoldedTransposeIsKnownByItsName) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Output("y");
+  std::string at = "x";
+  for (const std::string name : {"permute", "t_1", "mul_2", "val_3"}) {
+    m.Floats(name, {2, 2}, {1, 2, 3, 4});
+    m.Node("MatMul", {at, name}, {name == "val_3" ? "y" : "after_" + name});
+    at = "after_" + name;
+    auto* info = m.graph.add_value_info();
+    info->set_name(name);
+    AddMetadata(*info, 4, "pkg.onnxscript.optimizer.folded_from", "['w_" + name + "']");
+  }
+  ListParameters(m, {"w_permute", "w_t_1", "w_mul_2", "w_val_3"});
+  std::vector<std::string> of;
+  const Graph graph = Import(m.proto);
+  for (const Op* param : graph.Params()) {
+    of.push_back(param->attrs.String("transpose_of", ""));
+  }
+  EXPECT_THAT(of, ElementsAre("w_permute", "w_t_1", "", ""));
+}
+
+TEST_F(DynamoNames, WhatTheFileLacksOfTheModuleIsNoted) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("a.bias", {2}, {0, 1});
+  m.Node("Add", {"x", "a.bias"}, {"y"});
+  m.Output("y");
+  ListParameters(m, {"a.bias", "b.bias"});
+  EXPECT_THAT(Import(m.proto).notes,
+              ElementsAre(HasSubstr("nothing of 1 parameter of the module, 'b.bias'")));
+}
+
+}  // namespace
+}  // namespace shardc
