@@ -1,18 +1,25 @@
 #include "tools/module_names.h"
 
+#include "ir/contains.h"
 #include "ir/graph.h"
 
 namespace shardc {
 
-std::map<std::string, std::string> ModuleTransposes(const Manifest& manifest) {
-  std::map<std::string, std::string> names;
+std::map<std::string, std::vector<ModuleTensor>> ModuleTensors(const Manifest& manifest) {
+  std::map<std::string, std::vector<ModuleTensor>> tensors;
   for (const ManifestState& s : manifest.states) {
-    if (s.transpose_of.empty()) continue;
     const std::string& own = s.piece_of.empty() ? s.name : s.piece_of;
-    names[own] = s.transpose_of;
-    if (s.is_param) names[GradientName(own)] = GradientName(s.transpose_of);
+    std::vector<ModuleTensor> names = {{own}};
+    if (!s.transpose_of.empty()) names = {{s.transpose_of, true}};
+    for (const std::string& alias : s.aliases) {
+      if (!Contains(s.unlike_aliases, alias)) names.push_back({alias});
+    }
+    tensors[own] = names;
+    if (!s.is_param) continue;
+    for (ModuleTensor& t : names) t.name = GradientName(t.name);
+    tensors[GradientName(own)] = names;
   }
-  return names;
+  return tensors;
 }
 
 }  // namespace shardc

@@ -3,13 +3,19 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "ir/manifest.h"
 
 namespace shardc {
 
-// What the exporter renamed and transposed: by the plan's name of a whole state or of a gradient,
-// the module's, whose tensor is the transpose.
-std::map<std::string, std::string> ModuleTransposes(const Manifest& manifest);
+struct ModuleTensor {
+  std::string name;
+  bool transposed = false;  // of the plan's tensor, a matrix
+};
+
+// By the plan's name of a whole state or of a gradient, what the module calls it, as far as that is
+// known: its own name or another; and all of them where it is tied.
+std::map<std::string, std::vector<ModuleTensor>> ModuleTensors(const Manifest& manifest);
 
 }  // namespace shardc

@@ -64,7 +64,7 @@ class Run {
   Run(const RunOptions& o, const SessionOptions& session, const Plan& plan)
       : o_(o),
         plan_(plan),
-        transposes_(ModuleTransposes(plan.manifest)),
+        of_module_(ModuleTensors(plan.manifest)),
         processes_(session.processes),
         session_(plan.programs, session, ReaderFor(o, plan, &notes_)),
         inputs_(o.inputs, session_) {
@@ -265,42 +265,52 @@ class Run {
     return names;
   }
 
+  std::vector<ModuleTensor> SavedAs(const std::string& name) const {
+    const auto known = of_module_.find(name);
+    if (!o_.module_names || known == of_module_.end()) return {{name}};
+    return known->second;
+  }
+
   // One tensor at a time: gradients of a large model need not be in memory twice.
   void Save(const std::string& path, const std::vector<std::string>& names,
             TensorType (Session::*type_of)(const std::string&) const,
             HostTensor (Session::*get)(const std::string&) const) const {
-    const auto of_module = [&](const std::string& name) {
-      return o_.module_names ? transposes_.find(name) : transposes_.end();
-    };
     std::vector<SafetensorsWriter::Announced> announced;
     for (const std::string& name : names) {
-      TensorType type = (session_.*type_of)(name);
-      const auto module = of_module(name);
-      if (module != transposes_.end()) std::swap(type.shape[0], type.shape[1]);
-      announced.push_back(
-          {module != transposes_.end() ? module->second : name, type.dtype, type.shape});
+      const TensorType type = (session_.*type_of)(name);
+      for (const ModuleTensor& saved : SavedAs(name)) {
+        Shape shape = type.shape;
+        if (saved.transposed) std::swap(shape[0], shape[1]);
+        announced.push_back({saved.name, type.dtype, std::move(shape)});
+      }
     }
     SafetensorsWriter writer(path, announced);
     for (const std::string& name : names) {
-      HostTensor value = (session_.*get)(name);
-      if (of_module(name) != transposes_.end()) value = Transposed(value);
-      writer.Write({value.raw(), static_cast<size_t>(value.bytes())});
+      const HostTensor value = (session_.*get)(name);
+      for (const ModuleTensor& saved : SavedAs(name)) {
+        const HostTensor turned = saved.transposed ? Transposed(value) : HostTensor();
+        const HostTensor& tensor = saved.transposed ? turned : value;
+        writer.Write({tensor.raw(), static_cast<size_t>(tensor.bytes())});
+      }
     }
     writer.Finish();
   }
 
   std::optional<Diagnostic> Golden() const {
     std::vector<std::string> names = session_.OutputNames();
-    std::map<std::string, std::string> by_module;
-    for (const auto& [name, module] : transposes_) {
-      if (!Contains(names, name)) continue;
-      names.push_back(module);
-      by_module[module] = name;
+    std::map<std::string, std::pair<std::string, bool>> others;  // the plan's, and whether turned
+    for (const auto& [own, tensors] : of_module_) {
+      if (!Contains(names, own)) continue;
+      for (const ModuleTensor& t : tensors) {
+        if (t.name != own) others[t.name] = {own, t.transposed};
+      }
     }
+    for (const auto& [name, own] : others) names.push_back(name);
     const auto get = [&](const std::string& name) {
-      const auto own = by_module.find(name);
-      return own == by_module.end() ? session_.Output(name)
-                                    : Transposed(session_.Output(own->second));
+      const auto other = others.find(name);
+      if (other == others.end()) return session_.Output(name);
+      const HostTensor value = session_.Output(other->second.first);
+      return other->second.second ? Transposed(value) : value;
     };
     try {
       CheckGolden(names, get, o_.check, o_.rtol, o_.atol);
@@ -326,7 +336,7 @@ class Run {
   const RunOptions& o_;
   const Plan& plan_;
   std::vector<std::string> notes_;
-  const std::map<std::string, std::string> transposes_;
+  const std::map<std::string, std::vector<ModuleTensor>> of_module_;
   Processes* const processes_;
   std::optional<Interrupt> interrupt_;  // outlives the session, which other processes take part in
   Session session_;

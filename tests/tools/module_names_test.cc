@@ -61,6 +61,22 @@ TEST_F(ModuleNamesTest, AreThoseOfPyTorchsGradients) {
   }
 }
 
+// The file has a tied table as lm_head.weight; PyTorch's gradient is of its first name.
+TEST_F(ModuleNamesTest, OfATiedTableAreAllTaken) {
+  const std::string folder = std::string(SHARDC_SOURCE_DIR) + "/tests/data/models/nanogpt/";
+  Compile("tied", "--shape input_ids=2x32 --loss lm --mesh tp=2", folder + "dynamo_dynamic.onnx");
+  const std::string ids = "=@" + folder + "input_ids_b2_s32.npy ";
+  const ToolResult r = Tool("run tied --input input_ids" + ids + "--input labels" + ids +
+                            "--save own.safetensors --module-names --atol 1e-5 --check " + folder +
+                            "golden_b2_s32.safetensors");
+  EXPECT_EQ(r.exit, 0);
+  EXPECT_THAT(r.err, HasSubstr("check: 17 tensors agree"));
+  EXPECT_THAT(r.err, Not(HasSubstr("not checked")));
+  const SafetensorsFile own(Path("own.safetensors"));
+  EXPECT_EQ(own.Read("grad.wte.weight"), own.Read("grad.lm_head.weight"));
+  EXPECT_EQ(own.entries().size(), 18u);
+}
+
 // What PyTorch saved after ten steps gives the loss that it had there.
 TEST_F(ModuleNamesTest, OfAFileOfPyTorchAreLoaded) {
   const Json torch = Json::parse(std::ifstream(kFolder + "adamw.json"));
