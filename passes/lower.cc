@@ -25,8 +25,13 @@ class ReshardLowering {
   void Run() {
     for (int d = 0; d < rank(); ++d) SliceFreshAxes(d);
     for (int d = 0; d < rank(); ++d) ReduceInto(d);
+    // What moves may be where a reduction belongs after it.
+    for (int d = 0; d < rank(); ++d) {
+      while (Move(d)) {
+        for (int e = 0; e < rank(); ++e) ReduceInto(e);
+      }
+    }
     for (bool max : {false, true}) Reduce(max);
-    for (int d = 0; d < rank(); ++d) Move(d);
     for (int d = 0; d < rank(); ++d) Gather(d);
     for (int d = 0; d < rank(); ++d) SliceRest(d);
     SHARDC_CHECK(value_->type.sharding == to_, TypeToString(op_->in(0), mesh_), " -> ",
@@ -135,25 +140,36 @@ class ReshardLowering {
          {{"axes", mesh_.Names(reduce)}, {"reduce", std::string(max ? "max" : "sum")}});
   }
 
-  // The minor-most axis of dim d moves to the dim that shall have it.
-  void Move(int d) {
-    if (!Now(d).cut()) return;
-    int axis = Now(d).axes.back();
-    if (to_.dims[d].axes.contains(axis)) return;
-    DimSharding left = First(Now(d), d, Now(d).axes.size() - 1);
+  // The next axes that another dim shall have are moved there, once those minor to them are
+  // gathered. Whether there are such.
+  bool Move(int d) {
+    const AxisList now = Now(d).axes;
+    auto wanted = [&](int axis) { return to_.dims[d].axes.contains(axis); };
     for (int e = 0; e < rank(); ++e) {
-      if (e == d) continue;
-      auto rest = Beyond(e);
-      if (!rest || rest->size() != 1 || (*rest)[0] != axis) continue;
+      const auto rest = e == d ? std::nullopt : Beyond(e);
+      if (!rest || rest->empty()) continue;
+      const auto* const first = std::find(now.begin(), now.end(), (*rest)[0]);
+      const auto* const last = std::mismatch(first, now.end(), rest->begin(), rest->end()).first;
+      if (first == last || std::any_of(first, now.end(), wanted)) continue;
+      if (std::any_of(last, now.end(), [&](int a) { return to_.Uses(a); })) continue;
+      auto part = [&](const uint8_t* from, const uint8_t* to) {
+        AxisList axes;
+        for (; from != to; ++from) axes.push_back(*from);
+        return axes;
+      };
       Sharding to = value_->type.sharding;
-      to.dims[d] = left;
-      to.dims[e] = to_.dims[e];
+      if (last != now.end()) {
+        to.dims[d] = First(Now(d), d, static_cast<int>(last - now.begin()));
+        Make("all_gather", to, {{"axes", mesh_.Names(part(last, now.end()))}, {"dim", int64_t{d}}});
+      }
+      const AxisList moved = part(first, last);
+      to.dims[d] = First(Now(d), d, static_cast<int>(first - now.begin()));
+      to.dims[e] = First(to_.dims[e], e, Now(e).axes.size() + moved.size());
       Make("all_to_all", std::move(to),
-           {{"axes", Strings{mesh_.axes()[axis].name}},
-            {"concat_dim", int64_t{d}},
-            {"split_dim", int64_t{e}}});
-      return;
+           {{"axes", mesh_.Names(moved)}, {"concat_dim", int64_t{d}}, {"split_dim", int64_t{e}}});
+      return true;
     }
+    return false;
   }
 
   void Gather(int d) {

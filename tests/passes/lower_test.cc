@@ -38,6 +38,19 @@ TEST(LowerReshards, EachKind) {
     CHECK-NEXT: neg %0)");
 }
 
+// Keys of fewer heads than ranks, and their gradients on the way back.
+TEST(LowerReshards, AxesMoveTogetherAndApart) {
+  Lower(
+      "f32[8@(dp,tp), 8]", "f32[8, 8@(dp,tp)]",
+      R"(CHECK: %0 = all_to_all %x {axes=["dp", "tp"], concat_dim=0, split_dim=1} : f32[8, 8@(dp,tp)])");
+  Lower("f32[8@(dp,tp), 6]", "f32[8, 6@dp]", R"(
+    CHECK: %0 = all_gather %x {axes=["tp"], dim=0} : f32[8@dp, 6]
+    CHECK-NEXT: %1 = all_to_all %0 {axes=["dp"], concat_dim=0, split_dim=1} : f32[8, 6@dp])");
+  Lower("f32[8, 6@dp] partial(tp)", "f32[8@(dp,tp), 6]", R"(
+    CHECK: %0 = all_to_all %x {axes=["dp"], concat_dim=1, split_dim=0} : f32[8@dp, 6] partial(tp)
+    CHECK-NEXT: %1 = reduce_scatter %0 {axes=["tp"], dim=0} : f32[8@(dp,tp), 6])");
+}
+
 // A maximum is not scattered: reduced, then cut.
 TEST(LowerReshards, MaximaAreReducedWhole) {
   Lower("f32[8, 6] partial_max(tp)", "f32[8@tp, 6]", R"(
