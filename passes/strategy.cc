@@ -179,6 +179,14 @@ class Chooser {
     return versions_.IsWeight(v) ? best * kMoveWeightsPenalty : best;
   }
 
+  AxisList AxesBefore(const DimSharding& dim) const {
+    AxisList axes;
+    for (int a : dim.axes) {
+      if (a < axis_) axes.push_back(a);
+    }
+    return axes;
+  }
+
   // The factor along which all operands that have it are cut, and no other is cut otherwise; or -1.
   int SettledFactor() const {
     int settled = -1;
@@ -219,8 +227,13 @@ class Chooser {
           p.results[i].placement.kind == Placement::kCut) {
         continue;
       }
-      cost += ReshardBytes(p.results[i].placement, wish, mesh_.axis_size(axis_),
-                           GroupBytes(type, axis_));
+      // Cut along the dim by other axes before this one, the ranks have other parts of it.
+      Placement from = p.results[i].placement;
+      if (from == wish && wish.kind == Placement::kCut &&
+          AxesBefore(p.results[i].dim) != AxesBefore(type.sharding.dims[wish.dim])) {
+        wish.kind = Placement::kWhole;
+      }
+      cost += ReshardBytes(from, wish, mesh_.axis_size(axis_), GroupBytes(type, axis_));
     }
     if (s.kind == Strategy::kFactor) {
       const Factor& f = rule_.factors[s.cut.factor];

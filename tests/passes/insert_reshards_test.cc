@@ -80,6 +80,17 @@ TEST(InsertReshards, ConstraintsAreMetWhateverTheOperandIs) {
     CHECK: matmul)");
 }
 
+// A sum that shall be cut over b behind a: as b alone cuts, each rank would have other rows.
+TEST(InsertReshards, AMinorAxisDoesNotCutBeforeItsMajor) {
+  CheckPasses(R"(mesh [a=2, b=2]
+  graph @g(%x: f32[8, 4@a] partial(b)) -> (%y) {
+    %y = neg %x : f32[8@(a,b), 4]
+  })",
+              "insert_reshards", R"(
+    CHECK: %y = neg %x : f32[8, 4@a] partial(b)
+    CHECK-NEXT: = reshard %y)");
+}
+
 // Partial sums pass linear ops; the smallest value of the chain is reduced.
 TEST(InsertReshards, ReducesAtTheCheapestPointOfALinearChain) {
   CheckPasses(R"(mesh [tp=2]
