@@ -318,6 +318,7 @@ class Application {
     const std::string why =
         (rule.role.empty() ? "'" + rule.match + "'" : rule.role) + " cuts " + what;
     if (Op* op = Constrain(value, std::move(sharding), rule, why, cuts_.AxesOf(rule))) {
+      if (!rule.role.empty()) op->attrs.Set("role", rule.role);
       Explain(op->result(), rule, what);
     }
   }

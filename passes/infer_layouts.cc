@@ -5,6 +5,7 @@
 
 #include "passes/forward_uses.h"
 #include "passes/layout.h"
+#include "passes/weights.h"
 
 namespace shardc {
 namespace {
@@ -293,6 +294,15 @@ bool CutIsCarried(const Value* value, int dim, int64_t parts) {
   return Inference(mesh, {0}).Carries(value, dim);
 }
 
+std::optional<DimSharding> CarriedLayout(const Value* value, int dim, const AxisList& axes,
+                                         const Mesh& mesh) {
+  const int64_t size = value->type.shape[dim];
+  const Inference inference(mesh, axes);
+  DimSharding layout = Canonical(size, inference.Forward(value, dim), mesh);
+  if (!FillsParts(size, layout, mesh) || !inference.Carries(value, dim)) return std::nullopt;
+  return layout;
+}
+
 std::optional<int64_t> DimToCut(const Value* value, const Ints& dims, int64_t parts) {
   Mesh mesh({{"parts", parts}});
   return Inference(mesh, {0}).DimToCut(value, dims);
@@ -301,20 +311,34 @@ std::optional<int64_t> DimToCut(const Value* value, const Ints& dims, int64_t pa
 namespace {
 
 // Of a param, a large dim of which nothing asks anything may be cut at multiples of kAlignment.
-void InferLayout(Value* value, const Mesh& mesh, bool is_param) {
-  TensorType& type = value->type;
+void InferLayout(Op& param, const Mesh& mesh) {
+  TensorType& type = param.result()->type;
   for (int d = 0; d < type.rank(); ++d) {
     DimSharding& dim = type.sharding.dims[d];
     if (!dim.cut() || Informative(dim)) continue;
     const int64_t size = type.shape[d];
     Inference inference(mesh, dim.axes);
-    const DimSharding wanted = Canonical(size, inference.Forward(value, d), mesh);
-    if (is_param || FillsParts(size, wanted, mesh)) dim = wanted;
+    dim = Canonical(size, inference.Forward(param.result(), d), mesh);
     const int64_t local = LocalDim(size, dim, mesh);
-    if (is_param && !Informative(dim) && local % kAlignment != 0 && local >= kLeastAligned &&
-        inference.IsAlone(value, d)) {
+    if (!Informative(dim) && local % kAlignment != 0 && local >= kLeastAligned &&
+        inference.IsAlone(param.result(), d)) {
       dim.granule = kAlignment;
     }
+  }
+}
+
+// Of a value that the spec cuts.
+void InferConstraint(Value* value, const Mesh& mesh) {
+  for (int d = 0; d < value->type.rank(); ++d) {
+    DimSharding& dim = value->type.sharding.dims[d];
+    if (!dim.cut() || Informative(dim)) continue;
+    if (const auto axes = AxesBesideWeights(value, d, dim.axes)) {
+      dim = CarriedLayout(value, d, *axes, mesh).value_or(dim);
+      continue;
+    }
+    const int64_t size = value->type.shape[d];
+    const DimSharding wanted = Canonical(size, Inference(mesh, dim.axes).Forward(value, d), mesh);
+    if (FillsParts(size, wanted, mesh)) dim = wanted;
   }
 }
 
@@ -322,10 +346,10 @@ void InferLayout(Value* value, const Mesh& mesh, bool is_param) {
 
 void InferLayouts(Graph& graph) {
   for (const auto& op : graph.ops()) {
-    if (op->def->constrains) InferLayout(op->result(), graph.mesh, false);
+    if (op->def->constrains) InferConstraint(op->result(), graph.mesh);
   }
   for (Op* param : graph.Params()) {
-    InferLayout(param->result(), graph.mesh, true);
+    InferLayout(*param, graph.mesh);
     CheckSharding(param->out(), graph.mesh, "parameter '" + param->attrs.String("name") + "'");
   }
 }

@@ -12,14 +12,22 @@ namespace shardc {
 // it is contracted, backward through the other operand) and sets the segments and the granule with
 // which these need no communication; a value only where each rank gets a granule of each segment. A
 // fused `c_attn` [h, 3h] becomes `[h, 3h@tp/3]`. Large dims of params of which nothing asks
-// anything are cut at multiples of 8, as a vocabulary of 50257: `50257@tp%8`. Runs on the forward
-// graph after the spec is applied, before states are made. Throws Diagnostic E2002 when the result
-// does not fit.
+// anything are cut at multiples of 8, as a vocabulary of 50257: `50257@tp%8`.
+//
+// A dim that a value has from weights (AxesOfWeights) is cut beside what cuts these: the type of
+// its constraint then tells of the axes of both, as `48@(tp,cp)`. Runs on the forward graph after
+// the spec is applied, before states are made. Throws Diagnostic E2002 when the result does not
+// fit.
 void InferLayouts(Graph& graph);
 
 // Whether a cut of the dim of a value over `parts` ranks survives the forward ops that use it
 // without communication of their operands.
 bool CutIsCarried(const Value* value, int dim, int64_t parts);
+
+// The layout in which the forward ops that use a value take a cut of the dim over these axes so;
+// nothing where they do not, or it does not leave a granule to each rank.
+std::optional<DimSharding> CarriedLayout(const Value* value, int dim, const AxisList& axes,
+                                         const Mesh& mesh);
 
 // Of dims of a value, major to minor, that forward ops bring together to one dim: the one along
 // which a cut of that dim over `parts` ranks is carried; what is major to it are segments then ([3,

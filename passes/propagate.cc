@@ -1,15 +1,18 @@
 #include "passes/propagate.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <span>
 
 #include "ir/op_def.h"
+#include "passes/infer_layouts.h"
 #include "passes/layout.h"
 #include "passes/numbering.h"
 #include "passes/provenance.h"
 #include "passes/rules.h"
 #include "passes/weights.h"
+#include "passes/why_not_cut.h"
 
 namespace shardc {
 namespace {
@@ -50,6 +53,7 @@ class Propagation {
     for (int axis = 0; axis < graph_.mesh.num_axes(); ++axis) {
       if (graph_.mesh.axis_size(axis) > 1) RunAxis(axis);
     }
+    NoteGivenUp();
   }
 
  private:
@@ -128,21 +132,51 @@ class Propagation {
         auto cut =
             ProjectAxis(rule, (*slot.dims)[d], v->type.shape[d], given.dims[d], axis_, graph_.mesh);
         auto with = cut ? WithCut(rule, slot, d, *cut) : std::nullopt;
-        if (!with) {
-          const int64_t block = v->type.sharding.dims[d].granule;
-          throw Diagnostic(
-              "E2106", ExitCode::kBadSpec, WhereAsked(*op),
-              StrCat("dim ", d, " of ", TypeToString(v->type, graph_.mesh), " at ", op->site,
-                     " cannot be cut over ", graph_.mesh.axes()[axis_].name, " too",
-                     block == 1
-                         ? ""
-                         : StrCat(": it is cut between blocks of ", block,
-                                  " (heads, say), of which it has ", v->type.shape[d] / block)),
-              "use a smaller axis, or leave this value whole");
+        const bool of_role = op->attrs.Has("role");
+        if (!with && !of_role) throw CannotBe(*op, d);
+        if (with && (!of_role || IsTaken(v, d, *with))) {
+          v->type.sharding.dims[d] = std::move(*with);
+        } else {
+          GiveUp(op, d);
         }
-        v->type.sharding.dims[d] = std::move(*with);
       }
     }
+  }
+
+  // Whether a cut of what comes from weights is as readers take it.
+  bool IsTaken(const Value* v, int d, const DimSharding& with) const {
+    return !AxesOfWeights(v, d) || CarriedLayout(v, d, with.axes, graph_.mesh) == with;
+  }
+
+  // The value is cut over the axis as follows from others.
+  void GiveUp(Op* constraint, int d) {
+    Value* v = constraint->result();
+    const std::string& axis = graph_.mesh.axes()[axis_].name;
+    given_up_[StrCat(" not cut over ", axis, WhyNotCut(v, d, axis_, graph_.mesh))].push_back(
+        "the result of " + Describe(*constraint->operands[0]->producer));
+    Strings axes = constraint->attrs.StringList("axes");
+    std::erase(axes, axis);
+    constraint->attrs.Set("axes", std::move(axes));
+    SetProvenance(v, axis_, -1);
+    decided_[v->id] = false;
+  }
+
+  void NoteGivenUp() {
+    for (const auto& [what, values] : given_up_) {
+      const size_t more = values.size() - 1;
+      graph_.notes.push_back(StrCat(values.front(), more == 0 ? "" : StrCat(" and ", more, " more"),
+                                    more == 0 ? " is" : " are", what));
+    }
+  }
+
+  Diagnostic CannotBe(const Op& constraint, int d) const {
+    const Value* v = constraint.result();
+    return Diagnostic(
+        "E2106", ExitCode::kBadSpec, WhereAsked(constraint),
+        StrCat("dim ", d, " of ", TypeToString(v->type, graph_.mesh), " at ", constraint.site,
+               " cannot be cut over ", graph_.mesh.axes()[axis_].name, " too",
+               WhyNotCut(v, d, axis_, graph_.mesh)),
+        "use a smaller axis, or leave this value whole");
   }
 
   bool Pinned(const Value* v) const { return pinned_[v->id] || decided_[v->id]; }
@@ -429,6 +463,7 @@ class Propagation {
   std::vector<bool> pinned_;    // by Value::id
   std::vector<bool> gradient_;  // by Value::id: of a parameter, an output
   std::vector<Constraint> constraints_;
+  std::map<std::string, Strings> given_up_;  // values by what is said of them
   int axis_ = 0;
   std::vector<int> dim_;       // by Value::id: the dim that axis_ cuts, or -1
   std::vector<bool> decided_;  // by Value::id: by a constraint over axis_

@@ -13,7 +13,8 @@ namespace shardc {
 // those that pass every dim through, then the rest. What nothing asks for stays whole. Shardings
 // are wishes until insert_reshards has chosen how each op runs. Throws Diagnostic E2104 for a
 // constraint over an axis that the mesh lacks, E2106 for one that does not fit beside what other
-// axes do to the dim.
+// axes do to the dim. One of a role that its readers do not take, or that does not fit, says
+// nothing over that axis then, and a note tells of it.
 void PropagateShardings(Graph& graph);
 
 }  // namespace shardc

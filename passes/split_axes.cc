@@ -9,6 +9,7 @@
 #include "passes/infer_layouts.h"
 #include "passes/layout.h"
 #include "passes/provenance.h"
+#include "passes/weights.h"
 
 namespace shardc {
 namespace {
@@ -96,9 +97,10 @@ class SharedFactor {
   std::set<std::pair<const Value*, int>> seen_;
 };
 
-// A dim of a parameter that can be cut in fewer parts than its axis has ranks.
+// A dim of a parameter, or of a value that the spec cuts, that can be cut in fewer parts than its
+// axis has ranks.
 struct Narrow {
-  Op* param;
+  Op* op;
   int dim;
   int axis;
   int64_t parts;
@@ -106,15 +108,18 @@ struct Narrow {
 
 std::vector<Narrow> FindNarrow(const Graph& graph) {
   std::vector<Narrow> all;
-  for (Op* param : graph.Params()) {
-    const TensorType& type = param->result()->type;
+  for (const auto& op : graph.ops()) {
+    const bool param = op->name() == "param";
+    if (!param && !op->def->constrains) continue;
+    const TensorType& type = op->out();
     for (int d = 0; d < type.rank(); ++d) {
       const DimSharding& dim = type.sharding.dims[d];
       if (dim.axes.size() != 1 || !dim.segments.empty()) continue;
-      int axis = dim.axes[0];
-      int64_t ranks = graph.mesh.axis_size(axis);
-      int64_t parts = NarrowParts(param->result(), d, ranks);
-      if (parts < ranks) all.push_back({param, d, axis, parts});
+      const int axis = dim.axes[0];
+      const int64_t ranks = graph.mesh.axis_size(axis);
+      const int64_t parts = param ? NarrowParts(op->result(), d, ranks)
+                                  : NarrowPartsBeside(op->result(), d, axis, graph.mesh);
+      if (parts < ranks) all.push_back({op.get(), d, axis, parts});
     }
   }
   return all;
@@ -202,27 +207,30 @@ class SplitMesh {
   std::vector<int> first_;
 };
 
+std::string NameOf(const Narrow& n) {
+  return n.op->def->constrains ? "the result of " + Describe(*n.op->operands[0]->producer)
+                               : n.op->attrs.String("name");
+}
+
 bool Apply(Graph& graph, const Narrow& n, const SplitMesh& split) {
   auto axes = split.First(n.axis, n.parts);
   if (!axes) return false;
-  Value* v = n.param->result();
+  Value* v = n.op->result();
   DimSharding& dim = v->type.sharding.dims[n.dim];
   dim = Canonical(v->type.shape[n.dim], {*axes, 1, {}}, graph.mesh);
   for (int a = split.begin(n.axis); a < split.end(n.axis); ++a) {
     if (axes->contains(a)) continue;
     SetProvenance(v, a,
                   AddProvenance(graph, ProvenanceOf(v, a),
-                                StrCat("each part of ", n.param->attrs.String("name"),
-                                       " is repeated over ", graph.mesh.axes()[a].name)));
+                                StrCat("each part of ", NameOf(n), " is repeated over ",
+                                       graph.mesh.axes()[a].name)));
   }
   return true;
 }
 
 void Note(Graph& graph, const std::vector<Narrow>& narrow, const Mesh& before) {
   std::map<std::pair<int, int64_t>, std::vector<std::string>> names;
-  for (const Narrow& n : narrow) {
-    names[{n.axis, n.parts}].push_back(n.param->attrs.String("name"));
-  }
+  for (const Narrow& n : narrow) names[{n.axis, n.parts}].push_back(NameOf(n));
   for (const auto& [key, list] : names) {
     const MeshAxis& axis = before.axes()[key.first];
     graph.notes.push_back(
@@ -244,9 +252,25 @@ bool IsPartOfAxis(std::string_view name, std::string_view axis) {
 }
 
 int64_t NarrowParts(const Value* value, int dim, int64_t ranks) {
-  int64_t parts = SharedFactor(ranks).Find(value, dim);
-  if (parts == 0 || parts >= ranks || ranks % parts != 0) return ranks;
+  const int64_t parts = SharedHeads(value, dim, ranks);
+  if (parts == 0 || ranks % parts != 0) return ranks;
   return parts == 1 || CutIsCarried(value, dim, parts) ? parts : ranks;
+}
+
+int64_t NarrowPartsBeside(const Value* value, int dim, int axis, const Mesh& mesh) {
+  const int64_t ranks = mesh.axis_size(axis);
+  const auto weights = AxesOfWeights(value, dim);
+  if (!weights) return ranks;
+  int64_t beside = 1;
+  for (int a : *weights) beside *= a < axis ? mesh.axis_size(a) : 1;
+  const int64_t heads = SharedHeads(value, dim, beside * ranks), parts = heads / beside;
+  if (parts < 2 || heads % beside != 0 || ranks % parts != 0) return ranks;
+  return CutIsCarried(value, dim, heads) ? parts : ranks;
+}
+
+int64_t SharedHeads(const Value* value, int dim, int64_t ranks) {
+  const int64_t heads = SharedFactor(ranks).Find(value, dim);
+  return heads < ranks ? heads : 0;
 }
 
 void SplitAxes(Graph& graph) {
@@ -265,9 +289,7 @@ void SplitAxes(Graph& graph) {
       op->attrs.Set("axes", split.Map(op->attrs.StringList("axes"), before));
     }
   }
-  narrow.erase(std::remove_if(narrow.begin(), narrow.end(),
-                              [&](const Narrow& n) { return !Apply(graph, n, split); }),
-               narrow.end());
+  std::erase_if(narrow, [&](const Narrow& n) { return !Apply(graph, n, split); });
   Note(graph, narrow, before);
 }
 

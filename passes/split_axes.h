@@ -13,8 +13,12 @@ namespace shardc {
 // without communication. Where m divides n the axis is split: `tp` of 8 becomes `tp.0` of 2 and
 // `tp.1` of 4; what was cut over tp is cut over both, in parts of the same size, and such weights
 // over tp.0 alone, so that each kv head is repeated on 4 ranks and its gradients are summed over
-// tp.1. With m = 1 such weights stay whole and no axis is split. Notes in the graph say so. Runs on
-// the forward graph after the spec is applied and before InferLayouts.
+// tp.1. With m = 1 such weights stay whole and no axis is split.
+//
+// So it is with values that the spec cuts over an axis of n ranks beside axes that cut the weight
+// which they are made with (kv heads over cp beside tp), where these leave m heads to each rank.
+// Notes in the graph say so. Runs on the forward graph after the spec is applied and before
+// InferLayouts.
 void SplitAxes(Graph& graph);
 
 // Whether an axis is called as SplitAxes calls the parts of `axis`: "tp.0" for "tp".
@@ -23,5 +27,13 @@ bool IsPartOfAxis(std::string_view name, std::string_view axis);
 // In how many parts a cut of the dim over an axis of `ranks` can be made, as SplitAxes has it:
 // `ranks`, or m.
 int64_t NarrowParts(const Value* value, int dim, int64_t ranks);
+
+// The same of a dim of a value that the spec cuts over the axis beside those before it of the
+// weights that it is made with; not 1.
+int64_t NarrowPartsBeside(const Value* value, int dim, int axis, const Mesh& mesh);
+
+// How many heads such a dim has, of which each is for several of `ranks`; 0 where it is none of so
+// few.
+int64_t SharedHeads(const Value* value, int dim, int64_t ranks);
 
 }  // namespace shardc

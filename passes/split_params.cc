@@ -6,9 +6,11 @@
 #include "ir/builder.h"
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
+#include "passes/infer_layouts.h"
 #include "passes/infers.h"
 #include "passes/layout.h"
 #include "passes/split_axes.h"
+#include "passes/weights.h"
 
 namespace shardc {
 namespace {
@@ -126,7 +128,10 @@ class Splitter {
       return true;
     }
     if (!op->def->rule || op->results.size() != 1) return false;
-    if (op->def->constrains && !op->out().sharding.replicated()) return false;
+    if (op->def->constrains) {
+      if (!op->out().sharding.replicated() && !op->attrs.Has("role")) return false;
+      constraints_.emplace_back(op, along.dim);
+    }
     ShardingRule rule = op->def->rule(*op);
     auto unit = FactorOf(rule, along);
     if (!unit) return false;
@@ -176,6 +181,9 @@ class Splitter {
       if (cut.axes.size() != 1 || (axis >= 0 && cut.axes[0] != axis)) return false;
       axis = cut.axes[0];
     }
+    if (std::ranges::any_of(constraints_, [&](const auto& c) { return IsForPieces(c, dim); })) {
+      return true;
+    }
     if (axis < 0) return false;
     int64_t least = graph_.mesh.axis_size(axis), most = 0;
     for (Value* piece : split_->results) {
@@ -184,6 +192,21 @@ class Splitter {
       most = std::max(most, parts);
     }
     return least < most;
+  }
+
+  // Whether the spec cuts what is split so that no cut of it is taken, and of a piece one is.
+  bool IsForPieces(const std::pair<Op*, int>& constraint, int dim) const {
+    const auto& [op, at] = constraint;
+    const AxisList own = op->out().sharding.dims[at].axes;
+    if (own.size() != 1) return false;
+    const auto axes = AxesBesideWeights(op->result(), at, own);
+    // Heads are dealt out over the weights' axes first.
+    if (!axes || axes->back() != own[0] || CarriedLayout(op->result(), at, *axes, graph_.mesh))
+      return false;
+    return std::ranges::any_of(split_->results, [&](const Value* piece) {
+      return CarriedLayout(piece, dim, *axes, graph_.mesh) ||
+             NarrowPartsBeside(piece, dim, own[0], graph_.mesh) < graph_.mesh.axis_size(own[0]);
+    });
   }
 
   // What makes piece i of the value.
@@ -198,7 +221,19 @@ class Splitter {
       if (there->dim >= 0) operands[k] = Clone(operands[k], *there, i);
     }
     Builder builder(graph_, split_, *op);
-    return builder.Make(op->name(), std::move(operands), PieceAttributes(*op, along, i));
+    Value* made = builder.Make(op->name(), std::move(operands), PieceAttributes(*op, along, i));
+    if (op->def->constrains) {
+      made->type.sharding = PieceSharding(*op, along);
+      made->provenance = op->result()->provenance;
+    }
+    return made;
+  }
+
+  static Sharding PieceSharding(const Op& op, const Along& along) {
+    Sharding sharding = op.out().sharding;
+    DimSharding& dim = sharding.dims[along.dim];
+    dim = {dim.axes, 1, {}};
+    return sharding;
   }
 
   Value* PieceOfParam(Op* param, const Along& along, size_t i) {
@@ -206,8 +241,7 @@ class Splitter {
     const auto at = static_cast<size_t>(along.dim);
     const int64_t start = starts_[i] * along.unit, whole_size = param->out().shape[at];
     TensorType type = PieceType(param->result(), along, i);
-    type.sharding = param->out().sharding;
-    type.sharding.dims[at] = DimSharding{type.sharding.dims[at].axes, 1, {}};
+    type.sharding = PieceSharding(*param, along);
     Attributes attrs = param->attrs;
     const std::string name = StrCat(whole, "[", start, ":", start + type.shape[at], "]");
     attrs.Set("name", name);
@@ -229,6 +263,7 @@ class Splitter {
   Op* split_;
   std::vector<int64_t> sizes_, starts_;      // of the pieces, in the split's operand
   std::vector<std::pair<Op*, int>> params_;  // and the dim that is taken apart
+  std::vector<std::pair<Op*, int>> constraints_;
 };
 
 }  // namespace

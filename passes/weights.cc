@@ -1,12 +1,49 @@
 #include "passes/weights.h"
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "ir/op_def.h"
 #include "passes/numbering.h"
 
 namespace shardc {
+namespace {
+
+constexpr int kMaxDepth = 12;  // ops between a param and what is made with it
+
+// Adds the axes that cut the dim in params. Whether there are such params.
+bool AddAxes(const Value* v, int dim, int depth, std::set<int>& axes) {
+  const Op* op = v->producer;
+  if (!op) return false;
+  if (op->def->is_state) {
+    const AxisList& own = v->type.sharding.dims[static_cast<size_t>(dim)].axes;
+    axes.insert(own.begin(), own.end());
+    return true;
+  }
+  if (!op->def->rule || depth > kMaxDepth) return false;
+  const ShardingRule rule = op->def->rule(*op);
+  bool from_weights = false;
+  for (const int factor : rule.results[v->index][dim].factors) {
+    auto has = [&](const auto& dims) { return DimOfFactor(dims, factor) >= 0; };
+    // What goes through all operands is theirs alike, as the columns of a product and its bias.
+    const bool alike = std::ranges::all_of(rule.operands, has);
+    for (size_t i = 0; i < op->operands.size(); ++i) {
+      const Value* operand = op->operands[i];
+      if (!has(rule.operands[i]) || (!alike && !IsWeight(operand))) continue;
+      from_weights |= AddAxes(operand, DimOfFactor(rule.operands[i], factor), depth + 1, axes);
+    }
+  }
+  return from_weights;
+}
+
+AxisList ListOf(const std::set<int>& axes) {
+  AxisList list;
+  for (int a : axes) list.push_back(a);
+  return list;
+}
+
+}  // namespace
 
 std::unordered_set<const Value*> WeightsOf(const Graph& graph) { return WeightsOf(OpsOf(graph)); }
 
@@ -32,6 +69,20 @@ bool IsWeight(const Value* value) {
     waiting.insert(waiting.end(), op->operands.begin(), op->operands.end());
   }
   return true;
+}
+
+std::optional<AxisList> AxesOfWeights(const Value* value, int dim) {
+  std::set<int> axes;
+  if (!AddAxes(value, dim, 0, axes)) return std::nullopt;
+  return ListOf(axes);
+}
+
+std::optional<AxisList> AxesBesideWeights(const Value* value, int dim, const AxisList& own) {
+  std::set<int> axes;
+  if (!AddAxes(value, dim, 0, axes)) return std::nullopt;
+  axes.erase(axes.upper_bound(own.back()), axes.end());
+  axes.insert(own.begin(), own.end());
+  return ListOf(axes);
 }
 
 }  // namespace shardc

@@ -1,6 +1,7 @@
 // What the shardings of a graph start from.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <unordered_set>
 
@@ -15,5 +16,12 @@ std::unordered_set<const Value*> WeightsOf(std::span<Op* const> ops);
 
 // Whether it is one of these.
 bool IsWeight(const Value* value);
+
+// Of a dim that a value has from weights, as the columns of a product and of its bias: the axes
+// that cut it in these params, in mesh order. Nothing where it has the dim from elsewhere: a batch,
+// a sequence.
+std::optional<AxisList> AxesOfWeights(const Value* value, int dim);
+// With the axes over which a spec cuts such a dim: of the weights' those before the last of these.
+std::optional<AxisList> AxesBesideWeights(const Value* value, int dim, const AxisList& own);
 
 }  // namespace shardc

@@ -100,10 +100,8 @@ void RegisterReshardOps(OpRegistry& registry) {
   reshard.precision = Precision::kFollow;
 
   OpDef constraint = MoveDef("sharding_constraint", {}, false);
-  constraint.infer = [](const InferArgs& args) {
-    RequireAxes("sharding_constraint", args.attrs);
-    return std::vector<TensorType>{Whole(args[0])};
-  };
+  constraint.infer = reshard.infer;
+  constraint.attrs.push_back({"role", AttrKind::kString});
   constraint.constrains = true;
   constraint.rule = [](const Op& op) {
     return IsFloat(op.out().dtype) ? ElementwiseRule(op, {{0}}) : ElementwiseRule(op);

@@ -91,23 +91,57 @@ TEST(Ulysses, ExchangesHeadsForTokens) {
   }
 }
 
-// 3 kv heads in a fused qkv cannot be dealt out to two ranks: keys and values are gathered, as
-// without the exchange.
-TEST(Ulysses, GathersUnevenKvHeads) {
-  const std::string model = "builtin:gpt?layers=1,hidden=48,heads=6,kv_heads=3,seq=16,batch=2";
-  RunSetup setup;
-  setup.pipeline.loss = "lm";
-  Tensors inputs = RandomInputs(BuildGpt(ParseBuiltin(model)), 100, 3);
-  inputs["labels"] = inputs["input_ids"];
-  const RunResult serial = CompileAndRun(BuildGpt(ParseBuiltin(model)), setup, inputs);
-  setup.spec = "ulysses";
-  setup.mesh = "cp=2";
-  const RunResult r = CompileAndRun(BuildGpt(ParseBuiltin(model)), setup, inputs);
-  for (const auto& [name, expected] : serial.outputs) {
-    EXPECT_LE(WorstDifference(r.outputs.at(name), expected), 1e-5) << name;
+struct Heads {
+  const char *heads, *mesh;
+  bool dealt;  // whether queries can be dealt out to all ranks of tp and cp
+};
+
+class UlyssesHeads : public ::testing::TestWithParam<Heads> {};
+
+// Where kv heads are fewer than the ranks each is repeated on some; where heads cannot be dealt out
+// to the ranks at all, keys and values are gathered and no query travels.
+TEST_P(UlyssesHeads, EqualTheSerialModel) {
+  const auto& [heads, mesh, dealt] = GetParam();
+  for (const char* qkv : {"fused", "separate"}) {
+    SCOPED_TRACE(qkv);
+    const std::string model = StrCat(
+        "builtin:gpt?layers=1,hidden=48,seq=64,batch=4,positions=rope,init_std=0.3,qkv=", qkv, ",",
+        heads);
+    RunSetup setup;
+    setup.pipeline.loss = "lm";
+    Tensors inputs = RandomInputs(BuildGpt(ParseBuiltin(model)), 100, 3);
+    inputs["labels"] = inputs["input_ids"];
+    const RunResult serial = CompileAndRun(BuildGpt(ParseBuiltin(model)), setup, inputs);
+    setup.spec = "ulysses";
+    setup.mesh = mesh;
+    const RunResult r = CompileAndRun(BuildGpt(ParseBuiltin(model)), setup, inputs);
+    for (const auto& [name, expected] : serial.outputs) {
+      EXPECT_LE(WorstDifference(r.outputs.at(name), expected), 2e-5) << name;
+    }
+    const auto exchanges = std::ranges::count_if(
+        r.collectives, [](const Collective& c) { return c.kind == CollectiveKind::kAllToAll; });
+    // Of queries and of what attention makes, forward and backward, and of keys that are cut too.
+    EXPECT_TRUE(dealt ? exchanges >= 4 : exchanges == 0) << exchanges;
   }
-  for (const Collective& c : r.collectives) EXPECT_NE(c.kind, CollectiveKind::kAllToAll) << c.op;
 }
+
+INSTANTIATE_TEST_SUITE_P(Counts, UlyssesHeads,
+                         ::testing::Values(Heads{"heads=6,kv_heads=3", "cp=2", true},
+                                           Heads{"heads=6,kv_heads=2", "cp=3", true},
+                                           Heads{"heads=6,kv_heads=1", "tp=2,cp=3", true},
+                                           Heads{"heads=6,kv_heads=2", "tp=2,cp=3", true},
+                                           Heads{"heads=6,kv_heads=2", "tp=2,cp=2", true},
+                                           Heads{"heads=12,kv_heads=4", "tp=2,cp=2", true},
+                                           Heads{"heads=12,kv_heads=4", "tp=2,cp=4", true},
+                                           Heads{"heads=12,kv_heads=2", "tp=4,cp=3", true},
+                                           Heads{"heads=8,kv_heads=4", "cp=8", true},
+                                           Heads{"heads=6,kv_heads=3", "tp=2,cp=2", false},
+                                           Heads{"heads=6", "tp=2,cp=4", false}),
+                         [](const auto& info) {
+                           std::string name = StrCat(info.param.heads, "_", info.param.mesh);
+                           std::erase_if(name, [](char c) { return c == ',' || c == '='; });
+                           return name;
+                         });
 
 // A rank's queries after the past: all three parts see all of it.
 constexpr char kAfterPast[] =

@@ -112,7 +112,7 @@ graph @g(%x: f32[4, 6]) -> (%y, %z) {
     CHECK-NEXT: f32[8@tp, 6, 1]
     CHECK-NEXT: f32[3, 8@tp, 6]
     CHECK: matmul_nt %x
-    CHECK-NEXT: sharding_constraint %5 {axes=["tp"], why=["spec s:5:5: MLP_UP cuts the result of matmul_nt at up"], site="up"} : f32[4@tp, 8]
+    CHECK-NEXT: sharding_constraint %5 {axes=["tp"], role="MLP_UP", why=["spec s:5:5: MLP_UP cuts the result of matmul_nt at up"], site="up"} : f32[4@tp, 8]
     CHECK-NOT: sharding_constraint)",
         graph);
   // What is made whole is what the weight makes, not the weight in another shape.
@@ -263,7 +263,7 @@ TEST(ApplySpec, OutputReplicateOfAWeightAndItsBias) {
 TEST(ApplySpec, ValuesAreConstrained) {
   Check(R"(value { role: MLP_UP shard_spec { dims: -2 axes: "tp" } })", R"(
     CHECK: %1 = add %0, %b : f32[4, 8]
-    CHECK-NEXT: %2 = sharding_constraint %1 {axes=["tp"], why=["spec s:1:1: MLP_UP cuts the result of add"]} : f32[4@tp, 8]
+    CHECK-NEXT: %2 = sharding_constraint %1 {axes=["tp"], role="MLP_UP", why=["spec s:1:1: MLP_UP cuts the result of add"]} : f32[4@tp, 8]
     CHECK-NEXT: mul %2, %scale
     CHECK-NOT: sharding_constraint)");
   Check(R"(value { match: "*.fc" shard_spec { dims: 0 dims: 1 axes: "dp" axes: "tp" } }

@@ -42,6 +42,21 @@ TEST(InferLayouts, ValuesThatTheSpecCuts) {
     CHECK: %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"]} : f32[2, 3, 144@cp/3])");
 }
 
+// 6 query heads in 2 groups: cp cuts the groups that tp leaves to each rank, not both of them.
+TEST(InferLayouts, ValuesAreCutBesideTheirWeight) {
+  CheckPasses(R"(mesh [tp=2, cp=3]
+  graph @g(%x: f32[2, 6, 48], %k: f32[2, 6, 2, 8], %v: f32[2, 6, 2, 8]) -> (%o) {
+    %w = param "q" : f32[48, 48@tp]
+    %0 = matmul %x, %w : f32[2, 6, 48]
+    %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"]} : f32[2, 6, 48@cp]
+    %q = reshape %1 {shape=[2, 6, 6, 8]} : f32[2, 6, 6, 8]
+    %o, %lse = attention %q, %k, %v {causal=true, layout="bshd", scale=0.5} : f32[2, 6, 6, 8], f32[2, 6, 6]
+  })",
+              "infer_layouts", R"(
+    CHECK: %w = param "q" : f32[48, 48@tp]
+    CHECK: %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"]} : f32[2, 6, 48@(tp,cp)])");
+}
+
 // 6 query heads on 3 kv heads: a granule is the two query heads of a kv head, of which not each
 // rank would get one of k and v. The value stays cut as it was asked.
 TEST(InferLayouts, ValuesWithoutAGranuleForEachRank) {

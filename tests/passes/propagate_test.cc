@@ -50,10 +50,37 @@ TEST(Propagate, AConstraintThatCannotBe) {
         "E2106", what);
   };
   refused("f32[2@dp, 4]", "f32[2, 4]", "f32[2@tp, 4]",
-          "dim 0 of f32[2@dp, 4] at h.0 cannot be cut over tp too");
-  refused(
-      "f32[18@dp%6]", "f32[18]", "f32[18@tp]",
-      "cannot be cut over tp too: it is cut between blocks of 6 (heads, say), of which it has 3");
+          "dim 0 of f32[2@dp, 4] at h.0 cannot be cut over tp too: dp and tp make 4 parts, and it "
+          "has 2 elements");
+  refused("f32[18@dp%6]", "f32[18]", "f32[18@tp]",
+          "cannot be cut over tp too: dp and tp make 4 parts, and it is cut between blocks of 6 "
+          "(heads, say), of which it has 3");
+}
+
+// 6 heads over 2 x 4 ranks. By name it is asked for, and refused; of a role others may be cut.
+TEST(Propagate, AConstraintThatReadersDoNotTake) {
+  auto graph = [](const std::string& role) {
+    return ParseAndVerify(R"(mesh [tp=2, cp=4]
+  graph @g(%x: f32[2, 8@cp, 6], %k: f32[2, 8, 6, 2], %v: f32[2, 8, 6, 2]) -> (%o) {
+    %w = param "q" : f32[6, 12@tp]
+    %0 = matmul %x, %w : f32[2, 8, 12]
+    %1 = sharding_constraint %0 {axes=["cp"], )" +
+                          role +
+                          R"(why=["spec s:1:1"], site="q"} : f32[2, 8, 12@cp%4]
+    %2 = reshape %1 {shape=[2, 8, 6, 2]} : f32[2, 8, 6, 2]
+    %o, %lse = attention %2, %k, %v {causal=true, layout="bshd", scale=0.5} : f32[2, 8, 6, 2], f32[2, 6, 8]
+  })");
+  };
+  Graph refused = graph("");
+  ExpectThrown([&] { PropagateShardings(refused); }, "E2106",
+               "cannot be cut over cp too: tp and cp make 8 parts, and what reads it does not take "
+               "them; cp=3 would do");
+  Graph dropped = graph("role=\"QKV\", ");
+  PropagateShardings(dropped);
+  CheckGraph(dropped, R"(
+    CHECK: sharding_constraint %_ {axes=[], role="QKV", why=["spec s:1:1"], site="q"} : f32[2, 8@cp, 12@tp])");
+  EXPECT_EQ(dropped.notes, Strings{"the result of matmul is not cut over cp: tp and cp make 8 "
+                                   "parts, and what reads it does not take them; cp=3 would do"});
 }
 
 // A weight behind the value would like it cut over tp, and then nothing is left to cut over cp.

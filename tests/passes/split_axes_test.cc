@@ -109,6 +109,24 @@ TEST(SplitAxes, HeadsThatAreRepeatedByThemselves) {
   }
 }
 
+// Keys that a spec cuts over cp beside what cuts their weight: 4 heads, of which tp leaves 2.
+TEST(SplitAxes, ValuesBesideTheirWeight) {
+  std::string text = Attention("tp=2, cp=4", 8, 4);
+  const std::string add = "%2 = add %1, %bk : f32[2, 3, 16]\n";
+  text.replace(text.find(add), add.size(),
+               "%7 = add %1, %bk : f32[2, 3, 16]\n  %2 = sharding_constraint %7 {axes=[\"cp\"], "
+               "site=\"k\"} : f32[2, 3, 16@cp]\n");
+  Graph graph = ParseAndVerify(text);
+  RunPasses(graph, "split_axes,infer_layouts,propagate");
+  CheckGraph(graph, R"(
+    CHECK: mesh [tp=2, cp.0=2, cp.1=2]
+    CHECK: %bk = param "kb" : f32[16@tp]
+    CHECK: sharding_constraint %_ {axes=["cp.0", "cp.1"], site="k"} : f32[2, 3, 16@(tp,cp.0)])");
+  ASSERT_EQ(graph.notes.size(), 1u);
+  EXPECT_EQ(graph.notes[0],
+            "the result of add holds 2 heads for 4 ranks of cp: each is repeated on 2 ranks");
+}
+
 TEST(SplitAxes, NamesThatAreTaken) {
   CheckPasses(Attention("tp=4, tp.0=2", 8, 2), "split_axes",
               "CHECK: mesh [tp..0=2, tp..1=2, tp.0=2]");

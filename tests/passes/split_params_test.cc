@@ -62,6 +62,20 @@ TEST(SplitParams, ThroughAReshape) {
     CHECK: reshape %_ {shape=[2, 3, 1, 4]} : f32[2, 3, 1, 4])");
 }
 
+// A spec cuts what is split over cp beside tp, and of the pieces the queries alone can take it.
+TEST(SplitParams, WhereASpecCutsWhatIsSplit) {
+  std::string text = Fused(2);
+  text.replace(text.find("tp=2"), 4, "tp=2, cp=4");
+  const std::string add = "%1 = add %0, %b : f32[2, 3, 48]\n";
+  text.replace(text.find(add), add.size(),
+               "%7 = add %0, %b : f32[2, 3, 48]\n    %1 = sharding_constraint %7 {axes=[\"cp\"], "
+               "role=\"QKV\"} : f32[2, 3, 48@cp]\n");
+  CheckPasses(text, "split_params", R"(
+    CHECK: param "qkv[0:32]"
+    CHECK: = sharding_constraint %_ {axes=["cp"], role="QKV"} : f32[2, 3, 32@cp]
+    CHECK: = sharding_constraint %_ {axes=["cp"], role="QKV"} : f32[2, 3, 8@cp])");
+}
+
 // A piece that nothing reads, and a split that is dead.
 TEST(SplitParams, WhatIsNotRead) {
   constexpr const char* kText = R"(mesh [tp=4]
