@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -48,9 +49,43 @@ struct Ends {
   }
 };
 
+// Where the matrices of a strided batch begin, in elements.
+struct Part {
+  int64_t a = 0, b = 0, c = 0;
+};
+
+// The leading dims of a product as one batch, of the innermost that both operands have, for each
+// index of the others, along which operands are broadcast.
+struct Batches {
+  int64_t batch = 1;
+  std::vector<Part> parts = {Part()};
+  Batches(const Shape& a, const Shape& b, const Shape& c) {
+    int64_t a_step = a[a.size() - 2] * a.back(), b_step = b[b.size() - 2] * b.back(),
+            c_step = c[c.size() - 2] * c.back();
+    for (size_t back = 3; back <= c.size(); ++back) {
+      const int64_t n = c[c.size() - back], of_a = back > a.size() ? 1 : a[a.size() - back],
+                    of_b = back > b.size() ? 1 : b[b.size() - back];
+      if (parts.size() == 1 && of_a == of_b) {
+        batch *= n;
+      } else {
+        const std::vector<Part> inner = std::exchange(parts, {});
+        for (int64_t i = 0; i < n; ++i) {
+          for (const Part& p : inner) {
+            parts.push_back({p.a + (of_a > 1 ? i * a_step : 0), p.b + (of_b > 1 ? i * b_step : 0),
+                             p.c + i * c_step});
+          }
+        }
+      }
+      a_step *= of_a;
+      b_step *= of_b;
+      c_step *= n;
+    }
+  }
+};
+
 class MatmulKernel : public Kernel {
  public:
-  MatmulKernel(const KernelRequest& r, const MatmulConfig& config)
+  MatmulKernel(const KernelRequest& r, const MatmulConfig& config, std::vector<Part> parts)
       : matmul_(MatmulF32::Create(config)),
         addend_(AddendOf(r, config.accumulate)),
         ends_(r, config.n),
@@ -58,13 +93,14 @@ class MatmulKernel : public Kernel {
         b_(In(r, 1)),
         bias_(config.bias ? In(r, 2) : nullptr),
         c_(Out(r, 0)),
+        parts_(std::move(parts)),
         packs_(config.pack_b) {}
 
   void Run() override {
     if (packs_) matmul_.PackB(b_);
     packs_ = false;
     if (addend_) addend_->Place();
-    matmul_.Execute(a_, b_, bias_, c_);
+    for (const Part& p : parts_) matmul_.Execute(a_ + p.a, b_ + p.b, bias_, c_ + p.c);
     ends_.Clear();
   }
 
@@ -76,12 +112,14 @@ class MatmulKernel : public Kernel {
   Ends ends_;
   const float *a_, *b_, *bias_;
   float* c_;
+  std::vector<Part> parts_;
   bool packs_;  // in the first step
 };
 
 // bf16 operands; the result (with what it is added to) and the bias are bf16 or f32. Null
 // where this machine has no such product.
-std::unique_ptr<Kernel> MakeBf16(const KernelRequest& r, const MatmulConfig& f32) {
+std::unique_ptr<Kernel> MakeBf16(const KernelRequest& r, const MatmulConfig& f32,
+                                 std::vector<Part> parts) {
   auto is_f32 = [](const TensorView& v) { return v.dtype == DType::kF32; };
   MatmulBf16Config config;
   config.m = f32.m;
@@ -99,12 +137,16 @@ std::unique_ptr<Kernel> MakeBf16(const KernelRequest& r, const MatmulConfig& f32
   config.threads = r.call.threads;
   std::shared_ptr<MatmulBf16> matmul = MatmulBf16::Create(config);
   if (!matmul) return nullptr;
+  for (Part& p : parts) {  // in bytes
+    p = {p.a * DTypeSize(DType::kBF16), p.b * DTypeSize(DType::kBF16),
+         p.c * DTypeSize(r.call.out[0].dtype)};
+  }
   return MakeKernel(
       [matmul, a = r.call.in[0].data, b = r.call.in[1].data,
        bias = f32.bias ? r.call.in[2].data : nullptr, c = r.call.out[0].data,
-       addend = AddendOf(r, f32.accumulate), ends = Ends(r, f32.n)] {
+       addend = AddendOf(r, f32.accumulate), ends = Ends(r, f32.n), parts = std::move(parts)] {
         if (addend) addend->Place();
-        matmul->Execute(a, b, bias, c);
+        for (const Part& p : parts) matmul->Execute(a + p.a, b + p.b, bias, c + p.c);
         ends.Clear();
       },
       matmul->held_bytes());
@@ -116,17 +158,18 @@ bool Bf16Operands(const KernelRequest& r) {
          fits(r.call.out[0]) && (r.call.in.size() < 3 || fits(r.call.in[2]));
 }
 
-std::unique_ptr<Kernel> Make(const KernelRequest& r, MatmulConfig config) {
+std::unique_ptr<Kernel> Make(const KernelRequest& r, MatmulConfig config,
+                             std::vector<Part> parts = {Part()}) {
   if (config.m == 0 || config.n == 0 || config.k == 0 || config.batch == 0) return nullptr;
-  if (Bf16Operands(r)) return MakeBf16(r, config);
+  if (Bf16Operands(r)) return MakeBf16(r, config, std::move(parts));
   config.threads = r.call.threads;
   // A packed copy pays off only for few rows: with more, oneDNN's sgemm packs as it goes, as fast
   // (tests/runtime/kernels/kernels_bench.cc), and no second copy of the weights is held; and only
   // where it serves more than one step.
   constexpr int64_t kFewRows = 128;
-  config.pack_b = config.batch == 1 && !config.transpose_a && config.m <= kFewRows &&
-                  !r.states_change && r.OperandIsState(1);
-  return std::make_unique<MatmulKernel>(r, config);
+  config.pack_b = config.batch == 1 && parts.size() == 1 && !config.transpose_a &&
+                  config.m <= kFewRows && !r.states_change && r.OperandIsState(1);
+  return std::make_unique<MatmulKernel>(r, config, std::move(parts));
 }
 
 std::unique_ptr<Kernel> MakeMatmul(const KernelRequest& r, bool nt, bool bias = false) {
@@ -148,10 +191,9 @@ std::unique_ptr<Kernel> MakeMatmul(const KernelRequest& r, bool nt, bool bias = 
     return Make(r, config);
   }
   config.m = a[rank - 2];
-  config.batch = Product(a, 0, rank - 2);
-  // Other broadcasts of the leading dims have no strided form.
-  if (b.size() != rank || !std::equal(a.begin(), a.end() - 2, b.begin())) return nullptr;
-  return Make(r, config);
+  Batches batches(a, b, c);
+  config.batch = batches.batch;
+  return Make(r, config, std::move(batches.parts));
 }
 
 std::unique_ptr<Kernel> MakeMatmulNN(const KernelRequest& r) { return MakeMatmul(r, false); }
