@@ -25,6 +25,8 @@ bool RecoverNorms(Graph& graph);
 bool RecoverActivations(Graph& graph);
 // gather of a parameter -> embedding; of consecutive constant rows -> slice.
 bool RecoverEmbeddings(Graph& graph);
+// Experts' weights that each token looks up -> products of all experts with all tokens.
+bool SpreadExperts(Graph& graph);
 // A lookup in log(softmax(x)) -> cross_entropy.
 bool RecoverCrossEntropy(Graph& graph);
 // Halves or neighbours turned by cos and sin -> rotary, with the rest of the row that is not.

@@ -33,6 +33,8 @@ void RecoverPatterns(Graph& graph) {
     recover::RecoverActivations(graph);
   }
   recover::RecoverEmbeddings(graph);
+  // Wants lookups, norms and activations as ops.
+  if (recover::SpreadExperts(graph)) Clean(graph);
   recover::RecoverCrossEntropy(graph);
   // Before layouts are chosen: a transpose sinks through one op, and not through its pieces.
   if (recover::RecoverRotary(graph)) Clean(graph);

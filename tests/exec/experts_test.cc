@@ -1,8 +1,9 @@
-// Experts that are dealt out to the ranks which share the batch.
+// Experts that are dealt out to the ranks, which share the batch or not.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "frontend/recover.h"
 #include "ir/text.h"
 #include "tests/exec/harness.h"
 #include "tests/ir/data_source.h"
@@ -35,8 +36,40 @@ constexpr char kExperts[] =
 }
 )";
 
-RunResult RunExperts(const std::string& mesh, const std::string& spec) {
-  Graph graph = ParseGraph(kExperts, "experts");
+// Each of twelve tokens looks up the weights of two of four experts, and takes a share of each.
+constexpr char kLookedUp[] =
+    R"(graph @g(%x: f32[12, 8]) -> (loss: %loss, y: %y) {
+  %router = param "router" : f32[8, 4]
+  %w1 = param "w1" : f32[4, 8, 10]
+  %w2 = param "w2" : f32[4, 5, 8]
+  %scores = matmul %x, %router : f32[12, 4]
+  %shares = softmax %scores {axis=1} : f32[12, 4]
+  %chosen = top_k %shares {axis=1, k=2, largest=true} : i64[12, 2]
+  %at = reshape %chosen {shape=[12, 2, 1]} : i64[12, 2, 1]
+  %share = gather_nd %shares, %at {batch_dims=1} : f32[12, 2]
+  %ids = reshape %chosen {shape=[24]} : i64[24]
+  %0 = reshape %x {shape=[12, 1, 8]} : f32[12, 1, 8]
+  %1 = broadcast_to %0 {shape=[12, 2, 8]} : f32[12, 2, 8]
+  %2 = reshape %1 {shape=[24, 1, 8]} : f32[24, 1, 8]
+  %up = gather %w1, %ids {axis=0} : f32[24, 8, 10]
+  %3 = matmul %2, %up : f32[24, 1, 10]
+  %gate, %4 = split %3 {axis=2, sizes=[5, 5]} : f32[24, 1, 5], f32[24, 1, 5]
+  %5 = silu %gate : f32[24, 1, 5]
+  %6 = mul %5, %4 : f32[24, 1, 5]
+  %down = gather %w2, %ids {axis=0} : f32[24, 5, 8]
+  %7 = matmul %6, %down : f32[24, 1, 8]
+  %8 = reshape %share {shape=[24, 1, 1]} : f32[24, 1, 1]
+  %9 = mul %7, %8 : f32[24, 1, 8]
+  %10 = reshape %9 {shape=[12, 2, 8]} : f32[12, 2, 8]
+  %y = reduce_sum %10 {axes=[1], keepdims=false} : f32[12, 8]
+  %11 = mul %y, %y : f32[12, 8]
+  %loss = reduce_sum %11 {axes=[0, 1], keepdims=false} : f32[]
+}
+)";
+
+RunResult RunExperts(const std::string& mesh, const std::string& spec, const char* text = kExperts,
+                     bool recover = false) {
+  Graph graph = ParseGraph(text, "experts");
   for (const Op* param : graph.Params()) {
     HostTensor data(DType::kF32, param->out().shape);
     for (int64_t i = 0; i < data.num_elements(); ++i) {
@@ -44,6 +77,7 @@ RunResult RunExperts(const std::string& mesh, const std::string& spec) {
     }
     graph.sources[param->attrs.String("name")] = std::make_shared<DataSource>(std::move(data));
   }
+  if (recover) RecoverPatterns(graph);
   const Tensors inputs = RandomInputs(graph, 1, 7);
   RunSetup setup;
   setup.mesh = mesh;
@@ -73,6 +107,28 @@ TEST(Experts, DealtOutOverTheBatchExchangeTokens) {
       EXPECT_TRUE(loss || gradient_of_in || c.kind == CollectiveKind::kAllToAll) << c.op;
     }
     EXPECT_EQ(exchanges, 4);
+  }
+}
+
+// Each rank runs its experts on all tokens: what they make is added up, and so are the gradients of
+// the shares; x has no gradient. No weight travels, nor a copy of one for each token.
+TEST(Experts, LookedUpByTokensStayWhereTheyAre) {
+  const std::string spec = R"(mesh { axis { name: "ep" } }
+    param { match: "w*" shard_spec { dims: 0 axes: "ep" } }
+  )";
+  const RunResult plain = RunExperts("", "serial", kLookedUp);
+  for (const char* mesh : {"", "ep=2", "ep=4"}) {
+    SCOPED_TRACE(mesh);
+    const RunResult r = RunExperts(mesh, *mesh ? spec : "serial", kLookedUp, /*recover=*/true);
+    EXPECT_EQ(r.outputs.size(), plain.outputs.size());
+    for (const auto& [name, expected] : plain.outputs) {
+      EXPECT_LE(WorstDifference(r.outputs.at(name), expected), 1e-5) << name;
+    }
+    for (const Collective& c : r.collectives) {
+      EXPECT_EQ(c.kind, CollectiveKind::kAllReduce);
+      EXPECT_LE(c.elements, 12 * 8) << c.op;
+    }
+    EXPECT_EQ(r.collectives.size(), *mesh ? 2 : 0);
   }
 }
 

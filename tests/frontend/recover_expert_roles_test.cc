@@ -183,4 +183,58 @@ TEST(Roles, HeadsAreNoExperts) {
 }
 
 }  // namespace
+// The weights of its experts looked up for each token, with one or several of them, as
+// transformers' "batched_mm" does: all experts on all tokens, in products that have roles.
+TEST(Roles, OfExpertsThatTokensLookUp) {
+  for (const int64_t k : {1, 2}) {
+    SCOPED_TRACE(k);
+    constexpr int64_t kTokens = 6, kExperts = 3;
+    Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.In("x", {kTokens, 4});
+      Value* scores = b.Softmax(b.Matmul(x, b.P("router", {4, kExperts})));
+      Value* chosen =
+          b.Make("top_k", {scores}, {{"axis", int64_t{1}}, {"k", k}, {"largest", true}});
+      Value* ids = b.Reshape(chosen, {kTokens * k});
+      Value* shares = b.Make("gather_nd", {scores, b.Reshape(chosen, {kTokens, k, 1})},
+                             {{"batch_dims", int64_t{1}}});
+      Value* rows = b.BroadcastTo(b.Reshape(x, {kTokens, 1, 4}), {kTokens, k, 4});
+      auto looked_up = [&](const std::string& name, const Shape& shape) {
+        return b.Make("gather", {b.P(name, shape), ids}, {{"axis", int64_t{0}}});
+      };
+      Value* up = looked_up("gate_up", {kExperts, 10, 4});  // [out, in], on the left of a column
+      Value* y = b.Reshape(b.Matmul(up, b.Reshape(rows, {kTokens * k, 4, 1})), {kTokens * k, 10});
+      y = b.Add(y, looked_up("gate_up.bias", {kExperts, 10}));
+      Value* gate = b.Slice(y, {0, 0}, {kTokens * k, 5});
+      Value* rest = b.Slice(y, {0, 5}, {kTokens * k, 10});
+      y = b.Reshape(b.Mul(b.Op1("tanh", gate), rest), {kTokens * k, 1, 5});
+      y = b.Reshape(b.Matmul(y, looked_up("down", {kExperts, 5, 4})), {kTokens * k, 4});
+      y = b.Mul(y, b.Reshape(shares, {kTokens * k, 1}));
+      b.Out(b.ReduceSum(b.Reshape(y, {kTokens, k, 4}), {1}));
+    });
+    for (const auto& op : g.ops()) {
+      if (op->name() == "embedding" || op->name() == "gather") ADD_FAILURE() << "a lookup is left";
+    }
+    std::map<std::string, std::string> roles;
+    for (const Op* p : g.Params()) roles[p->attrs.String("name")] = p->attrs.String("role", "-");
+    EXPECT_EQ(roles, (std::map<std::string, std::string>{{"gate_up", "MLP_UP"},
+                                                         {"gate_up.bias", "MLP_UP"},
+                                                         {"down", "MLP_DOWN"},
+                                                         {"router", "-"}}));
+  }
+}
+
+// Fewer rows than experts: what is looked up is less than the weights.
+TEST(Roles, OfExpertsThatFewTokensLookUp) {
+  Graph g = Recover([&](TestGraph& b) {
+    Value* x = b.In("x", {2, 4});
+    Value* ids = b.In("ids", HostTensor::Of<int64_t>({2}, {3, 1}));
+    Value* y = b.Make("gather", {b.P("w", {5, 4, 6}), ids}, {{"axis", int64_t{0}}});
+    y = b.Op1("tanh", b.Matmul(b.Reshape(x, {2, 1, 4}), y));
+    y = b.Matmul(y, b.Make("gather", {b.P("down", {5, 6, 4}), ids}, {{"axis", int64_t{0}}}));
+    y = b.Mul(y, b.In("shares", {2, 1, 1}));
+    b.Out(b.ReduceSum(y, {1}));
+  });
+  EXPECT_EQ(Counts(g)["embedding"], 2);
+}
+
 }  // namespace shardc::recover_testing
