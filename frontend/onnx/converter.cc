@@ -15,7 +15,7 @@ Ints NodeContext::ConstantInts(int i) const {
   if (constant == nullptr) {
     Fail("E1304",
          StrCat("its input ", i, " has to be known when compiling; it depends on input data"),
-         "it decides shapes: shapes that depend on data are not supported");
+         kDataDecides);
   }
   if (IsFloat(constant->dtype())) {
     Fail("E1302",

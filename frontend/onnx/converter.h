@@ -13,6 +13,13 @@
 
 namespace shardc::onnx_import {
 
+// Advice where data would decide a shape.
+inline constexpr char kDataDecides[] =
+    "it decides shapes, which data must not: compute all elements, with a mask (Where, OneHot). A "
+    "mixture of experts: a loop over all experts, or products batched over them, with weights of "
+    "zero where a token does not go; of transformers 5, export after "
+    "model.set_experts_implementation(\"batched_mm\")";
+
 // One node, with its inputs already converted. Everything made through it folds: an op whose
 // operands are all constants becomes a `constant` at once (integers checked for overflow), so shape
 // arithmetic never reaches the graph.

@@ -17,10 +17,8 @@ const HostTensor& RequireConstant(NodeContext& c, int i) {
   if (t == nullptr) {
     c.Fail("E1301",
            StrCat(c.op_type(), " of values that are known only when the model runs is not ",
-                  "supported: the shape of its result would depend on them"),
-           "write it with a mask (Where, OneHot) over all elements; a mixture of experts as a loop "
-           "over all experts, or as products batched over them, with weights of zero where a token "
-           "does not go");
+                  "supported"),
+           kDataDecides);
   }
   return *t;
 }

@@ -265,6 +265,7 @@ TEST_F(Converters, AShapeThatDependsOnDataIsRefused) {
   model_.Input("shape", {"2"}, TensorProto::INT64);
   Node("Reshape", {"x", "shape"});
   ExpectRefused("E1304", "known when compiling");
+  ExpectRefused("E1304", "export after model.set_experts_implementation(\"batched_mm\")");
 }
 
 TEST_F(Converters, ReshapeThatDoesNotFitIsRefused) {

@@ -32,6 +32,7 @@ TEST_F(ScatterConverters, PositionsFoundWhenRunningAreRefused) {
   Input("x", {3});
   Node("NonZero", {"x"});
   ExpectRefused("E1301", "known only when the model runs");
+  ExpectRefused("E1301", "export after model.set_experts_implementation(\"batched_mm\")");
 }
 
 // x[:, 1:3] = u and x[:, 1:3] += u, as exporters write them: slices, also where the batch is cut.
