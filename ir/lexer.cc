@@ -1,9 +1,9 @@
 #include "ir/lexer.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "ir/diagnostic.h"
+#include "ir/parse_number.h"
 
 namespace shardc {
 namespace {
@@ -54,10 +54,11 @@ Token Lexer::Expect(Token::Kind kind, std::string_view expected) {
 }
 
 int64_t Lexer::ExpectInt(std::string_view expected) {
-  int64_t value = 0;
-  if (!PeekIs(Token::kNumber) || !ParseInt(next_.raw, value)) Unexpected(next_, expected);
+  std::optional<int64_t> value;
+  if (PeekIs(Token::kNumber)) value = ParseNumber<int64_t>(next_.raw);
+  if (!value) Unexpected(next_, expected);
   Advance();
-  return value;
+  return *value;
 }
 
 std::string Lexer::Where(const Token& token) const {
@@ -174,12 +175,6 @@ void Lexer::LexQuoted(Token& token) {
     }
   }
   ++at_;
-}
-
-bool ParseInt(std::string_view text, int64_t& value) {
-  const char* end = text.data() + text.size();
-  auto [at, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && at == end;
 }
 
 }  // namespace shardc

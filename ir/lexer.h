@@ -66,7 +66,4 @@ class Lexer {
   Token next_;
 };
 
-// The digits of an integer, with a sign. Returns false when it is none or does not fit.
-bool ParseInt(std::string_view text, int64_t& value);
-
 }  // namespace shardc

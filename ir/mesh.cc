@@ -1,9 +1,9 @@
 #include "ir/mesh.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "ir/diagnostic.h"
+#include "ir/parse_number.h"
 
 namespace shardc {
 namespace {
@@ -52,12 +52,9 @@ Mesh Mesh::Parse(std::string_view text) {
     size_t eq = item.find('=');
     if (eq == std::string_view::npos) throw BadMesh(StrCat("'", item, "' is not name=size"));
     std::string_view name = item.substr(0, eq), size = item.substr(eq + 1);
-    int64_t n = 0;
-    auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), n);
-    if (error != std::errc() || end != size.data() + size.size()) {
-      throw BadMesh(StrCat("'", size, "' is not a size of axis '", name, "'"));
-    }
-    axes.push_back({std::string(name), n});
+    const std::optional<int64_t> n = ParseNumber<int64_t>(size);
+    if (!n) throw BadMesh(StrCat("'", size, "' is not a size of axis '", name, "'"));
+    axes.push_back({std::string(name), *n});
     if (comma != std::string_view::npos && text.empty()) throw BadMesh("ends with a comma");
   }
   return Mesh(std::move(axes));

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cstring>
 #include <limits>
 
 #include "ir/diagnostic.h"
+#include "ir/parse_number.h"
 #include "ir/shape_limit.h"
 
 namespace shardc {
@@ -24,13 +24,6 @@ template <typename T>
 void Append(std::vector<std::byte>& out, T value) {
   const auto* bytes = reinterpret_cast<const std::byte*>(&value);
   out.insert(out.end(), bytes, bytes + sizeof value);
-}
-
-template <typename T>
-bool ParseFloat(std::string_view text, T& value) {
-  const char* end = text.data() + text.size();
-  auto [at, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && at == end;
 }
 
 uint64_t InfinityBits(DType dtype) {
@@ -103,7 +96,8 @@ DimSharding LiteralParser::Cut(int64_t size, const Mesh& mesh) {
   if (lex_.Accept("/")) dim.segments = Segments(size);
   if (lex_.PeekIs(Token::kValue)) {  // "%64"
     Token token = lex_.Take();
-    if (token.quoted || !ParseInt(token.text(), dim.granule) || dim.granule < 1) {
+    dim.granule = ParseNumber<int64_t>(token.text()).value_or(0);
+    if (token.quoted || dim.granule < 1) {
       lex_.Unexpected(token, "a granule such as %64");
     }
   }
@@ -204,25 +198,23 @@ uint64_t LiteralParser::NanBits(DType dtype) {
   // The highest bit below those of infinity makes a NaN quiet.
   if (!lex_.Accept("(")) return infinity | (infinity & -infinity) >> 1;
   Token hex = lex_.Expect(Token::kNumber, "the bits of a NaN as 0x...");
-  uint64_t bits = 0;
-  std::string_view digits = hex.raw.substr(std::min<size_t>(2, hex.raw.size()));
-  auto [at, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bits, 16);
-  bool whole = error == std::errc() && at == digits.data() + digits.size();
-  bool fits = whole && hex.raw.starts_with("0x") && bits >> (8 * bytes - 1) <= 1;
-  if (!fits || (bits & ~sign) <= infinity) lex_.Unexpected(hex, "the bits of a NaN as 0x...");
+  std::optional<uint64_t> bits;
+  if (hex.raw.starts_with("0x")) bits = ParseNumber<uint64_t>(hex.raw.substr(2), 16);
+  const bool fits = bits && *bits >> (8 * bytes - 1) <= 1;
+  if (!fits || (*bits & ~sign) <= infinity) lex_.Unexpected(hex, "the bits of a NaN as 0x...");
   lex_.Expect(")");
-  return bits;
+  return *bits;
 }
 
 template <typename T>
 T LiteralParser::Number() {
   Token token = lex_.Take();
-  T value = 0;
-  bool number = token.kind == Token::kNumber || (token.kind == Token::kWord && token.raw == "inf");
-  if (!number || !ParseFloat(token.raw, value)) {
-    lex_.Unexpected(token, "a number that its type can hold");
+  std::optional<T> value;
+  if (token.kind == Token::kNumber || (token.kind == Token::kWord && token.raw == "inf")) {
+    value = ParseNumber<T>(token.raw);
   }
-  return value;
+  if (!value) lex_.Unexpected(token, "a number that its type can hold");
+  return *value;
 }
 
 void LiteralParser::Element(DType dtype, std::vector<std::byte>& out) {

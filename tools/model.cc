@@ -1,12 +1,11 @@
 #include "tools/model.h"
 
-#include <charconv>
-
 #include "frontend/gpt_config.h"
 #include "frontend/import.h"
 #include "frontend/recover.h"
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
+#include "ir/parse_number.h"
 #include "ir/text.h"
 #include "ir/verifier.h"
 #include "tools/files.h"
@@ -16,13 +15,10 @@ namespace {
 
 // Tensors of an ONNX file may be empty (the cache of no tokens).
 int64_t ParseSize(std::string_view text, const std::string& flag, int64_t smallest) {
-  int64_t n = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
-  if (error != std::errc() || end != text.data() + text.size() || n < smallest) {
-    throw Diagnostic("E6104", ExitCode::kUsage, flag,
-                     StrCat("'", text, "' is not a ", smallest > 0 ? "positive " : "", "size"));
-  }
-  return n;
+  const std::optional<int64_t> n = ParseNumber<int64_t>(text);
+  if (n && *n >= smallest) return *n;
+  throw Diagnostic("E6104", ExitCode::kUsage, flag,
+                   StrCat("'", text, "' is not a ", smallest > 0 ? "positive " : "", "size"));
 }
 
 std::pair<std::string, std::string> SplitPair(const std::string& text, const std::string& flag,

@@ -1,9 +1,9 @@
 // The check of options that take a seed.
 #pragma once
 
-#include <charconv>
 #include <string>
-#include <system_error>
+
+#include "ir/parse_number.h"
 
 namespace shardc {
 
@@ -11,10 +11,7 @@ namespace shardc {
 // are too large, or negative ones where T has none, for others.
 template <typename T>
 std::string IsSeed(const std::string& text) {
-  T seed;
-  const char* end = text.data() + text.size();
-  const auto read = std::from_chars(text.data(), end, seed);
-  return read.ec == std::errc() && read.ptr == end ? "" : text + " is no seed";
+  return ParseNumber<T>(text) ? "" : text + " is no seed";
 }
 
 }  // namespace shardc

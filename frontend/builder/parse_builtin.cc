@@ -1,5 +1,4 @@
 // "builtin:..." to a GptConfig.
-#include <charconv>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -9,6 +8,7 @@
 #include "frontend/gpt_config.h"
 #include "ir/choices.h"
 #include "ir/diagnostic.h"
+#include "ir/parse_number.h"
 
 namespace shardc {
 namespace {
@@ -45,11 +45,12 @@ using Setter = std::function<void(const std::string& where, const std::string& v
 template <typename T>
 Setter Number(T& out) {
   return [&out](const std::string& where, const std::string& value) {
-    auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out);
-    if (error != std::errc() || end != value.data() + value.size()) {
+    const std::optional<T> number = ParseNumber<T>(value);
+    if (!number) {
       Unknown(where, StrCat("'", value, "' is not a number that fits here"),
               std::is_integral_v<T> ? "give an integer" : "give a number");
     }
+    out = *number;
   };
 }
 

@@ -1,7 +1,8 @@
 #include "frontend/onnx/dim_expression.h"
 
 #include <cctype>
-#include <charconv>
+
+#include "ir/parse_number.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -72,10 +73,7 @@ class Evaluator {
     const std::string word = text_.substr(start, at_ - start);
     if (word.empty()) return std::nullopt;
     if (!std::isdigit(static_cast<unsigned char>(word[0]))) return size_(word);
-    int64_t value = 0;
-    auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-    bool whole = error == std::errc() && end == word.data() + word.size();
-    return whole ? std::optional(value) : std::nullopt;
+    return ParseNumber<int64_t>(word);
   }
 
   const std::string& text_;

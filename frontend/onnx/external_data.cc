@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <vector>
 
 #include "ir/diagnostic.h"
+#include "ir/parse_number.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -42,13 +42,10 @@ std::vector<std::string> SplitLocation(const std::string& location, const std::s
   return parts;
 }
 
-uint64_t ParseNumber(const std::string& key, const std::string& text, const std::string& where) {
-  uint64_t value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty()) {
-    Refuse(where, StrCat("its external data has ", key, " '", text, "', which is not a number"));
-  }
-  return value;
+uint64_t ReadNumber(const std::string& key, const std::string& text, const std::string& where) {
+  const std::optional<uint64_t> value = ParseNumber<uint64_t>(text);
+  if (value) return *value;
+  Refuse(where, StrCat("its external data has ", key, " '", text, "', which is not a number"));
 }
 
 // Opens part by part, following no link, so that nothing can be exchanged in between.
@@ -101,9 +98,9 @@ Bytes ExternalFiles::Get(const onnx::TensorProto& tensor, const std::string& whe
   bool has_length = false;
   for (const auto& entry : tensor.external_data()) {
     if (entry.key() == "location") location = entry.value();
-    if (entry.key() == "offset") offset = ParseNumber("offset", entry.value(), where);
+    if (entry.key() == "offset") offset = ReadNumber("offset", entry.value(), where);
     if (entry.key() == "length") {
-      length = ParseNumber("length", entry.value(), where);
+      length = ReadNumber("length", entry.value(), where);
       has_length = true;
     }
   }
