@@ -6,6 +6,7 @@
 #include "ir/contains.h"
 #include "ir/diagnostic.h"
 #include "ir/ops/infer_util.h"
+#include "ir/row_major.h"
 
 namespace shardc {
 namespace {
@@ -186,16 +187,9 @@ void InferError(std::string_view op, const std::string& what) {
 }
 
 Shape BroadcastShapes(std::string_view op, const Shape& a, const Shape& b) {
-  Shape out(std::max(a.size(), b.size()));
-  for (size_t i = 0; i < out.size(); ++i) {
-    int64_t x = i < a.size() ? a[a.size() - 1 - i] : 1, y = i < b.size() ? b[b.size() - 1 - i] : 1;
-    if (x != y && x != 1 && y != 1) {
-      InferError(op, StrCat("shapes ", ShapeToString(a), " and ", ShapeToString(b),
-                            " do not broadcast together"));
-    }
-    out[out.size() - 1 - i] = x == 1 ? y : x;
-  }
-  return out;
+  if (std::optional<Shape> joint = Broadcast(a, b)) return *joint;
+  InferError(op, StrCat("shapes ", ShapeToString(a), " and ", ShapeToString(b),
+                        " do not broadcast together"));
 }
 
 int NormalizeAxis(std::string_view op, int64_t axis, int rank) {

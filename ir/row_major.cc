@@ -1,5 +1,7 @@
 #include "ir/row_major.h"
 
+#include <algorithm>
+
 #include "ir/diagnostic.h"
 
 namespace shardc {
@@ -12,6 +14,16 @@ Shape DenseStrides(const Shape& shape) {
     n *= shape[d];
   }
   return strides;
+}
+
+std::optional<Shape> Broadcast(const Shape& a, const Shape& b) {
+  Shape out(std::max(a.size(), b.size()));
+  for (size_t i = 0; i < out.size(); ++i) {
+    int64_t x = i < a.size() ? a[a.size() - 1 - i] : 1, y = i < b.size() ? b[b.size() - 1 - i] : 1;
+    if (x != y && x != 1 && y != 1) return std::nullopt;
+    out[out.size() - 1 - i] = x == 1 ? y : x;
+  }
+  return out;
 }
 
 Shape BroadcastStrides(const Shape& from, const Shape& to) {

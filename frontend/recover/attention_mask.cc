@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "ir/op_def.h"
+#include "ir/row_major.h"
 #include "ir/run_reference.h"
 
 namespace shardc::recover {

@@ -179,16 +179,6 @@ bool OnlyFirstResultRead(const Op& op) {
                      [](const Value* v) { return v->users.empty(); });
 }
 
-std::optional<Shape> Broadcast(const Shape& a, const Shape& b) {
-  Shape out(std::max(a.size(), b.size()));
-  for (size_t i = 0; i < out.size(); ++i) {
-    int64_t x = i < a.size() ? a[a.size() - 1 - i] : 1, y = i < b.size() ? b[b.size() - 1 - i] : 1;
-    if (x != y && x != 1 && y != 1) return std::nullopt;
-    out[out.size() - 1 - i] = x == 1 ? y : x;
-  }
-  return out;
-}
-
 bool IsPerm(const Op* transpose, const Ints& perm) {
   return transpose != nullptr && transpose->attrs.IntList("perm") == perm;
 }

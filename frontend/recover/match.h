@@ -60,8 +60,6 @@ std::optional<Polynomial> PolynomialIn(const Value* x, const Value* v, int depth
 inline bool IsLastAxis(int64_t axis, int64_t rank) { return axis == -1 || axis == rank - 1; }
 // Whether no op reads another result than the first: the statistics of a norm or an attention.
 bool OnlyFirstResultRead(const Op& op);
-// The numpy shape of a and b together, or nothing when they do not fit.
-std::optional<Shape> Broadcast(const Shape& a, const Shape& b);
 bool IsPerm(const Op* transpose, const Ints& perm);
 int64_t CountUses(const Value* v);
 

@@ -4,6 +4,7 @@
 
 #include "frontend/recover/patterns.h"
 #include "ir/op_def.h"
+#include "ir/row_major.h"
 
 namespace shardc::recover {
 namespace {
@@ -28,12 +29,19 @@ Value* FoldTranspose(Builder& b, Op* op) {
   return b.Transpose(inner->operands[0], std::move(combined));
 }
 
+// reshape(transpose(reshape(x))); null where the op is not the outer reshape of that.
+struct ReshapedTranspose {
+  explicit ReshapedTranspose(const Op* op) {
+    if (op->name() == "reshape") transpose = ProducedBy(op->operands[0], "transpose");
+    if (transpose) inner = ProducedBy(transpose->operands[0], "reshape");
+  }
+  Op *transpose = nullptr, *inner = nullptr;
+};
+
 // reshape(transpose(reshape(x))) where the reshapes only regroup leading dims that the transpose
 // leaves in place: how exporters transpose the last two dims of a tensor of rank 4.
 Value* FoldTransposeBetweenReshapes(Builder& b, Op* op) {
-  if (op->name() != "reshape") return nullptr;
-  Op* transpose = ProducedBy(op->operands[0], "transpose");
-  Op* inner = transpose ? ProducedBy(transpose->operands[0], "reshape") : nullptr;
+  const auto [transpose, inner] = ReshapedTranspose(op);
   if (inner == nullptr) return nullptr;
   const Ints& perm = transpose->attrs.IntList("perm");
   size_t lead = 0;
@@ -97,9 +105,7 @@ std::optional<std::vector<Shape>> CommonParts(const Shape& from, const Shape& to
 // reshape(transpose(reshape(x))) where the last reshape takes apart what the first has merged, as
 // batch and heads are around bmm: the transpose moves each of the dims, and nothing is merged.
 Value* TransposeDimsApart(Builder& b, Op* op) {
-  if (op->name() != "reshape") return nullptr;
-  Op* transpose = ProducedBy(op->operands[0], "transpose");
-  Op* inner = transpose ? ProducedBy(transpose->operands[0], "reshape") : nullptr;
+  const auto [transpose, inner] = ReshapedTranspose(op);
   if (inner == nullptr) return nullptr;
   Value* x = inner->operands[0];
   std::optional<std::vector<Shape>> parts = CommonParts(transpose->out().shape, op->out().shape);
