@@ -9,20 +9,32 @@ namespace {
 
 constexpr int kNone = -1;
 
-// What a factor of an op runs along, as far as its operands tell.
-std::vector<int> AlongFactors(const Op& op, const ShardingRule& rule, const InputDims& known) {
-  std::vector<int> along(rule.factors.size(), kNone);
+// Gives the dims of the results what the dims of the operands have that share a factor with them
+// alone: the first. `meet` is called with it and with each other one.
+template <typename Meet>
+void PassOn(const Op& op, InputDims& dims, const Meet& meet) {
+  if (!op.def->rule) return;
+  const ShardingRule rule = op.def->rule(op);
+  std::vector<int> of_factor(rule.factors.size(), kNone);
   for (size_t i = 0; i < op.operands.size() && i < rule.operands.size(); ++i) {
-    auto it = known.find(op.operands[i]);
-    if (it == known.end()) continue;
+    const auto known = dims.find(op.operands[i]);
+    if (known == dims.end()) continue;
     for (size_t d = 0; d < rule.operands[i].size(); ++d) {
       const std::vector<int>& factors = rule.operands[i][d].factors;
-      if (factors.size() == 1 && it->second[d] != kNone && along[factors[0]] == kNone) {
-        along[factors[0]] = it->second[d];
-      }
+      const int own = known->second[d];
+      if (factors.size() != 1 || own == kNone) continue;
+      int& first = of_factor[factors[0]];
+      if (first == kNone) first = own;
+      meet(first, own);
     }
   }
-  return along;
+  if (std::ranges::all_of(of_factor, [](int dim) { return dim == kNone; })) return;
+  for (size_t i = 0; i < op.results.size() && i < rule.results.size(); ++i) {
+    std::vector<int>& of_result = dims[op.results[i]];
+    for (const DimFactors& d : rule.results[i]) {
+      of_result.push_back(d.factors.size() == 1 ? of_factor[d.factors[0]] : kNone);
+    }
+  }
 }
 
 // Which dims of all values run along each other, both ways.
@@ -34,7 +46,7 @@ class DimClasses {
       for (int d = 0; d < input->type.rank(); ++d) dims.push_back(New());
     }
     for (const auto& op : graph.ops()) {
-      if (op->def->rule) Join(*op, op->def->rule(*op));
+      PassOn(*op, dims_, [&](int a, int b) { parents_[Root(b)] = Root(a); });
     }
   }
 
@@ -53,28 +65,7 @@ class DimClasses {
     return c;
   }
 
-  void Join(const Op& op, const ShardingRule& rule) {
-    std::vector<int> of_factor(rule.factors.size(), kNone);
-    for (size_t i = 0; i < op.operands.size() && i < rule.operands.size(); ++i) {
-      auto known = dims_.find(op.operands[i]);
-      if (known == dims_.end()) continue;
-      for (size_t d = 0; d < rule.operands[i].size(); ++d) {
-        const std::vector<int>& factors = rule.operands[i][d].factors;
-        const int own = known->second[d];
-        if (factors.size() != 1 || own == kNone) continue;
-        int& joint = of_factor[factors[0]];
-        if (joint == kNone) joint = own;
-        parents_[Root(own)] = Root(joint);
-      }
-    }
-    for (size_t i = 0; i < op.results.size() && i < rule.results.size(); ++i) {
-      std::vector<int>& dims = dims_[op.results[i]];
-      for (const DimFactors& d : rule.results[i])
-        dims.push_back(d.factors.size() == 1 ? of_factor[d.factors[0]] : kNone);
-    }
-  }
-
-  std::unordered_map<const Value*, std::vector<int>> dims_;
+  InputDims dims_;
   std::vector<int> parents_;
 };
 
@@ -105,19 +96,7 @@ InputDims FindInputDims(const Graph& graph) {
     std::vector<int>& dims = known[input.get()];
     for (int d = 0; d < input->type.rank(); ++d) dims.push_back(d);
   }
-  for (const auto& op : graph.ops()) {
-    if (!op->def->rule) continue;
-    const ShardingRule rule = op->def->rule(*op);
-    const std::vector<int> along = AlongFactors(*op, rule, known);
-    if (std::all_of(along.begin(), along.end(), [](int dim) { return dim == kNone; })) continue;
-    for (size_t i = 0; i < op->results.size() && i < rule.results.size(); ++i) {
-      std::vector<int> dims;
-      for (const DimFactors& d : rule.results[i]) {
-        dims.push_back(d.factors.size() == 1 ? along[d.factors[0]] : kNone);
-      }
-      known[op->results[i]] = std::move(dims);
-    }
-  }
+  for (const auto& op : graph.ops()) PassOn(*op, known, [](int, int) {});
   return known;
 }
 
