@@ -225,14 +225,10 @@ class Propagation {
     constexpr size_t kMaxReaders = 64;
     const auto asked = std::span(v->users).first(std::min(v->users.size(), kMaxReaders));
     return std::ranges::any_of(asked, [&](const Op* user) {
-      if (user == &op || user->phase != op.phase || !user->def->rule) return false;
-      const ShardingRule& rule = *rules_[user->id];
-      for (size_t i = 0; i < user->operands.size(); ++i) {
-        if (user->operands[i] != v) continue;
-        auto cut = CutOf(rule, *v, rule.operands[i]);
-        if (cut && UsesWeightOtherwise(*user, rule, *cut)) return true;
-      }
-      return false;
+      if (user == &op || user->phase != op.phase) return false;
+      return AnyRead(*user, *v, [&](const ShardingRule& rule, const std::optional<FactorCut>& cut) {
+        return cut && UsesWeightOtherwise(*user, rule, *cut);
+      });
     });
   }
 
@@ -250,15 +246,21 @@ class Propagation {
 
   bool NeededWhole(Value* v) const {
     if (gradient_[v->id] && !wished_[v->id]) return true;
-    for (const Op* user : v->users) {
-      if (!user->def->rule) continue;
-      const ShardingRule& rule = *rules_[user->id];
-      for (size_t i = 0; i < user->operands.size(); ++i) {
-        if (user->operands[i] != v) continue;
-        auto cut = CutOf(rule, *v, rule.operands[i]);
-        if (!cut || rule.factors[cut->factor].kind == FactorKind::kReplicated) return true;
-        if (UsesOtherwise(*user, rule, *cut)) return true;
-      }
+    return std::ranges::any_of(v->users, [&](const Op* user) {
+      return AnyRead(*user, *v, [&](const ShardingRule& rule, const std::optional<FactorCut>& cut) {
+        return !cut || rule.factors[cut->factor].kind == FactorKind::kReplicated ||
+               UsesOtherwise(*user, rule, *cut);
+      });
+    });
+  }
+
+  // Whether it holds for a place where the op reads the value, by how the cut goes on there.
+  template <typename Holds>
+  bool AnyRead(const Op& user, const Value& v, const Holds& holds) const {
+    if (!user.def->rule) return false;
+    const ShardingRule& rule = *rules_[user.id];
+    for (size_t i = 0; i < user.operands.size(); ++i) {
+      if (user.operands[i] == &v && holds(rule, CutOf(rule, v, rule.operands[i]))) return true;
     }
     return false;
   }
