@@ -15,6 +15,9 @@
 namespace shardc {
 
 inline constexpr int kProgramVersion = 1;
+// Of buffers in the arena and of constants, in bytes: a cache line, and as much as any vector load
+// wants.
+inline constexpr int64_t kBufferAlignment = 64;
 
 enum class Space : uint8_t {
   kArena,     // [offset, offset + bytes) of the arena; contents undefined until written
@@ -27,7 +30,7 @@ struct Buffer {
   TensorType type;    // global shape and sharding
   Shape local_shape;  // physical shape on every rank (LocalShape(type, mesh))
   Space space = Space::kArena;
-  int64_t offset = 0;  // arena and constants: bytes, a multiple of 64
+  int64_t offset = 0;  // arena and constants: bytes, a multiple of kBufferAlignment
   int64_t bytes = 0;
   std::string name;   // state and input: which
   int alias_of = -1;  // another buffer whose memory this one is (a view of the same bytes), or -1
@@ -118,8 +121,8 @@ struct Program {
 // The buffer whose memory this one is in the end: itself, unless it is an alias. Of programs whose
 // aliases are known to have no cycle (ParseProgram, EmitStages).
 inline int RootOf(const Program& program, int buffer) {
-  while (program.buffers[static_cast<size_t>(buffer)].alias_of >= 0) {
-    buffer = program.buffers[static_cast<size_t>(buffer)].alias_of;
+  while (program.buffers[buffer].alias_of >= 0) {
+    buffer = program.buffers[buffer].alias_of;
   }
   return buffer;
 }
@@ -127,7 +130,7 @@ inline int RootOf(const Program& program, int buffer) {
 inline bool ChangesStates(const Program& program) {
   return std::ranges::any_of(program.instructions, [&](const Instruction& instruction) {
     return std::ranges::any_of(instruction.results, [&](int r) {
-      return program.buffers[static_cast<size_t>(RootOf(program, r))].space == Space::kState;
+      return program.buffers[RootOf(program, r)].space == Space::kState;
     });
   });
 }

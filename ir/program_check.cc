@@ -81,8 +81,9 @@ class BoundsChecker {
     bool placed = space == Space::kArena || space == Space::kConstant;
     if (b.alias_of >= 0) return CheckAlias(id, placed);
     if (!placed) return;
-    if (b.offset % 64 != 0) {
-      Fail(StrCat("buffer ", id, " is at offset ", b.offset, ", not a multiple of 64"));
+    if (b.offset % kBufferAlignment != 0) {
+      Fail(StrCat("buffer ", id, " is at offset ", b.offset, ", not a multiple of ",
+                  kBufferAlignment));
     }
     int64_t end = 0, size = space == Space::kArena
                                 ? program_.arena_bytes
@@ -190,7 +191,7 @@ class BoundsChecker {
     if (p.whole.empty()) return;
     const TensorType& type = At(n.buffer).type;
     if (p.dim < 0 || p.dim >= type.rank() || p.start < 0 || p.start > p.whole_size ||
-        p.whole_size - p.start < type.shape[static_cast<size_t>(p.dim)]) {
+        p.whole_size - p.start < type.shape[p.dim]) {
       Fail(StrCat(what, " is no piece of dim ", p.dim, " of '", p.whole, "'"));
     }
   }

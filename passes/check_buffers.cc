@@ -8,7 +8,6 @@
 namespace shardc {
 namespace {
 
-constexpr int64_t kAlignment = 64;
 // Far above any tensor, and far below what overflows when multiplied by an element's size.
 constexpr int64_t kMaxElements = int64_t{1} << 58;
 
@@ -167,8 +166,8 @@ class BufferChecker {
     if (b.offset < 0 || b.offset > limit || b.bytes > limit - b.offset) {
       Fail(id, "E3104", StrCat("is not inside ", space, " of ", limit, " bytes"));
     }
-    if (b.offset % kAlignment != 0) {
-      Fail(id, "E3104", StrCat("is not aligned to ", kAlignment, " bytes"));
+    if (b.offset % kBufferAlignment != 0) {
+      Fail(id, "E3104", StrCat("is not aligned to ", kBufferAlignment, " bytes"));
     }
   }
 

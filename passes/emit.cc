@@ -18,8 +18,6 @@
 namespace shardc {
 namespace {
 
-constexpr int64_t kAlignment = 64;
-
 PieceOf PieceOfState(const Op& op) {
   if (!op.attrs.Has("piece_of")) return {};
   return {op.attrs.String("piece_of"), static_cast<int>(op.attrs.Int("piece_dim")),
@@ -167,8 +165,8 @@ class Emitter {
     auto [at, fresh] =
         constants_.try_emplace(std::string(bytes), static_cast<int64_t>(program_.constants.size()));
     if (fresh) {
-      auto padded =
-          (program_.constants.size() + bytes.size() + kAlignment - 1) / kAlignment * kAlignment;
+      auto padded = (program_.constants.size() + bytes.size() + kBufferAlignment - 1) /
+                    kBufferAlignment * kBufferAlignment;
       program_.constants.resize(padded);
       if (!bytes.empty()) {
         std::memcpy(program_.constants.data() + at->second, bytes.data(), bytes.size());

@@ -2,16 +2,19 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
-#include "ir/diagnostic.h"
+#include "ir/program.h"
 
 namespace shardc {
 namespace {
 
-constexpr int64_t kAlignment = 64;
-
-int64_t Align(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
+// What a request takes of the arena.
+int64_t RoomOf(const MemoryRequest& r) {
+  const int64_t blocks = (r.bytes + kBufferAlignment - 1) / kBufferAlignment;
+  return std::max<int64_t>(blocks, 1) * kBufferAlignment;
+}
 
 // The free stretches of an arena that grows at its end.
 class FreeList {
@@ -80,15 +83,20 @@ class FreeList {
   int64_t end_ = 0;
 };
 
+template <typename Before>
+std::vector<int> Sorted(const std::vector<MemoryRequest>& requests, const Before& before) {
+  std::vector<int> order(requests.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return before(requests[a], requests[b]); });
+  return order;
+}
+
 // Requests in the order they begin; at one instruction the largest first.
 std::vector<int> ByStart(const std::vector<MemoryRequest>& requests) {
-  std::vector<int> order(requests.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    const MemoryRequest &x = requests[a], &y = requests[b];
-    return x.first != y.first ? x.first < y.first : x.bytes > y.bytes;
+  return Sorted(requests, [](const MemoryRequest& a, const MemoryRequest& b) {
+    return a.first != b.first ? a.first < b.first : a.bytes > b.bytes;
   });
-  return order;
 }
 
 struct Policy {
@@ -104,7 +112,7 @@ int64_t Place(std::vector<MemoryRequest>& requests, const std::vector<int>& orde
   std::set<std::pair<int, int>> live;  // (last, request)
   for (int i : order) {
     MemoryRequest& r = requests[i];
-    int64_t bytes = Align(std::max<int64_t>(r.bytes, 1));
+    int64_t bytes = RoomOf(r);
     if (policy.lasting_first && r.last == end_of_time) {
       r.offset = base;
       base += bytes;
@@ -112,7 +120,7 @@ int64_t Place(std::vector<MemoryRequest>& requests, const std::vector<int>& orde
     }
     while (!live.empty() && live.begin()->first < r.first) {
       const MemoryRequest& gone = requests[live.begin()->second];
-      free.Give(gone.offset, Align(std::max<int64_t>(gone.bytes, 1)));
+      free.Give(gone.offset, RoomOf(gone));
       live.erase(live.begin());
     }
     r.offset = free.Take(bytes, policy.best_fit);
@@ -129,12 +137,9 @@ int64_t Place(std::vector<MemoryRequest>& requests, const std::vector<int>& orde
 // The largest first, each as low as those placed before allow: what lives at the same time is in
 // its way, wherever in time it begins. Quadratic.
 int64_t PlaceLargestFirst(std::vector<MemoryRequest>& requests) {
-  std::vector<int> order(requests.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    const MemoryRequest &x = requests[a], &y = requests[b];
-    return x.bytes != y.bytes ? x.bytes > y.bytes : x.last - x.first > y.last - y.first;
-  });
+  const auto larger = [](const MemoryRequest& a, const MemoryRequest& b) {
+    return a.bytes != b.bytes ? a.bytes > b.bytes : a.last - a.first > b.last - b.first;
+  };
   struct Placed {
     int64_t begin, end;
     int first, last;
@@ -142,9 +147,9 @@ int64_t PlaceLargestFirst(std::vector<MemoryRequest>& requests) {
   std::vector<Placed> placed;  // by begin
   placed.reserve(requests.size());
   int64_t total = 0;
-  for (int i : order) {
+  for (int i : Sorted(requests, larger)) {
     MemoryRequest& r = requests[i];
-    int64_t bytes = Align(std::max<int64_t>(r.bytes, 1)), at = 0;
+    int64_t bytes = RoomOf(r), at = 0;
     for (const Placed& p : placed) {
       if (p.begin >= at + bytes) break;
       if (p.first <= r.last && r.first <= p.last) at = std::max(at, p.end);

@@ -12,7 +12,7 @@ namespace shardc {
 struct MemoryRequest {
   int64_t bytes = 0;
   int first = 0, last = 0;
-  int64_t offset = -1;  // the answer: a multiple of 64
+  int64_t offset = -1;  // the answer: a multiple of kBufferAlignment
 };
 
 // Gives every request an offset so that no two that live at the same time overlap, and returns the
