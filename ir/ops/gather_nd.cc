@@ -6,6 +6,7 @@
 
 #include "ir/builder.h"
 #include "ir/ops/infer_util.h"
+#include "ir/ops/reference_floats.h"
 #include "ir/ops/reference_util.h"
 #include "ir/place_in_whole.h"
 
@@ -168,18 +169,12 @@ void Reference(const KernelCall& call) {
 void ReferenceGrad(const KernelCall& call) {
   const TensorView &dy = call.in[0], &dx = call.out[0];
   const int64_t block = BlockSize(call, dx.shape);
+  const std::vector<double> added = ToDoubles(dy);
   std::vector<double> totals(dx.num_elements());
-  reference::DispatchFloat(dx.dtype, [&](auto t) {
-    using T = decltype(t);
-    ForEachTuple(call, "gather_nd_grad", dx.shape, [&](int64_t tuple, int64_t to) {
-      for (int64_t i = 0; i < block; ++i) {
-        totals[to + i] += reference::Load<T>(dy, tuple * block + i);
-      }
-    });
-    for (size_t i = 0; i < totals.size(); ++i) {
-      reference::Store<T>(dx, static_cast<int64_t>(i), totals[i]);
-    }
+  ForEachTuple(call, "gather_nd_grad", dx.shape, [&](int64_t tuple, int64_t to) {
+    for (int64_t i = 0; i < block; ++i) totals[to + i] += added[tuple * block + i];
   });
+  FromDoubles(totals, dx);
 }
 
 std::vector<Value*> Gradient(const GradientArgs& args) {
@@ -187,15 +182,14 @@ std::vector<Value*> Gradient(const GradientArgs& args) {
   Dims g(op.attrs, op.in(1).shape);
   const Shape& x = op.in(0).shape;
   Ints sizes(x.begin() + g.batch, x.begin() + g.batch + g.k);
-  Attributes attrs = {{"batch_dims", int64_t{g.batch}}, {"sizes", std::move(sizes)}};
-  if (const Attribute* origin = op.attrs.Find("origin")) attrs.Set("origin", *origin);
+  Attributes attrs =
+      WithOriginOf(op, {{"batch_dims", int64_t{g.batch}}, {"sizes", std::move(sizes)}});
   Value* dy = args.result_grads[0];
   return {args.builder.Make("gather_nd_grad", {dy, op.operands[1]}, std::move(attrs)), nullptr};
 }
 
 std::vector<Value*> ScatterGradient(const GradientArgs& args) {
-  Attributes attrs = {{"batch_dims", args.op.attrs.Int("batch_dims", 0)}};
-  if (const Attribute* origin = args.op.attrs.Find("origin")) attrs.Set("origin", *origin);
+  Attributes attrs = WithOriginOf(args.op, {{"batch_dims", args.op.attrs.Int("batch_dims", 0)}});
   Value* dy = args.result_grads[0];
   return {args.builder.Make("gather_nd", {dy, args.op.operands[1]}, std::move(attrs)), nullptr};
 }

@@ -69,24 +69,19 @@ void ScatterAdd(const KernelCall& call, std::string_view op, std::string_view op
   Blocks b(dx.shape, axis);
   const int64_t size = call.GlobalDim(dx, axis), count = indices.num_elements();
   std::vector<int64_t> local = LocalPositions(call, dx, axis);
+  const std::vector<double> added = ToDoubles(dy);
   std::vector<double> totals(dx.num_elements());
   if (call.in.size() > 2) totals = ToDoubles(call.in[2]);
-  reference::DispatchFloat(dx.dtype, [&](auto t) {
-    using T = decltype(t);
-    ForEachIndex(call, indices, op, operand, negative ? -size : 0, size, [&](int64_t i, int64_t v) {
-      int64_t row = local[v < 0 ? v + size : v];
-      if (row < 0) return;
-      for (int64_t o = 0; o < b.outer; ++o) {
-        for (int64_t k = 0; k < b.inner; ++k) {
-          totals[(o * b.n + row) * b.inner + k] +=
-              reference::Load<T>(dy, (o * count + i) * b.inner + k);
-        }
-      }
-    });
-    for (size_t i = 0; i < totals.size(); ++i) {
-      reference::Store<T>(dx, static_cast<int64_t>(i), totals[i]);
+  ForEachIndex(call, indices, op, operand, negative ? -size : 0, size, [&](int64_t i, int64_t v) {
+    int64_t row = local[v < 0 ? v + size : v];
+    if (row < 0) return;
+    for (int64_t o = 0; o < b.outer; ++o) {
+      const double* from = added.data() + (o * count + i) * b.inner;
+      double* to = totals.data() + (o * b.n + row) * b.inner;
+      for (int64_t k = 0; k < b.inner; ++k) to[k] += from[k];
     }
   });
+  FromDoubles(totals, dx);
 }
 
 // x's shape with the indexed dim replaced by the indices' dims.
@@ -152,11 +147,6 @@ ShardingRule ScatterRule(const Op& op, int axis, FactorKind kind) {
 Attributes ResizedLookup(const Op& op, const Shape& origin, int axis) {
   const auto from = origin.begin() + axis;
   return WithOriginMoved(op.attrs, Shape(from, from + op.in(1).rank()));
-}
-
-Attributes WithOriginOf(const Op& lookup, Attributes attrs) {
-  if (const Attribute* origin = lookup.attrs.Find("origin")) attrs.Set("origin", *origin);
-  return attrs;
 }
 
 // The result type of a scatter: dy with the indices' dims from `axis` on replaced by `size`.

@@ -139,6 +139,11 @@ Attributes WithOriginMoved(const Attributes& attrs, const Shape& by) {
   return moved;
 }
 
+Attributes WithOriginOf(const Op& op, Attributes attrs) {
+  if (const Attribute* origin = op.attrs.Find("origin")) attrs.Set("origin", *origin);
+  return attrs;
+}
+
 int64_t NoFlops(const Op&) { return 0; }
 
 Value* OperandIfSame(Builder&, const Op& op) {

@@ -52,6 +52,8 @@ void CheckOrigin(std::string_view op, const Attributes& attrs, const TensorType&
                  std::string_view what);
 // The attributes of a part of the operand, which begins at `by` in it.
 Attributes WithOriginMoved(const Attributes& attrs, const Shape& by);
+// `attrs` with the origin that the op has, if it has one.
+Attributes WithOriginOf(const Op& op, Attributes attrs);
 
 // OpDef::no_gradient of gradients, and of what the fuse pass makes.
 inline constexpr std::string_view kSecondDerivative =

@@ -191,8 +191,8 @@ std::vector<Value*> Expand(Builder& builder, const Op& op) {
   Value* max = builder.ReduceMax(logits, {logits->type.rank() - 1});
   Attributes stats_attrs = {{"ignore_index", IgnoreIndex(op.attrs)}};
   if (smooth) stats_attrs.Set("sum_logits", true);
-  if (const Attribute* origin = op.attrs.Find("origin")) stats_attrs.Set("origin", *origin);
-  Op* stats = builder.Create("softmax_stats", {logits, labels, max}, std::move(stats_attrs));
+  Op* stats = builder.Create("softmax_stats", {logits, labels, max},
+                             WithOriginOf(op, std::move(stats_attrs)));
   std::vector<Value*> parts = {max};
   parts.insert(parts.end(), stats->results.begin(), stats->results.end());
   parts.push_back(labels);
@@ -228,7 +228,7 @@ std::vector<Value*> Gradient(const GradientArgs& args) {
 // A label is a place among all classes.
 ShardingRule PlaceClasses(ShardingRule rule, size_t logits) {
   for (int f : rule.operands[logits].back().factors) {
-    rule.factors[static_cast<size_t>(f)].placed = true;
+    rule.factors[f].placed = true;
   }
   return rule;
 }
