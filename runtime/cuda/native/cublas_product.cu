@@ -252,11 +252,12 @@ class ProductKernel : public CudaKernel {
     return static_cast<size_t>(std::min(launch.workspace_bytes, kWorkspace));
   }
 
-  // What all parts of an operand are aligned to, at most 256 bytes.
+  // What all parts of an operand are aligned to, at most 64 bytes, as all places in an arena are:
+  // which of them it has must not decide how a product is computed, nor be a trial of its own.
   uint32_t Alignment(const std::byte* data, int64_t MatmulPlan::Part::*offset, int64_t stride,
                      DType dtype) const {
     uint64_t bits =
-        reinterpret_cast<uint64_t>(data) | 256u | static_cast<uint64_t>(stride * DTypeSize(dtype));
+        reinterpret_cast<uint64_t>(data) | 64u | static_cast<uint64_t>(stride * DTypeSize(dtype));
     for (const auto& part : plan_.parts)
       bits |= static_cast<uint64_t>(part.*offset * DTypeSize(dtype));
     return static_cast<uint32_t>(bits & (~bits + 1));

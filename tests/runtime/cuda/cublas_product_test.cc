@@ -126,6 +126,32 @@ TEST(CublasProduct, WhatWasChosenIsTakenAgain) {
   EXPECT_EQ(fake.checks, 1);
 }
 
+// As of layers that are alike.
+TEST(CublasProduct, WhereInAnArenaItLiesIsNoTrialOfItsOwn) {
+  FakeCublasLt& fake = FakeCublasLt::Get();
+  fake = {};
+  Machine machine;
+  cuda::KernelChoices choices;
+  choices.may_measure = true;
+  alignas(256) static std::byte data[4096];
+  auto make = [&](int64_t offset) {
+    const TensorView in[] = {{data + offset, DType::kF32, {4, 8}},
+                             {data + offset + 1024, DType::kF32, {8, 4}}},
+                     out[] = {{data + offset + 2048, DType::kF32, {4, 4}}};
+    Program program;
+    Instruction product;
+    product.op = "matmul";
+    auto kernel =
+        machine.Make({program, product, KernelCall{&product.attrs, in, out, nullptr, 0, 1}});
+    kernel->Tune(machine.NewLaunch(), choices);
+  };
+  for (int64_t offset : {0, 64, 128}) make(offset);
+  EXPECT_EQ(fake.proposals, 1);
+  EXPECT_EQ(fake.checks, 2);
+  make(32);
+  EXPECT_EQ(fake.proposals, 2);
+}
+
 // All ways take the same time, but for what the first ones lose to it.
 TEST(CublasProduct, AGpuThatSpeedsUpTakesTheSameWay) {
   FakeCublasLt::Get() = {};
