@@ -20,6 +20,7 @@ import time
 import traceback
 
 DEADLINE_S = 450  # of all; every command ends by then, whatever its own limit
+NO_TIME = "no time left"
 MOST_NAMED = 40  # failures in the last lines: of the output may be seen as little as its last 12,000 characters
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -124,9 +125,10 @@ class Report:
 
     def command(self, args, limit, env=None):
         """Exit code (None: not in time), stdout, stderr. What it printed is there also when it did not end."""
-        limit = min(limit * PATIENCE, self.left())
+        most, left = limit * PATIENCE, self.left()
+        limit = min(most, left)
         if limit < 5:
-            return None, "", "no time left"
+            return None, "", NO_TIME
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             process = subprocess.Popen([str(a) for a in args], stdout=out, stderr=err, start_new_session=True,
                                        env=dict(os.environ, **(env or {})))
@@ -134,14 +136,22 @@ class Report:
                 code = process.wait(limit)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
                 code = None
+                try:
+                    process.wait(10)
+                except subprocess.TimeoutExpired:
+                    pass  # the driver holds it: nobody can end it
             out.seek(0), err.seek(0)
             text = err.read()
-            return code, out.read(), text if code is not None else f"{text}\ntook more than {limit:.0f} s"
+            if code is None:
+                text += f"\ntook more than {limit:.0f} s" + ("" if limit == most else f": {NO_TIME}")
+            return code, out.read(), text
 
     def failed(self, name, err):
         lines = err.strip().splitlines() or ["nothing was said"]
+        if lines[-1].endswith(NO_TIME):  # who had less than it was promised has not failed
+            self.add(name, "skipped", lines[-1])
+            return
         self.add(name, "FAILED", next((l for l in lines if "error" in l), lines[-1])[:200])
         self.say("\n".join(lines[-15:])[-3000:])
 
@@ -186,7 +196,8 @@ class Report:
                 self.say(said[:2000])  # what went wrong first may be why the rest did
             else:
                 self.add(name, status, needs.group(0) if needs else f"{int(ms) / 1e3:.1f} s", shown=status != "passed")
-        if not last_end:
+        # One that ends otherwise than GoogleTest does has not passed, whatever it said before.
+        if not last_end or code not in (0, 1):
             self.failed(test, f"error: exit code {code}: " + (err.strip().splitlines() or [""])[-1])
 
     def compile(self, plan, model, options):
