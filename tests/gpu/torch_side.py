@@ -2,7 +2,7 @@
 
 {"what": "peaks"} gives what matrix products and copies reach; {"what": "gpt", "modes": [...], "precision": "f32" or "bf16",
 "layers": ..., ...} the forward and backward of the GPT that shardc's builtin makes of the same keys, with SDPA; a line for each
-mode, as soon as it is measured:
+mode, as soon as it is measured. One that fails says so on stderr, stops no other, and makes the exit code 1.
 
   eager     as it stands
   compile   torch.compile of the whole model
@@ -10,12 +10,14 @@ mode, as soon as it is measured:
             for 48 layers as for one
 
 bf16 is autocast over f32 weights. "once": one step, measured by nobody, so that what torch.compile makes is on disk when it is
-needed. "device": "cpu" is for trying it out."""
+needed; in the share "once" of the GPU's memory. "device": "cpu" is for trying it out."""
 
+import gc
 import json
 import resource
 import sys
 import time
+import traceback
 
 try:
     import torch
@@ -24,6 +26,9 @@ try:
     from torch.nn import functional as F
 except ImportError:
     sys.exit(3)
+
+
+FAILED = []  # modes
 
 
 def rotate(x, cos, sin):
@@ -113,6 +118,8 @@ def gpt(c):
     torch.manual_seed(1)
     # What was found fastest while the GPU was busy with something else is not the fastest.
     torch._inductor.config.autotune_local_cache = False
+    if "once" in c and device == "cuda":
+        torch.cuda.set_per_process_memory_fraction(c["once"])
     with torch.device(device):  # there, to draw 1.5 billion weights takes no time
         model = Gpt(c)
     ids = torch.randint(c["vocab"], (c["batch"], c["seq"]), device=device)
@@ -123,17 +130,28 @@ def gpt(c):
             loss = run(ids)
         loss.backward()
 
-    for mode in c["modes"]:
+    def measure(mode):
         run = torch.compile(model) if mode == "compile" else model
         if mode == "regions":  # for good: the last mode
             model.compile_regions()
-        if c.get("once"):
+        if "once" in c:
             step(run)
-            continue
-        seconds = median_seconds(lambda run=run: step(run), device)
+            return []
+        seconds = median_seconds(lambda: step(run), device)
         resident = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        yield {"mode": mode, "median_s": seconds,
-               "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else resident}
+        return [{"mode": mode, "median_s": seconds,
+                 "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else resident}]
+
+    for mode in c["modes"]:
+        try:
+            yield from measure(mode)
+        except Exception:  # as for want of memory, of which another mode may need less, or of a compiler
+            FAILED.append(mode)
+            traceback.print_exc()
+        model.zero_grad(set_to_none=True)
+        gc.collect()
+        if device == "cuda":
+            torch.cuda.empty_cache()
 
 
 def peaks(c):
@@ -153,3 +171,4 @@ request = json.loads(sys.argv[1])
 torch.set_float32_matmul_precision("highest")  # no TF32
 for result in {"gpt": gpt, "peaks": peaks}[request["what"]](request):
     print(json.dumps(result), flush=True)
+sys.exit(1 if FAILED else 0)
