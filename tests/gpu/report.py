@@ -41,6 +41,8 @@ BENCHMARKS = [GPT2_BF16, GPT2_XL_BF16, LLAMA_BF16, GPT2_F32]
 
 # The suites of SHARDC_GPU_TRY: the report itself is tried out, with small models instead.
 TRIED = [s for s in os.environ.get("SHARDC_GPU_TRY", "").split(",") if s]
+# What main runs is named by a method and, if it has one, a benchmark: what this finds something in, or all.
+PARTS = re.compile(os.environ.get("SHARDC_GPU_PARTS", ""))
 REPEATS, PATIENCE = (4, 10) if TRIED else (12, 1)
 if TRIED:
     BENCHMARKS = [(name, {**model, **SMALL, **({"kv_heads": 2, "ffn": 96} if "ffn" in model else {})}, *rest)
@@ -451,17 +453,21 @@ def main():
     print("\n".join(gpus))
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(dir=folder_of_plans()) as plans:
         r = Report(pathlib.Path(sys.argv[1]), pathlib.Path(folder), pathlib.Path(plans), pathlib.Path(sys.argv[2]), gpus)
-        for _, model, precision, *_ in BENCHMARKS:
-            r.ahead(model, *r.benchmark_options(precision))
-        r.begin_torch(0.6, GPT2_BF16)
-        r.begin_torch(0.2, GPT2_XL_BF16, LLAMA_BF16)
+        for name, model, precision, *_ in BENCHMARKS:
+            if PARTS.search("benchmark " + name):
+                r.ahead(model, *r.benchmark_options(precision))
+        if PARTS.search("torch_peaks"):  # which waits for it
+            r.begin_torch(0.6, GPT2_BF16)
+            r.begin_torch(0.2, GPT2_XL_BF16, LLAMA_BF16)
         # What is worth most comes first: the last ones go without when time runs out.
         for run, *of in [(r.tests,), (r.repeatable,), (r.torch_peaks,), (r.benchmark, GPT2_BF16), (r.benchmark, GPT2_XL_BF16),
                          (r.profile, GPT2_BF16), (r.benchmark, LLAMA_BF16), (r.profile, LLAMA_BF16), (r.processes,),
                          (r.sanitizer,), (r.benchmark, GPT2_F32), (r.without_epilogues, GPT2_BF16),
                          (r.without_epilogues, GPT2_XL_BF16)]:
             args = of[0] if of else ()
-            r.part(lambda run=run, args=args: run(*args), " ".join([run.__name__, *args[:1]]))
+            name = " ".join([run.__name__, *args[:1]])
+            if PARTS.search(name):
+                r.part(lambda run=run, args=args: run(*args), name)
         r.compilers.shutdown(cancel_futures=True)
         r.write()
         failed = [row for row in r.rows if row["status"] == "FAILED"]
