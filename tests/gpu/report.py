@@ -6,6 +6,7 @@ import collections
 import concurrent.futures
 import itertools
 import json
+import math
 import os
 import pathlib
 import re
@@ -343,6 +344,10 @@ class Report:
             result = json.loads(out)
             for note in re.findall("^note: (.*)$", err, re.M):
                 self.add("  note", "seen", note[:200])
+            # The weights are drawn, and small: what is computed is hardly better or worse than an even guess.
+            loss, even = result["outputs"].get("loss"), math.log(model["vocab"])
+            self.add(f"{name}: loss", "passed" if isinstance(loss, float) and abs(loss - even) < 1 else "FAILED",
+                     f"{loss}; of an even guess {even:.3f}", loss=loss)
             times = sorted(result["times_s"][2:])  # the first ones capture the graph
             ours = times[len(times) // 2]
             figures["ours"] = self.measured(name, model, precision, ours, result["peak_bytes"])

@@ -117,7 +117,8 @@ def gpt(c):
     device = c.get("device", "cuda")
     torch.manual_seed(1)
     # What was found fastest while the GPU was busy with something else is not the fastest.
-    torch._inductor.config.autotune_local_cache = False
+    if hasattr(torch._inductor.config, "autotune_local_cache"):
+        torch._inductor.config.autotune_local_cache = False
     if "once" in c and device == "cuda":
         torch.cuda.set_per_process_memory_fraction(c["once"])
     with torch.device(device):  # there, to draw 1.5 billion weights takes no time
