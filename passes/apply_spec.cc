@@ -104,6 +104,12 @@ class Application {
       if (!used[i]) NothingMatches(spec_.params[i], params);
       if (!decides[i]) NothingIsLeft(spec_.params[i], "parameters");
     }
+    for (const auto& [rule, names] : as_stored_) {
+      graph_.notes.push_back(
+          StrCat(rule->where.ToString(), ": its dims count as in the file, which has '", names[0],
+                 names.size() > 1 ? StrCat("' and ", names.size() - 1, " more") : "'",
+                 " in the place of what it names: transposed, mostly"));
+    }
   }
 
   // No error: a spec may be written so that its later rules are for other models.
@@ -160,8 +166,10 @@ class Application {
     Value* value = param->result();
     bool by_role = rule.match.empty();
     CountedDims dims = by_role ? DimsByRole(*param) : EachDim(value->type);
-    if (!by_role && dims.size() == 2 && MatchesTransposed(rule, *param)) {
-      std::swap(dims[0], dims[1]);
+    if (!by_role && dims.size() == 2) {
+      const NameOf matched = MatchedBy(rule, *param);
+      if (matched == NameOf::kTranspose) std::swap(dims[0], dims[1]);
+      if (matched == NameOf::kUnknown && !rule.cuts.empty()) as_stored_[&rule].push_back(name);
     }
     value->type.sharding = cuts_.Cut(rule, value, dims, "parameter '" + name + "'");
     Explain(value, rule, "parameter " + name);
@@ -328,6 +336,8 @@ class Application {
   Graph& graph_;
   const Spec& spec_;
   RuleCuts cuts_;
+  // Parameters by the rule that matches what they were made of.
+  std::map<const SpecRule*, std::vector<std::string>> as_stored_;
 };
 
 }  // namespace

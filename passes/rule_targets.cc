@@ -12,9 +12,12 @@
 namespace shardc {
 namespace {
 
-// Whether the file has the parameter transposed under this name.
-bool IsTransposedName(const Op& param, const std::string& name) {
-  return Contains(param.attrs.StringList("transposed_aliases", {}), name);
+NameOf HowNamed(const Op& param, const std::string& name) {
+  auto in = [&](const char* list) { return Contains(param.attrs.StringList(list, {}), name); };
+  if (in("transposed_aliases") || name == param.attrs.String("transpose_of", "")) {
+    return NameOf::kTranspose;
+  }
+  return in("source_aliases") ? NameOf::kUnknown : NameOf::kSame;
 }
 
 // Every module that an op is in: "a.b.c", "a.b" and "a".
@@ -61,11 +64,12 @@ bool Matches(const SpecRule& rule, const Op& param) {
                      [&](const std::string& n) { return GlobMatch(rule.match, n); });
 }
 
-bool MatchesTransposed(const SpecRule& rule, const Op& param) {
-  auto names = NamesOf(param);
-  return std::all_of(names.begin(), names.end(), [&](const std::string& n) {
-    return !GlobMatch(rule.match, n) || IsTransposedName(param, n);
-  });
+NameOf MatchedBy(const SpecRule& rule, const Op& param) {
+  NameOf best = NameOf::kUnknown;
+  for (const std::string& name : NamesOf(param)) {
+    if (GlobMatch(rule.match, name)) best = std::min(best, HowNamed(param, name));
+  }
+  return best;
 }
 
 std::vector<const Op*> UsersOf(const Value* param) {

@@ -1,6 +1,7 @@
 // What in a graph the rules of a spec are about.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,8 +12,10 @@ namespace shardc {
 
 // Whether the rule is for the parameter, by its role, part and names.
 bool Matches(const SpecRule& rule, const Op& param);
-// Whether all of the parameter's names that match are those of its transpose.
-bool MatchesTransposed(const SpecRule& rule, const Op& param);
+// What has a name of a parameter: it, its transpose, or what an exporter made it of.
+enum class NameOf : uint8_t { kSame, kTranspose, kUnknown };
+// The first of these that the rule matches by name.
+NameOf MatchedBy(const SpecRule& rule, const Op& param);
 
 // The ops that use a parameter, maybe in another order or type, or in pieces. Of a table a piece
 // is what is looked up.
