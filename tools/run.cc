@@ -410,8 +410,9 @@ void AddRunVerb(CLI::App& app) {
                  "save under the names and in the layout that the PyTorch module has, where the "
                  "exporter renamed and transposed a tensor");
   verb->add_option("--load", o->load,
-                   "begin with the parameters of this safetensors file, and with the optimizer's "
-                   "states where it has them, instead of the plan's");
+                   "begin with the parameters of this safetensors file (or index of several, or "
+                   "folder of model.safetensors), and with the optimizer's states where it has "
+                   "them, instead of the plan's");
   verb->add_option("--check", o->check,
                    "compare outputs with this safetensors file; exit 7 if they differ");
   verb->add_option("--rtol", o->rtol, "relative tolerance of --check")

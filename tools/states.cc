@@ -16,6 +16,7 @@
 #include "ir/diagnostic.h"
 #include "ir/safetensors.h"
 #include "ir/shard_copy.h"
+#include "tools/safetensors_set.h"
 
 namespace shardc {
 namespace {
@@ -304,7 +305,7 @@ class Checkpoint {
 
   const Plan& plan_;
   std::string path_;
-  SafetensorsFile file_;
+  SafetensorsSet file_;
   std::map<std::string, const ManifestState*> states_;
   std::map<std::string, Source> source_;  // of every state of the programs
   size_t optimizer_states_ = 0;
@@ -315,7 +316,7 @@ class Checkpoint {
 
 std::string GistOf(const std::string& path) {
   constexpr int64_t kSmall = 1 << 16;
-  const SafetensorsFile file(path);
+  const SafetensorsSet file(path);
   Checksum sum;
   auto add = [&](const std::string& text) { sum.Update(std::as_bytes(std::span(text))); };
   for (const auto& [name, entry] : file.entries()) {

@@ -15,16 +15,16 @@ namespace shardc {
 // `plan` must outlive the reader.
 StateReader WeightsReader(const Plan& plan);
 
-// From a safetensors file of whole tensors under the model's names (or those aliases that name
-// equal tensors), whatever mesh and plan it comes from: all parameters, and the optimizer's states,
-// all or none; what the file does not have begins with its first value. Other float types are
-// rounded to the plan's. `notes`: what the user may want to know. Throws at once: E4010 (exit 2)
-// when a tensor is missing or does not fit, and what SafetensorsFile throws. `plan` must outlive
+// From safetensors (SafetensorsSet) of whole tensors under the model's names (or those aliases that
+// name equal tensors), whatever mesh and plan it comes from: all parameters, and the optimizer's
+// states, all or none; what the file does not have begins with its first value. Other float types
+// are rounded to the plan's. `notes`: what the user may want to know. Throws at once: E4010 (exit
+// 2) when a tensor is missing or does not fit, and what SafetensorsSet throws. `plan` must outlive
 // the reader.
 StateReader CheckpointReader(const Plan& plan, const std::string& path,
                              std::vector<std::string>* notes);
 
-// Of a safetensors file all but its large tensors: it tells checkpoints of several steps or models
+// Of a SafetensorsSet all but its large tensors: it tells checkpoints of several steps or models
 // apart without reading them whole.
 std::string GistOf(const std::string& path);
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -102,6 +103,48 @@ TEST_F(ModuleNamesTest, OfAFileOfPyTorchAreLoaded) {
            {"E4010",
             "'layers.0.down.weight' is f64[128, 48], and the plan's is f32[48, 128] (the "
             "transpose of 'val_"});
+}
+
+// As transformers saves a large model.
+TEST_F(ModuleNamesTest, OfSeveralFilesWithAnIndex) {
+  const SafetensorsFile file(kFolder + "adamw_params_step10.safetensors");
+  std::filesystem::create_directory(Path("hf"));
+  std::map<std::string, HostTensor> parts[2];
+  Json index;
+  for (const auto& [name, entry] : file.entries()) {
+    const size_t part = name.size() % 2;
+    parts[part][name] = file.Read(name);
+    index["weight_map"][name] = "part" + std::to_string(part) + ".safetensors";
+  }
+  for (const int i : {0, 1}) {
+    WriteSafetensors(Path("hf/part" + std::to_string(i) + ".safetensors"), parts[i]);
+  }
+  const std::string path = "hf/model.safetensors.index.json";
+  Write(path, index.dump());
+  CompileFor("tp=2", " --weights none");
+  const Json torch = Json::parse(std::ifstream(kFolder + "adamw.json"));
+  for (const std::string& load : {std::string("hf"), path}) {
+    const Json got = Json::parse(Run("tp=2", "--json --load " + load).out)["outputs"];
+    EXPECT_NEAR(got["loss"], torch["losses"][10].get<double>(), 1e-5);
+  }
+  const std::string run = "tp=2 --random-inputs 1 --load hf";
+  auto fails = [&](const Json& wrong, const std::string& what) {
+    Write(path, wrong.dump());
+    RunFails(run, 74, {"E5102", "index.json", what});
+  };
+  Json wrong = index;
+  wrong["weight_map"]["extra"] = "part0.safetensors";
+  fails(wrong, "'extra' is in 'part0.safetensors', which does not have it");
+  wrong["weight_map"]["extra"] = "../part0.safetensors";
+  fails(wrong, "'extra' is in '../part0.safetensors', no file of its folder");
+  wrong["weight_map"]["extra"] = 3;
+  fails(wrong, "'extra' is in no file");
+  fails(Json::array({1}), "it has no weight_map");
+  wrong["weight_map"]["extra"] = "gone.safetensors";
+  Write(path, wrong.dump());
+  RunFails(run, 74, {"E5001", "hf/gone.safetensors"});
+  std::filesystem::remove(Path(path));
+  RunFails(run, 74, {"E5001", "hf/model.safetensors"});
 }
 
 TEST_F(ModuleNamesTest, OfACheckpointGoOnElsewhere) {
