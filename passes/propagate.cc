@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 
+#include "ir/contains.h"
 #include "ir/op_def.h"
 #include "passes/infer_layouts.h"
 #include "passes/layout.h"
@@ -111,6 +112,7 @@ class Propagation {
       }
     }
     DropCostlyCuts();
+    LeaveSums();
   }
 
   static std::string WhereAsked(const Op& constraint) {
@@ -211,6 +213,63 @@ class Propagation {
     }
   }
 
+  // A sum over the axis of which all readers make much less, by ops that are linear in it, is left
+  // to them: what each expert makes, which is added up with the shares of a token.
+  void LeaveSums() {
+    for (Op* op : ops_) {
+      if (!op->def->rule || op->results.size() != 1 || dim_[op->result()->id] < 0) continue;
+      if (!Contracts(*op)) continue;
+      const int64_t bytes = op->out().bytes();
+      std::vector<Value*> left = {op->result()};
+      int64_t moved = 0;
+      for (size_t i = 0; i < left.size() && moved < bytes; ++i) {
+        const auto of_readers = MovedByReaders(left[i], bytes, left);
+        moved = of_readers ? moved + *of_readers : bytes;
+      }
+      if (moved >= bytes) continue;
+      for (Value* v : left) {
+        Unassign(v);
+        v->type.sharding.partial_sum.push_back(axis_);
+      }
+    }
+  }
+
+  // Whether a factor that cuts its operands over the axis is in no result.
+  bool Contracts(const Op& op) const {
+    const ShardingRule& rule = *rules_[op.id];
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      const auto cut = CutOf(rule, *op.operands[i], rule.operands[i]);
+      if (!cut || rule.factors[cut->factor].kind != FactorKind::kPlain) continue;
+      if (DimOfFactor(rule.results[0], cut->factor) < 0) return true;
+    }
+    return false;
+  }
+
+  // What travels if the value stays a sum over the axis: operands beside it, and results of half of
+  // `bytes` or less; larger ones, which stay sums too, are added to `left`. Nothing where it has to
+  // be complete.
+  std::optional<int64_t> MovedByReaders(const Value* v, int64_t bytes,
+                                        std::vector<Value*>& left) const {
+    if (Pinned(v) || wished_[v->id] || graph_.IsOutput(v)) return std::nullopt;
+    int64_t moved = 0;
+    for (const Op* user : v->users) {
+      const auto at = std::find(user->operands.begin(), user->operands.end(), v);
+      const std::vector<int> alone = {static_cast<int>(at - user->operands.begin())};
+      const bool linear = user->def->rule && Contains(rules_[user->id]->linear, alone) &&
+                          std::ranges::count(user->operands, v) == 1;
+      if (!linear || user->def->constrains || user->results.size() > 1) return std::nullopt;
+      for (const Value* other : user->operands) {
+        if (other != v && dim_[other->id] >= 0) moved += other->type.bytes();
+      }
+      if (2 * user->out().bytes() <= bytes) {
+        moved += user->out().bytes();
+      } else if (!Contains(left, user->result())) {
+        left.push_back(user->result());
+      }
+    }
+    return moved;
+  }
+
   int64_t OperandsCost(const Op& op, const std::vector<int64_t>& cost) const {
     int64_t sum = 0;
     for (const Value* v : op.operands) {
@@ -265,11 +324,18 @@ class Propagation {
     return false;
   }
 
-  // Whether the op has a result that should carry the factor and is whole, or a state that is cut
-  // along another one.
+  // Whether the op has a result that should carry the factor and is whole, or one that has to be
+  // cut along another one, as an operand is, or a state that is.
   bool UsesOtherwise(const Op& op, const ShardingRule& rule, const FactorCut& cut) const {
     for (size_t i = 0; i < op.results.size(); ++i) {
-      if (DimOfFactor(rule.results[i], cut.factor) >= 0 && dim_[op.results[i]->id] < 0) return true;
+      const Value* r = op.results[i];
+      if (DimOfFactor(rule.results[i], cut.factor) >= 0 && dim_[r->id] < 0) return true;
+      const auto other = CutOf(rule, *r, rule.results[i]);
+      if (!wished_[r->id] || !other || other->factor == cut.factor) continue;
+      for (size_t k = 0; k < op.operands.size(); ++k) {
+        const auto beside = CutOf(rule, *op.operands[k], rule.operands[k]);
+        if (beside && beside->factor == other->factor) return true;
+      }
     }
     return UsesWeightOtherwise(op, rule, cut);
   }

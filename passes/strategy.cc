@@ -15,7 +15,8 @@ constexpr double kMoveWeightsPenalty = 1e6;
 // To gather what is cut and cut nothing else makes every rank do all the work: a strategy that
 // keeps operands where they are and reduces its result is preferred (with few tokens, moving
 // activations instead of summing gradients over dp would be fewer bytes, and is not what data
-// parallelism means).
+// parallelism means). Not of what makes a much larger result (a broadcast, say) that would keep the
+// cut and is wished for whole.
 constexpr double kUndoCutPenalty = 1e3;
 constexpr size_t kMaxReaders = 64;  // of a value, that are asked how they would read it
 
@@ -157,6 +158,24 @@ class Chooser {
     return 1.0 + static_cast<double>(std::ranges::count_if(asked, is_served));
   }
 
+  // Whether the op would keep the cut of its operand in results that are all to be whole, and at
+  // least twice as large.
+  bool GrowsToWhole(size_t operand) const {
+    const TensorType& type = op_.in(static_cast<int>(operand));
+    const Placement at = PlacementOf(type, axis_, mesh_);
+    if (at.kind != Placement::kCut || op_.def->picks) return false;
+    const auto d = static_cast<size_t>(at.dim);
+    const auto cut = ProjectAxis(rule_, rule_.operands[operand][d], type.shape[d],
+                                 type.sharding.dims[d], axis_, mesh_);
+    for (size_t i = 0; cut && i < op_.results.size(); ++i) {
+      if (DimOfFactor(rule_.results[i], cut->factor) < 0) return false;
+      const TensorType& result = op_.out(i);
+      if (PlacementOf(result, axis_, mesh_).kind != Placement::kWhole) return false;
+      if (2 * type.num_elements() > result.num_elements()) return false;
+    }
+    return cut && wished_;
+  }
+
   // `split`: the ranks divide the work, whatever has to be moved for it.
   double OperandCost(const Value* v, const Slot& slot, bool split) const {
     const Placement& want = slot.placement;
@@ -206,6 +225,12 @@ class Chooser {
     return settled;
   }
 
+  // Whether propagation leaves the sum to all that read it.
+  bool IsLeftASum(const Value* v) const {
+    const Sharding* wish = versions_.WishOf(v);
+    return wish && wish->partial_sum.contains(axis_);
+  }
+
   double Cost(const Strategy& s, const Effect& p) const {
     double cost = 0;
     bool split = s.kind == Strategy::kFactor;
@@ -213,16 +238,20 @@ class Chooser {
     if (const int settled = split ? SettledFactor() : -1; settled >= 0) {
       split = settled == s.cut.factor;
     }
+    // What is left a sum is so with what is gathered beside it.
+    split |= s.kind == Strategy::kLinear &&
+             std::ranges::any_of(op_.operands, [&](const Value* v) { return IsLeftASum(v); });
     for (size_t i = 0; i < op_.operands.size(); ++i) {
       const Value* v = op_.operands[i];
       // A partial value that others need reduced as well is reduced once, before them.
       const Placement& want = p.operands[i].placement;
-      if (want.partial() && v->users.size() > 1) return kInfinity;
-      cost += OperandCost(v, p.operands[i], split);
+      if (want.partial() && v->users.size() > 1 && !IsLeftASum(v)) return kInfinity;
+      cost += OperandCost(v, p.operands[i], split || GrowsToWhole(i));
     }
     for (size_t i = 0; i < op_.results.size(); ++i) {
       const TensorType& type = op_.out(i);
       Placement wish = PlacementOf(type, axis_, mesh_);
+      if (wish.partial() && !(p.results[i].placement == wish)) wish = Placement();
       if (!wished_ && wish.kind == Placement::kWhole &&
           p.results[i].placement.kind == Placement::kCut) {
         continue;

@@ -132,5 +132,29 @@ TEST(Experts, LookedUpByTokensStayWhereTheyAre) {
   }
 }
 
+// Experts cut as matrices, tokens as by sequence parallelism: what travels is as large as the
+// tokens, not as what each expert reads or makes of them.
+TEST(Experts, CutAsMatricesGatherTokensAndScatterTheirSums) {
+  const std::string spec = R"(mesh { axis { name: "tp" } }
+    param { role: MLP_UP shard_spec { dims: -1 axes: "tp" } }
+    param { role: MLP_DOWN shard_spec { dims: -2 axes: "tp" } }
+    input { match: "*" shard_spec { dims: 0 axes: "tp" } }
+  )";
+  const RunResult plain = RunExperts("", "serial", kLookedUp);
+  for (const char* mesh : {"tp=2", "tp=3"}) {
+    SCOPED_TRACE(mesh);
+    const RunResult r = RunExperts(mesh, spec, kLookedUp, /*recover=*/true);
+    for (const auto& [name, expected] : plain.outputs) {
+      EXPECT_LE(WorstDifference(r.outputs.at(name), expected), 1e-5) << name;
+    }
+    int64_t large = 0;
+    for (const Collective& c : r.collectives) {
+      EXPECT_LE(c.elements, 12 * 8) << c.op;
+      large += c.elements == 12 * 8 && IsFloat(c.dtype);
+    }
+    EXPECT_EQ(large, 3);  // x and the gradient of y are gathered, y is scattered
+  }
+}
+
 }  // namespace
 }  // namespace shardc::testing
