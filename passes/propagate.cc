@@ -111,6 +111,7 @@ class Propagation {
         for (auto it = ops_.rbegin(); it != ops_.rend(); ++it) changed |= Visit(**it, level);
       }
     }
+    FollowReaders();
     DropCostlyCuts();
     LeaveSums();
   }
@@ -211,6 +212,47 @@ class Propagation {
       if (!free_to_drop || gathered == 0 || OperandsCost(op, cost) > gathered) continue;
       for (Value* r : op.results) Unassign(r);
     }
+  }
+
+  // What is much larger than what it is made of, as a value repeated for each expert, is cut as
+  // what it is read with, and so are its readers' results: to move what it is made of costs less.
+  void FollowReaders() {
+    for (Op* op : ops_) {
+      if (!op->def->rule || op->results.size() != 1) continue;
+      Value* r = op->result();
+      if (dim_[r->id] < 0 || Native(*op, r) || wished_[r->id]) continue;
+      int64_t bytes = 0;
+      for (const Value* v : op->operands) bytes += v->type.bytes();
+      if (graph_.mesh.axis_size(axis_) * bytes >= r->type.bytes()) continue;
+      const auto reads = [](const Op* user) {
+        return user->def->rule && user->results.size() == 1;
+      };
+      if (r->users.empty() || !std::ranges::all_of(r->users, reads)) continue;
+      if (!std::ranges::any_of(r->users, [&](Op* user) { return CutLikeOthers(*user, r); }))
+        continue;
+      for (Op* user : r->users) CutLikeOthers(*user, user->result());
+    }
+  }
+
+  // Whether an operand of the op is cut along a factor that the value, which is another of its
+  // operands or its result, could be cut along instead, and now is.
+  bool CutLikeOthers(const Op& op, Value* v) {
+    const ShardingRule& rule = *rules_[op.id];
+    const std::vector<Slot> slots = SlotsOf(op, rule);
+    const Slot own = *std::ranges::find(slots, v, &Slot::value);
+    if (Pinned(v) || wished_[v->id] || dim_[v->id] < 0) return false;
+    for (const Slot& s : slots) {
+      const auto cut = s.result || s.value == v ? std::nullopt : CutOf(rule, *s.value, *s.dims);
+      const int d = cut ? DimOfFactor(*own.dims, cut->factor) : -1;
+      if (d < 0 || d == dim_[v->id]) continue;
+      const auto with = WithCut(rule, own, d, *cut);
+      if (!with) continue;
+      const int why = ProvenanceOf(v, axis_);
+      Unassign(v);
+      Assign(v, d, *with, why);
+      return true;
+    }
+    return false;
   }
 
   // A sum over the axis of which all readers make much less, by ops that are linear in it, is left

@@ -16,8 +16,9 @@ constexpr double kMoveWeightsPenalty = 1e6;
 // keeps operands where they are and reduces its result is preferred (with few tokens, moving
 // activations instead of summing gradients over dp would be fewer bytes, and is not what data
 // parallelism means). Not of what makes a much larger result (a broadcast, say) that would keep the
-// cut and is wished for whole.
+// cut and is wished for without it.
 constexpr double kUndoCutPenalty = 1e3;
+constexpr int64_t kLittleWork = 4;  // flops for each element of a result
 constexpr size_t kMaxReaders = 64;  // of a value, that are asked how they would read it
 
 std::optional<Slot> PlaceSlot(const ShardingRule& rule, const std::vector<DimFactors>& dims,
@@ -158,19 +159,23 @@ class Chooser {
     return 1.0 + static_cast<double>(std::ranges::count_if(asked, is_served));
   }
 
-  // Whether the op would keep the cut of its operand in results that are all to be whole, and at
-  // least twice as large.
-  bool GrowsToWhole(size_t operand) const {
+  // Whether the op has little to do, and would keep the cut of its operand in results that are all
+  // to be whole or cut otherwise, and at least twice as large.
+  bool GrowsUncut(size_t operand) const {
     const TensorType& type = op_.in(static_cast<int>(operand));
     const Placement at = PlacementOf(type, axis_, mesh_);
     if (at.kind != Placement::kCut || op_.def->picks) return false;
+    if (Flops(op_) > kLittleWork * op_.out().num_elements()) return false;
     const auto d = static_cast<size_t>(at.dim);
     const auto cut = ProjectAxis(rule_, rule_.operands[operand][d], type.shape[d],
                                  type.sharding.dims[d], axis_, mesh_);
     for (size_t i = 0; cut && i < op_.results.size(); ++i) {
-      if (DimOfFactor(rule_.results[i], cut->factor) < 0) return false;
       const TensorType& result = op_.out(i);
-      if (PlacementOf(result, axis_, mesh_).kind != Placement::kWhole) return false;
+      const Placement wish = PlacementOf(result, axis_, mesh_);
+      const int kept = DimOfFactor(rule_.results[i], cut->factor);
+      if (kept < 0 || wish.partial() || (wish.kind == Placement::kCut && wish.dim == kept)) {
+        return false;
+      }
       if (2 * type.num_elements() > result.num_elements()) return false;
     }
     return cut && wished_;
@@ -246,7 +251,7 @@ class Chooser {
       // A partial value that others need reduced as well is reduced once, before them.
       const Placement& want = p.operands[i].placement;
       if (want.partial() && v->users.size() > 1 && !IsLeftASum(v)) return kInfinity;
-      cost += OperandCost(v, p.operands[i], split || GrowsToWhole(i));
+      cost += OperandCost(v, p.operands[i], split || GrowsUncut(i));
     }
     for (size_t i = 0; i < op_.results.size(); ++i) {
       const TensorType& type = op_.out(i);

@@ -156,5 +156,25 @@ TEST(Experts, CutAsMatricesGatherTokensAndScatterTheirSums) {
   }
 }
 
+// Experts dealt out to ranks that share the tokens, as Megatron-LM has them: tokens are gathered
+// before each expert reads them; y, of which its own gradient is made, is added up for all.
+TEST(Experts, DealtOutOverTheTokensGatherThem) {
+  const std::string spec = R"(mesh { axis { name: "ep" } }
+    param { match: "w*" shard_spec { dims: 0 axes: "ep" } }
+    input { match: "*" shard_spec { dims: 0 axes: "ep" } }
+  )";
+  const RunResult plain = RunExperts("", "serial", kLookedUp);
+  const RunResult r = RunExperts("ep=2", spec, kLookedUp, /*recover=*/true);
+  for (const auto& [name, expected] : plain.outputs) {
+    EXPECT_LE(WorstDifference(r.outputs.at(name), expected), 1e-5) << name;
+  }
+  int64_t large = 0;
+  for (const Collective& c : r.collectives) {
+    EXPECT_LE(c.elements, 12 * 8) << c.op;
+    large += c.elements == 12 * 8 && IsFloat(c.dtype);
+  }
+  EXPECT_EQ(large, 2);
+}
+
 }  // namespace
 }  // namespace shardc::testing
