@@ -17,8 +17,8 @@ Shape Behind(Shape lead, const Shape& tail) {
   return lead;
 }
 
-// The rows [tokens * k, ...] of a graph as [experts, tokens, ...], with 1 for either where all rows
-// of it are the same.
+// The rows [tokens * k, ...] or [tokens, k, ...] of a graph as [experts, tokens, ...], with 1 for
+// either where all rows of it are the same.
 class Spreader {
  public:
   Spreader(Op* before, Graph& graph, int64_t tokens, int64_t k)
@@ -26,14 +26,15 @@ class Spreader {
 
   // Null where it is made by anything but lookups of experts, tokens and what goes row by row.
   Value* Spread(Value* v) {
-    if (v->type.rank() < 1 || v->type.shape[0] != tokens_ * k_ || v->producer == nullptr) {
-      return nullptr;
-    }
+    if (Lead(v->type.shape) == 0 || v->producer == nullptr) return nullptr;
     auto [at, added] = spread_.emplace(v, nullptr);
     if (!added) return at->second;
     Value* made = Make(v);
     // With one expert for each token what is not of all experts may stay as it is.
-    if (k_ == 1 && (made == nullptr || made->type.shape[0] == 1)) made = AsToken(v);
+    if (k_ == 1 && (made == nullptr || made->type.shape[0] == 1)) {
+      Builder b(graph_, before_, *v->producer);
+      made = AsTokens(b, v, Rest(v));
+    }
     spread_[v] = made;
     return made;
   }
@@ -42,6 +43,13 @@ class Spreader {
   int64_t experts() const { return experts_; }
 
  private:
+  // How many dims count the rows; 0: they are no such rows.
+  size_t Lead(const Shape& shape) const {
+    if (!shape.empty() && shape[0] == tokens_ * k_) return 1;
+    return shape.size() > 1 && shape[0] == tokens_ && shape[1] == k_ ? 2 : 0;
+  }
+  Shape Rest(const Value* v) const { return Tail(v->type.shape, Lead(v->type.shape)); }
+
   Value* Make(Value* v) {
     Op* op = v->producer;
     Builder b(graph_, before_, *op);
@@ -51,8 +59,8 @@ class Spreader {
     if (op->def->elementwise) return Elementwise(b, op);
     if (OneOf(op->name(), {"reshape", "broadcast_to"})) {
       Value* x = Spread(op->operands[0]);
-      if (x == nullptr) return nullptr;
-      const Shape shape = Behind({x->type.shape[0], x->type.shape[1]}, Tail(v->type.shape, 1));
+      if (x == nullptr) return BesideEachOther(b, v);
+      const Shape shape = Behind({x->type.shape[0], x->type.shape[1]}, Rest(v));
       return b.Make(op->name(), {x}, {{"shape", shape}});
     }
     return OneOf(op->name(), {"split", "slice", "transpose", "rms_norm", "layer_norm"})
@@ -62,16 +70,15 @@ class Spreader {
 
   Value* Weights(Builder& b, Op* op) {
     Value *weight = op->operands[0], *ids = op->operands[1];
-    if (ids->type.rank() != 1 || !IsParam(ArrangedFrom(weight))) return nullptr;
+    if (ids->type.num_elements() != tokens_ * k_ || !IsParam(ArrangedFrom(weight))) return nullptr;
     if (ids_ != nullptr && (ids_ != ids || experts_ != weight->type.shape[0])) return nullptr;
     ids_ = ids;
     experts_ = weight->type.shape[0];
     return b.Reshape(weight, Behind({experts_, 1}, Tail(weight->type.shape, 1)));
   }
 
-  Value* AsToken(Value* v) {
-    Builder b(graph_, before_, *v->producer);
-    return b.Reshape(v, Behind({1, tokens_}, Tail(v->type.shape, 1)));
+  Value* AsTokens(Builder& b, Value* v, const Shape& rest) {
+    return b.Reshape(v, Behind({1, tokens_}, rest));
   }
 
   // Of rows that are the tokens, each k times.
@@ -86,28 +93,58 @@ class Spreader {
     while (d < to.size() && from[d] == to[d]) before *= to[d++];
     if (d == to.size() || before != tokens_ || to[d] != k_ || Tail(from, d + 1) != Tail(to, d + 1))
       return nullptr;
-    return b.Reshape(broadcast->operands[0], Behind({1, tokens_}, Tail(v->type.shape, 1)));
+    return AsTokens(b, broadcast->operands[0], Rest(v));
   }
 
   Value* Product(Builder& b, Op* op) {
-    if (op->in(0).rank() != 3 || op->in(1).rank() != 3 || op->operands.size() != 2) return nullptr;
+    if (op->operands.size() != 2) return nullptr;
     Value *x = Spread(op->operands[0]), *weight = Spread(op->operands[1]);
     if (x == nullptr || weight == nullptr) return nullptr;
     const Shape &of_x = x->type.shape, &w = weight->type.shape;
-    if (of_x[1] != tokens_ || w[0] != experts_ || w[1] != 1) return nullptr;
+    if (of_x.size() != 4 || w.size() != 4 || of_x[1] != tokens_ || w[0] != experts_ || w[1] != 1)
+      return nullptr;
     Value* rows = b.Reshape(x, {of_x[0], tokens_ * of_x[2], of_x[3]});
     Value* y = b.Make(op->name(), {rows, b.Reshape(weight, {w[0], w[2], w[3]})}, op->attrs);
     return b.Reshape(y, {experts_, tokens_, of_x[2], op->out().shape.back()});
   }
 
+  // [tokens, k, out] of a product of each token with the weights of its k experts side by side.
+  Value* BesideEachOther(Builder& b, Value* v) {
+    Op* product = v->producer->operands[0]->producer;
+    while (product && product->name() == "reshape") product = product->operands[0]->producer;
+    if (product == nullptr || !IsProduct(product) || product->operands.size() != 2) return nullptr;
+    Value* x = product->operands[0];
+    const Op* side_by_side = ProducedBy(product->operands[1], "reshape");
+    if (side_by_side == nullptr || x->type.rank() != 3 || x->type.shape[0] != tokens_ ||
+        x->type.shape[1] != 1) {
+      return nullptr;
+    }
+    Value* each = side_by_side->operands[0];  // nt: [tokens, k, out, in], else [tokens, in, k, out]
+    bool nt = product->name() == "matmul_nt";
+    if (!nt) {
+      const Op* transpose = ProducedBy(each, "transpose");
+      nt = IsPerm(transpose, {0, 3, 1, 2});
+      if (!nt && !IsPerm(transpose, {0, 2, 1, 3})) return nullptr;
+      each = transpose->operands[0];
+    }
+    Value* weight = Lead(each->type.shape) == 2 ? Spread(each) : nullptr;
+    if (weight == nullptr || weight->type.rank() != 4 || weight->type.shape[1] != 1) return nullptr;
+    const Shape& w = weight->type.shape;
+    if (v->type.shape != Shape{tokens_, k_, w[nt ? 2 : 3]}) return nullptr;
+    Value* y = b.Make(nt ? "matmul_nt" : "matmul", {b.Reshape(x, {1, tokens_, x->type.shape[2]}),
+                                                    b.Reshape(weight, {w[0], w[2], w[3]})});
+    return b.Reshape(y, {experts_, tokens_, v->type.shape[2]});
+  }
+
   Value* Elementwise(Builder& b, Op* op) {
+    const size_t lead = Lead(op->out().shape);
     std::vector<Value*> operands;
     for (Value* x : op->operands) {
       const Shape& shape = x->type.shape;
-      if (x->type.rank() == op->out().rank() && shape[0] != 1) {
-        x = Spread(x);
-      } else if (x->type.rank() == op->out().rank()) {
-        x = b.Reshape(x, Behind({1}, shape));
+      if (x->type.rank() == op->out().rank()) {
+        const bool one = std::all_of(shape.begin(), shape.begin() + static_cast<int64_t>(lead),
+                                     [](int64_t n) { return n == 1; });
+        x = one ? b.Reshape(x, Behind({1, 1}, Tail(shape, lead))) : Spread(x);
       }
       if (x == nullptr) return nullptr;
       operands.push_back(x);
@@ -115,36 +152,40 @@ class Spreader {
     return b.Make(op->name(), std::move(operands), op->attrs);
   }
 
-  // What computes each row from the same row of its first operand: one dim more in front.
+  // What computes each row from the same row of its first operand: other dims in front.
   Value* ByRows(Builder& b, Value* v) {
     Op* op = v->producer;
+    const Shape& old = op->in(0).shape;
+    const auto lead = static_cast<int64_t>(Lead(old));
     Attributes attrs = op->attrs;
     if (attrs.Has("axis")) {
       const int at = AxisOf(op->attrs, op->in(0).rank());
-      if (at == 0) return nullptr;
-      attrs.Set("axis", int64_t{at} + 1);
+      if (at < lead) return nullptr;
+      attrs.Set("axis", at - lead + 2);
     }
     std::vector<Value*> operands = op->operands;
     operands[0] = Spread(operands[0]);
     if (operands[0] == nullptr) return nullptr;
     const Shape& shape = operands[0]->type.shape;
+    // Of a list with an entry for each dim.
+    auto behind = [&](const char* name, Ints first) {
+      const Ints& all = op->attrs.IntList(name);
+      first.insert(first.end(), all.begin() + lead, all.end());
+      return first;
+    };
     if (op->name() == "transpose") {
-      Ints perm = {0};
-      for (int64_t p : op->attrs.IntList("perm")) perm.push_back(p + 1);
-      if (perm[1] != 1) return nullptr;
+      Ints perm = behind("perm", {0, 1});
+      for (size_t i = 2; i < perm.size(); ++i) perm[i] += 2 - lead;
+      Ints sorted = perm;
+      std::sort(sorted.begin(), sorted.end());
+      if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return nullptr;
       attrs.Set("perm", std::move(perm));
     }
     if (op->name() == "slice") {
-      Ints starts = op->attrs.IntList("starts"), limits = op->attrs.IntList("limits"),
-           steps = op->attrs.IntList("steps");
-      if (limits[0] - starts[0] != op->in(0).shape[0]) return nullptr;
-      starts.insert(starts.begin(), 0);
-      steps.insert(steps.begin(), 1);
-      limits[0] = shape[1];
-      limits.insert(limits.begin(), shape[0]);
-      attrs.Set("starts", std::move(starts));
-      attrs.Set("limits", std::move(limits));
-      attrs.Set("steps", std::move(steps));
+      if (!std::equal(old.begin(), old.begin() + lead, op->out().shape.begin())) return nullptr;
+      attrs.Set("starts", behind("starts", {0, 0}));
+      attrs.Set("limits", behind("limits", {shape[0], shape[1]}));
+      attrs.Set("steps", behind("steps", {1, 1}));
     }
     Op* made = b.Create(op->name(), std::move(operands), std::move(attrs));
     for (size_t i = 0; i < op->results.size(); ++i) spread_[op->results[i]] = made->results[i];
@@ -170,34 +211,56 @@ Value* SharesOfAll(Builder& b, Value* ids, Value* shares, int64_t experts) {
   return b.Reshape(b.Transpose(b.ReduceSum(each, {1}), {1, 0}), {experts, tokens, 1});
 }
 
-// The sum over k of [tokens, k, width], which is what experts give times the shares of a token.
+// The sum over k, [tokens, width], of what experts give times the shares of a token; null where
+// `made`, [tokens * k, width] or [tokens, k, width], is no such thing.
+Value* SumOfExperts(Builder& b, Op* op, Value* made, Value* share, const Shape& rows) {
+  const int64_t tokens = rows[0], k = rows[1];
+  if (share->type.num_elements() != tokens * k) return nullptr;
+  Spreader spreader(op, b.graph(), tokens, k);
+  Value* all = spreader.Spread(made);
+  const int64_t experts = spreader.experts();
+  if (all == nullptr || experts < 2 || all->type.shape[0] != experts) return nullptr;
+  // The copies are less than the weights.
+  if (tokens * k < experts) return nullptr;
+  Value* shares = SharesOfAll(b, b.Reshape(spreader.expert_ids(), {tokens, k, 1}),
+                              b.Reshape(share, {tokens, k, 1}), experts);
+  return b.ReduceSum(b.Mul(b.Reshape(all, {experts, all->type.shape[1], rows[2]}), shares), {0});
+}
+
 Value* SpreadSum(Builder& b, Op* op) {
   if (op->name() != "reduce_sum" || op->in(0).rank() != 3 || op->out().rank() != 2) return nullptr;
   if (op->attrs.IntList("axes") != Ints{1}) return nullptr;
-  const Shape& shape = op->in(0).shape;
-  const int64_t tokens = shape[0], k = shape[1], width = shape[2];
   const Value* v = op->operands[0];
   while (Op* reshape = ProducedBy(v, "reshape")) v = reshape->operands[0];
   const Op* mul = ProducedBy(v, "mul");
-  if (mul == nullptr || v->type.shape[0] != tokens * k) return nullptr;
+  if (mul == nullptr) return nullptr;
   for (int i : {0, 1}) {
     Value *made = mul->operands[i], *share = mul->operands[1 - i];
-    if (share->type.num_elements() != tokens * k || made->type.shape != v->type.shape) continue;
-    Spreader spreader(op, b.graph(), tokens, k);
-    Value* all = spreader.Spread(made);
-    const int64_t experts = spreader.experts();
-    if (all == nullptr || experts < 2 || all->type.shape[0] != experts) continue;
-    // The copies are less than the weights.
-    if (tokens * k < experts) continue;
-    Value* shares = SharesOfAll(b, b.Reshape(spreader.expert_ids(), {tokens, k, 1}),
-                                b.Reshape(share, {tokens, k, 1}), experts);
-    return b.ReduceSum(b.Mul(b.Reshape(all, {experts, tokens, width}), shares), {0});
+    if (made->type.shape != v->type.shape) continue;
+    if (Value* sum = SumOfExperts(b, op, made, share, op->in(0).shape)) return sum;
+  }
+  return nullptr;
+}
+
+// The same sum as a product, [tokens, width, k] @ [tokens, k, 1] or [tokens, 1, k] @ [tokens, k,
+// width].
+Value* SpreadProduct(Builder& b, Op* op) {
+  if (!IsProduct(op) || op->operands.size() != 2 || op->in(0).rank() != 3) return nullptr;
+  const bool nt = op->name() == "matmul_nt";
+  for (int i : {0, 1}) {
+    Value *made = op->operands[i], *share = op->operands[1 - i];
+    const bool turned = i == 0 || nt;
+    if (turned && !IsPerm(ProducedBy(made, "transpose"), {0, 2, 1})) continue;
+    if (turned) made = made->producer->operands[0];
+    if (made->type.rank() != 3) continue;
+    Value* sum = SumOfExperts(b, op, made, share, made->type.shape);
+    if (sum != nullptr) return b.Reshape(sum, op->out().shape);
   }
   return nullptr;
 }
 
 }  // namespace
 
-bool SpreadExperts(Graph& graph) { return ApplyRules(graph, {SpreadSum}); }
+bool SpreadExperts(Graph& graph) { return ApplyRules(graph, {SpreadSum, SpreadProduct}); }
 
 }  // namespace shardc::recover

@@ -223,6 +223,40 @@ TEST(Roles, OfExpertsThatTokensLookUp) {
   }
 }
 
+// The same in einsums, as gpt-fast has them: the weights of a token's experts side by side.
+TEST(Roles, OfExpertsThatTokensLookUpSideBySide) {
+  for (const bool turned : {false, true}) {
+    SCOPED_TRACE(turned);
+    constexpr int64_t kTokens = 6, kExperts = 4, kEach = 2;
+    Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.In("x", {kTokens, 3});
+      Value* scores = b.Softmax(b.Matmul(x, b.P("router", {3, kExperts})));
+      Value* ids =
+          b.Make("top_k", {scores}, {{"axis", int64_t{1}}, {"k", kEach}, {"largest", true}});
+      Value* shares = b.Make("gather_nd", {scores, b.Reshape(ids, {kTokens, kEach, 1})},
+                             {{"batch_dims", int64_t{1}}});
+      auto looked_up = [&](const std::string& name, const Shape& shape) {
+        return b.Make("gather", {b.P(name, shape), ids}, {{"axis", int64_t{0}}});
+      };
+      Value* up = turned ? b.Transpose(looked_up("up", {kExperts, 3, 5}), {0, 2, 1, 3})
+                         : b.Transpose(looked_up("up", {kExperts, 5, 3}), {0, 3, 1, 2});
+      Value* y = b.Matmul(b.Reshape(x, {kTokens, 1, 3}), b.Reshape(up, {kTokens, 3, kEach * 5}));
+      y = b.Add(b.Reshape(y, {kTokens, kEach, 5}), looked_up("up.bias", {kExperts, 5}));
+      y = b.Reshape(b.Op1("tanh", y), {kTokens, kEach, 1, 5});
+      y = b.Reshape(b.Matmul(y, looked_up("down", {kExperts, 5, 3})), {kTokens, kEach, 3});
+      y = turned ? b.Matmul(b.Reshape(shares, {kTokens, 1, kEach}), y)
+                 : b.Matmul(b.Transpose(y, {0, 2, 1}), b.Reshape(shares, {kTokens, kEach, 1}));
+      b.Out(b.Reshape(y, {kTokens, 3}));
+    });
+    EXPECT_EQ(Counts(g)["embedding"], 0);
+    std::map<std::string, std::string> roles;
+    for (const Op* p : g.Params()) roles[p->attrs.String("name")] = p->attrs.String("role", "-");
+    EXPECT_EQ(roles,
+              (std::map<std::string, std::string>{
+                  {"up", "MLP_UP"}, {"up.bias", "MLP_UP"}, {"down", "MLP_DOWN"}, {"router", "-"}}));
+  }
+}
+
 // Fewer rows than experts: what is looked up is less than the weights.
 TEST(Roles, OfExpertsThatFewTokensLookUp) {
   Graph g = Recover([&](TestGraph& b) {
