@@ -7,6 +7,7 @@
 #include "ir/choices.h"
 #include "ir/contains.h"
 #include "ir/op_def.h"
+#include "passes/constrain.h"
 #include "passes/counted_dims.h"
 #include "passes/input_dims.h"
 #include "passes/param_names.h"
@@ -206,14 +207,8 @@ class Application {
   Op* Constrain(Value* value, Sharding sharding, const SpecRule& rule, const std::string& why,
                 Strings axes) {
     if (axes.empty()) return nullptr;
-    Op* op = graph_.AddOp(
-        GetOpDef("sharding_constraint"), {},
-        {TensorType(value->type.dtype, value->type.shape, std::move(sharding))},
-        {{"axes", std::move(axes)}, {"why", Strings{StrCat(rule.where.ToString(), ": ", why)}}},
-        graph_.Next(value->producer), *value->producer);
-    graph_.ReplaceAllUses(value, op->result());
-    graph_.AppendOperand(op, value);
-    return op;
+    return shardc::Constrain(graph_, value, std::move(sharding), std::move(axes),
+                             StrCat(rule.where.ToString(), ": ", why));
   }
 
   void Inputs() {

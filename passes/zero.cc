@@ -8,6 +8,7 @@
 #include "ir/choices.h"
 #include "ir/op_def.h"
 #include "passes/bucket.h"
+#include "passes/constrain.h"
 #include "passes/layout.h"
 #include "passes/provenance.h"
 #include "passes/split_axes.h"
@@ -294,26 +295,20 @@ void CutGradients(Graph& graph, const Zero& zero) {
     if (!gradient || !zero.params.contains(name)) continue;
     std::vector<Value*> terms;
     if (CollectTerms(graph, gradient, terms) != kSeveral) continue;
-    TensorType cut(DType::kF32, param->out().shape);
+    Sharding cut(param->out().shape.size());
     Strings axes;
-    for (size_t d = 0; d < cut.sharding.dims.size(); ++d) {
+    for (size_t d = 0; d < cut.dims.size(); ++d) {
       const DimSharding& dim = param->out().sharding.dims[d];
       const bool zeros = std::any_of(zero.axes.begin(), zero.axes.end(),
                                      [&](int a) { return dim.axes.contains(a); });
       if (!zeros) continue;
-      cut.sharding.dims[d] = dim;
+      cut.dims[d] = dim;
       for (int a : dim.axes) axes.push_back(graph.mesh.axes()[a].name);
     }
     for (Value* term : terms) {
       if (!term->producer) continue;
-      cut.dtype = term->type.dtype;
-      Op* op = graph.AddOp(GetOpDef("sharding_constraint"), {}, {cut},
-                           {{"axes", axes},
-                            {"why", Strings{StrCat(zero.why, " cuts the gradient of parameter ",
-                                                   name, " in each microbatch")}}},
-                           graph.Next(term->producer), *term->producer);
-      graph.ReplaceAllUses(term, op->result());
-      graph.AppendOperand(op, term);
+      Constrain(graph, term, cut, axes,
+                StrCat(zero.why, " cuts the gradient of parameter ", name, " in each microbatch"));
     }
   }
 }
