@@ -9,25 +9,32 @@
 #include "runtime/kernel.h"
 
 struct cublasLtContext;
-struct cudnnContext;
 struct CUstream_st;
 
 namespace shardc::cuda {
+
+// An index out of range that a kernel has met.
+struct Fault {
+  enum Kind : int64_t { kNone, kBadId, kBadIndex, kBadLabel };
+  Kind kind = kNone;
+  int64_t position = 0;  // of the index in the whole tensor of indices
+  int64_t value = 0;
+  int64_t limit = 0;  // valid: [0, limit), of kBadIndex [-limit, limit)
+  bool operator==(const Fault&) const = default;
+};
 
 // What a launch may use. One per rank; `workspace` is shared by the launches of a stream, which run
 // in order.
 struct Launch {
   CUstream_st* stream = nullptr;
   cublasLtContext* blas = nullptr;
-  cudnnContext* dnn = nullptr;  // null: no cuDNN on this machine
   std::byte* workspace = nullptr;
   int64_t workspace_bytes = 0;
   int device = 0;
   int sm_count = 1;
-  // Set by kernels that find a bad id or label: device memory of 4 x i64 {kind, position in the
-  // whole tensor, value, limit}, zero when none, of this instruction alone; the executor reads it
-  // after the step and raises E4003. Null: nobody asks.
-  int64_t* fault = nullptr;
+  // Device memory, of this instruction alone, in which a kernel leaves the first fault that it
+  // finds; the executor reads it after the step and raises E4003. Null: nobody asks.
+  Fault* fault = nullptr;
 };
 
 class KernelChoices;

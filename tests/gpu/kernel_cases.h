@@ -51,7 +51,7 @@ std::vector<KernelCase> ShardedCases();
 std::string RunCase(KernelMachine& machine, const KernelCase& c);
 // The results on the machine.
 std::vector<HostTensor> RunOn(KernelMachine& machine, const KernelCase& c);
-// The fault that a kernel reports for the case: kind, position, value, limit; zeros when none.
-std::vector<int64_t> RunFault(KernelMachine& machine, const KernelCase& c);
+// The fault that a kernel reports for the case.
+cuda::Fault RunFault(KernelMachine& machine, const KernelCase& c);
 
 }  // namespace shardc::testing

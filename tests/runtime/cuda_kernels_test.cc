@@ -39,9 +39,7 @@ size_t SharedOf(const std::string& op, int64_t cols, int64_t rows, const Attribu
   KernelCase c{op, op, attrs, {}};
   for (const std::string& o : operands) {
     const Shape shape = o == "row" ? Shape{cols} : o == "column" ? Shape{rows} : Shape{rows, cols};
-    HostTensor wide = RandomFloats(shape, c.operands.size() + 1), narrow(DType::kF32, shape);
-    for (int64_t i = 0; i < wide.num_elements(); ++i) narrow.SetDouble(i, wide.AsDouble(i));
-    c.operands.push_back(std::move(narrow));
+    c.operands.push_back(As(RandomFloats(shape, c.operands.size() + 1), DType::kF32));
   }
   EmulatedMachine machine;
   auto& gpu = cuda::emulation::Machine::Get();
@@ -227,14 +225,14 @@ TEST(CudaKernels, BadIdsAreReported) {
   HostTensor table = RandomFloats({10, 4}, 1), ids = RandomInts({6}, 2, 0, 10);
   ids.SetDouble(4, 12);
   KernelCase c{"", "embedding", {}, {table, ids}};
-  EXPECT_EQ(RunFault(machine, c), (std::vector<int64_t>{1, 4, 12, 10}));
+  EXPECT_EQ(RunFault(machine, c), (cuda::Fault{cuda::Fault::kBadId, 4, 12, 10}));
   ids.SetDouble(4, -11);
   EXPECT_EQ(RunFault(machine, {"", "gather", {{"axis", int64_t{0}}}, {table, ids}}),
-            (std::vector<int64_t>{2, 4, -11, 10}));
+            (cuda::Fault{cuda::Fault::kBadIndex, 4, -11, 10}));
   HostTensor labels = RandomInts({10}, 2, 0, 4);
   labels.SetDouble(7, 4);
   EXPECT_EQ(RunFault(machine, {"", "cross_entropy", {}, {table, labels}}),
-            (std::vector<int64_t>{3, 7, 4, 4}));
+            (cuda::Fault{cuda::Fault::kBadLabel, 7, 4, 4}));
 }
 
 // By loops as cuBLASLt does it, against the separate kernels; and a wrong one is found out.

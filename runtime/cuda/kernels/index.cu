@@ -41,7 +41,7 @@ struct Lookup {
   const U* x;
   U* y;
   int64_t count, n, inner;  // of ids; of x's rows; units of a row
-  int64_t* fault;
+  Fault* fault;
   __device__ void operator()(int64_t item) const {
     int64_t k = item % inner, rest = item / inner, i = rest % count, o = rest / count;
     int64_t id = ids.Read(i, fault), row = id < 0 ? -1 : rows.Local(id);
@@ -51,7 +51,7 @@ struct Lookup {
   }
 };
 
-KernelPtr MakeLookup(const KernelRequest& r, int axis, bool negative, int64_t kind) {
+KernelPtr MakeLookup(const KernelRequest& r, int axis, bool negative, Fault::Kind kind) {
   const TensorView &x = r.call.in[0], &ids = r.call.in[1], &y = r.call.out[0];
   auto dim = static_cast<size_t>(axis);
   Runs rows;
@@ -81,9 +81,10 @@ KernelPtr MakeLookup(const KernelRequest& r, int axis, bool negative, int64_t ki
   return DispatchSize(x.dtype, make);
 }
 
-KernelPtr MakeEmbedding(const KernelRequest& r) { return MakeLookup(r, 0, false, kBadId); }
+KernelPtr MakeEmbedding(const KernelRequest& r) { return MakeLookup(r, 0, false, Fault::kBadId); }
 KernelPtr MakeGather(const KernelRequest& r) {
-  return MakeLookup(r, Axis(r.call.attrs->Int("axis"), r.call.in[0].rank()), true, kBadIndex);
+  return MakeLookup(r, Axis(r.call.attrs->Int("axis"), r.call.in[0].rank()), true,
+                    Fault::kBadIndex);
 }
 
 // An item per element of y.
@@ -92,7 +93,7 @@ struct GatherNd {
   IndexTuple tuple;
   const T* x;
   T* y;
-  int64_t* fault;
+  Fault* fault;
   __device__ void operator()(int64_t item) const {
     int64_t from = tuple.Offset(item / tuple.block, fault);
     y[item] = from < 0 ? T(0) : x[from + item % tuple.block];

@@ -11,7 +11,7 @@ struct IdReader {
   bool wide;     // i64
   int64_t size;  // valid: [0, size), with `negative` also [-size, -1]
   bool negative;
-  int64_t kind;              // of fault
+  Fault::Kind kind;
   const int64_t* positions;  // see Positions; may be null
 
   __device__ int64_t Raw(int64_t i) const {
@@ -19,7 +19,7 @@ struct IdReader {
   }
   __device__ bool Padding(int64_t i) const { return positions && positions[i] < 0; }
   // In [0, size), or -1 for padding and for what is out of range.
-  __device__ int64_t Read(int64_t i, int64_t* fault) const {
+  __device__ int64_t Read(int64_t i, Fault* fault) const {
     if (Padding(i)) return -1;
     int64_t v = Raw(i), at = negative && v < 0 ? v + size : v;
     if (at >= 0 && at < size) return at;
@@ -28,7 +28,7 @@ struct IdReader {
   }
 };
 
-inline IdReader MakeIdReader(const TensorView& ids, int64_t size, bool negative, int64_t kind,
+inline IdReader MakeIdReader(const TensorView& ids, int64_t size, bool negative, Fault::Kind kind,
                              const DeviceTable<int64_t>& positions) {
   return {ids.data, ids.dtype == DType::kI64, size, negative, kind, positions.data()};
 }
@@ -42,7 +42,7 @@ struct IndexTuple {
 
   // Where in x the block begins that the tuple picks, or -1 for padding and for what is out of
   // range.
-  __device__ int64_t Offset(int64_t tuple, int64_t* fault) const {
+  __device__ int64_t Offset(int64_t tuple, Fault* fault) const {
     int64_t from = tuple / per_batch * batch_stride;
     for (int j = 0; j < k; ++j) {
       IdReader reader = ids;
@@ -68,7 +68,7 @@ inline bool MakeIndexTuple(const KernelRequest& r, const Shape& x,
   auto batch = static_cast<size_t>(r.call.attrs->Int("batch_dims", 0));
   auto k = static_cast<size_t>(indices.shape.back());
   if (k > kMaxDims) return false;
-  out->ids = MakeIdReader(indices, 0, true, kBadIndex, positions);
+  out->ids = MakeIdReader(indices, 0, true, Fault::kBadIndex, positions);
   out->block = Product(x, batch + k, x.size());
   out->per_batch = Product(indices.shape, batch, indices.shape.size() - 1);
   out->batch_stride = Product(x, batch, x.size());

@@ -9,9 +9,9 @@ struct Labels {
   IdReader ids;
   int64_t ignore_index;
   double smoothing, classes;  // of the whole vocabulary
-  int64_t* fault;
+  Fault* fault;
   // -1: the row does not count.
-  __device__ int64_t Read(int64_t row, int64_t* report) const {
+  __device__ int64_t Read(int64_t row, Fault* report) const {
     if (!ids.Padding(row) && ids.Raw(row) == ignore_index) return -1;
     return ids.Read(row, report);
   }
@@ -229,7 +229,7 @@ Parts LabelsOf(const KernelRequest& r, size_t labels, int64_t classes) {
   const TensorView& ids = r.call.in[labels];
   p.positions = std::make_shared<DeviceTable<int64_t>>(Positions(r, ids));
   p.rows = ids.num_elements();
-  p.labels = {MakeIdReader(ids, classes, false, kBadLabel, *p.positions),
+  p.labels = {MakeIdReader(ids, classes, false, Fault::kBadLabel, *p.positions),
               r.call.attrs->Int("ignore_index", -100), r.call.attrs->Float("label_smoothing", 0.0),
               static_cast<double>(classes), nullptr};
   return p;

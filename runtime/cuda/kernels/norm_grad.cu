@@ -303,12 +303,12 @@ template <typename Rows>
 int64_t KeptBlocks(int64_t rows, int threads, int64_t shared) {
 #if defined(__CUDACC__)
   int gpu = 0, multiprocessors = 0, each = 0;
-  CheckCuda(cudaGetDevice(&gpu), "current GPU");
-  CheckCuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, gpu),
-            "multiprocessors of a GPU");
-  CheckCuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, RowsKernel<Rows>, threads,
-                                                          static_cast<size_t>(shared)),
-            "blocks of a kernel that run at once");
+  Check(cudaGetDevice(&gpu), "current GPU");
+  Check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, gpu),
+        "multiprocessors of a GPU");
+  Check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, RowsKernel<Rows>, threads,
+                                                      static_cast<size_t>(shared)),
+        "blocks of a kernel that run at once");
   return std::min<int64_t>(rows, int64_t{multiprocessors} * std::max(each, 1));
 #else
   (void)threads;

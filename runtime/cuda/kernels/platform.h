@@ -11,6 +11,8 @@
 
 #if defined(__CUDACC__)
 #include <cuda_runtime.h>
+
+#include "runtime/cuda/native/check.h"
 #define SHARDC_KERNEL_SPACE device
 #define SHARDC_UNROLL _Pragma("unroll")
 #define SHARDC_UNROLL_BY(n) SHARDC_PRAGMA(unroll n)
@@ -29,19 +31,7 @@
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 
-[[noreturn]] inline void ThrowCuda(std::string_view what, std::string_view why) {
-  throw Diagnostic(
-      "E4301", ExitCode::kIo, "CUDA", StrCat(what, ": ", why),
-      "see whether the driver fits the CUDA libraries and the GPU has enough free memory");
-}
-
 #if defined(__CUDACC__)
-
-inline void CheckCuda(cudaError_t status, std::string_view what) {
-  if (status == cudaSuccess) return;
-  cudaGetLastError();  // it would be reported again by the next launch
-  ThrowCuda(what, cudaGetErrorString(status));
-}
 
 template <typename... P, typename... A>
 void LaunchKernel(const Launch& launch, void (*kernel)(P...), int64_t blocks, int threads,
@@ -49,18 +39,18 @@ void LaunchKernel(const Launch& launch, void (*kernel)(P...), int64_t blocks, in
   if (blocks == 0) return;
   kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared, launch.stream>>>(
       args...);
-  CheckCuda(cudaGetLastError(), "launch of a kernel");
+  Check(cudaGetLastError(), "launch of a kernel");
 }
 // The most dynamic shared memory that launches of the kernel may use on the current GPU.
 template <typename... P>
 int64_t MostShared(void (*kernel)(P...)) {
   int gpu = 0, most = 0;
   cudaFuncAttributes attributes;
-  CheckCuda(cudaGetDevice(&gpu), "current GPU");
-  CheckCuda(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu),
-            "shared memory of a GPU");
-  CheckCuda(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)),
-            "attributes of a kernel");
+  Check(cudaGetDevice(&gpu), "current GPU");
+  Check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu),
+        "shared memory of a GPU");
+  Check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)),
+        "attributes of a kernel");
   return most - static_cast<int64_t>(attributes.sharedSizeBytes);
 }
 // Lets launches of the kernel use that much: without leave, dynamic and static shared memory
@@ -73,33 +63,31 @@ void AllowShared(void (*kernel)(P...), size_t shared) {
     ThrowCuda("shared memory of a kernel",
               StrCat(shared, " bytes are needed, this GPU has ", most));
   }
-  CheckCuda(
-      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                           cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)),
-      "shared memory of a kernel");
+  Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)),
+        "shared memory of a kernel");
 }
 inline void ClearBytes(const Launch& launch, void* to, int64_t bytes) {
-  if (bytes > 0)
-    CheckCuda(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), launch.stream), "memset");
+  if (bytes > 0) Check(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), launch.stream), "memset");
 }
 inline void CopyBytes(const Launch& launch, void* to, const void* from, int64_t bytes) {
   if (bytes <= 0 || to == from) return;
-  CheckCuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
-                            launch.stream),
-            "copy");
+  Check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
+                        launch.stream),
+        "copy");
 }
 inline void* AllocateDevice(int64_t bytes) {
   void* p = nullptr;
-  CheckCuda(cudaMalloc(&p, static_cast<size_t>(bytes)), "memory for a table");
+  Check(cudaMalloc(&p, static_cast<size_t>(bytes)), "memory for a table");
   return p;
 }
 inline void FreeDevice(void* p) { cudaFree(p); }
 inline void UploadBytes(void* to, const void* from, int64_t bytes) {
-  CheckCuda(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice),
-            "upload of a table");
+  Check(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice),
+        "upload of a table");
   // From pageable memory it may return before the last bytes have arrived, and our streams do not
   // wait for the one it uses.
-  CheckCuda(cudaStreamSynchronize(cudaStreamLegacy), "upload of a table");
+  Check(cudaStreamSynchronize(cudaStreamLegacy), "upload of a table");
 }
 
 __device__ __forceinline__ std::byte* SharedMemory() {
@@ -134,8 +122,8 @@ __device__ __forceinline__ void StoreWords(void* p, const uint32_t (&w)[4]) {
 }
 __device__ __forceinline__ int AtomicAdd(int* p, int v) { return atomicAdd(p, v); }
 // The first to find a fault writes it.
-__device__ __forceinline__ bool ClaimFault(int64_t* fault, int64_t kind) {
-  auto* at = reinterpret_cast<unsigned long long*>(fault);
+__device__ __forceinline__ bool ClaimFault(Fault* fault, Fault::Kind kind) {
+  auto* at = reinterpret_cast<unsigned long long*>(&fault->kind);
   return atomicCAS(at, 0ull, static_cast<unsigned long long>(kind)) == 0ull;
 }
 
@@ -180,9 +168,10 @@ void StoreWords(void* p, const uint32_t (&w)[N]) {
 using emulation::Shuffle;
 using emulation::ShuffleXor;
 inline int AtomicAdd(int* p, int v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
-inline bool ClaimFault(int64_t* fault, int64_t kind) {
-  int64_t none = 0;
-  return __atomic_compare_exchange_n(fault, &none, kind, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+inline bool ClaimFault(Fault* fault, Fault::Kind kind) {
+  Fault::Kind none = Fault::kNone;
+  return __atomic_compare_exchange_n(&fault->kind, &none, kind, false, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED);
 }
 
 #endif
@@ -213,15 +202,12 @@ class DeviceTable {
   T* data_ = nullptr;
 };
 
-// What launches report in Launch::fault[0]: which operand holds an index out of range.
-enum Fault : int64_t { kBadId = 1, kBadIndex = 2, kBadLabel = 3 };
-
-__device__ __forceinline__ void ReportFault(int64_t* fault, int64_t kind, int64_t position,
+__device__ __forceinline__ void ReportFault(Fault* fault, Fault::Kind kind, int64_t position,
                                             int64_t value, int64_t limit) {
   if (!fault || !ClaimFault(fault, kind)) return;
-  fault[1] = position;
-  fault[2] = value;
-  fault[3] = limit;
+  fault->position = position;
+  fault->value = value;
+  fault->limit = limit;
 }
 
 // Sums and maxima over a block of whole warps; every thread gets the result. The order of the

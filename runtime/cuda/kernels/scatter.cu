@@ -13,8 +13,8 @@ struct Sorting {
   Runs rows;
   int64_t count, n, chunk, chunks;  // ids; rows
   int *counters, *totals, *offsets, *order;
-  int64_t* fault;
-  __device__ int64_t Row(int64_t i, int64_t* report) const {
+  Fault* fault;
+  __device__ int64_t Row(int64_t i, Fault* report) const {
     int64_t id = ids.Read(i, report);
     return id < 0 ? -1 : rows.Local(id);
   }
@@ -234,7 +234,7 @@ KernelPtr MakeClear(const TensorView& dx) {
       [to = dx.data, bytes = Bytes(dx)](const Launch& launch) { ClearBytes(launch, to, bytes); });
 }
 
-KernelPtr MakeScatter(const KernelRequest& r, int axis, bool negative, int64_t kind) {
+KernelPtr MakeScatter(const KernelRequest& r, int axis, bool negative, Fault::Kind kind) {
   const TensorView &dy = r.call.in[0], &ids = r.call.in[1], &dx = r.call.out[0];
   auto dim = static_cast<size_t>(axis);
   if (dx.num_elements() == 0) return NoWork();
@@ -248,16 +248,19 @@ KernelPtr MakeScatter(const KernelRequest& r, int axis, bool negative, int64_t k
   return MakeSums(r, s, Product(dx.shape, dim + 1, dx.shape.size()), std::move(positions));
 }
 
-KernelPtr MakeEmbeddingGrad(const KernelRequest& r) { return MakeScatter(r, 0, false, kBadId); }
+KernelPtr MakeEmbeddingGrad(const KernelRequest& r) {
+  return MakeScatter(r, 0, false, Fault::kBadId);
+}
 KernelPtr MakeGatherGrad(const KernelRequest& r) {
-  return MakeScatter(r, Axis(r.call.attrs->Int("axis"), r.call.out[0].rank()), true, kBadIndex);
+  return MakeScatter(r, Axis(r.call.attrs->Int("axis"), r.call.out[0].rank()), true,
+                     Fault::kBadIndex);
 }
 
 // rows[i]: the row of dx, batch and indexed dims flattened, that tuple i picks; -1 in padding.
 struct TupleRows {
   IndexTuple tuple;
   int64_t* rows;
-  int64_t* fault;
+  Fault* fault;
   __device__ void operator()(int64_t i) const { rows[i] = tuple.Offset(i, fault); }
 };
 
@@ -275,7 +278,7 @@ KernelPtr MakeGatherNdGrad(const KernelRequest& r) {
   s.n = dx.num_elements() / cols;
   s.rows.count = 1;
   s.rows.runs[0] = {0, 0, s.n};
-  s.ids = {nullptr, true, s.n, false, kBadIndex, nullptr};
+  s.ids = {nullptr, true, s.n, false, Fault::kBadIndex, nullptr};
   return MakeSums(r, s, cols, std::move(positions),
                   [f, count = s.count](const Launch& launch, std::byte* rows) mutable {
                     f.rows = reinterpret_cast<int64_t*>(rows);

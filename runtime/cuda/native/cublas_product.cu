@@ -11,6 +11,7 @@
 
 #include "runtime/cuda/kernel_choices.h"
 #include "runtime/cuda/kernels/product.h"
+#include "runtime/cuda/native/check.h"
 #include "runtime/cuda/native/cublas_epilogues.h"
 #include "runtime/cuda/native/trial_gpu.h"
 

@@ -27,7 +27,7 @@ class CudaDevice : public Device {
   explicit CudaDevice(int index) : index_(index) {
     Activate();
     sm_count_ = Attribute(cudaDevAttrMultiProcessorCount, index);
-    if (cublasLtCreate(&blas_) != CUBLAS_STATUS_SUCCESS) Refuse("cublasLtCreate", "it failed");
+    if (cublasLtCreate(&blas_) != CUBLAS_STATUS_SUCCESS) ThrowCuda("cublasLtCreate", "it failed");
   }
   ~CudaDevice() override {
     cudaSetDevice(index_);

@@ -59,7 +59,7 @@ class CudnnKernel : public CudaKernel {
       Zero(tensors_.dv, rows * problem_.dv, launch.stream);
     }
     std::string failure = engine_->Run(tensors_, launch.workspace);
-    if (!failure.empty()) Refuse("attention", failure);
+    if (!failure.empty()) ThrowCuda("attention", failure);
   }
   int64_t workspace_bytes() const override { return engine_->workspace_bytes(); }
 
