@@ -35,8 +35,7 @@ class StepRunner {
   // Session::Noted, where ranks are processes.
   virtual int Noted() { return 0; }
 
-  virtual int64_t held_bytes() const = 0;        // by all ranks
-  virtual int64_t collective_bytes() const = 0;  // given to collectives in one step by one rank
+  virtual int64_t held_bytes() const = 0;  // by all ranks
   // Of the ranks of this process; nothing where they are on the host.
   virtual std::optional<GpuMemory> gpu_memory() const { return std::nullopt; }
 

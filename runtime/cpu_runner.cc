@@ -39,7 +39,7 @@ class CpuRank : public StepRunner {
  public:
   CpuRank(const RunnerRequest& request, std::unique_ptr<Communicator> world, int threads,
           const std::vector<std::vector<int>>& groups)
-      : program_(request.programs[static_cast<size_t>(world->rank())]),
+      : program_(request.programs[world->rank()]),
         rank_(program_, request.options, threads, std::move(world), groups, request.read_state) {}
 
   std::byte* Input(int64_t, int buffer) override { return rank_.input(buffer); }
@@ -53,7 +53,6 @@ class CpuRank : public StepRunner {
   }
   const std::byte* Fetch(int64_t, int buffer) override { return rank_.buffer(buffer); }
   int64_t held_bytes() const override { return rank_.held_bytes(); }
-  int64_t collective_bytes() const override { return rank_.collective_bytes(); }
   void StartProfile(int64_t steps) override { rank_.StartProfile(steps); }
   std::vector<std::vector<TimeSpan>> TakeProfile() override { return {rank_.TakeProfile()}; }
   std::vector<std::vector<WorkerSpan>> TakeWorkers() override { return {rank_.TakeWorkers()}; }

@@ -203,7 +203,6 @@ class ProcessRunner final : public StepRunner {
     });
     return sum;
   }
-  int64_t collective_bytes() const override { return local_.rank().collective_bytes(); }
   std::optional<GpuMemory> gpu_memory() const override { return local_.rank().gpu_memory(); }
   double host_seconds() const override { return local_.rank().host_seconds(); }
 
@@ -258,9 +257,7 @@ class ProcessRunner final : public StepRunner {
   void Tell(Order order) const {
     local_.control().Broadcast(&order, sizeof(order) / sizeof(int64_t), DType::kI64, 0);
   }
-  int64_t Bytes(int64_t rank, int buffer) const {
-    return programs_[static_cast<size_t>(rank)].buffers[static_cast<size_t>(buffer)].bytes;
-  }
+  int64_t Bytes(int64_t rank, int buffer) const { return programs_[rank].buffers[buffer].bytes; }
 
   std::span<const Program> programs_;
   mutable Local local_;  // asking the others changes nothing here
@@ -274,7 +271,7 @@ bool Obey(const Order& order, const Program& program, Local& local) {
   Communicator& control = local.control();
   const int buffer = static_cast<int>(order.buffer);
   const bool mine = order.rank == control.rank();
-  auto bytes = [&] { return program.buffers[static_cast<size_t>(buffer)].bytes; };
+  auto bytes = [&] { return program.buffers[buffer].bytes; };
   switch (order.kind) {
     case Order::kInput:
       if (mine) control.Recv(local.Input(buffer), bytes(), DType::kBool, 0);
@@ -322,7 +319,7 @@ std::unique_ptr<StepRunner> MakeProcessRunner(const RunnerRequest& request) {
 
 int ServeProcessRunner(const RunnerRequest& request) {
   Local local(request);
-  const Program& program = request.programs[static_cast<size_t>(request.options.processes->rank())];
+  const Program& program = request.programs[request.options.processes->rank()];
   local.Guarded([&] {
     Order order;
     do {

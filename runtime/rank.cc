@@ -17,6 +17,7 @@
 #include "runtime/describe.h"
 #include "runtime/groups.h"
 #include "runtime/name_input.h"
+#include "runtime/rank_memory.h"
 
 namespace shardc {
 
@@ -64,29 +65,19 @@ Rank::Rank(const Program& program, const SessionOptions& options, int threads,
 void Rank::AllocateBuffers(const StateReader& read_state) {
   std::string who = StrCat("rank ", program_.rank);
   arena_ = AlignedMemory(program_.arena_bytes, who + ", arena");
-  memory_.resize(program_.buffers.size());
+  RankMemory memory;
+  memory.arena = arena_.data();
+  memory.constants = const_cast<std::byte*>(program_.constants.data());
   // Several buffers may name the same state or input.
-  std::map<std::pair<Space, std::string>, std::byte*> named;
   auto place = [&](const NamedBuffer& entry, bool state) {
     const Buffer& b = program_.buffers[entry.buffer];
     owned_.emplace_back(b.bytes, who + ", " + entry.name);
-    named[{b.space, b.name}] = owned_.back().data();
-    memory_[entry.buffer] = owned_.back().data();
+    memory.named[{b.space, b.name}] = owned_.back().data();
     if (state) read_state(program_.rank, entry, b, owned_.back().data());
   };
   for (const NamedBuffer& s : program_.states) place(s, true);
   for (const NamedBuffer& i : program_.inputs) place(i, false);
-  auto* constants = const_cast<std::byte*>(program_.constants.data());
-  for (size_t i = 0; i < program_.buffers.size(); ++i) {
-    const Buffer& b = program_.buffers[RootOf(program_, static_cast<int>(i))];
-    if (b.space == Space::kArena) {
-      memory_[i] = arena_.data() + program_.buffers[i].offset;
-    } else if (b.space == Space::kConstant) {
-      memory_[i] = constants + program_.buffers[i].offset;
-    } else {
-      memory_[i] = named.at({b.space, b.name});
-    }
-  }
+  addresses_ = AddressesOf(program_, memory);
 }
 
 void Rank::PrepareCommunicators(const std::vector<std::vector<int>>& groups) {
@@ -98,8 +89,7 @@ void Rank::PrepareCommunicators(const std::vector<std::vector<int>>& groups) {
 }
 
 TensorView Rank::View(int buffer) const {
-  const Buffer& b = program_.buffers[buffer];
-  return {memory_[buffer], b.type.dtype, b.local_shape, &b.type};
+  return ViewOf(program_.buffers[buffer], addresses_[buffer]);
 }
 
 void Rank::PrepareInstructions() {
@@ -136,16 +126,7 @@ std::unique_ptr<Kernel> Rank::PrepareCollective(size_t at) {
   const Collective& c = program_.collectives[instruction.collective];
   Communicator* group = groups_.at(c.axes).get();
   if (c.kind == CollectiveKind::kSendRecv) return PrepareTransfer(at, group);
-  std::vector<Buffers> buffers;
-  for (size_t i = 0; i < instruction.operands.size(); ++i) {
-    int in = instruction.operands[i], out = instruction.results[i];
-    int64_t count = NumElements(program_.buffers[in].local_shape);
-    collective_bytes_ += program_.buffers[in].bytes;
-    if (c.kind == CollectiveKind::kReduceScatter || c.kind == CollectiveKind::kAllToAll) {
-      count /= group->size();
-    }
-    buffers.push_back({memory_[in], memory_[out], count, c.dtype});
-  }
+  const std::vector<Buffers> buffers = BuffersOf(program_, instruction, addresses_);
   ReduceOp op = c.max ? ReduceOp::kMax : ReduceOp::kSum;
   switch (c.kind) {
     case CollectiveKind::kAllReduce:
@@ -168,11 +149,9 @@ std::unique_ptr<Kernel> Rank::PrepareTransfer(size_t at, Communicator* group) {
   const Collective& c = program_.collectives[instruction.collective];
   const bool sends = Sends(program_, c);
   std::vector<Transfer> transfers;
-  for (int b : sends ? instruction.operands : instruction.results) {
-    if (sends) collective_bytes_ += program_.buffers[b].bytes;
+  for (const Buffers& b : BuffersOf(program_, instruction, addresses_)) {
     transfers.push_back({sends ? Transfer::Kind::kSend : Transfer::Kind::kRecv, PeerOf(program_, c),
-                         sends ? memory_[b] : nullptr, sends ? nullptr : memory_[b],
-                         NumElements(program_.buffers[b].local_shape), c.dtype});
+                         b.send, b.recv, b.count, b.dtype});
   }
   if (!sends) return MakeKernel([=] { group->Exchange(transfers); });
   Step_& step = steps_[at];
@@ -200,7 +179,7 @@ void Rank::Described(size_t i, const Body& body) const {
 
 void Rank::FinishSends(size_t i, bool traced) {
   for (int send : sends_to_finish_[i]) {
-    Step_& step = steps_[static_cast<size_t>(send)];
+    Step_& step = steps_[send];
     const int64_t begin = traced ? RankProfile::Now() : 0;
     Described(static_cast<size_t>(send), [&] {
       for (int64_t ticket : step.tickets) step.sends->FinishSend(ticket);
@@ -233,7 +212,7 @@ void Rank::RunTraced(size_t i, TimeSpan& span) {
   span.end_ns = RankProfile::Now();
   cpu::TraceTeams(nullptr);
   for (int t = 1; t < threads_; ++t) {
-    const auto& [begin, end] = teams_.spans[static_cast<size_t>(t)];
+    const auto& [begin, end] = teams_.spans[t];
     if (begin != 0) workers_.push_back({profiled_steps_, i, t, {begin, end}});
   }
 }
@@ -271,7 +250,7 @@ void Rank::Abort(const std::string& reason) noexcept { world_->Abort(reason); }
 void Rank::CheckNumerics(size_t i) const {
   for (int r : program_.instructions[i].results) {
     const Buffer& b = program_.buffers[r];
-    int64_t at = FindNan(memory_[r], b.type.dtype, NumElements(b.local_shape));
+    int64_t at = FindNan(addresses_[r], b.type.dtype, NumElements(b.local_shape));
     if (at >= 0) ThrowNan(program_, i, r, at);
   }
 }

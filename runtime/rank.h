@@ -46,10 +46,9 @@ class Rank {
   // Makes all other ranks leave.
   void Abort(const std::string& reason) noexcept;
 
-  std::byte* input(int buffer) { return memory_[buffer]; }
-  const std::byte* buffer(int id) const { return memory_[id]; }
+  std::byte* input(int buffer) { return addresses_[buffer]; }
+  const std::byte* buffer(int id) const { return addresses_[id]; }
   int64_t held_bytes() const;
-  int64_t collective_bytes() const { return collective_bytes_; }
   void StartProfile(int64_t steps);
   std::vector<TimeSpan> TakeProfile() { return profile_.Take(); }
   std::vector<WorkerSpan> TakeWorkers() { return std::exchange(workers_, {}); }
@@ -77,8 +76,8 @@ class Rank {
   const SessionOptions& options_;
   int threads_;
   AlignedMemory arena_;
-  std::vector<AlignedMemory> owned_;  // states and inputs
-  std::vector<std::byte*> memory_;    // by buffer
+  std::vector<AlignedMemory> owned_;   // states and inputs
+  std::vector<std::byte*> addresses_;  // by buffer
   // After the memory, so that they go first: a peer may still read what is sent.
   std::unique_ptr<Communicator> world_;
   std::map<std::vector<int>, std::unique_ptr<Communicator>> groups_;
@@ -90,7 +89,6 @@ class Rank {
   };
   std::vector<Step_> steps_;
   std::vector<std::vector<int>> sends_to_finish_;
-  int64_t collective_bytes_ = 0;
   RankProfile profile_;
   cpu::TeamTrace teams_;  // of the instruction that runs
   std::vector<WorkerSpan> workers_;

@@ -87,7 +87,7 @@ class Session::Impl {
     SHARDC_CHECK(!parts.empty(), name);
     const Entry& first = *parts[0];
     Shape shape = first.type.shape;
-    if (first.name != name) shape[static_cast<size_t>(first.piece.dim)] = first.piece.whole_size;
+    if (first.name != name) shape[first.piece.dim] = first.piece.whole_size;
     return TensorType(first.type.dtype, shape);
   }
 
@@ -103,7 +103,7 @@ class Session::Impl {
       HostTensor piece(type.dtype, shape);
       GatherPart(*part, piece.raw());
       Shape at(shape.size());
-      at[static_cast<size_t>(part->piece.dim)] = part->piece.start;
+      at[part->piece.dim] = part->piece.start;
       CopyBox(piece.raw(), shape, Shape(shape.size()), whole.raw(), type.shape, at, shape,
               DTypeSize(type.dtype));
     }
@@ -147,7 +147,7 @@ class Session::Impl {
       for (const NamedBuffer& b : p.*list) {
         auto [it, fresh] = at.try_emplace(b.name, entries.size());
         if (fresh) {
-          entries.push_back({b.name, b.piece, p.buffers[static_cast<size_t>(b.buffer)].type, {}});
+          entries.push_back({b.name, b.piece, p.buffers[b.buffer].type, {}});
         }
         entries[it->second].places.emplace_back(static_cast<int64_t>(r), b.buffer);
       }
@@ -238,7 +238,15 @@ int64_t Session::arena_bytes() const {
 
 int64_t Session::peak_bytes() const { return impl_->runner_->held_bytes(); }
 
-int64_t Session::collective_bytes() const { return impl_->runner_->collective_bytes(); }
+int64_t Session::collective_bytes() const {
+  int64_t bytes = 0;
+  const Program& program = impl_->programs_[0];
+  for (const Instruction& i : program.instructions) {
+    if (i.collective < 0) continue;
+    for (int b : i.operands) bytes += program.buffers[b].bytes;
+  }
+  return bytes;
+}
 
 std::optional<GpuMemory> Session::gpu_memory() const { return impl_->runner_->gpu_memory(); }
 

@@ -73,7 +73,7 @@ class Session {
 
   int64_t arena_bytes() const;       // of one rank, the largest
   int64_t peak_bytes() const;        // all ranks: arenas, states, inputs, what kernels hold
-  int64_t collective_bytes() const;  // handed to collectives in one step by one rank
+  int64_t collective_bytes() const;  // handed to collectives in one step by rank 0
   std::optional<GpuMemory> gpu_memory() const;  // StepRunner::gpu_memory
   // Of the last step: what the host did besides waiting for GPUs. 0 where ranks are on the host.
   double host_seconds() const;

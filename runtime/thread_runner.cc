@@ -37,7 +37,6 @@ class ThreadRunner : public StepRunner {
     for (const auto& r : ranks_) n += r->held_bytes();
     return n;
   }
-  int64_t collective_bytes() const override { return ranks_[0]->collective_bytes(); }
   std::optional<GpuMemory> gpu_memory() const override {
     std::optional<GpuMemory> sum;
     for (const auto& r : ranks_) {

@@ -47,7 +47,6 @@ class Executor {
 
   int64_t held_bytes() const;
   int64_t workspace_bytes() const;  // of these
-  int64_t collective_bytes() const { return ranks_[0]->collective_bytes(); }
   // Of the last step, without what it waited for the GPU.
   double host_seconds() const { return host_seconds_; }
   // Whether steps are replayed as a graph; why not, when that was tried and did not work.

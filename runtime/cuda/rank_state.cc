@@ -1,36 +1,32 @@
 #include "runtime/cuda/rank_state.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "ir/diagnostic.h"
 #include "ir/ops/reference_util.h"
 #include "ir/place_in_whole.h"
 #include "runtime/describe.h"
-#include "runtime/groups.h"
 #include "runtime/name_input.h"
+#include "runtime/rank_memory.h"
 
 namespace shardc::cuda {
 namespace {
 
-constexpr int64_t kFaultWords = 4;
-
-// What a kernel has found, as Launch::fault says it.
-Diagnostic FaultIn(const Program& program, const Instruction& instruction, int64_t kind,
-                   int64_t position, int64_t value, int64_t limit) {
+Diagnostic OutOfRange(const Program& program, const Instruction& instruction, const Fault& fault) {
   const Attributes& attrs = instruction.attrs;
   const Buffer& indices = program.buffers[IndicesOf(program, instruction)];
-  Shape place = PlaceOf(position, indices.type.shape);
+  Shape place = PlaceOf(fault.position, indices.type.shape);
   const Shape origin = OriginOf(attrs, indices.type.rank());
   for (size_t d = 0; d < place.size(); ++d) place[d] += origin[d];
   std::optional<int64_t> ignored;
-  if (kind == 3) ignored = attrs.Int("ignore_index", -100);
-  return reference::OutOfRange(instruction.op,
-                               kind == 1   ? "ids"
-                               : kind == 3 ? "labels"
-                                           : "indices",
-                               place, value, kind == 2 ? -limit : 0, limit, ignored);
+  if (fault.kind == Fault::kBadLabel) ignored = attrs.Int("ignore_index", -100);
+  const char* operand = fault.kind == Fault::kBadId      ? "ids"
+                        : fault.kind == Fault::kBadLabel ? "labels"
+                                                         : "indices";
+  const int64_t least = fault.kind == Fault::kBadIndex ? -fault.limit : 0;
+  return reference::OutOfRange(instruction.op, operand, place, fault.value, least, fault.limit,
+                               ignored);
 }
 
 }  // namespace
@@ -54,7 +50,7 @@ MemoryLayout LayOut(const Program& program) {
     const bool may = IndicesOf(program, i) >= 0;
     out.fault_slot.push_back(may ? static_cast<int>(out.fault_slots++) : -1);
   }
-  out.faults = take(out.fault_slots * kFaultWords * static_cast<int64_t>(sizeof(int64_t)));
+  out.faults = take(out.fault_bytes());
   return out;
 }
 
@@ -83,23 +79,15 @@ void RankState::Place(Carrier& carrier) {
   } else {
     all_ = Memory(device_, layout_.bytes, who + ", arena and states");
   }
-  faults_host_ = Memory(device_, fault_bytes(), who, true);
-  memory_.resize(program_.buffers.size());
-  for (size_t i = 0; i < memory_.size(); ++i) {
-    const Buffer& root = program_.buffers[RootOf(program_, static_cast<int>(i))];
-    if (root.space == Space::kArena) {
-      memory_[i] = all_.data() + layout_.arena + program_.buffers[i].offset;
-    } else if (root.space == Space::kConstant) {
-      memory_[i] = all_.data() + layout_.constants + program_.buffers[i].offset;
-    } else {
-      memory_[i] = all_.data() + layout_.named.at({root.space, root.name});
-    }
-  }
+  faults_host_ = Memory(device_, layout_.fault_bytes(), who, true);
+  RankMemory memory{all_.data() + layout_.arena, all_.data() + layout_.constants, {}};
+  for (const auto& [name, offset] : layout_.named) memory.named[name] = all_.data() + offset;
+  addresses_ = AddressesOf(program_, memory);
   for (const NamedBuffer& entry : program_.inputs) {
     const Buffer& b = program_.buffers[entry.buffer];
     Staged& staged = inputs_[b.name];
     if (staged.to) continue;
-    staged.to = memory_[entry.buffer];
+    staged.to = addresses_[entry.buffer];
     staged.host = Memory(device_, b.bytes, who + ", " + entry.name, true);
   }
 }
@@ -120,7 +108,7 @@ void RankState::LoadStates(const StateReader& read_state) {
     const Buffer& b = program_.buffers[state.buffer];
     if (b.bytes > 0) std::memset(host.data(), 0, static_cast<size_t>(b.bytes));
     read_state(program_.rank, state, b, host.data());
-    send(memory_[state.buffer], b.bytes);
+    send(addresses_[state.buffer], b.bytes);
   }
   if (!program_.constants.empty()) {
     std::memcpy(host.data(), program_.constants.data(), program_.constants.size());
@@ -129,8 +117,7 @@ void RankState::LoadStates(const StateReader& read_state) {
 }
 
 TensorView RankState::View(int buffer) const {
-  const Buffer& b = program_.buffers[buffer];
-  return {memory_[buffer], b.type.dtype, b.local_shape, &b.type};
+  return ViewOf(program_.buffers[buffer], addresses_[buffer]);
 }
 
 void RankState::MakeKernels(const KernelMaker& make_kernel) {
@@ -268,73 +255,37 @@ void RankState::EnqueueKernel(int instruction) {
 }
 
 Member RankState::MemberOf(int instruction, int stream) const {
-  const Instruction& i = program_.instructions[instruction];
-  const Collective& c = program_.collectives[i.collective];
-  Member m{program_.rank, streams_[stream].get(), {}};
-  if (c.kind == CollectiveKind::kSendRecv) {
-    const bool sends = Sends(program_, c);
-    for (int b : sends ? i.operands : i.results) {
-      m.buffers.push_back({sends ? memory_[b] : nullptr, sends ? nullptr : memory_[b],
-                           NumElements(program_.buffers[b].local_shape), c.dtype});
-    }
-    return m;
-  }
-  for (size_t k = 0; k < i.operands.size(); ++k) {
-    int64_t count = NumElements(program_.buffers[i.operands[k]].local_shape);
-    if (c.kind == CollectiveKind::kReduceScatter || c.kind == CollectiveKind::kAllToAll) {
-      count /= program_.mesh.GroupSize(c.axes);
-    }
-    m.buffers.push_back({memory_[i.operands[k]], memory_[i.results[k]], count, c.dtype});
-  }
-  return m;
+  return {program_.rank, streams_[stream].get(),
+          BuffersOf(program_, program_.instructions[instruction], addresses_)};
 }
 
-int64_t RankState::fault_bytes() const {
-  return layout_.fault_slots * kFaultWords * static_cast<int64_t>(sizeof(int64_t));
-}
-
-int64_t* RankState::FaultOf(int instruction) const {
-  const int slot = layout_.fault_slot[static_cast<size_t>(instruction)];
-  if (slot < 0) return nullptr;
-  return reinterpret_cast<int64_t*>(all_.data() + layout_.faults) + slot * kFaultWords;
+Fault* RankState::FaultOf(int instruction) const {
+  const int slot = layout_.fault_slot[instruction];
+  return slot < 0 ? nullptr : reinterpret_cast<Fault*>(all_.data() + layout_.faults) + slot;
 }
 
 void RankState::ClearFaults(Stream s) {
-  if (fault_bytes() > 0 && !faults_clear_) {
-    device_.Fill(all_.data() + layout_.faults, 0, fault_bytes(), s);
+  if (layout_.fault_slots > 0 && !faults_clear_) {
+    device_.Fill(all_.data() + layout_.faults, 0, layout_.fault_bytes(), s);
   }
   faults_clear_ = false;  // until the step has ended without one
 }
 
 void RankState::ReadFaults(Stream s) {
-  if (fault_bytes() == 0) return;
-  device_.CopyOut(faults_host_.data(), all_.data() + layout_.faults, fault_bytes(), s);
+  if (layout_.fault_slots == 0) return;
+  device_.CopyOut(faults_host_.data(), all_.data() + layout_.faults, layout_.fault_bytes(), s);
 }
 
 void RankState::CheckFaults() {
+  const auto* faults = reinterpret_cast<const Fault*>(faults_host_.data());
   for (size_t i = 0; i < layout_.fault_slot.size(); ++i) {
-    if (layout_.fault_slot[i] < 0) continue;
-    std::array<int64_t, kFaultWords> fault;
-    std::memcpy(fault.data(),
-                faults_host_.data() + layout_.fault_slot[i] * static_cast<int>(sizeof(fault)),
-                sizeof(fault));
-    const auto [kind, position, value, limit] = fault;
-    if (kind == 0) continue;
-    throw NameInput(program_, i,
-                    FaultIn(program_, program_.instructions[i], kind, position, value, limit));
+    const int slot = layout_.fault_slot[i];
+    if (slot < 0 || faults[slot].kind == Fault::kNone) continue;
+    throw NameInput(program_, i, OutOfRange(program_, program_.instructions[i], faults[slot]));
   }
   faults_clear_ = true;
 }
 
 int64_t RankState::held_bytes() const { return all_.bytes() + workspace_.bytes(); }
-
-int64_t RankState::collective_bytes() const {
-  int64_t n = 0;
-  for (const Instruction& i : program_.instructions) {
-    if (i.collective < 0) continue;
-    for (int b : i.operands) n += program_.buffers[b].bytes;
-  }
-  return n;
-}
 
 }  // namespace shardc::cuda

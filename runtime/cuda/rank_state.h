@@ -26,9 +26,10 @@ struct MemoryLayout {
   int64_t arena = 0;
   std::map<std::pair<Space, std::string>, int64_t> named;  // states and inputs
   int64_t constants = 0;
-  int64_t faults = 0;           // for each slot 4 x i64, see Launch::fault
+  int64_t faults = 0;           // a Fault for each slot
   std::vector<int> fault_slot;  // by instruction; -1: it has no indices that could be wrong
   int64_t fault_slots = 0;
+  int64_t fault_bytes() const { return fault_slots * static_cast<int64_t>(sizeof(Fault)); }
   int64_t bytes = 0;
 };
 inline constexpr int64_t kDeviceAlignment = 256;
@@ -50,7 +51,7 @@ class RankState {
 
   const Program& program() const { return program_; }
   Stream stream(int i) const { return streams_[i].get(); }
-  std::byte* memory(int buffer) const { return memory_[buffer]; }
+  std::byte* memory(int buffer) const { return addresses_[buffer]; }
 
   std::byte* Input(int buffer);
   // Enqueues copies of the inputs that changed.
@@ -71,7 +72,6 @@ class RankState {
 
   int64_t held_bytes() const;
   int64_t workspace_bytes() const { return workspace_.bytes(); }
-  int64_t collective_bytes() const;
 
  private:
   void Place(Carrier& carrier);
@@ -80,8 +80,7 @@ class RankState {
   int64_t WorkspaceOfKernels() const;
   void TakeWorkspace(int64_t bytes);
   TensorView View(int buffer) const;
-  int64_t* FaultOf(int instruction) const;
-  int64_t fault_bytes() const;
+  Fault* FaultOf(int instruction) const;
 
   struct Prepared {
     std::vector<TensorView> in, out;  // what the kernel's call refers to
@@ -99,7 +98,7 @@ class RankState {
   const Schedule& schedule_;
   MemoryLayout layout_;
   Memory all_;
-  std::vector<std::byte*> memory_;  // by buffer
+  std::vector<std::byte*> addresses_;  // by buffer
   std::map<std::string, Staged> inputs_;
   std::vector<OwnedStream> streams_;
   std::vector<std::unique_ptr<OwnedEvent>> events_;   // by item; null where nothing waits

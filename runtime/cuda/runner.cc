@@ -79,7 +79,6 @@ class GpuRunner : public StepRunner {
     return executor_->Fetch(Local(rank), buffer);
   }
   int64_t held_bytes() const override { return executor_->held_bytes(); }
-  int64_t collective_bytes() const override { return executor_->collective_bytes(); }
   std::optional<GpuMemory> gpu_memory() const override {
     device_->Activate();
     const int64_t taken = device_->UsedBytes() - used_before_;
@@ -127,7 +126,7 @@ void CheckClaims(const Claim& mine, int gpus, Communicator& world) {
   world.AllGather(&mine, all.data(), sizeof(Claim), DType::kBool);
   const char* fix = "start as many processes on each machine as it has GPUs";
   for (int r = 0; r < world.size(); ++r) {
-    const Claim& claim = all[static_cast<size_t>(r)];
+    const Claim& claim = all[r];
     auto same = std::find_if(all.begin(), all.begin() + r,
                              [&](const Claim& c) { return c.gpu == claim.gpu; });
     if (claim.number >= 0 && same == all.begin() + r) continue;
