@@ -57,12 +57,18 @@ bool Mask(const KernelRequest& r, size_t at, const AttentionShape& shape, Attent
   return true;
 }
 
-// Whether the `count` operands from `first` on and the results, lse apart, have the type.
-bool HaveType(const KernelRequest& r, size_t first, size_t count, DType type) {
+// make(T(), the kernel) for the type that the `count` operands from `first` on and the first result
+// have; null for one that has no kernel.
+template <typename F32, typename Bf16, typename Make>
+std::unique_ptr<Kernel> MakeForType(const KernelRequest& r, size_t first, size_t count, F32 f32,
+                                    Bf16 bf16, const Make& make) {
+  const DType type = r.call.out[0].dtype;
   for (size_t i = first; i < first + count; ++i) {
-    if (r.call.in[i].dtype != type) return false;
+    if (r.call.in[i].dtype != type) return nullptr;
   }
-  return r.call.out[0].dtype == type;
+  if (type == DType::kF32) return make(float(), f32);
+  if (type == DType::kBF16) return make(uint16_t(), bf16);
+  return nullptr;
 }
 
 // Runs the kernel with what the attributes and the step of each run say is dropped. `o`: the result
@@ -87,64 +93,58 @@ std::unique_ptr<Kernel> MakeDropping(const KernelRequest& r, Args args, Run run,
   });
 }
 
-template <typename T, typename Run>
-std::unique_ptr<Kernel> MakeForward(const KernelRequest& r, Run run) {
-  Layout layout{r.call.attrs->String("layout", "bhsd") == "bshd"};
-  AttentionForwardArgsOf<T> args;
-  if (!Shapes(r, 0, layout, &args.shape) || !Mask(r, 3, args.shape, &args.mask)) return nullptr;
-  auto in = [&](size_t i) { return r.call.in[i].as<const T>(); };
-  args.q = in(0);
-  args.q_strides = layout.strides(r.call.in[0].shape);
-  args.k = in(1);
-  args.k_strides = layout.strides(r.call.in[1].shape);
-  args.v = in(2);
-  args.v_strides = layout.strides(r.call.in[2].shape);
-  args.o = r.call.out[0].as<T>();
-  args.o_strides = layout.strides(r.call.out[0].shape);
-  args.lse = Out(r, 1);
-  return MakeDropping(r, args, run, r.call.out[0], !layout.bshd);
-}
-
 std::unique_ptr<Kernel> MakeForward(const KernelRequest& r) {
-  const AttentionKernels& k = Kernels().attention;
-  if (HaveType(r, 0, 3, DType::kF32)) return MakeForward<float>(r, k.forward);
-  if (HaveType(r, 0, 3, DType::kBF16)) return MakeForward<uint16_t>(r, k.forward_bf16);
-  return nullptr;
-}
-
-template <typename T, typename Run>
-std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r, Run run) {
-  Layout layout{r.call.attrs->String("layout", "bhsd") == "bshd"};
-  AttentionBackwardArgsOf<T> args;
-  if (!Shapes(r, 1, layout, &args.shape) || !Mask(r, 6, args.shape, &args.mask)) return nullptr;
-  auto in = [&](size_t i) { return r.call.in[i].as<const T>(); };
-  auto out = [&](size_t i) { return r.call.out[i].as<T>(); };
-  auto strides = [&](const TensorView& v) { return layout.strides(v.shape); };
-  args.d_o = in(0);
-  args.d_o_strides = strides(r.call.in[0]);
-  args.q = in(1);
-  args.q_strides = strides(r.call.in[1]);
-  args.k = in(2);
-  args.k_strides = strides(r.call.in[2]);
-  args.v = in(3);
-  args.v_strides = strides(r.call.in[3]);
-  args.o = in(4);
-  args.o_strides = strides(r.call.in[4]);
-  args.lse = In(r, 5);
-  args.dq = out(0);
-  args.dq_strides = strides(r.call.out[0]);
-  args.dk = out(1);
-  args.dk_strides = strides(r.call.out[1]);
-  args.dv = out(2);
-  args.dv_strides = strides(r.call.out[2]);
-  return MakeDropping(r, args, run, r.call.in[0], !layout.bshd);
+  const AttentionKernels& kernels = Kernels().attention;
+  const auto make = [&](auto type, auto run) -> std::unique_ptr<Kernel> {
+    using T = decltype(type);
+    Layout layout{r.call.attrs->String("layout", "bhsd") == "bshd"};
+    AttentionForwardArgsOf<T> args;
+    if (!Shapes(r, 0, layout, &args.shape) || !Mask(r, 3, args.shape, &args.mask)) return nullptr;
+    auto in = [&](size_t i) { return r.call.in[i].as<const T>(); };
+    args.q = in(0);
+    args.q_strides = layout.strides(r.call.in[0].shape);
+    args.k = in(1);
+    args.k_strides = layout.strides(r.call.in[1].shape);
+    args.v = in(2);
+    args.v_strides = layout.strides(r.call.in[2].shape);
+    args.o = r.call.out[0].as<T>();
+    args.o_strides = layout.strides(r.call.out[0].shape);
+    args.lse = Out(r, 1);
+    return MakeDropping(r, args, run, r.call.out[0], !layout.bshd);
+  };
+  return MakeForType(r, 0, 3, kernels.forward, kernels.forward_bf16, make);
 }
 
 std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r) {
-  const AttentionKernels& k = Kernels().attention;
-  if (HaveType(r, 0, 5, DType::kF32)) return MakeBackward<float>(r, k.backward);
-  if (HaveType(r, 0, 5, DType::kBF16)) return MakeBackward<uint16_t>(r, k.backward_bf16);
-  return nullptr;
+  const AttentionKernels& kernels = Kernels().attention;
+  const auto make = [&](auto type, auto run) -> std::unique_ptr<Kernel> {
+    using T = decltype(type);
+    Layout layout{r.call.attrs->String("layout", "bhsd") == "bshd"};
+    AttentionBackwardArgsOf<T> args;
+    if (!Shapes(r, 1, layout, &args.shape) || !Mask(r, 6, args.shape, &args.mask)) return nullptr;
+    auto in = [&](size_t i) { return r.call.in[i].as<const T>(); };
+    auto out = [&](size_t i) { return r.call.out[i].as<T>(); };
+    auto strides = [&](const TensorView& v) { return layout.strides(v.shape); };
+    args.d_o = in(0);
+    args.d_o_strides = strides(r.call.in[0]);
+    args.q = in(1);
+    args.q_strides = strides(r.call.in[1]);
+    args.k = in(2);
+    args.k_strides = strides(r.call.in[2]);
+    args.v = in(3);
+    args.v_strides = strides(r.call.in[3]);
+    args.o = in(4);
+    args.o_strides = strides(r.call.in[4]);
+    args.lse = In(r, 5);
+    args.dq = out(0);
+    args.dq_strides = strides(r.call.out[0]);
+    args.dk = out(1);
+    args.dk_strides = strides(r.call.out[1]);
+    args.dv = out(2);
+    args.dv_strides = strides(r.call.out[2]);
+    return MakeDropping(r, args, run, r.call.in[0], !layout.bshd);
+  };
+  return MakeForType(r, 0, 5, kernels.backward, kernels.backward_bf16, make);
 }
 
 // q, k and v as neighbours in [b, s, 3 h, d], and o as [b, s, h, d].
@@ -169,65 +169,59 @@ struct Packed {
   }
 };
 
-template <typename T, typename Run>
-std::unique_ptr<Kernel> MakePacked(const KernelRequest& r, Run run) {
-  const Packed p(r, r.call.in[0], r.call.out[0]);
-  const T* x = r.call.in[0].as<const T>();
-  const AttentionForwardArgsOf<T> args{.shape = p.shape,
-                                       .q = x,
-                                       .q_strides = p.part,
-                                       .k = x + p.size,
-                                       .k_strides = p.part,
-                                       .v = x + 2 * p.size,
-                                       .v_strides = p.part,
-                                       .mask = {},
-                                       .dropout = {},
-                                       .o = r.call.out[0].as<T>(),
-                                       .o_strides = p.o,
-                                       .lse = Out(r, 1)};
-  return MakeDropping(r, args, run, r.call.out[0], false);
-}
-
 std::unique_ptr<Kernel> MakePacked(const KernelRequest& r) {
-  const AttentionKernels& k = Kernels().attention;
-  if (HaveType(r, 0, 1, DType::kF32)) return MakePacked<float>(r, k.forward);
-  if (HaveType(r, 0, 1, DType::kBF16)) return MakePacked<uint16_t>(r, k.forward_bf16);
-  return nullptr;
-}
-
-template <typename T, typename Run>
-std::unique_ptr<Kernel> MakePackedBackward(const KernelRequest& r, Run run) {
-  const Packed p(r, r.call.in[1], r.call.in[2]);
-  const T* x = r.call.in[1].as<const T>();
-  T* dx = r.call.out[0].as<T>();
-  const AttentionBackwardArgsOf<T> args{.shape = p.shape,
-                                        .q = x,
-                                        .q_strides = p.part,
-                                        .k = x + p.size,
-                                        .k_strides = p.part,
-                                        .v = x + 2 * p.size,
-                                        .v_strides = p.part,
-                                        .mask = {},
-                                        .dropout = {},
-                                        .o = r.call.in[2].as<const T>(),
-                                        .o_strides = p.o,
-                                        .lse = In(r, 3),
-                                        .d_o = r.call.in[0].as<const T>(),
-                                        .d_o_strides = p.o,
-                                        .dq = dx,
-                                        .dq_strides = p.part,
-                                        .dk = dx + p.size,
-                                        .dk_strides = p.part,
-                                        .dv = dx + 2 * p.size,
-                                        .dv_strides = p.part};
-  return MakeDropping(r, args, run, r.call.in[0], false);
+  const AttentionKernels& kernels = Kernels().attention;
+  const auto make = [&](auto type, auto run) -> std::unique_ptr<Kernel> {
+    using T = decltype(type);
+    const Packed p(r, r.call.in[0], r.call.out[0]);
+    const T* x = r.call.in[0].as<const T>();
+    const AttentionForwardArgsOf<T> args{.shape = p.shape,
+                                         .q = x,
+                                         .q_strides = p.part,
+                                         .k = x + p.size,
+                                         .k_strides = p.part,
+                                         .v = x + 2 * p.size,
+                                         .v_strides = p.part,
+                                         .mask = {},
+                                         .dropout = {},
+                                         .o = r.call.out[0].as<T>(),
+                                         .o_strides = p.o,
+                                         .lse = Out(r, 1)};
+    return MakeDropping(r, args, run, r.call.out[0], false);
+  };
+  return MakeForType(r, 0, 1, kernels.forward, kernels.forward_bf16, make);
 }
 
 std::unique_ptr<Kernel> MakePackedBackward(const KernelRequest& r) {
-  const AttentionKernels& k = Kernels().attention;
-  if (HaveType(r, 0, 3, DType::kF32)) return MakePackedBackward<float>(r, k.backward);
-  if (HaveType(r, 0, 3, DType::kBF16)) return MakePackedBackward<uint16_t>(r, k.backward_bf16);
-  return nullptr;
+  const AttentionKernels& kernels = Kernels().attention;
+  const auto make = [&](auto type, auto run) -> std::unique_ptr<Kernel> {
+    using T = decltype(type);
+    const Packed p(r, r.call.in[1], r.call.in[2]);
+    const T* x = r.call.in[1].as<const T>();
+    T* dx = r.call.out[0].as<T>();
+    const AttentionBackwardArgsOf<T> args{.shape = p.shape,
+                                          .q = x,
+                                          .q_strides = p.part,
+                                          .k = x + p.size,
+                                          .k_strides = p.part,
+                                          .v = x + 2 * p.size,
+                                          .v_strides = p.part,
+                                          .mask = {},
+                                          .dropout = {},
+                                          .o = r.call.in[2].as<const T>(),
+                                          .o_strides = p.o,
+                                          .lse = In(r, 3),
+                                          .d_o = r.call.in[0].as<const T>(),
+                                          .d_o_strides = p.o,
+                                          .dq = dx,
+                                          .dq_strides = p.part,
+                                          .dk = dx + p.size,
+                                          .dk_strides = p.part,
+                                          .dv = dx + 2 * p.size,
+                                          .dv_strides = p.part};
+    return MakeDropping(r, args, run, r.call.in[0], false);
+  };
+  return MakeForType(r, 0, 3, kernels.backward, kernels.backward_bf16, make);
 }
 
 constexpr Binding kBindings[] = {{"attention", MakeForward},

@@ -1,10 +1,10 @@
 // Blocked ("flash") attention, forward and backward: no s x s matrix is ever stored.
 //
-//   s[i, j] = scale * q[i] . k[j] + mask[i, j]     p = softmax over the visible j     o[i] = sum_j
-//   p[i, j] v[j] lse[i]  = log sum_j exp(s[i, j])
+//   s[i, j] = scale * q[i] . k[j] + mask[i, j]     p = softmax over the visible j
+//   o[i] = sum_j p[i, j] v[j]     lse[i] = log sum_j exp(s[i, j])
 //
-// Formulas: Dao et al., "FlashAttention" (2022), Algorithms 1 and 2; backward with D[i] = do[i] .
-// o[i]:
+// Formulas: Dao et al., "FlashAttention" (2022), Algorithms 1 and 2; backward, where D[i] is the
+// dot product of do[i] and o[i]:
 //   p = exp(s - lse)   dv = p^T do   ds = p * (do v^T - D) * scale   dq = ds k   dk = ds^T q
 // Dropout multiplies p where it meets v, and do v^T, by z[i, j]: 0 or 1 / (1 - ratio), drawn again
 // wherever it is needed.
@@ -27,8 +27,8 @@ struct HeadStrides {
 
 struct AttentionShape {
   int64_t batch = 0;
-  int64_t q_heads =
-      0;  // a multiple of kv_heads: query head h reads kv head h / (q_heads / kv_heads)
+  // A multiple of kv_heads: query head h reads kv head h / (q_heads / kv_heads).
+  int64_t q_heads = 0;
   int64_t kv_heads = 0;
   int64_t q_len = 0;
   int64_t kv_len = 0;
