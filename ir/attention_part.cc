@@ -16,7 +16,7 @@ ProbabilityPlaces PlacesOfProbabilities(const KernelCall& call, const TensorView
   Shape local, global;
   std::vector<std::vector<Run>> runs;
   for (int d : {0, head, query}) {
-    local.push_back(rows.shape[static_cast<size_t>(d)]);
+    local.push_back(rows.shape[d]);
     global.push_back(call.GlobalDim(rows, d));
     runs.push_back(call.Runs(rows, d));
   }

@@ -27,7 +27,7 @@ std::vector<std::vector<int64_t>> PlacesOfDims(const Attributes& attrs, const Sh
     places[d].assign(static_cast<size_t>(local[d]), -1);
     for (const Run& run : runs[d]) {
       for (int64_t j = 0; j < run.size; ++j) {
-        places[d][static_cast<size_t>(run.local + j)] = (origin[d] + run.global + j) * stride;
+        places[d][run.local + j] = (origin[d] + run.global + j) * stride;
       }
     }
   }

@@ -15,12 +15,12 @@ Shape PlaceInWhole(const KernelCall& call, const TensorView& view, int64_t eleme
   Shape place = PlaceOf(element, view.shape);
   const Shape origin = OriginOf(*call.attrs, view.rank());
   for (int d = 0; d < view.rank(); ++d) {
-    int64_t& at = place[static_cast<size_t>(d)];
+    int64_t& at = place[d];
     const std::vector<Run> runs = call.Runs(view, d);
     auto run = std::ranges::find_if(
         runs, [&](const Run& r) { return r.local <= at && at < r.local + r.size; });
     SHARDC_CHECK(run != runs.end(), "element ", element, " is padding");
-    at += run->global - run->local + origin[static_cast<size_t>(d)];
+    at += run->global - run->local + origin[d];
   }
   return place;
 }

@@ -52,7 +52,7 @@ std::vector<std::vector<int>> SendsToFinish(const Program& program) {
       return true;
     });
     const int c = list[i].collective;
-    if (c >= 0 && program.collectives[static_cast<size_t>(c)].kind == CollectiveKind::kSendRecv &&
+    if (c >= 0 && program.collectives[c].kind == CollectiveKind::kSendRecv &&
         list[i].results.empty()) {
       open.push_back({static_cast<int>(i), std::move(accesses)});
     }

@@ -161,7 +161,7 @@ PieceMoves PlanPieces(const KernelRequest& r, bool pack) {
   m.whole_runs = r.call.Runs(*m.whole, m.dim);
   m.piece.assign(m.staged->shape.begin() + 1, m.staged->shape.end());
   m.piece_bytes = NumElements(m.piece) * DTypeSize(m.staged->dtype);
-  int64_t size = m.whole->type->shape[static_cast<size_t>(m.dim)];
+  int64_t size = m.whole->type->shape[m.dim];
   for (int rank : mesh.Group(r.call.rank, Axes(mesh, attrs.StringList("axes")))) {
     m.runs.push_back(LocalRuns(size, cut, mesh, rank));
   }

@@ -9,14 +9,14 @@ namespace shardc {
 int IndicesOf(const Program& program, const Instruction& instruction) {
   int indices = -1;
   for (int b : instruction.operands) {
-    if (IsInteger(program.buffers[static_cast<size_t>(b)].type.dtype)) indices = b;
+    if (IsInteger(program.buffers[b].type.dtype)) indices = b;
   }
   return instruction.collective < 0 ? indices : -1;
 }
 
 std::string InputBehind(const Program& program, size_t instruction, int buffer,
                         std::vector<std::string>* through) {
-  auto type = [&](int b) { return program.buffers[static_cast<size_t>(b)].type.dtype; };
+  auto type = [&](int b) { return program.buffers[b].type.dtype; };
   int root = RootOf(program, buffer);
   for (size_t i = instruction; i-- > 0;) {
     const Instruction& maker = program.instructions[i];
@@ -28,7 +28,7 @@ std::string InputBehind(const Program& program, size_t instruction, int buffer,
     buffer = maker.operands[0];
     root = RootOf(program, buffer);
   }
-  const Buffer& b = program.buffers[static_cast<size_t>(root)];
+  const Buffer& b = program.buffers[root];
   return b.space == Space::kInput ? b.name : "";
 }
 

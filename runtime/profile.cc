@@ -47,8 +47,7 @@ namespace {
 // at the same place, `near`.
 std::optional<size_t> Performs(const Program& program, int collective, size_t near) {
   const auto is = [&](const Instruction& i) {
-    return i.collective >= 0 &&
-           program.collectives[static_cast<size_t>(i.collective)].id == collective;
+    return i.collective >= 0 && program.collectives[i.collective].id == collective;
   };
   const auto& list = program.instructions;
   if (near < list.size() && is(list[near])) return near;
@@ -64,7 +63,7 @@ int64_t Profile::WaitNs(size_t rank, size_t step, size_t instruction) const {
   const int index = program.instructions[instruction].collective;
   if (index < 0) return 0;
   const TimeSpan& mine = at(rank, step, instruction);
-  const Collective& c = program.collectives[static_cast<size_t>(index)];
+  const Collective& c = program.collectives[index];
   const bool transfer = c.kind == CollectiveKind::kSendRecv;
   int64_t fastest = mine.ns(), latest = mine.begin_ns;
   for (int64_t peer : program.mesh.Group(program.rank, c.axes)) {

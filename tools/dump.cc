@@ -172,7 +172,7 @@ std::vector<std::vector<int>> GroupsOf(const Plan& plan, const CollectiveUse& us
   std::vector<std::vector<int>> groups = plan.manifest.mesh.Groups(c.axes);
   if (c.kind == CollectiveKind::kSendRecv) {
     for (std::vector<int>& g : groups) {
-      g = {g[static_cast<size_t>(c.from)], g[static_cast<size_t>(c.to)]};
+      g = {g[c.from], g[c.to]};
     }
   } else if (const auto axis = plan.manifest.mesh.FindAxis(plan.manifest.pipeline_axis)) {
     const int64_t stage = StageOf(plan, *use.program);

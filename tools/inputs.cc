@@ -162,7 +162,7 @@ int64_t LimitIn(const Program& program, const std::string& input) {
     if (!def || !def->index_limit) continue;
     const std::vector<int>& in = instruction.operands;
     std::vector<const TensorType*> types;
-    for (int b : in) types.push_back(&program.buffers[static_cast<size_t>(b)].type);
+    for (int b : in) types.push_back(&program.buffers[b].type);
     for (size_t i = 0; i < in.size(); ++i) {
       const int64_t n = def->index_limit(static_cast<int>(i), {types, instruction.attrs});
       if (n <= 0 || InputBehind(program, at, in[i]) != input) continue;

@@ -123,7 +123,7 @@ class TraceWriter {
     args["flops"] = i.flops;
     args["bytes"] = i.bytes;
     if (i.collective >= 0) {
-      const Collective& c = program.collectives[static_cast<size_t>(i.collective)];
+      const Collective& c = program.collectives[i.collective];
       args["collective"] = c.id;
       args["for"] = c.op;
       args["axes"] = program.mesh.Names(c.axes);
@@ -138,7 +138,7 @@ class TraceWriter {
   static Json Shapes(const Program& program, const std::vector<int>& buffers) {
     Json shapes = Json::array();
     for (int b : buffers) {
-      const Buffer& buffer = program.buffers[static_cast<size_t>(b)];
+      const Buffer& buffer = program.buffers[b];
       shapes.push_back(StrCat(DTypeName(buffer.type.dtype), ShapeToString(buffer.local_shape)));
     }
     return shapes;

@@ -62,7 +62,7 @@ class Weights {
 
   void Read(int64_t rank, const NamedBuffer& state, const Buffer& buffer, std::byte* local) const {
     const ManifestState& s = *states_.at(state.name);
-    if (s.is_param) return ReadParam(*files_[static_cast<size_t>(rank)], state.name, buffer, local);
+    if (s.is_param) return ReadParam(*files_[rank], state.name, buffer, local);
     SetFirstValue(s, plan_.manifest.mesh, rank, buffer, local);
   }
 
@@ -107,7 +107,7 @@ class Checkpoint {
     for (const Program& program : plan.programs) {
       for (const NamedBuffer& state : program.states) {
         if (source_.contains(state.name)) continue;
-        source_[state.name] = Find(state, program.buffers[static_cast<size_t>(state.buffer)]);
+        source_[state.name] = Find(state, program.buffers[state.buffer]);
       }
     }
     CheckOptimizer();
@@ -165,7 +165,7 @@ class Checkpoint {
     if (!state.piece.whole.empty()) {
       piece = HostTensor(type.dtype, type.shape);
       Shape from(type.shape.size());
-      from[static_cast<size_t>(state.piece.dim)] = state.piece.start;
+      from[state.piece.dim] = state.piece.start;
       CopyBox(whole, shape, from, piece.raw(), type.shape, Shape(type.shape.size()), type.shape,
               DTypeSize(type.dtype));
       whole = piece.raw();
@@ -229,7 +229,7 @@ class Checkpoint {
     }
     const SafetensorsEntry& entry = file_.entries().at(source.name);
     Shape shape = buffer.type.shape;
-    if (piece) shape[static_cast<size_t>(state.piece.dim)] = state.piece.whole_size;
+    if (piece) shape[state.piece.dim] = state.piece.whole_size;
     if (source.transposed) std::swap(shape[0], shape[1]);
     const DType dtype = buffer.type.dtype;
     const bool counter = !s.is_param && IsInteger(dtype) && shape.empty();

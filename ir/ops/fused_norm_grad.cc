@@ -29,13 +29,13 @@ bool SumsRows(const Op& op) {
 
 // The gradient of a norm that `sum` adds to another value, or null.
 Op* GradientIn(const Norm& norm, const Graph& graph, const Op& sum, int operand) {
-  const Value* dx = sum.operands[static_cast<size_t>(operand)];
+  const Value* dx = sum.operands[operand];
   Op* grad = dx->producer;
   if (!grad || grad->name() != norm.grad || dx->index != 0) return nullptr;
   if (!graph.OnlyUser(dx) || grad->phase != sum.phase) return nullptr;
   if (!grad->RunsWith(sum)) return nullptr;
   // It takes the gradient's place, so that what reads the weights' gradients comes after it.
-  const Op* other = sum.operands[static_cast<size_t>(1 - operand)]->producer;
+  const Op* other = sum.operands[1 - operand]->producer;
   for (const Op* o = grad; o != &sum; o = graph.Next(o)) {
     if (o == other) return nullptr;
   }
@@ -60,7 +60,7 @@ bool Fuse(const Norm& norm, Graph& graph, Op& cast) {
     if (SumsRows(*user) && user->RunsWith(cast) && !HasPadding(total->type, graph.mesh))
       sums = user;
   }
-  std::vector<Value*> operands = {sum->operands[static_cast<size_t>(1 - at)]};
+  std::vector<Value*> operands = {sum->operands[1 - at]};
   operands.insert(operands.end(), grad->operands.begin(), grad->operands.end());
   std::vector<Value*> replaced = {total, cast.result()};
   replaced.insert(replaced.end(), grad->results.begin() + 1, grad->results.end());

@@ -110,7 +110,7 @@ void FoldIntoResult(const KernelCall& call, Wide<T> start, Fn fn, StoreFn store)
   if constexpr (kIsFloat<T>) floats.resize(call.out[0].num_elements());
   Fold<T>(call, AxesOf(*call.attrs, call.in[0].rank()), start, fn, [&](int64_t i, Wide<T> v) {
     if constexpr (kIsFloat<T>) {
-      floats[static_cast<size_t>(i)] = v;
+      floats[i] = v;
     } else {
       store(i, v);
     }
@@ -366,7 +366,7 @@ void RegisterReduceOps(OpRegistry& registry) {
   mean.expand = [](Builder& b, const Op& op) {
     double count = 1;
     for (int a : AxesOf(op.attrs, op.in(0).rank())) {
-      count *= static_cast<double>(op.in(0).shape[static_cast<size_t>(a)]);
+      count *= static_cast<double>(op.in(0).shape[a]);
     }
     Value* sum = b.ReduceSum(op.operands[0], op.attrs.IntList("axes"), op.attrs.Bool("keepdims"));
     return std::vector<Value*>{b.Mul(sum, b.Scalar(op.out().dtype, 1 / count))};

@@ -160,7 +160,7 @@ Value* SimplifyTranspose(Builder& b, const Op& op) {
   if (identity) return op.operands[0];
   const Op* inner = op.operands[0]->producer;
   if (!inner || inner->def != op.def) return nullptr;
-  for (int64_t& p : perm) p = inner->attrs.IntList("perm")[static_cast<size_t>(p)];
+  for (int64_t& p : perm) p = inner->attrs.IntList("perm")[p];
   return b.Transpose(inner->operands[0], std::move(perm));
 }
 

@@ -17,13 +17,13 @@ std::vector<TensorType> Infer(const InferArgs& args) {
   const TensorType& x = args[0];
   RequireNumeric("top_k", x);
   const int axis = NormalizeAxis("top_k", args.attrs.Int("axis"), x.rank());
-  const int64_t k = args.attrs.Int("k"), n = x.shape[static_cast<size_t>(axis)];
+  const int64_t k = args.attrs.Int("k"), n = x.shape[axis];
   if (k < 0 || k > n) {
     InferError("top_k", StrCat("takes ", k, " of the ", n, " elements along dim ", axis,
                                " of a tensor of shape ", ShapeToString(x.shape)));
   }
   Shape shape = x.shape;
-  shape[static_cast<size_t>(axis)] = k;
+  shape[axis] = k;
   return {TensorType(DType::kI64, std::move(shape))};
 }
 
@@ -32,8 +32,7 @@ ShardingRule Rule(const Op& op) {
       static_cast<size_t>(NormalizeAxis("top_k", op.attrs.Int("axis"), op.in(0).rank()));
   ShardingRule rule;
   std::vector<DimFactors> x = AddDims(rule, op.in(0).shape), y = x;
-  for (int id : x[axis].factors)
-    rule.factors[static_cast<size_t>(id)].kind = FactorKind::kReplicated;
+  for (int id : x[axis].factors) rule.factors[id].kind = FactorKind::kReplicated;
   y[axis].factors.clear();
   const int64_t k = op.out().shape[axis];
   if (k > 1) y[axis].factors = {rule.AddFactor(k, FactorKind::kReplicated)};
@@ -72,8 +71,7 @@ void Choose(const KernelCall& call) {
         if (Before<kLargest>(va, vb)) return true;
         return !Before<kLargest>(vb, va) && a < b;
       });
-      for (int64_t i = 0; i < k; ++i)
-        y.as<int64_t>()[(outer * k + i) * inner + at] = order[static_cast<size_t>(i)];
+      for (int64_t i = 0; i < k; ++i) y.as<int64_t>()[(outer * k + i) * inner + at] = order[i];
     }
   });
 }

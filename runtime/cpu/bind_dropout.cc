@@ -21,7 +21,7 @@ std::vector<Stretch> StretchesOf(const KernelCall& call) {
   const auto rows = static_cast<int64_t>(places.rows.size());
   const int64_t width = rows == 0 ? 0 : call.in[0].num_elements() / rows;
   for (int64_t row = 0; row < rows; ++row) {
-    const int64_t begin = places.rows[static_cast<size_t>(row)];
+    const int64_t begin = places.rows[row];
     if (begin < 0) continue;
     for (const Run& run : places.columns) {
       const Stretch next{row * width + run.local, begin + run.global, run.size};
@@ -71,7 +71,7 @@ std::unique_ptr<Kernel> MakeDropout(const KernelRequest& r) {
         const auto n = static_cast<int64_t>(pieces->size());
         ParallelFor(threads, n, 1, [&](int64_t begin, int64_t end) {
           for (int64_t p = begin; p < end; ++p) {
-            const Stretch& s = (*pieces)[static_cast<size_t>(p)];
+            const Stretch& s = (*pieces)[p];
             DropoutArgs piece = a;
             piece.x = from + s.local;
             piece.y = to + s.local;

@@ -39,7 +39,7 @@ std::unique_ptr<Kernel> MakeTranspose(const KernelRequest& r) {
   Copy c = Between(r, in, out);
   const Ints& perm = r.call.attrs->IntList("perm");
   Ints strides = c.src_strides;
-  for (size_t d = 0; d < perm.size(); ++d) c.src_strides[d] = strides[static_cast<size_t>(perm[d])];
+  for (size_t d = 0; d < perm.size(); ++d) c.src_strides[d] = strides[perm[d]];
   c.dims = out.shape;
   return MakeKernel(c);
 }
@@ -98,17 +98,17 @@ std::unique_ptr<Kernel> Pieces(const KernelRequest& r, bool split) {
   int64_t at = 0;
   for (const TensorView& piece : split ? r.call.out : r.call.in) {
     Copy c = split ? Between(r, whole, piece) : Between(r, piece, whole);
-    int64_t offset = at * DenseStrides(whole.shape)[static_cast<size_t>(axis)] * c.element;
+    int64_t offset = at * DenseStrides(whole.shape)[axis] * c.element;
     if (split) {
       c.src += offset;
     } else {
       c.dst += offset;
     }
     c.dims = piece.shape;
-    at += piece.shape[static_cast<size_t>(axis)];
+    at += piece.shape[axis];
     copies.push_back(std::move(c));
   }
-  if (at != whole.shape[static_cast<size_t>(axis)]) return nullptr;
+  if (at != whole.shape[axis]) return nullptr;
   return MakeKernel([copies] {
     for (const Copy& c : copies) c();
   });

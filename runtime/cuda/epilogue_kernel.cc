@@ -66,7 +66,7 @@ double SpreadOfFactor(int64_t k) {
 
 FusedProduct FusedProductOf(const Program& program, const ProductGroup& group,
                             const std::function<TensorView(int)>& view) {
-  const Instruction& product = program.instructions[static_cast<size_t>(group.product)];
+  const Instruction& product = program.instructions[group.product];
   auto optional = [&](int buffer) { return buffer < 0 ? TensorView() : view(buffer); };
   FusedProduct p;
   p.epilogue = group.epilogue;

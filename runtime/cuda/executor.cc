@@ -267,7 +267,7 @@ void Executor::EnqueueTransfer(Stage& from, Stage& to) {
   }
   for (size_t sender : from.ranks) {
     const Program& p = ranks_[sender]->program();
-    const int peer = p.mesh.Group(p.rank, c.axes)[static_cast<size_t>(c.to)];
+    const int peer = p.mesh.Group(p.rank, c.axes)[c.to];
     std::vector<Member> members;
     for (Stage* stage : ends) {
       const Schedule::Item& i = stage->schedule.items[stage->next];

@@ -48,9 +48,9 @@ class Finder {
  private:
   template <typename Index>
   const Instruction& At(Index i) const {
-    return program_.instructions[static_cast<size_t>(i)];
+    return program_.instructions[i];
   }
-  const Buffer& BufferAt(int b) const { return program_.buffers[static_cast<size_t>(b)]; }
+  const Buffer& BufferAt(int b) const { return program_.buffers[b]; }
   DType TypeOf(int b) const { return BufferAt(b).type.dtype; }
   size_t Root(int b) const { return static_cast<size_t>(RootOf(program_, b)); }
   bool SameBytes(int a, int b) const {
@@ -136,7 +136,7 @@ class Finder {
     if (rank < 2 || shape.back() != cols) return false;
     std::vector<bool> summed(shape.size());
     for (int64_t axis : At(sums).attrs.IntList("axes")) {
-      summed[static_cast<size_t>(axis < 0 ? axis + rank : axis)] = true;
+      summed[axis < 0 ? axis + rank : axis] = true;
     }
     return !summed.back() &&
            std::all_of(summed.begin(), summed.end() - 1, [](bool b) { return b; });

@@ -173,14 +173,13 @@ std::vector<Socket> ConnectAll(const Listener& mine, int rank, int n, uint64_t c
                                const std::vector<std::string>& listeners) {
   std::vector<Socket> sockets(static_cast<size_t>(n));
   for (int peer = 0; peer < rank; ++peer) {
-    sockets[static_cast<size_t>(peer)] =
-        ConnectTo(listeners[static_cast<size_t>(peer)], {cookie, rank, peer});
+    sockets[peer] = ConnectTo(listeners[peer], {cookie, rank, peer});
   }
   for (int missing = n - 1 - rank; missing > 0;) {
     Socket socket = mine.Accept(kConnectSeconds);
     if (socket.fd() < 0) {
       int peer = rank + 1;
-      while (sockets[static_cast<size_t>(peer)].fd() >= 0) ++peer;
+      while (sockets[peer].fd() >= 0) ++peer;
       throw NoConnection(rank, peer, "it did not come");
     }
     Hello hello{};
@@ -190,7 +189,7 @@ std::vector<Socket> ConnectAll(const Listener& mine, int rank, int n, uint64_t c
     }
     Hello answer{cookie, rank, hello.from};
     if (!socket.Write(&answer, sizeof(answer)) || !socket.Read(&hello, sizeof(hello))) continue;
-    Socket& slot = sockets[static_cast<size_t>(hello.from)];
+    Socket& slot = sockets[hello.from];
     missing -= slot.fd() < 0;
     slot = std::move(socket);
   }

@@ -33,7 +33,7 @@ std::vector<Strip> Strips(std::span<const Buffers> buffers, int n, Pointer Buffe
     for (const Buffers& b : buffers) {
       const auto* data = static_cast<const std::byte*>(b.*base);
       if (b.count > 0 && by_rank) data += p * b.bytes();
-      strips[static_cast<size_t>(p)].Add(data, b.bytes(), b.dtype);
+      strips[p].Add(data, b.bytes(), b.dtype);
     }
   }
   return strips;
@@ -122,7 +122,7 @@ std::vector<MpiCommunicator::Announced> MpiCommunicator::Meet(const Call& call, 
        [&] {
          const int before = missing;
          for (int p = 0; p < size(); ++p) {
-           Announced& other = others[static_cast<size_t>(p)];
+           Announced& other = others[p];
            if (p == rank_ || !other.parcel.empty()) continue;
            // In this order: what a peer said before it left has come when its leave has.
            const bool left = Front(Channel::kLeaves, p);
@@ -136,7 +136,7 @@ std::vector<MpiCommunicator::Announced> MpiCommunicator::Meet(const Call& call, 
          }
          return missing != before;
        });
-  others[static_cast<size_t>(rank_)].announcement = std::move(mine);
+  others[rank_].announcement = std::move(mine);
   CheckAgreement(call, others);
   return others;
 }
@@ -144,7 +144,7 @@ std::vector<MpiCommunicator::Announced> MpiCommunicator::Meet(const Call& call, 
 void MpiCommunicator::CheckAgreement(const Call& mine, const std::vector<Announced>& others) {
   const Call& first = others[0].announcement.call;
   for (int r = 1; r < size(); ++r) {
-    const Call& other = others[static_cast<size_t>(r)].announcement.call;
+    const Call& other = others[r].announcement.call;
     if (Agree(first, other)) continue;
     FailMismatch(r, DescribeDifference(WorldRank(0), first, WorldRank(r), other));
   }
@@ -155,7 +155,7 @@ void MpiCommunicator::Move(const Call& call, const std::vector<Strip>& send,
                            const std::vector<Strip>& recv) {
   Wire& wire = world_->wire();
   const auto others = Meet(call, [&](int p, Parcel& parcel) {
-    const Strip& strip = send[static_cast<size_t>(p)];
+    const Strip& strip = send[p];
     if (strip.bytes() <= kSmallBytes) Append(parcel, strip);
   });
   std::vector<SendFlow> sends;
@@ -204,13 +204,12 @@ void MpiCommunicator::Reduce(const Strip& mine, const Strip& out, int64_t begin,
 
 void MpiCommunicator::ReduceSmall(const Call& call, const std::vector<Strip>& send,
                                   const Strip& out) {
-  const auto others =
-      Meet(call, [&](int p, Parcel& parcel) { Append(parcel, send[static_cast<size_t>(p)]); });
+  const auto others = Meet(call, [&](int p, Parcel& parcel) { Append(parcel, send[p]); });
   std::vector<const std::byte*> from(members_.size());
   for (size_t r = 0; r < from.size(); ++r) {
     if (static_cast<int>(r) != rank_) from[r] = others[r].contents();
   }
-  Reduce(send[static_cast<size_t>(rank_)], out, 0, out.bytes(), call.op, from);
+  Reduce(send[rank_], out, 0, out.bytes(), call.op, from);
 }
 
 void MpiCommunicator::ReduceLarge(const Call& call, const std::vector<Strip>& send,
@@ -332,7 +331,7 @@ void MpiCommunicator::Broadcast(void* buffer, int64_t count, DType dtype, int ro
     in_process::CheckRoot(root, size());
     std::vector<Strip> send(members_.size()), recv(members_.size());
     if (rank_ == root) send = SendStrips({&one, 1}, size(), false);
-    if (rank_ != root) recv[static_cast<size_t>(root)].Add(buffer, one.bytes(), dtype);
+    if (rank_ != root) recv[root].Add(buffer, one.bytes(), dtype);
     Move(MakeCall(CallKind::kBroadcast, ReduceOp::kSum, root, {&one, 1}), send, recv);
   });
 }
@@ -351,7 +350,7 @@ std::unique_ptr<Communicator> MpiCommunicator::Split(int color, int key) {
     int id = 0;
     std::vector<std::pair<int, int>> chosen;  // (key, rank)
     for (int r = 0; r < size(); ++r) {
-      const Announcement& a = all[static_cast<size_t>(r)].announcement;
+      const Announcement& a = all[r].announcement;
       id = std::max(id, a.next_id);
       if (a.call.color == color) chosen.emplace_back(a.call.key, r);
     }

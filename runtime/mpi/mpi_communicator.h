@@ -65,7 +65,7 @@ class MpiCommunicator final : public Communicator {
   void Wait(const Done& done, const Advance& advance);
 
   int Tag(Contents what) const { return id_ * kContentsKinds + what; }
-  int WorldRank(int r) const { return members_[static_cast<size_t>(r)]; }
+  int WorldRank(int r) const { return members_[r]; }
   void Post(int peer, Channel channel, Parcel note);
   // The first note on the channel that has come and was not taken, else null.
   const Parcel* Front(Channel channel, int peer);

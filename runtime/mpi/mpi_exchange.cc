@@ -44,7 +44,7 @@ void MpiCommunicator::Exchange(std::span<const Transfer> transfers) {
     std::vector<int64_t> posted;
     try {
       for (const Transfer& t : transfers) {
-        Messages::Peer& peer = messages.peers[static_cast<size_t>(t.peer)];
+        Messages::Peer& peer = messages.peers[t.peer];
         if (t.kind == Transfer::Kind::kRecv) {
           peer.receives.push_back(&t);
           continue;
@@ -78,7 +78,7 @@ void MpiCommunicator::FinishSend(int64_t ticket) {
     SHARDC_CHECK(it != begun_.end(), "no such send is under way");
     const Transfer send = it->second;
     Messages messages{std::vector<Messages::Peer>(members_.size())};
-    messages.peers[static_cast<size_t>(send.peer)].sends.push_back({&send, ticket});
+    messages.peers[send.peer].sends.push_back({&send, ticket});
     try {
       if (world_->failed()) world_->ThrowFailure(id_, members_);
       Await(messages);
@@ -103,7 +103,7 @@ void MpiCommunicator::ForgetMessage(int64_t message) {
 
 void MpiCommunicator::Await(Messages& messages) {
   auto advance = [&](int p) {
-    Messages::Peer& peer = messages.peers[static_cast<size_t>(p)];
+    Messages::Peer& peer = messages.peers[p];
     if (peer.done()) return false;
     // What the peer posted before it went on to a collective, or left, has come when the note of
     // that has: so when that does not help, nothing will.
@@ -127,7 +127,7 @@ void MpiCommunicator::Await(Messages& messages) {
 }
 
 bool MpiCommunicator::AdvanceSends(Messages& messages, int p) {
-  Messages::Peer& peer = messages.peers[static_cast<size_t>(p)];
+  Messages::Peer& peer = messages.peers[p];
   if (peer.sends.empty()) return false;
   const bool moved = world_->outbox().Advance();
   std::erase_if(peer.sends,
@@ -136,7 +136,7 @@ bool MpiCommunicator::AdvanceSends(Messages& messages, int p) {
 }
 
 bool MpiCommunicator::AdvanceReceives(Messages& messages, int p) {
-  Messages::Peer& peer = messages.peers[static_cast<size_t>(p)];
+  Messages::Peer& peer = messages.peers[p];
   bool moved = false;
   while (peer.matched < peer.receives.size() && Front(Channel::kEnvelopes, p)) {
     const Transfer& t = *peer.receives[peer.matched];

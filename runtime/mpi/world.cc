@@ -159,11 +159,11 @@ void World::Watch(std::vector<pollfd>& fds) {
 }
 
 bool World::Hear(int peer) {
-  const Socket& socket = peers_[static_cast<size_t>(peer)];
+  const Socket& socket = peers_[peer];
   Notice notice;
   auto settle = [&](bool shared) {
     std::lock_guard lock(mutex_);
-    settled_[static_cast<size_t>(peer)] = true;
+    settled_[peer] = true;
     if (shared && failure_ && failure_->what.rank == rank_) failure_->what.shared = true;
     settles_.notify_all();
   };
