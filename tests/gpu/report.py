@@ -115,7 +115,8 @@ class Report:
 
     def add(self, name, status, detail="", shown=True, **values):
         with self.lock:
-            self.rows.append({"name": name, "status": status, "detail": detail, **values})
+            at = round(time.monotonic() - self.began, 1)
+            self.rows.append({"name": name, "status": status, "detail": detail, "at_s": at, **values})
             if shown:
                 print(f"{name:56} {status:9} {detail}", flush=True)
             self.write()
@@ -237,7 +238,7 @@ class Report:
             if code == 0:
                 # Memory is what is looked at: libraries make calls that fail, to see what there is.
                 code, out, err = self.command(["compute-sanitizer", "--report-api-errors", "no", "--error-exitcode", "9", *run],
-                                              60, {"SHARDC_NO_CUDNN": "1"})
+                                              120, {"SHARDC_NO_CUDNN": "1"})
                 err = out + err  # it reports on stdout
             if code == 0:
                 self.add(f"{name} {precision}", "passed")
@@ -317,6 +318,7 @@ class Report:
             self.add("peaks by torch", "skipped", why)
             return
         self.peaks = peaks = found[0]
+        self.add("torch", "seen", peaks["version"])
         self.add("bf16 GEMM peak by torch", "measured", f"{peaks['bf16'] / 1e12:.0f} TFLOP/s", flops=peaks["bf16"])
         self.add("f32 GEMM peak by torch (no TF32)", "measured", f"{peaks['f32'] / 1e12:.0f} TFLOP/s", flops=peaks["f32"])
         self.add("copy peak by torch", "measured", f"{peaks['copy'] / 1e12:.2f} TB/s", bytes_per_s=peaks["copy"])

@@ -157,7 +157,7 @@ def gpt(c):
 
 def peaks(c):
     device = c.get("device", "cuda")
-    out = {}
+    out = {"version": f"{torch.__version__}, cuDNN {torch.backends.cudnn.version()}"}
     for name, dtype, n in [("bf16", torch.bfloat16, 8192), ("f32", torch.float32, 4096)]:
         n = n if device == "cuda" else 64
         a, b = torch.randn(n, n, device=device, dtype=dtype), torch.randn(n, n, device=device, dtype=dtype)
