@@ -97,6 +97,25 @@ std::vector<KernelCase> RowCases(DType dtype) {
   return cases;
 }
 
+// A graph of kernels alone is launched in a time that does not grow with their number.
+TEST(CudaKernels, StretchesOfMemoryAreCopiedByKernels) {
+  const HostTensor x = RandomFloats({6, 8}, 1);
+  const KernelCase cases[] = {
+      {"slice",
+       "slice",
+       {{"starts", Ints{2, 0}}, {"limits", Ints{5, 8}}, {"steps", Ints{1, 1}}},
+       {x}},
+      {"concat", "concat", {{"axis", int64_t{0}}}, {x, x}},
+      {"reshape", "reshape", {{"shape", Ints{8, 6}}}, {x}}};
+  EmulatedMachine machine;
+  auto& gpu = cuda::emulation::Machine::Get();
+  for (const KernelCase& c : cases) {
+    gpu.grid.x = 0;
+    EXPECT_EQ(RunCase(machine, c), "") << c.name;
+    EXPECT_GT(gpu.grid.x, 0u) << c.name;
+  }
+}
+
 // Of more rows than blocks, each of which finds its shared memory as its last row left it.
 TEST(CudaKernels, ABlockTakesSeveralRows) {
   auto& gpu = cuda::emulation::Machine::Get();

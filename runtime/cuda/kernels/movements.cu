@@ -45,10 +45,8 @@ KernelPtr ClearThenCopy(const std::vector<Clear>& clears, const std::vector<Stri
 }
 
 KernelPtr MakeCopy(const KernelRequest& r) {
-  const TensorView &in = r.call.in[0], &out = r.call.out[0];
-  return MakeKernel([from = in.data, to = out.data, bytes = Bytes(in)](const Launch& launch) {
-    CopyBytes(launch, to, from, bytes);
-  });
+  const TensorView& in = r.call.in[0];
+  return MakeStretchCopy(r.call.out[0].data, in.data, Bytes(in));
 }
 
 KernelPtr MakeLocalSlice(const KernelRequest& r) {
@@ -87,10 +85,10 @@ KernelPtr MakeZeroPadding(const KernelRequest& r) {
       if (!MakeRuns(r, out, d, &f.runs)) return nullptr;
       gaps.push_back(f);
     }
-    return MakeKernel([gaps, from = in.data, to = out.data, bytes = Bytes(in),
-                       n = out.num_elements(),
-                       grid = ElementGrid(out.num_elements())](const Launch& launch) {
-      CopyBytes(launch, to, from, bytes);
+    return MakeKernel([gaps, n = out.num_elements(), grid = ElementGrid(out.num_elements()),
+                       copy = std::shared_ptr(MakeStretchCopy(out.data, in.data, Bytes(in)))](
+                          const Launch& launch) {
+      copy->Enqueue(launch);
       for (const F& f : gaps)
         LaunchKernel(launch, ElementsKernel<F>, grid.blocks, grid.threads, 0, f, n);
     });

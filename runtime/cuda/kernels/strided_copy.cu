@@ -124,10 +124,6 @@ KernelPtr MakeStridedCopy(const StridedCopy& c) {
     walk.rank = 1;
     walk.dims[0] = walk.strides[0][0] = walk.strides[1][0] = 1;
   }
-  if (walk.rank == 1 && walk.strides[0][0] == 1 && walk.strides[1][0] == 1) {
-    return MakeKernel([from = c.from, to = c.to, bytes = walk.dims[0] * c.element](
-                          const Launch& launch) { CopyBytes(launch, to, from, bytes); });
-  }
   int unit = Unit(c, walk), last = walk.rank - 1;
   walk.dims[last] /= unit;
   for (int d = 0; d < last; ++d) {
@@ -146,6 +142,10 @@ KernelPtr MakeStridedCopy(const StridedCopy& c) {
     default:
       return Make<Bytes16>(c, walk);
   }
+}
+
+KernelPtr MakeStretchCopy(std::byte* to, const std::byte* from, int64_t bytes) {
+  return to == from ? NoWork() : MakeStridedCopy({from, to, {bytes}, {1}, {1}, 1});
 }
 
 KernelPtr MakeStridedCopies(const std::vector<StridedCopy>& copies) {
