@@ -133,7 +133,7 @@ class Report:
         limit = min(most, left)
         if limit < 5:
             return None, "", NO_TIME
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
             process = subprocess.Popen([str(a) for a in args], stdout=out, stderr=err, start_new_session=True,
                                        env=dict(os.environ, **(env or {})))
             try:
