@@ -219,6 +219,23 @@ class Report:
     def plan(self, model, *options):
         return self.ahead(model, *options).result()
 
+    def run_command(self, plan, *options):
+        return [self.bin / "shardc", "run", plan, "--backend", "cuda", "--random-inputs", "1", *options]
+
+    def run(self, compiled, *options, limit, env=None):
+        """As `command`, of a plan on the GPU. What could not be compiled fails with what the compiler said."""
+        plan, err = compiled
+        return self.command(self.run_command(plan, *options), limit, env) if plan else (None, "", err)
+
+    def measure(self, compiled, limit, env=None):
+        """What `run` says of repeated steps, with their median, which leaves out the first ones: they capture the graph. None
+        where it fails. And what it says on stderr."""
+        code, out, err = self.run(compiled, "--repeat", REPEATS, "--json", limit=limit, env=env)
+        if code != 0:
+            return None, err
+        result = json.loads(out)
+        return {**result, "step_s": statistics.median_high(result["times_s"][2:])}, err
+
     @staticmethod
     def benchmark_options(precision):
         # As a training step: what is only looked at, the logits, may be overwritten by their gradient.
@@ -231,14 +248,13 @@ class Report:
             return
         for precision in ["f32", "bf16"]:
             options = ["--spec", "serial"] + (["--precision", "bf16"] if precision == "bf16" else [])
-            plan, err = self.plan(SMALL, *options)
-            code, run = None, [self.bin / "shardc", "run", plan, "--backend", "cuda", "--random-inputs", "1", "--repeat", "2"]
-            if plan:  # first without it: the choices that this leaves need not be tried in its slow motion
-                code, _, err = self.command(run, 40, {"SHARDC_NO_CUDNN": "1"})
+            compiled, repeat, env = self.plan(SMALL, *options), ("--repeat", "2"), {"SHARDC_NO_CUDNN": "1"}
+            # First without it: the choices that this leaves need not be tried in its slow motion.
+            code, _, err = self.run(compiled, *repeat, limit=40, env=env)
             if code == 0:
                 # Memory is what is looked at: libraries make calls that fail, to see what there is.
-                code, out, err = self.command(["compute-sanitizer", "--report-api-errors", "no", "--error-exitcode", "9", *run],
-                                              120, {"SHARDC_NO_CUDNN": "1"})
+                code, out, err = self.command(["compute-sanitizer", "--report-api-errors", "no", "--error-exitcode", "9",
+                                               *self.run_command(compiled[0], *repeat)], 120, env)
                 err = out + err  # it reports on stdout
             if code == 0:
                 self.add(f"{name} {precision}", "passed")
@@ -250,16 +266,15 @@ class Report:
     def repeatable(self):
         """Two runs of a plan whose matrix products were chosen by timing, in the first of them."""
         name = "two runs of a plan give the same bits, bf16"
-        plan, err = self.plan(SMALL, "--spec", "serial", "--precision", "bf16", "--optimizer", "adamw")
-        saved, code = [self.folder / "first.safetensors", self.folder / "second.safetensors"], None
-        for path in saved if plan else []:
-            code, _, err = self.command([self.bin / "shardc", "run", plan, "--backend", "cuda", "--random-inputs", "1",
-                                         "--steps", "4", "--save", path], 60)
+        compiled = self.plan(SMALL, "--spec", "serial", "--precision", "bf16", "--optimizer", "adamw")
+        saved = [self.folder / "first.safetensors", self.folder / "second.safetensors"]
+        for path in saved:
+            code, _, err = self.run(compiled, "--steps", "4", "--save", path, limit=60)
             if code != 0:
                 break
         if code != 0:
             self.failed(name, err)
-        elif not (plan / "cuda_choices.txt").exists():
+        elif not (compiled[0] / "cuda_choices.txt").exists():
             self.failed(name, "error: no choices were kept")
         else:
             self.add(name, "passed" if saved[0].read_bytes() == saved[1].read_bytes() else "FAILED")
@@ -335,23 +350,19 @@ class Report:
 
     def benchmark(self, name, model, precision, modes, limit):
         figures = self.figures.setdefault(name, {})
-        plan, err = self.plan(model, *self.benchmark_options(precision))
-        code, ours = None, None
-        if plan:
-            code, out, err = self.command([self.bin / "shardc", "run", plan, "--backend", "cuda", "--random-inputs", "1",
-                                           "--repeat", REPEATS, "--json"], 100)
-        if code != 0:
+        plan, _ = compiled = self.plan(model, *self.benchmark_options(precision))
+        result, err = self.measure(compiled, 100)
+        ours = None
+        if not result:
             self.failed(name, err)
         else:
-            result = json.loads(out)
             for note in re.findall("^note: (.*)$", err, re.M):
                 self.add("  note", "seen", note[:200])
             # The weights are drawn, and small: what is computed is hardly better or worse than an even guess.
             loss, even = result["outputs"].get("loss"), math.log(model["vocab"])
             self.add(f"{name}: loss", "passed" if isinstance(loss, float) and abs(loss - even) < 1 else "FAILED",
                      f"{loss}; of an even guess {even:.3f}", loss=loss)
-            times = sorted(result["times_s"][2:])  # the first ones capture the graph
-            ours = times[len(times) // 2]
+            ours = result["step_s"]
             figures["ours"] = self.measured(name, model, precision, ours, result["peak_bytes"])
             figures["ours"]["of_prediction"] = self.memory(plan, result)
             host = figures["ours"]["host_s"] = statistics.median(result["host_times_s"][2:])
@@ -391,37 +402,30 @@ class Report:
     def without_epilogues(self, benchmark, model, precision, *_):
         """The same plan, products and what follows them as kernels of their own."""
         name = f"{benchmark}: without epilogues of products"
-        plan, seconds = self.plan(model, *self.benchmark_options(precision))[0], self.figures.get(benchmark, {}).get("ours")
+        compiled, seconds = self.plan(model, *self.benchmark_options(precision)), self.figures.get(benchmark, {}).get("ours")
         if not seconds:
             return  # that it failed is known
-        if not any(key.startswith("epilogue") and choice[:1] == "1" for key, choice in choices(plan)):
+        if not any(key.startswith("epilogue") and choice[:1] == "1" for key, choice in choices(compiled[0])):
             self.add(name, "skipped", "none was taken")
             return
-        code, out, err = self.command([self.bin / "shardc", "run", plan, "--backend", "cuda", "--random-inputs", "1",
-                                       "--repeat", REPEATS, "--json"], 40, {"SHARDC_NO_EPILOGUES": "1"})
-        if code != 0:
+        result, err = self.measure(compiled, 40, {"SHARDC_NO_EPILOGUES": "1"})
+        if not result:
             self.failed(name, err)
             return
-        result = json.loads(out)
-        times = sorted(result["times_s"][2:])
-        self.measured(name, model, precision, times[len(times) // 2], result["peak_bytes"], seconds["median_s"])
+        self.measured(name, model, precision, result["step_s"], result["peak_bytes"], seconds["median_s"])
 
     def profile(self, name, model, precision, *_):
         """Where the time goes: the tables of --profile, in the JSON."""
         if TRIED:
             self.add("profile of " + name, "skipped", "it multiplies large matrices")
             return
-        plan, err = self.plan(model, *self.benchmark_options(precision))
-        code = None
-        if plan:
-            code, _, err = self.command([self.bin / "shardc", "run", plan, "--backend", "cuda", "--random-inputs", "1",
-                                         "--repeat", "3", "--profile", self.folder / "trace.json"], 40)
+        code, _, err = self.run(self.plan(model, *self.benchmark_options(precision)), "--repeat", "3", "--profile",
+                                self.folder / "trace.json", limit=40)
         if code != 0:
             self.failed("profile of " + name, err)
         else:
             self.profiles[name] = err
             self.add("profile of " + name, "measured", "its tables are in the JSON")
-
 
     def bars(self):
         """What the project holds itself to on one H200, each beside what was seen here."""
