@@ -13,6 +13,7 @@
 #include "ir/safetensors.h"
 #include "tests/exec/models.h"
 #include "tests/exec/training.h"
+#include "tests/ir/op_samples.h"
 
 namespace shardc::testing {
 namespace {
@@ -86,12 +87,6 @@ void ExpectSame(const RunResult& got, const RunResult& want, double tolerance) {
   for (const auto& [name, value] : want.states) {
     EXPECT_LT(WorstDifference(got.states.at(name), value, 1e-3), 10 * tolerance) << name;
   }
-}
-
-HostTensor As(const HostTensor& t, DType dtype) {
-  HostTensor out(dtype, t.shape());
-  for (int64_t i = 0; i < t.num_elements(); ++i) out.SetDouble(i, t.AsDouble(i));
-  return out;
 }
 
 // Cuts inputs [b, heads, ..] over the axes that the mesh has.

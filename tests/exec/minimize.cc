@@ -32,16 +32,7 @@ Op* OpAt(Graph& graph, size_t index) {
 }
 
 Values Evaluated(const RandomModelGraph& model) {
-  Values given;
-  for (const auto& input : model.graph.inputs()) given[input.get()] = model.inputs.at(input->name);
-  const Tensors data = DataOf(model);
-  for (const auto& op : model.graph.ops()) {
-    if (!op->def->is_state) continue;
-    auto found = data.find(op->attrs.String("name"));
-    given[op->result()] =
-        found == data.end() ? HostTensor(op->out().dtype, op->out().shape) : found->second;
-  }
-  return Interpret(model.graph, std::move(given));
+  return Interpret(model.graph, ByName(model.graph, DataOf(model)));
 }
 
 class Minimizer {

@@ -13,6 +13,7 @@
 #include "ir/convert.h"
 #include "ir/npy.h"
 #include "ir/safetensors.h"
+#include "tests/ir/op_samples.h"
 
 namespace shardc::testing {
 namespace {
@@ -29,12 +30,6 @@ json ReadJson(const std::string& path) {
 std::string Models() {
   const char* elsewhere = std::getenv("SHARDC_TEST_SOURCE_DIR");
   return std::string(elsewhere ? elsewhere : SHARDC_SOURCE_DIR) + "/tests/data/models";
-}
-
-HostTensor ToFloat64(const HostTensor& t) {
-  HostTensor wide(DType::kF64, t.shape());
-  for (int64_t i = 0; i < t.num_elements(); ++i) wide.SetDouble(i, t.AsDouble(i));
-  return wide;
 }
 
 HostTensor Rows(const HostTensor& t, int64_t first, int64_t count) {
@@ -93,7 +88,7 @@ class ExpectedGradients {
 
  private:
   HostTensor Read(const std::string& torch) const {
-    return ToFloat64(golden_.Read("grad." + torch));
+    return As(golden_.Read("grad." + torch), DType::kF64);
   }
   SafetensorsFile golden_;
   json names_;
@@ -161,7 +156,7 @@ Tensors InputsFor(const Export& e, const std::string& batch) {
   }
   if (e.float64) {
     for (auto& [name, t] : inputs) {
-      if (t.dtype() == DType::kF32) t = ToFloat64(t);
+      if (t.dtype() == DType::kF32) t = As(t, DType::kF64);
     }
   }
   return inputs;
@@ -218,7 +213,7 @@ std::vector<GoldenPair> PairWithGolden(const Export& e, const std::string& batch
       }
       continue;
     }
-    HostTensor sum = ToFloat64(result.outputs.at(mine[0]));
+    HostTensor sum = As(result.outputs.at(mine[0]), DType::kF64);
     for (size_t i = 1; i < mine.size(); ++i) AddTo(sum, result.outputs.at(mine[i]));
     for (const std::string& name : mine) seen.insert(name);
     pairs.push_back({"grad." + tensor, std::move(sum), expected.Of(tensor), expected.floor()});

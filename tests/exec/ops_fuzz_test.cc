@@ -33,15 +33,7 @@ constexpr double kLeast = 1e-3;
 RunResult Interpreted(const Graph& graph, const Tensors& data, bool gradients) {
   Graph g = CopyOf(graph);
   if (gradients) AddGradients(g, g.FindOutput("loss"));
-  Values given;
-  for (const auto& input : g.inputs()) given[input.get()] = data.at(input->name);
-  for (const auto& op : g.ops()) {
-    if (!op->def->is_state) continue;
-    auto found = data.find(op->attrs.String("name"));
-    given[op->result()] =
-        found == data.end() ? HostTensor(op->out().dtype, op->out().shape) : found->second;
-  }
-  const Values values = Interpret(g, std::move(given));
+  const Values values = Interpret(g, ByName(g, data));
   RunResult result;
   for (const Output& o : g.outputs) result.outputs[o.name] = values.at(o.value);
   result.losses = {result.outputs.at("loss").AsDouble(0)};

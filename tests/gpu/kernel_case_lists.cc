@@ -5,11 +5,6 @@
 namespace shardc::testing {
 namespace {
 
-HostTensor As(const HostTensor& t, DType dtype) {
-  HostTensor out(dtype, t.shape());
-  for (int64_t i = 0; i < t.num_elements(); ++i) out.SetDouble(i, t.AsDouble(i));
-  return out;
-}
 HostTensor Floats(DType dtype, Shape shape, uint64_t seed) {
   return As(RandomFloats(std::move(shape), seed), dtype);
 }
@@ -31,7 +26,7 @@ class List {
         for (DType half : {DType::kBF16, DType::kF16}) {
           KernelCase c = cases_[i];
           c.name += StrCat(", operand ", operand, " ", DTypeName(half));
-          HostTensor& narrow = c.operands[static_cast<size_t>(operand)];
+          HostTensor& narrow = c.operands[operand];
           narrow = As(narrow, half);
           cases_.push_back(std::move(c));
         }
@@ -219,9 +214,10 @@ void AddMoves(List& list) {
   list.Add("three", "split", {list.F({3, 48})}, {{"axis", int64_t{1}}, {"sizes", Ints{16, 24, 8}}});
   HostTensor ids = RandomInts({5000}, 3, 0, 90);  // several chunks, many equal
   list.Add("packed", "embedding", {list.F({90, 16}), ids});
-  list.Add("odd", "embedding", {list.F({90, 7}), ToI32(ids)});
+  list.Add("odd", "embedding", {list.F({90, 7}), As(ids, DType::kI32)});
   list.Add("packed", "embedding_grad", {list.F({5000, 16}), ids}, {{"rows", int64_t{101}}});
-  list.Add("odd", "embedding_grad", {list.F({5000, 3}), ToI32(ids)}, {{"rows", int64_t{90}}});
+  list.Add("odd", "embedding_grad", {list.F({5000, 3}), As(ids, DType::kI32)},
+           {{"rows", int64_t{90}}});
   // So few rows that each chunk of ids is summed by itself; one row has no id.
   HostTensor types = RandomInts({5000}, 8, 0, 2);
   list.Add("few rows", "embedding_grad", {list.F({5000, 16}), types}, {{"rows", int64_t{3}}});
@@ -323,8 +319,8 @@ std::vector<KernelCase> ShardedCases() {
   auto cut = [&](DType dtype, Shape shape, int dim, std::vector<int64_t> segments = {}) {
     TensorType t(dtype, std::move(shape));
     if (dim >= 0) {
-      t.sharding.dims[static_cast<size_t>(dim)].axes = {0};
-      t.sharding.dims[static_cast<size_t>(dim)].segments = std::move(segments);
+      t.sharding.dims[dim].axes = {0};
+      t.sharding.dims[dim].segments = std::move(segments);
     }
     return t;
   };

@@ -11,13 +11,6 @@
 namespace shardc::testing {
 namespace {
 
-HostTensor Convert(const HostTensor& t, DType dtype) {
-  if (!IsFloat(t.dtype())) return t;
-  HostTensor out(dtype, t.shape());
-  for (int64_t i = 0; i < t.num_elements(); ++i) out.SetDouble(i, t.AsDouble(i));
-  return out;
-}
-
 // Statistics of halves are f32.
 DType OperandType(const std::string& op, size_t i, DType dtype) {
   bool half = dtype == DType::kBF16 || dtype == DType::kF16;
@@ -113,10 +106,10 @@ class Runner {
     kernel->Prepare(launch);
     launch.workspace_bytes = kernel->workspace_bytes();
     launch.workspace = Allocate(launch.workspace_bytes);
-    launch.fault = reinterpret_cast<int64_t*>(Allocate(32));
-    int64_t zero[4] = {};
-    machine_.Upload(reinterpret_cast<std::byte*>(launch.fault), reinterpret_cast<std::byte*>(zero),
-                    32);
+    std::byte* fault = Allocate(sizeof(cuda::Fault));
+    launch.fault = reinterpret_cast<cuda::Fault*>(fault);
+    fault_ = {};
+    machine_.Upload(fault, reinterpret_cast<std::byte*>(&fault_), sizeof(fault_));
     kernel->Tune(launch, choices_);
     if (kernel->workspace_bytes() > launch.workspace_bytes) {  // of another way, which was taken
       launch.workspace_bytes = kernel->workspace_bytes();
@@ -127,9 +120,7 @@ class Runner {
     }
     kernel->Enqueue(launch);
     machine_.Wait();
-    fault_.resize(4);
-    machine_.Download(reinterpret_cast<std::byte*>(fault_.data()),
-                      reinterpret_cast<std::byte*>(launch.fault), 32);
+    machine_.Download(reinterpret_cast<std::byte*>(&fault_), fault, sizeof(fault_));
     std::vector<HostTensor> results;
     for (size_t i = c_.operands.size(); i < host_.size(); ++i) {
       results.push_back(host_[i]);
@@ -147,7 +138,7 @@ class Runner {
     MakeReferenceKernel({program, instruction_, call_})->Run();
     return {copies.begin() + static_cast<int64_t>(c_.operands.size()), copies.end()};
   }
-  const std::vector<int64_t>& fault() const { return fault_; }
+  const cuda::Fault& fault() const { return fault_; }
 
  private:
   void Add(const TensorType& type) { types_.push_back(type); }
@@ -197,7 +188,7 @@ class Runner {
   std::vector<HostTensor> host_;
   std::vector<TensorView> views_;
   std::vector<std::byte*> device_;
-  std::vector<int64_t> fault_;
+  cuda::Fault fault_;
   cuda::KernelChoices choices_;
   KernelCall call_;
 };
@@ -215,7 +206,7 @@ std::vector<KernelCase> SampleCases(DType dtype) {
     if (!HasKernel(s.op)) continue;
     KernelCase c{s.Name(), s.op, s.attrs, {}};
     for (size_t i = 0; i < s.operands.size(); ++i) {
-      c.operands.push_back(Convert(s.operands[i], OperandType(s.op, i, dtype)));
+      c.operands.push_back(FloatsAs(s.operands[i], OperandType(s.op, i, dtype)));
     }
     cases.push_back(std::move(c));
   }
@@ -243,7 +234,7 @@ std::string RunCase(KernelMachine& machine, const KernelCase& c) {
         return StrCat("rank ", rank, " result ", i, ": two runs differ");
       }
     }
-    if (runner.fault() != std::vector<int64_t>(4)) return "a fault is reported";
+    if (runner.fault().kind != cuda::Fault::kNone) return "a fault is reported";
   }
   return "";
 }
@@ -252,7 +243,7 @@ std::vector<HostTensor> RunOn(KernelMachine& machine, const KernelCase& c) {
   return Runner(machine, c, 0).OnMachine().value_or(std::vector<HostTensor>());
 }
 
-std::vector<int64_t> RunFault(KernelMachine& machine, const KernelCase& c) {
+cuda::Fault RunFault(KernelMachine& machine, const KernelCase& c) {
   Runner runner(machine, c, 0);
   runner.OnMachine();
   return runner.fault();

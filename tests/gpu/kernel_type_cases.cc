@@ -92,10 +92,7 @@ std::vector<Mix> Mixes() {
 }
 
 HostTensor Floats(DType dtype, Shape shape, uint64_t seed) {
-  const HostTensor wide = RandomFloats(std::move(shape), seed);
-  HostTensor out(dtype, wide.shape());
-  for (int64_t i = 0; i < out.num_elements(); ++i) out.SetDouble(i, wide.AsDouble(i));
-  return out;
+  return As(RandomFloats(std::move(shape), seed), dtype);
 }
 
 // Rows that a thread holds one, two and four pieces of, single elements and packs; that are kept in

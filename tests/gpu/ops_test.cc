@@ -13,12 +13,7 @@ namespace {
 // The sample with its floats in another type; the op decides whether it has such a form.
 OpSample In(const OpSample& sample, DType dtype) {
   OpSample out = sample;
-  for (HostTensor& t : out.operands) {
-    if (!IsFloat(t.dtype())) continue;
-    HostTensor converted(dtype, t.shape());
-    for (int64_t i = 0; i < t.num_elements(); ++i) converted.SetDouble(i, t.AsDouble(i));
-    t = std::move(converted);
-  }
+  for (HostTensor& t : out.operands) t = FloatsAs(t, dtype);
   return out;
 }
 

@@ -35,6 +35,18 @@ Values Interpret(const Graph& graph, Values given) {
   return values;
 }
 
+Values ByName(const Graph& graph, const std::map<std::string, HostTensor>& data) {
+  Values values;
+  for (const auto& input : graph.inputs()) values[input.get()] = data.at(input->name);
+  for (const auto& op : graph.ops()) {
+    if (!op->def->is_state) continue;
+    const auto found = data.find(op->attrs.String("name"));
+    values[op->result()] =
+        found == data.end() ? HostTensor(op->out().dtype, op->out().shape) : found->second;
+  }
+  return values;
+}
+
 std::vector<HostTensor> RunOp(std::string_view op, std::span<const HostTensor> operands,
                               const Attributes& attrs) {
   const OpDef& def = GetOpDef(op);

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -22,6 +23,10 @@ TensorView View(const HostTensor& tensor);
 // params and states; ops without results (update) are passed over, and what moves data between
 // ranks has nowhere to move it. Throws what the references throw.
 Values Interpret(const Graph& graph, Values given);
+
+// The graph's inputs and states, as `Interpret` takes them, from data by name; states without data
+// are zero.
+Values ByName(const Graph& graph, const std::map<std::string, HostTensor>& data);
 
 // Runs one op on whole operands.
 std::vector<HostTensor> RunOp(std::string_view op, std::span<const HostTensor> operands,

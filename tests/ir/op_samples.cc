@@ -38,8 +38,12 @@ HostTensor RandomBools(Shape shape, uint64_t seed) {
   return Fill(DType::kBool, std::move(shape), [=](int64_t i) { return Uniform(seed, i) < 0.6; });
 }
 
-HostTensor ToI32(const HostTensor& ints) {
-  return Fill(DType::kI32, ints.shape(), [&](int64_t i) { return ints.AsDouble(i); });
+HostTensor As(const HostTensor& t, DType dtype) {
+  return Fill(dtype, t.shape(), [&](int64_t i) { return t.AsDouble(i); });
+}
+
+HostTensor FloatsAs(const HostTensor& t, DType dtype) {
+  return IsFloat(t.dtype()) ? As(t, dtype) : t;
 }
 
 const std::vector<OpSample>& OpSamples() {

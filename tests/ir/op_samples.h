@@ -36,7 +36,25 @@ SampleGraph BuildSample(const OpSample& sample);
 HostTensor RandomFloats(Shape shape, uint64_t seed, double low = -1.5, double high = 1.5);
 HostTensor RandomInts(Shape shape, uint64_t seed, int64_t low, int64_t high);  // [low, high), i64
 HostTensor RandomBools(Shape shape, uint64_t seed);
-HostTensor ToI32(const HostTensor& ints);
+// The same numbers as another type.
+HostTensor As(const HostTensor& t, DType dtype);
+// Floats as `dtype`; others stay.
+HostTensor FloatsAs(const HostTensor& t, DType dtype);
+
+// Adds to a list of samples.
+class SampleAdder {
+ public:
+  explicit SampleAdder(std::vector<OpSample>& samples) : samples_(samples) {}
+  void operator()(std::string op, std::string what, std::vector<HostTensor> operands,
+                  Attributes attrs = {}, std::vector<int> differentiable_results = {},
+                  std::vector<int> fixed_operands = {}) {
+    samples_.push_back({std::move(op), std::move(what), std::move(operands), std::move(attrs),
+                        std::move(differentiable_results), std::move(fixed_operands)});
+  }
+
+ private:
+  std::vector<OpSample>& samples_;
+};
 
 // One file per group of families adds its samples.
 void AddElementwiseSamples(std::vector<OpSample>& samples);

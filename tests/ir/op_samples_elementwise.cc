@@ -5,10 +5,7 @@
 namespace shardc::testing {
 
 void AddElementwiseSamples(std::vector<OpSample>& samples) {
-  auto add = [&](std::string op, std::string what, std::vector<HostTensor> operands,
-                 Attributes attrs = {}) {
-    samples.push_back({std::move(op), std::move(what), std::move(operands), std::move(attrs)});
-  };
+  SampleAdder add(samples);
   auto floats = [](Shape shape, uint64_t seed) { return RandomFloats(std::move(shape), seed); };
   // Away from zero, for what is singular there.
   auto positive = [](Shape shape, uint64_t seed) {

@@ -5,19 +5,9 @@
 namespace shardc::testing {
 namespace {
 
-struct Adder {
-  std::vector<OpSample>& samples;
-  void operator()(std::string op, std::string what, std::vector<HostTensor> operands,
-                  Attributes attrs = {}, std::vector<int> differentiable = {},
-                  std::vector<int> fixed = {}) {
-    samples.push_back({std::move(op), std::move(what), std::move(operands), std::move(attrs),
-                       std::move(differentiable), std::move(fixed)});
-  }
-};
-
 HostTensor F(Shape shape, uint64_t seed) { return RandomFloats(std::move(shape), seed); }
 
-void AddMatmul(Adder& add) {
+void AddMatmul(SampleAdder& add) {
   add("matmul", "2d", {F({3, 5}, 80), F({5, 4}, 81)});
   add("matmul", "weight", {F({2, 3, 5}, 82), F({5, 7}, 83)});
   add("matmul", "batched", {F({2, 3, 5}, 84), F({2, 5, 4}, 85)});
@@ -58,7 +48,7 @@ void AddMatmul(Adder& add) {
   add("linear", "nt", {F({2, 3, 5}, 109), F({7, 5}, 110), F({7}, 111)}, {{"nt", true}});
 }
 
-void AddNorms(Adder& add) {
+void AddNorms(SampleAdder& add) {
   for (int64_t axis : {-1, 0, 1}) {
     add("softmax", StrCat("axis ", axis), {F({3, 5, 2}, 112)}, {{"axis", axis}});
     add("softmax_grad", StrCat("axis ", axis), {F({3, 5, 2}, 113), F({3, 5, 2}, 114)},
@@ -117,7 +107,8 @@ Attributes Dropping(Attributes attrs, Attributes more) {
 }
 HostTensor Step() { return HostTensor::Scalar(int64_t{6}); }
 
-void AddPackedAttention(Adder& add, std::string what, Shape o, bool causal, bool drops = false) {
+void AddPackedAttention(SampleAdder& add, std::string what, Shape o, bool causal,
+                        bool drops = false) {
   Shape all = o;
   all[2] *= 3;
   Attributes attrs = {{"scale", 0.7}, {"causal", causal}};
@@ -137,9 +128,9 @@ struct AttentionSizes {
   int64_t b, hq, hkv, s, t, d, dv;
 };
 
-void AddAttention(Adder& add, std::string what, AttentionSizes z, bool causal, bool heads_first,
-                  std::vector<HostTensor> mask = {}, const Attributes* dropping = nullptr,
-                  const Attributes& part = {}) {
+void AddAttention(SampleAdder& add, std::string what, AttentionSizes z, bool causal,
+                  bool heads_first, std::vector<HostTensor> mask = {},
+                  const Attributes* dropping = nullptr, const Attributes& part = {}) {
   auto shape = [&](int64_t heads, int64_t rows, int64_t width) {
     return heads_first ? Shape{z.b, heads, rows, width} : Shape{z.b, rows, heads, width};
   };
@@ -168,7 +159,7 @@ void AddAttention(Adder& add, std::string what, AttentionSizes z, bool causal, b
   add("attention_grad", what, std::move(backward), attrs);
 }
 
-void AddAttentions(Adder& add) {
+void AddAttentions(SampleAdder& add) {
   AddPackedAttention(add, "plain", {2, 4, 3, 2}, false);
   AddPackedAttention(add, "causal", {2, 5, 8, 3}, true);
   AddPackedAttention(add, "one head", {4, 3, 1, 2}, true);
@@ -210,7 +201,7 @@ void AddAttentions(Adder& add) {
 }
 
 // Tables that broadcast, in front or in between; a part of the row; rows that no two elements fit.
-void AddRotaries(Adder& add) {
+void AddRotaries(SampleAdder& add) {
   const Attributes neighbours = {{"interleaved", true}}, back = {{"inverse", true}};
   add("rotary", "", {F({2, 3, 4, 6}, 170), F({3, 1, 3}, 171), F({3, 1, 3}, 172)});
   add("rotary", "heads first", {F({2, 4, 3, 6}, 170), F({3, 3}, 171), F({3, 3}, 172)});
@@ -230,12 +221,12 @@ void AddRotaries(Adder& add) {
       neighbours);
 }
 
-void AddLosses(Adder& add) {
+void AddLosses(SampleAdder& add) {
   HostTensor logits = F({2, 3, 7}, 140), labels = RandomInts({2, 3}, 141, 0, 7);
   HostTensor ignored = labels;
   ignored.SetDouble(1, -100);
   ignored.SetDouble(4, -100);
-  HostTensor even = F({4, 8}, 147), even_labels = ToI32(RandomInts({4}, 148, 0, 8));
+  HostTensor even = F({4, 8}, 147), even_labels = As(RandomInts({4}, 148, 0, 8), DType::kI32);
   HostTensor even_rows = F({4}, 149);
   add("cross_entropy", "even", {even, even_labels}, {{"label_smoothing", 0.1}});
   add("cross_entropy_grad", "even",
@@ -277,7 +268,7 @@ void AddLosses(Adder& add) {
 }  // namespace
 
 void AddModelSamples(std::vector<OpSample>& samples) {
-  Adder add{samples};
+  SampleAdder add(samples);
   AddMatmul(add);
   AddNorms(add);
   AddAttentions(add);
@@ -286,7 +277,7 @@ void AddModelSamples(std::vector<OpSample>& samples) {
 }
 
 void AddStepSamples(std::vector<OpSample>& samples) {
-  Adder add{samples};
+  SampleAdder add(samples);
   HostTensor w = F({3, 5}, 150), g = F({3, 5}, 151), m = F({3, 5}, 152);
   HostTensor v = RandomFloats({3, 5}, 153, 0.1, 1), scale = HostTensor::Scalar(0.4);
   HostTensor lr = HostTensor::Scalar(0.01);
@@ -314,7 +305,7 @@ void AddStepSamples(std::vector<OpSample>& samples) {
 
   const HostTensor steps = HostTensor::Scalar(int64_t{5});
   add("dropout", "", {F({3, 7, 5}, 160), steps}, {{"ratio", 0.3}});
-  add("dropout", "even", {F({4, 8}, 161), ToI32(steps)},
+  add("dropout", "even", {F({4, 8}, 161), As(steps, DType::kI32)},
       {{"ratio", 0.5}, {"seed", int64_t{1} << 40}, {"stream", int64_t{3}}});
   add("dropout", "part", {F({2, 3, 4}, 162), steps},
       {{"ratio", 0.5}, {"origin", Ints{1, 0, 2}}, {"whole", Ints{5, 3, 9}}});

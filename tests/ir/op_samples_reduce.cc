@@ -3,19 +3,7 @@
 namespace shardc::testing {
 namespace {
 
-class Adder {
- public:
-  explicit Adder(std::vector<OpSample>& samples) : samples_(samples) {}
-  void operator()(std::string op, std::string what, std::vector<HostTensor> operands,
-                  Attributes attrs = {}) {
-    samples_.push_back({std::move(op), std::move(what), std::move(operands), std::move(attrs)});
-  }
-
- private:
-  std::vector<OpSample>& samples_;
-};
-
-void AddReductions(Adder& add) {
+void AddReductions(SampleAdder& add) {
   HostTensor x = RandomFloats({3, 5, 4}, 53), y = RandomFloats({2, 7}, 54);
   // All negative: a zero in the padding must not win.
   HostTensor negative = RandomFloats({3, 5}, 55, -3, -1);
@@ -48,18 +36,18 @@ void AddReductions(Adder& add) {
   }
 }
 
-void AddIndexing(Adder& add) {
+void AddIndexing(SampleAdder& add) {
   HostTensor table = RandomFloats({7, 3}, 58), ids = RandomInts({2, 5}, 59, 0, 7);
   add("embedding", "", {table, ids});
   add("embedding_grad", "", {RandomFloats({2, 5, 3}, 60), ids}, {{"rows", int64_t{7}}});
   add("embedding", "even", {RandomFloats({8, 4, 2}, 58), RandomInts({4, 6}, 59, 0, 8)});
-  add("embedding", "i32", {RandomFloats({5}, 58), ToI32(RandomInts({7}, 59, 0, 5))});
+  add("embedding", "i32", {RandomFloats({5}, 58), As(RandomInts({7}, 59, 0, 5), DType::kI32)});
   add("embedding", "one id", {table, RandomInts({}, 59, 0, 7)});
   add("embedding_grad", "to a sum", {RandomFloats({2, 5, 3}, 60), ids, RandomFloats({7, 3}, 61)},
       {{"rows", int64_t{7}}});
   add("embedding_grad", "even", {RandomFloats({4, 6, 4, 2}, 60), RandomInts({4, 6}, 59, 0, 8)},
       {{"rows", int64_t{8}}});
-  add("embedding_grad", "i32", {RandomFloats({7}, 60), ToI32(RandomInts({7}, 59, 0, 5))},
+  add("embedding_grad", "i32", {RandomFloats({7}, 60), As(RandomInts({7}, 59, 0, 5), DType::kI32)},
       {{"rows", int64_t{5}}});
   HostTensor signed_ids = RandomInts({4}, 61, -5, 5);
   add("gather", "rows", {RandomFloats({5, 3}, 62), signed_ids}, {{"axis", int64_t{0}}});
@@ -97,7 +85,7 @@ void AddIndexing(Adder& add) {
 }  // namespace
 
 void AddReduceSamples(std::vector<OpSample>& samples) {
-  Adder add(samples);
+  SampleAdder add(samples);
   AddReductions(add);
   AddIndexing(add);
 }

@@ -3,19 +3,7 @@
 namespace shardc::testing {
 namespace {
 
-class Adder {
- public:
-  explicit Adder(std::vector<OpSample>& samples) : samples_(samples) {}
-  void operator()(std::string op, std::string what, std::vector<HostTensor> operands,
-                  Attributes attrs = {}) {
-    samples_.push_back({std::move(op), std::move(what), std::move(operands), std::move(attrs)});
-  }
-
- private:
-  std::vector<OpSample>& samples_;
-};
-
-void AddLayout(Adder& add) {
+void AddLayout(SampleAdder& add) {
   struct {
     Shape from, to;
   } const reshapes[] = {{{2, 3, 4}, {6, 4}},
@@ -53,7 +41,7 @@ void AddLayout(Adder& add) {
   add("broadcast_to", "scalar", {RandomFloats({}, 46)}, {{"shape", Ints{3, 4}}});
 }
 
-void AddPieces(Adder& add) {
+void AddPieces(SampleAdder& add) {
   HostTensor x = RandomFloats({7, 5}, 47);
   auto slice = [&](std::string what, Ints starts, Ints limits, Ints steps) {
     add("slice", std::move(what), {x}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
@@ -98,7 +86,7 @@ void AddPieces(Adder& add) {
 }  // namespace
 
 void AddShapeSamples(std::vector<OpSample>& samples) {
-  Adder add(samples);
+  SampleAdder add(samples);
   AddLayout(add);
   AddPieces(add);
 }

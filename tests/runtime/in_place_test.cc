@@ -20,7 +20,7 @@ TEST_P(InPlace, GivesTheSameBits) {
     if (sample.op != def.name) continue;
     std::vector<HostTensor> wide = sample.operands;
     for (DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) {
-      for (size_t i = 0; i < wide.size(); ++i) sample.operands[i] = As(wide[i], dtype);
+      for (size_t i = 0; i < wide.size(); ++i) sample.operands[i] = FloatsAs(wide[i], dtype);
       std::optional<OneOp> op;
       try {
         op.emplace(sample);

@@ -8,13 +8,6 @@
 
 namespace shardc::testing {
 
-HostTensor As(const HostTensor& t, DType dtype) {
-  if (!IsFloat(t.dtype())) return t;
-  HostTensor out(dtype, t.shape());
-  for (int64_t i = 0; i < t.num_elements(); ++i) out.SetDouble(i, t.AsDouble(i));
-  return out;
-}
-
 OneOp::OneOp(const OpSample& sample) : graph_(BuildSample(sample)), operands_(sample.operands) {
   for (const Value* v : graph_.op->operands) types_.push_back(v->type);
   for (const Value* v : graph_.op->results) types_.push_back(v->type);

@@ -8,9 +8,6 @@
 
 namespace shardc::testing {
 
-// Floats become `dtype`, others stay.
-HostTensor As(const HostTensor& t, DType dtype);
-
 // A buffer for each operand and result.
 class OneOp {
  public:

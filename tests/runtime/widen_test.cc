@@ -14,7 +14,7 @@ namespace shardc::testing {
 namespace {
 
 std::optional<OneOp> Sample(OpSample sample, DType dtype) {
-  for (HostTensor& t : sample.operands) t = As(t, dtype);
+  for (HostTensor& t : sample.operands) t = FloatsAs(t, dtype);
   try {
     return OneOp(sample);
   } catch (const Diagnostic&) {
@@ -51,15 +51,15 @@ TEST_P(Halves, BesideF32WhereTheOpTakesThem) {
   for (const OpSample& sample : OpSamples()) {
     const OpDef& def = GetOpDef(sample.op);
     for (int operand : def.narrow_operands) {
-      if (!IsFloat(sample.operands[static_cast<size_t>(operand)].dtype())) continue;
+      if (!IsFloat(sample.operands[operand].dtype())) continue;
       SCOPED_TRACE(StrCat(sample.Name(), ", operand ", operand));
       OpSample mixed = sample;
       if (def.typed_result >= 0) mixed.attrs.Set("out", "f32");
-      for (HostTensor& t : mixed.operands) t = As(t, DType::kF32);
-      HostTensor& narrow = mixed.operands[static_cast<size_t>(operand)];
-      narrow = As(narrow, GetParam());
+      for (HostTensor& t : mixed.operands) t = FloatsAs(t, DType::kF32);
+      HostTensor& narrow = mixed.operands[operand];
+      narrow = FloatsAs(narrow, GetParam());
       const std::vector<HostTensor> got = OneOp(mixed).Run(/*reference=*/false);
-      narrow = As(narrow, DType::kF32);
+      narrow = FloatsAs(narrow, DType::kF32);
       const OneOp wide(mixed);
       const std::vector<HostTensor> want = wide.Run(/*reference=*/false);
       ASSERT_EQ(got.size(), want.size()) << "no kernel";
@@ -100,14 +100,14 @@ TEST_P(Halves, BesideF32InNaiveKernels) {
       typed.attrs.Set("out", "f32");
     }
     for (int operand : def.narrow_operands) {
-      if (!IsFloat(sample.operands[static_cast<size_t>(operand)].dtype())) continue;
+      if (!IsFloat(sample.operands[operand].dtype())) continue;
       SCOPED_TRACE(StrCat("operand ", operand));
       OpSample mixed = typed;
-      for (HostTensor& t : mixed.operands) t = As(t, DType::kF32);
-      HostTensor& narrow = mixed.operands[static_cast<size_t>(operand)];
-      narrow = As(narrow, GetParam());
+      for (HostTensor& t : mixed.operands) t = FloatsAs(t, DType::kF32);
+      HostTensor& narrow = mixed.operands[operand];
+      narrow = FloatsAs(narrow, GetParam());
       const OneOp half(mixed);
-      narrow = As(narrow, DType::kF32);
+      narrow = FloatsAs(narrow, DType::kF32);
       compare(half, OneOp(mixed), 1e-5);
     }
   }
@@ -136,9 +136,9 @@ TEST_P(Halves, TakeThePredictedMemory) {
     if (half && !packs) check(*half, wide->HeldBytes());
     for (int operand : def.narrow_operands) {
       OpSample mixed = sample;
-      for (HostTensor& t : mixed.operands) t = As(t, DType::kF32);
-      HostTensor& one = mixed.operands[static_cast<size_t>(operand)];
-      one = As(one, GetParam());
+      for (HostTensor& t : mixed.operands) t = FloatsAs(t, DType::kF32);
+      HostTensor& one = mixed.operands[operand];
+      one = FloatsAs(one, GetParam());
       check(OneOp(mixed), wide->HeldBytes());
     }
     if (def.typed_result < 0 || packs) continue;
