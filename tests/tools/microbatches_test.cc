@@ -23,11 +23,6 @@ class MicrobatchesTool : public ToolTest {
     ToolResult r = Tool(std::string("compile ") + kEight + " " + options + " -q -o " + folder);
     ASSERT_EQ(r.exit, 0) << r.err;
   }
-  Json Dump(const std::string& plan) const {
-    ToolResult r = Tool("dump " + plan + " --json");
-    EXPECT_EQ(r.exit, 0) << r.err;
-    return Json::parse(r.out);
-  }
 };
 
 TEST_F(MicrobatchesTool, TheSameResults) {

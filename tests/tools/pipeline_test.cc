@@ -18,32 +18,19 @@ class PipelineTool : public ToolTest {
  protected:
   static constexpr const char* kTraining =
       " --optimizer adamw --lr 1e-2 --eps 1e-3 --clip-norm 1 --mesh ";
-
-  ToolResult Run(const std::string& arguments, int exit = 0) const {
-    ToolResult r = Tool("run " + arguments);
-    EXPECT_EQ(r.exit, exit) << arguments << ": " << r.err;
-    return r;
-  }
 };
 
 TEST_F(PipelineTool, WhatIsSavedIsWhole) {
   Compile("serial", std::string("--spec serial") + kTraining + "dp=1");
-  Run("serial --random-inputs 1 --steps 3 --save serial.safetensors --save-params "
+  RunOk(
+      "serial --random-inputs 1 --steps 3 --save serial.safetensors --save-params "
       "want.safetensors");
-  SafetensorsFile want(Path("want.safetensors"));
   for (const char* plan : {"pp=2", "pp=2,dp=2 --zero 1", "pp=2,tp=2"}) {
     Compile("plan", std::string("--spec megatron") + kTraining + plan);
-    Run("plan --random-inputs 1 --steps 3 --check serial.safetensors --rtol 1e-3 --atol 1e-4 "
+    RunOk(
+        "plan --random-inputs 1 --steps 3 --check serial.safetensors --rtol 1e-3 --atol 1e-4 "
         "--save-params got.safetensors");
-    SafetensorsFile got(Path("got.safetensors"));
-    ASSERT_EQ(got.entries().size(), want.entries().size());
-    for (const auto& [name, entry] : want.entries()) {
-      HostTensor a = got.Read(name), b = want.Read(name);
-      ASSERT_EQ(a.shape(), b.shape()) << name;
-      for (int64_t i = 0; i < a.num_elements(); ++i) {
-        ASSERT_NEAR(a.AsDouble(i), b.AsDouble(i), 1e-4) << name << " at " << i;
-      }
-    }
+    ExpectSameTensors("want.safetensors", "got.safetensors", 1e-4);
   }
 }
 
@@ -53,16 +40,16 @@ TEST_F(PipelineTool, VirtualStages) {
     return Tool(StrCat("compile ", kFour, " --loss lm -o plan ", options));
   };
   EXPECT_EQ(compile("--mesh dp=1").exit, 0);
-  Run("plan --random-inputs 1 --save serial.safetensors");
+  RunOk("plan --random-inputs 1 --save serial.safetensors");
   auto transfers = [&] {
-    const Json dump = Json::parse(Tool("dump plan --json").out);
+    const Json dump = Dump("plan");
     return std::ranges::count(dump["collectives"], "send_recv",
                               [](const Json& c) { return c["kind"]; });
   };
   for (auto [virtual_stages, sent] : {std::pair(1, 2), {2, 6}}) {
     const std::string more = StrCat("--microbatches 2 --virtual-stages ", virtual_stages);
     EXPECT_EQ(compile("--spec megatron --mesh pp=2 " + more).exit, 0);
-    Run("plan --random-inputs 1 --check serial.safetensors --rtol 1e-4 --atol 1e-5");
+    RunOk("plan --random-inputs 1 --check serial.safetensors --rtol 1e-4 --atol 1e-5");
     EXPECT_EQ(transfers(), 2 * sent + 1);  // of each microbatch, and the tied table's gradient
   }
   ToolResult none = compile("--spec megatron --mesh tp=2 --virtual-stages 2");
@@ -84,7 +71,7 @@ TEST_F(PipelineTool, VirtualStages) {
 
 TEST_F(PipelineTool, ProfilesStagesOfTheirOwn) {
   Compile("plan", "--spec megatron --mesh pp=2,dp=2");
-  ToolResult r = Run("plan --random-inputs 1 --repeat 2 --profile trace.json --json");
+  ToolResult r = RunOk("plan --random-inputs 1 --repeat 2 --profile trace.json --json");
   EXPECT_THAT(r.err, HasSubstr("send_recv"));
   EXPECT_THAT(r.err, HasSubstr("mean of 4 ranks and 2 steps"));
   // Both ends of both transfers, on every rank of two steps.
@@ -102,7 +89,7 @@ TEST_F(PipelineTool, DumpShowsStages) {
   EXPECT_THAT(table.out, HasSubstr("0 to 1  send_recv"));
   EXPECT_THAT(table.out, HasSubstr("[2,0][3,1]"));
   EXPECT_THAT(table.out, HasSubstr("is on stage 0; "));
-  const Json json = Json::parse(Tool("dump plan --json").out);
+  const Json json = Dump("plan");
   int64_t last = -1, transfers = 0;
   for (const Json& c : json["collectives"]) {
     EXPECT_GT(c["id"].get<int64_t>(), last);
@@ -151,8 +138,8 @@ TEST_F(PipelineTool, WhyNamesTheTransfersOfATiedTable) {
 TEST_F(PipelineTool, MemoryIsThatOfTheLargestStage) {
   Compile("one", "--spec megatron --mesh dp=1");
   Compile("two", "--spec megatron --mesh pp=2");
-  const Json one = Json::parse(Tool("dump one --json").out)["memory"];
-  const Json two = Json::parse(Tool("dump two --json").out)["memory"];
+  const Json one = Dump("one")["memory"];
+  const Json two = Dump("two")["memory"];
   std::vector<int64_t> weights;
   for (const char* rank : {"0", "1"}) {
     SafetensorsFile file(Path(std::string("two/weights/rank000") + rank + ".safetensors"));

@@ -6,6 +6,7 @@
 
 #include "ir/npy.h"
 #include "ir/safetensors.h"
+#include "tests/ir/op_samples.h"
 #include "tests/ir/write_tensors.h"
 #include "tests/tools/tool.h"
 
@@ -22,11 +23,6 @@ class RunTest : public ToolTest {
   void SetUp() override {
     ToolTest::SetUp();
     WriteIds();
-  }
-  ToolResult RunOk(const std::string& arguments) const {
-    ToolResult r = Tool("run " + arguments);
-    EXPECT_EQ(r.exit, 0) << arguments << ": " << r.err;
-    return r;
   }
 };
 
@@ -168,7 +164,7 @@ TEST_F(RunTest, TakesThePredictedMemory) {
         " --loss lm -o " +
         precision + " --precision " + precision);
     EXPECT_EQ(r.exit, 0) << r.err;
-    const Json plan = Json::parse(Tool("dump --json " + precision).out);
+    const Json plan = Dump(precision);
     *taken =
         Json::parse(RunOk(precision + " --random-inputs 1 --repeat 1 --json").out)["peak_bytes"];
     return plan["memory"]["total"].get<double>() - *taken;
@@ -220,9 +216,7 @@ TEST_F(RunTest, InputsOfOtherTypes) {
   Compile("plan", "--spec serial");
   const std::string out = RunOk("plan --input input_ids=@ids.npy").out;
   const HostTensor ids = ReadNpy(Path("ids.npy"));
-  HostTensor narrow(DType::kI32, ids.shape());
-  for (int64_t i = 0; i < ids.num_elements(); ++i) narrow.SetDouble(i, ids.AsDouble(i));
-  WriteNpy(Path("i32.npy"), narrow);
+  WriteNpy(Path("i32.npy"), As(ids, DType::kI32));
   EXPECT_EQ(RunOk("plan --input input_ids=@i32.npy").out, out);
 
   Write("g.shardc",

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <vector>
 
+#include "ir/safetensors.h"
 #include "tests/ir/write_tensors.h"
 
 namespace shardc::testing {
@@ -45,6 +46,31 @@ void ToolTest::Compile(const std::string& folder, const std::string& options,
                        const std::string& model) const {
   ToolResult r = Tool("compile " + model + " " + options + " -q -o " + folder);
   ASSERT_EQ(r.exit, 0) << r.err;
+}
+
+ToolResult ToolTest::RunOk(const std::string& arguments) const {
+  ToolResult r = Tool("run " + arguments);
+  EXPECT_EQ(r.exit, 0) << arguments << ": " << r.err;
+  return r;
+}
+
+nlohmann::json ToolTest::Dump(const std::string& plan) const {
+  ToolResult r = Tool("dump " + plan + " --json");
+  EXPECT_EQ(r.exit, 0) << r.err;
+  return nlohmann::json::parse(r.out);
+}
+
+void ToolTest::ExpectSameTensors(const std::string& want, const std::string& got,
+                                 double tolerance) const {
+  const SafetensorsFile a(Path(want)), b(Path(got));
+  ASSERT_EQ(a.entries().size(), b.entries().size());
+  for (const auto& [name, entry] : a.entries()) {
+    const HostTensor x = a.Read(name), y = b.Read(name);
+    ASSERT_EQ(x.shape(), y.shape()) << name;
+    for (int64_t i = 0; i < x.num_elements(); ++i) {
+      ASSERT_NEAR(x.AsDouble(i), y.AsDouble(i), tolerance) << name << " at " << i;
+    }
+  }
 }
 
 void ToolTest::RunFails(const std::string& arguments, int exit,

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -29,9 +30,15 @@ class ToolTest : public ::testing::Test {
   // Compiles the model and expects that to work.
   void Compile(const std::string& folder, const std::string& options,
                const std::string& model = kModel) const;
+  // `run` must work.
+  ToolResult RunOk(const std::string& arguments) const;
   // `run` must fail so, with all of these in its message.
   void RunFails(const std::string& arguments, int exit,
                 const std::vector<std::string>& parts) const;
+  // What `dump --json` says of a plan.
+  nlohmann::json Dump(const std::string& plan) const;
+  // The files must have the same tensors, whose elements differ by at most `tolerance`.
+  void ExpectSameTensors(const std::string& want, const std::string& got, double tolerance) const;
   const std::string& dir() const { return dir_; }
   std::string Path(const std::string& name) const { return dir_ + "/" + name; }
   std::string Read(const std::string& name) const;

@@ -11,6 +11,7 @@
 
 #include "ir/npy.h"
 #include "ir/safetensors.h"
+#include "tests/ir/op_samples.h"
 #include "tests/ir/write_tensors.h"
 #include "tests/tools/tool.h"
 
@@ -107,10 +108,7 @@ TEST_F(TrainTest, LoadsParametersAlone) {
   SafetensorsFile params(Path("params.safetensors"));
   std::map<std::string, HostTensor> other;
   for (const auto& [name, entry] : params.entries()) {
-    const HostTensor from = params.Read(name);
-    HostTensor to(DType::kF64, entry.shape);
-    for (int64_t i = 0; i < to.num_elements(); ++i) to.SetDouble(i, from.AsDouble(i));
-    other[name] = to;
+    other[name] = As(params.Read(name), DType::kF64);
   }
   other["extra"] = HostTensor(DType::kF32, {3});
   WriteSafetensors(Path("other.safetensors"), other);

@@ -17,37 +17,20 @@ class ZeroTool : public ToolTest {
  protected:
   static constexpr const char* kTraining =
       " --optimizer adamw --lr 1e-2 --eps 1e-3 --clip-norm 1 --mesh ";
-
-  void Run(const std::string& arguments) const {
-    ToolResult r = Tool("run " + arguments);
-    EXPECT_EQ(r.exit, 0) << arguments << ": " << r.err;
-  }
-  Json Dump(const std::string& plan) const {
-    ToolResult r = Tool("dump " + plan + " --json");
-    EXPECT_EQ(r.exit, 0) << r.err;
-    return Json::parse(r.out);
-  }
 };
 
 TEST_F(ZeroTool, WhatIsSavedIsWhole) {
   Compile("serial", std::string("--spec serial") + kTraining + "dp=1");
-  Run("serial --random-inputs 1 --steps 3 --save serial.safetensors --save-params "
+  RunOk(
+      "serial --random-inputs 1 --steps 3 --save serial.safetensors --save-params "
       "want.safetensors");
-  SafetensorsFile want(Path("want.safetensors"));
-  ASSERT_EQ(want.entries().size(), 28u);
+  ASSERT_EQ(SafetensorsFile(Path("want.safetensors")).entries().size(), 28u);
   for (const char* plan : {"--spec dp --zero 2", "--spec megatron --zero 3"}) {
     Compile("plan", std::string(plan) + kTraining + "dp=2,tp=2");
-    Run("plan --random-inputs 1 --steps 3 --check serial.safetensors --rtol 1e-3 --atol 1e-4 "
+    RunOk(
+        "plan --random-inputs 1 --steps 3 --check serial.safetensors --rtol 1e-3 --atol 1e-4 "
         "--save-params got.safetensors");
-    SafetensorsFile got(Path("got.safetensors"));
-    ASSERT_EQ(got.entries().size(), 28u);
-    for (const auto& [name, entry] : want.entries()) {
-      HostTensor a = got.Read(name), b = want.Read(name);
-      ASSERT_EQ(a.shape(), b.shape()) << name;
-      for (int64_t i = 0; i < a.num_elements(); ++i) {
-        ASSERT_NEAR(a.AsDouble(i), b.AsDouble(i), 1e-4) << name << " at " << i;
-      }
-    }
+    ExpectSameTensors("want.safetensors", "got.safetensors", 1e-4);
   }
 }
 
