@@ -37,9 +37,7 @@ TEST_P(Builtin, ShardedEqualsSerial) {
   for (const char* dtype : {"f64", "f32"}) {
     std::string full = model + ",dtype=" + dtype;
     Graph graph = BuildGpt(ParseBuiltin(full));
-    int64_t vocab = graph.FindOutput("logits")->type.shape.back();
-    inputs = RandomInputs(graph, vocab, 5);
-    inputs["labels"] = inputs["input_ids"];
+    inputs = RandomTokens(graph, 5);
     inputs["labels"].SetDouble(3, -100);
     bool wide = std::string(dtype) == "f64";
     double tolerance = wide ? 1e-11 : 2e-4;
@@ -101,8 +99,7 @@ TEST(FewerKvHeadsThanRanks, ShardedEqualsSerial) {
         {"heads=6,kv_heads=2,qkv=separate", "tp=4"}}) {
     SCOPED_TRACE(StrCat(form, " on ", mesh));
     std::string model = StrCat("builtin:gpt?layers=2,hidden=48,vocab=67,seq=6,batch=2,", form);
-    Tensors inputs = RandomInputs(BuildGpt(ParseBuiltin(model)), 67, 5);
-    inputs["labels"] = inputs["input_ids"];
+    Tensors inputs = RandomTokens(BuildGpt(ParseBuiltin(model)), 5);
     auto run = [&](const std::string& dtype, const std::string& spec, const std::string& on) {
       RunSetup setup;
       setup.spec = spec;
@@ -133,8 +130,7 @@ TEST(Determinism, TheSameBitsTwice) {
     auto run = [&] {
       Graph graph =
           BuildGpt(ParseBuiltin("builtin:gpt?layers=2,hidden=64,heads=4,vocab=257,seq=32,batch=4"));
-      Tensors inputs = RandomInputs(graph, 257, 9);
-      inputs["labels"] = inputs["input_ids"];
+      Tensors inputs = RandomTokens(graph, 9);
       return CompileAndRun(std::move(graph), setup, inputs);
     };
     RunResult a = run(), b = run();

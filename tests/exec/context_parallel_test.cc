@@ -70,8 +70,7 @@ TEST(Ulysses, ExchangesHeadsForTokens) {
     RunSetup setup;
     setup.pipeline.loss = "lm";
     Graph graph = BuildGpt(ParseBuiltin(model + more));
-    Tensors inputs = RandomInputs(graph, 100, 3);
-    inputs["labels"] = inputs["input_ids"];
+    Tensors inputs = RandomTokens(graph, 3);
     const RunResult serial = CompileAndRun(BuildGpt(ParseBuiltin(model + more)), setup, inputs);
     setup.spec = "ulysses";
     setup.mesh = "cp=2";
@@ -109,8 +108,7 @@ TEST_P(UlyssesHeads, EqualTheSerialModel) {
         heads);
     RunSetup setup;
     setup.pipeline.loss = "lm";
-    Tensors inputs = RandomInputs(BuildGpt(ParseBuiltin(model)), 100, 3);
-    inputs["labels"] = inputs["input_ids"];
+    const Tensors inputs = RandomTokens(BuildGpt(ParseBuiltin(model)), 3);
     const RunResult serial = CompileAndRun(BuildGpt(ParseBuiltin(model)), setup, inputs);
     setup.spec = "ulysses";
     setup.mesh = mesh;
@@ -188,8 +186,7 @@ TEST(ContextParallelAttention, IsShared) {
   setup.mesh = "cp=4";
   setup.spec = "megatron";
   setup.pipeline.loss = "lm";
-  Tensors inputs = RandomInputs(graph, 100, 3);
-  inputs["labels"] = inputs["input_ids"];
+  Tensors inputs = RandomTokens(graph, 3);
   const RunResult r = CompileAndRun(std::move(graph), setup, inputs);
   // Of four segments with 16 queries rank k has queries 4 k to 4 k + 3: of the whole, the first
   // sees as many keys as its place says.
@@ -201,7 +198,7 @@ TEST(ContextParallelAttention, IsShared) {
     EXPECT_EQ(op->out().sharding.dims[1].axes.size(), 1);
     EXPECT_TRUE(op->out().sharding.dims[1].segments.empty());
     for (int64_t i = 0; i < queries; ++i) {
-      scores[static_cast<size_t>(i * 4 / queries)] +=
+      scores[i * 4 / queries] +=
           static_cast<double>(i + 1 + CausalDiagonal(op->attrs, queries, op->in(1).shape[1]));
     }
   }

@@ -17,8 +17,7 @@ constexpr const char* kModel =
 RunResult Trained(RunSetup setup, const std::vector<std::string>& freeze,
                   const std::vector<std::string>& train_only) {
   const GptConfig config = ParseBuiltin(kModel);
-  Tensors inputs = RandomInputs(BuildGpt(config), config.vocab, 3);
-  inputs["labels"] = inputs["input_ids"];
+  Tensors inputs = RandomTokens(BuildGpt(config), 3);
   setup.pipeline.freeze = freeze;
   setup.pipeline.train_only = train_only;
   return CompileAndRun(BuildGpt(config), setup, inputs);

@@ -102,6 +102,12 @@ Tensors RandomInputs(const Graph& graph, int64_t vocab, uint64_t seed) {
   return inputs;
 }
 
+Tensors RandomTokens(const Graph& model, uint64_t seed) {
+  Tensors inputs = RandomInputs(model, model.FindOutput("logits")->type.shape.back(), seed);
+  inputs["labels"] = inputs["input_ids"];
+  return inputs;
+}
+
 double WorstDifference(const HostTensor& got, const HostTensor& expected, double floor) {
   if (got.shape() != expected.shape()) return INFINITY;
   double worst = 0, largest = floor;

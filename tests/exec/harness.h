@@ -42,6 +42,8 @@ StateReader ReaderFor(const Graph& lowered);
 RunResult CompileAndRun(Graph graph, const RunSetup& setup, const Tensors& inputs);
 // i64 tokens in [0, vocab), floats in [-1, 1), by a fixed generator.
 Tensors RandomInputs(const Graph& graph, int64_t vocab, uint64_t seed);
+// The same of a model that gives `logits`: tokens of its vocabulary, which are their own labels.
+Tensors RandomTokens(const Graph& model, uint64_t seed);
 
 // The worst difference of the elements, relative to the larger of the expected tensor's largest
 // element and `floor`.
