@@ -77,17 +77,21 @@ Export Gpt2() {
   throw InternalError("no export of hf_gpt2");
 }
 
-// Ten updates; from the third step on replays of the graph.
-TEST_P(GpuShared, AdamWFollowsPyTorch) {
-  SHARDC_NEEDS_GPU();
-  const Export e = Gpt2();
+// With clipped gradients, from the third step on by replays of the graph.
+void ExpectAdamWOfPyTorch(const Export& e, RunSetup setup) {
   const AdamWGolden golden = AdamWGoldenOf(e);
-  RunSetup setup = OnGpu(e, "megatron", GetParam(), 11);
   setup.pipeline.optimizer = golden.options;
   setup.pipeline.optimizer.clip_norm = golden.clip_norm;
   RunResult r = CompileAndRun(ImportFor(e, golden.batch), setup, InputsFor(e, golden.batch));
   EXPECT_EQ(CompareSteps(r.losses, golden.clipped_losses, 2e-5), "");
   EXPECT_EQ(CompareSteps(r.grad_norms, golden.clipped_grad_norms, 2e-4), "");
+}
+
+// Ten updates.
+TEST_P(GpuShared, AdamWFollowsPyTorch) {
+  SHARDC_NEEDS_GPU();
+  const Export e = Gpt2();
+  ExpectAdamWOfPyTorch(e, OnGpu(e, "megatron", GetParam(), 11));
 }
 
 TEST_P(GpuShared, Bf16IsLikeTheGoldens) {
@@ -145,15 +149,9 @@ class GpuZero : public ::testing::TestWithParam<int> {};
 TEST_P(GpuZero, AdamWFollowsPyTorch) {
   SHARDC_NEEDS_GPU();
   const Export e = Gpt2();
-  const AdamWGolden golden = AdamWGoldenOf(e);
   for (auto [spec, mesh] : {std::pair("dp", "dp=2"), {"megatron_hf_gpt2", "dp=2,tp=2"}}) {
     SCOPED_TRACE(mesh);
-    RunSetup setup = OnGpu(e, WithZero(spec, GetParam()), mesh, 11);
-    setup.pipeline.optimizer = golden.options;
-    setup.pipeline.optimizer.clip_norm = golden.clip_norm;
-    RunResult r = CompileAndRun(ImportFor(e, golden.batch), setup, InputsFor(e, golden.batch));
-    EXPECT_EQ(CompareSteps(r.losses, golden.clipped_losses, 2e-5), "");
-    EXPECT_EQ(CompareSteps(r.grad_norms, golden.clipped_grad_norms, 2e-4), "");
+    ExpectAdamWOfPyTorch(e, OnGpu(e, WithZero(spec, GetParam()), mesh, 11));
   }
 }
 
@@ -197,13 +195,7 @@ TEST_P(GpuPipeline, Gpt2AgainstGoldens) {
 TEST_P(GpuPipeline, AdamWFollowsPyTorch) {
   SHARDC_NEEDS_GPU();
   const Export e = Gpt2();
-  const AdamWGolden golden = AdamWGoldenOf(e);
-  RunSetup setup = Setup(e, 11);
-  setup.pipeline.optimizer = golden.options;
-  setup.pipeline.optimizer.clip_norm = golden.clip_norm;
-  RunResult r = CompileAndRun(ImportFor(e, golden.batch), setup, InputsFor(e, golden.batch));
-  EXPECT_EQ(CompareSteps(r.losses, golden.clipped_losses, 2e-5), "");
-  EXPECT_EQ(CompareSteps(r.grad_norms, golden.clipped_grad_norms, 2e-4), "");
+  ExpectAdamWOfPyTorch(e, Setup(e, 11));
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, GpuPipeline,
