@@ -173,7 +173,7 @@ TEST(SequenceParallel, UpdatesGatherNothing) {
       int64_t gathers = 0;
       for (const Instruction& i : program.instructions) {
         if (i.collective < 0) continue;
-        const Collective& c = program.collectives[static_cast<size_t>(i.collective)];
+        const Collective& c = program.collectives[i.collective];
         gathers += c.elements == 16 * 64 && c.kind == CollectiveKind::kAllGather;
         if (i.phase != Phase::kOptimizer) continue;
         EXPECT_EQ(c.kind, CollectiveKind::kAllReduce) << c.op;
@@ -192,7 +192,7 @@ TEST(SequenceParallel, KeysOfAllAreNotGathered) {
     int64_t gathers = 0;
     for (const Instruction& i : program.instructions) {
       if (i.collective < 0 || i.phase != Phase::kForward) continue;
-      const Collective& c = program.collectives[static_cast<size_t>(i.collective)];
+      const Collective& c = program.collectives[i.collective];
       if (c.kind != CollectiveKind::kAllGather) continue;
       ++gathers;
       EXPECT_EQ(c.elements, 2 * 16 * 64) << c.op;

@@ -9,6 +9,7 @@
 #include "ir/sharding_rule.h"
 #include "ir/text.h"
 #include "tests/exec/harness.h"
+#include "tests/ir/thrown.h"
 #include "tests/runtime/own_time.h"
 
 namespace shardc::testing {
@@ -46,15 +47,13 @@ TEST(FailingRank, IsNamedWithItsInstructionAndTheOthersLeave) {
   setup.mesh = "dp=4";
   setup.pipeline.loss = "none";
   const OwnTime time;
-  try {
+  const Diagnostic d = Thrown([&] {
     CompileAndRun(std::move(graph), setup, {{"x", HostTensor(DType::kF32, {8, 3})}});
-    ADD_FAILURE() << "a failing kernel is not noticed";
-  } catch (const Diagnostic& d) {
-    EXPECT_EQ(d.id(), "E4006") << d.what();
-    EXPECT_EQ(d.code(), ExitCode::kInternal);
-    EXPECT_THAT(d.where(), HasSubstr("rank 2, instruction 0 (test_fails_on_rank_2"));
-    EXPECT_EQ(d.message(), "index 7 of 4");
-  }
+  });
+  EXPECT_EQ(d.id(), "E4006") << d.what();
+  EXPECT_EQ(d.code(), ExitCode::kInternal);
+  EXPECT_THAT(d.where(), HasSubstr("rank 2, instruction 0 (test_fails_on_rank_2"));
+  EXPECT_EQ(d.message(), "index 7 of 4");
   // They wait in an all_reduce that never completes.
   EXPECT_LT(time.seconds(), 20);
 }

@@ -73,21 +73,20 @@ std::string RandomCut(Dice& dice, const Shape& shape, const Mesh& mesh, bool by_
   // Over several axes, as a sequence is in stretches for context parallelism.
   const bool one_dim = dice.Chance(15), all_from_end = dice.Chance(50);
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-    if (!dice.Chance(60) || (IsPipeline(mesh.axes()[static_cast<size_t>(axis)]) && !may_be_illegal))
-      continue;
+    if (!dice.Chance(60) || (IsPipeline(mesh.axes()[axis]) && !may_be_illegal)) continue;
     const int64_t dim = one_dim && cuts > 0 ? last : dice.Between(0, rank - 1);
-    int64_t& p = parts[static_cast<size_t>(dim)];
-    if (!may_be_illegal && shape[static_cast<size_t>(dim)] < p * mesh.axis_size(axis)) continue;
+    int64_t& p = parts[dim];
+    if (!may_be_illegal && shape[dim] < p * mesh.axis_size(axis)) continue;
     p *= mesh.axis_size(axis);
     const bool from_end = by_name && (one_dim ? all_from_end : dice.Chance(50));
-    text += StrCat(" dims: ", from_end ? dim - rank : dim, " axes: \"",
-                   mesh.axes()[static_cast<size_t>(axis)].name, "\"");
+    text +=
+        StrCat(" dims: ", from_end ? dim - rank : dim, " axes: \"", mesh.axes()[axis].name, "\"");
     last = dim;
     ++cuts;
   }
   if (text.empty()) return "";
   if (cuts == 1 && dice.Chance(8)) {
-    text += Segments(dice, shape[static_cast<size_t>(last)]);
+    text += Segments(dice, shape[last]);
   } else if ((one_dim || cuts == 1) && dice.Chance(15)) {
     text += StrCat(" balanced_segments: ", dice.Between(2, 5));
   }

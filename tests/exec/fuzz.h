@@ -20,7 +20,7 @@ class Dice {
   bool Chance(int percent) { return Between(1, 100) <= percent; }
   template <typename T>
   const T& Pick(const std::vector<T>& choices) {
-    return choices[static_cast<size_t>(Between(0, static_cast<int64_t>(choices.size()) - 1))];
+    return choices[Between(0, static_cast<int64_t>(choices.size()) - 1)];
   }
 
  private:

@@ -63,7 +63,7 @@ int64_t GraphMaker::Last(const Value* v) const { return v->type.shape.back(); }
 Value* GraphMaker::PickOf(const std::vector<Value*>& values) {
   const auto n = static_cast<int64_t>(values.size());
   const int64_t from = dice_.Chance(60) ? std::max<int64_t>(0, n - 6) : 0;
-  return values[static_cast<size_t>(dice_.Between(from, n - 1))];
+  return values[dice_.Between(from, n - 1)];
 }
 
 Value* GraphMaker::Float() {
@@ -281,7 +281,7 @@ const HostTensor& GraphMaker::Evaluate(Value* v) {
   if (op.def->is_state) return data_[v] = HostTensor(v->type.dtype, v->type.shape);
   std::vector<HostTensor> operands;
   for (Value* o : op.operands) operands.push_back(Evaluate(o));
-  return data_[v] = RunOp(op.name(), operands, op.attrs)[static_cast<size_t>(v->index)];
+  return data_[v] = RunOp(op.name(), operands, op.attrs)[v->index];
 }
 
 }  // namespace shardc::testing

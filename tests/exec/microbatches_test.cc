@@ -9,6 +9,7 @@
 #include "passes/emit.h"
 #include "tests/exec/models.h"
 #include "tests/exec/training.h"
+#include "tests/ir/thrown.h"
 #include "tests/passes/check_text.h"
 
 namespace shardc::testing {

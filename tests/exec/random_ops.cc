@@ -63,10 +63,10 @@ void RandomOps::Transpose() {
   Ints perm(ShapeOf(v).size());
   std::iota(perm.begin(), perm.end(), 0);
   if (dice_.Chance(50)) {
-    std::swap(perm[static_cast<size_t>(RandomDim(v))], perm[static_cast<size_t>(RandomDim(v))]);
+    std::swap(perm[RandomDim(v)], perm[RandomDim(v)]);
   } else {
     for (size_t i = perm.size() - 1; i > 0; --i) {
-      std::swap(perm[i], perm[static_cast<size_t>(dice_.Between(0, static_cast<int64_t>(i)))]);
+      std::swap(perm[i], perm[dice_.Between(0, static_cast<int64_t>(i))]);
     }
   }
   Make("transpose", {v}, {{"perm", perm}});
@@ -98,11 +98,11 @@ void RandomOps::Concat() {
     for (Value* o : floats_) {
       if (o->type.rank() != v->type.rank()) continue;
       Shape s = ShapeOf(o);
-      s[static_cast<size_t>(axis)] = ShapeOf(v)[static_cast<size_t>(axis)];
+      s[axis] = ShapeOf(v)[axis];
       if (s == ShapeOf(v)) fit.push_back(o);
     }
     auto shape = ShapeOf(v);
-    if (dice_.Chance(50)) shape[static_cast<size_t>(axis)] = dice_.Pick(sizes_);
+    if (dice_.Chance(50)) shape[axis] = dice_.Pick(sizes_);
     parts.push_back(dice_.Chance(75) ? dice_.Pick(fit) : Leaf(shape));
   }
   if (dice_.Chance(30)) std::swap(parts.front(), parts.back());
@@ -111,7 +111,7 @@ void RandomOps::Concat() {
 
 void RandomOps::SpreadConcat() {
   Value* v = FloatOfRank(1);
-  const int64_t axis = RandomDim(v), size = ShapeOf(v)[static_cast<size_t>(axis)];
+  const int64_t axis = RandomDim(v), size = ShapeOf(v)[axis];
   const int64_t n = dice_.Pick(DivisorsOf(size));
   if (n < 2 || n > 6) return;
   Op* split =
@@ -130,7 +130,7 @@ void RandomOps::SpreadConcat() {
 void RandomOps::Split() {
   Value* v = FloatOfRank(1);
   const int64_t axis = RandomDim(v);
-  int64_t left = ShapeOf(v)[static_cast<size_t>(axis)];
+  int64_t left = ShapeOf(v)[axis];
   Ints sizes;
   const std::vector<int64_t> divisors = DivisorsOf(left);
   if (dice_.Chance(50)) {
@@ -152,7 +152,7 @@ void RandomOps::Pad() {
   if (v->type.rank() == 0 || v->type.dtype == DType::kBool) return;
   Ints low(ShapeOf(v).size(), 0), high = low;
   for (int64_t n = dice_.Between(1, 2); n > 0; --n) {
-    (dice_.Chance(50) ? low : high)[static_cast<size_t>(RandomDim(v))] = dice_.Between(1, 3);
+    (dice_.Chance(50) ? low : high)[RandomDim(v)] = dice_.Between(1, 3);
   }
   const double value = dice_.Chance(60) ? 0 : static_cast<double>(dice_.Between(-2, 2));
   Make("pad", {v}, {{"low", low}, {"high", high}, {"value", value}});
@@ -381,7 +381,7 @@ void RandomOps::Embedding() {
 
 void RandomOps::Gather() {
   Value* v = FloatOfRank(1);
-  const int64_t axis = RandomDim(v), size = ShapeOf(v)[static_cast<size_t>(axis)];
+  const int64_t axis = RandomDim(v), size = ShapeOf(v)[axis];
   Value* ids = Ids(dice_.Chance(20) ? Shape{} : RandomShape(1, 2), -size, size);
   Make("gather", {v, ids}, {{"axis", MaybeNegative(v, axis)}});
 }
@@ -412,7 +412,7 @@ void RandomOps::Scatter() {
 
 void RandomOps::TopK() {
   Value* v = FloatOfRank(1);
-  const int64_t axis = RandomDim(v), size = ShapeOf(v)[static_cast<size_t>(axis)];
+  const int64_t axis = RandomDim(v), size = ShapeOf(v)[axis];
   Value* at = Make("top_k", {v},
                    {{"axis", MaybeNegative(v, axis)},
                     {"k", dice_.Between(1, size)},
@@ -474,7 +474,7 @@ void RandomOps::Attention() {
                        {"limits", Ints{batch, seq, i + 1, heads, width}},
                        {"steps", Ints(5, 1)}});
       p = Make("reshape", {p}, {{"shape", Shape{batch, seq, heads, width}}});
-      qkv[static_cast<size_t>(i)] = bhsd ? Make("transpose", {p}, {{"perm", Ints{0, 2, 1, 3}}}) : p;
+      qkv[i] = bhsd ? Make("transpose", {p}, {{"perm", Ints{0, 2, 1, 3}}}) : p;
     }
     q = qkv[0], k = qkv[1], w = qkv[2];
   } else {

@@ -59,7 +59,7 @@ struct Compiled {
     Traffic sum;
     for (const Instruction& i : program.instructions) {
       if (i.collective < 0) continue;
-      const Collective& c = program.collectives[static_cast<size_t>(i.collective)];
+      const Collective& c = program.collectives[i.collective];
       if (c.kind != kind || i.phase != phase || c.elements < static_cast<int64_t>(smallest))
         continue;
       ++sum.count;

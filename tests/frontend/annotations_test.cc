@@ -6,6 +6,7 @@
 
 #include "ir/text.h"
 #include "tests/frontend/import_testing.h"
+#include "tests/ir/thrown.h"
 
 namespace shardc::import_testing {
 namespace {
@@ -31,13 +32,7 @@ class Annotations : public ImportTest {
   Diagnostic Reading(const TensorPlacement& p, int64_t num_devices = 2) const {
     DeviceConfiguration c{"pair", num_devices, {p}, false};
     WriteAnnotated(kAnnotated, c, Path());
-    try {
-      ReadAnnotations(Path());
-    } catch (const Diagnostic& d) {
-      return d;
-    }
-    ADD_FAILURE() << "it was read";
-    return Diagnostic("none", ExitCode::kOk, "", "");
+    return testing::Thrown([&] { ReadAnnotations(Path()); });
   }
 };
 
@@ -114,27 +109,23 @@ TEST_F(Annotations, WhatMakesNoSenseIsE1309) {
 TEST_F(Annotations, ExternalDataStaysBesideTheModelOrElseE1403) {
   const std::string path =
       std::string(SHARDC_SOURCE_DIR) + "/tests/data/models/mlp/dynamo_dynamic.onnx";
-  try {
+  const Diagnostic d = testing::Thrown([&] {
     WriteAnnotated(path, {"one", 1, {}, false}, Path());
-    FAIL() << "no diagnostic";
-  } catch (const Diagnostic& d) {
-    EXPECT_EQ(d.id(), "E1403");
-    EXPECT_FALSE(std::filesystem::exists(Path()));
-  }
+  });
+  EXPECT_EQ(d.id(), "E1403");
+  EXPECT_FALSE(std::filesystem::exists(Path()));
   // Nor over the data.
   namespace fs = std::filesystem;
   const fs::path folder = Path() + ".d";
   fs::create_directory(folder);
   fs::copy(path, folder / "dynamo_dynamic.onnx");
   fs::copy(path + ".data", folder / "dynamo_dynamic.onnx.data");
-  try {
-    WriteAnnotated(folder / "dynamo_dynamic.onnx", {"one", 1, {}, false},
-                   folder / "dynamo_dynamic.onnx.data");
-    ADD_FAILURE() << "no diagnostic";
-  } catch (const Diagnostic& d) {
-    EXPECT_EQ(d.id(), "E1403");
-    EXPECT_THAT(d.message(), HasSubstr("would be overwritten"));
-  }
+  testing::ExpectThrown(
+      [&] {
+        WriteAnnotated(folder / "dynamo_dynamic.onnx", {"one", 1, {}, false},
+                       folder / "dynamo_dynamic.onnx.data");
+      },
+      "E1403", "would be overwritten");
   EXPECT_EQ(fs::file_size(folder / "dynamo_dynamic.onnx.data"), fs::file_size(path + ".data"));
   WriteAnnotated(folder / "dynamo_dynamic.onnx", {"one", 1, {}, false}, folder / "other.onnx");
   fs::remove_all(folder);

@@ -12,6 +12,7 @@
 #include "ir/op_def.h"
 #include "ir/philox.h"
 #include "tests/ir/cpu_time.h"
+#include "tests/ir/thrown.h"
 
 namespace shardc {
 namespace {
@@ -33,12 +34,7 @@ std::map<std::string, int> OpCounts(const Graph& graph) {
 }
 
 std::string ErrorOf(const std::string& text, const std::map<std::string, int64_t>& bind = {}) {
-  try {
-    ParseBuiltin(text, bind);
-    return "no error";
-  } catch (const Diagnostic& d) {
-    return d.id() + " " + d.what();
-  }
+  return testing::TextThrownBy([&] { ParseBuiltin(text, bind); });
 }
 
 std::vector<float> ReadBox(const TensorSource& source, const Shape& offset, const Shape& size) {

@@ -16,6 +16,7 @@
 
 #include "frontend/import.h"
 #include "ir/diagnostic.h"
+#include "tests/ir/thrown.h"
 
 namespace shardc::import_testing {
 
@@ -48,13 +49,7 @@ class ImportTest : public ::testing::Test {
   }
   // The diagnostic of an import that has to fail.
   Diagnostic Failure(const std::string& path, const ImportOptions& options = {}) const {
-    try {
-      ImportOnnx(path, options);
-    } catch (const Diagnostic& d) {
-      return d;
-    }
-    ADD_FAILURE() << path << " was imported";
-    return Diagnostic("none", ExitCode::kOk, "", "");
+    return testing::Thrown([&] { ImportOnnx(path, options); });
   }
   Diagnostic Failure(const onnx::ModelProto& model, const ImportOptions& options = {}) const {
     return Failure(Write(model), options);

@@ -80,7 +80,7 @@ TEST_F(IndexConverters, GatherThatRepeatsIsABroadcast) {
       ASSERT_EQ(y.shape(), c.axis == 0 ? (Shape{n, 2, 4}) : (Shape{3, n, 4}));
       const int64_t size = c.axis == 0 ? 3 : 2, behind = c.axis == 0 ? 8 : 4;
       for (int64_t i = 0; i < y.num_elements(); ++i) {
-        const int64_t row = c.at[static_cast<size_t>(i / behind % n)];
+        const int64_t row = c.at[i / behind % n];
         const int64_t from = (i / behind / n * size + (row < 0 ? row + size : row)) * behind;
         EXPECT_EQ(y.AsDouble(i), inputs_["x"].AsDouble(from + i % behind));
       }

@@ -256,9 +256,7 @@ std::map<std::string, std::string> RolesOfALayer(bool learned_bias, double dropo
   });
   const auto ops = Ops(g);
   EXPECT_EQ(std::count(ops.begin(), ops.end(), "attention"), recovered ? 1 : 0);
-  std::map<std::string, std::string> roles;
-  for (Op* p : g.Params()) roles[p->attrs.String("name")] = p->attrs.String("role", "");
-  return roles;
+  return RolesOf(g);
 }
 
 // A bias that is learned must keep its gradient, which an attention's mask has not.
@@ -269,7 +267,7 @@ TEST(WrittenOutAttention, StaysButHasRoles) {
   EXPECT_EQ(RolesOfALayer(false, 0, true), roles);
   EXPECT_EQ(RolesOfALayer(false, 0.1, true), roles);
   auto with_bias = roles;
-  with_bias["bias"] = "";
+  with_bias["bias"] = "none";
   EXPECT_EQ(RolesOfALayer(true, 0, false), with_bias);
   EXPECT_EQ(RolesOfALayer(true, 0.1, false), with_bias);
 }
@@ -290,12 +288,10 @@ TEST(WrittenOutAttention, WithSinksHasRoles) {
     Value* o = b.Transpose(b.Matmul(p, heads("v")), {0, 2, 1, 3});
     b.Out(b.Matmul(b.Reshape(o, {2, kS, kH}), b.P("out", {kH, kH})));
   });
-  std::map<std::string, std::string> roles;
-  for (Op* p : g.Params()) roles[p->attrs.String("name")] = p->attrs.String("role", "");
   EXPECT_EQ(
-      roles,
+      RolesOf(g),
       (std::map<std::string, std::string>{
-          {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"sinks", ""}, {"out", "ATTENTION_OUT"}}));
+          {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"sinks", "none"}, {"out", "ATTENTION_OUT"}}));
 }
 
 // DeBERTa's: queries and keys are multiplied with what is projected from distances too, and scores
@@ -327,16 +323,14 @@ TEST(WrittenOutAttention, WithDistancesHasRoles) {
     o = b.Create("rms_norm", {o, b.P("norm", {kH})}, {{"eps", 1e-5}})->result();
     b.Out(b.Matmul(o, b.P("out", {kH, kH})));
   });
-  std::map<std::string, std::string> roles;
-  for (Op* p : g.Params()) roles[p->attrs.String("name")] = p->attrs.String("role", "");
-  EXPECT_EQ(roles, (std::map<std::string, std::string>{{"q", "QKV"},
-                                                       {"k", "QKV"},
-                                                       {"v", "QKV"},
-                                                       {"distances", ""},
-                                                       {"distance_k", "QKV"},
-                                                       {"distance_q", "QKV"},
-                                                       {"norm", "NORM"},
-                                                       {"out", "ATTENTION_OUT"}}));
+  EXPECT_EQ(RolesOf(g), (std::map<std::string, std::string>{{"q", "QKV"},
+                                                            {"k", "QKV"},
+                                                            {"v", "QKV"},
+                                                            {"distances", "none"},
+                                                            {"distance_k", "QKV"},
+                                                            {"distance_q", "QKV"},
+                                                            {"norm", "NORM"},
+                                                            {"out", "ATTENTION_OUT"}}));
 }
 
 // DeepSeek's: k and v come from few columns, and a part of k that all heads share beside them.
@@ -359,14 +353,12 @@ TEST(LatentAttention, TheProjectionToFewColumnsHasNoRole) {
     b.Out(b.Matmul(b.Reshape(o, {2, kS, kHeads * kD}), b.P("out", {kHeads * kD, kH})));
   });
   EXPECT_THAT(Ops(g), Contains("attention"));
-  std::map<std::string, std::string> roles;
-  for (Op* p : g.Params()) roles[p->attrs.String("name")] = p->attrs.String("role", "");
-  EXPECT_EQ(roles, (std::map<std::string, std::string>{{"q", "QKV"},
-                                                       {"k", "QKV"},
-                                                       {"v", "QKV"},
-                                                       {"down", ""},
-                                                       {"norm", "NORM"},
-                                                       {"out", "ATTENTION_OUT"}}));
+  EXPECT_EQ(RolesOf(g), (std::map<std::string, std::string>{{"q", "QKV"},
+                                                            {"k", "QKV"},
+                                                            {"v", "QKV"},
+                                                            {"down", "none"},
+                                                            {"norm", "NORM"},
+                                                            {"out", "ATTENTION_OUT"}}));
 }
 
 // ALBERT: the layer's matrix is read twice, so its bias is shared too, not two biases of one value.

@@ -65,7 +65,7 @@ TEST_F(RecurrentConverters, RecurrentNodesThatDoNotFitAreRefused) {
 void ExpectNear(const HostTensor& t, const std::vector<double>& expected) {
   ASSERT_EQ(t.num_elements(), std::ssize(expected));
   for (int64_t i = 0; i < t.num_elements(); ++i) {
-    EXPECT_NEAR(t.AsDouble(i), expected[static_cast<size_t>(i)], 1e-6) << i;
+    EXPECT_NEAR(t.AsDouble(i), expected[i], 1e-6) << i;
   }
 }
 

@@ -131,8 +131,8 @@ std::string TryEpilogue(KernelMachine& machine, cuda::EpilogueLibrary& library,
   std::vector<std::vector<TensorView>> in(program.instructions.size()), out = in;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
-    for (int b : instruction.operands) in[i].push_back(views[static_cast<size_t>(b)]);
-    for (int b : instruction.results) out[i].push_back(views[static_cast<size_t>(b)]);
+    for (int b : instruction.operands) in[i].push_back(views[b]);
+    for (int b : instruction.results) out[i].push_back(views[b]);
     kernels.push_back(
         machine.Make({program, instruction,
                       KernelCall{&instruction.attrs, in[i], out[i], &program.mesh, 0, 1}}));
@@ -140,8 +140,7 @@ std::string TryEpilogue(KernelMachine& machine, cuda::EpilogueLibrary& library,
     kernels.back()->Prepare(launch);
     separate.push_back(kernels.back().get());
   }
-  auto product = cuda::FusedProductOf(program, groups[0],
-                                      [&](int b) { return views[static_cast<size_t>(b)]; });
+  auto product = cuda::FusedProductOf(program, groups[0], [&](int b) { return views[b]; });
   auto kernel = cuda::MakeGroupKernel(separate, product, library);
   kernel->Prepare(launch);
   launch.workspace_bytes = kernel->workspace_bytes();

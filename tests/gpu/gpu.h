@@ -11,6 +11,7 @@
 #include "runtime/cuda_loader/load.h"
 #include "runtime/cuda_loader/plugin.h"
 #include "runtime/session.h"
+#include "tests/ir/thrown.h"
 
 namespace shardc::testing {
 
@@ -21,12 +22,7 @@ inline std::optional<Diagnostic> WhyNoGpu() {
     SessionOptions options;
     options.backend = "cuda";
     Program empty;
-    try {
-      Session session({&empty, 1}, options, nullptr);
-    } catch (const Diagnostic& d) {
-      return d;
-    }
-    return std::nullopt;
+    return ThrownIfAny([&] { Session session({&empty, 1}, options, nullptr); });
   }();
   return why;
 }

@@ -6,33 +6,12 @@
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <string>
 
 #include "ir/diagnostic.h"
 
 namespace shardc::testing {
-
-// The id of the Diagnostic that `f` throws; "none" when it throws nothing. Other exceptions pass.
-inline std::string IdThrownBy(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Diagnostic& d) {
-    return d.id();
-  }
-  return "none";
-}
-
-// All that a user would read of it.
-inline std::string TextThrownBy(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Diagnostic& d) {
-    return d.id() + " " + d.where() + ": " + d.message() + "; " + d.fix();
-  }
-  return "none";
-}
 
 // A folder of its own that goes away with it.
 class TemporaryFolder {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/ir/file_testing.h"
+#include "tests/ir/thrown.h"
 
 namespace shardc {
 namespace {

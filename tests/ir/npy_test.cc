@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "tests/ir/file_testing.h"
+#include "tests/ir/thrown.h"
 #include "tests/ir/write_tensors.h"
 
 namespace shardc {

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "tests/ir/file_testing.h"
+#include "tests/ir/thrown.h"
 
 namespace shardc {
 namespace {

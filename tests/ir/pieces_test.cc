@@ -102,7 +102,7 @@ TEST(Piecewise, RefusesWhatMustKnowThePlace) {
                                [&, name = op](const OpSample& s) { return s.op == name; });
     ASSERT_NE(sample, OpSamples().end()) << op;
     SampleGraph g = WithOutputs(*sample);
-    Value* v = g.op->operands[static_cast<size_t>(operand)];
+    Value* v = g.op->operands[operand];
     if (op == std::string_view("reduce_mean")) {
       dim = static_cast<int>(g.op->attrs.IntList("axes")[0]);
     }

@@ -10,6 +10,7 @@
 
 #include "tests/ir/cpu_time.h"
 #include "tests/ir/file_testing.h"
+#include "tests/ir/thrown.h"
 
 namespace shardc {
 namespace {
@@ -35,7 +36,7 @@ Buffer MakeBuffer(const Mesh& mesh, TensorType type, Space space, int64_t offset
 
 TensorType Cut(DType dtype, Shape shape, int dim, int axis) {
   TensorType t(dtype, std::move(shape));
-  t.sharding.dims[static_cast<size_t>(dim)].axes = {axis};
+  t.sharding.dims[dim].axes = {axis};
   return t;
 }
 

@@ -6,6 +6,7 @@
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
 #include "tests/ir/interpreter.h"
+#include "tests/ir/thrown.h"
 
 namespace shardc {
 namespace {
@@ -21,12 +22,7 @@ Op* Make(Graph& g, const std::vector<TensorType>& types, Attributes attrs = {}) 
 
 std::string Refusal(const std::vector<TensorType>& types) {
   Graph g;
-  try {
-    Make(g, types);
-  } catch (const Diagnostic& d) {
-    return d.id() + ": " + d.message();
-  }
-  return "none";
+  return testing::TextThrownBy([&] { Make(g, types); });
 }
 
 TensorType F32(Shape shape) { return {DType::kF32, std::move(shape)}; }
@@ -36,10 +32,11 @@ TEST(Rotary, WhatDoesNotFitIsE1101) {
   const TensorType x = F32({2, 3, 4, 8}), table = F32({3, 1, 4});
   EXPECT_EQ(Refusal({x, table, table}), "none");
   EXPECT_THAT(Refusal({TensorType(DType::kI32, {8}), table, table}), HasSubstr("E1101"));
-  EXPECT_THAT(Refusal({F32({}), table, table}), HasSubstr("E1101: turns the last dim"));
-  EXPECT_THAT(Refusal({x, F32({}), F32({})}), HasSubstr("E1101: cos of shape []"));
+  EXPECT_THAT(Refusal({F32({}), table, table}), HasSubstr("E1101 op 'rotary': turns the last dim"));
+  EXPECT_THAT(Refusal({x, F32({}), F32({})}), HasSubstr("E1101 op 'rotary': cos of shape []"));
   EXPECT_THAT(Refusal({x, F32({2, 1, 4}), table}), HasSubstr("has no row for each row of x"));
-  EXPECT_THAT(Refusal({x, table, F32({1, 2, 3, 1, 4})}), HasSubstr("E1101: sin of shape"));
+  EXPECT_THAT(Refusal({x, table, F32({1, 2, 3, 1, 4})}),
+              HasSubstr("E1101 op 'rotary': sin of shape"));
   EXPECT_THAT(Refusal({x, table, F32({3, 1, 3})}), HasSubstr("cos and sin are not alike"));
   EXPECT_THAT(Refusal({x, F32({5}), F32({5})}), HasSubstr("tables for 5 pairs do not fit"));
   // A table larger than x would make the result larger.

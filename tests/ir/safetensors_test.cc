@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "tests/ir/file_testing.h"
+#include "tests/ir/thrown.h"
 #include "tests/ir/write_tensors.h"
 
 namespace shardc {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "passes/apply_spec.h"
+#include "tests/ir/thrown.h"
 #include "tests/passes/check_text.h"
 
 namespace shardc::testing {

@@ -98,8 +98,7 @@ std::vector<Knowledge> KnowledgeOf(const std::vector<Program>& stages) {
     if (known[s].size() > p.instructions.size()) return false;
     if (known[s].size() < p.instructions.size()) {
       const Instruction& i = p.instructions[known[s].size()];
-      const Collective* c =
-          i.collective < 0 ? nullptr : &p.collectives[static_cast<size_t>(i.collective)];
+      const Collective* c = i.collective < 0 ? nullptr : &p.collectives[i.collective];
       const bool receives = c && c->kind == CollectiveKind::kSendRecv && i.operands.empty();
       if (receives && !sent.contains(c->id)) return false;
       known[s].push_back(now[s]);
@@ -131,12 +130,12 @@ TEST(Bubble, NobodyWaitsForMemory) {
   const std::vector<Knowledge> known = KnowledgeOf(stages);
   std::map<int, int> received;  // by collective: at which instruction of the receiver
   auto transfer = [](const Program& p, int at) -> const Collective& {
-    const int c = p.instructions[static_cast<size_t>(at)].collective;
-    return p.collectives[static_cast<size_t>(c)];
+    const int c = p.instructions[at].collective;
+    return p.collectives[c];
   };
   for (const Program& p : stages) {
     for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
-      const Instruction& instruction = p.instructions[static_cast<size_t>(i)];
+      const Instruction& instruction = p.instructions[i];
       if (instruction.collective < 0 || !instruction.operands.empty()) continue;
       received[transfer(p, i).id] = i;
     }

@@ -282,8 +282,8 @@ std::vector<BrokenCase> BrokenPipelines() {
       {"ASenderOnTheOtherStage", PipelineSet,
        [](ProgramSet& set) {
          for (int64_t r : {2, 3}) {
-           set[static_cast<size_t>(r)] = set[0];
-           set[static_cast<size_t>(r)].rank = r;
+           set[r] = set[0];
+           set[r].rank = r;
          }
        },
        "E3208", "is member 1"},

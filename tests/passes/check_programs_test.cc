@@ -7,6 +7,7 @@
 #include <set>
 
 #include "ir/diagnostic.h"
+#include "tests/ir/thrown.h"
 #include "tests/passes/check_programs_fixture.h"
 
 namespace shardc::testing {
@@ -38,17 +39,13 @@ TEST_P(CheckProgramsBroken, IsRefused) {
   ProgramSet set = broken.valid();
   ASSERT_NO_THROW(Check(set));
   broken.break_it(set);
-  try {
-    Check(set);
-    FAIL() << "passed, though broken";
-  } catch (const Diagnostic& d) {
-    EXPECT_EQ(d.id(), broken.id) << d.what();
-    EXPECT_EQ(d.code(), ExitCode::kVerification);
-    EXPECT_THAT(d.where() + ": " + d.message(), HasSubstr(broken.word));
-    EXPECT_THAT(d.fix(), HasSubstr("compile again"));
-    if (broken.id < "E3200") {
-      EXPECT_THAT(d.where(), HasSubstr("rank "));
-    }
+  const Diagnostic d = Thrown([&] { Check(set); });
+  EXPECT_EQ(d.id(), broken.id) << d.what();
+  EXPECT_EQ(d.code(), ExitCode::kVerification);
+  EXPECT_THAT(d.where() + ": " + d.message(), HasSubstr(broken.word));
+  EXPECT_THAT(d.fix(), HasSubstr("compile again"));
+  if (broken.id < "E3200") {
+    EXPECT_THAT(d.where(), HasSubstr("rank "));
   }
 }
 
@@ -67,11 +64,7 @@ TEST(CheckPrograms, BrokenCasesAreManyAndNamedOnce) {
 
 void ExpectValid(ProgramSet set, const std::function<void(ProgramSet&)>& change) {
   change(set);
-  try {
-    Check(set);
-  } catch (const Diagnostic& d) {
-    ADD_FAILURE() << d.what();
-  }
+  EXPECT_EQ(TextThrownBy([&] { Check(set); }), "none");
 }
 
 TEST(CheckPrograms, AcceptsTheBaseSets) {
@@ -165,14 +158,10 @@ TEST(CheckPrograms, NamesRankInstructionOpSiteAndBuffer) {
   ProgramSet set = TrainingSet();
   set[1].instructions[t::kRelu].operands = {t::kY};
   set[1].instructions[t::kRelu].site = "h.0.mlp";
-  try {
-    Check(set);
-    FAIL();
-  } catch (const Diagnostic& d) {
-    EXPECT_EQ(d.where(), "rank 1, instruction 2 (relu at h.0.mlp)");
-    EXPECT_THAT(d.message(), HasSubstr("buffer 5 (f32[4, 8], arena from 0, 128 bytes)"));
-    EXPECT_THAT(d.message(), HasSubstr("instruction 1 (all_reduce)"));
-  }
+  const Diagnostic d = Thrown([&] { Check(set); });
+  EXPECT_EQ(d.where(), "rank 1, instruction 2 (relu at h.0.mlp)");
+  EXPECT_THAT(d.message(), HasSubstr("buffer 5 (f32[4, 8], arena from 0, 128 bytes)"));
+  EXPECT_THAT(d.message(), HasSubstr("instruction 1 (all_reduce)"));
 }
 
 // Whatever the numbers in a program are, the checker answers: it passes or throws a Diagnostic.
@@ -184,7 +173,7 @@ TEST(CheckPrograms, SurvivesDamageAnywhere) {
   constexpr int kRounds = 4000;
   for (int round = 0; round < kRounds; ++round) {
     ProgramSet set = round % 2 ? TrainingSet() : CollectiveSet();
-    Program& p = set[static_cast<size_t>(pick(set.size()))];
+    Program& p = set[pick(set.size())];
     Buffer& b = p.buffers[pick(p.buffers.size())];
     Instruction& i = p.instructions[pick(p.instructions.size())];
     Collective& all = p.collectives[pick(p.collectives.size())];

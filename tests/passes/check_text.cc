@@ -143,21 +143,4 @@ void CheckPasses(std::string_view text, std::string_view passes, std::string_vie
   CheckGraph(graph, checks, passes.find("insert_reshards") != std::string_view::npos);
 }
 
-Diagnostic Thrown(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Diagnostic& d) {
-    return d;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Diagnostic("", ExitCode::kOk, "", "");
-}
-
-void ExpectThrown(const std::function<void()>& action, std::string_view id, std::string_view text) {
-  Diagnostic d = Thrown(action);
-  EXPECT_EQ(d.id(), id) << d.what();
-  std::string all = d.where() + ": " + d.message() + "; " + d.fix();
-  EXPECT_NE(all.find(text), std::string::npos) << all;
-}
-
 }  // namespace shardc::testing

@@ -32,9 +32,4 @@ void CheckGraph(const Graph& graph, std::string_view checks, bool closed = false
 // All of the above on one text. Shardings are verified as closed when "insert_reshards" has run.
 void CheckPasses(std::string_view text, std::string_view passes, std::string_view checks);
 
-// The diagnostic that the action throws; a failure when there is none.
-Diagnostic Thrown(const std::function<void()>& action);
-// ... and that its id is `id`, and that where, what and what to do hold the text.
-void ExpectThrown(const std::function<void()>& action, std::string_view id, std::string_view text);
-
 }  // namespace shardc::testing

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/ir/interpreter.h"
+#include "tests/ir/thrown.h"
 #include "tests/passes/check_text.h"
 
 namespace shardc::testing {

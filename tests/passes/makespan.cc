@@ -11,8 +11,7 @@ namespace shardc::testing {
 namespace {
 
 bool IsTransfer(const Program& p, const Instruction& i) {
-  return i.collective >= 0 &&
-         p.collectives[static_cast<size_t>(i.collective)].kind == CollectiveKind::kSendRecv;
+  return i.collective >= 0 && p.collectives[i.collective].kind == CollectiveKind::kSendRecv;
 }
 
 class Run {
@@ -45,8 +44,8 @@ class Run {
   };
 
   int IdOf(const Program& p, int instruction) const {
-    const Instruction& i = p.instructions[static_cast<size_t>(instruction)];
-    return p.collectives[static_cast<size_t>(i.collective)].id;
+    const Instruction& i = p.instructions[instruction];
+    return p.collectives[i.collective].id;
   }
 
   // Whether the stage went on by an instruction, or to its end.
@@ -71,7 +70,7 @@ class Run {
   }
 
   std::optional<double> End(const Program& p, int at, double begin) {
-    const Instruction& i = p.instructions[static_cast<size_t>(at)];
+    const Instruction& i = p.instructions[at];
     if (!IsTransfer(p, i)) return i.collective >= 0 ? begin : begin + options_.seconds(i);
     const int id = IdOf(p, at);
     const bool sends = i.results.empty();
@@ -144,10 +143,9 @@ class Streams {
     double begin = s.free[transfer];
     for (int other : s.streams[!transfer]) {
       if (other > at) break;
-      const auto &mine = s.accesses[static_cast<size_t>(at)],
-                 &others = s.accesses[static_cast<size_t>(other)];
+      const auto &mine = s.accesses[at], &others = s.accesses[other];
       if (!Conflict(mine, others)) continue;
-      const std::optional<double>& end = s.ends[static_cast<size_t>(other)];
+      const std::optional<double>& end = s.ends[other];
       if (!end) return std::nullopt;
       begin = std::max(begin, *end);
     }
@@ -159,10 +157,10 @@ class Streams {
     if (s.next[transfer] == s.streams[transfer].size()) return false;
     const int at = s.streams[transfer][s.next[transfer]];
     const Program& p = stages_[stage];
-    const Instruction& i = p.instructions[static_cast<size_t>(at)];
+    const Instruction& i = p.instructions[at];
     std::optional<double> end = Begin(s, at, transfer);
     if (end && transfer) {
-      const int id = p.collectives[static_cast<size_t>(i.collective)].id;
+      const int id = p.collectives[i.collective].id;
       auto& came = came_[id];
       came[stage] = *end;
       if (came.size() < 2) return false;
@@ -171,7 +169,7 @@ class Streams {
       *end += i.collective >= 0 ? 0 : seconds_(i);
     }
     if (!end) return false;
-    s.ends[static_cast<size_t>(at)] = s.free[transfer] = *end;
+    s.ends[at] = s.free[transfer] = *end;
     ++s.next[transfer];
     return true;
   }

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "tests/ir/thrown.h"
 #include "tests/passes/check_text.h"
 
 namespace shardc::testing {

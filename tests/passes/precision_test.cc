@@ -10,6 +10,7 @@
 #include "ir/text.h"
 #include "passes/pipeline.h"
 #include "tests/exec/harness.h"
+#include "tests/ir/thrown.h"
 #include "tests/passes/check_text.h"
 
 namespace shardc::testing {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "passes/provenance.h"
+#include "tests/ir/thrown.h"
 #include "tests/passes/check_text.h"
 
 namespace shardc::testing {

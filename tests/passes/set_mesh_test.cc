@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/ir/thrown.h"
 #include "tests/passes/check_text.h"
 
 namespace shardc::testing {

@@ -11,6 +11,7 @@
 #include "passes/move_to_readers.h"
 #include "passes/pipeline.h"
 #include "passes/place_stages.h"
+#include "tests/ir/thrown.h"
 #include "tests/passes/check_text.h"
 
 namespace shardc::testing {
@@ -427,7 +428,7 @@ struct Compiled {
     int64_t bytes = 0;
     for (const NamedBuffer& s : set.stages[stage].states) {
       if (graph.FindState(s.name)->name() == "param") {
-        bytes += set.stages[stage].buffers[static_cast<size_t>(s.buffer)].bytes;
+        bytes += set.stages[stage].buffers[s.buffer].bytes;
       }
     }
     return bytes;

@@ -4,6 +4,7 @@
 
 #include "passes/apply_spec.h"
 #include "passes/optimizer.h"
+#include "tests/ir/thrown.h"
 #include "tests/passes/check_text.h"
 
 namespace shardc::testing {

@@ -22,7 +22,7 @@ double Together(int n, int64_t times, Fn fn) {
   std::vector<std::thread> threads;
   std::vector<double> seconds(static_cast<size_t>(n));
   for (int r = 0; r < n; ++r) {
-    threads.emplace_back([&, r] { seconds[static_cast<size_t>(r)] = fn(r, times); });
+    threads.emplace_back([&, r] { seconds[r] = fn(r, times); });
   }
   for (std::thread& t : threads) t.join();
   return *std::max_element(seconds.begin(), seconds.end());
@@ -42,9 +42,9 @@ void AllReduce(benchmark::State& state) {
     auto world = MakeInProcessWorld(n);
     constexpr int64_t kTimes = 20;
     double slowest = Together(n, kTimes, [&](int r, int64_t times) {
-      float* mine = data[static_cast<size_t>(r)].data();
+      float* mine = data[r].data();
       const Buffers buffers{mine, mine, kElements, DType::kF32};
-      auto once = [&] { world[static_cast<size_t>(r)]->AllReduce({&buffers, 1}, ReduceOp::kMax); };
+      auto once = [&] { world[r]->AllReduce({&buffers, 1}, ReduceOp::kMax); };
       once();
       return Seconds([&] {
         for (int64_t i = 0; i < times; ++i) once();
@@ -62,7 +62,7 @@ void Memcpy(benchmark::State& state) {
   for (auto _ : state) {
     constexpr int64_t kTimes = 20;
     double slowest = Together(n, kTimes, [&](int r, int64_t times) {
-      char *out = to[static_cast<size_t>(r)].data(), *in = from[static_cast<size_t>(r)].data();
+      char *out = to[r].data(), *in = from[r].data();
       std::memcpy(out, in, bytes);
       return Seconds([&] {
         for (int64_t i = 0; i < times; ++i) {

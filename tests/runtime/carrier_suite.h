@@ -132,7 +132,7 @@ void ForEachCarrierCase(int ranks, const std::vector<DType>& dtypes, int64_t mos
 // rounded on the way, are within a `rounding` of each of the terms.
 inline std::string Wrong(const CarrierCase& c, int rank, size_t buffer, const Bytes& got,
                          double rounding) {
-  const Bytes& want = c.want[static_cast<size_t>(rank)][buffer];
+  const Bytes& want = c.want[rank][buffer];
   if (got.size() != want.size()) return c.Name() + ": another size";
   return VisitDType(c.dtype, [&](auto draw, auto load, auto) -> std::string {
     using T = decltype(draw(0));

@@ -192,8 +192,7 @@ TEST(CudaGeometry, ProductsFoldRowsAndBatch) {
   // Every matrix of the result once.
   std::vector<int> seen(8);
   for (const auto& part : plan.parts) {
-    for (int64_t i = 0; i < plan.batch; ++i)
-      ++seen[static_cast<size_t>((part.d + i * plan.d_stride) / 21)];
+    for (int64_t i = 0; i < plan.batch; ++i) ++seen[(part.d + i * plan.d_stride) / 21];
   }
   EXPECT_EQ(seen, std::vector<int>(8, 1));
   plan = *PlanMatmul("matmul_tn", {{"batch", int64_t{1}}}, {2, 4, 3, 5}, {2, 4, 3, 7}, {2, 5, 7});

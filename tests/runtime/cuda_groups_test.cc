@@ -34,9 +34,7 @@ std::string Refusal(const Program& program) {
 }
 std::string Refusal(const std::string& text) { return Refusal(ProgramOf(text)); }
 
-int Buffer(const Program& p, int instruction) {
-  return p.instructions[static_cast<size_t>(instruction)].results[0];
-}
+int Buffer(const Program& p, int instruction) { return p.instructions[instruction].results[0]; }
 
 TEST(ProductGroups, GeluLeavesOutAProductThatNothingElseReads) {
   const std::string text = R"(graph @g(%x: f32[4, 8], %w: f32[8, 16], %b: f32[16]) -> (%y) {
@@ -119,7 +117,7 @@ TEST(ProductGroups, SumsOfEitherOperandBeforeOrAfter) {
     ASSERT_THAT(groups, SizeIs(1));
     EXPECT_EQ(groups[0].epilogue, Epilogue::kSumsOfRight);
     EXPECT_THAT(groups[0].instructions, ElementsAre(0, 1));
-    EXPECT_EQ(p.instructions[static_cast<size_t>(groups[0].product)].op, "matmul_tn");
+    EXPECT_EQ(p.instructions[groups[0].product].op, "matmul_tn");
   }
   auto groups = Groups(
       ProgramOf(Weight(kProduct + "%s = reduce_sum %x {axes=[0, 1], keepdims=false} : f32[8]\n")));
@@ -294,14 +292,14 @@ TEST(ProductGroupsRefused, MemoryOfAnOperand) {
     %y = gelu %0 {approximate="tanh"} : f32[16, 16]
   })");
   EXPECT_EQ(Refusal(p), "instruction 2, gelu: a result is made in the memory of an operand");
-  p.buffers[static_cast<size_t>(Buffer(p, 2))].offset = 1 << 16;
+  p.buffers[Buffer(p, 2)].offset = 1 << 16;
   EXPECT_THAT(Groups(p), SizeIs(1));
 }
 
 TEST(ProductGroupsRefused, MemoryOfAnotherResult) {
   Program p = ProgramOf(Weight(kSums + kProduct));
-  auto& sums = p.buffers[static_cast<size_t>(Buffer(p, 0))];
-  sums.offset = p.buffers[static_cast<size_t>(Buffer(p, 1))].offset;
+  auto& sums = p.buffers[Buffer(p, 0)];
+  sums.offset = p.buffers[Buffer(p, 1)].offset;
   EXPECT_EQ(Refusal(p), "instruction 0, reduce_sum: two results share memory");
 }
 

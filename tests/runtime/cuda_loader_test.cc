@@ -10,6 +10,7 @@
 #include "tests/exec/harness.h"
 #include "tests/gpu/gpu.h"
 #include "tests/ir/file_testing.h"
+#include "tests/ir/thrown.h"
 
 namespace shardc::testing {
 namespace {
@@ -98,12 +99,7 @@ TEST(CudaMissing, AnUnknownBackendIsE4304) {
   SessionOptions options;
   options.backend = "abacus";
   Program empty;
-  try {
-    Session session({&empty, 1}, options, nullptr);
-    FAIL() << "no diagnostic";
-  } catch (const Diagnostic& d) {
-    EXPECT_EQ(d.id(), "E4304");
-  }
+  EXPECT_EQ(Thrown([&] { Session session({&empty, 1}, options, nullptr); }).id(), "E4304");
 }
 
 }  // namespace

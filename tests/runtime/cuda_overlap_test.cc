@@ -21,7 +21,7 @@ double Seconds(const Program& p, const Instruction& i) {
     return kLaunch +
            std::max(static_cast<double>(i.flops) / kFlops, static_cast<double>(i.bytes) / kMemory);
   }
-  const Collective& c = p.collectives[static_cast<size_t>(i.collective)];
+  const Collective& c = p.collectives[i.collective];
   const auto n = static_cast<double>(p.mesh.GroupSize(c.axes));
   const double bytes = static_cast<double>(c.elements * DTypeSize(c.dtype)) * (n - 1) / n;
   return kBegin + bytes / kLink * (c.kind == CollectiveKind::kAllReduce ? 2 : 1);
@@ -38,8 +38,8 @@ Times Simulate(const Program& p) {
   for (const cuda::Schedule::Item& item : schedule.items) {
     const auto stream = static_cast<size_t>(item.stream);
     double begin = free[stream], seconds = 0;
-    for (int w : item.waits) begin = std::max(begin, end[static_cast<size_t>(w)]);
-    for (int i : item.runs) seconds += Seconds(p, p.instructions[static_cast<size_t>(i)]);
+    for (int w : item.waits) begin = std::max(begin, end[w]);
+    for (int i : item.runs) seconds += Seconds(p, p.instructions[i]);
     end.push_back(free[stream] = begin + seconds);
     if (stream == 0) times.computing += seconds;
     times.total = std::max(times.total, end.back());

@@ -3,6 +3,7 @@
 
 #include "ir/diagnostic.h"
 #include "runtime/cuda/runner.h"
+#include "tests/ir/thrown.h"
 #include "tests/runtime/fake_device.h"
 
 namespace shardc::testing {
@@ -14,27 +15,18 @@ TEST(CudaRefusals, ReferenceKernels) {
   SessionOptions options;
   options.reference_kernels = true;
   const StateReader none;
-  try {
-    cuda::MakeRunnerOn(cuda::Machine{}, {{}, options, none});
-    ADD_FAILURE() << "accepted";
-  } catch (const Diagnostic& d) {
-    EXPECT_EQ(d.id(), "E4324");
-    EXPECT_EQ(d.code(), ExitCode::kUsage);
-    EXPECT_THAT(d.fix(), HasSubstr("--backend cpu"));
-  }
+  const Diagnostic d = Thrown([&] { cuda::MakeRunnerOn(cuda::Machine{}, {{}, options, none}); });
+  EXPECT_EQ(d.id(), "E4324");
+  EXPECT_EQ(d.code(), ExitCode::kUsage);
+  EXPECT_THAT(d.fix(), HasSubstr("--backend cpu"));
 }
 
 TEST(CudaRefusals, GroupsTooLargeForOneGpu) {
   FakeDevice device;
   const auto carrier = cuda::MakeSharedDevice(device);
   const std::vector<cuda::Member> members(cuda::kMaxReductionRanks + 1);
-  try {
-    carrier->Enqueue(Collective(), members);
-    ADD_FAILURE() << "accepted";
-  } catch (const Diagnostic& d) {
-    EXPECT_EQ(d.id(), "E4325");
-    EXPECT_THAT(d.message(), HasSubstr(std::to_string(cuda::kMaxReductionRanks)));
-  }
+  ExpectThrown([&] { carrier->Enqueue(Collective(), members); }, "E4325",
+               std::to_string(cuda::kMaxReductionRanks));
   EXPECT_TRUE(device.works().empty());
 }
 

@@ -154,15 +154,15 @@ TEST_F(HandMade, WaitIsAgainstTheFastestOfTheGroup) {
 TEST(TransferProfile, WaitIsUntilTheOtherEndComes) {
   std::vector<Program> programs(2);
   for (int r = 0; r < 2; ++r) {
-    Program& p = programs[static_cast<size_t>(r)];
+    Program& p = programs[r];
     p.mesh = Mesh::Parse("pp=2");
     p.rank = r;
     p.instructions.resize(2);
     p.collectives.resize(2);
     for (int i = 0; i < 2; ++i) {
-      p.instructions[static_cast<size_t>(i)].op = "send_recv";
-      p.instructions[static_cast<size_t>(i)].collective = i;
-      Collective& c = p.collectives[static_cast<size_t>(i)];
+      p.instructions[i].op = "send_recv";
+      p.instructions[i].collective = i;
+      Collective& c = p.collectives[i];
       c.id = i;
       c.kind = CollectiveKind::kSendRecv;
       c.axes = {0};

@@ -316,7 +316,7 @@ TEST_F(Comparisons, HoldTheWhole) {
 TEST_F(Comparisons, HoldEveryElement) {
   for (int64_t at : {int64_t{7}, int64_t{kValues / 2}, kValues - 1}) {
     got_ = want_;
-    float& value = got_[static_cast<size_t>(at)];
+    float& value = got_[at];
     value += 60 * 0x1p-8f;
     EXPECT_EQ(Difference(), "");
     value += 8 * 0x1p-8f;

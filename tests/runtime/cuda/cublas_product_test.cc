@@ -6,6 +6,7 @@
 #include "runtime/cuda/native/cublas_epilogues.h"
 #include "runtime/cuda/native/trial_gpu.h"
 #include "tests/gpu/epilogue_cases.h"
+#include "tests/ir/thrown.h"
 #include "tests/runtime/cuda/fake_cublaslt.h"
 #include "tests/runtime/emulated_machine.h"
 #include "tests/runtime/host_trials.h"
@@ -192,9 +193,7 @@ TEST(CublasProduct, AnOddSizeIsSplitWhereThatIsFaster) {
   Machine machine;
   for (DType dtype : {DType::kBF16, DType::kF16}) {
     auto halves = [&](Shape shape, uint64_t seed) {
-      HostTensor f32 = RandomFloats(shape, seed), out(dtype, shape);
-      for (int64_t i = 0; i < f32.num_elements(); ++i) out.SetDouble(i, f32.AsDouble(i));
-      return out;
+      return As(RandomFloats(std::move(shape), seed), dtype);
     };
     Attributes length, cols, wide;
     length.Set("length", int64_t{24});
@@ -231,13 +230,7 @@ TEST(CublasProduct, WithoutAnAlgorithmThereIsAnError) {
   FakeCublasLt::Get().any = false;
   Machine machine;
   KernelCase c{"", "matmul", {}, {RandomFloats({4, 8}, 1), RandomFloats({8, 4}, 2)}};
-  try {
-    RunCase(machine, c);
-    FAIL() << "there is none";
-  } catch (const Diagnostic& d) {
-    EXPECT_EQ(d.id(), "E4301");
-    EXPECT_THAT(d.message(), HasSubstr("there is none for this product"));
-  }
+  ExpectThrown([&] { RunCase(machine, c); }, "E4301", "there is none for this product");
   FakeCublasLt::Get() = {};
 }
 

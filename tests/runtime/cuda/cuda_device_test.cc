@@ -12,6 +12,7 @@
 
 #include "ir/diagnostic.h"
 #include "runtime/cuda/kernels/reduction.h"
+#include "tests/ir/thrown.h"
 
 namespace {
 
@@ -149,14 +150,12 @@ TEST_F(CudaDevices, WhatIsThrownIsNotReportedAgain) {
 TEST_F(CudaDevices, WithoutMemoryItSaysWhereAndGoesOn) {
   for (const char* name : {"cudaMalloc", "cudaMallocHost"}) {
     Fail(name, cudaErrorMemoryAllocation);
-    try {
+    const Diagnostic d = testing::Thrown([&] {
       name == std::string("cudaMalloc") ? device_->Allocate(1 << 20, "the arena")
                                         : device_->AllocateHost(1 << 20, "the arena");
-      ADD_FAILURE() << name;
-    } catch (const Diagnostic& d) {
-      EXPECT_EQ(d.id(), "E4007");
-      EXPECT_THAT(d.what(), HasSubstr("the arena"));
-    }
+    });
+    EXPECT_EQ(d.id(), "E4007");
+    EXPECT_THAT(d.what(), HasSubstr("the arena"));
     ExpectNothingLeft();
   }
 }
@@ -169,12 +168,7 @@ TEST_F(CudaDevices, ACaptureThatWentWrongLeavesNothing) {
 
 TEST_F(CudaDevices, NoDriverIsE4302) {
   Fail("cudaGetDeviceCount", cudaErrorInsufficientDriver);
-  try {
-    CountGpus();
-    ADD_FAILURE();
-  } catch (const Diagnostic& d) {
-    EXPECT_EQ(d.id(), "E4302");
-  }
+  EXPECT_EQ(testing::Thrown([&] { CountGpus(); }).id(), "E4302");
   ExpectNothingLeft();
 }
 

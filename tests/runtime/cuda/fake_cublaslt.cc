@@ -205,7 +205,7 @@ void Multiply(const Problem& p, const Algorithm& algorithm, const void* alpha, c
         value = GeluTanhFn()(value);
       }
       out[at] = narrow(value);
-      if (SumsResult(d)) sums[static_cast<size_t>(row)] += value;
+      if (SumsResult(d)) sums[row] += value;
     }
   }
   U* vector = const_cast<U*>(static_cast<const U*>(d.vector));

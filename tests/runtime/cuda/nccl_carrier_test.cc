@@ -123,7 +123,7 @@ TEST_F(NcclCarrier, ARankThatFailsEndsThoseThatWaitForIt) {
   auto errors = OnRanks("tp=4", {{0}}, [&](int r, FakeDevice& d, auto& c) {
     if (r == 2) throw Diagnostic("E4301", ExitCode::kIo, "CUDA", "the GPU has fallen off the bus");
     cuda::Stream s = d.MakeStream(false);
-    std::vector<float>& x = memory[static_cast<size_t>(r)];
+    std::vector<float>& x = memory[r];
     cuda::Member me{r, s, {{x.data(), x.data(), 8, DType::kF32}}};
     Collective what;
     what.axes = {0};

@@ -14,6 +14,7 @@
 #include "runtime/cuda/runner.h"
 #include "runtime/in_process/in_process.h"
 #include "tests/exec/harness.h"
+#include "tests/ir/thrown.h"
 #include "tests/runtime/cuda/nccl_fixture.h"
 #include "tests/runtime/rank_threads.h"
 
@@ -114,6 +115,20 @@ class Plans : public NcclFixture {
       EXPECT_LE(WorstDifference(got, want), 1e-6) << o.name << ", rank " << rank;
     }
   }
+  // A step as it is, one that is captured, replays, and one between them that is timed and so not
+  // replayed.
+  static void RunSteps(StepRunner& runner) {
+    for (int step = 0; step < 3; ++step) runner.Step();
+    runner.StartProfile(1);
+    for (int step = 0; step < 2; ++step) runner.Step();
+  }
+  // Of a runner of all ranks.
+  void ExpectTheCpusResults(StepRunner& runner) const {
+    for (int64_t r = 0; r < 4; ++r) SetInputs(runner, r);
+    RunSteps(runner);
+    const auto cpu = OnCpu();
+    for (int64_t r = 0; r < 4; ++r) ExpectOutputs(runner, r, *cpu);
+  }
   RunnerRequest Request() const { return {programs_, options_, reader_}; }
   // One rank of four, as a process has it.
   std::unique_ptr<StepRunner> Seat(std::unique_ptr<Communicator> end, int local_rank) const {
@@ -159,21 +174,10 @@ class Plans : public NcclFixture {
 };
 thread_local FakeDevice* Plans::mine = nullptr;
 
-// A step as it is, one that is captured, replays, and one between them that is timed and so not
-// replayed.
-void RunSteps(StepRunner& runner) {
-  for (int step = 0; step < 3; ++step) runner.Step();
-  runner.StartProfile(1);
-  for (int step = 0; step < 2; ++step) runner.Step();
-}
-
 TEST_F(Plans, ThreadsGiveTheCpusResults) {
   Watchdog watchdog(100);
-  auto cpu = OnCpu();
   auto runner = cuda::MakeRunnerOn(machine_, Request());
-  for (int64_t r = 0; r < 4; ++r) SetInputs(*runner, r);
-  RunSteps(*runner);
-  for (int64_t r = 0; r < 4; ++r) ExpectOutputs(*runner, r, *cpu);
+  ExpectTheCpusResults(*runner);
   EXPECT_EQ(LiveAllocations(), 4) << "each rank's memory is NCCL's, for it to reach";
   EXPECT_EQ(graphs_launched(), 4 * 3);
 }
@@ -188,25 +192,19 @@ TEST_F(Plans, EveryKernelIsLaunchedBeforeACollectiveCanWait) {
 // Where NCCL has no memory for one rank, none takes it: the fake ends the process if they mix.
 TEST_F(Plans, MemoryIsNcclsOnAllRanksOrOnNone) {
   Watchdog watchdog(100);
-  auto cpu = OnCpu();
   RefuseMemory(2);
   auto runner = cuda::MakeRunnerOn(machine_, Request());
   RefuseMemory(-1);
   EXPECT_EQ(LiveAllocations(), 0);
-  for (int64_t r = 0; r < 4; ++r) SetInputs(*runner, r);
-  RunSteps(*runner);
-  for (int64_t r = 0; r < 4; ++r) ExpectOutputs(*runner, r, *cpu);
+  ExpectTheCpusResults(*runner);
 }
 
 // A graph of some ranks only would hold collectives that the others do not.
 TEST_F(Plans, AllRanksCaptureOrNone) {
   Watchdog watchdog(100);
-  auto cpu = OnCpu();
   refuse_capture_of_ = 2;
   auto runner = cuda::MakeRunnerOn(machine_, Request());
-  for (int64_t r = 0; r < 4; ++r) SetInputs(*runner, r);
-  RunSteps(*runner);
-  for (int64_t r = 0; r < 4; ++r) ExpectOutputs(*runner, r, *cpu);
+  ExpectTheCpusResults(*runner);
   EXPECT_EQ(graphs_launched(), 0);
 }
 
@@ -217,15 +215,11 @@ TEST_F(Plans, ARankThatCannotBeCapturedToTheEndFails) {
   for (int64_t r = 0; r < 4; ++r) SetInputs(*runner, r);
   runner->Step();
   failing_ = 1;
-  try {
-    runner->Step();
-    FAIL() << "no diagnostic";
-  } catch (const Diagnostic& d) {
-    EXPECT_EQ(d.id(), "E4301");
-    EXPECT_THAT(d.where(), HasSubstr("rank 1, instruction"));
-    EXPECT_THAT(d.message(), HasSubstr("captured"));
-    EXPECT_THAT(d.fix(), HasSubstr("SHARDC_NO_CUDA_GRAPH"));
-  }
+  const Diagnostic d = Thrown([&] { runner->Step(); });
+  EXPECT_EQ(d.id(), "E4301");
+  EXPECT_THAT(d.where(), HasSubstr("rank 1, instruction"));
+  EXPECT_THAT(d.message(), HasSubstr("captured"));
+  EXPECT_THAT(d.fix(), HasSubstr("SHARDC_NO_CUDA_GRAPH"));
 }
 
 // Stages have programs of their own, that communicate over other axes.
@@ -243,11 +237,8 @@ class PipelinePlans : public Plans, public ::testing::WithParamInterface<Pipelin
 
 TEST_P(PipelinePlans, ThreadsGiveTheCpusResults) {
   Watchdog watchdog(100);
-  auto cpu = OnCpu();
   auto runner = cuda::MakeRunnerOn(machine_, Request());
-  for (int64_t r = 0; r < 4; ++r) SetInputs(*runner, r);
-  RunSteps(*runner);
-  for (int64_t r = 0; r < 4; ++r) ExpectOutputs(*runner, r, *cpu);
+  ExpectTheCpusResults(*runner);
   EXPECT_EQ(LiveAllocations(), 4) << "each rank's memory is NCCL's, for it to reach";
   EXPECT_EQ(graphs_launched(), 4 * 3);
 }
@@ -263,13 +254,7 @@ TEST_F(Plans, ThreadsEndWhenOneFails) {
   for (int64_t r = 0; r < 4; ++r) SetInputs(*runner, r);
   runner->Step();
   failing_ = 1;
-  try {
-    runner->Step();
-    FAIL() << "no diagnostic";
-  } catch (const Diagnostic& d) {
-    EXPECT_EQ(d.id(), "E4301");
-    EXPECT_THAT(d.where(), HasSubstr("rank 1, instruction"));
-  }
+  ExpectThrown([&] { runner->Step(); }, "E4301", "rank 1, instruction");
 }
 
 TEST_F(Plans, SeatsGiveTheCpusResults) {

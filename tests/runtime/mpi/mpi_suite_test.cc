@@ -26,7 +26,7 @@ std::unique_ptr<Communicator> control;  // of all processes, for the tests' own 
 World MakeWorld(int n) {
   World world(static_cast<size_t>(n));
   auto end = processes->MakeWorld(n);
-  if (end) world[static_cast<size_t>(processes->rank())] = std::move(end);
+  if (end) world[processes->rank()] = std::move(end);
   return world;
 }
 

@@ -156,7 +156,7 @@ class FailingWorld : public FailingOutbox {
     std::promise<void> failed[2];
     auto world = [&](int rank) {
       std::vector<Socket> peers(2);
-      peers[static_cast<size_t>(1 - rank)] = Socket(ends[rank]);
+      peers[1 - rank] = Socket(ends[rank]);
       return std::make_unique<World>(wire_, rank, std::move(peers),
                                      [&, rank] { failed[rank].set_value(); });
     };
