@@ -57,8 +57,8 @@ struct Collective {
   bool max = false;       // all_reduce and reduce_scatter: max instead of sum
   std::vector<int> axes;  // mesh axes, in order; the group of a rank is Mesh::Group(rank, axes)
   DType dtype = DType::kF32;
-  int64_t elements =
-      0;  // of the whole tensor(s) reduced, of the result gathered, of the operand scattered
+  // Of the whole tensor(s) reduced, of the result gathered, of the operand scattered.
+  int64_t elements = 0;
   std::string op;  // the op that needed it
   std::vector<std::string> why;
   int from = -1, to = -1;  // send_recv: members of the group (Mesh::GroupIndex over `axes`)

@@ -11,8 +11,8 @@ namespace shardc {
 
 struct Mismatch {
   std::string name;
-  double error =
-      0;           // |got - expected| - (atol + rtol * |expected|) at its worst, > 0 when it fails
+  // |got - expected| - (atol + rtol * |expected|) at its worst: > 0 when it fails.
+  double error = 0;
   int64_t at = 0;  // element
   double got = 0, expected = 0;
 };

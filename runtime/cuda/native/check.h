@@ -1,4 +1,4 @@
-// What CUDA or one of its libraries refuses, as a diagnostic.
+// What CUDA or one of its libraries refuses, as a diagnostic (E4301).
 #pragma once
 
 #include <cuda_runtime_api.h>
