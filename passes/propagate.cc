@@ -114,6 +114,7 @@ class Propagation {
     FollowReaders();
     DropCostlyCuts();
     LeaveSums();
+    DropCostlyCuts();  // of what is read beside these sums
   }
 
   static std::string WhereAsked(const Op& constraint) {
