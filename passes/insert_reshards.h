@@ -10,7 +10,8 @@ namespace shardc {
 // linear in them). The cost is bytes moved for the operands (where one changes its cut, and other
 // ops would read it so and must sum over ranks else, a share of them) and from the natural result
 // to the wished one; on a tie less is computed. What is cut is gathered so that every rank does all
-// the work only if nothing else is possible; weights are then the last to be. Ops with a cut
+// the work only if nothing else is possible (weights are then the last to be), where little work
+// makes it much larger and not cut so, or beside a sum that is wished for partial. Ops with a cut
 // expandable factor are expanded; one that must have one stretch of a factor, and has it cut in
 // segments, becomes one op for each segment; a sharding_constraint gets what it asks for and goes.
 // Afterwards every op's types agree with its rule, a `reshard` (attributes why, for) stands
