@@ -328,11 +328,12 @@ void InferLayout(Op& param, const Mesh& mesh) {
 }
 
 // Of a value that the spec cuts.
-void InferConstraint(Value* value, const Mesh& mesh) {
+void InferConstraint(const Op& constraint, const Mesh& mesh) {
+  Value* value = constraint.result();
   for (int d = 0; d < value->type.rank(); ++d) {
     DimSharding& dim = value->type.sharding.dims[d];
     if (!dim.cut() || Informative(dim)) continue;
-    if (const auto axes = AxesBesideWeights(value, d, dim.axes)) {
+    if (const auto axes = AxesBesideWeights(constraint, d, mesh)) {
       dim = CarriedLayout(value, d, *axes, mesh).value_or(dim);
       continue;
     }
@@ -346,7 +347,7 @@ void InferConstraint(Value* value, const Mesh& mesh) {
 
 void InferLayouts(Graph& graph) {
   for (const auto& op : graph.ops()) {
-    if (op->def->constrains) InferConstraint(op->result(), graph.mesh);
+    if (op->def->constrains) InferConstraint(*op, graph.mesh);
   }
   for (Op* param : graph.Params()) {
     InferLayout(*param, graph.mesh);

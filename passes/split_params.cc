@@ -199,7 +199,7 @@ class Splitter {
     const auto& [op, at] = constraint;
     const AxisList own = op->out().sharding.dims[at].axes;
     if (own.size() != 1) return false;
-    const auto axes = AxesBesideWeights(op->result(), at, own);
+    const auto axes = AxesBesideWeights(*op, at, graph_.mesh);
     // Heads are dealt out over the weights' axes first.
     if (!axes || axes->back() != own[0] || CarriedLayout(op->result(), at, *axes, graph_.mesh))
       return false;

@@ -10,7 +10,8 @@
 namespace shardc {
 namespace {
 
-constexpr int kMaxDepth = 12;  // ops between a param and what is made with it
+constexpr int kMaxDepth = 12;      // ops between a param and what is made with it
+constexpr size_t kMostOps = 1000;  // that a weight is made by: what is behind an activation is more
 
 // Adds the axes that cut the dim in params. Whether there are such params.
 bool AddAxes(const Value* v, int dim, int depth, std::set<int>& axes) {
@@ -66,6 +67,7 @@ bool IsWeight(const Value* value) {
     waiting.pop_back();
     if (!op || (op->operands.empty() && !op->def->is_state)) return false;
     if (op->def->is_state || !seen.insert(op).second) continue;
+    if (seen.size() > kMostOps) return false;
     waiting.insert(waiting.end(), op->operands.begin(), op->operands.end());
   }
   return true;
@@ -77,10 +79,14 @@ std::optional<AxisList> AxesOfWeights(const Value* value, int dim) {
   return ListOf(axes);
 }
 
-std::optional<AxisList> AxesBesideWeights(const Value* value, int dim, const AxisList& own) {
+std::optional<AxisList> AxesBesideWeights(const Op& constraint, int dim, const Mesh& mesh) {
   std::set<int> axes;
-  if (!AddAxes(value, dim, 0, axes)) return std::nullopt;
-  axes.erase(axes.upper_bound(own.back()), axes.end());
+  if (!AddAxes(constraint.result(), dim, 0, axes)) return std::nullopt;
+  const Sharding& asked = constraint.out().sharding;
+  const AxisList& own = asked.dims[static_cast<size_t>(dim)].axes;
+  std::erase_if(axes, [&](int a) {
+    return a > own.back() || asked.Uses(a) || Constrains(constraint, a, mesh);
+  });
   axes.insert(own.begin(), own.end());
   return ListOf(axes);
 }

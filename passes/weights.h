@@ -21,7 +21,8 @@ bool IsWeight(const Value* value);
 // that cut it in these params, in mesh order. Nothing where it has the dim from elsewhere: a batch,
 // a sequence.
 std::optional<AxisList> AxesOfWeights(const Value* value, int dim);
-// With the axes over which a spec cuts such a dim: of the weights' those before the last of these.
-std::optional<AxisList> AxesBesideWeights(const Value* value, int dim, const AxisList& own);
+// With the axes over which a constraint cuts such a dim of its result: of the weights' those before
+// the last of these of which it says nothing else.
+std::optional<AxisList> AxesBesideWeights(const Op& constraint, int dim, const Mesh& mesh);
 
 }  // namespace shardc

@@ -57,6 +57,19 @@ TEST(InferLayouts, ValuesAreCutBesideTheirWeight) {
     CHECK: %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"]} : f32[2, 6, 48@(tp,cp)])");
 }
 
+// Of the weight's axes those of which the spec says something else have their place.
+TEST(InferLayouts, ValuesAreNotCutTwiceByAnAxis) {
+  CheckPasses(R"(mesh [a=2, b=3]
+  graph @g(%x: f32[4, 6]) -> (%y) {
+    %w = param "w" : f32[6, 12@(a,b)]
+    %0 = matmul %x, %w : f32[4, 12]
+    %1 = sharding_constraint %0 {axes=["a", "b"]} : f32[4@a, 12@b]
+    %y = neg %1 : f32[4, 12]
+  })",
+              "infer_layouts",
+              R"(CHECK: %1 = sharding_constraint %0 {axes=["a", "b"]} : f32[4@a, 12@b])");
+}
+
 // 6 query heads on 3 kv heads: a granule is the two query heads of a kv head, of which not each
 // rank would get one of k and v. The value stays cut as it was asked.
 TEST(InferLayouts, ValuesWithoutAGranuleForEachRank) {
