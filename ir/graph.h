@@ -57,7 +57,8 @@ struct Op : Belonging {
   std::vector<Value*> operands;
   std::vector<Value*> results;
   Phase phase = Phase::kForward;
-  int id = -1;  // for the pass that runs, to index its tables by
+  int id = -1;   // for the pass that runs, to index its tables by
+  int line = 0;  // of the text that it is from, if it is from one
 
   std::string_view name() const;
   Value* result(int i = 0) const { return results[i]; }

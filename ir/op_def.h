@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -58,6 +59,18 @@ struct GradientArgs {
   const Op& op;  // of the forward graph; its operands and results may be used
   std::span<Value* const> result_grads;  // null where no gradient arrives
   const std::vector<bool>& wanted;       // per operand: false where a gradient would be dropped
+};
+
+// How a value lies over the mesh axes that an op names in its attribute "axes": whole, a partial
+// sum (a maximum where the attribute "reduce" says so), or cut, along the dim that the attribute
+// `dim` names, by these axes behind all others.
+struct Lies {
+  enum Kind : uint8_t { kWhole, kPartial, kCut } kind = kWhole;
+  std::string_view dim = {};
+};
+// What an op that is placed by hand changes of it. Over all other axes results lie as operands do.
+struct Movement {
+  Lies from, to;
 };
 
 struct OpDef {
@@ -157,6 +170,8 @@ struct OpDef {
   bool side_effect = false;   // kept though nothing reads it
   bool is_state = false;      // param, state: persistent, named by attribute "name"
   bool communicates = false;  // moves data between ranks
+  // Of collectives, and of a slice that each rank takes; nothing: a reshard, or another op.
+  std::optional<Movement> moves;
   // Over the mesh axes of the attribute "axes" the result is cut as its type says, by the spec's
   // word; over the others by choice.
   bool constrains = false;

@@ -274,6 +274,7 @@ class Parser {
     Op* added =
         graph_.AddOp(*op.def, std::move(op.operands), std::move(op.types), std::move(op.attrs));
     added->phase = op.phase;
+    added->line = op.at.line;
     added->BelongWith(op.belonging);
     for (size_t i = 0; i < op.results.size(); ++i) {
       added->results[i]->name = NameHint(op.results[i]);

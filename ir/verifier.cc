@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "ir/movement.h"
 #include "ir/op_def.h"
 
 namespace shardc {
@@ -190,7 +191,8 @@ class Verifier {
 
  private:
   std::string Where(const Op& op) const {
-    std::string where = StrCat("op ", index_, ": ", op.name());
+    std::string where =
+        StrCat(op.line > 0 ? StrCat("line ", op.line) : StrCat("op ", index_), ": ", op.name());
     if (const Attribute* name = op.attrs.Find("name");
         name && std::holds_alternative<std::string>(*name)) {
       where += " \"" + std::get<std::string>(*name) + "\"";
@@ -290,22 +292,12 @@ class Verifier {
     CheckStage(op);
     if (!LikeBefore(op)) {
       CheckAttributes(op);
-      CheckAxes(op);
       CheckTypes(op);
       if (closed_ && op.def->rule) {
         if (auto wrong = RuleCheck(op, mesh_).Run()) Fail(Where(op), *wrong);
       }
     }
     if (op.name() == "update") CheckUpdate(op);
-  }
-
-  // Of an op that is placed by hand: no rule says how the axes that it names cut anything.
-  void CheckAxes(const Op& op) const {
-    const Attribute* axes = op.def->rule ? nullptr : op.attrs.Find("axes");
-    if (!axes) return;
-    for (const std::string& axis : std::get<Strings>(*axes)) {
-      if (!mesh_.FindAxis(axis)) Fail(Where(op), StrCat("the mesh has no axis '", axis, "'"));
-    }
   }
 
   void CheckResults(const Op& op) {
@@ -385,6 +377,7 @@ class Verifier {
       Fail(Where(op), StrCat("result ", i, " is ", TypeToString(inferred[i], mesh_), ", not ",
                              TypeToString(stated, mesh_)));
     }
+    if (auto wrong = WrongMovement(op, mesh_)) Fail(Where(op), *wrong);
   }
 
   void CheckUpdate(const Op& op) {

@@ -27,10 +27,18 @@ void AddExplanation(OpDef& def) {
   def.attrs.push_back({"for", AttrKind::kString});
 }
 
-// An op with one operand whose `dims` attributes are dims of it.
-OpDef MoveDef(std::string_view name, std::vector<std::string_view> dims, bool communicates) {
+constexpr Lies kWhole{Lies::kWhole}, kPartial{Lies::kPartial};
+constexpr Lies Cut(std::string_view dim) { return {Lies::kCut, dim}; }
+
+// An op with one operand. The dims that it moves axes from or to are attributes.
+OpDef MoveDef(std::string_view name, std::optional<Movement> moves, bool communicates) {
   OpDef def;
   def.name = name;
+  def.moves = moves;
+  std::vector<std::string_view> dims;
+  for (const Lies& lies : moves ? std::vector{moves->from, moves->to} : std::vector<Lies>()) {
+    if (lies.kind == Lies::kCut) dims.push_back(lies.dim);
+  }
   def.attrs = {{"axes", AttrKind::kStrings, true}};
   AddExplanation(def);
   for (std::string_view dim : dims) def.attrs.push_back({dim, AttrKind::kInt, true});
@@ -47,7 +55,7 @@ OpDef MoveDef(std::string_view name, std::vector<std::string_view> dims, bool co
 }
 
 OpDef AllReduceDef() {
-  OpDef def = MoveDef("all_reduce", {}, true);
+  OpDef def = MoveDef("all_reduce", Movement{kPartial, kWhole}, true);
   def.max_operands = -1;
   def.in_place = [](int operand, int result) { return operand == result; };
   def.attrs.push_back({"reduce", AttrKind::kString});
@@ -69,7 +77,7 @@ OpDef AllReduceDef() {
 
 // From stage `from` of a pipeline over the axis to stage `to`.
 OpDef SendRecvDef() {
-  OpDef def = MoveDef("send_recv", {}, true);
+  OpDef def = MoveDef("send_recv", Movement{kWhole, kWhole}, true);
   def.attrs.push_back({"from", AttrKind::kInt, true});
   def.attrs.push_back({"to", AttrKind::kInt, true});
   def.infer = [](const InferArgs& args) {
@@ -116,12 +124,12 @@ void RegisterReshardOps(OpRegistry& registry) {
   registry.Add(std::move(reshard));
 
   registry.Add(AllReduceDef());
-  registry.Add(MoveDef("all_gather", {"dim"}, true));
-  registry.Add(MoveDef("reduce_scatter", {"dim"}, true));
-  registry.Add(MoveDef("all_to_all", {"split_dim", "concat_dim"}, true));
+  registry.Add(MoveDef("all_gather", Movement{Cut("dim"), kWhole}, true));
+  registry.Add(MoveDef("reduce_scatter", Movement{kPartial, Cut("dim")}, true));
+  registry.Add(MoveDef("all_to_all", Movement{Cut("concat_dim"), Cut("split_dim")}, true));
   registry.Add(SendRecvDef());
 
-  OpDef slice = MoveDef("local_slice", {"dim"}, false);
+  OpDef slice = MoveDef("local_slice", Movement{kWhole, Cut("dim")}, false);
   slice.reference = CopyOperand;
   slice.cheap = true;
   registry.Add(std::move(slice));

@@ -30,7 +30,7 @@ graph @mlp(%x: f32[8@dp, 1024, 768]) -> (loss: %0, %y) {
   %1 = gelu %0 {approximate="tanh", phase="backward", site="h.0.mlp", stage=1, virtual_stage=3, microbatch=2} : f32[8@dp, 1024, 3072@tp]
   %2 = matmul %1, %w2 : f32[8@dp, 1024, 768] partial(tp)
   %y = reshard %2 {for="matmul", why=[]} : f32[8@dp, 1024, 768]
-  %3, %4 = all_reduce %2, %y {axes=["tp"], reduce="sum"} : f32[8@dp, 1024, 768], f32[8@dp, 1024, 768]
+  %3, %4 = all_reduce %2, %2 {axes=["tp"], reduce="sum"} : f32[8@dp, 1024, 768], f32[8@dp, 1024, 768]
   update "w1.adamw.m" %m {phase="optimizer"}
 }
 )";

@@ -72,41 +72,41 @@ TEST(Verifier, NamesTheOpThatIsWrong) {
     std::function<void(Graph&)> change;
   };
   const std::vector<Case> cases = {
-      {"E7003 op 1: matmul in h.0: operand 1 is used before it is made",
+      {"E7003 line 5: matmul in h.0: operand 1 is used before it is made",
        [](Graph& g) { g.MoveBefore(Find(g, "param"), nullptr); }},
-      {"E7003 op 3: gelu: has 2 operands",
+      {"E7003 line 6: gelu: has 2 operands",
        [](Graph& g) { g.AppendOperand(Find(g, "gelu"), g.inputs()[0].get()); }},
-      {"E7003 op 5: all_reduce: the mesh has no axis 'ep'",
+      {"E7003 line 8: all_reduce: the mesh has no axis 'ep'",
        [](Graph& g) {
          Find(g, "all_reduce")->attrs.Set("axes", Strings{"dp", "ep"});
        }},
-      {"E7003 op 3: gelu: lacks its attribute 'approximate'",
+      {"E7003 line 6: gelu: lacks its attribute 'approximate'",
        [](Graph& g) { Find(g, "gelu")->attrs.Erase("approximate"); }},
-      {"E7003 op 3: gelu: attribute 'approximate' is not a string",
+      {"E7003 line 6: gelu: attribute 'approximate' is not a string",
        [](Graph& g) { Find(g, "gelu")->attrs.Set("approximate", true); }},
-      {"E7003 op 3: gelu: has an unknown attribute 'speed'",
+      {"E7003 line 6: gelu: has an unknown attribute 'speed'",
        [](Graph& g) { Find(g, "gelu")->attrs.Set("speed", 1.5); }},
-      {"E7003 op 4: reduce_sum: axis 2 is out of range",
+      {"E7003 line 7: reduce_sum: axis 2 is out of range",
        [](Graph& g) { Find(g, "reduce_sum")->attrs.Set("axes", Ints{2}); }},
-      {"E7003 op 4: reduce_sum: result 0 is f32[8], not f32[] partial(dp,tp)",
+      {"E7003 line 7: reduce_sum: result 0 is f32[8], not f32[] partial(dp,tp)",
        [](Graph& g) { Find(g, "reduce_sum")->attrs.Set("axes", Ints{0}); }},
-      {"E7003 op 3: gelu: result 0 is f32[4, 8], not f64[4@dp, 8@tp]",
+      {"E7003 line 6: gelu: result 0 is f32[4, 8], not f64[4@dp, 8@tp]",
        [](Graph& g) { Find(g, "gelu")->result()->type.dtype = DType::kF64; }},
-      {"E7003 op 3: gelu: result 0 does not know where it comes from",
+      {"E7003 line 6: gelu: result 0 does not know where it comes from",
        [](Graph& g) { Find(g, "gelu")->result()->index = 1; }},
       {"E7003 gelu: a value lists 2 uses but has 1",
        [](Graph& g) { Find(g, "gelu")->result()->users.push_back(Find(g, "mul")); }},
-      {"E7003 op 1: state \"w\": another parameter or state has this name",
+      {"E7003 line 4: state \"w\": another parameter or state has this name",
        [](Graph& g) { Find(g, "state")->attrs.Set("name", std::string("w")); }},
-      {"E7003 op 1: state \"w.m\": result 0 is f32[8, 6], not f32[6, 8@tp]",
+      {"E7003 line 4: state \"w.m\": result 0 is f32[8, 6], not f32[6, 8@tp]",
        [](Graph& g) {
          Find(g, "state")->attrs.Set("shape", Ints{8, 6});
        }},
-      {"E7003 op 7: update \"v\": there is no parameter or state of this name",
+      {"E7003 line 10: update \"v\": there is no parameter or state of this name",
        [](Graph& g) { Find(g, "update")->attrs.Set("name", std::string("v")); }},
-      {"E7003 op 8: update \"w.m\": it is updated twice",
+      {"E7003 line 11: update \"w.m\": it is updated twice",
        [](Graph& g) { Find(g, "update")->attrs.Set("name", std::string("w.m")); }},
-      {"E7003 op 7: update \"w\": the value is f32[4@dp, 6] but the state is f32[6, 8@tp]",
+      {"E7003 line 10: update \"w\": the value is f32[4@dp, 6] but the state is f32[6, 8@tp]",
        [](Graph& g) { g.SetOperand(Find(g, "update"), 0, g.inputs()[0].get()); }},
       {"E7003 input 'x': two inputs have this name", [](Graph& g) { g.inputs()[1]->name = "x"; }},
       {"E7003 output 'loss': two outputs have this name",
@@ -121,35 +121,35 @@ TEST(Verifier, NamesTheOpThatIsWrong) {
        [](Graph& g) { g.inputs()[0]->type.sharding.dims.pop_back(); }},
       {"E7003 input 'x': f32[4@dp, 6@dp]: axis 'dp' cuts the tensor twice",
        [](Graph& g) { g.inputs()[0]->type.sharding.dims[1].axes.push_back(0); }},
-      {"E7003 op 3: gelu: f32[4@dp, 8@tp%9]: granule 9 does not fit into dim 1",
+      {"E7003 line 6: gelu: f32[4@dp, 8@tp%9]: granule 9 does not fit into dim 1",
        [](Graph& g) { Find(g, "gelu")->result()->type.sharding.dims[1].granule = 9; }},
-      {"E7003 op 0: param \"w\": f32[6, 8@tp/[5,2]]: the segments of dim 1 add up to 7",
+      {"E7003 line 3: param \"w\": f32[6, 8@tp/[5,2]]: the segments of dim 1 add up to 7",
        [](Graph& g) {
          Find(g, "param")->result()->type.sharding.dims[1].segments = {5, 2};
        }},
-      {"E7003 op 0: param \"w\": f32[6, 8@tp/[9223372036854775807,9223372036854775807,10]]: the "
+      {"E7003 line 3: param \"w\": f32[6, 8@tp/[9223372036854775807,9223372036854775807,10]]: the "
        "segments of dim 1 add up to 9223372036854775807",  // they wrap around to 8
        [](Graph& g) {
          const int64_t most = std::numeric_limits<int64_t>::max();
          Find(g, "param")->result()->type.sharding.dims[1].segments = {most, most, 10};
        }},
-      {"E7003 op 0: param \"w\": attribute 'rows' has to name dims of 2",
+      {"E7003 line 3: param \"w\": attribute 'rows' has to name dims of 2",
        [](Graph& g) { Find(g, "param")->attrs.Set("rows", Ints{2}); }},
-      {"E7003 op 0: param \"w\": attribute 'columns' has to name dims of 2",
+      {"E7003 line 3: param \"w\": attribute 'columns' has to name dims of 2",
        [](Graph& g) { Find(g, "param")->attrs.Set("columns", Ints{}); }},
       {"E7003 op 0: param \"v\": attribute 'transpose_of' is for a matrix",
        [](Graph& g) {
          Value* v = Builder(g, g.ops().front().get()).Param("v", DType::kF32, {6});
          v->producer->attrs.Set("transpose_of", std::string("v.weight"));
        }},
-      {"E7003 op 0: param \"w\": lacks its attribute 'whole_size'",
+      {"E7003 line 3: param \"w\": lacks its attribute 'whole_size'",
        [](Graph& g) {
          for (const char* name : {"piece_dim", "piece_start"}) {
            Find(g, "param")->attrs.Set(name, int64_t{0});
          }
          Find(g, "param")->attrs.Set("piece_of", std::string("v"));
        }},
-      {"E7003 op 0: param \"w\": is no piece from 3 of 10 along dim 1",
+      {"E7003 line 3: param \"w\": is no piece from 3 of 10 along dim 1",
        [](Graph& g) {
          for (auto [name, n] :
               {std::pair("piece_dim", 1), {"piece_start", 3}, {"whole_size", 10}}) {
@@ -157,12 +157,12 @@ TEST(Verifier, NamesTheOpThatIsWrong) {
          }
          Find(g, "param")->attrs.Set("piece_of", std::string("v"));
        }},
-      {"E7003 op 3: gelu: is on stage 2 of a pipeline of 2",
+      {"E7003 line 6: gelu: is on stage 2 of a pipeline of 2",
        [](Graph& g) {
          g.pipeline_axis = "dp";
          Find(g, "gelu")->stage = 2;
        }},
-      {"E7003 op 3: gelu: is on virtual stage 9: there are fewer ops",
+      {"E7003 line 6: gelu: is on virtual stage 9: there are fewer ops",
        [](Graph& g) {
          g.pipeline_axis = "dp";
          Find(g, "gelu")->virtual_stage = 9;
@@ -233,7 +233,7 @@ TEST(Verifier, ClosedShardingsAgreeWithTheRule) {
     Graph graph = ParseGraph(text, "t");
     EXPECT_EQ(Verify(graph), "good") << text;
     std::string closed = Verify(graph, true);
-    EXPECT_THAT(closed, c.good ? HasSubstr("good") : HasSubstr("E7003 op 0: ")) << text;
+    EXPECT_THAT(closed, c.good ? HasSubstr("good") : HasSubstr("E7003 line 3: ")) << text;
   }
 }
 
@@ -298,6 +298,64 @@ TEST(Verifier, FindsEveryShardingThatIsDropped) {
   }
   EXPECT_GT(dropped, 100);
   EXPECT_EQ(Verify(graph, true), "good");
+}
+
+// What each kind makes of how its operand lies, and nothing else.
+TEST(Verifier, CollectivesDoWhatTheirTypesSay) {
+  auto verify = [](const std::string& from, const std::string& op, const std::string& to) {
+    const std::string text = "mesh [a=2, b=2, one=1]\ngraph @g(%x: f32" + from +
+                             ") -> (%y) {\n  %y = " + op + " : f32" + to + "\n}\n";
+    return Verify(ParseGraph(text, "t"));
+  };
+  const std::string gather = "all_gather %x {axes=[\"a\"], dim=0}";
+  const std::string gather_b = "all_gather %x {axes=[\"b\"], dim=0}";
+  const std::string scatter = "reduce_scatter %x {axes=[\"b\"], dim=0}";
+  const std::string exchange = "all_to_all %x {axes=[\"a\"], concat_dim=0, split_dim=1}";
+  const std::string sum = "all_reduce %x {axes=[\"a\"]}";
+  const std::string max = "all_reduce %x {axes=[\"a\"], reduce=\"max\"}";
+  const std::string slice = "local_slice %x {axes=[\"a\"], dim=0}";
+  const std::string send = "send_recv %x {axes=[\"a\"], from=0, to=1}";
+  EXPECT_EQ(verify("[8@(a,b), 4]", gather_b, "[8@a, 4]"), "good");
+  EXPECT_EQ(verify("[8@(a,b), 4]", "all_gather %x {axes=[\"a\", \"b\"], dim=0}", "[8, 4]"), "good");
+  EXPECT_EQ(verify("[8, 4]", "all_gather %x {axes=[\"one\"], dim=0}", "[8, 4]"), "good");
+  EXPECT_EQ(verify("[5@(a,b)%2, 4]", gather_b, "[5@a%2, 4]"), "good");
+  EXPECT_EQ(verify("[8@a, 4] partial(b)", scatter, "[8@(a,b), 4]"), "good");
+  EXPECT_EQ(verify("[8@a, 4] partial(b)", exchange, "[8, 4@a] partial(b)"), "good");
+  EXPECT_EQ(verify("[8, 4@b] partial(a)", sum, "[8, 4@b]"), "good");
+  EXPECT_EQ(verify("[8, 4] partial_max(a)", max, "[8, 4]"), "good");
+  EXPECT_EQ(verify("[8, 4@b]", slice, "[8@a, 4@b]"), "good");
+  EXPECT_EQ(verify("[8, 4@b]", send, "[8, 4@b]"), "good");
+
+  auto operand = [](const std::string& op, const std::string& want, const std::string& is) {
+    return "E7003 line 3: " + op + ": its operand has to " + want + ", and is f32" + is;
+  };
+  const std::string cut = "have dim 0 cut, behind other axes, by ";
+  EXPECT_EQ(verify("[8, 4]", gather, "[8, 4]"), operand("all_gather", cut + "a", "[8, 4]"));
+  EXPECT_EQ(verify("[8, 4@a]", gather, "[8, 4]"), operand("all_gather", cut + "a", "[8, 4@a]"));
+  EXPECT_EQ(verify("[8@(a,b), 4]", gather, "[8@b, 4]"),
+            operand("all_gather", cut + "a", "[8@(a,b), 4]"));
+  EXPECT_EQ(verify("[8, 4@a]", exchange, "[8@a, 4]"), operand("all_to_all", cut + "a", "[8, 4@a]"));
+  EXPECT_EQ(verify("[8@a, 4]", scatter, "[8@(a,b), 4]"),
+            operand("reduce_scatter", "be a partial sum over b", "[8@a, 4]"));
+  EXPECT_EQ(verify("[8, 4]", sum, "[8, 4]"),
+            operand("all_reduce", "be a partial sum over a", "[8, 4]"));
+  EXPECT_EQ(verify("[8, 4] partial(a)", max, "[8, 4]"),
+            operand("all_reduce", "be a partial maximum over a", "[8, 4] partial(a)"));
+  EXPECT_EQ(verify("[8@a, 4]", slice, "[8@a, 4]"),
+            operand("local_slice", "be whole over a", "[8@a, 4]"));
+  EXPECT_EQ(verify("[8, 4@a]", send, "[8, 4@a]"),
+            operand("send_recv", "be whole over a", "[8, 4@a]"));
+  EXPECT_EQ(verify("[8@a, 4]", gather, "[8@a, 4]"),
+            "E7003 line 3: all_gather: its result has to be whole over a, and is f32[8@a, 4]");
+  EXPECT_EQ(verify("[8@a, 4]", exchange, "[8@a, 4]"),
+            "E7003 line 3: all_to_all: its result has to have dim 1 cut, behind other axes, by a, "
+            "and is f32[8@a, 4]");
+  EXPECT_EQ(
+      verify("[8@a, 4@b]", gather, "[8, 4]"),
+      "E7003 line 3: all_gather: its operand f32[8@a, 4@b] and its result f32[8, 4] differ in "
+      "more than a");
+  EXPECT_EQ(verify("[8@a, 4]", "all_gather %x {axes=[\"a\", \"a\"], dim=0}", "[8, 4]"),
+            "E7003 line 3: all_gather: names axis 'a' twice");
 }
 
 }  // namespace

@@ -93,12 +93,26 @@ TEST(Overlap, GathersStayInTheirPhase) {
     CHECK-NEXT: %y = matmul)");
 }
 
+// All on whole tensors of the same local size, with partial sums in the middle.
+std::string WithSums() {
+  std::string text = kGather;
+  const std::string cut = "8192@dp";
+  for (size_t at = 0; (at = text.find(cut)) != std::string::npos;) {
+    text.replace(at, cut.size(), "4096");
+  }
+  for (const char* op : {"%1 = matmul %0", "%2 = matmul %1"}) {
+    const std::string line = StrCat(op, ", %w : f32[4096, 4096]");
+    text = With(text, line, line + " partial(dp)");
+  }
+  return text;
+}
+
 // Beside a collective that ranks wait for, a gather travels before it, or after it, where it is
 // seen less.
 TEST(Overlap, GathersKeepOutOfTheWayOfWhatIsAwaited) {
-  const std::string sum = R"(%r = all_reduce %2 {axes=["dp"]} : f32[8192@dp, 4096]
+  const std::string sum = R"(%r = all_reduce %2 {axes=["dp"]} : f32[4096, 4096]
     %3 = matmul %r, %w)";
-  CheckPasses(With(kGather, "%3 = matmul %2, %w", sum), "overlap", R"(
+  CheckPasses(With(WithSums(), "%3 = matmul %2, %w", sum), "overlap", R"(
     CHECK: %c = cast %u
     CHECK-NEXT: %v = cast %c
     CHECK-NEXT: %_ = all_gather %v
@@ -106,8 +120,8 @@ TEST(Overlap, GathersKeepOutOfTheWayOfWhatIsAwaited) {
     CHECK: %r = all_reduce
     CHECK-NEXT: %_ = matmul %r, %w)");
   // One product is behind the sums, none between or before them.
-  std::string two = With(kGather, "%3 = matmul %2, %w", sum);
-  two = With(two, "%2 = matmul %1, %w", R"(%q = all_reduce %1 {axes=["dp"]} : f32[8192@dp, 4096]
+  std::string two = With(WithSums(), "%3 = matmul %2, %w", sum);
+  two = With(two, "%2 = matmul %1, %w", R"(%q = all_reduce %1 {axes=["dp"]} : f32[4096, 4096]
     %2 = neg %q)");
   two = With(two, "%0 = matmul %x, %w", "%0 = neg %x");
   two = With(two, "%1 = matmul %0, %w", "%1 = neg %0");
@@ -124,14 +138,14 @@ TEST(Overlap, GathersKeepOutOfTheWayOfWhatIsAwaited) {
 // A sum that is read much later takes its time from a gather that begins before it.
 TEST(Overlap, CollectivesShareALink) {
   std::string later =
-      With(kGather, "%3 = matmul", R"(%r = all_reduce %2 {axes=["dp"]} : f32[8192@dp, 4096]
+      With(WithSums(), "%3 = matmul", R"(%r = all_reduce %2 {axes=["dp"]} : f32[4096, 4096]
     %3 = matmul)");
-  later = With(later, "%y = matmul %3, %4 : f32[8192@dp, 4096]",
-               R"(%5 = matmul %3, %4 : f32[8192@dp, 4096]
-    %6 = matmul %5, %w : f32[8192@dp, 4096]
-    %7 = matmul %6, %w : f32[8192@dp, 4096]
-    %8 = matmul %7, %w : f32[8192@dp, 4096]
-    %y = add %8, %r : f32[8192@dp, 4096])");
+  later = With(later, "%y = matmul %3, %4 : f32[4096, 4096]",
+               R"(%5 = matmul %3, %4 : f32[4096, 4096]
+    %6 = matmul %5, %w : f32[4096, 4096]
+    %7 = matmul %6, %w : f32[4096, 4096]
+    %8 = matmul %7, %w : f32[4096, 4096]
+    %y = add %8, %r : f32[4096, 4096])");
   CheckPasses(later, "overlap", R"(
     CHECK: %c = cast %u
     CHECK-NEXT: %v = cast %c
