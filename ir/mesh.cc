@@ -4,6 +4,7 @@
 
 #include "ir/diagnostic.h"
 #include "ir/parse_number.h"
+#include "ir/sharding.h"
 
 namespace shardc {
 namespace {
@@ -34,6 +35,14 @@ Mesh::Mesh(std::vector<MeshAxis> axes) : axes_(std::move(axes)) {
       if (axes_[j].name == a.name) throw BadMesh(StrCat("axis '", a.name, "' appears twice"));
     }
     num_ranks_ *= a.size;
+  }
+  const auto several = std::ranges::count_if(axes_, [](const MeshAxis& a) { return a.size > 1; });
+  if (several > AxisList::kMax) {
+    throw Diagnostic("E2001", ExitCode::kBadSpec, "mesh",
+                     StrCat(ToString(), " has ", several,
+                            " axes of more than one rank, and a tensor is cut over ",
+                            int{AxisList::kMax}, " at most"),
+                     "join axes that cut the same tensors: a=2,b=2 to a=4");
   }
   strides_.resize(axes_.size());
   int64_t stride = 1;

@@ -19,7 +19,7 @@ class Mesh {
  public:
   Mesh() = default;
   // Throws Diagnostic E2001 on a repeated name or one that is not made of letters, digits, _ and .,
-  // a size < 1, more than 16 axes or more than 2^20 ranks.
+  // a size < 1, more than 16 axes, more than 7 of several ranks (AxisList::kMax) or 2^20 ranks.
   explicit Mesh(std::vector<MeshAxis> axes);
   // "pp=4,dp=2,tp=2"; empty text is the mesh of one rank. Throws Diagnostic E2001.
   static Mesh Parse(std::string_view text);

@@ -147,8 +147,12 @@ class SplitMesh {
       axes.push_back({before == 1 ? old.name : Name(mesh, old, axes.size()), old.size / before});
     }
     first_.push_back(static_cast<int>(axes.size()));
-    mesh_ = Mesh(std::move(axes));
+    fits_ = axes.size() <= AxisList::kMax;
+    if (fits_) mesh_ = Mesh(std::move(axes));
   }
+
+  // Whether a dim can be cut over so many.
+  bool fits() const { return fits_; }
 
   const Mesh& mesh() const { return mesh_; }
   int begin(int old) const { return first_[old]; }
@@ -204,6 +208,7 @@ class SplitMesh {
   }
 
   Mesh mesh_;
+  bool fits_ = false;
   std::vector<int> first_;
 };
 
@@ -280,7 +285,7 @@ void SplitAxes(Graph& graph) {
   std::map<int, std::set<int64_t>> cuts;
   for (const Narrow& n : narrow) cuts[n.axis].insert(n.parts);
   SplitMesh split(before, cuts);
-  if (split.mesh().num_axes() > AxisList::kMax) return;  // more than a dim can be cut over
+  if (!split.fits()) return;
   graph.mesh = split.mesh();
   for (const auto& input : graph.inputs()) split.Map(input.get());
   for (const auto& op : graph.ops()) {

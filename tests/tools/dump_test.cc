@@ -187,6 +187,8 @@ TEST_F(CompileTest, MeshMistakes) {
   Fails("--spec megatron --mesh tp", 4, {"E2001", "'tp' is not name=size"});
   Fails("--spec megatron --mesh tp=0", 4, {"E2001", "size 0"});
   Fails("--spec megatron --mesh tp=2,tp=2", 4, {"E2001"});
+  Fails("--spec megatron --mesh a=2,b=2,c=2,d=2,e=2,f=2,g=2,h=1,dp=2,tp=1", 4,
+        {"E2001", "has 8 axes of more than one rank", "over 7 at most", "join axes"});
 }
 
 // They are no error, but it is said.
