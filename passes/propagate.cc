@@ -113,8 +113,7 @@ class Propagation {
     }
     FollowReaders();
     DropCostlyCuts();
-    LeaveSums();
-    DropCostlyCuts();  // of what is read beside these sums
+    if (LeaveSums()) DropCostlyCuts();  // of what is read beside these sums
   }
 
   static std::string WhereAsked(const Op& constraint) {
@@ -257,8 +256,9 @@ class Propagation {
   }
 
   // A sum over the axis of which all readers make much less, by ops that are linear in it, is left
-  // to them: what each expert makes, which is added up with the shares of a token.
-  void LeaveSums() {
+  // to them: what each expert makes, which is added up with the shares of a token. Whether any is.
+  bool LeaveSums() {
+    bool any = false;
     for (Op* op : ops_) {
       if (!op->def->rule || op->results.size() != 1 || dim_[op->result()->id] < 0) continue;
       if (!Contracts(*op)) continue;
@@ -274,16 +274,19 @@ class Propagation {
         Unassign(v);
         v->type.sharding.partial_sum.push_back(axis_);
       }
+      any = true;
     }
+    return any;
   }
 
-  // Whether a factor that cuts its operands over the axis is in no result.
+  // Whether it sums over a factor that cuts its operands over the axis.
   bool Contracts(const Op& op) const {
     const ShardingRule& rule = *rules_[op.id];
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const auto cut = CutOf(rule, *op.operands[i], rule.operands[i]);
-      if (!cut || rule.factors[cut->factor].kind != FactorKind::kPlain) continue;
-      if (DimOfFactor(rule.results[0], cut->factor) < 0) return true;
+      if (!cut || DimOfFactor(rule.results[0], cut->factor) >= 0) continue;
+      const Factor& f = rule.factors[cut->factor];
+      if (f.kind == FactorKind::kPlain && f.reduce == ReduceKind::kSum) return true;
     }
     return false;
   }
