@@ -8,6 +8,7 @@
 #include "ir/diagnostic.h"
 #include "ir/row_major.h"
 #include "ir/safetensors.h"
+#include "tools/number.h"
 
 namespace shardc {
 namespace {
@@ -16,10 +17,17 @@ std::string Position(int64_t element, const Shape& shape) {
   return shape.empty() ? "" : ShapeToString(PlaceOf(element, shape));
 }
 
-std::string Number(double v) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.9g", v);
-  return text;
+// What to do about a worst difference.
+std::string Advice(const Mismatch& worst, double rtol, double atol) {
+  if (!std::isfinite(worst.expected)) {
+    return "what the file expects is no finite number: nothing else agrees with it, and nothing at "
+           "all with a nan";
+  }
+  if (!std::isfinite(worst.got)) {
+    return "the plan computes no finite number there; --check-numerics names the first instruction "
+           "that makes a nan";
+  }
+  return StrCat("allowed were ", NumberText(atol), " + ", NumberText(rtol), " * |expected|");
 }
 
 void NoteMissing(const std::vector<std::string>& missing, const std::string& path) {
@@ -81,8 +89,8 @@ void CheckGolden(const std::vector<std::string>& results,
     throw Diagnostic("E4004", ExitCode::kMismatch, "--check " + path,
                      StrCat(failing, " of ", common.size(), " tensors differ; the worst is '",
                             worst.name, "'", Position(worst.at, worst_shape), ": got ",
-                            Number(worst.got), ", expected ", Number(worst.expected)),
-                     StrCat("allowed were ", Number(atol), " + ", Number(rtol), " * |expected|"));
+                            NumberText(worst.got), ", expected ", NumberText(worst.expected)),
+                     Advice(worst, rtol, atol));
   }
   std::fprintf(stderr, "check: %zu tensors agree with %s (rtol %g, atol %g)\n", common.size(),
                path.c_str(), rtol, atol);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/counted.h"
+#include "tools/number.h"
 
 namespace shardc {
 namespace {
@@ -30,14 +31,7 @@ double TokensPerSecond(const RunReport& report) {
   return median > 0 ? static_cast<double>(report.tokens) / median : 0;
 }
 
-std::string Text(double v) {
-  if (std::isnan(v)) return "nan";  // whose sign says nothing
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.9g", v);
-  return text;
-}
-
-std::string Text(const std::optional<double>& v) { return v ? Text(*v) : "-"; }
+std::string Text(const std::optional<double>& v) { return v ? NumberText(*v) : "-"; }
 
 }  // namespace
 

@@ -105,9 +105,21 @@ TEST_F(RunTest, CheckFindsADifference) {
 
 TEST_F(RunTest, ANanNeverAgrees) {
   Compile("plan", "--spec serial");
-  WriteSafetensors(Path("nan.safetensors"), {{"loss", HostTensor::Scalar<float>(NAN)}});
-  RunFails("plan --input input_ids=@ids.npy --check nan.safetensors --atol 1e30", 7,
-           {"E4004", "nan"});
+  for (const float nan : {NAN, -NAN}) {
+    WriteSafetensors(Path("nan.safetensors"), {{"loss", HostTensor::Scalar<float>(nan)}});
+    RunFails("plan --input input_ids=@ids.npy --check nan.safetensors --atol 1e30", 7,
+             {"E4004", "expected nan", "what the file expects is no finite number"});
+  }
+  // log(-|x|), which most CPUs make a negative nan.
+  Write("nan.shardc", R"(graph @g(%x: f32[2, 8]) -> (y: %3) {
+    %0 = abs %x : f32[2, 8]
+    %1 = neg %0 : f32[2, 8]
+    %3 = log %1 : f32[2, 8]
+  })");
+  ASSERT_EQ(Tool("compile nan.shardc --loss none -o nan").exit, 0);
+  WriteSafetensors(Path("zeros.safetensors"), {{"y", HostTensor(DType::kF32, {2, 8})}});
+  RunFails("nan --random-inputs 1 --check zeros.safetensors", 7,
+           {"E4004", "'y'[0, 0]: got nan, expected 0", "--check-numerics"});
 }
 
 TEST_F(RunTest, StepsTrain) {
