@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ir/diagnostic.h"
+#include "ir/file_error.h"
 
 namespace shardc {
 namespace {
@@ -43,9 +44,7 @@ class ReadOnlyFile {
   }
 
  private:
-  [[noreturn]] void Fail() const {
-    throw Diagnostic("E5001", ExitCode::kIo, path_, StrCat("cannot read: ", std::strerror(errno)));
-  }
+  [[noreturn]] void Fail() const { throw CannotRead(path_, errno); }
   std::string path_;
   int fd_ = -1;
 };

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "ir/diagnostic.h"
+#include "ir/file_error.h"
 
 namespace shardc {
 namespace {
@@ -169,10 +170,7 @@ class NpyReader {
     left_ = std::filesystem::file_size(path, error);
     if (!error) in_.open(path, std::ios::binary);  // not of a FIFO, which would block
     if (!in_ || error) {
-      throw Diagnostic(
-          "E5001", ExitCode::kIo, path,
-          "cannot be opened: " +
-              (error ? error : std::error_code(errno, std::generic_category())).message());
+      throw CannotRead(path, error ? error.value() : errno);
     }
   }
 

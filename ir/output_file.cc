@@ -10,14 +10,9 @@
 #include <cstring>
 #include <filesystem>
 
-namespace shardc {
+#include "ir/file_error.h"
 
-Diagnostic CannotWrite(const std::string& shown, int error) {
-  bool full = error == ENOSPC || error == EDQUOT;
-  return Diagnostic(full ? "E5004" : "E5003", ExitCode::kIo, shown,
-                    StrCat("cannot write: ", std::strerror(error)),
-                    full ? "free some space, or write to another disk" : "");
-}
+namespace shardc {
 
 OutputFile::OutputFile(const std::string& path, std::string shown)
     : shown_(shown.empty() ? path : std::move(shown)),

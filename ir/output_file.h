@@ -55,7 +55,4 @@ class WholeFile {
   bool committed_ = false;
 };
 
-// The Diagnostic for errno `error`.
-Diagnostic CannotWrite(const std::string& shown, int error);
-
 }  // namespace shardc

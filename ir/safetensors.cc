@@ -14,6 +14,7 @@
 #include <set>
 #include <string_view>
 
+#include "ir/file_error.h"
 #include "ir/no_memory.h"
 
 namespace shardc {
@@ -45,8 +46,7 @@ constexpr StoredDType kDTypes[] = {
 std::shared_ptr<const void> MapFile(const std::string& path, int64_t* size) {
   auto cannot = [&](int error) {
     if (error == ENOMEM) return NoMemory(path);
-    return Diagnostic("E5001", ExitCode::kIo, path,
-                      StrCat("cannot be opened: ", std::strerror(error)));
+    return CannotRead(path, error);
   };
   // Not to block on a FIFO.
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);

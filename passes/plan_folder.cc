@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "ir/diagnostic.h"
+#include "ir/file_error.h"
 #include "ir/manifest.h"
 #include "ir/output_file.h"
 

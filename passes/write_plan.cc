@@ -10,6 +10,7 @@
 
 #include "ir/checksum.h"
 #include "ir/diagnostic.h"
+#include "ir/file_error.h"
 #include "ir/manifest.h"
 #include "ir/op_def.h"
 #include "ir/output_file.h"

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "ir/diagnostic.h"
+#include "ir/file_error.h"
 
 namespace shardc {
 
@@ -27,9 +28,7 @@ bool SameFile(const std::string& a, const std::string& b) {
 }  // namespace
 
 std::string ReadFile(const std::string& path) {
-  auto cannot = [&](int error) {
-    return Diagnostic("E5001", ExitCode::kIo, path, StrCat("cannot read: ", std::strerror(error)));
-  };
+  auto cannot = [&](int error) { return CannotRead(path, error); };
   std::ifstream in(path, std::ios::binary);
   if (!in) throw cannot(errno);
   // A folder can be opened; only reading it fails.

@@ -22,9 +22,21 @@ void CheckBytes(const std::string& path, const ManifestFile& listed, int64_t byt
   if (checksum != listed.checksum) throw Damaged(path, "its checksum is not the manifest's");
 }
 
+// Of a file of the plan; says so where it cannot be read.
+template <typename Read>
+auto ReadListed(const Read& read) {
+  try {
+    return read();
+  } catch (const Diagnostic& d) {
+    if (d.id() != "E5001") throw;
+    throw Diagnostic(d.id(), d.code(), d.where(), d.message(),
+                     "the plan needs this file: copy the whole folder again, or compile it again");
+  }
+}
+
 Program LoadProgram(const Plan& plan, int64_t rank) {
   std::string path = ProgramPath(plan.folder, rank);
-  std::string bytes = ReadFile(path);
+  std::string bytes = ReadListed([&] { return ReadFile(path); });
   Program program = ParseProgram(bytes, path);
   CheckBytes(path, ListedFile(plan, path), static_cast<int64_t>(bytes.size()), ChecksumOf(bytes));
   if (!(program.mesh == plan.manifest.mesh) || program.rank != rank) {
@@ -85,7 +97,7 @@ const ManifestFile& ListedFile(const Plan& plan, const std::string& path) {
 
 void CheckListedFile(const Plan& plan, const std::string& path) {
   int64_t bytes = 0;
-  std::string checksum = FileChecksum(path, &bytes);
+  std::string checksum = ReadListed([&] { return FileChecksum(path, &bytes); });
   CheckBytes(path, ListedFile(plan, path), bytes, checksum);
 }
 

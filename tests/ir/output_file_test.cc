@@ -37,7 +37,7 @@ TEST(OutputFileTest, WhatMustStayIsNoticedBeforeThereIsAnythingToWrite) {
   TemporaryFolder folder;
   fs::create_directory(folder.File("old"));
   EXPECT_EQ(TextThrownBy([&] { WholeFile::Check(folder.File("old")); }),
-            "E5003 " + folder.File("old") + ": cannot write: Is a directory; ");
+            "E5003 " + folder.File("old") + ": cannot write: Is a directory; give a file");
 
   WriteBytes(folder.File("kept"), "kept");
   chmod(folder.File("kept").c_str(), 0444);
@@ -45,7 +45,9 @@ TEST(OutputFileTest, WhatMustStayIsNoticedBeforeThereIsAnythingToWrite) {
   {
     AsSomebody somebody;
     EXPECT_EQ(TextThrownBy([&] { WholeFile::Check(folder.File("kept")); }),
-              "E5003 " + folder.File("kept") + ": cannot write: Permission denied; ");
+              "E5003 " + folder.File("kept") +
+                  ": cannot write: Permission denied; give this user the right to write "
+                  "there, or choose another place");
     WholeFile::Check(folder.File("new"));
   }
 }

@@ -276,6 +276,18 @@ TEST_F(PlanTest, ParametersWithoutDataNeedWeightsNone) {
   EXPECT_EQ(Tool("compile m.shardc --loss none --weights none -o plan").exit, 0);
 }
 
+TEST_F(PlanTest, AFileIsMissing) {
+  Write("m.shardc", "graph @m(%x: f32[2]) -> (%y) {\n  %y = neg %x : f32[2]\n}\n");
+  for (const char* file : {"rank0000.program", "graph.shardc"}) {
+    ASSERT_EQ(Tool("compile m.shardc --loss none -o plan").exit, 0);
+    Shell(StrCat("rm plan/", file));
+    ToolResult r = Tool("run plan --random-inputs 1");
+    EXPECT_EQ(r.exit, 74);
+    EXPECT_THAT(r.err,
+                AllOf(HasSubstr(StrCat("E5001: plan/", file)), HasSubstr("copy the whole folder")));
+  }
+}
+
 TEST_F(PlanTest, NoPlanThere) {
   ToolResult r = Tool("run nothing");
   EXPECT_EQ(r.exit, 74);
