@@ -56,10 +56,6 @@ void AddAxis(const Asked& asked, int axis, const Mesh& mesh, AxisList& axes) {
                             " are not in the order of the mesh ", mesh.ToString()),
                      "list the axes of a dim in mesh order, or reorder --mesh");
   }
-  if (axes.size() == AxisList::kMax) {
-    throw asked.Refused("E2105", StrCat(" is cut over more than ", int{AxisList::kMax}, " axes"),
-                        "join axes of the mesh");
-  }
   axes.push_back(axis);
 }
 

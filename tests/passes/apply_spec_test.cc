@@ -458,16 +458,6 @@ TEST(ApplySpec, RefusesCutsThatDoNotFit) {
         ApplySpec(graph, ParseSpec("param { match: 'w' shard_spec { dims: 0 axes: 'tp' } }", "s"));
       },
       "E2106", "has 1 element and cannot be cut into 4 parts");
-  ExpectThrown(
-      [] {
-        Graph graph = ParseAndVerify(
-            "mesh [a=2, b=2, c=2, d=2, e=2, f=2, g=2, h=2]\n"
-            "graph @g() -> (%w) {\n%w = param \"w\" : f32[256]\n}");
-        std::string cuts;
-        for (char axis = 'a'; axis <= 'h'; ++axis) cuts += StrCat("dims: 0 axes: '", axis, "' ");
-        ApplySpec(graph, ParseSpec("param { match: 'w' shard_spec { " + cuts + "} }", "s"));
-      },
-      "E2105", "more than 7 axes");
   Refused(R"(param { match: "*fc.*" shard_spec { dims: -1 axes: "tp" segments: 4 segments: 3 } })",
           "E2002", "spec s:1:1: parameter 'h.0.fc.weight'");
   Refused(R"(param { match: "*fc.*" shard_spec { dims: -1 axes: "tp" segments: 4 segments: 3 } })",
