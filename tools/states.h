@@ -15,12 +15,12 @@ namespace shardc {
 // `plan` must outlive the reader.
 StateReader WeightsReader(const Plan& plan);
 
-// From safetensors (SafetensorsSet) of whole tensors under the model's names (or those aliases that
-// name equal tensors), whatever mesh and plan it comes from: all parameters, and the optimizer's
-// states, all or none; what the file does not have begins with its first value. Other float types
-// are rounded to the plan's. `notes`: what the user may want to know. Throws at once: E4010 (exit
-// 2) when a tensor is missing or does not fit, and what SafetensorsSet throws. `plan` must outlive
-// the reader.
+// From safetensors (SafetensorsSet) of whole tensors, whatever mesh and plan they come from: under
+// the model's names, those aliases that name equal tensors, or the module's of which they are the
+// transposes. All parameters, and the optimizer's states, all or none; what the file does not have
+// begins with its first value. Other float types are rounded to the plan's. `notes`: what the user
+// may want to know. Throws at once: E4010 (exit 2) when a tensor is missing or does not fit, and
+// what SafetensorsSet throws. `plan` must outlive the reader.
 StateReader CheckpointReader(const Plan& plan, const std::string& path,
                              std::vector<std::string>* notes);
 
