@@ -203,7 +203,9 @@ class Checkpoint {
     auto name = std::find_if(names.begin(), names.end(), has);
     Source source{name == names.end() ? s.transpose_of : *name, name == names.end()};
     if (!has(source.name)) {
-      for (const std::string& n : names) {
+      std::vector<std::string> wanted = names;
+      wanted.push_back(s.transpose_of);
+      for (const std::string& n : wanted) {
         auto unread = file_.unread().find(n);
         if (unread == file_.unread().end()) continue;
         throw Unfit(StrCat("'", n, "' has dtype ", unread->second, ", which is not supported"),

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -103,6 +105,18 @@ TEST_F(ModuleNamesTest, OfAFileOfPyTorchAreLoaded) {
            {"E4010",
             "'layers.0.down.weight' is f64[128, 48], and the plan's is f32[48, 128] (the "
             "transpose of 'val_"});
+  // In a type that is not read.
+  down = HostTensor(DType::kBool, {48, 128});
+  WriteSafetensors(Path("wide.safetensors"), wide);
+  std::string text = Read("wide.safetensors");
+  text.replace(text.find("\"BOOL\""), 6, "\"F8_E4M3\"");
+  uint64_t header = 0;
+  std::memcpy(&header, text.data(), sizeof(header));
+  header += 3;
+  std::memcpy(text.data(), &header, sizeof(header));
+  Write("wide.safetensors", text);
+  RunFails("tp=1 --random-inputs 1 --load wide.safetensors", 2,
+           {"E4010", "'layers.0.down.weight' has dtype F8_E4M3, which is not supported"});
 }
 
 // As transformers saves a large model.
