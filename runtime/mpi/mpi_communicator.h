@@ -100,7 +100,8 @@ class MpiCommunicator final : public Communicator {
 
   // Puts a message in the outbox.
   int64_t PostMessage(const Transfer& send);
-  void ForgetMessage(int64_t message);
+  // Nothing of the sends that nobody has finished is read any more.
+  void ForgetBegun();
   void Await(Messages& messages);
   bool AdvanceSends(Messages& messages, int peer);
   bool AdvanceReceives(Messages& messages, int peer);

@@ -42,21 +42,16 @@ void MpiCommunicator::Exchange(std::span<const Transfer> transfers) {
     if (world_->failed()) world_->ThrowFailure(id_, members_);
     Messages messages{std::vector<Messages::Peer>(members_.size())};
     std::vector<int64_t> posted;
-    try {
-      for (const Transfer& t : transfers) {
-        Messages::Peer& peer = messages.peers[t.peer];
-        if (t.kind == Transfer::Kind::kRecv) {
-          peer.receives.push_back(&t);
-          continue;
-        }
-        posted.push_back(PostMessage(t));
-        peer.sends.push_back({&t, posted.back()});
+    for (const Transfer& t : transfers) {
+      Messages::Peer& peer = messages.peers[t.peer];
+      if (t.kind == Transfer::Kind::kRecv) {
+        peer.receives.push_back(&t);
+        continue;
       }
-      Await(messages);
-    } catch (...) {
-      for (int64_t message : posted) ForgetMessage(message);
-      throw;
+      posted.push_back(PostMessage(t));
+      peer.sends.push_back({&t, posted.back()});
     }
+    Await(messages);
     for (int64_t message : posted) begun_.erase(message);
   });
 }
@@ -74,18 +69,13 @@ int64_t MpiCommunicator::BeginSend(const Transfer& send) {
 
 void MpiCommunicator::FinishSend(int64_t ticket) {
   Guarded([&] {
+    if (world_->failed()) world_->ThrowFailure(id_, members_);
     auto it = begun_.find(ticket);
     SHARDC_CHECK(it != begun_.end(), "no such send is under way");
     const Transfer send = it->second;
     Messages messages{std::vector<Messages::Peer>(members_.size())};
     messages.peers[send.peer].sends.push_back({&send, ticket});
-    try {
-      if (world_->failed()) world_->ThrowFailure(id_, members_);
-      Await(messages);
-    } catch (...) {
-      ForgetMessage(ticket);
-      throw;
-    }
+    Await(messages);
     begun_.erase(ticket);
   });
 }
@@ -96,9 +86,9 @@ int64_t MpiCommunicator::PostMessage(const Transfer& send) {
   return message;
 }
 
-void MpiCommunicator::ForgetMessage(int64_t message) {
-  world_->outbox().Forget(message);
-  begun_.erase(message);
+void MpiCommunicator::ForgetBegun() {
+  for (const auto& [message, send] : begun_) world_->outbox().Forget(message);
+  begun_.clear();
 }
 
 void MpiCommunicator::Await(Messages& messages) {

@@ -12,9 +12,11 @@ void MpiCommunicator::Guarded(const Body& body) {
   try {
     body();
   } catch (const WireError& error) {
+    ForgetBegun();
     world_->Fail({{error.peer(), error.what(), true}, -1, world_->rank()});
     world_->ThrowFailure(id_, members_);
   } catch (const std::exception& error) {
+    ForgetBegun();
     AbortFor(*this, error);  // changes nothing if the world has failed already
     throw;
   }
