@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "tools/files.h"
 
@@ -42,9 +43,10 @@ std::map<std::string, std::vector<std::string>> ReadIndex(const std::string& pat
 
 SafetensorsSet::SafetensorsSet(const std::string& path) {
   std::string file = path;
-  if (fs::is_directory(path)) {
+  std::error_code unknown;  // what cannot be looked at cannot be opened either, and that is said
+  if (fs::is_directory(path, unknown)) {
     file = fs::path(path) / kIndex;
-    if (!fs::exists(file)) file = fs::path(path) / kWhole;
+    if (!fs::exists(file, unknown)) file = fs::path(path) / kWhole;
   }
   if (!file.ends_with(".json")) {
     files_.push_back(std::make_unique<SafetensorsFile>(file));

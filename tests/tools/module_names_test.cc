@@ -157,6 +157,7 @@ TEST_F(ModuleNamesTest, OfSeveralFilesWithAnIndex) {
   wrong["weight_map"]["extra"] = "gone.safetensors";
   Write(path, wrong.dump());
   RunFails(run, 74, {"E5001", "hf/gone.safetensors"});
+  RunFails("tp=2 --random-inputs 1 --load " + std::string(300, 'a'), 74, {"E5001", "too long"});
   std::filesystem::remove(Path(path));
   RunFails(run, 74, {"E5001", "hf/model.safetensors"});
 }
