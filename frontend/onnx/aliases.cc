@@ -128,14 +128,14 @@ class Aliases {
     }
   }
 
-  // It stands for the weight's transpose where a node is a Linear layer of that weight; or it was a
-  // transpose of its own, which names it: "permute_3", "t".
+  // It stands for the weight's transpose where a node is a Linear layer of that weight; or it was
+  // aten.t of it, which names it: "t", "t_1". A "permute" or "transpose" may have left the dims as
+  // they were.
   bool IsTransposeOf(const std::string& source, const std::string& param) const {
     if (ranks_.at(param) != 2) return false;
-    static const std::set<std::string_view> kTransposes = {"permute", "transpose", "t", "numpy_t"};
     const size_t number = param.find_last_not_of("0123456789");
     const bool numbered = number != param.npos && number + 1 < param.size() && param[number] == '_';
-    return kTransposes.contains(numbered ? param.substr(0, number) : param) ||
+    return (numbered ? param.substr(0, number) : param) == "t" ||
            std::ranges::any_of(sites_.at(param), [&](const Site& site) {
              return site.node->op_type() == "MatMul" && site.input == 1 &&
                     LinearWeight(*site.node, names_) == source;

@@ -114,14 +114,14 @@ TEST_F(DynamoNames, AMergedTensorMayHaveTheNameOfALaterUse) {
   }
 }
 
-// What a module writes as x @ w.T is folded under the name of the transpose; other folded tensors
-// may be anything.
+// What a module writes as x @ w.t() is folded under that name; other folded tensors may be
+// anything, also a permute, which may be of no dim.
 TEST_F(DynamoNames, AFoldedTransposeIsKnownByItsName) {
   Model m;
   m.Input("x", {"2", "2"});
   m.Output("y");
   std::string at = "x";
-  for (const std::string name : {"permute", "t_1", "mul_2", "val_3"}) {
+  for (const std::string name : {"permute", "t_1", "t", "mul_2", "val_3"}) {
     m.Floats(name, {2, 2}, {1, 2, 3, 4});
     m.Node("MatMul", {at, name}, {name == "val_3" ? "y" : "after_" + name});
     at = "after_" + name;
@@ -129,13 +129,13 @@ TEST_F(DynamoNames, AFoldedTransposeIsKnownByItsName) {
     info->set_name(name);
     AddMetadata(*info, 4, "pkg.onnxscript.optimizer.folded_from", "['w_" + name + "']");
   }
-  ListParameters(m, {"w_permute", "w_t_1", "w_mul_2", "w_val_3"});
+  ListParameters(m, {"w_permute", "w_t_1", "w_t", "w_mul_2", "w_val_3"});
   std::vector<std::string> of;
   const Graph graph = Import(m.proto);
   for (const Op* param : graph.Params()) {
     of.push_back(param->attrs.String("transpose_of", ""));
   }
-  EXPECT_THAT(of, ElementsAre("w_permute", "w_t_1", "", ""));
+  EXPECT_THAT(of, ElementsAre("", "w_t_1", "w_t", "", ""));
 }
 
 TEST_F(DynamoNames, WhatTheFileLacksOfTheModuleIsNoted) {
