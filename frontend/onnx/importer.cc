@@ -15,6 +15,7 @@
 #include "frontend/onnx/sort_nodes.h"
 #include "frontend/onnx/symbols.h"
 #include "frontend/onnx/uses.h"
+#include "frontend/onnx/zero_biases.h"
 #include "ir/counted.h"
 
 namespace shardc {
@@ -48,11 +49,17 @@ class Importer {
     if (int weights = ConstantsToTensors(*model_.proto.mutable_graph()))
       graph_.notes.push_back(
           StrCat("its weights are Constant nodes: ", weights, " became tensors"));
+    const ModuleNames names = ReadModuleNames(model_.proto.graph());
+    if (const int biases = AddZeroBiases(*model_.proto.mutable_graph(), names)) {
+      graph_.notes.push_back(StrCat(biases, biases == 1 ? " bias" : " biases",
+                                    " of zeros that the exporter left out ",
+                                    biases == 1 ? "is a parameter" : "are parameters", " again"));
+    }
     conversion_.opsets = model_.opsets;
     const GraphProto& proto = model_.proto.graph();
     CheckInitializers(proto);
     AddInputs(proto);
-    Parameters params = FindParameters(model_, ReadModuleNames(proto), conversion_.reader);
+    Parameters params = FindParameters(model_, names, conversion_.reader);
     FindWanted(proto);
     AddTensors(proto, params);
     for (const NodeProto* node : live_) Convert(*node, params);

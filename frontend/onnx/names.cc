@@ -38,6 +38,41 @@ void ReadSignature(std::string_view text, ModuleNames& names) {
   }
 }
 
+struct FxCall {
+  std::string target;
+  std::vector<std::string> arguments;  // those that are values, in order, without their %
+};
+
+// "%linear : [...] = call_function[target=...](args = (%x, %p_h_0_weight, %p_h_0_bias), ...)"
+FxCall FxCallOf(const onnx::NodeProto& node) {
+  FxCall call;
+  const auto metadata = Metadata(node, kNodeMetadata);
+  const auto fx_node = metadata.find("pkg.torch.onnx.fx_node");
+  if (fx_node == metadata.end()) return call;
+  constexpr std::string_view kTarget = "[target=", kArguments = "](args = (";
+  std::string_view text = fx_node->second;
+  const size_t target = text.find(kTarget), arguments = text.find(kArguments);
+  if (target == text.npos || arguments == text.npos || arguments < target) return call;
+  const size_t name = target + kTarget.size();
+  call.target = text.substr(name, arguments - name);
+  text.remove_prefix(arguments + kArguments.size());
+  text = text.substr(0, text.find("), kwargs"));
+  for (size_t at = 0; (at = text.find('%', at)) != text.npos;) {
+    const size_t end = std::min(text.find_first_of(",)] ", at), text.size());
+    call.arguments.emplace_back(text.substr(at + 1, end - at - 1));
+    at = end;
+  }
+  return call;
+}
+
+std::string ParameterAt(const FxCall& call, size_t argument, const ModuleNames& names) {
+  if (argument >= call.arguments.size()) return "";
+  const auto parameter = names.by_input.find(call.arguments[argument]);
+  return parameter == names.by_input.end() ? "" : parameter->second;
+}
+
+constexpr std::string_view kLinear = "torch.ops.aten.linear.default";
+
 }  // namespace
 
 std::vector<std::string> RepeatedMessages(const google::protobuf::Message& message, int field) {
@@ -88,22 +123,16 @@ ModuleNames ReadModuleNames(const onnx::GraphProto& graph) {
   return names;
 }
 
+std::string BiasOf(const onnx::NodeProto& node, const ModuleNames& names) {
+  const FxCall call = FxCallOf(node);
+  if (call.target == "torch.ops.aten.addmm.default") return ParameterAt(call, 0, names);
+  const bool third = call.target == kLinear || call.target.starts_with("torch.ops.aten.conv");
+  return third ? ParameterAt(call, 2, names) : "";
+}
+
 std::string LinearWeight(const onnx::NodeProto& node, const ModuleNames& names) {
-  const auto metadata = Metadata(node, kNodeMetadata);
-  const auto fx_node = metadata.find("pkg.torch.onnx.fx_node");
-  if (fx_node == metadata.end()) return "";
-  // "%linear : [...] = call_function[target=...](args = (%x, %p_h_0_weight, %p_h_0_bias), ...)"
-  constexpr std::string_view kLinear = "target=torch.ops.aten.linear.default](args = (%";
-  std::string_view text = fx_node->second;
-  const size_t call = text.find(kLinear);
-  if (call == text.npos) return "";
-  text.remove_prefix(call + kLinear.size());
-  constexpr std::string_view kNext = ", %";
-  const size_t second = text.find(kNext);
-  if (second == text.npos) return "";
-  text.remove_prefix(second + kNext.size());
-  const auto weight = names.by_input.find(std::string(text.substr(0, text.find_first_of(",)"))));
-  return weight == names.by_input.end() ? "" : weight->second;
+  const FxCall call = FxCallOf(node);
+  return call.target == kLinear ? ParameterAt(call, 1, names) : "";
 }
 
 std::string ModuleOf(const onnx::NodeProto& node) {

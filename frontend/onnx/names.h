@@ -29,6 +29,10 @@ struct ModuleNames {
 };
 ModuleNames ReadModuleNames(const onnx::GraphProto& graph);
 
+// The module's parameter that the node adds as a bias, because it stands for torch.addmm, a linear
+// layer or a convolution; empty where the metadata do not say so.
+std::string BiasOf(const onnx::NodeProto& node, const ModuleNames& names);
+
 // The module's parameter by whose transpose the node multiplies, because it stands for
 // torch.nn.functional.linear; empty where the metadata do not say so.
 std::string LinearWeight(const onnx::NodeProto& node, const ModuleNames& names);

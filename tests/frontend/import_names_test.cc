@@ -149,5 +149,61 @@ TEST_F(DynamoNames, WhatTheFileLacksOfTheModuleIsNoted) {
               ElementsAre(HasSubstr("nothing of 1 parameter of the module, 'b.bias'")));
 }
 
+// Its optimizer leaves out a bias of zeros; nodes of which nothing is written never had one.
+TEST_F(DynamoNames, ABiasOfZerosThatWasLeftOutIsAParameter) {
+  Model m;
+  m.Input("x", {"2", "3"});
+  m.Input("image", {"1", "2", "4", "4"});
+  m.Floats("a.weight", {3, 2}, {1, 2, 3, 4, 5, 6});
+  m.Floats("b.weight", {3, 2}, {6, 5, 4, 3, 2, 1});
+  m.Floats("none.weight", {3, 3}, {1, 0, 2, 0, 3, 0, 4, 5, 6});
+  m.Floats("c.weight", {3, 2, 1, 1}, {1, 2, 3, 4, 5, 6});
+  m.Floats("d.weight", {3, 1, 1, 1}, {1, 2, 3});
+  auto fx = [&](onnx::NodeProto& node, const std::string& call, bool lost = true) {
+    AddMetadata(
+        node, 9, "pkg.torch.onnx.fx_node",
+        "%v : [num_users=1] = call_function[target=torch.ops.aten." + call + ", kwargs = {})");
+    if (!lost) return;
+    AddMetadata(node, 9, "pkg.onnxscript.rewriter.rule_name",
+                "RemoveOptionalBiasFrom" + node.op_type());
+  };
+  fx(m.Node("Gemm", {"x", "a.weight"}, {"a"}),
+     "addmm.default](args = (%p_a.bias, %x, %p_a.weight)");
+  auto& linear = m.Node("Gemm", {"a", "b.weight"}, {"b"});
+  fx(linear, "linear.default](args = (%a, %p_b.weight, %p_b.bias)");
+  auto* turned = linear.add_attribute();
+  turned->set_name("transB");
+  turned->set_type(onnx::AttributeProto::INT);
+  turned->set_i(1);
+  fx(m.Node("Gemm", {"b", "none.weight"}, {"y"}), "linear.default](args = (%b, %p_none.weight)",
+     false);
+  fx(m.Node("Conv", {"image", "c.weight"}, {"c"}),
+     "conv2d.default](args = (%image, %p_c.weight, %p_c.bias, [1, 1])");
+  fx(m.Node("ConvTranspose", {"c", "d.weight"}, {"z"}),
+     "conv_transpose2d.input](args = (%c, %p_d.weight, %p_d.bias)");
+  m.Output("y");
+  m.Output("z");
+  std::vector<std::string> names;
+  for (const char* module : {"a", "b", "none", "c", "d"}) {
+    names.push_back(std::string(module) + ".weight");
+    names.push_back(std::string(module) + ".bias");
+  }
+  ListParameters(m, names);
+  const Graph graph = Import(m.proto);
+  const std::map<std::string, Shape> biases = {
+      {"a.bias", {2}}, {"b.bias", {3}}, {"c.bias", {3}}, {"d.bias", {1}}};
+  for (const auto& [name, shape] : biases) {
+    const Op* bias = graph.FindState(name);
+    ASSERT_NE(bias, nullptr) << name;
+    EXPECT_EQ(bias->out().shape, shape);
+    HostTensor data(DType::kF32, shape);
+    data.SetDouble(0, 1);
+    graph.sources.at(name)->Read({0}, shape, data.raw());
+    EXPECT_EQ(data, HostTensor(DType::kF32, shape));
+  }
+  EXPECT_EQ(graph.Params().size(), 5 + biases.size());
+  EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("4 biases of zeros"), HasSubstr("'none.bias'")));
+}
+
 }  // namespace
 }  // namespace shardc

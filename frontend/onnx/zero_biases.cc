@@ -1,0 +1,72 @@
+#include "frontend/onnx/zero_biases.h"
+
+#include <map>
+#include <optional>
+#include <string_view>
+
+#include "frontend/onnx/initializers.h"
+
+namespace shardc::onnx_import {
+namespace {
+
+using onnx::NodeProto;
+using onnx::TensorProto;
+
+int64_t AttributeOr(const NodeProto& node, std::string_view name, int64_t otherwise) {
+  for (const auto& attr : node.attribute()) {
+    if (attr.name() == name) return attr.i();
+  }
+  return otherwise;
+}
+
+// How many elements a bias beside the weight has.
+std::optional<int64_t> BiasSize(const NodeProto& node, const TensorProto& weight) {
+  if (node.op_type() == "Gemm" && weight.dims_size() == 2) {
+    return weight.dims(AttributeOr(node, "transB", 0) != 0 ? 0 : 1);
+  }
+  if (node.op_type() == "Conv" && weight.dims_size() > 2) return weight.dims(0);
+  if (node.op_type() == "ConvTranspose" && weight.dims_size() > 2) {
+    return weight.dims(1) * AttributeOr(node, "group", 1);
+  }
+  return std::nullopt;
+}
+
+bool LostItsBias(const NodeProto& node) {
+  if (node.input_size() != 2) return false;
+  const auto metadata = Metadata(node, kNodeMetadata);
+  const auto rule = metadata.find("pkg.onnxscript.rewriter.rule_name");
+  return rule != metadata.end() && rule->second.starts_with("RemoveOptionalBias");
+}
+
+}  // namespace
+
+int AddZeroBiases(onnx::GraphProto& graph, const ModuleNames& names) {
+  std::map<std::string, TensorProto> tensors;  // without their data
+  for (const TensorProto& t : graph.initializer()) {
+    TensorProto& type = tensors[t.name()];
+    type.set_data_type(t.data_type());
+    *type.mutable_dims() = t.dims();
+  }
+  int added = 0;
+  for (NodeProto& node : *graph.mutable_node()) {
+    if (!LostItsBias(node)) continue;
+    const std::string name = BiasOf(node, names);
+    const auto weight = tensors.find(node.input(1));
+    if (name.empty() || tensors.contains(name) || weight == tensors.end()) continue;
+    const std::optional<int64_t> size = BiasSize(node, weight->second);
+    const std::optional<DType> held = HeldAs(weight->second.data_type());
+    if (!size || !held || !IsFloat(*held)) continue;
+    TensorProto bias;
+    bias.set_name(name);
+    bias.set_data_type(weight->second.data_type());
+    bias.add_dims(*size);
+    tensors[name] = bias;
+    bias.set_raw_data(std::string(*size * DTypeSize(*held), '\0'));
+    *graph.add_initializer() = std::move(bias);
+    node.add_input(name);
+    ++added;
+  }
+  return added;
+}
+
+}  // namespace shardc::onnx_import
