@@ -3,21 +3,38 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "ir/graph.h"
 
 namespace shardc {
 
+// A tensor of the module that was exported. The source gives it in `dtype`.
+struct ModuleParam {
+  DType dtype = DType::kF32;
+  Shape shape;
+  std::shared_ptr<const TensorSource> source;
+};
+
+// What a file says of the module: its parameters, and what else it keeps, by name.
+struct ModuleParams {
+  std::string where;  // for messages: "--module model.safetensors"
+  std::map<std::string, ModuleParam> tensors;
+};
+
 struct ImportOptions {
   std::map<std::string, int64_t> bind;  // the file's symbols: {"batch", 2}
   std::map<std::string, Shape> shapes;  // by input name
+  ModuleParams module = {};             // empty: nothing is known of it
 };
 
 // A forward graph of plain ops with static shapes; inputs and outputs keep their names, parameters
 // become `param` ops named as in the file with the names that the exporter lost as `aliases`,
 // everything that depends on constants and shapes alone is folded. Parameters are mapped, not read.
-// Op sites are the modules of the nodes, or the nodes' names. Throws Diagnostic
+// Given the module's, a parameter that the exporter made of one of them is that one, with an op
+// that makes what it was (a transpose), as far as their data tell; these are read. Op sites are the
+// modules of the nodes, or the nodes' names. Throws Diagnostic
 //   E1001  missing, empty, truncated, not ONNX
 //   E1002  opset not in 9..28
 //   E1003  IR version not in 3..14
@@ -36,6 +53,7 @@ struct ImportOptions {
 //   E1308  a name that nothing makes before it is read, or that is made twice
 //   E1401  external data: outside the folder, linked, missing, too short
 //   E1402  a tensor whose type, dims and data do not fit each other
+//   E1403  the module's tensors are not those that were exported
 Graph ImportOnnx(const std::string& path, const ImportOptions& options);
 
 }  // namespace shardc

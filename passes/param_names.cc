@@ -23,8 +23,9 @@ void CheckMatches(const Graph& graph, const char* flag, const std::vector<std::s
     for (std::string& name : NamesOf(*param)) names.push_back(std::move(name));
     if (renamed.empty() && param->attrs.Has("source_aliases")) {
       renamed = StrCat("; the exporter computed '", param->attrs.String("name"),
-                       "' from a parameter: all keep their names in an export with optimize=False "
-                       "(dynamo) or do_constant_folding=False (TorchScript)");
+                       "' from a parameter: compile with --module FILE, the module's own "
+                       "parameters, or export with optimize=False (dynamo) or "
+                       "do_constant_folding=False (TorchScript)");
     }
   }
   for (const std::string& glob : globs) {

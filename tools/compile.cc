@@ -94,11 +94,11 @@ void WriteInterruptibly(const Graph& graph, const StagePrograms& programs, PlanO
   }
 }
 
-void CheckAnnotate(const CompileOptions& o) {
-  if (o.annotate.empty() || IsOnnx(o.model)) return;
-  throw Diagnostic("E6111", ExitCode::kUsage, "--annotate " + o.annotate,
-                   StrCat(o.model, " is no ONNX file: there is nothing to annotate"),
-                   "give an ONNX file, or leave --annotate out");
+void CheckForOnnx(const CompileOptions& o, const std::string& option, const std::string& value) {
+  if (value.empty() || IsOnnx(o.model)) return;
+  throw Diagnostic("E6111", ExitCode::kUsage, StrCat(option, " ", value),
+                   StrCat("is for ONNX files, and ", o.model, " is none"),
+                   StrCat("give an ONNX file, or leave ", option, " out"));
 }
 
 void Annotate(Graph& graph, const Placements& placement, const CompileOptions& o) {
@@ -140,7 +140,8 @@ void Override(Spec& spec, const CompileOptions& o) {
 }
 
 void RunCompile(CompileOptions& o) {
-  CheckAnnotate(o);
+  CheckForOnnx(o, "--annotate", o.annotate);
+  CheckForOnnx(o, "--module", o.binding.module);
   SetOptimizer(o);
   o.pipeline.gradients = !o.no_gradients;
   o.binding.dropout.keep = !o.no_dropout;
@@ -194,6 +195,10 @@ void AddModelOptions(CLI::App* verb, CompileOptions* o) {
   verb->add_option("--annotate", o->annotate,
                    "also write the ONNX model to this file, with annotations that say where each "
                    "tensor lies");
+  verb->add_option("--module", o->binding.module,
+                   "safetensors of the PyTorch module's state_dict, or what save_pretrained wrote: "
+                   "parameters that the exporter renamed, transposed or folded are found by their "
+                   "data, and are the module's own again");
   verb->add_option("--mesh", o->mesh, "mesh axes, major to minor: dp=1,tp=2");
   verb->add_option("--bind", o->binding.bind, "sizes of the model's symbols: batch=2,sequence=32")
       ->delimiter(',');

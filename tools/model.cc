@@ -6,9 +6,11 @@
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
 #include "ir/parse_number.h"
+#include "ir/shard_copy.h"
 #include "ir/text.h"
 #include "ir/verifier.h"
 #include "tools/files.h"
+#include "tools/safetensors_set.h"
 
 namespace shardc {
 namespace {
@@ -73,6 +75,32 @@ void RefusePartial(const Value& v, const Graph& graph, const std::string& what) 
                    "give it whole or cut");
 }
 
+// A tensor of a mapped file.
+class SetSource : public TensorSource {
+ public:
+  SetSource(std::shared_ptr<const SafetensorsSet> set, std::string name)
+      : set_(std::move(set)), name_(std::move(name)) {}
+  void Read(const Shape& offset, const Shape& size, void* out) const override {
+    const SafetensorsEntry& entry = set_->entries().at(name_);
+    CopyBox(set_->Data(name_).data(), entry.shape, offset, static_cast<std::byte*>(out), size,
+            Shape(size.size()), size, DTypeSize(entry.dtype));
+  }
+
+ private:
+  std::shared_ptr<const SafetensorsSet> set_;
+  std::string name_;
+};
+
+ModuleParams ReadModule(const std::string& path) {
+  const auto set = std::make_shared<const SafetensorsSet>(path);
+  ModuleParams module{"--module " + path, {}};
+  for (const auto& [name, entry] : set->entries()) {
+    if (!IsFloat(entry.dtype)) continue;
+    module.tensors[name] = {entry.dtype, entry.shape, std::make_shared<SetSource>(set, name)};
+  }
+  return module;
+}
+
 }  // namespace
 
 Graph LoadModel(const std::string& model, const ModelOptions& options) {
@@ -105,7 +133,9 @@ Graph LoadModel(const std::string& model, const ModelOptions& options) {
     SetDropout(graph, options.dropout);
     return graph;
   }
-  Graph graph = ImportOnnx(model, {std::move(bind), std::move(shapes)});
+  ModuleParams module;
+  if (!options.module.empty()) module = ReadModule(options.module);
+  Graph graph = ImportOnnx(model, {std::move(bind), std::move(shapes), std::move(module)});
   // Before patterns are recovered: what drops nothing stands in the way of none.
   SetDropout(graph, options.dropout);
   RecoverPatterns(graph);

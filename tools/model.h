@@ -13,11 +13,12 @@ namespace shardc {
 struct ModelOptions {
   std::vector<std::string> bind;    // "batch=2"
   std::vector<std::string> shapes;  // "input_ids=2x32"
+  std::string module;               // what SafetensorsSet takes; empty: nothing
   DropoutOptions dropout;
 };
 
 // The forward graph with patterns recovered. Throws Diagnostic E6104 for bindings that do not
-// parse, and whatever the frontend throws.
+// parse, and whatever the frontend throws. `module` is for an ONNX file.
 Graph LoadModel(const std::string& model, const ModelOptions& options);
 
 }  // namespace shardc

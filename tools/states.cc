@@ -218,8 +218,8 @@ class Checkpoint {
             StrCat("has '", *other, "' and no '", names[0],
                    "', which the exporter of the model made of it, transposed or otherwise"),
             StrCat("give it as the model's file has it, under the name '", names[0],
-                   "', or export the model with optimize=False (dynamo) or "
-                   "do_constant_folding=False (TorchScript), which keep all names"));
+                   "', or compile with --module FILE, the parameters that the module had when it "
+                   "was exported"));
       }
       std::vector<std::string> have;
       for (const auto& [n, entry] : file_.entries()) have.push_back(n);

@@ -12,10 +12,12 @@
 #include "frontend/onnx/op_types.h"
 #include "frontend/onnx/op_versions.h"
 #include "frontend/onnx/params.h"
+#include "frontend/onnx/restore_params.h"
 #include "frontend/onnx/sort_nodes.h"
 #include "frontend/onnx/symbols.h"
 #include "frontend/onnx/uses.h"
 #include "frontend/onnx/zero_biases.h"
+#include "ir/contains.h"
 #include "ir/counted.h"
 
 namespace shardc {
@@ -65,6 +67,7 @@ class Importer {
     for (const NodeProto* node : live_) Convert(*node, params);
     AddOutputs(proto);
     graph_.EraseDead();
+    if (!options_.module.tensors.empty()) RestoreParams(graph_, options_.module);
     DropUnusedSources();
     NoteComputed(params);
     NoteConstants(params);
@@ -344,7 +347,7 @@ class Importer {
     if (!names.empty()) {
       graph_.notes.push_back(
           StrCat("computed from parameters by the exporter, and trained in their place: ", names,
-                 " (an export with optimize=False keeps the parameters)"));
+                 " (with --module, or an export with optimize=False, they are the parameters)"));
     }
   }
 
@@ -359,7 +362,11 @@ class Importer {
   }
 
   // As of two norms of one value: new ones are equal, and what they do is done once.
-  void NoteMissing(const std::vector<std::string>& missing) {
+  void NoteMissing(std::vector<std::string> missing) {
+    for (const Op* param : graph_.Params()) {
+      const Strings aliases = param->attrs.StringList("aliases", {});
+      std::erase_if(missing, [&](const std::string& name) { return Contains(aliases, name); });
+    }
     if (missing.empty()) return;
     graph_.notes.push_back(
         StrCat("the file has nothing of ", Counted(std::ssize(missing), "parameter"),

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "frontend/onnx/aliases.h"
+#include "frontend/onnx/read_pieces.h"
 #include "frontend/onnx/uses.h"
 
 namespace shardc::onnx_import {
@@ -277,33 +278,11 @@ class DistanceTest {
   bool grows_ = false;
 };
 
-// Whether it holds of all pieces of the tensor, each some rows: `holds` of their offset and size. A
-// large tensor is never there as a whole, and left after the first of which it does not.
-template <typename Holds>
-bool HoldsOfPieces(const TensorType& type, const Holds& holds) {
-  Shape size = type.shape, offset(size.size(), 0);
-  if (type.num_elements() <= 1) return holds(offset, size);
-  const int64_t rows = type.shape[0];
-  size[0] = std::clamp<int64_t>((1 << 16) * rows / type.num_elements(), 1, rows);
-  for (; offset[0] < rows; offset[0] += size[0]) {
-    size[0] = std::min(size[0], rows - offset[0]);
-    if (!holds(offset, size)) return false;
-  }
-  return true;
-}
-
-HostTensor ReadPiece(const TensorSource& source, DType type, const Shape& offset,
-                     const Shape& size) {
-  HostTensor piece(type, size);
-  source.Read(offset, size, piece.raw());
-  return piece;
-}
-
 Kind Classify(const TensorType& type, const TensorSource& source) {
   MaskTest test;
   DistanceTest distances(type.dtype);
   bool may_mask = true, may_distance = type.rank() >= 2 && type.num_elements() > 1;
-  const bool known = HoldsOfPieces(type, [&](const Shape& offset, const Shape& size) {
+  const bool known = HoldsOfPieces(type.shape, [&](const Shape& offset, const Shape& size) {
     const HostTensor piece = ReadPiece(source, type.dtype, offset, size);
     for (int64_t i = 0; may_mask && i < piece.num_elements(); ++i) {
       may_mask = test.Takes(piece.AsDouble(i));
@@ -401,7 +380,7 @@ class Finder {
     const TensorType type = reader_.Type(a), other = reader_.Type(b);
     if (!type.SameTensor(other)) return false;
     const auto first = reader_.Source(a, RawOf(a)), second = reader_.Source(b, RawOf(b));
-    return HoldsOfPieces(type, [&](const Shape& offset, const Shape& size) {
+    return HoldsOfPieces(type.shape, [&](const Shape& offset, const Shape& size) {
       const HostTensor x = ReadPiece(*first, type.dtype, offset, size);
       const HostTensor y = ReadPiece(*second, type.dtype, offset, size);
       return std::equal(x.raw(), x.raw() + x.bytes(), y.raw());

@@ -1,33 +1,14 @@
 // Files keep weights in half precision for models that compute in a wider type. Trained in halves
 // they would lose updates much smaller than themselves, and every pattern would meet their casts.
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <utility>
 
+#include "frontend/converted_source.h"
 #include "frontend/recover/patterns.h"
-#include "ir/convert.h"
 
 namespace shardc::recover {
 namespace {
-
-// The numbers of another source in a wider type.
-class WidenedSource : public TensorSource {
- public:
-  WidenedSource(std::shared_ptr<const TensorSource> narrow, DType from, DType to)
-      : narrow_(std::move(narrow)), from_(from), to_(to) {}
-
-  void Read(const Shape& offset, const Shape& size, void* out) const override {
-    HostTensor narrow(from_, size);
-    narrow_->Read(offset, size, narrow.raw());
-    const HostTensor wide = Converted(narrow, to_);
-    std::memcpy(out, wide.raw(), wide.bytes());
-  }
-
- private:
-  std::shared_ptr<const TensorSource> narrow_;
-  DType from_, to_;
-};
 
 // What reads a value of a parameter: ops that only arrange its elements, and then casts to one
 // wider type.
@@ -68,7 +49,7 @@ bool WidenParams(Graph& graph) {
     for (Op* cast : readers.casts) graph.ReplaceAllUses(cast->result(), cast->operands[0]);
     const std::string& name = param->attrs.String("name");
     if (auto source = graph.sources.find(name); source != graph.sources.end())
-      source->second = std::make_shared<WidenedSource>(source->second, from, to);
+      source->second = std::make_shared<ConvertedSource>(source->second, from, to);
     ++widened[{from, to}];
   }
   if (widened.empty()) return false;

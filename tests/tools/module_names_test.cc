@@ -119,6 +119,46 @@ TEST_F(ModuleNamesTest, OfAFileOfPyTorchAreLoaded) {
            {"E4010", "'layers.0.down.weight' has dtype F8_E4M3, which is not supported"});
 }
 
+// Exports of which nothing but the module's own data says what the exporter made of it; one keeps
+// all as it was. The oracle is PyTorch's gradients in f64, under its names and in its layouts.
+TEST_F(ModuleNamesTest, AreFoundByTheModulesData) {
+  const std::string models = std::string(SHARDC_SOURCE_DIR) + "/tests/data/models/";
+  const std::string shape = "--shape input_ids=2x32 --loss lm ";
+  struct Exports {
+    std::string model;
+    std::vector<std::string> names;
+    int tensors;
+  };
+  for (const Exports& e : {Exports{"hf_gpt2", {"dynamo_static", "torchscript_dynamic"}, 42},
+                           {"gqa_swiglu", {"dynamo_static", "torchscript_dynamic"}, 19},
+                           {"nanogpt", {"dynamo_static_manual", "torchscript_dynamic"}, 17}}) {
+    const std::string folder = models + e.model + "/";
+    Compile("own", shape, folder + "torchscript_static.onnx");
+    RunOk("own --random-inputs 1 --save-params own.safetensors");
+    const std::string ids = "=@" + folder + "input_ids_b2_s32.npy";
+    for (const std::string& name : e.names) {
+      SCOPED_TRACE(folder + name);
+      const std::string model = folder + name + ".onnx";
+      Compile("plan", shape + "--spec megatron --mesh tp=2 --module own.safetensors", model);
+      const ToolResult r = RunOk("plan --input input_ids" + ids + " --input labels" + ids +
+                                 " --save got.safetensors --atol 1e-5 --check " + folder +
+                                 "golden_b2_s32.safetensors");
+      EXPECT_THAT(r.err, HasSubstr("check: " + std::to_string(e.tensors) + " tensors agree"));
+      EXPECT_THAT(r.err, Not(HasSubstr("not checked")));
+      EXPECT_EQ(SafetensorsFile(Path("got.safetensors")).entries().size(), e.tensors);
+    }
+  }
+  ToolResult r = Tool("compile " + kExport + " --module none.safetensors -o plan");
+  EXPECT_EQ(r.exit, 74);
+  EXPECT_THAT(r.err, HasSubstr("error E5001: none.safetensors"));
+  r = Tool("compile " + kExport + " --module own.safetensors -o plan --shape input_ids=2x32");
+  EXPECT_EQ(r.exit, 3);
+  EXPECT_THAT(r.err, HasSubstr("error E1403: --module own.safetensors"));
+  r = Tool(std::string("compile ") + kModel + " --module own.safetensors -o plan");
+  EXPECT_EQ(r.exit, 2);
+  EXPECT_THAT(r.err, HasSubstr("error E6111: --module own.safetensors: is for ONNX files"));
+}
+
 // As transformers saves a large model.
 TEST_F(ModuleNamesTest, OfSeveralFilesWithAnIndex) {
   const SafetensorsFile file(kFolder + "adamw_params_step10.safetensors");

@@ -1,0 +1,367 @@
+#include "frontend/onnx/restore_params.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+
+#include "frontend/converted_source.h"
+#include "frontend/onnx/read_pieces.h"
+#include "ir/builder.h"
+#include "ir/contains.h"
+#include "ir/counted.h"
+#include "ir/diagnostic.h"
+
+namespace shardc::onnx_import {
+namespace {
+
+// What a tensor of the graph is of one of the module's.
+struct Origin {
+  std::string name;
+  bool turned = false;  // its last two dims changed places
+  bool plus_one = false;
+  Ints rows;  // the rows of it that it has; none: it is all of it
+};
+
+// A tensor without its dims of size 1, as elements of one type.
+class Squeezed {
+ public:
+  Squeezed(std::shared_ptr<const TensorSource> source, DType from, DType type, const Shape& whole)
+      : data_(std::move(source), from, type), type_(type), whole_(whole), shape_(whole) {
+    std::erase(shape_, 1);
+  }
+  const Shape& shape() const { return shape_; }
+  DType type() const { return type_; }
+
+  HostTensor Read(const Shape& offset, const Shape& size) const {
+    Shape at, box;
+    for (size_t d = 0, s = 0; d < whole_.size(); ++d) {
+      const bool one = whole_[d] == 1;
+      at.push_back(one ? 0 : offset[s]);
+      box.push_back(one ? 1 : size[s]);
+      s += !one;
+    }
+    HostTensor piece(type_, size);
+    data_.Read(at, box, piece.raw());
+    return piece;
+  }
+  HostTensor ReadAll() const { return Read(Shape(shape_.size()), shape_); }
+
+ private:
+  ConvertedSource data_;
+  DType type_;
+  Shape whole_, shape_;
+};
+
+Shape Turned(Shape shape) {
+  if (shape.size() > 1) std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
+  return shape;
+}
+
+// The same with the elements of the last two dims in their new places.
+HostTensor Turned(const HostTensor& t) {
+  HostTensor turned(t.dtype(), Turned(t.shape()));
+  const int64_t size = DTypeSize(t.dtype()), columns = t.shape().back();
+  const int64_t rows = t.shape()[t.shape().size() - 2];
+  for (int64_t i = 0; i < t.num_elements(); ++i) {
+    const int64_t matrix = i / (rows * columns), row = i / columns % rows, column = i % columns;
+    std::memcpy(turned.raw() + ((matrix * columns + column) * rows + row) * size,
+                t.raw() + i * size, size);
+  }
+  return turned;
+}
+
+bool SameBits(const HostTensor& a, const HostTensor& b) {
+  return std::equal(a.raw(), a.raw() + a.bytes(), b.raw());
+}
+
+bool AgreeIn(const Shape& offset, const Shape& size, const Squeezed& made, const Squeezed& of,
+             const Origin& how) {
+  HostTensor expected = how.turned ? Turned(of.Read(Turned(offset), Turned(size)))  //
+                                   : of.Read(offset, size);
+  for (int64_t i = 0; how.plus_one && i < expected.num_elements(); ++i) {
+    expected.SetDouble(i, expected.AsDouble(i) + 1);
+  }
+  return SameBits(made.Read(offset, size), expected);
+}
+
+bool AgreeInCorner(const Squeezed& made, const Squeezed& of, const Origin& how) {
+  Shape size = made.shape();
+  for (int64_t& n : size) n = std::min<int64_t>(n, 4);
+  return AgreeIn(Shape(size.size()), size, made, of, how);
+}
+
+bool IsMadeOf(const Squeezed& made, const Squeezed& of, const Origin& how) {
+  if (made.shape() != (how.turned ? Turned(of.shape()) : of.shape())) return false;
+  if (!AgreeInCorner(made, of, how)) return false;
+  return HoldsOfPieces(made.shape(), [&](const Shape& offset, const Shape& size) {
+    return AgreeIn(offset, size, made, of, how);
+  });
+}
+
+// More than two values among the elements: two tensors of such data are not alike by chance.
+bool IsTelling(const Squeezed& tensor) {
+  std::vector<double> values;
+  const bool few = HoldsOfPieces(tensor.shape(), [&](const Shape& offset, const Shape& size) {
+    const HostTensor piece = tensor.Read(offset, size);
+    for (int64_t i = 0; i < piece.num_elements() && values.size() < 3; ++i) {
+      if (!Contains(values, piece.AsDouble(i))) values.push_back(piece.AsDouble(i));
+    }
+    return values.size() < 3;
+  });
+  return !few;
+}
+
+// Which rows of a matrix `made` consists of, its last dim being theirs. None where it has others,
+// or where the matrix has a row twice and what is next to it does not tell which it is.
+Ints RowsOf(const Squeezed& made, const Squeezed& matrix) {
+  const int64_t width = matrix.shape()[1];
+  const HostTensor all = made.ReadAll();
+  const int64_t row_bytes = width * DTypeSize(made.type());
+  auto row = [row_bytes](const HostTensor& t, int64_t i) {
+    return std::string_view(reinterpret_cast<const char*>(t.raw()) + i * row_bytes, row_bytes);
+  };
+  const int64_t count = all.num_elements() / width;
+  std::unordered_map<std::string_view, Ints> places;
+  for (int64_t i = 0; i < count; ++i) places[row(all, i)];
+  HoldsOfPieces(matrix.shape(), [&](const Shape& offset, const Shape& size) {
+    const HostTensor piece = matrix.Read(offset, size);
+    for (int64_t i = 0; i < size[0]; ++i) {
+      auto place = places.find(row(piece, i));
+      if (place != places.end()) place->second.push_back(offset[0] + i);
+    }
+    return true;
+  });
+  Ints rows;
+  for (int64_t i = 0; i < count; ++i) {
+    const Ints& at = places.at(row(all, i));
+    if (i > 0 && Contains(at, rows.back() + 1)) {
+      rows.push_back(rows.back() + 1);
+    } else if (at.size() == 1) {
+      rows.push_back(at[0]);
+    } else {
+      return {};
+    }
+  }
+  return rows;
+}
+
+class Restorer {
+ public:
+  Restorer(Graph& graph, const ModuleParams& module) : graph_(graph), module_(module) {}
+
+  void Run() {
+    std::vector<std::pair<Op*, std::vector<Origin>>> others;
+    for (Op* param : graph_.Params()) {
+      if (!graph_.sources.contains(param->attrs.String("name"))) continue;
+      if (IsOwn(param)) {
+        own_.push_back(param);
+      } else {
+        others.emplace_back(param, Origins(param));
+      }
+    }
+    // Of copies that each have a tensor in the file nobody can say which is which.
+    std::map<std::string, int> claims;
+    for (const auto& [param, origins] : others) {
+      for (const Origin& o : origins) ++claims[o.name];
+    }
+    for (const auto& [param, origins] : others) {
+      const bool copies = origins.size() > 1 && claims[origins[0].name] > 1;
+      if (origins.empty() || copies || !Restore(param, origins))
+        left_.push_back(param->attrs.String("name"));
+    }
+    if (own_.empty() && restored_.empty()) {
+      throw Diagnostic("E1403", ExitCode::kBadModel, module_.where,
+                       "none of its tensors is a parameter of the model",
+                       "give the state_dict() of the module as it was exported");
+    }
+    ForgetAliases();
+    for (Op* param : own_) FindTied(param);
+    AddNotes();
+  }
+
+ private:
+  Squeezed DataOf(const Op* param) const {
+    const TensorType& type = param->out();
+    return {graph_.sources.at(param->attrs.String("name")), type.dtype, type.dtype, type.shape};
+  }
+  static Squeezed DataOf(const ModuleParam& tensor, DType as) {
+    return {tensor.source, tensor.dtype, as, tensor.shape};
+  }
+
+  // The exporter left it as it was.
+  bool IsOwn(const Op* param) const {
+    const std::string& name = param->attrs.String("name");
+    const auto own = module_.tensors.find(name);
+    if (own == module_.tensors.end() || own->second.shape != param->out().shape) return false;
+    if (!AgreeInCorner(DataOf(param), DataOf(own->second, param->out().dtype), {})) {
+      throw Diagnostic("E1403", ExitCode::kBadModel, module_.where,
+                       StrCat("'", name, "' has other numbers than in the model"),
+                       "give the state_dict() of the module as it was exported; run takes other "
+                       "weights with --load");
+    }
+    return true;
+  }
+
+  bool Restore(Op* param, const std::vector<Origin>& all) {
+    const ModuleParam& tensor = module_.tensors.at(all[0].name);
+    const TensorType &type = param->out(), own(type.dtype, tensor.shape);
+    Op* whole = graph_.FindState(all[0].name);
+    if (whole != nullptr && !whole->out().SameTensor(own)) return false;
+    Builder b(graph_, param);
+    if (whole == nullptr) {
+      Attributes more;
+      Strings aliases;
+      for (size_t i = 1; i < all.size(); ++i) aliases.push_back(all[i].name);
+      if (!aliases.empty()) more.Set("aliases", std::move(aliases));
+      whole = b.Param(all[0].name, type.dtype, tensor.shape, std::move(more))->producer;
+      graph_.sources[all[0].name] =
+          std::make_shared<ConvertedSource>(tensor.source, tensor.dtype, type.dtype);
+    }
+    graph_.MoveBefore(whole, graph_.ops().front().get());
+    Value* made = Make(b, whole->result(), all[0], type.shape);
+    const std::string name = param->attrs.String("name");
+    restored_.emplace_back(name, all[0]);
+    graph_.ReplaceAllUses(param->result(), made);
+    graph_.sources.erase(name);
+    graph_.Erase(param);
+    return true;
+  }
+
+  // What the parameter may be, tensors of the same data and shape; of a tied one what the graph has
+  // first. Empty where that is not certain.
+  std::vector<Origin> Origins(const Op* param) const {
+    const Squeezed made = DataOf(param);
+    std::vector<Origin> found = OriginsAsWhole(made);
+    const bool telling = IsTelling(made);
+    if (telling && found.empty()) found = OriginsAsRows(made);
+    // What the exporter wrote of it.
+    const Strings aliases = param->attrs.StringList("aliases", {});
+    auto named = [&](const Origin& o) { return Contains(aliases, o.name); };
+    if (!telling || std::ranges::any_of(found, named)) {
+      std::erase_if(found, [&](const Origin& o) { return !named(o); });
+      if (found.size() > 1 && !telling) return {};
+    }
+    const bool alike = std::ranges::all_of(found, [&](const Origin& o) {
+      return o.turned == found[0].turned && o.rows == found[0].rows &&
+             module_.tensors.at(o.name).shape == module_.tensors.at(found[0].name).shape;
+    });
+    if (!alike) return {};
+    std::ranges::stable_partition(
+        found, [&](const Origin& o) { return graph_.FindState(o.name) != nullptr; });
+    return found;
+  }
+
+  std::vector<Origin> OriginsAsWhole(const Squeezed& made) const {
+    std::vector<Origin> found;
+    for (bool plus_one : {false, true}) {
+      for (const auto& [name, tensor] : module_.tensors) {
+        const Squeezed of = DataOf(tensor, made.type());
+        for (bool turned : {false, true}) {
+          if (turned && made.shape().size() < 2) continue;
+          const Origin how{name, turned, plus_one, {}};
+          if (IsMadeOf(made, of, how)) found.push_back(how);
+        }
+      }
+      if (!found.empty()) break;
+    }
+    return found;
+  }
+
+  std::vector<Origin> OriginsAsRows(const Squeezed& made) const {
+    std::vector<Origin> found;
+    for (const auto& [name, tensor] : module_.tensors) {
+      if (tensor.shape.size() != 2 || tensor.shape[0] < 2) continue;
+      const Squeezed matrix = DataOf(tensor, made.type());
+      if (matrix.shape().size() < 2 || tensor.shape[1] != made.shape().back()) continue;
+      Ints rows = RowsOf(made, matrix);
+      if (!rows.empty()) found.push_back({name, false, false, std::move(rows)});
+    }
+    return found;
+  }
+
+  static Value* Make(Builder& b, Value* v, const Origin& how, const Shape& shape) {
+    if (how.turned) {
+      Shape squeezed = v->type.shape;
+      std::erase(squeezed, 1);
+      Ints perm(squeezed.size());
+      for (size_t d = 0; d < perm.size(); ++d) perm[d] = static_cast<int64_t>(d);
+      v = b.Transpose(b.Reshape(v, squeezed), Turned(std::move(perm)));
+    }
+    if (!how.rows.empty()) v = Rows(b, v, how.rows);
+    if (how.plus_one) v = b.Add(v, b.Scalar(v->type.dtype, 1));
+    return b.Reshape(v, shape);
+  }
+
+  static Value* Rows(Builder& b, Value* matrix, const Ints& rows) {
+    const auto count = static_cast<int64_t>(rows.size());
+    HostTensor ids(DType::kI64, {count});
+    bool in_turn = true;
+    for (int64_t i = 0; i < count; ++i) {
+      ids.SetDouble(i, static_cast<double>(rows[i]));
+      in_turn &= rows[i] == rows[0] + i;
+    }
+    if (in_turn) return b.Slice(matrix, 0, rows[0], rows[0] + count);
+    return b.Make("gather", {matrix, b.Constant(std::move(ids))}, {{"axis", 0}});
+  }
+
+  // A tensor that is nowhere in the graph, and equal: the two are tied.
+  void FindTied(Op* param) const {
+    const Squeezed data = DataOf(param);
+    Strings names = param->attrs.StringList("aliases", {});
+    const size_t known = names.size();
+    for (const auto& [name, tensor] : module_.tensors) {
+      if (tensor.shape != param->out().shape || named_.contains(name)) continue;
+      if (IsMadeOf(data, DataOf(tensor, data.type()), {})) names.push_back(name);
+    }
+    if (names.size() > known && IsTelling(data)) param->attrs.Set("aliases", std::move(names));
+  }
+
+  // A name is that of one parameter.
+  void ForgetAliases() {
+    for (Op* param : graph_.Params()) {
+      named_.insert(param->attrs.String("name"));
+      for (const char* list : {"aliases", "source_aliases"}) {
+        Strings names = param->attrs.StringList(list, {});
+        if (std::erase_if(names, [&](const auto& n) { return graph_.FindState(n) != nullptr; }) > 0)
+          param->attrs.Set(list, names);
+        named_.insert(names.begin(), names.end());
+      }
+    }
+  }
+
+  void AddNotes() {
+    if (!restored_.empty()) {
+      const auto& [name, of] = restored_[0];
+      const char* how = of.turned          ? " transposed"
+                        : of.plus_one      ? " plus one"
+                        : !of.rows.empty() ? ", some rows of it"
+                                           : "";
+      graph_.notes.push_back(StrCat(module_.where, " has ",
+                                    Counted(std::ssize(restored_), "tensor"),
+                                    " of which the exporter made others: '", name, "' is '",
+                                    of.name, "'", how, restored_.size() > 1 ? ", the first" : ""));
+    }
+    if (!left_.empty()) {
+      graph_.notes.push_back(
+          StrCat(module_.where, " does not tell which of its tensors '", left_[0],
+                 "' of the model's file is",
+                 left_.size() > 1 ? StrCat(", nor ", left_.size() - 1, " others") : ""));
+    }
+  }
+
+  Graph& graph_;
+  const ModuleParams& module_;
+  std::vector<Op*> own_;  // parameters that the exporter left as they were
+  std::set<std::string> named_;
+  std::vector<std::pair<std::string, Origin>> restored_;
+  std::vector<std::string> left_;
+};
+
+}  // namespace
+
+void RestoreParams(Graph& graph, const ModuleParams& module) { Restorer(graph, module).Run(); }
+
+}  // namespace shardc::onnx_import

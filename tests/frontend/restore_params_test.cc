@@ -1,0 +1,217 @@
+// What exporters made of a module's parameters, known by the module's data.
+#include <cmath>
+
+#include "ir/convert.h"
+#include "tests/frontend/import_testing.h"
+#include "tests/frontend/recover_testing.h"
+
+namespace shardc {
+namespace {
+
+using import_testing::ImportTest;
+using import_testing::Model;
+using recover_testing::Evaluate;
+using recover_testing::Tensors;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+// All elements differ.
+HostTensor Data(const Shape& shape, double first = 1) {
+  HostTensor t(DType::kF32, shape);
+  for (int64_t i = 0; i < t.num_elements(); ++i) {
+    t.SetDouble(i, static_cast<float>(std::sin(first + static_cast<double>(i))));
+  }
+  return t;
+}
+
+class RestoreParams : public ImportTest {
+ protected:
+  RestoreParams() { options_.module.where = "--module own.safetensors"; }
+
+  void InModule(const std::string& name, const HostTensor& t) {
+    options_.module.tensors[name] = {t.dtype(), t.shape(),
+                                     std::make_shared<testing::DataSource>(t)};
+  }
+  // An initializer that is added to, or multiplies, an input of its shape; the result is an output.
+  void InFile(const std::string& name, const HostTensor& t, const std::string& op = "Add") {
+    std::vector<float> values;
+    for (int64_t i = 0; i < t.num_elements(); ++i) {
+      values.push_back(static_cast<float>(t.AsDouble(i)));
+    }
+    model_.Floats(name, t.shape(), values);
+    std::vector<std::string> dims;
+    for (int64_t n : t.shape()) dims.push_back(std::to_string(n));
+    model_.Input("x_" + name, dims);
+    model_.Node(op, {"x_" + name, name}, {"y_" + name});
+    model_.Output("y_" + name);
+  }
+  // The parameters and their aliases; each result must be what it is without the module.
+  std::map<std::string, Strings> Restored() {
+    const Graph plain = Import(model_.proto), graph = Import(model_.proto, options_);
+    notes_ = graph.notes;
+    Tensors inputs;
+    for (const auto& input : plain.inputs()) inputs[input->name] = Data(input->type.shape, .5);
+    EXPECT_EQ(Evaluate(plain, inputs), Evaluate(graph, inputs));
+    std::map<std::string, Strings> names;
+    for (const Op* param : graph.Params()) {
+      const std::string& name = param->attrs.String("name");
+      names[name] = param->attrs.StringList("aliases", {});
+      const auto own = options_.module.tensors.find(name);
+      if (own != options_.module.tensors.end()) {
+        EXPECT_EQ(param->out().shape, own->second.shape);
+      }
+    }
+    return names;
+  }
+
+  Model model_;
+  ImportOptions options_;
+  Strings notes_;
+};
+
+// The columns of a matrix as its rows, of each matrix of a stack too.
+HostTensor Turned(const HostTensor& t) {
+  if (t.shape().size() == 2) return Transposed(t);
+  const int64_t rows = t.shape()[1], columns = t.shape()[2];
+  HostTensor turned(t.dtype(), {t.shape()[0], columns, rows});
+  for (int64_t i = 0; i < t.num_elements(); ++i) {
+    const int64_t row = i / columns % rows, column = i % columns;
+    turned.SetDouble(i / (rows * columns) * rows * columns + column * rows + row, t.AsDouble(i));
+  }
+  return turned;
+}
+
+HostTensor Rows(const HostTensor& matrix, const Ints& rows, const Shape& shape) {
+  HostTensor t(matrix.dtype(), shape);
+  const int64_t width = matrix.shape()[1];
+  for (int64_t i = 0; i < t.num_elements(); ++i) {
+    t.SetDouble(i, matrix.AsDouble(rows[i / width] * width + i % width));
+  }
+  return t;
+}
+
+HostTensor Reshaped(const HostTensor& t, const Shape& shape) {
+  HostTensor reshaped(t.dtype(), shape);
+  std::copy_n(t.raw(), t.bytes(), reshaped.raw());
+  return reshaped;
+}
+
+TEST_F(RestoreParams, WhatWasTurned) {
+  const HostTensor a = Data({3, 5}), square = Data({4, 4}, 2), experts = Data({2, 3, 4}, 3);
+  InModule("a.weight", a);
+  InModule("square.weight", square);
+  InModule("experts", experts);
+  InModule("unused", Data({3, 5}, 9));
+  InFile("val_0", Turned(a));
+  InFile("val_1", Turned(square));
+  InFile("val_2", Turned(experts));
+  EXPECT_THAT(Restored(), ElementsAre(Pair("a.weight", IsEmpty()), Pair("experts", IsEmpty()),
+                                      Pair("square.weight", IsEmpty())));
+  EXPECT_THAT(notes_, ElementsAre(HasSubstr("--module own.safetensors has 3 tensors of which the "
+                                            "exporter made others: 'val_0' is 'a.weight' "
+                                            "transposed, the first")));
+}
+
+TEST_F(RestoreParams, WhatHasOtherDimsOfSizeOneOrOneAdded) {
+  const HostTensor a = Data({6}), b = Data({6}, 2), c = Data({3, 1, 4}, 3);
+  HostTensor plus = b;
+  for (int64_t i = 0; i < 6; ++i) plus.SetDouble(i, b.AsDouble(i) + 1);
+  InModule("a", a);
+  InModule("norm.weight", b);
+  InModule("conv.weight", c);
+  InFile("val_0", Reshaped(a, {1, 6, 1}));
+  InFile("add_0", plus, "Mul");
+  InFile("val_1", Turned(Reshaped(c, {3, 4})));
+  EXPECT_THAT(Restored(), ElementsAre(Pair("a", IsEmpty()), Pair("conv.weight", IsEmpty()),
+                                      Pair("norm.weight", IsEmpty())));
+}
+
+TEST_F(RestoreParams, RowsOfATable) {
+  const HostTensor table = Data({9, 4}), types = Data({3, 4}, 50);
+  InModule("position.weight", table);
+  InModule("type.weight", types);
+  InFile("embedding_1", Rows(table, {2, 3, 4, 5, 6}, {1, 5, 4}));
+  InFile("embedding_2", Rows(table, {8, 0, 8}, {3, 1, 4}));
+  InFile("embedding_3", Rows(types, {1, 1, 1, 1}, {2, 2, 4}));
+  EXPECT_THAT(Restored(),
+              ElementsAre(Pair("position.weight", IsEmpty()), Pair("type.weight", IsEmpty())));
+  EXPECT_THAT(notes_[0], HasSubstr("'embedding_1' is 'position.weight', some rows of it"));
+}
+
+// Rows that the table has twice are those next to what is before them, if that is there.
+TEST_F(RestoreParams, RowsThatATableHasTwice) {
+  const HostTensor table = Rows(Data({3, 4}), {0, 1, 2, 1}, {4, 4});
+  InModule("table", table);
+  InFile("known", Rows(table, {0, 1, 2, 3}, {1, 4, 4}));
+  InFile("unknown", Rows(table, {1, 0}, {2, 4}));
+  InFile("other", Rows(Data({3, 4}, 20), {1, 0}, {2, 4}));
+  EXPECT_THAT(Restored(), ElementsAre(Pair("other", IsEmpty()), Pair("table", IsEmpty()),
+                                      Pair("unknown", IsEmpty())));
+  EXPECT_THAT(notes_[1], HasSubstr("'unknown' of the model's file is, nor 1 others"));
+}
+
+TEST_F(RestoreParams, TiedOnesAreOneParameter) {
+  const HostTensor table = Data({5, 4}), bias = Data({4}, 3);
+  InModule("wte.weight", table);
+  InModule("head.weight", table);
+  InModule("decoder.bias", bias);
+  InModule("other.bias", bias);
+  InFile("wte.weight", table);
+  InFile("val_0", Turned(table));
+  InFile("decoder.bias", bias);
+  EXPECT_THAT(Restored(), ElementsAre(Pair("decoder.bias", ElementsAre("other.bias")),
+                                      Pair("wte.weight", ElementsAre("head.weight"))));
+}
+
+// Layers that begin as copies of one another are not tied: each has its tensor in the file.
+TEST_F(RestoreParams, CopiesAreNotTied) {
+  InModule("a.weight", Data({3, 4}));
+  InModule("b.weight", Data({3, 4}));
+  InModule("c.weight", Data({3, 4}, 5));
+  InFile("val_0", Turned(Data({3, 4})));
+  InFile("val_1", Turned(Data({3, 4})));
+  InFile("val_2", Turned(Data({3, 4}, 5)));
+  EXPECT_THAT(Restored(), ElementsAre(Pair("c.weight", IsEmpty()), Pair("val_0", IsEmpty()),
+                                      Pair("val_1", IsEmpty())));
+}
+
+// All new norms are ones: what else the exporter wrote has to tell.
+TEST_F(RestoreParams, DataOfOneValueSayNothing) {
+  HostTensor ones(DType::kF32, {4});
+  for (int64_t i = 0; i < 4; ++i) ones.SetDouble(i, 1);
+  InModule("a.weight", ones);
+  InModule("b.weight", ones);
+  InModule("c", Data({4}));
+  InFile("onnx::Mul_1", ones, "Mul");
+  InFile("onnx::Mul_2", Reshaped(ones, {1, 4}), "Mul");
+  InFile("c", Data({4}));
+  model_.graph.mutable_node(1)->set_name("/b/Mul");
+  EXPECT_THAT(Restored(), ElementsAre(Pair("b.weight", IsEmpty()), Pair("c", IsEmpty()),
+                                      Pair("onnx::Mul_1", IsEmpty())));
+}
+
+// Of the file's type, whatever the module is saved in.
+TEST_F(RestoreParams, InAnotherType) {
+  const HostTensor half = Converted(Data({3, 4}), DType::kBF16);
+  InModule("a.weight", half);
+  InFile("val_0", Turned(Converted(half, DType::kF32)));
+  EXPECT_THAT(Restored(), ElementsAre(Pair("a.weight", IsEmpty())));
+}
+
+TEST_F(RestoreParams, OfAnotherModuleIsRefused) {
+  InModule("a.weight", Data({3, 4}));
+  InFile("a.weight", Data({3, 4}, 2));
+  Diagnostic d = Failure(model_.proto, options_);
+  EXPECT_EQ(d.id(), "E1403");
+  EXPECT_THAT(d.what(), HasSubstr("'a.weight' has other numbers than in the model"));
+  options_.module.tensors.clear();
+  InModule("b.weight", Data({3, 4}));
+  d = Failure(model_.proto, options_);
+  EXPECT_EQ(d.id(), "E1403");
+  EXPECT_THAT(d.what(), HasSubstr("none of its tensors is a parameter of the model"));
+}
+
+}  // namespace
+}  // namespace shardc
