@@ -363,9 +363,11 @@ class Importer {
 
   // As of two norms of one value: new ones are equal, and what they do is done once.
   void NoteMissing(std::vector<std::string> missing) {
+    // RestoreParams may have found some.
     for (const Op* param : graph_.Params()) {
-      const Strings aliases = param->attrs.StringList("aliases", {});
-      std::erase_if(missing, [&](const std::string& name) { return Contains(aliases, name); });
+      Strings names = param->attrs.StringList("aliases", {});
+      names.push_back(param->attrs.String("name"));
+      std::erase_if(missing, [&](const std::string& name) { return Contains(names, name); });
     }
     if (missing.empty()) return;
     graph_.notes.push_back(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <set>
 #include <string_view>
@@ -22,7 +23,8 @@ struct Origin {
   std::string name;
   bool turned = false;  // its last two dims changed places
   bool plus_one = false;
-  Ints rows;  // the rows of it that it has; none: it is all of it
+  Ints rows;          // the rows of it that it has; none: it is all of it
+  size_t across = 0;  // of rows: how many of its dims, without those of size 1, are before theirs
 };
 
 // A tensor without its dims of size 1, as elements of one type.
@@ -73,6 +75,8 @@ HostTensor Turned(const HostTensor& t) {
   return turned;
 }
 
+std::string LastPart(const std::string& name) { return name.substr(name.rfind('.') + 1); }
+
 bool SameBits(const HostTensor& a, const HostTensor& b) {
   return std::equal(a.raw(), a.raw() + a.bytes(), b.raw());
 }
@@ -114,26 +118,41 @@ bool IsTelling(const Squeezed& tensor) {
   return !few;
 }
 
-// Which rows of a matrix `made` consists of, its last dim being theirs. None where it has others,
-// or where the matrix has a row twice and what is next to it does not tell which it is.
-Ints RowsOf(const Squeezed& made, const Squeezed& matrix) {
-  const int64_t width = matrix.shape()[1];
-  const HostTensor all = made.ReadAll();
-  const int64_t row_bytes = width * DTypeSize(made.type());
+// [outer, along, inner] of one dim and those before and behind it.
+Shape Around(const Shape& shape, size_t dim) {
+  const auto at = shape.begin() + static_cast<int64_t>(dim);
+  return {NumElements({shape.begin(), at}), *at, NumElements({at + 1, shape.end()})};
+}
+
+// Which rows of a matrix, or of a vector that is its only row, `made` has along one of its dims.
+// None where it has others, or where the matrix has a row twice and what is next to it does not
+// tell which it is.
+Ints RowsOf(const Squeezed& made, size_t dim, const Squeezed& matrix) {
+  HostTensor all(made.type(), Around(made.shape(), dim));
+  const HostTensor read = made.ReadAll();
+  std::copy_n(read.raw(), read.bytes(), all.raw());
+  all = Turned(all);
+  const int64_t width = all.shape().back(), row_bytes = width * DTypeSize(made.type());
   auto row = [row_bytes](const HostTensor& t, int64_t i) {
     return std::string_view(reinterpret_cast<const char*>(t.raw()) + i * row_bytes, row_bytes);
   };
   const int64_t count = all.num_elements() / width;
   std::unordered_map<std::string_view, Ints> places;
   for (int64_t i = 0; i < count; ++i) places[row(all, i)];
-  HoldsOfPieces(matrix.shape(), [&](const Shape& offset, const Shape& size) {
-    const HostTensor piece = matrix.Read(offset, size);
-    for (int64_t i = 0; i < size[0]; ++i) {
+  auto find = [&](const HostTensor& piece, int64_t first) {
+    for (int64_t i = 0; i * width < piece.num_elements(); ++i) {
       auto place = places.find(row(piece, i));
-      if (place != places.end()) place->second.push_back(offset[0] + i);
+      if (place != places.end()) place->second.push_back(first + i);
     }
     return true;
-  });
+  };
+  if (matrix.shape().size() == 1) {
+    find(matrix.ReadAll(), 0);
+  } else {
+    HoldsOfPieces(matrix.shape(), [&](const Shape& offset, const Shape& size) {
+      return find(matrix.Read(offset, size), offset[0]);
+    });
+  }
   Ints rows;
   for (int64_t i = 0; i < count; ++i) {
     const Ints& at = places.at(row(all, i));
@@ -153,21 +172,25 @@ class Restorer {
   Restorer(Graph& graph, const ModuleParams& module) : graph_(graph), module_(module) {}
 
   void Run() {
-    std::vector<std::pair<Op*, std::vector<Origin>>> others;
+    std::vector<Op*> others;
     for (Op* param : graph_.Params()) {
       if (!graph_.sources.contains(param->attrs.String("name"))) continue;
-      if (IsOwn(param)) {
-        own_.push_back(param);
-      } else {
-        others.emplace_back(param, Origins(param));
+      (IsOwn(param) ? own_ : others).push_back(param);
+    }
+    std::vector<std::pair<Op*, std::vector<Origin>>> telling;
+    for (Op* param : others) {
+      if (IsTelling(DataOf(param))) {
+        telling.emplace_back(param, Origins(param));
+      } else if (!RestoreByUses(param)) {
+        left_.push_back(param->attrs.String("name"));
       }
     }
     // Of copies that each have a tensor in the file nobody can say which is which.
     std::map<std::string, int> claims;
-    for (const auto& [param, origins] : others) {
+    for (const auto& [param, origins] : telling) {
       for (const Origin& o : origins) ++claims[o.name];
     }
-    for (const auto& [param, origins] : others) {
+    for (const auto& [param, origins] : telling) {
       const bool copies = origins.size() > 1 && claims[origins[0].name] > 1;
       if (origins.empty() || copies || !Restore(param, origins))
         left_.push_back(param->attrs.String("name"));
@@ -206,10 +229,54 @@ class Restorer {
   }
 
   bool Restore(Op* param, const std::vector<Origin>& all) {
+    if (!Fits(*param, all[0])) return false;
+    graph_.ReplaceAllUses(param->result(), MadeAgain(param, all));
+    Forget(param, all[0]);
+    return true;
+  }
+
+  // Of data that say nothing: what reads it, or else the exporter, has to say what each use was. A
+  // new model's equal vectors may be one tensor of the file.
+  bool RestoreByUses(Op* param) {
+    const Squeezed made = DataOf(param);
+    std::vector<Origin> found = OriginsAsWhole(made, false);
+    const std::vector<Origin> plus_one = OriginsAsWhole(made, true);
+    found.insert(found.end(), plus_one.begin(), plus_one.end());
+    const Strings aliases = param->attrs.StringList("aliases", {});
+    std::set<std::string> parts;  // "weight"
+    for (const std::string& alias : aliases) parts.insert(LastPart(alias));
+    const std::vector<Op*> users = param->result()->users;
+    std::vector<Origin> of_users;
+    for (const Op* user : users) {
+      auto fits = [&](const Origin& o) {
+        if (!Fits(*param, o)) return false;
+        if (users.size() == 1 && Contains(aliases, o.name)) return true;
+        return o.name.starts_with(user->site + ".") &&
+               (parts.empty() || parts.contains(LastPart(o.name)));
+      };
+      if (std::ranges::count_if(found, fits) != 1) return false;
+      of_users.push_back(*std::ranges::find_if(found, fits));
+    }
+    if (users.empty() || graph_.IsOutput(param->result())) return false;
+    for (size_t i = 0; i < users.size(); ++i) {
+      graph_.ReplaceUses(users[i], param->result(), MadeAgain(param, {of_users[i]}));
+    }
+    Forget(param, of_users[0]);
+    return true;
+  }
+
+  // Whether the module's tensor may become a parameter of the type of `param`.
+  bool Fits(const Op& param, const Origin& o) const {
+    const Op* whole = graph_.FindState(o.name);
+    return whole == nullptr ||
+           whole->out().SameTensor({param.out().dtype, module_.tensors.at(o.name).shape});
+  }
+
+  // What the parameter is, made of the first of tensors that are equal.
+  Value* MadeAgain(Op* param, const std::vector<Origin>& all) {
     const ModuleParam& tensor = module_.tensors.at(all[0].name);
-    const TensorType &type = param->out(), own(type.dtype, tensor.shape);
+    const TensorType& type = param->out();
     Op* whole = graph_.FindState(all[0].name);
-    if (whole != nullptr && !whole->out().SameTensor(own)) return false;
     Builder b(graph_, param);
     if (whole == nullptr) {
       Attributes more;
@@ -221,31 +288,30 @@ class Restorer {
           std::make_shared<ConvertedSource>(tensor.source, tensor.dtype, type.dtype);
     }
     graph_.MoveBefore(whole, graph_.ops().front().get());
-    Value* made = Make(b, whole->result(), all[0], type.shape);
-    const std::string name = param->attrs.String("name");
-    restored_.emplace_back(name, all[0]);
-    graph_.ReplaceAllUses(param->result(), made);
-    graph_.sources.erase(name);
-    graph_.Erase(param);
-    return true;
+    return Make(b, whole->result(), all[0], type);
   }
 
-  // What the parameter may be, tensors of the same data and shape; of a tied one what the graph has
-  // first. Empty where that is not certain.
+  void Forget(Op* param, const Origin& of) {
+    const std::string name = param->attrs.String("name");
+    restored_.emplace_back(name, of);
+    graph_.sources.erase(name);
+    graph_.Erase(param);
+  }
+
+  // What the parameter, whose data tell, may be, tensors of the same data and shape; of a tied one
+  // what the graph has first. Empty where that is not certain.
   std::vector<Origin> Origins(const Op* param) const {
     const Squeezed made = DataOf(param);
-    std::vector<Origin> found = OriginsAsWhole(made);
-    const bool telling = IsTelling(made);
-    if (telling && found.empty()) found = OriginsAsRows(made);
+    std::vector<Origin> found = OriginsAsWhole(made, false);
+    if (found.empty()) found = OriginsAsWhole(made, true);
+    if (found.empty()) found = OriginsAsRows(made);
     // What the exporter wrote of it.
     const Strings aliases = param->attrs.StringList("aliases", {});
     auto named = [&](const Origin& o) { return Contains(aliases, o.name); };
-    if (!telling || std::ranges::any_of(found, named)) {
-      std::erase_if(found, [&](const Origin& o) { return !named(o); });
-      if (found.size() > 1 && !telling) return {};
-    }
+    if (std::ranges::any_of(found, named)) std::erase_if(found, std::not_fn(named));
     const bool alike = std::ranges::all_of(found, [&](const Origin& o) {
       return o.turned == found[0].turned && o.rows == found[0].rows &&
+             o.across == found[0].across &&
              module_.tensors.at(o.name).shape == module_.tensors.at(found[0].name).shape;
     });
     if (!alike) return {};
@@ -254,18 +320,15 @@ class Restorer {
     return found;
   }
 
-  std::vector<Origin> OriginsAsWhole(const Squeezed& made) const {
+  std::vector<Origin> OriginsAsWhole(const Squeezed& made, bool plus_one) const {
     std::vector<Origin> found;
-    for (bool plus_one : {false, true}) {
-      for (const auto& [name, tensor] : module_.tensors) {
-        const Squeezed of = DataOf(tensor, made.type());
-        for (bool turned : {false, true}) {
-          if (turned && made.shape().size() < 2) continue;
-          const Origin how{name, turned, plus_one, {}};
-          if (IsMadeOf(made, of, how)) found.push_back(how);
-        }
+    for (const auto& [name, tensor] : module_.tensors) {
+      const Squeezed of = DataOf(tensor, made.type());
+      for (bool turned : {false, true}) {
+        if (turned && made.shape().size() < 2) continue;
+        const Origin how{name, turned, plus_one, {}, 0};
+        if (IsMadeOf(made, of, how)) found.push_back(how);
       }
-      if (!found.empty()) break;
     }
     return found;
   }
@@ -273,30 +336,43 @@ class Restorer {
   std::vector<Origin> OriginsAsRows(const Squeezed& made) const {
     std::vector<Origin> found;
     for (const auto& [name, tensor] : module_.tensors) {
-      if (tensor.shape.size() != 2 || tensor.shape[0] < 2) continue;
       const Squeezed matrix = DataOf(tensor, made.type());
-      if (matrix.shape().size() < 2 || tensor.shape[1] != made.shape().back()) continue;
-      Ints rows = RowsOf(made, matrix);
-      if (!rows.empty()) found.push_back({name, false, false, std::move(rows)});
+      if (matrix.shape().empty() || matrix.shape().size() > 2) continue;
+      // The last dim first, which it mostly is.
+      for (size_t dim = made.shape().size(); dim-- > 0;) {
+        if (made.shape()[dim] != matrix.shape().back()) continue;
+        Ints rows = RowsOf(made, dim, matrix);
+        if (rows.empty()) continue;
+        found.push_back({name, false, false, std::move(rows), dim});
+        break;
+      }
     }
     return found;
   }
 
-  static Value* Make(Builder& b, Value* v, const Origin& how, const Shape& shape) {
+  static Value* Make(Builder& b, Value* v, const Origin& how, const TensorType& made) {
+    Shape of = v->type.shape, to = made.shape;
+    std::erase(of, 1);
+    std::erase(to, 1);
     if (how.turned) {
-      Shape squeezed = v->type.shape;
-      std::erase(squeezed, 1);
-      Ints perm(squeezed.size());
+      Ints perm(of.size());
       for (size_t d = 0; d < perm.size(); ++d) perm[d] = static_cast<int64_t>(d);
-      v = b.Transpose(b.Reshape(v, squeezed), Turned(std::move(perm)));
+      v = b.Transpose(b.Reshape(v, of), Turned(std::move(perm)));
     }
-    if (!how.rows.empty()) v = Rows(b, v, how.rows);
+    if (!how.rows.empty()) {
+      const Shape around = Around(to, how.across);
+      v = Rows(b, b.Reshape(v, {v->type.num_elements() / of.back(), of.back()}), how.rows);
+      if (around[2] > 1) {
+        v = b.Transpose(b.Reshape(v, {around[0], around[2], around[1]}), {0, 2, 1});
+      }
+    }
     if (how.plus_one) v = b.Add(v, b.Scalar(v->type.dtype, 1));
-    return b.Reshape(v, shape);
+    return b.Reshape(v, made.shape);
   }
 
   static Value* Rows(Builder& b, Value* matrix, const Ints& rows) {
     const auto count = static_cast<int64_t>(rows.size());
+    if (matrix->type.shape[0] == 1) return b.BroadcastTo(matrix, {count, matrix->type.shape[1]});
     HostTensor ids(DType::kI64, {count});
     bool in_turn = true;
     for (int64_t i = 0; i < count; ++i) {
@@ -345,10 +421,10 @@ class Restorer {
                                     of.name, "'", how, restored_.size() > 1 ? ", the first" : ""));
     }
     if (!left_.empty()) {
-      graph_.notes.push_back(
-          StrCat(module_.where, " does not tell which of its tensors '", left_[0],
-                 "' of the model's file is",
-                 left_.size() > 1 ? StrCat(", nor ", left_.size() - 1, " others") : ""));
+      graph_.notes.push_back(StrCat(
+          module_.where, " does not tell which of its tensors '", left_[0],
+          "' of the model's file is",
+          left_.size() > 1 ? StrCat(", nor of ", Counted(std::ssize(left_) - 1, "other")) : ""));
     }
   }
 

@@ -135,9 +135,18 @@ TEST_F(RestoreParams, RowsOfATable) {
   InFile("embedding_1", Rows(table, {2, 3, 4, 5, 6}, {1, 5, 4}));
   InFile("embedding_2", Rows(table, {8, 0, 8}, {3, 1, 4}));
   InFile("embedding_3", Rows(types, {1, 1, 1, 1}, {2, 2, 4}));
+  InFile("bias_4", Turned(Rows(table, {3, 7, 7, 2, 0, 1}, {2, 3, 4})));
+  InFile("bias_5", Reshaped(Transposed(Rows(table, {5, 6, 7, 8}, {4, 4})), {1, 4, 2, 2}));
   EXPECT_THAT(Restored(),
               ElementsAre(Pair("position.weight", IsEmpty()), Pair("type.weight", IsEmpty())));
   EXPECT_THAT(notes_[0], HasSubstr("'embedding_1' is 'position.weight', some rows of it"));
+}
+
+TEST_F(RestoreParams, AVectorThatIsRepeated) {
+  const HostTensor token = Data({1, 1, 5});
+  InModule("cls_token", token);
+  InFile("expand", Rows(Reshaped(token, {1, 5}), {0, 0, 0}, {3, 1, 5}));
+  EXPECT_THAT(Restored(), ElementsAre(Pair("cls_token", IsEmpty())));
 }
 
 // Rows that the table has twice are those next to what is before them, if that is there.
@@ -149,7 +158,7 @@ TEST_F(RestoreParams, RowsThatATableHasTwice) {
   InFile("other", Rows(Data({3, 4}, 20), {1, 0}, {2, 4}));
   EXPECT_THAT(Restored(), ElementsAre(Pair("other", IsEmpty()), Pair("table", IsEmpty()),
                                       Pair("unknown", IsEmpty())));
-  EXPECT_THAT(notes_[1], HasSubstr("'unknown' of the model's file is, nor 1 others"));
+  EXPECT_THAT(notes_[1], HasSubstr("'unknown' of the model's file is, nor of 1 other"));
 }
 
 TEST_F(RestoreParams, TiedOnesAreOneParameter) {
@@ -177,19 +186,34 @@ TEST_F(RestoreParams, CopiesAreNotTied) {
                                       Pair("val_1", IsEmpty())));
 }
 
-// All new norms are ones: what else the exporter wrote has to tell.
+// All new norms are ones: the module that reads them has to tell.
 TEST_F(RestoreParams, DataOfOneValueSayNothing) {
-  HostTensor ones(DType::kF32, {4});
+  HostTensor zeros(DType::kF32, {4}), ones = zeros;
   for (int64_t i = 0; i < 4; ++i) ones.SetDouble(i, 1);
   InModule("a.weight", ones);
   InModule("b.weight", ones);
   InModule("c", Data({4}));
+  for (const char* norm : {"d", "e"}) {
+    InModule(std::string(norm) + ".weight", zeros);
+    InModule(std::string(norm) + ".bias", zeros);
+  }
   InFile("onnx::Mul_1", ones, "Mul");
   InFile("onnx::Mul_2", Reshaped(ones, {1, 4}), "Mul");
   InFile("c", Data({4}));
   model_.graph.mutable_node(1)->set_name("/b/Mul");
-  EXPECT_THAT(Restored(), ElementsAre(Pair("b.weight", IsEmpty()), Pair("c", IsEmpty()),
-                                      Pair("onnx::Mul_1", IsEmpty())));
+  // One tensor of several norms, one of which no name says.
+  InFile("onnx::Mul_3", ones, "Mul");
+  model_.graph.mutable_node(3)->set_name("/d/Mul");
+  model_.Node("Mul", {"y_onnx::Mul_3", "onnx::Mul_3"}, {"y"}, "/e/Mul");
+  model_.Output("y");
+  InFile("onnx::Mul_4", ones, "Mul");
+  model_.graph.mutable_node(5)->set_name("/d/Mul");
+  model_.Node("Mul", {"y_onnx::Mul_4", "onnx::Mul_4"}, {"z"});
+  model_.Output("z");
+  EXPECT_THAT(Restored(),
+              ElementsAre(Pair("b.weight", IsEmpty()), Pair("c", IsEmpty()),
+                          Pair("d.weight", IsEmpty()), Pair("e.weight", IsEmpty()),
+                          Pair("onnx::Mul_1", IsEmpty()), Pair("onnx::Mul_4", IsEmpty())));
 }
 
 // Of the file's type, whatever the module is saved in.
