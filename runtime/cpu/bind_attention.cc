@@ -22,13 +22,13 @@ struct Layout {
 bool Shapes(const KernelRequest& r, size_t first, Layout layout, AttentionShape* shape) {
   const Shape &q = r.call.in[first].shape, &k = r.call.in[first + 1].shape,
               &v = r.call.in[first + 2].shape;
-  if (v[3] != q[3]) return false;
   *shape = {.batch = q[0],
             .q_heads = layout.heads(q),
             .kv_heads = layout.heads(k),
             .q_len = layout.length(q),
             .kv_len = layout.length(k),
             .head_dim = q[3],
+            .value_dim = v[3],
             .scale = static_cast<float>(r.call.attrs->Float("scale")),
             .causal = r.call.attrs->Bool("causal")};
   if (shape->causal) {
@@ -160,6 +160,7 @@ struct Packed {
              .q_len = s[1],
              .kv_len = s[1],
              .head_dim = s[3],
+             .value_dim = s[3],
              .scale = static_cast<float>(r.call.attrs->Float("scale")),
              .causal = r.call.attrs->Bool("causal")};
     size = s[2] * s[3];

@@ -32,7 +32,8 @@ struct AttentionShape {
   int64_t kv_heads = 0;
   int64_t q_len = 0;
   int64_t kv_len = 0;
-  int64_t head_dim = 0;
+  int64_t head_dim = 0;   // of q and k
+  int64_t value_dim = 0;  // of v and o
   float scale = 1;
   bool causal = false;   // query i sees the keys j <= i + diagonal
   int64_t diagonal = 0;  // kv_len - q_len where the ends meet

@@ -12,21 +12,21 @@ namespace {
 constexpr int64_t kQueryBlock = 48;  // a multiple of kTileRows
 constexpr int64_t kKeyBlock = 64;
 
-// Everything one task touches, d padded to whole vectors.
+// Everything one task touches, rows of d (of q and k) and d_v (of v and o) padded to whole vectors.
 struct Workspace {
-  int64_t d;
-  int64_t padded;
+  int64_t d, padded;
+  int64_t d_v, padded_v;
   int64_t
       held_keys;    // of one block; of all blocks of the task where several query heads add to them
   float* queries;   // [q_len][padded], not scaled
-  float* grad_out;  // [q_len][padded]
+  float* grad_out;  // [q_len][padded_v]
   float* delta;     // [q_len]: do . o
   float* grad_q;    // [q_len][padded]
   float* keys;      // [kKeyBlock][padded]
   float* keys_t;    // [d][kKeyBlock]
-  float* values_t;  // [d][kKeyBlock]
+  float* values_t;  // [d_v][kKeyBlock]
   float* grad_k;    // [held_keys][padded]
-  float* grad_v;    // [held_keys][padded]
+  float* grad_v;    // [held_keys][padded_v]
   float* p;         // [kQueryBlock][kKeyBlock]
   float* ds;        // [kQueryBlock][kKeyBlock]
 };
@@ -40,14 +40,14 @@ int64_t Carve(Workspace& w, int64_t q_len, float* base) {
     return p;
   };
   w.queries = take(q_len * w.padded);
-  w.grad_out = take(q_len * w.padded);
+  w.grad_out = take(q_len * w.padded_v);
   w.delta = take(q_len);
   w.grad_q = take(q_len * w.padded);
   w.keys = take(kKeyBlock * w.padded);
   w.keys_t = take(kKeyBlock * w.d);
-  w.values_t = take(kKeyBlock * w.d);
+  w.values_t = take(kKeyBlock * w.d_v);
   w.grad_k = take(w.held_keys * w.padded);
-  w.grad_v = take(w.held_keys * w.padded);
+  w.grad_v = take(w.held_keys * w.padded_v);
   w.p = take(kQueryBlock * kKeyBlock);
   w.ds = take(kQueryBlock * kKeyBlock);
   return used;
@@ -71,7 +71,7 @@ void ScoreGradients(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, i
     float* ds = w.ds + r0 * kKeyBlock;
     MicroGemm<Into::kNew>(tile, used, w.d, {w.queries + (i0 + r0) * w.padded, w.padded, 1},
                           w.keys_t, kKeyBlock, p, kKeyBlock);
-    MicroGemm<Into::kNew>(tile, used, w.d, {w.grad_out + (i0 + r0) * w.padded, w.padded, 1},
+    MicroGemm<Into::kNew>(tile, used, w.d_v, {w.grad_out + (i0 + r0) * w.padded_v, w.padded_v, 1},
                           w.values_t, kKeyBlock, ds, kKeyBlock);
     for (int r = 0; r < tile; ++r, p += kKeyBlock, ds += kKeyBlock) {
       const int64_t i = i0 + r0 + r;
@@ -125,9 +125,9 @@ void QueryKeyBlock(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, in
     if (first < 0) first = 0;
     if (first >= rows) continue;
     const int64_t from = i0 + first;
-    MicroGemm<Into::kSum>(tile, w.padded, rows - first,
-                          {w.p + first * kKeyBlock + c0, 1, kKeyBlock},
-                          w.grad_out + from * w.padded, w.padded, grad_v + c0 * w.padded, w.padded);
+    MicroGemm<Into::kSum>(
+        tile, w.padded_v, rows - first, {w.p + first * kKeyBlock + c0, 1, kKeyBlock},
+        w.grad_out + from * w.padded_v, w.padded_v, grad_v + c0 * w.padded_v, w.padded_v);
     MicroGemm<Into::kSum>(tile, w.padded, rows - first,
                           {w.ds + first * kKeyBlock + c0, 1, kKeyBlock},
                           w.queries + from * w.padded, w.padded, grad_k + c0 * w.padded, w.padded);
@@ -152,10 +152,10 @@ void LoadHead(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, Workspa
   const T* o = a.o + b * os.batch + h * os.head;
   const T* d_o = a.d_o + b * ds.batch + h * ds.head;
   PackRows(a.q + b * qs.batch + h * qs.head, qs.seq, s.q_len, s.q_len, w.d, w.padded, 1, w.queries);
-  PackRows(d_o, ds.seq, s.q_len, s.q_len, w.d, w.padded, 1, w.grad_out);
+  PackRows(d_o, ds.seq, s.q_len, s.q_len, w.d_v, w.padded_v, 1, w.grad_out);
   for (int64_t i = 0; i < s.q_len; ++i) {
     Vec dot = {};
-    ForLanes(0, w.d, [&](int64_t c, int64_t n) {
+    ForLanes(0, w.d_v, [&](int64_t c, int64_t n) {
       dot += LoadN(o + i * os.seq + c, n) * LoadN(d_o + i * ds.seq + c, n);
     });
     w.delta[i] = Sum(dot);
@@ -171,36 +171,36 @@ void KeyBlocks(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t kv, int64
   const int64_t group = s.q_heads / s.kv_heads;
   const HeadStrides& ks = a.k_strides;
   const HeadStrides& vs = a.v_strides;
-  const auto clear = [&](float* x, int64_t rows) {
-    for (int64_t i = 0; i < rows * w.padded; ++i) x[i] = 0;
+  const auto clear = [](float* x, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) x[i] = 0;
   };
   for (int64_t g = 0; g < group; ++g) {
     const int64_t h = kv * group + g;
     LoadHead(a, b, h, w);
-    clear(w.grad_q, s.q_len);
+    clear(w.grad_q, s.q_len * w.padded);
     int64_t held = 0;  // where this block's sums begin
     for (int64_t j0 = chunk * kKeyBlock; j0 < s.kv_len; j0 += chunks * kKeyBlock) {
       const int64_t keys = MinOf(kKeyBlock, s.kv_len - j0);
       const T* k = a.k + b * ks.batch + kv * ks.head + j0 * ks.seq;
       const T* v = a.v + b * vs.batch + kv * vs.head + j0 * vs.seq;
       float* grad_k = w.grad_k + held * w.padded;
-      float* grad_v = w.grad_v + held * w.padded;
+      float* grad_v = w.grad_v + held * w.padded_v;
       if (group > 1) held += kKeyBlock;
       PackRows(k, ks.seq, keys, kKeyBlock, w.d, w.padded, 1, w.keys);
       PackTransposed<kKeyBlock>(k, ks.seq, keys, w.d, w.keys_t);
-      PackTransposed<kKeyBlock>(v, vs.seq, keys, w.d, w.values_t);
+      PackTransposed<kKeyBlock>(v, vs.seq, keys, w.d_v, w.values_t);
       if (g == 0) {
-        clear(grad_k, kKeyBlock);
-        clear(grad_v, kKeyBlock);
+        clear(grad_k, kKeyBlock * w.padded);
+        clear(grad_v, kKeyBlock * w.padded_v);
       }
       T* dk = a.dk + b * a.dk_strides.batch + kv * a.dk_strides.head + j0 * a.dk_strides.seq;
       T* dv = a.dv + b * a.dv_strides.batch + kv * a.dv_strides.head + j0 * a.dv_strides.seq;
       const int64_t after = chunks * kKeyBlock,
                     keys_after = MinOf(kKeyBlock, s.kv_len - j0 - after);
       RowsAhead<T> ahead[] = {{dk, a.dk_strides.seq, keys, w.d},
-                              {dv, a.dv_strides.seq, keys, w.d},
+                              {dv, a.dv_strides.seq, keys, w.d_v},
                               {k + after * ks.seq, ks.seq, keys_after, w.d},
-                              {v + after * vs.seq, vs.seq, keys_after, w.d}};
+                              {v + after * vs.seq, vs.seq, keys_after, w.d_v}};
       for (int64_t i0 = 0; i0 < s.q_len; i0 += kQueryBlock) {
         const int64_t rows = MinOf(kQueryBlock, s.q_len - i0);
         if (VisibleKeys(s, i0 + rows - 1) <= j0) continue;
@@ -209,7 +209,7 @@ void KeyBlocks(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t kv, int64
       }
       if (g + 1 < group) continue;
       WriteRows(grad_k, w.padded, keys, w.d, dk, a.dk_strides.seq);
-      WriteRows(grad_v, w.padded, keys, w.d, dv, a.dv_strides.seq);
+      WriteRows(grad_v, w.padded_v, keys, w.d_v, dv, a.dv_strides.seq);
     }
     finish(h);
   }
@@ -238,6 +238,8 @@ void Backward(const AttentionBackwardArgsOf<T>& a, int threads) {
     Workspace w;
     w.d = s.head_dim;
     w.padded = RoundUp(w.d, kLanes);
+    w.d_v = s.value_dim;
+    w.padded_v = RoundUp(w.d_v, kLanes);
     w.held_keys = blocks * kKeyBlock;
     Carve(w, s.q_len, scratch.Get(Carve(w, s.q_len, nullptr)));
     KeyBlocks(a, b, kv, chunk, chunks, w, [&](int64_t h) {

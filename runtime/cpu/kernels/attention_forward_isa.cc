@@ -13,7 +13,7 @@ constexpr int64_t kFactors = kTileRows > kLanes ? 2 * kLanes : kLanes;
 // at a time.
 struct Workspace {
   int64_t d;       // head_dim
-  int64_t padded;  // head_dim rounded up to whole vectors
+  int64_t padded;  // value_dim rounded up to whole vectors
   float* keys_t;   // [key blocks][d][kKeyBlock]
   float* values;   // [kv_len][padded]
   float* queries;  // [kQueryBlock][d], scaled
@@ -105,7 +105,7 @@ void QueryBlock(const AttentionForwardArgsOf<T>& a, int64_t b, int64_t h, int64_
     T* o = a.o + b * os.batch + h * os.head + (i0 + i) * os.seq;
     const float sum = Sum(w.sum[i]);
     const float inverse = sum == 0 ? 0.0f : a.dropout.scale / sum;
-    for (int64_t c = 0; c < w.d; ++c) Put(o + c, w.out[i * w.padded + c] * inverse);
+    for (int64_t c = 0; c < s.value_dim; ++c) Put(o + c, w.out[i * w.padded + c] * inverse);
     if (a.lse != nullptr) {
       a.lse[(b * s.q_heads + h) * s.q_len + i0 + i] =
           sum == 0 ? kNegInf : w.max[i] + __builtin_logf(sum);
@@ -131,7 +131,7 @@ void Forward(const AttentionForwardArgsOf<T>& a, int threads) {
     const int64_t kv = task / split % s.kv_heads;
     Workspace w;
     w.d = s.head_dim;
-    w.padded = RoundUp(w.d, kLanes);
+    w.padded = RoundUp(s.value_dim, kLanes);
     const int64_t keys = RoundUp(s.kv_len, kKeyBlock);
     w.keys_t = scratch.Get(RoundUp(keys * w.d, 16) + keys * w.padded +
                            kQueryBlock * (w.d + w.padded) + kTileRows * kKeyBlock);
@@ -145,7 +145,7 @@ void Forward(const AttentionForwardArgsOf<T>& a, int threads) {
       PackTransposed<kKeyBlock>(k + j * a.k_strides.seq, a.k_strides.seq,
                                 MinOf(kKeyBlock, s.kv_len - j), w.d, w.keys_t + j * w.d);
     }
-    PackRows(v, a.v_strides.seq, s.kv_len, s.kv_len, w.d, w.padded, 1, w.values);
+    PackRows(v, a.v_strides.seq, s.kv_len, s.kv_len, s.value_dim, w.padded, 1, w.values);
     for (int64_t n = task % split; n < group * blocks; n += split) {
       const int64_t i0 = n % blocks * kQueryBlock;
       QueryBlock(a, b, kv * group + n / blocks, i0, MinOf(kQueryBlock, s.q_len - i0), w);

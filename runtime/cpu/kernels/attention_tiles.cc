@@ -129,21 +129,21 @@ class Room {
 };
 
 struct ForwardRoom {
-  int64_t padded;
-  uint16_t *keys, *values_t;  // all blocks of a kv head: [kBlock][padded] and [padded][kBlock]
+  int64_t padded, padded_v;   // dims of q and k, and of v and o
+  uint16_t *keys, *values_t;  // all blocks of a kv head: [kBlock][padded] and [padded_v][kBlock]
   uint16_t *rows, *queries;   // one block
   uint16_t* pairs;            // P^T as a right operand
-  float *scores, *out_t;      // [kBlock][kBlock], [padded][kBlock]
+  float *scores, *out_t;      // [kBlock][kBlock], [padded_v][kBlock]
 
   int64_t Take(int64_t key_blocks, float* base) {
     Room room(base);
     keys = room.Halves(key_blocks * kBlock * padded);
-    values_t = room.Halves(key_blocks * kBlock * padded);
-    rows = room.Halves(kBlock * padded);
+    values_t = room.Halves(key_blocks * kBlock * padded_v);
+    rows = room.Halves(kBlock * MaxOf(padded, padded_v));
     queries = room.Halves(kBlock * padded);
     pairs = room.Halves(kBlock * kBlock);
     scores = room.Floats(kBlock * kBlock);
-    out_t = room.Floats(kBlock * padded);
+    out_t = room.Floats(kBlock * padded_v);
     return room.used();
   }
 };
@@ -151,18 +151,17 @@ struct ForwardRoom {
 template <bool kDrops>
 void ForwardBlock(const Forward16& a, int64_t b, int64_t h, int64_t i0, const ForwardRoom& w) {
   const AttentionShape& s = a.shape;
-  const int64_t rows = MinOf(kBlock, s.q_len - i0), size = kBlock * w.padded;
+  const int64_t rows = MinOf(kBlock, s.q_len - i0);
   CopyRows(a.q + b * a.q_strides.batch + h * a.q_strides.head + i0 * a.q_strides.seq,
            a.q_strides.seq, rows, s.head_dim, w.padded, w.rows);
   PairColumns(w.rows, w.padded, w.queries);
   Vec max[kVectors], sum[kVectors];
   for (int64_t v = 0; v < kVectors; ++v) max[v] = Splat(kNegInf), sum[v] = Vec{};
-  for (int64_t i = 0; i < size; i += kLanes) Store(w.out_t + i, Vec{});
+  for (int64_t i = 0; i < kBlock * w.padded_v; i += kLanes) Store(w.out_t + i, Vec{});
   const int64_t last = VisibleKeys(s, i0 + rows - 1);
   for (int64_t j0 = 0; j0 < last; j0 += kBlock) {
-    const int64_t block = j0 / kBlock * size;
-    TileProduct<false>(kBlock, kBlock, w.padded, w.keys + block, w.padded, w.queries, 2 * kBlock,
-                       w.scores, kBlock);
+    TileProduct<false>(kBlock, kBlock, w.padded, w.keys + j0 * w.padded, w.padded, w.queries,
+                       2 * kBlock, w.scores, kBlock);
     const bool plain = AllVisible(s, a.mask, i0, j0);
     if (!plain) ScaleAndMask(s, a.mask, b, h, i0, j0, w.scores);
     const float scale = plain ? s.scale : 1.0F;
@@ -196,22 +195,22 @@ void ForwardBlock(const Forward16& a, int64_t b, int64_t h, int64_t i0, const Fo
       }
     }
     if (!same) {
-      for (int64_t c = 0; c < w.padded; ++c) {
+      for (int64_t c = 0; c < w.padded_v; ++c) {
         for (int64_t v = 0; v < kVectors; ++v) {
           float* at = w.out_t + c * kBlock + v * kLanes;
           Store(at, Load(at) * factor[v]);
         }
       }
     }
-    TileProduct<true>(w.padded, kBlock, kBlock, w.values_t + block, kBlock, w.pairs, 2 * kBlock,
-                      w.out_t, kBlock);
+    TileProduct<true>(w.padded_v, kBlock, kBlock, w.values_t + j0 * w.padded_v, kBlock, w.pairs,
+                      2 * kBlock, w.out_t, kBlock);
   }
   const HeadStrides& os = a.o_strides;
   uint16_t* o = a.o + b * os.batch + h * os.head + i0 * os.seq;
   for (int64_t q = 0; q < rows; ++q) {
     const float total = sum[q / kLanes][q % kLanes];
     const float inverse = total == 0 ? 0.0F : a.dropout.scale / total;
-    for (int64_t c = 0; c < s.head_dim; ++c) {
+    for (int64_t c = 0; c < s.value_dim; ++c) {
       Put(o + q * os.seq + c, w.out_t[c * kBlock + q] * inverse);
     }
     if (a.lse != nullptr) {
@@ -236,6 +235,7 @@ void Forward(const Forward16& a, int threads) {
     const int64_t b = task / split / s.kv_heads, kv = task / split % s.kv_heads;
     ForwardRoom w;
     w.padded = RoundUp(s.head_dim, 32);
+    w.padded_v = RoundUp(s.value_dim, 32);
     w.Take(key_blocks, scratch.Get(w.Take(key_blocks, nullptr)));
     const uint16_t* k = a.k + b * a.k_strides.batch + kv * a.k_strides.head;
     const uint16_t* v = a.v + b * a.v_strides.batch + kv * a.v_strides.head;
@@ -243,8 +243,8 @@ void Forward(const Forward16& a, int threads) {
       const int64_t j0 = j * kBlock, rows = MinOf(kBlock, s.kv_len - j0);
       CopyRows(k + j0 * a.k_strides.seq, a.k_strides.seq, rows, s.head_dim, w.padded,
                w.keys + j0 * w.padded);
-      CopyRows(v + j0 * a.v_strides.seq, a.v_strides.seq, rows, s.head_dim, w.padded, w.rows);
-      TransposeRows(w.rows, w.padded, w.values_t + j0 * w.padded);
+      CopyRows(v + j0 * a.v_strides.seq, a.v_strides.seq, rows, s.value_dim, w.padded_v, w.rows);
+      TransposeRows(w.rows, w.padded_v, w.values_t + j0 * w.padded_v);
     }
     for (int64_t n = task % split; n < group * blocks; n += split) {
       forward(a, b, kv * group + n / blocks, n % blocks * kBlock, w);
@@ -253,7 +253,7 @@ void Forward(const Forward16& a, int threads) {
 }
 
 struct BackwardRoom {
-  int64_t padded;
+  int64_t padded, padded_v;  // dims of q and k, and of v and o
   // Of one query head, all blocks: q and do as right operands over columns (d) and rows (queries).
   uint16_t *q_columns, *q_rows, *do_columns, *do_rows;
   float *lse, *delta, *dq_t;             // [blocks * kBlock] twice, [blocks][padded][kBlock]
@@ -263,17 +263,17 @@ struct BackwardRoom {
 
   int64_t Take(int64_t blocks, int64_t kv_blocks, float* base) {
     Room room(base);
-    const int64_t size = kBlock * padded;
+    const int64_t size = kBlock * padded, size_v = kBlock * padded_v;
     q_columns = room.Halves(blocks * size);
     q_rows = room.Halves(blocks * size);
-    do_columns = room.Halves(blocks * size);
-    do_rows = room.Halves(blocks * size);
+    do_columns = room.Halves(blocks * size_v);
+    do_rows = room.Halves(blocks * size_v);
     lse = room.Floats(blocks * kBlock);
     delta = room.Floats(blocks * kBlock);
     dq_t = room.Floats(blocks * size);
-    rows = room.Halves(size);
+    rows = room.Halves(MaxOf(size, size_v));
     k = room.Halves(size);
-    v = room.Halves(size);
+    v = room.Halves(size_v);
     k_t = room.Halves(size);
     p = room.Halves(kBlock * kBlock);
     ds = room.Halves(kBlock * kBlock);
@@ -281,7 +281,7 @@ struct BackwardRoom {
     scores = room.Floats(kBlock * kBlock);
     dp = room.Floats(kBlock * kBlock);
     grad_k = room.Floats(kv_blocks * size);
-    grad_v = room.Floats(kv_blocks * size);
+    grad_v = room.Floats(kv_blocks * size_v);
     return room.used();
   }
 };
@@ -294,20 +294,21 @@ void LoadHead(const Backward16& a, int64_t b, int64_t h, const BackwardRoom& w) 
   const float* lse = a.lse + (b * s.q_heads + h) * s.q_len;
   const int64_t size = kBlock * w.padded;
   for (int64_t i0 = 0; i0 < s.q_len; i0 += kBlock) {
-    const int64_t rows = MinOf(kBlock, s.q_len - i0), at = i0 / kBlock * size;
+    const int64_t rows = MinOf(kBlock, s.q_len - i0), at = i0 * w.padded, at_v = i0 * w.padded_v;
     CopyRows(q + i0 * a.q_strides.seq, a.q_strides.seq, rows, s.head_dim, w.padded, w.rows);
     PairColumns(w.rows, w.padded, w.q_columns + at);
     PairRows(w.rows, w.padded, w.q_rows + at);
-    CopyRows(d_o + i0 * a.d_o_strides.seq, a.d_o_strides.seq, rows, s.head_dim, w.padded, w.rows);
-    PairColumns(w.rows, w.padded, w.do_columns + at);
-    PairRows(w.rows, w.padded, w.do_rows + at);
+    CopyRows(d_o + i0 * a.d_o_strides.seq, a.d_o_strides.seq, rows, s.value_dim, w.padded_v,
+             w.rows);
+    PairColumns(w.rows, w.padded_v, w.do_columns + at_v);
+    PairRows(w.rows, w.padded_v, w.do_rows + at_v);
     for (int64_t r = 0; r < kBlock; ++r) {
       const int64_t i = i0 + r;
       // p = exp(s - lse) is 0 for what sees no key, and beyond the last query.
       w.lse[i] = r < rows && lse[i] != kNegInf ? lse[i] : -kNegInf;
       Vec dot = {};
       if (r < rows) {
-        ForLanes(0, s.head_dim, [&](int64_t c, int64_t n) {
+        ForLanes(0, s.value_dim, [&](int64_t c, int64_t n) {
           dot += LoadN(o + i * a.o_strides.seq + c, n) * LoadN(d_o + i * a.d_o_strides.seq + c, n);
         });
       }
@@ -321,11 +322,11 @@ template <bool kDrops>
 void BackwardBlock(const Backward16& a, int64_t b, int64_t h, int64_t i0, int64_t j0,
                    const BackwardRoom& w, float* grad_k, float* grad_v) {
   const AttentionShape& s = a.shape;
-  const int64_t at = i0 / kBlock * kBlock * w.padded;
+  const int64_t at = i0 * w.padded, at_v = i0 * w.padded_v;
   TileProduct<false>(kBlock, kBlock, w.padded, w.k, w.padded, w.q_columns + at, 2 * kBlock,
                      w.scores, kBlock);
-  TileProduct<false>(kBlock, kBlock, w.padded, w.v, w.padded, w.do_columns + at, 2 * kBlock, w.dp,
-                     kBlock);
+  TileProduct<false>(kBlock, kBlock, w.padded_v, w.v, w.padded_v, w.do_columns + at_v, 2 * kBlock,
+                     w.dp, kBlock);
   const bool plain = AllVisible(s, a.mask, i0, j0);
   if (!plain) ScaleAndMask(s, a.mask, b, h, i0, j0, w.scores);
   const float scale = plain ? s.scale : 1.0F;
@@ -350,8 +351,8 @@ void BackwardBlock(const Backward16& a, int64_t b, int64_t h, int64_t i0, int64_
       StorePairs(ds[0], ds[1], w.ds_pairs + k * kBlock + 2 * v * kLanes);
     }
   }
-  TileProduct<true>(kBlock, w.padded, kBlock, w.p, kBlock, w.do_rows + at, 2 * w.padded, grad_v,
-                    w.padded);
+  TileProduct<true>(kBlock, w.padded_v, kBlock, w.p, kBlock, w.do_rows + at_v, 2 * w.padded_v,
+                    grad_v, w.padded_v);
   TileProduct<true>(kBlock, w.padded, kBlock, w.ds, kBlock, w.q_rows + at, 2 * w.padded, grad_k,
                     w.padded);
   TileProduct<true>(w.padded, kBlock, kBlock, w.k_t, kBlock, w.ds_pairs, 2 * kBlock, w.dq_t + at,
@@ -372,26 +373,25 @@ template <typename Finish>
 void KeyBlocks(const Backward16& a, int64_t b, int64_t kv, int64_t chunk, int64_t chunks,
                const BackwardRoom& w, const Finish& finish) {
   const AttentionShape& s = a.shape;
-  const int64_t group = s.q_heads / s.kv_heads, size = kBlock * w.padded;
+  const int64_t group = s.q_heads / s.kv_heads;
+  const int64_t size = kBlock * w.padded, size_v = kBlock * w.padded_v;
   const auto backward = a.dropout.drops() ? BackwardBlock<true> : BackwardBlock<false>;
   for (int64_t g = 0; g < group; ++g) {
     const int64_t h = kv * group + g;
     LoadHead(a, b, h, w);
-    int64_t held = 0;
+    int64_t held = 0;  // blocks
     for (int64_t j0 = chunk * kBlock; j0 < s.kv_len; j0 += chunks * kBlock) {
       const int64_t keys = MinOf(kBlock, s.kv_len - j0);
       CopyRows(a.k + b * a.k_strides.batch + kv * a.k_strides.head + j0 * a.k_strides.seq,
                a.k_strides.seq, keys, s.head_dim, w.padded, w.k);
       CopyRows(a.v + b * a.v_strides.batch + kv * a.v_strides.head + j0 * a.v_strides.seq,
-               a.v_strides.seq, keys, s.head_dim, w.padded, w.v);
+               a.v_strides.seq, keys, s.value_dim, w.padded_v, w.v);
       TransposeRows(w.k, w.padded, w.k_t);
-      float *grad_k = w.grad_k + held, *grad_v = w.grad_v + held;
-      if (group > 1) held += size;
+      float *grad_k = w.grad_k + held * size, *grad_v = w.grad_v + held * size_v;
+      if (group > 1) ++held;
       if (g == 0) {
-        for (int64_t i = 0; i < size; i += kLanes) {
-          Store(grad_k + i, Vec{});
-          Store(grad_v + i, Vec{});
-        }
+        for (int64_t i = 0; i < size; i += kLanes) Store(grad_k + i, Vec{});
+        for (int64_t i = 0; i < size_v; i += kLanes) Store(grad_v + i, Vec{});
       }
       for (int64_t i0 = 0; i0 < s.q_len; i0 += kBlock) {
         if (VisibleKeys(s, MinOf(i0 + kBlock, s.q_len) - 1) <= j0) continue;
@@ -401,7 +401,7 @@ void KeyBlocks(const Backward16& a, int64_t b, int64_t kv, int64_t chunk, int64_
       WriteRows(grad_k, w.padded, keys, s.head_dim,
                 a.dk + b * a.dk_strides.batch + kv * a.dk_strides.head + j0 * a.dk_strides.seq,
                 a.dk_strides.seq);
-      WriteRows(grad_v, w.padded, keys, s.head_dim,
+      WriteRows(grad_v, w.padded_v, keys, s.value_dim,
                 a.dv + b * a.dv_strides.batch + kv * a.dv_strides.head + j0 * a.dv_strides.seq,
                 a.dv_strides.seq);
     }
@@ -429,6 +429,7 @@ void Backward(const Backward16& a, int threads) {
     const int64_t chunk = task % chunks;
     BackwardRoom w;
     w.padded = RoundUp(s.head_dim, 32);
+    w.padded_v = RoundUp(s.value_dim, 32);
     w.Take(blocks, held, scratch.Get(w.Take(blocks, held, nullptr)));
     KeyBlocks(a, b, kv, chunk, chunks, w, [&](int64_t h) {
       uint16_t* dq = a.dq + b * a.dq_strides.batch + h * a.dq_strides.head;

@@ -20,6 +20,7 @@ struct Case {
   Mask mask;
   double dropout = -1;                             // the ratio; below zero there is none
   std::optional<int64_t> diagonal = std::nullopt;  // nothing: the ends of queries and keys meet
+  int64_t value_dim = d;                           // of v and o; d is that of q and k
 };
 int64_t Diagonal(const Case& c) { return c.diagonal.value_or(c.kv_len - c.q_len); }
 
@@ -33,17 +34,17 @@ struct Tensor {
   }
 };
 
-Tensor Make(const Case& c, int64_t s, int64_t h, uint64_t seed) {
+Tensor Make(const Case& c, int64_t s, int64_t h, int64_t d, uint64_t seed) {
   Tensor t;
-  int64_t width = h * c.d;
+  int64_t width = h * d;
   if (c.layout == Layout::kBhsd) {
-    t.strides = {h * s * c.d, c.d, s * c.d};
+    t.strides = {h * s * d, d, s * d};
   } else {
     if (c.layout == Layout::kFused) {
       t.offset = 5;
       width += 7;  // a slice of something wider
     }
-    t.strides = {s * width, width, c.d};
+    t.strides = {s * width, width, d};
   }
   t.data = RandomVector(c.batch * s * width + t.offset, seed, 2);
   return t;
@@ -135,18 +136,17 @@ Reference Compute(const Case& c, const Tensor& q, const Tensor& k, const Tensor&
                   const Tensor& d_o, const MaskData& mask, const DropoutData& dropout,
                   double scale) {
   Reference r;
-  const auto q_size = static_cast<size_t>(c.batch * c.q_len * c.q_heads * c.d);
-  const auto k_size = static_cast<size_t>(c.batch * c.kv_len * c.kv_heads * c.d);
-  r.o.assign(q_size, 0);
-  r.dq.assign(q_size, 0);
-  r.dk.assign(k_size, 0);
-  r.dv.assign(k_size, 0);
+  const int64_t queries = c.batch * c.q_len * c.q_heads, keys = c.batch * c.kv_len * c.kv_heads;
+  r.o.assign(queries * c.value_dim, 0);
+  r.dq.assign(queries * c.d, 0);
+  r.dk.assign(keys * c.d, 0);
+  r.dv.assign(keys * c.value_dim, 0);
   r.lse.assign(static_cast<size_t>(c.batch * c.q_heads * c.q_len), -kInf);
   for (int64_t b = 0; b < c.batch; ++b) {
     for (int64_t h = 0; h < c.q_heads; ++h) {
       const int64_t g = h / (c.q_heads / c.kv_heads);
-      const auto qi = [&](int64_t i) { return ((b * c.q_len + i) * c.q_heads + h) * c.d; };
-      const auto kj = [&](int64_t j) { return ((b * c.kv_len + j) * c.kv_heads + g) * c.d; };
+      const auto qi = [&](int64_t i) { return (b * c.q_len + i) * c.q_heads + h; };
+      const auto kj = [&](int64_t j) { return (b * c.kv_len + j) * c.kv_heads + g; };
       for (int64_t i = 0; i < c.q_len; ++i) {
         std::vector<double> s(static_cast<size_t>(c.kv_len), -kInf), dp(s.size(), 0);
         double max = -kInf, sum = 0;
@@ -155,6 +155,8 @@ Reference Compute(const Case& c, const Tensor& q, const Tensor& k, const Tensor&
           double dot = 0;
           for (int64_t x = 0; x < c.d; ++x) {
             dot += double{q.data[q.At(b, i, h, x)]} * k.data[k.At(b, j, g, x)];
+          }
+          for (int64_t x = 0; x < c.value_dim; ++x) {
             dp[j] += double{d_o.data[d_o.At(b, i, h, x)]} * v.data[v.At(b, j, g, x)];
           }
           s[j] = dot * scale + mask.Value(b, h, i, j);
@@ -171,10 +173,12 @@ Reference Compute(const Case& c, const Tensor& q, const Tensor& k, const Tensor&
           const double ds = p * (dp[j] - delta) * scale;
           const double kept = p * dropout.Factor(b, h, i, j);
           for (int64_t x = 0; x < c.d; ++x) {
-            r.o[qi(i) + x] += kept * v.data[v.At(b, j, g, x)];
-            r.dq[qi(i) + x] += ds * k.data[k.At(b, j, g, x)];
-            r.dk[kj(j) + x] += ds * q.data[q.At(b, i, h, x)];
-            r.dv[kj(j) + x] += kept * d_o.data[d_o.At(b, i, h, x)];
+            r.dq[qi(i) * c.d + x] += ds * k.data[k.At(b, j, g, x)];
+            r.dk[kj(j) * c.d + x] += ds * q.data[q.At(b, i, h, x)];
+          }
+          for (int64_t x = 0; x < c.value_dim; ++x) {
+            r.o[qi(i) * c.value_dim + x] += kept * v.data[v.At(b, j, g, x)];
+            r.dv[kj(j) * c.value_dim + x] += kept * d_o.data[d_o.At(b, i, h, x)];
           }
         }
       }
@@ -183,12 +187,12 @@ Reference Compute(const Case& c, const Tensor& q, const Tensor& k, const Tensor&
   return r;
 }
 
-std::vector<float> Dense(const Case& c, const Tensor& t, int64_t s, int64_t h) {
+std::vector<float> Dense(const Case& c, const Tensor& t, int64_t s, int64_t h, int64_t d) {
   std::vector<float> out;
   for (int64_t b = 0; b < c.batch; ++b) {
     for (int64_t i = 0; i < s; ++i) {
       for (int64_t n = 0; n < h; ++n) {
-        for (int64_t x = 0; x < c.d; ++x) out.push_back(t.data[t.At(b, i, n, x)]);
+        for (int64_t x = 0; x < d; ++x) out.push_back(t.data[t.At(b, i, n, x)]);
       }
     }
   }
@@ -197,23 +201,29 @@ std::vector<float> Dense(const Case& c, const Tensor& t, int64_t s, int64_t h) {
 
 void Check(const Case& c) {
   SCOPED_TRACE(testing::Message() << c.batch << " " << c.q_heads << "/" << c.kv_heads << " "
-                                  << c.q_len << "x" << c.kv_len << " d" << c.d << " causal "
-                                  << c.causal << " from " << Diagonal(c) << " layout "
+                                  << c.q_len << "x" << c.kv_len << " d" << c.d << "/" << c.value_dim
+                                  << " causal " << c.causal << " from " << Diagonal(c) << " layout "
                                   << static_cast<int>(c.layout) << " mask "
                                   << static_cast<int>(c.mask) << " dropout " << c.dropout);
   const float scale = 1 / std::sqrt(static_cast<float>(c.d));
-  const Tensor q = Make(c, c.q_len, c.q_heads, 1), k = Make(c, c.kv_len, c.kv_heads, 2);
-  const Tensor v = Make(c, c.kv_len, c.kv_heads, 3), d_o = Make(c, c.q_len, c.q_heads, 4);
+  const auto of_queries = [&](int64_t d, uint64_t seed) {
+    return Make(c, c.q_len, c.q_heads, d, seed);
+  };
+  const auto of_keys = [&](int64_t d, uint64_t seed) {
+    return Make(c, c.kv_len, c.kv_heads, d, seed);
+  };
+  const Tensor q = of_queries(c.d, 1), k = of_keys(c.d, 2);
+  const Tensor v = of_keys(c.value_dim, 3), d_o = of_queries(c.value_dim, 4);
   const MaskData mask = MakeMask(c);
   const DropoutData dropout(c);
   const Reference want = Compute(c, q, k, v, d_o, mask, dropout, scale);
   ForEveryKernelSet([&](const KernelTable& kernels, int threads) {
-    Tensor o = Make(c, c.q_len, c.q_heads, 5), dq = Make(c, c.q_len, c.q_heads, 6);
-    Tensor dk = Make(c, c.kv_len, c.kv_heads, 7), dv = Make(c, c.kv_len, c.kv_heads, 8);
+    Tensor o = of_queries(c.value_dim, 5), dq = of_queries(c.d, 6);
+    Tensor dk = of_keys(c.d, 7), dv = of_keys(c.value_dim, 8);
     std::vector<float> lse(want.lse.size(), 9);
     AttentionForwardArgs f;
-    f.shape = {c.batch, c.q_heads, c.kv_heads, c.q_len,    c.kv_len,
-               c.d,     scale,     c.causal,   Diagonal(c)};
+    f.shape = {c.batch, c.q_heads,   c.kv_heads, c.q_len,  c.kv_len,
+               c.d,     c.value_dim, scale,      c.causal, Diagonal(c)};
     f.q = q.data.data() + q.offset, f.q_strides = q.strides;
     f.k = k.data.data() + k.offset, f.k_strides = k.strides;
     f.v = v.data.data() + v.offset, f.v_strides = v.strides;
@@ -222,7 +232,7 @@ void Check(const Case& c) {
     f.o = o.data.data() + o.offset, f.o_strides = o.strides;
     f.lse = lse.data();
     kernels.attention.forward(f, threads);
-    ExpectNear(Dense(c, o, c.q_len, c.q_heads), want.o, 1e-5, 1e-5, "o");
+    ExpectNear(Dense(c, o, c.q_len, c.q_heads, c.value_dim), want.o, 1e-5, 1e-5, "o");
     ExpectNear(lse, want.lse, 1e-5, 1e-5, "lse");
     AttentionBackwardArgs g;
     g.shape = f.shape;
@@ -238,9 +248,9 @@ void Check(const Case& c) {
     g.dk = dk.data.data() + dk.offset, g.dk_strides = dk.strides;
     g.dv = dv.data.data() + dv.offset, g.dv_strides = dv.strides;
     kernels.attention.backward(g, threads);
-    ExpectNear(Dense(c, dq, c.q_len, c.q_heads), want.dq, 3e-5, 3e-5, "dq");
-    ExpectNear(Dense(c, dk, c.kv_len, c.kv_heads), want.dk, 3e-5, 3e-5, "dk");
-    ExpectNear(Dense(c, dv, c.kv_len, c.kv_heads), want.dv, 3e-5, 3e-5, "dv");
+    ExpectNear(Dense(c, dq, c.q_len, c.q_heads, c.d), want.dq, 3e-5, 3e-5, "dq");
+    ExpectNear(Dense(c, dk, c.kv_len, c.kv_heads, c.d), want.dk, 3e-5, 3e-5, "dk");
+    ExpectNear(Dense(c, dv, c.kv_len, c.kv_heads, c.value_dim), want.dv, 3e-5, 3e-5, "dv");
     // The same bits again, and nothing written between the slices.
     const Tensor dk_first = dk, dq_first = dq, o_first = o;
     kernels.attention.forward(f, threads);
@@ -249,7 +259,7 @@ void Check(const Case& c) {
     EXPECT_TRUE(SameBits(dk.data, dk_first.data));
     EXPECT_TRUE(SameBits(dq.data, dq_first.data));
     if (c.layout == Layout::kFused) {
-      const Tensor fresh = Make(c, c.kv_len, c.kv_heads, 7);
+      const Tensor fresh = of_keys(c.d, 7);
       for (size_t i = 0; i < 5; ++i) EXPECT_EQ(dk.data[i], fresh.data[i]);
       for (size_t i = dk.At(0, 0, 0, c.kv_heads * c.d); i < dk.At(0, 1, 0, 0); ++i) {
         EXPECT_EQ(dk.data[i], fresh.data[i]);
@@ -280,6 +290,35 @@ TEST(Attention, GroupedQueries) {
   for (bool causal : {false, true}) {
     Check({1, 6, 2, 70, 70, 16, causal, Layout::kFused, Mask::kNone});
     Check({1, 4, 1, 130, 130, 8, causal, Layout::kBhsd, Mask::kNone});
+  }
+}
+
+// As in multi-head latent attention.
+TEST(Attention, ValuesOfAnotherSize) {
+  for (bool causal : {false, true}) {
+    for (auto [d, value_dim] : {std::pair<int64_t, int64_t>{48, 32}, {17, 40}, {3, 1}}) {
+      Check({.batch = 2,
+             .q_heads = 4,
+             .kv_heads = 2,
+             .q_len = 70,
+             .kv_len = 131,
+             .d = d,
+             .causal = causal,
+             .layout = Layout::kFused,
+             .mask = Mask::kVisible,
+             .dropout = 0.2,
+             .value_dim = value_dim});
+      Check({.batch = 1,
+             .q_heads = 1,
+             .kv_heads = 1,
+             .q_len = 130,
+             .kv_len = 65,
+             .d = d,
+             .causal = causal,
+             .layout = Layout::kBhsd,
+             .mask = Mask::kNone,
+             .value_dim = value_dim});
+    }
   }
 }
 
@@ -345,7 +384,7 @@ TEST(Attention, ScoresFarApart) {
         std::vector<float> got_o(n), got_lse(n), got_dq(n), got_dk(n), got_dv(n);
         const HeadStrides strides{n, 1, 1};
         AttentionForwardArgs f;
-        f.shape = {1, 1, 1, n, n, 1, sign, causal};
+        f.shape = {1, 1, 1, n, n, 1, 1, sign, causal};
         f.q = q.data(), f.k = k.data(), f.v = v.data(), f.o = got_o.data(), f.lse = got_lse.data();
         f.q_strides = f.k_strides = f.v_strides = f.o_strides = strides;
         kernels.attention.forward(f, threads);
@@ -371,7 +410,13 @@ TEST(Attention, NoKeysAtAll) {
   ForEveryKernelSet([](const KernelTable& kernels, int threads) {
     std::vector<float> q = RandomVector(12, 1), o(12, 7), lse(3, 7), dq(12, 7);
     AttentionForwardArgs f;
-    f.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 3, .kv_len = 0, .head_dim = 4};
+    f.shape = {.batch = 1,
+               .q_heads = 1,
+               .kv_heads = 1,
+               .q_len = 3,
+               .kv_len = 0,
+               .head_dim = 4,
+               .value_dim = 4};
     f.q = q.data(), f.q_strides = {12, 4, 4};
     f.o = o.data(), f.o_strides = {12, 4, 4};
     f.lse = lse.data();

@@ -325,6 +325,15 @@ struct AttentionData {
   HeadStrides query, key;
   AttentionMask mask = {};
   AttentionDropout dropout = {};
+  HeadStrides out = OfValues(query), value = OfValues(key);
+
+  // In the same layout.
+  HeadStrides OfValues(HeadStrides s) const {
+    for (int64_t* stride : {&s.batch, &s.seq, &s.head}) {
+      *stride = *stride / shape.head_dim * shape.value_dim;
+    }
+    return s;
+  }
 };
 
 // Operands of one attention in floats or halves, and its results.
@@ -334,18 +343,18 @@ struct AttentionRun {
 
   void Forward(const AttentionData& a, void (*kernel)(const AttentionForwardArgsOf<T>&, int),
                std::vector<float>& lse, int threads) {
-    o.resize(q.size());
+    o.resize(d_o.size());
     kernel({.shape = a.shape,
             .q = q.data(),
             .q_strides = a.query,
             .k = k.data(),
             .k_strides = a.key,
             .v = v.data(),
-            .v_strides = a.key,
+            .v_strides = a.value,
             .mask = a.mask,
             .dropout = a.dropout,
             .o = o.data(),
-            .o_strides = a.query,
+            .o_strides = a.out,
             .lse = lse.data()},
            threads);
   }
@@ -358,20 +367,20 @@ struct AttentionRun {
             .k = k.data(),
             .k_strides = a.key,
             .v = v.data(),
-            .v_strides = a.key,
+            .v_strides = a.value,
             .mask = a.mask,
             .dropout = a.dropout,
             .o = o.data(),
-            .o_strides = a.query,
+            .o_strides = a.out,
             .lse = lse.data(),
             .d_o = d_o.data(),
-            .d_o_strides = a.query,
+            .d_o_strides = a.out,
             .dq = dq.data(),
             .dq_strides = a.query,
             .dk = dk.data(),
             .dk_strides = a.key,
             .dv = dv.data(),
-            .dv_strides = a.key},
+            .dv_strides = a.value},
            threads);
   }
 };
@@ -379,11 +388,12 @@ struct AttentionRun {
 // The halves with the f32 kernel on the same numbers.
 void CheckAttention(const AttentionData& a) {
   const AttentionShape& s = a.shape;
-  int64_t nq = s.batch * s.q_heads * s.q_len * s.head_dim,
-          nk = s.batch * s.kv_heads * s.kv_len * s.head_dim;
+  const int64_t queries = s.batch * s.q_heads * s.q_len, keys = s.batch * s.kv_heads * s.kv_len;
   AttentionRun<uint16_t> half;
-  half.q = RandomHalves(nq, 1, 2), half.k = RandomHalves(nk, 2, 2);
-  half.v = RandomHalves(nk, 3), half.d_o = RandomHalves(nq, 4);
+  half.q = RandomHalves(queries * s.head_dim, 1, 2);
+  half.k = RandomHalves(keys * s.head_dim, 2, 2);
+  half.v = RandomHalves(keys * s.value_dim, 3);
+  half.d_o = RandomHalves(queries * s.value_dim, 4);
   AttentionRun<float> full;
   full.q = Wide(half.q), full.k = Wide(half.k), full.v = Wide(half.v), full.d_o = Wide(half.d_o);
   auto check = [&](const KernelTable& table, int threads) {
@@ -416,6 +426,7 @@ TEST(AttentionBf16, EqualsF32Rounded) {
                          .q_len = s,
                          .kv_len = s,
                          .head_dim = d,
+                         .value_dim = d,
                          .scale = 0.2F,
                          .causal = causal};
     CheckAttention({shape, {4 * s * d, 4 * d, d}, {2 * s * d, 2 * d, d}});  // bshd
@@ -433,6 +444,7 @@ TEST(AttentionBf16, Dropout) {
                            .q_len = q,
                            .kv_len = k,
                            .head_dim = 24,
+                           .value_dim = 24,
                            .scale = 0.2F,
                            .causal = causal,
                            .diagonal = k - q};
@@ -451,7 +463,7 @@ TEST(AttentionBf16, Dropout) {
 
 AttentionData Bshd(const AttentionShape& s, AttentionMask mask = {}) {
   int64_t q = s.q_heads * s.head_dim, k = s.kv_heads * s.head_dim;
-  return {s, {s.q_len * q, q, s.head_dim}, {s.kv_len * k, k, s.head_dim}, mask, {}};
+  return {s, {s.q_len * q, q, s.head_dim}, {s.kv_len * k, k, s.head_dim}, mask};
 }
 
 TEST(AttentionBf16, OddSizes) {
@@ -466,10 +478,28 @@ TEST(AttentionBf16, OddSizes) {
                              .q_len = q,
                              .kv_len = k,
                              .head_dim = d,
+                             .value_dim = d,
                              .scale = causal ? -0.1F : 0.3F,
                              .causal = causal,
                              .diagonal = k - q}));
       }
+    }
+  }
+}
+
+TEST(AttentionBf16, ValuesOfAnotherSize) {
+  for (auto [d, value_dim] : {std::pair<int64_t, int64_t>{48, 32}, {24, 72}, {65, 1}}) {
+    for (int64_t kv_heads : {1, 2}) {
+      CheckAttention(Bshd({.batch = 2,
+                           .q_heads = 2,
+                           .kv_heads = kv_heads,
+                           .q_len = 70,
+                           .kv_len = 131,
+                           .head_dim = d,
+                           .value_dim = value_dim,
+                           .scale = 0.2F,
+                           .causal = true,
+                           .diagonal = 61}));
     }
   }
 }
@@ -484,6 +514,7 @@ TEST(AttentionBf16, PartOfTheQueries) {
                          .q_len = 70,
                          .kv_len = 200,
                          .head_dim = 24,
+                         .value_dim = 24,
                          .scale = 0.2F,
                          .causal = true,
                          .diagonal = first}));
@@ -504,6 +535,7 @@ TEST(AttentionBf16, Masks) {
                          .q_len = kQueries,
                          .kv_len = kKeys,
                          .head_dim = 16,
+                         .value_dim = 16,
                          .scale = 0.5F,
                          .causal = causal,
                          .diagonal = kKeys - kQueries};

@@ -165,7 +165,7 @@ void Attention(benchmark::State& state, const Kernel& kernel) {
   for (int64_t i = 0; i < h; ++i) head[i] = i * s * s;
   for (int64_t i = 0; i < s; ++i) query[i] = i * s;
   std::conditional_t<kBackward, AttentionBackwardArgsOf<T>, AttentionForwardArgsOf<T>> a;
-  a.shape = {1, h, h, s, s, d, 1 / std::sqrt(static_cast<float>(d)), causal};
+  a.shape = {1, h, h, s, s, d, d, 1 / std::sqrt(static_cast<float>(d)), causal};
   if (state.range(3) != 0) {
     a.dropout = {{1, 2, 3, 1U << 29}, 8.0F / 7, batch.data(), head.data(), query.data()};
   }
