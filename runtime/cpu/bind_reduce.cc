@@ -1,4 +1,5 @@
-#include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "runtime/cpu/bind.h"
 #include "runtime/cpu/kernels/kernel_table.h"
@@ -6,33 +7,40 @@
 namespace shardc::cpu {
 namespace {
 
-struct Axes {
-  bool all = false, leading = false, trailing = false;
-  int64_t rows = 1, cols = 1;  // leading: rows are reduced; trailing: cols
+// A sum over the middle dim of [outer, rows, cols].
+struct Step {
+  int64_t outer, rows, cols;
 };
 
-// The reduced axes as a prefix or suffix of the dims, without padding along them.
-bool Classify(const KernelRequest& r, Axes* out) {
+// The reduced axes run by run, the last run first; none where there is nothing to do, or padding
+// along an axis.
+std::vector<Step> StepsOf(const KernelRequest& r) {
   const TensorView& x = r.call.in[0];
-  Ints axes = r.call.attrs->IntList("axes");
-  for (int64_t& a : axes) a = a < 0 ? a + x.rank() : a;
-  std::sort(axes.begin(), axes.end());
-  int64_t n = static_cast<int64_t>(axes.size()), rank = x.rank();
-  if (n == 0 || x.num_elements() == 0) return false;
-  for (int64_t a : axes) {
-    if (!Full(r, x, static_cast<int>(a))) return false;
+  std::vector<bool> reduced(x.rank());
+  for (int64_t a : r.call.attrs->IntList("axes")) {
+    const int64_t axis = a < 0 ? a + x.rank() : a;
+    if (!Full(r, x, static_cast<int>(axis))) return {};
+    reduced[axis] = true;
   }
-  out->all = n == rank;
-  out->leading = axes.front() == 0 && axes.back() == n - 1;
-  out->trailing = axes.back() == rank - 1 && axes.front() == rank - n;
-  if (out->trailing) {
-    out->rows = Product(x.shape, 0, static_cast<size_t>(rank - n));
-    out->cols = Product(x.shape, static_cast<size_t>(rank - n), x.shape.size());
-  } else if (out->leading) {
-    out->rows = Product(x.shape, 0, static_cast<size_t>(n));
-    out->cols = Product(x.shape, static_cast<size_t>(n), x.shape.size());
+  std::vector<Step> steps;
+  if (x.num_elements() == 0) return steps;
+  int64_t left = x.num_elements(), kept = 1;  // what is in front; what is kept behind
+  bool in_run = false;
+  for (int d = x.rank(); d-- > 0;) {
+    const int64_t n = x.shape[d];
+    left /= n;
+    if (n == 1) continue;
+    if (!reduced[d]) {
+      kept *= n;
+    } else if (in_run) {
+      steps.back().outer = left;
+      steps.back().rows *= n;
+    } else {
+      steps.push_back({left, n, kept});
+    }
+    in_run = reduced[d];
   }
-  return out->leading || out->trailing;
+  return steps;
 }
 
 int64_t GlobalCount(const KernelRequest& r) {
@@ -46,40 +54,51 @@ int64_t GlobalCount(const KernelRequest& r) {
 
 template <bool kMean>
 std::unique_ptr<Kernel> MakeSum(const KernelRequest& r) {
-  Axes axes;
-  if (!Classify(r, &axes)) return nullptr;
+  const std::vector<Step> steps = StepsOf(r);
+  if (steps.empty()) return nullptr;
+  const int threads = r.call.threads;
+  const Step& first = steps[0];
   if (!kMean && r.call.in[0].dtype == DType::kBF16 && r.call.out[0].dtype == DType::kF32 &&
-      axes.leading) {
-    // Reduced whole, a tensor is one column.
-    int64_t cols = axes.all ? 1 : axes.cols, rows = NumElements(r.call.in[0].shape) / cols;
-    return MakeKernel([x = InBf16(r, 0), y = Out(r, 0), rows, cols, threads = r.call.threads] {
-      Kernels().reduce.sum_rows_bf16(x, y, rows, cols, false, threads);
+      steps.size() == 1 && first.outer == 1) {
+    return MakeKernel([x = InBf16(r, 0), y = Out(r, 0), first, threads] {
+      Kernels().reduce.sum_rows_bf16(x, y, first.rows, first.cols, false, threads);
     });
   }
   if (!AllF32(r)) return nullptr;
   const float* x = In(r, 0);
   float* y = Out(r, 0);
-  int threads = r.call.threads;
-  double scale = kMean ? 1.0 / static_cast<double>(GlobalCount(r)) : 1.0;
-  if (axes.all) {
-    return MakeKernel([=, n = axes.rows * axes.cols] {
+  const double scale = kMean ? 1.0 / static_cast<double>(GlobalCount(r)) : 1.0;
+  if (steps.size() == 1 && first.outer == 1 && first.cols == 1) {
+    return MakeKernel([=, n = first.rows] {
       double sum;
       Kernels().reduce.sum(x, n, &sum, threads);
       *y = static_cast<float>(sum * scale);
     });
   }
-  return MakeKernel([=] {
+  // What all steps but the last leave.
+  std::vector<std::vector<float>> between;
+  int64_t held = 0;
+  for (size_t i = 0; i + 1 < steps.size(); ++i) {
+    held += steps[i].outer * steps[i].cols;
+    between.emplace_back(steps[i].outer * steps[i].cols);
+  }
+  const int64_t results = steps.back().outer * steps.back().cols;
+  auto run = [=, between = std::move(between)]() mutable {
     const KernelTable& k = Kernels();
-    if (axes.trailing) {
-      k.reduce.sum_last(x, y, axes.rows, axes.cols, threads);
-    } else {
-      k.reduce.sum_rows(x, y, axes.rows, axes.cols, false, threads);
+    const float* from = x;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const auto& [outer, rows, cols] = steps[i];
+      float* to = i < between.size() ? between[i].data() : y;
+      if (cols == 1) {
+        k.reduce.sum_last(from, to, outer, rows, threads);
+      } else {
+        k.reduce.sum_middle(from, to, outer, rows, cols, threads);
+      }
+      from = to;
     }
-    if (kMean) {
-      k.elementwise.affine(y, static_cast<float>(scale), 0, y,
-                           axes.trailing ? axes.rows : axes.cols, threads);
-    }
-  });
+    if (kMean) k.elementwise.affine(y, static_cast<float>(scale), 0, y, results, threads);
+  };
+  return MakeKernel(std::move(run), held * static_cast<int64_t>(sizeof(float)));
 }
 
 // Over the last axis, padded or not.

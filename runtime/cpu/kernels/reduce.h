@@ -14,6 +14,9 @@ struct ReduceKernels {
   // The same of bf16, summed in f32.
   void (*sum_rows_bf16)(const uint16_t* x, float* y, int64_t rows, int64_t cols, bool accumulate,
                         int threads);
+  // y[o, c] = sum over r of x[o, r, c].
+  void (*sum_middle)(const float* x, float* y, int64_t outer, int64_t rows, int64_t cols,
+                     int threads);
   // y[r] = sum or maximum over c of x[r, c]. The maximum of no column is -inf; NaN gives NaN.
   void (*sum_last)(const float* x, float* y, int64_t rows, int64_t cols, int threads);
   void (*max_last)(const float* x, float* y, int64_t rows, int64_t cols, int threads);

@@ -98,6 +98,16 @@ void SumRows(const T* x, float* y, int64_t rows, int64_t cols, bool accumulate, 
   });
 }
 
+void SumMiddle(const float* x, float* y, int64_t outer, int64_t rows, int64_t cols, int threads) {
+  const int team = outer * rows * cols < 2 * kGrain ? 1 : threads;
+  const bool one_each = outer >= team;
+  ParallelFor(one_each ? team : 1, outer, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t o = begin; o < end; ++o) {
+      SumRows(x + o * rows * cols, y + o * cols, rows, cols, false, one_each ? 1 : team);
+    }
+  });
+}
+
 void SumLast(const float* x, float* y, int64_t rows, int64_t cols, int threads) {
   ParallelFor(threads, rows, 1 + kGrain / (cols + 1), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
@@ -129,6 +139,7 @@ extern const ReduceKernels kReduceKernels;
 const ReduceKernels kReduceKernels = {
     .sum_rows = SumRows<float>,
     .sum_rows_bf16 = SumRows<uint16_t>,
+    .sum_middle = SumMiddle,
     .sum_last = SumLast,
     .max_last = MaxLast,
     .sum = Total<Identity>,

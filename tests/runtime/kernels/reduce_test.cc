@@ -1,5 +1,6 @@
 #include "runtime/cpu/kernels/reduce.h"
 
+#include <array>
 #include <limits>
 
 #include "tests/runtime/kernels/kernel_test_util.h"
@@ -32,6 +33,25 @@ TEST(Reduce, AgainstF64) {
       ExpectNear(s, sums, 1e-6, 1e-5);
       k.reduce.max_last(x.data(), m.data(), rows, cols, threads);
       ExpectNear(m, maxima, 0, 0);
+      if (first.empty()) first = y;
+      EXPECT_TRUE(SameBits(y, first));
+    });
+  }
+}
+
+TEST(Reduce, OverTheMiddle) {
+  for (auto [outer, rows, cols] :
+       {std::array<int64_t, 3>{1, 40, 7}, {3, 200, 130}, {2, 3, 20000}, {700, 2, 33}}) {
+    const auto x = RandomVector(outer * rows * cols, 1);
+    std::vector<double> want(outer * cols);
+    for (int64_t i = 0; i < outer * rows * cols; ++i) {
+      want[i / (rows * cols) * cols + i % cols] += x[i];
+    }
+    std::vector<float> first;
+    ForEveryKernelSet([&](const KernelTable& k, int threads) {
+      std::vector<float> y(outer * cols, 7);
+      k.reduce.sum_middle(x.data(), y.data(), outer, rows, cols, threads);
+      ExpectNear(y, want, 1e-6, 2e-5);
       if (first.empty()) first = y;
       EXPECT_TRUE(SameBits(y, first));
     });
