@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "runtime/cpu/kernels/fused_elementwise.h"
 #include "runtime/kernel.h"
 
 namespace shardc::cpu {
@@ -14,6 +15,10 @@ struct Binding {
   std::string_view op;
   Factory make;
 };
+
+// One step on operands of any broadcast, f32, bf16 or bool, whose values 0, 1, ... it names. The
+// op's result has its type.
+std::unique_ptr<Kernel> MakeOneStep(const KernelRequest& request, const FusedStep& step);
 
 // One table per family.
 std::span<const Binding> MatmulBindings();

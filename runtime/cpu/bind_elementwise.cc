@@ -104,40 +104,53 @@ std::optional<BinaryArgsOf<T>> Arguments(const KernelRequest& r) {
 
 template <BinaryOp kOp>
 std::unique_ptr<Kernel> MakeBinary(const KernelRequest& r) {
+  // In place over the small operand would be overwritten while it is read.
   if (AllBf16(r)) {
     auto args = Arguments<uint16_t>(r);
-    if (!args || (args->b == OutBf16(r, 0) && args->broadcast != Broadcast::kSame)) return nullptr;
-    return MakeKernel([args = *args, y = OutBf16(r, 0), threads = r.call.threads] {
-      Kernels().elementwise.binary_bf16(kOp, args, y, threads);
-    });
+    if (args && (args->b != OutBf16(r, 0) || args->broadcast == Broadcast::kSame)) {
+      return MakeKernel([args = *args, y = OutBf16(r, 0), threads = r.call.threads] {
+        Kernels().elementwise.binary_bf16(kOp, args, y, threads);
+      });
+    }
+  } else if (AllF32(r)) {
+    auto args = Arguments<float>(r);
+    if (args && (args->b != Out(r, 0) || args->broadcast == Broadcast::kSame)) {
+      return MakeKernel([args = *args, y = Out(r, 0), threads = r.call.threads] {
+        Kernels().elementwise.binary(kOp, args, y, threads);
+      });
+    }
+  } else {
+    return nullptr;
   }
-  if (!AllF32(r)) return nullptr;
-  auto args = Arguments<float>(r);
-  if (!args) return nullptr;
-  // In place over the small operand would be overwritten while it is read.
-  if (args->b == Out(r, 0) && args->broadcast != Broadcast::kSame) return nullptr;
-  return MakeKernel([args = *args, y = Out(r, 0), threads = r.call.threads] {
-    Kernels().elementwise.binary(kOp, args, y, threads);
-  });
+  return MakeOneStep(r, {.kind = FusedStep::kBinary, .binary = kOp, .a = 0, .b = 1});
+}
+
+bool IsFloatWithKernel(const TensorView& v) {
+  return v.dtype == DType::kF32 || v.dtype == DType::kBF16;
 }
 
 template <CompareOp kOp>
 std::unique_ptr<Kernel> MakeCompare(const KernelRequest& r) {
-  if (r.call.in[0].dtype != DType::kF32 || r.call.in[1].dtype != DType::kF32) return nullptr;
-  auto args = Arguments<float>(r);
-  if (!args) return nullptr;
-  return MakeKernel([args = *args, y = r.call.out[0].as<uint8_t>(), threads = r.call.threads] {
-    Kernels().elementwise.compare(kOp, args, y, threads);
-  });
+  const TensorView &a = r.call.in[0], &b = r.call.in[1];
+  if (a.dtype == DType::kF32 && b.dtype == DType::kF32) {
+    if (auto args = Arguments<float>(r)) {
+      return MakeKernel([args = *args, y = r.call.out[0].as<uint8_t>(), threads = r.call.threads] {
+        Kernels().elementwise.compare(kOp, args, y, threads);
+      });
+    }
+  }
+  if (!IsFloatWithKernel(a) || !IsFloatWithKernel(b)) return nullptr;
+  return MakeOneStep(r, {.kind = FusedStep::kCompare, .compare = kOp, .a = 0, .b = 1});
 }
 
 std::unique_ptr<Kernel> MakeWhere(const KernelRequest& r) {
   const auto& in = r.call.in;
   const TensorView& out = r.call.out[0];
-  if (out.dtype != DType::kF32 || in[0].shape != out.shape) return nullptr;
   bool a_scalar = in[1].num_elements() == 1, b_scalar = in[2].num_elements() == 1;
-  if ((!a_scalar && in[1].shape != out.shape) || (!b_scalar && in[2].shape != out.shape)) {
-    return nullptr;
+  if (out.dtype != DType::kF32 || in[0].shape != out.shape ||
+      (!a_scalar && in[1].shape != out.shape) || (!b_scalar && in[2].shape != out.shape)) {
+    if (!IsFloatWithKernel(out)) return nullptr;
+    return MakeOneStep(r, {.kind = FusedStep::kSelect, .a = 1, .b = 2, .c = 0});
   }
   return MakeKernel([c = in[0].as<const uint8_t>(), a = In(r, 1), b = In(r, 2), a_scalar, b_scalar,
                      y = Out(r, 0), n = out.num_elements(), threads = r.call.threads] {

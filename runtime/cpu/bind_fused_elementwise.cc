@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "ir/row_major.h"
 #include "ir/scalar_program.h"
 #include "runtime/cpu/bind.h"
@@ -51,7 +53,12 @@ FusedStep Step(const ScalarStep& step) {
   return out;
 }
 
-bool IsF32OrBf16(const TensorView& v) { return v.dtype == DType::kF32 || v.dtype == DType::kBF16; }
+std::optional<FusedType> TypeOf(const TensorView& v) {
+  if (v.dtype == DType::kF32) return FusedType::kF32;
+  if (v.dtype == DType::kBF16) return FusedType::kBf16;
+  if (v.dtype == DType::kBool) return FusedType::kBool;
+  return std::nullopt;
+}
 
 // Neighbouring dims that all inputs walk through as if they were one become one.
 bool SetDims(const Shape& shape, const std::vector<std::vector<int64_t>>& strides,
@@ -72,24 +79,37 @@ bool SetDims(const Shape& shape, const std::vector<std::vector<int64_t>>& stride
   return true;
 }
 
-std::unique_ptr<Kernel> MakeFused(const KernelRequest& r) {
+// The inputs, and the results, which are the values of these numbers; nothing where a type or the
+// broadcasts have no kernel.
+std::optional<FusedArgs> Arguments(const KernelRequest& r, const std::vector<int>& values) {
   FusedArgs args;
-  ScalarProgram program = ScalarProgram::Parse(*r.call.attrs, static_cast<int>(r.call.in.size()));
   std::vector<std::vector<int64_t>> strides;
   for (const TensorView& v : r.call.in) {
-    if (!IsF32OrBf16(v)) return nullptr;
+    const std::optional<FusedType> type = TypeOf(v);
+    if (!type) return std::nullopt;
     strides.push_back(BroadcastStrides(v.shape, r.call.out[0].shape));
-    args.inputs[args.num_inputs++] = {v.data, v.dtype == DType::kBF16, {}};
+    args.inputs[args.num_inputs++] = {v.data, *type, {}};
   }
-  if (!SetDims(r.call.out[0].shape, strides, args)) return nullptr;
-  for (const ScalarStep& step : program.steps) args.steps[args.num_steps++] = Step(step);
-  for (size_t i = 0; i < program.results.size(); ++i) {
+  if (!SetDims(r.call.out[0].shape, strides, args)) return std::nullopt;
+  for (size_t i = 0; i < values.size(); ++i) {
     const TensorView& out = r.call.out[i];
-    if (!IsF32OrBf16(out)) return nullptr;
-    args.results[args.num_results++] = {program.results[i], out.data, out.dtype == DType::kBF16};
+    const std::optional<FusedType> type = TypeOf(out);
+    if (!type) return std::nullopt;
+    args.results[args.num_results++] = {values[i], out.data, *type};
   }
-  return MakeKernel(
-      [args, threads = r.call.threads] { Kernels().fused_elementwise.run(args, threads); });
+  return args;
+}
+
+std::unique_ptr<Kernel> MakeKernelOf(const FusedArgs& args, int threads) {
+  return MakeKernel([args, threads] { Kernels().fused_elementwise.run(args, threads); });
+}
+
+std::unique_ptr<Kernel> MakeFused(const KernelRequest& r) {
+  ScalarProgram program = ScalarProgram::Parse(*r.call.attrs, static_cast<int>(r.call.in.size()));
+  std::optional<FusedArgs> args = Arguments(r, program.results);
+  if (!args) return nullptr;
+  for (const ScalarStep& step : program.steps) args->steps[args->num_steps++] = Step(step);
+  return MakeKernelOf(*args, r.call.threads);
 }
 
 static_assert(ScalarProgram::kMaxInputs <= FusedArgs::kMaxInputs &&
@@ -99,6 +119,18 @@ static_assert(ScalarProgram::kMaxInputs <= FusedArgs::kMaxInputs &&
 constexpr Binding kBindings[] = {{"fused_elementwise", MakeFused}};
 
 }  // namespace
+
+std::unique_ptr<Kernel> MakeOneStep(const KernelRequest& r, const FusedStep& step) {
+  const TensorView& out = r.call.out[0];
+  for (const TensorView& v : r.call.in) {
+    // In place over an operand that stretches, it would be overwritten while it is read.
+    if (v.data == out.data && (v.shape != out.shape || v.dtype != out.dtype)) return nullptr;
+  }
+  std::optional<FusedArgs> args = Arguments(r, {static_cast<int>(r.call.in.size())});
+  if (!args || out.num_elements() == 0) return nullptr;
+  args->steps[args->num_steps++] = step;
+  return MakeKernelOf(*args, r.call.threads);
+}
 
 std::span<const Binding> FusedElementwiseBindings() { return kBindings; }
 

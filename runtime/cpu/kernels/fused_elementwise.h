@@ -9,24 +9,28 @@
 namespace shardc::cpu {
 
 struct FusedStep {
-  enum Kind : uint8_t { kUnary, kGrad, kBinary };
+  enum Kind : uint8_t { kUnary, kGrad, kBinary, kCompare, kSelect };
   Kind kind = kUnary;
   UnaryOp unary = UnaryOp::kNeg;
   UnaryGradOp grad = UnaryGradOp::kRelu;
   BinaryOp binary = BinaryOp::kAdd;
-  int a = 0, b = 0;  // numbers of values; of a gradient dy and what was saved
+  CompareOp compare = CompareOp::kEqual;  // gives 1 or 0
+  // Numbers of values; of a gradient dy and what was saved; of kSelect a where c is not 0, else b.
+  int a = 0, b = 0, c = 0;
 };
+
+enum class FusedType : uint8_t { kF32, kBf16, kBool };  // kBool: a byte, 1 or 0
 
 struct FusedInput {
   const void* data = nullptr;
-  bool bf16 = false;        // else f32
+  FusedType type = FusedType::kF32;
   int64_t strides[6] = {};  // elements, per dim of FusedArgs; 0 broadcasts
 };
 
 struct FusedResult {
   int value = 0;
   void* data = nullptr;  // dense; may be an input of the same type that is dense too
-  bool bf16 = false;
+  FusedType type = FusedType::kF32;
 };
 
 // Values are numbered: first the inputs, then one per step. Computed in f32.

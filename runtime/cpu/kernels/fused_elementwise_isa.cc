@@ -28,12 +28,32 @@ Form FormOf(const FusedArgs& a, int input) {
   for (int r = 0; r < a.num_results; ++r) {
     if (a.results[r].value == input) return Form::kDense;
   }
-  return in.bf16 ? Form::kDense : Form::kDirect;
+  return in.type == FusedType::kF32 ? Form::kDirect : Form::kDense;
 }
+
+// fn(pointer to the elements).
+template <typename Fn>
+SHARDC_INLINE void WithType(FusedType type, const void* data, const Fn& fn) {
+  switch (type) {
+    case FusedType::kF32:
+      return fn(static_cast<const float*>(data));
+    case FusedType::kBf16:
+      return fn(static_cast<const uint16_t*>(data));
+    case FusedType::kBool:
+      return fn(static_cast<const uint8_t*>(data));
+  }
+}
+
+SHARDC_INLINE float AsFloat(float x) { return x; }
+SHARDC_INLINE float AsFloat(uint16_t x) { return ToFloat(x); }
+SHARDC_INLINE float AsFloat(uint8_t x) { return x != 0 ? 1.0F : 0.0F; }
 
 template <typename T>
 void LoadDense(const T* x, int64_t n, float* out) {
   ForLanes(0, n, [&](int64_t i, int64_t count) { StoreN(out + i, count, LoadN(x + i, count)); });
+}
+void LoadDense(const uint8_t* x, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = AsFloat(x[i]);
 }
 
 // The elements [begin, begin + n) of the result, in row-major order.
@@ -42,31 +62,60 @@ void LoadStrided(const FusedArgs& a, const FusedInput& in, const T* x, int64_t b
                  float* out) {
   const int last = a.rank - 1;
   const int64_t row = a.dims[last], step = in.strides[last];
-  int64_t column = begin % row;
-  for (int64_t at = begin; at < begin + n;) {
-    int64_t left = at / row, offset = 0;
-    for (int d = last - 1; d >= 0; --d) {
-      offset += left % a.dims[d] * in.strides[d];
-      left /= a.dims[d];
-    }
+  int64_t column = begin % row, index[FusedArgs::kMaxDims] = {}, offset = 0, left = begin / row;
+  for (int d = last - 1; d >= 0; --d) {
+    index[d] = left % a.dims[d];
+    offset += index[d] * in.strides[d];
+    left /= a.dims[d];
+  }
+  for (int64_t at = 0; at < n;) {
     int64_t count = row - column;
-    if (count > begin + n - at) count = begin + n - at;
+    if (count > n - at) count = n - at;
     const T* from = x + offset + column * step;
-    float* to = out + (at - begin);
+    float* to = out + at;
     if (step == 1) {
       LoadDense(from, count, to);
     } else if (step == 0) {
-      const float value = ToFloat(*from);
+      const float value = AsFloat(*from);
       for (int64_t i = 0; i < count; ++i) to[i] = value;
     } else {
-      for (int64_t i = 0; i < count; ++i) to[i] = ToFloat(from[i * step]);
+      for (int64_t i = 0; i < count; ++i) to[i] = AsFloat(from[i * step]);
     }
     at += count;
     column = 0;
+    // The next row: a division for each would cost more than short rows do.
+    for (int d = last - 1; d >= 0; --d) {
+      offset += in.strides[d];
+      if (++index[d] < a.dims[d]) break;
+      offset -= in.strides[d] * a.dims[d];
+      index[d] = 0;
+    }
   }
 }
 
-void RunStep(const FusedStep& s, const float* a, const float* b, int64_t n, float* y) {
+template <typename Fn>
+void WithCompare(CompareOp op, const Fn& fn) {
+  const auto as = [&](const auto& compare) {
+    fn([&](Vec a, Vec b) { return compare(a, b) ? Splat(1) : Vec{}; });
+  };
+  switch (op) {
+    case CompareOp::kEqual:
+      return as([](Vec a, Vec b) { return a == b; });
+    case CompareOp::kNotEqual:
+      return as([](Vec a, Vec b) { return a != b; });
+    case CompareOp::kLess:
+      return as([](Vec a, Vec b) { return a < b; });
+    case CompareOp::kLessEqual:
+      return as([](Vec a, Vec b) { return a <= b; });
+    case CompareOp::kGreater:
+      return as([](Vec a, Vec b) { return a > b; });
+    case CompareOp::kGreaterEqual:
+      return as([](Vec a, Vec b) { return a >= b; });
+  }
+}
+
+void RunStep(const FusedStep& s, const float* a, const float* b, const float* c, int64_t n,
+             float* y) {
   const auto one = [&](const auto& fn) {
     ForLanes(0, n, [&](int64_t i, int64_t c) { StoreN(y + i, c, fn(LoadN(a + i, c))); });
   };
@@ -83,12 +132,21 @@ void RunStep(const FusedStep& s, const float* a, const float* b, int64_t n, floa
       });
     case FusedStep::kBinary:
       return WithBinary(s.binary, two);
+    case FusedStep::kCompare:
+      return WithCompare(s.compare, two);
+    case FusedStep::kSelect:
+      return ForLanes(0, n, [&](int64_t i, int64_t k) {
+        StoreN(y + i, k, LoadN(c + i, k) != Vec{} ? LoadN(a + i, k) : LoadN(b + i, k));
+      });
   }
 }
 
 template <typename T>
 void Put(const float* from, int64_t n, T* to) {
   ForLanes(0, n, [&](int64_t i, int64_t c) { StoreN(to + i, c, LoadN(from + i, c)); });
+}
+void Put(const float* from, int64_t n, uint8_t* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = from[i] != 0;
 }
 
 void Range(const FusedArgs& a, const Form* forms, int64_t begin, int64_t end) {
@@ -99,8 +157,8 @@ void Range(const FusedArgs& a, const Form* forms, int64_t begin, int64_t end) {
   for (int i = 0; i < a.num_inputs; ++i) {
     if (forms[i] != Form::kScalar) continue;
     const FusedInput& in = a.inputs[i];
-    const float x = in.bf16 ? ToFloat(*static_cast<const uint16_t*>(in.data))
-                            : *static_cast<const float*>(in.data);
+    float x = 0;
+    WithType(in.type, in.data, [&](const auto* data) { x = AsFloat(*data); });
     float* to = room + i * kBlock;
     for (int64_t k = 0; k < kBlock; ++k) to[k] = x;
     value[i] = to;
@@ -112,28 +170,34 @@ void Range(const FusedArgs& a, const Form* forms, int64_t begin, int64_t end) {
       float* to = room + i * kBlock;
       if (forms[i] == Form::kScalar) continue;
       value[i] = to;
-      const auto* f32 = static_cast<const float*>(in.data);
-      const auto* bf16 = static_cast<const uint16_t*>(in.data);
       if (forms[i] == Form::kDirect) {
-        value[i] = f32 + at;
-      } else if (forms[i] == Form::kDense) {
-        in.bf16 ? LoadDense(bf16 + at, n, to) : LoadDense(f32 + at, n, to);
-      } else {
-        in.bf16 ? LoadStrided(a, in, bf16, at, n, to) : LoadStrided(a, in, f32, at, n, to);
+        value[i] = static_cast<const float*>(in.data) + at;
+        continue;
       }
+      WithType(in.type, in.data, [&](const auto* data) {
+        forms[i] == Form::kDense ? LoadDense(data + at, n, to)
+                                 : LoadStrided(a, in, data, at, n, to);
+      });
     }
     // Results are written last: one may lie over an input.
     for (int s = 0; s < a.num_steps; ++s) {
       float* to = room + (a.num_inputs + s) * kBlock;
-      RunStep(a.steps[s], value[a.steps[s].a], value[a.steps[s].b], n, to);
+      const FusedStep& step = a.steps[s];
+      RunStep(step, value[step.a], value[step.b], value[step.c], n, to);
       value[a.num_inputs + s] = to;
     }
     for (int r = 0; r < a.num_results; ++r) {
       const FusedResult& out = a.results[r];
-      if (out.bf16) {
-        Put(value[out.value], n, static_cast<uint16_t*>(out.data) + at);
-      } else {
-        Put(value[out.value], n, static_cast<float*>(out.data) + at);
+      const float* from = value[out.value];
+      switch (out.type) {
+        case FusedType::kF32:
+          Put(from, n, static_cast<float*>(out.data) + at);
+          break;
+        case FusedType::kBf16:
+          Put(from, n, static_cast<uint16_t*>(out.data) + at);
+          break;
+        case FusedType::kBool:
+          Put(from, n, static_cast<uint8_t*>(out.data) + at);
       }
     }
   }

@@ -110,6 +110,14 @@ void SumMiddle(const float* x, float* y, int64_t outer, int64_t rows, int64_t co
 
 void SumLast(const float* x, float* y, int64_t rows, int64_t cols, int threads) {
   ParallelFor(threads, rows, 1 + kGrain / (cols + 1), [&](int64_t begin, int64_t end) {
+    if (cols <= kLanes) {
+      for (int64_t r = begin; r < end; ++r) {
+        float sum = 0;
+        for (int64_t c = 0; c < cols; ++c) sum += x[r * cols + c];
+        y[r] = sum;
+      }
+      return;
+    }
     for (int64_t r = begin; r < end; ++r) {
       y[r] = static_cast<float>(LongSum(x + r * cols, cols, Identity()));
     }
