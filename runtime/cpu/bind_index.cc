@@ -1,5 +1,7 @@
 #include "ir/ops/reference_util.h"
+#include "ir/place_in_whole.h"
 #include "runtime/cpu/bind.h"
+#include "runtime/cpu/kernels/gather.h"
 #include "runtime/cpu/kernels/kernel_table.h"
 
 namespace shardc::cpu {
@@ -72,8 +74,60 @@ std::unique_ptr<Kernel> MakeEmbeddingGrad(const KernelRequest& r) {
   });
 }
 
+// Of gather_nd and its gradient, where `x` is what is picked from or its gradient.
+bool Tuples(const KernelRequest& r, const TensorView& x, TupleArgs* args) {
+  const TensorView& indices = r.call.in[1];
+  for (int d = 0; d < indices.rank(); ++d) {
+    if (!Full(r, indices, d)) return false;
+  }
+  const auto batch = static_cast<size_t>(r.call.attrs->Int("batch_dims", 0));
+  const auto k = static_cast<size_t>(indices.shape.back());
+  if (indices.dtype != DType::kI64 || k > TupleArgs::kMaxDims || x.num_elements() == 0)
+    return false;
+  args->indices = indices.as<const int64_t>();
+  args->groups = Product(x.shape, 0, batch);
+  args->tuples = Product(indices.shape, batch, indices.shape.size() - 1);
+  args->dims = static_cast<int>(k);
+  args->group_size = Product(x.shape, batch, x.shape.size());
+  args->block = Product(x.shape, batch + k, x.shape.size());
+  for (size_t d = 0; d < k; ++d) {
+    args->sizes[d] = x.shape[batch + d];
+    args->strides[d] = Product(x.shape, batch + d + 1, x.shape.size());
+  }
+  return true;
+}
+
+void CheckTuples(const KernelCall& call, std::string_view op, const TupleArgs& args, int64_t bad) {
+  if (bad < 0) return;
+  const int64_t n = args.sizes[bad % args.dims];
+  throw reference::OutOfRange(op, "indices", PlaceInWhole(call, call.in[1], bad), args.indices[bad],
+                              -n, n);
+}
+
+std::unique_ptr<Kernel> MakeGatherNd(const KernelRequest& r) {
+  TupleArgs args;
+  const TensorView& x = r.call.in[0];
+  if (!Tuples(r, x, &args)) return nullptr;
+  return MakeKernel([args, call = r.call] {
+    const TensorView& x = call.in[0];
+    const int bytes = static_cast<int>(DTypeSize(x.dtype));
+    CheckTuples(call, "gather_nd", args,
+                GatherTuples(args, x.data, call.out[0].data, bytes, call.threads));
+  });
+}
+
+std::unique_ptr<Kernel> MakeGatherNdGrad(const KernelRequest& r) {
+  TupleArgs args;
+  if (r.call.in[0].dtype != DType::kF32 || !Tuples(r, r.call.out[0], &args)) return nullptr;
+  return MakeKernel([args, call = r.call, dy = In(r, 0), dx = Out(r, 0)] {
+    CheckTuples(call, "gather_nd_grad", args, AddTuples(args, dy, dx, call.threads));
+  });
+}
+
 constexpr Binding kBindings[] = {{"embedding", MakeEmbedding},
-                                 {"embedding_grad", MakeEmbeddingGrad}};
+                                 {"embedding_grad", MakeEmbeddingGrad},
+                                 {"gather_nd", MakeGatherNd},
+                                 {"gather_nd_grad", MakeGatherNdGrad}};
 
 }  // namespace
 
