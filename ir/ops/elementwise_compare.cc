@@ -17,7 +17,7 @@ void AddCompare(OpRegistry& registry, std::string_view name, Takes takes, Fn fn,
   def.name = name;
   def.min_operands = def.max_operands = 2;
   def.elementwise = true;
-  def.cpu_halves = CpuHalves::kWidened;
+  def.cpu_halves = CpuHalves::kBf16;
   def.keeps_zero_padding = zero_padding;
   def.infer = [name, takes](const InferArgs& args) {
     if (takes == Takes::kNumeric) RequireNumeric(name, args[0], "operand 0");
@@ -78,7 +78,7 @@ void RegisterCompareOps(OpRegistry& registry) {
   where.name = "where";
   where.min_operands = where.max_operands = 3;
   where.elementwise = true;
-  where.cpu_halves = CpuHalves::kWidened;
+  where.cpu_halves = CpuHalves::kBf16;
   where.precision = Precision::kFollow;
   where.infer = InferWhere;
   where.rule = [](const Op& op) {

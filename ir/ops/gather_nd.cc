@@ -234,6 +234,7 @@ void AddGatherNd(OpRegistry& registry) {
   grad.gradient = ScatterGradient;
   grad.flops = [](const Op& op) { return op.in(0).num_elements(); };
   grad.reference = ReferenceGrad;
+  grad.cpu_halves = CpuHalves::kWidened;
   grad.ignores_padding = true;
   registry.Add(std::move(grad));
 }
