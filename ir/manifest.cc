@@ -58,6 +58,7 @@ void Encode(const ManifestState& state, const Mesh& mesh, proto::ManifestState* 
   for (const std::string& a : state.aliases) out->add_aliases(a);
   for (const std::string& a : state.unlike_aliases) out->add_unlike_aliases(a);
   if (!state.transpose_of.empty()) out->set_transpose_of(state.transpose_of);
+  for (const std::string& m : state.merged) out->add_merged(m);
   if (!state.piece_of.empty()) out->set_piece_of(state.piece_of);
   if (!state.role.empty()) out->set_role(state.role);
   out->set_dtype(std::string(DTypeName(state.dtype)));
@@ -199,6 +200,7 @@ class ManifestReader {
     out.aliases.assign(s.aliases().begin(), s.aliases().end());
     out.unlike_aliases.assign(s.unlike_aliases().begin(), s.unlike_aliases().end());
     out.transpose_of = s.transpose_of();
+    out.merged.assign(s.merged().begin(), s.merged().end());
     out.piece_of = s.piece_of();
     out.role = s.role();
     std::optional<DType> dtype = ParseDType(s.dtype());

@@ -24,8 +24,9 @@ struct ManifestState {
   // The name of what the module that was exported has in the place of this matrix, transposed (of a
   // piece: of the whole); empty where that is not known, or where it is called as here.
   std::string transpose_of;
-  std::string piece_of;  // a param of the model that this is a piece of; may be empty
-  std::string role;      // of a param: "MLP_UP"; may be empty
+  std::vector<std::string> merged;  // the module's tensors that the exporter computed into a param
+  std::string piece_of;             // a param of the model that this is a piece of; may be empty
+  std::string role;                 // of a param: "MLP_UP"; may be empty
   DType dtype = DType::kF32;
   Shape shape;         // global
   Shape local_shape;   // physical, on every rank

@@ -209,6 +209,7 @@ class PlanWriter {
       s.unlike_aliases.insert(s.unlike_aliases.end(), names.begin(), names.end());
     }
     s.transpose_of = op.attrs.String("transpose_of", "");
+    s.merged = op.attrs.StringList("merged", {});
     s.piece_of = op.attrs.String("piece_of", "");
     s.role = op.attrs.String("role", "");
     s.dtype = type.dtype;

@@ -191,6 +191,18 @@ class Checkpoint {
     return value >= 0 && value == std::floor(value) && value <= 0x1p53;
   }
 
+  // The file is then of the module, whose tensor of the param's name holds other numbers.
+  void CheckMerged(const ManifestState& s) const {
+    for (const std::string& n : s.merged) {
+      auto entry = file_.entries().find(n);
+      if (entry == file_.entries().end() || !IsFloat(entry->second.dtype)) continue;
+      throw Unfit(StrCat("has '", n, "', which the exporter of the model computed into '", s.name,
+                         "': this is not the module's"),
+                  "export the model with optimize=False, which keeps both, or give a file that "
+                  "--save-params or --save-checkpoint wrote");
+    }
+  }
+
   // Where the file has the state; nowhere, which only what is no parameter may be.
   Source Find(const NamedBuffer& state, const Buffer& buffer) const {
     const ManifestState& s = *states_.at(state.name);
@@ -200,6 +212,7 @@ class Checkpoint {
       (Contains(s.unlike_aliases, alias) ? unlike : names).push_back(alias);
     }
     auto has = [&](const std::string& n) { return file_.Has(n); };
+    CheckMerged(s);
     auto name = std::find_if(names.begin(), names.end(), has);
     Source source{name == names.end() ? s.transpose_of : *name, name == names.end()};
     if (!has(source.name)) {

@@ -70,6 +70,7 @@ class Importer {
     if (!options_.module.tensors.empty()) RestoreParams(graph_, options_.module);
     DropUnusedSources();
     NoteComputed(params);
+    NoteMerged(params);
     NoteConstants(params);
     NoteMissing(params.missing);
     return std::move(graph_);
@@ -170,6 +171,9 @@ class Importer {
     if (!sources.empty()) more.Set("source_aliases", std::move(sources));
     if (auto of = params.transpose_of.find(t.name()); of != params.transpose_of.end()) {
       more.Set("transpose_of", of->second);
+    }
+    if (auto merged = params.merged.find(t.name()); merged != params.merged.end()) {
+      more.Set("merged", Strings(merged->second.begin(), merged->second.end()));
     }
     graph_.sources[t.name()] = conversion_.reader.Source(t, bytes);
     conversion_.builder.site.clear();
@@ -349,6 +353,17 @@ class Importer {
           StrCat("computed from parameters by the exporter, and trained in their place: ", names,
                  " (with --module, or an export with optimize=False, they are the parameters)"));
     }
+  }
+
+  void NoteMerged(const Parameters& params) {
+    std::set<std::string> all;
+    for (const auto& [name, merged] : params.merged) all.insert(merged.begin(), merged.end());
+    if (all.empty()) return;
+    graph_.notes.push_back(
+        StrCat("computed into others by the exporter, which are trained in their place: ",
+               Counted(std::ssize(all), "tensor"), " of the module, '", *all.begin(),
+               all.size() > 1 ? "' the first" : "'", " (an export with optimize=False keeps ",
+               all.size() > 1 ? "them)" : "it)"));
   }
 
   void NoteConstants(const Parameters& params) {

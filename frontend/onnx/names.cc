@@ -31,10 +31,12 @@ void ReadSignature(std::string_view text, ModuleNames& names) {
     std::string name(line.substr(start, quote - start));
     if (line.find(": PARAMETER ") != line.npos) {
       if (names.is_parameter.insert(name).second) names.parameters.push_back(name);
-      names.by_input[std::string(line.substr(line.find_first_not_of(' '), line.find(':')))] = name;
     } else if (line.find(": BUFFER ") != line.npos) {
       names.is_buffer.insert(name);
+    } else {
+      continue;
     }
+    names.by_input[std::string(line.substr(line.find_first_not_of(' '), line.find(':')))] = name;
   }
 }
 
@@ -68,7 +70,8 @@ FxCall FxCallOf(const onnx::NodeProto& node) {
 std::string ParameterAt(const FxCall& call, size_t argument, const ModuleNames& names) {
   if (argument >= call.arguments.size()) return "";
   const auto parameter = names.by_input.find(call.arguments[argument]);
-  return parameter == names.by_input.end() ? "" : parameter->second;
+  const bool known = parameter != names.by_input.end();
+  return known && names.is_parameter.contains(parameter->second) ? parameter->second : "";
 }
 
 constexpr std::string_view kLinear = "torch.ops.aten.linear.default";
@@ -121,6 +124,15 @@ ModuleNames ReadModuleNames(const onnx::GraphProto& graph) {
     }
   }
   return names;
+}
+
+std::set<std::string> GivenToCall(const onnx::NodeProto& node, const ModuleNames& names) {
+  std::set<std::string> given;
+  for (const std::string& argument : FxCallOf(node).arguments) {
+    const auto name = names.by_input.find(argument);
+    if (name != names.by_input.end()) given.insert(name->second);
+  }
+  return given;
 }
 
 std::string BiasOf(const onnx::NodeProto& node, const ModuleNames& names) {

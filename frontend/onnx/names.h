@@ -24,10 +24,14 @@ struct ModuleNames {
   std::vector<std::string> parameters;  // in the module's order
   std::set<std::string> is_parameter;   // the same
   std::set<std::string> is_buffer;
-  std::map<std::string, std::string> by_input;  // parameters, by the exported program's input
+  // Parameters and buffers, by the exported program's input.
+  std::map<std::string, std::string> by_input;
   std::map<std::string, std::vector<std::string>> folded_from;  // by tensor of the file
 };
 ModuleNames ReadModuleNames(const onnx::GraphProto& graph);
+
+// The module's tensors that the call was given which the node stands for, as the metadata say.
+std::set<std::string> GivenToCall(const onnx::NodeProto& node, const ModuleNames& names);
 
 // The module's parameter that the node adds as a bias, because it stands for torch.addmm, a linear
 // layer or a convolution; empty where the metadata do not say so.

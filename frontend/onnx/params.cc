@@ -352,6 +352,17 @@ class Finder {
     }
   }
 
+  void FindMerged(const std::set<std::string>& known, Parameters& found) const {
+    for (const NodeProto& node : model_.proto.graph().node()) {
+      std::set<std::string> lost = GivenToCall(node, names_);
+      std::erase_if(lost, [&](const std::string& name) { return known.contains(name); });
+      if (lost.empty()) continue;
+      for (const std::string& input : node.input()) {
+        if (found.Has(input)) found.merged[input].insert(lost.begin(), lost.end());
+      }
+    }
+  }
+
   void FindMissing(Parameters& found) const {
     std::set<std::string> known;
     for (const TensorProto* t : uses_.initializers()) known.insert(t->name());
@@ -359,6 +370,8 @@ class Finder {
       known.insert(sources.begin(), sources.end());
     }
     for (const auto& [name, aliases] : found.aliases) known.insert(aliases.begin(), aliases.end());
+    FindMerged(known, found);
+    for (const auto& [name, merged] : found.merged) known.insert(merged.begin(), merged.end());
     std::ranges::copy_if(names_.parameters, std::back_inserter(found.missing),
                          [&](const std::string& name) { return !known.contains(name); });
   }

@@ -25,9 +25,12 @@ struct Parameters {
   // Tensors that the exporter computed from a parameter and more (positions, buckets): rows of it,
   // copies of rows, or a table made of it. By name, the parameter.
   std::map<std::string, std::string> computed_from;
+  // By parameter, what the exporter computed into it and the file has nothing of: a batch norm's
+  // own tensors, of the convolution before it. Its name is the module's, its numbers are not.
+  std::map<std::string, std::set<std::string>> merged;
   // Float tensors of several elements that are none, and numbers of which nobody can say.
   std::vector<std::string> constants;
-  // The module's parameters of which the file has nothing, where it lists them, in their order.
+  // The module's other parameters of which the file has nothing, where it lists them, in order.
   std::vector<std::string> missing;
 
   bool Has(const std::string& name) const { return aliases.contains(name); }

@@ -219,6 +219,7 @@ class Restorer {
     const std::string& name = param->attrs.String("name");
     const auto own = module_.tensors.find(name);
     if (own == module_.tensors.end() || own->second.shape != param->out().shape) return false;
+    if (param->attrs.Has("merged")) return false;  // its numbers are not the module's
     if (!AgreeInCorner(DataOf(param), DataOf(own->second, param->out().dtype), {})) {
       throw Diagnostic("E1403", ExitCode::kBadModel, module_.where,
                        StrCat("'", name, "' has other numbers than in the model"),

@@ -85,6 +85,7 @@ void TakeNames(Op* table, const Op* other, bool transposed) {
   const bool rounded = table->out().dtype != other->out().dtype;
   if (rounded) names = sources;
   Append(table, "aliases", names);
+  Append(table, "merged", other->attrs.StringList("merged", {}));
   // What was transposed twice is the table.
   const std::string turned_back =
       transposed && !rounded ? other->attrs.String("transpose_of", "") : "";

@@ -57,7 +57,9 @@ void RegisterStateOps(OpRegistry& registry) {
                  // those that name what the exporter made the tensor of
                  {"source_aliases", AttrKind::kStrings},
                  // the one of them whose transpose the tensor is
-                 {"transpose_of", AttrKind::kString}};
+                 {"transpose_of", AttrKind::kString},
+                 // the module's tensors that the exporter computed into this one
+                 {"merged", AttrKind::kStrings}};
   param.attrs.insert(param.attrs.end(), piece.begin(), piece.end());
   param.no_gradient = "a parameter has no operands";
   param.flops = NoFlops;

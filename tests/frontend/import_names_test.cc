@@ -205,5 +205,27 @@ TEST_F(DynamoNames, ABiasOfZerosThatWasLeftOutIsAParameter) {
   EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("4 biases of zeros"), HasSubstr("'none.bias'")));
 }
 
+// As of a batch norm, folded into the matrix before it, which keeps its name.
+TEST_F(DynamoNames, WhatWasComputedIntoAnotherTensorIsSaidOfThat) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("l.weight", {2, 2}, {1, 2, 3, 4});
+  m.Floats("k.weight", {2, 2}, {1, 2, 3, 5});
+  AddMetadata(m.Node("MatMul", {"x", "l.weight"}, {"l"}), 9, "pkg.torch.onnx.fx_node",
+              "%bn : [...] = call_function[target=torch.ops.aten.bn](args = (%l, %p_n.weight, "
+              "%b_n.mean, 1e-05), kwargs = {})");
+  AddMetadata(m.Node("MatMul", {"l", "k.weight"}, {"y"}), 9, "pkg.torch.onnx.fx_node",
+              "%k : [...] = call_function[target=torch.ops.aten.k](args = (%l, %p_k.weight))");
+  m.Output("y");
+  AddMetadata(m.graph, 16, "pkg.torch.export.ExportedProgram.graph_signature",
+              "p_l.weight: PARAMETER target='l.weight'\np_n.weight: PARAMETER target='n.weight'\n"
+              "p_k.weight: PARAMETER target='k.weight'\n"
+              "b_n.mean: BUFFER target='n.mean' persistent=True\n");
+  const Graph graph = Import(m.proto);
+  EXPECT_THAT(graph.Params()[0]->attrs.StringList("merged"), ElementsAre("n.mean", "n.weight"));
+  EXPECT_FALSE(graph.Params()[1]->attrs.Has("merged"));
+  EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("2 tensors of the module, 'n.mean' the first")));
+}
+
 }  // namespace
 }  // namespace shardc

@@ -36,6 +36,7 @@ Manifest Sample() {
   w.aliases = {"attn", "qkv"};
   w.unlike_aliases = {"qkv"};
   w.transpose_of = "qkv";
+  w.merged = {"norm.mean", "norm.weight"};
   w.piece_of = "h.0.attn.weight";
   w.role = "QKV";
   w.dtype = DType::kBF16;
@@ -103,6 +104,7 @@ TEST_F(ManifestTest, RoundTrip) {
     EXPECT_EQ(a.piece_of, b.piece_of);
     EXPECT_EQ(a.unlike_aliases, b.unlike_aliases);
     EXPECT_EQ(a.transpose_of, b.transpose_of);
+    EXPECT_EQ(a.merged, b.merged);
   }
   ASSERT_EQ(r.files.size(), m.files.size());
   for (size_t i = 0; i < m.files.size(); ++i) {

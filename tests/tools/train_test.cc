@@ -154,6 +154,24 @@ TEST_F(TrainTest, LoadsUnderOtherNamesOnlyWhatIsEqual) {
   }
 }
 
+// What the exporter folded into a parameter is in a file of the module, whose tensor of the same
+// name holds other numbers.
+TEST_F(TrainTest, LoadsNoTensorThatTheExporterComputedOthersInto) {
+  Write("g.shardc",
+        "graph @g(%x: f32[1, 2]) -> (%y) {\n"
+        "  %w = param \"l.weight\" {merged=[\"n.mean\"]} : f32[2, 2]\n"
+        "  %y = matmul %x, %w : f32[1, 2]\n"
+        "}\n");
+  Compile("plan", "--loss none --weights none", "g.shardc");
+  WriteNpy(Path("x.npy"), HostTensor::Of<float>({1, 2}, {1, 10}));
+  const auto w = HostTensor::Of<float>({2, 2}, {1, 2, 3, 4});
+  const std::string run = "plan --input x=@x.npy --load w.safetensors";
+  WriteSafetensors(Path("w.safetensors"), {{"l.weight", w}});
+  EXPECT_EQ(Tool("run " + run).exit, 0);
+  WriteSafetensors(Path("w.safetensors"), {{"l.weight", w}, {"n.mean", w}});
+  RunFails(run, 2, {"E4010", "has 'n.mean', which the exporter of the model computed into"});
+}
+
 // Also where f32 has no next whole number, and from checkpoints that have the count in f32.
 TEST_F(TrainTest, CountsStepsExactly) {
   WriteIds();
