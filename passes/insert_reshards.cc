@@ -60,9 +60,9 @@ class Inserter {
       expand |=
           s.kind == Strategy::kFactor && rule.factors[s.cut.factor].kind == FactorKind::kExpandable;
       if (expand) break;
-      Explain(*op, rule, axis, s);
       auto effect = EffectOf(s, *op, rule, axis, cuts, mesh_);
       SHARDC_CHECK(effect, Describe(*op), " does not go with axis ", mesh_.axes()[axis].name);
+      Explain(*op, rule, axis, s, *effect);
       cuts = std::move(effect->cuts);
       for (size_t i = 0; i < operands.size(); ++i) Apply(effect->operands[i], axis, operands[i]);
       for (size_t i = 0; i < results.size(); ++i) Apply(effect->results[i], axis, results[i]);
@@ -155,26 +155,43 @@ class Inserter {
     }
   }
 
-  // Records why the results are placed as they are.
-  void Explain(Op& op, const ShardingRule& rule, int axis, const Strategy& s) {
-    if (s.kind == Strategy::kWhole) return;
-    int parent = -1;
-    for (bool weights : {true, false}) {
-      for (size_t i = 0; i < op.operands.size() && parent < 0; ++i) {
-        const Value* v = op.operands[i];
-        if (versions_.IsWeight(v) != weights) continue;
-        if (s.kind == Strategy::kFactor && DimOfFactor(rule.operands[i], s.cut.factor) < 0)
-          continue;
-        parent = ProvenanceOf(v, axis);
+  bool IsPlaced(const Value* v, int axis, const Placement& placement) const {
+    const Placement is = PlacementOf(v->type, axis, mesh_);
+    return is.kind == placement.kind && is.dim == placement.dim;
+  }
+
+  // The step behind the operand that the op's cut comes from: one that is so itself, before one
+  // that is made so for the op; a weight before a value.
+  int StepBehind(const Op& op, const ShardingRule& rule, int axis, const Strategy& s,
+                 const Effect& effect) const {
+    for (bool is_so : {true, false}) {
+      for (bool weights : {true, false}) {
+        for (size_t i = 0; i < op.operands.size(); ++i) {
+          const Value* v = op.operands[i];
+          if (versions_.IsWeight(v) != weights || ProvenanceOf(v, axis) < 0) continue;
+          if (s.kind == Strategy::kFactor && DimOfFactor(rule.operands[i], s.cut.factor) < 0)
+            continue;
+          if (!is_so || IsPlaced(v, axis, effect.operands[i].placement))
+            return ProvenanceOf(v, axis);
+        }
       }
     }
+    return -1;
+  }
+
+  // Records why the results are placed as they are.
+  void Explain(Op& op, const ShardingRule& rule, int axis, const Strategy& s,
+               const Effect& effect) {
+    if (s.kind == Strategy::kWhole) return;
+    const int parent = StepBehind(op, rule, axis, s, effect);
     for (size_t i = 0; i < op.results.size(); ++i) {
       Value* r = op.results[i];
-      bool contracted =
+      const bool contracted =
           s.kind == Strategy::kFactor && DimOfFactor(rule.results[i], s.cut.factor) < 0;
-      if (!contracted && ProvenanceOf(r, axis) >= 0) continue;
-      // Why it is cut in the end, besides why it is partial before.
-      if (ProvenanceOf(r, axis) >= 0) versions_.SetReason(r, axis, ProvenanceOf(r, axis));
+      const int wished = ProvenanceOf(r, axis);
+      if (wished >= 0 && IsPlaced(r, axis, effect.results[i].placement)) continue;
+      // Why it is cut in the end, besides why it is otherwise before.
+      if (wished >= 0) versions_.SetReason(r, axis, wished);
       std::string text = contracted ? Describe(op) + " sums over a dim that is cut: partial"
                          : s.kind == Strategy::kLinear ? "partial through " + Describe(op)
                                                        : "through " + Describe(op);

@@ -92,6 +92,14 @@ Value* Versions::Make(Value* source, const Sharding& want, Op* user,
   op->attrs.Set("why", Explain(source, made, user));
   op->attrs.Set("for", std::string(cause ? cause->name() : "input"));
   made->provenance = source->provenance;
+  if (IsConstraint(user)) {
+    // It stands for the constraint's result from here on.
+    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+      const int step = ProvenanceOf(user->result(), axis);
+      if (step >= 0 && PlacementOf(source->type, axis, mesh) != PlacementOf(type, axis, mesh))
+        SetProvenance(made, axis, step);
+    }
+  }
   if (IsWeight(source)) weights_.insert(made);
   roots_[made] = Root(source);
   versions.push_back(made);
@@ -113,7 +121,7 @@ Strings Versions::Explain(const Value* source, const Value* made, const Op* user
     explain(step);
     // A constraint says why itself.
     auto reason = reasons_.find({source, axis});
-    if (reason != reasons_.end() && from.partial() && to.kind == Placement::kCut &&
+    if (reason != reasons_.end() && from.kind != Placement::kWhole && to.kind == Placement::kCut &&
         !IsConstraint(user)) {
       explain(reason->second);
     }

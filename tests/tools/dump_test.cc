@@ -120,6 +120,29 @@ TEST_F(DumpTest, Why) {
   EXPECT_THAT(r.err, HasSubstr("say which: transformer.h.0.mlp.c_proj.weight"));
 }
 
+// What one rule cuts along one dim and another along another, over the same axis: the reason is
+// that of the cut which the op has, not of one that its operand had or its result would have.
+TEST_F(DumpTest, TheReasonIsThatOfTheDim) {
+  const auto why = [&](const std::string& op, const std::string& phase, const std::string& site) {
+    const Json dump = Json::parse(Dump("plan --json"));
+    for (const Json& c : dump["collectives"]) {
+      if (c["op"] == op && c["phase"] == phase && c["site"] == site) return c["why"][0].dump();
+    }
+    return std::string("no such collective");
+  };
+  const std::string mesh = "mesh { axis { name: \"b\" } }\n";
+  // The batch is cut backward because the labels are; the residual's width forward, by the bias.
+  Write("batch.spec", mesh + R"(input { match: "labels" shard_spec { dims: 0 axes: "b" } }
+    param { match: "*.h.0.mlp.c_proj.bias" shard_spec { dims: 0 axes: "b" } })");
+  Compile("plan", "--spec batch.spec --mesh b=2 --weights none");
+  EXPECT_THAT(why("matmul_tn", "backward", "transformer.h.0.attn.c_attn"), HasSubstr("labels"));
+  // The sequence is, where the embedding's result is, and not the batch as that of its ids.
+  Write("value.spec", mesh + R"(input { match: "input_ids" shard_spec { dims: 0 axes: "b" } }
+    value { role: TOKEN_EMBEDDING shard_spec { dims: 1 axes: "b" } })");
+  Compile("plan", "--spec value.spec --mesh b=2 --weights none");
+  EXPECT_THAT(why("attention", "forward", "transformer.h.0.attn"), HasSubstr("TOKEN_EMBEDDING"));
+}
+
 TEST_F(DumpTest, Program) {
   Compile("plan", "--spec megatron --mesh dp=1,tp=2");
   EXPECT_THAT(Dump("plan --program"), HasSubstr("rank 0 of 2"));
