@@ -8,6 +8,7 @@
 
 #include "ir/movement.h"
 #include "ir/op_def.h"
+#include "ir/utf8.h"
 
 namespace shardc {
 namespace {
@@ -206,6 +207,7 @@ class Verifier {
       const Value& v = *graph_.inputs()[i];
       std::string where = "input '" + v.name + "'";
       if (!names.insert(v.name).second) Fail(where, "two inputs have this name");
+      if (!IsUtf8(v.name)) Fail(where, "the name is not UTF-8");
       if (v.producer || v.index != static_cast<int>(i)) Fail(where, "is not in its place");
       if (auto wrong = WrongSharding(v.type)) Fail(where, *wrong);
       uses_.emplace(&v, 0);
@@ -216,6 +218,7 @@ class Verifier {
     CheckAttributes(op);
     if (op.results.size() != 1) Fail(Where(op), "has not exactly one result");
     CheckDimsOf(op);
+    if (!IsUtf8(op.attrs.String("name"))) Fail(Where(op), "the name is not UTF-8");
     if (!states_.emplace(op.attrs.String("name"), &op).second) {
       Fail(Where(op), "another parameter or state has this name");
     }
@@ -398,6 +401,7 @@ class Verifier {
     for (const Output& o : graph_.outputs) {
       std::string where = "output '" + o.name + "'";
       if (!names.insert(o.name).second) Fail(where, "two outputs have this name");
+      if (!IsUtf8(o.name)) Fail(where, "the name is not UTF-8");
       if (!uses_.contains(o.value)) Fail(where, "its value is not in the graph");
     }
   }

@@ -19,6 +19,7 @@
 #include "frontend/onnx/zero_biases.h"
 #include "ir/contains.h"
 #include "ir/counted.h"
+#include "ir/utf8.h"
 
 namespace shardc {
 namespace onnx_import {
@@ -81,11 +82,17 @@ class Importer {
     throw Diagnostic(id, ExitCode::kBadModel, model_.path, what, fix);
   }
 
+  // In a plan's files two that are not may become one.
+  void CheckUtf8(const std::string& name) {
+    if (!IsUtf8(name)) Fail("E1308", StrCat("the name '", name, "' is not UTF-8"), "rename it");
+  }
+
   void CheckInitializers(const GraphProto& proto) {
     if (proto.sparse_initializer_size() > 0)
       Fail("E1402", "has sparse tensors, which are not supported");
     for (const TensorProto& t : proto.initializer()) {
       if (t.name().empty()) Fail("E1402", "has a tensor without a name");
+      CheckUtf8(t.name());
       if (!initializers_.insert(t.name()).second) {
         Fail("E1308", StrCat("has two tensors called '", t.name(), "'"));
       }
@@ -101,6 +108,7 @@ class Importer {
       if (input.name.empty() || conversion_.values.contains(input.name)) {
         Fail("E1308", StrCat("has two inputs called '", input.name, "', or one without a name"));
       }
+      CheckUtf8(input.name);
       conversion_.values[input.name] = InputValue(input);
     }
     if (!empty_inputs_.empty())
@@ -322,6 +330,7 @@ class Importer {
       if (graph_.FindOutput(output.name()) != nullptr) {
         Fail("E1308", StrCat("has two outputs called '", output.name(), "'"));
       }
+      CheckUtf8(output.name());
       graph_.outputs.push_back({output.name(), it->second});
     }
     bool nothing = std::all_of(graph_.outputs.begin(), graph_.outputs.end(),

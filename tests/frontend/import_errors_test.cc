@@ -224,6 +224,13 @@ TEST_F(ImportErrors, Names) {
   Model nowhere = AddModel();
   nowhere.Output("nowhere");
   EXPECT_EQ(Failure(nowhere.proto).id(), "E1308");
+  for (const int what : {0, 1, 2}) {
+    Model latin = AddModel();
+    if (what == 0) latin.graph.mutable_initializer(0)->set_name("w\xe9");
+    if (what == 1) latin.graph.mutable_input(0)->set_name("x\xe9");
+    if (what == 2) latin.Node("Exp", {"y"}, {"z\xe9"}), latin.Output("z\xe9");
+    EXPECT_THAT(Failure(latin.proto).what(), HasSubstr("\xe9' is not UTF-8")) << what;
+  }
 }
 
 TEST_F(ImportErrors, IntegerOverflow) {

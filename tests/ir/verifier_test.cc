@@ -98,6 +98,8 @@ TEST(Verifier, NamesTheOpThatIsWrong) {
        [](Graph& g) { Find(g, "gelu")->result()->users.push_back(Find(g, "mul")); }},
       {"E7003 line 4: state \"w\": another parameter or state has this name",
        [](Graph& g) { Find(g, "state")->attrs.Set("name", std::string("w")); }},
+      {"E7003 line 4: state \"\xe9\": the name is not UTF-8",
+       [](Graph& g) { Find(g, "state")->attrs.Set("name", std::string("\xe9")); }},
       {"E7003 line 4: state \"w.m\": result 0 is f32[8, 6], not f32[6, 8@tp]",
        [](Graph& g) {
          Find(g, "state")->attrs.Set("shape", Ints{8, 6});
