@@ -237,7 +237,7 @@ void RegisterActivationOps(
     OpRegistry&);                     // gelu, silu, relu, sigmoid, tanh, erf and their gradients
 void RegisterShapeOps(OpRegistry&);   // reshape, transpose, broadcast_to, slice, pad, concat, split
 void RegisterReduceOps(OpRegistry&);  // reduce_sum, reduce_max, ..., cumsum
-void RegisterMatmulOps(OpRegistry&);  // matmul, matmul_nt, matmul_tn
+void RegisterMatmulOps(OpRegistry&);  // matmul, matmul_nt, matmul_tn; the same of chosen rows
 void RegisterIndexOps(OpRegistry&);   // embedding, gather, gather_nd
 void RegisterNormOps(OpRegistry&);    // layer_norm, rms_norm, softmax
 void RegisterAttentionOps(OpRegistry&);  // attention, attention_grad

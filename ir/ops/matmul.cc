@@ -1,4 +1,6 @@
 // Matrix products. Formulas of the gradients: y = a b, da = dy b^T, db = a^T dy.
+#include "ir/ops/matmul.h"
+
 #include <algorithm>
 #include <string>
 
@@ -254,22 +256,6 @@ ShardingRule TnRule(const Op& op) {
                      batches + (longer ? "m! n" : "m n"), summed);
 }
 
-// matmul(a, transpose(b)), with the last two dims swapped, is matmul_nt(a, b), and the other way
-// round.
-Value* AbsorbTranspose(Builder& b, const Op& op, std::string_view other) {
-  const Op* t = op.operands[1]->producer;
-  if (!t || t->name() != "transpose") return nullptr;
-  const Ints& perm = t->attrs.IntList("perm");
-  size_t n = perm.size();
-  for (size_t i = 0; i + 2 < n; ++i) {
-    if (perm[i] != static_cast<int64_t>(i)) return nullptr;
-  }
-  if (n < 2 || perm[n - 1] != static_cast<int64_t>(n) - 2) return nullptr;
-  std::vector<Value*> operands = op.operands;
-  operands[1] = t->operands[0];
-  return b.Make(other, std::move(operands), op.attrs);
-}
-
 // What products pack to be fast: in f32 a stretch of the longer of rows and columns, by blocks of
 // the sum; in halves an operand, or part of a large one, and f32 sums where a long sum ends in
 // halves (runtime/cpu/kernels). Those of f16 are made in f32.
@@ -342,6 +328,20 @@ OpDef ProductDef(std::string_view name, bool transposed) {
 
 }  // namespace
 
+Value* AbsorbTranspose(Builder& b, const Op& op, std::string_view other) {
+  const Op* t = op.operands[1]->producer;
+  if (!t || t->name() != "transpose") return nullptr;
+  const Ints& perm = t->attrs.IntList("perm");
+  size_t n = perm.size();
+  for (size_t i = 0; i + 2 < n; ++i) {
+    if (perm[i] != static_cast<int64_t>(i)) return nullptr;
+  }
+  if (n < 2 || perm[n - 1] != static_cast<int64_t>(n) - 2) return nullptr;
+  std::vector<Value*> operands = op.operands;
+  operands[1] = t->operands[0];
+  return b.Make(other, std::move(operands), op.attrs);
+}
+
 void RegisterMatmulOps(OpRegistry& registry) {
   registry.Add(ProductDef("matmul", false));
   registry.Add(ProductDef("matmul_nt", true));
@@ -359,6 +359,7 @@ void RegisterMatmulOps(OpRegistry& registry) {
   tn.work_bytes = [](const Op& op) { return WorkBytes(op, false, true); };
   tn.reference = ReferenceTn;
   registry.Add(std::move(tn));
+  AddMatmulRows(registry);
 }
 
 }  // namespace shardc

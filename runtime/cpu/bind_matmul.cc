@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <optional>
 
+#include "ir/row_major.h"
 #include "runtime/cpu/bind.h"
 #include "runtime/cpu/kernels/matmul.h"
 #include "runtime/cpu/kernels/matmul_bf16.h"
+#include "runtime/cpu/kernels/matmul_rows.h"
 #include "runtime/cpu/kernels/parallel.h"
 
 namespace shardc::cpu {
@@ -217,10 +220,52 @@ std::unique_ptr<Kernel> MakeMatmulTN(const KernelRequest& r) {
   return Make(r, config);
 }
 
-constexpr Binding kBindings[] = {{"matmul", MakeMatmulNN},
-                                 {"matmul_nt", MakeMatmulNT},
-                                 {"matmul_tn", MakeMatmulTN},
-                                 {"linear", MakeLinear}};
+// Products of the rows that operand 2 chooses, of each matrix for itself.
+std::unique_ptr<Kernel> MakeRows(const KernelRequest& r, bool nt, bool tn) {
+  const TensorView &a = r.call.in[0], &b = r.call.in[1], &rows = r.call.in[2], &c = r.call.out[0];
+  auto fits = [](DType type) { return type == DType::kBF16 || type == DType::kF32; };
+  if (a.dtype != b.dtype || !fits(a.dtype) || !fits(c.dtype)) return nullptr;
+  if (a.dtype == DType::kF32 && c.dtype != DType::kF32) return nullptr;
+  MatmulRowsConfig config;
+  config.rows = rows.shape.back();
+  config.k = a.shape.back();
+  config.n = c.shape.back();
+  config.transpose_b = nt;
+  config.sums = tn;
+  config.bf16 = a.dtype == DType::kBF16;
+  config.result_bf16 = c.dtype == DType::kBF16;
+  config.threads = r.call.threads;
+  std::shared_ptr<MatmulRows> product = MatmulRows::Create(config);
+  if (!product) return nullptr;
+  // Where each matrix begins, in bytes, of operands that broadcast.
+  const Shape lead(rows.shape.begin(), rows.shape.end() - 1);
+  auto at = [&](const TensorView& v, int64_t i) {
+    const Shape own(v.shape.begin(), v.shape.end() - 2);
+    const Shape strides = BroadcastStrides(own, lead), place = PlaceOf(i, lead);
+    return std::inner_product(place.begin(), place.end(), strides.begin(), int64_t{0}) *
+           v.shape[v.shape.size() - 2] * v.shape.back() * DTypeSize(v.dtype);
+  };
+  std::vector<Part> parts;
+  for (int64_t i = 0; i < NumElements(lead); ++i) parts.push_back({at(a, i), at(b, i), at(c, i)});
+  return MakeKernel(
+      [product, parts = std::move(parts), a = a.data, b = b.data, c = c.data,
+       rows = rows.as<const uint8_t>(), n = config.rows] {
+        const uint8_t* chosen = rows;
+        for (const Part& p : parts) {
+          product->Execute(chosen, a + p.a, b + p.b, c + p.c);
+          chosen += n;
+        }
+      },
+      product->held_bytes());
+}
+std::unique_ptr<Kernel> MakeRowsNN(const KernelRequest& r) { return MakeRows(r, false, false); }
+std::unique_ptr<Kernel> MakeRowsNT(const KernelRequest& r) { return MakeRows(r, true, false); }
+std::unique_ptr<Kernel> MakeRowsTN(const KernelRequest& r) { return MakeRows(r, false, true); }
+
+constexpr Binding kBindings[] = {{"matmul", MakeMatmulNN},      {"matmul_nt", MakeMatmulNT},
+                                 {"matmul_tn", MakeMatmulTN},   {"linear", MakeLinear},
+                                 {"matmul_rows", MakeRowsNN},   {"matmul_rows_nt", MakeRowsNT},
+                                 {"matmul_rows_tn", MakeRowsTN}};
 
 }  // namespace
 

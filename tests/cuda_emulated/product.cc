@@ -29,6 +29,13 @@ struct PlainProduct {
   }
 
   void operator()(const Launch& launch) const {
+    if (p.from_workspace) {
+      PlainProduct placed = *this;
+      placed.p.a = OperandOf(p, launch, p.a);
+      placed.p.b = OperandOf(p, launch, p.b);
+      placed.p.from_workspace = false;
+      return placed(launch);
+    }
     const bool sums_d = p.epilogue == Epilogue::kGeluGradSums;
     std::vector<Wide<T>> sums(static_cast<size_t>(sums_d ? p.plan.rows : 0));
     for (const MatmulPlan::Part& part : p.plan.parts) {
@@ -99,6 +106,9 @@ KernelPtr MakeProduct(const MatrixProduct& product, KernelPtr add_bias) {
         [product, padding, bias](const Launch& launch) {
           EnqueuePadding(launch, product, *padding, launch.workspace);
           MatrixProduct padded = product;
+          padded.a = OperandOf(product, launch, product.a);
+          padded.b = OperandOf(product, launch, product.b);
+          padded.from_workspace = false;
           auto move = [&](const PaddingPlan::Operand& to, const std::byte** data, int64_t* ld) {
             if (to.ld == 0) return;
             *data = launch.workspace + to.offset;

@@ -267,6 +267,13 @@ void AddProducts(List& list) {
   list.Add("odd", "matmul_nt", {list.F({17, 43}, 1), list.F({33, 43}, 2)});
   list.Add("odd", "matmul_tn", {list.F({50, 37}, 1), list.F({50, 16}, 2), list.F({37, 16}, 3)},
            {{"batch", int64_t{0}}});
+  const HostTensor chosen = RandomBools({3, 50}, 3);
+  list.Add("left for all", "matmul_rows", {list.F({50, 16}, 1), list.F({3, 16, 8}, 2), chosen});
+  list.Add("each", "matmul_rows_nt", {list.F({3, 50, 16}, 1), list.F({3, 9, 16}, 2), chosen});
+  list.Add("left for all", "matmul_rows_tn",
+           {list.F({1, 50, 9}, 1), list.F({3, 50, 16}, 2), chosen});
+  list.Add("of one", "matmul_rows_tn",
+           {list.F({50, 9}, 1), list.F({50, 16}, 2), RandomBools({50}, 3)});
   list.Add("odd", "linear", {list.F({7, 39}, 1), list.F({39, 25}, 2), list.F({25}, 3)});
   list.Add("nt", "linear", {list.F({7, 40}, 1), list.F({24, 40}, 2), list.F({24}, 3)},
            {{"nt", true}});

@@ -48,6 +48,24 @@ void AddMatmul(SampleAdder& add) {
   add("linear", "nt", {F({2, 3, 5}, 109), F({7, 5}, 110), F({7}, 111)}, {{"nt", true}});
 }
 
+// Of matrices of several experts; an operand may be the same for all.
+void AddMatmulRows(SampleAdder& add) {
+  const HostTensor rows = RandomBools({3, 4}, 170), even = RandomBools({4, 6}, 171);
+  const Attributes density = {{"density", 0.5}};
+  add("matmul_rows", "", {F({3, 4, 5}, 172), F({3, 5, 2}, 173), rows}, density);
+  add("matmul_rows", "left for all", {F({1, 4, 5}, 174), F({3, 5, 2}, 173), rows});
+  add("matmul_rows", "one matrix", {F({3, 4, 5}, 172), F({5, 2}, 175), rows});
+  add("matmul_rows", "2d", {F({4, 5}, 174), F({5, 2}, 175), RandomBools({4}, 176)});
+  add("matmul_rows", "even", {F({4, 6, 8}, 177), F({4, 8, 4}, 178), even});
+  add("matmul_rows_nt", "", {F({3, 4, 5}, 172), F({3, 2, 5}, 179), rows});
+  add("matmul_rows_nt", "left for all", {F({4, 5}, 174), F({3, 2, 5}, 179), rows}, density);
+  add("matmul_rows_nt", "even", {F({4, 6, 8}, 177), F({4, 4, 8}, 178), even});
+  add("matmul_rows_tn", "", {F({3, 4, 5}, 172), F({3, 4, 2}, 180), rows}, density);
+  add("matmul_rows_tn", "left for all", {F({1, 4, 5}, 174), F({3, 4, 2}, 180), rows});
+  add("matmul_rows_tn", "right for all", {F({3, 4, 5}, 172), F({4, 2}, 181), rows});
+  add("matmul_rows_tn", "even", {F({4, 6, 8}, 177), F({4, 6, 4}, 182), even});
+}
+
 void AddNorms(SampleAdder& add) {
   for (int64_t axis : {-1, 0, 1}) {
     add("softmax", StrCat("axis ", axis), {F({3, 5, 2}, 112)}, {{"axis", axis}});
@@ -270,6 +288,7 @@ void AddLosses(SampleAdder& add) {
 void AddModelSamples(std::vector<OpSample>& samples) {
   SampleAdder add(samples);
   AddMatmul(add);
+  AddMatmulRows(add);
   AddNorms(add);
   AddAttentions(add);
   AddRotaries(add);

@@ -41,6 +41,7 @@ std::span<const Binding> LossBindings();
 std::span<const Binding> OptimizerBindings();
 std::span<const Binding> DropoutBindings();
 std::span<const Binding> MatmulBindings();
+std::span<const Binding> MatmulRowsBindings();
 std::span<const Binding> AttentionBindings();
 
 // The kernel of an instruction by its op (table.cu); null when there is none.

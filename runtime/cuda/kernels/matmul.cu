@@ -45,23 +45,6 @@ struct ClearEnds {
     y[i / end * length + cols + i % end] = Narrow<T>(Wide<T>(0));
   }
 };
-class ProductWithEnds : public CudaKernel {
- public:
-  ProductWithEnds(KernelPtr product, KernelPtr ends)
-      : product_(std::move(product)), ends_(std::move(ends)) {}
-  void Prepare(const Launch& launch) override { product_->Prepare(launch); }
-  void Tune(const Launch& launch, KernelChoices& choices) override {
-    product_->Tune(launch, choices);
-  }
-  int64_t workspace_bytes() const override { return product_->workspace_bytes(); }
-  void Enqueue(const Launch& launch) override {
-    product_->Enqueue(launch);
-    ends_->Enqueue(launch);
-  }
-
- private:
-  KernelPtr product_, ends_;
-};
 KernelPtr WithEnds(KernelPtr product, const KernelRequest& r, const MatmulPlan& plan) {
   const TensorView& y = r.call.out[0];
   auto ends = DispatchFloat(y.dtype, [&](auto t) {
@@ -72,7 +55,7 @@ KernelPtr WithEnds(KernelPtr product, const KernelRequest& r, const MatmulPlan& 
       LaunchKernel(launch, ElementsKernel<F>, grid.blocks, grid.threads, 0, f, n);
     });
   });
-  return std::make_unique<ProductWithEnds>(std::move(product), std::move(ends));
+  return MakeFollowed(std::move(product), std::move(ends));
 }
 
 KernelPtr MakeMatmul(const KernelRequest& r) {
@@ -131,6 +114,24 @@ struct NarrowSums {
   __device__ void operator()(int64_t i) const { to[i] = Narrow<T>(from[i]); }
 };
 
+class Followed : public CudaKernel {
+ public:
+  Followed(KernelPtr product, KernelPtr next)
+      : product_(std::move(product)), next_(std::move(next)) {}
+  void Prepare(const Launch& launch) override { product_->Prepare(launch); }
+  void Tune(const Launch& launch, KernelChoices& choices) override {
+    product_->Tune(launch, choices);
+  }
+  int64_t workspace_bytes() const override { return product_->workspace_bytes(); }
+  void Enqueue(const Launch& launch) override {
+    product_->Enqueue(launch);
+    next_->Enqueue(launch);
+  }
+
+ private:
+  KernelPtr product_, next_;
+};
+
 constexpr Binding kBindings[] = {{"matmul", MakeMatmul},
                                  {"matmul_nt", MakeMatmul},
                                  {"matmul_tn", MakeMatmul},
@@ -139,6 +140,10 @@ constexpr Binding kBindings[] = {{"matmul", MakeMatmul},
 }  // namespace
 
 std::span<const Binding> MatmulBindings() { return kBindings; }
+
+KernelPtr MakeFollowed(KernelPtr product, KernelPtr next) {
+  return std::make_unique<Followed>(std::move(product), std::move(next));
+}
 
 void EnqueuePadding(const Launch& launch, const MatrixProduct& product, const PaddingPlan& padding,
                     std::byte* to) {
@@ -156,8 +161,8 @@ void EnqueuePadding(const Launch& launch, const MatrixProduct& product, const Pa
     LaunchKernel(launch, ElementsKernel<PadColumns>, grid.blocks, grid.threads, 0, f, items);
   };
   const MatmulPlan& plan = product.plan;
-  copy(padding.a, product.a, plan.a_rows, plan.a_rows, plan.a_cols);
-  copy(padding.b, product.b, plan.b_rows, plan.b_ld, plan.b_cols);
+  copy(padding.a, OperandOf(product, launch, product.a), plan.a_rows, plan.a_rows, plan.a_cols);
+  copy(padding.b, OperandOf(product, launch, product.b), plan.b_rows, plan.b_ld, plan.b_cols);
 }
 
 void EnqueueNarrowing(const Launch& launch, const std::byte* from, std::byte* to, DType half,

@@ -15,11 +15,18 @@ struct MatrixProduct {
   DType dtype = DType::kF32, out_dtype = DType::kF32;
   const std::byte *a = nullptr, *b = nullptr, *c = nullptr;
   std::byte* d = nullptr;
+  bool from_workspace = false;      // a and b count from where the workspace of a launch begins
   const std::byte* bias = nullptr;  // one for each row; not with C
   // With an epilogue the plan has one part, of one matrix.
   Epilogue epilogue = Epilogue::kNone;
   std::byte *aux = nullptr, *sums = nullptr;
 };
+
+// Where an operand, a or b, lies.
+inline const std::byte* OperandOf(const MatrixProduct& product, const Launch& launch,
+                                  const std::byte* operand) {
+  return product.from_workspace ? launch.workspace + reinterpret_cast<intptr_t>(operand) : operand;
+}
 
 // Without an epilogue. `add_bias`, if any, adds a bias afterwards: where there is none in
 // `product`, or where that is faster.
@@ -28,6 +35,8 @@ KernelPtr MakeProduct(const MatrixProduct& product, KernelPtr add_bias);
 KernelPtr MakeEpilogueProduct(const MatrixProduct& product, const Launch& launch,
                               std::string* why_not);
 
+// matmul.cu: the product, then a kernel that needs no preparation and no workspace.
+KernelPtr MakeFollowed(KernelPtr product, KernelPtr next);
 // matmul.cu: copies operands of halves as planned to work memory that begins at `to`.
 void EnqueuePadding(const Launch& launch, const MatrixProduct& product, const PaddingPlan& padding,
                     std::byte* to);

@@ -11,11 +11,11 @@ const std::map<std::string_view, Factory>& Kernels() {
   static const auto* table = [] {
     auto* t = new std::map<std::string_view, Factory>;
     for (auto family :
-         {UnaryBindings(), BinaryBindings(), FusedElementwiseBindings(), CompareBindings(),
-          CastBindings(), ShapeBindings(), MovementBindings(), ReduceBindings(), SoftmaxBindings(),
-          NormBindings(), NormGradBindings(), IndexBindings(), ScatterBindings(), LossBindings(),
-          OptimizerBindings(), DropoutBindings(), MatmulBindings(), AttentionBindings(),
-          RotaryBindings()}) {
+         {UnaryBindings(),   BinaryBindings(),     FusedElementwiseBindings(), CompareBindings(),
+          CastBindings(),    ShapeBindings(),      MovementBindings(),         ReduceBindings(),
+          SoftmaxBindings(), NormBindings(),       NormGradBindings(),         IndexBindings(),
+          ScatterBindings(), LossBindings(),       OptimizerBindings(),        DropoutBindings(),
+          MatmulBindings(),  MatmulRowsBindings(), AttentionBindings(),        RotaryBindings()}) {
       for (const Binding& b : family) t->emplace(b.op, b.make);
     }
     return t;

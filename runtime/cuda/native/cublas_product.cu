@@ -240,8 +240,8 @@ class ProductKernel : public CudaKernel {
   }
   Operands OperandsOf(const Launch& launch, bool padded) const {
     const std::byte* work = launch.workspace + kWorkspace;
-    return {padded && padding_->a.ld > 0 ? work + padding_->a.offset : p_.a,
-            padded && padding_->b.ld > 0 ? work + padding_->b.offset : p_.b};
+    return {padded && padding_->a.ld > 0 ? work + padding_->a.offset : OperandOf(p_, launch, p_.a),
+            padded && padding_->b.ld > 0 ? work + padding_->b.offset : OperandOf(p_, launch, p_.b)};
   }
   cublasLtMatrixLayout_t A(bool padded) const { return padded ? padded_a_->handle : la_.handle; }
   cublasLtMatrixLayout_t B(bool padded) const { return padded ? padded_b_->handle : lb_.handle; }
