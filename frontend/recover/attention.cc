@@ -196,7 +196,7 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
   if (rank < 3 || rank > 5) return nullptr;
   std::vector<MaskStep> steps;
   Op* scores = FindScores(softmax->operands[0], steps);
-  if (scores == nullptr) return nullptr;
+  if (scores == nullptr || scores->operands.size() > 2) return nullptr;
   for (MaskStep& step : steps) {
     if (step.value == nullptr) continue;
     if (rank == 3 && step.value->type.rank() == 3 && step.value->type.shape[0] != 1) return nullptr;

@@ -65,7 +65,7 @@ bool IsOneMatrixOfEach(const Op* param, const Linear& linear) {
 bool FindWeight(Linear& linear) {
   const Value* v = linear.matmul->operands[1];
   const int64_t rank = v->type.rank();
-  const bool nt = linear.matmul->name() == "matmul_nt";
+  const bool nt = MultipliesByTransposed(linear.matmul);
   const ParamDims rows = DimsOfParam(v, {rank - (nt ? 1 : 2)});
   const ParamDims columns = DimsOfParam(v, {rank - (nt ? 2 : 1)});
   if (rows.param == nullptr || columns.param == nullptr) return false;

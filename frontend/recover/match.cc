@@ -52,7 +52,11 @@ Op* ProducedBy(const Value* v, std::string_view op) {
   return v->producer != nullptr && v->producer->name() == op ? v->producer : nullptr;
 }
 
-bool IsProduct(const Op* op) { return OneOf(op->name(), {"matmul", "matmul_nt"}); }
+bool IsProduct(const Op* op) {
+  return OneOf(op->name(), {"matmul", "matmul_nt", "matmul_rows", "matmul_rows_nt"});
+}
+
+bool MultipliesByTransposed(const Op* product) { return product->name().ends_with("_nt"); }
 
 bool IsNorm(const Op* op) { return OneOf(op->name(), {"layer_norm", "rms_norm"}); }
 

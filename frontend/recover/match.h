@@ -31,9 +31,10 @@ bool Arranges(const Op* op);  // whether it is such an op
 
 // The producer of v if it is an op of that name, else null.
 Op* ProducedBy(const Value* v, std::string_view op);
-bool IsProduct(const Op* op);  // matmul or matmul_nt
-bool IsNorm(const Op* op);     // layer_norm or rms_norm
-bool IsLookup(const Op* op);   // of rows: embedding, or gather along dim 0
+bool IsProduct(const Op* op);                    // matmul or matmul_nt, or these of chosen rows
+bool MultipliesByTransposed(const Op* product);  // the _nt of both
+bool IsNorm(const Op* op);                       // layer_norm or rms_norm
+bool IsLookup(const Op* op);                     // of rows: embedding, or gather along dim 0
 // Whether the op is the product of something else with v as the right side, as a weight is.
 bool MultipliesBy(const Op* op, const Value* v);
 bool IsParam(const Value* v);

@@ -25,7 +25,7 @@ bool RecoverNorms(Graph& graph);
 bool RecoverActivations(Graph& graph);
 // gather of a parameter -> embedding; of consecutive constant rows -> slice.
 bool RecoverEmbeddings(Graph& graph);
-// Experts' weights that each token looks up -> products of all experts with all tokens.
+// Experts' weights that each token looks up -> products of each expert with its tokens.
 bool SpreadExperts(Graph& graph);
 // A lookup in log(softmax(x)) -> cross_entropy.
 bool RecoverCrossEntropy(Graph& graph);

@@ -18,8 +18,15 @@ Value* FoldTransposedWeight(Builder& b, Op* op) {
   const bool experts =
       IsPerm(transpose, {0, 2, 1}) && ProducedBy(transpose->operands[0], "param") != nullptr;
   if (transpose->out().rank() != 2 && !experts) return nullptr;
-  return b.Make(op->name() == "matmul" ? "matmul_nt" : "matmul",
-                {op->operands[0], transpose->operands[0]});
+  std::string name(op->name());
+  if (MultipliesByTransposed(op)) {
+    name.erase(name.size() - 3);
+  } else {
+    name += "_nt";
+  }
+  std::vector<Value*> operands = op->operands;
+  operands[1] = transpose->operands[0];
+  return b.Make(name, std::move(operands), op->attrs);
 }
 
 // weight @ x for a column x, as experts that each token looks up are multiplied -> x @ weight for a

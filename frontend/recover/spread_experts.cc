@@ -1,6 +1,6 @@
 // Experts whose weights each token looks up, [tokens * k, in, out] of [experts, in, out], become
-// products of all experts with all tokens, of which a token keeps its k. There is no copy of the
-// weights for every token, each weight is read once, and experts are a dim that a spec can cut.
+// products [experts, tokens, out] of those rows that are an expert's tokens. There is no copy of
+// the weights for every token, each weight is read once, and experts are a dim that a spec can cut.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -15,6 +15,13 @@ Shape Tail(const Shape& shape, size_t from) { return Shape(shape.begin() + from,
 Shape Behind(Shape lead, const Shape& tail) {
   lead.insert(lead.end(), tail.begin(), tail.end());
   return lead;
+}
+
+// Which of the experts [tokens, k, 1] each is, [tokens, k, experts].
+Value* ChosenOf(Builder& b, Value* ids, int64_t experts) {
+  HostTensor counted(ids->type.dtype, {1, 1, experts});
+  for (int64_t e = 0; e < experts; ++e) counted.SetDouble(e, static_cast<double>(e));
+  return b.Make("equal", {ids, b.Constant(std::move(counted))});
 }
 
 // The rows [tokens * k, ...] or [tokens, k, ...] of a graph as [experts, tokens, ...], with 1 for
@@ -104,8 +111,23 @@ class Spreader {
     if (of_x.size() != 4 || w.size() != 4 || of_x[1] != tokens_ || w[0] != experts_ || w[1] != 1)
       return nullptr;
     Value* rows = b.Reshape(x, {of_x[0], tokens_ * of_x[2], of_x[3]});
-    Value* y = b.Make(op->name(), {rows, b.Reshape(weight, {w[0], w[2], w[3]})}, op->attrs);
+    Value* y = OfChosen(b, MultipliesByTransposed(op), rows, b.Reshape(weight, {w[0], w[2], w[3]}));
     return b.Reshape(y, {experts_, tokens_, of_x[2], op->out().shape.back()});
+  }
+
+  // The product of the rows, as many for each token, with the experts that are a token's.
+  Value* OfChosen(Builder& b, bool nt, Value* rows, Value* weight) {
+    if (chosen_ == nullptr) {
+      Value* of_k = ChosenOf(b, b.Reshape(ids_, {tokens_, k_, 1}), experts_);
+      Value* count = b.ReduceSum(b.Cast(of_k, rows->type.dtype), {1});
+      chosen_ = b.Transpose(b.Cast(count, DType::kBool), {1, 0});
+    }
+    const int64_t each = rows->type.shape[1] / tokens_;
+    Value* chosen =
+        b.BroadcastTo(b.Reshape(chosen_, {experts_, tokens_, 1}), {experts_, tokens_, each});
+    chosen = b.Reshape(chosen, {experts_, tokens_ * each});
+    return b.Make(nt ? "matmul_rows_nt" : "matmul_rows", {rows, weight, chosen},
+                  {{"density", static_cast<double>(k_) / static_cast<double>(experts_)}});
   }
 
   // [tokens, k, out] of a product of each token with the weights of its k experts side by side.
@@ -131,8 +153,8 @@ class Spreader {
     if (weight == nullptr || weight->type.rank() != 4 || weight->type.shape[1] != 1) return nullptr;
     const Shape& w = weight->type.shape;
     if (v->type.shape != Shape{tokens_, k_, w[nt ? 2 : 3]}) return nullptr;
-    Value* y = b.Make(nt ? "matmul_nt" : "matmul", {b.Reshape(x, {1, tokens_, x->type.shape[2]}),
-                                                    b.Reshape(weight, {w[0], w[2], w[3]})});
+    Value* y = OfChosen(b, nt, b.Reshape(x, {1, tokens_, x->type.shape[2]}),
+                        b.Reshape(weight, {w[0], w[2], w[3]}));
     return b.Reshape(y, {experts_, tokens_, v->type.shape[2]});
   }
 
@@ -196,17 +218,14 @@ class Spreader {
   Graph& graph_;
   const int64_t tokens_, k_;
   int64_t experts_ = 0;
-  Value* ids_ = nullptr;
+  Value *ids_ = nullptr, *chosen_ = nullptr;
   std::map<const Value*, Value*> spread_;
 };
 
 // How much of each expert a token takes, [experts, tokens, 1], of the shares [tokens, k, 1] of the
 // experts [tokens, k, 1].
 Value* SharesOfAll(Builder& b, Value* ids, Value* shares, int64_t experts) {
-  HostTensor counted(ids->type.dtype, {1, 1, experts});
-  for (int64_t e = 0; e < experts; ++e) counted.SetDouble(e, static_cast<double>(e));
-  Value* chosen = b.Make("equal", {ids, b.Constant(std::move(counted))});
-  Value* each = b.Mul(b.Cast(chosen, shares->type.dtype), shares);
+  Value* each = b.Mul(b.Cast(ChosenOf(b, ids, experts), shares->type.dtype), shares);
   const int64_t tokens = ids->type.shape[0];
   return b.Reshape(b.Transpose(b.ReduceSum(each, {1}), {1, 0}), {experts, tokens, 1});
 }

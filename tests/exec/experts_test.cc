@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 
 #include "frontend/recover.h"
 #include "ir/text.h"
@@ -67,18 +69,25 @@ constexpr char kLookedUp[] =
 }
 )";
 
+// Changes the data of a parameter or an input.
+using Change = std::function<void(const std::string& name, HostTensor& data)>;
+
 RunResult RunExperts(const std::string& mesh, const std::string& spec, const char* text = kExperts,
-                     bool recover = false) {
+                     bool recover = false, const Change& change = nullptr) {
   Graph graph = ParseGraph(text, "experts");
   for (const Op* param : graph.Params()) {
     HostTensor data(DType::kF32, param->out().shape);
     for (int64_t i = 0; i < data.num_elements(); ++i) {
       data.SetDouble(i, static_cast<double>((i * 37 + 11) % 29) / 20 - 0.7);
     }
+    if (change) change(param->attrs.String("name"), data);
     graph.sources[param->attrs.String("name")] = std::make_shared<DataSource>(std::move(data));
   }
   if (recover) RecoverPatterns(graph);
-  const Tensors inputs = RandomInputs(graph, 1, 7);
+  Tensors inputs = RandomInputs(graph, 1, 7);
+  if (change) {
+    for (auto& [name, data] : inputs) change(name, data);
+  }
   RunSetup setup;
   setup.mesh = mesh;
   setup.spec = spec;
@@ -129,6 +138,35 @@ TEST(Experts, LookedUpByTokensStayWhereTheyAre) {
       EXPECT_LE(c.elements, 12 * 8) << c.op;
     }
     EXPECT_EQ(r.collectives.size(), *mesh ? 3 : 0);  // y, the loss and the shares
+  }
+}
+
+// An expert that gives infinity for whatever token it is asked about is asked by none.
+TEST(Experts, WhatATokenDidNotChooseMayOverflow) {
+  const Change change = [](const std::string& name, HostTensor& data) {
+    if (name == "x") {
+      for (int64_t token = 0; token < 12; ++token) data.SetDouble(token * 8, 1);
+    } else if (name == "router") {
+      data.SetDouble(3, -100);
+    } else if (name == "w1") {
+      for (int64_t i = 3 * 8 * 10; i < 4 * 8 * 10; ++i) data.SetDouble(i, 1e30);
+    }
+  };
+  const std::string experts = R"(mesh { axis { name: "ep" } }
+    param { match: "w*" shard_spec { dims: 0 axes: "ep" } }
+  )";
+  const RunResult plain = RunExperts("", "serial", kLookedUp, /*recover=*/false, change);
+  for (const char* mesh : {"", "ep=2"}) {
+    SCOPED_TRACE(mesh);
+    const RunResult r =
+        RunExperts(mesh, *mesh ? experts : "serial", kLookedUp, /*recover=*/true, change);
+    for (const auto& [name, expected] : plain.outputs) {
+      const HostTensor& got = r.outputs.at(name);
+      for (int64_t i = 0; i < got.num_elements(); ++i) {
+        ASSERT_TRUE(std::isfinite(got.AsDouble(i))) << name;
+      }
+      EXPECT_LE(WorstDifference(got, expected), 1e-5) << name;
+    }
   }
 }
 

@@ -184,7 +184,7 @@ TEST(Roles, HeadsAreNoExperts) {
 
 }  // namespace
 // The weights of its experts looked up for each token, with one or several of them, as
-// transformers' "batched_mm" does: all experts on all tokens, in products that have roles.
+// transformers' "batched_mm" does: each expert on its tokens, in products that have roles.
 TEST(Roles, OfExpertsThatTokensLookUp) {
   for (const int64_t k : {1, 2}) {
     SCOPED_TRACE(k);
@@ -214,6 +214,7 @@ TEST(Roles, OfExpertsThatTokensLookUp) {
     for (const auto& op : g.ops()) {
       if (op->name() == "embedding" || op->name() == "gather") ADD_FAILURE() << "a lookup is left";
     }
+    EXPECT_EQ(Counts(g)["matmul_rows"] + Counts(g)["matmul_rows_nt"], 2);  // of chosen rows
     std::map<std::string, std::string> roles;
     for (const Op* p : g.Params()) roles[p->attrs.String("name")] = p->attrs.String("role", "-");
     EXPECT_EQ(roles, (std::map<std::string, std::string>{{"gate_up", "MLP_UP"},
@@ -249,6 +250,7 @@ TEST(Roles, OfExpertsThatTokensLookUpSideBySide) {
       b.Out(b.Reshape(y, {kTokens, 3}));
     });
     EXPECT_EQ(Counts(g)["embedding"], 0);
+    EXPECT_EQ(Counts(g)["matmul_rows"] + Counts(g)["matmul_rows_nt"], 2);
     std::map<std::string, std::string> roles;
     for (const Op* p : g.Params()) roles[p->attrs.String("name")] = p->attrs.String("role", "-");
     EXPECT_EQ(roles,
