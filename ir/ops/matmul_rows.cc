@@ -115,17 +115,18 @@ int64_t DenseFlops(Form form, const Op& op) {
 }
 
 // Chosen rows beside each other, of operands and result, so many at a time; and of a sum in halves
-// that takes several times, the sum (runtime/cpu/kernels/matmul_rows.h).
+// that takes several times, part of the sum (runtime/cpu/kernels/matmul_rows.cc).
 int64_t WorkBytes(Form form, const Op& op) {
-  constexpr int64_t kRows = 1024;
+  constexpr int64_t kRows = 1024, kSumRows = 512;
   auto size = [](const TensorType& t) {
     return DTypeSize(t.dtype == DType::kF16 ? DType::kF32 : t.dtype);
   };
   const TensorType &a = op.in(0), &b = op.in(1), &y = op.out();
-  const int64_t all = op.in(2).shape.back(), rows = std::min(all, kRows);
-  if (form != kTN) return rows * (a.shape.back() * size(a) + y.shape.back() * size(y));
-  const int64_t sum = all > kRows && size(y) < 4 ? 4 * a.shape.back() * b.shape.back() : 0;
-  return rows * (a.shape.back() * size(a) + b.shape.back() * size(b)) + sum;
+  const int64_t all = op.in(2).shape.back(), rows = std::min(all, kRows), k = a.shape.back();
+  if (form != kTN) return rows * (k * size(a) + y.shape.back() * size(y));
+  const int64_t n = b.shape.back(),
+                sum = all > kRows && size(y) < 4 ? 4 * std::min(k, kSumRows) * n : 0;
+  return rows * (k + n) * size(a) + sum;
 }
 
 OpDef RowsDef(Form form) {

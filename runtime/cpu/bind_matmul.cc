@@ -235,28 +235,22 @@ std::unique_ptr<Kernel> MakeRows(const KernelRequest& r, bool nt, bool tn) {
   config.bf16 = a.dtype == DType::kBF16;
   config.result_bf16 = c.dtype == DType::kBF16;
   config.threads = r.call.threads;
-  std::shared_ptr<MatmulRows> product = MatmulRows::Create(config);
-  if (!product) return nullptr;
-  // Where each matrix begins, in bytes, of operands that broadcast.
   const Shape lead(rows.shape.begin(), rows.shape.end() - 1);
+  // Where matrix i begins of operands that broadcast.
   auto at = [&](const TensorView& v, int64_t i) {
     const Shape own(v.shape.begin(), v.shape.end() - 2);
     const Shape strides = BroadcastStrides(own, lead), place = PlaceOf(i, lead);
     return std::inner_product(place.begin(), place.end(), strides.begin(), int64_t{0}) *
            v.shape[v.shape.size() - 2] * v.shape.back() * DTypeSize(v.dtype);
   };
-  std::vector<Part> parts;
-  for (int64_t i = 0; i < NumElements(lead); ++i) parts.push_back({at(a, i), at(b, i), at(c, i)});
-  return MakeKernel(
-      [product, parts = std::move(parts), a = a.data, b = b.data, c = c.data,
-       rows = rows.as<const uint8_t>(), n = config.rows] {
-        const uint8_t* chosen = rows;
-        for (const Part& p : parts) {
-          product->Execute(chosen, a + p.a, b + p.b, c + p.c);
-          chosen += n;
-        }
-      },
-      product->held_bytes());
+  for (int64_t i = 0; i < NumElements(lead); ++i) {
+    config.matrices.push_back({at(a, i), at(b, i), at(c, i)});
+  }
+  std::shared_ptr<MatmulRows> product = MatmulRows::Create(config);
+  if (!product) return nullptr;
+  return MakeKernel([product, a = a.data, b = b.data, c = c.data,
+                     rows = rows.as<const uint8_t>()] { product->Execute(rows, a, b, c); },
+                    product->held_bytes());
 }
 std::unique_ptr<Kernel> MakeRowsNN(const KernelRequest& r) { return MakeRows(r, false, false); }
 std::unique_ptr<Kernel> MakeRowsNT(const KernelRequest& r) { return MakeRows(r, true, false); }
