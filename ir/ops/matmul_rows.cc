@@ -41,10 +41,16 @@ std::vector<TensorType> InferRows(Form form, const InferArgs& args) {
   if (const double density = args.attrs.Float("density", 1); !(density >= 0 && density <= 1)) {
     InferError(name, StrCat("density ", density, " is not within [0, 1]"));
   }
+  if (args.size() > 3) {
+    RequireTensor(name, args[3], y.dtype, y.shape, "what the product is added to");
+  }
   return {std::move(y)};
 }
 
 ShardingRule RuleOf(Form form, const Op& op) {
+  if (op.operands.size() > 3) {  // what is summed is whole before it is added
+    return EinsumRule(op, "... c! m, ... c n, ... c, ... m n -> ... m n", {{0, 3}, {1, 3}});
+  }
   if (form == kTN) return EinsumRule(op, "... c m, ... c n, ... c -> ... m n", {{0}, {1}});
   return EinsumRule(
       op, form == kNT ? "... m k, ... n k, ... m -> ... m n" : "... m k, ... k n, ... m -> ... m n",
@@ -62,15 +68,19 @@ std::vector<Value*> Gradient(Form form, const GradientArgs& args) {
     return builder.SumTo(builder.Make(kNames[product], {left, right, rows}, attrs),
                          args.op.in(i).shape);
   };
+  std::vector<Value*> grads;
   switch (form) {
     case kNN:
-      return {make(0, kNT, dy, b), make(1, kTN, a, dy), nullptr};
+      grads = {make(0, kNT, dy, b), make(1, kTN, a, dy), nullptr};
+      break;
     case kNT:
-      return {make(0, kNN, dy, b), make(1, kTN, dy, a), nullptr};
+      grads = {make(0, kNN, dy, b), make(1, kTN, dy, a), nullptr};
+      break;
     case kTN:
-      return {make(0, kNT, b, dy), make(1, kNN, a, dy), nullptr};
+      grads = {make(0, kNT, b, dy), make(1, kNN, a, dy), nullptr};
   }
-  return {};
+  if (args.op.operands.size() > 3) grads.push_back(dy);
+  return grads;
 }
 
 void Reference(Form form, const KernelCall& call) {
@@ -105,6 +115,7 @@ void Reference(Form form, const KernelCall& call) {
     view.shape.push_back(n);
     selected.push_back(std::move(view));
   }
+  if (call.in.size() > 3) selected.push_back(call.in[3]);
   RunPart("matmul_tn", call, {{"batch", static_cast<int64_t>(rows.rank()) - 1}}, selected,
           {call.out[0]});
 }
@@ -137,14 +148,19 @@ OpDef RowsDef(Form form) {
   def.infer = [form](const InferArgs& args) { return InferRows(form, args); };
   def.rule = [form](const Op& op) { return RuleOf(form, op); };
   def.gradient = [form](const GradientArgs& args) { return Gradient(form, args); };
-  if (form != kTN) {
+  if (form == kTN) {
+    def.max_operands = 4;
+    def.adds_to = 3;
+    def.in_place = [](int operand, int) { return operand == 3; };
+  } else {
     def.simplify = [form](Builder& b, const Op& op) {
       return AbsorbTranspose(b, op, kNames[form == kNN ? kNT : kNN]);
     };
   }
   def.flops = [form](const Op& op) {
     return static_cast<int64_t>(static_cast<double>(DenseFlops(form, op)) *
-                                op.attrs.Float("density", 1));
+                                op.attrs.Float("density", 1)) +
+           (op.operands.size() > 3 ? op.out().num_elements() : 0);
   };
   def.work_bytes = [form](const Op& op) { return WorkBytes(form, op); };
   def.reference = [form](const KernelCall& call) { Reference(form, call); };

@@ -26,10 +26,11 @@ struct Addend {
     });
   }
 };
-std::optional<Addend> AddendOf(const KernelRequest& r, bool accumulate) {
+std::optional<Addend> AddendOf(const KernelRequest& r, bool accumulate, size_t operand = 2) {
   if (!accumulate) return std::nullopt;
   const TensorView& c = r.call.out[0];
-  return Addend{r.call.in[2].data, c.data, c.num_elements() * DTypeSize(c.dtype), r.call.threads};
+  return Addend{r.call.in[operand].data, c.data, c.num_elements() * DTypeSize(c.dtype),
+                r.call.threads};
 }
 
 // Makes the ends of rows that are longer than the product's zero.
@@ -232,6 +233,7 @@ std::unique_ptr<Kernel> MakeRows(const KernelRequest& r, bool nt, bool tn) {
   config.n = c.shape.back();
   config.transpose_b = nt;
   config.sums = tn;
+  config.accumulate = r.call.in.size() > 3;
   config.bf16 = a.dtype == DType::kBF16;
   config.result_bf16 = c.dtype == DType::kBF16;
   config.threads = r.call.threads;
@@ -248,9 +250,13 @@ std::unique_ptr<Kernel> MakeRows(const KernelRequest& r, bool nt, bool tn) {
   }
   std::shared_ptr<MatmulRows> product = MatmulRows::Create(config);
   if (!product) return nullptr;
-  return MakeKernel([product, a = a.data, b = b.data, c = c.data,
-                     rows = rows.as<const uint8_t>()] { product->Execute(rows, a, b, c); },
-                    product->held_bytes());
+  return MakeKernel(
+      [product, addend = AddendOf(r, config.accumulate, 3), a = a.data, b = b.data, c = c.data,
+       rows = rows.as<const uint8_t>()] {
+        if (addend) addend->Place();
+        product->Execute(rows, a, b, c);
+      },
+      product->held_bytes());
 }
 std::unique_ptr<Kernel> MakeRowsNN(const KernelRequest& r) { return MakeRows(r, false, false); }
 std::unique_ptr<Kernel> MakeRowsNT(const KernelRequest& r) { return MakeRows(r, true, false); }

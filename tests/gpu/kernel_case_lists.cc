@@ -272,6 +272,8 @@ void AddProducts(List& list) {
   list.Add("each", "matmul_rows_nt", {list.F({3, 50, 16}, 1), list.F({3, 9, 16}, 2), chosen});
   list.Add("left for all", "matmul_rows_tn",
            {list.F({1, 50, 9}, 1), list.F({3, 50, 16}, 2), chosen});
+  list.Add("added to", "matmul_rows_tn",
+           {list.F({3, 50, 9}, 1), list.F({3, 50, 16}, 2), chosen, list.F({3, 9, 16}, 4)});
   list.Add("of one", "matmul_rows_tn",
            {list.F({50, 9}, 1), list.F({50, 16}, 2), RandomBools({50}, 3)});
   list.Add("odd", "linear", {list.F({7, 39}, 1), list.F({39, 25}, 2), list.F({25}, 3)});

@@ -63,6 +63,8 @@ void AddMatmulRows(SampleAdder& add) {
   add("matmul_rows_tn", "", {F({3, 4, 5}, 172), F({3, 4, 2}, 180), rows}, density);
   add("matmul_rows_tn", "left for all", {F({1, 4, 5}, 174), F({3, 4, 2}, 180), rows});
   add("matmul_rows_tn", "right for all", {F({3, 4, 5}, 172), F({4, 2}, 181), rows});
+  add("matmul_rows_tn", "added to",
+      {F({3, 4, 5}, 172), F({3, 4, 2}, 180), rows, F({3, 5, 2}, 183)});
   add("matmul_rows_tn", "even", {F({4, 6, 8}, 177), F({4, 6, 4}, 182), even});
 }
 

@@ -134,7 +134,8 @@ struct MatmulRows::State {
     };
     const auto desc = make(false);
     first = dnnl::matmul(desc);
-    if (config.sums && config.rows > most_rows) further = dnnl::matmul(make(true));
+    if (config.accumulate || (config.sums && config.rows > most_rows))
+      further = dnnl::matmul(make(true));
     room_bytes += scratch_bytes;
     held_bytes = room.Reserve(static_cast<size_t>(room_bytes * config.threads));
     return std::string(desc.impl_info_str()).find("ref") == std::string::npos;
@@ -190,15 +191,23 @@ struct MatmulRows::State {
     }
     c += t.begin * config.n * result_size;
     const int64_t elements = t.columns * config.n;
-    if (t.rows == 0) std::memset(c, 0, static_cast<size_t>(elements * result_size));
+    if (t.rows == 0) {
+      if (!config.accumulate) std::memset(c, 0, static_cast<size_t>(elements * result_size));
+      return;
+    }
     std::byte* sums = narrows ? mine + sums_at : c;
+    if (narrows && config.accumulate) {
+      Kernels().cast.bf16_to_f32(reinterpret_cast<const uint16_t*>(c),
+                                 reinterpret_cast<float*>(sums), elements, 1);
+    }
     for (int64_t begin = 0; begin < t.rows; begin += most_rows) {
       const int64_t rows = std::min(most_rows, t.rows - begin);
       Gather(a, config.k, t.places + begin, rows, t.begin, t.columns, slice, left);
       Gather(b, config.n, t.places + begin, rows, 0, config.n, config.n, right);
-      Multiply(Of(rows, t.columns), begin == 0 ? first : further, left, right, sums, scratch);
+      const bool adds = begin > 0 || config.accumulate;
+      Multiply(Of(rows, t.columns), adds ? further : first, left, right, sums, scratch);
     }
-    if (narrows && t.rows > 0) {
+    if (narrows) {
       Kernels().cast.f32_to_bf16(reinterpret_cast<const float*>(sums),
                                  reinterpret_cast<uint16_t*>(c), elements, 1);
     }

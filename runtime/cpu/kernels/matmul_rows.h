@@ -15,6 +15,7 @@ namespace shardc::cpu {
 struct MatmulRowsConfig {
   int64_t rows = 0, k = 0, n = 0;
   bool transpose_b = false, sums = false;
+  bool accumulate = false;   // C += the sums
   bool bf16 = false;         // A and B, else f32; sums are in f32
   bool result_bf16 = false;  // C, rounded once; with `bf16` only
   int threads = 1;

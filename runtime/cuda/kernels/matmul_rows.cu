@@ -4,6 +4,7 @@
 
 #include "runtime/cuda/kernels/matmul_plan.h"
 #include "runtime/cuda/kernels/product.h"
+#include "runtime/cuda/kernels/strided_copy.h"
 #include "runtime/cuda/kernels/vector.h"
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
@@ -121,7 +122,10 @@ KernelPtr MakeRowsTN(const KernelRequest& r) {
   const TensorView &a = r.call.in[0], &b = r.call.in[1], &rows = r.call.in[2], &y = r.call.out[0];
   if (!HasTypes(r)) return nullptr;
   if (y.num_elements() == 0) return NoWork();
-  if (rows.num_elements() == 0) return MakeClear(y);
+  const std::byte* addend = r.call.in.size() > 3 ? r.call.in[3].data : nullptr;
+  if (rows.num_elements() == 0) {
+    return addend ? MakeStretchCopy(y.data, addend, Bytes(y)) : MakeClear(y);
+  }
   auto all = [&](const TensorView& v) {
     Shape shape = rows.shape;
     shape.push_back(v.shape.back());
@@ -141,6 +145,7 @@ KernelPtr MakeRowsTN(const KernelRequest& r) {
   product.from_workspace = true;
   product.a = reinterpret_cast<const std::byte*>(left_bytes - both);
   product.b = reinterpret_cast<const std::byte*>(-both);
+  product.c = addend;
   product.d = y.data;
   return std::make_unique<ProductOfSelected>(MakeProduct(product, nullptr), std::move(select_left),
                                              std::move(select_right), both);

@@ -41,12 +41,14 @@ std::vector<std::byte> BytesOf(const std::vector<float>& v, bool bf16) {
 
 void Check(MatmulRowsConfig c) {
   SCOPED_TRACE(testing::Message() << "nt " << c.transpose_b << " sums " << c.sums << " bf16 "
-                                  << c.bf16 << c.result_bf16 << " threads " << c.threads);
+                                  << c.bf16 << c.result_bf16 << " adds " << c.accumulate
+                                  << " threads " << c.threads);
   const int64_t b_rows = c.sums ? kRows : kK, c_rows = c.sums ? kK : kRows;
   const std::vector<float> a = Numbers(kRows * kK, 1), b = Numbers(kMatrices * b_rows * kN, 2);
   std::vector<uint8_t> chosen(kMatrices * kRows);
   for (size_t i = 0; i < chosen.size(); ++i) chosen[i] = i % 5 == 0 || i % 7 < 5;
-  std::vector<double> want(static_cast<size_t>(kMatrices * c_rows * kN));
+  const std::vector<float> before(static_cast<size_t>(kMatrices * c_rows * kN), 0.75F);
+  std::vector<double> want(before.size(), c.accumulate ? before[0] : 0.0);
   for (int64_t e = 0; e < kMatrices; ++e) {
     const float* mine = &b[static_cast<size_t>(e * b_rows * kN)];
     double* y = &want[static_cast<size_t>(e * c_rows * kN)];
@@ -75,7 +77,7 @@ void Check(MatmulRowsConfig c) {
   if (c.bf16 && !product) GTEST_SKIP() << "this machine's oneDNN has no bf16 product";
   ASSERT_TRUE(product);
   for (int run = 0; run < 2; ++run) {
-    std::vector<std::byte> out(want.size() * static_cast<size_t>(result_size), std::byte{0x7f});
+    std::vector<std::byte> out = BytesOf(before, c.result_bf16);
     product->Execute(chosen.data(), a_bytes.data(), b_bytes.data(), out.data());
     std::vector<float> got(want.size());
     for (size_t i = 0; i < got.size(); ++i) {
@@ -98,10 +100,11 @@ TEST(MatmulRows, AgainstF64) {
     for (bool bf16 : {false, true}) {
       for (bool result_bf16 : {false, true}) {
         if (result_bf16 && !bf16) continue;
-        for (int form : {0, 1, 2}) {
+        for (int form : {0, 1, 2, 3}) {
           MatmulRowsConfig c;
           c.transpose_b = form == 1;
-          c.sums = form == 2;
+          c.sums = form >= 2;
+          c.accumulate = form == 3;
           c.bf16 = bf16;
           c.result_bf16 = result_bf16;
           c.threads = threads;
