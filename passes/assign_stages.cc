@@ -102,7 +102,7 @@ class Assigner {
         layers_(FindLayers(graph)) {}
 
   void Run() {
-    if (static_cast<int64_t>(layers_.size()) < runs_) throw TooFewLayers();
+    if (Fewer()) DivideLayers();
     PlaceByLayers();
     PlaceBeforeLayers();
     const std::vector<int> run_of = RunOfLayers();
@@ -115,19 +115,33 @@ class Assigner {
   }
 
  private:
-  Diagnostic TooFewLayers() const {
-    const auto layers = static_cast<int>(layers_.size());
-    const bool few = layers < stages_;  // whatever the virtual stages
+  bool Fewer() const { return static_cast<int64_t>(layers_.size()) < runs_; }
+
+  void DivideLayers() {
+    const size_t whole = layers_.size();
+    layers_ = FindLayers(graph_, static_cast<size_t>(runs_));
+    if (Fewer()) throw TooFewLayers(whole);
+    const std::string has = whole > 0 ? StrCat(whole, " layers") : "no layer that repeats";
+    graph_.notes.push_back(StrCat("the pipeline over '", spec_.axis, "' has ", Stages(),
+                                  ", and the model ", has,
+                                  ": layers are divided, as into attention and the MLP behind it"));
+  }
+
+  // Of `whole` layers, which have too few parts, too.
+  Diagnostic TooFewLayers(size_t whole) const {
+    const auto parts = static_cast<int>(layers_.size());
+    const bool few = parts < stages_;  // whatever the virtual stages
     std::string fix =
-        StrCat("use ", spec_.axis, "=", std::max(layers, 1), few && layers ? " or less" : "");
-    if (const int most = layers / stages_; !few) {
+        StrCat("use ", spec_.axis, "=", std::max(parts, 1), few && parts ? " or less" : "");
+    if (const int most = parts / stages_; !few) {
       fix = most > 1 ? StrCat("use ", most, " virtual stages or less")
                      : "leave the virtual stages out";
     }
+    std::string has = whole > 0 ? StrCat(whole, " layers") : "no layer that repeats";
+    if (layers_.size() > whole) has += StrCat(whole > 0 ? ", of " : " but ", parts, " parts");
     return Diagnostic(
         "E2120", ExitCode::kBadSpec, few ? spec_.where : spec_.virtual_stages_where,
-        StrCat("the pipeline over '", spec_.axis, "' has ", Stages(), ", and the model has ",
-               layers ? StrCat(layers, " layers") : "no layer that repeats"),
+        StrCat("the pipeline over '", spec_.axis, "' has ", Stages(), ", and the model has ", has),
         fix);
   }
 

@@ -1,38 +1,27 @@
 #include "passes/find_layers.h"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
+#include <numeric>
+#include <optional>
 #include <ranges>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "ir/op_def.h"
+#include "passes/numbered_modules.h"
 #include "passes/numbering.h"
-#include "passes/weights.h"
+#include "passes/terms_of_loss.h"
 
 namespace shardc {
 namespace {
 
-// The same values, elsewhere on the mesh or in another float type: no two layers need agree in
-// that.
-bool OnlyMoves(const Op& op) {
-  if (op.def->elementwise && op.operands.size() == 1 && op.in(0).shape == op.out().shape &&
-      op.in(0).dtype != op.out().dtype) {
-    return IsFloat(op.in(0).dtype) && IsFloat(op.out().dtype);
-  }
-  if (op.def->rule || op.operands.empty() || op.operands.size() != op.results.size()) return false;
-  for (size_t i = 0; i < op.operands.size(); ++i) {
-    if (!op.operands[i]->type.SameTensor(op.results[i]->type)) return false;
-  }
-  return true;
-}
-
 class Finder {
  public:
   Finder(const Graph& graph, std::span<Op* const> all, const Op* end) : graph_(graph), all_(all) {
-    const std::unordered_set<const Op*> aside = TermsAside();
+    const std::unordered_set<const Op*> aside = TermsAside(graph, all);
     for (const auto& input : graph.inputs()) Number(input.get());
     for (Op* op : all) {
       if (op == end) break;
@@ -45,11 +34,17 @@ class Finder {
     taken_.assign(ops_.size(), false);
   }
 
-  std::vector<Layer> Run() {
+  std::vector<Layer> Run(size_t least) {
     FindPostDominators();
     FindSegments();
+    std::vector<Stretch> stretches;
+    for (Repeat best = Best(); best.count > 0; best = Best()) Take(best, stretches);
+    stretches = ByModules(stretches);
+    if (stretches.size() < least) {
+      if (std::vector<Stretch> parts = Parts(); parts.size() > stretches.size()) stretches = parts;
+    }
     std::vector<Layer> layers;
-    for (Repeat best = Best(); best.count > 0; best = Best()) Take(best, layers);
+    for (const Stretch& s : stretches) layers.push_back(LayerOf(s));
     std::sort(layers.begin(), layers.end(),
               [](const Layer& a, const Layer& b) { return a.ops.back()->id < b.ops.back()->id; });
     return layers;
@@ -86,63 +81,6 @@ class Finder {
       if (Known(o.value) && (!last || of(o.value) > of(last))) last = o.value;
     }
     return last;
-  }
-
-  // What is only for terms of the loss that read no weight but those of the others, as they have
-  // that balance experts or keep logits small: ways past the layers that are none of the model's.
-  std::unordered_set<const Op*> TermsAside() const {
-    std::unordered_set<const Op*> aside;
-    const Value* at = graph_.FindOutput("loss");
-    while (at && at->producer && at->type.rank() == 0) {
-      const Op& op = *at->producer;
-      std::vector<const Value*> terms(op.operands.begin(), op.operands.end());
-      std::erase_if(
-          terms, [](const Value* v) { return v->producer && v->producer->name() == "constant"; });
-      if (OnlyMoves(op)) {
-        terms = {op.operands[at->index]};
-      } else if (op.name() == "add" && terms.size() == 2) {
-        const Makers all(all_.begin(), all_.end());
-        const std::unordered_set<const Value*> weights = WeightsOf(all_);
-        const Makers first = MakersOf(terms[0], all), second = MakersOf(terms[1], all);
-        const bool own_first = ReadOwn(weights, first, second),
-                   own_second = ReadOwn(weights, second, first);
-        if (own_first == own_second) break;
-        const Makers &kept = own_first ? first : second, &dropped = own_first ? second : first;
-        std::copy_if(dropped.begin(), dropped.end(), std::inserter(aside, aside.end()),
-                     [&](const Op* maker) { return !kept.contains(maker); });
-        terms = {terms[own_first ? 0 : 1]};
-      } else if (!op.def->elementwise) {
-        break;
-      }
-      if (terms.size() != 1) break;
-      at = terms[0];
-    }
-    return aside;
-  }
-
-  using Makers = std::unordered_set<const Op*>;
-
-  // Those of v that are among `all`.
-  static Makers MakersOf(const Value* v, const Makers& all) {
-    Makers makers;
-    std::vector<const Value*> open = {v};
-    while (!open.empty()) {
-      const Op* op = open.back()->producer;
-      open.pop_back();
-      if (all.contains(op) && makers.insert(op).second) {
-        open.insert(open.end(), op->operands.begin(), op->operands.end());
-      }
-    }
-    return makers;
-  }
-
-  // Whether one of them that is not among `others` reads a weight.
-  static bool ReadOwn(const std::unordered_set<const Value*>& weights, const Makers& makers,
-                      const Makers& others) {
-    return std::ranges::any_of(makers, [&](const Op* op) {
-      return !others.contains(op) &&
-             std::ranges::any_of(op->operands, [&](const Value* v) { return weights.contains(v); });
-    });
   }
 
   // next_[v]: the first value that every way from v to the loss goes through, or to the last
@@ -344,21 +282,40 @@ class Finder {
   // Where one is some segments before the other.
   size_t OpsBetween(int from, int to) const { return At(from).ops_ahead - At(to).ops_ahead; }
 
-  void Take(const Repeat& run, std::vector<Layer>& layers) {
-    int at = run.start;
-    for (size_t i = 0; i < run.count; ++i) {
-      Layer layer;
-      layer.in = values_[at];
-      for (size_t k = 0; k < run.period; ++k) {
-        layer.out = values_[At(at).next];
-        for (Op* op : Between(values_[at], layer.out)) {
-          layer.ops.push_back(op);
-          taken_[op->id] = true;
-        }
-        at = At(at).next;
-      }
-      layers.push_back(std::move(layer));
+  // --- layers
+
+  struct Stretch {
+    int start = -1;
+    size_t segments = 0;
+  };
+
+  int EndOf(const Stretch& s) const {
+    int at = s.start;
+    for (size_t i = 0; i < s.segments; ++i) at = At(at).next;
+    return at;
+  }
+
+  Layer LayerOf(const Stretch& s) {
+    Layer layer{.in = values_[s.start], .out = values_[EndOf(s)], .ops = {}};
+    int at = s.start;
+    for (size_t i = 0; i < s.segments; ++i, at = At(at).next) {
+      for (Op* op : Between(values_[at], values_[At(at).next])) layer.ops.push_back(op);
     }
+    return layer;
+  }
+
+  void Take(const Repeat& run, std::vector<Stretch>& layers) {
+    Stretch s{run.start, run.period};
+    for (size_t i = 0; i < run.count; ++i, s.start = EndOf(s)) Take(s, layers);
+    UpdateTaken();
+  }
+
+  void Take(const Stretch& s, std::vector<Stretch>& layers) {
+    layers.push_back(s);
+    for (const Op* op : LayerOf(s).ops) taken_[op->id] = true;
+  }
+
+  void UpdateTaken() {
     for (size_t i = 0; i < values_.size(); ++i) {
       Segment& s = segments_[i];
       if (s.next < 0 || s.taken) continue;
@@ -366,6 +323,117 @@ class Finder {
         s.taken = s.taken || taken_[op->id];
       }
     }
+  }
+
+  // What repeats only as several modules of a list is divided into these. Modules of a list that
+  // are beside what repeats are layers, too.
+  std::vector<Stretch> ByModules(const std::vector<Stretch>& repeated) {
+    std::vector<Stretch> layers;
+    std::map<int, size_t> segments_of;  // by where a module begins
+    for (const Way& way : Ways()) {
+      const std::vector<Stretch> modules = ModulesOn(way);
+      for (const Stretch& s : modules) segments_of[s.start] = s.segments;
+      TakeFree(modules, layers);
+    }
+    for (const Stretch& whole : repeated) {
+      std::vector<Stretch> parts;
+      Stretch rest = whole;
+      while (rest.segments > 0) {
+        const size_t segments = segments_of[rest.start];
+        if (segments == 0 || segments > rest.segments) break;
+        parts.push_back({rest.start, segments});
+        rest = {EndOf(parts.back()), rest.segments - segments};
+      }
+      if (rest.segments > 0) parts = {whole};
+      layers.insert(layers.end(), parts.begin(), parts.end());
+    }
+    return layers;
+  }
+
+  void TakeFree(const std::vector<Stretch>& stretches, std::vector<Stretch>& layers) {
+    const size_t before = layers.size();
+    for (const Stretch& s : stretches) {
+      int at = s.start;
+      size_t free = 0;
+      while (free < s.segments && Free(at)) ++free, at = At(at).next;
+      if (free == s.segments) Take(s, layers);
+    }
+    if (layers.size() > before) UpdateTaken();
+  }
+
+  // The shortest stretches that give a tensor of the shape of what they take.
+  std::vector<Stretch> Parts() {
+    taken_.assign(ops_.size(), false);
+    for (Segment& s : segments_) s.taken = false;
+    std::vector<Stretch> parts;
+    for (const Way& way : Ways()) {
+      std::vector<Stretch> on_way;
+      for (size_t to = 1, end = 0; to <= way.size(); ++to) {
+        for (size_t from = to; from-- > end;) {
+          if (!Fits(way, from, to)) continue;
+          on_way.push_back({way[from], to - from});
+          end = to;
+        }
+      }
+      TakeFree(on_way, parts);
+    }
+    return parts;
+  }
+
+  using Way = std::vector<int>;
+
+  // From each value to where it meets a way that is longer, the longest first.
+  std::vector<Way> Ways() const {
+    std::vector<int> starts(values_.size());
+    std::iota(starts.begin(), starts.end(), 0);
+    std::ranges::stable_sort(starts, std::greater(), [&](int v) { return At(v).ops_ahead; });
+    std::vector<Way> ways;
+    std::vector<bool> seen(values_.size());
+    for (int start : starts) {
+      Way way;
+      for (int v = start; v >= 0 && At(v).next >= 0 && !seen[v]; v = At(v).next) {
+        seen[v] = true;
+        way.push_back(v);
+      }
+      if (!way.empty()) ways.push_back(std::move(way));
+    }
+    return ways;
+  }
+
+  // Whether the segments [from, to) give a tensor of the shape that they take, and are not cheap.
+  bool Fits(const Way& way, size_t from, size_t to) const {
+    const int in = way[from], out = At(way[to - 1]).next;
+    return values_[in]->type.shape == values_[out]->type.shape &&
+           IsFloat(values_[in]->type.dtype) && At(in).dear_ahead > At(out).dear_ahead;
+  }
+
+  // The innermost module that more than half of the ops are in: of some an exporter says nothing.
+  static std::string ModuleOf(const std::vector<Op*>& ops) {
+    std::map<std::string_view, size_t> inside;
+    for (const Op* op : ops) {
+      const std::string_view site = op->site;
+      for (size_t end = 0; end < site.size(); ++end) {
+        end = std::min(site.find('.', end), site.size());
+        ++inside[site.substr(0, end)];
+      }
+    }
+    std::string_view module;
+    for (const auto& [path, count] : inside) {
+      if (2 * count > ops.size() && path.size() > module.size()) module = path;
+    }
+    return std::string(module);
+  }
+
+  std::vector<Stretch> ModulesOn(const Way& way) {
+    if (way.size() < 2) return {};
+    std::vector<std::string> modules;
+    for (int v : way) modules.push_back(ModuleOf(Between(values_[v], values_[At(v).next])));
+    std::vector<Stretch> stretches;
+    auto fits = [&](size_t from, size_t to) { return Fits(way, from, to); };
+    for (auto [from, to] : NumberedStretches(modules, fits)) {
+      stretches.push_back({way[from], to - from});
+    }
+    return stretches;
   }
 
   const Graph& graph_;
@@ -384,11 +452,11 @@ class Finder {
 }  // namespace
 
 std::vector<Layer> FindLayers(const Graph& graph, std::span<Op* const> ops, const Op* end) {
-  return Finder(graph, ops, end).Run();
+  return Finder(graph, ops, end).Run(0);
 }
 
-std::vector<Layer> FindLayers(const Graph& graph) {
-  return FindLayers(graph, OpsOf(graph), nullptr);
+std::vector<Layer> FindLayers(const Graph& graph, size_t least) {
+  return Finder(graph, OpsOf(graph), nullptr).Run(least);
 }
 
 }  // namespace shardc

@@ -174,6 +174,29 @@ TEST(FindLayers, BesideTermsOfTheLoss) {
   }
 }
 
+// Two kinds take turns: what repeats are two layers, and names tell them apart.
+TEST(FindLayers, OfSeveralKinds) {
+  auto text = [](const std::string& kinds, const std::string& stem) {
+    std::string ops;
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      const std::string in = i == 0 ? "x" : StrCat("v", i - 1),
+                        at = stem == "all" ? stem : StrCat(stem, i);
+      ops += StrCat("%m", i, " = matmul %", in, ", %w {site=\"", at, ".proj\"} : f32[3, 4]\n%n", i,
+                    " = ", kinds[i] == 'a' ? "tanh" : "sin", " %m", i, " {site=\"", at,
+                    "\"} : f32[3, 4]\n%v", i, " = add %", in, ", %n", i, " {site=\"", at,
+                    "\"} : f32[3, 4]\n");
+    }
+    return StrCat("graph @g(%x: f32[3, 4]) -> (%loss) {\n%w = param \"w\" : f32[4, 4]\n", ops,
+                  "%loss = reduce_sum %v", kinds.size() - 1,
+                  " {axes=[0, 1], keepdims=false} : f32[]\n}");
+  };
+  EXPECT_EQ(Layers(text("abab", "h.")), "x-v0(3) v0-v1(3) v1-v2(3) v2-v3(3)");
+  EXPECT_EQ(Layers(text("abab", "of")), "x-v0(3) v0-v1(3) v1-v2(3) v2-v3(3)");
+  EXPECT_EQ(Layers(text("abab", "all")), "x-v1(6) v1-v3(6)");
+  EXPECT_EQ(Layers(text("baaab", "h.")), "x-v0(3) v0-v1(3) v1-v2(3) v2-v3(3) v3-v4(3)");
+  EXPECT_EQ(Layers(text("ab", "h.")), "x-v0(3) v0-v1(3)");
+}
+
 // The second layer reads what the first has inside: nothing is between them.
 TEST(FindLayers, NoneAcrossAShortcut) {
   EXPECT_EQ(Layers(R"(graph @g(%x: f32[3, 4]) -> (%loss) {

@@ -19,6 +19,8 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+using ::testing::Pair;
 
 Graph Model(const std::string& form, const std::string& mesh) {
   Graph graph = BuildGpt(ParseBuiltin("builtin:gpt?hidden=16,heads=2,seq=8,batch=4," + form));
@@ -156,20 +158,40 @@ TEST(PlaceStages, SumsOfTwoStagesAreNotOne) {
   transfers("layers=2,heads=6,kv_heads=2", "pp=2,tp=4", "f16");
 }
 
+// More stages than layers: attention is on one, the MLP on the next.
+TEST(AssignStages, DividesLayers) {
+  Graph graph = Model("layers=2,vocab=32", "pp=4");
+  AssignStages(graph, OverPp());
+  std::map<std::string, std::set<int>> stages;  // by module
+  for (const auto& op : graph.ops()) {
+    if (op->name() == "matmul") stages[op->site].insert(op->stage);
+  }
+  EXPECT_THAT(stages, IsSupersetOf({Pair("transformer.h.0.attn.c_proj", ElementsAre(0)),
+                                    Pair("transformer.h.0.mlp.c_fc", ElementsAre(1)),
+                                    Pair("transformer.h.1.attn.c_attn", ElementsAre(2)),
+                                    Pair("transformer.h.1.mlp.c_proj", ElementsAre(3))}));
+  EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("2 layers: layers are divided")));
+}
+
 TEST(AssignStages, RefusesWhatDoesNotFit) {
-  Graph graph = Model("layers=2,vocab=32", "pp=3");
-  ExpectThrown([&] { AssignStages(graph, OverPp()); }, "E2120", "use pp=2 or less");
+  Graph graph = Model("layers=2,vocab=32", "pp=5");
+  ExpectThrown([&] { AssignStages(graph, OverPp()); }, "E2120", "use pp=4 or less");
   ExpectThrown([&] { AssignStages(graph, OverPp("stage_layers: [1, 1]")); }, "E2120", "s.text");
-  ExpectThrown([&] { AssignStages(graph, OverPp()); }, "E2120", "the model has 2 layers");
-  Graph single = Model("layers=1,vocab=32", "pp=2");
-  ExpectThrown([&] { AssignStages(single, OverPp()); }, "E2120", "has no layer that repeats");
+  ExpectThrown([&] { AssignStages(graph, OverPp()); }, "E2120",
+               "the model has 2 layers, of 4 parts");
+  Graph nothing = ParseAndVerify(R"(mesh [pp=2]
+    graph @g(%x: f32[4, 4]) -> (%y) {
+      %w = param "w" : f32[4, 2]
+      %y = matmul %x, %w : f32[4, 2]
+    })");
+  ExpectThrown([&] { AssignStages(nothing, OverPp()); }, "E2120", "has no layer that repeats");
   graph.mesh = Mesh::Parse("pp=2");
   ExpectThrown([&] { AssignStages(graph, OverPp("stage_layers: [1, 2]")); }, "E2121",
                "deals 3 layers to 2 stages");
-  const std::string interleaved = "virtual_stages: 2";
+  const std::string interleaved = "virtual_stages: 3";
   ExpectThrown([&] { AssignStages(graph, OverPp(interleaved)); }, "E2120",
-               "has 2 stages of 2 virtual ones each, and the model has 2 layers; leave the virtual "
-               "stages out");
+               "has 2 stages of 3 virtual ones each, and the model has 2 layers, of 4 parts; use 2 "
+               "virtual stages or less");
   graph.mesh = Mesh::Parse("dp=2");
   ExpectThrown([&] { AssignStages(graph, OverPp(interleaved)); }, "E2121", "use a mesh with pp=2");
   ExpectThrown([&] { AssignStages(graph, ParseSpec(interleaved, "s")); }, "E2121", "pipeline_axis");
