@@ -240,22 +240,27 @@ class Region {
     return bytes;
   }
 
+  // The value, or the wider copy of it that alone reads it, as it is added.
+  const Value* Term(const Value* v) const {
+    const Op* user = graph_.OnlyUser(v);
+    return user && user->name() == "cast" ? user->result() : v;
+  }
+
   // The sum of the value, or of its wider copy, and others of the type; itself where it is in none.
   const Value* SumOf(const Value* v) const {
-    const Op* user = graph_.OnlyUser(v);
-    const Value* wide = user && user->name() == "cast" ? user->result() : v;
-    const Value* sum = wide;
-    while (AddedTo(sum) && sum->users[0]->out() == wide->type) sum = sum->users[0]->result();
-    return sum == wide ? v : sum;
+    const Value* term = Term(v);
+    const Value* sum = term;
+    while (AddedTo(sum) && sum->users[0]->out() == term->type) sum = sum->users[0]->result();
+    return sum == term ? v : sum;
   }
 
   // Bytes that the reduction of a value at the edge moves. In a sum with another reduction over the
   // same axes one serves both; where that sum is reduced again, over more axes, it goes away when
   // all that is added passes it on. A reduction right behind it takes the axes on.
   double ReducedBytes(const Value* v) const {
-    const Value *sum = v, *joint = nullptr;
+    const Value *term = Term(v), *sum = term, *joint = nullptr;
     while (const Value* other = AddedTo(sum)) {
-      if (ReducedAxes(other) == axes_ && graph_.OnlyUser(other) && other->type == v->type) {
+      if (ReducedAxes(other) == axes_ && graph_.OnlyUser(other) && other->type == term->type) {
         joint = other;
       }
       sum = sum->users[0]->result();

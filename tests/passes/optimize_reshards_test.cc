@@ -306,6 +306,27 @@ TEST(OptimizeReshards, OneOfThemMayBeWideAlready) {
   }
 }
 
+// The narrow one stays for it: behind its wider copy it would be narrow again. So experts in f32
+// are added to shared ones in bf16.
+TEST(OptimizeReshards, OneOfThemMayComeFromFurtherAway) {
+  Check(R"(mesh [tp=2]
+  graph @g(%a: bf16[4, 6@tp], %w: bf16[6@tp, 6], %b: f32[8, 6] partial(tp)) -> (%y) {
+    %0 = reshard %b {why=["experts"]} : f32[8, 6]
+    %1 = reshape %0 {shape=[2, 4, 6]} : f32[2, 4, 6]
+    %2 = reduce_sum %1 {axes=[0], keepdims=false} : f32[4, 6]
+    %3 = matmul %a, %w : bf16[4, 6] partial(tp)
+    %4 = reshard %3 {why=["a product"]} : bf16[4, 6]
+    %5 = cast %4 {to="f32"} : f32[4, 6]
+    %y = add %2, %5 : f32[4, 6]
+  })",
+        R"(
+    CHECK: %1 = reduce_sum %0 {axes=[0], keepdims=false} : f32[4, 6] partial(tp)
+    CHECK-NEXT: %2 = matmul %a, %w : bf16[4, 6] partial(tp)
+    CHECK-NEXT: %3 = cast %2 {to="f32"} : f32[4, 6] partial(tp)
+    CHECK-NEXT: %4 = add %1, %3 : f32[4, 6] partial(tp)
+    CHECK-NEXT: %5 = reshard %4 {for="reduce_sum", why=["experts", "partial through reduce_sum", "a product"]} : f32[4, 6])");
+}
+
 // The outputs of all experts: one reduction of their sum, and a small one for the weights'
 // gradient. Of the bias each rank adds its share.
 TEST(OptimizeReshards, ASumOverExpertsIsReducedWithTheBiasInside) {
