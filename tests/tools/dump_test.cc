@@ -252,7 +252,7 @@ TEST_F(CompileTest, UsageMistakes) {
       "  %y = matmul %x, %w : f32[1, 2]\n"
       "}\n");
   EXPECT_THAT(Tool("compile g.shardc -o plan --loss none --freeze '*lora*'").err,
-              HasSubstr("computed 'val_0' from a parameter: all keep their names in an export"));
+              HasSubstr("computed 'val_0' from a parameter: compile with --module FILE"));
   Fails("--freeze '*' --optimizer sgd", 2, {"E6102", "no gradient to step along"});
   Fails("--loss none --drop logits", 2, {"E6110", "nothing is left for the plan to compute"});
   Fails("--recompute some", 2, {"E6109", "use none, selective, gathers or full"});
