@@ -279,6 +279,20 @@ void RandomOps::Tn() {
   Make("matmul_tn", {a, Leaf(b)}, {{"batch", batch}});
 }
 
+void RandomOps::Rows() {
+  Value* a = Tempered(FloatOfRank(3), 9);
+  if (!a) return;
+  const std::string op =
+      dice_.Pick<std::string>({"matmul_rows", "matmul_rows_nt", "matmul_rows_tn"});
+  Shape rows = ShapeOf(a), b = rows;
+  const int64_t k = Last(a), n = dice_.Pick(sizes_);
+  rows.pop_back();
+  if (op != "matmul_rows_tn") b[b.size() - 2] = op == "matmul_rows_nt" ? n : k;
+  b.back() = op == "matmul_rows_nt" ? k : n;
+  if (dice_.Chance(20)) b[0] = 1;
+  if (Value* chosen = Make("less", {Leaf(rows), Scalar(0.2)})) Make(op, {a, Leaf(b), chosen});
+}
+
 std::vector<std::string> RandomOps::ElementwiseOps(int operands) {
   std::vector<std::string> names;
   for (const OpDef* def : AllOpDefs()) {
@@ -523,7 +537,7 @@ void RandomOps::Step() {
       {3, &RandomOps::Scatter},      {2, &RandomOps::TopK},       {2, &RandomOps::CrossEntropy},
       {4, &RandomOps::Attention},    {3, &RandomOps::Residual},   {1, &RandomOps::Dropout},
       {2, &RandomOps::SumSquares},   {2, &RandomOps::Cast},       {3, &RandomOps::TrailingNorm},
-      {2, &RandomOps::SpreadConcat}, {3, &RandomOps::Heads}};
+      {2, &RandomOps::SpreadConcat}, {3, &RandomOps::Heads},      {4, &RandomOps::Rows}};
   static const int64_t kSum = std::accumulate(kMakers.begin(), kMakers.end(), int64_t{0},
                                               [](int64_t s, auto& m) { return s + m.first; });
   int64_t at = dice_.Between(0, kSum - 1);

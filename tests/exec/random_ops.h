@@ -44,6 +44,7 @@ class RandomOps : public GraphMaker {
   void Linear();
   void Batched();
   void Tn();
+  void Rows();
   std::vector<std::string> ElementwiseOps(int operands);
   void Unary();
   Shape BroadcastableTo(Shape shape);

@@ -12,20 +12,19 @@ namespace {
 
 constexpr int64_t kPlace = 256;
 
-// T: any type of the elements' size.
 template <typename T>
 struct ClearRows {
   T* y;
   const uint8_t* chosen;
   int64_t cols;
   __device__ void operator()(int64_t i) const {
-    if (chosen[i / cols] == 0) y[i] = T{};
+    if (chosen[i / cols] == 0) y[i] = Narrow<T>(Wide<T>(0));
   }
 };
 
 KernelPtr MakeClearRows(const KernelRequest& r) {
   const TensorView& y = r.call.out[0];
-  return DispatchSize(y.dtype, [&](auto t) {
+  return DispatchFloat(y.dtype, [&](auto t) {
     using F = ClearRows<decltype(t)>;
     F f{y.as<decltype(t)>(), In<uint8_t>(r, 2), y.shape.back()};
     return MakeKernel([f, n = y.num_elements()](const Launch& launch) {
@@ -46,14 +45,14 @@ struct SelectRows {
   __device__ void operator()(int64_t i) const {
     int64_t at[1];
     Locate(walk, i, at);
-    to[i] = chosen[i / cols] != 0 ? from[at[0]] : T{};
+    to[i] = chosen[i / cols] != 0 ? from[at[0]] : Narrow<T>(Wide<T>(0));
   }
 };
 KernelPtr MakeSelect(const KernelRequest& r, size_t operand, const Shape& all, int64_t offset) {
   const TensorView& from = r.call.in[operand];
   const auto walk = MakeWalk(all, {StretchedStrides(from.shape, all)});
   if (!walk) return nullptr;
-  return DispatchSize(from.dtype, [&](auto t) {
+  return DispatchFloat(from.dtype, [&](auto t) {
     using F = SelectRows<decltype(t)>;
     F f{*walk, from.as<const decltype(t)>(), In<uint8_t>(r, 2), nullptr, all.back()};
     return MakeKernel([f, offset, n = NumElements(all)](const Launch& launch) {
