@@ -125,8 +125,8 @@ int64_t DenseFlops(Form form, const Op& op) {
   return 2 * op.out().num_elements() * (form == kTN ? a[a.size() - 2] : a.back());
 }
 
-// Chosen rows beside each other, of operands and result, so many at a time; and of a sum in halves
-// that takes several times, part of the sum (runtime/cpu/kernels/matmul_rows.cc).
+// Chosen rows beside each other, of operands and result, so many at a time, and where they are; and
+// of a sum in halves that takes several times, part of it (runtime/cpu/kernels/matmul_rows.cc).
 int64_t WorkBytes(Form form, const Op& op) {
   constexpr int64_t kRows = 1024, kSumRows = 512;
   auto size = [](const TensorType& t) {
@@ -134,10 +134,11 @@ int64_t WorkBytes(Form form, const Op& op) {
   };
   const TensorType &a = op.in(0), &b = op.in(1), &y = op.out();
   const int64_t all = op.in(2).shape.back(), rows = std::min(all, kRows), k = a.shape.back();
-  if (form != kTN) return rows * (k * size(a) + y.shape.back() * size(y));
+  const int64_t places = 8 * op.in(2).num_elements();
+  if (form != kTN) return rows * (k * size(a) + y.shape.back() * size(y)) + places;
   const int64_t n = b.shape.back(),
                 sum = all > kRows && size(y) < 4 ? 4 * std::min(k, kSumRows) * n : 0;
-  return rows * (k + n) * size(a) + sum;
+  return rows * (k + n) * size(a) + sum + places;
 }
 
 OpDef RowsDef(Form form) {

@@ -65,7 +65,6 @@ struct MatmulRows::State {
   dnnl::stream stream;
   dnnl::matmul first, further;  // the latter adds to what is there
   int64_t scratch_bytes = 0;    // of oneDNN, at the end of what a thread has
-  std::vector<int64_t> places;
   std::vector<Task> tasks;
   bool has_run = false;  // whatever code it makes is made
 
@@ -88,7 +87,6 @@ struct MatmulRows::State {
         c.sums ? most_rows * size : (c.transpose_b ? ld : most_rows) * result_size;
     sums_at = right_at + Padded(right * c.n);
     room_bytes = sums_at + (narrows ? Padded(slice * c.n * 4) : 0);
-    places.reserve(c.matrices.size() * static_cast<size_t>(c.rows));
   }
 
   struct Descs {
@@ -137,7 +135,8 @@ struct MatmulRows::State {
     if (config.accumulate || (config.sums && config.rows > most_rows))
       further = dnnl::matmul(make(true));
     room_bytes += scratch_bytes;
-    held_bytes = room.Reserve(static_cast<size_t>(room_bytes * config.threads));
+    const int64_t places = static_cast<int64_t>(config.matrices.size()) * config.rows;
+    held_bytes = room.Reserve(static_cast<size_t>(room_bytes * config.threads + 8 * places));
     return std::string(desc.impl_info_str()).find("ref") == std::string::npos;
   }
 
@@ -213,16 +212,15 @@ struct MatmulRows::State {
     }
   }
 
-  void FindTasks(const uint8_t* chosen) {
-    places.clear();
+  // Notes where the chosen rows of each matrix are from `places` on.
+  void FindTasks(const uint8_t* chosen, int64_t* places) {
     tasks.clear();
     for (const MatmulRowsConfig::Matrix& matrix : config.matrices) {
-      const size_t before = places.size();
+      const int64_t* mine = places;
       for (int64_t i = 0; i < config.rows; ++i) {
-        if (*chosen++ != 0) places.push_back(i);
+        if (*chosen++ != 0) *places++ = i;
       }
-      const int64_t* mine = places.data() + before;  // it has all the room that it may need
-      const auto count = static_cast<int64_t>(places.size() - before);
+      const int64_t count = places - mine;
       if (config.sums) {
         for (int64_t k = 0; k < config.k; k += slice) {
           tasks.push_back({matrix, mine, count, k, std::min(slice, config.k - k)});
@@ -249,13 +247,13 @@ struct MatmulRows::State {
 
   void RunAll(const uint8_t* chosen, const std::byte* a, const std::byte* b, std::byte* c) {
     if (!std::exchange(has_run, true)) CheckRoomForCode();
-    FindTasks(chosen);
+    auto* const all = static_cast<std::byte*>(room.data());  // not that of another thread
+    FindTasks(chosen, reinterpret_cast<int64_t*>(all + room_bytes * config.threads));
     if (!config.sums) ClearOthers(chosen, c);
     // Which thread has which task decides nothing but the time.
     std::atomic<size_t> next = 0;
     std::atomic<int> status = dnnl_success;
     omp_set_num_threads(1);
-    auto* const all = static_cast<std::byte*>(room.data());  // not that of another thread
     ParallelChunks(config.threads, config.threads, [&](int64_t chunk, int64_t) {
       std::byte* mine = all + chunk * room_bytes;
       for (size_t i = next++; i < tasks.size(); i = next++) {
