@@ -1,5 +1,6 @@
 #include "ir/builder.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "ir/op_def.h"
@@ -42,7 +43,9 @@ Value* OpMaker::BroadcastTo(Value* a, Shape shape) {
 Value* OpMaker::Slice(Value* a, int dim, int64_t from, int64_t to, int64_t step) {
   Ints starts(a->type.shape.size(), 0), limits = a->type.shape, steps(starts.size(), 1);
   if (from == 0 && to == limits[dim] && step == 1) return a;
-  starts[dim] = from, limits[dim] = to, steps[dim] = step;
+  // A step beyond the dim, which no slice has, takes one element as one of its size does.
+  steps[dim] = std::min(step, std::max<int64_t>(limits[dim], 1));
+  starts[dim] = from, limits[dim] = to;
   return Make("slice", {a}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
 }
 

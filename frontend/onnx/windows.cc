@@ -128,7 +128,8 @@ Value* Shifted(NodeContext& c, Value* x, const Window& w, const Ints& offset) {
   for (size_t d = 0; d < w.dims(); ++d) {
     starts.push_back(offset[d] * w.dilation[d]);
     limits.push_back(starts.back() + (w.out[d] - 1) * w.stride[d] + 1);
-    steps.push_back(w.stride[d]);
+    // As Slice of OpMaker: one window may have a stride beyond the dim.
+    steps.push_back(std::min(w.stride[d], x->type.shape[d + 2]));
   }
   return c.Make("slice", {x}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
 }

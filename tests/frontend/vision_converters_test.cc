@@ -43,6 +43,23 @@ TEST_F(VisionConverters, WindowsThatAreValidArePaddedByNothing) {
   EXPECT_EQ(Evaluate()[0].shape(), (Shape{1, 1, 3}));
 }
 
+// A stride beyond the dim is one window, as of the pools of a small clip.
+TEST_F(VisionConverters, AWindowMayHaveAStrideBeyondItsInput) {
+  for (const char* op : {"MaxPool", "AveragePool", "Conv"}) {
+    Restart(19);
+    Input("x", {1, 1, 2, 4});
+    inputs_["x"] = HostTensor::Of<double>({1, 1, 2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});
+    const bool conv = std::string(op) == "Conv";
+    if (conv) Input("w", {1, 1, 1, 1});
+    inputs_["w"] = HostTensor::Of<double>({1, 1, 1, 1}, {1});
+    NodeProto& node = Node(op, conv ? Strings{"x", "w"} : Strings{"x"});
+    SetInts(node, "kernel_shape", {1, 1});
+    SetInts(node, "strides", {3, 3});
+    if (!conv) SetInts(node, "dilations", {5, 5});
+    EXPECT_EQ(Evaluate()[0], HostTensor::Of<double>({1, 1, 1, 2}, {1, 4})) << op;
+  }
+}
+
 TEST_F(VisionConverters, PoolsThatFitNothingAreRefused) {
   Input("x", {1, 2, 5});
   Node("MaxPool", {"x"});
