@@ -42,7 +42,7 @@ const Ints& DimsOf(const Asked& asked, const TensorType& type, const CountedDims
   const int dim = asked.cut.dim;
   if (dim < -rank || dim >= rank) {
     throw asked.Refused(
-        "E2103", StrCat(", which has the shape ", ShapeToString(type.shape)),
+        "E2103", StrCat(" does not exist: its shape is ", ShapeToString(type.shape)),
         rank == 0 ? "a scalar cannot be cut; match less"
                   : StrCat("name a dim from ", -rank, " to ", rank - 1, ", or match less"));
   }

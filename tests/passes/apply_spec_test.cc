@@ -384,10 +384,10 @@ TEST(ApplySpec, NotesRulesThatAreLeftNothing) {
 
 TEST(ApplySpec, RefusesDimsThatDoNotFit) {
   Refused(R"(param { match: "*fc.*" shard_spec { dims: 1 axes: "tp" } })", "E2103",
-          "dim 1 of parameter 'h.0.fc.bias', which has the shape [8]");
+          "dim 1 of parameter 'h.0.fc.bias' does not exist: its shape is [8]");
   Refused(R"(param { match: "*fc.weight" shard_spec { dims: -3 axes: "tp" } })", "E2103", "dim -3");
   Refused(R"(input { match: "scale" shard_spec { dims: 0 axes: "tp" } })", "E2103",
-          "input 'scale', which has the shape []");
+          "input 'scale' does not exist: its shape is []");
   Refused(R"(input { match: "scale" shard_spec { dims: 0 axes: "tp" } })", "E2103",
           "a scalar cannot be cut");
   Refused(R"(param { match: "*fc.*" shard_spec { dims: 1 axes: "tp" } })", "E2103",
