@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "ir/fixed_tensor.h"
 #include "ir/graph.h"
 
 namespace shardc {
@@ -27,6 +28,7 @@ struct ImportOptions {
   std::map<std::string, int64_t> bind;  // the file's symbols: {"batch", 2}
   std::map<std::string, Shape> shapes;  // by input name
   ModuleParams module = {};             // empty: nothing is known of it
+  FixedTensors* fixed = nullptr;        // where to put what the file has as constants, if anywhere
 };
 
 // A forward graph of plain ops with static shapes; inputs and outputs keep their names, parameters
@@ -50,7 +52,7 @@ struct ImportOptions {
 //   E1305  a function of the model cannot be written out
 //   E1306  integer overflow or division by zero in constants
 //   E1307  control flow that depends on data
-//   E1308  a name that nothing makes before it is read, or that is made twice
+//   E1308  a name that nothing makes before it is read, that is made twice, or that is not UTF-8
 //   E1401  external data: outside the folder, linked, missing, too short
 //   E1402  a tensor whose type, dims and data do not fit each other
 //   E1403  the module's tensors are not those that were exported

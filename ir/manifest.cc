@@ -99,6 +99,12 @@ proto::Manifest Encode(const Manifest& manifest) {
   memory->set_kernels_bytes(manifest.kernels_bytes);
   for (const std::string& n : manifest.notes) out.add_note(n);
   for (const ManifestState& s : manifest.states) Encode(s, manifest.mesh, out.add_state());
+  for (const auto& [name, tensor] : manifest.fixed) {
+    proto::ManifestFixed* fixed = out.add_fixed();
+    fixed->set_name(name);
+    fixed->set_dtype(std::string(DTypeName(tensor.dtype)));
+    fixed->set_checksum(tensor.checksum);
+  }
   for (const ManifestFile& f : manifest.files) {
     proto::ManifestFile* file = out.add_file();
     file->set_path(f.path);
@@ -141,6 +147,10 @@ class ManifestReader {
     m.kernels_bytes = proto_.memory_per_rank().kernels_bytes();
     m.notes.assign(proto_.note().begin(), proto_.note().end());
     for (int i = 0; i < proto_.state_size(); ++i) m.states.push_back(State(i));
+    for (int i = 0; i < proto_.fixed_size(); ++i) {
+      const proto::ManifestFixed& f = proto_.fixed(i);
+      m.fixed[f.name()] = {ReadDType(f.dtype(), At("fixed", i)), f.checksum()};
+    }
     for (const proto::ManifestFile& f : proto_.file()) {
       m.files.push_back({f.path(), f.bytes(), f.checksum()});
     }
@@ -179,6 +189,12 @@ class ManifestReader {
     return out;
   }
 
+  static DType ReadDType(const std::string& name, const std::string& where) {
+    std::optional<DType> dtype = ParseDType(name);
+    if (!dtype) Fail(where, "'" + name + "' is not a dtype");
+    return *dtype;
+  }
+
   static Shape ReadShape(const pb::RepeatedField<int64_t>& dims, DType dtype,
                          const std::string& where) {
     Shape shape(dims.begin(), dims.end());
@@ -203,9 +219,7 @@ class ManifestReader {
     out.merged.assign(s.merged().begin(), s.merged().end());
     out.piece_of = s.piece_of();
     out.role = s.role();
-    std::optional<DType> dtype = ParseDType(s.dtype());
-    if (!dtype) Fail(where, "'" + s.dtype() + "' is not a dtype");
-    out.dtype = *dtype;
+    out.dtype = ReadDType(s.dtype(), where);
     out.shape = ReadShape(s.shape(), out.dtype, where);
     if (!out.transpose_of.empty() && out.shape.size() != 2) {
       Fail(where, StrCat("of shape ", ShapeToString(out.shape), " has no transpose"));

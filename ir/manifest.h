@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/fixed_tensor.h"
 #include "ir/mesh.h"
 #include "ir/program.h"
 
@@ -52,6 +53,7 @@ struct Manifest {
   bool has_weights = false;
   std::vector<ManifestState> states;
   std::vector<ManifestFile> files;  // all but the manifest
+  FixedTensors fixed;               // constants of the model's file
   std::vector<std::string> notes;
   // Bytes on one rank; of a pipeline, of the stage that needs most in all.
   int64_t weights_bytes = 0, gradients_bytes = 0, activations_bytes = 0, arena_bytes = 0;

@@ -237,6 +237,7 @@ class PlanWriter {
     m.mesh = graph_.mesh;
     m.pipeline_axis = graph_.pipeline_axis;
     m.has_weights = options_.write_weights;
+    m.fixed = options_.fixed;
     m.notes = graph_.notes;
     m.files = files_;
     for (const Op* op : states_) m.states.push_back(DescribeState(*op));

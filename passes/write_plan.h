@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "ir/fixed_tensor.h"
 #include "ir/graph.h"
 #include "passes/emit.h"
 
@@ -11,6 +12,7 @@ namespace shardc {
 
 struct PlanOptions {
   std::string model, spec;  // for the manifest: what was compiled
+  FixedTensors fixed;       // for the manifest
   bool write_weights = true;
   // Called before each file and each tensor; may throw to give up.
   std::function<void()> on_way;

@@ -150,7 +150,8 @@ void RunCompile(CompileOptions& o) {
   const Mesh given = Mesh::Parse(o.mesh);
   Spec spec = LoadSpecFor(o, given);
   Override(spec, o);
-  Graph graph = LoadModel(o.model, o.binding);
+  FixedTensors fixed;
+  Graph graph = LoadModel(o.model, o.binding, fixed);
   // A graph in text form may bring a mesh.
   const Mesh mesh = MeshFor(spec, given.num_axes() > 0 ? given : graph.mesh);
   timer.Lap("load model");
@@ -174,6 +175,7 @@ void RunCompile(CompileOptions& o) {
   PlanOptions plan;
   plan.model = o.model;
   plan.spec = spec.name;
+  plan.fixed = std::move(fixed);
   plan.write_weights = o.weights == "split";
   if (!o.annotate.empty()) Annotate(graph, placement, o);
   WriteInterruptibly(graph, programs, plan, o.out);

@@ -103,7 +103,7 @@ ModuleParams ReadModule(const std::string& path) {
 
 }  // namespace
 
-Graph LoadModel(const std::string& model, const ModelOptions& options) {
+Graph LoadModel(const std::string& model, const ModelOptions& options, FixedTensors& fixed) {
   const int64_t smallest = IsBuiltin(model) ? 1 : 0;
   auto bind = ParseBindings(options, smallest);
   auto shapes = ParseShapes(options, smallest);
@@ -135,7 +135,7 @@ Graph LoadModel(const std::string& model, const ModelOptions& options) {
   }
   ModuleParams module;
   if (!options.module.empty()) module = ReadModule(options.module);
-  Graph graph = ImportOnnx(model, {std::move(bind), std::move(shapes), std::move(module)});
+  Graph graph = ImportOnnx(model, {std::move(bind), std::move(shapes), std::move(module), &fixed});
   // Before patterns are recovered: what drops nothing stands in the way of none.
   SetDropout(graph, options.dropout);
   RecoverPatterns(graph);

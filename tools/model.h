@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "frontend/dropout.h"
+#include "ir/fixed_tensor.h"
 #include "ir/graph.h"
 
 namespace shardc {
@@ -18,7 +19,8 @@ struct ModelOptions {
 };
 
 // The forward graph with patterns recovered. Throws Diagnostic E6104 for bindings that do not
-// parse, and whatever the frontend throws. `module` is for an ONNX file.
-Graph LoadModel(const std::string& model, const ModelOptions& options);
+// parse, and whatever the frontend throws. `fixed` becomes the constants of an ONNX
+// file, for which `module` is, too.
+Graph LoadModel(const std::string& model, const ModelOptions& options, FixedTensors& fixed);
 
 }  // namespace shardc

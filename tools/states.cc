@@ -110,6 +110,7 @@ class Checkpoint {
         source_[state.name] = Find(state, program.buffers[state.buffer]);
       }
     }
+    CheckFixed();
     CheckOptimizer();
   }
 
@@ -133,7 +134,8 @@ class Checkpoint {
       notes.push_back(path_ + " has no state of the optimizer, which begins anew");
     }
     for (const auto& [name, entry] : file_.entries()) {
-      if (!used.contains(name) && !IsAlias(name)) unused.insert(name);
+      if (!used.contains(name) && !IsAlias(name) && !plan_.manifest.fixed.contains(name))
+        unused.insert(name);
     }
     for (const auto& [name, dtype] : file_.unread()) {
       if (!IsAlias(name)) unused.insert(name);
@@ -189,6 +191,19 @@ class Checkpoint {
     if (!entry.shape.empty() || entry.dtype == DType::kBool) return false;
     const double value = file_.Read(name).AsDouble(0);
     return value >= 0 && value == std::floor(value) && value <= 0x1p53;
+  }
+
+  // What the plan holds as a constant. Of a narrower type it may have been rounded.
+  void CheckFixed() const {
+    for (const auto& [name, fixed] : plan_.manifest.fixed) {
+      auto entry = file_.entries().find(name);
+      if (entry == file_.entries().end() || !IsFloat(entry->second.dtype)) continue;
+      if (DTypeSize(entry->second.dtype) < DTypeSize(fixed.dtype)) continue;
+      if (FixedTensorOf(Converted(file_.Read(name), fixed.dtype)) == fixed) continue;
+      throw Unfit(StrCat("'", name, "' is not as in the model that was compiled, and the plan ",
+                         "holds that as a constant"),
+                  "export the model with what the file has, and compile it again");
+    }
   }
 
   // The file is then of the module, whose tensor of the param's name holds other numbers.

@@ -155,7 +155,7 @@ class Importer {
       auto raw = of_model ? model_.raw.find(i) : model_.raw.end();
       const Bytes* bytes = raw == model_.raw.end() ? nullptr : &raw->second;
       conversion_.values[t.name()] =
-          params.Has(t.name()) ? AddParam(t, bytes, params) : AddConstant(t, bytes);
+          params.Has(t.name()) ? AddParam(t, bytes, params) : AddConstant(t, bytes, params);
     }
     for (const auto& [copy, first] : params.copies) {
       auto it = conversion_.values.find(first);
@@ -188,9 +188,12 @@ class Importer {
     return conversion_.builder.Param(t.name(), type.dtype, type.shape, std::move(more));
   }
 
-  Value* AddConstant(const TensorProto& t, const Bytes* bytes) {
+  Value* AddConstant(const TensorProto& t, const Bytes* bytes, const Parameters& params) {
     conversion_.builder.site.clear();
-    Value* value = conversion_.builder.Constant(conversion_.reader.Read(t, bytes));
+    HostTensor tensor = conversion_.reader.Read(t, bytes);
+    if (options_.fixed && Contains(params.constants, t.name()))
+      (*options_.fixed)[t.name()] = FixedTensorOf(tensor);
+    Value* value = conversion_.builder.Constant(std::move(tensor));
     value->name = t.name();
     if (IsNarrow(t.data_type())) conversion_.narrow[t.name()] = t.data_type();
     return value;

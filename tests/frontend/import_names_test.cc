@@ -205,6 +205,21 @@ TEST_F(DynamoNames, ABiasOfZerosThatWasLeftOutIsAParameter) {
   EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("4 biases of zeros"), HasSubstr("'none.bias'")));
 }
 
+// A file of the module's tensors is held to those that the graph has as constants.
+TEST_F(DynamoNames, WhatIsKeptAsAConstantIsTold) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("a.bias", {2}, {2, 3});
+  m.Floats("table", {2, 2}, {1, 2, 3, 4});
+  m.Node("Add", {"x", "a.bias"}, {"h"});
+  m.Node("Mul", {"h", "table"}, {"y"});
+  m.Output("y");
+  FixedTensors fixed;
+  Import(m.proto, {{}, {}, {}, &fixed});
+  const auto table = HostTensor::Of<float>({2, 2}, {1, 2, 3, 4});
+  EXPECT_EQ(fixed, (FixedTensors{{"table", FixedTensorOf(table)}}));
+}
+
 // As of a batch norm, folded into the matrix before it, which keeps its name.
 TEST_F(DynamoNames, WhatWasComputedIntoAnotherTensorIsSaidOfThat) {
   Model m;

@@ -30,6 +30,7 @@ Manifest Sample() {
   m.inputs_bytes = 6;
   m.kernels_bytes = 7;
   m.notes = {"folded 3 constants"};
+  m.fixed["norm.mean"] = {DType::kBF16, "00ff"};
   ManifestState w;
   w.name = "h.0.attn.c_attn.weight";
   w.is_param = true;
@@ -106,6 +107,7 @@ TEST_F(ManifestTest, RoundTrip) {
     EXPECT_EQ(a.transpose_of, b.transpose_of);
     EXPECT_EQ(a.merged, b.merged);
   }
+  EXPECT_EQ(r.fixed, m.fixed);
   ASSERT_EQ(r.files.size(), m.files.size());
   for (size_t i = 0; i < m.files.size(); ++i) {
     EXPECT_EQ(std::tie(m.files[i].path, m.files[i].bytes, m.files[i].checksum),

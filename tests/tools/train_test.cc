@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "ir/manifest.h"
 #include "ir/npy.h"
 #include "ir/safetensors.h"
 #include "tests/ir/op_samples.h"
@@ -170,6 +171,31 @@ TEST_F(TrainTest, LoadsNoTensorThatTheExporterComputedOthersInto) {
   EXPECT_EQ(Tool("run " + run).exit, 0);
   WriteSafetensors(Path("w.safetensors"), {{"l.weight", w}, {"n.mean", w}});
   RunFails(run, 2, {"E4010", "has 'n.mean', which the exporter of the model computed into"});
+}
+
+// As a batch norm's running means, which training moves.
+TEST_F(TrainTest, LoadsNoFileWhoseConstantsAreOthers) {
+  Write("g.shardc",
+        "graph @g(%x: f32[1, 2]) -> (%y) {\n"
+        "  %w = param \"l.weight\" : f32[2, 2]\n"
+        "  %y = matmul %x, %w : f32[1, 2]\n"
+        "}\n");
+  Compile("plan", "--loss none --weights none", "g.shardc");
+  const auto mean = HostTensor::Of<float>({2}, {.1f, 2}),
+             other = HostTensor::Of<float>({2}, {1, 2});
+  Manifest manifest = ReadManifest(ManifestPath(Path("plan")));
+  manifest.fixed["mean"] = FixedTensorOf(mean);
+  WriteManifest(manifest, ManifestPath(Path("plan")));
+  WriteNpy(Path("x.npy"), HostTensor::Of<float>({1, 2}, {1, 10}));
+  const auto w = HostTensor::Of<float>({2, 2}, {1, 2, 3, 4});
+  const std::string run = "plan --input x=@x.npy --load w.safetensors";
+  for (const HostTensor& same : {mean, As(mean, DType::kF64), As(mean, DType::kBF16)}) {
+    WriteSafetensors(Path("w.safetensors"), {{"l.weight", w}, {"mean", same}});
+    const ToolResult r = Tool("run " + run);
+    EXPECT_EQ(r.exit, 0) << r.err;
+  }
+  WriteSafetensors(Path("w.safetensors"), {{"l.weight", w}, {"mean", other}});
+  RunFails(run, 2, {"E4010", "'mean' is not as in the model that was compiled"});
 }
 
 // Also where f32 has no next whole number, and from checkpoints that have the count in f32.
