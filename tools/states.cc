@@ -251,8 +251,10 @@ class Checkpoint {
       }
       std::vector<std::string> have;
       for (const auto& [n, entry] : file_.entries()) have.push_back(n);
-      const std::string near = DidYouMean(names[0], have);
-      throw Unfit(StrCat("has no tensor '", names[0], "', a parameter of the plan"),
+      const std::string& of_module = s.transpose_of;
+      const std::string near = DidYouMean(of_module.empty() ? names[0] : of_module, have);
+      throw Unfit(StrCat("has no tensor '", names[0], "', a parameter of the plan",
+                         of_module.empty() ? "" : ", nor the module's '" + of_module + "'"),
                   StrCat(near, near.empty() ? "" : " ",
                          "give a file that --save-params or --save-checkpoint wrote, or that has "
                          "the model's names"));

@@ -149,6 +149,17 @@ TEST_F(TrainTest, LoadsUnderOtherNamesOnlyWhatIsEqual) {
   }
   WriteSafetensors(Path("w.safetensors"), {{"l.weight", turned}});
   RunFails(run, 2, {"E4010", "has 'l.weight' and no 'val_0', which the exporter"});
+  Write("t.shardc",
+        "graph @g(%x: f32[1, 2]) -> (%y) {\n"
+        "  %w = param \"val_0\" {aliases=[\"l.weight\"], source_aliases=[\"l.weight\"], "
+        "transpose_of=\"l.weight\"} : f32[2, 2]\n"
+        "  %y = matmul %x, %w : f32[1, 2]\n"
+        "}\n");
+  Compile("turned", "--loss none --weights none", "t.shardc");
+  WriteSafetensors(Path("w.safetensors"), {{"l.weights", turned}});
+  RunFails("turned --input x=@x.npy --load w.safetensors", 2,
+           {"has no tensor 'val_0', a parameter of the plan, nor the module's 'l.weight'",
+            "did you mean 'l.weights'?"});
   for (const char* name : {"tied", "l.weight"}) {
     WriteSafetensors(Path("w.safetensors"), {{"val_0", w}, {name, other}});
     RunFails(run, 2, {"E4010", "'val_0' and '" + std::string(name) + "' are one parameter"});
