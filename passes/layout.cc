@@ -135,6 +135,8 @@ std::optional<DimSharding> LiftToDim(const ShardingRule& rule, const DimFactors&
       return std::nullopt;
     }
   }
+  // Blocks that lie across elements of the factors before would be dealt out otherwise.
+  if (Product(rule, factors, last.at, last.at + 1) % dim.granule != 0) return std::nullopt;
   dim.granule *= Product(rule, factors, last.at + 1, factors.factors.size());
   int64_t left = Product(rule, factors, 0, first.at);
   if (left > 1) dim.segments.assign(left, size / left);

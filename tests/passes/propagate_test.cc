@@ -293,5 +293,20 @@ TEST(Provenance, LongChainsAreShortenedInTheMiddle) {
             (std::vector<std::string>{"0", "1", "2", "... 4 more ops ...", "7", "8", "9"}));
 }
 
+// Seven blocks of 3 over a and b are not what b cuts of each 7 that a has.
+TEST(Propagate, BlocksAcrossDimsAreNoCutOfThese) {
+  CheckPasses(R"(mesh [a=3, b=2]
+  graph @g(%x: f32[7@(a,b), 3]) -> (%y) {
+    %0 = reshape %x {shape=[21]} : f32[21]
+    %1 = relu %0 : f32[21]
+    %2 = reshape %1 {shape=[3, 7]} : f32[3, 7]
+    %y = relu %2 : f32[3, 7]
+  })",
+              "propagate,insert_reshards", R"(
+    CHECK: %1 = relu %0 : f32[21@(a,b)%3]
+    CHECK-NEXT: %2 = reshard %1
+    CHECK: %y = relu %3 : f32[3, 7])");
+}
+
 }  // namespace
 }  // namespace shardc::testing
