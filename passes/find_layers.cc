@@ -89,16 +89,18 @@ class Finder {
     next_.assign(values_.size(), kUnreached);
     std::vector<int> depth(values_.size(), 0);
     const Value* loss = graph_.FindOutput("loss");
-    const Value* end = loss ? loss : LastOutput();
-    auto ends = [&](const Value* v) {
-      if (Known(v)) next_[v->id] = kExit;
-    };
-    if (end) ends(end);
     // A loss that is made in pieces (Chunk) comes after the first op of the backward: the forward
-    // ends at what its ops read.
-    if (loss && !Known(loss)) {
-      for (const Op* op : all_) {
-        if (!Known(op) && op->phase == Phase::kForward) std::ranges::for_each(op->operands, ends);
+    // ends at what it is made of.
+    std::vector<const Value*> open = {loss ? loss : LastOutput()};
+    std::unordered_set<const Value*> seen;
+    while (!open.empty()) {
+      const Value* v = open.back();
+      open.pop_back();
+      if (!v || !seen.insert(v).second) continue;
+      if (Known(v)) {
+        next_[v->id] = kExit;
+      } else if (v->producer) {
+        open.insert(open.end(), v->producer->operands.begin(), v->producer->operands.end());
       }
     }
     auto meet = [&](int a, int b) {

@@ -30,7 +30,7 @@ struct Layer {
 std::vector<Layer> FindLayers(const Graph& graph, size_t least = 0);
 
 // As if there were but these ops, in order, as those of one microbatch and of none. The layers are
-// before `end`.
+// before `end`, which is one of them.
 std::vector<Layer> FindLayers(const Graph& graph, std::span<Op* const> ops, const Op* end);
 
 }  // namespace shardc

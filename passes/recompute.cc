@@ -294,8 +294,9 @@ std::vector<std::vector<Layer>> LayersOf(const Graph& graph, const Op* end) {
   }
   if (microbatches.empty()) microbatches[-1];
   for (const auto& op : graph.ops()) {
-    if (op->phase != Phase::kForward) continue;
-    if (op->microbatch >= 0) {
+    const bool ends = op.get() == end;
+    if (op->phase != Phase::kForward && !ends) continue;
+    if (op->microbatch >= 0 && !ends) {
       microbatches[op->microbatch].push_back(op.get());
     } else {
       for (auto& [microbatch, ops] : microbatches) ops.push_back(op.get());

@@ -1,5 +1,6 @@
 #include "passes/recompute.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "ir/text.h"
@@ -121,6 +122,24 @@ TEST(Recompute, FullKeepsTheInputsOfLayers) {
     CHECK-NEXT: %_ = tanh_grad
     CHECK-NEXT: %g = add
     CHECK-NEXT: })text");
+}
+
+// A cast that only the backward reads is the forward's, but moved to where it is read: in no layer.
+TEST(Recompute, NoLayerHasWhatComesAfterTheForward) {
+  Graph graph = ParseAndVerify(R"(graph @g(%x: f32[4, 4], %d: f32[4, 4]) -> (%loss, %g) {
+    %w = param "w" : f32[4, 4]
+    %0 = matmul %x, %w : f32[4, 4]
+    %a = add %x, %0 : f32[4, 4]
+    %1 = matmul %a, %w : f32[4, 4]
+    %b = add %a, %1 : f32[4, 4]
+    %loss = reduce_sum %b {axes=[0, 1], keepdims=false} : f32[]
+    %2 = tanh_grad %d, %b {phase="backward"} : f32[4, 4]
+    %3 = tanh %0 : f32[4, 4]
+    %g = tanh_grad %2, %3 {phase="backward"} : f32[4, 4]
+  })");
+  RunPasses(graph, "recompute_full");
+  EXPECT_THAT(graph.notes,
+              ::testing::ElementsAre(::testing::HasSubstr("2 layers, the first of 2 ops")));
 }
 
 TEST(Recompute, FullSaysWhereThereAreNoLayers) {
