@@ -411,19 +411,28 @@ class Finder {
 
   // The innermost module that more than half of the ops are in: of some an exporter says nothing.
   static std::string ModuleOf(const std::vector<Op*>& ops) {
-    std::map<std::string_view, size_t> inside;
-    for (const Op* op : ops) {
-      const std::string_view site = op->site;
-      for (size_t end = 0; end < site.size(); ++end) {
-        end = std::min(site.find('.', end), site.size());
-        ++inside[site.substr(0, end)];
-      }
-    }
     std::string_view module;
-    for (const auto& [path, count] : inside) {
-      if (2 * count > ops.size() && path.size() > module.size()) module = path;
+    while (true) {
+      // The site up to one name more, for the ops in the module.
+      auto inner = [&](const Op* op) -> std::string_view {
+        const std::string_view site = op->site;
+        if (site.size() <= module.size() || !site.starts_with(module)) return {};
+        if (!module.empty() && site[module.size()] != '.') return {};
+        return site.substr(0, site.find('.', module.empty() ? 0 : module.size() + 1));
+      };
+      std::string_view most;  // if one is that of more than half
+      int lead = 0;
+      for (const Op* op : ops) {
+        const std::string_view path = inner(op);
+        if (path.empty()) continue;
+        if (lead == 0) most = path;
+        lead += path == most ? 1 : -1;
+      }
+      const auto count =
+          std::ranges::count_if(ops, [&](const Op* op) { return inner(op) == most; });
+      if (most.empty() || 2 * static_cast<size_t>(count) <= ops.size()) return std::string(module);
+      module = most;
     }
-    return std::string(module);
   }
 
   std::vector<Stretch> ModulesOn(const Way& way) {
