@@ -52,9 +52,14 @@ Value* Min(NodeContext& c, Value* x, const Reduction& r) { return Extreme(c, x, 
 Value* SumSquare(NodeContext& c, Value* x, const Reduction& r) { return Sum(c, Mul(c, x, x), r); }
 Value* L1(NodeContext& c, Value* x, const Reduction& r) { return Sum(c, c.Make("abs", {x}), r); }
 
+// The root has no slope at 0, where that of the norm counts as 0.
 Value* L2(NodeContext& c, Value* x, const Reduction& r) {
   Value* squares = SumSquare(c, x, r);
-  if (IsFloat(x->type.dtype)) return c.Make("sqrt", {squares});
+  if (IsFloat(x->type.dtype)) {
+    Value *zero = Like(c, squares, 0), *none = c.Make("equal", {squares, zero});
+    Value* root = c.Make("sqrt", {Where(c, none, Like(c, squares, 1), squares)});
+    return Where(c, none, zero, root);
+  }
   return c.Cast(c.Make("sqrt", {c.Cast(squares, DType::kF64)}), x->type.dtype);
 }
 

@@ -1,5 +1,5 @@
 // Pools, BatchNormalization, Resize, ConvTranspose, DepthToSpace and SpaceToDepth: what the node
-// tests of tests/conformance do not reach. Gradients of pools: pool_gradients_test.cc.
+// tests of tests/conformance do not reach. Gradients of pools: node_gradients_test.cc.
 #include <cstdint>
 #include <limits>
 #include <string>

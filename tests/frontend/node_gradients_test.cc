@@ -1,5 +1,6 @@
-// Of equal elements PyTorch gives the gradient to the first: so do max pools here. The numbers are
-// those of PyTorch 2.9 in f64, for the loss sum((i + 1) * y[i]).
+// Gradients that are a choice: of equal elements PyTorch gives that of a maximum to the first, and
+// to none that of a norm. The numbers are those of PyTorch 2.9 in f64, for the loss sum((i + 1) *
+// y[i]).
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -11,7 +12,7 @@
 namespace shardc::import_testing {
 namespace {
 
-class PoolGradients : public ConverterTest {
+class NodeGradients : public ConverterTest {
  protected:
   // The gradient of the model's only input.
   std::vector<double> Gradient(const HostTensor& x) {
@@ -37,6 +38,13 @@ class PoolGradients : public ConverterTest {
   }
 };
 
+TEST_F(NodeGradients, OfANormAtZero) {
+  Input("x", {2, 2});
+  SetInts(Node("ReduceL2", {"x"}), "axes", {1});
+  EXPECT_THAT(Gradient(HostTensor::Of<double>({2, 2}, {0, 0, 3, 4})),
+              ::testing::Pointwise(::testing::DoubleNear(1e-12), {0., 0., 1.2, 1.6}));
+}
+
 HostTensor Ties() {
   return HostTensor::Of<double>({1, 1, 4, 5}, {0, 2, 2, 1, 0,  //
                                                2, 0, 1, 1, 0,  //
@@ -44,7 +52,7 @@ HostTensor Ties() {
                                                1, 0, 3, 0, 0});
 }
 
-TEST_F(PoolGradients, GoToTheFirstOfEquals) {
+TEST_F(NodeGradients, GoToTheFirstOfEquals) {
   auto pool = [&](const Ints& kernel, const Ints& strides, const Ints& pads) {
     Restart();
     Input("x", {1, 1, 4, 5});
@@ -68,7 +76,7 @@ TEST_F(PoolGradients, GoToTheFirstOfEquals) {
             (Doubles{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}));
 }
 
-TEST_F(PoolGradients, OfLongWindowsSideBySide) {
+TEST_F(NodeGradients, OfLongWindowsSideBySide) {
   Input("x", {1, 1, 20});
   NodeProto& node = Node("MaxPool", {"x"});
   SetInts(node, "kernel_shape", {10});
@@ -81,7 +89,7 @@ TEST_F(PoolGradients, OfLongWindowsSideBySide) {
 }
 
 // Beside numbers, in front of them and behind.
-TEST_F(PoolGradients, NanIsTheLargest) {
+TEST_F(NodeGradients, NanIsTheLargest) {
   Input("x", {1, 1, 8});
   NodeProto& node = Node("MaxPool", {"x"});
   SetInts(node, "kernel_shape", {2});
