@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <string_view>
 #include <tuple>
 #include <unordered_set>
 
@@ -124,7 +125,8 @@ class Assigner {
     const std::string has = whole > 0 ? StrCat(whole, " layers") : "no layer that repeats";
     graph_.notes.push_back(StrCat("the pipeline over '", spec_.axis, "' has ", Stages(),
                                   ", and the model ", has,
-                                  ": layers are divided, as into attention and the MLP behind it"));
+                                  ": it is cut between parts of layers, as attention and MLP"));
+    of_ = "parts";
   }
 
   // Of `whole` layers, which have too few parts, too.
@@ -229,8 +231,8 @@ class Assigner {
     if (static_cast<int64_t>(lengths.size()) != runs_ || dealt != static_cast<int>(costs.size())) {
       throw Diagnostic(
           "E2121", ExitCode::kBadSpec, spec_.where,
-          StrCat("stage_layers deals ", dealt, " layers to ", lengths.size(),
-                 " stages; the model has ", costs.size(), " layers and the mesh ", Stages()),
+          StrCat("stage_layers deals ", dealt, " ", of_, " to ", lengths.size(),
+                 " stages; the model has ", costs.size(), " ", of_, " and the mesh ", Stages()),
           "leave it out to have them dealt evenly");
     }
     std::vector<int> run_of;
@@ -245,7 +247,8 @@ class Assigner {
   int stages_;
   int64_t runs_;
   std::vector<Layer> layers_;
-  std::vector<int> layer_;  // by Op::id
+  std::string_view of_ = "layers";  // what layers_ are
+  std::vector<int> layer_;          // by Op::id
 };
 
 }  // namespace

@@ -170,7 +170,7 @@ TEST(AssignStages, DividesLayers) {
                                     Pair("transformer.h.0.mlp.c_fc", ElementsAre(1)),
                                     Pair("transformer.h.1.attn.c_attn", ElementsAre(2)),
                                     Pair("transformer.h.1.mlp.c_proj", ElementsAre(3))}));
-  EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("2 layers: layers are divided")));
+  EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("2 layers: it is cut between parts of layers")));
 }
 
 TEST(AssignStages, RefusesWhatDoesNotFit) {
@@ -188,6 +188,10 @@ TEST(AssignStages, RefusesWhatDoesNotFit) {
   graph.mesh = Mesh::Parse("pp=2");
   ExpectThrown([&] { AssignStages(graph, OverPp("stage_layers: [1, 2]")); }, "E2121",
                "deals 3 layers to 2 stages");
+  graph.mesh = Mesh::Parse("pp=4");
+  ExpectThrown([&] { AssignStages(graph, OverPp("stage_layers: [1, 1, 1, 2]")); }, "E2121",
+               "deals 5 parts to 4 stages; the model has 4 parts");
+  graph.mesh = Mesh::Parse("pp=2");
   const std::string interleaved = "virtual_stages: 3";
   ExpectThrown([&] { AssignStages(graph, OverPp(interleaved)); }, "E2120",
                "has 2 stages of 3 virtual ones each, and the model has 2 layers, of 4 parts; use 2 "
