@@ -327,29 +327,37 @@ class Finder {
     }
   }
 
-  // What repeats only as several modules of a list is divided into these. Modules of a list that
-  // are beside what repeats are layers, too.
+  // On a way that has more modules of lists than layers that repeat these are the layers: several
+  // of them may repeat as one, or some do not. Those beside what repeats are layers, too.
   std::vector<Stretch> ByModules(const std::vector<Stretch>& repeated) {
+    std::map<int, Stretch> starting;
+    for (const Stretch& s : repeated) starting[s.start] = s;
     std::vector<Stretch> layers;
-    std::map<int, size_t> segments_of;  // by where a module begins
     for (const Way& way : Ways()) {
-      const std::vector<Stretch> modules = ModulesOn(way);
-      for (const Stretch& s : modules) segments_of[s.start] = s.segments;
-      TakeFree(modules, layers);
-    }
-    for (const Stretch& whole : repeated) {
-      std::vector<Stretch> parts;
-      Stretch rest = whole;
-      while (rest.segments > 0) {
-        const size_t segments = segments_of[rest.start];
-        if (segments == 0 || segments > rest.segments) break;
-        parts.push_back({rest.start, segments});
-        rest = {EndOf(parts.back()), rest.segments - segments};
+      std::vector<Stretch> own;
+      for (int v : way) {
+        if (auto it = starting.find(v); it != starting.end()) own.push_back(it->second);
       }
-      if (rest.segments > 0) parts = {whole};
-      layers.insert(layers.end(), parts.begin(), parts.end());
+      const std::vector<Stretch> modules = ModulesOn(way);
+      if (modules.size() > own.size()) {
+        Release(own);
+        TakeFree(modules, layers);
+        TakeFree(own, layers);
+      } else {
+        layers.insert(layers.end(), own.begin(), own.end());
+        TakeFree(modules, layers);
+      }
     }
     return layers;
+  }
+
+  void Release(const std::vector<Stretch>& layers) {
+    if (layers.empty()) return;
+    for (const Stretch& s : layers) {
+      for (const Op* op : LayerOf(s).ops) taken_[op->id] = false;
+    }
+    for (Segment& s : segments_) s.taken = false;
+    UpdateTaken();
   }
 
   void TakeFree(const std::vector<Stretch>& stretches, std::vector<Stretch>& layers) {

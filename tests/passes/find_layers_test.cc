@@ -194,6 +194,7 @@ TEST(FindLayers, OfSeveralKinds) {
   EXPECT_EQ(Layers(text("abab", "of")), "x-v0(3) v0-v1(3) v1-v2(3) v2-v3(3)");
   EXPECT_EQ(Layers(text("abab", "all")), "x-v1(6) v1-v3(6)");
   EXPECT_EQ(Layers(text("baaab", "h.")), "x-v0(3) v0-v1(3) v1-v2(3) v2-v3(3) v3-v4(3)");
+  EXPECT_EQ(Layers(text("aab", "h.")), "x-v0(3) v0-v1(3) v1-v2(3)");
   EXPECT_EQ(Layers(text("ab", "h.")), "x-v0(3) v0-v1(3)");
 }
 
