@@ -338,8 +338,13 @@ class Finder {
       for (int v : way) {
         if (auto it = starting.find(v); it != starting.end()) own.push_back(it->second);
       }
-      const std::vector<Stretch> modules = ModulesOn(way);
-      if (modules.size() > own.size()) {
+      size_t longest = 0;
+      std::vector<Stretch> modules;
+      for (const NumberedStretch& m : ModulesOn(way)) {
+        longest = std::max(longest, m.members);
+        modules.push_back({way[m.from], m.to - m.from});
+      }
+      if (longest > own.size()) {
         Release(own);
         TakeFree(modules, layers);
         TakeFree(own, layers);
@@ -443,16 +448,11 @@ class Finder {
     }
   }
 
-  std::vector<Stretch> ModulesOn(const Way& way) {
+  std::vector<NumberedStretch> ModulesOn(const Way& way) {
     if (way.size() < 2) return {};
     std::vector<std::string> modules;
     for (int v : way) modules.push_back(ModuleOf(Between(values_[v], values_[At(v).next])));
-    std::vector<Stretch> stretches;
-    auto fits = [&](size_t from, size_t to) { return Fits(way, from, to); };
-    for (auto [from, to] : NumberedStretches(modules, fits)) {
-      stretches.push_back({way[from], to - from});
-    }
-    return stretches;
+    return NumberedStretches(modules, [&](size_t from, size_t to) { return Fits(way, from, to); });
   }
 
   const Graph& graph_;

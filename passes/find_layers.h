@@ -23,10 +23,11 @@ struct Layer {
 // that are equal but for their weights, masks, names and float types, and for where they are placed
 // on the mesh, and that are more than cheap ops. The runs that cover most ops are taken first, with
 // the shortest layers that do; of the ways to divide a run, the one with the smallest values
-// between its layers. Where layers are of several kinds the sites of ops tell: each member of a
-// numbered list of modules ("h.3") that gives a tensor of the shape that it takes is a layer. If
-// all these are fewer than `least`, layers are the shortest stretches of which that is true, as
-// attention and the MLP behind it each, where these are more.
+// between its layers. Beside these each member of a numbered list of modules ("h.3"), by the sites
+// of ops, that gives a tensor of the shape that it takes is a layer; and instead of them, where a
+// list has more of these, as of layers of several kinds that take turns. If all are fewer than
+// `least`, layers are the shortest stretches of which that is true, as attention and the MLP behind
+// it each, where these are more.
 std::vector<Layer> FindLayers(const Graph& graph, size_t least = 0);
 
 // As if there were but these ops, in order, as those of one microbatch and of none. The layers are

@@ -7,8 +7,6 @@
 namespace shardc {
 namespace {
 
-using Stretch = std::pair<size_t, size_t>;
-
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
 // The path up to its number `which`, counted from 0; empty where there are fewer.
@@ -27,37 +25,36 @@ std::string_view WithoutNumber(std::string_view path) {
 }
 
 void Find(const std::vector<std::string>& modules, const std::function<bool(size_t, size_t)>& fits,
-          Stretch of, size_t which, std::vector<Stretch>& found) {
+          size_t begin, size_t end, size_t which, std::vector<NumberedStretch>& found) {
   auto member = [&](size_t step) { return UpToNumber(modules[step], which); };
-  std::vector<Stretch> members;
-  std::map<std::string_view, int> size;  // by list
+  std::vector<NumberedStretch> members;
+  std::map<std::string_view, size_t> size;  // by list
   bool numbered = false;
-  for (size_t from = of.first, to = from; from < of.second; from = to) {
-    while (to < of.second && member(to) == member(from)) ++to;
+  for (size_t from = begin, to = from; from < end; from = to) {
+    while (to < end && member(to) == member(from)) ++to;
     if (member(from).empty()) continue;
     numbered = true;
     if (!fits(from, to)) continue;
-    members.emplace_back(from, to);
+    members.push_back({from, to, 0});
     ++size[WithoutNumber(member(from))];
   }
   if (!numbered) return;
-  std::erase_if(members,
-                [&](const Stretch& s) { return size[WithoutNumber(member(s.first))] < 2; });
-  size_t at = of.first;
-  for (const Stretch& s : members) {
-    Find(modules, fits, {at, s.first}, which + 1, found);
+  for (NumberedStretch& s : members) s.members = size[WithoutNumber(member(s.from))];
+  std::erase_if(members, [](const NumberedStretch& s) { return s.members < 2; });
+  for (const NumberedStretch& s : members) {
+    Find(modules, fits, begin, s.from, which + 1, found);
     found.push_back(s);
-    at = s.second;
+    begin = s.to;
   }
-  Find(modules, fits, {at, of.second}, which + 1, found);
+  Find(modules, fits, begin, end, which + 1, found);
 }
 
 }  // namespace
 
-std::vector<Stretch> NumberedStretches(const std::vector<std::string>& modules,
-                                       const std::function<bool(size_t, size_t)>& fits) {
-  std::vector<Stretch> found;
-  Find(modules, fits, {0, modules.size()}, 0, found);
+std::vector<NumberedStretch> NumberedStretches(const std::vector<std::string>& modules,
+                                               const std::function<bool(size_t, size_t)>& fits) {
+  std::vector<NumberedStretch> found;
+  Find(modules, fits, 0, modules.size(), 0, found);
   return found;
 }
 

@@ -180,7 +180,9 @@ TEST(FindLayers, OfSeveralKinds) {
     std::string ops;
     for (size_t i = 0; i < kinds.size(); ++i) {
       const std::string in = i == 0 ? "x" : StrCat("v", i - 1),
-                        at = stem == "all" ? stem : StrCat(stem, i);
+                        at = stem == "all"     ? stem
+                             : stem == "lists" ? StrCat(i % 2 ? "attentions." : "mlps.", i / 2)
+                                               : StrCat(stem, i);
       ops += StrCat("%m", i, " = matmul %", in, ", %w {site=\"", at, ".proj\"} : f32[3, 4]\n%n", i,
                     " = ", kinds[i] == 'a' ? "tanh" : "sin", " %m", i, " {site=\"", at,
                     "\"} : f32[3, 4]\n%v", i, " = add %", in, ", %n", i, " {site=\"", at,
@@ -194,6 +196,7 @@ TEST(FindLayers, OfSeveralKinds) {
   EXPECT_EQ(Layers(text("abab", "of")), "x-v0(3) v0-v1(3) v1-v2(3) v2-v3(3)");
   EXPECT_EQ(Layers(text("abab", "all")), "x-v1(6) v1-v3(6)");
   EXPECT_EQ(Layers(text("baaab", "h.")), "x-v0(3) v0-v1(3) v1-v2(3) v2-v3(3) v3-v4(3)");
+  EXPECT_EQ(Layers(text("abab", "lists")), "x-v1(6) v1-v3(6)");
   EXPECT_EQ(Layers(text("aab", "h.")), "x-v0(3) v0-v1(3) v1-v2(3)");
   EXPECT_EQ(Layers(text("ab", "h.")), "x-v0(3) v0-v1(3)");
 }

@@ -12,8 +12,13 @@ using ::testing::Pair;
 
 using Modules = std::vector<std::string>;
 
-auto Stretches(const Modules& modules) {
-  return NumberedStretches(modules, [](size_t, size_t) { return true; });
+// Where they begin and end.
+std::vector<std::pair<size_t, size_t>> Stretches(
+    const Modules& modules,
+    const std::function<bool(size_t, size_t)>& fits = [](size_t, size_t) { return true; }) {
+  std::vector<std::pair<size_t, size_t>> stretches;
+  for (const auto& s : NumberedStretches(modules, fits)) stretches.emplace_back(s.from, s.to);
+  return stretches;
 }
 
 TEST(NumberedModules, MembersOfAList) {
@@ -38,10 +43,10 @@ TEST(NumberedModules, NoneOfOne) {
 // [embedding, [block, block], head]; and stages, of which the first ends with another width.
 TEST(NumberedModules, InsideOfWhatDoesNotFit) {
   auto one_step = [](size_t from, size_t to) { return to - from == 1; };
-  EXPECT_THAT(NumberedStretches(
-                  {"stages.0.blocks.0", "stages.0.blocks.1", "stages.0.down", "stages.1.blocks.0"},
-                  one_step),
-              ElementsAre(Pair(0, 1), Pair(1, 2)));
+  EXPECT_THAT(
+      Stretches({"stages.0.blocks.0", "stages.0.blocks.1", "stages.0.down", "stages.1.blocks.0"},
+                one_step),
+      ElementsAre(Pair(0, 1), Pair(1, 2)));
 }
 
 }  // namespace
