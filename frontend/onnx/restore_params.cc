@@ -4,6 +4,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <unordered_map>
@@ -124,48 +125,61 @@ Shape Around(const Shape& shape, size_t dim) {
   return {NumElements({shape.begin(), at}), *at, NumElements({at + 1, shape.end()})};
 }
 
-// Which rows of a matrix, or of a vector that is its only row, `made` has along one of its dims.
-// None where it has others, or where the matrix has a row twice and what is next to it does not
-// tell which it is.
-Ints RowsOf(const Squeezed& made, size_t dim, const Squeezed& matrix) {
-  HostTensor all(made.type(), Around(made.shape(), dim));
-  const HostTensor read = made.ReadAll();
-  std::copy_n(read.raw(), read.bytes(), all.raw());
-  all = Turned(all);
-  const int64_t width = all.shape().back(), row_bytes = width * DTypeSize(made.type());
-  auto row = [row_bytes](const HostTensor& t, int64_t i) {
-    return std::string_view(reinterpret_cast<const char*>(t.raw()) + i * row_bytes, row_bytes);
-  };
-  const int64_t count = all.num_elements() / width;
-  std::unordered_map<std::string_view, Ints> places;
-  for (int64_t i = 0; i < count; ++i) places[row(all, i)];
-  auto find = [&](const HostTensor& piece, int64_t first) {
-    for (int64_t i = 0; i * width < piece.num_elements(); ++i) {
-      auto place = places.find(row(piece, i));
-      if (place != places.end()) place->second.push_back(first + i);
-    }
-    return true;
-  };
-  if (matrix.shape().size() == 1) {
-    find(matrix.ReadAll(), 0);
-  } else {
-    HoldsOfPieces(matrix.shape(), [&](const Shape& offset, const Shape& size) {
-      return find(matrix.Read(offset, size), offset[0]);
-    });
+// The rows of a tensor along one of its dims.
+class RowsAlong {
+ public:
+  RowsAlong(const Squeezed& tensor, size_t dim)
+      : rows_(tensor.type(), Around(tensor.shape(), dim)) {
+    const HostTensor read = tensor.ReadAll();
+    std::copy_n(read.raw(), read.bytes(), rows_.raw());
+    rows_ = Turned(rows_);
+    count_ = rows_.num_elements() / width();
+    for (int64_t i = 0; i < count_; ++i) places_[Row(rows_, i)];
   }
-  Ints rows;
-  for (int64_t i = 0; i < count; ++i) {
-    const Ints& at = places.at(row(all, i));
-    if (i > 0 && Contains(at, rows.back() + 1)) {
-      rows.push_back(rows.back() + 1);
-    } else if (at.size() == 1) {
-      rows.push_back(at[0]);
+  int64_t width() const { return rows_.shape().back(); }
+
+  // Which they are of a matrix of this width, or of a vector that is its only row. None where it
+  // lacks one, or where it has a row twice and what is next to it does not tell which it is.
+  Ints In(const Squeezed& matrix) {
+    for (auto& [row, at] : places_) at.clear();
+    if (matrix.shape().size() == 1) {
+      Look(matrix.ReadAll(), 0);
     } else {
-      return {};
+      HoldsOfPieces(matrix.shape(), [&](const Shape& offset, const Shape& size) {
+        Look(matrix.Read(offset, size), offset[0]);
+        return true;
+      });
+    }
+    Ints found;
+    for (int64_t i = 0; i < count_; ++i) {
+      const Ints& at = places_.at(Row(rows_, i));
+      if (i > 0 && Contains(at, found.back() + 1)) {
+        found.push_back(found.back() + 1);
+      } else if (at.size() == 1) {
+        found.push_back(at[0]);
+      } else {
+        return {};
+      }
+    }
+    return found;
+  }
+
+ private:
+  std::string_view Row(const HostTensor& t, int64_t i) const {
+    const int64_t bytes = width() * DTypeSize(rows_.dtype());
+    return {reinterpret_cast<const char*>(t.raw()) + i * bytes, static_cast<size_t>(bytes)};
+  }
+  void Look(const HostTensor& piece, int64_t first) {
+    for (int64_t i = 0; i * width() < piece.num_elements(); ++i) {
+      const auto place = places_.find(Row(piece, i));
+      if (place != places_.end()) place->second.push_back(first + i);
     }
   }
-  return rows;
-}
+
+  HostTensor rows_;
+  int64_t count_ = 0;
+  std::unordered_map<std::string_view, Ints> places_;  // in the matrix
+};
 
 class Restorer {
  public:
@@ -334,18 +348,18 @@ class Restorer {
     return found;
   }
 
+  // The last dim first, which it mostly is.
   std::vector<Origin> OriginsAsRows(const Squeezed& made) const {
     std::vector<Origin> found;
-    for (const auto& [name, tensor] : module_.tensors) {
-      const Squeezed matrix = DataOf(tensor, made.type());
-      if (matrix.shape().empty() || matrix.shape().size() > 2) continue;
-      // The last dim first, which it mostly is.
-      for (size_t dim = made.shape().size(); dim-- > 0;) {
-        if (made.shape()[dim] != matrix.shape().back()) continue;
-        Ints rows = RowsOf(made, dim, matrix);
-        if (rows.empty()) continue;
-        found.push_back({name, false, false, std::move(rows), dim});
-        break;
+    for (size_t dim = made.shape().size(); dim-- > 0 && found.empty();) {
+      std::optional<RowsAlong> along;
+      for (const auto& [name, tensor] : module_.tensors) {
+        const Squeezed matrix = DataOf(tensor, made.type());
+        if (matrix.shape().empty() || matrix.shape().size() > 2) continue;
+        if (matrix.shape().back() != made.shape()[dim]) continue;
+        if (!along) along.emplace(made, dim);
+        if (Ints rows = along->In(matrix); !rows.empty())
+          found.push_back({name, false, false, std::move(rows), dim});
       }
     }
     return found;
