@@ -1,5 +1,6 @@
 #include "frontend/onnx/zero_biases.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -38,6 +39,10 @@ bool LostItsBias(const NodeProto& node) {
   return rule != metadata.end() && rule->second.starts_with("RemoveOptionalBias");
 }
 
+bool SameType(const TensorProto& a, const TensorProto& b) {
+  return a.data_type() == b.data_type() && std::ranges::equal(a.dims(), b.dims());
+}
+
 }  // namespace
 
 int AddZeroBiases(onnx::GraphProto& graph, const ModuleNames& names) {
@@ -52,19 +57,23 @@ int AddZeroBiases(onnx::GraphProto& graph, const ModuleNames& names) {
     if (!LostItsBias(node)) continue;
     const std::string name = BiasOf(node, names);
     const auto weight = tensors.find(node.input(1));
-    if (name.empty() || tensors.contains(name) || weight == tensors.end()) continue;
+    if (name.empty() || weight == tensors.end()) continue;
     const std::optional<int64_t> size = BiasSize(node, weight->second);
     const std::optional<DType> held = HeldAs(weight->second.data_type());
     if (!size || !held || !IsFloat(*held)) continue;
     TensorProto bias;
-    bias.set_name(name);
     bias.set_data_type(weight->second.data_type());
     bias.add_dims(*size);
-    tensors[name] = bias;
-    bias.set_raw_data(std::string(*size * DTypeSize(*held), '\0'));
-    *graph.add_initializer() = std::move(bias);
-    node.add_input(name);
-    ++added;
+    const auto [known, is_new] = tensors.try_emplace(name, bias);
+    if (is_new) {
+      bias.set_name(name);
+      bias.set_raw_data(std::string(*size * DTypeSize(*held), '\0'));
+      *graph.add_initializer() = std::move(bias);
+      ++added;
+    } else if (!SameType(known->second, bias)) {
+      continue;
+    }
+    node.add_input(name);  // one that calls share is that of each
   }
   return added;
 }

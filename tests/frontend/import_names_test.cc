@@ -10,6 +10,7 @@ using import_testing::Model;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 std::vector<std::string> ParamNames(const Graph& graph) {
   std::vector<std::string> names;
@@ -203,6 +204,28 @@ TEST_F(DynamoNames, ABiasOfZerosThatWasLeftOutIsAParameter) {
   }
   EXPECT_EQ(graph.Params().size(), 5 + biases.size());
   EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("4 biases of zeros"), HasSubstr("'none.bias'")));
+}
+
+// As of a module that is called twice.
+TEST_F(DynamoNames, ABiasOfZerosThatSeveralNodesLostIsOneOfAll) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("a.weight", {2, 2}, {1, 2, 3, 4});
+  const std::string to[] = {"h", "y"};
+  for (const std::string from : {"x", "h"}) {
+    auto& node = m.Node("Gemm", {from, "a.weight"}, {to[from == "h"]});
+    AddMetadata(node, 9, "pkg.torch.onnx.fx_node",
+                "%v : [...] = call_function[target=torch.ops.aten.linear.default](args = (%" +
+                    from + ", %p_a.weight, %p_a.bias), kwargs = {})");
+    AddMetadata(node, 9, "pkg.onnxscript.rewriter.rule_name", "RemoveOptionalBiasFromGemm");
+    AddMetadata(node, 9, "pkg.torch.onnx.name_scopes", "['', 'a', 'linear']");
+  }
+  m.Output("y");
+  ListParameters(m, {"a.weight", "a.bias"});
+  const Graph graph = Import(m.proto);
+  EXPECT_EQ(graph.FindState("a.bias")->result()->users.size(), 2);
+  EXPECT_THAT(ParamNames(graph), UnorderedElementsAre("a.weight", "a.bias"));
+  EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("1 bias of zeros")));
 }
 
 // A file of the module's tensors is held to those that the graph has as constants.
