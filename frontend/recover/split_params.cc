@@ -65,8 +65,18 @@ Strings NamesOf(const std::vector<std::vector<Op*>>& groups, const std::string& 
   Strings left = {own}, names;
   left.insert(left.end(), lost.begin(), lost.end());
   for (const std::vector<Op*>& group : groups) {
-    names.push_back(group[0]->site + LastPart(own));
-    if (std::erase(left, names.back()) == 0) names.back().clear();
+    const std::string& site = group[0]->site;
+    auto is_of_site = [&](const std::string& name) {
+      const std::string last = LastPart(name);
+      return !last.empty() && name == site + last;
+    };
+    names.push_back(site + LastPart(own));
+    // The own one may be that of another module, and be called otherwise there.
+    if (!Contains(left, names.back())) {
+      const bool one = std::ranges::count_if(left, is_of_site) == 1;
+      names.back() = one ? *std::ranges::find_if(left, is_of_site) : "";
+    }
+    std::erase(left, names.back());
   }
   if (std::ssize(left) != std::ranges::count(names, "")) {
     left.resize(!left.empty() && left[0] == own ? 1 : 0);

@@ -150,6 +150,27 @@ TEST(SharedVectors, GetTheirLostNamesBack) {
               ::testing::UnorderedElementsAre("h.0.norm.weight", "h.1.norm.weight", "norm.weight"));
 }
 
+// The name that was kept is that of the first parameter, which may be read last.
+TEST(SharedVectors, AreCalledAsInTheModuleThatReadsThem) {
+  Graph g = Recover([](TestGraph& b) {
+    Value *w = b.P("scale", HostTensor(DType::kF64, {6})), *x = b.In("x", {4, 6});
+    w->producer->attrs.Set("aliases", Strings{"h.1.bias", "h.0.bias"});
+    for (const char* site : {"h.0", "h.1", "/Mul"}) {
+      Op* mul = b.Create("mul", {x, w}, {});
+      mul->site = site;
+      x = mul->result();
+    }
+    b.Out(x);
+  });
+  std::vector<std::string> read;
+  for (const auto& op : g.ops()) {
+    if (op->name() == "mul") {
+      read.push_back(op->site + " " + op->operands[1]->producer->attrs.String("name"));
+    }
+  }
+  EXPECT_THAT(read, ElementsAre("h.0 h.0.bias", "h.1 h.1.bias", "/Mul scale"));
+}
+
 // One norm for q and k is one parameter, whose gradient is the sum of both.
 TEST(SharedVectors, AreOneWhereAModuleIsCalledTwice) {
   Graph g = Recover([](TestGraph& b) {
