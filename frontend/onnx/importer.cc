@@ -71,7 +71,7 @@ class Importer {
     if (!options_.module.tensors.empty()) RestoreParams(graph_, options_.module);
     DropUnusedSources();
     NoteComputed(params);
-    NoteMerged(params);
+    NoteMerged();
     NoteConstants(params);
     NoteMissing(params.missing);
     return std::move(graph_);
@@ -367,9 +367,12 @@ class Importer {
     }
   }
 
-  void NoteMerged(const Parameters& params) {
+  void NoteMerged() {
     std::set<std::string> all;
-    for (const auto& [name, merged] : params.merged) all.insert(merged.begin(), merged.end());
+    for (const Op* param : graph_.Params()) {
+      const Strings merged = param->attrs.StringList("merged", {});
+      all.insert(merged.begin(), merged.end());
+    }
     if (all.empty()) return;
     graph_.notes.push_back(
         StrCat("computed into others by the exporter, which are trained in their place: ",

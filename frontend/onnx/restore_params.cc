@@ -233,7 +233,10 @@ class Restorer {
     const std::string& name = param->attrs.String("name");
     const auto own = module_.tensors.find(name);
     if (own == module_.tensors.end() || own->second.shape != param->out().shape) return false;
-    if (param->attrs.Has("merged")) return false;  // its numbers are not the module's
+    if (param->attrs.Has("merged")) {  // its numbers may be others, and its uses those of several
+      const Squeezed data = DataOf(param);
+      return IsTelling(data) && IsMadeOf(data, DataOf(own->second, data.type()), {});
+    }
     if (!AgreeInCorner(DataOf(param), DataOf(own->second, param->out().dtype), {})) {
       throw Diagnostic("E1403", ExitCode::kBadModel, module_.where,
                        StrCat("'", name, "' has other numbers than in the model"),
@@ -260,23 +263,42 @@ class Restorer {
     const Strings aliases = param->attrs.StringList("aliases", {});
     std::set<std::string> parts;  // "weight"
     for (const std::string& alias : aliases) parts.insert(LastPart(alias));
+    const std::string own = param->attrs.String("name");
+    auto is_own = [&](const Origin& o) {
+      return o.name == own && !o.turned && !o.plus_one &&
+             module_.tensors.at(own).shape == param->out().shape;
+    };
+    const auto as_own = std::ranges::find_if(found, is_own);
     const std::vector<Op*> users = param->result()->users;
     std::vector<Origin> of_users;
+    int untold = 0;
     for (const Op* user : users) {
       auto fits = [&](const Origin& o) {
-        if (!Fits(*param, o)) return false;
+        if (!is_own(o) && !Fits(*param, o)) return false;
         if (users.size() == 1 && Contains(aliases, o.name)) return true;
         return o.name.starts_with(user->site + ".") &&
                (parts.empty() || parts.contains(LastPart(o.name)));
       };
-      if (std::ranges::count_if(found, fits) != 1) return false;
-      of_users.push_back(*std::ranges::find_if(found, fits));
+      const auto fitting = std::ranges::count_if(found, fits);
+      if (fitting > 1 || (fitting == 0 && as_own == found.end())) return false;
+      untold += fitting == 0;
+      of_users.push_back(fitting == 0 ? *as_own : *std::ranges::find_if(found, fits));
     }
+    // It has the name of one of its uses, and that may be the one that nothing tells.
+    if (untold > 0 && std::ranges::count_if(of_users, is_own) > 1) return false;
     if (users.empty() || graph_.IsOutput(param->result())) return false;
     for (size_t i = 0; i < users.size(); ++i) {
+      if (is_own(of_users[i])) continue;
       graph_.ReplaceUses(users[i], param->result(), MadeAgain(param, {of_users[i]}));
     }
-    Forget(param, of_users[0]);
+    const auto other = std::ranges::find_if_not(of_users, is_own);
+    if (!param->result()->users.empty()) {
+      param->attrs.Erase("merged");  // those are what the other uses are
+      own_.push_back(param);
+      if (other != of_users.end()) restored_.emplace_back(own, *other);
+    } else {
+      Forget(param, *other);
+    }
     return true;
   }
 
@@ -284,7 +306,8 @@ class Restorer {
   bool Fits(const Op& param, const Origin& o) const {
     const Op* whole = graph_.FindState(o.name);
     return whole == nullptr ||
-           whole->out().SameTensor({param.out().dtype, module_.tensors.at(o.name).shape});
+           (whole != &param &&
+            whole->out().SameTensor({param.out().dtype, module_.tensors.at(o.name).shape}));
   }
 
   // What the parameter is, made of the first of tensors that are equal.

@@ -5,7 +5,9 @@
 namespace shardc {
 namespace {
 
+using import_testing::AddMetadata;
 using import_testing::ImportTest;
+using import_testing::ListParameters;
 using import_testing::Model;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -16,27 +18,6 @@ std::vector<std::string> ParamNames(const Graph& graph) {
   std::vector<std::string> names;
   for (const Op* p : graph.Params()) names.push_back(p->attrs.String("name"));
   return names;
-}
-
-void AddMetadata(google::protobuf::Message& message, int field, const std::string& key,
-                 const std::string& value) {
-  onnx::StringStringEntryProto entry;
-  entry.set_key(key);
-  entry.set_value(value);
-  // Newer headers know the field, and read it from the bytes.
-  std::string bytes = message.SerializeAsString();
-  onnx::GraphProto carrier;
-  carrier.GetReflection()->MutableUnknownFields(&carrier)->AddLengthDelimited(
-      field, entry.SerializeAsString());
-  ASSERT_TRUE(message.ParseFromString(bytes + carrier.SerializeAsString()));
-}
-
-void ListParameters(Model& m, const std::vector<std::string>& names) {
-  std::string signature;
-  for (const std::string& name : names) {
-    signature += "p_" + name + ": PARAMETER target='" + name + "'\n";
-  }
-  AddMetadata(m.graph, 16, "pkg.torch.export.ExportedProgram.graph_signature", signature);
 }
 
 class DynamoNames : public ImportTest {};

@@ -135,4 +135,27 @@ inline Model AddModel(const std::vector<std::string>& dims = {"2", "4"}) {
   return m;
 }
 
+// A pair of strings as newer files store it in a field that the headers may lack.
+inline void AddMetadata(google::protobuf::Message& message, int field, const std::string& key,
+                        const std::string& value) {
+  onnx::StringStringEntryProto entry;
+  entry.set_key(key);
+  entry.set_value(value);
+  // Newer headers know the field, and read it from the bytes.
+  std::string bytes = message.SerializeAsString();
+  onnx::GraphProto carrier;
+  carrier.GetReflection()->MutableUnknownFields(&carrier)->AddLengthDelimited(
+      field, entry.SerializeAsString());
+  ASSERT_TRUE(message.ParseFromString(bytes + carrier.SerializeAsString()));
+}
+
+// As dynamo lists the module's.
+inline void ListParameters(Model& m, const std::vector<std::string>& names) {
+  std::string signature;
+  for (const std::string& name : names) {
+    signature += "p_" + name + ": PARAMETER target='" + name + "'\n";
+  }
+  AddMetadata(m.graph, 16, "pkg.torch.export.ExportedProgram.graph_signature", signature);
+}
+
 }  // namespace shardc::import_testing

@@ -8,7 +8,9 @@
 namespace shardc {
 namespace {
 
+using import_testing::AddMetadata;
 using import_testing::ImportTest;
+using import_testing::ListParameters;
 using import_testing::Model;
 using recover_testing::Evaluate;
 using recover_testing::Tensors;
@@ -214,6 +216,31 @@ TEST_F(RestoreParams, DataOfOneValueSayNothing) {
               ElementsAre(Pair("b.weight", IsEmpty()), Pair("c", IsEmpty()),
                           Pair("d.weight", IsEmpty()), Pair("e.weight", IsEmpty()),
                           Pair("onnx::Mul_1", IsEmpty()), Pair("onnx::Mul_4", IsEmpty())));
+}
+
+// dynamo merged three, of which "g" is read where no module tells.
+TEST_F(RestoreParams, OneThatHasTheNameOfOneOfItsUses) {
+  const HostTensor zeros(DType::kF32, {2});
+  model_.Input("x", {"2"});
+  model_.Floats("g", {2}, {0, 0});
+  std::string from = "x";
+  for (const std::string name : {"a.u", "b.v", "g"}) {
+    auto& node = model_.Node("Mul", {from, "g"}, {"of_" + name});
+    AddMetadata(node, 9, "pkg.torch.onnx.fx_node",
+                "%m : [...] = call_function[target=torch.ops.aten.mul.Tensor](args = (%" + from +
+                    ", %p_" + name + "), kwargs = {})");
+    if (name != "g") {
+      AddMetadata(node, 9, "pkg.torch.onnx.name_scopes",
+                  "['', '" + name.substr(0, 1) + "', 'mul']");
+    }
+    InModule(name, zeros);
+    from = "of_" + name;
+  }
+  model_.Output(from);
+  ListParameters(model_, {"g", "a.u", "b.v"});
+  EXPECT_THAT(Restored(),
+              ElementsAre(Pair("a.u", IsEmpty()), Pair("b.v", IsEmpty()), Pair("g", IsEmpty())));
+  EXPECT_THAT(notes_, ElementsAre(HasSubstr("'g' is 'a.u'")));
 }
 
 // Of the file's type, whatever the module is saved in.
