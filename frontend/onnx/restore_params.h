@@ -8,13 +8,13 @@ namespace shardc::onnx_import {
 
 // Of every parameter of the graph whose data are those of one of the module's - transposed (the
 // last two dims), with other dims of size 1, one added to each element, or rows of a matrix (along
-// any dim) or of a vector repeated -, the
-// module's tensor becomes the parameter, under its name, and an op makes of it what was there: the
-// graph of an export that keeps all names. Equal tensors of the module are one parameter, the
-// others' names its aliases. Data of one or two values (a new module's) say nothing: there the
-// module of the op that reads it, or an alias, has to name the tensor, for each use. Notes what was
-// found, and what was not. Throws Diagnostic E1403 where a tensor of the module has the name and
-// the shape of a parameter and other numbers, or none of its tensors is found.
+// any dim) or of a vector repeated -, the module's tensor becomes the parameter, under its name,
+// and an op makes of it what was there: the graph of an export that keeps all names. Equal tensors
+// of the module are one parameter, the others' names its aliases. Data of one or two values (a new
+// module's) say nothing: there the module of the op that reads it, or an alias, has to name the
+// tensor, for each use but one, which then has the parameter's own name. Notes what was found, and
+// what was not. Throws Diagnostic E1403 where a tensor of the module has the name and the shape of
+// a parameter and other numbers, or none of its tensors is found.
 void RestoreParams(Graph& graph, const ModuleParams& module);
 
 }  // namespace shardc::onnx_import
