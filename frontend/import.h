@@ -20,14 +20,14 @@ struct ModuleParam {
 
 // What a file says of the module: its parameters, and what else it keeps, by name.
 struct ModuleParams {
-  std::string where;  // for messages: "--module model.safetensors"
+  std::string where;  // for messages: "--module model.safetensors"; empty: there is no file
   std::map<std::string, ModuleParam> tensors;
 };
 
 struct ImportOptions {
   std::map<std::string, int64_t> bind;  // the file's symbols: {"batch", 2}
   std::map<std::string, Shape> shapes;  // by input name
-  ModuleParams module = {};             // empty: nothing is known of it
+  ModuleParams module = {};             // without a file: nothing is known of it
   FixedTensors* fixed = nullptr;        // where to put what the file has as constants, if anywhere
 };
 

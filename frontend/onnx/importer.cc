@@ -68,7 +68,7 @@ class Importer {
     for (const NodeProto* node : live_) Convert(*node, params);
     AddOutputs(proto);
     graph_.EraseDead();
-    if (!options_.module.tensors.empty()) RestoreParams(graph_, options_.module);
+    if (!options_.module.where.empty()) RestoreParams(graph_, options_.module);
     DropUnusedSources();
     NoteComputed(params);
     NoteMerged();
