@@ -82,25 +82,30 @@ bool SameBits(const HostTensor& a, const HostTensor& b) {
   return std::equal(a.raw(), a.raw() + a.bytes(), b.raw());
 }
 
+void AddOne(HostTensor& t) {
+  for (int64_t i = 0; i < t.num_elements(); ++i) t.SetDouble(i, t.AsDouble(i) + 1);
+}
+
 bool AgreeIn(const Shape& offset, const Shape& size, const Squeezed& made, const Squeezed& of,
              const Origin& how) {
   HostTensor expected = how.turned ? Turned(of.Read(Turned(offset), Turned(size)))  //
                                    : of.Read(offset, size);
-  for (int64_t i = 0; how.plus_one && i < expected.num_elements(); ++i) {
-    expected.SetDouble(i, expected.AsDouble(i) + 1);
-  }
+  if (how.plus_one) AddOne(expected);
   return SameBits(made.Read(offset, size), expected);
 }
 
-bool AgreeInCorner(const Squeezed& made, const Squeezed& of, const Origin& how) {
-  Shape size = made.shape();
-  for (int64_t& n : size) n = std::min<int64_t>(n, 4);
-  return AgreeIn(Shape(size.size()), size, made, of, how);
+Shape CornerOf(Shape shape) {
+  for (int64_t& n : shape) n = std::min<int64_t>(n, 4);
+  return shape;
+}
+
+HostTensor Corner(const Squeezed& tensor) {
+  return tensor.Read(Shape(tensor.shape().size()), CornerOf(tensor.shape()));
 }
 
 bool IsMadeOf(const Squeezed& made, const Squeezed& of, const Origin& how) {
   if (made.shape() != (how.turned ? Turned(of.shape()) : of.shape())) return false;
-  if (!AgreeInCorner(made, of, how)) return false;
+  if (!AgreeIn(Shape(made.shape().size()), CornerOf(made.shape()), made, of, how)) return false;
   return HoldsOfPieces(made.shape(), [&](const Shape& offset, const Shape& size) {
     return AgreeIn(offset, size, made, of, how);
   });
@@ -237,7 +242,7 @@ class Restorer {
       const Squeezed data = DataOf(param);
       return IsTelling(data) && IsMadeOf(data, DataOf(own->second, data.type()), {});
     }
-    if (!AgreeInCorner(DataOf(param), DataOf(own->second, param->out().dtype), {})) {
+    if (!SameBits(Corner(DataOf(param)), Corner(DataOf(own->second, param->out().dtype)))) {
       throw Diagnostic("E1403", ExitCode::kBadModel, module_.where,
                        StrCat("'", name, "' has other numbers than in the model"),
                        "give the state_dict() of the module as it was exported; run takes other "
@@ -338,7 +343,7 @@ class Restorer {
 
   // What the parameter, whose data tell, may be, tensors of the same data and shape; of a tied one
   // what the graph has first. Empty where that is not certain.
-  std::vector<Origin> Origins(const Op* param) const {
+  std::vector<Origin> Origins(const Op* param) {
     const Squeezed made = DataOf(param);
     std::vector<Origin> found = OriginsAsWhole(made, false);
     if (found.empty()) found = OriginsAsWhole(made, true);
@@ -358,17 +363,42 @@ class Restorer {
     return found;
   }
 
-  std::vector<Origin> OriginsAsWhole(const Squeezed& made, bool plus_one) const {
+  std::vector<Origin> OriginsAsWhole(const Squeezed& made, bool plus_one) {
     std::vector<Origin> found;
-    for (const auto& [name, tensor] : module_.tensors) {
-      const Squeezed of = DataOf(tensor, made.type());
-      for (bool turned : {false, true}) {
-        if (turned && made.shape().size() < 2) continue;
+    const Corners& corners = CornersOf(made.type(), plus_one);
+    for (bool turned : {false, true}) {
+      if (turned && made.shape().size() < 2) continue;
+      const HostTensor own = Corner(made);
+      const auto alike = turned ? corners.find(KeyOf(Turned(made.shape()), Turned(own)))
+                                : corners.find(KeyOf(made.shape(), own));
+      if (alike == corners.end()) continue;
+      for (const std::string& name : alike->second) {
         const Origin how{name, turned, plus_one, {}, 0};
-        if (IsMadeOf(made, of, how)) found.push_back(how);
+        if (IsMadeOf(made, DataOf(module_.tensors.at(name), made.type()), how))
+          found.push_back(how);
       }
     }
     return found;
+  }
+
+  // The module's tensors by their size and first elements.
+  using Corners = std::unordered_map<std::string, std::vector<std::string>>;
+
+  static std::string KeyOf(const Shape& shape, const HostTensor& corner) {
+    return ShapeToString(shape) +
+           std::string(reinterpret_cast<const char*>(corner.raw()), corner.bytes());
+  }
+
+  const Corners& CornersOf(DType type, bool plus_one) {
+    auto [it, is_new] = corners_.try_emplace({type, plus_one});
+    if (!is_new) return it->second;
+    for (const auto& [name, tensor] : module_.tensors) {
+      const Squeezed data = DataOf(tensor, type);
+      HostTensor corner = Corner(data);
+      if (plus_one) AddOne(corner);
+      it->second[KeyOf(data.shape(), corner)].push_back(name);
+    }
+    return it->second;
   }
 
   // The last dim first, which it mostly is.
@@ -468,6 +498,7 @@ class Restorer {
 
   Graph& graph_;
   const ModuleParams& module_;
+  std::map<std::pair<DType, bool>, Corners> corners_;
   std::vector<Op*> own_;  // parameters that the exporter left as they were
   std::set<std::string> named_;
   std::vector<std::pair<std::string, Origin>> restored_;
