@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cctype>
 #include <map>
 
 #include "frontend/import.h"
@@ -74,6 +75,7 @@ class Importer {
     NoteMerged();
     NoteConstants(params);
     NoteMissing(params.missing);
+    NoteCopies();
     return std::move(graph_);
   }
 
@@ -389,6 +391,29 @@ class Importer {
     if (!names.empty()) {
       graph_.notes.push_back(StrCat("kept as constants, not trained: ", names));
     }
+  }
+
+  // Of layers that began as copies of one another the exporter keeps one small matrix for all, as
+  // it does of layers that are one module.
+  void NoteCopies() {
+    auto of_any_layer = [](std::string name) {
+      std::erase_if(name, [](unsigned char c) { return std::isdigit(c) != 0; });
+      return name;
+    };
+    std::string names;
+    for (const Op* param : graph_.Params()) {
+      const std::string& name = param->attrs.String("name");
+      const Strings aliases = param->attrs.StringList("aliases", {});
+      const auto copy = std::ranges::find_if(aliases, [&](const std::string& alias) {
+        return of_any_layer(alias) == of_any_layer(name);
+      });
+      if (param->out().rank() < 2 || copy == aliases.end()) continue;
+      names += StrCat(names.empty() ? "'" : ", '", name, "' and '", *copy, "'");
+    }
+    if (names.empty()) return;
+    graph_.notes.push_back(StrCat("one tensor of the file, and trained as one: ", names,
+                                  " (where the module does not tie them, an export of trained "
+                                  "weights, or with optimize=False, keeps them apart)"));
   }
 
   // As of two norms of one value: new ones are equal, and what they do is done once.

@@ -131,6 +131,19 @@ TEST_F(DynamoNames, WhatTheFileLacksOfTheModuleIsNoted) {
               ElementsAre(HasSubstr("nothing of 1 parameter of the module, 'b.bias'")));
 }
 
+// As of layers that began as copies: which of them are tied in the module nobody can say.
+TEST_F(DynamoNames, OneMatrixOfSeveralLayersIsNoted) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("a.0.weight", {2, 2}, {1, 2, 3, 4});
+  m.Node("MatMul", {"x", "a.0.weight"}, {"h"});
+  m.Node("MatMul", {"h", "a.0.weight"}, {"y"});
+  m.Output("y");
+  ListParameters(m, {"a.0.weight", "a.1.weight"});
+  EXPECT_THAT(Import(m.proto).notes,
+              ElementsAre(HasSubstr("trained as one: 'a.0.weight' and 'a.1.weight' (")));
+}
+
 // Its optimizer leaves out a bias of zeros; nodes of which nothing is written never had one.
 TEST_F(DynamoNames, ABiasOfZerosThatWasLeftOutIsAParameter) {
   Model m;
