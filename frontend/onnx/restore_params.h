@@ -14,7 +14,8 @@ namespace shardc::onnx_import {
 // module's) say nothing: there the module of the op that reads it, or an alias, has to name the
 // tensor, for each use but one, which then has the parameter's own name. Notes what was found, and
 // what was not. Throws Diagnostic E1403 where a tensor of the module has the name and the shape of
-// a parameter and other numbers, or none of its tensors is found.
+// a parameter and begins with other numbers, or none of its tensors is found. What has its name is
+// not compared further, and keeps the numbers of the model's file.
 void RestoreParams(Graph& graph, const ModuleParams& module);
 
 }  // namespace shardc::onnx_import

@@ -16,8 +16,9 @@ struct Binding {
   Factory make;
 };
 
-// One step on operands of any broadcast, f32, bf16 or bool, whose values 0, 1, ... it names. The
-// op's result has its type.
+// The step on the operands, which it names 0, 1, ..., of any broadcast and f32, bf16 or bool, as
+// the result is. Null where a type or the broadcasts have no kernel, or a result would overwrite
+// what is still read.
 std::unique_ptr<Kernel> MakeOneStep(const KernelRequest& request, const FusedStep& step);
 
 // One table per family.
