@@ -94,6 +94,21 @@ std::optional<DimSharding> AxisCuts::WithCut(const ShardingRule& rule, const Slo
   return with && FillsParts(type.shape[d], *with, graph_.mesh) ? with : std::nullopt;
 }
 
+AxisList AxisCuts::AxesBefore(const ShardingRule& rule, const Slot& slot, int factor) const {
+  AxisList axes;
+  const int d = DimOfFactor(*slot.dims, factor);
+  const TensorType& type = slot.value->type;
+  if (d < 0 || !type.sharding.dims[d].cut()) return axes;
+  const auto cuts =
+      ProjectToFactors(rule, (*slot.dims)[d], type.shape[d], type.sharding.dims[d], graph_.mesh);
+  for (const FactorCut& c : cuts.value_or(std::vector<FactorCut>())) {
+    for (int a : c.layout.axes) {
+      if (c.factor == factor && a < axis_) axes.push_back(a);
+    }
+  }
+  return axes;
+}
+
 std::vector<Slot> AxisCuts::SlotsOf(const Op& op, const ShardingRule& rule) {
   std::vector<Slot> slots;
   slots.reserve(op.operands.size() + op.results.size());

@@ -65,6 +65,8 @@ class AxisCuts {
                                      const FactorCut& cut) const;
   std::optional<DimSharding> WithCut(const ShardingRule& rule, const Slot& slot, int d,
                                      const DimSharding& now, const FactorCut& cut) const;
+  // The axes that had their turn and cut the factor where the slot's value has it.
+  AxisList AxesBefore(const ShardingRule& rule, const Slot& slot, int factor) const;
   // Operands, then results.
   static std::vector<Slot> SlotsOf(const Op& op, const ShardingRule& rule);
 

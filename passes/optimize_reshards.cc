@@ -13,15 +13,6 @@
 namespace shardc {
 namespace {
 
-// Whether the value is a sum over ranks, whole or cut.
-bool IsReduction(const Value* v) {
-  if (!v->producer || v->producer->name() != "reshard") return false;
-  const Sharding &from = v->producer->in(0).sharding, &to = v->type.sharding;
-  return from.partial_max == to.partial_max &&
-         std::any_of(from.partial_sum.begin(), from.partial_sum.end(),
-                     [&](int a) { return !to.partial_sum.contains(a); });
-}
-
 class Optimizer {
  public:
   Optimizer(Graph& graph, bool by_microbatch) : graph_(graph), by_microbatch_(by_microbatch) {}
@@ -94,7 +85,8 @@ class Optimizer {
         DTypeSize(cast->in(0).dtype) < DTypeSize(term->type.dtype)) {
       reduced = cast->operands[0];
     }
-    const bool is = IsReduction(reduced) && graph_.OnlyUser(reduced) && graph_.OnlyUser(term);
+    const bool is =
+        !SummedAxes(reduced).empty() && graph_.OnlyUser(reduced) && graph_.OnlyUser(term);
     return is ? reduced : nullptr;
   }
 

@@ -213,7 +213,7 @@ class Propagation {
   }
 
   struct Source {
-    const Value* value;
+    Slot slot;
     FactorCut cut;
   };
   // The value whose cut the op passes on: the first weight that has one, else the first value.
@@ -225,7 +225,7 @@ class Propagation {
         if (!cut) continue;
         const FactorKind kind = rule.factors[cut->factor].kind;
         if (kind == FactorKind::kPlain || (kind == FactorKind::kExpandable && !s.result)) {
-          return Source{s.value, *cut};
+          return Source{s, *cut};
         }
       }
     }
@@ -239,7 +239,9 @@ class Propagation {
     const std::vector<Slot> slots = cuts_.SlotsOf(op, rule);
     const std::optional<Source> source = SourceOf(rule, slots);
     if (!source) return false;
-    const auto& [from, cut] = *source;
+    const auto& [given, cut] = *source;
+    const Value* from = given.value;
+    const AxisList before = cuts_.AxesBefore(rule, given, cut.factor);
     const bool expandable = rule.factors[cut.factor].kind == FactorKind::kExpandable;
     bool changed = false;
     int step = -1;
@@ -247,6 +249,9 @@ class Propagation {
       if (cuts_.Pinned(s.value) || cuts_.IsCut(s.value) || (expandable && !s.result)) continue;
       int d = DimOfFactor(*s.dims, cut.factor);
       if (d < 0) continue;
+      // Without what cuts it before, the parts would be others.
+      const AxisList own = cuts_.AxesBefore(rule, s, cut.factor);
+      if (!std::ranges::all_of(before, [&](int a) { return own.contains(a); })) continue;
       auto with = cuts_.WithCut(rule, s, d, cut);
       if (!with) continue;
       if (!s.result && !ProducerCuts(s.value, d, *with)) continue;

@@ -293,7 +293,7 @@ class Region {
     const Value* reduced = v->users[0]->result();
     for (const Value* sum = reduced; const Value* other = AddedTo(sum);
          sum = sum->users[0]->result()) {
-      const AxisList all = ReducedAxes(other);
+      const AxisList all = SummedAxes(other);
       const bool both =
           all.size() == axes_.size() + next.size() && graph_.OnlyUser(other) &&
           other->type == reduced->type &&
@@ -306,7 +306,7 @@ class Region {
   // The axes of the reduction that is all that is done with the value; none where it is not.
   AxisList NextReduction(const Value* v) const {
     const Op* reader = graph_.OnlyUser(v);
-    return reader && reader->name() == "reshard" ? ReducedAxes(reader->result()) : AxisList();
+    return reader && reader->name() == "reshard" ? SummedAxes(reader->result()) : AxisList();
   }
 
   double Bytes(const Value* reduction) const {
@@ -450,18 +450,25 @@ std::vector<Op*> SummedWith(Op* reduction) {
 
 }  // namespace
 
-AxisList ReducedAxes(const Value* value) {
+AxisList SummedAxes(const Value* value) {
   AxisList axes;
   if (!value->producer || value->producer->name() != "reshard") return axes;
   const Sharding &from = value->producer->in(0).sharding, &to = value->type.sharding;
-  if (from.dims != to.dims || from.partial_max != to.partial_max) return axes;
-  for (int a : to.partial_sum) {
-    if (!from.partial_sum.contains(a)) return axes;
-  }
+  if (from.partial_max != to.partial_max) return axes;
   for (int a : from.partial_sum) {
     if (!to.partial_sum.contains(a)) axes.push_back(a);
   }
   return axes;
+}
+
+AxisList ReducedAxes(const Value* value) {
+  const AxisList summed = SummedAxes(value);
+  if (summed.empty()) return summed;
+  const Sharding &from = value->producer->in(0).sharding, &to = value->type.sharding;
+  const bool alone = from.dims == to.dims && std::ranges::all_of(to.partial_sum, [&](int a) {
+                       return from.partial_sum.contains(a);
+                     });
+  return alone ? summed : AxisList();
 }
 
 bool SinkReductions(Graph& graph) {

@@ -5,8 +5,10 @@
 
 namespace shardc {
 
-// The axes over which the value, the result of a reshard, was summed; none when it is no such
-// result or the reshard does anything else.
+// The axes over which the value, the result of a reshard, was summed, whatever else the reshard
+// does to dims; none when it is no such result.
+AxisList SummedAxes(const Value* value);
+// The same where the reshard does nothing else; else none.
 AxisList ReducedAxes(const Value* value);
 
 // Each reduction whose users are linear in it moves behind them, and behind those that are linear

@@ -199,7 +199,10 @@ class Chooser {
       best = std::min(best, undone ? bytes * kUndoCutPenalty : bytes);
     };
     consider(v);
-    for (const Value* version : versions_.Of(v)) consider(version);
+    // What is complete is not summed once more.
+    for (const Value* version : versions_.Of(v)) {
+      if (!PlacementOf(version->type, axis_, mesh_).partial()) consider(version);
+    }
     return versions_.IsWeight(v) ? best * kMoveWeightsPenalty : best;
   }
 
@@ -261,13 +264,22 @@ class Chooser {
           p.results[i].placement.kind == Placement::kCut) {
         continue;
       }
-      // Cut along the dim by other axes before this one, the ranks have other parts of it.
-      Placement from = p.results[i].placement;
-      if (from == wish && wish.kind == Placement::kCut &&
-          AxesBefore(p.results[i].dim) != AxesBefore(type.sharding.dims[wish.dim])) {
-        wish.kind = Placement::kWhole;
+      const Placement& from = p.results[i].placement;
+      double bytes = GroupBytes(type, axis_);
+      if (from == wish && wish.kind == Placement::kCut) {
+        const AxisList before = AxesBefore(p.results[i].dim);
+        const AxisList asked = AxesBefore(type.sharding.dims[wish.dim]);
+        // Cut along the dim by other axes before this one, the ranks have other parts of it. Then
+        // it is gathered, and what those axes leave to sum is first summed whole.
+        if (before != asked) wish.kind = Placement::kWhole;
+        for (int a : asked) {
+          if (before.contains(a)) continue;
+          const double cut = bytes / static_cast<double>(mesh_.axis_size(axis_));
+          bytes *= static_cast<double>(mesh_.axis_size(a));
+          cost += cut * static_cast<double>(mesh_.axis_size(a) - 1);
+        }
       }
-      cost += ReshardBytes(from, wish, mesh_.axis_size(axis_), GroupBytes(type, axis_));
+      cost += ReshardBytes(from, wish, mesh_.axis_size(axis_), bytes);
     }
     if (s.kind == Strategy::kFactor) {
       const Factor& f = rule_.factors[s.cut.factor];

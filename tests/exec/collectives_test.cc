@@ -161,6 +161,23 @@ TEST(SequenceParallel, AReduceScatterAndAnAllGatherForEachAllReduce) {
   }
 }
 
+// The gradients of kv heads that several ranks share are summed, as small as they are; the
+// reduce_scatters are as with enough heads.
+TEST(SequenceParallel, FewerKvHeadsThanRanks) {
+  for (const char* form : kFormsOfQkv) {
+    for (int tp : {4, 8}) {
+      for (int kv_heads : {1, 2}) {
+        SCOPED_TRACE(StrCat(form, " tp=", tp, " kv_heads=", kv_heads));
+        const std::string model = StrCat("builtin:gpt?layers=2,hidden=64,heads=8,seq=16,batch=2,",
+                                         "vocab=256,kv_heads=", kv_heads, ",", form);
+        ExpectSequenceParallel(
+            Compile(BuildGpt(ParseBuiltin(model)), "megatron_sp", StrCat("tp=", tp)),
+            {2, 2, 16, 64});
+      }
+    }
+  }
+}
+
 // Positions are whole, and their gradient comes cut along the sequence: it is gathered, and not
 // what the update makes of it. Nothing but the norm is left to the optimizer.
 TEST(SequenceParallel, UpdatesGatherNothing) {
@@ -203,24 +220,20 @@ TEST(SequenceParallel, KeysOfAllAreNotGathered) {
 
 class MegatronImported : public ::testing::TestWithParam<Export> {
  protected:
-  // few_kv_heads: also where there are fewer than ranks, so that an axis is split.
-  static void Run(const char* spec, bool few_kv_heads,
-                  void (*expect)(const Program&, const Sizes&));
+  static void Run(const char* spec, void (*expect)(const Program&, const Sizes&));
 };
 
-TEST_P(MegatronImported, FourPerLayerAndTwo) { Run("megatron", true, ExpectMegatron); }
-// With few kv heads the gradients of k and v are cut along the sequence first: other collectives.
-TEST_P(MegatronImported, WithSequencesCut) { Run("megatron_sp", false, ExpectSequenceParallel); }
+TEST_P(MegatronImported, FourPerLayerAndTwo) { Run("megatron", ExpectMegatron); }
+TEST_P(MegatronImported, WithSequencesCut) { Run("megatron_sp", ExpectSequenceParallel); }
 
-void MegatronImported::Run(const char* spec, bool few_kv_heads,
-                           void (*expect)(const Program&, const Sizes&)) {
+void MegatronImported::Run(const char* spec, void (*expect)(const Program&, const Sizes&)) {
   const Export& e = GetParam();
   const bool gpt2 = e.model == "hf_gpt2", fresh = e.model == "hf_gpt2_fresh";
   const int64_t layers = gpt2 ? 3 : 2, hidden = gpt2 ? 64 : fresh ? 32 : 48;
   const bool gqa = e.model == "gqa_swiglu";  // 6 query heads and 2 kv heads of 8
   const int64_t heads = gpt2 ? 4 : e.model == "nanogpt" ? 3 : gqa ? 6 : 2;
   for (int64_t tp : {2, 4}) {
-    if (heads < tp || (gqa && tp > 2 && !few_kv_heads)) continue;
+    if (heads < tp) continue;
     for (const std::string& batch : e.batches) {
       SCOPED_TRACE(StrCat("tp=", tp, " ", batch));
       Graph graph = ImportFor(e, batch);

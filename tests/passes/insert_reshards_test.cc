@@ -91,6 +91,18 @@ TEST(InsertReshards, AMinorAxisDoesNotCutBeforeItsMajor) {
     CHECK-NEXT: = reshard %y)");
 }
 
+// Nor where it could slice: then what a leaves to sum would be summed whole, and b's part gathered.
+TEST(InsertReshards, AMinorAxisDoesNotReduceBeforeItsMajor) {
+  CheckPasses(R"(mesh [a=2, b=2]
+  graph @g(%x: f32[8, 4] partial(a,b), %u: f32[8, 4] partial(a)) -> (%y) {
+    %y = add %x, %u : f32[8@(a,b), 4]
+  })",
+              "insert_reshards", R"(
+    CHECK: = reshard %x
+    CHECK-NEXT: %y = add %_, %u : f32[8, 4] partial(a)
+    CHECK-NEXT: = reshard %y)");
+}
+
 // Partial sums pass linear ops; the smallest value of the chain is reduced.
 TEST(InsertReshards, ReducesAtTheCheapestPointOfALinearChain) {
   CheckPasses(R"(mesh [tp=2]

@@ -588,26 +588,29 @@ TEST(OptimizeReshards, WhatTwoNormsHandOnIsReducedOnce) {
 }
 
 // The gradient of a key that ranks along b share is reduced with those along a, because what it is
-// added to is reduced over both.
+// added to is reduced over both, to the whole sum or to parts of it.
 TEST(OptimizeReshards, AReductionBecomesAPartOfOneOverMoreAxes) {
-  Check(R"(mesh [a=2, b=2]
+  for (const std::string sum : {"f32[4, 60]", "f32[4@(a,b), 60]"}) {
+    SCOPED_TRACE(sum);
+    Check(StrCat(R"(mesh [a=2, b=2]
   graph @g(%x: f32[4, 12@(a,b)], %z: f32[4, 8@b]) -> (%y) {
     %u = param "u" : f32[12@(a,b), 60]
     %v = param "v" : f32[8@b, 12@a]
     %w = param "w" : f32[12@a, 60]
     %0 = matmul %x, %u : f32[4, 60] partial(a, b)
-    %1 = reshard %0 {why=["u"]} : f32[4, 60]
+    %1 = reshard %0 {why=["u"]} : )",
+                 sum, R"(
     %2 = matmul %z, %v : f32[4, 12@a] partial(b)
     %3 = reshard %2 {why=["v"]} : f32[4, 12@a]
     %4 = matmul %3, %w : f32[4, 60] partial(a)
-    %5 = reshard %4 {why=["w"]} : f32[4, 60]
-    %y = add %1, %5 : f32[4, 60]
-  })",
-        R"(
+    %5 = reshard %4 {why=["w"]} : )",
+                 sum, "\n    %y = add %1, %5 : ", sum, "\n  }"),
+          R"(
     CHECK: %2 = matmul %1, %w : f32[4, 60] partial(a,b)
     CHECK-NEXT: %3 = add %0, %2 : f32[4, 60] partial(a,b)
     CHECK-NEXT: %4 = reshard %3
     CHECK-NOT: reshard)");
+  }
 }
 
 }  // namespace

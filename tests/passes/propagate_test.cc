@@ -169,6 +169,21 @@ TEST(Propagate, WeightsGoFirst) {
 }
 
 // What is given stays: params, inputs and what a reshard pins.
+// What b cuts of y it cuts behind a. Of x, which a does not cut along the rows, those would be
+// others.
+TEST(Propagate, AMinorAxisDoesNotCutWithoutItsMajor) {
+  CheckPasses(R"(mesh [a=2, b=2]
+  graph @g(%dy: f32[8, 6]) -> (%z) {
+    %w = param "w" : f32[6@a, 4]
+    %x = exp %dy : f32[8, 6]
+    %y = matmul %x, %w : f32[8, 4]
+    %z = sharding_constraint %y {axes=["a", "b"], why=["spec s:1:1"]} : f32[8@(a,b), 4]
+  })",
+              "propagate", R"(
+    CHECK: %x = exp %dy : f32[8, 6@a]
+    CHECK-NEXT: %y = matmul %x, %w : f32[8@(a,b), 4])");
+}
+
 TEST(Propagate, PinnedValuesStay) {
   CheckPasses(R"(mesh [tp=2]
   graph @g(%x: f32[6, 8]) -> (%z) {
