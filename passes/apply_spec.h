@@ -12,9 +12,8 @@ namespace shardc {
 // (compute_spec, output_replicate), a sharding_constraint stands behind the value, or the op and
 // its bias. Rules over axes that the spec declares and the mesh lacks (size 1) cut nothing. Throws
 // Diagnostic E2102 (a rule matches nothing; the nearest names), E2103 (a dim that the tensor does
-// not have), E2104 (unknown axis), E2105 (axes of a dim not in mesh order), E2106
-// (a dim too small for its axes), E2107 (two rules for one value), E2130 (two names
-// of one parameter, cut in different ways), E2002.
+// not have), E2104 (unknown axis), E2106 (a dim too small for its axes), E2107 (two rules for one
+// value), E2130 (two names of one parameter, cut in different ways), E2002.
 void ApplySpec(Graph& graph, const Spec& spec);
 
 }  // namespace shardc

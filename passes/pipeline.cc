@@ -27,6 +27,7 @@
 #include "passes/move_to_readers.h"
 #include "passes/narrow_reads.h"
 #include "passes/optimize_reshards.h"
+#include "passes/order_axes.h"
 #include "passes/overlap.h"
 #include "passes/param_names.h"
 #include "passes/place_stages.h"
@@ -51,6 +52,7 @@ struct NamedPass {
 
 constexpr NamedPass kPasses[] = {
     {"canonicalize", Canonicalize},
+    {"order_axes", OrderAxes},
     {"split_params", SplitParams},
     {"split_axes", SplitAxes},
     {"infer_layouts", InferLayouts},
@@ -206,6 +208,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   // and optimizer state takes the shardings of its parameters.
   run("apply_spec", [&] { ApplySpec(graph, spec); });
   RefuseCutsOverPipeline(graph, spec);
+  run.Named("order_axes");
   run.Named("split_params");
   run.Named("split_axes");
   run.Named("infer_layouts");
@@ -232,6 +235,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   // From here on the graph holds forward, backward and update, and one mechanism shards all of it.
   run.Named("propagate");
   run.Named("insert_reshards");
+  RestoreAxes(graph, mesh);
   run("optimize_reshards", [&] { OptimizeReshards(graph, zero.stage >= 2); });
   if (options.on_sharded) options.on_sharded(graph);
   run.Named("lower_reshards");

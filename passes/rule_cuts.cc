@@ -49,16 +49,6 @@ const Ints& DimsOf(const Asked& asked, const TensorType& type, const CountedDims
   return counted[dim < 0 ? dim + rank : dim];
 }
 
-void AddAxis(const Asked& asked, int axis, const Mesh& mesh, AxisList& axes) {
-  if (!axes.empty() && axes.back() > axis) {
-    throw Diagnostic("E2105", ExitCode::kBadSpec, asked.rule.where.ToString(),
-                     StrCat("the axes of dim ", asked.cut.dim, " of ", asked.what,
-                            " are not in the order of the mesh ", mesh.ToString()),
-                     "list the axes of a dim in mesh order, or reorder --mesh");
-  }
-  axes.push_back(axis);
-}
-
 // What annotations say of a dim is for one size, and is the same for each of its axes.
 void CheckAnnotation(const Asked& asked, int64_t size, const DimSharding& now) {
   const CutDim& cut = asked.cut;
@@ -92,7 +82,7 @@ Sharding RuleCuts::Cut(const SpecRule& rule, const Value* value, const CountedDi
     const auto dim = static_cast<size_t>(DimToCutOf(value, dims, ranks));
     const int64_t size = type.shape[dim];
     DimSharding& d = result.sharding.dims[dim];
-    AddAxis(asked, *axis, mesh, d.axes);
+    d.axes.push_back(*axis);
     CheckAnnotation(asked, size, d);
     d.segments = cut.segments.empty() ? BalancedSegments(rule, cut, size) : cut.segments;
     d.granule = cut.granule;

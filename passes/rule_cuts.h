@@ -17,9 +17,8 @@ class RuleCuts {
   RuleCuts(Graph& graph, const Spec& spec) : graph_(graph), spec_(spec) {}
 
   // The sharding that a rule gives a tensor, whose dims it counts so; `what` names it in messages.
-  // Throws Diagnostic E2103 (no such dim), E2104 (no such axis), E2105 (axes in another order than
-  // the mesh's), E2106 (fewer elements than parts), E2130 (another size, or two ways
-  // to cut one dim), E2002.
+  // Throws Diagnostic E2103 (no such dim), E2104 (no such axis), E2106 (fewer elements than
+  // parts), E2130 (another size, or two ways to cut one dim), E2002.
   Sharding Cut(const SpecRule& rule, const Value* value, const CountedDims& counted,
                const std::string& what);
 

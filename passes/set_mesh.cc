@@ -52,14 +52,7 @@ void SetMesh(Graph& graph, const Mesh& mesh) {
   ForEachValue(graph, [&](Value* v) {
     TensorType type = v->type;
     auto rename = [&](AxisList& axes) { axes = Renamed(v->type, axes, from, mesh); };
-    for (DimSharding& d : type.sharding.dims) {
-      rename(d.axes);
-      if (std::is_sorted(d.axes.begin(), d.axes.end())) continue;
-      throw Diagnostic("E2105", ExitCode::kBadSpec, "model",
-                       StrCat("the axes of ", TypeToString(v->type, from),
-                              " are not in the order of the mesh ", mesh.ToString()),
-                       "reorder --mesh");
-    }
+    for (DimSharding& d : type.sharding.dims) rename(d.axes);
     rename(type.sharding.partial_sum);
     rename(type.sharding.partial_max);
     v->type = std::move(type);

@@ -6,8 +6,7 @@
 namespace shardc {
 
 // Puts the graph on a mesh; axes of its shardings are those of the same names there. Throws
-// Diagnostic E2104 for one that is not there, or a pipeline of another number of stages, E2105
-// where the axes of a dim have another order.
+// Diagnostic E2104 for one that is not there, or a pipeline of another number of stages.
 void SetMesh(Graph& graph, const Mesh& mesh);
 
 // Gives each sharding its canonical form: what is written by hand may describe a layout otherwise,

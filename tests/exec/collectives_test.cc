@@ -1,7 +1,11 @@
 // How many collectives, of which size: what the Megatron and ColoTensor specs promise.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <numeric>
+#include <string>
+#include <vector>
 
 #include "frontend/gpt_config.h"
 #include "passes/emit.h"
@@ -215,6 +219,35 @@ TEST(SequenceParallel, KeysOfAllAreNotGathered) {
       EXPECT_EQ(c.elements, 2 * 16 * 64) << c.op;
     }
     EXPECT_EQ(gathers, 2 * 3 + 1);
+  }
+}
+
+// By kind and axes, how many elements travel.
+std::map<std::string, int64_t> Traffic(const Program& program) {
+  std::map<std::string, int64_t> traffic;
+  for (const Collective& c : program.collectives) {
+    std::vector<std::string> axes = program.mesh.Names(c.axes);
+    std::ranges::sort(axes);
+    traffic[StrCat(CollectiveKindName(c.kind), " ", Join(axes, ","))] += c.elements;
+  }
+  return traffic;
+}
+
+// The mesh numbers the ranks; in which order heads and sequences are dealt out follows from the
+// spec.
+TEST(Meshes, OtherOrdersSendTheSame) {
+  for (const char* spec : {"ulysses", "megatron_sp", "megatron"}) {
+    for (const char* kv_heads : {"2", "4", "8"}) {
+      SCOPED_TRACE(StrCat(spec, " ", kv_heads));
+      auto on = [&](const char* mesh) {
+        const std::string model = StrCat(
+            "builtin:gpt?layers=2,hidden=64,heads=16,seq=64,batch=4,vocab=256,kv_heads=", kv_heads);
+        return Traffic(Compile(BuildGpt(ParseBuiltin(model)), spec, mesh));
+      };
+      const auto usual = on("dp=2,tp=2,cp=4");
+      EXPECT_EQ(on("dp=2,cp=4,tp=2"), usual);
+      EXPECT_EQ(on("cp=4,tp=2,dp=2"), usual);
+    }
   }
 }
 

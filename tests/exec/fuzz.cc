@@ -260,6 +260,9 @@ std::string RandomSpec(Dice& dice, const Graph& graph, const Mesh& mesh, bool op
     return dice.Pick<std::string>({"megatron", "megatron_sp", "ulysses", "dp", "megatron_hf_gpt2"});
   }
   std::string text = "# made by the fuzz test\n";
+  std::vector<MeshAxis> axes = mesh.axes();
+  if (dice.Chance(30)) std::ranges::reverse(axes);
+  const Mesh listed(std::move(axes));  // in the order in which rules list axes
   const int cut_percent = static_cast<int>(dice.Between(10, 100));
   const bool by_layer = dice.Chance(60), replicates = dice.Chance(25);
   std::set<std::string> ruled;
@@ -267,7 +270,7 @@ std::string RandomSpec(Dice& dice, const Graph& graph, const Mesh& mesh, bool op
     const std::string& name = param->attrs.String("name");
     const std::string match = by_layer ? LayerGlob(name) : name;
     if (!ruled.insert(match).second || !dice.Chance(cut_percent)) continue;
-    std::string cut = RandomCut(dice, param->out().shape, mesh, true);
+    std::string cut = RandomCut(dice, param->out().shape, listed, true);
     if (cut.empty()) continue;
     if (replicates && dice.Chance(50)) {
       cut += StrCat(" compute_spec { pattern: TP1D output_replicate: ",
@@ -279,13 +282,13 @@ std::string RandomSpec(Dice& dice, const Graph& graph, const Mesh& mesh, bool op
   const Value* first = graph.inputs().front().get();
   const bool alike = dice.Chance(40) && HaveOneBatch(graph);
   std::string batch;
-  if (alike) batch = RandomCut(dice, {first->type.shape[0]}, mesh, false);
+  if (alike) batch = RandomCut(dice, {first->type.shape[0]}, listed, false);
   for (const auto& input : graph.inputs()) {
     if (!alike && !dice.Chance(60)) continue;
-    const std::string cut = alike ? batch : RandomCut(dice, input->type.shape, mesh, false);
+    const std::string cut = alike ? batch : RandomCut(dice, input->type.shape, listed, false);
     if (!cut.empty()) text += StrCat("input { match: \"", input->name, "\"", cut, " }\n");
   }
-  if (dice.Chance(30)) text += RandomValueRules(dice, graph, mesh);
+  if (dice.Chance(30)) text += RandomValueRules(dice, graph, listed);
   if (dice.Chance(optimizer ? 40 : 5)) text += RandomZero(dice, mesh);
   if (microbatches && dice.Chance(40)) text += RandomMicrobatches(dice, graph);
   if (auto pp = mesh.FindAxis("pp")) text += RandomPipeline(dice, graph, mesh.axis_size(*pp));

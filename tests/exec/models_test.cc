@@ -51,7 +51,8 @@ const Setting kSettings[] = {
     {"megatron", "cp=3", false},
     {"megatron_sp", "cp=2,tp=2", false},
     {"ulysses", "cp=3", false},
-    {"ulysses", "tp=2,cp=2", true},
+    {"megatron_sp", "tp=2,cp=2", true},
+    {"ulysses", "cp=2,tp=2", true},
 };
 
 class Models : public ::testing::TestWithParam<Case> {};

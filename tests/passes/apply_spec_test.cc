@@ -433,8 +433,6 @@ graph @g(%x: f32[4, 6]) -> (%y) {
 TEST(ApplySpec, RefusesAxes) {
   Refused(R"(param { match: "*fc.*" shard_spec { dims: -1 axes: "tpp" } })", "E2104",
           "did you mean 'tp'");
-  Refused(R"(param { match: "*fc.*" shard_spec { dims: -1 dims: -1 axes: "tp" axes: "dp" } })",
-          "E2105", "list the axes of a dim in mesh order");
   ExpectThrown(
       [] {
         Graph graph = ParseAndVerify("graph @g() -> (%w) {\n%w = param \"w\" : f32[3]\n}");
