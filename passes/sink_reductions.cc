@@ -33,7 +33,8 @@ class Region {
         reductions_(std::move(reductions)),
         axes_(ReducedAxes(reductions_[0]->result())) {}
 
-  // Finds the ops, in order, behind which the least is reduced. Whether that is less than now.
+  // Finds the ops behind which the least is reduced: the first ones in order, or all of them, less
+  // those that do not help. Whether that is less than now.
   bool Grow() {
     for (const Op* r : reductions_) Add(r->result());
     const double now = FrontierBytes();
@@ -53,7 +54,12 @@ class Region {
         best_size = ops_.size();
       }
     }
-    ops_.resize(best_size);
+    std::vector<Op*> first(ops_.begin(), ops_.begin() + static_cast<std::ptrdiff_t>(best_size));
+    if (ops_.size() > best_size) {
+      Trim();
+      if (FrontierBytes() < best) return true;
+    }
+    ops_ = std::move(first);
     if (best < now) Trim();
     return best < now;
   }
@@ -246,6 +252,12 @@ class Region {
     return user && user->name() == "cast" ? user->result() : v;
   }
 
+  // What a term is a copy of in another type, or itself.
+  static const Value* Narrow(const Value* term) {
+    const Op* op = term->producer;
+    return op && op->name() == "cast" ? op->operands[0] : term;
+  }
+
   // The sum of the value, or of its wider copy, and others of the type; itself where it is in none.
   const Value* SumOf(const Value* v) const {
     const Value* term = Term(v);
@@ -291,12 +303,13 @@ class Region {
     const AxisList next = NextReduction(v);
     if (next.empty()) return nullptr;
     const Value* reduced = v->users[0]->result();
-    for (const Value* sum = reduced; const Value* other = AddedTo(sum);
+    for (const Value* sum = Term(reduced); const Value* term = AddedTo(sum);
          sum = sum->users[0]->result()) {
+      const Value* other = Narrow(term);
       const AxisList all = SummedAxes(other);
       const bool both =
           all.size() == axes_.size() + next.size() && graph_.OnlyUser(other) &&
-          other->type == reduced->type &&
+          graph_.OnlyUser(term) && other->type == reduced->type &&
           std::ranges::all_of(all, [&](int a) { return axes_.contains(a) || next.contains(a); });
       if (both) return reduced;
     }

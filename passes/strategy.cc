@@ -181,18 +181,41 @@ class Chooser {
     return cut && wished_;
   }
 
+  // Bytes of a version of the operand that the ranks of one group of the axis hold together, once
+  // the axes before have brought it to where the op reads it. `gathered`: the dim of which the axis
+  // is undone, or -1: minor axes of it are undone before, and major ones after.
+  double OperandBytes(size_t operand, const TensorType& type, int gathered) const {
+    AxisList cut;
+    for (int d = 0; d < type.rank(); ++d) {
+      for (int a : type.sharding.dims[d].axes) {
+        if (d == gathered ? a < axis_ : a > axis_) cut.push_back(a);
+      }
+      const auto read = LiftToDim(rule_, rule_.operands[operand][d], type.shape[d], cuts_, mesh_);
+      for (int a : read ? read->axes : AxisList()) {
+        if (!cut.contains(a)) cut.push_back(a);
+      }
+    }
+    return static_cast<double>(type.bytes()) / static_cast<double>(NumParts(cut, mesh_));
+  }
+
   // `split`: the ranks divide the work, whatever has to be moved for it.
-  double OperandCost(const Value* v, const Slot& slot, bool split) const {
+  double OperandCost(size_t operand, const Slot& slot, bool split) const {
+    const Value* v = op_.operands[operand];
     const Placement& want = slot.placement;
     double best = kInfinity;
     auto consider = [&](const Value* version) {
       Placement from = PlacementOf(version->type, axis_, mesh_);
-      double bytes = ReshardBytes(from, want, mesh_.axis_size(axis_), GroupBytes(v->type, axis_));
+      // Cut along the dim by other axes before this one, the ranks have other parts of it.
+      const bool others = from == want && want.kind == Placement::kCut &&
+                          AxesBefore(version->type.sharding.dims[want.dim]) != AxesBefore(slot.dim);
+      const bool stays = from == want && !others;
+      const double held = OperandBytes(operand, version->type, stays ? -1 : from.dim);
+      double bytes = ReshardBytes(from, others ? Placement() : want, mesh_.axis_size(axis_), held);
       if (from.kind == Placement::kWhole && want.kind == Placement::kCut) {
         bytes += UndoneBytes(version->type, want.dim);
       }
       if (version == v && from.kind == Placement::kCut && want.kind == Placement::kCut &&
-          bytes > 0) {
+          bytes > 0 && !others) {
         bytes /= Served(v, from, slot);
       }
       bool undone = from.kind == Placement::kCut && !split;
@@ -212,6 +235,15 @@ class Chooser {
       if (a < axis_) axes.push_back(a);
     }
     return axes;
+  }
+
+  // Into how many parts the dim is cut only after this axis has cut it.
+  double MinorParts(const DimSharding& dim) const {
+    double parts = 1;
+    for (int a : dim.axes) {
+      if (a > axis_) parts *= static_cast<double>(mesh_.axis_size(a));
+    }
+    return parts;
   }
 
   // The factor along which all operands that have it are cut, and no other is cut otherwise; or -1.
@@ -254,7 +286,7 @@ class Chooser {
       // A partial value that others need reduced as well is reduced once, before them.
       const Placement& want = p.operands[i].placement;
       if (want.partial() && v->users.size() > 1 && !IsLeftASum(v)) return kInfinity;
-      cost += OperandCost(v, p.operands[i], split || GrowsUncut(i));
+      cost += OperandCost(i, p.operands[i], split || GrowsUncut(i));
     }
     for (size_t i = 0; i < op_.results.size(); ++i) {
       const TensorType& type = op_.out(i);
@@ -266,6 +298,9 @@ class Chooser {
       }
       const Placement& from = p.results[i].placement;
       double bytes = GroupBytes(type, axis_);
+      if (wish.kind == Placement::kCut && !(from == wish)) {
+        bytes *= MinorParts(type.sharding.dims[wish.dim]);
+      }
       if (from == wish && wish.kind == Placement::kCut) {
         const AxisList before = AxesBefore(p.results[i].dim);
         const AxisList asked = AxesBefore(type.sharding.dims[wish.dim]);

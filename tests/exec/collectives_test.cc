@@ -107,9 +107,10 @@ TEST(Megatron, FewerKvHeadsThanRanks) {
     for (int layers : {1, 3}) {
       std::string model = StrCat("builtin:gpt?layers=", layers,
                                  ",hidden=64,heads=16,kv_heads=2,seq=16,batch=16,vocab=256,", form);
-      for (const char* tp : {"tp=4", "tp=8"}) {
-        SCOPED_TRACE(StrCat(form, " ", layers, " ", tp));
-        Program program = Compile(BuildGpt(ParseBuiltin(model)), "megatron", tp);
+      for (const auto& [tp, precision] :
+           {std::pair("tp=4", "f32"), {"tp=8", "f32"}, {"tp=4", "bf16"}, {"tp=8", "bf16"}}) {
+        SCOPED_TRACE(StrCat(form, " ", layers, " ", tp, " ", precision));
+        Program program = Compile(BuildGpt(ParseBuiltin(model)), "megatron", tp, precision);
         int64_t large = 0, weights = 0;
         for (const Collective& c : program.collectives) {
           EXPECT_EQ(c.kind, CollectiveKind::kAllReduce);
@@ -174,9 +175,16 @@ TEST(SequenceParallel, FewerKvHeadsThanRanks) {
         SCOPED_TRACE(StrCat(form, " tp=", tp, " kv_heads=", kv_heads));
         const std::string model = StrCat("builtin:gpt?layers=2,hidden=64,heads=8,seq=16,batch=2,",
                                          "vocab=256,kv_heads=", kv_heads, ",", form);
-        ExpectSequenceParallel(
-            Compile(BuildGpt(ParseBuiltin(model)), "megatron_sp", StrCat("tp=", tp)),
-            {2, 2, 16, 64});
+        for (const char* precision : {"f32", "bf16"}) {
+          const Program program =
+              Compile(BuildGpt(ParseBuiltin(model)), "megatron_sp", StrCat("tp=", tp), precision);
+          ExpectSequenceParallel(program, {2, 2, 16, 64});
+          // What goes between blocks is f32, but products give halves, and these travel.
+          for (const Collective& c : program.collectives) {
+            if (c.elements != 2 * 16 * 64 || c.op.starts_with("embedding")) continue;
+            EXPECT_EQ(DTypeName(c.dtype), precision) << c.op;
+          }
+        }
       }
     }
   }

@@ -103,6 +103,21 @@ TEST(InsertReshards, AMinorAxisDoesNotReduceBeforeItsMajor) {
     CHECK-NEXT: = reshard %y)");
 }
 
+// What the axes cost together counts, whichever of them has more ranks.
+TEST(InsertReshards, HalvesAreScatteredBeforeTheyAreWidened) {
+  for (const char* mesh : {"mesh [a=2, b=4]", "mesh [a=4, b=2]"}) {
+    SCOPED_TRACE(mesh);
+    CheckPasses(StrCat(mesh, R"(
+  graph @g(%x: bf16[16, 4] partial(a,b)) -> (%y) {
+    %y = cast %x {to="f32"} : f32[16@(a,b), 4]
+  })"),
+                "insert_reshards", R"(
+    CHECK: : bf16[16@(a,b), 4]
+    CHECK-NEXT: %y = cast %_ {to="f32"} : f32[16@(a,b), 4]
+    CHECK-NOT: reshard)");
+  }
+}
+
 // Partial sums pass linear ops; the smallest value of the chain is reduced.
 TEST(InsertReshards, ReducesAtTheCheapestPointOfALinearChain) {
   CheckPasses(R"(mesh [tp=2]
