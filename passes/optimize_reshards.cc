@@ -15,7 +15,8 @@ namespace {
 
 class Optimizer {
  public:
-  Optimizer(Graph& graph, bool by_microbatch) : graph_(graph), by_microbatch_(by_microbatch) {}
+  Optimizer(Graph& graph, bool by_microbatch)
+      : graph_(graph), by_microbatch_(by_microbatch), moves_(graph.ops().size()) {}
 
   void Run() {
     bool changed = true;
@@ -28,7 +29,7 @@ class Optimizer {
         changed |=
             op->name() == "reshard" ? VisitReshard(op) : op->name() == "add" && CombineTerms(op);
       }
-      if (!changed) changed = SinkReductions(graph_);
+      if (!changed) changed = SinkReductions(graph_, moves_);
       changed |= graph_.EraseDead() > 0;
     }
   }
@@ -246,6 +247,7 @@ class Optimizer {
 
   Graph& graph_;
   bool by_microbatch_;
+  size_t moves_;  // that reductions may still make
   // By the add that makes a sum, of which no other is a part yet.
   std::unordered_map<const Op*, Reductions> reductions_;
 };

@@ -283,7 +283,7 @@ class Region {
     sent.dtype = TravelType(*v);
     // A ring over g ranks and one over g * n differ by this much.
     return Bytes(Partial(sent), sent) /
-           static_cast<double>(NumParts(NextReduction(v), graph_.mesh));
+           static_cast<double>(NumParts(ReductionBehind(v), graph_.mesh));
   }
 
   // Where halves travel now, what is as large and wider travels in halves.
@@ -300,7 +300,7 @@ class Region {
   // The reduction right behind the value that would be one with another, which it is added to, if
   // it were over the axes too; or null.
   const Value* ReducedWithMore(const Value* v) const {
-    const AxisList next = NextReduction(v);
+    const AxisList next = ReductionBehind(v);
     if (next.empty()) return nullptr;
     const Value* reduced = v->users[0]->result();
     for (const Value* sum = Term(reduced); const Value* term = AddedTo(sum);
@@ -314,6 +314,12 @@ class Region {
       if (both) return reduced;
     }
     return nullptr;
+  }
+
+  // That of the reduction right behind one of the value; none where the value would be widened in
+  // between.
+  AxisList ReductionBehind(const Value* v) const {
+    return TravelType(*v) == v->type.dtype ? NextReduction(v) : AxisList();
   }
 
   // The axes of the reduction that is all that is done with the value; none where it is not.
@@ -484,12 +490,13 @@ AxisList ReducedAxes(const Value* value) {
   return alone ? summed : AxisList();
 }
 
-bool SinkReductions(Graph& graph) {
+bool SinkReductions(Graph& graph, size_t& most) {
   graph.NumberOps();
   bool any = false;
   auto sink = [&](const std::vector<Op*>& together) {
     Region region(graph, together);
-    if (!region.Grow()) return false;
+    if (most == 0 || !region.Grow()) return false;
+    --most;
     region.Apply();
     graph.NumberOps();
     return any = true;

@@ -16,7 +16,8 @@ AxisList ReducedAxes(const Value* value);
 // reduced over the same axes anyway. The gradient of a key that several ranks share is reduced as
 // the gradient of its weight, and as a part of the one all_reduce of the layer's input. The outputs
 // of experts are reduced as their sum; a bias that is added to each before is divided among the
-// ranks. Returns whether anything moved.
-bool SinkReductions(Graph& graph);
+// ranks. At most so many move, and `most` is less by those that did: each is to save bytes, but
+// what it saves is an estimate. Returns whether any moved.
+bool SinkReductions(Graph& graph, size_t& most);
 
 }  // namespace shardc

@@ -42,7 +42,21 @@ class Chooser {
         cuts_(cuts),
         wished_(wished),
         versions_(versions),
-        mesh_(mesh) {}
+        mesh_(mesh) {
+    for (size_t i = 0; i < op.results.size() && wished; ++i) {
+      const TensorType& type = op.out(static_cast<int>(i));
+      for (size_t d = 0; d < type.shape.size(); ++d) {
+        const DimSharding& dim = type.sharding.dims[d];
+        // Minor axes cut after this one.
+        if (dim.axes.contains(axis)) continue;
+        for (int a : dim.axes) {
+          if (a < axis) continue;
+          const auto cut = ProjectAxis(rule, rule.results[i][d], type.shape[d], dim, a, mesh);
+          if (cut) later_.emplace_back(a, cut->factor);
+        }
+      }
+    }
+  }
 
   // The cheapest of the options. On a tie the first wins.
   Strategy Choose() const {
@@ -182,18 +196,24 @@ class Chooser {
   }
 
   // Bytes of a version of the operand that the ranks of one group of the axis hold together, once
-  // the axes before have brought it to where the op reads it. `gathered`: the dim of which the axis
-  // is undone, or -1: minor axes of it are undone before, and major ones after.
+  // the axes before have brought it to where the op reads it, and later ones to where results are
+  // wished for. `gathered`: the dim of which the axis is undone, or -1: minor axes of it are undone
+  // before, and major ones after.
   double OperandBytes(size_t operand, const TensorType& type, int gathered) const {
     AxisList cut;
+    auto add = [&](int a) {
+      if (!cut.contains(a)) cut.push_back(a);
+    };
+    for (const auto& [a, factor] : later_) {
+      const int d = DimOfFactor(rule_.operands[operand], factor);
+      if (d >= 0 && d != gathered) add(a);
+    }
     for (int d = 0; d < type.rank(); ++d) {
       for (int a : type.sharding.dims[d].axes) {
-        if (d == gathered ? a < axis_ : a > axis_) cut.push_back(a);
+        if (d == gathered ? a < axis_ : a > axis_) add(a);
       }
       const auto read = LiftToDim(rule_, rule_.operands[operand][d], type.shape[d], cuts_, mesh_);
-      for (int a : read ? read->axes : AxisList()) {
-        if (!cut.contains(a)) cut.push_back(a);
-      }
+      for (int a : read ? read->axes : AxisList()) add(a);
     }
     return static_cast<double>(type.bytes()) / static_cast<double>(NumParts(cut, mesh_));
   }
@@ -347,6 +367,7 @@ class Chooser {
   const bool wished_;
   const Versions& versions_;
   const Mesh& mesh_;
+  std::vector<std::pair<int, int>> later_;  // axes, and the factors that they cut of results
 };
 
 }  // namespace

@@ -118,6 +118,21 @@ TEST(InsertReshards, HalvesAreScatteredBeforeTheyAreWidened) {
   }
 }
 
+// As gradients are where parameters are cut over one of the axes that the batch is cut over.
+TEST(InsertReshards, HalvesAreReducedBeforeTheyAreWidened) {
+  for (const char* mesh : {"mesh [a=2, b=4]", "mesh [a=4, b=2]"}) {
+    SCOPED_TRACE(mesh);
+    CheckPasses(StrCat(mesh, R"(
+  graph @g(%x: bf16[16, 4] partial(a,b)) -> (%y) {
+    %y = cast %x {to="f32"} : f32[16@b, 4]
+  })"),
+                "insert_reshards", R"(
+    CHECK: : bf16[16@b, 4]
+    CHECK-NEXT: %y = cast %_ {to="f32"} : f32[16@b, 4]
+    CHECK-NOT: reshard)");
+  }
+}
+
 // Partial sums pass linear ops; the smallest value of the chain is reduced.
 TEST(InsertReshards, ReducesAtTheCheapestPointOfALinearChain) {
   CheckPasses(R"(mesh [tp=2]

@@ -587,6 +587,20 @@ TEST(OptimizeReshards, WhatTwoNormsHandOnIsReducedOnce) {
   }
 }
 
+// In halves it travels on either side of the cast, but is no part of what is reduced behind it.
+TEST(OptimizeReshards, AReductionOfHalvesStaysBeforeAWiderOne) {
+  Check(R"(mesh [a=2, b=4]
+  graph @g(%x: bf16[16, 4] partial(a,b)) -> (%y) {
+    %0 = reshard %x {why=[]} : bf16[16, 4] partial(b)
+    %1 = cast %0 {to="f32"} : f32[16, 4] partial(b)
+    %y = reshard %1 {why=[]} : f32[16@(a,b), 4]
+  })",
+        R"(
+    CHECK: %0 = reshard %x
+    CHECK-NEXT: %1 = cast %0
+    CHECK-NEXT: %y = reshard %1)");
+}
+
 // The gradient of a key that ranks along b share is reduced with those along a, because what it is
 // added to is reduced over both, to the whole sum or to parts of it.
 TEST(OptimizeReshards, AReductionBecomesAPartOfOneOverMoreAxes) {
