@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -16,7 +17,7 @@ class StateWriter {
   StateWriter(Program& program, size_t updates) : program_(program), updates_(updates) {}
 
   void Run() {
-    KeepOutputs();
+    KeepOldValues();
     FindUses();
     auto& list = program_.instructions;
     auto into = list.end() - static_cast<std::ptrdiff_t>(updates_);
@@ -37,27 +38,32 @@ class StateWriter {
  private:
   int Root(int buffer) const { return RootOf(program_, buffer); }
 
-  // Outputs that are an updated state become copies that are made first of all.
-  void KeepOutputs() {
+  // What outputs and other states take of a state that is updated becomes a copy that is made first
+  // of all.
+  void KeepOldValues() {
     auto& list = program_.instructions;
+    const std::span<Instruction> updates = std::span(list).last(updates_);
     std::unordered_set<int> updated;
-    for (size_t i = list.size() - updates_; i < list.size(); ++i)
-      updated.insert(list[i].results[0]);
+    for (const Instruction& update : updates) updated.insert(update.results[0]);
     std::vector<Instruction> copies;
-    for (NamedBuffer& o : program_.outputs) {
-      if (!updated.contains(Root(o.buffer))) continue;
-      const Buffer& shown = program_.buffers[o.buffer];
+    auto keep = [&](int& buffer) {
+      if (!updated.contains(Root(buffer))) return;
+      const Buffer& shown = program_.buffers[buffer];
       Buffer kept;
       kept.type = shown.type;
       kept.local_shape = shown.local_shape;
       kept.bytes = shown.bytes;
       Instruction& copy = copies.emplace_back();
       copy.op = "copy";
-      copy.operands = {o.buffer};
+      copy.operands = {buffer};
       copy.results = {static_cast<int>(program_.buffers.size())};
       copy.phase = Phase::kOptimizer;
-      o.buffer = copy.results[0];
+      buffer = copy.results[0];
       program_.buffers.push_back(std::move(kept));
+    };
+    for (NamedBuffer& o : program_.outputs) keep(o.buffer);
+    for (Instruction& update : updates) {
+      if (Root(update.operands[0]) != update.results[0]) keep(update.operands[0]);
     }
     list.insert(list.begin(), std::make_move_iterator(copies.rbegin()),
                 std::make_move_iterator(copies.rend()));

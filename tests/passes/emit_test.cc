@@ -272,5 +272,19 @@ TEST(Emit, OutputsOfUpdatedStatesAreKept) {
   EXPECT_EQ(OutputBuffer(p, "s").space, Space::kArena);
 }
 
+// One state takes the value that another had, and is not read after that one's update.
+TEST(Emit, StatesThatBecomeUpdatedStatesHaveTheirOldValues) {
+  Program p = Emit(R"(graph @g(%x: f32[4]) -> (%y) {
+    %s = state "s" {dtype="f32", init=0.0, shape=[4]} : f32[4]
+    %t = state "t" {dtype="f32", init=1.0, shape=[4]} : f32[4]
+    %y = mul %x, %x : f32[4]
+    update "s" %t
+    update "t" %s
+  })");
+  EXPECT_EQ(Ops(p), "copy copy mul copy copy");
+  for (int i : {0, 1}) EXPECT_EQ(Result(p, i).space, Space::kArena);
+  for (int i : {3, 4}) EXPECT_EQ(Result(p, i).space, Space::kState);
+}
+
 }  // namespace
 }  // namespace shardc::testing
