@@ -73,7 +73,7 @@ Value* TokenLoss(Graph& graph, Builder& b, const std::string& kind, Value* logit
   Value* labels = LossInput(graph, "labels", TensorType(DType::kI64, tokens));
   logits = Widened(b, logits);
   DType dtype = logits->type.dtype;
-  if (kind == "lm" && tokens.back() == 1) {
+  if (kind == "lm" && tokens.back() <= 1) {
     throw NoOutput(graph,
                    "a sequence of one token has no next one to predict: bind a longer one, "
                    "or use --loss ce");

@@ -150,6 +150,7 @@ TEST(AttachLoss, RefusesWhatDoesNotFit) {
   Refused("graph @g(%x: i64[2]) -> (%x) {\n}", "lm", "the model has no float output");
   Refused("graph @g(%x: f32[2]) -> (%x) {\n}", "lm", "a batch and a vocabulary dim");
   Refused("graph @g(%x: f32[2, 1, 8]) -> (%x) {\n}", "lm", "has no next one to predict");
+  Refused("graph @g(%x: f32[2, 0, 8]) -> (%x) {\n}", "lm", "has no next one to predict");
 }
 
 }  // namespace
