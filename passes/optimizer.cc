@@ -1,5 +1,6 @@
 #include "passes/optimizer.h"
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <set>
@@ -32,7 +33,7 @@ Value* StateOf(Builder& b, const Op& param, const std::string& suffix) {
   return state;
 }
 
-Value* GradientNorm(Builder& b, const std::vector<std::pair<Op*, Value*>>& grads) {
+Value* GradientNorm(Builder& b, const std::vector<std::pair<Op*, Value*>>& grads, DType dtype) {
   // Keyed by the axes that cut the parameter: sums of equal keys are partial over the same axes;
   // and by the stage of a pipeline that has the gradient: one value of each leaves it.
   std::map<std::pair<std::vector<int>, int>, Value*> sums;
@@ -47,7 +48,7 @@ Value* GradientNorm(Builder& b, const std::vector<std::pair<Op*, Value*>>& grads
       axes.insert(axes.end(), d.axes.begin(), d.axes.end());
     }
     std::sort(axes.begin(), axes.end());
-    Value* squares = b.Make("sum_squares", {grad});
+    Value* squares = b.Cast(b.Make("sum_squares", {grad}), dtype);
     Value*& sum = sums[{axes, stage_of(grad)}];
     sum = sum ? b.Add(sum, squares) : squares;
   }
@@ -60,6 +61,13 @@ Value* GradientNorm(Builder& b, const std::vector<std::pair<Op*, Value*>>& grads
   for (auto& [axes, sum] : by_axes) total = total ? b.Add(total, sum) : sum;
   return b.Make("sqrt", {total});
 }
+
+DType WidestOf(const std::vector<std::pair<Op*, Value*>>& grads) {
+  auto size = [](const auto& g) { return DTypeSize(g.second->type.dtype); };
+  return std::ranges::max_element(grads, {}, size)->second->type.dtype;
+}
+
+DType RateType(DType of_gradient) { return IsHalf(of_gradient) ? DType::kF32 : of_gradient; }
 
 void CheckOptions(const OptimizerOptions& o) {
   auto bad = [](std::string what, std::string fix = "") {
@@ -161,24 +169,25 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
   Builder b(graph);
   b.phase = Phase::kOptimizer;
   b.site = "optimizer";
-  DType dtype = grads[0].second->type.dtype;
+  const DType dtype = WidestOf(grads);
   NoteHalves(graph, grads);
 
-  Value* norm = GradientNorm(b, grads);
+  Value* norm = GradientNorm(b, grads, dtype);
   Value* scale = b.Scalar(dtype, 1);
   if (options.clip_norm > 0) {
     Value* sum = b.Add(norm, b.Scalar(dtype, 1e-6));
     scale = b.Make("min", {b.Div(b.Scalar(dtype, options.clip_norm), sum), scale});
   }
   Value* steps = b.State("optimizer.step", TensorType(DType::kI64, {}));
-  Value* rate = LearningRate(b, options.rate, steps, IsHalf(dtype) ? DType::kF32 : dtype);
+  Value* rate = LearningRate(b, options.rate, steps, RateType(dtype));
   Value* step = b.Add(steps, b.Scalar(DType::kI64, 1));
   b.Update("optimizer.step", step);
 
   for (auto& [param, grad] : grads) {
     b.BelongWith(*param);
     if (b.site.empty()) b.site = param->attrs.String("name");
-    Update(b, options, *param, grad, {step, scale, rate});
+    const DType own = grad->type.dtype;
+    Update(b, options, *param, grad, {step, b.Cast(scale, own), b.Cast(rate, RateType(own))});
   }
   CheckNames(graph);
   AddOutput(graph, "grad_norm", norm);

@@ -94,6 +94,21 @@ TEST(Optimizer, ClippingScalesByTheNorm) {
     CHECK: sgd %w, %dw, %11, %_ {)");
 }
 
+// The norm of all is of the widest type, and each parameter is updated in its own.
+TEST(Optimizer, ParametersOfSeveralTypes) {
+  Graph graph = ParseAndVerify(R"(
+graph @g(%dw: f32[4], %db: f64[6]) -> (grad.w: %dw, grad.b: %db) {
+  %w = param "w" : f32[4]
+  %b = param "b" : f64[6]
+})");
+  AddOptimizer(graph, {.kind = "sgd", .rate = {.lr = 0.5}, .clip_norm = 1});
+  CheckGraph(graph, R"(
+    CHECK: = sum_squares %dw
+    CHECK-NEXT: = cast %_ {to="f64"
+    CHECK: = sgd %w, %dw, %_, %_
+    CHECK: = sgd %b, %db, %_, %_)");
+}
+
 TEST(Optimizer, SgdWithoutMomentumHasNoState) {
   Check({.kind = "sgd", .rate = {.lr = 0.5}, .weight_decay = 0.25}, R"(
     CHECK-NOT: momentum"
