@@ -21,6 +21,9 @@ bool FuseLinear(Graph& graph, Op& add) {
     Value *product = add.operands[i], *bias = add.operands[1 - i];
     const Op* matmul = product->producer;
     if (!matmul || (matmul->name() != "matmul" && matmul->name() != "matmul_nt")) continue;
+    // Not one that is added to something already, or of rows that are longer than what counts.
+    if (matmul->operands.size() != 2 || matmul->attrs.Has("cols") || matmul->attrs.Has("length"))
+      continue;
     if (!matmul->RunsWith(add)) continue;
     if (!graph.OnlyUser(product)) continue;
     if (matmul->in(1).rank() != 2 || bias->type.shape != Shape{product->type.shape.back()})

@@ -35,9 +35,11 @@ TEST(Fuse, CutTypesStay) {
               "fuse", "CHECK: = linear %x, %w, %b {nt=false} : f32[3, 6@tp]");
 }
 
-// The product has another reader, the bias is no vector, or the weight is batched.
+// The product has another reader, the bias is no vector, the weight is batched, or the product is
+// added to something itself.
 TEST(Fuse, KeepsProductsThatOthersRead) {
-  CheckPasses(R"(graph @g(%x: f32[3, 4], %q: f32[2, 3, 4], %k: f32[2, 4, 5]) -> (%y, %z, %u, %t) {
+  CheckPasses(R"(
+  graph @g(%x: f32[3, 4], %q: f32[2, 3, 4], %k: f32[2, 4, 5]) -> (%y, %z, %u, %t, %s) {
     %w = param "w" : f32[4, 5]
     %b = param "b" : f32[5]
     %m = param "m" : f32[3, 5]
@@ -49,6 +51,8 @@ TEST(Fuse, KeepsProductsThatOthersRead) {
     %3 = exp %x : f32[3, 4]
     %4 = matmul %3, %w : f32[3, 5]
     %t = add %4, %m : f32[3, 5]
+    %5 = matmul %x, %w, %m : f32[3, 5]
+    %s = add %5, %b : f32[3, 5]
   })",
               "fuse", "CHECK-NOT: linear");
 }
