@@ -367,7 +367,10 @@ StateReader WeightsReader(const Plan& plan) {
                        "the plan was compiled without weights",
                        "compile with --weights split, or give them with --load FILE");
     }
-    return [](int64_t, const NamedBuffer&, const Buffer&, std::byte*) {};
+    return [&mesh = plan.manifest.mesh, states = StatesByName(plan)](
+               int64_t rank, const NamedBuffer& state, const Buffer& buffer, std::byte* local) {
+      SetFirstValue(*states.at(state.name), mesh, rank, buffer, local);
+    };
   }
   auto weights = std::make_shared<Weights>(plan);
   return [weights](int64_t rank, const NamedBuffer& state, const Buffer& buffer, std::byte* local) {
