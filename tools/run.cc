@@ -243,6 +243,8 @@ class Run {
 
   std::optional<double> ScalarOutput(const std::string& name) const {
     if (!Contains(session_.OutputNames(), name)) return std::nullopt;
+    // A model's own output of the name may be any tensor.
+    if (session_.OutputType(name).num_elements() != 1) return std::nullopt;
     return session_.Output(name).AsDouble(0);
   }
 

@@ -153,6 +153,31 @@ TEST_F(RunTest, StepsOfAPlanWithoutOptimizerHaveANormToo) {
   EXPECT_NEAR(plain[0]["grad_norm"].get<double>(), adamw[0]["grad_norm"].get<double>(), 1e-5);
 }
 
+// States of the model's own begin with their values, with weights or without.
+TEST_F(RunTest, StatesBeginWithTheirValues) {
+  Write("count.shardc", R"(graph @g(%x: f32[2]) -> (%y) {
+    %s = state "s" {dtype="f32", init=3.0, shape=[2]} : f32[2]
+    %y = add %s, %x : f32[2]
+    update "s" %y
+  })");
+  WriteSafetensors(Path("x.safetensors"), {{"x", HostTensor::Of<float>({2}, {1, 2})}});
+  WriteSafetensors(Path("want.safetensors"), {{"y", HostTensor::Of<float>({2}, {4, 5})}});
+  for (const std::string weights : {"split", "none"}) {
+    ASSERT_EQ(Tool("compile count.shardc --loss none -o plan --weights " + weights).exit, 0);
+    RunOk("plan --input x=@x.safetensors --check want.safetensors");
+  }
+}
+
+TEST_F(RunTest, StepsOfALossThatIsNoNumberAreReportedWithoutIt) {
+  for (const std::string size : {"0", "3"}) {
+    Write("loss.shardc", "graph @g(%x: f32[" + size + "]) -> (loss: %y) {\n  %y = neg %x : f32[" +
+                             size + "]\n}\n");
+    ASSERT_EQ(Tool("compile loss.shardc --loss none -o plan").exit, 0);
+    Json steps = Json::parse(RunOk("plan --random-inputs 1 --steps 2 --json").out)["steps"];
+    EXPECT_TRUE(steps[1]["loss"].is_null());
+  }
+}
+
 TEST_F(RunTest, JsonIsOneObject) {
   Compile("plan", "--spec megatron --mesh dp=1,tp=2");
   ToolResult r = RunOk("plan --random-inputs 3 --repeat 3 --json");
