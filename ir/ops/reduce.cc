@@ -290,7 +290,6 @@ void RunCumsum(const KernelCall& call) {
   if (n == 0) return;
   reference::DispatchNumeric(x.dtype, [&](auto t) {
     using T = decltype(t);
-    std::vector<T> line(n);
     std::vector<T> result(x.num_elements(), T());
     for (reference::Box& box : reference::ValidBoxes(call, first, others)) {
       box.size[axis] = 1;
