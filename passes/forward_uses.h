@@ -1,17 +1,33 @@
 // Following a value forward, by the sharding rules of the ops that read it.
 #pragma once
 
+#include <unordered_map>
+
 #include "ir/op_def.h"
 
 namespace shardc {
 
+// The sharding rules of ops, made once for each: of what joins very many values they are long. As
+// long as the ops stay as they are.
+class RulesOfOps {
+ public:
+  const ShardingRule& Of(const Op& op) {
+    auto [rule, fresh] = rules_.try_emplace(&op);
+    if (fresh) rule->second = op.def->rule(op);
+    return rule->second;
+  }
+
+ private:
+  std::unordered_map<const Op*, ShardingRule> rules_;
+};
+
 // Calls visit(op, its rule, which operand the value is) for each use of the value by an op of the
 // forward that has a rule, until it returns true. Returns whether it did.
 template <typename Visit>
-bool AnyForwardUse(const Value* value, const Visit& visit) {
+bool AnyForwardUse(const Value* value, RulesOfOps& rules, const Visit& visit) {
   for (const Op* user : value->users) {
     if (user->phase != Phase::kForward || !user->def->rule) continue;
-    const ShardingRule rule = user->def->rule(*user);
+    const ShardingRule& rule = rules.Of(*user);
     for (size_t i = 0; i < user->operands.size(); ++i) {
       if (user->operands[i] == value && visit(*user, rule, i)) return true;
     }

@@ -1,7 +1,9 @@
 #include "passes/infer_layouts.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <tuple>
 
 #include "passes/forward_uses.h"
 #include "passes/layout.h"
@@ -27,20 +29,23 @@ class Inference {
       : mesh_(mesh), axes_(axes), parts_(NumParts(axes, mesh)) {}
 
   // Whether a cut of the dim survives the ops that use the value.
-  bool Carries(const Value* v, int dim, int depth = 0) const {
-    return depth > kMaxDepth ||
-           !AnyForwardUse(v, [&](const Op& user, const ShardingRule& rule, size_t operand) {
-             return !UseCarries(user, rule, rule.operands[operand][dim], depth);
-           });
+  bool Carries(const Value* v, int dim, int depth = 0) {
+    if (depth > kMaxDepth) return true;
+    return Once(carries_, {v, dim, depth}, [&] {
+      return !AnyForwardUse(v, rules_,
+                            [&](const Op& user, const ShardingRule& rule, size_t operand) {
+                              return !UseCarries(user, rule, rule.operands[operand][dim], depth);
+                            });
+    });
   }
 
   // For dims of v, major to minor, that an op ahead merges into one: the one among them that is cut
   // when the merged dim is cut as its users want. Nothing where they want no cut, or one along
   // several.
-  std::optional<int64_t> DimToCut(const Value* v, const Ints& dims, int depth = 0) const {
+  std::optional<int64_t> DimToCut(const Value* v, const Ints& dims, int depth = 0) {
     std::optional<int64_t> found;
     if (depth > kMaxDepth) return found;
-    AnyForwardUse(v, [&](const Op& user, const ShardingRule& rule, size_t operand) {
+    AnyForwardUse(v, rules_, [&](const Op& user, const ShardingRule& rule, size_t operand) {
       found = DimToCut(user, rule, rule.operands[operand], dims, depth);
       return found.has_value();
     });
@@ -51,27 +56,29 @@ class Inference {
   // cut of it will do.
   bool IsAlone(const Value* v, int dim, int depth = 0) {
     if (depth > kMaxDepth || !seen_.insert({v, dim}).second) return true;
-    return !AnyForwardUse(v, [&](const Op& user, const ShardingRule& rule, size_t operand) {
+    return !AnyForwardUse(v, rules_, [&](const Op& user, const ShardingRule& rule, size_t operand) {
       return !UseIsAlone(user, rule, operand, dim, depth);
     });
   }
 
   // The layout that the users of the value ask for; Plain() when they ask for nothing.
-  DimSharding Forward(const Value* v, int dim, int depth = 0) const {
-    DimSharding wanted;
-    const bool found =
-        depth <= kMaxDepth &&
-        AnyForwardUse(v, [&](const Op& user, const ShardingRule& rule, size_t operand) {
-          wanted = FromUse(user, rule, operand, dim, depth);
-          return Informative(wanted);
-        });
-    return found ? wanted : Plain();
+  DimSharding Forward(const Value* v, int dim, int depth = 0) {
+    if (depth > kMaxDepth) return Plain();
+    return Once(forward_, {v, dim, depth}, [&] {
+      DimSharding wanted;
+      const bool found =
+          AnyForwardUse(v, rules_, [&](const Op& user, const ShardingRule& rule, size_t operand) {
+            wanted = FromUse(user, rule, operand, dim, depth);
+            return Informative(wanted);
+          });
+      return found ? wanted : Plain();
+    });
   }
 
  private:
   std::optional<int64_t> DimToCut(const Op& op, const ShardingRule& rule,
                                   const std::vector<DimFactors>& operand, const Ints& dims,
-                                  int depth) const {
+                                  int depth) {
     std::vector<int> factors;
     for (int64_t d : dims) {
       const auto& more = operand[d].factors;
@@ -128,7 +135,7 @@ class Inference {
   // Whether all operands with the factor, but for operand `but`, are made without a wish of their
   // own for its layout.
   bool OperandsAreMadeAlone(const Op& op, const ShardingRule& rule, int factor, size_t but,
-                            int depth) const {
+                            int depth) {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const int d = DimOfFactor(rule.operands[i], factor);
       if (i == but || d < 0) continue;
@@ -138,18 +145,20 @@ class Inference {
     }
     return true;
   }
-  bool IsMadeAlone(const Value* v, int dim, int depth) const {
+  bool IsMadeAlone(const Value* v, int dim, int depth) {
     const Op* op = v->producer;
     if (op && op->def->is_state) return true;  // asked by itself
     if (IsCut(*v, dim)) return false;
     if (!op || !op->def->rule || depth > kMaxDepth) return true;
-    const ShardingRule rule = op->def->rule(*op);
-    const auto factor = OnlyFactor(rule.results[v->index][dim]);
-    return factor && !op->def->constrains &&
-           OperandsAreMadeAlone(*op, rule, *factor, op->operands.size(), depth);
+    return Once(made_alone_, {v, dim, depth}, [&] {
+      const ShardingRule& rule = rules_.Of(*op);
+      const auto factor = OnlyFactor(rule.results[v->index][dim]);
+      return factor && !op->def->constrains &&
+             OperandsAreMadeAlone(*op, rule, *factor, op->operands.size(), depth);
+    });
   }
 
-  bool FactorCarries(const Op& op, const ShardingRule& rule, int factor, int depth) const {
+  bool FactorCarries(const Op& op, const ShardingRule& rule, int factor, int depth) {
     for (size_t r = 0; r < op.results.size(); ++r) {
       int d = DimOfFactor(rule.results[r], factor);
       if (d >= 0 && !Carries(op.results[r], d, depth + 1)) return false;
@@ -191,11 +200,11 @@ class Inference {
   }
 
   std::optional<std::vector<FactorCut>> CarriedCuts(const Op& op, const ShardingRule& rule,
-                                                    const DimFactors& f, int depth) const {
+                                                    const DimFactors& f, int depth) {
     return CutsOf(rule, f, [&](int factor) { return FactorCarries(op, rule, factor, depth); });
   }
 
-  bool UseCarries(const Op& op, const ShardingRule& rule, const DimFactors& f, int depth) const {
+  bool UseCarries(const Op& op, const ShardingRule& rule, const DimFactors& f, int depth) {
     for (int64_t n : f.segments) {
       if (n < parts_) return false;
     }
@@ -207,32 +216,36 @@ class Inference {
 
   // The layout of a factor that readers of the results ask for.
   std::optional<DimSharding> FromResults(const Op& op, const ShardingRule& rule, int factor,
-                                         int depth) const {
-    return FirstLayout(rule, op.results, rule.results, factor,
-                       [&](size_t i, int dim) { return Forward(op.results[i], dim, depth + 1); });
+                                         int depth) {
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      const int d = DimOfFactor(rule.results[i], factor);
+      if (d < 0) continue;
+      const Value* v = op.results[i];
+      if (auto own = Project(rule, rule.results[i][d], v->type.shape[d], Forward(v, d, depth + 1),
+                             factor)) {
+        return own;
+      }
+    }
+    return std::nullopt;
   }
 
   // The layout of a factor in which an operand that has it is made. Operand `but` is not asked.
   std::optional<DimSharding> FromOperands(const Op& op, const ShardingRule& rule, int factor,
-                                          size_t but, int depth) const {
-    return FirstLayout(rule, op.operands, rule.operands, factor, [&](size_t i, int dim) {
-      return i == but ? Plain() : Backward(op.operands[i], dim, depth + 1);
+                                          size_t but, int depth) {
+    const Made made = Once(made_, {&op, factor, depth}, [&] {
+      Made first_two;
+      for (size_t i = 0; i < op.operands.size() && first_two.size() < 2; ++i) {
+        const int d = DimOfFactor(rule.operands[i], factor);
+        if (d < 0) continue;
+        const Value* v = op.operands[i];
+        auto own =
+            Project(rule, rule.operands[i][d], v->type.shape[d], Backward(v, d, depth + 1), factor);
+        if (own) first_two.emplace_back(i, std::move(*own));
+      }
+      return first_two;
     });
-  }
-
-  // The factor's layout by the first value of which the layout of a dim, `layout(i, dim)`, says it.
-  template <typename Layout>
-  std::optional<DimSharding> FirstLayout(const ShardingRule& rule,
-                                         const std::vector<Value*>& values,
-                                         const std::vector<std::vector<DimFactors>>& dims,
-                                         int factor, const Layout& layout) const {
-    for (size_t i = 0; i < values.size(); ++i) {
-      const int d = DimOfFactor(dims[i], factor);
-      if (d < 0) continue;
-      const int64_t size = values[i]->type.shape[d];
-      if (auto own = Project(rule, dims[i][d], size, layout(i, d), factor)) return own;
-    }
-    return std::nullopt;
+    const auto other = std::ranges::find_if(made, [&](const auto& m) { return m.first != but; });
+    return other == made.end() ? std::nullopt : std::optional(other->second);
   }
 
   std::optional<DimSharding> Project(const ShardingRule& rule, const DimFactors& dim, int64_t size,
@@ -259,8 +272,7 @@ class Inference {
     return Plain();
   }
 
-  DimSharding FromUse(const Op& op, const ShardingRule& rule, size_t operand, int dim,
-                      int depth) const {
+  DimSharding FromUse(const Op& op, const ShardingRule& rule, size_t operand, int dim, int depth) {
     const DimFactors& f = rule.operands[operand][dim];
     const int64_t size = op.operands[operand]->type.shape[dim];
     return Lift(rule, f, size, CarriedCuts(op, rule, f, depth), [&](int factor) {
@@ -270,20 +282,40 @@ class Inference {
   }
 
   // The layout in which the producer of the value would give it, were the dim cut.
-  DimSharding Backward(const Value* v, int dim, int depth) const {
+  DimSharding Backward(const Value* v, int dim, int depth) {
     const Op* op = v->producer;
     if (!op || !op->def->rule || depth > kMaxDepth) return Plain();
-    ShardingRule rule = op->def->rule(*op);
-    const DimFactors& f = rule.results[v->index][dim];
-    const auto cuts = CutsOf(rule, f, [](int) { return true; });
-    return Lift(rule, f, v->type.shape[dim], cuts, [&](int factor) {
-      return FromOperands(*op, rule, factor, op->operands.size(), depth);
+    return Once(backward_, {v, dim, depth}, [&] {
+      const ShardingRule& rule = rules_.Of(*op);
+      const DimFactors& f = rule.results[v->index][dim];
+      const auto cuts = CutsOf(rule, f, [](int) { return true; });
+      return Lift(rule, f, v->type.shape[dim], cuts, [&](int factor) {
+        return FromOperands(*op, rule, factor, op->operands.size(), depth);
+      });
     });
+  }
+
+  // Of a dim of a value, or a factor of an op, and how many ops away from the first one it is.
+  template <typename Of, typename Answer>
+  using Answers = std::map<std::tuple<const Of*, int, int>, Answer>;
+  // Operands of an op that are made in a layout of a factor: the first two.
+  using Made = std::vector<std::pair<size_t, DimSharding>>;
+
+  // What is reached by many ways is asked once: steps of a sequence share weights, and are joined.
+  template <typename Of, typename Answer, typename Ask>
+  static Answer Once(Answers<Of, Answer>& answers, const std::tuple<const Of*, int, int>& question,
+                     const Ask& ask) {
+    if (auto known = answers.find(question); known != answers.end()) return known->second;
+    return answers.emplace(question, ask()).first->second;
   }
 
   const Mesh& mesh_;
   AxisList axes_;
   int64_t parts_;
+  RulesOfOps rules_;
+  Answers<Value, bool> carries_, made_alone_;
+  Answers<Value, DimSharding> forward_, backward_;
+  Answers<Op, Made> made_;
   std::set<std::pair<const Value*, int>> seen_;  // by IsAlone
 };
 
@@ -297,7 +329,7 @@ bool CutIsCarried(const Value* value, int dim, int64_t parts) {
 std::optional<DimSharding> CarriedLayout(const Value* value, int dim, const AxisList& axes,
                                          const Mesh& mesh) {
   const int64_t size = value->type.shape[dim];
-  const Inference inference(mesh, axes);
+  Inference inference(mesh, axes);
   DimSharding layout = Canonical(size, inference.Forward(value, dim), mesh);
   if (!FillsParts(size, layout, mesh) || !inference.Carries(value, dim)) return std::nullopt;
   return layout;

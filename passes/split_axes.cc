@@ -25,7 +25,7 @@ class SharedFactor {
   int64_t Find(const Value* v, int dim, int depth = 0) {
     if (depth > kMaxDepth || !seen_.insert({v, dim}).second) return 0;
     int64_t size = 0;
-    AnyForwardUse(v, [&](const Op& user, const ShardingRule& rule, size_t operand) {
+    AnyForwardUse(v, rules_, [&](const Op& user, const ShardingRule& rule, size_t operand) {
       size = SharedIn(rule, operand, dim);
       if (size == 0) size = RepeatedIn(user, rule, operand, dim);
       if (size == 0) size = Follow(user, rule, rule.operands[operand][dim], depth);
@@ -57,7 +57,7 @@ class SharedFactor {
 
   // A dim of a result is a factor of the dim times one along which the operand repeats itself, as
   // where heads are written out for all that share them.
-  int64_t RepeatedIn(const Op& op, const ShardingRule& rule, size_t operand, int dim) const {
+  int64_t RepeatedIn(const Op& op, const ShardingRule& rule, size_t operand, int dim) {
     const auto& dims = rule.operands[operand];
     for (const auto& result : rule.results) {
       for (const DimFactors& d : result) {
@@ -71,10 +71,10 @@ class SharedFactor {
     return 0;
   }
 
-  static bool Repeats(const Value& v, int dim) {
+  bool Repeats(const Value& v, int dim) {
     const Op* op = v.producer;
     if (op == nullptr || !op->def->rule || op->operands.size() != 1) return false;
-    const ShardingRule rule = op->def->rule(*op);
+    const ShardingRule& rule = rules_.Of(*op);
     const auto& factors = rule.results[v.index][dim].factors;
     return std::all_of(factors.begin(), factors.end(), [&](int f) {
       return std::all_of(rule.operands.begin(), rule.operands.end(),
@@ -94,6 +94,7 @@ class SharedFactor {
   }
 
   int64_t ranks_;
+  RulesOfOps rules_;
   std::set<std::pair<const Value*, int>> seen_;
 };
 

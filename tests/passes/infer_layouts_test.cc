@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/builder.h"
+#include "tests/ir/cpu_time.h"
 #include "tests/passes/check_text.h"
 
 namespace shardc::testing {
@@ -253,6 +255,27 @@ TEST(InferLayouts, LeavesTheRestAlone) {
               "infer_layouts", R"(
     CHECK: %w = param "w" : f32[8, 24@tp/[8,16]]
     CHECK-NEXT: %v = param "v" : f32[8, 9@tp])");
+}
+
+// A long sequence, of which each step uses the weight, and what all of them make is joined.
+TEST(InferLayouts, TakesTimeForEachStepOfASequenceOnce) {
+  constexpr int kSteps = 1500;
+  Graph graph;
+  graph.mesh = Mesh::Parse("tp=2");
+  Builder b(graph);
+  Value* w = b.Param("w", DType::kF32, {8, 8});
+  w->type.sharding.dims[1].axes = {0};
+  Value* h = graph.AddInput("h", TensorType(DType::kF32, {4, 8}));
+  std::vector<Value*> steps;
+  for (int t = 0; t < kSteps; ++t) {
+    h = b.Make("tanh", {b.Make("matmul", {h, w})});
+    steps.push_back(b.Reshape(h, {4, 1, 8}));
+  }
+  graph.outputs.push_back({"y", b.Make("concat", steps, {{"axis", int64_t{1}}})});
+  const double start = CpuSeconds();
+  InferLayouts(graph);
+  EXPECT_LT(CpuSeconds() - start, 5);
+  EXPECT_EQ(TypeToString(w->type, graph.mesh), "f32[8, 8@tp]");
 }
 
 }  // namespace
