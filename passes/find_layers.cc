@@ -52,6 +52,7 @@ class Finder {
 
  private:
   static constexpr int kUnreached = -2, kExit = -1;
+  enum : size_t { kIn, kShape, kOp, kResult };
 
   void Number(Value* v) {
     v->id = static_cast<int>(values_.size());
@@ -142,6 +143,9 @@ class Finder {
       from_input[i] = !op || std::any_of(op->operands.begin(), op->operands.end(),
                                          [&](Value* v) { return Known(v) && from_input[v->id]; });
     }
+    for (const Op* op : ops_) labels_.push_back(LabelOf(*op));
+    for (const Value* v : values_) shapes_.push_back(ShapeOf(*v));
+    kinds_.resize(values_.size());
     segments_.resize(values_.size());
     for (size_t i = values_.size(); i-- > 0;) {
       if (!from_input[i] || next_[i] < 0) continue;
@@ -158,12 +162,11 @@ class Finder {
       });
       s.ops_ahead = ops.size() + At(next).ops_ahead;
       s.dear_ahead = dear + At(next).dear_ahead;
-      std::unordered_map<const Value*, size_t> known = {{in, KindOf("in")}};
-      // In their order, so that what an op reads is known: a segment may be as long as the graph.
+      // In order, so that what an op reads is known: a segment may be as long as the graph.
       for (const Op* op : ops) {
-        for (const Value* r : op->results) Kind(r, known);
+        for (const Value* r : op->results) kinds_[r->id] = KindMadeBy(*op, *r, in);
       }
-      s.kind = Kind(out, known);
+      s.kind = kinds_[next];
     }
   }
 
@@ -196,24 +199,36 @@ class Finder {
     return ops;
   }
 
-  size_t KindOf(const std::string& text) {
-    return kinds_.try_emplace(text, kinds_.size()).first->second;
+  // A number for the expression that gives `result` from `in`, over the ops just stamped. Of what
+  // else these read only the shape counts.
+  size_t KindMadeBy(const Op& op, const Value& result, const Value* in) {
+    auto kind = [&](const Value* v) {
+      if (v == in) return NumberOf({kIn});
+      if (!Known(v)) return ShapeOf(*v);
+      const Op* maker = v->producer;
+      const bool within = maker && Known(maker) && stamps_[maker->id] == stamp_;
+      return within ? kinds_[v->id] : shapes_[v->id];
+    };
+    if (OnlyMoves(op)) return kind(op.operands[result.index]);
+    std::vector<size_t> what = {kResult, labels_[op.id], static_cast<size_t>(result.index),
+                                shapes_[result.id]};
+    for (const Value* operand : op.operands) what.push_back(kind(operand));
+    return NumberOf(what);
   }
 
-  // A number for the expression that gives v from what `known` holds, over the ops just stamped.
-  size_t Kind(const Value* v, std::unordered_map<const Value*, size_t>& known) {
-    if (auto it = known.find(v); it != known.end()) return it->second;
-    std::string text = ShapeToString(v->type.shape);
-    const Op* op = v->producer;
-    if (op && Known(op) && stamps_[op->id] == stamp_) {
-      if (OnlyMoves(*op)) {
-        size_t kind = Kind(op->operands[v->index], known);
-        return known[v] = kind;
-      }
-      text += StrCat(" ", v->index, " of ", op->name(), "#", AttributesOf(*op));
-      for (const Value* operand : op->operands) text += StrCat(" ", Kind(operand, known));
-    }
-    return known[v] = KindOf(text);
+  // Numbers what differs: its first number says what it is.
+  size_t NumberOf(const std::vector<size_t>& what) {
+    return numbers_.try_emplace(what, numbers_.size()).first->second;
+  }
+
+  size_t ShapeOf(const Value& v) {
+    std::vector<size_t> what = {kShape};
+    what.insert(what.end(), v.type.shape.begin(), v.type.shape.end());
+    return NumberOf(what);
+  }
+
+  size_t LabelOf(const Op& op) {
+    return NumberOf({kOp, reinterpret_cast<size_t>(op.def), AttributesOf(op)});
   }
 
   // Numbers attributes by value. What is drawn is never the same in two layers.
@@ -463,8 +478,11 @@ class Finder {
   std::vector<Segment> segments_;  // by Value::id: from there on
   std::vector<int> stamps_;        // by Op::id: the segment it was last seen in
   int stamp_ = 0;
-  std::vector<bool> taken_;  // by Op::id
-  std::map<std::string, size_t> kinds_;
+  std::vector<bool> taken_;     // by Op::id
+  std::vector<size_t> labels_;  // by Op::id: equal for those that do the same
+  std::vector<size_t> shapes_;  // by Value::id
+  std::vector<size_t> kinds_;   // by Value::id: in the segment last seen
+  std::map<std::vector<size_t>, size_t> numbers_;
   std::unordered_map<const OpDef*, std::vector<Attributes>> attributes_;
 };
 
