@@ -119,14 +119,14 @@ class Cutting {
     graph_.Erase(op);
   }
 
-  // Sums over all pieces, and what is made of them.
+  // Sums over all pieces, what is made of them, and what becomes of the states.
   void FindLate() {
     for (const auto& op : graph_.ops()) {
       if (chain_.Contains(op.get())) {
         for (const Value* r : op->results) {
           if (chain_.DimOf(r) < 0) late_.insert(r);
         }
-      } else if (ReadsAny(*op, late_)) {
+      } else if (ReadsAny(*op, op->results.empty() ? learned_ : late_)) {
         late_.insert(op->results.begin(), op->results.end());
         late_ops_.push_back(op.get());
       }

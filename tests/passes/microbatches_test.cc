@@ -93,6 +93,27 @@ TEST(Microbatches, WhatIsNotLearnedMayMix) {
     CHECK: sub %_, %0 {microbatch=0} : f32[2, 6])");
 }
 
+// Wherever in the model a state gets its next value: it is put together of all pieces.
+TEST(Microbatches, StatesAreUpdatedBehindThePieces) {
+  CheckPasses(R"(graph @g(%x: f32[4, 8]) -> (%loss) {
+    %w = param "w" : f32[8, 5]
+    %a = state "a" {dtype="f32", init=0, shape=[4, 5]} : f32[4, 5]
+    %b = state "b" {dtype="f32", init=0, shape=[]} : f32[]
+    %y = matmul %x, %w : f32[4, 5]
+    %z = add %y, %a : f32[4, 5]
+    update "a" %z
+    %s = reduce_sum %y {axes=[0, 1]} : f32[]
+    update "b" %s
+    %loss = reduce_sum %z {axes=[0, 1]} : f32[]
+  })",
+              "microbatches", R"(
+    CHECK: %z = concat
+    CHECK: %s = add
+    CHECK-NEXT: %loss = add
+    CHECK-NEXT: update "a" %z
+    CHECK-NEXT: update "b" %s)");
+}
+
 // A mean divides by the size of the whole: it is a sum and a factor.
 TEST(Microbatches, AMeanIsASum) {
   CheckPasses(R"(graph @g(%x: f32[4, 6]) -> (%loss) {
