@@ -50,19 +50,13 @@ void CheckMatmul(MatmulBf16Config c) {
   Halves bias = RandomHalves(c.n, 3);
   std::vector<float> wa = Wide(a), wb = Wide(b), wide_bias = Wide(bias);
   std::vector<double> want;
-  for (int64_t z = 0; z < c.batch; ++z) {
-    for (int64_t i = 0; i < c.m; ++i) {
-      for (int64_t j = 0; j < c.n; ++j) {
-        double sum = c.bias ? wide_bias[static_cast<size_t>(j)] : c.accumulate ? kBefore : 0;
-        for (int64_t p = 0; p < c.k; ++p) {
-          int64_t at_a = z * c.m * c.k + (c.transpose_a ? p * c.m + i : i * c.k + p);
-          int64_t at_b = z * c.k * c.n + (c.transpose_b ? j * c.k + p : p * c.n + j);
-          sum += double{wa[static_cast<size_t>(at_a)]} * wb[static_cast<size_t>(at_b)];
-        }
-        want.push_back(sum);
-      }
-    }
-  }
+  ForEachProduct(
+      {wa, c.transpose_a, c.transpose_a ? c.m : c.k, c.m * c.k},
+      {wb, c.transpose_b, c.transpose_b ? c.k : c.n, c.k * c.n}, c.batch, c.m, c.n, c.k,
+      [&](int64_t, int64_t, int64_t j, double sum) {
+        const double to = c.bias ? wide_bias[static_cast<size_t>(j)] : c.accumulate ? kBefore : 0;
+        want.push_back(to + sum);
+      });
   const void* bias_data = c.bias_f32 ? static_cast<const void*>(wide_bias.data()) : bias.data();
   for (int threads : {1, 2}) {
     c.threads = threads;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "runtime/cpu/kernels/kernel_table.h"
@@ -38,6 +39,32 @@ inline void ExpectNear(const std::vector<float>& got, const std::vector<double>&
     if (std::isinf(want[i]) && got[i] == want[i]) continue;
     ASSERT_LE(std::abs(got[i] - want[i]), atol + rtol * std::abs(want[i]))
         << what << " at " << i << ": got " << got[i] << ", want " << want[i];
+  }
+}
+
+// Matrices one behind the other, each perhaps as the transposed one lies.
+struct Matrices {
+  const std::vector<float>& data;
+  bool transposed;
+  int64_t between_rows, between_matrices;
+  double At(int64_t z, int64_t row, int64_t col) const {
+    if (transposed) std::swap(row, col);
+    return data[static_cast<size_t>(z * between_matrices + row * between_rows + col)];
+  }
+};
+
+// Calls fn(z, i, j, element) for all elements of each a * b.
+template <typename Fn>
+void ForEachProduct(const Matrices& a, const Matrices& b, int64_t batch, int64_t m, int64_t n,
+                    int64_t k, const Fn& fn) {
+  for (int64_t z = 0; z < batch; ++z) {
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = 0;
+        for (int64_t p = 0; p < k; ++p) sum += a.At(z, i, p) * b.At(z, p, j);
+        fn(z, i, j, sum);
+      }
+    }
   }
 }
 

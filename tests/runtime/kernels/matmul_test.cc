@@ -35,19 +35,12 @@ void Check(MatmulConfig c) {
   const auto a = RandomVector(c.batch * sa + 64, 1), b = RandomVector(c.batch * sb + 64, 2);
   const auto bias = RandomVector(c.n, 3), start = RandomVector(c.batch * sc + 64, 4);
   std::vector<double> want(start.begin(), start.end());
-  for (int64_t z = 0; z < c.batch; ++z) {
-    for (int64_t i = 0; i < c.m; ++i) {
-      for (int64_t j = 0; j < c.n; ++j) {
-        double sum = c.bias ? bias[j] : 0;
-        for (int64_t p = 0; p < c.k; ++p) {
-          sum += double{a[z * sa + (c.transpose_a ? p * lda + i : i * lda + p)]} *
-                 b[(c.batch_b ? z * sb : 0) + (c.transpose_b ? j * ldb + p : p * ldb + j)];
-        }
-        double& out = want[z * sc + i * ldc + j];
-        out = c.accumulate ? out + sum : Apply(c.epilogue, sum);
-      }
-    }
-  }
+  ForEachProduct({a, c.transpose_a, lda, sa}, {b, c.transpose_b, ldb, c.batch_b ? sb : 0}, c.batch,
+                 c.m, c.n, c.k, [&](int64_t z, int64_t i, int64_t j, double sum) {
+                   if (c.bias) sum += bias[j];
+                   double& out = want[z * sc + i * ldc + j];
+                   out = c.accumulate ? out + sum : Apply(c.epilogue, sum);
+                 });
   for (int threads : {1, 2, 3}) {
     c.threads = threads;
     MatmulF32 matmul = MatmulF32::Create(c);

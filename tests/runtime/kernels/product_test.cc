@@ -44,19 +44,11 @@ struct Data {
       }
     }
     want.assign(start.begin(), start.end());
-    for (int64_t z = 0; z < c.batch; ++z) {
-      for (int64_t i = 0; i < c.m; ++i) {
-        for (int64_t j = 0; j < c.n; ++j) {
-          double sum = c.bias ? bias[j] : 0;
-          for (int64_t p = 0; p < c.k; ++p) {
-            sum += double{a[z * sa + (c.ta ? p * lda + i : i * lda + p)]} *
-                   b[z * sb + (c.tb ? j * ldb + p : p * ldb + j)];
-          }
-          double& out = want[z * sc + i * ldc + j];
-          out = c.accumulate ? out + sum : sum;
-        }
-      }
-    }
+    ForEachProduct({a, c.ta, lda, sa}, {b, c.tb, ldb, sb}, c.batch, c.m, c.n, c.k,
+                   [&](int64_t z, int64_t i, int64_t j, double sum) {
+                     double& out = want[z * sc + i * ldc + j];
+                     out = (c.accumulate ? out : 0) + (c.bias ? bias[j] : 0) + sum;
+                   });
   }
 
   template <typename T>
@@ -262,14 +254,11 @@ TEST(Product, F32IsAsExactAsSgemm) {
       Tiles()->f32(args, work.get(), 2);
       dnnl_sgemm('N', 'N', 96, 96, k, 1, data.a.data(), k, data.b.data(), 96, 0, theirs.data(), 96);
       double error = 0, error_of_sgemm = 0;
-      for (int64_t i = 0; i < 96; ++i) {
-        for (int64_t j = 0; j < 96; ++j) {
-          double sum = 0;
-          for (int64_t p = 0; p < k; ++p) sum += double{data.a[i * k + p]} * data.b[p * 96 + j];
-          error += std::pow(ours[i * 96 + j] - sum, 2);
-          error_of_sgemm += std::pow(theirs[i * 96 + j] - sum, 2);
-        }
-      }
+      ForEachProduct({data.a, false, k, 0}, {data.b, false, 96, 0}, 1, 96, 96, k,
+                     [&](int64_t, int64_t i, int64_t j, double sum) {
+                       error += std::pow(ours[i * 96 + j] - sum, 2);
+                       error_of_sgemm += std::pow(theirs[i * 96 + j] - sum, 2);
+                     });
       EXPECT_LE(error, error_of_sgemm) << kind << " k " << k;
     }
   }
