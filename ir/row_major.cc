@@ -16,6 +16,12 @@ Shape DenseStrides(const Shape& shape) {
   return strides;
 }
 
+int64_t Product(const Shape& shape, size_t begin, size_t end) {
+  int64_t n = 1;
+  for (size_t i = begin; i < end; ++i) n *= shape[i];
+  return n;
+}
+
 std::optional<Shape> Broadcast(const Shape& a, const Shape& b) {
   Shape out(std::max(a.size(), b.size()));
   for (size_t i = 0; i < out.size(); ++i) {

@@ -9,6 +9,8 @@ namespace shardc {
 
 // For each dim the elements from one index to the next.
 Shape DenseStrides(const Shape& shape);
+// The elements of dims [begin, end).
+int64_t Product(const Shape& shape, size_t begin, size_t end);
 // The shape that both broadcast (numpy) to, or nothing.
 std::optional<Shape> Broadcast(const Shape& a, const Shape& b);
 // To read a tensor of shape `from` as if broadcast (numpy) to `to`: 0 where it stretches.

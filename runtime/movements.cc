@@ -4,15 +4,10 @@
 #include <cstring>
 
 #include "ir/diagnostic.h"
+#include "ir/row_major.h"
 
 namespace shardc {
 namespace {
-
-int64_t Product(const Shape& shape, size_t begin, size_t end) {
-  int64_t n = 1;
-  for (size_t i = begin; i < end; ++i) n *= shape[i];
-  return n;
-}
 
 // Copies stretches along one dim between two tensors that agree in all other dims.
 struct DimCopy {

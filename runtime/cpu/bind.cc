@@ -37,12 +37,6 @@ bool AllF32But(const KernelRequest& r, size_t result, size_t operand) {
   return fit(r.call.in, operand) && fit(r.call.out, result);
 }
 
-int64_t Product(const Shape& shape, size_t begin, size_t end) {
-  int64_t n = 1;
-  for (size_t i = begin; i < end; ++i) n *= shape[i];
-  return n;
-}
-
 bool Full(const KernelRequest& r, const TensorView& view, int dim) {
   auto runs = r.call.Runs(view, dim);
   int64_t covered = 0;

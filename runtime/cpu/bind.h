@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "ir/row_major.h"
 #include "runtime/cpu/kernels/fused_elementwise.h"
 #include "runtime/kernel.h"
 
@@ -50,8 +51,6 @@ inline constexpr size_t kNone = static_cast<size_t>(-1);
 // Whether all operands and results are f32 but a result whose type is its op's choice, and an
 // operand that may be narrow: these are f32 or bf16. kNone: there is no such one.
 bool AllF32But(const KernelRequest& r, size_t result, size_t operand = kNone);
-// Product of dims [begin, end).
-int64_t Product(const Shape& shape, size_t begin, size_t end);
 // Whether the view has no padding along the dim.
 bool Full(const KernelRequest& r, const TensorView& view, int dim);
 

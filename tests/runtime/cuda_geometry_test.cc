@@ -51,13 +51,13 @@ TEST(CudaGeometry, WalksMergeDimsAndVisitAll) {
   // [2, 3, 4, 5] contiguous is one dim; with a stretched operand it is as many as that needs.
   std::vector<int64_t> dims = {2, 3, 4, 5}, dense = DenseStrides(dims);
   EXPECT_EQ(MakeWalk(dims, {dense, dense})->rank, 1);
-  auto walk = MakeWalk(dims, {dense, StretchedStrides({3, 1, 5}, dims)});
+  auto walk = MakeWalk(dims, {dense, BroadcastStrides({3, 1, 5}, dims)});
   ASSERT_TRUE(walk);
   EXPECT_EQ(walk->rank, 4);
-  EXPECT_EQ(MakeWalk(dims, {dense, StretchedStrides({4, 5}, dims)})->rank, 2);
+  EXPECT_EQ(MakeWalk(dims, {dense, BroadcastStrides({4, 5}, dims)})->rank, 2);
   EXPECT_EQ(MakeWalk({1, 1}, {{1, 1}})->rank, 0);
   // Offsets of the merged walk are those of the whole box, in order.
-  auto two = *MakeWalk(dims, {dense, StretchedStrides({4, 5}, dims)});
+  auto two = *MakeWalk(dims, {dense, BroadcastStrides({4, 5}, dims)});
   for (int64_t i = 0; i < 120; ++i) {
     int64_t rest = i, at[2] = {0, 0};
     for (int d = two.rank - 1; d >= 0; --d) {

@@ -18,7 +18,7 @@ bool SetMask(const KernelRequest& r, size_t at, const Shape& scores, AttentionMa
   if (m.rank() > 4) return false;
   mask->data = m.data;
   mask->dtype = m.dtype;
-  std::vector<int64_t> strides = StretchedStrides(m.shape, scores);
+  std::vector<int64_t> strides = BroadcastStrides(m.shape, scores);
   std::copy(strides.begin(), strides.end(), mask->strides);
   for (size_t d = 0; d < 4; ++d) {
     if (scores[d] == 1) mask->strides[d] = 0;

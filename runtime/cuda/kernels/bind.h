@@ -135,11 +135,6 @@ T* Out(const KernelRequest& r, size_t i) {
   return r.call.out[i].as<T>();
 }
 
-inline int64_t Product(const Shape& shape, size_t begin, size_t end) {
-  int64_t n = 1;
-  for (size_t i = begin; i < end; ++i) n *= shape[i];
-  return n;
-}
 inline int64_t Bytes(const TensorView& v) { return v.num_elements() * DTypeSize(v.dtype); }
 inline int Axis(int64_t axis, int rank) { return static_cast<int>(axis < 0 ? axis + rank : axis); }
 inline bool Aligned(const void* p, size_t bytes) {

@@ -6,7 +6,7 @@ std::optional<Walk> ElementwiseWalk(const KernelCall& call, size_t inputs) {
   if (call.in.size() != inputs) return std::nullopt;
   const Shape& out = call.out[0].shape;
   std::vector<std::vector<int64_t>> strides = {DenseStrides(out)};
-  for (const TensorView& x : call.in) strides.push_back(StretchedStrides(x.shape, out));
+  for (const TensorView& x : call.in) strides.push_back(BroadcastStrides(x.shape, out));
   return MakeWalk(out, strides);
 }
 

@@ -291,7 +291,7 @@ KernelPtr Make(const KernelRequest& r) {
   };
   for (const TensorView& v : r.call.in) {
     Operand& in = f.inputs[f.num_inputs++];
-    const auto walk = MakeWalk(first.shape, {StretchedStrides(v.shape, first.shape)});
+    const auto walk = MakeWalk(first.shape, {BroadcastStrides(v.shape, first.shape)});
     if (!walk || !TypeOf<W>(v.dtype, &in.type)) return nullptr;
     in.data = v.data;
     in.small = walk->small;

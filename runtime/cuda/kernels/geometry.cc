@@ -12,26 +12,6 @@ Grid RowGrid(int64_t rows, int64_t cols) {
   return {std::min<int64_t>(rows, 1 << 20), threads};
 }
 
-std::vector<int64_t> DenseStrides(const std::vector<int64_t>& shape) {
-  std::vector<int64_t> strides(shape.size());
-  int64_t n = 1;
-  for (size_t d = shape.size(); d-- > 0;) {
-    strides[d] = n;
-    n *= shape[d];
-  }
-  return strides;
-}
-
-std::vector<int64_t> StretchedStrides(const std::vector<int64_t>& from,
-                                      const std::vector<int64_t>& to) {
-  std::vector<int64_t> own = DenseStrides(from), strides(to.size(), 0);
-  size_t shift = to.size() - from.size();
-  for (size_t d = 0; d < from.size(); ++d) {
-    if (from[d] == to[d + shift]) strides[d + shift] = own[d];
-  }
-  return strides;
-}
-
 std::optional<Walk> MakeWalk(const std::vector<int64_t>& dims,
                              const std::vector<std::vector<int64_t>>& strides) {
   std::vector<int64_t> merged;

@@ -7,6 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "ir/row_major.h"
+
 namespace shardc::cuda {
 
 inline constexpr int kMaxDims = 8;
@@ -46,11 +48,6 @@ struct Walk {
 // Nothing when more than kMaxDims dims are left. Dims of size 1 are dropped.
 std::optional<Walk> MakeWalk(const std::vector<int64_t>& dims,
                              const std::vector<std::vector<int64_t>>& strides);
-
-// Strides to read `from` as if broadcast to `to`; strides in elements, 0 where it stretches.
-std::vector<int64_t> DenseStrides(const std::vector<int64_t>& shape);
-std::vector<int64_t> StretchedStrides(const std::vector<int64_t>& from,
-                                      const std::vector<int64_t>& to);
 
 // How a reduction of `reduced` elements for each of `kept` results is spread: `chunks` partial
 // results each, of `chunk` elements (the last has fewer).

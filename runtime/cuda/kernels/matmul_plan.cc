@@ -5,18 +5,12 @@
 namespace shardc::cuda {
 namespace {
 
-int64_t Product(const Shape& s, size_t begin, size_t end) {
-  int64_t n = 1;
-  for (size_t i = begin; i < end; ++i) n *= s[i];
-  return n;
-}
-
 // The leading dims as one strided batch, the innermost, and a list of the others.
 bool SetBatch(MatmulPlan* p, const Shape& left, const Shape& right, const Shape& out) {
   Shape lead(out.begin(), out.end() - 2);
   auto strides = [&](const Shape& s) {
     Shape mine(s.begin(), s.end() - 2);
-    std::vector<int64_t> st = StretchedStrides(mine, lead);
+    std::vector<int64_t> st = BroadcastStrides(mine, lead);
     for (int64_t& v : st) v *= s[s.size() - 1] * s[s.size() - 2];
     return st;
   };

@@ -50,7 +50,7 @@ struct SelectRows {
 };
 KernelPtr MakeSelect(const KernelRequest& r, size_t operand, const Shape& all, int64_t offset) {
   const TensorView& from = r.call.in[operand];
-  const auto walk = MakeWalk(all, {StretchedStrides(from.shape, all)});
+  const auto walk = MakeWalk(all, {BroadcastStrides(from.shape, all)});
   if (!walk) return nullptr;
   return DispatchFloat(from.dtype, [&](auto t) {
     using F = SelectRows<decltype(t)>;

@@ -76,7 +76,7 @@ struct Rotary {
 // Strides of the rows of a tensor, as they broadcast to those of x.
 std::vector<int64_t> RowStrides(const TensorView& v, const TensorView& x) {
   auto rows = [](const Shape& shape) { return Shape(shape.begin(), shape.end() - 1); };
-  std::vector<int64_t> strides = StretchedStrides(rows(v.shape), rows(x.shape));
+  std::vector<int64_t> strides = BroadcastStrides(rows(v.shape), rows(x.shape));
   for (int64_t& stride : strides) stride *= v.shape.back();
   return strides;
 }

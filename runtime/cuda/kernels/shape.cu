@@ -32,7 +32,7 @@ KernelPtr MakeTranspose(const KernelRequest& r) {
 KernelPtr MakeBroadcast(const KernelRequest& r) {
   const TensorView &in = r.call.in[0], &out = r.call.out[0];
   StridedCopy c = Between(in, out);
-  c.from_strides = StretchedStrides(in.shape, out.shape);
+  c.from_strides = BroadcastStrides(in.shape, out.shape);
   return MakeStridedCopy(c);
 }
 
