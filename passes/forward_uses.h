@@ -1,7 +1,9 @@
 // Following a value forward, by the sharding rules of the ops that read it.
 #pragma once
 
+#include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "ir/op_def.h"
 
@@ -21,18 +23,28 @@ class RulesOfOps {
   std::unordered_map<const Op*, ShardingRule> rules_;
 };
 
+// Whether it holds for an op that reads the value. One that reads it many times, one after the
+// other, as what joins very many does, is asked once.
+template <typename Holds>
+bool AnyUser(const Value* value, const Holds& holds) {
+  const Op* before = nullptr;
+  return std::ranges::any_of(value->users, [&](const Op* user) {
+    return std::exchange(before, user) != user && holds(*user);
+  });
+}
+
 // Calls visit(op, its rule, which operand the value is) for each use of the value by an op of the
 // forward that has a rule, until it returns true. Returns whether it did.
 template <typename Visit>
 bool AnyForwardUse(const Value* value, RulesOfOps& rules, const Visit& visit) {
-  for (const Op* user : value->users) {
-    if (user->phase != Phase::kForward || !user->def->rule) continue;
-    const ShardingRule& rule = rules.Of(*user);
-    for (size_t i = 0; i < user->operands.size(); ++i) {
-      if (user->operands[i] == value && visit(*user, rule, i)) return true;
+  return AnyUser(value, [&](const Op& user) {
+    if (user.phase != Phase::kForward || !user.def->rule) return false;
+    const ShardingRule& rule = rules.Of(user);
+    for (size_t i = 0; i < user.operands.size(); ++i) {
+      if (user.operands[i] == value && visit(user, rule, i)) return true;
     }
-  }
-  return false;
+    return false;
+  });
 }
 
 }  // namespace shardc

@@ -7,6 +7,7 @@
 
 #include "ir/contains.h"
 #include "ir/op_def.h"
+#include "passes/forward_uses.h"
 #include "passes/provenance.h"
 
 namespace shardc {
@@ -130,10 +131,10 @@ class Revision {
 
   bool NeededWhole(Value* v) const {
     if (cuts_.IsGradient(v) && !cuts_.Wished(v)) return true;
-    return std::ranges::any_of(v->users, [&](const Op* user) {
-      return AnyRead(*user, *v, [&](const ShardingRule& rule, const std::optional<FactorCut>& cut) {
+    return AnyUser(v, [&](const Op& user) {
+      return AnyRead(user, *v, [&](const ShardingRule& rule, const std::optional<FactorCut>& cut) {
         return !cut || rule.factors[cut->factor].kind == FactorKind::kReplicated ||
-               UsesOtherwise(*user, rule, *cut);
+               UsesOtherwise(user, rule, *cut);
       });
     });
   }

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
+#include "ir/diagnostic.h"
 #include "passes/provenance.h"
+#include "tests/ir/cpu_time.h"
 #include "tests/ir/thrown.h"
 #include "tests/passes/check_text.h"
 
@@ -321,6 +325,23 @@ TEST(Propagate, BlocksAcrossDimsAreNoCutOfThese) {
     CHECK: %1 = relu %0 : f32[21@(a,b)%3]
     CHECK-NEXT: %2 = reshard %1
     CHECK: %y = relu %3 : f32[3, 7])");
+}
+
+// What joins very many reads each as often as it is there.
+TEST(Propagate, AValueThatIsJoinedVeryManyTimes) {
+  constexpr int kTimes = 1500;
+  std::string joined = "%y";
+  for (int i = 1; i < kTimes; ++i) joined += ", %y";
+  Graph graph = ParseAndVerify(StrCat(R"(mesh [tp=2]
+  graph @g(%x: f32[8, 4]) -> (%c) {
+    %w = param "w" : f32[4@tp]
+    %y = mul %x, %w : f32[8, 4]
+    %c = concat )",
+                                      joined, " {axis=0} : f32[", 8 * kTimes, ", 4]\n}"));
+  const double start = CpuSeconds();
+  RunPasses(graph, "split_axes,infer_layouts,propagate");
+  EXPECT_LT(CpuSeconds() - start, 5);
+  EXPECT_EQ(TypeToString(graph.outputs[0].value->type, graph.mesh), "f32[12000, 4@tp]");
 }
 
 }  // namespace
