@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <unordered_map>
 #include <utility>
 
@@ -23,21 +24,20 @@ class RulesOfOps {
   std::unordered_map<const Op*, ShardingRule> rules_;
 };
 
-// Whether it holds for an op that reads the value. One that reads it many times, one after the
-// other, as what joins very many does, is asked once.
+// Whether it holds for one of a value's users. One that reads it many times, one after the other,
+// as what joins very many does, is asked once.
 template <typename Holds>
-bool AnyUser(const Value* value, const Holds& holds) {
+bool AnyUser(std::span<Op* const> users, const Holds& holds) {
   const Op* before = nullptr;
-  return std::ranges::any_of(value->users, [&](const Op* user) {
-    return std::exchange(before, user) != user && holds(*user);
-  });
+  return std::ranges::any_of(
+      users, [&](const Op* user) { return std::exchange(before, user) != user && holds(*user); });
 }
 
 // Calls visit(op, its rule, which operand the value is) for each use of the value by an op of the
 // forward that has a rule, until it returns true. Returns whether it did.
 template <typename Visit>
 bool AnyForwardUse(const Value* value, RulesOfOps& rules, const Visit& visit) {
-  return AnyUser(value, [&](const Op& user) {
+  return AnyUser(value->users, [&](const Op& user) {
     if (user.phase != Phase::kForward || !user.def->rule) return false;
     const ShardingRule& rule = rules.Of(user);
     for (size_t i = 0; i < user.operands.size(); ++i) {

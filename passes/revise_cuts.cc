@@ -109,10 +109,10 @@ class Revision {
   bool GatheredBeside(const Op& op, const Value* v) const {
     constexpr size_t kMaxReaders = 64;
     const auto asked = std::span(v->users).first(std::min(v->users.size(), kMaxReaders));
-    return std::ranges::any_of(asked, [&](const Op* user) {
-      if (user == &op || user->phase != op.phase) return false;
-      return AnyRead(*user, *v, [&](const ShardingRule& rule, const std::optional<FactorCut>& cut) {
-        return cut && UsesWeightOtherwise(*user, rule, *cut);
+    return AnyUser(asked, [&](const Op& user) {
+      if (&user == &op || user.phase != op.phase) return false;
+      return AnyRead(user, *v, [&](const ShardingRule& rule, const std::optional<FactorCut>& cut) {
+        return cut && UsesWeightOtherwise(user, rule, *cut);
       });
     });
   }
@@ -131,7 +131,7 @@ class Revision {
 
   bool NeededWhole(Value* v) const {
     if (cuts_.IsGradient(v) && !cuts_.Wished(v)) return true;
-    return AnyUser(v, [&](const Op& user) {
+    return AnyUser(v->users, [&](const Op& user) {
       return AnyRead(user, *v, [&](const ShardingRule& rule, const std::optional<FactorCut>& cut) {
         return !cut || rule.factors[cut->factor].kind == FactorKind::kReplicated ||
                UsesOtherwise(user, rule, *cut);
