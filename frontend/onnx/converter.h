@@ -42,6 +42,9 @@ class NodeContext : public OpMaker {
   // Of the ONNX type that the op's inputs give it, or of this one.
   virtual void SetOutput(int i, Value* value) = 0;
   virtual void SetOutput(int i, Value* value, int64_t onnx_type) = 0;
+  // A sequence of tensors, which is no value of the graph.
+  virtual void SetSequence(int i, std::vector<Value*> elements) = 0;
+  virtual const std::vector<Value*>& Sequence(int i) const = 0;  // E1303 where input i is none
   // The ONNX type of an input that is held in a wider one (narrow.h); else 0.
   virtual int64_t NarrowType(int i) const = 0;
 

@@ -293,7 +293,8 @@ class Importer {
     for (const auto& output : branch->output()) {
       auto it = conversion_.values.find(output.name());
       if (it == conversion_.values.end()) {
-        node.Fail("E1308", StrCat("'", output.name(), "' is made nowhere in its ", name), "");
+        node.Fail("E1308", StrCat("'", output.name(), "' is no tensor that its ", name, " makes"),
+                  "");
       }
       results.push_back(it->second);
       auto narrow = conversion_.narrow.find(output.name());
@@ -308,6 +309,7 @@ class Importer {
   void ForgetNames(const GraphProto& branch) {
     auto forget = [this](const std::string& name) {
       conversion_.values.erase(name);
+      conversion_.sequences.erase(name);
       conversion_.narrow.erase(name);
     };
     for (const TensorProto& t : branch.initializer()) forget(t.name());
@@ -330,7 +332,7 @@ class Importer {
     for (const auto& output : proto.output()) {
       auto it = conversion_.values.find(output.name());
       if (it == conversion_.values.end()) {
-        Fail("E1308", StrCat("output '", output.name(), "' is made by no node"));
+        Fail("E1308", StrCat("output '", output.name(), "' is no tensor that a node makes"));
       }
       if (graph_.FindOutput(output.name()) != nullptr) {
         Fail("E1308", StrCat("has two outputs called '", output.name(), "'"));

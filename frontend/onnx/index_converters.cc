@@ -94,15 +94,10 @@ void Split(NodeContext& c) {
   for (int i = 0; i < c.num_outputs(); ++i) c.SetOutput(i, pieces[i]);
 }
 
-// A sequence stands as the first result of its split op: SequenceAt is the only reader that is
-// supported, and finds the others there.
 void SplitToSequence(NodeContext& c) {
   Value* x = c.input(0);
   int64_t axis = Axis(c, c.Int("axis", 0), x->type.rank()), n = x->type.shape[axis];
-  if (c.ConstantOf(x) != nullptr || (!c.has_input(1) && c.Int("keepdims", 1) == 0)) {
-    c.Fail("E1301", "SplitToSequence of a constant or with keepdims = 0 is not supported",
-           "use Split");
-  }
+  const bool squeezed = !c.has_input(1) && c.Int("keepdims", 1) == 0;
   Ints sizes(n, 1);
   if (c.has_input(1)) {
     sizes = c.ConstantInts(1);
@@ -114,17 +109,45 @@ void SplitToSequence(NodeContext& c) {
       if (n % size != 0) sizes.push_back(n % size);
     }
   }
-  c.SetOutput(0, Pieces(c, x, axis, std::move(sizes))[0]);
+  std::vector<Value*> pieces = SplitInto(c, x, axis, sizes);
+  if (squeezed) {
+    shardc::Shape shape = x->type.shape;
+    shape.erase(shape.begin() + axis);
+    for (Value*& piece : pieces) piece = c.Reshape(piece, shape);
+  }
+  c.SetSequence(0, std::move(pieces));
+}
+
+void SequenceConstruct(NodeContext& c) {
+  std::vector<Value*> elements;
+  for (int i = 0; i < c.num_inputs(); ++i) elements.push_back(c.input(i));
+  c.SetSequence(0, std::move(elements));
+}
+
+void SequenceLength(NodeContext& c) {
+  c.SetOutput(0, c.Constant(HostTensor::Scalar(std::ssize(c.Sequence(0)))));
 }
 
 void SequenceAt(NodeContext& c) {
-  Op* split = c.input(0)->producer;
-  if (split == nullptr || split->name() != "split") {
-    c.Fail("E1301", "SequenceAt is supported only on the result of SplitToSequence");
-  }
-  int64_t i = c.ConstantInt(1), n = static_cast<int64_t>(split->results.size());
+  const std::vector<Value*>& elements = c.Sequence(0);
+  int64_t i = c.ConstantInt(1), n = std::ssize(elements);
   if (i < -n || i >= n) c.Fail("E1303", StrCat("position ", i, " of a sequence of ", n));
-  c.SetOutput(0, split->results[i < 0 ? i + n : i]);
+  c.SetOutput(0, elements[i < 0 ? i + n : i]);
+}
+
+void ConcatFromSequence(NodeContext& c) {
+  std::vector<Value*> elements = c.Sequence(0);
+  if (elements.empty()) c.Fail("E1303", "the sequence is empty");
+  const bool stacked = c.Int("new_axis", 0) != 0;
+  int64_t axis = Axis(c, c.Int("axis", 0), elements[0]->type.rank() + stacked);
+  for (Value*& element : elements) {
+    if (!stacked) break;
+    shardc::Shape shape = element->type.shape;
+    if (axis > std::ssize(shape)) c.Fail("E1303", "the elements do not have the same shape");
+    shape.insert(shape.begin() + axis, 1);
+    element = c.Reshape(element, shape);
+  }
+  c.SetOutput(0, Joined(c, std::move(elements), axis));
 }
 
 // Of positions that are known and repeat a whole dim, what they pick, with `dims` in its place: as
@@ -342,7 +365,10 @@ void AddIndexConverters(ConverterTable& table) {
   table.insert({{"Slice", Slice},
                 {"Split", Split},
                 {"SplitToSequence", SplitToSequence},
+                {"SequenceConstruct", SequenceConstruct},
+                {"SequenceLength", SequenceLength},
                 {"SequenceAt", SequenceAt},
+                {"ConcatFromSequence", ConcatFromSequence},
                 {"Gather", Gather},
                 {"GatherND", GatherNd},
                 {"GatherElements", GatherElements},

@@ -91,9 +91,9 @@ double ExtremeOf(const NodeContext& c, int64_t narrow_type, bool largest) {
 }
 
 int TypedLike(std::string_view op, int i) {
-  constexpr std::string_view kOwnType[] = {"ArgMax",   "ArgMin",   "Cast",
-                                           "CastLike", "Constant", "ConstantOfShape",
-                                           "NonZero",  "Shape",    "Size"};
+  constexpr std::string_view kOwnType[] = {
+      "ArgMax",          "ArgMin",  "Cast",           "CastLike", "Constant",
+      "ConstantOfShape", "NonZero", "SequenceLength", "Shape",    "Size"};
   if (std::find(std::begin(kOwnType), std::end(kOwnType), op) != std::end(kOwnType)) return -1;
   if (op == "TopK" && i == 1) return -1;
   return op == "OneHot" ? 2 : op == "Where" ? 1 : 0;

@@ -72,6 +72,10 @@ Node::Node(Conversion& conversion, const onnx::NodeProto& proto)
     }
     auto it = conversion.values.find(name);
     if (it == conversion.values.end()) {
+      if (conversion.sequences.contains(name)) {
+        inputs_.push_back(nullptr);
+        continue;
+      }
       Fail("E1308", StrCat("reads '", name, "', which no input, tensor or node before it is"),
            "the nodes of a model have to be in order: onnx.checker tells more");
     }
@@ -86,6 +90,7 @@ int Node::opset() const {
 
 Value* Node::InputOrNull(int i) const {
   if (i < 0 || i >= num_inputs()) return nullptr;
+  if (IsSequence(i)) Fail("E1303", StrCat("its input ", i, " is a sequence of tensors"), "");
   inputs_read_.insert(i);
   return inputs_[i];
 }
@@ -118,9 +123,26 @@ void Node::SetOutput(int i, Value* value, int64_t onnx_type) {
   if (value->producer != nullptr && value->name.empty()) value->name = name;
 }
 
+bool Node::IsSequence(int i) const {
+  return i < num_inputs() && conversion_.sequences.contains(proto_.input(i));
+}
+
+void Node::SetSequence(int i, std::vector<Value*> elements) {
+  const std::string& name = proto_.output(i);
+  if (const int64_t type = NarrowType(0)) conversion_.narrow[name] = type;
+  conversion_.sequences[name] = std::move(elements);
+}
+
+const std::vector<Value*>& Node::Sequence(int i) const {
+  if (!IsSequence(i)) Fail("E1303", StrCat("its input ", i, " is no sequence of tensors"), "");
+  return conversion_.sequences.find(proto_.input(i))->second;
+}
+
 void Node::CheckOutputs() const {
   for (int i = 0; i < num_outputs(); ++i) {
-    if (OutputWanted(i) && !conversion_.values.contains(proto_.output(i))) {
+    const std::string& name = proto_.output(i);
+    if (OutputWanted(i) && !conversion_.values.contains(name) &&
+        !conversion_.sequences.contains(name)) {
       Fail("E1301", StrCat("its output ", i, ", '", proto_.output(i), "', is not supported"), "");
     }
   }

@@ -18,7 +18,8 @@ struct Conversion {
   Builder builder;
   TensorReader reader;
   std::map<std::string, int> opsets;
-  std::map<std::string, Value*, std::less<>> values;   // by name in the file
+  std::map<std::string, Value*, std::less<>> values;                  // by name in the file
+  std::map<std::string, std::vector<Value*>, std::less<>> sequences;  // the same
   std::map<std::string, int64_t, std::less<>> narrow;  // ONNX types held in wider ones, by name
   std::set<std::string> wanted;                        // names that something reads
   int64_t fold_bytes = int64_t{1} << 34;               // that constants made from others may take
@@ -40,9 +41,12 @@ class Node final : public NodeContext {
   bool OutputWanted(int i) const override;
   void SetOutput(int i, Value* value) override;
   void SetOutput(int i, Value* value, int64_t onnx_type) override;
+  void SetSequence(int i, std::vector<Value*> elements) override;
+  const std::vector<Value*>& Sequence(int i) const override;
   int64_t NarrowType(int i) const override;
-  // Of an input that is there; the converter need not have asked for it.
+  // Of an input that is there, and no sequence; the converter need not have asked for it.
   DType TypeOfInput(int i) const { return inputs_[i]->type.dtype; }
+  bool IsSequence(int i) const;
   bool HasAttr(std::string_view name) const override { return Find(name) != nullptr; }
   int64_t Int(std::string_view name, int64_t otherwise) const override;
   double Float(std::string_view name, double otherwise) const override;

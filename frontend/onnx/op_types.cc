@@ -219,7 +219,6 @@ constexpr Types kTypes[] = {
     {"ScatterElements", 1, 11, "int32 int64"},
     {"ScatterND", 1, 11, "int64"},
     {"Selu", 0, 9, ""},
-    {"SequenceAt", 0, 11, ""},
     {"SequenceAt", 1, 11, "int32 int64"},
     {"Sigmoid", 0, 9, ""},
     {"Sign", 0, 9, "int8 uint8 int16 uint16 int32 uint32 int64 uint64"},
@@ -273,7 +272,7 @@ bool Names(std::string_view types, std::string_view one) {
 
 // Empty for floats.
 std::string IntegerOf(const Node& node, const onnx::NodeProto& proto, int i) {
-  if (i >= proto.input_size() || proto.input(i).empty()) return "";
+  if (i >= proto.input_size() || proto.input(i).empty() || node.IsSequence(i)) return "";
   if (const int64_t narrow = node.NarrowType(i)) return OnnxTypeName(static_cast<int>(narrow));
   switch (node.TypeOfInput(i)) {
     case DType::kBool:

@@ -10,7 +10,7 @@ TYPES = ["bool", *(f"{u}int{bits}" for bits in (8, 16, 32, 64) for u in ("", "u"
 
 def allowed(schema, i):
     i = min(i, len(schema.inputs) - 1)
-    return tuple(t for t in TYPES if f"tensor({t})" in schema.inputs[i].types)
+    return tuple(t for t in TYPES if {f"tensor({t})", f"seq(tensor({t}))"} & schema.inputs[i].types)
 
 def rows(history):
     """(input, first opset, types) where the types change; after the last change there is no row."""

@@ -24,6 +24,51 @@ TEST_F(IndexConverters, SequencesOfASplit) {
   EXPECT_EQ(y.AsDouble(5), inputs_["x"].AsDouble(11));
 }
 
+// As dynamo writes unbind, stack and the split of a table, without optimize.
+TEST_F(IndexConverters, SequencesWithoutKeptDims) {
+  Input("x", {2, 3});
+  Integers("table", {7, 8, 9});
+  Integers("first", {0}, true);
+  Integers("last", {-1}, true);
+  auto& rows = Node("SplitToSequence", {"x"}, {"rows"});
+  SetInt(rows, "axis", 1);
+  SetInt(rows, "keepdims", 0);
+  Node("SequenceAt", {"rows", "first"}, {"row0"});
+  Node("SequenceAt", {"rows", "last"}, {"row2"});
+  Node("SequenceConstruct", {"row2", "row0", "row2"}, {"taken"});
+  auto& stacked = Node("ConcatFromSequence", {"taken"}, {"stacked"});
+  SetInt(stacked, "axis", -1);
+  SetInt(stacked, "new_axis", 1);
+  SetInt(Node("ConcatFromSequence", {"taken"}, {"joined"}), "axis", 0);
+  SetInt(Node("SplitToSequence", {"table"}, {"numbers"}), "keepdims", 0);
+  Node("SequenceAt", {"numbers", "last"}, {"number"});
+  Node("SequenceLength", {"taken"}, {"length"});
+  Node("Add", {"number", "length"}, {"sum"});
+  const std::vector<HostTensor> got = Evaluate({"stacked", "joined", "sum"});
+  auto x = [this](int64_t row, int64_t i) { return inputs_["x"].AsDouble(i * 3 + row); };
+  ASSERT_EQ(got[0].shape(), (Shape{2, 3}));
+  ASSERT_EQ(got[1].shape(), (Shape{6}));
+  const int64_t rows_taken[] = {2, 0, 2};
+  for (int64_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(got[0].AsDouble(i), x(rows_taken[i % 3], i / 3)) << i;
+    EXPECT_EQ(got[1].AsDouble(i), x(rows_taken[i / 2], i % 2)) << i;
+  }
+  EXPECT_EQ(got[2].AsInt(0), 12);
+}
+
+TEST_F(IndexConverters, SequencesAreNoTensors) {
+  Input("x", {2, 3});
+  Integers("at", {0}, true);
+  Node("SplitToSequence", {"x"}, {"pieces"});
+  Node("Identity", {"pieces"});
+  ExpectRefused("E1303", "its input 0 is a sequence of tensors");
+  Restart();
+  Input("x", {2, 3});
+  Integers("at", {0}, true);
+  Node("SequenceAt", {"x", "at"});
+  ExpectRefused("E1303", "its input 0 is no sequence of tensors");
+}
+
 TEST_F(IndexConverters, SliceClampsExtremes) {
   Input("x", {5, 4});
   Integers("starts", {kMax, kMin});
