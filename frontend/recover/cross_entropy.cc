@@ -1,5 +1,6 @@
-// The logarithm of a softmax, of which one element a row is looked up: what a loss inside of a
-// model is. As cross_entropy it needs no gathered logits where the classes are cut.
+// The logarithm of a softmax, of which one element a row is looked up, or the logarithm of the sum
+// less that element: what a loss inside of a model is. As cross_entropy it needs no gathered logits
+// where the classes are cut.
 #include <limits>
 
 #include "frontend/recover/patterns.h"
@@ -7,53 +8,104 @@
 namespace shardc::recover {
 namespace {
 
-bool KeepsLastDim(const Op* reduce, int rank) {
-  const Ints& axes = reduce->attrs.IntList("axes");
-  return axes.size() == 1 && IsLastAxis(axes[0], rank) && reduce->attrs.Bool("keepdims");
+// Reshapes leave the rows in their order.
+Value* Unshaped(Value* v) {
+  while (Op* reshape = ProducedBy(v, "reshape")) v = reshape->operands[0];
+  return v;
 }
 
-// The x of log(softmax(x)) over the last dim, also as (x - max) - log(sum(exp(x - max))).
+// What takes this off x takes the same off every element of a row.
+bool IsOneARow(const Value* v, const Value* x) {
+  Shape shape = x->type.shape;
+  if (shape.empty()) return false;
+  shape.back() = 1;
+  return v->type.shape == shape;
+}
+
+// The x of log(sum(exp(x))) over the last dim, also as m + log(sum(exp(x - m))), with the dim kept
+// or without it.
+Value* LogSumExpOf(Value* v) {
+  v = Unshaped(v);
+  Op* add = ProducedBy(v, "add");
+  for (int i = 0; add && i < 2; ++i) {
+    Value *log = add->operands[i], *m = add->operands[1 - i];
+    Value* shifted = log->type.shape == m->type.shape ? LogSumExpOf(log) : nullptr;
+    Op* sub = shifted ? ProducedBy(shifted, "sub") : nullptr;
+    if (sub && IsOneARow(sub->operands[1], shifted) && Unshaped(sub->operands[1]) == Unshaped(m))
+      return sub->operands[0];
+  }
+  Op* log = ProducedBy(v, "log");
+  Op* sum = log ? ProducedBy(Unshaped(log->operands[0]), "reduce_sum") : nullptr;
+  if (sum == nullptr) return nullptr;
+  const Ints& axes = sum->attrs.IntList("axes");
+  if (axes.size() != 1 || !IsLastAxis(axes[0], sum->in(0).rank())) return nullptr;
+  Op* exp = ProducedBy(sum->operands[0], "exp");
+  return exp ? exp->operands[0] : nullptr;
+}
+
+// The logits, which a softmax does not tell from what is left when something is taken off a row.
+Value* WithoutShift(Value* x) {
+  Op* sub = ProducedBy(x, "sub");
+  return sub && IsOneARow(sub->operands[1], sub->operands[0]) ? sub->operands[0] : x;
+}
+
+// The x of log(softmax(x)) over the last dim, also as x - log(sum(exp(x))).
 Value* LogSoftmaxOf(const Value* v) {
-  const int rank = v->type.rank();
   if (Op* log = ProducedBy(v, "log")) {
     Op* softmax = ProducedBy(log->operands[0], "softmax");
-    const bool last = softmax && IsLastAxis(softmax->attrs.Int("axis"), rank);
+    const bool last = softmax && IsLastAxis(softmax->attrs.Int("axis"), v->type.rank());
     return last ? softmax->operands[0] : nullptr;
   }
   Op* sub = ProducedBy(v, "sub");
-  Op* log = sub ? ProducedBy(sub->operands[1], "log") : nullptr;
-  Op* sum = log ? ProducedBy(log->operands[0], "reduce_sum") : nullptr;
-  Op* exp = sum && KeepsLastDim(sum, rank) ? ProducedBy(sum->operands[0], "exp") : nullptr;
-  if (exp == nullptr || exp->operands[0] != sub->operands[0]) return nullptr;
-  // Any value that is the same along the row may have been taken off before.
-  Op* shifted = ProducedBy(sub->operands[0], "sub");
-  Op* max = shifted ? ProducedBy(shifted->operands[1], "reduce_max") : nullptr;
-  bool stable = max && KeepsLastDim(max, rank) && max->operands[0] == shifted->operands[0];
-  return stable ? shifted->operands[0] : sub->operands[0];
+  if (sub == nullptr || !IsOneARow(sub->operands[1], v)) return nullptr;
+  Value* x = sub->operands[0];
+  return LogSumExpOf(sub->operands[1]) == x ? WithoutShift(x) : nullptr;
+}
+
+// Whether one element of each row of its operand is what the op looks up.
+bool LooksUpOneARow(const Op* op) {
+  if (op->name() != "gather_nd" || ConstantOf(op->operands[1])) return false;
+  const int rank = op->in(0).rank();
+  if (rank < 1 || op->attrs.Int("batch_dims", 0) != rank - 1) return false;
+  return op->in(1).num_elements() * op->in(0).shape.back() == op->in(0).num_elements();
+}
+
+Value* CrossEntropy(Builder& b, Value* logits, Value* indices) {
+  const Shape& shape = logits->type.shape;
+  // Indices count from the end where they are negative, and none is ignored.
+  Value* labels = b.Reshape(indices, Shape(shape.begin(), shape.end() - 1));
+  const DType dtype = labels->type.dtype;
+  Value* negative = b.Make("less", {labels, b.Scalar(dtype, 0)});
+  Value* wrapped = b.Add(labels, b.Scalar(dtype, static_cast<double>(shape.back())));
+  labels = b.Make("where", {negative, wrapped, labels});
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::min();
+  return b.Create("cross_entropy", {logits, labels}, {{"ignore_index", kNone}})->result();
 }
 
 Value* LookUpToCrossEntropy(Builder& b, Op* op) {
-  if (op->name() != "gather_nd" || ConstantOf(op->operands[1])) return nullptr;
-  Value *x = op->operands[0], *indices = op->operands[1];
-  const int rank = x->type.rank();
-  if (rank < 1 || op->attrs.Int("batch_dims", 0) != rank - 1) return nullptr;
-  Shape rows(x->type.shape.begin(), x->type.shape.end() - 1);
-  if (indices->type.num_elements() != NumElements(rows)) return nullptr;
-  Value* logits = LogSoftmaxOf(x);
+  Value* logits = LooksUpOneARow(op) ? LogSoftmaxOf(op->operands[0]) : nullptr;
   if (logits == nullptr) return nullptr;
-  // Indices count from the end where they are negative, and none is ignored.
-  Value* labels = b.Reshape(indices, rows);
-  const DType dtype = labels->type.dtype;
-  Value* negative = b.Make("less", {labels, b.Scalar(dtype, 0)});
-  Value* wrapped = b.Add(labels, b.Scalar(dtype, static_cast<double>(logits->type.shape.back())));
-  labels = b.Make("where", {negative, wrapped, labels});
-  constexpr int64_t kNone = std::numeric_limits<int64_t>::min();
-  Value* loss = b.Create("cross_entropy", {logits, labels}, {{"ignore_index", kNone}})->result();
-  return b.Reshape(b.Neg(loss), op->out().shape);
+  return b.Reshape(b.Neg(CrossEntropy(b, logits, op->operands[1])), op->out().shape);
+}
+
+// log(sum(exp(x))) - x[label], or less it.
+Value* DifferenceToCrossEntropy(Builder& b, Op* op) {
+  if (op->name() != "sub" || op->in(0).shape != op->in(1).shape) return nullptr;
+  for (int i = 0; i < 2; ++i) {
+    Op* look_up = Unshaped(op->operands[1 - i])->producer;
+    if (look_up == nullptr || !LooksUpOneARow(look_up)) continue;
+    Value* x = look_up->operands[0];
+    if (LogSumExpOf(op->operands[i]) != x) continue;
+    Value* loss = CrossEntropy(b, WithoutShift(x), look_up->operands[1]);
+    return b.Reshape(i == 0 ? loss : b.Neg(loss), op->out().shape);
+  }
+  return nullptr;
 }
 
 }  // namespace
 
-bool RecoverCrossEntropy(Graph& graph) { return ApplyRules(graph, {LookUpToCrossEntropy}); }
+bool RecoverCrossEntropy(Graph& graph) {
+  return ApplyRules(graph, {LookUpToCrossEntropy, DifferenceToCrossEntropy});
+}
 
 }  // namespace shardc::recover

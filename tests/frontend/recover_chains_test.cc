@@ -350,5 +350,37 @@ TEST(CrossEntropy, IsALookUpInALogSoftmax) {
   }
 }
 
+// As Megatron-LM and optax write it: the logarithm of the sum less the label's logit.
+TEST(CrossEntropy, IsALogOfASumLessALookUp) {
+  auto recover = [](bool shift_of_both, bool negated, int64_t along) {
+    return Recover([=](TestGraph& b) {
+      Value* x = b.Add(b.In("x", {3, 2, 5}), b.P("w", {5}));
+      auto reduce = [&](const char* op, Value* v) {
+        return b.Make(op, {v}, {{"axes", Ints{along}}, {"keepdims", false}});
+      };
+      Value* max = reduce("reduce_max", x);
+      Shape kept = {3, 2, 5};
+      kept[along] = 1;
+      Value* shifted = b.Sub(x, b.Reshape(max, kept));
+      Value* log = b.Op1("log", reduce("reduce_sum", b.Op1("exp", shifted)));
+      if (!shift_of_both) log = b.Add(max, log);
+      HostTensor ids = HostTensor::Of<int64_t>({3, 2, 1, 1}, {0, 4, 2, -2, -5, 3});
+      Value* picked = b.Make("gather_nd", {shift_of_both ? shifted : x, b.In("ids", ids)},
+                             {{"batch_dims", int64_t{2}}});
+      picked = b.Reshape(picked, {6});
+      log = b.Reshape(along == 2 ? log : b.Slice(log, {0, 0}, {3, 2}), {6});
+      b.Out(negated ? b.Sub(picked, log) : b.Sub(log, picked));
+    });
+  };
+  for (bool shift_of_both : {false, true}) {
+    for (bool negated : {false, true}) {
+      const auto ops = Counts(recover(shift_of_both, negated, 2));
+      EXPECT_EQ(ops.count("cross_entropy"), 1);
+      EXPECT_EQ(ops.count("exp") + ops.count("gather_nd") + ops.count("reduce_max"), 0);
+    }
+    EXPECT_EQ(Counts(recover(shift_of_both, false, 1)).count("cross_entropy"), 0);
+  }
+}
+
 }  // namespace
 }  // namespace shardc::recover_testing
