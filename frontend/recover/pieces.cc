@@ -136,7 +136,15 @@ std::optional<Piece> PieceOf(const Op* op) {
   return piece.axis >= 0 && piece.limit > piece.start ? std::optional(piece) : std::nullopt;
 }
 
-// Slices that take a dim apart without gaps -> split.
+// Whether it is a product with a weight, or that and a bias.
+bool IsOfLinear(const Op* op) {
+  if (op->name() == "add" && IsParam(op->operands[1])) op = op->operands[0]->producer;
+  return op != nullptr && IsProduct(op) && DependsOnParam(op->operands[1]);
+}
+
+// Slices that take a dim apart without gaps -> split. So do those of the features of a linear
+// layer, with pieces that nothing reads in the gaps (what pads a vocabulary): as segments they can
+// be cut.
 Value* SlicesToSplit(Builder& b, Op* op) {
   std::optional<Piece> own = PieceOf(op);
   if (!own) return nullptr;
@@ -151,12 +159,15 @@ Value* SlicesToSplit(Builder& b, Op* op) {
     if (!is_new && it->second != piece->limit) return nullptr;
     slices.push_back(user);
   }
+  const bool features = IsLastAxis(own->axis, x->type.rank()) && IsOfLinear(x->producer);
+  if (features) limits.try_emplace(x->type.shape[own->axis], x->type.shape[own->axis]);
   Ints sizes;
   int64_t end = 0;
-  for (const auto& [start, limit] : limits) {
-    if (start != end) return nullptr;
-    sizes.push_back(limit - start);
-    end = limit;
+  for (auto it = limits.begin(); it != limits.end(); ++it) {
+    if (it->first > end && features) it = limits.emplace(end, it->first).first;
+    if (it->first != end) return nullptr;
+    if (it->second > end) sizes.push_back(it->second - end);
+    end = it->second;
   }
   if (end != x->type.shape[own->axis] || sizes.size() < 2) return nullptr;
   Builder at(b.graph(), b.graph().Next(x->producer), *op);

@@ -26,8 +26,10 @@ bool ReachesOutput(const Graph& graph, const Value* v, int depth = 0) {
   return std::any_of(v->users.begin(), v->users.end(), [&](const Op* user) {
     if (OneOf(user->name(), {"cross_entropy", "softmax"})) return true;
     return (user->def->elementwise ||
-            OneOf(user->name(), {"reshape", "cast", "slice", "transpose", "concat"})) &&
-           ReachesOutput(graph, user->result(), depth + 1);
+            OneOf(user->name(), {"reshape", "cast", "slice", "split", "transpose", "concat"})) &&
+           std::ranges::any_of(user->results, [&](const Value* result) {
+             return ReachesOutput(graph, result, depth + 1);
+           });
   });
 }
 

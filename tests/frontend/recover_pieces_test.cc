@@ -34,6 +34,28 @@ TEST(Pieces, AGatherOfNeighboursIsASlice) {
   EXPECT_THAT(Ops(g), ElementsAre("slice"));
 }
 
+// Logits without what pads the vocabulary, whose weight is to be cut: one segment of the features.
+TEST(Pieces, ASliceOfALinearLayersFeaturesIsASplit) {
+  for (const auto& [start, limit, sizes] : std::vector<std::tuple<int64_t, int64_t, Ints>>{
+           {0, 5, {5, 3}}, {2, 8, {2, 6}}, {3, 6, {3, 3, 2}}}) {
+    for (bool bias : {false, true}) {
+      Graph g = Recover([&, from = start, to = limit](TestGraph& b) {
+        Value* x = b.Make("matmul", {b.In("x", {2, 3, 4}), b.P("w", {4, 8})});
+        if (bias) x = b.Add(x, b.P("b", {8}));
+        b.Out(b.Slice(x, {0, 0, from}, {2, 3, to}));
+      });
+      ASSERT_THAT(Ops(g), Contains("split"));
+      EXPECT_EQ(Find(g, "split")->attrs.IntList("sizes"), sizes);
+    }
+  }
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.Make("matmul", {b.In("x", {2, 3, 4}), b.P("w", {4, 8})});
+    b.Out(b.Slice(x, {0, 1, 0}, {2, 3, 8}), "tokens");
+    b.Out(b.Slice(b.In("y", {2, 8}), {0, 0}, {2, 5}), "of_input");
+  });
+  EXPECT_THAT(Ops(g), Not(Contains("split")));
+}
+
 TEST(Pieces, AGatherInAnotherOrderStays) {
   Graph g = Recover([](TestGraph& b) {
     b.Out(Gather(b, b.In("x", {3, 7, 2}), {3}, {1, 3, 2}, 1), "y");

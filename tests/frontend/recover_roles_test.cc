@@ -210,6 +210,21 @@ TEST(Roles, AHeadMayBeCapped) {
   }
 }
 
+// With a vocabulary that is padded, in weights that are one or two.
+TEST(Roles, AHeadMayBePadded) {
+  for (bool tied : {false, true}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* ids = b.In("ids", HostTensor::Of<int64_t>({1, 4}, {0, 3, 6, 1}));
+      Value* table = b.P("wte", {8, 4});
+      Value* x = b.Make("gather", {table, ids}, {{"axis", int64_t{0}}});
+      Value* head = tied ? b.Transpose(table, {1, 0}) : b.P("head", {4, 8});
+      b.Out(b.Slice(b.Matmul(x, head), {0, 0, 0}, {1, 4, 5}));
+    });
+    EXPECT_EQ(RolesOf(g).at(tied ? "wte" : "head"), tied ? "TOKEN_EMBEDDING" : "LM_HEAD");
+    EXPECT_THAT(Ops(g), ::testing::Contains("split"));
+  }
+}
+
 TEST(Roles, WhatIsNotRecognisedHasNone) {
   Graph g = Recover([](TestGraph& b) {
     Value* x = b.In("x", {4, 8});
