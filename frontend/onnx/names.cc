@@ -31,7 +31,8 @@ void ReadSignature(std::string_view text, ModuleNames& names) {
     std::string name(line.substr(start, quote - start));
     if (line.find(": PARAMETER ") != line.npos) {
       if (names.is_parameter.insert(name).second) names.parameters.push_back(name);
-    } else if (line.find(": BUFFER ") != line.npos) {
+    } else if (line.find(": BUFFER ") != line.npos ||
+               line.find(": CONSTANT_TENSOR ") != line.npos) {
       names.is_buffer.insert(name);
     } else {
       continue;
@@ -119,7 +120,7 @@ ModuleNames ReadModuleNames(const onnx::GraphProto& graph) {
         names.folded_from[info.name()] = PythonStrings(value);
       } else if (key == "pkg.torch.export.graph_signature.InputSpec.kind") {
         if (value == "PARAMETER") names.is_parameter.insert(info.name());
-        if (value == "BUFFER") names.is_buffer.insert(info.name());
+        if (value == "BUFFER" || value == "CONSTANT_TENSOR") names.is_buffer.insert(info.name());
       }
     }
   }

@@ -23,7 +23,7 @@ std::map<std::string, std::string> Metadata(const google::protobuf::Message& mes
 struct ModuleNames {
   std::vector<std::string> parameters;  // in the module's order
   std::set<std::string> is_parameter;   // the same
-  std::set<std::string> is_buffer;
+  std::set<std::string> is_buffer;  // and constants of its code
   // Parameters and buffers, by the exported program's input.
   std::map<std::string, std::string> by_input;
   std::map<std::string, std::vector<std::string>> folded_from;  // by tensor of the file

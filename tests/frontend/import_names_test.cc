@@ -237,6 +237,22 @@ TEST_F(DynamoNames, WhatIsKeptAsAConstantIsTold) {
   EXPECT_EQ(fixed, (FixedTensors{{"table", FixedTensorOf(table)}}));
 }
 
+// What the code of the module made, with torch.tensor: which without optimize is a tensor of the
+// file.
+TEST_F(DynamoNames, AConstantOfTheCodeIsNoParameter) {
+  Model m;
+  m.Input("x", {"2", "3"});
+  m.Floats("b", {3}, {.5f, .2f, .3f});
+  m.Floats("lifted_tensor_0", {3}, {.25f, .125f, .0625f});
+  m.Node("Add", {"x", "b"}, {"a"});
+  m.Node("Mul", {"a", "lifted_tensor_0"}, {"y"});
+  m.Output("y");
+  AddMetadata(m.graph, 16, "pkg.torch.export.ExportedProgram.graph_signature",
+              "p_b: PARAMETER target='b'\n"
+              "c_lifted_tensor_0: CONSTANT_TENSOR target='lifted_tensor_0'\n");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("b"));
+}
+
 // As of a batch norm, folded into the matrix before it, which keeps its name.
 TEST_F(DynamoNames, WhatWasComputedIntoAnotherTensorIsSaidOfThat) {
   Model m;
