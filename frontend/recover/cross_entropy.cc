@@ -14,6 +14,16 @@ Value* Unshaped(Value* v) {
   return v;
 }
 
+// The same for values of which the rows stay what they are.
+Value* UnshapedRows(Value* v) {
+  Op* reshape;
+  while ((reshape = ProducedBy(v, "reshape")) && v->type.rank() > 0 && reshape->in(0).rank() > 0 &&
+         reshape->in(0).shape.back() == v->type.shape.back()) {
+    v = reshape->operands[0];
+  }
+  return v;
+}
+
 // What takes this off x takes the same off every element of a row.
 bool IsOneARow(const Value* v, const Value* x) {
   Shape shape = x->type.shape;
@@ -22,8 +32,8 @@ bool IsOneARow(const Value* v, const Value* x) {
   return v->type.shape == shape;
 }
 
-// The x of log(sum(exp(x))) over the last dim, also as m + log(sum(exp(x - m))), with the dim kept
-// or without it.
+// The x, as UnshapedRows has it, of log(sum(exp(x))) over the last dim, also as m + log(sum(exp(x -
+// m))), with the dim kept or without it.
 Value* LogSumExpOf(Value* v) {
   v = Unshaped(v);
   Op* add = ProducedBy(v, "add");
@@ -32,15 +42,15 @@ Value* LogSumExpOf(Value* v) {
     Value* shifted = log->type.shape == m->type.shape ? LogSumExpOf(log) : nullptr;
     Op* sub = shifted ? ProducedBy(shifted, "sub") : nullptr;
     if (sub && IsOneARow(sub->operands[1], shifted) && Unshaped(sub->operands[1]) == Unshaped(m))
-      return sub->operands[0];
+      return UnshapedRows(sub->operands[0]);
   }
   Op* log = ProducedBy(v, "log");
   Op* sum = log ? ProducedBy(Unshaped(log->operands[0]), "reduce_sum") : nullptr;
   if (sum == nullptr) return nullptr;
   const Ints& axes = sum->attrs.IntList("axes");
   if (axes.size() != 1 || !IsLastAxis(axes[0], sum->in(0).rank())) return nullptr;
-  Op* exp = ProducedBy(sum->operands[0], "exp");
-  return exp ? exp->operands[0] : nullptr;
+  Op* exp = ProducedBy(UnshapedRows(sum->operands[0]), "exp");
+  return exp ? UnshapedRows(exp->operands[0]) : nullptr;
 }
 
 // The logits, which a softmax does not tell from what is left when something is taken off a row.
@@ -50,7 +60,8 @@ Value* WithoutShift(Value* x) {
 }
 
 // The x of log(softmax(x)) over the last dim, also as x - log(sum(exp(x))).
-Value* LogSoftmaxOf(const Value* v) {
+Value* LogSoftmaxOf(Value* v) {
+  v = UnshapedRows(v);
   if (Op* log = ProducedBy(v, "log")) {
     Op* softmax = ProducedBy(log->operands[0], "softmax");
     const bool last = softmax && IsLastAxis(softmax->attrs.Int("axis"), v->type.rank());
@@ -58,7 +69,7 @@ Value* LogSoftmaxOf(const Value* v) {
   }
   Op* sub = ProducedBy(v, "sub");
   if (sub == nullptr || !IsOneARow(sub->operands[1], v)) return nullptr;
-  Value* x = sub->operands[0];
+  Value* x = UnshapedRows(sub->operands[0]);
   return LogSumExpOf(sub->operands[1]) == x ? WithoutShift(x) : nullptr;
 }
 
@@ -94,7 +105,7 @@ Value* DifferenceToCrossEntropy(Builder& b, Op* op) {
   for (int i = 0; i < 2; ++i) {
     Op* look_up = Unshaped(op->operands[1 - i])->producer;
     if (look_up == nullptr || !LooksUpOneARow(look_up)) continue;
-    Value* x = look_up->operands[0];
+    Value* x = UnshapedRows(look_up->operands[0]);
     if (LogSumExpOf(op->operands[i]) != x) continue;
     Value* loss = CrossEntropy(b, WithoutShift(x), look_up->operands[1]);
     return b.Reshape(i == 0 ? loss : b.Neg(loss), op->out().shape);
