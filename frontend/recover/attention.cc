@@ -106,7 +106,32 @@ void ShareType(Builder& b, Value*& q, Value*& k, Value*& v) {
   v = b.Cast(v, wide);
 }
 
-// The softmax whose result p is, maybe rounded; `guard`: NaNs in it are replaced by zeros;
+// Whether the condition, or its opposite, is that the row of scores is not all -infinity, as
+// PyTorch's _safe_softmax asks.
+bool SeesAKey(const Value* condition, bool holds, const Value* scores) {
+  auto unless_not = [](const Value* v, bool& positive) {
+    for (Op* negation; (negation = ProducedBy(v, "not")) != nullptr; positive = !positive) {
+      v = negation->operands[0];
+    }
+    return v;
+  };
+  condition = unless_not(condition, holds);
+  Op* flag = ProducedBy(condition, "cast");
+  Op* reduce = flag ? flag->operands[0]->producer : nullptr;
+  // Any score that is not -infinity, or not all of those that are.
+  if (reduce == nullptr || reduce->name() != (holds ? "reduce_max" : "reduce_min")) return false;
+  const Ints& axes = reduce->attrs.IntList("axes");
+  const bool kept = reduce->attrs.Bool("keepdims");
+  if (!kept || axes.size() != 1 || !IsLastAxis(axes[0], reduce->in(0).rank())) return false;
+  Op* number = ProducedBy(reduce->operands[0], "cast");
+  const Value* of_score = number ? unless_not(number->operands[0], holds) : nullptr;
+  Op* equal = !holds ? ProducedBy(of_score, "equal") : nullptr;
+  return equal && equal->operands[0] == scores &&
+         IsSplat(equal->operands[1], -std::numeric_limits<double>::infinity());
+}
+
+// The softmax whose result p is, maybe rounded; `guard`: NaNs in it, of rows of scores that are all
+// -infinity, are replaced by zeros;
 // `dropout`: what drops of them before they are used, or null.
 Op* FindSoftmax(Value* p, bool& guard, Op*& dropout) {
   auto unrounded = [](Value* v) {
@@ -123,15 +148,19 @@ Op* FindSoftmax(Value* p, bool& guard, Op*& dropout) {
     if (CountUses(p) != 1) return nullptr;
     p = unrounded(p);
   }
+  if (CountUses(p) != 1) return nullptr;
   if (Op* where = ProducedBy(p, "where")) {
-    Op* is_nan = ProducedBy(where->operands[0], "is_nan");
-    guard = is_nan && is_nan->operands[0] == where->operands[2] && IsSplat(where->operands[1], 0);
-    if (!guard || CountUses(p) != 1 || CountUses(where->operands[2]) != 2) return nullptr;
-    Value* guarded = where->operands[2];
+    const int zeros = IsSplat(where->operands[1], 0) ? 1 : 2;
+    Value *guarded = where->operands[3 - zeros], *condition = where->operands[0];
+    if (!IsSplat(where->operands[zeros], 0)) return nullptr;
+    Op* is_nan = zeros == 1 ? ProducedBy(condition, "is_nan") : nullptr;
+    const bool of_nan = is_nan && is_nan->operands[0] == guarded;
+    if (CountUses(guarded) != (of_nan ? 2 : 1)) return nullptr;
     p = unrounded(guarded);
     if (p != guarded && CountUses(p) != 1) return nullptr;
-  } else if (CountUses(p) != 1) {
-    return nullptr;
+    Op* softmax = ProducedBy(p, "softmax");
+    guard = of_nan || (softmax && SeesAKey(condition, zeros == 2, softmax->operands[0]));
+    if (!guard) return nullptr;
   }
   Op* softmax = ProducedBy(p, "softmax");
   if (softmax == nullptr) return nullptr;

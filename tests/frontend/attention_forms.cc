@@ -63,8 +63,17 @@ void Attention(TestGraph& b, const Form& f) {
   }
   if (f.scale == 0) scores = b.Div(scores, b.C(std::sqrt(1.0 * kD)));
   if (f.scale == 1) scores = b.Mul(b.C(1 / std::sqrt(1.0 * kD), {1}), scores);
-  Value* p = b.Softmax(f.mask(b, scores));
-  if (f.guard) p = b.Where(b.Op1("is_nan", p), b.C(0), p);
+  scores = f.mask(b, scores);
+  Value* p = b.Softmax(scores);
+  if (f.guard == 1) p = b.Where(b.Op1("is_nan", p), b.C(0), p);
+  if (f.guard > 1) {
+    Value* hidden = b.Make("equal", {scores, b.C(-kInf)});
+    Value* number = b.Cast(f.guard == 2 ? b.Op1("not", hidden) : hidden, DType::kI64);
+    Value* found = b.Make(f.guard == 2 ? "reduce_max" : "reduce_min", {number},
+                          {{"axes", Ints{3}}, {"keepdims", true}});
+    found = b.Cast(found, DType::kBool);
+    p = f.guard == 2 ? b.Where(found, p, b.C(0, p->type.shape)) : b.Where(found, b.C(0), p);
+  }
   if (f.dropout > 0) p = AddDropout(b, p, f.dropout, 7);
   Value* o = b.Transpose(b.Matmul(p, v), {0, 2, 1, 3});
   b.Out(b.Reshape(o, {kB, kS, kHeads * kD}));

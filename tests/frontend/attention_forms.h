@@ -29,7 +29,8 @@ struct Form {
   int scale = 0;  // where and how the scores are scaled: four ways
   int heads_kv = kHeads;
   MaskFn mask = [](TestGraph&, Value* s) { return s; };
-  bool guard = false;
+  // Rows that see no key: 1: NaNs are replaced; 2, 3: by what _safe_softmax asks, and its opposite.
+  int guard = 0;
   bool rotate = false;
   enum Repeat { kHeadsFirst, kHeadsLast, kTile, kStack } repeat = kHeadsFirst;  // of kv heads
   double dropout = 0;

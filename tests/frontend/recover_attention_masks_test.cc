@@ -36,7 +36,7 @@ TEST(Attention, CausalMasksBecomeAFlag) {
       },
   };
   for (size_t i = 0; i < masks.size(); ++i) {
-    for (bool guard : {false, true}) {
+    for (int guard : {0, 1, 2, 3}) {
       SCOPED_TRACE(StrCat(i, " ", guard));
       Graph g = RecoverForm({.mask = masks[i], .guard = guard});
       ASSERT_THAT(Ops(g), ElementsAre("reshape", "reshape", "reshape", "attention", "reshape"));
@@ -102,18 +102,18 @@ TEST(Attention, AFillThatOtherMasksComeNear) {
 }
 
 TEST(Attention, ComputedMaskWithGuard) {
-  Graph g = RecoverForm({.mask =
-                             [](TestGraph& b, Value* s) {
-                               Value* keep = b.Make(
-                                   "and", {b.Constant(Mask({kS, kS}, DType::kBool, 1, 0, Triangle)),
-                                           b.In("padding", Padding())});
-                               return b.Add(s, b.Where(keep, b.C(0), b.C(-kInf)));
-                             },
-                         .guard = true});
-  const Op* attention = Find(g, "attention");
-  ASSERT_TRUE(attention);
-  EXPECT_TRUE(attention->attrs.Bool("causal"));
-  EXPECT_EQ(attention->operands[3], g.FindInput("padding"));
+  const MaskFn mask = [](TestGraph& b, Value* s) {
+    Value* triangle = b.Constant(Mask({kS, kS}, DType::kBool, 1, 0, Triangle));
+    Value* keep = b.Make("and", {triangle, b.In("padding", Padding())});
+    return b.Add(s, b.Where(keep, b.C(0), b.C(-kInf)));
+  };
+  for (int guard : {1, 2, 3}) {
+    Graph g = RecoverForm({.mask = mask, .guard = guard});
+    const Op* attention = Find(g, "attention");
+    ASSERT_TRUE(attention) << guard;
+    EXPECT_TRUE(attention->attrs.Bool("causal"));
+    EXPECT_EQ(attention->operands[3], g.FindInput("padding"));
+  }
 }
 
 TEST(Attention, FiniteComputedMaskKeepsUniformRows) {
@@ -158,7 +158,7 @@ TEST(Attention, AFloorUnderTheScores) {
 
 // The mask of an attention has no gradient.
 TEST(Attention, ATrainedBiasStaysAnAdd) {
-  auto biased = [](bool trained, bool guard) {
+  auto biased = [](bool trained, int guard) {
     return RecoverForm({.mask =
                             [=](TestGraph& b, Value* s) {
                               Value* bias = trained ? b.P("bias", {kHeads, kS, kS})
@@ -167,9 +167,9 @@ TEST(Attention, ATrainedBiasStaysAnAdd) {
                             },
                         .guard = guard});
   };
-  EXPECT_THAT(Ops(biased(false, true)), Contains("attention"));
-  EXPECT_THAT(Ops(biased(true, true)), Not(Contains("attention")));
-  EXPECT_THAT(Ops(biased(true, false)), Not(Contains("attention")));
+  EXPECT_THAT(Ops(biased(false, 1)), Contains("attention"));
+  EXPECT_THAT(Ops(biased(true, 1)), Not(Contains("attention")));
+  EXPECT_THAT(Ops(biased(true, 0)), Not(Contains("attention")));
 }
 
 TEST(Attention, RowsThatMightSeeNothingAndBeNaNAreLeftAlone) {
