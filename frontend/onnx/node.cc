@@ -77,7 +77,8 @@ Node::Node(Conversion& conversion, const onnx::NodeProto& proto)
         continue;
       }
       Fail("E1308", StrCat("reads '", name, "', which no input, tensor or node before it is"),
-           "the nodes of a model have to be in order: onnx.checker tells more");
+           "the nodes of a model have to be in order, and its weights in it (export_params=True): "
+           "onnx.checker tells more");
     }
     inputs_.push_back(it->second);
   }
