@@ -86,16 +86,14 @@ void Reshape(NodeContext& c) {
       c.Fail("E1303", StrCat("the new shape ", ShapeToString(shape), " is too large"));
     }
   }
-  if (unknown >= 0) {
-    int64_t elements = x->type.num_elements();
-    if (known == 0 || elements % known != 0) {
-      c.Fail("E1303",
-             StrCat(elements, " elements of shape ", ShapeToString(x->type.shape),
-                    " do not fit the new shape ", ShapeToString(shape)),
-             "check what the symbols of the inputs are bound to");
-    }
-    shape[unknown] = elements / known;
+  const int64_t elements = x->type.num_elements();
+  if (unknown >= 0 ? known == 0 || elements % known != 0 : elements != known) {
+    c.Fail("E1303",
+           StrCat(elements, " elements of shape ", ShapeToString(x->type.shape),
+                  " do not fit the new shape ", ShapeToString(shape)),
+           "check what the symbols of the inputs are bound to, and what sizes the exporter kept");
   }
+  if (unknown >= 0) shape[unknown] = elements / known;
   c.SetOutput(0, c.Reshape(x, std::move(shape)));
 }
 
