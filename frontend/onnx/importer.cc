@@ -18,6 +18,7 @@
 #include "frontend/onnx/symbols.h"
 #include "frontend/onnx/uses.h"
 #include "frontend/onnx/zero_biases.h"
+#include "frontend/recover/patterns.h"
 #include "ir/contains.h"
 #include "ir/counted.h"
 #include "ir/utf8.h"
@@ -69,6 +70,7 @@ class Importer {
     for (const NodeProto* node : live_) Convert(*node, params);
     AddOutputs(proto);
     graph_.EraseDead();
+    recover::DropRepeatedMatrices(graph_, names.expanded);
     if (!options_.module.where.empty()) RestoreParams(graph_, options_.module);
     DropUnusedSources();
     NoteComputed(params);

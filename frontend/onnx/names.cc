@@ -1,5 +1,6 @@
 #include "frontend/onnx/names.h"
 
+#include <algorithm>
 #include <string_view>
 
 namespace shardc::onnx_import {
@@ -117,7 +118,12 @@ ModuleNames ReadModuleNames(const onnx::GraphProto& graph) {
   for (const auto& info : graph.value_info()) {
     for (const auto& [key, value] : Metadata(info, kValueInfoMetadata)) {
       if (key == "pkg.onnxscript.optimizer.folded_from") {
-        names.folded_from[info.name()] = PythonStrings(value);
+        auto& from = names.folded_from[info.name()] = PythonStrings(value);
+        from.push_back(info.name());
+        // Values have the names of their ops, "expand_5".
+        auto is_expand = [](const std::string& name) { return name.starts_with("expand"); };
+        if (std::ranges::any_of(from, is_expand)) names.expanded.insert(info.name());
+        from.pop_back();
       } else if (key == "pkg.torch.export.graph_signature.InputSpec.kind") {
         if (value == "PARAMETER") names.is_parameter.insert(info.name());
         if (value == "BUFFER" || value == "CONSTANT_TENSOR") names.is_buffer.insert(info.name());

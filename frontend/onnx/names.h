@@ -23,10 +23,11 @@ std::map<std::string, std::string> Metadata(const google::protobuf::Message& mes
 struct ModuleNames {
   std::vector<std::string> parameters;  // in the module's order
   std::set<std::string> is_parameter;   // the same
-  std::set<std::string> is_buffer;  // and constants of its code
+  std::set<std::string> is_buffer;      // and constants of its code
   // Parameters and buffers, by the exported program's input.
   std::map<std::string, std::string> by_input;
   std::map<std::string, std::vector<std::string>> folded_from;  // by tensor of the file
+  std::set<std::string> expanded;  // of these, what torch.expand had a part in
 };
 ModuleNames ReadModuleNames(const onnx::GraphProto& graph);
 

@@ -1,6 +1,9 @@
 // The steps of pattern recovery, one file each. recover.cc orders them and says why.
 #pragma once
 
+#include <set>
+#include <string>
+
 #include "frontend/recover/match.h"
 
 namespace shardc::recover {
@@ -17,6 +20,9 @@ bool SimplifyPieces(Graph& graph);
 bool BatchLookups(Graph& graph);
 // Parameters that hold the same rows many times, for a sum or a concat, keep one of each.
 bool DropRepeatedRows(Graph& graph);
+// Those of these names, which an exporter expanded to the batch for a batched product, keep one
+// matrix of equal ones.
+void DropRepeatedMatrices(Graph& graph, const std::set<std::string>& expanded);
 // [b, s, h] -> [b * s, h] for a matmul and back: the reshapes go below, where they cancel.
 bool LiftLinears(Graph& graph);
 // layer_norm and rms_norm from their chains, with weight and bias.

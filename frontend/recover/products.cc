@@ -29,6 +29,23 @@ Value* FoldTransposedWeight(Builder& b, Op* op) {
   return b.Make(name, std::move(operands), op->attrs);
 }
 
+// Each of a batch times the same weight, as PyTorch writes a linear layer of what was transposed ->
+// all of it times the weight.
+Value* UnbroadcastWeight(Builder& b, Op* op) {
+  Op* broadcast = IsProduct(op) ? ProducedBy(op->operands[1], "broadcast_to") : nullptr;
+  if (broadcast == nullptr || op->operands.size() != 2) return nullptr;
+  const Shape &x = op->in(0).shape, &each = op->in(1).shape, &one = broadcast->in(0).shape;
+  if (each.size() != x.size() || one.size() < 2 || !IsParam(ArrangedFrom(broadcast->operands[0])))
+    return nullptr;
+  const Shape matrix(one.end() - 2, one.end());
+  if (!std::equal(each.begin(), each.end() - 2, x.begin()) ||
+      NumElements(one) != NumElements(matrix) || matrix != Shape(each.end() - 2, each.end())) {
+    return nullptr;
+  }
+  Value* weight = b.Reshape(broadcast->operands[0], matrix);
+  return b.Make(op->name(), {op->operands[0], weight}, op->attrs);
+}
+
 // weight @ x for a column x, as experts that each token looks up are multiplied -> x @ weight for a
 // row: where the roles and the gradients want a weight.
 Value* PutWeightRight(Builder& b, Op* op) {
@@ -188,8 +205,8 @@ Value* JoinHeadsSum(Builder& b, Op* op) {
 }  // namespace
 
 bool SimplifyProducts(Graph& graph) {
-  return ApplyRules(
-      graph, {FoldTransposedWeight, PutWeightRight, TakeExpertsApart, JoinHeads, JoinHeadsSum});
+  return ApplyRules(graph, {FoldTransposedWeight, UnbroadcastWeight, PutWeightRight,
+                            TakeExpertsApart, JoinHeads, JoinHeadsSum});
 }
 
 }  // namespace shardc::recover

@@ -1,5 +1,6 @@
-// A lookup with positions known at export is folded into its rows, with the batch in them. Trained
-// as it is, each copy would go its own way.
+// A lookup with positions known at export is folded into its rows, with the batch in them; the
+// weight of a linear layer into one for each example, where it was written as a batched product.
+// Trained as they are, each copy would go its own way.
 #include <algorithm>
 
 #include "frontend/recover/patterns.h"
@@ -25,6 +26,19 @@ bool IsSpread(const Graph& graph, const Op* param, std::vector<bool>& kept) {
          });
 }
 
+// Whether every use multiplies each of a batch with a matrix of the parameter.
+bool IsMatrixOfEach(const Graph& graph, const Op* param, std::vector<bool>& kept) {
+  const Value* v = param->result();
+  const Shape& shape = v->type.shape;
+  kept.assign(shape.size(), false);
+  kept.rbegin()[0] = kept.rbegin()[1] = true;
+  return !v->users.empty() && !graph.IsOutput(v) &&
+         std::ranges::all_of(v->users, [&](const Op* user) {
+           return MultipliesBy(user, v) && user->in(0).rank() == v->type.rank() &&
+                  std::equal(shape.begin(), shape.end() - 2, user->in(0).shape.begin());
+         });
+}
+
 // The dims along which all elements are the same bit for bit become 1.
 Shape WithoutRepeats(const HostTensor& data, const std::vector<bool>& kept) {
   const Shape& shape = data.shape();
@@ -45,33 +59,52 @@ Shape WithoutRepeats(const HostTensor& data, const std::vector<bool>& kept) {
   return compact;
 }
 
+// Puts one of each that are equal in the parameter's place; false where none are.
+bool KeepOneOfEach(Graph& graph, Op* param, const std::vector<bool>& kept) {
+  const TensorType type = param->out();
+  const std::string name = param->attrs.String("name");
+  auto source = graph.sources.find(name);
+  if (source == graph.sources.end()) return false;
+  HostTensor data(type.dtype, type.shape);
+  source->second->Read(Shape(type.rank(), 0), type.shape, data.raw());
+  Shape shape = WithoutRepeats(data, kept);
+  // A fill says nothing about where the values came from, and the last dim is the features'.
+  if (shape == type.shape || shape.back() != type.shape.back()) return false;
+  Builder builder(graph, graph.Next(param), *param);
+  Attributes more = param->attrs;
+  more.Erase("name");
+  Value* rows = builder.Param(name, type.dtype, shape, more);
+  graph.ReplaceAllUses(param->result(), builder.BroadcastTo(rows, type.shape));
+  graph.Erase(param);
+  return true;
+}
+
 }  // namespace
 
 bool DropRepeatedRows(Graph& graph) {
   bool changed = false;
   for (Op* param : graph.Params()) {
-    const TensorType type = param->out();
-    std::vector<bool> kept;
-    if (type.rank() < 3 || type.num_elements() == 0 || !IsSpread(graph, param, kept)) continue;
     const std::string name = param->attrs.String("name");
-    auto source = graph.sources.find(name);
-    if (source == graph.sources.end()) continue;
-    HostTensor data(type.dtype, type.shape);
-    source->second->Read(Shape(type.rank(), 0), type.shape, data.raw());
-    Shape shape = WithoutRepeats(data, kept);
-    // A fill says nothing about where the values came from, and the last dim is the features'.
-    if (shape == type.shape || shape.back() != type.shape.back()) continue;
-    Builder builder(graph, graph.Next(param), *param);
-    Attributes more = param->attrs;
-    more.Erase("name");
-    Value* rows = builder.Param(name, type.dtype, shape, more);
-    graph.ReplaceAllUses(param->result(), builder.BroadcastTo(rows, type.shape));
-    graph.Erase(param);
+    std::vector<bool> kept;
+    if (param->out().rank() < 3 || param->out().num_elements() == 0 ||
+        !IsSpread(graph, param, kept) || !KeepOneOfEach(graph, param, kept)) {
+      continue;
+    }
     graph.notes.push_back(
         StrCat("parameter '", name, "' holds equal rows: trained as one of each"));
     changed = true;
   }
   return changed;
+}
+
+void DropRepeatedMatrices(Graph& graph, const std::set<std::string>& expanded) {
+  for (Op* param : graph.Params()) {
+    std::vector<bool> kept;
+    if (expanded.contains(param->attrs.String("name")) && param->out().rank() >= 3 &&
+        param->out().num_elements() > 0 && IsMatrixOfEach(graph, param, kept)) {
+      KeepOneOfEach(graph, param, kept);
+    }
+  }
 }
 
 }  // namespace shardc::recover

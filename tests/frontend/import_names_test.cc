@@ -9,6 +9,7 @@ using import_testing::AddMetadata;
 using import_testing::ImportTest;
 using import_testing::ListParameters;
 using import_testing::Model;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -235,6 +236,27 @@ TEST_F(DynamoNames, WhatIsKeptAsAConstantIsTold) {
   Import(m.proto, {{}, {}, {}, &fixed});
   const auto table = HostTensor::Of<float>({2, 2}, {1, 2, 3, 4});
   EXPECT_EQ(fixed, (FixedTensors{{"table", FixedTensorOf(table)}}));
+}
+
+// A weight that was expanded to the batch before it was folded is trained as one; the weights of
+// experts that began as copies are not.
+TEST_F(DynamoNames, AnExpandedWeightIsOneParameter) {
+  for (const char* from : {"['expand_5', 'val_3', 'w']", "['val_3', 'w']"}) {
+    Model m;
+    m.Input("x", {"2", "3", "2"});
+    m.Floats("view_5", {2, 2, 2}, {1, 2, 3, 4, 1, 2, 3, 4});
+    m.Node("MatMul", {"x", "view_5"}, {"y"});
+    m.Output("y");
+    auto* info = m.graph.add_value_info();
+    info->set_name("view_5");
+    AddMetadata(*info, 4, "pkg.onnxscript.optimizer.folded_from", from);
+    ListParameters(m, {"w"});
+    const Graph graph = Import(m.proto);
+    ASSERT_EQ(graph.Params().size(), 1u);
+    const bool expanded = from[2] == 'e';
+    EXPECT_EQ(graph.Params()[0]->out().shape, (Shape{expanded ? 1 : 2, 2, 2})) << from;
+    EXPECT_THAT(graph.notes, Contains(HasSubstr("computed from parameters")));
+  }
 }
 
 // What the code of the module made, with torch.tensor: which without optimize is a tensor of the

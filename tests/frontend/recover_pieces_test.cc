@@ -223,6 +223,18 @@ TEST(RepeatedParams, EqualMatricesOfABatchedProductStay) {
   EXPECT_EQ(g.Params()[0]->out().shape, (Shape{3, 5, 6}));
 }
 
+// As PyTorch's decompositions write a linear layer of what was transposed.
+TEST(RepeatedParams, AMatrixThatTheGraphExpandsIsMultipliedByOnce) {
+  for (bool nt : {false, true}) {
+    Graph g = Recover([=](TestGraph& b) {
+      Value* w = b.Reshape(b.P("w", nt ? Shape{6, 5} : Shape{5, 6}), {1, nt ? 6 : 5, nt ? 5 : 6});
+      w = b.BroadcastTo(w, {3, nt ? 6 : 5, nt ? 5 : 6});
+      b.Out(b.Make(nt ? "matmul_nt" : "matmul", {b.In("x", {3, 4, 5}), w}));
+    });
+    EXPECT_THAT(Ops(g), ElementsAre(nt ? "matmul_nt" : "matmul"));
+  }
+}
+
 TEST(RepeatedParams, AFillStays) {
   Graph g = Recover([](TestGraph& b) {
     HostTensor zeros(DType::kF64, {3, 5, 6});
