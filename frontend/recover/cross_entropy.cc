@@ -1,12 +1,15 @@
 // The logarithm of a softmax, of which one element a row is looked up, or the logarithm of the sum
 // less that element: what a loss inside of a model is. As cross_entropy it needs no gathered logits
 // where the classes are cut.
+#include <algorithm>
 #include <limits>
 
 #include "frontend/recover/patterns.h"
 
 namespace shardc::recover {
 namespace {
+
+constexpr int64_t kNone = std::numeric_limits<int64_t>::min();  // no label is ignored
 
 // Reshapes leave the rows in their order.
 Value* Unshaped(Value* v) {
@@ -89,7 +92,6 @@ Value* CrossEntropy(Builder& b, Value* logits, Value* indices) {
   Value* negative = b.Make("less", {labels, b.Scalar(dtype, 0)});
   Value* wrapped = b.Add(labels, b.Scalar(dtype, static_cast<double>(shape.back())));
   labels = b.Make("where", {negative, wrapped, labels});
-  constexpr int64_t kNone = std::numeric_limits<int64_t>::min();
   return b.Create("cross_entropy", {logits, labels}, {{"ignore_index", kNone}})->result();
 }
 
@@ -113,10 +115,37 @@ Value* DifferenceToCrossEntropy(Builder& b, Op* op) {
   return nullptr;
 }
 
+// The loss of some of the rows, as of all tokens but the last -> the same of all rows, and of those
+// the some: the logits are not copied, and stay cut along the sequence.
+Value* SliceAfterLoss(Builder& b, Op* op) {
+  if (op->name() != "cross_entropy" || !OnlyFirstResultRead(*op)) return nullptr;
+  Op* slice = ProducedBy(UnshapedRows(op->operands[0]), "slice");
+  if (slice == nullptr) return nullptr;
+  const TensorType &all = slice->in(0), &some = slice->out();
+  Ints starts = slice->attrs.IntList("starts"), limits = slice->attrs.IntList("limits");
+  Ints steps = slice->attrs.IntList("steps");
+  // Of few rows all of them are more work.
+  if (2 * some.num_elements() < all.num_elements() || all.shape.back() != some.shape.back() ||
+      std::ranges::any_of(steps, [](int64_t step) { return step != 1; })) {
+    return nullptr;
+  }
+  for (Ints* dims : {&starts, &limits, &steps}) dims->pop_back();
+  Ints high = limits;
+  for (size_t d = 0; d < high.size(); ++d) high[d] = all.shape[d] - limits[d];
+  const int64_t ignored = op->attrs.Int("ignore_index");
+  const double any = ignored == kNone ? 0 : static_cast<double>(ignored);
+  const Shape rows(some.shape.begin(), some.shape.end() - 1);
+  Value* labels = b.Make("pad", {b.Reshape(op->operands[1], rows)},
+                         {{"low", starts}, {"high", std::move(high)}, {"value", any}});
+  Value* loss = b.Create("cross_entropy", {slice->operands[0], labels}, op->attrs)->result();
+  Value* part = b.Make("slice", {loss}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
+  return b.Reshape(part, op->out().shape);
+}
+
 }  // namespace
 
 bool RecoverCrossEntropy(Graph& graph) {
-  return ApplyRules(graph, {LookUpToCrossEntropy, DifferenceToCrossEntropy});
+  return ApplyRules(graph, {LookUpToCrossEntropy, DifferenceToCrossEntropy, SliceAfterLoss});
 }
 
 }  // namespace shardc::recover

@@ -33,7 +33,8 @@ bool RecoverActivations(Graph& graph);
 bool RecoverEmbeddings(Graph& graph);
 // Experts' weights that each token looks up -> products of each expert with its tokens.
 bool SpreadExperts(Graph& graph);
-// A lookup in log(softmax(x)), or log(sum(exp(x))) less one in x -> cross_entropy.
+// A lookup in log(softmax(x)), or log(sum(exp(x))) less one in x -> cross_entropy; of all rows
+// where it is of most of them.
 bool RecoverCrossEntropy(Graph& graph);
 // Halves or neighbours turned by cos and sin -> rotary, with the rest of the row that is not.
 bool RecoverRotary(Graph& graph);

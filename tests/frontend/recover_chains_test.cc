@@ -1,4 +1,5 @@
 // Recovery of linears, norms, activations, embeddings, and what must be left alone.
+#include <limits>
 #include <numbers>
 
 #include "tests/frontend/recover_testing.h"
@@ -388,6 +389,27 @@ TEST(CrossEntropy, IsALogOfASumLessALookUp) {
     }
     EXPECT_EQ(Counts(recover(shift_of_both, false, 1)).count("cross_entropy"), 0);
   }
+}
+
+// All tokens but the last against all but the first, which a loss inside of a model has.
+TEST(CrossEntropy, OfMostRowsIsOfAllRows) {
+  auto recover = [](Ints starts, Ints limits, int64_t ignore) {
+    return Recover([=](TestGraph& b) {
+      Value* x = b.Add(b.In("x", {3, 4, 5}), b.P("w", {5}));
+      const int64_t n = (limits[0] - starts[0]) * (limits[1] - starts[1]);
+      x = b.Reshape(b.Slice(x, starts, limits), {n, limits[2] - starts[2]});
+      HostTensor ids(DType::kI64, {n});
+      for (int64_t i = 0; i < n; ++i) ids.SetDouble(i, i % 4 == 1 ? 0 : static_cast<double>(i % 3));
+      b.Out(b.Create("cross_entropy", {x, b.In("ids", ids)}, {{"ignore_index", ignore}})->result());
+    });
+  };
+  for (int64_t ignore : {int64_t{-100}, int64_t{1}, std::numeric_limits<int64_t>::min()}) {
+    EXPECT_THAT(Ops(recover({0, 0, 0}, {3, 3, 5}, ignore)),
+                ElementsAre("add", "reshape", "pad", "cross_entropy", "slice", "reshape"));
+  }
+  EXPECT_EQ(Counts(recover({1, 1, 0}, {3, 4, 5}, 1)).count("pad"), 1);
+  EXPECT_EQ(Counts(recover({0, 3, 0}, {3, 4, 5}, 1)).count("pad"), 0);
+  EXPECT_EQ(Counts(recover({0, 0, 0}, {3, 4, 4}, 1)).count("pad"), 0);
 }
 
 }  // namespace
