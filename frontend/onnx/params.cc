@@ -143,15 +143,26 @@ class Evidence {
   // As exporters store ALiBi, under no name of the module's. A vector may be trained from a ramp.
   bool IsDistances() const { return !vector_ && kind_() == Kind::kDistances; }
 
-  // A mask of a batch without padding is all zeros, like a new bias, but added to scores.
+  // What a tensor is filled with, or begins as; not a vector, which may be a new token.
+  bool IsFill() const { return !vector_ && kind_() == Kind::kZeros; }
+
+  // A mask of a batch without padding is all zeros, like a new bias, but added to scores, which may
+  // be masked once more.
   bool IsEmptyMask(const NodeProto& sum) const {
-    const std::vector<Use>& users = uses_.Of(sum.output(0));
-    return rank_ >= 3 && !users.empty() &&
-           std::all_of(users.begin(), users.end(),
-                       [](const Use& use) {
-                         return use.node != nullptr && use.node->op_type() == "Softmax";
-                       }) &&
-           kind_() == Kind::kZeros;
+    if (rank_ < 3 || kind_() != Kind::kZeros) return false;
+    std::vector<std::string> sums = {sum.output(0)};
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const std::vector<Use>& users = uses_.Of(sums[i]);
+      if (users.empty() || sums.size() > kMaxChoice) return false;
+      for (const Use& use : users) {
+        const std::string op = use.node == nullptr ? "" : use.node->op_type();
+        if (op == "Softmax") continue;
+        const bool masks = op == "Reshape" || (op == "Where" && use.input > 0);
+        if (!masks) return false;
+        sums.push_back(use.node->output(0));
+      }
+    }
+    return true;
   }
 
   // Whether all that comes of the value are positions and comparisons, as of the scores by which
@@ -197,7 +208,9 @@ class Evidence {
     if (kReduce.contains(op) || op == "Pow") {
       return use.input == 0 && row ? true : FollowOutputs(node, row);
     }
-    if (op == "Where" && use.input > 0 && MeetsActivation(node, value)) return !IsMask();
+    if (op == "Where" && use.input > 0 && MeetsActivation(node, value))
+      return !IsMask() && !IsFill();
+    if (op.starts_with("Scatter") && use.input == 0 && IsFill()) return false;
     reparametrized_ |= kReparametrize.contains(op);
     if (kPassOn.contains(op)) return FollowOutputs(node, row);
     if (kProduct.contains(op)) {

@@ -17,12 +17,26 @@ Value* Unshaped(Value* v) {
   return v;
 }
 
-// The same for values of which the rows stay what they are.
+int64_t LastLargerDim(const Shape& shape) {
+  const auto dim = std::find_if(shape.rbegin(), shape.rend(), [](int64_t d) { return d > 1; });
+  return dim == shape.rend() ? 1 : *dim;
+}
+
+// A reshape, or a transpose that only moves dims of size 1.
+bool KeepsOrder(const Op* op) {
+  if (op == nullptr || op->name() != "transpose") return op && op->name() == "reshape";
+  Ints larger = op->attrs.IntList("perm");
+  std::erase_if(larger, [&](int64_t d) { return op->in(0).shape[d] == 1; });
+  return std::ranges::is_sorted(larger);
+}
+
+// The same for values of which the rows, of more than one element, stay what they are, but for dims
+// of size 1 behind them.
 Value* UnshapedRows(Value* v) {
-  Op* reshape;
-  while ((reshape = ProducedBy(v, "reshape")) && v->type.rank() > 0 && reshape->in(0).rank() > 0 &&
-         reshape->in(0).shape.back() == v->type.shape.back()) {
-    v = reshape->operands[0];
+  const int64_t columns = v->type.rank() > 0 ? v->type.shape.back() : 1;
+  while (columns > 1 && KeepsOrder(v->producer) &&
+         LastLargerDim(v->producer->in(0).shape) == columns) {
+    v = v->producer->operands[0];
   }
   return v;
 }
@@ -59,7 +73,8 @@ Value* LogSumExpOf(Value* v) {
 // The logits, which a softmax does not tell from what is left when something is taken off a row.
 Value* WithoutShift(Value* x) {
   Op* sub = ProducedBy(x, "sub");
-  return sub && IsOneARow(sub->operands[1], sub->operands[0]) ? sub->operands[0] : x;
+  const bool shifted = sub && IsOneARow(sub->operands[1], sub->operands[0]);
+  return shifted ? UnshapedRows(sub->operands[0]) : x;
 }
 
 // The x of log(softmax(x)) over the last dim, also as x - log(sum(exp(x))).
@@ -85,7 +100,9 @@ bool LooksUpOneARow(const Op* op) {
 }
 
 Value* CrossEntropy(Builder& b, Value* logits, Value* indices) {
-  const Shape& shape = logits->type.shape;
+  Shape shape = logits->type.shape;
+  while (shape.size() > 1 && shape.back() == 1) shape.pop_back();
+  logits = b.Reshape(logits, shape);
   // Indices count from the end where they are negative, and none is ignored.
   Value* labels = b.Reshape(indices, Shape(shape.begin(), shape.end() - 1));
   const DType dtype = labels->type.dtype;

@@ -120,6 +120,34 @@ TEST_F(ParamRules, AMaskThatIsAddedIsAConstant) {
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("bias"));
 }
 
+// What ONNX Runtime folds of zeros_like and masked_fill has no name that says what it is.
+TEST_F(ParamRules, ZerosThatAreWrittenOrMaskedOverAreConstants) {
+  Model m;
+  const std::vector<float> zeros(8, 0);
+  m.Input("x", {"2", "2", "2"});
+  m.Input("mask", {"2", "2", "2"}, onnx::TensorProto::BOOL);
+  m.Input("at", {"2", "2", "2"}, onnx::TensorProto::INT64);
+  m.Floats("empty", {2, 2, 2}, zeros);
+  m.Node("Add", {"x", "empty"}, {"scores"});
+  m.Node("Where", {"mask", "scores", "x"}, {"masked"});
+  m.Node("Reshape", {"masked", "shape"}, {"rows"});
+  m.Node("Softmax", {"rows"}, {"p"});
+  m.Floats("weights", {2, 2, 2}, zeros);
+  m.Node("ScatterElements", {"weights", "at", "x"}, {"written"});
+  m.Floats("hidden", {2, 2, 2}, zeros);
+  m.Node("Where", {"mask", "hidden", "written"}, {"seen"});
+  m.Floats("token", {1, 1, 2}, {0, 0});  // as of masked modelling
+  m.Node("Where", {"mask", "token", "seen"}, {"y"});
+  auto* shape = m.graph.add_initializer();
+  shape->set_name("shape");
+  shape->set_data_type(onnx::TensorProto::INT64);
+  shape->add_dims(2);
+  for (int64_t d : {4, 2}) shape->add_int64_data(d);
+  m.Output("p");
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("token"));
+}
+
 // ALiBi as TorchScript stores it, with and without what is masked, and one to both sides. What was
 // trained is no ramp, and a vector may begin as one.
 TEST_F(ParamRules, DistancesThatAreAddedAreConstants) {
