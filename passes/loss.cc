@@ -6,6 +6,7 @@
 #include "ir/builder.h"
 #include "ir/choices.h"
 #include "ir/diagnostic.h"
+#include "specs/spec.h"
 
 namespace shardc {
 namespace {
@@ -150,17 +151,18 @@ Value* LossScale(Graph& graph, const std::string& kind, const Value* loss) {
 
 void DropOutputs(Graph& graph, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
-    const auto it = name == "loss" ? graph.outputs.end() : graph.outputs.Find(name);
-    if (it == graph.outputs.end()) {
-      std::vector<std::string> have;
-      for (const Output& o : graph.outputs) {
-        if (o.name != "loss") have.push_back(o.name);
-      }
+    std::vector<std::string> have;
+    std::vector<Output> kept;
+    for (const Output& o : graph.outputs) {
+      if (o.name != "loss") have.push_back(o.name);
+      if (o.name == "loss" || !GlobMatch(name, o.name)) kept.push_back(o);
+    }
+    if (kept.size() == graph.outputs.size()) {
       throw Diagnostic("E6110", ExitCode::kUsage, "--drop",
                        StrCat("the model has no output '", name, "' to leave out"),
                        Choices(name, "outputs", have));
     }
-    graph.outputs.erase(it);
+    graph.outputs = std::move(kept);
   }
   if (names.empty() || !graph.outputs.empty()) return;
   throw Diagnostic("E6110", ExitCode::kUsage, "--drop", "nothing is left for the plan to compute",

@@ -29,8 +29,8 @@ Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& outp
 // where it is not known what the loss is a mean of.
 Value* LossScale(Graph& graph, const std::string& kind, const Value* loss);
 
-// Takes the outputs of these names away, so that their memory is free after their last use. Throws
-// Diagnostic E6110 for one that the graph does not have, and for the loss.
+// Takes the outputs of these names ("present.*") away, but not the loss, so that their memory is
+// free after their last use. Throws Diagnostic E6110 for a name that none has.
 void DropOutputs(Graph& graph, const std::vector<std::string>& names);
 
 }  // namespace shardc

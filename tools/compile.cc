@@ -214,8 +214,8 @@ void AddTrainingOptions(CLI::App* verb, CompileOptions* o) {
   verb->add_option("--loss-output", o->pipeline.loss_output, "the output that the loss is of");
   verb->add_option(
           "--drop", o->pipeline.drop,
-          "outputs of the model that the plan does not give (logits), so that their memory "
-          "is free after use")
+          "outputs of the model that the plan does not give (logits, present.*), so that their "
+          "memory is free after use")
       ->delimiter(',');
   verb->add_flag("--no-gradients", o->no_gradients, "forward and loss only");
   verb->add_option("--freeze", o->pipeline.freeze,

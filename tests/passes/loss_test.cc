@@ -141,6 +141,17 @@ TEST(LossScale, IsWhatTheMeanDividesBy) {
   EXPECT_EQ(LossScale(graph, "dot", loss), nullptr);
 }
 
+TEST(DropOutputs, OfManyByOneName) {
+  Graph graph = ParseAndVerify(R"(graph @g(%x: f32[2]) -> (%x, loss: %x, past.0: %x, past.1: %x) {
+})");
+  DropOutputs(graph, {"past.*"});
+  EXPECT_EQ(graph.outputs.size(), 2u);
+  ExpectThrown([&] { DropOutputs(graph, {"past.*"}); }, "E6110", "no output 'past.*'");
+  DropOutputs(graph, {"*"});
+  ASSERT_EQ(graph.outputs.size(), 1u);
+  EXPECT_EQ(graph.outputs[0].name, "loss");
+}
+
 TEST(AttachLoss, RefusesWhatDoesNotFit) {
   Refused(kLogits, "mse", "use lm, ce, masked_lm, dot, none or output:NAME", "", "E6101");
   Refused(kLogits, "lm", "the model has no output 'logit'", "logit");

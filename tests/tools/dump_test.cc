@@ -242,6 +242,7 @@ TEST_F(CompileTest, UsageMistakes) {
   Fails("--optimizer adamw --lr-decay cosin", 2, {"E6102", "use constant, linear or cosine"});
   Fails("--drop logit", 2, {"E6110", "did you mean 'logits'"});
   Fails("--drop tokens", 2, {"E6110", "\n  outputs: logits"});
+  Fails("--drop 'token*'", 2, {"E6110", "no output 'token*' to leave out"});
   Fails("--drop loss", 2, {"E6110", "no output 'loss' to leave out"});
   Fails("--freeze '*.wtf.*'", 2, {"E6105", "--freeze", "matches '*.wtf.*'", "wte.weight"});
   Fails("--train-only 'lora*'", 2, {"E6105", "--train-only", "the nearest names: "});
