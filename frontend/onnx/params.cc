@@ -157,7 +157,7 @@ class Evidence {
       for (const Use& use : users) {
         const std::string op = use.node == nullptr ? "" : use.node->op_type();
         if (op == "Softmax") continue;
-        const bool masks = op == "Reshape" || (op == "Where" && use.input > 0);
+        const bool masks = op == "Reshape" || op == "Add" || (op == "Where" && use.input > 0);
         if (!masks) return false;
         sums.push_back(use.node->output(0));
       }
@@ -208,8 +208,9 @@ class Evidence {
     if (kReduce.contains(op) || op == "Pow") {
       return use.input == 0 && row ? true : FollowOutputs(node, row);
     }
-    if (op == "Where" && use.input > 0 && MeetsActivation(node, value))
-      return !IsMask() && !IsFill();
+    const bool chosen = op == "Where" && use.input > 0;
+    if (chosen && uses_.DependsOnData(node.input(0)) && IsFill()) return false;
+    if (chosen && MeetsActivation(node, value)) return !IsMask() && !IsFill();
     if (op.starts_with("Scatter") && use.input == 0 && IsFill()) return false;
     reparametrized_ |= kReparametrize.contains(op);
     if (kPassOn.contains(op)) return FollowOutputs(node, row);

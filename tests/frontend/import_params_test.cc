@@ -128,7 +128,11 @@ TEST_F(ParamRules, ZerosThatAreWrittenOrMaskedOverAreConstants) {
   m.Input("mask", {"2", "2", "2"}, onnx::TensorProto::BOOL);
   m.Input("at", {"2", "2", "2"}, onnx::TensorProto::INT64);
   m.Floats("empty", {2, 2, 2}, zeros);
-  m.Node("Add", {"x", "empty"}, {"scores"});
+  m.Floats("unseen", {2, 2, 2}, std::vector<float>(8, -INFINITY));
+  m.Floats("padding", {2, 2, 2}, zeros);
+  m.Node("Where", {"mask", "unseen", "padding"}, {"filled"});
+  m.Node("Add", {"x", "empty"}, {"unpadded"});
+  m.Node("Add", {"unpadded", "filled"}, {"scores"});
   m.Node("Where", {"mask", "scores", "x"}, {"masked"});
   m.Node("Reshape", {"masked", "shape"}, {"rows"});
   m.Node("Softmax", {"rows"}, {"p"});
