@@ -62,20 +62,27 @@ std::vector<std::vector<Op*>> ByModule(const std::vector<Op*>& sites, const Valu
 // own one for the first of these. Empty: not known.
 Strings NamesOf(const std::vector<std::vector<Op*>>& groups, const std::string& own,
                 const Strings& lost) {
-  Strings left = {own}, names;
-  left.insert(left.end(), lost.begin(), lost.end());
+  Strings all = {own}, names;
+  all.insert(all.end(), lost.begin(), lost.end());
+  Strings left = all;
   for (const std::vector<Op*>& group : groups) {
     const std::string& site = group[0]->site;
+    auto the_only = [&](const Strings& of, auto fits) {
+      return std::ranges::count_if(of, fits) == 1 ? *std::ranges::find_if(of, fits) : "";
+    };
     auto is_of_site = [&](const std::string& name) {
       const std::string last = LastPart(name);
       return !last.empty() && name == site + last;
     };
+    // Of a module that is not called itself, but its parts are, TorchScript has no name.
+    auto is_of_inner = [&](const std::string& name) {
+      return !site.empty() && name.ends_with("." + site + LastPart(name));
+    };
     names.push_back(site + LastPart(own));
     // The own one may be that of another module, and be called otherwise there.
-    if (!Contains(left, names.back())) {
-      const bool one = std::ranges::count_if(left, is_of_site) == 1;
-      names.back() = one ? *std::ranges::find_if(left, is_of_site) : "";
-    }
+    if (!Contains(left, names.back())) names.back() = the_only(left, is_of_site);
+    if (names.back().empty()) names.back() = the_only(all, is_of_inner);
+    if (!Contains(left, names.back())) names.back() = "";
     std::erase(left, names.back());
   }
   if (std::ssize(left) != std::ranges::count(names, "")) {

@@ -171,6 +171,25 @@ TEST(SharedVectors, AreCalledAsInTheModuleThatReadsThem) {
   EXPECT_THAT(read, ElementsAre("h.0 h.0.bias", "h.1 h.1.bias", "/Mul scale"));
 }
 
+// OPTForCausalLM runs its model's decoder, and TorchScript knows no "model.".
+TEST(SharedVectors, AreCalledAsInTheModuleWhoseOuterOneIsNotCalled) {
+  Graph g = Recover([](TestGraph& b) {
+    Value *w = b.P("model.last.bias", HostTensor(DType::kF64, {6})), *x = b.In("x", {4, 6});
+    w->producer->attrs.Set("aliases", Strings{"model.h.1.bias", "model.h.0.bias", "h.0.up.bias"});
+    for (const char* site : {"h.0", "h.0.up", "h.1", "last"}) {
+      b.site = site;
+      x = b.Mul(x, w);
+    }
+    b.Out(x);
+  });
+  std::vector<std::string> read;
+  for (const auto& op : g.ops()) {
+    if (op->name() == "mul") read.push_back(op->operands[1]->producer->attrs.String("name"));
+  }
+  EXPECT_THAT(read,
+              ElementsAre("model.h.0.bias", "h.0.up.bias", "model.h.1.bias", "model.last.bias"));
+}
+
 // One norm for q and k is one parameter, whose gradient is the sum of both.
 TEST(SharedVectors, AreOneWhereAModuleIsCalledTwice) {
   Graph g = Recover([](TestGraph& b) {
