@@ -42,6 +42,20 @@ void SetHeadRoles(const Graph& graph, const std::set<int64_t>& vocabularies, Lin
   }
 }
 
+// Where q, k and v were made one product, with a bias for each added after it is split.
+void SetRoleOfPiecesBiases(const Linear& linear, const std::string& role) {
+  for (const Op* split : linear.out->users) {
+    if (split->name() != "split" || !IsLastAxis(split->attrs.Int("axis"), split->in(0).rank()))
+      continue;
+    for (const Value* piece : split->results) {
+      for (const Op* add : piece->users) {
+        Op* bias = add->name() == "add" ? ProducedBy(add->operands[1], "param") : nullptr;
+        if (bias && bias->out().rank() == 1) SetRole(bias, role, "bias");
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void SetRole(Op* param, const std::string& role, const std::string& part) {
@@ -76,6 +90,7 @@ void LinearRoles::Set(const Linear& linear, const std::string& role) {
       linear.weight->attrs.Set("columns", linear.columns);
     }
   }
+  SetRoleOfPiecesBiases(linear, role);
   const auto& [bias, columns] = linear.bias;
   if (bias == nullptr || HasRole(bias)) return;
   SetRole(bias, role, "bias");

@@ -210,6 +210,22 @@ TEST(Roles, AHeadMayBeCapped) {
   }
 }
 
+// As onnxsim merges products of one operand: gate and up beside each other, their biases behind the
+// split.
+TEST(Roles, OfBiasesBehindASplit) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* both = b.Matmul(b.In("x", {3, 4}), b.P("gate_up", {4, 12}));
+    Op* split = b.Create("split", {both}, {{"axis", int64_t{1}}, {"sizes", Ints{6, 6}}});
+    Value* gate = b.Add(split->result(0), b.P("gate.bias", {6}));
+    Value* up = b.Add(split->result(1), b.P("up.bias", {6}));
+    b.Out(b.Matmul(b.Mul(b.Op1("silu", gate), up), b.P("down", {6, 4})));
+  });
+  const auto roles = RolesOf(g);
+  EXPECT_EQ(roles.at("gate.bias"), roles.at("gate_up"));
+  EXPECT_EQ(roles.at("up.bias"), roles.at("gate_up"));
+  EXPECT_EQ(roles.at("gate_up"), "MLP_UP");
+}
+
 // With a vocabulary that is padded, in weights that are one or two.
 TEST(Roles, AHeadMayBePadded) {
   for (bool tied : {false, true}) {
