@@ -29,7 +29,8 @@ bool LiftLinears(Graph& graph);
 bool RecoverNorms(Graph& graph);
 // gelu (tanh and erf) and silu.
 bool RecoverActivations(Graph& graph);
-// gather of a parameter -> embedding; of consecutive constant rows -> slice.
+// gather of a parameter, or a product of one-hot rows with it -> embedding; of consecutive constant
+// rows -> slice.
 bool RecoverEmbeddings(Graph& graph);
 // Experts' weights that each token looks up -> products of each expert with its tokens.
 bool SpreadExperts(Graph& graph);

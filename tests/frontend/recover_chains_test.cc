@@ -314,6 +314,28 @@ TEST(Embedding, ConstantPositionsAreASlice) {
   }
 }
 
+// With an id that is none: its row is zero.
+TEST(Embedding, OneHotRowsTimesAParameterAreALookUp) {
+  for (bool casts : {false, true}) {
+    Graph g = Recover([=](TestGraph& b) {
+      Value* ids = b.In("ids", HostTensor::Of<int64_t>({2, 3}, {0, 4, 2, -1, 5, 3}));
+      Value* places = b.Constant(HostTensor::Of<int64_t>({5}, {0, 1, 2, 3, 4}));
+      Value* hot = b.Make("equal", {places, b.Reshape(ids, {2, 3, 1})});
+      hot = casts ? b.Cast(b.Cast(hot, DType::kI64), DType::kF64) : b.Where(hot, b.C(1), b.C(0));
+      b.Out(b.Matmul(hot, b.P("wte", {5, kH})));
+    });
+    EXPECT_THAT(Ops(g), ::testing::AllOf(Contains("embedding"), Not(Contains("matmul"))));
+    EXPECT_EQ(RolesOf(g).at("wte"), "TOKEN_EMBEDDING");
+  }
+  Graph g = Recover([](TestGraph& b) {
+    Value* ids = b.In("ids", HostTensor::Of<int64_t>({2, 1}, {0, 4}));
+    Value* places = b.Constant(HostTensor::Of<int64_t>({5}, {1, 2, 3, 4, 5}));
+    Value* hot = b.Make("equal", {places, ids});
+    b.Out(b.Matmul(b.Cast(hot, DType::kF64), b.P("w", {5, kH})));
+  });
+  EXPECT_THAT(Ops(g), Contains("matmul"));
+}
+
 TEST(Embedding, OtherConstantIdsAreGathered) {
   for (const HostTensor& ids :
        {HostTensor::Of<int64_t>({3}, {1, 3, 2}), HostTensor::Of<int64_t>({3}, {-1, 0, 1}),
