@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kQueryBlock = 48;  // a multiple of kTileRows
 constexpr int64_t kKeyBlock = 64;
+using Blocks = MaskBlocks<kQueryBlock, kKeyBlock>;
 
 // Everything one task touches, rows of d (of q and k) and d_v (of v and o) padded to whole vectors.
 struct Workspace {
@@ -53,13 +54,13 @@ int64_t Carve(Workspace& w, int64_t q_len, float* base) {
   return used;
 }
 
-// p and ds of the queries [i0, i0 + rows) and the keys [j0, j0 + kKeyBlock). Entries beyond what a
+// p and ds of the queries [i0, i0 + rows) and the keys [j0, j0 + kKeyBlock), which a mask changes
+// where `masked`. Entries beyond what a
 // tile of rows sees are set to zero.
 template <typename T>
 void ScoreGradients(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, int64_t i0,
-                    int64_t rows, int64_t j0, Workspace& w) {
+                    int64_t rows, int64_t j0, bool masked, Workspace& w) {
   const AttentionShape& s = a.shape;
-  const bool masked = a.mask.add != nullptr || a.mask.visible != nullptr;
   const float* lse = a.lse + (b * s.q_heads + h) * s.q_len + i0;
   float room[RoomForFactors(kKeyBlock)];
   for (int64_t r0 = 0; r0 < rows; r0 += kTileRows) {
@@ -107,10 +108,10 @@ void ScoreGradients(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, i
 
 template <typename T>
 void QueryKeyBlock(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, int64_t i0,
-                   int64_t rows, int64_t j0, int64_t keys, Workspace& w, float* grad_k,
+                   int64_t rows, int64_t j0, int64_t keys, bool masked, Workspace& w, float* grad_k,
                    float* grad_v) {
   const AttentionShape& s = a.shape;
-  ScoreGradients(a, b, h, i0, rows, j0, w);
+  ScoreGradients(a, b, h, i0, rows, j0, masked, w);
   for (int64_t r0 = 0; r0 < rows; r0 += kTileRows) {
     const int tile = static_cast<int>(MinOf(kTileRows, rows - r0));
     const int64_t seen = MinOf(keys, VisibleKeys(s, i0 + r0 + tile - 1) - j0);
@@ -165,8 +166,8 @@ void LoadHead(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t h, Workspa
 // The key blocks chunk, chunk + chunks, ... of one kv head. dq of head h is added into `grad_q` of
 // the workspace and handed to finish(h).
 template <typename T, typename Finish>
-void KeyBlocks(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t kv, int64_t chunk,
-               int64_t chunks, Workspace& w, const Finish& finish) {
+void KeyBlocks(const AttentionBackwardArgsOf<T>& a, const Blocks& masks, int64_t b, int64_t kv,
+               int64_t chunk, int64_t chunks, Workspace& w, const Finish& finish) {
   const AttentionShape& s = a.shape;
   const int64_t group = s.q_heads / s.kv_heads;
   const HeadStrides& ks = a.k_strides;
@@ -204,8 +205,10 @@ void KeyBlocks(const AttentionBackwardArgsOf<T>& a, int64_t b, int64_t kv, int64
       for (int64_t i0 = 0; i0 < s.q_len; i0 += kQueryBlock) {
         const int64_t rows = MinOf(kQueryBlock, s.q_len - i0);
         if (VisibleKeys(s, i0 + rows - 1) <= j0) continue;
+        const BlockMask does = masks.Of(b, h, i0, j0);
+        if (does == BlockMask::kHidden) continue;
         for (RowsAhead<T>& x : ahead) x.Fetch(kKeyBlock / 4);
-        QueryKeyBlock(a, b, h, i0, rows, j0, keys, w, grad_k, grad_v);
+        QueryKeyBlock(a, b, h, i0, rows, j0, keys, does == BlockMask::kMixed, w, grad_k, grad_v);
       }
       if (g + 1 < group) continue;
       WriteRows(grad_k, w.padded, keys, w.d, dk, a.dk_strides.seq);
@@ -230,6 +233,7 @@ void Backward(const AttentionBackwardArgsOf<T>& a, int threads) {
   const int64_t part = s.batch * s.q_heads * s.q_len * s.head_dim;
   Scratch partial_scratch;
   float* partial = chunks > 1 ? partial_scratch.Get(chunks * part) : nullptr;
+  const Blocks masks(s, a.mask, threads);
   ParallelChunks(threads, tasks * chunks, [&](int64_t task, int64_t) {
     static thread_local Scratch scratch;
     const int64_t b = task / chunks / s.kv_heads;
@@ -242,7 +246,7 @@ void Backward(const AttentionBackwardArgsOf<T>& a, int threads) {
     w.padded_v = RoundUp(w.d_v, kLanes);
     w.held_keys = blocks * kKeyBlock;
     Carve(w, s.q_len, scratch.Get(Carve(w, s.q_len, nullptr)));
-    KeyBlocks(a, b, kv, chunk, chunks, w, [&](int64_t h) {
+    KeyBlocks(a, masks, b, kv, chunk, chunks, w, [&](int64_t h) {
       if (chunks == 1) {
         const HeadStrides& ds = a.dq_strides;
         WriteRows(w.grad_q, w.padded, s.q_len, w.d, a.dq + b * ds.batch + h * ds.head, ds.seq);

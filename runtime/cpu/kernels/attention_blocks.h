@@ -1,9 +1,9 @@
-// What attention forward and backward share: packing and masking of blocks. Only for *_isa.cc
+// What attention forward and backward share: packing and masking of rows. Only for *_isa.cc
 // files.
 #ifndef RUNTIME_CPU_KERNELS_ATTENTION_BLOCKS_H_
 #define RUNTIME_CPU_KERNELS_ATTENTION_BLOCKS_H_
 
-#include "runtime/cpu/kernels/attention.h"
+#include "runtime/cpu/kernels/attention_mask.h"
 #include "runtime/cpu/kernels/dropout_draws.h"
 #include "runtime/cpu/kernels/micro_gemm.h"
 #include "runtime/cpu/kernels/parallel.h"
@@ -11,8 +11,6 @@
 #include "runtime/cpu/kernels/vec_transpose.h"
 
 namespace shardc::cpu::SHARDC_ISA {
-
-inline constexpr float kNegInf = -__builtin_inff();
 
 // Rows of a head that are asked for a few at a time before they are read or written: they lie far
 // apart, where the processor does not foresee them.
@@ -67,13 +65,6 @@ SHARDC_INLINE void PackTransposed(const T* src, int64_t stride, int64_t rows, in
   }
 }
 
-// How many of the keys [0, kv_len) query i may see by the causal rule.
-SHARDC_INLINE int64_t VisibleKeys(const AttentionShape& s, int64_t i) {
-  if (!s.causal) return s.kv_len;
-  const int64_t n = i + s.diagonal + 1;
-  return n < 0 ? 0 : MinOf(n, s.kv_len);
-}
-
 // s[j] = value for j in [from, padded); `padded` is a multiple of kLanes. In whole vectors: what
 // reads s next does so in vectors, and would wait for narrower stores.
 SHARDC_INLINE void FillFrom(int64_t from, int64_t padded, float value, float* s) {
@@ -84,20 +75,14 @@ SHARDC_INLINE void FillFrom(int64_t from, int64_t padded, float value, float* s)
   }
 }
 
-// Applies the mask to the scores of query i and keys [j0, j0 + visible).
+// Applies the mask to the scores of query i and keys [j0, j0 + visible), and leaves anything in
+// what fills the last vector.
 SHARDC_INLINE void MaskRow(const AttentionMask& mask, int64_t b, int64_t h, int64_t i, int64_t j0,
                            int64_t visible, float* s) {
-  if (mask.add != nullptr) {
-    const float* m = mask.add + b * mask.batch + h * mask.head + i * mask.query + j0 * mask.key;
-    if (mask.key == 1) {
-      for (int64_t j = 0; j < visible; ++j) s[j] += m[j];
-    } else {
-      for (int64_t j = 0; j < visible; ++j) s[j] += m[j * mask.key];
-    }
-  } else if (mask.visible != nullptr) {
-    const uint8_t* m =
-        mask.visible + b * mask.batch + h * mask.head + i * mask.query + j0 * mask.key;
-    for (int64_t j = 0; j < visible; ++j) s[j] = m[j * mask.key] != 0 ? s[j] : kNegInf;
+  const int64_t at = PlaceInMask(mask, b, h, i, j0);
+  for (int64_t j = 0; j < visible; j += kLanes) {
+    const Vec m = MaskLanes(mask, at + j * mask.key, MinOf(kLanes, visible - j));
+    Store(s + j, Masked(mask, Load(s + j), m));
   }
 }
 

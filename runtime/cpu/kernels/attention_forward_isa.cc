@@ -7,6 +7,7 @@ namespace {
 
 constexpr int64_t kQueryBlock = 48;  // a multiple of kTileRows
 constexpr int64_t kKeyBlock = 64;
+using Blocks = MaskBlocks<kQueryBlock, kKeyBlock>;
 constexpr int64_t kFactors = kTileRows > kLanes ? 2 * kLanes : kLanes;
 
 // Keys transposed per block and values padded, packed once per kv head; then one block of queries
@@ -62,8 +63,8 @@ void DropRows(const AttentionDropout& dropout, int64_t b, int64_t h, int64_t i, 
 }
 
 template <typename T>
-void QueryBlock(const AttentionForwardArgsOf<T>& a, int64_t b, int64_t h, int64_t i0, int64_t rows,
-                Workspace& w) {
+void QueryBlock(const AttentionForwardArgsOf<T>& a, const Blocks& blocks, int64_t b, int64_t h,
+                int64_t i0, int64_t rows, Workspace& w) {
   const AttentionShape& s = a.shape;
   const HeadStrides& qs = a.q_strides;
   PackRows(a.q + b * qs.batch + h * qs.head + i0 * qs.seq, qs.seq, rows, rows, w.d, w.d, s.scale,
@@ -73,9 +74,10 @@ void QueryBlock(const AttentionForwardArgsOf<T>& a, int64_t b, int64_t h, int64_
     w.max[i] = kNegInf;
     w.sum[i] = Vec{};
   }
-  const bool masked = a.mask.add != nullptr || a.mask.visible != nullptr;
   const int64_t last = VisibleKeys(s, i0 + rows - 1);
   for (int64_t j0 = 0; j0 < last; j0 += kKeyBlock) {
+    const BlockMask does = blocks.Of(b, h, i0, j0);
+    if (does == BlockMask::kHidden) continue;
     const float* keys_t = w.keys_t + j0 * w.d;
     const float* values = w.values + j0 * w.padded;
     for (int64_t r0 = 0; r0 < rows; r0 += kTileRows) {
@@ -90,7 +92,7 @@ void QueryBlock(const AttentionForwardArgsOf<T>& a, int64_t b, int64_t h, int64_
         int64_t visible = MinOf(kKeyBlock, VisibleKeys(s, i) - j0);
         if (visible < 0) visible = 0;
         float* row = w.scores + r * kKeyBlock;
-        if (masked) MaskRow(a.mask, b, h, i, j0, visible, row);
+        if (does == BlockMask::kMixed) MaskRow(a.mask, b, h, i, j0, visible, row);
         FillFrom(visible, padded, kNegInf, row);
       }
       float factor[kFactors];
@@ -125,6 +127,7 @@ void Forward(const AttentionForwardArgsOf<T>& a, int threads) {
   int64_t tasks = s.batch * s.kv_heads;
   int64_t split = 1;
   if (tasks < threads) split = MinOf(CeilDiv(threads, tasks), group * blocks);
+  const Blocks masks(s, a.mask, threads);
   ParallelChunks(threads, tasks * split, [&](int64_t task, int64_t) {
     static thread_local Scratch scratch;
     const int64_t b = task / split / s.kv_heads;
@@ -148,7 +151,7 @@ void Forward(const AttentionForwardArgsOf<T>& a, int threads) {
     PackRows(v, a.v_strides.seq, s.kv_len, s.kv_len, s.value_dim, w.padded, 1, w.values);
     for (int64_t n = task % split; n < group * blocks; n += split) {
       const int64_t i0 = n % blocks * kQueryBlock;
-      QueryBlock(a, b, kv * group + n / blocks, i0, MinOf(kQueryBlock, s.q_len - i0), w);
+      QueryBlock(a, masks, b, kv * group + n / blocks, i0, MinOf(kQueryBlock, s.q_len - i0), w);
     }
   });
 }

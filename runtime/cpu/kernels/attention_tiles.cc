@@ -79,36 +79,47 @@ void PairColumns(const uint16_t* rows, int64_t padded, uint16_t* dst) {
 // To nearest even; subnormals become 0.
 SHARDC_INLINE VecHalf Round(Vec v) { return (VecHalf)_mm512_cvtneps_pbh((__m512)v); }
 
-// Multiplies the scores by the scale and applies the mask and what is hidden; s[key][query] of the
-// keys [j0, j0 + kBlock) and the queries [i0, i0 + kBlock).
-void ScaleAndMask(const AttentionShape& shape, const AttentionMask& mask, int64_t b, int64_t h,
+using Blocks = MaskBlocks<kBlock, kBlock>;
+
+// m[j] are the queries [i, i + kLanes) of what MaskLanes gives of key j0 + j.
+SHARDC_INLINE void MaskTransposed(const AttentionShape& s, const AttentionMask& mask, int64_t b,
+                                  int64_t h, int64_t i, int64_t j0, Vec* m) {
+  const int64_t keys = MinOf(kLanes, s.kv_len - j0);
+  for (int64_t r = 0; r < kLanes; ++r) {
+    m[r] = i + r < s.q_len && keys > 0 ? MaskLanes(mask, PlaceInMask(mask, b, h, i + r, j0), keys)
+                                       : Vec{};
+  }
+  TransposeInPlace(m);
+}
+
+// Multiplies the scores by the scale and applies the mask, where there is one, and what is hidden;
+// s[key][query] of the keys [j0, j0 + kBlock) and the queries [i0, i0 + kBlock).
+void ScaleAndMask(const AttentionShape& shape, const AttentionMask* mask, int64_t b, int64_t h,
                   int64_t i0, int64_t j0, float* s) {
-  const bool masked = mask.add != nullptr || mask.visible != nullptr;
-  const int64_t last = shape.q_len - i0 < kBlock ? shape.q_len - i0 : kBlock;
-  for (int64_t k = 0; k < kBlock; ++k) {
-    float* row = s + k * kBlock;
-    const int64_t j = j0 + k;
-    if (j >= shape.kv_len) {
-      for (int64_t q = 0; q < kBlock; q += kLanes) Store(row + q, Splat(kNegInf));
-      continue;
-    }
-    for (int64_t q = 0; q < kBlock; q += kLanes) Store(row + q, Load(row + q) * shape.scale);
-    if (masked) {
-      const int64_t at = b * mask.batch + h * mask.head + i0 * mask.query + j * mask.key;
-      for (int64_t q = 0; q < last; ++q) {
-        if (mask.add != nullptr) row[q] += mask.add[at + q * mask.query];
-        if (mask.visible != nullptr && mask.visible[at + q * mask.query] == 0) row[q] = kNegInf;
+  VecInt lane;
+  for (int i = 0; i < kLanes; ++i) lane[i] = i;
+  for (int64_t q = 0; q < kBlock; q += kLanes) {
+    for (int64_t k0 = 0; k0 < kBlock; k0 += kLanes) {
+      Vec m[kLanes];
+      if (mask != nullptr) MaskTransposed(shape, *mask, b, h, i0 + q, j0 + k0, m);
+      for (int64_t k = 0; k < kLanes; ++k) {
+        const int64_t j = j0 + k0 + k;
+        float* at = s + (k0 + k) * kBlock + q;
+        Vec x = Load(at) * shape.scale;
+        if (mask != nullptr) x = Masked(*mask, x, m[k]);
+        if (shape.causal) {
+          const int64_t first = MinOf(MaxOf(j - shape.diagonal - i0 - q, 0), kLanes);
+          x = lane < static_cast<int32_t>(first) ? Splat(kNegInf) : x;
+        }
+        Store(at, j < shape.kv_len ? x : Splat(kNegInf));
       }
     }
-    if (!shape.causal) continue;
-    const int64_t first = j - shape.diagonal - i0;  // query that sees the key
-    for (int64_t q = 0; q < kBlock && q < first; ++q) row[q] = kNegInf;
   }
 }
 
 // Whether the block's scores only need their scale.
-bool AllVisible(const AttentionShape& s, const AttentionMask& mask, int64_t i0, int64_t j0) {
-  return mask.add == nullptr && mask.visible == nullptr && j0 + kBlock <= VisibleKeys(s, i0);
+bool AllVisible(const AttentionShape& s, BlockMask does, int64_t i0, int64_t j0) {
+  return does == BlockMask::kNone && j0 + kBlock <= VisibleKeys(s, i0);
 }
 
 // Room in 16-bit elements and floats, taken from one allocation.
@@ -149,7 +160,8 @@ struct ForwardRoom {
 };
 
 template <bool kDrops>
-void ForwardBlock(const Forward16& a, int64_t b, int64_t h, int64_t i0, const ForwardRoom& w) {
+void ForwardBlock(const Forward16& a, const Blocks& masks, int64_t b, int64_t h, int64_t i0,
+                  const ForwardRoom& w) {
   const AttentionShape& s = a.shape;
   const int64_t rows = MinOf(kBlock, s.q_len - i0);
   CopyRows(a.q + b * a.q_strides.batch + h * a.q_strides.head + i0 * a.q_strides.seq,
@@ -160,10 +172,13 @@ void ForwardBlock(const Forward16& a, int64_t b, int64_t h, int64_t i0, const Fo
   for (int64_t i = 0; i < kBlock * w.padded_v; i += kLanes) Store(w.out_t + i, Vec{});
   const int64_t last = VisibleKeys(s, i0 + rows - 1);
   for (int64_t j0 = 0; j0 < last; j0 += kBlock) {
+    const BlockMask does = masks.Of(b, h, i0, j0);
+    if (does == BlockMask::kHidden) continue;
     TileProduct<false>(kBlock, kBlock, w.padded, w.keys + j0 * w.padded, w.padded, w.queries,
                        2 * kBlock, w.scores, kBlock);
-    const bool plain = AllVisible(s, a.mask, i0, j0);
-    if (!plain) ScaleAndMask(s, a.mask, b, h, i0, j0, w.scores);
+    const bool plain = AllVisible(s, does, i0, j0);
+    const AttentionMask* mask = does == BlockMask::kMixed ? &a.mask : nullptr;
+    if (!plain) ScaleAndMask(s, mask, b, h, i0, j0, w.scores);
     const float scale = plain ? s.scale : 1.0F;
     Kept kept;
     if (kDrops) kept.Draw(a.dropout, b, h, i0, rows, j0);
@@ -229,6 +244,7 @@ void Forward(const Forward16& a, int threads) {
   // turn.
   const int64_t split = tasks < threads ? MinOf(CeilDiv(threads, tasks), group * blocks) : 1;
   const auto forward = a.dropout.drops() ? ForwardBlock<true> : ForwardBlock<false>;
+  const Blocks masks(s, a.mask, threads);
   ParallelChunks(threads, tasks * split, [&](int64_t task, int64_t) {
     static thread_local Scratch scratch;
     Tiles tiles;
@@ -247,7 +263,7 @@ void Forward(const Forward16& a, int threads) {
       TransposeRows(w.rows, w.padded_v, w.values_t + j0 * w.padded_v);
     }
     for (int64_t n = task % split; n < group * blocks; n += split) {
-      forward(a, b, kv * group + n / blocks, n % blocks * kBlock, w);
+      forward(a, masks, b, kv * group + n / blocks, n % blocks * kBlock, w);
     }
   });
 }
@@ -319,16 +335,17 @@ void LoadHead(const Backward16& a, int64_t b, int64_t h, const BackwardRoom& w) 
 }
 
 template <bool kDrops>
-void BackwardBlock(const Backward16& a, int64_t b, int64_t h, int64_t i0, int64_t j0,
-                   const BackwardRoom& w, float* grad_k, float* grad_v) {
+void BackwardBlock(const Backward16& a, BlockMask does, int64_t b, int64_t h, int64_t i0,
+                   int64_t j0, const BackwardRoom& w, float* grad_k, float* grad_v) {
   const AttentionShape& s = a.shape;
   const int64_t at = i0 * w.padded, at_v = i0 * w.padded_v;
   TileProduct<false>(kBlock, kBlock, w.padded, w.k, w.padded, w.q_columns + at, 2 * kBlock,
                      w.scores, kBlock);
   TileProduct<false>(kBlock, kBlock, w.padded_v, w.v, w.padded_v, w.do_columns + at_v, 2 * kBlock,
                      w.dp, kBlock);
-  const bool plain = AllVisible(s, a.mask, i0, j0);
-  if (!plain) ScaleAndMask(s, a.mask, b, h, i0, j0, w.scores);
+  const bool plain = AllVisible(s, does, i0, j0);
+  const AttentionMask* mask = does == BlockMask::kMixed ? &a.mask : nullptr;
+  if (!plain) ScaleAndMask(s, mask, b, h, i0, j0, w.scores);
   const float scale = plain ? s.scale : 1.0F;
   Kept kept;
   if (kDrops) kept.Draw(a.dropout, b, h, i0, MinOf(kBlock, s.q_len - i0), j0);
@@ -370,8 +387,8 @@ void WriteRows(const float* src, int64_t padded, int64_t rows, int64_t d, uint16
 
 // The key blocks chunk, chunk + chunks, ... of one kv head; finish(h) when dq^T of head h is whole.
 template <typename Finish>
-void KeyBlocks(const Backward16& a, int64_t b, int64_t kv, int64_t chunk, int64_t chunks,
-               const BackwardRoom& w, const Finish& finish) {
+void KeyBlocks(const Backward16& a, const Blocks& masks, int64_t b, int64_t kv, int64_t chunk,
+               int64_t chunks, const BackwardRoom& w, const Finish& finish) {
   const AttentionShape& s = a.shape;
   const int64_t group = s.q_heads / s.kv_heads;
   const int64_t size = kBlock * w.padded, size_v = kBlock * w.padded_v;
@@ -395,7 +412,8 @@ void KeyBlocks(const Backward16& a, int64_t b, int64_t kv, int64_t chunk, int64_
       }
       for (int64_t i0 = 0; i0 < s.q_len; i0 += kBlock) {
         if (VisibleKeys(s, MinOf(i0 + kBlock, s.q_len) - 1) <= j0) continue;
-        backward(a, b, h, i0, j0, w, grad_k, grad_v);
+        const BlockMask does = masks.Of(b, h, i0, j0);
+        if (does != BlockMask::kHidden) backward(a, does, b, h, i0, j0, w, grad_k, grad_v);
       }
       if (g + 1 < group) continue;
       WriteRows(grad_k, w.padded, keys, s.head_dim,
@@ -422,6 +440,7 @@ void Backward(const Backward16& a, int threads) {
   const int64_t part = s.batch * s.q_heads * s.q_len * s.head_dim;
   Scratch partial_scratch;
   float* partial = chunks > 1 ? partial_scratch.Get(chunks * part) : nullptr;
+  const Blocks masks(s, a.mask, threads);
   ParallelChunks(threads, tasks * chunks, [&](int64_t task, int64_t) {
     static thread_local Scratch scratch;
     Tiles tiles;
@@ -431,7 +450,7 @@ void Backward(const Backward16& a, int threads) {
     w.padded = RoundUp(s.head_dim, 32);
     w.padded_v = RoundUp(s.value_dim, 32);
     w.Take(blocks, held, scratch.Get(w.Take(blocks, held, nullptr)));
-    KeyBlocks(a, b, kv, chunk, chunks, w, [&](int64_t h) {
+    KeyBlocks(a, masks, b, kv, chunk, chunks, w, [&](int64_t h) {
       uint16_t* dq = a.dq + b * a.dq_strides.batch + h * a.dq_strides.head;
       float* mine = partial + chunk * part + (b * s.q_heads + h) * s.q_len * s.head_dim;
       for (int64_t i = 0; i < s.q_len; ++i) {

@@ -11,7 +11,16 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 enum class Layout { kBshd, kBhsd, kFused };
-enum class Mask { kNone, kAddFull, kAddKeys, kVisible, kVisibleScattered };
+enum class Mask {
+  kNone,
+  kAddFull,
+  kAddKeys,
+  kVisible,
+  kVisibleScattered,
+  kWindow,     // most blocks are hidden, or left as they are
+  kAddWindow,  // of finite numbers, for each head another one
+  kPadding,
+};
 
 struct Case {
   int64_t batch, q_heads, kv_heads, q_len, kv_len, d;
@@ -99,6 +108,33 @@ MaskData MakeMask(const Case& c) {
       }
       break;
     }
+    case Mask::kWindow:
+      for (int64_t i = 0; i < full; ++i) {
+        const int64_t query = i / c.kv_len, key = i % c.kv_len;
+        m.visible.push_back(key > query - 90 && key < query + 70);
+      }
+      m.mask.query = c.kv_len;
+      m.mask.key = 1;
+      break;
+    case Mask::kAddWindow:
+      for (int64_t n = 0; n < c.q_heads * full; ++n) {
+        const int64_t h = n / full, i = n / c.kv_len % c.q_len, j = n % c.kv_len;
+        const bool seen = j <= i && i < j + 30 * (h + 1);
+        m.add.push_back(seen ? -0.01F * static_cast<float>(i - j)
+                             : std::numeric_limits<float>::lowest());
+      }
+      m.mask.head = full;
+      m.mask.query = c.kv_len;
+      m.mask.key = 1;
+      break;
+    case Mask::kPadding:
+      for (int64_t n = 0; n < c.batch * c.kv_len; ++n) {
+        const int64_t b = n / c.kv_len, j = n % c.kv_len;
+        m.add.push_back(j < c.kv_len / (b + 2) ? 0 : std::numeric_limits<float>::lowest());
+      }
+      m.mask.batch = c.kv_len;
+      m.mask.key = 1;
+      break;
   }
   m.mask.add = m.add.empty() ? nullptr : m.add.data();
   m.mask.visible = m.visible.empty() ? nullptr : m.visible.data();
@@ -329,6 +365,59 @@ TEST(Attention, Masks) {
       Check({1, 2, 2, 3, 90, 33, causal, Layout::kFused, mask});
     }
   }
+}
+
+TEST(Attention, MasksOfWholeBlocks) {
+  for (bool causal : {false, true}) {
+    for (Mask mask : {Mask::kWindow, Mask::kAddWindow, Mask::kPadding}) {
+      Check({1, 2, 1, 203, 203, 12, causal, Layout::kBshd, mask});
+      Check({2, 1, 1, 150, 150, 8, causal, Layout::kBhsd, mask, 0.2});
+    }
+  }
+}
+
+// Nothing is computed of blocks that no query sees; but where all keys of a row have the same mask,
+// however low, it sees all.
+TEST(Attention, HiddenBlocksAreLeftOut) {
+  constexpr int64_t kSize = 200, kSeen = 64, kDim = 4;
+  const float lowest = std::numeric_limits<float>::lowest(), nan = std::nanf("");
+  std::vector<float> add(kSize * kSize, lowest), nowhere = add;
+  for (int64_t i = 0; i < kSize; ++i) std::fill_n(add.begin() + i * kSize, kSeen, 0);
+  const std::vector<float> q = RandomVector(kSize * kDim, 1), d_o = RandomVector(kSize * kDim, 2);
+  std::vector<float> k = RandomVector(kSize * kDim, 3), v = RandomVector(kSize * kDim, 4);
+  const std::vector<float> sane_v = v;
+  std::fill(k.begin() + kSeen * kDim, k.end(), nan);
+  std::fill(v.begin() + kSeen * kDim, v.end(), nan);
+  ForEveryKernelSet([&](const KernelTable& kernels, int threads) {
+    std::vector<float> o(kSize * kDim), lse(kSize), dq = o, dk = o, dv = o;
+    const HeadStrides strides{kSize * kDim, kDim, kDim};
+    AttentionForwardArgs f;
+    f.shape = {1, 1, 1, kSize, kSize, kDim, kDim, 1};
+    f.mask = {.add = add.data(), .query = kSize, .key = 1};
+    f.q = q.data(), f.k = k.data(), f.v = v.data(), f.o = o.data(), f.lse = lse.data();
+    f.q_strides = f.k_strides = f.v_strides = f.o_strides = strides;
+    kernels.attention.forward(f, threads);
+    AttentionBackwardArgs g;
+    g.shape = f.shape, g.mask = f.mask;
+    g.q = f.q, g.k = f.k, g.v = f.v, g.o = f.o, g.lse = f.lse, g.d_o = d_o.data();
+    g.dq = dq.data(), g.dk = dk.data(), g.dv = dv.data();
+    g.q_strides = g.k_strides = g.v_strides = g.o_strides = g.d_o_strides = strides;
+    g.dq_strides = g.dk_strides = g.dv_strides = strides;
+    kernels.attention.backward(g, threads);
+    for (const std::vector<float>* x : {&o, &lse, &dq, &dk, &dv}) {
+      EXPECT_TRUE(std::ranges::all_of(*x, [](float y) { return std::isfinite(y); }));
+    }
+    EXPECT_TRUE(std::all_of(dv.begin() + kSeen * kDim, dv.end(), [](float y) { return y == 0; }));
+    f.mask.add = nowhere.data();
+    f.k = q.data(), f.v = sane_v.data();
+    kernels.attention.forward(f, threads);
+    for (int64_t c = 0; c < kDim; ++c) {
+      double mean = 0;
+      for (int64_t j = 0; j < kSize; ++j) mean += sane_v[j * kDim + c] / double{kSize};
+      EXPECT_NEAR(o[c], mean, 1e-5);
+      EXPECT_NEAR(o[(kSize - 1) * kDim + c], mean, 1e-5);
+    }
+  });
 }
 
 // Of keys in multiples of four, of which a draw begins with a row, and not; of few queries; of

@@ -538,6 +538,38 @@ TEST(AttentionBf16, Masks) {
     CheckAttention(Bshd(shape, {.add = add.data(), .query = 1}));
     CheckAttention(Bshd(shape, {.visible = visible.data(), .query = kKeys, .key = 1}));
     CheckAttention(Bshd(shape, {.visible = visible.data(), .batch = kKeys, .key = 1}));
+    CheckAttention(Bshd(shape, {.visible = visible.data(), .query = 2 * kKeys, .key = 2}));
+  }
+}
+
+// Windows: most blocks are hidden, or left as they are.
+TEST(AttentionBf16, MasksOfWholeBlocks) {
+  constexpr int64_t kHeads = 2, kSize = 261;
+  std::vector<float> add;
+  std::vector<uint8_t> visible;
+  for (int64_t n = 0; n < kHeads * kSize * kSize; ++n) {
+    const int64_t h = n / kSize / kSize, i = n / kSize % kSize, j = n % kSize;
+    const bool seen = j > i - 100 && j < i + 70 * h + 1;
+    visible.push_back(seen);
+    add.push_back(seen ? 0.01F * static_cast<float>(h * (j - i))
+                       : std::numeric_limits<float>::lowest());
+  }
+  for (bool causal : {false, true}) {
+    const AttentionShape shape{.batch = 2,
+                               .q_heads = kHeads,
+                               .kv_heads = 1,
+                               .q_len = kSize,
+                               .kv_len = kSize,
+                               .head_dim = 16,
+                               .value_dim = 16,
+                               .scale = 0.5F,
+                               .causal = causal};
+    const int64_t head = kSize * kSize;
+    CheckAttention(Bshd(shape, {.add = add.data(), .head = head, .query = kSize, .key = 1}));
+    CheckAttention(
+        Bshd(shape, {.visible = visible.data(), .head = head, .query = kSize, .key = 1}));
+    CheckAttention(Bshd(shape, {.visible = visible.data(), .query = kSize, .key = 1}));
+    CheckAttention(Bshd(shape, {.add = add.data(), .key = 1}));
   }
 }
 
