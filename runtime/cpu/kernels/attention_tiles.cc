@@ -44,7 +44,7 @@ void CopyRows(const uint16_t* src, int64_t stride, int64_t rows, int64_t d, int6
 void TransposeRows(const uint16_t* rows, int64_t padded, uint16_t* dst) {
   for (int64_t c = 0; c < padded; c += 8) {
     for (int64_t r = 0; r < kBlock; r += 8) {
-      Transpose8x8(rows + r * padded + c, padded, dst + c * kBlock + r, kBlock);
+      TransposeBlock(rows + r * padded + c, padded, dst + c * kBlock + r, kBlock);
     }
   }
 }

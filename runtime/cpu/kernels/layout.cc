@@ -12,11 +12,12 @@
 namespace shardc::cpu {
 namespace {
 
-constexpr int64_t kTile = 32;
-// Elements of a tile along which src is dense. Of halves more: four cache lines of each row at
-// once.
+// Elements of a tile along which dst is dense, a cache line, and along which src is: four cache
+// lines of each row at once.
 template <typename T>
-constexpr int64_t kOther = sizeof(T) == 2 ? 128 : kTile;
+constexpr int64_t kTile = 64 / sizeof(T);
+template <typename T>
+constexpr int64_t kOther = 4 * kTile<T>;
 constexpr int64_t kGrain = 16384;  // elements per thread below which a team does not pay
 
 struct Dim {
@@ -54,24 +55,30 @@ Loops Simplify(std::span<const int64_t> src_strides, std::span<const int64_t> ds
   return loops;
 }
 
-// dst[o * dst_stride + i] = src[i * src_stride + o] for kTile x `columns`, a multiple of 8. By way
-// of the stack: dst is written a cache line at a time, also where its stride makes the lines
-// compete for the same places in the cache. `more`: the next kTile rows come next.
-void TransposeTile(const uint16_t* src, int64_t src_stride, int64_t columns, bool more,
-                   uint16_t* dst, int64_t dst_stride) {
-  constexpr int64_t kLine = 32;
-  alignas(64) uint16_t tile[kOther<uint16_t> * kTile];
-  for (int64_t i = 0; more && i < kTile; ++i) {
-    const uint16_t* next = src + (kTile + i) * src_stride;
-    for (int64_t o = 0; o < columns; o += kLine) __builtin_prefetch(next + o);
+// dst[o * dst_stride + i] = src[i * src_stride + o] for `rows` x `columns`, multiples of
+// kTransposed and at most kTile x kOther. The `next` rows after them are fetched.
+template <typename T>
+void TransposeTile(const T* src, int64_t src_stride, int64_t rows, int64_t columns, int64_t next,
+                   T* dst, int64_t dst_stride) {
+  constexpr int64_t kLine = kTile<T>;
+  for (int64_t i = 0; i < next; ++i) {
+    const T* row = src + (rows + i) * src_stride;
+    for (int64_t o = 0; o < columns; o += kLine) __builtin_prefetch(row + o);
   }
-  for (int64_t o = 0; o < columns; o += 8) {
-    for (int64_t i = 0; i < kTile; i += 8) {
-      Transpose8x8(src + i * src_stride + o, src_stride, tile + o * kTile + i, kTile);
+  const auto transpose = [&](T* to, int64_t stride) {
+    for (int64_t o = 0; o < columns; o += kTransposed<T>) {
+      for (int64_t i = 0; i < rows; i += kTransposed<T>) {
+        TransposeBlock(src + i * src_stride + o, src_stride, to + o * stride + i, stride);
+      }
     }
-  }
+  };
+  if (rows < kLine) return transpose(dst, dst_stride);
+  // By way of the stack: dst is written a cache line at a time, also where its stride makes the
+  // lines compete for the same places in the cache.
+  alignas(64) T tile[kOther<T> * kLine];
+  transpose(tile, kLine);
   for (int64_t o = 0; o < columns; ++o) {
-    std::memcpy(dst + o * dst_stride, tile + o * kTile, kTile * sizeof(uint16_t));
+    std::memcpy(dst + o * dst_stride, tile + o * kLine, kLine * sizeof(T));
   }
 }
 
@@ -89,17 +96,8 @@ void CopyTile(const T* src, T* dst, const Dim& other, const Dim& inner) {
     }
     return;
   }
-  for (int64_t i0 = 0; i0 < inner.size; i0 += kTile) {
-    const int64_t i1 = std::min(i0 + kTile, inner.size);
-    int64_t o = 0;
-    if constexpr (sizeof(T) == 2) {
-      if (inner.dst == 1 && i1 - i0 == kTile && other.size % 8 == 0) {
-        const bool more = i1 + kTile <= inner.size;
-        TransposeTile(src + i0 * inner.src, inner.src, other.size, more, dst + i0, other.dst);
-        o = other.size;
-      }
-    }
-    for (; o < other.size; ++o) {
+  const auto one_by_one = [&](int64_t i0, int64_t i1, int64_t o0, int64_t o1) {
+    for (int64_t o = o0; o < o1; ++o) {
       const T* from = src + o * other.src;
       T* to = dst + o * other.dst;
       if (inner.dst == 1) {
@@ -107,6 +105,20 @@ void CopyTile(const T* src, T* dst, const Dim& other, const Dim& inner) {
       } else {
         for (int64_t i = i0; i < i1; ++i) to[i * inner.dst] = from[i * inner.src];
       }
+    }
+  };
+  constexpr int64_t kWhole = kTransposed<T>;
+  const int64_t columns = inner.dst == 1 ? other.size / kWhole * kWhole : 0;
+  for (int64_t i0 = 0; i0 < inner.size; i0 += kTile<T>) {
+    const int64_t i1 = std::min(i0 + kTile<T>, inner.size);
+    const int64_t rows = columns == 0 ? 0 : (i1 - i0) / kWhole * kWhole;
+    if (rows > 0) {
+      const int64_t next = std::min(kTile<T>, inner.size - i1);
+      TransposeTile(src + i0 * inner.src, inner.src, rows, columns, next, dst + i0, other.dst);
+      one_by_one(i0 + rows, i1, 0, columns);
+      one_by_one(i0, i1, columns, other.size);
+    } else {
+      one_by_one(i0, i1, 0, other.size);
     }
   }
 }

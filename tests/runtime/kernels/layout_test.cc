@@ -52,6 +52,21 @@ TEST(Layout, LargeFastPaths) {
   CheckPermute<uint32_t>({4, 0, 3}, {2, 1, 0});
 }
 
+template <typename T>
+void CheckTransposes() {
+  for (int64_t rows : {1, 3, 4, 8, 16, 17, 31, 64, 130}) {
+    for (int64_t columns : {1, 2, 7, 16, 33, 64, 256, 300})
+      CheckPermute<T>({2, rows, columns}, {0, 2, 1});
+  }
+}
+
+TEST(Layout, TransposesOfEverySize) {
+  CheckTransposes<uint8_t>();
+  CheckTransposes<uint16_t>();
+  CheckTransposes<uint32_t>();
+  CheckTransposes<uint64_t>();
+}
+
 TEST(Layout, StridedBoxes) {
   // A box [4, 3, 50] out of [6, 5, 70] into a wider destination; broadcast; reversal.
   std::vector<float> src = RandomVector(6 * 5 * 70, 1);
