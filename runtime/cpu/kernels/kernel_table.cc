@@ -21,12 +21,13 @@ namespace shardc::cpu {
   extern const OptimizerKernels kOptimizerKernels;                                             \
   extern const ReduceKernels kReduceKernels;                                                   \
   extern const RotaryKernels kRotaryKernels;                                                   \
+  extern const RowProductKernels kRowProductKernels;                                           \
   extern const SoftmaxKernels kSoftmaxKernels;                                                 \
   static KernelTable Table() {                                                                 \
     return {kAttentionKernels,   kCastKernels,      kCrossEntropyKernels,     kDropoutKernels, \
             kElementwiseKernels, kEmbeddingKernels, kFusedElementwiseKernels, kNormKernels,    \
             kOptimizerKernels,   ProductKernels{},  kReduceKernels,           kRotaryKernels,  \
-            kSoftmaxKernels};                                                                  \
+            kRowProductKernels,  kSoftmaxKernels};                                             \
   }                                                                                            \
   }
 SHARDC_DECLARE_TABLES(v1)

@@ -21,6 +21,7 @@
 #include "runtime/cpu/kernels/product.h"
 #include "runtime/cpu/kernels/reduce.h"
 #include "runtime/cpu/kernels/rotary.h"
+#include "runtime/cpu/kernels/row_product.h"
 #include "runtime/cpu/kernels/softmax.h"
 
 namespace shardc::cpu {
@@ -38,6 +39,7 @@ struct KernelTable {
   ProductKernels product;
   ReduceKernels reduce;
   RotaryKernels rotary;
+  RowProductKernels row_product;
   SoftmaxKernels softmax;
 };
 

@@ -125,6 +125,11 @@ bool OnTiles(const MatmulConfig& c) {
          c.m >= kRows && c.n >= kColumns && c.k >= kDepth;
 }
 
+// A product of one row reads B, and that is all: packing it gains nothing.
+bool OfOneRow(const MatmulConfig& c) {
+  return c.m == 1 && c.batch == 1 && !c.transpose_a && c.epilogue == Epilogue::kNone;
+}
+
 ProductArgsOf<float> TileArgs(const MatmulConfig& c, const float* a, const float* b,
                               const float* bias, float* out) {
   ProductArgsOf<float> args{.m = c.m, .n = c.n, .k = c.k, .batch = c.batch, .a = a, .b = b};
@@ -173,7 +178,8 @@ struct MatmulF32::State {
 
   MatmulConfig config;
   bool on_tiles = false;
-  bool use_sgemm = false;  // else, and unless on_tiles, the primitive
+  bool one_row = false;
+  bool use_sgemm = false;  // else, and unless one of the two above, the primitive
   int64_t room_bytes = 0;
   dnnl::matmul primitive;
   std::string implementation;
@@ -239,6 +245,11 @@ MatmulF32 MatmulF32::Create(const MatmulConfig& asked) try {
     s.room_bytes = tile_room.Reserve(static_cast<size_t>(bytes));
     return MatmulF32(std::move(state));
   }
+  if (OfOneRow(config)) {
+    s.one_row = true;
+    s.implementation = "one row";
+    return MatmulF32(std::move(state));
+  }
   // Measured (Zen 5, oneDNN 2.6): on plain operands sgemm beats the primitive by up to 1.6x and
   // equals it on a packed B. The primitive stays for packed weights, batches and epilogues. sgemm
   // also takes k == 0.
@@ -286,6 +297,20 @@ void MatmulF32::Execute(const float* a, const float* b, const float* bias, float
   if (s.on_tiles) {
     return Kernels().product.f32(TileArgs(s.config, a, b, bias, c), tile_room.data(),
                                  s.config.threads);
+  }
+  if (s.one_row) {
+    const MatmulConfig& x = s.config;
+    const int64_t dense = x.transpose_b ? x.k : x.n;
+    return Kernels().row_product.run({.n = x.n,
+                                      .k = x.k,
+                                      .ldb = x.ldb != 0 ? x.ldb : dense,
+                                      .transpose_b = x.transpose_b,
+                                      .a = a,
+                                      .b = b,
+                                      .bias = x.bias ? bias : nullptr,
+                                      .c = c,
+                                      .accumulate = x.accumulate},
+                                     x.threads);
   }
   if (!std::exchange(s.has_run, true)) CheckRoomForCode();
   if (s.use_sgemm) return ExecuteSgemm(s.config, a, b, bias, c);

@@ -63,6 +63,9 @@ TEST(Matmul, TransposesAndOddSizes) {
                                  {257, 3, 64},
                                  {64, 96, 257},
                                  {1, 768, 768},
+                                 {1, 4133, 70},
+                                 {1, 9, 1037},
+                                 {1, 300, 0},
                                  {33, 1, 17}}) {
             MatmulConfig c{.m = m, .n = n, .k = k, .transpose_a = ta, .transpose_b = tb};
             c.accumulate = accumulate;
@@ -124,6 +127,18 @@ TEST(Matmul, Batches) {
       c.accumulate = true;
       Check(c);
     }
+  }
+}
+
+TEST(Matmul, OneRowHoldsNoCopyOfTheWeight) {
+  for (bool tb : {false, true}) {
+    MatmulConfig c{.m = 1, .n = 300, .k = 130, .transpose_b = tb, .bias = true, .pack_b = true};
+    EXPECT_EQ(MatmulF32::Create(c).held_bytes(), 0);
+    EXPECT_EQ(MatmulF32::Create(c).implementation(), "one row");
+    c.lda = 140, c.ldb = 310, c.ldc = 320;
+    Check(c);
+    c.accumulate = true;
+    Check(c);
   }
 }
 
