@@ -44,7 +44,19 @@ SHARDC_INLINE Vec Load(const float* p) { return *reinterpret_cast<const Unaligne
 SHARDC_INLINE void Store(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
 SHARDC_INLINE Vec Splat(float s) { return s - Vec{}; }
 
+#if defined(__AVX512F__)
+SHARDC_INLINE uint16_t FirstLanes(int64_t n) { return static_cast<uint16_t>((1 << n) - 1); }
+#endif
+
 // The first n < kLanes elements, the others `fill`.
+#if defined(__AVX512F__)
+SHARDC_INLINE Vec LoadPartial(const float* p, int64_t n, float fill = 0) {
+  return __builtin_ia32_loadups512_mask(p, Splat(fill), FirstLanes(n));
+}
+SHARDC_INLINE void StorePartial(float* p, int64_t n, Vec v) {
+  __builtin_ia32_storeups512_mask(p, v, FirstLanes(n));
+}
+#else
 SHARDC_INLINE Vec LoadPartial(const float* p, int64_t n, float fill = 0) {
   Vec v = Splat(fill);
   for (int64_t i = 0; i < n; ++i) v[i] = p[i];
@@ -54,6 +66,7 @@ SHARDC_INLINE void StorePartial(float* p, int64_t n, Vec v) {
   if (n >= kLanes) __builtin_unreachable();  // gcc 12 would warn of it
   for (int64_t i = 0; i < n; ++i) p[i] = v[i];
 }
+#endif
 
 // a > b ? a : b and a < b ? a : b in one instruction each: a NaN in b is returned, one in a is
 // dropped.

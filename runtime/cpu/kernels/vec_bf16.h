@@ -16,11 +16,14 @@ SHARDC_INLINE Vec Load(const uint16_t* p) {
   const VecHalf h = *reinterpret_cast<const UnalignedVecHalf*>(p);
   return (Vec)(__builtin_convertvector(h, VecUint) << 16);
 }
-SHARDC_INLINE void Store(uint16_t* p, Vec v) {
+SHARDC_INLINE VecHalf RoundToHalves(Vec v) {
   const VecUint u = (VecUint)v;
   const VecUint rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
   const VecUint bits = (u & 0x7fffffff) > 0x7f800000 ? (u >> 16) | 0x40 : rounded;
-  *reinterpret_cast<UnalignedVecHalf*>(p) = __builtin_convertvector(bits, VecHalf);
+  return __builtin_convertvector(bits, VecHalf);
+}
+SHARDC_INLINE void Store(uint16_t* p, Vec v) {
+  *reinterpret_cast<UnalignedVecHalf*>(p) = RoundToHalves(v);
 }
 
 SHARDC_INLINE float ToFloat(float x) { return x; }
@@ -34,15 +37,30 @@ SHARDC_INLINE void Put(uint16_t* p, float x) {
   *p = static_cast<uint16_t>((u & 0x7fffffff) > 0x7f800000 ? (u >> 16) | 0x40 : rounded);
 }
 
+// Lanes beyond are `fill`, a number that bf16 has.
 SHARDC_INLINE Vec LoadN(const uint16_t* p, int64_t n, float fill = 0) {
   if (n == kLanes) return Load(p);
+#if defined(__AVX512F__)
+  typedef int16_t Shorts __attribute__((vector_size(kLanes * 2)));
+  const Shorts fills = (Shorts)RoundToHalves(Splat(fill));
+  const auto h = (VecHalf)__builtin_ia32_loaddquhi256_mask(reinterpret_cast<const int16_t*>(p),
+                                                           fills, FirstLanes(n));
+  return (Vec)(__builtin_convertvector(h, VecUint) << 16);
+#else
   Vec v = Splat(fill);
   for (int64_t i = 0; i < n; ++i) v[i] = ToFloat(p[i]);
   return v;
+#endif
 }
 SHARDC_INLINE void StoreN(uint16_t* p, int64_t n, Vec v) {
   if (n == kLanes) return Store(p, v);
+#if defined(__AVX512F__)
+  typedef int16_t Shorts __attribute__((vector_size(kLanes * 2)));
+  __builtin_ia32_storedquhi256_mask(reinterpret_cast<int16_t*>(p), (Shorts)RoundToHalves(v),
+                                    FirstLanes(n));
+#else
   for (int64_t i = 0; i < n; ++i) Put(p + i, v[i]);
+#endif
 }
 
 }  // namespace shardc::cpu::SHARDC_ISA
