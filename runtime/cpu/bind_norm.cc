@@ -103,27 +103,32 @@ std::unique_ptr<Kernel> MakeBackwardAdd(const KernelRequest& r) {
   return MakeBackward<kRms>(r, args, 1, 2, end);
 }
 
-bool LastAxis(const KernelRequest& r) {
-  int64_t axis = r.call.attrs->Int("axis", -1);
-  return axis == -1 || axis == r.call.in[0].rank() - 1;
-}
+// The dims before the axis, along it and behind it.
+struct Middle {
+  int64_t rows, cols, inner;
+  explicit Middle(const KernelRequest& r) {
+    const Shape& shape = r.call.in[0].shape;
+    int64_t axis = r.call.attrs->Int("axis", -1);
+    if (axis < 0) axis += r.call.in[0].rank();
+    const auto at = static_cast<size_t>(axis);
+    rows = Product(shape, 0, at);
+    cols = shape[at];
+    inner = Product(shape, at + 1, shape.size());
+  }
+};
 
 std::unique_ptr<Kernel> MakeSoftmax(const KernelRequest& r) {
-  if (!AllF32(r) || !LastAxis(r)) return nullptr;
-  int64_t rows, cols;
-  RowsAndCols(r.call.in[0], &rows, &cols);
-  return MakeKernel([x = In(r, 0), y = Out(r, 0), rows, cols, threads = r.call.threads] {
-    Kernels().softmax.forward(x, y, rows, cols, threads);
+  if (!AllF32(r)) return nullptr;
+  return MakeKernel([x = In(r, 0), y = Out(r, 0), m = Middle(r), threads = r.call.threads] {
+    Kernels().softmax.forward(x, y, m.rows, m.cols, m.inner, threads);
   });
 }
 
 std::unique_ptr<Kernel> MakeSoftmaxGrad(const KernelRequest& r) {
-  if (!AllF32(r) || !LastAxis(r)) return nullptr;
-  int64_t rows, cols;
-  RowsAndCols(r.call.in[0], &rows, &cols);
+  if (!AllF32(r)) return nullptr;
   return MakeKernel(
-      [dy = In(r, 0), y = In(r, 1), dx = Out(r, 0), rows, cols, threads = r.call.threads] {
-        Kernels().softmax.backward(y, dy, dx, rows, cols, threads);
+      [dy = In(r, 0), y = In(r, 1), dx = Out(r, 0), m = Middle(r), threads = r.call.threads] {
+        Kernels().softmax.backward(y, dy, dx, m.rows, m.cols, m.inner, threads);
       });
 }
 

@@ -1,4 +1,4 @@
-// Softmax over the last axis of x[rows, cols].
+// Softmax over the middle axis of x[rows, cols, inner].
 #ifndef RUNTIME_CPU_KERNELS_SOFTMAX_H_
 #define RUNTIME_CPU_KERNELS_SOFTMAX_H_
 
@@ -7,11 +7,11 @@
 namespace shardc::cpu {
 
 struct SoftmaxKernels {
-  // y = exp(x - max) / sum. y may be x. A row of -inf only gives NaN, as PyTorch's does.
-  void (*forward)(const float* x, float* y, int64_t rows, int64_t cols, int threads);
+  // y = exp(x - max) / sum. y may be x. -inf only gives NaN, as PyTorch's does.
+  void (*forward)(const float* x, float* y, int64_t rows, int64_t cols, int64_t inner, int threads);
   // dx = y * (dy - sum(dy * y)). dx may be dy or y.
   void (*backward)(const float* y, const float* dy, float* dx, int64_t rows, int64_t cols,
-                   int threads);
+                   int64_t inner, int threads);
 };
 
 }  // namespace shardc::cpu

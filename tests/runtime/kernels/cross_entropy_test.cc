@@ -1,3 +1,4 @@
+#include <array>
 #include <limits>
 
 #include "tests/runtime/kernels/kernel_test_util.h"
@@ -124,28 +125,52 @@ TEST(CrossEntropy, NanReachesTheLoss) {
 }
 
 TEST(Softmax, AgainstF64) {
-  for (auto [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {3, 257}, {100, 33}, {2, 50257}}) {
-    const auto x = RandomVector(rows * cols, 1, 30), dy = RandomVector(rows * cols, 2);
+  for (auto [rows, cols, inner] : {std::array<int64_t, 3>{1, 1, 1},
+                                   {3, 257, 1},
+                                   {100, 33, 1},
+                                   {2, 50257, 1},
+                                   {1, 1, 3},
+                                   {3, 57, 2},
+                                   {2, 200, 19},
+                                   {70, 5, 16},
+                                   {2, 31, 261}}) {
+    const int64_t size = rows * cols * inner;
+    const auto x = RandomVector(size, 1, 30), dy = RandomVector(size, 2);
     std::vector<double> y(x.size()), dx(x.size());
     for (int64_t r = 0; r < rows; ++r) {
-      double sum = 0, dot = 0;
-      for (int64_t c = 0; c < cols; ++c) sum += std::exp(double{x[r * cols + c]});
-      for (int64_t c = 0; c < cols; ++c) {
-        y[r * cols + c] = std::exp(double{x[r * cols + c]}) / sum;
-        dot += y[r * cols + c] * dy[r * cols + c];
-      }
-      for (int64_t c = 0; c < cols; ++c) {
-        dx[r * cols + c] = y[r * cols + c] * (dy[r * cols + c] - dot);
+      for (int64_t i = 0; i < inner; ++i) {
+        const auto at = [&](int64_t c) { return (r * cols + c) * inner + i; };
+        double sum = 0, dot = 0;
+        for (int64_t c = 0; c < cols; ++c) sum += std::exp(double{x[at(c)]});
+        for (int64_t c = 0; c < cols; ++c) {
+          y[at(c)] = std::exp(double{x[at(c)]}) / sum;
+          dot += y[at(c)] * dy[at(c)];
+        }
+        for (int64_t c = 0; c < cols; ++c) dx[at(c)] = y[at(c)] * (dy[at(c)] - dot);
       }
     }
     ForEveryKernelSet([&](const KernelTable& k, int threads) {
       auto got = x;
-      k.softmax.forward(got.data(), got.data(), rows, cols, threads);
+      k.softmax.forward(got.data(), got.data(), rows, cols, inner, threads);
       // x - max is rounded at a magnitude of up to 60.
       ExpectNear(got, y, 6e-6, 1e-30, "y");
       auto grad = dy;
-      k.softmax.backward(got.data(), grad.data(), grad.data(), rows, cols, threads);
+      k.softmax.backward(got.data(), grad.data(), grad.data(), rows, cols, inner, threads);
       ExpectNear(grad, dx, 1e-5, 1e-6, "dx");
+    });
+  }
+}
+
+TEST(Softmax, NothingButMinusInfinityIsNan) {
+  for (int64_t inner : {1, 5, 20}) {
+    std::vector<float> x(3 * inner, -std::numeric_limits<float>::infinity());
+    if (inner > 1) x[1] = 0;
+    ForEveryKernelSet([&](const KernelTable& k, int threads) {
+      std::vector<float> y(x.size());
+      k.softmax.forward(x.data(), y.data(), 1, 3, inner, threads);
+      EXPECT_TRUE(std::isnan(y[0]));
+      EXPECT_TRUE(std::isnan(y.back()));
+      EXPECT_TRUE(inner == 1 || y[1] == 1);
     });
   }
 }
