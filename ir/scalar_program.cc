@@ -43,6 +43,13 @@ constexpr std::array<ScalarOpInfo, kNumScalarOps> kInfo = {{
     {"silu_grad", "silu_grad", "", 2},
     {"gelu_tanh_grad", "gelu_grad", "tanh", 2},
     {"gelu_erf_grad", "gelu_grad", "none", 2},
+    {"equal", "equal", "", 2},
+    {"not_equal", "not_equal", "", 2},
+    {"less", "less", "", 2},
+    {"less_equal", "less_equal", "", 2},
+    {"greater", "greater", "", 2},
+    {"greater_equal", "greater_equal", "", 2},
+    {"where", "where", "", 3},
 }};
 
 ScalarStep ParseStep(const std::string& text, int values) {

@@ -14,8 +14,9 @@ namespace shardc {
 
 struct Op;
 
-// Float functions of one or two floats. Of the gradients the first operand is dy, the second what
-// the op saved.
+// Float functions of one to three floats. Of the gradients the first operand is dy, the second what
+// the op saved. Comparisons give 1 or 0; kWhere is its second operand where the first is not 0,
+// else the third.
 enum class ScalarOp : uint8_t {
   kAdd,
   kSub,
@@ -46,8 +47,18 @@ enum class ScalarOp : uint8_t {
   kSiluGrad,
   kGeluTanhGrad,
   kGeluErfGrad,
+  kEqual,
+  kNotEqual,
+  kLess,
+  kLessEqual,
+  kGreater,
+  kGreaterEqual,
+  kWhere,
 };
-inline constexpr int kNumScalarOps = static_cast<int>(ScalarOp::kGeluErfGrad) + 1;
+inline constexpr int kNumScalarOps = static_cast<int>(ScalarOp::kWhere) + 1;
+inline bool IsComparison(ScalarOp op) {
+  return op >= ScalarOp::kEqual && op <= ScalarOp::kGreaterEqual;
+}
 
 struct ScalarOpInfo {
   std::string_view name;         // in a program: "gelu_tanh"
@@ -61,7 +72,7 @@ std::optional<ScalarOp> ScalarOpOf(const Op& op);
 
 struct ScalarStep {
   ScalarOp op;
-  std::array<int, 2> operands{};  // numbers of values; the second is unused by functions of one
+  std::array<int, 3> operands{};  // numbers of values; the first ones count
 };
 
 // Values are numbered: first the `inputs`, then one per step.

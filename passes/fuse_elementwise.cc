@@ -20,14 +20,20 @@ bool IsFloatCast(const Op& op) {
 }
 
 // f64 runs are for comparing: they keep to the ops of the model.
+bool Fits(const Value* v) {
+  DType t = v->type.dtype;
+  return IsFloat(t) && t != DType::kF64 && !v->type.sharding.partial();
+}
+
+// The comparison that decides in a `where`.
+Op* ConditionOf(const Op& op) { return op.name() == "where" ? op.operands[0]->producer : nullptr; }
+
+// But for its condition.
 bool Fusable(const Op& op) {
-  if (op.results.size() != 1 || op.out().rank() == 0) return false;
+  if (op.results.size() != 1 || op.out().rank() == 0 || !Fits(op.result())) return false;
   if (!ScalarOpOf(op) && !IsFloatCast(op)) return false;
-  auto fits = [](const Value* v) {
-    DType t = v->type.dtype;
-    return IsFloat(t) && t != DType::kF64 && !v->type.sharding.partial();
-  };
-  return fits(op.result()) && std::all_of(op.operands.begin(), op.operands.end(), fits);
+  const auto first = op.operands.begin() + (op.name() == "where" ? 1 : 0);
+  return std::all_of(first, op.operands.end(), Fits);
 }
 
 using Group = std::vector<Op*>;  // in order
@@ -39,7 +45,8 @@ class Fusion {
   void Run() {
     const AddsInPassing adds(graph_);
     for (Op* op : ops_) {
-      if (Fusable(*op) && !adds.Of(*op).f) Join(op);
+      if (!Fusable(*op) || adds.Of(*op).f) continue;
+      if (op->name() != "where" || DecidesAlone(op)) Join(op);
     }
     for (Op* op : ops_) {
       auto it = group_of_.find(op);
@@ -54,26 +61,42 @@ class Fusion {
            a.out().sharding == b.out().sharding;
   }
 
+  // Whether the condition of a `where` is a comparison of floats that can become part of it.
+  bool DecidesAlone(const Op* where) const {
+    const Op* op = ConditionOf(*where);
+    if (!op || where->id - op->id > kNear || !graph_.OnlyUser(op->result())) return false;
+    const std::optional<ScalarOp> scalar = ScalarOpOf(*op);
+    return scalar && IsComparison(*scalar) && SamePlace(*op, *where) &&
+           std::ranges::all_of(op->operands, Fits);
+  }
+
   void Join(Op* op) {
     Group group;
+    Op* condition = ConditionOf(*op);
+    std::vector<Value*> reads = op->operands;
+    if (condition) {
+      group.push_back(condition);
+      reads.insert(reads.end(), condition->operands.begin(), condition->operands.end());
+    }
     std::vector<size_t> joined;
     auto offer = [&](const Op* other) {
       auto it = group_of_.find(other);
       if (it == group_of_.end()) return;
       size_t g = it->second;
       if (std::find(joined.begin(), joined.end(), g) != joined.end()) return;
-      if (!SamePlace(*other, *op) || !MayMoveTo(groups_[g], op)) return;
+      if (!SamePlace(*other, *op) || !MayMoveTo(groups_[g], op, condition)) return;
+      if (condition && GivesHalf(groups_[g], *condition)) return;
       Group merged = Merged(group, groups_[g]);
       merged.push_back(op);
-      if (!Fits(merged)) return;
+      if (!FitsOneProgram(merged)) return;
       merged.pop_back();
       group = std::move(merged);
       joined.push_back(g);
     };
-    for (const Value* v : op->operands) {
+    for (const Value* v : reads) {
       if (v->producer) offer(v->producer);
     }
-    for (const Value* v : op->operands) {
+    for (const Value* v : reads) {
       if (v->type.shape != op->out().shape) continue;
       // Its readers shortly before: there may be very many in all.
       for (int id = std::max(0, op->id - kNear); id < op->id; ++id) {
@@ -87,6 +110,13 @@ class Fusion {
     groups_.push_back(std::move(group));
   }
 
+  // A comparison of what was not rounded could turn out another way.
+  static bool GivesHalf(const Group& group, const Op& comparison) {
+    return std::ranges::any_of(comparison.operands, [&](const Value* v) {
+      return IsHalf(v->type.dtype) && Contains(group, v->producer);
+    });
+  }
+
   static Group Merged(const Group& a, const Group& b) {
     Group all;
     std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(all),
@@ -94,13 +124,13 @@ class Fusion {
     return all;
   }
 
-  // Whether the group's ops could as well stand where `op` does.
-  bool MayMoveTo(const Group& group, const Op* op) const {
+  // Whether the group's ops could as well stand where `op` does, and its condition with it.
+  bool MayMoveTo(const Group& group, const Op* op, const Op* condition) const {
     if (op->id - group.front()->id > kNear) return false;
     size_t own = group_of_.at(group.front());
     for (const Op* member : group) {
       for (const Op* user : member->result()->users) {
-        if (user->id >= op->id) continue;
+        if (user->id >= op->id || user == condition) continue;
         auto it = group_of_.find(user);
         if (it == group_of_.end() || it->second != own) return false;
       }
@@ -108,7 +138,7 @@ class Fusion {
     return true;
   }
 
-  bool Fits(const Group& group) const {
+  bool FitsOneProgram(const Group& group) const {
     std::unordered_set<const Value*> inputs;
     int results = 0, steps = 0;
     for (const Op* op : group) {

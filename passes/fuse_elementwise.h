@@ -5,10 +5,11 @@
 
 namespace shardc {
 
-// On the lowered graph: elementwise float ops (ScalarOpOf, and casts between floats) on tensors of
-// one shape and sharding that read each other's results, or near each other the same tensor, become
-// one `fused_elementwise` in the place of the last of them. Values between them are neither written
-// nor rounded. Sums that a product makes on its way (AddsInPassing) stay.
+// On the lowered graph: elementwise float ops (ScalarOpOf, and casts between floats; a comparison
+// with the one `where` that reads it) on tensors of one shape and sharding that read each other's
+// results, or near each other the same tensor, become one `fused_elementwise` in the place of the
+// last of them. Values between them are neither written nor, but for comparisons, rounded. Sums
+// that a product makes on its way (AddsInPassing) stay.
 void FuseElementwise(Graph& graph);
 
 }  // namespace shardc

@@ -1,4 +1,6 @@
 // fused_elementwise: a small program over scalars for every element of its broadcast operands.
+#include <algorithm>
+
 #include "ir/ops/elementwise.h"
 #include "ir/ops/infer_util.h"
 #include "ir/ops/reference_floats.h"
@@ -40,15 +42,31 @@ void Reference(const KernelCall& call) {
   auto view = [&](int i) {
     return TensorView{reinterpret_cast<std::byte*>(values[i].data()), DType::kF64, shapes[i]};
   };
+  // What the ops take and give as bools.
+  std::vector<uint8_t> bools;
+  auto truth = [&](const Shape& s) {
+    return TensorView{reinterpret_cast<std::byte*>(bools.data()), DType::kBool, s};
+  };
   for (const ScalarStep& step : program.steps) {
     const ScalarOpInfo& info = InfoOf(step.op);
     values.emplace_back(static_cast<size_t>(NumElements(shape)));
     shapes.push_back(shape);
     std::vector<TensorView> in;
     for (int k = 0; k < info.operands; ++k) in.push_back(view(step.operands[k]));
+    TensorView out = view(static_cast<int>(values.size()) - 1);
+    if (step.op == ScalarOp::kWhere) {
+      bools.clear();
+      for (double x : values[step.operands[0]]) bools.push_back(x != 0);
+      in[0] = truth(shapes[step.operands[0]]);
+    }
+    if (IsComparison(step.op)) {
+      bools.assign(values.back().size(), 0);
+      out = truth(shape);
+    }
     Attributes attrs;
     if (!info.approximate.empty()) attrs.Set("approximate", std::string(info.approximate));
-    RunPart(info.op, call, attrs, in, {view(static_cast<int>(values.size()) - 1)});
+    RunPart(info.op, call, attrs, in, {out});
+    if (IsComparison(step.op)) std::ranges::copy(bools, values.back().begin());
   }
   for (size_t r = 0; r < program.results.size(); ++r) {
     int value = program.results[r];

@@ -10,6 +10,7 @@ namespace {
 
 constexpr FusedStep Binary(BinaryOp op) { return {.kind = FusedStep::kBinary, .binary = op}; }
 constexpr FusedStep Unary(UnaryOp op) { return {.kind = FusedStep::kUnary, .unary = op}; }
+constexpr FusedStep Compare(CompareOp op) { return {.kind = FusedStep::kCompare, .compare = op}; }
 constexpr FusedStep Grad(UnaryGradOp op) { return {.kind = FusedStep::kGrad, .grad = op}; }
 
 // In the order of ScalarOp.
@@ -43,13 +44,22 @@ constexpr FusedStep kSteps[] = {
     Grad(UnaryGradOp::kSilu),
     Grad(UnaryGradOp::kGeluTanh),
     Grad(UnaryGradOp::kGeluErf),
+    Compare(CompareOp::kEqual),
+    Compare(CompareOp::kNotEqual),
+    Compare(CompareOp::kLess),
+    Compare(CompareOp::kLessEqual),
+    Compare(CompareOp::kGreater),
+    Compare(CompareOp::kGreaterEqual),
+    {.kind = FusedStep::kSelect},
 };
 static_assert(std::size(kSteps) == kNumScalarOps);
 
 FusedStep Step(const ScalarStep& step) {
   FusedStep out = kSteps[static_cast<size_t>(step.op)];
-  out.a = step.operands[0];
-  out.b = step.operands[1];
+  const bool selects = out.kind == FusedStep::kSelect;
+  out.a = step.operands[selects ? 1 : 0];
+  out.b = step.operands[selects ? 2 : 1];
+  if (selects) out.c = step.operands[0];
   return out;
 }
 

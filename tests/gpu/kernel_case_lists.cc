@@ -200,6 +200,10 @@ void AddFused(List& list) {
              {list.F(shape, 1), list.F({shape.back()}, 2), list.F({1}, 3)},
              {{"steps", Strings{"mul 0 1", "tanh 3", "sub 4 2", "mul 5 5"}},
               {"results", Ints{6, 0, 3}}});
+    list.Add(ShapeToString(shape), "fused_elementwise",
+             {list.F(shape, 1), list.F({shape.back()}, 2), list.F({1}, 3)},
+             {{"steps", Strings{"less 0 1", "where 3 0 2", "greater_equal 4 2", "where 5 1 4"}},
+              {"results", Ints{6, 4}}});
   }
 }
 

@@ -102,6 +102,10 @@ void AddElementwiseSamples(std::vector<OpSample>& samples) {
         {"relu_grad 0 1", "silu_grad 2 1", "gelu_tanh_grad 3 1", "gelu_erf_grad 4 1",
          "sigmoid_grad 5 1", "tanh_grad 6 1"},
         {7});
+  fused("choices", {floats({4, 6}, 31), floats({6}, 32), floats({4, 1}, 33)},
+        {"less 0 1", "where 3 0 2", "greater_equal 0 2", "where 5 1 4", "equal 6 0", "where 7 2 6",
+         "less_equal 4 1", "not_equal 9 3", "greater 0 10", "where 11 8 0"},
+        {12, 8});
   fused("functions", {positive({4, 6}, 31), positive({4, 6}, 32)},
         {"neg 0", "abs 2", "sqrt 3", "rsqrt 4", "reciprocal 5", "exp 6", "log 7", "sin 8", "cos 9",
          "tanh 10", "erf 11", "relu 12", "div 13 1", "pow 14 1"},

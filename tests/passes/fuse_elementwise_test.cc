@@ -42,6 +42,49 @@ TEST(FuseElementwise, WhatOthersReadIsAResult) {
     CHECK-NEXT: reduce_sum %1)");
 }
 
+// The gradient of a Clip: of a comparison nothing is written where only a choice reads it.
+TEST(FuseElementwise, ComparisonsThatOneChoiceReads) {
+  CheckPasses(R"(graph @g(%x: f32[2, 8], %d: f32[2, 8], %low: f32[]) -> (%y) {
+    %0 = constant {value=tensor<f32[]: 0>} : f32[]
+    %1 = mul %d, %x : f32[2, 8]
+    %2 = less %low, %x : bool[2, 8]
+    %3 = where %2, %1, %0 : f32[2, 8]
+    %4 = equal %3, %x : bool[2, 8]
+    %y = where %4, %d, %3 : f32[2, 8]
+  })",
+              "fuse_elementwise", R"(
+    CHECK: %y = fused_elementwise %d, %x, %low, %0 {results=[8], steps=["mul 0 1", "less 2 1", "where 5 4 3", "equal 6 1", "where 7 0 6"], types=["f32"]} : f32[2, 8]
+    CHECK-NEXT: })");
+}
+
+TEST(FuseElementwise, ComparedHalvesAreRoundedFirst) {
+  CheckPasses(R"(graph @g(%x: bf16[2, 8], %d: bf16[2, 8]) -> (%y) {
+    %1 = mul %d, %x : bf16[2, 8]
+    %2 = less %1, %x : bool[2, 8]
+    %y = where %2, %d, %x : bf16[2, 8]
+  })",
+              "fuse_elementwise", R"(
+    CHECK: %0 = mul
+    CHECK-NEXT: %y = fused_elementwise %0, %x, %d {results=[4], steps=["less 0 1", "where 3 2 1"], types=["bf16"]} : bf16[2, 8])");
+}
+
+TEST(FuseElementwise, OtherConditionsStay) {
+  CheckPasses(
+      R"(graph @g(%x: f32[2, 8], %d: f32[2, 8], %c: bool[2, 8], %i: i64[2, 8]) -> (%a, %b, %e, %f, %two) {
+    %0 = neg %x : f32[2, 8]
+    %a = where %c, %0, %d : f32[2, 8]
+    %1 = less %i, %i : bool[2, 8]
+    %2 = neg %d : f32[2, 8]
+    %b = where %1, %2, %x : f32[2, 8]
+    %two = less %x, %d : bool[2, 8]
+    %e = where %two, %x, %d : f32[2, 8]
+    %f = where %two, %d, %x : f32[2, 8]
+  })",
+      "fuse_elementwise", R"(
+    CHECK-NOT: fused
+    CHECK: %f = where)");
+}
+
 // %1 could only move behind its reader.
 TEST(FuseElementwise, NothingMovesBehindItsReader) {
   CheckPasses(R"(graph @g(%x: f32[8, 8]) -> (%y) {

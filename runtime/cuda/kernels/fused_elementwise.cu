@@ -40,7 +40,7 @@ struct Operand {
 constexpr int8_t kLast = -1;
 struct Step {
   ScalarOp op;
-  int8_t a, b, to;
+  int8_t a, b, c, to;
 };
 struct Result {
   std::byte* data;  // dense
@@ -58,8 +58,15 @@ __device__ __forceinline__ Lanes Map(Fn fn, const Lanes& x, const More&... more)
   return y;
 }
 
+template <typename Fn, typename Lanes>
+__device__ __forceinline__ Lanes Compare(Fn fn, const Lanes& a, const Lanes& b) {
+  Lanes y;
+  for (auto j = 0u; j < sizeof(y.v) / sizeof(y.v[0]); ++j) y.v[j] = fn(a.v[j], b.v[j]) ? 1 : 0;
+  return y;
+}
+
 template <typename Math, typename Lanes>
-__device__ Lanes Apply(ScalarOp op, const Lanes& a, const Lanes& b) {
+__device__ Lanes Apply(ScalarOp op, const Lanes& a, const Lanes& b, const Lanes& c) {
   switch (op) {
     case ScalarOp::kAdd:
       return Map<Math>(AddFn(), a, b);
@@ -119,6 +126,25 @@ __device__ Lanes Apply(ScalarOp op, const Lanes& a, const Lanes& b) {
       return Map<Math>(GeluTanhGradFn(), a, b);
     case ScalarOp::kGeluErfGrad:
       return Map<Math>(GeluErfGradFn(), a, b);
+    case ScalarOp::kEqual:
+      return Compare(EqualFn(), a, b);
+    case ScalarOp::kNotEqual:
+      return Compare(NotEqualFn(), a, b);
+    case ScalarOp::kLess:
+      return Compare(LessFn(), a, b);
+    case ScalarOp::kLessEqual:
+      return Compare(LessEqualFn(), a, b);
+    case ScalarOp::kGreater:
+      return Compare(LessFn(), b, a);
+    case ScalarOp::kGreaterEqual:
+      return Compare(LessEqualFn(), b, a);
+    case ScalarOp::kWhere: {
+      Lanes y;
+      for (auto j = 0u; j < sizeof(y.v) / sizeof(y.v[0]); ++j) {
+        y.v[j] = a.v[j] != 0 ? b.v[j] : c.v[j];
+      }
+      return y;
+    }
   }
   return a;
 }
@@ -217,7 +243,8 @@ struct Fused {
       const Step& step = steps[s];
       const Lanes a = step.a == kLast ? last : values.Get(step.a);
       const Lanes b = step.b == step.a ? a : step.b == kLast ? last : values.Get(step.b);
-      last = Apply<Math>(step.op, a, b);
+      const Lanes c = step.c == step.a ? a : step.c == kLast ? last : values.Get(step.c);
+      last = Apply<Math>(step.op, a, b, c);
       if (step.to != kLast) values.Set(step.to, last);
     }
     for (int r = 0; r < num_results; ++r) {
@@ -308,8 +335,10 @@ KernelPtr Make(const KernelRequest& r) {
       return value >= program.inputs && value == made - 1 ? kLast : place(value);
     };
     const int8_t a = from(s.operands[0]);
-    f.steps[f.num_steps++] = {s.op, a, InfoOf(s.op).operands == 2 ? from(s.operands[1]) : a,
-                              place(made)};
+    auto operand = [&](int k) {
+      return InfoOf(s.op).operands > k ? from(s.operands[static_cast<size_t>(k)]) : a;
+    };
+    f.steps[f.num_steps++] = {s.op, a, operand(1), operand(2), place(made)};
   }
   for (size_t i = 0; i < program.results.size(); ++i) {
     const TensorView& v = r.call.out[i];
