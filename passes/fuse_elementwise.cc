@@ -7,6 +7,7 @@
 #include "ir/op_def.h"
 #include "ir/scalar_program.h"
 #include "passes/add_in_passing.h"
+#include "passes/infers.h"
 #include "passes/numbering.h"
 
 namespace shardc {
@@ -212,8 +213,46 @@ class Fusion {
   std::unordered_map<const Op*, size_t> group_of_;
 };
 
+// Whether `whole` is `part` stretched, each rank's its own.
+bool StretchesOnEachRank(const TensorType& part, const TensorType& whole) {
+  if (part.sharding.partial() || whole.sharding.partial()) return false;
+  const int more = whole.rank() - part.rank();
+  for (int d = 0; d < part.rank(); ++d) {
+    if (part.shape[d] == whole.shape[d + more] &&
+        part.sharding.dims[d] != whole.sharding.dims[d + more]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Elementwise ops stretch their operands themselves.
+void ReadUnstretched(Graph& graph) {
+  for (const auto& op : graph.ops()) {
+    if (op->results.size() != 1 || !op->def->elementwise) continue;
+    for (size_t i = 0; i < op->operands.size(); ++i) {
+      Op* stretch = op->operands[i]->producer;
+      if (!stretch || stretch->name() != "broadcast_to" || !stretch->RunsWith(*op)) continue;
+      Value* part = stretch->operands[0];
+      if (!StretchesOnEachRank(part->type, stretch->out())) continue;
+      std::vector<TensorType> operands;
+      for (const Value* v : op->operands) operands.push_back(v->type);
+      operands[i] = part->type;
+      const TensorType results[] = {op->out()};
+      if (!Infers(*op->def, operands, op->attrs, results)) continue;
+      graph.SetOperand(op.get(), static_cast<int>(i), part);
+      if (stretch->result()->users.empty() && !graph.IsOutput(stretch->result())) {
+        graph.Erase(stretch);
+      }
+    }
+  }
+}
+
 }  // namespace
 
-void FuseElementwise(Graph& graph) { Fusion(graph).Run(); }
+void FuseElementwise(Graph& graph) {
+  ReadUnstretched(graph);
+  Fusion(graph).Run();
+}
 
 }  // namespace shardc

@@ -98,6 +98,31 @@ TEST(FuseElementwise, NothingMovesBehindItsReader) {
     CHECK-NEXT: mul)");
 }
 
+TEST(FuseElementwise, WhatIsStretchedIsReadAsItWas) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 8@tp], %s: f32[8@tp], %c: f32[2, 1]) -> (%y, %z) {
+    %0 = broadcast_to %s {shape=[2, 8]} : f32[2, 8@tp]
+    %1 = broadcast_to %c {shape=[2, 8]} : f32[2, 8@tp]
+    %y = mul %0, %x : f32[2, 8@tp]
+    %z = mul %1, %0 {phase="backward"} : f32[2, 8@tp]
+  })",
+              "fuse_elementwise", R"(
+    CHECK: graph
+    CHECK-NEXT: %y = mul %s, %x : f32[2, 8@tp]
+    CHECK: %z = mul %c, %s)");
+  // One operand at least is as large as the result, and gradients stretch none.
+  CheckPasses(R"(graph @g(%x: f32[2, 8], %s: f32[], %c: f32[2, 1]) -> (%y, %z) {
+    %0 = broadcast_to %s {shape=[2, 8]} : f32[2, 8]
+    %1 = broadcast_to %c {shape=[2, 8]} : f32[2, 8]
+    %y = mul %0, %1 : f32[2, 8]
+    %z = silu_grad %0, %x {phase="backward"} : f32[2, 8]
+  })",
+              "fuse_elementwise", R"(
+    CHECK: = broadcast_to %s
+    CHECK: %y = mul %s, %1
+    CHECK: silu_grad %0, %x)");
+}
+
 TEST(FuseElementwise, NeighboursThatReadTheSame) {
   CheckPasses(R"(graph @g(%d: f32[2, 8], %u: f32[2, 8], %s: f32[2, 8]) -> (%a, %b) {
     %a = mul %d, %u : f32[2, 8]

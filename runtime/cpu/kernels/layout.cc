@@ -89,6 +89,8 @@ void CopyTile(const T* src, T* dst, const Dim& other, const Dim& inner) {
   if (other.size == 1) {
     if (inner.src == 1 && inner.dst == 1) {
       std::memcpy(dst, src, static_cast<size_t>(inner.size) * sizeof(T));
+    } else if (inner.src == 0 && inner.dst == 1) {
+      std::fill(dst, dst + inner.size, *src);
     } else if (inner.dst == 1) {
       for (int64_t i = 0; i < inner.size; ++i) dst[i] = src[i * inner.src];
     } else {
