@@ -47,5 +47,27 @@ TEST(PackedWeight, IsHeldWhereStepsChangeNoState) {
   EXPECT_GE(held[0], held[1]);
 }
 
+// The copy of a weight would be made for nothing.
+TEST(PackedWeight, IsNotHeldForManyRows) {
+  constexpr int64_t kRows = 100, kIn = 64, kOut = 96;
+  Program program;
+  program.buffers.resize(3);
+  program.buffers[1].space = Space::kState;
+  Instruction instruction;
+  instruction.op = "matmul";
+  instruction.operands = {0, 1};
+  instruction.results = {2};
+  HostTensor x(DType::kF32, {kRows, kIn}), w(DType::kF32, {kIn, kOut}),
+      y(DType::kF32, {kRows, kOut});
+  const TensorView in[] = {{x.raw(), DType::kF32, x.shape(), nullptr},
+                           {w.raw(), DType::kF32, w.shape(), nullptr}};
+  const TensorView out[] = {{y.raw(), DType::kF32, y.shape(), nullptr}};
+  KernelRequest request{program, instruction,
+                        KernelCall{&instruction.attrs, in, out, nullptr, 0, 1}, false};
+  auto kernel = MakeCpuKernel(request);
+  ASSERT_TRUE(kernel);
+  EXPECT_LT(kernel->held_bytes(), kIn * kOut * 4);
+}
+
 }  // namespace
 }  // namespace shardc::testing
