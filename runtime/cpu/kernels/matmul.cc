@@ -125,9 +125,10 @@ bool OnTiles(const MatmulConfig& c) {
          c.m >= kRows && c.n >= kColumns && c.k >= kDepth;
 }
 
-// A product of one row reads B, and that is all: packing it gains nothing.
-bool OfOneRow(const MatmulConfig& c) {
-  return c.m == 1 && c.batch == 1 && !c.transpose_a && c.epilogue == Epilogue::kNone;
+// A product of so few rows reads B, and that is all: packing it gains nothing.
+bool OfVeryFewRows(const MatmulConfig& c) {
+  return c.m <= (c.transpose_b ? 1 : RowProductArgs::kMaxRows) && c.batch == 1 && !c.transpose_a &&
+         c.epilogue == Epilogue::kNone;
 }
 
 ProductArgsOf<float> TileArgs(const MatmulConfig& c, const float* a, const float* b,
@@ -178,7 +179,7 @@ struct MatmulF32::State {
 
   MatmulConfig config;
   bool on_tiles = false;
-  bool one_row = false;
+  bool very_few = false;
   bool use_sgemm = false;  // else, and unless one of the two above, the primitive
   int64_t room_bytes = 0;
   dnnl::matmul primitive;
@@ -245,9 +246,9 @@ MatmulF32 MatmulF32::Create(const MatmulConfig& asked) try {
     s.room_bytes = tile_room.Reserve(static_cast<size_t>(bytes));
     return MatmulF32(std::move(state));
   }
-  if (OfOneRow(config)) {
-    s.one_row = true;
-    s.implementation = "one row";
+  if (OfVeryFewRows(config)) {
+    s.very_few = true;
+    s.implementation = "few rows";
     return MatmulF32(std::move(state));
   }
   // Measured (Zen 5, oneDNN 2.6): on plain operands sgemm beats the primitive by up to 1.6x and
@@ -298,12 +299,16 @@ void MatmulF32::Execute(const float* a, const float* b, const float* bias, float
     return Kernels().product.f32(TileArgs(s.config, a, b, bias, c), tile_room.data(),
                                  s.config.threads);
   }
-  if (s.one_row) {
+  if (s.very_few) {
     const MatmulConfig& x = s.config;
-    const int64_t dense = x.transpose_b ? x.k : x.n;
-    return Kernels().row_product.run({.n = x.n,
+    return Kernels().row_product.run({.m = x.m,
+                                      .n = x.n,
                                       .k = x.k,
-                                      .ldb = x.ldb != 0 ? x.ldb : dense,
+                                      .lda = x.lda != 0 ? x.lda : x.k,
+                                      .ldb = x.ldb != 0      ? x.ldb
+                                             : x.transpose_b ? x.k
+                                                             : x.n,
+                                      .ldc = x.ldc != 0 ? x.ldc : x.n,
                                       .transpose_b = x.transpose_b,
                                       .a = a,
                                       .b = b,

@@ -1,5 +1,5 @@
-// f32 matrix products: made once, then executed many times. oneDNN's, but for those of one row
-// (row_product.h), and large ones on a machine with AMX (product.h).
+// f32 matrix products: made once, then executed many times. oneDNN's, but for those of very few
+// rows (row_product.h), and large ones on a machine with AMX (product.h).
 #ifndef RUNTIME_CPU_KERNELS_MATMUL_H_
 #define RUNTIME_CPU_KERNELS_MATMUL_H_
 
@@ -62,7 +62,7 @@ class MatmulF32 {
   // that of float.
   void Execute(const float* a, const float* b, const float* bias, float* c) const;
 
-  // The oneDNN kernel chosen, e.g. "brg:avx512_core", or "sgemm", "one row" or "amx:3xbf16".
+  // The oneDNN kernel chosen, e.g. "brg:avx512_core", or "sgemm", "few rows" or "amx:3xbf16".
   std::string implementation() const;
 
  private:

@@ -1,5 +1,5 @@
-// The product of one row and a matrix, as when a model makes token after token: it takes as long as
-// reading the matrix does, which is read once, where it lies and as it lies.
+// Products of very few rows, as when a model makes token after token: they take as long as reading
+// B does, which is read once, where it lies and as it lies.
 #ifndef RUNTIME_CPU_KERNELS_ROW_PRODUCT_H_
 #define RUNTIME_CPU_KERNELS_ROW_PRODUCT_H_
 
@@ -7,10 +7,12 @@
 
 namespace shardc::cpu {
 
-// c[n] = a[k] B + bias, or c += that. B is [k, n], or [n, k] transposed, with ldb elements from one
-// stored row to the next.
+// C[m, n] = A[m, k] B + bias, or C += that, m <= kMaxRows. B is [k, n], or with m = 1 also [n, k]
+// transposed. `ld`: elements from one stored row to the next.
 struct RowProductArgs {
-  int64_t n = 0, k = 0, ldb = 0;
+  static constexpr int64_t kMaxRows = 3;
+  int64_t m = 1, n = 0, k = 0;
+  int64_t lda = 0, ldb = 0, ldc = 0;
   bool transpose_b = false;
   const float* a = nullptr;
   const float* b = nullptr;

@@ -5,43 +5,53 @@
 namespace shardc::cpu::SHARDC_ISA {
 namespace {
 
+static_assert(RowProductArgs::kMaxRows == 3);
 constexpr int64_t kGrain = int64_t{1} << 16;  // elements of B below which a team does not pay
 constexpr int64_t kAhead = 512;  // elements of a row that are fetched before they are read
 constexpr int64_t kRows = 8;     // read at a time, each of them ...
 constexpr int64_t kRowsAhead = 128;
 
-// c[j] += a[r] b[r * ldb + j] for `count` <= kRows rows. The next ones are fetched towards the end.
-template <int64_t kCount>
-SHARDC_INLINE void AddRows(const float* a, const float* b, int64_t ldb, int64_t width, float* c) {
+// C[kM, width] += A[kM, kCount] B[kCount, width]. The rows of B after these are fetched towards the
+// end.
+template <int64_t kM, int64_t kCount>
+SHARDC_INLINE void AddRows(const RowProductArgs& x, const float* a, const float* b, int64_t width,
+                           float* c) {
   const int64_t whole = width / kLanes * kLanes;
   for (int64_t j = 0; j < whole; j += kLanes) {
     const int64_t ahead =
-        j + kRowsAhead < width ? j + kRowsAhead : kCount * ldb + j + kRowsAhead - width;
-    Vec sum = Load(c + j);
+        j + kRowsAhead < width ? j + kRowsAhead : kCount * x.ldb + j + kRowsAhead - width;
+    Vec sum[kM];
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < kM; ++i) sum[i] = Load(c + i * x.ldc + j);
 #pragma GCC unroll 8
     for (int64_t r = 0; r < kCount; ++r) {
-      __builtin_prefetch(b + r * ldb + ahead);
-      sum = MulAdd(Splat(a[r]), Load(b + r * ldb + j), sum);
+      __builtin_prefetch(b + r * x.ldb + ahead);
+      const Vec row = Load(b + r * x.ldb + j);
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < kM; ++i) sum[i] = MulAdd(Splat(a[i * x.lda + r]), row, sum[i]);
     }
-    Store(c + j, sum);
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < kM; ++i) Store(c + i * x.ldc + j, sum[i]);
   }
   for (int64_t j = whole; j < width; ++j) {
-    for (int64_t r = 0; r < kCount; ++r) c[j] += a[r] * b[r * ldb + j];
+    for (int64_t i = 0; i < kM; ++i) {
+      for (int64_t r = 0; r < kCount; ++r) c[i * x.ldc + j] += a[i * x.lda + r] * b[r * x.ldb + j];
+    }
   }
 }
 
-// Of the columns [begin, end) of B[k, n].
+// The columns [begin, end) of B[k, n].
+template <int64_t kM>
 void AddColumns(const RowProductArgs& x, int64_t begin, int64_t end) {
+  const float* b = x.b + begin;
   int64_t p = 0;
   for (; p + kRows <= x.k; p += kRows) {
-    AddRows<kRows>(x.a + p, x.b + p * x.ldb + begin, x.ldb, end - begin, x.c + begin);
+    AddRows<kM, kRows>(x, x.a + p, b + p * x.ldb, end - begin, x.c + begin);
   }
-  for (; p < x.k; ++p) {
-    AddRows<1>(x.a + p, x.b + p * x.ldb + begin, x.ldb, end - begin, x.c + begin);
-  }
+  for (; p < x.k; ++p) AddRows<kM, 1>(x, x.a + p, b + p * x.ldb, end - begin, x.c + begin);
 }
 
-// Of the rows [begin, end) of B[n, k].
+// The rows [begin, end) of B[n, k].
 void AddDots(const RowProductArgs& x, int64_t begin, int64_t end) {
   for (int64_t j = begin; j < end; ++j) {
     const float* row = x.b + j * x.ldb;
@@ -49,10 +59,10 @@ void AddDots(const RowProductArgs& x, int64_t begin, int64_t end) {
     int64_t p = 0;
     for (; p + 4 * kLanes <= x.k; p += 4 * kLanes) {
 #pragma GCC unroll 4
-      for (int64_t i = 0; i < 4; ++i) {
-        const int64_t at = p + i * kLanes;
+      for (int64_t v = 0; v < 4; ++v) {
+        const int64_t at = p + v * kLanes;
         __builtin_prefetch(row + at + kAhead);
-        sums[i] = MulAdd(Load(x.a + at), Load(row + at), sums[i]);
+        sums[v] = MulAdd(Load(x.a + at), Load(row + at), sums[v]);
       }
     }
     ForLanes(p, x.k, [&](int64_t at, int64_t n) {
@@ -64,13 +74,20 @@ void AddDots(const RowProductArgs& x, int64_t begin, int64_t end) {
 
 void Run(const RowProductArgs& x, int threads) {
   const int64_t grain = 1 + kGrain / MaxOf(x.k, 1);
+  const auto add = x.transpose_b ? AddDots
+                   : x.m == 1    ? AddColumns<1>
+                   : x.m == 2    ? AddColumns<2>
+                                 : AddColumns<3>;
   ParallelFor(
       threads, x.n, grain,
       [&](int64_t begin, int64_t end) {
-        for (int64_t j = begin; j < end; ++j) {
-          x.c[j] = (x.accumulate ? x.c[j] : 0) + (x.bias != nullptr ? x.bias[j] : 0);
+        for (int64_t i = 0; i < x.m; ++i) {
+          float* c = x.c + i * x.ldc;
+          for (int64_t j = begin; j < end; ++j) {
+            c[j] = (x.accumulate ? c[j] : 0) + (x.bias != nullptr ? x.bias[j] : 0);
+          }
         }
-        x.transpose_b ? AddDots(x, begin, end) : AddColumns(x, begin, end);
+        add(x, begin, end);
       },
       64);
 }

@@ -66,6 +66,8 @@ TEST(Matmul, TransposesAndOddSizes) {
                                  {1, 4133, 70},
                                  {1, 9, 1037},
                                  {1, 300, 0},
+                                 {2, 521, 139},
+                                 {3, 70, 1037},
                                  {33, 1, 17}}) {
             MatmulConfig c{.m = m, .n = n, .k = k, .transpose_a = ta, .transpose_b = tb};
             c.accumulate = accumulate;
@@ -130,11 +132,11 @@ TEST(Matmul, Batches) {
   }
 }
 
-TEST(Matmul, OneRowHoldsNoCopyOfTheWeight) {
-  for (bool tb : {false, true}) {
-    MatmulConfig c{.m = 1, .n = 300, .k = 130, .transpose_b = tb, .bias = true, .pack_b = true};
+TEST(Matmul, VeryFewRowsHoldNoCopyOfTheWeight) {
+  for (auto [m, tb] : {std::pair<int64_t, bool>{1, false}, {1, true}, {2, false}, {3, false}}) {
+    MatmulConfig c{.m = m, .n = 300, .k = 130, .transpose_b = tb, .bias = true, .pack_b = true};
     EXPECT_EQ(MatmulF32::Create(c).held_bytes(), 0);
-    EXPECT_EQ(MatmulF32::Create(c).implementation(), "one row");
+    EXPECT_EQ(MatmulF32::Create(c).implementation(), "few rows");
     c.lda = 140, c.ldb = 310, c.ldc = 320;
     Check(c);
     c.accumulate = true;
