@@ -33,7 +33,7 @@ bool KeepsOrder(const Op* op) {
 // The same for values of which the rows, of more than one element, stay what they are, but for dims
 // of size 1 behind them.
 Value* UnshapedRows(Value* v) {
-  const int64_t columns = v->type.rank() > 0 ? v->type.shape.back() : 1;
+  const int64_t columns = LastLargerDim(v->type.shape);
   while (columns > 1 && KeepsOrder(v->producer) &&
          LastLargerDim(v->producer->in(0).shape) == columns) {
     v = v->producer->operands[0];
@@ -41,11 +41,19 @@ Value* UnshapedRows(Value* v) {
   return v;
 }
 
+// Whether the elements along the dim are the rows: it is larger, the dims behind it are of size 1.
+bool IsRowDim(int64_t dim, const Shape& shape) {
+  const auto at = dim < 0 ? dim + std::ssize(shape) : dim;
+  return shape[at] > 1 &&
+         std::all_of(shape.begin() + at + 1, shape.end(), [](int64_t d) { return d == 1; });
+}
+
 // What takes this off x takes the same off every element of a row.
 bool IsOneARow(const Value* v, const Value* x) {
   Shape shape = x->type.shape;
-  if (shape.empty()) return false;
-  shape.back() = 1;
+  const auto row = std::find_if(shape.rbegin(), shape.rend(), [](int64_t d) { return d > 1; });
+  if (row == shape.rend()) return false;
+  *row = 1;
   return v->type.shape == shape;
 }
 
@@ -65,7 +73,7 @@ Value* LogSumExpOf(Value* v) {
   Op* sum = log ? ProducedBy(Unshaped(log->operands[0]), "reduce_sum") : nullptr;
   if (sum == nullptr) return nullptr;
   const Ints& axes = sum->attrs.IntList("axes");
-  if (axes.size() != 1 || !IsLastAxis(axes[0], sum->in(0).rank())) return nullptr;
+  if (axes.size() != 1 || !IsRowDim(axes[0], sum->in(0).shape)) return nullptr;
   Op* exp = ProducedBy(UnshapedRows(sum->operands[0]), "exp");
   return exp ? UnshapedRows(exp->operands[0]) : nullptr;
 }
@@ -82,7 +90,7 @@ Value* LogSoftmaxOf(Value* v) {
   v = UnshapedRows(v);
   if (Op* log = ProducedBy(v, "log")) {
     Op* softmax = ProducedBy(log->operands[0], "softmax");
-    const bool last = softmax && IsLastAxis(softmax->attrs.Int("axis"), v->type.rank());
+    const bool last = softmax && IsRowDim(softmax->attrs.Int("axis"), v->type.shape);
     return last ? softmax->operands[0] : nullptr;
   }
   Op* sub = ProducedBy(v, "sub");
@@ -95,7 +103,8 @@ Value* LogSoftmaxOf(Value* v) {
 bool LooksUpOneARow(const Op* op) {
   if (op->name() != "gather_nd" || ConstantOf(op->operands[1])) return false;
   const int rank = op->in(0).rank();
-  if (rank < 1 || op->attrs.Int("batch_dims", 0) != rank - 1) return false;
+  if (rank < 1 || op->in(0).shape.back() < 2 || op->attrs.Int("batch_dims", 0) != rank - 1)
+    return false;
   return op->in(1).num_elements() * op->in(0).shape.back() == op->in(0).num_elements();
 }
 
