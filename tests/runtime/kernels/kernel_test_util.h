@@ -28,7 +28,8 @@ inline std::vector<float> RandomVector(int64_t n, uint64_t seed, float scale = 1
 
 template <typename T>
 bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+  if (a.size() != b.size() || a.empty()) return a.size() == b.size();
+  return std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
 // Every |got - want| <= atol + rtol * |want|; infinities must match.
