@@ -7,43 +7,19 @@
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
 #include "passes/provenance.h"
+#include "passes/set_mesh.h"
 #include "passes/split_axes.h"
 #include "passes/weights.h"
 
 namespace shardc {
 namespace {
 
-void ForEachValue(Graph& graph, const auto& visit) {
-  for (const auto& input : graph.inputs()) visit(input.get());
-  for (const auto& op : graph.ops()) {
-    for (Value* r : op->results) visit(r);
-  }
-}
-
 // `order`: the old axes, as they shall be.
 void Renumber(Graph& graph, const std::vector<int>& order) {
   if (std::ranges::is_sorted(order)) return;
   std::vector<MeshAxis> axes;
-  std::vector<int> place(order.size());
-  for (const int old : order) {
-    place[old] = static_cast<int>(axes.size());
-    axes.push_back(graph.mesh.axes()[old]);
-  }
-  graph.mesh = Mesh(std::move(axes));
-  ForEachValue(graph, [&](Value* v) {
-    auto renumber = [&](AxisList& list) {
-      AxisList renumbered;
-      for (const int old : list) renumbered.push_back(place[old]);
-      list = renumbered;
-    };
-    for (DimSharding& d : v->type.sharding.dims) renumber(d.axes);
-    renumber(v->type.sharding.partial_sum);
-    renumber(v->type.sharding.partial_max);
-    v->type.sharding = Canonical(v->type, graph.mesh);
-    std::vector<int> steps;
-    for (const int old : order) steps.push_back(ProvenanceOf(v, old));
-    v->provenance = std::move(steps);
-  });
+  for (const int old : order) axes.push_back(graph.mesh.axes()[old]);
+  SetMesh(graph, Mesh(std::move(axes)));
 }
 
 // Which axes are to come before which others.

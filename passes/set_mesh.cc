@@ -1,19 +1,14 @@
 #include "passes/set_mesh.h"
 
-#include <algorithm>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "ir/diagnostic.h"
+#include "passes/provenance.h"
 
 namespace shardc {
 namespace {
-
-void ForEachValue(Graph& graph, const auto& visit) {
-  for (const auto& input : graph.inputs()) visit(input.get());
-  for (const auto& op : graph.ops()) {
-    for (Value* r : op->results) visit(r);
-  }
-}
 
 AxisList Renamed(const TensorType& type, const AxisList& axes, const Mesh& from, const Mesh& to) {
   AxisList renamed;
@@ -56,6 +51,12 @@ void SetMesh(Graph& graph, const Mesh& mesh) {
     rename(type.sharding.partial_sum);
     rename(type.sharding.partial_max);
     v->type = std::move(type);
+    std::vector<int> steps;
+    for (const MeshAxis& axis : mesh.axes()) {
+      const auto old = from.FindAxis(axis.name);
+      steps.push_back(old ? ProvenanceOf(v, *old) : -1);
+    }
+    v->provenance = std::move(steps);
   });
   graph.mesh = mesh;
   CanonicalizeShardings(graph);
