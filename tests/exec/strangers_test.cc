@@ -1,88 +1,22 @@
-// Models that the importer was not written for: other architectures of transformers, two layers of
-// 24, from both exporters, against goldens computed by PyTorch in float64.
+#include "tests/exec/strangers.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "ir/diagnostic.h"
-#include "tests/exec/models.h"
 
 namespace shardc::testing {
 namespace {
 
-struct Stranger {
-  const char *model, *file, *loss;
-  int64_t large;       // all_reduces of batch * sequence * hidden with tp=2
-  bool only_those;     // but for the cross entropy's two
-  int attentions = 2;  // a bias of the scores that is trained makes it none
-  double tolerance = 1e-4;
-};
-
-// What each one brings: LLaMA (GQA, RoPE, SwiGLU), NeoX (parallel residual, qkv by heads), BERT (no
-// causality, a folded mask of zeros, folded segment rows, a loss without shift), OPT (folded
-// positions with the batch in them), Falcon (multi-query, positions picked by GatherND), BLOOM
-// (a slope per head, added to flattened heads), ALBERT (one layer run twice), T5 (learned biases of
-// the scores), GPT-J in f16 (scores in f32, one norm for two branches that are added), Gemma-2
-// (scores under a soft cap: the attention stays written out), XGLM (a floor under the scores, a
-// mask of the batch), a loss inside of the model, neighbours rotated and kv heads repeated before
-// they are transposed, ViT (a convolution, a token in front of every image, one label for a
-// sequence), Megatron-LM's own ([s, b, h], batch and heads as one dim), one head of k and v in an
-// einsum, PaLM (one projection to q, k, v and the MLP), sinks beside soft-capped scores of grouped
-// heads, DeepSeek's latent attention, nn.TransformerEncoder; attention whose weights are no
-// matrices (weights.py); mixtures of experts: all of them in one weight (Llama 4, scores into the
-// experts; GPT-OSS, gate and up in turns, weights behind a bias, sinks) or each by itself
-// (Qwen2-MoE, beside a gated shared one; DeepSeek-V3, chosen by groups of them); and what ONNX
-// Runtime makes of models: attention and embeddings fused, one of its qkv weight or of three, the
-// lengths of a padded batch, a graph for generation with an empty cache.
-const Stranger kStrangers[] = {
-    {"llama", "torchscript_dynamic", "lm", 10, true},
-    {"neox", "dynamo_static", "lm", 6, true},  // its branches are reduced once
-    {"bert", "dynamo_static", "ce", 10, true},
-    {"opt", "dynamo_static", "lm", 10, true},
-    {"falcon", "dynamo_static", "lm", 6, false},
-    {"bloom", "dynamo_dynamic", "lm", 10, true},
-    {"albert", "dynamo_static", "ce", 8, false},
-    {"t5enc", "torchscript_dynamic", "dot", 9, false, 0},
-    {"gptj_half", "dynamo_static", "lm", 6, true, 2, 1e-2},
-    {"gemma2", "dynamo_static", "lm", 10, true, 0},
-    {"xglm", "torchscript_dynamic", "lm", 10, true},
-    {"gpt2_loss", "dynamo_static", "output:loss", 10, true},
-    {"interleaved", "dynamo_static", "lm", 10, true},
-    {"vit", "dynamo_static", "ce", 8, true},
-    {"megatron", "torchscript_static", "lm", 10, true},
-    {"multiquery", "torchscript_static", "lm", 10, false},
-    {"palm", "dynamo_static", "lm", 6, false},
-    {"sinks", "torchscript_static", "lm", 10, false, 0},
-    {"latent", "torchscript_static", "lm", 8, false},
-    {"encoder", "torchscript_static", "lm", 10, true},
-    {"heads", "dynamo_static", "lm", 14, true, 4},
-    {"dense", "torchscript_static", "lm", 14, true, 4},
-    {"stacks", "torchscript_static", "lm", 18, true, 4},
-    {"llama4", "dynamo_static", "lm", 10, false},
-    {"gpt_oss", "torchscript_dynamic", "lm", 10, false, 0},
-    {"qwen2_moe", "torchscript_dynamic", "lm", 10, false},
-    {"deepseek_v3", "dynamo_static", "lm", 8, false},
-    {"ort_bert", "fused_dynamic", "ce", 10, true},
-    {"ort_bert_multihead", "fused_dynamic", "ce", 10, true},
-    {"ort_gpt2", "fused_dynamic", "lm", 10, true},
-    {"ort_llama", "built_dynamic", "lm", 10, true},
-};
-
-constexpr char kBatch[] = "b2_s8";
-
 RunResult RunStranger(const Stranger& s, const char* spec, const char* mesh,
                       const char* precision = "f32", int microbatches = 1) {
-  Export e = StrangerExport(s.model, s.file, s.loss);
   RunSetup setup;
   setup.pipeline.precision.compute = precision;
   setup.spec = spec;
   setup.mesh = mesh;
   setup.microbatches = microbatches;
-  setup.pipeline.loss = e.loss;
-  setup.pipeline.drop = e.drop;
-  Tensors inputs = InputsFor(e, kBatch);
-  if (e.loss == "dot") inputs.erase("labels");
-  return CompileAndRun(ImportFor(e, kBatch), setup, inputs);
+  return RunStranger(s, setup);
 }
 
 class Strangers : public ::testing::TestWithParam<Stranger> {};
@@ -98,9 +32,7 @@ TEST_P(Strangers, EqualTheGoldenOnEveryMesh) {
   for (auto [spec, mesh] : settings) {
     SCOPED_TRACE(StrCat(spec, " ", mesh));
     try {
-      EXPECT_EQ(CompareWithGolden(StrangerExport(s.model, s.file, s.loss), kBatch,
-                                  RunStranger(s, spec, mesh), s.tolerance),
-                "");
+      EXPECT_EQ(CompareWithGolden(s, RunStranger(s, spec, mesh)), "");
     } catch (const Diagnostic& d) {
       ADD_FAILURE() << d.what();
     }
@@ -115,14 +47,13 @@ TEST_P(Strangers, EqualTheGoldenInAPipeline) {
     SCOPED_TRACE(StrCat(mesh, ", ", microbatches, " microbatches"));
     RunResult got = RunStranger(s, "megatron", mesh, "f32", microbatches);
     EXPECT_NE(got.lowered.find("send_recv"), std::string::npos);
-    EXPECT_EQ(CompareWithGolden(StrangerExport(s.model, s.file, s.loss), kBatch, got, s.tolerance),
-              "");
+    EXPECT_EQ(CompareWithGolden(s, got), "");
   }
 }
 
 TEST_P(Strangers, HaveTheirAttentionRecovered) {
   const Stranger& s = GetParam();
-  Graph graph = ImportFor(StrangerExport(s.model, s.file, s.loss), kBatch);
+  Graph graph = ImportFor(StrangerExport(s.model, s.file, s.loss), "b2_s8");
   auto attentions = std::count_if(graph.ops().begin(), graph.ops().end(),
                                   [](const auto& op) { return op->name() == "attention"; });
   EXPECT_EQ(attentions, GetParam().attentions);
@@ -152,7 +83,7 @@ TEST_P(Strangers, CommunicateAsMegatronDoes) {
 // Two kv heads for four ranks, in attention and where scores have more than it knows: each is on
 // two ranks, and nothing but sums is sent.
 TEST(Strangers, RepeatKvHeadsThatAreTooFew) {
-  for (const Stranger& s : kStrangers) {
+  for (const Stranger& s : AllStrangers()) {
     const std::string model = s.model;
     if (model != "llama" && model != "gemma2") continue;
     for (const Collective& c : RunStranger(s, "megatron", "tp=4").collectives) {
@@ -180,14 +111,13 @@ TEST(Strangers, ExpertsMayBeDealtOut) {
     param { match: "*.experts.down_proj_bias" shard_spec { dims: 0 axes: "ep" } may_match_nothing: true }
     input { match: "*" shard_spec { dims: 0 axes: "dp" } }
     )";
-  for (const Stranger& s : kStrangers) {
+  for (const Stranger& s : AllStrangers()) {
     const std::string model = s.model;
     if (model != "llama4" && model != "gpt_oss") continue;
     for (const char* mesh : {"ep=2", "ep=3", "ep=4", "dp=2,ep=2", "ep=2,tp=2"}) {
       SCOPED_TRACE(StrCat(model, " ", mesh));
       RunResult got = RunStranger(s, spec.c_str(), mesh);
-      EXPECT_EQ(
-          CompareWithGolden(StrangerExport(s.model, s.file, s.loss), kBatch, got, s.tolerance), "");
+      EXPECT_EQ(CompareWithGolden(s, got), "");
       if (std::string(mesh) != "ep=2") continue;
       auto large = std::count_if(got.collectives.begin(), got.collectives.end(), IsLarge);
       EXPECT_EQ(large, 4);
@@ -199,7 +129,7 @@ TEST(Strangers, ExpertsMayBeDealtOut) {
 // Each layer has eight experts, of which a token goes to three: the gradients of those three
 // weights travel, together.
 TEST(Strangers, ScoresOfExpertsAreReducedOnceALayer) {
-  for (const Stranger& s : kStrangers) {
+  for (const Stranger& s : AllStrangers()) {
     if (s.model != std::string("deepseek_v3")) continue;
     int64_t chosen = 0, of_one = 0;
     for (const Collective& c : RunStranger(s, "megatron", "tp=2").collectives) {
@@ -223,7 +153,7 @@ TEST_P(Strangers, CommunicateNoMoreInMixedPrecision) {
   EXPECT_LE(count("megatron_sp", "bf16"), count("megatron_sp", "f32") + 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Strangers, ::testing::ValuesIn(kStrangers),
+INSTANTIATE_TEST_SUITE_P(All, Strangers, ::testing::ValuesIn(AllStrangers()),
                          [](const auto& info) { return std::string(info.param.model); });
 
 }  // namespace
