@@ -37,7 +37,10 @@ GPT2_BF16 = ("GPT-2 124M bf16 b=64 s=1024 fwd+bwd", dict(GPT2, batch=64), "bf16"
 GPT2_XL_BF16 = ("GPT-2 1.5B bf16 b=16 s=1024 fwd+bwd", dict(GPT2_XL, batch=16), "bf16", ["eager", "regions"], 100)
 LLAMA_BF16 = ("Llama, 8 layers of 2048, bf16 b=8 s=2048 fwd+bwd", dict(LLAMA, batch=8), "bf16", ["eager", "regions"], 80)
 GPT2_F32 = ("GPT-2 124M f32 b=8 s=1024 fwd+bwd", dict(GPT2, batch=8), "f32", ["eager"], 40)
-BENCHMARKS = [GPT2_BF16, GPT2_XL_BF16, LLAMA_BF16, GPT2_F32]
+# With the optimizer's update: "train" is what torch_side.py and benchmark_options know it by.
+GPT2_TRAIN = ("GPT-2 124M bf16 b=8 s=1024 step of AdamW, clipped", dict(GPT2, batch=8, train=True), "bf16",
+              ["compile", "eager"], 60)
+BENCHMARKS = [GPT2_BF16, GPT2_XL_BF16, LLAMA_BF16, GPT2_F32, GPT2_TRAIN]
 
 
 # The suites of SHARDC_GPU_TRY: the report itself is tried out, with small models instead.
@@ -48,11 +51,11 @@ REPEATS, PATIENCE = (4, 10) if TRIED else (12, 1)
 if TRIED:
     BENCHMARKS = [(name, {**model, **SMALL, **({"kv_heads": 2, "ffn": 96} if "ffn" in model else {})}, *rest)
                   for name, model, *rest in BENCHMARKS]
-    GPT2_BF16, GPT2_XL_BF16, LLAMA_BF16, GPT2_F32 = BENCHMARKS
+    GPT2_BF16, GPT2_XL_BF16, LLAMA_BF16, GPT2_F32, GPT2_TRAIN = BENCHMARKS
 
 
 def builtin(model):
-    return "builtin:gpt?" + ",".join(f"{k}={v}" for k, v in model.items())
+    return "builtin:gpt?" + ",".join(f"{k}={v}" for k, v in model.items() if k != "train")
 
 
 def flops(model):
@@ -237,9 +240,10 @@ class Report:
         return {**result, "step_s": statistics.median_high(result["times_s"][2:])}, err
 
     @staticmethod
-    def benchmark_options(precision):
+    def benchmark_options(model, precision):
         # As a training step: what is only looked at, the logits, may be overwritten by their gradient.
-        return ["--spec", "serial", "--drop", "logits"] + (["--precision", "bf16"] if precision == "bf16" else [])
+        return (["--spec", "serial", "--drop", "logits"] + (["--precision", "bf16"] if precision == "bf16" else []) +
+                (["--optimizer", "adamw", "--clip-norm", "1", "--lr", "1e-5"] if model.get("train") else []))
 
     def sanitizer(self):
         name = "compute-sanitizer memcheck, 2 layers"
@@ -350,7 +354,7 @@ class Report:
 
     def benchmark(self, name, model, precision, modes, limit):
         figures = self.figures.setdefault(name, {})
-        plan, _ = compiled = self.plan(model, *self.benchmark_options(precision))
+        plan, _ = compiled = self.plan(model, *self.benchmark_options(model, precision))
         result, err = self.measure(compiled, 100)
         ours = None
         if not result:
@@ -402,7 +406,7 @@ class Report:
     def without_epilogues(self, benchmark, model, precision, *_):
         """The same plan, products and what follows them as kernels of their own."""
         name = f"{benchmark}: without epilogues of products"
-        compiled, seconds = self.plan(model, *self.benchmark_options(precision)), self.figures.get(benchmark, {}).get("ours")
+        compiled, seconds = self.plan(model, *self.benchmark_options(model, precision)), self.figures.get(benchmark, {}).get("ours")
         if not seconds:
             return  # that it failed is known
         if not any(key.startswith("epilogue") and choice[:1] == "1" for key, choice in choices(compiled[0])):
@@ -419,7 +423,7 @@ class Report:
         name, seconds = f"{benchmark}: --recompute selective", self.figures.get(benchmark, {}).get("ours")
         if not seconds:
             return  # that it failed is known
-        result, err = self.measure(self.plan(model, *self.benchmark_options(precision), "--recompute", "selective"), 40)
+        result, err = self.measure(self.plan(model, *self.benchmark_options(model, precision), "--recompute", "selective"), 40)
         if not result:
             self.failed(name, err)
             return
@@ -430,7 +434,7 @@ class Report:
         if TRIED:
             self.add("profile of " + name, "skipped", "it multiplies large matrices")
             return
-        code, _, err = self.run(self.plan(model, *self.benchmark_options(precision)), "--repeat", "3", "--profile",
+        code, _, err = self.run(self.plan(model, *self.benchmark_options(model, precision)), "--repeat", "3", "--profile",
                                 self.folder / "trace.json", limit=40)
         if code != 0:
             self.failed("profile of " + name, err)
@@ -477,17 +481,18 @@ def main():
         r = Report(pathlib.Path(sys.argv[1]), pathlib.Path(folder), pathlib.Path(plans), pathlib.Path(sys.argv[2]), gpus)
         for name, model, precision, *_ in BENCHMARKS:
             if PARTS.search("benchmark " + name):
-                r.ahead(model, *r.benchmark_options(precision))
+                r.ahead(model, *r.benchmark_options(model, precision))
         if PARTS.search("recomputed " + GPT2_XL_BF16[0]):
-            r.ahead(GPT2_XL_BF16[1], *r.benchmark_options(GPT2_XL_BF16[2]), "--recompute", "selective")
+            r.ahead(GPT2_XL_BF16[1], *r.benchmark_options(*GPT2_XL_BF16[1:3]), "--recompute", "selective")
         if PARTS.search("torch_peaks"):  # which waits for it
             r.begin_torch(0.6, GPT2_BF16)
-            r.begin_torch(0.2, GPT2_XL_BF16, LLAMA_BF16)
+            r.begin_torch(0.2, GPT2_XL_BF16, LLAMA_BF16, GPT2_TRAIN)
         # What is worth most comes first: the last ones go without when time runs out.
         for run, *of in [(r.tests,), (r.repeatable,), (r.torch_peaks,), (r.benchmark, GPT2_BF16), (r.benchmark, GPT2_XL_BF16),
                          (r.profile, GPT2_BF16), (r.benchmark, LLAMA_BF16), (r.profile, LLAMA_BF16), (r.processes,),
-                         (r.sanitizer,), (r.benchmark, GPT2_F32), (r.recomputed, GPT2_XL_BF16), (r.profile, GPT2_XL_BF16),
-                         (r.without_epilogues, GPT2_BF16), (r.without_epilogues, GPT2_XL_BF16)]:
+                         (r.sanitizer,), (r.benchmark, GPT2_TRAIN), (r.profile, GPT2_TRAIN), (r.benchmark, GPT2_F32),
+                         (r.recomputed, GPT2_XL_BF16), (r.profile, GPT2_XL_BF16), (r.without_epilogues, GPT2_BF16),
+                         (r.without_epilogues, GPT2_XL_BF16)]:
             args = of[0] if of else ()
             name = " ".join([run.__name__, *args[:1]])
             if PARTS.search(name):

@@ -9,8 +9,9 @@ mode, as soon as it is measured. One that fails says so on stderr, stops no othe
   regions   torch.compile of one layer, used by all, and of the head: PyTorch's regional compilation, which takes as long
             for 48 layers as for one
 
-bf16 is autocast over f32 weights. "once": one step, measured by nobody, so that what torch.compile makes is on disk when it is
-needed; in the share "once" of the GPU's memory. "device": "cpu" is for trying it out."""
+bf16 is autocast over f32 weights. "train": with a step of AdamW, fused, of gradients clipped to 1. "once": one step, measured
+by nobody, so that what torch.compile makes is on disk when it is needed; in the share "once" of the GPU's memory. "device":
+"cpu" is for trying it out."""
 
 import gc
 import json
@@ -125,11 +126,16 @@ def gpt(c):
         model = Gpt(c)
     ids = torch.randint(c["vocab"], (c["batch"], c["seq"]), device=device)
 
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True) if c.get("train") else None
+
     def step(run):
         model.zero_grad(set_to_none=True)
         with torch.autocast(device, dtype=torch.bfloat16, enabled=c["precision"] == "bf16"):
             loss = run(ids)
         loss.backward()
+        if optimizer:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
 
     def measure(mode):
         run = torch.compile(model) if mode == "compile" else model
