@@ -97,6 +97,10 @@ struct Attention {
   __device__ bool Sees(int64_t i, int64_t j) const {
     return i < s && j < t && (!causal || j <= i + diagonal);
   }
+  // Whether all queries of [first, first + queries) see all keys before `end`.
+  __device__ bool SeeAll(int64_t first, int queries, int64_t end) const {
+    return Sees(first, end - 1) && first + queries <= s;
+  }
 };
 
 // delta, a warp per query.

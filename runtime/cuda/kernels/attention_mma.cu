@@ -6,8 +6,34 @@
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 namespace {
 
-constexpr int kWarps = 4, kRows = 16 * kWarps;
+constexpr int kWarps = kMmaThreads / 32, kRows = 16 * kWarps;
+// Blocks of a multiprocessor, of 64 Ki registers.
+template <int kD>
+inline constexpr int kLeastBlocks = kD <= 64    ? 3
+                                    : kD <= 128 ? 2
+                                                : 1;
 constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+// 2^x; results below 2^-126 are zero.
+__device__ __forceinline__ float PowerOfTwo(float x) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  const float y = ::exp2f(x);
+  return y < 0x1p-126f ? 0.f : y;
+#endif
+}
+
+// A tile of any rows.
+template <typename T, int kD, int kCount>
+__device__ __forceinline__ void LoadTile(T* tile, const T* from, int64_t stride, int64_t first,
+                                         int64_t rows, int width, bool packed) {
+  TileLoad<T, kD, kCount> load;
+  load.Fetch(from, stride, first, rows, width, packed);
+  load.Put(tile);
+}
 
 struct Place {
   int64_t first, h, b;
@@ -18,6 +44,10 @@ __device__ Place PlaceOf(int64_t block, int64_t rows, int64_t heads) {
   return {(tiles - 1 - block % tiles) * kRows, block / tiles % heads, block / tiles / heads};
 }
 
+__device__ __forceinline__ int Clamped(int64_t v, int most) {
+  return static_cast<int>(v < 0 ? 0 : v < most ? v : most);
+}
+
 // Scores of the pairs that an accumulator holds: queries i0 + row and keys j0 + column, or with
 // kSwap the other way.
 template <typename T, int kN, bool kSwap>
@@ -25,16 +55,37 @@ __device__ __forceinline__ void MaskScores(const Attention<T>& a, const Place& p
                                            int64_t rows_at, int64_t cols_at, float (&s)[kN][4]) {
   const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, col = lane % 4 * 2;
   const float factor = a.scale * kLog2E;
-  SHARDC_UNROLL
-  for (int n = 0; n < kN; ++n) {
+  const auto each = [&](auto score) {
     SHARDC_UNROLL
-    for (int e = 0; e < 4; ++e) {
-      const int64_t r = rows_at + g + e / 2 * 8, c = cols_at + n * 8 + col + e % 2;
-      const int64_t i = kSwap ? c : r, j = kSwap ? r : c;
-      s[n][e] =
-          a.Sees(i, j) ? a.mask.Apply(s[n][e] * factor, p.b, h, i, j, kLog2E) : -Infinity<float>();
+    for (int n = 0; n < kN; ++n) {
+      SHARDC_UNROLL
+      for (int e = 0; e < 4; ++e) s[n][e] = score(s[n][e] * factor, n * 8 + col + e % 2, e / 2);
     }
+  };
+  if (a.mask.data) {
+    each([&](float score, int column, int half) {
+      const int64_t r = rows_at + g + half * 8, c = cols_at + column;
+      const int64_t i = kSwap ? c : r, j = kSwap ? r : c;
+      return a.Sees(i, j) ? a.mask.Apply(score, p.b, h, i, j, kLog2E) : -Infinity<float>();
+    });
+    return;
   }
+  if (kSwap ? a.SeeAll(cols_at, kN * 8, rows_at + 16) : a.SeeAll(rows_at, 16, cols_at + kN * 8)) {
+    each([](float score, int, int) { return score; });
+    return;
+  }
+  // Of the two rows, the columns that they see are those from `begin` and before `end`.
+  int begin[2], end[2];
+  SHARDC_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int64_t r = rows_at + g + half * 8;
+    begin[half] = kSwap ? Clamped(a.QueryBegin(r) - cols_at, kN * 8) : 0;
+    end[half] = Clamped((kSwap ? a.s : a.KeyEnd(r)) - cols_at, kN * 8);
+    if (r >= (kSwap ? a.t : a.s)) end[half] = 0;
+  }
+  each([&](float score, int column, int half) {
+    return column >= begin[half] && column < end[half] ? score : -Infinity<float>();
+  });
 }
 
 // The words that the lanes 4 * x apart, for x of 0 to 3, drew for this one: word `me` of each.
@@ -90,38 +141,42 @@ __device__ __forceinline__ void DrawFactors(const Attention<T>& a, const Place& 
 }
 
 template <typename T, int kD, int kKeys, bool kDrops>
-__global__ void __launch_bounds__(kWarps * 32) ForwardKernel(Attention<T> a) {
+__global__ void __launch_bounds__(kMmaThreads, kLeastBlocks<kD>) ForwardKernel(Attention<T> a) {
   const Place p = PlaceOf(blockIdx.x, a.s, a.hq);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int64_t kv = a.KvHead(p.h), first = p.first + warp * 16;
   T* qs = reinterpret_cast<T*>(SharedMemory());
   T *ks = qs + kRows * kPitch<kD>, *vs = ks + kKeys * kPitch<kD>;
-  LoadTile<T, kD>(qs, a.q + a.sq.At(p.b, p.h, 0), a.sq.row, p.first, a.s, kRows, a.d, a.packed);
+  LoadTile<T, kD, kRows>(qs, a.q + a.sq.At(p.b, p.h, 0), a.sq.row, p.first, a.s, a.d, a.packed);
+  const T *k = a.k + a.sk.At(p.b, kv, 0), *v = a.v + a.sv.At(p.b, kv, 0);
+  TileLoad<T, kD, kKeys> k_load, v_load;
   float max[2] = {-Infinity<float>(), -Infinity<float>()}, sum[2] = {0, 0}, o[kD / 8][4] = {};
   const int64_t end = a.KeyEnd(p.first + kRows - 1);
   for (int64_t j0 = 0; j0 < end; j0 += kKeys) {
+    k_load.Fetch(k, a.sk.row, j0, a.t, a.d, a.packed);
+    v_load.Fetch(v, a.sv.row, j0, a.t, a.dv, a.packed);
     __syncthreads();
-    LoadTile<T, kD>(ks, a.k + a.sk.At(p.b, kv, 0), a.sk.row, j0, a.t, kKeys, a.d, a.packed);
-    LoadTile<T, kD>(vs, a.v + a.sv.At(p.b, kv, 0), a.sv.row, j0, a.t, kKeys, a.dv, a.packed);
+    k_load.Put(ks);
+    v_load.Put(vs);
     __syncthreads();
     float s[kKeys / 8][4] = {};
     MultiplyRows<T, kD, kKeys / 8>(s, qs + warp * 16 * kPitch<kD>, ks, a.d);
     MaskScores<T, kKeys / 8, false>(a, p, p.h, first, j0, s);
     SHARDC_UNROLL
     for (int half = 0; half < 2; ++half) {
-      float top = max[half];
+      float top = max[half];  // not of NaN, which comes to all through the sum
       SHARDC_UNROLL
       for (int n = 0; n < kKeys / 8; ++n)
-        top = MaxNan(top, MaxNan(s[n][half * 2], s[n][half * 2 + 1]));
-      top = MaxNan(top, ShuffleXor(top, 1));
-      top = MaxNan(top, ShuffleXor(top, 2));
-      const float keep = max[half] == -Infinity<float>() ? 0.f : ::exp2f(max[half] - top);
+        top = ::fmaxf(top, ::fmaxf(s[n][half * 2], s[n][half * 2 + 1]));
+      top = ::fmaxf(top, ShuffleXor(top, 1));
+      top = ::fmaxf(top, ShuffleXor(top, 2));
+      const float keep = max[half] == -Infinity<float>() ? 0.f : PowerOfTwo(max[half] - top);
       const float base = top == -Infinity<float>() ? 0.f : top;
       float total = 0;
       SHARDC_UNROLL
       for (int n = 0; n < kKeys / 8; ++n) {
         SHARDC_UNROLL
-        for (int e = half * 2; e < half * 2 + 2; ++e) total += s[n][e] = ::exp2f(s[n][e] - base);
+        for (int e = half * 2; e < half * 2 + 2; ++e) total += s[n][e] = PowerOfTwo(s[n][e] - base);
       }
       sum[half] = sum[half] * keep + total;  // of this lane's columns
       max[half] = top;
@@ -160,32 +215,35 @@ __global__ void __launch_bounds__(kWarps * 32) ForwardKernel(Attention<T> a) {
   }
 }
 
-// What exp2 is taken of: score - lse, in units of log 2; a query that sees no key has probabilities
-// of zero.
-__device__ __forceinline__ float Probability(float score, float lse) {
-  return lse == -Infinity<float>() ? 0.f : ::exp2f(score - lse * kLog2E);
+// What is taken from scores, in units of log 2: a query that sees no key has probabilities of zero.
+__device__ __forceinline__ float BaseOf(float lse) {
+  return lse == -Infinity<float>() ? Infinity<float>() : lse * kLog2E;
 }
 
 template <typename T, int kD, int kKeys, bool kDrops>
-__global__ void __launch_bounds__(kWarps * 32) QueryGradKernel(Attention<T> a) {
+__global__ void __launch_bounds__(kMmaThreads, kLeastBlocks<kD>) QueryGradKernel(Attention<T> a) {
   const Place p = PlaceOf(blockIdx.x, a.s, a.hq);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int64_t kv = a.KvHead(p.h), first = p.first + warp * 16;
   T* qs = reinterpret_cast<T*>(SharedMemory());
   T *gs = qs + kRows * kPitch<kD>, *ks = gs + kRows * kPitch<kD>, *vs = ks + kKeys * kPitch<kD>;
-  LoadTile<T, kD>(qs, a.q + a.sq.At(p.b, p.h, 0), a.sq.row, p.first, a.s, kRows, a.d, a.packed);
-  LoadTile<T, kD>(gs, a.grad + a.so.At(p.b, p.h, 0), a.so.row, p.first, a.s, kRows, a.dv, a.packed);
-  float lse[2], delta[2], dq[kD / 8][4] = {};
+  LoadTile<T, kD, kRows>(qs, a.q + a.sq.At(p.b, p.h, 0), a.sq.row, p.first, a.s, a.d, a.packed);
+  LoadTile<T, kD, kRows>(gs, a.grad + a.so.At(p.b, p.h, 0), a.so.row, p.first, a.s, a.dv, a.packed);
+  const T *k = a.k + a.sk.At(p.b, kv, 0), *v = a.v + a.sv.At(p.b, kv, 0);
+  TileLoad<T, kD, kKeys> k_load, v_load;
+  float base[2], delta[2], dq[kD / 8][4] = {};
   for (int half = 0; half < 2; ++half) {
     const int64_t i = first + lane / 4 + half * 8;
-    lse[half] = i < a.s ? a.lse_in[a.Statistic(p.b, p.h, i)] : -Infinity<float>();
+    base[half] = BaseOf(i < a.s ? a.lse_in[a.Statistic(p.b, p.h, i)] : -Infinity<float>());
     delta[half] = i < a.s ? a.delta[a.Statistic(p.b, p.h, i)] : 0.f;
   }
   const int64_t end = a.KeyEnd(p.first + kRows - 1);
   for (int64_t j0 = 0; j0 < end; j0 += kKeys) {
+    k_load.Fetch(k, a.sk.row, j0, a.t, a.d, a.packed);
+    v_load.Fetch(v, a.sv.row, j0, a.t, a.dv, a.packed);
     __syncthreads();
-    LoadTile<T, kD>(ks, a.k + a.sk.At(p.b, kv, 0), a.sk.row, j0, a.t, kKeys, a.d, a.packed);
-    LoadTile<T, kD>(vs, a.v + a.sv.At(p.b, kv, 0), a.sv.row, j0, a.t, kKeys, a.dv, a.packed);
+    k_load.Put(ks);
+    v_load.Put(vs);
     __syncthreads();
     float s[kKeys / 8][4] = {}, dp[kKeys / 8][4] = {};
     MultiplyRows<T, kD, kKeys / 8>(s, qs + warp * 16 * kPitch<kD>, ks, a.d);
@@ -201,7 +259,7 @@ __global__ void __launch_bounds__(kWarps * 32) QueryGradKernel(Attention<T> a) {
       }
       SHARDC_UNROLL
       for (int e = 0; e < 4; ++e)
-        s[n][e] = Probability(s[n][e], lse[e / 2]) * (dp[n][e] - delta[e / 2]);
+        s[n][e] = PowerOfTwo(s[n][e] - base[e / 2]) * (dp[n][e] - delta[e / 2]);
     }
     MultiplyAccumulator<T, kD, kKeys / 8>(dq, s, ks, a.d);
   }
@@ -213,25 +271,33 @@ __global__ void __launch_bounds__(kWarps * 32) QueryGradKernel(Attention<T> a) {
 
 // Which gradients: both of wide heads do not fit in the registers of a thread.
 template <typename T, int kD, int kQueries, bool kDrops, bool kKeys, bool kValues>
-__global__ void __launch_bounds__(kWarps * 32) KeyGradKernel(Attention<T> a) {
+__global__ void __launch_bounds__(kMmaThreads, kLeastBlocks<kD>) KeyGradKernel(Attention<T> a) {
   const Place p = PlaceOf(blockIdx.x, a.t, a.hkv);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int64_t first = p.first + warp * 16, group = a.hq / a.hkv;
   T* ks = reinterpret_cast<T*>(SharedMemory());
   T *vs = ks + kRows * kPitch<kD>, *qs = vs + kRows * kPitch<kD>, *gs = qs + kQueries * kPitch<kD>;
-  __shared__ float lse[kQueries], delta[kQueries];
-  LoadTile<T, kD>(ks, a.k + a.sk.At(p.b, p.h, 0), a.sk.row, p.first, a.t, kRows, a.d, a.packed);
-  LoadTile<T, kD>(vs, a.v + a.sv.At(p.b, p.h, 0), a.sv.row, p.first, a.t, kRows, a.dv, a.packed);
+  __shared__ float base[kQueries], delta[kQueries];
+  LoadTile<T, kD, kRows>(ks, a.k + a.sk.At(p.b, p.h, 0), a.sk.row, p.first, a.t, a.d, a.packed);
+  LoadTile<T, kD, kRows>(vs, a.v + a.sv.At(p.b, p.h, 0), a.sv.row, p.first, a.t, a.dv, a.packed);
+  TileLoad<T, kD, kQueries> q_load, g_load;
   float dk[kKeys ? kD / 8 : 1][4] = {}, dv[kValues ? kD / 8 : 1][4] = {};
   for (int64_t h = p.h * group; h < (p.h + 1) * group; ++h) {
     for (int64_t i0 = a.QueryBegin(p.first) / kQueries * kQueries; i0 < a.s; i0 += kQueries) {
+      q_load.Fetch(a.q + a.sq.At(p.b, h, 0), a.sq.row, i0, a.s, a.d, a.packed);
+      g_load.Fetch(a.grad + a.so.At(p.b, h, 0), a.so.row, i0, a.s, a.dv, a.packed);
+      float query_base = Infinity<float>(), query_delta = 0;
+      const int64_t mine = i0 + threadIdx.x;
+      if (threadIdx.x < kQueries && mine < a.s) {
+        query_base = BaseOf(a.lse_in[a.Statistic(p.b, h, mine)]);
+        query_delta = a.delta[a.Statistic(p.b, h, mine)];
+      }
       __syncthreads();
-      LoadTile<T, kD>(qs, a.q + a.sq.At(p.b, h, 0), a.sq.row, i0, a.s, kQueries, a.d, a.packed);
-      LoadTile<T, kD>(gs, a.grad + a.so.At(p.b, h, 0), a.so.row, i0, a.s, kQueries, a.dv, a.packed);
+      q_load.Put(qs);
+      g_load.Put(gs);
       if (threadIdx.x < kQueries) {
-        const int64_t i = i0 + threadIdx.x;
-        lse[threadIdx.x] = i < a.s ? a.lse_in[a.Statistic(p.b, h, i)] : -Infinity<float>();
-        delta[threadIdx.x] = i < a.s ? a.delta[a.Statistic(p.b, h, i)] : 0.f;
+        base[threadIdx.x] = query_base;
+        delta[threadIdx.x] = query_delta;
       }
       __syncthreads();
       float s[kQueries / 8][4] = {}, dp[kQueries / 8][4] = {};
@@ -249,7 +315,7 @@ __global__ void __launch_bounds__(kWarps * 32) KeyGradKernel(Attention<T> a) {
         SHARDC_UNROLL
         for (int e = 0; e < 4; ++e) {
           const int column = n * 8 + lane % 4 * 2 + e % 2;
-          const float probability = Probability(s[n][e], lse[column]);
+          const float probability = PowerOfTwo(s[n][e] - base[column]);
           s[n][e] = probability * factors[e];
           dp[n][e] = probability * (dp[n][e] * factors[e] - delta[column]);
         }
@@ -275,7 +341,7 @@ KernelPtr Forward(const Attention<T>& a) {
   constexpr size_t kShared = (kRows + 2 * kKeys) * kPitch<kD> * sizeof(T);
   AllowShared(ForwardKernel<T, kD, kKeys, kDrops>, kShared);
   return MakeKernel([a, blocks = a.b * a.hq * CeilDiv(a.s, kRows)](const Launch& launch) {
-    LaunchKernel(launch, ForwardKernel<T, kD, kKeys, kDrops>, blocks, kWarps * 32, kShared, a);
+    LaunchKernel(launch, ForwardKernel<T, kD, kKeys, kDrops>, blocks, kMmaThreads, kShared, a);
   });
 }
 
@@ -293,9 +359,9 @@ KernelPtr Backward(Attention<T> a) {
   auto run = [=](const Launch& launch) mutable {
     a.delta = reinterpret_cast<float*>(launch.workspace);
     LaunchDelta(launch, a);
-    LaunchKernel(launch, QueryGradKernel<T, kD, kTile, kDrops>, q_blocks, kWarps * 32, kShared, a);
-    LaunchKernel(launch, kForKeys, k_blocks, kWarps * 32, kShared, a);
-    if (!kTogether) LaunchKernel(launch, kForValues, k_blocks, kWarps * 32, kShared, a);
+    LaunchKernel(launch, QueryGradKernel<T, kD, kTile, kDrops>, q_blocks, kMmaThreads, kShared, a);
+    LaunchKernel(launch, kForKeys, k_blocks, kMmaThreads, kShared, a);
+    if (!kTogether) LaunchKernel(launch, kForValues, k_blocks, kMmaThreads, kShared, a);
   };
   return MakeKernel(run, a.b * a.hq * a.s * 4);
 }

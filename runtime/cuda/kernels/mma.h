@@ -96,25 +96,38 @@ __device__ __forceinline__ uint32_t PackTwo(float low, float high) {
 template <int kD>
 inline constexpr int kPitch = kD + 8;
 
+// f(true_type) where all `most` columns are there, f(false_type) where some are not: without a
+// branch at each step, the steps overlap.
+template <typename F>
+__device__ __forceinline__ void WholeOrNot(int columns, int most, const F& f) {
+  if (columns >= most) {
+    f(std::true_type());
+  } else {
+    f(std::false_type());
+  }
+}
+
 // c[n] += (16 rows of `a`) * (rows of `b`)^T over `depth` columns.
 template <typename T, int kD, int kN>
 __device__ __forceinline__ void MultiplyRows(float (&c)[kN][4], const T* a, const T* b, int depth) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const T* a_row = a + lane % 16 * kPitch<kD> + lane / 16 * 8;
   const T* b_row = b + (lane / 16 * 8 + lane % 8) * kPitch<kD> + lane / 8 % 2 * 8;
-  SHARDC_UNROLL
-  for (int k = 0; k < kD; k += 16) {
-    if (k >= depth) continue;  // not break: the loop is unrolled
-    uint32_t af[4];
-    LoadMatrices(af, a_row + k);
+  WholeOrNot(depth, kD - 15, [&](auto whole) {
     SHARDC_UNROLL
-    for (int n = 0; n < kN; n += 2) {
-      uint32_t bf[4];
-      LoadMatrices(bf, b_row + n * 8 * kPitch<kD> + k);
-      Mma<T>(c[n], af, bf[0], bf[1]);
-      Mma<T>(c[n + 1], af, bf[2], bf[3]);
+    for (int k = 0; k < kD; k += 16) {
+      if (!decltype(whole)::value && k >= depth) continue;  // not break: the loop is unrolled
+      uint32_t af[4];
+      LoadMatrices(af, a_row + k);
+      SHARDC_UNROLL
+      for (int n = 0; n < kN; n += 2) {
+        uint32_t bf[4];
+        LoadMatrices(bf, b_row + n * 8 * kPitch<kD> + k);
+        Mma<T>(c[n], af, bf[0], bf[1]);
+        Mma<T>(c[n + 1], af, bf[2], bf[3]);
+      }
     }
-  }
+  });
 }
 
 // c += p * b: p is an accumulator of 16 rows and kN * 8 columns, rounded to T; b has kN * 8 rows
@@ -124,43 +137,70 @@ __device__ __forceinline__ void MultiplyAccumulator(float (&c)[kD / 8][4], const
                                                     const T* b, int width) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const T* b_row = b + (lane / 8 % 2 * 8 + lane % 8) * kPitch<kD> + lane / 16 * 8;
-  SHARDC_UNROLL
-  for (int k = 0; k < kN; k += 2) {
-    const uint32_t af[4] = {PackTwo<T>(p[k][0], p[k][1]), PackTwo<T>(p[k][2], p[k][3]),
-                            PackTwo<T>(p[k + 1][0], p[k + 1][1]),
-                            PackTwo<T>(p[k + 1][2], p[k + 1][3])};
+  WholeOrNot(width, kD - 15, [&](auto whole) {
     SHARDC_UNROLL
-    for (int n = 0; n < kD / 8; n += 2) {
-      if (n * 8 >= width) continue;
-      uint32_t bf[4];
-      LoadTransposed(bf, b_row + k * 8 * kPitch<kD> + n * 8);
-      Mma<T>(c[n], af, bf[0], bf[1]);
-      Mma<T>(c[n + 1], af, bf[2], bf[3]);
+    for (int k = 0; k < kN; k += 2) {
+      const uint32_t af[4] = {PackTwo<T>(p[k][0], p[k][1]), PackTwo<T>(p[k][2], p[k][3]),
+                              PackTwo<T>(p[k + 1][0], p[k + 1][1]),
+                              PackTwo<T>(p[k + 1][2], p[k + 1][3])};
+      SHARDC_UNROLL
+      for (int n = 0; n < kD / 8; n += 2) {
+        if (!decltype(whole)::value && n * 8 >= width) continue;
+        uint32_t bf[4];
+        LoadTransposed(bf, b_row + k * 8 * kPitch<kD> + n * 8);
+        Mma<T>(c[n], af, bf[0], bf[1]);
+        Mma<T>(c[n + 1], af, bf[2], bf[3]);
+      }
     }
-  }
+  });
 }
 
-// Rows [first, first + count) of a tensor to a tile; zero beyond `rows` and `width`.
-template <typename T, int kD>
-__device__ __forceinline__ void LoadTile(T* tile, const T* from, int64_t stride, int64_t first,
-                                         int64_t rows, int count, int width, bool packed) {
-  constexpr int kEach = 8, kPer = kD / kEach;
-  for (int i = static_cast<int>(threadIdx.x); i < count * kPer; i += static_cast<int>(blockDim.x)) {
-    const int row = i / kPer, c = i % kPer * kEach;
-    Pack<T, kEach> v{};
+// The threads of a block.
+inline constexpr int kMmaThreads = 128;
+
+// Rows [first, first + kCount) of a tensor on their way to a tile: all that a thread loads of them
+// is under way at once. Zero beyond `rows` and `width`.
+template <typename T, int kD, int kCount>
+class TileLoad {
+ public:
+  __device__ __forceinline__ void Fetch(const T* from, int64_t stride, int64_t first, int64_t rows,
+                                        int width, bool packed) {
+    const int row = Row(), c = Column();
+    const int there = static_cast<int>(rows - first < kCount ? rows - first : kCount);
     const T* at = from + (first + row) * stride + c;
-    if (first + row < rows) {
-      if (packed) {
-        if (c < width) v = LoadPack<T, kEach>(at);
-      } else {
+    stride *= kStep;
+    if (packed) {
+      SHARDC_UNROLL
+      for (int i = 0; i < kPacks; ++i, at += stride) {
+        v_[i] = Pack<T, kEach>{};
+        if (row + i * kStep < there && c < width) v_[i] = LoadPack<T, kEach>(at);
+      }
+    } else {
+      SHARDC_UNROLL
+      for (int i = 0; i < kPacks; ++i, at += stride) {
+        v_[i] = Pack<T, kEach>{};
+        if (row + i * kStep >= there) continue;
+        SHARDC_UNROLL
         for (int j = 0; j < kEach; ++j) {
-          if (c + j < width) v.v[j] = at[j];
+          if (c + j < width) v_[i].v[j] = at[j];
         }
       }
     }
-    StorePack<T, kEach>(tile + row * kPitch<kD> + c, v);
   }
-}
+  __device__ __forceinline__ void Put(T* tile) const {
+    T* at = tile + Row() * kPitch<kD> + Column();
+    SHARDC_UNROLL
+    for (int i = 0; i < kPacks; ++i) StorePack<T, kEach>(at + i * kStep * kPitch<kD>, v_[i]);
+  }
+
+ private:
+  static constexpr int kEach = 8, kPer = kD / kEach, kStep = kMmaThreads / kPer;
+  static constexpr int kPacks = kCount / kStep;
+  static __device__ int Row() { return static_cast<int>(threadIdx.x) / kPer; }
+  static __device__ int Column() { return static_cast<int>(threadIdx.x) % kPer * kEach; }
+
+  Pack<T, kEach> v_[kPacks];
+};
 
 // Writes 16 rows of an accumulator, row r to to + r * stride for r < rows, times factors of the two
 // rows of the lane.
