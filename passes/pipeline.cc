@@ -25,6 +25,7 @@
 #include "passes/lower.h"
 #include "passes/microbatches.h"
 #include "passes/move_to_readers.h"
+#include "passes/narrow_params.h"
 #include "passes/narrow_reads.h"
 #include "passes/optimize_reshards.h"
 #include "passes/order_axes.h"
@@ -90,6 +91,7 @@ constexpr NamedPass kPasses[] = {
     {"precision", [](Graph& g) { LowerPrecision(g, {.compute = "bf16", .reduce_in = ""}); }},
     {"reduce_in_f32", ReduceInF32},
     {"fold_casts", FoldCasts},
+    {"narrow_params", NarrowParams},
     {"narrow_reads", NarrowReads},
     {"fuse_elementwise", FuseElementwise},
     {"group_sums", GroupSums},
@@ -229,6 +231,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   // On the serial graph, so that sharding weighs the types that will travel.
   bool mixed = options.precision.compute != "f32" || HasValuesOf(graph, IsHalf);
   run("precision", [&] { LowerPrecision(graph, options.precision); });
+  run.Named("narrow_params");
   // After it: what travels is the smaller copy of a parameter.
   run("gather_params", [&] { GatherParams(graph, zero); });
   run("cut_gradients", [&] { CutGradients(graph, zero); });

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "frontend/converted_source.h"
+#include "ir/converted_source.h"
 #include "frontend/onnx/read_pieces.h"
 #include "ir/builder.h"
 #include "ir/contains.h"

@@ -4,7 +4,7 @@
 #include <map>
 #include <utility>
 
-#include "frontend/converted_source.h"
+#include "ir/converted_source.h"
 #include "frontend/recover/patterns.h"
 
 namespace shardc::recover {

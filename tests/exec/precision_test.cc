@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "frontend/gpt_config.h"
+#include "ir/convert.h"
 #include "ir/diagnostic.h"
 #include "tests/exec/models.h"
 #include "tests/passes/check_text.h"
@@ -206,6 +207,32 @@ TEST(F16, UnscaledGradientsAreNoted) {
   ASSERT_EQ(graph.notes.size(), 2u);
   EXPECT_NE(graph.notes[0].find("not scaled"), std::string::npos);
   EXPECT_NE(graph.notes[1].find("parameters are in f16"), std::string::npos);
+}
+
+// Weights that are not trained are held in bf16: what is computed is the same.
+TEST(Bf16Inference, GivesTheLogitsOfTrainingFromHalfTheBytes) {
+  const GptConfig config = ParseBuiltin(
+      "builtin:gpt?layers=2,hidden=24,heads=4,kv_heads=2,vocab=41,seq=6,batch=4,tied=false");
+  RunSetup setup;
+  setup.pipeline.precision.compute = "bf16";
+  for (auto [spec, mesh] : {std::pair("serial", ""), {"megatron", "tp=2"}, {"megatron", "tp=4"}}) {
+    SCOPED_TRACE(StrCat(spec, " ", mesh));
+    setup.spec = spec;
+    setup.mesh = mesh;
+    RunResult results[2];
+    for (const char* loss : {"lm", "none"}) {
+      Graph graph = BuildGpt(config);
+      Tensors inputs = RandomTokens(graph, 3);
+      setup.pipeline.loss = loss;
+      if (setup.pipeline.loss == "none") inputs.erase("labels");
+      results[loss == std::string("none")] = CompileAndRun(std::move(graph), setup, inputs);
+    }
+    EXPECT_TRUE(results[0].outputs.at("logits") == results[1].outputs.at("logits"));
+    const std::string name = "transformer.h.0.mlp.c_fc.weight";
+    EXPECT_EQ(results[0].states.at(name).dtype(), DType::kF32);
+    EXPECT_EQ(results[1].states.at(name).dtype(), DType::kBF16);
+    EXPECT_TRUE(Converted(results[0].states.at(name), DType::kBF16) == results[1].states.at(name));
+  }
 }
 
 TEST(Bf16Determinism, TheSameBitsTwiceAndMasterWeightsInF32) {
