@@ -1,6 +1,7 @@
 #include "passes/narrow_params.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -31,6 +32,23 @@ std::optional<DType> NarrowTypeOf(const Graph& graph, const Op& param) {
   return std::ranges::all_of(v->users, alike) ? type : std::nullopt;
 }
 
+std::string WholeOf(const Op& param) {
+  return param.attrs.String("piece_of", param.attrs.String("name"));
+}
+
+void Narrow(Graph& graph, const Op& param, DType type) {
+  Value* v = param.result();
+  const auto source = graph.sources.find(param.attrs.String("name"));
+  if (source != graph.sources.end()) {
+    source->second = std::make_shared<ConvertedSource>(source->second, v->type.dtype, type);
+  }
+  v->type.dtype = type;
+  for (Op* cast : std::vector<Op*>(v->users)) {
+    graph.ReplaceAllUses(cast->result(), v);
+    graph.Erase(cast);
+  }
+}
+
 }  // namespace
 
 void NarrowParams(Graph& graph) {
@@ -38,19 +56,16 @@ void NarrowParams(Graph& graph) {
   for (const auto& op : graph.ops()) {
     if (op->name() == "update") updated.insert(op->attrs.String("name"));
   }
+  std::map<std::string, std::optional<DType>> types;  // by the tensor that it is, or is a piece of
+  for (const Op* param : graph.Params()) {
+    std::optional<DType> type = NarrowTypeOf(graph, *param);
+    if (updated.contains(param->attrs.String("name"))) type.reset();
+    const auto [it, first] = types.try_emplace(WholeOf(*param), type);
+    if (!first && it->second != type) it->second.reset();
+  }
   for (Op* param : graph.Params()) {
-    const std::optional<DType> type = NarrowTypeOf(graph, *param);
-    if (!type || updated.contains(param->attrs.String("name"))) continue;
-    Value* v = param->result();
-    auto source = graph.sources.find(param->attrs.String("name"));
-    if (source != graph.sources.end()) {
-      source->second = std::make_shared<ConvertedSource>(source->second, v->type.dtype, *type);
-    }
-    v->type.dtype = *type;
-    for (Op* cast : std::vector<Op*>(v->users)) {
-      graph.ReplaceAllUses(cast->result(), v);
-      graph.Erase(cast);
-    }
+    const std::optional<DType> type = types.at(WholeOf(*param));
+    if (type) Narrow(graph, *param, *type);
   }
 }
 

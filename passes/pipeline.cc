@@ -231,7 +231,6 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   // On the serial graph, so that sharding weighs the types that will travel.
   bool mixed = options.precision.compute != "f32" || HasValuesOf(graph, IsHalf);
   run("precision", [&] { LowerPrecision(graph, options.precision); });
-  run.Named("narrow_params");
   // After it: what travels is the smaller copy of a parameter.
   run("gather_params", [&] { GatherParams(graph, zero); });
   run("cut_gradients", [&] { CutGradients(graph, zero); });
@@ -245,6 +244,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   // Padding first: fused ops must see the cleared operands.
   run.Named("clear_padding");
   run.Named("move_to_readers");
+  if (mixed) run.Named("narrow_params");
   // What is held at a time, and with what.
   run.Named("one_by_one");
   run("chunk", [&] { Chunk(graph, options.chunk); });

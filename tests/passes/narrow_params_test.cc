@@ -58,5 +58,26 @@ TEST(NarrowParams, NotOtherwise) {
   }
 }
 
+// A tensor that is kept in pieces is of one type.
+TEST(NarrowParams, AllPiecesOrNone) {
+  const std::string text = R"(graph @g(%x: f32[2, 4]) -> (%y, %z) {
+    %w = param "w[0:2]" {piece_dim=1, piece_of="w", piece_start=0, whole_size=4} : f32[4, 2]
+    %v = param "w[2:4]" {piece_dim=1, piece_of="w", piece_start=2, whole_size=4} : f32[4, 2]
+    %xb = cast %x {to="bf16"} : bf16[2, 4]
+    %wb = cast %w {to="bf16"} : bf16[4, 2]
+    %y = matmul %xb, %wb : bf16[2, 2]
+)";
+  CheckPasses(text + R"(
+    %vb = cast %v {to="bf16"} : bf16[4, 2]
+    %z = matmul %xb, %vb : bf16[2, 2]
+  })",
+              "narrow_params", R"(
+    CHECK: param "w[0:2]" {piece_dim=1, piece_of="w", piece_start=0, whole_size=4} : bf16[4, 2]
+    CHECK: param "w[2:4]" {piece_dim=1, piece_of="w", piece_start=2, whole_size=4} : bf16[4, 2])");
+  CheckPasses(text + "    %z = matmul %x, %v : f32[2, 2]\n  }", "narrow_params", R"(
+    CHECK: param "w[0:2]" {piece_dim=1, piece_of="w", piece_start=0, whole_size=4} : f32[4, 2]
+    CHECK: param "w[2:4]" {piece_dim=1, piece_of="w", piece_start=2, whole_size=4} : f32[4, 2])");
+}
+
 }  // namespace
 }  // namespace shardc::testing
