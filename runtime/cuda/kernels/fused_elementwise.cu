@@ -1,7 +1,7 @@
 // fused_elementwise: the program is interpreted per thread, on a few neighbouring elements at once.
-// Its values, which are found by number, are in shared memory: registers have no numbers, and local
-// memory is slower.
-#include "ir/scalar_program.h"
+// What a step has made is in registers, where the next finds it. Other values, which are found by
+// number, are in shared memory: registers have no numbers, and local memory is slower.
+#include "runtime/cuda/kernels/scalar_step.h"
 #include "runtime/cuda/kernels/vector.h"
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
@@ -9,17 +9,23 @@ namespace {
 
 enum class Type : uint8_t { kSame, kBF16, kF16 };  // kSame: what is computed in
 
-// How the kN elements that a thread has at once lie in an operand: beside each other, as one, or
-// anyhow.
-enum class Lie : uint8_t { kPacked, kSplat, kApart };
+// How the elements of a pack lie in an operand: beside each other, all packs in the result's order
+// (kDense) or in another, as one, or anyhow.
+enum class Lie : uint8_t { kDense, kPacked, kSplat, kApart };
 
+// Where a value is in shared memory.
+constexpr int16_t kNowhere = -1;
+struct Place {
+  int16_t at = kNowhere;  // bytes of each thread before it
+  Type type = Type::kSame;
+};
 struct Operand {
-  const std::byte* data;
-  Type type;
-  Lie lie;
-  bool small;  // indices fit in 32 bits, whose division is fast
-  int rank;    // of what is left when dims that the operand walks alike are merged
-  int64_t dims[kMaxDims], strides[kMaxDims];
+  const std::byte* data = nullptr;
+  Place place;
+  Lie lie = Lie::kDense;
+  bool small = true;  // indices fit in 32 bits, whose division is fast
+  int rank = 0;       // of what is left when dims that the operand walks alike are merged
+  int64_t dims[kMaxDims] = {}, strides[kMaxDims] = {};
   template <typename Index>
   __device__ int64_t At(Index i) const {
     int64_t at = 0;
@@ -35,235 +41,220 @@ struct Operand {
     return small ? At(static_cast<uint32_t>(i)) : At(static_cast<uint64_t>(i));
   }
 };
-// Where a value is that several read, by number; what only the next step reads, or a result of the
-// last one, is in registers.
-constexpr int8_t kLast = -1;
+constexpr ScalarOp kNothing{kNumScalarOps};
+// last = op(last, b, c), after last = a where a is somewhere.
 struct Step {
-  ScalarOp op;
-  int8_t a, b, c, to;
+  ScalarOp op = kNothing;
+  int8_t result = -1;  // that `last` then is
+  Place a, b, c;
+  int16_t to = kNowhere;  // where later steps find it
 };
 struct Result {
   std::byte* data;  // dense
-  int8_t from;
   Type type;
   bool packed;
 };
 
-template <typename Math, typename Fn, typename Lanes, typename... More>
-__device__ __forceinline__ Lanes Map(Fn fn, const Lanes& x, const More&... more) {
-  Lanes y;
-  for (auto j = 0u; j < sizeof(y.v) / sizeof(y.v[0]); ++j) {
-    y.v[j] = Compute<Math>(fn, x.v[j], more.v[j]...);
-  }
-  return y;
-}
-
-template <typename Fn, typename Lanes>
-__device__ __forceinline__ Lanes Compare(Fn fn, const Lanes& a, const Lanes& b) {
-  Lanes y;
-  for (auto j = 0u; j < sizeof(y.v) / sizeof(y.v[0]); ++j) y.v[j] = fn(a.v[j], b.v[j]) ? 1 : 0;
-  return y;
-}
-
-template <typename Math, typename Lanes>
-__device__ Lanes Apply(ScalarOp op, const Lanes& a, const Lanes& b, const Lanes& c) {
-  switch (op) {
-    case ScalarOp::kAdd:
-      return Map<Math>(AddFn(), a, b);
-    case ScalarOp::kSub:
-      return Map<Math>(SubFn(), a, b);
-    case ScalarOp::kMul:
-      return Map<Math>(MulFn(), a, b);
-    case ScalarOp::kDiv:
-      return Map<Math>(DivFn(), a, b);
-    case ScalarOp::kPow:
-      return Map<Math>(PowFn(), a, b);
-    case ScalarOp::kMin:
-      return Map<Math>(MinFn(), a, b);
-    case ScalarOp::kMax:
-      return Map<Math>(MaxFn(), a, b);
-    case ScalarOp::kNeg:
-      return Map<Math>(NegFn(), a);
-    case ScalarOp::kAbs:
-      return Map<Math>(AbsFn(), a);
-    case ScalarOp::kSqrt:
-      return Map<Math>(SqrtFn(), a);
-    case ScalarOp::kRsqrt:
-      return Map<Math>(RsqrtFn(), a);
-    case ScalarOp::kReciprocal:
-      return Map<Math>(ReciprocalFn(), a);
-    case ScalarOp::kExp:
-      return Map<Math>(ExpFn(), a);
-    case ScalarOp::kLog:
-      return Map<Math>(LogFn(), a);
-    case ScalarOp::kSin:
-      return Map<Math>(SinFn(), a);
-    case ScalarOp::kCos:
-      return Map<Math>(CosFn(), a);
-    case ScalarOp::kTanh:
-      return Map<Math>(TanhFn(), a);
-    case ScalarOp::kErf:
-      return Map<Math>(ErfFn(), a);
-    case ScalarOp::kSigmoid:
-      return Map<Math>(SigmoidFn(), a);
-    case ScalarOp::kRelu:
-      return Map<Math>(ReluFn(), a);
-    case ScalarOp::kSilu:
-      return Map<Math>(SiluFn(), a);
-    case ScalarOp::kGeluTanh:
-      return Map<Math>(GeluTanhFn(), a);
-    case ScalarOp::kGeluErf:
-      return Map<Math>(GeluErfFn(), a);
-    case ScalarOp::kTanhGrad:
-      return Map<Math>(TanhGradFn(), a, b);
-    case ScalarOp::kSigmoidGrad:
-      return Map<Math>(SigmoidGradFn(), a, b);
-    case ScalarOp::kReluGrad:
-      return Map<Math>(ReluGradFn(), a, b);
-    case ScalarOp::kSiluGrad:
-      return Map<Math>(SiluGradFn(), a, b);
-    case ScalarOp::kGeluTanhGrad:
-      return Map<Math>(GeluTanhGradFn(), a, b);
-    case ScalarOp::kGeluErfGrad:
-      return Map<Math>(GeluErfGradFn(), a, b);
-    case ScalarOp::kEqual:
-      return Compare(EqualFn(), a, b);
-    case ScalarOp::kNotEqual:
-      return Compare(NotEqualFn(), a, b);
-    case ScalarOp::kLess:
-      return Compare(LessFn(), a, b);
-    case ScalarOp::kLessEqual:
-      return Compare(LessEqualFn(), a, b);
-    case ScalarOp::kGreater:
-      return Compare(LessFn(), b, a);
-    case ScalarOp::kGreaterEqual:
-      return Compare(LessEqualFn(), b, a);
-    case ScalarOp::kWhere: {
-      Lanes y;
-      for (auto j = 0u; j < sizeof(y.v) / sizeof(y.v[0]); ++j) {
-        y.v[j] = a.v[j] != 0 ? b.v[j] : c.v[j];
-      }
-      return y;
-    }
-  }
-  return a;
-}
-
 template <typename W, typename Math>
 struct Fused {
-  // What is found out for each element's operands and steps takes longer than most steps: halves,
-  // which come 16 bytes at a time, share it among more elements.
+  // What is found out for an operand or a step takes longer than most steps: as many elements share
+  // it as registers allow.
   static constexpr bool kHalves = std::is_same_v<Math, Fast>;
-  static constexpr int kN = kHalves ? 8 : 4;
+  static constexpr int kPacks = 2, kPer = kHalves ? 8 : kPack<W>, kN = kPacks * kPer;
+  static constexpr int kBlocks = std::is_same_v<W, double> ? 2 : 4;  // of a multiprocessor
   using Lanes = Pack<W, kN>;
-  static constexpr int64_t kShared = 48 << 10;  // what every GPU gives a block unasked
-  int num_inputs = 0, num_steps = 0, num_results = 0, num_kept = 0;
+  static constexpr int64_t kShared = 48 << 10;       // what every GPU gives a block unasked
+  int num_dense = 0, num_inputs = 0, num_steps = 0;  // the dense inputs come first
+  int bytes = 0;                                     // of a thread's values in shared memory
   int64_t n = 0;
   Operand inputs[ScalarProgram::kMaxInputs] = {};
-  Step steps[ScalarProgram::kMaxSteps] = {};
+  Step steps[ScalarProgram::kMaxSteps + ScalarProgram::kMaxResults] = {};
   Result results[ScalarProgram::kMaxResults] = {};
 
-  // The values of a thread, in packs of 16 bytes; those of neighbouring threads beside each other,
-  // so that they are in different banks.
-  struct Values {
-    static constexpr int kPacks = kN / kPack<W>;
-    Pack<W, kPack<W>>* data;
-    int stride;
-    __device__ explicit Values(std::byte* shared)
-        : data(reinterpret_cast<Pack<W, kPack<W>>*>(shared) + threadIdx.x),
-          stride(static_cast<int>(blockDim.x)) {}
-    __device__ __forceinline__ Lanes Get(int value) const {
-      Lanes x;
-      SHARDC_UNROLL
-      for (int p = 0; p < kPacks; ++p) {
-        const auto pack = data[(value * kPacks + p) * stride];
-        for (int j = 0; j < kPack<W>; ++j) x.v[p * kPack<W> + j] = pack.v[j];
-      }
-      return x;
-    }
-    __device__ __forceinline__ void Set(int value, const Lanes& x) const {
-      SHARDC_UNROLL
-      for (int p = 0; p < kPacks; ++p) {
-        Pack<W, kPack<W>> pack;
-        for (int j = 0; j < kPack<W>; ++j) pack.v[j] = x.v[p * kPack<W> + j];
-        data[(value * kPacks + p) * stride] = pack;
-      }
-    }
-    __device__ W& At(int value, int j) const {
-      return data[(value * kPacks + j / kPack<W>)*stride].v[j % kPack<W>];
-    }
-  };
-
-  // `count` elements; any numbers after them.
+  // Pack p of a thread's elements; those of neighbouring threads are beside each other. `first`:
+  // that of pack 0, by number.
+  static __device__ __forceinline__ int64_t Begin(int64_t first, int p) {
+    return (first + p * static_cast<int64_t>(blockDim.x)) * kPer;
+  }
+  __device__ __forceinline__ bool Whole(int64_t begin) const { return begin + kPer <= n; }
   template <typename T>
-  __device__ void Read(int i, int64_t begin, int count, const Values& values) const {
-    const Operand& in = inputs[i];
-    const T* x = reinterpret_cast<const T*>(in.data);
-    if (in.lie == Lie::kPacked && count == kN) {
-      values.Set(i, WidenPack(LoadPack<T, kN>(x + in.Offset(begin))));
-    } else if (in.lie == Lie::kSplat) {
-      Lanes y;
-      y.v[0] = Widen(x[in.Offset(begin)]);
-      for (int j = 1; j < kN; ++j) y.v[j] = y.v[0];
-      values.Set(i, y);
+  static __device__ __forceinline__ Pack<T, kPer> PackOf(const Pack<T, kN>& x, int p) {
+    Pack<T, kPer> y;
+    for (int j = 0; j < kPer; ++j) y.v[j] = x.v[p * kPer + j];
+    return y;
+  }
+
+  // In shared memory too, in parts of 16 bytes where there are as many: so that they are in
+  // different banks.
+  template <typename T>
+  using Part = Pack<uint32_t, kWords<kPer * sizeof(T)>>;
+  template <typename T>
+  using Parts = Pack<Part<T>, static_cast<int>(kPer * sizeof(T) / sizeof(Part<T>))>;
+  template <typename T>
+  struct NumParts : std::integral_constant<int, sizeof(Parts<T>) / sizeof(Part<T>)> {};
+  template <typename T>
+  static __device__ __forceinline__ Part<T>& PartOf(int at, int part) {
+    return reinterpret_cast<Part<T>*>(
+        SharedMemory() + static_cast<uint32_t>(at) *
+                             blockDim.x)[static_cast<uint32_t>(part) * blockDim.x + threadIdx.x];
+  }
+  template <typename T>
+  static __device__ __forceinline__ Pack<T, kPer> Get(int at, int p) {
+    Parts<T> x;
+    SHARDC_UNROLL
+    for (int i = 0; i < NumParts<T>::value; ++i) x.v[i] = PartOf<T>(at, p * NumParts<T>::value + i);
+    return BitCast<Pack<T, kPer>>(x);
+  }
+  template <typename T>
+  static __device__ __forceinline__ void Set(int at, int p, const Pack<T, kPer>& pack) {
+    const auto x = BitCast<Parts<T>>(pack);
+    SHARDC_UNROLL
+    for (int i = 0; i < NumParts<T>::value; ++i) PartOf<T>(at, p * NumParts<T>::value + i) = x.v[i];
+  }
+  template <typename T>
+  static __device__ __forceinline__ Lanes GetAs(int at) {
+    Lanes x;
+    SHARDC_UNROLL
+    for (int p = 0; p < kPacks; ++p) {
+      const auto pack = WidenPack(Get<T>(at, p));
+      for (int j = 0; j < kPer; ++j) x.v[p * kPer + j] = pack.v[j];
+    }
+    return x;
+  }
+  static __device__ __forceinline__ Lanes Get(Place place) {
+    if constexpr (std::is_same_v<W, float>) {
+      if (place.type == Type::kBF16) return GetAs<BF16>(place.at);
+      if (place.type == Type::kF16) return GetAs<F16>(place.at);
+    }
+    return GetAs<W>(place.at);
+  }
+
+  // use(T()): an unsigned integer as large as the operand's elements, which stay as they are until
+  // a step reads them.
+  template <typename Use>
+  static __device__ __forceinline__ void OfSize(const Operand& in, const Use& use) {
+    if constexpr (std::is_same_v<W, double>) {
+      use(uint64_t());
+    } else if constexpr (kHalves) {
+      use(uint16_t());
+    } else if (in.place.type == Type::kSame) {
+      use(uint32_t());
     } else {
-      SHARDC_UNROLL_BY(1)
-      for (int j = 0; j < kN; ++j) {
-        values.At(i, j) = j < count ? Widen(x[in.Offset(begin + j)]) : W(0);
+      use(uint16_t());
+    }
+  }
+  // Several are under way at once.
+  __device__ __forceinline__ void ReadDense(int64_t first) const {
+    constexpr int kAhead = 4;
+    using Largest = Pack<std::conditional_t<kHalves, uint16_t, W>, kPer>;
+    SHARDC_UNROLL_BY(1)
+    for (int i = 0; i < num_dense; i += kAhead) {
+      Pack<uint32_t, sizeof(Largest) / 4> ahead[kAhead][kPacks] = {};
+      ForEach<kAhead>(num_dense - i, [&](int j) {
+        const Operand& in = inputs[i + j];
+        OfSize(in, [&]<typename T>(T) {
+          for (int p = 0; p < kPacks; ++p) {
+            const T* x = reinterpret_cast<const T*>(in.data) + Begin(first, p);
+            const auto words = BitCast<Pack<uint32_t, kPer * sizeof(T) / 4>>(LoadPack<T, kPer>(x));
+            for (auto w = 0u; w < sizeof(words) / 4; ++w) ahead[j][p].v[w] = words.v[w];
+          }
+        });
+      });
+      ForEach<kAhead>(num_dense - i, [&](int j) {
+        const Operand& in = inputs[i + j];
+        OfSize(in, [&]<typename T>(T) {
+          for (int p = 0; p < kPacks; ++p) {
+            Pack<uint32_t, kPer * sizeof(T) / 4> words;
+            for (auto w = 0u; w < sizeof(words) / 4; ++w) words.v[w] = ahead[j][p].v[w];
+            Set(in.place.at, p, BitCast<Pack<T, kPer>>(words));
+          }
+        });
+      });
+    }
+  }
+  // After the end, any numbers.
+  __device__ __forceinline__ void Read(const Operand& in, int64_t first) const {
+    OfSize(in, [&]<typename T>(T) {
+      const T* x = reinterpret_cast<const T*>(in.data);
+      auto whole = [&](int p) { return in.lie != Lie::kApart && Whole(Begin(first, p)); };
+      Pack<T, kPer> packs[kPacks] = {};
+      T ones[kPacks] = {};
+      for (int p = 0; p < kPacks; ++p) {
+        if (!whole(p)) continue;
+        const T* pack = x + in.Offset(Begin(first, p));
+        if (in.lie == Lie::kSplat) {
+          ones[p] = *pack;
+        } else {
+          packs[p] = LoadPack<T, kPer>(pack);
+        }
       }
+      for (int p = 0; p < kPacks; ++p) {
+        if (!whole(p)) {
+          ReadApart<T>(in, first, p);
+          continue;
+        }
+        if (in.lie == Lie::kSplat) {
+          for (T& y : packs[p].v) y = ones[p];
+        }
+        Set(in.place.at, p, packs[p]);
+      }
+    });
+  }
+  template <typename T>
+  __device__ void ReadApart(const Operand& in, int64_t first, int p) const {
+    constexpr int kEach = kPer / NumParts<T>::value;
+    const int64_t begin = Begin(first, p);
+    SHARDC_UNROLL_BY(1)
+    for (int j = 0; j < kPer && begin + j < n; ++j) {
+      auto* part = &PartOf<T>(in.place.at, p * NumParts<T>::value + j / kEach);
+      reinterpret_cast<T*>(part)[j % kEach] =
+          reinterpret_cast<const T*>(in.data)[in.Offset(begin + j)];
     }
   }
   template <typename T>
-  __device__ void Write(const Result& out, int64_t begin, int count, const Lanes& x) const {
+  __device__ void Write(const Result& out, int64_t first, const Lanes& x) const {
     T* y = reinterpret_cast<T*>(out.data);
-    if (out.packed && count == kN) {
-      StorePack(y + begin, NarrowPack<T>(x));
-      return;
-    }
-    for (int j = 0; j < kN; ++j) {
-      if (j < count) y[begin + j] = Narrow<T>(x.v[j]);
+    for (int p = 0; p < kPacks; ++p) {
+      const int64_t begin = Begin(first, p);
+      if (out.packed && Whole(begin)) {
+        StorePack(y + begin, NarrowPack<T>(PackOf(x, p)));
+        continue;
+      }
+      for (int j = 0; j < kPer; ++j) {
+        if (begin + j < n) y[begin + j] = Narrow<T>(x.v[p * kPer + j]);
+      }
     }
   }
 
-  __device__ void operator()(int64_t item) const {
-    const int64_t begin = item * kN;
-    const int count = n - begin < kN ? static_cast<int>(n - begin) : kN;
-    const Values values(SharedMemory());
+  __device__ void operator()(int64_t first) const {
     // Every operand is read before any result is written: one may lie over an operand.
-    for (int i = 0; i < num_inputs; ++i) {
-      const Type type = inputs[i].type;
-      if constexpr (std::is_same_v<W, float>) {
-        if (type == Type::kBF16) Read<BF16>(i, begin, count, values);
-        if (type == Type::kF16) Read<F16>(i, begin, count, values);
-      }
-      if (type == Type::kSame && !kHalves) Read<W>(i, begin, count, values);
-    }
-    Lanes last;
+    const bool whole = Whole(Begin(first, kPacks - 1));
+    if (whole) ReadDense(first);
+    SHARDC_UNROLL_BY(1)
+    for (int i = whole ? num_dense : 0; i < num_inputs; ++i) Read(inputs[i], first);
+    Lanes last{};
     for (int s = 0; s < num_steps; ++s) {
       const Step& step = steps[s];
-      const Lanes a = step.a == kLast ? last : values.Get(step.a);
-      const Lanes b = step.b == step.a ? a : step.b == kLast ? last : values.Get(step.b);
-      const Lanes c = step.c == step.a ? a : step.c == kLast ? last : values.Get(step.c);
-      last = Apply<Math>(step.op, a, b, c);
-      if (step.to != kLast) values.Set(step.to, last);
-    }
-    for (int r = 0; r < num_results; ++r) {
-      const Result& out = results[r];
-      const Lanes x = out.from == kLast ? last : values.Get(out.from);
-      if constexpr (std::is_same_v<W, float>) {
-        if (out.type == Type::kBF16) Write<BF16>(out, begin, count, x);
-        if (out.type == Type::kF16) Write<F16>(out, begin, count, x);
+      if (step.a.at != kNowhere) last = Get(step.a);
+      Lanes b{};
+      if (step.b.at != kNowhere) b = Get(step.b);
+      last = Apply<Math>(step.op, last, b, [&] { return Get(step.c); });
+      if (step.to != kNowhere) {
+        for (int p = 0; p < kPacks; ++p) Set(step.to, p, PackOf(last, p));
       }
-      if (out.type == Type::kSame && !kHalves) Write<W>(out, begin, count, x);
+      if (step.result < 0) continue;
+      const Result& out = results[step.result];
+      if constexpr (std::is_same_v<W, float>) {
+        if (out.type == Type::kBF16) Write<BF16>(out, first, last);
+        if (out.type == Type::kF16) Write<F16>(out, first, last);
+      }
+      if (out.type == Type::kSame && !kHalves) Write<W>(out, first, last);
     }
   }
 
-  // A warp's fit, however many values there are.
-  static_assert((ScalarProgram::kMaxInputs + ScalarProgram::kMaxSteps) * kN * 32 * sizeof(W) <=
+  // Those of half a warp fit, however many values there are.
+  static_assert((ScalarProgram::kMaxInputs + ScalarProgram::kMaxSteps) * kN * 16 * sizeof(W) <=
                 kShared);
-  int64_t SharedBytes(int threads) const {
-    return num_kept * kN * threads * static_cast<int64_t>(sizeof(W));
-  }
 };
 
 template <typename W>
@@ -273,26 +264,44 @@ bool TypeOf(DType dtype, Type* type) {
   return kDouble ? dtype == DType::kF64 : IsFloat(dtype) && dtype != DType::kF64;
 }
 
-// Of every value: inputs first, then what others than the next step read; or kLast.
-std::vector<int8_t> Places(const ScalarProgram& program, int* kept) {
-  const int values = program.inputs + static_cast<int>(program.steps.size());
-  std::vector<bool> keep(static_cast<size_t>(values));
-  auto read = [&](int value, int by) {
-    if (value < program.inputs || value + 1 < by) keep[static_cast<size_t>(value)] = true;
-  };
-  for (int i = 0; i < program.inputs; ++i) read(i, values);
-  for (int made = program.inputs; made < values; ++made) {
-    const ScalarStep& step = program.steps[static_cast<size_t>(made - program.inputs)];
-    for (int k = 0; k < InfoOf(step.op).operands; ++k)
-      read(step.operands[static_cast<size_t>(k)], made);
+// As many blocks as F::kBlocks make up for what loads and steps wait for.
+template <typename F>
+__global__ void __launch_bounds__(kElementThreads, F::kBlocks)
+    FusedKernel(const __grid_constant__ F f, int64_t packs) {
+  const int64_t block = static_cast<int64_t>(blockDim.x) * F::kPacks;
+  for (int64_t i = blockIdx.x * block + threadIdx.x; i < packs; i += gridDim.x * block) f(i);
+}
+
+// Whether `value` is what the step before that of value `made` has made.
+bool IsLast(const ScalarProgram& program, int value, int made) {
+  return value >= program.inputs && value == made - 1;
+}
+
+// With what the step before has made as the first operand, where the order does not matter.
+void PutLastFirst(ScalarProgram* program) {
+  int made = program->inputs;
+  for (ScalarStep& s : program->steps) {
+    if ((s.op == ScalarOp::kAdd || s.op == ScalarOp::kMul) &&
+        IsLast(*program, s.operands[1], made)) {
+      std::swap(s.operands[0], s.operands[1]);
+    }
+    ++made;
   }
-  for (int result : program.results) read(result, values);
-  std::vector<int8_t> places(keep.size(), kLast);
-  *kept = 0;
-  for (size_t v = 0; v < keep.size(); ++v) {
-    if (keep[v]) places[v] = static_cast<int8_t>((*kept)++);
+}
+
+// Of what each step makes, whether others look for it in shared memory.
+std::vector<bool> KeptSteps(const ScalarProgram& program) {
+  std::vector<bool> kept(program.steps.size());
+  int made = program.inputs;
+  for (const ScalarStep& s : program.steps) {
+    for (int k = 0; k < InfoOf(s.op).operands; ++k) {
+      const int value = s.operands[static_cast<size_t>(k)];
+      if (value < program.inputs || (k == 0 && IsLast(program, value, made))) continue;
+      kept[static_cast<size_t>(value - program.inputs)] = true;
+    }
+    ++made;
   }
-  return places;
+  return kept;
 }
 
 Lie LieOf(const Walk& walk, int n, bool aligned) {
@@ -303,60 +312,90 @@ Lie LieOf(const Walk& walk, int n, bool aligned) {
   if (last > 0 && walk.dims[last] % n != 0) return Lie::kApart;
   if (stride == 0) return Lie::kSplat;
   for (int d = 0; d < last; ++d) aligned &= walk.strides[0][d] % n == 0;
-  return stride == 1 && aligned ? Lie::kPacked : Lie::kApart;
+  if (stride != 1 || !aligned) return Lie::kApart;
+  return last == 0 ? Lie::kDense : Lie::kPacked;
+}
+
+// Fills in `f` but for its operands and where its results lie. places: of the program's values.
+template <typename F>
+void AddSteps(const ScalarProgram& program, const std::vector<Place>& places, F* f) {
+  auto place = [&](int value) { return places[static_cast<size_t>(value)]; };
+  for (int made = 0; made < static_cast<int>(places.size()); ++made) {
+    Step step;
+    if (made < program.inputs) {
+      step.a = place(made);
+    } else {
+      const ScalarStep& s = program.steps[static_cast<size_t>(made - program.inputs)];
+      const int operands = InfoOf(s.op).operands;
+      step.op = s.op;
+      if (!IsLast(program, s.operands[0], made)) step.a = place(s.operands[0]);
+      if (operands > 1) step.b = place(s.operands[1]);
+      if (operands > 2) step.c = place(s.operands[2]);
+      step.to = place(made).at;
+    }
+    // An operand needs a step where it is a result, a value more than one where it is several.
+    bool needed = made >= program.inputs;
+    for (size_t i = 0; i < program.results.size(); ++i) {
+      if (program.results[i] != made) continue;
+      step.result = static_cast<int8_t>(i);
+      f->steps[f->num_steps++] = step;
+      step = Step();
+      needed = false;
+    }
+    if (needed) f->steps[f->num_steps++] = step;
+  }
 }
 
 template <typename W, typename Math = Exact>
 KernelPtr Make(const KernelRequest& r) {
   using F = Fused<W, Math>;
   ScalarProgram program = ScalarProgram::Parse(*r.call.attrs, static_cast<int>(r.call.in.size()));
+  PutLastFirst(&program);
   const TensorView& first = r.call.out[0];
   F f;
   f.n = first.num_elements();
   auto aligned = [](const TensorView& v) {
-    return Aligned(v.data, static_cast<size_t>(DTypeSize(v.dtype)) * F::kN);
+    return Aligned(v.data, static_cast<size_t>(DTypeSize(v.dtype)) * F::kPer);
   };
+  std::vector<Place> places;
+  auto add_place = [&](Type type, bool kept) {
+    places.push_back({kept ? static_cast<int16_t>(f.bytes) : kNowhere, type});
+    if (kept) f.bytes += F::kN * static_cast<int>(type == Type::kSame ? sizeof(W) : 2);
+  };
+  std::vector<Operand> others;
   for (const TensorView& v : r.call.in) {
-    Operand& in = f.inputs[f.num_inputs++];
     const auto walk = MakeWalk(first.shape, {BroadcastStrides(v.shape, first.shape)});
-    if (!walk || !TypeOf<W>(v.dtype, &in.type)) return nullptr;
-    in.data = v.data;
-    in.small = walk->small;
-    in.rank = walk->rank;
+    Type type;
+    if (!walk || !TypeOf<W>(v.dtype, &type)) return nullptr;
+    add_place(type, true);
+    Operand in = {v.data, places.back(), LieOf(*walk, F::kPer, aligned(v)), walk->small,
+                  walk->rank};
     std::copy(walk->dims, walk->dims + walk->rank, in.dims);
     std::copy(walk->strides[0], walk->strides[0] + walk->rank, in.strides);
-    in.lie = LieOf(*walk, F::kN, aligned(v));
+    if (in.lie == Lie::kDense) {
+      f.inputs[f.num_dense++] = in;
+    } else {
+      others.push_back(in);
+    }
   }
-  const std::vector<int8_t> places = Places(program, &f.num_kept);
-  auto place = [&](int value) { return places[static_cast<size_t>(value)]; };
-  for (const ScalarStep& s : program.steps) {
-    const int made = program.inputs + f.num_steps;
-    auto from = [&](int value) {
-      return value >= program.inputs && value == made - 1 ? kLast : place(value);
-    };
-    const int8_t a = from(s.operands[0]);
-    auto operand = [&](int k) {
-      return InfoOf(s.op).operands > k ? from(s.operands[static_cast<size_t>(k)]) : a;
-    };
-    f.steps[f.num_steps++] = {s.op, a, operand(1), operand(2), place(made)};
-  }
+  f.num_inputs = static_cast<int>(r.call.in.size());
+  std::ranges::copy(others, f.inputs + f.num_dense);
+  for (const bool kept : KeptSteps(program)) add_place(Type::kSame, kept);
   for (size_t i = 0; i < program.results.size(); ++i) {
     const TensorView& v = r.call.out[i];
-    Result& out = f.results[f.num_results++];
-    if (!TypeOf<W>(v.dtype, &out.type)) return nullptr;
-    out.data = v.data;
-    out.from = place(program.results[i]);
-    out.packed = aligned(v);
+    if (!TypeOf<W>(v.dtype, &f.results[i].type)) return nullptr;
+    f.results[i].data = v.data;
+    f.results[i].packed = aligned(v);
   }
-  const int64_t items = CeilDiv(f.n, F::kN);
-  Grid grid = ElementGrid(items);
-  while (f.SharedBytes(grid.threads) > F::kShared) {
-    grid.threads /= 2;
-    grid.blocks *= 2;
-  }
-  return MakeKernel([f, grid, items](const Launch& launch) {
-    LaunchKernel(launch, ElementsKernel<F>, grid.blocks, grid.threads,
-                 static_cast<size_t>(f.SharedBytes(grid.threads)), f, items);
+  AddSteps(program, places, &f);
+  const int64_t packs = CeilDiv(f.n, F::kPer);
+  int threads = kElementThreads;
+  auto blocks = [&] { return std::min<int64_t>(CeilDiv(packs, F::kPacks * threads), 1 << 16); };
+  // Small arrays are spread over many blocks: at their end packs are read one by one.
+  while (f.bytes * threads > F::kShared || (threads > 32 && blocks() < 128)) threads /= 2;
+  return MakeKernel([f, blocks = blocks(), threads, packs](const Launch& launch) {
+    LaunchKernel(launch, FusedKernel<F>, blocks, threads, static_cast<size_t>(f.bytes * threads), f,
+                 packs);
   });
 }
 
