@@ -79,6 +79,22 @@ void AddAttention(List& list, DType dtype, const std::string& name, Heads z,
   list.Add(name, "attention_grad", operands, attrs);
 }
 
+// Of f32: heads that take little of a tile or all, rows that end within one, and several tiles of
+// both.
+void AddTiledAttention(List& list) {
+  const DType f32 = DType::kF32;
+  AddAttention(list, f32, "9 queries", {2, 2, 2, 9, 9, 8, 8, false, true});
+  AddAttention(list, f32, "17 queries", {1, 2, 2, 17, 17, 16, 24, true, false});
+  AddAttention(list, f32, "grouped, 63 queries", {1, 4, 2, 63, 63, 32, 32, true, true});
+  AddAttention(list, f32, "65 queries, narrow keys", {1, 1, 1, 65, 65, 100, 128, false, false});
+  AddAttention(list, f32, "130 queries", {1, 2, 1, 130, 130, 64, 64, true, true});
+  AddAttention(list, f32, "130 queries between", {1, 1, 1, 130, 193, 128, 96, true, true, 40});
+  AddAttention(list, f32, "keys before all", {1, 1, 1, 20, 140, 64, 64, true, true, 100});
+  AddAttention(list, f32, "float mask 64", {1, 4, 2, 70, 72, 64, 64, false, true},
+               {list.F({4, 70, 72}, 9)});
+  AddAttention(list, f32, "dropout, odd 128", {1, 2, 1, 67, 67, 128, 128, true, true}, {}, 0.2);
+}
+
 void AddPackedAttention(List& list, DType dtype, const std::string& name, Shape o, bool causal) {
   Shape all = o;
   all[2] *= 3;
@@ -314,6 +330,7 @@ std::vector<KernelCase> LargeCases(DType dtype) {
   AddAttention(list, dtype, "dropout, odd", {2, 2, 1, 70, 67, 13, 13, true, true}, {}, 0.5);
   AddAttention(list, dtype, "dropout, mask", {1, 2, 2, 66, 40, 200, 256, false, false},
                {list.F({66, 40}, 9)}, 0.2);
+  if (dtype == DType::kF32) AddTiledAttention(list);
   bool half = DTypeSize(dtype) == 2;
   if (half) {  // results of another type
     std::string f32 = "f32";

@@ -189,6 +189,22 @@ TEST(CudaKernels, RotaryRunsInPlace) {
   }
 }
 
+// Of statistics that the forward gave, where some queries see no key.
+TEST(CudaKernels, AttentionGradientsOfQueriesWithoutKeys) {
+  EmulatedMachine machine;
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
+    auto f = [&](Shape shape, uint64_t seed) { return As(RandomFloats(shape, seed), dtype); };
+    const Attributes attrs = {{"scale", 0.3}, {"causal", true}, {"layout", std::string("bhsd")}};
+    const HostTensor q = f({1, 4, 90, 16}, 1), k = f({1, 2, 20, 16}, 2), v = f({1, 2, 20, 8}, 3);
+    const std::vector<HostTensor> out = RunOn(machine, {"", "attention", attrs, {q, k, v}});
+    ASSERT_EQ(out.size(), 2u);
+    EXPECT_EQ(out[1].AsDouble(0), -std::numeric_limits<double>::infinity());
+    EXPECT_EQ(out[0].AsDouble(0), 0);
+    const KernelCase c{"", "attention_grad", attrs, {f({1, 4, 90, 8}, 4), q, k, v, out[0], out[1]}};
+    EXPECT_EQ(RunCase(machine, c), "") << DTypeName(dtype);
+  }
+}
+
 // As PyTorch: NaN where a row has NaN or infinity, or nothing but minus infinity; loss is infinite
 // and the gradient -1 where the target's logit is minus infinity.
 TEST(CudaKernels, LossesOfInfinity) {

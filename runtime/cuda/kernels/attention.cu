@@ -167,6 +167,13 @@ KernelPtr Keeping(KernelPtr kernel, std::shared_ptr<PlaceTables> tables) {
                     workspace);
 }
 
+// Whether in f32 tiles of 64 queries have room for the heads. A few queries would leave most of a
+// tile empty; the plain kernels have a warp for each.
+template <typename T>
+bool Tiles(const Attention<T>& a) {
+  return std::max(a.d, a.dv) <= kTiledHeadDim && a.s > 8;
+}
+
 template <typename T>
 KernelPtr MakeForwardOf(const KernelRequest& r, bool heads_first, Attention<T> a) {
   auto tables = SetDropout(r, r.call.out[0], heads_first, &a);
@@ -175,6 +182,9 @@ KernelPtr MakeForwardOf(const KernelRequest& r, bool heads_first, Attention<T> a
   if constexpr (sizeof(T) == 2) {
     return Keeping(BesideLibrary(MakeMmaForward(a), a), tables);
   } else {
+    if constexpr (sizeof(T) == 4) {
+      if (Tiles(a)) return Keeping(MakeTiledForward(a), tables);
+    }
     return Keeping(MakePlainForward(a), tables);
   }
 }
@@ -187,6 +197,9 @@ KernelPtr MakeBackwardOf(const KernelRequest& r, bool heads_first, Attention<T> 
   if constexpr (sizeof(T) == 2) {
     return Keeping(BesideLibrary(MakeMmaBackward(a), a), tables);
   } else {
+    if constexpr (sizeof(T) == 4) {
+      if (Tiles(a)) return Keeping(MakeTiledBackward(a), tables);
+    }
     return Keeping(MakePlainBackward(a), tables);
   }
 }

@@ -1,14 +1,14 @@
-// What the attention kernels share. Two families: attention_mma.cu on tensor cores for bf16 and
-// f16, and attention_plain.cu for f32 and f64. Both walk over tiles of keys (or queries) with a
-// running softmax (FlashAttention-2, arXiv:2307.08691), and both sum gradients in a fixed order:
-// one pass for dq, one for dk and dv.
+// What the attention kernels share. Three families: attention_mma.cu on tensor cores for bf16 and
+// f16, attention_tiles.cu for f32 with heads of at most kTiledHeadDim, and attention_plain.cu for
+// all others. All walk over tiles of keys (or queries) with a running softmax (FlashAttention-2,
+// arXiv:2307.08691), and sum gradients in a fixed order: one pass for dq, one for dk and dv.
 #pragma once
 
 #include "runtime/cuda/kernels/draw.h"
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 
-inline constexpr int kMaxHeadDim = 256;
+inline constexpr int kMaxHeadDim = 256, kTiledHeadDim = 128;
 
 // Where heads and rows of a tensor lie, in elements.
 struct HeadStrides {
@@ -131,6 +131,8 @@ KernelPtr MakePlainForward(const Attention<float>& a);
 KernelPtr MakePlainForward(const Attention<double>& a);
 KernelPtr MakePlainBackward(const Attention<float>& a);
 KernelPtr MakePlainBackward(const Attention<double>& a);
+KernelPtr MakeTiledForward(Attention<float> a);
+KernelPtr MakeTiledBackward(Attention<float> a);
 KernelPtr MakeMmaForward(const Attention<BF16>& a);
 KernelPtr MakeMmaForward(const Attention<F16>& a);
 KernelPtr MakeMmaBackward(const Attention<BF16>& a);
