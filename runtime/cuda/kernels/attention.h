@@ -9,6 +9,19 @@
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 
 inline constexpr int kMaxHeadDim = 256, kTiledHeadDim = 128;
+inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+// 2^x; what is less than 2^-126 is 0.
+__device__ __forceinline__ float Exp2(float x) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  const float y = ::exp2f(x);
+  return y < 0x1p-126f ? 0.f : y;
+#endif
+}
 
 // Where heads and rows of a tensor lie, in elements.
 struct HeadStrides {

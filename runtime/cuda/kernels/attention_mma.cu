@@ -12,19 +12,6 @@ template <int kD>
 inline constexpr int kLeastBlocks = kD <= 64    ? 3
                                     : kD <= 128 ? 2
                                                 : 1;
-constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
-
-// 2^x; results below 2^-126 are zero.
-__device__ __forceinline__ float PowerOfTwo(float x) {
-#if defined(__CUDA_ARCH__)
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  const float y = ::exp2f(x);
-  return y < 0x1p-126f ? 0.f : y;
-#endif
-}
 
 // A tile of any rows.
 template <typename T, int kD, int kCount>
@@ -170,13 +157,13 @@ __global__ void __launch_bounds__(kMmaThreads, kLeastBlocks<kD>) ForwardKernel(A
         top = ::fmaxf(top, ::fmaxf(s[n][half * 2], s[n][half * 2 + 1]));
       top = ::fmaxf(top, ShuffleXor(top, 1));
       top = ::fmaxf(top, ShuffleXor(top, 2));
-      const float keep = max[half] == -Infinity<float>() ? 0.f : PowerOfTwo(max[half] - top);
+      const float keep = max[half] == -Infinity<float>() ? 0.f : Exp2(max[half] - top);
       const float base = top == -Infinity<float>() ? 0.f : top;
       float total = 0;
       SHARDC_UNROLL
       for (int n = 0; n < kKeys / 8; ++n) {
         SHARDC_UNROLL
-        for (int e = half * 2; e < half * 2 + 2; ++e) total += s[n][e] = PowerOfTwo(s[n][e] - base);
+        for (int e = half * 2; e < half * 2 + 2; ++e) total += s[n][e] = Exp2(s[n][e] - base);
       }
       sum[half] = sum[half] * keep + total;  // of this lane's columns
       max[half] = top;
@@ -258,8 +245,7 @@ __global__ void __launch_bounds__(kMmaThreads, kLeastBlocks<kD>) QueryGradKernel
         for (int e = 0; e < 4; ++e) dp[n][e] *= factors[e];
       }
       SHARDC_UNROLL
-      for (int e = 0; e < 4; ++e)
-        s[n][e] = PowerOfTwo(s[n][e] - base[e / 2]) * (dp[n][e] - delta[e / 2]);
+      for (int e = 0; e < 4; ++e) s[n][e] = Exp2(s[n][e] - base[e / 2]) * (dp[n][e] - delta[e / 2]);
     }
     MultiplyAccumulator<T, kD, kKeys / 8>(dq, s, ks, a.d);
   }
@@ -315,7 +301,7 @@ __global__ void __launch_bounds__(kMmaThreads, kLeastBlocks<kD>) KeyGradKernel(A
         SHARDC_UNROLL
         for (int e = 0; e < 4; ++e) {
           const int column = n * 8 + lane % 4 * 2 + e % 2;
-          const float probability = PowerOfTwo(s[n][e] - base[column]);
+          const float probability = Exp2(s[n][e] - base[column]);
           s[n][e] = probability * factors[e];
           dp[n][e] = probability * (dp[n][e] * factors[e] - delta[column]);
         }

@@ -6,19 +6,6 @@
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 namespace {
 
-constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
-
-// Of 2^-126 at least; what is less is 0.
-__device__ __forceinline__ float Exp2(float x) {
-#if defined(__CUDA_ARCH__)
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return ::exp2f(x);
-#endif
-}
-
 struct Place {
   int64_t first, h, b;
 };
