@@ -49,10 +49,8 @@ class Fusion {
       if (!Fusable(*op) || adds.Of(*op).f) continue;
       if (op->name() != "where" || DecidesAlone(op)) Join(op);
     }
-    for (Op* op : ops_) {
-      auto it = group_of_.find(op);
-      if (it == group_of_.end() || groups_[it->second].back() != op) continue;
-      if (groups_[it->second].size() > 1) Emit(groups_[it->second]);
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      if (groups_[g].size() > 1) Emit(groups_[g], places_[g]);
     }
   }
 
@@ -105,10 +103,40 @@ class Fusion {
         if (std::ranges::find(near->operands, v) != near->operands.end()) offer(near);
       }
     }
+    if (joined.empty() && !condition && JoinEarlier(op)) return;
     group.push_back(op);
     for (size_t g : joined) groups_[g].clear();
     for (const Op* member : group) group_of_[member] = groups_.size();
     groups_.push_back(std::move(group));
+    places_.push_back(op);
+  }
+
+  // Into a group that must stay before what others read of it: the op moves there. Only where it
+  // reads what the group would write for it alone, so that no more is held meanwhile.
+  bool JoinEarlier(Op* op) {
+    for (const Value* v : op->operands) {
+      auto it = group_of_.find(v->producer);
+      if (it == group_of_.end() || graph_.OnlyUser(v) != op) continue;
+      Group& group = groups_[it->second];
+      const Op* place = places_[it->second];
+      const bool there = std::ranges::all_of(op->operands, [&](const Value* read) {
+        const Op* maker = read->producer;
+        return !maker || Contains(group, maker) || PlaceOf(maker)->id < place->id;
+      });
+      if (!there || !SamePlace(*place, *op) || op->id - group.front()->id > kNear) continue;
+      group.push_back(op);
+      if (FitsOneProgram(group)) {
+        group_of_[op] = it->second;
+        return true;
+      }
+      group.pop_back();
+    }
+    return false;
+  }
+
+  const Op* PlaceOf(const Op* op) const {
+    auto it = group_of_.find(op);
+    return it == group_of_.end() ? op : places_[it->second];
   }
 
   // A comparison of what was not rounded could turn out another way.
@@ -163,7 +191,7 @@ class Fusion {
            });
   }
 
-  void Emit(const Group& group) {
+  void Emit(const Group& group, Op* place) {
     ScalarProgram program;
     std::vector<Value*> operands, replaced;
     std::unordered_map<const Value*, int> number;
@@ -193,13 +221,12 @@ class Fusion {
       types.emplace_back(DTypeName(v->type.dtype));
       result_types.push_back(v->type);
     }
-    Op* last = group.back();
     Op* fused =
         graph_.AddOp(GetOpDef("fused_elementwise"), std::move(operands), std::move(result_types),
                      {{"steps", program.StepsToStrings()},
                       {"results", std::move(results)},
                       {"types", std::move(types)}},
-                     last, *last);
+                     place, *place);
     for (size_t r = 0; r < replaced.size(); ++r) {
       fused->result(static_cast<int>(r))->name = replaced[r]->name;
       graph_.ReplaceAllUses(replaced[r], fused->result(static_cast<int>(r)));
@@ -210,6 +237,7 @@ class Fusion {
   Graph& graph_;
   const std::vector<Op*> ops_;  // by Op::id
   std::vector<Group> groups_;
+  std::vector<Op*> places_;  // by group: its op where all of them will be
   std::unordered_map<const Op*, size_t> group_of_;
 };
 

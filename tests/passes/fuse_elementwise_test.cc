@@ -98,6 +98,35 @@ TEST(FuseElementwise, NothingMovesBehindItsReader) {
     CHECK-NEXT: mul)");
 }
 
+// As in the gradient of silu(%g) * %u: %du has readers before %dg is made.
+TEST(FuseElementwise, AnOpMovesToTheChainThatItReads) {
+  CheckPasses(
+      R"(graph @g(%dy: f32[8, 8], %g: f32[8, 8], %u: f32[8, 8], %s: f32[8, 8]) -> (%dg, %dw) {
+    %ds = mul %dy, %u : f32[8, 8]
+    %du = mul %dy, %s : f32[8, 8]
+    %dw = matmul %du, %u : f32[8, 8]
+    %dg = silu_grad %ds, %g : f32[8, 8]
+  })",
+      "fuse_elementwise", R"(
+    CHECK: %du, %dg = fused_elementwise %dy, %u, %s, %g {results=[5, 6], steps=["mul 0 1", "mul 0 2", "silu_grad 4 3"]
+    CHECK-NEXT: %dw = matmul %du, %u)");
+  // Not before what it reads, nor where the chain's value is written in any case.
+  CheckPasses(R"(graph @g(%x: f32[8, 8]) -> (%z, %b) {
+    %1 = tanh %x : f32[8, 8]
+    %2 = exp %1 : f32[8, 8]
+    %y = matmul %2, %x : f32[8, 8]
+    %z = mul %1, %y : f32[8, 8]
+    %3 = matmul %z, %y : f32[8, 8]
+    %b = mul %z, %3 : f32[8, 8]
+  })",
+              "fuse_elementwise", R"(
+    CHECK: %0, %1 = fused_elementwise %x {results=[1, 2], steps=["tanh 0", "exp 1"]
+    CHECK-NEXT: %y = matmul
+    CHECK-NEXT: %z = mul
+    CHECK-NEXT: matmul
+    CHECK-NEXT: %b = mul)");
+}
+
 TEST(FuseElementwise, WhatIsStretchedIsReadAsItWas) {
   CheckPasses(R"(mesh [tp=2]
   graph @g(%x: f32[2, 8@tp], %s: f32[8@tp], %c: f32[2, 1]) -> (%y, %z) {
