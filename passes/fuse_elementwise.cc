@@ -49,6 +49,7 @@ class Fusion {
       if (!Fusable(*op) || adds.Of(*op).f) continue;
       if (op->name() != "where" || DecidesAlone(op)) Join(op);
     }
+    for (Group& group : groups_) MakeAgain(group);
     for (size_t g = 0; g < groups_.size(); ++g) {
       if (groups_[g].size() > 1) Emit(groups_[g], places_[g]);
     }
@@ -134,6 +135,43 @@ class Fusion {
     return false;
   }
 
+  // What a group of the forward pass makes on its way, and would keep for this one alone, this one
+  // makes again of what it reads anyway: it is neither written nor read, and takes no memory.
+  void MakeAgain(Group& group) {
+    if (group.empty() || group[0]->phase != Phase::kBackward) return;
+    const std::vector<Value*> reads = Reads(group);
+    for (Value* v : reads) {
+      const Op* op = v->producer;
+      auto it = group_of_.find(op);
+      if (it == group_of_.end() || op->phase != Phase::kForward || !op->RunsWith(*group[0]) ||
+          graph_.IsOutput(v)) {
+        continue;
+      }
+      const Group& maker = groups_[it->second];
+      if (!std::ranges::all_of(v->users, [&](const Op* user) {
+            return Contains(maker, user) || (Contains(group, user) && !Compares(*user));
+          })) {
+        continue;
+      }
+      if (std::ranges::none_of(v->users, [&](const Op* u) { return Contains(maker, u); }) ||
+          !std::ranges::all_of(op->operands, [&](Value* x) { return Contains(reads, x); })) {
+        continue;
+      }
+      Op* again = graph_.AddOp(*op->def, op->operands, {v->type}, op->attrs, group[0], *group[0]);
+      group.insert(group.begin(), again);
+      if (!FitsOneProgram(group)) {
+        group.erase(group.begin());
+        graph_.Erase(again);
+        continue;
+      }
+      for (Op* user : group) {
+        for (size_t k = 0; k < user->operands.size(); ++k) {
+          if (user->operands[k] == v) graph_.SetOperand(user, static_cast<int>(k), again->result());
+        }
+      }
+    }
+  }
+
   const Op* PlaceOf(const Op* op) const {
     auto it = group_of_.find(op);
     return it == group_of_.end() ? op : places_[it->second];
@@ -167,22 +205,36 @@ class Fusion {
     return true;
   }
 
+  static bool Compares(const Op& op) {
+    const std::optional<ScalarOp> scalar = ScalarOpOf(op);
+    return scalar && IsComparison(*scalar);
+  }
+
+  // What the group does not make, each once.
+  static std::vector<Value*> Reads(const Group& group) {
+    std::vector<Value*> reads;
+    std::unordered_set<const Value*> seen;
+    for (const Op* op : group) {
+      for (Value* v : op->operands) {
+        if (!Contains(group, v->producer) && seen.insert(v).second) reads.push_back(v);
+      }
+    }
+    return reads;
+  }
+
   bool FitsOneProgram(const Group& group) const {
-    std::unordered_set<const Value*> inputs;
     int results = 0, steps = 0;
     for (const Op* op : group) {
-      for (const Value* v : op->operands) {
-        if (!Contains(group, v->producer)) inputs.insert(v);
-      }
       results += Leaves(group, op->result());
       steps += !IsFloatCast(*op);
     }
-    return static_cast<int>(inputs.size()) <= ScalarProgram::kMaxInputs &&
+    return static_cast<int>(Reads(group).size()) <= ScalarProgram::kMaxInputs &&
            results <= ScalarProgram::kMaxResults && steps <= ScalarProgram::kMaxSteps;
   }
 
-  static bool Contains(const Group& group, const Op* op) {
-    return op && std::find(group.begin(), group.end(), op) != group.end();
+  template <typename T>
+  static bool Contains(const std::vector<T*>& all, const T* one) {
+    return one && std::ranges::find(all, one) != all.end();
   }
 
   bool Leaves(const Group& group, const Value* v) const {
@@ -191,21 +243,36 @@ class Fusion {
            });
   }
 
+  // In an order in which ops read what the one before has made, where they may: kernels have that
+  // at hand.
+  static Group InChains(Group left) {
+    Group ops;
+    while (!left.empty()) {
+      auto next = left.end();
+      for (auto it = left.begin(); it != left.end(); ++it) {
+        const auto& reads = (*it)->operands;
+        if (std::ranges::any_of(reads, [&](Value* v) { return Contains(left, v->producer); })) {
+          continue;
+        }
+        const bool follows = !ops.empty() && Contains(reads, ops.back()->result());
+        if (follows || next == left.end()) next = it;
+        if (follows) break;
+      }
+      ops.push_back(*next);
+      left.erase(next);
+    }
+    return ops;
+  }
+
   void Emit(const Group& group, Op* place) {
     ScalarProgram program;
-    std::vector<Value*> operands, replaced;
+    std::vector<Value*> operands = Reads(group), replaced;
     std::unordered_map<const Value*, int> number;
-    for (const Op* op : group) {
-      for (Value* v : op->operands) {
-        if (Contains(group, v->producer) || !number.try_emplace(v, program.inputs).second) continue;
-        operands.push_back(v);
-        ++program.inputs;
-      }
-    }
+    for (const Value* v : operands) number[v] = program.inputs++;
     Strings types;
     std::vector<TensorType> result_types;
     Ints results;
-    for (const Op* op : group) {
+    for (const Op* op : InChains(group)) {
       Value* v = op->result();
       if (auto scalar = ScalarOpOf(*op)) {
         ScalarStep step{*scalar};

@@ -108,7 +108,7 @@ TEST(FuseElementwise, AnOpMovesToTheChainThatItReads) {
     %dg = silu_grad %ds, %g : f32[8, 8]
   })",
       "fuse_elementwise", R"(
-    CHECK: %du, %dg = fused_elementwise %dy, %u, %s, %g {results=[5, 6], steps=["mul 0 1", "mul 0 2", "silu_grad 4 3"]
+    CHECK: %dg, %du = fused_elementwise %dy, %u, %s, %g {results=[5, 6], steps=["mul 0 1", "silu_grad 4 3", "mul 0 2"]
     CHECK-NEXT: %dw = matmul %du, %u)");
   // Not before what it reads, nor where the chain's value is written in any case.
   CheckPasses(R"(graph @g(%x: f32[8, 8]) -> (%z, %b) {
@@ -125,6 +125,52 @@ TEST(FuseElementwise, AnOpMovesToTheChainThatItReads) {
     CHECK-NEXT: %z = mul
     CHECK-NEXT: matmul
     CHECK-NEXT: %b = mul)");
+}
+
+TEST(FuseElementwise, TheBackwardPassMakesAgainWhatItNeedNotRead) {
+  const std::string swiglu =
+      R"(graph @g(%g: f32[8, 8], %u: f32[8, 8], %dy: f32[8, 8]) -> (%y, %dg, %du) {
+    %s = silu %g : f32[8, 8]
+    %y = mul %s, %u : f32[8, 8]
+    %ds = mul %dy, %u {phase="backward"} : f32[8, 8]
+    %du = mul %dy, %s {phase="backward"} : f32[8, 8]
+    %dg = silu_grad %ds, %g {phase="backward"} : f32[8, 8]
+  })";
+  CheckPasses(swiglu, "fuse_elementwise", R"(
+    CHECK: graph
+    CHECK-NEXT: %y = fused_elementwise %g, %u {results=[3], steps=["silu 0", "mul 2 1"], types=["f32"]}
+    CHECK-NEXT: %du, %dg = fused_elementwise %g, %dy, %u {results=[4, 6], steps=["silu 0", "mul 1 3", "mul 1 2", "silu_grad 5 0"])");
+  // Not what others read too, nor of what else the backward pass would not read.
+  CheckPasses(R"(graph @g(%g: f32[8, 8], %u: f32[8, 8], %dy: f32[8, 8]) -> (%y, %z, %du, %dz) {
+    %s = silu %g : f32[8, 8]
+    %y = mul %s, %u : f32[8, 8]
+    %z = matmul %s, %u : f32[8, 8]
+    %du = mul %dy, %s {phase="backward"} : f32[8, 8]
+    %dz = mul %dy, %g {phase="backward"} : f32[8, 8]
+  })",
+              "fuse_elementwise", R"(
+    CHECK: %s, %y = fused_elementwise %g, %u
+    CHECK: %du, %dz = fused_elementwise %dy, %s, %g)");
+  CheckPasses(R"(graph @g(%g: f32[8, 8], %u: f32[8, 8], %dy: f32[8, 8]) -> (%y, %du, %dz) {
+    %s = silu %g : f32[8, 8]
+    %y = mul %s, %u : f32[8, 8]
+    %du = mul %dy, %s {phase="backward"} : f32[8, 8]
+    %dz = mul %dy, %u {phase="backward"} : f32[8, 8]
+  })",
+              "fuse_elementwise", R"(
+    CHECK: %s, %y = fused_elementwise %g, %u
+    CHECK: %du, %dz = fused_elementwise %dy, %s, %u)");
+  // A mask of what was rounded in the forward pass.
+  CheckPasses(R"(graph @g(%g: bf16[8, 8], %u: bf16[8, 8], %dy: bf16[8, 8]) -> (%y, %du, %dz) {
+    %s = mul %g, %u : bf16[8, 8]
+    %y = tanh %s : bf16[8, 8]
+    %0 = less %u, %s {phase="backward"} : bool[8, 8]
+    %dz = where %0, %dy, %u {phase="backward"} : bf16[8, 8]
+    %du = mul %dy, %g {phase="backward"} : bf16[8, 8]
+  })",
+              "fuse_elementwise", R"(
+    CHECK: %s, %y = fused_elementwise %g, %u
+    CHECK: %dz, %du = fused_elementwise %u, %s, %dy, %g)");
 }
 
 TEST(FuseElementwise, WhatIsStretchedIsReadAsItWas) {
