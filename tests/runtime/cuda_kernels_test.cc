@@ -148,6 +148,17 @@ TEST(CudaKernels, ReadUnalignedMemory) {
   }
 }
 
+TEST(CudaKernels, AttentionReadsUnalignedMemory) {
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    UnalignedMachine machine(8);
+    for (const KernelCase& c : LargeCases(dtype)) {
+      if (c.op.find("attention") == std::string::npos) continue;
+      if (c.operands[0].num_elements() > 5000) continue;
+      EXPECT_EQ(RunCase(machine, c), "") << c.name;
+    }
+  }
+}
+
 std::vector<KernelCase> Rotaries() {
   std::vector<KernelCase> cases = TypeCases();
   std::erase_if(cases, [](const KernelCase& c) { return c.op != "rotary"; });
