@@ -135,18 +135,16 @@ class Fusion {
     return false;
   }
 
-  // What a group of the forward pass makes on its way, and would keep for this one alone, this one
-  // makes again of what it reads anyway: it is neither written nor read, and takes no memory.
+  // What another group makes on its way, and would write for this one alone, this one makes again
+  // of what it reads anyway: it is neither written nor read, and takes no memory. In any phase, so
+  // that
+  // --recompute rounds the same.
   void MakeAgain(Group& group) {
-    if (group.empty() || group[0]->phase != Phase::kBackward) return;
     const std::vector<Value*> reads = Reads(group);
     for (Value* v : reads) {
       const Op* op = v->producer;
       auto it = group_of_.find(op);
-      if (it == group_of_.end() || op->phase != Phase::kForward || !op->RunsWith(*group[0]) ||
-          graph_.IsOutput(v)) {
-        continue;
-      }
+      if (it == group_of_.end() || !op->RunsWith(*group[0]) || graph_.IsOutput(v)) continue;
       const Group& maker = groups_[it->second];
       if (!std::ranges::all_of(v->users, [&](const Op* user) {
             return Contains(maker, user) || (Contains(group, user) && !Compares(*user));
