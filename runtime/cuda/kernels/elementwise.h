@@ -51,6 +51,8 @@ struct Elementwise {
   static constexpr int kInputs = sizeof...(From);
   static constexpr size_t kWidest = std::max({sizeof(To), sizeof(From)...});
   static constexpr int kN = static_cast<int>(16 / kWidest);
+  // More elements, operands or digits need more registers.
+  static constexpr int kBlocks = kN <= 8 && kInputs <= 2 && kWidest < 8 ? 5 : 2;
   using Math = MathOf<To, From...>;
   Walk walk;
   int64_t n;
@@ -100,6 +102,16 @@ struct Elementwise {
   }
 };
 
+// As ElementsKernel, with registers for so many blocks on a multiprocessor that others make up for
+// what one waits for.
+template <typename F>
+__global__ void __launch_bounds__(kElementThreads, F::kBlocks)
+    ElementwiseKernel(const __grid_constant__ F f, int64_t items) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  for (; i < items; i += step) f(i);
+}
+
 template <typename To, typename... From, typename Fns>
 KernelPtr MakeElementwise(const KernelRequest& r, Fns fns) {
   using F = Elementwise<Fns, To, From...>;
@@ -112,7 +124,7 @@ KernelPtr MakeElementwise(const KernelRequest& r, Fns fns) {
     return MakeKernel([f](const Launch& launch) {
       int64_t items = f.packed ? CeilDiv(f.n, F::kN) : f.n;
       Grid grid = ElementGrid(items);
-      LaunchKernel(launch, ElementsKernel<F>, grid.blocks, grid.threads, 0, f, items);
+      LaunchKernel(launch, ElementwiseKernel<F>, grid.blocks, grid.threads, 0, f, items);
     });
   }
   (std::make_index_sequence<sizeof...(From)>());
