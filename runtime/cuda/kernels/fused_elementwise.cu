@@ -236,9 +236,9 @@ struct Fused {
     for (int s = 0; s < num_steps; ++s) {
       const Step& step = steps[s];
       if (step.a.at != kNowhere) last = Get(step.a);
-      Lanes b{};
-      if (step.b.at != kNowhere) b = Get(step.b);
-      last = Apply<Math>(step.op, last, b, [&] { return Get(step.c); });
+      last = step.b.at == kNowhere
+                 ? Apply<Math>(step.op, last)
+                 : Apply<Math>(step.op, last, Get(step.b), [&] { return Get(step.c); });
       if (step.to != kNowhere) {
         for (int p = 0; p < kPacks; ++p) Set(step.to, p, PackOf(last, p));
       }

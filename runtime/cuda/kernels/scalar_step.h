@@ -22,25 +22,10 @@ __device__ __forceinline__ Lanes Compare(Fn fn, const Lanes& a, const Lanes& b) 
   return y;
 }
 
-// op(a, b, third()), of as many as it takes. An op that is none leaves `a`.
-template <typename Math, typename Lanes, typename Third>
-__device__ __forceinline__ Lanes Apply(ScalarOp op, const Lanes& a, const Lanes& b,
-                                       const Third& third) {
+// op(a). An op of more operands, or none, leaves it.
+template <typename Math, typename Lanes>
+__device__ __forceinline__ Lanes Apply(ScalarOp op, const Lanes& a) {
   switch (op) {
-    case ScalarOp::kAdd:
-      return Map<Math>(AddFn(), a, b);
-    case ScalarOp::kSub:
-      return Map<Math>(SubFn(), a, b);
-    case ScalarOp::kMul:
-      return Map<Math>(MulFn(), a, b);
-    case ScalarOp::kDiv:
-      return Map<Math>(DivFn(), a, b);
-    case ScalarOp::kPow:
-      return Map<Math>(PowFn(), a, b);
-    case ScalarOp::kMin:
-      return Map<Math>(MinFn(), a, b);
-    case ScalarOp::kMax:
-      return Map<Math>(MaxFn(), a, b);
     case ScalarOp::kNeg:
       return Map<Math>(NegFn(), a);
     case ScalarOp::kAbs:
@@ -73,6 +58,30 @@ __device__ __forceinline__ Lanes Apply(ScalarOp op, const Lanes& a, const Lanes&
       return Map<Math>(GeluTanhFn(), a);
     case ScalarOp::kGeluErf:
       return Map<Math>(GeluErfFn(), a);
+    default:
+      return a;
+  }
+}
+
+// op(a, b), or op(a, b, third()).
+template <typename Math, typename Lanes, typename Third>
+__device__ __forceinline__ Lanes Apply(ScalarOp op, const Lanes& a, const Lanes& b,
+                                       const Third& third) {
+  switch (op) {
+    case ScalarOp::kAdd:
+      return Map<Math>(AddFn(), a, b);
+    case ScalarOp::kSub:
+      return Map<Math>(SubFn(), a, b);
+    case ScalarOp::kMul:
+      return Map<Math>(MulFn(), a, b);
+    case ScalarOp::kDiv:
+      return Map<Math>(DivFn(), a, b);
+    case ScalarOp::kPow:
+      return Map<Math>(PowFn(), a, b);
+    case ScalarOp::kMin:
+      return Map<Math>(MinFn(), a, b);
+    case ScalarOp::kMax:
+      return Map<Math>(MaxFn(), a, b);
     case ScalarOp::kTanhGrad:
       return Map<Math>(TanhGradFn(), a, b);
     case ScalarOp::kSigmoidGrad:
@@ -104,8 +113,9 @@ __device__ __forceinline__ Lanes Apply(ScalarOp op, const Lanes& a, const Lanes&
       }
       return y;
     }
+    default:
+      return a;
   }
-  return a;
 }
 
 }  // namespace shardc::cuda::SHARDC_KERNEL_SPACE
