@@ -167,11 +167,13 @@ KernelPtr Keeping(KernelPtr kernel, std::shared_ptr<PlaceTables> tables) {
                     workspace);
 }
 
-// Whether in f32 tiles of 64 queries have room for the heads. A few queries would leave most of a
-// tile empty; the plain kernels have a warp for each.
+// Whether in f32 tiles of 64 queries have room for the heads, and 32 bits count rows and what lies
+// between them. A few queries would leave most of a tile empty; the plain kernels have a warp for
+// each.
 template <typename T>
 bool Tiles(const Attention<T>& a) {
-  return std::max(a.d, a.dv) <= kTiledHeadDim && a.s > 8;
+  const int64_t most = std::max({a.s, a.t, a.sq.row, a.sk.row, a.sv.row, a.so.row});
+  return std::max(a.d, a.dv) <= kTiledHeadDim && a.s > 8 && most < INT32_MAX / 2;
 }
 
 template <typename T>

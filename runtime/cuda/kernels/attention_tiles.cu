@@ -7,13 +7,19 @@ namespace shardc::cuda::SHARDC_KERNEL_SPACE {
 namespace {
 
 struct Place {
-  int64_t first, h, b;
+  int first, h, b;
 };
 // With a causal mask the last queries and the first keys have the most to do: they come first.
 __device__ __forceinline__ Place PlaceOf(int64_t rows, int64_t heads, int64_t batch, bool last) {
-  const int64_t tiles = (rows + kRows - 1) / kRows, all = heads * batch;
-  const int64_t tile = blockIdx.x / all, of = blockIdx.x % all;
-  return {(last ? tiles - 1 - tile : tile) * kRows, of % heads, of / heads};
+  const int tiles = static_cast<int>((rows + kRows - 1) / kRows), of = static_cast<int>(heads);
+  const int all = of * static_cast<int>(batch), block = static_cast<int>(blockIdx.x);
+  const int tile = block / all;
+  return {(last ? tiles - 1 - tile : tile) * kRows, block % all % of, block % all / of};
+}
+
+__device__ __forceinline__ Matrix RowsOf(const float* data, const HeadStrides& s, int64_t b,
+                                         int64_t h, int64_t rows, int width, bool packed) {
+  return {data + s.At(b, h, 0), static_cast<int>(s.row), static_cast<int>(rows), width, packed};
 }
 
 // Scores of the pairs that a thread holds: queries from rows_at and keys from cols_at on, or with
@@ -21,7 +27,7 @@ __device__ __forceinline__ Place PlaceOf(int64_t rows, int64_t heads, int64_t ba
 // `own`: where a tile of scores has room, of which this thread uses what it holds.
 template <bool kSwap, int kColumns>
 __device__ __forceinline__ void MaskScores(const Attention<float>& a, const Place& p, int64_t h,
-                                           int64_t rows_at, int64_t cols_at, float* own,
+                                           int rows_at, int cols_at, float* own,
                                            float (&s)[4][kColumns]) {
   constexpr int kTile = kColumns * kLanes;
   const float factor = a.scale * kLog2E;
@@ -61,7 +67,8 @@ __device__ __forceinline__ void MaskScores(const Attention<float>& a, const Plac
   for (int r = 0; r < 4; ++r) {
     SHARDC_UNROLL
     for (int n = 0; n < kColumns; n += 4) {
-      const Four v = LoadPack<float, 4>(own + At<kTile>(FirstRow() + r, n / 4 * kLanes + LaneX()));
+      const Four v =
+          LoadPack<float, 4>(own + At<kTile>(FirstRow(), LaneX()) + r * kTile + n * kLanes);
       SHARDC_UNROLL
       for (int e = 0; e < 4; ++e) s[r][n + e] = v.v[e];
     }
@@ -90,7 +97,7 @@ __device__ __forceinline__ Four KeptOf(const Attention<float>& a, const Place& p
 // Calls f(r, n, what dropout multiplies s[r][n] by) for pairs as above.
 template <bool kSwap, int kColumns, typename F>
 __device__ __forceinline__ void ForDropped(const Attention<float>& a, const Place& p, int64_t h,
-                                           int64_t rows_at, int64_t cols_at, F f) {
+                                           int rows_at, int cols_at, F f) {
   const uint32_t now = a.dropout.draw.Step();
   SHARDC_UNROLL
   for (int x = 0; x < kColumns; ++x) {
@@ -110,24 +117,23 @@ inline constexpr int kBlocks = kD > 64 ? 2 : 3;
 template <int kD, int kKeys>
 __global__ void __launch_bounds__(kThreads, kBlocks<kD>) ForwardKernel(Attention<float> a) {
   const Place p = PlaceOf(a.s, a.hq, a.b, true);
-  const int64_t kv = a.KvHead(p.h), first = p.first + FirstRow();
-  const int64_t end = a.KeyEnd(p.first + kRows - 1);
-  const Matrix q{a.q + a.sq.At(p.b, p.h, 0), a.sq.row, a.s, a.d, a.packed},
-      k{a.k + a.sk.At(p.b, kv, 0), a.sk.row, end, a.d, a.packed},
-      v{a.v + a.sv.At(p.b, kv, 0), a.sv.row, end, a.dv, a.packed};
+  const int64_t kv = a.KvHead(p.h);
+  const int first = p.first + FirstRow(), end = static_cast<int>(a.KeyEnd(p.first + kRows - 1));
+  const Matrix q = RowsOf(a.q, a.sq, p.b, p.h, a.s, a.d, a.packed),
+               k = RowsOf(a.k, a.sk, p.b, kv, end, a.d, a.packed),
+               v = RowsOf(a.v, a.sv, p.b, kv, end, a.dv, a.packed);
   float* qs = reinterpret_cast<float*>(SharedMemory());
   float *ks = qs + kRows * kD, *vs = ks + kKeys * kD, *ps = vs + kKeys * kD;
   LoadTile<kD, kRows>(q, p.first, qs);
   LoadTile<kD, kKeys>(k, 0, ks);
   __syncthreads();
   float max[4], sum[4] = {}, o[4][kD / kLanes] = {};
-  for (float& m : max) m = -Infinity<float>();
-  for (int64_t j0 = 0; j0 < end; j0 += kKeys) {
-    Transit<kD, kKeys> next;
-    next.Fetch(v, j0);
+  for (float& each : max) each = -Infinity<float>();
+  for (int j0 = 0; j0 < end; j0 += kKeys) {
     float s[4][kKeys / kLanes] = {};
     MultiplyRows<kD>(s, qs, ks, Depth(a.d));
-    next.Store(vs);
+    Transit<kD, kKeys> next;
+    next.Fetch(v, j0);
     MaskScores<false>(a, p, p.h, p.first, j0, ps, s);
     SHARDC_UNROLL
     for (int r = 0; r < 4; ++r) {
@@ -148,6 +154,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kD>) ForwardKernel(Attention
       ForDropped<false, kKeys / kLanes>(a, p, p.h, p.first, j0,
                                         [&](int r, int n, float kept) { s[r][n] *= kept; });
     }
+    next.Store(vs);
     ShareRows(ps, s);
     __syncthreads();
     next.Fetch(k, j0 + kKeys);
@@ -183,12 +190,12 @@ __device__ __forceinline__ float DeltaOf(const Attention<float>& a, const Place&
 template <int kD, int kKeys>
 __global__ void __launch_bounds__(kThreads, kBlocks<kD>) QueryGradKernel(Attention<float> a) {
   const Place p = PlaceOf(a.s, a.hq, a.b, true);
-  const int64_t kv = a.KvHead(p.h), first = p.first + FirstRow();
-  const int64_t end = a.KeyEnd(p.first + kRows - 1);
-  const Matrix q{a.q + a.sq.At(p.b, p.h, 0), a.sq.row, a.s, a.d, a.packed},
-      grad{a.grad + a.so.At(p.b, p.h, 0), a.so.row, a.s, a.dv, a.packed},
-      k{a.k + a.sk.At(p.b, kv, 0), a.sk.row, end, a.d, a.packed},
-      v{a.v + a.sv.At(p.b, kv, 0), a.sv.row, end, a.dv, a.packed};
+  const int64_t kv = a.KvHead(p.h);
+  const int first = p.first + FirstRow(), end = static_cast<int>(a.KeyEnd(p.first + kRows - 1));
+  const Matrix q = RowsOf(a.q, a.sq, p.b, p.h, a.s, a.d, a.packed),
+               grad = RowsOf(a.grad, a.so, p.b, p.h, a.s, a.dv, a.packed),
+               k = RowsOf(a.k, a.sk, p.b, kv, end, a.d, a.packed),
+               v = RowsOf(a.v, a.sv, p.b, kv, end, a.dv, a.packed);
   float* qs = reinterpret_cast<float*>(SharedMemory());
   float *gs = qs + kRows * kD, *ks = gs + kRows * kD, *vs = ks + kKeys * kD;
   static_assert(kRows <= kD);
@@ -204,7 +211,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kD>) QueryGradKernel(Attenti
     base[r] = BaseOf(a, p, p.h, first + r);
     delta[r] = DeltaOf(a, p, p.h, first + r);
   }
-  for (int64_t j0 = 0; j0 < end; j0 += kKeys) {
+  for (int j0 = 0; j0 < end; j0 += kKeys) {
     constexpr int kColumns = kKeys / kLanes;
     float s[4][kColumns] = {}, dp[4][kColumns] = {};
     MultiplyRows<kD>(s, qs, ks, Depth(a.d));
@@ -238,10 +245,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kD>) QueryGradKernel(Attenti
 template <int kD, int kQueries>
 __global__ void __launch_bounds__(kThreads, 2) KeyGradKernel(Attention<float> a) {
   const Place p = PlaceOf(a.t, a.hkv, a.b, false);
-  const int64_t first = p.first + FirstRow(), group = a.hq / a.hkv;
-  const int64_t begin = a.QueryBegin(p.first) / kQueries * kQueries;
-  const Matrix k{a.k + a.sk.At(p.b, p.h, 0), a.sk.row, a.t, a.d, a.packed},
-      v{a.v + a.sv.At(p.b, p.h, 0), a.sv.row, a.t, a.dv, a.packed};
+  const int64_t group = a.hq / a.hkv;
+  const int first = p.first + FirstRow(),
+            begin = static_cast<int>(a.QueryBegin(p.first)) / kQueries * kQueries;
+  const Matrix k = RowsOf(a.k, a.sk, p.b, p.h, a.t, a.d, a.packed),
+               v = RowsOf(a.v, a.sv, p.b, p.h, a.t, a.dv, a.packed);
   float* ks = reinterpret_cast<float*>(SharedMemory());
   float *vs = ks + kRows * kD, *qs = vs + kRows * kD, *gs = qs + kQueries * kD,
         *ps = gs + kQueries * kD, *base = ps + kRows * kQueries, *delta = base + kQueries;
@@ -249,12 +257,12 @@ __global__ void __launch_bounds__(kThreads, 2) KeyGradKernel(Attention<float> a)
   LoadTile<kD, kRows>(v, p.first, vs);
   float dk[4][kD / kLanes] = {}, dv[4][kD / kLanes] = {};
   for (int64_t h = p.h * group; h < (p.h + 1) * group; ++h) {
-    const Matrix q{a.q + a.sq.At(p.b, h, 0), a.sq.row, a.s, a.d, a.packed},
-        grad{a.grad + a.so.At(p.b, h, 0), a.so.row, a.s, a.dv, a.packed};
+    const Matrix q = RowsOf(a.q, a.sq, p.b, h, a.s, a.d, a.packed),
+                 grad = RowsOf(a.grad, a.so, p.b, h, a.s, a.dv, a.packed);
     Transit<kD, kQueries> next_q, next_grad;
     next_q.Fetch(q, begin);
     next_grad.Fetch(grad, begin);
-    for (int64_t i0 = begin; i0 < a.s; i0 += kQueries) {
+    for (int i0 = begin; i0 < a.s; i0 += kQueries) {
       constexpr int kColumns = kQueries / kLanes;
       __syncthreads();
       next_q.Store(qs);

@@ -1,5 +1,5 @@
-// Products of tiles in shared memory, in f32. A block of four warps has 64 rows of each product,
-// a warp 16 of them. Eight lanes share four rows, of which each has four neighbouring columns of
+// Products of tiles in shared memory, in f32. A block of four warps has 64 rows of each product, a
+// warp 16 of them. Eight lanes share four rows, of which each has four neighbouring columns of
 // every 32: what a thread multiplies it reads 16 bytes at a time, 12 of them for 128
 // multiplications where a tile has 64 rows.
 #pragma once
@@ -50,8 +50,7 @@ __device__ __forceinline__ void Put(float* to, const Four& v) {
 // Rows of a tensor.
 struct Matrix {
   const float* data;
-  int64_t stride, rows;
-  int width;
+  int stride, rows, width;
   bool packed;
 };
 
@@ -59,43 +58,44 @@ struct Matrix {
 // Fetch and Store a thread does something else, so that it does not wait for memory.
 template <int kD, int kCount>
 struct Transit {
-  static constexpr int kPer = kD / 4, kStep = kThreads / kPer;
-  static_assert(kThreads % kPer == 0 && kCount % kStep == 0);
-  Four v[kCount / kStep];  // the same columns of several rows
+  static constexpr int kPer = kD / 4, kGroups = kThreads / kPer, kEach = kCount / kGroups;
+  static_assert(kThreads % kPer == 0 && kEach % 4 == 0);
+  Four v[kEach];  // the same columns of four neighbouring rows, and of others
 
-  static __device__ int Four0() { return static_cast<int>(threadIdx.x) % kPer; }
-  static __device__ int Row0() { return static_cast<int>(threadIdx.x) / kPer; }
+  static __device__ int Column() { return static_cast<int>(threadIdx.x) % kPer; }
+  static __device__ int Row(int u) {
+    return static_cast<int>(threadIdx.x) / kPer * 4 + u / 4 * kGroups * 4 + u % 4;
+  }
 
-  __device__ __forceinline__ void Fetch(const Matrix& m, int64_t first) {
-    const int column = Four0() * 4;
-    const int64_t left = m.rows - first - Row0();
-    const int rows = static_cast<int>(left < kCount ? left : kCount);
-    const float* at = m.data + (first + Row0()) * m.stride + column;
-    const int64_t step = kStep * m.stride;
+  __device__ __forceinline__ void Fetch(const Matrix& m, int first) {
+    const int column = Column() * 4;
+    const auto at = [&](int row) { return m.data + int64_t{row} * m.stride + column; };
     for (Four& each : v) each = {};
     if (m.packed) {
       if (column >= m.width) return;
       SHARDC_UNROLL
-      for (int u = 0; u < kCount / kStep; ++u, at += step) {
-        if (u * kStep < rows) v[u] = LoadPack<float, 4>(at);
+      for (int u = 0; u < kEach; ++u) {
+        const int row = first + Row(u);
+        if (row < m.rows) v[u] = LoadPack<float, 4>(at(row));
       }
     } else {
       SHARDC_UNROLL
-      for (int u = 0; u < kCount / kStep; ++u, at += step) {
+      for (int u = 0; u < kEach; ++u) {
+        const int row = first + Row(u);
         SHARDC_UNROLL
         for (int j = 0; j < 4; ++j) {
-          if (u * kStep < rows && column + j < m.width) v[u].v[j] = at[j];
+          if (row < m.rows && column + j < m.width) v[u].v[j] = at(row)[j];
         }
       }
     }
   }
   __device__ __forceinline__ void Store(float* tile) const {
     SHARDC_UNROLL
-    for (int u = 0; u < kCount / kStep; ++u) Put(tile + At<kD>(Row0() + u * kStep, Four0()), v[u]);
+    for (int u = 0; u < kEach; ++u) Put(tile + At<kD>(Row(u), Column()), v[u]);
   }
 };
 template <int kD, int kCount>
-__device__ __forceinline__ void LoadTile(const Matrix& m, int64_t first, float* tile) {
+__device__ __forceinline__ void LoadTile(const Matrix& m, int first, float* tile) {
   Transit<kD, kCount> rows;
   rows.Fetch(m, first);
   rows.Store(tile);
@@ -131,11 +131,12 @@ __device__ __forceinline__ void MultiplyRows(float (&c)[4][kColumns], const floa
 // What the other lanes of a warp multiply by a tile, after __syncwarp.
 template <int kColumns>
 __device__ __forceinline__ void ShareRows(float* to, const float (&c)[4][kColumns]) {
+  constexpr int kTile = kColumns * kLanes;
   SHARDC_UNROLL
   for (int r = 0; r < 4; ++r) {
     SHARDC_UNROLL
     for (int n = 0; n < kColumns; n += 4) {
-      Put(to + At<kColumns * kLanes>(FirstRow() + r, n / 4 * kLanes + LaneX()),
+      Put(to + At<kTile>(FirstRow(), LaneX()) + r * kTile + n * kLanes,
           {{c[r][n], c[r][n + 1], c[r][n + 2], c[r][n + 3]}});
     }
   }
