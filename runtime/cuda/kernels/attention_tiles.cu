@@ -110,12 +110,8 @@ __device__ __forceinline__ void ForDropped(const Attention<float>& a, const Plac
   }
 }
 
-// How many blocks a multiprocessor is to hold.
-template <int kD>
-inline constexpr int kBlocks = kD > 64 ? 2 : 3;
-
 template <int kD, int kKeys>
-__global__ void __launch_bounds__(kThreads, kBlocks<kD>) ForwardKernel(Attention<float> a) {
+__global__ void __launch_bounds__(kThreads, kD > 64 ? 2 : 3) ForwardKernel(Attention<float> a) {
   const Place p = PlaceOf(a.s, a.hq, a.b, true);
   const int64_t kv = a.KvHead(p.h);
   const int first = p.first + FirstRow(), end = static_cast<int>(a.KeyEnd(p.first + kRows - 1));
@@ -188,7 +184,7 @@ __device__ __forceinline__ float DeltaOf(const Attention<float>& a, const Place&
 }
 
 template <int kD, int kKeys>
-__global__ void __launch_bounds__(kThreads, kBlocks<kD>) QueryGradKernel(Attention<float> a) {
+__global__ void __launch_bounds__(kThreads, 2) QueryGradKernel(Attention<float> a) {
   const Place p = PlaceOf(a.s, a.hq, a.b, true);
   const int64_t kv = a.KvHead(p.h);
   const int first = p.first + FirstRow(), end = static_cast<int>(a.KeyEnd(p.first + kRows - 1));
@@ -197,9 +193,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kD>) QueryGradKernel(Attenti
                k = RowsOf(a.k, a.sk, p.b, kv, end, a.d, a.packed),
                v = RowsOf(a.v, a.sv, p.b, kv, end, a.dv, a.packed);
   float* qs = reinterpret_cast<float*>(SharedMemory());
-  float *gs = qs + kRows * kD, *ks = gs + kRows * kD, *vs = ks + kKeys * kD;
-  static_assert(kRows <= kD);
-  float* const ps = vs;  // when all have read the values
+  float *gs = qs + kRows * kD, *ks = gs + kRows * kD, *vs = ks + kKeys * kD, *ps = vs + kKeys * kD;
   LoadTile<kD, kRows>(q, p.first, qs);
   LoadTile<kD, kRows>(grad, p.first, gs);
   LoadTile<kD, kKeys>(k, 0, ks);
@@ -216,7 +210,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kD>) QueryGradKernel(Attenti
     float s[4][kColumns] = {}, dp[4][kColumns] = {};
     MultiplyRows<kD>(s, qs, ks, Depth(a.d));
     MultiplyRows<kD>(dp, gs, vs, Depth(a.dv));
-    __syncthreads();
     MaskScores<false>(a, p, p.h, p.first, j0, ps, s);
     if (a.dropout.batch) {
       ForDropped<false, kColumns>(a, p, p.h, p.first, j0,
@@ -331,8 +324,8 @@ KernelPtr Forward(const Attention<float>& a) {
 template <int kD>
 KernelPtr Backward(Attention<float> a) {
   constexpr int kTile = kD > 64 ? 32 : 64;
-  constexpr size_t kForQueries = (2 * kRows + 2 * kTile) * kD * sizeof(float);
-  constexpr size_t kForKeys = kForQueries + (kRows + 2) * kTile * sizeof(float);
+  constexpr size_t kForQueries = ((2 * kRows + 2 * kTile) * kD + kRows * kTile) * sizeof(float);
+  constexpr size_t kForKeys = kForQueries + 2 * kTile * sizeof(float);
   AllowShared(QueryGradKernel<kD, kTile>, kForQueries);
   AllowShared(KeyGradKernel<kD, kTile>, kForKeys);
   const int64_t q_blocks = a.b * a.hq * CeilDiv(a.s, kRows),
