@@ -100,7 +100,7 @@ HostTensor Floats(DType dtype, Shape shape, uint64_t seed) {
 void AddRows(List& list, const Mix& mix) {
   auto f = [&](Shape shape, uint64_t seed) { return Floats(mix.main, std::move(shape), seed); };
   const std::string out(DTypeName(mix.out));
-  for (int64_t cols : {25, 1000, 1023, 1501, 2064, 4100, 8200, 16400}) {
+  for (int64_t cols : {24, 25, 1000, 1023, 1501, 2064, 4100, 8200, 16400}) {
     const Shape all = {2, cols}, rows = {2};
     const HostTensor narrow = Floats(mix.narrow, all, 2);
     list.Add(StrCat(mix.Name(), ", ", cols), "layer_norm_grad_add",

@@ -51,10 +51,6 @@ __device__ __forceinline__ void Add(Pack<T, kN>& v, const Pack<R, kN>& u) {
 // what is done once a row, and by each warp of it, takes longer than what is done for the elements.
 template <typename T>
 constexpr int kMostPacks = std::min(8, 32 / kPack<T>);
-// What is added to a row, as it is loaded: halves in words, since each load is waited for whose
-// halves are taken apart at once.
-template <typename T, typename R>
-using Loaded = std::conditional_t<sizeof(R) == sizeof(T), R, uint32_t>;
 template <typename T, typename U, typename R, bool kCentered>
 struct ShortRows {
   using W = Wide<T>;
@@ -65,16 +61,13 @@ struct ShortRows {
     const int cols = static_cast<int>(f.cols), first = static_cast<int>(threadIdx.x) * kN,
               step = static_cast<int>(blockDim.x) * kN;
     Pack<T, kN> v[kMostPacks<T>] = {};
-    using Word = Loaded<T, R>;
-    constexpr int kWords = kN * sizeof(R) / sizeof(Word);
-    Pack<Word, kWords> u[kMostPacks<T>] = {};
+    LoadedPack<R, kN> u[kMostPacks<T>];
     SHARDC_UNROLL
     for (int k = 0; k < kMostPacks<T>; ++k) {
       const int c = first + k * step;
       if (c >= cols) continue;
       v[k] = LoadPack<T, kN>(f.x + row * cols + c);
-      if (f.residual)
-        u[k] = LoadPack<Word, kWords>(reinterpret_cast<const Word*>(f.residual + row * cols + c));
+      if (f.residual) u[k].Load(f.residual + row * cols + c);
     }
     W m = 0, squares = 0;
     SHARDC_UNROLL
@@ -82,7 +75,7 @@ struct ShortRows {
       const int c = first + k * step;
       if (c >= cols) continue;
       if (f.residual) {
-        Add(v[k], BitCast<Pack<R, kN>>(u[k]));
+        Add(v[k], u[k].Get());
         StorePack<T, kN>(f.sum + row * cols + c, v[k]);
       }
       if (!kCentered) AddSquares(v[k], W(0), squares);

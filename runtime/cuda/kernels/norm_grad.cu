@@ -27,25 +27,25 @@ int64_t Wanted(const NormGrad<T, D, U>& f) {
   return kSums - std::count(f.sums, f.sums + kSums, nullptr);
 }
 
-// The block's sums of two values for all its threads.
+// The block's sums of two values for all its threads. `turn`: the parity of the call, so that none
+// writes where others may still read those of the last one.
 template <typename W>
-__device__ void BlockSums(W& a, W& b) {
+__device__ __forceinline__ void BlockSums(W& a, W& b, int turn) {
   for (int mask = 16; mask > 0; mask /= 2) {
     a += ShuffleXor(a, mask);
     b += ShuffleXor(b, mask);
   }
   const int warps = static_cast<int>(blockDim.x) / 32;
   if (warps == 1) return;
-  __shared__ W parts[2][32];
+  __shared__ W parts[2][2][32];
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  __syncthreads();
   if (lane == 0) {
-    parts[0][threadIdx.x / 32] = a;
-    parts[1][threadIdx.x / 32] = b;
+    parts[turn][0][threadIdx.x / 32] = a;
+    parts[turn][1][threadIdx.x / 32] = b;
   }
   __syncthreads();
-  a = lane < warps ? parts[0][lane] : W(0);
-  b = lane < warps ? parts[1][lane] : W(0);
+  a = lane < warps ? parts[turn][0][lane] : W(0);
+  b = lane < warps ? parts[turn][1][lane] : W(0);
   for (int mask = 16; mask > 0; mask /= 2) {
     a += ShuffleXor(a, mask);
     b += ShuffleXor(b, mask);
@@ -105,99 +105,170 @@ struct SharedSums {
   }
 };
 
-// Rows of at most kPacks packs of kN columns a thread, read once and kept in registers.
+// Rows of at most kPacks packs of kN columns a thread, read once. kAhead: while one is computed,
+// the next comes to shared memory, each thread's part of it by that thread, who also keeps its
+// weights there; else a row is in registers.
 template <typename T, typename D, typename U, int kN, int kPacks,
-          template <typename, int, int> typename Sums>
+          template <typename, int, int> typename Sums, bool kIsAhead>
 struct KeptRows {
+  static constexpr bool kAhead = kIsAhead;
   using W = Wide<T>;
   using ColumnSums = Sums<W, kN, kPacks>;
   NormGrad<T, D, U> f;
   int64_t blocks;
   W* partial;  // [blocks, kSums, cols]
 
-  __device__ void operator()(int64_t block) const {
-    const int cols = static_cast<int>(f.cols), first = static_cast<int>(threadIdx.x) * kN,
-              step = static_cast<int>(blockDim.x) * kN;
-    // Else there are no registers for what can be read later, or again from cache.
-    constexpr bool kRoomy = sizeof(T) > 2 && kN * kPacks * sizeof(W) < 64;
-    Pack<T, kN> scale[kPacks] = {};
-    ColumnSums sums(f);
+  static int64_t SharedBytes(const NormGrad<T, D, U>& f) {
+    if (!kAhead) return ColumnSums::Bytes(Wanted(f), f.cols);
+    return 2 * PlaceBytes(f) + f.cols * static_cast<int64_t>(sizeof(T));
+  }
+  // What a row takes of shared memory.
+  __device__ __host__ static int64_t PlaceBytes(const NormGrad<T, D, U>& f) {
+    const int64_t bytes =
+        f.cols * static_cast<int64_t>((f.residual ? 2 : 1) * sizeof(T) + sizeof(D));
+    return (bytes + 15) / 16 * 16;
+  }
+
+  struct Row {
+    const D* dy;
+    const T *x, *residual;
+  };
+  __device__ __forceinline__ Row InMemory(int64_t row) const {
+    const int64_t at = row * f.cols;
+    return {f.dy + at, f.x + at, f.residual ? f.residual + at : nullptr};
+  }
+  // In one of two places.
+  __device__ __forceinline__ Row InShared(int place) const {
+    const T* x = reinterpret_cast<const T*>(SharedMemory() + place * PlaceBytes(f));
+    const T* behind = x + f.cols;
+    return {reinterpret_cast<const D*>(f.residual ? behind + f.cols : behind), x, behind};
+  }
+
+  __device__ __forceinline__ T* WeightsInShared() const {
+    return reinterpret_cast<T*>(SharedMemory() + 2 * PlaceBytes(f));
+  }
+
+  // Calls use(k, c) for this thread's packs: those from column c on.
+  template <typename Use>
+  __device__ __forceinline__ void ForPacks(Use use) const {
+    const int cols = static_cast<int>(f.cols);
     SHARDC_UNROLL
     for (int k = 0; k < kPacks; ++k) {
-      if (first + k * step >= cols) continue;
-      sums.Clear(first + k * step);
-      if (kRoomy && f.w) scale[k] = LoadPack<T, kN>(f.w + first + k * step);
+      const int c = (static_cast<int>(threadIdx.x) + k * static_cast<int>(blockDim.x)) * kN;
+      if (c < cols) use(k, c);
     }
-    for (int64_t row = block; row < f.rows; row += blocks) {
-      const W m = f.mean ? Widen(f.mean[row]) : W(0), r = Widen(f.rstd[row]);
-      Pack<D, kN> d[kPacks] = {};
-      Pack<T, kN> v[kPacks] = {}, other[kPacks] = {};
-      SHARDC_UNROLL
-      for (int k = 0; k < kPacks; ++k) {
-        const int c = first + k * step;
-        const int64_t at = row * cols + c;
-        if (c >= cols) continue;
-        d[k] = LoadPack<D, kN>(f.dy + at);
-        v[k] = LoadPack<T, kN>(f.x + at);
-        if (kRoomy && f.residual) other[k] = LoadPack<T, kN>(f.residual + at);
+  }
+  __device__ __forceinline__ void Fetch(int64_t row, int place) const {
+    if (row < f.rows) {
+      const Row from = InMemory(row), to = InShared(place);
+      auto copy = [](const auto* to, const auto* from) {
+        CopyAhead<kN* static_cast<int>(sizeof(*from))>(
+            const_cast<void*>(static_cast<const void*>(to)), from);
+      };
+      ForPacks([&](int, int c) {
+        copy(to.dy + c, from.dy + c);
+        copy(to.x + c, from.x + c);
+        if (f.residual) copy(to.residual + c, from.residual + c);
+      });
+    }
+    CommitCopies();
+  }
+  __device__ void operator()(int64_t block) const {
+    // Else there are no registers for what can be read later, or again from cache.
+    constexpr bool kRoomy = sizeof(T) > 2 && kN * kPacks * sizeof(W) < 64;
+    Pack<T, kN> scale[kPacks];
+    ColumnSums sums(f);
+    ForPacks([&](int k, int c) {
+      sums.Clear(c);
+      for (int j = 0; j < kN; ++j) scale[k].v[j] = Narrow<T>(W(1));
+      if ((kAhead || kRoomy) && f.w) scale[k] = LoadPack<T, kN>(f.w + c);
+      if (kAhead) StorePack<T, kN>(WeightsInShared() + c, scale[k]);
+    });
+    const W each = W(1) / static_cast<W>(f.cols);
+    if constexpr (kAhead) Fetch(block, 0);
+    W mean = 0, rstd = 0;  // of 32 rows, one a lane: each row would wait for its own
+    int turn = 0;
+    for (int64_t row = block; row < f.rows; row += blocks, ++turn) {
+      if (turn % 32 == 0) {
+        const int64_t mine = row + threadIdx.x % 32 * blocks;
+        if (f.mean && mine < f.rows) mean = Widen(f.mean[mine]);
+        if (mine < f.rows) rstd = Widen(f.rstd[mine]);
       }
-      W sum = 0, product = 0;
-      SHARDC_UNROLL
-      for (int k = 0; k < kPacks; ++k) {
-        const int c = first + k * step;
-        if (c >= cols) continue;
-        if (!kRoomy && f.w) scale[k] = LoadPack<T, kN>(f.w + c);
-        W products[kN], gradients[kN];
+      const W m = Shuffle(mean, turn % 32), r = Shuffle(rstd, turn % 32);
+      LoadedPack<D, kN> d[kPacks];
+      LoadedPack<T, kN> v[kPacks], other[kPacks];
+      const Row from = kAhead ? InShared(turn % 2) : InMemory(row);
+      if constexpr (kAhead) {
+        Fetch(row + blocks, (turn + 1) % 2);
+        WaitForCopies<1>();
+      } else {
+        ForPacks([&](int k, int c) {
+          d[k].Load(from.dy + c);
+          v[k].Load(from.x + c);
+          if (kRoomy && f.residual) other[k].Load(from.residual + c);
+        });
+      }
+      // Of a pack dy, xhat and what dy is with the weights.
+      auto gradients = [&](int k, int c, W(&dy)[kN], W(&xhat)[kN], W(&g)[kN]) {
+        if (kAhead) {
+          d[k].Load(from.dy + c);
+          v[k].Load(from.x + c);
+          scale[k] = LoadPack<T, kN>(WeightsInShared() + c);
+        } else if (!kRoomy && f.w) {
+          scale[k] = LoadPack<T, kN>(f.w + c);
+        }
+        const auto wide = WidenPack(d[k].Get()), x = WidenPack(v[k].Get()), w = WidenPack(scale[k]);
         SHARDC_UNROLL
         for (int j = 0; j < kN; ++j) {
-          const W dy = Widen(d[k].v[j]), xhat = (Widen(v[k].v[j]) - m) * r;
-          const W g = f.w ? dy * Widen(scale[k].v[j]) : dy;
-          sum += g;
-          product += g * xhat;
-          products[j] = dy * xhat;
-          gradients[j] = dy;
+          dy[j] = wide.v[j];
+          xhat[j] = (x.v[j] - m) * r;
+          g[j] = dy[j] * w.v[j];
+        }
+      };
+      W sum = 0, product = 0;
+      ForPacks([&](int k, int c) {
+        W dy[kN], xhat[kN], g[kN], products[kN];
+        gradients(k, c, dy, xhat, g);
+        SHARDC_UNROLL
+        for (int j = 0; j < kN; ++j) {
+          sum += g[j];
+          product += g[j] * xhat[j];
+          products[j] = dy[j] * xhat[j];
         }
         sums.Add(0, k, c, products);
-        sums.Add(1, k, c, gradients);
-      }
-      BlockSums(sum, product);
-      sum = f.mean ? sum / static_cast<W>(cols) : W(0);
-      product /= static_cast<W>(cols);
-      SHARDC_UNROLL
-      for (int k = 0; k < kPacks; ++k) {
-        const int c = first + k * step;
-        const int64_t at = row * cols + c;
-        if (c >= cols) continue;
-        if (!kRoomy && f.w) scale[k] = LoadPack<T, kN>(f.w + c);
-        if (!kRoomy && f.residual) other[k] = LoadPack<T, kN>(f.residual + at);
+        sums.Add(1, k, c, dy);
+      });
+      BlockSums(sum, product, turn % 2);
+      sum = f.mean ? sum * each : W(0);
+      product *= each;
+      ForPacks([&](int k, int c) {
+        W dy[kN], xhat[kN], g[kN], written[kN];
+        gradients(k, c, dy, xhat, g);
+        if ((kAhead || !kRoomy) && f.residual) other[k].Load(from.residual + c);
+        const auto add = WidenPack(other[k].Get());
         Pack<T, kN> out;
         Pack<U, kN> copy;
-        W written[kN];
         SHARDC_UNROLL
         for (int j = 0; j < kN; ++j) {
-          const W dy = Widen(d[k].v[j]), xhat = (Widen(v[k].v[j]) - m) * r;
-          const W g = f.w ? dy * Widen(scale[k].v[j]) : dy;
-          W each = r * (g - sum - xhat * product);
-          if (f.residual) each += Widen(other[k].v[j]);
-          out.v[j] = Narrow<T>(each);
-          copy.v[j] = Narrow<U>(static_cast<Wide<U>>(Widen(out.v[j])));
+          W result = r * (g[j] - sum - xhat[j] * product);
+          if (f.residual) result += add.v[j];
+          out.v[j] = Narrow<T>(result);
           written[j] = Widen(out.v[j]);
+          copy.v[j] = Narrow<U>(static_cast<Wide<U>>(written[j]));
         }
         sums.Add(2, k, c, written);
-        StorePack<T, kN>(f.dx + at, out);
-        if (f.copy) StorePack<U, kN>(f.copy + at, copy);
-      }
+        StorePack<T, kN>(f.dx + row * f.cols + c, out);
+        if (f.copy) StorePack<U, kN>(f.copy + row * f.cols + c, copy);
+      });
     }
     SHARDC_UNROLL
     for (int s = 0; s < kSums; ++s) {
       if (!f.sums[s]) continue;
-      SHARDC_UNROLL
-      for (int k = 0; k < kPacks; ++k) {
-        const int c = first + k * step;
-        if (c >= cols) continue;
-        StorePack<W, kN>(partial + (block * kSums + s) * cols + c, sums.At(s, k, c));
-      }
+      ForPacks([&](int k, int c) {
+        StorePack<W, kN>(partial + (block * kSums + s) * f.cols + c, sums.At(s, k, c));
+      });
     }
+    __syncthreads();  // the next item begins with an even turn again
   }
 };
 
@@ -216,7 +287,8 @@ struct WideRows {
         own[s * f.cols + c] = 0;
       }
     }
-    for (int64_t row = block; row < f.rows; row += blocks) {
+    int turn = 0;
+    for (int64_t row = block; row < f.rows; row += blocks, turn ^= 1) {
       const W m = f.mean ? Widen(f.mean[row]) : W(0), r = Widen(f.rstd[row]);
       const D* d = f.dy + row * f.cols;
       const T* in = f.x + row * f.cols;
@@ -229,7 +301,7 @@ struct WideRows {
         if (f.sums[0]) own[c] += dy * xhat;
         if (f.sums[1]) own[f.cols + c] += dy;
       }
-      BlockSums(sum, product);
+      BlockSums(sum, product, turn);
       sum = f.mean ? sum / static_cast<W>(f.cols) : W(0);
       product /= static_cast<W>(f.cols);
       for (int64_t c = threadIdx.x; c < f.cols; c += blockDim.x) {
@@ -243,6 +315,7 @@ struct WideRows {
         if (f.sums[2]) own[2 * f.cols + c] += Widen(out);
       }
     }
+    __syncthreads();  // the next item begins with an even turn again
   }
 };
 
@@ -261,7 +334,7 @@ struct SumOfBlocks {
     T* out = sums[s];
     W sum = 0;
     if (out && c < cols) {
-      SHARDC_UNROLL_BY(8)
+      SHARDC_UNROLL_BY(16)
       for (int64_t b = warp; b < blocks; b += kSumWarps) {
         sum += partial[(b * kSums + s) * cols + c];
       }
@@ -297,60 +370,50 @@ KernelPtr MakeRows(Rows rows, int threads, int64_t blocks, int64_t shared) {
   return MakeKernel(run, bytes);
 }
 
-// Blocks that share the rows: as many as run at once. Those of another round would be few, on a GPU
-// that is mostly idle, and take as long for their rows.
-template <typename Rows>
-int64_t KeptBlocks(int64_t rows, int threads, int64_t shared) {
-#if defined(__CUDACC__)
-  int gpu = 0, multiprocessors = 0, each = 0;
-  Check(cudaGetDevice(&gpu), "current GPU");
-  Check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, gpu),
-        "multiprocessors of a GPU");
-  Check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, RowsKernel<Rows>, threads,
-                                                      static_cast<size_t>(shared)),
-        "blocks of a kernel that run at once");
-  return std::min<int64_t>(rows, int64_t{multiprocessors} * std::max(each, 1));
-#else
-  (void)threads;
-  return RowBlocks(rows, shared > 0);
-#endif
+// Null where the shared memory is too small.
+template <typename Rows, int kColumns, typename T, typename D, typename U>
+KernelPtr MakeKept(const NormGrad<T, D, U>& f) {
+  const int threads = RowThreads(f.cols, kColumns);
+  const int64_t shared = Rows::SharedBytes(f);
+  if (shared > MostShared(RowsKernel<Rows>)) return nullptr;
+  if (shared > 0) AllowShared(RowsKernel<Rows>, static_cast<size_t>(shared));
+  // With a row on its way, few blocks are enough; each has sums for the second kernel.
+  const int most = Rows::kAhead ? 1024 : 2048;
+  return MakeRows<T, D, U>(Rows{f, 0, nullptr}, threads,
+                           BlocksAtOnce<Rows>(f.rows, threads, shared, most), shared);
 }
-
-// Of packs of kN columns; the sums of columns in registers.
+// The sums of columns in registers.
 template <typename T, typename D, typename U, int kN, int kPacks>
 KernelPtr InRegisters(const NormGrad<T, D, U>& f) {
-  using Rows = KeptRows<T, D, U, kN, kPacks, RegisterSums>;
-  const int threads = RowThreads(f.cols, kN * kPacks);
-  return MakeRows<T, D, U>(Rows{f, 0, nullptr}, threads, KeptBlocks<Rows>(f.rows, threads, 0), 0);
+  constexpr bool kAhead = kN == kPack<T>;
+  return MakeKept<KeptRows<T, D, U, kN, kPacks, RegisterSums, kAhead>, kN * kPacks>(f);
 }
-// In shared memory; null where that is too small.
 template <typename T, typename D, typename U, int kN, int kPacks>
 KernelPtr InSharedMemory(const NormGrad<T, D, U>& f) {
-  using Rows = KeptRows<T, D, U, kN, kPacks, SharedSums>;
-  const int threads = RowThreads(f.cols, kN * kPacks);
-  const int64_t shared = Rows::ColumnSums::Bytes(Wanted(f), f.cols);
-  if (shared > MostShared(RowsKernel<Rows>)) return nullptr;
-  AllowShared(RowsKernel<Rows>, static_cast<size_t>(shared));
-  return MakeRows<T, D, U>(Rows{f, 0, nullptr}, threads, KeptBlocks<Rows>(f.rows, threads, shared),
-                           shared);
+  return MakeKept<KeptRows<T, D, U, kN, kPacks, SharedSums, false>, kN * kPacks>(f);
 }
 
 template <typename T, typename D, typename U, int kN>
 KernelPtr MakeOfPacks(const NormGrad<T, D, U>& f) {
-  // So that a multiprocessor has registers for two blocks: one waits while another computes.
-  constexpr int kThreadsOfOne = kRowThreads / 2;
-  if (RowThreads(f.cols, kN) <= kThreadsOfOne) return InRegisters<T, D, U, kN, 1>(f);
-  if (RowThreads(f.cols, kN * 2) <= kRowThreads) return InRegisters<T, D, U, kN, 2>(f);
-  // What more columns sum to is too much for registers.
-  if constexpr (sizeof(T) == 4 || (sizeof(T) == 2 && kN == 1)) {
-    if (RowThreads(f.cols, kN * 4) <= kRowThreads) return InRegisters<T, D, U, kN, 4>(f);
+  // What is done once a row by each warp takes as long as eight elements of each thread. Of single
+  // ones so that a multiprocessor has registers for two blocks: one waits while another computes.
+  constexpr int kThreadsOfOne = kN == kPack<T> && kN < 8 ? 32 : kRowThreads / 2;
+  KernelPtr kernel;
+  if (RowThreads(f.cols, kN) <= kThreadsOfOne) {
+    kernel = InRegisters<T, D, U, kN, 1>(f);
+  } else if (RowThreads(f.cols, kN * 2) <= kRowThreads) {
+    kernel = InRegisters<T, D, U, kN, 2>(f);
+  } else if constexpr (sizeof(T) == 4 || (sizeof(T) == 2 && kN == 1)) {
+    // What more columns sum to is too much for registers.
+    if (RowThreads(f.cols, kN * 4) <= kRowThreads) kernel = InRegisters<T, D, U, kN, 4>(f);
   }
   if constexpr (kN == kPack<T>) {
     constexpr int kPacks = sizeof(T) == 4 ? 8 : 4;
-    if (RowThreads(f.cols, kN * kPacks) <= kRowThreads) {
-      if (KernelPtr kernel = InSharedMemory<T, D, U, kN, kPacks>(f)) return kernel;
+    if (!kernel && RowThreads(f.cols, kN * kPacks) <= kRowThreads) {
+      kernel = InSharedMemory<T, D, U, kN, kPacks>(f);
     }
   }
+  if (kernel) return kernel;
   return MakeRows<T, D, U>(WideRows<T, D, U>{f, 0, nullptr}, kRowThreads, RowBlocks(f.rows, true),
                            0);
 }

@@ -66,6 +66,11 @@ void AllowShared(void (*kernel)(P...), size_t shared) {
   Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                              cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)),
         "shared memory of a kernel");
+  // Not only enough for one block.
+  Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared),
+        "shared memory of a multiprocessor");
 }
 inline void ClearBytes(const Launch& launch, void* to, int64_t bytes) {
   if (bytes > 0) Check(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), launch.stream), "memset");
@@ -120,6 +125,26 @@ __device__ __forceinline__ void StoreWords(void* p, const uint32_t (&w)[4]) {
                "r"(w[3])
                : "memory");
 }
+// Copies to shared memory that go on while the thread does something else. For the thread itself
+// they are there behind WaitForCopies, for others behind a barrier after that. Each CommitCopies
+// ends a batch; kBatches of them, the last, may still be under way.
+template <int kBytes>
+__device__ __forceinline__ void CopyAhead(void* shared, const void* global) {
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, 16;" ::"r"(to), "l"(global) : "memory");
+  } else {
+    static_assert(kBytes == 8);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, 8;" ::"r"(to), "l"(global) : "memory");
+  }
+}
+__device__ __forceinline__ void CommitCopies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kBatches>
+__device__ __forceinline__ void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kBatches) : "memory");
+}
 __device__ __forceinline__ int AtomicAdd(int* p, int v) { return atomicAdd(p, v); }
 // The first to find a fault writes it.
 __device__ __forceinline__ bool ClaimFault(Fault* fault, Fault::Kind kind) {
@@ -165,6 +190,15 @@ template <size_t N>
 void StoreWords(void* p, const uint32_t (&w)[N]) {
   std::memcpy(p, w, sizeof(w));
 }
+template <int kBytes>
+void CopyAhead(void* shared, const void* global) {
+  CheckAligned(shared, kBytes);
+  CheckAligned(global, kBytes);
+  std::memcpy(shared, global, kBytes);
+}
+inline void CommitCopies() {}
+template <int kBatches>
+void WaitForCopies() {}
 using emulation::Shuffle;
 using emulation::ShuffleXor;
 inline int AtomicAdd(int* p, int v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
@@ -249,6 +283,27 @@ template <typename F>
 __global__ void __launch_bounds__(kRowThreads)
     RowsKernel(const __grid_constant__ F f, int64_t rows) {
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) f(row);
+}
+
+// Blocks of RowsKernel<F> that share `rows` rows: as many as run at once, or have `most` threads of
+// a multiprocessor. Those of another round would be few, on a GPU that is mostly idle, and take as
+// long for their rows.
+template <typename F>
+int64_t BlocksAtOnce(int64_t rows, int threads, int64_t shared, int most = 2048) {
+#if defined(__CUDACC__)
+  int gpu = 0, multiprocessors = 0, each = 0;
+  Check(cudaGetDevice(&gpu), "current GPU");
+  Check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, gpu),
+        "multiprocessors of a GPU");
+  Check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, RowsKernel<F>, threads,
+                                                      static_cast<size_t>(shared)),
+        "blocks of a kernel that run at once");
+  return std::min<int64_t>(
+      rows, int64_t{multiprocessors} * std::clamp(each, 1, std::max(most / threads, 1)));
+#else
+  (void)threads, (void)most;
+  return RowBlocks(rows, shared > 0);
+#endif
 }
 
 // A kernel from a callable that enqueues.

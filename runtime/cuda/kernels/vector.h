@@ -79,6 +79,19 @@ __device__ __forceinline__ Pack<T, N> NarrowPack(const Pack<W, N>& wide) {
   }
 }
 
+// A pack as it is loaded: halves in words, since each load is waited for whose halves are taken
+// apart at once.
+template <typename T, int N>
+struct LoadedPack {
+  using Word = std::conditional_t<sizeof(T) == 2 && N % 2 == 0, uint32_t, T>;
+  static constexpr int kWords = static_cast<int>(N * sizeof(T) / sizeof(Word));
+  Pack<Word, kWords> words = {};
+  __device__ __forceinline__ void Load(const T* p) {
+    words = LoadPack<Word, kWords>(reinterpret_cast<const Word*>(p));
+  }
+  __device__ __forceinline__ Pack<T, N> Get() const { return BitCast<Pack<T, N>>(words); }
+};
+
 // Elements of 16 bytes.
 template <typename T>
 inline constexpr int kPack = static_cast<int>(16 / sizeof(T));

@@ -110,6 +110,25 @@ Step Atomic(const Parts& p) {
   return nullptr;
 }
 
+// As late as can be: when the lane waits for them.
+void BeginCopy(const Instruction& i, Warp& w) {
+  Lanes(w.mask, [&](int l) {
+    w.copies.push_back({l, w.committed[l], ReachShared(i, w, w.At(i.slot[0])[l]),
+                        Reach<Space::kGlobal, true>(i, w, l, w.At(i.slot[1])[l]), i.bytes});
+  });
+}
+void CommitCopies(const Instruction&, Warp& w) {
+  Lanes(w.mask, [&](int l) { ++w.committed[l]; });
+}
+void WaitForCopies(const Instruction& i, Warp& w) {
+  std::erase_if(w.copies, [&](const BackgroundCopy& c) {
+    const auto left = static_cast<int64_t>(w.At(i.slot[0])[c.lane]);
+    if ((w.mask >> c.lane & 1) == 0 || c.group + left >= w.committed[c.lane]) return false;
+    std::memcpy(c.to, c.from, c.bytes);
+    return true;
+  });
+}
+
 // Between addresses of shared memory's window and generic ones.
 void SharedToGeneric(const Instruction& i, Warp& w) {
   Lanes(w.mask, [&](int l) {
@@ -152,6 +171,14 @@ Step FindAccess(const Parts& p, Space space) {
       break;
   }
   return AccessIn<Space::kGeneric>(p);
+}
+
+Step FindCopy(std::string_view opcode) {
+  if (opcode == "cp.async.cg.shared.global" || opcode == "cp.async.ca.shared.global") {
+    return &BeginCopy;
+  }
+  if (opcode == "cp.async.commit_group") return &CommitCopies;
+  return opcode == "cp.async.wait_group" ? &WaitForCopies : nullptr;
 }
 
 Step FindAddress(const Parts& p) {

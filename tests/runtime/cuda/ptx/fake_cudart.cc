@@ -313,6 +313,7 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
 }
 
 cudaError_t cudaFuncSetAttribute(const void* host, cudaFuncAttribute attribute, int value) {
+  if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess;
   std::lock_guard lock(Get().mutex);
   Function& f = Get().functions.at(host);
   const int64_t most = value + KernelOf(f).shared_bytes;

@@ -34,6 +34,7 @@ Step Find(const Parts& p, const Instruction& i) {
   const std::string_view op = p.name();
   if (op == "mov") return FindMove(p, i);
   if (op == "ld" || op == "st" || op == "atom") return FindAccess(p, i.space);
+  if (op == "cp") return FindCopy(i.opcode);
   if (op == "cvta") return FindAddress(p);
   if (op == "cvt") return FindConversion(p);
   if (op == "setp") return i.results == 1 && i.slots == 3 ? FindComparison(p) : nullptr;
@@ -57,6 +58,10 @@ void Decode(Instruction& i) {
   i.aligned = p.Has("aligned");
   if (p.name() == "ld" || p.name() == "st" || p.name() == "atom" || p.name() == "ldmatrix") {
     DecodeAccess(p, i);
+  }
+  if (p.name() == "cp" && i.slots == 4) {
+    i.access = Access::kCopy;
+    i.space = Space::kGlobal;
   }
   if (i.step == nullptr) i.step = Find(p, i);
   if (i.step == nullptr) {

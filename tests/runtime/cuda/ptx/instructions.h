@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "tests/runtime/cuda/ptx/module.h"
 
@@ -21,6 +22,15 @@ struct Block {
   int64_t param_bytes = 0;
 };
 
+// A lane's copy to shared memory that it has not waited for.
+struct BackgroundCopy {
+  int lane;
+  int64_t group;
+  std::byte* to;
+  const std::byte* from;
+  size_t bytes;
+};
+
 struct Warp {
   Block* block = nullptr;
   uint64_t* registers = nullptr;  // slot * kLanes + lane
@@ -29,6 +39,8 @@ struct Warp {
   uint32_t mask = 0;   // lanes that execute
   uint32_t live = 0;   // lanes that have not returned
   uint32_t carry = 0;  // by lane
+  std::vector<BackgroundCopy> copies;
+  int64_t committed[kLanes] = {};  // groups of them
   uint64_t* At(int slot) const { return registers + static_cast<int64_t>(slot) * kLanes; }
 };
 

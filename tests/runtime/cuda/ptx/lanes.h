@@ -153,6 +153,7 @@ Step FindConversion(const Parts& p);
 Step FindMove(const Parts& p, const Instruction& i);
 Step FindAccess(const Parts& p, Space space);  // loads, stores, atomics
 Step FindAddress(const Parts& p);              // conversions of addresses
+Step FindCopy(std::string_view opcode);        // that go on in the background
 // Of the lanes of a warp together.
 Step FindExchange(const Parts& p, std::string_view opcode);
 

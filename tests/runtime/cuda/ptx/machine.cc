@@ -41,6 +41,7 @@ class WarpState {
 
   void Begin(Block& block, int64_t block_index, const Grid& grid) {
     warp_.block = &block;
+    warp_.copies.clear();
     std::fill(local_.begin(), local_.end(), std::byte{kNan});
     for (auto [slot, offset] : kernel_.params_at) {
       Fill(slot, reinterpret_cast<uintptr_t>(block.params + offset));

@@ -132,6 +132,38 @@ TEST_F(Machines, WhatAGpuRefusesOrLeavesUndefined) {
   }
 }
 
+TEST_F(Machines, CopiesToSharedMemoryArriveWhenTheyAreWaitedFor) {
+  // Two groups, the words of the first half and of the second; what is there behind each wait.
+  const std::string begin = std::string(kMyPlace) + R"(
+    mov.u32 %r3, dynamic; shl.b32 %r4, %r0, 3; add.u32 %r5, %r3, %r4;
+    mul.wide.u32 %rd3, %r0, 8; add.s64 %rd4, %rd0, %rd3; add.s64 %rd5, %rd4, 256;
+    mov.u32 %r6, 7; st.shared.u32 [%r5], %r6; add.u32 %r7, %r5, 256; st.shared.u32 [%r7], %r6;
+    cp.async.ca.shared.global [%r5], [%rd4], 8, 8; cp.async.commit_group;
+    cp.async.ca.shared.global [%r7], [%rd5], 8, 8; cp.async.commit_group;
+)";
+  const std::string end = R"(
+    ld.shared.u32 %r8, [%r5]; ld.shared.u32 %r9, [%r7];
+    st.global.u32 [%rd4], %r8; st.global.u32 [%rd5], %r9;)";
+  std::vector<uint32_t> data(128);
+  for (uint32_t i = 0; i < 128; ++i) data[i] = 100 + i;
+  const Grid grid{1, 32, 512};
+  const auto none = Run(begin + "cp.async.wait_group 2;" + end, data, grid),
+             first = Run(begin + "cp.async.wait_group 1;" + end, data, grid),
+             both = Run(begin + "cp.async.wait_group 0;" + end, data, grid);
+  for (uint32_t l = 0; l < 32; ++l) {
+    EXPECT_EQ(none[2 * l], 7u);
+    EXPECT_EQ(first[2 * l], 100 + 2 * l);
+    EXPECT_EQ(first[64 + 2 * l], 7u);
+    EXPECT_EQ(both[64 + 2 * l], 164 + 2 * l);
+  }
+  EXPECT_THAT(
+      WhyNot("mov.u32 %r3, dynamic; cp.async.cg.shared.global [%r3], [%rd0], 16, 8;", {1, 1, 512}),
+      HasSubstr("copy"));
+  EXPECT_THAT(
+      WhyNot("mov.u32 %r3, dynamic; cp.async.cg.shared.global [%r3], [%rd0], 16, 16;", {1, 1, 8}),
+      HasSubstr("outside of shared memory"));
+}
+
 TEST_F(Machines, IntegersWrapShiftAndCarry) {
   EXPECT_EQ(Word("add.s32 %r9, 2147483647, 1;"), 0x80000000u);
   EXPECT_EQ(Word("mul.hi.u32 %r9, -1, -1;"), 0xfffffffeu);

@@ -365,6 +365,10 @@ class BodyParser {
         if (k == 0) i.results = i.slots;
       }
     }
+    if (i.opcode.starts_with("cp.async") && i.slots == 4) {
+      i.bytes = kernel_.constants.at(i.slot[2]);
+      if (i.slot[2] != i.slot[3] || i.offset != 0) Fail(line_, "copy", s);
+    }
     kernel_.code.push_back(i);
   }
 

@@ -26,7 +26,7 @@ enum class Kind : uint8_t {
 };
 
 // What an instruction does to memory, and which memory.
-enum class Access : uint8_t { kNone, kLoad, kStore, kAtomic };
+enum class Access : uint8_t { kNone, kLoad, kStore, kAtomic, kCopy };  // kCopy: to shared memory
 enum class Space : uint8_t { kGeneric, kGlobal, kShared, kLocal, kParam };
 
 // Operands are slots: a register, a constant or the base of an address. Vectors stand element by
@@ -49,7 +49,7 @@ struct Instruction {
   Space space = Space::kGeneric;
   // Of an access's address, before the offset.
   int32_t address() const {
-    return slot[access == Access::kStore ? 0 : static_cast<size_t>(results)];
+    return slot[access == Access::kStore ? 0 : static_cast<size_t>(results)];  // kCopy: the source
   }
 };
 

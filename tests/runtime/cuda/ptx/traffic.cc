@@ -130,6 +130,7 @@ void TrafficMeter::Count(const Instruction& i, const Warp& state, int warp, uint
     pending.Clear();
   }
   if (i.access != Access::kNone && mask != 0 && AddAccess(i, state, mask)) pending.Add(i);
+  total_.waits += i.opcode == "cp.async.wait_group";
 }
 
 bool TrafficMeter::AddAccess(const Instruction& i, const Warp& state, uint32_t mask) {
@@ -152,7 +153,7 @@ bool TrafficMeter::AddAccess(const Instruction& i, const Warp& state, uint32_t m
     ++total_.atomics;
     return false;
   }
-  const bool loads = i.access == Access::kLoad;
+  const bool loads = i.access != Access::kStore;
   GlobalAccesses& to = loads ? total_.loads : total_.stores;
   uint64_t sectors[kLanes], *end = sectors;
   Lanes(mask, [&](int l) {
@@ -164,7 +165,7 @@ bool TrafficMeter::AddAccess(const Instruction& i, const Warp& state, uint32_t m
   to.sectors += Distinct(sectors, end);
   to.wide += i.bytes == 16;
   to.generic += i.space == Space::kGeneric;
-  return loads;
+  return i.access == Access::kLoad;
 }
 
 void TrafficMeter::AddShared(const Instruction& i, const uint64_t* addresses, uint32_t mask) {

@@ -32,7 +32,8 @@ struct Traffic {
   int64_t mma = 0;           // of these
   // How often a warp comes to an instruction that needs what a load of global memory has not
   // brought: the memory's latency, if nothing else hides it. In the order of the PTX, in which
-  // ptxas may move loads up; when a warp waits, all that it has loaded so far comes.
+  // ptxas may move loads up; when a warp waits, all that it has loaded so far comes. Each wait for
+  // copies to shared memory (cp.async) is one; what these read is among the loads.
   int64_t waits = 0;
   GlobalAccesses loads, stores;
   int64_t atomics = 0;  // requests

@@ -45,6 +45,17 @@ TEST(Traffic, NeighboursShareSectors) {
   EXPECT_EQ(packs.wide, 1);
 }
 
+TEST(Traffic, CopiesToSharedMemoryAreLoads) {
+  const Traffic t = Measure(Strided(16) +
+                            "mov.u32 %r3, dynamic; shl.b32 %r4, %r0, 4; add.u32 %r5, %r3, %r4;\n"
+                            "cp.async.cg.shared.global [%r5], [%rd2], 16, 16;\n"
+                            "cp.async.commit_group;\ncp.async.wait_group 0;");
+  EXPECT_EQ(t.loads.bytes, 512);
+  EXPECT_EQ(t.loads.sectors, 16);
+  EXPECT_EQ(t.loads.wide, 1);
+  EXPECT_EQ(t.waits, 1);
+}
+
 TEST(Traffic, StridesAndShiftsTakeMoreSectors) {
   EXPECT_EQ(Measure(Strided(8) + "ld.global.u32 %r1, [%rd2];").loads.sectors, 8);
   EXPECT_EQ(Measure(Strided(128) + "st.global.u32 [%rd2], %r0;").stores.sectors, 32);
