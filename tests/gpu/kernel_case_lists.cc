@@ -124,7 +124,10 @@ void AddNormGrads(List& list, DType dtype) {
   };
   for (int64_t cols : {1000, 1023, 2064, 4100, 8200}) add(7, cols);
   add(2, 16400);
+  // Several rows a block.
   add(2100, 24);
+  add(1100, 25);
+  add(530, 264);
   // Of the type whose sums go to shared memory first.
   if (dtype == DType::kF64) add(300, 2064);
 }
@@ -191,15 +194,18 @@ void AddRows(List& list, DType dtype) {
   }
 }
 
-// Rows that are kept in shared memory for the gradient, and longer ones.
+// Rows that are kept in shared memory for the gradient, also several a block, and longer ones.
 void AddVocabularies(List& list) {
-  for (int64_t cols : {9001, 60001}) {
-    HostTensor x = list.F({3, cols}, 1), rows = list.F({3}, 2),
-               labels = RandomInts({3}, 7, 0, cols - 1);
+  auto add = [&](int64_t rows, int64_t cols) {
+    HostTensor x = list.F({rows, cols}, 1), loss = list.F({rows}, 2),
+               labels = RandomInts({rows}, 7, 0, cols - 1);
     labels.SetDouble(1, -100);
-    list.Add(StrCat("3 x ", cols), "cross_entropy_with_grad", {rows, x, labels},
+    list.Add(StrCat(rows, " x ", cols), "cross_entropy_with_grad", {loss, x, labels},
              {{"ignore_index", int64_t{-100}}, {"label_smoothing", 0.1}, {"classes", cols - 1}});
-  }
+  };
+  add(3, 9001);
+  add(3, 60001);
+  add(600, 301);
 }
 
 // Operands that are beside each other, repeated in one way or another, and at the end of an array.

@@ -66,7 +66,7 @@ TEST(CudaKernels, NormGradientsReadWideRowsOnce) {
   EXPECT_EQ(SharedOf("rms_norm_grad_add", 16384, 2, {{"sums", true}}, added(rms)), 2 * kLlama);
 }
 
-// Of rows of which two fit into the shared memory, which is an A100's here.
+// Of rows that fit into the shared memory, which is an A100's here.
 TEST(CudaKernels, CrossEntropyReadsLogitsOnce) {
   auto shared = [](DType dtype, int64_t cols) {
     HostTensor x(dtype, {2, cols}), rows(DType::kF32, {2});
@@ -77,10 +77,10 @@ TEST(CudaKernels, CrossEntropyReadsLogitsOnce) {
     EXPECT_EQ(RunCase(machine, c), "") << cols;
     return gpu.largest_shared;
   };
-  EXPECT_EQ(shared(DType::kBF16, 32000), 2u * (32000 + 8));
-  EXPECT_EQ(shared(DType::kF32, 16001), 4u * (16001 + 4));
-  EXPECT_EQ(shared(DType::kBF16, 50304), 0u);
-  EXPECT_EQ(shared(DType::kF32, 32000), 0u);
+  EXPECT_EQ(shared(DType::kBF16, 32000), 2u * 32000);
+  EXPECT_EQ(shared(DType::kF32, 16001), 4u * 16000);
+  EXPECT_EQ(shared(DType::kBF16, 50257), 2u * 50256);
+  EXPECT_EQ(shared(DType::kF32, 41600), 0u);
 }
 
 // Cases of kernels whose blocks stride over what is left, and which read packs.

@@ -20,8 +20,11 @@ struct IdReader {
   __device__ bool Padding(int64_t i) const { return positions && positions[i] < 0; }
   // In [0, size), or -1 for padding and for what is out of range.
   __device__ int64_t Read(int64_t i, Fault* fault) const {
-    if (Padding(i)) return -1;
-    int64_t v = Raw(i), at = negative && v < 0 ? v + size : v;
+    return Padding(i) ? -1 : Check(i, Raw(i), fault);
+  }
+  // The same for an id that was read before, and is not padding.
+  __device__ int64_t Check(int64_t i, int64_t v, Fault* fault) const {
+    const int64_t at = negative && v < 0 ? v + size : v;
     if (at >= 0 && at < size) return at;
     ReportFault(fault, kind, positions ? positions[i] : i, v, size);
     return -1;

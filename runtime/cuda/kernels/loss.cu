@@ -1,5 +1,5 @@
 // cross_entropy and its pieces for a cut vocabulary. A block per row of logits; one pass finds
-// maximum and sum together, and keeps the row for the gradient where it has room.
+// maximum and sum together. For loss and gradient in one, rows that have room are in shared memory.
 #include "runtime/cuda/kernels/index.h"
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
@@ -14,6 +14,10 @@ struct Labels {
   __device__ int64_t Read(int64_t row, Fault* report) const {
     if (!ids.Padding(row) && ids.Raw(row) == ignore_index) return -1;
     return ids.Read(row, report);
+  }
+  // The same for an id that was read before.
+  __device__ int64_t Check(int64_t row, int64_t id, Fault* report) const {
+    return ids.Padding(row) || id == ignore_index ? -1 : ids.Check(row, id, report);
   }
   __device__ bool Padding(int64_t row) const { return ids.Padding(row); }
 };
@@ -42,44 +46,49 @@ struct Logits {
     ForEach(
         row, [&](auto n, int64_t at) { return LoadPack<T, n.value>(data + at); }, use);
   }
-
-  // A row's place in shared memory, as far from a pack as in the array; each thread comes to the
-  // same elements again.
-  __device__ __forceinline__ T* Kept(int64_t row, int64_t at) const {
-    return reinterpret_cast<T*>(SharedMemory()) + (at - row * stride / kPack<T> * kPack<T>);
-  }
-  int64_t KeptBytes() const { return (stride + kPack<T>)*static_cast<int64_t>(sizeof(T)); }
 };
 
-// The loss of a row that is no padding, and the logarithm of its sum of exponentials, which every
-// thread of the block gets.
+// What a thread has seen of a row.
+template <typename T>
+struct RowState {
+  using W = Wide<T>;
+  SoftmaxState<W, MathOf<T>> state;
+  W sum = 0;
+  bool smooth;
+  template <int kN>
+  __device__ __forceinline__ void Add(const Pack<T, kN>& v) {
+    const auto wide = WidenPack(v);
+    state.Add(wide.v);
+    if (!smooth) return;
+    for (int j = 0; j < kN; ++j) sum += wide.v[j];
+  }
+};
+// The loss of a row, and the logarithm of its sum of exponentials, which every thread of the block
+// gets.
 template <typename W>
 struct RowLoss {
   W lse, loss;  // loss: for thread 0
 };
-template <bool kKeep, typename T>
-__device__ RowLoss<Wide<T>> LossOfRow(const Logits<T>& x, const Labels& labels, int64_t row) {
+// target(label): the label's logit; thread 0 asks for it once all have seen the row.
+template <typename T, typename Target>
+__device__ __forceinline__ RowLoss<Wide<T>> LossOfRow(RowState<T>& seen, const Labels& labels,
+                                                      int64_t label, Target target) {
   using W = Wide<T>;
-  SoftmaxState<W, MathOf<T>> state;
-  W sum = 0;
-  const bool smooth = labels.smoothing != 0;
-  x.ForEach(row, [&](auto n, int64_t at, int64_t, const auto& v) {
-    if constexpr (kKeep) StorePack<T, n.value>(x.Kept(row, at), v);
-    const auto wide = WidenPack(v);
-    state.Add(wide.v);
-    if (!smooth) return;
-    for (int j = 0; j < n.value; ++j) sum += wide.v[j];
-  });
-  const W max = BlockMax(state.max), total = BlockSum(state.SumFrom(max));
-  if (smooth) sum = BlockSum(sum);
+  const W max = BlockMax(seen.state.max), total = BlockSum(seen.state.SumFrom(max));
+  if (seen.smooth) seen.sum = BlockSum(seen.sum);
   RowLoss<W> out{static_cast<W>(max + ::log(total)), 0};
-  if (threadIdx.x != 0) return out;
-  const int64_t label = labels.Read(row, labels.fault);
-  if (label < 0) return out;
-  out.loss = out.lse - static_cast<W>(1 - labels.smoothing) *
-                           Widen(x.data[row * x.stride + x.runs.Local(label)]);
-  if (smooth) out.loss -= static_cast<W>(labels.smoothing / labels.classes) * sum;
+  if (threadIdx.x != 0 || label < 0) return out;
+  out.loss = out.lse - static_cast<W>(1 - labels.smoothing) * Widen(target(label));
+  if (seen.smooth) out.loss -= static_cast<W>(labels.smoothing / labels.classes) * seen.sum;
   return out;
+}
+template <typename T>
+__device__ RowLoss<Wide<T>> LossOfRow(const Logits<T>& x, const Labels& labels, int64_t row) {
+  RowState<T> seen{{}, 0, labels.smoothing != 0};
+  x.ForEach(row, [&](auto, int64_t, int64_t, const auto& v) { seen.Add(v); });
+  const int64_t label = threadIdx.x == 0 ? labels.Read(row, labels.fault) : -1;
+  return LossOfRow(seen, labels, label,
+                   [&](int64_t l) { return x.data[row * x.stride + x.runs.Local(l)]; });
 }
 
 // S: of the loss and of what comes with it, than which logits may be narrower.
@@ -91,7 +100,7 @@ struct CrossEntropy {
   S *loss, *lse;
   __device__ void operator()(int64_t row) const {
     RowLoss<W> out{0, 0};
-    if (!labels.Padding(row)) out = LossOfRow<false>(x, labels, row);
+    if (!labels.Padding(row)) out = LossOfRow(x, labels, row);
     if (threadIdx.x != 0) return;
     loss[row] = Narrow<S>(out.loss);
     lse[row] = Narrow<S>(out.lse);
@@ -150,32 +159,33 @@ struct Combine {
 
 // Of a row, to rows of the same length; zero where x has padding. May overwrite the
 // logits: every element is read and written by one thread.
-template <bool kKept, typename T, typename U>
-__device__ void GradientOfRow(const Logits<T>& x, const Labels& labels, int64_t row, int64_t label,
-                              Wide<T> g, Wide<T> log_sum, U* dx) {
-  using W = Wide<T>;
-  if (label < 0) {
-    x.ForEach(
-        row, [](auto n, int64_t) { return Pack<T, n.value>{}; },
-        [&](auto n, int64_t at, int64_t, const auto&) { StorePack(dx + at, Pack<U, n.value>{}); });
-  } else {
-    const W everywhere = g * static_cast<W>(labels.smoothing / labels.classes),
-            target = g * static_cast<W>(1 - labels.smoothing);
-    auto load = [&](auto n, int64_t at) {
-      return LoadPack<T, n.value>(kKept ? x.Kept(row, at) : x.data + at);
-    };
-    x.ForEach(row, load, [&](auto n, int64_t at, int64_t first, const auto& v) {
-      auto d = WidenPack(v);
-      for (int j = 0; j < n.value; ++j) d.v[j] = g * MathOf<T>::Exp(d.v[j] - log_sum) - everywhere;
-      const auto of_label = static_cast<uint64_t>(label - first);
-      if (of_label < n.value) {
-        for (int j = 0; j < n.value; ++j) {
-          if (static_cast<uint64_t>(j) == of_label) d.v[j] -= target;
-        }
+template <typename W>
+struct RowGradient {
+  int64_t label;
+  W g, log_sum, everywhere, target;
+  __device__ __forceinline__ RowGradient(const Labels& labels, int64_t label, W g, W log_sum)
+      : label(label),
+        g(g),
+        log_sum(log_sum),
+        everywhere(g * static_cast<W>(labels.smoothing / labels.classes)),
+        target(g * static_cast<W>(1 - labels.smoothing)) {}
+  // Of a pack of logits, of which the first is of class `first`.
+  template <typename U, typename T, int kN>
+  __device__ __forceinline__ Pack<U, kN> Of(const Pack<T, kN>& v, int64_t first) const {
+    if (label < 0) return {};
+    auto d = WidenPack(v);
+    for (int j = 0; j < kN; ++j) d.v[j] = g * MathOf<T>::Exp(d.v[j] - log_sum) - everywhere;
+    const auto of_label = static_cast<uint64_t>(label - first);
+    if (of_label < kN) {
+      for (int j = 0; j < kN; ++j) {
+        if (static_cast<uint64_t>(j) == of_label) d.v[j] -= target;
       }
-      StorePack(dx + at, NarrowPack<U>(d));
-    });
+    }
+    return NarrowPack<U>(d);
   }
+};
+template <typename T, typename U>
+__device__ void ClearPadding(const Logits<T>& x, int64_t row, U* dx) {
   int64_t gap = 0;
   for (int k = 0; k <= x.runs.count; ++k) {
     const bool last = k == x.runs.count;
@@ -183,6 +193,18 @@ __device__ void GradientOfRow(const Logits<T>& x, const Labels& labels, int64_t 
     for (int64_t c = gap + threadIdx.x; c < end; c += blockDim.x) dx[row * x.stride + c] = U{};
     if (!last) gap = end + x.runs.runs[k].size;
   }
+}
+template <typename T, typename U>
+__device__ void GradientOfRow(const Logits<T>& x, const Labels& labels, int64_t row, int64_t label,
+                              Wide<T> g, Wide<T> log_sum, U* dx) {
+  const RowGradient<Wide<T>> gradient(labels, label, g, log_sum);
+  auto load = [&](auto n, int64_t at) {
+    return label < 0 ? Pack<T, n.value>{} : LoadPack<T, n.value>(x.data + at);
+  };
+  x.ForEach(row, load, [&](auto, int64_t at, int64_t first, const auto& v) {
+    StorePack(dx + at, gradient.template Of<U>(v, first));
+  });
+  ClearPadding(x, row, dx);
 }
 
 template <typename S, typename T, typename U>
@@ -193,12 +215,12 @@ struct CrossEntropyGrad {
   U* dx;
   __device__ void operator()(int64_t row) const {
     const int64_t label = labels.Read(row, threadIdx.x == 0 ? labels.fault : nullptr);
-    GradientOfRow<false>(x, labels, row, label, Widen(dloss[row]), Widen(lse[row]), dx);
+    GradientOfRow(x, labels, row, label, Widen(dloss[row]), Widen(lse[row]), dx);
   }
 };
 
-// Both. The second time the row comes from shared memory, or from the caches.
-template <bool kKeep, typename S, typename T, typename U>
+// Both. The second time the row comes from the caches, if it is still there.
+template <typename S, typename T, typename U>
 struct CrossEntropyWithGrad {
   using W = Wide<T>;
   Logits<T> x;
@@ -208,14 +230,114 @@ struct CrossEntropyWithGrad {
   U* dx;
   __device__ void operator()(int64_t row) const {
     RowLoss<W> out{0, 0};
-    if (!labels.Padding(row)) out = LossOfRow<kKeep>(x, labels, row);
+    if (!labels.Padding(row)) out = LossOfRow(x, labels, row);
     const int64_t label = labels.Read(row, nullptr);
     const W g = Widen(dloss[row]);
     __syncthreads();  // the target's logit was read, and may go
-    GradientOfRow<kKeep>(x, labels, row, label, g, out.lse, dx);
+    GradientOfRow(x, labels, row, label, g, out.lse, dx);
     if (threadIdx.x == 0) loss[row] = Narrow<S>(out.loss);
-    // The next row may begin elsewhere in a pack, and so have elements that another thread reads.
-    if constexpr (kKeep) __syncthreads();
+  }
+};
+
+// Both, of rows that shared memory has room for. A block has every `blocks`-th row. Its packs come
+// to shared memory in parts, each when the same packs of the row before have been used: a thread
+// copies, and reads, its own.
+template <typename S, typename T, typename U>
+struct CrossEntropyWithGradOfKept {
+  using W = Wide<T>;
+  static constexpr int kN = kPack<T>, kParts = 4;
+  Logits<T> x;  // of one run, from each row's beginning on
+  Labels labels;
+  const S* dloss;
+  S* loss;
+  U* dx;
+  int64_t rows = 0, blocks = 0;
+
+  static int64_t SharedBytes(int64_t classes) { return classes / kN * 16; }
+  __device__ __forceinline__ T* Kept(int pack) const {
+    return reinterpret_cast<T*>(SharedMemory()) + pack * kN;
+  }
+  __device__ __forceinline__ int Classes() const { return static_cast<int>(x.runs.runs[0].size); }
+  // A row's elements before its first pack, and its packs.
+  struct Split {
+    int head, packs;
+  };
+  __device__ __forceinline__ Split Of(int64_t row) const {
+    const int classes = Classes(), before = static_cast<int>((kN - row * x.stride % kN) % kN);
+    const int head = x.packed && before < classes ? before : classes;
+    return {head, (classes - head) / kN};
+  }
+  // use(q) for this thread's packs of a part of the row.
+  template <typename Use>
+  __device__ __forceinline__ void ForPacks(int packs, int part, Use use) const {
+    const int threads = static_cast<int>(blockDim.x),
+              rounds = (Classes() / kN + kParts * threads - 1) / (kParts * threads);
+    const int first = part * rounds * threads + static_cast<int>(threadIdx.x),
+              end = first + rounds * threads;
+    SHARDC_UNROLL_BY(4)
+    for (int q = first; q < (end < packs ? end : packs); q += threads) use(q);
+  }
+  // use(c) for this thread's elements that are in no pack.
+  template <typename Use>
+  __device__ __forceinline__ void ForSingles(const Split& of, Use use) const {
+    const int in_packs = of.packs * kN, singles = Classes() - in_packs;
+    for (int i = static_cast<int>(threadIdx.x); i < singles; i += static_cast<int>(blockDim.x)) {
+      use(i < of.head ? i : i + in_packs);
+    }
+  }
+  __device__ __forceinline__ void Fetch(int64_t row, int part) const {
+    if (row < rows) {
+      const Split of = Of(row);
+      const T* from = x.data + row * x.stride + of.head;
+      ForPacks(of.packs, part, [&](int q) { CopyAhead<16>(Kept(q), from + q * kN); });
+    }
+    CommitCopies();
+  }
+  // Behind it come the parts that follow.
+  __device__ __forceinline__ void WaitForPart(int part) const {
+    static_assert(kParts == 4);
+    if (part == 0) WaitForCopies<3>();
+    if (part == 1) WaitForCopies<2>();
+    if (part == 2) WaitForCopies<1>();
+    if (part == 3) WaitForCopies<0>();
+  }
+
+  __device__ void operator()(int64_t block) const {
+    for (int part = 0; part < kParts; ++part) Fetch(block, part);
+    for (int64_t row = block; row < rows; row += blocks) {
+      const Split of = Of(row);
+      const T* in = x.data + row * x.stride;
+      // Loaded here, needed when the row was seen.
+      const int64_t id = labels.ids.Raw(row);
+      const W g = Widen(dloss[row]);
+      RowState<T> seen{{}, 0, labels.smoothing != 0};
+      for (int part = 0; part < kParts; ++part) {
+        WaitForPart(part);
+        ForPacks(of.packs, part, [&](int q) { seen.Add(LoadPack<T, kN>(Kept(q))); });
+      }
+      ForSingles(of, [&](int c) { seen.Add(LoadPack<T, 1>(in + c)); });
+      const int64_t label = labels.Check(row, id, threadIdx.x == 0 ? labels.fault : nullptr);
+      __syncthreads();
+      const RowLoss<W> out = LossOfRow(seen, labels, label, [&](int64_t l) {
+        const int at = static_cast<int>(l) - of.head;
+        return at >= 0 && at < of.packs * kN ? *(Kept(0) + at) : in[l];
+      });
+      __syncthreads();  // the target's logit was read, and may go
+      const RowGradient<W> gradient(labels, label, g, out.lse);
+      U* to = dx + row * x.stride;
+      for (int part = 0; part < kParts; ++part) {
+        ForPacks(of.packs, part, [&](int q) {
+          const int c = of.head + q * kN;
+          StorePack(to + c, gradient.template Of<U>(LoadPack<T, kN>(Kept(q)), c));
+        });
+        Fetch(row + blocks, part);
+      }
+      ForSingles(of, [&](int c) {
+        StorePack(to + c, gradient.template Of<U>(LoadPack<T, 1>(in + c), c));
+      });
+      ClearPadding(x, row, dx);
+      if (threadIdx.x == 0) loss[row] = Narrow<S>(label < 0 ? W(0) : out.loss);
+    }
   }
 };
 
@@ -253,19 +375,22 @@ KernelPtr PerRow(F f, const Parts& p, int64_t cols, int64_t shared = 0) {
 
 template <typename S, typename T, typename U>
 KernelPtr WithGradPerRow(const KernelRequest& r, const Logits<T>& x, const Parts& p) {
-  const int64_t cols = x.stride;
-  auto make = [&](auto keep) {
-    return CrossEntropyWithGrad<keep.value, S, T, U>{x, p.labels, In<S>(r, 0), Out<S>(r, 0),
-                                                     Out<U>(r, 1)};
-  };
-  // A multiprocessor should have a second row to load while it computes one.
-  const auto keeping = make(std::true_type());
-  constexpr auto kKernel = RowsKernel<std::remove_cv_t<decltype(keeping)>>;
-  constexpr int64_t kOfBlock = 2 << 10;  // what it has of its own, and for rounding
-  const int64_t bytes = x.KeptBytes();
-  if (bytes > MostShared(kKernel) / 2 - kOfBlock) return PerRow(make(std::false_type()), p, cols);
-  AllowShared(kKernel, static_cast<size_t>(bytes));
-  return PerRow(keeping, p, cols, bytes);
+  using Kept = CrossEntropyWithGradOfKept<S, T, U>;
+  const int64_t bytes = Kept::SharedBytes(x.runs.runs[0].size);
+  if (bytes > MostShared(RowsKernel<Kept>)) {
+    return PerRow(
+        CrossEntropyWithGrad<S, T, U>{x, p.labels, In<S>(r, 0), Out<S>(r, 0), Out<U>(r, 1)}, p,
+        x.stride);
+  }
+  AllowShared(RowsKernel<Kept>, static_cast<size_t>(bytes));
+  const int threads = RowGrid(p.rows, x.stride).threads;
+  const int64_t blocks = BlocksAtOnce<Kept>(p.rows, threads, bytes);
+  Kept f{x, p.labels, In<S>(r, 0), Out<S>(r, 0), Out<U>(r, 1), p.rows, blocks};
+  return MakeKernel([f, threads, bytes, positions = p.positions](const Launch& launch) mutable {
+    f.labels.fault = launch.fault;
+    LaunchKernel(launch, RowsKernel<Kept>, f.blocks, threads, static_cast<size_t>(bytes), f,
+                 f.blocks);
+  });
 }
 
 KernelPtr MakeCrossEntropy(const KernelRequest& r) {
