@@ -252,6 +252,7 @@ struct CrossEntropyWithGradOfKept {
   S* loss;
   U* dx;
   int64_t rows = 0, blocks = 0;
+  int of_part = 0;  // packs of a part: for each thread as many
 
   static int64_t SharedBytes(int64_t classes) { return classes / kN * 16; }
   __device__ __forceinline__ T* Kept(int pack) const {
@@ -270,12 +271,10 @@ struct CrossEntropyWithGradOfKept {
   // use(q) for this thread's packs of a part of the row.
   template <typename Use>
   __device__ __forceinline__ void ForPacks(int packs, int part, Use use) const {
-    const int threads = static_cast<int>(blockDim.x),
-              rounds = (Classes() / kN + kParts * threads - 1) / (kParts * threads);
-    const int first = part * rounds * threads + static_cast<int>(threadIdx.x),
-              end = first + rounds * threads;
+    const int threads = static_cast<int>(blockDim.x), begin = part * of_part,
+              end = begin + of_part < packs ? begin + of_part : packs;
     SHARDC_UNROLL_BY(4)
-    for (int q = first; q < (end < packs ? end : packs); q += threads) use(q);
+    for (int q = begin + static_cast<int>(threadIdx.x); q < end; q += threads) use(q);
   }
   // use(c) for this thread's elements that are in no pack.
   template <typename Use>
@@ -307,16 +306,20 @@ struct CrossEntropyWithGradOfKept {
     for (int64_t row = block; row < rows; row += blocks) {
       const Split of = Of(row);
       const T* in = x.data + row * x.stride;
-      // Loaded here, needed when the row was seen.
-      const int64_t id = labels.ids.Raw(row);
-      const W g = Widen(dloss[row]);
+      // Loaded here, needed when the row was seen. By one lane: what is the same for all of a warp
+      // would be waited for at once.
+      const bool first = threadIdx.x % 32 == 0;
+      const int64_t read = first ? labels.ids.Raw(row) : 0;
+      const W scale = first ? Widen(dloss[row]) : W(0);
       RowState<T> seen{{}, 0, labels.smoothing != 0};
       for (int part = 0; part < kParts; ++part) {
         WaitForPart(part);
         ForPacks(of.packs, part, [&](int q) { seen.Add(LoadPack<T, kN>(Kept(q))); });
       }
       ForSingles(of, [&](int c) { seen.Add(LoadPack<T, 1>(in + c)); });
-      const int64_t label = labels.Check(row, id, threadIdx.x == 0 ? labels.fault : nullptr);
+      const int64_t id = Shuffle(read, 0),
+                    label = labels.Check(row, id, threadIdx.x == 0 ? labels.fault : nullptr);
+      const W g = Shuffle(scale, 0);
       __syncthreads();
       const RowLoss<W> out = LossOfRow(seen, labels, label, [&](int64_t l) {
         const int at = static_cast<int>(l) - of.head;
@@ -385,7 +388,15 @@ KernelPtr WithGradPerRow(const KernelRequest& r, const Logits<T>& x, const Parts
   AllowShared(RowsKernel<Kept>, static_cast<size_t>(bytes));
   const int threads = RowGrid(p.rows, x.stride).threads;
   const int64_t blocks = BlocksAtOnce<Kept>(p.rows, threads, bytes);
-  Kept f{x, p.labels, In<S>(r, 0), Out<S>(r, 0), Out<U>(r, 1), p.rows, blocks};
+  const int64_t rounds = CeilDiv(x.runs.runs[0].size / Kept::kN, Kept::kParts * threads);
+  Kept f{x,
+         p.labels,
+         In<S>(r, 0),
+         Out<S>(r, 0),
+         Out<U>(r, 1),
+         p.rows,
+         blocks,
+         static_cast<int>(rounds * threads)};
   return MakeKernel([f, threads, bytes, positions = p.positions](const Launch& launch) mutable {
     f.labels.fault = launch.fault;
     LaunchKernel(launch, RowsKernel<Kept>, f.blocks, threads, static_cast<size_t>(bytes), f,
