@@ -112,9 +112,10 @@ TEST(CudaGeometry, CountingPartsDoNotOverlap) {
       EXPECT_GE(p.chunks * p.chunk, ids);
       EXPECT_GE(p.totals - p.counters, p.chunks * rows * 4);
       EXPECT_GE(p.offsets - p.totals, rows * 4);
-      EXPECT_GE(p.order - p.offsets, (rows + 1) * 4);
+      EXPECT_GE(p.order - p.offsets, rows * 4);
+      EXPECT_GE(p.placed - p.order, ids * 4);
       EXPECT_GE(p.bytes - p.order, ids * 4);
-      EXPECT_EQ((p.counters | p.totals | p.offsets | p.order) % 256, 0);
+      EXPECT_EQ((p.counters | p.totals | p.offsets | p.order | p.placed) % 256, 0);
     }
   }
 }

@@ -86,7 +86,7 @@ bool SumsByChunk(int64_t rows, const CountingPlan& plan) {
 
 CountingPlan PlanCounting(int64_t ids, int64_t rows) {
   CountingPlan plan;
-  plan.chunk = 2048;
+  plan.chunk = 1024;
   // At most 64 MiB of counters.
   while (CeilDiv(ids, plan.chunk) * rows * 4 > (int64_t{64} << 20) && plan.chunk < ids)
     plan.chunk *= 2;
@@ -98,8 +98,9 @@ CountingPlan PlanCounting(int64_t ids, int64_t rows) {
   };
   plan.counters = place(plan.chunks * rows * 4);
   plan.totals = place(rows * 4);
-  plan.offsets = place((rows + 1) * 4);
+  plan.offsets = place(rows * 4);
   plan.order = place(ids * 4);
+  plan.placed = place(4);
   return plan;
 }
 

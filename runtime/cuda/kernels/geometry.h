@@ -80,7 +80,7 @@ std::optional<TilePlan> PlanTiles(int64_t rows, int64_t cols, int pack);
 // The stable counting sort of embedding_grad: ids in chunks, with a counter per chunk and row.
 struct CountingPlan {
   int64_t chunks = 0, chunk = 0;
-  int64_t counters = 0, totals = 0, offsets = 0, order = 0,
+  int64_t counters = 0, totals = 0, offsets = 0, order = 0, placed = 0,
           bytes = 0;  // offsets of the parts in the workspace
 };
 CountingPlan PlanCounting(int64_t ids, int64_t rows);

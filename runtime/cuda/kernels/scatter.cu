@@ -12,7 +12,7 @@ struct Sorting {
   IdReader ids;
   Runs rows;
   int64_t count, n, chunk, chunks;  // ids; rows
-  int *counters, *totals, *offsets, *order;
+  int *counters, *totals, *offsets, *order, *placed;
   Fault* fault;
   __device__ int64_t Row(int64_t i, Fault* report) const {
     int64_t id = ids.Read(i, report);
@@ -22,7 +22,10 @@ struct Sorting {
 
 // A kernel, not a memset: see Executor::Step.
 struct ClearCounters : Sorting {
-  __device__ void operator()(int64_t i) const { counters[i] = 0; }
+  __device__ void operator()(int64_t i) const {
+    counters[i] = 0;
+    if (i == 0) *placed = 0;
+  }
 };
 // counters[chunk, row]: how often the chunk has the row.
 struct CountIds : Sorting {
@@ -31,60 +34,71 @@ struct CountIds : Sorting {
     if (row >= 0) AtomicAdd(counters + i / chunk * n + row, 1);
   }
 };
-// Counts become how many come before the chunk.
-struct ScanChunks : Sorting {
-  __device__ void operator()(int64_t row) const {
-    int before = 0;
-    for (int64_t c = 0; c < chunks; ++c) {
-      int here = counters[c * n + row];
-      counters[c * n + row] = before;
-      before += here;
-    }
-    totals[row] = before;
-  }
-};
-// One block: offsets[row] = sum of totals before the row.
-struct ScanRows : Sorting {
-  __device__ void operator()(int64_t) const {
+// A block per kRowThreads rows: counts become how many come before the chunk, and the rows get
+// their places, which blocks take as they come: only within a row is there an order.
+struct PlaceRows : Sorting {
+  __device__ void operator()(int64_t item) const {
     __shared__ int sums[kRowThreads];
+    __shared__ int base;
     const int me = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-    const int64_t each = (n + threads - 1) / threads, begin = me * each;
-    const int64_t end = begin + each < n ? begin + each : n;
-    int sum = 0;
-    for (int64_t row = begin; row < end; ++row) sum += totals[row];
-    sums[me] = sum;
+    const int64_t row = item * threads + me;
+    int total = 0;
+    constexpr int kAhead = 8;
+    for (int64_t c = 0; row < n && c < chunks; c += kAhead) {
+      int here[kAhead];
+      SHARDC_UNROLL
+      for (int k = 0; k < kAhead; ++k) here[k] = c + k < chunks ? counters[(c + k) * n + row] : 0;
+      SHARDC_UNROLL
+      for (int k = 0; k < kAhead; ++k) {
+        if (c + k < chunks) counters[(c + k) * n + row] = total;
+        total += here[k];
+      }
+    }
+    sums[me] = total;
     __syncthreads();
     for (int step = 1; step < threads; step *= 2) {
-      int before = me >= step ? sums[me - step] : 0;
+      const int before = me >= step ? sums[me - step] : 0;
       __syncthreads();
       sums[me] += before;
       __syncthreads();
     }
-    int at = me > 0 ? sums[me - 1] : 0;
-    for (int64_t row = begin; row < end; ++row) {
-      offsets[row] = at;
-      at += totals[row];
+    if (me == threads - 1) base = AtomicAdd(placed, sums[me]);
+    __syncthreads();
+    if (row < n) {
+      totals[row] = total;
+      offsets[row] = base + sums[me] - total;
     }
-    if (me == threads - 1) offsets[n] = sums[me];
+    __syncthreads();
   }
 };
 // A block per chunk: every id finds its place by counting its equals before it in the chunk.
 struct PlaceIds : Sorting {
   __device__ void operator()(int64_t c) const {
+    // Of some ids at a time, in packs that all lanes read at once.
+    __shared__ Pack<int, 4> packs[kRowThreads / 4];
+    int* rows = packs[0].v;
+    const int me = static_cast<int>(threadIdx.x);
     const int64_t begin = c * chunk, end = begin + chunk < count ? begin + chunk : count;
-    for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
-      int64_t row = Row(i, nullptr);
-      if (row < 0) continue;
-      const int64_t raw = ids.Raw(i);
+    for (int64_t first = begin; first < end; first += kRowThreads) {
+      const int64_t i = first + me;
+      const int row = i < end ? static_cast<int>(Row(i, nullptr)) : -1;
       int rank = 0;
-      for (int64_t j = begin; j < i; ++j) {
-        int64_t other = ids.Raw(j);
-        bool same =
-            other == raw || (ids.negative && (other - raw == ids.size || raw - other == ids.size));
-        if (same && !ids.Padding(j)) ++rank;
+      for (int64_t other = begin; other <= first; other += kRowThreads) {
+        __syncthreads();
+        rows[me] = other == first ? row : static_cast<int>(Row(other + me, nullptr));
+        __syncthreads();
+        const int before = other == first ? me : kRowThreads;
+        int j = 0;
+        SHARDC_UNROLL_BY(4)
+        for (; j + 4 <= before; j += 4) {
+          const auto four = LoadPack<int, 4>(rows + j);
+          for (int k = 0; k < 4; ++k) rank += four.v[k] == row;
+        }
+        for (; j < before; ++j) rank += rows[j] == row;
       }
-      order[offsets[row] + counters[c * n + row] + rank] = static_cast<int>(i);
+      if (row >= 0) order[offsets[row] + counters[c * n + row] + rank] = static_cast<int>(i);
     }
+    __syncthreads();
   }
 };
 
@@ -94,7 +108,7 @@ struct SumRows {
   const T* dy;
   const T* sum;  // what is added to, or null; may be dx
   T* dx;
-  const int *offsets, *order;
+  const int *totals, *offsets, *order;
   int64_t count, n, packs;  // packs: columns / kN
   __device__ void operator()(int64_t item) const {
     int64_t c = item % packs * kN, rest = item / packs, row = rest % n, o = rest / n,
@@ -105,8 +119,9 @@ struct SumRows {
       auto v = LoadPack<T, kN>(sum + at);
       for (int j = 0; j < kN; ++j) total[j] = Widen(v.v[j]);
     }
-    const int end = offsets[row + 1];
-    for (int k = offsets[row]; k < end; ++k) {
+    const int begin = offsets[row], end = begin + totals[row];
+    SHARDC_UNROLL_BY(4)
+    for (int k = begin; k < end; ++k) {
       auto v = LoadPack<T, kN>(dy + (o * count + order[k]) * cols + c);
       for (int j = 0; j < kN; ++j) total[j] += Widen(v.v[j]);
     }
@@ -122,15 +137,16 @@ template <typename T, int kN>
 struct SumChunks {
   const T* dy;
   Wide<T>* sums;  // [o, chunk, row, column]
-  const int *counters, *offsets, *order;
+  const int *counters, *totals, *offsets, *order;
   int64_t count, n, chunks, packs;
   __device__ void operator()(int64_t item) const {
     const int64_t c = item % packs * kN, cols = packs * kN, at = item / packs;
     const int64_t row = at % n, chunk = at / n % chunks, o = at / n / chunks;
     const int begin = offsets[row] + counters[chunk * n + row],
               end = chunk + 1 < chunks ? offsets[row] + counters[(chunk + 1) * n + row]
-                                       : offsets[row + 1];
+                                       : offsets[row] + totals[row];
     Wide<T> total[kN] = {};
+    SHARDC_UNROLL_BY(4)
     for (int k = begin; k < end; ++k) {
       auto v = LoadPack<T, kN>(dy + (o * count + order[k]) * cols + c);
       for (int j = 0; j < kN; ++j) total[j] += Widen(v.v[j]);
@@ -162,8 +178,8 @@ void PerElement(const Launch& launch, const F& f, int64_t items) {
 void Sort(const Launch& launch, const Sorting& s) {
   PerElement(launch, ClearCounters{s}, s.chunks * s.n);
   PerElement(launch, CountIds{s}, s.count);
-  PerElement(launch, ScanChunks{s}, s.n);
-  LaunchKernel(launch, RowsKernel<ScanRows>, 1, kRowThreads, 0, ScanRows{s}, int64_t{1});
+  const int64_t tiles = CeilDiv(s.n, kRowThreads);
+  LaunchKernel(launch, RowsKernel<PlaceRows>, tiles, kRowThreads, 0, PlaceRows{s}, tiles);
   LaunchKernel(launch, RowsKernel<PlaceIds>, s.chunks, kRowThreads, 0, PlaceIds{s}, s.chunks);
 }
 
@@ -195,6 +211,7 @@ KernelPtr MakeSums(const KernelRequest& r, Sorting s, int64_t cols,
       s.totals = at(plan.totals);
       s.offsets = at(plan.offsets);
       s.order = at(plan.order);
+      s.placed = at(plan.placed);
       s.fault = launch.fault;
       if (prepare) {
         s.ids.data = launch.workspace + ids_at;
@@ -206,8 +223,8 @@ KernelPtr MakeSums(const KernelRequest& r, Sorting s, int64_t cols,
         auto* sums = reinterpret_cast<Wide<T>*>(launch.workspace + sums_at);
         auto sum_chunks = [&](auto each) {
           PerElement(launch,
-                     SumChunks<T, each.value>{from, sums, s.counters, s.offsets, s.order, s.count,
-                                              s.n, s.chunks, cols / each.value},
+                     SumChunks<T, each.value>{from, sums, s.counters, s.totals, s.offsets, s.order,
+                                              s.count, s.n, s.chunks, cols / each.value},
                      s.chunks * elements / each.value);
         };
         if (packed) {
@@ -217,11 +234,13 @@ KernelPtr MakeSums(const KernelRequest& r, Sorting s, int64_t cols,
         }
         PerElement(launch, AddChunks<T>{sums, sum, to, s.n * cols, s.chunks}, elements);
       } else if (packed) {
-        PerElement(launch,
-                   SumRows<T, kN>{from, sum, to, s.offsets, s.order, s.count, s.n, cols / kN},
-                   elements / kN);
+        PerElement(
+            launch,
+            SumRows<T, kN>{from, sum, to, s.totals, s.offsets, s.order, s.count, s.n, cols / kN},
+            elements / kN);
       } else {
-        PerElement(launch, SumRows<T, 1>{from, sum, to, s.offsets, s.order, s.count, s.n, cols},
+        PerElement(launch,
+                   SumRows<T, 1>{from, sum, to, s.totals, s.offsets, s.order, s.count, s.n, cols},
                    elements);
       }
     };
