@@ -6,6 +6,7 @@
 
 #include "runtime/cuda/kernels/reduction.h"
 #include "runtime/cuda/native/check.h"
+#include "runtime/cuda/native/fill.h"
 
 namespace shardc::cuda {
 namespace {
@@ -115,7 +116,7 @@ class CudaDevice : public Device {
     CopyAny(to, from, bytes, cudaMemcpyDeviceToDevice, s);
   }
   void Fill(std::byte* to, int byte, int64_t bytes, Stream s) override {
-    Check(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), s), "fill");
+    LaunchFill(to, byte, bytes, s);
   }
   void Reduce(const Reduction& r, Stream s) override { LaunchReduction(LaunchOn(s), r); }
 
@@ -135,6 +136,7 @@ class CudaDevice : public Device {
   StepGraph EndCapture(Stream s) override {
     cudaGraph_t graph = nullptr;
     Check(cudaStreamEndCapture(s, &graph), "end of a capture");
+    MemsetsToKernels(graph);
     cudaGraphExec_t ready = nullptr;
     // Else all of it would have the priority of the stream that launches it.
     cudaError_t status =

@@ -12,6 +12,7 @@
 
 #include "ir/diagnostic.h"
 #include "runtime/cuda/kernels/reduction.h"
+#include "runtime/cuda/native/fill.h"
 #include "tests/ir/thrown.h"
 
 namespace {
@@ -102,7 +103,6 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
 cudaError_t cudaMemcpyAsync(void*, const void*, size_t, cudaMemcpyKind, cudaStream_t) {
   return Give("cudaMemcpyAsync");
 }
-cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t) { return Give("cudaMemsetAsync"); }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t*) { return CUBLAS_STATUS_SUCCESS; }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
@@ -112,6 +112,8 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS;
 namespace shardc::cuda {
 
 void LaunchReduction(const Launch&, const Reduction&) {}
+void LaunchFill(std::byte*, int, int64_t, cudaStream_t) {}
+void MemsetsToKernels(cudaGraph_t) {}
 
 namespace {
 

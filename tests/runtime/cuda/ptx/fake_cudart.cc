@@ -444,6 +444,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
 
 // ---- Graphs.
 
+static cudaError_t NoNodes() { return Fail(cudaErrorNotSupported, "a graph here has no nodes"); }
+
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
   std::lock_guard lock(Get().mutex);
   Get().captures[s] = std::make_shared<Graph>();
@@ -473,6 +475,30 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t s) {
     for (const auto& work : *reinterpret_cast<Graph*>(ready)) work();
   });
 }
+// Its nodes are nobody's business.
+cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, size_t* n) {
+  *n = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t, cudaGraphNodeType*) { return NoNodes(); }
+cudaError_t cudaGraphMemsetNodeGetParams(cudaGraphNode_t, cudaMemsetParams*) { return NoNodes(); }
+cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t, cudaGraphNode_t*, cudaGraphEdgeData*,
+                                         size_t*) {
+  return NoNodes();
+}
+cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t, cudaGraphNode_t*, cudaGraphEdgeData*,
+                                           size_t*) {
+  return NoNodes();
+}
+cudaError_t cudaGraphAddDependencies(cudaGraph_t, const cudaGraphNode_t*, const cudaGraphNode_t*,
+                                     const cudaGraphEdgeData*, size_t) {
+  return NoNodes();
+}
+cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t*, cudaGraph_t, const cudaGraphNode_t*, size_t,
+                                   const cudaKernelNodeParams*) {
+  return NoNodes();
+}
+cudaError_t cudaGraphDestroyNode(cudaGraphNode_t) { return NoNodes(); }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   delete reinterpret_cast<Graph*>(graph);
   return cudaSuccess;
