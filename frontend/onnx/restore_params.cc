@@ -9,10 +9,10 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "ir/converted_source.h"
 #include "frontend/onnx/read_pieces.h"
 #include "ir/builder.h"
 #include "ir/contains.h"
+#include "ir/converted_source.h"
 #include "ir/counted.h"
 #include "ir/diagnostic.h"
 

@@ -4,8 +4,8 @@
 #include <map>
 #include <utility>
 
-#include "ir/converted_source.h"
 #include "frontend/recover/patterns.h"
+#include "ir/converted_source.h"
 
 namespace shardc::recover {
 namespace {
