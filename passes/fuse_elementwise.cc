@@ -1,6 +1,7 @@
 #include "passes/fuse_elementwise.h"
 
 #include <algorithm>
+#include <functional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -137,10 +138,12 @@ class Fusion {
 
   // What another group makes on its way, and would write for this one alone, this one makes again
   // of what it reads anyway: it is neither written nor read, and takes no memory. In any phase, so
-  // that
-  // --recompute rounds the same.
+  // that --recompute rounds the same.
   void MakeAgain(Group& group) {
-    const std::vector<Value*> reads = Reads(group);
+    std::vector<Value*> reads = Reads(group);
+    // The last that was made first: what it is made of may be made again, too.
+    std::ranges::sort(reads, std::greater(),
+                      [](const Value* v) { return v->producer ? v->producer->id : -1; });
     for (Value* v : reads) {
       const Op* op = v->producer;
       auto it = group_of_.find(op);

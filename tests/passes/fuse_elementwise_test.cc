@@ -173,6 +173,23 @@ TEST(FuseElementwise, TheBackwardPassMakesAgainWhatItNeedNotRead) {
     CHECK: %dz, %du = fused_elementwise %u, %s, %dy, %g)");
 }
 
+TEST(FuseElementwise, WhatIsMadeAgainMayBeMadeOfSuch) {
+  CheckPasses(R"(graph @g(%g: f32[8, 8], %w: f32[8, 8]) -> (%y, %z) {
+    %s = silu %g : f32[8, 8]
+    %t = tanh %s : f32[8, 8]
+    %y = mul %t, %w : f32[8, 8]
+    %p = matmul %y, %w : f32[8, 8]
+    %0 = mul %p, %s : f32[8, 8]
+    %1 = mul %0, %t : f32[8, 8]
+    %z = add %1, %g : f32[8, 8]
+  })",
+              "fuse_elementwise", R"(
+    CHECK: graph
+    CHECK-NEXT: %y = fused_elementwise %g, %w {results=[4]
+    CHECK-NEXT: %p = matmul
+    CHECK-NEXT: %z = fused_elementwise %g, %p {results=[6], steps=["silu 0", "tanh 2",)");
+}
+
 TEST(FuseElementwise, WhatIsStretchedIsReadAsItWas) {
   CheckPasses(R"(mesh [tp=2]
   graph @g(%x: f32[2, 8@tp], %s: f32[8@tp], %c: f32[2, 1]) -> (%y, %z) {
