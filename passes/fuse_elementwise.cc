@@ -148,6 +148,8 @@ class Fusion {
       const Op* op = v->producer;
       auto it = group_of_.find(op);
       if (it == group_of_.end() || !op->RunsWith(*group[0]) || graph_.IsOutput(v)) continue;
+      // A row would be made for every element that it is stretched to.
+      if (v->type.shape != group[0]->out().shape) continue;
       const Group& maker = groups_[it->second];
       if (!std::ranges::all_of(v->users, [&](const Op* user) {
             return Contains(maker, user) || (Contains(group, user) && !Compares(*user));

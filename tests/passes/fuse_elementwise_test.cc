@@ -190,6 +190,18 @@ TEST(FuseElementwise, WhatIsMadeAgainMayBeMadeOfSuch) {
     CHECK-NEXT: %z = fused_elementwise %g, %p {results=[6], steps=["silu 0", "tanh 2",)");
 }
 
+TEST(FuseElementwise, ARowThatIsStretchedIsNotMadeAgain) {
+  CheckPasses(R"(graph @g(%r: f32[8], %x: f32[64, 8]) -> (%y, %z) {
+    %s = exp %r : f32[8]
+    %y = mul %s, %r : f32[8]
+    %0 = mul %x, %s : f32[64, 8]
+    %z = add %0, %r : f32[64, 8]
+  })",
+              "fuse_elementwise", R"(
+    CHECK: %s, %y = fused_elementwise %r
+    CHECK-NEXT: %z = fused_elementwise %x, %s, %r {results=[4], steps=["mul 0 1", "add 3 2"])");
+}
+
 TEST(FuseElementwise, WhatIsStretchedIsReadAsItWas) {
   CheckPasses(R"(mesh [tp=2]
   graph @g(%x: f32[2, 8@tp], %s: f32[8@tp], %c: f32[2, 1]) -> (%y, %z) {
