@@ -19,6 +19,7 @@ class List {
            Attributes attrs = {}) {
     cases_.push_back({op + "/" + name, op, std::move(attrs), std::move(operands)});
   }
+  const KernelCase& Last() const { return cases_.back(); }
   // And with halves beside f32, where the op takes them.
   std::vector<KernelCase> Take() {
     for (size_t i = 0, n = cases_.size(); i < n && dtype_ == DType::kF32; ++i) {
@@ -77,6 +78,23 @@ void AddAttention(List& list, DType dtype, const std::string& name, Heads z,
   operands = {grad, q, k, v, o, lse};
   operands.insert(operands.end(), last.begin(), last.end());
   list.Add(name, "attention_grad", operands, attrs);
+}
+
+// A model's own way to hide a key, of which the first query sees none: its scores are all the
+// lowest number there is, and all its keys count alike. Its lse is that number, too.
+void AddLowestMask(List& list, DType dtype) {
+  const double lowest = dtype == DType::kBF16  ? -3.3895313892515355e38
+                        : dtype == DType::kF16 ? -65504.0
+                                               : -3.4028234663852886e38;
+  HostTensor mask = As(HostTensor(DType::kF64, {20, 24}), dtype);
+  for (int64_t i = 0; i < 20; ++i) {
+    for (int64_t j = 0; j < 24; ++j) mask.SetDouble(i * 24 + j, i == 0 || j > i ? lowest : 0.0);
+  }
+  AddAttention(list, dtype, "lowest mask", {1, 2, 2, 20, 24, 64, 64, false, true}, {mask});
+  if (dtype == DType::kF16) return;  // which leaves something of the scores
+  std::vector<HostTensor> grad = list.Last().operands;
+  for (int64_t h = 0; h < 2; ++h) grad[5].SetDouble(h * 20, lowest);
+  list.Add("lowest mask and lse", "attention_grad", grad, list.Last().attrs);
 }
 
 // Of f32: heads that take little of a tile or all, rows that end within one, and several tiles of
@@ -336,6 +354,7 @@ std::vector<KernelCase> LargeCases(DType dtype) {
   AddAttention(list, dtype, "dropout, odd", {2, 2, 1, 70, 67, 13, 13, true, true}, {}, 0.5);
   AddAttention(list, dtype, "dropout, mask", {1, 2, 2, 66, 40, 200, 256, false, false},
                {list.F({66, 40}, 9)}, 0.2);
+  AddLowestMask(list, dtype);
   if (dtype == DType::kF32) AddTiledAttention(list);
   bool half = DTypeSize(dtype) == 2;
   if (half) {  // results of another type

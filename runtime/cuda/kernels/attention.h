@@ -23,6 +23,18 @@ __device__ __forceinline__ float Exp2(float x) {
 #endif
 }
 
+// lse of scores in units of log 2, by their maximum and the sum of their powers above it. The
+// lowest number is lse and score alike, of queries all of whose keys have it.
+__device__ __forceinline__ float LseOf(float max, float sum) {
+  if (sum == 0 || max == -kGreatest<float>) return max;
+  return max * kLn2 + ::logf(sum);
+}
+// What the gradient takes from such scores: a query that sees no key has probabilities of zero.
+__device__ __forceinline__ float BaseOf(float lse) {
+  if (lse == -Infinity<float>()) return Infinity<float>();
+  return lse < -kGreatest<float> / kLog2E ? -kGreatest<float> : lse * kLog2E;
+}
+
 // Where heads and rows of a tensor lie, in elements.
 struct HeadStrides {
   int64_t batch, head, row;
@@ -40,19 +52,26 @@ struct AttentionMask {
   template <typename W>
   __device__ W Apply(W score, int64_t b, int64_t h, int64_t i, int64_t j, W unit) const {
     if (!data) return score;
-    int64_t at = b * strides[0] + h * strides[1] + i * strides[2] + j * strides[3];
+    const int64_t at = b * strides[0] + h * strides[1] + i * strides[2] + j * strides[3];
+    W value = 0;
     switch (dtype) {
       case DType::kBool:
         return Widen(reinterpret_cast<const Bool*>(data)[at]) ? score : -Infinity<W>();
       case DType::kF32:
-        return score + static_cast<W>(reinterpret_cast<const float*>(data)[at]) * unit;
+        value = static_cast<W>(reinterpret_cast<const float*>(data)[at]);
+        break;
       case DType::kF64:
-        return score + static_cast<W>(reinterpret_cast<const double*>(data)[at]) * unit;
+        value = static_cast<W>(reinterpret_cast<const double*>(data)[at]);
+        break;
       case DType::kF16:
-        return score + static_cast<W>(Widen(reinterpret_cast<const F16*>(data)[at])) * unit;
+        value = static_cast<W>(Widen(reinterpret_cast<const F16*>(data)[at]));
+        break;
       default:
-        return score + static_cast<W>(Widen(reinterpret_cast<const BF16*>(data)[at])) * unit;
+        value = static_cast<W>(Widen(reinterpret_cast<const BF16*>(data)[at]));
     }
+    // The lowest number is one in any unit: where all keys have it, none is hidden.
+    const W added = value * unit, lowest = -kGreatest<W>;
+    return score + (added < lowest && value >= lowest ? lowest : added);
   }
 };
 

@@ -192,19 +192,13 @@ __global__ void __launch_bounds__(kMmaThreads, kLeastBlocks<kD>) ForwardKernel(A
     inverse[half] = sum[half] == 0 ? 0.f : 1 / sum[half];
     const int64_t i = first + lane / 4 + half * 8;
     if (lane % 4 == 0 && i < a.s) {
-      a.lse[a.Statistic(p.b, p.h, i)] =
-          sum[half] == 0 ? max[half] : max[half] * kLn2 + ::logf(sum[half]);
+      a.lse[a.Statistic(p.b, p.h, i)] = LseOf(max[half], sum[half]);
     }
   }
   if (first < a.s) {
     StoreRows<T, kD>(a.o + a.so.At(p.b, p.h, first), a.so.row, a.s - first, a.dv, o, inverse[0],
                      inverse[1]);
   }
-}
-
-// What is taken from scores, in units of log 2: a query that sees no key has probabilities of zero.
-__device__ __forceinline__ float BaseOf(float lse) {
-  return lse == -Infinity<float>() ? Infinity<float>() : lse * kLog2E;
 }
 
 template <typename T, int kD, int kKeys, bool kDrops>

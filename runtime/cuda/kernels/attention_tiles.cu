@@ -164,21 +164,18 @@ __global__ void __launch_bounds__(kThreads, kD > 64 ? 2 : 3) ForwardKernel(Atten
     sum[r] = FoldLanes(sum[r], [](float x, float y) { return x + y; });
     inverse[r] = sum[r] == 0 ? 0.f : 1 / sum[r];
     if (LaneX() == 0 && first + r < a.s) {
-      a.lse[a.Statistic(p.b, p.h, first + r)] =
-          sum[r] == 0 ? max[r] : max[r] * kLn2 + ::logf(sum[r]);
+      a.lse[a.Statistic(p.b, p.h, first + r)] = LseOf(max[r], sum[r]);
     }
   }
   StoreRows<kD>(a.o + a.so.At(p.b, p.h, first), a.so.row, a.s - first, a.dv, a.packed, o, inverse);
 }
 
-// What statistics are as queries that see no key, or are not there, need them: such probabilities
-// are zero.
-__device__ __forceinline__ float BaseOf(const Attention<float>& a, const Place& p, int64_t h,
+// Zero probabilities and gradients of queries that are not there.
+__device__ __forceinline__ float BaseAt(const Attention<float>& a, const Place& p, int64_t h,
                                         int64_t i) {
-  const float lse = i < a.s ? a.lse_in[a.Statistic(p.b, h, i)] : -Infinity<float>();
-  return lse == -Infinity<float>() ? Infinity<float>() : lse * kLog2E;
+  return i < a.s ? BaseOf(a.lse_in[a.Statistic(p.b, h, i)]) : Infinity<float>();
 }
-__device__ __forceinline__ float DeltaOf(const Attention<float>& a, const Place& p, int64_t h,
+__device__ __forceinline__ float DeltaAt(const Attention<float>& a, const Place& p, int64_t h,
                                          int64_t i) {
   return i < a.s ? a.delta[a.Statistic(p.b, h, i)] : 0.f;
 }
@@ -202,8 +199,8 @@ __global__ void __launch_bounds__(kThreads, 2) QueryGradKernel(Attention<float> 
   float base[4], delta[4], dq[4][kD / kLanes] = {};
   SHARDC_UNROLL
   for (int r = 0; r < 4; ++r) {
-    base[r] = BaseOf(a, p, p.h, first + r);
-    delta[r] = DeltaOf(a, p, p.h, first + r);
+    base[r] = BaseAt(a, p, p.h, first + r);
+    delta[r] = DeltaAt(a, p, p.h, first + r);
   }
   for (int j0 = 0; j0 < end; j0 += kKeys) {
     constexpr int kColumns = kKeys / kLanes;
@@ -261,8 +258,8 @@ __global__ void __launch_bounds__(kThreads, 2) KeyGradKernel(Attention<float> a)
       next_q.Store(qs);
       next_grad.Store(gs);
       if (threadIdx.x < kQueries) {
-        base[threadIdx.x] = BaseOf(a, p, h, i0 + threadIdx.x);
-        delta[threadIdx.x] = DeltaOf(a, p, h, i0 + threadIdx.x);
+        base[threadIdx.x] = BaseAt(a, p, h, i0 + threadIdx.x);
+        delta[threadIdx.x] = DeltaAt(a, p, h, i0 + threadIdx.x);
       }
       __syncthreads();
       float s[4][kColumns] = {}, dp[4][kColumns] = {};
