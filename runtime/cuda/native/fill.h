@@ -12,7 +12,7 @@ namespace shardc::cuda {
 
 // Enqueues a kernel that sets each of the bytes. Throws Diagnostic E4301.
 void LaunchFill(std::byte* to, int byte, int64_t bytes, cudaStream_t s);
-// The same as a node of a graph, without dependencies.
+// The same as a node of a graph, without dependencies; at least one byte.
 cudaError_t AddFillNode(cudaGraphNode_t* node, cudaGraph_t graph, std::byte* to, int byte,
                         int64_t bytes);
 

@@ -40,8 +40,8 @@ cudaError_t AddEdges(cudaGraph_t graph, const std::vector<cudaGraphNode_t>& from
 
 void Replace(cudaGraph_t graph, cudaGraphNode_t memset) {
   cudaMemsetParams p{};
-  if (cudaGraphMemsetNodeGetParams(memset, &p) != cudaSuccess || p.height > 1) return;
-  if (p.elementSize != 1 && p.value != 0) return;
+  if (cudaGraphMemsetNodeGetParams(memset, &p) != cudaSuccess) return;
+  if (p.width == 0 || p.height != 1 || (p.elementSize != 1 && p.value != 0)) return;
   const auto before = Neighbours(kBefore, memset), after = Neighbours(kAfter, memset);
   if (!before || !after) return;
   cudaGraphNode_t fill = nullptr;

@@ -148,10 +148,12 @@ TEST(MemsetNodes, BecomeKernelsInTheirPlace) {
                                        "fill 0x24>d"));
 }
 
-// Of several rows, or of numbers that are no byte repeated; with an edge of another kind.
+// Of several rows, or of numbers that are no byte repeated; of nothing, for which no kernel can be
+// launched; with an edge of another kind.
 TEST(MemsetNodes, OtherOnesStay) {
   for (auto make : {+[](Graph& g) { return g.AddMemset({}, 0, 1, 4, 3); },
                     +[](Graph& g) { return g.AddMemset({}, 7, 4, 4); },
+                    +[](Graph& g) { return g.AddMemset({}, 0, 1, 0); },
                     +[](Graph& g) {
                       Node* n = g.AddMemset({}, 0, 1, 4);
                       n->programmatic = true;
