@@ -167,7 +167,7 @@ void Machine::RunGrid(const void* kernel, int64_t blocks, int threads, size_t sh
 }
 
 void Machine::AllowShared(const void* kernel, size_t bytes) {
-  SHARDC_CHECK(bytes <= kMostShared, "shared memory that no GPU has");
+  SHARDC_CHECK(bytes <= most_shared, "shared memory that no GPU has");
   allowed[kernel] = std::max(allowed[kernel], bytes);
 }
 

@@ -159,6 +159,19 @@ TEST(CudaKernels, AttentionReadsUnalignedMemory) {
   }
 }
 
+// As little as sm_86 and sm_89 have, which run the code for sm_80.
+TEST(CudaKernels, AttentionInF32WithLittleSharedMemory) {
+  auto& gpu = cuda::emulation::Machine::Get();
+  gpu.most_shared = 99 << 10;
+  EmulatedMachine machine;
+  for (const KernelCase& c : LargeCases(DType::kF32)) {
+    if (c.op != "attention" && c.op != "attention_grad") continue;
+    if (c.operands[0].shape().back() != 128) continue;
+    EXPECT_EQ(RunCase(machine, c), "") << c.name;
+  }
+  gpu.most_shared = cuda::emulation::kMostShared;
+}
+
 std::vector<KernelCase> Rotaries() {
   std::vector<KernelCase> cases = TypeCases();
   std::erase_if(cases, [](const KernelCase& c) { return c.op != "rotary"; });

@@ -185,7 +185,8 @@ KernelPtr MakeForwardOf(const KernelRequest& r, bool heads_first, Attention<T> a
     return Keeping(BesideLibrary(MakeMmaForward(a), a), tables);
   } else {
     if constexpr (sizeof(T) == 4) {
-      if (Tiles(a)) return Keeping(MakeTiledForward(a), tables);
+      KernelPtr tiled = Tiles(a) ? MakeTiledForward(a) : nullptr;
+      if (tiled) return Keeping(std::move(tiled), tables);
     }
     return Keeping(MakePlainForward(a), tables);
   }
@@ -200,7 +201,8 @@ KernelPtr MakeBackwardOf(const KernelRequest& r, bool heads_first, Attention<T> 
     return Keeping(BesideLibrary(MakeMmaBackward(a), a), tables);
   } else {
     if constexpr (sizeof(T) == 4) {
-      if (Tiles(a)) return Keeping(MakeTiledBackward(a), tables);
+      KernelPtr tiled = Tiles(a) ? MakeTiledBackward(a) : nullptr;
+      if (tiled) return Keeping(std::move(tiled), tables);
     }
     return Keeping(MakePlainBackward(a), tables);
   }

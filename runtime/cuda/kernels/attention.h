@@ -1,7 +1,8 @@
 // What the attention kernels share. Three families: attention_mma.cu on tensor cores for bf16 and
-// f16, attention_tiles.cu for f32 with heads of at most kTiledHeadDim, and attention_plain.cu for
-// all others. All walk over tiles of keys (or queries) with a running softmax (FlashAttention-2,
-// arXiv:2307.08691), and sum gradients in a fixed order: one pass for dq, one for dk and dv.
+// f16, attention_tiles.cu for f32 with heads of at most kTiledHeadDim that have room, and
+// attention_plain.cu for all others. All walk over tiles of keys (or queries) with a running
+// softmax (FlashAttention-2, arXiv:2307.08691), and sum gradients in a fixed order: one pass for
+// dq, one for dk and dv.
 #pragma once
 
 #include "runtime/cuda/kernels/draw.h"
@@ -158,7 +159,8 @@ void LaunchDelta(const Launch& launch, const Attention<T>& a) {
   LaunchKernel(launch, RowsKernel<DeltaRows<T>>, groups, 256, 0, DeltaRows<T>{a}, groups);
 }
 
-// The kernels, each in its file. `a.delta` is set when they enqueue.
+// The kernels, each in its file; of tiles, null where the GPU's shared memory is too small.
+// `a.delta` is set when they enqueue.
 KernelPtr MakePlainForward(const Attention<float>& a);
 KernelPtr MakePlainForward(const Attention<double>& a);
 KernelPtr MakePlainBackward(const Attention<float>& a);

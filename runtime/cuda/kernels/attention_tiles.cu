@@ -311,7 +311,8 @@ __global__ void __launch_bounds__(kThreads, 2) KeyGradKernel(Attention<float> a)
 template <int kD>
 KernelPtr Forward(const Attention<float>& a) {
   constexpr int kKeys = 64;
-  constexpr size_t kShared = (kRows * kD + 2 * kKeys * kD + kRows * kKeys) * sizeof(float);
+  constexpr int64_t kShared = (kRows * kD + 2 * kKeys * kD + kRows * kKeys) * sizeof(float);
+  if (kShared > MostShared(ForwardKernel<kD, kKeys>)) return nullptr;
   AllowShared(ForwardKernel<kD, kKeys>, kShared);
   return MakeKernel([a, blocks = a.b * a.hq * CeilDiv(a.s, kRows)](const Launch& launch) {
     LaunchKernel(launch, ForwardKernel<kD, kKeys>, blocks, kThreads, kShared, a);
@@ -321,8 +322,9 @@ KernelPtr Forward(const Attention<float>& a) {
 template <int kD>
 KernelPtr Backward(Attention<float> a) {
   constexpr int kTile = kD > 64 ? 32 : 64;
-  constexpr size_t kForQueries = ((2 * kRows + 2 * kTile) * kD + kRows * kTile) * sizeof(float);
-  constexpr size_t kForKeys = kForQueries + 2 * kTile * sizeof(float);
+  constexpr int64_t kForQueries = ((2 * kRows + 2 * kTile) * kD + kRows * kTile) * sizeof(float);
+  constexpr int64_t kForKeys = kForQueries + 2 * kTile * sizeof(float);
+  if (kForKeys > MostShared(KeyGradKernel<kD, kTile>)) return nullptr;
   AllowShared(QueryGradKernel<kD, kTile>, kForQueries);
   AllowShared(KeyGradKernel<kD, kTile>, kForKeys);
   const int64_t q_blocks = a.b * a.hq * CeilDiv(a.s, kRows),

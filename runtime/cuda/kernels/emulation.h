@@ -95,6 +95,7 @@ struct Machine {
   Barrier all;
   Guarded shared;
   size_t largest_shared = 0;  // that a launch asked for
+  size_t most_shared = kMostShared;
   // Of a launch, for kernels whose blocks stride over what is left: as on a GPU where there is
   // more.
   int64_t most_blocks = INT32_MAX;

@@ -163,7 +163,7 @@ void LaunchKernel(const Launch&, void (*kernel)(P...), int64_t blocks, int threa
 }
 template <typename... P>
 int64_t MostShared(void (*)(P...)) {
-  return emulation::kMostShared - emulation::kStaticShared;
+  return static_cast<int64_t>(emulation::Machine::Get().most_shared - emulation::kStaticShared);
 }
 template <typename... P>
 void AllowShared(void (*kernel)(P...), size_t shared) {
