@@ -97,6 +97,12 @@ bool IsCheap(const OpDef& def) {
   return (def.cheap || def.elementwise) && !def.communicates && !def.side_effect;
 }
 
+const Value* AgainResult(const Op& op) {
+  return !op.def->again.empty() && op.attrs.Has(op.def->again) ? op.results.back() : nullptr;
+}
+
+bool KeepsZeroPadding(const Op& op) { return op.def->keeps_zero_padding && !AgainResult(op); }
+
 bool IsView(const Op& op, const Mesh& mesh) {
   return op.def->view && LocalBytes(op.in(0), mesh) == LocalBytes(op.out(), mesh);
 }
@@ -156,7 +162,8 @@ int64_t WidenedBytes(const Op& op) {
   // Where the policy is to widen what is narrow, kernels do.
   const bool sums = op.def->precision == Precision::kWiden;
   for (const Value* v : op.results) {
-    add(*v, !sums && (halves == CpuHalves::kBf16 || v->index == op.def->typed_result));
+    const bool chosen = v->index == op.def->typed_result || v == AgainResult(op);
+    add(*v, !sums && (halves == CpuHalves::kBf16 || chosen));
   }
   return as_they_are ? 0 : bytes;
 }

@@ -73,6 +73,12 @@ struct Movement {
   Lies from, to;
 };
 
+// A value of the forward that a gradient can make again on its way.
+struct MadeAgain {
+  Value* value = nullptr;
+  std::vector<Value*> operands;  // of the op that does so, with the attribute OpDef::again
+};
+
 struct OpDef {
   std::string_view name;
   int min_operands = 1;
@@ -127,6 +133,13 @@ struct OpDef {
   // ranks and for param/state/update.
   std::function<void(const KernelCall&)> reference;
 
+  // Of a gradient: what it could make again while it reads what that is made of, bit for bit and
+  // for no more than the writing, so that it need not live until then. Nothing, or null: there is
+  // none. The attribute named by `again`, a float type, asks for it: as one more result, of that
+  // type, behind the others.
+  std::function<std::optional<MadeAgain>(const Op& gradient)> makes_again;
+  std::string_view again;
+
   // For rules with kExpandable factors, or placed ones: builds, before `op`, ops with plain rules
   // that compute the same results (statistics by reduce ops, so that only these travel) and returns
   // one value per result.
@@ -175,7 +188,8 @@ struct OpDef {
   // Over the mesh axes of the attribute "axes" the result is cut as its type says, by the spec's
   // word; over the others by choice.
   bool constrains = false;
-  // Zero in the padding of every operand gives zero in the padding of every result.
+  // Zero in the padding of every operand gives zero in the padding of every result; but for what is
+  // made again (KeepsZeroPadding).
   bool keeps_zero_padding = false;
   // The reference and fast kernels ignore padding along every dim by themselves (valid runs).
   bool ignores_padding = false;
@@ -194,6 +208,9 @@ std::vector<TensorType> InferResults(const OpDef& def, const std::vector<Value*>
                                      const Attributes& attrs);
 
 bool IsCheap(const OpDef& def);  // cheap or elementwise, and moves nothing between ranks
+// The result that OpDef::again asks for, or null.
+const Value* AgainResult(const Op& op);
+bool KeepsZeroPadding(const Op& op);
 // Whether the result is another name for the operand's memory on every rank.
 bool IsView(const Op& op, const Mesh& mesh);
 

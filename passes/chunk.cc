@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "ir/op_def.h"
-#include "passes/add_in_passing.h"
-#include "passes/numbering.h"
+#include "passes/live_bytes.h"
 #include "passes/piecewise.h"
 
 namespace shardc {
@@ -21,105 +20,12 @@ constexpr int64_t kFlopsPerByte = 192, kSpeedOfHalves = 4;
 constexpr int64_t kSmallPart = 8;
 constexpr int64_t kMostPieces = 16, kMostOps = 64, kMostCandidates = 16, kLeastGain = 32;
 
-// What a rank holds while each op runs, about: a value from its op to its last reader, results in
-// the place of operands that end where they may be. Without states and inputs. Numbers the ops.
-class LiveBytes {
- public:
-  // Memory of one value, or of several after another.
-  struct Slot {
-    Value* value;  // the first
-    int64_t bytes;
-    int first, last;
-  };
-
-  explicit LiveBytes(const Graph& graph) : graph_(graph) {
-    for (const auto& input : graph.inputs()) input->id = -1;
-    for (const auto& op : graph.ops()) {
-      op->id = count_++;
-      for (Value* r : op->results) r->id = -1;
-    }
-    const AddsInPassing adds(graph);
-    for (const auto& op : graph.ops()) {
-      for (size_t i = 0; i < op->results.size(); ++i) Place(*op, static_cast<int>(i), adds);
-    }
-  }
-
-  const std::vector<Slot>& slots() const { return slots_; }
-
-  // Bytes while each op runs, in the slots that `counts` accepts.
-  template <typename Counts>
-  std::vector<int64_t> Profile(const Counts& counts) const {
-    std::vector<int64_t> live(static_cast<size_t>(count_) + 1);
-    for (const Slot& s : slots_) {
-      if (!counts(s)) continue;
-      live[s.first] += s.bytes;
-      live[static_cast<size_t>(s.last) + 1] -= s.bytes;
-    }
-    for (size_t i = 1; i < live.size(); ++i) live[i] += live[i - 1];
-    live.pop_back();
-    return live;
-  }
-
- private:
-  void Place(const Op& op, int index, const AddsInPassing& adds) {
-    Value* r = op.results[index];
-    int last = graph_.IsOutput(r) ? count_ - 1 : op.id;
-    bool to_state = false;
-    for (const Op* user : r->users) {
-      last = std::max(last, user->id);
-      to_state = to_state || user->def->side_effect;
-    }
-    if (op.def->is_state || op.operands.empty() || to_state) return;
-    // A product that is added to x in passing is made in the memory of x.
-    if (r->users.size() == 1) {
-      const auto [f, x] = adds.Of(*r->users[0]);
-      const int slot = f == &op ? SlotOf(x, adds) : -1;
-      if (slot >= 0) return Share(r, slot, last);
-    }
-    for (size_t o = 0; o < op.operands.size(); ++o) {
-      const Value* v = op.operands[o];
-      if (v->id < 0) continue;
-      const Slot& slot = slots_[v->id];
-      bool view = IsView(op, graph_.mesh);
-      bool ends = slot.last == op.id && MayRunInPlace(*op.def, static_cast<int>(o), index) &&
-                  LocalShape(v->type, graph_.mesh) == LocalShape(r->type, graph_.mesh) &&
-                  slot.bytes == LocalBytes(r->type, graph_.mesh);
-      if (view || ends) return Share(r, v->id, last);
-    }
-    if (IsView(op, graph_.mesh)) return;
-    r->id = static_cast<int>(slots_.size());
-    slots_.push_back({r, LocalBytes(r->type, graph_.mesh), op.id, last});
-  }
-
-  // The slot of x. Where x is itself a sum that a product makes in passing, it may have none yet,
-  // as the sum comes after the product: then the slot of that product.
-  static int SlotOf(const Value* x, const AddsInPassing& adds) {
-    if (x->id >= 0 || !x->producer) return x->id;
-    const Op* f = adds.Of(*x->producer).f;
-    return f ? f->result()->id : -1;
-  }
-
-  void Share(Value* r, int slot, int last) {
-    slots_[slot].last = std::max(slots_[slot].last, last);
-    r->id = slot;
-  }
-
-  const Graph& graph_;
-  int count_ = 0;
-  std::vector<Slot> slots_;  // by Value::id
-};
-
 class Chunking {
  public:
   Chunking(Graph& graph, const ChunkOptions& options)
       : graph_(graph), options_(options), memory_(graph) {
     live_ = memory_.Profile([](const auto&) { return true; });
-    int microbatch = -1;
-    for (const auto& op : graph.ops()) {
-      if (op->microbatch >= 0) microbatch = op->microbatch;
-      if (op->phase == Phase::kOptimizer) microbatch = -1;
-      microbatches_.push_back(microbatch);
-    }
+    microbatches_ = MicrobatchesUnderWay(graph);
   }
 
   // Cuts the chain that lowers the peak most of those around the largest value that has one.

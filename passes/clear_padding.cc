@@ -24,7 +24,7 @@ class CleanValues {
     for (const Value* v : op.operands) inputs = inputs && Contains(v);
     // Collectives and slices move and sum the padding of other dims like anything else; that of the
     // dim they cut is packed as zero.
-    if (op.def->keeps_zero_padding || op.def->communicates) clean = clean || inputs;
+    if (KeepsZeroPadding(op) || op.def->communicates) clean = clean || inputs;
     if (!clean) return;
     for (const Value* r : op.results) clean_.insert(r);
   }
@@ -79,7 +79,7 @@ void ClearPadding(Graph& graph) {
     for (size_t i = 0; i < op->operands.size(); ++i) {
       if (!clean.Contains(op->operands[i])) unclean.push_back(i);
     }
-    if (op->def->side_effect || (op->def->keeps_zero_padding && UpdatesState(*op))) {
+    if (op->def->side_effect || (KeepsZeroPadding(*op) && UpdatesState(*op))) {
       for (size_t i : unclean) clear(op, i);
     } else if (op->def->rule && !op->def->ignores_padding && !unclean.empty()) {
       ShardingRule rule = op->def->rule(*op);

@@ -23,6 +23,7 @@
 #include "passes/insert_reshards.h"
 #include "passes/loss.h"
 #include "passes/lower.h"
+#include "passes/make_again.h"
 #include "passes/microbatches.h"
 #include "passes/move_to_readers.h"
 #include "passes/narrow_params.h"
@@ -86,6 +87,7 @@ constexpr NamedPass kPasses[] = {
     {"recompute_selective", [](Graph& g) { Recompute(g, "selective"); }},
     {"recompute_gathers", [](Graph& g) { Recompute(g, "gathers"); }},
     {"recompute_full", [](Graph& g) { Recompute(g, "full"); }},
+    {"make_again", MakeAgain},
     {"bucket_reductions", [](Graph& g) { BucketSmallReductions(g); }, true},
     {"fuse", Fuse},
     {"precision", [](Graph& g) { LowerPrecision(g, {.compute = "bf16", .reduce_in = ""}); }},
@@ -248,6 +250,8 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   // What is held at a time, and with what.
   run.Named("one_by_one");
   run("chunk", [&] { Chunk(graph, options.chunk); });
+  // Before what is made again costs more: of that the backward has its own.
+  if (gradients && options.recompute.find("full") == std::string::npos) run.Named("make_again");
   // On the lowered graph, where collectives are ops and copies are placed like their originals, but
   // before fusion: the forward's fused op is not what the backward repeats. No later pass merges
   // equal ops.

@@ -63,8 +63,10 @@ bool Fuse(const Norm& norm, Graph& graph, Op& cast) {
   std::vector<Value*> operands = {sum->operands[1 - at]};
   operands.insert(operands.end(), grad->operands.begin(), grad->operands.end());
   std::vector<Value*> replaced = {total, cast.result()};
-  replaced.insert(replaced.end(), grad->results.begin() + 1, grad->results.end());
+  const auto after_sums = grad->results.end() - (grad->attrs.Has("y") ? 1 : 0);
+  replaced.insert(replaced.end(), grad->results.begin() + 1, after_sums);
   if (sums) replaced.push_back(sums->result());
+  replaced.insert(replaced.end(), after_sums, grad->results.end());
   std::vector<TensorType> types;
   for (const Value* v : replaced) types.push_back(v->type);
   Attributes attrs = grad->attrs;
@@ -84,12 +86,17 @@ std::vector<TensorType> Infer(const Norm& norm, const InferArgs& args) {
   RequireTensor(norm.name, residual, args[2].dtype, args[2].shape, "the residual's gradient");
   Attributes attrs;
   if (args.attrs.Bool("bias")) attrs.Set("bias", true);
+  const bool again = args.attrs.Has("y");
+  if (again) attrs.Set("y", args.attrs.String("y"));
   auto results = GetOpDef(norm.grad).infer({args.operands.subspan(1), attrs});
   TensorType narrow = results[0];
   narrow.dtype = OutType(norm.name, args.attrs, residual.dtype);
   results.insert(results.begin() + 1, narrow);
+  if (again && results.back().dtype != narrow.dtype && results.back().dtype != residual.dtype) {
+    InferError(norm.name, "gives y in another type than its other results");
+  }
   if (args.attrs.Bool("sums")) {
-    results.emplace_back(residual.dtype, Shape{residual.shape.back()});
+    results.emplace(results.end() - (again ? 1 : 0), residual.dtype, Shape{residual.shape.back()});
   }
   return results;
 }
@@ -97,18 +104,23 @@ std::vector<TensorType> Infer(const Norm& norm, const InferArgs& args) {
 ShardingRule Rule(const Norm& norm, const Op& op) {
   std::string text =
       norm.centered ? "... h!, ... h!, ... h!, ..., ..." : "... h!, ... h!, ... h!, ...";
-  if (op.operands.size() > static_cast<size_t>(norm.least_operands())) text += ", h!";
+  for (auto i = static_cast<size_t>(norm.least_operands()); i < op.operands.size(); ++i) {
+    text += ", h!";
+  }
+  const bool again = op.attrs.Has("y");
   text += " -> ... h!, ... h!";
-  for (size_t i = 2; i < op.results.size(); ++i) text += ", h!";
-  return EinsumRule(op, text, {{0, 1}});
+  for (size_t i = again ? 3 : 2; i < op.results.size(); ++i) text += ", h!";
+  return again ? EinsumRule(op, text + ", ... h!") : EinsumRule(op, text, {{0, 1}});
 }
 
 void Reference(const Norm& norm, const KernelCall& call) {
   const std::vector<double> residual = ToDoubles(call.in[0]);
-  const bool sums = call.attrs->Bool("sums");
+  const bool sums = call.attrs->Bool("sums"), again = call.attrs->Has("y");
+  const auto after_sums = call.out.end() - (again ? 1 : 0);
   std::vector<double> total(residual.size());
   std::vector<TensorView> out = {ViewOf(total, call.out[0])};
-  out.insert(out.end(), call.out.begin() + 2, call.out.end() - (sums ? 1 : 0));
+  out.insert(out.end(), call.out.begin() + 2, after_sums - (sums ? 1 : 0));
+  out.insert(out.end(), after_sums, call.out.end());
   RunPart(norm.grad, call, *call.attrs, {call.in.begin() + 1, call.in.end()}, out);
   for (size_t i = 0; i < total.size(); ++i) total[i] += residual[i];
   FromDoubles(total, call.out[0]);
@@ -118,18 +130,19 @@ void Reference(const Norm& norm, const KernelCall& call) {
   if (!sums) return;
   std::vector<double> columns(static_cast<size_t>(call.out[0].shape.back()));
   for (size_t i = 0; i < total.size(); ++i) columns[i % columns.size()] += total[i];
-  FromDoubles(columns, call.out.back());
+  FromDoubles(columns, after_sums[-1]);
 }
 
 void Register(OpRegistry& registry, const Norm& norm) {
   OpDef def;
   def.name = norm.name;
   def.min_operands = norm.least_operands();
-  def.max_operands = def.min_operands + 1;
-  def.attrs = {{"out", AttrKind::kString}, {"sums", AttrKind::kBool}};
+  def.max_operands = def.min_operands + (norm.centered ? 2 : 1);
+  def.attrs = {{"out", AttrKind::kString}, {"sums", AttrKind::kBool}, {"y", AttrKind::kString}};
   if (norm.centered) def.attrs.push_back({"bias", AttrKind::kBool});
   def.fuses_at = "cast";
   def.fuse = [&norm](Graph& graph, Op& cast) { return Fuse(norm, graph, cast); };
+  def.again = "y";
   def.typed_result = 1;
   def.cpu_halves = CpuHalves::kBf16Result;
   def.narrow_operands = {1};

@@ -41,11 +41,11 @@ void RequireBool(std::string_view op, const TensorType& type, std::string_view w
   if (type.dtype != DType::kBool) WrongDType(op, type, what, "bool");
 }
 
-DType OutType(std::string_view op, const Attributes& attrs, DType type) {
-  if (!attrs.Has("out")) return type;
-  auto out = ParseDType(attrs.String("out"));
+DType OutType(std::string_view op, const Attributes& attrs, DType type, std::string_view attr) {
+  if (!attrs.Has(attr) || attrs.String(attr).empty()) return type;
+  auto out = ParseDType(attrs.String(attr));
   if (!out || !IsFloat(*out)) {
-    InferError(op, StrCat("out is '", attrs.String("out"), "', which is no float type"));
+    InferError(op, StrCat(attr, " is '", attrs.String(attr), "', which is no float type"));
   }
   return *out;
 }

@@ -16,8 +16,9 @@ void RequireNumeric(std::string_view op, const TensorType& type,
                     std::string_view what = "the operand");
 void RequireInteger(std::string_view op, const TensorType& type, std::string_view what);
 void RequireBool(std::string_view op, const TensorType& type, std::string_view what);
-// The type that the attribute "out" names, else `type`.
-DType OutType(std::string_view op, const Attributes& attrs, DType type);
+// The type that the attribute names; `type` without it, or where it is "".
+DType OutType(std::string_view op, const Attributes& attrs, DType type,
+              std::string_view attr = "out");
 // Of a statistic of floats of this type: f32 for the half types, which are too coarse for one.
 DType StatisticType(DType type);
 // Operands [from, to) have one dtype.

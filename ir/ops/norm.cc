@@ -16,7 +16,7 @@ namespace {
 struct Norm {
   std::string_view name, grad_name;
   bool centered;
-  // Operands of the gradient: dy, x[, mean], rstd[, weight].
+  // Operands of the gradient: dy, x[, mean], rstd[, weight[, bias]].
   size_t grad_mean() const { return 2; }
   size_t grad_rstd() const { return centered ? 3 : 2; }
   size_t grad_weight() const { return centered ? 4 : 3; }
@@ -55,7 +55,7 @@ std::vector<TensorType> InferGrad(const Norm& norm, const InferArgs& args) {
   RequireTensor(op, args[norm.grad_rstd()], x.dtype, rows, "rstd");
   TensorType weight(x.dtype, {x.shape.back()});
   std::vector<TensorType> results = {TensorType(x.dtype, x.shape)};
-  bool weighted = args.size() > norm.grad_weight();
+  const bool weighted = args.size() > norm.grad_weight(), again = args.attrs.Has("y");
   if (weighted) {
     RequireTensor(op, args[norm.grad_weight()], x.dtype, weight.shape, "the weight");
     results.push_back(weight);
@@ -64,6 +64,11 @@ std::vector<TensorType> InferGrad(const Norm& norm, const InferArgs& args) {
     if (!weighted) InferError(op, "has a bias but no weight");
     results.push_back(weight);
   }
+  if (args.size() > norm.grad_weight() + 1) {
+    if (!again) InferError(op, "needs its bias for y alone");
+    RequireTensor(op, args[norm.grad_weight() + 1], x.dtype, weight.shape, "the bias");
+  }
+  if (again) results.emplace_back(OutType(op, args.attrs, x.dtype, "y"), x.shape);
   return results;
 }
 
@@ -73,14 +78,15 @@ ShardingRule Rule(const Norm& norm, const Op& op) {
   return EinsumRule(op, text + (norm.centered ? " -> ... h?, ..., ..." : " -> ... h?, ..."));
 }
 
-// Linear in dy. The weight's gradients are then partial too, which pays where dx is added to
-// others that are, as behind two norms of one value.
+// Linear in dy, as y is not. The weight's gradients are then partial too, which pays where dx is
+// added to others that are, as behind two norms of one value.
 ShardingRule GradRule(const Norm& norm, const Op& op) {
   std::string text = norm.centered ? "... h?, ... h?, ..., ..." : "... h?, ... h?, ...";
-  if (op.operands.size() > norm.grad_weight()) text += ", h?";
+  for (size_t i = norm.grad_weight(); i < op.operands.size(); ++i) text += ", h?";
+  const bool again = op.attrs.Has("y");
   text += " -> ... h?";
-  for (size_t i = 1; i < op.results.size(); ++i) text += ", h?";
-  return EinsumRule(op, text, {{0}});
+  for (size_t i = again ? 2 : 1; i < op.results.size(); ++i) text += ", h?";
+  return again ? EinsumRule(op, text + ", ... h?") : EinsumRule(op, text, {{0}});
 }
 
 void Reference(const Norm& norm, const KernelCall& call) {
@@ -107,10 +113,12 @@ void Reference(const Norm& norm, const KernelCall& call) {
 void ReferenceGrad(const Norm& norm, const KernelCall& call) {
   const TensorView& x = call.in[1];
   int64_t h = x.shape.back(), rows = h == 0 ? 0 : x.num_elements() / h;
-  std::vector<double> dy = ToDoubles(call.in[0]), dx = ToDoubles(x), w(h, 1.0), dw(h), db(h);
+  std::vector<double> dy = ToDoubles(call.in[0]), dx = ToDoubles(x), w(h, 1.0), b(h), dw(h), db(h);
   std::vector<double> means(rows), rstds = ToDoubles(call.in[norm.grad_rstd()]), xhat(h);
   if (norm.centered) means = ToDoubles(call.in[norm.grad_mean()]);
   if (call.in.size() > norm.grad_weight()) w = ToDoubles(call.in[norm.grad_weight()]);
+  if (call.in.size() > norm.grad_weight() + 1) b = ToDoubles(call.in[norm.grad_weight() + 1]);
+  std::vector<double> y(dx.size());
   for (int64_t r = 0; r < rows; ++r) {
     double *row = &dx[r * h], sum = 0, product = 0;
     const double* d = &dy[r * h];
@@ -120,6 +128,7 @@ void ReferenceGrad(const Norm& norm, const KernelCall& call) {
       product += d[i] * w[i] * xhat[i];
       dw[i] += d[i] * xhat[i];
       db[i] += d[i];
+      y[r * h + i] = xhat[i] * w[i] + b[i];
     }
     double mean = norm.centered ? sum / static_cast<double>(h) : 0;
     for (int64_t i = 0; i < h; ++i) {
@@ -127,8 +136,14 @@ void ReferenceGrad(const Norm& norm, const KernelCall& call) {
     }
   }
   FromDoubles(dx, call.out[0]);
-  if (call.out.size() > 1) FromDoubles(dw, call.out[1]);
-  if (call.out.size() > 2) FromDoubles(db, call.out[2]);
+  std::span<const TensorView> more = call.out;
+  more = more.subspan(1);
+  if (call.attrs->Has("y")) {
+    FromDoubles(y, more.back());
+    more = more.first(more.size() - 1);
+  }
+  if (!more.empty()) FromDoubles(dw, more[0]);
+  if (more.size() > 1) FromDoubles(db, more[1]);
 }
 
 // Builds on rows: statistics keep the last dim, of size 1.
@@ -184,8 +199,17 @@ std::vector<Value*> ExpandGrad(const Norm& norm, Builder& builder, const Op& op)
   if (norm.centered) dx = builder.Sub(dx, rows.Mean(g));
   dx = builder.Sub(dx, builder.Mul(xhat, rows.Mean(builder.Mul(g, xhat))));
   std::vector<Value*> results = {builder.Mul(dx, rstd)};
-  if (op.results.size() > 1) results.push_back(rows.SumRows(builder.Mul(dy, xhat)));
-  if (op.results.size() > 2) results.push_back(rows.SumRows(dy));
+  const bool again = op.attrs.Has("y");
+  const size_t sums = op.results.size() - (again ? 1 : 0);
+  if (sums > 1) results.push_back(rows.SumRows(builder.Mul(dy, xhat)));
+  if (sums > 2) results.push_back(rows.SumRows(dy));
+  if (again) {
+    Value* y = xhat;
+    if (op.operands.size() > norm.grad_weight())
+      y = builder.Mul(y, op.operands[norm.grad_weight()]);
+    if (op.operands.size() > norm.grad_weight() + 1) y = builder.Add(y, op.operands.back());
+    results.push_back(builder.Cast(y, op.results.back()->type.dtype));
+  }
   return results;
 }
 
@@ -227,6 +251,28 @@ std::vector<Value*> Gradient(const Norm& norm, const GradientArgs& args) {
   return grads;
 }
 
+// The norm's y, of statistics that are kept as they were computed. It is not linear in dy, of which
+// the rest is.
+std::optional<MadeAgain> MakesAgain(const Norm& norm, const Op& op) {
+  if (op.attrs.Has("y") || IsHalf(op.in(1).dtype) || op.in(0).sharding.partial()) {
+    return std::nullopt;
+  }
+  const Op* forward = op.operands[norm.grad_rstd()]->producer;
+  if (!forward || forward->name() != norm.name) return std::nullopt;
+  auto is = [](const std::vector<Value*>& all, size_t i, const Value* v) {
+    return v == (i < all.size() ? all[i] : nullptr);
+  };
+  const Value* weight =
+      op.operands.size() > norm.grad_weight() ? op.operands[norm.grad_weight()] : nullptr;
+  const bool same = op.operands[1] == forward->operands[0] && is(forward->operands, 1, weight) &&
+                    op.operands[norm.grad_rstd()] == forward->results.back() &&
+                    (!norm.centered || op.operands[norm.grad_mean()] == forward->results[1]);
+  if (!same) return std::nullopt;
+  MadeAgain again{forward->results[0], op.operands};
+  if (forward->operands.size() > 2) again.operands.push_back(forward->operands[2]);
+  return again;
+}
+
 void RegisterNorm(OpRegistry& registry, const Norm& norm) {
   OpDef def;
   def.name = norm.name;
@@ -246,16 +292,19 @@ void RegisterNorm(OpRegistry& registry, const Norm& norm) {
   OpDef grad;
   grad.name = norm.grad_name;
   grad.min_operands = static_cast<int>(norm.grad_weight());
-  grad.max_operands = grad.min_operands + 1;
+  grad.max_operands = grad.min_operands + (norm.centered ? 2 : 1);
   grad.cpu_halves = CpuHalves::kBf16Result;
   grad.narrow_operands = {0};
-  if (norm.centered) grad.attrs = {{"bias", AttrKind::kBool}};
+  grad.attrs = {{"y", AttrKind::kString}};
+  if (norm.centered) grad.attrs.push_back({"bias", AttrKind::kBool});
   grad.infer = [&norm](const InferArgs& args) { return InferGrad(norm, args); };
   grad.rule = [&norm](const Op& op) { return GradRule(norm, op); };
   grad.no_gradient = kSecondDerivative;
   grad.flops = [](const Op& op) { return 14 * op.in(0).num_elements(); };
   grad.reference = [&norm](const KernelCall& call) { ReferenceGrad(norm, call); };
   grad.expand = [&norm](Builder& builder, const Op& op) { return ExpandGrad(norm, builder, op); };
+  grad.makes_again = [&norm](const Op& op) { return MakesAgain(norm, op); };
+  grad.again = "y";
   // dy = 0 makes dx, and what it adds to the weight's gradients, zero.
   grad.keeps_zero_padding = true;
   registry.Add(std::move(grad));

@@ -9,7 +9,8 @@ void RowsAndCols(const TensorView& x, int64_t* rows, int64_t* cols) {
   *rows = Product(x.shape, 0, x.shape.size() - 1);
 }
 
-void SetY(const KernelRequest& r, size_t result, NormForwardArgs* args) {
+template <typename Args>
+void SetY(const KernelRequest& r, size_t result, Args* args) {
   if (r.call.out[result].dtype == DType::kBF16) {
     args->y_bf16 = OutBf16(r, result);
   } else {
@@ -57,7 +58,20 @@ std::unique_ptr<Kernel> MakeAddLayerNorm(const KernelRequest& r) {
       [args, threads = r.call.threads] { Kernels().norm.layer_norm_forward(args, threads); });
 }
 
-// dy, x, [mean,] rstd[, w] from operand `first` on; -> dx, then dw[, db] in [weights, end).
+// Whether the norm's result is wanted again: the last.
+bool WantsY(const KernelRequest& r) { return r.call.attrs->Has("y"); }
+
+// Whether all is f32 but the operand, the result, and y, which may be bf16.
+bool Suits(const KernelRequest& r, size_t result, size_t operand) {
+  const bool narrow = WantsY(r) && r.call.out.back().dtype == DType::kBF16;
+  if (!narrow) return AllF32But(r, result, operand);
+  KernelRequest others = r;
+  others.call.out = r.call.out.first(r.call.out.size() - 1);
+  return AllF32But(others, result, operand);
+}
+
+// dy, x, [mean,] rstd[, w[, b]] from operand `first` on; -> dx, then dw[, db] in [weights, end),
+// and y at the end.
 template <bool kRms>
 std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r, NormBackwardArgs args, size_t first,
                                      size_t weights, size_t end) {
@@ -71,6 +85,8 @@ std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r, NormBackwardArgs ar
   args.rstd = In(r, first + (kRms ? 2 : 3));
   const size_t w = first + (kRms ? 3 : 4);
   if (r.call.in.size() > w) args.w = In(r, w);
+  if (r.call.in.size() > w + 1) args.b = In(r, w + 1);
+  if (WantsY(r)) SetY(r, r.call.out.size() - 1, &args);
   args.dx = Out(r, 0);
   if (end > weights) args.dw = Out(r, weights);
   if (end > weights + 1) args.db = Out(r, weights + 1);
@@ -83,14 +99,14 @@ std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r, NormBackwardArgs ar
 
 template <bool kRms>
 std::unique_ptr<Kernel> MakeBackward(const KernelRequest& r) {
-  if (!AllF32But(r, kNone, 0)) return nullptr;
-  return MakeBackward<kRms>(r, {}, 0, 1, r.call.out.size());
+  if (!Suits(r, kNone, 0)) return nullptr;
+  return MakeBackward<kRms>(r, {}, 0, 1, r.call.out.size() - (WantsY(r) ? 1 : 0));
 }
 
-// residual, dy, ... -> sum, copy[, dw[, db]][, sums of columns]
+// residual, dy, ... -> sum, copy[, dw[, db]][, sums of columns][, y]
 template <bool kRms>
 std::unique_ptr<Kernel> MakeBackwardAdd(const KernelRequest& r) {
-  if (!AllF32But(r, 1, 1)) return nullptr;
+  if (!Suits(r, 1, 1)) return nullptr;
   NormBackwardArgs args;
   args.residual_grad = In(r, 0);
   if (r.call.out[1].dtype == DType::kBF16) {
@@ -98,7 +114,7 @@ std::unique_ptr<Kernel> MakeBackwardAdd(const KernelRequest& r) {
   } else {
     args.dx_copy = Out(r, 1);
   }
-  size_t end = r.call.out.size();
+  size_t end = r.call.out.size() - (WantsY(r) ? 1 : 0);
   if (r.call.attrs->Bool("sums")) args.dx_sums = Out(r, --end);
   return MakeBackward<kRms>(r, args, 1, 2, end);
 }

@@ -139,6 +139,11 @@ void AddNormGrads(List& list, DType dtype) {
     list.Add(name, "rms_norm_grad", {dy, x, rstd, w});
     list.Add(name, "layer_norm_grad_add", {residual, dy, x, mean, rstd, w}, all);
     list.Add(name, "rms_norm_grad_add", {residual, dy, x, rstd, w});
+    const std::string type(DTypeName(dtype));
+    all.Set("y", type);
+    list.Add(name + ", y", "layer_norm_grad_add",
+             {residual, dy, x, mean, rstd, w, list.F({cols}, 7)}, all);
+    list.Add(name + ", y", "rms_norm_grad", {dy, x, rstd, w}, {{"y", type}});
   };
   for (int64_t cols : {1000, 1023, 2064, 4100, 8200}) add(7, cols);
   add(2, 16400);

@@ -106,6 +106,9 @@ void AddRows(List& list, const Mix& mix) {
     list.Add(StrCat(mix.Name(), ", ", cols), "layer_norm_grad_add",
              {f(all, 1), narrow, f(all, 3), f(rows, 4), f(rows, 5), f({cols}, 6)},
              {{"bias", true}, {"sums", true}, {"out", out}});
+    list.Add(StrCat(mix.Name(), ", ", cols, ", y"), "layer_norm_grad",
+             {narrow, f(all, 3), f(rows, 4), f(rows, 5), f({cols}, 6), f({cols}, 7)},
+             {{"bias", true}, {"y", out}});
   }
   for (int64_t cols : {1000, 84000}) {
     const std::string name = StrCat(mix.Name(), ", ", cols);

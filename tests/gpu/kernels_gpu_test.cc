@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/gpu/gpu_machine.h"
+#include "tests/gpu/made_again_cases.h"
 
 namespace shardc::testing {
 namespace {
@@ -31,6 +32,11 @@ TEST_F(CudaKernelsOnGpu, LargeBf16) { RunAll(LargeCases(DType::kBF16)); }
 TEST_F(CudaKernelsOnGpu, LargeF16) { RunAll(LargeCases(DType::kF16)); }
 TEST_F(CudaKernelsOnGpu, Types) { RunAll(TypeCases()); }
 TEST_F(CudaKernelsOnGpu, Sharded) { RunAll(ShardedCases()); }
+TEST_F(CudaKernelsOnGpu, WhatIsMadeAgainHasTheSameBits) {
+  SHARDC_NEEDS_GPU();
+  GpuMachine gpu;
+  EXPECT_EQ(WhereMadeAgainDiffers([&](const KernelCase& c) { return RunOn(gpu, c); }), "");
+}
 
 }  // namespace
 }  // namespace shardc::testing

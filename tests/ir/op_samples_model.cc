@@ -116,6 +116,16 @@ void AddNorms(SampleAdder& add) {
       summed);
   add("rms_norm_grad", "plain", {dy, x, rstd});
   add("rms_norm_grad", "weight", {dy, x, rstd, w});
+  const Attributes y = {{"y", ""}}, all_and_y = {{"sums", true}, {"bias", true}, {"y", ""}};
+  add("layer_norm_grad", "plain, y", {dy, x, mean, rstd}, y);
+  add("layer_norm_grad", "weight and bias, y", {dy, x, mean, rstd, w, b},
+      {{"bias", true}, {"y", ""}});
+  add("layer_norm_grad", "even, y", {F({4, 8}, 128), even, even_mean, even_rstd, even_w, even_b},
+      {{"bias", true}, {"y", ""}});
+  add("layer_norm_grad_add", "weight and bias, y", {residual, dy, x, mean, rstd, w, b}, all_and_y);
+  add("layer_norm_grad_add", "weight, y", {residual, dy, x, mean, rstd, w}, {{"y", ""}});
+  add("rms_norm_grad", "weight, y", {dy, x, rstd, w}, y);
+  add("rms_norm_grad_add", "plain, y", {residual, dy, x, rstd}, {{"sums", true}, {"y", ""}});
 }
 
 // The attributes of one that drops, and its last operand.

@@ -200,7 +200,7 @@ class Machine {
     for (const Value* v : op.operands) {
       clean = clean && PaddingIsZero(values_.at(v), v->type, mesh_);
     }
-    clean = clean && (op.def->keeps_zero_padding || op.def->communicates);
+    clean = clean && (KeepsZeroPadding(op) || op.def->communicates);
     clean = clean || op.name() == "local_slice" || op.name() == "zero_padding";
     for (const Value* r : op.results) {
       if (!clean) {

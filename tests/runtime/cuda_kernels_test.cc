@@ -8,6 +8,7 @@
 #include "ir/op_def.h"
 #include "tests/gpu/epilogue_cases.h"
 #include "tests/gpu/kernel_cases.h"
+#include "tests/gpu/made_again_cases.h"
 #include "tests/runtime/emulated_epilogues.h"
 #include "tests/runtime/emulated_machine.h"
 
@@ -32,6 +33,10 @@ TEST(CudaKernels, LargeBf16) { RunAll(LargeCases(DType::kBF16)); }
 TEST(CudaKernels, LargeF16) { RunAll(LargeCases(DType::kF16)); }
 TEST(CudaKernels, Types) { RunAll(TypeCases()); }
 TEST(CudaKernels, Sharded) { RunAll(ShardedCases()); }
+TEST(CudaKernels, WhatIsMadeAgainHasTheSameBits) {
+  EmulatedMachine machine;
+  EXPECT_EQ(WhereMadeAgainDiffers([&](const KernelCase& c) { return RunOn(machine, c); }), "");
+}
 
 // The shared memory that the case took.
 size_t SharedOf(const std::string& op, int64_t cols, int64_t rows, const Attributes& attrs,

@@ -28,8 +28,9 @@ struct NormForwardArgs {
 };
 
 // dx = gradient through the norm, plus `residual_grad` if given. dw, db and dx_sums are
-// overwritten; null ones are not computed. dx may be dy or residual_grad. The sums over rows go by
-// row blocks that depend on the sizes only, so that they do not depend on `threads` either.
+// overwritten; null ones are not computed. y has the bits that the forward gave. dx may be dy or
+// residual_grad. The sums over rows go by row blocks that depend on the sizes only, so that they do
+// not depend on `threads` either.
 struct NormBackwardArgs {
   const float* dy = nullptr;
   const uint16_t* dy_bf16 = nullptr;  // in place of dy
@@ -44,6 +45,9 @@ struct NormBackwardArgs {
   uint16_t* dx_bf16 = nullptr;           // optional: dx, rounded to bf16; apart from all operands
   float* dx_copy = nullptr;              // optional: dx; apart from all operands
   float* dx_sums = nullptr;              // optional: the sum of dx over all rows
+  const float* b = nullptr;              // for y, optional: zeros; layer norm only
+  float* y = nullptr;                    // optional: the norm's result; apart from all operands
+  uint16_t* y_bf16 = nullptr;            // in place of y: the same, rounded to bf16
   int64_t rows = 0;
   int64_t cols = 0;
 };

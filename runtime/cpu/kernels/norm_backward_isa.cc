@@ -1,4 +1,5 @@
 #include "runtime/cpu/kernels/norm.h"
+#include "runtime/cpu/kernels/norm_value.h"
 #include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/scratch.h"
 #include "runtime/cpu/kernels/vec_bf16.h"
@@ -59,6 +60,13 @@ __attribute__((noinline)) void Row(const NormBackwardArgs& a, const D* all_dy, i
     if (a.dx_copy != nullptr) StoreN(a.dx_copy + r * cols + i, n, v);
     if (sums.dx != nullptr) StoreN(sums.dx + i, n, LoadN(sums.dx + i, n) + v);
   });
+  auto write = [&](auto* y) {
+    ForLanes(0, cols, [&](int64_t i, int64_t n) {
+      StoreN(y + r * cols + i, n, NormValue(LoadN(x + i, n), mean, rstd, a.w, a.b, i, n));
+    });
+  };
+  if (a.y != nullptr) write(a.y);
+  if (a.y_bf16 != nullptr) write(a.y_bf16);
 }
 
 template <bool kCentered, typename D>

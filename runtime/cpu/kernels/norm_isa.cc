@@ -1,4 +1,5 @@
 #include "runtime/cpu/kernels/norm.h"
+#include "runtime/cpu/kernels/norm_value.h"
 #include "runtime/cpu/kernels/parallel.h"
 #include "runtime/cpu/kernels/vec_bf16.h"
 
@@ -65,10 +66,7 @@ void NormRows(const NormForwardArgs& a, const R* added, T* out, int threads) {
       const float rstd = 1.0f / __builtin_sqrtf(var + a.eps);
       T* y = out + r * cols;
       ForLanes(0, cols, [&](int64_t i, int64_t n) {
-        Vec v = (LoadN(x + i, n) - mean) * rstd;
-        if (a.w != nullptr) v *= LoadN(a.w + i, n);
-        if (kCentered && a.b != nullptr) v += LoadN(a.b + i, n);
-        StoreN(y + i, n, v);
+        StoreN(y + i, n, NormValue(LoadN(x + i, n), mean, rstd, a.w, a.b, i, n));
       });
       if (kCentered && a.mean != nullptr) a.mean[r] = mean;
       if (a.rstd != nullptr) a.rstd[r] = rstd;

@@ -59,6 +59,11 @@ SHARDC_HD bool Widen(Bool v) { return v.bits != 0; }
 template <typename T>
 using Wide = decltype(Widen(T()));
 
+// What a norm makes of a normalised element: said in one way, and not left to what a compiler
+// contracts, so that a gradient that makes it again gets the same bits.
+SHARDC_HD float NormValue(float xhat, float w, float b) { return ::fmaf(xhat, w, b); }
+SHARDC_HD double NormValue(double xhat, double w, double b) { return ::fma(xhat, w, b); }
+
 template <typename T>
 struct Narrower {
   template <typename W>

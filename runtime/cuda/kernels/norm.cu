@@ -24,10 +24,8 @@ struct Norm {
                       shift = b ? LoadPack<T, kN>(b + c) : v;
     Pack<U, kN> result;
     for (int j = 0; j < kN; ++j) {
-      Wide<T> out = (Widen(v.v[j]) - m) * r;
-      if (w) out *= Widen(scale.v[j]);
-      if (b) out += Widen(shift.v[j]);
-      result.v[j] = Narrow<U>(out);
+      result.v[j] = Narrow<U>(NormValue((Widen(v.v[j]) - m) * r, w ? Widen(scale.v[j]) : Wide<T>(1),
+                                        b ? Widen(shift.v[j]) : Wide<T>(0)));
     }
     StorePack<U, kN>(y + row * cols + c, result);
   }

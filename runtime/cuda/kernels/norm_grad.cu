@@ -1,7 +1,7 @@
 // layer_norm_grad, rms_norm_grad, and the same added to a residual's gradient. One pass over the
 // rows: a block has every `blocks`-th row, and sums of its rows that it writes once at its end; a
 // second kernel adds up the blocks'. The order of additions follows from the sizes and the GPU
-// alone.
+// alone. What the norm gave is made again on the way, if it is wanted.
 #include "runtime/cuda/kernels/vector.h"
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
@@ -10,17 +10,39 @@ namespace {
 // Sums over rows: of dy * xhat, of dy, and of what is written to dx.
 constexpr int kSums = 3;
 
-// D: of dy, which may be narrow; U: of the copy. Null: not there, not wanted; mean: null for
-// rms_norm.
+// D: of dy, which may be narrow; U: of the copy, and of y where that is not of T. Null: not there,
+// not wanted; mean: null for rms_norm.
 template <typename T, typename D, typename U>
 struct NormGrad {
-  const T *residual, *x, *mean, *rstd, *w;
+  const T *residual, *x, *mean, *rstd, *w, *b;
   const D* dy;
-  T* dx;
-  U* copy;
+  T *dx, *y;
+  U *copy, *narrow_y;
   T* sums[kSums];
   int64_t rows, cols;
 };
+template <typename T, typename D, typename U>
+__device__ __host__ __forceinline__ bool WantsY(const NormGrad<T, D, U>& f) {
+  return f.y || f.narrow_y;
+}
+// The norm's result at element `at`.
+template <int kN, typename T, typename D, typename U>
+__device__ __forceinline__ void WriteY(const NormGrad<T, D, U>& f, int64_t at,
+                                       const Wide<T> (&xhat)[kN], const Pack<T, kN>& w,
+                                       const Pack<T, kN>& b) {
+  auto write = [&](auto* to) {
+    using Y = std::remove_reference_t<decltype(*to)>;
+    Pack<Y, kN> y;
+    SHARDC_UNROLL
+    for (int j = 0; j < kN; ++j) {
+      y.v[j] = Narrow<Y>(static_cast<Wide<Y>>(
+          NormValue(xhat[j], Widen(w.v[j]), f.b ? Widen(b.v[j]) : Wide<T>(0))));
+    }
+    StorePack<Y, kN>(to + at, y);
+  };
+  if (f.narrow_y) write(f.narrow_y);
+  if (f.y) write(f.y);
+}
 // Of the sums, how many.
 template <typename T, typename D, typename U>
 int64_t Wanted(const NormGrad<T, D, U>& f) {
@@ -120,7 +142,7 @@ struct KeptRows {
 
   static int64_t SharedBytes(const NormGrad<T, D, U>& f) {
     if (!kAhead) return ColumnSums::Bytes(Wanted(f), f.cols);
-    return 2 * PlaceBytes(f) + f.cols * static_cast<int64_t>(sizeof(T));
+    return 2 * PlaceBytes(f) + (f.b ? 2 : 1) * f.cols * static_cast<int64_t>(sizeof(T));
   }
   // What a row takes of shared memory.
   __device__ __host__ static int64_t PlaceBytes(const NormGrad<T, D, U>& f) {
@@ -147,6 +169,7 @@ struct KeptRows {
   __device__ __forceinline__ T* WeightsInShared() const {
     return reinterpret_cast<T*>(SharedMemory() + 2 * PlaceBytes(f));
   }
+  __device__ __forceinline__ T* BiasInShared() const { return WeightsInShared() + f.cols; }
 
   // Calls use(k, c) for this thread's packs: those from column c on.
   template <typename Use>
@@ -183,6 +206,7 @@ struct KeptRows {
       for (int j = 0; j < kN; ++j) scale[k].v[j] = Narrow<T>(W(1));
       if ((kAhead || kRoomy) && f.w) scale[k] = LoadPack<T, kN>(f.w + c);
       if (kAhead) StorePack<T, kN>(WeightsInShared() + c, scale[k]);
+      if (kAhead && f.b) StorePack<T, kN>(BiasInShared() + c, LoadPack<T, kN>(f.b + c));
     });
     const W each = W(1) / static_cast<W>(f.cols);
     if constexpr (kAhead) Fetch(block, 0);
@@ -258,6 +282,11 @@ struct KeptRows {
         }
         sums.Add(2, k, c, written);
         StorePack<T, kN>(f.dx + row * f.cols + c, out);
+        if (WantsY(f)) {
+          const T* bias = kAhead ? BiasInShared() : f.b;
+          const Pack<T, kN> shift = f.b ? LoadPack<T, kN>(bias + c) : Pack<T, kN>{};
+          WriteY<kN>(f, row * f.cols + c, xhat, scale[k], shift);
+        }
         if (f.copy) StorePack<U, kN>(f.copy + row * f.cols + c, copy);
       });
     }
@@ -311,6 +340,11 @@ struct WideRows {
         if (f.residual) each += Widen(f.residual[row * f.cols + c]);
         const T out = Narrow<T>(each);
         f.dx[row * f.cols + c] = out;
+        if (WantsY(f)) {
+          const W normed[1] = {xhat};
+          const Pack<T, 1> scale{{f.w ? f.w[c] : Narrow<T>(W(1))}}, shift{{f.b ? f.b[c] : T{}}};
+          WriteY<1>(f, row * f.cols + c, normed, scale, shift);
+        }
         if (f.copy) f.copy[row * f.cols + c] = Narrow<U>(static_cast<Wide<U>>(Widen(out)));
         if (f.sums[2]) own[2 * f.cols + c] += Widen(out);
       }
@@ -420,13 +454,20 @@ KernelPtr MakeOfPacks(const NormGrad<T, D, U>& f) {
 
 template <typename T, typename D, typename U>
 KernelPtr Make(const NormGrad<T, D, U>& f) {
-  const bool packs = Packs<T>(f.cols, f.residual, f.x, f.w, f.dx) &&
+  const bool packs = Packs<T>(f.cols, f.residual, f.x, f.w, f.b, f.dx, f.y) &&
                      Aligned(f.dy, sizeof(D) * static_cast<size_t>(kPack<T>)) &&
-                     Aligned(f.copy, sizeof(U) * static_cast<size_t>(kPack<T>));
+                     Aligned(f.copy, sizeof(U) * static_cast<size_t>(kPack<T>)) &&
+                     Aligned(f.narrow_y, sizeof(U) * static_cast<size_t>(kPack<T>));
   return packs ? MakeOfPacks<T, D, U, kPack<T>>(f) : MakeOfPacks<T, D, U, 1>(f);
 }
 
-// dy, x[, mean], rstd[, w] from operand `first` on; dx is result 0, [weights, end) are dw[, db].
+// dy, x[, mean], rstd[, w[, b]] from operand `first` on; dx is result 0, [weights, end) are dw[,
+// db]; y the last, if it is wanted.
+bool WantsY(const KernelRequest& r) { return r.call.attrs->Has("y"); }
+DType TypeOfY(const KernelRequest& r) {
+  return r.call.out[WantsY(r) ? r.call.out.size() - 1 : 0].dtype;
+}
+
 template <bool kCentered, typename T, typename D, typename U>
 NormGrad<T, D, U> Describe(const KernelRequest& r, size_t first, size_t weights, size_t end) {
   const size_t w = first + (kCentered ? 4 : 3);
@@ -436,7 +477,16 @@ NormGrad<T, D, U> Describe(const KernelRequest& r, size_t first, size_t weights,
   if (kCentered) f.mean = In<T>(r, first + 2);
   f.rstd = In<T>(r, w - 1);
   if (r.call.in.size() > w) f.w = In<T>(r, w);
+  if (r.call.in.size() > w + 1) f.b = In<T>(r, w + 1);
   f.dx = Out<T>(r, 0);
+  if (WantsY(r)) {
+    const size_t y = r.call.out.size() - 1;
+    if (r.call.out[y].dtype == r.call.out[0].dtype) {
+      f.y = Out<T>(r, y);
+    } else {
+      f.narrow_y = Out<U>(r, y);
+    }
+  }
   if (end > weights) f.sums[0] = Out<T>(r, weights);
   if (end > weights + 1) f.sums[1] = Out<T>(r, weights + 1);
   const TensorView& x = r.call.in[first + 1];
@@ -447,12 +497,11 @@ NormGrad<T, D, U> Describe(const KernelRequest& r, size_t first, size_t weights,
 
 template <bool kCentered>
 KernelPtr MakeNormGrad(const KernelRequest& r) {
-  return DispatchFloat(r.call.out[0].dtype, [&](auto t) {
-    using T = decltype(t);
-    return DispatchNarrow<T>(r.call.in[0].dtype, [&](auto d) {
-      return Make(Describe<kCentered, T, decltype(d), T>(r, 0, 1, r.call.out.size()));
-    });
-  });
+  const size_t end = r.call.out.size() - (WantsY(r) ? 1 : 0);
+  return DispatchMixed(
+      r.call.out[0].dtype, r.call.in[0].dtype, TypeOfY(r), [&](auto t, auto d, auto u) {
+        return Make(Describe<kCentered, decltype(t), decltype(d), decltype(u)>(r, 0, 1, end));
+      });
 }
 template <bool kCentered>
 KernelPtr MakeNormGradAdd(const KernelRequest& r) {
@@ -460,7 +509,7 @@ KernelPtr MakeNormGradAdd(const KernelRequest& r) {
     using T = decltype(t);
     using U = decltype(u);
     const bool sums = r.call.attrs->Bool("sums");
-    const size_t end = r.call.out.size() - (sums ? 1 : 0);
+    const size_t end = r.call.out.size() - (sums ? 1 : 0) - (WantsY(r) ? 1 : 0);
     auto f = Describe<kCentered, T, decltype(d), U>(r, 1, 2, end);
     f.residual = In<T>(r, 0);
     f.copy = Out<U>(r, 1);
