@@ -17,7 +17,7 @@ namespace {
 // that hardly notice it; of halves, which are four times as fast, it takes as many times more.
 constexpr int64_t kFlopsPerByte = 192, kSpeedOfHalves = 4;
 // Pieces of this part of what lives beside them are small enough.
-constexpr int64_t kSmallPart = 8;
+constexpr int64_t kSmallPart = 16;
 constexpr int64_t kMostPieces = 16, kMostOps = 64, kMostCandidates = 16, kLeastGain = 32;
 
 class Chunking {

@@ -184,6 +184,21 @@ TEST(Chunk, ThePeakFalls) {
   EXPECT_LT(EmitProgram(graph).arena_bytes, before / 4);
 }
 
+// Logits that are a tenth of what lives beside them.
+TEST(Chunk, ASmallPartOfThePeak) {
+  Graph graph = ParseAndVerify(
+      R"(graph @g(%h: f32[4096, 512], %t: i64[4096], %b: f32[40960, 4096]) -> (%l, %k) {
+    %w = param "w" : f32[4096, 512]
+    %k = exp %b : f32[40960, 4096]
+    %x = matmul_nt %h, %w : f32[4096, 4096]
+    %l, %lse = cross_entropy %x, %t : f32[4096], f32[4096]
+  })");
+  Chunk(graph);
+  int products = 0;
+  for (const auto& op : graph.ops()) products += op->name() == "matmul_nt" ? 1 : 0;
+  EXPECT_EQ(products, 2);
+}
+
 // Products of a parallel block: the second adds to a sum that stands after it, in memory that the
 // first wrote. What other passes left in the values' ids is not read.
 TEST(Chunk, SumsInPassingStandAfterTheirProducts) {
