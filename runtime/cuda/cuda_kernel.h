@@ -32,8 +32,8 @@ struct Launch {
   int64_t workspace_bytes = 0;
   int device = 0;
   int sm_count = 1;
-  // Device memory, of this instruction alone, in which a kernel leaves the first fault that it
-  // finds; the executor reads it after the step and raises E4003. Null: nobody asks.
+  // Memory within reach of kernels, of this instruction alone, in which one leaves the first fault
+  // that it finds; the executor reads it after the step and raises E4003. Null: nobody asks.
   Fault* fault = nullptr;
 };
 

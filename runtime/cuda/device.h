@@ -47,7 +47,8 @@ class Device {
   virtual void Free(std::byte* p) noexcept = 0;
   // Of the GPU's memory, what anybody has taken.
   virtual int64_t UsedBytes() = 0;
-  // Host memory that copies reach without another copy.
+  // Host memory that copies reach without another copy, and kernels as they reach the GPU's; what
+  // they wrote is there once a stream that waited for them is synchronized.
   virtual std::byte* AllocateHost(int64_t bytes, const std::string& what) = 0;
   virtual void FreeHost(std::byte* p) noexcept = 0;
 

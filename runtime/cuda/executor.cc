@@ -147,15 +147,12 @@ void Executor::Step() {
   // cannot hold.
   const bool capture = options_.capture && capture_failure_.empty();
   if (capture && !timed && !graph_ && steps_ > 0) Capture();
-  // Beside the graph: one of kernels alone, each after another, is launched in a time that does not
-  // grow with their number.
-  for (auto& r : ranks_) r->ClearFaults(origin());
+  for (auto& r : ranks_) r->ClearFaults();
   if (graph_ && !timed) {
     device_.LaunchGraph(graph_, origin());
   } else {
     EnqueueStep();
   }
-  for (auto& r : ranks_) r->ReadFaults(origin());
   WaitForStep();
   for (auto& r : ranks_) r->timer().EndStep();
   for (auto& r : ranks_) r->CheckFaults();

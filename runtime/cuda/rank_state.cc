@@ -46,11 +46,6 @@ MemoryLayout LayOut(const Program& program) {
     }
   }
   out.constants = take(static_cast<int64_t>(program.constants.size()));
-  for (const Instruction& i : program.instructions) {
-    const bool may = IndicesOf(program, i) >= 0;
-    out.fault_slot.push_back(may ? static_cast<int>(out.fault_slots++) : -1);
-  }
-  out.faults = take(out.fault_bytes());
   return out;
 }
 
@@ -68,6 +63,7 @@ RankState::RankState(Device& device, Carrier& carrier, const Program& program,
   }
   Place(carrier);
   MakeKernels(make_kernel);
+  MakeRoomForFaults();
   if (epilogues) MakeGroups(*epilogues);
   TakeWorkspace(WorkspaceOfKernels());
 }
@@ -79,7 +75,6 @@ void RankState::Place(Carrier& carrier) {
   } else {
     all_ = Memory(device_, layout_.bytes, who + ", arena and states");
   }
-  faults_host_ = Memory(device_, layout_.fault_bytes(), who, true);
   RankMemory memory{all_.data() + layout_.arena, all_.data() + layout_.constants, {}};
   for (const auto& [name, offset] : layout_.named) memory.named[name] = all_.data() + offset;
   addresses_ = AddressesOf(program_, memory);
@@ -247,7 +242,7 @@ void RankState::EnqueueKernel(int instruction) {
   }
   try {
     Launch launch = launch_;
-    launch.fault = FaultOf(instruction);
+    launch.fault = p.fault;
     kernel->Enqueue(launch);
   } catch (const Diagnostic& d) {
     throw d.In(DescribeInstruction(program_, static_cast<size_t>(instruction)));
@@ -259,29 +254,28 @@ Member RankState::MemberOf(int instruction, int stream) const {
           BuffersOf(program_, program_.instructions[instruction], addresses_)};
 }
 
-Fault* RankState::FaultOf(int instruction) const {
-  const int slot = layout_.fault_slot[instruction];
-  return slot < 0 ? nullptr : reinterpret_cast<Fault*>(all_.data() + layout_.faults) + slot;
+void RankState::MakeRoomForFaults() {
+  for (size_t i = 0; i < prepared_.size(); ++i) {
+    if (IndicesOf(program_, program_.instructions[i]) >= 0) indexed_.push_back(i);
+  }
+  faults_ = Memory(device_, static_cast<int64_t>(indexed_.size() * sizeof(Fault)),
+                   StrCat("rank ", program_.rank), true);
+  auto* fault = reinterpret_cast<Fault*>(faults_.data());
+  for (size_t i : indexed_) prepared_[i].fault = fault++;
 }
 
-void RankState::ClearFaults(Stream s) {
-  if (layout_.fault_slots > 0 && !faults_clear_) {
-    device_.Fill(all_.data() + layout_.faults, 0, layout_.fault_bytes(), s);
+void RankState::ClearFaults() {
+  if (!faults_clear_) {
+    for (size_t i : indexed_) *prepared_[i].fault = {};
   }
   faults_clear_ = false;  // until the step has ended without one
 }
 
-void RankState::ReadFaults(Stream s) {
-  if (layout_.fault_slots == 0) return;
-  device_.CopyOut(faults_host_.data(), all_.data() + layout_.faults, layout_.fault_bytes(), s);
-}
-
 void RankState::CheckFaults() {
-  const auto* faults = reinterpret_cast<const Fault*>(faults_host_.data());
-  for (size_t i = 0; i < layout_.fault_slot.size(); ++i) {
-    const int slot = layout_.fault_slot[i];
-    if (slot < 0 || faults[slot].kind == Fault::kNone) continue;
-    throw NameInput(program_, i, OutOfRange(program_, program_.instructions[i], faults[slot]));
+  for (size_t i : indexed_) {
+    const Fault& fault = *prepared_[i].fault;
+    if (fault.kind == Fault::kNone) continue;
+    throw NameInput(program_, i, OutOfRange(program_, program_.instructions[i], fault));
   }
   faults_clear_ = true;
 }

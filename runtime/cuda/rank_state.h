@@ -26,10 +26,6 @@ struct MemoryLayout {
   int64_t arena = 0;
   std::map<std::pair<Space, std::string>, int64_t> named;  // states and inputs
   int64_t constants = 0;
-  int64_t faults = 0;           // a Fault for each slot
-  std::vector<int> fault_slot;  // by instruction; -1: it has no indices that could be wrong
-  int64_t fault_slots = 0;
-  int64_t fault_bytes() const { return fault_slots * static_cast<int64_t>(sizeof(Fault)); }
   int64_t bytes = 0;
 };
 inline constexpr int64_t kDeviceAlignment = 256;
@@ -64,9 +60,8 @@ class RankState {
   void EnqueueKernel(int instruction);
   StepTimer& timer() { return timer_; }
   Member MemberOf(int instruction, int stream) const;
-  // Before a step, where there may be any.
-  void ClearFaults(Stream s);
-  void ReadFaults(Stream s);
+  // Before a step, while none runs.
+  void ClearFaults();
   // After the step. Throws Diagnostic E4003 for the first instruction that met a wrong index.
   void CheckFaults();
 
@@ -80,12 +75,13 @@ class RankState {
   int64_t WorkspaceOfKernels() const;
   void TakeWorkspace(int64_t bytes);
   TensorView View(int buffer) const;
-  Fault* FaultOf(int instruction) const;
+  void MakeRoomForFaults();
 
   struct Prepared {
     std::vector<TensorView> in, out;  // what the kernel's call refers to
     std::unique_ptr<CudaKernel> kernel;
-    int group = -1;  // of the schedule
+    int group = -1;          // of the schedule
+    Fault* fault = nullptr;  // null: it has no indices that could be wrong
   };
   struct Staged {
     std::byte* to = nullptr;
@@ -104,7 +100,10 @@ class RankState {
   std::vector<std::unique_ptr<OwnedEvent>> events_;   // by item; null where nothing waits
   std::vector<Prepared> prepared_;                    // by instruction
   std::vector<std::unique_ptr<RivalKernel>> groups_;  // beside the kernels of their instructions
-  Memory workspace_, faults_host_;
+  Memory workspace_;
+  // On the host, where kernels write what they rarely have to, so that no step is longer by a copy.
+  Memory faults_;
+  std::vector<size_t> indexed_;  // the instructions that may have one, in their order
   bool faults_clear_ = false;
   Launch launch_;
   StepTimer timer_;

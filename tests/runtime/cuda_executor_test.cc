@@ -167,7 +167,7 @@ std::vector<std::string> Whats(const FakeDevice& device) {
 }
 
 // However many instructions there are.
-TEST(CudaExecutorStep, TheHostOnlyLaunchesTheGraphOfACapturedStepAndReadsFaults) {
+TEST(CudaExecutorStep, TheHostOnlyLaunchesTheGraphOfACapturedStep) {
   Compiled c("megatron", "tp=2");
   FakeDevice device;
   auto carrier = cuda::MakeSharedDevice(device);
@@ -177,8 +177,8 @@ TEST(CudaExecutorStep, TheHostOnlyLaunchesTheGraphOfACapturedStepAndReadsFaults)
   const int64_t kernels = device.enqueued;
   device.Forget();
   executor->Step();
-  EXPECT_THAT(Whats(device), ElementsAre("graph", "copy out", "copy out"));
-  EXPECT_EQ(device.enqueued - kernels, 3) << "work, records and waits";
+  EXPECT_THAT(Whats(device), ElementsAre("graph"));
+  EXPECT_EQ(device.enqueued - kernels, 1) << "work, records and waits";
   EXPECT_GE(executor->host_seconds(), 0);
 }
 
@@ -193,8 +193,6 @@ TEST(CudaExecutorStep, TheGraphOfOneRankIsOfKernelsAlone) {
   executor->Step();
   std::vector<std::string> whats = Whats(device);
   ASSERT_GT(whats.size(), 10u);
-  EXPECT_EQ(whats.back(), "copy out");
-  whats.pop_back();
   EXPECT_EQ(whats.back(), "graph");
   EXPECT_THAT(whats, Each(Not(AnyOf("fill", "copy", "copy in", "copy out"))));
 }

@@ -100,7 +100,7 @@ struct Runtime {
   std::recursive_mutex mutex;
   std::map<const void*, Function> functions;  // by the host's function
   std::vector<std::unique_ptr<Binary>> binaries;
-  DeviceMemory memory;
+  DeviceMemory memory, host;
   // By stream and by event: the graph that it is captured into.
   std::map<const void*, std::shared_ptr<Graph>> captures;
 };
@@ -144,7 +144,17 @@ void Free(void* p) {
 }
 bool Held(const void* p, size_t bytes) {
   std::lock_guard lock(Get().mutex);
-  return Get().memory.Holds(static_cast<const std::byte*>(p), static_cast<int64_t>(bytes));
+  const auto* at = static_cast<const std::byte*>(p);
+  const auto size = static_cast<int64_t>(bytes);
+  return Get().memory.Holds(at, size) && !Get().host.Holds(at, size);
+}
+void NoteHost(const void* p, size_t bytes) {
+  std::lock_guard lock(Get().mutex);
+  Get().host.Add(static_cast<const std::byte*>(p), static_cast<int64_t>(bytes));
+}
+void ForgetHost(const void* p) {
+  std::lock_guard lock(Get().mutex);
+  Get().host.Remove(static_cast<const std::byte*>(p));
 }
 // Of a launch that is no kernel.
 void RecordMove(const char* what, size_t loads, size_t stores) {
@@ -243,6 +253,7 @@ using shardc::ptx::Copy;
 using shardc::ptx::EndHandle;
 using shardc::ptx::Enqueue;
 using shardc::ptx::Fail;
+using shardc::ptx::ForgetHost;
 using shardc::ptx::Free;
 using shardc::ptx::Function;
 using shardc::ptx::Get;
@@ -252,6 +263,7 @@ using shardc::ptx::KernelOf;
 using shardc::ptx::kMostShared;
 using shardc::ptx::kSharedUnasked;
 using shardc::ptx::NewHandle;
+using shardc::ptx::NoteHost;
 using shardc::ptx::ParamsOf;
 using shardc::ptx::RecordMove;
 using shardc::ptx::Run;
@@ -386,12 +398,15 @@ cudaError_t cudaFree(void* p) {
   Free(p);
   return cudaSuccess;
 }
+// Kernels reach it, but no copy takes it for the device's.
 cudaError_t cudaMallocHost(void** p, size_t bytes) {
-  *p = std::malloc(bytes);
+  *p = Allocate(bytes);
+  NoteHost(*p, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* p) {
-  std::free(p);
+  ForgetHost(p);
+  Free(p);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {

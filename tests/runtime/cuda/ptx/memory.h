@@ -29,6 +29,10 @@ class DeviceMemory {
   }
   // Memory of somebody else's.
   void Add(const std::byte* p, int64_t bytes) { held_[p] = p + bytes; }
+  void Remove(const std::byte* p) {
+    held_.erase(p);
+    last_ = last_end_ = nullptr;
+  }
   bool Holds(const std::byte* p, int64_t bytes) const {
     if (p >= last_ && p + bytes <= last_end_) return true;
     auto it = held_.upper_bound(p);
