@@ -10,6 +10,7 @@
 #include "tests/exec/harness.h"
 #include "tests/exec/training.h"
 #include "tests/gpu/gpu.h"
+#include "tests/ir/thrown.h"
 
 namespace shardc::testing {
 namespace {
@@ -75,6 +76,17 @@ Export Gpt2() {
     if (CanRun(e) && e.model == "hf_gpt2" && !e.float64) return e;
   }
   throw InternalError("no export of hf_gpt2");
+}
+
+// What a kernel notes of it reaches the host.
+TEST_P(GpuShared, RefusesAnIdThatIsOutOfRange) {
+  SHARDC_NEEDS_GPU();
+  const Export e = Gpt2();
+  Tensors inputs = InputsFor(e, e.batches[0]);
+  inputs.at("input_ids").SetDouble(3, 1e6);
+  ExpectThrown(
+      [&] { CompileAndRun(ImportFor(e, e.batches[0]), OnGpu(e, "megatron", GetParam()), inputs); },
+      "E4003", "1000000");
 }
 
 // With clipped gradients, from the third step on by replays of the graph.
