@@ -32,6 +32,18 @@ TEST_F(CudaKernelsOnGpu, LargeBf16) { RunAll(LargeCases(DType::kBF16)); }
 TEST_F(CudaKernelsOnGpu, LargeF16) { RunAll(LargeCases(DType::kF16)); }
 TEST_F(CudaKernelsOnGpu, Types) { RunAll(TypeCases()); }
 TEST_F(CudaKernelsOnGpu, Sharded) { RunAll(ShardedCases()); }
+// Which want much shared memory; the PTX machine runs them with little, too.
+TEST_F(CudaKernelsOnGpu, AttentionOfWideHeads) {
+  std::vector<KernelCase> cases;
+  for (DType half : {DType::kBF16, DType::kF16}) {
+    for (KernelCase& c : LargeCases(half)) {
+      const bool attends = c.op.find("attention_grad") != std::string::npos;
+      if (attends && c.operands[0].shape().back() > 128) cases.push_back(std::move(c));
+    }
+  }
+  EXPECT_FALSE(cases.empty());
+  RunAll(cases);
+}
 TEST_F(CudaKernelsOnGpu, WhatIsMadeAgainHasTheSameBits) {
   SHARDC_NEEDS_GPU();
   GpuMachine gpu;

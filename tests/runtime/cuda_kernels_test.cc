@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "ir/op_def.h"
@@ -165,16 +166,22 @@ TEST(CudaKernels, AttentionReadsUnalignedMemory) {
 }
 
 // As little as sm_86 and sm_89 have, which run the code for sm_80.
-TEST(CudaKernels, AttentionInF32WithLittleSharedMemory) {
+TEST(CudaKernels, AttentionWithLittleSharedMemory) {
   auto& gpu = cuda::emulation::Machine::Get();
   gpu.most_shared = 99 << 10;
   EmulatedMachine machine;
-  for (const KernelCase& c : LargeCases(DType::kF32)) {
-    if (c.op != "attention" && c.op != "attention_grad") continue;
-    if (c.operands[0].shape().back() != 128) continue;
-    EXPECT_EQ(RunCase(machine, c), "") << c.name;
+  std::map<int64_t, int> widths;
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const KernelCase& c : LargeCases(dtype)) {
+      if (c.op != "attention" && c.op != "attention_grad") continue;
+      const int64_t width = c.operands[0].shape().back();
+      if (width < 128) continue;
+      ++widths[width > 128 ? 256 : 128];
+      EXPECT_EQ(RunCase(machine, c), "") << c.name;
+    }
   }
   gpu.most_shared = cuda::emulation::kMostShared;
+  EXPECT_EQ(widths.size(), 2u);
 }
 
 std::vector<KernelCase> Rotaries() {

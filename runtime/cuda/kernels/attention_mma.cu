@@ -325,14 +325,15 @@ KernelPtr Forward(const Attention<T>& a) {
   });
 }
 
-template <typename T, int kD, bool kDrops>
-KernelPtr Backward(Attention<T> a) {
-  constexpr int kTile = kD > 64 ? 32 : 64;
+// By kTile rows at a time of what comes; null where the shared memory is too small for so many.
+template <typename T, int kD, bool kDrops, int kTile>
+KernelPtr BackwardBy(Attention<T> a) {
   constexpr size_t kShared = (2 * kRows + 2 * kTile) * kPitch<kD> * sizeof(T);
-  AllowShared(QueryGradKernel<T, kD, kTile, kDrops>, kShared);
   constexpr bool kTogether = kD <= 128;
   constexpr auto kForKeys = KeyGradKernel<T, kD, kTile, kDrops, true, kTogether>;
   constexpr auto kForValues = KeyGradKernel<T, kD, kTile, kDrops, kTogether, true>;
+  if (kShared > static_cast<size_t>(MostShared(kForKeys))) return nullptr;
+  AllowShared(QueryGradKernel<T, kD, kTile, kDrops>, kShared);
   AllowShared(kForKeys, kShared);
   AllowShared(kForValues, kShared);
   int64_t q_blocks = a.b * a.hq * CeilDiv(a.s, kRows), k_blocks = a.b * a.hkv * CeilDiv(a.t, kRows);
@@ -344,6 +345,15 @@ KernelPtr Backward(Attention<T> a) {
     if (!kTogether) LaunchKernel(launch, kForValues, k_blocks, kMmaThreads, kShared, a);
   };
   return MakeKernel(run, a.b * a.hq * a.s * 4);
+}
+template <typename T, int kD, bool kDrops>
+KernelPtr Backward(const Attention<T>& a) {
+  KernelPtr kernel = BackwardBy<T, kD, kDrops, (kD > 64 ? 32 : 64)>(a);
+  // On sm_86 and sm_89, which have 99 KiB of shared memory for a block.
+  if constexpr (kD > 128) {
+    if (!kernel) kernel = BackwardBy<T, kD, kDrops, 16>(a);
+  }
+  return kernel;
 }
 
 // make(head dim, drops) as constants.

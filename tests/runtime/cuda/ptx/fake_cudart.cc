@@ -30,7 +30,12 @@ namespace shardc::ptx {
 namespace {
 
 // What a block may have, unasked and at most.
-constexpr int64_t kSharedUnasked = 48 << 10, kMostShared = 163 << 10;
+constexpr int64_t kSharedUnasked = 48 << 10;
+// Of an A100, or as many bytes as the variable says.
+int64_t MostShared() {
+  static const char* bytes = std::getenv("SHARDC_PTX_SHARED");
+  return bytes ? std::atoll(bytes) : 163 << 10;
+}
 
 // A file with a fat binary as nvcc 13 writes it: headers, each followed by what it tells the size
 // of. NVIDIA does not document it.
@@ -260,8 +265,8 @@ using shardc::ptx::Get;
 using shardc::ptx::Graph;
 using shardc::ptx::Held;
 using shardc::ptx::KernelOf;
-using shardc::ptx::kMostShared;
 using shardc::ptx::kSharedUnasked;
+using shardc::ptx::MostShared;
 using shardc::ptx::NewHandle;
 using shardc::ptx::NoteHost;
 using shardc::ptx::ParamsOf;
@@ -329,7 +334,7 @@ cudaError_t cudaFuncSetAttribute(const void* host, cudaFuncAttribute attribute, 
   std::lock_guard lock(Get().mutex);
   Function& f = Get().functions.at(host);
   const int64_t most = value + KernelOf(f).shared_bytes;
-  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || most > kMostShared) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || most > MostShared()) {
     return Fail(cudaErrorInvalidValue, "shared memory of " + f.name);
   }
   f.most_shared = std::max(most, kSharedUnasked);
@@ -365,7 +370,7 @@ cudaError_t cudaSetDevice(int gpu) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = static_cast<int>(kMostShared);
+      *value = static_cast<int>(MostShared());
       return cudaSuccess;
     case cudaDevAttrMultiProcessorCount:
     case cudaDevAttrComputeCapabilityMajor:
