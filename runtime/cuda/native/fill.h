@@ -18,7 +18,7 @@ cudaError_t AddFillNode(cudaGraphNode_t* node, cudaGraph_t graph, std::byte* to,
 
 // Puts such a kernel in the place of each memset of a captured graph that sets all bytes of one
 // stretch alike, as cuBLASLt and cuDNN do with their counters. What CUDA does not let it replace
-// stays as it is.
+// stays as it is; before CUDA 12.3 all of them.
 void MemsetsToKernels(cudaGraph_t graph);
 
 }  // namespace shardc::cuda

@@ -5,6 +5,14 @@
 #include "runtime/cuda/native/fill.h"
 
 namespace shardc::cuda {
+
+#if CUDART_VERSION < 12030
+
+// What kind of edges a graph has cannot be asked there.
+void MemsetsToKernels(cudaGraph_t) {}
+
+#else
+
 namespace {
 
 #if CUDART_VERSION < 13000
@@ -19,7 +27,7 @@ constexpr auto kAddEdges = cudaGraphAddDependencies;
 
 // What is before or after a node by plain edges. Nothing where some edge is of another kind.
 template <typename Get>
-std::optional<std::vector<cudaGraphNode_t>> Neighbours(Get get, cudaGraphNode_t node) {
+std::optional<std::vector<cudaGraphNode_t> > Neighbours(Get get, cudaGraphNode_t node) {
   size_t n = 0;
   if (get(node, nullptr, nullptr, &n) != cudaSuccess) return std::nullopt;
   std::vector<cudaGraphNode_t> nodes(n);
@@ -69,5 +77,7 @@ void MemsetsToKernels(cudaGraph_t graph) {
   }
   cudaGetLastError();  // of what it could not replace
 }
+
+#endif
 
 }  // namespace shardc::cuda
