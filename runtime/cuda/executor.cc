@@ -27,7 +27,10 @@ Executor::Executor(Device& device, Carrier& carrier, std::span<const Program* co
                    const KernelMaker& make_kernel, const StateReader& read_state)
     : device_(device), carrier_(carrier), options_(options), stage_axes_(std::move(stage_axes)) {
   // What the numbers are checked after is one instruction.
-  if (options_.check_numerics) options_.epilogues = nullptr;
+  if (options_.check_numerics) {
+    options_.epilogues = nullptr;
+    options_.make_joined = nullptr;
+  }
   device_.Activate();
   options_.capture = carrier_.All(options_.capture && !options_.check_numerics);
   MakeStages(programs, make_kernel);
@@ -59,13 +62,14 @@ void Executor::MakeStages(std::span<const Program* const> programs,
       stage = stages_.emplace_back(std::make_unique<Stage>()).get();
       std::vector<ProductGroup> groups;
       if (options_.epilogues) groups = FindProductGroups(p);
-      stage->schedule = MakeSchedule(p, std::move(groups));
+      stage->schedule =
+          MakeSchedule(p, std::move(groups), kLookahead, options_.make_joined != nullptr);
     }
     SHARDC_CHECK(stage->ranks.empty() ||
                  p.instructions.size() == programs[stage->ranks[0]]->instructions.size());
     stage->ranks.push_back(r);
     ranks_.push_back(std::make_unique<RankState>(device_, carrier_, p, stage->schedule, make_kernel,
-                                                 options_.epilogues));
+                                                 options_.make_joined, options_.epilogues));
   }
   for (auto& stage : stages_) MakeGroups(*stage);
 }

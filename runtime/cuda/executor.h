@@ -20,6 +20,8 @@ struct ExecutorOptions {
   // What groups of instructions are tried in; null: they are not. Not with check_numerics, which
   // looks at each by itself. Must outlive the executor.
   EpilogueLibrary* epilogues = nullptr;
+  // What makes one kernel of several instructions; null: each has its own. The same goes for it.
+  JoinedKernelMaker make_joined = nullptr;
 };
 
 class Executor {

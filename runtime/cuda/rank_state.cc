@@ -51,7 +51,7 @@ MemoryLayout LayOut(const Program& program) {
 
 RankState::RankState(Device& device, Carrier& carrier, const Program& program,
                      const Schedule& schedule, const KernelMaker& make_kernel,
-                     EpilogueLibrary* epilogues)
+                     const JoinedKernelMaker& make_joined, EpilogueLibrary* epilogues)
     : device_(device),
       program_(program),
       schedule_(schedule),
@@ -62,7 +62,7 @@ RankState::RankState(Device& device, Carrier& carrier, const Program& program,
     events_.push_back(item.recorded ? std::make_unique<OwnedEvent>(device) : nullptr);
   }
   Place(carrier);
-  MakeKernels(make_kernel);
+  MakeKernels(make_kernel, make_joined);
   MakeRoomForFaults();
   if (epilogues) MakeGroups(*epilogues);
   TakeWorkspace(WorkspaceOfKernels());
@@ -115,30 +115,43 @@ TensorView RankState::View(int buffer) const {
   return ViewOf(program_.buffers[buffer], addresses_[buffer]);
 }
 
-void RankState::MakeKernels(const KernelMaker& make_kernel) {
+void RankState::MakeKernels(const KernelMaker& make_kernel, const JoinedKernelMaker& make_joined) {
   prepared_.resize(program_.instructions.size());
   launch_ = device_.LaunchOn(streams_[0].get());
   const bool states_change = ChangesStates(program_);
-  for (size_t i = 0; i < prepared_.size(); ++i) {
+  auto request = [&](int i) {
     const Instruction& instruction = program_.instructions[i];
-    if (instruction.collective >= 0) continue;
     Prepared& p = prepared_[i];
+    p.in.clear(), p.out.clear();
     for (int b : instruction.operands) p.in.push_back(View(b));
     for (int b : instruction.results) p.out.push_back(View(b));
-    KernelRequest request{
+    return KernelRequest{
         program_, instruction,
         KernelCall{&instruction.attrs, p.in, p.out, &program_.mesh, program_.rank, 1},
         states_change};
+  };
+  auto keep = [&](int i, const std::function<std::unique_ptr<CudaKernel>()>& make) {
+    std::unique_ptr<CudaKernel>& kernel = prepared_[i].kernel;
     try {
-      p.kernel = make_kernel(request);
-      if (p.kernel) p.kernel->Prepare(launch_);
+      kernel = make();
+      if (kernel) kernel->Prepare(launch_);
     } catch (const Diagnostic& d) {
-      throw d.In(DescribeInstruction(program_, i));
+      throw d.In(DescribeInstruction(program_, static_cast<size_t>(i)));
     }
-    if (!p.kernel) {
-      throw Diagnostic("E4322", ExitCode::kInternal, DescribeInstruction(program_, i),
-                       "there is no CUDA kernel for this op and these types and shapes",
-                       "use --backend cpu");
+    return kernel != nullptr;
+  };
+  for (const Schedule::Item& item : schedule_.items) {
+    if (item.stream != 0) continue;
+    if (item.joined) {
+      std::vector<KernelRequest> all;
+      for (int i : item.runs) all.push_back(request(i));
+      if (keep(item.instruction, [&] { return make_joined(all); })) continue;
+    }
+    for (int i : item.runs) {
+      if (keep(i, [&] { return make_kernel(request(i)); })) continue;
+      throw Diagnostic(
+          "E4322", ExitCode::kInternal, DescribeInstruction(program_, static_cast<size_t>(i)),
+          "there is no CUDA kernel for this op and these types and shapes", "use --backend cpu");
     }
   }
 }
@@ -236,6 +249,7 @@ void RankState::After(int item) {
 void RankState::EnqueueKernel(int instruction) {
   const Prepared& p = prepared_[instruction];
   CudaKernel* kernel = p.kernel.get();
+  if (!kernel) return;
   if (p.group >= 0 && groups_[p.group]->taken()) {
     if (instruction != schedule_.groups[p.group].product) return;
     kernel = groups_[p.group].get();

@@ -11,6 +11,7 @@
 #include "ir/program.h"
 #include "runtime/cuda/carrier.h"
 #include "runtime/cuda/epilogue_kernel.h"
+#include "runtime/cuda/joined.h"
 #include "runtime/cuda/kernel_choices.h"
 #include "runtime/cuda/owned.h"
 #include "runtime/cuda/schedule.h"
@@ -33,11 +34,12 @@ MemoryLayout LayOut(const Program& program);
 
 class RankState {
  public:
-  // Takes memory and makes the kernels. `epilogues` may be null where the schedule has no groups;
-  // it must outlive the rank, and so must `carrier`. Throws Diagnostic E4322 for an op without a
-  // CUDA kernel.
+  // Takes memory and makes the kernels. `epilogues` may be null where the schedule has no groups,
+  // and `make_joined` where it joins nothing; the former must outlive the rank, and so must
+  // `carrier`. Throws Diagnostic E4322 for an op without a CUDA kernel.
   RankState(Device& device, Carrier& carrier, const Program& program, const Schedule& schedule,
-            const KernelMaker& make_kernel, EpilogueLibrary* epilogues);
+            const KernelMaker& make_kernel, const JoinedKernelMaker& make_joined,
+            EpilogueLibrary* epilogues);
   // Before the states are loaded: what it times may overwrite everything.
   void TuneKernels(KernelChoices& choices);
   // Launches every kernel once, on zeros, and waits; before the states are loaded.
@@ -56,7 +58,8 @@ class RankState {
   // wait for it.
   void Before(int item);
   void After(int item);
-  // What of the step the instruction does: nothing where the product of its group does its work.
+  // What of the step the instruction does: nothing where the product of its group, or the first
+  // that it is joined to, does its work.
   void EnqueueKernel(int instruction);
   StepTimer& timer() { return timer_; }
   Member MemberOf(int instruction, int stream) const;
@@ -70,7 +73,7 @@ class RankState {
 
  private:
   void Place(Carrier& carrier);
-  void MakeKernels(const KernelMaker& make_kernel);
+  void MakeKernels(const KernelMaker& make_kernel, const JoinedKernelMaker& make_joined);
   void MakeGroups(EpilogueLibrary& library);
   int64_t WorkspaceOfKernels() const;
   void TakeWorkspace(int64_t bytes);
@@ -78,10 +81,10 @@ class RankState {
   void MakeRoomForFaults();
 
   struct Prepared {
-    std::vector<TensorView> in, out;  // what the kernel's call refers to
-    std::unique_ptr<CudaKernel> kernel;
-    int group = -1;          // of the schedule
-    Fault* fault = nullptr;  // null: it has no indices that could be wrong
+    std::vector<TensorView> in, out;     // what the kernel's call refers to
+    std::unique_ptr<CudaKernel> kernel;  // null: a collective; or joined to one that stands before
+    int group = -1;                      // of the schedule
+    Fault* fault = nullptr;              // null: it has no indices that could be wrong
   };
   struct Staged {
     std::byte* to = nullptr;

@@ -17,7 +17,8 @@ namespace {
 ExecutorOptions OptionsOf(const Machine& machine, const RunnerRequest& request) {
   const std::string& folder = request.options.cache_folder;
   return {request.options.check_numerics, machine.capture,
-          folder.empty() ? "" : StrCat(folder, "/", kKernelChoicesFile), machine.epilogues};
+          folder.empty() ? "" : StrCat(folder, "/", kKernelChoicesFile), machine.epilogues,
+          machine.make_joined};
 }
 
 void RefuseReference(const RunnerRequest& request) {

@@ -28,7 +28,8 @@ struct Machine {
                                          std::unique_ptr<Communicator> host)>
       connect;
   KernelMaker make_kernel;
-  EpilogueLibrary* epilogues = nullptr;  // see ExecutorOptions
+  EpilogueLibrary* epilogues = nullptr;     // see ExecutorOptions
+  JoinedKernelMaker make_joined = nullptr;  // see ExecutorOptions
   bool capture = true;
   bool always_connect = false;  // one rank by itself too goes through `connect`: a test of it
 };

@@ -3,15 +3,17 @@
 #include <algorithm>
 
 #include "ir/diagnostic.h"
+#include "runtime/cuda/joined.h"
 
 namespace shardc::cuda {
 namespace {
 
 class Scheduler {
  public:
-  Scheduler(const Program& program, std::vector<ProductGroup> groups, int lookahead)
+  Scheduler(const Program& program, std::vector<ProductGroup> groups, int lookahead, bool join)
       : program_(program),
         lookahead_(lookahead),
+        join_(join),
         runs_(program.instructions.size()),
         done_(program.instructions.size(), false) {
     for (size_t i = 0; i < runs_.size(); ++i) runs_[i] = {static_cast<int>(i)};
@@ -101,10 +103,30 @@ class Scheduler {
     return done_.size();
   }
 
+  // Whether the last item can do the instruction too. Had it not been the last, what was issued
+  // since would wait for more than before.
+  bool JoinsLast(size_t instruction) const {
+    if (!join_ || out_.items.empty() || runs_[instruction].size() != 1) return false;
+    const Schedule::Item& last = out_.items.back();
+    const bool group = last.runs.size() > 1 && !last.joined;
+    return last.stream == 0 && !group && stream_of_[instruction] == 0 &&
+           !NeedsCollective(instruction) &&
+           Joins(program_, last.runs, static_cast<int>(instruction));
+  }
+
   void Issue(size_t instruction) {
+    if (JoinsLast(instruction)) {
+      Schedule::Item& last = out_.items.back();
+      last.runs.push_back(static_cast<int>(instruction));
+      last.joined = true;
+      std::vector<Access>& all = accesses_[last.instruction];
+      all.insert(all.end(), accesses_[instruction].begin(), accesses_[instruction].end());
+      done_[instruction] = true;
+      return;
+    }
     int stream = stream_of_[instruction];
     Schedule::Item item{
-        static_cast<int>(instruction), std::move(runs_[instruction]), stream, {}, false};
+        static_cast<int>(instruction), std::move(runs_[instruction]), false, stream, {}, false};
     Clock& clock = clocks_[stream];
     for (size_t s = 0; s < on_stream_.size(); ++s) {
       if (static_cast<int>(s) == stream) continue;
@@ -124,6 +146,7 @@ class Scheduler {
 
   const Program& program_;
   int lookahead_;
+  bool join_;
   Schedule out_;
   std::vector<std::vector<Access>> accesses_;  // by instruction
   std::vector<std::vector<int>> runs_;         // by instruction
@@ -136,8 +159,9 @@ class Scheduler {
 
 }  // namespace
 
-Schedule MakeSchedule(const Program& program, std::vector<ProductGroup> groups, int lookahead) {
-  return Scheduler(program, std::move(groups), lookahead).Run();
+Schedule MakeSchedule(const Program& program, std::vector<ProductGroup> groups, int lookahead,
+                      bool join) {
+  return Scheduler(program, std::move(groups), lookahead, join).Run();
 }
 
 }  // namespace shardc::cuda

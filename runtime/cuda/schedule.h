@@ -11,10 +11,15 @@
 
 namespace shardc::cuda {
 
+inline constexpr int kLookahead = 32;
+
 struct Schedule {
   struct Item {
     int instruction = 0;
-    std::vector<int> runs;  // itself, or all of the group of which it is the place, in order
+    // Itself; or all of the group of which it is the place, in order; or, `joined`, those of which
+    // it is the first (joined.h).
+    std::vector<int> runs;
+    bool joined = false;
     int stream = 0;
     std::vector<int>
         waits;  // items (all earlier) of other streams that must be done before this one begins
@@ -29,8 +34,10 @@ struct Schedule {
 // A group is one item, and conflicts with what any of its instructions conflicts with. Two items
 // that conflict keep the program's order, by their stream or by a chain of events. Collectives keep
 // their order, so that all ranks enter them alike. An instruction that would have to wait for a
-// collective lets up to `lookahead` later ones that can already run go first.
+// collective lets up to `lookahead` later ones that can already run go first. With `join`, an
+// instruction that needs no wait of its own is joined to the item before it where one kernel can do
+// both, and no collective was issued between them.
 Schedule MakeSchedule(const Program& program, std::vector<ProductGroup> groups = {},
-                      int lookahead = 32);
+                      int lookahead = kLookahead, bool join = false);
 
 }  // namespace shardc::cuda

@@ -121,8 +121,10 @@ std::vector<std::string> Violations(const Program& p, const Schedule& s) {
   return out;
 }
 
-std::vector<Program> GptPrograms(const std::string& spec, const std::string& mesh) {
+std::vector<Program> GptPrograms(const std::string& spec, const std::string& mesh,
+                                 const std::string& optimizer = "") {
   PipelineOptions options;
+  options.optimizer.kind = optimizer;
   options.loss = "lm";
   Spec parsed = SpecOf(spec);
   Graph graph =
@@ -244,6 +246,41 @@ TEST(CudaSchedule, NothingPassesAGroupThatItConflictsWith) {
   EXPECT_THAT(Order(s), ElementsAre(0, 1, 3, 4));
 }
 
+// Kernels that could be joined, were they not kept apart.
+ProgramOf Casts(ProgramOf p) {
+  for (Instruction& i : p.program().instructions) {
+    if (i.collective < 0) i.op = "cast";
+  }
+  return p;
+}
+
+TEST(CudaSchedule, NeighboursAreJoined) {
+  ProgramOf p = Casts(ProgramOf("tp=2").Kernel({0}, {1}).Kernel({2}, {3}).Kernel({3}, {4}));
+  Schedule s = MakeSchedule(p.program(), {}, 0, true);
+  EXPECT_THAT(Order(s), ElementsAre(0, 2));
+  EXPECT_TRUE(s.items[0].joined);
+  EXPECT_THAT(s.items[0].runs, ElementsAre(0, 1));
+  EXPECT_FALSE(s.items[1].joined) << "it reads what the others write";
+  EXPECT_THAT(MakeSchedule(p.program()).items, SizeIs(3));
+}
+
+TEST(CudaSchedule, WhatIsJoinedDelaysNoCollectiveAndWaitsForNone) {
+  // Kernel 3 might follow kernel 1, for which the collective waits.
+  ProgramOf p = Casts(ProgramOf("tp=2").Kernel({0}, {1}).Kernel({2}, {3}));
+  p.AllReduce(3, 4, {0});
+  p = Casts(p.Kernel({5}, {6}));
+  Schedule s = MakeSchedule(p.program(), {}, 0, true);
+  EXPECT_THAT(Order(s), ElementsAre(0, 2, 3));
+  EXPECT_THAT(ItemOf(s, 2).waits, ElementsAre(0));
+  // Kernel 2 needs what the collective gives, which kernel 1 need not wait for.
+  p = Casts(ProgramOf("tp=2").AllReduce(0, 1, {0}).Kernel({2}, {3}).Kernel({1}, {4}));
+  s = MakeSchedule(p.program(), {}, 0, true);
+  EXPECT_THAT(Order(s), ElementsAre(0, 1, 2));
+  // Had kernel 1 waited for it, they would be one.
+  p = Casts(ProgramOf("tp=2").AllReduce(0, 1, {0}).Kernel({1}, {3}).Kernel({1}, {4}));
+  EXPECT_THAT(Order(MakeSchedule(p.program(), {}, 0, true)), ElementsAre(0, 1));
+}
+
 struct Setup {
   const char *spec, *mesh;
 };
@@ -273,6 +310,17 @@ TEST_P(CudaScheduleOfGpt, OrdersEveryConflictingPairWithGroups) {
   EXPECT_THAT(Violations(programs[0], s), IsEmpty());
   EXPECT_THAT(Miscounted(programs[0], s), IsEmpty());
   EXPECT_THAT(s.items, SizeIs(programs[0].instructions.size() - joined));
+}
+
+TEST_P(CudaScheduleOfGpt, OrdersEveryConflictingPairWithJoinedInstructions) {
+  const Program p = GptPrograms(GetParam().spec, GetParam().mesh, "adamw")[0];
+  Schedule s = MakeSchedule(p, cuda::FindProductGroups(p), cuda::kLookahead, true);
+  EXPECT_THAT(Violations(p, s), IsEmpty());
+  EXPECT_THAT(Miscounted(p, s), IsEmpty());
+  EXPECT_EQ(
+      std::ranges::count_if(
+          s.items, [&](const auto& i) { return p.instructions[i.instruction].op == "adamw"; }),
+      1);
 }
 
 TEST_P(CudaScheduleOfGpt, EveryWaitIsNeeded) {

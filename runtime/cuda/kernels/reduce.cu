@@ -1,5 +1,6 @@
-// reduce_sum reduce_mean reduce_max reduce_min, sum_squares, cumsum. Sums are added in an order
+// reduce_sum reduce_mean reduce_max reduce_min, cumsum. Sums are added in an order
 // that only the shape decides: chunks first, then the chunks' results.
+#include "runtime/cuda/kernels/gaps.h"
 #include "runtime/cuda/kernels/vector.h"
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
@@ -13,16 +14,6 @@ struct SumFold {
   template <typename W>
   static __device__ W Fold(W a, W b) {
     return AddFn()(a, b);
-  }
-  template <typename W>
-  static __device__ W Map(W x) {
-    return x;
-  }
-};
-struct SquareFold : SumFold {
-  template <typename W>
-  static __device__ W Map(W x) {
-    return x * x;
   }
 };
 template <typename W>
@@ -56,19 +47,6 @@ struct MinFold : SumFold {
   }
 };
 
-// Valid stretches along the reduced dims that are padded.
-struct Gaps {
-  int count = 0;
-  int64_t stride[3], size[3];  // the index along the dim is offset / stride % size
-  Runs runs[3];
-  __device__ bool Valid(int64_t offset) const {
-    for (int i = 0; i < count; ++i) {
-      if (!runs[i].Valid(offset / stride[i] % size[i])) return false;
-    }
-    return true;
-  }
-};
-
 template <typename T, typename Op>
 struct Stage1 {
   using W = Wide<T>;
@@ -85,7 +63,7 @@ struct Stage1 {
       Locate(reduced, i, at);
       int64_t offset = base + at[0];
       if (gaps.count > 0 && !gaps.Valid(offset)) continue;
-      total = Op::Fold(total, Op::Map(Widen(x[offset])));
+      total = Op::Fold(total, Widen(x[offset]));
     }
     return total;
   }
@@ -139,7 +117,7 @@ struct TileStage {
       SHARDC_UNROLL_BY(4)
       for (int64_t row = c * plan.chunk + warp; row < end; row += kTileWarps) {
         const auto v = LoadPack<T, kN>(x + row * cols + column);
-        for (int j = 0; j < kN; ++j) total[j] = Op::Fold(total[j], Op::Map(Widen(v.v[j])));
+        for (int j = 0; j < kN; ++j) total[j] = Op::Fold(total[j], Widen(v.v[j]));
       }
     }
     for (int j = 0; j < kN; ++j) parts[warp][lane * kN + j] = total[j];
@@ -193,11 +171,7 @@ bool Describe(const KernelRequest& r, const std::vector<bool>& is_reduced, Reduc
     if (x.shape[dim] > 1) out->inner_kept = !is_reduced[dim];
     if (!is_reduced[dim]) continue;
     out->count *= static_cast<double>(r.call.GlobalDim(x, d));
-    if (Full(r, x, d)) continue;
-    Gaps& gaps = out->gaps;
-    if (gaps.count == 3 || !MakeRuns(r, x, d, &gaps.runs[gaps.count])) return false;
-    gaps.stride[gaps.count] = strides[dim];
-    gaps.size[gaps.count++] = x.shape[dim];
+    if (!AddGaps(r, d, strides[dim], &out->gaps)) return false;
   }
   auto kept_walk = MakeWalk(kept, {kept_strides}),
        reduced_walk = MakeWalk(reduced, {reduced_strides});
@@ -207,20 +181,14 @@ bool Describe(const KernelRequest& r, const std::vector<bool>& is_reduced, Reduc
   return true;
 }
 
-// Of all elements: no column is kept.
-template <typename Op>
-inline constexpr bool kToOne = std::is_same_v<Op, SquareFold>;
-
 template <typename T, typename Op>
 void LaunchStage1(const Launch& launch, const Stage1<T, Op>& f, const ReducePlan& plan) {
   const int64_t items = f.kept_count * plan.chunks;
-  if constexpr (!kToOne<Op>) {
-    if (plan.columns) {
-      using Stage = ColumnStage<T, Op>;
-      Grid grid = ElementGrid(items);
-      return LaunchKernel(launch, ElementsKernel<Stage>, grid.blocks, grid.threads, 0, Stage{f},
-                          items);
-    }
+  if (plan.columns) {
+    using Stage = ColumnStage<T, Op>;
+    Grid grid = ElementGrid(items);
+    return LaunchKernel(launch, ElementsKernel<Stage>, grid.blocks, grid.threads, 0, Stage{f},
+                        items);
   }
   using Stage = BlockStage<T, Op>;
   Grid grid = RowGrid(items, plan.chunk);
@@ -238,21 +206,18 @@ KernelPtr MakeTyped(const KernelRequest& r, const Reduction& d, bool mean) {
   int64_t kept = d.kept.size(), reduced = d.reduced.size();
   Stage2<T, U, Op> second{nullptr, Out<U>(r, 0), kept, 0, mean ? d.count : 1.0};
   auto workspace = [&] { return second.chunks * kept * static_cast<int64_t>(sizeof(Wide<T>)); };
-  if constexpr (!kToOne<Op>) {
-    auto tiles =
-        d.columns() && Aligned(In<T>(r, 0), 16) ? PlanTiles(reduced, kept, kPack<T>) : std::nullopt;
-    if (tiles) {
-      second.chunks = tiles->chunks;
-      TileStage<T, Op> first{In<T>(r, 0), reduced, kept, *tiles, nullptr};
-      auto run = [=](const Launch& launch) mutable {
-        second.partial = first.partial = reinterpret_cast<Wide<T>*>(launch.workspace);
-        const int64_t blocks = first.plan.tiles * first.plan.chunks;
-        LaunchKernel(launch, RowsKernel<TileStage<T, Op>>, blocks, 32 * kTileWarps, 0, first,
-                     blocks);
-        LaunchStage2(launch, second);
-      };
-      return MakeKernel(run, workspace());
-    }
+  auto tiles =
+      d.columns() && Aligned(In<T>(r, 0), 16) ? PlanTiles(reduced, kept, kPack<T>) : std::nullopt;
+  if (tiles) {
+    second.chunks = tiles->chunks;
+    TileStage<T, Op> first{In<T>(r, 0), reduced, kept, *tiles, nullptr};
+    auto run = [=](const Launch& launch) mutable {
+      second.partial = first.partial = reinterpret_cast<Wide<T>*>(launch.workspace);
+      const int64_t blocks = first.plan.tiles * first.plan.chunks;
+      LaunchKernel(launch, RowsKernel<TileStage<T, Op>>, blocks, 32 * kTileWarps, 0, first, blocks);
+      LaunchStage2(launch, second);
+    };
+    return MakeKernel(run, workspace());
   }
   ReducePlan plan = PlanReduce(kept, reduced, d.inner_kept);
   second.chunks = plan.chunks;
@@ -283,15 +248,6 @@ KernelPtr MakeReduce(const KernelRequest& r) {
   }
   return DispatchNumeric(
       x.dtype, [&](auto t) { return MakeTyped<decltype(t), decltype(t), Op>(r, d, kMean); });
-}
-
-KernelPtr MakeSumSquares(const KernelRequest& r) {
-  const TensorView& x = r.call.in[0];
-  Reduction d;
-  if (!Describe(r, std::vector<bool>(static_cast<size_t>(x.rank()), true), &d)) return nullptr;
-  return DispatchFloat(x.dtype, [&](auto t) {
-    return MakeTyped<decltype(t), decltype(t), SquareFold>(r, d, false);
-  });
 }
 
 // A thread per line.
@@ -330,10 +286,11 @@ KernelPtr MakeCumsum(const KernelRequest& r) {
   });
 }
 
-constexpr Binding kBindings[] = {
-    {"reduce_sum", MakeReduce<SumFold>}, {"reduce_mean", MakeReduce<SumFold, true>},
-    {"reduce_max", MakeReduce<MaxFold>}, {"reduce_min", MakeReduce<MinFold>},
-    {"sum_squares", MakeSumSquares},     {"cumsum", MakeCumsum}};
+constexpr Binding kBindings[] = {{"reduce_sum", MakeReduce<SumFold>},
+                                 {"reduce_mean", MakeReduce<SumFold, true>},
+                                 {"reduce_max", MakeReduce<MaxFold>},
+                                 {"reduce_min", MakeReduce<MinFold>},
+                                 {"cumsum", MakeCumsum}};
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "runtime/cuda/joined.h"
 #include "runtime/cuda/native/cublas_epilogues.h"
 #include "runtime/cuda/native/cuda_device.h"
 #include "runtime/cuda/native/nccl_api.h"
@@ -19,6 +20,7 @@ shardc::cuda::Machine ThisMachine() {
   machine.identify = shardc::cuda::IdentifyGpu;
   machine.connect = shardc::cuda::MakeNccl;
   machine.make_kernel = shardc::cuda::MakeCudaKernel;
+  machine.make_joined = shardc::cuda::MakeJoinedKernel;
   machine.epilogues = shardc::cuda::CublasLtEpilogues();
   machine.capture = std::getenv("SHARDC_NO_CUDA_GRAPH") == nullptr;
   machine.always_connect = std::getenv("SHARDC_ALWAYS_NCCL") != nullptr;

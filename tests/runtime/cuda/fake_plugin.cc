@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "runtime/cuda/kernels/bind.h"
+#include "runtime/cuda/kernels/batch.h"
 #include "runtime/cuda/native/nccl_carrier.h"
 #include "runtime/cuda/runner.h"
 #include "runtime/cuda_loader/plugin.h"
@@ -80,9 +80,14 @@ cuda::Machine FakeMachine(Doing doing) {
   };
   machine.identify = [](int gpu) { return cuda::GpuIdentity{static_cast<uint8_t>(gpu)}; };
   machine.connect = Connect;
-  machine.make_kernel = [](const KernelRequest& r) -> std::unique_ptr<cuda::CudaKernel> {
-    auto kernel = cuda::emulated::MakeKernelFor(r);
+  auto defer = [](std::unique_ptr<cuda::CudaKernel> kernel) -> std::unique_ptr<cuda::CudaKernel> {
     return kernel ? std::make_unique<EmulatedKernel>(std::move(kernel)) : nullptr;
+  };
+  machine.make_kernel = [defer](const KernelRequest& r) {
+    return defer(cuda::emulated::MakeKernelFor(r));
+  };
+  machine.make_joined = [defer](std::span<const KernelRequest> run) {
+    return defer(cuda::emulated::MakeJoinedKernelFor(run));
   };
   machine.epilogues = &Epilogues();
   machine.always_connect = std::getenv("SHARDC_ALWAYS_NCCL") != nullptr;
