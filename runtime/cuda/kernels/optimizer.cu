@@ -84,27 +84,32 @@ struct AdamW {
   using Tensor = Arrays<4, 3>;
   static constexpr int64_t kChunk = kElements;
   struct Begun {
-    AdamWStep<W> step;
+    W step_size, root_correction, scale;
     double rate;
   };
   AdamWConstants constants;
+  AdamWStep<W> fixed;  // what the constants give: in f32 on the host, else in each turn of a loop
   ScalarView step, scale, lr;
   Type types[4];  // of in; out[0] is as in[0], the others as in[2] and in[3]
 
   __device__ Begun Begin() const {
     const double rate = lr.Value();
-    return {AdamWStep<W>(constants, step.Value(), scale.Value(), rate), rate};
+    const AdamWStep<W> now(constants, step.Value(), scale.Value(), rate);
+    return {now.step_size, now.root_correction, now.scale, rate};
   }
   __device__ void operator()(const Begun& begun, const Tensor& t, int64_t number) const {
-    AdamWStep<W> update = begun.step;
+    AdamWStep<W> update = fixed;
+    update.step_size = begun.step_size;
+    update.root_correction = begun.root_correction;
+    update.scale = begun.scale;
     update.decay = W(begun.rate * t.decay);
     ForItems(t.n, number, [&](int64_t i, int count) {
-      W w[kEach], g[kEach], m[kEach], v[kEach];
+      W w[kEach] = {}, g[kEach] = {}, m[kEach] = {}, v[kEach] = {};
       types[0].Read(t.in[0], t.packed, i, count, w);
       types[1].Read(t.in[1], t.packed, i, count, g);
       types[2].Read(t.in[2], t.packed, i, count, m);
       types[3].Read(t.in[3], t.packed, i, count, v);
-      ForEach<kEach>(count, [&](int j) { update.Update(w[j], g[j], m[j], v[j]); });
+      for (int j = 0; j < kEach; ++j) update.Update(w[j], g[j], m[j], v[j]);
       types[0].Write(t.out[0], t.packed, i, count, w);
       types[2].Write(t.out[1], t.packed, i, count, m);
       types[3].Write(t.out[2], t.packed, i, count, v);
@@ -133,13 +138,13 @@ struct Sgd {
     SgdConstants own = constants;
     own.weight_decay = t.decay;
     ForItems(t.n, number, [&](int64_t i, int count) {
-      W w[kEach], g[kEach], b[kEach] = {};
+      W w[kEach] = {}, g[kEach] = {}, b[kEach] = {};
       types[0].Read(t.in[0], t.packed, i, count, w);
       types[1].Read(t.in[1], t.packed, i, count, g);
       if (buffered) types[2].Read(t.in[2], t.packed, i, count, b);
-      ForEach<kEach>(count, [&](int j) {
+      for (int j = 0; j < kEach; ++j) {
         SgdUpdate(own, buffered, begun.first, begun.scale, begun.rate, w[j], g[j], b[j]);
-      });
+      }
       types[0].Write(t.out[0], t.packed, i, count, w);
       if (buffered) types[2].Write(t.out[1], t.packed, i, count, b);
     });
@@ -196,11 +201,10 @@ KernelPtr MakeAdamWs(std::span<const KernelRequest> run) {
   const auto& in = run[0].call.in;
   const std::vector<size_t> arrays = {0, 1, 2, 3};
   return DispatchTypes(TypesOf(run[0], arrays), [&](auto w, auto type) {
-    AdamW<decltype(w), decltype(type(0))> f{{a.Float("beta1"), a.Float("beta2"), a.Float("eps"), 0},
-                                            Scalar(in[4]),
-                                            Scalar(in[5]),
-                                            Scalar(in[6]),
-                                            {type(0), type(1), type(2), type(3)}};
+    const AdamWConstants constants{a.Float("beta1"), a.Float("beta2"), a.Float("eps"), 0};
+    const AdamW<decltype(w), decltype(type(0))> f{
+        constants,     AdamWStep<decltype(w)>(constants, 1, 0, 0), Scalar(in[4]), Scalar(in[5]),
+        Scalar(in[6]), {type(0), type(1), type(2), type(3)}};
     return MakeBatch(f, ArraysOf<4, 3>(run, arrays));
   });
 }
@@ -213,7 +217,7 @@ KernelPtr MakeSgds(std::span<const KernelRequest> run) {
   std::vector<size_t> arrays = {0, 1};
   if (buffered) arrays.push_back(4);
   return DispatchTypes(TypesOf(run[0], arrays), [&](auto w, auto type) {
-    Sgd<decltype(w), decltype(type(0))> f{
+    const Sgd<decltype(w), decltype(type(0))> f{
         {a.Float("momentum", 0.0), a.Float("dampening", 0.0), 0, a.Bool("nesterov")},
         Scalar(in[2]),
         Scalar(in[3]),

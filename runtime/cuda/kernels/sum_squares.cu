@@ -29,14 +29,21 @@ struct PartialSquares {
     const int64_t count = left < kChunk ? left : kChunk;
     const T* x = t.x + begin;
     Wide<T> total = 0;
-    auto load = [&](auto n, int64_t c) { return LoadPack<T, n.value>(x + c); };
-    auto add = [&](auto n, int64_t c, const auto& v) {
-      for (int j = 0; j < n.value; ++j) {
-        const Wide<T> w = Widen(v.v[j]);
-        if (!t.gaps || t.gaps->Valid(begin + c + j)) total += w * w;
-      }
+    auto add = [&](T v) {
+      const Wide<T> w = Widen(v);
+      total += w * w;
     };
-    ForStretch<T>(0, count, t.packed, load, add);
+    if (t.gaps) {
+      for (int64_t i = threadIdx.x; i < count; i += kBatchThreads) {
+        if (t.gaps->Valid(begin + i)) add(x[i]);
+      }
+    } else {
+      ForStretch<T>(
+          0, count, t.packed, [&](auto n, int64_t c) { return LoadPack<T, n.value>(x + c); },
+          [&](auto n, int64_t, const auto& pack) {
+            for (int j = 0; j < n.value; ++j) add(pack.v[j]);
+          });
+    }
     total = BlockSum(total);
     if (threadIdx.x == 0) partial[t.first + number] = total;
   }
