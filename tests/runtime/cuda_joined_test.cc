@@ -163,7 +163,9 @@ TEST_P(CudaJoinedTraining, HasTheBitsOfSeparateKernelsInFewLaunches) {
     const auto ranks = static_cast<int64_t>(c.programs_.size());
     EXPECT_EQ(Count(device, "joined adamw"), ranks);
     EXPECT_EQ(Count(device, "joined sum_squares"), setup.norms * ranks);
-    EXPECT_EQ(Count(device, "adamw") + Count(device, "sum_squares"), 0);
+    // That of a tied parameter is on its way to another stage meanwhile.
+    EXPECT_EQ(Count(device, "adamw"), std::string(setup.name) == "stages" ? 1 : 0);
+    EXPECT_EQ(Count(device, "sum_squares"), 0);
   });
   const auto separate =
       Train(c, false, [&](const FakeDevice& device) { EXPECT_GT(Count(device, "adamw"), 20); });
@@ -174,7 +176,8 @@ INSTANTIATE_TEST_SUITE_P(Meshes, CudaJoinedTraining,
                          ::testing::Values(Meshed{"serial", "serial", "", 0, 1},
                                            Meshed{"tp", "megatron", "tp=2", 0, 2},
                                            Meshed{"zero1", "megatron", "dp=2", 1, 2},
-                                           Meshed{"zero3", "megatron", "dp=2", 3, 2}),
+                                           Meshed{"zero3", "megatron", "dp=2", 3, 2},
+                                           Meshed{"stages", "megatron", "pp=2", 0, 1}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(CudaJoinedStep, AProfileHasEveryInstruction) {
