@@ -32,7 +32,7 @@ struct Times {
 };
 
 Times Simulate(const Program& p) {
-  const cuda::Schedule schedule = cuda::MakeSchedule(p);
+  const cuda::Schedule schedule = cuda::MakeSchedule(p, {}, cuda::kLookahead, true);
   std::vector<double> end, free(schedule.streams.size());
   Times times;
   for (const cuda::Schedule::Item& item : schedule.items) {
@@ -40,6 +40,7 @@ Times Simulate(const Program& p) {
     double begin = free[stream], seconds = 0;
     for (int w : item.waits) begin = std::max(begin, end[w]);
     for (int i : item.runs) seconds += Seconds(p, p.instructions[i]);
+    if (item.joined) seconds -= kLaunch * static_cast<double>(item.runs.size() - 1);
     end.push_back(free[stream] = begin + seconds);
     if (stream == 0) times.computing += seconds;
     times.total = std::max(times.total, end.back());
