@@ -14,6 +14,7 @@
 
 namespace shardc::cuda {
 
+// Each is compared with all of its run, and scalars are held in shared memory.
 inline constexpr size_t kMostJoined = 512;
 
 // Whether the kernel of `run`, instructions in the order in which they would run, can do
