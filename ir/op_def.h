@@ -117,6 +117,11 @@ struct OpDef {
   // the op; for predictions only. Null: next to none.
   std::function<int64_t(const Op&)> work_bytes;
 
+  // Memory beside operands and results, in bytes, that a kernel of some backend can make use of, at
+  // most, by the local types of the op: where the arena has as much to spare, the program lends it
+  // (Instruction::scratch). Null: none.
+  std::function<int64_t(const InferArgs&)> scratch_bytes;
+
   CpuHalves cpu_halves = CpuHalves::kAsTheyAre;
 
   // An operand that may be left out, to which the result is added; in place where that is free. -1:

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ir/op_def.h"
+#include "passes/lend_scratch.h"
 #include "passes/plan_memory.h"
 #include "passes/travel.h"
 
@@ -19,19 +20,30 @@ class Placer {
 
   // Returns how much memory it takes.
   int64_t Place(bool keep_to_end) {
-    PlaceInPlace(keep_to_end);
+    FindLives(keep_to_end);
+    PlaceInPlace();
     PlaceArena();
     return program_.arena_bytes;
+  }
+
+  // After Place. What is sent is kept from scratch as long as it may be under way, even where its
+  // place is used again before.
+  void Lend() {
+    FindLives(true);
+    std::vector<MemoryRequest> placed;
+    for (size_t b = 0; b < program_.buffers.size(); ++b) {
+      const Buffer& buffer = program_.buffers[b];
+      if (buffer.space != Space::kArena || buffer.alias_of >= 0) continue;
+      placed.push_back({buffer.bytes, first_[b], last_[b], buffer.offset});
+    }
+    LendScratch(program_, placed);
   }
 
  private:
   int Root(int buffer) const { return RootOf(program_, buffer); }
 
-  // Slots: roots that share memory because a result is made in the place of an operand that ends
-  // there.
-  void PlaceInPlace(bool keep_to_end) {
-    slot_.resize(program_.buffers.size());
-    std::iota(slot_.begin(), slot_.end(), 0);
+  // From which instruction to which each root is needed.
+  void FindLives(bool keep_to_end) {
     last_.assign(program_.buffers.size(), -1);
     first_.assign(program_.buffers.size(), -1);
     auto& list = program_.instructions;
@@ -46,7 +58,14 @@ class Placer {
       last_[Root(o.buffer)] = static_cast<int>(list.size());
     KeepWhatIsSent(keep_to_end);
     KeepWhatTravels();
-    for (size_t i = 0; i < list.size(); ++i) TryInPlace(static_cast<int>(i));
+  }
+
+  // Slots: roots that share memory because a result is made in the place of an operand that ends
+  // there.
+  void PlaceInPlace() {
+    slot_.resize(program_.buffers.size());
+    std::iota(slot_.begin(), slot_.end(), 0);
+    for (size_t i = 0; i < program_.instructions.size(); ++i) TryInPlace(static_cast<int>(i));
   }
 
   // What is sent keeps its memory until it is known to have been received: to write over it earlier
@@ -188,6 +207,7 @@ void PlaceBuffers(Program& program, const std::unordered_map<int, int>& told_by)
       std::any_of(program.collectives.begin(), program.collectives.end(),
                   [](const Collective& c) { return c.kind == CollectiveKind::kSendRecv; });
   if (sends && placer.Place(false) >= kept) placer.Place(true);
+  placer.Lend();
 }
 
 }  // namespace shardc

@@ -13,7 +13,8 @@ namespace shardc {
 // computed beside it takes no longer than it does (passes/travel.h). Of a pipeline, `told_by` gives
 // for each send, by id of its collective, the transfer by which the sender knows that it was
 // received: what it sends is kept until then, so that nobody waits to write over it, and what is
-// sent last of all to the end where that takes no more memory.
+// sent last of all to the end where that takes no more memory. What is left free meanwhile is lent
+// as scratch (passes/lend_scratch.h).
 void PlaceBuffers(Program& program, const std::unordered_map<int, int>& told_by);
 
 }  // namespace shardc

@@ -287,6 +287,13 @@ int64_t FlopsOf(const Op& op, const TensorType& o, int64_t products) {
   return op.attrs.Bool("causal") ? flops / 2 : flops;
 }
 
+int64_t ScratchOfGrad(const InferArgs& args) {
+  if (args.size() > 4) return 0;
+  const TensorType* part = &args[0];
+  const TensorType* apart[] = {part, part, part, part, part, &args[3]};
+  return GetOpDef("attention_grad").scratch_bytes({apart, Unpacked(args.attrs)});
+}
+
 OpDef Def(std::string_view name, std::string_view fuses_at, int operands) {
   OpDef def;
   def.name = name;
@@ -325,6 +332,7 @@ void RegisterPackedAttentionOps(OpRegistry& registry) {
   grad.infer = InferGrad;
   grad.rule = [](const Op& op) { return Rule(op, true); };
   grad.flops = [](const Op& op) { return FlopsOf(op, op.in(0), 5); };
+  grad.scratch_bytes = ScratchOfGrad;
   grad.reference = ReferenceGrad;
   grad.keeps_zero_padding = true;
   registry.Add(std::move(grad));
