@@ -6,6 +6,7 @@
 #include "ir/diagnostic.h"
 #include "ir/ops/reference_util.h"
 #include "ir/place_in_whole.h"
+#include "runtime/cuda/scratch.h"
 #include "runtime/describe.h"
 #include "runtime/name_input.h"
 #include "runtime/rank_memory.h"
@@ -172,11 +173,24 @@ void RankState::MakeGroups(EpilogueLibrary& library) {
 
 int64_t RankState::WorkspaceOfKernels() const {
   int64_t bytes = 0;
-  for (const Prepared& p : prepared_) {
-    if (p.kernel) bytes = std::max(bytes, p.kernel->workspace_bytes());
+  for (size_t i = 0; i < prepared_.size(); ++i) {
+    if (!prepared_[i].kernel) continue;
+    const int64_t wanted = prepared_[i].kernel->workspace_bytes();
+    if (wanted > ScratchBytes(program_, program_.instructions[i])) bytes = std::max(bytes, wanted);
   }
   for (const auto& g : groups_) bytes = std::max(bytes, g->workspace_bytes());
   return bytes;
+}
+
+Launch RankState::LaunchOf(int instruction, const CudaKernel& kernel) const {
+  Launch launch = launch_;
+  const Instruction& i = program_.instructions[instruction];
+  if (const int64_t scratch = ScratchBytes(program_, i);
+      scratch > 0 && scratch >= kernel.workspace_bytes()) {
+    launch.workspace = addresses_[i.scratch];
+    launch.workspace_bytes = scratch;
+  }
+  return launch;
 }
 
 void RankState::TuneKernels(KernelChoices& choices) {
@@ -185,9 +199,10 @@ void RankState::TuneKernels(KernelChoices& choices) {
     device_.Fill(all_.data(), 0x3c, all_.bytes(), streams_[0].get());
   }
   for (size_t i = 0; i < prepared_.size(); ++i) {
-    if (!prepared_[i].kernel) continue;
+    CudaKernel* kernel = prepared_[i].kernel.get();
+    if (!kernel) continue;
     try {
-      prepared_[i].kernel->Tune(launch_, choices);
+      kernel->Tune(LaunchOf(static_cast<int>(i), *kernel), choices);
     } catch (const Diagnostic& d) {
       throw d.In(DescribeInstruction(program_, i));
     }
@@ -255,7 +270,7 @@ void RankState::EnqueueKernel(int instruction) {
     kernel = groups_[p.group].get();
   }
   try {
-    Launch launch = launch_;
+    Launch launch = LaunchOf(instruction, *kernel);
     launch.fault = p.fault;
     kernel->Enqueue(launch);
   } catch (const Diagnostic& d) {

@@ -75,7 +75,10 @@ class RankState {
   void Place(Carrier& carrier);
   void MakeKernels(const KernelMaker& make_kernel, const JoinedKernelMaker& make_joined);
   void MakeGroups(EpilogueLibrary& library);
+  // Of all that have no scratch that is large enough.
   int64_t WorkspaceOfKernels() const;
+  // With the instruction's scratch as work memory where the kernel needs no more.
+  Launch LaunchOf(int instruction, const CudaKernel& kernel) const;
   void TakeWorkspace(int64_t bytes);
   TensorView View(int buffer) const;
   void MakeRoomForFaults();

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -19,19 +21,31 @@
 
 namespace shardc::testing {
 
-// Runs the reference kernel when the device gets to it.
+// Runs the reference kernel when the device gets to it, and before that overwrites its workspace.
 class HostKernel : public cuda::CudaKernel {
  public:
-  HostKernel(FakeDevice& device, const KernelRequest& r)
-      : device_(device), kernel_(MakeReferenceKernel(r)), op_(r.instruction.op) {
+  HostKernel(FakeDevice& device, const KernelRequest& r, int64_t workspace = 128)
+      : device_(device),
+        kernel_(MakeReferenceKernel(r)),
+        op_(r.instruction.op),
+        workspace_(workspace) {
     for (const TensorView& v : r.call.in) Touch(v, false);
     for (const TensorView& v : r.call.out) Touch(v, true);
   }
+  void Tune(const cuda::Launch& launch, cuda::KernelChoices&) override {
+    EXPECT_GE(launch.workspace_bytes, workspace_bytes());
+  }
   void Enqueue(const cuda::Launch& launch) override {
     EXPECT_GE(launch.workspace_bytes, workspace_bytes());
-    device_.Enqueue(op_, launch.stream, touches_, [this] { kernel_->Run(); });
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(launch.workspace) % 256, 0u);
+    std::vector<FakeDevice::Touch> touches = touches_;
+    touches.push_back({launch.workspace, workspace_, true});
+    device_.Enqueue(op_, launch.stream, std::move(touches), [this, to = launch.workspace] {
+      std::memset(to, 0xff, static_cast<size_t>(workspace_));
+      kernel_->Run();
+    });
   }
-  int64_t workspace_bytes() const override { return 128; }
+  int64_t workspace_bytes() const override { return workspace_; }
 
  private:
   void Touch(const TensorView& v, bool write) {
@@ -40,25 +54,40 @@ class HostKernel : public cuda::CudaKernel {
   FakeDevice& device_;
   std::unique_ptr<Kernel> kernel_;
   std::string op_;
+  int64_t workspace_;
   std::vector<FakeDevice::Touch> touches_;
 };
 
-inline cuda::KernelMaker KernelsOn(FakeDevice& device) {
-  return [&device](const KernelRequest& r) { return std::make_unique<HostKernel>(device, r); };
+// By the instruction, in bytes.
+using Workspaces = std::function<int64_t(const KernelRequest&)>;
+
+inline cuda::KernelMaker KernelsOn(FakeDevice& device, Workspaces workspace = {}) {
+  return [&device, workspace = std::move(workspace)](const KernelRequest& r) {
+    return std::make_unique<HostKernel>(device, r, workspace ? workspace(r) : 128);
+  };
 }
 
 // A small GPT, cut over a mesh.
 class Compiled {
  public:
-  explicit Compiled(const std::string& spec, const std::string& mesh,
-                    const std::string& optimizer = "")
-      : graph_(BuildGpt(
-            ParseBuiltin("builtin:gpt?layers=2,hidden=32,heads=4,vocab=64,seq=8,batch=4"))) {
+  struct Model {
+    int vocab = 64, seq = 8;
+    std::string precision = "f32";
+    int microbatches = 1;
+  };
+  Compiled(const std::string& spec, const std::string& mesh, const std::string& optimizer = "")
+      : Compiled(spec, mesh, optimizer, Model{}) {}
+  Compiled(const std::string& spec, const std::string& mesh, const std::string& optimizer,
+           const Model& model)
+      : graph_(BuildGpt(ParseBuiltin(StrCat("builtin:gpt?layers=2,hidden=32,heads=4,batch=4,vocab=",
+                                            model.vocab, ",seq=", model.seq)))) {
     inputs_ = RandomInputs(graph_, 64, 1);
     inputs_["labels"] = inputs_.at("input_ids");
     PipelineOptions options;
     if (!optimizer.empty()) options.optimizer.kind = optimizer;
+    options.precision.compute = model.precision;
     Spec parsed = SpecOf(spec);
+    parsed.microbatches.count = model.microbatches;
     CompileGraph(graph_, parsed, MeshFor(parsed, Mesh::Parse(mesh)), options);
     programs_ = ProgramsFor(graph_);
     for (const Program& p : programs_) pointers_.push_back(&p);
@@ -66,9 +95,10 @@ class Compiled {
   }
 
   std::unique_ptr<cuda::Executor> On(FakeDevice& device, cuda::Carrier& carrier,
-                                     cuda::ExecutorOptions o = {}) {
+                                     cuda::ExecutorOptions o = {}, Workspaces workspace = {}) {
     auto e = std::make_unique<cuda::Executor>(device, carrier, pointers_, stage_axes_, o,
-                                              KernelsOn(device), ReaderFor(graph_));
+                                              KernelsOn(device, std::move(workspace)),
+                                              ReaderFor(graph_));
     SetInputs(*e);
     return e;
   }
