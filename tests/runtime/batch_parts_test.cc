@@ -5,6 +5,9 @@
 #include <array>
 #include <vector>
 
+#include "ir/diagnostic.h"
+#include "runtime/cuda/cudnn/shared_engines.h"
+
 namespace shardc::testing {
 namespace {
 
@@ -28,18 +31,24 @@ struct Engine : cuda::AttentionEngine {
 
 class BatchParts : public ::testing::Test {
  protected:
-  std::unique_ptr<cuda::AttentionEngine> Make(int64_t b, int64_t most, int64_t least_batch = 1) {
+  std::shared_ptr<cuda::AttentionEngine> Make(int64_t b, int64_t most, int64_t least_batch = 1) {
     cuda::AttentionProblem p;
     p.b = b, p.hq = 3, p.s = 5;
     p.q_strides = {10, 0, 0}, p.k_strides = {20, 0, 0}, p.v_strides = {30, 0, 0};
     p.o_strides = {40, 0, 0};
-    auto make = [&](const cuda::AttentionProblem& q, std::string* why) -> cuda::AttentionEngine* {
-      asked_.push_back(q.b);
-      *why = q.b < least_batch ? "too few examples" : "";
-      return why->empty() ? new Engine(q.b, &runs_) : nullptr;
+    auto make = [&](const cuda::AttentionProblem& q, std::string* why) {
+      return engines_.Get(
+          StrCat(q.b), nullptr,
+          [&](std::string* refusal) -> cuda::AttentionEngine* {
+            asked_.push_back(q.b);
+            *refusal = q.b < least_batch ? "too few examples" : "";
+            return refusal->empty() ? new Engine(q.b, &runs_) : nullptr;
+          },
+          why);
     };
-    return std::unique_ptr<cuda::AttentionEngine>(cuda::MakeWithin(most, p, make, &why_not_));
+    return cuda::MakeWithin(most, p, make, &why_not_);
   }
+  cuda::SharedEngines engines_;
   std::vector<int64_t> asked_;
   std::vector<Bytes> runs_;
   std::string why_not_;
@@ -72,10 +81,17 @@ TEST_F(BatchParts, EachPartHasItsExamples) {
   EXPECT_EQ(runs_, (std::vector<Bytes>{{0, 0, 0, 0, 0, -1, -1, -1, -1}}));
 }
 
+// The layers of a model have scratch of many sizes.
+TEST_F(BatchParts, AnEngineForEachNumberOfParts) {
+  std::vector<std::shared_ptr<cuda::AttentionEngine>> layers;
+  for (int64_t most : {150, 199, 250, 310, 399, 599, 600, 700}) layers.push_back(Make(6, most));
+  EXPECT_EQ(asked_, (std::vector<int64_t>{6, 1, 2, 3}));
+  EXPECT_EQ(layers.front()->workspace_bytes(), 100);
+  EXPECT_EQ(layers.back()->workspace_bytes(), 600);
+}
+
 TEST_F(BatchParts, TheWholeWhereThereIsNoPart) {
-  auto engine = Make(6, 300, 6);
-  ASSERT_NE(engine, nullptr);
-  EXPECT_EQ(engine->workspace_bytes(), 600);
+  EXPECT_EQ(Make(6, 300, 6)->workspace_bytes(), 600);
   EXPECT_EQ(why_not_, "");
   EXPECT_EQ(Make(6, 300, 7), nullptr);
   EXPECT_EQ(why_not_, "too few examples");

@@ -14,13 +14,15 @@
 
 namespace shardc::cuda {
 
+// What an instruction may take that has no scratch.
 inline constexpr int64_t kMostAttentionWorkspace = int64_t{256} << 20;
 
 class BatchParts : public AttentionEngine {
  public:
-  // `engine` is of `part`, which is one of `count`.
-  BatchParts(std::unique_ptr<AttentionEngine> engine, const AttentionProblem& part, int64_t count)
-      : engine_(std::move(engine)), part_(part), count_(count) {}
+  // `engine` is of `part`, which is one of `count`. `whole` is kept for others that ask for it.
+  BatchParts(std::shared_ptr<AttentionEngine> engine, const AttentionProblem& part, int64_t count,
+             std::shared_ptr<AttentionEngine> whole)
+      : engine_(std::move(engine)), whole_(std::move(whole)), part_(part), count_(count) {}
   int64_t workspace_bytes() const override { return engine_->workspace_bytes(); }
   std::string Run(const AttentionTensors& tensors, void* workspace) override {
     std::string failure;
@@ -43,7 +45,7 @@ class BatchParts : public AttentionEngine {
     return t;
   }
 
-  std::unique_ptr<AttentionEngine> engine_;
+  std::shared_ptr<AttentionEngine> engine_, whole_;
   AttentionProblem part_;
   int64_t count_;
 };
@@ -51,21 +53,22 @@ class BatchParts : public AttentionEngine {
 // What `make` gives for the problem, or for the fewest parts of its batch whose workspace is at
 // most `most`, were it the same for each example; at least one example each. Null, with the reason,
 // where it gives none.
-inline AttentionEngine* MakeWithin(
+inline std::shared_ptr<AttentionEngine> MakeWithin(
     int64_t most, const AttentionProblem& problem,
-    const std::function<AttentionEngine*(const AttentionProblem&, std::string* why_not)>& make,
+    const std::function<std::shared_ptr<AttentionEngine>(const AttentionProblem&,
+                                                         std::string* why_not)>& make,
     std::string* why_not) {
-  std::unique_ptr<AttentionEngine> whole(make(problem, why_not));
-  if (!whole || whole->workspace_bytes() <= most) return whole.release();
+  std::shared_ptr<AttentionEngine> whole = make(problem, why_not);
+  if (!whole || whole->workspace_bytes() <= most) return whole;
   int64_t count = (whole->workspace_bytes() + most - 1) / most;
   while (count < problem.b && problem.b % count != 0) ++count;
   count = std::min(count, problem.b);
   AttentionProblem part = problem;
   part.b = problem.b / count;
-  std::unique_ptr<AttentionEngine> engine(count > 1 ? make(part, why_not) : nullptr);
-  if (engine) return new BatchParts(std::move(engine), part, count);
+  std::shared_ptr<AttentionEngine> engine = count > 1 ? make(part, why_not) : nullptr;
+  if (engine) return std::make_shared<BatchParts>(engine, part, count, whole);
   why_not->clear();
-  return whole.release();
+  return whole;
 }
 
 }  // namespace shardc::cuda

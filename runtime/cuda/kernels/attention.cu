@@ -4,6 +4,7 @@
 
 #if defined(__CUDACC__)
 #include "runtime/cuda/native/cudnn_attention.h"
+#include "runtime/cuda/scratch.h"
 #endif
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
@@ -92,7 +93,7 @@ bool DescribePacked(const KernelRequest& r, const TensorView& x, const TensorVie
 
 // Our kernel, or cuDNN's where that has the case.
 template <typename T>
-KernelPtr BesideLibrary(KernelPtr ours, const Attention<T>& a) {
+KernelPtr BesideLibrary(const KernelRequest& r, KernelPtr ours, const Attention<T>& a) {
   const bool backward = a.grad != nullptr;
   // It only knows queries the last of which sees the last key.
   const int64_t seen = a.causal ? a.diagonal + a.s : a.t;
@@ -118,13 +119,13 @@ KernelPtr BesideLibrary(KernelPtr ours, const Attention<T>& a) {
     t.statistics = data(a.lse_in);
     t.grad = data(a.grad);
   }
-  return BesideCudnn(std::move(ours), p, t);
+  return BesideCudnn(std::move(ours), p, t, ScratchBytes(r.program, r.instruction));
 }
 
 #else
 
 template <typename T>
-KernelPtr BesideLibrary(KernelPtr ours, const Attention<T>&) {
+KernelPtr BesideLibrary(const KernelRequest&, KernelPtr ours, const Attention<T>&) {
   return ours;
 }
 
@@ -182,7 +183,7 @@ KernelPtr MakeForwardOf(const KernelRequest& r, bool heads_first, Attention<T> a
   a.o = Out<T>(r, 0);
   a.lse = Out<Wide<T>>(r, 1);
   if constexpr (sizeof(T) == 2) {
-    return Keeping(BesideLibrary(MakeMmaForward(a), a), tables);
+    return Keeping(BesideLibrary(r, MakeMmaForward(a), a), tables);
   } else {
     if constexpr (sizeof(T) == 4) {
       KernelPtr tiled = Tiles(a) ? MakeTiledForward(a) : nullptr;
@@ -198,7 +199,7 @@ KernelPtr MakeBackwardOf(const KernelRequest& r, bool heads_first, Attention<T> 
   a.grad = In<T>(r, 0);
   a.packed = a.packed && Aligned(a.grad, 16);
   if constexpr (sizeof(T) == 2) {
-    return Keeping(BesideLibrary(MakeMmaBackward(a), a), tables);
+    return Keeping(BesideLibrary(r, MakeMmaBackward(a), a), tables);
   } else {
     if constexpr (sizeof(T) == 4) {
       KernelPtr tiled = Tiles(a) ? MakeTiledBackward(a) : nullptr;

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -120,24 +121,22 @@ Rivalry RivalryOf(const AttentionProblem& p, const AttentionTensors& t) {
 
 std::unique_ptr<CudaKernel> BesideCudnn(std::unique_ptr<CudaKernel> ours,
                                         const AttentionProblem& problem,
-                                        const AttentionTensors& tensors) {
+                                        const AttentionTensors& tensors, int64_t scratch) {
   static const Library library = Load();
   if (!library.make || !library.version) return ours;
   Rivalry rivalry = RivalryOf(problem, tensors);
   rivalry.key = KeyOf(problem, library.version());
-  const std::string same = StrCat(rivalry.key, " scale ", problem.scale);
-  rivalry.make = [problem, tensors, same](const Launch& launch,
+  const int64_t most = std::max(kMostAttentionWorkspace, scratch);
+  rivalry.make = [problem, tensors, most](const Launch& launch,
                                           std::string* why_not) -> std::unique_ptr<CudaKernel> {
     static auto& engines = *new SharedEngines;
-    auto engine = engines.Get(
-        StrCat(same, " on ", launch.device), launch.stream,
-        [&](std::string* refusal) {
-          auto make = [&](const AttentionProblem& p, std::string* why) {
-            return library.make(p, launch.stream, why);
-          };
-          return MakeWithin(kMostAttentionWorkspace, problem, make, refusal);
-        },
-        why_not);
+    auto shared = [&](const AttentionProblem& p, std::string* why) {
+      return engines.Get(
+          StrCat(KeyOf(p, library.version()), " scale ", p.scale, " on ", launch.device),
+          launch.stream,
+          [&](std::string* refusal) { return library.make(p, launch.stream, refusal); }, why);
+    };
+    std::shared_ptr<AttentionEngine> engine = MakeWithin(most, problem, shared, why_not);
     if (!engine) return nullptr;
     return std::make_unique<CudnnKernel>(std::move(engine), problem, tensors);
   };
