@@ -248,11 +248,13 @@ class Lowering {
   std::unordered_map<const Value*, std::array<Value*, 2>> casts_;
 };
 
-// cast(cast(x: T)): T, the inner one to a smaller type: x itself is as good, and rounded once less.
+// cast(cast(x: T)): T, one of them to a half: x itself is as good; rounded once less where that is
+// the inner one, and the same where it is the outer one.
 bool DropPair(Graph& graph, Op* outer) {
   Op* inner = outer->operands[0]->producer;
   if (!inner || inner->name() != "cast" || inner->in(0) != outer->out()) return false;
-  if (!IsHalf(inner->out().dtype) || !IsFloat(outer->out().dtype)) return false;
+  if (!IsFloat(inner->out().dtype) || !IsFloat(outer->out().dtype)) return false;
+  if (!IsHalf(inner->out().dtype) && !IsHalf(outer->out().dtype)) return false;
   graph.ReplaceAllUses(outer->result(), inner->operands[0]);
   return true;
 }
@@ -295,6 +297,33 @@ bool FoldIntoProducer(Graph& graph, Op* cast) {
   for (Value* view : views) view->type.dtype = cast->out().dtype;
   graph.ReplaceAllUses(cast->result(), cast->operands[0]);
   return true;
+}
+
+void Fold(Graph& graph, Op* cast);
+
+// f32 pieces that are put together to be rounded: each by itself, so that halves are moved, by what
+// gives it where that can.
+bool RoundPieces(Graph& graph, Op* cast) {
+  Value* whole = cast->operands[0];
+  Op* concat = whole->producer;
+  if (!concat || concat->name() != "concat" || !graph.OnlyUser(whole)) return false;
+  const DType half = cast->out().dtype;
+  if (!IsHalf(half) || whole->type.dtype != DType::kF32) return false;
+  if (cast->out().sharding != cast->in(0).sharding) return false;
+  for (size_t i = 0; i < concat->operands.size(); ++i) {
+    Value* piece = CastBefore(graph, concat->operands[i], half, *concat, concat);
+    graph.SetOperand(concat, static_cast<int>(i), piece);
+    Fold(graph, piece->producer);
+  }
+  whole->type.dtype = half;
+  graph.ReplaceAllUses(cast->result(), whole);
+  return true;
+}
+
+void Fold(Graph& graph, Op* cast) {
+  const bool folds =
+      DropPair(graph, cast) || FoldIntoProducer(graph, cast) || RoundPieces(graph, cast);
+  if (folds) graph.Erase(cast);
 }
 
 }  // namespace
@@ -343,7 +372,7 @@ void FoldCasts(Graph& graph) {
     Op* op = it->get();
     ++it;
     if (op->name() != "cast") continue;
-    if (DropPair(graph, op) || FoldIntoProducer(graph, op)) graph.Erase(op);
+    Fold(graph, op);
   }
   graph.EraseDead();
 }

@@ -26,8 +26,9 @@ void ReduceInF32(Graph& graph);
 
 // On the lowered graph, after fusion: a cast that is the only reader of a result whose op can
 // choose its type (OpDef::typed_result), or of views of it, is done by that op, if kernels give
-// that: f32 beside halves of one type, and a product's result in halves only of halves. A cast back
-// to the type before the last cast is dropped.
+// that: f32 beside halves of one type, and a product's result in halves only of halves. Pieces that
+// are put together to be rounded to a half are rounded one by one. A cast back to the type before
+// the last cast is dropped.
 void FoldCasts(Graph& graph);
 
 // The value in another float type and the same placement: a cast before `before`, of the phase of

@@ -111,6 +111,29 @@ TEST(Precision, RotaryReadsHalvesAndKeepsItsAngles) {
     CHECK-NEXT: %z = rotary %v, %c, %c {inverse=true, out="f32"} : f32[4, 6])");
 }
 
+// As of the gradients of queries, keys and values of one product.
+TEST(Precision, PiecesAreRoundedBeforeTheyArePutTogether) {
+  CheckPasses(R"(graph @g(%x: bf16[4, 6], %v: bf16[4, 6], %z: f32[4, 6], %c: f32[3]) -> (%y) {
+    %0 = rotary %x, %c, %c {inverse=true, out="f32"} : f32[4, 6]
+    %1 = cast %v {to="f32"} : f32[4, 6]
+    %2 = concat %0, %1, %z {axis=1} : f32[4, 18]
+    %y = cast %2 {to="bf16"} : bf16[4, 18]
+  })",
+              "fold_casts", R"(
+    CHECK: %0 = rotary %x, %c, %c {inverse=true, out="bf16"} : bf16[4, 6]
+    CHECK-NEXT: %1 = cast %z {to="bf16"} : bf16[4, 6]
+    CHECK-NEXT: %2 = concat %0, %v, %1 {axis=1} : bf16[4, 18]
+    CHECK-NEXT: })");
+  // What something else reads too stays whole in f32.
+  CheckPasses(R"(graph @g(%x: f32[4, 6], %z: f32[4, 6]) -> (%0, %y) {
+    %0 = concat %x, %z {axis=1} : f32[4, 12]
+    %y = cast %0 {to="bf16"} : bf16[4, 12]
+  })",
+              "fold_casts", R"(
+    CHECK: %0 = concat %x, %z {axis=1} : f32[4, 12]
+    CHECK-NEXT: %y = cast %0)");
+}
+
 TEST(Precision, OneCastOfAWeightForAllItsUses) {
   CheckPasses(R"(graph @g(%x: f32[4, 8], %z: f32[4, 8]) -> (%y) {
     %w = param "w" : f32[8, 8]
