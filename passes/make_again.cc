@@ -140,10 +140,8 @@ class Again {
     if (moved.empty() && !behind) return;
     if (WaitsForTravel(gradient, kept.readers, kept.values)) return;
     if (!LowersPeak(gradient, kept, moved)) return;
+    for (const Op* op : moved) places_[op->id] = places_[gradient.id] + kReaders;
     Apply(gradient, again, kept);
-    for (const Op* op : moved) {
-      places_[op->id] = kPlaces * (places_[gradient.id] / kPlaces) + kReaders;
-    }
   }
 
   // Notes in live_ what changes then.
@@ -232,7 +230,7 @@ class Again {
         copy->phase = gradient.phase;
         copy->id = static_cast<int>(ops_.size());
         ops_.push_back(copy);
-        places_.push_back(kPlaces * (places_[gradient.id] / kPlaces) + kCopies);
+        places_.push_back(places_[gradient.id] + kCopies);
         it->second = copy->result();
       }
     }
