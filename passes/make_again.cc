@@ -32,7 +32,7 @@ class Again {
     for (size_t i = 0; i < live_.size(); ++i) {
       const Op& op = *ops_[i];
       const bool moved = places_[i] % kPlaces != 0;
-      if (!op.def->makes_again || moved) continue;
+      if (!op.def->makes_again || op.phase != Phase::kBackward || moved) continue;
       if (auto again = op.def->makes_again(op)) Consider(*ops_[i], *again);
     }
     Reorder(graph_, ops_, [&](int id) { return places_[id]; });
@@ -73,8 +73,8 @@ class Again {
           continue;
         }
         kept.until = std::max(kept.until, user->id);
-        const bool narrows = user->name() == "cast" && IsFloat(user->out().dtype) && !cast &&
-                             v->type.dtype == y->type.dtype;
+        const bool narrows = user->name() == "cast" && !cast && v->type.dtype == DType::kF32 &&
+                             IsHalf(user->out().dtype);
         if (narrows) cast = user->result();
         if (narrows || IsView(*user, graph_.mesh)) kept.values.push_back(user->result());
       }

@@ -130,6 +130,18 @@ TEST(MakeAgain, NotWhatMustLiveAnyway) {
                  "%q = exp %n {phase=\"backward\"} : f32[2, 4, 4]\n  %more = mul %sum, %sum {"));
 }
 
+// Kernels give a norm's result in its own type, and that of f32 in halves.
+TEST(MakeAgain, NotInTypesThatKernelsDoNotGive) {
+  std::string text = kViewed;
+  for (size_t at; (at = text.find("bf16")) != std::string::npos;) text.replace(at, 4, "f64");
+  for (size_t at; (at = text.find(", out=\"f32\"")) != std::string::npos;) text.erase(at, 11);
+  for (const char* v : {"%p = ", "%h = ", "%s = ", "%g = ", "%sum = ", "%more = ", "%out = "}) {
+    const size_t type = text.find(": f32", text.find(v));
+    text.replace(type, 5, ": f64");
+  }
+  Unchanged(text);
+}
+
 // The gradient reads other statistics, or what a reader makes.
 TEST(MakeAgain, NotOfAnotherNorm) {
   Unchanged(With(kViewed, "rms_norm_grad %d, %e", "rms_norm_grad %d, %x"));
