@@ -155,7 +155,7 @@ class Again {
       int64_t bytes;
     };
     std::vector<Change> changes = {{kept.until + 1, value.last, -value.bytes},
-                                   {gradient.id, gradient.id, value.bytes}};
+                                   {gradient.id, std::max(gradient.id, value.last), value.bytes}};
     std::set<int> later;
     for (const Op* op : moved) {
       for (const Value* v : op->operands) later.insert(v->id);

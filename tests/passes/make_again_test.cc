@@ -157,6 +157,18 @@ TEST(MakeAgain, NotWhereThePeakStays) {
            "%k = pad %x {high=[0, 0, 996], low=[0, 0, 0], value=0.0} : f32[2, 4, 1000]\n"
            "  %l = sin %k : f32[2, 4, 1000]\n"
            "  %e = slice %l {limits=[2, 4, 4], starts=[0, 0, 0], steps=[1, 1, 1]} : f32[2, 4, 4]"));
+  // Or where it is there again: between the gradient and a reader that is far behind it.
+  const std::string reader =
+      "  %g = matmul_tn %m, %r {batch=0, out=\"f32\", phase=\"backward\"} : f32[4, 4]\n"
+      "  %sum = add %g, %g {phase=\"backward\"} : f32[4, 4]\n";
+  Unchanged(
+      With(With(kViewed, reader, ""), "  %more = ",
+           "  %k = pad %d {high=[0, 0, 996], low=[0, 0, 0], value=0.0, phase=\"backward\"} : "
+           "f32[2, 4, 1000]\n"
+           "  %l = reduce_sum %k {axes=[0, 1, 2], keepdims=false, phase=\"backward\"} : f32[]\n"
+           "  %last = param \"last\" : f32[]\n"
+           "  update \"last\" %l {phase=\"backward\"}\n" +
+               reader + "  %more = "));
 }
 
 }  // namespace
