@@ -55,6 +55,10 @@ bool Fuse(const Norm& norm, Graph& graph, Op& cast) {
   Op* grad = GradientIn(norm, graph, *sum, at);
   if (!grad) grad = GradientIn(norm, graph, *sum, at = 0);
   if (!grad) return false;
+  const Value* again = AgainResult(*grad);
+  if (again && again->type.dtype != DType::kF32 && again->type.dtype != cast.out().dtype) {
+    return false;
+  }
   Op* sums = nullptr;
   for (Op* user : total->users) {
     if (SumsRows(*user) && user->RunsWith(cast) && !HasPadding(total->type, graph.mesh))
@@ -63,7 +67,7 @@ bool Fuse(const Norm& norm, Graph& graph, Op& cast) {
   std::vector<Value*> operands = {sum->operands[1 - at]};
   operands.insert(operands.end(), grad->operands.begin(), grad->operands.end());
   std::vector<Value*> replaced = {total, cast.result()};
-  const auto after_sums = grad->results.end() - (grad->attrs.Has("y") ? 1 : 0);
+  const auto after_sums = grad->results.end() - (again ? 1 : 0);
   replaced.insert(replaced.end(), grad->results.begin() + 1, after_sums);
   if (sums) replaced.push_back(sums->result());
   replaced.insert(replaced.end(), after_sums, grad->results.end());

@@ -149,6 +149,22 @@ TEST(Fuse, NotWhereTheNormGradientIsReadElsewhere) {
               "fuse", "CHECK-NOT: rms_norm_grad_add");
 }
 
+// Kernels give what the norm gave in f32, or in the copy's type.
+TEST(Fuse, NormGradientThatMakesTheNormAgain) {
+  const std::string text =
+      R"(graph @g(%r: f32[3, 4], %d: f32[3, 4], %x: f32[3, 4], %s: f32[3]) -> (%y, %c, %n) {
+    %0, %n = rms_norm_grad %d, %x, %s {y="bf16"} : f32[3, 4], bf16[3, 4]
+    %y = add %0, %r : f32[3, 4]
+    %c = cast %y {to="bf16"} : bf16[3, 4]
+  })";
+  CheckPasses(text, "fuse",
+              "CHECK: %y, %c, %n = rms_norm_grad_add %r, %d, %x, %s {out=\"bf16\", y=");
+  std::string other = text;
+  const size_t copy = other.find("%c = ");
+  other.replace(copy, std::string::npos, "%c = cast %y {to=\"f16\"} : f16[3, 4]\n  }");
+  CheckPasses(other, "fuse", "CHECK-NOT: rms_norm_grad_add");
+}
+
 // The padding of the sum is whatever it is; a column's sum must not have it.
 TEST(Fuse, SumsOfPaddedRowsStayApart) {
   CheckPasses(R"(mesh [dp=2]
