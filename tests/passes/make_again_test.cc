@@ -142,6 +142,16 @@ TEST(MakeAgain, NotInTypesThatKernelsDoNotGive) {
   Unchanged(text);
 }
 
+// Which runs for no microbatch, whatever it says.
+TEST(MakeAgain, NotInTheOptimizersPhase) {
+  std::string text = kViewed;
+  constexpr std::string_view kPhase = "phase=\"backward\"";
+  for (size_t at; (at = text.find(kPhase)) != std::string::npos;) {
+    text.replace(at, kPhase.size(), "phase=\"optimizer\", microbatch=0");
+  }
+  Unchanged(text);
+}
+
 // The gradient reads other statistics, or what a reader makes.
 TEST(MakeAgain, NotOfAnotherNorm) {
   Unchanged(With(kViewed, "rms_norm_grad %d, %e", "rms_norm_grad %d, %x"));
