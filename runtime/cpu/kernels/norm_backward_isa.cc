@@ -62,7 +62,8 @@ __attribute__((noinline)) void Row(const NormBackwardArgs& a, const D* all_dy, i
   });
   auto write = [&](auto* y) {
     ForLanes(0, cols, [&](int64_t i, int64_t n) {
-      StoreN(y + r * cols + i, n, NormValue(LoadN(x + i, n), mean, rstd, a.w, a.b, i, n));
+      StoreN(y + r * cols + i, n,
+             NormValue(LoadN(x + i, n), mean, rstd, a.w, kCentered ? a.b : nullptr, i, n));
     });
   };
   if (a.y != nullptr) write(a.y);

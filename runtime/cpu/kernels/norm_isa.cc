@@ -66,7 +66,8 @@ void NormRows(const NormForwardArgs& a, const R* added, T* out, int threads) {
       const float rstd = 1.0f / __builtin_sqrtf(var + a.eps);
       T* y = out + r * cols;
       ForLanes(0, cols, [&](int64_t i, int64_t n) {
-        StoreN(y + i, n, NormValue(LoadN(x + i, n), mean, rstd, a.w, a.b, i, n));
+        StoreN(y + i, n,
+               NormValue(LoadN(x + i, n), mean, rstd, a.w, kCentered ? a.b : nullptr, i, n));
       });
       if (kCentered && a.mean != nullptr) a.mean[r] = mean;
       if (a.rstd != nullptr) a.rstd[r] = rstd;

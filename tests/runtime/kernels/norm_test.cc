@@ -88,9 +88,14 @@ void Check(const Case& c) {
     std::vector<double> want_sums(c.cols);
     std::vector<uint16_t> rounded(size);
     for (int64_t at = 0; at < size; ++at) want_sums[at % c.cols] += got_dx[at];
+    std::vector<float> again(size);
     g.dx_copy = copy.data(), g.dx_bf16 = rounded.data(), g.dx_sums = sums.data();
+    if (c.b) g.b = b.data();
+    g.y = again.data();
     backward(g, threads);
     EXPECT_TRUE(SameBits(copy, got_dx));
+    EXPECT_TRUE(SameBits(again, got_y));
+    g.y = nullptr;
     for (int64_t at = 0; at < size; ++at) ASSERT_EQ(rounded[at], Rounded(got_dx[at]));
     ExpectNear(sums, want_sums, 1e-5, slack, "sums of dx");
     g.dx_copy = g.dx_sums = nullptr, g.dx_bf16 = nullptr;
