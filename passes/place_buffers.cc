@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "ir/contains.h"
 #include "ir/op_def.h"
 #include "passes/lend_scratch.h"
 #include "passes/plan_memory.h"
@@ -56,8 +57,29 @@ class Placer {
     }
     for (const NamedBuffer& o : program_.outputs)
       last_[Root(o.buffer)] = static_cast<int>(list.size());
+    KeepWhatIsMultiplied();
     KeepWhatIsSent(keep_to_end);
     KeepWhatTravels();
+  }
+
+  // What a product reads is not written over by the elementwise op behind it: a backend may do that
+  // along with the product. Not where the product is added to something, in whose place it is made.
+  void KeepWhatIsMultiplied() {
+    const auto& list = program_.instructions;
+    for (size_t i = 0; i + 1 < list.size(); ++i) {
+      const OpDef *product = FindOpDef(list[i].op), *behind = FindOpDef(list[i + 1].op);
+      if (!product || product->precision != Precision::kCompute || product->typed_result != 0 ||
+          !behind || !behind->elementwise) {
+        continue;
+      }
+      const auto operands = static_cast<int>(list[i].operands.size());
+      const bool adds = product->adds_to >= 0 && product->adds_to < operands;
+      if (adds || !Contains(list[i + 1].operands, list[i].results[0])) continue;
+      for (int b : list[i].operands) {
+        int& last = last_[Root(b)];
+        last = std::max(last, static_cast<int>(i) + 1);
+      }
+    }
   }
 
   // Slots: roots that share memory because a result is made in the place of an operand that ends
