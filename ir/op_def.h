@@ -140,8 +140,9 @@ struct OpDef {
 
   // Of a gradient: what it could make again while it reads what that is made of, bit for bit and
   // for no more than the writing, so that it need not live until then. Nothing, or null: there is
-  // none. The attribute named by `again`, a float type, asks for it: as one more result, of that
-  // type, behind the others. Kernels give the value's own type, and halves where that is f32.
+  // none. The attribute named by `again`, a float type or "" for the value's own, asks for it: as
+  // one more result, of that type, behind the others. Kernels give its own, and halves where that
+  // is f32.
   std::function<std::optional<MadeAgain>(const Op& gradient)> makes_again;
   std::string_view again;
 
