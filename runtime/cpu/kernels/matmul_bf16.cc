@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <stdexcept>
 #include <unordered_map>
 #include <utility>
@@ -77,17 +78,25 @@ ProductArgsOf<uint16_t> TileArgs(const MatmulBf16Config& c, const void* a, const
 }  // namespace
 
 struct MatmulBf16::State {
+  // oneDNN's product of all columns of B, or of some.
+  struct Piece {
+    int64_t begin = 0;
+    dnnl::matmul primitive;
+    memory b, bias, c;
+  };
+
   MatmulBf16Config config;
   std::string implementation;
   int64_t held_bytes = 0;
   bool on_tiles = false;  // else all that follows
   dnnl::stream stream;
-  dnnl::matmul primitive;
-  memory a, b, bias, c;
-  memory plain_b;  // what is packed to b
+  std::vector<Piece> pieces;
+  memory a, scratch;
+  memory plain_b;  // what is packed to the one piece's b
   dnnl::reorder pack_b;
   bool packs_b = false;
-  bool has_run = false;  // whatever code it makes is made
+  int64_t scratch_at = 0;  // in the room, behind what is packed
+  bool has_run = false;    // whatever code it makes is made
 
   explicit State(const MatmulBf16Config& c) : config(c) {
     if (OnTiles(c)) {
@@ -96,66 +105,119 @@ struct MatmulBf16::State {
       held_bytes = Reserve(
           Kernels().product.work_bytes(c.m, c.n, c.k, c.batch, 1, !c.result_f32, c.threads));
     } else {
-      MakePrimitive();
+      MakePrimitives();
     }
   }
 
   static int64_t Reserve(int64_t bytes) { return room.Reserve(static_cast<size_t>(bytes)); }
 
-  void MakePrimitive() {
-    CheckRoomForCode();
-    const dnnl::engine& engine = CpuEngine();
-    stream = dnnl::stream(engine);
-    const Type result = config.result_f32 ? Type::f32 : Type::bf16;
+  memory::desc PlainB(int64_t columns) const {
+    return Matrices(config.batch, config.k, columns, config.transpose_b,
+                    config.transpose_b ? config.k : config.n, Type::bf16);
+  }
+
+  dnnl::matmul::primitive_desc Product(int64_t columns, const memory::desc& b_desc) const {
     const memory::desc a_desc =
         Matrices(config.batch, config.m, config.k, config.transpose_a, LdA(config), Type::bf16);
-    const memory::desc plain = Matrices(config.batch, config.k, config.n, config.transpose_b,
-                                        config.transpose_b ? config.k : config.n, Type::bf16);
-    const memory::desc c_desc =
-        Matrices(config.batch, config.m, config.n, false, LdC(config), result);
+    const memory::desc c_desc = Matrices(config.batch, config.m, columns, false, LdC(config),
+                                         config.result_f32 ? Type::f32 : Type::bf16);
     const memory::desc bias_desc =
-        Matrices(1, 1, config.n, false, config.n, config.bias_f32 ? Type::f32 : Type::bf16);
-    // Measured: packing B gains 3 to 9% and costs 1%, also when it is done anew each time. With few
-    // rows it would cost more than it gains.
-    constexpr int64_t kFew = 256;
-    const bool large = config.batch == 1 && config.m >= kFew;
-    const memory::desc b_desc =
-        large ? memory::desc({config.k, config.n}, Type::bf16, memory::format_tag::any) : plain;
+        Matrices(1, 1, columns, false, columns, config.bias_f32 ? Type::f32 : Type::bf16);
     dnnl::primitive_attr attr;
+    attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     dnnl::post_ops post;
     if (config.accumulate) post.append_sum(1.0F);
     attr.set_post_ops(post);
-    const dnnl::matmul::primitive_desc pd =
-        MatmulDesc(a_desc, b_desc, config.bias ? &bias_desc : nullptr, c_desc, attr);
-    implementation = pd.impl_info_str();
-    primitive = dnnl::matmul(pd);
-    a = memory(a_desc, engine, nullptr);
-    b = memory(pd.weights_desc(), engine, nullptr);
-    c = memory(c_desc, engine, nullptr);
-    if (config.bias) bias = memory(bias_desc, engine, nullptr);
-    plain_b = memory(plain, engine, nullptr);
-    packs_b = pd.weights_desc() != plain;
-    if (!packs_b) return;
-    pack_b = dnnl::reorder(plain_b, b);
-    held_bytes = Reserve(static_cast<int64_t>(pd.weights_desc().get_size()));
+    return MatmulDesc(a_desc, b_desc, config.bias ? &bias_desc : nullptr, c_desc, attr);
+  }
+
+  // How many columns to take at once: where oneDNN keeps sums in f32 for all of C, no more of them
+  // than kMostScratch.
+  int64_t ColumnsAtOnce(int64_t scratch_bytes) const {
+    constexpr int64_t kMostScratch = 32 << 20, kAtLeast = 512;
+    if (config.batch > 1 || packs_b || scratch_bytes <= kMostScratch) return config.n;
+    const int64_t pieces = (scratch_bytes + kMostScratch - 1) / kMostScratch;
+    return std::min(config.n, std::max((config.n / pieces + 63) / 64 * 64, kAtLeast));
+  }
+
+  void MakePrimitives() {
+    CheckRoomForCode();
+    const dnnl::engine& engine = CpuEngine();
+    stream = dnnl::stream(engine);
+    const memory::desc plain = PlainB(config.n);
+    dnnl::matmul::primitive_desc whole = Product(config.n, plain);
+    // Measured: packing B for kernels that want blocks of it gains 3 to 9% and costs 1%, also when
+    // it is done anew each time. With few rows it would cost more than it gains.
+    constexpr int64_t kFew = 256;
+    if (config.batch == 1 && config.m >= kFew) {
+      const memory::desc any({config.k, config.n}, Type::bf16, memory::format_tag::any);
+      const dnnl::matmul::primitive_desc packed = Product(config.n, any);
+      packs_b = IsBlocked(packed.weights_desc());
+      if (packs_b) whole = packed;
+    }
+    implementation = whole.impl_info_str();
+    a = memory(whole.src_desc(), engine, nullptr);
+    int64_t scratch_bytes = 0;
+    auto add = [&](int64_t begin, const dnnl::matmul::primitive_desc& product) {
+      scratch_bytes = std::max(scratch_bytes, ScratchBytes(product));
+      auto of = [&](const memory::desc& desc) { return memory(desc, engine, nullptr); };
+      pieces.push_back({begin, dnnl::matmul(product), of(product.weights_desc()),
+                        config.bias ? of(product.bias_desc()) : memory(), of(product.dst_desc())});
+    };
+    const int64_t columns = ColumnsAtOnce(ScratchBytes(whole));
+    for (int64_t i = 0; i < config.n; i += columns) {
+      const int64_t n = std::min(columns, config.n - i);
+      add(i, n == config.n ? whole : Product(n, PlainB(n)));
+    }
+    if (packs_b) {
+      plain_b = memory(plain, engine, nullptr);
+      pack_b = dnnl::reorder(plain_b, pieces[0].b);
+      scratch_at = static_cast<int64_t>(whole.weights_desc().get_size() + 63) / 64 * 64;
+    }
+    scratch = memory({{scratch_bytes}, Type::u8, memory::dims{1}}, engine, nullptr);
+    held_bytes = Reserve(scratch_at + scratch_bytes);
+  }
+
+  static int64_t ScratchBytes(const dnnl::matmul::primitive_desc& product) {
+    return static_cast<int64_t>(product.scratchpad_desc().get_size());
+  }
+
+  // Of a matrix, for there to be a gain in its packing.
+  static bool IsBlocked(const memory::desc& b) {
+    const memory::dims dims = b.dims();
+    const memory::desc rows(dims, Type::bf16, memory::dims{dims[1], 1});
+    const memory::desc columns(dims, Type::bf16, memory::dims{1, dims[0]});
+    return b != rows && b != columns;
   }
 
   void Run(const void* from_a, const void* from_b, const void* from_bias, void* to) {
     if (!std::exchange(has_run, true)) CheckRoomForCode();
     a.set_data_handle(const_cast<void*>(from_a));
-    c.set_data_handle(to);
-    b.set_data_handle(packs_b ? room.data() : const_cast<void*>(from_b));
+    auto* work = static_cast<std::byte*>(room.data());
+    scratch.set_data_handle(work + scratch_at);
     if (packs_b) {
       plain_b.set_data_handle(const_cast<void*>(from_b));
-      pack_b.execute(stream, plain_b, b);
+      pieces[0].b.set_data_handle(work);
+      pack_b.execute(stream, plain_b, pieces[0].b);
     }
-    std::unordered_map<int, memory> args = {
-        {DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}};
-    if (config.bias) {
-      bias.set_data_handle(const_cast<void*>(from_bias));
-      args.emplace(DNNL_ARG_BIAS, bias);
+    const int64_t b_step = (config.transpose_b ? config.k : 1) * int64_t{2};
+    const int64_t c_step = config.result_f32 ? 4 : 2, bias_step = config.bias_f32 ? 4 : 2;
+    auto at = [](const void* data, int64_t bytes) {
+      return const_cast<std::byte*>(static_cast<const std::byte*>(data)) + bytes;
+    };
+    for (Piece& piece : pieces) {
+      if (!packs_b) piece.b.set_data_handle(at(from_b, piece.begin * b_step));
+      piece.c.set_data_handle(at(to, piece.begin * c_step));
+      std::unordered_map<int, memory> args = {{DNNL_ARG_SRC, a},
+                                              {DNNL_ARG_WEIGHTS, piece.b},
+                                              {DNNL_ARG_DST, piece.c},
+                                              {DNNL_ARG_SCRATCHPAD, scratch}};
+      if (config.bias) {
+        piece.bias.set_data_handle(at(from_bias, piece.begin * bias_step));
+        args.emplace(DNNL_ARG_BIAS, piece.bias);
+      }
+      piece.primitive.execute(stream, args);
     }
-    primitive.execute(stream, args);
     stream.wait();
   }
 };
