@@ -182,12 +182,10 @@ struct MatmulBf16::State {
     return static_cast<int64_t>(product.scratchpad_desc().get_size());
   }
 
-  // Of a matrix, for there to be a gain in its packing.
-  static bool IsBlocked(const memory::desc& b) {
-    const memory::dims dims = b.dims();
-    const memory::desc rows(dims, Type::bf16, memory::dims{dims[1], 1});
-    const memory::desc columns(dims, Type::bf16, memory::dims{1, dims[0]});
-    return b != rows && b != columns;
+  // B in blocks, which is what there is a gain in packing it to.
+  bool IsBlocked(const memory::desc& b) const {
+    return b != Matrices(1, config.k, config.n, false, config.n, Type::bf16) &&
+           b != Matrices(1, config.k, config.n, true, config.k, Type::bf16);
   }
 
   void Run(const void* from_a, const void* from_b, const void* from_bias, void* to) {
