@@ -17,6 +17,8 @@ struct KernelRequest {
   KernelCall call;
   // Whether steps change states (weights): a copy of one that a kernel packs serves one step only.
   bool states_change = false;
+  // Whether its sums may be taken in an order of each run's own, where that is faster.
+  bool may_vary = false;
   bool OperandIsState(size_t i) const {
     return program.buffers[RootOf(program, instruction.operands[i])].space == Space::kState;
   }

@@ -23,6 +23,7 @@ struct SessionOptions {
   int threads = 0;                 // of all ranks together; 0: the cores of this process
   std::string backend = "cpu";     // or "cuda"
   bool shared_device = false;      // cuda: all ranks on one GPU, instead of one GPU for each
+  bool may_vary = false;           // cuda: KernelRequest::may_vary
   std::string cache_folder;        // cuda: keeps what was found by timing; empty: nothing is timed
   Processes* processes = nullptr;  // ranks are processes, and this one is rank 0 (process_runner.h)
   std::function<int()> noted;      // a signal that came to this process, or 0; empty: none

@@ -352,8 +352,10 @@ class Run {
 
 void CheckBackend(const RunOptions& o) {
   bool cuda = o.session.backend == "cuda";
-  if (o.session.shared_device && !cuda) {
-    throw Diagnostic("E6120", ExitCode::kUsage, "--shared-device", "it is for GPUs only",
+  for (auto [given, flag] : {std::pair(o.session.shared_device, "--shared-device"),
+                             std::pair(o.session.may_vary, "--fast-nondeterministic")}) {
+    if (!given || cuda) continue;
+    throw Diagnostic("E6120", ExitCode::kUsage, flag, "it is for GPUs only",
                      "add --backend cuda, or leave it out");
   }
   if (o.session.shared_device && StartedByMpi()) {
@@ -443,6 +445,9 @@ void AddRunVerb(CLI::App& app) {
       ->check(CLI::IsMember({"cpu", "cuda"}));
   verb->add_flag("--shared-device", o->session.shared_device,
                  "cuda: all ranks on one GPU, instead of one GPU for each");
+  verb->add_flag("--fast-nondeterministic", o->session.may_vary,
+                 "cuda: take kernels whose sums differ in the last bits from run to run where they "
+                 "are faster (attention's backward)");
   verb->add_option("--threads", o->session.threads,
                    "of all ranks together; the cores of the process without it")
       ->check(CLI::Range(1, 1024));

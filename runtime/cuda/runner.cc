@@ -27,6 +27,14 @@ void RefuseReference(const RunnerRequest& request) {
                    "the reference kernels run on the CPU only", "use --backend cpu");
 }
 
+KernelMaker MakerOf(const Machine& machine, const RunnerRequest& request) {
+  if (!request.options.may_vary) return machine.make_kernel;
+  return [make = machine.make_kernel](KernelRequest r) {
+    r.may_vary = true;
+    return make(r);
+  };
+}
+
 // The ranks that share a GPU. Used by one thread at a time.
 class GpuRunner : public StepRunner {
  public:
@@ -34,7 +42,7 @@ class GpuRunner : public StepRunner {
   // GPUs; null where there are none.
   GpuRunner(const Machine& machine, const RunnerRequest& request, int gpu, size_t first,
             size_t count, std::unique_ptr<Communicator> world)
-      : make_kernel_(machine.make_kernel), first_(first), program_(request.programs[first]) {
+      : make_kernel_(MakerOf(machine, request)), first_(first), program_(request.programs[first]) {
     try {
       device_ = machine.open(gpu);
       device_->Activate();
@@ -44,9 +52,9 @@ class GpuRunner : public StepRunner {
                 : MakeSharedDevice(*device_);
       std::vector<const Program*> programs;
       for (const Program& p : request.programs.subspan(first, count)) programs.push_back(&p);
-      executor_ = std::make_unique<Executor>(
-          *device_, *carrier_, programs, StageAxes(request.programs), OptionsOf(machine, request),
-          machine.make_kernel, request.read_state);
+      executor_ =
+          std::make_unique<Executor>(*device_, *carrier_, programs, StageAxes(request.programs),
+                                     OptionsOf(machine, request), make_kernel_, request.read_state);
     } catch (const std::exception& e) {
       if (carrier_) {
         AbortFor(*carrier_, e);

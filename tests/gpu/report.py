@@ -230,10 +230,13 @@ class Report:
         plan, err = compiled
         return self.command(self.run_command(plan, *options), limit, env) if plan else (None, "", err)
 
-    def measure(self, compiled, limit, env=None):
+    def plan_of(self, benchmark, *options):
+        return self.plan(benchmark[1], *self.benchmark_options(*benchmark[1:3]), *options)
+
+    def measure(self, compiled, limit, env=None, options=()):
         """What `run` says of repeated steps, with their median, which leaves out the first ones: they capture the graph. None
         where it fails. And what it says on stderr."""
-        code, out, err = self.run(compiled, "--repeat", REPEATS, "--json", limit=limit, env=env)
+        code, out, err = self.run(compiled, "--repeat", REPEATS, "--json", *options, limit=limit, env=env)
         if code != 0:
             return None, err
         result = json.loads(out)
@@ -403,31 +406,34 @@ class Report:
                  library_bytes=libraries)
         return (taken + libraries) / predicted
 
-    def without_epilogues(self, benchmark, model, precision, *_):
-        """The same plan, products and what follows them as kernels of their own."""
-        name = f"{benchmark}: without epilogues of products"
-        compiled, seconds = self.plan(model, *self.benchmark_options(model, precision)), self.figures.get(benchmark, {}).get("ours")
+    def beside(self, what, benchmark, compiled, options=(), env=None):
+        """A benchmark that ran, in another way."""
+        name, seconds = f"{benchmark[0]}: {what}", self.figures.get(benchmark[0], {}).get("ours")
         if not seconds:
             return  # that it failed is known
-        if not any(key.startswith("epilogue") and choice[:1] == "1" for key, choice in choices(compiled[0])):
-            self.add(name, "skipped", "none was taken")
-            return
-        result, err = self.measure(compiled, 40, {"SHARDC_NO_EPILOGUES": "1"})
+        result, err = self.measure(compiled, 40, env, options)
         if not result:
             self.failed(name, err)
             return
-        self.measured(name, model, precision, result["step_s"], result["peak_bytes"], seconds["median_s"])
+        self.measured(name, *benchmark[1:3], result["step_s"], result["peak_bytes"], seconds["median_s"])
 
-    def recomputed(self, benchmark, model, precision, *_):
-        """With cheap ops made again in the backward, as torch.compile does unasked: slower, in less memory."""
-        name, seconds = f"{benchmark}: --recompute selective", self.figures.get(benchmark, {}).get("ours")
-        if not seconds:
-            return  # that it failed is known
-        result, err = self.measure(self.plan(model, *self.benchmark_options(model, precision), "--recompute", "selective"), 40)
-        if not result:
-            self.failed(name, err)
+    def without_epilogues(self, *benchmark):
+        """The same plan, products and what follows them as kernels of their own."""
+        what, compiled = "without epilogues of products", self.plan_of(benchmark)
+        if compiled[0] and not any(key.startswith("epilogue") and choice[:1] == "1" for key, choice in choices(compiled[0])):
+            self.add(f"{benchmark[0]}: {what}", "skipped", "none was taken")
             return
-        self.measured(name, model, precision, result["step_s"], result["peak_bytes"], seconds["median_s"])
+        self.beside(what, benchmark, compiled, env={"SHARDC_NO_EPILOGUES": "1"})
+
+    def recomputed(self, *benchmark):
+        """With cheap ops made again in the backward, as torch.compile does unasked: slower, in less memory."""
+        options = ("--recompute", "selective")
+        self.beside(" ".join(options), benchmark, self.plan_of(benchmark, *options))
+
+    def varying(self, *benchmark):
+        """With sums in an order of each run's own, as torch's backward of attention has them."""
+        option = "--fast-nondeterministic"
+        self.beside(option, benchmark, self.plan_of(benchmark), [option])
 
     def profile(self, name, model, precision, *_):
         """Where the time goes: the tables of --profile, in the JSON."""
@@ -490,9 +496,9 @@ def main():
         # What is worth most comes first: the last ones go without when time runs out.
         for run, *of in [(r.tests,), (r.repeatable,), (r.torch_peaks,), (r.benchmark, GPT2_BF16), (r.benchmark, GPT2_XL_BF16),
                          (r.profile, GPT2_BF16), (r.benchmark, LLAMA_BF16), (r.profile, LLAMA_BF16), (r.processes,),
-                         (r.sanitizer,), (r.benchmark, GPT2_TRAIN), (r.profile, GPT2_TRAIN), (r.benchmark, GPT2_F32),
-                         (r.recomputed, GPT2_XL_BF16), (r.profile, GPT2_XL_BF16), (r.without_epilogues, GPT2_BF16),
-                         (r.without_epilogues, GPT2_XL_BF16)]:
+                         (r.varying, GPT2_XL_BF16), (r.varying, LLAMA_BF16), (r.sanitizer,), (r.benchmark, GPT2_TRAIN),
+                         (r.profile, GPT2_TRAIN), (r.benchmark, GPT2_F32), (r.recomputed, GPT2_XL_BF16),
+                         (r.profile, GPT2_XL_BF16), (r.without_epilogues, GPT2_BF16), (r.without_epilogues, GPT2_XL_BF16)]:
             args = of[0] if of else ()
             name = " ".join([run.__name__, *args[:1]])
             if PARTS.search(name):

@@ -437,6 +437,31 @@ TEST(CudaRunner, TellsWhatLibrariesTookFromTheWorkspace) {
   EXPECT_GT(runner->held_bytes(), kWorkspace);
 }
 
+TEST(CudaRunner, KernelsMayVaryOnlyWhereThatIsAskedFor) {
+  Compiled c("serial", "");
+  FakeDevice* device = nullptr;
+  std::set<bool> seen;
+  cuda::Machine machine;
+  machine.gpus = 1;
+  machine.open = [&](int) {
+    auto made = std::make_unique<FakeDevice>();
+    device = made.get();
+    return made;
+  };
+  machine.make_kernel = [&](const KernelRequest& r) {
+    seen.insert(r.may_vary);
+    return std::make_unique<HostKernel>(*device, r);
+  };
+  SessionOptions options;
+  StateReader reader = ReaderFor(c.graph_);
+  for (bool may_vary : {false, true}) {
+    options.may_vary = may_vary;
+    seen.clear();
+    MakeRunnerOn(machine, {c.programs_, options, reader});
+    EXPECT_EQ(seen, std::set{may_vary});
+  }
+}
+
 TEST(CudaRunner, ReferenceKernelsAreNotForGpus) {
   Compiled c("serial", "");
   SessionOptions options;

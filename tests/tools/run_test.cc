@@ -391,6 +391,8 @@ TEST_F(RunTest, Usage) {
   RunFails("plan --backend cuda --random-inputs 1", 74, {"E4302"});
   unsetenv("SHARDC_CUDA_PLUGIN");
   RunFails("plan --shared-device --random-inputs 1", 2, {"E6120"});
+  RunFails("plan --fast-nondeterministic --random-inputs 1", 2,
+           {"E6120", "--fast-nondeterministic"});
   // As a process of mpirun, where MPI is not to be found.
   auto launched = [&](const std::string& rank, const std::string& arguments) {
     return Shell("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=" + rank +

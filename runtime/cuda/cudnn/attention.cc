@@ -136,7 +136,7 @@ class CudnnAttention : public AttentionEngine {
   void AddBackward() {
     auto options = fe::graph::SDPA_backward_attributes()
                        .set_name("attention_grad")
-                       .set_deterministic_algorithm(true);
+                       .set_deterministic_algorithm(!p_.may_vary);
     Describe(options);
     Tensor statistics = Operand(kStatistics, "statistics", Queries(1), StatisticStrides());
     statistics->set_data_type(fe::DataType_t::FLOAT);

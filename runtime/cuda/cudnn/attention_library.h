@@ -22,6 +22,7 @@ struct AttentionProblem {
   bool together = false;  // q, k, v lie between each other's rows; so do their gradients
   // Rows of k and v behind those t, which no query sees; a backward leaves dk and dv alone there.
   int64_t unseen = 0;
+  bool may_vary = false;  // a backward may sum in an order of each run's own; else the same bits
 };
 
 // Device memory. A forward writes o and statistics; a backward reads them, and writes dq, dk, dv
@@ -39,8 +40,8 @@ class AttentionEngine {
   virtual std::string Run(const AttentionTensors& tensors, void* workspace) = 0;
 };
 
-// "shardc_cudnn_make_attention" of libshardc_cudnn.so. The same bits in every run. Null, with the
-// reason, when the library does not take the problem. Does not throw.
+// "shardc_cudnn_make_attention" of libshardc_cudnn.so. Null, with the reason, when the library does
+// not take the problem. Does not throw.
 using MakeAttentionEngine = AttentionEngine*(const AttentionProblem& problem, CUstream_st* stream,
                                              std::string* why_not);
 // "shardc_cudnn_plan_attention", for tests: whether there is an engine for a GPU that is not here,

@@ -111,7 +111,7 @@ KernelPtr BesideLibrary(const KernelRequest& r, KernelPtr ours, const Attention<
                      a.scale,       strides(a.sq),
                      strides(a.sk), strides(a.sv),
                      strides(a.so), a.sq.row > a.hq * a.d && a.sq.head == a.d,
-                     a.t - seen};
+                     a.t - seen,    backward && r.may_vary};
   auto data = [](const void* p) { return const_cast<void*>(p); };
   AttentionTensors t{data(a.q), data(a.k), data(a.v), a.o, a.lse, nullptr, a.dq, a.dk, a.dv_out};
   if (backward) {

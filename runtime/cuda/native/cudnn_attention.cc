@@ -81,7 +81,7 @@ std::string KeyOf(const AttentionProblem& p, int64_t version) {
   for (const auto* strides : {&p.q_strides, &p.k_strides, &p.v_strides, &p.o_strides}) {
     for (int64_t s : *strides) key += StrCat(strides == &p.q_strides ? " " : ":", s);
   }
-  return StrCat(key, " cudnn ", version);
+  return StrCat(key, p.may_vary ? " may vary" : "", " cudnn ", version);
 }
 
 Rivalry RivalryOf(const AttentionProblem& p, const AttentionTensors& t) {

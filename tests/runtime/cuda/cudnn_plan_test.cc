@@ -53,12 +53,14 @@ AttentionProblem Problem(const Sizes& z, bool backward) {
 }
 
 // "" or why there is no engine.
-std::string WhyNot(const Sizes& sizes, bool backward) {
+std::string WhyNot(const Sizes& sizes, bool backward, bool may_vary = false) {
   static auto* plan = reinterpret_cast<PlanAttentionEngine*>(
       dlsym(dlopen(SHARDC_CUDNN, RTLD_NOW), "shardc_cudnn_plan_attention"));
   if (!plan) return dlerror();
   std::string why;
-  std::unique_ptr<AttentionEngine> engine(plan(Problem(sizes, backward), kGpu, 90, &why));
+  AttentionProblem problem = Problem(sizes, backward);
+  problem.may_vary = may_vary;
+  std::unique_ptr<AttentionEngine> engine(plan(problem, kGpu, 90, &why));
   EXPECT_EQ(engine == nullptr, !why.empty()) << why;
   return why;
 }
@@ -77,9 +79,11 @@ TEST(CudnnPlan, HasEnginesForWhatModelsNeed) {
       {2, 12, 12, 512, 1536, 64, false, true, true, false, 512},
   };
   for (const Sizes& z : cases) {
-    for (bool backward : {false, true}) {
-      EXPECT_EQ(WhyNot(z, backward), "")
-          << z.b << "x" << z.hq << ":" << z.hkv << "x" << z.s << "x" << z.d << " " << backward;
+    for (auto [backward, may_vary] :
+         {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
+      EXPECT_EQ(WhyNot(z, backward, may_vary), "")
+          << z.b << "x" << z.hq << ":" << z.hkv << "x" << z.s << "x" << z.d << " " << backward
+          << may_vary;
     }
   }
 }
