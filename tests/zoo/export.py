@@ -38,6 +38,7 @@ def traceable_masks(exporter):
     changes = {"_vmap_for_bhqkv": broadcast, "TransformGetItemToIndex": contextlib.nullcontext}
     if exporter == "torchscript":
         changes["find_packed_sequence_indices"] = lambda position_ids: None
+    changes = {name: value for name, value in changes.items() if hasattr(masking, name)}
     saved = {name: getattr(masking, name) for name in changes}
     try:
         for name, value in changes.items():

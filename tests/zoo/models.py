@@ -86,8 +86,10 @@ def build(name, attention):
     config.use_cache = False
     if TASKS[task].loss == "ce":
         config.num_labels = CLASSES
-    if config.pad_token_id is None:
+    if getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = 0
+    if hasattr(config, "_experts_implementation"):
+        config._experts_implementation = "batched_mm"  # of transformers 5; its default is an operator that no exporter knows
     if getattr(config, "decoder_start_token_id", 0) is None:
         config.decoder_start_token_id = 1
     torch.manual_seed(0)
