@@ -103,15 +103,24 @@ KernelPtr BesideLibrary(const KernelRequest& r, KernelPtr ours, const Attention<
   auto strides = [](const HeadStrides& s) {
     return std::array<int64_t, 3>{s.batch, s.head, s.row};
   };
-  AttentionProblem p{backward,      std::is_same_v<T, BF16>,
-                     a.causal,      a.b,
-                     a.hq,          a.hkv,
-                     a.s,           seen,
-                     a.d,           a.dv,
-                     a.scale,       strides(a.sq),
-                     strides(a.sk), strides(a.sv),
-                     strides(a.so), a.sq.row > a.hq * a.d && a.sq.head == a.d,
-                     a.t - seen,    backward && r.may_vary};
+  const AttentionProblem p{.backward = backward,
+                           .bf16 = std::is_same_v<T, BF16>,
+                           .causal = a.causal,
+                           .b = a.b,
+                           .hq = a.hq,
+                           .hkv = a.hkv,
+                           .s = a.s,
+                           .t = seen,
+                           .d = a.d,
+                           .dv = a.dv,
+                           .scale = a.scale,
+                           .q_strides = strides(a.sq),
+                           .k_strides = strides(a.sk),
+                           .v_strides = strides(a.sv),
+                           .o_strides = strides(a.so),
+                           .together = a.sq.row > a.hq * a.d && a.sq.head == a.d,
+                           .unseen = a.t - seen,
+                           .may_vary = backward && r.may_vary};
   auto data = [](const void* p) { return const_cast<void*>(p); };
   AttentionTensors t{data(a.q), data(a.k), data(a.v), a.o, a.lse, nullptr, a.dq, a.dk, a.dv_out};
   if (backward) {

@@ -25,7 +25,7 @@ struct Sizes {
   int64_t unseen = 0;
 };
 
-AttentionProblem Problem(const Sizes& z, bool backward) {
+AttentionProblem Problem(const Sizes& z, bool backward, bool may_vary) {
   auto strides = [&](int64_t heads, int64_t rows, bool part = false) {
     if (part && z.together) {
       return std::array<int64_t, 3>{rows * 3 * heads * z.d, z.d, 3 * heads * z.d};
@@ -33,23 +33,24 @@ AttentionProblem Problem(const Sizes& z, bool backward) {
     return z.bshd ? std::array<int64_t, 3>{rows * heads * z.d, z.d, heads * z.d}
                   : std::array<int64_t, 3>{rows * heads * z.d, rows * z.d, z.d};
   };
-  return {backward,
-          z.bf16,
-          z.causal,
-          z.b,
-          z.hq,
-          z.hkv,
-          z.s,
-          z.t,
-          z.d,
-          z.d,
-          0.125f,
-          strides(z.hq, z.s, true),
-          strides(z.hkv, z.t + z.unseen, true),
-          strides(z.hkv, z.t + z.unseen, true),
-          strides(z.hq, z.s),
-          z.together,
-          z.unseen};
+  return {.backward = backward,
+          .bf16 = z.bf16,
+          .causal = z.causal,
+          .b = z.b,
+          .hq = z.hq,
+          .hkv = z.hkv,
+          .s = z.s,
+          .t = z.t,
+          .d = z.d,
+          .dv = z.d,
+          .scale = 0.125f,
+          .q_strides = strides(z.hq, z.s, true),
+          .k_strides = strides(z.hkv, z.t + z.unseen, true),
+          .v_strides = strides(z.hkv, z.t + z.unseen, true),
+          .o_strides = strides(z.hq, z.s),
+          .together = z.together,
+          .unseen = z.unseen,
+          .may_vary = may_vary};
 }
 
 // "" or why there is no engine.
@@ -58,9 +59,7 @@ std::string WhyNot(const Sizes& sizes, bool backward, bool may_vary = false) {
       dlsym(dlopen(SHARDC_CUDNN, RTLD_NOW), "shardc_cudnn_plan_attention"));
   if (!plan) return dlerror();
   std::string why;
-  AttentionProblem problem = Problem(sizes, backward);
-  problem.may_vary = may_vary;
-  std::unique_ptr<AttentionEngine> engine(plan(problem, kGpu, 90, &why));
+  std::unique_ptr<AttentionEngine> engine(plan(Problem(sizes, backward, may_vary), kGpu, 90, &why));
   EXPECT_EQ(engine == nullptr, !why.empty()) << why;
   return why;
 }
