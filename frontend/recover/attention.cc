@@ -20,22 +20,23 @@ Op* FloatCast(const Value* v, bool widens) {
 // Walks from the softmax's operand back to the score matmul; `steps` come in that order. The scores
 // may have been reshaped once (`regrouped`), their keys staying the last dim; before that only
 // scalars scale them.
-Op* FindScores(Value* v, std::vector<MaskStep>& steps, bool regrouped = false, int depth = 12) {
+Op* FindScores(Builder& b, Value* v, std::vector<MaskStep>& steps, bool regrouped = false,
+               int depth = 12) {
   Op* op = v->producer;
   if (op == nullptr || depth == 0) return nullptr;
   if (IsProduct(op)) return op;
   if (op->name() == "reshape") {
     const Shape &from = op->in(0).shape, &to = op->out().shape;
     if (regrouped || from.empty() || to.empty() || from.back() != to.back()) return nullptr;
-    return FindScores(op->operands[0], steps, true, depth - 1);
+    return FindScores(b, op->operands[0], steps, true, depth - 1);
   }
   // Models in half precision mask or normalise in a wider type.
   if (Op* cast = FloatCast(v, true))
-    return FindScores(cast->operands[0], steps, regrouped, depth - 1);
+    return FindScores(b, cast->operands[0], steps, regrouped, depth - 1);
   auto follow = [&](Value* next, MaskStep step) -> Op* {
     if (next->type.shape != v->type.shape || (regrouped && step.value)) return nullptr;
     steps.push_back(step);
-    Op* found = FindScores(next, steps, regrouped, depth - 1);
+    Op* found = FindScores(b, next, steps, regrouped, depth - 1);
     if (found == nullptr) steps.pop_back();
     return found;
   };
@@ -46,6 +47,9 @@ Op* FindScores(Value* v, std::vector<MaskStep>& steps, bool regrouped = false, i
     for (int i = 0; i < 2; ++i) {
       if (Op* found = follow(op->operands[i], {MaskStep::kAdd, op->operands[1 - i]})) return found;
     }
+  }
+  if (op->name() == "sub") {
+    return follow(op->operands[0], {MaskStep::kAdd, b.Neg(op->operands[1])});
   }
   if (op->name() == "max") {
     for (int i = 0; i < 2; ++i) {
@@ -224,7 +228,7 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
   const size_t rank = softmax_shape.size();
   if (rank < 3 || rank > 5) return nullptr;
   std::vector<MaskStep> steps;
-  Op* scores = FindScores(softmax->operands[0], steps);
+  Op* scores = FindScores(b, softmax->operands[0], steps);
   if (scores == nullptr || scores->operands.size() > 2) return nullptr;
   for (MaskStep& step : steps) {
     if (step.value == nullptr) continue;

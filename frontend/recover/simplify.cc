@@ -298,13 +298,59 @@ Value* CancelTransposes(Builder& b, Op* op) {
   return b.Reshape(v, op->out().shape);
 }
 
+// What a transpose by `perm` makes of v, where that takes no transpose of as many elements: it
+// undoes one, and between the two are elementwise ops and softmaxes; else null.
+Value* Undone(Builder& b, Value* v, const Ints& perm) {
+  Op* maker = v->producer;
+  if (maker == nullptr) return nullptr;
+  if (maker->name() == "transpose") {
+    const Ints& inner = maker->attrs.IntList("perm");
+    for (size_t i = 0; i < perm.size(); ++i) {
+      if (inner[perm[i]] != static_cast<int64_t>(i)) return nullptr;
+    }
+    return maker->operands[0];
+  }
+  const bool softmax = maker->name() == "softmax";
+  if ((!softmax && !maker->def->elementwise) || maker->results.size() != 1 || CountUses(v) != 1)
+    return nullptr;
+  std::vector<Value*> operands;
+  bool undoes = false;
+  for (Value* x : maker->operands) {
+    if (x->type.num_elements() == v->type.num_elements()) {
+      x = x->type.shape == v->type.shape ? Undone(b, x, perm) : nullptr;
+      if (x == nullptr) return nullptr;
+      undoes = true;
+    } else if (x->type.num_elements() > 1) {
+      Shape shape(v->type.rank() - x->type.rank(), 1);
+      shape.insert(shape.end(), x->type.shape.begin(), x->type.shape.end());
+      x = b.Transpose(b.Reshape(x, std::move(shape)), perm);
+    }
+    operands.push_back(x);
+  }
+  if (!undoes) return nullptr;
+  Attributes attrs = maker->attrs;
+  if (softmax) {
+    const int64_t axis = AxisOf(attrs, v->type.rank());
+    attrs.Set("axis", int64_t{std::ranges::find(perm, axis) - perm.begin()});
+  }
+  return b.Make(maker->name(), std::move(operands), std::move(attrs));
+}
+
+// Scores that are masked and normalised in another order of their dims than the products around
+// have, as einsum makes of "bshd,bthd->bsht".
+Value* CancelTransposesAroundMasks(Builder& b, Op* op) {
+  if (op->name() != "transpose" || !op->operands[0]->producer) return nullptr;
+  if (op->operands[0]->producer->name() == "transpose") return nullptr;
+  return Undone(b, op->operands[0], op->attrs.IntList("perm"));
+}
+
 }  // namespace
 
 bool Simplify(Graph& graph) {
-  return ApplyRules(graph,
-                    {FoldReshape, FoldTranspose, FoldTransposeBetweenReshapes, TransposeDimsApart,
-                     FoldBroadcast, ConcatOfOne, FoldSliceCastConcat, FoldNeutral, FoldWhere,
-                     AddLeadingOnes, DropExplicitBroadcast, CancelTransposes});
+  return ApplyRules(graph, {FoldReshape, FoldTranspose, FoldTransposeBetweenReshapes,
+                            TransposeDimsApart, FoldBroadcast, ConcatOfOne, FoldSliceCastConcat,
+                            FoldNeutral, FoldWhere, AddLeadingOnes, DropExplicitBroadcast,
+                            CancelTransposes, CancelTransposesAroundMasks});
 }
 
 }  // namespace shardc::recover

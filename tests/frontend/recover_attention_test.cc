@@ -123,6 +123,27 @@ TEST(Attention, HeadsInGroups) {
   }
 }
 
+// einsum's "bshd,bthd->bsht": what stands between the products has another order of dims.
+TEST(Attention, ScoresInAnotherOrder) {
+  Graph g = Recover([](TestGraph& b) {
+    auto heads = [&](const std::string& name, Ints perm) {
+      return b.Transpose(b.In(name, {kB, kS, kHeads, kD}), std::move(perm));
+    };
+    Value* scores = b.Matmul(heads("q", {0, 2, 1, 3}), heads("k", {0, 2, 3, 1}));
+    scores = b.Mul(b.Transpose(scores, {0, 2, 1, 3}), b.C(0.4));
+    Value* slopes = b.Constant(Random("slopes", {kHeads, 1}));
+    Value* distance = b.Constant(Random("distance", {kS, 1, kS}));
+    scores = b.Sub(scores, b.Mul(slopes, distance));
+    HostTensor keep = Mask({kS, kS}, DType::kBool, 1, 0, Triangle).Reshaped({kS, 1, kS});
+    scores = b.Where(b.Constant(std::move(keep)), scores, b.C(kMin));
+    Value* p = b.Transpose(b.Softmax(scores), {0, 2, 1, 3});
+    b.Out(b.Transpose(b.Matmul(p, heads("v", {0, 2, 1, 3})), {0, 2, 1, 3}));
+  });
+  ASSERT_THAT(Ops(g), Contains("attention"));
+  EXPECT_THAT(Ops(g), Not(Contains("softmax")));
+  EXPECT_EQ(Find(g, "attention")->attrs.String("layout"), "bshd");
+}
+
 // Megatron-LM's own: [s, b, h], with batch and heads as one dim for baddbmm and bmm.
 TEST(Attention, SequenceFirstWithBatchAndHeadsMerged) {
   Graph g = Recover([](TestGraph& b) {
