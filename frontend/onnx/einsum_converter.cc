@@ -101,6 +101,10 @@ class Product {
     for (char label : b.labels) {
       if (!Has(a.labels, label)) right_ += label;
     }
+    // What must be put in another order anyway gets that of the result.
+    if (batch_ + left_ + summed_ != a.labels) {
+      std::ranges::sort(left_, {}, [&](char label) { return out.find(label); });
+    }
     AddSizes(a);
     AddSizes(b);
   }

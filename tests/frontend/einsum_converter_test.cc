@@ -112,5 +112,14 @@ TEST_F(EinsumConverter, AnEinsumThatSumsNothingIsNoMatrixProduct) {
   for (const auto& op : g.ops()) EXPECT_NE(op->name(), "matmul");
 }
 
+// Grouped heads: q is put in the order of the scores, and the scores in none.
+TEST_F(EinsumConverter, OnlyWhatMustMoveAnywayIsPutInAnotherOrder) {
+  Input("q", {2, 5, 3, 2, 4});
+  Input("k", {2, 6, 3, 4});
+  SetString(Node("Einsum", {"q", "k"}), "equation", "btgrd,bsgd->bgrts");
+  Graph g = Imported({"y"});
+  EXPECT_EQ(CountOps(g, "transpose"), 2);
+}
+
 }  // namespace
 }  // namespace shardc::import_testing
