@@ -266,6 +266,10 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
     for (const auto& [name, value] : dropout->attrs.entries()) attrs.Set(name, value);
   }
   Value* o = b.Create("attention", std::move(operands), std::move(attrs))->result();
+  if (mask->unseeing) {
+    constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+    o = b.Make("where", {mask->unseeing, b.Scalar(o->type.dtype, kNan), o});
+  }
   return b.Reshape(b.Cast(o, op->out().dtype), op->out().shape);
 }
 

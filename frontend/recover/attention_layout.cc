@@ -117,6 +117,26 @@ Value* SinkSwap(Builder& b, Op* op) {
   return b.Transpose(moved->result(), kSwapHeads);
 }
 
+// An elementwise function of an attention's result, before that is put back to [b, s, h, d]: the
+// transpose moves above it.
+Value* RaiseSwap(Builder& b, Op* op) {
+  if (op->name() != "transpose" || !IsPerm(op, kSwapHeads)) return nullptr;
+  Op* maker = op->operands[0]->producer;
+  if (maker == nullptr || !maker->def->elementwise || CountUses(maker->result()) != 1)
+    return nullptr;
+  std::vector<Value*> operands;
+  bool found = false;
+  for (Value* v : maker->operands) {
+    const bool attention = ProducedBy(v, "attention") && CountUses(v) == 1;
+    operands.push_back(attention ? b.Transpose(v, kSwapHeads) : SwappedOperand(b, v));
+    if (operands.back() == nullptr) return nullptr;
+    found |= attention;
+  }
+  if (!found) return nullptr;
+  b.BelongWith(*maker);
+  return b.Make(maker->name(), std::move(operands), maker->attrs);
+}
+
 // Heads that were made from [b, s, h, d] by transposes, and are put back the same way.
 Value* UseBshd(Builder& b, Op* op) {
   if (op->name() != "transpose" || !IsPerm(op, kSwapHeads)) return nullptr;
@@ -159,7 +179,7 @@ bool WantsBshd(const Op* op) {
 }  // namespace
 
 bool ChooseAttentionLayout(Graph& graph) {
-  bool changed = ApplyRules(graph, {UngroupHeads});
+  bool changed = ApplyRules(graph, {UngroupHeads, RaiseSwap});
   Simplify(graph);
   if (std::any_of(graph.ops().begin(), graph.ops().end(),
                   [](const auto& op) { return WantsBshd(op.get()); })) {

@@ -18,7 +18,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNever = -1e4;
 // A value this large absorbs any score that is added to it, in f64 too.
 constexpr double kAbsorbing = -1e30;
-constexpr double kLowestHalf = -65504;
+constexpr double kLowestHalf = -65504, kLowestFloat = -3.4028234663852886e38;
 
 using Evaluated = std::unordered_map<const Value*, HostTensor>;
 
@@ -155,6 +155,7 @@ class MaskRecovery {
     if (!exact) {
       out.mask = Additive(steps);
       if (out.mask) out.replaced = Replaced(steps);
+      if (out.mask && may_see_nothing_) out.unseeing = Unseeing(out.mask);
       return out.mask || steps.empty() ? std::optional(out) : std::nullopt;
     }
     out.causal = has_constant_ && keep_.IsCausal(s, t);
@@ -266,8 +267,8 @@ class MaskRecovery {
   }
 
   // The mask that is added to the scaled scores to give exactly what the model computes: it may
-  // hold any finite values. A fill that replaces a score must absorb it. Null where a row of minus
-  // infinities, NaN in the model, cannot be excluded.
+  // hold any values. A fill that replaces a score must absorb it, or the score must be nothing.
+  // Null where neither is so.
   Value* Additive(const std::vector<MaskStep>& steps) {
     // Infinities are harmless in constants that leave every row a key; NaN must not come from
     // elsewhere.
@@ -293,24 +294,27 @@ class MaskRecovery {
         if (step.number > kAbsorbing) return nullptr;
         if (mask) mask = b_.Make("max", {mask, b_.Scalar(mask->type.dtype, step.number)});
       } else if (step.kind == MaskStep::kAdd) {
-        if (!safe(step) && MayBeInfinite(step.value)) return nullptr;
+        may_see_nothing_ |= !safe(step) && MayBeInfinite(step.value);
         if (DependsOnParam(step.value)) return nullptr;  // a mask has no gradient
         Value* added = b_.Cast(step.value, dtype_);
         mask = mask ? b_.Add(mask, added) : added;
       } else {
         double number = step.number;
         if (number > kAbsorbing) {
-          // A fill that absorbs nothing is never seen where a row sees a key, unless a computed
-          // mask brings all its keys down to the fill. With the lowest of half precision that
-          // happens to padded queries alone, of which models in half precision make nothing.
-          bool never = number * ScaleAfter(steps, i) <= kNever &&
-                       near_.EveryRowSees(scores_[2], scores_[3]) &&
-                       Evaluate(WithoutBroadcast(step.value)) &&
-                       (number == kLowestHalf || !adds_computed);
-          if (!never) return nullptr;
-          number = -kInfinity;
+          // A fill that absorbs nothing is never seen where a row sees a key, and a row of which
+          // every score is replaced asks for nothing. Where other rows may see none, something
+          // computed brings all that they see down to the fill. With the lowest of half precision
+          // that happens to padded queries alone, of which models in half precision make nothing.
+          if (number * ScaleAfter(steps, i) > kNever) return nullptr;
+          if (!OnlyReplaces(steps)) {
+            const bool near = near_.EveryRowSees(scores_[2], scores_[3]) &&
+                              Evaluate(WithoutBroadcast(step.value)) &&
+                              (number == kLowestHalf || !adds_computed);
+            if (!near) return nullptr;
+            number = -kInfinity;
+          }
         }
-        if (number == -kInfinity && !safe(step)) return nullptr;
+        may_see_nothing_ |= number == -kInfinity && !safe(step);
         Value* fill = b_.Scalar(dtype_, number);
         Value* otherwise = mask ? mask : b_.Scalar(dtype_, 0);
         mask = b_.Make("where", {step.value, step.negated ? fill : otherwise,
@@ -322,22 +326,73 @@ class MaskRecovery {
     return mask;
   }
 
+  // Whether a row sees a key unless all its scores are replaced: what is added hides none.
+  bool OnlyReplaces(const std::vector<MaskStep>& steps) const {
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (steps[i].kind == MaskStep::kFloor) return false;
+      if (steps[i].kind != MaskStep::kAdd) continue;
+      std::optional<HostTensor> data = Evaluate(WithoutBroadcast(steps[i].value));
+      for (int64_t k = 0; data && k < data->num_elements(); ++k) {
+        if (std::fabs(data->AsDouble(k) * ScaleAfter(steps, i)) > -kNever / 2) data.reset();
+      }
+      if (!data) return false;
+    }
+    return true;
+  }
+
+  // Which queries see no key, as the mask says.
+  Value* Unseeing(Value* mask) {
+    Value* most = b_.ReduceMax(InFourDims(mask), {3}, true);
+    return b_.Make("equal", {most, b_.Scalar(dtype_, -kInfinity)});
+  }
+
+  Value* InFourDims(Value* v) {
+    Shape shape(4 - v->type.rank(), 1);
+    shape.insert(shape.end(), v->type.shape.begin(), v->type.shape.end());
+    return b_.Reshape(v, std::move(shape));
+  }
+
   // Which queries see no key because every score is replaced; null where there can be none, or
-  // where something is added too.
+  // where what is added may hide keys too.
   Value* Replaced(const std::vector<MaskStep>& steps) {
     if (computed_.empty() && keep_.EveryRowSees(scores_[2], scores_[3])) return nullptr;
+    if (!OnlyReplaces(steps)) return nullptr;
     Value* seen = nullptr;
     for (const MaskStep& step : steps) {
-      if (step.kind == MaskStep::kScale) continue;
-      if (step.kind != MaskStep::kKeep) return nullptr;
+      if (step.kind != MaskStep::kKeep) continue;
       Value* keep = step.negated ? b_.Make("not", {step.value}) : step.value;
       seen = seen ? b_.Make("and", {seen, keep}) : keep;
     }
     if (seen == nullptr) return nullptr;
-    Shape shape(4 - seen->type.rank(), 1);
-    shape.insert(shape.end(), seen->type.shape.begin(), seen->type.shape.end());
-    Value* any = b_.ReduceMax(b_.Cast(b_.Reshape(seen, std::move(shape)), DType::kI32), {3}, true);
+    Value* any = b_.ReduceMax(b_.Cast(InFourDims(seen), DType::kI32), {3}, true);
     return b_.Make("equal", {any, b_.Scalar(DType::kI32, 0)});
+  }
+
+  // No element is larger in magnitude; infinity where nothing is known.
+  static double Largest(const Value* v, int depth = 12) {
+    if (v->type.dtype == DType::kBool) return 1;
+    if (!IsFloat(v->type.dtype)) return 0x1p63;
+    double largest = 0;
+    if (const HostTensor* data = ConstantOf(v)) {
+      for (int64_t i = 0; i < data->num_elements(); ++i) {
+        largest = std::max(largest, std::fabs(data->AsDouble(i)));
+      }
+      return largest;
+    }
+    const Op* op = v->producer;
+    const bool where = op && op->name() == "where", sum = op && OneOf(op->name(), {"add", "sub"});
+    const bool product = op && op->name() == "mul";
+    if (op == nullptr || depth == 0 ||
+        (!where && !sum && !product && op->name() != "cast" && op->name() != "neg" &&
+         !Arranges(op) && op->name() != "broadcast_to")) {
+      return kInfinity;
+    }
+    if (product) largest = 1;
+    for (size_t i = where ? 1 : 0; i < op->operands.size(); ++i) {
+      const double each = Largest(op->operands[i], depth - 1);
+      largest = product ? largest * each : sum ? largest + each : std::max(largest, each);
+    }
+    return largest;
   }
 
   // Whether minus infinity can be among the elements.
@@ -351,6 +406,8 @@ class MaskRecovery {
     }
     const Op* op = v->producer;
     if (op == nullptr || depth == 0) return true;
+    if (op->name() == "add")
+      return Largest(v) > (v->type.dtype == DType::kF16 ? -kLowestHalf : -kLowestFloat);
     constexpr std::string_view kFiniteOps[] = {"where",        "cast",    "sub",   "mul",
                                                "neg",          "reshape", "slice", "transpose",
                                                "broadcast_to", "concat"};
@@ -366,7 +423,7 @@ class MaskRecovery {
   Shape scores_;
   DType dtype_;
   bool nan_guard_;
-  bool plain_ = true, all_infinite_ = true, has_constant_ = false;
+  bool plain_ = true, all_infinite_ = true, has_constant_ = false, may_see_nothing_ = false;
   Keep keep_;     // by the constants, as far as they only decide which keys are seen
   Keep visible_;  // where the constants add nothing infinite, or nearly so
   Keep near_;     // where they leave a score far above a fill that is never seen

@@ -21,13 +21,16 @@ struct RecoveredMask {
   // [b, h, s, 1], dims of 1 where it does not vary; null: none. Queries of which every score is
   // replaced: they have no gradient, and no key has one from them.
   Value* replaced = nullptr;
+  // The same of queries that see no key: all their scores are -infinity, and what the model gives
+  // them is NaN.
+  Value* unseeing = nullptr;
   double scale = 1;  // all scales together
 };
 
 // `scores` is the type of the scores, [b, h, s, t]; `nan_guard`: NaNs of the softmax are replaced
-// by zeros. The attention op gives zero where a row sees no key, so nothing comes back where such a
-// row is possible and the model would give something else. Ops that the mask needs are built
-// through the builder.
+// by zeros. The attention op gives zero where a row sees no key: `replaced` and `unseeing` tell of
+// rows of which the model makes something else, and nothing comes back where they cannot. Ops that
+// the mask needs are built through the builder.
 std::optional<RecoveredMask> RecoverMask(Builder& builder, const TensorType& scores,
                                          const std::vector<MaskStep>& steps, bool nan_guard);
 

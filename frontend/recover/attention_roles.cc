@@ -212,7 +212,8 @@ class AttentionRoles {
     const bool beside =
         op->name() == "concat" && IsLastAxis(op->attrs.Int("axis"), op->out().rank());
     return IsNorm(op) || beside ||
-           OneOf(op->name(), {"dropout", "reshape", "transpose", "cast", "mul", "div", "rotary"}) ||
+           OneOf(op->name(),
+                 {"dropout", "reshape", "transpose", "cast", "mul", "div", "where", "rotary"}) ||
            (heads && OneOf(op->name(), {"add", "sub", "concat", "split", "slice"}));
   }
 
