@@ -214,12 +214,61 @@ Value* JoinSplits(Builder& b, Op* op) {
   return joined->results[split_again];
 }
 
+// The dim of what a reshape or transpose reads of which a dim of its result is the major part; -1
+// when there is none.
+int MajorPartOf(const Op* op, int dim) {
+  const ShardingRule rule = op->def->rule(*op);
+  const auto& factors = rule.results[0][dim].factors;
+  if (factors.size() != 1) return -1;
+  const int from = DimOfFactor(rule.operands[0], factors[0]);
+  return from >= 0 && rule.operands[0][from].factors[0] == factors[0] ? from : -1;
+}
+
+// Whether the op puts what only it reads into other dims.
+bool Reorders(const Op* op) {
+  return op != nullptr && OneOf(op->name(), {"reshape", "transpose"}) &&
+         CountUses(op->result()) == 1;
+}
+
+// Whether v is a piece of a split, but for its order, and its dim the major part of that along
+// which it was split.
+bool IsPieceAlong(const Value* v, int dim) {
+  const Op* op = v->producer;
+  if (op && op->name() == "split") {
+    return CountUses(v) == 1 && AxisOf(op->attrs, v->type.rank()) == dim;
+  }
+  const int from = Reorders(op) ? MajorPartOf(op, dim) : -1;
+  return from >= 0 && IsPieceAlong(op->operands[0], from);
+}
+
+// split(reshape(x)) or split(transpose(x)) of a piece x -> split(x), which is joined with what made
+// x: [q | k | v | gate | up], of which [q | k | v] is split as [3, heads, head_dim].
+Value* SplitBeforeReordering(Builder& b, Op* op) {
+  if (op->name() != "split") return nullptr;
+  Op* maker = op->operands[0]->producer;
+  const int axis = AxisOf(op->attrs, op->in(0).rank());
+  if (!Reorders(maker) || !IsPieceAlong(op->operands[0], axis)) return nullptr;
+  const int from = MajorPartOf(maker, axis);
+  Value* x = maker->operands[0];
+  Ints sizes = op->attrs.IntList("sizes");
+  for (int64_t& n : sizes) n *= x->type.shape[from] / op->in(0).shape[axis];
+  Op* split = b.Create("split", {x}, {{"axis", int64_t{from}}, {"sizes", std::move(sizes)}});
+  for (size_t i = split->results.size(); i-- > 0;) {
+    Value* piece = split->results[i];
+    piece = maker->name() == "reshape" ? b.Reshape(piece, op->results[i]->type.shape)
+                                       : b.Transpose(piece, maker->attrs.IntList("perm"));
+    if (i == 0) return piece;
+    b.graph().ReplaceAllUses(op->results[i], piece);
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 bool SimplifyPieces(Graph& graph) {
   return ApplyRules(graph,
                     {GatherNdToGather, GatherToSlice, SliceBeforeTranspose, StridedToPiece}) |
-         ApplyRules(graph, {SlicesToSplit, JoinSplits});
+         ApplyRules(graph, {SlicesToSplit, SplitBeforeReordering, JoinSplits});
 }
 
 }  // namespace shardc::recover

@@ -193,6 +193,26 @@ TEST(Pieces, ASplitOfAPieceIsPartOfTheSplit) {
   EXPECT_THAT(Ops(g), ElementsAre("relu", "split", "split", "neg"));
 }
 
+// [q | k | v | gate]: what is [3, heads, head_dim] within the first piece are pieces of the whole.
+TEST(Pieces, ASplitOfAReorderedPieceIsPartOfTheSplit) {
+  auto split = [](TestGraph& b, Value* x, int64_t axis, Ints sizes) {
+    return b.Create("split", {x}, {{"axis", axis}, {"sizes", std::move(sizes)}})->results;
+  };
+  auto recover = [&](const Shape& heads, Ints perm, int64_t axis) {
+    return Recover([&, perm](TestGraph& b) {
+      auto outer = split(b, b.Op1("relu", b.In("x", {3, 16})), 1, {12, 4});
+      auto qkv = split(b, b.Transpose(b.Reshape(outer[0], heads), perm), axis, {1, 1, 1});
+      for (size_t i = 0; i < 3; ++i) b.Out(b.Neg(qkv[i]), StrCat(i));
+      b.Out(outer[1], "gate");
+    });
+  };
+  Graph g = recover({3, 3, 2, 2}, {1, 2, 0, 3}, 0);
+  ASSERT_EQ(Counts(g)["split"], 1);
+  EXPECT_EQ(Find(g, "split")->attrs.IntList("sizes"), (Ints{4, 4, 4, 4}));
+  // q, k and v of each head do not lie one behind the other.
+  EXPECT_EQ(Counts(recover({3, 2, 3, 2}, {2, 1, 0, 3}, 0))["split"], 2);
+}
+
 TEST(RepeatedParams, RowsOfEveryBatchAreOneParameter) {
   Graph g = Recover([](TestGraph& b) {
     Value* positions = b.P("folded", Repeated(Random("p", {5, 6}), {3, 5, 6}));
