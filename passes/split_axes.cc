@@ -83,6 +83,13 @@ class SharedFactor {
   }
 
   int64_t Follow(const Op& op, const ShardingRule& rule, const DimFactors& factors, int depth) {
+    // A dim of one element, a single head, has no factor by which to know it again.
+    for (const Value* r : op.results) {
+      for (int d = 0; factors.factors.empty() && d < r->type.rank(); ++d) {
+        if (r->type.shape[d] != 1) continue;
+        if (int64_t size = Find(r, d, depth + 1)) return size;
+      }
+    }
     for (int factor : factors.factors) {
       for (size_t r = 0; r < op.results.size(); ++r) {
         int d = DimOfFactor(rule.results[r], factor);

@@ -185,6 +185,13 @@ class Splitter {
       return true;
     }
     if (axis < 0) return false;
+    // Segments within a piece are none of the whole.
+    if (std::ranges::any_of(split_->results, [&](const Value* piece) {
+          const auto layout = CarriedLayout(piece, dim, AxisList{axis}, graph_.mesh);
+          return layout && !layout->segments.empty();
+        })) {
+      return true;
+    }
     int64_t least = graph_.mesh.axis_size(axis), most = 0;
     for (Value* piece : split_->results) {
       int64_t parts = NarrowParts(piece, dim, graph_.mesh.axis_size(axis));

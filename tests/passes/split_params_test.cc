@@ -62,6 +62,48 @@ TEST(SplitParams, ThroughAReshape) {
     CHECK: reshape %_ {shape=[2, 3, 1, 4]} : f32[2, 3, 1, 4])");
 }
 
+// A single head has no factor by which it is known behind a transpose.
+TEST(SplitParams, ASingleHeadBehindATranspose) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 16]) -> (%o) {
+    %w = param "qkv" : f32[16, 36@tp]
+    %0 = matmul %x, %w : f32[2, 3, 36]
+    %1 = reshape %0 {shape=[2, 3, 1, 9, 4]} : f32[2, 3, 1, 9, 4]
+    %2 = transpose %1 {perm=[0, 2, 3, 1, 4]} : f32[2, 1, 9, 3, 4]
+    %3, %4, %5 = split %2 {axis=2, sizes=[7, 1, 1]} : f32[2, 1, 7, 3, 4], f32[2, 1, 1, 3, 4], f32[2, 1, 1, 3, 4]
+    %q = reshape %3 {shape=[2, 7, 3, 4]} : f32[2, 7, 3, 4]
+    %k = reshape %4 {shape=[2, 1, 3, 4]} : f32[2, 1, 3, 4]
+    %v = reshape %5 {shape=[2, 1, 3, 4]} : f32[2, 1, 3, 4]
+    %o, %l = attention %q, %k, %v {causal=true, layout="bhsd", scale=0.5} : f32[2, 7, 3, 4], f32[2, 7, 3]
+  })",
+              "split_params,split_axes", R"(
+    CHECK: param "qkv[0:28]" {piece_dim=1, piece_of="qkv", piece_start=0, whole_size=36} : f32[16, 28@tp]
+    CHECK: param "qkv[28:32]" {piece_dim=1, piece_of="qkv", piece_start=28, whole_size=36} : f32[16, 4]
+    CHECK: param "qkv[32:36]" {piece_dim=1, piece_of="qkv", piece_start=32, whole_size=36} : f32[16, 4])");
+}
+
+// torch.nn.MultiheadAttention over another sequence: q has a product of its own, k and v have one.
+TEST(SplitParams, SegmentsWithinAPiece) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 16], %y: f32[2, 5, 16]) -> (%o) {
+    %w = param "in_proj" {role="QKV"} : f32[48@tp, 16]
+    %0, %1 = split %w {axis=0, sizes=[16, 32]} : f32[16, 16], f32[32, 16]
+    %2 = matmul_nt %x, %0 : f32[2, 3, 16]
+    %3 = matmul_nt %y, %1 : f32[2, 5, 32]
+    %4 = reshape %3 {shape=[2, 5, 2, 4, 4]} : f32[2, 5, 2, 4, 4]
+    %5, %6 = split %4 {axis=2, sizes=[1, 1]} : f32[2, 5, 1, 4, 4], f32[2, 5, 1, 4, 4]
+    %q = reshape %2 {shape=[2, 3, 4, 4]} : f32[2, 3, 4, 4]
+    %k = reshape %5 {shape=[2, 5, 4, 4]} : f32[2, 5, 4, 4]
+    %v = reshape %6 {shape=[2, 5, 4, 4]} : f32[2, 5, 4, 4]
+    %o, %l = attention %q, %k, %v {causal=false, layout="bshd", scale=0.5} : f32[2, 3, 4, 4], f32[2, 4, 3]
+  })",
+              "split_params,infer_layouts,propagate", R"(
+    CHECK: param "in_proj[0:16]" {piece_dim=0, piece_of="in_proj", piece_start=0, role="QKV", whole_size=48} : f32[16@tp, 16]
+    CHECK: param "in_proj[16:48]" {piece_dim=0, piece_of="in_proj", piece_start=16, role="QKV", whole_size=48} : f32[32@tp/2, 16]
+    CHECK: matmul_nt %y, %_ : f32[2, 5, 32@tp/2]
+    CHECK: attention %q, %k, %v {causal=false, layout="bshd", scale=0.5} : f32[2, 3, 4@tp, 4], f32[2, 4@tp, 3])");
+}
+
 // A spec cuts what is split over cp beside tp, and of the pieces the queries alone can take it.
 TEST(SplitParams, WhereASpecCutsWhatIsSplit) {
   std::string text = Fused(2);
