@@ -50,8 +50,11 @@ class BranchFinder {
     }
     bool linear_op = OneOf(op->name(), {"add", "sub", "mul", "div", "neg", "cast", "reshape",
                                         "split", "slice", "broadcast_to"});
-    // By tokens or by experts.
-    linear_op |= experts_ && op->name() == "transpose";
+    // By tokens or by experts; without experts the features of each token stay together.
+    if (op->name() == "transpose") {
+      const auto last = static_cast<int64_t>(v->type.rank()) - 1;
+      linear_op = experts_ || op->attrs.IntList("perm").back() == last;
+    }
     if (!linear_op && !op->def->elementwise) return false;
     at.activated |= !linear_op;
     const bool mul = OneOf(op->name(), {"mul", "div"});

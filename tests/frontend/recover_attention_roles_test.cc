@@ -165,6 +165,26 @@ TEST(Roles, OfGatesOfHeads) {
   EXPECT_EQ(RolesOf(AttentionOf(false, 1)).at("gate"), "none");
 }
 
+// A norm of each head, as RetNet's, with a weight and a bias for each element of all of them.
+TEST(Roles, OfHeadsThatAreNormed) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.In("x", {2, 3, 8});
+    auto heads = [&](const std::string& name) { return HeadsOf(b, x, name); };
+    Value* scores = b.Make("matmul_nt", {heads("q"), heads("k")});
+    Value* y = b.Matmul(b.Mul(scores, b.In("decay", {2, 3, 3})), heads("v"));
+    y = b.Create("layer_norm", {b.Transpose(y, {0, 2, 1, 3})}, {{"eps", 1e-5}})->result();
+    y = b.Mul(b.Reshape(y, {2, 3, 8}), b.P("norm", {8}));
+    y = b.Add(b.P("norm.bias", {8}), y);
+    y = b.Mul(b.Op1("silu", b.Matmul(x, b.P("gate", {8, 8}))), y);
+    b.Out(b.Add(x, b.Matmul(y, b.P("out", {8, 8}))));
+  });
+  std::map<std::string, std::string> expected;
+  for (const char* name : {"q", "k", "v", "gate"}) expected[name] = "QKV";
+  expected["out"] = "ATTENTION_OUT";
+  expected["norm"] = expected["norm.bias"] = "none";
+  EXPECT_EQ(RolesOf(g), expected);
+}
+
 // Values turned by their positions are turned back behind the attention.
 TEST(Roles, OfValuesThatAreTurnedAndTurnedBack) {
   Graph g = Recover([](TestGraph& b) {

@@ -147,6 +147,20 @@ TEST(Roles, FusedGateAndUpIsUp) {
 }
 
 // What makes it more than one matrix is a product: of two linears, or a square.
+// As einsum makes them of one weight [in, 2, width]: gate and up are moved to the front.
+TEST(Roles, FusedGateAndUpMayBeMoved) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* w = b.Reshape(b.P("gating", {4, 2, 6}), {4, 12});
+    Value* y = b.Reshape(b.Matmul(b.In("x", {2, 3, 4}), w), {2, 3, 2, 6});
+    Op* split = b.Create("split", {b.Transpose(y, {2, 0, 1, 3})},
+                         {{"axis", int64_t{0}}, {"sizes", Ints{1, 1}}});
+    y = b.Mul(b.Op1("silu", split->result(0)), split->result(1));
+    b.Out(b.Matmul(b.Reshape(y, {2, 3, 6}), b.P("down", {6, 4})));
+  });
+  EXPECT_EQ(RolesOf(g), (std::map<std::string, std::string>{{"gating", "MLP_UP [0] [1,2]"},
+                                                            {"down", "MLP_DOWN"}}));
+}
+
 TEST(Roles, OfAnMlpWithoutAnActivation) {
   for (bool square : {false, true}) {
     Graph g = Recover([&](TestGraph& b) {
