@@ -285,6 +285,11 @@ class Inference {
   DimSharding Backward(const Value* v, int dim, int depth) {
     const Op* op = v->producer;
     if (!op || !op->def->rule || depth > kMaxDepth) return Plain();
+    // The spec cuts it, whatever made it: ops are asked in order, so that its layout is known.
+    if (op->def->constrains) {
+      const DimSharding& own = v->type.sharding.dims[dim];
+      return own.axes == axes_ ? own : Plain();
+    }
     return Once(backward_, {v, dim, depth}, [&] {
       const ShardingRule& rule = rules_.Of(*op);
       const DimFactors& f = rule.results[v->index][dim];

@@ -44,6 +44,22 @@ TEST(InferLayouts, ValuesThatTheSpecCuts) {
     CHECK: %1 = sharding_constraint %0 {axes=["cp"], why=["spec s:1:1"]} : f32[2, 3, 144@cp/3])");
 }
 
+// What an earlier block gives is cut as the spec says, and not as what it was put together from.
+TEST(InferLayouts, BehindAnotherValueThatTheSpecCuts) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%a: f32[2, 4, 8], %b: f32[2, 4, 8], %c: f32[2, 4, 8]) -> (%o, %y) {
+    %0 = concat %a, %b, %c {axis=1} : f32[2, 12, 8]
+    %1 = sharding_constraint %0 {axes=["tp"], why=["spec s:1:1"]} : f32[2, 12@tp, 8]
+    %y = slice %1 {limits=[2, 7, 8], starts=[0, 1, 0], steps=[1, 1, 1]} : f32[2, 6, 8]
+    %2 = neg %1 : f32[2, 12, 8]
+    %3 = sharding_constraint %2 {axes=["tp"], why=["spec s:1:1"]} : f32[2, 12@tp, 8]
+    %o = add %1, %3 : f32[2, 12, 8]
+  })",
+              "infer_layouts", R"(
+    CHECK: %1 = sharding_constraint %0 {axes=["tp"], why=["spec s:1:1"]} : f32[2, 12@tp, 8]
+    CHECK: %3 = sharding_constraint %2 {axes=["tp"], why=["spec s:1:1"]} : f32[2, 12@tp, 8])");
+}
+
 // 6 query heads in 2 groups: cp cuts the groups that tp leaves to each rank, not both of them.
 TEST(InferLayouts, ValuesAreCutBesideTheirWeight) {
   CheckPasses(R"(mesh [tp=2, cp=3]
