@@ -43,15 +43,38 @@ Ints DimsBefore(const Value* v, const Ints& dims) {
   return SameFactors(rule.results[v->index], dims, rule.operands[0]);
 }
 
+// Whether v is computed, in few steps, from parameters and constants alone.
+bool IsOfParams(const Value* v) {
+  constexpr size_t kMaxValues = 64;
+  std::vector<const Value*> found = {v};
+  for (size_t i = 0; i < found.size(); ++i) {
+    const Op* op = found[i]->producer;
+    if (op == nullptr || found.size() > kMaxValues) return false;
+    for (const Value* operand : op->operands) {
+      if (std::ranges::find(found, operand) == found.end()) found.push_back(operand);
+    }
+  }
+  return true;
+}
+
 // The parameter that v is but for its order, its parts and its type, and which of its dims are
-// those of v.
-ParamDims DimsOfParam(const Value* v, Ints dims) {
+// those of v. So are weights that a model scales, masks, normalises or rounds before it uses them,
+// and those with an update of low rank: of the parameters the first that has all of the elements.
+ParamDims DimsOfParam(const Value* v, Ints dims, int depth = 0) {
   while (!dims.empty() && Arranges(v->producer)) {
     dims = DimsBefore(v, dims);
     v = v->producer->operands[0];
   }
-  Op* param = dims.empty() ? nullptr : ProducedBy(v, "param");
-  return param ? ParamDims{param, std::move(dims)} : ParamDims();
+  if (dims.empty() || depth > 16) return {};
+  if (Op* param = ProducedBy(v, "param")) return {param, std::move(dims)};
+  const Op* op = v->producer;
+  if (op == nullptr || !op->def->elementwise || !IsOfParams(v)) return {};
+  for (const Value* operand : op->operands) {
+    if (operand->type.shape != v->type.shape) continue;
+    ParamDims found = DimsOfParam(operand, dims, depth + 1);
+    if (found.param) return found;
+  }
+  return {};
 }
 
 bool IsOneMatrixOfEach(const Op* param, const Linear& linear) {

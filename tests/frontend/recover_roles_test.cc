@@ -147,6 +147,30 @@ TEST(Roles, FusedGateAndUpIsUp) {
 }
 
 // What makes it more than one matrix is a product: of two linears, or a square.
+// Weights that are scaled, normalised, or have an update of low rank, each time they are used.
+TEST(Roles, OfWeightsThatAreComputed) {
+  auto scaled = [](TestGraph& b, Value* w) { return b.Mul(b.C(0.25), w); };
+  auto normalised = [](TestGraph& b, Value* w) {
+    Value* norm = b.Op1("sqrt", b.ReduceSum(b.Mul(w, w), {0}, true));
+    return b.Mul(b.Div(w, b.Make("max", {norm, b.C(1e-12)})), b.P("length", {1, 32}));
+  };
+  auto updated = [](TestGraph& b, Value* w) {
+    return b.Add(w, b.Mul(b.Matmul(b.P("A", {8, 2}), b.P("B", {2, 32})), b.C(2)));
+  };
+  const std::function<Value*(TestGraph&, Value*)> forms[] = {scaled, normalised, updated};
+  for (const auto& form : forms) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* y = b.Op1("relu", b.Matmul(b.In("x", {4, 8}), form(b, b.P("up", {8, 32}))));
+      b.Out(b.Make("matmul_nt", {y, b.Mul(b.P("down", {8, 32}), b.In("mask", {8, 32}))}), "other");
+      b.Out(b.Make("matmul_nt", {y, b.Mul(b.P("down2", {8, 32}), b.C(3))}));
+    });
+    auto roles = RolesOf(g);
+    EXPECT_EQ(roles["up"], "MLP_UP");
+    EXPECT_EQ(roles["down2"], "MLP_DOWN [1] [0]");
+    EXPECT_EQ(roles["down"], "none");  // what it is multiplied with is not the model's
+  }
+}
+
 // As einsum makes them of one weight [in, 2, width]: gate and up are moved to the front.
 TEST(Roles, FusedGateAndUpMayBeMoved) {
   Graph g = Recover([](TestGraph& b) {
