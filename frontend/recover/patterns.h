@@ -25,6 +25,8 @@ bool DropRepeatedRows(Graph& graph);
 void DropRepeatedMatrices(Graph& graph, const std::set<std::string>& expanded);
 // [b, s, h] -> [b * s, h] for a matmul and back: the reshapes go below, where they cancel.
 bool LiftLinears(Graph& graph);
+// x + (y - x) where y is x rounded, or chosen by x: y - x has no gradient.
+bool RecoverStraightThrough(Graph& graph);
 // layer_norm and rms_norm from their chains, with weight and bias.
 bool RecoverNorms(Graph& graph);
 // gelu (tanh and erf) and silu.

@@ -21,6 +21,7 @@ void RecoverPatterns(Graph& graph) {
   // Positions and masks that every layer computes for itself become one, and spellings become
   // alike.
   Clean(graph);
+  recover::RecoverStraightThrough(graph);
   // Before the patterns, so that they see broadcasting in its usual form.
   if (recover::DropRepeatedRows(graph)) Clean(graph);
   // Chains over the last dim, before lifting moves reshapes into them; and after it, for chains

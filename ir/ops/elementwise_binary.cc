@@ -154,6 +154,7 @@ void AddBinary(OpRegistry& registry, std::vector<std::vector<int>> linear, Opera
   if (Fn::kName == "pow") def.simplify = SimplifyPow;
   if (Fn::kName != "pow") def.precision = Precision::kFollow;
   if (Fn::kName == "add") def.precision = Precision::kAccumulate;
+  if (Fn::kName == "sub") def.attrs = {{"detached", AttrKind::kBool}};
   def.infer = [](const InferArgs& args) {
     RequireNumeric(Fn::kName, args[0], "operand 0");
     RequireSameDType(Fn::kName, args, 0, 2);
@@ -168,8 +169,9 @@ void AddBinary(OpRegistry& registry, std::vector<std::vector<int>> linear, Opera
     std::vector<Value*> grads(2);
     Value* dy = args.result_grads[0];
     OperandGradient fns[] = {da, db};
+    const bool detached = args.op.attrs.Bool("detached", false);
     for (int i = 0; i < 2; ++i) {
-      if (!args.wanted[i]) continue;
+      if (!args.wanted[i] || detached) continue;
       grads[i] = args.builder.SumTo(fns[i](args.builder, args.op, dy), args.op.in(i).shape);
     }
     return grads;

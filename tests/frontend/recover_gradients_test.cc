@@ -59,7 +59,9 @@ void Attention(TestGraph& b, Masked masked, bool computed, double fill) {
 TEST(Gradients, OfQueriesThatSeeNoKey) {
   for (Masked masked : {Masked::kAdded, Masked::kReplaced}) {
     for (bool computed : {false, true}) {
-      for (double fill : {-3.4028234663852886e38, -1e30}) {
+      for (double fill : {-3.4028234663852886e38, -1e30, -1e9, -1e5}) {
+        // Among scores to which so little is added the largest are still largest.
+        if (masked == Masked::kAdded && fill > -1e30) continue;
         SCOPED_TRACE(
             StrCat(masked == Masked::kAdded ? "added " : "replaced ", computed, " ", fill));
         Graph g =
@@ -67,6 +69,34 @@ TEST(Gradients, OfQueriesThatSeeNoKey) {
         EXPECT_TRUE(Find(g, "attention_grad"));
       }
     }
+  }
+}
+
+// x + (y - x) means y, and the gradient of x, where y is rounded or chosen; ONNX has no detach.
+TEST(Gradients, OfStraightThroughEstimators) {
+  auto rounded = [](TestGraph& b, Value* x) { return b.Mul(b.Op1("round", x), b.C(0.5)); };
+  auto chosen = [](TestGraph& b, Value* x) {
+    Value* most = b.Make("equal", {x, b.ReduceMax(x, {1}, true)});
+    return b.Cast(most, DType::kF64);
+  };
+  auto smooth = [](TestGraph& b, Value* x) { return b.Op1("tanh", x); };
+  auto gradient = [](const auto& y_of, bool first) {
+    TestGraph b;
+    Value* x = b.In("x", {3, 4});
+    Value* difference = b.Sub(y_of(b, x), x);
+    b.Out(b.Mul(first ? b.Add(x, difference) : b.Add(difference, x), b.In("dy", {3, 4})));
+    RecoverPatterns(b.g);
+    Value* loss = b.ReduceSum(b.g.FindOutput("y"), {0, 1});
+    b.Out(Differentiate(b.g, loss, std::vector{b.g.FindInput("x")})[0], "dx");
+    return std::pair(Evaluate(b.g, b.inputs).at("dx"), b.inputs.at("dy"));
+  };
+  for (bool first : {true, false}) {
+    for (const auto& [dx, dy] : {gradient(rounded, first), gradient(chosen, first)}) {
+      for (int64_t i = 0; i < dx.num_elements(); ++i) EXPECT_EQ(dx.AsDouble(i), dy.AsDouble(i));
+    }
+    // A step of a differential equation, of length one.
+    const auto [dx, dy] = gradient(smooth, first);
+    EXPECT_LT(std::fabs(dx.AsDouble(0)), std::fabs(dy.AsDouble(0)));
   }
 }
 

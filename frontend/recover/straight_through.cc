@@ -1,0 +1,50 @@
+// x + (y - x) with a y that was rounded, chosen or looked up: a straight-through estimator.
+#include <algorithm>
+
+#include "frontend/recover/patterns.h"
+#include "ir/op_def.h"
+
+namespace shardc::recover {
+namespace {
+
+// Whether y is made of x on a way that has no gradient: by rounding, or by what is no float.
+bool IsStepOf(const Value* y, const Value* x) {
+  constexpr size_t kMaxValues = 256;
+  using Way = std::pair<const Value*, bool>;  // and whether there was such a step
+  std::vector<Way> ways = {{y, false}};
+  for (size_t i = 0; i < ways.size() && ways.size() < kMaxValues; ++i) {
+    const auto [v, step] = ways[i];
+    if (v == x && step) return true;
+    const Op* op = v->producer;
+    if (op == nullptr) continue;
+    const bool next = step || op->def->gradient_is_zero || !IsFloat(v->type.dtype);
+    for (const Value* operand : op->operands) {
+      const Way way = {operand, next};
+      if (std::ranges::find(ways, way) == ways.end()) ways.push_back(way);
+    }
+  }
+  return false;
+}
+
+// The difference has no gradient: a model that means y has no reason to write it so, and ONNX has
+// no op for detach.
+Value* StraightThrough(Builder& b, Op* op) {
+  if (op->name() != "add" || !IsFloat(op->out().dtype)) return nullptr;
+  for (int i = 0; i < 2; ++i) {
+    Value* x = op->operands[i];
+    Op* difference = ProducedBy(op->operands[1 - i], "sub");
+    if (!difference || difference->operands[1] != x || difference->attrs.Bool("detached", false) ||
+        !IsStepOf(difference->operands[0], x)) {
+      continue;
+    }
+    Value* detached = b.Make("sub", difference->operands, {{"detached", true}});
+    return b.Add(x, detached);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool RecoverStraightThrough(Graph& graph) { return ApplyRules(graph, {StraightThrough}); }
+
+}  // namespace shardc::recover
