@@ -156,6 +156,7 @@ class MaskRecovery {
       out.mask = Additive(steps);
       if (out.mask) out.replaced = Replaced(steps);
       if (out.mask && may_see_nothing_) out.unseeing = Unseeing(out.mask);
+      if (out.mask && out.replaced && absorbs_little_) out.mask = FromZero(out.mask, out.replaced);
       return out.mask || steps.empty() ? std::optional(out) : std::nullopt;
     }
     out.causal = has_constant_ && keep_.IsCausal(s, t);
@@ -313,6 +314,7 @@ class MaskRecovery {
             if (!near) return nullptr;
             number = -kInfinity;
           }
+          absorbs_little_ |= number != -kInfinity;
         }
         may_see_nothing_ |= number == -kInfinity && !safe(step);
         Value* fill = b_.Scalar(dtype_, number);
@@ -344,6 +346,15 @@ class MaskRecovery {
   Value* Unseeing(Value* mask) {
     Value* most = b_.ReduceMax(InFourDims(mask), {3}, true);
     return b_.Make("equal", {most, b_.Scalar(dtype_, -kInfinity)});
+  }
+
+  // The mask, of whose rows in `rows` the largest are 0: beside a fill like -1e6 the logarithm of
+  // how many keys have it would be rounded.
+  Value* FromZero(Value* mask, Value* rows) {
+    Value* most = b_.ReduceMax(InFourDims(mask), {3}, true);
+    most = b_.Make("max",
+                   {most, b_.Scalar(dtype_, dtype_ == DType::kF16 ? kLowestHalf : kLowestFloat)});
+    return b_.Sub(mask, b_.Make("where", {rows, most, b_.Scalar(dtype_, 0)}));
   }
 
   Value* InFourDims(Value* v) {
@@ -424,9 +435,10 @@ class MaskRecovery {
   DType dtype_;
   bool nan_guard_;
   bool plain_ = true, all_infinite_ = true, has_constant_ = false, may_see_nothing_ = false;
-  Keep keep_;     // by the constants, as far as they only decide which keys are seen
-  Keep visible_;  // where the constants add nothing infinite, or nearly so
-  Keep near_;     // where they leave a score far above a fill that is never seen
+  bool absorbs_little_ = false;  // a fill that replaces scores
+  Keep keep_;                    // by the constants, as far as they only decide which keys are seen
+  Keep visible_;                 // where the constants add nothing infinite, or nearly so
+  Keep near_;                    // where they leave a score far above a fill that is never seen
   std::vector<Condition> computed_;
 };
 
