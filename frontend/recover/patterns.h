@@ -29,6 +29,8 @@ bool LiftLinears(Graph& graph);
 bool RecoverStraightThrough(Graph& graph);
 // layer_norm and rms_norm from their chains, with weight and bias.
 bool RecoverNorms(Graph& graph);
+// softmax from its quotient, and without the maximum that is subtracted before it.
+bool RecoverSoftmax(Graph& graph);
 // gelu (tanh and erf) and silu.
 bool RecoverActivations(Graph& graph);
 // gather of a parameter, or a product of one-hot rows with it -> embedding; of consecutive constant

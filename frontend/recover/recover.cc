@@ -22,6 +22,7 @@ void RecoverPatterns(Graph& graph) {
   // alike.
   Clean(graph);
   recover::RecoverStraightThrough(graph);
+  recover::RecoverSoftmax(graph);
   // Before the patterns, so that they see broadcasting in its usual form.
   if (recover::DropRepeatedRows(graph)) Clean(graph);
   // Chains over the last dim, before lifting moves reshapes into them; and after it, for chains

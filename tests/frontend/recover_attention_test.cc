@@ -123,6 +123,27 @@ TEST(Attention, HeadsInGroups) {
   }
 }
 
+// A softmax by its definition, with the maximum subtracted in some way, or not at all.
+TEST(Attention, WithASoftmaxOfItsOwn) {
+  for (int form = 0; form < 4; ++form) {
+    Graph g = Recover([form](TestGraph& b) {
+      const Shape shape = {kB, kHeads, kS, kD}, kept = {kB, kHeads, kS, 1};
+      Value* x = b.Make("matmul_nt", {b.In("q", shape), b.In("k", shape)});
+      Value* most = form == 1 ? b.Reshape(b.ReduceMax(x, {3}), kept) : b.ReduceMax(x, {-1}, true);
+      Value* e = b.Op1("exp", form == 0 ? x : b.Sub(x, most));
+      Value* sum = form == 2 ? b.Reshape(b.ReduceSum(e, {3}), kept) : b.ReduceSum(e, {3}, true);
+      Value* p = form == 3 ? b.Mul(b.Op1("reciprocal", sum), e) : b.Div(e, sum);
+      b.Out(b.Matmul(p, b.In("v", shape)));
+    });
+    EXPECT_THAT(Ops(g), ElementsAre("attention")) << form;
+  }
+  Graph g = Recover([](TestGraph& b) {  // along another axis
+    Value* e = b.Op1("exp", b.In("x", {3, 3}));
+    b.Out(b.Div(e, b.ReduceSum(e, {0})));
+  });
+  EXPECT_THAT(Ops(g), Not(Contains("softmax")));
+}
+
 // einsum's "bshd,bthd->bsht": what stands between the products has another order of dims.
 TEST(Attention, ScoresInAnotherOrder) {
   Graph g = Recover([](TestGraph& b) {
