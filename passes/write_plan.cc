@@ -309,9 +309,11 @@ void WritePlan(const Graph& graph, const StagePrograms& programs, const PlanOpti
     writer.WriteTo(target.path());
   } catch (const Diagnostic& d) {
     // The hidden folder is gone when the user reads this.
-    if (!d.where().starts_with(target.path())) throw;
-    throw Diagnostic(d.id(), d.code(), folder + d.where().substr(target.path().size()), d.message(),
-                     d.fix());
+    std::string where = d.where();
+    const size_t at = where.find(target.path());
+    if (at == std::string::npos) throw;
+    where.replace(at, target.path().size(), folder);
+    throw Diagnostic(d.id(), d.code(), where, d.message(), d.fix());
   } catch (const fs::filesystem_error& e) {
     throw CannotWrite(folder, e.code().value());
   }

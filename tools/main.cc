@@ -1,4 +1,5 @@
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -99,6 +100,7 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   using shardc::ExitCode;
   shardc::NameTerminationWithoutMemory();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that grew too large is an error of that file
   try {
     shardc::LoadUnwinder();
     return shardc::Main(argc, argv);

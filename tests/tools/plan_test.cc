@@ -212,19 +212,23 @@ TEST_F(PlanTest, RefusesFoldersThatAreNotItsOwn) {
 }
 
 TEST_F(PlanTest, AFailureLeavesNothingBehind) {
-  std::string command = std::string("trap '' XFSZ; ulimit -f 8; '") + SHARDC_TOOL + "' compile " +
-                        kModel + " -o a/b/plan";
-  ToolResult r = Shell(command);
-  EXPECT_EQ(r.exit, 74);
-  EXPECT_THAT(r.err, HasSubstr("E5003: a/b/plan/"));
-  EXPECT_EQ(List("."), "");
+  // While the programs are written, and the weights.
+  for (auto [blocks, where] :
+       {std::pair("8", "E5003: a/b/plan/rank"),
+        {"500", "E5003: parameter transformer.wte.weight: a/b/plan/weights"}}) {
+    ToolResult r = Shell(StrCat("ulimit -f ", blocks, "; '", SHARDC_TOOL,
+                                "' compile 'builtin:gpt?layers=1,vocab=5000' -o a/b/plan"));
+    EXPECT_EQ(r.exit, 74) << r.err;
+    EXPECT_THAT(r.err, HasSubstr(where));
+    EXPECT_EQ(List("."), "");
+  }
 }
 
 TEST_F(PlanTest, AFailureKeepsThePlanThatWasThere) {
   CompileTwoRanks();
   WriteIds();
-  ToolResult r = Shell(std::string("trap '' XFSZ; ulimit -f 8; '") + SHARDC_TOOL + "' compile " +
-                       kModel + " -o plan");
+  ToolResult r =
+      Shell(std::string("ulimit -f 8; '") + SHARDC_TOOL + "' compile " + kModel + " -o plan");
   EXPECT_EQ(r.exit, 74);
   EXPECT_EQ(List("."), "ids.npy plan");
   EXPECT_EQ(RunIt().exit, 0);
