@@ -103,6 +103,7 @@ class Run {
     }
     Report();
     if (not_written_) throw *not_written_;
+    if (lost_) throw *lost_;
     if (Interrupted()) return NoteInterrupt();
     if (golden_) throw *golden_;
     return 0;
@@ -144,6 +145,8 @@ class Run {
   }
 
   void SaveStates() {
+    CheckGradients();
+    if (lost_) return;  // a file of before is worth more
     Keep(o_.save_checkpoint, [&] { SaveCheckpoint(); });
     Keep(o_.save_params,
          [&] { Save(o_.save_params, Params(), &Session::StateType, &Session::State); });
@@ -153,10 +156,13 @@ class Run {
     Save(o_.save_checkpoint, session_.StateNames(), &Session::StateType, &Session::State);
   }
 
+  bool Trains() const {
+    return std::any_of(plan_.manifest.states.begin(), plan_.manifest.states.end(),
+                       [](const ManifestState& s) { return !s.is_param; });
+  }
+
   void NoteEqualSteps() const {
-    const bool trains = std::any_of(plan_.manifest.states.begin(), plan_.manifest.states.end(),
-                                    [](const ManifestState& s) { return !s.is_param; });
-    if (o_.steps <= 1 || trains || inputs_.steps() > 1) return;
+    if (o_.steps <= 1 || Trains() || inputs_.steps() > 1) return;
     std::fprintf(stderr,
                  "note: the plan updates no parameter, so all steps are equal; "
                  "compile with --optimizer\n");
@@ -172,15 +178,32 @@ class Run {
     report_.host_times_s.push_back(session_.host_seconds());
   }
 
+  // A loss that is no number need not be the end (all labels are ignored), such gradients are.
+  void CheckGradients() {
+    const auto norm = Trains() ? ScalarOutput("grad_norm") : std::nullopt;
+    if (!norm || std::isfinite(*norm)) return;
+    lost_ = Diagnostic("E4011", ExitCode::kMismatch, StrCat("step ", steps_run_),
+                       StrCat("the norm of the gradients is ", std::isnan(*norm) ? "nan" : "inf",
+                              ": the parameters are lost ", "with this update, and are not saved"),
+                       "begin at the last checkpoint; --check-numerics names the op that makes the "
+                       "first NaN");
+  }
+
+  bool Stopped() { return lost_ || not_written_ || Interrupted(); }
+
   void Steps() {
-    for (int i = 1; i <= o_.steps && !Interrupted(); ++i) {
+    for (int i = 1; i <= o_.steps && !Stopped(); ++i) {
       TimedStep();
       report_.steps.push_back(
           {ScalarOutput("loss"), GradientNorm(), ScalarOutput("learning_rate")});
       if (!o_.json) PrintStep(report_.steps.size(), report_.steps.back());
-      const bool last = i == o_.steps || Interrupted();
-      if (o_.save_interval > 0 && i % o_.save_interval == 0 && !last) SaveCheckpoint();
+      CheckGradients();
+      const bool last = i == o_.steps || Stopped();
+      if (o_.save_interval > 0 && i % o_.save_interval == 0 && !last) {
+        Keep(o_.save_checkpoint, [&] { SaveCheckpoint(); });
+      }
     }
+    if (not_written_) NoteStop("stopped", "its checkpoint could not be written");
   }
 
   bool Interrupted() {
@@ -188,11 +211,14 @@ class Run {
     return signal_ != 0;
   }
 
-  int NoteInterrupt() const {
+  void NoteStop(const char* how, const char* then) const {
     const int64_t steps = std::max({o_.steps, o_.repeat + 1, 1});
-    std::fprintf(stderr, "note: interrupted after step %lld of %lld; %s\n",
-                 static_cast<long long>(steps_run_), static_cast<long long>(steps),
-                 steps_run_ > 0 ? "what it had made is saved" : "nothing is written");
+    std::fprintf(stderr, "note: %s after step %lld of %lld; %s\n", how,
+                 static_cast<long long>(steps_run_), static_cast<long long>(steps), then);
+  }
+
+  int NoteInterrupt() const {
+    NoteStop("interrupted", steps_run_ > 0 ? "what it had made is saved" : "nothing is written");
     std::fflush(stdout);
     return signal_;
   }
@@ -347,7 +373,7 @@ class Run {
   int signal_ = 0;
   RunReport report_;
   MachinePeaks peaks_;
-  std::optional<Diagnostic> not_written_, golden_;  // to throw after the report
+  std::optional<Diagnostic> not_written_, lost_, golden_;  // to throw after the report
 };
 
 void CheckBackend(const RunOptions& o) {

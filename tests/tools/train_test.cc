@@ -324,6 +324,53 @@ TEST_F(TrainTest, CheckpointsComeFirst) {
   }
 }
 
+// A checkpoint on the way that cannot be written stops the run, whose other files are written.
+TEST_F(TrainTest, StopsWhereACheckpointOnTheWayIsNotWritten) {
+  WriteIds();
+  Compile("plan", std::string("--spec serial") + kTraining);
+  const ToolResult r = Tool(
+      "run plan --steps 5 --json --input input_ids=@ids.npy --save-interval 2 "
+      "--save-checkpoint /dev/full --save-params params.safetensors");
+  EXPECT_EQ(r.exit, 74);
+  EXPECT_THAT(r.err, AllOf(HasSubstr("E5004: /dev/full"), HasSubstr("stopped after step 2 of 5")));
+  EXPECT_EQ(Json::parse(r.out)["steps"].size(), 2);
+  EXPECT_TRUE(std::filesystem::exists(Path("params.safetensors")));
+}
+
+// f16 has no place for what weights as large as these make: what the update leaves is NaN.
+TEST_F(TrainTest, LostParametersReplaceNoFile) {
+  WriteIds();
+  for (const char* steps : {"--steps 3", "--repeat 1", ""}) {
+    Compile("plan", std::string("--spec serial --precision f16") + kTraining,
+            "'builtin:gpt?layers=2,hidden=32,heads=4,vocab=97,seq=16,batch=2,init_std=100'");
+    Write("checkpoint", "of before");
+    const ToolResult r = Tool(StrCat("run plan --json --input input_ids=@ids.npy ", steps,
+                                     " --save-checkpoint checkpoint --save out.safetensors"));
+    EXPECT_EQ(r.exit, 7) << steps;
+    EXPECT_THAT(r.err,
+                AllOf(HasSubstr("E4011: step "), HasSubstr("the norm of the gradients is nan")))
+        << steps;
+    EXPECT_EQ(Json::parse(r.out)["outputs"]["grad_norm"], nullptr) << steps;
+    EXPECT_EQ(Read("checkpoint"), "of before") << steps;
+    EXPECT_TRUE(std::filesystem::remove(Path("out.safetensors"))) << steps;
+  }
+}
+
+// A batch that has no label has no loss, and its gradients are zero: training goes on.
+TEST_F(TrainTest, GoesOnAfterABatchWithoutLabels) {
+  WriteIds();
+  HostTensor none(DType::kI64, {2, 16});
+  std::fill_n(none.data<int64_t>(), none.num_elements(), -100);
+  WriteNpy(Path("none.npy"), none);
+  Compile("plan", std::string("--spec megatron --mesh dp=2,tp=2") + kTraining);
+  const Json steps = Steps(
+      "plan --steps 2 --input input_ids=@ids.npy --input labels=@none.npy --save-params "
+      "params.safetensors");
+  ASSERT_EQ(steps.size(), 2);
+  EXPECT_EQ(steps[1]["loss"], nullptr);
+  EXPECT_EQ(steps[1]["grad_norm"], 0);
+}
+
 // A file that cannot be written takes neither the others along nor the report.
 TEST_F(TrainTest, OneFileThatCannotBeWrittenIsMissingAlone) {
   WriteIds();
