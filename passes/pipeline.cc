@@ -6,6 +6,7 @@
 #include <ostream>
 
 #include "ir/choices.h"
+#include "ir/contains.h"
 #include "ir/diagnostic.h"
 #include "ir/text.h"
 #include "ir/verifier.h"
@@ -135,9 +136,9 @@ class Runner {
       *options_.log << std::fixed << std::setprecision(2) << std::setw(10) << ms << " ms  " << name
                     << " (" << graph_.num_ops() << " ops)\n";
     }
+    if (!Contains(ran_, name)) ran_.push_back(name);
     const auto& after = options_.print_after;
-    if (options_.log && (std::find(after.begin(), after.end(), name) != after.end() ||
-                         std::find(after.begin(), after.end(), "all") != after.end())) {
+    if (options_.log && (Contains(after, name) || Contains(after, "all"))) {
       *options_.log << "// after " << name << "\n" << PrintGraph(graph_);
     }
     closed_ = closed_ || name == "insert_reshards";
@@ -153,6 +154,15 @@ class Runner {
     }
   }
 
+  // When all have run.
+  void RefuseToPrintAfterOthers() const {
+    for (const std::string& name : options_.print_after) {
+      if (name == "all" || Contains(ran_, name)) continue;
+      throw Diagnostic("E6103", ExitCode::kUsage, "--print-after",
+                       StrCat("no pass '", name, "' ran"), Choices(name, "those that did", ran_));
+    }
+  }
+
   void Named(const char* name) {
     (*this)(name, [&] { RunNamed(graph_, name); });
   }
@@ -161,6 +171,7 @@ class Runner {
   Graph& graph_;
   const PipelineOptions& options_;
   bool closed_ = false;
+  std::vector<std::string> ran_;
 };
 
 bool HasValuesOf(const Graph& graph, bool (*is)(DType)) {
@@ -277,6 +288,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   // Last: what an op is made of must be on one stage before transfers can be placed.
   run.Named("place_stages");
   run("verify", [&] { run.Verify("the last pass"); });
+  run.RefuseToPrintAfterOthers();
 }
 
 }  // namespace shardc

@@ -257,8 +257,12 @@ TEST_F(CompileTest, UsageMistakes) {
   Fails("--freeze '*' --optimizer sgd", 2, {"E6102", "no gradient to step along"});
   Fails("--loss none --drop logits", 2, {"E6110", "nothing is left for the plan to compute"});
   Fails("--recompute some", 2, {"E6109", "use none, selective, gathers or full"});
+  Fails("--print-after fuse,fus", 2, {"E6103", "no pass 'fus' ran", "did you mean 'fuse'"});
+  Fails("--microbatches 0", 2, {"E6100: shardc compile: --microbatches: Value 0 not in range"});
   EXPECT_EQ(Tool("compile").exit, 2);
-  EXPECT_EQ(Tool("").exit, 2);
+  const ToolResult nothing = Tool("");
+  EXPECT_EQ(nothing.exit, 2);
+  EXPECT_THAT(nothing.err, HasSubstr("E6100: shardc: A subcommand is required"));
   const ToolResult verb = Tool("compil " + std::string(kModel));
   EXPECT_EQ(verb.exit, 2);
   EXPECT_THAT(verb.err, AllOf(HasSubstr("E6112"), HasSubstr("did you mean 'compile'"),
