@@ -68,6 +68,14 @@ void RefuseUnknownVerb(CLI::App& app, int argc, char** argv) {
                    Choices(given, "verbs", verbs));
 }
 
+// CLI11's own words, in the form of all errors.
+Diagnostic WrongUse(const CLI::App& app, const CLI::ParseError& e) {
+  const std::vector<CLI::App*> verbs = app.get_subcommands();
+  const std::string command = verbs.empty() ? "shardc" : "shardc " + verbs[0]->get_name();
+  return Diagnostic("E6100", ExitCode::kUsage, command, e.what(),
+                    StrCat("`", command, " --help` says what it takes"));
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("shardc: compiles a serial model into one program per rank, and runs them");
   app.require_subcommand(1);
@@ -83,9 +91,9 @@ int Main(int argc, char** argv) {
     RefuseEmptyArguments(argc, argv);
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() != 0) throw WrongUse(app, e);
     std::ostringstream unheard;
-    int code = SpeaksForAll() ? app.exit(e) : app.exit(e, unheard, unheard);
-    return static_cast<int>(code == 0 ? ExitCode::kOk : AfterRankZero(ExitCode::kUsage));
+    return SpeaksForAll() ? app.exit(e) : app.exit(e, unheard, unheard);
   }
   std::cout.flush();
   if (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {

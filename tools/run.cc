@@ -443,14 +443,16 @@ void AddRunVerb(CLI::App& app) {
                    "begin with the parameters of this safetensors file (or index of several, or "
                    "folder of model.safetensors), and with the optimizer's states where it has "
                    "them, instead of the plan's");
-  verb->add_option("--check", o->check,
-                   "compare outputs with this safetensors file; exit 7 if they differ");
+  auto* check = verb->add_option(
+      "--check", o->check, "compare outputs with this safetensors file; exit 7 if they differ");
   verb->add_option("--rtol", o->rtol, "relative tolerance of --check")
       ->capture_default_str()
-      ->check(not_negative);
+      ->check(not_negative)
+      ->needs(check);
   verb->add_option("--atol", o->atol, "absolute tolerance of --check")
       ->capture_default_str()
-      ->check(not_negative);
+      ->check(not_negative)
+      ->needs(check);
   auto* steps =
       verb->add_option("--steps", o->steps, "training steps; loss and gradient norm of each");
   const CLI::Range some(1, std::numeric_limits<int>::max());

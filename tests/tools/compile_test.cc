@@ -41,7 +41,7 @@ TEST_F(CompileArguments, OptimizersAndWhatTheyNeed) {
   Refuses("--optimizer adamw --weight-decay nan", "must be numbers from 0 on", "E6102");
   for (const char* option : {"--lr 1", "--betas 0.9,0.95", "--eps 1", "--momentum 0.9",
                              "--weight-decay 0.1", "--clip-norm 1"}) {
-    Refuses(option, "requires --optimizer", "");
+    Refuses(option, "requires --optimizer", "E6100");
   }
 }
 
