@@ -71,7 +71,9 @@ class Importer {
     AddOutputs(proto);
     graph_.EraseDead();
     recover::DropRepeatedMatrices(graph_, names.expanded);
-    if (!options_.module.where.empty()) RestoreParams(graph_, options_.module);
+    if (!options_.module.where.empty()) {
+      RestoreParams(graph_, options_.module, names.is_parameter);
+    }
     DropUnusedSources();
     NoteComputed(params);
     NoteMerged();

@@ -188,7 +188,8 @@ class RowsAlong {
 
 class Restorer {
  public:
-  Restorer(Graph& graph, const ModuleParams& module) : graph_(graph), module_(module) {}
+  Restorer(Graph& graph, const ModuleParams& module, const std::set<std::string>& listed)
+      : graph_(graph), module_(module), listed_(listed) {}
 
   void Run() {
     std::vector<Op*> others;
@@ -254,8 +255,32 @@ class Restorer {
   bool Restore(Op* param, const std::vector<Origin>& all) {
     if (!Fits(*param, all[0])) return false;
     graph_.ReplaceAllUses(param->result(), MadeAgain(param, all));
+    KeepNames(*param, all[0]);
     Forget(param, all[0]);
     return true;
+  }
+
+  // The exporter's of what is equal to the module's tensor, where the module's file lacks them:
+  // save_pretrained writes a tied tensor once.
+  void KeepNames(const Op& param, const Origin& of) const {
+    Op* whole = graph_.FindState(of.name);
+    const Shape& shape = param.out().shape;
+    const bool as_it_was = !of.turned && of.rows.empty() && shape == whole->out().shape;
+    const bool matrix = of.turned && shape == Turned(whole->out().shape);
+    if (of.plus_one || !(as_it_was || matrix)) return;
+    Strings names = {param.attrs.String("transpose_of", "")};
+    if (as_it_was) {
+      names = param.attrs.StringList("aliases", {});
+      names.push_back(param.attrs.String("name"));
+      const Strings unlike = param.attrs.StringList("source_aliases", {});
+      std::erase_if(names, [&](const std::string& name) { return Contains(unlike, name); });
+    }
+    Strings aliases = whole->attrs.StringList("aliases", {});
+    for (const std::string& name : names) {
+      const bool known = module_.tensors.contains(name) || Contains(aliases, name);
+      if (!known && listed_.contains(name)) aliases.push_back(name);
+    }
+    if (!aliases.empty()) whole->attrs.Set("aliases", std::move(aliases));
   }
 
   // Of data that say nothing: what reads it, or else the exporter, has to say what each use was. A
@@ -498,6 +523,7 @@ class Restorer {
 
   Graph& graph_;
   const ModuleParams& module_;
+  const std::set<std::string>& listed_;
   std::map<std::pair<DType, bool>, Corners> corners_;
   std::vector<Op*> own_;  // parameters that the exporter left as they were
   std::set<std::string> named_;
@@ -507,6 +533,8 @@ class Restorer {
 
 }  // namespace
 
-void RestoreParams(Graph& graph, const ModuleParams& module) { Restorer(graph, module).Run(); }
+void RestoreParams(Graph& graph, const ModuleParams& module, const std::set<std::string>& listed) {
+  Restorer(graph, module, listed).Run();
+}
 
 }  // namespace shardc::onnx_import

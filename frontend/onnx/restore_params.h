@@ -1,6 +1,9 @@
 // What an exporter made of parameters, and the module's own beside it.
 #pragma once
 
+#include <set>
+#include <string>
+
 #include "frontend/import.h"
 #include "ir/graph.h"
 
@@ -10,12 +13,13 @@ namespace shardc::onnx_import {
 // last two dims), with other dims of size 1, one added to each element, or rows of a matrix (along
 // any dim) or of a vector repeated -, the module's tensor becomes the parameter, under its name,
 // and an op makes of it what was there: the graph of an export that keeps all names. Equal tensors
-// of the module are one parameter, the others' names its aliases. Data of one or two values (a new
-// module's) say nothing: there the module of the op that reads it, or an alias, has to name the
-// tensor, for each use but one, which then has the parameter's own name. Notes what was found, and
-// what was not. Throws Diagnostic E1403 where a tensor of the module has the name and the shape of
-// a parameter and begins with other numbers, or none of its tensors is found. What has its name is
-// not compared further, and keeps the numbers of the model's file.
-void RestoreParams(Graph& graph, const ModuleParams& module);
+// of the module are one parameter, the others' names its aliases, and so are names that the
+// exporter `listed` and the module's file lacks. Data of one or two values (a new module's) say
+// nothing: there the module of the op that reads it, or an alias, has to name the tensor, for each
+// use but one, which then has the parameter's own name. Notes what was found, and what was not.
+// Throws Diagnostic E1403 where a tensor of the module has the name and the shape of a parameter
+// and begins with other numbers, or none of its tensors is found. What has its name is not
+// compared further, and keeps the numbers of the model's file.
+void RestoreParams(Graph& graph, const ModuleParams& module, const std::set<std::string>& listed);
 
 }  // namespace shardc::onnx_import

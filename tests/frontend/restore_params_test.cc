@@ -18,6 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 
 // All elements differ.
 HostTensor Data(const Shape& shape, double first = 1) {
@@ -241,6 +242,22 @@ TEST_F(RestoreParams, OneThatHasTheNameOfOneOfItsUses) {
   EXPECT_THAT(Restored(),
               ElementsAre(Pair("a.u", IsEmpty()), Pair("b.v", IsEmpty()), Pair("g", IsEmpty())));
   EXPECT_THAT(notes_, ElementsAre(HasSubstr("'g' is 'a.u'")));
+}
+
+// save_pretrained leaves out all names of a tied tensor but one; the exporter may have chosen
+// another, or made a transpose of its own for it.
+TEST_F(RestoreParams, TiedTensorsKeepTheNamesThatTheModulesFileLacks) {
+  const HostTensor table = Data({4, 3});
+  InModule("wte.weight", table);
+  InFile("lm_head.weight", table);
+  InFile("t_1", Turned(table));
+  auto* info = model_.graph.add_value_info();
+  info->set_name("t_1");
+  AddMetadata(*info, 4, "pkg.onnxscript.optimizer.folded_from", "['other.weight']");
+  ListParameters(model_, {"wte.weight", "lm_head.weight", "other.weight"});
+  EXPECT_THAT(
+      Restored(),
+      ElementsAre(Pair("wte.weight", UnorderedElementsAre("lm_head.weight", "other.weight"))));
 }
 
 // Of the file's type, whatever the module is saved in.
