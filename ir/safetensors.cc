@@ -205,14 +205,12 @@ std::map<std::string, std::string> ReadMetadata(const json& value, const std::st
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   mapping_ = MapFile(path, &size_);
   uint64_t header_size = 0;
-  if (size_ < static_cast<int64_t>(sizeof header_size)) {
-    Fail(path, StrCat("it has ", size_, " bytes: this is not a safetensors file"));
-  }
   const char* bytes = static_cast<const char*>(mapping_.get());
-  std::memcpy(&header_size, bytes, sizeof header_size);
-  if (header_size > kMaxHeader) {
-    Fail(path, StrCat("its header is said to have ", header_size,
-                      " bytes: this is not a safetensors file"));
+  const bool has_size = size_ >= static_cast<int64_t>(sizeof header_size);
+  if (has_size) std::memcpy(&header_size, bytes, sizeof header_size);
+  if (!has_size || header_size > kMaxHeader) {
+    throw Diagnostic("E5102", ExitCode::kIo, path, "this is not a safetensors file",
+                     "write one with safetensors.torch.save_file (what torch.save wrote is none)");
   }
   auto data_start = static_cast<int64_t>(sizeof header_size + header_size);
   if (data_start > size_) {

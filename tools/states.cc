@@ -141,7 +141,7 @@ class Checkpoint {
       if (!IsAlias(name)) unused.insert(name);
     }
     note(unused, "that the plan does not");
-    note(converted, "of another type, which are rounded to the plan's");
+    note(converted, "of another type, which are converted to the plan's");
     return notes;
   }
 

@@ -225,6 +225,8 @@ TEST_F(SafetensorsTest, HugeHeadersAreRefusedUnread) {
   std::string bytes = File("{}");
   bytes[5] = 1;
   EXPECT_THAT(Error(bytes), HasSubstr("E5102"));
+  // A zip archive, as torch.save writes.
+  EXPECT_THAT(Error("PK\3\4 and more"), HasSubstr("write one with safetensors.torch.save_file"));
 }
 
 TEST_F(SafetensorsTest, FilesThatAreNotThere) {

@@ -118,7 +118,7 @@ TEST_F(TrainTest, LoadsParametersAlone) {
   EXPECT_THAT(wide.err,
               HasSubstr("other.safetensors has 1 tensor that the plan does not: 'extra'"));
   EXPECT_THAT(wide.err,
-              HasSubstr("other.safetensors has 28 tensors of another type, which are rounded"));
+              HasSubstr("other.safetensors has 28 tensors of another type, which are converted"));
 }
 
 // A plan knows a parameter by several names. Those of what an exporter transposed are not its own,
