@@ -2,6 +2,8 @@
 #include <algorithm>
 
 #include "frontend/recover/patterns.h"
+#include "ir/counted.h"
+#include "ir/diagnostic.h"
 #include "ir/op_def.h"
 
 namespace shardc::recover {
@@ -45,6 +47,20 @@ Value* StraightThrough(Builder& b, Op* op) {
 
 }  // namespace
 
-bool RecoverStraightThrough(Graph& graph) { return ApplyRules(graph, {StraightThrough}); }
+bool RecoverStraightThrough(Graph& graph) {
+  if (!ApplyRules(graph, {StraightThrough})) return false;
+  const Op* first = nullptr;
+  int64_t count = 0;
+  for (const auto& op : graph.ops()) {
+    if (op->name() != "sub" || !op->attrs.Bool("detached", false)) continue;
+    if (count++ == 0) first = op.get();
+  }
+  graph.notes.push_back(
+      StrCat("x + (y - x), where y is x rounded or chosen by x, is taken as a straight-through "
+             "estimator, so that y - x has no gradient: ",
+             Counted(count, "place"), first->site.empty() ? "" : StrCat(", at ", first->site),
+             count > 1 ? " the first" : ""));
+  return true;
+}
 
 }  // namespace shardc::recover

@@ -88,14 +88,16 @@ TEST(Gradients, OfStraightThroughEstimators) {
     RecoverPatterns(b.g);
     Value* loss = b.ReduceSum(b.g.FindOutput("y"), {0, 1});
     b.Out(Differentiate(b.g, loss, std::vector{b.g.FindInput("x")})[0], "dx");
-    return std::pair(Evaluate(b.g, b.inputs).at("dx"), b.inputs.at("dy"));
+    return std::tuple(Evaluate(b.g, b.inputs).at("dx"), b.inputs.at("dy"), b.g.notes.size());
   };
   for (bool first : {true, false}) {
-    for (const auto& [dx, dy] : {gradient(rounded, first), gradient(chosen, first)}) {
+    for (const auto& [dx, dy, notes] : {gradient(rounded, first), gradient(chosen, first)}) {
+      EXPECT_EQ(notes, 1);
       for (int64_t i = 0; i < dx.num_elements(); ++i) EXPECT_EQ(dx.AsDouble(i), dy.AsDouble(i));
     }
     // A step of a differential equation, of length one.
-    const auto [dx, dy] = gradient(smooth, first);
+    const auto [dx, dy, notes] = gradient(smooth, first);
+    EXPECT_EQ(notes, 0);
     EXPECT_LT(std::fabs(dx.AsDouble(0)), std::fabs(dy.AsDouble(0)));
   }
 }
