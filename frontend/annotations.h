@@ -9,9 +9,9 @@
 namespace shardc {
 
 // What the nodes of the main graph say, by configuration, in the file's order; empty where the file
-// has none. Throws Diagnostic E1001 to E1003 as ImportOnnx does, E1309 for an annotation that makes
-// no sense (a tensor that the node does not have, no number of shards, other devices than shards, a
-// device that there is not).
+// has none. Throws Diagnostic E5001 and E1001 to E1003 as ImportOnnx does, E1309 for an annotation
+// that makes no sense (a tensor that the node does not have, no number of shards, other devices
+// than shards, a device that there is not).
 std::vector<DeviceConfiguration> ReadAnnotations(const std::string& path);
 
 // Writes the model of `path` to `to`, with this configuration in the place of one of its name. For

@@ -37,7 +37,7 @@ struct ImportOptions {
 // Given the module's, a parameter that the exporter made of one of them is that one, with an op
 // that makes what it was (a transpose), as far as their data tell; these are read. Op sites are the
 // modules of the nodes, or the nodes' names. Throws Diagnostic
-//   E1001  missing, empty, truncated, not ONNX
+//   E1001  empty, truncated, not ONNX
 //   E1002  opset not in 9..28
 //   E1003  IR version not in 3..14
 //   E1201  --bind or --shape names a symbol or an input that the file does not have
@@ -56,6 +56,7 @@ struct ImportOptions {
 //   E1401  external data: outside the folder, linked, missing, too short
 //   E1402  a tensor whose type, dims and data do not fit each other
 //   E1403  the module's tensors are not those that were exported
+//   E5001  cannot be read
 Graph ImportOnnx(const std::string& path, const ImportOptions& options);
 
 }  // namespace shardc

@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "frontend/onnx/wire.h"
 #include "ir/diagnostic.h"
+#include "ir/file_error.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -29,14 +29,15 @@ constexpr size_t kMaxStructure = size_t{1} << 30;
 Bytes MapModel(const std::string& path) {
   // Not to block on a FIFO.
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) Unreadable(path, StrCat("cannot be opened: ", std::strerror(errno)));
+  if (fd < 0) throw CannotRead(path, errno);
   struct stat info {};
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     close(fd);
+    if (S_ISDIR(info.st_mode)) throw CannotRead(path, EISDIR);
     Unreadable(path, "is not a file");
   }
   auto file = MappedFile::Map(fd);
-  if (!file) Unreadable(path, StrCat("cannot be mapped: ", std::strerror(errno)));
+  if (!file) throw CannotRead(path, errno);
   if (file->size() == 0) Unreadable(path, "is empty");
   return {file->data(), file->size(), file, true};
 }

@@ -18,8 +18,8 @@ struct LoadedModel {
   std::map<std::string, int> opsets;  // by domain; the default domain is ""
 };
 
-// Throws Diagnostic E1001 (cannot be read, empty, cut short, not ONNX), E1002 (opset), E1003 (IR
-// version).
+// Throws Diagnostic E5001 (cannot be read), E1001 (empty, cut short, not ONNX), E1002 (opset),
+// E1003 (IR version).
 LoadedModel LoadOnnx(const std::string& path);
 
 // The default domain has two names.

@@ -37,10 +37,10 @@ class ImportErrors : public ImportTest {
 };
 
 TEST_F(ImportErrors, MissingEmptyAndOtherFiles) {
-  EXPECT_EQ(Failure(Path("absent.onnx")).id(), "E1001");
+  EXPECT_EQ(Failure(Path("absent.onnx")).id(), "E5001");
   EXPECT_THAT(Failure(Write("")).message(), HasSubstr("is empty"));
   EXPECT_EQ(Failure(Write("this is no model, it is a text")).id(), "E1001");
-  EXPECT_EQ(Failure(folder_).id(), "E1001");
+  EXPECT_EQ(Failure(folder_).id(), "E5001");
   EXPECT_EQ(Failure(Write(std::string("\x08\x08", 2))).id(), "E1001");  // an IR version, no graph
 }
 
