@@ -45,7 +45,8 @@ class SafetensorsFile {
 
 // Writes a file whose tensors arrive one by one, in the order announced, so that only one has to be
 // in memory. The file exists under its name only after Finish (a temporary file beside it before).
-// Throws Diagnostic E5003 (cannot be written), E5004 (disk full).
+// Throws Diagnostic E5003 (cannot be written), E5004 (disk full), E5104 (a name that means
+// something else there).
 class SafetensorsWriter {
  public:
   struct Announced {

@@ -40,9 +40,15 @@ struct SafetensorsWriter::Impl {
   // The header as text, and how many bytes follow it.
   std::string Header(const std::map<std::string, std::string>& metadata) {
     nlohmann::json header = nlohmann::json::object();
-    if (!metadata.empty()) header["__metadata__"] = metadata;
+    constexpr const char* kMetadata = "__metadata__";
+    if (!metadata.empty()) header[kMetadata] = metadata;
     for (const Announced& t : tensors) {
-      SHARDC_CHECK(t.name != "__metadata__" && !header.contains(t.name), t.name);
+      if (t.name == kMetadata) {
+        throw Diagnostic("E5104", ExitCode::kBadModel, path,
+                         StrCat("'", kMetadata, "' is no name of a tensor in such a file"),
+                         "rename it in the model");
+      }
+      SHARDC_CHECK(!header.contains(t.name), t.name);
       int64_t end = total + BytesOf(t);
       header[t.name] = {
           {"dtype", StoredName(t.dtype)}, {"shape", t.shape}, {"data_offsets", {total, end}}};

@@ -18,6 +18,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::IdThrownBy;
+using ::testing::IsEmpty;
 using ::testing::Key;
 using ::testing::Pair;
 using testing::ReadBytes;
@@ -93,6 +94,14 @@ TEST_F(SafetensorsTest, WriterInPiecesWithMetadata) {
   // Data start at a multiple of 8, in the order announced.
   EXPECT_EQ(file.entries().at("z").offset % 8, 0);
   EXPECT_EQ(file.entries().at("a").offset, file.entries().at("z").offset + 12);
+}
+
+TEST_F(SafetensorsTest, NoTensorIsCalledMetadata) {
+  EXPECT_EQ(IdThrownBy([&] {
+              SafetensorsWriter(path_, {{"__metadata__", DType::kI32, {3}}});
+            }),
+            "E5104");
+  EXPECT_THAT(Names(), IsEmpty());
 }
 
 TEST_F(SafetensorsTest, UnfinishedLeavesNothing) {
