@@ -197,10 +197,11 @@ void AddModelOptions(CLI::App* verb, CompileOptions* o) {
   verb->add_option("--annotate", o->annotate,
                    "also write the ONNX model to this file, with annotations that say where each "
                    "tensor lies");
-  verb->add_option("--module", o->binding.module,
-                   "safetensors of the PyTorch module's state_dict, or what save_pretrained wrote: "
-                   "parameters that the exporter renamed, transposed or folded are found by their "
-                   "data, and are the module's own again");
+  verb->add_option(
+      "--module", o->binding.module,
+      "what safetensors.torch.save_model or save_pretrained wrote of the PyTorch module: "
+      "parameters that the exporter renamed, transposed or folded are found by their data, and are "
+      "the module's own again");
   verb->add_option("--mesh", o->mesh, "mesh axes, major to minor: dp=1,tp=2");
   verb->add_option("--bind", o->binding.bind, "sizes of the model's symbols: batch=2,sequence=32")
       ->delimiter(',');
