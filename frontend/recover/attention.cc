@@ -211,6 +211,39 @@ Value* WithGroupsMerged(Builder& b, Value* v, const Shape& softmax) {
   return b.Reshape(v, std::move(merged));
 }
 
+// What stands behind the scores of all keys in one more, [b, h, s, 1], of which p has no
+// probability: a sink. Then `softmax` is of both, and the scores are returned; else null.
+struct Sink {
+  Value *scores = nullptr, *sink = nullptr;
+};
+Sink FindSink(const Value* p, const Op* softmax) {
+  Op* both = ProducedBy(softmax->operands[0], "concat");
+  if (both == nullptr || both->operands.size() != 2 || both->out().rank() != 4) return {};
+  if (!IsLastAxis(both->attrs.Int("axis"), 4) || both->in(1).shape[3] != 1) return {};
+  return p->type.shape == both->in(0).shape ? Sink{both->operands[0], both->operands[1]} : Sink();
+}
+
+// The probabilities that p, which leaves out the last of each row, is made of.
+Value* BeforeSink(Value* p) {
+  Op* op = p->producer;
+  if (op == nullptr || p->index != 0 || !OneOf(op->name(), {"slice", "split"})) return p;
+  const Shape &whole = op->in(0).shape, &part = p->type.shape;
+  if (whole.empty() || part.back() + 1 != whole.back()) return p;
+  if (!std::equal(part.begin(), part.end() - 1, whole.begin())) return p;
+  const bool last = op->name() == "split" ? op->results.size() == 2 && op->result(1)->users.empty()
+                                          : op->attrs.IntList("starts").back() == 0;
+  return last && CountUses(p) == 1 ? op->operands[0] : p;
+}
+
+// o = sum(exp(s) v) / (sum(exp(s)) + exp(sink)): the attention without it, times a share of each
+// row that its log-sum-exp tells.
+Value* WithSink(Builder& b, Op* attention, Value* sink) {
+  Value *o = attention->result(), *lse = attention->results[1];
+  lse = b.Reshape(lse, sink->type.shape);
+  Value* share = b.Make("sigmoid", {b.Sub(lse, b.Cast(sink, lse->type.dtype))});
+  return b.Mul(o, b.Cast(share, o->type.dtype));
+}
+
 Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
   if (op->name() != "matmul" || op->in(1).rank() < 3) return nullptr;
   // The probabilities, maybe with heads and queries as the rows of one matrix.
@@ -222,13 +255,16 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
   }
   bool guard = false;
   Op* dropout = nullptr;
-  Op* softmax = FindSoftmax(p, guard, dropout);
+  Value* all = BeforeSink(p);
+  Op* softmax = FindSoftmax(all, guard, dropout);
   if (softmax == nullptr) return nullptr;
-  const Shape& softmax_shape = softmax->out().shape;
+  const Sink with = all != p ? FindSink(p, softmax) : Sink();
+  if (all != p && (with.sink == nullptr || dropout != nullptr)) return nullptr;
+  const Shape& softmax_shape = p->type.shape;
   const size_t rank = softmax_shape.size();
   if (rank < 3 || rank > 5) return nullptr;
   std::vector<MaskStep> steps;
-  Op* scores = FindScores(b, softmax->operands[0], steps);
+  Op* scores = FindScores(b, with.sink ? with.scores : softmax->operands[0], steps);
   if (scores == nullptr || scores->operands.size() > 2) return nullptr;
   for (MaskStep& step : steps) {
     if (step.value == nullptr) continue;
@@ -253,7 +289,7 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
   v = b.Reshape(v, {dims[0], heads, last(v, 2), last(v, 1)});
   ShareType(b, q, k, v);
   TensorType type(softmax->out().dtype, dims);
-  std::optional<RecoveredMask> mask = RecoverMask(b, type, steps, guard);
+  std::optional<RecoveredMask> mask = RecoverMask(b, type, steps, guard, with.sink != nullptr);
   if (!mask) return nullptr;
   if (mask->replaced) q = b.Make("where", {mask->replaced, b.Scalar(q->type.dtype, 0), q});
   std::vector<Value*> operands = {q, k, v};
@@ -265,7 +301,8 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
     operands.push_back(dropout->operands[1]);
     for (const auto& [name, value] : dropout->attrs.entries()) attrs.Set(name, value);
   }
-  Value* o = b.Create("attention", std::move(operands), std::move(attrs))->result();
+  Op* attention = b.Create("attention", std::move(operands), std::move(attrs));
+  Value* o = with.sink ? WithSink(b, attention, with.sink) : attention->result();
   if (mask->unseeing) {
     constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
     o = b.Make("where", {mask->unseeing, b.Scalar(o->type.dtype, kNan), o});

@@ -55,14 +55,21 @@ std::vector<Value*> WithFirst(const Op* op, Value* q, Value* k, Value* v) {
   return operands;
 }
 
+// The statistics do not depend on the layout.
+Value* WithItsStatistics(Builder& b, const Op* old, Op* op) {
+  b.graph().ReplaceAllUses(old->results[1], op->results[1]);
+  return op->result();
+}
+
 Value* UngroupHeads(Builder& b, Op* op) {
-  if (op->name() != "attention" || !OnlyFirstResultRead(*op)) return nullptr;
+  if (op->name() != "attention") return nullptr;
   bool heads_first = op->attrs.String("layout") == "bhsd";
   int heads = heads_first ? 1 : 2;
   Value* k = Ungrouped(b, op->operands[1], heads_first);
   Value* v = k ? Ungrouped(b, op->operands[2], heads_first) : nullptr;
   if (v == nullptr || k->type.shape[heads] != v->type.shape[heads]) return nullptr;
-  return b.Create("attention", WithFirst(op, op->operands[0], k, v), op->attrs)->result();
+  return WithItsStatistics(b, op,
+                           b.Create("attention", WithFirst(op, op->operands[0], k, v), op->attrs));
 }
 
 // What stands for v, which broadcasts to [b, h, s, d], in an op over [b, s, h, d]; null if nothing
@@ -89,6 +96,11 @@ Value* SinkSwap(Builder& b, Op* op) {
   if (!op->def->elementwise && !slice && !split && !concat && !norm && !rotary) return nullptr;
   if (op->results.size() != 1 && !split && !norm) return nullptr;
   auto swapped = [](const Value* v) { return BeforeSwap(v) != nullptr; };
+  auto is_result = [](const Value* v) {
+    const Value* x = BeforeSwap(v);
+    return x && ProducedBy(x, "attention");
+  };
+  if (std::ranges::any_of(op->operands, is_result)) return nullptr;  // raised
   if (rotary && !swapped(op->operands[0])) return nullptr;
   if (concat ? !std::all_of(op->operands.begin(), op->operands.end(), swapped)
              : std::none_of(op->operands.begin(), op->operands.end(), swapped)) {
@@ -128,7 +140,8 @@ Value* RaiseSwap(Builder& b, Op* op) {
   bool found = false;
   for (Value* v : maker->operands) {
     const bool attention = ProducedBy(v, "attention") && CountUses(v) == 1;
-    operands.push_back(attention ? b.Transpose(v, kSwapHeads) : SwappedOperand(b, v));
+    const bool column = v->type.rank() == 4 && v->type.shape[3] == 1;
+    operands.push_back(attention || column ? b.Transpose(v, kSwapHeads) : SwappedOperand(b, v));
     if (operands.back() == nullptr) return nullptr;
     found |= attention;
   }
@@ -142,8 +155,7 @@ Value* UseBshd(Builder& b, Op* op) {
   if (op->name() != "transpose" || !IsPerm(op, kSwapHeads)) return nullptr;
   Op* attention = ProducedBy(op->operands[0], "attention");
   if (attention == nullptr || op->operands[0] != attention->result() ||
-      !OnlyFirstResultRead(*attention) || attention->attrs.String("layout") != "bhsd" ||
-      CountUses(attention->result()) != 1) {
+      attention->attrs.String("layout") != "bhsd" || CountUses(attention->result()) != 1) {
     return nullptr;
   }
   Value* heads[3];
@@ -153,8 +165,11 @@ Value* UseBshd(Builder& b, Op* op) {
   }
   Attributes attrs = attention->attrs;
   attrs.Set("layout", std::string("bshd"));
+  if (!OnlyFirstResultRead(*attention)) b.SetInsertionPoint(b.graph().Next(attention));
   b.BelongWith(*attention);
-  return b.Create("attention", WithFirst(attention, heads[0], heads[1], heads[2]), attrs)->result();
+  return WithItsStatistics(
+      b, attention,
+      b.Create("attention", WithFirst(attention, heads[0], heads[1], heads[2]), attrs));
 }
 
 // Whether v's heads were split off by a transpose, which may lie behind other ops.

@@ -139,8 +139,12 @@ struct Condition {
 
 class MaskRecovery {
  public:
-  MaskRecovery(Builder& builder, const TensorType& scores, bool nan_guard)
-      : b_(builder), scores_(scores.shape), dtype_(scores.dtype), nan_guard_(nan_guard) {}
+  MaskRecovery(Builder& builder, const TensorType& scores, bool nan_guard, bool sink)
+      : b_(builder),
+        scores_(scores.shape),
+        dtype_(scores.dtype),
+        nan_guard_(nan_guard || sink),
+        sink_(sink) {}
 
   std::optional<RecoveredMask> Run(const std::vector<MaskStep>& steps) {
     RecoveredMask out;
@@ -150,11 +154,11 @@ class MaskRecovery {
     if (!Collect(steps)) return std::nullopt;
     int64_t s = scores_[2], t = scores_[3];
     // Rows that see no key give zero here and in the model: both minus infinity and the guard.
-    bool guarded = nan_guard_ && all_infinite_;
+    bool guarded = nan_guard_ && (all_infinite_ || sink_);
     bool exact = plain_ && (guarded || (computed_.empty() && keep_.EveryRowSees(s, t)));
     if (!exact) {
       out.mask = Additive(steps);
-      if (out.mask) out.replaced = Replaced(steps);
+      if (out.mask && !sink_) out.replaced = Replaced(steps);
       if (out.mask && may_see_nothing_) out.unseeing = Unseeing(out.mask);
       if (out.mask && out.replaced && absorbs_little_) out.mask = FromZero(out.mask, out.replaced);
       return out.mask || steps.empty() ? std::optional(out) : std::nullopt;
@@ -307,7 +311,9 @@ class MaskRecovery {
           // computed brings all that they see down to the fill. With the lowest of half precision
           // that happens to padded queries alone, of which models in half precision make nothing.
           if (number * ScaleAfter(steps, i) > kNever) return nullptr;
-          if (!OnlyReplaces(steps)) {
+          if (sink_) {
+            number = -kInfinity;
+          } else if (!OnlyReplaces(steps)) {
             const bool near = near_.EveryRowSees(scores_[2], scores_[3]) &&
                               Evaluate(WithoutBroadcast(step.value)) &&
                               (number == kLowestHalf || !adds_computed);
@@ -433,7 +439,7 @@ class MaskRecovery {
   Builder& b_;
   Shape scores_;
   DType dtype_;
-  bool nan_guard_;
+  bool nan_guard_, sink_;
   bool plain_ = true, all_infinite_ = true, has_constant_ = false, may_see_nothing_ = false;
   bool absorbs_little_ = false;  // a fill that replaces scores
   Keep keep_;                    // by the constants, as far as they only decide which keys are seen
@@ -445,8 +451,9 @@ class MaskRecovery {
 }  // namespace
 
 std::optional<RecoveredMask> RecoverMask(Builder& builder, const TensorType& scores,
-                                         const std::vector<MaskStep>& steps, bool nan_guard) {
-  return MaskRecovery(builder, scores, nan_guard).Run(steps);
+                                         const std::vector<MaskStep>& steps, bool nan_guard,
+                                         bool sink) {
+  return MaskRecovery(builder, scores, nan_guard, sink).Run(steps);
 }
 
 }  // namespace shardc::recover

@@ -28,10 +28,12 @@ struct RecoveredMask {
 };
 
 // `scores` is the type of the scores, [b, h, s, t]; `nan_guard`: NaNs of the softmax are replaced
-// by zeros. The attention op gives zero where a row sees no key: `replaced` and `unseeing` tell of
-// rows of which the model makes something else, and nothing comes back where they cannot. Ops that
-// the mask needs are built through the builder.
+// by zeros; `sink`: a score that is never masked stands beside those of the keys, so that a row
+// that sees no key gives zero. The attention op gives zero where a row sees no key: `replaced` and
+// `unseeing` tell of rows of which the model makes something else, and nothing comes back where
+// they cannot. Ops that the mask needs are built through the builder.
 std::optional<RecoveredMask> RecoverMask(Builder& builder, const TensorType& scores,
-                                         const std::vector<MaskStep>& steps, bool nan_guard);
+                                         const std::vector<MaskStep>& steps, bool nan_guard,
+                                         bool sink = false);
 
 }  // namespace shardc::recover

@@ -389,16 +389,32 @@ std::vector<Value*> Gradient(const GradientArgs& args) {
         "write the bias as an add to the scores before a softmax, or leave its parameter out of "
         "those that are differentiated");
   }
-  if (args.result_grads[1]) {
-    refuse("the loss depends on the log-sum-exp of an attention, which has no gradient",
-           "compute it from the scores with softmax and reduce ops");
+  Builder& b = args.builder;
+  Value *v = op.operands[2], *o = op.results[0], *d_o = args.result_grads[0];
+  const int64_t width = o->type.shape[3];
+  Value* d_lse = args.result_grads[1];
+  if (d_o == nullptr) d_o = b.BroadcastTo(b.Scalar(o->type.dtype, 0), o->type.shape);
+  if (d_lse) {
+    // A score's gradient is p (do v - sum(do o) + dlse): of a value more, of which v has 0, o 1 and
+    // do -dlse, the sum alone sees dlse. So many values more that all are a multiple of 8.
+    const int64_t more = 8 - width % 8;
+    auto wider = [&](Value* x, int64_t columns, double value) {
+      return b.Make("pad", {x},
+                    {{"low", Ints(4)}, {"high", Ints{0, 0, 0, columns}}, {"value", value}});
+    };
+    Shape column = o->type.shape;
+    column[3] = 1;
+    if (!OpSizes(op, 0).heads_first) d_lse = b.Transpose(d_lse, {0, 2, 1});
+    d_lse = b.Neg(b.Reshape(b.Cast(d_lse, o->type.dtype), std::move(column)));
+    d_o = wider(b.Make("concat", {d_o, d_lse}, {{"axis", int64_t{3}}}), more - 1, 0);
+    v = wider(v, more, 0);
+    o = wider(o, more, 1);
   }
-  Value* d_o = DividedWhereAbsorbed(args.builder, op, args.result_grads[0]);
-  std::vector<Value*> operands = {d_o,           op.operands[0], op.operands[1], op.operands[2],
-                                  op.results[0], op.results[1]};
+  std::vector<Value*> operands = {
+      DividedWhereAbsorbed(b, op, d_o), op.operands[0], op.operands[1], v, o, op.results[1]};
   operands.insert(operands.end(), op.operands.begin() + 3, op.operands.end());
-  std::vector<Value*> grads =
-      args.builder.Create("attention_grad", std::move(operands), op.attrs)->results;
+  std::vector<Value*> grads = b.Create("attention_grad", std::move(operands), op.attrs)->results;
+  if (d_lse) grads[2] = b.Slice(grads[2], 3, 0, width);
   grads.resize(op.operands.size());
   return grads;
 }

@@ -509,8 +509,6 @@ void RandomOps::Attention() {
                 {"causal", dice_.Chance(50)},
                 {"layout", std::string(bhsd ? "bhsd" : "bshd")}});
   if (!op) return;
-  // The log-sum-exp has no gradient.
-  std::erase(floats_, op->result(1));
   Value* y = op->result();
   if (bhsd) y = Make("transpose", {y}, {{"perm", Ints{0, 2, 1, 3}}});
   Make("reshape", {y}, {{"shape", Shape{batch, seq, heads * width}}});

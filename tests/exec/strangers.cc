@@ -48,7 +48,7 @@ const Stranger kStrangers[] = {
     {"dense", "torchscript_static", "lm", 14, true, 4},
     {"stacks", "torchscript_static", "lm", 18, true, 4},
     {"llama4", "dynamo_static", "lm", 10, false},
-    {"gpt_oss", "torchscript_dynamic", "lm", 10, false, 0},
+    {"gpt_oss", "torchscript_dynamic", "lm", 10, false},
     {"qwen2_moe", "torchscript_dynamic", "lm", 10, false},
     {"deepseek_v3", "dynamo_static", "lm", 8, false},
     {"ort_bert", "fused_dynamic", "ce", 10, true},

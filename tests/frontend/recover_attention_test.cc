@@ -123,6 +123,43 @@ TEST(Attention, HeadsInGroups) {
   }
 }
 
+// GPT-OSS's: a score beside those of the keys, for each head, that has no value.
+TEST(Attention, WithSinks) {
+  constexpr int64_t kKv = 2;
+  for (bool split : {false, true}) {
+    for (double fill : {-kInf, kMin, -1e4}) {
+      Graph g = Recover([&](TestGraph& b) {
+        auto heads = [&](const std::string& name, int64_t n) {
+          Value* x = b.Transpose(b.In(name, {kB, kS, n, kD}), {0, 2, 1, 3});
+          if (n == kHeads) return x;
+          x = b.BroadcastTo(b.Reshape(x, {kB, n, 1, kS, kD}), {kB, n, kHeads / n, kS, kD});
+          return b.Reshape(x, {kB, kHeads, kS, kD});
+        };
+        Value* scores = b.Mul(b.Make("matmul_nt", {heads("q", kHeads), heads("k", kKv)}), b.C(0.4));
+        // The second query sees no key but the sink.
+        auto sees = [](int64_t i, int64_t j) { return i != 1 && j <= i; };
+        HostTensor keep = Mask({kS, kS}, DType::kBool, 1, 0, sees);
+        scores = b.Where(b.In("keep", std::move(keep)), scores, b.C(fill));
+        Value* sinks = b.Reshape(b.P("sinks", {kHeads}), {1, kHeads, 1, 1});
+        sinks = b.BroadcastTo(sinks, {kB, kHeads, kS, 1});
+        Value* both = b.Make("concat", {scores, sinks}, {{"axis", int64_t{3}}});
+        Value* p = b.Softmax(b.Sub(both, b.ReduceMax(both, {3}, true)));
+        if (split) {
+          p = b.Create("split", {p}, {{"axis", int64_t{3}}, {"sizes", Ints{kS, 1}}})->result();
+        } else {
+          p = b.Slice(p, {0, 0, 0, 0}, {kB, kHeads, kS, kS});
+        }
+        b.Out(b.Transpose(b.Matmul(p, heads("v", kKv)), {0, 2, 1, 3}));
+      });
+      SCOPED_TRACE(StrCat(split, " ", fill));
+      ASSERT_THAT(Ops(g), Contains("attention"));
+      EXPECT_THAT(Ops(g), Not(Contains("softmax")));
+      EXPECT_EQ(Find(g, "attention")->in(1).shape, (Shape{kB, kS, kKv, kD}));
+      EXPECT_EQ(Find(g, "attention")->attrs.String("layout"), "bshd");
+    }
+  }
+}
+
 // A softmax by its definition, with the maximum subtracted in some way, or not at all.
 TEST(Attention, WithASoftmaxOfItsOwn) {
   for (int form = 0; form < 4; ++form) {
