@@ -16,6 +16,7 @@ bool IsNoMemory(const std::exception& error);
 Diagnostic NoMemory(const std::string& where);
 
 // What is said of it where not even the Diagnostic can be had.
-inline constexpr const char* kNoMemory = "E6201: out of memory";
+inline constexpr const char* kNoMemory =
+    "E6201: out of memory\n  run fewer ranks on this machine, or a smaller batch";
 
 }  // namespace shardc

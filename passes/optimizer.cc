@@ -81,9 +81,13 @@ void CheckOptions(const OptimizerOptions& o) {
   if (!(o.beta1 >= 0 && o.beta1 < 1 && o.beta2 >= 0 && o.beta2 < 1)) {
     throw bad(StrCat("betas ", o.beta1, ", ", o.beta2, " are not in [0, 1)"));
   }
-  for (double v : {o.eps, o.weight_decay, o.momentum, o.clip_norm}) {
+  for (const auto& [option, v] : {std::pair("--eps", o.eps),
+                                  {"--weight-decay", o.weight_decay},
+                                  {"--momentum", o.momentum},
+                                  {"--clip-norm", o.clip_norm}}) {
     if (v >= 0 && v <= std::numeric_limits<float>::max()) continue;
-    throw bad("eps, weight decay, momentum and the clipping norm must be numbers from 0 on");
+    throw Diagnostic("E6102", ExitCode::kUsage, option,
+                     StrCat(v, " is not a number from 0 on that f32 can hold"));
   }
 }
 

@@ -228,7 +228,8 @@ void AddTrainingOptions(CLI::App* verb, CompileOptions* o) {
   verb->add_option("--dropout-seed", o->binding.dropout.seed,
                    "another seed of what the model's dropouts draw")
       ->check(IsSeed<int64_t>);
-  verb->add_flag("--no-dropout", o->no_dropout, "drop nothing, as in evaluation");
+  verb->add_flag("--no-dropout", o->no_dropout, "drop nothing, as in evaluation")
+      ->excludes("--dropout-seed");
 }
 
 void AddOptimizerOptions(CLI::App* verb, CompileOptions* o) {

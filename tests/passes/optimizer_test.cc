@@ -143,10 +143,10 @@ TEST(Optimizer, RefusesImpossibleValues) {
   Refused({.kind = "adamw", .momentum = 0.9}, "momentum is sgd's");
   Refused({.kind = "adamw", .beta1 = 1}, "are not in [0, 1)");
   Refused({.kind = "adamw", .beta2 = -0.5}, "are not in [0, 1)");
-  Refused({.kind = "adamw", .eps = -1}, "must be numbers from 0 on");
-  Refused({.kind = "sgd", .momentum = nan}, "must be numbers from 0 on");
-  Refused({.kind = "sgd", .weight_decay = -1}, "must be numbers from 0 on");
-  Refused({.kind = "sgd", .clip_norm = -1}, "must be numbers from 0 on");
+  Refused({.kind = "adamw", .eps = -1}, "is not a number from 0 on");
+  Refused({.kind = "sgd", .momentum = nan}, "is not a number from 0 on");
+  Refused({.kind = "sgd", .weight_decay = -1}, "is not a number from 0 on");
+  Refused({.kind = "sgd", .clip_norm = -1}, "is not a number from 0 on");
 }
 
 TEST(Optimizer, RefusesAGraphWithoutGradients) {

@@ -37,8 +37,9 @@ TEST_F(CompileArguments, OptimizersAndWhatTheyNeed) {
   Refuses("--optimizer sgd --betas 0.9,0.95", "betas are adamw's", "E6102");
   Refuses("--optimizer sgd --eps 1e-6", "eps is adamw's", "E6102");
   Refuses("--optimizer sgd --lr inf", "learning rate", "E6102");
-  Refuses("--optimizer sgd --momentum inf", "must be numbers from 0 on", "E6102");
-  Refuses("--optimizer adamw --weight-decay nan", "must be numbers from 0 on", "E6102");
+  Refuses("--no-dropout --dropout-seed 3", "--dropout-seed excludes --no-dropout", "E6100");
+  Refuses("--optimizer sgd --momentum inf", "--momentum: inf is not a number", "E6102");
+  Refuses("--optimizer adamw --weight-decay nan", "--weight-decay: nan is not a number", "E6102");
   for (const char* option : {"--lr 1", "--betas 0.9,0.95", "--eps 1", "--momentum 0.9",
                              "--weight-decay 0.1", "--clip-norm 1"}) {
     Refuses(option, "requires --optimizer", "E6100");

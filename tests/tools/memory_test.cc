@@ -6,6 +6,7 @@
 namespace shardc::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
@@ -37,7 +38,9 @@ class NoMemoryTest : public ToolTest {
       if (r.exit == 0) break;
       ++failures;
       EXPECT_EQ(r.exit, 6) << kib << " KiB: " << arguments << ": " << r.err;
-      EXPECT_THAT(r.err, AnyOf(HasSubstr("E6201"), HasSubstr("E4007"))) << kib << ": " << arguments;
+      EXPECT_THAT(r.err,
+                  AllOf(AnyOf(HasSubstr("E6201"), HasSubstr("E4007")), HasSubstr("\n  run ")))
+          << kib << ": " << arguments;
     }
     EXPECT_GT(failures, 0) << arguments;
   }
