@@ -18,7 +18,12 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNever = -1e4;
 // A value this large absorbs any score that is added to it, in f64 too.
 constexpr double kAbsorbing = -1e30;
-constexpr double kLowestHalf = -65504, kLowestFloat = -3.4028234663852886e38;
+constexpr double kLowestHalf = -65504;
+
+double LowestOf(DType type) {
+  if (type == DType::kF16) return kLowestHalf;
+  return type == DType::kBF16 ? -0x1.fep127 : -0x1.fffffep127;
+}
 
 using Evaluated = std::unordered_map<const Value*, HostTensor>;
 
@@ -289,6 +294,10 @@ class MaskRecovery {
     const bool adds_computed = std::any_of(steps.begin(), steps.end(), [](const MaskStep& step) {
       return step.kind == MaskStep::kAdd && !Evaluate(WithoutBroadcast(step.value));
     });
+    const bool adds_infinite = std::any_of(steps.begin(), steps.end(), [](const MaskStep& step) {
+      return step.kind == MaskStep::kAdd && !Evaluate(WithoutBroadcast(step.value)) &&
+             MayBeInfinite(step.value);
+    });
     Value* mask = nullptr;
     for (size_t i = 0; i < steps.size(); ++i) {
       const MaskStep& step = steps[i];
@@ -316,7 +325,7 @@ class MaskRecovery {
           } else if (!OnlyReplaces(steps)) {
             const bool near = near_.EveryRowSees(scores_[2], scores_[3]) &&
                               Evaluate(WithoutBroadcast(step.value)) &&
-                              (number == kLowestHalf || !adds_computed);
+                              (number == kLowestHalf ? !adds_infinite : !adds_computed);
             if (!near) return nullptr;
             number = -kInfinity;
           }
@@ -341,7 +350,7 @@ class MaskRecovery {
       if (steps[i].kind != MaskStep::kAdd) continue;
       std::optional<HostTensor> data = Evaluate(WithoutBroadcast(steps[i].value));
       for (int64_t k = 0; data && k < data->num_elements(); ++k) {
-        if (std::fabs(data->AsDouble(k) * ScaleAfter(steps, i)) > -kNever / 2) data.reset();
+        if (std::fabs(data->AsDouble(k) * ScaleAfter(steps, i)) > -kNever / 4) data.reset();
       }
       if (!data) return false;
     }
@@ -358,8 +367,7 @@ class MaskRecovery {
   // how many keys have it would be rounded.
   Value* FromZero(Value* mask, Value* rows) {
     Value* most = b_.ReduceMax(InFourDims(mask), {3}, true);
-    most = b_.Make("max",
-                   {most, b_.Scalar(dtype_, dtype_ == DType::kF16 ? kLowestHalf : kLowestFloat)});
+    most = b_.Make("max", {most, b_.Scalar(dtype_, LowestOf(dtype_))});
     return b_.Sub(mask, b_.Make("where", {rows, most, b_.Scalar(dtype_, 0)}));
   }
 
@@ -423,8 +431,7 @@ class MaskRecovery {
     }
     const Op* op = v->producer;
     if (op == nullptr || depth == 0) return true;
-    if (op->name() == "add")
-      return Largest(v) > (v->type.dtype == DType::kF16 ? -kLowestHalf : -kLowestFloat);
+    if (op->name() == "add") return Largest(v) > -LowestOf(v->type.dtype);
     constexpr std::string_view kFiniteOps[] = {"where",        "cast",    "sub",   "mul",
                                                "neg",          "reshape", "slice", "transpose",
                                                "broadcast_to", "concat"};

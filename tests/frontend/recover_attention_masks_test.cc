@@ -207,6 +207,13 @@ TEST(Attention, FillsThatAbsorbNothing) {
     return fill(b, s, b.Constant(Mask({kS, kS}, DType::kBool, 1, 0, Triangle)));
   }});
   EXPECT_THAT(Ops(g), Contains("attention"));
+  // Nor beside infinities that are computed, which leave such a row what the triangle hides.
+  g = RecoverForm({.mask = [&](TestGraph& b, Value* s) {
+    Value* padding = b.Where(b.In("padding", Padding()), b.C(0), b.C(-kInf));
+    Value* seen = b.Constant(Mask({kS, kS}, DType::kBool, 1, 0, Triangle));
+    return b.Where(seen, b.Add(s, padding), b.C(-65504));
+  }});
+  EXPECT_THAT(Ops(g), Not(Contains("attention")));
   // Not where what is added decides which of them is largest.
   g = RecoverForm({.mask = [&](TestGraph& b, Value* s) {
     return fill(b, b.Add(s, b.In("bias", {kHeads, kS, kS})), b.In("padding", Padding()));
