@@ -58,23 +58,31 @@ bool IsOfParams(const Value* v) {
 }
 
 // The parameter that v is but for its order, its parts and its type, and which of its dims are
-// those of v. So are weights that a model scales, masks, normalises or rounds before it uses them,
-// and those with an update of low rank: of the parameters the first that has all of the elements.
-ParamDims DimsOfParam(const Value* v, Ints dims, int depth = 0) {
-  while (!dims.empty() && Arranges(v->producer)) {
-    dims = DimsBefore(v, dims);
+// those of v, for each of several lists of them; null when there is none with all of them. So are
+// weights that a model scales, masks, normalises or rounds before it uses them, and those with an
+// update of low rank: of the parameters the first that has all of the elements.
+std::pair<Op*, std::vector<Ints>> FindParam(const Value* v, std::vector<Ints> lists,
+                                            int depth = 0) {
+  auto lost = [&] { return std::ranges::any_of(lists, &Ints::empty); };
+  while (!lost() && Arranges(v->producer)) {
+    for (Ints& dims : lists) dims = DimsBefore(v, dims);
     v = v->producer->operands[0];
   }
-  if (dims.empty() || depth > 16) return {};
-  if (Op* param = ProducedBy(v, "param")) return {param, std::move(dims)};
+  if (lost() || depth > 16) return {};
+  if (Op* param = ProducedBy(v, "param")) return {param, std::move(lists)};
   const Op* op = v->producer;
   if (op == nullptr || !op->def->elementwise || !IsOfParams(v)) return {};
   for (const Value* operand : op->operands) {
     if (operand->type.shape != v->type.shape) continue;
-    ParamDims found = DimsOfParam(operand, dims, depth + 1);
-    if (found.param) return found;
+    auto found = FindParam(operand, lists, depth + 1);
+    if (found.first) return found;
   }
   return {};
+}
+
+ParamDims DimsOfParam(const Value* v, Ints dims) {
+  auto [param, lists] = FindParam(v, {std::move(dims)});
+  return param ? ParamDims{param, std::move(lists[0])} : ParamDims();
 }
 
 bool IsOneMatrixOfEach(const Op* param, const Linear& linear) {
@@ -89,12 +97,11 @@ bool FindWeight(Linear& linear) {
   const Value* v = linear.matmul->operands[1];
   const int64_t rank = v->type.rank();
   const bool nt = MultipliesByTransposed(linear.matmul);
-  const ParamDims rows = DimsOfParam(v, {rank - (nt ? 1 : 2)});
-  const ParamDims columns = DimsOfParam(v, {rank - (nt ? 2 : 1)});
-  if (rows.param == nullptr || columns.param == nullptr) return false;
-  linear.weight = rows.param;
-  linear.rows = rows.dims;
-  linear.columns = columns.dims;
+  auto [param, dims] = FindParam(v, {{rank - (nt ? 1 : 2)}, {rank - (nt ? 2 : 1)}});
+  if (param == nullptr) return false;
+  linear.weight = param;
+  linear.rows = std::move(dims[0]);
+  linear.columns = std::move(dims[1]);
   const Shape& shape = v->type.shape;
   linear.experts = std::any_of(shape.begin(), shape.end() - 2, [](int64_t n) { return n > 1; });
   return !linear.experts || IsOneMatrixOfEach(linear.weight, linear);

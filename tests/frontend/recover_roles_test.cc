@@ -171,6 +171,23 @@ TEST(Roles, OfWeightsThatAreComputed) {
   }
 }
 
+// A part of one parameter times another: rows and columns are of one and the same.
+TEST(Roles, OfAWeightTimesAPartOfAnother) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* part = b.Slice(b.Reshape(b.P("other", {1, 1, 16, 32}), {16, 32}), {0, 0}, {8, 32});
+    Value* up = b.Mul(part, b.P("up", {8, 32}));
+    Value* y = b.Op1("relu", b.Matmul(b.In("x", {4, 8}), up));
+    b.Out(b.Make("matmul_nt", {y, b.P("down", {8, 32})}));
+  });
+  EXPECT_EQ(RolesOf(g)["down"], "MLP_DOWN [1] [0]");
+  for (const char* name : {"up", "other"}) {
+    const Op* param = g.FindState(name);
+    if (!param->attrs.Has("columns")) continue;
+    EXPECT_NE(param->attrs.IntList("rows"), param->attrs.IntList("columns")) << name;
+    EXPECT_EQ(name, std::string("up"));
+  }
+}
+
 // As einsum makes them of one weight [in, 2, width]: gate and up are moved to the front.
 TEST(Roles, FusedGateAndUpMayBeMoved) {
   Graph g = Recover([](TestGraph& b) {
