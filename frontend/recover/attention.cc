@@ -230,8 +230,11 @@ Value* BeforeSink(Value* p) {
   const Shape &whole = op->in(0).shape, &part = p->type.shape;
   if (whole.empty() || part.back() + 1 != whole.back()) return p;
   if (!std::equal(part.begin(), part.end() - 1, whole.begin())) return p;
+  auto all = [&](const char* attr, int64_t n) {
+    return std::ranges::all_of(op->attrs.IntList(attr), [n](int64_t each) { return each == n; });
+  };
   const bool last = op->name() == "split" ? op->results.size() == 2 && op->result(1)->users.empty()
-                                          : op->attrs.IntList("starts").back() == 0;
+                                          : all("starts", 0) && all("steps", 1);
   return last && CountUses(p) == 1 ? op->operands[0] : p;
 }
 
@@ -260,6 +263,8 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
   if (softmax == nullptr) return nullptr;
   const Sink with = all != p ? FindSink(p, softmax) : Sink();
   if (all != p && (with.sink == nullptr || dropout != nullptr)) return nullptr;
+  // The gradient of the log-sum-exp takes up to 8 columns more, and kernels no more than 256.
+  if (with.sink && op->in(1).shape.back() > 248) return nullptr;
   const Shape& softmax_shape = p->type.shape;
   const size_t rank = softmax_shape.size();
   if (rank < 3 || rank > 5) return nullptr;

@@ -160,6 +160,22 @@ TEST(Attention, WithSinks) {
   }
 }
 
+// The same but for the order in which the probabilities of queries are taken.
+TEST(Attention, WithSinksAndQueriesTurnedAround) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* scores =
+        b.Make("matmul_nt", {b.In("q", {kB, kHeads, kS, kD}), b.In("k", {kB, kHeads, kS, kD})});
+    Value* sinks = b.In("sinks", {kB, kHeads, kS, 1});
+    Value* p = b.Softmax(b.Make("concat", {scores, sinks}, {{"axis", int64_t{3}}}));
+    p = b.Make("slice", {p},
+               {{"starts", Ints{0, 0, kS - 1, 0}},
+                {"limits", Ints{kB, kHeads, -1, kS}},
+                {"steps", Ints{1, 1, -1, 1}}});
+    b.Out(b.Matmul(p, b.In("v", {kB, kHeads, kS, kD})));
+  });
+  EXPECT_THAT(Ops(g), Not(Contains("attention")));
+}
+
 // A softmax by its definition, with the maximum subtracted in some way, or not at all.
 TEST(Attention, WithASoftmaxOfItsOwn) {
   for (int form = 0; form < 4; ++form) {
