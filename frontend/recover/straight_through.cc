@@ -9,23 +9,30 @@
 namespace shardc::recover {
 namespace {
 
-// Whether y is made of x on a way that has no gradient: by rounding, or by what is no float.
+// Whether y is made of x on a way that has no gradient, by rounding, or by what is no float, and on
+// none that has one through a product, as what experts give that x chooses.
 bool IsStepOf(const Value* y, const Value* x) {
-  constexpr size_t kMaxValues = 256;
-  using Way = std::pair<const Value*, bool>;  // and whether there was such a step
-  std::vector<Way> ways = {{y, false}};
-  for (size_t i = 0; i < ways.size() && ways.size() < kMaxValues; ++i) {
-    const auto [v, step] = ways[i];
-    if (v == x && step) return true;
+  constexpr size_t kMaxWays = 256;
+  struct Way {
+    const Value* value;
+    bool step, product;  // whether it passed such
+    bool operator==(const Way&) const = default;
+  };
+  std::vector<Way> ways = {{y, false, false}};
+  bool found = false;
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const auto [v, step, product] = ways[i];
+    if (ways.size() > kMaxWays || (v == x && !step && product)) return false;
+    found |= v == x && step;
     const Op* op = v->producer;
-    if (op == nullptr) continue;
-    const bool next = step || op->def->gradient_is_zero || !IsFloat(v->type.dtype);
+    if (v == x || op == nullptr) continue;
+    const bool steps = step || op->def->gradient_is_zero || !IsFloat(v->type.dtype);
     for (const Value* operand : op->operands) {
-      const Way way = {operand, next};
+      const Way way = {operand, steps, product || IsProduct(op)};
       if (std::ranges::find(ways, way) == ways.end()) ways.push_back(way);
     }
   }
-  return false;
+  return found;
 }
 
 // The difference has no gradient: a model that means y has no reason to write it so, and ONNX has

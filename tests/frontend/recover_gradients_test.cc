@@ -80,6 +80,10 @@ TEST(Gradients, OfStraightThroughEstimators) {
     return b.Cast(most, DType::kF64);
   };
   auto smooth = [](TestGraph& b, Value* x) { return b.Op1("tanh", x); };
+  // What an expert gives of x where x chose it.
+  auto routed = [&](TestGraph& b, Value* x) {
+    return b.Mul(chosen(b, x), b.Matmul(x, b.In("w", {4, 4})));
+  };
   auto gradient = [](const auto& y_of, bool first) {
     TestGraph b;
     Value* x = b.In("x", {3, 4});
@@ -95,6 +99,7 @@ TEST(Gradients, OfStraightThroughEstimators) {
       EXPECT_EQ(notes, 1);
       for (int64_t i = 0; i < dx.num_elements(); ++i) EXPECT_EQ(dx.AsDouble(i), dy.AsDouble(i));
     }
+    EXPECT_EQ(std::get<2>(gradient(routed, first)), 0);
     // A step of a differential equation, of length one.
     const auto [dx, dy, notes] = gradient(smooth, first);
     EXPECT_EQ(notes, 0);
