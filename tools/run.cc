@@ -145,7 +145,6 @@ class Run {
   }
 
   void SaveStates() {
-    CheckGradients();
     if (lost_) return;  // a file of before is worth more
     Keep(o_.save_checkpoint, [&] { SaveCheckpoint(); });
     Keep(o_.save_params,
@@ -176,12 +175,13 @@ class Run {
     std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     report_.times_s.push_back(took.count());
     report_.host_times_s.push_back(session_.host_seconds());
+    CheckGradients();
   }
 
   // A loss that is no number need not be the end (all labels are ignored), such gradients are.
   void CheckGradients() {
     const auto norm = Trains() ? ScalarOutput("grad_norm") : std::nullopt;
-    if (!norm || std::isfinite(*norm)) return;
+    if (lost_ || !norm || std::isfinite(*norm)) return;
     lost_ = Diagnostic("E4011", ExitCode::kMismatch, StrCat("step ", steps_run_),
                        StrCat("the norm of the gradients is ", std::isnan(*norm) ? "nan" : "inf",
                               ": the parameters are lost ", "with this update, and are not saved"),
@@ -197,7 +197,6 @@ class Run {
       report_.steps.push_back(
           {ScalarOutput("loss"), GradientNorm(), ScalarOutput("learning_rate")});
       if (!o_.json) PrintStep(report_.steps.size(), report_.steps.back());
-      CheckGradients();
       const bool last = i == o_.steps || Stopped();
       if (o_.save_interval > 0 && i % o_.save_interval == 0 && !last) {
         Keep(o_.save_checkpoint, [&] { SaveCheckpoint(); });
@@ -242,7 +241,7 @@ class Run {
     report_.times_s.clear();
     report_.host_times_s.clear();
     StartProfile(o_.repeat);
-    for (int i = 0; i == 0 || (i < o_.repeat && !Interrupted()); ++i) TimedStep();
+    for (int i = 0; i == 0 || (i < o_.repeat && !lost_ && !Interrupted()); ++i) TimedStep();
     if (!o_.profile.empty()) return;
     Profile profile = session_.TakeProfile();
     if (profile.steps() > 0) report_.gemm_share = GemmShare(profile);

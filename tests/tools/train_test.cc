@@ -348,7 +348,7 @@ TEST_F(TrainTest, LostParametersReplaceNoFile) {
                                      " --save-checkpoint checkpoint --save out.safetensors"));
     EXPECT_EQ(r.exit, 7) << steps;
     EXPECT_THAT(r.err,
-                AllOf(HasSubstr("E4011: step "), HasSubstr("the norm of the gradients is nan")))
+                AllOf(HasSubstr("E4011: step 1: "), HasSubstr("the norm of the gradients is nan")))
         << steps;
     EXPECT_EQ(Json::parse(r.out)["outputs"]["grad_norm"], nullptr) << steps;
     EXPECT_EQ(Read("checkpoint"), "of before") << steps;
