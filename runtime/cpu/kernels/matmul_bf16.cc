@@ -131,8 +131,8 @@ struct MatmulBf16::State {
     return MatmulDesc(a_desc, b_desc, config.bias ? &bias_desc : nullptr, c_desc, attr);
   }
 
-  // How many columns to take at once: where oneDNN keeps sums in f32 for all of C, no more of them
-  // than kMostScratch.
+  // How many columns to take at once: where oneDNN keeps sums in f32 for all of C, about
+  // kMostScratch of them.
   int64_t ColumnsAtOnce(int64_t scratch_bytes) const {
     constexpr int64_t kMostScratch = 32 << 20, kAtLeast = 512;
     if (config.batch > 1 || packs_b || scratch_bytes <= kMostScratch) return config.n;
