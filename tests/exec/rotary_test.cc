@@ -23,8 +23,7 @@ struct Stranger {
   int64_t concats = 0;  // that are no part of a rotation
 };
 
-// DeepSeek turns a part of each head that it makes apart, and its concats are of both parts; sinks
-// of GPT-OSS are columns of scores.
+// DeepSeek turns a part of each head that it makes apart, and its concats are of both parts.
 const Stranger kStrangers[] = {
     {"llama", "torchscript_dynamic", 4, false, 4, 4},
     {"neox", "dynamo_static", 4, false, 2, 4},
@@ -34,7 +33,7 @@ const Stranger kStrangers[] = {
     {"interleaved", "dynamo_static", 4, true, 4, 4},
     {"qwen2_moe", "torchscript_dynamic", 4, false, 6, 6},
     {"llama4", "dynamo_static", 4, true, 8, 8},
-    {"gpt_oss", "torchscript_dynamic", 4, false, 8, 8, 2},
+    {"gpt_oss", "torchscript_dynamic", 4, false, 8, 8},
     {"deepseek_v3", "dynamo_static", 4, false, 4, 4, 4},
 };
 
