@@ -134,6 +134,7 @@ class ProductKernel : public CudaKernel {
     for (Form form : forms_) {
       for (const Way& way : Proposals(launch, form, kProposals)) ways.push_back(way);
     }
+    DrawOperands(launch);
     std::vector<std::function<void()>> trials;
     for (const Way& way : ways) {
       trials.push_back([&] {
@@ -242,6 +243,22 @@ class ProductKernel : public CudaKernel {
     const std::byte* work = launch.workspace + kWorkspace;
     return {padded && padding_->a.ld > 0 ? work + padding_->a.offset : OperandOf(p_, launch, p_.a),
             padded && padding_->b.ld > 0 ? work + padding_->b.offset : OperandOf(p_, launch, p_.b)};
+  }
+  // A GPU's clock is as high as its power allows, and numbers that are alike take less of that.
+  void DrawOperands(const Launch& launch) const {
+    if (p_.dtype == DType::kF64) return;  // of which no noise is drawn
+    auto draw = [&](const std::byte* data, int64_t MatmulPlan::Part::*offset, int64_t stride,
+                    int64_t matrix, uint64_t seed) {
+      int64_t count = 0;
+      for (const auto& part : plan_.parts) {
+        count = std::max(count, part.*offset + (plan_.batch - 1) * stride + matrix);
+      }
+      auto* to = const_cast<std::byte*>(OperandOf(p_, launch, data));
+      ThisGpu().Draw({to, count, p_.dtype, 0, 1, seed}, launch.stream);
+    };
+    draw(p_.a, &MatmulPlan::Part::a, plan_.a_stride, plan_.a_rows * plan_.a_cols, 1);
+    draw(p_.b, &MatmulPlan::Part::b, plan_.b_stride, (plan_.b_cols - 1) * plan_.b_ld + plan_.b_rows,
+         2);
   }
   cublasLtMatrixLayout_t A(bool padded) const { return padded ? padded_a_->handle : la_.handle; }
   cublasLtMatrixLayout_t B(bool padded) const { return padded ? padded_b_->handle : lb_.handle; }
