@@ -17,10 +17,7 @@ namespace {
 // What it may be: nothing where it must stay as it is.
 std::optional<DType> NarrowTypeOf(const Graph& graph, const Op& param) {
   const Value* v = param.result();
-  if (!IsFloat(v->type.dtype) || v->users.empty() || graph.IsOutput(v) ||
-      graph.FindOutput(GradientName(param.attrs.String("name")))) {
-    return std::nullopt;
-  }
+  if (!IsFloat(v->type.dtype) || v->users.empty() || graph.IsOutput(v)) return std::nullopt;
   const auto casts_to = [](const Op* user) {
     return user->name() == "cast" ? std::optional(user->out().dtype) : std::nullopt;
   };

@@ -5,10 +5,10 @@
 
 namespace shardc {
 
-// On the lowered graph, before fusion: a parameter that all its readers cast to the same smaller
-// float type, that has no gradient among the outputs and is never updated, is of that type itself;
-// of one that is kept in pieces all are, or none. Inference in bf16 then holds and reads half the
-// bytes of its weights.
+// On the lowered graph: a parameter that all its readers cast to the same smaller float type, and
+// that is never updated, is of that type itself; of one that is kept in pieces all are, or none.
+// Inference in bf16, and gradients without an optimizer, then hold half the bytes of the weights
+// and cast them once, when they are loaded. A gradient is of the type that it was.
 void NarrowParams(Graph& graph);
 
 }  // namespace shardc

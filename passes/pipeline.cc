@@ -279,6 +279,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("fuse");
   if (mixed) run.Named("fold_casts");
   if (mixed) run.Named("narrow_reads");
+  if (mixed) run.Named("narrow_params");  // again: biases that are added to what is narrow now
   run.Named("fuse_elementwise");
   // Buckets wait.
   run.Named("one_by_one");

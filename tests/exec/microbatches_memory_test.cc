@@ -49,7 +49,7 @@ TEST_P(MicrobatchesMemoryOf, DoesNotGrowWithTheirNumber) {
         "positions=rope"}) {
     SCOPED_TRACE(form);
     const auto few = static_cast<double>(ArenaOf(GetParam(), 6, form));
-    EXPECT_LT(static_cast<double>(ArenaOf(GetParam(), 12, form)), 1.05 * few);
+    EXPECT_LT(static_cast<double>(ArenaOf(GetParam(), 12, form)), 1.06 * few);
   }
 }
 

@@ -209,29 +209,34 @@ TEST(F16, UnscaledGradientsAreNoted) {
   EXPECT_NE(graph.notes[1].find("parameters are in f16"), std::string::npos);
 }
 
-// Weights that are not trained are held in bf16: what is computed is the same.
+// Weights that no optimizer updates are held in bf16: what is computed is the same.
 TEST(Bf16Inference, GivesTheLogitsOfTrainingFromHalfTheBytes) {
   const GptConfig config = ParseBuiltin(
       "builtin:gpt?layers=2,hidden=24,heads=4,kv_heads=2,vocab=41,seq=6,batch=4,tied=false");
-  RunSetup setup;
-  setup.pipeline.precision.compute = "bf16";
   for (auto [spec, mesh] : {std::pair("serial", ""), {"megatron", "tp=2"}, {"megatron", "tp=4"}}) {
     SCOPED_TRACE(StrCat(spec, " ", mesh));
+    RunSetup setup;
+    setup.pipeline.precision.compute = "bf16";
     setup.spec = spec;
     setup.mesh = mesh;
-    RunResult results[2];
-    for (const char* loss : {"lm", "none"}) {
+    auto run = [&](const char* loss, const char* optimizer) {
       Graph graph = BuildGpt(config);
       Tensors inputs = RandomTokens(graph, 3);
       setup.pipeline.loss = loss;
+      setup.pipeline.optimizer.kind = optimizer;
+      setup.pipeline.optimizer.rate.lr = 0;
       if (setup.pipeline.loss == "none") inputs.erase("labels");
-      results[loss == std::string("none")] = CompileAndRun(std::move(graph), setup, inputs);
-    }
-    EXPECT_TRUE(results[0].outputs.at("logits") == results[1].outputs.at("logits"));
+      return CompileAndRun(std::move(graph), setup, inputs);
+    };
+    const RunResult trains = run("lm", "sgd"), gradients = run("lm", ""), infers = run("none", "");
     const std::string name = "transformer.h.0.mlp.c_fc.weight";
-    EXPECT_EQ(results[0].states.at(name).dtype(), DType::kF32);
-    EXPECT_EQ(results[1].states.at(name).dtype(), DType::kBF16);
-    EXPECT_TRUE(Converted(results[0].states.at(name), DType::kBF16) == results[1].states.at(name));
+    EXPECT_EQ(trains.states.at(name).dtype(), DType::kF32);
+    for (const RunResult* r : {&gradients, &infers}) {
+      EXPECT_TRUE(trains.outputs.at("logits") == r->outputs.at("logits"));
+      EXPECT_TRUE(Converted(trains.states.at(name), DType::kBF16) == r->states.at(name));
+    }
+    EXPECT_TRUE(trains.outputs.at("loss") == gradients.outputs.at("loss"));
+    EXPECT_EQ(gradients.outputs.at(GradientName(name)).dtype(), DType::kF32);
   }
 }
 

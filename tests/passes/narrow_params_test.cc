@@ -45,14 +45,21 @@ TEST(NarrowParams, TheDataIsRounded) {
   for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(got.AsDouble(i), 1.0078125);
 }
 
-// One that is read as it is, too, or in two types; one that is an output, has a gradient or is
-// updated: they are trained, or looked at.
+// Whoever looks at its gradient does not see its own bits.
+TEST(NarrowParams, WhatHasAGradient) {
+  CheckPasses(
+      With("%y = matmul %xb, %wb : bf16[2, 4]\n%g = mul %v, %v : f32[4, 4]", "%y, grad.w: %g"),
+      "narrow_params", R"(
+    CHECK: %w = param "w" : bf16[4, 4]
+    CHECK: %g = mul %v, %v : f32[4, 4])");
+}
+
+// One that is read as it is, too, or in two types; one that is an output or is updated.
 TEST(NarrowParams, NotOtherwise) {
   const std::string product = "%y = matmul %xb, %wb : bf16[2, 4]\n";
   for (const std::string& text :
        {With(product + "%z = matmul %x, %w : f32[2, 4]", "%y, %z"),
         With(product + "%h = cast %w {to=\"f16\"} : f16[4, 4]", "%y, %h"), With(product, "%y, %w"),
-        With(product + "%g = mul %v, %v : f32[4, 4]", "%y, grad.w: %g"),
         With(product + "update \"w\" %v", "%y")}) {
     CheckPasses(text, "narrow_params", R"(CHECK: param "w" : f32[4, 4])");
   }
