@@ -14,6 +14,7 @@
 #include "passes/assign_stages.h"
 #include "passes/bucket.h"
 #include "passes/canonicalize.h"
+#include "passes/cast_together.h"
 #include "passes/chunk.h"
 #include "passes/clear_padding.h"
 #include "passes/differentiate.h"
@@ -105,6 +106,7 @@ constexpr NamedPass kPasses[] = {
      }},
     {"overlap", Overlap, true},
     {"place_stages", PlaceStages},
+    {"cast_together", [](Graph& g) { CastTogether(g); }},
 };
 
 bool IsReshard(const std::unique_ptr<Op>& op) { return op->name() == "reshard"; }
@@ -286,8 +288,9 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   // Of the order only, once it is known what runs.
   run("run_together", [&] { RunTogether(graph, spec.microbatches); });
   run.Named("overlap");
-  // Last: what an op is made of must be on one stage before transfers can be placed.
+  // Late: what an op is made of must be on one stage before transfers can be placed.
   run.Named("place_stages");
+  run.Named("cast_together");
   run("verify", [&] { run.Verify("the last pass"); });
   run.RefuseToPrintAfterOthers();
 }
