@@ -374,10 +374,7 @@ class Report:
             figures["ours"]["of_prediction"] = self.memory(plan, result)
             host = figures["ours"]["host_s"] = statistics.median(result["host_times_s"][2:])
             self.add("  host's part of a captured step", "measured", f"{1e6 * host:.0f} us", host_s=host)
-            for key, choice in choices(plan):
-                library = "cuBLASLt" if key.startswith("epilogue") else "cuDNN"
-                problem = re.split(" cudnn | cublaslt ", key)[0]
-                self.add("  " + problem[:54], library if choice[:1] == "1" else "ours", choice[2:], key=key)
+            self.chosen(choices(plan))
         what = {"what": "gpt", "precision": precision, **model}
         found, why = self.torch({**what, "modes": modes}, limit)
         seen = {f["mode"] for f in found}
@@ -388,6 +385,12 @@ class Report:
         for mode in modes:
             if mode not in figures:
                 self.add(f"  torch {mode}", "skipped", why)
+
+    def chosen(self, found):
+        for key, choice in found:
+            library = "cuBLASLt" if key.startswith("epilogue") else "cuDNN"
+            problem = re.split(" cudnn | cublaslt ", key)[0]
+            self.add("  " + problem[:54], library if choice[:1] == "1" else "ours", choice[2:], key=key)
 
     def memory(self, plan, result):
         """What was predicted for the plan, and who took the rest."""
@@ -432,8 +435,10 @@ class Report:
 
     def varying(self, *benchmark):
         """With sums in an order of each run's own, as torch's backward of attention has them."""
-        option = "--fast-nondeterministic"
-        self.beside(option, benchmark, self.plan_of(benchmark), [option])
+        option, (plan, err) = "--fast-nondeterministic", self.plan_of(benchmark)
+        known = choices(plan) if plan else []
+        self.beside(option, benchmark, (plan, err), [option])
+        self.chosen([choice for choice in choices(plan) if choice not in known] if plan else [])
 
     def profile(self, name, model, precision, *_):
         """Where the time goes: the tables of --profile, in the JSON."""
