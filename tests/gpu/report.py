@@ -240,7 +240,8 @@ class Report:
         if code != 0:
             return None, err
         result = json.loads(out)
-        return {**result, "step_s": statistics.median_high(result["times_s"][2:])}, err
+        result["times_s"] = result["times_s"][2:]
+        return {**result, "median_s": statistics.median_high(result["times_s"])}, err
 
     @staticmethod
     def benchmark_options(model, precision):
@@ -345,13 +346,14 @@ class Report:
         self.add("f32 GEMM peak by torch (no TF32)", "measured", f"{peaks['f32'] / 1e12:.0f} TFLOP/s", flops=peaks["f32"])
         self.add("copy peak by torch", "measured", f"{peaks['copy'] / 1e12:.2f} TB/s", bytes_per_s=peaks["copy"])
 
-    def measured(self, name, model, precision, seconds, peak_bytes, against=None):
-        """Adds a row of it, and returns what that holds."""
+    def measured(self, name, model, precision, figures, against=None):
+        """Adds a row of the figures of ours or of torch_side.py, and returns what that holds."""
+        seconds, times, peak_bytes = (figures[k] for k in ("median_s", "times_s", "peak_bytes"))
         share = flops(model) / seconds / self.peaks[precision] if precision in self.peaks else None
-        detail = f"{1e3 * seconds:.2f} ms, {peak_bytes / 2**30:.2f} GiB"
+        detail = f"{1e3 * seconds:.2f} ({1e3 * min(times):.1f} to {1e3 * max(times):.1f}) ms, {peak_bytes / 2**30:.2f} GiB"
         detail += f", {100 * share:.0f}% of the GEMM peak" if share else ""
         detail += f", {against / seconds:.2f} of shardc's speed" if against else ""
-        values = {"median_s": seconds, "peak_bytes": peak_bytes, "share_of_peak": share}
+        values = {"median_s": seconds, "times_s": times, "peak_bytes": peak_bytes, "share_of_peak": share}
         self.add(name, "measured", detail, **values)
         return values
 
@@ -369,8 +371,8 @@ class Report:
             loss, even = result["outputs"].get("loss"), math.log(model["vocab"])
             self.add(f"{name}: loss", "passed" if isinstance(loss, float) and abs(loss - even) < 1 else "FAILED",
                      f"{loss}; of an even guess {even:.3f}", loss=loss)
-            ours = result["step_s"]
-            figures["ours"] = self.measured(name, model, precision, ours, result["peak_bytes"])
+            ours = result["median_s"]
+            figures["ours"] = self.measured(name, model, precision, result)
             figures["ours"]["of_prediction"] = self.memory(plan, result)
             host = figures["ours"]["host_s"] = statistics.median(result["host_times_s"][2:])
             self.add("  host's part of a captured step", "measured", f"{1e6 * host:.0f} us", host_s=host)
@@ -381,7 +383,7 @@ class Report:
         if "compile" in modes and "compile" not in seen:  # it takes longest; a layer may do
             found += self.torch({**what, "modes": [mode for mode in ("eager", "regions") if mode not in seen]}, limit)[0]
         for f in found:
-            figures[f["mode"]] = self.measured(f"  torch {f['mode']}", model, precision, f["median_s"], f["peak_bytes"], ours)
+            figures[f["mode"]] = self.measured(f"  torch {f['mode']}", model, precision, f, ours)
         for mode in modes:
             if mode not in figures:
                 self.add(f"  torch {mode}", "skipped", why)
@@ -418,7 +420,7 @@ class Report:
         if not result:
             self.failed(name, err)
             return
-        self.measured(name, *benchmark[1:3], result["step_s"], result["peak_bytes"], seconds["median_s"])
+        self.measured(name, *benchmark[1:3], result, seconds["median_s"])
 
     def without_epilogues(self, *benchmark):
         """The same plan, products and what follows them as kernels of their own."""

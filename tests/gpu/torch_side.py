@@ -100,7 +100,8 @@ class Gpt(nn.Module):
         self.loss = torch.compile(self.loss)
 
 
-def median_seconds(f, device, warm_up=3, repeats=10):
+def seconds_of(f, device, warm_up=3, repeats=10):
+    """In turn; and the median."""
     times = []
     for i in range(warm_up + repeats):
         if i == warm_up and device == "cuda":
@@ -111,7 +112,7 @@ def median_seconds(f, device, warm_up=3, repeats=10):
             torch.cuda.synchronize()
         if i >= warm_up:
             times.append(time.perf_counter() - start)
-    return sorted(times)[repeats // 2]
+    return times, sorted(times)[repeats // 2]
 
 
 def gpt(c):
@@ -144,9 +145,9 @@ def gpt(c):
         if "once" in c:
             step(run)
             return []
-        seconds = median_seconds(lambda: step(run), device)
+        times, median = seconds_of(lambda: step(run), device)
         resident = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return [{"mode": mode, "median_s": seconds,
+        return [{"mode": mode, "median_s": median, "times_s": times,
                  "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else resident}]
 
     for mode in c["modes"]:
@@ -167,10 +168,10 @@ def peaks(c):
     for name, dtype, n in [("bf16", torch.bfloat16, 8192), ("f32", torch.float32, 4096)]:
         n = n if device == "cuda" else 64
         a, b = torch.randn(n, n, device=device, dtype=dtype), torch.randn(n, n, device=device, dtype=dtype)
-        out[name] = 2 * n**3 / median_seconds(lambda a=a, b=b: a @ b, device)
+        out[name] = 2 * n**3 / seconds_of(lambda a=a, b=b: a @ b, device)[1]
     source = torch.randint(255, (2**30 if device == "cuda" else 64,), device=device, dtype=torch.uint8)
     target = torch.empty_like(source)
-    out["copy"] = 2 * source.numel() / median_seconds(lambda: target.copy_(source), device)
+    out["copy"] = 2 * source.numel() / seconds_of(lambda: target.copy_(source), device)[1]
     yield out
 
 
