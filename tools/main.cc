@@ -68,12 +68,28 @@ void RefuseUnknownVerb(CLI::App& app, int argc, char** argv) {
                    Choices(given, "verbs", verbs));
 }
 
+// "--mseh: did you mean '--mesh'? ", of the first option that the verb does not know, if one is
+// near.
+std::string NearOption(const CLI::App& verb) {
+  std::vector<std::string> options;
+  for (const CLI::Option* option : verb.get_options()) {
+    for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
+  }
+  for (const std::string& given : verb.remaining()) {
+    if (!given.starts_with("--")) continue;
+    const std::string name = given.substr(0, given.find('=')), near = DidYouMean(name, options);
+    return near.empty() ? "" : StrCat(name, ": ", near, " ");
+  }
+  return "";
+}
+
 // CLI11's own words, in the form of all errors.
 Diagnostic WrongUse(const CLI::App& app, const CLI::ParseError& e) {
   const std::vector<CLI::App*> verbs = app.get_subcommands();
   const std::string command = verbs.empty() ? "shardc" : "shardc " + verbs[0]->get_name();
+  const std::string near = verbs.empty() ? "" : NearOption(*verbs[0]);
   return Diagnostic("E6100", ExitCode::kUsage, command, e.what(),
-                    StrCat("`", command, " --help` says what it takes"));
+                    StrCat(near, "`", command, " --help` says what it takes"));
 }
 
 int Main(int argc, char** argv) {

@@ -29,6 +29,12 @@ TEST_F(CompileArguments, SizesOfSymbolsAndInputs) {
   Refuses("--shape ids=2x16", "the one input input_ids");
 }
 
+TEST_F(CompileArguments, MisspeltOptions) {
+  Refuses("--mseh tp=2", "--mseh: did you mean '--mesh'", "E6100");
+  EXPECT_THAT(Tool(StrCat("compile ", kModel, " --ouput plan")).err,
+              AllOf(HasSubstr("--output is required"), HasSubstr("did you mean '--output'")));
+}
+
 // What would be left out without a word.
 TEST_F(CompileArguments, OptimizersAndWhatTheyNeed) {
   Refuses("--optimizer adamw --loss none", "there is no gradient to step along", "E6102");
