@@ -64,7 +64,11 @@ Value* AddDropout(Builder& b, Value* x, double ratio, int64_t seed) {
 }
 
 void SetDropout(Graph& graph, const DropoutOptions& options) {
-  for (Op* op : DroppingOps(graph)) {
+  const std::vector<Op*> dropping = DroppingOps(graph);
+  if (options.seed && dropping.empty()) {
+    graph.notes.push_back("--dropout-seed makes no difference: the model drops nothing");
+  }
+  for (Op* op : dropping) {
     if (options.seed) op->attrs.Set("seed", *options.seed);
     if (options.keep) continue;
     Op* step = op->operands.back()->producer;

@@ -197,6 +197,18 @@ Value* GradientScale(Graph& graph, const PipelineOptions& options, const Value* 
   return nullptr;
 }
 
+// What was asked for and makes no difference.
+void NoteIdleOptions(Graph& graph, const PipelineOptions& options, bool gradients, bool mixed) {
+  auto idle = [&](const char* option, const char* why) {
+    graph.notes.push_back(StrCat(option, " makes no difference: ", why));
+  };
+  for (const auto& [option, names] :
+       {std::pair("--freeze", &options.freeze), {"--train-only", &options.train_only}}) {
+    if (!names->empty() && !gradients) idle(option, "no gradients are computed");
+  }
+  if (options.precision.reduce_in == "f32" && !mixed) idle("--reduce-in", "all of it is in f32");
+}
+
 }  // namespace
 
 void RunPass(Graph& graph, std::string_view name) {
@@ -245,6 +257,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   if (gradients) run("optimizer", [&] { AddOptimizer(graph, options.optimizer); });
   // On the serial graph, so that sharding weighs the types that will travel.
   bool mixed = options.precision.compute != "f32" || HasValuesOf(graph, IsHalf);
+  NoteIdleOptions(graph, options, gradients, mixed);
   run("precision", [&] { LowerPrecision(graph, options.precision); });
   // After it: what travels is the smaller copy of a parameter.
   run("gather_params", [&] { GatherParams(graph, zero); });

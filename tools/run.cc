@@ -375,7 +375,11 @@ class Run {
   std::optional<Diagnostic> not_written_, lost_, golden_;  // to throw after the report
 };
 
-void CheckBackend(const RunOptions& o) {
+void CheckOptions(const RunOptions& o) {
+  if (o.module_names && o.save.empty() && o.save_params.empty() && o.save_checkpoint.empty()) {
+    throw Diagnostic("E6100", ExitCode::kUsage, "--module-names", "no file is written",
+                     "add --save, --save-params or --save-checkpoint, or leave it out");
+  }
   bool cuda = o.session.backend == "cuda";
   for (auto [given, flag] : {std::pair(o.session.shared_device, "--shared-device"),
                              std::pair(o.session.may_vary, "--fast-nondeterministic")}) {
@@ -391,7 +395,7 @@ void CheckBackend(const RunOptions& o) {
 }
 
 void RunPlan(const RunOptions& o) {
-  CheckBackend(o);
+  CheckOptions(o);
   const SignalsApart signals;
   SessionOptions session = o.session;
   if (Writes(o)) session.noted = Interrupt::Noted;

@@ -8,6 +8,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class CompileArguments : public ToolTest {
  protected:
@@ -33,6 +34,20 @@ TEST_F(CompileArguments, MisspeltOptions) {
   Refuses("--mseh tp=2", "--mseh: did you mean '--mesh'", "E6100");
   EXPECT_THAT(Tool(StrCat("compile ", kModel, " --ouput plan")).err,
               AllOf(HasSubstr("--output is required"), HasSubstr("did you mean '--output'")));
+}
+
+TEST_F(CompileArguments, WhatMakesNoDifference) {
+  auto said = [&](const std::string& options) {
+    const ToolResult r = Tool(StrCat("compile ", kModel, " -o plan ", options));
+    EXPECT_EQ(r.exit, 0) << r.err;
+    return r.err;
+  };
+  EXPECT_THAT(said("--loss none --freeze '*.wte.*'"), HasSubstr("note: --freeze makes no diff"));
+  EXPECT_THAT(said("--no-gradients --train-only '*.wte.*'"), HasSubstr("--train-only makes no"));
+  EXPECT_THAT(said("--reduce-in f32"), HasSubstr("--reduce-in makes no difference: all of it is"));
+  EXPECT_THAT(said("--dropout-seed 1"), HasSubstr("--dropout-seed makes no difference"));
+  EXPECT_THAT(said("--freeze '*.wte.*' --reduce-in f32 --precision bf16"),
+              Not(HasSubstr("makes no difference")));
 }
 
 // What would be left out without a word.

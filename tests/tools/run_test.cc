@@ -425,6 +425,7 @@ TEST_F(RunTest, Usage) {
   RunFails("plan --steps 2 --repeat 2", 2, {});
   RunFails("plan --rtol -1", 2, {"-1 is not a number from 0 on"});
   RunFails("plan --rtol 1", 2, {"E6100: shardc run: --rtol requires --check", "shardc run --help"});
+  RunFails("plan --module-names", 2, {"E6100", "no file is written", "--save-params"});
   RunFails("plan --stesp=1", 2, {"--stesp: did you mean '--steps'", "`shardc run --help`"});
   RunFails("plan --atol nan", 2, {"nan is not a number from 0 on"});
   RunFails("", 2, {"plan"});
