@@ -186,6 +186,52 @@ TEST(CublasProduct, AGpuThatSpeedsUpTakesTheSameWay) {
   Gpu() = {};
 }
 
+// Equal ones take less power, and a GPU is as fast as its power allows.
+TEST(CublasProduct, IsTimedOnRandomNumbers) {
+  FakeCublasLt::Get() = {};
+  Machine machine;
+  struct Case {
+    const char* op;
+    Shape left, right, y;
+  };
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const auto& [op, left, right, y] :
+         {Case{"matmul", {4, 8}, {8, 4}, {4, 4}}, Case{"matmul", {3, 4, 8}, {3, 8, 5}, {3, 4, 5}},
+          Case{"matmul", {2, 3, 4, 8}, {3, 8, 5}, {2, 3, 4, 5}},
+          Case{"matmul_nt", {16, 16}, {17, 16}, {16, 17}},
+          Case{"matmul_tn", {16, 17}, {16, 16}, {17, 16}}}) {
+      SCOPED_TRACE(StrCat(op, " ", DTypeName(dtype)));
+      Gpu() = FakeGpu();
+      Gpu().step = -1;  // that in two is tried and taken
+      const std::vector<std::byte> before(4096, std::byte{0x3c});
+      std::vector<std::byte> operands[] = {before, before}, result = before;
+      const TensorView in[] = {{operands[0].data(), dtype, left},
+                               {operands[1].data(), dtype, right}},
+                       out[] = {{result.data(), dtype, y}};
+      Program program;
+      Instruction product;
+      product.op = op;
+      auto kernel =
+          machine.Make({program, product, KernelCall{&product.attrs, in, out, nullptr, 0, 1}});
+      std::vector<std::byte> workspace(static_cast<size_t>(kernel->workspace_bytes()));
+      cuda::Launch launch = machine.NewLaunch();
+      launch.workspace = workspace.data();
+      launch.workspace_bytes = kernel->workspace_bytes();
+      cuda::KernelChoices choices;
+      choices.may_measure = true;
+      kernel->Tune(launch, choices);
+      for (int i : {0, 1}) {
+        const int64_t bytes = in[i].num_elements() * DTypeSize(dtype);
+        EXPECT_LT(std::count(operands[i].begin(), operands[i].begin() + bytes, before[0]),
+                  bytes / 8);
+        EXPECT_EQ(std::count(operands[i].begin() + bytes, operands[i].end(), before[0]),
+                  4096 - bytes);
+      }
+    }
+  }
+  Gpu() = {};
+}
+
 // As of a vocabulary: rows, columns and what is contracted are odd, in rows that are not.
 TEST(CublasProduct, AnOddSizeIsSplitWhereThatIsFaster) {
   FakeCublasLt& fake = FakeCublasLt::Get();
