@@ -275,9 +275,10 @@ void AddScheduleOptions(CLI::App* verb, CompileOptions* o) {
                    "of a pipeline: how many runs of layers each stage has, so that it waits less "
                    "and sends more; whatever the spec says")
       ->check(CLI::Range(1, std::numeric_limits<int>::max()));
-  verb->add_option("--precision", o->pipeline.precision.compute,
-                   "f32, or products and attention in bf16 or f16; what is trained, norms and "
-                   "losses stay f32")
+  verb->add_option(
+          "--precision", o->pipeline.precision.compute,
+          "f32, or products and attention in bf16 or f16; norms, losses and what an optimizer "
+          "updates stay f32")
       ->capture_default_str();
   verb->add_option("--reduce-in", o->pipeline.precision.reduce_in,
                    "f32: sums over ranks travel in f32; without it in the type of --precision");

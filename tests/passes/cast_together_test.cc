@@ -48,19 +48,26 @@ TEST(CastTogether, AsManyAsMayBeHeld) {
   }
 }
 
-// They run on other ranks, or not in every microbatch.
+// Other ranks run them, or they are held for another microbatch.
 TEST(CastTogether, OnlyWhatRunsTogether) {
-  CheckPasses(R"(graph @g(%x: bf16[2, 4]) -> (%b) {
+  for (const char* where : {"stage", "microbatch"}) {
+    const std::string first = StrCat(where, "=0"), second = StrCat(where, "=1");
+    CheckPasses(StrCat(R"(graph @g(%x: bf16[2, 4]) -> (%b) {
   %u = param "u" : f32[4, 4]
   %v = param "v" : f32[4, 4]
-  %ub = cast %u {to="bf16", stage=0} : bf16[4, 4]
-  %a = matmul %x, %ub {stage=0} : bf16[2, 4]
-  %vb = cast %v {to="bf16", stage=1} : bf16[4, 4]
-  %b = matmul %a, %vb {stage=1} : bf16[2, 4]
-})",
-              "cast_together", R"(
+  %ub = cast %u {to="bf16", )",
+                       first, R"(} : bf16[4, 4]
+  %a = matmul %x, %ub {)",
+                       first, R"(} : bf16[2, 4]
+  %vb = cast %v {to="bf16", )",
+                       second, R"(} : bf16[4, 4]
+  %b = matmul %a, %vb {)",
+                       second, R"(} : bf16[2, 4]
+})"),
+                "cast_together", R"(
     CHECK: %a = matmul
     CHECK-NEXT: %vb = cast)");
+  }
 }
 
 }  // namespace
