@@ -91,7 +91,7 @@ class Runner {
   }
 
   // Null results: there is no kernel.
-  std::optional<std::vector<HostTensor>> OnMachine(int runs = 1) {
+  std::optional<std::vector<HostTensor>> OnMachine() {
     std::vector<std::byte*> data;
     for (HostTensor& t : host_) {
       data.push_back(Allocate(t.bytes()));
@@ -115,13 +115,11 @@ class Runner {
       launch.workspace_bytes = kernel->workspace_bytes();
       launch.workspace = Allocate(launch.workspace_bytes);
     }
-    for (int run = 0; run < runs; ++run) {
-      for (size_t i = 0; i < host_.size(); ++i) {
-        machine_.Upload(data[i], host_[i].raw(), host_[i].bytes());
-      }
-      kernel->Enqueue(launch);
-      machine_.Wait();
+    for (size_t i = 0; i < host_.size(); ++i) {
+      machine_.Upload(data[i], host_[i].raw(), host_[i].bytes());
     }
+    kernel->Enqueue(launch);
+    machine_.Wait();
     machine_.Download(reinterpret_cast<std::byte*>(&fault_), fault, sizeof(fault_));
     std::vector<HostTensor> results;
     for (size_t i = c_.operands.size(); i < host_.size(); ++i) {
@@ -241,23 +239,8 @@ std::string RunCase(KernelMachine& machine, const KernelCase& c) {
   return "";
 }
 
-std::vector<HostTensor> RunOn(KernelMachine& machine, const KernelCase& c, int runs) {
-  return Runner(machine, c, 0).OnMachine(runs).value_or(std::vector<HostTensor>());
-}
-
-std::string WhereRunsDiffer(KernelMachine& machine) {
-  int cases = 0;
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const KernelCase& c : LargeCases(dtype)) {
-      if (!c.name.ends_with("tiles")) continue;
-      const std::vector<HostTensor> once = RunOn(machine, c);
-      for (int runs : {2, 3}) {
-        if (RunOn(machine, c, runs) != once) return StrCat(c.name, ", run ", runs);
-      }
-      ++cases;
-    }
-  }
-  return cases > 0 ? "" : "no case";
+std::vector<HostTensor> RunOn(KernelMachine& machine, const KernelCase& c) {
+  return Runner(machine, c, 0).OnMachine().value_or(std::vector<HostTensor>());
 }
 
 cuda::Fault RunFault(KernelMachine& machine, const KernelCase& c) {

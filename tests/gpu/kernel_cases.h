@@ -49,10 +49,8 @@ std::vector<KernelCase> ShardedCases();
 
 // Runs the case on the machine, twice, and on the reference; "" or what differs.
 std::string RunCase(KernelMachine& machine, const KernelCase& c);
-// The results on the machine, of the last of so many runs of one kernel.
-std::vector<HostTensor> RunOn(KernelMachine& machine, const KernelCase& c, int runs = 1);
-// Of kernels with memory of their own, which each run leaves as it was; "" or what differs.
-std::string WhereRunsDiffer(KernelMachine& machine);
+// The results on the machine.
+std::vector<HostTensor> RunOn(KernelMachine& machine, const KernelCase& c);
 // The fault that a kernel reports for the case.
 cuda::Fault RunFault(KernelMachine& machine, const KernelCase& c);
 

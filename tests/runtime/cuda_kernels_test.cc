@@ -39,11 +39,6 @@ TEST(CudaKernels, WhatIsMadeAgainHasTheSameBits) {
   EXPECT_EQ(WhereMadeAgainDiffers([&](const KernelCase& c) { return RunOn(machine, c); }), "");
 }
 
-TEST(CudaKernels, SeveralRunsGiveTheSameBits) {
-  EmulatedMachine machine;
-  EXPECT_EQ(WhereRunsDiffer(machine), "");
-}
-
 // The shared memory that the case took.
 size_t SharedOf(const std::string& op, int64_t cols, int64_t rows, const Attributes& attrs,
                 const std::vector<std::string>& operands) {

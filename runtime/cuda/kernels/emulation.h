@@ -188,7 +188,6 @@ inline void __syncthreads() {
   auto& m = ::shardc::cuda::emulation::kMachine;
   m.Wait(m.all, true);
 }
-inline void __threadfence() {}
 inline void __syncwarp() {
   auto& m = ::shardc::cuda::emulation::kMachine;
   m.Wait(m.warps.get()[m.thread_index.x / 32], true);

@@ -210,8 +210,8 @@ inline bool ClaimFault(Fault* fault, Fault::Kind kind) {
 
 #endif
 
-// Memory that a kernel has on the device besides operands and workspace. The values are there when
-// the kernel is made.
+// Values that a kernel needs on the device besides its operands, written once when the kernel is
+// made.
 template <typename T>
 class DeviceTable {
  public:
@@ -231,7 +231,6 @@ class DeviceTable {
     if (data_) FreeDevice(data_);
   }
   const T* data() const { return data_; }
-  T* data() { return data_; }
 
  private:
   T* data_ = nullptr;
@@ -268,23 +267,6 @@ __device__ T BlockSum(T v) {
 template <typename T>
 __device__ T BlockMax(T v) {
   return BlockFold(v, v, [](T a, T b) { return MaxNan(a, b); });
-}
-
-// For all threads of a block: whether it is the last of `count` blocks that come here. It then sees
-// what the others wrote before. `arrived` is zero at first, and again behind the last.
-__device__ __forceinline__ bool ArrivesLast(int* arrived, int64_t count) {
-  __shared__ bool last;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    last = AtomicAdd(arrived, 1) == count - 1;
-    if (last) {
-      __threadfence();
-      *arrived = 0;
-    }
-  }
-  __syncthreads();
-  return last;
 }
 
 // Grid-stride loop over n items with a functor. It stays where launches put it: else nvcc copies it

@@ -95,38 +95,17 @@ struct BlockStage : Stage1<T, Op> {
   }
 };
 
-// U: of the result, which the attribute "out" may choose.
-template <typename T, typename U, typename Op>
-struct Stage2 {
-  Wide<T>* partial;  // [chunks, kept]
-  U* y;
-  int64_t kept_count, chunks;
-  double count;  // the sum is divided by it
-  __device__ void operator()(int64_t i) const {
-    Wide<T> total = Op::template Identity<Wide<T>>();
-    ForAhead<16>(
-        chunks, [&](int64_t c) { return partial[c * kept_count + i]; },
-        [&](Wide<T> next) { total = Op::Fold(total, next); });
-    if constexpr (kIsFloat<T>) {
-      if (count != 1) total = total / static_cast<Wide<T>>(count);
-    }
-    y[i] = Narrow<U>(static_cast<Wide<U>>(total));
-  }
-};
-
-// A block per (chunk of rows, tile of columns) of a dense matrix, see TilePlan. Who is the last of
-// a tile's does the second stage for it, which costs less than to launch it.
-template <typename T, typename U, typename Op>
+// A block per (chunk of rows, tile of columns) of a dense matrix, see TilePlan.
+template <typename T, typename Op>
 struct TileStage {
   using W = Wide<T>;
   static constexpr int kN = kPack<T>;
   const T* x;
   int64_t rows, cols;
   TilePlan plan;
-  Stage2<T, U, Op> second;
-  int* arrived;  // [tiles]
+  W* partial;  // [chunks, cols]
   __device__ void operator()(int64_t item) const {
-    alignas(16) __shared__ W parts[kTileWarps][32 * kN];
+    __shared__ W parts[kTileWarps][32 * kN];
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
     const int64_t c = item / plan.tiles, first = item % plan.tiles * 32 * kN,
                   column = first + lane * kN;
@@ -145,19 +124,32 @@ struct TileStage {
     }
     for (int j = 0; j < kN; ++j) parts[warp][lane * kN + j] = total[j];
     __syncthreads();
-    auto for_columns = [&](auto f) {
-      for (int i = static_cast<int>(threadIdx.x); i < 32 * kN && first + i < cols;
-           i += static_cast<int>(blockDim.x)) {
-        f(i);
-      }
-    };
-    for_columns([&](int i) {
+    for (int i = static_cast<int>(threadIdx.x); i < 32 * kN && first + i < cols;
+         i += static_cast<int>(blockDim.x)) {
       W sum = parts[0][i];
       for (int w = 1; w < kTileWarps; ++w) sum = Op::Fold(sum, parts[w][i]);
-      second.partial[c * cols + first + i] = sum;
-    });
-    if (!ArrivesLast(arrived + item % plan.tiles, plan.chunks)) return;
-    for_columns([&](int i) { second(first + i); });
+      partial[c * cols + first + i] = sum;
+    }
+    __syncthreads();
+  }
+};
+
+// U: of the result, which the attribute "out" may choose.
+template <typename T, typename U, typename Op>
+struct Stage2 {
+  const Wide<T>* partial;
+  U* y;
+  int64_t kept_count, chunks;
+  double count;  // the sum is divided by it
+  __device__ void operator()(int64_t i) const {
+    Wide<T> total = Op::template Identity<Wide<T>>();
+    ForAhead<16>(
+        chunks, [&](int64_t c) { return partial[c * kept_count + i]; },
+        [&](Wide<T> next) { total = Op::Fold(total, next); });
+    if constexpr (kIsFloat<T>) {
+      if (count != 1) total = total / static_cast<Wide<T>>(count);
+    }
+    y[i] = Narrow<U>(static_cast<Wide<U>>(total));
   }
 };
 
@@ -222,15 +214,14 @@ KernelPtr MakeTyped(const KernelRequest& r, const Reduction& d, bool mean) {
       d.columns() && Aligned(In<T>(r, 0), 16) ? PlanTiles(reduced, kept, kPack<T>) : std::nullopt;
   if (tiles) {
     second.chunks = tiles->chunks;
-    using Stage = TileStage<T, U, Op>;
-    DeviceTable<int> arrived(std::vector<int>(static_cast<size_t>(tiles->tiles)));
-    Stage stage{In<T>(r, 0), reduced, kept, *tiles, second, arrived.data()};
-    auto run = [stage, arrived = std::move(arrived)](const Launch& launch) mutable {
-      stage.second.partial = reinterpret_cast<Wide<T>*>(launch.workspace);
-      const int64_t blocks = stage.plan.tiles * stage.plan.chunks;
-      LaunchKernel(launch, RowsKernel<Stage>, blocks, 32 * kTileWarps, 0, stage, blocks);
+    TileStage<T, Op> first{In<T>(r, 0), reduced, kept, *tiles, nullptr};
+    auto run = [=](const Launch& launch) mutable {
+      second.partial = first.partial = reinterpret_cast<Wide<T>*>(launch.workspace);
+      const int64_t blocks = first.plan.tiles * first.plan.chunks;
+      LaunchKernel(launch, RowsKernel<TileStage<T, Op>>, blocks, 32 * kTileWarps, 0, first, blocks);
+      LaunchStage2(launch, second);
     };
-    return MakeKernel(std::move(run), workspace());
+    return MakeKernel(run, workspace());
   }
   ReducePlan plan = PlanReduce(kept, reduced, d.inner_kept);
   second.chunks = plan.chunks;

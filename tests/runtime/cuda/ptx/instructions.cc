@@ -36,8 +36,6 @@ Step Find(const Parts& p, const Instruction& i) {
   if (op == "ld" || op == "st" || op == "atom") return FindAccess(p, i.space);
   if (op == "cp") return FindCopy(i.opcode);
   if (op == "cvta") return FindAddress(p);
-  // Blocks run one after the other.
-  if (i.opcode == "membar.gl") return [](const Instruction&, Warp&) {};
   if (op == "cvt") return FindConversion(p);
   if (op == "setp") return i.results == 1 && i.slots == 3 ? FindComparison(p) : nullptr;
   return FindArithmetic(p);
