@@ -215,7 +215,6 @@ void AddRows(List& list, DType dtype) {
   for (std::string op : {"reduce_sum", "reduce_mean", "reduce_max", "reduce_min"}) {
     list.Add("tiles", op, {tall}, {{"axes", Ints{0, 1}}});
   }
-  list.Add("18 chunks of tiles", "reduce_sum", {list.F({1100, 136})}, {{"axes", Ints{0}}});
 }
 
 // Rows that are kept in shared memory for the gradient, also several a block, and longer ones.

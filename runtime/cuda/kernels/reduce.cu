@@ -114,13 +114,11 @@ struct TileStage {
     W total[kN];
     for (int j = 0; j < kN; ++j) total[j] = Op::template Identity<W>();
     if (column < cols) {
-      const int64_t row = c * plan.chunk + warp;
-      ForAhead<4>(
-          (end - row + kTileWarps - 1) / kTileWarps,
-          [&](int64_t i) { return LoadPack<T, kN>(x + (row + i * kTileWarps) * cols + column); },
-          [&](const auto& v) {
-            for (int j = 0; j < kN; ++j) total[j] = Op::Fold(total[j], Widen(v.v[j]));
-          });
+      SHARDC_UNROLL_BY(4)
+      for (int64_t row = c * plan.chunk + warp; row < end; row += kTileWarps) {
+        const auto v = LoadPack<T, kN>(x + row * cols + column);
+        for (int j = 0; j < kN; ++j) total[j] = Op::Fold(total[j], Widen(v.v[j]));
+      }
     }
     for (int j = 0; j < kN; ++j) parts[warp][lane * kN + j] = total[j];
     __syncthreads();
@@ -142,10 +140,8 @@ struct Stage2 {
   int64_t kept_count, chunks;
   double count;  // the sum is divided by it
   __device__ void operator()(int64_t i) const {
-    Wide<T> total = Op::template Identity<Wide<T>>();
-    ForAhead<16>(
-        chunks, [&](int64_t c) { return partial[c * kept_count + i]; },
-        [&](Wide<T> next) { total = Op::Fold(total, next); });
+    Wide<T> total = partial[i];
+    for (int64_t c = 1; c < chunks; ++c) total = Op::Fold(total, partial[c * kept_count + i]);
     if constexpr (kIsFloat<T>) {
       if (count != 1) total = total / static_cast<Wide<T>>(count);
     }

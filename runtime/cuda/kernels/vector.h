@@ -96,26 +96,6 @@ struct LoadedPack {
 template <typename T>
 inline constexpr int kPack = static_cast<int>(16 / sizeof(T));
 
-// use(load(i)) for i = 0 ... count - 1, in this order. kAhead loads are under way at once, the last
-// ones too: what nvcc leaves over of a loop that it unrolls waits for each.
-template <int kAhead, typename Load, typename Use>
-__device__ __forceinline__ void ForAhead(int64_t count, Load load, Use use) {
-  auto batch = [&](int64_t first, auto all) {
-    decltype(load(first)) ahead[kAhead];
-    SHARDC_UNROLL
-    for (int u = 0; u < kAhead; ++u) {
-      ahead[u] = load(all.value || first + u < count ? first + u : count - 1);
-    }
-    SHARDC_UNROLL
-    for (int u = 0; u < kAhead; ++u) {
-      if (all.value || first + u < count) use(ahead[u]);
-    }
-  };
-  int64_t i = 0;
-  for (; i + kAhead <= count; i += kAhead) batch(i, std::true_type());
-  if (i < count) batch(i, std::false_type());
-}
-
 // f(0) ... f(count - 1), of at most kMost, with numbers that the compiler knows: arrays stay in
 // registers.
 template <int kMost, typename F>
