@@ -4,15 +4,11 @@
 #include <tuple>
 #include <vector>
 
+#include "passes/narrow_params.h"
 #include "passes/numbering.h"
 
 namespace shardc {
 namespace {
-
-bool CastsParam(const Op& op) {
-  const Op* from = op.name() == "cast" ? op.operands[0]->producer : nullptr;
-  return from && from->name() == "param";
-}
 
 struct Casts {
   const Op* first = nullptr;

@@ -9,12 +9,15 @@
 #include "ir/scalar_program.h"
 #include "passes/add_in_passing.h"
 #include "passes/infers.h"
+#include "passes/narrow_params.h"
 #include "passes/numbering.h"
 
 namespace shardc {
 namespace {
 
-// Ops further apart stay apart: what the first one reads would be held until the last.
+// Ops further apart stay apart: what the first one reads would be held until the last. Casts of
+// parameters do not count: whether an optimizer needs these in f32 is not to decide what is fused,
+// and so rounded.
 constexpr int kNear = 16;
 
 bool IsFloatCast(const Op& op) {
@@ -42,7 +45,10 @@ using Group = std::vector<Op*>;  // in order
 
 class Fusion {
  public:
-  explicit Fusion(Graph& graph) : graph_(graph), ops_(NumberedOps(graph)) {}
+  explicit Fusion(Graph& graph) : graph_(graph), ops_(NumberedOps(graph)) {
+    int count = 0;
+    for (const Op* op : ops_) counts_.push_back(CastsParam(*op) ? count : count++);
+  }
 
   void Run() {
     const AddsInPassing adds(graph_);
@@ -62,10 +68,14 @@ class Fusion {
            a.out().sharding == b.out().sharding;
   }
 
+  bool Near(const Op& first, const Op& last) const {
+    return counts_[last.id] - counts_[first.id] <= kNear;
+  }
+
   // Whether the condition of a `where` is a comparison of floats that can become part of it.
   bool DecidesAlone(const Op* where) const {
     const Op* op = ConditionOf(*where);
-    if (!op || where->id - op->id > kNear || !graph_.OnlyUser(op->result())) return false;
+    if (!op || !Near(*op, *where) || !graph_.OnlyUser(op->result())) return false;
     const std::optional<ScalarOp> scalar = ScalarOpOf(*op);
     return scalar && IsComparison(*scalar) && SamePlace(*op, *where) &&
            std::ranges::all_of(op->operands, Fits);
@@ -100,7 +110,9 @@ class Fusion {
     for (const Value* v : reads) {
       if (v->type.shape != op->out().shape) continue;
       // Its readers shortly before: there may be very many in all.
-      for (int id = std::max(0, op->id - kNear); id < op->id; ++id) {
+      int id = op->id;
+      while (id > 0 && Near(*ops_[id - 1], *op)) --id;
+      for (; id < op->id; ++id) {
         const Op* near = ops_[id];
         if (std::ranges::find(near->operands, v) != near->operands.end()) offer(near);
       }
@@ -125,7 +137,7 @@ class Fusion {
         const Op* maker = read->producer;
         return !maker || Contains(group, maker) || PlaceOf(maker)->id < place->id;
       });
-      if (!there || !SamePlace(*place, *op) || op->id - group.front()->id > kNear) continue;
+      if (!there || !SamePlace(*place, *op) || !Near(*group.front(), *op)) continue;
       group.push_back(op);
       if (FitsOneProgram(group)) {
         group_of_[op] = it->second;
@@ -196,7 +208,7 @@ class Fusion {
 
   // Whether the group's ops could as well stand where `op` does, and its condition with it.
   bool MayMoveTo(const Group& group, const Op* op, const Op* condition) const {
-    if (op->id - group.front()->id > kNear) return false;
+    if (!Near(*group.front(), *op)) return false;
     size_t own = group_of_.at(group.front());
     for (const Op* member : group) {
       for (const Op* user : member->result()->users) {
@@ -306,6 +318,7 @@ class Fusion {
 
   Graph& graph_;
   const std::vector<Op*> ops_;  // by Op::id
+  std::vector<int> counts_;     // by Op::id: how many are before it, but for casts of parameters
   std::vector<Group> groups_;
   std::vector<Op*> places_;  // by group: its op where all of them will be
   std::unordered_map<const Op*, size_t> group_of_;

@@ -48,6 +48,11 @@ void Narrow(Graph& graph, const Op& param, DType type) {
 
 }  // namespace
 
+bool CastsParam(const Op& op) {
+  const Op* from = op.name() == "cast" ? op.operands[0]->producer : nullptr;
+  return from && from->name() == "param";
+}
+
 void NarrowParams(Graph& graph) {
   std::set<std::string> updated;
   for (const auto& op : graph.ops()) {

@@ -11,4 +11,7 @@ namespace shardc {
 // and cast them once, when they are loaded. A gradient is of the type that it was.
 void NarrowParams(Graph& graph);
 
+// Whether the op is a cast of a parameter, which can run at any time: what it may do away with.
+bool CastsParam(const Op& op);
+
 }  // namespace shardc

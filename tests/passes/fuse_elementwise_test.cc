@@ -227,6 +227,23 @@ TEST(FuseElementwise, WhatIsStretchedIsReadAsItWas) {
     CHECK: silu_grad %0, %x)");
 }
 
+// Whether weights are held in halves is not to decide what is rounded: their casts do not count.
+TEST(FuseElementwise, OpsFarFromEachOtherStayApart) {
+  for (const bool casts : {false, true}) {
+    std::string params, between, outputs;
+    for (int i = 0; i < 20; ++i) {
+      params += StrCat("%p", i, " = param \"p", i, "\" : f32[4, 4]\n");
+      between += casts ? StrCat("%o", i, " = cast %p", i, " {to=\"bf16\"} : bf16[4, 4]\n")
+                       : StrCat("%o", i, " = transpose %p", i, " {perm=[1, 0]} : f32[4, 4]\n");
+      outputs += StrCat(", %o", i);
+    }
+    CheckPasses(StrCat("graph @g(%x: bf16[2, 8], %u: bf16[2, 8]) -> (%y", outputs, ") {\n", params,
+                       "%0 = silu %x : bf16[2, 8]\n", between, "%y = mul %0, %u : bf16[2, 8]\n}"),
+                "fuse_elementwise",
+                casts ? "CHECK: %y = fused_elementwise %x, %u" : "CHECK-NOT: fused");
+  }
+}
+
 TEST(FuseElementwise, NeighboursThatReadTheSame) {
   CheckPasses(R"(graph @g(%d: f32[2, 8], %u: f32[2, 8], %s: f32[2, 8]) -> (%a, %b) {
     %a = mul %d, %u : f32[2, 8]
