@@ -474,7 +474,7 @@ class Report:
     def bar(self, benchmark, what, figure, bar, least=False):
         sign = ">=" if least else "<="
         status = "unknown" if not figure else "met" if (figure >= bar if least else figure <= bar) else "missed"
-        shown = f"{figure:.3g}" if figure else "?"
+        shown = f"{figure:.4g}" if figure else "?"
         self.add(f"bar: {benchmark.partition(' fwd')[0]}", status, f"{shown} {what}, {sign} {bar}", figure=figure or None, bar=bar)
 
 
