@@ -84,8 +84,12 @@ class Lowering {
   }
 
   // For every value the bytes of it that are read in f32 less those read in the compute type, what
-  // only moves or follows it seen through.
+  // only moves or follows it seen through. A gradient is given in f32, as an optimizer would read
+  // it.
   void FindWishes() {
+    for (const Output& o : graph_.outputs) {
+      if (!ParamOfGradient(o.name).empty()) wishes_[o.value] += o.value->type.bytes();
+    }
     for (auto it = graph_.ops().rbegin(); it != graph_.ops().rend(); ++it) {
       const Op& op = **it;
       if (op.def->is_state || op.name() == "cast" || op.def->precision == Precision::kWiden) {

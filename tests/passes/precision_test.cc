@@ -219,6 +219,27 @@ TEST(Precision, GradientsThatANormReadsAreNarrow) {
 }
 
 // f32 beside f16 and bf16, as a model may have that casts by itself.
+// As with an optimizer, which reads f32: moved in f32, as the product sums it up.
+TEST(Precision, GradientsThatAreOutputsAreNotRounded) {
+  for (const char* name : {"grad.w", "y"}) {
+    CheckPasses(StrCat("graph @g(%x: f32[2, 4], %dy: f32[2, 4]) -> (", name, R"(: %2) {
+    %0 = matmul_tn %x, %dy {batch=0} : f32[4, 4]
+    %1 = reshape %0 {shape=[4, 2, 2]} : f32[4, 2, 2]
+    %2 = transpose %1 {perm=[1, 0, 2]} : f32[2, 4, 2]
+  })"),
+                "precision,fold_casts",
+                name == std::string("y") ? R"(
+    CHECK: matmul_tn %_, %_ {batch=0} : bf16[4, 4]
+    CHECK: transpose %_ {perm=[1, 0, 2]} : bf16[2, 4, 2]
+    CHECK: cast)"
+                                         : R"(
+    CHECK: matmul_tn %_, %_ {batch=0, out="f32"} : f32[4, 4]
+    CHECK: transpose %_ {perm=[1, 0, 2]} : f32[2, 4, 2]
+    CHECK-NOT: cast
+    CHECK: })");
+  }
+}
+
 TEST(Precision, NoOpHasHalvesOfBothTypes) {
   constexpr const char* kGraph =
       R"(graph @g(%x: f32[4, 8], %d: f16[4, 8], %w: f32[8], %b: f32[8]) -> (%s, %z) {
