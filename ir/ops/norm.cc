@@ -97,17 +97,23 @@ void Reference(const Norm& norm, const KernelCall& call) {
   if (call.in.size() > 1) w = ToDoubles(call.in[1]);
   if (call.in.size() > 2) b = ToDoubles(call.in[2]);
   for (int64_t r = 0; r < rows; ++r) {
-    double *row = &y[r * h], squares = 0;
+    const double* row = &y[r * h];
     double mean = norm.centered ? std::accumulate(row, row + h, 0.0) / static_cast<double>(h) : 0;
+    double squares = 0;
     for (int64_t i = 0; i < h; ++i) squares += (row[i] - mean) * (row[i] - mean);
-    double rstd = 1 / std::sqrt(squares / static_cast<double>(h) + eps);
-    for (int64_t i = 0; i < h; ++i) row[i] = (row[i] - mean) * rstd * w[i] + b[i];
     means[r] = mean;
-    rstds[r] = rstd;
+    rstds[r] = 1 / std::sqrt(squares / static_cast<double>(h) + eps);
   }
-  FromDoubles(y, call.out[0]);
   if (norm.centered) FromDoubles(means, call.out[1]);
   FromDoubles(rstds, call.out.back());
+  // As they are in memory: the gradient, which may make the result again, has them from there.
+  if (norm.centered) means = ToDoubles(call.out[1]);
+  rstds = ToDoubles(call.out.back());
+  for (int64_t r = 0; r < rows; ++r) {
+    double* row = &y[r * h];
+    for (int64_t i = 0; i < h; ++i) row[i] = (row[i] - means[r]) * rstds[r] * w[i] + b[i];
+  }
+  FromDoubles(y, call.out[0]);
 }
 
 void ReferenceGrad(const Norm& norm, const KernelCall& call) {

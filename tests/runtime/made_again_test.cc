@@ -7,10 +7,13 @@ namespace shardc::testing {
 namespace {
 
 TEST(CpuKernels, WhatIsMadeAgainHasTheSameBits) {
-  EXPECT_EQ(WhereMadeAgainDiffers([](const KernelCase& c) {
-              return OneOp({c.op, c.name, c.operands, c.attrs}).Run(false);
-            }),
-            "");
+  for (bool reference : {false, true}) {
+    EXPECT_EQ(WhereMadeAgainDiffers([&](const KernelCase& c) {
+                return OneOp({c.op, c.name, c.operands, c.attrs}).Run(reference);
+              }),
+              "")
+        << reference;
+  }
 }
 
 }  // namespace
