@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "frontend/gpt_config.h"
 #include "passes/emit.h"
@@ -20,7 +22,8 @@ struct Case {
 
 class MicrobatchesMemoryOf : public ::testing::TestWithParam<Case> {};
 
-int64_t ArenaOf(const Case& c, int microbatches, const std::string& form) {
+int64_t ArenaOf(const Case& c, int microbatches, const std::string& form,
+                const std::string& optimizer = "") {
   Graph graph = BuildGpt(ParseBuiltin(
       StrCat("builtin:gpt?hidden=32,heads=4,vocab=61,seq=16,batch=", 4 * microbatches, ",", form)));
   Spec spec = LoadSpec(c.spec);
@@ -33,7 +36,7 @@ int64_t ArenaOf(const Case& c, int microbatches, const std::string& form) {
   options.drop = {"logits"};
   options.precision.compute = c.precision;
   options.recompute = c.recompute;
-  if (c.zero > 0 || c.clip) options.optimizer.kind = "adamw";
+  options.optimizer.kind = c.zero > 0 || c.clip ? "adamw" : optimizer;
   if (c.clip) options.optimizer.clip_norm = 1;
   CompileGraph(graph, spec, Mesh::Parse(c.mesh), options);
   int64_t largest = 0;
@@ -48,8 +51,15 @@ TEST_P(MicrobatchesMemoryOf, DoesNotGrowWithTheirNumber) {
         "layers=4,tied=false,qkv=separate,kv_heads=2,activation=swiglu,norm=rms_norm,"
         "positions=rope"}) {
     SCOPED_TRACE(form);
-    const auto few = static_cast<double>(ArenaOf(GetParam(), 6, form));
-    EXPECT_LT(static_cast<double>(ArenaOf(GetParam(), 12, form)), 1.06 * few);
+    std::vector<std::pair<const char*, int>> plans = {{"sgd", 6}};
+    // From 12 on: until then buffers of a pipeline come to lie otherwise.
+    if (GetParam().zero == 0 && !GetParam().clip) plans.emplace_back("", 12);
+    for (const auto& [optimizer, few] : plans) {
+      SCOPED_TRACE(StrCat(optimizer, few));
+      const auto with_few = static_cast<double>(ArenaOf(GetParam(), few, form, optimizer));
+      EXPECT_LT(static_cast<double>(ArenaOf(GetParam(), 2 * few, form, optimizer)),
+                1.05 * with_few);
+    }
   }
 }
 
