@@ -136,19 +136,6 @@ Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& outp
   return loss;
 }
 
-Value* LossScale(Graph& graph, const std::string& kind, const Value* loss) {
-  if (kind != "lm" && kind != "ce" && kind != "masked_lm") return nullptr;
-  Builder b(graph);
-  b.site = "loss";
-  b.phase = Phase::kBackward;
-  const Op* mean = loss->producer;  // TokenLoss's, or what CutMicrobatches made of it
-  SHARDC_CHECK(mean && mean->name() == "div");
-  Value* weight = mean->operands[1];
-  auto bound = [&](double v) { return b.Scalar(weight->type.dtype, v); };
-  constexpr double kLeast = 1, kMost = 1 << 15;
-  return b.Make("min", {b.Make("max", {weight, bound(kLeast)}), bound(kMost)});
-}
-
 void DropOutputs(Graph& graph, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     std::vector<std::string> have;

@@ -23,12 +23,6 @@ namespace shardc {
 // output, or the model's own output "loss" is another).
 Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& output = {});
 
-// By what to multiply a loss of this kind, which is attached, so that the gradients of f16 values
-// are neither too small for it nor too large: the weight that counts, by which its mean divides, so
-// that the gradient of each term that counts is about 1. A scalar of the graph, at least 1. Null
-// where it is not known what the loss is a mean of.
-Value* LossScale(Graph& graph, const std::string& kind, const Value* loss);
-
 // Takes the outputs of these names ("present.*") away, but not the loss, so that their memory is
 // free after their last use. Throws Diagnostic E6110 for a name that none has.
 void DropOutputs(Graph& graph, const std::vector<std::string>& names);

@@ -9,6 +9,7 @@
 #include "ir/op_def.h"
 #include "passes/added_output.h"
 #include "passes/home_stages.h"
+#include "passes/loss_scale.h"
 #include "passes/numbering.h"
 
 namespace shardc {
@@ -77,6 +78,10 @@ void CheckOptions(const OptimizerOptions& o) {
     throw bad(StrCat("unknown optimizer '", o.kind, "'"), "use adamw or sgd");
   }
   CheckLearningRate(o.rate);
+  if (o.loss_scale_window < 1) {
+    throw Diagnostic("E6102", ExitCode::kUsage, "--loss-scale-window",
+                     "the number of steps must be 1 or more");
+  }
   if (o.kind == "adamw" && o.momentum > 0) throw bad("momentum is sgd's; adamw has betas");
   if (!(o.beta1 >= 0 && o.beta1 < 1 && o.beta2 >= 0 && o.beta2 < 1)) {
     throw bad(StrCat("betas ", o.beta1, ", ", o.beta2, " are not in [0, 1)"));
@@ -182,10 +187,15 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
     Value* sum = b.Add(norm, b.Scalar(dtype, 1e-6));
     scale = b.Make("min", {b.Div(b.Scalar(dtype, options.clip_norm), sum), scale});
   }
+  // NaN, of which the updates make nothing, where the norm is no finite number. All that depends on
+  // that is made of the scale: in a pipeline nothing else travels.
+  scale = b.Add(scale, b.Sub(norm, norm));
+  Value* finite = b.Make("equal", {scale, scale});
   Value* steps = b.State("optimizer.step", TensorType(DType::kI64, {}));
   Value* rate = LearningRate(b, options.rate, steps, RateType(dtype));
-  Value* step = b.Add(steps, b.Scalar(DType::kI64, 1));
+  Value* step = b.Add(steps, b.Cast(finite, DType::kI64));
   b.Update("optimizer.step", step);
+  FollowOverflows(b, finite, step, options.loss_scale_window);
 
   for (auto& [param, grad] : grads) {
     b.BelongWith(*param);

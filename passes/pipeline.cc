@@ -24,6 +24,7 @@
 #include "passes/infer_layouts.h"
 #include "passes/insert_reshards.h"
 #include "passes/loss.h"
+#include "passes/loss_scale.h"
 #include "passes/lower.h"
 #include "passes/make_again.h"
 #include "passes/microbatches.h"
@@ -183,14 +184,17 @@ bool HasValuesOf(const Graph& graph, bool (*is)(DType)) {
   });
 }
 
-// Only f16, of the model itself or of what is made of it, has a range so narrow that the gradients
-// of a mean over many tokens leave it.
+// Of the model itself or of what is made of it. Only its range is so narrow that the gradients of a
+// mean over many tokens leave it.
+bool PassesF16(const Graph& graph, const PipelineOptions& options) {
+  return options.precision.compute == "f16" ||
+         HasValuesOf(graph, [](DType t) { return t == DType::kF16; });
+}
+
 Value* GradientScale(Graph& graph, const PipelineOptions& options, const Value* loss) {
-  if (options.precision.compute != "f16" &&
-      !HasValuesOf(graph, [](DType t) { return t == DType::kF16; })) {
-    return nullptr;
-  }
-  if (Value* scale = LossScale(graph, options.loss, loss)) return scale;
+  if (!PassesF16(graph, options)) return nullptr;
+  const bool trains = !options.optimizer.kind.empty();
+  if (Value* scale = LossScale(graph, options.loss, loss, trains)) return scale;
   graph.notes.push_back(
       "the gradients of this loss are not scaled: where they are small they vanish in f16, and in "
       "bf16 they do not");
@@ -207,6 +211,10 @@ void NoteIdleOptions(Graph& graph, const PipelineOptions& options, bool gradient
     if (!names->empty() && !gradients) idle(option, "no gradients are computed");
   }
   if (options.precision.reduce_in == "f32" && !mixed) idle("--reduce-in", "all of it is in f32");
+  if (options.optimizer.loss_scale_window != OptimizerOptions().loss_scale_window &&
+      !PassesF16(graph, options)) {
+    idle("--loss-scale-window", "no gradient passes f16");
+  }
 }
 
 }  // namespace

@@ -99,19 +99,27 @@ class Placer {
     return !op.def->communicates && (op.stage < 0 || IsCheap(*op.def));
   }
 
-  // What would have to come to the stage, or be held there, for the op to run there too. What
-  // others of the stage read comes anyway.
-  int64_t RepeatBytes(const Op& op, int stage) const {
+  // What would have to come to the stage, or be held there, for the op to run there too.
+  int64_t RepeatBytes(const Op& op, int stage, int depth = 0) {
+    const auto [known, fresh] = repeat_bytes_.try_emplace({&op, stage}, 0);
+    if (!fresh) return known->second;
     int64_t bytes = 0;
-    for (const Value* v : op.operands) {
-      const int home = ValueHome(v);
-      if (home == stage || (home == kAnyStage && !IsWeight(v))) continue;
-      const bool comes = std::any_of(v->users.begin(), v->users.end(), [&](const Op* user) {
-        return user != &op && HomeOf(user) == stage;
-      });
-      if (!comes) bytes += Bytes(v);
-    }
-    return bytes;
+    for (const Value* v : op.operands) bytes += BytesToHave(v, stage, op, depth);
+    return repeat_bytes_[{&op, stage}] = bytes;
+  }
+
+  // Of the value, or of what it is made of there. What others of the stage read comes anyway.
+  int64_t BytesToHave(const Value* v, int stage, const Op& reader, int depth) {
+    constexpr int kDeepest = 16;
+    const int home = ValueHome(v);
+    if (home == stage) return 0;
+    if (home == kAnyStage && !(IsWeight(v) && v->type.rank() > 0)) return 0;
+    const bool comes = std::any_of(v->users.begin(), v->users.end(), [&](const Op* user) {
+      return user != &reader && HomeOf(user) == stage;
+    });
+    if (comes) return 0;
+    const bool repeat = home != kAnyStage && depth < kDeepest && MayRepeat(*v->producer);
+    return repeat ? std::min(Bytes(v), RepeatBytes(*v->producer, stage, depth + 1)) : Bytes(v);
   }
 
   int64_t SentBytes(const Op& op, int stage) {
@@ -213,11 +221,12 @@ class Placer {
   }
 
   // The state on several stages that the value is of: it comes to be, in its own shape, the
-  // gradient or the new value. Else empty.
+  // gradient or the new value. Else empty, also for scalars, of which the shape says nothing.
   std::string SharedStateOf(const Value* v) const {
-    const bool may_be = std::any_of(shared_.begin(), shared_.end(), [&](const auto& entry) {
-      return entry.first->type.shape == v->type.shape;
-    });
+    const bool may_be =
+        v->type.rank() > 0 && std::any_of(shared_.begin(), shared_.end(), [&](const auto& entry) {
+          return entry.first->type.shape == v->type.shape;
+        });
     if (!may_be) return "";
     std::vector<const Value*> reached = {v};
     std::set<const Value*> seen = {v};
@@ -260,6 +269,7 @@ class Placer {
   const std::vector<Op*> order_;
   std::vector<Stages> places_;            // by Op::id
   std::map<std::string, Stages> states_;  // by name
+  std::map<std::pair<const Op*, int>, int64_t> repeat_bytes_;
   std::map<const Value*, std::string> shared_;
   std::map<std::pair<const Value*, int>, Value*> made_;
 };

@@ -21,6 +21,7 @@
 #include "tools/launched.h"
 #include "tools/module_names.h"
 #include "tools/no_memory_exit.h"
+#include "tools/number.h"
 #include "tools/plan.h"
 #include "tools/run_profile.h"
 #include "tools/run_report.h"
@@ -103,7 +104,7 @@ class Run {
     }
     Report();
     if (not_written_) throw *not_written_;
-    if (lost_) throw *lost_;
+    if (no_update_) throw *no_update_;
     if (Interrupted()) return NoteInterrupt();
     if (golden_) throw *golden_;
     return 0;
@@ -145,7 +146,7 @@ class Run {
   }
 
   void SaveStates() {
-    if (lost_) return;  // a file of before is worth more
+    if (no_update_ && updates_ == 0) return;  // a file of before is worth more
     Keep(o_.save_checkpoint, [&] { SaveCheckpoint(); });
     Keep(o_.save_params,
          [&] { Save(o_.save_params, Params(), &Session::StateType, &Session::State); });
@@ -178,24 +179,38 @@ class Run {
     CheckGradients();
   }
 
-  // A loss that is no number need not be the end (all labels are ignored), such gradients are.
+  // A loss that is no number need not be the end (all labels are ignored), such gradients are,
+  // unless they are those of a scaled loss, whose scale is halved then.
   void CheckGradients() {
     const auto norm = Trains() ? ScalarOutput("grad_norm") : std::nullopt;
-    if (lost_ || !norm || std::isfinite(*norm)) return;
-    lost_ = Diagnostic("E4011", ExitCode::kMismatch, StrCat("step ", steps_run_),
-                       StrCat("the norm of the gradients is ", std::isnan(*norm) ? "nan" : "inf",
-                              ": the parameters are lost ", "with this update, and are not saved"),
-                       "begin at the last checkpoint; --check-numerics names the op that makes the "
-                       "first NaN");
+    if (no_update_ || !norm) return;
+    if (std::isfinite(*norm)) {
+      ++updates_;
+      return;
+    }
+    const auto scale = ScalarOutput("loss_scale");
+    const bool scaled = scale && *scale > 1;
+    if (scaled) {
+      std::fprintf(stderr, "note: step %lld: gradients of %s times the loss overflow: no update\n",
+                   static_cast<long long>(steps_run_), NumberText(*scale).c_str());
+    }
+    const bool last = steps_run_ >= std::max({o_.steps, o_.repeat + 1, 1});
+    if (scaled && !(last && updates_ == 0)) return;
+    no_update_ = Diagnostic(
+        "E4011", ExitCode::kMismatch, StrCat("step ", steps_run_),
+        StrCat("the norm of the gradients is ", std::isnan(*norm) ? "nan" : "inf",
+               ": this step changes no parameter, ",
+               updates_ > 0 ? "and what is saved is from before it" : "and none before it has"),
+        "--check-numerics names the op that makes the first NaN");
   }
 
-  bool Stopped() { return lost_ || not_written_ || Interrupted(); }
+  bool Stopped() { return no_update_ || not_written_ || Interrupted(); }
 
   void Steps() {
     for (int i = 1; i <= o_.steps && !Stopped(); ++i) {
       TimedStep();
-      report_.steps.push_back(
-          {ScalarOutput("loss"), GradientNorm(), ScalarOutput("learning_rate")});
+      report_.steps.push_back({ScalarOutput("loss"), GradientNorm(), ScalarOutput("learning_rate"),
+                               Trains() ? ScalarOutput("loss_scale") : std::nullopt});
       if (!o_.json) PrintStep(report_.steps.size(), report_.steps.back());
       const bool last = i == o_.steps || Stopped();
       if (o_.save_interval > 0 && i % o_.save_interval == 0 && !last) {
@@ -241,7 +256,7 @@ class Run {
     report_.times_s.clear();
     report_.host_times_s.clear();
     StartProfile(o_.repeat);
-    for (int i = 0; i == 0 || (i < o_.repeat && !lost_ && !Interrupted()); ++i) TimedStep();
+    for (int i = 0; i == 0 || (i < o_.repeat && !no_update_ && !Interrupted()); ++i) TimedStep();
     if (!o_.profile.empty()) return;
     Profile profile = session_.TakeProfile();
     if (profile.steps() > 0) report_.gemm_share = GemmShare(profile);
@@ -368,11 +383,11 @@ class Run {
   std::optional<Interrupt> interrupt_;  // outlives the session, which other processes take part in
   Session session_;
   GivenInputs inputs_;
-  int64_t steps_run_ = 0;
+  int64_t steps_run_ = 0, updates_ = 0;
   int signal_ = 0;
   RunReport report_;
   MachinePeaks peaks_;
-  std::optional<Diagnostic> not_written_, lost_, golden_;  // to throw after the report
+  std::optional<Diagnostic> not_written_, no_update_, golden_;  // to throw after the report
 };
 
 void CheckOptions(const RunOptions& o) {

@@ -33,6 +33,14 @@ double TokensPerSecond(const RunReport& report) {
 
 std::string Text(const std::optional<double>& v) { return v ? NumberText(*v) : "-"; }
 
+// What only some plans have, by name.
+std::vector<std::pair<const char*, double>> Extras(const StepValues& s) {
+  std::vector<std::pair<const char*, double>> values;
+  if (s.learning_rate) values.emplace_back("learning_rate", *s.learning_rate);
+  if (s.loss_scale) values.emplace_back("loss_scale", *s.loss_scale);
+  return values;
+}
+
 }  // namespace
 
 void PrintRunJson(const RunReport& report) {
@@ -42,7 +50,7 @@ void PrintRunJson(const RunReport& report) {
   if (!report.steps.empty()) {
     for (const StepValues& s : report.steps) {
       json["steps"].push_back({{"loss", OrNull(s.loss)}, {"grad_norm", OrNull(s.grad_norm)}});
-      if (s.learning_rate) json["steps"].back()["learning_rate"] = *s.learning_rate;
+      for (const auto& [name, value] : Extras(s)) json["steps"].back()[name] = value;
     }
   }
   json["times_s"] = report.times_s;
@@ -64,13 +72,15 @@ void PrintRunJson(const RunReport& report) {
 }
 
 void PrintStep(size_t number, const StepValues& s) {
-  const bool rates = s.learning_rate.has_value();
+  const auto extras = Extras(s);
   if (number == 1) {
-    std::printf("%6s  %-14s  %-14s%s\n", "step", "loss", "grad_norm",
-                rates ? "  learning_rate" : "");
+    std::printf("%6s  %-14s  %-14s", "step", "loss", "grad_norm");
+    for (const auto& [name, value] : extras) std::printf("  %-14s", name);
+    std::printf("\n");
   }
   std::printf("%6zu  %-14s  %-14s", number, Text(s.loss).c_str(), Text(s.grad_norm).c_str());
-  std::printf("%s\n", rates ? ("  " + Text(s.learning_rate)).c_str() : "");
+  for (const auto& [name, value] : extras) std::printf("  %-14s", NumberText(value).c_str());
+  std::printf("\n");
   std::fflush(stdout);
 }
 

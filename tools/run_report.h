@@ -15,6 +15,7 @@ struct StepValues {
   // Before the step's update; nothing where the plan has none.
   std::optional<double> loss, grad_norm;
   std::optional<double> learning_rate;  // of the update; nothing where it is always the same
+  std::optional<double> loss_scale;     // nothing where no gradient passes f16
 };
 
 struct RunReport {

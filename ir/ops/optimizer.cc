@@ -45,7 +45,7 @@ void ReferenceAdamW(const KernelCall& call) {
   double lr = ToDoubles(call.in[6])[0];
   double step_size = lr / (1 - std::pow(beta1, step));
   double root_correction = std::sqrt(1 - std::pow(beta2, step));
-  for (size_t i = 0; i < w.size(); ++i) {
+  for (size_t i = 0; i < w.size() && !std::isnan(scale); ++i) {
     double gradient = g[i] * scale;
     m[i] = beta1 * m[i] + (1 - beta1) * gradient;
     v[i] = beta2 * v[i] + (1 - beta2) * gradient * gradient;
@@ -89,7 +89,7 @@ void ReferenceSgd(const KernelCall& call) {
   double scale = ToDoubles(call.in[2])[0], lr = ToDoubles(call.in[3])[0];
   bool first = buffered && ToDoubles(call.in[5])[0] <= 1;
   if (buffered) buffer = ToDoubles(call.in[4]);
-  for (size_t i = 0; i < w.size(); ++i) {
+  for (size_t i = 0; i < w.size() && !std::isnan(scale); ++i) {
     double gradient = g[i] * scale + decay * w[i];
     if (buffered) {
       buffer[i] = first ? gradient : momentum * buffer[i] + (1 - dampening) * gradient;

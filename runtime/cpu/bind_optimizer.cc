@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "runtime/cpu/bind.h"
@@ -46,6 +47,7 @@ std::unique_ptr<Kernel> MakeAdamW(const KernelRequest& r) {
     Move(w, args.w, args.n);
     Move(m, args.m, args.n);
     Move(v, args.v, args.n);
+    if (std::isnan(*scale)) return;
     args.step = StepOf(step);
     args.grad_scale = *scale;
     args.lr = *lr;
@@ -71,6 +73,7 @@ std::unique_ptr<Kernel> MakeSgd(const KernelRequest& r) {
                      threads = r.call.threads]() mutable {
     Move(w, args.w, args.n);
     if (momentum) Move(buffer, args.momentum_buffer, args.n);
+    if (std::isnan(*scale)) return;
     args.grad_scale = *scale;
     args.lr = *lr;
     Kernels().optimizer.sgd(args, threads);

@@ -320,6 +320,8 @@ void AddStepSamples(std::vector<OpSample>& samples) {
   Attributes adamw = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
   add("adamw", "first step", {w, g, m, v, first, scale, lr}, adamw);
   add("adamw", "third step", {w, g, m, v, third, scale, lr}, adamw);
+  const HostTensor none = HostTensor::Scalar(std::numeric_limits<double>::quiet_NaN());
+  add("adamw", "no step", {w, g, m, v, first, none, lr}, adamw);
   HostTensor large = F({8, 6}, 150), third_int = HostTensor::Scalar(int64_t{3});
   add("adamw", "even",
       {large, F({8, 6}, 151), F({8, 6}, 152), RandomFloats({8, 6}, 153, 0.1, 1), third_int, scale,
@@ -333,6 +335,7 @@ void AddStepSamples(std::vector<OpSample>& samples) {
   };
   add("sgd", "plain", {w, g, scale, lr}, sgd(0, false));
   add("sgd", "even", {large, F({8, 6}, 151), scale, lr}, sgd(0, false));
+  add("sgd", "no step", {w, g, none, lr, m, third}, sgd(0.9, false));
   add("sgd", "first step", {w, g, scale, lr, m, first}, sgd(0.9, false));
   add("sgd", "momentum", {w, g, scale, lr, m, third}, sgd(0.9, false));
   add("sgd", "nesterov", {w, g, scale, lr, m, third}, sgd(0.9, true));

@@ -123,24 +123,6 @@ TEST(AttachLoss, OfHalvesIsMadeInF32) {
   }
 }
 
-// What the mean divides by, and no other number: were only one label to count, gradients scaled by
-// the number of all would leave the range of f16.
-TEST(LossScale, IsWhatTheMeanDividesBy) {
-  for (const char* kind : {"lm", "ce", "masked_lm"}) {
-    Graph graph = ParseAndVerify(kLogits);
-    Value* loss = AttachLoss(graph, kind, "logits");
-    const Value* scale = LossScale(graph, kind, loss);
-    ASSERT_NE(scale, nullptr);
-    const Op *min = scale->producer, *max = min->operands[0]->producer;
-    EXPECT_EQ(min->name(), "min");
-    EXPECT_EQ(max->name(), "max");
-    EXPECT_EQ(max->operands[0], loss->producer->operands[1]);
-  }
-  Graph graph = ParseAndVerify(kLogits);
-  Value* loss = AttachLoss(graph, "dot", "logits");
-  EXPECT_EQ(LossScale(graph, "dot", loss), nullptr);
-}
-
 TEST(DropOutputs, OfManyByOneName) {
   Graph graph = ParseAndVerify(R"(graph @g(%x: f32[2]) -> (%x, loss: %x, past.0: %x, past.1: %x) {
 })");

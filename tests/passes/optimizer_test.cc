@@ -35,17 +35,20 @@ void Refused(const OptimizerOptions& options, std::string_view what) {
 TEST(Optimizer, AdamWHasTwoStatesCutLikeTheParameter) {
   Check({.kind = "adamw", .rate = {.lr = 0.5}}, R"(
     CHECK: -> (grad.w: %dw, grad.b: %db, grad.v: %dv, grad_norm: %_)
-    CHECK: %7 = state "optimizer.step" {dtype="i64", init=0.0, shape=[],
-    CHECK: %8 = constant {value=tensor<f32[]: 0.5>
-    CHECK-NEXT: %9 = constant {value=tensor<i64[]: 1>
-    CHECK-NEXT: %10 = add %7, %9
-    CHECK-NEXT: update "optimizer.step" %10
-    CHECK: %11 = state "w.adamw.m" {dtype="f32", init=0.0, shape=[4, 6], phase="optimizer", site="w"} : f32[4, 6@tp]
-    CHECK-NEXT: %12 = state "w.adamw.v" {dtype="f32", init=0.0, shape=[4, 6], phase="optimizer", site="w"} : f32[4, 6@tp]
-    CHECK-NEXT: %13, %14, %15 = adamw %w, %dw, %11, %12, %10, %6, %8 {beta1=0.9, beta2=0.999, eps=1e-08,
-    CHECK-NEXT: update "w" %13
-    CHECK-NEXT: update "w.adamw.m" %14
-    CHECK-NEXT: update "w.adamw.v" %15)");
+    CHECK: %7 = sub %5, %5
+    CHECK-NEXT: %8 = add %6, %7
+    CHECK-NEXT: %9 = equal %8, %8
+    CHECK-NEXT: %10 = state "optimizer.step" {dtype="i64", init=0.0, shape=[],
+    CHECK-NEXT: %11 = constant {value=tensor<f32[]: 0.5>
+    CHECK-NEXT: %12 = cast %9 {to="i64"
+    CHECK-NEXT: %13 = add %10, %12
+    CHECK-NEXT: update "optimizer.step" %13
+    CHECK: %14 = state "w.adamw.m" {dtype="f32", init=0.0, shape=[4, 6], phase="optimizer", site="w"} : f32[4, 6@tp]
+    CHECK-NEXT: %15 = state "w.adamw.v" {dtype="f32", init=0.0, shape=[4, 6], phase="optimizer", site="w"} : f32[4, 6@tp]
+    CHECK-NEXT: %16, %17, %18 = adamw %w, %dw, %14, %15, %13, %8, %11 {beta1=0.9, beta2=0.999, eps=1e-08,
+    CHECK-NEXT: update "w" %16
+    CHECK-NEXT: update "w.adamw.m" %17
+    CHECK-NEXT: update "w.adamw.v" %18)");
 }
 
 // Matrices decay, vectors do not, and a parameter that says so does not.
@@ -91,7 +94,9 @@ TEST(Optimizer, ClippingScalesByTheNorm) {
     CHECK-NEXT: %9 = constant {value=tensor<f32[]: 2>
     CHECK-NEXT: %10 = div %9, %8
     CHECK-NEXT: %11 = min %10, %6
-    CHECK: sgd %w, %dw, %11, %_ {)");
+    CHECK-NEXT: %12 = sub %5, %5
+    CHECK-NEXT: %13 = add %11, %12
+    CHECK: sgd %w, %dw, %13, %_ {)");
 }
 
 // The norm of all is of the widest type, and each parameter is updated in its own.
@@ -124,12 +129,12 @@ TEST(Optimizer, SgdWithoutMomentumHasNoState) {
 
 TEST(Optimizer, AScheduleIsAnOutput) {
   Check({.kind = "sgd", .rate = {.lr = 0.5, .warmup_steps = 4}}, R"(
-    CHECK: grad_norm: %5, learning_rate: %14)
-    CHECK: %7 = state "optimizer.step"
-    CHECK: %9 = cast %7 {to="f32"
-    CHECK: %11 = div %9, %10
-    CHECK: %14 = mul %8, %13
-    CHECK: sgd %w, %dw, %6, %14 {)");
+    CHECK: grad_norm: %5, learning_rate: %17)
+    CHECK: %10 = state "optimizer.step"
+    CHECK: %12 = cast %10 {to="f32"
+    CHECK: %14 = div %12, %13
+    CHECK: %17 = mul %11, %16
+    CHECK: sgd %w, %dw, %8, %17 {)");
 }
 
 TEST(Optimizer, NoneDoesNothing) {
@@ -147,6 +152,7 @@ TEST(Optimizer, RefusesImpossibleValues) {
   Refused({.kind = "sgd", .momentum = nan}, "is not a number from 0 on");
   Refused({.kind = "sgd", .weight_decay = -1}, "is not a number from 0 on");
   Refused({.kind = "sgd", .clip_norm = -1}, "is not a number from 0 on");
+  Refused({.kind = "sgd", .loss_scale_window = 0}, "--loss-scale-window: the number of steps must");
 }
 
 TEST(Optimizer, RefusesAGraphWithoutGradients) {

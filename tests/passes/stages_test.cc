@@ -158,6 +158,24 @@ TEST(PlaceStages, SumsOfTwoStagesAreNotOne) {
   transfers("layers=2,heads=6,kv_heads=2", "pp=2,tp=4", "f16");
 }
 
+// The update reads a factor, the number of the step, the rate and, in f16, the loss scale: all are
+// made of the norm, or of states, on each stage.
+TEST(PlaceStages, OneScalarOfTheUpdateTravels) {
+  for (const char* precision : {"f32", "f16"}) {
+    Graph graph = BuildGpt(ParseBuiltin("builtin:gpt?layers=4,hidden=48,vocab=64,seq=8,batch=8"));
+    PipelineOptions options;
+    options.precision.compute = precision;
+    options.optimizer.kind = "adamw";
+    options.optimizer.rate.warmup_steps = 5;
+    CompileGraph(graph, LoadSpec("megatron"), Mesh::Parse("pp=4,dp=2"), options);
+    std::vector<int64_t> to(4);
+    for (const auto& op : graph.ops()) {
+      if (op->name() == "send_recv" && op->out().rank() == 0) ++to[op->attrs.Int("to")];
+    }
+    EXPECT_THAT(to, ElementsAre(3, 1, 1, 1)) << precision;  // stage 0 adds up the norm
+  }
+}
+
 // More stages than layers: attention is on one, the MLP on the next.
 TEST(AssignStages, DividesLayers) {
   Graph graph = Model("layers=2,vocab=32", "pp=4");

@@ -103,13 +103,14 @@ struct AdamW {
     update.root_correction = begun.root_correction;
     update.scale = begun.scale;
     update.decay = W(begun.rate * t.decay);
+    const bool updates = !IsNan(begun.scale);
     ForItems(t.n, number, [&](int64_t i, int count) {
       W w[kEach] = {}, g[kEach] = {}, m[kEach] = {}, v[kEach] = {};
       types[0].Read(t.in[0], t.packed, i, count, w);
       types[1].Read(t.in[1], t.packed, i, count, g);
       types[2].Read(t.in[2], t.packed, i, count, m);
       types[3].Read(t.in[3], t.packed, i, count, v);
-      for (int j = 0; j < kEach; ++j) update.Update(w[j], g[j], m[j], v[j]);
+      for (int j = 0; j < kEach && updates; ++j) update.Update(w[j], g[j], m[j], v[j]);
       types[0].Write(t.out[0], t.packed, i, count, w);
       types[2].Write(t.out[1], t.packed, i, count, m);
       types[3].Write(t.out[2], t.packed, i, count, v);
@@ -137,12 +138,13 @@ struct Sgd {
   __device__ void operator()(const Begun& begun, const Tensor& t, int64_t number) const {
     SgdConstants own = constants;
     own.weight_decay = t.decay;
+    const bool updates = !IsNan(begun.scale);
     ForItems(t.n, number, [&](int64_t i, int count) {
       W w[kEach] = {}, g[kEach] = {}, b[kEach] = {};
       types[0].Read(t.in[0], t.packed, i, count, w);
       types[1].Read(t.in[1], t.packed, i, count, g);
       if (buffered) types[2].Read(t.in[2], t.packed, i, count, b);
-      for (int j = 0; j < kEach; ++j) {
+      for (int j = 0; j < kEach && updates; ++j) {
         SgdUpdate(own, buffered, begun.first, begun.scale, begun.rate, w[j], g[j], b[j]);
       }
       types[0].Write(t.out[0], t.packed, i, count, w);

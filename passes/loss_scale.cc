@@ -1,0 +1,51 @@
+#include "passes/loss_scale.h"
+
+#include "ir/contains.h"
+#include "passes/added_output.h"
+
+namespace shardc {
+namespace {
+
+constexpr double kLeast = 1, kMost = 1 << 15;
+constexpr const char* kFactor = "optimizer.loss_scale";
+
+bool IsMean(const std::string& kind) { return kind == "lm" || kind == "ce" || kind == "masked_lm"; }
+
+// The loss is AttachLoss's mean, or what CutMicrobatches made of it.
+Value* WeightOf(Builder& b, const Value* loss) {
+  const Op* mean = loss->producer;
+  SHARDC_CHECK(mean && mean->name() == "div");
+  Value* weight = mean->operands[1];
+  auto bound = [&](double v) { return b.Scalar(weight->type.dtype, v); };
+  return b.Make("min", {b.Make("max", {weight, bound(kLeast)}), bound(kMost)});
+}
+
+}  // namespace
+
+Value* LossScale(Graph& graph, const std::string& kind, const Value* loss, bool trains) {
+  Builder b(graph);
+  b.site = "loss";
+  b.phase = Phase::kBackward;
+  Value* scale = IsMean(kind) ? WeightOf(b, loss) : nullptr;
+  if (!trains) return scale;
+  const DType dtype = loss->type.dtype;
+  if (!scale) scale = b.Scalar(dtype, kMost);
+  Value* factor = b.State(kFactor, TensorType(DType::kF32, {}), 1);
+  scale = b.Mul(scale, b.Cast(factor, dtype));
+  AddOutput(graph, "loss_scale", scale);
+  return scale;
+}
+
+void FollowOverflows(Builder& b, Value* finite, Value* step, int64_t window) {
+  const Op* state = b.graph().FindState(kFactor);
+  if (!state) return;
+  Value* factor = state->result();
+  auto scalar = [&](double v) { return b.Scalar(DType::kF32, v); };
+  auto count = [&](int64_t v) { return b.Constant(HostTensor::Scalar<int64_t>(v)); };
+  Value* ends = b.Make("equal", {b.Make("mod", {step, count(window)}), count(0)});
+  Value* grown = b.Make("min", {b.Mul(factor, scalar(2)), scalar(1)});
+  Value* kept = b.Make("where", {ends, grown, factor});
+  b.Update(kFactor, b.Make("where", {finite, kept, b.Mul(factor, scalar(0.5))}));
+}
+
+}  // namespace shardc

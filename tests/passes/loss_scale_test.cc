@@ -1,0 +1,77 @@
+#include "passes/loss_scale.h"
+
+#include <gtest/gtest.h>
+
+#include "passes/loss.h"
+#include "tests/ir/thrown.h"
+#include "tests/passes/check_text.h"
+
+namespace shardc::testing {
+namespace {
+
+constexpr const char* kLogits = R"(graph @g(%x: f32[2, 4, 8]) -> (logits: %0) {
+  %0 = neg %x : f32[2, 4, 8]
+})";
+
+// What the mean divides by, and no other number: were only one label to count, gradients scaled by
+// the number of all would leave the range of f16.
+TEST(LossScale, IsWhatTheMeanDividesBy) {
+  for (const char* kind : {"lm", "ce", "masked_lm"}) {
+    Graph graph = ParseAndVerify(kLogits);
+    Value* loss = AttachLoss(graph, kind);
+    const Value* scale = LossScale(graph, kind, loss, false);
+    ASSERT_NE(scale, nullptr);
+    const Op *min = scale->producer, *max = min->operands[0]->producer;
+    EXPECT_EQ(min->name(), "min");
+    EXPECT_EQ(max->name(), "max");
+    EXPECT_EQ(max->operands[0], loss->producer->operands[1]);
+    EXPECT_EQ(graph.FindOutput("loss_scale"), nullptr);
+  }
+  Graph graph = ParseAndVerify(kLogits);
+  EXPECT_EQ(LossScale(graph, "dot", AttachLoss(graph, "dot"), false), nullptr);
+}
+
+TEST(LossScale, IsTimesAStateWhereAnOptimizerReadsTheGradients) {
+  Graph graph = ParseAndVerify(kLogits);
+  Value* loss = AttachLoss(graph, "dot");
+  Value* scale = LossScale(graph, "dot", loss, true);
+  EXPECT_EQ(graph.FindOutput("loss_scale"), scale);
+  Builder b(graph);
+  Value* finite = graph.AddInput("finite", TensorType(DType::kBool, {}));
+  Value* step = graph.AddInput("step", TensorType(DType::kI64, {}));
+  FollowOverflows(b, finite, step, 5);
+  CheckGraph(graph, R"(
+    CHECK: loss_scale: %5)
+    CHECK: %3 = constant {value=tensor<f32[]: 32768>
+    CHECK-NEXT: %4 = state "optimizer.loss_scale" {dtype="f32", init=1.0, shape=[]
+    CHECK-NEXT: %5 = mul %3, %4
+    CHECK-NEXT: %6 = constant {value=tensor<i64[]: 5>
+    CHECK-NEXT: %7 = mod %step, %6
+    CHECK-NEXT: %8 = constant {value=tensor<i64[]: 0>
+    CHECK-NEXT: %9 = equal %7, %8
+    CHECK: %11 = mul %4, %10
+    CHECK: %13 = min %11, %12
+    CHECK-NEXT: %14 = where %9, %13, %4
+    CHECK: %16 = mul %4, %15
+    CHECK-NEXT: %17 = where %finite, %14, %16
+    CHECK-NEXT: update "optimizer.loss_scale" %17)");
+}
+
+TEST(LossScale, WithoutAStateNothingFollows) {
+  Graph graph = ParseAndVerify(kLogits);
+  Builder b(graph);
+  FollowOverflows(b, nullptr, nullptr, 5);
+  CheckGraph(graph, "CHECK-NOT: update");
+}
+
+TEST(LossScale, TheModelMayNotHaveItsOutput) {
+  ExpectThrown(
+      [] {
+        Graph graph = ParseAndVerify("graph @g(%x: f32[2]) -> (loss_scale: %x) {\n}");
+        LossScale(graph, "dot", AttachLoss(graph, "dot"), true);
+      },
+      "E1603", "loss_scale");
+}
+
+}  // namespace
+}  // namespace shardc::testing
