@@ -39,7 +39,8 @@ class Folders {
   }
 
   void AddToolkit(const std::string& root) {
-    for (const char* lib : {"/lib64", "/lib", "/targets/x86_64-linux/lib"}) Add(root + lib);
+    for (const char* lib : {"/lib64", "/lib"}) Add(root + lib);
+    AddMatches(root + "/targets/*-linux/lib");  // x86_64, sbsa
   }
 
   // NVIDIA's wheels below the prefix of a Python.

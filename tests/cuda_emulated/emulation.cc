@@ -3,7 +3,10 @@
 #include "runtime/cuda/kernels/emulation.h"
 
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
+
+#include <new>
 
 namespace shardc::cuda::emulation {
 
@@ -34,7 +37,9 @@ Machine& Machine::Get() {
   return machine;
 }
 
-// Leaves off here, and goes on at `to`, where another stack was left: swapcontext is a system call.
+// SwitchStack leaves off here, and goes on at `to`, where another stack was left. NewStack is left
+// so that it begins with `start`, which never returns.
+#if defined(__x86_64__)
 __attribute__((naked, noipa)) SHARDC_UNSEEN static void SwitchStack([[maybe_unused]] void** here,
                                                                     [[maybe_unused]] void* to) {
   asm(R"(
@@ -55,14 +60,30 @@ __attribute__((naked, noipa)) SHARDC_UNSEEN static void SwitchStack([[maybe_unus
     ret)");
 }
 
-// As SwitchStack() leaves one, so that it begins with `start`, whose own caller is none.
 static void* NewStack(char* memory, size_t bytes, void (*start)()) {
   void** top = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(memory + bytes) / 16 * 16);
-  *--top = nullptr;
+  *--top = nullptr;  // the caller of `start` is none
   *--top = reinterpret_cast<void*>(start);
   for (int i = 0; i < 6; ++i) *--top = nullptr;
   return top;
 }
+#else
+// Slower: swapcontext is a system call.
+SHARDC_UNSEEN static void SwitchStack(void** here, void* to) {
+  ucontext_t left;
+  *here = &left;
+  swapcontext(&left, static_cast<ucontext_t*>(to));
+}
+
+static void* NewStack(char* memory, size_t bytes, void (*start)()) {
+  auto* context = new (memory) ucontext_t;
+  getcontext(context);
+  context->uc_stack.ss_sp = memory + sizeof(ucontext_t);
+  context->uc_stack.ss_size = bytes - sizeof(ucontext_t);
+  makecontext(context, start, 0);
+  return context;
+}
+#endif
 
 SHARDC_UNSEEN void Machine::Yield() {
   caller.Switch();

@@ -13,6 +13,7 @@
 
 #include "ir/dtype.h"
 #include "runtime/communicator.h"
+#include "tests/runtime/native_f16.h"
 
 namespace shardc {
 
@@ -45,13 +46,13 @@ inline float BF16Value(uint16_t h) {
   return x;
 }
 inline uint16_t F16Bits(float x) {
-  const auto h = static_cast<_Float16>(x);
+  const auto h = static_cast<NativeF16>(x);
   uint16_t bits;
   std::memcpy(&bits, &h, 2);
   return bits;
 }
 inline float F16Value(uint16_t bits) {
-  _Float16 h;
+  NativeF16 h;
   std::memcpy(&h, &bits, 2);
   return static_cast<float>(h);
 }

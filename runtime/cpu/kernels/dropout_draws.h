@@ -23,8 +23,10 @@ SHARDC_INLINE WideWords Multiply(WideWords a, uint32_t by) {
   return (WideWords)__builtin_ia32_pmuludq512_mask((VecInt)a, b, Result{}, 0xff);
 #elif defined(__AVX2__)
   return (WideWords)__builtin_ia32_pmuludq256((VecInt)a, b);
-#else
+#elif defined(__SSE2__)
   return (WideWords)__builtin_ia32_pmuludq128((VecInt)a, b);
+#else
+  return (a & 0xffffffff) * ((WideWords)b & 0xffffffff);
 #endif
 }
 

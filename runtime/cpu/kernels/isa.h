@@ -7,7 +7,7 @@
 namespace shardc::cpu {
 
 enum class Isa {
-  kV1,    // x86-64: SSE2
+  kV1,    // x86-64: SSE2; of other processors what the compiler takes for granted
   kV3,    // x86-64-v3: AVX2, FMA
   kV4,    // x86-64-v4: AVX-512 F, BW, DQ, VL
   kBf16,  // x86-64-v4 with AVX512_BF16

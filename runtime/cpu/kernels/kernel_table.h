@@ -47,7 +47,8 @@ struct KernelTable {
 // bf16, amx) can lower it.
 const KernelTable& Kernels();
 
-// The table of one level; the machine must support it to call what is in it.
+// The table of one level; the machine must support it to call what is in it. Empty for levels of
+// another processor than was compiled for.
 const KernelTable& KernelsFor(Isa isa);
 
 }  // namespace shardc::cpu

@@ -68,8 +68,8 @@ SHARDC_INLINE void StorePartial(float* p, int64_t n, Vec v) {
 }
 #endif
 
-// a > b ? a : b and a < b ? a : b in one instruction each: a NaN in b is returned, one in a is
-// dropped.
+// a > b ? a : b and a < b ? a : b, in one instruction each where the processor can: a NaN in b is
+// returned, one in a is dropped.
 #if defined(__AVX512F__)
 SHARDC_INLINE Vec Max(Vec a, Vec b) {
   return __builtin_ia32_maxps512_mask(a, b, a, 0xffff, kCurrentRounding);
@@ -80,9 +80,12 @@ SHARDC_INLINE Vec Min(Vec a, Vec b) {
 #elif defined(__AVX2__)
 SHARDC_INLINE Vec Max(Vec a, Vec b) { return __builtin_ia32_maxps256(a, b); }
 SHARDC_INLINE Vec Min(Vec a, Vec b) { return __builtin_ia32_minps256(a, b); }
-#else
+#elif defined(__SSE__)
 SHARDC_INLINE Vec Max(Vec a, Vec b) { return __builtin_ia32_maxps(a, b); }
 SHARDC_INLINE Vec Min(Vec a, Vec b) { return __builtin_ia32_minps(a, b); }
+#else
+SHARDC_INLINE Vec Max(Vec a, Vec b) { return a > b ? a : b; }
+SHARDC_INLINE Vec Min(Vec a, Vec b) { return a < b ? a : b; }
 #endif
 
 // a * b + c, rounded once where the processor can. Else the compiler chooses which products to
@@ -93,6 +96,11 @@ SHARDC_INLINE Vec MulAdd(Vec a, Vec b, Vec c) {
 }
 #elif defined(__FMA__)
 SHARDC_INLINE Vec MulAdd(Vec a, Vec b, Vec c) { return __builtin_ia32_vfmaddps256(a, b, c); }
+#elif defined(__FP_FAST_FMAF)
+SHARDC_INLINE Vec MulAdd(Vec a, Vec b, Vec c) {
+  for (int i = 0; i < kLanes; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return c;
+}
 #else
 SHARDC_INLINE Vec MulAdd(Vec a, Vec b, Vec c) { return a * b + c; }
 #endif

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "runtime/cuda/kernels/math.h"
+#include "tests/runtime/native_f16.h"
 
 namespace {
 
@@ -130,7 +131,7 @@ void Fold(void* to, const void* from, size_t count, ncclDataType_t type, ncclRed
     case ncclFloat64:
       return FoldAs<double>(to, from, count, op);
     case ncclFloat16:
-      return FoldAs<_Float16>(to, from, count, op);
+      return FoldAs<shardc::NativeF16>(to, from, count, op);
     case ncclBfloat16:
       return FoldBF16(to, from, count, op);
     default:

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "tests/runtime/kernels/kernel_test_util.h"
+#include "tests/runtime/native_f16.h"
 
 namespace shardc::cpu {
 namespace {
@@ -317,7 +318,7 @@ TEST(Cast, HalfTypesExhaustively) {
     k.cast.f16_to_f32(all.data(), f.data(), 65536, threads);
     k.cast.f32_to_f16(f.data(), back.data(), 65536, threads);
     for (size_t i = 0; i < all.size(); ++i) {
-      const auto want = static_cast<float>(std::bit_cast<_Float16>(all[i]));
+      const auto want = static_cast<float>(std::bit_cast<NativeF16>(all[i]));
       if (std::isnan(want)) {
         ASSERT_TRUE(std::isnan(f[i]));
         ASSERT_GT(back[i] & 0x7fff, 0x7c00);
@@ -339,7 +340,7 @@ TEST(Cast, HalfTypesExhaustively) {
     k.cast.f32_to_f16(x.data(), h.data(), static_cast<int64_t>(x.size()), threads);
     k.cast.f32_to_bf16(x.data(), b.data(), static_cast<int64_t>(x.size()), threads);
     for (size_t i = 0; i < x.size(); ++i) {
-      ASSERT_EQ(h[i], std::bit_cast<uint16_t>(static_cast<_Float16>(x[i]))) << x[i];
+      ASSERT_EQ(h[i], std::bit_cast<uint16_t>(static_cast<NativeF16>(x[i]))) << x[i];
       const uint32_t u = std::bit_cast<uint32_t>(x[i]);
       const uint32_t low = u & 0xffff, up = low > 0x8000 || (low == 0x8000 && ((u >> 16) & 1) != 0);
       ASSERT_EQ(b[i], static_cast<uint16_t>((u >> 16) + up)) << x[i];

@@ -6,23 +6,8 @@
 
 namespace shardc::cpu {
 
-namespace emulated_amx {
-extern const AttentionKernels kAttentionKernels;  // the bf16 ones only
-extern const ProductKernels kProductKernels;
-}  // namespace emulated_amx
-
 // On top of v4. Null where this machine lacks AVX-512, or has AMX itself.
-inline const KernelTable* EmulatedAmx() {
-  static const KernelTable table = [] {
-    KernelTable v4 = KernelsFor(Isa::kV4);
-    v4.attention.forward_bf16 = emulated_amx::kAttentionKernels.forward_bf16;
-    v4.attention.backward_bf16 = emulated_amx::kAttentionKernels.backward_bf16;
-    v4.product = emulated_amx::kProductKernels;
-    return v4;
-  }();
-  const Isa best = SupportedIsas().back();
-  return best == Isa::kV4 || best == Isa::kBf16 ? &table : nullptr;
-}
+const KernelTable* EmulatedAmx();
 
 }  // namespace shardc::cpu
 

@@ -10,7 +10,7 @@
 namespace shardc::ptx {
 namespace {
 
-uint16_t ToF16(float v) { return std::bit_cast<uint16_t>(static_cast<_Float16>(v)); }
+uint16_t ToF16(float v) { return std::bit_cast<uint16_t>(static_cast<NativeF16>(v)); }
 uint16_t ToBf16(float v) {
   const auto bits = std::bit_cast<uint32_t>(v);
   if (std::isnan(v)) return 0x7fff;

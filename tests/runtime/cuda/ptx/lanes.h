@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tests/runtime/cuda/ptx/instructions.h"
+#include "tests/runtime/native_f16.h"
 
 namespace shardc::ptx {
 
@@ -138,7 +139,7 @@ class Parts {
 };
 
 // 16 bits of a half.
-inline float FromF16(uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
+inline float FromF16(uint16_t bits) { return static_cast<float>(std::bit_cast<NativeF16>(bits)); }
 inline float FromBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
 // Where the instruction's bytes at an address in shared memory's window are. Throws
