@@ -131,6 +131,42 @@ Value* TransposeDimsApart(Builder& b, Op* op) {
   return b.Reshape(apart, op->out().shape);
 }
 
+// reshape(transpose(reshape(x))) where the first reshape takes dims apart whose parts the transpose
+// leaves beside each other, as heads into groups, or only adds dims of 1 -> the transpose of x.
+Value* TransposeDimsTogether(Builder& b, Op* op) {
+  const auto [transpose, inner] = ReshapedTranspose(op);
+  if (inner == nullptr) return nullptr;
+  Value* x = inner->operands[0];
+  const Shape &from = x->type.shape, &to = inner->out().shape;
+  if (to.size() <= from.size() || !TakesApart(from, to)) return nullptr;
+  std::vector<Ints> parts(from.size());  // of each dim of x
+  size_t at = 0;
+  for (size_t d = 0; d < from.size(); ++d) {
+    for (int64_t left = from[d]; left > 1; left /= to[at++]) {
+      if (to[at] != 1) parts[d].push_back(static_cast<int64_t>(at));
+    }
+  }
+  Ints moved = transpose->attrs.IntList("perm"), perm;
+  std::erase_if(moved, [&](int64_t i) { return to[i] == 1; });
+  auto put_ones = [&] {  // they stay where they are
+    while (perm.size() < from.size() && from[perm.size()] == 1) {
+      perm.push_back(static_cast<int64_t>(perm.size()));
+    }
+  };
+  for (auto next = moved.begin(); next != moved.end();) {
+    auto part = std::ranges::find_if(
+        parts, [&](const Ints& dims) { return !dims.empty() && dims[0] == *next; });
+    if (part == parts.end() || moved.end() - next < std::ssize(*part)) return nullptr;
+    if (!std::equal(part->begin(), part->end(), next)) return nullptr;
+    put_ones();
+    perm.push_back(part - parts.begin());
+    next += std::ssize(*part);
+  }
+  put_ones();
+  if (std::ranges::is_sorted(perm)) return nullptr;  // it only moves dims of 1
+  return b.Reshape(b.Transpose(x, std::move(perm)), op->out().shape);
+}
+
 Value* FoldBroadcast(Builder& b, Op* op) {
   if (op->name() != "broadcast_to") return nullptr;
   Value* x = op->operands[0];
@@ -348,9 +384,9 @@ Value* CancelTransposesAroundMasks(Builder& b, Op* op) {
 
 bool Simplify(Graph& graph) {
   return ApplyRules(graph, {FoldReshape, FoldTranspose, FoldTransposeBetweenReshapes,
-                            TransposeDimsApart, FoldBroadcast, ConcatOfOne, FoldSliceCastConcat,
-                            FoldNeutral, FoldWhere, AddLeadingOnes, DropExplicitBroadcast,
-                            CancelTransposes, CancelTransposesAroundMasks});
+                            TransposeDimsApart, TransposeDimsTogether, FoldBroadcast, ConcatOfOne,
+                            FoldSliceCastConcat, FoldNeutral, FoldWhere, AddLeadingOnes,
+                            DropExplicitBroadcast, CancelTransposes, CancelTransposesAroundMasks});
 }
 
 }  // namespace shardc::recover

@@ -9,6 +9,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
@@ -82,6 +83,22 @@ TEST(Simplify, ThingsThatDoNothingGo) {
   });
   EXPECT_THAT(Ops(g), ElementsAre("add"));
   EXPECT_EQ(Find(g, "add")->in(1).shape, (Shape{kH}));
+}
+
+// Heads that are grouped, moved and merged again; dims of 1.
+TEST(Simplify, DimsThatAreTakenApartForNothing) {
+  for (int form = 0; form < 3; ++form) {
+    const bool apart = form == 0;
+    Graph g = Recover([form](TestGraph& b) {
+      const Shape shapes[] = {{1, 5, 1, 2, 3, 7}, {1, 5, 1, 2, 3, 7}, {1, 5, 1, 6, 7}};
+      const Ints perms[] = {{0, 3, 2, 1, 4, 5}, {3, 4, 0, 1, 2, 5}, {0, 3, 2, 1, 4}};
+      Value* x = b.Reshape(b.In("x", {1, 5, 6, 7}), shapes[form]);
+      b.Out(b.Reshape(b.Transpose(x, perms[form]), {30, 7}));
+    });
+    EXPECT_EQ(Find(g, "transpose")->in(0).rank(), apart ? 6 : 4);
+    EXPECT_THAT(Ops(g), ElementsAreArray(apart ? std::vector{"reshape", "transpose", "reshape"}
+                                               : std::vector{"transpose", "reshape"}));
+  }
 }
 
 TEST(Simplify, WhatLooksNeutralButIsNotStays) {
