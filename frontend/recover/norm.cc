@@ -35,6 +35,33 @@ Value* InverseRootOf(const Value* v) {
   return pow && IsSplat(pow->operands[1], -0.5) ? pow->operands[0] : nullptr;
 }
 
+// The x of x - mean(x), else null.
+Value* CenteredFrom(const Value* v) {
+  Op* sub = ProducedBy(v, "sub");
+  if (sub == nullptr || sub->in(0).rank() == 0 || sub->in(0).shape != v->type.shape) return nullptr;
+  Shape statistic = v->type.shape;
+  statistic.back() = 1;
+  if (sub->in(1).shape != statistic) return nullptr;  // else it is another row's
+  return MeanOf(sub->operands[1]) == sub->operands[0] ? sub->operands[0] : nullptr;
+}
+
+// mean((x - mean(x)) ^ 2), or mean(x ^ 2) - mean(x) ^ 2, which rounding may make negative.
+bool IsVarianceOf(const Value* v, const Value* x) {
+  Value* squares = MeanOf(v);
+  if (Value* root = squares ? SquareOf(squares) : nullptr) return CenteredFrom(root) == x;
+  for (int i = 0; i < 2; ++i) {
+    Op* floor = ProducedBy(v, "max");
+    if (floor && IsSplat(floor->operands[1 - i], 0) && floor->in(i).shape == v->type.shape)
+      v = floor->operands[i];
+  }
+  if (Op* relu = ProducedBy(v, "relu")) v = relu->operands[0];
+  Op* sub = ProducedBy(v, "sub");
+  squares = sub ? MeanOf(sub->operands[0]) : nullptr;
+  Value* mean = sub ? SquareOf(sub->operands[1]) : nullptr;
+  return squares && mean && SquareOf(squares) == x && MeanOf(mean) == x &&
+         mean->type.shape == v->type.shape;
+}
+
 // n / sqrt(mean(n ^ 2) + eps); with n = x - mean(x) it is a layer_norm of x.
 Value* MatchNorm(Builder& b, Value* n, Value* radicand, const Shape& shape) {
   Op* add = radicand ? ProducedBy(radicand, "add") : nullptr;
@@ -44,44 +71,47 @@ Value* MatchNorm(Builder& b, Value* n, Value* radicand, const Shape& shape) {
   if (radicand->type.shape != statistic) return nullptr;
   for (int i = 0; i < 2; ++i) {
     std::optional<double> eps = SplatOf(add->operands[1 - i]);
-    Value* squares = MeanOf(add->operands[i]);
-    if (!eps || squares == nullptr || SquareOf(squares) != n) continue;
-    Op* centered = ProducedBy(n, "sub");
-    bool layer = centered != nullptr && centered->in(0).shape == shape &&
-                 centered->in(1).shape == statistic &&
-                 MeanOf(centered->operands[1]) == centered->operands[0];
+    if (!eps) continue;
     Attributes attrs = {{"eps", *eps}};
-    if (layer) return b.Create("layer_norm", {centered->operands[0]}, std::move(attrs))->result();
-    return b.Create("rms_norm", {n}, std::move(attrs))->result();
+    if (Value* x = CenteredFrom(n); x && IsVarianceOf(add->operands[i], x))
+      return b.Create("layer_norm", {x}, std::move(attrs))->result();
+    Value* squares = MeanOf(add->operands[i]);
+    if (squares && SquareOf(squares) == n)
+      return b.Create("rms_norm", {n}, std::move(attrs))->result();
   }
   return nullptr;
 }
 
+// v = scale * w with a number of `shape` for each row: (scale, w); as it stands: (v, null).
+std::vector<std::pair<Value*, Value*>> FactorsOf(Value* v, const Shape& shape) {
+  std::vector<std::pair<Value*, Value*>> factors = {{v, nullptr}};
+  Op* mul = ProducedBy(v, "mul");
+  for (int i = 0; mul && i < 2; ++i) {
+    if (mul->in(i).shape == shape) factors.emplace_back(mul->operands[i], mul->operands[1 - i]);
+  }
+  return factors;
+}
+
+Shape StatisticOf(const Value* x) {
+  Shape shape = x->type.shape;
+  if (!shape.empty()) shape.back() = 1;
+  return shape;
+}
+
+// Also n * (w / sqrt(..)).
 Value* RecoverNorm(Builder& b, Op* op) {
   if (op->name() == "div") {
     return MatchNorm(b, op->operands[0], RootOf(op->operands[1]), op->out().shape);
   }
   if (op->name() != "mul") return nullptr;
   for (int i = 0; i < 2; ++i) {
-    Value* y = MatchNorm(b, op->operands[i], InverseRootOf(op->operands[1 - i]), op->out().shape);
-    if (y != nullptr) return y;
+    Value* n = op->operands[i];
+    for (const auto& [scale, weight] : FactorsOf(op->operands[1 - i], StatisticOf(n))) {
+      Value* y = MatchNorm(b, n, InverseRootOf(scale), op->out().shape);
+      if (y != nullptr) return weight ? b.Mul(y, weight) : y;
+    }
   }
   return nullptr;
-}
-
-// The eps of inverse_root = 1 / sqrt(mean((x - mean) ^ 2) + eps), a number for each row of x.
-std::optional<double> EpsOfVariance(const Value* inverse_root, const Value* x, const Value* mean) {
-  Value* radicand = InverseRootOf(inverse_root);
-  Op* add = radicand ? ProducedBy(radicand, "add") : nullptr;
-  if (add == nullptr || inverse_root->type.shape != mean->type.shape) return std::nullopt;
-  for (int i = 0; i < 2; ++i) {
-    Value* squares = MeanOf(add->operands[i]);
-    Value* root = squares ? SquareOf(squares) : nullptr;
-    Op* centered = root ? ProducedBy(root, "sub") : nullptr;
-    if (centered && centered->operands[0] == x && centered->operands[1] == mean)
-      return SplatOf(add->operands[1 - i]);
-  }
-  return std::nullopt;
 }
 
 // A vector over the last dim as [h], else null.
@@ -92,37 +122,74 @@ Value* AsVector(Builder& b, Value* v, int64_t size) {
   return b.Reshape(v, {size});
 }
 
-// x * s + (bias - mean * s) with s = weight / sqrt(variance + eps): a layer_norm as TensorFlow
-// writes it.
-Value* MatchScaleAndShift(Builder& b, Op* scaled, Op* shift) {
-  Op* product = ProducedBy(shift->operands[1], "mul");
-  for (int i = 0; product != nullptr && i < 4; ++i) {
-    Value *x = scaled->operands[i / 2], *s = scaled->operands[1 - i / 2];
-    Value* mean = product->operands[i % 2];
-    Op* scale = ProducedBy(s, "mul");
-    if (product->operands[1 - i % 2] != s || scale == nullptr || MeanOf(mean) != x) continue;
-    Shape statistic = x->type.shape;
-    statistic.back() = 1;
-    if (mean->type.shape != statistic) continue;  // else it is another row's
-    for (int k = 0; k < 2; ++k) {
-      std::optional<double> eps = EpsOfVariance(scale->operands[k], x, mean);
-      if (!eps) continue;
-      Value* weight = AsVector(b, scale->operands[1 - k], x->type.shape.back());
-      Value* bias = AsVector(b, shift->operands[0], x->type.shape.back());
-      if (!weight || !bias) return nullptr;
-      return b.Create("layer_norm", {x, weight, bias}, {{"eps", *eps}})->result();
-    }
+struct Term {
+  Value* value;
+  bool negative;
+};
+
+// What v is the sum of, through add, sub and neg, also of one factor.
+void TermsOf(Value* v, bool negative, int depth, std::vector<Term>& terms) {
+  Op* op = v->producer;
+  const bool add = op && op->name() == "add", sub = op && op->name() == "sub";
+  if (depth > 0 && (add || sub)) {
+    TermsOf(op->operands[0], negative, depth - 1, terms);
+    TermsOf(op->operands[1], negative != sub, depth - 1, terms);
+  } else if (op && op->name() == "neg") {
+    TermsOf(op->operands[0], !negative, depth, terms);
+  } else {
+    terms.push_back({v, negative});
   }
-  return nullptr;
 }
 
+// Whether the term is -mean(x) * s.
+bool IsShiftOf(const Term& term, const Value* x, const Value* s) {
+  Op* product = ProducedBy(term.value, "mul");
+  for (int i = 0; product && i < 2; ++i) {
+    Value* mean = product->operands[i];
+    bool negative = term.negative;
+    if (product->operands[1 - i] != s) continue;
+    if (Op* neg = ProducedBy(mean, "neg")) {
+      mean = neg->operands[0];
+      negative = !negative;
+    }
+    // Of another shape it is another row's.
+    if (negative && MeanOf(mean) == x && mean->type.shape == StatisticOf(x)) return true;
+  }
+  return false;
+}
+
+// x * s + (bias - mean * s) with s = weight / sqrt(variance + eps), in any order and with or
+// without weight and bias: a layer_norm as TensorFlow writes it.
 Value* RecoverScaledAndShifted(Builder& b, Op* op) {
-  if (op->name() != "add") return nullptr;
-  for (int i = 0; i < 2; ++i) {
-    Op *scaled = ProducedBy(op->operands[i], "mul"),
-       *shift = ProducedBy(op->operands[1 - i], "sub");
-    Value* y = scaled && shift ? MatchScaleAndShift(b, scaled, shift) : nullptr;
-    if (y != nullptr && y->type.shape == op->out().shape) return y;
+  if (op->name() != "add" && op->name() != "sub") return nullptr;
+  std::vector<Term> terms;
+  TermsOf(op->result(), false, 2, terms);
+  for (const Term& term : terms) {
+    Op* scaled = term.negative || terms.size() > 3 ? nullptr : ProducedBy(term.value, "mul");
+    for (int i = 0; scaled && i < 2; ++i) {
+      Value *x = scaled->operands[i], *s = scaled->operands[1 - i];
+      auto shift = std::ranges::find_if(terms, [&](const Term& t) { return IsShiftOf(t, x, s); });
+      if (shift == terms.end() || x->type.shape != op->out().shape) continue;
+      auto rest =
+          std::ranges::find_if(terms, [&](const Term& t) { return &t != &term && &t != &*shift; });
+      for (const auto& [scale, weight] : FactorsOf(s, StatisticOf(x))) {
+        Value* radicand = InverseRootOf(scale);
+        Op* add = radicand ? ProducedBy(radicand, "add") : nullptr;
+        for (int k = 0; add && k < 2; ++k) {
+          std::optional<double> eps = SplatOf(add->operands[1 - k]);
+          if (!eps || radicand->type.shape != StatisticOf(x) ||
+              !IsVarianceOf(add->operands[k], x)) {
+            continue;
+          }
+          Value* y = b.Create("layer_norm", {x}, {{"eps", *eps}})->result();
+          if (weight) y = b.Mul(y, weight);
+          if (rest != terms.end()) {
+            y = rest->negative ? b.Sub(y, rest->value) : b.Add(y, rest->value);
+          }
+          return y;
+        }
+      }
+    }
   }
   return nullptr;
 }
@@ -158,11 +225,28 @@ Value* DropNeutralOperand(Builder& b, Op* op) {
   return b.Create(op->name(), std::move(operands), op->attrs)->result();
 }
 
+// A norm of each head, [b, s * n, d] of [b, s, n * d] -> of [b, s, n, d]: there heads are a dim.
+Value* NormHeadsApart(Builder& b, Op* op) {
+  Op* reshape =
+      IsNorm(op) && OnlyFirstResultRead(*op) ? ProducedBy(op->operands[0], "reshape") : nullptr;
+  if (reshape == nullptr || reshape->in(0).rank() == 0) return nullptr;
+  Shape heads = reshape->in(0).shape;
+  const int64_t width = heads.back(), size = op->out().shape.back();
+  if (size == 0 || width <= size || width % size != 0) return nullptr;
+  heads.back() = width / size;
+  heads.push_back(size);
+  if (heads == op->out().shape) return nullptr;
+  std::vector<Value*> operands = op->operands;
+  operands[0] = b.Reshape(reshape->operands[0], std::move(heads));
+  Value* y = b.Create(op->name(), std::move(operands), op->attrs)->result();
+  return b.Reshape(y, op->out().shape);
+}
+
 }  // namespace
 
 bool RecoverNorms(Graph& graph) {
-  return ApplyRules(graph,
-                    {RecoverNorm, RecoverScaledAndShifted, AbsorbWeightOrBias, DropNeutralOperand});
+  return ApplyRules(graph, {RecoverNorm, RecoverScaledAndShifted, AbsorbWeightOrBias,
+                            DropNeutralOperand, NormHeadsApart});
 }
 
 }  // namespace shardc::recover

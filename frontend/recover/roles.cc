@@ -15,7 +15,9 @@ void SetNormRoles(const Graph& graph) {
   for (const auto& op : graph.ops()) {
     if (!IsNorm(op.get())) continue;
     for (size_t i = 1; i < op->operands.size(); ++i) {
-      SetRole(ParamBehind(op->operands[i]), "NORM", i == 1 ? "weight" : "bias");
+      const Value* v = ArrangedFrom(op->operands[i]);
+      if (v->type.num_elements() != op->in(static_cast<int>(i)).num_elements()) continue;
+      SetRole(ProducedBy(v, "param"), "NORM", i == 1 ? "weight" : "bias");
     }
   }
 }

@@ -186,6 +186,80 @@ TEST(Norm, LayerNormAsAScaleAndAShift) {
   }
 }
 
+// As Keras writes it, and the sum in other orders.
+TEST(Norm, AScaleAndAShiftInEverySpelling) {
+  for (int form = 0; form < 6; ++form) {
+    SCOPED_TRACE(form);
+    Graph g = Recover([form](TestGraph& b) {
+      Value *x = b.In("x", {kB, kS, kH}), *mean = b.Mean(x);
+      Value* variance = b.Add(b.Mean(b.Pow(b.Sub(x, mean), 2)), b.C(1e-3));
+      Value* scale = b.Mul(b.P("w", {1, 1, kH}), b.Op1("rsqrt", variance));
+      Value *bias = b.P("bias", {1, 1, kH}), *scaled = b.Mul(scale, x);
+      Value *shift = b.Mul(mean, scale), *negative = b.Mul(scale, b.Op1("neg", mean));
+      Value* forms[] = {b.Add(scaled, b.Add(negative, bias)), b.Add(b.Add(scaled, negative), bias),
+                        b.Add(b.Sub(scaled, shift), bias),    b.Sub(scaled, b.Sub(shift, bias)),
+                        b.Sub(b.Add(bias, scaled), shift),    b.Sub(scaled, shift)};
+      b.Out(forms[form]);
+    });
+    EXPECT_THAT(Ops(g), Contains("layer_norm"));
+    EXPECT_THAT(Ops(g), Not(Contains(::testing::AnyOf("mul", "add", "sub", "reduce_mean"))));
+    EXPECT_EQ(RolesOf(g)["w"], "NORM");
+  }
+  Graph g = Recover([](TestGraph& b) {  // x * s + mean * s
+    Value *x = b.In("x", {kB, kS, kH}), *mean = b.Mean(x);
+    Value* scale = b.Op1("rsqrt", b.Add(b.Mean(b.Pow(b.Sub(x, mean), 2)), b.C(1e-3)));
+    b.Out(b.Sub(b.Mul(x, scale), b.Mul(b.Op1("neg", mean), scale)));
+  });
+  EXPECT_EQ(Find(g, "layer_norm"), nullptr);
+}
+
+TEST(Norm, AWeightThatIsMultipliedByTheRootFirst) {
+  for (bool layer : {false, true}) {
+    Graph g = Recover([layer](TestGraph& b) {
+      Value* x = b.In("x", {kB, kS, kH});
+      if (layer) x = b.Sub(x, b.Mean(x));
+      Value* root = b.Op1("rsqrt", b.Add(b.Mean(b.Mul(x, x)), b.C(1e-6)));
+      Value* y = b.Mul(x, b.Mul(root, b.P("w", {kH})));
+      b.Out(layer ? b.Add(y, b.P("bias", {kH})) : y);
+    });
+    EXPECT_THAT(Ops(g), ElementsAre(layer ? "layer_norm" : "rms_norm"));
+  }
+}
+
+// As Flax writes it.
+TEST(Norm, AVarianceFromTheMeanOfSquares) {
+  for (bool other : {false, true}) {
+    for (const char* floor : {"", "max", "relu"}) {
+      Graph g = Recover([&](TestGraph& b) {
+        Value *x = b.In("x", {kB, kS, kH}), *mean = b.Mean(x);
+        Value* squares = b.Mean(b.Mul(x, x));
+        Value* variance = b.Sub(squares, b.Mul(mean, other ? b.C(0.25) : mean));
+        if (floor == std::string("max")) variance = b.Make("max", {b.C(0), variance});
+        if (floor == std::string("relu")) variance = b.Op1("relu", variance);
+        Value* scale = b.Mul(b.Op1("rsqrt", b.Add(variance, b.C(1e-6))), b.P("w", {kH}));
+        b.Out(b.Add(b.Mul(b.Sub(x, mean), scale), b.P("bias", {kH})));
+      });
+      if (other) {
+        EXPECT_EQ(Find(g, "layer_norm"), nullptr);
+      } else {
+        EXPECT_THAT(Ops(g), ElementsAre("layer_norm"));
+      }
+    }
+  }
+}
+
+// onnxruntime-genai: heads are merged with the sequence for the norm of each.
+TEST(Norm, OfHeadsThatAreMergedWithTheSequence) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* q = b.Matmul(b.In("x", {kB, kS, kH}), b.P("q", {kH, 12}));
+    Value* n = b.Reshape(q, {kB, kS * 3, 4});
+    n = b.Create("rms_norm", {n, b.P("w", {4})}, {{"eps", 1e-6}})->result();
+    b.Out(b.Reshape(n, {kB, kS, 12}));
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("matmul", "reshape", "rms_norm", "reshape"));
+  EXPECT_EQ(Find(g, "rms_norm")->out().shape, (Shape{kB, kS, 3, 4}));
+}
+
 // With as many rows as columns, statistics without the last dim broadcast along the rows.
 TEST(Norm, AScaleAndAShiftByOtherRowsStatisticsStay) {
   Graph g = Recover([](TestGraph& b) {
