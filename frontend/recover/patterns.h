@@ -27,6 +27,8 @@ void DropRepeatedMatrices(Graph& graph, const std::set<std::string>& expanded);
 bool LiftLinears(Graph& graph);
 // x + (y - x) where y is x rounded, or chosen by x: y - x has no gradient.
 bool RecoverStraightThrough(Graph& graph);
+// where from sums of products with zeros and ones.
+bool RecoverSelects(Graph& graph);
 // layer_norm and rms_norm from their chains, with weight and bias.
 bool RecoverNorms(Graph& graph);
 // softmax from its quotient, and without the maximum that is subtracted before it.

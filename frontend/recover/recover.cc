@@ -22,6 +22,8 @@ void RecoverPatterns(Graph& graph) {
   // alike.
   Clean(graph);
   recover::RecoverStraightThrough(graph);
+  // Before softmaxes, and attention: masks are choices.
+  if (recover::RecoverSelects(graph)) Clean(graph);
   recover::RecoverSoftmax(graph);
   // Before the patterns, so that they see broadcasting in its usual form.
   if (recover::DropRepeatedRows(graph)) Clean(graph);
