@@ -1,6 +1,7 @@
 // matmul(softmax(matmul(q, k^T) with scale and mask), v) -> attention.
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "frontend/recover/attention_mask.h"
 #include "frontend/recover/patterns.h"
@@ -134,10 +135,15 @@ bool SeesAKey(const Value* condition, bool holds, const Value* scores) {
          IsSplat(equal->operands[1], -std::numeric_limits<double>::infinity());
 }
 
-// The softmax whose result p is, maybe rounded; `guard`: NaNs in it, of rows of scores that are all
-// -infinity, are replaced by zeros;
-// `dropout`: what drops of them before they are used, or null.
-Op* FindSoftmax(Value* p, bool& guard, Op*& dropout) {
+// What is done to probabilities between a softmax and their use.
+struct AfterSoftmax {
+  bool guard = false;  // NaNs, of rows of scores that are all -infinity, are replaced by zeros
+  MaskStep again;      // kKeep: those of other keys are replaced by zeros, as Keras does
+  Op* dropout = nullptr;
+};
+
+// The softmax whose result p is, maybe rounded.
+Op* FindSoftmax(Value* p, AfterSoftmax& after) {
   auto unrounded = [](Value* v) {
     Op* cast = FloatCast(v, false);
     return cast ? cast->operands[0] : v;
@@ -145,10 +151,10 @@ Op* FindSoftmax(Value* p, bool& guard, Op*& dropout) {
   // The probabilities must not be wanted elsewhere: they would be computed twice.
   if (CountUses(p) != 1) return nullptr;
   p = unrounded(p);
-  dropout = ProducedBy(p, "dropout");
-  if (dropout != nullptr) {
-    if (CountUses(p) != 1 || dropout->attrs.Has("whole")) return nullptr;
-    p = dropout->operands[0];
+  after.dropout = ProducedBy(p, "dropout");
+  if (after.dropout != nullptr) {
+    if (CountUses(p) != 1 || after.dropout->attrs.Has("whole")) return nullptr;
+    p = after.dropout->operands[0];
     if (CountUses(p) != 1) return nullptr;
     p = unrounded(p);
   }
@@ -163,12 +169,33 @@ Op* FindSoftmax(Value* p, bool& guard, Op*& dropout) {
     p = unrounded(guarded);
     if (p != guarded && CountUses(p) != 1) return nullptr;
     Op* softmax = ProducedBy(p, "softmax");
-    guard = of_nan || (softmax && SeesAKey(condition, zeros == 2, softmax->operands[0]));
-    if (!guard) return nullptr;
+    after.guard = of_nan || (softmax && SeesAKey(condition, zeros == 2, softmax->operands[0]));
+    if (!after.guard) after.again = {MaskStep::kKeep, condition, zeros == 1, 0};
   }
   Op* softmax = ProducedBy(p, "softmax");
   if (softmax == nullptr) return nullptr;
   return IsLastAxis(softmax->attrs.Int("axis"), p->type.rank()) ? softmax : nullptr;
+}
+
+// Whether the same keys are kept.
+bool SameCondition(const MaskStep& a, const MaskStep& b) {
+  if (a.negated != b.negated) return false;
+  if (a.value == b.value) return true;
+  const HostTensor *x = ConstantOf(a.value), *y = ConstantOf(b.value);
+  return x && y && x->shape() == y->shape() &&
+         std::equal(x->raw(), x->raw() + x->bytes(), y->raw());
+}
+
+// Whether probabilities that are zero for the other keys `again` are those of the scores that
+// `steps` mask, but for rows that see no key: these are zero.
+bool OnlyMaskedBy(const std::vector<MaskStep>& steps, const MaskStep& again) {
+  bool found = false;
+  for (const MaskStep& step : steps) {
+    if (step.kind == MaskStep::kScale) continue;
+    if (step.kind != MaskStep::kKeep || !SameCondition(step, again)) return false;
+    found = true;
+  }
+  return found;
 }
 
 // The dims of an attention: of the softmax's [b, h, s, t], [n, s, t] as [n, 1, s, t], or of grouped
@@ -211,6 +238,39 @@ Value* WithGroupsMerged(Builder& b, Value* v, const Shape& softmax) {
   return b.Reshape(v, std::move(merged));
 }
 
+// Whether the dims of a softmax are [b, g, s, h / g, t], as of einsum("btkgh,bskh->btkgs"): a mask
+// differs between queries, and not within a group. Without one, where q's dims are [b, s, g, h / g,
+// d] before a transpose.
+bool QueriesBeforeGroup(const Op* scores, const std::vector<MaskStep>& steps,
+                        const Shape& softmax) {
+  bool masked = false;
+  for (const MaskStep& step : steps) {
+    if (step.value == nullptr || step.value->type.rank() < 3) continue;
+    const Shape& shape = step.value->type.shape;
+    const int64_t third = shape[shape.size() - 3], second = shape[shape.size() - 2];
+    if (third != 1 && second == 1) return softmax[2] != 1;
+    masked |= third != 1 || second != 1;
+  }
+  if (masked) return false;
+  const Value* q = scores->operands[0];
+  while (ScaledBy(q) || ProducedBy(q, "reshape")) {
+    q = ScaledBy(q) ? ScaledBy(q)->first : q->producer->operands[0];
+  }
+  return IsPerm(ProducedBy(q, "transpose"), {0, 2, 1, 3, 4}) && q->type.shape[1] == softmax[1] &&
+         q->type.shape[2] == softmax[2];
+}
+
+// [.., s, h / g, t] -> [.., h / g, s, t], or the reverse.
+Value* WithQueriesAfterGroup(Builder& b, Value* v) {
+  const int64_t rank = v->type.rank();
+  if (rank < 2) return v;
+  if (rank == 2) v = b.Reshape(v, {1, v->type.shape[0], v->type.shape[1]});
+  Ints perm(v->type.rank());
+  std::iota(perm.begin(), perm.end(), 0);
+  std::swap(perm[perm.size() - 2], perm[perm.size() - 3]);
+  return b.Transpose(v, std::move(perm));
+}
+
 // What stands behind the scores of all keys in one more, [b, h, s, 1], of which p has no
 // probability: a sink. Then `softmax` is of both, and the scores are returned; else null.
 struct Sink {
@@ -248,7 +308,7 @@ Value* WithSink(Builder& b, Op* attention, Value* sink) {
 }
 
 Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
-  if (op->name() != "matmul" || op->in(1).rank() < 3) return nullptr;
+  if (!IsProduct(op) || op->operands.size() != 2 || op->in(1).rank() < 3) return nullptr;
   // The probabilities, maybe with heads and queries as the rows of one matrix.
   Value* p = op->operands[0];
   if (Op* merged = ProducedBy(p, "reshape");
@@ -256,24 +316,31 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
     if (CountUses(p) != 1) return nullptr;
     p = merged->operands[0];
   }
-  bool guard = false;
-  Op* dropout = nullptr;
+  AfterSoftmax after;
   Value* all = BeforeSink(p);
-  Op* softmax = FindSoftmax(all, guard, dropout);
+  Op* softmax = FindSoftmax(all, after);
   if (softmax == nullptr) return nullptr;
+  Op* dropout = after.dropout;
   const Sink with = all != p ? FindSink(p, softmax) : Sink();
-  if (all != p && (with.sink == nullptr || dropout != nullptr)) return nullptr;
+  if (all != p && (with.sink == nullptr || dropout || after.again.value)) return nullptr;
   // The gradient of the log-sum-exp takes up to 8 columns more, and kernels no more than 256.
-  if (with.sink && op->in(1).shape.back() > 248) return nullptr;
-  const Shape& softmax_shape = p->type.shape;
+  if (with.sink && op->out().shape.back() > 248) return nullptr;
+  Shape softmax_shape = p->type.shape;
   const size_t rank = softmax_shape.size();
   if (rank < 3 || rank > 5) return nullptr;
   std::vector<MaskStep> steps;
   Op* scores = FindScores(b, with.sink ? with.scores : softmax->operands[0], steps);
   if (scores == nullptr || scores->operands.size() > 2) return nullptr;
+  if (after.again.value && !OnlyMaskedBy(steps, after.again)) return nullptr;
+  const bool queries_first = rank == 5 && QueriesBeforeGroup(scores, steps, softmax_shape);
+  if (queries_first) {
+    if (dropout || with.sink) return nullptr;
+    std::swap(softmax_shape[2], softmax_shape[3]);
+  }
   for (MaskStep& step : steps) {
     if (step.value == nullptr) continue;
     if (rank == 3 && step.value->type.rank() == 3 && step.value->type.shape[0] != 1) return nullptr;
+    if (queries_first) step.value = WithQueriesAfterGroup(b, step.value);
     if (rank == 5) step.value = WithGroupsMerged(b, step.value, softmax_shape);
     if (step.value == nullptr) return nullptr;
   }
@@ -288,13 +355,20 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
   Value* v = op->operands[1];
   auto last = [](const Value* x, int from_end) { return *(x->type.shape.end() - from_end); };
   const int64_t depth = last(q, 1);
+  if (queries_first) {
+    const Shape& apart = p->type.shape;
+    q = b.Reshape(q, {apart[0], apart[1], apart[2], apart[3], depth});
+    q = WithQueriesAfterGroup(b, q);
+  }
   q = b.Reshape(q, {dims[0], dims[1], dims[2], depth});
   k = b.Reshape(k, {dims[0], heads, last(k, 2), last(k, 1)});
   if (scores->name() == "matmul") k = b.Transpose(k, {0, 1, 3, 2});
   v = b.Reshape(v, {dims[0], heads, last(v, 2), last(v, 1)});
+  if (op->name() == "matmul_nt") v = b.Transpose(v, {0, 1, 3, 2});
   ShareType(b, q, k, v);
   TensorType type(softmax->out().dtype, dims);
-  std::optional<RecoveredMask> mask = RecoverMask(b, type, steps, guard, with.sink != nullptr);
+  std::optional<RecoveredMask> mask =
+      RecoverMask(b, type, steps, after.guard, with.sink || after.again.value);
   if (!mask) return nullptr;
   if (mask->replaced) q = b.Make("where", {mask->replaced, b.Scalar(q->type.dtype, 0), q});
   std::vector<Value*> operands = {q, k, v};
@@ -311,6 +385,10 @@ Value* RecoverScoresSoftmaxValues(Builder& b, Op* op) {
   if (mask->unseeing) {
     constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
     o = b.Make("where", {mask->unseeing, b.Scalar(o->type.dtype, kNan), o});
+  }
+  if (queries_first) {
+    const Shape& s = softmax_shape;
+    o = WithQueriesAfterGroup(b, b.Reshape(o, {s[0], s[1], s[2], s[3], last(o, 1)}));
   }
   return b.Reshape(b.Cast(o, op->out().dtype), op->out().shape);
 }

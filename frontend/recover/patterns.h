@@ -31,7 +31,8 @@ bool RecoverStraightThrough(Graph& graph);
 bool RecoverSelects(Graph& graph);
 // layer_norm and rms_norm from their chains, with weight and bias.
 bool RecoverNorms(Graph& graph);
-// softmax from its quotient, and without the maximum that is subtracted before it.
+// softmax from its quotient, without the maximum that is subtracted before it, and of masked scores
+// where probabilities are masked and divided by their sum.
 bool RecoverSoftmax(Graph& graph);
 // gelu (tanh and erf) and silu.
 bool RecoverActivations(Graph& graph);
