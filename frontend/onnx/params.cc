@@ -80,7 +80,7 @@ bool IsCandidate(const TensorProto& t) {
   return held && IsFloat(*held) && larger > 0;
 }
 
-// A mask's elements are 0 and one very negative number, or that number alone, or both 0 and 1.
+// A mask's elements are 0 and one very large number, or that number alone, or both 0 and 1.
 // Those of a table of distances grow evenly along each row, but for one bend (the query's place).
 enum class Kind { kMask, kZeros, kDistances, kOther };
 
@@ -241,20 +241,20 @@ class Evidence {
 class MaskTest {
  public:
   bool Takes(double v) {
-    (v == 0 ? zero_ : v == 1 ? one_ : low_) = true;
+    (v == 0 ? zero_ : v == 1 ? one_ : large_) = true;
     if (v == 0 || v == 1) return true;
-    if (!(v <= -1e4) || (has_value_ && v != value_)) return false;
+    if (!(std::abs(v) >= 1e4) || (has_value_ && v != value_)) return false;
     has_value_ = true;
     value_ = v;
     return true;
   }
   Kind Result() const {
-    if (low_ ? !one_ : zero_ && one_) return Kind::kMask;
+    if (large_ ? !one_ : zero_ && one_) return Kind::kMask;
     return zero_ && !one_ ? Kind::kZeros : Kind::kOther;
   }
 
  private:
-  bool zero_ = false, one_ = false, low_ = false, has_value_ = false;
+  bool zero_ = false, one_ = false, large_ = false, has_value_ = false;
   double value_ = 0;
 };
 

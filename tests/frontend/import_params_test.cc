@@ -113,8 +113,10 @@ TEST_F(ParamRules, AMaskThatIsAddedIsAConstant) {
   Model m;
   m.Input("x", {"2", "2"});
   m.Floats("mask", {2, 2}, {0, -3.4028235e38f, 0, 0});
+  m.Floats("subtracted", {2, 2}, {0, 1e10f, 0, 0});
   m.Floats("bias", {2, 2}, {0, -3, 0, 0});
-  m.Node("Add", {"x", "mask"}, {"a"});
+  m.Node("Sub", {"x", "subtracted"}, {"x0"});
+  m.Node("Add", {"x0", "mask"}, {"a"});
   m.Node("Add", {"a", "bias"}, {"y"});
   m.Output("y");
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("bias"));
