@@ -57,7 +57,7 @@ class Buckets {
   // k and v), so that they need not wait.
   const Op* Producer(const Op& op) const {
     for (const Value* v : op.operands) {
-      if (v->type.rank() <= 1) continue;
+      if (std::ranges::count_if(v->type.shape, [](int64_t dim) { return dim != 1; }) <= 1) continue;
       const Op* producer = v->producer;
       while (const Value* from = producer ? HandedOn(*producer) : nullptr) {
         producer = from->producer;

@@ -225,6 +225,23 @@ TEST(BucketReductions, SmallOnesOfAPhaseTravelTogether) {
     CHECK-NEXT: %z = neg %3)");
 }
 
+// A vector may have dims of 1.
+TEST(BucketReductions, VectorsOfAnyRank) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[1, 1, 4] partial(tp), %w: f32[2, 4] partial(tp)) -> (%a, %b, %c) {
+    %0 = neg %x : f32[1, 1, 4] partial(tp)
+    %1 = reshape %0 {shape=[4]} : f32[4] partial(tp)
+    %2 = neg %w : f32[2, 4] partial(tp)
+    %3 = neg %1 : f32[4] partial(tp)
+    %a = all_reduce %0 {axes=["tp"], for="x", reduce="sum"} : f32[1, 1, 4]
+    %b = all_reduce %3 {axes=["tp"], for="v", reduce="sum"} : f32[4]
+    %c = all_reduce %2 {axes=["tp"], for="w", reduce="sum"} : f32[2, 4]
+  })",
+              "bucket_reductions", R"(
+    CHECK: all_reduce %0, %3 {
+    CHECK: all_reduce %2 {)");
+}
+
 // What an all_reduce does not say, it does by default.
 TEST(BucketReductions, SumsUnlessTheySayOtherwise) {
   CheckPasses(R"(mesh [tp=2]
