@@ -202,30 +202,11 @@ Value* JoinHeadsSum(Builder& b, Op* op) {
   return b.Reshape(y, op->out().shape);
 }
 
-// The transpose of a product of two that are both computed, as einsum makes of "btnh,bsnh->bnst" ->
-// the product of the transposes: scores are larger than what they are made of.
-Value* TransposeFactors(Builder& b, Op* op) {
-  Op* product = op->name() == "transpose" ? op->operands[0]->producer : nullptr;
-  if (product == nullptr || !IsProduct(product) || product->operands.size() != 2) return nullptr;
-  const int64_t rank = op->out().rank();
-  Ints swap(rank);
-  std::iota(swap.begin(), swap.end(), 0);
-  if (rank < 3 || CountUses(product->result()) != 1) return nullptr;
-  std::swap(swap[rank - 1], swap[rank - 2]);
-  Value *x = product->operands[0], *y = product->operands[1];
-  if (!IsPerm(op, swap) || x->type.rank() != rank || y->type.rank() != rank ||
-      IsParam(ArrangedFrom(x)) || IsParam(ArrangedFrom(y))) {
-    return nullptr;
-  }
-  if (product->name() == "matmul") y = b.Transpose(y, swap);
-  return b.Make("matmul_nt", {y, x});
-}
-
 }  // namespace
 
 bool SimplifyProducts(Graph& graph) {
   return ApplyRules(graph, {FoldTransposedWeight, UnbroadcastWeight, PutWeightRight,
-                            TakeExpertsApart, JoinHeads, JoinHeadsSum, TransposeFactors});
+                            TakeExpertsApart, JoinHeads, JoinHeadsSum});
 }
 
 }  // namespace shardc::recover

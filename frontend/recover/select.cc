@@ -134,7 +134,9 @@ Value* RecoverMaskedSoftmax(Builder& b, Op* op) {
 }  // namespace
 
 bool RecoverSelects(Graph& graph) {
-  return ApplyRules(graph, {RecoverChoice, RecoverMaskedSoftmax});
+  // A choice of probabilities or zeros may be a sum, too.
+  const bool changed = ApplyRules(graph, {RecoverChoice});
+  return ApplyRules(graph, {RecoverMaskedSoftmax}) || changed;
 }
 
 }  // namespace shardc::recover

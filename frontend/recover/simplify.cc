@@ -334,11 +334,31 @@ Value* CancelTransposes(Builder& b, Op* op) {
   return b.Reshape(v, op->out().shape);
 }
 
+// What a transpose by `perm` makes of a product of two that are both computed, as einsum's of
+// "btnh,bsnh->bnst": the product of the transposes. Scores are larger than what they are made of.
+Value* TransposedProduct(Builder& b, const Op* product, const Ints& perm) {
+  const auto rank = std::ssize(perm);
+  Ints swap(perm.size());
+  std::iota(swap.begin(), swap.end(), 0);
+  if (product->operands.size() != 2 || rank < 3 || CountUses(product->result()) != 1)
+    return nullptr;
+  std::swap(swap[rank - 1], swap[rank - 2]);
+  Value *x = product->operands[0], *y = product->operands[1];
+  if (perm != swap || x->type.rank() != rank || y->type.rank() != rank ||
+      IsParam(ArrangedFrom(x)) || IsParam(ArrangedFrom(y))) {
+    return nullptr;
+  }
+  if (product->name() == "matmul") y = b.Transpose(y, swap);
+  return b.Make("matmul_nt", {y, x});
+}
+
 // What a transpose by `perm` makes of v, where that takes no transpose of as many elements: it
-// undoes one, and between the two are elementwise ops and softmaxes; else null.
+// undoes one, or is one of a product, and between the two are elementwise ops and softmaxes; else
+// null.
 Value* Undone(Builder& b, Value* v, const Ints& perm) {
   Op* maker = v->producer;
   if (maker == nullptr) return nullptr;
+  if (IsProduct(maker)) return TransposedProduct(b, maker, perm);
   if (maker->name() == "transpose") {
     const Ints& inner = maker->attrs.IntList("perm");
     for (size_t i = 0; i < perm.size(); ++i) {

@@ -66,7 +66,10 @@ TEST(Attention, ProbabilitiesMaskedAgain) {
       if (form != 1) scores = b.Where(keep, scores, b.C(-1e9));
       if (other) scores = b.Add(scores, other);
       Value* p = b.Softmax(scores);
-      p = form == 0 ? b.Mul(p, ones) : b.Where(keep, p, b.C(form == 2 ? 1 : 0));
+      Value* zeros = b.Mul(b.C(0), b.Cast(b.Op1("not", keep), DType::kF64));
+      if (form == 0) p = b.Mul(p, ones);
+      if (form == 1) p = b.Add(b.Mul(p, ones), zeros);
+      if (form > 1) p = b.Where(keep, p, b.C(form == 2 ? 1 : 0));
       b.Out(b.Matmul(p, heads("v")));
     });
     const Op* attention = Find(g, "attention");
@@ -134,6 +137,7 @@ TEST(Attention, ScoresAndValuesTransposed) {
       return b.Transpose(b.In(name, {kB, kS, kHeads, kD}), std::move(perm));
     };
     Value* scores = b.Matmul(heads("k", {0, 2, 1, 3}), heads("q", {0, 2, 3, 1}));
+    scores = b.Mul(scores, b.C(0.4));
     Value* p = b.Softmax(b.Transpose(scores, {0, 1, 3, 2}));
     Value* o = b.Make("matmul_nt", {p, heads("v", {0, 2, 3, 1})});
     b.Out(b.Transpose(o, {0, 2, 1, 3}));
