@@ -1,6 +1,7 @@
 #include "frontend/onnx/params.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <iterator>
@@ -82,7 +83,9 @@ bool IsCandidate(const TensorProto& t) {
 
 // A mask's elements are 0 and one very large number, or that number alone, or both 0 and 1.
 // Those of a table of distances grow evenly along each row, but for one bend (the query's place).
-enum class Kind { kMask, kZeros, kDistances, kOther };
+// ALiBi's slopes of n heads are powers of 2^(-4 / m), with the largest power of two m that is not
+// larger than n.
+enum class Kind { kMask, kZeros, kDistances, kSlopes, kOther };
 
 // Follows one tensor to the places where a network computes with it.
 class Evidence {
@@ -142,6 +145,9 @@ class Evidence {
   bool IsMask() const { return kind_() == Kind::kMask; }
   // As exporters store ALiBi, under no name of the module's. A vector may be trained from a ramp.
   bool IsDistances() const { return !vector_ && kind_() == Kind::kDistances; }
+
+  // Of ALiBi, where the model multiplies them with the distances.
+  bool IsSlopes() const { return scales_table_ && kind_() == Kind::kSlopes; }
 
   // What a tensor is filled with, or begins as; not a vector, which may be a new token.
   bool IsFill() const { return !vector_ && kind_() == Kind::kZeros; }
@@ -219,10 +225,14 @@ class Evidence {
     }
     if (kSum.contains(op)) {
       if (!MeetsActivation(node, value)) return FollowOutputs(node, row);
-      return !IsMask() && !IsDistances() && !IsEmptyMask(node) && !OnlyChooses(node.output(0));
+      return !IsMask() && !IsDistances() && !IsSlopes() && !IsEmptyMask(node) &&
+             !OnlyChooses(node.output(0));
     }
     if (kScale.contains(op)) {
-      if (!MeetsActivation(node, value)) return FollowOutputs(node, row);
+      if (!MeetsActivation(node, value)) {
+        scales_table_ = true;
+        return FollowOutputs(node, row);
+      }
       return (vector_ || reparametrized_) && !IsMask();
     }
     return true;
@@ -233,6 +243,7 @@ class Evidence {
   int rank_;
   bool vector_ = false;  // one dim at most is larger than 1, and no rows were picked
   bool reparametrized_ = false;
+  bool scales_table_ = false;  // or a number
   bool found_ = false;
   std::vector<Step> open_;
   std::set<std::string> visited_;
@@ -292,6 +303,19 @@ class DistanceTest {
   bool grows_ = false;
 };
 
+bool AreSlopes(const HostTensor& t) {
+  const int64_t n = t.num_elements();
+  std::set<int64_t> powers;
+  for (int64_t i = 0; i < n; ++i) {
+    const double x = t.AsDouble(i);
+    const double power = -std::log2(x) * static_cast<double>(std::bit_floor(uint64_t(n))) / 4;
+    // Of halves the logarithm is less exact.
+    if (!(x > 0 && x < 1) || std::abs(power - std::round(power)) > 0.02) return false;
+    powers.insert(std::llround(power));
+  }
+  return n >= 2 && std::ssize(powers) == n;
+}
+
 Kind Classify(const TensorType& type, const TensorSource& source) {
   MaskTest test;
   DistanceTest distances(type.dtype);
@@ -307,6 +331,11 @@ Kind Classify(const TensorType& type, const TensorSource& source) {
     return may_mask || may_distance;
   });
   if (may_mask) return test.Result();
+  constexpr int64_t kMaxHeads = 1024;
+  const bool vector = std::ranges::count_if(type.shape, [](int64_t dim) { return dim != 1; }) == 1;
+  if (vector && type.num_elements() <= kMaxHeads &&
+      AreSlopes(ReadPiece(source, type.dtype, Shape(type.rank(), 0), type.shape)))
+    return Kind::kSlopes;
   return known && distances.Result() ? Kind::kDistances : Kind::kOther;
 }
 

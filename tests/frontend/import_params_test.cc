@@ -14,6 +14,7 @@ using import_testing::ReadAll;
 using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 std::string Models() { return std::string(SHARDC_SOURCE_DIR) + "/tests/data/models"; }
 
@@ -174,6 +175,25 @@ TEST_F(ParamRules, DistancesThatAreAddedAreConstants) {
   }
   m.Output(sum);
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("trained", "fill", "ramp", "flat"));
+}
+
+// Of 5 heads; what was trained, or scales what is computed, is a parameter.
+TEST_F(ParamRules, SlopesThatScaleDistancesAreConstants) {
+  Model m;
+  m.Input("x", {"5", "3"});
+  m.Floats("slopes", {5, 1}, {0x1p-2f, 0x1p-4f, 0x1p-6f, 0x1p-8f, 0x1p-1f});
+  m.Floats("trained", {5, 1}, {0.26f, 0.06f, 0.015f, 0.004f, 0.5f});
+  m.Floats("scale", {5, 1}, {0x1p-2f, 0x1p-4f, 0x1p-6f, 0x1p-8f, 0x1p-1f});
+  m.Ints("places", {3}, {-2, -1, 0});
+  auto* to = m.Node("Cast", {"places"}, {"distances"}).add_attribute();
+  to->set_name("to"), to->set_type(onnx::AttributeProto::INT), to->set_i(onnx::TensorProto::FLOAT);
+  m.Node("Mul", {"slopes", "distances"}, {"alibi"});
+  m.Node("Mul", {"trained", "distances"}, {"bias"});
+  m.Node("Mul", {"x", "scale"}, {"scaled"});
+  m.Node("Add", {"scaled", "alibi"}, {"a"});
+  m.Node("Add", {"a", "bias"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), UnorderedElementsAre("trained", "scale"));
 }
 
 // As Mamba keeps the rates of its states.
