@@ -70,8 +70,10 @@ void Uses::FlowFrom(const onnx::GraphProto& graph, const std::set<std::string>& 
   for (const auto& input : graph.input()) {
     if (initializers.contains(input.name())) continue;
     data_.insert(input.name());
-    auto held = HeldAs(input.type().tensor_type().elem_type());
-    if (held && IsFloat(*held)) weighted_.insert(input.name());
+    const auto& type = input.type().tensor_type();
+    auto held = HeldAs(type.elem_type());
+    const bool number = type.has_shape() && type.shape().dim().empty();
+    if (held && IsFloat(*held) && !number) weighted_.insert(input.name());
   }
   for (const auto* node : nodes_) {
     if (node->op_type() == "Shape" || node->op_type() == "Size") continue;

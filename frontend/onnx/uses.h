@@ -31,7 +31,7 @@ class Uses {
   // elements.
   void FlowFrom(const onnx::GraphProto& graph, const std::set<std::string>& candidates);
   bool DependsOnData(const std::string& value) const { return data_.contains(value); }
-  // Depends on both, or on a float input: what a network computes with.
+  // Depends on both, or on a float input that is not one number: what a network computes with.
   bool IsActivation(const std::string& value) const {
     return data_.contains(value) && weighted_.contains(value);
   }

@@ -177,6 +177,21 @@ TEST_F(ParamRules, DistancesThatAreAddedAreConstants) {
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("trained", "fill", "ramp", "flat"));
 }
 
+// tf2onnx makes an input of what a Keras model holds.
+TEST_F(ParamRules, ATableWhoseRowsAnInputScalesIsAParameter) {
+  Model m;
+  m.Input("ids", {"2"}, onnx::TensorProto::INT64);
+  m.Input("factor", {});
+  m.graph.mutable_input(1)->mutable_type()->mutable_tensor_type()->mutable_shape();
+  m.Floats("table", {3, 2}, {0, 1, 2, 3, 4, 5});
+  m.Floats("w", {2, 2}, {1, 2, 3, 4});
+  m.Node("Gather", {"table", "ids"}, {"rows"});
+  m.Node("Mul", {"rows", "factor"}, {"scaled"});
+  m.Node("MatMul", {"scaled", "w"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), UnorderedElementsAre("table", "w"));
+}
+
 // Of 5 heads; what was trained, or scales what is computed, is a parameter.
 TEST_F(ParamRules, SlopesThatScaleDistancesAreConstants) {
   Model m;
