@@ -245,8 +245,10 @@ Value* NormHeadsApart(Builder& b, Op* op) {
 }  // namespace
 
 bool RecoverNorms(Graph& graph) {
-  return ApplyRules(graph, {RecoverNorm, RecoverScaledAndShifted, AbsorbWeightOrBias,
-                            DropNeutralOperand, NormHeadsApart});
+  const bool changed = ApplyRules(
+      graph, {RecoverNorm, RecoverScaledAndShifted, AbsorbWeightOrBias, DropNeutralOperand});
+  // A norm has its weight first.
+  return ApplyRules(graph, {NormHeadsApart}) || changed;
 }
 
 }  // namespace shardc::recover

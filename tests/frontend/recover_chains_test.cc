@@ -250,14 +250,20 @@ TEST(Norm, AVarianceFromTheMeanOfSquares) {
 
 // onnxruntime-genai: heads are merged with the sequence for the norm of each.
 TEST(Norm, OfHeadsThatAreMergedWithTheSequence) {
-  Graph g = Recover([](TestGraph& b) {
-    Value* q = b.Matmul(b.In("x", {kB, kS, kH}), b.P("q", {kH, 12}));
-    Value* n = b.Reshape(q, {kB, kS * 3, 4});
-    n = b.Create("rms_norm", {n, b.P("w", {4})}, {{"eps", 1e-6}})->result();
-    b.Out(b.Reshape(n, {kB, kS, 12}));
-  });
-  EXPECT_THAT(Ops(g), ElementsAre("matmul", "reshape", "rms_norm", "reshape"));
-  EXPECT_EQ(Find(g, "rms_norm")->out().shape, (Shape{kB, kS, 3, 4}));
+  for (bool chain : {false, true}) {
+    Graph g = Recover([chain](TestGraph& b) {
+      Value* q = b.Matmul(b.In("x", {kB, kS, kH}), b.P("q", {kH, 12}));
+      Value *n = b.Reshape(q, {kB, kS * 3, 4}), *w = b.P("w", {4});
+      if (chain) {
+        n = b.Mul(n, b.Mul(b.Op1("rsqrt", b.Add(b.Mean(b.Mul(n, n)), b.C(1e-6))), w));
+      } else {
+        n = b.Create("rms_norm", {n, w}, {{"eps", 1e-6}})->result();
+      }
+      b.Out(b.Reshape(n, {kB, kS, 12}));
+    });
+    EXPECT_THAT(Ops(g), ElementsAre("matmul", "reshape", "rms_norm", "reshape"));
+    EXPECT_EQ(Find(g, "rms_norm")->out().shape, (Shape{kB, kS, 3, 4}));
+  }
 }
 
 // With as many rows as columns, statistics without the last dim broadcast along the rows.
