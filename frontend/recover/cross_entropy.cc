@@ -127,6 +127,30 @@ Value* LookUpToCrossEntropy(Builder& b, Op* op) {
   return b.Reshape(b.Neg(CrossEntropy(b, logits, op->operands[1])), op->out().shape);
 }
 
+// sum(one_hot(label) * log(softmax(x))) -> -cross_entropy(x, label), and zero for a label that is
+// no class.
+Value* OneHotToCrossEntropy(Builder& b, Op* op) {
+  if (op->name() != "reduce_sum" || op->in(0).rank() == 0) return nullptr;
+  const Ints& axes = op->attrs.IntList("axes");
+  const Shape& shape = op->in(0).shape;
+  Op* product = ProducedBy(op->operands[0], "mul");
+  if (!product || axes.size() != 1 || !IsLastAxis(axes[0], std::ssize(shape)) || shape.back() < 2)
+    return nullptr;
+  for (int i = 0; i < 2; ++i) {
+    if (product->in(0).shape != shape || product->in(1).shape != shape) continue;
+    Value* ids = IdsOfOneHot(product->operands[i], shape.back());
+    Value* logits = ids ? LogSoftmaxOf(product->operands[1 - i]) : nullptr;
+    if (logits == nullptr || logits->type.num_elements() != NumElements(shape)) continue;
+    const Shape rows(shape.begin(), shape.end() - 1);
+    const auto [inside, is_inside] = WithinTable(b, ids, shape.back(), op->out().dtype);
+    Value* loss = b.Create("cross_entropy", {b.Reshape(logits, shape), b.Reshape(inside, rows)},
+                           {{"ignore_index", kNone}})
+                      ->result();
+    return b.Reshape(b.Neg(b.Mul(loss, b.Reshape(is_inside, rows))), op->out().shape);
+  }
+  return nullptr;
+}
+
 // log(sum(exp(x))) - x[label], or less it.
 Value* DifferenceToCrossEntropy(Builder& b, Op* op) {
   if (op->name() != "sub" || op->in(0).shape != op->in(1).shape) return nullptr;
@@ -171,7 +195,8 @@ Value* SliceAfterLoss(Builder& b, Op* op) {
 }  // namespace
 
 bool RecoverCrossEntropy(Graph& graph) {
-  return ApplyRules(graph, {LookUpToCrossEntropy, DifferenceToCrossEntropy, SliceAfterLoss});
+  return ApplyRules(graph, {LookUpToCrossEntropy, OneHotToCrossEntropy, DifferenceToCrossEntropy,
+                            SliceAfterLoss});
 }
 
 }  // namespace shardc::recover

@@ -14,17 +14,6 @@ const HostTensor* ConstantIds(Value* ids) {
   return data && IsInteger(data->dtype()) ? data : nullptr;
 }
 
-// The first of consecutive ids along the last dim, the same in all rows; nothing if they are not
-// so.
-std::optional<int64_t> Consecutive(const HostTensor& ids) {
-  if (ids.shape().empty() || ids.num_elements() == 0) return std::nullopt;
-  int64_t row = ids.shape().back(), first = ids.AsInt(0);
-  for (int64_t i = 0; i < ids.num_elements(); ++i) {
-    if (ids.AsInt(i) != first + i % row) return std::nullopt;
-  }
-  return first;
-}
-
 // gather(param, [a, a + 1, ...]) -> slice(param): its gradient needs no scatter.
 Value* PositionsToSlice(Builder& b, Op* op) {
   if (!IsLookup(op)) return nullptr;
@@ -58,28 +47,6 @@ Value* GatherToEmbedding(Builder& b, Op* op) {
   return b.Make("embedding", {table, ids});
 }
 
-// The ids [..., 1] of which v is the one-hot form [..., n], 1 where the id is the place in the row;
-// else null.
-Value* IdsOfOneHot(const Value* v, int64_t n) {
-  while (Op* op = v->producer) {
-    const bool marks = op->name() == "where" && IsSplat(op->operands[1], 1) &&
-                       IsSplat(op->operands[2], 0) && op->in(0).shape == v->type.shape;
-    if (op->name() != "cast" && !marks) break;
-    v = op->operands[0];
-  }
-  Op* equal = ProducedBy(v, "equal");
-  for (int i = 0; equal && i < 2; ++i) {
-    const HostTensor* places = ConstantOf(equal->operands[i]);
-    Value* ids = equal->operands[1 - i];
-    if (places && IsInteger(places->dtype()) && places->num_elements() == n &&
-        Consecutive(*places) == 0 && places->shape().back() == n && ids->type.rank() > 0 &&
-        ids->type.shape.back() == 1 && ids->type.num_elements() * n == v->type.num_elements()) {
-      return ids;
-    }
-  }
-  return nullptr;
-}
-
 // one_hot(ids) @ param -> embedding, with zeros for an id outside the table.
 Value* OneHotToEmbedding(Builder& b, Op* op) {
   if (op->name() != "matmul" || op->operands.size() != 2) return nullptr;
@@ -88,10 +55,8 @@ Value* OneHotToEmbedding(Builder& b, Op* op) {
   const int64_t n = table->type.shape[0];
   Value* ids = n > 1 ? IdsOfOneHot(op->operands[0], n) : nullptr;
   if (ids == nullptr) return nullptr;
-  auto number = [&](int64_t i) { return b.Scalar(ids->type.dtype, static_cast<double>(i)); };
   const Shape& out = op->out().shape;
-  Value* inside = b.Make("min", {b.Make("max", {ids, number(0)}), number(n - 1)});
-  Value* is_inside = b.Cast(b.Make("equal", {ids, inside}), table->type.dtype);
+  const auto [inside, is_inside] = WithinTable(b, ids, n, table->type.dtype);
   Value* rows = b.Reshape(inside, Shape(out.begin(), out.end() - 1));
   return b.Mul(b.Make("embedding", {table, rows}), is_inside);
 }

@@ -178,6 +178,41 @@ std::optional<Polynomial> PolynomialIn(const Value* x, const Value* v, int depth
   return a;
 }
 
+std::optional<int64_t> Consecutive(const HostTensor& ids) {
+  if (ids.shape().empty() || ids.num_elements() == 0) return std::nullopt;
+  int64_t row = ids.shape().back(), first = ids.AsInt(0);
+  for (int64_t i = 0; i < ids.num_elements(); ++i) {
+    if (ids.AsInt(i) != first + i % row) return std::nullopt;
+  }
+  return first;
+}
+
+Value* IdsOfOneHot(const Value* v, int64_t n) {
+  while (Op* op = v->producer) {
+    const bool marks = op->name() == "where" && IsSplat(op->operands[1], 1) &&
+                       IsSplat(op->operands[2], 0) && op->in(0).shape == v->type.shape;
+    if (op->name() != "cast" && !marks) break;
+    v = op->operands[0];
+  }
+  Op* equal = ProducedBy(v, "equal");
+  for (int i = 0; equal && i < 2; ++i) {
+    const HostTensor* places = ConstantOf(equal->operands[i]);
+    Value* ids = equal->operands[1 - i];
+    if (places && IsInteger(places->dtype()) && places->num_elements() == n &&
+        Consecutive(*places) == 0 && places->shape().back() == n && ids->type.rank() > 0 &&
+        ids->type.shape.back() == 1 && ids->type.num_elements() * n == v->type.num_elements()) {
+      return ids;
+    }
+  }
+  return nullptr;
+}
+
+std::pair<Value*, Value*> WithinTable(Builder& b, Value* ids, int64_t n, DType dtype) {
+  auto number = [&](int64_t i) { return b.Scalar(ids->type.dtype, static_cast<double>(i)); };
+  Value* inside = b.Make("min", {b.Make("max", {ids, number(0)}), number(n - 1)});
+  return {inside, b.Cast(b.Make("equal", {ids, inside}), dtype)};
+}
+
 bool OnlyFirstResultRead(const Op& op) {
   return std::all_of(op.results.begin() + 1, op.results.end(),
                      [](const Value* v) { return v->users.empty(); });

@@ -57,6 +57,15 @@ Value* SquareOf(const Value* v);
 using Polynomial = std::array<double, 4>;
 std::optional<Polynomial> PolynomialIn(const Value* x, const Value* v, int depth = 8);
 
+// The first of consecutive ids along the last dim, the same in all rows; nothing if they are not
+// so.
+std::optional<int64_t> Consecutive(const HostTensor& ids);
+// The ids [..., 1] of which v is the one-hot form [..., n], 1 where the id is the place in the row;
+// else null.
+Value* IdsOfOneHot(const Value* v, int64_t n);
+// The ids, those that are no place among n moved to one, and 1 for those that are one, else 0.
+std::pair<Value*, Value*> WithinTable(Builder& b, Value* ids, int64_t n, DType dtype);
+
 // Whether the axis, which may count from the end, is the last one.
 inline bool IsLastAxis(int64_t axis, int64_t rank) { return axis == -1 || axis == rank - 1; }
 // Whether no op reads another result than the first: the statistics of a norm or an attention.

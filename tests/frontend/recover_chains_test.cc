@@ -487,6 +487,24 @@ TEST(CrossEntropy, IsALookUpInALogSoftmax) {
   }
 }
 
+// As JAX's and TensorFlow's users write it; a label that is no class has no loss.
+TEST(CrossEntropy, IsASumOfALogSoftmaxThatOneHotRowsChoose) {
+  for (bool last : {true, false}) {
+    Graph g = Recover([last](TestGraph& b) {
+      Value* x = b.Add(b.In("x", {3, 5, 5}), b.P("w", {5}));
+      Value* sum = b.ReduceSum(b.Op1("exp", b.Sub(x, b.ReduceMax(x, {2}, true))), {2}, true);
+      x = b.Sub(b.Sub(x, b.ReduceMax(x, {2}, true)), b.Op1("log", sum));
+      HostTensor ids(DType::kI64, {3, 5, 1});
+      for (int64_t i = 0; i < 15; ++i) ids.SetDouble(i, static_cast<double>(i % 7 - 1));
+      Value* places = b.Constant(HostTensor::Of<int64_t>({1, 1, 5}, {0, 1, 2, 3, 4}));
+      Value* one_hot = b.Where(b.Make("equal", {b.In("ids", ids), places}), b.C(1), b.C(0));
+      b.Out(b.ReduceSum(b.Mul(one_hot, x), {last ? 2 : 1}));
+    });
+    EXPECT_EQ(Counts(g).count("cross_entropy"), last ? 1 : 0);
+    EXPECT_EQ(Counts(g).count("exp"), last ? 0 : 1);
+  }
+}
+
 // As Megatron-LM and optax write it: the logarithm of the sum less the label's logit.
 TEST(CrossEntropy, IsALogOfASumLessALookUp) {
   auto recover = [](bool shift_of_both, bool negated, int64_t along) {
