@@ -57,7 +57,9 @@ class Buckets {
   // k and v), so that they need not wait.
   const Op* Producer(const Op& op) const {
     for (const Value* v : op.operands) {
-      if (std::ranges::count_if(v->type.shape, [](int64_t dim) { return dim != 1; }) <= 1) continue;
+      // Dims of 1 may stand before a vector, as Keras's norms have them.
+      const Shape& shape = v->type.shape;
+      if (shape.empty() || NumElements(shape) == shape.back()) continue;
       const Op* producer = v->producer;
       while (const Value* from = producer ? HandedOn(*producer) : nullptr) {
         producer = from->producer;
