@@ -1,6 +1,5 @@
 #include "passes/loss_scale.h"
 
-#include "ir/contains.h"
 #include "passes/added_output.h"
 
 namespace shardc {
