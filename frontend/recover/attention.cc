@@ -240,9 +240,11 @@ Value* WithGroupsMerged(Builder& b, Value* v, const Shape& softmax) {
 
 // Whether the dims of a softmax are [b, g, s, h / g, t], as of einsum("btkgh,bskh->btkgs"): a mask
 // differs between queries, and not within a group. Without one, where q's dims are [b, s, g, h / g,
-// d] before a transpose.
+// d] before a transpose. Where keys differ along the third dim, as between rows of an axial
+// attention, it is none of queries.
 bool QueriesBeforeGroup(const Op* scores, const std::vector<MaskStep>& steps,
                         const Shape& softmax) {
+  if (HeadsOf(scores, DimsOf(softmax)) > softmax[1]) return false;
   bool masked = false;
   for (const MaskStep& step : steps) {
     if (step.value == nullptr || step.value->type.rank() < 3) continue;

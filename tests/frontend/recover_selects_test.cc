@@ -129,6 +129,24 @@ TEST(Attention, QueriesBeforeTheHeadsOfAGroup) {
   }
 }
 
+// As of rows of an image or an alignment: [b, h, row, s, d], of which each row has its own keys.
+TEST(Attention, RowsBehindHeadsAreNoQueries) {
+  constexpr int64_t kRows = kS;  // it divides the number of queries, which might pass for heads
+  for (bool masked : {false, true}) {
+    SCOPED_TRACE(masked);
+    Graph g = Recover([masked](TestGraph& b) {
+      auto rows = [&](const char* name) {
+        return b.Transpose(b.In(name, {kB, kRows, kHeads, kS, kD}), {0, 2, 1, 3, 4});
+      };
+      Value* scores = b.Make("matmul_nt", {rows("q"), rows("k")});
+      HostTensor keep = Mask({kRows, kS}, DType::kBool, 1, 0, Triangle).Reshaped({kRows, 1, kS});
+      if (masked) scores = b.Where(b.Constant(std::move(keep)), scores, b.C(kMin));
+      b.Out(b.Matmul(b.Softmax(scores), rows("v")));
+    });
+    EXPECT_EQ(Counts(g).count("attention"), masked ? 0 : 1);
+  }
+}
+
 // einsum("bshd,bthd->bhts") with keys first, and values transposed, as Keras and tf2onnx write
 // them.
 TEST(Attention, ScoresAndValuesTransposed) {
