@@ -108,6 +108,12 @@ bool LooksUpOneARow(const Op* op) {
   return op->in(1).num_elements() * op->in(0).shape.back() == op->in(0).num_elements();
 }
 
+// In the type of the logits; of halves a cross_entropy is f32.
+Value* PlainCrossEntropy(Builder& b, Value* logits, Value* labels) {
+  Op* op = b.Create("cross_entropy", {logits, labels}, {{"ignore_index", kNone}});
+  return b.Cast(op->result(), logits->type.dtype);
+}
+
 Value* CrossEntropy(Builder& b, Value* logits, Value* indices) {
   Shape shape = logits->type.shape;
   while (shape.size() > 1 && shape.back() == 1) shape.pop_back();
@@ -118,7 +124,7 @@ Value* CrossEntropy(Builder& b, Value* logits, Value* indices) {
   Value* negative = b.Make("less", {labels, b.Scalar(dtype, 0)});
   Value* wrapped = b.Add(labels, b.Scalar(dtype, static_cast<double>(shape.back())));
   labels = b.Make("where", {negative, wrapped, labels});
-  return b.Create("cross_entropy", {logits, labels}, {{"ignore_index", kNone}})->result();
+  return PlainCrossEntropy(b, logits, labels);
 }
 
 Value* LookUpToCrossEntropy(Builder& b, Op* op) {
@@ -143,9 +149,7 @@ Value* OneHotToCrossEntropy(Builder& b, Op* op) {
     if (logits == nullptr || logits->type.num_elements() != NumElements(shape)) continue;
     const Shape rows(shape.begin(), shape.end() - 1);
     const auto [inside, is_inside] = WithinTable(b, ids, shape.back(), op->out().dtype);
-    Value* loss = b.Create("cross_entropy", {b.Reshape(logits, shape), b.Reshape(inside, rows)},
-                           {{"ignore_index", kNone}})
-                      ->result();
+    Value* loss = PlainCrossEntropy(b, b.Reshape(logits, shape), b.Reshape(inside, rows));
     return b.Reshape(b.Neg(b.Mul(loss, b.Reshape(is_inside, rows))), op->out().shape);
   }
   return nullptr;

@@ -505,6 +505,24 @@ TEST(CrossEntropy, IsASumOfALogSoftmaxThatOneHotRowsChoose) {
   }
 }
 
+TEST(CrossEntropy, OfHalvesIsOneOfHalves) {
+  for (bool one_hot : {false, true}) {
+    constexpr double kRounding = 2e-3;
+    auto build = [one_hot](TestGraph& b) {
+      Value* x = b.Cast(b.Add(b.In("x", {3, 5}), b.P("w", {5})), DType::kF16);
+      x = b.Op1("log", b.Softmax(x));
+      Value* ids = b.In("ids", HostTensor::Of<int64_t>({3, 1}, {4, 0, 2}));
+      Value* places = b.Constant(HostTensor::Of<int64_t>({1, 5}, {0, 1, 2, 3, 4}));
+      Value* y =
+          one_hot ? b.ReduceSum(b.Mul(b.Cast(b.Make("equal", {ids, places}), DType::kF16), x), {1})
+                  : b.Make("gather_nd", {x, ids}, {{"batch_dims", int64_t{1}}});
+      b.Out(b.Cast(y, DType::kF64));
+    };
+    Graph g = Recover(build, kRounding);
+    EXPECT_EQ(Counts(g).count("cross_entropy"), 1);
+  }
+}
+
 // As Megatron-LM and optax write it: the logarithm of the sum less the label's logit.
 TEST(CrossEntropy, IsALogOfASumLessALookUp) {
   auto recover = [](bool shift_of_both, bool negated, int64_t along) {
