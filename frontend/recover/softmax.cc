@@ -81,7 +81,7 @@ Value* RecoverRenormalized(Builder& b, Op* op) {
   if (op->name() != "div") return nullptr;
   Value *p = op->operands[0], *sum = op->operands[1];
   const Kept kept(p);
-  if (kept.keep == nullptr) return nullptr;
+  if (kept.keep == nullptr || op->out().shape != p->type.shape) return nullptr;
   Op* where = ProducedBy(sum, "where");
   const bool guarded = where && SplatOf(where->operands[2]).value_or(0) != 0 &&
                        PositiveSum(where->operands[0]) == where->operands[1];

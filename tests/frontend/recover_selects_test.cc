@@ -81,7 +81,7 @@ TEST(Attention, ProbabilitiesMaskedAgain) {
 
 // jax2onnx: probabilities are masked and divided by what is left of them, if anything is.
 TEST(Attention, ProbabilitiesMaskedAndDividedByTheirSum) {
-  for (int form = 0; form < 3; ++form) {
+  for (int form = 0; form < 4; ++form) {
     SCOPED_TRACE(form);
     Graph g = Recover([form](TestGraph& b) {
       auto heads = [&](const char* name) { return b.In(name, {kB, kHeads, kS, kD}); };
@@ -90,11 +90,14 @@ TEST(Attention, ProbabilitiesMaskedAndDividedByTheirSum) {
       Value* p = b.Softmax(b.Make("matmul_nt", {heads("q"), heads("k")}));
       p = b.Mul(p, ones);
       Value* sum = b.ReduceSum(p, {form == 2 ? 2 : 3}, true);
-      Value* some = b.Make("greater", {sum, b.C(0)});
+      Value* zeros = b.C(0);
+      if (form == 3) zeros = b.Constant(HostTensor(DType::kF64, {1, kB, 1, 1, 1}));
+      Value* some = b.Make("greater", {sum, zeros});
+      if (form == 3) return b.Out(b.Div(p, b.Where(some, sum, b.C(1))));
       p = b.Div(p, b.Where(some, sum, b.C(1)));
       b.Out(b.Matmul(b.Where(some, p, b.C(0)), heads("v")));
     });
-    if (form == 2) {
+    if (form >= 2) {
       EXPECT_THAT(Ops(g), Not(Contains("attention")));
     } else {
       EXPECT_THAT(Ops(g), ElementsAre("attention"));
