@@ -37,7 +37,7 @@ Value* LossScale(Graph& graph, const std::string& kind, const Value* loss, bool 
 
 void FollowOverflows(Builder& b, Value* finite, Value* step, int64_t window) {
   const Op* state = b.graph().FindState(kFactor);
-  if (!state) return;
+  if (!state || state->name() != "state") return;  // a model's parameter may have this name
   Value* factor = state->result();
   auto scalar = [&](double v) { return b.Scalar(DType::kF32, v); };
   auto count = [&](int64_t v) { return b.Constant(HostTensor::Scalar<int64_t>(v)); };

@@ -62,6 +62,9 @@ TEST(LossScale, WithoutAStateNothingFollows) {
   Builder b(graph);
   FollowOverflows(b, nullptr, nullptr, 5);
   CheckGraph(graph, "CHECK-NOT: update");
+  b.Param("optimizer.loss_scale", DType::kF32, {});
+  FollowOverflows(b, nullptr, nullptr, 5);
+  CheckGraph(graph, "CHECK-NOT: update");
 }
 
 TEST(LossScale, TheModelMayNotHaveItsOutput) {
