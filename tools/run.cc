@@ -161,6 +161,14 @@ class Run {
                        [](const ManifestState& s) { return !s.is_param; });
   }
 
+  // The plan's own; the model may have an output of this name.
+  std::optional<double> LossScale() const {
+    const bool scales = std::any_of(
+        plan_.manifest.states.begin(), plan_.manifest.states.end(),
+        [](const ManifestState& s) { return s.name == "optimizer.loss_scale" && !s.is_param; });
+    return scales ? ScalarOutput("loss_scale") : std::nullopt;
+  }
+
   void NoteEqualSteps() const {
     if (o_.steps <= 1 || Trains() || inputs_.steps() > 1) return;
     std::fprintf(stderr,
@@ -188,7 +196,7 @@ class Run {
       ++updates_;
       return;
     }
-    const auto scale = ScalarOutput("loss_scale");
+    const auto scale = LossScale();
     const bool scaled = scale && *scale > 1;
     if (scaled) {
       std::fprintf(stderr, "note: step %lld: gradients of %s times the loss overflow: no update\n",
@@ -209,8 +217,8 @@ class Run {
   void Steps() {
     for (int i = 1; i <= o_.steps && !Stopped(); ++i) {
       TimedStep();
-      report_.steps.push_back({ScalarOutput("loss"), GradientNorm(), ScalarOutput("learning_rate"),
-                               Trains() ? ScalarOutput("loss_scale") : std::nullopt});
+      report_.steps.push_back(
+          {ScalarOutput("loss"), GradientNorm(), ScalarOutput("learning_rate"), LossScale()});
       if (!o_.json) PrintStep(report_.steps.size(), report_.steps.back());
       const bool last = i == o_.steps || Stopped();
       if (o_.save_interval > 0 && i % o_.save_interval == 0 && !last) {

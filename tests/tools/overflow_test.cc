@@ -110,6 +110,27 @@ TEST_F(OverflowTest, F16GoesOnWithASmallerScale) {
   }
 }
 
+TEST_F(OverflowTest, AModelsOwnLossScaleIsNone) {
+  Write("g.shardc", R"(graph @g(%x: f32[2, 4]) -> (y: %y, loss_scale: %s) {
+  %w = param "w" : f32[4, 4]
+  %y = matmul %x, %w : f32[2, 4]
+  %s = constant {value=tensor<f32[]: 5>} : f32[]
+})");
+  HostTensor w(DType::kF32, {4, 4}), bad(DType::kF32, {2, 4});
+  bad.SetDouble(3, std::numeric_limits<double>::quiet_NaN());
+  WriteNpy(Path("bad.npy"), bad);
+  WriteSafetensors(Path("w.safetensors"), {{"w", w}});
+  ASSERT_EQ(Tool("compile g.shardc --weights none --spec serial --loss dot --loss-output y "
+                 "--optimizer sgd -o plan")
+                .exit,
+            0);
+  const ToolResult r =
+      Tool("run plan --load w.safetensors --random-inputs 1 --input cotangent=@bad.npy --steps 3");
+  EXPECT_EQ(r.exit, 7);
+  EXPECT_THAT(r.err, HasSubstr("E4011: step 1: "));
+  EXPECT_THAT(r.out, Not(HasSubstr("loss_scale")));
+}
+
 TEST_F(OverflowTest, AWindowWithoutF16MakesNoDifference) {
   const ToolResult r =
       Tool(StrCat("compile ", kModel, " --loss lm --optimizer sgd --loss-scale-window 7 -o plan"));
