@@ -221,7 +221,10 @@ class Evidence {
     reparametrized_ |= kReparametrize.contains(op);
     if (kPassOn.contains(op)) return FollowOutputs(node, row);
     if (kProduct.contains(op)) {
-      return MeetsActivation(node, value) || FollowOutputs(node, row);
+      const bool computed = std::ranges::any_of(node.input(), [&](const std::string& name) {
+        return name != value && uses_.IsComputed(name);
+      });
+      return computed || FollowOutputs(node, row);
     }
     if (kSum.contains(op)) {
       if (!MeetsActivation(node, value)) return FollowOutputs(node, row);

@@ -73,18 +73,20 @@ void Uses::FlowFrom(const onnx::GraphProto& graph, const std::set<std::string>& 
     const auto& type = input.type().tensor_type();
     auto held = HeldAs(type.elem_type());
     const bool number = type.has_shape() && type.shape().dim().empty();
-    if (held && IsFloat(*held) && !number) weighted_.insert(input.name());
+    if (held && IsFloat(*held)) (number ? of_numbers_ : weighted_).insert(input.name());
   }
   for (const auto* node : nodes_) {
     if (node->op_type() == "Shape" || node->op_type() == "Size") continue;
-    bool data = false, weighted = false;
+    bool data = false, weighted = false, of_numbers = false;
     for (const std::string& name : ReadBy(*node)) {
       data |= data_.contains(name);
       weighted |= weighted_.contains(name);
+      of_numbers |= of_numbers_.contains(name);
     }
     for (const std::string& name : node->output()) {
       if (data) data_.insert(name);
       if (weighted) weighted_.insert(name);
+      if (of_numbers) of_numbers_.insert(name);
     }
   }
 }

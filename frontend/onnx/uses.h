@@ -35,6 +35,11 @@ class Uses {
   bool IsActivation(const std::string& value) const {
     return data_.contains(value) && weighted_.contains(value);
   }
+  // That, or depends on a float input that is one number, as of a time step, which is no factor
+  // where it is multiplied with a matrix.
+  bool IsComputed(const std::string& value) const {
+    return IsActivation(value) || of_numbers_.contains(value);
+  }
 
  private:
   void Add(const onnx::GraphProto& graph);
@@ -43,7 +48,7 @@ class Uses {
   std::vector<const onnx::TensorProto*> initializers_;
   std::map<std::string, std::vector<Use>> uses_;
   std::map<std::string, std::vector<std::string>> passed_on_;
-  std::set<std::string> outputs_, data_, weighted_;
+  std::set<std::string> outputs_, data_, weighted_, of_numbers_;
 };
 
 // The values that a node reads, and all that the nodes of its subgraphs read and these hand out,

@@ -211,6 +211,24 @@ TEST_F(ParamRules, SlopesThatScaleDistancesAreConstants) {
   EXPECT_THAT(ParamNames(Import(m.proto)), UnorderedElementsAre("trained", "scale"));
 }
 
+// As of a diffusion's time step, which scales what is computed.
+TEST_F(ParamRules, AMatrixThatIsMultipliedWithWhatANumberMakesIsAParameter) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Input("time", {});
+  m.graph.mutable_input(1)->mutable_type()->mutable_tensor_type()->mutable_shape();
+  m.Ints("one_row", {2}, {1, 1});
+  m.Floats("w", {2, 2}, {1, 2, 3, 4});
+  m.Node("Reshape", {"time", "one_row"}, {"row"});
+  m.Node("Concat", {"row", "row"}, {"features"}).add_attribute();
+  auto* axis = m.graph.mutable_node(1)->mutable_attribute(0);
+  axis->set_name("axis"), axis->set_type(onnx::AttributeProto::INT), axis->set_i(1);
+  m.Node("MatMul", {"features", "w"}, {"scale"});
+  m.Node("Mul", {"x", "scale"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("w"));
+}
+
 // As Mamba keeps the rates of its states.
 TEST_F(ParamRules, AMatrixThatScalesThroughItsLogarithmIsAParameter) {
   Model m;
