@@ -146,7 +146,8 @@ class Run {
   }
 
   void SaveStates() {
-    if (no_update_ && updates_ == 0) return;  // a file of before is worth more
+    // A file of before is worth more, unless all that this run changed is the loss scale of it.
+    if (no_update_ && updates_ == 0 && !(LossScale() && !o_.load.empty())) return;
     Keep(o_.save_checkpoint, [&] { SaveCheckpoint(); });
     Keep(o_.save_params,
          [&] { Save(o_.save_params, Params(), &Session::StateType, &Session::State); });

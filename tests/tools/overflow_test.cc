@@ -49,6 +49,25 @@ TEST_F(OverflowTest, RunsWithoutAnyUpdateReplaceNoFile) {
   }
 }
 
+// Short runs get on, one after the other.
+TEST_F(OverflowTest, TheScaleOfAFileIsKeptInIt) {
+  WriteIds();
+  HostTensor cotangent(DType::kF32, {2, 16, 97});
+  for (int64_t i = 0; i < cotangent.num_elements(); ++i) cotangent.SetDouble(i, i % 2 ? 0.2 : -0.2);
+  WriteNpy(Path("cotangent.npy"), cotangent);
+  Compile("plan", "--spec serial --loss dot --optimizer sgd --lr 1e-4");
+  const std::string run =
+      "run plan --input input_ids=@ids.npy --input cotangent=@cotangent.npy --steps 1 "
+      "--save-checkpoint c.safetensors ";
+  ASSERT_EQ(Tool(run).exit, 0);
+  Compile("plan", "--spec serial --precision f16 --loss dot --optimizer sgd --lr 1e-4");
+  int exit = 7, runs = 0;
+  for (; exit == 7 && runs < 9; ++runs) exit = Tool(run + "--load c.safetensors").exit;
+  EXPECT_EQ(exit, 0);
+  EXPECT_GT(runs, 1);
+  EXPECT_EQ(SafetensorsFile(Path("c.safetensors")).Read("optimizer.step").AsDouble(0), 2);
+}
+
 TEST_F(OverflowTest, WhatIsSavedIsFromBeforeTheStepThatFailed) {
   WriteIds();
   for (float bad : {HUGE_VALF, std::numeric_limits<float>::quiet_NaN()}) {
