@@ -84,7 +84,7 @@ bool IsCandidate(const TensorProto& t) {
 // A mask's elements are 0 and one very large number, or that number alone, or both 0 and 1.
 // Those of a table of distances grow evenly along each row, but for one bend (the query's place).
 // ALiBi's slopes of n heads are powers of 2^(-4 / m), with the largest power of two m that is not
-// larger than n.
+// larger than n (Press et al., "Train Short, Test Long", 2022).
 enum class Kind { kMask, kZeros, kDistances, kSlopes, kOther };
 
 // Follows one tensor to the places where a network computes with it.
@@ -306,17 +306,19 @@ class DistanceTest {
   bool grows_ = false;
 };
 
+// In any order, as powers of 2^(-4 / m): 2, 4, ... 2 m, and for the heads beyond m 1, 3, ...
 bool AreSlopes(const HostTensor& t) {
   const int64_t n = t.num_elements();
-  std::set<int64_t> powers;
+  const auto m = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n)));
+  std::set<int64_t> powers, expected;
   for (int64_t i = 0; i < n; ++i) {
-    const double x = t.AsDouble(i);
-    const double power = -std::log2(x) * static_cast<double>(std::bit_floor(uint64_t(n))) / 4;
+    const double x = t.AsDouble(i), power = -std::log2(x) * static_cast<double>(m) / 4;
     // Of halves the logarithm is less exact.
     if (!(x > 0 && x < 1) || std::abs(power - std::round(power)) > 0.02) return false;
     powers.insert(std::llround(power));
+    expected.insert(i < m ? 2 * (i + 1) : 2 * (i - m) + 1);
   }
-  return n >= 2 && std::ssize(powers) == n;
+  return n >= 2 && powers == expected;
 }
 
 Kind Classify(const TensorType& type, const TensorSource& source) {

@@ -1,4 +1,5 @@
 // Choices that are written as arithmetic: x * m + y * (1 - m) with m of zeros and ones -> where.
+// Where what is not chosen is infinite or NaN, the model has NaN, and this the choice.
 #include <cmath>
 #include <optional>
 
