@@ -1,6 +1,7 @@
 // Training in f16 whose first loss scales overflow: steps are left out until one fits.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "tests/exec/harness.h"

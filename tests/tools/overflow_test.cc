@@ -1,6 +1,9 @@
 // Steps whose gradients are no finite numbers.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 

@@ -8,6 +8,7 @@ namespace shardc::cpu {
 SHARDC_LEVEL_TABLE(v1)
 SHARDC_LEVEL_TABLE(v3)
 SHARDC_LEVEL_TABLE(v4)
+
 // On top of v4, attention of bf16 operands.
 static KernelTable With(const AttentionKernels& of_bf16) {
   KernelTable table = v4::Table();
