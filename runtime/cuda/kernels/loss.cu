@@ -285,7 +285,7 @@ struct CrossEntropyWithGradOfKept {
     }
   }
   __device__ __forceinline__ void Fetch(int64_t row, int part) const {
-    if (row < rows) {
+    if (row >= 0) {
       const Split of = Of(row);
       const T* from = x.data + row * x.stride + of.head;
       ForPacks(of.packs, part, [&](int q) { CopyAhead<16>(Kept(q), from + q * kN); });
@@ -302,8 +302,9 @@ struct CrossEntropyWithGradOfKept {
   }
 
   __device__ void operator()(int64_t block) const {
-    for (int part = 0; part < kParts; ++part) Fetch(block, part);
-    for (int64_t row = block; row < rows; row += blocks) {
+    const int64_t last = rows - 1 - block;
+    for (int part = 0; part < kParts; ++part) Fetch(last, part);
+    for (int64_t row = last; row >= 0; row -= blocks) {
       const Split of = Of(row);
       const T* in = x.data + row * x.stride;
       // Loaded here, needed when the row was seen. By one lane: what is the same for all of a warp
@@ -333,7 +334,7 @@ struct CrossEntropyWithGradOfKept {
           const int c = of.head + q * kN;
           StorePack(to + c, gradient.template Of<U>(LoadPack<T, kN>(Kept(q)), c));
         });
-        Fetch(row + blocks, part);
+        Fetch(row - blocks, part);
       }
       ForSingles(of, [&](int c) {
         StorePack(to + c, gradient.template Of<U>(LoadPack<T, 1>(in + c), c));

@@ -1,7 +1,8 @@
 // layer_norm_grad, rms_norm_grad, and the same added to a residual's gradient. One pass over the
-// rows: a block has every `blocks`-th row, and sums of its rows that it writes once at its end; a
-// second kernel adds up the blocks'. The order of additions follows from the sizes and the GPU
-// alone. What the norm gave is made again on the way, if it is wanted.
+// rows, from the last one (see RowsKernel): a block has every `blocks`-th, and sums of its rows
+// that it writes once at its end; a second kernel adds up the blocks'. The order of additions
+// follows from the sizes and the GPU alone. What the norm gave is made again on the way, if it is
+// wanted.
 #include "runtime/cuda/kernels/vector.h"
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
@@ -182,7 +183,7 @@ struct KeptRows {
     }
   }
   __device__ __forceinline__ void Fetch(int64_t row, int place) const {
-    if (row < f.rows) {
+    if (row >= 0) {
       const Row from = InMemory(row), to = InShared(place);
       auto copy = [](const auto* to, const auto* from) {
         CopyAhead<kN* static_cast<int>(sizeof(*from))>(
@@ -209,21 +210,22 @@ struct KeptRows {
       if (kAhead && f.b) StorePack<T, kN>(BiasInShared() + c, LoadPack<T, kN>(f.b + c));
     });
     const W each = W(1) / static_cast<W>(f.cols);
-    if constexpr (kAhead) Fetch(block, 0);
+    const int64_t last = f.rows - 1 - block;
+    if constexpr (kAhead) Fetch(last, 0);
     W mean = 0, rstd = 0;  // of 32 rows, one a lane: each row would wait for its own
     int turn = 0;
-    for (int64_t row = block; row < f.rows; row += blocks, ++turn) {
+    for (int64_t row = last; row >= 0; row -= blocks, ++turn) {
       if (turn % 32 == 0) {
-        const int64_t mine = row + threadIdx.x % 32 * blocks;
-        if (f.mean && mine < f.rows) mean = Widen(f.mean[mine]);
-        if (mine < f.rows) rstd = Widen(f.rstd[mine]);
+        const int64_t mine = row - threadIdx.x % 32 * blocks;
+        if (f.mean && mine >= 0) mean = Widen(f.mean[mine]);
+        if (mine >= 0) rstd = Widen(f.rstd[mine]);
       }
       const W m = Shuffle(mean, turn % 32), r = Shuffle(rstd, turn % 32);
       LoadedPack<D, kN> d[kPacks];
       LoadedPack<T, kN> v[kPacks], other[kPacks];
       const Row from = kAhead ? InShared(turn % 2) : InMemory(row);
       if constexpr (kAhead) {
-        Fetch(row + blocks, (turn + 1) % 2);
+        Fetch(row - blocks, (turn + 1) % 2);
         WaitForCopies<1>();
       } else {
         ForPacks([&](int k, int c) {
@@ -317,7 +319,7 @@ struct WideRows {
       }
     }
     int turn = 0;
-    for (int64_t row = block; row < f.rows; row += blocks, turn ^= 1) {
+    for (int64_t row = f.rows - 1 - block; row >= 0; row -= blocks, turn ^= 1) {
       const W m = f.mean ? Widen(f.mean[row]) : W(0), r = Widen(f.rstd[row]);
       const D* d = f.dy + row * f.cols;
       const T* in = f.x + row * f.cols;

@@ -278,11 +278,13 @@ __global__ void __launch_bounds__(kElementThreads)
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step)
     f(i);
 }
-// A block per row; f(row) may use barriers.
+// A block per row; f(row) may use barriers. The last row first, since rows mostly are a product's
+// result, whose end is what L2 still has; and what is written last here the next product reads
+// first.
 template <typename F>
 __global__ void __launch_bounds__(kRowThreads)
     RowsKernel(const __grid_constant__ F f, int64_t rows) {
-  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) f(row);
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) f(rows - 1 - row);
 }
 
 // Blocks of RowsKernel<F> that share `rows` rows: as many as run at once, or have `most` threads of
