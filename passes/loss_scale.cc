@@ -6,7 +6,7 @@ namespace shardc {
 namespace {
 
 constexpr double kLeast = 1, kMost = 1 << 15;
-constexpr const char* kFactor = "optimizer.loss_scale";
+constexpr const char *kFactor = "optimizer.loss_scale", *kFiniteSteps = "optimizer.finite_steps";
 
 bool IsMean(const std::string& kind) { return kind == "lm" || kind == "ce" || kind == "masked_lm"; }
 
@@ -35,16 +35,22 @@ Value* LossScale(Graph& graph, const std::string& kind, const Value* loss, bool 
   return scale;
 }
 
-void FollowOverflows(Builder& b, Value* finite, Value* step, int64_t window) {
+void FollowOverflows(Builder& b, Value* finite, int64_t window) {
   const Op* state = b.graph().FindState(kFactor);
   if (!state || state->name() != "state") return;  // a model's parameter may have this name
   Value* factor = state->result();
   auto scalar = [&](double v) { return b.Scalar(DType::kF32, v); };
   auto count = [&](int64_t v) { return b.Constant(HostTensor::Scalar<int64_t>(v)); };
-  Value* ends = b.Make("equal", {b.Make("mod", {step, count(window)}), count(0)});
+  Value* before = b.State(kFiniteSteps, TensorType(DType::kI64, {}));
+  before->producer->phase = state->phase;  // a file without them has all that the optimizer keeps
+  Value* steps = b.Add(before, count(1));
+  Value* ends = b.Make("greater_equal", {steps, count(window)});
   Value* grown = b.Make("min", {b.Mul(factor, scalar(2)), scalar(1)});
   Value* kept = b.Make("where", {ends, grown, factor});
   b.Update(kFactor, b.Make("where", {finite, kept, b.Mul(factor, scalar(0.5))}));
+  Value* none = count(0);
+  Value* counted = b.Make("where", {ends, none, steps});
+  b.Update(kFiniteSteps, b.Make("where", {finite, counted, none}));
 }
 
 }  // namespace shardc

@@ -17,10 +17,9 @@ namespace shardc {
 // Throws Diagnostic E1603 where the model has such an output.
 Value* LossScale(Graph& graph, const std::string& kind, const Value* loss, bool trains);
 
-// How LossScale's state follows overflows: it halves where the gradients are not `finite` (a bool),
-// and doubles, up to 1, after each `window` steps, of which `step` (i64) says how many were finite,
-// this one included; unlike torch.amp.GradScaler's whenever the last overflow was. Nothing where
-// there is no such state.
-void FollowOverflows(Builder& b, Value* finite, Value* step, int64_t window);
+// How LossScale's state follows overflows, as torch.amp.GradScaler's scale does: it halves where
+// the gradients are not `finite` (a bool), and doubles, up to 1, after each `window` steps without
+// such a one; another state counts these. Nothing where there is no such state.
+void FollowOverflows(Builder& b, Value* finite, int64_t window);
 
 }  // namespace shardc

@@ -195,7 +195,7 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
   Value* rate = LearningRate(b, options.rate, steps, RateType(dtype));
   Value* step = b.Add(steps, b.Cast(finite, DType::kI64));
   b.Update("optimizer.step", step);
-  FollowOverflows(b, finite, step, options.loss_scale_window);
+  FollowOverflows(b, finite, options.loss_scale_window);
 
   for (auto& [param, grad] : grads) {
     b.BelongWith(*param);

@@ -255,7 +255,8 @@ void AddOptimizerOptions(CLI::App* verb, CompileOptions* o) {
   of_optimizer("--weight-decay", opt.weight_decay, "on parameters with two or more dims");
   of_optimizer("--clip-norm", opt.clip_norm, "clip gradients to this global norm; 0: do not");
   of_optimizer("--loss-scale-window", opt.loss_scale_window,
-               "in f16 the loss scale, which overflows halve, doubles again after so many steps");
+               "in f16 the loss scale, which overflows halve, doubles again after so many steps "
+               "without one");
 }
 
 void AddScheduleOptions(CLI::App* verb, CompileOptions* o) {

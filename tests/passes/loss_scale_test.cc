@@ -37,33 +37,35 @@ TEST(LossScale, IsTimesAStateWhereAnOptimizerReadsTheGradients) {
   Value* scale = LossScale(graph, "dot", loss, true);
   EXPECT_EQ(graph.FindOutput("loss_scale"), scale);
   Builder b(graph);
-  Value* finite = graph.AddInput("finite", TensorType(DType::kBool, {}));
-  Value* step = graph.AddInput("step", TensorType(DType::kI64, {}));
-  FollowOverflows(b, finite, step, 5);
+  FollowOverflows(b, graph.AddInput("finite", TensorType(DType::kBool, {})), 5);
   CheckGraph(graph, R"(
     CHECK: loss_scale: %5)
     CHECK: %3 = constant {value=tensor<f32[]: 32768>
     CHECK-NEXT: %4 = state "optimizer.loss_scale" {dtype="f32", init=1.0, shape=[]
     CHECK-NEXT: %5 = mul %3, %4
-    CHECK-NEXT: %6 = constant {value=tensor<i64[]: 5>
-    CHECK-NEXT: %7 = mod %step, %6
-    CHECK-NEXT: %8 = constant {value=tensor<i64[]: 0>
-    CHECK-NEXT: %9 = equal %7, %8
-    CHECK: %11 = mul %4, %10
-    CHECK: %13 = min %11, %12
-    CHECK-NEXT: %14 = where %9, %13, %4
-    CHECK: %16 = mul %4, %15
-    CHECK-NEXT: %17 = where %finite, %14, %16
-    CHECK-NEXT: update "optimizer.loss_scale" %17)");
+    CHECK-NEXT: %6 = state "optimizer.finite_steps" {dtype="i64", init=0.0, shape=[], phase="backward"
+    CHECK: %8 = add %6, %7
+    CHECK-NEXT: %9 = constant {value=tensor<i64[]: 5>
+    CHECK-NEXT: %10 = greater_equal %8, %9
+    CHECK: %12 = mul %4, %11
+    CHECK: %14 = min %12, %13
+    CHECK-NEXT: %15 = where %10, %14, %4
+    CHECK: %17 = mul %4, %16
+    CHECK-NEXT: %18 = where %finite, %15, %17
+    CHECK-NEXT: update "optimizer.loss_scale" %18
+    CHECK-NEXT: %19 = constant {value=tensor<i64[]: 0>
+    CHECK-NEXT: %20 = where %10, %19, %8
+    CHECK-NEXT: %21 = where %finite, %20, %19
+    CHECK-NEXT: update "optimizer.finite_steps" %21)");
 }
 
 TEST(LossScale, WithoutAStateNothingFollows) {
   Graph graph = ParseAndVerify(kLogits);
   Builder b(graph);
-  FollowOverflows(b, nullptr, nullptr, 5);
+  FollowOverflows(b, nullptr, 5);
   CheckGraph(graph, "CHECK-NOT: update");
   b.Param("optimizer.loss_scale", DType::kF32, {});
-  FollowOverflows(b, nullptr, nullptr, 5);
+  FollowOverflows(b, nullptr, 5);
   CheckGraph(graph, "CHECK-NOT: update");
 }
 

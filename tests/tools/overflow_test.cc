@@ -132,6 +132,34 @@ TEST_F(OverflowTest, F16GoesOnWithASmallerScale) {
   }
 }
 
+TEST_F(OverflowTest, TheScaleGrowsAfterAWindowWithoutOverflows) {
+  Write("g.shardc", R"(graph @g(%x: f16[2, 4]) -> (y: %y) {
+  %w = param "w" : f16[4, 4]
+  %y = matmul %x, %w : f16[2, 4]
+})");
+  constexpr bool kOverflows[] = {true, false, true, false, false, false, false, false};
+  constexpr double kScales[] = {32768, 16384, 16384, 8192, 8192, 16384, 16384, 32768};
+  HostTensor w(DType::kF16, {4, 4}), x(DType::kF16, {8, 2, 4}), cotangent(DType::kF16, {8, 2, 4});
+  for (int64_t step = 0; step < 8; ++step) {
+    for (int64_t i = 0; i < 8; ++i) {
+      x.SetDouble(step * 8 + i, 1);
+      cotangent.SetDouble(step * 8 + i, kOverflows[step] ? 1000 : 0.125);
+    }
+  }
+  WriteNpy(Path("x.npy"), x);
+  WriteNpy(Path("cotangent.npy"), cotangent);
+  WriteSafetensors(Path("w.safetensors"), {{"w", w}});
+  ASSERT_EQ(Tool("compile g.shardc --weights none --spec serial --loss dot --optimizer sgd "
+                 "--loss-scale-window 2 -o plan")
+                .exit,
+            0);
+  const std::string run = "run plan --input x=@x.npy --input cotangent=@cotangent.npy --json ";
+  const ToolResult r = Tool(run + "--load w.safetensors --steps 8");
+  ASSERT_EQ(r.exit, 0) << r.err;
+  const Json steps = Json::parse(r.out)["steps"];
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(steps[i]["loss_scale"], kScales[i]) << i;
+}
+
 TEST_F(OverflowTest, AModelsOwnLossScaleIsNone) {
   Write("g.shardc", R"(graph @g(%x: f32[2, 4]) -> (y: %y, loss_scale: %s) {
   %w = param "w" : f32[4, 4]
