@@ -22,13 +22,18 @@ class SharedFactor {
  public:
   explicit SharedFactor(int64_t ranks) : ranks_(ranks) {}
 
-  int64_t Find(const Value* v, int dim, int depth = 0) {
+  // `major`: a cut of the dim that Find began with cuts this one.
+  int64_t Find(const Value* v, int dim, bool major = true, int depth = 0) {
     if (depth > kMaxDepth || !seen_.insert({v, dim}).second) return 0;
     int64_t size = 0;
     AnyForwardUse(v, rules_, [&](const Op& user, const ShardingRule& rule, size_t operand) {
       size = SharedIn(rule, operand, dim);
       if (size == 0) size = RepeatedIn(user, rule, operand, dim);
-      if (size == 0) size = Follow(user, rule, rule.operands[operand][dim], depth);
+      if (size == 0 && major && IsSummedIn(user, rule, operand, dim)) size = 1;
+      if (size == 0) {
+        size = Follow(user, rule, rule.operands[operand][dim],
+                      major && !IsOfExperts(user, rule, operand, dim), depth);
+      }
       return size > 0;
     });
     return size;
@@ -71,6 +76,33 @@ class SharedFactor {
     return 0;
   }
 
+  static bool HaveAll(const std::vector<std::vector<DimFactors>>& values, int factor) {
+    return std::ranges::all_of(values,
+                               [&](const auto& dims) { return DimOfFactor(dims, factor) >= 0; });
+  }
+
+  // Whether the op sums over the dim, in a product that is none with a weight: as the one group of
+  // a state space's B and C is summed over for all heads.
+  static bool IsSummedIn(const Op& op, const ShardingRule& rule, size_t operand, int dim) {
+    const auto& factors = rule.operands[operand][dim].factors;
+    if (factors.empty() || rule.factors[factors[0]].kind != FactorKind::kPlain) return false;
+    const bool kept = std::ranges::any_of(
+        rule.results, [&](const auto& dims) { return DimOfFactor(dims, factors[0]) >= 0; });
+    if (kept || op.operands.size() < 2) return false;
+    return HaveAll(rule.operands, factors[0]) && std::ranges::none_of(op.operands, IsWeight);
+  }
+
+  // Whether the op is a product for each of several matrices of a weight, along them: the sum over
+  // what they make is one over the ranks that have them.
+  static bool IsOfExperts(const Op& op, const ShardingRule& rule, size_t operand, int dim) {
+    const auto& factors = rule.operands[operand][dim].factors;
+    if (factors.empty() || op.operands.size() < 2 || !IsWeight(op.operands[operand])) return false;
+    const bool sums = std::ranges::any_of(rule.operands[operand], [&](const DimFactors& d) {
+      return !d.factors.empty() && !HaveAll(rule.results, d.factors[0]);
+    });
+    return sums && HaveAll(rule.operands, factors[0]) && HaveAll(rule.results, factors[0]);
+  }
+
   bool Repeats(const Value& v, int dim) {
     const Op* op = v.producer;
     if (op == nullptr || !op->def->rule || op->operands.size() != 1) return false;
@@ -82,19 +114,22 @@ class SharedFactor {
     });
   }
 
-  int64_t Follow(const Op& op, const ShardingRule& rule, const DimFactors& factors, int depth) {
+  int64_t Follow(const Op& op, const ShardingRule& rule, const DimFactors& factors, bool major,
+                 int depth) {
     // A dim of one element, a single head, has no factor by which to know it again.
     for (const Value* r : op.results) {
       for (int d = 0; factors.factors.empty() && d < r->type.rank(); ++d) {
         if (r->type.shape[d] != 1) continue;
-        if (int64_t size = Find(r, d, depth + 1)) return size;
+        if (int64_t size = Find(r, d, false, depth + 1)) return size;
       }
     }
     for (int factor : factors.factors) {
       for (size_t r = 0; r < op.results.size(); ++r) {
         int d = DimOfFactor(rule.results[r], factor);
         if (d < 0) continue;
-        if (int64_t size = Find(op.results[r], d, depth + 1)) return size;
+        const bool first =
+            major && factor == factors.factors[0] && factor == rule.results[r][d].factors[0];
+        if (int64_t size = Find(op.results[r], d, first, depth + 1)) return size;
       }
     }
     return 0;

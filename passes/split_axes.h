@@ -10,10 +10,11 @@ namespace shardc {
 // A weight that is cut over an axis of n ranks, but feeds an op that shares a dim of its result
 // between other operands' (attention shares each of m kv heads between query heads), or is repeated
 // for them (kv heads expanded to as many as there are query heads), can be cut in m parts only
-// without communication. Where m divides n the axis is split: `tp` of 8 becomes `tp.0` of 2 and
-// `tp.1` of 4; what was cut over tp is cut over both, in parts of the same size, and such weights
-// over tp.0 alone, so that each kv head is repeated on 4 ranks and its gradients are summed over
-// tp.1. With m = 1 such weights stay whole and no axis is split.
+// without communication; so can one whose result is summed over in a product of values (m = 1).
+// Where m divides n the axis is split: `tp` of 8 becomes `tp.0` of 2 and `tp.1` of 4; what was cut
+// over tp is cut over both, in parts of the same size, and such weights over tp.0 alone, so that
+// each kv head is repeated on 4 ranks and its gradients are summed over tp.1. With m = 1 such
+// weights stay whole and no axis is split.
 //
 // So it is with values that the spec cuts over an axis of n ranks beside axes that cut the weight
 // which they are made with (kv heads over cp beside tp), where these leave m heads to each rank.

@@ -1,7 +1,10 @@
 #include "passes/split_params.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
+#include <vector>
 
 #include "ir/builder.h"
 #include "ir/diagnostic.h"
@@ -38,6 +41,9 @@ struct FactorUnit {
   int64_t count = 1;
 };
 
+// Ops between a split and the parameters: a convolution before it is written as one for each tap.
+constexpr size_t kMostOps = 64;
+
 // One split, and what it takes apart, back to the parameters.
 class Splitter {
  public:
@@ -52,10 +58,10 @@ class Splitter {
       starts_.push_back(start);
       start += sizes_.back();
     }
-    const Along along{dim, 1};
-    if (!Collect(split_->operands[0], along) || !CutsDiffer(dim)) return;
+    if (!Collect(split_->operands[0], {dim, 1}) || !CutsDiffer(dim) || IsReadOtherwise()) return;
     for (size_t i = 0; i < sizes_.size(); ++i) {
-      Value* piece = Clone(split_->operands[0], along, i);
+      std::map<const Value*, Value*> made;
+      Value* piece = Clone(split_->operands[0], i, made);
       graph_.ReplaceAllUses(split_->result(static_cast<int>(i)), piece);
     }
     for (auto& [param, at] : params_) graph_.sources.erase(param->attrs.String("name"));
@@ -66,6 +72,7 @@ class Splitter {
   struct Along {
     int dim = 0;
     int64_t unit = 1;
+    bool operator==(const Along&) const = default;
   };
 
   // The dim along which the op's results lie one after the other in its operand; -1 where they do
@@ -94,10 +101,11 @@ class Splitter {
     return dim;
   }
 
-  // The factor of the op's result along which it is taken apart, and how many of it are a unit;
+  // The factor of an op's result along which it is taken apart, and how many of it are a unit;
   // nothing where the pieces are not whole numbers of it.
-  static std::optional<FactorUnit> FactorOf(const ShardingRule& rule, const Along& along) {
-    const DimFactors& dim = rule.results[0][along.dim];
+  static std::optional<FactorUnit> FactorOf(const ShardingRule& rule, const Value* result,
+                                            const Along& along) {
+    const DimFactors& dim = rule.results[result->index][along.dim];
     if (dim.factors.empty() || !dim.segments.empty()) return std::nullopt;
     if (rule.factors[dim.factors[0]].kind != FactorKind::kPlain) return std::nullopt;
     int64_t right = 1;
@@ -106,13 +114,13 @@ class Splitter {
     return FactorUnit{dim.factors[0], along.unit / right};
   }
 
-  // Where an operand has the factor: major in its dim, so that pieces are contiguous. Dim -1: it
-  // does not have it.
-  static std::optional<Along> InOperand(const ShardingRule& rule, size_t operand,
-                                        const FactorUnit& unit) {
-    const int d = DimOfFactor(rule.operands[operand], unit.factor);
+  // Where an operand or a result has the factor: major in its dim, so that pieces are contiguous.
+  // Dim -1: it does not have it.
+  static std::optional<Along> Having(const ShardingRule& rule, const std::vector<DimFactors>& dims,
+                                     const FactorUnit& unit) {
+    const int d = DimOfFactor(dims, unit.factor);
     if (d < 0) return Along{-1, 0};
-    const DimFactors& dim = rule.operands[operand][d];
+    const DimFactors& dim = dims[d];
     if (dim.factors[0] != unit.factor || !dim.segments.empty()) return std::nullopt;
     int64_t elements = unit.count;
     for (size_t i = 1; i < dim.factors.size(); ++i) elements *= rule.factors[dim.factors[i]].size;
@@ -121,27 +129,55 @@ class Splitter {
 
   // Parameters and ops whose only purpose is the value, from which the dim can be taken apart.
   bool Collect(Value* v, const Along& along) {
+    const auto [at, fresh] = along_.emplace(v, along);
+    if (!fresh) return at->second == along;
     Op* op = v->producer;
-    if (!op || !graph_.OnlyUser(v)) return false;
+    if (!op) return false;
     if (op->def->is_state) {
       params_.emplace_back(op, along.dim);
-      return true;
+      return CanBePiece(*op, along.dim);
     }
-    if (!op->def->rule || op->results.size() != 1) return false;
+    if (!op->def->rule) return false;
+    if (ops_.insert(op).second && ops_.size() > kMostOps) return false;
     if (op->def->constrains) {
       if (!op->out().sharding.replicated() && !op->attrs.Has("role")) return false;
       constraints_.emplace_back(op, along.dim);
     }
-    ShardingRule rule = op->def->rule(*op);
-    auto unit = FactorOf(rule, along);
+    const ShardingRule rule = op->def->rule(*op);
+    const auto unit = FactorOf(rule, v, along);
     if (!unit) return false;
+    for (const Value* other : op->results) {
+      const auto there = Having(rule, rule.results[other->index], *unit);
+      if (!there || there->dim < 0) return false;
+      const auto [known, is_new] = along_.emplace(other, *there);
+      if (!is_new && known->second != *there) return false;
+    }
     bool any = false;
     for (size_t i = 0; i < op->operands.size(); ++i) {
-      auto there = InOperand(rule, i, *unit);
+      const auto there = Having(rule, rule.operands[i], *unit);
       if (!there || (there->dim >= 0 && !Collect(op->operands[i], *there))) return false;
+      if (there->dim < 0) whole_.insert(op->operands[i]);
       any = any || there->dim >= 0;
     }
-    return any && MakesPieces(*op, along);
+    return any && MakesPieces(*op, rule, *unit);
+  }
+
+  // A piece may be taken apart again, along the same dim.
+  static bool CanBePiece(const Op& param, int dim) {
+    return !param.attrs.Has("piece_of") || param.attrs.Int("piece_dim") == dim;
+  }
+
+  // Whether what is collected is also read by others.
+  bool IsReadOtherwise() const {
+    if (std::ranges::any_of(along_, [&](const auto& v) {
+          return whole_.contains(v.first) || graph_.IsOutput(v.first);
+        })) {
+      return true;
+    }
+    return std::ranges::any_of(graph_.ops(), [&](const auto& op) {
+      if (op.get() == split_ || ops_.contains(op.get())) return false;
+      return std::ranges::any_of(op->operands, [&](const Value* v) { return along_.contains(v); });
+    });
   }
 
   TensorType PieceType(const Value* v, const Along& along, size_t i) const {
@@ -150,24 +186,27 @@ class Splitter {
     return type;
   }
 
-  Attributes PieceAttributes(const Op& op, const Along& along, size_t i) const {
-    return AttributesOfPart(op, std::vector{PieceType(op.result(), along, i)}, along.dim,
-                            starts_[i] * along.unit);
+  Attributes PieceAttributes(const Op& op, const std::vector<TensorType>& results, size_t i) const {
+    const Along& along = along_.at(op.result(0));
+    return AttributesOfPart(op, results, along.dim, starts_[i] * along.unit);
+  }
+  std::vector<TensorType> PieceTypes(const Op& op, size_t i) const {
+    std::vector<TensorType> types;
+    for (const Value* r : op.results) types.push_back(PieceType(r, along_.at(r), i));
+    return types;
   }
 
   // Whether the op makes pieces of pieces.
-  bool MakesPieces(const Op& op, const Along& along) const {
-    ShardingRule rule = op.def->rule(op);
-    auto unit = FactorOf(rule, along);
+  bool MakesPieces(const Op& op, const ShardingRule& rule, const FactorUnit& unit) const {
     for (size_t i = 0; i < sizes_.size(); ++i) {
       std::vector<TensorType> operands;
       for (size_t k = 0; k < op.operands.size(); ++k) {
-        auto there = InOperand(rule, k, *unit);
+        const auto there = Having(rule, rule.operands[k], unit);
         operands.push_back(there->dim < 0 ? op.in(static_cast<int>(k))
                                           : PieceType(op.operands[k], *there, i));
       }
-      const TensorType piece = PieceType(op.result(), along, i);
-      if (!Infers(*op.def, operands, PieceAttributes(op, along, i), {&piece, 1})) return false;
+      const std::vector<TensorType> pieces = PieceTypes(op, i);
+      if (!Infers(*op.def, operands, PieceAttributes(op, pieces, i), pieces)) return false;
     }
     return true;
   }
@@ -216,24 +255,24 @@ class Splitter {
     });
   }
 
-  // What makes piece i of the value.
-  Value* Clone(Value* v, const Along& along, size_t i) {
+  // What makes piece i of the value. `made`: what of it is there.
+  Value* Clone(Value* v, size_t i, std::map<const Value*, Value*>& made) {
+    if (auto it = made.find(v); it != made.end()) return it->second;
     Op* op = v->producer;
-    if (op->def->is_state) return PieceOfParam(op, along, i);
-    ShardingRule rule = op->def->rule(*op);
-    auto unit = FactorOf(rule, along);
+    if (op->def->is_state) return made[v] = PieceOfParam(op, along_.at(v), i);
     std::vector<Value*> operands = op->operands;
-    for (size_t k = 0; k < operands.size(); ++k) {
-      auto there = InOperand(rule, k, *unit);
-      if (there->dim >= 0) operands[k] = Clone(operands[k], *there, i);
+    for (Value*& operand : operands) {
+      if (along_.contains(operand)) operand = Clone(operand, i, made);
     }
     Builder builder(graph_, split_, *op);
-    Value* made = builder.Make(op->name(), std::move(operands), PieceAttributes(*op, along, i));
+    Op* piece = builder.Create(op->name(), std::move(operands),
+                               PieceAttributes(*op, PieceTypes(*op, i), i));
+    for (const Value* r : op->results) made[r] = piece->result(r->index);
     if (op->def->constrains) {
-      made->type.sharding = PieceSharding(*op, along);
-      made->provenance = op->result()->provenance;
+      piece->result()->type.sharding = PieceSharding(*op, along_.at(v));
+      piece->result()->provenance = v->provenance;
     }
-    return made;
+    return made.at(v);
   }
 
   static Sharding PieceSharding(const Op& op, const Along& along) {
@@ -244,9 +283,12 @@ class Splitter {
   }
 
   Value* PieceOfParam(Op* param, const Along& along, size_t i) {
-    const std::string& whole = param->attrs.String("name");
+    const std::string name_before = param->attrs.String("name");
+    const std::string whole = param->attrs.String("piece_of", name_before);
     const auto at = static_cast<size_t>(along.dim);
-    const int64_t start = starts_[i] * along.unit, whole_size = param->out().shape[at];
+    const int64_t before = starts_[i] * along.unit,
+                  start = param->attrs.Int("piece_start", 0) + before,
+                  whole_size = param->attrs.Int("whole_size", param->out().shape[at]);
     TensorType type = PieceType(param->result(), along, i);
     type.sharding = PieceSharding(*param, along);
     Attributes attrs = param->attrs;
@@ -260,8 +302,8 @@ class Splitter {
     piece->BelongWith(*param);
     piece->result()->provenance = param->result()->provenance;
     piece->result()->name = param->result()->name;
-    if (auto source = graph_.sources.find(whole); source != graph_.sources.end()) {
-      graph_.sources[name] = std::make_shared<PieceSource>(source->second, at, start);
+    if (auto source = graph_.sources.find(name_before); source != graph_.sources.end()) {
+      graph_.sources[name] = std::make_shared<PieceSource>(source->second, at, before);
     }
     return piece->result();
   }
@@ -269,6 +311,9 @@ class Splitter {
   Graph& graph_;
   Op* split_;
   std::vector<int64_t> sizes_, starts_;      // of the pieces, in the split's operand
+  std::map<const Value*, Along> along_;      // what is taken apart, and how
+  std::set<const Op*> ops_;                  // that make it,
+  std::set<const Value*> whole_;             // and what these read besides
   std::vector<std::pair<Op*, int>> params_;  // and the dim that is taken apart
   std::vector<std::pair<Op*, int>> constraints_;
 };

@@ -178,5 +178,28 @@ TEST(SplitAxes, SeveralTimes) {
     CHECK: %b_wk = param "b_k" : f32[16, 16@(tp.0,tp.1)])");
 }
 
+// What two projections give is summed over in a product of both: no rank has a part of it. Over
+// columns of a weight the sum stays.
+TEST(SplitAxes, WhatIsSummedOverStaysWhole) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 8]) -> (%y, %z) {
+    %b = param "b" : f32[8, 4@tp]
+    %c = param "c" : f32[8, 4@tp]
+    %u = param "up" : f32[8, 4@tp]
+    %d = param "down" : f32[4@tp, 8]
+    %0 = matmul %x, %b : f32[2, 3, 4]
+    %1 = matmul %x, %c : f32[2, 3, 4]
+    %2 = silu %1 : f32[2, 3, 4]
+    %y = matmul_nt %0, %2 : f32[2, 3, 3]
+    %3 = matmul %x, %u : f32[2, 3, 4]
+    %z = matmul %3, %d : f32[2, 3, 8]
+  })",
+              "split_axes", R"(
+    CHECK: %b = param "b" : f32[8, 4]
+    CHECK-NEXT: %c = param "c" : f32[8, 4]
+    CHECK-NEXT: %u = param "up" : f32[8, 4@tp]
+    CHECK-NEXT: %d = param "down" : f32[4@tp, 8])");
+}
+
 }  // namespace
 }  // namespace shardc::testing
