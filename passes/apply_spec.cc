@@ -163,6 +163,7 @@ class Application {
 
   void ApplyTo(Op* param, const SpecRule& rule) {
     if (rule.weight_decay) param->attrs.Set("decay", *rule.weight_decay);
+    if (rule.cuts.empty() && !rule.weight_decay) param->attrs.Set("whole", true);
     const std::string& name = param->attrs.String("name");
     Value* value = param->result();
     bool by_role = rule.match.empty();

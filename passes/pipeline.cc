@@ -18,6 +18,7 @@
 #include "passes/chunk.h"
 #include "passes/clear_padding.h"
 #include "passes/differentiate.h"
+#include "passes/follow_cuts.h"
 #include "passes/fuse.h"
 #include "passes/fuse_elementwise.h"
 #include "passes/group_sums.h"
@@ -61,6 +62,7 @@ constexpr NamedPass kPasses[] = {
     {"split_params", SplitParams},
     {"split_axes", SplitAxes},
     {"infer_layouts", InferLayouts},
+    {"follow_cuts", FollowCuts},
     {"microbatches",
      [](Graph& g) {
        CutMicrobatches(g, {.count = 2, .where = "microbatches"}, g.FindOutput("loss"));
@@ -249,6 +251,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("split_params");
   run.Named("split_axes");
   run.Named("infer_layouts");
+  run.Named("follow_cuts");
   // The last on the forward graph: what the passes before find in it (splits of weights, layers) is
   // there once. Before differentiation, which sums the gradients of a weight's uses.
   run("microbatches", [&] { loss = CutMicrobatches(graph, spec.microbatches, loss); });

@@ -51,6 +51,7 @@ void RegisterStateOps(OpRegistry& registry) {
                  {"columns", AttrKind::kInts},
                  {"aliases", AttrKind::kStrings},
                  {"decay", AttrKind::kBool},
+                 {"whole", AttrKind::kBool},  // as a rule of the spec has it, which cuts nothing
                  {"trained", AttrKind::kBool},
                  // those of `aliases` under which the file has the matrix transposed
                  {"transposed_aliases", AttrKind::kStrings},

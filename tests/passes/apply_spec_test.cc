@@ -43,7 +43,7 @@ TEST(ApplySpec, FirstRuleThatMatchesWins) {
   )",
         R"(
     CHECK: param "h.0.fc.weight" {role="MLP_UP"} : f32[6, 8@tp]
-    CHECK-NEXT: param "h.0.fc.bias" {part="bias", role="MLP_UP"} : f32[8]
+    CHECK-NEXT: param "h.0.fc.bias" {part="bias", role="MLP_UP", whole=true} : f32[8]
     CHECK-NEXT: : f32[6, 8]
     CHECK-NOT: sharding_constraint)");
 }

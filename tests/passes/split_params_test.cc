@@ -168,5 +168,62 @@ TEST(SplitParams, NotOtherwise) {
   }
 }
 
+// A filter over the sequence for each channel, of one parameter, between the product and the split,
+// as Mamba-2 has it: x by heads, B and C for all of them; what is split is itself a piece.
+constexpr const char* kFiltered = R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 16]) -> (OUTPUTS) {
+    %w = param "in" : f32[16, 28@tp]
+    %t = param "taps" : f32[20, 1, 2]
+    %b = param "bias" : f32[20]
+    %0 = matmul %x, %w : f32[2, 3, 28]
+    %z, %1 = split %0 {axis=2, sizes=[8, 20]} : f32[2, 3, 8], f32[2, 3, 20]
+    %2 = transpose %1 {perm=[0, 2, 1]} : f32[2, 20, 3]
+    %3 = pad %2 {high=[0, 0, 0], low=[0, 0, 1], value=0.0} : f32[2, 20, 4]
+    %4 = reshape %t {shape=[20, 2]} : f32[20, 2]
+    %5, %6 = split %4 {axis=1, sizes=[1, 1]} : f32[20, 1], f32[20, 1]
+    %7 = slice %3 {limits=[2, 20, 3], starts=[0, 0, 0], steps=[1, 1, 1]} : f32[2, 20, 3]
+    %8 = mul %7, %5 : f32[2, 20, 3]
+    %9 = slice %3 {limits=[2, 20, 4], starts=[0, 0, 1], steps=[1, 1, 1]} : f32[2, 20, 3]
+    %10 = mul %9, %6 : f32[2, 20, 3]
+    %11 = add %8, %10 : f32[2, 20, 3]
+    %12 = reshape %b {shape=[20, 1]} : f32[20, 1]
+    %13 = add %11, %12 : f32[2, 20, 3]
+    %14 = transpose %13 {perm=[0, 2, 1]} : f32[2, 3, 20]
+    %15, %B, %C = split %14 {axis=2, sizes=[8, 6, 6]} : f32[2, 3, 8], f32[2, 3, 6], f32[2, 3, 6]
+    %16 = mul %15, %z : f32[2, 3, 8]
+    %17 = reshape %16 {shape=[2, 3, 2, 4]} : f32[2, 3, 2, 4]
+    %18 = transpose %17 {perm=[0, 2, 1, 3]} : f32[2, 2, 3, 4]
+    %19 = matmul_nt %C, %B : f32[2, 3, 3]
+    %20 = reshape %19 {shape=[2, 1, 3, 3]} : f32[2, 1, 3, 3]
+    %21 = broadcast_to %20 {shape=[2, 2, 3, 3]} : f32[2, 2, 3, 3]
+    %y = matmul %21, %18 : f32[2, 2, 3, 4]
+  })";
+
+std::string Filtered(const std::string& outputs) {
+  std::string text = kFiltered;
+  return text.replace(text.find("OUTPUTS"), 7, outputs);
+}
+
+TEST(SplitParams, ThroughAFilterToPiecesOfPieces) {
+  CheckPasses(Filtered("%y"), "split_params,split_axes,infer_layouts,follow_cuts", R"(
+    CHECK: param "in[0:8]" {piece_dim=1, piece_of="in", piece_start=0, whole_size=28} : f32[16, 8@tp]
+    CHECK: param "in[8:16]" {piece_dim=1, piece_of="in", piece_start=8, whole_size=28} : f32[16, 8@tp]
+    CHECK: param "in[16:22]" {piece_dim=1, piece_of="in", piece_start=16, whole_size=28} : f32[16, 6]
+    CHECK: param "in[22:28]" {piece_dim=1, piece_of="in", piece_start=22, whole_size=28} : f32[16, 6]
+    CHECK: param "taps[0:8]" {piece_dim=0, piece_of="taps", piece_start=0, whole_size=20} : f32[8@tp, 1, 2]
+    CHECK: param "taps[8:14]" {piece_dim=0, piece_of="taps", piece_start=8, whole_size=20} : f32[6, 1, 2]
+    CHECK: param "bias[0:8]" {piece_dim=0, piece_of="bias", piece_start=0, whole_size=20} : f32[8@tp]
+    CHECK: slice %_ {limits=[2, 8, 3], starts=[0, 0, 0], steps=[1, 1, 1]} : f32[2, 8, 3]
+    CHECK: split %_ {axis=1, sizes=[1, 1]} : f32[8, 1], f32[8, 1]
+    CHECK: slice %_ {limits=[2, 6, 3], starts=[0, 0, 0], steps=[1, 1, 1]} : f32[2, 6, 3])");
+}
+
+// What is on the way is an output, too.
+TEST(SplitParams, WhatIsReadOtherwiseStaysInOnePiece) {
+  CheckPasses(Filtered("%y, %3"), "split_params", R"(
+    CHECK: param "in[8:28]"
+    CHECK: param "taps" : f32[20, 1, 2])");
+}
+
 }  // namespace
 }  // namespace shardc::testing

@@ -1,0 +1,164 @@
+#include "passes/follow_cuts.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "ir/op_def.h"
+#include "passes/axis_cuts.h"
+#include "passes/provenance.h"
+
+namespace shardc {
+namespace {
+
+struct DimCut {
+  int dim = -1;
+  DimSharding layout;
+  bool operator==(const DimCut&) const = default;
+};
+
+// Over one axis: the cuts of weights are passed on to what is made with them, and from there to the
+// other parameters that this is combined with.
+class Follower {
+ public:
+  Follower(AxisCuts& cuts, int axis) : cuts_(cuts), axis_(axis) {}
+
+  void Run() {
+    cuts_.Begin(axis_);
+    cuts_.ReadTypes();
+    for (Op* op : cuts_.ops()) {
+      // What a constraint asks for is the spec's word.
+      if (op->def->rule && !op->def->constrains) {
+        PassOn(*op, *cuts_.RuleOf(*op));
+        continue;
+      }
+      for (Value* v : op->operands) {
+        if (cuts_.IsWeight(v)) Ask(v, std::nullopt, *op, -1);
+      }
+    }
+    for (auto& [param, wish] : wishes_) {
+      if (!wish.cut) continue;
+      cuts_.Assign(param->result(), wish.cut->dim, wish.cut->layout, wish.step);
+    }
+    for (Value* v : made_) cuts_.Unassign(v);
+  }
+
+ private:
+  struct Wish {
+    std::optional<DimCut> cut;  // nothing: it stays whole
+    int step = -1;
+  };
+
+  // Cut because weights are.
+  bool IsOfWeights(Value* v) const {
+    return cuts_.IsCut(v) && (cuts_.IsWeight(v) || made_.contains(v));
+  }
+
+  static bool IsPlain(const ShardingRule& rule, const FactorCut& cut) {
+    return rule.factors[cut.factor].kind == FactorKind::kPlain ||
+           rule.factors[cut.factor].kind == FactorKind::kExpandable;
+  }
+
+  void PassOn(Op& op, const ShardingRule& rule) {
+    std::optional<FactorCut> cut;
+    Value* from = nullptr;
+    bool values = false;  // reads any
+    const std::vector<Slot> slots = AxisCuts::SlotsOf(op, rule);
+    for (const Slot& s : slots) {
+      if (s.result) continue;
+      values |= !cuts_.IsWeight(s.value);
+      if (cut || !IsOfWeights(s.value)) continue;
+      const auto own = cuts_.CutOf(rule, *s.value, *s.dims);
+      if (!own || !IsPlain(rule, *own)) continue;
+      cut = own;
+      from = s.value;
+    }
+    const int step = from ? ProvenanceOf(from, axis_) : -1;
+    for (const Slot& s : slots) {
+      if (!s.result || !cut || cuts_.IsCut(s.value)) continue;
+      const int d = DimOfFactor(*s.dims, cut->factor);
+      auto with = d < 0 ? std::nullopt : cuts_.WithCut(rule, s, d, *cut);
+      if (!with) continue;
+      made_.insert(s.value);
+      cuts_.Assign(s.value, d, std::move(*with), step);
+    }
+    if (!values) return;
+    // What is summed over is no element beside another.
+    const bool each = cut && std::ranges::any_of(rule.results, [&](const auto& dims) {
+                        return DimOfFactor(dims, cut->factor) >= 0;
+                      });
+    for (const Slot& s : slots) {
+      if (s.result || !cuts_.IsWeight(s.value) || cuts_.IsCut(s.value)) continue;
+      const int d = each ? DimOfFactor(*s.dims, cut->factor) : -1;
+      auto with = d < 0 ? std::nullopt : cuts_.WithCut(rule, s, d, *cut);
+      Ask(s.value, with ? std::optional(DimCut{d, std::move(*with)}) : std::nullopt, op, step);
+    }
+  }
+
+  // The parameters that the weight is made of, which one of its readers wants cut so, or whole.
+  void Ask(Value* weight, std::optional<DimCut> cut, const Op& reader, int step) {
+    Op* op = weight->producer;
+    if (op->def->is_state) {
+      if (op->name() != "param" || op->attrs.Has("whole")) return;
+      if (!cuts_.IsCut(weight)) Note(op, std::move(cut), reader, step);
+      return;
+    }
+    if (!op->def->rule) return;
+    const ShardingRule& rule = *cuts_.RuleOf(*op);
+    std::optional<FactorCut> factor;
+    if (cut) {
+      const auto& dims = rule.results[weight->index];
+      factor = ProjectAxis(rule, dims[cut->dim], weight->type.shape[cut->dim], cut->layout, axis_,
+                           cuts_.graph().mesh);
+    }
+    if (factor && rule.factors[factor->factor].kind != FactorKind::kPlain) factor.reset();
+    for (const Slot& s : AxisCuts::SlotsOf(*op, rule)) {
+      if (s.result) continue;
+      const int d = factor ? DimOfFactor(*s.dims, factor->factor) : -1;
+      auto with = d < 0 ? std::nullopt : cuts_.WithCut(rule, s, d, *factor);
+      Ask(s.value, with ? std::optional(DimCut{d, std::move(*with)}) : std::nullopt, reader, step);
+    }
+  }
+
+  void Note(Op* param, std::optional<DimCut> cut, const Op& reader, int step) {
+    const auto [it, first] = wishes_.emplace(param, Wish{cut, -1});
+    Wish& wish = it->second;
+    if (!first && wish.cut != cut) wish.cut.reset();
+    if (first && cut) {
+      wish.step = AddProvenance(cuts_.graph(), step, "read by " + Describe(reader));
+    }
+  }
+
+  AxisCuts& cuts_;
+  const int axis_;
+  std::map<Op*, Wish> wishes_;
+  std::unordered_set<Value*> made_;  // values that are cut here for the time being
+};
+
+bool CutsInput(const Graph& graph, int axis) {
+  return std::ranges::any_of(graph.inputs(),
+                             [&](const auto& v) { return v->type.sharding.Uses(axis); });
+}
+bool CutsParam(const Graph& graph, int axis) {
+  return std::ranges::any_of(graph.Params(),
+                             [&](const Op* p) { return p->out().sharding.Uses(axis); });
+}
+
+}  // namespace
+
+void FollowCuts(Graph& graph) {
+  std::vector<int> axes;
+  for (int axis = 0; axis < graph.mesh.num_axes(); ++axis) {
+    if (graph.mesh.axis_size(axis) > 1 && CutsParam(graph, axis) && !CutsInput(graph, axis)) {
+      axes.push_back(axis);
+    }
+  }
+  if (axes.empty()) return;
+  AxisCuts cuts(graph);
+  for (const int axis : axes) Follower(cuts, axis).Run();
+}
+
+}  // namespace shardc

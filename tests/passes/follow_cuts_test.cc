@@ -1,0 +1,122 @@
+#include "passes/follow_cuts.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/passes/check_text.h"
+
+namespace shardc::testing {
+namespace {
+
+// What stands between two products that are cut: a norm, the rates of heads, the taps of a filter
+// in one parameter, and with each the cut that the heads have.
+TEST(FollowCuts, WhatIsReadBesideHeads) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 8]) -> (%y) {
+    %w = param "in" : f32[8, 12@tp]
+    %g = param "norm" {part="weight", role="NORM"} : f32[12]
+    %r = param "rates" : f32[3, 1]
+    %t = param "taps" : f32[12, 1, 2]
+    %o = param "out" : f32[12@tp, 8]
+    %0 = matmul %x, %w : f32[2, 3, 12]
+    %1 = reshape %0 {shape=[2, 3, 3, 4]} : f32[2, 3, 3, 4]
+    %2 = mul %1, %r : f32[2, 3, 3, 4]
+    %3 = reshape %2 {shape=[2, 3, 12]} : f32[2, 3, 12]
+    %4 = reshape %t {shape=[12, 2]} : f32[12, 2]
+    %5 = transpose %4 {perm=[1, 0]} : f32[2, 12]
+    %6, %7 = split %5 {axis=0, sizes=[1, 1]} : f32[1, 12], f32[1, 12]
+    %8 = mul %3, %6 : f32[2, 3, 12]
+    %9 = mul %8, %7 : f32[2, 3, 12]
+    %10, %11 = rms_norm %9, %g {eps=1e-5} : f32[2, 3, 12], f32[2, 3]
+    %y = matmul %10, %o : f32[2, 3, 8]
+  })",
+              "infer_layouts,follow_cuts", R"(
+    CHECK: %w = param "in" : f32[8, 12@tp%4]
+    CHECK-NEXT: %g = param "norm" {part="weight", role="NORM"} : f32[12@tp%4]
+    CHECK-NEXT: %r = param "rates" : f32[3@tp, 1]
+    CHECK-NEXT: %t = param "taps" : f32[12@tp%4, 1, 2]
+    CHECK-NEXT: %o = param "out" : f32[12@tp%4, 8]
+    CHECK-NEXT: %0 = matmul %x, %w : f32[2, 3, 12]
+    CHECK-NEXT: %1 = reshape %0 {shape=[2, 3, 3, 4]} : f32[2, 3, 3, 4])");
+}
+
+// Behind the sum over ranks; in a second place where nothing is cut; as a rule of the spec has it;
+// and summed over.
+TEST(FollowCuts, WhatStaysWhole) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 8]) -> (%y, %z, %u) {
+    %w = param "in" : f32[8, 8@tp]
+    %o = param "out" : f32[8@tp, 8]
+    %b = param "bias" : f32[8]
+    %s = param "shared" : f32[8]
+    %k = param "kept" {whole=true} : f32[8]
+    %p = param "product" : f32[8, 5]
+    %0 = matmul %x, %w : f32[2, 3, 8]
+    %1 = mul %0, %s : f32[2, 3, 8]
+    %2 = mul %1, %k : f32[2, 3, 8]
+    %3 = matmul %2, %o : f32[2, 3, 8]
+    %y = add %3, %b : f32[2, 3, 8]
+    %z = mul %x, %s : f32[2, 3, 8]
+    %u = matmul %2, %p : f32[2, 3, 5]
+  })",
+              "infer_layouts,follow_cuts", R"(
+    CHECK: %b = param "bias" : f32[8]
+    CHECK-NEXT: %s = param "shared" : f32[8]
+    CHECK-NEXT: %k = param "kept" {whole=true} : f32[8]
+    CHECK-NEXT: %p = param "product" : f32[8, 5])");
+}
+
+// Two readers that want it cut in different ways.
+TEST(FollowCuts, OneOfTwoCutsIsNone) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 8]) -> (%y, %z) {
+    %w = param "w" : f32[8, 12@tp%4]
+    %v = param "v" : f32[8, 12@tp]
+    %s = param "shared" : f32[12]
+    %0 = matmul %x, %w : f32[2, 3, 12]
+    %1 = matmul %x, %v : f32[2, 3, 12]
+    %y = mul %0, %s : f32[2, 3, 12]
+    %z = mul %1, %s : f32[2, 3, 12]
+  })",
+              "follow_cuts", R"(CHECK: param "shared" : f32[12])");
+}
+
+// The sequence, and the batch, are no reason: their ranks have the same parameters.
+TEST(FollowCuts, WhatInputsAndConstraintsCutIsNone) {
+  CheckPasses(R"(mesh [dp=2, tp=2]
+  graph @g(%x: f32[4@dp, 6, 8]) -> (%y) {
+    %p = param "positions" : f32[6, 8]
+    %e = param "each" : f32[4, 1, 8]
+    %w = param "w" : f32[8, 8@tp]
+    %0 = sharding_constraint %x {axes=["tp"]} : f32[4, 6@tp, 8]
+    %1 = add %0, %p : f32[4, 6, 8]
+    %2 = add %1, %e : f32[4, 6, 8]
+    %y = matmul %2, %w : f32[4, 6, 8]
+  })",
+              "follow_cuts", R"(
+    CHECK: %p = param "positions" : f32[6, 8]
+    CHECK-NEXT: %e = param "each" : f32[4, 1, 8])");
+}
+
+// Fewer kv heads than ranks: over the part of the axis that deals them out.
+TEST(FollowCuts, OverThePartsOfAnAxis) {
+  CheckPasses(R"(mesh [tp=4]
+  graph @g(%x: f32[2, 3, 16]) -> (%o) {
+    %wq = param "q" : f32[16, 16@tp]
+    %wk = param "k" : f32[16, 8@tp]
+    %gq = param "q_norm" : f32[4, 1]
+    %gk = param "k_norm" : f32[2, 1]
+    %0 = matmul %x, %wq : f32[2, 3, 16]
+    %1 = matmul %x, %wk : f32[2, 3, 8]
+    %2 = reshape %0 {shape=[2, 3, 4, 4]} : f32[2, 3, 4, 4]
+    %3 = reshape %1 {shape=[2, 3, 2, 4]} : f32[2, 3, 2, 4]
+    %q = mul %2, %gq : f32[2, 3, 4, 4]
+    %k = mul %3, %gk : f32[2, 3, 2, 4]
+    %o, %l = attention %q, %k, %k {causal=true, layout="bshd", scale=0.5} : f32[2, 3, 4, 4], f32[2, 4, 3]
+  })",
+              "split_axes,infer_layouts,follow_cuts", R"(
+    CHECK: %gq = param "q_norm" : f32[4@(tp.0,tp.1), 1]
+    CHECK-NEXT: %gk = param "k_norm" : f32[2@tp.0, 1])");
+}
+
+}  // namespace
+}  // namespace shardc::testing
