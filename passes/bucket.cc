@@ -23,7 +23,7 @@ struct Key {
 };
 
 // Goes through the ops in order. An all_reduce waits, in a group with others of its key, until an
-// op reads one of their results; there the group becomes one op.
+// op reads one of their results; there the group becomes one op. Views of results wait with them.
 class Buckets {
  public:
   Buckets(Graph& graph, int64_t max_bytes)
@@ -33,6 +33,7 @@ class Buckets {
     for (auto it = graph_.ops().begin(); it != graph_.ops().end();) {
       Op* op = (it++)->get();
       if (!op->results.empty() && waiting_.contains(op->result())) continue;
+      if (WaitsToo(op)) continue;
       // Whatever reads a waiting result ends the wait.
       for (Value* v : op->operands) {
         if (auto w = waiting_.find(v); w != waiting_.end()) Flush(w->second);
@@ -45,6 +46,16 @@ class Buckets {
   }
 
  private:
+  bool WaitsToo(Op* op) {
+    if (op->operands.size() != 1 || !IsView(*op, graph_.mesh)) return false;
+    const auto w = waiting_.find(op->operands[0]);
+    if (w == waiting_.end()) return false;
+    const Key key = w->second;
+    views_[key].push_back(op);
+    waiting_[op->result()] = key;
+    return true;
+  }
+
   bool Small(const Op& op) const {
     if (op.name() != "all_reduce") return false;
     int64_t bytes = 0;
@@ -143,10 +154,13 @@ class Buckets {
   }
 
   void Flush(Key key) {
-    std::vector<Op*> ops = std::move(open_[key]);
+    std::vector<Op*> ops = std::move(open_[key]), views = std::move(views_[key]);
     open_.erase(key);
-    for (Op* op : ops) {
-      for (Value* r : op->results) waiting_.erase(r);
+    views_.erase(key);
+    for (const auto* waited : {&ops, &views}) {
+      for (Op* op : *waited) {
+        for (Value* r : op->results) waiting_.erase(r);
+      }
     }
     if (ops.size() < 2) return;
     std::vector<Value*> operands;
@@ -177,12 +191,18 @@ class Buckets {
       for (Value* r : op->results) graph_.ReplaceAllUses(r, all->result(static_cast<int>(next++)));
       graph_.Erase(op);
     }
+    Op* before = all;
+    for (Op* view : views) {
+      if (graph_.Next(before) != view) graph_.MoveBefore(view, graph_.Next(before));
+      view->id = all->id;
+      before = view;
+    }
   }
 
   Graph& graph_;
   int64_t max_bytes_;
   std::vector<int> homes_;  // by Op::id
-  std::map<Key, std::vector<Op*>> open_;
+  std::map<Key, std::vector<Op*>> open_, views_;
   std::unordered_map<const Value*, Key> waiting_;
 };
 

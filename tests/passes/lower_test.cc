@@ -242,6 +242,30 @@ TEST(BucketReductions, VectorsOfAnyRank) {
     CHECK: all_reduce %2 {)");
 }
 
+// What only looks at a sum waits with it; what reads the view does not.
+TEST(BucketReductions, ViewsWait) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[8] partial(tp), %w: f32[8] partial(tp), %u: f32[8] partial(tp)) -> (%y, %z) {
+    %0 = all_reduce %x {axes=["tp"], reduce="sum"} : f32[8]
+    %1 = reshape %0 {shape=[8, 1]} : f32[8, 1]
+    %2 = reshape %1 {shape=[1, 8, 1]} : f32[1, 8, 1]
+    %3 = neg %w : f32[8] partial(tp)
+    %4 = all_reduce %3 {axes=["tp"], reduce="sum"} : f32[8]
+    %5 = reshape %4 {shape=[1, 8, 1]} : f32[1, 8, 1]
+    %6 = concat %2, %5 {axis=2} : f32[1, 8, 2]
+    %y = neg %6 : f32[1, 8, 2]
+    %z = all_reduce %u {axes=["tp"], reduce="sum"} : f32[8]
+  })",
+              "bucket_reductions", R"(
+    CHECK: %0 = neg %w
+    CHECK-NEXT: %1, %2 = all_reduce %x, %0
+    CHECK-NEXT: %3 = reshape %1 {shape=[8, 1]}
+    CHECK-NEXT: %4 = reshape %3 {shape=[1, 8, 1]}
+    CHECK-NEXT: %5 = reshape %2 {shape=[1, 8, 1]}
+    CHECK-NEXT: %6 = concat %4, %5
+    CHECK: %z = all_reduce %u)");
+}
+
 // What an all_reduce does not say, it does by default.
 TEST(BucketReductions, SumsUnlessTheySayOtherwise) {
   CheckPasses(R"(mesh [tp=2]
