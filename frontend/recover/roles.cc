@@ -117,6 +117,7 @@ void SetRoles(Graph& graph) {
   SetAttentionRoles(graph, roles);
   SetMlpRoles(roles);
   SetHeadRoles(graph, vocabularies, roles);
+  SetMixerRoles(roles);
   roles.ClearTorn();
 }
 

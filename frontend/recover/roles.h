@@ -48,5 +48,7 @@ std::set<int64_t> SetEmbeddingRoles(Graph& graph);
 void SetAttentionRoles(const Graph& graph, LinearRoles& roles);
 // MLP_UP, MLP_GATE and MLP_DOWN.
 void SetMlpRoles(LinearRoles& roles);
+// QKV and ATTENTION_OUT of what mixes a sequence otherwise, of linears that have no role yet.
+void SetMixerRoles(LinearRoles& roles);
 
 }  // namespace shardc::recover

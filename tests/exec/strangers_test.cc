@@ -149,7 +149,10 @@ TEST_P(Strangers, CommunicateNoMoreInMixedPrecision) {
   auto count = [&](const char* spec, const char* precision) {
     return static_cast<int>(RunStranger(s, spec, "tp=2", precision).collectives.size());
   };
-  EXPECT_LE(count("megatron", "bf16"), count("megatron", "f32"));
+  // Of the filters of Mamba's B and C sums over all positions travel there, which are less than
+  // what they are sums of.
+  const int filters = s.model == std::string("bamba") ? 2 : 0;
+  EXPECT_LE(count("megatron", "bf16"), count("megatron", "f32") + filters);
   EXPECT_LE(count("megatron_sp", "bf16"), count("megatron_sp", "f32") + 1);
 }
 

@@ -132,6 +132,36 @@ TEST(Roles, OfAttentionWithoutASoftmax) {
   }
 }
 
+// A state space in the form of its scores, as Mamba-2's: x and a gate by heads, B and C for all of
+// them, and a rate for each head. Without a sum over positions it is none.
+TEST(Roles, OfAStateSpace) {
+  for (const bool mixes : {true, false}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.In("x", {2, 3, 8});
+      auto scores = [&] {
+        Value* s =
+            b.Make("matmul_nt", {b.Matmul(x, b.P("c", {8, 5})), b.Matmul(x, b.P("b", {8, 5}))});
+        return b.Reshape(s, {2, 1, 3, 3});
+      };
+      Value* rates = b.Make("cumsum", {b.Mul(b.Matmul(x, b.P("dt", {8, 2})), b.P("a", {2}))},
+                            {{"axis", 1}, {"exclusive", false}, {"reverse", false}});
+      rates = b.Reshape(b.Transpose(b.Op1("exp", rates), {0, 2, 1}), {2, 2, 1, 3});
+      Value* y = b.Reshape(b.Matmul(x, b.P("in", {8, 16})), {2, 3, 2, 8});
+      y = b.Transpose(y, {0, 2, 1, 3});
+      if (mixes) y = b.Matmul(b.Mul(scores(), rates), y);
+      y = b.Reshape(b.Transpose(y, {0, 2, 1, 3}), {2, 3, 16});
+      y = b.Mul(y, b.Op1("silu", b.Matmul(x, b.P("gate", {8, 16}))));
+      b.Out(b.Add(x, b.Matmul(y, b.P("out", {16, 8}))));
+    });
+    const std::map<std::string, std::string> mixer = {
+        {"in", "QKV"}, {"dt", "QKV"}, {"gate", "QKV"},         {"a", "none"},
+        {"b", "none"}, {"c", "none"}, {"out", "ATTENTION_OUT"}};
+    const std::map<std::string, std::string> mlp = {
+        {"in", "MLP_UP"}, {"gate", "MLP_GATE"}, {"out", "MLP_DOWN"}};
+    EXPECT_EQ(RolesOf(g), mixes ? mixer : mlp) << mixes;
+  }
+}
+
 // Transformer-XL's: scores of distances are moved into place by padding.
 TEST(Roles, OfScoresThatPaddingShifts) {
   Graph g = Recover([&](TestGraph& b) {

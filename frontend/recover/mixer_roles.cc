@@ -1,0 +1,101 @@
+// What mixes the positions of a sequence and is no attention: a state space, linear attention that
+// decays. It is cut by heads, or by channels, as attention is.
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "frontend/recover/match.h"
+#include "frontend/recover/roles.h"
+#include "ir/op_def.h"
+
+namespace shardc::recover {
+namespace {
+
+constexpr size_t kMostValues = 4000;  // between the products; a scan may be written out
+
+// The ways back from a dim of a value to the linears that it has it from, by the sharding rules of
+// the ops: on each the heads, or channels, stay apart.
+class HeadsFinder {
+ public:
+  explicit HeadsFinder(const LinearRoles& roles) : roles_(roles) {}
+
+  // False where the dim comes from elsewhere, or is mixed, on some way.
+  bool Find(const Value* v, int dim) {
+    Add(v, dim);
+    while (!open_.empty()) {
+      const auto [from, at] = open_.back();
+      open_.pop_back();
+      if (seen_.size() > kMostValues || !GoBack(from, at)) return false;
+    }
+    return true;
+  }
+
+  // Whether positions meet on the way.
+  bool mixes() const { return mixes_; }
+  const std::set<const Linear*>& found() const { return found_; }
+
+ private:
+  void Add(const Value* v, int dim) {
+    if (seen_.emplace(v, dim).second) open_.emplace_back(v, dim);
+  }
+
+  bool GoBack(const Value* v, int dim) {
+    if (const Linear* linear = roles_.At(v)) {
+      found_.insert(linear);
+      return dim == v->type.rank() - 1 && !linear->experts && IsOpen(*linear->weight);
+    }
+    const Op* op = v->producer;
+    if (op == nullptr) return false;
+    if (op->def->is_state) return IsOpen(*op);
+    if (op->operands.empty()) return true;
+    if (!op->def->rule) return false;
+    const ShardingRule rule = op->def->rule(*op);
+    const auto& factors = rule.results[v->index][dim].factors;
+    if (factors.empty()) return false;
+    const int factor = factors[0];
+    const FactorKind kind = rule.factors[factor].kind;
+    if (kind != FactorKind::kPlain && kind != FactorKind::kExpandable) return false;
+    mixes_ |= op->name() == "cumsum" ||
+              (IsProduct(op) && DependsOnMore(op->operands[0]) && DependsOnMore(op->operands[1]));
+    for (size_t i = 0; i < op->operands.size(); ++i) {
+      const int d = DimOfFactor(rule.operands[i], factor);
+      if (d < 0) continue;
+      if (rule.operands[i][d].factors[0] != factor) return false;
+      Add(op->operands[i], d);
+    }
+    return true;
+  }
+
+  // No part of anything else that has a role.
+  static bool IsOpen(const Op& param) {
+    return OneOf(param.attrs.String("role", ""), {"", "QKV", "NORM"});
+  }
+  static bool DependsOnMore(const Value* v) { return !IsParam(ArrangedFrom(v)) && !ConstantOf(v); }
+
+  const LinearRoles& roles_;
+  std::set<std::pair<const Value*, int>> seen_;
+  std::vector<std::pair<const Value*, int>> open_;
+  std::set<const Linear*> found_;
+  bool mixes_ = false;
+};
+
+}  // namespace
+
+void SetMixerRoles(LinearRoles& roles) {
+  for (const Linear& out : roles.linears()) {
+    if (out.experts || !LinearRoles::Of(out).empty()) continue;
+    const Value* v = out.matmul->operands[0];
+    HeadsFinder finder(roles);
+    if (!finder.Find(v, v->type.rank() - 1) || !finder.mixes()) continue;
+    // Back to the width of the residual stream.
+    const bool back = std::ranges::any_of(finder.found(), [&](const Linear* in) {
+      return in->matmul->in(0).shape.back() == out.matmul->out().shape.back();
+    });
+    if (!back) continue;
+    for (const Linear* in : finder.found()) roles.Set(*in, "QKV");
+    roles.Set(out, "ATTENTION_OUT");
+  }
+}
+
+}  // namespace shardc::recover
