@@ -42,7 +42,7 @@ struct FactorUnit {
 };
 
 // Ops between a split and the parameters: a convolution before it is written as one for each tap.
-constexpr size_t kMostOps = 64;
+constexpr size_t kMostOps = 256;
 
 // One split, and what it takes apart, back to the parameters.
 class Splitter {
