@@ -381,7 +381,8 @@ class Finder {
 
  private:
   // Of a matrix alone exporters fold the transpose. A vector with a constant added (1 + weight)
-  // trains as the vector does; what was made of it alone (its exponential) does not.
+  // trains as the vector does; what was made of it alone, or is a function of it (its exponential,
+  // of which the last step is the tensor's own), does not.
   void FindComputed(const std::vector<std::string>& params, Parameters& found) const {
     std::map<std::string, int64_t> ranks, larger;  // dims; those of more than one element
     for (const TensorProto* t : uses_.initializers()) {
@@ -393,11 +394,23 @@ class Finder {
       auto folded = names_.folded_from.find(name);
       if (folded == names_.folded_from.end()) continue;
       const bool alone = folded->second.size() == 1;
-      if (alone ? larger[name] > 1 : ranks[name] == 1) continue;
+      const bool of_function = std::ranges::any_of(folded->second, IsOfFunction);
+      if (alone ? larger[name] > 1 : ranks[name] == 1 && !of_function) continue;
       for (const std::string& source : folded->second) {
         if (names_.is_parameter.contains(source)) found.computed_from[name] = source;
       }
     }
+  }
+
+  // PyTorch calls a tensor after the function that makes it, with a number: "exp_1".
+  static bool IsOfFunction(std::string_view tensor) {
+    const size_t end = tensor.find_last_not_of("0123456789");
+    if (end != std::string_view::npos && end > 0 && tensor[end] == '_')
+      tensor = tensor.substr(0, end);
+    static constexpr std::string_view kFunctions[] = {
+        "exp",        "log",     "pow",      "sqrt",    "rsqrt",
+        "reciprocal", "sigmoid", "softplus", "softmax", "tanh"};
+    return std::ranges::find(kFunctions, tensor) != std::end(kFunctions);
   }
 
   void FindMerged(const std::set<std::string>& known, Parameters& found) const {

@@ -259,6 +259,27 @@ TEST_F(DynamoNames, AnExpandedWeightIsOneParameter) {
   }
 }
 
+// 1 + w is trained as w is, and -exp(w) is not.
+TEST_F(DynamoNames, AFunctionOfAVectorIsNoted) {
+  for (const char* from :
+       {"['val_3', 'w']", "['exp', 'w']", "['exp_12', 'w']", "['expand_1', 'w']"}) {
+    Model m;
+    m.Input("x", {"2", "3"});
+    m.Floats("neg", {3}, {-1.5f, -2, -3});
+    m.Node("Mul", {"x", "neg"}, {"y"});
+    m.Output("y");
+    auto* info = m.graph.add_value_info();
+    info->set_name("neg");
+    AddMetadata(*info, 4, "pkg.onnxscript.optimizer.folded_from", from);
+    ListParameters(m, {"w"});
+    const Graph graph = Import(m.proto);
+    EXPECT_THAT(ParamNames(graph), ElementsAre("neg"));
+    const bool is_function = std::string_view(from).find("'exp'") != std::string_view::npos ||
+                             std::string_view(from).find("'exp_") != std::string_view::npos;
+    EXPECT_EQ(graph.notes.size(), is_function ? 1 : 0) << from;
+  }
+}
+
 // What the code of the module made, with torch.tensor: which without optimize is a tensor of the
 // file.
 TEST_F(DynamoNames, AConstantOfTheCodeIsNoParameter) {
