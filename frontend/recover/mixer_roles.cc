@@ -12,7 +12,7 @@
 namespace shardc::recover {
 namespace {
 
-constexpr size_t kMostValues = 4000;  // between the products; a scan may be written out
+constexpr size_t kMostValues = 20000;  // between the products: a scan is written out step by step
 
 // The ways back from a dim of a value to the linears that it has it from, by the sharding rules of
 // the ops: on each the heads, or channels, stay apart.
