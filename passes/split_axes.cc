@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <vector>
 
 #include "ir/diagnostic.h"
 #include "passes/forward_uses.h"
@@ -14,7 +15,8 @@
 namespace shardc {
 namespace {
 
-constexpr int kMaxDepth = 24;  // ops between a weight and the op that shares its result
+constexpr int kMaxDepth = 24;    // ops between a weight and the op that shares its result
+constexpr size_t kMostOps = 64;  // that make a weight, or look some of it up
 
 // The size of the factor that some op shares between parts of another operand, which can be cut in
 // `ranks` parts, or repeats for them, on the way of the dim from `v`; 0 when there is none.
@@ -81,6 +83,24 @@ class SharedFactor {
                                [&](const auto& dims) { return DimOfFactor(dims, factor) >= 0; });
   }
 
+  // Whether nothing but weights and constants make the value, or rows of them that are looked up.
+  static bool IsOfWeights(const Value* value) {
+    std::set<const Op*> seen;
+    std::vector<const Value*> waiting = {value};
+    while (!waiting.empty()) {
+      const Op* op = waiting.back()->producer;
+      waiting.pop_back();
+      if (!op || seen.size() > kMostOps) return false;
+      if (!seen.insert(op).second) continue;
+      if (op->def->picks) {
+        waiting.push_back(op->operands[0]);
+      } else {
+        waiting.insert(waiting.end(), op->operands.begin(), op->operands.end());
+      }
+    }
+    return true;
+  }
+
   // Whether the op sums over the dim, in a product that is none with a weight: as the one group of
   // a state space's B and C is summed over for all heads.
   static bool IsSummedIn(const Op& op, const ShardingRule& rule, size_t operand, int dim) {
@@ -89,7 +109,7 @@ class SharedFactor {
     const bool kept = std::ranges::any_of(
         rule.results, [&](const auto& dims) { return DimOfFactor(dims, factors[0]) >= 0; });
     if (kept || op.operands.size() < 2) return false;
-    return HaveAll(rule.operands, factors[0]) && std::ranges::none_of(op.operands, IsWeight);
+    return HaveAll(rule.operands, factors[0]) && std::ranges::none_of(op.operands, IsOfWeights);
   }
 
   // Whether the op is a product for each of several matrices of a weight, along them: the sum over

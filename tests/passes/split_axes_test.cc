@@ -201,5 +201,22 @@ TEST(SplitAxes, WhatIsSummedOverStaysWhole) {
     CHECK-NEXT: %d = param "down" : f32[4@tp, 8])");
 }
 
+// Experts that each token looks up are weights, too: of what is summed over every rank has a part.
+TEST(SplitAxes, WhatIsLookedUpIsAWeight) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[3, 1, 8], %i: i64[3]) -> (%y) {
+    %u = param "up" : f32[4, 8, 12@tp]
+    %d = param "down" : f32[4, 12@tp, 8]
+    %0 = gather %u, %i {axis=0} : f32[3, 8, 12]
+    %1 = gather %d, %i {axis=0} : f32[3, 12, 8]
+    %2 = matmul %x, %0 : f32[3, 1, 12]
+    %3 = silu %2 : f32[3, 1, 12]
+    %y = matmul %3, %1 : f32[3, 1, 8]
+  })",
+              "split_axes", R"(
+    CHECK: %u = param "up" : f32[4, 8, 12@tp]
+    CHECK-NEXT: %d = param "down" : f32[4, 12@tp, 8])");
+}
+
 }  // namespace
 }  // namespace shardc::testing
