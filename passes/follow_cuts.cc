@@ -39,9 +39,9 @@ class Follower {
         if (cuts_.IsWeight(v)) Ask(v, std::nullopt, *op, -1);
       }
     }
-    for (auto& [param, wish] : wishes_) {
-      if (!wish.cut) continue;
-      cuts_.Assign(param->result(), wish.cut->dim, wish.cut->layout, wish.step);
+    for (auto& [weight, wish] : wishes_) {
+      if (!wish.cut || !weight->producer->def->is_state) continue;
+      cuts_.Assign(weight, wish.cut->dim, wish.cut->layout, wish.step);
     }
     for (Value* v : made_) cuts_.Unassign(v);
   }
@@ -98,15 +98,26 @@ class Follower {
     }
   }
 
-  // The parameters that the weight is made of, which one of its readers wants cut so, or whole.
+  // One of the weight's readers wants the parameters that it is made of cut so, or whole.
   void Ask(Value* weight, std::optional<DimCut> cut, const Op& reader, int step) {
     Op* op = weight->producer;
-    if (op->def->is_state) {
-      if (op->name() != "param" || op->attrs.Has("whole")) return;
-      if (!cuts_.IsCut(weight)) Note(op, std::move(cut), reader, step);
+    const bool state = op->def->is_state;
+    if (state ? op->name() != "param" || op->attrs.Has("whole") || cuts_.IsCut(weight)
+              : !op->def->rule) {
       return;
     }
-    if (!op->def->rule) return;
+    const auto [it, first] = wishes_.emplace(weight, Wish{cut, -1});
+    Wish& wish = it->second;
+    if (!first) {
+      // Nothing new. What is made of one weight by many ops has very many ways back to it.
+      if (!wish.cut || wish.cut == cut) return;
+      wish.cut.reset();
+      cut.reset();
+    }
+    if (state) {
+      if (cut) wish.step = AddProvenance(cuts_.graph(), step, "read by " + Describe(reader));
+      return;
+    }
     const ShardingRule& rule = *cuts_.RuleOf(*op);
     std::optional<FactorCut> factor;
     if (cut) {
@@ -123,18 +134,9 @@ class Follower {
     }
   }
 
-  void Note(Op* param, std::optional<DimCut> cut, const Op& reader, int step) {
-    const auto [it, first] = wishes_.emplace(param, Wish{cut, -1});
-    Wish& wish = it->second;
-    if (!first && wish.cut != cut) wish.cut.reset();
-    if (first && cut) {
-      wish.step = AddProvenance(cuts_.graph(), step, "read by " + Describe(reader));
-    }
-  }
-
   AxisCuts& cuts_;
   const int axis_;
-  std::map<Op*, Wish> wishes_;
+  std::map<Value*, Wish> wishes_;    // of weights, and of what is made of them
   std::unordered_set<Value*> made_;  // values that are cut here for the time being
 };
 

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
+#include "ir/diagnostic.h"
 #include "tests/passes/check_text.h"
 
 namespace shardc::testing {
@@ -116,6 +119,22 @@ TEST(FollowCuts, OverThePartsOfAnAxis) {
               "split_axes,infer_layouts,follow_cuts", R"(
     CHECK: %gq = param "q_norm" : f32[4@(tp.0,tp.1), 1]
     CHECK-NEXT: %gk = param "k_norm" : f32[2@tp.0, 1])");
+}
+
+// Each op doubles the ways back to the parameter.
+TEST(FollowCuts, ManyWaysBack) {
+  std::string text = R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 8]) -> (%y) {
+    %w = param "in" : f32[8, 12@tp]
+    %p0 = param "p" : f32[12]
+)";
+  for (int i = 0; i < 100; ++i) {
+    text += StrCat("%p", i + 1, " = mul %p", i, ", %p", i, " : f32[12]\n");
+  }
+  text += R"(%0 = matmul %x, %w : f32[2, 3, 12]
+    %y = mul %0, %p100 : f32[2, 3, 12]
+  })";
+  CheckPasses(text, "follow_cuts", R"(CHECK: param "p" : f32[12@tp])");
 }
 
 }  // namespace
