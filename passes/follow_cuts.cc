@@ -66,16 +66,20 @@ class Follower {
     std::optional<FactorCut> cut;
     Value* from = nullptr;
     bool values = false;  // reads any
+    bool differ = false;
     const std::vector<Slot> slots = AxisCuts::SlotsOf(op, rule);
     for (const Slot& s : slots) {
       if (s.result) continue;
       values |= !cuts_.IsWeight(s.value);
-      if (cut || !IsOfWeights(s.value)) continue;
+      if (!IsOfWeights(s.value)) continue;
       const auto own = cuts_.CutOf(rule, *s.value, *s.dims);
       if (!own || !IsPlain(rule, *own)) continue;
+      differ |= cut && cut != own;
       cut = own;
       from = s.value;
     }
+    // Which of them the op will have is not known yet.
+    if (differ) cut.reset();
     const int step = from ? ProvenanceOf(from, axis_) : -1;
     for (const Slot& s : slots) {
       if (!s.result || !cut || cuts_.IsCut(s.value)) continue;

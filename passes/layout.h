@@ -22,6 +22,7 @@ bool FillsParts(int64_t size, const DimSharding& dim, const Mesh& mesh);
 struct FactorCut {
   int factor = -1;
   DimSharding layout;  // axes, and segments and granule relative to the factor
+  bool operator==(const FactorCut&) const = default;
 };
 
 // The factors that the cut `dim` of a dim of `size` elements is along, major to minor. Nothing when

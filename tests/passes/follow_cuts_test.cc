@@ -83,6 +83,21 @@ TEST(FollowCuts, OneOfTwoCutsIsNone) {
               "follow_cuts", R"(CHECK: param "shared" : f32[12])");
 }
 
+// Of values with two cuts nobody knows yet which one what they make will have.
+TEST(FollowCuts, BehindTwoCutsIsNone) {
+  CheckPasses(R"(mesh [tp=3]
+  graph @g(%x: f32[2, 3, 8]) -> (%y) {
+    %w = param "w" : f32[8, 8@tp]
+    %v = param "v" : f32[8, 8@tp/2]
+    %s = param "s" : f32[8]
+    %0 = matmul %x, %w : f32[2, 3, 8]
+    %1 = matmul %x, %v : f32[2, 3, 8]
+    %2 = mul %0, %1 : f32[2, 3, 8]
+    %y = mul %2, %s : f32[2, 3, 8]
+  })",
+              "follow_cuts", R"(CHECK: param "s" : f32[8])");
+}
+
 // The sequence, and the batch, are no reason: their ranks have the same parameters.
 TEST(FollowCuts, WhatInputsAndConstraintsCutIsNone) {
   CheckPasses(R"(mesh [dp=2, tp=2]
