@@ -169,14 +169,12 @@ class Splitter {
 
   // Whether what is collected is also read by others.
   bool IsReadOtherwise() const {
-    if (std::ranges::any_of(along_, [&](const auto& v) {
-          return whole_.contains(v.first) || graph_.IsOutput(v.first);
-        })) {
-      return true;
-    }
-    return std::ranges::any_of(graph_.ops(), [&](const auto& op) {
-      if (op.get() == split_ || ops_.contains(op.get())) return false;
-      return std::ranges::any_of(op->operands, [&](const Value* v) { return along_.contains(v); });
+    return std::ranges::any_of(along_, [&](const auto& v) {
+      const Value* value = v.first;
+      return whole_.contains(value) || graph_.IsOutput(value) ||
+             std::ranges::any_of(value->users, [&](const Op* user) {
+               return user != split_ && !ops_.contains(user);
+             });
     });
   }
 
