@@ -12,9 +12,9 @@ namespace shardc {
 // split and the split itself give way to a weight and the same ops for each piece: `W [h, 80]`,
 // split in 48, 16 and 16, to `W[0:48]`, `W[48:64]` and `W[64:80]`. Their attributes say which piece
 // of which parameter they are, so that outputs and saved parameters are whole again. On the way may
-// be other parameters, as a filter for each channel, and other pieces. Runs on the forward graph
-// after the spec is applied and before SplitAxes; does nothing where a weight or a value on the way
-// is used otherwise.
+// be other parameters, as a filter for each channel, constants, and other pieces. Runs on the
+// forward graph after the spec is applied and before SplitAxes; does nothing where a weight or a
+// value on the way is used otherwise.
 void SplitParams(Graph& graph);
 
 }  // namespace shardc

@@ -225,5 +225,23 @@ TEST(SplitParams, WhatIsReadOtherwiseStaysInOnePiece) {
     CHECK: param "taps" : f32[20, 1, 2])");
 }
 
+// Of a constant each piece reads its part, also where others read the constant.
+TEST(SplitParams, PastConstants) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 8]) -> (%y, %z, %c) {
+    %w = param "w" : f32[8, 7@tp]
+    %c = constant {value=tensor<f32[7]: 1, 2, 3, 4, 5, 6, 7>} : f32[7]
+    %0 = matmul %x, %w : f32[2, 3, 7]
+    %1 = max %0, %c : f32[2, 3, 7]
+    %y, %2 = split %1 {axis=2, sizes=[4, 3]} : f32[2, 3, 4], f32[2, 3, 3]
+    %z = matmul_nt %2, %2 : f32[2, 3, 3]
+  })",
+              "split_params", R"(
+    CHECK: param "w[0:4]"
+    CHECK: param "w[4:7]"
+    CHECK: slice %c {limits=[4], starts=[0], steps=[1]} : f32[4]
+    CHECK: slice %c {limits=[7], starts=[4], steps=[1]} : f32[3])");
+}
+
 }  // namespace
 }  // namespace shardc::testing
