@@ -92,7 +92,10 @@ void SetMixerRoles(LinearRoles& roles) {
     const bool back = std::ranges::any_of(finder.found(), [&](const Linear* in) {
       return in->matmul->in(0).shape.back() == out.matmul->out().shape.back();
     });
-    if (!back) continue;
+    // One weight on both sides is cut as neither.
+    const bool own = std::ranges::none_of(
+        finder.found(), [&](const Linear* in) { return in->weight == out.weight; });
+    if (!back || !own) continue;
     for (const Linear* in : finder.found()) roles.Set(*in, "QKV");
     roles.Set(out, "ATTENTION_OUT");
   }

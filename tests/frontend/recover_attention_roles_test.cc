@@ -162,6 +162,20 @@ TEST(Roles, OfAStateSpace) {
   }
 }
 
+TEST(Roles, OfOneWeightBeforeAndBehindWhatMixesIsNone) {
+  for (const bool one : {true, false}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.In("x", {2, 3, 8});
+      Value* w = b.P("w", {8, 8});
+      Value* y = b.Matmul(b.In("neighbors", {2, 3, 3}), b.Matmul(x, w));
+      b.Out(b.Add(x, b.Matmul(y, one ? w : b.P("out", {8, 8}))));
+    });
+    const std::map<std::string, std::string> none = {{"w", "none"}},
+                                             mixer = {{"w", "QKV"}, {"out", "ATTENTION_OUT"}};
+    EXPECT_EQ(RolesOf(g), one ? none : mixer);
+  }
+}
+
 // Transformer-XL's: scores of distances are moved into place by padding.
 TEST(Roles, OfScoresThatPaddingShifts) {
   Graph g = Recover([&](TestGraph& b) {
