@@ -78,13 +78,27 @@ class SharedFactor {
     return 0;
   }
 
+  // Over a factor of some operand.
+  static bool Sums(const ShardingRule& rule) {
+    return std::ranges::any_of(rule.operands, [&](const auto& dims) {
+      return std::ranges::any_of(dims, [&](const DimFactors& d) {
+        return std::ranges::any_of(d.factors, [&](int factor) {
+          return std::ranges::none_of(rule.results,
+                                      [&](const auto& of) { return DimOfFactor(of, factor) >= 0; });
+        });
+      });
+    });
+  }
+
   static bool HaveAll(const std::vector<std::vector<DimFactors>>& values, int factor) {
     return std::ranges::all_of(values,
                                [&](const auto& dims) { return DimOfFactor(dims, factor) >= 0; });
   }
 
-  // Whether nothing but weights and constants make the value, or rows of them that are looked up.
+  // Whether nothing but weights and constants make the value, or rows of them that are looked up,
+  // as those of experts: without a product, since a model computes with rows of its embedding.
   static bool IsOfWeights(const Value* value) {
+    if (IsWeight(value)) return true;
     std::set<const Op*> seen;
     std::vector<const Value*> waiting = {value};
     while (!waiting.empty()) {
@@ -94,6 +108,8 @@ class SharedFactor {
       if (!seen.insert(op).second) continue;
       if (op->def->picks) {
         waiting.push_back(op->operands[0]);
+      } else if (op->operands.size() > 1 && op->def->rule && Sums(op->def->rule(*op))) {
+        return false;
       } else {
         waiting.insert(waiting.end(), op->operands.begin(), op->operands.end());
       }

@@ -201,6 +201,23 @@ TEST(SplitAxes, WhatIsSummedOverStaysWhole) {
     CHECK-NEXT: %d = param "down" : f32[4@tp, 8])");
 }
 
+// In the first layer the products are with rows of the embedding, and are none the less.
+TEST(SplitAxes, WhatIsMadeOfALookupIsSummedOver) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%i: i64[2, 3]) -> (%y) {
+    %e = param "embedding" : f32[9, 8]
+    %b = param "b" : f32[8, 4@tp]
+    %c = param "c" : f32[8, 4@tp]
+    %x = gather %e, %i {axis=0} : f32[2, 3, 8]
+    %0 = matmul %x, %b : f32[2, 3, 4]
+    %1 = matmul %x, %c : f32[2, 3, 4]
+    %y = matmul_nt %0, %1 : f32[2, 3, 3]
+  })",
+              "split_axes", R"(
+    CHECK: %b = param "b" : f32[8, 4]
+    CHECK-NEXT: %c = param "c" : f32[8, 4])");
+}
+
 // Experts that each token looks up are weights, too: of what is summed over every rank has a part.
 TEST(SplitAxes, WhatIsLookedUpIsAWeight) {
   CheckPasses(R"(mesh [tp=2]
