@@ -10,8 +10,7 @@ namespace shardc {
 // between two products, the taps of a convolution of each channel, the rates of a state space's
 // heads. Its gradient then needs no all_gather. One that some op reads beside what is whole stays
 // whole, as one that a rule of the spec leaves whole. Not over axes that cut inputs: the ranks of
-// these have the same parameters. Runs on the forward graph, after
-// InferLayouts.
+// these have the same parameters. Runs on the forward graph, after InferLayouts.
 void FollowCuts(Graph& graph);
 
 }  // namespace shardc

@@ -381,8 +381,8 @@ class Finder {
 
  private:
   // Of a matrix alone exporters fold the transpose. A vector with a constant added (1 + weight)
-  // trains as the vector does; what was made of it alone, or is a function of it (its exponential,
-  // of which the last step is the tensor's own), does not.
+  // trains as the vector does; what was made of it alone, or by a function (its exponential), does
+  // not.
   void FindComputed(const std::vector<std::string>& params, Parameters& found) const {
     std::map<std::string, int64_t> ranks, larger;  // dims; those of more than one element
     for (const TensorProto* t : uses_.initializers()) {
