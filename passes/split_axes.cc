@@ -78,26 +78,29 @@ class SharedFactor {
     return 0;
   }
 
-  // Over a factor of some operand.
-  static bool Sums(const ShardingRule& rule) {
-    return std::ranges::any_of(rule.operands, [&](const auto& dims) {
-      return std::ranges::any_of(dims, [&](const DimFactors& d) {
-        return std::ranges::any_of(d.factors, [&](int factor) {
-          return std::ranges::none_of(rule.results,
-                                      [&](const auto& of) { return DimOfFactor(of, factor) >= 0; });
-        });
-      });
-    });
-  }
+  using Dims = std::vector<std::vector<DimFactors>>;  // of all operands, or of all results
 
-  static bool HaveAll(const std::vector<std::vector<DimFactors>>& values, int factor) {
+  static bool AnyHas(const Dims& values, int factor) {
+    return std::ranges::any_of(values,
+                               [&](const auto& dims) { return DimOfFactor(dims, factor) >= 0; });
+  }
+  static bool AllHave(const Dims& values, int factor) {
     return std::ranges::all_of(values,
                                [&](const auto& dims) { return DimOfFactor(dims, factor) >= 0; });
   }
 
+  // Whether the op is a product: of several operands, with a sum over some factor of them.
+  static bool Multiplies(const Op& op, const ShardingRule& rule) {
+    if (op.operands.size() < 2) return false;
+    for (int factor = 0; factor < static_cast<int>(rule.factors.size()); ++factor) {
+      if (AnyHas(rule.operands, factor) && !AnyHas(rule.results, factor)) return true;
+    }
+    return false;
+  }
+
   // Whether nothing but weights and constants make the value, or rows of them that are looked up,
   // as those of experts: without a product, since a model computes with rows of its embedding.
-  static bool IsOfWeights(const Value* value) {
+  bool IsOfWeights(const Value* value) {
     if (IsWeight(value)) return true;
     std::set<const Op*> seen;
     std::vector<const Value*> waiting = {value};
@@ -108,7 +111,7 @@ class SharedFactor {
       if (!seen.insert(op).second) continue;
       if (op->def->picks) {
         waiting.push_back(op->operands[0]);
-      } else if (op->operands.size() > 1 && op->def->rule && Sums(op->def->rule(*op))) {
+      } else if (op->def->rule && Multiplies(*op, rules_.Of(*op))) {
         return false;
       } else {
         waiting.insert(waiting.end(), op->operands.begin(), op->operands.end());
@@ -119,24 +122,21 @@ class SharedFactor {
 
   // Whether the op sums over the dim, in a product that is none with a weight: as the one group of
   // a state space's B and C is summed over for all heads.
-  static bool IsSummedIn(const Op& op, const ShardingRule& rule, size_t operand, int dim) {
+  bool IsSummedIn(const Op& op, const ShardingRule& rule, size_t operand, int dim) {
     const auto& factors = rule.operands[operand][dim].factors;
     if (factors.empty() || rule.factors[factors[0]].kind != FactorKind::kPlain) return false;
-    const bool kept = std::ranges::any_of(
-        rule.results, [&](const auto& dims) { return DimOfFactor(dims, factors[0]) >= 0; });
-    if (kept || op.operands.size() < 2) return false;
-    return HaveAll(rule.operands, factors[0]) && std::ranges::none_of(op.operands, IsOfWeights);
+    if (op.operands.size() < 2 || AnyHas(rule.results, factors[0])) return false;
+    return AllHave(rule.operands, factors[0]) &&
+           std::ranges::none_of(op.operands, [&](const Value* v) { return IsOfWeights(v); });
   }
 
   // Whether the op is a product for each of several matrices of a weight, along them: the sum over
   // what they make is one over the ranks that have them.
   static bool IsOfExperts(const Op& op, const ShardingRule& rule, size_t operand, int dim) {
     const auto& factors = rule.operands[operand][dim].factors;
-    if (factors.empty() || op.operands.size() < 2 || !IsWeight(op.operands[operand])) return false;
-    const bool sums = std::ranges::any_of(rule.operands[operand], [&](const DimFactors& d) {
-      return !d.factors.empty() && !HaveAll(rule.results, d.factors[0]);
-    });
-    return sums && HaveAll(rule.operands, factors[0]) && HaveAll(rule.results, factors[0]);
+    return !factors.empty() && AllHave(rule.operands, factors[0]) &&
+           AllHave(rule.results, factors[0]) && Multiplies(op, rule) &&
+           IsWeight(op.operands[operand]);
   }
 
   bool Repeats(const Value& v, int dim) {

@@ -5,6 +5,7 @@
 namespace shardc {
 namespace {
 
+using import_testing::AddFoldedFrom;
 using import_testing::AddMetadata;
 using import_testing::ImportTest;
 using import_testing::ListParameters;
@@ -33,10 +34,7 @@ TEST_F(DynamoNames, ANumberFoldedFromAParameterIsOne) {
   m.Node("Mul", {"a", "h.scale"}, {"y"});
   m.Output("y");
   for (const char* name : {"onnx::Mul_1", "h.scale"}) {
-    auto* info = m.graph.add_value_info();
-    info->set_name(name);
-    AddMetadata(*info, 4, "pkg.onnxscript.optimizer.folded_from",
-                name[0] == 'o' ? "['h.0.lambdas', 'val_1']" : "['val_2']");
+    AddFoldedFrom(m, name, name[0] == 'o' ? "['h.0.lambdas', 'val_1']" : "['val_2']");
   }
   // Nothing says what the module has.
   Graph unknown = Import(m.proto);
@@ -51,9 +49,7 @@ TEST_F(DynamoNames, ANumberFoldedFromAParameterIsOne) {
   // A number that was made of the parameter alone is still not the parameter: exp(logit_scale);
   // nor is a vector.
   m.graph.clear_value_info();
-  auto* info = m.graph.add_value_info();
-  info->set_name("onnx::Mul_1");
-  AddMetadata(*info, 4, "pkg.onnxscript.optimizer.folded_from", "['h.0.lambdas']");
+  AddFoldedFrom(m, "onnx::Mul_1", "['h.0.lambdas']");
   EXPECT_THAT(Import(m.proto).notes, ElementsAre(HasSubstr("'onnx::Mul_1' [] from 'h.0.lambdas'")));
   m.graph.mutable_initializer(0)->add_dims(1);
   EXPECT_THAT(Import(m.proto).notes,
@@ -108,9 +104,7 @@ TEST_F(DynamoNames, AFoldedTransposeIsKnownByItsName) {
     m.Floats(name, {2, 2}, {1, 2, 3, 4});
     m.Node("MatMul", {at, name}, {name == "val_3" ? "y" : "after_" + name});
     at = "after_" + name;
-    auto* info = m.graph.add_value_info();
-    info->set_name(name);
-    AddMetadata(*info, 4, "pkg.onnxscript.optimizer.folded_from", "['w_" + name + "']");
+    AddFoldedFrom(m, name, "['w_" + name + "']");
   }
   ListParameters(m, {"w_permute", "w_t_1", "w_t", "w_mul_2", "w_val_3"});
   std::vector<std::string> of;
@@ -247,9 +241,7 @@ TEST_F(DynamoNames, AnExpandedWeightIsOneParameter) {
     m.Floats("view_5", {2, 2, 2}, {1, 2, 3, 4, 1, 2, 3, 4});
     m.Node("MatMul", {"x", "view_5"}, {"y"});
     m.Output("y");
-    auto* info = m.graph.add_value_info();
-    info->set_name("view_5");
-    AddMetadata(*info, 4, "pkg.onnxscript.optimizer.folded_from", from);
+    AddFoldedFrom(m, "view_5", from);
     ListParameters(m, {"w"});
     const Graph graph = Import(m.proto);
     ASSERT_EQ(graph.Params().size(), 1u);
@@ -268,9 +260,7 @@ TEST_F(DynamoNames, AFunctionOfAVectorIsNoted) {
     m.Floats("neg", {3}, {-1.5f, -2, -3});
     m.Node("Mul", {"x", "neg"}, {"y"});
     m.Output("y");
-    auto* info = m.graph.add_value_info();
-    info->set_name("neg");
-    AddMetadata(*info, 4, "pkg.onnxscript.optimizer.folded_from", from);
+    AddFoldedFrom(m, "neg", from);
     ListParameters(m, {"w"});
     const Graph graph = Import(m.proto);
     EXPECT_THAT(ParamNames(graph), ElementsAre("neg"));

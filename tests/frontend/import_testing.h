@@ -149,6 +149,13 @@ inline void AddMetadata(google::protobuf::Message& message, int field, const std
   ASSERT_TRUE(message.ParseFromString(bytes + carrier.SerializeAsString()));
 }
 
+// Says as dynamo does what it computed the tensor from: "['exp', 'w']".
+inline void AddFoldedFrom(Model& m, const std::string& tensor, const std::string& from) {
+  auto* info = m.graph.add_value_info();
+  info->set_name(tensor);
+  AddMetadata(*info, 4, "pkg.onnxscript.optimizer.folded_from", from);
+}
+
 // As dynamo lists the module's.
 inline void ListParameters(Model& m, const std::vector<std::string>& names) {
   std::string signature;

@@ -8,6 +8,7 @@
 namespace shardc {
 namespace {
 
+using import_testing::AddFoldedFrom;
 using import_testing::AddMetadata;
 using import_testing::ImportTest;
 using import_testing::ListParameters;
@@ -251,9 +252,7 @@ TEST_F(RestoreParams, TiedTensorsKeepTheNamesThatTheModulesFileLacks) {
   InModule("wte.weight", table);
   InFile("lm_head.weight", table);
   InFile("t_1", Turned(table));
-  auto* info = model_.graph.add_value_info();
-  info->set_name("t_1");
-  AddMetadata(*info, 4, "pkg.onnxscript.optimizer.folded_from", "['other.weight']");
+  AddFoldedFrom(model_, "t_1", "['other.weight']");
   ListParameters(model_, {"wte.weight", "lm_head.weight", "other.weight"});
   EXPECT_THAT(
       Restored(),

@@ -278,8 +278,8 @@ __global__ void __launch_bounds__(kElementThreads)
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step)
     f(i);
 }
-// A block per row; f(row) may use barriers. The last row first, since rows mostly are a product's
-// result, whose end is what L2 still has; and what is written last here the next product reads
+// A block per row; f(row) may use barriers. The last row first: rows mostly are the result of a
+// product, whose end may be in L2 still, and what is written last here the next product reads
 // first.
 template <typename F>
 __global__ void __launch_bounds__(kRowThreads)
