@@ -85,30 +85,43 @@ static void* NewStack(char* memory, size_t bytes, void (*start)()) {
 }
 #endif
 
-SHARDC_UNSEEN void Machine::Yield() {
+// Leaves the running fiber for the next that is ready, or, when none is, for the scheduler.
+SHARDC_UNSEEN void Machine::GoOn() {
+  void** here = running ? &running->at : &scheduler;
+  const unsigned warp_count = (block.x + 31) / 32;
+  unsigned warp = thread_index.x / 32;
+  for (unsigned looked = 0; looked < warp_count && !failure; ++looked) {
+    if (const uint32_t ready = warps.get()[warp].ready) {
+      const int lane = reversed ? 31 - __builtin_clz(ready) : __builtin_ctz(ready);
+      thread_index.x = warp * 32 + static_cast<unsigned>(lane);
+      running = fibers[thread_index.x].get();
+      running->runner.Switch();
+      SwitchStack(here, running->at);
+      return;
+    }
+    warp = (warp + (reversed ? warp_count - 1 : 1)) % warp_count;
+  }
+  running = nullptr;
   caller.Switch();
-  SwitchStack(&running->at, scheduler);
-}
-
-// Runs a fiber until it waits or ends.
-SHARDC_UNSEEN void Machine::Resume(size_t i) {
-  running = fibers[i].get();
-  thread_index = {static_cast<unsigned>(i), 0, 0};
-  running->runner.Switch();
-  SwitchStack(&scheduler, running->at);
+  SwitchStack(here, scheduler);
 }
 
 SHARDC_UNSEEN void Machine::Wait(Barrier& barrier, bool orders) {
   char* order = &barrier.order[barrier.generation % 2];
-  progress = true;
   if (orders) Before(order);
   if (++barrier.arrived == barrier.expected) {
     barrier.arrived = 0;
     ++barrier.generation;
+    for (int w = barrier.first_warp; w < barrier.end_warp; ++w) {
+      warps.get()[w].ready |= barrier.waiting[w];
+      barrier.waiting[w] = 0;
+    }
   } else {
-    running->waits = &barrier;
-    running->generation = barrier.generation;
-    Yield();
+    const unsigned warp = thread_index.x / 32;
+    const uint32_t me = uint32_t{1} << thread_index.x % 32;
+    barrier.waiting[warp] |= me;
+    warps.get()[warp].ready &= ~me;
+    GoOn();
   }
   if (orders) After(order);
 }
@@ -118,8 +131,10 @@ SHARDC_UNSEEN void Machine::Start() {
   Machine& m = Get();
   for (;;) {
     m.RunBody();
-    m.running->done = m.progress = true;
-    m.Yield();
+    m.running->done = true;
+    --m.undone;
+    m.warps.get()[m.thread_index.x / 32].ready &= ~(uint32_t{1} << m.thread_index.x % 32);
+    m.GoOn();
   }
 }
 
@@ -135,35 +150,31 @@ void Machine::RunBody() {
 
 void Machine::RunBlock() {
   constexpr size_t kStack = 256 << 10;
-  size_t n = block.x;
+  const size_t n = block.x;
+  const int warp_count = static_cast<int>(n + 31) / 32;
   while (fibers.size() < n) fibers.push_back(std::make_unique<Fiber>());
-  all = {static_cast<int>(n)};
-  warps = std::make_unique<Barrier[]>((n + 31) / 32);
+  all = {static_cast<int>(n), 0, 0, warp_count};
+  warps = std::make_unique<Warp[]>(static_cast<size_t>(warp_count));
+  for (int w = 0; w < warp_count; ++w) warps[static_cast<size_t>(w)].barrier = {0, 0, w, w + 1};
   for (size_t i = 0; i < n; ++i) {
-    ++warps[i / 32].expected;
+    Warp& warp = warps[i / 32];
+    ++warp.barrier.expected;
+    warp.ready |= uint32_t{1} << i % 32;
     Fiber& f = *fibers[i];
     // A block that failed leaves threads that are not done.
     if (!f.stack || !f.done) {
       if (!f.stack) f.stack = std::make_unique<char[]>(kStack);
-      f.at = NewStack(f.stack.get(), kStack, &Machine::Start);
+      // Not all stacks of a warp in the same sets of the cache.
+      f.at = NewStack(f.stack.get(), kStack - i % 32 * 128, &Machine::Start);
     }
     f.done = false;
-    f.waits = nullptr;
   }
+  undone = static_cast<int>(n);
   Before(&begin);
-  for (size_t left = n; left > 0;) {
-    progress = false;
-    for (size_t j = 0; j < n; ++j) {
-      size_t i = reversed ? n - 1 - j : j;
-      Fiber& f = *fibers[i];
-      if (f.done || (f.waits && f.waits->generation == f.generation)) continue;
-      f.waits = nullptr;
-      Resume(i);
-      if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
-      if (f.done) --left;
-    }
-    SHARDC_CHECK(progress, "threads of a block wait at different barriers");
-  }
+  thread_index.x = reversed ? block.x - 1 : 0;
+  GoOn();
+  if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
+  SHARDC_CHECK(undone == 0, "threads of a block wait at different barriers");
   After(&end);
 }
 

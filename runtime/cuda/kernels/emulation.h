@@ -42,11 +42,17 @@ struct Dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
-// A barrier of some fibers of a block.
+// A barrier of the threads of warps [first_warp, end_warp).
 struct Barrier {
-  int expected = 0, arrived = 0;
+  int expected = 0, arrived = 0, first_warp = 0, end_warp = 0;
   int64_t generation = 0;
-  char order[2] = {};  // what is seen by whom, of even and odd generations
+  uint32_t waiting[kMostThreads / 32] = {};  // a bit a lane, by warp
+  char order[2] = {};                        // what is seen by whom, of even and odd generations
+};
+
+struct Warp {
+  uint32_t ready = 0;  // lanes that neither wait nor are done; who runs is one of them
+  Barrier barrier;
 };
 
 // What a thread gives the others of its warp, in even and odd generations of the warp's barrier.
@@ -58,9 +64,6 @@ struct Fiber {
   std::unique_ptr<char[]> stack;
   void* at = nullptr;  // on its stack, where it was left
   bool done = true;
-  // What it waits for, and until when.
-  const Barrier* waits = nullptr;
-  int64_t generation = 0;
   Runner runner = Runner::Thread();
   ~Fiber() { runner.End(); }
 };
@@ -86,12 +89,13 @@ class Guarded {
   size_t mapped_ = 0, bytes_ = 0, used_ = 0;
 };
 
-// The one block that runs. `reversed` runs blocks and threads from the last to the first: a kernel
+// The one block that runs: a thread until it waits, then another one of its warp, and a warp until
+// all of it waits. `reversed` runs blocks, warps and threads from the last to the first: a kernel
 // that lacks a barrier, or whose blocks are not independent, gives other results then.
 struct Machine {
   Dim3 grid, block, block_index, thread_index;
   std::vector<std::unique_ptr<Fiber>> fibers;
-  std::unique_ptr<Barrier[]> warps;
+  std::unique_ptr<Warp[]> warps;
   Barrier all;
   Guarded shared;
   size_t largest_shared = 0;  // that a launch asked for
@@ -100,13 +104,14 @@ struct Machine {
   // more.
   int64_t most_blocks = INT32_MAX;
   Fiber* running = nullptr;
+  int undone = 0;                          // threads
   std::unique_ptr<Exchanged[]> exchanged;  // one a thread
   void* scheduler = nullptr;               // where the stack of the caller was left
   Runner caller = Runner::Caller();
   char begin = 0, end = 0;  // of a block: see Before
   std::function<void()> body;
   std::exception_ptr failure;
-  bool reversed = false, progress = false;
+  bool reversed = false;
   std::map<const void*, size_t> allowed;  // shared memory that was asked for, by kernel
 
   static Machine& Get();
@@ -117,8 +122,7 @@ struct Machine {
   void AllowShared(const void* kernel, size_t bytes);
 
  private:
-  void Yield();
-  void Resume(size_t i);
+  void GoOn();
   static void Start();
   void RunBody();
   void RunBlock();
@@ -159,7 +163,7 @@ SHARDC_UNSEEN Given<T> Exchange(const T& mine) {
   static_assert(sizeof(T) <= 64);
   Machine& m = kMachine;
   const unsigned me = m.thread_index.x;
-  Barrier& barrier = m.warps.get()[me / 32];
+  Barrier& barrier = m.warps.get()[me / 32].barrier;
   Exchanged* const warp = m.exchanged.get() + me / 32 * 32;
   const int64_t generation = barrier.generation % 2;
   __builtin_memcpy(warp[me % 32].bytes[generation], &mine, sizeof(T));
@@ -190,5 +194,5 @@ inline void __syncthreads() {
 }
 inline void __syncwarp() {
   auto& m = ::shardc::cuda::emulation::kMachine;
-  m.Wait(m.warps.get()[m.thread_index.x / 32], true);
+  m.Wait(m.warps.get()[m.thread_index.x / 32].barrier, true);
 }
