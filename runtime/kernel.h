@@ -1,14 +1,17 @@
 // Kernels of a backend: made once per instruction at load, called every step.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "ir/kernel_call.h"
-#include "ir/program.h"
 
 namespace shardc {
+
+struct Instruction;
+struct Program;
 
 // What a kernel may prepare for. The pointers in `call` stay valid and unchanged over all steps.
 struct KernelRequest {
@@ -19,9 +22,6 @@ struct KernelRequest {
   bool states_change = false;
   // Whether its sums may be taken in an order of each run's own, where that is faster.
   bool may_vary = false;
-  bool OperandIsState(size_t i) const {
-    return program.buffers[RootOf(program, instruction.operands[i])].space == Space::kState;
-  }
 };
 
 class Kernel {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ir/diagnostic.h"
+#include "ir/program.h"
 #include "ir/row_major.h"
 
 namespace shardc {

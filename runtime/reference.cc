@@ -1,5 +1,6 @@
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
+#include "ir/program.h"
 #include "runtime/movements.h"
 
 namespace shardc {

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "ir/op_def.h"
+#include "ir/program.h"
 #include "runtime/cpu/widen.h"
 
 namespace shardc {

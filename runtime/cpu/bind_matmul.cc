@@ -3,6 +3,7 @@
 #include <numeric>
 #include <optional>
 
+#include "ir/program.h"
 #include "ir/row_major.h"
 #include "runtime/cpu/bind.h"
 #include "runtime/cpu/kernels/matmul.h"
@@ -162,6 +163,11 @@ bool Bf16Operands(const KernelRequest& r) {
          fits(r.call.out[0]) && (r.call.in.size() < 3 || fits(r.call.in[2]));
 }
 
+bool IsState(const KernelRequest& r, size_t operand) {
+  const int root = RootOf(r.program, r.instruction.operands[operand]);
+  return r.program.buffers[root].space == Space::kState;
+}
+
 std::unique_ptr<Kernel> Make(const KernelRequest& r, MatmulConfig config,
                              std::vector<Part> parts = {Part()}) {
   if (config.m == 0 || config.n == 0 || config.k == 0 || config.batch == 0) return nullptr;
@@ -174,7 +180,7 @@ std::unique_ptr<Kernel> Make(const KernelRequest& r, MatmulConfig config,
   // above; of a transposed weight 1.1 to 1.3 at the most.
   const int64_t few = config.transpose_b ? 128 : 48;
   config.pack_b = config.batch == 1 && parts.size() == 1 && !config.transpose_a &&
-                  config.m <= few && !r.states_change && r.OperandIsState(1);
+                  config.m <= few && !r.states_change && IsState(r, 1);
   return std::make_unique<MatmulKernel>(r, config, std::move(parts));
 }
 

@@ -5,6 +5,7 @@
 
 #include "ir/builder.h"
 #include "ir/op_def.h"
+#include "ir/program.h"
 #include "ir/shard_copy.h"
 #include "runtime/cuda/kernel_choices.h"
 

@@ -1,5 +1,6 @@
 // matmul, matmul_nt, matmul_tn and linear: f32 without TF32, bf16 and f16 summed in f32, f64.
 // Operand 2 is linear's bias; that of the others the product is added to.
+#include "ir/program.h"
 #include "runtime/cuda/kernels/elementwise.h"
 #include "runtime/cuda/kernels/matmul_plan.h"
 #include "runtime/cuda/kernels/product.h"

@@ -2,6 +2,7 @@
 // chosen become zero afterwards or, where they are summed over, before.
 #include <utility>
 
+#include "ir/program.h"
 #include "runtime/cuda/kernels/matmul_plan.h"
 #include "runtime/cuda/kernels/product.h"
 #include "runtime/cuda/kernels/strided_copy.h"

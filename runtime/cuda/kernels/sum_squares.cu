@@ -3,6 +3,7 @@
 // order depend on the tensor alone.
 #include <map>
 
+#include "ir/program.h"
 #include "runtime/cuda/kernels/batch.h"
 #include "runtime/cuda/kernels/gaps.h"
 #include "runtime/cuda/kernels/scalars.h"

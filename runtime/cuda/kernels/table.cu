@@ -1,6 +1,7 @@
 // All kernels by op.
 #include <map>
 
+#include "ir/program.h"
 #include "runtime/cuda/joined.h"
 #include "runtime/cuda/kernels/batch.h"
 #include "runtime/cuda/kernels/rotary.h"
