@@ -266,9 +266,9 @@ Value* SplitBeforeReordering(Builder& b, Op* op) {
 }  // namespace
 
 bool SimplifyPieces(Graph& graph) {
-  return ApplyRules(graph,
-                    {GatherNdToGather, GatherToSlice, SliceBeforeTranspose, StridedToPiece}) |
-         ApplyRules(graph, {SlicesToSplit, SplitBeforeReordering, JoinSplits});
+  const bool pieces =
+      ApplyRules(graph, {GatherNdToGather, GatherToSlice, SliceBeforeTranspose, StridedToPiece});
+  return ApplyRules(graph, {SlicesToSplit, SplitBeforeReordering, JoinSplits}) || pieces;
 }
 
 }  // namespace shardc::recover

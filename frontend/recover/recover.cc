@@ -8,8 +8,12 @@ namespace shardc {
 namespace {
 
 void Clean(Graph& graph) {
-  while (recover::Simplify(graph) | recover::SimplifyProducts(graph) | MergeEqual(graph) |
-         recover::SimplifyPieces(graph) | recover::BatchLookups(graph)) {
+  for (bool changed = true; changed;) {
+    changed = recover::Simplify(graph);
+    changed |= recover::SimplifyProducts(graph);
+    changed |= MergeEqual(graph);
+    changed |= recover::SimplifyPieces(graph);
+    changed |= recover::BatchLookups(graph);
   }
 }
 

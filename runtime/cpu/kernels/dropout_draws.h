@@ -19,14 +19,27 @@ inline constexpr int64_t kDrawn = 4 * kLanes;   // elements drawn at a time
 SHARDC_INLINE WideWords Multiply(WideWords a, uint32_t by) {
   const VecInt b = (VecInt)(WideWords{} + by);
 #if defined(__AVX512F__)
-  typedef long long Result __attribute__((vector_size(64)));
-  return (WideWords)__builtin_ia32_pmuludq512_mask((VecInt)a, b, Result{}, 0xff);
+  return (WideWords)_mm512_maskz_mul_epu32(0xff, (__m512i)a, (__m512i)b);
 #elif defined(__AVX2__)
   return (WideWords)__builtin_ia32_pmuludq256((VecInt)a, b);
 #elif defined(__SSE2__)
   return (WideWords)__builtin_ia32_pmuludq128((VecInt)a, b);
 #else
   return (a & 0xffffffff) * ((WideWords)b & 0xffffffff);
+#endif
+}
+
+// Pairs of words of two vectors in turn: a0 b0 a1 b1 ...
+SHARDC_INLINE void Interleave(WideWords a, WideWords b, Words* lower, Words* upper) {
+#if defined(__AVX512F__)
+  *lower = (Words)__builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+  *upper = (Words)__builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#elif defined(__AVX2__)
+  *lower = (Words)__builtin_shufflevector(a, b, 0, 4, 1, 5);
+  *upper = (Words)__builtin_shufflevector(a, b, 2, 6, 3, 7);
+#else
+  *lower = (Words)__builtin_shufflevector(a, b, 0, 2);
+  *upper = (Words)__builtin_shufflevector(a, b, 1, 3);
 #endif
 }
 
@@ -64,16 +77,10 @@ SHARDC_INLINE void DrawPairs(const DropoutDraw& d, int64_t block, WideWords (&pa
 
 // The words of elements first ... first + kDrawn - 1; `first` is a multiple of 4.
 SHARDC_INLINE void DrawWords(const DropoutDraw& d, int64_t first, Words (&words)[4]) {
-  WideWords low, high;
-  for (int64_t i = 0; i < kBlockLanes; ++i) {
-    low[i] = static_cast<uint64_t>(i / 2 + i % 2 * kBlockLanes);
-    high[i] = low[i] + kBlockLanes / 2;
-  }
   WideWords pairs[2][2];
   DrawPairs(d, first / 4, pairs);
   for (int half = 0; half < 2; ++half) {
-    words[2 * half] = (Words)__builtin_shuffle(pairs[half][0], pairs[half][1], low);
-    words[2 * half + 1] = (Words)__builtin_shuffle(pairs[half][0], pairs[half][1], high);
+    Interleave(pairs[half][0], pairs[half][1], &words[2 * half], &words[2 * half + 1]);
   }
 }
 

@@ -1,3 +1,4 @@
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -30,6 +31,12 @@ static KernelTable Table() {
 }
 }  // namespace amx
 
+// Not every compiler knows these two by name.
+static bool HasTilesOfBf16() {
+  constexpr unsigned kTile = 1u << 24, kBf16 = 1u << 22;  // leaf 7, EDX
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & kTile) && (edx & kBf16);
+}
 // Whether the system lets this process use the tiles' registers.
 static bool MayUseTiles() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // Linux, asm/prctl.h
@@ -51,10 +58,7 @@ std::vector<Isa> SupportedIsas() {
     isas.push_back(Isa::kV4);
     if (__builtin_cpu_supports("avx512bf16")) {
       isas.push_back(Isa::kBf16);
-      if (__builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
-          MayUseTiles()) {
-        isas.push_back(Isa::kAmx);
-      }
+      if (HasTilesOfBf16() && MayUseTiles()) isas.push_back(Isa::kAmx);
     }
   }
   return isas;

@@ -13,6 +13,10 @@
 #error "vec.h is for files that are compiled once per instruction set"
 #endif
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 #include <cstdint>
 
 #define SHARDC_INLINE [[gnu::always_inline]] inline
@@ -36,10 +40,6 @@ typedef float Vec __attribute__((vector_size(kLanes * 4)));
 typedef int32_t VecInt __attribute__((vector_size(kLanes * 4)));
 typedef float UnalignedVec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
 
-#if defined(__AVX512F__)
-inline constexpr int kCurrentRounding = 4;  // what builtins with a rounding argument mean by it
-#endif
-
 SHARDC_INLINE Vec Load(const float* p) { return *reinterpret_cast<const UnalignedVec*>(p); }
 SHARDC_INLINE void Store(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
 SHARDC_INLINE Vec Splat(float s) { return s - Vec{}; }
@@ -51,10 +51,10 @@ SHARDC_INLINE uint16_t FirstLanes(int64_t n) { return static_cast<uint16_t>((1 <
 // The first n < kLanes elements, the others `fill`.
 #if defined(__AVX512F__)
 SHARDC_INLINE Vec LoadPartial(const float* p, int64_t n, float fill = 0) {
-  return __builtin_ia32_loadups512_mask(p, Splat(fill), FirstLanes(n));
+  return _mm512_mask_loadu_ps(Splat(fill), FirstLanes(n), p);
 }
 SHARDC_INLINE void StorePartial(float* p, int64_t n, Vec v) {
-  __builtin_ia32_storeups512_mask(p, v, FirstLanes(n));
+  _mm512_mask_storeu_ps(p, FirstLanes(n), v);
 }
 #else
 SHARDC_INLINE Vec LoadPartial(const float* p, int64_t n, float fill = 0) {
@@ -68,15 +68,16 @@ SHARDC_INLINE void StorePartial(float* p, int64_t n, Vec v) {
 }
 #endif
 
+#if defined(__AVX512F__)
+// Where intrinsics without a mask have undefined lanes inside, which gcc 12 warns of.
+inline constexpr uint16_t kAllLanes = 0xffff;
+#endif
+
 // a > b ? a : b and a < b ? a : b, in one instruction each where the processor can: a NaN in b is
 // returned, one in a is dropped.
 #if defined(__AVX512F__)
-SHARDC_INLINE Vec Max(Vec a, Vec b) {
-  return __builtin_ia32_maxps512_mask(a, b, a, 0xffff, kCurrentRounding);
-}
-SHARDC_INLINE Vec Min(Vec a, Vec b) {
-  return __builtin_ia32_minps512_mask(a, b, a, 0xffff, kCurrentRounding);
-}
+SHARDC_INLINE Vec Max(Vec a, Vec b) { return _mm512_mask_max_ps(a, kAllLanes, a, b); }
+SHARDC_INLINE Vec Min(Vec a, Vec b) { return _mm512_mask_min_ps(a, kAllLanes, a, b); }
 #elif defined(__AVX2__)
 SHARDC_INLINE Vec Max(Vec a, Vec b) { return __builtin_ia32_maxps256(a, b); }
 SHARDC_INLINE Vec Min(Vec a, Vec b) { return __builtin_ia32_minps256(a, b); }
@@ -91,9 +92,7 @@ SHARDC_INLINE Vec Min(Vec a, Vec b) { return a < b ? a : b; }
 // a * b + c, rounded once where the processor can. Else the compiler chooses which products to
 // contract, and of the same source not always the same ones.
 #if defined(__AVX512F__)
-SHARDC_INLINE Vec MulAdd(Vec a, Vec b, Vec c) {
-  return __builtin_ia32_vfmaddps512_mask(a, b, c, 0xffff, kCurrentRounding);
-}
+SHARDC_INLINE Vec MulAdd(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 #elif defined(__FMA__)
 SHARDC_INLINE Vec MulAdd(Vec a, Vec b, Vec c) { return __builtin_ia32_vfmaddps256(a, b, c); }
 #elif defined(__FP_FAST_FMAF)
@@ -126,10 +125,12 @@ SHARDC_INLINE float FoldLanes(Vec v, const Combine& combine) {
   return four[0];
 }
 SHARDC_INLINE float Sum(Vec v) {
-  return FoldLanes(v, [](auto a, auto b) [[gnu::always_inline]] { return a + b; });
+  return FoldLanes(
+      v, [](auto a, auto b) __attribute__((always_inline)) { return a + b; });
 }
 SHARDC_INLINE float MaxOf(Vec v) {
-  return FoldLanes(v, [](auto a, auto b) [[gnu::always_inline]] { return a > b ? a : b; });
+  return FoldLanes(
+      v, [](auto a, auto b) __attribute__((always_inline)) { return a > b ? a : b; });
 }
 
 SHARDC_INLINE Vec Abs(Vec x) { return (Vec)((VecInt)x & 0x7fffffff); }
@@ -144,7 +145,7 @@ SHARDC_INLINE Vec Sqrt(Vec x) {
 // p * 2^n for a whole n from -150 to 128, rounded to subnormals.
 SHARDC_INLINE Vec Scale(Vec p, Vec n) {
 #if defined(__AVX512F__)
-  return __builtin_ia32_scalefps512_mask(p, n, p, 0xffff, kCurrentRounding);
+  return _mm512_mask_scalef_ps(p, kAllLanes, p, n);
 #else
   const VecInt k = __builtin_convertvector(n, VecInt);
   const VecInt half = k >> 1;  // in two factors: none of them is infinite or zero
@@ -182,12 +183,8 @@ SHARDC_INLINE Vec Exp(Vec x) {
 SHARDC_INLINE Vec ExpOrZero(Vec x) {
   const float kLeast = -87.33f;
 #if defined(__AVX512F__)
-  constexpr int kNotLess = 5;
   const ExpParts e = SplitExp(x);
-  return __builtin_ia32_scalefps512_mask(
-      e.p, e.n, Vec{},
-      __builtin_ia32_cmpps512_mask(x, Splat(kLeast), kNotLess, 0xffff, kCurrentRounding),
-      kCurrentRounding);
+  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, Splat(kLeast), _CMP_NLT_US), e.p, e.n);
 #else
   const ExpParts e = SplitExp(Max(Splat(kLeast), x));
   const Vec power = (Vec)((__builtin_convertvector(e.n, VecInt) + 127) << 23);

@@ -41,10 +41,8 @@ SHARDC_INLINE void Put(uint16_t* p, float x) {
 SHARDC_INLINE Vec LoadN(const uint16_t* p, int64_t n, float fill = 0) {
   if (n == kLanes) return Load(p);
 #if defined(__AVX512F__)
-  typedef int16_t Shorts __attribute__((vector_size(kLanes * 2)));
-  const Shorts fills = (Shorts)RoundToHalves(Splat(fill));
-  const auto h = (VecHalf)__builtin_ia32_loaddquhi256_mask(reinterpret_cast<const int16_t*>(p),
-                                                           fills, FirstLanes(n));
+  const auto fills = (__m256i)RoundToHalves(Splat(fill));
+  const auto h = (VecHalf)_mm256_mask_loadu_epi16(fills, FirstLanes(n), p);
   return (Vec)(__builtin_convertvector(h, VecUint) << 16);
 #else
   Vec v = Splat(fill);
@@ -55,9 +53,7 @@ SHARDC_INLINE Vec LoadN(const uint16_t* p, int64_t n, float fill = 0) {
 SHARDC_INLINE void StoreN(uint16_t* p, int64_t n, Vec v) {
   if (n == kLanes) return Store(p, v);
 #if defined(__AVX512F__)
-  typedef int16_t Shorts __attribute__((vector_size(kLanes * 2)));
-  __builtin_ia32_storedquhi256_mask(reinterpret_cast<int16_t*>(p), (Shorts)RoundToHalves(v),
-                                    FirstLanes(n));
+  _mm256_mask_storeu_epi16(p, FirstLanes(n), (__m256i)RoundToHalves(v));
 #else
   for (int64_t i = 0; i < n; ++i) Put(p + i, v[i]);
 #endif
