@@ -11,10 +11,11 @@
 #include "ir/graph.h"
 #include "ir/mesh.h"
 #include "ir/sharding.h"
+#include "ir/shared_vector.h"
 
 namespace shardc {
 
-inline constexpr int kProgramVersion = 1;
+inline constexpr int kProgramVersion = 2;
 // Of buffers in the arena and of constants, in bytes: a cache line, and as much as any vector load
 // wants.
 inline constexpr int64_t kBufferAlignment = 64;
@@ -104,18 +105,19 @@ struct NamedBuffer {
 };
 
 // All ranks of a mesh, or of a pipeline stage, run the same body; what differs follows from `rank`.
+// Their programs are copies that hold it once.
 struct Program {
   int version = kProgramVersion;
   Mesh mesh;
   int64_t rank = 0;
-  std::vector<Buffer> buffers;
-  std::vector<Instruction> instructions;
-  std::vector<Collective> collectives;
-  std::vector<NamedBuffer> inputs;
-  std::vector<NamedBuffer> outputs;  // read by the runtime after the last instruction
-  std::vector<NamedBuffer> states;   // params and optimizer state
+  SharedVector<Buffer> buffers;
+  SharedVector<Instruction> instructions;
+  SharedVector<Collective> collectives;
+  SharedVector<NamedBuffer> inputs;
+  SharedVector<NamedBuffer> outputs;  // read by the runtime after the last instruction
+  SharedVector<NamedBuffer> states;   // params and optimizer state
   int64_t arena_bytes = 0;
-  std::vector<std::byte> constants;
+  SharedVector<std::byte> constants;
 };
 
 // The buffer whose memory this one is in the end: itself, unless it is an alias. Of programs whose
@@ -137,13 +139,22 @@ inline bool ChangesStates(const Program& program) {
 
 // The rank-independent part, serialised (protobuf); equal bytes for ranks of equal programs.
 std::string SerializeBody(const Program& program);
-// A program file: header (magic, version, mesh, rank, length and XXH3-128 of the body), then the
-// body.
+// A program file: header (magic, version, mesh, rank, the rank whose file has the body, length and
+// XXH3-128 of the body, checksum), then the body, unless another rank's file has it. Of the ranks
+// that run `program` the file of `program.rank`, with this body.
 std::string SerializeProgram(const Program& program, const std::string& body);
+// That of another of them, without it.
+std::string SerializeProgramOf(int64_t rank, const Program& program, const std::string& body);
+
+struct ProgramFile {
+  Program program;       // without a body: only version, mesh and rank
+  int64_t body_at = 0;   // the rank whose file has the body; program.rank: this one
+  std::string body_sum;  // its XXH3-128, 16 bytes
+};
 // Checks magic, version, checksum and every bound (buffer ids, offsets, sizes, enum values, known
 // ops) before it returns. Throws Diagnostic E3001 (not a program, truncated), E3002 (checksum),
 // E3003 (version), E3004 (bounds); `where` names the file.
-Program ParseProgram(const std::string& bytes, const std::string& where);
+ProgramFile ParseProgram(const std::string& bytes, const std::string& where);
 // One line per instruction, for reading.
 std::string ProgramToText(const Program& program);
 

@@ -1,8 +1,7 @@
 // The file around the body. Integers are little endian:
-//   8 magic, u32 version, u64 rank, u32 length of the mesh's text, the text, u64 length of the
-//   body, u128 checksum, body.
-// The checksum is XXH3-128 of all bytes before it and of the body's own XXH3-128, so it covers the
-// whole file.
+//   8 magic, u32 version, u64 rank, u32 length of the mesh's text, the text, u64 rank whose file
+//   has the body, u64 length of the body, u128 XXH3 of the body, u128 XXH3 of all bytes before it;
+//   then the body, in that rank's file.
 #include <xxhash.h>
 
 #include <bit>
@@ -24,18 +23,14 @@ void Append(std::string& out, T value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-struct Digest {
-  uint64_t low, high;
-  bool operator==(const Digest&) const = default;
-};
+constexpr size_t kSumBytes = 16;
 
-Digest DigestOf(std::string_view header, std::string_view body) {
-  std::string text(header);
-  XXH128_hash_t hash = XXH3_128bits(body.data(), body.size());
-  Append(text, hash.low64);
-  Append(text, hash.high64);
-  hash = XXH3_128bits(text.data(), text.size());
-  return {hash.low64, hash.high64};
+std::string SumOf(std::string_view bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  std::string sum;
+  Append(sum, hash.low64);
+  Append(sum, hash.high64);
+  return sum;
 }
 
 class Reader {
@@ -78,22 +73,26 @@ Mesh ParseMesh(std::string_view text, const std::string& where) {
 
 }  // namespace
 
-std::string SerializeProgram(const Program& program, const std::string& body) {
-  std::string mesh = program.mesh.ToString(), out;
-  out.reserve(body.size() + mesh.size() + 64);
-  out += kMagic;
+std::string SerializeProgramOf(int64_t rank, const Program& program, const std::string& body) {
+  const std::string mesh = program.mesh.ToString();
+  std::string out(kMagic);
   Append(out, static_cast<uint32_t>(program.version));
-  Append(out, static_cast<uint64_t>(program.rank));
+  Append(out, static_cast<uint64_t>(rank));
   Append(out, static_cast<uint32_t>(mesh.size()));
   out += mesh;
+  Append(out, static_cast<uint64_t>(program.rank));
   Append(out, static_cast<uint64_t>(body.size()));
-  Digest checksum = DigestOf(out, body);
-  Append(out, checksum.low);
-  Append(out, checksum.high);
-  return out += body;
+  out += SumOf(body);
+  out += SumOf(out);
+  if (rank == program.rank) out += body;
+  return out;
 }
 
-Program ParseProgram(const std::string& bytes, const std::string& where) {
+std::string SerializeProgram(const Program& program, const std::string& body) {
+  return SerializeProgramOf(program.rank, program, body);
+}
+
+ProgramFile ParseProgram(const std::string& bytes, const std::string& where) {
   Reader in(bytes, where);
   if (bytes.empty()) in.Fail("the file is empty");
   if (!bytes.starts_with(kMagic)) in.Fail("this is not a program of shardc");
@@ -105,32 +104,41 @@ Program ParseProgram(const std::string& bytes, const std::string& where) {
         StrCat("a program of version ", version, "; this shardc runs version ", kProgramVersion),
         "compile the plan with this shardc");
   }
-  auto rank = in.Int<uint64_t>("rank");
-  std::string_view mesh = in.Take(in.Int<uint32_t>("mesh"), "mesh");
-  auto body_size = in.Int<uint64_t>("header");
-  std::string_view header = in.Before();
-  Digest checksum;
-  checksum.low = in.Int<uint64_t>("checksum");
-  checksum.high = in.Int<uint64_t>("checksum");
-  if (body_size != in.Left()) {
-    in.Fail(
-        StrCat("the file has ", in.Left(), " bytes after its header, which announces ", body_size));
-  }
-  std::string_view body = in.Take(body_size, "body");
-  if (DigestOf(header, body) != checksum) {
+  auto expect_sum = [&](std::string_view part, std::string_view sum) {
+    if (SumOf(part) == sum) return;
     throw Diagnostic("E3002", ExitCode::kVerification, where,
                      "the checksum is wrong: the file was damaged or changed",
                      "copy the plan again, or compile it again");
+  };
+  auto rank = in.Int<uint64_t>("rank");
+  std::string_view mesh = in.Take(in.Int<uint32_t>("mesh"), "mesh");
+  auto body_at = in.Int<uint64_t>("header");
+  auto body_size = in.Int<uint64_t>("header");
+  const std::string_view body_sum = in.Take(kSumBytes, "header");
+  const std::string_view header = in.Before();
+  const std::string_view checksum = in.Take(kSumBytes, "checksum");
+  const uint64_t announced = body_at == rank ? body_size : 0;
+  if (announced != in.Left()) {
+    in.Fail(
+        StrCat("the file has ", in.Left(), " bytes after its header, which announces ", announced));
   }
-  Program program;
+  expect_sum(header, checksum);
+  ProgramFile file;
+  Program& program = file.program;
   program.mesh = ParseMesh(mesh, where);
-  if (rank >= static_cast<uint64_t>(program.mesh.num_ranks())) {
-    ProgramBoundsError(where, StrCat("rank ", rank, " of a mesh of ", program.mesh.num_ranks()));
+  for (uint64_t r : {rank, body_at}) {
+    if (r < static_cast<uint64_t>(program.mesh.num_ranks())) continue;
+    ProgramBoundsError(where, StrCat("rank ", r, " of a mesh of ", program.mesh.num_ranks()));
   }
   program.rank = static_cast<int64_t>(rank);
+  file.body_at = static_cast<int64_t>(body_at);
+  file.body_sum = body_sum;
+  if (body_at != rank) return file;
+  const std::string_view body = in.Take(body_size, "body");
+  expect_sum(body, body_sum);
   DecodeBody(body, where, program);
   CheckProgramBounds(program, where);
-  return program;
+  return file;
 }
 
 }  // namespace shardc

@@ -78,9 +78,9 @@ bool Equal(const NamedBuffer& a, const NamedBuffer& b) {
 }
 
 template <typename T>
-bool Equal(const std::vector<T>& a, const std::vector<T>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const T& x, const T& y) { return Equal(x, y); });
+bool Equal(const SharedVector<T>& a, const SharedVector<T>& b) {
+  return a.SharesWith(b) || std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                                       [](const T& x, const T& y) { return Equal(x, y); });
 }
 
 // Equal in all that is checked and not in the rank.

@@ -7,7 +7,7 @@
 namespace shardc {
 
 void WaitLate(Program& program) {
-  std::vector<Instruction>& list = program.instructions;
+  std::vector<Instruction>& list = program.instructions.own();
   const size_t none = list.size();
   std::vector<size_t> reader(program.buffers.size(), none);
   for (size_t i = list.size(); i-- > 0;) {

@@ -126,14 +126,10 @@ class PlanWriter {
   void Programs() {
     std::vector<std::string> bodies;
     for (const Program& p : programs_.stages) bodies.push_back(SerializeBody(p));
-    // Only the header differs within a stage: one copy serves, without buffers and instructions.
-    Program header;
-    header.version = programs_.stages[0].version;
-    header.mesh = graph_.mesh;
     for (int64_t r = 0; r < graph_.mesh.num_ranks(); ++r) {
-      header.rank = r;
+      const size_t stage = programs_.StageOf(r);
       Add(Relative(ProgramPath(folder_, r)),
-          SerializeProgram(header, bodies[programs_.StageOf(r)]));
+          SerializeProgramOf(r, programs_.stages[stage], bodies[stage]));
     }
   }
 

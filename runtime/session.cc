@@ -79,7 +79,7 @@ class Session::Impl {
     NameStep(steps_, [&] { runner_->Step(); });
   }
 
-  using List = std::vector<NamedBuffer> Program::*;
+  using List = SharedVector<NamedBuffer> Program::*;
 
   // Of the whole tensor: no sharding.
   TensorType Type(List list, const std::string& name) const {

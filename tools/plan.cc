@@ -34,17 +34,53 @@ auto ReadListed(const Read& read) {
   }
 }
 
-Program LoadProgram(const Plan& plan, int64_t rank) {
-  std::string path = ProgramPath(plan.folder, rank);
-  std::string bytes = ReadListed([&] { return ReadFile(path); });
-  Program program = ParseProgram(bytes, path);
-  CheckBytes(path, ListedFile(plan, path), static_cast<int64_t>(bytes.size()), ChecksumOf(bytes));
-  if (!(program.mesh == plan.manifest.mesh) || program.rank != rank) {
-    throw MixedPlans(path, StrCat("is rank ", program.rank, " of mesh ", program.mesh.ToString(),
-                                  ", and the manifest's mesh is ", plan.manifest.mesh.ToString()));
+// Reads the programs of a plan; of those that run the same, the body once.
+class Loader {
+ public:
+  explicit Loader(const Plan& plan) : plan_(plan) {}
+
+  Program Load(int64_t rank) {
+    ProgramFile file = Read(rank);
+    if (file.body_at == rank) {
+      Keep(file);
+      return std::move(file.program);
+    }
+    if (!bodies_.contains(file.body_at)) {
+      const ProgramFile holder = Read(file.body_at);
+      if (holder.body_at == file.body_at) Keep(holder);
+    }
+    const auto found = bodies_.find(file.body_at);
+    if (found == bodies_.end() || found->second.body_sum != file.body_sum) {
+      throw MixedPlans(ProgramPath(plan_.folder, rank),
+                       StrCat("runs what ", ProgramPath(plan_.folder, file.body_at),
+                              " should have and has not"));
+    }
+    Program program = found->second.program;
+    program.rank = rank;
+    return program;
   }
-  return program;
-}
+
+ private:
+  ProgramFile Read(int64_t rank) const {
+    const std::string path = ProgramPath(plan_.folder, rank);
+    const std::string bytes = ReadListed([&] { return ReadFile(path); });
+    ProgramFile file = ParseProgram(bytes, path);
+    CheckBytes(path, ListedFile(plan_, path), static_cast<int64_t>(bytes.size()),
+               ChecksumOf(bytes));
+    const Program& program = file.program;
+    if (!(program.mesh == plan_.manifest.mesh) || program.rank != rank) {
+      throw MixedPlans(path,
+                       StrCat("is rank ", program.rank, " of mesh ", program.mesh.ToString(),
+                              ", and the manifest's mesh is ", plan_.manifest.mesh.ToString()));
+    }
+    return file;
+  }
+
+  void Keep(const ProgramFile& file) { bodies_.emplace(file.body_at, file); }
+
+  const Plan& plan_;
+  std::map<int64_t, ProgramFile> bodies_;  // by the rank whose file has them
+};
 
 void CheckStates(const Plan& plan) {
   const std::map<std::string, const ManifestState*> states = StatesByName(plan);
@@ -110,8 +146,9 @@ std::string ChecksumOfFiles(const Plan& plan) {
 Plan LoadPlan(const std::string& folder) {
   Plan plan = LoadManifest(folder);
   std::vector<const Program*> set;
+  Loader loader(plan);
   for (int64_t r = 0; r < plan.manifest.mesh.num_ranks(); ++r) {
-    plan.programs.push_back(LoadProgram(plan, r));
+    plan.programs.push_back(loader.Load(r));
   }
   for (const Program& p : plan.programs) set.push_back(&p);
   CheckProgramSet(set);
@@ -140,7 +177,7 @@ Plan LoadPlanOfStages(const std::string& folder) {
       CheckListedFile(plan, ProgramPath(plan.folder, r));
       continue;
     }
-    plan.programs.push_back(LoadProgram(plan, r));
+    plan.programs.push_back(Loader(plan).Load(r));
     CheckProgramBody(plan.programs.back());
     ++next;
   }
@@ -160,7 +197,7 @@ Plan LoadPlanOfRank(const std::string& folder, int64_t rank) {
   for (int64_t r = 0; r < ranks; ++r) {
     if (r != rank) CheckListedFile(plan, ProgramPath(plan.folder, r));
   }
-  plan.programs.push_back(LoadProgram(plan, rank));
+  plan.programs.push_back(Loader(plan).Load(rank));
   CheckProgramBody(plan.programs.front());
   CheckStates(plan);
   return plan;

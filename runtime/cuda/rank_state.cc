@@ -40,7 +40,7 @@ MemoryLayout LayOut(const Program& program) {
     return at;
   };
   out.arena = take(program.arena_bytes);
-  for (const std::vector<NamedBuffer>* list : {&program.states, &program.inputs}) {
+  for (const SharedVector<NamedBuffer>* list : {&program.states, &program.inputs}) {
     for (const NamedBuffer& entry : *list) {
       const Buffer& b = program.buffers[entry.buffer];
       out.named[{b.space, b.name}] = take(b.bytes);

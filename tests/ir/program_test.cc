@@ -106,7 +106,7 @@ Program Sample() {
 }
 
 std::string FileOf(const Program& p) { return SerializeProgram(p, SerializeBody(p)); }
-Program Parse(const std::string& bytes) { return ParseProgram(bytes, "rank0003.program"); }
+Program Parse(const std::string& bytes) { return ParseProgram(bytes, "rank0003.program").program; }
 std::string IdOf(const std::string& bytes) {
   return IdThrownBy([&] { Parse(bytes); });
 }
@@ -202,6 +202,34 @@ TEST(Program, EveryTruncationIsRefused) {
   std::string good = FileOf(Sample());
   for (size_t n = 0; n < good.size(); ++n) EXPECT_EQ(IdOf(good.substr(0, n)), "E3001") << n;
   EXPECT_EQ(IdOf(good + '\0'), "E3001");
+}
+
+// Ranks that run the same have its body once.
+TEST(Program, AnotherRanksFileNamesTheBody) {
+  const Program p = Sample();
+  const std::string body = SerializeBody(p), good = SerializeProgramOf(1, p, body);
+  EXPECT_LT(good.size(), 100u);
+  const ProgramFile file = ParseProgram(good, "rank0001.program");
+  EXPECT_EQ(file.program.rank, 1);
+  EXPECT_EQ(file.program.mesh, p.mesh);
+  EXPECT_TRUE(file.program.instructions.empty());
+  EXPECT_EQ(file.body_at, 3);
+  const ProgramFile holder = ParseProgram(FileOf(p), "rank0003.program");
+  EXPECT_EQ(holder.body_at, 3);
+  EXPECT_EQ(holder.body_sum, file.body_sum);
+  Program other = Sample();
+  other.arena_bytes += 64;
+  EXPECT_NE(ParseProgram(FileOf(other), "rank0003.program").body_sum, file.body_sum);
+
+  for (size_t i = 0; i < good.size(); ++i) {
+    std::string bad = good;
+    bad[i] = static_cast<char>(bad[i] ^ 0x10);
+    EXPECT_THAT(IdOf(bad), AnyOf("E3001", "E3002", "E3003")) << "byte " << i;
+    EXPECT_EQ(IdOf(good.substr(0, i)), "E3001") << i;
+  }
+  EXPECT_EQ(IdOf(good + body), "E3001");
+  other.rank = 4;  // a file that is not there
+  EXPECT_EQ(IdOf(SerializeProgramOf(1, other, body)), "E3004");
 }
 
 TEST(Program, OtherVersionIsNamed) {

@@ -236,7 +236,7 @@ std::function<void(ProgramSet&)> OnStage(size_t stage, std::function<void(Progra
 
 std::vector<BrokenCase> BrokenPipelines() {
   namespace p = pipeline;
-  auto rename = [](std::vector<NamedBuffer> Program::*list, const char* name) {
+  auto rename = [](SharedVector<NamedBuffer> Program::*list, const char* name) {
     return [=](Program& program) { (program.*list)[0].name = name; };
   };
   return {

@@ -176,7 +176,7 @@ TEST(Emit, GathersOfInnerDimsAreUnpacked) {
   })");
   EXPECT_EQ(Ops(inner), "all_gather unpack");
   EXPECT_EQ(Result(inner, 0).local_shape, (Shape{2, 8, 3}));
-  const Collective& c = inner.collectives.at(0);
+  const Collective& c = inner.collectives.get().at(0);
   EXPECT_EQ(c.elements, 48);
   EXPECT_EQ(c.op, "exp");
   EXPECT_EQ(c.why, (Strings{"because"}));

@@ -120,6 +120,23 @@ TEST_F(PlanTest, TruncatedAndMissingFilesAreRefused) {
   }
 }
 
+// What ranks run alike is there once, so that a plan of thousands of ranks can be copied and read.
+TEST_F(PlanTest, RanksOfAStageShareTheirProgram) {
+  Compile("plan", "--spec megatron --mesh pp=2,tp=2 --microbatches 2");
+  for (const char* name : {"plan/rank0000.program", "plan/rank0002.program"}) {
+    EXPECT_GT(Read(name).size(), 5000u) << name;
+  }
+  for (const char* name : {"plan/rank0001.program", "plan/rank0003.program"}) {
+    EXPECT_LT(Read(name).size(), 200u) << name;
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    ToolResult r = Tool("dump plan --program " + std::to_string(rank));
+    EXPECT_EQ(r.exit, 0) << r.err;
+    EXPECT_THAT(r.out, HasSubstr("rank " + std::to_string(rank) + " of 4"));
+    EXPECT_THAT(r.out, HasSubstr(" = matmul "));
+  }
+}
+
 TEST_F(PlanTest, FilesOfAnotherPlanAreRefused) {
   CompileTwoRanks();
   Compile("other", "--spec megatron --mesh dp=1,tp=2 --optimizer adamw");
@@ -157,6 +174,23 @@ TEST_F(PlanTest, ManifestThatDisagreesWithTheProgramsIsRefused) {
     ToolResult r = RunIt();
     EXPECT_EQ(r.exit, 5) << message;
     EXPECT_THAT(r.err, AllOf(HasSubstr("E3006"), HasSubstr(message)));
+  }
+  // A rank that would run what another plan's first rank runs, with its checksum.
+  {
+    Compile("other", "--spec megatron --mesh dp=1,tp=2 --optimizer adamw");
+    const fs::path program = Path("plan/rank0001.program"), kept = Path("kept.program");
+    fs::rename(program, kept);
+    fs::copy_file(Path("other/rank0001.program"), program);
+    Manifest m = good;
+    for (ManifestFile& f : m.files) {
+      if (f.path == "rank0001.program") f.checksum = FileChecksum(program, &f.bytes);
+    }
+    WriteManifest(m, path);
+    ToolResult r = RunIt();
+    EXPECT_EQ(r.exit, 5);
+    EXPECT_THAT(r.err, AllOf(HasSubstr("E3006: plan/rank0001.program"),
+                             HasSubstr("runs what plan/rank0000.program should have")));
+    fs::rename(kept, program);
   }
   // Weights of another model, with their checksum.
   Manifest m = good;
