@@ -14,6 +14,7 @@
 #include "ir/diagnostic.h"
 #include "ir/no_memory.h"
 #include "runtime/processes.h"
+#include "tools/malloc.h"
 #include "tools/no_memory_exit.h"
 #include "tools/verbs.h"
 
@@ -123,6 +124,7 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using shardc::ExitCode;
+  shardc::CacheFreedMemory();
   shardc::NameTerminationWithoutMemory();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that grew too large is an error of that file
   try {
