@@ -228,7 +228,11 @@ void PlaceBuffers(Program& program, const std::unordered_map<int, int>& told_by)
   const bool sends =
       std::any_of(program.collectives.begin(), program.collectives.end(),
                   [](const Collective& c) { return c.kind == CollectiveKind::kSendRecv; });
-  if (sends && placer.Place(false) >= kept) placer.Place(true);
+  const SharedVector<Buffer> places = program.buffers;
+  if (sends && placer.Place(false) >= kept) {
+    program.buffers = places;
+    program.arena_bytes = kept;
+  }
   placer.Lend();
 }
 

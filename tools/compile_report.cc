@@ -42,8 +42,30 @@ void WarnOfIdleAxes(const StagePrograms& programs, const Spec& spec) {
   }
 }
 
+namespace {
+
+// What the model gives beside its loss may be most of what a step holds in the end.
+void NoteLargeOutputs(const Program& p) {
+  constexpr int64_t kLarge = int64_t{256} << 20;
+  const bool trains = std::any_of(p.instructions.begin(), p.instructions.end(),
+                                  [](const Instruction& i) { return i.phase == Phase::kBackward; });
+  if (!trains) return;
+  for (const NamedBuffer& o : p.outputs) {
+    const Buffer& b = p.buffers[o.buffer];
+    if (!ParamOfGradient(o.name).empty() || b.space != Space::kArena) continue;
+    if (b.bytes < std::max(kLarge, p.arena_bytes / 10)) continue;
+    const std::string text =
+        StrCat("output '", o.name, "' holds ", b.bytes, " of an arena's ", p.arena_bytes,
+               " bytes to the end of a step; --drop '", o.name, "' is without it");
+    std::fprintf(stderr, "note: %s\n", text.c_str());
+  }
+}
+
+}  // namespace
+
 void Summarise(const Graph& graph, const StagePrograms& programs, const std::string& folder) {
   for (const std::string& note : graph.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  for (const Program& program : programs.stages) NoteLargeOutputs(program);
   struct Sum {
     int64_t count = 0, bytes = 0;
   };

@@ -50,6 +50,23 @@ TEST_F(CompileArguments, WhatMakesNoDifference) {
               Not(HasSubstr("makes no difference")));
 }
 
+// 512 MiB of logits, which training does not need.
+TEST_F(CompileArguments, OutputsThatHoldMuchMemory) {
+  auto said = [&](const std::string& options) {
+    const ToolResult r = Tool(StrCat("compile 'builtin:gpt?layers=1,hidden=8,heads=1,vocab=65536,",
+                                     "seq=256,batch=8' --weights none -o plan ", options));
+    EXPECT_EQ(r.exit, 0) << r.err;
+    return r.err;
+  };
+  EXPECT_THAT(said(""), AllOf(HasSubstr("note: output 'logits' holds 536870912 of an arena's "),
+                              HasSubstr("; --drop 'logits' is without it")));
+  EXPECT_THAT(said("--microbatches 4 --spec dp --mesh dp=2"),
+              HasSubstr("'logits' holds 268435456"));
+  EXPECT_THAT(said("--drop logits"), Not(HasSubstr("note: ")));
+  EXPECT_THAT(said("--no-gradients"), Not(HasSubstr("note: ")));
+  EXPECT_THAT(said("--spec megatron --mesh tp=4"), Not(HasSubstr("note: ")));
+}
+
 // What would be left out without a word.
 TEST_F(CompileArguments, OptimizersAndWhatTheyNeed) {
   Refuses("--optimizer adamw --loss none", "there is no gradient to step along", "E6102");
