@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <unordered_set>
 #include <vector>
 
 #include "ir/diagnostic.h"
@@ -22,7 +23,14 @@ constexpr size_t kMostOps = 64;  // that make a weight, or look some of it up
 // `ranks` parts, or repeats for them, on the way of the dim from `v`; 0 when there is none.
 class SharedFactor {
  public:
-  explicit SharedFactor(int64_t ranks) : ranks_(ranks) {}
+  // What does not depend on the dim that is asked of, as long as the graph stays as it is.
+  struct Known {
+    RulesOfOps rules;
+    std::unordered_set<const Op*> others;  // that make no weights
+  };
+
+  SharedFactor(int64_t ranks, Known& known)
+      : ranks_(ranks), rules_(known.rules), others_(known.others) {}
 
   // `major`: a cut of the dim that Find began with cuts this one.
   int64_t Find(const Value* v, int dim, bool major = true, int depth = 0) {
@@ -98,10 +106,10 @@ class SharedFactor {
     return false;
   }
 
-  // Whether nothing but weights and constants make the value, or rows of them that are looked up,
-  // as those of experts: without a product, since a model computes with rows of its embedding.
+  // Whether a few ops make the value of nothing but weights and constants, or of rows of them that
+  // are looked up, as those of experts: without a product, since a model computes with rows of its
+  // embedding.
   bool IsOfWeights(const Value* value) {
-    if (IsWeight(value)) return true;
     std::set<const Op*> seen;
     std::vector<const Value*> waiting = {value};
     while (!waiting.empty()) {
@@ -127,16 +135,17 @@ class SharedFactor {
     if (factors.empty() || rule.factors[factors[0]].kind != FactorKind::kPlain) return false;
     if (op.operands.size() < 2 || AnyHas(rule.results, factors[0])) return false;
     return AllHave(rule.operands, factors[0]) &&
-           std::ranges::none_of(op.operands, [&](const Value* v) { return IsOfWeights(v); });
+           std::ranges::none_of(op.operands, [&](const Value* v) { return IsOfWeights(v); }) &&
+           std::ranges::none_of(op.operands, [&](const Value* v) { return IsWeight(v, others_); });
   }
 
   // Whether the op is a product for each of several matrices of a weight, along them: the sum over
   // what they make is one over the ranks that have them.
-  static bool IsOfExperts(const Op& op, const ShardingRule& rule, size_t operand, int dim) {
+  bool IsOfExperts(const Op& op, const ShardingRule& rule, size_t operand, int dim) {
     const auto& factors = rule.operands[operand][dim].factors;
     return !factors.empty() && AllHave(rule.operands, factors[0]) &&
            AllHave(rule.results, factors[0]) && Multiplies(op, rule) &&
-           IsWeight(op.operands[operand]);
+           IsWeight(op.operands[operand], others_);
   }
 
   bool Repeats(const Value& v, int dim) {
@@ -172,9 +181,21 @@ class SharedFactor {
   }
 
   int64_t ranks_;
-  RulesOfOps rules_;
+  RulesOfOps& rules_;
+  std::unordered_set<const Op*>& others_;
   std::set<std::pair<const Value*, int>> seen_;
 };
+
+int64_t SharedHeadsOf(const Value* value, int dim, int64_t ranks, SharedFactor::Known& known) {
+  const int64_t heads = SharedFactor(ranks, known).Find(value, dim);
+  return heads < ranks ? heads : 0;
+}
+
+int64_t NarrowPartsOf(const Value* value, int dim, int64_t ranks, SharedFactor::Known& known) {
+  const int64_t parts = SharedHeadsOf(value, dim, ranks, known);
+  if (parts == 0 || ranks % parts != 0) return ranks;
+  return parts == 1 || CutIsCarried(value, dim, parts) ? parts : ranks;
+}
 
 // A dim of a parameter, or of a value that the spec cuts, that can be cut in fewer parts than its
 // axis has ranks.
@@ -187,6 +208,7 @@ struct Narrow {
 
 std::vector<Narrow> FindNarrow(const Graph& graph) {
   std::vector<Narrow> all;
+  SharedFactor::Known known;
   for (const auto& op : graph.ops()) {
     const bool param = op->name() == "param";
     if (!param && !op->def->constrains) continue;
@@ -196,7 +218,7 @@ std::vector<Narrow> FindNarrow(const Graph& graph) {
       if (dim.axes.size() != 1 || !dim.segments.empty()) continue;
       const int axis = dim.axes[0];
       const int64_t ranks = graph.mesh.axis_size(axis);
-      const int64_t parts = param ? NarrowParts(op->result(), d, ranks)
+      const int64_t parts = param ? NarrowPartsOf(op->result(), d, ranks, known)
                                   : NarrowPartsBeside(op->result(), d, axis, graph.mesh);
       if (parts < ranks) all.push_back({op.get(), d, axis, parts});
     }
@@ -336,9 +358,15 @@ bool IsPartOfAxis(std::string_view name, std::string_view axis) {
 }
 
 int64_t NarrowParts(const Value* value, int dim, int64_t ranks) {
-  const int64_t parts = SharedHeads(value, dim, ranks);
-  if (parts == 0 || ranks % parts != 0) return ranks;
-  return parts == 1 || CutIsCarried(value, dim, parts) ? parts : ranks;
+  SharedFactor::Known known;
+  return NarrowPartsOf(value, dim, ranks, known);
+}
+
+std::vector<int64_t> NarrowParts(std::span<Value* const> values, int dim, int64_t ranks) {
+  SharedFactor::Known known;
+  std::vector<int64_t> parts;
+  for (const Value* v : values) parts.push_back(NarrowPartsOf(v, dim, ranks, known));
+  return parts;
 }
 
 int64_t NarrowPartsBeside(const Value* value, int dim, int axis, const Mesh& mesh) {
@@ -353,8 +381,8 @@ int64_t NarrowPartsBeside(const Value* value, int dim, int axis, const Mesh& mes
 }
 
 int64_t SharedHeads(const Value* value, int dim, int64_t ranks) {
-  const int64_t heads = SharedFactor(ranks).Find(value, dim);
-  return heads < ranks ? heads : 0;
+  SharedFactor::Known known;
+  return SharedHeadsOf(value, dim, ranks, known);
 }
 
 void SplitAxes(Graph& graph) {

@@ -1,7 +1,10 @@
 // Fewer key/value heads than ranks: a mesh axis becomes two.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "ir/graph.h"
 
@@ -28,6 +31,8 @@ bool IsPartOfAxis(std::string_view name, std::string_view axis);
 // In how many parts a cut of the dim over an axis of `ranks` can be made, as SplitAxes has it:
 // `ranks`, or m.
 int64_t NarrowParts(const Value* value, int dim, int64_t ranks);
+// The same of several values.
+std::vector<int64_t> NarrowParts(std::span<Value* const> values, int dim, int64_t ranks);
 
 // The same of a dim of a value that the spec cuts over the axis beside those before it of the
 // weights that it is made with; not 1.

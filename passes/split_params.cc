@@ -233,12 +233,8 @@ class Splitter {
         })) {
       return true;
     }
-    int64_t least = graph_.mesh.axis_size(axis), most = 0;
-    for (Value* piece : split_->results) {
-      int64_t parts = NarrowParts(piece, dim, graph_.mesh.axis_size(axis));
-      least = std::min(least, parts);
-      most = std::max(most, parts);
-    }
+    const auto parts = NarrowParts(split_->results, dim, graph_.mesh.axis_size(axis));
+    const auto [least, most] = std::ranges::minmax(parts);
     return least < most;
   }
 

@@ -60,14 +60,23 @@ std::unordered_set<const Value*> WeightsOf(std::span<Op* const> ops) {
 }
 
 bool IsWeight(const Value* value) {
+  std::unordered_set<const Op*> others;
+  return IsWeight(value, others);
+}
+
+bool IsWeight(const Value* value, std::unordered_set<const Op*>& others) {
+  auto no = [&] {
+    if (value->producer) others.insert(value->producer);
+    return false;
+  };
   std::unordered_set<const Op*> seen;  // what is made of one weight may be put together again
   std::vector<const Value*> waiting = {value};
   while (!waiting.empty()) {
     const Op* op = waiting.back()->producer;
     waiting.pop_back();
-    if (!op || (op->operands.empty() && !op->def->is_state)) return false;
+    if (!op || (op->operands.empty() && !op->def->is_state) || others.contains(op)) return no();
     if (op->def->is_state || !seen.insert(op).second) continue;
-    if (seen.size() > kMostOps) return false;
+    if (seen.size() > kMostOps) return no();
     waiting.insert(waiting.end(), op->operands.begin(), op->operands.end());
   }
   return true;

@@ -16,6 +16,9 @@ std::unordered_set<const Value*> WeightsOf(std::span<Op* const> ops);
 
 // Whether it is one of these.
 bool IsWeight(const Value* value);
+// The same, asked of several: the ops in `others` make none, and where the answer is no that of the
+// value is put there. Behind an activation is much of the model.
+bool IsWeight(const Value* value, std::unordered_set<const Op*>& others);
 
 // Of a dim that a value has from weights, as the columns of a product and of its bias: the axes
 // that cut it in these params, in mesh order. Nothing where it has the dim from elsewhere: a batch,
