@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -140,11 +141,11 @@ inline bool ChangesStates(const Program& program) {
 // The rank-independent part, serialised (protobuf); equal bytes for ranks of equal programs.
 std::string SerializeBody(const Program& program);
 // A program file: header (magic, version, mesh, rank, the rank whose file has the body, length and
-// XXH3-128 of the body, checksum), then the body, unless another rank's file has it. Of the ranks
-// that run `program` the file of `program.rank`, with this body.
+// XXH3-128 of the body, checksum), then the body, unless another rank's file has it. Here that of
+// `program.rank`, with this body.
 std::string SerializeProgram(const Program& program, const std::string& body);
-// That of another of them, without it.
-std::string SerializeProgramOf(int64_t rank, const Program& program, const std::string& body);
+// The files of `ranks`, which all run the program: the body is in that of `program.rank`.
+std::vector<std::string> SerializePrograms(const Program& program, std::span<const int64_t> ranks);
 
 struct ProgramFile {
   Program program;       // without a body: only version, mesh and rank

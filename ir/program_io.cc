@@ -71,9 +71,9 @@ Mesh ParseMesh(std::string_view text, const std::string& where) {
   }
 }
 
-}  // namespace
-
-std::string SerializeProgramOf(int64_t rank, const Program& program, const std::string& body) {
+// Of the file of a rank that runs the program.
+std::string HeaderOf(const Program& program, int64_t rank, size_t body_size,
+                     const std::string& body_sum) {
   const std::string mesh = program.mesh.ToString();
   std::string out(kMagic);
   Append(out, static_cast<uint32_t>(program.version));
@@ -81,15 +81,25 @@ std::string SerializeProgramOf(int64_t rank, const Program& program, const std::
   Append(out, static_cast<uint32_t>(mesh.size()));
   out += mesh;
   Append(out, static_cast<uint64_t>(program.rank));
-  Append(out, static_cast<uint64_t>(body.size()));
-  out += SumOf(body);
-  out += SumOf(out);
-  if (rank == program.rank) out += body;
-  return out;
+  Append(out, static_cast<uint64_t>(body_size));
+  out += body_sum;
+  return out += SumOf(out);
 }
 
+}  // namespace
+
 std::string SerializeProgram(const Program& program, const std::string& body) {
-  return SerializeProgramOf(program.rank, program, body);
+  return HeaderOf(program, program.rank, body.size(), SumOf(body)) + body;
+}
+
+std::vector<std::string> SerializePrograms(const Program& program, std::span<const int64_t> ranks) {
+  const std::string body = SerializeBody(program), sum = SumOf(body);
+  std::vector<std::string> files;
+  for (const int64_t rank : ranks) {
+    files.push_back(HeaderOf(program, rank, body.size(), sum));
+    if (rank == program.rank) files.back() += body;
+  }
+  return files;
 }
 
 ProgramFile ParseProgram(const std::string& bytes, const std::string& where) {

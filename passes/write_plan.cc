@@ -124,12 +124,17 @@ class PlanWriter {
   }
 
   void Programs() {
-    std::vector<std::string> bodies;
-    for (const Program& p : programs_.stages) bodies.push_back(SerializeBody(p));
-    for (int64_t r = 0; r < graph_.mesh.num_ranks(); ++r) {
-      const size_t stage = programs_.StageOf(r);
-      Add(Relative(ProgramPath(folder_, r)),
-          SerializeProgramOf(r, programs_.stages[stage], bodies[stage]));
+    std::vector<std::vector<int64_t>> ranks(programs_.stages.size());  // by stage
+    std::vector<std::string> files(static_cast<size_t>(graph_.mesh.num_ranks()));
+    for (size_t r = 0; r < files.size(); ++r) {
+      ranks[programs_.StageOf(static_cast<int64_t>(r))].push_back(static_cast<int64_t>(r));
+    }
+    for (size_t stage = 0; stage < ranks.size(); ++stage) {
+      auto made = SerializePrograms(programs_.stages[stage], ranks[stage]);
+      for (size_t i = 0; i < made.size(); ++i) files[ranks[stage][i]] = std::move(made[i]);
+    }
+    for (size_t r = 0; r < files.size(); ++r) {
+      Add(Relative(ProgramPath(folder_, static_cast<int64_t>(r))), files[r]);
     }
   }
 

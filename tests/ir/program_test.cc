@@ -207,7 +207,9 @@ TEST(Program, EveryTruncationIsRefused) {
 // Ranks that run the same have its body once.
 TEST(Program, AnotherRanksFileNamesTheBody) {
   const Program p = Sample();
-  const std::string body = SerializeBody(p), good = SerializeProgramOf(1, p, body);
+  const std::vector<std::string> files = SerializePrograms(p, std::vector<int64_t>{1, 3});
+  EXPECT_EQ(files[1], FileOf(p));
+  const std::string good = files[0], body = SerializeBody(p);
   EXPECT_LT(good.size(), 100u);
   const ProgramFile file = ParseProgram(good, "rank0001.program");
   EXPECT_EQ(file.program.rank, 1);
@@ -229,7 +231,7 @@ TEST(Program, AnotherRanksFileNamesTheBody) {
   }
   EXPECT_EQ(IdOf(good + body), "E3001");
   other.rank = 4;  // a file that is not there
-  EXPECT_EQ(IdOf(SerializeProgramOf(1, other, body)), "E3004");
+  EXPECT_EQ(IdOf(SerializePrograms(other, std::vector<int64_t>{1})[0]), "E3004");
 }
 
 TEST(Program, OtherVersionIsNamed) {
