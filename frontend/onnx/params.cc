@@ -19,11 +19,37 @@ using onnx::TensorProto;
 using Ops = std::set<std::string_view>;
 
 // Their result is input 0 (or any input, for the last line) in another arrangement or scale.
-const Ops kPassOn = {"Identity", "Transpose", "Reshape",   "Unsqueeze", "Squeeze", "Flatten",
-                     "Expand",   "Tile",      "Cast",      "CastLike",  "Slice",   "Split",
-                     "Pad",      "Dropout",   "Neg",       "Abs",       "Exp",     "Log",
-                     "Sqrt",     "Pow",       "Clip",      "Tanh",      "Sigmoid", "Softplus",
-                     "Concat",   "Where",     "Reciprocal"};
+const Ops kPassOn = {"Identity",
+                     "Transpose",
+                     "Reshape",
+                     "Unsqueeze",
+                     "Squeeze",
+                     "Flatten",
+                     "Expand",
+                     "Tile",
+                     "Cast",
+                     "CastLike",
+                     "Slice",
+                     "Split",
+                     "Pad",
+                     "Dropout",
+                     "Neg",
+                     "Abs",
+                     "Exp",
+                     "Log",
+                     "Sqrt",
+                     "Pow",
+                     "Clip",
+                     "Tanh",
+                     "Sigmoid",
+                     "Softplus",
+                     "Concat",
+                     "Where",
+                     "Reciprocal",
+                     "SplitToSequence",
+                     "SequenceAt",
+                     "SequenceConstruct",
+                     "ConcatFromSequence"};
 // Of kPassOn: how a model keeps a rate or a scale that it trains (as its logarithm), but no table.
 const Ops kReparametrize = {"Exp", "Log", "Sigmoid", "Tanh", "Softplus"};
 const Ops kLookUp = {"Gather", "GatherND", "GatherElements"};
@@ -73,6 +99,13 @@ constexpr size_t kMaxChoice = 64;  // values on the way from a score to a choice
 bool IsAddedToScores(std::string_view op, int input) {
   if (op == "GroupQueryAttention") return input == 10;
   return (op == "Attention" || op == "MultiHeadAttention") && input == 5;
+}
+
+// What torch.fx calls a tensor that a module holds as neither a parameter nor a buffer.
+bool IsConstantOfFx(const std::string& name) {
+  constexpr std::string_view kPrefix = "_tensor_constant";
+  return name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
+         name.find_first_not_of("0123456789", kPrefix.size()) == name.npos;
 }
 
 bool IsCandidate(const TensorProto& t) {
@@ -470,7 +503,7 @@ class Finder {
       std::set<std::string> visited;
       return IsFoldedFromParameter(t.name(), visited);
     }
-    if (!IsCandidate(t)) return false;
+    if (!IsCandidate(t) || IsConstantOfFx(t.name())) return false;
     auto kind = [&] { return KindOf(t); };
     return Evidence(t, uses_, kind).found();
   }

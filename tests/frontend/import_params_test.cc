@@ -337,6 +337,34 @@ TEST_F(ParamRules, NumbersOfTorchScriptAreNoted) {
   EXPECT_THAT(Import(m.proto).notes, IsEmpty());
 }
 
+// dynamo_export of PyTorch 2.1 to 2.5: a table of sines and cosines is looked up, and split as a
+// sequence of tensors is. The name of one tells, too.
+TEST_F(ParamRules, TablesThatAreSplitAsSequencesAreConstants) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Input("at", {"2"}, onnx::TensorProto::INT64);
+  m.Floats("table", {3, 4}, {0, 0, 1, 1, .84f, .1f, .54f, .99f, .91f, .2f, -.42f, .98f});
+  m.Floats("_tensor_constant0", {2}, {.5f, .25f});
+  m.Floats("scale", {2}, {.5f, .25f});
+  m.Ints("half", {}, {2});
+  m.Ints("first", {}, {0});
+  m.Ints("second", {}, {1});
+  m.Node("Gather", {"table", "at"}, {"rows"});
+  auto* axis = m.Node("SplitToSequence", {"rows", "half"}, {"parts"}).add_attribute();
+  axis->set_name("axis");
+  axis->set_type(onnx::AttributeProto::INT);
+  axis->set_i(1);
+  m.Node("SequenceAt", {"parts", "first"}, {"sine"});
+  m.Node("SequenceAt", {"parts", "second"}, {"cosine"});
+  m.Node("Mul", {"x", "sine"}, {"a"});
+  m.Node("Mul", {"x", "cosine"}, {"b"});
+  m.Node("Add", {"a", "b"}, {"c"});
+  m.Node("Mul", {"c", "_tensor_constant0"}, {"d"});
+  m.Node("Mul", {"d", "scale"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("scale"));
+}
+
 // DeepSeek-V3: a bias by which experts are chosen, but that is no part of their scores, is not
 // trained by gradients.
 TEST_F(ParamRules, WhatOnlyChoosesIsAConstant) {
