@@ -70,14 +70,14 @@ Op* FindScores(Builder& b, Value* v, std::vector<MaskStep>& steps, bool regroupe
   return nullptr;
 }
 
-// v without the scalars that multiply it, also those before a transpose or reshape.
+// v without the scalars that multiply it, also those before a transpose, reshape or repetition.
 Value* Unscaled(Builder& b, Value* v, double& scale) {
   if (auto scaled = ScaledBy(v)) {
     scale *= scaled->second;
     return Unscaled(b, scaled->first, scale);
   }
   Op* op = v->producer;
-  if (op == nullptr || (op->name() != "transpose" && op->name() != "reshape")) return v;
+  if (op == nullptr || !OneOf(op->name(), {"transpose", "reshape", "broadcast_to"})) return v;
   Value* inner = Unscaled(b, op->operands[0], scale);
   if (inner == op->operands[0]) return v;
   return b.Make(op->name(), {inner}, op->attrs);

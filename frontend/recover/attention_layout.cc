@@ -16,12 +16,24 @@ Value* BeforeSwap(const Value* v) {
   return IsPerm(transpose, kSwapHeads) ? transpose->operands[0] : nullptr;
 }
 
+// The transpose of the one head that was repeated before the transpose, else null.
+Value* OneHead(Builder& b, const Op* transpose, int heads) {
+  Op* broadcast = transpose ? ProducedBy(transpose->operands[0], "broadcast_to") : nullptr;
+  if (broadcast == nullptr) return nullptr;
+  const Ints& perm = transpose->attrs.IntList("perm");
+  Shape one = broadcast->out().shape;
+  one[perm[heads]] = 1;
+  if (one != broadcast->in(0).shape) return nullptr;
+  return b.Transpose(broadcast->operands[0], perm);
+}
+
 // The k or v with fewer heads of one in which every head is repeated r times, else null.
 Value* Ungrouped(Builder& b, Value* v, bool heads_first) {
   if (Value* x = heads_first ? BeforeSwap(v) : nullptr) {
     Value* ungrouped = Ungrouped(b, x, false);
     return ungrouped ? b.Transpose(ungrouped, kSwapHeads) : nullptr;
   }
+  if (Value* one = OneHead(b, ProducedBy(v, "transpose"), heads_first ? 1 : 2)) return one;
   Op* reshape = ProducedBy(v, "reshape");
   Op* broadcast = ProducedBy(reshape ? reshape->operands[0] : v, "broadcast_to");
   if (broadcast == nullptr) return nullptr;

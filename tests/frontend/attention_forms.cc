@@ -14,6 +14,7 @@ void Attention(TestGraph& b, const Form& f) {
   auto expand = [&](Value* x) {  // [b, kv, s, d] -> [b, heads, s, d]
     int64_t kv = x->type.shape[1];
     if (kv == kHeads) return x;
+    if (f.k == KForm::kOneHead) return b.BroadcastTo(x, {kB, kHeads, kS, kD});
     x = b.BroadcastTo(b.Reshape(x, {kB, kv, 1, kS, kD}), {kB, kv, kHeads / kv, kS, kD});
     return b.Reshape(x, {kB, kHeads, kS, kD});
   };
@@ -50,6 +51,9 @@ void Attention(TestGraph& b, const Form& f) {
   if (f.scale == 3) q = b.Div(q, b.C(std::sqrt(1.0 * kD)));
   if (f.k == KForm::kPerm && f.heads_kv == kHeads) {
     scores = b.Matmul(scaled(q), scaled(b.Transpose(k, {0, 2, 3, 1})));
+  } else if (f.k == KForm::kOneHead) {
+    k = b.BroadcastTo(scaled(b.Transpose(k, {0, 2, 3, 1})), {kB, kHeads, kD, kS});
+    scores = b.Matmul(scaled(q), k);
   } else {
     k = expand(b.Transpose(k, {0, 2, 1, 3}));
     if (f.k == KForm::kNt) {

@@ -23,7 +23,8 @@ using MaskFn = std::function<Value*(TestGraph&, Value*)>;
 MaskFn AddConst(HostTensor t);
 MaskFn WhereConst(HostTensor keep, double fill);
 
-enum class KForm { kPerm, kAfterHeads, kFlat, kNt };
+// kOneHead: one head of k and v, repeated as it is multiplied.
+enum class KForm { kPerm, kAfterHeads, kFlat, kNt, kOneHead };
 struct Form {
   KForm k = KForm::kPerm;
   int scale = 0;  // where and how the scores are scaled: four ways

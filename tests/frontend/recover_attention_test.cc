@@ -35,6 +35,18 @@ TEST(Attention, GroupedHeads) {
   }
 }
 
+// dynamo_export of PyTorch 2.1 to 2.5.
+TEST(Attention, OneHeadThatIsRepeatedAsItIsMultiplied) {
+  for (int scale : {0, 1, 2, 3}) {
+    Graph g = RecoverForm({.k = KForm::kOneHead, .scale = scale, .heads_kv = 1});
+    ASSERT_THAT(Ops(g), ElementsAre("reshape", "reshape", "reshape", "attention", "reshape"));
+    const Op* attention = Find(g, "attention");
+    EXPECT_EQ(attention->in(1).shape, (Shape{kB, kS, 1, kD}));
+    EXPECT_EQ(attention->in(2).shape, (Shape{kB, kS, 1, kD}));
+    EXPECT_NEAR(attention->attrs.Float("scale"), 1 / std::sqrt(1.0 * kD), 1e-15);
+  }
+}
+
 TEST(Attention, RotatedHeadsStayBehindTheSequence) {
   Graph g = RecoverForm({.rotate = true});
   EXPECT_EQ(Find(g, "attention")->attrs.String("layout"), "bshd");
