@@ -1,6 +1,9 @@
 #include "frontend/onnx/functions.h"
 
+#include <algorithm>
+#include <optional>
 #include <set>
+#include <string_view>
 
 #include "frontend/onnx/names.h"
 #include "ir/diagnostic.h"
@@ -34,6 +37,7 @@ class Inliner {
         model.opsets.try_emplace(NormalDomain(opset.domain()), version);
       }
     }
+    for (const auto& t : model.proto.graph().initializer()) tensors_.insert(t.name());
   }
 
   void Run() {
@@ -78,7 +82,12 @@ class Inliner {
     for (int i = 0; i < f.input_size(); ++i) {
       names[f.input(i)] = i < call.input_size() ? call.input(i) : "";
     }
-    std::string prefix = StrCat(call.name().empty() ? f.name() : call.name(), "#", num_calls_, "/");
+    const std::string called =
+        StrCat(AfterLast(call.name().empty() ? f.name() : call.name(), "/:"), "#", num_calls_);
+    const std::string module = ModuleOfCall(call);
+    std::string place = module.empty() ? "" : "/" + module + "/";
+    std::ranges::replace(place, '.', '/');
+    const std::string prefix = place + called + "/";
     std::vector<std::pair<std::string, std::string>> same;  // an input that is an output
     for (int i = 0; i < call.output_size(); ++i) {
       if (call.output(i).empty()) continue;
@@ -89,7 +98,7 @@ class Inliner {
     for (const NodeProto& inner : f.node()) {
       NodeProto node = inner;
       Rename(node, names, prefix, attrs);
-      node.set_name(prefix + inner.name());
+      node.set_name(place + called + (place.empty() ? "/" : ":") + inner.name());
       Emit(std::move(node), out);
     }
     for (const auto& [from, to] : same) {
@@ -99,6 +108,31 @@ class Inliner {
       identity->add_output(to);
     }
     active_.erase(key);
+  }
+
+  static std::string AfterLast(const std::string& name, std::string_view separators) {
+    const size_t last = name.find_last_of(separators);
+    return last == name.npos ? name : name.substr(last + 1);
+  }
+
+  // The module that a function was made of: what the names of the tensors begin with that it is
+  // given, or else the module of which the call is a part.
+  std::string ModuleOfCall(const NodeProto& call) const {
+    std::optional<std::string> common;
+    for (const std::string& input : call.input()) {
+      const size_t end = tensors_.contains(input) ? input.rfind('.') : input.npos;
+      if (end == input.npos || end == 0) continue;
+      const std::string module = input.substr(0, end);
+      common = common ? CommonModule(*common, module) : module;
+    }
+    return common ? *common : ModuleOf(call);
+  }
+
+  static std::string CommonModule(const std::string& a, const std::string& b) {
+    const std::string x = a + ".", y = b + ".";
+    const auto same = std::ranges::mismatch(x, y).in1 - x.begin();
+    const size_t end = x.rfind('.', same > 0 ? same - 1 : 0);
+    return end == x.npos ? "" : x.substr(0, end);
   }
 
   Attrs Attributes(const NodeProto& call, const FunctionProto& f) const {
@@ -156,6 +190,7 @@ class Inliner {
   LoadedModel& model_;
   std::map<std::string, const FunctionProto*> functions_;
   mutable std::map<const FunctionProto*, std::vector<AttributeProto>> defaults_;
+  std::set<std::string> tensors_;
   std::set<std::string> active_;
   int64_t num_calls_ = 0;
   int64_t num_nodes_ = 0;

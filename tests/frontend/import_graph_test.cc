@@ -1,4 +1,6 @@
 // What graph comes out: sites, folding, functions, branches.
+#include <map>
+
 #include "ir/op_def.h"
 #include "tests/frontend/import_testing.h"
 
@@ -147,6 +149,53 @@ TEST_F(ImportGraph, FunctionsAreWrittenOut) {
   again->add_input("b");
   again->add_output("c");
   EXPECT_EQ(Failure(m.proto).id(), "E1305");
+}
+
+// dynamo_export and export_modules_as_functions make a function of every module, and the first one
+// of every operator: the ops belong to the module whose tensors the function is given.
+TEST_F(ImportGraph, OpsOfAFunctionBelongToItsModule) {
+  Model m;
+  m.Opset("local", 1);
+  m.Input("x", {"2", "2"});
+  m.Floats("h.0.fc.weight", {2, 2}, {1, 2, 3, 4});
+  m.Floats("h.0.fc.bias", {2}, {1, 2});
+  m.Floats("h.0.ln.weight", {2}, {3, 4});
+  auto function = [&](const std::string& name, const Strings& inputs) {
+    auto* f = m.proto.add_functions();
+    f->set_domain("local");
+    f->set_name(name);
+    for (const std::string& input : inputs) f->add_input(input);
+    f->add_output("out");
+    return f;
+  };
+  auto node = [](onnx::FunctionProto* f, const std::string& op, const Strings& inputs,
+                 const std::string& output) {
+    auto* n = f->add_node();
+    n->set_op_type(op);
+    n->set_name(op + "_1");
+    if (op.find('_') != op.npos) n->set_domain("local");
+    for (const std::string& input : inputs) n->add_input(input);
+    n->add_output(output);
+  };
+  auto* relu = function("aten_relu", {"a"});
+  node(relu, "Relu", {"a"}, "out");
+  auto* linear = function("torch_Linear", {"a", "w", "b"});
+  node(linear, "MatMul", {"a", "w"}, "product");
+  node(linear, "Add", {"product", "b"}, "out");
+  auto* block = function("model_Block", {"a", "w", "b", "scale"});
+  node(block, "torch_Linear", {"a", "w", "b"}, "fc");
+  node(block, "aten_relu", {"fc"}, "relu");
+  node(block, "Mul", {"relu", "scale"}, "out");
+  auto& call = m.Node("model_Block", {"x", "h.0.fc.weight", "h.0.fc.bias", "h.0.ln.weight"}, {"y"});
+  call.set_domain("local");
+  m.Output("y");
+  Graph graph = Import(m.proto);
+  std::map<std::string_view, std::string> sites;
+  for (const auto& op : graph.ops()) sites[op->name()] = op->site;
+  EXPECT_EQ(sites["matmul"], "h.0.fc");
+  EXPECT_EQ(sites["add"], "h.0.fc");
+  EXPECT_EQ(sites["relu"], "h.0");
+  EXPECT_EQ(sites["mul"], "h.0");
 }
 
 // f40 calls f39 twice, which calls f38 twice, ...
