@@ -231,7 +231,7 @@ class Evidence {
   bool Decides(const Use& use, const std::string& value, bool row) {
     const NodeProto& node = *use.node;
     const std::string& op = node.op_type();
-    if (kNever.contains(op)) return false;
+    if (kNever.contains(op) || (op == "CastLike" && use.input > 0)) return false;
     if ((op == "Resize" || op == "Upsample") && use.input > 0) return false;  // scales
     if (op == "BatchNormalization" && use.input > 2) return false;            // statistics
     if (op == "SoftmaxCrossEntropyLoss" || op == "NegativeLogLikelihoodLoss") return use.input == 0;

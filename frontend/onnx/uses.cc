@@ -78,7 +78,9 @@ void Uses::FlowFrom(const onnx::GraphProto& graph, const std::set<std::string>& 
   for (const auto* node : nodes_) {
     if (node->op_type() == "Shape" || node->op_type() == "Size") continue;
     bool data = false, weighted = false, of_numbers = false;
-    for (const std::string& name : ReadBy(*node)) {
+    std::vector<std::string> reads = ReadBy(*node);
+    if (node->op_type() == "CastLike" && reads.size() > 1) reads.resize(1);  // the other is a type
+    for (const std::string& name : reads) {
       data |= data_.contains(name);
       weighted |= weighted_.contains(name);
       of_numbers |= of_numbers_.contains(name);

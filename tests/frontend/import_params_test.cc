@@ -365,6 +365,27 @@ TEST_F(ParamRules, TablesThatAreSplitAsSequencesAreConstants) {
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("scale"));
 }
 
+// dynamo_export of PyTorch 2.1 to 2.3 writes x + y as x + y * alpha, with alpha a 1 of y's type. Of
+// RoBERTa the ids of positions are computed from the input.
+TEST_F(ParamRules, ATensorThatOnlyGivesItsTypeIsNoFactor) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Input("at", {"2"}, onnx::TensorProto::INT64);
+  m.Floats("words", {2, 2}, {1, 2, 3, 4});
+  m.Floats("positions", {3, 2}, {1, 2, 3, 4, 5, 6});
+  m.Floats("type", {2}, {1, 2});
+  m.Ints("alpha", {}, {1});
+  m.Node("MatMul", {"x", "words"}, {"a"});
+  m.Node("Gather", {"positions", "at"}, {"rows"});
+  m.Node("CastLike", {"alpha", "rows"}, {"factor"});
+  m.Node("Mul", {"rows", "factor"}, {"b"});
+  m.Node("Add", {"a", "b"}, {"c"});
+  m.Node("CastLike", {"alpha", "type"}, {"offset"});
+  m.Node("Add", {"c", "offset"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), UnorderedElementsAre("words", "positions"));
+}
+
 // DeepSeek-V3: a bias by which experts are chosen, but that is no part of their scores, is not
 // trained by gradients.
 TEST_F(ParamRules, WhatOnlyChoosesIsAConstant) {
