@@ -6,22 +6,17 @@
 #include "frontend/onnx/load_model.h"
 
 namespace shardc::onnx_import {
-namespace {
-
 bool MayBeWeight(const onnx::TensorProto& t) {
   auto held = HeldAs(t.data_type());
   return held && IsFloat(*held) &&
          std::any_of(t.dims().begin(), t.dims().end(), [](int64_t d) { return d > 1; });
 }
 
-onnx::TensorProto* ValueOf(onnx::NodeProto& node) {
+const onnx::TensorProto* ConstantValue(const onnx::NodeProto& node) {
   bool constant = node.op_type() == "Constant" && NormalDomain(node.domain()).empty() &&
                   node.output_size() == 1 && node.attribute_size() == 1;
-  if (!constant || !node.attribute(0).has_t()) return nullptr;
-  return node.mutable_attribute(0)->mutable_t();
+  return constant && node.attribute(0).has_t() ? &node.attribute(0).t() : nullptr;
 }
-
-}  // namespace
 
 int ConstantsToTensors(onnx::GraphProto& graph) {
   const auto& tensors = graph.initializer();
@@ -30,13 +25,14 @@ int ConstantsToTensors(onnx::GraphProto& graph) {
   int moved = 0;
   google::protobuf::RepeatedPtrField<onnx::NodeProto> kept;
   for (onnx::NodeProto& node : *graph.mutable_node()) {
-    onnx::TensorProto* value = ValueOf(node);
+    const onnx::TensorProto* value = ConstantValue(node);
     if (value == nullptr || !MayBeWeight(*value)) {
       *kept.Add() = std::move(node);
       continue;
     }
-    value->set_name(node.output(0));
-    *graph.add_initializer() = std::move(*value);
+    onnx::TensorProto& tensor = *graph.add_initializer();
+    tensor = std::move(*node.mutable_attribute(0)->mutable_t());
+    tensor.set_name(node.output(0));
     ++moved;
   }
   graph.mutable_node()->Swap(&kept);

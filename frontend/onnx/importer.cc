@@ -6,6 +6,7 @@
 #include "frontend/onnx/constant_weights.h"
 #include "frontend/onnx/convert_util.h"
 #include "frontend/onnx/fold.h"
+#include "frontend/onnx/folded_constants.h"
 #include "frontend/onnx/functions.h"
 #include "frontend/onnx/load_model.h"
 #include "frontend/onnx/narrow.h"
@@ -54,6 +55,7 @@ class Importer {
     if (int weights = ConstantsToTensors(*model_.proto.mutable_graph()))
       graph_.notes.push_back(
           StrCat("its weights are Constant nodes: ", weights, " became tensors"));
+    NoteUnfolded(UnfoldConstants(model_, conversion_.reader));
     const ModuleNames names = ReadModuleNames(model_.proto.graph());
     if (const int biases = AddZeroBiases(*model_.proto.mutable_graph(), names)) {
       graph_.notes.push_back(StrCat(biases, biases == 1 ? " bias" : " biases",
@@ -350,6 +352,26 @@ class Importer {
       Fail("E1204", StrCat("every output is empty, as are the inputs ", empty_inputs_),
            "check what --bind and --shape make of the inputs");
     }
+  }
+
+  void NoteUnfolded(const Unfolded& unfolded) {
+    if (unfolded.of_tensors == 0) return;
+    const bool one = unfolded.of_tensors == 1;
+    const std::string more =
+        StrCat("; of ", unfolded.tensors, " more, which became ",
+               unfolded.tensors == 1 ? "a tensor" : "tensors", ", it has none");
+    graph_.notes.push_back(
+        StrCat(Counted(unfolded.of_tensors, "constant"), one ? " is" : " are",
+               " made of the file's tensors again, of which the exporter folded ",
+               one ? "it" : "them", unfolded.tensors > 0 ? more : ""));
+    const Strings& unread = unfolded.unread;
+    if (unread.empty()) return;
+    const int64_t others = std::ssize(unread) - 1;
+    graph_.notes.push_back(
+        StrCat("nothing reads '", unread[0], "'",
+               others > 0 ? StrCat(" and ", others, " more of the file's tensors") : "",
+               ": unused, or what the exporter folded of ", others > 0 ? "them" : "it",
+               " is not trained"));
   }
 
   void DropUnusedSources() {

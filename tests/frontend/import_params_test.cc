@@ -386,6 +386,50 @@ TEST_F(ParamRules, ATensorThatOnlyGivesItsTypeIsNoFactor) {
   EXPECT_THAT(ParamNames(Import(m.proto)), UnorderedElementsAre("words", "positions"));
 }
 
+void AddConstant(Model& m, const std::string& name, const std::vector<int64_t>& dims,
+                 const std::vector<float>& values) {
+  auto* value = m.Node("Constant", {}, {name}).add_attribute();
+  value->set_name("value");
+  value->set_type(onnx::AttributeProto::TENSOR);
+  value->mutable_t()->set_data_type(onnx::TensorProto::FLOAT);
+  for (int64_t dim : dims) value->mutable_t()->add_dims(dim);
+  for (float v : values) value->mutable_t()->add_float_data(v);
+}
+
+// dynamo_export of PyTorch 2.4 and 2.5 folds what functions compute of the weights alone, and keeps
+// the weights, which nothing reads then.
+TEST_F(ParamRules, ConstantsFoldedFromTensorsOfTheFileAreMadeOfThemAgain) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("fc.weight", {3, 2}, {1, 2, 3, 4, 5, 6});
+  m.Floats("wpe.weight", {4, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
+  m.Floats("norm.weight", {3}, {.1f, .2f, .3f});
+  m.Floats("bias.weight", {3, 3}, {1, 2, 4, 3, 5, 7, 6, 8, 9});
+  m.Floats("rotary.cos", {4, 3}, {.1f, .2f, .3f, .4f, .5f, .6f, .7f, .8f, .9f, 0, .01f, .02f});
+  AddConstant(m, "fc_t", {2, 3}, {1, 3, 5, 2, 4, 6});
+  AddConstant(m, "positions", {1, 2, 3}, {7, 8, 9, 10, 11, 12});
+  AddConstant(m, "scale", {3}, {.1f + 1, .2f + 1, .3f + 1});
+  AddConstant(m, "cos", {2, 3}, {.1f, .2f, .3f, .4f, .5f, .6f});
+  AddConstant(m, "other", {2, 3}, {1, 3, 5, 2, 4, 7});
+  AddConstant(m, "head_t", {3, 2}, {1, 3, 5, 2, 4, 7});
+  m.Node("MatMul", {"x", "fc_t"}, {"a"});
+  m.Node("Add", {"a", "positions"}, {"b"});
+  m.Node("Mul", {"b", "scale"}, {"c"});
+  m.Node("Mul", {"c", "cos"}, {"d"});
+  m.Node("Mul", {"d", "other"}, {"e"});
+  m.Node("MatMul", {"e", "head_t"}, {"y"});
+  m.Output("y");
+  Graph graph = Import(m.proto);
+  EXPECT_THAT(ParamNames(graph),
+              UnorderedElementsAre("fc.weight", "wpe.weight", "norm.weight", "head_t"));
+  EXPECT_THAT(graph.notes, ElementsAre("4 constants are made of the file's tensors again, of which "
+                                       "the exporter folded them; of 1 more, which became a "
+                                       "tensor, it has none",
+                                       "nothing reads 'bias.weight': unused, or what the exporter "
+                                       "folded of it is not trained",
+                                       "kept as constants, not trained: 'rotary.cos'"));
+}
+
 // DeepSeek-V3: a bias by which experts are chosen, but that is no part of their scores, is not
 // trained by gradients.
 TEST_F(ParamRules, WhatOnlyChoosesIsAConstant) {
