@@ -154,6 +154,21 @@ std::string LinearWeight(const onnx::NodeProto& node, const ModuleNames& names) 
   return call.target == kLinear ? ParameterAt(call, 1, names) : "";
 }
 
+namespace {
+
+// PyTorch 2.5 writes a module as Python's expression for it: "L['self'].h[0].mlp".
+std::string PathOf(std::string_view module) {
+  std::string path;
+  if (module.starts_with("L['")) module.remove_prefix(std::min(module.find(']'), module.size()));
+  for (const char c : module) {
+    if (c == '[') path += '.';
+    if (c != '[' && c != ']' && c != '\'') path += c;
+  }
+  return path.starts_with('.') ? path.substr(1) : path;
+}
+
+}  // namespace
+
 std::string ModuleOf(const onnx::NodeProto& node) {
   auto metadata = Metadata(node, kNodeMetadata);
   auto scopes = metadata.find("pkg.torch.onnx.name_scopes");
@@ -161,7 +176,7 @@ std::string ModuleOf(const onnx::NodeProto& node) {
     // Outermost first, each the whole path; the last is the operation.
     std::vector<std::string> path = PythonStrings(scopes->second);
     if (path.size() >= 2 && !path[path.size() - 2].starts_with("_empty_nn_module_stack")) {
-      return path[path.size() - 2];
+      return PathOf(path[path.size() - 2]);
     }
     return "";
   }

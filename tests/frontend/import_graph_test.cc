@@ -151,6 +151,19 @@ TEST_F(ImportGraph, FunctionsAreWrittenOut) {
   EXPECT_EQ(Failure(m.proto).id(), "E1305");
 }
 
+TEST_F(ImportGraph, ModulesAsPythonWritesThem) {
+  const std::pair<const char*, const char*> paths[] = {
+      {"L['self'].h[0].mlp", "h.0.mlp"}, {"L['self']", "node_tanh"}, {"h.0.mlp", "h.0.mlp"}};
+  for (const auto& [written, module] : paths) {
+    Model m;
+    m.Input("x", {"2"});
+    AddMetadata(m.Node("Tanh", {"x"}, {"y"}, "node_tanh"), 9, "pkg.torch.onnx.name_scopes",
+                StrCat("['', \"", written, "\", 'tanh']"));
+    m.Output("y");
+    EXPECT_EQ(Import(m.proto).ops().back()->site, module);
+  }
+}
+
 // dynamo_export and export_modules_as_functions make a function of every module, and the first one
 // of every operator: the ops belong to the module whose tensors the function is given.
 TEST_F(ImportGraph, OpsOfAFunctionBelongToItsModule) {
