@@ -152,9 +152,11 @@ class Unfolder {
                         raw == model_.raw.end() ? nullptr : &raw->second);
   }
 
-  void FindKeys() {
-    if (!as_is_.empty()) return;
+  // Of the tensors of this shape: others are not read.
+  void FindKeys(const Shape& squeezed) {
+    if (!keyed_.insert(squeezed).second) return;
     for (const Tensor& t : tensors_) {
+      if (t.squeezed != squeezed) continue;
       HostTensor data = Read(t);
       as_is_[KeyOf(data, t.squeezed)].push_back(&t);
       if (t.unread) plus_one_[KeyOf(PlusOne(std::move(data)), t.squeezed)].push_back(&t);
@@ -164,10 +166,10 @@ class Unfolder {
   bool Unfold(const NodeProto& node, const TensorProto& value) {
     const HostTensor data = reader_.Read(value, nullptr);
     if (!IsTelling(data)) return false;
-    FindKeys();
     const Shape squeezed = Squeezed(data.shape());
     auto find = [&](const ByKey& keys, const HostTensor& made, const Shape& shape,
                     auto make) -> const Tensor* {
+      FindKeys(shape);
       const auto found = keys.find(KeyOf(made, shape));
       if (found == keys.end()) return nullptr;
       for (const Tensor* t : found->second) {
@@ -292,7 +294,8 @@ class Unfolder {
   LoadedModel& model_;
   TensorReader& reader_;
   std::vector<Tensor> tensors_;  // floats of several elements, those first that nothing reads
-  ByKey as_is_, plus_one_;
+  std::set<Shape> keyed_;
+  ByKey as_is_, plus_one_;  // of tensors of these shapes
   Nodes nodes_;
 };
 

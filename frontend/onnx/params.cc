@@ -19,37 +19,13 @@ using onnx::TensorProto;
 using Ops = std::set<std::string_view>;
 
 // Their result is input 0 (or any input, for the last line) in another arrangement or scale.
-const Ops kPassOn = {"Identity",
-                     "Transpose",
-                     "Reshape",
-                     "Unsqueeze",
-                     "Squeeze",
-                     "Flatten",
-                     "Expand",
-                     "Tile",
-                     "Cast",
-                     "CastLike",
-                     "Slice",
-                     "Split",
-                     "Pad",
-                     "Dropout",
-                     "Neg",
-                     "Abs",
-                     "Exp",
-                     "Log",
-                     "Sqrt",
-                     "Pow",
-                     "Clip",
-                     "Tanh",
-                     "Sigmoid",
-                     "Softplus",
-                     "Concat",
-                     "Where",
-                     "Reciprocal",
-                     "SplitToSequence",
-                     "SequenceAt",
-                     "SequenceConstruct",
-                     "ConcatFromSequence"};
+const Ops kPassOn = {"Identity", "Transpose", "Reshape",   "Unsqueeze", "Squeeze", "Flatten",
+                     "Expand",   "Tile",      "Cast",      "CastLike",  "Slice",   "Split",
+                     "Pad",      "Dropout",   "Neg",       "Abs",       "Exp",     "Log",
+                     "Sqrt",     "Pow",       "Clip",      "Tanh",      "Sigmoid", "Softplus",
+                     "Concat",   "Where",     "Reciprocal"};
+const Ops kPassOnInSequences = {"SplitToSequence", "SequenceAt", "SequenceConstruct",
+                                "ConcatFromSequence"};
 // Of kPassOn: how a model keeps a rate or a scale that it trains (as its logarithm), but no table.
 const Ops kReparametrize = {"Exp", "Log", "Sigmoid", "Tanh", "Softplus"};
 const Ops kLookUp = {"Gather", "GatherND", "GatherElements"};
@@ -252,7 +228,7 @@ class Evidence {
     if (chosen && MeetsActivation(node, value)) return !IsMask() && !IsFill();
     if (op.starts_with("Scatter") && use.input == 0 && IsFill()) return false;
     reparametrized_ |= kReparametrize.contains(op);
-    if (kPassOn.contains(op)) return FollowOutputs(node, row);
+    if (kPassOn.contains(op) || kPassOnInSequences.contains(op)) return FollowOutputs(node, row);
     if (kProduct.contains(op)) {
       const bool computed = std::ranges::any_of(node.input(), [&](const std::string& name) {
         return name != value && uses_.IsComputed(name);
