@@ -112,7 +112,8 @@ class Unfolder {
   int MoveMatrices(onnx::GraphProto& graph) {
     std::set<std::string> factors;
     for (const NodeProto& node : graph.node()) {
-      if (node.op_type() == "MatMul" || node.op_type() == "Gemm") factors.insert(node.input(1));
+      const bool multiplies = node.op_type() == "MatMul" || node.op_type() == "Gemm";
+      if (multiplies && node.input_size() > 1) factors.insert(node.input(1));
     }
     int moved = 0;
     Nodes kept;

@@ -430,6 +430,17 @@ TEST_F(ParamRules, ConstantsFoldedFromTensorsOfTheFileAreMadeOfThemAgain) {
                                        "kept as constants, not trained: 'rotary.cos'"));
 }
 
+TEST_F(ParamRules, AProductOfOneTensorBesideFoldedConstantsIsRefused) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("fc.weight", {2, 2}, {1, 2, 3, 4});
+  AddConstant(m, "t", {2, 2}, {1, 3, 2, 4});
+  m.Node("MatMul", {"x", "t"}, {"a"});
+  m.Node("MatMul", {"a"}, {"y"});
+  m.Output("y");
+  EXPECT_EQ(Failure(m.proto).id(), "E1302");
+}
+
 // DeepSeek-V3: a bias by which experts are chosen, but that is no part of their scores, is not
 // trained by gradients.
 TEST_F(ParamRules, WhatOnlyChoosesIsAConstant) {
