@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "frontend/onnx/constant_weights.h"
+#include "frontend/onnx/names.h"
 #include "frontend/onnx/uses.h"
 #include "ir/contains.h"
 
@@ -173,8 +174,12 @@ class Unfolder {
       FindKeys(shape);
       const auto found = keys.find(KeyOf(made, shape));
       if (found == keys.end()) return nullptr;
-      for (const Tensor* t : found->second) {
-        if (SameBits(make(Read(*t)), made)) return t;
+      std::vector<const Tensor*> tensors = found->second;
+      std::ranges::stable_sort(tensors, {}, [&](const Tensor* t) { return Doubt(*t, node); });
+      for (const Tensor* t : tensors) {
+        if (!SameBits(make(Read(*t)), made)) continue;
+        used_.insert(t);
+        return t;
       }
       return nullptr;
     };
@@ -205,6 +210,14 @@ class Unfolder {
       return true;
     }
     return false;
+  }
+
+  // Layers that were copied begin equal: the least for the tensor of the constant's own module,
+  // then for one that has not been found yet.
+  int Doubt(const Tensor& t, const NodeProto& node) const {
+    const std::string module = ModuleOf(node);
+    if (!module.empty() && NameOf(t).starts_with(module + ".")) return 0;
+    return t.unread && !used_.contains(&t) ? 1 : 2;
   }
 
   // Of rows that are equal the one behind the row before.
@@ -297,6 +310,7 @@ class Unfolder {
   std::vector<Tensor> tensors_;  // floats of several elements, those first that nothing reads
   std::set<Shape> keyed_;
   ByKey as_is_, plus_one_;  // of tensors of these shapes
+  std::set<const Tensor*> used_;
   Nodes nodes_;
 };
 

@@ -1,5 +1,6 @@
 // Which tensors are parameters, what they were called, and their data.
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -428,6 +429,36 @@ TEST_F(ParamRules, ConstantsFoldedFromTensorsOfTheFileAreMadeOfThemAgain) {
                                        "nothing reads 'bias.weight': unused, or what the exporter "
                                        "folded of it is not trained",
                                        "kept as constants, not trained: 'rotary.cos'"));
+}
+
+// Of nn.TransformerEncoder, which copies its layer: each layer keeps its own weight.
+TEST_F(ParamRules, ConstantsFoldedFromEqualLayersAreOfTheirOwn) {
+  for (const char* module : {"", "/l/1/fc/"}) {
+    Model m;
+    m.Input("x", {"2", "2"});
+    for (const char* name : {"l.0.fc.weight", "l.1.fc.weight"}) {
+      m.Floats(name, {2, 2}, {1, 2, 3, 4});
+    }
+    AddConstant(m, "t0", {2, 2}, {1, 3, 2, 4});
+    m.proto.mutable_graph()->mutable_node()->rbegin()->set_name(StrCat(module, "Constant_0"));
+    AddConstant(m, "t1", {2, 2}, {1, 3, 2, 4});
+    m.Node("MatMul", {"x", "t0"}, {"a"});
+    m.Node("Tanh", {"a"}, {"b"});
+    m.Node("MatMul", {"b", "t1"}, {"y"});
+    m.Output("y");
+    Graph graph = Import(m.proto);
+    ASSERT_THAT(ParamNames(graph), ElementsAre("l.0.fc.weight", "l.1.fc.weight"));
+    std::map<std::string, const Op*> of;
+    for (const auto& op : graph.ops()) {
+      if (op->operands.size() != 2) continue;
+      const Op* weight = op->operands[1]->producer;
+      while (weight->name() != "param") weight = weight->operands[0]->producer;
+      of.emplace(weight->attrs.String("name"), op.get());
+    }
+    ASSERT_EQ(of.size(), 2u);
+    const Op* first = of[*module ? "l.1.fc.weight" : "l.0.fc.weight"];
+    EXPECT_EQ(first->operands[0]->producer, nullptr) << "the input";
+  }
 }
 
 TEST_F(ParamRules, AProductOfOneTensorBesideFoldedConstantsIsRefused) {
