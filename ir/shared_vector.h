@@ -11,7 +11,7 @@ namespace shardc {
 
 // As std::vector, of which it has what is used. Copying is free; what is not const first takes the
 // elements for this copy alone, so a reference or iterator into it holds until the next copy is
-// made. Several threads may read one, or copies.
+// made. Several threads may read one, or copies; none may change a copy while others come or go.
 template <typename T>
 class SharedVector {
  public:

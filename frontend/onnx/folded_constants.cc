@@ -1,7 +1,9 @@
 #include "frontend/onnx/folded_constants.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <map>
 #include <set>
 #include <string_view>
 #include <unordered_map>
@@ -46,7 +48,8 @@ HostTensor PlusOne(HostTensor t) {
 bool IsTelling(const HostTensor& t) {
   std::vector<double> values;
   for (int64_t i = 0; i < t.num_elements() && values.size() < 3; ++i) {
-    if (!Contains(values, t.AsDouble(i))) values.push_back(t.AsDouble(i));
+    const double value = t.AsDouble(i);
+    if (!std::isnan(value) && !Contains(values, value)) values.push_back(value);
   }
   return values.size() == 3;
 }
@@ -202,7 +205,7 @@ class Unfolder {
     }
     for (const Tensor& t : tensors_) {
       if (!t.unread || t.shape.size() != 2 || t.shape[1] != data.shape().back()) continue;
-      const Ints rows = RowsIn(Read(t), data);
+      const Ints rows = RowsIn(t, data);
       if (rows.empty()) continue;
       Shape shape = data.shape();
       shape.pop_back();
@@ -220,22 +223,38 @@ class Unfolder {
     return t.unread && !used_.contains(&t) ? 1 : 2;
   }
 
-  // Of rows that are equal the one behind the row before.
-  static Ints RowsIn(const HostTensor& matrix, const HostTensor& rows) {
-    const int64_t width = matrix.shape()[1], bytes = width * DTypeSize(matrix.dtype());
-    if (matrix.dtype() != rows.dtype()) return {};
-    auto row = [&](const HostTensor& t, int64_t i) {
-      return std::string_view(reinterpret_cast<const char*>(t.raw()) + i * bytes,
-                              static_cast<size_t>(bytes));
-    };
+  static std::string_view Row(const HostTensor& t, int64_t i, int64_t width) {
+    const int64_t bytes = width * DTypeSize(t.dtype());
+    return {reinterpret_cast<const char*>(t.raw()) + i * bytes, static_cast<size_t>(bytes)};
+  }
+
+  // Where each row of a matrix is in it.
+  struct Rows {
+    HostTensor matrix;
     std::unordered_map<std::string_view, Ints> places;
-    for (int64_t i = 0; i < matrix.shape()[0]; ++i) places[row(matrix, i)].push_back(i);
+  };
+  const Rows& RowsOf(const Tensor& t) {
+    auto [it, fresh] = rows_.try_emplace(&t);
+    Rows& rows = it->second;
+    if (fresh) rows.matrix = Read(t);
+    for (int64_t i = 0; fresh && i < t.shape[0]; ++i) {
+      rows.places[Row(rows.matrix, i, t.shape[1])].push_back(i);
+    }
+    return rows;
+  }
+
+  // Of rows that are equal the one behind the row before.
+  Ints RowsIn(const Tensor& t, const HostTensor& data) {
+    const Rows& rows = RowsOf(t);
+    if (rows.matrix.dtype() != data.dtype()) return {};
+    const int64_t width = t.shape[1];
     Ints found;
-    for (int64_t i = 0; i < rows.num_elements() / width; ++i) {
-      const auto at = places.find(row(rows, i));
-      if (at == places.end()) return {};
-      const bool next = !found.empty() && Contains(at->second, found.back() + 1);
-      found.push_back(next ? found.back() + 1 : at->second[0]);
+    for (int64_t i = 0; i < data.num_elements() / width; ++i) {
+      const auto at = rows.places.find(Row(data, i, width));
+      if (at == rows.places.end()) return {};
+      const Ints& equal = at->second;
+      const bool next = !found.empty() && std::ranges::binary_search(equal, found.back() + 1);
+      found.push_back(next ? found.back() + 1 : equal[0]);
     }
     return found;
   }
@@ -310,6 +329,7 @@ class Unfolder {
   std::vector<Tensor> tensors_;  // floats of several elements, those first that nothing reads
   std::set<Shape> keyed_;
   ByKey as_is_, plus_one_;  // of tensors of these shapes
+  std::map<const Tensor*, Rows> rows_;
   std::set<const Tensor*> used_;
   Nodes nodes_;
 };

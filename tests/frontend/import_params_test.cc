@@ -461,6 +461,17 @@ TEST_F(ParamRules, ConstantsFoldedFromEqualLayersAreOfTheirOwn) {
   }
 }
 
+TEST_F(ParamRules, ConstantsWithoutNumbersAreOfNoTensor) {
+  const float nan = std::nanf("");
+  Model m;
+  m.Input("x", {"2", "3"});
+  m.Floats("fc.bias", {3}, {nan, nan, nan});
+  AddConstant(m, "c", {3}, {nan, nan, nan});
+  m.Node("Add", {"x", "c"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ::testing::Not(::testing::Contains("fc.bias")));
+}
+
 TEST_F(ParamRules, AProductOfOneTensorBesideFoldedConstantsIsRefused) {
   Model m;
   m.Input("x", {"2", "2"});
