@@ -163,13 +163,28 @@ int64_t PlaceLargestFirst(std::vector<MemoryRequest>& requests) {
   return total;
 }
 
+// What lives at the fullest moment: no placement takes less.
+int64_t MostAtOnce(const std::vector<MemoryRequest>& requests) {
+  std::vector<std::pair<int, int64_t>> changes;  // at an instruction, by so many bytes
+  for (const MemoryRequest& r : requests) {
+    changes.push_back({r.first, RoomOf(r)});
+    changes.push_back({r.last + 1, -RoomOf(r)});
+  }
+  std::sort(changes.begin(), changes.end());  // what ends before what begins
+  int64_t now = 0, most = 0;
+  for (const auto& [at, bytes] : changes) most = std::max(most, now += bytes);
+  return most;
+}
+
 }  // namespace
 
 int64_t PlanMemory(std::vector<MemoryRequest>& requests) {
   std::vector<int> order = ByStart(requests);
   std::vector<MemoryRequest> best;
+  const int64_t least = MostAtOnce(requests);
   int64_t best_bytes = -1;
   auto attempt = [&](const auto& place) {
+    if (best_bytes == least) return;
     std::vector<MemoryRequest> tried = requests;
     int64_t bytes = place(tried);
     if (best_bytes >= 0 && bytes >= best_bytes) return;
@@ -183,7 +198,9 @@ int64_t PlanMemory(std::vector<MemoryRequest>& requests) {
     if (!policy.best_fit && requests.size() > kMany) continue;
     attempt([&](auto& tried) { return Place(tried, order, policy); });
   }
-  if (requests.size() <= kVeryMany) attempt(PlaceLargestFirst);
+  // Quadratic: of many only where there is more than a hundredth to be had.
+  const bool far = best_bytes - least > least / 100;
+  if (requests.size() <= (far ? kVeryMany : kMany)) attempt(PlaceLargestFirst);
   requests = std::move(best);
   return std::max<int64_t>(best_bytes, 0);
 }

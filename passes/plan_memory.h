@@ -17,8 +17,8 @@ struct MemoryRequest {
 
 // Gives every request an offset so that no two that live at the same time overlap, and returns the
 // bytes in all. Of a few greedy orders (by time, with best and first fit; the largest first) the
-// smallest result is taken; which are tried depends on the number of requests, so that time grows
-// near linearly with many.
+// smallest result is taken; which are tried depends on the number of requests and on how much is
+// left to be had, so that time grows near linearly with many.
 int64_t PlanMemory(std::vector<MemoryRequest>& requests);
 
 }  // namespace shardc
