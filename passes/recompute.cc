@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <vector>
@@ -157,41 +158,56 @@ class Recomputation {
     if (IsView(*op, graph_.mesh)) return;
     if (GathersForForward(op)) {
       Root(op->result()).fate = Fate::kAgain;
-      return;
+    } else if (layer_[op->id] >= 0) {
+      Set(op, Fate::kAgain, 0);
+    } else if (const auto price = PriceOf(*op)) {
+      DecideByPrice(op, *price);
     }
-    bool inside = layer_[op->id] >= 0;
-    Fate fate = Fate::kAgain;
-    int64_t traffic = 0, freed = 0;
+  }
+
+  // What it takes to make an op's results again.
+  struct Price {
+    int64_t traffic = 0;
     Value* part = nullptr;  // of what is gathered, where it does not live anyway
-    if (!inside) {
-      const bool gather = gathers_ && Gathers(*op);
-      if (!gather && !(cheap_ && IsCheap(*op->def))) return;
-      LocalCost cost = CostOnRank(*op, graph_.mesh);
-      traffic = cost.bytes;
-      for (Value* v : op->operands) {
-        const Info& root = Root(v);
-        // Nothing travels for what costs little.
-        if (v->producer && GathersForForward(v->producer) && !root.gathered_again) return;
-        bool lives = root.needed || root.pinned || root.fate == Fate::kAgain || Persistent(root);
-        if (!lives && root.fate != Fate::kOnTheWay) {
-          if (!gather) return;
-          part = root.value;
-        } else if (!lives) {
-          traffic += root.traffic;
-        }
+  };
+
+  // Nothing: it costs too much, or what it is made of is not there.
+  std::optional<Price> PriceOf(const Op& op) {
+    const bool gather = gathers_ && Gathers(op);
+    if (!gather && !(cheap_ && IsCheap(*op.def))) return std::nullopt;
+    Price price{CostOnRank(op, graph_.mesh).bytes};
+    for (const Value* v : op.operands) {
+      const Info& root = Root(v);
+      // Nothing travels for what costs little.
+      if (v->producer && GathersForForward(v->producer) && !root.gathered_again) {
+        return std::nullopt;
       }
-      if (traffic > kMaxTraffic * largest_) return;
+      if (root.needed || root.pinned || root.fate == Fate::kAgain || Persistent(root)) continue;
+      if (root.fate == Fate::kOnTheWay) {
+        price.traffic += root.traffic;
+      } else if (gather) {
+        price.part = root.value;
+      } else {
+        return std::nullopt;
+      }
     }
-    if (part) freed -= LocalBytes(part->type, graph_.mesh);
+    if (price.traffic > kMaxTraffic * largest_) return std::nullopt;
+    return price;
+  }
+
+  void DecideByPrice(const Op* op, const Price& price) {
+    int64_t freed = price.part ? -LocalBytes(price.part->type, graph_.mesh) : 0;
     for (const Value* r : op->results) {
       if (At(r).needed && !At(r).pinned) freed += LocalBytes(r->type, graph_.mesh);
     }
-    bool gains = freed > 0 && traffic <= kMaxTraffic * freed && At(op->result()).from_input;
-    if (!inside && !gains) {
-      if (op->def->communicates) return;
-      fate = Fate::kOnTheWay;
-    }
-    if (part) At(part).needed = true;
+    const bool gains =
+        freed > 0 && price.traffic <= kMaxTraffic * freed && At(op->result()).from_input;
+    if (!gains && op->def->communicates) return;
+    if (price.part) At(price.part).needed = true;
+    Set(op, gains ? Fate::kAgain : Fate::kOnTheWay, price.traffic);
+  }
+
+  void Set(const Op* op, Fate fate, int64_t traffic) {
     for (const Value* r : op->results) {
       Info& info = At(r);
       if (info.pinned || (fate == Fate::kOnTheWay && info.needed)) continue;

@@ -229,58 +229,71 @@ class Checkpoint {
     auto has = [&](const std::string& n) { return file_.Has(n); };
     CheckMerged(s);
     auto name = std::find_if(names.begin(), names.end(), has);
-    Source source{name == names.end() ? s.transpose_of : *name, name == names.end()};
+    const Source source{name == names.end() ? s.transpose_of : *name, name == names.end()};
     if (!has(source.name)) {
-      std::vector<std::string> wanted = names;
-      wanted.push_back(s.transpose_of);
-      for (const std::string& n : wanted) {
-        auto unread = file_.unread().find(n);
-        if (unread == file_.unread().end()) continue;
-        throw Unfit(StrCat("'", n, "' has dtype ", unread->second, ", which is not supported"),
-                    IsFloat(buffer.type.dtype) ? "convert it to one of F64 F32 F16 BF16"
-                                               : "convert it to I64");
-      }
+      names.push_back(s.transpose_of);
+      CheckReadable(names, buffer.type.dtype);
       if (!s.is_param) return {};
-      if (auto other = std::find_if(unlike.begin(), unlike.end(), has); other != unlike.end()) {
-        throw Unfit(
-            StrCat("has '", *other, "' and no '", names[0],
-                   "', which the exporter of the model made of it, transposed or otherwise"),
-            StrCat("give it as the model's file has it, under the name '", names[0],
-                   "', or compile with --module FILE, the parameters that the module had when it "
-                   "was exported"));
-      }
-      std::vector<std::string> have;
-      for (const auto& [n, entry] : file_.entries()) have.push_back(n);
-      const std::string& of_module = s.transpose_of;
-      const std::string near = DidYouMean(of_module.empty() ? names[0] : of_module, have);
-      throw Unfit(StrCat("has no tensor '", names[0], "', a parameter of the plan",
-                         of_module.empty() ? "" : ", nor the module's '" + of_module + "'"),
-                  StrCat(near, near.empty() ? "" : " ",
-                         "give a file that --save-params or --save-checkpoint wrote, or that has "
-                         "the model's names"));
+      throw Missing(s, names[0], unlike);
     }
-    const SafetensorsEntry& entry = file_.entries().at(source.name);
-    Shape shape = buffer.type.shape;
-    if (piece) shape[state.piece.dim] = state.piece.whole_size;
-    if (source.transposed) std::swap(shape[0], shape[1]);
-    const DType dtype = buffer.type.dtype;
-    const bool counter = !s.is_param && IsInteger(dtype) && shape.empty();
-    const bool fits = entry.dtype == dtype || (IsFloat(entry.dtype) && IsFloat(dtype));
-    if (entry.shape != shape || !(counter ? IsCount(source.name, entry) : fits)) {
-      if (counter && fits && entry.shape == shape) {
-        throw Unfit(StrCat("'", source.name, "' is ", file_.Read(source.name).AsDouble(0),
-                           ", which is no number of steps"),
-                    "the file was changed or damaged");
-      }
-      throw Unfit(StrCat("'", source.name, "' is ", TypeText(entry.dtype, entry.shape),
-                         ", and the plan's is ", TypeText(dtype, shape),
-                         source.transposed ? StrCat(" (the transpose of '", names[0], "')") : ""),
-                  "the file is of another model");
-    }
+    CheckFits(source, state, buffer);
     if (source.transposed) return source;
     for (auto n = name + 1; n != names.end(); ++n) CheckSame(*name, *n, false);
     for (const std::string& n : unlike) CheckSame(*name, n, true);
     return source;
+  }
+
+  // What the file has in a dtype that is not read it does not lack.
+  void CheckReadable(const std::vector<std::string>& names, DType dtype) const {
+    for (const std::string& n : names) {
+      auto unread = file_.unread().find(n);
+      if (unread == file_.unread().end()) continue;
+      throw Unfit(StrCat("'", n, "' has dtype ", unread->second, ", which is not supported"),
+                  IsFloat(dtype) ? "convert it to one of F64 F32 F16 BF16" : "convert it to I64");
+    }
+  }
+
+  Diagnostic Missing(const ManifestState& s, const std::string& name,
+                     const std::vector<std::string>& unlike) const {
+    for (const std::string& other : unlike) {
+      if (!file_.Has(other)) continue;
+      return Unfit(
+          StrCat("has '", other, "' and no '", name,
+                 "', which the exporter of the model made of it, transposed or otherwise"),
+          StrCat("give it as the model's file has it, under the name '", name,
+                 "', or compile with --module FILE, the parameters that the module had when it "
+                 "was exported"));
+    }
+    std::vector<std::string> have;
+    for (const auto& [n, entry] : file_.entries()) have.push_back(n);
+    const std::string& of_module = s.transpose_of;
+    const std::string near = DidYouMean(of_module.empty() ? name : of_module, have);
+    return Unfit(StrCat("has no tensor '", name, "', a parameter of the plan",
+                        of_module.empty() ? "" : ", nor the module's '" + of_module + "'"),
+                 StrCat(near, near.empty() ? "" : " ",
+                        "give a file that --save-params or --save-checkpoint wrote, or that has "
+                        "the model's names"));
+  }
+
+  void CheckFits(const Source& source, const NamedBuffer& state, const Buffer& buffer) const {
+    const SafetensorsEntry& entry = file_.entries().at(source.name);
+    const DType dtype = buffer.type.dtype;
+    Shape shape = buffer.type.shape;
+    if (!state.piece.whole.empty()) shape[state.piece.dim] = state.piece.whole_size;
+    if (source.transposed) std::swap(shape[0], shape[1]);
+    const bool counts = !states_.at(state.name)->is_param && IsInteger(dtype) && shape.empty();
+    const bool fits = entry.dtype == dtype || (IsFloat(entry.dtype) && IsFloat(dtype));
+    if (entry.shape == shape && (counts ? IsCount(source.name, entry) : fits)) return;
+    if (counts && fits && entry.shape == shape) {
+      throw Unfit(StrCat("'", source.name, "' is ", file_.Read(source.name).AsDouble(0),
+                         ", which is no number of steps"),
+                  "the file was changed or damaged");
+    }
+    const std::string whole = state.piece.whole.empty() ? state.name : state.piece.whole;
+    throw Unfit(StrCat("'", source.name, "' is ", TypeText(entry.dtype, entry.shape),
+                       ", and the plan's is ", TypeText(dtype, shape),
+                       source.transposed ? StrCat(" (the transpose of '", whole, "')") : ""),
+                "the file is of another model");
   }
 
   // Of two names of one parameter the file may have both, as of tied weights. `may_turn`: of a

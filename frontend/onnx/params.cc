@@ -1,14 +1,13 @@
 #include "frontend/onnx/params.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <functional>
 #include <iterator>
 #include <string_view>
 
 #include "frontend/onnx/aliases.h"
+#include "frontend/onnx/evidence.h"
 #include "frontend/onnx/read_pieces.h"
+#include "frontend/onnx/table_kind.h"
 #include "frontend/onnx/uses.h"
 
 namespace shardc::onnx_import {
@@ -16,66 +15,6 @@ namespace {
 
 using onnx::NodeProto;
 using onnx::TensorProto;
-using Ops = std::set<std::string_view>;
-
-// Their result is input 0 (or any input, for the last line) in another arrangement or scale.
-const Ops kPassOn = {"Identity", "Transpose", "Reshape",   "Unsqueeze", "Squeeze", "Flatten",
-                     "Expand",   "Tile",      "Cast",      "CastLike",  "Slice",   "Split",
-                     "Pad",      "Dropout",   "Neg",       "Abs",       "Exp",     "Log",
-                     "Sqrt",     "Pow",       "Clip",      "Tanh",      "Sigmoid", "Softplus",
-                     "Concat",   "Where",     "Reciprocal"};
-const Ops kPassOnInSequences = {"SplitToSequence", "SequenceAt", "SequenceConstruct",
-                                "ConcatFromSequence"};
-// Of kPassOn: how a model keeps a rate or a scale that it trains (as its logarithm), but no table.
-const Ops kReparametrize = {"Exp", "Log", "Sigmoid", "Tanh", "Softplus"};
-const Ops kLookUp = {"Gather", "GatherND", "GatherElements"};
-const Ops kReduce = {"ReduceMean", "ReduceSum",       "ReduceMax", "ReduceMin",
-                     "ReduceL2",   "ReduceSumSquare", "ReduceL1"};
-const Ops kProduct = {"MatMul", "Gemm", "Einsum"};
-const Ops kSum = {"Add", "Sub", "Sum"};
-const Ops kScale = {"Mul", "Div"};
-const Ops kNever = {"Cos",
-                    "Sin",
-                    "Equal",
-                    "Less",
-                    "LessOrEqual",
-                    "Greater",
-                    "GreaterOrEqual",
-                    "And",
-                    "Or",
-                    "Xor",
-                    "Not",
-                    "Shape",
-                    "Size",
-                    "IsNaN",
-                    "IsInf",
-                    "ArgMax",
-                    "ArgMin",
-                    "Range",
-                    "OneHot",
-                    "NonZero",
-                    "CumSum",
-                    "Mod",
-                    "ConstantOfShape",
-                    "Trilu",
-                    "Min",
-                    "Max",
-                    "TopK",
-                    "Floor",
-                    "Ceil",
-                    "Round",
-                    "Sign"};
-
-// Their results are no numbers with a gradient; nor are the positions that TopK gives.
-const Ops kDecide = {"ArgMax", "ArgMin",         "Equal", "Less",  "LessOrEqual", "Greater",
-                     "IsNaN",  "GreaterOrEqual", "Size",  "Shape", "IsInf"};
-constexpr size_t kMaxChoice = 64;  // values on the way from a score to a choice
-
-// Whether the input is added to the scores of an attention that ONNX Runtime fused.
-bool IsAddedToScores(std::string_view op, int input) {
-  if (op == "GroupQueryAttention") return input == 10;
-  return (op == "Attention" || op == "MultiHeadAttention") && input == 5;
-}
 
 // What torch.fx calls a tensor that a module holds as neither a parameter nor a buffer.
 bool IsConstantOfFx(const std::string& name) {
@@ -88,269 +27,6 @@ bool IsCandidate(const TensorProto& t) {
   auto held = HeldAs(t.data_type());
   int64_t larger = std::count_if(t.dims().begin(), t.dims().end(), [](int64_t d) { return d > 1; });
   return held && IsFloat(*held) && larger > 0;
-}
-
-// A mask's elements are 0 and one very large number, or that number alone, or both 0 and 1.
-// Those of a table of distances grow evenly along each row, but for one bend (the query's place).
-// ALiBi's slopes of n heads are powers of 2^(-4 / m), with the largest power of two m that is not
-// larger than n (Press et al., "Train Short, Test Long", 2022).
-enum class Kind { kMask, kZeros, kDistances, kSlopes, kOther };
-
-// Follows one tensor to the places where a network computes with it.
-class Evidence {
- public:
-  Evidence(const TensorProto& tensor, const Uses& uses, std::function<Kind()> kind)
-      : uses_(uses), kind_(std::move(kind)), rank_(tensor.dims_size()) {
-    auto larger =
-        std::count_if(tensor.dims().begin(), tensor.dims().end(), [](int64_t d) { return d > 1; });
-    vector_ = larger <= 1;
-    open_.push_back({tensor.name(), false, nullptr});
-    while (!open_.empty() && !found_) {
-      const Step step = open_.back();
-      open_.pop_back();
-      if (step.use == nullptr) {
-        Follow(step.value, step.row);
-      } else {
-        found_ = step.use->node == nullptr || Decides(*step.use, step.value, step.row);
-      }
-    }
-  }
-  bool found() const { return found_; }
-
- private:
-  // A value to follow, or one of its uses to look at. A chain of nodes may be longer than a stack
-  // is deep.
-  struct Step {
-    std::string value;
-    bool row;  // it consists of rows that input data picked
-    const Use* use;
-  };
-
-  // What is pushed last is next.
-  void Follow(const std::string& value, bool row) {
-    if (!visited_.insert(value).second) return;
-    const std::vector<std::string>& others = uses_.PassedOnAs(value);
-    for (auto name = others.rbegin(); name != others.rend(); ++name) {
-      open_.push_back({*name, row, nullptr});
-    }
-    const std::vector<Use>& uses = uses_.Of(value);
-    for (auto use = uses.rbegin(); use != uses.rend(); ++use) open_.push_back({value, row, &*use});
-  }
-
-  // Decides nothing yet.
-  bool FollowOutputs(const NodeProto& node, bool row) {
-    for (int i = node.output_size(); i-- > 0;) {
-      if (!node.output(i).empty()) open_.push_back({node.output(i), row, nullptr});
-    }
-    return false;
-  }
-
-  bool MeetsActivation(const NodeProto& node, const std::string& value) const {
-    return std::any_of(node.input().begin(), node.input().end(), [&](const std::string& name) {
-      return name != value && uses_.IsActivation(name);
-    });
-  }
-
-  bool IsMask() const { return kind_() == Kind::kMask; }
-  // As exporters store ALiBi, under no name of the module's. A vector may be trained from a ramp.
-  bool IsDistances() const { return !vector_ && kind_() == Kind::kDistances; }
-
-  // Of ALiBi, where the model multiplies them with the distances.
-  bool IsSlopes() const { return scales_table_ && kind_() == Kind::kSlopes; }
-
-  // What a tensor is filled with, or begins as; not a vector, which may be a new token.
-  bool IsFill() const { return !vector_ && kind_() == Kind::kZeros; }
-
-  // A mask of a batch without padding is all zeros, like a new bias, but added to scores, which may
-  // be masked once more.
-  bool IsEmptyMask(const NodeProto& sum) const {
-    if (rank_ < 3 || kind_() != Kind::kZeros) return false;
-    std::vector<std::string> sums = {sum.output(0)};
-    for (size_t i = 0; i < sums.size(); ++i) {
-      const std::vector<Use>& users = uses_.Of(sums[i]);
-      if (users.empty() || sums.size() > kMaxChoice) return false;
-      for (const Use& use : users) {
-        const std::string op = use.node == nullptr ? "" : use.node->op_type();
-        if (op == "Softmax") continue;
-        const bool masks = op == "Reshape" || op == "Add" || (op == "Where" && use.input > 0);
-        if (!masks) return false;
-        sums.push_back(use.node->output(0));
-      }
-    }
-    return true;
-  }
-
-  // Whether all that comes of the value are positions and comparisons, as of the scores by which
-  // experts are chosen: no gradient reaches what is added to it.
-  bool OnlyChooses(const std::string& value) const {
-    std::vector<std::string> waiting = {value};
-    std::set<std::string> seen;
-    bool chooses = false;
-    while (!waiting.empty()) {
-      const std::string name = std::move(waiting.back());
-      waiting.pop_back();
-      if (name.empty() || !seen.insert(name).second) continue;
-      if (seen.size() > kMaxChoice) return false;
-      for (const Use& use : uses_.Of(name)) {
-        if (use.node == nullptr) return false;
-        const bool top = use.node->op_type() == "TopK";
-        chooses |= top || kDecide.contains(use.node->op_type());
-        if (kDecide.contains(use.node->op_type())) continue;
-        const int outputs = top ? 1 : use.node->output_size();
-        for (int i = 0; i < outputs; ++i) waiting.push_back(use.node->output(i));
-      }
-      for (const std::string& other : uses_.PassedOnAs(name)) waiting.push_back(other);
-    }
-    return chooses;
-  }
-
-  bool Decides(const Use& use, const std::string& value, bool row) {
-    const NodeProto& node = *use.node;
-    const std::string& op = node.op_type();
-    if (kNever.contains(op) || (op == "CastLike" && use.input > 0)) return false;
-    if ((op == "Resize" || op == "Upsample") && use.input > 0) return false;  // scales
-    if (op == "BatchNormalization" && use.input > 2) return false;            // statistics
-    if (op == "SoftmaxCrossEntropyLoss" || op == "NegativeLogLikelihoodLoss") return use.input == 0;
-    if (op == "RotaryEmbedding" && use.input > 0) return false;  // cos and sin, or positions
-    if (op == "GroupQueryAttention" && use.input > 6 && use.input < 9) return false;  // the same
-    if (op == "Attention" && use.input == 3) return false;                            // the mask
-    if (IsAddedToScores(op, use.input)) return kind_() == Kind::kOther;
-    if (kLookUp.contains(op)) {
-      if (use.input != 0) return false;
-      vector_ = false;
-      return FollowOutputs(node, node.input_size() > 1 && uses_.DependsOnData(node.input(1)));
-    }
-    if (kReduce.contains(op) || op == "Pow") {
-      return use.input == 0 && row ? true : FollowOutputs(node, row);
-    }
-    const bool chosen = op == "Where" && use.input > 0;
-    if (chosen && uses_.DependsOnData(node.input(0)) && IsFill()) return false;
-    if (chosen && MeetsActivation(node, value)) return !IsMask() && !IsFill();
-    if (op.starts_with("Scatter") && use.input == 0 && IsFill()) return false;
-    reparametrized_ |= kReparametrize.contains(op);
-    if (kPassOn.contains(op) || kPassOnInSequences.contains(op)) return FollowOutputs(node, row);
-    if (kProduct.contains(op)) {
-      const bool computed = std::ranges::any_of(node.input(), [&](const std::string& name) {
-        return name != value && uses_.IsComputed(name);
-      });
-      return computed || FollowOutputs(node, row);
-    }
-    if (kSum.contains(op)) {
-      if (!MeetsActivation(node, value)) return FollowOutputs(node, row);
-      return !IsMask() && !IsDistances() && !IsSlopes() && !IsEmptyMask(node) &&
-             !OnlyChooses(node.output(0));
-    }
-    if (kScale.contains(op)) {
-      if (!MeetsActivation(node, value)) {
-        scales_table_ = true;
-        return FollowOutputs(node, row);
-      }
-      return (vector_ || reparametrized_) && !IsMask();
-    }
-    return true;
-  }
-
-  const Uses& uses_;
-  std::function<Kind()> kind_;
-  int rank_;
-  bool vector_ = false;  // one dim at most is larger than 1, and no rows were picked
-  bool reparametrized_ = false;
-  bool scales_table_ = false;  // or a number
-  bool found_ = false;
-  std::vector<Step> open_;
-  std::set<std::string> visited_;
-};
-
-class MaskTest {
- public:
-  bool Takes(double v) {
-    (v == 0 ? zero_ : v == 1 ? one_ : large_) = true;
-    if (v == 0 || v == 1) return true;
-    if (!(std::abs(v) >= 1e4) || (has_value_ && v != value_)) return false;
-    has_value_ = true;
-    value_ = v;
-    return true;
-  }
-  Kind Result() const {
-    if (large_ ? !one_ : zero_ && one_) return Kind::kMask;
-    return zero_ && !one_ ? Kind::kZeros : Kind::kOther;
-  }
-
- private:
-  bool zero_ = false, one_ = false, large_ = false, has_value_ = false;
-  double value_ = 0;
-};
-
-// Rows of numbers that are not masked, of which one at least has enough of them to tell.
-class DistanceTest {
- public:
-  // Four roundings of the largest element.
-  explicit DistanceTest(DType type)
-      : tolerance_(type == DType::kBF16  ? 0x1p-6
-                   : type == DType::kF16 ? 0x1p-9
-                                         : 1e-5) {}
-
-  bool TakesRow(const HostTensor& t, int64_t begin, int64_t n) {
-    std::vector<double> row;
-    for (int64_t i = begin; i < begin + n; ++i) {
-      const double v = t.AsDouble(i);
-      if (v > -1e4 && std::isfinite(v)) row.push_back(v);
-    }
-    if (row.size() < 4) return true;
-    const auto [low, high] = std::minmax_element(row.begin(), row.end());
-    const double largest = std::max(std::abs(*low), std::abs(*high));
-    // A query has a key at no distance, or next to it; what is much the same everywhere is none.
-    if (*high - *low < largest / 2) return false;
-    grows_ |= *high > *low;
-    int bends = 0;
-    for (size_t i = 1; i + 1 < row.size(); ++i) {
-      bends += std::abs(row[i + 1] - 2 * row[i] + row[i - 1]) > tolerance_ * largest;
-    }
-    return bends <= 1;
-  }
-  bool Result() const { return grows_; }
-
- private:
-  double tolerance_;
-  bool grows_ = false;
-};
-
-// In any order, as powers of 2^(-4 / m): 2, 4, ... 2 m, and for the heads beyond m 1, 3, ...
-bool AreSlopes(const HostTensor& t) {
-  const int64_t n = t.num_elements();
-  const auto m = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n)));
-  std::set<int64_t> powers, expected;
-  for (int64_t i = 0; i < n; ++i) {
-    const double x = t.AsDouble(i), power = -std::log2(x) * static_cast<double>(m) / 4;
-    // Of halves the logarithm is less exact.
-    if (!(x > 0 && x < 1) || std::abs(power - std::round(power)) > 0.02) return false;
-    powers.insert(std::llround(power));
-    expected.insert(i < m ? 2 * (i + 1) : 2 * (i - m) + 1);
-  }
-  return n >= 2 && powers == expected;
-}
-
-Kind Classify(const TensorType& type, const TensorSource& source) {
-  MaskTest test;
-  DistanceTest distances(type.dtype);
-  bool may_mask = true, may_distance = type.rank() >= 2 && type.num_elements() > 1;
-  const bool known = HoldsOfPieces(type.shape, [&](const Shape& offset, const Shape& size) {
-    const HostTensor piece = ReadPiece(source, type.dtype, offset, size);
-    for (int64_t i = 0; may_mask && i < piece.num_elements(); ++i) {
-      may_mask = test.Takes(piece.AsDouble(i));
-    }
-    for (int64_t i = 0; may_distance && i < piece.num_elements(); i += type.shape.back()) {
-      may_distance = distances.TakesRow(piece, i, type.shape.back());
-    }
-    return may_mask || may_distance;
-  });
-  if (may_mask) return test.Result();
-  constexpr int64_t kMaxHeads = 1024;
-  const bool vector = std::ranges::count_if(type.shape, [](int64_t dim) { return dim != 1; }) == 1;
-  if (vector && type.num_elements() <= kMaxHeads &&
-      AreSlopes(ReadPiece(source, type.dtype, Shape(type.rank(), 0), type.shape)))
-    return Kind::kSlopes;
-  return known && distances.Result() ? Kind::kDistances : Kind::kOther;
 }
 
 class Finder {
@@ -480,8 +156,7 @@ class Finder {
       return IsFoldedFromParameter(t.name(), visited);
     }
     if (!IsCandidate(t) || IsConstantOfFx(t.name())) return false;
-    auto kind = [&] { return KindOf(t); };
-    return Evidence(t, uses_, kind).found();
+    return IsTrained(t, uses_, [&] { return KindOf(t); });
   }
 
   bool IsFoldedFromParameter(const std::string& tensor, std::set<std::string>& visited) const {
@@ -501,17 +176,18 @@ class Finder {
     if (!names_.parameters.empty() || !held || !IsFloat(*held)) return false;
     if (model_.proto.producer_name() == "pytorch") {
       if (t.name().starts_with('/') || reader_.Type(t).num_elements() != 1) return false;
-      return Evidence(t, uses_, [&] { return KindOf(t); }).found();
+      return IsTrained(t, uses_, [&] { return KindOf(t); });
     }
     if (t.dims_size() > 0 || t.name().find_first_of(".:") == std::string::npos) return false;
     return std::any_of(uses_.Of(t.name()).begin(), uses_.Of(t.name()).end(), [](const Use& use) {
-      return use.node != nullptr && kScale.contains(use.node->op_type());
+      if (use.node == nullptr) return false;
+      return use.node->op_type() == "Mul" || use.node->op_type() == "Div";
     });
   }
 
-  Kind KindOf(const TensorProto& t) {
-    auto [it, is_new] = kinds_.try_emplace(t.name(), Kind::kOther);
-    if (is_new) it->second = Classify(reader_.Type(t), *reader_.Source(t, RawOf(t)));
+  TableKind KindOf(const TensorProto& t) {
+    auto [it, is_new] = kinds_.try_emplace(t.name(), TableKind::kOther);
+    if (is_new) it->second = KindOfTable(reader_.Type(t), *reader_.Source(t, RawOf(t)));
     return it->second;
   }
 
@@ -525,7 +201,7 @@ class Finder {
   TensorReader& reader_;
   Uses uses_;
   std::map<const TensorProto*, const Bytes*> raw_;  // of the tensors that have it in the file
-  std::map<std::string, Kind> kinds_;
+  std::map<std::string, TableKind> kinds_;
 };
 
 }  // namespace

@@ -1,0 +1,269 @@
+#include "frontend/onnx/evidence.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardc::onnx_import {
+namespace {
+
+using onnx::NodeProto;
+using onnx::TensorProto;
+using Ops = std::set<std::string_view>;
+
+// Their result is input 0 (or any input, for the last line) in another arrangement or scale.
+const Ops kPassOn = {"Identity", "Transpose", "Reshape",   "Unsqueeze", "Squeeze", "Flatten",
+                     "Expand",   "Tile",      "Cast",      "CastLike",  "Slice",   "Split",
+                     "Pad",      "Dropout",   "Neg",       "Abs",       "Exp",     "Log",
+                     "Sqrt",     "Pow",       "Clip",      "Tanh",      "Sigmoid", "Softplus",
+                     "Concat",   "Where",     "Reciprocal"};
+const Ops kPassOnInSequences = {"SplitToSequence", "SequenceAt", "SequenceConstruct",
+                                "ConcatFromSequence"};
+// Of kPassOn: how a model keeps a rate or a scale that it trains (as its logarithm), but no table.
+const Ops kReparametrize = {"Exp", "Log", "Sigmoid", "Tanh", "Softplus"};
+const Ops kLookUp = {"Gather", "GatherND", "GatherElements"};
+const Ops kReduce = {"ReduceMean", "ReduceSum",       "ReduceMax", "ReduceMin",
+                     "ReduceL2",   "ReduceSumSquare", "ReduceL1"};
+const Ops kProduct = {"MatMul", "Gemm", "Einsum"};
+const Ops kSum = {"Add", "Sub", "Sum"};
+const Ops kScale = {"Mul", "Div"};
+const Ops kNever = {"Cos",
+                    "Sin",
+                    "Equal",
+                    "Less",
+                    "LessOrEqual",
+                    "Greater",
+                    "GreaterOrEqual",
+                    "And",
+                    "Or",
+                    "Xor",
+                    "Not",
+                    "Shape",
+                    "Size",
+                    "IsNaN",
+                    "IsInf",
+                    "ArgMax",
+                    "ArgMin",
+                    "Range",
+                    "OneHot",
+                    "NonZero",
+                    "CumSum",
+                    "Mod",
+                    "ConstantOfShape",
+                    "Trilu",
+                    "Min",
+                    "Max",
+                    "TopK",
+                    "Floor",
+                    "Ceil",
+                    "Round",
+                    "Sign"};
+
+// Their results are no numbers with a gradient; nor are the positions that TopK gives.
+const Ops kDecide = {"ArgMax", "ArgMin",         "Equal", "Less",  "LessOrEqual", "Greater",
+                     "IsNaN",  "GreaterOrEqual", "Size",  "Shape", "IsInf"};
+constexpr size_t kMaxChoice = 64;  // values on the way from a score to a choice
+
+// Scales, statistics, labels and their weights, tables of cos and sin, positions and masks.
+bool IsNotTrained(std::string_view op, int input) {
+  struct Inputs {
+    int first, last;
+  };
+  static const std::map<std::string_view, Inputs> kInputs = {{"CastLike", {1, 1}},
+                                                             {"Resize", {1, 3}},
+                                                             {"Upsample", {1, 1}},
+                                                             {"BatchNormalization", {3, 4}},
+                                                             {"SoftmaxCrossEntropyLoss", {1, 2}},
+                                                             {"NegativeLogLikelihoodLoss", {1, 2}},
+                                                             {"RotaryEmbedding", {1, 3}},
+                                                             {"GroupQueryAttention", {7, 8}},
+                                                             {"Attention", {3, 3}}};
+  const auto inputs = kInputs.find(op);
+  return inputs != kInputs.end() && inputs->second.first <= input && input <= inputs->second.last;
+}
+
+// Whether the input is added to the scores of an attention that ONNX Runtime fused.
+bool IsAddedToScores(std::string_view op, int input) {
+  if (op == "GroupQueryAttention") return input == 10;
+  return (op == "Attention" || op == "MultiHeadAttention") && input == 5;
+}
+
+// Follows one tensor to the places where a network computes with it.
+class Evidence {
+ public:
+  Evidence(const TensorProto& tensor, const Uses& uses, const std::function<TableKind()>& kind)
+      : uses_(uses), kind_(kind), rank_(tensor.dims_size()) {
+    auto larger =
+        std::count_if(tensor.dims().begin(), tensor.dims().end(), [](int64_t d) { return d > 1; });
+    vector_ = larger <= 1;
+    open_.push_back({tensor.name(), false, nullptr});
+    while (!open_.empty() && !found_) {
+      const Step step = open_.back();
+      open_.pop_back();
+      if (step.use == nullptr) {
+        Follow(step.value, step.row);
+      } else {
+        found_ = step.use->node == nullptr || Decides(*step.use, step.value, step.row);
+      }
+    }
+  }
+  bool found() const { return found_; }
+
+ private:
+  // A value to follow, or one of its uses to look at. A chain of nodes may be longer than a stack
+  // is deep.
+  struct Step {
+    std::string value;
+    bool row;  // it consists of rows that input data picked
+    const Use* use;
+  };
+
+  // What is pushed last is next.
+  void Follow(const std::string& value, bool row) {
+    if (!visited_.insert(value).second) return;
+    const std::vector<std::string>& others = uses_.PassedOnAs(value);
+    for (auto name = others.rbegin(); name != others.rend(); ++name) {
+      open_.push_back({*name, row, nullptr});
+    }
+    const std::vector<Use>& uses = uses_.Of(value);
+    for (auto use = uses.rbegin(); use != uses.rend(); ++use) open_.push_back({value, row, &*use});
+  }
+
+  // Decides nothing yet.
+  bool FollowOutputs(const NodeProto& node, bool row) {
+    for (int i = node.output_size(); i-- > 0;) {
+      if (!node.output(i).empty()) open_.push_back({node.output(i), row, nullptr});
+    }
+    return false;
+  }
+
+  bool MeetsActivation(const NodeProto& node, const std::string& value) const {
+    return std::ranges::any_of(node.input(), [&](const std::string& name) {
+      return name != value && uses_.IsActivation(name);
+    });
+  }
+
+  bool MeetsComputed(const NodeProto& node, const std::string& value) const {
+    return std::ranges::any_of(node.input(), [&](const std::string& name) {
+      return name != value && uses_.IsComputed(name);
+    });
+  }
+
+  bool IsMask() const { return kind_() == TableKind::kMask; }
+  // As exporters store ALiBi, under no name of the module's. A vector may be trained from a ramp.
+  bool IsDistances() const { return !vector_ && kind_() == TableKind::kDistances; }
+
+  // Of ALiBi, where the model multiplies them with the distances.
+  bool IsSlopes() const { return scales_table_ && kind_() == TableKind::kSlopes; }
+
+  // What a tensor is filled with, or begins as; not a vector, which may be a new token.
+  bool IsFill() const { return !vector_ && kind_() == TableKind::kZeros; }
+
+  // A mask of a batch without padding is all zeros, like a new bias, but added to scores, which may
+  // be masked once more.
+  bool IsEmptyMask(const NodeProto& sum) const {
+    if (rank_ < 3 || kind_() != TableKind::kZeros) return false;
+    std::vector<std::string> sums = {sum.output(0)};
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const std::vector<Use>& users = uses_.Of(sums[i]);
+      if (users.empty() || sums.size() > kMaxChoice) return false;
+      for (const Use& use : users) {
+        const std::string op = use.node == nullptr ? "" : use.node->op_type();
+        if (op == "Softmax") continue;
+        const bool masks = op == "Reshape" || op == "Add" || (op == "Where" && use.input > 0);
+        if (!masks) return false;
+        sums.push_back(use.node->output(0));
+      }
+    }
+    return true;
+  }
+
+  // Whether all that comes of the value are positions and comparisons, as of the scores by which
+  // experts are chosen: no gradient reaches what is added to it.
+  bool OnlyChooses(const std::string& value) const {
+    std::vector<std::string> waiting = {value};
+    std::set<std::string> seen;
+    bool chooses = false;
+    while (!waiting.empty()) {
+      const std::string name = std::move(waiting.back());
+      waiting.pop_back();
+      if (name.empty() || !seen.insert(name).second) continue;
+      if (seen.size() > kMaxChoice) return false;
+      for (const Use& use : uses_.Of(name)) {
+        if (use.node == nullptr) return false;
+        const bool top = use.node->op_type() == "TopK";
+        chooses |= top || kDecide.contains(use.node->op_type());
+        if (kDecide.contains(use.node->op_type())) continue;
+        const int outputs = top ? 1 : use.node->output_size();
+        for (int i = 0; i < outputs; ++i) waiting.push_back(use.node->output(i));
+      }
+      for (const std::string& other : uses_.PassedOnAs(name)) waiting.push_back(other);
+    }
+    return chooses;
+  }
+
+  // Whether the use shows a parameter; if it does not, what comes of it may be followed.
+  bool Decides(const Use& use, const std::string& value, bool row) {
+    const NodeProto& node = *use.node;
+    const std::string& op = node.op_type();
+    if (kNever.contains(op) || IsNotTrained(op, use.input)) return false;
+    if (IsAddedToScores(op, use.input)) return kind_() == TableKind::kOther;
+    if (kLookUp.contains(op)) return use.input == 0 && FollowRows(node);
+    if (kReduce.contains(op) || op == "Pow") {
+      return (use.input == 0 && row) || FollowOutputs(node, row);
+    }
+    if (op == "Where" && use.input > 0) return ChoiceDecides(node, value, row);
+    if (op.starts_with("Scatter") && use.input == 0 && IsFill()) return false;
+    reparametrized_ |= kReparametrize.contains(op);
+    if (kPassOn.contains(op) || kPassOnInSequences.contains(op)) return FollowOutputs(node, row);
+    if (kProduct.contains(op)) return MeetsComputed(node, value) || FollowOutputs(node, row);
+    if (kSum.contains(op)) return SumDecides(node, value, row);
+    if (kScale.contains(op)) return ScaleDecides(node, value, row);
+    return true;
+  }
+
+  bool FollowRows(const NodeProto& node) {
+    vector_ = false;
+    return FollowOutputs(node, node.input_size() > 1 && uses_.DependsOnData(node.input(1)));
+  }
+
+  bool ChoiceDecides(const NodeProto& node, const std::string& value, bool row) {
+    if (uses_.DependsOnData(node.input(0)) && IsFill()) return false;
+    if (MeetsActivation(node, value)) return !IsMask() && !IsFill();
+    return FollowOutputs(node, row);
+  }
+
+  bool SumDecides(const NodeProto& node, const std::string& value, bool row) {
+    if (!MeetsActivation(node, value)) return FollowOutputs(node, row);
+    return !IsMask() && !IsDistances() && !IsSlopes() && !IsEmptyMask(node) &&
+           !OnlyChooses(node.output(0));
+  }
+
+  bool ScaleDecides(const NodeProto& node, const std::string& value, bool row) {
+    if (MeetsActivation(node, value)) return (vector_ || reparametrized_) && !IsMask();
+    scales_table_ = true;
+    return FollowOutputs(node, row);
+  }
+
+  const Uses& uses_;
+  const std::function<TableKind()>& kind_;
+  int rank_;
+  bool vector_ = false;  // one dim at most is larger than 1, and no rows were picked
+  bool reparametrized_ = false;
+  bool scales_table_ = false;  // or a number
+  bool found_ = false;
+  std::vector<Step> open_;
+  std::set<std::string> visited_;
+};
+
+}  // namespace
+
+bool IsTrained(const TensorProto& tensor, const Uses& uses,
+               const std::function<TableKind()>& kind) {
+  return Evidence(tensor, uses, kind).found();
+}
+
+}  // namespace shardc::onnx_import
