@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "frontend/onnx/chosen_rows.h"
 #include "ir/builder.h"
 #include "ir/graph.h"
 #include "ir/host_tensor.h"
@@ -15,9 +16,11 @@ namespace shardc::onnx_import {
 
 // Advice where data would decide a shape.
 inline constexpr char kDataDecides[] =
-    "it decides shapes, which data must not: compute all elements, with a mask (Where, OneHot). A "
-    "mixture of experts: a loop over all experts, or products batched over them, with weights of "
-    "zero where a token does not go; of transformers 5, export after "
+    "it decides shapes, which data must not, but for rows that a mask chooses, that are computed "
+    "one "
+    "by one and put back (y[mask] = f(x[mask])): compute all elements, with a mask (Where, "
+    "OneHot). "
+    "Of a mixture of experts of transformers 5, export after "
     "model.set_experts_implementation(\"batched_mm\")";
 
 // One node, with its inputs already converted. Everything made through it folds: an op whose
@@ -73,6 +76,9 @@ class NodeContext : public OpMaker {
                                       Attributes attrs = {}) = 0;
   // For what a node adds to the graph besides its results.
   virtual Builder& builder() = 0;
+  // Marks of what is made by Make and MakeAll are kept; a converter that reads positions as numbers
+  // sets those of its results.
+  virtual ChosenRows& rows() = 0;
 
   // A Diagnostic whose `where` is the file, the node's name and its op.
   [[noreturn]] virtual void Fail(const char* id, const std::string& what,

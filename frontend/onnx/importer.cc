@@ -225,6 +225,7 @@ class Importer {
     }
     node.CheckOutputs();
     node.CheckRead();
+    node.CheckRows();
   }
 
   Converter FindConverter(const NodeProto& proto, const Node& node) {
@@ -344,6 +345,11 @@ class Importer {
         Fail("E1308", StrCat("has two outputs called '", output.name(), "'"));
       }
       CheckUtf8(output.name());
+      if (conversion_.rows.Of(it->second) != nullptr) {
+        Fail("E1301",
+             StrCat("output '", output.name(), "' has as many rows as are chosen when it runs"),
+             kDataDecides);
+      }
       graph_.outputs.push_back({output.name(), it->second});
     }
     bool nothing = std::all_of(graph_.outputs.begin(), graph_.outputs.end(),

@@ -150,17 +150,30 @@ void ConcatFromSequence(NodeContext& c) {
   c.SetOutput(0, Joined(c, std::move(elements), axis));
 }
 
-// Of positions that are known and repeat a whole dim, what they pick, with `dims` in its place: as
-// a broadcast, which any cut of the dim passes. Null where that is not so, or where x is a table.
-Value* Repeated(NodeContext& c, Value* x, int64_t axis, const HostTensor& positions,
-                const shardc::Shape& dims) {
+// The columns of positions that read a dim as a matrix by columns, 0, c, 2 c, ..., 1, c + 1, ...; 1
+// of those that read it in order; nothing of others.
+std::optional<int64_t> ColumnsOf(const Ints& positions, int64_t n) {
+  if (std::ssize(positions) != n || n == 0) return std::nullopt;
+  const int64_t columns = n == 1 ? 1 : positions[1], rows = columns > 0 ? n / columns : 0;
+  if (rows * columns != n) return std::nullopt;
+  for (int64_t i = 0; i < n; ++i) {
+    if (positions[i] != i % rows * columns + i / rows) return std::nullopt;
+  }
+  return columns;
+}
+
+// Of positions that are known and name all of a dim, in order or by columns, or repeat it, what
+// they pick, with `dims` in its place: of transposes and broadcasts, which cuts of the dim pass.
+// Null where that is not so, or where x is a table.
+Value* Whole(NodeContext& c, Value* x, int64_t axis, const Ints& positions,
+             const shardc::Shape& dims) {
   const int64_t n = x->type.shape[axis];
   Ints at;
-  for (int64_t i = 0; i < positions.num_elements(); ++i) {
-    at.push_back(positions.AsInt(i) + (positions.AsInt(i) < 0 ? n : 0));
-  }
+  for (int64_t i : positions) at.push_back(i < 0 ? i + n : i);
+  if (x->producer && x->producer->name() == "param") return nullptr;
   const std::optional<Repeats> repeats = RepeatsOf(at, n);
-  if (!repeats || (x->producer && x->producer->name() == "param")) return nullptr;
+  const std::optional<int64_t> columns = ColumnsOf(at, n);
+  if (!repeats && !columns) return nullptr;
   const shardc::Shape before(x->type.shape.begin(), x->type.shape.begin() + axis);
   const shardc::Shape behind(x->type.shape.begin() + axis + 1, x->type.shape.end());
   auto shape = [&](const Ints& middle) {
@@ -169,10 +182,23 @@ Value* Repeated(NodeContext& c, Value* x, int64_t axis, const HostTensor& positi
     all.insert(all.end(), behind.begin(), behind.end());
     return all;
   };
+  if (columns == 1) return c.Reshape(x, shape(dims));
+  if (columns) {
+    Ints perm = Count(x->type.rank() + 1);
+    std::swap(perm[axis], perm[axis + 1]);
+    return c.Reshape(c.Transpose(c.Reshape(x, shape({n / *columns, *columns})), perm), shape(dims));
+  }
   const int64_t k = repeats->times;
   Value* each = c.Reshape(x, shape(repeats->in_turns ? Ints{1, n} : Ints{n, 1}));
   each = c.BroadcastTo(each, shape(repeats->in_turns ? Ints{k, n} : Ints{n, k}));
   return c.Reshape(each, shape(dims));
+}
+
+// What was looked up as rows of which data chooses, apart from what it was looked up in.
+Value* AsRows(NodeContext& c, Value* v, const ChosenRows::Mark& mark) {
+  v = c.builder().Make("reshape", {v}, {{"shape", v->type.shape}});
+  c.rows().Set(v, mark);
+  return v;
 }
 
 void Gather(NodeContext& c) {
@@ -187,8 +213,16 @@ void Gather(NodeContext& c) {
            "check what the symbols of the inputs are bound to: a table of positions has so many");
   }
   if (constant != nullptr) {
-    Value* repeated = Repeated(c, x, axis, *constant, indices->type.shape);
-    if (repeated != nullptr) return c.SetOutput(0, repeated);
+    const Ints positions = c.ConstantInts(1);
+    Value* all = Whole(c, x, axis, positions, indices->type.shape);
+    if (const ChosenRows::Mark* rows = c.rows().Of(indices)) {
+      if (all == nullptr) all = LookUp(c, x, indices, axis);
+      ChosenRows::Mark mark = *rows;
+      mark.dim += static_cast<int>(axis);
+      all = AsRows(c, all, mark);
+      if (axis == 0) c.rows().SetTaken(all, x, positions);
+    }
+    if (all != nullptr) return c.SetOutput(0, all);
   }
   if (constant == nullptr || indices->type.rank() != 0) {
     return c.SetOutput(0, LookUp(c, x, indices, axis));
@@ -202,16 +236,40 @@ void Gather(NodeContext& c) {
   c.SetOutput(0, c.Reshape(part, std::move(out)));
 }
 
+// The same of tuples of positions along the first dims.
+Value* WholeNd(NodeContext& c, Value* x, const Ints& positions, const shardc::Shape& indices) {
+  const int64_t k = indices.back();
+  const shardc::Shape& shape = x->type.shape;
+  if (k < 1 || k > x->type.rank()) return nullptr;
+  Ints at;
+  for (size_t i = 0; i < positions.size(); i += k) {
+    int64_t place = 0;
+    for (int64_t d = 0; d < k; ++d) {
+      const int64_t p = positions[i + d];
+      place = place * shape[d] + (p < 0 ? p + shape[d] : p);
+    }
+    at.push_back(place);
+  }
+  shardc::Shape rows = {NumElements(shardc::Shape(shape.begin(), shape.begin() + k))};
+  rows.insert(rows.end(), shape.begin() + k, shape.end());
+  if (k > 1 && !RepeatsOf(at, rows[0]) && !ColumnsOf(at, rows[0])) return nullptr;
+  return Whole(c, c.Reshape(x, rows), 0, at, shardc::Shape(indices.begin(), indices.end() - 1));
+}
+
 void GatherNd(NodeContext& c) {
   int64_t batch_dims = c.Int("batch_dims", 0);
-  const HostTensor* constant = c.ConstantOf(c.input(1));
-  const shardc::Shape& shape = c.input(1)->type.shape;
-  if (constant != nullptr && batch_dims == 0 && !shape.empty() && shape.back() == 1) {
-    Value* repeated =
-        Repeated(c, c.input(0), 0, *constant, shardc::Shape(shape.begin(), shape.end() - 1));
-    if (repeated != nullptr) return c.SetOutput(0, repeated);
+  Value *x = c.input(0), *indices = c.input(1), *picked = nullptr;
+  const shardc::Shape& shape = indices->type.shape;
+  const bool known = c.ConstantOf(indices) != nullptr && batch_dims == 0 && !shape.empty();
+  if (known) picked = WholeNd(c, x, c.ConstantInts(1), shape);
+  if (picked == nullptr) {
+    picked = c.Make("gather_nd", {x, indices}, {{"batch_dims", batch_dims}});
   }
-  c.SetOutput(0, c.Make("gather_nd", {c.input(0), c.input(1)}, {{"batch_dims", batch_dims}}));
+  if (const ChosenRows::Mark* rows = c.rows().Of(indices); rows != nullptr && known) {
+    picked = AsRows(c, picked, *rows);
+    c.rows().SetTaken(picked, x, c.ConstantInts(1));
+  }
+  c.SetOutput(0, picked);
 }
 
 void GatherElements(NodeContext& c) {

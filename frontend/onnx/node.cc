@@ -5,6 +5,7 @@
 #include "frontend/onnx/fold.h"
 #include "frontend/onnx/load_model.h"
 #include "frontend/onnx/narrow.h"
+#include "ir/op_def.h"
 
 namespace shardc::onnx_import {
 
@@ -59,6 +60,10 @@ bool HasNoEffect(std::string_view op, std::string_view attribute) {
   };
   return attribute == "noop_with_empty_axes" || attribute.starts_with("__") ||
          kWithout.contains({op, attribute});
+}
+
+bool TakesShape(std::string_view op) {
+  return op == "Reshape" || op == "Expand" || op == "ConstantOfShape" || op == "Slice";
 }
 
 }  // namespace
@@ -149,6 +154,29 @@ void Node::CheckOutputs() const {
   }
 }
 
+void Node::CheckRows() {
+  static const std::set<std::string_view> kPutBack = {"ScatterND", "ScatterElements", "Scatter"};
+  bool reads = false;
+  for (Value* v : inputs_) {
+    reads |= v != nullptr && rows().Of(v) != nullptr;
+    if (v == nullptr || !rows().IsCount(v) || !TakesShape(op_type())) continue;
+    auto made = conversion_.values.find(proto_.output(0));
+    if (made == conversion_.values.end()) continue;
+    if (op_type() != "Slice") {
+      rows().TakeShape(made->second, v);
+    } else if (made->second != inputs_[0]) {
+      Fail("E1301", "to as many as are chosen when the model runs is not supported", kDataDecides);
+    }
+  }
+  if (!reads || kPutBack.contains(op_type()) || op_type() == "Shape" || op_type() == "Size") return;
+  for (const std::string& name : proto_.output()) {
+    auto made = conversion_.values.find(name);
+    if (made == conversion_.values.end() || rows().Of(made->second) != nullptr) continue;
+    Fail("E1301", "of rows that are chosen only when the model runs is not supported",
+         kDataDecides);
+  }
+}
+
 const AttributeProto* Node::Find(std::string_view name) const {
   for (const AttributeProto& attr : proto_.attribute()) {
     if (attr.name() != name) continue;
@@ -228,7 +256,13 @@ int64_t Node::TypeOfTensor(std::string_view name) const {
   return attr ? attr->t().data_type() : 0;
 }
 
-const HostTensor* Node::ConstantOf(Value* value) const { return onnx_import::ConstantOf(value); }
+const HostTensor* Node::ConstantOf(Value* value) const {
+  if (conversion_.rows.IsCount(value) && !TakesShape(op_type())) {
+    Fail("E1301", "of how many rows are chosen when the model runs is not supported",
+         "sum over a mask to count them");
+  }
+  return onnx_import::ConstantOf(value);
+}
 
 Value* Node::Make(std::string_view op, std::vector<Value*> operands, Attributes attrs) {
   std::vector<Value*> results = MakeAll(op, std::move(operands), std::move(attrs));
@@ -242,15 +276,25 @@ std::vector<Value*> Node::MakeAll(std::string_view op, std::vector<Value*> opera
   if (op == "concat" && operands.size() == 1) return operands;
   // What ONNX Runtime's reductions of integers give beyond their range is an accident.
   const bool may_wrap = !op_type().starts_with("Reduce");
-  auto folded = Fold(op, operands, attrs, conversion_.fold_bytes, may_wrap);
+  // Positions of chosen rows that are repeated along another dim are as many as its elements.
+  const bool spreads = op == "broadcast_to" && rows().Of(operands[0]) != nullptr;
+  std::optional<std::vector<HostTensor>> folded;
+  if (!spreads) folded = Fold(op, operands, attrs, conversion_.fold_bytes, may_wrap);
   if (!folded) folded = EmptyResults(op, operands, attrs);
-  if (!folded)
-    return conversion_.builder.Create(op, std::move(operands), std::move(attrs))->results;
-  std::vector<Value*> results;
-  for (HostTensor& value : *folded) {
-    results.push_back(conversion_.builder.Constant(std::move(value)));
+  if (!folded) {
+    const Op* made = conversion_.builder.Create(op, std::move(operands), std::move(attrs));
+    rows().Follow(*made);
+    return made->results;
   }
-  return results;
+  Op made;
+  made.def = &GetOpDef(op);
+  made.attrs = std::move(attrs);
+  made.operands = std::move(operands);
+  for (HostTensor& value : *folded) {
+    made.results.push_back(conversion_.builder.Constant(std::move(value)));
+  }
+  rows().FollowFolded(made);
+  return made.results;
 }
 
 std::string Node::Where() const {

@@ -22,7 +22,8 @@ struct Conversion {
   std::map<std::string, std::vector<Value*>, std::less<>> sequences;  // the same
   std::map<std::string, int64_t, std::less<>> narrow;  // ONNX types held in wider ones, by name
   std::set<std::string> wanted;                        // names that something reads
-  int64_t fold_bytes = int64_t{1} << 34;               // that constants made from others may take
+  ChosenRows rows;
+  int64_t fold_bytes = int64_t{1} << 34;  // that constants made from others may take
 
   Conversion(std::string path, const std::string& folder, Graph& graph)
       : path(std::move(path)), builder(graph), reader(this->path, folder) {}
@@ -61,6 +62,7 @@ class Node final : public NodeContext {
   std::vector<Value*> MakeAll(std::string_view op, std::vector<Value*> operands,
                               Attributes attrs) override;
   Builder& builder() override { return conversion_.builder; }
+  ChosenRows& rows() override { return conversion_.rows; }
   [[noreturn]] void Fail(const char* id, const std::string& what,
                          const std::string& fix) const override;
   using NodeContext::Fail;
@@ -68,6 +70,8 @@ class Node final : public NodeContext {
   std::string Where() const;
   // Fails unless every wanted output is set.
   void CheckOutputs() const;
+  // Fails where what the node makes of rows that data chooses is not known to be rows again.
+  void CheckRows();
   // Fails with E1301 for an input or an attribute that the converter has not asked for: it may
   // change what the node computes.
   void CheckRead() const;

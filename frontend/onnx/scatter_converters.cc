@@ -1,5 +1,4 @@
-// ScatterND, ScatterElements, TensorScatter; NonZero, which is supported on constants only: the
-// shape of its result has no op of ours.
+// ScatterND, ScatterElements, TensorScatter; NonZero, of constants or of rows that are put back.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -21,26 +20,6 @@ const HostTensor& RequireConstant(NodeContext& c, int i) {
            kDataDecides);
   }
   return *t;
-}
-
-// Whether all elements of the constant behind v are the same.
-bool IsUniform(const NodeContext& c, Value* v) {
-  while (v->producer && v->producer->name() == "broadcast_to") v = v->producer->operands[0];
-  const HostTensor* t = c.ConstantOf(v);
-  if (t == nullptr) return false;
-  const int64_t bytes = DTypeSize(t->dtype());
-  for (int64_t i = 1; i < t->num_elements(); ++i) {
-    if (std::memcmp(t->raw(), t->raw() + i * bytes, bytes) != 0) return false;
-  }
-  return t->num_elements() > 0;
-}
-
-// Not of -0, which a sum of nothing is not.
-bool IsZero(const NodeContext& c, Value* v) {
-  if (!IsUniform(c, v)) return false;
-  while (v->producer->name() == "broadcast_to") v = v->producer->operands[0];
-  const double x = c.ConstantOf(v)->AsDouble(0);
-  return x == 0 && !std::signbit(x);
 }
 
 // Adds what goes to each place, by the scatter that is gather_nd's gradient, to data or over it.
@@ -80,7 +59,7 @@ Value* Scatter(NodeContext& c, Value* data, Value* positions, int batch, Value* 
            "scatter floats, or 32-bit integers");
   }
   // Where nothing goes the sum is zero: weights of experts that a token does not go to.
-  if (reduction == "none" && IsFloat(type) && IsZero(c, data)) return summed(updates);
+  if (reduction == "none" && IsFloat(type) && IsZeros(c, data)) return summed(updates);
   Value* sum = c.Cast(summed(IsFloat(type) ? updates : c.Cast(updates, DType::kF64)), type);
   return reduction == "add" ? Add(c, data, sum) : Where(c, hit(), sum, data);
 }
@@ -144,7 +123,84 @@ HostTensor PutConstants(NodeContext& c, const Places& places, const std::string&
   return out;
 }
 
+// The mask of rows that is spread over all of their elements, as x[mask] = y is exported; else it.
+Value* MaskOfRows(Value* mask) {
+  Value* rows = mask;
+  if (rows->producer && rows->producer->name() == "broadcast_to") {
+    const shardc::Shape &from = rows->producer->in(0).shape, &to = rows->type.shape;
+    size_t lead = 0;
+    while (lead < from.size() && from[lead] == to[lead]) ++lead;
+    const bool spread = from.size() == to.size() && lead > 0 &&
+                        std::all_of(from.begin() + static_cast<int64_t>(lead), from.end(),
+                                    [](int64_t n) { return n == 1; });
+    if (!spread) return mask;
+    rows = rows->producer->operands[0];
+  }
+  while (rows->producer && rows->producer->name() == "reshape") rows = rows->producer->operands[0];
+  return rows;
+}
+
+// One for each of the places of a mask; the same for the same mask, so that rows go together.
+Value* ChosenBy(NodeContext& c, Value* mask) {
+  Value*& chosen = c.rows().chosen_by(mask);
+  if (chosen == nullptr) {
+    chosen = c.Reshape(c.Cast(mask, DType::kBool), {mask->type.num_elements()});
+  }
+  return chosen;
+}
+
+// Puts what comes of rows that data chooses, each to one of the places, into data. `updates` has
+// them, or the elements of each, along its first dim.
+Value* PutRows(NodeContext& c, const Places& places, const ChosenRows::Mark& at) {
+  Value *data = c.input(0), *updates = c.input(2), *term = nullptr;
+  const ChosenRows::Mark* rows = c.rows().Of(updates);
+  const bool fits = rows == nullptr
+                        ? IsUniform(c, updates)
+                        : rows->dim == 0 && rows->chosen == at.chosen && rows->each == at.each;
+  if (!fits || c.rows().Of(data) != nullptr) {
+    c.Fail("E1301",
+           StrCat(c.op_type(), " of other rows than those that are chosen is not supported"),
+           kDataDecides);
+  }
+  const ChosenRows::Pause pause(c.rows());
+  shardc::Shape shape = {places.count};
+  shape.insert(shape.end(), data->type.shape.begin() + places.dims, data->type.shape.end());
+  Value* made = updates;
+  while (made->producer && made->producer->name() == "reshape") made = made->producer->operands[0];
+  const Op* sum = made->producer;
+  for (int i = 0; i < 2 && sum != nullptr && sum->name() == "add"; ++i) {
+    if (c.rows().TakenFrom(sum->operands[i], places.at) != data) continue;
+    if (sum->in(1 - i).shape == sum->out().shape) term = c.Reshape(sum->operands[1 - i], shape);
+  }
+  return PutChosen(c, data, places, c.Reshape(updates, shape), term, at.chosen,
+                   c.String("reduction", "none"));
+}
+
+// The same of updates for all elements of rows that are spread over data.
+Value* PutElements(NodeContext& c, const ChosenRows::Mark& at) {
+  const shardc::Shape& shape = c.input(0)->type.shape;
+  const int64_t rows = ChosenRows::RowsOf(at);
+  int lead = 0;
+  for (int64_t n = 1; n < rows && lead < std::ssize(shape); ++lead) n *= shape[lead];
+  const shardc::Shape first(shape.begin(), shape.begin() + lead);
+  if (NumElements(first) != rows || NumElements(shape) != rows * at.each || at.coordinates != 1) {
+    c.Fail("E1301", StrCat(c.op_type(), " of rows to a part of the data is not supported"),
+           kDataDecides);
+  }
+  Places places{lead, rows, {}};
+  for (int64_t i = 0; i < rows; ++i) {
+    places.at.resize(places.at.size() + lead);
+    for (int64_t d = lead - 1, left = i; d >= 0; left /= first[d], --d) {
+      places.at[i * lead + d] = left % first[d];
+    }
+  }
+  return PutRows(c, places, at);
+}
+
 void Put(NodeContext& c, const Places& places) {
+  if (const ChosenRows::Mark* rows = c.rows().Of(c.input(1))) {
+    return c.SetOutput(0, PutRows(c, places, *rows));
+  }
   const std::string reduction = c.String("reduction", "none");
   const bool constant = c.ConstantOf(c.input(0)) && c.ConstantOf(c.input(2));
   c.SetOutput(0, constant ? c.Constant(PutConstants(c, places, reduction))
@@ -162,6 +218,8 @@ void ScatterNd(NodeContext& c) {
   if (updates->type.shape != expected) {
     c.Fail("E1303", "the updates of ScatterND do not fit its indices");
   }
+  const ChosenRows::Mark* rows = c.rows().Of(indices);
+  if (rows != nullptr && rows->coordinates >= 0) return c.SetOutput(0, PutElements(c, *rows));
   if (c.ConstantOf(indices) == nullptr)
     return c.SetOutput(0, Scatter(c, data, indices, 0, updates));
   Places places{static_cast<int>(k), NumElements(from) / k, c.ConstantInts(1)};
@@ -171,6 +229,16 @@ void ScatterNd(NodeContext& c) {
   Put(c, places);
 }
 
+// The constant [rows, 1, ...] that indices are along all other dims; null where they are not so.
+const HostTensor* RowsAlone(const NodeContext& c, const Value* indices) {
+  if (!indices->producer || indices->producer->name() != "broadcast_to") return nullptr;
+  Value* rows = indices->producer->operands[0];
+  const bool alone = rows->type.rank() == indices->type.rank() && rows->type.rank() > 0 &&
+                     rows->type.num_elements() == rows->type.shape[0] &&
+                     rows->type.shape[0] == indices->type.shape[0];
+  return alone ? c.ConstantOf(rows) : nullptr;
+}
+
 void ScatterElements(NodeContext& c) {
   Value *data = c.input(0), *indices = c.input(1), *updates = c.input(2);
   const shardc::Shape &shape = data->type.shape, &from = indices->type.shape;
@@ -178,6 +246,13 @@ void ScatterElements(NodeContext& c) {
   bool fits = updates->type.shape == from && from.size() == shape.size();
   for (int d = 0; fits && d < rank; ++d) fits = d == axis || from[d] <= shape[d];
   if (!fits) c.Fail("E1303", "the shapes of ScatterElements do not fit each other");
+  if (const HostTensor* of_rows = RowsAlone(c, indices); of_rows != nullptr && axis == 0) {
+    Places places{1, from[0], {}};
+    for (int64_t i = 0; i < from[0]; ++i) {
+      places.at.push_back(Inside(c, of_rows->AsInt(i), shape[0]));
+    }
+    return Put(c, places);
+  }
   if (c.ConstantOf(indices) == nullptr) {
     const Positions at = PositionsAlong(c, shape, indices, axis);
     return c.SetOutput(0, Scatter(c, data, at.tuples, at.batch_dims, updates));
@@ -205,22 +280,47 @@ void TensorScatter(NodeContext& c) {
   c.SetOutput(0, WriteCache(c, cache, c.input(1), starts, axis, mode == "circular"));
 }
 
-void NonZero(NodeContext& c) {
-  const HostTensor& x = RequireConstant(c, 0);
-  std::vector<int64_t> found;
-  for (int64_t i = 0; i < x.num_elements(); ++i) {
-    if (x.AsDouble(i) != 0) found.push_back(i);
-  }
-  int64_t rank = static_cast<int64_t>(x.shape().size()), count = static_cast<int64_t>(found.size());
+// [dims, places], of places in the row-major order of the shape.
+HostTensor Coordinates(const Ints& places, const shardc::Shape& shape) {
+  const int64_t rank = std::ssize(shape), count = std::ssize(places);
   HostTensor out(DType::kI64, {rank, count});
   for (int64_t j = 0; j < count; ++j) {
-    int64_t left = found[j];
+    int64_t left = places[j];
     for (int64_t d = rank - 1; d >= 0; --d) {
-      out.data<int64_t>()[d * count + j] = left % x.shape()[d];
-      left /= x.shape()[d];
+      out.data<int64_t>()[d * count + j] = left % shape[d];
+      left /= shape[d];
     }
   }
-  c.SetOutput(0, c.Constant(std::move(out)));
+  return out;
+}
+
+// Of a mask that is known only when the model runs all places, of which data chooses
+// (chosen_rows.h).
+Value* PlacesOfChosen(NodeContext& c, Value* mask) {
+  const shardc::Shape& shape = mask->type.shape;
+  const int64_t rank = std::ssize(shape), count = NumElements(shape);
+  if (rank == 0 || c.rows().Of(mask) != nullptr) RequireConstant(c, 0);
+  Value* rows = MaskOfRows(mask);
+  const ChosenRows::Mark mark = {1, ChosenBy(c, rows)};
+  if (rows->type.num_elements() == count) {
+    Value* places = c.Constant(Coordinates(Count(count), shape));
+    c.rows().Set(places, mark);
+    return places;
+  }
+  Value* places = c.builder().BroadcastTo(c.Constant(HostTensor(DType::kI64, {})), {rank, count});
+  c.rows().Set(places, {1, mark.chosen, count / rows->type.num_elements(), 0});
+  return places;
+}
+
+void NonZero(NodeContext& c) {
+  const HostTensor* known = c.ConstantOf(c.input(0));
+  if (known == nullptr) return c.SetOutput(0, PlacesOfChosen(c, c.input(0)));
+  const shardc::Shape& shape = known->shape();
+  Ints found;
+  for (int64_t i = 0; i < known->num_elements(); ++i) {
+    if (known->AsDouble(i) != 0) found.push_back(i);
+  }
+  c.SetOutput(0, c.Constant(Coordinates(found, shape)));
 }
 
 }  // namespace

@@ -16,11 +16,23 @@ void ShapeOf(NodeContext& c) {
   int64_t start = place(c.Int("start", 0)), end = place(c.Int("end", rank));
   Ints dims(shape.begin() + start, shape.begin() + std::max(start, end));
   int64_t count = static_cast<int64_t>(dims.size());
-  c.SetOutput(0, c.Constant(HostTensor::Of<int64_t>({count}, dims)));
+  Value* constant = c.Constant(HostTensor::Of<int64_t>({count}, dims));
+  const ChosenRows::Mark* rows = c.rows().Of(c.input(0));
+  if (rows != nullptr && start <= rows->dim && rows->dim < end) {
+    ++dims[rows->dim - start];
+    c.rows().SetCount(constant, HostTensor::Of<int64_t>({count}, dims), rows->chosen);
+  }
+  c.SetOutput(0, constant);
 }
 
 void Size(NodeContext& c) {
-  c.SetOutput(0, c.Constant(HostTensor::Scalar(c.input(0)->type.num_elements())));
+  Value* constant = c.Constant(HostTensor::Scalar(c.input(0)->type.num_elements()));
+  if (const ChosenRows::Mark* rows = c.rows().Of(c.input(0))) {
+    Shape more = c.input(0)->type.shape;
+    ++more[rows->dim];
+    c.rows().SetCount(constant, HostTensor::Scalar(NumElements(more)), rows->chosen);
+  }
+  c.SetOutput(0, constant);
 }
 
 HostTensor Floats(Shape shape, const std::vector<double>& values) {
@@ -159,8 +171,50 @@ void Transpose(NodeContext& c) {
 }
 
 // The shape may have 1 where the operand's own dim stays.
+// Whether an integer is how many rows a mask chose: the sum of it.
+bool IsCountOf(NodeContext& c, const Value* v, const Value* chosen) {
+  bool summed = false;
+  for (;;) {
+    if (c.rows().chosen_by(v) == chosen) return summed;
+    const Op* op = v->producer;
+    if (op == nullptr || op->operands.size() != 1) return false;
+    const bool sum = op->name() == "reduce_sum" && op->out().num_elements() == 1;
+    if (!sum && op->name() != "reshape" && op->name() != "cast") return false;
+    summed |= sum;
+    v = op->operands[0];
+  }
+}
+
+// Whether a shape that is known only when the model runs is x's own, with as many rows as data
+// chose.
+bool IsShapeOfRows(NodeContext& c, const Value* x, Value* shape) {
+  const ChosenRows::Mark* rows = c.rows().Of(x);
+  if (rows == nullptr || shape->type.shape != shardc::Shape{x->type.rank()}) return false;
+  std::vector<Value*> pieces = {shape};
+  if (shape->producer && shape->producer->name() == "concat") pieces = shape->producer->operands;
+  int64_t dim = 0;
+  for (Value* piece : pieces) {
+    const HostTensor* known = c.ConstantOf(piece);
+    if (known == nullptr) {
+      if (dim != rows->dim || rows->each != 1 || piece->type.num_elements() != 1 ||
+          !IsCountOf(c, piece, rows->chosen)) {
+        return false;
+      }
+    }
+    for (int64_t i = 0; known != nullptr && i < known->num_elements(); ++i) {
+      const int64_t size = known->AsInt(i);
+      if (size != 1 && size != x->type.shape[dim + i]) return false;
+    }
+    dim += piece->type.num_elements();
+  }
+  return true;
+}
+
 void Expand(NodeContext& c) {
   Value* x = c.input(0);
+  if (c.ConstantOf(c.input(1)) == nullptr && IsShapeOfRows(c, x, c.input(1))) {
+    return c.SetOutput(0, x);
+  }
   c.SetOutput(0, c.BroadcastTo(x, BroadcastShapes("Expand", x->type.shape, ShapeInput(c, 1))));
 }
 

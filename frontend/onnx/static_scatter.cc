@@ -1,6 +1,9 @@
 #include "frontend/onnx/static_scatter.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
 #include <optional>
 #include <set>
 #include <utility>
@@ -36,6 +39,17 @@ std::optional<Box> BoxOf(const Places& p) {
   return box;
 }
 
+// As positions among the rows that the first dims of the shape count.
+Ints FlatPlaces(const Places& places, const shardc::Shape& shape) {
+  Ints at(places.count, 0);
+  for (int64_t i = 0; i < places.count; ++i) {
+    for (int64_t d = 0; d < places.dims; ++d) {
+      at[i] = at[i] * shape[d] + places.at[i * places.dims + d];
+    }
+  }
+  return at;
+}
+
 class Put {
  public:
   Put(NodeContext& c, const std::string& reduction) : c_(c), reduction_(reduction) {
@@ -61,10 +75,7 @@ class Put {
     data = c_.Reshape(data, rows);
     rows[0] = p.count;
     updates = c_.Reshape(updates, rows);
-    Ints at(p.count, 0);
-    for (int64_t i = 0; i < p.count; ++i) {
-      for (int64_t d = 0; d < p.dims; ++d) at[i] = at[i] * shape[d] + p.at[i * p.dims + d];
-    }
+    const Ints at = FlatPlaces(p, shape);
     if (reduction_ == "none") return c_.Reshape(Replaced(data, at, updates), shape);
     if (const auto repeats = RepeatsOf(at, n); repeats && reduction_ == "add") {
       rows[0] = n;
@@ -120,7 +131,89 @@ class Put {
   const std::string& reduction_;
 };
 
+// What changes nothing by the reduction, of updates' type.
+Value* Neutral(NodeContext& c, const std::string& reduction, Value* updates) {
+  const double least = IsFloat(updates->type.dtype) ? -std::numeric_limits<double>::infinity()
+                                                    : std::numeric_limits<int32_t>::min();
+  return Like(c, updates,
+              reduction == "mul"   ? 1
+              : reduction == "max" ? least
+              : reduction == "min" ? -least
+                                   : 0);
+}
+
+// Of [rows] one for each row of v.
+Value* AlongRows(NodeContext& c, Value* chosen, const Value* v) {
+  shardc::Shape shape(v->type.shape.size(), 1);
+  shape[0] = v->type.shape[0];
+  return c.Reshape(chosen, std::move(shape));
+}
+
+// Zero, or what changes nothing, in the rows that are not chosen: of a product in its smaller
+// factor.
+Value* Masked(NodeContext& c, Value* chosen, Value* v, Value* none, bool zero) {
+  const Op* product = v->producer;
+  if (zero && product && product->name() == "mul" && product->in(0).rank() == v->type.rank() &&
+      product->in(1).rank() == v->type.rank()) {
+    for (int i = 0; i < 2; ++i) {
+      Value *small = product->operands[i], *other = product->operands[1 - i];
+      if (small->type.shape[0] != v->type.shape[0] || other->type.shape != v->type.shape) continue;
+      if (small->type.num_elements() == v->type.num_elements()) continue;
+      return c.Make("mul", {Masked(c, chosen, small, none, zero), other});
+    }
+  }
+  return Where(c, AlongRows(c, chosen, v), v, none);
+}
+
 }  // namespace
+
+bool IsUniform(const NodeContext& c, Value* v) {
+  while (v->producer && v->producer->name() == "broadcast_to") v = v->producer->operands[0];
+  const HostTensor* t = c.ConstantOf(v);
+  if (t == nullptr) return false;
+  const int64_t bytes = DTypeSize(t->dtype());
+  for (int64_t i = 1; i < t->num_elements(); ++i) {
+    if (std::memcmp(t->raw(), t->raw() + i * bytes, bytes) != 0) return false;
+  }
+  return t->num_elements() > 0;
+}
+
+bool IsZeros(const NodeContext& c, Value* v) {
+  if (!IsUniform(c, v)) return false;
+  while (v->producer->name() == "broadcast_to") v = v->producer->operands[0];
+  const double x = c.ConstantOf(v)->AsDouble(0);
+  return x == 0 && !std::signbit(x);
+}
+
+Value* PutChosen(NodeContext& c, Value* data, const Places& places, Value* updates, Value* term,
+                 Value* chosen, const std::string& reduction) {
+  if (reduction != "none" || term != nullptr) {
+    const std::string by = term != nullptr ? "add" : reduction;
+    Value* made = term != nullptr ? term : updates;
+    made = Masked(c, chosen, made, Neutral(c, by, made), by == "add");
+    return PutAt(c, data, places, made, by);
+  }
+  const shardc::Shape shape = data->type.shape;
+  shardc::Shape rows = {NumElements(shardc::Shape(shape.begin(), shape.begin() + places.dims))};
+  rows.insert(rows.end(), shape.begin() + places.dims, shape.end());
+  if (FlatPlaces(places, shape) == Count(rows[0])) {
+    updates = c.Reshape(updates, rows);
+    Value* put = Where(c, AlongRows(c, chosen, updates), updates, c.Reshape(data, rows));
+    return c.Reshape(put, shape);
+  }
+  auto sum = [&](Value* v) {
+    Value* zero = Like(c, v, 0);
+    shardc::Shape to = shape;
+    if (v->type.rank() == 1) to.resize(places.dims);
+    return PutAt(c, c.BroadcastTo(zero, to), places, Masked(c, chosen, v, zero, true), "add");
+  };
+  if (IsZeros(c, data)) return sum(updates);
+  Value* hits = sum(c.BroadcastTo(c.Scalar(DType::kF32, 1), {places.count}));
+  Value* hit = c.Make("greater", {hits, Like(c, hits, 0)});
+  shardc::Shape along = hit->type.shape;
+  along.resize(shape.size(), 1);
+  return Where(c, c.Reshape(hit, along), sum(updates), data);
+}
 
 Value* PutAt(NodeContext& c, Value* data, const Places& places, Value* updates,
              const std::string& reduction) {

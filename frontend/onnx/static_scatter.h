@@ -19,4 +19,15 @@ struct Places {
 Value* PutAt(NodeContext& c, Value* data, const Places& places, Value* updates,
              const std::string& reduction);
 
+// The same with those updates alone that `chosen`, bool [count], says; without a reduction one at
+// most for each place. Where `term` is not null the updates are what is there in those places and
+// this besides.
+Value* PutChosen(NodeContext& c, Value* data, const Places& places, Value* updates, Value* term,
+                 Value* chosen, const std::string& reduction);
+
+// Whether all elements of the constant behind v are the same; whether they are 0, and not -0, which
+// a sum of nothing is not.
+bool IsUniform(const NodeContext& c, Value* v);
+bool IsZeros(const NodeContext& c, Value* v);
+
 }  // namespace shardc::onnx_import

@@ -18,6 +18,8 @@ bool SimplifyProducts(Graph& graph);
 bool SimplifyPieces(Graph& graph);
 // Lookups of each example in itself, by indices that count the examples: with batch dims.
 bool BatchLookups(Graph& graph);
+// Rows that stand several times in a tensor are computed with once.
+bool ComputeRepeatsOnce(Graph& graph);
 // Parameters that hold the same rows many times, for a sum or a concat, keep one of each.
 bool DropRepeatedRows(Graph& graph);
 // Those of these names, which an exporter expanded to the batch for a batched product, keep one
@@ -41,6 +43,8 @@ bool RecoverActivations(Graph& graph);
 bool RecoverEmbeddings(Graph& graph);
 // Experts' weights that each token looks up -> products of each expert with its tokens.
 bool SpreadExperts(Graph& graph);
+// Products of rows that are multiplied with shares, zero but for a mask's -> of the mask's rows.
+bool ChooseRowsOfExperts(Graph& graph);
 // A lookup in log(softmax(x)), or log(sum(exp(x))) less one in x -> cross_entropy; of all rows
 // where it is of most of them.
 bool RecoverCrossEntropy(Graph& graph);

@@ -14,6 +14,7 @@ void Clean(Graph& graph) {
     changed |= MergeEqual(graph);
     changed |= recover::SimplifyPieces(graph);
     changed |= recover::BatchLookups(graph);
+    changed |= recover::ComputeRepeatsOnce(graph);
   }
 }
 
@@ -43,6 +44,7 @@ void RecoverPatterns(Graph& graph) {
   recover::RecoverEmbeddings(graph);
   // Wants lookups, norms and activations as ops.
   if (recover::SpreadExperts(graph)) Clean(graph);
+  if (recover::ChooseRowsOfExperts(graph)) Clean(graph);
   recover::RecoverCrossEntropy(graph);
   // Before layouts are chosen: a transpose sinks through one op, and not through its pieces.
   if (recover::RecoverRotary(graph)) Clean(graph);

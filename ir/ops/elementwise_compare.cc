@@ -46,6 +46,21 @@ std::vector<TensorType> InferWhere(const InferArgs& args) {
   return {TensorType(args[1].dtype, std::move(shape))};
 }
 
+bool IsZero(const Value* v) {
+  if (v->producer == nullptr || v->producer->name() != "constant") return false;
+  const HostTensor& value = v->producer->attrs.Tensor("value");
+  return value.num_elements() == 1 && value.AsDouble(0) == 0;
+}
+
+// Linear in both, and in one alone where the other is zero.
+ShardingRule WhereRule(const Op& op) {
+  if (!IsFloat(op.out().dtype)) return ElementwiseRule(op);
+  std::vector<std::vector<int>> linear = {{1, 2}};
+  if (IsZero(op.operands[2])) linear.push_back({1});
+  if (IsZero(op.operands[1])) linear.push_back({2});
+  return ElementwiseRule(op, std::move(linear));
+}
+
 std::vector<Value*> WhereGradient(const GradientArgs& args) {
   std::vector<Value*> grads(3);
   Value* dy = args.result_grads[0];
@@ -81,9 +96,7 @@ void RegisterCompareOps(OpRegistry& registry) {
   where.cpu_halves = CpuHalves::kBf16;
   where.precision = Precision::kFollow;
   where.infer = InferWhere;
-  where.rule = [](const Op& op) {
-    return IsFloat(op.out().dtype) ? ElementwiseRule(op, {{1, 2}}) : ElementwiseRule(op);
-  };
+  where.rule = WhereRule;
   where.gradient = WhereGradient;
   where.reference = [](const KernelCall& call) {
     reference::DispatchAny(call.out[0].dtype, [&](auto t) {

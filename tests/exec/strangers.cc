@@ -20,10 +20,10 @@ Export ExportOf(const Stranger& s) { return StrangerExport(s.model, s.file, s.lo
 // heads, DeepSeek's latent attention, nn.TransformerEncoder; attention whose weights are no
 // matrices (weights.py); mixtures of experts: all of them in one weight (Llama 4, scores into the
 // experts; GPT-OSS, gate and up in turns, weights behind a bias, sinks) or each by itself
-// (Qwen2-MoE, beside a gated shared one; DeepSeek-V3, chosen by groups of them); a layer of
-// Mamba-2, cut by heads, before one of attention (Bamba); and what ONNX Runtime makes of models:
-// attention and embeddings fused, one of its qkv weight or of three, the lengths of a padded batch,
-// a graph for generation with an empty cache.
+// (Qwen2-MoE, beside a gated shared one; DeepSeek-V3, chosen by groups of them), or the rows of
+// each chosen by data (experts.py); a layer of Mamba-2, cut by heads, before one of attention
+// (Bamba); and what ONNX Runtime makes of models: attention and embeddings fused, one of its qkv
+// weight or of three, the lengths of a padded batch, a graph for generation with an empty cache.
 const Stranger kStrangers[] = {
     {"llama", "torchscript_dynamic", "lm", 10, true},
     {"neox", "dynamo_static", "lm", 6, true},  // its branches are reduced once
@@ -52,6 +52,9 @@ const Stranger kStrangers[] = {
     {"gpt_oss", "torchscript_dynamic", "lm", 10, false},
     {"qwen2_moe", "torchscript_dynamic", "lm", 10, false},
     {"deepseek_v3", "dynamo_static", "lm", 8, false},
+    {"experts_assigned", "dynamo_static", "lm", 10, false},
+    {"experts_added", "torchscript_static", "lm", 10, false},
+    {"experts_masked", "dynamo_static", "lm", 10, false},
     {"bamba", "dynamo_static", "lm", 10, false, 1},
     {"ort_bert", "fused_dynamic", "ce", 10, true},
     {"ort_bert_multihead", "fused_dynamic", "ce", 10, true},

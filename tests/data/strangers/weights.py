@@ -205,5 +205,6 @@ def write(out, name, parts, exporter):
                                             "outputs": {"logits": f"FLOAT [{BATCH}, {SEQ}, {V}]"}}})
 
 
-for name, of in MODELS.items():
-    write(pathlib.Path(sys.argv[1]), name, *of)
+if __name__ == "__main__":
+    for name, of in MODELS.items():
+        write(pathlib.Path(sys.argv[1]), name, *of)
