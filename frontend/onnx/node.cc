@@ -165,14 +165,14 @@ void Node::CheckRows() {
     if (op_type() != "Slice") {
       rows().TakeShape(made->second, v);
     } else if (made->second != inputs_[0]) {
-      Fail("E1301", "to as many as are chosen when the model runs is not supported", kDataDecides);
+      Fail("E1301", "takes as many as rows are chosen when the model runs", kDataDecides);
     }
   }
   if (!reads || kPutBack.contains(op_type()) || op_type() == "Shape" || op_type() == "Size") return;
   for (const std::string& name : proto_.output()) {
     auto made = conversion_.values.find(name);
     if (made == conversion_.values.end() || rows().Of(made->second) != nullptr) continue;
-    Fail("E1301", "of rows that are chosen only when the model runs is not supported",
+    Fail("E1301", "does not make rows of rows that are chosen only when the model runs",
          kDataDecides);
   }
 }
@@ -258,7 +258,7 @@ int64_t Node::TypeOfTensor(std::string_view name) const {
 
 const HostTensor* Node::ConstantOf(Value* value) const {
   if (conversion_.rows.IsCount(value) && !TakesShape(op_type())) {
-    Fail("E1301", "of how many rows are chosen when the model runs is not supported",
+    Fail("E1301", "computes with how many rows are chosen when the model runs",
          "sum over a mask to count them");
   }
   return onnx_import::ConstantOf(value);

@@ -198,8 +198,8 @@ Value* PutChosen(NodeContext& c, Value* data, const Places& places, Value* updat
   rows.insert(rows.end(), shape.begin() + places.dims, shape.end());
   if (FlatPlaces(places, shape) == Count(rows[0])) {
     updates = c.Reshape(updates, rows);
-    Value* put = Where(c, AlongRows(c, chosen, updates), updates, c.Reshape(data, rows));
-    return c.Reshape(put, shape);
+    Value* there = IsZeros(c, data) ? Like(c, data, 0) : c.Reshape(data, rows);
+    return c.Reshape(Where(c, AlongRows(c, chosen, updates), updates, there), shape);
   }
   auto sum = [&](Value* v) {
     Value* zero = Like(c, v, 0);

@@ -1,5 +1,5 @@
 // Experts of which each has weights of its own compute the tokens that are theirs alone: what they
-// make of a token is multiplied with its share, which is zero for the others.
+// make of the others is multiplied with a share that is zero, or not taken.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -64,91 +64,106 @@ std::optional<double> DensityOf(const Value* mask) {
       const int64_t of = op.in(0).shape[AxisOf(op.attrs, op.in(0).rank())];
       return static_cast<double>(op.attrs.Int("k")) / static_cast<double>(of);
     }
+    if (op.name() == "reduce_min" && IsInteger(op.out().dtype)) {  // the first of the largest
+      return static_cast<double>(op.out().num_elements()) /
+             static_cast<double>(op.in(0).num_elements());
+    }
     if (op.operands.empty()) break;
     mask = op.operands[0];
   }
   return std::nullopt;
 }
 
-// Whether nothing but what makes rows of rows for the product `end` reads the value, directly or
-// not.
+// Rows of which those that are not chosen count for nothing at `end`, and what makes them.
 class Chain {
  public:
-  Chain(const Op* end, int64_t tokens) : end_(end), tokens_(tokens) {}
+  Chain(const Graph& graph, const Op* end, int64_t tokens)
+      : graph_(graph), end_(end), tokens_(tokens) {}
 
-  bool OnlyReads(const Value* v) {
-    return std::ranges::all_of(v->users,
-                               [&](const Op* user) { return user == end_ || Holds(*user); });
+  // The products with weights behind the value, up to those that something else reads, too.
+  std::vector<Op*> ProductsBehind(Value* made) {
+    std::vector<Op*> products;
+    std::set<const Op*> seen;
+    std::vector<Value*> open = {made};
+    while (!open.empty()) {
+      Value* v = open.back();
+      Op* op = v->producer;
+      open.pop_back();
+      if (!op || !OnlyReads(v) || !Holds(*op) || !seen.insert(op).second) continue;
+      if (OneOf(op->name(), {"matmul", "matmul_nt"})) products.push_back(op);
+      open.insert(open.end(), op->operands.begin(), op->operands.end());
+    }
+    return products;
   }
 
  private:
-  bool Holds(const Op& op) {
-    auto [known, is_new] = holds_.try_emplace(&op, false);
-    if (!is_new) return known->second;
-    const bool holds = op.results.size() == 1 && IsRows(*op.result()) &&
-                       (op.def->elementwise || op.name() == "reshape" || IsProduct(&op)) &&
-                       OnlyReads(op.result());
-    return holds_[&op] = holds;
+  bool OnlyReads(const Value* v) {
+    if (auto known = only_.find(v); known != only_.end()) return known->second;
+    bool only = !v->users.empty() && !graph_.IsOutput(v);
+    for (const Op* user : v->users) {
+      only = only && (user == end_ || (user->operands[0] == v || !IsProduct(user))) &&
+             (user == end_ || (Holds(*user) && OnlyReads(user->result())));
+    }
+    return only_[v] = only;
+  }
+  // Whether the op makes each row of the same row of what it reads, and of zeros no infinity, nor
+  // does its gradient.
+  bool Holds(const Op& op) const {
+    if (op.results.size() != 1 || !IsRows(*op.result())) return false;
+    if (IsProduct(&op)) return op.operands.size() == 2 && op.in(1).rank() == 2;
+    if (OneOf(op.name(), {"div", "log", "pow", "sqrt", "rsqrt", "reciprocal"})) return false;
+    return op.def->elementwise || op.name() == "reshape";
   }
   bool IsRows(const Value& v) const {
     return v.type.rank() > 1 && v.type.num_elements() == tokens_ * v.type.shape.back();
   }
 
+  const Graph& graph_;
   const Op* end_;
   const int64_t tokens_;
-  std::map<const Op*, bool> holds_;
+  std::map<const Value*, bool> only_;
 };
 
-// The products of rows with weights behind a value, up to those that others read, too.
-std::vector<Op*> ProductsBehind(const Graph& graph, Value* made, Chain& chain) {
-  std::vector<Op*> products;
-  std::set<const Op*> seen;
-  std::vector<Value*> open = {made};
-  while (!open.empty()) {
-    Op* op = open.back()->producer;
-    const bool read = op && !graph.IsOutput(open.back()) && chain.OnlyReads(open.back());
-    open.pop_back();
-    if (!read || !seen.insert(op).second) continue;
-    const bool product = OneOf(op->name(), {"matmul", "matmul_nt"});
-    if (product && (op->operands.size() > 2 || op->in(1).rank() != 2)) continue;
-    if (product) products.push_back(op);
-    if (product || op->def->elementwise || op->name() == "reshape") {
-      open.insert(open.end(), op->operands.begin(), op->operands.end());
-    }
+// Makes the products behind `made` those of chosen rows; false where there are none.
+bool ChooseRows(Graph& graph, const Op* end, Value* made, const Shares& shares, int64_t tokens) {
+  if (made->type.shape != end->out().shape || made->type.rank() < 2 ||
+      made->type.num_elements() != tokens * made->type.shape.back()) {
+    return false;
   }
-  return products;
+  const std::optional<double> density = DensityOf(shares.mask);
+  if (!density) return false;
+  std::vector<Op*> products = Chain(graph, end, tokens).ProductsBehind(made);
+  const Op* mask = shares.mask->producer;
+  std::erase_if(products, [&](const Op* op) { return mask != nullptr && op->id <= mask->id; });
+  if (products.empty()) return false;
+  Op* first = *std::ranges::min_element(products, {}, &Op::id);
+  Builder b(graph, first, *first);
+  Value* any = AnyOf(b, shares);
+  for (Op* op : products) {
+    Builder at(graph, op, *op);
+    Shape rows = op->out().shape;
+    rows.pop_back();
+    Value* of_rows =
+        at.Make(MultipliesByTransposed(op) ? "matmul_rows_nt" : "matmul_rows",
+                {op->operands[0], op->operands[1], at.Reshape(any, rows)}, {{"density", *density}});
+    of_rows->name = op->result()->name;
+    graph.ReplaceAllUses(op->result(), of_rows);
+    graph.Erase(op);
+  }
+  return true;
 }
 
-// Makes the products of what is multiplied with shares those of chosen rows; false where none are.
-bool ChooseRows(Graph& graph, Op* end) {
+bool ChooseRows(Graph& graph, const Op* end) {
+  if (end->name() == "where") {
+    Value* mask = Behind(end->operands[0]);
+    const int64_t tokens = mask->type.num_elements();
+    return ChooseRows(graph, end, end->operands[1], {mask, {tokens}, -1}, tokens);
+  }
   for (const int i : {0, 1}) {
-    Value *made = end->operands[i], *share = end->operands[1 - i];
+    Value* share = end->operands[1 - i];
     const std::optional<Shares> shares = SharesOf(share);
-    const int64_t tokens = share->type.num_elements();
-    if (!shares || end->in(i).shape != end->out().shape || made->type.rank() < 2) continue;
-    if (made->type.num_elements() != tokens * made->type.shape.back()) continue;
-    Chain chain(end, tokens);
-    std::vector<Op*> products = ProductsBehind(graph, made, chain);
-    const Op* mask = shares->mask->producer;
-    std::erase_if(products, [&](const Op* op) { return mask != nullptr && op->id <= mask->id; });
-    if (products.empty()) continue;
-    Op* first = *std::ranges::min_element(products, {}, &Op::id);
-    Builder b(graph, first, *first);
-    Value* any = AnyOf(b, *shares);
-    Attributes attrs;
-    if (const auto density = DensityOf(shares->mask)) attrs.Set("density", *density);
-    for (Op* op : products) {
-      Builder at(graph, op, *op);
-      Shape rows = op->out().shape;
-      rows.pop_back();
-      Value* made_of_rows =
-          at.Make(MultipliesByTransposed(op) ? "matmul_rows_nt" : "matmul_rows",
-                  {op->operands[0], op->operands[1], at.Reshape(any, rows)}, attrs);
-      made_of_rows->name = op->result()->name;
-      graph.ReplaceAllUses(op->result(), made_of_rows);
-      graph.Erase(op);
-    }
-    return true;
+    if (!shares) continue;
+    if (ChooseRows(graph, end, end->operands[i], *shares, share->type.num_elements())) return true;
   }
   return false;
 }
@@ -157,12 +172,12 @@ bool ChooseRows(Graph& graph, Op* end) {
 
 bool ChooseRowsOfExperts(Graph& graph) {
   graph.NumberOps();
-  std::vector<Op*> products;
+  std::vector<const Op*> ends;
   for (const auto& op : graph.ops()) {
-    if (op->name() == "mul") products.push_back(op.get());
+    if (OneOf(op->name(), {"mul", "where"})) ends.push_back(op.get());
   }
   bool changed = false;
-  for (Op* op : products) changed |= ChooseRows(graph, op);
+  for (const Op* op : ends) changed |= ChooseRows(graph, op);
   if (changed) graph.EraseDead();
   return changed;
 }
