@@ -74,7 +74,7 @@ class Importer {
     graph_.EraseDead();
     recover::DropRepeatedMatrices(graph_, names.expanded);
     if (!options_.module.where.empty()) {
-      RestoreParams(graph_, options_.module, names.is_parameter);
+      RestoreParams(graph_, options_.module, names.is_parameter, params.taken_from);
     }
     DropUnusedSources();
     NoteComputed(params);

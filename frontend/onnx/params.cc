@@ -77,7 +77,9 @@ class Finder {
     }
     for (const std::string& name : params) {
       auto folded = names_.folded_from.find(name);
-      if (folded == names_.folded_from.end()) continue;
+      if (folded == names_.folded_from.end() || found.transpose_of.contains(name)) continue;
+      if (const std::string from = TakenFrom(name, folded->second); !from.empty())
+        found.taken_from[name] = from;
       const bool alone = folded->second.size() == 1;
       const bool of_function = std::ranges::any_of(folded->second, IsOfFunction);
       if (alone ? larger[name] > 1 : ranks[name] == 1 && !of_function) continue;
@@ -87,15 +89,36 @@ class Finder {
     }
   }
 
+  // The parameter that functions which only move elements made it of; what PyTorch has no name for
+  // ("val_12") are the indices. Empty where there may have been others.
+  std::string TakenFrom(const std::string& name, const std::vector<std::string>& folded) const {
+    static const std::set<std::string_view> kMoving = {
+        "chunk",  "clone", "detach", "expand",  "getitem",   "narrow", "permute",   "reshape",
+        "select", "slice", "split",  "squeeze", "transpose", "unbind", "unsqueeze", "view"};
+    std::set<std::string> of;
+    for (const std::string& source : folded) {
+      const std::string_view function = FunctionOf(source);
+      if (names_.is_parameter.contains(source)) {
+        of.insert(source);
+      } else if (function != "val" && !kMoving.contains(function)) {
+        return "";
+      }
+    }
+    return of.size() == 1 && kMoving.contains(FunctionOf(name)) ? *of.begin() : "";
+  }
+
   // PyTorch calls a tensor after the function that makes it, with a number: "exp_1".
-  static bool IsOfFunction(std::string_view tensor) {
+  static std::string_view FunctionOf(std::string_view tensor) {
     const size_t end = tensor.find_last_not_of("0123456789");
-    if (end != std::string_view::npos && end > 0 && tensor[end] == '_')
-      tensor = tensor.substr(0, end);
+    const bool numbered = end != std::string_view::npos && end > 0 && tensor[end] == '_';
+    return numbered ? tensor.substr(0, end) : tensor;
+  }
+
+  static bool IsOfFunction(std::string_view tensor) {
     static constexpr std::string_view kFunctions[] = {
         "exp",        "log",     "pow",      "sqrt",    "rsqrt",
         "reciprocal", "sigmoid", "softplus", "softmax", "tanh"};
-    return std::ranges::find(kFunctions, tensor) != std::end(kFunctions);
+    return std::ranges::find(kFunctions, FunctionOf(tensor)) != std::end(kFunctions);
   }
 
   void FindMerged(const std::set<std::string>& known, Parameters& found) const {

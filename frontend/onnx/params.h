@@ -25,6 +25,8 @@ struct Parameters {
   // Tensors that the exporter computed from a parameter and more (positions, buckets): rows of it,
   // copies of rows, or a table made of it. By name, the parameter.
   std::map<std::string, std::string> computed_from;
+  // Tensors that are elements of a parameter, as they are: by name, the parameter.
+  std::map<std::string, std::string> taken_from;
   // By parameter, what the exporter computed into it and the file has nothing of: a batch norm's
   // own tensors, of the convolution before it. Its name is the module's, its numbers are not.
   std::map<std::string, std::set<std::string>> merged;

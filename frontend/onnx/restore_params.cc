@@ -25,7 +25,8 @@ struct Origin {
   bool turned = false;  // its last two dims changed places
   bool plus_one = false;
   Ints rows;          // the rows of it that it has; none: it is all of it
-  size_t across = 0;  // of rows: how many of its dims, without those of size 1, are before theirs
+  size_t across = 0;  // of rows: how many of its dims, without those of size 1, are before theirs;
+                      // all of them: a row is one element
 };
 
 // A tensor without its dims of size 1, as elements of one type.
@@ -124,13 +125,15 @@ bool IsTelling(const Squeezed& tensor) {
   return !few;
 }
 
-// [outer, along, inner] of one dim and those before and behind it.
+// [outer, along, inner] of one dim and those before and behind it. Behind the last one is one of
+// one element.
 Shape Around(const Shape& shape, size_t dim) {
+  if (dim == shape.size()) return {NumElements(shape), 1, 1};
   const auto at = shape.begin() + static_cast<int64_t>(dim);
   return {NumElements({shape.begin(), at}), *at, NumElements({at + 1, shape.end()})};
 }
 
-// The rows of a tensor along one of its dims.
+// The rows of a tensor along one of its dims; behind the last one, its elements.
 class RowsAlong {
  public:
   RowsAlong(const Squeezed& tensor, size_t dim)
@@ -143,11 +146,12 @@ class RowsAlong {
   }
   int64_t width() const { return rows_.shape().back(); }
 
-  // Which they are of a matrix of this width, or of a vector that is its only row. None where it
-  // lacks one, or where it has a row twice and what is next to it does not tell which it is.
+  // Which they are of a matrix of this width, or of a vector that is its only row, or which
+  // elements. None where it lacks one, or where it has a row twice and what is next to it does not
+  // tell which it is.
   Ints In(const Squeezed& matrix) {
     for (auto& [row, at] : places_) at.clear();
-    if (matrix.shape().size() == 1) {
+    if (matrix.shape().size() == 1 || width() == 1) {
       Look(matrix.ReadAll(), 0);
     } else {
       HoldsOfPieces(matrix.shape(), [&](const Shape& offset, const Shape& size) {
@@ -188,8 +192,9 @@ class RowsAlong {
 
 class Restorer {
  public:
-  Restorer(Graph& graph, const ModuleParams& module, const std::set<std::string>& listed)
-      : graph_(graph), module_(module), listed_(listed) {}
+  Restorer(Graph& graph, const ModuleParams& module, const std::set<std::string>& listed,
+           const std::map<std::string, std::string>& taken_from)
+      : graph_(graph), module_(module), listed_(listed), taken_from_(taken_from) {}
 
   void Run() {
     std::vector<Op*> others;
@@ -201,7 +206,7 @@ class Restorer {
     for (Op* param : others) {
       if (IsTelling(DataOf(param))) {
         telling.emplace_back(param, Origins(param));
-      } else if (!RestoreByUses(param)) {
+      } else if (!RestoreElements(param) && !RestoreByUses(param)) {
         left_.push_back(param->attrs.String("name"));
       }
     }
@@ -332,6 +337,11 @@ class Restorer {
     return true;
   }
 
+  bool RestoreElements(Op* param) {
+    const std::vector<Origin> found = OriginsAsElements(param);
+    return !found.empty() && Restore(param, found);
+  }
+
   // Whether the module's tensor may become a parameter of the type of `param`.
   bool Fits(const Op& param, const Origin& o) const {
     const Op* whole = graph_.FindState(o.name);
@@ -373,6 +383,7 @@ class Restorer {
     std::vector<Origin> found = OriginsAsWhole(made, false);
     if (found.empty()) found = OriginsAsWhole(made, true);
     if (found.empty()) found = OriginsAsRows(made);
+    if (found.empty()) found = OriginsAsElements(param);
     // What the exporter wrote of it.
     const Strings aliases = param->attrs.StringList("aliases", {});
     auto named = [&](const Origin& o) { return Contains(aliases, o.name); };
@@ -443,6 +454,19 @@ class Restorer {
     return found;
   }
 
+  // Which elements it is of the one tensor that the exporter took it from.
+  std::vector<Origin> OriginsAsElements(const Op* param) const {
+    const auto from = taken_from_.find(param->attrs.String("name"));
+    if (from == taken_from_.end()) return {};
+    const auto tensor = module_.tensors.find(from->second);
+    if (tensor == module_.tensors.end()) return {};
+    const Squeezed made = DataOf(param);
+    const size_t behind = made.shape().size();
+    Ints elements = RowsAlong(made, behind).In(DataOf(tensor->second, made.type()));
+    if (elements.empty()) return {};
+    return {{from->second, false, false, std::move(elements), behind}};
+  }
+
   static Value* Make(Builder& b, Value* v, const Origin& how, const TensorType& made) {
     Shape of = v->type.shape, to = made.shape;
     std::erase(of, 1);
@@ -454,7 +478,8 @@ class Restorer {
     }
     if (!how.rows.empty()) {
       const Shape around = Around(to, how.across);
-      v = Rows(b, b.Reshape(v, {v->type.num_elements() / of.back(), of.back()}), how.rows);
+      const int64_t width = how.across == to.size() ? 1 : of.back();
+      v = Rows(b, b.Reshape(v, {v->type.num_elements() / width, width}), how.rows);
       if (around[2] > 1) {
         v = b.Transpose(b.Reshape(v, {around[0], around[2], around[1]}), {0, 2, 1});
       }
@@ -506,7 +531,7 @@ class Restorer {
       const auto& [name, of] = restored_[0];
       const char* how = of.turned          ? " transposed"
                         : of.plus_one      ? " plus one"
-                        : !of.rows.empty() ? ", some rows of it"
+                        : !of.rows.empty() ? ", a part of it"
                                            : "";
       graph_.notes.push_back(StrCat(module_.where, " has ",
                                     Counted(std::ssize(restored_), "tensor"),
@@ -524,6 +549,7 @@ class Restorer {
   Graph& graph_;
   const ModuleParams& module_;
   const std::set<std::string>& listed_;
+  const std::map<std::string, std::string>& taken_from_;
   std::map<std::pair<DType, bool>, Corners> corners_;
   std::vector<Op*> own_;  // parameters that the exporter left as they were
   std::set<std::string> named_;
@@ -533,8 +559,9 @@ class Restorer {
 
 }  // namespace
 
-void RestoreParams(Graph& graph, const ModuleParams& module, const std::set<std::string>& listed) {
-  Restorer(graph, module, listed).Run();
+void RestoreParams(Graph& graph, const ModuleParams& module, const std::set<std::string>& listed,
+                   const std::map<std::string, std::string>& taken_from) {
+  Restorer(graph, module, listed, taken_from).Run();
 }
 
 }  // namespace shardc::onnx_import

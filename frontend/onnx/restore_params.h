@@ -1,6 +1,7 @@
 // What an exporter made of parameters, and the module's own beside it.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 
@@ -10,16 +11,18 @@
 namespace shardc::onnx_import {
 
 // Of every parameter of the graph whose data are those of one of the module's - transposed (the
-// last two dims), with other dims of size 1, one added to each element, or rows of a matrix (along
-// any dim) or of a vector repeated -, the module's tensor becomes the parameter, under its name,
-// and an op makes of it what was there: the graph of an export that keeps all names. Equal tensors
-// of the module are one parameter, the others' names its aliases, and so are names that the
-// exporter `listed` and the module's file lacks. Data of one or two values (a new module's) say
-// nothing: there the module of the op that reads it, or an alias, has to name the tensor, for each
+// last two dims), with other dims of size 1, one added to each element, rows of a matrix (along
+// any dim) or of a vector repeated, or elements of the tensor that it was `taken_from` -, the
+// module's tensor becomes the parameter, under its name, and an op makes of it what was there: the
+// graph of an export that keeps all names. Equal tensors of the module are one parameter, the
+// others' names its aliases, and so are names that the exporter `listed` and the module's file
+// lacks. Data of one or two values (a new module's) say nothing, but which element of that tensor
+// it is: there the module of the op that reads it, or an alias, has to name the tensor, for each
 // use but one, which then has the parameter's own name. Notes what was found, and what was not.
 // Throws Diagnostic E1403 where a tensor of the module has the name and the shape of a parameter
 // and begins with other numbers, or none of its tensors is found. What has its name is not
 // compared further, and keeps the numbers of the model's file.
-void RestoreParams(Graph& graph, const ModuleParams& module, const std::set<std::string>& listed);
+void RestoreParams(Graph& graph, const ModuleParams& module, const std::set<std::string>& listed,
+                   const std::map<std::string, std::string>& taken_from);
 
 }  // namespace shardc::onnx_import

@@ -93,6 +93,20 @@ TEST_F(DynamoNames, AMergedTensorMayHaveTheNameOfALaterUse) {
   }
 }
 
+// A Linear layer of one feature (a value head, a router) is one as of several.
+TEST_F(DynamoNames, AFoldedTransposeOfOneRowIsOne) {
+  Model m;
+  m.Input("x", {"2", "4"});
+  m.Floats("t", {4, 1}, {1, 2, 3, 4});
+  m.Node("MatMul", {"x", "t"}, {"y"});
+  m.Output("y");
+  AddFoldedFrom(m, "t", "['v_head.weight']");
+  ListParameters(m, {"v_head.weight"});
+  const Graph graph = Import(m.proto);
+  EXPECT_EQ(graph.Params()[0]->attrs.String("transpose_of", ""), "v_head.weight");
+  EXPECT_THAT(graph.notes, IsEmpty());
+}
+
 // What a module writes as x @ w.t() is folded under that name; other folded tensors may be
 // anything, also a permute, which may be of no dim.
 TEST_F(DynamoNames, AFoldedTransposeIsKnownByItsName) {

@@ -143,7 +143,7 @@ TEST_F(RestoreParams, RowsOfATable) {
   InFile("bias_5", Reshaped(Transposed(Rows(table, {5, 6, 7, 8}, {4, 4})), {1, 4, 2, 2}));
   EXPECT_THAT(Restored(),
               ElementsAre(Pair("position.weight", IsEmpty()), Pair("type.weight", IsEmpty())));
-  EXPECT_THAT(notes_[0], HasSubstr("'embedding_1' is 'position.weight', some rows of it"));
+  EXPECT_THAT(notes_[0], HasSubstr("'embedding_1' is 'position.weight', a part of it"));
 }
 
 TEST_F(RestoreParams, AVectorThatIsRepeated) {
@@ -218,6 +218,38 @@ TEST_F(RestoreParams, DataOfOneValueSayNothing) {
               ElementsAre(Pair("b.weight", IsEmpty()), Pair("c", IsEmpty()),
                           Pair("d.weight", IsEmpty()), Pair("e.weight", IsEmpty()),
                           Pair("onnx::Mul_1", IsEmpty()), Pair("onnx::Mul_4", IsEmpty())));
+}
+
+// Numbers that scale layers are one vector, of which the exporter took each; the data tell which.
+TEST_F(RestoreParams, ElementsOfWhatTheExporterNames) {
+  const auto numbers = [](const Shape& shape, const std::vector<double>& values) {
+    HostTensor t(DType::kF32, shape);
+    for (size_t i = 0; i < values.size(); ++i) t.SetDouble(static_cast<int64_t>(i), values[i]);
+    return t;
+  };
+  InModule("lambdas", numbers({2, 2}, {1, 0, 3, 4}));
+  InModule("halves", numbers({2}, {.5, .5}));
+  InModule("gates", numbers({2}, {2, 7}));
+  InModule("scales", Data({7}));
+  InModule("one", numbers({}, {1}));
+  const auto of = [&](const std::string& name, const HostTensor& t, const std::string& from) {
+    InFile(name, t, "Mul");
+    AddFoldedFrom(model_, name, from);
+  };
+  of("select", numbers({1}, {1}), "['lambdas', 'val_1']");
+  of("select_1", numbers({1, 1}, {0}), "['lambdas', 'val_2', 'val_3']");
+  of("slice_1", Rows(Reshaped(Data({7}), {7, 1}), {2, 3, 4}, {3}), "['scales', 'val_1', 'val_2']");
+  of("select_2", numbers({1}, {.5}), "['halves', 'val_1']");  // which of two
+  // May have these numbers by chance.
+  of("sum_1", numbers({1}, {2}), "['gates', 'val_1']");
+  of("select_3", numbers({1}, {7}), "['relu', 'gates', 'val_1']");
+  ListParameters(model_, {"lambdas", "halves", "gates", "scales", "one"});
+  EXPECT_THAT(Restored(),
+              ElementsAre(Pair("lambdas", IsEmpty()), Pair("scales", IsEmpty()),
+                          Pair("select_2", ElementsAre("halves")), Pair("select_3", IsEmpty()),
+                          Pair("sum_1", ElementsAre("gates"))));
+  EXPECT_THAT(notes_[1], HasSubstr("which of its tensors 'select_2' of the model's file is, nor of "
+                                   "2 others"));
 }
 
 // dynamo merged three, of which "g" is read where no module tells.
