@@ -1,5 +1,6 @@
 // Tables: of a vocabulary, and of positions.
 #include <algorithm>
+#include <map>
 
 #include "frontend/recover/match.h"
 #include "frontend/recover/roles.h"
@@ -53,6 +54,7 @@ class TableRoles {
     std::stable_sort(tables_.begin(), tables_.end(), [](const Op* a, const Op* b) {
       return a->out().shape[0] > b->out().shape[0];
     });
+    TrunksFirst();
     std::set<int64_t> vocabularies;
     Values of_tokens;  // what depends on tokens that were looked up
     int rank = 0;      // of the largest table's indices
@@ -75,6 +77,23 @@ class TableRoles {
     Op* table;
     const Op* op;
   };
+
+  // Of tables of one size the order in which the graph looks up says nothing: what becomes part of
+  // what is computed of another one (value embeddings) comes behind it.
+  void TrunksFirst() {
+    std::map<const Op*, int> joined;  // to how many of its size
+    for (const Op* table : tables_) {
+      const Values looked_up = ResultsOf(table), own = DependentsOf(looked_up);
+      joined[table] = static_cast<int>(std::ranges::count_if(tables_, [&](const Op* other) {
+        return other != table && other->out().shape[0] == table->out().shape[0] &&
+               IsJoinedTo(DependentsOf(ResultsOf(other)), looked_up, own);
+      }));
+    }
+    std::ranges::stable_sort(tables_, [&](const Op* a, const Op* b) {
+      const int64_t rows = a->out().shape[0], others = b->out().shape[0];
+      return rows != others ? rows > others : joined[a] < joined[b];
+    });
+  }
 
   Values ResultsOf(const Op* table) const {
     Values results;

@@ -89,6 +89,19 @@ TEST(RolesOfTables, TokensOfTwoVocabulariesInOneSequence) {
   EXPECT_EQ(RolesOf(g).at("image"), "TOKEN_EMBEDDING");
 }
 
+// Value embeddings, which are looked up first and added to what attention reads, are no tokens.
+TEST(RolesOfTables, OfOneSizeTheOneThatOthersAreAddedTo) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* ids = b.In("ids", HostTensor::Of<int64_t>({1, 4}, {0, 3, 6, 1}));
+    Value* added = b.Make("gather", {b.P("value_embeds", {7, 4}), ids}, {{"axis", int64_t{0}}});
+    Value* x = b.Make("gather", {b.P("wte", {7, 4}), ids}, {{"axis", int64_t{0}}});
+    Value* v = b.Matmul(b.Make("tanh", {x}), b.P("v", {4, 4}));
+    b.Out(b.Add(x, b.Add(v, b.Mul(added, b.P("lambda", {1})))));
+  });
+  EXPECT_EQ(RolesOf(g).at("wte"), "TOKEN_EMBEDDING");
+  EXPECT_NE(RolesOf(g).at("value_embeds"), "TOKEN_EMBEDDING");
+}
+
 // As exporters of hashed n-grams have them, however many ops there are.
 TEST(RolesOfTables, AnIndexMayBeComputedByManySteps) {
   Graph g = Recover([](TestGraph& b) {
