@@ -24,7 +24,7 @@ struct DimCut {
 // other parameters that this is combined with.
 class Follower {
  public:
-  Follower(AxisCuts& cuts, int axis) : cuts_(cuts), axis_(axis) {}
+  Follower(AxisCuts& cuts, int axis) : cuts_(cuts), axis_(axis) { FindRows(); }
 
   void Run() {
     cuts_.Begin(axis_);
@@ -36,7 +36,7 @@ class Follower {
         continue;
       }
       for (Value* v : op->operands) {
-        if (cuts_.IsWeight(v)) Ask(v, std::nullopt, *op, -1);
+        if (IsMadeOfParams(v)) Ask(v, std::nullopt, *op, -1);
       }
     }
     for (auto& [weight, wish] : wishes_) {
@@ -51,6 +51,24 @@ class Follower {
     std::optional<DimCut> cut;  // nothing: it stays whole
     int step = -1;
   };
+
+  // What tables hold of each token, and what of weights becomes of it element by element.
+  void FindRows() {
+    for (Op* op : cuts_.ops()) {
+      if (!op->def->rule || op->operands.empty()) continue;
+      const bool lookup = op->name() == "embedding" && cuts_.IsWeight(op->operands[0]) &&
+                          !cuts_.IsWeight(op->operands[1]);
+      const bool moves = op->def->elementwise || op->name() == "reshape" ||
+                         op->name() == "transpose" || op->name() == "broadcast_to";
+      const bool of_rows =
+          moves &&
+          std::ranges::any_of(op->operands, [&](const Value* v) { return rows_.contains(v); }) &&
+          std::ranges::all_of(op->operands, [&](const Value* v) { return IsMadeOfParams(v); });
+      if (lookup || of_rows) rows_.insert(op->results.begin(), op->results.end());
+    }
+  }
+
+  bool IsMadeOfParams(const Value* v) const { return cuts_.IsWeight(v) || rows_.contains(v); }
 
   // Cut because weights are.
   bool IsOfWeights(Value* v) const {
@@ -70,7 +88,7 @@ class Follower {
     const std::vector<Slot> slots = AxisCuts::SlotsOf(op, rule);
     for (const Slot& s : slots) {
       if (s.result) continue;
-      values |= !cuts_.IsWeight(s.value);
+      values |= !IsMadeOfParams(s.value);
       if (!IsOfWeights(s.value)) continue;
       const auto own = cuts_.CutOf(rule, *s.value, *s.dims);
       if (!own || !IsPlain(rule, *own)) continue;
@@ -89,13 +107,13 @@ class Follower {
       made_.insert(s.value);
       cuts_.Assign(s.value, d, std::move(*with), step);
     }
-    if (!values) return;
+    if (!values || rows_.contains(op.results[0])) return;
     // What is summed over is no element beside another.
     const bool each = cut && std::ranges::any_of(rule.results, [&](const auto& dims) {
                         return DimOfFactor(dims, cut->factor) >= 0;
                       });
     for (const Slot& s : slots) {
-      if (s.result || !cuts_.IsWeight(s.value) || cuts_.IsCut(s.value)) continue;
+      if (s.result || !IsMadeOfParams(s.value) || cuts_.IsCut(s.value)) continue;
       const int d = each ? DimOfFactor(*s.dims, cut->factor) : -1;
       auto with = d < 0 ? std::nullopt : cuts_.WithCut(rule, s, d, *cut);
       Ask(s.value, with ? std::optional(DimCut{d, std::move(*with)}) : std::nullopt, op, step);
@@ -131,7 +149,7 @@ class Follower {
     }
     if (factor && rule.factors[factor->factor].kind != FactorKind::kPlain) factor.reset();
     for (const Slot& s : AxisCuts::SlotsOf(*op, rule)) {
-      if (s.result) continue;
+      if (s.result || !IsMadeOfParams(s.value)) continue;
       const int d = factor ? DimOfFactor(*s.dims, factor->factor) : -1;
       auto with = d < 0 ? std::nullopt : cuts_.WithCut(rule, s, d, *factor);
       Ask(s.value, with ? std::optional(DimCut{d, std::move(*with)}) : std::nullopt, reader, step);
@@ -142,6 +160,7 @@ class Follower {
   const int axis_;
   std::map<Value*, Wish> wishes_;    // of weights, and of what is made of them
   std::unordered_set<Value*> made_;  // values that are cut here for the time being
+  std::unordered_set<const Value*> rows_;
 };
 
 bool CutsInput(const Graph& graph, int axis) {

@@ -42,6 +42,40 @@ TEST(FollowCuts, WhatIsReadBesideHeads) {
     CHECK-NEXT: %1 = reshape %0 {shape=[2, 3, 3, 4]} : f32[2, 3, 3, 4])");
 }
 
+// Value embeddings, scaled by a number of the layer, and a bias of each head by distance. What goes
+// on as it was looked up is none.
+TEST(FollowCuts, TablesThatAreReadBesideHeads) {
+  CheckPasses(R"(mesh [tp=3]
+  graph @g(%x: f32[2, 3, 8], %x0: f32[2, 3, 12], %ids: i64[2, 3], %d: i64[3, 3]) -> (%y, %11) {
+    %w = param "in" : f32[8, 12@tp%4]
+    %t = param "values" : f32[9, 12]
+    %l = param "lambda" : f32[]
+    %u = param "residual" : f32[9, 12]
+    %b = param "distances" : f32[5, 3]
+    %0 = matmul %x, %w : f32[2, 3, 12]
+    %1 = reshape %0 {shape=[2, 3, 3, 4]} : f32[2, 3, 3, 4]
+    %2 = embedding %t, %ids : f32[2, 3, 12]
+    %3 = reshape %2 {shape=[2, 3, 3, 4]} : f32[2, 3, 3, 4]
+    %4 = mul %l, %3 : f32[2, 3, 3, 4]
+    %5 = add %1, %4 : f32[2, 3, 3, 4]
+    %6 = transpose %5 {perm=[0, 2, 1, 3]} : f32[2, 3, 3, 4]
+    %7 = matmul_nt %6, %6 : f32[2, 3, 3, 3]
+    %8 = embedding %b, %d : f32[3, 3, 3]
+    %9 = transpose %8 {perm=[2, 0, 1]} : f32[3, 3, 3]
+    %10 = add %7, %9 : f32[2, 3, 3, 3]
+    %11 = matmul %10, %6 : f32[2, 3, 3, 4]
+    %12 = embedding %u, %ids : f32[2, 3, 12]
+    %13 = add %0, %12 : f32[2, 3, 12]
+    %14 = add %12, %x0 : f32[2, 3, 12]
+    %y = add %13, %14 : f32[2, 3, 12]
+  })",
+              "infer_layouts,follow_cuts", R"(
+    CHECK: %t = param "values" : f32[9, 12@tp]
+    CHECK-NEXT: %l = param "lambda" : f32[]
+    CHECK-NEXT: %u = param "residual" : f32[9, 12]
+    CHECK-NEXT: %b = param "distances" : f32[5, 3@tp])");
+}
+
 // Behind the sum over ranks; in a second place where nothing is cut; as a rule of the spec has it;
 // and summed over.
 TEST(FollowCuts, WhatStaysWhole) {
