@@ -399,7 +399,10 @@ class Importer {
     if (!names.empty()) {
       graph_.notes.push_back(
           StrCat("computed from parameters by the exporter, and trained in their place: ", names,
-                 " (with --module, or an export with optimize=False, they are the parameters)"));
+                 options_.module.where.empty()
+                     ? " (with --module, where they are parts of these, or an export with "
+                       "optimize=False, they are the parameters)"
+                     : " (in an export with optimize=False they are the parameters)"));
     }
   }
 
