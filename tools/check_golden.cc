@@ -30,13 +30,28 @@ std::string Advice(const Mismatch& worst, double rtol, double atol) {
   return StrCat("allowed were ", NumberText(atol), " + ", NumberText(rtol), " * |expected|");
 }
 
-void NoteMissing(const std::vector<std::string>& missing, const std::string& path) {
+std::string FirstOf(const std::vector<std::string>& names) {
   constexpr size_t kShown = 8;
-  if (missing.empty()) return;
-  std::string list = Join(std::span(missing).first(std::min(missing.size(), kShown)), ", ");
-  if (missing.size() > kShown) list += StrCat(" and ", missing.size() - kShown, " more");
-  std::fprintf(stderr, "note: not checked, the plan has no such output: %s (in %s)\n", list.c_str(),
-               path.c_str());
+  std::string list = Join(std::span(names).first(std::min(names.size(), kShown)), ", ");
+  if (names.size() > kShown) list += StrCat(" and ", names.size() - kShown, " more");
+  return list;
+}
+
+void NoteMissing(const std::vector<std::string>& missing,
+                 const std::map<std::string, std::string>& made, const std::string& path) {
+  std::vector<std::string> unknown, unlike;
+  for (const std::string& name : missing) (made.contains(name) ? unlike : unknown).push_back(name);
+  if (!unknown.empty()) {
+    std::fprintf(stderr, "note: not checked, the plan has no such output: %s (in %s)\n",
+                 FirstOf(unknown).c_str(), path.c_str());
+  }
+  if (!unlike.empty()) {
+    std::fprintf(stderr,
+                 "note: not checked, the exporter made others of these parameters, transposed or "
+                 "otherwise: %s (in %s); the first is '%s' of the plan. Compile with --module, or "
+                 "an export with optimize=False\n",
+                 FirstOf(unlike).c_str(), path.c_str(), made.at(unlike[0]).c_str());
+  }
 }
 
 }  // namespace
@@ -54,7 +69,8 @@ Mismatch Compare(const std::string& name, const HostTensor& got, const HostTenso
 }
 
 void CheckGolden(const std::vector<std::string>& results,
-                 const std::function<HostTensor(const std::string&)>& get, const std::string& path,
+                 const std::function<HostTensor(const std::string&)>& get,
+                 const std::map<std::string, std::string>& made, const std::string& path,
                  double rtol, double atol) {
   SafetensorsFile golden(path);
   std::vector<std::string> common, missing;
@@ -62,7 +78,7 @@ void CheckGolden(const std::vector<std::string>& results,
     bool has = std::find(results.begin(), results.end(), name) != results.end();
     (has ? common : missing).push_back(name);
   }
-  NoteMissing(missing, path);
+  NoteMissing(missing, made, path);
   if (common.empty()) {
     throw Diagnostic("E4009", ExitCode::kUsage, "--check " + path,
                      "no tensor of the file is an output of the plan",

@@ -22,4 +22,17 @@ std::map<std::string, std::vector<ModuleTensor>> ModuleTensors(const Manifest& m
   return tensors;
 }
 
+std::map<std::string, std::string> MadeOfModules(const Manifest& manifest) {
+  std::map<std::string, std::string> made;
+  for (const ManifestState& s : manifest.states) {
+    const std::string& own = s.piece_of.empty() ? s.name : s.piece_of;
+    for (const std::string& alias : s.unlike_aliases) {
+      if (alias == s.transpose_of) continue;
+      made[alias] = own;
+      if (s.is_param) made[GradientName(alias)] = GradientName(own);
+    }
+  }
+  return made;
+}
+
 }  // namespace shardc

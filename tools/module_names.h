@@ -18,4 +18,8 @@ struct ModuleTensor {
 // known: its own name or another; and all of them where it is tied.
 std::map<std::string, std::vector<ModuleTensor>> ModuleTensors(const Manifest& manifest);
 
+// By the module's name of a parameter or of its gradient, what the plan has of it, where the
+// exporter made that of it in an unknown manner.
+std::map<std::string, std::string> MadeOfModules(const Manifest& manifest);
+
 }  // namespace shardc

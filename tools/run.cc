@@ -364,7 +364,7 @@ class Run {
       return other->second.second ? Transposed(value) : value;
     };
     try {
-      CheckGolden(names, get, o_.check, o_.rtol, o_.atol);
+      CheckGolden(names, get, MadeOfModules(plan_.manifest), o_.check, o_.rtol, o_.atol);
     } catch (const Diagnostic& d) {
       if (d.code() != ExitCode::kMismatch) throw;
       return d;

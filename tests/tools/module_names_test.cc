@@ -139,10 +139,16 @@ TEST_F(ModuleNamesTest, AreFoundByTheModulesData) {
     for (const std::string& name : e.names) {
       SCOPED_TRACE(folder + name);
       const std::string model = folder + name + ".onnx";
+      const std::string check = " --input input_ids" + ids + " --input labels" + ids +
+                                " --atol 1e-5 --check " + folder + "golden_b2_s32.safetensors";
+      if (e.model == "gqa_swiglu" && name.starts_with("torchscript")) {
+        Compile("plan", shape, model);
+        EXPECT_THAT(RunOk("plan" + check).err,
+                    HasSubstr("note: not checked, the exporter made others of these parameters, "
+                              "transposed or otherwise: grad."));
+      }
       Compile("plan", shape + "--spec megatron --mesh tp=2 --module own.safetensors", model);
-      const ToolResult r = RunOk("plan --input input_ids" + ids + " --input labels" + ids +
-                                 " --save got.safetensors --atol 1e-5 --check " + folder +
-                                 "golden_b2_s32.safetensors");
+      const ToolResult r = RunOk("plan --save got.safetensors" + check);
       EXPECT_THAT(r.err, HasSubstr("check: " + std::to_string(e.tensors) + " tensors agree"));
       EXPECT_THAT(r.err, Not(HasSubstr("not checked")));
       EXPECT_EQ(SafetensorsFile(Path("got.safetensors")).entries().size(), e.tensors);
