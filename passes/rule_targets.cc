@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <set>
+#include <unordered_set>
 
 #include "ir/contains.h"
 #include "ir/op_def.h"
 #include "passes/counted_dims.h"
 #include "passes/layout.h"
 #include "passes/param_names.h"
+#include "passes/weights.h"
 
 namespace shardc {
 namespace {
@@ -51,6 +53,26 @@ bool Arranges(const Op& op) {
              });
            });
          });
+}
+
+// The first ops behind a parameter that read an input too: of what a model scales or normalises
+// before it multiplies by it, the product.
+std::vector<const Op*> ProductsOf(const Value* param,
+                                  const std::unordered_set<const Value*>& weights) {
+  std::vector<const Op*> products;
+  std::vector<const Value*> made = {param};
+  std::unordered_set<const Op*> seen;
+  for (size_t i = 0; i < made.size(); ++i) {
+    for (const Op* user : UsersOf(made[i])) {
+      if (!seen.insert(user).second) continue;
+      if (weights.contains(user->results[0])) {
+        made.insert(made.end(), user->results.begin(), user->results.end());
+      } else {
+        products.push_back(user);
+      }
+    }
+  }
+  return products;
 }
 
 }  // namespace
@@ -125,12 +147,13 @@ std::vector<Value*> ValuesOfModules(const Graph& graph, const std::string& match
 
 std::vector<Value*> ValuesOfRole(const Graph& graph, const std::string& role) {
   std::vector<Value*> values;
+  const std::unordered_set<const Value*> weights = WeightsOf(graph);
   for (Op* param : graph.Params()) {
     const std::string& own = param->attrs.String("role", "");
     if (param->attrs.String("part", "weight") != "weight") continue;
     // What each expert makes is no value of the whole layer, as their sum is.
     if (own == "MLP_DOWN" && DimsByRole(*param).size() > 2) continue;
-    for (const Op* user : UsersOf(param->result())) {
+    for (const Op* user : ProductsOf(param->result(), weights)) {
       // A tied weight looks tokens up and makes the logits.
       const bool head = own == "TOKEN_EMBEDDING" && !user->def->picks;
       if ((head ? "LM_HEAD" : own) == role) values.push_back(WithBias(graph, user));
