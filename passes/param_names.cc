@@ -21,7 +21,10 @@ void CheckMatches(const Graph& graph, const char* flag, const std::vector<std::s
   std::string renamed;
   for (const Op* param : graph.Params()) {
     for (std::string& name : NamesOf(*param)) names.push_back(std::move(name));
-    if (renamed.empty() && param->attrs.Has("source_aliases")) {
+    const Strings sources = param->attrs.StringList("source_aliases", {});
+    const std::string& own = param->attrs.String("transpose_of", "");
+    const bool known = std::ranges::all_of(sources, [&](const auto& n) { return n == own; });
+    if (renamed.empty() && !known) {
       renamed = StrCat("; the exporter computed '", param->attrs.String("name"),
                        "' from a parameter: compile with --module FILE, the module's own "
                        "parameters, or export with optimize=False (dynamo) or "

@@ -9,7 +9,6 @@
 #include "passes/counted_dims.h"
 #include "passes/layout.h"
 #include "passes/param_names.h"
-#include "passes/weights.h"
 
 namespace shardc {
 namespace {
@@ -53,6 +52,17 @@ bool Arranges(const Op& op) {
              });
            });
          });
+}
+
+// What depends on no input.
+std::unordered_set<const Value*> MadeOfNoInput(const Graph& graph) {
+  std::unordered_set<const Value*> made;
+  for (const auto& op : graph.ops()) {
+    const bool all =
+        std::ranges::all_of(op->operands, [&](const Value* v) { return made.contains(v); });
+    if (all) made.insert(op->results.begin(), op->results.end());
+  }
+  return made;
 }
 
 // The first ops behind a parameter that read an input too: of what a model scales or normalises
@@ -147,7 +157,7 @@ std::vector<Value*> ValuesOfModules(const Graph& graph, const std::string& match
 
 std::vector<Value*> ValuesOfRole(const Graph& graph, const std::string& role) {
   std::vector<Value*> values;
-  const std::unordered_set<const Value*> weights = WeightsOf(graph);
+  const std::unordered_set<const Value*> weights = MadeOfNoInput(graph);
   for (Op* param : graph.Params()) {
     const std::string& own = param->attrs.String("role", "");
     if (param->attrs.String("part", "weight") != "weight") continue;

@@ -279,8 +279,8 @@ TEST(ApplySpec, ValuesAreConstrained) {
 // Weight norm: what the module scales is its weight, the product with it the value.
 TEST(ApplySpec, AValueIsMadeOfAnInput) {
   Check(R"(value { role: MLP_DOWN shard_spec { dims: -2 axes: "tp" } })", R"(
-    CHECK: %3 = mul %w, %2
-    CHECK-NEXT: %y = matmul %x, %3
+    CHECK: %5 = mul %w, %4
+    CHECK-NEXT: %y = matmul %x, %5
     CHECK-NEXT: sharding_constraint %y
     CHECK-NOT: sharding_constraint)",
         R"(mesh [tp=2]
@@ -289,9 +289,11 @@ graph @g(%x: f32[2, 4, 6]) -> (%y) {
   %g = param "down.g" : f32[1, 8]
   %0 = mul %w, %w : f32[6, 8]
   %1 = reduce_sum %0 {axes=[0], keepdims=true} : f32[1, 8]
-  %2 = div %g, %1 : f32[1, 8]
-  %3 = mul %w, %2 : f32[6, 8]
-  %y = matmul %x, %3 : f32[2, 4, 8]
+  %2 = constant {value=tensor<f32[]: 1e-5>} : f32[]
+  %3 = max %1, %2 : f32[1, 8]
+  %4 = div %g, %3 : f32[1, 8]
+  %5 = mul %w, %4 : f32[6, 8]
+  %y = matmul %x, %5 : f32[2, 4, 8]
 })");
 }
 

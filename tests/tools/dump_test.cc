@@ -254,6 +254,14 @@ TEST_F(CompileTest, UsageMistakes) {
       "}\n");
   EXPECT_THAT(Tool("compile g.shardc -o plan --loss none --freeze '*lora*'").err,
               HasSubstr("computed 'val_0' from a parameter: compile with --module FILE"));
+  Write("g.shardc",
+        "graph @g(%x: f32[1, 2]) -> (%y) {\n"
+        "  %w = param \"val_0\" {aliases=[\"l.weight\"], source_aliases=[\"l.weight\"], "
+        "transpose_of=\"l.weight\"} : f32[2, 2]\n"
+        "  %y = matmul %x, %w : f32[1, 2]\n"
+        "}\n");
+  EXPECT_THAT(Tool("compile g.shardc -o plan --loss none --freeze '*lora*'").err,
+              Not(HasSubstr("computed 'val_0'")));
   Fails("--freeze '*' --optimizer sgd", 2, {"E6102", "no gradient to step along"});
   Fails("--loss none --drop logits", 2, {"E6110", "nothing is left for the plan to compute"});
   Fails("--recompute some", 2, {"E6109", "use none, selective, gathers or full"});
