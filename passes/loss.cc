@@ -117,7 +117,13 @@ Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& outp
   if (kind.starts_with("output:")) {
     loss = FloatOutput(graph, kind.substr(7));
     if (loss->type.num_elements() != 1 || !IsFloat(loss->type.dtype)) {
-      throw NoOutput(graph, StrCat("output '", kind.substr(7), "' is not a float scalar"));
+      const bool several = loss->type.num_elements() > 1 && IsFloat(loss->type.dtype);
+      throw NoOutput(graph, StrCat("output '", kind.substr(7), "' is not a float scalar",
+                                   several ? " (where it is one in PyTorch: dynamo loses, with "
+                                             "dynamic shapes, a sum() right behind "
+                                             "cross_entropy(reduction='none'); reduction='sum' "
+                                             "keeps it)"
+                                           : ""));
     }
     loss = b.Reshape(loss, {});
   } else if (kind == "lm" || kind == "ce" || kind == "masked_lm") {

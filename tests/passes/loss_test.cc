@@ -85,7 +85,7 @@ TEST(AttachLoss, AnOutputOfTheModel) {
     CHECK: -> (%y, loss: %1)
     CHECK: %1 = reshape %0 {shape=[], site="loss"} : f32[])");
   Refused(kOwnLoss, "dot", "the model has an output 'loss' of its own, and dot is another", "y");
-  Refused(kOwn, "output:y", "output 'y' is not a float scalar");
+  Refused(kOwn, "output:y", "output 'y' is not a float scalar (where it is one in PyTorch: dynamo");
   Refused(kOwn, "output:on", "the model has no output 'on'");
 }
 
