@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cctype>
+#include <limits>
 #include <map>
+#include <optional>
 
 #include "frontend/import.h"
 #include "frontend/onnx/constant_weights.h"
@@ -215,6 +217,8 @@ class Importer {
     try {
       if (proto.op_type() == "If" && NormalDomain(proto.domain()).empty()) {
         ConvertIf(proto, node, params);
+      } else if (proto.op_type() == "Loop" && NormalDomain(proto.domain()).empty()) {
+        Unroll(proto, node, params);
       } else {
         FindConverter(proto, node)(node);
       }
@@ -238,7 +242,7 @@ class Importer {
 
   [[noreturn]] void RefuseOp(const NodeProto& proto, const Node& node, const std::string& domain,
                              const std::string& key) {
-    static const std::set<std::string_view> kLoops = {"Loop", "Scan", "SequenceMap"};
+    static const std::set<std::string_view> kLoops = {"Scan", "SequenceMap"};
     if (domain.empty() && kLoops.contains(proto.op_type())) {
       throw Diagnostic("E1307", ExitCode::kBadModel, node.Where(), "loops are not supported",
                        "export the model with its loops unrolled");
@@ -273,6 +277,14 @@ class Importer {
            op.starts_with("MatMulNBits") || op.starts_with("MatMulBnb4");
   }
 
+  static const GraphProto& GraphOf(const NodeProto& proto, const Node& node,
+                                   std::string_view name) {
+    for (const auto& attr : proto.attribute()) {
+      if (attr.name() == name && attr.has_g()) return attr.g();
+    }
+    node.Fail("E1303", StrCat("has no attribute '", name, "'"), "");
+  }
+
   void ConvertIf(const NodeProto& proto, Node& node, const Parameters& params) {
     const HostTensor* condition = ConstantOf(node.input(0));
     if (condition == nullptr) {
@@ -283,11 +295,7 @@ class Importer {
     }
     if (condition->num_elements() != 1) node.Fail("E1307", "its condition is not one number", "");
     const char* name = condition->AsDouble(0) != 0 ? "then_branch" : "else_branch";
-    const GraphProto* branch = nullptr;
-    for (const auto& attr : proto.attribute()) {
-      if (attr.name() == name && attr.has_g()) branch = &attr.g();
-    }
-    if (branch == nullptr) node.Fail("E1303", StrCat("has no attribute '", name, "'"), "");
+    const GraphProto* branch = &GraphOf(proto, node, name);
     if (branch->output_size() != proto.output_size()) {
       node.Fail("E1302",
                 StrCat("has ", proto.output_size(), " outputs, its ", name, " has ",
@@ -314,24 +322,137 @@ class Importer {
 
   // What a branch calls its values is nothing to the graph around it, which may use the same names.
   void ForgetNames(const GraphProto& branch) {
-    auto forget = [this](const std::string& name) {
-      conversion_.values.erase(name);
-      conversion_.sequences.erase(name);
-      conversion_.narrow.erase(name);
-    };
-    for (const TensorProto& t : branch.initializer()) forget(t.name());
+    for (const TensorProto& t : branch.initializer()) Forget(t.name());
+    ForgetNodes(branch);
+  }
+
+  // The tensors of the branch stay.
+  void ForgetNodes(const GraphProto& branch) {
+    for (const auto& input : branch.input()) Forget(input.name());
     for (const NodeProto& node : branch.node()) {
-      for (const std::string& name : node.output()) forget(name);
+      for (const std::string& name : node.output()) Forget(name);
     }
   }
 
+  void Forget(const std::string& name) {
+    conversion_.values.erase(name);
+    conversion_.sequences.erase(name);
+    conversion_.narrow.erase(name);
+  }
+
   void ConvertBranch(const GraphProto& branch, const Parameters& params) {
+    AddTensorsOf(branch, params);
+    for (const NodeProto& inner : branch.node()) Convert(inner, params);
+  }
+
+  void AddTensorsOf(const GraphProto& branch, const Parameters& params) {
     for (const auto& output : branch.output()) conversion_.wanted.insert(output.name());
     for (const NodeProto& inner : branch.node()) {
       for (std::string& name : ReadBy(inner)) conversion_.wanted.insert(std::move(name));
     }
     AddTensors(branch, params);
-    for (const NodeProto& inner : branch.node()) Convert(inner, params);
+  }
+
+  // A tensor or a sequence, as it goes from one round of a loop to the next.
+  struct Carried {
+    Value* value = nullptr;
+    std::optional<std::vector<Value*>> sequence = std::nullopt;
+    int64_t narrow = 0;
+  };
+
+  Carried Named(const Node& node, const std::string& name) {
+    Carried carried;
+    auto narrow = conversion_.narrow.find(name);
+    if (narrow != conversion_.narrow.end()) carried.narrow = narrow->second;
+    auto value = conversion_.values.find(name);
+    auto sequence = conversion_.sequences.find(name);
+    if (value != conversion_.values.end()) {
+      carried.value = value->second;
+    } else if (sequence != conversion_.sequences.end()) {
+      carried.sequence = sequence->second;
+    } else {
+      node.Fail("E1308", StrCat("'", name, "' is no tensor that its body makes"), "");
+    }
+    return carried;
+  }
+
+  void Name(const std::string& name, const Carried& carried) {
+    if (carried.narrow != 0) conversion_.narrow[name] = carried.narrow;
+    if (carried.value != nullptr) {
+      conversion_.values[name] = carried.value;
+    } else {
+      conversion_.sequences[name] = *carried.sequence;
+    }
+  }
+
+  const HostTensor& Known(const Node& node, Value* number) {
+    const HostTensor* known = number == nullptr ? nullptr : ConstantOf(number);
+    if (known == nullptr || known->num_elements() != 1) {
+      node.Fail("E1307", "how often it runs depends on input data",
+                "a loop is unrolled where that is known: export the model without it");
+    }
+    return *known;
+  }
+
+  // A loop of which it is known how often it runs becomes its rounds, one after the other.
+  void Unroll(const NodeProto& proto, Node& node, const Parameters& params) {
+    constexpr int64_t kMostNodes = 1 << 15;
+    const GraphProto& body = GraphOf(proto, node, "body");
+    const int carries = proto.input_size() - 2, stacks = proto.output_size() - carries;
+    if (carries < 0 || stacks < 0 || body.input_size() != 2 + carries ||
+        body.output_size() != 1 + proto.output_size()) {
+      node.Fail("E1302",
+                StrCat("has ", proto.input_size(), " inputs and ", proto.output_size(),
+                       " outputs, its body has ", body.input_size(), " and ", body.output_size()),
+                "");
+    }
+    int64_t most = std::numeric_limits<int64_t>::max();
+    if (node.has_input(0)) most = Known(node, node.input(0)).AsInt(0);
+    bool goes = !node.has_input(1) || Known(node, node.input(1)).AsDouble(0) != 0;
+    std::vector<Carried> carried;
+    for (int i = 0; i < carries; ++i) {
+      if (!node.IsSequence(2 + i)) node.input(2 + i);  // it is read
+      carried.push_back(Named(node, proto.input(2 + i)));
+    }
+    std::vector<std::vector<Value*>> stacked(stacks);
+    std::vector<int64_t> narrow(stacks);
+    AddTensorsOf(body, params);
+    int64_t nodes = 0;
+    for (int64_t round = 0; goes && round < most; ++round) {
+      nodes += body.node_size() + 1;
+      if (nodes > kMostNodes)
+        node.Fail("E1307", StrCat("it runs more than ", round, " times, too often to be unrolled"),
+                  "");
+      ForgetNodes(body);
+      Name(body.input(0).name(), {.value = node.Constant(HostTensor::Scalar(round))});
+      Name(body.input(1).name(), {.value = node.Constant(HostTensor::Scalar(true))});
+      for (int i = 0; i < carries; ++i) Name(body.input(2 + i).name(), carried[i]);
+      for (const NodeProto& inner : body.node()) Convert(inner, params);
+      goes = Known(node, Named(node, body.output(0).name()).value).AsDouble(0) != 0;
+      for (int i = 0; i < carries; ++i) carried[i] = Named(node, body.output(1 + i).name());
+      for (int i = 0; i < stacks; ++i) {
+        Carried piece = Named(node, body.output(1 + carries + i).name());
+        if (piece.value == nullptr) node.Fail("E1303", "its body stacks sequences", "");
+        shardc::Shape shape = piece.value->type.shape;
+        shape.insert(shape.begin(), 1);
+        stacked[i].push_back(node.Reshape(piece.value, shape));
+        narrow[i] = piece.narrow;
+      }
+    }
+    ForgetNames(body);
+    for (int i = 0; i < carries; ++i) {
+      if (carried[i].sequence) {
+        node.SetSequence(i, *carried[i].sequence);
+      } else {
+        node.SetOutput(i, carried[i].value, carried[i].narrow);
+      }
+    }
+    for (int i = 0; i < stacks; ++i) {
+      if (!node.OutputWanted(carries + i)) continue;
+      if (stacked[i].empty())
+        node.Fail("E1307", "it never runs, so that the shape of what it stacks is not known", "");
+      node.SetOutput(carries + i, Joined(node, std::move(stacked[i]), 0), narrow[i]);
+    }
   }
 
   void AddOutputs(const GraphProto& proto) {

@@ -124,15 +124,40 @@ void SequenceConstruct(NodeContext& c) {
   c.SetSequence(0, std::move(elements));
 }
 
+void SequenceEmpty(NodeContext& c) {
+  c.Int("dtype", 1);  // the elements have theirs
+  c.SetSequence(0, {});
+}
+
+// Where an element of a sequence is, or, with `after`, may be put; the last of these without input.
+int64_t Position(NodeContext& c, int input, int64_t n, bool after) {
+  const int64_t places = n + after;
+  if (!c.has_input(input)) return places - 1;
+  const int64_t i = c.ConstantInt(input);
+  if (i < -n || i >= places) c.Fail("E1303", StrCat("position ", i, " of a sequence of ", n));
+  return i < 0 ? i + n : i;
+}
+
+void SequenceInsert(NodeContext& c) {
+  std::vector<Value*> elements = c.Sequence(0);
+  elements.insert(elements.begin() + Position(c, 2, std::ssize(elements), true), c.input(1));
+  c.SetSequence(0, std::move(elements));
+}
+
+void SequenceErase(NodeContext& c) {
+  std::vector<Value*> elements = c.Sequence(0);
+  if (elements.empty()) c.Fail("E1303", "the sequence is empty");
+  elements.erase(elements.begin() + Position(c, 1, std::ssize(elements), false));
+  c.SetSequence(0, std::move(elements));
+}
+
 void SequenceLength(NodeContext& c) {
   c.SetOutput(0, c.Constant(HostTensor::Scalar(std::ssize(c.Sequence(0)))));
 }
 
 void SequenceAt(NodeContext& c) {
   const std::vector<Value*>& elements = c.Sequence(0);
-  int64_t i = c.ConstantInt(1), n = std::ssize(elements);
-  if (i < -n || i >= n) c.Fail("E1303", StrCat("position ", i, " of a sequence of ", n));
-  c.SetOutput(0, elements[i < 0 ? i + n : i]);
+  c.SetOutput(0, elements[Position(c, 1, std::ssize(elements), false)]);
 }
 
 void ConcatFromSequence(NodeContext& c) {
@@ -424,6 +449,9 @@ void AddIndexConverters(ConverterTable& table) {
                 {"Split", Split},
                 {"SplitToSequence", SplitToSequence},
                 {"SequenceConstruct", SequenceConstruct},
+                {"SequenceEmpty", SequenceEmpty},
+                {"SequenceInsert", SequenceInsert},
+                {"SequenceErase", SequenceErase},
                 {"SequenceLength", SequenceLength},
                 {"SequenceAt", SequenceAt},
                 {"ConcatFromSequence", ConcatFromSequence},

@@ -220,6 +220,8 @@ constexpr Types kTypes[] = {
     {"ScatterND", 1, 11, "int64"},
     {"Selu", 0, 9, ""},
     {"SequenceAt", 1, 11, "int32 int64"},
+    {"SequenceErase", 1, 11, "int32 int64"},
+    {"SequenceInsert", 2, 11, "int32 int64"},
     {"Sigmoid", 0, 9, ""},
     {"Sign", 0, 9, "int8 uint8 int16 uint16 int32 uint32 int64 uint64"},
     {"Sin", 0, 9, ""},

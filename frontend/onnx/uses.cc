@@ -38,10 +38,14 @@ void Uses::Add(const onnx::GraphProto& graph) {
     for (const auto& attr : node.attribute()) {
       if (!attr.has_g()) continue;
       Add(attr.g());
-      int outputs = std::min(attr.g().output_size(), node.output_size());
+      const bool loop = node.op_type() == "Loop";
+      const int first = loop ? 1 : 0;  // before it: whether the loop goes on
+      int outputs = std::min(attr.g().output_size() - first, node.output_size());
       for (int i = 0; i < outputs; ++i) {
-        passed_on_[attr.g().output(i).name()].push_back(node.output(i));
+        passed_on_[attr.g().output(first + i).name()].push_back(node.output(i));
       }
+      const int inputs = loop ? std::min(attr.g().input_size(), node.input_size()) : 0;
+      for (int i = 2; i < inputs; ++i) begins_as_[attr.g().input(i).name()] = node.input(i);
     }
     int position = static_cast<int>(nodes_.size());
     nodes_.push_back(&node);
@@ -80,7 +84,12 @@ void Uses::FlowFrom(const onnx::GraphProto& graph, const std::set<std::string>& 
     bool data = false, weighted = false, of_numbers = false;
     std::vector<std::string> reads = ReadBy(*node);
     if (node->op_type() == "CastLike" && reads.size() > 1) reads.resize(1);  // the other is a type
-    for (const std::string& name : reads) {
+    for (std::string name : reads) {
+      for (size_t i = 0; i < begins_as_.size(); ++i) {
+        auto it = begins_as_.find(name);
+        if (it == begins_as_.end()) break;
+        name = it->second;
+      }
       data |= data_.contains(name);
       weighted |= weighted_.contains(name);
       of_numbers |= of_numbers_.contains(name);

@@ -33,8 +33,8 @@ def main():
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == "":
             schemas[schema.name].append(schema)
-    # The importer takes an integer for the condition of If, as for other flags.
-    for name in sorted((converted_ops() & schemas.keys()) - {"If"}):
+    # The importer takes an integer for the condition of If and Loop, as for other flags.
+    for name in sorted((converted_ops() & schemas.keys()) - {"If", "Loop"}):
         for i, first, types in rows(schemas[name]):
             print(f'    {{"{name}", {i}, {first}, "{" ".join(types)}"}},')
 

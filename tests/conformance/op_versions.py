@@ -14,7 +14,7 @@ EVER = {"LayerNormalization", "ThresholdedRelu"}
 
 def converted_ops():
     text = "".join(p.read_text() for p in (pathlib.Path(__file__).parents[2] / "frontend/onnx").glob("*convert*.cc"))
-    return set(re.findall(r'\{"([A-Z]\w*)", ', text)) | set(re.findall(r'emplace\("(\w+)"', text)) | {"If"}
+    return set(re.findall(r'\{"([A-Z]\w*)", ', text)) | set(re.findall(r'emplace\("(\w+)"', text)) | {"If", "Loop"}
 
 
 def rows(name, history):

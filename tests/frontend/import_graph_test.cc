@@ -380,11 +380,100 @@ TEST_F(ImportGraph, AConstantThatIsNoTuplesOfPositionsIsRefused) {
   EXPECT_EQ(Failure(m.proto).id(), "E1101");
 }
 
-TEST_F(ImportGraph, LoopsAreRefused) {
+// A loop that runs y through a tanh and adds w, and stacks what it had before: "out" and "stack".
+onnx::GraphProto& AddLoop(Model& m, const std::string& rounds, const std::string& condition) {
+  auto* attr = m.Node("Loop", {rounds, condition, "y"}, {"out", "stack"}).add_attribute();
+  attr->set_name("body");
+  attr->set_type(onnx::AttributeProto::GRAPH);
+  onnx::GraphProto& body = *attr->mutable_g();
+  for (const char* name : {"round", "goes", "state"}) body.add_input()->set_name(name);
+  AddNode(body, "Identity", {"goes"}, "goes_on");
+  AddNode(body, "Tanh", {"state"}, "t");
+  AddNode(body, "Add", {"t", "w"}, "next");
+  AddNode(body, "Identity", {"t"}, "piece");
+  for (const char* name : {"goes_on", "next", "piece"}) body.add_output()->set_name(name);
+  return body;
+}
+
+TEST_F(ImportGraph, ALoopThatRunsAKnownNumberOfTimesIsUnrolled) {
   Model m = AddModel();
-  m.Node("Loop", {"y"}, {"z"});
+  m.Ints("three", {1}, {3});
+  AddLoop(m, "three", "");
+  m.Node("Cos", {"out"}, {"t"});  // a name of the body's
+  m.Output("t");
+  m.Output("stack");
+  Graph graph = Import(m.proto);
+  EXPECT_THAT(OpNames(graph), ElementsAre("param", "add", "tanh", "add", "reshape", "tanh", "add",
+                                          "reshape", "tanh", "add", "reshape", "concat", "cos"));
+  EXPECT_EQ(graph.outputs.back().value->type.shape, (Shape{3, 2, 4}));
+}
+
+// Its counter is a constant: that of while loops, and of what exporters write with lists.
+TEST_F(ImportGraph, ALoopEndsWhereItsConditionSaysSo) {
+  Model m = AddModel();
+  m.Ints("two", {}, {2});
+  onnx::GraphProto& body = AddLoop(m, "", "");
+  body.mutable_node(0)->set_op_type("Less");
+  body.mutable_node(0)->set_input(0, "round");
+  body.mutable_node(0)->add_input("two");
+  m.Output("stack");
+  EXPECT_EQ(Import(m.proto).outputs.back().value->type.shape, (Shape{3, 2, 4}));
+}
+
+TEST_F(ImportGraph, ALoopMayFillASequence) {
+  Model m = AddModel();
+  m.Ints("two", {1}, {2});
+  m.Node("SequenceEmpty", {}, {"none"});
+  auto* attr = m.Node("Loop", {"two", "", "none"}, {"all"}).add_attribute();
+  attr->set_name("body");
+  attr->set_type(onnx::AttributeProto::GRAPH);
+  onnx::GraphProto& body = *attr->mutable_g();
+  for (const char* name : {"round", "goes", "before"}) body.add_input()->set_name(name);
+  AddNode(body, "Identity", {"goes"}, "goes_on");
+  AddNode(body, "SequenceInsert", {"before", "y"}, "after");
+  for (const char* name : {"goes_on", "after"}) body.add_output()->set_name(name);
+  auto* axis = m.Node("ConcatFromSequence", {"all"}, {"z"}).add_attribute();
+  axis->set_name("axis");
+  axis->set_type(onnx::AttributeProto::INT);
   m.Output("z");
+  EXPECT_EQ(Import(m.proto).outputs.back().value->type.shape, (Shape{4, 4}));
+}
+
+TEST_F(ImportGraph, LoopsThatInputDataEndsAreRefused) {
+  Model m = AddModel();
+  m.Input("rounds", {"1", "1"}, onnx::TensorProto::INT64);
+  AddLoop(m, "rounds", "");
+  m.Output("out");
   EXPECT_EQ(Failure(m.proto).id(), "E1307");
+  // No end.
+  Model endless = AddModel();
+  AddLoop(endless, "", "");
+  endless.Output("out");
+  Diagnostic d = Failure(endless.proto);
+  EXPECT_EQ(d.id(), "E1307");
+  EXPECT_THAT(d.message(), HasSubstr("too often"));
+  // It hands on what its body does not make.
+  Model other = AddModel();
+  other.Ints("two", {1}, {2});
+  AddLoop(other, "two", "").mutable_output(1)->set_name("nothing");
+  other.Output("out");
+  EXPECT_EQ(Failure(other.proto).id(), "E1308");
+}
+
+// What a loop runs through is an activation in its body too: a vector there is a parameter.
+TEST_F(ImportGraph, VectorsInALoopAreParameters) {
+  Model m = AddModel();
+  m.Ints("two", {1}, {2});
+  onnx::GraphProto& body = AddLoop(m, "two", "");
+  onnx::TensorProto& t = *body.add_initializer();
+  t.set_name("h.fc.bias");
+  t.set_data_type(onnx::TensorProto::FLOAT);
+  t.add_dims(4);
+  for (float x : {4.0f, 3.0f, 2.0f, 1.0f}) t.add_float_data(x);
+  body.mutable_node(2)->set_input(1, "h.fc.bias");
+  m.Output("out");
+  EXPECT_THAT(OpNames(Import(m.proto)),
+              ElementsAre("param", "add", "param", "tanh", "add", "tanh", "add"));
 }
 
 TEST_F(ImportGraph, IdentityOfAParameterIsTheParameter) {

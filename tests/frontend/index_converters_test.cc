@@ -24,6 +24,29 @@ TEST_F(IndexConverters, SequencesOfASplit) {
   EXPECT_EQ(y.AsDouble(5), inputs_["x"].AsDouble(11));
 }
 
+TEST_F(IndexConverters, SequencesThatGrowAndShrink) {
+  Input("x", {2});
+  Input("z", {1});
+  Integers("first", {0}, true);
+  Integers("last", {-1}, true);
+  Node("SequenceEmpty", {}, {"none"});
+  Node("SequenceInsert", {"none", "x"}, {"x_"});
+  Node("SequenceInsert", {"x_", "z", "first"}, {"zx"});
+  Node("SequenceInsert", {"zx", "x"}, {"zxx"});
+  Node("SequenceErase", {"zxx", "last"}, {"zx_"});
+  Node("SequenceErase", {"zxx"}, {"zx__"});
+  Node("SequenceErase", {"zxx", "first"}, {"xx"});
+  for (const char* name : {"zx_", "zx__", "xx"})
+    SetInt(Node("ConcatFromSequence", {name}, {std::string(name) + "_joined"}), "axis", 0);
+  SetInt(Node("Concat", {"zx__joined", "zx___joined", "xx_joined"}), "axis", 0);
+  HostTensor all = Evaluate()[0];
+  ASSERT_EQ(all.shape(), Shape{10});
+  const double z = inputs_["z"].AsDouble(0);
+  const double x0 = inputs_["x"].AsDouble(0), x1 = inputs_["x"].AsDouble(1);
+  const double expected[] = {z, x0, x1, z, x0, x1, x0, x1, x0, x1};
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(all.AsDouble(i), expected[i]) << i;
+}
+
 // As dynamo writes unbind, stack and the split of a table, without optimize.
 TEST_F(IndexConverters, SequencesWithoutKeptDims) {
   Input("x", {2, 3});
