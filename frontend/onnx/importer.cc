@@ -53,6 +53,7 @@ class Importer {
 
   Graph Run() {
     SortNodes(*model_.proto.mutable_graph());
+    EmptyOtherBranches();
     InlineFunctions(model_);
     if (int weights = ConstantsToTensors(*model_.proto.mutable_graph()))
       graph_.notes.push_back(
@@ -95,6 +96,24 @@ class Importer {
   // In a plan's files two that are not may become one.
   void CheckUtf8(const std::string& name) {
     if (!IsUtf8(name)) Fail("E1308", StrCat("the name '", name, "' is not UTF-8"), "rename it");
+  }
+
+  // Of branches among which --bind chooses only the taken one says what its tensors are: the other
+  // may use the same names for other values.
+  void EmptyOtherBranches() {
+    GraphProto& graph = *model_.proto.mutable_graph();
+    std::set<std::string_view> inputs;
+    for (const auto& input : graph.input()) inputs.insert(input.name());
+    for (NodeProto& node : *graph.mutable_node()) {
+      if (node.op_type() != "If" || node.input_size() != 1 || !inputs.contains(node.input(0)))
+        continue;
+      auto bound = options_.bind.find(node.input(0));
+      if (bound == options_.bind.end()) continue;
+      const std::string_view other = bound->second != 0 ? "else_branch" : "then_branch";
+      for (auto& attr : *node.mutable_attribute()) {
+        if (attr.name() == other) attr.mutable_g()->Clear();
+      }
+    }
   }
 
   void CheckInitializers(const GraphProto& proto) {

@@ -1,5 +1,7 @@
 // Tensors without elements, inputs with a value of their own, and dims that are expressions: what a
 // model with a cache needs to run without one; and weights in unusual places.
+#include <cmath>
+
 #include "frontend/onnx/dim_expression.h"
 #include "tests/frontend/import_testing.h"
 #include "tests/ir/interpreter.h"
@@ -109,6 +111,37 @@ TEST_F(ImportEmpty, AnInputThatChoosesABranch) {
   EXPECT_EQ(CountOps(without, "exp"), 0);
   EXPECT_EQ(without.FindInput("use_cache"), nullptr);
   EXPECT_EQ(CountOps(Import(m.proto, {{{"use_cache", 1}}, {}}), "exp"), 1);
+}
+
+// ONNX Runtime writes a table into each branch that reads it, and calls in each what it computes of
+// it as it likes.
+TEST_F(ImportEmpty, ABranchThatIsNotTakenSaysNothingOfItsNames) {
+  Model m = AddModel();
+  m.Input("use_cache", {"1"}, onnx::TensorProto::BOOL);
+  auto& node = m.Node("If", {"use_cache"}, {"z"});
+  for (const char* branch : {"then_branch", "else_branch"}) {
+    auto* attr = node.add_attribute();
+    attr->set_name(branch);
+    attr->set_type(onnx::AttributeProto::GRAPH);
+    onnx::GraphProto& graph = *attr->mutable_g();
+    onnx::TensorProto& table = *graph.add_initializer();
+    table.set_name("table");
+    table.set_data_type(onnx::TensorProto::FLOAT);
+    for (int i : {2, 4}) table.add_dims(i);
+    for (int i = 0; i < 8; ++i) table.add_float_data(std::sin(static_cast<float>(i)));
+    for (const char* op : {"Identity", branch[0] == 't' ? "Mul" : "Add"}) {
+      onnx::NodeProto& inner = *graph.add_node();
+      inner.set_op_type(op);
+      const bool first = op[0] == 'I';
+      if (!first) inner.add_input("y");
+      inner.add_input(first ? "table" : "part");
+      inner.add_output(first ? "part" : branch);
+    }
+    graph.add_output()->set_name(branch);
+  }
+  m.Output("z");
+  EXPECT_EQ(Import(m.proto, {{{"use_cache", 0}}, {}}).Params().size(), 2u);
+  EXPECT_EQ(Import(m.proto, {{{"use_cache", 1}}, {}}).Params().size(), 1u);
 }
 
 // Some tools write no tensors but these.
