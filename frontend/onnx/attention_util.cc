@@ -1,5 +1,7 @@
 #include "frontend/onnx/attention_util.h"
 
+#include "frontend/recover/match.h"
+
 namespace shardc::onnx_import {
 namespace {
 
@@ -48,7 +50,7 @@ Value* WrittenOutAttention(NodeContext& c, AttentionOf a) {
   if (a.mask && a.mask->type.dtype == DType::kBool) {
     scores = Where(c, a.mask, scores, Like(c, scores, kNegativeInfinity));
   } else if (a.mask) {
-    scores = Add(c, scores, a.mask);
+    scores = Add(c, scores, c.Cast(a.mask, scores->type.dtype));
   }
   const Shape shape = scores->type.shape;
   if (a.sink) {
@@ -148,12 +150,16 @@ Value* MakeAttention(NodeContext& c, AttentionOf a) {
   }
   const int64_t s = a.q->type.shape[sequence], t = a.k->type.shape[sequence];
   if (a.mask) CheckOnto(c, a.mask, {a.q->type.shape[0], heads, s, t}, "its mask");
+  // The op gives its mask no gradient.
+  const bool trained =
+      a.mask && a.mask->type.dtype != DType::kBool && recover::DependsOnParam(a.mask);
+  const bool written_out = a.cap > 0 || a.sink || trained;
   // The op's own `causal` aligns the ends.
-  if (a.causal && (a.cap > 0 || a.sink || s != t - a.past)) {
+  if (a.causal && (written_out || s != t - a.past)) {
     a.mask = BothMasks(c, BandMask(c, s, t, {.after = 0}, a.past), a.mask);
     a.causal = false;
   }
-  if (a.cap > 0 || a.sink) return WrittenOutAttention(c, a);
+  if (written_out) return WrittenOutAttention(c, a);
   std::vector<Value*> operands = {a.q, a.k, a.v};
   if (a.mask) operands.push_back(a.mask);
   return c.MakeAll("attention", std::move(operands),

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "frontend/onnx/load_model.h"
+
 namespace shardc::onnx_import {
 namespace {
 
@@ -85,9 +87,12 @@ bool IsNotTrained(std::string_view op, int input) {
   return inputs != kInputs.end() && inputs->second.first <= input && input <= inputs->second.last;
 }
 
-// Whether the input is added to the scores of an attention that ONNX Runtime fused.
-bool IsAddedToScores(std::string_view op, int input) {
+// Whether the input is added to the scores of an attention: of ONNX, or one that ONNX Runtime
+// fused.
+bool IsAddedToScores(const NodeProto& node, int input) {
+  const std::string& op = node.op_type();
   if (op == "GroupQueryAttention") return input == 10;
+  if (op == "Attention" && NormalDomain(node.domain()).empty()) return input == 3;
   return (op == "Attention" || op == "MultiHeadAttention") && input == 5;
 }
 
@@ -209,8 +214,8 @@ class Evidence {
   bool Decides(const Use& use, const std::string& value, bool row) {
     const NodeProto& node = *use.node;
     const std::string& op = node.op_type();
+    if (IsAddedToScores(node, use.input)) return kind_() == TableKind::kOther;
     if (kNever.contains(op) || IsNotTrained(op, use.input)) return false;
-    if (IsAddedToScores(op, use.input)) return kind_() == TableKind::kOther;
     if (kLookUp.contains(op)) return use.input == 0 && FollowRows(node);
     if (kReduce.contains(op) || op == "Pow") {
       return (use.input == 0 && row) || FollowOutputs(node, row);

@@ -1,5 +1,7 @@
 // Attention and RotaryEmbedding of ONNX itself: forms and refusals that the node tests do not
 // reach.
+#include <cmath>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +37,25 @@ TEST_F(AttentionConverters, CappedScoresOfNoKeysGiveNothing) {
     for (int64_t e = 0; e < out[i].num_elements(); ++e) {
       EXPECT_NEAR(out[i].AsDouble(e), out[i + 1].AsDouble(e), 1e-9) << outputs[i] << e;
     }
+  }
+}
+
+// The op attention gives its mask no gradient.
+TEST_F(AttentionConverters, WhatIsTrainedIsAddedToTheScores) {
+  for (const bool trained : {false, true}) {
+    Restart(23);
+    for (const char* name : {"q", "k", "v"}) Input(name, {1, 1, 3, 4}, name[0]);
+    std::vector<float> mask = {0, -1e9f, -1e9f, 0, 0, -1e9f, 0, 0, 0};
+    for (size_t i = 0; trained && i < mask.size(); ++i)
+      mask[i] = std::sin(static_cast<float>(i * i));
+    model_.Floats("bias", {3, 3}, mask);
+    SetInt(Node("Attention", {"q", "k", "v", "bias"}), "is_causal", 1);
+    Graph graph = Imported({"y"});
+    EXPECT_EQ(graph.Params().size(), trained ? 1u : 0u);
+    std::set<std::string> ops;
+    for (const auto& op : graph.ops()) ops.insert(std::string(op->name()));
+    EXPECT_EQ(ops.contains("attention"), !trained);
+    EXPECT_EQ(ops.contains("softmax"), trained);
   }
 }
 
