@@ -2,6 +2,7 @@
 // file of its own, the activations are with the elementwise ops.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <string>
 
 #include "frontend/onnx/activations.h"
@@ -114,6 +115,40 @@ void EmbedLayerNorm(NodeContext& c) {
   c.SetOutput(1, lengths);
 }
 
+// T5's: a row of the table for each distance that is small, and for ranges of those that are
+// larger, the wider the further, up to max_distance. In both directions the second half of the
+// table is for keys behind the query. In f32, as PyTorch rounds. The table is column-major: its
+// data are those of one head after the other.
+void RelativePositionBias(NodeContext& c) {
+  Value* table = c.input(0);
+  const int64_t queries = c.ConstantInt(1), keys = c.ConstantInt(2);
+  const bool both = c.Int("is_bidirectional", 0) != 0;
+  const int64_t furthest = c.Int("max_distance", 0);
+  if (table->type.rank() != 2) c.Fail("E1303", "its table is no matrix");
+  const int64_t buckets = table->type.shape[0], heads = table->type.shape[1];
+  const int64_t rows = both ? buckets / 2 : buckets, exact = rows / 2;
+  if (exact < 1 || furthest <= exact || queries < 1 || keys < 1) {
+    c.Fail("E1303", StrCat("a table of ", buckets, " rows for distances up to ", furthest, ", ",
+                           queries, " queries and ", keys, " keys"));
+  }
+  const float range = std::log(static_cast<float>(furthest) / static_cast<float>(exact));
+  std::vector<int64_t> at;
+  for (int64_t query = 0; query < queries; ++query) {
+    for (int64_t key = 0; key < keys; ++key) {
+      const int64_t after = both && key > query ? rows : 0;
+      int64_t row = both ? std::abs(key - query) : std::max<int64_t>(query - key, 0);
+      if (row >= exact) {
+        const float far = std::log(static_cast<float>(row) / static_cast<float>(exact));
+        row = exact + static_cast<int64_t>(far / range * static_cast<float>(rows - exact));
+      }
+      at.push_back(after + std::min(row, rows - 1));
+    }
+  }
+  Value* positions = c.Constant(HostTensor::Of(Shape{queries, keys}, at));
+  Value* bias = LookUp(c, c.Reshape(table, {heads, buckets}), positions, 1);
+  c.SetOutput(0, c.Reshape(bias, {1, heads, queries, keys}));
+}
+
 void BiasAdd(NodeContext& c) {
   const Shape& shape = c.input(0)->type.shape;
   Value* sum = Add(c, c.input(0), InputOnto(c, 1, shape));
@@ -143,6 +178,7 @@ void AddFusedConverters(ConverterTable& table) {
                 {"com.microsoft::FusedGemm", FusedGemm},
                 {"com.microsoft::FusedConv", FusedConv},
                 {"com.microsoft::GemmFastGelu", GemmFastGelu},
+                {"com.microsoft::RelativePositionBias", RelativePositionBias},
                 {"com.microsoft::BiasAdd", BiasAdd},
                 {"com.microsoft::BiasSplitGelu", BiasSplitGelu},
                 {"com.microsoft::EmbedLayerNormalization", EmbedLayerNorm},

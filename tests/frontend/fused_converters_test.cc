@@ -455,5 +455,41 @@ TEST_F(FusedConverters, ActivationWithoutItsParameterIsRefused) {
   ExpectRefused("E1301", "FusedGemm with the activation ThresholdedRelu");
 }
 
+// As T5 has them: with 8 rows for distances up to 20, one for each of the first 4 (in both
+// directions of the first 2 on each side), then wider ranges. ONNX Runtime computes it on GPUs
+// alone.
+TEST_F(FusedConverters, RelativePositionsHaveRowsOfATable) {
+  for (const bool both : {false, true}) {
+    Restart();
+    model_.Opset("com.microsoft", 1);
+    Input("table", {8, 2});  // of which the data are [2, 8]
+    model_.Ints("n", {}, {12});
+    NodeProto& node = Fused("RelativePositionBias", {"table", "n", "n"});
+    SetInt(node, "max_distance", 20);
+    SetInt(node, "is_bidirectional", both ? 1 : 0);
+    const HostTensor y = Evaluate()[0];
+    ASSERT_EQ(y.shape(), (Shape{1, 2, 12, 12}));
+    const std::vector<int> rows = both ? std::vector<int>{0, 1, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3}
+                                       : std::vector<int>{0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6};
+    for (int head = 0; head < 2; ++head) {
+      for (int query = 0; query < 12; ++query) {
+        for (int key = 0; key < 12; ++key) {
+          int row = query >= key ? rows[query - key] : both ? 4 + rows[key - query] : 0;
+          EXPECT_EQ(y.AsDouble((head * 12 + query) * 12 + key),
+                    inputs_["table"].AsDouble(head * 8 + row))
+              << both << head << " " << query << " " << key;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(FusedConverters, TablesThatAreTooSmallForTheirDistancesAreRefused) {
+  Input("table", {8, 2});
+  model_.Ints("n", {}, {12});
+  SetInt(Fused("RelativePositionBias", {"table", "n", "n"}), "max_distance", 4);
+  ExpectRefused("E1303", "a table of 8 rows for distances up to 4, 12 queries and 12 keys");
+}
+
 }  // namespace
 }  // namespace shardc::import_testing
