@@ -13,6 +13,7 @@
 #include "frontend/onnx/load_model.h"
 #include "frontend/onnx/narrow.h"
 #include "frontend/onnx/node.h"
+#include "frontend/onnx/notes.h"
 #include "frontend/onnx/op_types.h"
 #include "frontend/onnx/op_versions.h"
 #include "frontend/onnx/params.h"
@@ -23,7 +24,6 @@
 #include "frontend/onnx/zero_biases.h"
 #include "frontend/recover/patterns.h"
 #include "ir/contains.h"
-#include "ir/counted.h"
 #include "ir/utf8.h"
 
 namespace shardc {
@@ -58,7 +58,7 @@ class Importer {
     if (int weights = ConstantsToTensors(*model_.proto.mutable_graph()))
       graph_.notes.push_back(
           StrCat("its weights are Constant nodes: ", weights, " became tensors"));
-    NoteUnfolded(UnfoldConstants(model_, conversion_.reader));
+    NoteUnfolded(graph_, UnfoldConstants(model_, conversion_.reader));
     const ModuleNames names = ReadModuleNames(model_.proto.graph());
     if (const int biases = AddZeroBiases(*model_.proto.mutable_graph(), names)) {
       graph_.notes.push_back(StrCat(biases, biases == 1 ? " bias" : " biases",
@@ -80,11 +80,7 @@ class Importer {
       RestoreParams(graph_, options_.module, names.is_parameter, params.taken_from);
     }
     DropUnusedSources();
-    NoteComputed(params);
-    NoteMerged();
-    NoteConstants(params);
-    NoteMissing(params.missing);
-    NoteCopies();
+    NoteParameters(graph_, params, conversion_.wanted, !options_.module.where.empty());
     return std::move(graph_);
   }
 
@@ -500,113 +496,10 @@ class Importer {
     }
   }
 
-  void NoteUnfolded(const Unfolded& unfolded) {
-    if (unfolded.of_tensors == 0) return;
-    const bool one = unfolded.of_tensors == 1;
-    const std::string more =
-        StrCat("; of ", unfolded.tensors, " more, which became ",
-               unfolded.tensors == 1 ? "a tensor" : "tensors", ", it has none");
-    graph_.notes.push_back(
-        StrCat(Counted(unfolded.of_tensors, "constant"), one ? " is" : " are",
-               " made of the file's tensors again, of which the exporter folded ",
-               one ? "it" : "them", unfolded.tensors > 0 ? more : ""));
-    const Strings& unread = unfolded.unread;
-    if (unread.empty()) return;
-    const int64_t others = std::ssize(unread) - 1;
-    graph_.notes.push_back(
-        StrCat("nothing reads '", unread[0], "'",
-               others > 0 ? StrCat(" and ", others, " more of the file's tensors") : "",
-               ": unused, or what the exporter folded of ", others > 0 ? "them" : "it",
-               " is not trained"));
-  }
-
   void DropUnusedSources() {
     std::set<std::string_view> held;
     for (const Op* param : graph_.Params()) held.insert(param->attrs.String("name"));
     std::erase_if(graph_.sources, [&](const auto& s) { return !held.contains(s.first); });
-  }
-
-  void NoteComputed(const Parameters& params) {
-    std::map<std::string_view, const Op*> held;
-    for (const Op* param : graph_.Params()) held[param->attrs.String("name")] = param;
-    std::string names;
-    for (const auto& [name, source] : params.computed_from) {
-      const auto param = held.find(name);
-      if (param == held.end()) continue;
-      names += StrCat(names.empty() ? "'" : ", '", name, "' ",
-                      ShapeToString(param->second->out().shape), " from '", source, "'");
-    }
-    if (!names.empty()) {
-      graph_.notes.push_back(
-          StrCat("computed from parameters by the exporter, and trained in their place: ", names,
-                 options_.module.where.empty()
-                     ? " (with --module, where they are parts of these, or an export with "
-                       "optimize=False, they are the parameters)"
-                     : " (in an export with optimize=False they are the parameters)"));
-    }
-  }
-
-  void NoteMerged() {
-    std::set<std::string> all;
-    for (const Op* param : graph_.Params()) {
-      const Strings merged = param->attrs.StringList("merged", {});
-      all.insert(merged.begin(), merged.end());
-    }
-    if (all.empty()) return;
-    graph_.notes.push_back(
-        StrCat("computed into others by the exporter, which are trained in their place: ",
-               Counted(std::ssize(all), "tensor"), " of the module, '", *all.begin(),
-               all.size() > 1 ? "' the first" : "'", " (an export with optimize=False keeps ",
-               all.size() > 1 ? "them)" : "it)"));
-  }
-
-  void NoteConstants(const Parameters& params) {
-    std::string names;
-    for (const std::string& name : params.constants) {
-      if (conversion_.wanted.contains(name)) names += (names.empty() ? "'" : ", '") + name + "'";
-    }
-    if (!names.empty()) {
-      graph_.notes.push_back(StrCat("kept as constants, not trained: ", names));
-    }
-  }
-
-  // Of layers that began as copies of one another the exporter keeps one small matrix for all, as
-  // it does of layers that are one module.
-  void NoteCopies() {
-    auto of_any_layer = [](std::string name) {
-      std::erase_if(name, [](unsigned char c) { return std::isdigit(c) != 0; });
-      return name;
-    };
-    std::string names;
-    for (const Op* param : graph_.Params()) {
-      const std::string& name = param->attrs.String("name");
-      const Strings aliases = param->attrs.StringList("aliases", {});
-      const auto copy = std::ranges::find_if(aliases, [&](const std::string& alias) {
-        return of_any_layer(alias) == of_any_layer(name);
-      });
-      if (param->out().rank() < 2 || copy == aliases.end()) continue;
-      names += StrCat(names.empty() ? "'" : ", '", name, "' and '", *copy, "'");
-    }
-    if (names.empty()) return;
-    graph_.notes.push_back(StrCat("one tensor of the file, and trained as one: ", names,
-                                  " (where the module does not tie them, an export of trained "
-                                  "weights, or with optimize=False, keeps them apart)"));
-  }
-
-  // As of two norms of one value: new ones are equal, and what they do is done once.
-  void NoteMissing(std::vector<std::string> missing) {
-    // RestoreParams may have found some.
-    for (const Op* param : graph_.Params()) {
-      Strings names = param->attrs.StringList("aliases", {});
-      names.push_back(param->attrs.String("name"));
-      std::erase_if(missing, [&](const std::string& name) { return Contains(names, name); });
-    }
-    if (missing.empty()) return;
-    graph_.notes.push_back(
-        StrCat("the file has nothing of ", Counted(std::ssize(missing), "parameter"),
-               " of the module, '", missing[0], missing.size() > 1 ? "' the first: " : "': ",
-               "unused, or what it did was merged with what an equal one did (an export of trained "
-               "weights, or with optimize=False, keeps it)"));
   }
 
   LoadedModel model_;

@@ -1,0 +1,126 @@
+#include "frontend/onnx/notes.h"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include "ir/contains.h"
+#include "ir/counted.h"
+#include "ir/diagnostic.h"
+
+namespace shardc::onnx_import {
+namespace {
+
+void NoteComputed(Graph& graph, const Parameters& params, bool of_module) {
+  std::map<std::string_view, const Op*> held;
+  for (const Op* param : graph.Params()) held[param->attrs.String("name")] = param;
+  std::string names;
+  for (const auto& [name, source] : params.computed_from) {
+    const auto param = held.find(name);
+    if (param == held.end()) continue;
+    names += StrCat(names.empty() ? "'" : ", '", name, "' ",
+                    ShapeToString(param->second->out().shape), " from '", source, "'");
+  }
+  if (!names.empty()) {
+    graph.notes.push_back(
+        StrCat("computed from parameters by the exporter, and trained in their place: ", names,
+               !of_module ? " (with --module, where they are parts of these, or an export with "
+                            "optimize=False, they are the parameters)"
+                          : " (in an export with optimize=False they are the parameters)"));
+  }
+}
+
+void NoteMerged(Graph& graph) {
+  std::set<std::string> all;
+  for (const Op* param : graph.Params()) {
+    const Strings merged = param->attrs.StringList("merged", {});
+    all.insert(merged.begin(), merged.end());
+  }
+  if (all.empty()) return;
+  graph.notes.push_back(
+      StrCat("computed into others by the exporter, which are trained in their place: ",
+             Counted(std::ssize(all), "tensor"), " of the module, '", *all.begin(),
+             all.size() > 1 ? "' the first" : "'", " (an export with optimize=False keeps ",
+             all.size() > 1 ? "them)" : "it)"));
+}
+
+void NoteConstants(Graph& graph, const Parameters& params, const std::set<std::string>& wanted) {
+  std::string names;
+  for (const std::string& name : params.constants) {
+    if (wanted.contains(name)) names += (names.empty() ? "'" : ", '") + name + "'";
+  }
+  if (!names.empty()) {
+    graph.notes.push_back(StrCat("kept as constants, not trained: ", names));
+  }
+}
+
+// Of layers that began as copies of one another the exporter keeps one small matrix for all, as
+// it does of layers that are one module.
+void NoteCopies(Graph& graph) {
+  auto of_any_layer = [](std::string name) {
+    std::erase_if(name, [](unsigned char c) { return std::isdigit(c) != 0; });
+    return name;
+  };
+  std::string names;
+  for (const Op* param : graph.Params()) {
+    const std::string& name = param->attrs.String("name");
+    const Strings aliases = param->attrs.StringList("aliases", {});
+    const auto copy = std::ranges::find_if(aliases, [&](const std::string& alias) {
+      return of_any_layer(alias) == of_any_layer(name);
+    });
+    if (param->out().rank() < 2 || copy == aliases.end()) continue;
+    names += StrCat(names.empty() ? "'" : ", '", name, "' and '", *copy, "'");
+  }
+  if (names.empty()) return;
+  graph.notes.push_back(StrCat("one tensor of the file, and trained as one: ", names,
+                               " (where the module does not tie them, an export of trained "
+                               "weights, or with optimize=False, keeps them apart)"));
+}
+
+// As of two norms of one value: new ones are equal, and what they do is done once.
+void NoteMissing(Graph& graph, std::vector<std::string> missing) {
+  // RestoreParams may have found some.
+  for (const Op* param : graph.Params()) {
+    Strings names = param->attrs.StringList("aliases", {});
+    names.push_back(param->attrs.String("name"));
+    std::erase_if(missing, [&](const std::string& name) { return Contains(names, name); });
+  }
+  if (missing.empty()) return;
+  graph.notes.push_back(
+      StrCat("the file has nothing of ", Counted(std::ssize(missing), "parameter"),
+             " of the module, '", missing[0], missing.size() > 1 ? "' the first: " : "': ",
+             "unused, or what it did was merged with what an equal one did (an export of trained "
+             "weights, or with optimize=False, keeps it)"));
+}
+
+}  // namespace
+
+void NoteUnfolded(Graph& graph, const Unfolded& unfolded) {
+  if (unfolded.of_tensors == 0) return;
+  const bool one = unfolded.of_tensors == 1;
+  const std::string more = StrCat("; of ", unfolded.tensors, " more, which became ",
+                                  unfolded.tensors == 1 ? "a tensor" : "tensors", ", it has none");
+  graph.notes.push_back(StrCat(Counted(unfolded.of_tensors, "constant"), one ? " is" : " are",
+                               " made of the file's tensors again, of which the exporter folded ",
+                               one ? "it" : "them", unfolded.tensors > 0 ? more : ""));
+  const Strings& unread = unfolded.unread;
+  if (unread.empty()) return;
+  const int64_t others = std::ssize(unread) - 1;
+  graph.notes.push_back(StrCat(
+      "nothing reads '", unread[0], "'",
+      others > 0 ? StrCat(" and ", others, " more of the file's tensors") : "",
+      ": unused, or what the exporter folded of ", others > 0 ? "them" : "it", " is not trained"));
+}
+
+void NoteParameters(Graph& graph, const Parameters& params, const std::set<std::string>& wanted,
+                    bool of_module) {
+  NoteComputed(graph, params, of_module);
+  NoteMerged(graph);
+  NoteConstants(graph, params, wanted);
+  NoteMissing(graph, params.missing);
+  NoteCopies(graph);
+}
+
+}  // namespace shardc::onnx_import

@@ -1,0 +1,21 @@
+// What an import did with the parameters of a model that its user should know.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "frontend/onnx/folded_constants.h"
+#include "frontend/onnx/params.h"
+#include "ir/graph.h"
+
+namespace shardc::onnx_import {
+
+// Of constants that were made of the file's tensors again.
+void NoteUnfolded(Graph& graph, const Unfolded& unfolded);
+
+// Of parameters that the exporter computed, merged or left out, and of tensors that are none, where
+// something reads them (`wanted`). `of_module`: the module's own have been asked for.
+void NoteParameters(Graph& graph, const Parameters& params, const std::set<std::string>& wanted,
+                    bool of_module);
+
+}  // namespace shardc::onnx_import
