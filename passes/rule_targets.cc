@@ -74,7 +74,7 @@ std::vector<const Op*> ProductsOf(const Value* param,
   std::unordered_set<const Op*> seen;
   for (size_t i = 0; i < made.size(); ++i) {
     for (const Op* user : UsersOf(made[i])) {
-      if (!seen.insert(user).second) continue;
+      if (user->results.empty() || !seen.insert(user).second) continue;
       if (weights.contains(user->results[0])) {
         made.insert(made.end(), user->results.begin(), user->results.end());
       } else {

@@ -26,8 +26,8 @@ Mismatch Compare(const std::string& name, const HostTensor& got, const HostTenso
 // Compares every tensor that both the results and the safetensors file at `path` have, whatever
 // their dtypes. `get` gives a result by name. Says on stderr what was compared and which tensors of
 // the file are not among the results; of those in `made` it names the result that was made of them.
-// Throws Diagnostic E4004 (exit 7) naming the worst tensor and
-// element when one differs, or has another shape; E4009 when there is nothing to compare.
+// Throws Diagnostic E4004 (exit 7) naming the worst tensor and element when one differs, or has
+// another shape; E4009 when there is nothing to compare.
 void CheckGolden(const std::vector<std::string>& results,
                  const std::function<HostTensor(const std::string&)>& get,
                  const std::map<std::string, std::string>& made, const std::string& path,

@@ -43,6 +43,15 @@ std::optional<RowFactor> FactorOf(const ShardingRule& rule, const DimFactors& di
   return std::nullopt;
 }
 
+// `value` with those elements that a row more changes set to a number.
+HostTensor WithCounts(const HostTensor& value, const HostTensor& with_one_more, int64_t number) {
+  HostTensor set = value;
+  for (int64_t i = 0; i < value.num_elements(); ++i) {
+    if (value.AsInt(i) != with_one_more.AsInt(i)) set.SetDouble(i, static_cast<double>(number));
+  }
+  return set;
+}
+
 bool SameBytes(const HostTensor& a, const HostTensor& b) {
   return a.shape() == b.shape() && std::equal(a.raw(), a.raw() + a.bytes(), b.raw());
 }
@@ -107,6 +116,21 @@ void ChosenRows::FollowFolded(const Op& op) {
   std::vector<TensorType> types;
   for (const Value* r : op.results) types.push_back(r->type);
   const std::vector<HostTensor> more = RunReference(*op.def, op.attrs, operands, types);
+  // A comparison may be with none or one.
+  for (const int64_t number : {0, 1}) {
+    if (op.results[0]->type.dtype != DType::kBool) break;
+    std::vector<HostTensor> set;
+    set.reserve(op.operands.size());
+    std::vector<const HostTensor*> few = operands;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      if (!IsCount(op.operands[i])) continue;
+      set.push_back(WithCounts(*ConstantOf(op.operands[i]), *operands[i], number));
+      few[i] = &set.back();
+    }
+    if (!SameBytes(RunReference(*op.def, op.attrs, few, types)[0], *ConstantOf(op.results[0]))) {
+      throw Counts(op);
+    }
+  }
   for (size_t i = 0; i < op.results.size(); ++i) {
     if (SameBytes(more[i], *ConstantOf(op.results[i]))) continue;
     if (!IsInteger(more[i].dtype())) throw Counts(op);

@@ -201,6 +201,14 @@ TEST_F(ChosenRowsRefused, HowManyThereAre) {
   ExpectRefused("E1301", "how many rows are chosen");
 }
 
+TEST_F(ChosenRowsRefused, WhetherThereAreAny) {
+  Node("Shape", {"rows"}, {"shape"});
+  Node("Gather", {"shape", "zero"}, {"count"});
+  Node("Greater", {"count", "zero"}, {"any"});
+  Node("Where", {"any", "x", "data"});
+  ExpectRefused("E1301", "how many rows are chosen");
+}
+
 // Of the shape what does not count them is a number like any other.
 TEST_F(ChosenRowsRefused, NotHowLongEachIs) {
   Node("Shape", {"rows"}, {"shape"});
