@@ -153,14 +153,24 @@ bool ChooseRows(Graph& graph, const Op* end, Value* made, const Shares& shares, 
   return true;
 }
 
+// Whether the value has one number for each row of what it is combined with.
+bool IsOfRows(const Value* v, const Shape& with) {
+  const Shape& shape = v->type.shape;
+  return shape.size() == with.size() && shape.back() == 1 &&
+         std::equal(shape.begin(), shape.end() - 1, with.begin());
+}
+
 bool ChooseRows(Graph& graph, const Op* end) {
+  if (end->out().rank() < 2) return false;
   if (end->name() == "where") {
+    if (!IsOfRows(end->operands[0], end->out().shape)) return false;
     Value* mask = Behind(end->operands[0]);
     const int64_t tokens = mask->type.num_elements();
     return ChooseRows(graph, end, end->operands[1], {mask, {tokens}, -1}, tokens);
   }
   for (const int i : {0, 1}) {
     Value* share = end->operands[1 - i];
+    if (!IsOfRows(share, end->out().shape)) continue;
     const std::optional<Shares> shares = SharesOf(share);
     if (!shares) continue;
     if (ChooseRows(graph, end, end->operands[i], *shares, share->type.num_elements())) return true;

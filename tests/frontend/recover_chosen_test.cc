@@ -76,6 +76,8 @@ Value* Mlp(TestGraph& b, Value* x) {
   return b.Matmul(h, b.P("down", {6, kWidth}));
 }
 
+Value* ToColumns(TestGraph& b, Value* x) { return b.Matmul(x, b.P("w", {kWidth, kTokens})); }
+
 TEST(ChosenProducts, WhereSharesAreZero) {
   Graph g = Recover([](TestGraph& b) {
     const Expert e = ExpertOf(b, Mlp);
@@ -126,6 +128,15 @@ TEST(ChosenProducts, NotWhereTheOthersCount) {
                           return g.Div(y, g.Op1("abs", y));
                         });
                         b.Out(b.Mul(e.made, e.share));
+                      },
+                      // Columns are chosen, of which there are as many.
+                      [](TestGraph& b) {
+                        const Expert e = ExpertOf(b, ToColumns);
+                        b.Out(b.Mul(e.made, b.Reshape(e.share, {1, kTokens})));
+                      },
+                      [](TestGraph& b) {
+                        const Expert e = ExpertOf(b, ToColumns);
+                        b.Out(b.Make("where", {b.Reshape(e.mask, {kTokens}), e.made, b.C(0)}));
                       },
                       // No experts: what is chosen may be nearly all.
                       [](TestGraph& b) {
