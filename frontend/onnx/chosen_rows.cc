@@ -1,6 +1,7 @@
 #include "frontend/onnx/chosen_rows.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "frontend/onnx/converter.h"
 #include "frontend/onnx/fold.h"
@@ -43,13 +44,36 @@ std::optional<RowFactor> FactorOf(const ShardingRule& rule, const DimFactors& di
   return std::nullopt;
 }
 
-// `value` with those elements that a row more changes set to a number.
-HostTensor WithCounts(const HostTensor& value, const HostTensor& with_one_more, int64_t number) {
-  HostTensor set = value;
-  for (int64_t i = 0; i < value.num_elements(); ++i) {
-    if (value.AsInt(i) != with_one_more.AsInt(i)) set.SetDouble(i, static_cast<double>(number));
+// Whether all along the dim is the same: what ONNX has there is one element, that is repeated.
+bool IsUniformAlong(const Value* v, int dim) {
+  for (;;) {
+    const Shape& shape = v->type.shape;
+    if (shape[dim] == 1) return true;
+    const Op* op = v->producer;
+    if (op != nullptr && op->name() == "broadcast_to") {
+      dim -= v->type.rank() - op->in(0).rank();
+      if (dim < 0) return true;
+      v = op->operands[0];
+      continue;
+    }
+    const HostTensor* t = ConstantOf(v);
+    if (t == nullptr) return false;
+    int64_t inner = DTypeSize(t->dtype());
+    for (int d = dim + 1; d < v->type.rank(); ++d) inner *= shape[d];
+    for (int64_t at = 0, all = t->bytes(); at + inner < all; at += inner) {
+      const bool last = at / inner % shape[dim] == shape[dim] - 1;
+      if (!last && std::memcmp(t->raw() + at, t->raw() + at + inner, inner) != 0) return false;
+    }
+    return true;
   }
-  return set;
+}
+
+bool DividesByZero(const Op& op, const HostTensor& by) {
+  if ((op.name() != "div" && op.name() != "mod") || !IsInteger(by.dtype())) return false;
+  for (int64_t i = 0; i < by.num_elements(); ++i) {
+    if (by.AsInt(i) == 0) return true;
+  }
+  return false;
 }
 
 bool SameBytes(const HostTensor& a, const HostTensor& b) {
@@ -85,6 +109,13 @@ void ChosenRows::Follow(const Op& op) {
     rows = here;
     from = *mark;
   }
+  // A row that is chosen stands in ONNX elsewhere among them than here: beside it the same.
+  for (size_t i = 0; i < op.operands.size(); ++i) {
+    const int dim = DimOfFactor(rule.operands[i], rows->factor);
+    if (dim >= 0 && Of(op.operands[i]) == nullptr && !IsUniformAlong(op.operands[i], dim)) {
+      throw Mixes(op);
+    }
+  }
   const bool moved = op.name() == "transpose";
   if (from.coordinates >= 0 && !moved) throw Mixes(op);
   for (size_t i = 0; i < op.results.size(); ++i) {
@@ -106,51 +137,92 @@ void ChosenRows::Follow(const Op& op) {
 void ChosenRows::FollowFolded(const Op& op) {
   if (marks_.empty() || paused_ > 0) return;
   Value* chosen = nullptr;
-  std::vector<const HostTensor*> operands;
   for (const Value* v : op.operands) {
     auto count = counts_.find(v);
-    if (count != counts_.end()) chosen = count->second.chosen;
-    operands.push_back(count == counts_.end() ? ConstantOf(v) : &count->second.with_one_more);
+    if (count == counts_.end()) continue;
+    if (chosen != nullptr && chosen != count->second.chosen) throw Counts(op);
+    chosen = count->second.chosen;
   }
   if (chosen == nullptr) return Follow(op);
   std::vector<TensorType> types;
   for (const Value* r : op.results) types.push_back(r->type);
-  const std::vector<HostTensor> more = RunReference(*op.def, op.attrs, operands, types);
-  // A comparison may be with none or one.
-  for (const int64_t number : {0, 1}) {
-    if (op.results[0]->type.dtype != DType::kBool) break;
-    std::vector<HostTensor> set;
-    set.reserve(op.operands.size());
-    std::vector<const HostTensor*> few = operands;
-    for (size_t i = 0; i < op.operands.size(); ++i) {
-      if (!IsCount(op.operands[i])) continue;
-      set.push_back(WithCounts(*ConstantOf(op.operands[i]), *operands[i], number));
-      few[i] = &set.back();
+  std::vector<Count> made(op.results.size(), Count{{}, chosen});
+  for (size_t n = 0; n < NumbersOf(chosen).size(); ++n) {
+    std::vector<const HostTensor*> operands;
+    for (const Value* v : op.operands) {
+      auto count = counts_.find(v);
+      operands.push_back(count == counts_.end() ? ConstantOf(v) : &count->second.with[n]);
     }
-    if (!SameBytes(RunReference(*op.def, op.attrs, few, types)[0], *ConstantOf(op.results[0]))) {
-      throw Counts(op);
-    }
+    if (DividesByZero(op, *operands.back())) throw Counts(op);
+    std::vector<HostTensor> with = RunReference(*op.def, op.attrs, operands, types);
+    for (size_t i = 0; i < with.size(); ++i) made[i].with.push_back(std::move(with[i]));
   }
   for (size_t i = 0; i < op.results.size(); ++i) {
-    if (SameBytes(more[i], *ConstantOf(op.results[i]))) continue;
-    if (!IsInteger(more[i].dtype())) throw Counts(op);
-    SetCount(op.results[i], more[i], chosen);
+    const HostTensor& is = *ConstantOf(op.results[i]);
+    if (std::ranges::all_of(made[i].with, [&](const auto& t) { return SameBytes(t, is); }))
+      continue;
+    if (!IsInteger(is.dtype())) throw Counts(op);
+    counts_.insert_or_assign(op.results[i], std::move(made[i]));
   }
 }
 
-void ChosenRows::SetCount(const Value* count, HostTensor with_one_more, Value* chosen) {
-  counts_.insert_or_assign(count, Count{std::move(with_one_more), chosen});
+std::vector<int64_t> ChosenRows::NumbersOf(const Value* chosen) {
+  constexpr int64_t kEach = 64;
+  const int64_t rows = chosen->type.shape[0];
+  std::vector<int64_t> numbers;
+  for (int64_t n = 0; n < rows; n += n < kEach ? 1 : n / 8) numbers.push_back(n);
+  if (rows > 0) numbers.push_back(rows - 1);
+  numbers.push_back(rows + 1);
+  return numbers;
 }
 
-void ChosenRows::TakeShape(const Value* v, const Value* shape) {
-  auto count = counts_.find(shape);
-  if (count == counts_.end() || Of(v) != nullptr) return;
-  const HostTensor &is = *ConstantOf(shape), &more = count->second.with_one_more;
-  const int64_t dims = is.num_elements();
+void ChosenRows::SetCount(const Value* count, const Mark& mark,
+                          const std::function<HostTensor(int64_t rows)>& with) {
+  Count made{{}, mark.chosen};
+  for (const int64_t n : NumbersOf(mark.chosen)) made.with.push_back(with(n));
+  counts_.insert_or_assign(count, std::move(made));
+}
+
+bool ChosenRows::TakeShape(const Value* v, const Value* shape) {
+  auto found = counts_.find(shape);
+  if (found == counts_.end()) return true;
+  const Count& count = found->second;
+  const HostTensor& is = *ConstantOf(shape);
+  const std::vector<int64_t> numbers = NumbersOf(count.chosen);
+  const int64_t dims = is.num_elements(), rows = count.chosen->type.shape[0];
+  if (shape->type.rank() != 1 || dims > v->type.rank()) return false;
+  std::optional<Mark> counted;
   for (int64_t d = 0; d < dims; ++d) {
-    if (is.AsInt(d) == more.AsInt(d)) continue;
-    Set(v, {v->type.rank() - static_cast<int>(dims - d), count->second.chosen});
+    const bool same = std::ranges::all_of(
+        count.with, [&](const HostTensor& t) { return t.AsInt(d) == is.AsInt(d); });
+    if (same) continue;
+    const int64_t each = rows > 0 ? is.AsInt(d) / rows : 0;
+    for (size_t n = 0; n < numbers.size(); ++n) {
+      if (each < 1 || count.with[n].AsInt(d) != numbers[n] * each) return false;
+    }
+    if (counted) return false;
+    counted = Mark{v->type.rank() - static_cast<int>(dims - d), count.chosen, each};
   }
+  if (!counted) return true;
+  const Mark* mark = Of(v);
+  if (mark != nullptr) {
+    return mark->dim == counted->dim && mark->chosen == counted->chosen &&
+           mark->each == counted->each;
+  }
+  Set(v, *counted);
+  return true;
+}
+
+bool ChosenRows::EndsBehind(const Value* v, int dim, const Value* count) const {
+  const Mark* mark = Of(v);
+  auto found = counts_.find(count);
+  if (mark == nullptr || mark->dim != dim || found == counts_.end()) return false;
+  const auto& [with, chosen] = found->second;
+  const std::vector<int64_t> numbers = NumbersOf(chosen);
+  for (size_t n = 0; n < numbers.size(); ++n) {
+    if (with[n].num_elements() != 1 || with[n].AsInt(0) < numbers[n] * mark->each) return false;
+  }
+  return chosen == mark->chosen;
 }
 
 void ChosenRows::SetTaken(const Value* rows, Value* data, std::vector<int64_t> positions) {

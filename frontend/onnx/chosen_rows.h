@@ -1,6 +1,7 @@
 // Rows that data chooses: x[mask], and the loop of a mixture of experts over the tokens of each.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -15,7 +16,7 @@ namespace shardc::onnx_import {
 // each op makes a row of the same row of its operands, and what puts rows back leaves these out.
 //
 // Keeps which dim of a value counts such rows (as the ops' sharding rules say) and which integers
-// depend on how many there are, which only shapes may: by what they would be if it were one more.
+// depend on how many there are, which only shapes may: by what they would be if there were others.
 class ChosenRows {
  public:
   struct Mark {
@@ -53,10 +54,14 @@ class ChosenRows {
     ChosenRows& rows_;
   };
 
-  // Of a constant that was made of the shape of `v`: what it would be with one row more.
-  void SetCount(const Value* count, HostTensor with_one_more, Value* chosen);
+  // A constant that was made of the shape of what counts rows: what it would be with so many.
+  void SetCount(const Value* count, const Mark& mark,
+                const std::function<HostTensor(int64_t rows)>& with);
   // Where `shape` depends on how many rows there are, the dim of `v`, of that shape, counts them.
-  void TakeShape(const Value* v, const Value* shape);
+  // False where that cannot be said, or is not so.
+  bool TakeShape(const Value* v, const Value* shape);
+  // Whether all the rows that v counts along this dim are in front of the count.
+  bool EndsBehind(const Value* v, int dim, const Value* count) const;
   bool IsCount(const Value* v) const { return counts_.contains(v); }
 
   // What was looked up in `data` at these positions; data, where this is so, of those positions.
@@ -65,9 +70,11 @@ class ChosenRows {
 
  private:
   struct Count {
-    HostTensor with_one_more;
+    std::vector<HostTensor> with;  // by NumbersOf rows
     Value* chosen;
   };
+  // So many rows as there may be instead of all; of many some of these.
+  static std::vector<int64_t> NumbersOf(const Value* chosen);
   struct Taken {
     Value* data;
     std::vector<int64_t> positions;

@@ -301,7 +301,7 @@ class Importer {
   }
 
   void ConvertIf(const NodeProto& proto, Node& node, const Parameters& params) {
-    const HostTensor* condition = ConstantOf(node.input(0));
+    const HostTensor* condition = node.ConstantOf(node.input(0));
     if (condition == nullptr) {
       const std::string& name = proto.input(0);
       node.Fail("E1307", "its condition depends on input data: only a constant one is supported",
@@ -401,7 +401,7 @@ class Importer {
   }
 
   const HostTensor& Known(const Node& node, Value* number) {
-    const HostTensor* known = number == nullptr ? nullptr : ConstantOf(number);
+    const HostTensor* known = number == nullptr ? nullptr : node.ConstantOf(number);
     if (known == nullptr || known->num_elements() != 1) {
       node.Fail("E1307", "how often it runs depends on input data",
                 "a loop is unrolled where that is known: export the model without it");
@@ -481,9 +481,12 @@ class Importer {
         Fail("E1308", StrCat("has two outputs called '", output.name(), "'"));
       }
       CheckUtf8(output.name());
-      if (conversion_.rows.Of(it->second) != nullptr) {
+      const bool counts = conversion_.rows.IsCount(it->second);
+      if (counts || conversion_.rows.Of(it->second) != nullptr) {
         Fail("E1301",
-             StrCat("output '", output.name(), "' has as many rows as are chosen when it runs"),
+             StrCat("output '", output.name(),
+                    counts ? "' says how many rows" : "' has as many rows as",
+                    " are chosen when it runs"),
              kDataDecides);
       }
       graph_.outputs.push_back({output.name(), it->second});

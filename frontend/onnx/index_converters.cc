@@ -219,8 +219,13 @@ Value* Whole(NodeContext& c, Value* x, int64_t axis, const Ints& positions,
   return c.Reshape(each, shape(dims));
 }
 
-// What was looked up as rows of which data chooses, apart from what it was looked up in.
-Value* AsRows(NodeContext& c, Value* v, const ChosenRows::Mark& mark) {
+// What was looked up in x as rows of which data chooses, apart from what it was looked up in. Of
+// rows that are chosen of chosen ones one mark would have to say both.
+Value* AsRows(NodeContext& c, const Value* x, Value* v, const ChosenRows::Mark& mark) {
+  if (c.rows().Of(x) != nullptr) {
+    c.Fail("E1301", StrCat(c.op_type(), " of chosen rows of others is not supported"),
+           kDataDecides);
+  }
   v = c.builder().Make("reshape", {v}, {{"shape", v->type.shape}});
   c.rows().Set(v, mark);
   return v;
@@ -244,7 +249,7 @@ void Gather(NodeContext& c) {
       if (all == nullptr) all = LookUp(c, x, indices, axis);
       ChosenRows::Mark mark = *rows;
       mark.dim += static_cast<int>(axis);
-      all = AsRows(c, all, mark);
+      all = AsRows(c, x, all, mark);
       if (axis == 0) c.rows().SetTaken(all, x, positions);
     }
     if (all != nullptr) return c.SetOutput(0, all);
@@ -291,7 +296,7 @@ void GatherNd(NodeContext& c) {
     picked = c.Make("gather_nd", {x, indices}, {{"batch_dims", batch_dims}});
   }
   if (const ChosenRows::Mark* rows = c.rows().Of(indices); rows != nullptr && known) {
-    picked = AsRows(c, picked, *rows);
+    picked = AsRows(c, x, picked, *rows);
     c.rows().SetTaken(picked, x, c.ConstantInts(1));
   }
   c.SetOutput(0, picked);

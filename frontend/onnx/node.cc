@@ -1,7 +1,9 @@
 #include "frontend/onnx/node.h"
 
+#include <cmath>
 #include <utility>
 
+#include "frontend/onnx/convert_util.h"
 #include "frontend/onnx/fold.h"
 #include "frontend/onnx/load_model.h"
 #include "frontend/onnx/narrow.h"
@@ -64,6 +66,53 @@ bool HasNoEffect(std::string_view op, std::string_view attribute) {
 
 bool TakesShape(std::string_view op) {
   return op == "Reshape" || op == "Expand" || op == "ConstantOfShape" || op == "Slice";
+}
+
+bool IsPositive(const Value* v) {
+  const HostTensor* t = ConstantOf(v);
+  for (int64_t i = 0; t != nullptr && i < t->num_elements(); ++i) {
+    if (!(t->AsDouble(i) > 0)) return false;
+  }
+  return t != nullptr;
+}
+
+// Whether all elements are known to be at least 0; with `more`, to be more.
+bool IsAbove(const Value* v, bool more, int steps = 6) {
+  static const std::set<std::string_view> kSame = {"sqrt", "reshape", "broadcast_to", "transpose"};
+  static const std::set<std::string_view> kOfAny = {"abs", "relu", "sigmoid"};
+  if (ConstantOf(v) != nullptr) return IsPositive(v);
+  const Op* op = v->producer;
+  if (op == nullptr || op->operands.empty() || --steps < 0) return false;
+  const Value *a = op->operands[0], *b = op->operands.back();
+  const std::string_view name = op->name();
+  auto above = [steps](const Value* x, bool is_more) { return IsAbove(x, is_more, steps); };
+  if (name == "add")
+    return (above(a, more) && above(b, false)) || (above(a, false) && above(b, more));
+  if (kSame.contains(name)) return above(a, more);
+  if (name == "exp") return true;
+  if (more) return false;
+  if (name == "pow" || name == "mul") {
+    const HostTensor* power = name == "pow" ? ConstantOf(b) : nullptr;
+    return a == b || (power && power->num_elements() == 1 && power->AsDouble(0) == 2);
+  }
+  if (name == "reduce_mean" || name == "reduce_sum") return above(a, false);
+  return kOfAny.contains(name);
+}
+
+// The operand that must not be just anything, or the op's result, or its gradient, is no number, or
+// the op fails; -1: none.
+int Delicate(std::string_view op, const std::vector<Value*>& operands) {
+  static const std::set<std::string_view> kSecond = {"gather", "gather_nd", "div", "mod"};
+  static const std::set<std::string_view> kFirst = {"log", "sqrt", "rsqrt", "reciprocal"};
+  if (kSecond.contains(op)) return 1;
+  if (kFirst.contains(op)) return 0;
+  if (op != "pow") return -1;
+  const HostTensor* power = ConstantOf(operands[1]);
+  for (int64_t i = 0; power != nullptr && i < power->num_elements(); ++i) {
+    const double p = power->AsDouble(i);
+    if (p < 1 || p != std::floor(p)) return 0;
+  }
+  return power != nullptr ? -1 : 0;
 }
 
 }  // namespace
@@ -154,18 +203,56 @@ void Node::CheckOutputs() const {
   }
 }
 
+Value* Node::Harmless(Value* v, std::string_view op) {
+  const ChosenRows::Mark* found = rows().Of(v);
+  if (found == nullptr || ConstantOf(v) != nullptr || IsAbove(v, true)) return v;
+  const ChosenRows::Mark mark = *found;
+  const ChosenRows::Pause pause(rows());
+  const int64_t n = ChosenRows::RowsOf(mark), each = v->type.shape[mark.dim] / n;
+  shardc::Shape along(v->type.rank(), 1);
+  along[mark.dim] = n * each;
+  Value* chosen = Reshape(BroadcastTo(Reshape(mark.chosen, {n, 1}), {n, each}), along);
+  const double instead = op.starts_with("gather") ? 0 : IsFloat(v->type.dtype) ? 0.5 : 1;
+  Value* harmless = onnx_import::Where(*this, chosen, v, Like(*this, v, instead));
+  rows().Set(harmless, mark);
+  return harmless;
+}
+
+void Node::CheckShape(int input, Value* made) {
+  Value* v = inputs_[input];
+  const bool sliced = op_type() == "Slice";
+  if (rows().IsCount(v)) {
+    bool fits = !sliced && rows().TakeShape(made, v);
+    if (sliced && input == 2 && made == inputs_[0] && num_inputs() > 3 && inputs_[3] != nullptr) {
+      const HostTensor* axes = onnx_import::ConstantOf(inputs_[3]);
+      const int64_t axis = axes != nullptr && axes->num_elements() == 1 ? axes->AsInt(0) : -1;
+      fits =
+          rows().EndsBehind(made, static_cast<int>(axis < 0 ? axis + made->type.rank() : axis), v);
+    }
+    if (!fits) Fail("E1301", "takes as many as rows are chosen when the model runs", kDataDecides);
+    return;
+  }
+  const ChosenRows::Mark *mark = rows().Of(made), *from = rows().Of(inputs_[0]);
+  const HostTensor* shape = onnx_import::ConstantOf(v);
+  if (op_type() != "Reshape" || mark == nullptr || from == nullptr || shape == nullptr) return;
+  const int64_t size = shape->AsInt(mark->dim);
+  if (size == -1 || (size == 0 && from->dim == mark->dim)) return;
+  Fail("E1301", StrCat("makes ", size, " of rows that are chosen when the model runs"),
+       kDataDecides);
+}
+
 void Node::CheckRows() {
   static const std::set<std::string_view> kPutBack = {"ScatterND", "ScatterElements", "Scatter"};
   bool reads = false;
   for (Value* v : inputs_) {
     reads |= v != nullptr && rows().Of(v) != nullptr;
-    if (v == nullptr || !rows().IsCount(v) || !TakesShape(op_type())) continue;
+  }
+  if (TakesShape(op_type())) {
     auto made = conversion_.values.find(proto_.output(0));
-    if (made == conversion_.values.end()) continue;
-    if (op_type() != "Slice") {
-      rows().TakeShape(made->second, v);
-    } else if (made->second != inputs_[0]) {
-      Fail("E1301", "takes as many as rows are chosen when the model runs", kDataDecides);
+    for (int i = op_type() == "ConstantOfShape" ? 0 : 1; i < num_inputs(); ++i) {
+      if (inputs_[i] == nullptr || made == conversion_.values.end()) continue;
+      CheckShape(i, made->second);
+      reads |= rows().Of(made->second) != nullptr;
     }
   }
   if (!reads || kPutBack.contains(op_type()) || op_type() == "Shape" || op_type() == "Size") return;
@@ -274,6 +361,7 @@ std::vector<Value*> Node::MakeAll(std::string_view op, std::vector<Value*> opera
                                   Attributes attrs) {
   DropEmptyPieces(op, operands);
   if (op == "concat" && operands.size() == 1) return operands;
+  if (const int i = Delicate(op, operands); i >= 0) operands[i] = Harmless(operands[i], op);
   // What ONNX Runtime's reductions of integers give beyond their range is an accident.
   const bool may_wrap = !op_type().starts_with("Reduce");
   // Positions of chosen rows that are repeated along another dim are as many as its elements.

@@ -77,6 +77,10 @@ class Node final : public NodeContext {
   void CheckRead() const;
 
  private:
+  // With something in place of the rows that are not chosen that the op may be given.
+  Value* Harmless(Value* v, std::string_view op);
+  // Fails where an input that says the shape of `made` counts what `made` does not.
+  void CheckShape(int input, Value* made);
   const onnx::AttributeProto* Find(std::string_view name) const;
   const onnx::AttributeProto* Find(std::string_view name,
                                    onnx::AttributeProto::AttributeType type) const;

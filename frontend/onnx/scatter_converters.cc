@@ -168,12 +168,13 @@ Value* PutRows(NodeContext& c, const Places& places, const ChosenRows::Mark& at)
   Value* made = updates;
   while (made->producer && made->producer->name() == "reshape") made = made->producer->operands[0];
   const Op* sum = made->producer;
+  const std::string reduction = c.String("reduction", "none");
   for (int i = 0; i < 2 && sum != nullptr && sum->name() == "add"; ++i) {
     if (c.rows().TakenFrom(sum->operands[i], places.at) != data) continue;
-    if (sum->in(1 - i).shape == sum->out().shape) term = c.Reshape(sum->operands[1 - i], shape);
+    if (reduction == "none" && sum->in(1 - i).shape == sum->out().shape)
+      term = c.Reshape(sum->operands[1 - i], shape);
   }
-  return PutChosen(c, data, places, c.Reshape(updates, shape), term, at.chosen,
-                   c.String("reduction", "none"));
+  return PutChosen(c, data, places, c.Reshape(updates, shape), term, at.chosen, reduction);
 }
 
 // The same of updates for all elements of rows that are spread over data.
@@ -200,6 +201,11 @@ Value* PutElements(NodeContext& c, const ChosenRows::Mark& at) {
 void Put(NodeContext& c, const Places& places) {
   if (const ChosenRows::Mark* rows = c.rows().Of(c.input(1))) {
     return c.SetOutput(0, PutRows(c, places, *rows));
+  }
+  if (c.rows().Of(c.input(0)) != nullptr || c.rows().Of(c.input(2)) != nullptr) {
+    c.Fail("E1301",
+           StrCat(c.op_type(), " of chosen rows to places that are not theirs is not supported"),
+           kDataDecides);
   }
   const std::string reduction = c.String("reduction", "none");
   const bool constant = c.ConstantOf(c.input(0)) && c.ConstantOf(c.input(2));
@@ -246,7 +252,9 @@ void ScatterElements(NodeContext& c) {
   bool fits = updates->type.shape == from && from.size() == shape.size();
   for (int d = 0; fits && d < rank; ++d) fits = d == axis || from[d] <= shape[d];
   if (!fits) c.Fail("E1303", "the shapes of ScatterElements do not fit each other");
-  if (const HostTensor* of_rows = RowsAlone(c, indices); of_rows != nullptr && axis == 0) {
+  if (const HostTensor* of_rows = RowsAlone(c, indices);
+      of_rows != nullptr && axis == 0 &&
+      std::equal(from.begin() + 1, from.end(), shape.begin() + 1)) {
     Places places{1, from[0], {}};
     for (int64_t i = 0; i < from[0]; ++i) {
       places.at.push_back(Inside(c, of_rows->AsInt(i), shape[0]));

@@ -19,8 +19,10 @@ void ShapeOf(NodeContext& c) {
   Value* constant = c.Constant(HostTensor::Of<int64_t>({count}, dims));
   const ChosenRows::Mark* rows = c.rows().Of(c.input(0));
   if (rows != nullptr && start <= rows->dim && rows->dim < end) {
-    ++dims[rows->dim - start];
-    c.rows().SetCount(constant, HostTensor::Of<int64_t>({count}, dims), rows->chosen);
+    c.rows().SetCount(constant, *rows, [&](int64_t n) {
+      dims[rows->dim - start] = n * rows->each;
+      return HostTensor::Of<int64_t>({count}, dims);
+    });
   }
   c.SetOutput(0, constant);
 }
@@ -28,9 +30,11 @@ void ShapeOf(NodeContext& c) {
 void Size(NodeContext& c) {
   Value* constant = c.Constant(HostTensor::Scalar(c.input(0)->type.num_elements()));
   if (const ChosenRows::Mark* rows = c.rows().Of(c.input(0))) {
-    Shape more = c.input(0)->type.shape;
-    ++more[rows->dim];
-    c.rows().SetCount(constant, HostTensor::Scalar(NumElements(more)), rows->chosen);
+    shardc::Shape shape = c.input(0)->type.shape;
+    c.rows().SetCount(constant, *rows, [&](int64_t n) {
+      shape[rows->dim] = n * rows->each;
+      return HostTensor::Scalar(NumElements(shape));
+    });
   }
   c.SetOutput(0, constant);
 }

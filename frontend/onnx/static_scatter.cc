@@ -133,13 +133,17 @@ class Put {
 
 // What changes nothing by the reduction, of updates' type.
 Value* Neutral(NodeContext& c, const std::string& reduction, Value* updates) {
-  const double least = IsFloat(updates->type.dtype) ? -std::numeric_limits<double>::infinity()
-                                                    : std::numeric_limits<int32_t>::min();
-  return Like(c, updates,
-              reduction == "mul"   ? 1
-              : reduction == "max" ? least
-              : reduction == "min" ? -least
-                                   : 0);
+  const DType type = updates->type.dtype;
+  if (reduction != "max" && reduction != "min") return Like(c, updates, reduction == "mul" ? 1 : 0);
+  const bool max = reduction == "max";
+  if (type == DType::kI64) {
+    using Limits = std::numeric_limits<int64_t>;
+    return c.Constant(HostTensor::Scalar(max ? Limits::min() : Limits::max()));
+  }
+  using Limits = std::numeric_limits<int32_t>;
+  const double least = IsFloat(type) ? -std::numeric_limits<double>::infinity() : Limits::min();
+  const double most = IsFloat(type) ? -least : Limits::max();
+  return Like(c, updates, max ? least : most);
 }
 
 // Of [rows] one for each row of v.

@@ -173,7 +173,7 @@ INSTANTIATE_TEST_SUITE_P(Orders, ChosenByExpert, ::testing::Bool(), [](const aut
   return info.param ? "TokensFirst" : "TimesFirst";
 });
 
-class ChosenRowsRefused : public ChosenRows {
+class SomeRows : public ChosenRows {
  protected:
   void SetUp() override {
     ChosenRows::SetUp();
@@ -183,17 +183,17 @@ class ChosenRowsRefused : public ChosenRows {
   }
 };
 
-TEST_F(ChosenRowsRefused, SumOverThem) {
+TEST_F(SomeRows, SumOverThem) {
   Node("ReduceSum", {"rows", "zero"});
   ExpectRefused("E1301", "reduce_sum over rows that are chosen only when the model runs");
 }
 
-TEST_F(ChosenRowsRefused, SoftmaxOverThem) {
+TEST_F(SomeRows, SoftmaxOverThem) {
   SetInt(Node("Softmax", {"rows"}), "axis", 0);
   ExpectRefused("E1301", "over rows that are chosen");
 }
 
-TEST_F(ChosenRowsRefused, HowManyThereAre) {
+TEST_F(SomeRows, HowManyThereAre) {
   Node("Shape", {"rows"}, {"shape"});
   Node("Gather", {"shape", "zero"}, {"count"});
   SetInt(Node("Cast", {"count"}, {"number"}), "to", TensorProto::DOUBLE);
@@ -201,7 +201,7 @@ TEST_F(ChosenRowsRefused, HowManyThereAre) {
   ExpectRefused("E1301", "how many rows are chosen");
 }
 
-TEST_F(ChosenRowsRefused, WhetherThereAreAny) {
+TEST_F(SomeRows, WhetherThereAreAny) {
   Node("Shape", {"rows"}, {"shape"});
   Node("Gather", {"shape", "zero"}, {"count"});
   Node("Greater", {"count", "zero"}, {"any"});
@@ -210,7 +210,7 @@ TEST_F(ChosenRowsRefused, WhetherThereAreAny) {
 }
 
 // Of the shape what does not count them is a number like any other.
-TEST_F(ChosenRowsRefused, NotHowLongEachIs) {
+TEST_F(SomeRows, NotHowLongEachIs) {
   Node("Shape", {"rows"}, {"shape"});
   Node("Gather", {"shape", "one"}, {"count"});
   SetInt(Node("Cast", {"count"}, {"number"}), "to", TensorProto::DOUBLE);
@@ -218,17 +218,153 @@ TEST_F(ChosenRowsRefused, NotHowLongEachIs) {
   EXPECT_EQ(Evaluate()[0].AsDouble(1), At("x", 0, 1) * kWidth);
 }
 
-TEST_F(ChosenRowsRefused, AsOutput) {
+// Of a count not only whether it is all.
+TEST_F(SomeRows, WhatFewerOfThemWouldChange) {
+  Node("Shape", {"rows"}, {"shape"});
+  Node("Gather", {"shape", "zero"}, {"count"});
+  Node("Min", {"count", "two"}, {"least"});
+  SetInt(Node("Cast", {"least"}, {"number"}), "to", TensorProto::DOUBLE);
+  Node("Mul", {"x", "number"});
+  ExpectRefused("E1301", "how many rows are chosen");
+}
+
+TEST_F(SomeRows, SoManyOfOthers) {
+  Node("Shape", {"rows"}, {"shape"});
+  Node("Gather", {"shape", "zero"}, {"count"});
+  Node("Slice", {"x", "zero", "count", "zero"});
+  ExpectRefused("E1301", "takes as many as rows are chosen");
+}
+
+TEST_F(SomeRows, RoundsOfALoop) {
+  Node("Size", {"at"}, {"count"});
+  NodeProto& loop = Node("Loop", {"count", "", "x"});
+  onnx::GraphProto body;
+  for (const char* input : {"round", "goes", "carried"}) body.add_input()->set_name(input);
+  for (const char* output : {"goes", "next"}) body.add_output()->set_name(output);
+  NodeProto& exp = *body.add_node();
+  exp.set_op_type("Exp");
+  exp.add_input("carried");
+  exp.add_output("next");
+  onnx::AttributeProto& attr = *loop.add_attribute();
+  attr.set_name("body");
+  attr.set_type(onnx::AttributeProto::GRAPH);
+  *attr.mutable_g() = body;
+  ExpectRefused("E1301", "computes with how many rows are chosen");
+}
+
+TEST_F(SomeRows, AsManyByAsMany) {
+  Node("Shape", {"rows"}, {"shape"});
+  Node("Gather", {"shape", "zero"}, {"count"});
+  SetInt(Node("Concat", {"count", "count"}, {"square"}), "axis", 0);
+  Node("ConstantOfShape", {"square"});
+  ExpectRefused("E1301", "takes as many as rows are chosen");
+}
+
+TEST_F(SomeRows, HowManyAsOutput) {
+  Node("Size", {"rows"});
+  ExpectRefused("E1301", "output 'y' says how many rows are chosen when it runs");
+}
+
+// The second row that is chosen is not the row of the second place.
+TEST_F(SomeRows, WhatIsOtherForEachPlace) {
+  Node("Trilu", {"rows"}, {"made"});
+  Node("ScatterND", {"data", "at", "made"});
+  ExpectRefused("E1301", "where over rows that are chosen");
+}
+
+TEST_F(SomeRows, ChosenOfChosen) {
+  Input("square", {kTokens, kTokens});
+  Node("Reshape", {"at", "minus_one"}, {"flat"});
+  Node("GatherND", {"square", "at"}, {"some"});
+  SetInt(Node("Gather", {"some", "flat"}, {"both"}), "axis", 1);
+  Node("ReduceSum", {"both", "zero"});
+  ExpectRefused("E1301", "Gather of chosen rows of others");
+}
+
+TEST_F(SomeRows, AsAFixedNumberOfLonger) {
+  Input("square", {kTokens, kTokens});
+  Node("GatherND", {"square", "at"}, {"some"});
+  Integers("longer", {kTokens, -1});
+  Node("Reshape", {"some", "longer"});
+  ExpectRefused("E1301", "makes 5 of rows that are chosen");
+}
+
+TEST_F(SomeRows, ToPlacesOfOthers) {
+  Node("Shape", {"rows"}, {"shape"});
+  Node("Slice", {"shape", "zero", "one"}, {"count"});
+  Node("ConstantOfShape", {"count"}, {"zeros"});
+  Node("Unsqueeze", {"zero", "one"}, {"first"});
+  SetInt(Node("Cast", {"one"}, {"update"}), "to", TensorProto::FLOAT);
+  Node("ScatterND", {"zeros", "first", "update"}, {"set"});
+  Node("ReduceSum", {"set"});
+  ExpectRefused("E1301", "chosen rows to places that are not theirs");
+}
+
+// The rows that are not chosen are computed, too: of them nothing is no number, nor fails.
+TEST_F(SomeRows, NothingOfTheOthers) {
+  Node("Unsqueeze", {"m", "one"}, {"column"});
+  Node("Mul", {"x", "x"}, {"square"});
+  Node("Mul", {"square", "column"}, {"signed"});
+  Node("GatherND", {"signed", "at"}, {"positive"});
+  Node("GatherND", {"column", "at"}, {"weight"});
+  Node("Log", {"positive"}, {"log"});
+  Node("Mul", {"log", "weight"}, {"term"});
+  SetString(Node("ScatterND", {"data", "at", "term"}), "reduction", "add");
+  model_.Opset("", 18);
+  const HostTensor y = Evaluate()[0];
+  for (int64_t i = 0; i < kTokens * kWidth; ++i) {
+    const int64_t t = i / kWidth, d = i % kWidth;
+    const double x = At("x", t, d), m = inputs_.at("m").AsDouble(t);
+    const double term = Chosen("m", t) ? m * std::log(x * x * m) : 0;
+    EXPECT_NEAR(y.AsDouble(i), At("data", t, d) + term, 1e-12) << i;
+  }
+}
+
+// data is added to as it is, and not in place of it.
+TEST_F(SomeRows, NotWhatWasThereOfAReduction) {
+  Node("GatherND", {"data", "at"}, {"there"});
+  Node("Add", {"there", "rows"}, {"sum"});
+  SetString(Node("ScatterND", {"data", "at", "sum"}), "reduction", "add");
+  model_.Opset("", 18);
+  const HostTensor y = Evaluate()[0];
+  for (int64_t i = 0; i < kTokens * kWidth; ++i) {
+    const int64_t t = i / kWidth, d = i % kWidth;
+    const double term = Chosen("m", t) ? At("data", t, d) + At("x", t, d) : 0;
+    EXPECT_NEAR(y.AsDouble(i), At("data", t, d) + term, 1e-12) << i;
+  }
+}
+
+// Of integers what no other is beyond changes nothing.
+TEST_F(SomeRows, LargestAndSmallestOfIntegers) {
+  for (const auto type : {TensorProto::INT32, TensorProto::INT64}) {
+    for (const std::string reduction : {"max", "min"}) {
+      Restart(18);
+      SetUp();
+      const int64_t n =
+          (reduction == "max" ? -1 : 1) * (type == TensorProto::INT64 ? 5'000'000'000 : 5);
+      Integers("number", {n});
+      Integers("all_of_it", {kTokens, kWidth});
+      SetInt(Node("Cast", {"number"}, {"typed"}), "to", type);
+      Node("Expand", {"typed", "all_of_it"}, {"all"});
+      Node("GatherND", {"all", "at"}, {"some"});
+      SetString(Node("ScatterND", {"all", "at", "some"}), "reduction", reduction);
+      const HostTensor y = Evaluate()[0];
+      for (int64_t i = 0; i < kTokens * kWidth; ++i) EXPECT_EQ(y.AsInt(i), n) << i;
+    }
+  }
+}
+
+TEST_F(SomeRows, AsOutput) {
   Node("Exp", {"rows"});
   ExpectRefused("E1301", "output 'y' has as many rows as are chosen when it runs");
 }
 
-TEST_F(ChosenRowsRefused, SomeOfThem) {
+TEST_F(SomeRows, SomeOfThem) {
   Node("Slice", {"rows", "zero", "two", "zero"});
   ExpectRefused("E1301", "rows that are chosen only when the model runs");
 }
 
-TEST_F(ChosenRowsRefused, ThoseOfTwoMasks) {
+TEST_F(SomeRows, ThoseOfTwoMasks) {
   Input("n", {kTokens}, 7);
   Node("Greater", {"n", "none"}, {"other"});
   Places("other", "others");
@@ -238,7 +374,7 @@ TEST_F(ChosenRowsRefused, ThoseOfTwoMasks) {
   ExpectRefused("E1301", "add over rows that are chosen");
 }
 
-TEST_F(ChosenRowsRefused, InOtherPlaces) {
+TEST_F(SomeRows, InOtherPlaces) {
   Input("n", {kTokens}, 7);
   Node("Greater", {"n", "none"}, {"other"});
   Places("other", "others");
@@ -246,7 +382,7 @@ TEST_F(ChosenRowsRefused, InOtherPlaces) {
   ExpectRefused("E1301", "ScatterND of other rows than those that are chosen");
 }
 
-TEST_F(ChosenRowsRefused, TheFirstOfThem) {
+TEST_F(SomeRows, TheFirstOfThem) {
   Node("Gather", {"at", "zero"}, {"first"});
   Node("GatherND", {"data", "first"});
   ExpectRefused("E1301", "gather over rows that are chosen");
