@@ -213,16 +213,24 @@ bool ChosenRows::TakeShape(const Value* v, const Value* shape) {
   return true;
 }
 
-bool ChosenRows::EndsBehind(const Value* v, int dim, const Value* count) const {
+bool ChosenRows::EndsBehind(const Value* v, const std::vector<int>& dims, const Value* ends) const {
   const Mark* mark = Of(v);
-  auto found = counts_.find(count);
-  if (mark == nullptr || mark->dim != dim || found == counts_.end()) return false;
-  const auto& [with, chosen] = found->second;
-  const std::vector<int64_t> numbers = NumbersOf(chosen);
-  for (size_t n = 0; n < numbers.size(); ++n) {
-    if (with[n].num_elements() != 1 || with[n].AsInt(0) < numbers[n] * mark->each) return false;
+  auto found = counts_.find(ends);
+  if (mark == nullptr || found == counts_.end() || mark->chosen != found->second.chosen) {
+    return false;
   }
-  return chosen == mark->chosen;
+  const HostTensor& is = *ConstantOf(ends);
+  if (is.num_elements() != std::ssize(dims)) return false;
+  const std::vector<int64_t> numbers = NumbersOf(mark->chosen);
+  for (size_t n = 0; n < numbers.size(); ++n) {
+    const HostTensor& with = found->second.with[n];
+    for (int64_t i = 0; i < is.num_elements(); ++i) {
+      const bool behind = dims[i] == mark->dim ? with.AsInt(i) >= numbers[n] * mark->each
+                                               : with.AsInt(i) == is.AsInt(i);
+      if (!behind) return false;
+    }
+  }
+  return true;
 }
 
 void ChosenRows::SetTaken(const Value* rows, Value* data, std::vector<int64_t> positions) {

@@ -60,8 +60,9 @@ class ChosenRows {
   // Where `shape` depends on how many rows there are, the dim of `v`, of that shape, counts them.
   // False where that cannot be said, or is not so.
   bool TakeShape(const Value* v, const Value* shape);
-  // Whether all the rows that v counts along this dim are in front of the count.
-  bool EndsBehind(const Value* v, int dim, const Value* count) const;
+  // Whether all the rows that v counts are in front of their end among `ends`, one for each of
+  // these dims, and no other end depends on them.
+  bool EndsBehind(const Value* v, const std::vector<int>& dims, const Value* ends) const;
   bool IsCount(const Value* v) const { return counts_.contains(v); }
 
   // What was looked up in `data` at these positions; data, where this is so, of those positions.

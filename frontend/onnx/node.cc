@@ -223,11 +223,15 @@ void Node::CheckShape(int input, Value* made) {
   const bool sliced = op_type() == "Slice";
   if (rows().IsCount(v)) {
     bool fits = !sliced && rows().TakeShape(made, v);
-    if (sliced && input == 2 && made == inputs_[0] && num_inputs() > 3 && inputs_[3] != nullptr) {
-      const HostTensor* axes = onnx_import::ConstantOf(inputs_[3]);
-      const int64_t axis = axes != nullptr && axes->num_elements() == 1 ? axes->AsInt(0) : -1;
-      fits =
-          rows().EndsBehind(made, static_cast<int>(axis < 0 ? axis + made->type.rank() : axis), v);
+    if (sliced && input == 2 && made == inputs_[0]) {
+      const HostTensor* axes =
+          num_inputs() > 3 && inputs_[3] ? onnx_import::ConstantOf(inputs_[3]) : nullptr;
+      std::vector<int> dims;
+      for (int64_t i = 0; i < v->type.num_elements(); ++i) {
+        const int64_t axis = axes != nullptr ? axes->AsInt(i) : i;
+        dims.push_back(static_cast<int>(axis < 0 ? axis + made->type.rank() : axis));
+      }
+      fits = rows().EndsBehind(made, dims, v);
     }
     if (!fits) Fail("E1301", "takes as many as rows are chosen when the model runs", kDataDecides);
     return;

@@ -235,6 +235,20 @@ TEST_F(SomeRows, SoManyOfOthers) {
   ExpectRefused("E1301", "takes as many as rows are chosen");
 }
 
+// As many of them as there are, of other dims all.
+TEST_F(SomeRows, AsManyAsThereAre) {
+  Node("Shape", {"rows"}, {"shape"});
+  Integers("begin", {0, 0});
+  Integers("axes", {0, 1});
+  Node("Slice", {"rows", "begin", "shape", "axes"}, {"same"});
+  Node("ScatterND", {"data", "at", "same"});
+  const HostTensor y = Evaluate()[0];
+  for (int64_t i = 0; i < kTokens * kWidth; ++i) {
+    const int64_t t = i / kWidth, d = i % kWidth;
+    EXPECT_EQ(y.AsDouble(i), At(Chosen("m", t) ? "x" : "data", t, d)) << i;
+  }
+}
+
 TEST_F(SomeRows, RoundsOfALoop) {
   Node("Size", {"at"}, {"count"});
   NodeProto& loop = Node("Loop", {"count", "", "x"});
