@@ -1,9 +1,9 @@
 #include "frontend/onnx/node.h"
 
-#include <cmath>
 #include <utility>
 
 #include "frontend/onnx/convert_util.h"
+#include "frontend/onnx/delicate.h"
 #include "frontend/onnx/fold.h"
 #include "frontend/onnx/load_model.h"
 #include "frontend/onnx/narrow.h"
@@ -66,53 +66,6 @@ bool HasNoEffect(std::string_view op, std::string_view attribute) {
 
 bool TakesShape(std::string_view op) {
   return op == "Reshape" || op == "Expand" || op == "ConstantOfShape" || op == "Slice";
-}
-
-bool IsPositive(const Value* v) {
-  const HostTensor* t = ConstantOf(v);
-  for (int64_t i = 0; t != nullptr && i < t->num_elements(); ++i) {
-    if (!(t->AsDouble(i) > 0)) return false;
-  }
-  return t != nullptr;
-}
-
-// Whether all elements are known to be at least 0; with `more`, to be more.
-bool IsAbove(const Value* v, bool more, int steps = 6) {
-  static const std::set<std::string_view> kSame = {"sqrt", "reshape", "broadcast_to", "transpose"};
-  static const std::set<std::string_view> kOfAny = {"abs", "relu", "sigmoid"};
-  if (ConstantOf(v) != nullptr) return IsPositive(v);
-  const Op* op = v->producer;
-  if (op == nullptr || op->operands.empty() || --steps < 0) return false;
-  const Value *a = op->operands[0], *b = op->operands.back();
-  const std::string_view name = op->name();
-  auto above = [steps](const Value* x, bool is_more) { return IsAbove(x, is_more, steps); };
-  if (name == "add")
-    return (above(a, more) && above(b, false)) || (above(a, false) && above(b, more));
-  if (kSame.contains(name)) return above(a, more);
-  if (name == "exp") return true;
-  if (more) return false;
-  if (name == "pow" || name == "mul") {
-    const HostTensor* power = name == "pow" ? ConstantOf(b) : nullptr;
-    return a == b || (power && power->num_elements() == 1 && power->AsDouble(0) == 2);
-  }
-  if (name == "reduce_mean" || name == "reduce_sum") return above(a, false);
-  return kOfAny.contains(name);
-}
-
-// The operand that must not be just anything, or the op's result, or its gradient, is no number, or
-// the op fails; -1: none.
-int Delicate(std::string_view op, const std::vector<Value*>& operands) {
-  static const std::set<std::string_view> kSecond = {"gather", "gather_nd", "div", "mod"};
-  static const std::set<std::string_view> kFirst = {"log", "sqrt", "rsqrt", "reciprocal"};
-  if (kSecond.contains(op)) return 1;
-  if (kFirst.contains(op)) return 0;
-  if (op != "pow") return -1;
-  const HostTensor* power = ConstantOf(operands[1]);
-  for (int64_t i = 0; power != nullptr && i < power->num_elements(); ++i) {
-    const double p = power->AsDouble(i);
-    if (p < 1 || p != std::floor(p)) return 0;
-  }
-  return power != nullptr ? -1 : 0;
 }
 
 }  // namespace
@@ -205,7 +158,7 @@ void Node::CheckOutputs() const {
 
 Value* Node::Harmless(Value* v, std::string_view op) {
   const ChosenRows::Mark* found = rows().Of(v);
-  if (found == nullptr || ConstantOf(v) != nullptr || IsAbove(v, true)) return v;
+  if (found == nullptr || ConstantOf(v) != nullptr || IsKnownPositive(v)) return v;
   const ChosenRows::Mark mark = *found;
   const ChosenRows::Pause pause(rows());
   const int64_t n = ChosenRows::RowsOf(mark), each = v->type.shape[mark.dim] / n;
@@ -365,7 +318,7 @@ std::vector<Value*> Node::MakeAll(std::string_view op, std::vector<Value*> opera
                                   Attributes attrs) {
   DropEmptyPieces(op, operands);
   if (op == "concat" && operands.size() == 1) return operands;
-  if (const int i = Delicate(op, operands); i >= 0) operands[i] = Harmless(operands[i], op);
+  if (const int i = DelicateOperand(op, operands); i >= 0) operands[i] = Harmless(operands[i], op);
   // What ONNX Runtime's reductions of integers give beyond their range is an accident.
   const bool may_wrap = !op_type().starts_with("Reduce");
   // Positions of chosen rows that are repeated along another dim are as many as its elements.
