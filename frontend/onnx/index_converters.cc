@@ -266,7 +266,7 @@ void Gather(NodeContext& c) {
   c.SetOutput(0, c.Reshape(part, std::move(out)));
 }
 
-// The same of tuples of positions along the first dims.
+// The same of tuples of positions along the first dims; null also where one is out of range.
 Value* WholeNd(NodeContext& c, Value* x, const Ints& positions, const shardc::Shape& indices) {
   const int64_t k = indices.back();
   const shardc::Shape& shape = x->type.shape;
@@ -276,6 +276,7 @@ Value* WholeNd(NodeContext& c, Value* x, const Ints& positions, const shardc::Sh
     int64_t place = 0;
     for (int64_t d = 0; d < k; ++d) {
       const int64_t p = positions[i + d];
+      if (p < -shape[d] || p >= shape[d]) return nullptr;
       place = place * shape[d] + (p < 0 ? p + shape[d] : p);
     }
     at.push_back(place);

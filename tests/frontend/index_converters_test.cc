@@ -184,5 +184,13 @@ TEST_F(IndexConverters, IndexOutOfRangeIsRefused) {
   ExpectRefused("E1303", "out of range");
 }
 
+// Tuples that count beyond a dim are no rows of the next one.
+TEST_F(IndexConverters, TuplesOutOfRangeAreNotTheWhole) {
+  Input("x", {2, 3});
+  model_.Ints("at", {6, 2}, {0, 0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5});
+  Node("GatherND", {"x", "at"});
+  EXPECT_EQ(CountOps(Imported({"y"}), "gather_nd"), 1);
+}
+
 }  // namespace
 }  // namespace shardc::import_testing
