@@ -20,28 +20,23 @@ struct Shares {
   int64_t axis = -1;  // of it that is summed over; -1: none
 };
 
-Value* Behind(Value* v) {
-  while (v->producer && v->producer->name() == "reshape") v = v->producer->operands[0];
-  return v;
-}
-
 std::optional<Shares> SharesOf(Value* v) {
   Shares shares;
-  v = Behind(v);
+  v = Unshaped(v);
   if (const Op* sum = ProducedBy(v, "reduce_sum")) {
     const Shape& from = sum->in(0).shape;
     const Ints& axes = sum->attrs.IntList("axes");
     if (axes.size() != 1) return std::nullopt;
     shares.axis = AxisOf({{"axis", axes[0]}}, static_cast<int>(from.size()));
     shares.apart = from;
-    v = Behind(sum->operands[0]);
+    v = Unshaped(sum->operands[0]);
   }
   const Op* where = ProducedBy(v, "where");
   if (where == nullptr || !IsSplat(where->operands[2], 0) ||
       where->in(0).num_elements() != where->out().num_elements()) {
     return std::nullopt;
   }
-  shares.mask = Behind(where->operands[0]);
+  shares.mask = Unshaped(where->operands[0]);
   if (shares.apart.empty()) shares.apart = where->out().shape;
   return shares;
 }
@@ -164,7 +159,7 @@ bool ChooseRows(Graph& graph, const Op* end) {
   if (end->out().rank() < 2) return false;
   if (end->name() == "where") {
     if (!IsOfRows(end->operands[0], end->out().shape)) return false;
-    Value* mask = Behind(end->operands[0]);
+    Value* mask = Unshaped(end->operands[0]);
     const int64_t tokens = mask->type.num_elements();
     return ChooseRows(graph, end, end->operands[1], {mask, {tokens}, -1}, tokens);
   }

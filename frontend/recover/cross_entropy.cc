@@ -12,22 +12,9 @@ namespace {
 constexpr int64_t kNone = std::numeric_limits<int64_t>::min();  // no label is ignored
 
 // Reshapes leave the rows in their order.
-Value* Unshaped(Value* v) {
-  while (Op* reshape = ProducedBy(v, "reshape")) v = reshape->operands[0];
-  return v;
-}
-
 int64_t LastLargerDim(const Shape& shape) {
   const auto dim = std::find_if(shape.rbegin(), shape.rend(), [](int64_t d) { return d > 1; });
   return dim == shape.rend() ? 1 : *dim;
-}
-
-// A reshape, or a transpose that only moves dims of size 1.
-bool KeepsOrder(const Op* op) {
-  if (op == nullptr || op->name() != "transpose") return op && op->name() == "reshape";
-  Ints larger = op->attrs.IntList("perm");
-  std::erase_if(larger, [&](int64_t d) { return op->in(0).shape[d] == 1; });
-  return std::ranges::is_sorted(larger);
 }
 
 // The same for values of which the rows, of more than one element, stay what they are, but for dims

@@ -52,6 +52,18 @@ Op* ProducedBy(const Value* v, std::string_view op) {
   return v->producer != nullptr && v->producer->name() == op ? v->producer : nullptr;
 }
 
+bool KeepsOrder(const Op* op) {
+  if (op == nullptr || op->name() != "transpose") return op && op->name() == "reshape";
+  Ints larger = op->attrs.IntList("perm");
+  std::erase_if(larger, [&](int64_t d) { return op->in(0).shape[d] == 1; });
+  return std::ranges::is_sorted(larger);
+}
+
+Value* Unshaped(Value* v) {
+  while (Op* reshape = ProducedBy(v, "reshape")) v = reshape->operands[0];
+  return v;
+}
+
 bool IsProduct(const Op* op) {
   return OneOf(op->name(), {"matmul", "matmul_nt", "matmul_rows", "matmul_rows_nt"});
 }

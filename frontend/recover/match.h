@@ -31,6 +31,9 @@ bool Arranges(const Op* op);  // whether it is such an op
 
 // The producer of v if it is an op of that name, else null.
 Op* ProducedBy(const Value* v, std::string_view op);
+// A reshape, or a transpose that only moves dims of size 1; not null.
+bool KeepsOrder(const Op* op);
+Value* Unshaped(Value* v);                       // what it is reshaped from
 bool IsProduct(const Op* op);                    // matmul or matmul_nt, or these of chosen rows
 bool MultipliesByTransposed(const Op* product);  // the _nt of both
 bool IsNorm(const Op* op);                       // layer_norm or rms_norm

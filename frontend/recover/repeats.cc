@@ -38,22 +38,9 @@ int FirstDim(const Shape& shape) {
   return std::min(static_cast<int>(it - shape.begin()), static_cast<int>(shape.size()) - 1);
 }
 
-// Whether the op leaves the elements in their order.
-bool KeepsOrder(const Op& op) {
-  if (op.name() == "reshape") return true;
-  if (op.name() != "transpose") return false;
-  int64_t last = -1;
-  for (const int64_t d : op.attrs.IntList("perm")) {
-    if (op.in(0).shape[d] == 1) continue;
-    if (d < last) return false;
-    last = d;
-  }
-  return true;
-}
-
 std::optional<Repeat> RepeatOf(const Value* v) {
   const Op* op = v->producer;
-  while (op && KeepsOrder(*op)) op = op->operands[0]->producer;
+  while (KeepsOrder(op)) op = op->operands[0]->producer;
   if (op == nullptr || op->name() != "broadcast_to" || v->type.rank() < 1) return std::nullopt;
   const Shape &from = op->in(0).shape, &to = op->out().shape, &shape = v->type.shape;
   if (from.size() != to.size() || v->type.num_elements() == 0) return std::nullopt;
@@ -62,7 +49,7 @@ std::optional<Repeat> RepeatOf(const Value* v) {
   const auto d = static_cast<size_t>(at.in1 - from.begin());
   const int64_t outer = Elements(to, 0, d), inner = Elements(to, d + 1, to.size());
   Value* rows = op->operands[0];
-  while (rows->producer && KeepsOrder(*rows->producer)) rows = rows->producer->operands[0];
+  while (KeepsOrder(rows->producer)) rows = rows->producer->operands[0];
   Repeat repeat{rows, FirstDim(shape), outer, to[d], false};
   const auto dim = static_cast<size_t>(repeat.dim);
   const int64_t row = Elements(shape, dim + 1, shape.size());
@@ -102,7 +89,7 @@ int FactorAlone(const ShardingRule& rule, const DimFactors& dim) {
 // op(repeated(x)) -> repeated(op(x)), where all that has rows repeats them alike.
 Value* ComputeOnce(Builder& b, Op* op) {
   if (op->results.size() != 1 || !op->def->rule || op->def->resized || Drops(*op)) return nullptr;
-  if (op->attrs.Has("shape") || op->def->side_effect || KeepsOrder(*op)) return nullptr;
+  if (op->attrs.Has("shape") || op->def->side_effect || KeepsOrder(op)) return nullptr;
   std::optional<Repeat> repeat;
   size_t first = 0;
   while (first < op->operands.size() && !(repeat = RepeatOf(op->operands[first]))) ++first;
@@ -146,7 +133,7 @@ Value* InShape(Builder& b, Value* v, const Shape& shape) {
 Value* SumOnce(Builder& b, Op* op) {
   if (op->name() != "reduce_sum" || op->attrs.Has("out") || op->in(0).rank() < 2) return nullptr;
   const Op* product = op->operands[0]->producer;
-  while (product && KeepsOrder(*product)) product = product->operands[0]->producer;
+  while (KeepsOrder(product)) product = product->operands[0]->producer;
   if (product == nullptr || product->name() != "mul") return nullptr;
   for (const int i : {0, 1}) {
     const std::optional<Repeat> repeat = RepeatOf(product->operands[i]);
