@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "passes/infer_layouts.h"
+#include "passes/carried_layout.h"
 #include "passes/split_axes.h"
 
 namespace shardc {
@@ -28,7 +28,8 @@ CountedDims DimsByRole(const Op& param) {
 }
 
 bool IsShared(const Value* value, int64_t dim, int64_t parts) {
-  return NarrowParts(value, static_cast<int>(dim), parts) < parts;
+  // What shares it is one dim among others, too, and stays whole where it is too short.
+  return NarrowParts(value, static_cast<int>(dim), parts, parts) < parts;
 }
 
 bool IsShort(const Value* value, const Ints& dims, int64_t parts) {

@@ -47,4 +47,12 @@ bool AnyForwardUse(const Value* value, RulesOfOps& rules, const Visit& visit) {
   });
 }
 
+// The answer to a question, in a map of the answers that are known: what is reached by many ways is
+// asked once, since steps of a sequence share weights, and are joined.
+template <typename Answers, typename Ask>
+auto Once(Answers& answers, const typename Answers::key_type& question, const Ask& ask) {
+  if (auto known = answers.find(question); known != answers.end()) return known->second;
+  return answers.emplace(question, ask()).first->second;
+}
+
 }  // namespace shardc

@@ -6,7 +6,7 @@
 
 #include "ir/op_def.h"
 #include "passes/axis_cuts.h"
-#include "passes/infer_layouts.h"
+#include "passes/carried_layout.h"
 #include "passes/layout.h"
 #include "passes/provenance.h"
 #include "passes/revise_cuts.h"

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "ir/diagnostic.h"
+#include "passes/carried_layout.h"
 #include "passes/forward_uses.h"
-#include "passes/infer_layouts.h"
 #include "passes/layout.h"
 #include "passes/provenance.h"
 #include "passes/weights.h"
@@ -29,8 +29,9 @@ class SharedFactor {
     std::unordered_set<const Op*> others;  // that make no weights
   };
 
-  SharedFactor(int64_t ranks, Known& known)
-      : ranks_(ranks), rules_(known.rules), others_(known.others) {}
+  // `least_sharers`: how many must share it, at least.
+  SharedFactor(int64_t ranks, int64_t least_sharers, Known& known)
+      : ranks_(ranks), least_sharers_(least_sharers), rules_(known.rules), others_(known.others) {}
 
   // `major`: a cut of the dim that Find began with cuts this one.
   int64_t Find(const Value* v, int dim, bool major = true, int depth = 0) {
@@ -64,7 +65,7 @@ class SharedFactor {
         if (at < 0 || other[at].factors[0] != factor) continue;
         int64_t product = 1;
         for (int f : other[at].factors) product *= rule.factors[f].size;
-        if (product >= ranks_ && product > size) return size;
+        if (product >= least_sharers_ && product > size) return size;
       }
     }
     return 0;
@@ -180,19 +181,21 @@ class SharedFactor {
     return 0;
   }
 
-  int64_t ranks_;
+  int64_t ranks_, least_sharers_;
   RulesOfOps& rules_;
   std::unordered_set<const Op*>& others_;
   std::set<std::pair<const Value*, int>> seen_;
 };
 
-int64_t SharedHeadsOf(const Value* value, int dim, int64_t ranks, SharedFactor::Known& known) {
-  const int64_t heads = SharedFactor(ranks, known).Find(value, dim);
+int64_t SharedHeadsOf(const Value* value, int dim, int64_t ranks, SharedFactor::Known& known,
+                      int64_t least_sharers = 0) {
+  const int64_t heads = SharedFactor(ranks, least_sharers, known).Find(value, dim);
   return heads < ranks ? heads : 0;
 }
 
-int64_t NarrowPartsOf(const Value* value, int dim, int64_t ranks, SharedFactor::Known& known) {
-  const int64_t parts = SharedHeadsOf(value, dim, ranks, known);
+int64_t NarrowPartsOf(const Value* value, int dim, int64_t ranks, SharedFactor::Known& known,
+                      int64_t least_sharers = 0) {
+  const int64_t parts = SharedHeadsOf(value, dim, ranks, known, least_sharers);
   if (parts == 0 || ranks % parts != 0) return ranks;
   return parts == 1 || CutIsCarried(value, dim, parts) ? parts : ranks;
 }
@@ -357,9 +360,9 @@ bool IsPartOfAxis(std::string_view name, std::string_view axis) {
          name.find_first_not_of("0123456789", number) == std::string_view::npos;
 }
 
-int64_t NarrowParts(const Value* value, int dim, int64_t ranks) {
+int64_t NarrowParts(const Value* value, int dim, int64_t ranks, int64_t least_sharers) {
   SharedFactor::Known known;
-  return NarrowPartsOf(value, dim, ranks, known);
+  return NarrowPartsOf(value, dim, ranks, known, least_sharers);
 }
 
 std::vector<int64_t> NarrowParts(std::span<Value* const> values, int dim, int64_t ranks) {

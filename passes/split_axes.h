@@ -29,9 +29,9 @@ void SplitAxes(Graph& graph);
 bool IsPartOfAxis(std::string_view name, std::string_view axis);
 
 // In how many parts a cut of the dim over an axis of `ranks` can be made, as SplitAxes has it:
-// `ranks`, or m.
-int64_t NarrowParts(const Value* value, int dim, int64_t ranks);
-// The same of several values.
+// `ranks`, or m where at least so many query heads share the m.
+int64_t NarrowParts(const Value* value, int dim, int64_t ranks, int64_t least_sharers);
+// The same of several values, whose heads any number may share.
 std::vector<int64_t> NarrowParts(std::span<Value* const> values, int dim, int64_t ranks);
 
 // The same of a dim of a value that the spec cuts over the axis beside those before it of the

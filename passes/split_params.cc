@@ -9,7 +9,7 @@
 #include "ir/builder.h"
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
-#include "passes/infer_layouts.h"
+#include "passes/carried_layout.h"
 #include "passes/infers.h"
 #include "passes/layout.h"
 #include "passes/split_axes.h"
@@ -226,12 +226,12 @@ class Splitter {
       return true;
     }
     if (axis < 0) return false;
-    // Segments within a piece are none of the whole.
-    if (std::ranges::any_of(split_->results, [&](const Value* piece) {
-          const auto layout = CarriedLayout(piece, dim, AxisList{axis}, graph_.mesh);
-          return layout && !layout->segments.empty();
-        })) {
-      return true;
+    // A piece has segments, or blocks of another size than its neighbours'.
+    const int64_t granule =
+        WantedLayout(split_->operands[0], dim, AxisList{axis}, graph_.mesh).granule;
+    for (size_t i = 0; i < sizes_.size(); ++i) {
+      const auto wanted = WantedLayout(split_->results[i], dim, AxisList{axis}, graph_.mesh);
+      if (wanted != Canonical(sizes_[i], {{axis}, granule, {}}, graph_.mesh)) return true;
     }
     const auto parts = NarrowParts(split_->results, dim, graph_.mesh.axis_size(axis));
     const auto [least, most] = std::ranges::minmax(parts);

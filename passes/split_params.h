@@ -7,7 +7,8 @@ namespace shardc {
 
 // Where the result of a cut weight (and its bias) is split, as q, k and v of a fused projection
 // are, and some piece can be cut in fewer parts than others (SplitAxes, NarrowParts), or is cut in
-// segments of its own, there is no one cut for the weight; nor is there one for the result where a
+// segments or in blocks of its own (9 heads of q by threes, as 3 of k and v), there is no one cut
+// for the weight; nor is there one for the result where a
 // spec cuts that, as of a role, and not all pieces can take it. Then the weight, the ops up to the
 // split and the split itself give way to a weight and the same ops for each piece: `W [h, 80]`,
 // split in 48, 16 and 16, to `W[0:48]`, `W[48:64]` and `W[64:80]`. Their attributes say which piece

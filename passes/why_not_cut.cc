@@ -1,7 +1,7 @@
 #include "passes/why_not_cut.h"
 
 #include "ir/diagnostic.h"
-#include "passes/infer_layouts.h"
+#include "passes/carried_layout.h"
 #include "passes/split_axes.h"
 
 namespace shardc {

@@ -85,8 +85,8 @@ INSTANTIATE_TEST_SUITE_P(
         // Products large enough for AMX tiles.
         "layers=1,hidden=192,heads=3,vocab=523,seq=84,batch=4"));
 
-// A mesh axis is split then, or the kv heads are on every rank.
-TEST(FewerKvHeadsThanRanks, ShardedEqualsSerial) {
+// A mesh axis is split then, or the kv heads are on every rank, or some ranks have no head.
+TEST(FewerHeadsThanRanks, ShardedEqualsSerial) {
   for (auto [form, mesh] :
        {std::pair("heads=8,kv_heads=2,qkv=separate,positions=rope,norm=rms_norm", "tp=4"),
         {"heads=8,kv_heads=2,qkv=fused,positions=rope", "tp=4"},
@@ -96,7 +96,15 @@ TEST(FewerKvHeadsThanRanks, ShardedEqualsSerial) {
         {"heads=8,kv_heads=1,qkv=separate", "dp=2,tp=4"},
         {"heads=8,kv_heads=2,qkv=separate", "tp=4,dp=2"},
         // 3 query heads of a kv head over 2 ranks.
-        {"heads=6,kv_heads=2,qkv=separate", "tp=4"}}) {
+        {"heads=6,kv_heads=2,qkv=separate", "tp=4"},
+        // Blocks of 3 query heads and one kv head, as one weight has them: 2, 1 and 1.
+        {"heads=12,kv_heads=4,qkv=fused,positions=rope", "tp=3"},
+        // Some ranks have none.
+        {"heads=12,kv_heads=4,qkv=fused", "tp=8"},
+        {"heads=12,kv_heads=4,qkv=separate,positions=rope", "tp=5"},
+        {"heads=6,kv_heads=2,qkv=fused", "tp=8"},
+        {"heads=6,qkv=separate,positions=rope", "tp=8"},
+        {"heads=2,qkv=fused", "dp=2,tp=3"}}) {
     SCOPED_TRACE(StrCat(form, " on ", mesh));
     std::string model = StrCat("builtin:gpt?layers=2,hidden=48,vocab=67,seq=6,batch=2,", form);
     Tensors inputs = RandomTokens(BuildGpt(ParseBuiltin(model)), 5);

@@ -81,6 +81,20 @@ TEST(Megatron, ManyTokens) {
                  {1, 64, 512, 64});
 }
 
+// Heads that do not divide, in blocks of those that share a kv head, and fewer than ranks.
+TEST(Megatron, UnevenHeads) {
+  for (const char* heads : {"heads=9,kv_heads=3", "heads=9", "heads=3"}) {
+    for (const char* form : {"qkv=fused", "qkv=separate", "qkv=fused,positions=rope"}) {
+      for (const char* tp : {"tp=2", "tp=4", "tp=8"}) {
+        SCOPED_TRACE(StrCat(heads, " ", form, " ", tp));
+        const std::string model =
+            StrCat("builtin:gpt?layers=2,hidden=72,seq=16,batch=2,vocab=257,", heads, ",", form);
+        ExpectMegatron(Compile(BuildGpt(ParseBuiltin(model)), "megatron", tp), {2, 2, 16, 72});
+      }
+    }
+  }
+}
+
 constexpr const char* kFormsOfQkv[] = {"qkv=separate", "qkv=fused", "qkv=separate,positions=rope"};
 // Of three layers with one kv head for 8 heads.
 Program OfOneKvHead(const std::string& form, const std::string& spec) {

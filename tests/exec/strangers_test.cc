@@ -24,11 +24,12 @@ class Strangers : public ::testing::TestWithParam<Stranger> {};
 TEST_P(Strangers, EqualTheGoldenOnEveryMesh) {
   const Stranger& s = GetParam();
   const std::pair<const char*, const char*> settings[] = {
-      {"serial", ""},          {"megatron", "tp=2"},
-      {"megatron", "tp=3"},    {"megatron", "tp=4"},
-      {"dp", "dp=2"},          {"megatron", "dp=2,tp=2"},
-      {"megatron", "cp=2"},    {"megatron_sp", "cp=2,tp=2"},
-      {"ulysses", "tp=2,cp=2"}};
+      {"serial", ""},           {"megatron", "tp=2"},
+      {"megatron", "tp=3"},     {"megatron", "tp=4"},
+      {"dp", "dp=2"},           {"megatron", "dp=2,tp=2"},
+      {"megatron", "cp=2"},     {"megatron_sp", "cp=2,tp=2"},
+      {"ulysses", "tp=2,cp=2"}, {"megatron", "tp=8"},
+      {"megatron_sp", "tp=5"}};
   for (auto [spec, mesh] : settings) {
     SCOPED_TRACE(StrCat(spec, " ", mesh));
     try {

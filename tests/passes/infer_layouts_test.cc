@@ -204,6 +204,42 @@ TEST(InferLayouts, UnevenHeadsGetAGranule) {
               "infer_layouts", R"(CHECK: %w = param "w" : f32[20, 20@tp%4])");
 }
 
+// 3 heads for 4 ranks, of which the last has none. What the heads are contracted with follows,
+// though 4 elements of each head could be dealt out to 4 ranks.
+TEST(InferLayouts, FewerHeadsThanRanks) {
+  CheckPasses(R"(mesh [tp=4]
+  graph @g(%x: f32[2, 3, 12], %k: f32[2, 3, 1, 4]) -> (%y) {
+    %out = param "out" : f32[12@tp, 12]
+    %w = param "q" : f32[12, 12@tp]
+    %0 = matmul %x, %w : f32[2, 3, 12]
+    %q = reshape %0 {shape=[2, 3, 3, 4]} : f32[2, 3, 3, 4]
+    %o, %l = attention %q, %k, %k {causal=true, layout="bshd", scale=0.5} : f32[2, 3, 3, 4], f32[2, 3, 3]
+    %1 = reshape %o {shape=[2, 3, 12]} : f32[2, 3, 12]
+    %y = matmul %1, %out : f32[2, 3, 12]
+  })",
+              "infer_layouts", R"(
+    CHECK: %out = param "out" : f32[12@tp%4, 12]
+    CHECK-NEXT: %w = param "q" : f32[12, 12@tp%4])");
+}
+
+// 2 groups of 3 query heads: each of 3 ranks takes a head of both groups, and k and v, which could
+// give 2 ranks a group, are not cut apart from these.
+TEST(InferLayouts, FewerHeadsThanRanksBesideOthersThatAreEnough) {
+  CheckPasses(R"(mesh [tp=3]
+  graph @g(%x: f32[2, 3, 12]) -> (%o) {
+    %w = param "q" : f32[12, 24@tp]
+    %u = param "k" : f32[12, 8@tp]
+    %0 = matmul %x, %w : f32[2, 3, 24]
+    %1 = matmul %x, %u : f32[2, 3, 8]
+    %q = reshape %0 {shape=[2, 3, 6, 4]} : f32[2, 3, 6, 4]
+    %k = reshape %1 {shape=[2, 3, 2, 4]} : f32[2, 3, 2, 4]
+    %o, %l = attention %q, %k, %k {causal=true, layout="bshd", scale=0.5} : f32[2, 3, 6, 4], f32[2, 6, 3]
+  })",
+              "infer_layouts", R"(
+    CHECK: %w = param "q" : f32[12, 24@tp/2]
+    CHECK-NEXT: %u = param "k" : f32[12, 8@tp])");
+}
+
 // 8 query heads and 2 kv heads of 4.
 TEST(InferLayouts, GroupedQueryAttentionHasUnequalSegments) {
   CheckPasses(R"(mesh [tp=2]

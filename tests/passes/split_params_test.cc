@@ -44,6 +44,24 @@ TEST(SplitParams, AWeightForEachPiece) {
     CHECK-NEXT: %v = reshape %9)");
 }
 
+// 9 query heads on 3 kv heads for 2 ranks: 6 and 3 of the one, 2 and 1 of the others.
+TEST(SplitParams, BlocksOfOtherSizes) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 16]) -> (%o) {
+    %w = param "qkv" : f32[16, 60@tp]
+    %0 = matmul %x, %w : f32[2, 3, 60]
+    %1, %2, %3 = split %0 {axis=2, sizes=[36, 12, 12]} : f32[2, 3, 36], f32[2, 3, 12], f32[2, 3, 12]
+    %q = reshape %1 {shape=[2, 3, 9, 4]} : f32[2, 3, 9, 4]
+    %k = reshape %2 {shape=[2, 3, 3, 4]} : f32[2, 3, 3, 4]
+    %v = reshape %3 {shape=[2, 3, 3, 4]} : f32[2, 3, 3, 4]
+    %o, %l = attention %q, %k, %v {causal=true, layout="bshd", scale=0.5} : f32[2, 3, 9, 4], f32[2, 9, 3]
+  })",
+              "split_params,infer_layouts", R"(
+    CHECK: param "qkv[0:36]" {piece_dim=1, piece_of="qkv", piece_start=0, whole_size=60} : f32[16, 36@tp%12]
+    CHECK: param "qkv[36:48]" {piece_dim=1, piece_of="qkv", piece_start=36, whole_size=60} : f32[16, 12@tp%4]
+    CHECK: param "qkv[48:60]" {piece_dim=1, piece_of="qkv", piece_start=48, whole_size=60} : f32[16, 12@tp%4])");
+}
+
 // Heads side by side, split after they were taken apart, as Falcon has it.
 TEST(SplitParams, ThroughAReshape) {
   CheckPasses(R"(mesh [tp=2]
