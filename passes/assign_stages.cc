@@ -10,6 +10,7 @@
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
 #include "passes/find_layers.h"
+#include "passes/layer_passes.h"
 #include "passes/numbering.h"
 #include "passes/weights.h"
 
@@ -100,7 +101,7 @@ class Assigner {
         spec_(spec),
         stages_(stages),
         runs_(int64_t{stages} * spec.virtual_stages),
-        layers_(FindLayers(graph)) {}
+        layers_(JoinPasses(graph, FindLayers(graph))) {}
 
   void Run() {
     if (Fewer()) DivideLayers();
@@ -120,7 +121,7 @@ class Assigner {
 
   void DivideLayers() {
     const size_t whole = layers_.size();
-    layers_ = FindLayers(graph_, static_cast<size_t>(runs_));
+    layers_ = JoinPasses(graph_, FindLayers(graph_, std::numeric_limits<size_t>::max()));
     if (Fewer()) throw TooFewLayers(whole);
     const std::string has = whole > 0 ? StrCat(whole, " layers") : "no layer that repeats";
     graph_.notes.push_back(StrCat("the pipeline over '", spec_.axis, "' has ", Stages(),

@@ -125,6 +125,36 @@ TEST(AssignStages, WeightsAreWithTheLayersThatUseThem) {
   }
 }
 
+// A layer that runs for two inputs is where its weights are; one that follows itself is another.
+TEST(AssignStages, PassesThroughOneLayerAreTogether) {
+  auto stages = [](const std::string& second) {
+    std::string text = "mesh [pp=2]\ngraph @g(%a0: f32[4, 8], %b0: f32[4, 8]) -> (loss: %loss) {\n";
+    for (int l = 0; l < 4; ++l) text += StrCat("%w", l, " = param \"w", l, "\" : f32[8, 8]\n");
+    for (const std::string& pass : {std::string("a"), std::string("b")}) {
+      std::string in = pass == "a" ? "a0" : second;
+      for (int l = 0; l < 4; ++l) {
+        const std::string at = StrCat(pass, l), site = StrCat(" {site=\"", at, "\"}");
+        text += StrCat("%p", at, " = matmul %", in, ", %w", l, site, " : f32[4, 8]\n");
+        text += StrCat("%t", at, " = tanh %p", at, site, " : f32[4, 8]\n");
+        text += StrCat("%o", at, " = add %", in, ", %t", at, site, " : f32[4, 8]\n");
+        in = StrCat("o", at);
+      }
+    }
+    text +=
+        "%d = sub %oa3, %ob3 : f32[4, 8]\n"
+        "%loss = reduce_mean %d {axes=[0, 1]} : f32[]\n}";
+    Graph graph = ParseAndVerify(text);
+    AssignStages(graph, OverPp());
+    std::vector<int> stages;
+    for (const auto& op : graph.ops()) {
+      if (op->name() == "tanh") stages.push_back(op->stage);
+    }
+    return stages;
+  };
+  EXPECT_THAT(stages("b0"), ElementsAre(0, 0, 1, 1, 0, 0, 1, 1));
+  EXPECT_THAT(stages("oa3"), ElementsAre(0, 0, 0, 0, 1, 1, 1, 1));
+}
+
 TEST(AssignStages, WithoutTheAxisThereIsNoPipeline) {
   for (const char* mesh : {"dp=2", "pp=1,dp=2"}) {
     Graph graph = Model("layers=2,vocab=32", mesh);
