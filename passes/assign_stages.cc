@@ -96,10 +96,11 @@ void Balance(const std::vector<double>& costs, int stages, std::vector<int>& len
 
 class Assigner {
  public:
-  Assigner(Graph& graph, const PipelineSpec& spec, int stages)
+  Assigner(Graph& graph, const PipelineSpec& spec, int stages, bool trains)
       : graph_(graph),
         spec_(spec),
         stages_(stages),
+        trains_(trains),
         runs_(int64_t{stages} * spec.virtual_stages),
         layers_(JoinPasses(graph, FindLayers(graph))) {}
 
@@ -217,12 +218,27 @@ class Assigner {
     }
   }
 
-  std::vector<int> RunOfLayers() {
+  // Forward and backward: a product takes as long for the gradient of each operand, where that
+  // depends on what is trained.
+  std::vector<double> CostsOfLayers() {
     std::vector<double> costs(layers_.size());
+    std::vector<bool> trained(layer_.size());
     for (const auto& op : graph_.ops()) {
+      const auto gradients = std::ranges::count_if(op->operands, [&](const Value* v) {
+        return v->producer && trained[v->producer->id] && IsFloat(v->type.dtype);
+      });
+      trained[op->id] =
+          op->def->is_state ? trains_ && op->attrs.Bool("trained", true) : gradients > 0;
       const int layer = LayerOf(op.get());
-      if (layer != kNone) costs[layer] += static_cast<double>(Flops(*op));
+      if (layer == kNone) continue;
+      const double times = 1 + static_cast<double>(std::min<int64_t>(gradients, 2));
+      costs[layer] += times * static_cast<double>(Flops(*op));
     }
+    return costs;
+  }
+
+  std::vector<int> RunOfLayers() {
+    const std::vector<double> costs = CostsOfLayers();
     std::vector<int> lengths = spec_.layers;
     if (lengths.empty()) {
       lengths = Deal(costs, static_cast<int>(runs_));
@@ -246,6 +262,7 @@ class Assigner {
   Graph& graph_;
   const PipelineSpec& spec_;
   int stages_;
+  bool trains_;  // whether there will be gradients
   int64_t runs_;
   std::vector<Layer> layers_;
   std::string_view of_ = "layers";  // what layers_ are
@@ -274,7 +291,7 @@ void RefuseCutsOverPipeline(const Graph& graph, const Spec& spec) {
   }
 }
 
-void AssignStages(Graph& graph, const Spec& spec) {
+void AssignStages(Graph& graph, const Spec& spec, bool trains) {
   const std::optional<int> axis = graph.mesh.FindAxis(spec.pipeline.axis);
   if (spec.pipeline.axis.empty() || !axis || graph.mesh.axis_size(*axis) < 2) {
     if (spec.pipeline.virtual_stages > 1) {
@@ -293,7 +310,8 @@ void AssignStages(Graph& graph, const Spec& spec) {
                      StrCat("use ", name, "=", stages, ", or leave it out"));
   }
   graph.pipeline_axis = spec.pipeline.axis;
-  Assigner(graph, spec.pipeline, static_cast<int>(graph.mesh.axis_size(*axis))).Run();
+  const auto stages = static_cast<int>(graph.mesh.axis_size(*axis));
+  Assigner(graph, spec.pipeline, stages, trains).Run();
 }
 
 }  // namespace shardc

@@ -241,8 +241,9 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run("attach_loss", [&] { loss = AttachLoss(graph, options.loss, options.loss_output); });
   DropOutputs(graph, options.drop);
   FreezeParams(graph, options.freeze, options.train_only);
+  const bool gradients = loss && options.gradients;
   // On the model as it is: what is made of an op from here on belongs where it does.
-  run("assign_stages", [&] { AssignStages(graph, spec); });
+  run("assign_stages", [&] { AssignStages(graph, spec, gradients); });
   // The spec comes before differentiation: reshards that it asks for are part of the forward graph,
   // and optimizer state takes the shardings of its parameters.
   run("apply_spec", [&] { ApplySpec(graph, spec); });
@@ -255,7 +256,6 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   // The last on the forward graph: what the passes before find in it (splits of weights, layers) is
   // there once. Before differentiation, which sums the gradients of a weight's uses.
   run("microbatches", [&] { loss = CutMicrobatches(graph, spec.microbatches, loss); });
-  const bool gradients = loss && options.gradients;
   if (!gradients && !options.optimizer.kind.empty()) throw NoGradients();
   if (gradients) {
     run("differentiate", [&] { AddGradients(graph, loss, GradientScale(graph, options, loss)); });
