@@ -103,7 +103,7 @@ void MakeOutput(Graph& graph, const std::string& kind, Value* loss) {
   } else if (own->value != loss) {
     throw Diagnostic("E1601", ExitCode::kBadModel, "--loss",
                      StrCat("the model has an output 'loss' of its own, and ", kind, " is another"),
-                     "take that one with --loss output:loss, or rename it in the model");
+                     "take that one with --loss output:loss, or leave it out with --drop loss");
   }
 }
 
@@ -142,6 +142,21 @@ Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& outp
   return loss;
 }
 
+std::vector<std::string> DropOwnLoss(Graph& graph, const std::string& kind,
+                                     std::vector<std::string> names) {
+  const auto own = graph.outputs.Find("loss");
+  auto is_loss = [](const std::string& name) { return GlobMatch(name, "loss"); };
+  if (own == graph.outputs.end() || kind == "output:loss" || std::ranges::none_of(names, is_loss)) {
+    return names;
+  }
+  graph.outputs.erase(own);
+  std::erase_if(names, [&](const std::string& name) {
+    auto named = [&](const Output& o) { return GlobMatch(name, o.name); };
+    return is_loss(name) && std::ranges::none_of(graph.outputs, named);
+  });
+  return names;
+}
+
 void DropOutputs(Graph& graph, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     std::vector<std::string> have;
@@ -157,7 +172,7 @@ void DropOutputs(Graph& graph, const std::vector<std::string>& names) {
     }
     graph.outputs = std::move(kept);
   }
-  if (names.empty() || !graph.outputs.empty()) return;
+  if (!graph.outputs.empty()) return;
   throw Diagnostic("E6110", ExitCode::kUsage, "--drop", "nothing is left for the plan to compute",
                    "keep an output, or choose a loss");
 }

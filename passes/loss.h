@@ -23,8 +23,13 @@ namespace shardc {
 // output, or the model's own output "loss" is another).
 Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& output = {});
 
-// Takes the outputs of these names ("present.*") away, but not the loss, so that their memory is
-// free after their last use. Throws Diagnostic E6110 for a name that none has.
+// Before AttachLoss: where another loss than the model's own output "loss" is asked for (or none),
+// and one of the names matches that, takes it away. Gives the names that are to be looked for still.
+std::vector<std::string> DropOwnLoss(Graph& graph, const std::string& kind,
+                                     std::vector<std::string> names);
+
+// Behind it: takes the outputs of these names ("present.*") away, but not the loss, so that their
+// memory is free after their last use. Throws Diagnostic E6110 for a name that none has.
 void DropOutputs(Graph& graph, const std::vector<std::string>& names);
 
 }  // namespace shardc

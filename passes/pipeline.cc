@@ -238,8 +238,9 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   SetMesh(graph, mesh);
   Value* loss = nullptr;
   run.Named("canonicalize");
+  const auto drop = DropOwnLoss(graph, options.loss, options.drop);
   run("attach_loss", [&] { loss = AttachLoss(graph, options.loss, options.loss_output); });
-  DropOutputs(graph, options.drop);
+  DropOutputs(graph, drop);
   FreezeParams(graph, options.freeze, options.train_only);
   const bool gradients = loss && options.gradients;
   // On the model as it is: what is made of an op from here on belongs where it does.

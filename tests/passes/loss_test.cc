@@ -134,6 +134,35 @@ TEST(DropOutputs, OfManyByOneName) {
   EXPECT_EQ(graph.outputs[0].name, "loss");
 }
 
+// Another loss takes the name.
+TEST(DropOutputs, TheModelsOwnLossGivesWayToAnother) {
+  constexpr const char* kOwn = R"(graph @g(%x: f32[2, 4, 8]) -> (loss: %0, logits: %y) {
+    %0 = reduce_sum %x {axes=[0, 1, 2], keepdims=false} : f32[]
+    %y = neg %x : f32[2, 4, 8]
+  })";
+  using Strings = std::vector<std::string>;
+  auto left = [&](const std::string& kind, const Strings& drop) {
+    Graph graph = ParseAndVerify(kOwn);
+    const Strings names = DropOwnLoss(graph, kind, drop);
+    AttachLoss(graph, kind);
+    DropOutputs(graph, names);
+    Strings outputs;
+    for (const Output& o : graph.outputs) {
+      outputs.push_back(o.value->producer->name() == "reduce_sum" ? o.name + " of the model"
+                                                                  : o.name);
+    }
+    return outputs;
+  };
+  EXPECT_EQ(left("ce", {"loss"}), (Strings{"loss", "logits"}));
+  EXPECT_EQ(left("ce", {"*"}), (Strings{"loss"}));
+  EXPECT_EQ(left("none", {"loss"}), (Strings{"logits"}));
+  EXPECT_EQ(left("none", {"logits"}), (Strings{"loss of the model"}));
+  EXPECT_EQ(left("output:loss", {"*"}), (Strings{"loss of the model"}));
+  ExpectThrown([&] { left("output:loss", {"loss"}); }, "E6110", "no output 'loss' to leave out");
+  ExpectThrown([&] { left("none", {"*"}); }, "E6110", "nothing is left");
+  ExpectThrown([&] { left("ce", {"logits"}); }, "E1601", "leave it out with --drop loss");
+}
+
 TEST(AttachLoss, RefusesWhatDoesNotFit) {
   Refused(kLogits, "mse", "use lm, ce, masked_lm, dot, none or output:NAME", "", "E6101");
   Refused(kLogits, "lm", "the model has no output 'logit'", "logit");
