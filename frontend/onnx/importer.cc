@@ -81,6 +81,7 @@ class Importer {
     }
     DropUnusedSources();
     NoteParameters(graph_, params, conversion_.wanted, !options_.module.where.empty());
+    NoteUnread(graph_);
     return std::move(graph_);
   }
 

@@ -123,4 +123,19 @@ void NoteParameters(Graph& graph, const Parameters& params, const std::set<std::
   NoteCopies(graph);
 }
 
+void NoteUnread(Graph& graph) {
+  auto is_read = [&](const Value& v) { return !v.users.empty() || graph.IsOutput(&v); };
+  for (const auto& input : graph.inputs()) {
+    if (is_read(*input)) continue;
+    const auto other = std::ranges::find_if(graph.inputs(), [&](const auto& v) {
+      return is_read(*v) && v->type.SameTensor(input->type);
+    });
+    if (other == graph.inputs().end()) continue;
+    graph.notes.push_back(StrCat("nothing reads input '", input->name, "': if it and '",
+                                 (*other)->name, "' were given one tensor at the ", "export, '",
+                                 (*other)->name,
+                                 "' stands for both (export with a copy in its place)"));
+  }
+}
+
 }  // namespace shardc::onnx_import

@@ -1,4 +1,4 @@
-// What an import did with the parameters of a model that its user should know.
+// What an import did with the parameters and inputs of a model that its user should know.
 #pragma once
 
 #include <set>
@@ -17,5 +17,9 @@ void NoteUnfolded(Graph& graph, const Unfolded& unfolded);
 // something reads them (`wanted`). `of_module`: the module's own have been asked for.
 void NoteParameters(Graph& graph, const Parameters& params, const std::set<std::string>& wanted,
                     bool of_module);
+
+// Of inputs that nothing reads, beside others of their type: an exporter makes one input of what it
+// was given as one tensor.
+void NoteUnread(Graph& graph);
 
 }  // namespace shardc::onnx_import

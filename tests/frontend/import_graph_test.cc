@@ -487,5 +487,17 @@ TEST_F(ImportGraph, IdentityOfAParameterIsTheParameter) {
   EXPECT_EQ(graph.Params()[0]->result()->users.size(), 2u);
 }
 
+// As torch.export does where input_ids and labels were one tensor.
+TEST_F(ImportGraph, AnInputThatAnotherOneStandsForIsNoted) {
+  Model m;
+  m.Input("input_ids", {"2", "3"}, onnx::TensorProto::INT64);
+  m.Input("labels", {"2", "3"}, onnx::TensorProto::INT64);
+  m.Input("mask", {"2", "4"}, onnx::TensorProto::INT64);
+  m.Node("Neg", {"labels"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(Import(m.proto).notes,
+              ElementsAre(HasSubstr("nothing reads input 'input_ids': if it and 'labels'")));
+}
+
 }  // namespace
 }  // namespace shardc

@@ -210,6 +210,16 @@ TEST(Microbatches, RefusesWhatMixesExamples) {
           2, "E2111", "reshape at flat mixes the examples of a batch: f32[4, 3]");
 }
 
+// An input that nothing reads is no batch, though it comes first.
+TEST(Microbatches, TheBatchIsRead) {
+  CheckPasses(R"(graph @g(%unread: i64[4], %x: f32[4, 6]) -> (%loss) {
+    %w = param "w" : f32[6]
+    %0 = mul %x, %w : f32[4, 6]
+    %loss = sum_squares %0 : f32[]
+  })",
+              "microbatches", "CHECK: split %x {axis=0, sizes=[2, 2]}");
+}
+
 TEST(Microbatches, RefusesAModelOfWhichNothingComesInPieces) {
   Refused("graph @g(%x: f32[4, 6]) -> (%y) {\n  %y = softmax %x {axis=0} : f32[4, 6]\n}", 2,
           "E2111", "no op of the model can run on 2 pieces of the batch");
@@ -232,9 +242,10 @@ TEST(Microbatches, RefusesALossThatIsNoSum) {
     %3 = add %1, %2 : f32[]
     %loss = mul %3, %1 {site="product"} : f32[]
   })",
-          2, "E2111", "mul at product is not linear");
-  Refused(R"(graph @g(%x: f32[4, 6]) -> (%loss) {
+          2, "E2111", "or that term out of the loss");
+  Refused(R"(graph @g(%x: f32[4, 6]) -> (%loss, %y) {
     %w = param "w" : f32[6]
+    %y = mul %x, %w : f32[4, 6]
     %loss = sum_squares %w : f32[]
   })",
           2, "E2111", "no sum over the examples");
