@@ -24,7 +24,8 @@ namespace shardc {
 Value* AttachLoss(Graph& graph, const std::string& kind, const std::string& output = {});
 
 // Before AttachLoss: where another loss than the model's own output "loss" is asked for (or none),
-// and one of the names matches that, takes it away. Gives the names that are to be looked for still.
+// and one of the names matches that, takes it away. Gives the names that are to be looked for
+// still.
 std::vector<std::string> DropOwnLoss(Graph& graph, const std::string& kind,
                                      std::vector<std::string> names);
 

@@ -10,11 +10,18 @@ constexpr const char *kFactor = "optimizer.loss_scale", *kFiniteSteps = "optimiz
 
 bool IsMean(const std::string& kind) { return kind == "lm" || kind == "ce" || kind == "masked_lm"; }
 
-// The loss is AttachLoss's mean, or what CutMicrobatches made of it.
+// The loss is AttachLoss's mean, or what CutMicrobatches made of it; or, of AccumulateBatches, the
+// mean of such means, of which the last one stands for all.
 Value* WeightOf(Builder& b, const Value* loss) {
   const Op* mean = loss->producer;
   SHARDC_CHECK(mean && mean->name() == "div");
   Value* weight = mean->operands[1];
+  if (const Op* sum = mean->operands[0]->producer; sum && sum->name() == "add") {
+    const Op* last = sum->operands[1]->producer;
+    if (last && last->name() == "div") {
+      weight = b.Mul(weight, b.Cast(last->operands[1], weight->type.dtype));
+    }
+  }
   auto bound = [&](double v) { return b.Scalar(weight->type.dtype, v); };
   return b.Make("min", {b.Make("max", {weight, bound(kLeast)}), bound(kMost)});
 }

@@ -1,7 +1,6 @@
 #include "passes/microbatches.h"
 
 #include <algorithm>
-#include <map>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -9,31 +8,12 @@
 #include "ir/builder.h"
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
+#include "passes/batch_input.h"
 #include "passes/piecewise.h"
 #include "passes/provenance.h"
 
 namespace shardc {
 namespace {
-
-Diagnostic BadCount(const MicrobatchSpec& spec, std::string what, std::string fix) {
-  return Diagnostic("E2110", ExitCode::kBadSpec, spec.where, std::move(what), std::move(fix));
-}
-
-// The input whose dim 0 is the batch: the first of those of the commonest size that ops read.
-Value* BatchInput(const Graph& graph, const MicrobatchSpec& spec) {
-  std::map<int64_t, int> count;
-  Value* best = nullptr;
-  auto may_be = [](const Value& v) { return v.type.rank() > 0 && !v.users.empty(); };
-  for (const auto& input : graph.inputs()) {
-    if (may_be(*input)) ++count[input->type.shape[0]];
-  }
-  for (const auto& input : graph.inputs()) {
-    if (!may_be(*input)) continue;
-    if (!best || count[input->type.shape[0]] > count[best->type.shape[0]]) best = input.get();
-  }
-  if (!best) throw BadCount(spec, "no input of the model has a batch dim", "leave it out");
-  return best;
-}
 
 class Cutting {
  public:
@@ -159,11 +139,13 @@ class Cutting {
                                       [&](const Value* r) { return needed.contains(r); });
       if (!counts) continue;
       if (!LinearInLate(op)) {
-        throw Diagnostic("E2111", ExitCode::kBadSpec, spec_.where,
-                         StrCat("the loss is no sum over the examples of the batch: ", Describe(op),
-                                " is not linear in what it reads of it, and its gradients need ",
-                                "all microbatches at once"),
-                         "leave it out, or that term out of the loss");
+        throw Diagnostic(
+            "E2111", ExitCode::kBadSpec, spec_.where,
+            StrCat("the loss is no sum over the examples of the batch: ", Describe(op),
+                   " is not linear in what it reads of it, and its gradients need ",
+                   "all microbatches at once"),
+            "leave it out, or that term out of the loss, or use --accumulate for the mean over "
+            "batches of which each has a loss of its own");
       }
       needed.insert(op.operands.begin(), op.operands.end());
     }

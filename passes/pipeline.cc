@@ -10,6 +10,7 @@
 #include "ir/diagnostic.h"
 #include "ir/text.h"
 #include "ir/verifier.h"
+#include "passes/accumulate.h"
 #include "passes/apply_spec.h"
 #include "passes/assign_stages.h"
 #include "passes/bucket.h"
@@ -66,6 +67,10 @@ constexpr NamedPass kPasses[] = {
     {"microbatches",
      [](Graph& g) {
        CutMicrobatches(g, {.count = 2, .where = "microbatches"}, g.FindOutput("loss"));
+     }},
+    {"accumulate",
+     [](Graph& g) {
+       AccumulateBatches(g, {.count = 2, .where = "accumulate"}, g.FindOutput("loss"));
      }},
     {"one_by_one", [](Graph& g) { OrderBySchedule(g, OneByOne(g)); }},
     {"forward_first", [](Graph& g) { OrderBySchedule(g, ForwardFirst(g)); }},
@@ -256,7 +261,11 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("follow_cuts");
   // The last on the forward graph: what the passes before find in it (splits of weights, layers) is
   // there once. Before differentiation, which sums the gradients of a weight's uses.
-  run("microbatches", [&] { loss = CutMicrobatches(graph, spec.microbatches, loss); });
+  const MicrobatchSpec& micro = spec.microbatches;
+  run("microbatches", [&] {
+    loss =
+        micro.batches ? AccumulateBatches(graph, micro, loss) : CutMicrobatches(graph, micro, loss);
+  });
   if (!gradients && !options.optimizer.kind.empty()) throw NoGradients();
   if (gradients) {
     run("differentiate", [&] { AddGradients(graph, loss, GradientScale(graph, options, loss)); });

@@ -50,6 +50,7 @@ struct MicrobatchSpec {
   std::string where;  // as ZeroSpec::where
   int together = 1;   // how many run beside each other
   std::string together_where = {};
+  bool batches = false;  // not pieces of one, but so many of the model's
 };
 
 // Which ranks run which layers.

@@ -30,7 +30,7 @@ struct CompileOptions {
   PipelineOptions pipeline;
   std::vector<double> betas;
   std::optional<double> eps;
-  std::optional<int> zero, microbatches, together, virtual_stages;
+  std::optional<int> zero, microbatches, accumulate, together, virtual_stages;
   bool no_gradients = false, no_dropout = false;
   bool quiet = false;
 };
@@ -133,6 +133,8 @@ void Override(Spec& spec, const CompileOptions& o) {
   };
   set(o.zero, spec.zero.stage, spec.zero.where, "--zero");
   set(o.microbatches, spec.microbatches.count, spec.microbatches.where, "--microbatches");
+  set(o.accumulate, spec.microbatches.count, spec.microbatches.where, "--accumulate");
+  spec.microbatches.batches = o.accumulate.has_value();
   set(o.together, spec.microbatches.together, spec.microbatches.together_where,
       "--microbatches-together");
   set(o.virtual_stages, spec.pipeline.virtual_stages, spec.pipeline.virtual_stages_where,
@@ -266,10 +268,17 @@ void AddScheduleOptions(CLI::App* verb, CompileOptions* o) {
                    "master weights are cut; 2: gradients already in each microbatch; 3: parameters "
                    "are gathered again for the backward; 0: none, whatever the spec says")
       ->check(CLI::Range(0, 3));
-  verb->add_option("--microbatches", o->microbatches,
-                   "run the batch in so many equal pieces, one after the other, and sum their "
-                   "gradients before the update; whatever the spec says")
-      ->check(CLI::Range(1, std::numeric_limits<int>::max()));
+  CLI::Option* pieces =
+      verb->add_option("--microbatches", o->microbatches,
+                       "run the batch in so many equal pieces, one after the other, and sum their "
+                       "gradients before the update; whatever the spec says")
+          ->check(CLI::Range(1, std::numeric_limits<int>::max()));
+  verb->add_option("--accumulate", o->accumulate,
+                   "run so many batches of the model's size, one after the other, before the "
+                   "update: each has its own loss, and loss and gradients are their means; inputs "
+                   "hold all of them")
+      ->check(CLI::Range(1, std::numeric_limits<int>::max()))
+      ->excludes(pieces);
   verb->add_option("--microbatches-together", o->together,
                    "how many of them run beside each other, so that one computes while what "
                    "another sends travels; whatever the spec says")

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "passes/accumulate.h"
 #include "passes/loss.h"
 #include "tests/ir/thrown.h"
 #include "tests/passes/check_text.h"
@@ -29,6 +30,19 @@ TEST(LossScale, IsWhatTheMeanDividesBy) {
   }
   Graph graph = ParseAndVerify(kLogits);
   EXPECT_EQ(LossScale(graph, "dot", AttachLoss(graph, "dot"), false), nullptr);
+}
+
+// The last batch's number of labels, times the batches.
+TEST(LossScale, OfAMeanOverBatches) {
+  Graph graph = ParseAndVerify(kLogits);
+  const Value* loss =
+      AccumulateBatches(graph, {.count = 3, .where = "--accumulate"}, AttachLoss(graph, "ce"));
+  const Value* scale = LossScale(graph, "ce", loss, false);
+  ASSERT_NE(scale, nullptr);
+  const Op* weight = scale->producer->operands[0]->producer->operands[0]->producer;
+  EXPECT_EQ(weight->name(), "mul");
+  EXPECT_EQ(weight->operands[0], loss->producer->operands[1]);
+  EXPECT_EQ(weight->operands[1]->producer->microbatch, 2);
 }
 
 TEST(LossScale, IsTimesAStateWhereAnOptimizerReadsTheGradients) {

@@ -40,6 +40,23 @@ TEST_F(MicrobatchesTool, TheSameResults) {
   }
 }
 
+// Without ignored labels the mean of the batches' means is the mean over all of them.
+TEST_F(MicrobatchesTool, BatchesAreAccumulated) {
+  CompileEight("whole", std::string("--spec serial") + kTraining);
+  ToolResult r = Tool("run whole --random-inputs 1 --steps 3 --save whole.safetensors");
+  ASSERT_EQ(r.exit, 0) << r.err;
+  for (const char* options : {"--spec serial", "--spec megatron --mesh pp=2,dp=2 --recompute full",
+                              "--spec dp --zero 3 --mesh dp=2"}) {
+    r = Tool(StrCat("compile 'builtin:gpt?layers=2,hidden=32,heads=4,vocab=97,seq=16,batch=2' ",
+                    options, kTraining, "--accumulate 4 -q -o plan"));
+    ASSERT_EQ(r.exit, 0) << r.err;
+    r = Tool(
+        "run plan --random-inputs 1 --steps 3 --check whole.safetensors --rtol 1e-3 "
+        "--atol 1e-5");
+    EXPECT_EQ(r.exit, 0) << options << ": " << r.err;
+  }
+}
+
 TEST_F(MicrobatchesTool, TheFlagIsOverTheSpec) {
   Write("two.textproto", "microbatches: 2\n");
   CompileEight("one", std::string("--spec two.textproto --microbatches 1") + kTraining);
@@ -72,6 +89,7 @@ TEST_F(MicrobatchesTool, Refusals) {
   };
   refused("--microbatches 0", 2, "--microbatches");
   refused("--microbatches 3", 4, "E2110");
+  refused("--microbatches 2 --accumulate 2", 2, "excludes");
   refused("--spec dp --mesh dp=2 --microbatches 8", 4, "at most 4 microbatches");
   refused("--microbatches-together 2", 4, "E2124");
   refused("--microbatches 2 --microbatches-together 0", 2, "--microbatches-together");
