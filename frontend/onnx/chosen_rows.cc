@@ -84,7 +84,14 @@ bool SameBytes(const HostTensor& a, const HostTensor& b) {
 
 const ChosenRows::Mark* ChosenRows::Of(const Value* v) const {
   auto it = marks_.find(v);
-  return it == marks_.end() ? nullptr : &it->second;
+  if (it == marks_.end()) return nullptr;
+  const Mark& mark = it->second;
+  return mark.coordinates < 0 && all_.contains(mark.chosen) ? nullptr : &mark;
+}
+
+const ChosenRows::Count* ChosenRows::CountOf(const Value* v) const {
+  auto it = counts_.find(v);
+  return it == counts_.end() || all_.contains(it->second.chosen) ? nullptr : &it->second;
 }
 
 int64_t ChosenRows::RowsOf(const Mark& mark) { return mark.chosen->type.shape[0]; }
@@ -138,10 +145,10 @@ void ChosenRows::FollowFolded(const Op& op) {
   if (marks_.empty() || paused_ > 0) return;
   Value* chosen = nullptr;
   for (const Value* v : op.operands) {
-    auto count = counts_.find(v);
-    if (count == counts_.end()) continue;
-    if (chosen != nullptr && chosen != count->second.chosen) throw Counts(op);
-    chosen = count->second.chosen;
+    const Count* count = CountOf(v);
+    if (count == nullptr) continue;
+    if (chosen != nullptr && chosen != count->chosen) throw Counts(op);
+    chosen = count->chosen;
   }
   if (chosen == nullptr) return Follow(op);
   std::vector<TensorType> types;
@@ -150,8 +157,8 @@ void ChosenRows::FollowFolded(const Op& op) {
   for (size_t n = 0; n < NumbersOf(chosen).size(); ++n) {
     std::vector<const HostTensor*> operands;
     for (const Value* v : op.operands) {
-      auto count = counts_.find(v);
-      operands.push_back(count == counts_.end() ? ConstantOf(v) : &count->second.with[n]);
+      const Count* count = CountOf(v);
+      operands.push_back(count == nullptr ? ConstantOf(v) : &count->with[n]);
     }
     if (DividesByZero(op, *operands.back())) throw Counts(op);
     std::vector<HostTensor> with = RunReference(*op.def, op.attrs, operands, types);
@@ -184,9 +191,9 @@ void ChosenRows::SetCount(const Value* count, const Mark& mark,
 }
 
 bool ChosenRows::TakeShape(const Value* v, const Value* shape) {
-  auto found = counts_.find(shape);
-  if (found == counts_.end()) return true;
-  const Count& count = found->second;
+  const Count* found = CountOf(shape);
+  if (found == nullptr) return true;
+  const Count& count = *found;
   const HostTensor& is = *ConstantOf(shape);
   const std::vector<int64_t> numbers = NumbersOf(count.chosen);
   const int64_t dims = is.num_elements(), rows = count.chosen->type.shape[0];
@@ -215,15 +222,13 @@ bool ChosenRows::TakeShape(const Value* v, const Value* shape) {
 
 bool ChosenRows::EndsBehind(const Value* v, const std::vector<int>& dims, const Value* ends) const {
   const Mark* mark = Of(v);
-  auto found = counts_.find(ends);
-  if (mark == nullptr || found == counts_.end() || mark->chosen != found->second.chosen) {
-    return false;
-  }
+  const Count* found = CountOf(ends);
+  if (mark == nullptr || found == nullptr || mark->chosen != found->chosen) return false;
   const HostTensor& is = *ConstantOf(ends);
   if (is.num_elements() != std::ssize(dims)) return false;
   const std::vector<int64_t> numbers = NumbersOf(mark->chosen);
   for (size_t n = 0; n < numbers.size(); ++n) {
-    const HostTensor& with = found->second.with[n];
+    const HostTensor& with = found->with[n];
     for (int64_t i = 0; i < is.num_elements(); ++i) {
       const bool behind = dims[i] == mark->dim ? with.AsInt(i) >= numbers[n] * mark->each
                                                : with.AsInt(i) == is.AsInt(i);

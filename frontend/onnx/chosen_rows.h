@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "ir/graph.h"
@@ -35,6 +36,9 @@ class ChosenRows {
   const Mark* Of(const Value* v) const;  // null: it counts none
   static int64_t RowsOf(const Mark& mark);
   void Set(const Value* v, Mark mark) { marks_[v] = mark; }
+  // The file is only for data that chooses all of these: they are rows like any others, but for
+  // what holds no places.
+  void SetAll(const Value* chosen) { all_.insert(chosen); }
 
   // Marks the results of an op. Throws Diagnostic E1301 where it does not make each row from the
   // same row of its operands, or computes with how many there are.
@@ -63,7 +67,7 @@ class ChosenRows {
   // Whether all the rows that v counts are in front of their end among `ends`, one for each of
   // these dims, and no other end depends on them.
   bool EndsBehind(const Value* v, const std::vector<int>& dims, const Value* ends) const;
-  bool IsCount(const Value* v) const { return counts_.contains(v); }
+  bool IsCount(const Value* v) const { return CountOf(v) != nullptr; }
 
   // What was looked up in `data` at these positions; data, where this is so, of those positions.
   void SetTaken(const Value* rows, Value* data, std::vector<int64_t> positions);
@@ -74,6 +78,7 @@ class ChosenRows {
     std::vector<HostTensor> with;  // by NumbersOf rows
     Value* chosen;
   };
+  const Count* CountOf(const Value* v) const;  // null: it depends on none
   // So many rows as there may be instead of all; of many some of these.
   static std::vector<int64_t> NumbersOf(const Value* chosen);
   struct Taken {
@@ -81,6 +86,7 @@ class ChosenRows {
     std::vector<int64_t> positions;
   };
   int paused_ = 0;
+  std::unordered_set<const Value*> all_;
   std::unordered_map<const Value*, Value*> chosen_;
   std::unordered_map<const Value*, Mark> marks_;
   std::unordered_map<const Value*, Count> counts_;

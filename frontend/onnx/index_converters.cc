@@ -47,7 +47,8 @@ void Slice(NodeContext& c) {
   }
   Attributes attrs = {{"starts", starts}, {"limits", limits}, {"steps", steps}};
   Ints ones(steps.size(), 1);
-  bool whole = steps == ones && limits == x->type.shape && starts == Ints(steps.size(), 0);
+  const bool whole = steps == ones && limits == x->type.shape &&
+                     std::ranges::all_of(starts, [](int64_t start) { return start == 0; });
   c.SetOutput(0, whole ? x : c.Make("slice", {x}, std::move(attrs)));
 }
 
@@ -82,6 +83,20 @@ std::vector<Value*> SplitInto(NodeContext& c, Value* x, int64_t axis, const Ints
   return pieces;
 }
 
+// A loop over what data chooses (a mixture's experts that have any tokens) is unrolled by an
+// exporter into as many rounds as were chosen then. A file with a round for each of them is one for
+// data that chooses all.
+void TakeAllAsChosen(NodeContext& c, const ChosenRows::Mark& mark, int64_t n, const Ints& sizes) {
+  int64_t left = n;
+  for (int64_t size : sizes) left -= std::clamp<int64_t>(size, 0, left);
+  if (left == 0) return c.rows().SetAll(mark.chosen);
+  c.Fail("E1301",
+         StrCat("splits what data chooses of ", n, " into ", n - left,
+                ", as many as were chosen when the model was exported"),
+         "export it with an input that chooses all: of a mixture of experts with so many tokens "
+         "that each expert has some");
+}
+
 void Split(NodeContext& c) {
   Value* x = c.input(0);
   int64_t axis = Axis(c, c.Int("axis", 0), x->type.rank());
@@ -89,6 +104,10 @@ void Split(NodeContext& c) {
   Ints sizes = given ? *given : EvenSizes(c, x->type.shape[axis]);
   if (static_cast<int>(sizes.size()) != c.num_outputs()) {
     c.Fail("E1303", StrCat("Split has ", sizes.size(), " sizes but ", c.num_outputs(), " outputs"));
+  }
+  const ChosenRows::Mark* mark = c.rows().Of(x);
+  if (given && mark != nullptr && mark->dim == axis && mark->coordinates < 0) {
+    TakeAllAsChosen(c, *mark, x->type.shape[axis], sizes);
   }
   std::vector<Value*> pieces = SplitInto(c, x, axis, sizes);
   for (int i = 0; i < c.num_outputs(); ++i) c.SetOutput(i, pieces[i]);

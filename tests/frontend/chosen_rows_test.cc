@@ -396,6 +396,39 @@ TEST_F(SomeRows, InOtherPlaces) {
   ExpectRefused("E1301", "ScatterND of other rows than those that are chosen");
 }
 
+// As an exporter unrolls a loop over the experts that have any tokens.
+TEST_F(SomeRows, EachOfAll) {
+  Integers("ones", {1, 1, 1, 1, 1});
+  NodeProto& split = Node("Split", {"at", "ones"}, {"a", "b", "c", "d", "e"});
+  SetInt(split, "axis", 0);
+  SetInt(Node("Concat", {"e", "d", "c", "b", "a"}, {"backwards"}), "axis", 0);
+  Node("GatherND", {"x", "backwards"});
+  const HostTensor y = Evaluate()[0];
+  ASSERT_EQ(y.shape(), (Shape{kTokens, kWidth}));
+  for (int64_t i = 0; i < kTokens * kWidth; ++i) {
+    EXPECT_EQ(y.AsDouble(i), At("x", kTokens - 1 - i / kWidth, i % kWidth)) << i;
+  }
+}
+
+TEST_F(SomeRows, EachOfThoseOfTheExport) {
+  Integers("sizes", {1, 2});
+  SetInt(Node("Split", {"at", "sizes"}, {"a", "b"}), "axis", 0);
+  Node("GatherND", {"x", "b"});
+  ExpectRefused("E1301", "splits what data chooses of 5 into 3, as many as were chosen");
+}
+
+// Where all are chosen, what stands for places still holds none.
+TEST_F(SomeRows, EachOfAllButWhatHoldsNoPlaces) {
+  Integers("sizes", {2, 3});
+  SetInt(Node("Split", {"at", "sizes"}, {"a", "b"}), "axis", 0);
+  Integers("spread", {kTokens, kWidth});
+  Node("Unsqueeze", {"mask", "one"}, {"column"});
+  Node("Expand", {"column", "spread"}, {"mask_of_all"});
+  Places("mask_of_all", "all");
+  Node("GatherND", {"x", "all"});
+  ExpectRefused("E1301", "rows that are chosen");
+}
+
 TEST_F(SomeRows, TheFirstOfThem) {
   Node("Gather", {"at", "zero"}, {"first"});
   Node("GatherND", {"data", "first"});
