@@ -167,10 +167,10 @@ class Evidence {
   // What a tensor is filled with, or begins as; not a vector, which may be a new token.
   bool IsFill() const { return !vector_ && kind_() == TableKind::kZeros; }
 
-  // A mask of a batch without padding is all zeros, like a new bias, but added to scores, which may
-  // be masked once more.
+  // A mask of a batch without padding is all zeros, like a new bias, or ones, of which the zeros
+  // are computed; but added to scores, which may be masked once more.
   bool IsEmptyMask(const NodeProto& sum) const {
-    if (rank_ < 3 || kind_() != TableKind::kZeros) return false;
+    if (rank_ < 3 || (kind_() != TableKind::kZeros && kind_() != TableKind::kOnes)) return false;
     std::vector<std::string> sums = {sum.output(0)};
     for (size_t i = 0; i < sums.size(); ++i) {
       const std::vector<Use>& users = uses_.Of(sums[i]);

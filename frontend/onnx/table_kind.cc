@@ -23,7 +23,7 @@ class MaskTest {
   }
   TableKind Result() const {
     if (large_ ? !one_ : zero_ && one_) return TableKind::kMask;
-    return zero_ && !one_ ? TableKind::kZeros : TableKind::kOther;
+    return zero_ ? TableKind::kZeros : one_ ? TableKind::kOnes : TableKind::kOther;
   }
 
  private:

@@ -9,7 +9,7 @@ namespace shardc::onnx_import {
 // Those of a table of distances grow evenly along each row, but for one bend (the query's place).
 // ALiBi's slopes of n heads are powers of 2^(-4 / m), with the largest power of two m that is not
 // larger than n (Press et al., "Train Short, Test Long", 2022).
-enum class TableKind { kMask, kZeros, kDistances, kSlopes, kOther };
+enum class TableKind { kMask, kZeros, kOnes, kDistances, kSlopes, kOther };
 
 // Reads the tensor in pieces, until it can be none of these but kOther. Throws Diagnostic E5xxx if
 // the data cannot be read.

@@ -156,6 +156,26 @@ TEST_F(ParamRules, ZerosThatAreWrittenOrMaskedOverAreConstants) {
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("token"));
 }
 
+// What dynamo folds of a static shape's ones(batch, sequence), expanded.
+TEST_F(ParamRules, OnesThatAreSubtractedForAMaskAreConstants) {
+  Model m;
+  m.Input("x", {"2", "2", "2"});
+  m.Floats("one", {}, {1});
+  m.Floats("lowest", {}, {-3.4028235e38f});
+  m.Floats("all", {2, 2, 2}, std::vector<float>(8, 1));
+  m.Floats("gates", {2, 2, 2}, std::vector<float>(8, 1));
+  m.Node("Sub", {"one", "all"}, {"none"});
+  auto* to = m.Node("Cast", {"none"}, {"padded"}).add_attribute();
+  to->set_name("to"), to->set_type(onnx::AttributeProto::INT), to->set_i(onnx::TensorProto::BOOL);
+  m.Node("Where", {"padded", "lowest", "none"}, {"mask"});
+  m.Node("Add", {"x", "mask"}, {"scores"});
+  m.Node("Softmax", {"scores"}, {"p"});
+  m.Node("Sub", {"one", "gates"}, {"open"});
+  m.Node("Add", {"p", "open"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("gates"));
+}
+
 // ALiBi as TorchScript stores it, with and without what is masked, and one to both sides. What was
 // trained is no ramp, and a vector may begin as one.
 TEST_F(ParamRules, DistancesThatAreAddedAreConstants) {
