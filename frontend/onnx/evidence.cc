@@ -77,6 +77,7 @@ bool IsNotTrained(std::string_view op, int input) {
   static const std::map<std::string_view, Inputs> kInputs = {{"CastLike", {1, 1}},
                                                              {"Resize", {1, 3}},
                                                              {"Upsample", {1, 1}},
+                                                             {"Where", {0, 0}},
                                                              {"BatchNormalization", {3, 4}},
                                                              {"SoftmaxCrossEntropyLoss", {1, 2}},
                                                              {"NegativeLogLikelihoodLoss", {1, 2}},

@@ -176,6 +176,20 @@ TEST_F(ParamRules, OnesThatAreSubtractedForAMaskAreConstants) {
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("gates"));
 }
 
+// As MPT's mask of what comes later, which dynamo folds but for its last step.
+TEST_F(ParamRules, WhatDecidesAChoiceIsAConstant) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("later", {2, 2}, {0, 1, 0, 0});
+  m.Floats("lowest", {}, {-3.4028235e38f});
+  auto* to = m.Node("Cast", {"later"}, {"hidden"}).add_attribute();
+  to->set_name("to"), to->set_type(onnx::AttributeProto::INT), to->set_i(onnx::TensorProto::BOOL);
+  m.Node("Where", {"hidden", "lowest", "x"}, {"seen"});
+  m.Node("Softmax", {"seen"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), IsEmpty());
+}
+
 // ALiBi as TorchScript stores it, with and without what is masked, and one to both sides. What was
 // trained is no ramp, and a vector may begin as one.
 TEST_F(ParamRules, DistancesThatAreAddedAreConstants) {
