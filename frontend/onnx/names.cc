@@ -18,27 +18,42 @@ std::vector<std::string> PythonStrings(std::string_view text) {
   return strings;
 }
 
-// A line is "p_h_0_weight: PARAMETER target='h.0.weight'".
+// What follows `key` in quotes; empty where nothing does.
+std::string Quoted(std::string_view text, std::string_view key) {
+  const size_t at = text.find(key);
+  if (at == text.npos) return "";
+  const std::string_view value = text.substr(at + key.size());
+  const size_t end = value.empty() ? value.npos : value.find(value[0], 1);
+  const bool quoted = end != value.npos && (value[0] == '\'' || value[0] == '"');
+  return quoted ? std::string(value.substr(1, end - 1)) : "";
+}
+
+// A line is "p_h_0_weight: PARAMETER target='h.0.weight'". PyTorch up to 2.7 writes all in one, as
+// Python shows it: "InputSpec(kind=<InputKind.PARAMETER: 2>,
+// arg=TensorArgument(name='p_h_0_weight'), target='h.0.weight', persistent=None), InputSpec(...".
 void ReadSignature(std::string_view text, ModuleNames& names) {
-  constexpr std::string_view kTarget = " target='";
+  constexpr std::string_view kSpec = "InputSpec(";
+  const bool shown = text.starts_with("ExportGraphSignature(");
+  const std::string_view kind = shown ? "kind=<InputKind." : ": ", end_of_kind = shown ? ": " : " ";
   while (!text.empty()) {
-    size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    size_t target = line.find(kTarget);
-    if (target == line.npos) continue;
-    size_t start = target + kTarget.size(), quote = line.find('\'', start);
-    if (quote == line.npos) continue;
-    std::string name(line.substr(start, quote - start));
-    if (line.find(": PARAMETER ") != line.npos) {
+    const size_t end = std::min(shown ? text.find(kSpec, 1) : text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(shown ? end : std::min(end + 1, text.size()));
+    const size_t at = line.find(kind);
+    const std::string name = Quoted(line, " target=");
+    if (name.empty() || at == line.npos) continue;
+    std::string_view is = line.substr(at + kind.size());
+    is = is.substr(0, is.find(end_of_kind));
+    if (is == "PARAMETER") {
       if (names.is_parameter.insert(name).second) names.parameters.push_back(name);
-    } else if (line.find(": BUFFER ") != line.npos ||
-               line.find(": CONSTANT_TENSOR ") != line.npos) {
+    } else if (is == "BUFFER" || is == "CONSTANT_TENSOR") {
       names.is_buffer.insert(name);
     } else {
       continue;
     }
-    names.by_input[std::string(line.substr(line.find_first_not_of(' '), line.find(':')))] = name;
+    const std::string input = shown ? Quoted(line, "Argument(name=")
+                                    : std::string(line.substr(line.find_first_not_of(' '), at));
+    names.by_input[input] = name;
   }
 }
 
@@ -77,6 +92,22 @@ std::string ParameterAt(const FxCall& call, size_t argument, const ModuleNames& 
 }
 
 constexpr std::string_view kLinear = "torch.ops.aten.linear.default";
+
+// PyTorch up to 2.8 folds a linear layer's transpose, too, but does not say so: the node that was
+// left multiplies by a tensor of the file, and was given the parameter.
+void AddFoldedWeights(const onnx::GraphProto& graph, ModuleNames& names) {
+  if (names.parameters.empty()) return;
+  std::set<std::string> tensors;
+  for (const auto& t : graph.initializer()) tensors.insert(t.name());
+  for (const auto& node : graph.node()) {
+    if (node.op_type() != "MatMul" || node.input_size() < 2) continue;
+    const std::string& tensor = node.input(1);
+    const bool told = names.folded_from.contains(tensor) || names.is_parameter.contains(tensor);
+    if (told || !tensors.contains(tensor)) continue;
+    const std::string weight = LinearWeight(node, names);
+    if (!weight.empty() && !tensors.contains(weight)) names.folded_from[tensor] = {weight};
+  }
+}
 
 }  // namespace
 
@@ -130,6 +161,7 @@ ModuleNames ReadModuleNames(const onnx::GraphProto& graph) {
       }
     }
   }
+  AddFoldedWeights(graph, names);
   return names;
 }
 

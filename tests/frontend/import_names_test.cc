@@ -300,6 +300,38 @@ TEST_F(DynamoNames, AConstantOfTheCodeIsNoParameter) {
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("b"));
 }
 
+// PyTorch up to 2.7 lists what the module has as Python shows it, and up to 2.8 does not say what
+// was folded.
+TEST_F(DynamoNames, AreReadAsOlderVersionsWriteThem) {
+  Model m;
+  m.Input("x", {"2", "3"});
+  m.Floats("b", {3}, {.5f, .2f, .3f});
+  m.Floats("new", {3}, {0, 0, 0});
+  m.Floats("val_7", {3, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9});
+  m.Node("Add", {"x", "b"}, {"a"});
+  m.Node("Add", {"a", "new"}, {"c"});
+  AddMetadata(m.Node("MatMul", {"c", "val_7"}, {"y"}), 9, "pkg.torch.onnx.fx_node",
+              "%linear : [...] = call_function[target=torch.ops.aten.linear.default](args = (%c, "
+              "%p_w), kwargs = {})");
+  m.Output("y");
+  AddMetadata(
+      m.graph, 16, "pkg.torch.export.ExportedProgram.graph_signature",
+      "ExportGraphSignature(input_specs=[InputSpec(kind=<InputKind.PARAMETER: 2>, "
+      "arg=TensorArgument(name='p_b'), target='b', persistent=None), "
+      "InputSpec(kind=<InputKind.PARAMETER: 2>, arg=TensorArgument(name='p_w'), target='w', "
+      "persistent=None), InputSpec(kind=<InputKind.PARAMETER: 2>, arg=TensorArgument(name='p_u'), "
+      "target='u', persistent=None), InputSpec(kind=<InputKind.BUFFER: 3>, "
+      "arg=TensorArgument(name='b_new'), target='new', persistent=True), "
+      "InputSpec(kind=<InputKind.USER_INPUT: 1>, arg=TensorArgument(name='x'), target=None, "
+      "persistent=None)], output_specs=[OutputSpec(kind=<OutputKind.USER_OUTPUT: 1>, "
+      "arg=TensorArgument(name='linear'), target=None)])");
+  const Graph graph = Import(m.proto);
+  EXPECT_THAT(ParamNames(graph), ElementsAre("b", "val_7"));
+  EXPECT_EQ(graph.Params()[1]->attrs.String("transpose_of", ""), "w");
+  EXPECT_THAT(graph.notes, Contains(HasSubstr("not trained: 'new'")));
+  EXPECT_THAT(graph.notes, Contains(HasSubstr("nothing of 1 parameter of the module, 'u'")));
+}
+
 // As of a batch norm, folded into the matrix before it, which keeps its name.
 TEST_F(DynamoNames, WhatWasComputedIntoAnotherTensorIsSaidOfThat) {
   Model m;
