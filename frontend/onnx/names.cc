@@ -174,6 +174,20 @@ std::set<std::string> GivenToCall(const onnx::NodeProto& node, const ModuleNames
   return given;
 }
 
+std::optional<size_t> ValuesOfCall(const onnx::NodeProto& node) {
+  const auto metadata = Metadata(node, kNodeMetadata);
+  const auto fx_node = metadata.find("pkg.torch.onnx.fx_node");
+  if (fx_node == metadata.end()) return std::nullopt;
+  const std::string& text = fx_node->second;
+  const size_t call = text.find("](args = (");
+  if (call == text.npos) return std::nullopt;
+  size_t count = 0;
+  for (size_t at = text.find('%', call); at != text.npos; at = text.find('%', at + 1)) {
+    count += text.compare(at, 5, "%sym_") != 0;
+  }
+  return count;
+}
+
 std::string BiasOf(const onnx::NodeProto& node, const ModuleNames& names) {
   const FxCall call = FxCallOf(node);
   if (call.target == "torch.ops.aten.addmm.default") return ParameterAt(call, 0, names);

@@ -4,6 +4,7 @@
 #include <onnx/onnx_pb.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -33,6 +34,10 @@ ModuleNames ReadModuleNames(const onnx::GraphProto& graph);
 
 // The module's tensors that the call was given which the node stands for, as the metadata say.
 std::set<std::string> GivenToCall(const onnx::NodeProto& node, const ModuleNames& names);
+
+// How many values the call was given which the node stands for, but for sizes; nothing where the
+// metadata do not say so.
+std::optional<size_t> ValuesOfCall(const onnx::NodeProto& node);
 
 // The module's parameter that the node adds as a bias, because it stands for torch.addmm, a linear
 // layer or a convolution; empty where the metadata do not say so.

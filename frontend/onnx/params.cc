@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "frontend/onnx/aliases.h"
 #include "frontend/onnx/evidence.h"
@@ -178,8 +180,25 @@ class Finder {
       std::set<std::string> visited;
       return IsFoldedFromParameter(t.name(), visited);
     }
-    if (!IsCandidate(t) || IsConstantOfFx(t.name())) return false;
+    if (!IsCandidate(t) || IsConstantOfFx(t.name()) || IsOfExporter(t)) return false;
     return IsTrained(t, uses_, [&] { return KindOf(t); });
+  }
+
+  // The scale of ones of a norm that has none, the zeros of a convolution without a bias: all that
+  // the call was given, which the node stands for, the node reads elsewhere.
+  bool IsOfExporter(const TensorProto& t) const {
+    const std::vector<Use>& uses = uses_.Of(t.name());
+    return !uses.empty() && std::ranges::all_of(uses, [&](const Use& use) {
+      if (use.node == nullptr) return false;
+      const std::optional<size_t> given = ValuesOfCall(*use.node);
+      const std::set<std::string> inputs(use.node->input().begin(), use.node->input().end());
+      const auto computed = std::ranges::count_if(
+          inputs, [&](const std::string& name) { return uses_.IsActivation(name); });
+      const auto named = std::ranges::count_if(inputs, [&](const std::string& name) {
+        return names_.is_parameter.contains(name) || names_.is_buffer.contains(name);
+      });
+      return given && computed == 1 && std::cmp_less_equal(*given, computed + named);
+    });
   }
 
   bool IsFoldedFromParameter(const std::string& tensor, std::set<std::string>& visited) const {

@@ -332,6 +332,26 @@ TEST_F(DynamoNames, AreReadAsOlderVersionsWriteThem) {
   EXPECT_THAT(graph.notes, Contains(HasSubstr("nothing of 1 parameter of the module, 'u'")));
 }
 
+// The scale that a norm has not is one of the exporter's, another may be the module's.
+TEST_F(DynamoNames, WhatTheCallWasNotGivenIsNoParameter) {
+  Model m;
+  m.Input("x", {"2", "3"});
+  std::string from = "x";
+  for (const std::string given : {"", ", %view"}) {
+    const std::string scale = given.empty() ? "val_1" : "val_2";
+    m.Floats(scale, {3}, {1, 1, 1});
+    AddMetadata(
+        m.Node("LayerNormalization", {from, scale}, {"n" + scale}), 9, "pkg.torch.onnx.fx_node",
+        "%layer_norm : [...] = call_function[target=torch.ops.aten.layer_norm.default](args "
+        "= (%_to_copy, [%sym_size]" +
+            given + "), kwargs = {})");
+    from = "n" + scale;
+  }
+  m.Output(from);
+  ListParameters(m, {"w"});
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("val_2"));
+}
+
 // As of a batch norm, folded into the matrix before it, which keeps its name.
 TEST_F(DynamoNames, WhatWasComputedIntoAnotherTensorIsSaidOfThat) {
   Model m;
