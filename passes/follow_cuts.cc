@@ -52,7 +52,8 @@ class Follower {
     int step = -1;
   };
 
-  // What tables hold of each token, and what of weights becomes of it element by element.
+  // What tables hold of each token, or of each distance, and what becomes of it element by element
+  // with weights and constants.
   void FindRows() {
     for (Op* op : cuts_.ops()) {
       if (!op->def->rule || op->operands.empty()) continue;
@@ -63,11 +64,15 @@ class Follower {
       const bool of_rows =
           moves &&
           std::ranges::any_of(op->operands, [&](const Value* v) { return rows_.contains(v); }) &&
-          std::ranges::all_of(op->operands, [&](const Value* v) { return IsMadeOfParams(v); });
+          std::ranges::all_of(op->operands,
+                              [&](const Value* v) { return IsMadeOfParams(v) || IsConstant(v); });
       if (lookup || of_rows) rows_.insert(op->results.begin(), op->results.end());
     }
   }
 
+  static bool IsConstant(const Value* v) {
+    return v->producer && v->producer->name() == "constant";
+  }
   bool IsMadeOfParams(const Value* v) const { return cuts_.IsWeight(v) || rows_.contains(v); }
 
   // Cut because weights are.

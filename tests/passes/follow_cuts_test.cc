@@ -42,8 +42,8 @@ TEST(FollowCuts, WhatIsReadBesideHeads) {
     CHECK-NEXT: %1 = reshape %0 {shape=[2, 3, 3, 4]} : f32[2, 3, 3, 4])");
 }
 
-// Value embeddings, scaled by a number of the layer, and a bias of each head by distance. What goes
-// on as it was looked up is none.
+// Value embeddings, scaled by a number of the layer, and a bias of each head by distance, where a
+// mask keeps it. What goes on as it was looked up is none.
 TEST(FollowCuts, TablesThatAreReadBesideHeads) {
   CheckPasses(R"(mesh [tp=3]
   graph @g(%x: f32[2, 3, 8], %x0: f32[2, 3, 12], %ids: i64[2, 3], %d: i64[3, 3]) -> (%y, %11) {
@@ -62,7 +62,10 @@ TEST(FollowCuts, TablesThatAreReadBesideHeads) {
     %7 = matmul_nt %6, %6 : f32[2, 3, 3, 3]
     %8 = embedding %b, %d : f32[3, 3, 3]
     %9 = transpose %8 {perm=[2, 0, 1]} : f32[3, 3, 3]
-    %10 = add %7, %9 : f32[2, 3, 3, 3]
+    %m = constant {value=tensor<bool[3, 3]: true, false, false, true, true, false, true, true, true>} : bool[3, 3]
+    %n = constant {value=tensor<f32[]: -1000>} : f32[]
+    %15 = where %m, %9, %n : f32[3, 3, 3]
+    %10 = add %7, %15 : f32[2, 3, 3, 3]
     %11 = matmul %10, %6 : f32[2, 3, 3, 4]
     %12 = embedding %u, %ids : f32[2, 3, 12]
     %13 = add %0, %12 : f32[2, 3, 12]
