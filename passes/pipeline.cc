@@ -33,6 +33,7 @@
 #include "passes/move_to_readers.h"
 #include "passes/narrow_params.h"
 #include "passes/narrow_reads.h"
+#include "passes/note_whole.h"
 #include "passes/optimize_reshards.h"
 #include "passes/order_axes.h"
 #include "passes/overlap.h"
@@ -259,6 +260,7 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   run.Named("split_axes");
   run.Named("infer_layouts");
   run.Named("follow_cuts");
+  NoteWhole(graph);
   // The last on the forward graph: what the passes before find in it (splits of weights, layers) is
   // there once. Before differentiation, which sums the gradients of a weight's uses.
   const MicrobatchSpec& micro = spec.microbatches;
