@@ -1,5 +1,5 @@
 // What mixes the positions of a sequence and is no attention: a state space, linear attention that
-// decays. It is cut by heads, or by channels, as attention is.
+// decays, a gated convolution of each channel. It is cut by heads, or by channels, as attention is.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -56,7 +56,8 @@ class HeadsFinder {
     const int factor = factors[0];
     const FactorKind kind = rule.factors[factor].kind;
     if (kind != FactorKind::kPlain && kind != FactorKind::kExpandable) return false;
-    mixes_ |= op->name() == "cumsum" ||
+    // Padded positions are there to be shifted, as by a convolution.
+    mixes_ |= OneOf(op->name(), {"cumsum", "pad"}) ||
               (IsProduct(op) && DependsOnMore(op->operands[0]) && DependsOnMore(op->operands[1]));
     for (size_t i = 0; i < op->operands.size(); ++i) {
       const int d = DimOfFactor(rule.operands[i], factor);

@@ -162,6 +162,27 @@ TEST(Roles, OfAStateSpace) {
   }
 }
 
+// A gated convolution of each channel over the positions before, as LFM2's.
+TEST(Roles, OfAShortConvolution) {
+  Graph g = Recover([&](TestGraph& b) {
+    Value* x = b.In("x", {2, 3, 8});
+    Value* all = b.Transpose(b.Matmul(x, b.P("in", {8, 24})), {0, 2, 1});
+    auto part = [&](int64_t n) { return b.Slice(all, {0, 8 * n, 0}, {2, 8 * n + 8, 3}); };
+    Value* gated = b.Mul(part(0), part(2));
+    Value* padded =
+        b.Make("pad", {gated}, {{"low", Ints{0, 0, 1}}, {"high", Ints{0, 0, 0}}, {"value", 0.0}});
+    Value* taps = b.P("taps", {8, 2});
+    auto tap = [&](int64_t n) {
+      return b.Mul(b.Slice(padded, {0, 0, n}, {2, 8, n + 3}), b.Slice(taps, {0, n}, {8, n + 1}));
+    };
+    Value* y = b.Transpose(b.Mul(part(1), b.Add(tap(0), tap(1))), {0, 2, 1});
+    b.Out(b.Add(x, b.Matmul(y, b.P("out", {8, 8}))));
+  });
+  const std::map<std::string, std::string> expected = {
+      {"in", "QKV"}, {"taps", "none"}, {"out", "ATTENTION_OUT"}};
+  EXPECT_EQ(RolesOf(g), expected);
+}
+
 TEST(Roles, OfOneWeightBeforeAndBehindWhatMixesIsNone) {
   for (const bool one : {true, false}) {
     Graph g = Recover([&](TestGraph& b) {
