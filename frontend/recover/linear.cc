@@ -1,6 +1,7 @@
 // Ops that work row by row run on [b, s, h]: reshapes that flatten leading dims move below them,
-// reshapes that bring these dims back move above them.
+// reshapes that bring these dims back move above them, and weights stand on the right.
 #include <algorithm>
+#include <numeric>
 
 #include "frontend/recover/patterns.h"
 #include "ir/op_def.h"
@@ -22,6 +23,28 @@ Value* LiftMatmul(Builder& b, Op* op) {
   if (!IsProduct(op) || op->in(0).rank() != 2 || op->in(1).rank() != 2) return nullptr;
   Value* x = Flattened(op->operands[0]);
   return x ? b.Reshape(b.Make(op->name(), {x, op->operands[1]}), op->out().shape) : nullptr;
+}
+
+// The order of dims with the last two in each other's place.
+Ints SwappedLast(int rank) {
+  Ints perm(static_cast<size_t>(rank));
+  std::iota(perm.begin(), perm.end(), 0);
+  std::swap(perm[perm.size() - 1], perm[perm.size() - 2]);
+  return perm;
+}
+
+// weight @ x^T, as of channels before positions, is (x @ weight^T)^T: a product of all rows with
+// one weight.
+Value* TurnMatmul(Builder& b, Op* op) {
+  if (!IsProduct(op) || op->in(0).rank() != 2 || op->in(1).rank() < 3) return nullptr;
+  Value* x = op->operands[1];
+  if (!MultipliesByTransposed(op)) {
+    const Op* transpose = ProducedBy(x, "transpose");
+    if (transpose == nullptr || !IsPerm(transpose, SwappedLast(x->type.rank()))) return nullptr;
+    x = transpose->operands[0];
+  }
+  if (!IsParam(ArrangedFrom(op->operands[0])) || IsParam(ArrangedFrom(x))) return nullptr;
+  return b.Transpose(b.Make("matmul_nt", {x, op->operands[0]}), SwappedLast(x->type.rank()));
 }
 
 // What stands for v, an operand next to the flattened x, once the op works on x; null if nothing
@@ -151,7 +174,7 @@ Value* RaiseUnflatten(Builder& b, Op* op) {
 }  // namespace
 
 bool LiftLinears(Graph& graph) {
-  return ApplyRules(graph, {LiftMatmul, LiftTranspose, LiftBatchMatmul, LiftElementwise,
+  return ApplyRules(graph, {LiftMatmul, TurnMatmul, LiftTranspose, LiftBatchMatmul, LiftElementwise,
                             LiftSoftmax, LiftDropout, LiftNorm, RaiseUnflatten});
 }
 

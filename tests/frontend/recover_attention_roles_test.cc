@@ -162,6 +162,21 @@ TEST(Roles, OfAStateSpace) {
   }
 }
 
+// weight @ x^T, as a state space with channels before positions has it, has a role, too.
+TEST(Roles, OfAWeightOnTheLeft) {
+  Graph g = Recover([&](TestGraph& b) {
+    Value* x = b.In("x", {2, 3, 8});
+    Value* y = b.Transpose(b.Matmul(x, b.P("in", {8, 16})), {0, 2, 1});
+    Value* rates = b.Matmul(b.P("dt", {16, 8}), b.Transpose(x, {0, 2, 1}));
+    y = b.Make("cumsum", {b.Mul(y, b.Op1("exp", rates))},
+               {{"axis", int64_t{2}}, {"exclusive", false}, {"reverse", false}});
+    b.Out(b.Add(x, b.Matmul(b.Transpose(y, {0, 2, 1}), b.P("out", {16, 8}))));
+  });
+  const std::map<std::string, std::string> expected = {
+      {"in", "QKV"}, {"dt", "QKV [1] [0]"}, {"out", "ATTENTION_OUT"}};
+  EXPECT_EQ(RolesOf(g), expected);
+}
+
 // A gated convolution of each channel over the positions before, as LFM2's.
 TEST(Roles, OfAShortConvolution) {
   Graph g = Recover([&](TestGraph& b) {
