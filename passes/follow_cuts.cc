@@ -113,13 +113,15 @@ class Follower {
       cuts_.Assign(s.value, d, std::move(*with), step);
     }
     if (!values || rows_.contains(op.results[0])) return;
-    // What is summed over is no element beside another.
+    // What is summed over is no element beside another: with it the result is partial, which costs
+    // less than the whole operand only where that is much larger (Mamba's dt, B and C).
     const bool each = cut && std::ranges::any_of(rule.results, [&](const auto& dims) {
                         return DimOfFactor(dims, cut->factor) >= 0;
                       });
+    const bool follows = each || (cut && 2 * op.out().num_elements() <= from->type.num_elements());
     for (const Slot& s : slots) {
       if (s.result || !IsMadeOfParams(s.value) || cuts_.IsCut(s.value)) continue;
-      const int d = each ? DimOfFactor(*s.dims, cut->factor) : -1;
+      const int d = follows ? DimOfFactor(*s.dims, cut->factor) : -1;
       auto with = d < 0 ? std::nullopt : cuts_.WithCut(rule, s, d, *cut);
       Ask(s.value, with ? std::optional(DimCut{d, std::move(*with)}) : std::nullopt, op, step);
     }

@@ -42,6 +42,23 @@ TEST(FollowCuts, WhatIsReadBesideHeads) {
     CHECK-NEXT: %1 = reshape %0 {shape=[2, 3, 3, 4]} : f32[2, 3, 3, 4])");
 }
 
+// What makes little of all channels, as of Mamba's dt, B and C, is summed over the ranks; what
+// makes as much as it reads stays whole.
+TEST(FollowCuts, WhatSumsOverChannels) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 8]) -> (%y, %z) {
+    %w = param "in" : f32[8, 12@tp]
+    %few = param "few" : f32[12, 6]
+    %many = param "many" : f32[12, 7]
+    %0 = matmul %x, %w : f32[2, 3, 12]
+    %y = matmul %0, %few : f32[2, 3, 6]
+    %z = matmul %0, %many : f32[2, 3, 7]
+  })",
+              "infer_layouts,follow_cuts", R"(
+    CHECK: %few = param "few" : f32[12@tp, 6]
+    CHECK-NEXT: %many = param "many" : f32[12, 7])");
+}
+
 // Value embeddings, scaled by a number of the layer, and a bias of each head by distance, where a
 // mask keeps it. What goes on as it was looked up is none.
 TEST(FollowCuts, TablesThatAreReadBesideHeads) {
