@@ -41,7 +41,9 @@ class HeadsFinder {
   }
 
   bool GoBack(const Value* v, int dim) {
-    if (const Linear* linear = roles_.At(v)) {
+    // Of a product for each head its heads stay apart, too.
+    const Linear* linear = roles_.At(v);
+    if (linear != nullptr && !(linear->experts && dim != v->type.rank() - 1)) {
       found_.insert(linear);
       return dim == v->type.rank() - 1 && !linear->experts && IsOpen(*linear->weight);
     }

@@ -177,6 +177,23 @@ TEST(Roles, OfAWeightOnTheLeft) {
   EXPECT_EQ(RolesOf(g), expected);
 }
 
+// Gates that a product for each head makes, as RecurrentGemma's: its weights are of no matrix.
+TEST(Roles, OfGatesByHead) {
+  Graph g = Recover([&](TestGraph& b) {
+    Value* x = b.In("x", {2, 3, 8});
+    Value* y = b.Matmul(x, b.P("in", {8, 8}));
+    Value* heads = b.Transpose(b.Reshape(y, {6, 2, 4}), {1, 0, 2});
+    Value* gates = b.Matmul(heads, b.P("gates", {2, 4, 4}));
+    gates = b.Op1("sigmoid", b.Reshape(b.Transpose(gates, {1, 0, 2}), {2, 3, 8}));
+    y = b.Make("cumsum", {b.Mul(y, gates)},
+               {{"axis", int64_t{1}}, {"exclusive", false}, {"reverse", false}});
+    b.Out(b.Add(x, b.Matmul(y, b.P("out", {8, 8}))));
+  });
+  const std::map<std::string, std::string> expected = {
+      {"in", "QKV"}, {"gates", "none"}, {"out", "ATTENTION_OUT"}};
+  EXPECT_EQ(RolesOf(g), expected);
+}
+
 // A gated convolution of each channel over the positions before, as LFM2's.
 TEST(Roles, OfAShortConvolution) {
   Graph g = Recover([&](TestGraph& b) {
