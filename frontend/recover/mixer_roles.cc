@@ -58,8 +58,7 @@ class HeadsFinder {
     const int factor = factors[0];
     const FactorKind kind = rule.factors[factor].kind;
     if (kind != FactorKind::kPlain && kind != FactorKind::kExpandable) return false;
-    // Padded positions are there to be shifted, as by a convolution.
-    mixes_ |= OneOf(op->name(), {"cumsum", "pad"}) ||
+    mixes_ |= op->name() == "cumsum" || MovesPositions(*op, v, dim) ||
               (IsProduct(op) && DependsOnMore(op->operands[0]) && DependsOnMore(op->operands[1]));
     for (size_t i = 0; i < op->operands.size(); ++i) {
       const int d = DimOfFactor(rule.operands[i], factor);
@@ -73,6 +72,15 @@ class HeadsFinder {
   // No part of anything else that has a role.
   static bool IsOpen(const Op& param) {
     return OneOf(param.attrs.String("role", ""), {"", "QKV", "NORM"});
+  }
+  // Whether other dims than this one are padded, to be shifted, as by a convolution, or taken
+  // apart, for the steps of a scan.
+  static bool MovesPositions(const Op& op, const Value* v, int dim) {
+    if (!OneOf(op.name(), {"pad", "split", "slice"})) return false;
+    for (int d = 0; d < v->type.rank(); ++d) {
+      if (d != dim && v->type.shape[d] != op.in(0).shape[d]) return true;
+    }
+    return false;
   }
   static bool DependsOnMore(const Value* v) { return !IsParam(ArrangedFrom(v)) && !ConstantOf(v); }
 

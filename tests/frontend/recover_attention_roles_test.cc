@@ -194,6 +194,28 @@ TEST(Roles, OfGatesByHead) {
   EXPECT_EQ(RolesOf(g), expected);
 }
 
+// A scan that is written out for each position, as RWKV's.
+TEST(Roles, OfAScanInSteps) {
+  for (const bool steps : {true, false}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.In("x", {2, 2, 8});
+      Value *k = b.Op1("exp", b.Matmul(x, b.P("k", {8, 8}))), *v = b.Matmul(x, b.P("v", {8, 8}));
+      Value* y = b.Mul(k, v);
+      if (steps) {
+        Value* first = b.Slice(y, {0, 0, 0}, {2, 1, 8});
+        Value* second = b.Add(b.Mul(first, b.P("decay", {8})), b.Slice(y, {0, 1, 0}, {2, 2, 8}));
+        y = b.Make("concat", {first, second}, {{"axis", int64_t{1}}});
+      }
+      b.Out(b.Add(x, b.Matmul(y, b.P("out", {8, 8}))));
+    });
+    const std::map<std::string, std::string> scan = {
+        {"k", "QKV"}, {"v", "QKV"}, {"decay", "none"}, {"out", "ATTENTION_OUT"}};
+    const std::map<std::string, std::string> mlp = {
+        {"k", "MLP_GATE"}, {"v", "MLP_UP"}, {"out", "MLP_DOWN"}};
+    EXPECT_EQ(RolesOf(g), steps ? scan : mlp);
+  }
+}
+
 // A gated convolution of each channel over the positions before, as LFM2's.
 TEST(Roles, OfAShortConvolution) {
   Graph g = Recover([&](TestGraph& b) {
