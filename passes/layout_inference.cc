@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "passes/weights.h"
+
 namespace shardc {
 namespace {
 
@@ -132,6 +134,11 @@ bool LayoutInference::IsMadeSo(const Value* v, const ShardingRule& rule,
                                const std::vector<DimFactors>& dims,
                                const std::vector<FactorCut>& cuts) {
   for (int d = 0; d < v->type.rank(); ++d) {
+    // What is cut along another dim (tokens of a sequence) has to be exchanged in any case.
+    if (std::ranges::none_of(
+            cuts, [&](const FactorCut& cut) { return DimOfFactor({dims[d]}, cut.factor) >= 0; })) {
+      continue;
+    }
     const auto made = Backward(v, d, 0);
     if (!made || !made->known) continue;
     const auto wanted = LiftToDim(rule, dims[d], v->type.shape[d], cuts, mesh_);
@@ -300,7 +307,12 @@ std::optional<LayoutInference::Origin> LayoutInference::Backward(const Value* v,
   // What the spec cuts, whatever made it, is asked in order, so that its layout is known.
   if (op->def->constrains || (op->def->is_state && known_.contains(v))) {
     const DimSharding& own = v->type.sharding.dims[dim];
-    return own.axes == axes_ ? std::optional(Origin{own, true}) : std::nullopt;
+    if (own.axes == axes_) return Origin{own, true};
+    // Beside weights the spec cuts further what these make.
+    if (op->def->constrains && own.cut() && AxesBesideWeights(*op, dim, mesh_)) {
+      return Backward(op->operands[0], dim, depth + 1);
+    }
+    return std::nullopt;
   }
   if (!op->def->rule) return std::nullopt;
   return Once(backward_, {v, dim, depth}, [&]() -> std::optional<Origin> {

@@ -95,6 +95,24 @@ TEST(Megatron, UnevenHeads) {
   }
 }
 
+// Heads stay on their ranks under sequence parallelism, too.
+TEST(SequenceParallel, FewerHeadsThanRanks) {
+  for (const char* form : {"heads=5,qkv=fused", "heads=6,kv_heads=3,qkv=separate"}) {
+    SCOPED_TRACE(form);
+    const std::string model =
+        StrCat("builtin:gpt?layers=2,hidden=60,seq=16,batch=2,vocab=256,", form);
+    int gathers = 0;
+    const Program program = Compile(BuildGpt(ParseBuiltin(model)), "megatron_sp", "tp=8");
+    for (const Instruction& i : program.instructions) {
+      if (i.collective < 0 || i.phase != Phase::kForward) continue;
+      const CollectiveKind kind = program.collectives[i.collective].kind;
+      EXPECT_NE(kind, CollectiveKind::kAllToAll);
+      if (kind == CollectiveKind::kAllGather) ++gathers;
+    }
+    EXPECT_EQ(gathers, 2 * 2 + 1);
+  }
+}
+
 constexpr const char* kFormsOfQkv[] = {"qkv=separate", "qkv=fused", "qkv=separate,positions=rope"};
 // Of three layers with one kv head for 8 heads.
 Program OfOneKvHead(const std::string& form, const std::string& spec) {

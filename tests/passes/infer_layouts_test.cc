@@ -240,6 +240,44 @@ TEST(InferLayouts, FewerHeadsThanRanksBesideOthersThatAreEnough) {
     CHECK-NEXT: %u = param "k" : f32[12, 8@tp])");
 }
 
+// Tokens that the spec cuts over the same ranks are gathered whatever the heads do.
+TEST(InferLayouts, FewerHeadsThanRanksBesideCutTokens) {
+  CheckPasses(R"(mesh [tp=4]
+  graph @g(%in: f32[2, 4, 12], %k: f32[2, 4, 1, 4]) -> (%r) {
+    %out = param "out" : f32[12@tp, 12]
+    %w = param "q" : f32[12, 12@tp]
+    %x = sharding_constraint %in {axes=["tp"]} : f32[2, 4@tp, 12]
+    %0 = matmul %x, %w : f32[2, 4, 12]
+    %q = reshape %0 {shape=[2, 4, 3, 4]} : f32[2, 4, 3, 4]
+    %o, %l = attention %q, %k, %k {causal=true, layout="bshd", scale=0.5} : f32[2, 4, 3, 4], f32[2, 3, 4]
+    %1 = reshape %o {shape=[2, 4, 12]} : f32[2, 4, 12]
+    %y = matmul %1, %out : f32[2, 4, 12]
+    %r = sharding_constraint %y {axes=["tp"]} : f32[2, 4@tp, 12]
+  })",
+              "infer_layouts", R"(
+    CHECK: %out = param "out" : f32[12@tp%4, 12]
+    CHECK-NEXT: %w = param "q" : f32[12, 12@tp%4])");
+}
+
+// Nor are k and v, where a spec cuts heads further for the tokens of another axis.
+TEST(InferLayouts, FewerHeadsThanRanksBesideOthersThatAreCutFurther) {
+  CheckPasses(R"(mesh [tp=3, cp=2]
+  graph @g(%x: f32[2, 4, 12]) -> (%o) {
+    %w = param "q" : f32[12, 24@tp]
+    %u = param "k" : f32[12, 8@tp]
+    %0 = matmul %x, %w : f32[2, 4, 24]
+    %1 = matmul %x, %u : f32[2, 4, 8]
+    %2 = sharding_constraint %0 {axes=["cp"]} : f32[2, 4, 24@cp]
+    %3 = sharding_constraint %1 {axes=["cp"]} : f32[2, 4, 8@cp]
+    %q = reshape %2 {shape=[2, 4, 6, 4]} : f32[2, 4, 6, 4]
+    %k = reshape %3 {shape=[2, 4, 2, 4]} : f32[2, 4, 2, 4]
+    %o, %l = attention %q, %k, %k {causal=true, layout="bshd", scale=0.5} : f32[2, 4, 6, 4], f32[2, 6, 4]
+  })",
+              "infer_layouts", R"(
+    CHECK: %w = param "q" : f32[12, 24@tp/2]
+    CHECK-NEXT: %u = param "k" : f32[12, 8@tp])");
+}
+
 // 8 query heads and 2 kv heads of 4.
 TEST(InferLayouts, GroupedQueryAttentionHasUnequalSegments) {
   CheckPasses(R"(mesh [tp=2]
