@@ -91,7 +91,10 @@ std::optional<DimSharding> AxisCuts::WithCut(const ShardingRule& rule, const Slo
   }
   if (!AddCut(rule, cut, graph_.mesh, cuts)) return std::nullopt;
   auto with = LiftToDim(rule, (*slot.dims)[d], type.shape[d], cuts, graph_.mesh);
-  return with && FillsParts(type.shape[d], *with, graph_.mesh) ? with : std::nullopt;
+  if (!with || FillsParts(type.shape[d], *with, graph_.mesh)) return with;
+  // Where params have fewer heads than there are ranks, so has what is made of them.
+  const bool given_empty = !FillsParts(rule.factors[cut.factor].size, cut.layout, graph_.mesh);
+  return given_empty ? with : std::nullopt;
 }
 
 AxisList AxisCuts::AxesBefore(const ShardingRule& rule, const Slot& slot, int factor) const {

@@ -60,7 +60,8 @@ class AxisCuts {
   std::optional<FactorCut> CutOf(const ShardingRule& rule, const Value& v,
                                  const std::vector<DimFactors>& dims) const;
   // The dim of the slot's value with the cut added to what the axes before do, or to `now`. Nothing
-  // where that cannot be written down, or leaves a part without anything.
+  // where that cannot be written down, or leaves a part without anything, but for a cut of the
+  // factor in more parts than it has elements.
   std::optional<DimSharding> WithCut(const ShardingRule& rule, const Slot& slot, int d,
                                      const FactorCut& cut) const;
   std::optional<DimSharding> WithCut(const ShardingRule& rule, const Slot& slot, int d,

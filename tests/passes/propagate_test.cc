@@ -286,6 +286,24 @@ TEST(Propagate, DimsTooSmallStayWhole) {
               "propagate", "CHECK: reshape %x {shape=[2, 4, 6]} : f32[2, 4, 6]");
 }
 
+// 3 heads for 4 ranks, as infer_layouts deals them: the last has none of what is made of them,
+// either.
+TEST(Propagate, FewerHeadsThanRanksOfWhatIsMadeOfThem) {
+  CheckPasses(R"(mesh [tp=4]
+  graph @g(%x: f32[2, 5, 12]) -> (%y) {
+    %w = param "w" : f32[12, 12@tp%4]
+    %0 = matmul %x, %w : f32[2, 5, 12]
+    %1 = reshape %0 {shape=[2, 5, 3, 1, 4]} : f32[2, 5, 3, 1, 4]
+    %2 = broadcast_to %1 {shape=[2, 5, 3, 2, 4]} : f32[2, 5, 3, 2, 4]
+    %y = reshape %2 {shape=[2, 5, 6, 4]} : f32[2, 5, 6, 4]
+  })",
+              "propagate", R"(
+    CHECK: %0 = matmul %x, %w : f32[2, 5, 12@tp%4]
+    CHECK: f32[2, 5, 3@tp, 1, 4]
+    CHECK: f32[2, 5, 3@tp, 2, 4]
+    CHECK: f32[2, 5, 6@tp%2, 4])");
+}
+
 TEST(Propagate, KeepsProvenance) {
   Graph graph = ParseAndVerify(R"(mesh [tp=2]
   graph @g(%x: f32[8, 6]) -> (%y) {
