@@ -92,7 +92,8 @@ class Again {
     for (Op* reader : readers) add(reader);
     for (size_t i = 0; i < moved.size(); ++i) {
       const bool copy = moved[i]->id >= static_cast<int>(live_.size());
-      if (copy || moved[i] == &gradient) return {};
+      // Those that go together keep their order, and what this one makes is read by earlier ones.
+      if (copy || moved[i] == &gradient || applied_.contains(moved[i])) return {};
       for (const Value* r : moved[i]->results) {
         for (Op* user : r->users) add(user);
       }
@@ -209,6 +210,7 @@ class Again {
     }
     more->id = gradient.id;
     ops_[more->id] = more;
+    applied_.insert(more);
     std::map<const Value*, Value*> made = {{again.value, more->results.back()}};
     for (Value* v : kept.values) CopyTo(v, *more, kept, made);
     graph_.Erase(&gradient);
@@ -243,6 +245,7 @@ class Again {
   std::vector<int64_t> live_;                       // by Op::id, of those that were there
   std::vector<Op*> ops_;                            // by Op::id
   std::vector<int64_t> places_;                     // by Op::id
+  std::set<const Op*> applied_;                     // gradients that make their value again
   std::map<int, std::pair<size_t, size_t>> spans_;  // by microbatch: the first and the last op
 };
 

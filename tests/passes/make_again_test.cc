@@ -36,6 +36,33 @@ TEST(MakeAgain, TheResultOfANorm) {
     CHECK-NEXT: })");
 }
 
+// The readers of %x end in the gradient of %y's norm, which a reader before it waits for already.
+TEST(MakeAgain, WhatMakesItsValueAgainIsNotMoved) {
+  CheckPasses(R"(graph @g(%a: f32[8, 4], %b: f32[8, 4], %c: f32[8, 64]) -> (%loss) {
+    %w = param "w" : f32[4]
+    %v = param "v" : f32[4]
+    %u = param "u" : f32[4, 4]
+    %k = param "k" : f32[64]
+    %d = exp %a : f32[8, 4]
+    %e = exp %b : f32[8, 4]
+    %x, %rx = rms_norm %d, %w {eps=1e-05} : f32[8, 4], f32[8]
+    %y, %ry = rms_norm %e, %v {eps=1e-05} : f32[8, 4], f32[8]
+    %h = matmul %y, %u : f32[8, 4]
+    %s = mul %x, %h : f32[8, 4]
+    %q = reduce_sum %s {axes=[0, 1], keepdims=false} : f32[]
+    %f = mul %c, %k : f32[8, 64]
+    %g = exp %f : f32[8, 64]
+    %m = mul %g, %g : f32[8, 64]
+    %p = reduce_sum %m {axes=[0, 1], keepdims=false} : f32[]
+    %loss = add %q, %p : f32[]
+  })",
+              "differentiate,make_again", R"(
+    CHECK: %10 = mul %8, %x
+    CHECK: %12, %13, %14 = rms_norm_grad %11, %e, %ry, %v {y="f32", phase="backward"}
+    CHECK-NEXT: %15 = matmul_tn %14, %10
+    CHECK-NEXT: %16, %17 = rms_norm_grad %9, %d, %rx, %w {phase="backward"} : f32[8, 4], f32[4])");
+}
+
 // In the backward of a GPT of four layers: norms that their gradients make again, and copies.
 std::pair<int, int> NormsOfBackward(const std::string& spec, const std::string& mesh,
                                     const std::string& recompute, int microbatches = 1) {
