@@ -134,13 +134,12 @@ bool LayoutInference::IsMadeSo(const Value* v, const ShardingRule& rule,
                                const std::vector<DimFactors>& dims,
                                const std::vector<FactorCut>& cuts) {
   for (int d = 0; d < v->type.rank(); ++d) {
-    // What is cut along another dim (tokens of a sequence) has to be exchanged in any case.
-    if (std::ranges::none_of(
-            cuts, [&](const FactorCut& cut) { return DimOfFactor({dims[d]}, cut.factor) >= 0; })) {
-      continue;
-    }
     const auto made = Backward(v, d, 0);
-    if (!made || !made->known) continue;
+    if (!made || made->source == Source::kOp) continue;
+    // Tokens of a sequence that the spec cuts have to be exchanged in any case.
+    const bool meets = std::ranges::any_of(
+        cuts, [&](const FactorCut& cut) { return DimOfFactor({dims[d]}, cut.factor) >= 0; });
+    if (!meets && made->source == Source::kConstraint) continue;
     const auto wanted = LiftToDim(rule, dims[d], v->type.shape[d], cuts, mesh_);
     if (wanted != Canonical(v->type.shape[d], made->layout, mesh_)) return false;
   }
@@ -245,7 +244,7 @@ std::optional<LayoutInference::Origin> LayoutInference::FromOperands(const Op& o
       auto own = Project(rule, rule.operands[i][d], v->type.shape[d], origin->layout, factor);
       if (!own) continue;
       auto& found = IsInformative(*own) ? all.informative : all.plain;
-      if (found.size() < 2) found.emplace_back(i, Origin{std::move(*own), origin->known});
+      if (found.size() < 2) found.emplace_back(i, Origin{std::move(*own), origin->source});
     }
     return all;
   });
@@ -294,7 +293,7 @@ std::optional<LayoutInference::Origin> LayoutInference::AlongSeveral(const Op& o
         ProjectToFactors(rule, rule.operands[i][d], v->type.shape[d], origin->layout, mesh_);
     if (!cuts || cuts->size() < 2) continue;
     if (auto lifted = LiftToDim(rule, f, size, *cuts, mesh_)) {
-      return Origin{std::move(*lifted), origin->known};
+      return Origin{std::move(*lifted), origin->source};
     }
   }
   return std::nullopt;
@@ -307,7 +306,9 @@ std::optional<LayoutInference::Origin> LayoutInference::Backward(const Value* v,
   // What the spec cuts, whatever made it, is asked in order, so that its layout is known.
   if (op->def->constrains || (op->def->is_state && known_.contains(v))) {
     const DimSharding& own = v->type.sharding.dims[dim];
-    if (own.axes == axes_) return Origin{own, true};
+    if (own.axes == axes_) {
+      return Origin{own, op->def->constrains ? Source::kConstraint : Source::kParam};
+    }
     // Beside weights the spec cuts further what these make.
     if (op->def->constrains && own.cut() && AxesBesideWeights(*op, dim, mesh_)) {
       return Backward(op->operands[0], dim, depth + 1);
@@ -324,12 +325,12 @@ std::optional<LayoutInference::Origin> LayoutInference::Backward(const Value* v,
       auto made = FromOperands(*op, rule, factor, op->operands.size(), depth);
       if (!made) continue;
       auto layout = LiftToDim(rule, f, size, {{factor, std::move(made->layout)}}, mesh_);
-      if (layout) return Origin{std::move(*layout), made->known};
+      if (layout) return Origin{std::move(*layout), made->source};
     }
     if (auto several = AlongSeveral(*op, rule, f, size, depth)) return several;
     DimSharding guess = Lift(rule, f, size, cuts, [](int) { return std::nullopt; });
     if (!IsInformative(guess)) return std::nullopt;
-    return Origin{std::move(guess), false};
+    return Origin{std::move(guess), Source::kOp};
   });
 }
 

@@ -48,10 +48,12 @@ class LayoutInference {
   bool Fits(const Value* v, int dim, const DimSharding& layout);
 
  private:
-  // How a value was made, or would be by what the op that makes it says.
+  // Who says how a value is made: the op that makes it, if that were cut; the spec, of the value; a
+  // param.
+  enum class Source { kOp, kConstraint, kParam };
   struct Origin {
     DimSharding layout;
-    bool known;
+    Source source;
   };
   // Operands of an op that are made in a layout of a factor: the first two with granules or
   // segments of it, and the first two that are cut along it plainly.

@@ -240,6 +240,26 @@ TEST(InferLayouts, FewerHeadsThanRanksBesideOthersThatAreEnough) {
     CHECK-NEXT: %u = param "k" : f32[12, 8@tp])");
 }
 
+// What the heads are multiplied with is cut within each: whole heads would not fit it.
+TEST(InferLayouts, FewerHeadsThanRanksBesideOthersThatAreCutWithin) {
+  CheckPasses(R"(mesh [tp=4]
+  graph @g(%x: f32[2, 4, 12]) -> (%y) {
+    %w = param "scores" : f32[12, 12@tp]
+    %u = param "v" : f32[12, 12@tp]
+    %0 = matmul %x, %w : f32[2, 4, 12]
+    %1 = matmul %x, %u : f32[2, 4, 12]
+    %2 = reshape %0 {shape=[2, 4, 3, 4]} : f32[2, 4, 3, 4]
+    %3 = reshape %1 {shape=[2, 4, 3, 4]} : f32[2, 4, 3, 4]
+    %4 = transpose %2 {perm=[0, 2, 1, 3]} : f32[2, 3, 4, 4]
+    %5 = transpose %3 {perm=[0, 2, 1, 3]} : f32[2, 3, 4, 4]
+    %6 = cumsum %4 {axis=3, exclusive=false, reverse=false} : f32[2, 3, 4, 4]
+    %y = matmul %6, %5 : f32[2, 3, 4, 4]
+  })",
+              "infer_layouts", R"(
+    CHECK: %w = param "scores" : f32[12, 12@tp]
+    CHECK-NEXT: %u = param "v" : f32[12, 12@tp/3])");
+}
+
 // Tokens that the spec cuts over the same ranks are gathered whatever the heads do.
 TEST(InferLayouts, FewerHeadsThanRanksBesideCutTokens) {
   CheckPasses(R"(mesh [tp=4]
