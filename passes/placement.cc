@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ir/op_def.h"
+#include "passes/layout.h"
 
 namespace shardc {
 namespace {
@@ -44,12 +45,15 @@ std::optional<TensorPlacement::Dim> DimOf(int64_t axis, int64_t size, const DimS
 
 std::optional<TensorPlacement> PlacementOf(const Value& value, const Mesh& mesh) {
   TensorPlacement p;
-  p.tensor = value.producer && value.producer->def->is_state ? value.producer->attrs.String("name")
-                                                             : value.name;
+  const bool state = value.producer && value.producer->def->is_state;
+  p.tensor = state ? value.producer->attrs.String("name") : value.name;
   std::vector<std::vector<int>> axes;
   for (size_t d = 0; d < value.type.shape.size(); ++d) {
     const DimSharding& cut = value.type.sharding.dims[d];
     if (!cut.cut()) continue;
+    // Shards of which some have nothing. Of a parameter its blocks say that, and the values follow.
+    const bool in_blocks = state && value.type.shape[d] >= NumParts(cut, mesh);
+    if (!in_blocks && !FillsParts(value.type.shape[d], cut, mesh)) return std::nullopt;
     auto dim = DimOf(static_cast<int64_t>(d), value.type.shape[d], cut, mesh);
     if (!dim) return std::nullopt;
     p.dims.push_back(std::move(*dim));

@@ -61,6 +61,18 @@ TEST(Placement, BlocksAreSaidWhereOnnxHasWordsForThem) {
                   "a shorter one: 0 0/2 on 0 | 1", "a: 0 3/1 4/2 on 0 | 1"));
 }
 
+// Three heads on four ranks: the parameter's blocks say it, a value's do not fit four shards.
+TEST(Placement, ValuesOfWhichSomeRanksHaveNothingAreLeftOut) {
+  EXPECT_THAT(Told(R"(mesh [tp=4]
+  graph @g(%x: f32[2, 8]) -> (%y) {
+    %0 = param "q" : f32[8, 12@tp%4]
+    %1 = param "heads" : f32[3@tp, 4]
+    %h = matmul %x, %0 : f32[2, 12@tp%4]
+    %y = reshape %h {shape=[2, 3, 4]} : f32[2, 3@tp, 4]
+  })"),
+              ElementsAre("untold heads", "x: on 0 1 2 3", "q: 1 3/4 4/1 on 0 | 1 | 2 | 3"));
+}
+
 TEST(Placement, ASumIsWhereAllItsReadersHaveIt) {
   EXPECT_THAT(Told(R"(mesh [tp=2]
   graph @g(%x: f32[8, 6@tp], %w: f32[6@tp, 4]) -> (%y, %v) {
