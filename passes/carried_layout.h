@@ -17,7 +17,8 @@ std::optional<DimSharding> CarriedLayout(const Value* value, int dim, const Axis
                                          const Mesh& mesh);
 
 // The layout in which the forward ops that use a value would best take a cut of the dim over these
-// axes: as InferLayouts cuts a param so. Without granule and segments where they do not say.
+// axes: as InferLayouts cuts a param that meets no others. Without granule and segments where they
+// do not say.
 DimSharding WantedLayout(const Value* value, int dim, const AxisList& axes, const Mesh& mesh);
 
 // Of dims of a value, major to minor, that forward ops bring together to one dim: the one along

@@ -8,6 +8,7 @@
 
 #include "ir/diagnostic.h"
 #include "passes/carried_layout.h"
+#include "passes/first_of.h"
 #include "passes/forward_uses.h"
 #include "passes/layout.h"
 #include "passes/layout_inference.h"
@@ -184,8 +185,7 @@ class ParamLayouts {
 
 // Where params have fewer granules than there are ranks to cut them over.
 void NoteEmptyParts(Graph& graph, const std::vector<Op*>& params) {
-  std::map<std::pair<std::string, int64_t>, Strings> names;  // by axes and granules
-  std::map<std::string, int64_t> ranks;
+  std::map<std::tuple<std::string, int64_t, int64_t>, Strings> names;  // by axes, parts, granules
   for (const Op* param : params) {
     const TensorType& type = param->out();
     for (int d = 0; d < type.rank(); ++d) {
@@ -195,17 +195,15 @@ void NoteEmptyParts(Graph& graph, const std::vector<Op*>& params) {
       const int64_t blocks = (size + dim.granule - 1) / dim.granule;
       if (!dim.cut() || blocks >= parts) continue;
       const std::string axes = Join(graph.mesh.Names(dim.axes), " and ");
-      names[{axes, blocks}].push_back(param->attrs.String("name"));
-      ranks[axes] = parts;
+      names[{axes, parts, blocks}].push_back(param->attrs.String("name"));
     }
   }
   for (const auto& [key, list] : names) {
-    const auto& [axes, blocks] = key;
-    const int64_t parts = ranks[axes];
-    graph.notes.push_back(
-        StrCat(list.front(), list.size() > 1 ? StrCat(" and ", list.size() - 1, " more") : "",
-               list.size() > 1 ? " have " : " has ", blocks, " blocks (heads, say) for ", parts,
-               " ranks of ", axes, ": ", parts - blocks, " of these have none"));
+    const auto& [axes, parts, blocks] = key;
+    graph.notes.push_back(StrCat(
+        FirstOf(list), list.size() > 1 ? " have " : " has ", blocks,
+        blocks > 1 ? " blocks" : " block", " (heads, say) for ", parts, " ranks of ", axes, ": ",
+        parts - blocks, parts - blocks > 1 ? " of these have none" : " of these has none"));
   }
 }
 

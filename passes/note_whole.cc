@@ -4,6 +4,7 @@
 
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
+#include "passes/first_of.h"
 
 namespace shardc {
 namespace {
@@ -35,7 +36,7 @@ void NoteWhole(Graph& graph) {
   const std::vector<Op*> params = graph.Params();
   const AxisList axes = AxesOfWeights(graph, params);
   if (axes.empty()) return;
-  std::vector<const Op*> whole;
+  Strings whole;
   double all_bytes = 0, whole_bytes = 0;
   for (const Op* param : params) {
     const TensorType& type = param->out();
@@ -44,16 +45,16 @@ void NoteWhole(Graph& graph) {
         std::ranges::any_of(axes, [&](int axis) { return type.sharding.Uses(axis); })) {
       continue;
     }
-    whole.push_back(param);
+    whole.push_back(StrCat("'", param->attrs.String("name"), "'"));
     whole_bytes += static_cast<double>(type.bytes());
   }
   if (whole_bytes < kLeastShare * all_bytes) return;
-  graph.notes.push_back(StrCat("no role is known of '", whole.front()->attrs.String("name"), "'",
-                               whole.size() > 1 ? StrCat(" and ", whole.size() - 1, " more") : "",
-                               ", ", static_cast<int>(100 * whole_bytes / all_bytes),
-                               "% of the weights: ", whole.size() > 1 ? "they are" : "it is",
+  const bool one = whole.size() == 1;
+  graph.notes.push_back(StrCat("no role is known of ", FirstOf(whole), ", ",
+                               static_cast<int>(100 * whole_bytes / all_bytes),
+                               "% of the weights: ", one ? "it is" : "they are",
                                " whole on each rank of ", Join(graph.mesh.Names(axes), " and "),
-                               " (a rule by name can cut ", whole.size() > 1 ? "them" : "it", ")"));
+                               " (a rule by name can cut ", one ? "it" : "them", ")"));
 }
 
 }  // namespace shardc

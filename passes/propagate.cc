@@ -7,6 +7,7 @@
 #include "ir/op_def.h"
 #include "passes/axis_cuts.h"
 #include "passes/carried_layout.h"
+#include "passes/first_of.h"
 #include "passes/layout.h"
 #include "passes/provenance.h"
 #include "passes/revise_cuts.h"
@@ -134,9 +135,7 @@ class Propagation {
 
   void NoteGivenUp() {
     for (const auto& [what, values] : given_up_) {
-      const size_t more = values.size() - 1;
-      graph_.notes.push_back(StrCat(values.front(), more == 0 ? "" : StrCat(" and ", more, " more"),
-                                    more == 0 ? " is" : " are", what));
+      graph_.notes.push_back(StrCat(FirstOf(values), values.size() == 1 ? " is" : " are", what));
     }
   }
 

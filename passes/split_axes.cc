@@ -8,6 +8,7 @@
 
 #include "ir/diagnostic.h"
 #include "passes/carried_layout.h"
+#include "passes/first_of.h"
 #include "passes/forward_uses.h"
 #include "passes/layout.h"
 #include "passes/provenance.h"
@@ -342,11 +343,10 @@ void Note(Graph& graph, const std::vector<Narrow>& narrow, const Mesh& before) {
   for (const Narrow& n : narrow) names[{n.axis, n.parts}].push_back(NameOf(n));
   for (const auto& [key, list] : names) {
     const MeshAxis& axis = before.axes()[key.first];
-    graph.notes.push_back(
-        StrCat(list.front(), list.size() > 1 ? StrCat(" and ", list.size() - 1, " more") : "",
-               list.size() > 1 ? " hold " : " holds ", key.second,
-               key.second == 1 ? " head" : " heads", " for ", axis.size, " ranks of ", axis.name,
-               ": each is repeated on ", axis.size / key.second, " ranks"));
+    graph.notes.push_back(StrCat(FirstOf(list), list.size() > 1 ? " hold " : " holds ", key.second,
+                                 key.second == 1 ? " head" : " heads", " for ", axis.size,
+                                 " ranks of ", axis.name, ": each is repeated on ",
+                                 axis.size / key.second, " ranks"));
   }
 }
 
