@@ -94,15 +94,21 @@ Value* Depthwise(NodeContext& c, Value* x, Value* weight, const Window& w) {
   return y;
 }
 
+// Input 2 as the bias of these channels, computed with in this type; null without one.
+Value* BiasOf(NodeContext& c, int64_t channels, DType dtype) {
+  if (!c.has_input(2)) return nullptr;
+  if (const Shape& shape = c.input(2)->type.shape; shape != Shape{channels}) {
+    c.Fail("E1303", StrCat("the bias of ", c.op_type(), " has shape ", ShapeToString(shape),
+                           ", its result ", channels, " channels"));
+  }
+  return c.Cast(c.input(2), dtype);
+}
+
 // x[n, c, ...], with its padding; weight[m, c / groups, kernel...] -> [n, m, out...], with the bias
 // of input 2.
 Value* Convolve(NodeContext& c, Value* x, Value* weight, const Window& w, int64_t groups) {
   const Shape xs = x->type.shape, ws = weight->type.shape;
-  if (c.has_input(2) && c.input(2)->type.shape != Shape{ws[0]}) {
-    c.Fail("E1303",
-           StrCat("the bias of ", c.op_type(), " has shape ", ShapeToString(c.input(2)->type.shape),
-                  ", its result ", ws[0], " channels"));
-  }
+  Value* bias = BiasOf(c, ws[0], x->type.dtype);
   const bool depthwise = groups > 1 && groups == xs[1] && groups == ws[0];
   if ((depthwise || !Adjacent(w)) && NumElements(w.kernel) > kMaxSlices) {
     c.Fail("E1301",
@@ -113,10 +119,10 @@ Value* Convolve(NodeContext& c, Value* x, Value* weight, const Window& w, int64_
     Value* y = Depthwise(c, x, weight, w);
     Shape broadcast(w.dims() + 1, 1);
     broadcast[0] = ws[0];
-    return c.has_input(2) ? Add(c, y, c.Reshape(c.input(2), broadcast)) : y;
+    return bias ? Add(c, y, c.Reshape(bias, broadcast)) : y;
   }
   Value* y = Products(c, x, weight, w, groups);
-  if (c.has_input(2)) y = Add(c, y, c.input(2));
+  if (bias) y = Add(c, y, bias);
   Shape shape = {xs[0], ws[0]};
   shape.insert(shape.end(), w.out.begin(), w.out.end());
   return c.Reshape(c.Transpose(y, {0, 2, 1}), std::move(shape));
@@ -218,10 +224,85 @@ void ConvTranspose(NodeContext& c) {
   c.SetOutput(0, Convolve(c, Padded(c, x, w, 0), Mirrored(c, weight, groups), w, groups));
 }
 
+// Of ONNX Runtime's CausalConvWithState: activations and states are [b, s, channels...].
+bool ChannelsAreLast(NodeContext& c) { return c.Int("channels_last", 0) != 0; }
+
+// Input i of CausalConvWithState as [b, channels, s].
+Value* ChannelsFirst(NodeContext& c, int i) {
+  Value* x = c.input(i);
+  const Shape& s = x->type.shape;
+  if (s.size() < 3 || (s.size() > 3 && !ChannelsAreLast(c))) {
+    c.Fail("E1303", StrCat("input ", i, " of CausalConvWithState has shape ", ShapeToString(s),
+                           "; it has to be [batch, channels, length]"));
+  }
+  if (!ChannelsAreLast(c)) return x;
+  const int64_t channels = NumElements(Shape(s.begin() + 2, s.end()));
+  return c.Transpose(c.Reshape(x, {s[0], s[1], channels}), {0, 2, 1});
+}
+
+// And back, to the channels of input 0.
+Value* AsInput(NodeContext& c, Value* x) {
+  if (!ChannelsAreLast(c)) return x;
+  Shape shape = c.input(0)->type.shape;
+  shape[1] = x->type.shape[2];
+  return c.Reshape(c.Transpose(x, {0, 2, 1}), shape);
+}
+
+// A convolution along the sequence of each channel by itself, also over the elements of the past
+// that the first windows reach, which are zeros without one.
+void CausalConvWithState(NodeContext& c) {
+  Value *x = ChannelsFirst(c, 0), *weight = c.input(1);
+  const Shape xs = x->type.shape, ws = weight->type.shape;
+  if (c.Int("ndim", 1) != 1 || c.Int("state_window", 0) != 0) {
+    c.Fail("E1301",
+           "CausalConvWithState along several dims, or with a window of states, is not supported");
+  }
+  if (ws.size() != 3 || ws[0] != xs[1] || ws[1] != 1 || ws[2] < 1) {
+    c.Fail("E1303", StrCat("the weight of CausalConvWithState has shape ", ShapeToString(ws),
+                           "; it has to be [", xs[1], ", 1, k]"));
+  }
+  const int64_t dilation = c.Int("dilation", 1);
+  if (dilation < 1) c.Fail("E1303", StrCat("CausalConvWithState has a dilation of ", dilation));
+  const int64_t reach = (ws[2] - 1) * dilation;
+  Window w{.kernel = {ws[2]},
+           .stride = {1},
+           .dilation = {dilation},
+           .low = {reach},
+           .high = {0},
+           .out = {xs[2]},
+           .beyond = {0}};
+  if (c.has_input(3)) {
+    Value* past = ChannelsFirst(c, 3);
+    if (past->type.shape != Shape{xs[0], xs[1], reach}) {
+      c.Fail(
+          "E1303",
+          StrCat("past_state of CausalConvWithState holds ", ShapeToString(past->type.shape),
+                 " [batch, channels, length] instead of ", ShapeToString({xs[0], xs[1], reach})));
+    }
+    x = Joined(c, {past, x}, 2);
+    w.low = {0};
+  }
+  x = Padded(c, x, w, 0);
+  const DType dtype = x->type.dtype, wide = IsHalf(dtype) ? DType::kF32 : dtype;
+  Value* y = Convolve(c, c.Cast(x, wide), c.Cast(weight, wide), w, xs[1]);
+  const std::string activation = c.String("activation", "none");
+  if (activation == "silu" || activation == "swish") {
+    y = c.Make("silu", {y});
+  } else if (activation != "none") {
+    c.Fail("E1303", StrCat("CausalConvWithState has no activation \"", activation, "\""));
+  }
+  c.SetOutput(0, AsInput(c, c.Cast(y, dtype)));
+  const int64_t length = x->type.shape[2];
+  c.SetOutput(1, AsInput(c, SliceDim(c, x, 2, length - reach, length)));
+}
+
 }  // namespace
 
 void AddConvConverter(ConverterTable& table) {
-  table.insert({{"Conv", Conv}, {"ConvTranspose", ConvTranspose}});
+  table.insert({{"Conv", Conv},
+                {"ConvTranspose", ConvTranspose},
+                {"CausalConvWithState", CausalConvWithState},
+                {"com.microsoft::CausalConvWithState", CausalConvWithState}});
 }
 
 }  // namespace shardc::onnx_import

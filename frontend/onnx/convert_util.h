@@ -17,7 +17,8 @@ void AddEinsumConverter(ConverterTable& table);
 void AddDftConverter(ConverterTable& table);
 void AddRecurrentConverters(ConverterTable& table);  // RNN, GRU, LSTM
 void AddAttentionConverters(ConverterTable& table);  // Attention, RotaryEmbedding
-void AddConvConverter(ConverterTable& table);
+void AddLinearAttentionConverter(ConverterTable& table);
+void AddConvConverter(ConverterTable& table);     // and CausalConvWithState
 void AddPoolConverters(ConverterTable& table);    // and BatchNormalization
 void AddResizeConverters(ConverterTable& table);  // Resize, Upsample, DepthToSpace, SpaceToDepth
 void AddNormConverters(ConverterTable& table);    // GroupNormalization, LpNormalization, ...

@@ -227,6 +227,7 @@ void AddNeuralConverters(ConverterTable& table) {
   AddNormConverters(table);
   AddDftConverter(table);
   AddRecurrentConverters(table);
+  AddLinearAttentionConverter(table);
   AddFusedConverters(table);
   AddFusedAttentionConverters(table);
 }

@@ -53,6 +53,8 @@ PACKED_PAST = (2, B, N, P, D)
 TABLES, WIDE_TABLES = [(9, D // 2)] * 2, [(9, E // 2)] * 2
 heads = dict(num_heads=N)
 grouped = dict(num_heads=N, kv_num_heads=KV)
+linear = dict(kv_num_heads=KV, scale=0.1)
+DECAYS = -np.abs(np.sin(np.arange(B * S * KV))).reshape(B, S, KV).astype(np.float32) / 8
 
 CASES = {
     "attention": ("Attention", [(B, S, 10), (10, 3 * H), (3 * H,)], 1, heads),
@@ -142,6 +144,14 @@ CASES = {
     "fused_gemm_leaky": ("FusedGemm", [(S, D), (D, T), (T,)], 1, dict(activation="LeakyRelu", activation_alpha=0.3)),
     "fused_gemm_hard_sigmoid": ("FusedGemm", [(S, D), (D, T), (T,)], 1,
                                 dict(activation="HardSigmoid", activation_alpha=0.3, activation_beta=0.4)),
+    "causal_conv": ("CausalConvWithState", [(B, 3, S), (3, 1, 4), (3,)], 2, dict(activation="silu")),
+    "causal_conv_dilation": ("CausalConvWithState", [(B, 3, S), (3, 1, 3), None, (B, 3, 4)], 2, dict(dilation=2)),
+    "causal_conv_channels_last": ("CausalConvWithState", [(B, S, 2, 3), (6, 1, 3), (6,), (B, 2, 2, 3)], 2,
+                                  dict(channels_last=1)),
+    "linear_attention": ("LinearAttention", [(B, S, N * E), (B, S, KV * E), (B, S, KV * D), None, DECAYS, DECAYS], 2,
+                         dict(linear, q_num_heads=N, chunk_size=2)),
+    "linear_attention_few_queries": ("LinearAttention", [(B, S, E), (B, S, KV * E), (B, S, KV * D), None, DECAYS], 2,
+                                     dict(linear, q_num_heads=1, update_rule="gated")),
 }
 
 

@@ -16,10 +16,10 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 OPS = """
-Abs Add And ArgMax ArgMin Attention AveragePool BatchNormalization Cast CastLike Ceil Celu Clip Concat Constant
+Abs Add And ArgMax ArgMin Attention AveragePool BatchNormalization Cast CastLike CausalConvWithState Ceil Celu Clip Concat Constant
 ConstantOfShape Conv ConvTranspose Cos CumSum DFT DepthToSpace Div Dropout Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor GRU
 Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GroupNormalization
-HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LayerNormalization LeakyRelu LSTM Less LessOrEqual Log
+HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LayerNormalization LeakyRelu LinearAttention LSTM Less LessOrEqual Log
 LogSoftmax LpNormalization MatMul Max MaxPool Mean Min Mish Mod Mul Neg NegativeLogLikelihoodLoss NonZero Not OneHot
 Or PRelu Pad Pow RMSNormalization RNN Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean
 ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize RotaryEmbedding Round ScatterElements ScatterND
