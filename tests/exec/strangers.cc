@@ -22,8 +22,9 @@ Export ExportOf(const Stranger& s) { return StrangerExport(s.model, s.file, s.lo
 // experts; GPT-OSS, gate and up in turns, weights behind a bias, sinks) or each by itself
 // (Qwen2-MoE, beside a gated shared one; DeepSeek-V3, chosen by groups of them), or the rows of
 // each chosen by data (experts.py); a layer of Mamba-2, cut by heads, before one of attention
-// (Bamba); and what ONNX Runtime makes of models: attention and embeddings fused, one of its qkv
-// weight or of three, the lengths of a padded batch, a graph for generation with an empty cache.
+// (Bamba); gated delta rules (states.py); and what ONNX Runtime makes of models: attention and
+// embeddings fused, one of its qkv weight or of three, the lengths of a padded batch, a graph for
+// generation with an empty cache.
 const Stranger kStrangers[] = {
     {"llama", "torchscript_dynamic", "lm", 10, true},
     {"neox", "dynamo_static", "lm", 6, true},  // its branches are reduced once
@@ -56,6 +57,7 @@ const Stranger kStrangers[] = {
     {"experts_added", "torchscript_static", "lm", 10, false},
     {"experts_masked", "dynamo_static", "lm", 10, false},
     {"bamba", "dynamo_static", "lm", 10, false, 1},
+    {"delta", "dynamo_static", "lm", 14, true, 0},
     {"ort_bert", "fused_dynamic", "ce", 10, true},
     {"ort_bert_multihead", "fused_dynamic", "ce", 10, true},
     {"ort_gpt2", "fused_dynamic", "lm", 10, true},

@@ -197,7 +197,7 @@ def write(out, name, parts, exporter):
     own = {n: {"torch": n, "transposed": False} for n, _ in model.named_parameters()}
     write_json(f"names_{exporter}_static.json", own)
     batch = {"b2_s8": {"input_ids": f"int64 [{BATCH}, {SEQ}]"}}
-    write_json("config.json", {"model": f"own: {name}, see weights.py", "batches": batch, "loss": "causal_lm",
+    write_json("config.json", {"model": f"own: {name}, see {pathlib.Path(sys.argv[0]).name}", "batches": batch, "loss": "causal_lm",
                                "output": "logits", "goldens_stored_as": {"b2_s8": "float64"}})
     write_json("exports.json", {file.name: {"exporter": exporter, "dynamic": False, "float64": False,
                                             "producer": "pytorch " + torch.__version__.split("+")[0],
