@@ -45,29 +45,39 @@ Value* AdjacentPatches(NodeContext& c, Value* x, const Window& w) {
   return c.Transpose(c.Reshape(x, std::move(apart)), std::move(perm));
 }
 
-// The same for windows that overlap or leave gaps: a slice for each place in the kernel.
+// [n, out..., kernel elements, c], for windows that overlap or leave gaps: a slice for each place
+// in the kernel, with the channels last, so that what is copied is not single elements.
 Value* SlicedPatches(NodeContext& c, Value* x, const Window& w) {
+  Ints channels_last = {0};
+  for (size_t d = 0; d < w.dims(); ++d) channels_last.push_back(static_cast<int64_t>(d) + 2);
+  channels_last.push_back(1);
+  x = c.Transpose(x, std::move(channels_last));
   std::vector<Value*> slices;
   ForEachPlace(w, [&](const Ints& place) {
-    Value* slice = Shifted(c, x, w, place);
-    Shape column = slice->type.shape;
-    column.push_back(1);
-    slices.push_back(c.Reshape(slice, std::move(column)));
+    Value* slice = Shifted(c, x, w, place, 1);
+    Shape shape = slice->type.shape;
+    shape.insert(shape.end() - 1, 1);
+    slices.push_back(c.Reshape(slice, std::move(shape)));
   });
-  const int64_t rank = static_cast<int64_t>(w.dims()) + 3;
-  Value* all = Joined(c, std::move(slices), rank - 1);
-  Ints perm = {0};
-  for (int64_t d = 2; d < rank - 1; ++d) perm.push_back(d);
-  perm.push_back(1);
-  perm.push_back(rank - 1);
-  return c.Transpose(all, std::move(perm));
+  return Joined(c, std::move(slices), static_cast<int64_t>(w.dims()) + 1);
 }
 
 // x[n, c, ...], weight[m, c / groups, kernel...] -> [n, positions, m].
 Value* Products(NodeContext& c, Value* x, Value* weight, const Window& w, int64_t groups) {
   const int64_t n = x->type.shape[0], positions = NumElements(w.out), m = weight->type.shape[0];
-  const int64_t width = weight->type.shape[1] * NumElements(w.kernel);
-  Value* patches = Adjacent(w) ? AdjacentPatches(c, x, w) : SlicedPatches(c, x, w);
+  const int64_t channels = weight->type.shape[1], places = NumElements(w.kernel);
+  Value* patches = nullptr;
+  if (Adjacent(w)) {
+    patches = AdjacentPatches(c, x, w);
+  } else {
+    patches = SlicedPatches(c, x, w);
+    weight = c.Transpose(c.Reshape(weight, {m, channels, places}), {0, 2, 1});
+    if (groups > 1) {
+      patches = c.Reshape(patches, {n, positions, places, groups, channels});
+      patches = c.Transpose(patches, {0, 1, 3, 2, 4});
+    }
+  }
+  const int64_t width = channels * places;
   if (groups == 1) {
     return c.Make("matmul_nt",
                   {c.Reshape(patches, {n, positions, width}), c.Reshape(weight, {m, width})});

@@ -123,13 +123,14 @@ Value* Padded(NodeContext& c, Value* x, const Window& w, double value) {
   return c.Make("pad", {x}, {{"low", low}, {"high", high}, {"value", value}});
 }
 
-Value* Shifted(NodeContext& c, Value* x, const Window& w, const Ints& offset) {
-  Ints starts(2, 0), limits = {x->type.shape[0], x->type.shape[1]}, steps(2, 1);
+Value* Shifted(NodeContext& c, Value* x, const Window& w, const Ints& offset, size_t first) {
+  Ints starts(x->type.shape.size(), 0), limits = x->type.shape, steps(starts.size(), 1);
   for (size_t d = 0; d < w.dims(); ++d) {
-    starts.push_back(offset[d] * w.dilation[d]);
-    limits.push_back(starts.back() + (w.out[d] - 1) * w.stride[d] + 1);
+    const size_t dim = first + d;
+    starts[dim] = offset[d] * w.dilation[d];
+    limits[dim] = starts[dim] + (w.out[d] - 1) * w.stride[d] + 1;
     // As Slice of OpMaker: one window may have a stride beyond the dim.
-    steps.push_back(std::min(w.stride[d], x->type.shape[d + 2]));
+    steps[dim] = std::min(w.stride[d], x->type.shape[dim]);
   }
   return c.Make("slice", {x}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
 }

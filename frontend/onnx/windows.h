@@ -23,7 +23,8 @@ Window WindowOf(NodeContext& c, const Shape& x, Ints kernel, bool round_up);
 Window TransposedWindowOf(NodeContext& c, const Shape& x, Ints kernel);
 // x with its padding, and what the windows reach beyond it.
 Value* Padded(NodeContext& c, Value* x, const Window& w, double value);
-// Every stride-th element from the offset on, [n, c, out...].
-Value* Shifted(NodeContext& c, Value* x, const Window& w, const Ints& offset);
+// Every stride-th element from the offset on: in the place of the spatial dims of x, of which dim
+// `first` is the first one, out.
+Value* Shifted(NodeContext& c, Value* x, const Window& w, const Ints& offset, size_t first = 2);
 
 }  // namespace shardc::onnx_import
