@@ -14,21 +14,39 @@ using Name = std::pair<std::string_view, std::string_view>;
 
 // ONNX op -> our op of the same operands and meaning.
 constexpr Name kSame[] = {
-    {"Neg", "neg"},         {"Abs", "abs"},
-    {"Exp", "exp"},         {"Log", "log"},
-    {"Sqrt", "sqrt"},       {"Reciprocal", "reciprocal"},
-    {"Floor", "floor"},     {"Ceil", "ceil"},
-    {"Round", "round"},     {"Sign", "sign"},
-    {"Sin", "sin"},         {"Cos", "cos"},
-    {"Tanh", "tanh"},       {"Sigmoid", "sigmoid"},
-    {"Erf", "erf"},         {"IsNaN", "is_nan"},
-    {"Not", "not"},         {"Add", "add"},
-    {"Sub", "sub"},         {"Mul", "mul"},
-    {"Div", "div"},         {"Equal", "equal"},
-    {"Less", "less"},       {"LessOrEqual", "less_equal"},
-    {"Greater", "greater"}, {"GreaterOrEqual", "greater_equal"},
-    {"And", "and"},         {"Or", "or"},
-    {"Xor", "xor"},         {"Where", "where"},
+    {"Neg", "neg"},
+    {"Abs", "abs"},
+    {"Exp", "exp"},
+    {"Log", "log"},
+    {"Sqrt", "sqrt"},
+    {"Reciprocal", "reciprocal"},
+    {"Floor", "floor"},
+    {"Ceil", "ceil"},
+    {"Round", "round"},
+    {"Sign", "sign"},
+    {"Sin", "sin"},
+    {"Cos", "cos"},
+    {"Tanh", "tanh"},
+    {"Sigmoid", "sigmoid"},
+    {"Erf", "erf"},
+    {"IsNaN", "is_nan"},
+    {"Not", "not"},
+    {"Add", "add"},
+    {"Sub", "sub"},
+    {"Mul", "mul"},
+    {"Div", "div"},
+    {"Equal", "equal"},
+    {"Less", "less"},
+    {"LessOrEqual", "less_equal"},
+    {"Greater", "greater"},
+    {"GreaterOrEqual", "greater_equal"},
+    {"And", "and"},
+    {"Or", "or"},
+    {"Xor", "xor"},
+    {"Where", "where"},
+    {"BitwiseAnd", "bitwise_and"},
+    {"BitwiseOr", "bitwise_or"},
+    {"BitwiseXor", "bitwise_xor"},
 };
 
 constexpr Name kVariadic[] = {{"Min", "min"}, {"Max", "max"}, {"Sum", "add"}, {"Mean", "add"}};
@@ -95,6 +113,9 @@ void Mod(NodeContext& c) {
   // What truncating division leaves.
   c.SetOutput(0, Sub(c, a, Mul(c, b, Div(c, a, b))));
 }
+
+// -1 - x, in two's complement; as its own type again, of an unsigned one the bits that it has.
+void BitwiseNot(NodeContext& c) { c.SetOutput(0, Sub(c, Like(c, c.input(0), -1), c.input(0))); }
 
 void Relu(NodeContext& c) {
   Value* x = c.input(0);
@@ -243,6 +264,7 @@ void AddElementwiseConverters(ConverterTable& table) {
   for (const Name& name : kVariadic) table.emplace(name.first, Variadic);
   table.insert({{"Pow", Pow},
                 {"Mod", Mod},
+                {"BitwiseNot", BitwiseNot},
                 {"Relu", Relu},
                 {"LeakyRelu", LeakyRelu},
                 {"PRelu", PRelu},

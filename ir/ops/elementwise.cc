@@ -6,6 +6,7 @@ void RegisterElementwiseOps(OpRegistry& registry) {
   RegisterUnaryOps(registry);
   RegisterBinaryOps(registry);
   RegisterCompareOps(registry);
+  RegisterBitwiseOps(registry);
   RegisterFusedElementwiseOp(registry);
 }
 

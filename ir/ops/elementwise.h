@@ -15,6 +15,7 @@ namespace shardc {
 void RegisterUnaryOps(OpRegistry& registry);    // neg ... not, cast
 void RegisterBinaryOps(OpRegistry& registry);   // add ... mod
 void RegisterCompareOps(OpRegistry& registry);  // equal ... xor, where
+void RegisterBitwiseOps(OpRegistry& registry);
 void RegisterFusedElementwiseOp(OpRegistry& registry);
 
 // out[i] = fn(in...[i]) with numpy broadcasting; fn takes and returns Wide types. Integers and

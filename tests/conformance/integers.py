@@ -66,6 +66,12 @@ CASES = {
     "scatter_nd_add_wraps": ("ScatterND", [LARGE[0], PLACES[:, None], LARGE[1]], dict(reduction="add")),
     "scatter_nd_mul_wraps": ("ScatterND", [LARGE[0], PLACES[:, None], LARGE[1]], dict(reduction="mul")),
     "scatter_nd_max_nan": ("ScatterND", [f32(1, 2, 3), i64([0], [1], [1]), f32(np.nan, 5, 4)], dict(reduction="max")),
+    "bitwise_and": ("BitwiseAnd", [SMALL, WIDE], {}),
+    "bitwise_or_i8": ("BitwiseOr", [i8([-128, 5], [-7, 127]), i8(-86, 12)], {}),
+    "bitwise_xor_u8": ("BitwiseXor", [np.array([[255, 5], [128, 0]], np.uint8), np.array([170, 85], np.uint8)], {}),
+    "bitwise_xor_i64": ("BitwiseXor", [i64(-(2**63), 2**62 + 1, -1), i64(1)], {}),
+    "bitwise_not": ("BitwiseNot", [WIDE], {}),
+    "bitwise_not_u16": ("BitwiseNot", [np.array([0, 1, 65535], np.uint16)], {}),
     "resize_nearest": ("Resize", [SMALL[None, None], None, f32(1, 1, 2, 2)], dict(mode="nearest")),
     "resize_linear": ("Resize", [SMALL[None, None], None, f32(1, 1, 2, 2)], dict(mode="linear")),
 }

@@ -16,12 +16,13 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 OPS = """
-Abs Add And ArgMax ArgMin Attention AveragePool BatchNormalization Cast CastLike CausalConvWithState Ceil Celu Clip Concat Constant
-ConstantOfShape Conv ConvTranspose Cos CumSum DFT DepthToSpace Div Dropout Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor GRU
-Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GroupNormalization
-HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LayerNormalization LeakyRelu LinearAttention LSTM Less LessOrEqual Log
-LogSoftmax LpNormalization MatMul Max MaxPool Mean Min Mish Mod Mul Neg NegativeLogLikelihoodLoss NonZero Not OneHot
-Or PRelu Pad Pow RMSNormalization RNN Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean
+Abs Add And ArgMax ArgMin Attention AveragePool BatchNormalization BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast
+CastLike CausalConvWithState Ceil Celu Clip Concat Constant ConstantOfShape Conv ConvTranspose Cos CumSum DFT
+DepthToSpace Div Dropout Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor GRU Gather GatherElements GatherND Gelu
+Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GroupNormalization HardSigmoid HardSwish Identity
+InstanceNormalization IsInf IsNaN LayerNormalization LeakyRelu LinearAttention LSTM Less LessOrEqual Log LogSoftmax
+LpNormalization MatMul Max MaxPool Mean Min Mish Mod Mul Neg NegativeLogLikelihoodLoss NonZero Not OneHot Or PRelu Pad
+Pow RMSNormalization RNN Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean
 ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize RotaryEmbedding Round ScatterElements ScatterND
 Selu SequenceAt Shape Sigmoid Sign SimplifiedLayerNormalization Sin Size Slice Softmax SoftmaxCrossEntropyLoss
 Softplus Softsign SpaceToDepth Split SplitToSequence Sqrt Squeeze Sub Sum SwiGLU Swish Tan Tanh TensorScatter

@@ -343,6 +343,7 @@ void RandomOps::Binary() {
     a = PickOf(bools_);
     b = PickOf(bools_);
   }
+  if (op.starts_with("bitwise_")) return;  // of integers
   if (dice_.Chance(30)) std::swap(a, b);
   if (Make(op, {a, b})) return;
   Value* square = Make("mul", {b, b});

@@ -60,6 +60,13 @@ void AddElementwiseSamples(std::vector<OpSample>& samples) {
     add(op, "", {RandomBools({3, 5}, 19), RandomBools({5}, 20)});
     add(op, "even", {RandomBools({8, 6}, 19), RandomBools({8, 1}, 20)});
   }
+  for (std::string op : {"bitwise_and", "bitwise_or", "bitwise_xor"}) {
+    add(op, "", {RandomInts({3, 5}, 19, -99, 99), RandomInts({5}, 20, -99, 99)});
+    add(op, "even", {RandomInts({8, 6}, 19, 0, 1000), RandomInts({8, 1}, 20, 0, 1000)});
+    add(op, "i32",
+        {As(RandomInts({3, 5}, 19, -99, 99), DType::kI32),
+         As(RandomInts({5}, 20, -99, 99), DType::kI32)});
+  }
   add("where", "", {RandomBools({3, 5}, 21), floats({3, 5}, 22), floats({3, 5}, 23)});
   add("where", "broadcast", {RandomBools({3, 1}, 24), floats({2, 1, 5}, 25), floats({5}, 26)});
   add("where", "even", {RandomBools({8, 6}, 24), floats({8, 6}, 25), floats({6}, 26)});

@@ -1,4 +1,4 @@
-// equal ... greater_equal, and or xor, where.
+// equal ... greater_equal, and or xor, bitwise_and ..., where.
 #include "runtime/cuda/kernels/elementwise.h"
 
 namespace shardc::cuda::SHARDC_KERNEL_SPACE {
@@ -30,6 +30,33 @@ KernelPtr Logical(const KernelRequest& r) {
   return MakeElementwise<Bool, Bool, Bool>(r, Logic::Of<Fn>());
 }
 
+struct BitAndFn {
+  template <typename W>
+  __device__ W operator()(W a, W b) const {
+    return a & b;
+  }
+};
+struct BitOrFn {
+  template <typename W>
+  __device__ W operator()(W a, W b) const {
+    return a | b;
+  }
+};
+struct BitXorFn {
+  template <typename W>
+  __device__ W operator()(W a, W b) const {
+    return a ^ b;
+  }
+};
+template <typename Fn>
+KernelPtr Bitwise(const KernelRequest& r) {
+  const auto fns = OneOf<BitAndFn, BitOrFn, BitXorFn>::template Of<Fn>();
+  if (r.call.out[0].dtype == DType::kI32) {
+    return MakeElementwise<int32_t, int32_t, int32_t>(r, fns);
+  }
+  return MakeElementwise<int64_t, int64_t, int64_t>(r, fns);
+}
+
 struct SelectFn {
   template <typename W>
   __device__ W operator()(bool c, W a, W b) const {
@@ -55,11 +82,19 @@ KernelPtr Where(const KernelRequest& r) {
 }
 
 constexpr Binding kBindings[] = {
-    {"equal", Any<EqualFn>},      {"not_equal", Any<NotEqualFn>},
-    {"less", Any<LessFn>},        {"less_equal", Any<LessEqualFn>},
-    {"greater", Swapped<LessFn>}, {"greater_equal", Swapped<LessEqualFn>},
-    {"and", Logical<AndFn>},      {"or", Logical<OrFn>},
-    {"xor", Logical<NotEqualFn>}, {"where", Where},
+    {"equal", Any<EqualFn>},
+    {"not_equal", Any<NotEqualFn>},
+    {"less", Any<LessFn>},
+    {"less_equal", Any<LessEqualFn>},
+    {"greater", Swapped<LessFn>},
+    {"greater_equal", Swapped<LessEqualFn>},
+    {"and", Logical<AndFn>},
+    {"or", Logical<OrFn>},
+    {"xor", Logical<NotEqualFn>},
+    {"where", Where},
+    {"bitwise_and", Bitwise<BitAndFn>},
+    {"bitwise_or", Bitwise<BitOrFn>},
+    {"bitwise_xor", Bitwise<BitXorFn>},
 };
 
 }  // namespace
