@@ -69,17 +69,18 @@ std::optional<double> DensityOf(const Value* mask) {
   return std::nullopt;
 }
 
-// Rows of which those that are not chosen count for nothing at `end`, and what makes them.
+// `made`, of whose rows those that are not chosen count for nothing at `end`, and what makes it.
 class Chain {
  public:
-  Chain(const Graph& graph, const Op* end, int64_t tokens)
-      : graph_(graph), end_(end), tokens_(tokens) {}
+  Chain(const Graph& graph, const Op* end, Value* made, int64_t tokens)
+      : graph_(graph), end_(end), made_(made), tokens_(tokens) {}
 
-  // The products with weights behind the value, up to those that something else reads, too.
-  std::vector<Op*> ProductsBehind(Value* made) {
+  // The products with weights behind it, up to those that something else reads, too: `end` itself
+  // in another place, as what takes y where f(y) is not chosen.
+  std::vector<Op*> Products() {
     std::vector<Op*> products;
     std::set<const Op*> seen;
-    std::vector<Value*> open = {made};
+    std::vector<Value*> open = {made_};
     while (!open.empty()) {
       Value* v = open.back();
       Op* op = v->producer;
@@ -96,8 +97,9 @@ class Chain {
     if (auto known = only_.find(v); known != only_.end()) return known->second;
     bool only = !v->users.empty() && !graph_.IsOutput(v);
     for (const Op* user : v->users) {
-      only = only && (user == end_ || (user->operands[0] == v || !IsProduct(user))) &&
-             (user == end_ || (Holds(*user) && OnlyReads(user->result())));
+      only = only && (user == end_ ? v == made_ && std::ranges::count(end_->operands, v) == 1
+                                   : (user->operands[0] == v || !IsProduct(user)) && Holds(*user) &&
+                                         OnlyReads(user->result()));
     }
     return only_[v] = only;
   }
@@ -115,6 +117,7 @@ class Chain {
 
   const Graph& graph_;
   const Op* end_;
+  Value* made_;
   const int64_t tokens_;
   std::map<const Value*, bool> only_;
 };
@@ -127,7 +130,7 @@ bool ChooseRows(Graph& graph, const Op* end, Value* made, const Shares& shares, 
   }
   const std::optional<double> density = DensityOf(shares.mask);
   if (!density) return false;
-  std::vector<Op*> products = Chain(graph, end, tokens).ProductsBehind(made);
+  std::vector<Op*> products = Chain(graph, end, made, tokens).Products();
   const Op* mask = shares.mask->producer;
   std::erase_if(products, [&](const Op* op) { return mask != nullptr && op->id <= mask->id; });
   if (products.empty()) return false;

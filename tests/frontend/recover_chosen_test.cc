@@ -129,6 +129,15 @@ TEST(ChosenProducts, NotWhereTheOthersCount) {
                         });
                         b.Out(b.Mul(e.made, e.share));
                       },
+                      // What is not chosen is there as it was before its last step.
+                      [](TestGraph& b) {
+                        const Expert e = ExpertOf(b, Mlp);
+                        b.Out(b.Make("where", {e.mask, b.Op1("tanh", e.made), e.made}));
+                      },
+                      [](TestGraph& b) {
+                        const Expert e = ExpertOf(b, Mlp);
+                        b.Out(b.Make("where", {e.mask, e.made, b.Op1("exp", e.made)}));
+                      },
                       // Columns are chosen, of which there are as many.
                       [](TestGraph& b) {
                         const Expert e = ExpertOf(b, ToColumns);
