@@ -65,7 +65,8 @@ class Spreader {
     if (IsProduct(op)) return Product(b, op);
     if (op->def->elementwise) return Elementwise(b, op);
     if (OneOf(op->name(), {"reshape", "broadcast_to"})) {
-      Value* x = Spread(op->operands[0]);
+      const bool in_place = op->name() == "reshape" || op->in(0).rank() == v->type.rank();
+      Value* x = in_place ? Spread(op->operands[0]) : nullptr;
       if (x == nullptr) return BesideEachOther(b, v);
       const Shape shape = Behind({x->type.shape[0], x->type.shape[1]}, Rest(v));
       return b.Make(op->name(), {x}, {{"shape", shape}});
@@ -126,8 +127,9 @@ class Spreader {
     Value* chosen =
         b.BroadcastTo(b.Reshape(chosen_, {experts_, tokens_, 1}), {experts_, tokens_, each});
     chosen = b.Reshape(chosen, {experts_, tokens_ * each});
-    return b.Make(nt ? "matmul_rows_nt" : "matmul_rows", {rows, weight, chosen},
-                  {{"density", static_cast<double>(k_) / static_cast<double>(experts_)}});
+    return b.Make(
+        nt ? "matmul_rows_nt" : "matmul_rows", {rows, weight, chosen},
+        {{"density", static_cast<double>(std::min(k_, experts_)) / static_cast<double>(experts_)}});
   }
 
   // [tokens, k, out] of a product of each token with the weights of its k experts side by side.
@@ -159,14 +161,18 @@ class Spreader {
   }
 
   Value* Elementwise(Builder& b, Op* op) {
-    const size_t lead = Lead(op->out().shape);
+    const auto lead = static_cast<int64_t>(Lead(op->out().shape));
     std::vector<Value*> operands;
     for (Value* x : op->operands) {
       const Shape& shape = x->type.shape;
-      if (x->type.rank() == op->out().rank()) {
-        const bool one = std::all_of(shape.begin(), shape.begin() + static_cast<int64_t>(lead),
-                                     [](int64_t n) { return n == 1; });
-        x = one ? b.Reshape(x, Behind({1, 1}, Tail(shape, lead))) : Spread(x);
+      // How many of its dims go with those that count the rows.
+      const int64_t of_rows = lead - (op->out().rank() - x->type.rank());
+      const bool one = std::all_of(shape.begin(), shape.begin() + std::max<int64_t>(of_rows, 0),
+                                   [](int64_t n) { return n == 1; });
+      if (of_rows == lead) {
+        x = one ? b.Reshape(x, Behind({1, 1}, Tail(shape, of_rows))) : Spread(x);
+      } else if (!one) {
+        return nullptr;
       }
       if (x == nullptr) return nullptr;
       operands.push_back(x);
@@ -179,6 +185,7 @@ class Spreader {
     Op* op = v->producer;
     const Shape& old = op->in(0).shape;
     const auto lead = static_cast<int64_t>(Lead(old));
+    if (IsNorm(op) && std::ssize(old) == lead) return nullptr;
     Attributes attrs = op->attrs;
     if (attrs.Has("axis")) {
       const int at = AxisOf(op->attrs, op->in(0).rank());
@@ -196,15 +203,19 @@ class Spreader {
       return first;
     };
     if (op->name() == "transpose") {
+      const Ints& all = op->attrs.IntList("perm");
+      for (int64_t d = 0; d < lead; ++d) {
+        if (all[d] != d) return nullptr;
+      }
       Ints perm = behind("perm", {0, 1});
       for (size_t i = 2; i < perm.size(); ++i) perm[i] += 2 - lead;
-      Ints sorted = perm;
-      std::sort(sorted.begin(), sorted.end());
-      if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return nullptr;
       attrs.Set("perm", std::move(perm));
     }
     if (op->name() == "slice") {
-      if (!std::equal(old.begin(), old.begin() + lead, op->out().shape.begin())) return nullptr;
+      const Ints& steps = op->attrs.IntList("steps");
+      for (int64_t d = 0; d < lead; ++d) {
+        if (steps[d] != 1 || old[d] != op->out().shape[d]) return nullptr;
+      }
       attrs.Set("starts", behind("starts", {0, 0}));
       attrs.Set("limits", behind("limits", {shape[0], shape[1]}));
       attrs.Set("steps", behind("steps", {1, 1}));
@@ -230,11 +241,10 @@ Value* SharesOfAll(Builder& b, Value* ids, Value* shares, int64_t experts) {
   return b.Reshape(b.Transpose(b.ReduceSum(each, {1}), {1, 0}), {experts, tokens, 1});
 }
 
-// The sum over k, [tokens, width], of what experts give times the shares of a token; null where
-// `made`, [tokens * k, width] or [tokens, k, width], is no such thing.
+// The sum over k, [tokens, width], of what experts give times the shares of a token, one for each
+// row; null where `made`, [tokens * k, width] or [tokens, k, width], is no such thing.
 Value* SumOfExperts(Builder& b, Op* op, Value* made, Value* share, const Shape& rows) {
   const int64_t tokens = rows[0], k = rows[1];
-  if (share->type.num_elements() != tokens * k) return nullptr;
   Spreader spreader(op, b.graph(), tokens, k);
   Value* all = spreader.Spread(made);
   const int64_t experts = spreader.experts();
@@ -246,6 +256,15 @@ Value* SumOfExperts(Builder& b, Op* op, Value* made, Value* share, const Shape& 
   return b.ReduceSum(b.Mul(b.Reshape(all, {experts, all->type.shape[1], rows[2]}), shares), {0});
 }
 
+// Whether v, beside rows [tokens * k, ...] or [tokens, k, ...] of this shape, is a number for each.
+bool IsOneARow(const Value* v, const Shape& shape, const Shape& rows) {
+  const size_t lead = !shape.empty() && shape[0] == rows[0] * rows[1] ? 1 : 2;
+  if (shape.size() < lead || v->type.rank() != std::ssize(shape)) return false;
+  Shape one(shape.size(), 1);
+  std::copy_n(shape.begin(), lead, one.begin());
+  return v->type.shape == one;
+}
+
 Value* SpreadSum(Builder& b, Op* op) {
   if (op->name() != "reduce_sum" || op->in(0).rank() != 3 || op->out().rank() != 2) return nullptr;
   if (op->attrs.IntList("axes") != Ints{1}) return nullptr;
@@ -255,8 +274,9 @@ Value* SpreadSum(Builder& b, Op* op) {
   if (mul == nullptr) return nullptr;
   for (int i : {0, 1}) {
     Value *made = mul->operands[i], *share = mul->operands[1 - i];
-    if (made->type.shape != v->type.shape) continue;
-    if (Value* sum = SumOfExperts(b, op, made, share, op->in(0).shape)) return sum;
+    const Shape& rows = op->in(0).shape;
+    if (made->type.shape != v->type.shape || !IsOneARow(share, v->type.shape, rows)) continue;
+    if (Value* sum = SumOfExperts(b, op, made, share, rows)) return sum;
   }
   return nullptr;
 }
@@ -272,6 +292,8 @@ Value* SpreadProduct(Builder& b, Op* op) {
     if (turned && !IsPerm(ProducedBy(made, "transpose"), {0, 2, 1})) continue;
     if (turned) made = made->producer->operands[0];
     if (made->type.rank() != 3) continue;
+    const int64_t tokens = made->type.shape[0], k = made->type.shape[1];
+    if (share->type.shape != (i == 0 && !nt ? Shape{tokens, k, 1} : Shape{tokens, 1, k})) continue;
     Value* sum = SumOfExperts(b, op, made, share, made->type.shape);
     if (sum != nullptr) return b.Reshape(sum, op->out().shape);
   }

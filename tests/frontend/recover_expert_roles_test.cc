@@ -182,7 +182,6 @@ TEST(Roles, HeadsAreNoExperts) {
   }
 }
 
-}  // namespace
 // The weights of its experts looked up for each token, with one or several of them, as
 // transformers' "batched_mm" does: each expert on its tokens, in products that have roles.
 TEST(Roles, OfExpertsThatTokensLookUp) {
@@ -273,4 +272,72 @@ TEST(Roles, OfExpertsThatFewTokensLookUp) {
   EXPECT_EQ(Counts(g)["embedding"], 2);
 }
 
+// Rows that are moved, and what stands beside a dim of theirs that only has as many elements: the
+// experts of the tokens are looked up, or taken in their place with the same numbers.
+TEST(Experts, ThatTokensLookUpInOtherRows) {
+  constexpr int64_t kExperts = 3, kWidth = 4;
+  struct Rows {
+    TestGraph& b;
+    int64_t tokens, k;
+    Value* ids;
+    Value* Reversed(Value* v, int64_t dim) {
+      Ints starts(v->type.rank(), 0), limits = v->type.shape, steps(v->type.rank(), 1);
+      starts[dim] = limits[dim] - 1, limits[dim] = -1, steps[dim] = -1;
+      return b.Make("slice", {v}, {{"starts", starts}, {"limits", limits}, {"steps", steps}});
+    }
+    Value* Shares() { return b.In("shares", {tokens, k, 1}); }
+  };
+  using Sum = std::function<Value*(Rows, Value*)>;  // of made, [tokens, k, width]
+  const std::map<std::string, Sum> sums = {
+      {"shares of rows", [](Rows r, Value* y) { return r.b.Mul(y, r.Shares()); }},
+      {"shares of the width", [](Rows r, Value* y) { return r.b.Mul(y, r.b.P("s", {kWidth})); }},
+      {"shares of k and the width",
+       [](Rows r, Value* y) {
+         return r.b.Mul(y, r.b.P("s", {r.k, kWidth}));
+       }},
+      {"shares of tokens and the width",
+       [](Rows r, Value* y) {
+         return r.b.Mul(y, r.b.P("s", {r.tokens, 1, kWidth}));
+       }},
+      {"a number for each of k",
+       [](Rows r, Value* y) {
+         return r.b.Mul(r.b.Add(y, r.b.P("s", {r.k, 1})), r.Shares());
+       }},
+      {"other rows of k", [](Rows r, Value* y) { return r.b.Mul(r.Reversed(y, 1), r.Shares()); }},
+      {"other tokens", [](Rows r, Value* y) { return r.b.Mul(r.Reversed(y, 0), r.Shares()); }},
+      {"tokens and k exchanged",
+       [](Rows r, Value* y) {
+         if (r.tokens == r.k) y = r.b.Transpose(y, {1, 0, 2});
+         return r.b.Mul(y, r.Shares());
+       }},
+      {"a norm over k of numbers of experts", [](Rows r, Value* y) {
+         Value* n = r.b.Make("gather", {r.b.P("s", {kExperts}), r.ids}, {{"axis", int64_t{0}}});
+         n = r.b.Make("rms_norm", {r.b.Reshape(n, {r.tokens, r.k})}, {{"eps", 0.1}});
+         return r.b.Mul(r.b.Add(y, r.b.Reshape(n, {r.tokens, r.k, 1})), r.Shares());
+       }}};
+  for (const auto& [name, sum] : sums) {
+    for (const auto& [tokens, k] : {std::pair<int64_t, int64_t>{6, 2}, {4, 1}, {2, 2}, {4, 4}}) {
+      SCOPED_TRACE(StrCat(name, ", ", tokens, " x ", k));
+      Graph g = Recover([&](TestGraph& b) {
+        HostTensor chosen(DType::kI64, {tokens * k});
+        for (int64_t i = 0; i < tokens * k; ++i) {
+          chosen.SetDouble(i, static_cast<double>(i * i % kExperts));
+        }
+        Value* ids = b.In("ids", std::move(chosen));
+        Value* x = b.Reshape(b.In("x", {tokens, kWidth}), {tokens, 1, kWidth});
+        x = b.BroadcastTo(x, {tokens, k, kWidth});
+        Value* w =
+            b.Make("gather", {b.P("w", {kExperts, kWidth, kWidth}), ids}, {{"axis", int64_t{0}}});
+        Value* y = b.Matmul(b.Reshape(x, {tokens * k, 1, kWidth}), w);
+        y = sum(Rows{b, tokens, k, ids}, b.Reshape(y, {tokens, k, kWidth}));
+        b.Out(b.ReduceSum(y, {1}));
+      });
+      if (name == "shares of rows" && tokens * k >= kExperts) {
+        EXPECT_EQ(Counts(g)["matmul_rows"], 1);
+      }
+    }
+  }
+}
+
+}  // namespace
 }  // namespace shardc::recover_testing
