@@ -6,8 +6,7 @@
 namespace shardc::recover {
 namespace {
 
-// What the integers of a constant are once its explicit broadcasts and reshapes are taken off, or
-// null.
+// What the integers of a constant are once its explicit broadcasts are taken off, or null.
 const HostTensor* ConstantIds(Value* ids) {
   while (Op* broadcast = ProducedBy(ids, "broadcast_to")) ids = broadcast->operands[0];
   const HostTensor* data = ConstantOf(ids);
