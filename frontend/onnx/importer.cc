@@ -77,7 +77,8 @@ class Importer {
     graph_.EraseDead();
     recover::DropRepeatedMatrices(graph_, names.expanded);
     if (!options_.module.where.empty()) {
-      RestoreParams(graph_, options_.module, names.is_parameter, params.taken_from);
+      RestoreParams(graph_, options_.module,
+                    {names.is_parameter, params.taken_from, params.made_by});
     }
     DropUnusedSources();
     NoteParameters(graph_, params, conversion_.wanted, !options_.module.where.empty());

@@ -24,11 +24,12 @@ void NoteComputed(Graph& graph, const Parameters& params, bool of_module) {
                     ShapeToString(param->second->out().shape), " from '", source, "'");
   }
   if (!names.empty()) {
-    graph.notes.push_back(
-        StrCat("computed from parameters by the exporter, and trained in their place: ", names,
-               !of_module ? " (with --module, where they are parts of these, or an export with "
-                            "optimize=False, they are the parameters)"
-                          : " (in an export with optimize=False they are the parameters)"));
+    graph.notes.push_back(StrCat(
+        "computed from parameters by the exporter, and trained in their place: ", names,
+        !of_module
+            ? " (with --module, where they are parts or functions of these, or an export with "
+              "optimize=False, they are the parameters)"
+            : " (in an export with optimize=False they are the parameters)"));
   }
 }
 

@@ -82,6 +82,8 @@ class Finder {
       if (folded == names_.folded_from.end() || found.transpose_of.contains(name)) continue;
       if (const std::string from = TakenFrom(name, folded->second); !from.empty())
         found.taken_from[name] = from;
+      if (ComputedFrom from = MadeBy(name, folded->second); !from.param.empty())
+        found.made_by[name] = std::move(from);
       const bool alone = folded->second.size() == 1;
       const bool of_function = std::ranges::any_of(folded->second, IsOfFunction);
       if (alone ? larger[name] > 1 : ranks[name] == 1 && !of_function) continue;
@@ -107,6 +109,22 @@ class Finder {
       }
     }
     return of.size() == 1 && kMoving.contains(FunctionOf(name)) ? *of.begin() : "";
+  }
+
+  // No parameter where there is none, or several.
+  ComputedFrom MadeBy(const std::string& name, const std::vector<std::string>& folded) const {
+    ComputedFrom made;
+    made.functions.emplace(FunctionOf(name));
+    for (const std::string& source : folded) {
+      if (!names_.is_parameter.contains(source)) {
+        made.functions.emplace(FunctionOf(source));
+      } else if (made.param.empty()) {
+        made.param = source;
+      } else {
+        return {};
+      }
+    }
+    return made;
   }
 
   // PyTorch calls a tensor after the function that makes it, with a number: "exp_1".

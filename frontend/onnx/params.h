@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "frontend/onnx/element_functions.h"
 #include "frontend/onnx/initializers.h"
 #include "frontend/onnx/load_model.h"
 #include "frontend/onnx/names.h"
@@ -27,6 +28,8 @@ struct Parameters {
   std::map<std::string, std::string> computed_from;
   // Tensors that are elements of a parameter, as they are: by name, the parameter.
   std::map<std::string, std::string> taken_from;
+  // Tensors that functions made of one parameter alone, and of constants.
+  std::map<std::string, ComputedFrom> made_by;
   // By parameter, what the exporter computed into it and the file has nothing of: a batch norm's
   // own tensors, of the convolution before it. Its name is the module's, its numbers are not.
   std::map<std::string, std::set<std::string>> merged;

@@ -1,6 +1,7 @@
 #include "frontend/onnx/restore_params.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -24,9 +25,10 @@ struct Origin {
   std::string name;
   bool turned = false;  // its last two dims changed places
   bool plus_one = false;
-  Ints rows;          // the rows of it that it has; none: it is all of it
+  Ints rows = {};     // the rows of it that it has; none: it is all of it
   size_t across = 0;  // of rows: how many of its dims, without those of size 1, are before theirs;
                       // all of them: a row is one element
+  const ElementFunction* function = nullptr;
 };
 
 // A tensor without its dims of size 1, as elements of one type.
@@ -192,9 +194,8 @@ class RowsAlong {
 
 class Restorer {
  public:
-  Restorer(Graph& graph, const ModuleParams& module, const std::set<std::string>& listed,
-           const std::map<std::string, std::string>& taken_from)
-      : graph_(graph), module_(module), listed_(listed), taken_from_(taken_from) {}
+  Restorer(Graph& graph, const ModuleParams& module, const WrittenDown& written)
+      : graph_(graph), module_(module), written_(written) {}
 
   void Run() {
     std::vector<Op*> others;
@@ -206,8 +207,8 @@ class Restorer {
     for (Op* param : others) {
       if (IsTelling(DataOf(param))) {
         telling.emplace_back(param, Origins(param));
-      } else if (!RestoreElements(param) && !RestoreByUses(param)) {
-        left_.push_back(param->attrs.String("name"));
+      } else if (!RestoreElements(param) && !RestoreFunction(param) && !RestoreByUses(param)) {
+        untold_.push_back(param);
       }
     }
     // Of copies that each have a tensor in the file nobody can say which is which.
@@ -217,8 +218,12 @@ class Restorer {
     }
     for (const auto& [param, origins] : telling) {
       const bool copies = origins.size() > 1 && claims[origins[0].name] > 1;
-      if (origins.empty() || copies || !Restore(param, origins))
-        left_.push_back(param->attrs.String("name"));
+      if (origins.empty() ? RestoreFunction(param) : !copies && Restore(param, origins)) continue;
+      left_.push_back(param->attrs.String("name"));
+    }
+    for (Op* param : untold_) {
+      const std::string name = param->attrs.String("name");
+      if (!RestoreTied(param)) left_.push_back(name);
     }
     if (own_.empty() && restored_.empty()) {
       throw Diagnostic("E1403", ExitCode::kBadModel, module_.where,
@@ -272,7 +277,7 @@ class Restorer {
     const Shape& shape = param.out().shape;
     const bool as_it_was = !of.turned && of.rows.empty() && shape == whole->out().shape;
     const bool matrix = of.turned && shape == Turned(whole->out().shape);
-    if (of.plus_one || !(as_it_was || matrix)) return;
+    if (of.plus_one || of.function || !(as_it_was || matrix)) return;
     Strings names = {param.attrs.String("transpose_of", "")};
     if (as_it_was) {
       names = param.attrs.StringList("aliases", {});
@@ -283,7 +288,7 @@ class Restorer {
     Strings aliases = whole->attrs.StringList("aliases", {});
     for (const std::string& name : names) {
       const bool known = module_.tensors.contains(name) || Contains(aliases, name);
-      if (!known && listed_.contains(name)) aliases.push_back(name);
+      if (!known && written_.listed.contains(name)) aliases.push_back(name);
     }
     if (!aliases.empty()) whole->attrs.Set("aliases", std::move(aliases));
   }
@@ -340,6 +345,89 @@ class Restorer {
   bool RestoreElements(Op* param) {
     const std::vector<Origin> found = OriginsAsElements(param);
     return !found.empty() && Restore(param, found);
+  }
+
+  // What a function that the exporter names made of a parameter. Layers that began equal have one
+  // tensor in the file: each of its uses is of its own module's parameter, which has to be one.
+  bool RestoreFunction(Op* param) {
+    const auto made = written_.made_by.find(param->attrs.String("name"));
+    if (made == written_.made_by.end() || graph_.IsOutput(param->result())) return false;
+    Origin first{made->second.param};
+    first.function = FunctionOf(param, made->second);
+    if (first.function == nullptr) return false;
+    const Squeezed data = DataOf(module_.tensors.at(first.name), param->out().dtype);
+    std::map<std::string, std::vector<Op*>> users;
+    for (Op* user : param->result()->users) {
+      Strings own;
+      for (const auto& [name, tensor] : module_.tensors) {
+        const bool lost = name.starts_with(user->site + ".") && graph_.FindState(name) == nullptr;
+        if (lost && IsMadeOf(data, DataOf(tensor, data.type()), {})) own.push_back(name);
+      }
+      if (own.size() > 1) return false;
+      users[own.empty() ? first.name : own[0]].push_back(user);
+    }
+    for (const auto& [name, of] : users) {
+      if (!Fits(*param, {name})) return false;
+    }
+    for (const auto& [name, of] : users) {
+      Origin origin = first;
+      origin.name = name;
+      Value* again = MadeAgain(param, {origin});
+      for (Op* user : of) graph_.ReplaceUses(user, param->result(), again);
+    }
+    Forget(param, first);
+    return true;
+  }
+
+  // Which function of its parameter the tensor is; null: none.
+  const ElementFunction* FunctionOf(const Op* param, const ComputedFrom& from) const {
+    constexpr double kMostError = 2e-6;  // libraries round functions each in its own way
+    const auto tensor = module_.tensors.find(from.param);
+    const Squeezed made = DataOf(param);
+    if (tensor == module_.tensors.end() || IsHalf(made.type())) return nullptr;
+    const Squeezed of = DataOf(tensor->second, made.type());
+    if (made.shape() != of.shape()) return nullptr;
+    const ElementFunction* best = nullptr;
+    double least = kMostError;
+    for (const ElementFunction& f : ElementFunctions()) {
+      if (!from.functions.contains(f.name)) continue;
+      double error = 0;
+      HoldsOfPieces(made.shape(), [&](const Shape& offset, const Shape& size) {
+        const HostTensor is = made.Read(offset, size), x = of.Read(offset, size);
+        for (int64_t i = 0; i < is.num_elements(); ++i) {
+          const double value = f.value(x.AsDouble(i));
+          const double off = std::abs(is.AsDouble(i) - value) / std::max(1., std::abs(value));
+          if (!(off <= error)) error = off;
+        }
+        return error <= least;
+      });
+      if (!(error <= least)) continue;
+      least = error;
+      best = &f;
+    }
+    return best;
+  }
+
+  // A module's bias that is also that of one of its parts ("head.bias", "head.decoder.bias"), where
+  // the module's file has the one name and the model's file the other.
+  bool RestoreTied(Op* param) {
+    const std::string& name = param->attrs.String("name");
+    if (module_.tensors.contains(name) || !written_.listed.contains(name)) return false;
+    std::set<std::string> known;
+    for (const Op* other : graph_.Params()) {
+      const Strings aliases = other->attrs.StringList("aliases", {});
+      known.insert(other->attrs.String("name"));
+      known.insert(aliases.begin(), aliases.end());
+    }
+    auto is_around = [&](const Origin& o) {
+      const std::string part = LastPart(o.name);
+      const std::string module = o.name.substr(0, o.name.size() - part.size());
+      return part == LastPart(name) && name.starts_with(module) && !known.contains(o.name) &&
+             module_.tensors.at(o.name).shape == param->out().shape;
+    };
+    std::vector<Origin> found = OriginsAsWhole(DataOf(param), false);
+    std::erase_if(found, std::not_fn(is_around));
+    return found.size() == 1 && Restore(param, found);
   }
 
   // Whether the module's tensor may become a parameter of the type of `param`.
@@ -456,8 +544,8 @@ class Restorer {
 
   // Which elements it is of the one tensor that the exporter took it from.
   std::vector<Origin> OriginsAsElements(const Op* param) const {
-    const auto from = taken_from_.find(param->attrs.String("name"));
-    if (from == taken_from_.end()) return {};
+    const auto from = written_.taken_from.find(param->attrs.String("name"));
+    if (from == written_.taken_from.end()) return {};
     const auto tensor = module_.tensors.find(from->second);
     if (tensor == module_.tensors.end()) return {};
     const Squeezed made = DataOf(param);
@@ -484,6 +572,7 @@ class Restorer {
         v = b.Transpose(b.Reshape(v, {around[0], around[2], around[1]}), {0, 2, 1});
       }
     }
+    if (how.function) v = how.function->make(b, v);
     if (how.plus_one) v = b.Add(v, b.Scalar(v->type.dtype, 1));
     return b.Reshape(v, made.shape);
   }
@@ -529,10 +618,11 @@ class Restorer {
   void AddNotes() {
     if (!restored_.empty()) {
       const auto& [name, of] = restored_[0];
-      const char* how = of.turned          ? " transposed"
-                        : of.plus_one      ? " plus one"
-                        : !of.rows.empty() ? ", a part of it"
-                                           : "";
+      const std::string how = of.turned          ? " transposed"
+                              : of.plus_one      ? " plus one"
+                              : !of.rows.empty() ? ", a part of it"
+                              : of.function      ? StrCat(" after ", of.function->name)
+                                                 : "";
       graph_.notes.push_back(StrCat(module_.where, " has ",
                                     Counted(std::ssize(restored_), "tensor"),
                                     " of which the exporter made others: '", name, "' is '",
@@ -548,20 +638,19 @@ class Restorer {
 
   Graph& graph_;
   const ModuleParams& module_;
-  const std::set<std::string>& listed_;
-  const std::map<std::string, std::string>& taken_from_;
+  const WrittenDown written_;
   std::map<std::pair<DType, bool>, Corners> corners_;
   std::vector<Op*> own_;  // parameters that the exporter left as they were
   std::set<std::string> named_;
   std::vector<std::pair<std::string, Origin>> restored_;
+  std::vector<Op*> untold_;  // of data that say nothing
   std::vector<std::string> left_;
 };
 
 }  // namespace
 
-void RestoreParams(Graph& graph, const ModuleParams& module, const std::set<std::string>& listed,
-                   const std::map<std::string, std::string>& taken_from) {
-  Restorer(graph, module, listed, taken_from).Run();
+void RestoreParams(Graph& graph, const ModuleParams& module, const WrittenDown& written) {
+  Restorer(graph, module, written).Run();
 }
 
 }  // namespace shardc::onnx_import
