@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "ir/builder.h"
+#include "ir/counted.h"
+#include "ir/diagnostic.h"
 #include "ir/merge_equal.h"
 #include "ir/op_def.h"
 #include "passes/added_output.h"
@@ -44,10 +46,9 @@ class Accumulator {
   std::vector<Value*> grads_;
 };
 
-}  // namespace
-
-std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* const> values,
-                                  Value* scale) {
+// As Differentiate; null where the scalar does not depend on the value.
+std::vector<Value*> GradientsOf(Graph& graph, Value* scalar, std::span<Value* const> values,
+                                Value* scale) {
   SHARDC_CHECK(scalar->type.shape.empty() && IsFloat(scalar->type.dtype));
   const size_t num_values = NumberValues(graph);
   const std::vector<bool> depends = DependentOn(graph, values, num_values);
@@ -85,13 +86,33 @@ std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* 
   }
 
   std::vector<Value*> out;
-  builder.BelongWith({});
-  for (Value* v : values) {
-    Value* grad = grads.Get(v);
-    if (!grad) grad = builder.BroadcastTo(builder.Scalar(v->type.dtype, 0), v->type.shape);
-    out.push_back(grad);
-  }
+  for (Value* v : values) out.push_back(grads.Get(v));
   return out;
+}
+
+Value* Zeros(Builder& b, const TensorType& type) {
+  return b.BroadcastTo(b.Scalar(type.dtype, 0), type.shape);
+}
+
+void NoteUnreached(Graph& graph, const Strings& params) {
+  if (params.empty()) return;
+  graph.notes.push_back(StrCat(
+      "the loss does not depend on ", Counted(std::ssize(params), "parameter"), ", '", params[0],
+      params.size() > 1 ? "' the first: an optimizer leaves them" : "': an optimizer leaves it",
+      params.size() > 1 ? " as they were" : " as it was"));
+}
+
+}  // namespace
+
+std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* const> values,
+                                  Value* scale) {
+  std::vector<Value*> grads = GradientsOf(graph, scalar, values, scale);
+  Builder builder(graph);
+  builder.phase = Phase::kBackward;
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (grads[i] == nullptr) grads[i] = Zeros(builder, values[i]->type);
+  }
+  return grads;
 }
 
 void AddGradients(Graph& graph, Value* loss, Value* scale) {
@@ -101,16 +122,24 @@ void AddGradients(Graph& graph, Value* loss, Value* scale) {
       params.push_back(op->result());
     }
   }
-  std::vector<Value*> grads = Differentiate(graph, loss, params, scale);
+  std::vector<Value*> grads = GradientsOf(graph, loss, params, scale);
+  Strings unreached;
   Builder builder(graph);
   builder.phase = Phase::kBackward;
   for (size_t i = 0; i < params.size(); ++i) {
-    const Op& param = *params[i]->producer;
+    Op& param = *params[i]->producer;
     builder.BelongWith(param);
+    if (grads[i] == nullptr) {
+      // PyTorch has no gradient of it, and its optimizers pass it over.
+      grads[i] = Zeros(builder, param.out());
+      param.attrs.Set("decay", false);
+      unreached.push_back(param.attrs.String("name"));
+    }
     if (IsHalf(grads[i]->type.dtype)) grads[i] = builder.Cast(grads[i], DType::kF32);
     if (scale) grads[i] = builder.Div(grads[i], builder.Cast(scale, grads[i]->type.dtype));
     AddOutput(graph, GradientName(param.attrs.String("name")), grads[i]);
   }
+  NoteUnreached(graph, unreached);
   graph.EraseDead();
   // What the gradients of several layers ask of one mask.
   MergeEqual(graph);

@@ -18,9 +18,11 @@ std::vector<Value*> Differentiate(Graph& graph, Value* scalar, std::span<Value* 
 
 // Differentiates the output `loss` with respect to every param of float type that is trained
 // (attribute "trained", true where it is absent) and adds the outputs
-// "grad.<param>". `scale`, if there is one, multiplies the loss, and these outputs are divided by
-// it: so that what is between fits the range of its type. Outputs of halves are f32, in which they
-// fit without the scale. Throws Diagnostic E1603 where the model has such an output.
+// "grad.<param>". Of those that the loss does not depend on they are zeros, and weight decay leaves
+// them as they are; a note says so. `scale`, if there is one, multiplies the loss, and these
+// outputs are divided by it: so that what is between fits the range of its type. Outputs of halves
+// are f32, in which they fit without the scale. Throws Diagnostic E1603 where the model has such an
+// output.
 void AddGradients(Graph& graph, Value* loss, Value* scale = nullptr);
 
 }  // namespace shardc

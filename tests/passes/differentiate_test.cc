@@ -108,6 +108,27 @@ TEST(Differentiate, WhatTheLossDoesNotDependOnHasZeros) {
     CHECK-NEXT: %2 = broadcast_to %1 {shape=[2, 3], phase="backward"} : f32[2, 3])");
 }
 
+// PyTorch's optimizers pass them over: weight decay, too, would change them.
+TEST(Differentiate, NotesWhatTheLossDoesNotDependOn) {
+  Graph graph = ParseAndVerify(R"(graph @g(%x: f32[4]) -> (loss: %4) {
+    %w = param "w" : f32[4]
+    %a = param "a" : f32[4]
+    %b = param "b" : f32[4]
+    %0 = add %a, %b : f32[4]
+    %1 = floor %0 : f32[4]
+    %2 = mul %x, %w : f32[4]
+    %3 = add %1, %2 : f32[4]
+    %4 = sum_squares %3 : f32[]
+  })");
+  AddGradients(graph, graph.FindOutput("loss"));
+  ASSERT_EQ(graph.notes.size(), 1u);
+  EXPECT_EQ(graph.notes[0],
+            "the loss does not depend on 2 parameters, 'a' the first: an optimizer leaves them as "
+            "they were");
+  EXPECT_TRUE(graph.FindState("b")->attrs.Has("decay"));
+  EXPECT_FALSE(graph.FindState("w")->attrs.Has("decay"));
+}
+
 TEST(Differentiate, RefusesOpsWithoutGradient) {
   Graph graph = ParseAndVerify(R"(graph @g(%i: i64[2, 1]) -> (loss: %1) {
     %w = param "w" : f32[2, 1]
