@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -310,6 +311,13 @@ class Restorer {
     };
     const auto as_own = std::ranges::find_if(found, is_own);
     const std::vector<Op*> users = param->result()->users;
+    // What the exporter names, below the module of a use: of another one the same is meant.
+    std::set<std::string> below;
+    for (const Op* user : users) {
+      for (const std::string& alias : aliases) {
+        if (alias.starts_with(user->site + ".")) below.insert(alias.substr(user->site.size()));
+      }
+    }
     std::vector<Origin> of_users;
     int untold = 0;
     for (const Op* user : users) {
@@ -319,10 +327,17 @@ class Restorer {
         return o.name.starts_with(user->site + ".") &&
                (parts.empty() || parts.contains(LastPart(o.name)));
       };
-      const auto fitting = std::ranges::count_if(found, fits);
-      if (fitting > 1 || (fitting == 0 && as_own == found.end())) return false;
-      untold += fitting == 0;
-      of_users.push_back(fitting == 0 ? *as_own : *std::ranges::find_if(found, fits));
+      std::vector<Origin> fitting;
+      std::ranges::copy_if(found, std::back_inserter(fitting), fits);
+      if (fitting.size() > 1) {
+        std::erase_if(fitting, [&](const Origin& o) {
+          return !below.contains(o.name.substr(std::min(user->site.size(), o.name.size())));
+        });
+        if (fitting.size() != 1) return false;
+      }
+      if (fitting.empty() && as_own == found.end()) return false;
+      untold += fitting.empty();
+      of_users.push_back(fitting.empty() ? *as_own : fitting[0]);
     }
     // It has the name of one of its uses, and that may be the one that nothing tells.
     if (untold > 0 && std::ranges::count_if(of_users, is_own) > 1) return false;

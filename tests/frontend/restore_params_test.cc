@@ -325,6 +325,25 @@ TEST_F(RestoreParams, ABiasThatAModuleTiesToThatOfAPart) {
                           Pair("cls.norm.bias", IsEmpty()), Pair("cls.norm.part.bias", IsEmpty())));
 }
 
+// dynamo names one of several that are equal: of another module the one of the same name is meant.
+TEST_F(RestoreParams, TheOneThatTheExporterNamesOfEachModule) {
+  const HostTensor zeros(DType::kF32, {4});
+  for (const std::string layer : {"a", "b"}) {
+    InModule(layer + ".conv.bias", zeros);
+    InModule(layer + ".dt_proj.bias", zeros);
+  }
+  InFile("unsqueeze_1", Reshaped(zeros, {4, 1}));
+  AddFoldedFrom(model_, "unsqueeze_1", "['a.dt_proj.bias', 'val_1']");
+  model_.graph.mutable_node(0)->set_name("/a/Add");
+  model_.Node("Add", {"y_unsqueeze_1", "unsqueeze_1"}, {"y"}, "/b/Add");
+  model_.Output("y");
+  InModule("c", Data({3}));
+  InFile("c", Data({3}));
+  ListParameters(model_, {"a.dt_proj.bias", "b.dt_proj.bias", "c"});
+  EXPECT_THAT(Restored(), ElementsAre(Pair("a.dt_proj.bias", IsEmpty()),
+                                      Pair("b.dt_proj.bias", IsEmpty()), Pair("c", IsEmpty())));
+}
+
 // dynamo merged three, of which "g" is read where no module tells.
 TEST_F(RestoreParams, OneThatHasTheNameOfOneOfItsUses) {
   const HostTensor zeros(DType::kF32, {2});
