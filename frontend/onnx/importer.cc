@@ -82,6 +82,7 @@ class Importer {
     }
     DropUnusedSources();
     NoteParameters(graph_, params, conversion_.wanted, !options_.module.where.empty());
+    NoteLostDropout(graph_, model_.proto);
     NoteUnread(graph_);
     return std::move(graph_);
   }

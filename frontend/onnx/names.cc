@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "ir/parse_number.h"
+
 namespace shardc::onnx_import {
 namespace {
 
@@ -186,6 +188,28 @@ std::optional<size_t> ValuesOfCall(const onnx::NodeProto& node) {
     count += text.compare(at, 5, "%sym_") != 0;
   }
   return count;
+}
+
+std::string AttentionWithDropout(const onnx::NodeProto& node) {
+  const auto metadata = Metadata(node, kNodeMetadata);
+  const auto fx_node = metadata.find("pkg.torch.onnx.fx_node");
+  if (fx_node == metadata.end()) return "";
+  constexpr std::string_view kCall = "[target=torch.ops.aten.scaled_dot_product_attention.",
+                             kArguments = "](args = (", kKeywords = "), kwargs = {",
+                             kDropout = "dropout_p: ";
+  const std::string_view text = fx_node->second;
+  const size_t call = text.find(kCall), arguments = text.find(kArguments, call);
+  const size_t keywords = text.find(kKeywords, arguments);
+  if (call == text.npos || arguments == text.npos || keywords == text.npos) return "";
+  // (query, key, value, mask, dropout, ...), or by its name.
+  size_t at = arguments + kArguments.size();
+  for (int i = 0; i < 4 && at < keywords; ++i) at = std::min(text.find(", ", at), keywords - 2) + 2;
+  if (at >= keywords) at = text.find(kDropout, keywords);
+  if (at == text.npos) return "";
+  if (at > keywords) at += kDropout.size();
+  const std::string_view dropout = text.substr(at, text.find_first_of(",)}", at) - at);
+  const bool drops = ParseNumber<double>(dropout).value_or(0) > 0;
+  return drops ? std::string(text.substr(0, text.find(' '))) : "";
 }
 
 std::string BiasOf(const onnx::NodeProto& node, const ModuleNames& names) {

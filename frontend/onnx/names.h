@@ -39,6 +39,10 @@ std::set<std::string> GivenToCall(const onnx::NodeProto& node, const ModuleNames
 // metadata do not say so.
 std::optional<size_t> ValuesOfCall(const onnx::NodeProto& node);
 
+// The call of scaled_dot_product_attention with dropout that the node stands for a part of, as
+// torch names its result; empty where the metadata do not say so.
+std::string AttentionWithDropout(const onnx::NodeProto& node);
+
 // The module's parameter that the node adds as a bias, because it stands for torch.addmm, a linear
 // layer or a convolution; empty where the metadata do not say so.
 std::string BiasOf(const onnx::NodeProto& node, const ModuleNames& names);

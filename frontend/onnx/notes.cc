@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "frontend/onnx/names.h"
 #include "ir/contains.h"
 #include "ir/counted.h"
 #include "ir/diagnostic.h"
@@ -122,6 +123,27 @@ void NoteParameters(Graph& graph, const Parameters& params, const std::set<std::
   NoteConstants(graph, params, wanted);
   NoteMissing(graph, params.missing);
   NoteCopies(graph);
+}
+
+void NoteLostDropout(Graph& graph, const onnx::ModelProto& model) {
+  if (model.producer_name() != "pytorch") return;
+  std::set<std::string> calls, written;
+  int64_t idle = 0;  // nodes of TorchScript's
+  for (const onnx::NodeProto& node : model.graph().node()) {
+    const std::string call = AttentionWithDropout(node);
+    if (!call.empty()) calls.insert(call);
+    if (node.op_type() != "Dropout") continue;
+    const bool has_mode = node.input_size() > 2 && !node.input(2).empty();
+    if (!call.empty() && has_mode) written.insert(call);
+    idle += !has_mode;
+  }
+  for (const std::string& call : written) calls.erase(call);
+  const int64_t lost = std::max<int64_t>(std::ssize(calls), idle);
+  if (lost == 0) return;
+  graph.notes.push_back(StrCat(
+      "the file has nothing of ", Counted(lost, "dropout"), " of the module: PyTorch's exporter ",
+      "does not write that of scaled_dot_product_attention (of transformers' models it does with ",
+      "attn_implementation=\"eager\")"));
 }
 
 void NoteUnread(Graph& graph) {

@@ -18,6 +18,10 @@ void NoteUnfolded(Graph& graph, const Unfolded& unfolded);
 void NoteParameters(Graph& graph, const Parameters& params, const std::set<std::string>& wanted,
                     bool of_module);
 
+// Of dropout that a module in training has and PyTorch's exporters did not write: that of
+// scaled_dot_product_attention.
+void NoteLostDropout(Graph& graph, const onnx::ModelProto& model);
+
 // Of inputs that nothing reads, beside others of their type: an exporter makes one input of what it
 // was given as one tensor.
 void NoteUnread(Graph& graph);

@@ -12,6 +12,7 @@ using import_testing::ImportTest;
 using import_testing::Model;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 std::vector<std::string> OpNames(const Graph& graph) {
   std::vector<std::string> names;
@@ -497,6 +498,36 @@ TEST_F(ImportGraph, AnInputThatAnotherOneStandsForIsNoted) {
   m.Output("y");
   EXPECT_THAT(Import(m.proto).notes,
               ElementsAre(HasSubstr("nothing reads input 'input_ids': if it and 'labels'")));
+}
+
+// PyTorch's exporters leave out the dropout of scaled_dot_product_attention, or its mode.
+TEST_F(ImportGraph, NotesDropoutThatTheExporterLost) {
+  Model m = AddModel();
+  m.proto.set_producer_name("pytorch");
+  auto attends = [&](int n, const std::string& arguments) {
+    const std::string call = "scaled_dot_product_attention_" + std::to_string(n);
+    for (const char* op : {"Exp", "Neg"}) {  // of one call
+      const std::string of = StrCat(op, n);
+      import_testing::AddMetadata(
+          m.Node(op, {"y"}, {of}), 9, "pkg.torch.onnx.fx_node",
+          "%" + call + " : [num_users=1] = call_function[target=torch.ops.aten." +
+              "scaled_dot_product_attention.default](args = (%q, %k, %v" + arguments);
+      m.Output(of);
+    }
+  };
+  attends(0, "), kwargs = {})");
+  attends(1, ", None, 0.0, True), kwargs = {})");
+  attends(2, ", %mask), kwargs = {scale: 0.5})");
+  EXPECT_THAT(Import(m.proto).notes, IsEmpty());
+  attends(3, ", %mask, 0.1), kwargs = {scale: 0.5})");
+  attends(4, "), kwargs = {dropout_p: 0.1, is_causal: True})");
+  EXPECT_THAT(Import(m.proto).notes, ElementsAre(HasSubstr("nothing of 2 dropouts of the module")));
+  Model of_torchscript = AddModel();
+  of_torchscript.Node("Dropout", {"y"}, {"z"});
+  of_torchscript.Output("z");
+  of_torchscript.proto.set_producer_name("pytorch");
+  EXPECT_THAT(Import(of_torchscript.proto).notes,
+              ElementsAre(HasSubstr("nothing of 1 dropout of the module")));
 }
 
 }  // namespace
