@@ -16,6 +16,7 @@
 #include "frontend/onnx/notes.h"
 #include "frontend/onnx/op_types.h"
 #include "frontend/onnx/op_versions.h"
+#include "frontend/onnx/own_names.h"
 #include "frontend/onnx/params.h"
 #include "frontend/onnx/restore_params.h"
 #include "frontend/onnx/sort_nodes.h"
@@ -59,7 +60,8 @@ class Importer {
       graph_.notes.push_back(
           StrCat("its weights are Constant nodes: ", weights, " became tensors"));
     NoteUnfolded(graph_, UnfoldConstants(model_, conversion_.reader));
-    const ModuleNames names = ReadModuleNames(model_.proto.graph());
+    ModuleNames names = ReadModuleNames(model_.proto.graph());
+    RestoreOwnNames(*model_.proto.mutable_graph(), names);
     if (const int biases = AddZeroBiases(*model_.proto.mutable_graph(), names)) {
       graph_.notes.push_back(StrCat(biases, biases == 1 ? " bias" : " biases",
                                     " of zeros that the exporter left out ",

@@ -62,6 +62,7 @@ void ReadSignature(std::string_view text, ModuleNames& names) {
 struct FxCall {
   std::string target;
   std::vector<std::string> arguments;  // those that are values, in order, without their %
+  bool has_none = false;               // among the others
 };
 
 // "%linear : [...] = call_function[target=...](args = (%x, %p_h_0_weight, %p_h_0_bias), ...)"
@@ -78,6 +79,7 @@ FxCall FxCallOf(const onnx::NodeProto& node) {
   call.target = text.substr(name, arguments - name);
   text.remove_prefix(arguments + kArguments.size());
   text = text.substr(0, text.find("), kwargs"));
+  call.has_none = text.find("None") != text.npos;
   for (size_t at = 0; (at = text.find('%', at)) != text.npos;) {
     const size_t end = std::min(text.find_first_of(",)] ", at), text.size());
     call.arguments.emplace_back(text.substr(at + 1, end - at - 1));
@@ -188,6 +190,12 @@ std::optional<size_t> ValuesOfCall(const onnx::NodeProto& node) {
     count += text.compare(at, 5, "%sym_") != 0;
   }
   return count;
+}
+
+std::string IndexedParameter(const onnx::NodeProto& node, const ModuleNames& names) {
+  const FxCall call = FxCallOf(node);
+  if (call.target != "torch.ops.aten.index.Tensor" || call.has_none) return "";
+  return ParameterAt(call, 0, names);
 }
 
 std::string AttentionWithDropout(const onnx::NodeProto& node) {

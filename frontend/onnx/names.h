@@ -39,6 +39,10 @@ std::set<std::string> GivenToCall(const onnx::NodeProto& node, const ModuleNames
 // metadata do not say so.
 std::optional<size_t> ValuesOfCall(const onnx::NodeProto& node);
 
+// The module's parameter of whose first dims the node looks up elements, because it stands for
+// p[indices]; empty where the metadata do not say so.
+std::string IndexedParameter(const onnx::NodeProto& node, const ModuleNames& names);
+
 // The call of scaled_dot_product_attention with dropout that the node stands for a part of, as
 // torch names its result; empty where the metadata do not say so.
 std::string AttentionWithDropout(const onnx::NodeProto& node);

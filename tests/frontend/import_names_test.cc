@@ -374,5 +374,40 @@ TEST_F(DynamoNames, WhatWasComputedIntoAnotherTensorIsSaidOfThat) {
   EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("2 tensors of the module, 'n.mean' the first")));
 }
 
+// As transformers 5 looks the matrices of a token's experts up. What is indexed elsewhere than at
+// its first dims was turned; of two tensors nobody can say which is which.
+TEST_F(DynamoNames, AParameterThatIsIndexedHasItsOwn) {
+  struct Case {
+    std::string indices, from, second, name;
+  };
+  for (const Case& c :
+       {Case{"[%i]", "['experts']", "", "experts"}, Case{"[None, %i]", "['experts']", "", "val_1"},
+        Case{"[%i]", "['experts', 'val_3']", "", "val_1"},
+        Case{"[%i]", "['experts']", "['experts']", "val_1"}}) {
+    SCOPED_TRACE(c.indices + c.from + c.second);
+    Model m;
+    m.Input("i", {"4", "1"}, onnx::TensorProto::INT64);
+    m.Floats("val_1", {3, 2}, {1, 2, 3, 4, 5, 6});
+    AddMetadata(m.Node("GatherND", {"val_1", "i"}, {"y"}), 9, "pkg.torch.onnx.fx_node",
+                "%index : [num_users=1] = call_function[target=torch.ops.aten.index.Tensor](args "
+                "= (%p_experts, " +
+                    c.indices + "), kwargs = {})");
+    m.Output("y");
+    ListParameters(m, {"experts"});
+    AddFoldedFrom(m, "val_1", c.from);
+    if (!c.second.empty()) {
+      m.Floats("val_2", {2, 3}, {1, 2, 3, 4, 5, 7});
+      AddFoldedFrom(m, "val_2", c.second);
+      m.Node("Neg", {"val_2"}, {"z"});
+      m.Output("z");
+    }
+    const Graph graph = Import(m.proto);
+    EXPECT_EQ(ParamNames(graph)[0], c.name);
+    if (c.name == "experts") {
+      EXPECT_THAT(graph.notes, IsEmpty());
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shardc
