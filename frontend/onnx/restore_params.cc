@@ -294,6 +294,10 @@ class Restorer {
     if (!aliases.empty()) whole->attrs.Set("aliases", std::move(aliases));
   }
 
+  // TorchScript's tensors without a name ("onnx::Add_7") have one after the module that reads
+  // them, as if all were called "weight" or "bias".
+  static bool IsGuess(const std::string& name) { return name.find("::") != name.npos; }
+
   // Of data that say nothing: what reads it, or else the exporter, has to say what each use was. A
   // new model's equal vectors may be one tensor of the file.
   bool RestoreByUses(Op* param) {
@@ -334,6 +338,13 @@ class Restorer {
           return !below.contains(o.name.substr(std::min(user->site.size(), o.name.size())));
         });
         if (fitting.size() != 1) return false;
+      }
+      if (fitting.empty() && IsGuess(own)) {
+        std::ranges::copy_if(found, std::back_inserter(fitting), [&](const Origin& o) {
+          return !o.plus_one && !o.turned && Fits(*param, o) &&
+                 o.name == user->site + "." + LastPart(o.name);
+        });
+        if (fitting.size() > 1) return false;
       }
       if (fitting.empty() && as_own == found.end()) return false;
       untold += fitting.empty();

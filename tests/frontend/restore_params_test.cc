@@ -344,6 +344,21 @@ TEST_F(RestoreParams, TheOneThatTheExporterNamesOfEachModule) {
                                       Pair("b.dt_proj.bias", IsEmpty()), Pair("c", IsEmpty())));
 }
 
+// As TorchScript's of a buffer: its name is a guess, "m.bias".
+TEST_F(RestoreParams, TheOnlyOneOfTheModuleThatReadsIt) {
+  const HostTensor zeros(DType::kF32, {1, 4});
+  InModule("m.final_logits_bias", zeros);
+  InModule("c", Data({3}));
+  InFile("onnx::Add_1", zeros);
+  InFile("c", Data({3}));
+  model_.graph.mutable_node(0)->set_name("/m/Add");
+  EXPECT_THAT(Restored(),
+              ElementsAre(Pair("c", IsEmpty()), Pair("m.final_logits_bias", IsEmpty())));
+  InModule("m.other", zeros);
+  EXPECT_THAT(Restored(),
+              ElementsAre(Pair("c", IsEmpty()), Pair("onnx::Add_1", ElementsAre("m.bias"))));
+}
+
 // dynamo merged three, of which "g" is read where no module tells.
 TEST_F(RestoreParams, OneThatHasTheNameOfOneOfItsUses) {
   const HostTensor zeros(DType::kF32, {2});
