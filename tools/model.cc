@@ -1,8 +1,11 @@
 #include "tools/model.h"
 
+#include <set>
+
 #include "frontend/gpt_config.h"
 #include "frontend/import.h"
 #include "frontend/recover.h"
+#include "ir/counted.h"
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
 #include "ir/parse_number.h"
@@ -101,6 +104,24 @@ ModuleParams ReadModule(const std::string& path) {
   return module;
 }
 
+// What the plan would not train, and a file of the module has all the same.
+void NoteModules(Graph& graph, const std::string& where, Strings names, const FixedTensors& fixed) {
+  std::set<std::string> held;
+  for (const Op* param : graph.Params()) {
+    const Strings aliases = param->attrs.StringList("aliases", {});
+    held.insert(param->attrs.String("name"));
+    held.insert(aliases.begin(), aliases.end());
+  }
+  std::erase_if(
+      names, [&](const std::string& name) { return held.contains(name) || fixed.contains(name); });
+  if (names.empty()) return;
+  graph.notes.push_back(StrCat(
+      where, " has ", Counted(std::ssize(names), "tensor"), " of which the model has nothing, '",
+      names[0], names.size() > 1 ? "' the first: " : "': ",
+      "unused, folded, or what it did was merged with what an equal one did (an export of "
+      "trained weights, or of dynamo with optimize=False, keeps it)"));
+}
+
 }  // namespace
 
 Graph LoadModel(const std::string& model, const ModelOptions& options, FixedTensors& fixed) {
@@ -135,10 +156,14 @@ Graph LoadModel(const std::string& model, const ModelOptions& options, FixedTens
   }
   ModuleParams module;
   if (!options.module.empty()) module = ReadModule(options.module);
+  Strings names;
+  for (const auto& [name, tensor] : module.tensors) names.push_back(name);
+  const std::string where = module.where;
   Graph graph = ImportOnnx(model, {std::move(bind), std::move(shapes), std::move(module), &fixed});
   // Before patterns are recovered: what drops nothing stands in the way of none.
   SetDropout(graph, options.dropout);
   RecoverPatterns(graph);
+  NoteModules(graph, where, std::move(names), fixed);
   return graph;
 }
 

@@ -121,7 +121,7 @@ void NoteParameters(Graph& graph, const Parameters& params, const std::set<std::
   NoteComputed(graph, params, of_module);
   NoteMerged(graph);
   NoteConstants(graph, params, wanted);
-  NoteMissing(graph, params.missing);
+  if (!of_module) NoteMissing(graph, params.missing);
   NoteCopies(graph);
 }
 

@@ -165,6 +165,24 @@ TEST_F(ModuleNamesTest, AreFoundByTheModulesData) {
   EXPECT_THAT(r.err, HasSubstr("error E6111: --module own.safetensors: is for ONNX files"));
 }
 
+// What an exporter merged with an equal one is trained as that.
+TEST_F(ModuleNamesTest, WhatTheModelHasNothingOfIsNoted) {
+  const std::string folder = std::string(SHARDC_SOURCE_DIR) + "/tests/data/models/hf_gpt2/";
+  const std::string model = folder + "torchscript_static.onnx",
+                    module = " --module own.safetensors";
+  Compile("own", "--shape input_ids=2x32", model);
+  RunOk("own --random-inputs 1 --save-params own.safetensors");
+  EXPECT_THAT(Tool("compile " + model + module + " -o plan").err, Not(HasSubstr("has nothing")));
+  const SafetensorsFile own(Path("own.safetensors"));
+  std::map<std::string, HostTensor> more;
+  for (const auto& [name, entry] : own.entries()) more[name] = own.Read(name);
+  more["h.0.ln_3.weight"] = more["h.0.ln_3.bias"] = HostTensor(DType::kF32, {64});
+  WriteSafetensors(Path("own.safetensors"), more);
+  EXPECT_THAT(Tool("compile " + model + module + " -o plan").err,
+              HasSubstr("--module own.safetensors has 2 tensors of which the model has nothing, "
+                        "'h.0.ln_3.bias' the first"));
+}
+
 // As transformers saves a large model.
 TEST_F(ModuleNamesTest, OfSeveralFilesWithAnIndex) {
   const SafetensorsFile file(kFolder + "adamw_params_step10.safetensors");
