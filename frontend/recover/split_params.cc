@@ -128,6 +128,28 @@ std::set<size_t> SitesOfSharedMatrices(const Graph& graph) {
   return counts;
 }
 
+bool IsFill(const Graph& graph, const Op* param) {
+  auto source = graph.sources.find(param->attrs.String("name"));
+  if (source == graph.sources.end() || param->out().num_elements() == 0) return false;
+  HostTensor data(param->out().dtype, param->out().shape);
+  source->second->Read(Shape(data.shape().size(), 0), data.shape(), data.raw());
+  for (int64_t i = 1; i < data.num_elements(); ++i) {
+    if (data.AsDouble(i) != data.AsDouble(0)) return false;
+  }
+  return true;
+}
+
+// As of the zeros that LoRA begins with.
+void NoteSharedFill(Graph& graph, const Op* param) {
+  std::set<std::string> sites;
+  for (const Op* op : param->result()->users) sites.insert(op->site);
+  if (sites.size() < 2 || Varies(graph, param) || !IsFill(graph, param)) return;
+  graph.notes.push_back(
+      StrCat("matrix '", param->attrs.String("name"), "' has one value, is read in ", sites.size(),
+             " modules, and is trained as one (where it was several, which an exporter makes one "
+             "of, --module keeps them apart)"));
+}
+
 }  // namespace
 
 void SplitSharedVectors(Graph& graph) {
@@ -136,8 +158,9 @@ void SplitSharedVectors(Graph& graph) {
   for (Op* param : graph.Params()) taken.insert(param->attrs.String("name"));
   for (Op* param : graph.Params()) {
     Value* value = param->result();
-    if (param->out().rank() != 1 || !IsFloat(param->out().dtype)) continue;
-    if (value->users.size() < 2) continue;
+    if (!IsFloat(param->out().dtype) || value->users.size() < 2) continue;
+    if (param->out().rank() > 1 && !param->attrs.Has("merged")) NoteSharedFill(graph, param);
+    if (param->out().rank() != 1) continue;
     std::vector<Op*> sites = SitesOf(graph, value);
     if (sites.size() < 2) continue;
     const std::string name = param->attrs.String("name");

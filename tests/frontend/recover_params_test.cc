@@ -134,6 +134,26 @@ TEST(SharedVectors, AreOneIfTheirElementsDiffer) {
   EXPECT_THAT(g.notes, ElementsAre(HasSubstr("read at 3 places")));
 }
 
+// An exporter makes one matrix of LoRA's zeros; which it was of, nothing says.
+TEST(SharedVectors, AMatrixOfOneValueIsNoted) {
+  for (const bool fill : {true, false}) {
+    TestGraph b;
+    HostTensor data(DType::kF32, {4, 4});
+    if (!fill) data.SetDouble(5, 1);
+    b.g.sources["w"] = std::make_shared<DataSource>(data);
+    Value* w = b.Param("w", DType::kF32, {4, 4});
+    Value* x = b.g.AddInput("x", TensorType(DType::kF32, {2, 4}));
+    for (const char* site : {"a", "b"}) {
+      x = b.Matmul(x, w);
+      x->producer->site = site;
+    }
+    b.Out(x, "y");
+    RecoverPatterns(b.g);
+    EXPECT_EQ(b.g.Params().size(), 1u);
+    EXPECT_EQ(b.g.notes.size(), fill ? 1u : 0u);
+  }
+}
+
 TEST(SharedVectors, GetTheirLostNamesBack) {
   Graph g = Recover([](TestGraph& b) {
     Value *w = b.P("h.0.norm.weight", {6}), *x = b.In("x", {4, 6});
