@@ -349,6 +349,18 @@ class Restorer {
       if (fitting.empty() && as_own == found.end()) return false;
       untold += fitting.empty();
       of_users.push_back(fitting.empty() ? *as_own : fitting[0]);
+      // Of two uses in one module, each may be of another one of its tensors.
+      const Origin& chosen = of_users.back();
+      auto is_rival = [&](const Origin& o) {
+        return o.name != chosen.name && o.name.starts_with(user->site + ".") &&
+               o.turned == chosen.turned && o.plus_one == chosen.plus_one &&
+               graph_.FindState(o.name) == nullptr &&
+               module_.tensors.at(o.name).shape == module_.tensors.at(chosen.name).shape;
+      };
+      const auto here = [&](const Op* other) { return other->site == user->site; };
+      if (std::ranges::count_if(users, here) > 1 && std::ranges::any_of(found, is_rival)) {
+        return false;
+      }
     }
     // It has the name of one of its uses, and that may be the one that nothing tells.
     if (untold > 0 && std::ranges::count_if(of_users, is_own) > 1) return false;

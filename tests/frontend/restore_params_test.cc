@@ -344,6 +344,22 @@ TEST_F(RestoreParams, TheOneThatTheExporterNamesOfEachModule) {
                                       Pair("b.dt_proj.bias", IsEmpty()), Pair("c", IsEmpty())));
 }
 
+// As the biases of a recurrent unit's two gates.
+TEST_F(RestoreParams, TwoOfOneModuleThatAreEqualAreNotTied) {
+  const HostTensor zeros(DType::kF32, {4});
+  for (const char* name : {"m.in_bias", "m.out_bias"}) InModule(name, zeros);
+  InModule("c", Data({3}));
+  InFile("unsqueeze_1", Reshaped(zeros, {1, 4}));
+  InFile("c", Data({3}));
+  AddFoldedFrom(model_, "unsqueeze_1", "['m.in_bias', 'val_1']");
+  model_.graph.mutable_node(0)->set_name("/m/Add");
+  model_.Node("Add", {"y_unsqueeze_1", "unsqueeze_1"}, {"y"}, "/m/Add");
+  model_.Output("y");
+  ListParameters(model_, {"m.in_bias", "m.out_bias", "c"});
+  EXPECT_THAT(Restored(),
+              ElementsAre(Pair("c", IsEmpty()), Pair("unsqueeze_1", ElementsAre("m.in_bias"))));
+}
+
 // As TorchScript's of a buffer: its name is a guess, "m.bias".
 TEST_F(RestoreParams, TheOnlyOneOfTheModuleThatReadsIt) {
   const HostTensor zeros(DType::kF32, {1, 4});
