@@ -1,17 +1,14 @@
 #include "frontend/onnx/restore_params.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
 #include <set>
-#include <string_view>
 #include <unordered_map>
 
-#include "frontend/onnx/read_pieces.h"
+#include "frontend/onnx/origins.h"
 #include "ir/builder.h"
 #include "ir/contains.h"
 #include "ir/converted_source.h"
@@ -21,177 +18,7 @@
 namespace shardc::onnx_import {
 namespace {
 
-// What a tensor of the graph is of one of the module's.
-struct Origin {
-  std::string name;
-  bool turned = false;  // its last two dims changed places
-  bool plus_one = false;
-  Ints rows = {};     // the rows of it that it has; none: it is all of it
-  size_t across = 0;  // of rows: how many of its dims, without those of size 1, are before theirs;
-                      // all of them: a row is one element
-  const ElementFunction* function = nullptr;
-};
-
-// A tensor without its dims of size 1, as elements of one type.
-class Squeezed {
- public:
-  Squeezed(std::shared_ptr<const TensorSource> source, DType from, DType type, const Shape& whole)
-      : data_(std::move(source), from, type), type_(type), whole_(whole), shape_(whole) {
-    std::erase(shape_, 1);
-  }
-  const Shape& shape() const { return shape_; }
-  DType type() const { return type_; }
-
-  HostTensor Read(const Shape& offset, const Shape& size) const {
-    Shape at, box;
-    for (size_t d = 0, s = 0; d < whole_.size(); ++d) {
-      const bool one = whole_[d] == 1;
-      at.push_back(one ? 0 : offset[s]);
-      box.push_back(one ? 1 : size[s]);
-      s += !one;
-    }
-    HostTensor piece(type_, size);
-    data_.Read(at, box, piece.raw());
-    return piece;
-  }
-  HostTensor ReadAll() const { return Read(Shape(shape_.size()), shape_); }
-
- private:
-  ConvertedSource data_;
-  DType type_;
-  Shape whole_, shape_;
-};
-
-Shape Turned(Shape shape) {
-  if (shape.size() > 1) std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
-  return shape;
-}
-
-// The same with the elements of the last two dims in their new places.
-HostTensor Turned(const HostTensor& t) {
-  HostTensor turned(t.dtype(), Turned(t.shape()));
-  const int64_t size = DTypeSize(t.dtype()), columns = t.shape().back();
-  const int64_t rows = t.shape()[t.shape().size() - 2];
-  for (int64_t i = 0; i < t.num_elements(); ++i) {
-    const int64_t matrix = i / (rows * columns), row = i / columns % rows, column = i % columns;
-    std::memcpy(turned.raw() + ((matrix * columns + column) * rows + row) * size,
-                t.raw() + i * size, size);
-  }
-  return turned;
-}
-
 std::string LastPart(const std::string& name) { return name.substr(name.rfind('.') + 1); }
-
-bool SameBits(const HostTensor& a, const HostTensor& b) {
-  return std::equal(a.raw(), a.raw() + a.bytes(), b.raw());
-}
-
-void AddOne(HostTensor& t) {
-  for (int64_t i = 0; i < t.num_elements(); ++i) t.SetDouble(i, t.AsDouble(i) + 1);
-}
-
-bool AgreeIn(const Shape& offset, const Shape& size, const Squeezed& made, const Squeezed& of,
-             const Origin& how) {
-  HostTensor expected = how.turned ? Turned(of.Read(Turned(offset), Turned(size)))  //
-                                   : of.Read(offset, size);
-  if (how.plus_one) AddOne(expected);
-  return SameBits(made.Read(offset, size), expected);
-}
-
-Shape CornerOf(Shape shape) {
-  for (int64_t& n : shape) n = std::min<int64_t>(n, 4);
-  return shape;
-}
-
-HostTensor Corner(const Squeezed& tensor) {
-  return tensor.Read(Shape(tensor.shape().size()), CornerOf(tensor.shape()));
-}
-
-bool IsMadeOf(const Squeezed& made, const Squeezed& of, const Origin& how) {
-  if (made.shape() != (how.turned ? Turned(of.shape()) : of.shape())) return false;
-  if (!AgreeIn(Shape(made.shape().size()), CornerOf(made.shape()), made, of, how)) return false;
-  return HoldsOfPieces(made.shape(), [&](const Shape& offset, const Shape& size) {
-    return AgreeIn(offset, size, made, of, how);
-  });
-}
-
-// More than two values among the elements: two tensors of such data are not alike by chance.
-bool IsTelling(const Squeezed& tensor) {
-  std::vector<double> values;
-  const bool few = HoldsOfPieces(tensor.shape(), [&](const Shape& offset, const Shape& size) {
-    const HostTensor piece = tensor.Read(offset, size);
-    for (int64_t i = 0; i < piece.num_elements() && values.size() < 3; ++i) {
-      if (!Contains(values, piece.AsDouble(i))) values.push_back(piece.AsDouble(i));
-    }
-    return values.size() < 3;
-  });
-  return !few;
-}
-
-// [outer, along, inner] of one dim and those before and behind it. Behind the last one is one of
-// one element.
-Shape Around(const Shape& shape, size_t dim) {
-  if (dim == shape.size()) return {NumElements(shape), 1, 1};
-  const auto at = shape.begin() + static_cast<int64_t>(dim);
-  return {NumElements({shape.begin(), at}), *at, NumElements({at + 1, shape.end()})};
-}
-
-// The rows of a tensor along one of its dims; behind the last one, its elements.
-class RowsAlong {
- public:
-  RowsAlong(const Squeezed& tensor, size_t dim)
-      : rows_(tensor.type(), Around(tensor.shape(), dim)) {
-    const HostTensor read = tensor.ReadAll();
-    std::copy_n(read.raw(), read.bytes(), rows_.raw());
-    rows_ = Turned(rows_);
-    count_ = rows_.num_elements() / width();
-    for (int64_t i = 0; i < count_; ++i) places_[Row(rows_, i)];
-  }
-  int64_t width() const { return rows_.shape().back(); }
-
-  // Which they are of a matrix of this width, or of a vector that is its only row, or which
-  // elements. None where it lacks one, or where it has a row twice and what is next to it does not
-  // tell which it is.
-  Ints In(const Squeezed& matrix) {
-    for (auto& [row, at] : places_) at.clear();
-    if (matrix.shape().size() == 1 || width() == 1) {
-      Look(matrix.ReadAll(), 0);
-    } else {
-      HoldsOfPieces(matrix.shape(), [&](const Shape& offset, const Shape& size) {
-        Look(matrix.Read(offset, size), offset[0]);
-        return true;
-      });
-    }
-    Ints found;
-    for (int64_t i = 0; i < count_; ++i) {
-      const Ints& at = places_.at(Row(rows_, i));
-      if (i > 0 && Contains(at, found.back() + 1)) {
-        found.push_back(found.back() + 1);
-      } else if (at.size() == 1) {
-        found.push_back(at[0]);
-      } else {
-        return {};
-      }
-    }
-    return found;
-  }
-
- private:
-  std::string_view Row(const HostTensor& t, int64_t i) const {
-    const int64_t bytes = width() * DTypeSize(rows_.dtype());
-    return {reinterpret_cast<const char*>(t.raw()) + i * bytes, static_cast<size_t>(bytes)};
-  }
-  void Look(const HostTensor& piece, int64_t first) {
-    for (int64_t i = 0; i * width() < piece.num_elements(); ++i) {
-      const auto place = places_.find(Row(piece, i));
-      if (place != places_.end()) place->second.push_back(first + i);
-    }
-  }
-
-  HostTensor rows_;
-  int64_t count_ = 0;
-  std::unordered_map<std::string_view, Ints> places_;  // in the matrix
-};
 
 class Restorer {
  public:
@@ -391,7 +218,7 @@ class Restorer {
     const auto made = written_.made_by.find(param->attrs.String("name"));
     if (made == written_.made_by.end() || graph_.IsOutput(param->result())) return false;
     Origin first{made->second.param};
-    first.function = FunctionOf(param, made->second);
+    first.function = FunctionOfParam(param, made->second);
     if (first.function == nullptr) return false;
     const Squeezed data = DataOf(module_.tensors.at(first.name), param->out().dtype);
     std::map<std::string, std::vector<Op*>> users;
@@ -418,32 +245,11 @@ class Restorer {
   }
 
   // Which function of its parameter the tensor is; null: none.
-  const ElementFunction* FunctionOf(const Op* param, const ComputedFrom& from) const {
-    constexpr double kMostError = 2e-6;  // libraries round functions each in its own way
+  const ElementFunction* FunctionOfParam(const Op* param, const ComputedFrom& from) const {
     const auto tensor = module_.tensors.find(from.param);
     const Squeezed made = DataOf(param);
     if (tensor == module_.tensors.end() || IsHalf(made.type())) return nullptr;
-    const Squeezed of = DataOf(tensor->second, made.type());
-    if (made.shape() != of.shape()) return nullptr;
-    const ElementFunction* best = nullptr;
-    double least = kMostError;
-    for (const ElementFunction& f : ElementFunctions()) {
-      if (!from.functions.contains(f.name)) continue;
-      double error = 0;
-      HoldsOfPieces(made.shape(), [&](const Shape& offset, const Shape& size) {
-        const HostTensor is = made.Read(offset, size), x = of.Read(offset, size);
-        for (int64_t i = 0; i < is.num_elements(); ++i) {
-          const double value = f.value(x.AsDouble(i));
-          const double off = std::abs(is.AsDouble(i) - value) / std::max(1., std::abs(value));
-          if (!(off <= error)) error = off;
-        }
-        return error <= least;
-      });
-      if (!(error <= least)) continue;
-      least = error;
-      best = &f;
-    }
-    return best;
+    return FunctionOf(made, DataOf(tensor->second, made.type()), from.functions);
   }
 
   // A module's bias that is also that of one of its parts ("head.bias", "head.decoder.bias"), where

@@ -1,0 +1,168 @@
+#include "frontend/onnx/origins.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "frontend/onnx/read_pieces.h"
+#include "ir/contains.h"
+
+namespace shardc::onnx_import {
+
+HostTensor Squeezed::Read(const Shape& offset, const Shape& size) const {
+  Shape at, box;
+  for (size_t d = 0, s = 0; d < whole_.size(); ++d) {
+    const bool one = whole_[d] == 1;
+    at.push_back(one ? 0 : offset[s]);
+    box.push_back(one ? 1 : size[s]);
+    s += !one;
+  }
+  HostTensor piece(type_, size);
+  data_.Read(at, box, piece.raw());
+  return piece;
+}
+
+Shape Turned(Shape shape) {
+  if (shape.size() > 1) std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
+  return shape;
+}
+
+HostTensor Turned(const HostTensor& t) {
+  HostTensor turned(t.dtype(), Turned(t.shape()));
+  const int64_t size = DTypeSize(t.dtype()), columns = t.shape().back();
+  const int64_t rows = t.shape()[t.shape().size() - 2];
+  for (int64_t i = 0; i < t.num_elements(); ++i) {
+    const int64_t matrix = i / (rows * columns), row = i / columns % rows, column = i % columns;
+    std::memcpy(turned.raw() + ((matrix * columns + column) * rows + row) * size,
+                t.raw() + i * size, size);
+  }
+  return turned;
+}
+
+bool SameBits(const HostTensor& a, const HostTensor& b) {
+  return std::equal(a.raw(), a.raw() + a.bytes(), b.raw());
+}
+
+void AddOne(HostTensor& t) {
+  for (int64_t i = 0; i < t.num_elements(); ++i) t.SetDouble(i, t.AsDouble(i) + 1);
+}
+
+namespace {
+
+bool AgreeIn(const Shape& offset, const Shape& size, const Squeezed& made, const Squeezed& of,
+             const Origin& how) {
+  HostTensor expected = how.turned ? Turned(of.Read(Turned(offset), Turned(size)))  //
+                                   : of.Read(offset, size);
+  if (how.plus_one) AddOne(expected);
+  return SameBits(made.Read(offset, size), expected);
+}
+
+Shape CornerOf(Shape shape) {
+  for (int64_t& n : shape) n = std::min<int64_t>(n, 4);
+  return shape;
+}
+
+}  // namespace
+
+HostTensor Corner(const Squeezed& tensor) {
+  return tensor.Read(Shape(tensor.shape().size()), CornerOf(tensor.shape()));
+}
+
+bool IsMadeOf(const Squeezed& made, const Squeezed& of, const Origin& how) {
+  if (made.shape() != (how.turned ? Turned(of.shape()) : of.shape())) return false;
+  if (!AgreeIn(Shape(made.shape().size()), CornerOf(made.shape()), made, of, how)) return false;
+  return HoldsOfPieces(made.shape(), [&](const Shape& offset, const Shape& size) {
+    return AgreeIn(offset, size, made, of, how);
+  });
+}
+
+bool IsTelling(const Squeezed& tensor) {
+  std::vector<double> values;
+  const bool few = HoldsOfPieces(tensor.shape(), [&](const Shape& offset, const Shape& size) {
+    const HostTensor piece = tensor.Read(offset, size);
+    for (int64_t i = 0; i < piece.num_elements() && values.size() < 3; ++i) {
+      if (!Contains(values, piece.AsDouble(i))) values.push_back(piece.AsDouble(i));
+    }
+    return values.size() < 3;
+  });
+  return !few;
+}
+
+Shape Around(const Shape& shape, size_t dim) {
+  if (dim == shape.size()) return {NumElements(shape), 1, 1};
+  const auto at = shape.begin() + static_cast<int64_t>(dim);
+  return {NumElements({shape.begin(), at}), *at, NumElements({at + 1, shape.end()})};
+}
+
+const ElementFunction* FunctionOf(const Squeezed& made, const Squeezed& of,
+                                  const std::set<std::string, std::less<>>& functions) {
+  constexpr double kMostError = 2e-6;  // libraries round functions each in its own way
+  if (made.shape() != of.shape()) return nullptr;
+  const ElementFunction* best = nullptr;
+  double least = kMostError;
+  for (const ElementFunction& f : ElementFunctions()) {
+    if (!functions.contains(f.name)) continue;
+    double error = 0;
+    HoldsOfPieces(made.shape(), [&](const Shape& offset, const Shape& size) {
+      const HostTensor is = made.Read(offset, size), x = of.Read(offset, size);
+      for (int64_t i = 0; i < is.num_elements(); ++i) {
+        const double value = f.value(x.AsDouble(i));
+        const double off = std::abs(is.AsDouble(i) - value) / std::max(1., std::abs(value));
+        if (!(off <= error)) error = off;
+      }
+      return error <= least;
+    });
+    if (!(error <= least)) continue;
+    least = error;
+    best = &f;
+  }
+  return best;
+}
+
+RowsAlong::RowsAlong(const Squeezed& tensor, size_t dim)
+    : rows_(tensor.type(), Around(tensor.shape(), dim)) {
+  const HostTensor read = tensor.ReadAll();
+  std::copy_n(read.raw(), read.bytes(), rows_.raw());
+  rows_ = Turned(rows_);
+  count_ = rows_.num_elements() / width();
+  for (int64_t i = 0; i < count_; ++i) places_[Row(rows_, i)];
+}
+
+Ints RowsAlong::In(const Squeezed& matrix) {
+  for (auto& [row, at] : places_) at.clear();
+  if (matrix.shape().size() == 1 || width() == 1) {
+    Look(matrix.ReadAll(), 0);
+  } else {
+    HoldsOfPieces(matrix.shape(), [&](const Shape& offset, const Shape& size) {
+      Look(matrix.Read(offset, size), offset[0]);
+      return true;
+    });
+  }
+  Ints found;
+  for (int64_t i = 0; i < count_; ++i) {
+    const Ints& at = places_.at(Row(rows_, i));
+    if (i > 0 && Contains(at, found.back() + 1)) {
+      found.push_back(found.back() + 1);
+    } else if (at.size() == 1) {
+      found.push_back(at[0]);
+    } else {
+      return {};
+    }
+  }
+  return found;
+}
+
+std::string_view RowsAlong::Row(const HostTensor& t, int64_t i) const {
+  const int64_t bytes = width() * DTypeSize(rows_.dtype());
+  return {reinterpret_cast<const char*>(t.raw()) + i * bytes, static_cast<size_t>(bytes)};
+}
+
+void RowsAlong::Look(const HostTensor& piece, int64_t first) {
+  for (int64_t i = 0; i * width() < piece.num_elements(); ++i) {
+    const auto place = places_.find(Row(piece, i));
+    if (place != places_.end()) place->second.push_back(first + i);
+  }
+}
+
+}  // namespace shardc::onnx_import
