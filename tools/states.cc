@@ -272,7 +272,8 @@ class Checkpoint {
                         of_module.empty() ? "" : ", nor the module's '" + of_module + "'"),
                  StrCat(near, near.empty() ? "" : " ",
                         "give a file that --save-params or --save-checkpoint wrote, or that has "
-                        "the model's names"));
+                        "the model's names; where the exporter gave it others than the module's "
+                        "file has, compile with --module"));
   }
 
   void CheckFits(const Source& source, const NamedBuffer& state, const Buffer& buffer) const {
