@@ -11,6 +11,7 @@
 #include "frontend/onnx/folded_constants.h"
 #include "frontend/onnx/functions.h"
 #include "frontend/onnx/load_model.h"
+#include "frontend/onnx/merged_fills.h"
 #include "frontend/onnx/narrow.h"
 #include "frontend/onnx/node.h"
 #include "frontend/onnx/notes.h"
@@ -66,6 +67,11 @@ class Importer {
       graph_.notes.push_back(StrCat(biases, biases == 1 ? " bias" : " biases",
                                     " of zeros that the exporter left out ",
                                     biases == 1 ? "is a parameter" : "are parameters", " again"));
+    }
+    if (const int fills = SeparateFills(model_, names, conversion_.reader)) {
+      graph_.notes.push_back(StrCat(fills, fills == 1 ? " tensor" : " tensors",
+                                    " of one value that the exporter merged with others ",
+                                    fills == 1 ? "is" : "are", " separate again"));
     }
     conversion_.opsets = model_.opsets;
     const GraphProto& proto = model_.proto.graph();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "ir/contains.h"
 #include "ir/parse_number.h"
 
 namespace shardc::onnx_import {
@@ -169,11 +170,12 @@ ModuleNames ReadModuleNames(const onnx::GraphProto& graph) {
   return names;
 }
 
-std::set<std::string> GivenToCall(const onnx::NodeProto& node, const ModuleNames& names) {
-  std::set<std::string> given;
+std::vector<std::string> GivenToCall(const onnx::NodeProto& node, const ModuleNames& names) {
+  std::vector<std::string> given;
   for (const std::string& argument : FxCallOf(node).arguments) {
     const auto name = names.by_input.find(argument);
-    if (name != names.by_input.end()) given.insert(name->second);
+    const bool known = name != names.by_input.end();
+    if (known && !Contains(given, name->second)) given.push_back(name->second);
   }
   return given;
 }

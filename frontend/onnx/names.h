@@ -32,8 +32,9 @@ struct ModuleNames {
 };
 ModuleNames ReadModuleNames(const onnx::GraphProto& graph);
 
-// The module's tensors that the call was given which the node stands for, as the metadata say.
-std::set<std::string> GivenToCall(const onnx::NodeProto& node, const ModuleNames& names);
+// The module's tensors that the call was given which the node stands for, as the metadata say, in
+// the order of its arguments.
+std::vector<std::string> GivenToCall(const onnx::NodeProto& node, const ModuleNames& names);
 
 // How many values the call was given which the node stands for, but for sizes; nothing where the
 // metadata do not say so.

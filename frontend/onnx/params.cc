@@ -143,7 +143,7 @@ class Finder {
 
   void FindMerged(const std::set<std::string>& known, Parameters& found) const {
     for (const NodeProto& node : model_.proto.graph().node()) {
-      std::set<std::string> lost = GivenToCall(node, names_);
+      std::vector<std::string> lost = GivenToCall(node, names_);
       std::erase_if(lost, [&](const std::string& name) { return known.contains(name); });
       if (lost.empty()) continue;
       for (const std::string& input : node.input()) {

@@ -488,6 +488,34 @@ TEST_F(ImportGraph, IdentityOfAParameterIsTheParameter) {
   EXPECT_EQ(graph.Params()[0]->result()->users.size(), 2u);
 }
 
+// TorchScript keeps one of equal tensors, and writes Identity nodes of it for the others. Those of
+// one value are new ones.
+TEST_F(ImportGraph, MergedFillsOfTorchScriptAreSeparate) {
+  Model m;
+  m.proto.set_producer_name("pytorch");
+  m.Input("x", {"2", "2"});
+  m.Floats("scale", {2}, {0, 0});
+  m.Floats("onnx::MatMul_1", {2, 2}, {0, 0, 0, 0});
+  m.Node("Identity", {"scale"}, {"bias"});
+  m.Node("Identity", {"onnx::MatMul_1"}, {"onnx::MatMul_2"});
+  m.Node("Add", {"x", "bias"}, {"b"});
+  m.Node("Mul", {"b", "scale"}, {"c"});
+  m.Node("MatMul", {"c", "onnx::MatMul_1"}, {"d"}, "/h.0/up/MatMul");
+  m.Node("MatMul", {"d", "onnx::MatMul_2"}, {"e"}, "/h.0/up_1/MatMul");
+  m.Node("MatMul", {"e", "onnx::MatMul_1"}, {"y"}, "/h.1/up/MatMul");
+  m.Output("y");
+  const Graph graph = Import(m.proto);
+  ASSERT_EQ(graph.Params().size(), 4);
+  EXPECT_EQ(graph.FindState("scale")->result()->users[0]->name(), "mul");
+  EXPECT_EQ(graph.FindState("bias")->result()->users[0]->name(), "add");
+  EXPECT_EQ(graph.FindState("onnx::MatMul_1")->result()->users.size(), 2);
+  EXPECT_EQ(graph.FindState("onnx::MatMul_1@h.1.up")->result()->users.size(), 1);
+  EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("2 tensors of one value")));
+  // What is no fill may be tied.
+  for (auto& t : *m.graph.mutable_initializer()) t.set_float_data(0, 3);
+  EXPECT_EQ(Import(m.proto).Params().size(), 2);
+}
+
 // As torch.export does where input_ids and labels were one tensor.
 TEST_F(ImportGraph, AnInputThatAnotherOneStandsForIsNoted) {
   Model m;

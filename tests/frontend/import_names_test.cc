@@ -332,6 +332,46 @@ TEST_F(DynamoNames, AreReadAsOlderVersionsWriteThem) {
   EXPECT_THAT(graph.notes, Contains(HasSubstr("nothing of 1 parameter of the module, 'u'")));
 }
 
+// New scales are equal, and the file has one of them; a norm may have none.
+TEST_F(DynamoNames, MergedFillsAreWhatTheCallsWereGiven) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("a.weight", {2}, {1, 1});
+  m.Floats("val_0", {2, 2}, {0, 0, 0, 0});
+  m.Floats("tied.weight", {2}, {1, 2});
+  std::string from = "x";
+  auto add = [&](const std::string& op, const std::string& tensor, const std::string& call) {
+    const std::string to = from + "_";
+    AddMetadata(m.Node(op, {from, tensor}, {to}), 9, "pkg.torch.onnx.fx_node",
+                "%v : [...] = call_function[target=torch.ops.aten." + call + ", kwargs = {})");
+    from = to;
+  };
+  add("LayerNormalization", "a.weight", "layer_norm.default](args = (%v, [2], %p_a.weight, None)");
+  add("LayerNormalization", "a.weight", "layer_norm.default](args = (%v, [2], %p_b.weight, None)");
+  add("LayerNormalization", "a.weight", "layer_norm.default](args = (%v, [2], None, None)");
+  add("LayerNormalization", "a.weight", "layer_norm.default](args = (%v, [2], %p_b.weight, None)");
+  add("Mul", "a.weight", "mul.Tensor](args = (%v, %b_scale)");
+  add("MatMul", "val_0", "linear.default](args = (%v, %p_l.weight)");
+  add("MatMul", "val_0", "linear.default](args = (%v, %p_k.weight)");
+  add("Mul", "tied.weight", "mul.Tensor](args = (%v, %p_tied.weight)");
+  add("Mul", "tied.weight", "mul.Tensor](args = (%v, %p_other.weight)");
+  m.Output(from);
+  AddFoldedFrom(m, "val_0", "['l.weight']");
+  std::string signature = "b_scale: BUFFER target='scale' persistent=True\n";
+  for (const std::string name : {"a", "b", "l", "k", "tied", "other"}) {
+    signature += "p_" + name + ".weight: PARAMETER target='" + name + ".weight'\n";
+  }
+  AddMetadata(m.graph, 16, "pkg.torch.export.ExportedProgram.graph_signature", signature);
+  const Graph graph = Import(m.proto);
+  EXPECT_THAT(ParamNames(graph), UnorderedElementsAre("a.weight", "b.weight", "val_0",
+                                                      "val_0@k.weight", "tied.weight"));
+  EXPECT_EQ(graph.FindState("a.weight")->result()->users.size(), 1);
+  EXPECT_EQ(graph.FindState("b.weight")->result()->users.size(), 2);
+  EXPECT_EQ(graph.FindState("val_0@k.weight")->attrs.String("transpose_of", ""), "k.weight");
+  EXPECT_THAT(graph.notes, Contains(HasSubstr("4 tensors of one value")));
+  EXPECT_THAT(graph.notes, Contains(HasSubstr("not trained: 'a.weight@x___', 'scale'")));
+}
+
 // The scale that a norm has not is one of the exporter's, another may be the module's.
 TEST_F(DynamoNames, WhatTheCallWasNotGivenIsNoParameter) {
   Model m;

@@ -56,6 +56,8 @@ class ModelParams : public ::testing::TestWithParam<Export> {
   Graph Import() {
     return ImportOnnx(GetParam().Folder() + GetParam().name + ".onnx", Bindings(GetParam()));
   }
+  // Its Identity nodes say what it merged; all that it did in these are of one value.
+  static bool KeepsFillsApart() { return GetParam().name.starts_with("torchscript"); }
   json Names() {
     return json::parse(ReadAll(GetParam().Folder() + "names_" + GetParam().name + ".json"));
   }
@@ -65,7 +67,11 @@ TEST_P(ModelParams, AreExactlyThoseOfTheModule) {
   Graph graph = Import();
   const json names = Names();
   std::set<std::string> expected, actual;
-  for (const auto& [name, unused] : names.items()) expected.insert(name);
+  for (const auto& [name, about] : names.items()) {
+    expected.insert(name);
+    if (!KeepsFillsApart() || !about.is_object()) continue;
+    for (const auto& merged : about.value("merged", json::array())) expected.insert(merged);
+  }
   for (const Op* param : graph.Params()) actual.insert(param->attrs.String("name"));
   EXPECT_EQ(actual, expected);
   for (const std::string& name : actual) EXPECT_TRUE(graph.sources.contains(name)) << name;
@@ -82,7 +88,9 @@ TEST_P(ModelParams, KeepTheNamesThatWereLost) {
     const std::string torch = about["torch"];
     Strings expected, actual;
     if (torch != name) expected.push_back(torch);
-    for (const auto& merged : about.value("merged", json::array())) expected.push_back(merged);
+    for (const auto& merged : about.value("merged", json::array())) {
+      if (!KeepsFillsApart()) expected.push_back(merged);
+    }
     if (param->attrs.Has("aliases")) actual = param->attrs.StringList("aliases");
     EXPECT_EQ(actual, expected) << name;
     // What was transposed on the way is not what has the module's name; what was merged is.

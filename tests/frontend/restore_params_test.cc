@@ -377,9 +377,10 @@ TEST_F(RestoreParams, TheOnlyOneOfTheModuleThatReadsIt) {
 
 // dynamo merged three, of which "g" is read where no module tells.
 TEST_F(RestoreParams, OneThatHasTheNameOfOneOfItsUses) {
-  const HostTensor zeros(DType::kF32, {2});
+  HostTensor ones_and_zeros(DType::kF32, {2});
+  ones_and_zeros.SetDouble(1, 1);
   model_.Input("x", {"2"});
-  model_.Floats("g", {2}, {0, 0});
+  model_.Floats("g", {2}, {0, 1});
   std::string from = "x";
   for (const std::string name : {"a.u", "b.v", "g"}) {
     auto& node = model_.Node("Mul", {from, "g"}, {"of_" + name});
@@ -390,7 +391,7 @@ TEST_F(RestoreParams, OneThatHasTheNameOfOneOfItsUses) {
       AddMetadata(node, 9, "pkg.torch.onnx.name_scopes",
                   "['', '" + name.substr(0, 1) + "', 'mul']");
     }
-    InModule(name, zeros);
+    InModule(name, ones_and_zeros);
     from = "of_" + name;
   }
   model_.Output(from);
