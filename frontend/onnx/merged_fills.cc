@@ -109,31 +109,28 @@ class Separator {
         is[node.output(0)] = tensor(0);
       }
       if (node.op_type() != "MatMul" || node.input_size() != 2) continue;
-      const std::string weight = tensor(1), module = ModuleOf(node);
+      const std::string weight = tensor(1), module = Called(ModuleOf(node));
       if (index_.contains(weight) && IsMadeUp(weight) && !module.empty()) {
         users[weight][module].push_back(&node);
       }
     }
     for (auto& [weight, by_module] : users) {
       if (by_module.size() < 2 || !IsFill(weight)) continue;
-      std::set<std::string> modules;
-      for (const auto& [module, nodes] : by_module) modules.insert(Called(module, by_module));
+      const std::string first = by_module.begin()->first;
       for (const auto& [module, nodes] : by_module) {
-        const std::string called = Called(module, by_module);
-        const std::string own = called == *modules.begin() ? weight : weight + "@" + called;
+        const std::string own = module == first ? weight : weight + "@" + module;
         AddCopy(weight, own);
         for (NodeProto* node : nodes) node->set_input(1, own);
       }
     }
   }
 
-  // The calls of one module are numbered: "fc", "fc_1".
-  template <typename Modules>
-  static std::string Called(const std::string& module, const Modules& modules) {
+  // The calls of one module are numbered ("fc", "fc_1"), and of modules with the same last name
+  // ("default") together.
+  static std::string Called(const std::string& module) {
     const std::string without = module.substr(0, module.find_last_not_of("0123456789") + 1);
-    if (without == module || !without.ends_with('_')) return module;
-    const std::string first = without.substr(0, without.size() - 1);
-    return modules.contains(first) ? first : module;
+    const bool numbered = without != module && without.ends_with('_');
+    return numbered ? without.substr(0, without.size() - 1) : module;
   }
 
   void SeparateCalls() {

@@ -500,8 +500,8 @@ TEST_F(ImportGraph, MergedFillsOfTorchScriptAreSeparate) {
   m.Node("Identity", {"onnx::MatMul_1"}, {"onnx::MatMul_2"});
   m.Node("Add", {"x", "bias"}, {"b"});
   m.Node("Mul", {"b", "scale"}, {"c"});
-  m.Node("MatMul", {"c", "onnx::MatMul_1"}, {"d"}, "/h.0/up/MatMul");
-  m.Node("MatMul", {"d", "onnx::MatMul_2"}, {"e"}, "/h.0/up_1/MatMul");
+  m.Node("MatMul", {"c", "onnx::MatMul_1"}, {"d"}, "/h.0/up_1/MatMul");
+  m.Node("MatMul", {"d", "onnx::MatMul_2"}, {"e"}, "/h.0/up_3/MatMul");
   m.Node("MatMul", {"e", "onnx::MatMul_1"}, {"y"}, "/h.1/up/MatMul");
   m.Output("y");
   const Graph graph = Import(m.proto);
