@@ -104,14 +104,20 @@ Value* Depthwise(NodeContext& c, Value* x, Value* weight, const Window& w) {
   return y;
 }
 
-// Input 2 as the bias of these channels, computed with in this type; null without one.
+// An operand as it is computed with, where x, of the type of input 0, is of this one. What has
+// another type than input 0 keeps it, and does not fit.
+Value* Beside(NodeContext& c, Value* v, DType computed) {
+  return v->type.dtype == c.input(0)->type.dtype ? c.Cast(v, computed) : v;
+}
+
+// Input 2 as the bias of these channels; null without one.
 Value* BiasOf(NodeContext& c, int64_t channels, DType dtype) {
   if (!c.has_input(2)) return nullptr;
   if (const Shape& shape = c.input(2)->type.shape; shape != Shape{channels}) {
     c.Fail("E1303", StrCat("the bias of ", c.op_type(), " has shape ", ShapeToString(shape),
                            ", its result ", channels, " channels"));
   }
-  return c.Cast(c.input(2), dtype);
+  return Beside(c, c.input(2), dtype);
 }
 
 // x[n, c, ...], with its padding; weight[m, c / groups, kernel...] -> [n, m, out...], with the bias
@@ -294,7 +300,7 @@ void CausalConvWithState(NodeContext& c) {
   }
   x = Padded(c, x, w, 0);
   const DType dtype = x->type.dtype, wide = IsHalf(dtype) ? DType::kF32 : dtype;
-  Value* y = Convolve(c, c.Cast(x, wide), c.Cast(weight, wide), w, xs[1]);
+  Value* y = Convolve(c, c.Cast(x, wide), Beside(c, weight, wide), w, xs[1]);
   const std::string activation = c.String("activation", "none");
   if (activation == "silu" || activation == "swish") {
     y = c.Make("silu", {y});

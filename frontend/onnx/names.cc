@@ -61,9 +61,9 @@ void ReadSignature(std::string_view text, ModuleNames& names) {
 }
 
 struct FxCall {
-  std::string target;
-  std::vector<std::string> arguments;  // those that are values, in order, without their %
-  bool has_none = false;               // among the others
+  std::string result, target;
+  std::string positional, keywords;    // its arguments, as they are written
+  std::vector<std::string> arguments;  // the positional ones that are values, without their %
 };
 
 // "%linear : [...] = call_function[target=...](args = (%x, %p_h_0_weight, %p_h_0_bias), ...)"
@@ -72,15 +72,21 @@ FxCall FxCallOf(const onnx::NodeProto& node) {
   const auto metadata = Metadata(node, kNodeMetadata);
   const auto fx_node = metadata.find("pkg.torch.onnx.fx_node");
   if (fx_node == metadata.end()) return call;
-  constexpr std::string_view kTarget = "[target=", kArguments = "](args = (";
+  constexpr std::string_view kTarget = "[target=", kArguments = "](args = (",
+                             kKeywords = "), kwargs";
   std::string_view text = fx_node->second;
   const size_t target = text.find(kTarget), arguments = text.find(kArguments);
   if (target == text.npos || arguments == text.npos || arguments < target) return call;
   const size_t name = target + kTarget.size();
+  call.result = text.substr(0, text.find(' '));
   call.target = text.substr(name, arguments - name);
   text.remove_prefix(arguments + kArguments.size());
-  text = text.substr(0, text.find("), kwargs"));
-  call.has_none = text.find("None") != text.npos;
+  const size_t end_of_positional = text.find(kKeywords);
+  if (end_of_positional != text.npos) {
+    call.keywords = text.substr(end_of_positional + kKeywords.size());
+  }
+  text = text.substr(0, end_of_positional);
+  call.positional = text;
   for (size_t at = 0; (at = text.find('%', at)) != text.npos;) {
     const size_t end = std::min(text.find_first_of(",)] ", at), text.size());
     call.arguments.emplace_back(text.substr(at + 1, end - at - 1));
@@ -196,30 +202,29 @@ std::optional<size_t> ValuesOfCall(const onnx::NodeProto& node) {
 
 std::string IndexedParameter(const onnx::NodeProto& node, const ModuleNames& names) {
   const FxCall call = FxCallOf(node);
-  if (call.target != "torch.ops.aten.index.Tensor" || call.has_none) return "";
+  const bool first_dims = call.positional.find("None") == call.positional.npos;
+  if (call.target != "torch.ops.aten.index.Tensor" || !first_dims) return "";
   return ParameterAt(call, 0, names);
 }
 
 std::string AttentionWithDropout(const onnx::NodeProto& node) {
-  const auto metadata = Metadata(node, kNodeMetadata);
-  const auto fx_node = metadata.find("pkg.torch.onnx.fx_node");
-  if (fx_node == metadata.end()) return "";
-  constexpr std::string_view kCall = "[target=torch.ops.aten.scaled_dot_product_attention.",
-                             kArguments = "](args = (", kKeywords = "), kwargs = {",
-                             kDropout = "dropout_p: ";
-  const std::string_view text = fx_node->second;
-  const size_t call = text.find(kCall), arguments = text.find(kArguments, call);
-  const size_t keywords = text.find(kKeywords, arguments);
-  if (call == text.npos || arguments == text.npos || keywords == text.npos) return "";
+  const FxCall call = FxCallOf(node);
+  if (!call.target.starts_with("torch.ops.aten.scaled_dot_product_attention.")) return "";
   // (query, key, value, mask, dropout, ...), or by its name.
-  size_t at = arguments + kArguments.size();
-  for (int i = 0; i < 4 && at < keywords; ++i) at = std::min(text.find(", ", at), keywords - 2) + 2;
-  if (at >= keywords) at = text.find(kDropout, keywords);
-  if (at == text.npos) return "";
-  if (at > keywords) at += kDropout.size();
-  const std::string_view dropout = text.substr(at, text.find_first_of(",)}", at) - at);
-  const bool drops = ParseNumber<double>(dropout).value_or(0) > 0;
-  return drops ? std::string(text.substr(0, text.find(' '))) : "";
+  constexpr std::string_view kSeparator = ", ", kDropout = "dropout_p: ";
+  std::string_view text = call.positional;
+  for (int i = 0; i < 4; ++i) {
+    const size_t end = std::min(text.find(kSeparator), text.size());
+    text.remove_prefix(std::min(end + kSeparator.size(), text.size()));
+  }
+  if (text.empty()) {
+    text = call.keywords;
+    const size_t name = text.find(kDropout);
+    if (name == text.npos) return "";
+    text.remove_prefix(name + kDropout.size());
+  }
+  const bool drops = ParseNumber<double>(text.substr(0, text.find_first_of(",)}"))).value_or(0) > 0;
+  return drops ? call.result : "";
 }
 
 std::string BiasOf(const onnx::NodeProto& node, const ModuleNames& names) {

@@ -137,7 +137,7 @@ TEST(MakeAgain, CastAndSeenInAnotherShape) {
     CHECK-NEXT: %more = mul %sum, %sum)");
 }
 
-void Unchanged(std::string text) {
+void ExpectUnchanged(std::string text) {
   Graph graph = ParseGraph(text, "test");
   const std::string before = PrintGraph(graph);
   MakeAgain(graph);
@@ -150,11 +150,12 @@ std::string With(std::string text, std::string_view from, std::string_view to) {
 }
 
 TEST(MakeAgain, NotWhatMustLiveAnyway) {
-  Unchanged(With(kViewed, "(%s, %dx, %dw)", "(%s, %dx, %dw, %m)"));
-  Unchanged(With(kViewed, "(%s, %dx, %dw)", "(%s, %dx, %dw, %n)"));
+  ExpectUnchanged(With(kViewed, "(%s, %dx, %dw)", "(%s, %dx, %dw, %m)"));
+  ExpectUnchanged(With(kViewed, "(%s, %dx, %dw)", "(%s, %dx, %dw, %n)"));
   // In two types.
-  Unchanged(With(With(kViewed, "%dx, %dw)", "%dx, %dw, %q)"), "%more = mul %sum, %sum {",
-                 "%q = exp %n {phase=\"backward\"} : f32[2, 4, 4]\n  %more = mul %sum, %sum {"));
+  ExpectUnchanged(
+      With(With(kViewed, "%dx, %dw)", "%dx, %dw, %q)"), "%more = mul %sum, %sum {",
+           "%q = exp %n {phase=\"backward\"} : f32[2, 4, 4]\n  %more = mul %sum, %sum {"));
 }
 
 // Kernels give a norm's result in its own type, and that of f32 in halves.
@@ -166,7 +167,7 @@ TEST(MakeAgain, NotInTypesThatKernelsDoNotGive) {
     const size_t type = text.find(": f32", text.find(v));
     text.replace(type, 5, ": f64");
   }
-  Unchanged(text);
+  ExpectUnchanged(text);
 }
 
 // Which runs for no microbatch, whatever it says.
@@ -176,20 +177,21 @@ TEST(MakeAgain, NotInTheOptimizersPhase) {
   for (size_t at; (at = text.find(kPhase)) != std::string::npos;) {
     text.replace(at, kPhase.size(), "phase=\"optimizer\", microbatch=0");
   }
-  Unchanged(text);
+  ExpectUnchanged(text);
 }
 
 // The gradient reads other statistics, or what a reader makes.
 TEST(MakeAgain, NotOfAnotherNorm) {
-  Unchanged(With(kViewed, "rms_norm_grad %d, %e", "rms_norm_grad %d, %x"));
-  Unchanged(With(With(kViewed, "%d, %e, %rstd, %w", "%d, %e, %rstd, %v"), "%d = sin",
-                 "%v = reduce_sum %m {axes=[0], keepdims=false, out=\"f32\", phase=\"backward\"} : "
-                 "f32[4]\n  %d = sin"));
+  ExpectUnchanged(With(kViewed, "rms_norm_grad %d, %e", "rms_norm_grad %d, %x"));
+  ExpectUnchanged(
+      With(With(kViewed, "%d, %e, %rstd, %w", "%d, %e, %rstd, %v"), "%d = sin",
+           "%v = reduce_sum %m {axes=[0], keepdims=false, out=\"f32\", phase=\"backward\"} : "
+           "f32[4]\n  %d = sin"));
 }
 
 // The peak is where the value is not there yet.
 TEST(MakeAgain, NotWhereThePeakStays) {
-  Unchanged(
+  ExpectUnchanged(
       With(kViewed, "%e = exp %x : f32[2, 4, 4]",
            "%k = pad %x {high=[0, 0, 996], low=[0, 0, 0], value=0.0} : f32[2, 4, 1000]\n"
            "  %l = sin %k : f32[2, 4, 1000]\n"
@@ -198,7 +200,7 @@ TEST(MakeAgain, NotWhereThePeakStays) {
   const std::string reader =
       "  %g = matmul_tn %m, %r {batch=0, out=\"f32\", phase=\"backward\"} : f32[4, 4]\n"
       "  %sum = add %g, %g {phase=\"backward\"} : f32[4, 4]\n";
-  Unchanged(
+  ExpectUnchanged(
       With(With(kViewed, reader, ""), "  %more = ",
            "  %k = pad %d {high=[0, 0, 996], low=[0, 0, 0], value=0.0, phase=\"backward\"} : "
            "f32[2, 4, 1000]\n"
