@@ -52,6 +52,13 @@ Op* ProducedBy(const Value* v, std::string_view op) {
   return v->producer != nullptr && v->producer->name() == op ? v->producer : nullptr;
 }
 
+Op* FloatCast(const Value* v, bool widens) {
+  Op* cast = ProducedBy(v, "cast");
+  if (cast == nullptr || !IsFloat(v->type.dtype) || !IsFloat(cast->in(0).dtype)) return nullptr;
+  int64_t from = DTypeSize(cast->in(0).dtype), to = DTypeSize(v->type.dtype);
+  return (widens ? from < to : from > to) ? cast : nullptr;
+}
+
 bool KeepsOrder(const Op* op) {
   if (op == nullptr || op->name() != "transpose") return op && op->name() == "reshape";
   Ints larger = op->attrs.IntList("perm");

@@ -31,6 +31,8 @@ bool Arranges(const Op* op);  // whether it is such an op
 
 // The producer of v if it is an op of that name, else null.
 Op* ProducedBy(const Value* v, std::string_view op);
+// The cast whose result v is, if it is from one float type to another, and wider or narrower.
+Op* FloatCast(const Value* v, bool widens);
 // A reshape, or a transpose that only moves dims of size 1; not null.
 bool KeepsOrder(const Op* op);
 Value* Unshaped(Value* v);                       // what it is reshaped from
