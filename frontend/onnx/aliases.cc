@@ -35,11 +35,6 @@ bool WorksOn(const NodeProto& node, int input) {
   return input == 0 && kWeightSecond.contains(node.op_type());
 }
 
-std::string LastPart(const std::string& name) {
-  size_t dot = name.rfind('.');
-  return dot == name.npos ? name : name.substr(dot + 1);
-}
-
 class Aliases {
  public:
   Aliases(const std::vector<std::string>& params, const Uses& uses, const ModuleNames& names)

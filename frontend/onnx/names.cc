@@ -254,6 +254,8 @@ std::string PathOf(std::string_view module) {
 
 }  // namespace
 
+std::string LastPart(const std::string& name) { return name.substr(name.rfind('.') + 1); }
+
 std::string ModuleOf(const onnx::NodeProto& node) {
   auto metadata = Metadata(node, kNodeMetadata);
   auto scopes = metadata.find("pkg.torch.onnx.name_scopes");

@@ -56,6 +56,9 @@ std::string BiasOf(const onnx::NodeProto& node, const ModuleNames& names);
 // torch.nn.functional.linear; empty where the metadata do not say so.
 std::string LinearWeight(const onnx::NodeProto& node, const ModuleNames& names);
 
+// "weight" of "h.0.mlp.c_fc.weight".
+std::string LastPart(const std::string& name);
+
 // The module that a node belongs to ("h.0.mlp.c_fc"), from its metadata or its name; empty if
 // neither says.
 std::string ModuleOf(const onnx::NodeProto& node);

@@ -50,6 +50,19 @@ void AddOne(HostTensor& t) {
 
 namespace {
 
+Value* Rows(Builder& b, Value* matrix, const Ints& rows) {
+  const auto count = static_cast<int64_t>(rows.size());
+  if (matrix->type.shape[0] == 1) return b.BroadcastTo(matrix, {count, matrix->type.shape[1]});
+  HostTensor ids(DType::kI64, {count});
+  bool in_turn = true;
+  for (int64_t i = 0; i < count; ++i) {
+    ids.SetDouble(i, static_cast<double>(rows[i]));
+    in_turn &= rows[i] == rows[0] + i;
+  }
+  if (in_turn) return b.Slice(matrix, 0, rows[0], rows[0] + count);
+  return b.Make("gather", {matrix, b.Constant(std::move(ids))}, {{"axis", 0}});
+}
+
 bool AgreeIn(const Shape& offset, const Shape& size, const Squeezed& made, const Squeezed& of,
              const Origin& how) {
   HostTensor expected = how.turned ? Turned(of.Read(Turned(offset), Turned(size)))  //
@@ -163,6 +176,28 @@ void RowsAlong::Look(const HostTensor& piece, int64_t first) {
     const auto place = places_.find(Row(piece, i));
     if (place != places_.end()) place->second.push_back(first + i);
   }
+}
+
+Value* MakeOf(Builder& b, Value* v, const Origin& how, const TensorType& made) {
+  Shape of = v->type.shape, to = made.shape;
+  std::erase(of, 1);
+  std::erase(to, 1);
+  if (how.turned) {
+    Ints perm(of.size());
+    for (size_t d = 0; d < perm.size(); ++d) perm[d] = static_cast<int64_t>(d);
+    v = b.Transpose(b.Reshape(v, of), Turned(std::move(perm)));
+  }
+  if (!how.rows.empty()) {
+    const Shape around = Around(to, how.across);
+    const int64_t width = how.across == to.size() ? 1 : of.back();
+    v = Rows(b, b.Reshape(v, {v->type.num_elements() / width, width}), how.rows);
+    if (around[2] > 1) {
+      v = b.Transpose(b.Reshape(v, {around[0], around[2], around[1]}), {0, 2, 1});
+    }
+  }
+  if (how.function) v = how.function->make(b, v);
+  if (how.plus_one) v = b.Add(v, b.Scalar(v->type.dtype, 1));
+  return b.Reshape(v, made.shape);
 }
 
 }  // namespace shardc::onnx_import

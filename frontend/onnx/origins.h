@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "frontend/onnx/element_functions.h"
+#include "ir/builder.h"
 #include "ir/converted_source.h"
 #include "ir/host_tensor.h"
 
@@ -62,6 +63,9 @@ bool IsMadeOf(const Squeezed& made, const Squeezed& of, const Origin& how);
 // Which of these functions of `of` it is, to the accuracy of f32; null: none.
 const ElementFunction* FunctionOf(const Squeezed& made, const Squeezed& of,
                                   const std::set<std::string, std::less<>>& functions);
+
+// What was made of the module's tensor: ops that make a value of the type `made`.
+Value* MakeOf(Builder& b, Value* whole, const Origin& how, const TensorType& made);
 
 // More than two values among the elements: two tensors of such data are not alike by chance.
 bool IsTelling(const Squeezed& tensor);
