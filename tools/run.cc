@@ -10,6 +10,7 @@
 
 #include "ir/contains.h"
 #include "ir/convert.h"
+#include "ir/counted.h"
 #include "ir/diagnostic.h"
 #include "ir/output_file.h"
 #include "ir/safetensors.h"
@@ -81,6 +82,7 @@ class Run {
     if (Writes(o_)) interrupt_.emplace();
     if (interrupt_ && processes_) processes_->EndWhenAsked();
     NoteEqualSteps();
+    NoteLostNames();
     // Without --repeat the reported steps are recorded, the first with what kernels do only once.
     if (o_.repeat == 0) StartProfile(std::max(o_.steps, 1));
     if (o_.steps > 0) {
@@ -175,6 +177,21 @@ class Run {
     std::fprintf(stderr,
                  "note: the plan updates no parameter, so all steps are equal; "
                  "compile with --optimizer\n");
+  }
+
+  void NoteLostNames() const {
+    if (!o_.module_names) return;
+    std::map<std::string, std::string> made = MadeOfModules(plan_.manifest);
+    std::erase_if(made, [](const auto& names) { return !ParamOfGradient(names.first).empty(); });
+    if (made.empty()) return;
+    const auto& [module, own] = *made.begin();
+    const std::string others =
+        made.size() > 1 ? StrCat(", and ", Counted(std::ssize(made) - 1, "other"), " likewise")
+                        : "";
+    std::fprintf(stderr,
+                 "note: '%s' is saved as '%s', which the exporter made of it%s; compile with "
+                 "--module for the module's own\n",
+                 module.c_str(), own.c_str(), others.c_str());
   }
 
   void TimedStep() {
