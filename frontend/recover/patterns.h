@@ -58,6 +58,9 @@ bool ChooseAttentionLayout(Graph& graph);
 void MergeTiedParams(Graph& graph);
 // A vector used at several places becomes one parameter for each: exporters merge equal ones.
 void SplitSharedVectors(Graph& graph);
+// Notes parameters that are tables of sines: exporters do not say that a module does not train
+// them.
+void NoteSines(Graph& graph);
 // `role`, `part`, `rows` and `columns` of the params.
 void SetRoles(Graph& graph);
 

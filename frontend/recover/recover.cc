@@ -58,6 +58,7 @@ void RecoverPatterns(Graph& graph) {
   recover::SplitSharedVectors(graph);
   // Reads all of the above.
   recover::SetRoles(graph);
+  recover::NoteSines(graph);
 }
 
 }  // namespace shardc
