@@ -85,46 +85,68 @@ class Follower {
            rule.factors[cut.factor].kind == FactorKind::kExpandable;
   }
 
+  struct FromWeights {
+    FactorCut cut;
+    Value* weight = nullptr;
+    int step = -1;
+  };
+
   void PassOn(Op& op, const ShardingRule& rule) {
-    std::optional<FactorCut> cut;
-    Value* from = nullptr;
-    bool values = false;  // reads any
-    bool differ = false;
     const std::vector<Slot> slots = AxisCuts::SlotsOf(op, rule);
+    const std::optional<FromWeights> from = CutOfWeights(slots, rule);
+    if (from) CutResults(slots, rule, *from);
+    const bool reads_values = std::ranges::any_of(
+        slots, [&](const Slot& s) { return !s.result && !IsMadeOfParams(s.value); });
+    if (reads_values && !rows_.contains(op.results[0])) AskParams(op, slots, rule, from);
+  }
+
+  // Nothing also where those of several differ: which of them the op will have is not known yet.
+  std::optional<FromWeights> CutOfWeights(const std::vector<Slot>& slots,
+                                          const ShardingRule& rule) const {
+    std::optional<FromWeights> from;
     for (const Slot& s : slots) {
-      if (s.result) continue;
-      values |= !IsMadeOfParams(s.value);
-      if (!IsOfWeights(s.value)) continue;
+      if (s.result || !IsOfWeights(s.value)) continue;
       const auto own = cuts_.CutOf(rule, *s.value, *s.dims);
       if (!own || !IsPlain(rule, *own)) continue;
-      differ |= cut && cut != own;
-      cut = own;
-      from = s.value;
+      if (from && from->cut != *own) return std::nullopt;
+      from = {*own, s.value, ProvenanceOf(s.value, axis_)};
     }
-    // Which of them the op will have is not known yet.
-    if (differ) cut.reset();
-    const int step = from ? ProvenanceOf(from, axis_) : -1;
+    return from;
+  }
+
+  void CutResults(const std::vector<Slot>& slots, const ShardingRule& rule,
+                  const FromWeights& from) {
     for (const Slot& s : slots) {
-      if (!s.result || !cut || cuts_.IsCut(s.value)) continue;
-      const int d = DimOfFactor(*s.dims, cut->factor);
-      auto with = d < 0 ? std::nullopt : cuts_.WithCut(rule, s, d, *cut);
-      if (!with) continue;
+      if (!s.result || cuts_.IsCut(s.value)) continue;
+      std::optional<DimCut> cut = CutAsWeights(s, rule, from);
+      if (!cut) continue;
       made_.insert(s.value);
-      cuts_.Assign(s.value, d, std::move(*with), step);
+      cuts_.Assign(s.value, cut->dim, std::move(cut->layout), from.step);
     }
-    if (!values || rows_.contains(op.results[0])) return;
+  }
+
+  // The other parameters, which the op combines with values.
+  void AskParams(const Op& op, const std::vector<Slot>& slots, const ShardingRule& rule,
+                 const std::optional<FromWeights>& from) {
     // What is summed over is no element beside another: with it the result is partial, which costs
     // less than the whole operand only where that is much larger (Mamba's dt, B and C).
-    const bool each = cut && std::ranges::any_of(rule.results, [&](const auto& dims) {
-                        return DimOfFactor(dims, cut->factor) >= 0;
+    const bool each = from && std::ranges::any_of(rule.results, [&](const auto& dims) {
+                        return DimOfFactor(dims, from->cut.factor) >= 0;
                       });
-    const bool follows = each || (cut && 2 * op.out().num_elements() <= from->type.num_elements());
+    const bool follows =
+        each || (from && 2 * op.out().num_elements() <= from->weight->type.num_elements());
     for (const Slot& s : slots) {
       if (s.result || !IsMadeOfParams(s.value) || cuts_.IsCut(s.value)) continue;
-      const int d = follows ? DimOfFactor(*s.dims, cut->factor) : -1;
-      auto with = d < 0 ? std::nullopt : cuts_.WithCut(rule, s, d, *cut);
-      Ask(s.value, with ? std::optional(DimCut{d, std::move(*with)}) : std::nullopt, op, step);
+      Ask(s.value, follows ? CutAsWeights(s, rule, *from) : std::nullopt, op,
+          from ? from->step : -1);
     }
+  }
+
+  std::optional<DimCut> CutAsWeights(const Slot& s, const ShardingRule& rule,
+                                     const FromWeights& from) const {
+    const int d = DimOfFactor(*s.dims, from.cut.factor);
+    auto with = d < 0 ? std::nullopt : cuts_.WithCut(rule, s, d, from.cut);
+    return with ? std::optional(DimCut{d, std::move(*with)}) : std::nullopt;
   }
 
   // One of the weight's readers wants the parameters that it is made of cut so, or whole.
