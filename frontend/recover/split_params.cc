@@ -150,70 +150,91 @@ void NoteSharedFill(Graph& graph, const Op* param) {
              "of, --module keeps them apart)"));
 }
 
-}  // namespace
+class VectorSplitter {
+ public:
+  explicit VectorSplitter(Graph& graph) : graph_(graph), shared_(SitesOfSharedMatrices(graph)) {
+    for (const Op* param : graph.Params()) taken_.insert(param->attrs.String("name"));
+  }
 
-void SplitSharedVectors(Graph& graph) {
-  const std::set<size_t> shared = SitesOfSharedMatrices(graph);
-  std::set<std::string> taken;
-  for (Op* param : graph.Params()) taken.insert(param->attrs.String("name"));
-  for (Op* param : graph.Params()) {
+  void Split(Op* param) {
     Value* value = param->result();
-    if (!IsFloat(param->out().dtype) || value->users.size() < 2) continue;
-    if (param->out().rank() > 1 && !param->attrs.Has("merged")) NoteSharedFill(graph, param);
-    if (param->out().rank() != 1) continue;
-    std::vector<Op*> sites = SitesOf(graph, value);
-    if (sites.size() < 2) continue;
+    const std::vector<Op*> sites = SitesOf(graph_, value);
+    if (sites.size() < 2) return;
     const std::string name = param->attrs.String("name");
     const Strings sources = param->attrs.StringList("source_aliases", {});
     Strings lost = param->attrs.StringList("aliases", {});
     std::erase_if(lost, [&](const std::string& alias) { return Contains(sources, alias); });
     // A name for each site: then each is a parameter.
     const bool all_known = lost.size() == sites.size() - 1;
-    const auto groups = ByModule(sites, value, all_known ? "" : name, lost);
+    const Groups groups = ByModule(sites, value, all_known ? "" : name, lost);
     Strings names = NamesOf(groups, name, lost);
     const bool known = !Contains(names, "");
     // No names were lost where a layer runs several times: those found are of other parameters.
-    if ((known || lost.empty()) && shared.contains(sites.size())) {
-      EraseAliases(param->attrs);
-      continue;
-    }
+    if ((known || lost.empty()) && shared_.contains(sites.size()))
+      return EraseAliases(param->attrs);
     // As of matrices: equal, and no fill, they are one, as what every step of a recurrence reads.
-    if (!known && Varies(graph, param)) {
-      graph.notes.push_back(
+    if (!known && Varies(graph_, param)) {
+      graph_.notes.push_back(
           StrCat("parameter '", name, "' is read at ", sites.size(), " places: trained as one"));
-      continue;
+      return;
     }
-    if (groups.size() < 2) continue;
-    Attributes more = param->attrs;
-    EraseAliases(more);
-    EraseAliases(param->attrs);
+    if (groups.size() < 2) return;
+    MakeOwn(param, groups, std::move(names));
     // The first of what the exporter made of several, but for which it is known.
     if (!known && !sources.empty()) {
       for (const char* list : {"aliases", "source_aliases"}) param->attrs.Set(list, sources);
     }
+    if (!value->users.empty() || graph_.IsOutput(value)) return;
+    graph_.sources.erase(name);
+    graph_.Erase(param);
+  }
+
+ private:
+  using Groups = std::vector<std::vector<Op*>>;
+
+  // A parameter for each group, but for that of the name that it has.
+  void MakeOwn(Op* param, const Groups& groups, Strings names) {
+    const std::string name = param->attrs.String("name");
+    EraseAliases(param->attrs);
+    const Attributes attrs = param->attrs;
     std::string other;
     for (size_t i = 0; i < groups.size(); ++i) {
       if (names[i] == name) continue;
       const Op* user = groups[i][0];
       if (names[i].empty() && !user->site.empty()) names[i] = StrCat(name, "@", user->site);
-      for (size_t n = 2; names[i].empty() || taken.contains(names[i]); ++n) {
+      for (size_t n = 2; names[i].empty() || taken_.contains(names[i]); ++n) {
         names[i] = StrCat(name, "@", n);
       }
-      taken.insert(names[i]);
+      taken_.insert(names[i]);
       if (other.empty()) other = names[i];
-      Builder builder(graph, graph.Next(param), *user);
-      Value* own = builder.Param(names[i], param->out().dtype, param->out().shape, more);
-      if (auto source = graph.sources.find(name); source != graph.sources.end()) {
-        graph.sources[names[i]] = source->second;
+      Builder builder(graph_, graph_.Next(param), *user);
+      Value* own = builder.Param(names[i], param->out().dtype, param->out().shape, attrs);
+      if (auto source = graph_.sources.find(name); source != graph_.sources.end()) {
+        graph_.sources[names[i]] = source->second;
       }
-      for (Op* op : groups[i]) graph.ReplaceUses(op, value, own);
+      for (Op* op : groups[i]) graph_.ReplaceUses(op, param->result(), own);
     }
-    graph.notes.push_back(StrCat("vector '", name, "' is used at ", groups.size(),
-                                 " sites, and each has a parameter of its own with these values, ",
-                                 "one of them '", other, "'"));
-    if (!value->users.empty() || graph.IsOutput(value)) continue;
-    graph.sources.erase(name);
-    graph.Erase(param);
+    graph_.notes.push_back(StrCat("vector '", name, "' is used at ", groups.size(),
+                                  " sites, and each has a parameter of its own with these values, ",
+                                  "one of them '", other, "'"));
+  }
+
+  Graph& graph_;
+  const std::set<size_t> shared_;
+  std::set<std::string> taken_;
+};
+
+}  // namespace
+
+void SplitSharedVectors(Graph& graph) {
+  VectorSplitter splitter(graph);
+  for (Op* param : graph.Params()) {
+    if (!IsFloat(param->out().dtype) || param->result()->users.size() < 2) continue;
+    if (param->out().rank() == 1) {
+      splitter.Split(param);
+    } else if (param->out().rank() > 1 && !param->attrs.Has("merged")) {
+      NoteSharedFill(graph, param);
+    }
   }
 }
 
