@@ -202,11 +202,55 @@ Value* JoinHeadsSum(Builder& b, Op* op) {
   return b.Reshape(y, op->out().shape);
 }
 
+// What a concat along the dim puts together from pieces of these sizes; nothing where v is none.
+std::vector<Value*> PiecesOf(const Value* v, int64_t axis, const Ints& sizes) {
+  const Op* concat = ProducedBy(v, "concat");
+  if (concat == nullptr || concat->operands.size() != sizes.size()) return {};
+  if (concat->attrs.Int("axis") != axis) return {};
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (concat->in(i).shape[axis] != sizes[i]) return {};
+  }
+  return concat->operands;
+}
+
+// split(x @ concat(weights)), as optimizers write the products of q, k and v -> x @ each weight:
+// where each has its role.
+Value* TakeLinearsApart(Builder& b, Op* op) {
+  if (op->name() != "split" || !IsLastAxis(op->attrs.Int("axis"), op->in(0).rank())) return nullptr;
+  const Ints& sizes = op->attrs.IntList("sizes");
+  const Value* all = op->operands[0];
+  std::vector<Value*> biases;
+  if (Op* add = ProducedBy(all, "add")) {
+    for (int i = 0; i < 2 && biases.empty(); ++i) {
+      const Value* bias = add->operands[i];
+      biases = PiecesOf(bias, bias->type.rank() - 1, sizes);
+      if (!biases.empty() && CountUses(all) == 1) all = add->operands[1 - i];
+    }
+  }
+  Op* product = all->producer;
+  if (product == nullptr || !IsProduct(product) || product->operands.size() != 2 ||
+      product->in(1).rank() != 2 || CountUses(all) != 1) {
+    return nullptr;
+  }
+  const std::vector<Value*> weights =
+      PiecesOf(product->operands[1], MultipliesByTransposed(product) ? 0 : 1, sizes);
+  auto is_weight = [](const Value* v) { return IsParam(ArrangedFrom(v)); };
+  if (weights.empty() || !std::ranges::all_of(weights, is_weight)) return nullptr;
+  for (size_t i = weights.size(); i-- > 0;) {
+    b.BelongWith(*product);
+    Value* y = b.Make(product->name(), {product->operands[0], weights[i]}, product->attrs);
+    if (!biases.empty()) y = b.Add(y, biases[i]);
+    if (i == 0) return y;
+    b.graph().ReplaceAllUses(op->results[i], y);
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 bool SimplifyProducts(Graph& graph) {
   return ApplyRules(graph, {FoldTransposedWeight, UnbroadcastWeight, PutWeightRight,
-                            TakeExpertsApart, JoinHeads, JoinHeadsSum});
+                            TakeExpertsApart, JoinHeads, JoinHeadsSum, TakeLinearsApart});
 }
 
 }  // namespace shardc::recover

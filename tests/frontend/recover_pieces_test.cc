@@ -213,6 +213,49 @@ TEST(Pieces, ASplitOfAReorderedPieceIsPartOfTheSplit) {
   EXPECT_EQ(Counts(recover({3, 2, 3, 2}, {2, 1, 0, 3}, 0))["split"], 2);
 }
 
+// What onnxoptimizer makes of q, k and v, and modules that put their weights together themselves.
+TEST(Products, WithPiecesThatAreReadApartAreOfEach) {
+  for (const bool nt : {false, true}) {
+    for (const bool biased : {false, true}) {
+      Graph g = Recover([&](TestGraph& b) {
+        std::vector<Value*> weights, biases;
+        for (const int64_t n : {8, 4, 2}) {
+          const std::string name = std::to_string(n);
+          weights.push_back(b.P("w" + name, nt ? Shape{n, 6} : Shape{6, n}));
+          biases.push_back(b.P("b" + name, {n}));
+        }
+        auto together = [&](const std::vector<Value*>& v, int64_t axis) {
+          return b.Make("concat", v, {{"axis", axis}});
+        };
+        Value* y = b.Make(nt ? "matmul_nt" : "matmul",
+                          {b.In("x", {2, 3, 6}), together(weights, nt ? 0 : 1)});
+        if (biased) y = b.Add(y, together(biases, 0));
+        Op* split = b.Create("split", {y}, {{"axis", int64_t{2}}, {"sizes", Ints{8, 4, 2}}});
+        for (Value* piece : split->results) b.Out(piece, "y" + std::to_string(piece->index));
+      });
+      EXPECT_THAT(Ops(g), Not(Contains("concat")));
+      EXPECT_THAT(Ops(g), Not(Contains("split")));
+      EXPECT_EQ(Counts(g)[nt ? "matmul_nt" : "matmul"], 3);
+    }
+  }
+}
+
+// Other sizes, or the whole.
+TEST(Products, WithPiecesThatAreReadOtherwiseStay) {
+  for (const bool whole : {false, true}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* weights =
+          b.Make("concat", {b.P("v", {6, 4}), b.P("w", {6, 8})}, {{"axis", int64_t{1}}});
+      Value* y = b.Matmul(b.In("x", {2, 3, 6}), weights);
+      if (whole) b.Out(b.Make("relu", {y}), "all");
+      Op* split = b.Create("split", {y},
+                           {{"axis", int64_t{2}}, {"sizes", whole ? Ints{4, 8} : Ints{6, 6}}});
+      for (Value* piece : split->results) b.Out(piece, "y" + std::to_string(piece->index));
+    });
+    EXPECT_EQ(Counts(g)["matmul"], 1);
+  }
+}
+
 TEST(RepeatedParams, RowsOfEveryBatchAreOneParameter) {
   Graph g = Recover([](TestGraph& b) {
     Value* positions = b.P("folded", Repeated(Random("p", {5, 6}), {3, 5, 6}));
