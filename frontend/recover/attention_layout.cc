@@ -27,13 +27,15 @@ Value* OneHead(Builder& b, const Op* transpose, int heads) {
   return b.Transpose(broadcast->operands[0], perm);
 }
 
-// The k or v with fewer heads of one in which every head is repeated r times, else null.
-Value* Ungrouped(Builder& b, Value* v, bool heads_first) {
-  if (Value* x = heads_first ? BeforeSwap(v) : nullptr) {
-    Value* ungrouped = Ungrouped(b, x, false);
-    return ungrouped ? b.Transpose(ungrouped, kSwapHeads) : nullptr;
+// The k or v with fewer heads, in dim `heads` of 4, of one in which every head is repeated r times,
+// else null.
+Value* Ungrouped(Builder& b, Value* v, int heads) {
+  if (Op* transpose = ProducedBy(v, "transpose")) {
+    if (Value* one = OneHead(b, transpose, heads)) return one;
+    const Ints& perm = transpose->attrs.IntList("perm");
+    Value* ungrouped = Ungrouped(b, transpose->operands[0], static_cast<int>(perm[heads]));
+    return ungrouped ? b.Transpose(ungrouped, perm) : nullptr;
   }
-  if (Value* one = OneHead(b, ProducedBy(v, "transpose"), heads_first ? 1 : 2)) return one;
   Op* reshape = ProducedBy(v, "reshape");
   Op* broadcast = ProducedBy(reshape ? reshape->operands[0] : v, "broadcast_to");
   if (broadcast == nullptr) return nullptr;
@@ -53,7 +55,6 @@ Value* Ungrouped(Builder& b, Value* v, bool heads_first) {
   const int64_t before = NumElements({to.begin(), to.begin() + first});
   const int64_t after = NumElements({to.begin() + last, to.end()});
   Shape shape = v->type.shape;
-  const int heads = heads_first ? 1 : 2;
   if (after != NumElements({shape.begin() + heads + 1, shape.end()})) return nullptr;
   const int64_t lead = NumElements({shape.begin(), shape.begin() + heads});
   if (before == 0 || before % lead != 0) return nullptr;
@@ -75,10 +76,9 @@ Value* WithItsStatistics(Builder& b, const Op* old, Op* op) {
 
 Value* UngroupHeads(Builder& b, Op* op) {
   if (op->name() != "attention") return nullptr;
-  bool heads_first = op->attrs.String("layout") == "bhsd";
-  int heads = heads_first ? 1 : 2;
-  Value* k = Ungrouped(b, op->operands[1], heads_first);
-  Value* v = k ? Ungrouped(b, op->operands[2], heads_first) : nullptr;
+  const int heads = op->attrs.String("layout") == "bhsd" ? 1 : 2;
+  Value* k = Ungrouped(b, op->operands[1], heads);
+  Value* v = k ? Ungrouped(b, op->operands[2], heads) : nullptr;
   if (v == nullptr || k->type.shape[heads] != v->type.shape[heads]) return nullptr;
   return WithItsStatistics(b, op,
                            b.Create("attention", WithFirst(op, op->operands[0], k, v), op->attrs));

@@ -126,8 +126,13 @@ std::optional<double> SplatOf(const Value* v) {
 }
 
 bool IsSplat(const Value* v, double value) {
-  std::optional<double> splat = SplatOf(v);
-  return splat && *splat == value;
+  if (std::optional<double> splat = SplatOf(v)) return *splat == value;
+  const HostTensor* data = value == 0 ? ConstantOf(v) : nullptr;
+  if (data == nullptr || data->num_elements() == 0) return false;
+  for (int64_t i = 0; i < data->num_elements(); ++i) {
+    if (data->AsDouble(i) != 0) return false;
+  }
+  return true;
 }
 
 std::optional<std::pair<Value*, double>> ScaledBy(const Value* v) {

@@ -49,6 +49,8 @@ const HostTensor* ConstantOf(const Value* v);
 // The one value that all elements of a constant have; sees through broadcast_to, reshape, slice and
 // casts between float types.
 std::optional<double> SplatOf(const Value* v);
+// Whether all have this value; zeros may differ in sign, as those that beta = 0 makes of whatever
+// memory held.
 bool IsSplat(const Value* v, double value);
 // Equal up to the rounding of a constant to float32.
 inline bool Close(double a, double b) { return std::fabs(a - b) <= 1e-6 * std::fabs(b); }

@@ -103,7 +103,8 @@ std::optional<std::vector<Shape>> CommonParts(const Shape& from, const Shape& to
 }
 
 // reshape(transpose(reshape(x))) where the last reshape takes apart what the first has merged, as
-// batch and heads are around bmm: the transpose moves each of the dims, and nothing is merged.
+// batch and heads are around bmm: the transpose moves each of the dims, and nothing is merged, or
+// only whole dims of x are, as kv heads with what repeats them.
 Value* TransposeDimsApart(Builder& b, Op* op) {
   const auto [transpose, inner] = ReshapedTranspose(op);
   if (inner == nullptr) return nullptr;
@@ -120,7 +121,10 @@ Value* TransposeDimsApart(Builder& b, Op* op) {
     const Shape& part = (*parts)[place[d]];
     shape.insert(shape.end(), part.begin(), part.end());
   }
-  if (!TakesApart(x->type.shape, shape)) return nullptr;
+  if (!TakesApart(x->type.shape, shape) &&
+      (!TakesApart(shape, x->type.shape) || TakesApart(shape, inner->out().shape))) {
+    return nullptr;
+  }
   Ints moved;
   for (size_t i = 0; i < perm.size(); ++i) {
     for (size_t k = 0; k < (*parts)[i].size(); ++k) {

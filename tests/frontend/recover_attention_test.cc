@@ -88,6 +88,36 @@ TEST(Attention, FlattenedBatchAndHeads) {
   EXPECT_EQ(Find(g, "attention")->attrs.String("layout"), "bhsd");
 }
 
+// Megatron-LM's: the sequence first, repeated kv heads and the batch as one dim, and to the scores
+// is added what memory held times zero.
+TEST(Attention, SequenceFirst) {
+  constexpr int64_t kGroups = 2;
+  Graph g = Recover([](TestGraph& b) {
+    auto flat = [&](Value* x) { return b.Reshape(x, {kS, kB * kHeads, kD}); };
+    auto repeated = [&](const std::string& name) {
+      Value* x = b.Reshape(b.In(name, {kS, kB, kGroups, kD}), {kS, kB, kGroups, 1, kD});
+      return flat(b.BroadcastTo(x, {kS, kB, kGroups, kHeads / kGroups, kD}));
+    };
+    Value* q = b.Transpose(flat(b.In("q", {kS, kB, kHeads, kD})), {1, 0, 2});
+    Value* scores = b.Mul(b.Matmul(q, b.Transpose(repeated("k"), {1, 2, 0})), b.C(0.4));
+    HostTensor zeros(DType::kF64, {kB * kHeads, kS, kS});
+    for (int64_t i = 0; i < zeros.num_elements(); i += 2) zeros.SetDouble(i, -0.0);
+    scores = b.Add(scores, b.Constant(std::move(zeros)));
+    Value* keep = b.Constant(Mask({1, 1, kS, kS}, DType::kBool, 1, 0, Triangle));
+    scores = b.Where(keep, b.Reshape(scores, {kB, kHeads, kS, kS}), b.C(-1e4));
+    Value* p = b.Reshape(b.Softmax(scores), {kB * kHeads, kS, kS});
+    Value* o = b.Matmul(p, b.Transpose(repeated("v"), {1, 0, 2}));
+    o = b.Transpose(b.Reshape(o, {kB, kHeads, kS, kD}), {2, 0, 1, 3});
+    b.Out(b.Reshape(o, {kS, kB, kHeads * kD}));
+  });
+  ASSERT_THAT(Ops(g), ElementsAre("transpose", "transpose", "transpose", "attention", "transpose",
+                                  "reshape"));
+  const Op* attention = Find(g, "attention");
+  EXPECT_EQ(attention->operands.size(), 3u);
+  EXPECT_EQ(attention->in(1).shape, (Shape{kB, kGroups, kS, kD}));
+  EXPECT_EQ(attention->in(2).shape, (Shape{kB, kGroups, kS, kD}));
+}
+
 // One head of k and v for all queries: einsum makes heads and queries the rows of one matrix.
 TEST(Attention, HeadsAsRows) {
   Graph g = Recover([](TestGraph& b) {
