@@ -152,9 +152,15 @@ class TableRoles {
 
   // v is added to the token embedding.
   void SetPosition(const Value* v) const {
-    while (v->producer &&
-           OneOf(v->producer->name(), {"reshape", "slice", "broadcast_to", "cast"})) {
-      v = v->producer->operands[0];
+    for (;;) {
+      if (auto scaled = ScaledBy(v)) {
+        v = scaled->first;
+      } else if (v->producer &&
+                 OneOf(v->producer->name(), {"reshape", "slice", "broadcast_to", "cast"})) {
+        v = v->producer->operands[0];
+      } else {
+        break;
+      }
     }
     if (Op* param = ProducedBy(v, "param"); param && param->out().rank() >= 2) {
       // One row for all positions is no table of them.

@@ -114,6 +114,59 @@ Value* RecoverNorm(Builder& b, Op* op) {
   return nullptr;
 }
 
+// The x of which v is the root of the sum of squares over the last dim, which stays as 1, maybe
+// chosen to be zero where the sum is, for the gradient's sake; else null.
+Value* LengthOf(const Value* v) {
+  const Value* zero = nullptr;  // the condition
+  if (Op* where = ProducedBy(v, "where"); where && IsSplat(where->operands[1], 0)) {
+    zero = where->operands[0];
+    v = where->operands[2];
+  }
+  Value* sum = RootOf(v);
+  if (zero != nullptr) {
+    Op* where = sum ? ProducedBy(sum, "where") : nullptr;
+    if (where == nullptr || where->operands[0] != zero) return nullptr;
+    sum = where->operands[2];
+    Op* equal = ProducedBy(zero, "equal");
+    if (!equal || equal->operands[0] != sum || !IsSplat(equal->operands[1], 0)) return nullptr;
+  }
+  Op* squares = sum ? ProducedBy(sum, "reduce_sum") : nullptr;
+  return squares && IsLastDim(*squares) ? SquareOf(squares->operands[0]) : nullptr;
+}
+
+// x / max(|x|, floor), as F.normalize is -> rms_norm(x) / sqrt(d): with d * eps = floor ^ 2 it is
+// the same in f32 for all |x| that are not near a floor that nothing but a row of zeros is near to,
+// and for that row.
+Value* RecoverUnitNorm(Builder& b, Op* op) {
+  constexpr double kMostFloor = 1e-6, kLeastEps = 1e-36;
+  if (op->name() != "div" || op->out().dtype == DType::kF16 || op->out().rank() == 0)
+    return nullptr;
+  Value* x = op->operands[0];
+  Op* max = ProducedBy(op->operands[1], "max");
+  for (int i = 0; max && i < 2; ++i) {
+    std::optional<double> floor = SplatOf(max->operands[1 - i]);
+    if (!floor || !(*floor > 0 && *floor <= kMostFloor) || LengthOf(max->operands[i]) != x ||
+        x->type.shape != op->out().shape || max->in(i).shape != StatisticOf(x)) {
+      continue;
+    }
+    const auto d = static_cast<double>(x->type.shape.back());
+    const double eps = *floor * *floor / d;
+    if (!(eps >= kLeastEps)) return nullptr;
+    Value* y = b.Create("rms_norm", {x}, {{"eps", eps}})->result();
+    return b.Mul(y, b.Scalar(y->type.dtype, 1 / std::sqrt(d)));
+  }
+  return nullptr;
+}
+
+// norm(x) * c * d of numbers c and d -> norm(x) * (c * d), or norm(x).
+Value* JoinScalesOfNorm(Builder& b, Op* op) {
+  auto outer = ScaledBy(op->result());
+  auto inner = outer ? ScaledBy(outer->first) : std::nullopt;
+  if (!inner || !inner->first->producer || !IsNorm(inner->first->producer)) return nullptr;
+  const double factor = outer->second * inner->second;
+  return Close(factor, 1) ? inner->first : b.Mul(inner->first, b.Scalar(op->out().dtype, factor));
+}
+
 // A vector over the last dim as [h], else null.
 Value* AsVector(Builder& b, Value* v, int64_t size) {
   if (v->type.rank() == 0 || v->type.shape.back() != size || v->type.num_elements() != size) {
@@ -245,8 +298,9 @@ Value* NormHeadsApart(Builder& b, Op* op) {
 }  // namespace
 
 bool RecoverNorms(Graph& graph) {
-  const bool changed = ApplyRules(
-      graph, {RecoverNorm, RecoverScaledAndShifted, AbsorbWeightOrBias, DropNeutralOperand});
+  const bool changed =
+      ApplyRules(graph, {RecoverNorm, RecoverUnitNorm, RecoverScaledAndShifted, JoinScalesOfNorm,
+                         AbsorbWeightOrBias, DropNeutralOperand});
   // A norm has its weight first.
   return ApplyRules(graph, {NormHeadsApart}) || changed;
 }

@@ -150,6 +150,38 @@ TEST(Norm, RmsNormInEverySpelling) {
   }
 }
 
+// F.normalize and what multiplies it, its gradient made safe as linalg.vector_norm's is, or not.
+TEST(Norm, RowsOfOneLength) {
+  for (bool safe : {true, false}) {
+    for (double floor : {1e-12, 1e-3}) {
+      Graph g = Recover([&](TestGraph& b) {
+        Value* x = b.In("x", {kB, kS, kH});
+        Value* sum = b.ReduceSum(b.Mul(x, x), {2}, true);
+        Value* zero = b.Make("equal", {sum, b.C(0)});
+        Value* root = b.Op1("sqrt", safe ? b.Where(zero, b.C(1), sum) : sum);
+        Value* length = safe ? b.Where(zero, b.C(0), root) : root;
+        Value* unit = b.Div(x, b.Make("max", {length, b.C(floor)}));
+        b.Out(unit, "unit");
+        b.Out(b.Mul(b.Mul(unit, b.C(std::sqrt(1.0 * kH))), b.P("w", {kH})));
+      });
+      if (floor > 1e-6) {
+        EXPECT_EQ(Find(g, "rms_norm"), nullptr);
+        continue;
+      }
+      EXPECT_THAT(Ops(g), ElementsAre("rms_norm", "mul", "mul"));
+      EXPECT_NEAR(Find(g, "rms_norm")->attrs.Float("eps") * kH, 1e-24, 1e-30);
+    }
+  }
+  Graph g = Recover([&](TestGraph& b) {
+    Value* x = b.In("x", {kB, kS, kH});
+    Value* length = b.Op1("sqrt", b.ReduceSum(b.Mul(x, x), {2}, true));
+    Value* unit = b.Div(x, b.Make("max", {length, b.C(1e-12)}));
+    b.Out(b.Mul(b.Mul(unit, b.C(std::sqrt(1.0 * kH))), b.P("w", {kH})));
+  });
+  EXPECT_THAT(Ops(g), ElementsAre("rms_norm"));
+  EXPECT_EQ(RolesOf(g)["w"], "NORM");
+}
+
 TEST(Norm, LayerNormInEverySpelling) {
   for (size_t i = 0; i < 2 * kRoots.size(); ++i) {
     SCOPED_TRACE(i);

@@ -102,6 +102,16 @@ TEST(RolesOfTables, OfOneSizeTheOneThatOthersAreAddedTo) {
   EXPECT_NE(RolesOf(g).at("value_embeds"), "TOKEN_EMBEDDING");
 }
 
+// x-transformers': rows of positions are multiplied by a number.
+TEST(RolesOfTables, PositionsMayBeScaled) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* ids = b.In("ids", HostTensor::Of<int64_t>({1, 4}, {0, 3, 6, 1}));
+    Value* x = b.Make("gather", {b.P("wte", {7, 4}), ids}, {{"axis", int64_t{0}}});
+    b.Out(b.Add(x, b.Mul(b.Slice(b.P("wpe", {6, 4}), {0, 0}, {4, 4}), b.C(0.5))));
+  });
+  EXPECT_EQ(RolesOf(g).at("wpe"), "POSITION_EMBEDDING");
+}
+
 // As exporters of hashed n-grams have them, however many ops there are.
 TEST(RolesOfTables, AnIndexMayBeComputedByManySteps) {
   Graph g = Recover([](TestGraph& b) {
