@@ -7,6 +7,7 @@
 #include "frontend/import.h"
 #include "frontend/onnx/constant_weights.h"
 #include "frontend/onnx/convert_util.h"
+#include "frontend/onnx/detached.h"
 #include "frontend/onnx/fold.h"
 #include "frontend/onnx/folded_constants.h"
 #include "frontend/onnx/functions.h"
@@ -75,6 +76,7 @@ class Importer {
     }
     conversion_.opsets = model_.opsets;
     const GraphProto& proto = model_.proto.graph();
+    detached_ = Detached(proto, names);
     CheckInitializers(proto);
     AddInputs(proto);
     Parameters params = FindParameters(model_, names, conversion_.reader);
@@ -91,6 +93,7 @@ class Importer {
     DropUnusedSources();
     NoteParameters(graph_, params, conversion_.wanted, !options_.module.where.empty());
     NoteLostDropout(graph_, model_.proto);
+    detached_.NoteOthers(graph_);
     NoteUnread(graph_);
     return std::move(graph_);
   }
@@ -237,7 +240,7 @@ class Importer {
 
   void Convert(const NodeProto& proto, const Parameters& params) {
     conversion_.builder.site = SiteOf(proto);
-    Node node(conversion_, proto);
+    Node node = WithInputsDetached(proto);
     CheckVersion(node, proto);
     CheckTypes(node, proto);
     try {
@@ -256,6 +259,33 @@ class Importer {
     node.CheckOutputs();
     node.CheckRead();
     node.CheckRows();
+    if (Detached::Is(proto)) Detach(proto.output(0));
+  }
+
+  // The value of this name, as what has no gradient; returns what it was.
+  Value* Detach(const std::string& name) {
+    auto it = conversion_.values.find(name);
+    if (it == conversion_.values.end()) return nullptr;
+    Value* attached = it->second;
+    if (IsFloat(attached->type.dtype) && conversion_.rows.Of(attached) == nullptr &&
+        recover::DependsOnParam(attached)) {
+      Value* zero = conversion_.builder.Scalar(attached->type.dtype, 0);
+      it->second = conversion_.builder.Make("sub", {attached, zero}, {{"detached", true}});
+    }
+    return attached;
+  }
+
+  Node WithInputsDetached(const NodeProto& proto) {
+    std::map<std::string, Value*> attached;
+    for (const int i : detached_.InputsOf(proto)) {
+      if (attached.contains(proto.input(i))) continue;
+      attached[proto.input(i)] = Detach(proto.input(i));
+    }
+    Node node(conversion_, proto);
+    for (const auto& [name, value] : attached) {
+      if (value != nullptr) conversion_.values[name] = value;
+    }
+    return node;
   }
 
   Converter FindConverter(const NodeProto& proto, const Node& node) {
@@ -522,6 +552,7 @@ class Importer {
   const ImportOptions& options_;
   std::set<std::string> initializers_;
   std::string empty_inputs_;  // for the note
+  Detached detached_;
   std::vector<const NodeProto*> live_;
 };
 

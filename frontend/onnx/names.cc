@@ -60,41 +60,6 @@ void ReadSignature(std::string_view text, ModuleNames& names) {
   }
 }
 
-struct FxCall {
-  std::string result, target;
-  std::string positional, keywords;    // its arguments, as they are written
-  std::vector<std::string> arguments;  // the positional ones that are values, without their %
-};
-
-// "%linear : [...] = call_function[target=...](args = (%x, %p_h_0_weight, %p_h_0_bias), ...)"
-FxCall FxCallOf(const onnx::NodeProto& node) {
-  FxCall call;
-  const auto metadata = Metadata(node, kNodeMetadata);
-  const auto fx_node = metadata.find("pkg.torch.onnx.fx_node");
-  if (fx_node == metadata.end()) return call;
-  constexpr std::string_view kTarget = "[target=", kArguments = "](args = (",
-                             kKeywords = "), kwargs";
-  std::string_view text = fx_node->second;
-  const size_t target = text.find(kTarget), arguments = text.find(kArguments);
-  if (target == text.npos || arguments == text.npos || arguments < target) return call;
-  const size_t name = target + kTarget.size();
-  call.result = text.substr(0, text.find(' '));
-  call.target = text.substr(name, arguments - name);
-  text.remove_prefix(arguments + kArguments.size());
-  const size_t end_of_positional = text.find(kKeywords);
-  if (end_of_positional != text.npos) {
-    call.keywords = text.substr(end_of_positional + kKeywords.size());
-  }
-  text = text.substr(0, end_of_positional);
-  call.positional = text;
-  for (size_t at = 0; (at = text.find('%', at)) != text.npos;) {
-    const size_t end = std::min(text.find_first_of(",)] ", at), text.size());
-    call.arguments.emplace_back(text.substr(at + 1, end - at - 1));
-    at = end;
-  }
-  return call;
-}
-
 std::string ParameterAt(const FxCall& call, size_t argument, const ModuleNames& names) {
   if (argument >= call.arguments.size()) return "";
   const auto parameter = names.by_input.find(call.arguments[argument]);
@@ -121,6 +86,35 @@ void AddFoldedWeights(const onnx::GraphProto& graph, ModuleNames& names) {
 }
 
 }  // namespace
+
+// "%linear : [...] = call_function[target=...](args = (%x, %p_h_0_weight, %p_h_0_bias), ...)"
+FxCall FxCallOf(const onnx::NodeProto& node) {
+  FxCall call;
+  const auto metadata = Metadata(node, kNodeMetadata);
+  const auto fx_node = metadata.find("pkg.torch.onnx.fx_node");
+  if (fx_node == metadata.end()) return call;
+  constexpr std::string_view kTarget = "[target=", kArguments = "](args = (",
+                             kKeywords = "), kwargs";
+  std::string_view text = fx_node->second;
+  const size_t target = text.find(kTarget), arguments = text.find(kArguments);
+  if (target == text.npos || arguments == text.npos || arguments < target) return call;
+  const size_t name = target + kTarget.size();
+  if (text.starts_with('%')) call.result = text.substr(1, text.find(' ') - 1);
+  call.target = text.substr(name, arguments - name);
+  text.remove_prefix(arguments + kArguments.size());
+  const size_t end_of_positional = text.find(kKeywords);
+  if (end_of_positional != text.npos) {
+    call.keywords = text.substr(end_of_positional + kKeywords.size());
+  }
+  text = text.substr(0, end_of_positional);
+  call.positional = text;
+  for (size_t at = 0; (at = text.find('%', at)) != text.npos;) {
+    const size_t end = std::min(text.find_first_of(",)] ", at), text.size());
+    call.arguments.emplace_back(text.substr(at + 1, end - at - 1));
+    at = end;
+  }
+  return call;
+}
 
 std::vector<std::string> RepeatedMessages(const google::protobuf::Message& message, int field) {
   std::vector<std::string> serialized;

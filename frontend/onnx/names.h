@@ -32,6 +32,16 @@ struct ModuleNames {
 };
 ModuleNames ReadModuleNames(const onnx::GraphProto& graph);
 
+// The call of PyTorch's that a node stands for, or for a part of, as the metadata have it; all
+// empty where they say nothing.
+struct FxCall {
+  std::string result;  // without its %
+  std::string target;
+  std::string positional, keywords;    // its arguments, as they are written
+  std::vector<std::string> arguments;  // the positional ones that are values, without their %
+};
+FxCall FxCallOf(const onnx::NodeProto& node);
+
 // The module's tensors that the call was given which the node stands for, as the metadata say, in
 // the order of its arguments.
 std::vector<std::string> GivenToCall(const onnx::NodeProto& node, const ModuleNames& names);

@@ -183,6 +183,7 @@ std::optional<Polynomial> PolynomialIn(const Value* x, const Value* v, int depth
     std::optional<Polynomial> a = operand(0);
     return a ? Product(*a, {-1, 0, 0, 0}) : std::nullopt;
   }
+  if (op.attrs.Bool("detached", false)) return std::nullopt;
   bool add = op.name() == "add", sub = op.name() == "sub", mul = op.name() == "mul";
   bool div = op.name() == "div", pow = op.name() == "pow";
   if (!add && !sub && !mul && !div && !pow) return std::nullopt;

@@ -215,7 +215,7 @@ Value* FoldNeutral(Builder&, Op* op) {
                                   {"sub", 0, false}, {"pow", 1, false}, {"and", 1, true},
                                   {"or", 0, true}};
   for (const Neutral& n : kNeutral) {
-    if (op->name() != n.op) continue;
+    if (op->name() != n.op || op->attrs.Bool("detached", false)) continue;
     for (int i = 0; i < (n.commutes ? 2 : 1); ++i) {
       if (op->in(i).SameTensor(op->out()) && IsSplat(op->operands[1 - i], n.value)) {
         return op->operands[i];

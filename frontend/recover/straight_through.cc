@@ -60,6 +60,7 @@ bool RecoverStraightThrough(Graph& graph) {
   int64_t count = 0;
   for (const auto& op : graph.ops()) {
     if (op->name() != "sub" || !op->attrs.Bool("detached", false)) continue;
+    if (IsSplat(op->operands[1], 0)) continue;  // the model's own detach
     if (count++ == 0) first = op.get();
   }
   graph.notes.push_back(

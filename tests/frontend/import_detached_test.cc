@@ -1,0 +1,89 @@
+// What a model detached, as dynamo's metadata tell of it.
+#include "tests/frontend/import_testing.h"
+
+namespace shardc {
+namespace {
+
+using import_testing::AddMetadata;
+using import_testing::Model;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class ImportDetached : public import_testing::ImportTest {
+ protected:
+  ImportDetached() {
+    m.Input("x", {"2", "2"});
+    m.Floats("w", {2, 2}, {1, 2, 3, 4});
+    m.Floats("val_0", {2, 2}, {1, 3, 2, 4});
+    m.Floats("b", {2}, {5, 6});
+    Call("MatMul", {"x", "val_0"}, "a", "%a", "mm.default](args = (%x, %t)");
+    Call("Sigmoid", {"a"}, "s", "%s", "sigmoid.default](args = (%a,)");
+  }
+
+  void Call(const std::string& op, const std::vector<std::string>& inputs,
+            const std::string& output, const std::string& result, const std::string& call) {
+    AddMetadata(m.Node(op, inputs, {output}), 9, "pkg.torch.onnx.fx_node",
+                result + " : [num_users=1] = call_function[target=torch.ops.aten." + call +
+                    ", kwargs = {})");
+  }
+
+  // What is kept from having a gradient, by what makes it.
+  std::vector<std::string> Detached(const std::string& output) {
+    m.Output(output);
+    graph = Import(m.proto);
+    std::vector<std::string> found;
+    for (const auto& op : graph.ops()) {
+      if (!op->attrs.Bool("detached", false)) continue;
+      found.emplace_back(op->operands[0]->producer->name());
+      for (const Op* user : op->result()->users) found.emplace_back(user->name());
+    }
+    return found;
+  }
+
+  Model m;
+  Graph graph;
+};
+
+// As an export with optimize=False has it.
+TEST_F(ImportDetached, ANodeOfItsOwn) {
+  Call("Identity", {"s"}, "detach", "%detach", "detach.default](args = (%s,)");
+  Call("Mul", {"a", "detach"}, "y", "%mul", "mul.Tensor](args = (%a, %detach)");
+  Call("Identity", {"x"}, "detach_1", "%detach_1", "detach.default](args = (%x,)");
+  Call("Mul", {"y", "detach_1"}, "z", "%mul_1", "mul.Tensor](args = (%mul, %detach_1)");
+  EXPECT_THAT(Detached("z"), ElementsAre("sigmoid", "mul"));
+  EXPECT_THAT(graph.notes, IsEmpty());
+}
+
+// Where the exporter's optimizer left it out, calls name what they were given.
+TEST_F(ImportDetached, WhatACallWasGiven) {
+  Call("Mul", {"a", "s"}, "mul", "%mul", "mul.Tensor](args = (%a, %detach)");
+  EXPECT_THAT(Detached("mul"), ElementsAre("sigmoid", "mul"));
+  EXPECT_THAT(graph.notes, IsEmpty());
+}
+
+// Of a call that is several nodes, one of which multiplies by what the exporter made.
+TEST_F(ImportDetached, APartOfACall) {
+  const std::string call = "linear.default](args = (%detach_1, %p_w, %p_b)";
+  Call("MatMul", {"s", "val_0"}, "val_1", "%linear", call);
+  Call("Add", {"val_1", "b"}, "linear", "%linear", call);
+  EXPECT_THAT(Detached("linear"), ElementsAre("sigmoid", "matmul"));
+  EXPECT_THAT(graph.notes, IsEmpty());
+}
+
+TEST_F(ImportDetached, WhatIsNotToBeFoundIsNoted) {
+  Call("Add", {"a", "s"}, "y", "%y", "addcmul.default](args = (%detach, %detach_12, %other)");
+  EXPECT_THAT(Detached("y"), IsEmpty());
+  EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("the model detaches 2 values")));
+}
+
+// Of constants of a module's code, and not what depends on parameters.
+TEST_F(ImportDetached, OtherNamesSayNothing) {
+  Call("Mul", {"a", "s"}, "y", "%y", "mul.Tensor](args = (%a, %detach_)");
+  Call("Add", {"y", "s"}, "z", "%z", "add.Tensor](args = (%y, %detached)");
+  EXPECT_THAT(Detached("z"), IsEmpty());
+  EXPECT_THAT(graph.notes, IsEmpty());
+}
+
+}  // namespace
+}  // namespace shardc
