@@ -203,10 +203,10 @@ class AttentionRoles {
     }
   }
 
-  // What a model does with each head's result before the projection: also norms, turning back what
-  // turned positions gave, and sums and differences of what two attentions give. Over the whole
-  // width a sum is the residual stream, but for a norm's bias; what is put beside it goes through
-  // one projection with it, as the branches of a parallel block.
+  // What a model does with each head's result before the projection: also norms, functions of its
+  // elements, turning back what turned positions gave, and sums of what two attentions give. Over
+  // the whole width a sum is the residual stream, but for a norm's bias; what is put beside it goes
+  // through one projection with it, as the branches of a parallel block.
   static bool KeepsHeads(const Op* op) {
     const bool heads = !op->results.empty() && op->out().rank() >= 4;
     const bool bias = op->name() == "add" && std::ranges::any_of(op->operands, [](const Value* v) {
@@ -217,7 +217,7 @@ class AttentionRoles {
     return IsNorm(op) || beside || bias ||
            OneOf(op->name(),
                  {"dropout", "reshape", "transpose", "cast", "mul", "div", "where", "rotary"}) ||
-           (heads && OneOf(op->name(), {"add", "sub", "concat", "split", "slice"}));
+           (heads && (op->def->elementwise || OneOf(op->name(), {"concat", "split", "slice"})));
   }
 
   LinearRoles& roles_;

@@ -21,10 +21,24 @@ bool IsOfWeights(const Value* v) {
   return IsParam(from) || ConstantOf(from);
 }
 
+using Values = std::set<const Value*>;
+
+// All that is computed of inputs.
+Values Computed(const Graph& graph) {
+  Values found;
+  for (const auto& input : graph.inputs()) found.insert(input.get());
+  for (const auto& op : graph.ops()) {
+    if (std::ranges::any_of(op->operands, [&](const Value* v) { return found.contains(v); }))
+      found.insert(op->results.begin(), op->results.end());
+  }
+  return found;
+}
+
 class BranchFinder {
  public:
   // `experts`: products of all experts at once may be met, with what is arranged by experts.
-  BranchFinder(const LinearRoles& roles, bool experts) : roles_(roles), experts_(experts) {}
+  BranchFinder(const LinearRoles& roles, const Values& computed, bool experts)
+      : roles_(roles), computed_(computed), experts_(experts) {}
 
   // The ways back to linears of which v is an elementwise function, or a norm of one. False where
   // it depends on anything else.
@@ -34,7 +48,8 @@ class BranchFinder {
  private:
   // `at`: what is on the way to v so far. Each way is gone once.
   bool Walk(const Value* v, Branch at, int depth) {
-    if (!gone_.emplace(v, depth, at).second) return true;
+    // Weights, and what is made of them, as DoRA's scales, depend on nothing else.
+    if (!computed_.contains(v) || !gone_.emplace(v, depth, at).second) return true;
     if (const Linear* linear = roles_.At(v)) {
       at.linear = linear;
       found_.push_back(at);
@@ -42,8 +57,6 @@ class BranchFinder {
     }
     const Op* op = v->producer;
     if (op == nullptr || depth > 24) return false;
-    if (OneOf(op->name(), {"param", "constant"})) return true;
-    if (experts_ && IsParam(ArrangedFrom(v))) return true;
     if (op->name() == "dropout" || IsNorm(op)) {
       at.normed |= IsNorm(op);
       return Walk(op->operands[0], at, depth + 1);
@@ -68,6 +81,7 @@ class BranchFinder {
   }
 
   const LinearRoles& roles_;
+  const Values& computed_;
   const bool experts_;
   std::set<std::tuple<const Value*, int, Branch>> gone_;
   std::vector<Branch> found_;
@@ -80,9 +94,9 @@ bool SumsExperts(const Linear& l) {
 }
 
 // The MLP that the linear ends, if it ends one, with v: what the linear reads, or a part of that.
-void SetMlp(const Value* v, Linear down, LinearRoles& roles) {
+void SetMlp(const Value* v, const Values& computed, Linear down, LinearRoles& roles) {
   const bool sums = SumsExperts(down);
-  BranchFinder branches(roles, down.experts || sums);
+  BranchFinder branches(roles, computed, down.experts || sums);
   if (!branches.Find(v)) return;
   if (sums &&
       std::ranges::all_of(branches.found(), [](const Branch& b) { return b.linear->experts; })) {
@@ -114,14 +128,15 @@ void SetMlp(const Value* v, Linear down, LinearRoles& roles) {
 
 }  // namespace
 
-void SetMlpRoles(LinearRoles& roles) {
+void SetMlpRoles(const Graph& graph, LinearRoles& roles) {
+  const Values computed = Computed(graph);
   for (const Linear& linear : roles.linears()) {
     const Value* v = linear.matmul->operands[0];
     const std::string role = LinearRoles::Of(linear);
     if (role.empty()) {
-      SetMlp(v, linear, roles);
+      SetMlp(v, computed, linear, roles);
     } else if (const Op* beside = ProducedBy(v, "concat"); beside && role == "ATTENTION_OUT") {
-      for (const Value* part : beside->operands) SetMlp(part, linear, roles);
+      for (const Value* part : beside->operands) SetMlp(part, computed, linear, roles);
     }
   }
 }

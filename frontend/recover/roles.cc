@@ -115,7 +115,7 @@ void SetRoles(Graph& graph) {
   SetNormRoles(graph);
   const std::set<int64_t> vocabularies = SetEmbeddingRoles(graph);
   SetAttentionRoles(graph, roles);
-  SetMlpRoles(roles);
+  SetMlpRoles(graph, roles);
   SetHeadRoles(graph, vocabularies, roles);
   SetMixerRoles(roles);
   roles.ClearTorn();

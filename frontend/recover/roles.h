@@ -47,7 +47,7 @@ std::set<int64_t> SetEmbeddingRoles(Graph& graph);
 // QKV and ATTENTION_OUT.
 void SetAttentionRoles(const Graph& graph, LinearRoles& roles);
 // MLP_UP, MLP_GATE and MLP_DOWN.
-void SetMlpRoles(LinearRoles& roles);
+void SetMlpRoles(const Graph& graph, LinearRoles& roles);
 // QKV and ATTENTION_OUT of what mixes a sequence otherwise, of linears that have no role yet.
 void SetMixerRoles(LinearRoles& roles);
 

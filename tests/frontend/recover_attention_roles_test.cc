@@ -304,6 +304,19 @@ TEST(Roles, OfHeadsThatAreNormed) {
   EXPECT_EQ(RolesOf(g), expected);
 }
 
+// LASER: log(attention(exp(v))).
+TEST(Roles, OfHeadsOfWhichAFunctionIsTaken) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* x = b.In("x", {2, 3, 8});
+    auto heads = [&](const std::string& name) { return HeadsOf(b, x, name); };
+    Value* scores = b.Make("matmul_nt", {heads("q"), heads("k")});
+    Value* y = b.Op1("log", b.Matmul(b.Softmax(scores), b.Op1("exp", heads("v"))));
+    y = b.Reshape(b.Transpose(y, {0, 2, 1, 3}), {2, 3, 8});
+    b.Out(b.Add(x, b.Matmul(y, b.P("out", {8, 8}))));
+  });
+  EXPECT_EQ(RolesOf(g)["out"], "ATTENTION_OUT");
+}
+
 // Values turned by their positions are turned back behind the attention.
 TEST(Roles, OfValuesThatAreTurnedAndTurnedBack) {
   Graph g = Recover([](TestGraph& b) {

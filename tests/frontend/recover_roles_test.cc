@@ -171,6 +171,20 @@ TEST(Roles, OfWeightsThatAreComputed) {
   }
 }
 
+// DoRA: what a linear gives is multiplied by lengths over those of its weight's columns.
+TEST(Roles, BehindScalesThatAreMadeOfWeights) {
+  Graph g = Recover([](TestGraph& b) {
+    auto scaled = [&](Value* x, const std::string& name, int64_t in, int64_t out) {
+      Value *w = b.P(name, {in, out}), *squares = b.ReduceSum(b.Mul(w, w), {0}, true);
+      return b.Mul(b.Matmul(x, w), b.Div(b.P(name + "_length", {out}), b.Op1("sqrt", squares)));
+    };
+    Value* y = b.Op1("relu", scaled(b.In("x", {4, 8}), "up", 8, 32));
+    b.Out(scaled(y, "down", 32, 8));
+  });
+  EXPECT_EQ(RolesOf(g)["up"], "MLP_UP");
+  EXPECT_EQ(RolesOf(g)["down"], "MLP_DOWN");
+}
+
 // A part of one parameter times another: rows and columns are of one and the same.
 TEST(Roles, OfAWeightTimesAPartOfAnother) {
   Graph g = Recover([](TestGraph& b) {
