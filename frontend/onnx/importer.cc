@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <optional>
@@ -95,6 +96,7 @@ class Importer {
     NoteLostDropout(graph_, model_.proto);
     detached_.NoteOthers(graph_);
     NoteUnread(graph_);
+    NoteNans(graph_, with_nan_);
     return std::move(graph_);
   }
 
@@ -227,9 +229,18 @@ class Importer {
     return conversion_.builder.Param(t.name(), type.dtype, type.shape, std::move(more));
   }
 
+  // Beside numbers: one of nothing else is meant.
+  static bool HoldsNan(const HostTensor& tensor) {
+    int64_t count = 0;
+    const int64_t size = IsFloat(tensor.dtype()) ? tensor.num_elements() : 0;
+    for (int64_t i = 0; i < size; ++i) count += std::isnan(tensor.AsDouble(i));
+    return count > 0 && count < size;
+  }
+
   Value* AddConstant(const TensorProto& t, const Bytes* bytes, const Parameters& params) {
     conversion_.builder.site.clear();
     HostTensor tensor = conversion_.reader.Read(t, bytes);
+    if (HoldsNan(tensor)) with_nan_.push_back(t.name());
     if (options_.fixed && Contains(params.constants, t.name()))
       (*options_.fixed)[t.name()] = FixedTensorOf(tensor);
     Value* value = conversion_.builder.Constant(std::move(tensor));
@@ -553,6 +564,7 @@ class Importer {
   std::set<std::string> initializers_;
   std::string empty_inputs_;  // for the note
   Detached detached_;
+  std::vector<std::string> with_nan_;  // constants of the file
   std::vector<const NodeProto*> live_;
 };
 

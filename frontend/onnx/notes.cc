@@ -161,4 +161,15 @@ void NoteUnread(Graph& graph) {
   }
 }
 
+void NoteNans(Graph& graph, const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  const auto others = std::ssize(names) - 1;
+  graph.notes.push_back(StrCat(
+      "'", names[0], "'",
+      others > 0 ? StrCat(" and ", others, " more of the file's constants") : "",
+      others > 0 ? " hold NaN" : " holds NaN",
+      ", and what is computed with it is NaN: the exporter has written what torch.empty gave, to ",
+      "be multiplied by zero (baddbmm of megatron-core: fill its buffer with zeros)"));
+}
+
 }  // namespace shardc::onnx_import

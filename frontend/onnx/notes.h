@@ -3,6 +3,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "frontend/onnx/folded_constants.h"
 #include "frontend/onnx/params.h"
@@ -25,5 +26,8 @@ void NoteLostDropout(Graph& graph, const onnx::ModelProto& model);
 // Of inputs that nothing reads, beside others of their type: an exporter makes one input of what it
 // was given as one tensor.
 void NoteUnread(Graph& graph);
+
+// Of constants of these names, in which a number is none.
+void NoteNans(Graph& graph, const std::vector<std::string>& names);
 
 }  // namespace shardc::onnx_import

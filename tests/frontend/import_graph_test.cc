@@ -1,4 +1,5 @@
 // What graph comes out: sites, folding, functions, branches.
+#include <limits>
 #include <map>
 
 #include "ir/op_def.h"
@@ -556,6 +557,23 @@ TEST_F(ImportGraph, NotesDropoutThatTheExporterLost) {
   of_torchscript.proto.set_producer_name("pytorch");
   EXPECT_THAT(Import(of_torchscript.proto).notes,
               ElementsAre(HasSubstr("nothing of 1 dropout of the module")));
+}
+
+// What memory held that nothing was written to: a product with zero is NaN, too.
+TEST_F(ImportGraph, NotesConstantsThatHoldNan) {
+  Model m = AddModel();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  m.Floats("buffer", {2, 1}, {1e-30F, kNan});
+  m.Floats("fill", {}, {kNan});  // as jax has it where an index is none
+  m.Floats("zero", {}, {0});
+  m.Node("Mul", {"buffer", "zero"}, {"nothing"});
+  m.Node("Add", {"y", "nothing"}, {"z"});
+  m.Node("Add", {"z", "fill"}, {"filled"});
+  m.Output("filled");
+  import_testing::AddMetadata(m.graph, 16, "pkg.torch.export.ExportedProgram.graph_signature",
+                              "b_buffer: BUFFER target='buffer' persistent=True\n"
+                              "p_w: PARAMETER target='w'\n");
+  EXPECT_THAT(Import(m.proto).notes, ::testing::Contains(HasSubstr("'buffer' holds NaN")));
 }
 
 }  // namespace
