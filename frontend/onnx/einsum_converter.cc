@@ -261,6 +261,15 @@ void MultiplyTwo(NodeContext& c, std::vector<Term>& terms, const Labels& out) {
   terms = std::move(others);
 }
 
+// PyTorch takes integers beside floats, as positions beside frequencies, and dynamo writes no cast.
+Value* AsFactor(NodeContext& c, int i) {
+  Value* v = c.input(i);
+  for (int k = 0; k < c.num_inputs() && !IsFloat(v->type.dtype); ++k) {
+    if (IsFloat(c.input(k)->type.dtype)) v = c.Cast(v, c.input(k)->type.dtype);
+  }
+  return v;
+}
+
 void Einsum(NodeContext& c) {
   Equation e = Parse(c.String("equation", ""));
   if (static_cast<int>(e.terms.size()) != c.num_inputs()) {
@@ -272,7 +281,7 @@ void Einsum(NodeContext& c) {
   for (int i = 0; i < c.num_inputs(); ++i) {
     size_t dims = EllipsisDims(c, e.terms[i], c.input(i)->type.rank());
     ellipsis = std::max(ellipsis, dims);
-    terms.push_back(TakeDiagonals(c, {c.input(i), WriteOutEllipsis(c, e.terms[i], dims)}));
+    terms.push_back(TakeDiagonals(c, {AsFactor(c, i), WriteOutEllipsis(c, e.terms[i], dims)}));
   }
   Labels out = WriteOutEllipsis(c, e.out ? *e.out : ImplicitOutput(e), ellipsis);
   const Labels all = LabelsOf(terms);

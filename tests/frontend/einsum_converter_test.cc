@@ -112,6 +112,19 @@ TEST_F(EinsumConverter, AnEinsumThatSumsNothingIsNoMatrixProduct) {
   for (const auto& op : g.ops()) EXPECT_NE(op->name(), "matmul");
 }
 
+// x-transformers' positions times frequencies.
+TEST_F(EinsumConverter, IntegersBesideFloatsAreFloats) {
+  Integers("at", {0, 1, 2});
+  Input("frequencies", {2});
+  SetString(Node("Einsum", {"at", "frequencies"}), "equation", "i,j->ij");
+  HostTensor expected(DType::kF64, {3, 2});
+  for (int64_t i = 0; i < 6; ++i) {
+    const double frequency = inputs_.at("frequencies").AsDouble(i % 2);
+    expected.SetDouble(i, static_cast<double>(i / 2) * frequency);
+  }
+  EXPECT_EQ(testing::MaxError(Evaluate()[0], expected), 0);
+}
+
 // Grouped heads: q is put in the order of the scores, and the scores in none.
 TEST_F(EinsumConverter, OnlyWhatMustMoveAnywayIsPutInAnotherOrder) {
   Input("q", {2, 5, 3, 2, 4});
