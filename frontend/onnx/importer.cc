@@ -270,31 +270,24 @@ class Importer {
     node.CheckOutputs();
     node.CheckRead();
     node.CheckRows();
-    if (Detached::Is(proto)) Detach(proto.output(0));
+    if (Detached::Is(proto)) Detach(conversion_.values.at(proto.output(0)));
   }
 
-  // The value of this name, as what has no gradient; returns what it was.
-  Value* Detach(const std::string& name) {
-    auto it = conversion_.values.find(name);
-    if (it == conversion_.values.end()) return nullptr;
-    Value* attached = it->second;
-    if (IsFloat(attached->type.dtype) && conversion_.rows.Of(attached) == nullptr &&
-        recover::DependsOnParam(attached)) {
-      Value* zero = conversion_.builder.Scalar(attached->type.dtype, 0);
-      it->second = conversion_.builder.Make("sub", {attached, zero}, {{"detached", true}});
-    }
-    return attached;
+  // The same, as what has no gradient.
+  void Detach(Value*& v) {
+    if (!IsFloat(v->type.dtype) || conversion_.rows.Of(v) || !recover::DependsOnParam(v)) return;
+    Value* zero = conversion_.builder.Scalar(v->type.dtype, 0);
+    v = conversion_.builder.Make("sub", {v, zero}, {{"detached", true}});
   }
 
   Node WithInputsDetached(const NodeProto& proto) {
-    std::map<std::string, Value*> attached;
-    for (const int i : detached_.InputsOf(proto)) {
-      if (attached.contains(proto.input(i))) continue;
-      attached[proto.input(i)] = Detach(proto.input(i));
-    }
     Node node(conversion_, proto);
-    for (const auto& [name, value] : attached) {
-      if (value != nullptr) conversion_.values[name] = value;
+    for (const int i : detached_.InputsOf(proto)) {
+      const auto made = conversion_.values.find(proto.input(i));
+      if (made == conversion_.values.end()) continue;  // a sequence
+      Value* v = made->second;
+      Detach(v);
+      node.ReplaceInput(i, v);
     }
     return node;
   }

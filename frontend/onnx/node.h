@@ -34,6 +34,9 @@ class Node final : public NodeContext {
   // Resolves the inputs; throws Diagnostic E1308 for one that nothing has made.
   Node(Conversion& conversion, const onnx::NodeProto& proto);
 
+  // By a value of its type.
+  void ReplaceInput(int i, Value* by) { inputs_[i] = by; }
+
   std::string_view op_type() const override { return proto_.op_type(); }
   int opset() const override;
   int num_inputs() const override { return proto_.input_size(); }

@@ -62,6 +62,16 @@ TEST_F(ImportDetached, WhatACallWasGiven) {
   EXPECT_THAT(graph.notes, IsEmpty());
 }
 
+// Beside what was not.
+TEST_F(ImportDetached, OneOfTwoUsesOfATensor) {
+  Call("Mul", {"s", "s"}, "mul", "%mul", "mul.Tensor](args = (%s, %detach)");
+  EXPECT_THAT(Detached("mul"), ElementsAre("sigmoid", "mul"));
+  const Op* mul = graph.outputs[0].value->producer;
+  EXPECT_EQ(mul->operands[0]->producer->name(), "sigmoid");
+  EXPECT_EQ(mul->operands[1]->producer->name(), "sub");
+  EXPECT_THAT(graph.notes, IsEmpty());
+}
+
 // Of a call that is several nodes, one of which multiplies by what the exporter made.
 TEST_F(ImportDetached, APartOfACall) {
   const std::string call = "linear.default](args = (%detach_1, %p_w, %p_b)";
