@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "frontend/onnx/initializers.h"
 #include "frontend/onnx/load_model.h"
 
 namespace shardc::onnx_import {
@@ -86,6 +87,14 @@ bool IsNotTrained(std::string_view op, int input) {
                                                              {"Attention", {3, 3}}};
   const auto inputs = kInputs.find(op);
   return inputs != kInputs.end() && inputs->second.first <= input && input <= inputs->second.last;
+}
+
+// Integers and flags have no gradient.
+bool IsCastToIntegers(const NodeProto& node) {
+  return node.op_type() == "Cast" && std::ranges::any_of(node.attribute(), [](const auto& attr) {
+           const auto held = HeldAs(static_cast<int>(attr.i()));
+           return attr.name() == "to" && held && !IsFloat(*held);
+         });
 }
 
 // Whether the input is added to the scores of an attention: of ONNX, or one that ONNX Runtime
@@ -216,7 +225,8 @@ class Evidence {
     const NodeProto& node = *use.node;
     const std::string& op = node.op_type();
     if (IsAddedToScores(node, use.input)) return kind_() == TableKind::kOther;
-    if (kNever.contains(op) || IsNotTrained(op, use.input)) return false;
+    if (kNever.contains(op) || IsNotTrained(op, use.input) || IsCastToIntegers(node))
+      return false;
     if (kLookUp.contains(op)) return use.input == 0 && FollowRows(node);
     if (kReduce.contains(op) || op == "Pow") {
       return (use.input == 0 && row) || FollowOutputs(node, row);

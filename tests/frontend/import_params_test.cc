@@ -465,6 +465,22 @@ TEST_F(ParamRules, WhatOnlyChoosesIsAConstant) {
   }
 }
 
+// Shapes that are computed as floats, as the sizes of a Resize are.
+TEST_F(ParamRules, WhatIsCastToIntegersIsAConstant) {
+  Model m;
+  m.Input("x", {"2", "3"});
+  m.Floats("w", {3, 2}, {1, 2, 3, 4, 5, 6});
+  m.Floats("size", {3}, {-1, 2, 1});
+  m.Node("MatMul", {"x", "w"}, {"h"});
+  auto* to = m.Node("Cast", {"size"}, {"shape"}).add_attribute();
+  to->set_name("to");
+  to->set_type(onnx::AttributeProto::INT);
+  to->set_i(onnx::TensorProto::INT64);
+  m.Node("Reshape", {"h", "shape"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("w"));
+}
+
 TEST_F(ParamRules, WeightsOfClassesAreConstants) {
   for (const char* op : {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}) {
     Model m;
