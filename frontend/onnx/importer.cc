@@ -205,7 +205,9 @@ class Importer {
   }
 
   Value* AddParam(const TensorProto& t, const Bytes* bytes, const Parameters& params) {
-    // Of branches of two nodes each may have its own.
+    // Of branches of two nodes each may have its own; that of one in a loop is the same each time.
+    Value*& param = params_[&t];
+    if (param != nullptr) return param;
     if (graph_.sources.contains(t.name())) {
       Fail("E1308", StrCat("has two weights called '", t.name(), "'"));
     }
@@ -226,7 +228,8 @@ class Importer {
     }
     graph_.sources[t.name()] = conversion_.reader.Source(t, bytes);
     conversion_.builder.site.clear();
-    return conversion_.builder.Param(t.name(), type.dtype, type.shape, std::move(more));
+    param = conversion_.builder.Param(t.name(), type.dtype, type.shape, std::move(more));
+    return param;
   }
 
   // Beside numbers: one of nothing else is meant.
@@ -555,6 +558,7 @@ class Importer {
   Conversion conversion_;
   const ImportOptions& options_;
   std::set<std::string> initializers_;
+  std::map<const TensorProto*, Value*> params_;
   std::string empty_inputs_;  // for the note
   Detached detached_;
   std::vector<std::string> with_nan_;  // constants of the file

@@ -422,6 +422,27 @@ TEST_F(ImportGraph, ALoopEndsWhereItsConditionSaysSo) {
   EXPECT_EQ(Import(m.proto).outputs.back().value->type.shape, (Shape{3, 2, 4}));
 }
 
+TEST_F(ImportGraph, AWeightOfABranchInALoopIsOne) {
+  Model m = AddModel();
+  m.Ints("two", {1}, {2});
+  m.Ints("condition", {1}, {1});
+  onnx::GraphProto& body = AddLoop(m, "two", "");
+  onnx::GraphProto& branch = *AddBranch(m, "scaled");
+  auto& weight = *branch.add_initializer();
+  weight.set_name("own");
+  weight.set_data_type(onnx::TensorProto::FLOAT);
+  weight.add_dims(4);
+  for (float x : {1, 2, 3, 5}) weight.add_float_data(x);
+  AddNode(branch, "Mul", {"t", "own"}, "made");
+  branch.add_output()->set_name("made");
+  body.add_node()->Swap(m.graph.mutable_node(m.graph.node_size() - 1));
+  m.graph.mutable_node()->RemoveLast();
+  body.mutable_output(1)->set_name("scaled");
+  m.Output("out");
+  EXPECT_THAT(OpNames(Import(m.proto)),
+              ElementsAre("param", "add", "tanh", "param", "mul", "tanh", "mul"));
+}
+
 TEST_F(ImportGraph, ALoopMayFillASequence) {
   Model m = AddModel();
   m.Ints("two", {1}, {2});
