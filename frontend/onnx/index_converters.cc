@@ -184,10 +184,11 @@ void ConcatFromSequence(NodeContext& c) {
   if (elements.empty()) c.Fail("E1303", "the sequence is empty");
   const bool stacked = c.Int("new_axis", 0) != 0;
   int64_t axis = Axis(c, c.Int("axis", 0), elements[0]->type.rank() + stacked);
+  const shardc::Shape same = elements[0]->type.shape;
   for (Value*& element : elements) {
     if (!stacked) break;
     shardc::Shape shape = element->type.shape;
-    if (axis > std::ssize(shape)) c.Fail("E1303", "the elements do not have the same shape");
+    if (shape != same) c.Fail("E1303", "the elements do not have the same shape");
     shape.insert(shape.begin() + axis, 1);
     element = c.Reshape(element, shape);
   }

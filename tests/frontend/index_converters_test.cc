@@ -47,6 +47,17 @@ TEST_F(IndexConverters, SequencesThatGrowAndShrink) {
   for (int i = 0; i < 10; ++i) EXPECT_EQ(all.AsDouble(i), expected[i]) << i;
 }
 
+// A piece that holds nothing is none to stack.
+TEST_F(IndexConverters, WhatIsStackedHasOneShape) {
+  Input("x", {2});
+  Integers("sizes", {0, 2});
+  Node("SplitToSequence", {"x", "sizes"}, {"pieces"});
+  auto& stacked = Node("ConcatFromSequence", {"pieces"});
+  SetInt(stacked, "axis", 1);
+  SetInt(stacked, "new_axis", 1);
+  ExpectRefused("E1303", "same shape");
+}
+
 // As dynamo writes unbind, stack and the split of a table, without optimize.
 TEST_F(IndexConverters, SequencesWithoutKeptDims) {
   Input("x", {2, 3});
