@@ -225,8 +225,7 @@ class Evidence {
     const NodeProto& node = *use.node;
     const std::string& op = node.op_type();
     if (IsAddedToScores(node, use.input)) return kind_() == TableKind::kOther;
-    if (kNever.contains(op) || IsNotTrained(op, use.input) || IsCastToIntegers(node))
-      return false;
+    if (kNever.contains(op) || IsNotTrained(op, use.input) || IsCastToIntegers(node)) return false;
     if (kLookUp.contains(op)) return use.input == 0 && FollowRows(node);
     if (kReduce.contains(op) || op == "Pow") {
       return (use.input == 0 && row) || FollowOutputs(node, row);

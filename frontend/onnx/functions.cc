@@ -23,15 +23,39 @@ using Attrs = std::map<std::string, const AttributeProto*>;
 constexpr int64_t kMaxNodes = 250'000;
 constexpr int kMaxDepth = 64;
 
-std::string KeyOf(const std::string& domain, const std::string& name) {
-  return NormalDomain(domain) + "::" + name;
+std::string KeyOf(const std::string& domain, const std::string& name, const std::string& overload) {
+  return NormalDomain(domain) + "::" + name + (overload.empty() ? "" : ":" + overload);
+}
+
+std::string KeyOf(const FunctionProto& f) {
+  return KeyOf(f.domain(), f.name(), TextOf(f, kFunctionOverload));
+}
+
+// The first node, of a branch too, that means something else in one of the opsets than in the other
+// though it has the same attributes and inputs; null: there is none.
+const NodeProto* MeaningOther(const Nodes& nodes, int a, int b) {
+  static const std::map<std::string_view, int> kChanged = {
+      {"LogSoftmax", 13}, {"Resize", 11}, {"Softmax", 13}};
+  for (const NodeProto& node : nodes) {
+    for (const AttributeProto& attr : node.attribute()) {
+      const NodeProto* inner = attr.has_g() ? MeaningOther(attr.g().node(), a, b) : nullptr;
+      if (inner != nullptr) return inner;
+    }
+    if (!NormalDomain(node.domain()).empty()) continue;
+    const auto changed = kChanged.find(node.op_type());
+    if (changed != kChanged.end() && (a < changed->second) != (b < changed->second)) return &node;
+  }
+  return nullptr;
 }
 
 class Inliner {
  public:
   explicit Inliner(LoadedModel& model) : model_(model) {
     for (const FunctionProto& f : model.proto.functions()) {
-      functions_[KeyOf(f.domain(), f.name())] = &f;
+      if (!functions_.emplace(KeyOf(f), &f).second) {
+        throw Diagnostic("E1305", ExitCode::kBadModel, model.path,
+                         StrCat("has two functions called '", KeyOf(f), "'"));
+      }
       for (const auto& opset : f.opset_import()) {
         int version = static_cast<int>(std::min<int64_t>(opset.version(), 1 << 30));
         model.opsets.try_emplace(NormalDomain(opset.domain()), version);
@@ -58,7 +82,7 @@ class Inliner {
   }
 
   void Emit(NodeProto node, Nodes& out) {
-    auto f = functions_.find(KeyOf(node.domain(), node.op_type()));
+    auto f = functions_.find(KeyOf(node.domain(), node.op_type(), TextOf(node, kNodeOverload)));
     if (f != functions_.end()) return Call(node, *f->second, out);
     for (AttributeProto& attr : *node.mutable_attribute()) {
       if (attr.has_g()) InlineIn(*attr.mutable_g()->mutable_node());
@@ -69,7 +93,7 @@ class Inliner {
   }
 
   void Call(const NodeProto& call, const FunctionProto& f, Nodes& out) {
-    std::string key = KeyOf(f.domain(), f.name());
+    std::string key = KeyOf(f);
     if (!active_.insert(key).second) Fail(call, "the function calls itself");
     if (active_.size() > kMaxDepth) Fail(call, "functions call each other too deeply");
     if (++num_calls_ > kMaxNodes) Fail(call, "the model's functions make too many calls");
@@ -95,6 +119,11 @@ class Inliner {
       if (!is_new) same.emplace_back(it->second, call.output(i));
     }
     Attrs attrs = Attributes(call, f);
+    const int own = OpsetOf(f), of_model = model_.opsets.at("");
+    if (const NodeProto* other = MeaningOther(f.node(), own, of_model)) {
+      Fail(call, StrCat("the function's ", other->op_type(), " is one of opset ", own,
+                        ", the model's of opset ", of_model, ", where it means something else"));
+    }
     for (const NodeProto& inner : f.node()) {
       NodeProto node = inner;
       Rename(node, names, prefix, attrs);
@@ -108,6 +137,15 @@ class Inliner {
       identity->add_output(to);
     }
     active_.erase(key);
+  }
+
+  // Of the default domain, as the function says, or else the model.
+  int OpsetOf(const FunctionProto& f) const {
+    for (const auto& opset : f.opset_import()) {
+      if (NormalDomain(opset.domain()).empty())
+        return static_cast<int>(std::clamp<int64_t>(opset.version(), 0, 1 << 30));
+    }
+    return model_.opsets.at("");
   }
 
   static std::string AfterLast(const std::string& name, std::string_view separators) {

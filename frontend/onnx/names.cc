@@ -137,6 +137,16 @@ std::vector<std::string> RepeatedMessages(const google::protobuf::Message& messa
   return serialized;
 }
 
+std::string TextOf(const google::protobuf::Message& message, int field) {
+  const auto* known = message.GetDescriptor()->FindFieldByNumber(field);
+  if (known != nullptr) {
+    const bool text = !known->is_repeated() && known->cpp_type() == known->CPPTYPE_STRING;
+    return text ? message.GetReflection()->GetString(message, known) : "";
+  }
+  const std::vector<std::string> all = RepeatedMessages(message, field);
+  return all.empty() ? "" : all.back();
+}
+
 std::map<std::string, std::string> Metadata(const google::protobuf::Message& message, int field) {
   std::map<std::string, std::string> metadata;
   for (const std::string& bytes : RepeatedMessages(message, field)) {

@@ -13,10 +13,12 @@ namespace shardc::onnx_import {
 
 // Fields of ONNX's newer schemas, which older headers do not have.
 inline constexpr int kNodeMetadata = 9, kValueInfoMetadata = 4, kGraphMetadata = 16,
-                     kFunctionDefaults = 11;
+                     kFunctionDefaults = 11, kNodeOverload = 8, kFunctionOverload = 13;
 
 // The serialized messages of a repeated field, whether or not the headers know it.
 std::vector<std::string> RepeatedMessages(const google::protobuf::Message& message, int field);
+// The text of a field that is not repeated, likewise; "" where there is none.
+std::string TextOf(const google::protobuf::Message& message, int field);
 // The string pairs of a metadata_props field.
 std::map<std::string, std::string> Metadata(const google::protobuf::Message& message, int field);
 

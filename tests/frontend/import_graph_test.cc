@@ -8,6 +8,8 @@
 namespace shardc {
 namespace {
 
+using import_testing::AddBytes;
+using import_testing::AddMetadata;
 using import_testing::AddModel;
 using import_testing::ImportTest;
 using import_testing::Model;
@@ -33,24 +35,6 @@ void Refer(onnx::NodeProto& node, const std::string& name, const std::string& to
   attr->set_name(name);
   attr->set_type(onnx::AttributeProto::INT);
   attr->set_ref_attr_name(to);
-}
-
-// A pair of strings as newer files store it in a field that the headers may lack.
-void AddMetadata(google::protobuf::Message& message, int field, const std::string& key,
-                 const std::string& value) {
-  onnx::StringStringEntryProto entry;
-  entry.set_key(key);
-  entry.set_value(value);
-  std::string bytes = entry.SerializeAsString(), whole = message.SerializeAsString();
-  ASSERT_LT(bytes.size(), 128u);
-  uint32_t tag = static_cast<uint32_t>(field) << 3 | 2;
-  if (tag >= 128) {
-    whole += static_cast<char>((tag & 127) | 128);
-    tag >>= 7;
-  }
-  whole += static_cast<char>(tag);
-  whole += static_cast<char>(bytes.size());
-  ASSERT_TRUE(message.ParseFromString(whole + bytes));
 }
 
 class ImportGraph : public ImportTest {};
@@ -211,6 +195,81 @@ TEST_F(ImportGraph, OpsOfAFunctionBelongToItsModule) {
   EXPECT_EQ(sites["add"], "h.0.fc");
   EXPECT_EQ(sites["relu"], "h.0");
   EXPECT_EQ(sites["mul"], "h.0");
+}
+
+// Since IR version 10: their overloads are told apart by a third name.
+TEST_F(ImportGraph, OverloadsAreFunctionsOfTheirOwn) {
+  constexpr int kNodeOverload = 8, kFunctionOverload = 13;
+  for (const char* called : {"one", "other", ""}) {
+    Model m;
+    m.Opset("local", 1);
+    m.Input("x", {"2"});
+    for (const auto& [overload, op] : {std::pair("one", "Tanh"), std::pair("other", "Exp")}) {
+      auto* f = m.proto.add_functions();
+      f->set_domain("local");
+      f->set_name("f");
+      f->add_input("a");
+      f->add_output("b");
+      auto* node = f->add_node();
+      node->set_op_type(op);
+      node->add_input("a");
+      node->add_output("b");
+      AddBytes(*f, kFunctionOverload, overload);
+    }
+    auto& call = m.Node("f", {"x"}, {"y"});
+    call.set_domain("local");
+    if (*called) AddBytes(call, kNodeOverload, called);
+    m.Output("y");
+    if (*called) {
+      const char* op = called == std::string("one") ? "tanh" : "exp";
+      EXPECT_THAT(OpNames(Import(m.proto)), ElementsAre(op));
+      m.proto.mutable_functions(1)->CopyFrom(m.proto.functions(0));
+      EXPECT_EQ(Failure(m.proto).id(), "E1305");  // which of the two is meant?
+    } else {
+      EXPECT_EQ(Failure(m.proto).id(), "E1301");
+    }
+  }
+}
+
+// ONNX Runtime takes them for ops of the model's opset, onnx for ones of the function's.
+TEST_F(ImportGraph, AFunctionOfAnOpsetWithOtherOpsIsRefused) {
+  for (bool inner : {false, true}) {
+    Model m;
+    m.Opset("local", 1);
+    m.Input("x", {"2", "3", "4"});
+    auto* f = m.proto.add_functions();
+    f->set_domain("local");
+    f->set_name("f");
+    f->add_input("a");
+    f->add_output("b");
+    auto* opset = f->add_opset_import();
+    opset->set_version(12);
+    auto add = [](auto* nodes, const std::string& op, const std::string& in) {
+      auto* node = nodes->Add();
+      node->set_op_type(op);
+      if (!in.empty()) node->add_input(in);
+      node->add_output("b");
+      return node;
+    };
+    if (inner) {
+      auto* branch = add(f->mutable_node(), "If", "a")->add_attribute();
+      branch->set_name("then_branch");
+      branch->set_type(onnx::AttributeProto::GRAPH);
+      add(branch->mutable_g()->mutable_node(), "Softmax", "a");
+    } else {
+      add(f->mutable_node(), "Tanh", "a");
+    }
+    m.Node("f", {"x"}, {"y"}).set_domain("local");
+    m.Output("y");
+    if (!inner) {
+      EXPECT_THAT(OpNames(Import(m.proto)), ElementsAre("tanh"));
+      f->mutable_node(0)->set_op_type("Softmax");
+    }
+    EXPECT_EQ(Failure(m.proto).id(), "E1305");
+    if (inner) continue;
+    opset->set_version(13);
+    EXPECT_THAT(OpNames(Import(m.proto)), ElementsAre("softmax"));
+  }
 }
 
 // f40 calls f39 twice, which calls f38 twice, ...

@@ -135,18 +135,22 @@ inline Model AddModel(const std::vector<std::string>& dims = {"2", "4"}) {
   return m;
 }
 
-// A pair of strings as newer files store it in a field that the headers may lack.
+// As newer files store it in a field that the headers may lack.
+inline void AddBytes(google::protobuf::Message& message, int field, const std::string& content) {
+  // Newer headers know the field, and read it from the bytes.
+  std::string bytes = message.SerializeAsString();
+  onnx::StringStringEntryProto carrier;
+  carrier.GetReflection()->MutableUnknownFields(&carrier)->AddLengthDelimited(field, content);
+  ASSERT_TRUE(message.ParseFromString(bytes + carrier.SerializeAsString()));
+}
+
+// A pair of strings.
 inline void AddMetadata(google::protobuf::Message& message, int field, const std::string& key,
                         const std::string& value) {
   onnx::StringStringEntryProto entry;
   entry.set_key(key);
   entry.set_value(value);
-  // Newer headers know the field, and read it from the bytes.
-  std::string bytes = message.SerializeAsString();
-  onnx::GraphProto carrier;
-  carrier.GetReflection()->MutableUnknownFields(&carrier)->AddLengthDelimited(
-      field, entry.SerializeAsString());
-  ASSERT_TRUE(message.ParseFromString(bytes + carrier.SerializeAsString()));
+  AddBytes(message, field, entry.SerializeAsString());
 }
 
 // Says as dynamo does what it computed the tensor from: "['exp', 'w']".
