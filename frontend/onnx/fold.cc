@@ -155,11 +155,15 @@ std::optional<std::vector<HostTensor>> EmptyResults(std::string_view op,
   return tensors;
 }
 
-void DropEmptyPieces(std::string_view op, std::vector<Value*>& operands) {
+void DropEmptyPieces(std::string_view op, std::vector<Value*>& operands, const Attributes& attrs) {
   if (op != "concat") return;
   auto empty = [](const Value* v) { return v->type.num_elements() == 0; };
   if (std::all_of(operands.begin(), operands.end(), empty)) return;
-  std::erase_if(operands, empty);
+  const int64_t axis = attrs.Int("axis");
+  std::erase_if(operands, [&](const Value* v) {
+    const bool adds = axis < v->type.rank() && v->type.shape[axis] > 0;
+    return empty(v) && !adds;
+  });
 }
 
 }  // namespace shardc::onnx_import

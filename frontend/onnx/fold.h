@@ -28,7 +28,8 @@ std::optional<std::vector<HostTensor>> EmptyResults(std::string_view op,
                                                     const std::vector<Value*>& operands,
                                                     const Attributes& attrs);
 
-// Takes off the operands of a concat that hold nothing, as long as others do.
-void DropEmptyPieces(std::string_view op, std::vector<Value*>& operands);
+// Takes off the operands of a concat that hold nothing, as long as others do; not those that have
+// some size along its axis, and none along another: they do not fit.
+void DropEmptyPieces(std::string_view op, std::vector<Value*>& operands, const Attributes& attrs);
 
 }  // namespace shardc::onnx_import

@@ -316,7 +316,7 @@ Value* Node::Make(std::string_view op, std::vector<Value*> operands, Attributes 
 
 std::vector<Value*> Node::MakeAll(std::string_view op, std::vector<Value*> operands,
                                   Attributes attrs) {
-  DropEmptyPieces(op, operands);
+  DropEmptyPieces(op, operands, attrs);
   if (op == "concat" && operands.size() == 1) return operands;
   if (const int i = DelicateOperand(op, operands); i >= 0) operands[i] = Harmless(operands[i], op);
   // What ONNX Runtime's reductions of integers give beyond their range is an accident.

@@ -66,6 +66,24 @@ TEST_F(ImportEmpty, PiecesThatHoldNothing) {
             HostTensor::Of<float>({4, 3}, {3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2}));
 }
 
+// Such one does not make the others fit: ONNX Runtime leaves part of the result unwritten.
+TEST_F(ImportEmpty, APieceThatHoldsNothingFitsToo) {
+  for (const char* axis_size : {"0", "3"}) {
+    Model m = AddModel();
+    m.Input("nothing", {"0", axis_size});
+    auto* axis = m.Node("Concat", {"nothing", "y"}, {"z"}).add_attribute();
+    axis->set_name("axis");
+    axis->set_type(onnx::AttributeProto::INT);
+    axis->set_i(1);
+    m.Output("z");
+    if (axis_size[0] == '0') {
+      EXPECT_EQ(Import(m.proto).FindOutput("z")->type.shape, (Shape{2, 4}));
+    } else {
+      EXPECT_EQ(Failure(m.proto).id(), "E1101");
+    }
+  }
+}
+
 TEST_F(ImportEmpty, AnOutputThatHoldsNothingIsRefused) {
   Diagnostic d = Failure(AddModel({"batch", "4"}).proto, {{{"batch", 0}}, {}});
   EXPECT_EQ(d.id(), "E1204");
