@@ -43,7 +43,13 @@ std::vector<double> NodeContext::ConstantFloats(int i) const {
   }
   std::vector<double> values(constant->num_elements());
   for (size_t k = 0; k < values.size(); ++k) {
-    values[k] = constant->AsDouble(static_cast<int64_t>(k));
+    const auto at = static_cast<int64_t>(k);
+    values[k] = constant->AsDouble(at);
+    if (constant->dtype() != DType::kI64) continue;
+    const bool exact = values[k] < 0x1p63 && static_cast<int64_t>(values[k]) == constant->AsInt(at);
+    if (!exact)
+      Fail("E1306",
+           StrCat("its input ", i, " has the value ", constant->AsInt(at), ", which is no double"));
   }
   return values;
 }

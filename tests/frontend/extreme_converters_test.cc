@@ -82,6 +82,22 @@ TEST_F(ExtremeConverters, PadsThatWouldBeWrittenOutAreBounded) {
   ExpectRefused("E1301", "in mode edge is not supported");
 }
 
+// The number is kept as a double.
+TEST_F(ExtremeConverters, PadsWithANumberThatIsNotExactAreRefused) {
+  for (const auto& [number, exact] : {std::pair{kMax, false}, {kMin, true}}) {
+    Restart();
+    Integers("x", {1, 2});
+    Integers("pads", {0, 1});
+    Integers("number", {number}, true);
+    Node("Pad", {"x", "pads", "number"});
+    if (exact) {
+      EXPECT_EQ(Evaluate()[0], HostTensor::Of<int64_t>({3}, {1, 2, kMin}));
+    } else {
+      ExpectRefused("E1306", "which is no double");
+    }
+  }
+}
+
 TEST_F(ExtremeConverters, TileOfTooMany) {
   Input("x", {4});
   Integers("repeats", {int64_t{1} << 62});
