@@ -45,8 +45,9 @@ class NodeContext : public OpMaker {
   // Of the ONNX type that the op's inputs give it, or of this one.
   virtual void SetOutput(int i, Value* value) = 0;
   virtual void SetOutput(int i, Value* value, int64_t onnx_type) = 0;
-  // A sequence of tensors, which is no value of the graph.
+  // A sequence of tensors, which is no value of the graph; of the ONNX type of input 0, or of this.
   virtual void SetSequence(int i, std::vector<Value*> elements) = 0;
+  virtual void SetSequence(int i, std::vector<Value*> elements, int64_t onnx_type) = 0;
   virtual const std::vector<Value*>& Sequence(int i) const = 0;  // E1303 where input i is none
   // The ONNX type of an input that is held in a wider one (narrow.h); else 0.
   virtual int64_t NarrowType(int i) const = 0;
@@ -65,7 +66,8 @@ class NodeContext : public OpMaker {
   // The constant behind a value, or null.
   virtual const HostTensor* ConstantOf(Value* value) const = 0;
   // Input i as integers / as one number; fails with E1304 ("has to be known when compiling; it
-  // depends on input 'x'") when it is not a constant.
+  // depends on input 'x'") when it is not a constant. Those of doubles fail with E1306 where they
+  // are integers that no double is.
   Ints ConstantInts(int i) const;
   double ConstantScalar(int i) const;
   int64_t ConstantInt(int i) const;

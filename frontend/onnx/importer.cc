@@ -366,21 +366,10 @@ class Importer {
                 "");
     }
     ConvertBranch(*branch, params);
-    std::vector<Value*> results;
-    std::vector<int64_t> types;
-    for (const auto& output : branch->output()) {
-      auto it = conversion_.values.find(output.name());
-      if (it == conversion_.values.end()) {
-        node.Fail("E1308", StrCat("'", output.name(), "' is no tensor that its ", name, " makes"),
-                  "");
-      }
-      results.push_back(it->second);
-      auto narrow = conversion_.narrow.find(output.name());
-      types.push_back(narrow == conversion_.narrow.end() ? 0 : narrow->second);
-    }
+    std::vector<Carried> results;
+    for (const auto& output : branch->output()) results.push_back(Named(node, output.name(), name));
     ForgetNames(*branch);
-    for (size_t i = 0; i < results.size(); ++i)
-      node.SetOutput(static_cast<int>(i), results[i], types[i]);
+    SetOutputs(proto, node, results);
   }
 
   // What a branch calls its values is nothing to the graph around it, which may use the same names.
@@ -416,14 +405,14 @@ class Importer {
     AddTensors(branch, params);
   }
 
-  // A tensor or a sequence, as it goes from one round of a loop to the next.
+  // A tensor or a sequence, as it goes from one round of a loop to the next, or out of a branch.
   struct Carried {
     Value* value = nullptr;
     std::optional<std::vector<Value*>> sequence = std::nullopt;
     int64_t narrow = 0;
   };
 
-  Carried Named(const Node& node, const std::string& name) {
+  Carried Named(const Node& node, const std::string& name, const char* graph = "body") {
     Carried carried;
     auto narrow = conversion_.narrow.find(name);
     if (narrow != conversion_.narrow.end()) carried.narrow = narrow->second;
@@ -434,7 +423,7 @@ class Importer {
     } else if (sequence != conversion_.sequences.end()) {
       carried.sequence = sequence->second;
     } else {
-      node.Fail("E1308", StrCat("'", name, "' is no tensor that its body makes"), "");
+      node.Fail("E1308", StrCat("'", name, "' is no tensor that its ", graph, " makes"), "");
     }
     return carried;
   }
@@ -445,6 +434,17 @@ class Importer {
       conversion_.values[name] = carried.value;
     } else {
       conversion_.sequences[name] = *carried.sequence;
+    }
+  }
+
+  // The first ones of the node.
+  void SetOutputs(const NodeProto& proto, Node& node, const std::vector<Carried>& results) {
+    for (int i = 0; i < static_cast<int>(results.size()); ++i) {
+      if (results[i].value != nullptr) {
+        node.SetOutput(i, results[i].value, results[i].narrow);
+      } else {
+        Name(proto.output(i), results[i]);
+      }
     }
   }
 
@@ -503,13 +503,7 @@ class Importer {
       }
     }
     ForgetNames(body);
-    for (int i = 0; i < carries; ++i) {
-      if (carried[i].sequence) {
-        node.SetSequence(i, *carried[i].sequence);
-      } else {
-        node.SetOutput(i, carried[i].value, carried[i].narrow);
-      }
-    }
+    SetOutputs(proto, node, carried);
     for (int i = 0; i < stacks; ++i) {
       if (!node.OutputWanted(carries + i)) continue;
       if (stacked[i].empty())

@@ -143,10 +143,7 @@ void SequenceConstruct(NodeContext& c) {
   c.SetSequence(0, std::move(elements));
 }
 
-void SequenceEmpty(NodeContext& c) {
-  c.Int("dtype", 1);  // the elements have theirs
-  c.SetSequence(0, {});
-}
+void SequenceEmpty(NodeContext& c) { c.SetSequence(0, {}, c.Int("dtype", 1)); }
 
 // Where an element of a sequence is, or, with `after`, may be put; the last of these without input.
 int64_t Position(NodeContext& c, int input, int64_t n, bool after) {

@@ -136,8 +136,12 @@ bool Node::IsSequence(int i) const {
 }
 
 void Node::SetSequence(int i, std::vector<Value*> elements) {
+  SetSequence(i, std::move(elements), NarrowType(0));
+}
+
+void Node::SetSequence(int i, std::vector<Value*> elements, int64_t onnx_type) {
   const std::string& name = proto_.output(i);
-  if (const int64_t type = NarrowType(0)) conversion_.narrow[name] = type;
+  if (IsNarrow(onnx_type)) conversion_.narrow[name] = onnx_type;
   conversion_.sequences[name] = std::move(elements);
 }
 

@@ -46,6 +46,7 @@ class Node final : public NodeContext {
   void SetOutput(int i, Value* value) override;
   void SetOutput(int i, Value* value, int64_t onnx_type) override;
   void SetSequence(int i, std::vector<Value*> elements) override;
+  void SetSequence(int i, std::vector<Value*> elements, int64_t onnx_type) override;
   const std::vector<Value*>& Sequence(int i) const override;
   int64_t NarrowType(int i) const override;
   // Of an input that is there, and no sequence; the converter need not have asked for it.

@@ -521,6 +521,29 @@ TEST_F(ImportGraph, ALoopMayFillASequence) {
   EXPECT_EQ(Import(m.proto).outputs.back().value->type.shape, (Shape{4, 4}));
 }
 
+// Of bytes, which wrap at 256 behind it, too.
+TEST_F(ImportGraph, ABranchMayMakeASequence) {
+  Model m;
+  m.Input("x", {"2"}, onnx::TensorProto::INT32);
+  m.Ints("condition", {1}, {1});
+  m.Ints("first", {}, {0});
+  auto* to = m.Node("Cast", {"x"}, {"bytes"}).add_attribute();
+  to->set_name("to");
+  to->set_type(onnx::AttributeProto::INT);
+  to->set_i(onnx::TensorProto::UINT8);
+  onnx::GraphProto& branch = *AddBranch(m, "pieces");
+  auto* type = AddNode(branch, "SequenceEmpty", {}, "none").add_attribute();
+  type->set_name("dtype");
+  type->set_type(onnx::AttributeProto::INT);
+  type->set_i(onnx::TensorProto::UINT8);
+  AddNode(branch, "SequenceInsert", {"none", "bytes"}, "made");
+  branch.add_output()->set_name("made");
+  m.Node("SequenceAt", {"pieces", "first"}, {"piece"});
+  m.Node("Add", {"piece", "piece"}, {"y"});
+  m.Output("y", {}, onnx::TensorProto::UINT8);
+  EXPECT_THAT(OpNames(Import(m.proto)), ElementsAre("constant", "mod", "add", "constant", "mod"));
+}
+
 TEST_F(ImportGraph, LoopsThatInputDataEndsAreRefused) {
   Model m = AddModel();
   m.Input("rounds", {"1", "1"}, onnx::TensorProto::INT64);
