@@ -9,6 +9,7 @@
 #include "frontend/onnx/aliases.h"
 #include "frontend/onnx/evidence.h"
 #include "frontend/onnx/read_pieces.h"
+#include "frontend/onnx/single_weights.h"
 #include "frontend/onnx/table_kind.h"
 #include "frontend/onnx/uses.h"
 
@@ -198,7 +199,9 @@ class Finder {
       std::set<std::string> visited;
       return IsFoldedFromParameter(t.name(), visited);
     }
-    if (!IsCandidate(t) || IsConstantOfFx(t.name()) || IsOfExporter(t)) return false;
+    if (IsConstantOfFx(t.name()) || IsOfExporter(t)) return false;
+    if (reader_.Type(t).num_elements() == 1 && IsWeightOfOneOutput(t.name(), uses_)) return true;
+    if (!IsCandidate(t)) return false;
     return IsTrained(t, uses_, [&] { return KindOf(t); });
   }
 

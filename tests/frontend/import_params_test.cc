@@ -373,11 +373,29 @@ TEST_F(ParamRules, NumbersOfTorchScriptAreNoted) {
   m.Node("Where", {"positive", "f", "masked_bias"}, {"y"});
   m.Output("y");
   Graph graph = Import(m.proto);
-  EXPECT_THAT(ParamNames(graph), IsEmpty());
-  EXPECT_THAT(graph.notes, ElementsAre("kept as constants, not trained: 'alpha', 'shift', 'slope', "
+  EXPECT_THAT(ParamNames(graph), ElementsAre("slope"));
+  EXPECT_THAT(graph.notes, ElementsAre("kept as constants, not trained: 'alpha', 'shift', "
                                        "'onnx::Mul_9', 'logit_scale'"));
   m.proto.set_producer_name("");
   EXPECT_THAT(Import(m.proto).notes, IsEmpty());
+}
+
+// A head of one output, as of rewards, has a bias of one element.
+TEST_F(ParamRules, ABiasOfOneOutputIsAParameter) {
+  Model m;
+  m.Input("x", {"2", "3"});
+  m.Floats("w", {3, 1}, {1, 2, 3});
+  m.Floats("b", {1}, {.5f});
+  m.Floats("w2", {2, 1}, {1, 2});
+  m.Floats("b2", {1}, {.25f});
+  m.Floats("number", {1}, {.75f});
+  m.Node("MatMul", {"x", "w"}, {"xw"});
+  m.Node("Add", {"b", "xw"}, {"y"});
+  m.Node("Transpose", {"y"}, {"yt"});
+  m.Node("Gemm", {"yt", "w2", "b2"}, {"z"});
+  m.Node("Add", {"z", "number"}, {"out"});
+  m.Output("out");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("w", "b", "w2", "b2"));
 }
 
 // dynamo_export of PyTorch 2.1 to 2.5: a table of sines and cosines is looked up, and split as a
