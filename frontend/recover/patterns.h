@@ -16,6 +16,8 @@ bool Simplify(Graph& graph);
 bool SimplifyProducts(Graph& graph);
 // Gathers at constant positions become slices, slices that are the whole together a split.
 bool SimplifyPieces(Graph& graph);
+// Rows that are gathered from several tensors in turns -> concat along a dim of their own.
+bool SimplifyInterleaved(Graph& graph);
 // Lookups of each example in itself, by indices that count the examples: with batch dims.
 bool BatchLookups(Graph& graph);
 // Rows that stand several times in a tensor are computed with once.

@@ -13,6 +13,7 @@ void Clean(Graph& graph) {
     changed |= recover::SimplifyProducts(graph);
     changed |= MergeEqual(graph);
     changed |= recover::SimplifyPieces(graph);
+    changed |= recover::SimplifyInterleaved(graph);
     changed |= recover::BatchLookups(graph);
     changed |= recover::ComputeRepeatsOnce(graph);
   }

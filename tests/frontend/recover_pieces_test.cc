@@ -64,6 +64,21 @@ TEST(Pieces, AGatherInAnotherOrderStays) {
   EXPECT_THAT(Ops(g), ElementsAre("gather", "gather"));
 }
 
+TEST(Pieces, RowsOfTensorsInTurnsAreJoinedAlongADimOfTheirOwn) {
+  auto build = [](const std::vector<int64_t>& at) {
+    return [at](TestGraph& b) {
+      Value* x = b.Make("concat", {b.In("x", {2, 3}), b.In("y", {2, 3})}, {{"axis", int64_t{1}}});
+      b.Out(Gather(b, x, {std::ssize(at)}, at, 1));
+    };
+  };
+  EXPECT_THAT(Ops(Recover(build({3, 0, -2, 1, 5, 2}))),
+              ::testing::AllOf(Contains("concat"), Not(Contains("gather"))));
+  for (const std::vector<int64_t>& other :
+       {std::vector<int64_t>{0, 3, 1, 5, 2, 4}, {0, 3, 1, 4}, {0, 3, 1, 4, 2, 2}}) {
+    EXPECT_THAT(Ops(Recover(build(other))), Contains("gather"));
+  }
+}
+
 TEST(Pieces, GatherNdOfRowsHasAGradient) {
   Graph g = Recover([](TestGraph& b) {
     Value* ids = b.In("ids", Ints64({4, 1}, {0, 2, 2, 1}));

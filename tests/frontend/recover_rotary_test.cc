@@ -153,6 +153,29 @@ TEST(Rotary, NeighboursInADimOfTheirOwn) {
       {.interleaved = true});
 }
 
+// y[..., 0::2] = y1 and y[..., 1::2] = y2, which dynamo writes to rows in front.
+TEST(Rotary, NeighboursByAssignment) {
+  ExpectRotary(
+      [](TestGraph& b) {
+        Value* x = b.In("x", kHeads);
+        Value *even = Part(b, x, 0, kD, 2), *odd = Part(b, x, 1, kD, 2);
+        Value *cos = b.Constant(Angles("cos")), *sin = b.Constant(Angles("sin"));
+        Value* y1 = b.Sub(b.Mul(even, cos), b.Mul(odd, sin));
+        Value* y2 = b.Add(b.Mul(even, sin), b.Mul(odd, cos));
+        const Ints in_front = {3, 1, 2, 0};
+        auto assign = [&](Value* rows, Value* part, std::vector<int64_t> from) {
+          Value* all = Join(b, {rows, b.Transpose(part, in_front)}, 0);
+          Value* at = b.Constant(HostTensor::Of<int64_t>({kD}, from));
+          return b.Make("gather", {all, at}, {{"axis", int64_t{0}}});
+        };
+        Value* rows = b.Transpose(b.C(0, kHeads), in_front);
+        rows = assign(rows, y1, {kD, 1, kD + 1, 3, kD + 2, 5, kD + 3, 7});
+        rows = assign(rows, y2, {0, kD, 2, kD + 1, 4, kD + 2, 6, kD + 3});
+        b.Out(b.Transpose(rows, in_front));
+      },
+      {.interleaved = true});
+}
+
 // Heads of one pair, [.., h, 2], are not the pairs of one head.
 TEST(Rotary, OnePairAHead) {
   const Graph g = Recover([](TestGraph& b) {
