@@ -135,8 +135,9 @@ class AttentionRoles {
     // Of linear attention.
     const bool feature =
         op->def->elementwise && (op->out().rank() >= 4 || roles_.Gives(op->operands[0]));
-    // Into a cache, at places that are data.
-    const bool written = OneOf(op->name(), {"gather_nd", "gather_nd_grad"});
+    // Into a cache, at places that are data. With ones, whose products are the sums that linear
+    // attention divides by.
+    const bool written = OneOf(op->name(), {"gather_nd", "gather_nd_grad", "gather", "pad"});
     if (norm || written || op->name() == "rotary") return SetQkv(op->operands[0], depth + 1, seen);
     if (!layout && !sum && !feature) return false;
     bool found = false;

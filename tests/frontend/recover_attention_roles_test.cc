@@ -103,9 +103,9 @@ TEST(Roles, OfAttentionThatIsMaskedAfterTheSoftmax) {
 }
 
 // Scores of sigmoids, and under a decay; and linear attention, in which k meets v first; its
-// features by heads or of the whole width (as MiniMax's).
+// features by heads or of the whole width (as MiniMax's), or v with ones beside it (as Sana's).
 TEST(Roles, OfAttentionWithoutASoftmax) {
-  for (const char* form : {"sigmoid", "decay", "linear", "linear, wide"}) {
+  for (const char* form : {"sigmoid", "decay", "linear", "linear, wide", "linear, ones"}) {
     Graph g = Recover([&](TestGraph& b) {
       Value* x = b.In("x", {2, 3, 8});
       auto heads = [&](const std::string& name) {
@@ -115,9 +115,16 @@ TEST(Roles, OfAttentionWithoutASoftmax) {
         return form == std::string("linear") ? b.Op1("relu", y) : y;
       };
       Value *q = heads("q"), *k = heads("k"), *v = heads("v"), *y = nullptr;
+      if (form == std::string("linear, ones")) {
+        v = b.Make("pad", {v}, {{"low", Ints(4, 0)}, {"high", Ints{0, 0, 0, 1}}, {"value", 1.0}});
+      }
       if (std::string(form).starts_with("linear")) {
         y = b.Matmul(q, b.Matmul(b.Transpose(k, {0, 1, 3, 2}), v));
-      } else {
+      }
+      if (form == std::string("linear, ones")) {
+        y = b.Div(b.Slice(y, {0, 0, 0, 0}, {2, 2, 3, 4}), b.Slice(y, {0, 0, 0, 4}, {2, 2, 3, 5}));
+      }
+      if (!std::string(form).starts_with("linear")) {
         Value* scores = b.Make("matmul_nt", {q, k});
         y = b.Matmul(form == std::string("decay") ? b.Mul(scores, b.In("decay", {2, 3, 3}))
                                                   : b.Op1("sigmoid", scores),
