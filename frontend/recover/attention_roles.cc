@@ -127,10 +127,10 @@ class AttentionRoles {
                            "concat", "mul", "div", "where", "max", "min"});
     // A sum of two computed tensors over the whole width is the residual stream, over heads a
     // rotation, and of two linears one linear with another of low rank beside it.
-    bool sum =
-        OneOf(op->name(), {"add", "sub"}) &&
-        (op->out().rank() >= 4 || BiasBehind(op->operands[0]) || BiasBehind(op->operands[1]) ||
-         (IsScaledLinear(op->operands[0]) && IsScaledLinear(op->operands[1])));
+    bool sum = OneOf(op->name(), {"add", "sub"}) &&
+               (op->out().rank() >= 4 || roles_.Gives(op->result()) ||
+                BiasBehind(op->operands[0]) || BiasBehind(op->operands[1]) ||
+                (IsScaledLinear(op->operands[0]) && IsScaledLinear(op->operands[1])));
     bool norm = IsNorm(op) && (op->out().rank() >= 4 || roles_.Gives(op->operands[0]));
     // Of linear attention.
     const bool feature =

@@ -127,6 +127,21 @@ ParamDims VectorOfColumns(const Value* v, const TensorType& to, Ints dims) {
   return DimsOfParam(v, std::move(dims));
 }
 
+// The parameters of a vector of n elements that is put together of pieces of them and constants: q
+// and v may have biases, and k none (as EVA's). Empty where it is something else.
+std::vector<Op*> PiecesOfVector(const Value* v, int64_t n) {
+  std::vector<Op*> params;
+  const Op* all = ProducedBy(v, "concat");
+  if (all == nullptr || v->type.rank() != 1 || v->type.shape[0] != n) return params;
+  for (const Value* piece : all->operands) {
+    if (ConstantOf(piece)) continue;
+    Op* param = DimsOfParam(piece, {0}).param;
+    if (param == nullptr || param->out().rank() != 1) return {};
+    if (std::ranges::find(params, param) == params.end()) params.push_back(param);
+  }
+  return params;
+}
+
 // Looks for a bias behind the product, also where its columns are taken apart first.
 void FindBias(const Graph& graph, Linear& linear) {
   Value* at = linear.matmul->result();
@@ -144,7 +159,9 @@ void FindBias(const Graph& graph, Linear& linear) {
       const Shape& weight = linear.weight->out().shape;
       ParamDims bias = linear.experts ? ExpertsBias(v, weight[0], weight[linear.columns[0]])
                                       : VectorOfColumns(v, at->type, dims);
-      if (bias.param == nullptr) continue;
+      if (bias.param == nullptr && dims == Ints{at->type.rank() - 1})
+        linear.bias_pieces = PiecesOfVector(v, at->type.shape.back());
+      if (bias.param == nullptr && linear.bias_pieces.empty()) continue;
       linear.bias = std::move(bias);
       linear.out = user->result();
     }

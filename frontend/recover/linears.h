@@ -23,7 +23,8 @@ struct Linear {
   Op* weight = nullptr;
   Ints rows, columns;  // dims of the weight: summed over, and of the result
   ParamDims bias;
-  Value* out = nullptr;  // with the bias
+  std::vector<Op*> bias_pieces = {};  // vectors: where it is put together of these and constants
+  Value* out = nullptr;               // with the bias
 };
 
 // Of every product of the graph that is one, in order.

@@ -143,8 +143,8 @@ bool IsOfLinear(const Op* op) {
 }
 
 // Slices that take a dim apart without gaps -> split. So do those of the features of a linear
-// layer, with pieces that nothing reads in the gaps (what pads a vocabulary): as segments they can
-// be cut.
+// layer, and of a vector of parameters, with pieces that nothing reads in the gaps (what pads a
+// vocabulary, k's bias): as segments they can be cut.
 Value* SlicesToSplit(Builder& b, Op* op) {
   std::optional<Piece> own = PieceOf(op);
   if (!own) return nullptr;
@@ -159,7 +159,9 @@ Value* SlicesToSplit(Builder& b, Op* op) {
     if (!is_new && it->second != piece->limit) return nullptr;
     slices.push_back(user);
   }
-  const bool features = IsLastAxis(own->axis, x->type.rank()) && IsOfLinear(x->producer);
+  const bool vector = x->type.rank() == 1 && IsParam(x);
+  const bool features =
+      vector || (IsLastAxis(own->axis, x->type.rank()) && IsOfLinear(x->producer));
   if (features) limits.try_emplace(x->type.shape[own->axis], x->type.shape[own->axis]);
   Ints sizes;
   int64_t end = 0;

@@ -93,6 +93,7 @@ void LinearRoles::Set(const Linear& linear, const std::string& role) {
     }
   }
   SetRoleOfPiecesBiases(linear, role);
+  for (Op* piece : linear.bias_pieces) SetRole(piece, role, "bias");
   const auto& [bias, columns] = linear.bias;
   if (bias == nullptr || HasRole(bias)) return;
   SetRole(bias, role, "bias");
@@ -102,7 +103,9 @@ void LinearRoles::Set(const Linear& linear, const std::string& role) {
 void LinearRoles::ClearTorn() {
   for (const Linear& linear : linears_) {
     if (!torn_.contains(linear.weight)) continue;
-    for (Op* param : {linear.weight, linear.bias.param}) {
+    std::vector<Op*> params = linear.bias_pieces;
+    params.insert(params.end(), {linear.weight, linear.bias.param});
+    for (Op* param : params) {
       for (const char* attr : {"role", "part", "rows", "columns"}) {
         if (param) param->attrs.Erase(attr);
       }

@@ -295,6 +295,40 @@ TEST(Roles, OfBiasesBehindASplit) {
   EXPECT_EQ(roles.at("gate_up"), "MLP_UP");
 }
 
+// q and v have a bias, k has none: of two vectors (as EVA's), or of one with zeros written into it
+// (as Swin v2's).
+TEST(Roles, OfABiasThatIsPutTogether) {
+  for (const bool one : {false, true}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value *of_q = nullptr, *of_v = nullptr;
+      if (one) {
+        Value* bias = b.P("bias", {24});
+        of_q = b.Slice(bias, {0}, {8}), of_v = b.Slice(bias, {16}, {24});
+      } else {
+        of_q = b.P("q.bias", {8}), of_v = b.P("v.bias", {8});
+      }
+      Value* bias = b.Make("concat", {of_q, b.C(0, {8}), of_v}, {{"axis", int64_t{0}}});
+      Value* all = b.Add(b.Matmul(b.In("x", {2, 3, 8}), b.P("qkv", {8, 24})), bias);
+      all = b.Transpose(b.Reshape(all, {2, 3, 3, 2, 4}), {2, 0, 3, 1, 4});
+      auto part = [&](int64_t i) {
+        return b.Reshape(b.Slice(all, {i, 0, 0, 0, 0}, {i + 1, 2, 2, 3, 4}), {2, 2, 3, 4});
+      };
+      // Scores to which a parameter is added stay written out.
+      Value* scores = b.Add(b.Make("matmul_nt", {part(0), part(1)}), b.P("positions", {2, 3, 3}));
+      Value* y = b.Transpose(b.Matmul(b.Softmax(scores), part(2)), {0, 2, 1, 3});
+      b.Out(b.Matmul(b.Reshape(y, {2, 3, 8}), b.P("out", {8, 8})));
+    });
+    const std::string qkv = "QKV";
+    auto roles = RolesOf(g);
+    roles.erase("positions");
+    std::map<std::string, std::string> expected = {{"qkv", qkv}, {"out", "ATTENTION_OUT"}};
+    for (const char* bias : {"q.bias", "v.bias"}) expected[one ? "bias" : bias] = qkv;
+    EXPECT_EQ(roles, expected);
+    const bool splits_bias = Find(g, "split")->in(0).rank() == 1;
+    EXPECT_EQ(splits_bias, one);
+  }
+}
+
 // With a vocabulary that is padded, in weights that are one or two.
 TEST(Roles, AHeadMayBePadded) {
   for (bool tied : {false, true}) {
