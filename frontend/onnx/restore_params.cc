@@ -8,6 +8,7 @@
 
 #include "frontend/onnx/find_origins.h"
 #include "frontend/onnx/names.h"
+#include "frontend/onnx/vector_pieces.h"
 #include "ir/builder.h"
 #include "ir/contains.h"
 #include "ir/converted_source.h"
@@ -43,7 +44,9 @@ class Restorer {
     }
     for (const auto& [param, origins] : telling) {
       const bool copies = origins.size() > 1 && claims[origins[0].name] > 1;
-      if (origins.empty() ? RestoreFunction(param) : !copies && Restore(param, origins)) continue;
+      if (origins.empty() ? RestoreFunction(param) || RestorePieces(param)
+                          : !copies && Restore(param, origins))
+        continue;
       left_.push_back(param->attrs.String("name"));
     }
     for (Op* param : untold_) {
@@ -187,6 +190,43 @@ class Restorer {
     return true;
   }
 
+  // What vectors of the module and zeros were put together to, or what is a part of one.
+  bool RestorePieces(Op* param) {
+    const Squeezed made = Data(param);
+    if (made.shape().size() != 1) return false;
+    auto [elements, is_new] = elements_.try_emplace(made.type(), made.type());
+    for (const auto& [name, tensor] : module_.tensors) {
+      const Squeezed vector = DataOf(tensor, made.type());
+      if (is_new && vector.shape().size() == 1) elements->second.Add(name, vector);
+    }
+    const std::vector<VectorPiece> pieces = elements->second.PiecesOf(made);
+    Origin first;
+    for (const VectorPiece& piece : pieces) {
+      if (!piece.name.empty() && !CanBe(graph_, module_, *param, piece.name)) return false;
+      if (first.name.empty()) first.name = piece.name;
+      first.rows.push_back(piece.begin);
+    }
+    if (first.name.empty()) return false;
+    Builder b(graph_, param);
+    std::vector<Value*> values;
+    for (const auto& [name, begin, end] : pieces) {
+      if (name.empty()) {
+        HostTensor zeros(made.type(), {end - begin});
+        std::fill_n(zeros.raw(), zeros.bytes(), std::byte{0});
+        values.push_back(b.Constant(std::move(zeros)));
+        continue;
+      }
+      Value* whole = OfModule(param, {{name}});
+      whole = b.Reshape(whole, {whole->type.num_elements()});
+      values.push_back(b.Slice(whole, 0, begin, end));
+    }
+    Value* all = values[0];
+    if (values.size() > 1) all = b.Make("concat", std::move(values), {{"axis", int64_t{0}}});
+    graph_.ReplaceAllUses(param->result(), b.Reshape(all, param->out().shape));
+    Forget(param, first);
+    return true;
+  }
+
   // Which function of its parameter the tensor is; null: none.
   const ElementFunction* FunctionOfParam(const Op* param, const ComputedFrom& from) const {
     const auto tensor = module_.tensors.find(from.param);
@@ -219,11 +259,17 @@ class Restorer {
 
   // What the parameter is, made of the first of tensors that are equal.
   Value* MadeAgain(Op* param, const std::vector<Origin>& all) {
+    Builder b(graph_, param);
+    return MakeOf(b, OfModule(param, all), all[0], param->out());
+  }
+
+  // The first of tensors that are equal, in the place of a parameter of this one's type.
+  Value* OfModule(Op* param, const std::vector<Origin>& all) {
     const ModuleParam& tensor = module_.tensors.at(all[0].name);
     const TensorType& type = param->out();
     Op* whole = graph_.FindState(all[0].name);
-    Builder b(graph_, param);
     if (whole == nullptr) {
+      Builder b(graph_, param);
       Attributes more;
       Strings aliases;
       for (size_t i = 1; i < all.size(); ++i) aliases.push_back(all[i].name);
@@ -233,7 +279,7 @@ class Restorer {
           std::make_shared<ConvertedSource>(tensor.source, tensor.dtype, type.dtype);
     }
     graph_.MoveBefore(whole, graph_.ops().front().get());
-    return MakeOf(b, whole->result(), all[0], type);
+    return whole->result();
   }
 
   void Forget(Op* param, const Origin& of) {
@@ -316,7 +362,8 @@ class Restorer {
   const ModuleParams& module_;
   const WrittenDown written_;
   OriginFinder finder_;
-  std::vector<Op*> own_;  // parameters that the exporter left as they were
+  std::map<DType, VectorElements> elements_;  // of the module's vectors
+  std::vector<Op*> own_;                      // parameters that the exporter left as they were
   std::set<std::string> named_;
   std::vector<std::pair<std::string, Origin>> restored_;
   std::vector<Op*> untold_;  // of data that say nothing

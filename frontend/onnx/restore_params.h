@@ -20,8 +20,9 @@ struct WrittenDown {
 
 // Of every parameter of the graph whose data are those of one of the module's - transposed (the
 // last two dims), with other dims of size 1, one added to each element, rows of a matrix (along
-// any dim) or of a vector repeated, elements of the tensor that it was `taken_from`, or a function
-// of the one that it was `made_by` (ElementFunctions; to the accuracy of f32) -, the module's
+// any dim) or of a vector repeated, elements of the tensor that it was `taken_from`, a function
+// of the one that it was `made_by` (ElementFunctions; to the accuracy of f32), or a vector put
+// together of pieces of vectors and zeros -, the module's
 // tensor becomes the parameter, under its name, and an op makes of it what was there: the graph of
 // an export that keeps all names. Equal tensors of the module are one parameter, the others' names
 // its aliases, and so are names that the exporter `listed` and the module's file lacks. Data of one

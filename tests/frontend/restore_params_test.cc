@@ -154,6 +154,32 @@ TEST_F(RestoreParams, AVectorThatIsRepeated) {
   EXPECT_THAT(Restored(), ElementsAre(Pair("cls_token", IsEmpty())));
 }
 
+// cat((q.bias, zeros, v.bias)), and the biases that a layer takes out of one.
+TEST_F(RestoreParams, VectorsThatWerePutTogetherOrTakenApart) {
+  const HostTensor q = Data({5}), v = Data({5}, 20), whole = Data({12}, 40);
+  HostTensor all(DType::kF32, {3, 5});
+  for (int64_t i = 0; i < 15; ++i) {
+    all.SetDouble(i, i < 5 ? q.AsDouble(i) : i < 10 ? 0 : v.AsDouble(i - 10));
+  }
+  HostTensor part(DType::kF32, {4}), strange(DType::kF32, {6}), few(DType::kF32, {6});
+  for (int64_t i = 0; i < 4; ++i) part.SetDouble(i, whole.AsDouble(i + 6));
+  for (int64_t i = 0; i < 6; ++i) {
+    strange.SetDouble(i, i < 5 ? q.AsDouble(i) : 9);
+    few.SetDouble(i, whole.AsDouble(i < 3 ? i : i + 4));
+  }
+  InModule("q_bias", q);
+  InModule("v_bias", v);
+  InModule("in_proj_bias", whole);
+  InFile("cat", Reshaped(all, {15}));
+  InFile("onnx::Add_7", part);
+  InFile("strange", strange);
+  InFile("few", few);
+  EXPECT_THAT(Restored(), ElementsAre(Pair("few", IsEmpty()), Pair("in_proj_bias", IsEmpty()),
+                                      Pair("q_bias", IsEmpty()), Pair("strange", IsEmpty()),
+                                      Pair("v_bias", IsEmpty())));
+  EXPECT_THAT(notes_[0], HasSubstr("'cat' is 'q_bias', a part of it, the first"));
+}
+
 // Rows that the table has twice are those next to what is before them, if that is there.
 TEST_F(RestoreParams, RowsThatATableHasTwice) {
   const HostTensor table = Rows(Data({3, 4}), {0, 1, 2, 1}, {4, 4});
