@@ -9,6 +9,7 @@
 
 #include "frontend/onnx/initializers.h"
 #include "frontend/onnx/load_model.h"
+#include "frontend/onnx/scale_tables.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -114,6 +115,7 @@ class Evidence {
     auto larger =
         std::count_if(tensor.dims().begin(), tensor.dims().end(), [](int64_t d) { return d > 1; });
     vector_ = larger <= 1;
+    dims_ = larger;
     open_.push_back({tensor.name(), false, nullptr});
     while (!open_.empty() && !found_) {
       const Step step = open_.back();
@@ -258,7 +260,10 @@ class Evidence {
   }
 
   bool ScaleDecides(const NodeProto& node, const std::string& value, bool row) {
-    if (MeetsActivation(node, value)) return (vector_ || reparametrized_) && !IsMask();
+    if (MeetsActivation(node, value)) {
+      if (IsMask()) return false;
+      return vector_ || reparametrized_ || (!row && ScalesAsWeight(node, value, dims_, uses_));
+    }
     scales_table_ = true;
     return FollowOutputs(node, row);
   }
@@ -266,6 +271,7 @@ class Evidence {
   const Uses& uses_;
   const std::function<TableKind()>& kind_;
   int rank_;
+  int64_t dims_ = 0;     // without those of size 1
   bool vector_ = false;  // one dim at most is larger than 1, and no rows were picked
   bool reparametrized_ = false;
   bool scales_table_ = false;  // or a number

@@ -334,6 +334,39 @@ TEST_F(ParamRules, ATableThatOnlyScalesIsAConstantAndAVectorIsNot) {
   EXPECT_THAT(graph.notes[0], ::testing::HasSubstr("'cos'"));
 }
 
+// A norm of each head's q before its positions turn it, in a file that says nothing of the module.
+TEST_F(ParamRules, WhatScalesANormIsAParameter) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("gamma", {2, 2}, {.1f, .2f, .3f, .4f});
+  m.Floats("cos", {2, 2}, {.5f, .6f, .7f, .8f});
+  m.Floats("sin", {2, 2}, {.9f, 1, 1.1f, 1.2f});
+  m.Node("Mul", {"x", "x"}, {"squares"});
+  m.Ints("axes", {1}, {1});
+  m.Node("ReduceSum", {"squares", "axes"}, {"sum"});
+  m.Node("Sqrt", {"sum"}, {"length"});
+  m.Node("Div", {"x", "length"}, {"direction"});
+  m.Node("Mul", {"direction", "gamma"}, {"q"});
+  m.Node("Neg", {"q"}, {"turned"});
+  m.Node("Mul", {"q", "cos"}, {"a"});
+  m.Node("Mul", {"turned", "sin"}, {"b"});
+  m.Node("Add", {"a", "b"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("gamma"));
+}
+
+// As of the attention between the nodes of a graph (GAT).
+TEST_F(ParamRules, AVectorOfEachHeadWhoseProductIsSummedIsAParameter) {
+  Model m;
+  m.Input("x", {"5", "2", "3"});
+  m.Floats("a", {1, 2, 3}, {1, 2, 3, 4, 5, 6});
+  m.Ints("axes", {1}, {2});
+  m.Node("Mul", {"x", "a"}, {"products"});
+  m.Node("ReduceSum", {"products", "axes"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("a"));
+}
+
 // Rows of a table, folded with the positions: not the parameter that the module has.
 TEST(ImportParams, WhatTheExporterComputedFromAParameterIsNoted) {
   auto notes = [](const std::string& name) {

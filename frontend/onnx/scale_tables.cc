@@ -1,0 +1,104 @@
+#include "frontend/onnx/scale_tables.h"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+namespace shardc::onnx_import {
+namespace {
+
+using onnx::NodeProto;
+using Ops = std::set<std::string_view>;
+
+constexpr int kDeepest = 8;
+
+const Ops kArrange = {"Cast", "Expand", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"};
+const Ops kNorms = {"BatchNormalization",          "GroupNormalization", "InstanceNormalization",
+                    "LayerNormalization",          "LpNormalization",    "RMSNormalization",
+                    "SimplifiedLayerNormalization"};
+const Ops kSums = {"Add", "Sub", "Sum"};
+const Ops kReduce = {"ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare"};
+// Between the statistic of a norm and what is divided by it.
+const Ops kOfStatistic = {"Add", "Cast",    "Clip",       "Div",  "Expand", "Max",      "Mul",
+                          "Pow", "Reshape", "Reciprocal", "Sqrt", "Sum",    "Unsqueeze"};
+
+class Scales {
+ public:
+  explicit Scales(const Uses& uses) : uses_(uses) {}
+
+  bool IsNormalised(const std::string& value, int depth = 0) const {
+    const NodeProto* node = MakerOf(value);
+    if (node == nullptr || depth > kDeepest) return false;
+    const std::string& op = node->op_type();
+    if (kNorms.contains(op)) return true;
+    if (kArrange.contains(op)) return IsNormalised(node->input(0), depth + 1);
+    if (op == "Div" && IsStatistic(node->input(1), 0)) return true;
+    if (op != "Mul" && op != "Div") return false;
+    for (int i = 0; i < 2; ++i) {
+      const std::string& other = node->input(1 - i);
+      if (op == "Mul" && IsStatistic(other, 0)) return true;
+      if (!uses_.IsActivation(other) && IsNormalised(node->input(i), depth + 1)) return true;
+    }
+    return false;
+  }
+
+  bool IsReduced(const std::string& value) const {
+    return std::ranges::any_of(uses_.Of(value), [](const Use& use) {
+      return use.node != nullptr && use.node->op_type() == "ReduceSum" && use.input == 0;
+    });
+  }
+
+  bool MeetsAnotherProduct(const std::string& value, int depth = 0) const {
+    return std::ranges::any_of(uses_.Of(value), [&](const Use& use) {
+      if (use.node == nullptr || depth > kDeepest) return false;
+      const std::string& op = use.node->op_type();
+      if (kArrange.contains(op) || op == "Neg")
+        return MeetsAnotherProduct(use.node->output(0), depth + 1);
+      return kSums.contains(op) && std::ranges::any_of(use.node->input(), [&](const auto& other) {
+               return other != value && IsProduct(other, 0);
+             });
+    });
+  }
+
+ private:
+  bool IsProduct(const std::string& value, int depth) const {
+    const NodeProto* node = MakerOf(value);
+    if (node == nullptr || depth > kDeepest) return false;
+    const std::string& op = node->op_type();
+    if (kArrange.contains(op) || op == "Neg") return IsProduct(node->input(0), depth + 1);
+    return op == "Mul" || op == "Div";
+  }
+
+  bool IsStatistic(const std::string& value, int depth) const {
+    const NodeProto* node = uses_.IsActivation(value) ? MakerOf(value) : nullptr;
+    if (node == nullptr || depth > kDeepest) return false;
+    if (kReduce.contains(node->op_type())) return true;
+    return kOfStatistic.contains(node->op_type()) &&
+           std::ranges::any_of(node->input(), [&](const std::string& input) {
+             return IsStatistic(input, depth + 1);
+           });
+  }
+
+  const NodeProto* MakerOf(const std::string& value) const {
+    for (const NodeProto* node : uses_.nodes()) {
+      if (std::ranges::find(node->output(), value) != node->output().end()) return node;
+    }
+    return nullptr;
+  }
+
+  const Uses& uses_;
+};
+
+}  // namespace
+
+bool ScalesAsWeight(const NodeProto& scale, const std::string& table, int64_t dims,
+                    const Uses& uses) {
+  const Scales scales(uses);
+  const std::string& result = scale.output(0);
+  if (scale.input_size() != 2 || scale.input(0) == scale.input(1)) return false;
+  if (scales.IsReduced(result)) return scale.op_type() == "Mul" && dims == 2;
+  if (scales.MeetsAnotherProduct(result)) return false;
+  return scales.IsNormalised(scale.input(scale.input(0) == table ? 1 : 0));
+}
+
+}  // namespace shardc::onnx_import

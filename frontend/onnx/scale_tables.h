@@ -1,0 +1,20 @@
+// Tables of several dims that scale what is computed: of a norm, or of rotary positions.
+#pragma once
+
+#include <onnx/onnx_pb.h>
+
+#include <string>
+
+#include "frontend/onnx/uses.h"
+
+namespace shardc::onnx_import {
+
+// Whether `scale`, a Mul or Div of a table with something computed, is what a network does with a
+// weight: what it scales was normalised before (each head's q and k, or several dims at once), or
+// the products are summed, with a vector for each head (an attention of graphs). Not where it is
+// added to another product, as tables of cos and sin are. `dims`: of the table, without those of
+// size 1.
+bool ScalesAsWeight(const onnx::NodeProto& scale, const std::string& table, int64_t dims,
+                    const Uses& uses);
+
+}  // namespace shardc::onnx_import
