@@ -303,6 +303,28 @@ Value* JoinRest(Builder& b, Op* op) {
   return nullptr;
 }
 
+// Neighbours of the whole width that are turned before it comes apart into heads -> heads that are
+// turned: these can be cut apart.
+Value* TurnHeads(Builder& b, Op* op) {
+  const Op* rotary = op->name() == "reshape" ? ProducedBy(op->operands[0], "rotary") : nullptr;
+  if (rotary == nullptr || !rotary->attrs.Bool("interleaved")) return nullptr;
+  if (CountUses(op->operands[0]) != 1) return nullptr;
+  const Shape &rows = rotary->out().shape, &heads = op->out().shape;
+  if (heads.size() != rows.size() + 1 || !std::equal(rows.begin(), rows.end() - 1, heads.begin()) ||
+      heads.back() % 2 != 0 || heads.back() == 2) {
+    return nullptr;
+  }
+  std::vector<Value*> operands = {b.Reshape(rotary->operands[0], heads)};
+  for (int i : {1, 2}) {
+    Shape table = rotary->in(i).shape;
+    if (table.empty() || 2 * table.back() != rows.back()) return nullptr;
+    table.back() = heads[heads.size() - 2];
+    table.push_back(heads.back() / 2);
+    operands.push_back(b.Reshape(rotary->operands[i], std::move(table)));
+  }
+  return b.Make("rotary", std::move(operands), rotary->attrs);
+}
+
 // Widened for the rotation alone: that computes on halves as it does on f32.
 Value* DropCasts(Builder& b, Op* op) {
   if (op->name() != "cast" || !IsHalf(op->out().dtype)) return nullptr;
@@ -321,7 +343,7 @@ Value* DropCasts(Builder& b, Op* op) {
 
 bool RecoverRotary(Graph& graph) {
   const bool found = ApplyRules(graph, {RecoverRotation});
-  return ApplyRules(graph, {JoinRest, DropCasts}) || found;
+  return ApplyRules(graph, {JoinRest, DropCasts, TurnHeads}) || found;
 }
 
 }  // namespace shardc::recover

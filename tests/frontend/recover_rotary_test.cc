@@ -176,6 +176,18 @@ TEST(Rotary, NeighboursByAssignment) {
       {.interleaved = true});
 }
 
+// The whole width at once, as LTX-Video's, with angles of its own for each head.
+TEST(Rotary, NeighboursOfTheWholeWidth) {
+  const Shape heads = {kB, kS, 2, kD / 2};
+  ExpectRotary(
+      [&](TestGraph& b) {
+        Value* x = b.In("x", {kB, kS, kD});
+        Value* turned = Sum(b, x, RotateEveryTwo(b, x), true);
+        b.Out(b.Transpose(b.Reshape(turned, heads), {0, 2, 1, 3}));
+      },
+      {.interleaved = true, .table = {kS, 2, kD / 4}, .ops = {"reshape", "rotary", "transpose"}});
+}
+
 // Heads of one pair, [.., h, 2], are not the pairs of one head.
 TEST(Rotary, OnePairAHead) {
   const Graph g = Recover([](TestGraph& b) {
