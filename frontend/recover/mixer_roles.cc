@@ -43,6 +43,13 @@ class HeadsFinder {
   bool GoBack(const Value* v, int dim) {
     // Of a product for each head its heads stay apart, too.
     const Linear* linear = roles_.At(v);
+    // Of the positions of each channel (gMLP's).
+    if (linear != nullptr && !linear->experts && dim != v->type.rank() - 1) {
+      const Value* x = linear->matmul->operands[0];
+      mixes_ = true;
+      if (x->type.rank() == v->type.rank()) Add(x, dim);
+      return x->type.rank() == v->type.rank();
+    }
     if (linear != nullptr && !(linear->experts && dim != v->type.rank() - 1)) {
       found_.insert(linear);
       return dim == v->type.rank() - 1 && !linear->experts && IsOpen(*linear->weight);
@@ -51,6 +58,11 @@ class HeadsFinder {
     if (op == nullptr) return false;
     if (op->def->is_state) return IsOpen(*op);
     if (op->operands.empty()) return true;
+    // Statistics of a norm are sums over what is cut (gMLP's, of what gates).
+    if (IsNorm(op) && v->index == 0 && dim == v->type.rank() - 1) {
+      Add(op->operands[0], dim);
+      return true;
+    }
     if (!op->def->rule) return false;
     const ShardingRule rule = op->def->rule(*op);
     const auto& factors = rule.results[v->index][dim].factors;

@@ -244,6 +244,24 @@ TEST(Roles, OfAShortConvolution) {
   EXPECT_EQ(RolesOf(g), expected);
 }
 
+// gMLP's: a half that a product over the positions mixes, normed before, gates the other.
+TEST(Roles, OfAGateOfPositions) {
+  Graph g = Recover([&](TestGraph& b) {
+    Value* x = b.In("x", {2, 3, 8});
+    Value* both = b.Op1("relu", b.Add(b.Matmul(x, b.P("in", {8, 12})), b.P("in.bias", {12})));
+    Value *gated = b.Slice(both, {0, 0, 0}, {2, 3, 6}),
+          *gate = b.Slice(both, {0, 0, 6}, {2, 3, 12});
+    gate = b.Make("layer_norm", {gate, b.P("norm", {6}), b.P("norm.bias", {6})}, {{"eps", 1e-5}});
+    gate = b.Add(b.Matmul(b.Transpose(gate, {0, 2, 1}), b.P("mix", {3, 3})), b.P("mix.bias", {3}));
+    gated = b.Mul(gated, b.Transpose(gate, {0, 2, 1}));
+    b.Out(b.Add(x, b.Matmul(gated, b.P("out", {6, 8}))));
+  });
+  const std::map<std::string, std::string> expected = {
+      {"in", "QKV"},   {"in.bias", "QKV"},   {"norm", "NORM"},        {"norm.bias", "NORM"},
+      {"mix", "none"}, {"mix.bias", "none"}, {"out", "ATTENTION_OUT"}};
+  EXPECT_EQ(RolesOf(g), expected);
+}
+
 TEST(Roles, OfOneWeightBeforeAndBehindWhatMixesIsNone) {
   for (const bool one : {true, false}) {
     Graph g = Recover([&](TestGraph& b) {
