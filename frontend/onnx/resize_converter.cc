@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "frontend/onnx/convert_util.h"
 
@@ -75,25 +76,55 @@ std::array<double, 4> CubicWeights(double a, double t) {
   return {far(t + 1), near(t), near(1 - t), far(2 - t)};
 }
 
+// Of places that lie in a row, from one on.
+struct Window {
+  int64_t first;
+  std::vector<double> weights;
+};
+
+// Around a place between others.
+Window WindowAt(double x, bool cubic, double a) {
+  const double floor = std::floor(x), t = x - floor;
+  const auto at = static_cast<int64_t>(floor);
+  if (!cubic) return {at, {1 - t, t}};
+  const std::array<double, 4> weights = CubicWeights(a, t);
+  return {at - 1, {weights.begin(), weights.end()}};
+}
+
+// As much wider as the result has fewer places.
+Window WideWindowAt(double x, bool cubic, double a, double scale) {
+  scale = std::min(scale, 1.);
+  const double reach = (cubic ? 2 : 1) / scale;
+  Window window{static_cast<int64_t>(std::floor(x - reach)), {}};
+  double sum = 0;
+  for (int64_t at = window.first; static_cast<double>(at) <= x + reach; ++at) {
+    const double d = std::abs(static_cast<double>(at) - x) * scale;
+    double weight = std::max(0., 1 - d);
+    if (cubic) weight = d < 1 ? CubicWeights(a, d)[1] : d < 2 ? CubicWeights(a, d - 1)[0] : 0;
+    window.weights.push_back(weight);
+    sum += weight;
+  }
+  for (double& weight : window.weights) weight /= sum;
+  return window;
+}
+
 // [from, to].
 HostTensor MatrixOf(NodeContext& c, const Resizing& r, const Source& source, DType type) {
   const bool cubic = c.String("mode", "nearest") == "cubic";
   const double a = c.Float("cubic_coeff_a", -0.75);
-  const bool inside_only = c.Int("exclude_outside", 0) != 0;
+  const bool inside_only = c.Int("exclude_outside", 0) != 0, wide = c.Int("antialias", 0) != 0;
   HostTensor matrix(type, {r.from, r.to});
   for (int64_t i = 0; i < r.to; ++i) {
-    const double x = source(r, i), floor = std::floor(x), t = x - floor;
-    std::array<double, 4> weights = {0, 1 - t, t, 0};
-    if (cubic) weights = CubicWeights(a, t);
+    const double x = source(r, i);
+    const auto [first, weights] = wide ? WideWindowAt(x, cubic, a, r.scale) : WindowAt(x, cubic, a);
     double sum = 0;
-    auto outside = [&](int64_t at) { return at < 0 || at >= r.from; };
-    for (int64_t k = 0; k < 4; ++k) {
-      const int64_t at = static_cast<int64_t>(floor) + k - 1;
-      if (inside_only && outside(at)) weights[k] = 0;
-      sum += weights[k];
+    for (size_t k = 0; k < weights.size(); ++k) {
+      const int64_t at = first + static_cast<int64_t>(k);
+      if (at >= 0 && at < r.from) sum += weights[k];
     }
-    for (int64_t k = 0; k < 4; ++k) {
-      const int64_t at = static_cast<int64_t>(floor) + k - 1;
+    for (size_t k = 0; k < weights.size(); ++k) {
+      const int64_t at = first + static_cast<int64_t>(k);
+      if (inside_only && (at < 0 || at >= r.from)) continue;
       const int64_t place = std::clamp<int64_t>(at, 0, r.from - 1) * r.to + i;
       matrix.SetDouble(place,
                        matrix.AsDouble(place) + (inside_only ? weights[k] / sum : weights[k]));
@@ -180,7 +211,6 @@ void Resize(NodeContext& c) {
     c.Fail("E1301", StrCat("Resize of integers by \"", mode, "\" is not supported"),
            "cast them to float, and what it makes back");
   }
-  if (c.Int("antialias", 0) != 0) c.Fail("E1301", "Resize with antialias is not supported");
   const std::vector<Resizing> dims = ResizingsOf(c, x->type.shape);
   const Source source = SourcesOf(c);
   for (size_t d = 0; d < dims.size(); ++d) {
