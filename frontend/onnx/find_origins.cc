@@ -159,7 +159,7 @@ std::vector<Origin> OriginFinder::AsRows(const Squeezed& made) const {
     std::optional<RowsAlong> along;
     for (const auto& [name, tensor] : module_.tensors) {
       const Squeezed matrix = DataOf(tensor, made.type());
-      if (matrix.shape().empty() || matrix.shape().size() > 2) continue;
+      if (matrix.shape().empty()) continue;
       if (matrix.shape().back() != made.shape()[dim]) continue;
       if (!along) along.emplace(made, dim);
       if (Ints rows = along->In(matrix); !rows.empty())

@@ -23,7 +23,7 @@ class OriginFinder {
 
   // As they are or turned, or that plus one.
   std::vector<Origin> AsWhole(const Squeezed& made, bool plus_one);
-  // Rows of a matrix along the first dim that fits one, or of a vector repeated.
+  // Rows of a tensor's last dim along the first dim that fits one, or of a vector repeated.
   std::vector<Origin> AsRows(const Squeezed& made) const;
   // Elements of this tensor; at most one.
   std::vector<Origin> AsElements(const Squeezed& made, const std::string& of) const;

@@ -147,8 +147,9 @@ Ints RowsAlong::In(const Squeezed& matrix) {
   if (matrix.shape().size() == 1 || width() == 1) {
     Look(matrix.ReadAll(), 0);
   } else {
+    const int64_t rows = NumElements(matrix.shape()) / (matrix.shape()[0] * width());
     HoldsOfPieces(matrix.shape(), [&](const Shape& offset, const Shape& size) {
-      Look(matrix.Read(offset, size), offset[0]);
+      Look(matrix.Read(offset, size), offset[0] * rows);
       return true;
     });
   }

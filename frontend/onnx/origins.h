@@ -19,7 +19,7 @@ struct Origin {
   std::string name;
   bool turned = false;  // its last two dims changed places
   bool plus_one = false;
-  Ints rows = {};     // the rows of it that it has; none: it is all of it
+  Ints rows = {};     // the rows of it, along its last dim, that it has; none: it is all of it
   size_t across = 0;  // of rows: how many of its dims, without those of size 1, are before theirs;
                       // all of them: a row is one element
   const ElementFunction* function = nullptr;
@@ -83,9 +83,9 @@ class RowsAlong {
 
   int64_t width() const { return rows_.shape().back(); }
 
-  // Which they are of a matrix of this width, or of a vector that is its only row, or which
-  // elements. None where it lacks one, or where it has a row twice and what is next to it does not
-  // tell which it is.
+  // Which they are of a tensor whose last dim has this width, as of a matrix, or of a vector that
+  // is its only row, or which elements. None where it lacks one, or where it has a row twice and
+  // what is next to it does not tell which it is.
   Ints In(const Squeezed& matrix);
 
  private:

@@ -147,6 +147,14 @@ TEST_F(RestoreParams, RowsOfATable) {
   EXPECT_THAT(notes_[0], HasSubstr("'embedding_1' is 'position.weight', a part of it"));
 }
 
+// Positions of an image with the channels first, as they are interpolated.
+TEST_F(RestoreParams, DimsInAnotherOrder) {
+  const HostTensor grid = Data({1, 2, 3, 4});
+  InModule("pos_embed", grid);
+  InFile("permute_1", Reshaped(Transposed(Reshaped(grid, {6, 4})), {1, 4, 2, 3}));
+  EXPECT_THAT(Restored(), ElementsAre(Pair("pos_embed", IsEmpty())));
+}
+
 TEST_F(RestoreParams, AVectorThatIsRepeated) {
   const HostTensor token = Data({1, 1, 5});
   InModule("cls_token", token);
