@@ -211,6 +211,7 @@ void Resize(NodeContext& c) {
     c.Fail("E1301", StrCat("Resize of integers by \"", mode, "\" is not supported"),
            "cast them to float, and what it makes back");
   }
+  c.Int("antialias", 0);  // of the nearest there is none
   const std::vector<Resizing> dims = ResizingsOf(c, x->type.shape);
   const Source source = SourcesOf(c);
   for (size_t d = 0; d < dims.size(); ++d) {
