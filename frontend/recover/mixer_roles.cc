@@ -58,8 +58,8 @@ class HeadsFinder {
     if (op == nullptr) return false;
     if (op->def->is_state) return IsOpen(*op);
     if (op->operands.empty()) return true;
-    // Statistics of a norm are sums over what is cut (gMLP's, of what gates).
-    if (IsNorm(op) && v->index == 0 && dim == v->type.rank() - 1) {
+    // Statistics of a norm of the whole width are sums over what is cut (gMLP's, of what gates).
+    if (IsNorm(op) && v->index == 0 && v->type.rank() <= 3 && dim == v->type.rank() - 1) {
       Add(op->operands[0], dim);
       return true;
     }
