@@ -27,7 +27,7 @@ class Scales {
   explicit Scales(const Uses& uses) : uses_(uses) {}
 
   bool IsNormalised(const std::string& value, int depth = 0) const {
-    const NodeProto* node = MakerOf(value);
+    const NodeProto* node = uses_.MakerOf(value);
     if (node == nullptr || depth > kDeepest) return false;
     const std::string& op = node->op_type();
     if (kNorms.contains(op)) return true;
@@ -62,7 +62,7 @@ class Scales {
 
  private:
   bool IsProduct(const std::string& value, int depth) const {
-    const NodeProto* node = MakerOf(value);
+    const NodeProto* node = uses_.MakerOf(value);
     if (node == nullptr || depth > kDeepest) return false;
     const std::string& op = node->op_type();
     if (kArrange.contains(op) || op == "Neg") return IsProduct(node->input(0), depth + 1);
@@ -70,20 +70,13 @@ class Scales {
   }
 
   bool IsStatistic(const std::string& value, int depth) const {
-    const NodeProto* node = uses_.IsActivation(value) ? MakerOf(value) : nullptr;
+    const NodeProto* node = uses_.IsActivation(value) ? uses_.MakerOf(value) : nullptr;
     if (node == nullptr || depth > kDeepest) return false;
     if (kReduce.contains(node->op_type())) return true;
     return kOfStatistic.contains(node->op_type()) &&
            std::ranges::any_of(node->input(), [&](const std::string& input) {
              return IsStatistic(input, depth + 1);
            });
-  }
-
-  const NodeProto* MakerOf(const std::string& value) const {
-    for (const NodeProto* node : uses_.nodes()) {
-      if (std::ranges::find(node->output(), value) != node->output().end()) return node;
-    }
-    return nullptr;
   }
 
   const Uses& uses_;

@@ -28,10 +28,9 @@ bool IsMatrixOfOneColumn(const std::string& name, const Uses& uses) {
 }
 
 bool IsProductOfOneColumn(const std::string& value, const Uses& uses) {
-  return std::ranges::any_of(uses.nodes(), [&](const onnx::NodeProto* node) {
-    return node->op_type() == "MatMul" && node->input_size() == 2 && node->output(0) == value &&
-           IsMatrixOfOneColumn(node->input(1), uses);
-  });
+  const onnx::NodeProto* node = uses.MakerOf(value);
+  return node != nullptr && node->op_type() == "MatMul" && node->input_size() == 2 &&
+         IsMatrixOfOneColumn(node->input(1), uses);
 }
 
 }  // namespace

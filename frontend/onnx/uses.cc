@@ -49,6 +49,7 @@ void Uses::Add(const onnx::GraphProto& graph) {
     }
     int position = static_cast<int>(nodes_.size());
     nodes_.push_back(&node);
+    for (const std::string& output : node.output()) makers_.emplace(output, &node);
     for (int i = 0; i < node.input_size(); ++i) {
       if (!node.input(i).empty()) uses_[node.input(i)].push_back({&node, i, position});
     }
@@ -59,6 +60,11 @@ const std::vector<Use>& Uses::Of(const std::string& value) const {
   static const std::vector<Use> none;
   auto it = uses_.find(value);
   return it == uses_.end() ? none : it->second;
+}
+
+const onnx::NodeProto* Uses::MakerOf(const std::string& value) const {
+  const auto maker = makers_.find(value);
+  return maker == makers_.end() ? nullptr : maker->second;
 }
 
 const std::vector<std::string>& Uses::PassedOnAs(const std::string& value) const {

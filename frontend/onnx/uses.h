@@ -21,6 +21,8 @@ class Uses {
   explicit Uses(const onnx::GraphProto& graph);
 
   const std::vector<Use>& Of(const std::string& value) const;
+  // The node that makes it; null: none does.
+  const onnx::NodeProto* MakerOf(const std::string& value) const;
   // Values that a branch of an If, or a loop's body, hands to the node's outputs under another
   // name.
   const std::vector<std::string>& PassedOnAs(const std::string& value) const;
@@ -48,6 +50,7 @@ class Uses {
   std::vector<const onnx::NodeProto*> nodes_;
   std::vector<const onnx::TensorProto*> initializers_;
   std::map<std::string, std::vector<Use>> uses_;
+  std::map<std::string, const onnx::NodeProto*> makers_;
   std::map<std::string, std::vector<std::string>> passed_on_;
   std::map<std::string, std::string> begins_as_;  // what a loop's body is given in its first round
   std::set<std::string> outputs_, data_, weighted_, of_numbers_;
