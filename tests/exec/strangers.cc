@@ -15,16 +15,16 @@ Export ExportOf(const Stranger& s) { return StrangerExport(s.model, s.file, s.lo
 // (scores under a soft cap: the attention stays written out), XGLM (a floor under the scores, a
 // mask of the batch), a loss inside of the model, neighbours rotated and kv heads repeated before
 // they are transposed, ViT (a convolution, a token in front of every image, one label for a
-// sequence), Megatron-LM's own ([s, b, h], batch and heads as one dim), one head of k and v in an
-// einsum, PaLM (one projection to q, k, v and the MLP), sinks beside soft-capped scores of grouped
-// heads, DeepSeek's latent attention, nn.TransformerEncoder; attention whose weights are no
-// matrices (weights.py); mixtures of experts: all of them in one weight (Llama 4, scores into the
-// experts; GPT-OSS, gate and up in turns, weights behind a bias, sinks) or each by itself
-// (Qwen2-MoE, beside a gated shared one; DeepSeek-V3, chosen by groups of them), or the rows of
-// each chosen by data (experts.py); a layer of Mamba-2, cut by heads, before one of attention
-// (Bamba); gated delta rules (states.py); and what ONNX Runtime makes of models: attention and
-// embeddings fused, one of its qkv weight or of three, the lengths of a padded batch, a graph for
-// generation with an empty cache.
+// sequence), Megatron-LM's own ([s, b, h], batch and heads as one dim; megatron-core's modules,
+// with groups of heads: megatron_core.py), one head of k and v in an einsum, PaLM (one projection
+// to q, k, v and the MLP), sinks beside soft-capped scores of grouped heads, DeepSeek's latent
+// attention, nn.TransformerEncoder; attention whose weights are no matrices (weights.py); mixtures
+// of experts: all of them in one weight (Llama 4, scores into the experts; GPT-OSS, gate and up in
+// turns, weights behind a bias, sinks) or each by itself (Qwen2-MoE, beside a gated shared one;
+// DeepSeek-V3, chosen by groups of them), or the rows of each chosen by data (experts.py); a layer
+// of Mamba-2, cut by heads, before one of attention (Bamba); gated delta rules (states.py); and
+// what ONNX Runtime makes of models: attention and embeddings fused, one of its qkv weight or of
+// three, the lengths of a padded batch, a graph for generation with an empty cache.
 const Stranger kStrangers[] = {
     {"llama", "torchscript_dynamic", "lm", 10, true},
     {"neox", "dynamo_static", "lm", 6, true},  // its branches are reduced once
@@ -41,6 +41,7 @@ const Stranger kStrangers[] = {
     {"interleaved", "dynamo_static", "lm", 10, true},
     {"vit", "dynamo_static", "ce", 8, true},
     {"megatron", "torchscript_static", "lm", 10, true},
+    {"megatron_core", "dynamo_static", "lm", 10, true},
     {"multiquery", "torchscript_static", "lm", 10, false},
     {"palm", "dynamo_static", "lm", 6, false},
     {"sinks", "torchscript_static", "lm", 10, false, 0},

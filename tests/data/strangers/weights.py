@@ -12,6 +12,7 @@ import pathlib
 import sys
 
 import numpy as np
+import onnx
 import torch
 from safetensors.numpy import save_file
 from torch import nn
@@ -169,16 +170,30 @@ MODELS = {
 }
 
 
-def write(out, name, parts, exporter):
+def names_of(file, model):
+    """The file's names of the parameters, which it may have transposed."""
+    tensors = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(file).graph.initializer}
+    names = {}
+    for name, p in model.named_parameters():
+        own = {name: {"torch": name, "transposed": False}}
+        turned = {n: {"torch": name, "transposed": True} for n, t in tensors.items()
+                  if p.ndim == 2 and np.array_equal(t.T, p.detach().numpy())}
+        names |= own if name in tensors else turned
+    return names
+
+
+def write(out, name, of, exporter, optimize=False):
+    """`of`: parts of Model, or what makes a module."""
     torch.manual_seed(7)
-    model = Model(parts).eval()
+    model = (of() if callable(of) else Model(of)).eval()
     ids = torch.randint(0, V, (BATCH, SEQ))
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{exporter}_static.onnx"
     names = {"input_names": ["input_ids"], "output_names": ["logits"]}
     if exporter == "dynamo":
-        torch.onnx.export(model, (ids,), file, dynamo=True, external_data=False, optimize=False, verbose=False, **names)
+        torch.onnx.export(model, (ids,), file, dynamo=True, external_data=False, optimize=optimize, verbose=False,
+                          **names)
     else:
         torch.onnx.export(model, (ids,), file, dynamo=False, opset_version=17, do_constant_folding=False, **names)
 
@@ -194,8 +209,7 @@ def write(out, name, parts, exporter):
     def write_json(file, content):
         (folder / file).write_text(json.dumps(content, indent=1))
 
-    own = {n: {"torch": n, "transposed": False} for n, _ in model.named_parameters()}
-    write_json(f"names_{exporter}_static.json", own)
+    write_json(f"names_{exporter}_static.json", names_of(file, model))
     batch = {"b2_s8": {"input_ids": f"int64 [{BATCH}, {SEQ}]"}}
     write_json("config.json", {"model": f"own: {name}, see {pathlib.Path(sys.argv[0]).name}", "batches": batch, "loss": "causal_lm",
                                "output": "logits", "goldens_stored_as": {"b2_s8": "float64"}})
