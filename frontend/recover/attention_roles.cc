@@ -23,7 +23,7 @@ class AttentionRoles {
   void SetAttention(const Op* attention) {
     bool found = false;
     Seen seen;
-    for (int i = 0; i < 3; ++i) found |= SetQkv(attention->operands[i], 0, seen);
+    for (int i = 0; i < 3; ++i) found |= SetQkv(attention->operands[i], seen);
     if (found) SetAttentionOut(attention->result());
   }
 
@@ -38,10 +38,10 @@ class AttentionRoles {
     bool found = false;
     Seen tried;
     for (Op* score : scores) {
-      for (const Value* v : score->operands) found |= SetQkv(v, 0, tried);
+      for (const Value* v : score->operands) found |= SetQkv(v, tried);
     }
     for (Op* product : products) {
-      found |= SetQkv(product->operands[1], 0, tried);
+      found |= SetQkv(product->operands[1], tried);
       if (found) SetAttentionOut(product->result());
     }
   }
@@ -56,13 +56,25 @@ class AttentionRoles {
     for (const Value* v : product->operands) FindScores(v, 0, seen, inner);
     std::erase_if(inner, [&](const Op* op) { return roles_.At(op->result()) != nullptr; });
     if (inner.empty()) return;
-    bool found = false;
-    Seen tried;
     inner.push_back(product);
-    for (Op* op : inner) {
-      for (const Value* v : op->operands) found |= SetQkv(v, 0, tried);
+    // Where something else is among them, as what a convolution gives, a part of the projections
+    // would be cut alone.
+    std::vector<const Linear*> projections;
+    for (const Op* op : inner) {
+      for (const Value* v : op->operands) {
+        Seen tried;
+        if (!FindQkv(v, 0, tried, projections) && !IsOfProduct(v)) return;
+      }
     }
-    if (found) SetAttentionOut(product->result());
+    for (const Linear* linear : projections) roles_.Set(*linear, "QKV");
+    if (!projections.empty()) SetAttentionOut(product->result());
+  }
+
+  static bool IsOfProduct(const Value* v) {
+    std::vector<Op*> products;
+    std::set<const Op*> seen;
+    FindScores(v, 0, seen, products);
+    return !products.empty();
   }
 
   // The batched matmuls with the probabilities p, maybe dropped, in other dims, without those of a
@@ -108,20 +120,31 @@ class AttentionRoles {
   // to one.
   using Seen = std::set<std::pair<const Value*, int>>;
 
-  // Back from q, k or v, through splitting heads, rotary positions and norms of q and k. Whether a
-  // projection is there that was not seen: without one the heads of the result are not cut either.
-  bool SetQkv(const Value* v, int depth, Seen& seen) {
+  // Of what q, k or v is made of. Whether a projection is there that was not seen: without one the
+  // heads of the result are not cut either.
+  bool SetQkv(const Value* v, Seen& seen) {
+    std::vector<const Linear*> projections;
+    const bool found = FindQkv(v, 0, seen, projections);
+    for (const Linear* linear : projections) roles_.Set(*linear, "QKV");
+    return found;
+  }
+
+  // Back from q, k or v, through splitting heads, rotary positions and norms of q and k.
+  bool FindQkv(const Value* v, int depth, Seen& seen,
+               std::vector<const Linear*>& projections) const {
     if (!seen.emplace(v, depth).second) return false;
     if (const Linear* linear = roles_.At(v)) {
       if (linear->experts) return false;
       // Of keys of low rank (as DeepSeek's), what is common to all heads comes from the projection
       // that makes them: no head is a part of its columns.
-      if (!FeedsLinear(linear->out, 0)) roles_.Set(*linear, "QKV");
-      return LinearRoles::Of(*linear) == "QKV";
+      const bool fits = !FeedsLinear(linear->out, 0);
+      if (fits) projections.push_back(linear);
+      const std::string role = LinearRoles::Of(*linear);
+      return role == "QKV" || (fits && role.empty());
     }
     const Op* op = v->producer;
     if (op == nullptr || depth > 40) return false;
-    if (op->name() == "dropout") return SetQkv(op->operands[0], depth + 1, seen);
+    if (op->name() == "dropout") return FindQkv(op->operands[0], depth + 1, seen, projections);
     bool layout =
         OneOf(op->name(), {"reshape", "transpose", "split", "slice", "cast", "broadcast_to", "neg",
                            "concat", "mul", "div", "where", "max", "min"});
@@ -138,10 +161,12 @@ class AttentionRoles {
     // Into a cache, at places that are data. With ones, whose products are the sums that linear
     // attention divides by.
     const bool written = OneOf(op->name(), {"gather_nd", "gather_nd_grad", "gather", "pad"});
-    if (norm || written || op->name() == "rotary") return SetQkv(op->operands[0], depth + 1, seen);
+    if (norm || written || op->name() == "rotary")
+      return FindQkv(op->operands[0], depth + 1, seen, projections);
     if (!layout && !sum && !feature) return false;
     bool found = false;
-    for (const Value* operand : op->operands) found |= SetQkv(operand, depth + 1, seen);
+    for (const Value* operand : op->operands)
+      found |= FindQkv(operand, depth + 1, seen, projections);
     return found;
   }
 
