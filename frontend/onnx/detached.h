@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "frontend/onnx/names.h"
@@ -28,10 +29,23 @@ class Detached {
   void NoteOthers(Graph& graph) const;
 
  private:
-  std::set<std::string> results_;                   // tensors that are what a call gave
+  using Uses = std::set<std::pair<std::string, std::string>>;  // of a detach, by a call
+
+  std::string GivenAs(const std::string& argument) const;
+  std::vector<std::string> DetachedOf(const FxCall& call) const;
+  void FindMerged(const onnx::GraphProto& graph);
+  std::vector<int> InputsInOrder(const onnx::NodeProto& node, const FxCall& call,
+                                 const std::vector<std::string>& detached) const;
+  std::vector<int> InputsByName(const onnx::NodeProto& node, const FxCall& call,
+                                const std::vector<std::string>& detached) const;
+
+  std::set<std::string> tensors_;                   // of the file
+  std::set<std::string> results_;                   // those that are what a call gave
+  std::map<std::string, int> nodes_of_call_;        // by its result
+  std::set<std::string> merged_;                    // results of what may be several calls
   std::set<std::string> parameters_;                // tensors that are the module's parameters
   std::map<std::string, std::string> by_argument_;  // these, by their name in calls
-  std::set<std::string> read_, found_;              // what calls read of detaches that are no nodes
+  Uses read_, found_;                               // of detaches that are no nodes
 };
 
 }  // namespace shardc::onnx_import

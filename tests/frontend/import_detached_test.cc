@@ -74,11 +74,51 @@ TEST_F(ImportDetached, OneOfTwoUsesOfATensor) {
 
 // Of a call that is several nodes, one of which multiplies by what the exporter made.
 TEST_F(ImportDetached, APartOfACall) {
+  AddMetadata(m.graph, 16, "pkg.torch.export.ExportedProgram.graph_signature",
+              "p_w: PARAMETER target='w'\np_b: PARAMETER target='b'\n");
   const std::string call = "linear.default](args = (%detach_1, %p_w, %p_b)";
   Call("MatMul", {"s", "val_0"}, "val_1", "%linear", call);
   Call("Add", {"val_1", "b"}, "linear", "%linear", call);
   EXPECT_THAT(Detached("linear"), ElementsAre("sigmoid", "matmul"));
   EXPECT_THAT(graph.notes, IsEmpty());
+}
+
+// What views nothing anew is the tensor itself, which the exporter's optimizer found.
+TEST_F(ImportDetached, BesideATensorUnderAnotherName) {
+  Call("Mul", {"s", "s"}, "mul", "%mul", "mul.Tensor](args = (%view, %detach)");
+  EXPECT_THAT(Detached("mul"), ElementsAre("sigmoid", "mul"));
+  EXPECT_EQ(graph.outputs[0].value->producer->operands[0]->producer->name(), "sigmoid");
+  EXPECT_THAT(graph.notes, IsEmpty());
+}
+
+// Of a call that is several nodes which of two inputs was detached is not known.
+TEST_F(ImportDetached, NodesHaveTheirOwnOrder) {
+  const std::string call = "lerp.Scalar](args = (%s, %detach, 0.5)";
+  Call("Sub", {"s", "s"}, "diff", "%lerp", call);
+  Call("Add", {"s", "diff"}, "lerp", "%lerp", call);
+  EXPECT_THAT(Detached("lerp"), IsEmpty());
+  EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("the model detaches 1 value")));
+}
+
+// sigmoid(a.detach()) and sigmoid(a) are one node, and so is what is computed of both.
+TEST_F(ImportDetached, CallsThatWereMerged) {
+  Call("Sigmoid", {"a"}, "sigmoid", "%sigmoid", "sigmoid.default](args = (%detach,)");
+  Call("Relu", {"sigmoid"}, "relu", "%relu", "relu.default](args = (%sigmoid,)");
+  Call("Mul", {"relu", "relu"}, "mul", "%mul", "mul.Tensor](args = (%relu, %relu_1)");
+  EXPECT_THAT(Detached("mul"), IsEmpty());
+  EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("the model detaches 1 value")));
+}
+
+// One use of a detached value is known, the other is not.
+TEST_F(ImportDetached, EachUseIsNoted) {
+  Call("Mul", {"a", "s"}, "mul", "%mul", "mul.Tensor](args = (%a, %detach)");
+  Call("Concat", {"s", "mul", "a"}, "cat", "%cat", "cat.default](args = (%detach, %other)");
+  m.proto.mutable_graph()->mutable_node()->rbegin()->add_attribute()->set_name("axis");
+  auto* axis = m.proto.mutable_graph()->mutable_node()->rbegin()->mutable_attribute(0);
+  axis->set_type(onnx::AttributeProto::INT);
+  axis->set_i(0);
+  EXPECT_THAT(Detached("cat"), ElementsAre("sigmoid", "mul"));
+  EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("the model detaches 1 value")));
 }
 
 TEST_F(ImportDetached, WhatIsNotToBeFoundIsNoted) {
