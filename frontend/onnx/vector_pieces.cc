@@ -6,6 +6,8 @@ namespace shardc::onnx_import {
 namespace {
 
 constexpr int64_t kLeastRun = 4;
+// Of one element: what so many have, as ones, tells nothing.
+constexpr size_t kMostPlaces = 4096;
 
 }  // namespace
 
@@ -31,7 +33,7 @@ std::vector<VectorPiece> VectorElements::PiecesOf(const Squeezed& vector) const 
       continue;
     }
     const auto found = places_.find(std::string(Element(made, at)));
-    if (found == places_.end()) return {};
+    if (found == places_.end() || found->second.size() > kMostPlaces) return {};
     const Place* longest = nullptr;
     int64_t length = 0;
     bool unclear = false;

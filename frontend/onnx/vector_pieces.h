@@ -24,8 +24,9 @@ class VectorElements {
   void Add(const std::string& name, const Squeezed& vector);
 
   // What a vector consists of, in order; of runs that begin alike the longest. Empty where an
-  // element is of none of the vectors, where two of them go on equally far, and where a run is
-  // shorter than four elements and no whole vector, as one by chance may be.
+  // element is of none of the vectors, where a run begins with what thousands of elements are,
+  // where two of them go on equally far, and where a run is shorter than four elements and no whole
+  // vector, as one by chance may be.
   std::vector<VectorPiece> PiecesOf(const Squeezed& vector) const;
 
  private:

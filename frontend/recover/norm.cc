@@ -138,7 +138,7 @@ Value* LengthOf(const Value* v) {
 // the same in f32 for all |x| that are not near a floor that nothing but a row of zeros is near to,
 // and for that row.
 Value* RecoverUnitNorm(Builder& b, Op* op) {
-  constexpr double kMostFloor = 1e-6, kLeastEps = 1e-36;
+  constexpr double kMostFloor = 1e-8, kLeastEps = 1e-36;
   if (op->name() != "div" || op->out().dtype == DType::kF16 || op->out().rank() == 0)
     return nullptr;
   Value* x = op->operands[0];

@@ -164,7 +164,7 @@ TEST(Norm, RowsOfOneLength) {
         b.Out(unit, "unit");
         b.Out(b.Mul(b.Mul(unit, b.C(std::sqrt(1.0 * kH))), b.P("w", {kH})));
       });
-      if (floor > 1e-6) {
+      if (floor > 1e-8) {
         EXPECT_EQ(Find(g, "rms_norm"), nullptr);
         continue;
       }
