@@ -18,10 +18,6 @@ struct Site {
 };
 
 // Not a name of a module's parameter.
-bool IsMadeUp(const std::string& name) {
-  return name.empty() || name.starts_with('/') || name.find("::") != name.npos;
-}
-
 bool IsBias(const NodeProto& node, int input) {
   static const std::set<std::string_view> kBiasThird = {"Gemm", "LayerNormalization", "Conv",
                                                         "ConvTranspose"};
@@ -128,10 +124,7 @@ class Aliases {
   // they were.
   bool IsTransposeOf(const std::string& source, const std::string& param) const {
     if (ranks_.at(param) != 2) return false;
-    const size_t number = param.find_last_not_of("0123456789");
-    const bool numbered = number != param.npos && number + 1 < param.size() && param[number] == '_';
-    return (numbered ? param.substr(0, number) : param) == "t" ||
-           std::ranges::any_of(sites_.at(param), [&](const Site& site) {
+    return FunctionOf(param) == "t" || std::ranges::any_of(sites_.at(param), [&](const Site& site) {
              return site.node->op_type() == "MatMul" && site.input == 1 &&
                     LinearWeight(*site.node, names_) == source;
            });

@@ -9,21 +9,7 @@
 namespace shardc::onnx_import {
 namespace {
 
-// "detach", or with a number.
-bool NamesDetach(std::string_view name) {
-  constexpr std::string_view kDetach = "detach";
-  if (!name.starts_with(kDetach)) return false;
-  name.remove_prefix(kDetach.size());
-  if (name.empty()) return true;
-  return name.size() > 1 && name[0] == '_' &&
-         std::ranges::all_of(name.substr(1), [](char c) { return c >= '0' && c <= '9'; });
-}
-
-// Without its number: calls of one function have results that differ in these alone.
-std::string_view FunctionOf(std::string_view result) {
-  const size_t end = result.find_last_not_of("0123456789");
-  return end != result.npos && result[end] == '_' ? result.substr(0, end) : result;
-}
+bool NamesDetach(const std::string& argument) { return FunctionOf(argument) == "detach"; }
 
 }  // namespace
 
@@ -34,11 +20,12 @@ Detached::Detached(const onnx::GraphProto& graph, const ModuleNames& names) {
   for (const auto& input : graph.input()) tensors_.insert(input.name());
   for (const onnx::NodeProto& node : graph.node()) {
     tensors_.insert(node.output().begin(), node.output().end());
-    const std::string result = FxCallOf(node).result;
-    ++nodes_of_call_[result];
-    if (!result.empty() && Contains(node.output(), result)) results_.insert(result);
+    const FxCall call = FxCallOf(node);
+    ++nodes_of_call_[call.result];
+    if (!call.result.empty() && Contains(node.output(), call.result)) results_.insert(call.result);
+    any_ |= std::ranges::any_of(call.arguments, NamesDetach);
   }
-  FindMerged(graph);
+  if (any_) FindMerged(graph);
 }
 
 std::string Detached::GivenAs(const std::string& argument) const {
@@ -97,6 +84,7 @@ bool Detached::Is(const onnx::NodeProto& node) {
 }
 
 std::vector<int> Detached::InputsOf(const onnx::NodeProto& node) {
+  if (!any_) return {};
   const FxCall call = FxCallOf(node);
   const std::vector<std::string> detached = DetachedOf(call);
   if (detached.empty()) return {};

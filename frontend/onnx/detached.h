@@ -39,6 +39,7 @@ class Detached {
   std::vector<int> InputsByName(const onnx::NodeProto& node, const FxCall& call,
                                 const std::vector<std::string>& detached) const;
 
+  bool any_ = false;                                // a call was given a detach
   std::set<std::string> tensors_;                   // of the file
   std::set<std::string> results_;                   // those that are what a call gave
   std::map<std::string, int> nodes_of_call_;        // by its result

@@ -95,6 +95,7 @@ class Importer {
     NoteParameters(graph_, params, conversion_.wanted, !options_.module.where.empty());
     NoteLostDropout(graph_, model_.proto);
     detached_.NoteOthers(graph_);
+    NoteSines(graph_);
     NoteUnread(graph_);
     NoteNans(graph_, with_nan_);
     return std::move(graph_);

@@ -17,10 +17,6 @@ using onnx::GraphProto;
 using onnx::NodeProto;
 using onnx::TensorProto;
 
-bool IsMadeUp(const std::string& name) {
-  return name.empty() || name.starts_with('/') || name.find("::") != name.npos;
-}
-
 bool IsConv(const NodeProto& node) {
   return node.op_type() == "Conv" || node.op_type() == "ConvTranspose";
 }

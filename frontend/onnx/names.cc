@@ -258,6 +258,17 @@ std::string PathOf(std::string_view module) {
 
 }  // namespace
 
+std::string_view FunctionOf(std::string_view tensor) {
+  const size_t end = tensor.find_last_not_of("0123456789");
+  const bool numbered =
+      end != tensor.npos && end > 0 && end + 1 < tensor.size() && tensor[end] == '_';
+  return numbered ? tensor.substr(0, end) : tensor;
+}
+
+bool IsMadeUp(const std::string& name) {
+  return name.empty() || name.starts_with('/') || name.find("::") != name.npos;
+}
+
 std::string LastPart(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
 std::string ModuleOf(const onnx::NodeProto& node) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace shardc::onnx_import {
@@ -67,6 +68,12 @@ std::string BiasOf(const onnx::NodeProto& node, const ModuleNames& names);
 // The module's parameter by whose transpose the node multiplies, because it stands for
 // torch.nn.functional.linear; empty where the metadata do not say so.
 std::string LinearWeight(const onnx::NodeProto& node, const ModuleNames& names);
+
+// The function that made what PyTorch calls so: "exp" of "exp" and "exp_1".
+std::string_view FunctionOf(std::string_view tensor);
+
+// Whether TorchScript made the name up: "onnx::MatMul_7", "/h.0/Constant_output_0".
+bool IsMadeUp(const std::string& name);
 
 // "weight" of "h.0.mlp.c_fc.weight".
 std::string LastPart(const std::string& name);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "frontend/onnx/names.h"
+#include "frontend/onnx/table_kind.h"
 #include "ir/contains.h"
 #include "ir/counted.h"
 #include "ir/diagnostic.h"
@@ -161,6 +162,23 @@ void NoteUnread(Graph& graph) {
   }
 }
 
+void NoteSines(Graph& graph) {
+  Strings tables;
+  for (const Op* param : graph.Params()) {
+    const std::string& name = param->attrs.String("name");
+    const auto source = graph.sources.find(name);
+    if (source == graph.sources.end() || !IsFloat(param->out().dtype)) continue;
+    if (HoldsSines(param->out(), *source->second)) tables.push_back(name);
+  }
+  if (tables.empty()) return;
+  const int64_t more = std::ssize(tables) - 1;
+  graph.notes.push_back(StrCat("'", tables[0], "' ",
+                               more > 0 ? StrCat("and ", Counted(more, "other"), " hold") : "holds",
+                               " sines and cosines of positions, which few modules train; an "
+                               "optimizer does, unless --freeze names ",
+                               more > 0 ? "them" : "it"));
+}
+
 void NoteNans(Graph& graph, const std::vector<std::string>& names) {
   if (names.empty()) return;
   const auto others = std::ssize(names) - 1;
@@ -168,8 +186,8 @@ void NoteNans(Graph& graph, const std::vector<std::string>& names) {
       "'", names[0], "'",
       others > 0 ? StrCat(" and ", others, " more of the file's constants") : "",
       others > 0 ? " hold NaN" : " holds NaN",
-      ", and what is computed with it is NaN: the exporter has written what torch.empty gave, to ",
-      "be multiplied by zero (baddbmm of megatron-core: fill its buffer with zeros)"));
+      ", and so does what is computed with it, also a product with zero: exporters write what ",
+      "torch.empty gave (as megatron-core's buffer for baddbmm: fill it with zeros)"));
 }
 
 }  // namespace shardc::onnx_import

@@ -128,13 +128,6 @@ class Finder {
     return made;
   }
 
-  // PyTorch calls a tensor after the function that makes it, with a number: "exp_1".
-  static std::string_view FunctionOf(std::string_view tensor) {
-    const size_t end = tensor.find_last_not_of("0123456789");
-    const bool numbered = end != std::string_view::npos && end > 0 && tensor[end] == '_';
-    return numbered ? tensor.substr(0, end) : tensor;
-  }
-
   static bool IsOfFunction(std::string_view tensor) {
     static constexpr std::string_view kFunctions[] = {
         "exp",        "log",     "pow",      "sqrt",    "rsqrt",

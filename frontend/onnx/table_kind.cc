@@ -65,6 +65,37 @@ class DistanceTest {
   bool grows_ = false;
 };
 
+// Of each frequency a row has the sine and the cosine, whose squares add to 1; what stands for no
+// position is zero.
+class SinesTest {
+ public:
+  bool Takes(const HostTensor& rows) {
+    const int64_t width = rows.shape().back();
+    const double half = static_cast<double>(width) / 2;
+    const double tolerance = DTypeSize(rows.dtype()) < 4 ? 1e-2 : 1e-4;
+    for (int64_t i = 0; i < rows.num_elements(); i += width) {
+      double squares = 0;
+      for (int64_t k = i; k < i + width; ++k) {
+        const double x = rows.AsDouble(k);
+        if (!(std::abs(x) <= 1 + tolerance)) return false;
+        squares += x * x;
+      }
+      if (squares == 0) {
+        if (++zeros_ > 1) return false;
+      } else if (std::abs(squares - half) > tolerance * half) {
+        return false;
+      } else {
+        ++positions_;
+      }
+    }
+    return true;
+  }
+  bool Result() const { return positions_ > 2; }
+
+ private:
+  int64_t zeros_ = 0, positions_ = 0;
+};
+
 // In any order, as powers of 2^(-4 / m): 2, 4, ... 2 m, and for the heads beyond m 1, 3, ...
 bool AreSlopes(const HostTensor& t) {
   const int64_t n = t.num_elements();
@@ -103,6 +134,18 @@ TableKind KindOfTable(const TensorType& type, const TensorSource& source) {
       AreSlopes(ReadPiece(source, type.dtype, Shape(type.rank(), 0), type.shape)))
     return TableKind::kSlopes;
   return known && distances.Result() ? TableKind::kDistances : TableKind::kOther;
+}
+
+bool HoldsSines(const TensorType& type, const TensorSource& source) {
+  const int64_t rank = type.rank(), width = rank < 2 ? 0 : type.shape[rank - 1];
+  if (width < 4 || width % 2 != 0 || type.shape[rank - 2] * width != type.num_elements())
+    return false;
+  SinesTest test;
+  return HoldsOfPieces(type.shape,
+                       [&](const Shape& offset, const Shape& size) {
+                         return test.Takes(ReadPiece(source, type.dtype, offset, size));
+                       }) &&
+         test.Result();
 }
 
 }  // namespace shardc::onnx_import

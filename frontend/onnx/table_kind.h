@@ -15,4 +15,7 @@ enum class TableKind { kMask, kZeros, kOnes, kDistances, kSlopes, kOther };
 // the data cannot be read.
 TableKind KindOfTable(const TensorType& type, const TensorSource& source);
 
+// Whether it is a matrix of sines and cosines of positions, one of the rows zero maybe.
+bool HoldsSines(const TensorType& type, const TensorSource& source);
+
 }  // namespace shardc::onnx_import

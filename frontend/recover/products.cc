@@ -236,8 +236,8 @@ Value* TakeLinearsApart(Builder& b, Op* op) {
       PiecesOf(product->operands[1], MultipliesByTransposed(product) ? 0 : 1, sizes);
   auto is_weight = [](const Value* v) { return IsParam(ArrangedFrom(v)); };
   if (weights.empty() || !std::ranges::all_of(weights, is_weight)) return nullptr;
+  b.BelongWith(*product);
   for (size_t i = weights.size(); i-- > 0;) {
-    b.BelongWith(*product);
     Value* y = b.Make(product->name(), {product->operands[0], weights[i]}, product->attrs);
     if (!biases.empty()) y = b.Add(y, biases[i]);
     if (i == 0) return y;

@@ -59,7 +59,6 @@ void RecoverPatterns(Graph& graph) {
   recover::SplitSharedVectors(graph);
   // Reads all of the above.
   recover::SetRoles(graph);
-  recover::NoteSines(graph);
 }
 
 }  // namespace shardc

@@ -74,6 +74,12 @@ inline void SetType(onnx::ValueInfoProto& value, const std::string& name, int ty
   }
 }
 
+inline std::vector<std::string> OpNames(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const auto& op : graph.ops()) names.emplace_back(op->name());
+  return names;
+}
+
 // y = x + w, x float [batch, 4], w [4].
 struct Model {
   onnx::ModelProto proto;

@@ -126,29 +126,5 @@ TEST(RolesOfTables, AnIndexMayBeComputedByManySteps) {
   EXPECT_EQ(RolesOf(g).at("wte"), "TOKEN_EMBEDDING");
 }
 
-// As Marian's and Whisper's, with a row for padding, or ViT-MAE's with one for the class.
-TEST(Tables, OfSinesAreNoted) {
-  for (const bool sines : {true, false}) {
-    Graph g = Recover([&](TestGraph& b) {
-      HostTensor table(DType::kF64, {1, 40, 6});
-      for (int64_t i = 6; i < table.num_elements(); ++i) {
-        const double angle = static_cast<double>(i / 6) * std::pow(0.01, i % 3);
-        table.SetDouble(i, i % 6 < 3 ? std::sin(angle) : std::cos(angle));
-      }
-      // A learned one may have begun so.
-      if (!sines) table.SetDouble(6 * 39, 0.5);
-      Value* x = b.In("x", {2, 8, 6});
-      x = b.Add(b.Matmul(x, b.P("w", {6, 6})), b.Slice(b.P("table", table), {0, 0, 0}, {1, 8, 6}));
-      b.Out(b.Add(x, b.P("other", {8, 6})));
-    });
-    if (sines) {
-      EXPECT_THAT(g.notes, ::testing::ElementsAre(::testing::HasSubstr(
-                               "'table' holds sines and cosines of positions")));
-    } else {
-      EXPECT_THAT(g.notes, ::testing::IsEmpty());
-    }
-  }
-}
-
 }  // namespace
 }  // namespace shardc::recover_testing
