@@ -4,28 +4,25 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
-#include <map>
 #include <memory>
 #include <optional>
 
 #include "ir/contains.h"
-#include "ir/convert.h"
-#include "ir/counted.h"
 #include "ir/diagnostic.h"
 #include "ir/output_file.h"
 #include "ir/safetensors.h"
 #include "runtime/processes.h"
-#include "tools/check_golden.h"
 #include "tools/files.h"
 #include "tools/inputs.h"
 #include "tools/interrupt.h"
 #include "tools/launched.h"
-#include "tools/module_names.h"
 #include "tools/no_memory_exit.h"
 #include "tools/number.h"
 #include "tools/plan.h"
+#include "tools/run_files.h"
 #include "tools/run_profile.h"
 #include "tools/run_report.h"
+#include "tools/run_values.h"
 #include "tools/seed.h"
 #include "tools/states.h"
 #include "tools/verbs.h"
@@ -66,10 +63,11 @@ class Run {
   Run(const RunOptions& o, const SessionOptions& session, const Plan& plan)
       : o_(o),
         plan_(plan),
-        of_module_(ModuleTensors(plan.manifest)),
         processes_(session.processes),
         session_(plan.programs, session, ReaderFor(o, plan, &notes_)),
-        inputs_(o.inputs, session_) {
+        inputs_(o.inputs, session_),
+        values_(session_, plan.manifest),
+        files_(session_, plan.manifest, o.module_names) {
     for (const std::string& note : notes_) std::fprintf(stderr, "note: %s\n", note.c_str());
     inputs_.Set(0, session_);
     if (o.random_seed) FillRandomInputs(StagesOf(plan), *o.random_seed, session_);
@@ -82,7 +80,7 @@ class Run {
     if (Writes(o_)) interrupt_.emplace();
     if (interrupt_ && processes_) processes_->EndWhenAsked();
     NoteEqualSteps();
-    NoteLostNames();
+    files_.NoteLostNames();
     // Without --repeat the reported steps are recorded, the first with what kernels do only once.
     if (o_.repeat == 0) StartProfile(std::max(o_.steps, 1));
     if (o_.steps > 0) {
@@ -91,12 +89,11 @@ class Run {
       TimedStep();
     }
     if (steps_run_ == 0) return NoteInterrupt();
-    ReadScalars();
+    report_.outputs = values_.Scalars();
     // First what took longest to make.
     if (o_.repeat == 0) SaveStates();
-    Keep(o_.save,
-         [&] { Save(o_.save, session_.OutputNames(), &Session::OutputType, &Session::Output); });
-    if (!o_.check.empty()) golden_ = Golden();
+    Keep(o_.save, [&] { files_.SaveOutputs(o_.save); });
+    if (!o_.check.empty()) golden_ = files_.Differences(o_.check, o_.rtol, o_.atol);
     Repeat();
     if (o_.repeat > 0) SaveStates();
     Keep(o_.profile, [&] { WriteProfile(); });
@@ -149,49 +146,16 @@ class Run {
 
   void SaveStates() {
     // A file of before is worth more, unless all that this run changed is the loss scale of it.
-    if (no_update_ && updates_ == 0 && !(LossScale() && !o_.load.empty())) return;
-    Keep(o_.save_checkpoint, [&] { SaveCheckpoint(); });
-    Keep(o_.save_params,
-         [&] { Save(o_.save_params, Params(), &Session::StateType, &Session::State); });
-  }
-
-  void SaveCheckpoint() const {
-    Save(o_.save_checkpoint, session_.StateNames(), &Session::StateType, &Session::State);
-  }
-
-  bool Trains() const {
-    return std::any_of(plan_.manifest.states.begin(), plan_.manifest.states.end(),
-                       [](const ManifestState& s) { return !s.is_param; });
-  }
-
-  // The plan's own; the model may have an output of this name.
-  std::optional<double> LossScale() const {
-    const bool scales = std::any_of(
-        plan_.manifest.states.begin(), plan_.manifest.states.end(),
-        [](const ManifestState& s) { return s.name == "optimizer.loss_scale" && !s.is_param; });
-    return scales ? ScalarOutput("loss_scale") : std::nullopt;
+    if (no_update_ && updates_ == 0 && !(values_.LossScale() && !o_.load.empty())) return;
+    Keep(o_.save_checkpoint, [&] { files_.SaveStates(o_.save_checkpoint); });
+    Keep(o_.save_params, [&] { files_.SaveParams(o_.save_params); });
   }
 
   void NoteEqualSteps() const {
-    if (o_.steps <= 1 || Trains() || inputs_.steps() > 1) return;
+    if (o_.steps <= 1 || values_.Trains() || inputs_.steps() > 1) return;
     std::fprintf(stderr,
                  "note: the plan updates no parameter, so all steps are equal; "
                  "compile with --optimizer\n");
-  }
-
-  void NoteLostNames() const {
-    if (!o_.module_names) return;
-    std::map<std::string, std::string> made = MadeOfModules(plan_.manifest);
-    std::erase_if(made, [](const auto& names) { return !ParamOfGradient(names.first).empty(); });
-    if (made.empty()) return;
-    const auto& [module, own] = *made.begin();
-    const std::string others =
-        made.size() > 1 ? StrCat(", and ", Counted(std::ssize(made) - 1, "other"), " likewise")
-                        : "";
-    std::fprintf(stderr,
-                 "note: '%s' is saved as '%s', which the exporter made of it%s; compile with "
-                 "--module for the module's own\n",
-                 module.c_str(), own.c_str(), others.c_str());
   }
 
   void TimedStep() {
@@ -208,13 +172,13 @@ class Run {
   // A loss that is no number need not be the end (all labels are ignored), such gradients are,
   // unless they are those of a scaled loss, whose scale is halved then.
   void CheckGradients() {
-    const auto norm = Trains() ? ScalarOutput("grad_norm") : std::nullopt;
+    const auto norm = values_.UpdateNorm();
     if (no_update_ || !norm) return;
     if (std::isfinite(*norm)) {
       ++updates_;
       return;
     }
-    const auto scale = LossScale();
+    const auto scale = values_.LossScale();
     const bool scaled = scale && *scale > 1;
     if (scaled) {
       std::fprintf(stderr, "note: step %lld: gradients of %s times the loss overflow: no update\n",
@@ -235,12 +199,11 @@ class Run {
   void Steps() {
     for (int i = 1; i <= o_.steps && !Stopped(); ++i) {
       TimedStep();
-      report_.steps.push_back(
-          {ScalarOutput("loss"), GradientNorm(), ScalarOutput("learning_rate"), LossScale()});
+      report_.steps.push_back(values_.OfStep());
       if (!o_.json) PrintStep(report_.steps.size(), report_.steps.back());
       const bool last = i == o_.steps || Stopped();
       if (o_.save_interval > 0 && i % o_.save_interval == 0 && !last) {
-        Keep(o_.save_checkpoint, [&] { SaveCheckpoint(); });
+        Keep(o_.save_checkpoint, [&] { files_.SaveStates(o_.save_checkpoint); });
       }
     }
     if (not_written_) NoteStop("stopped", "its checkpoint could not be written");
@@ -261,19 +224,6 @@ class Run {
     NoteStop("interrupted", steps_run_ > 0 ? "what it had made is saved" : "nothing is written");
     std::fflush(stdout);
     return signal_;
-  }
-
-  // A plan with gradients and no optimizer has no such output.
-  std::optional<double> GradientNorm() const {
-    if (auto norm = ScalarOutput("grad_norm")) return norm;
-    std::optional<double> squares;
-    for (const std::string& name : session_.OutputNames()) {
-      if (ParamOfGradient(name).empty()) continue;
-      HostTensor grad = session_.Output(name);
-      squares = squares.value_or(0);
-      for (int64_t i = 0; i < grad.num_elements(); ++i) *squares += std::pow(grad.AsDouble(i), 2);
-    }
-    return squares ? std::optional(std::sqrt(*squares)) : std::nullopt;
   }
 
   // The first step has made the outputs that are reported; it also was the warm-up.
@@ -307,88 +257,6 @@ class Run {
     WriteTrace(profile, o_.profile);
   }
 
-  std::optional<double> ScalarOutput(const std::string& name) const {
-    if (!Contains(session_.OutputNames(), name)) return std::nullopt;
-    // A model's own output of the name may be any tensor.
-    if (session_.OutputType(name).num_elements() != 1) return std::nullopt;
-    return session_.Output(name).AsDouble(0);
-  }
-
-  void ReadScalars() {
-    for (const std::string& name : session_.OutputNames()) {
-      if (!session_.OutputType(name).shape.empty() || !ParamOfGradient(name).empty()) {
-        continue;
-      }
-      report_.outputs.emplace_back(name, session_.Output(name).AsDouble(0));
-    }
-  }
-
-  std::vector<std::string> Params() const {
-    std::vector<std::string> names;
-    for (const ManifestState& s : plan_.manifest.states) {
-      const std::string& name = s.piece_of.empty() ? s.name : s.piece_of;
-      if (s.is_param && Contains(session_.StateNames(), name) && !Contains(names, name))
-        names.push_back(name);
-    }
-    return names;
-  }
-
-  std::vector<ModuleTensor> SavedAs(const std::string& name) const {
-    const auto known = of_module_.find(name);
-    if (!o_.module_names || known == of_module_.end()) return {{name}};
-    return known->second;
-  }
-
-  // One tensor at a time: gradients of a large model need not be in memory twice.
-  void Save(const std::string& path, const std::vector<std::string>& names,
-            TensorType (Session::*type_of)(const std::string&) const,
-            HostTensor (Session::*get)(const std::string&) const) const {
-    std::vector<SafetensorsWriter::Announced> announced;
-    for (const std::string& name : names) {
-      const TensorType type = (session_.*type_of)(name);
-      for (const ModuleTensor& saved : SavedAs(name)) {
-        Shape shape = type.shape;
-        if (saved.transposed) std::swap(shape[0], shape[1]);
-        announced.push_back({saved.name, type.dtype, std::move(shape)});
-      }
-    }
-    SafetensorsWriter writer(path, announced);
-    for (const std::string& name : names) {
-      const HostTensor value = (session_.*get)(name);
-      for (const ModuleTensor& saved : SavedAs(name)) {
-        const HostTensor turned = saved.transposed ? Transposed(value) : HostTensor();
-        const HostTensor& tensor = saved.transposed ? turned : value;
-        writer.Write({tensor.raw(), static_cast<size_t>(tensor.bytes())});
-      }
-    }
-    writer.Finish();
-  }
-
-  std::optional<Diagnostic> Golden() const {
-    std::vector<std::string> names = session_.OutputNames();
-    std::map<std::string, std::pair<std::string, bool>> others;  // the plan's, and whether turned
-    for (const auto& [own, tensors] : of_module_) {
-      if (!Contains(names, own)) continue;
-      for (const ModuleTensor& t : tensors) {
-        if (t.name != own) others[t.name] = {own, t.transposed};
-      }
-    }
-    for (const auto& [name, own] : others) names.push_back(name);
-    const auto get = [&](const std::string& name) {
-      const auto other = others.find(name);
-      if (other == others.end()) return session_.Output(name);
-      const HostTensor value = session_.Output(other->second.first);
-      return other->second.second ? Transposed(value) : value;
-    };
-    try {
-      CheckGolden(names, get, MadeOfModules(plan_.manifest), o_.check, o_.rtol, o_.atol);
-    } catch (const Diagnostic& d) {
-      if (d.code() != ExitCode::kMismatch) throw;
-      return d;
-    }
-    return std::nullopt;
-  }
-
   void Report() {
     report_.peak_bytes = session_.peak_bytes();
     report_.collective_bytes = session_.collective_bytes();
@@ -404,11 +272,12 @@ class Run {
   const RunOptions& o_;
   const Plan& plan_;
   std::vector<std::string> notes_;
-  const std::map<std::string, std::vector<ModuleTensor>> of_module_;
   Processes* const processes_;
   std::optional<Interrupt> interrupt_;  // outlives the session, which other processes take part in
   Session session_;
   GivenInputs inputs_;
+  const RunValues values_;
+  const RunFiles files_;
   int64_t steps_run_ = 0, updates_ = 0;
   int signal_ = 0;
   RunReport report_;
