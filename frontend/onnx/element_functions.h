@@ -23,6 +23,8 @@ std::span<const ElementFunction> ElementFunctions();
 struct ComputedFrom {
   std::string param;
   std::set<std::string, std::less<>> functions;
+  bool scaled = false;       // by one product with, or division by, constants
+  bool trains_alike = true;  // none of them changes how long a step is
 };
 
 }  // namespace shardc::onnx_import

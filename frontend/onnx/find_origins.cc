@@ -4,6 +4,7 @@
 #include <functional>
 #include <set>
 
+#include "frontend/onnx/affine.h"
 #include "frontend/onnx/names.h"
 #include "ir/contains.h"
 
@@ -57,7 +58,7 @@ class Teller {
 
  private:
   bool IsItself(const Origin& o) const {
-    return o.name == name_ && !o.turned && !o.plus_one && ShapeOf(o) == param_.out().shape;
+    return o.name == name_ && !o.turned && o.affine == Affine() && ShapeOf(o) == param_.out().shape;
   }
   bool Fits(const Origin& o) const { return CanBe(graph_, module_, param_, o.name); }
   const Shape& ShapeOf(const Origin& o) const { return module_.tensors.at(o.name).shape; }
@@ -86,7 +87,7 @@ class Teller {
       unclear_ |= fitting.size() != 1;
     } else if (fitting.empty() && IsGuess(name_)) {
       fitting = Select([&](const Origin& o) {
-        return !o.plus_one && !o.turned && Fits(o) && o.name == module + LastPart(o.name);
+        return o.affine == Affine() && !o.turned && Fits(o) && o.name == module + LastPart(o.name);
       });
       unclear_ |= fitting.size() > 1;
     }
@@ -98,7 +99,7 @@ class Teller {
     const auto here = [&](const Op* other) { return other->site == user.site; };
     auto is_rival = [&](const Origin& o) {
       return o.name != of.name && o.name.starts_with(user.site + ".") && o.turned == of.turned &&
-             o.plus_one == of.plus_one && graph_.FindState(o.name) == nullptr &&
+             o.affine == of.affine && graph_.FindState(o.name) == nullptr &&
              ShapeOf(o) == ShapeOf(of);
     };
     return std::ranges::count_if(users_, here) > 1 && std::ranges::any_of(found_, is_rival);
@@ -129,7 +130,7 @@ const OriginFinder::Corners& OriginFinder::CornersOf(DType type, bool plus_one) 
   for (const auto& [name, tensor] : module_.tensors) {
     const Squeezed data = DataOf(tensor, type);
     HostTensor corner = Corner(data);
-    if (plus_one) AddOne(corner);
+    if (plus_one) Apply(kPlusOne, corner);
     it->second[KeyOf(data.shape(), corner)].push_back(name);
   }
   return it->second;
@@ -145,8 +146,22 @@ std::vector<Origin> OriginFinder::AsWhole(const Squeezed& made, bool plus_one) {
                               : corners.find(KeyOf(made.shape(), own));
     if (alike == corners.end()) continue;
     for (const std::string& name : alike->second) {
-      const Origin how{name, turned, plus_one, {}, 0};
+      const Origin how{name, turned, plus_one ? kPlusOne : Affine(), {}, 0};
       if (IsMadeOf(made, DataOf(module_.tensors.at(name), made.type()), how)) found.push_back(how);
+    }
+  }
+  return found;
+}
+
+std::vector<Origin> OriginFinder::AsAffine(const Squeezed& made) const {
+  std::vector<Origin> found;
+  if (NumElements(made.shape()) < 8) return found;
+  for (const auto& [name, tensor] : module_.tensors) {
+    if (!IsFloat(tensor.dtype) || IsHalf(tensor.dtype)) continue;
+    for (const bool turned : {false, true}) {
+      if (turned && made.shape().size() < 2) continue;
+      const auto affine = AffineOf(made, DataOf(tensor, made.type()), turned, false);
+      if (affine) found.push_back({name, turned, *affine});
     }
   }
   return found;
@@ -163,7 +178,7 @@ std::vector<Origin> OriginFinder::AsRows(const Squeezed& made) const {
       if (matrix.shape().back() != made.shape()[dim]) continue;
       if (!along) along.emplace(made, dim);
       if (Ints rows = along->In(matrix); !rows.empty())
-        found.push_back({name, false, false, std::move(rows), dim});
+        found.push_back({name, false, {}, std::move(rows), dim});
     }
   }
   return found;
@@ -175,7 +190,7 @@ std::vector<Origin> OriginFinder::AsElements(const Squeezed& made, const std::st
   const size_t behind = made.shape().size();
   Ints elements = RowsAlong(made, behind).In(DataOf(tensor->second, made.type()));
   if (elements.empty()) return {};
-  return {{of, false, false, std::move(elements), behind}};
+  return {{of, false, {}, std::move(elements), behind}};
 }
 
 bool CanBe(const Graph& graph, const ModuleParams& module, const Op& param,

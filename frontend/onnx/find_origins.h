@@ -23,6 +23,9 @@ class OriginFinder {
 
   // As they are or turned, or that plus one.
   std::vector<Origin> AsWhole(const Squeezed& made, bool plus_one);
+  // Those with other dims, turned, and other numbers (AffineOf); of 8 elements or more, because few
+  // are so by chance.
+  std::vector<Origin> AsAffine(const Squeezed& made) const;
   // Rows of a tensor's last dim along the first dim that fits one, or of a vector repeated.
   std::vector<Origin> AsRows(const Squeezed& made) const;
   // Elements of this tensor; at most one.

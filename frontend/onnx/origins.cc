@@ -44,8 +44,9 @@ bool SameBits(const HostTensor& a, const HostTensor& b) {
   return std::equal(a.raw(), a.raw() + a.bytes(), b.raw());
 }
 
-void AddOne(HostTensor& t) {
-  for (int64_t i = 0; i < t.num_elements(); ++i) t.SetDouble(i, t.AsDouble(i) + 1);
+void Apply(const Affine& affine, HostTensor& t) {
+  if (affine == Affine()) return;
+  for (int64_t i = 0; i < t.num_elements(); ++i) t.SetDouble(i, affine.Of(t.AsDouble(i)));
 }
 
 namespace {
@@ -67,7 +68,7 @@ bool AgreeIn(const Shape& offset, const Shape& size, const Squeezed& made, const
              const Origin& how) {
   HostTensor expected = how.turned ? Turned(of.Read(Turned(offset), Turned(size)))  //
                                    : of.Read(offset, size);
-  if (how.plus_one) AddOne(expected);
+  Apply(how.affine, expected);
   return SameBits(made.Read(offset, size), expected);
 }
 
@@ -197,7 +198,9 @@ Value* MakeOf(Builder& b, Value* v, const Origin& how, const TensorType& made) {
     }
   }
   if (how.function) v = how.function->make(b, v);
-  if (how.plus_one) v = b.Add(v, b.Scalar(v->type.dtype, 1));
+  const auto [times, plus] = how.affine;
+  if (times != 1) v = b.Mul(v, b.Scalar(v->type.dtype, times));
+  if (plus != 0) v = b.Add(v, b.Scalar(v->type.dtype, plus));
   return b.Reshape(v, made.shape);
 }
 

@@ -14,11 +14,20 @@
 
 namespace shardc::onnx_import {
 
+// Elements times a number, plus another one.
+struct Affine {
+  double times = 1, plus = 0;
+
+  double Of(double x) const { return times * x + plus; }
+  bool operator==(const Affine&) const = default;
+};
+inline constexpr Affine kPlusOne{1, 1};
+
 // What a tensor of the graph is of one of the module's.
 struct Origin {
   std::string name;
   bool turned = false;  // its last two dims changed places
-  bool plus_one = false;
+  Affine affine = {};
   Ints rows = {};     // the rows of it, along its last dim, that it has; none: it is all of it
   size_t across = 0;  // of rows: how many of its dims, without those of size 1, are before theirs;
                       // all of them: a row is one element
@@ -49,7 +58,7 @@ class Squeezed {
 Shape Turned(Shape shape);
 HostTensor Turned(const HostTensor& t);
 
-void AddOne(HostTensor& t);
+void Apply(const Affine& affine, HostTensor& t);
 
 // Of tensors of one size.
 bool SameBits(const HostTensor& a, const HostTensor& b);
@@ -57,7 +66,7 @@ bool SameBits(const HostTensor& a, const HostTensor& b);
 // The first elements of every dim.
 HostTensor Corner(const Squeezed& tensor);
 
-// Whether it is, bit for bit, `of` turned or plus one, as `how` says, or as it is.
+// Whether it is, bit for bit, `of` turned or of the numbers that `how` says, or as it is.
 bool IsMadeOf(const Squeezed& made, const Squeezed& of, const Origin& how);
 
 // Which of these functions of `of` it is, to the accuracy of f32; null: none.

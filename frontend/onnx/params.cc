@@ -69,8 +69,8 @@ class Finder {
 
  private:
   // Of a matrix alone exporters fold the transpose. A vector with a constant added (1 + weight)
-  // trains as the vector does; what was made of it alone, or by a function (its exponential), does
-  // not.
+  // trains as the vector does; what was made of it alone, or by a function (its exponential) or a
+  // factor, does not.
   void FindComputed(const std::vector<std::string>& params, Parameters& found) const {
     std::map<std::string, int64_t> ranks, larger;  // dims; those of more than one element
     for (const TensorProto* t : uses_.initializers()) {
@@ -83,11 +83,11 @@ class Finder {
       if (folded == names_.folded_from.end() || found.transpose_of.contains(name)) continue;
       if (const std::string from = TakenFrom(name, folded->second); !from.empty())
         found.taken_from[name] = from;
-      if (ComputedFrom from = MadeBy(name, folded->second); !from.param.empty())
-        found.made_by[name] = std::move(from);
+      ComputedFrom from = MadeBy(name, folded->second);
+      const bool alike = from.trains_alike;
+      if (!from.param.empty()) found.made_by[name] = std::move(from);
       const bool alone = folded->second.size() == 1;
-      const bool of_function = std::ranges::any_of(folded->second, IsOfFunction);
-      if (alone ? larger[name] > 1 : ranks[name] == 1 && !of_function) continue;
+      if (alone ? larger[name] > 1 : ranks[name] == 1 && alike) continue;
       for (const std::string& source : folded->second) {
         if (names_.is_parameter.contains(source)) found.computed_from[name] = source;
       }
@@ -115,20 +115,32 @@ class Finder {
   // No parameter where there is none, or several.
   ComputedFrom MadeBy(const std::string& name, const std::vector<std::string>& folded) const {
     ComputedFrom made;
+    bool several = false;
     made.functions.emplace(FunctionOf(name));
+    made.scaled = IsScaling(name) && folded.size() > 1;
+    made.trains_alike = !IsOfFunction(name);
     for (const std::string& source : folded) {
       if (!names_.is_parameter.contains(source)) {
-        made.functions.emplace(FunctionOf(source));
+        const std::string_view function = FunctionOf(source);
+        made.functions.emplace(function);
+        made.trains_alike &= !IsOfFunction(function);
+        made.scaled &= function == "val" || function == "scalar_tensor_default";
       } else if (made.param.empty()) {
         made.param = source;
       } else {
-        return {};
+        several = true;
       }
     }
+    if (several) made.param.clear();
     return made;
   }
 
+  static bool IsScaling(std::string_view tensor) {
+    return FunctionOf(tensor) == "mul" || FunctionOf(tensor) == "div";
+  }
+
   static bool IsOfFunction(std::string_view tensor) {
+    if (IsScaling(tensor)) return true;
     static constexpr std::string_view kFunctions[] = {
         "exp",        "log",     "pow",      "sqrt",    "rsqrt",
         "reciprocal", "sigmoid", "softplus", "softmax", "tanh"};

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 
+#include "frontend/onnx/affine.h"
 #include "frontend/onnx/find_origins.h"
 #include "frontend/onnx/names.h"
 #include "frontend/onnx/vector_pieces.h"
@@ -44,7 +45,7 @@ class Restorer {
     }
     for (const auto& [param, origins] : telling) {
       const bool copies = origins.size() > 1 && claims[origins[0].name] > 1;
-      if (origins.empty() ? RestoreFunction(param) || RestorePieces(param)
+      if (origins.empty() ? RestoreFunction(param) || RestorePieces(param) || RestoreAffine(param)
                           : !copies && Restore(param, origins))
         continue;
       left_.push_back(param->attrs.String("name"));
@@ -102,7 +103,7 @@ class Restorer {
     const Shape& shape = param.out().shape;
     const bool as_it_was = !of.turned && of.rows.empty() && shape == whole->out().shape;
     const bool matrix = of.turned && shape == Turned(whole->out().shape);
-    if (of.plus_one || of.function || !(as_it_was || matrix)) return;
+    if (of.affine != Affine() || of.function || !(as_it_was || matrix)) return;
     Strings names = {param.attrs.String("transpose_of", "")};
     if (as_it_was) {
       names = param.attrs.StringList("aliases", {});
@@ -123,6 +124,8 @@ class Restorer {
   bool RestoreByUses(Op* param) {
     Value* value = param->result();
     if (value->users.empty() || graph_.IsOutput(value)) return false;
+    const auto made = written_.made_by.find(param->attrs.String("name"));
+    if (made != written_.made_by.end() && !made->second.trains_alike) return false;
     std::vector<Origin> found = finder_.AsWhole(Data(param), false);
     const std::vector<Origin> plus_one = finder_.AsWhole(Data(param), true);
     found.insert(found.end(), plus_one.begin(), plus_one.end());
@@ -163,9 +166,9 @@ class Restorer {
   bool RestoreFunction(Op* param) {
     const auto made = written_.made_by.find(param->attrs.String("name"));
     if (made == written_.made_by.end() || graph_.IsOutput(param->result())) return false;
-    Origin first{made->second.param};
-    first.function = FunctionOfParam(param, made->second);
-    if (first.function == nullptr) return false;
+    const auto how = MadeOfParam(param, made->second);
+    if (!how) return false;
+    const Origin& first = *how;
     const Squeezed data = DataOf(module_.tensors.at(first.name), param->out().dtype);
     std::map<std::string, std::vector<Op*>> users;
     for (Op* user : param->result()->users) {
@@ -227,12 +230,26 @@ class Restorer {
     return true;
   }
 
-  // Which function of its parameter the tensor is; null: none.
-  const ElementFunction* FunctionOfParam(const Op* param, const ComputedFrom& from) const {
+  // Which function of its parameter the tensor is, or which multiple.
+  std::optional<Origin> MadeOfParam(const Op* param, const ComputedFrom& from) const {
     const auto tensor = module_.tensors.find(from.param);
     const Squeezed made = Data(param);
-    if (tensor == module_.tensors.end() || IsHalf(made.type())) return nullptr;
-    return FunctionOf(made, DataOf(tensor->second, made.type()), from.functions);
+    if (tensor == module_.tensors.end() || IsHalf(made.type())) return std::nullopt;
+    const Squeezed of = DataOf(tensor->second, made.type());
+    Origin origin{from.param};
+    origin.function = FunctionOf(made, of, from.functions);
+    if (origin.function) return origin;
+    if (!from.scaled) return std::nullopt;
+    const auto affine = AffineOf(made, of, false, true);
+    if (!affine) return std::nullopt;
+    origin.affine = *affine;
+    return origin;
+  }
+
+  // What is the module's in other dims, or of other numbers.
+  bool RestoreAffine(Op* param) {
+    const std::vector<Origin> found = finder_.AsAffine(Data(param));
+    return found.size() == 1 && Restore(param, found);
   }
 
   // A module's bias that is also that of one of its parts ("head.bias", "head.decoder.bias"), where
@@ -340,11 +357,12 @@ class Restorer {
   void AddNotes() {
     if (!restored_.empty()) {
       const auto& [name, of] = restored_[0];
-      const std::string how = of.turned          ? " transposed"
-                              : of.plus_one      ? " plus one"
-                              : !of.rows.empty() ? ", a part of it"
-                              : of.function      ? StrCat(" after ", of.function->name)
-                                                 : "";
+      std::string how = of.turned          ? " transposed"
+                        : !of.rows.empty() ? ", a part of it"
+                        : of.function      ? StrCat(" after ", of.function->name)
+                                           : "";
+      if (of.affine.times != 1) how += StrCat(" times ", of.affine.times);
+      if (of.affine.plus != 0) how += StrCat(" plus ", of.affine.plus);
       graph_.notes.push_back(StrCat(module_.where, " has ",
                                     Counted(std::ssize(restored_), "tensor"),
                                     " of which the exporter made others: '", name, "' is '",

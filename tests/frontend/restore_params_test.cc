@@ -325,6 +325,59 @@ TEST_F(RestoreParams, FunctionsThatTheExporterNames) {
                                    "'number' after softplus, the first"));
 }
 
+// What is the module's by a factor and a summand, or in other dims, trains otherwise in its place.
+TEST_F(RestoreParams, OtherNumbersAndOtherDims) {
+  const auto three_times = [](double x) { return 3 * x; };
+  const auto scaled = [](double x) { return x / std::sqrt(7.) - 2.5; };
+  InModule("b", Data({9}));
+  InModule("dims", Data({3, 4}, 2));
+  InModule("both", Data({2, 6}, 4));
+  InModule("turned", Data({3, 5}, 3));
+  InModule("few", Data({7}, 5));
+  InModule("like.one", Data({8}, 6));
+  InModule("like.two", Data({8}, 6));
+  InModule("halves", Converted(Data({8}, 7), DType::kBF16));
+  InModule("flat", Data({8}, 8));
+  InFile("Mul_1", Map(Reshaped(Data({9}), {1, 9}), three_times));
+  InFile("Mul_2", Reshaped(Data({3, 4}, 2), {12}));
+  InFile("Mul_3", Map(Reshaped(Data({2, 6}, 4), {3, 4}), scaled));
+  InFile("Mul_4", Turned(Map(Data({3, 5}, 3), scaled)));
+  InFile("Mul_5", Map(Data({7}, 5), three_times));
+  InFile("Mul_6", Map(Data({8}, 6), three_times));
+  InFile("Mul_7", Map(Converted(Converted(Data({8}, 7), DType::kBF16), DType::kF32), three_times));
+  // Of all tensors it is 1e-6 times one, plus 1, as far as can be seen.
+  InFile("Mul_8", Map(Data({8}, 9), [](double x) { return 1 + 1e-6 * x; }));
+  EXPECT_THAT(Restored(1e-6),
+              UnorderedElementsAre(Pair("b", IsEmpty()), Pair("dims", IsEmpty()),
+                                   Pair("both", IsEmpty()), Pair("turned", IsEmpty()),
+                                   Pair("Mul_5", IsEmpty()), Pair("Mul_6", IsEmpty()),
+                                   Pair("Mul_7", IsEmpty()), Pair("Mul_8", IsEmpty())));
+  EXPECT_THAT(notes_[0], HasSubstr("'Mul_1' is 'b' times 3, the first"));
+}
+
+// Of a new model's equal elements only the exporter can say that they were multiplied.
+TEST_F(RestoreParams, AMultipleOfEqualElements) {
+  const auto all = [](double value) {
+    HostTensor t(DType::kF32, {4});
+    for (int64_t i = 0; i < 4; ++i) t.SetDouble(i, value);
+    return t;
+  };
+  const auto in_file = [&](const std::string& name, double value, const std::string& from) {
+    InFile(name, all(value), "Mul");
+    AddFoldedFrom(model_, name, from);
+  };
+  for (const char* name : {"scaled", "squared", "zero"})
+    InModule(name, all(name[0] == 'z' ? 0 : .5));
+  in_file("mul", 1.5, "['scaled', 'scalar_tensor_default', 'val_1']");
+  in_file("mul_1", .25, "['squared']");
+  in_file("mul_3", .125, "['mul_2', 'squared', 'val_2']");
+  in_file("div", 0, "['val_3', 'zero']");
+  ListParameters(model_, {"scaled", "squared", "zero"});
+  EXPECT_THAT(Restored(1e-6),
+              ElementsAre(Pair("div", ElementsAre("zero")), Pair("mul_1", ElementsAre("squared")),
+                          Pair("mul_3", IsEmpty()), Pair("scaled", IsEmpty())));
+}
+
 // Layers that began equal.
 TEST_F(RestoreParams, AFunctionOfEachModulesOwn) {
   const HostTensor log = Data({4});

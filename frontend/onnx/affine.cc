@@ -1,0 +1,107 @@
+#include "frontend/onnx/affine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "frontend/onnx/read_pieces.h"
+#include "ir/dtype.h"
+
+namespace shardc::onnx_import {
+namespace {
+
+constexpr double kMostError = 2e-6;    // of the largest element: f32 was rounded twice
+constexpr double kLeastSpread = 1e-3;  // of it, too: what is told apart from that error
+
+// The numbers of a program have few digits.
+double Rounded(double v) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g", v);
+  const double rounded = std::strtod(text, nullptr);
+  return std::abs(rounded - v) <= 1e-6 * std::abs(v) ? rounded : v;
+}
+
+struct Sums {
+  Sums(const HostTensor& made, const HostTensor& of)
+      : count(static_cast<double>(of.num_elements())) {
+    for (int64_t i = 0; i < of.num_elements(); ++i) {
+      const double m = made.AsDouble(i), o = of.AsDouble(i);
+      of_mean += o / count;
+      made_mean += m / count;
+      largest = std::max(largest, std::abs(m));
+      least = std::min(least, m);
+      most = std::max(most, m);
+      products += m * o;
+      squares += o * o;
+    }
+    for (int64_t i = 0; i < of.num_elements(); ++i) {
+      const double m = made.AsDouble(i) - made_mean, o = of.AsDouble(i) - of_mean;
+      centred_products += m * o;
+      centred_squares += o * o;
+    }
+  }
+
+  double count, of_mean = 0, made_mean = 0;
+  double largest = 0, least = HUGE_VAL, most = -HUGE_VAL;
+  double products = 0, squares = 0;  // around 0
+  double centred_products = 0, centred_squares = 0;
+};
+
+// The least squares' line of a piece.
+std::optional<Affine> Fit(const HostTensor& made, const HostTensor& of, bool times_only) {
+  const Sums s(made, of);
+  if (!std::isfinite(s.squares) || !std::isfinite(s.products) || s.squares == 0 || s.largest == 0)
+    return std::nullopt;
+  const Affine through_zero{Rounded(s.products / s.squares), 0};
+  if (times_only) return through_zero;
+  if (s.centred_squares == 0 || s.most - s.least < kLeastSpread * s.largest) return std::nullopt;
+  const double times = Rounded(s.centred_products / s.centred_squares);
+  const double plus = s.made_mean - times * s.of_mean;
+  return std::abs(plus) <= kMostError * s.largest ? through_zero : Affine{times, Rounded(plus)};
+}
+
+bool Agree(const HostTensor& made, const HostTensor& of, const Affine& affine, double largest) {
+  for (int64_t i = 0; i < of.num_elements(); ++i) {
+    const double value = affine.Of(of.AsDouble(i));
+    const double error = std::abs(made.AsDouble(i) - value);
+    if (!(error <= kMostError * std::max(largest, std::abs(value)))) return false;
+  }
+  return true;
+}
+
+double Largest(const HostTensor& t) {
+  double largest = 0;
+  for (int64_t i = 0; i < t.num_elements(); ++i)
+    largest = std::max(largest, std::abs(t.AsDouble(i)));
+  return largest;
+}
+
+}  // namespace
+
+std::optional<Affine> AffineOf(const Squeezed& made, const Squeezed& of, bool turned,
+                               bool times_only) {
+  if (IsHalf(made.type()) || NumElements(made.shape()) != NumElements(of.shape())) {
+    return std::nullopt;
+  }
+  const bool same_dims = made.shape() == (turned ? Turned(of.shape()) : of.shape());
+  if (turned && !same_dims) return std::nullopt;
+  std::optional<Affine> affine;
+  double largest = 0;
+  const auto agree = [&](const HostTensor& m, const HostTensor& o) {
+    if (!affine) affine = Fit(m, o, times_only), largest = Largest(m);
+    return affine && Agree(m, o, *affine, largest);
+  };
+  const bool agrees =
+      same_dims
+          ? HoldsOfPieces(made.shape(),
+                          [&](const Shape& offset, const Shape& size) {
+                            return agree(made.Read(offset, size),
+                                         turned ? Turned(of.Read(Turned(offset), Turned(size)))
+                                                : of.Read(offset, size));
+                          })
+          : agree(made.ReadAll(), of.ReadAll());
+  return agrees ? affine : std::nullopt;
+}
+
+}  // namespace shardc::onnx_import
