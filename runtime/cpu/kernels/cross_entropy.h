@@ -24,7 +24,7 @@ struct LogitShard {
 };
 
 struct CrossEntropyKernels {
-  // max[r] over the valid columns; -inf if there are none. Reads no labels.
+  // max[r] over the valid columns; -inf if there are none, NaN if one is. Reads no labels.
   void (*row_max)(const LogitShard&, float* max, int threads);
   void (*row_max_bf16)(const LogitShard&, uint16_t* max, int threads);
   // sum[r] = sum of exp(logit - max[r]); target[r] = the label's logit, 0 if it lies in another

@@ -10,6 +10,7 @@ constexpr int64_t kBlock =
     2048;  // columns of one step of the online pass: 8 KiB, read twice from L1
 constexpr float kNegInf = -__builtin_inff();
 
+// NaN, where there is one, is left out: it reaches the sum.
 template <typename X>
 SHARDC_INLINE float MaxOver(const X* x, int64_t count) {
   Vec m0 = Splat(kNegInf), m1 = m0;
@@ -20,6 +21,20 @@ SHARDC_INLINE float MaxOver(const X* x, int64_t count) {
   }
   ForLanes(c, count, [&](int64_t i, int64_t n) { m0 = Max(LoadN(x + i, n, kNegInf), m0); });
   return MaxOf(Max(m0, m1));
+}
+
+template <typename X>
+SHARDC_INLINE float MaxOrNan(const X* x, int64_t count) {
+  Vec max = Splat(kNegInf);
+  VecInt nan = {};
+  ForLanes(0, count, [&](int64_t i, int64_t n) {
+    const Vec v = LoadN(x + i, n, kNegInf);
+    nan |= v != v;
+    max = Max(v, max);
+  });
+  int32_t any = 0;
+  for (int i = 0; i < kLanes; ++i) any |= nan[i];
+  return any != 0 ? __builtin_nanf("") : MaxOf(max);
 }
 
 template <typename X>
@@ -80,7 +95,7 @@ void ForAnyRows(const LogitShard& s, int threads, const Fn& fn) {
 
 template <typename T>
 void RowMax(const LogitShard& s, T* max, int threads) {
-  ForAnyRows(s, threads, [&](int64_t r, const auto* x) { Put(max + r, MaxOver(x, s.valid)); });
+  ForAnyRows(s, threads, [&](int64_t r, const auto* x) { Put(max + r, MaxOrNan(x, s.valid)); });
 }
 
 void SumExp(const LogitShard& s, const float* max, float* sum, float* target, int threads) {

@@ -17,9 +17,8 @@ struct ReduceKernels {
   // y[o, c] = sum over r of x[o, r, c].
   void (*sum_middle)(const float* x, float* y, int64_t outer, int64_t rows, int64_t cols,
                      int threads);
-  // y[r] = sum or maximum over c of x[r, c]. The maximum of no column is -inf; NaN gives NaN.
+  // y[r] = sum over c of x[r, c].
   void (*sum_last)(const float* x, float* y, int64_t rows, int64_t cols, int threads);
-  void (*max_last)(const float* x, float* y, int64_t rows, int64_t cols, int threads);
   // Sum and sum of squares of n elements: vectors in f32 over blocks of 1024, the blocks in f64.
   void (*sum)(const float* x, int64_t n, double* y, int threads);
   void (*sum_squares)(const float* x, int64_t n, double* y, int threads);

@@ -124,23 +124,6 @@ void SumLast(const float* x, float* y, int64_t rows, int64_t cols, int threads) 
   });
 }
 
-void MaxLast(const float* x, float* y, int64_t rows, int64_t cols, int threads) {
-  ParallelFor(threads, rows, 1 + kGrain / (cols + 1), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      Vec max = Splat(-__builtin_inff());
-      VecInt nan = {};
-      ForLanes(0, cols, [&](int64_t i, int64_t n) {
-        const Vec v = LoadN(x + r * cols + i, n, -__builtin_inff());
-        nan |= v != v;
-        max = Max(v, max);
-      });
-      int32_t any = 0;
-      for (int i = 0; i < kLanes; ++i) any |= nan[i];
-      y[r] = any != 0 ? __builtin_nanf("") : MaxOf(max);
-    }
-  });
-}
-
 }  // namespace
 
 extern const ReduceKernels kReduceKernels;
@@ -149,7 +132,6 @@ const ReduceKernels kReduceKernels = {
     .sum_rows_bf16 = SumRows<uint16_t>,
     .sum_middle = SumMiddle,
     .sum_last = SumLast,
-    .max_last = MaxLast,
     .sum = Total<Identity>,
     .sum_squares = Total<Square>,
 };

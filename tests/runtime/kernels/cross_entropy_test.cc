@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -111,6 +112,32 @@ TEST(CrossEntropy, ShardOfPaddingOnly) {
     k.cross_entropy.backward(shard, lse.data(), lse.data(), d.data(), threads);
     EXPECT_EQ(d, std::vector<float>(8, 0));
   });
+}
+
+// Also where the maximum is a result of its own, of any number of columns.
+TEST(CrossEntropy, MaximumOfNanIsNan) {
+  for (int64_t cols : {1, 5, 64, 100}) {
+    for (int64_t at = 0; at < cols; ++at) {
+      auto x = RandomVector(cols, 1);
+      const float want = *std::max_element(x.begin(), x.end());
+      ForEveryKernelSet([&](const KernelTable& k, int threads) {
+        float max = 0;
+        k.cross_entropy.row_max({x.data(), 1, cols, cols}, &max, threads);
+        EXPECT_EQ(max, want);
+        std::vector<float> bad = x;
+        bad[at] = std::numeric_limits<float>::quiet_NaN();
+        k.cross_entropy.row_max({bad.data(), 1, cols, cols}, &max, threads);
+        EXPECT_TRUE(std::isnan(max)) << at << " of " << cols;
+        std::vector<uint16_t> halves(cols, 0x3f80);
+        halves[at] = 0x7fc0;
+        uint16_t half = 0;
+        const LogitShard shard{
+            .rows = 1, .stride = cols, .valid = cols, .logits_bf16 = halves.data()};
+        k.cross_entropy.row_max_bf16(shard, &half, threads);
+        EXPECT_EQ(half, 0x7fc0) << at << " of " << cols;
+      });
+    }
+  }
 }
 
 TEST(CrossEntropy, NanReachesTheLoss) {

@@ -12,27 +12,23 @@ TEST(Reduce, AgainstF64) {
   for (auto [rows, cols] :
        {std::pair<int64_t, int64_t>{1, 1}, {3, 257}, {1000, 65}, {64, 3001}, {5000, 3}}) {
     const auto x = RandomVector(rows * cols, 1), start = RandomVector(cols, 2);
-    std::vector<double> columns(cols), sums(rows), maxima(rows), added(start.begin(), start.end());
+    std::vector<double> columns(cols), sums(rows), added(start.begin(), start.end());
     for (int64_t r = 0; r < rows; ++r) {
-      maxima[r] = x[r * cols];
       for (int64_t c = 0; c < cols; ++c) {
         columns[c] += x[r * cols + c];
         added[c] += x[r * cols + c];
         sums[r] += x[r * cols + c];
-        maxima[r] = std::max(maxima[r], double{x[r * cols + c]});
       }
     }
     std::vector<float> first;
     ForEveryKernelSet([&](const KernelTable& k, int threads) {
-      std::vector<float> y = start, s(rows), m(rows);
+      std::vector<float> y = start, s(rows);
       k.reduce.sum_rows(x.data(), y.data(), rows, cols, true, threads);
       ExpectNear(y, added, 1e-6, 2e-5);
       k.reduce.sum_rows(x.data(), y.data(), rows, cols, false, threads);
       ExpectNear(y, columns, 1e-6, 2e-5);
       k.reduce.sum_last(x.data(), s.data(), rows, cols, threads);
       ExpectNear(s, sums, 1e-6, 1e-5);
-      k.reduce.max_last(x.data(), m.data(), rows, cols, threads);
-      ExpectNear(m, maxima, 0, 0);
       if (first.empty()) first = y;
       EXPECT_TRUE(SameBits(y, first));
     });
@@ -75,16 +71,6 @@ TEST(Reduce, Totals) {
       EXPECT_NEAR(got, squares, 1e-6 * squares + 1e-6);
     });
   }
-}
-
-TEST(Reduce, MaximumOfNothingAndOfNan) {
-  ForEveryKernelSet([](const KernelTable& k, int threads) {
-    float x[3] = {1, std::numeric_limits<float>::quiet_NaN(), 2}, y = 0;
-    k.reduce.max_last(x, &y, 1, 3, threads);
-    EXPECT_TRUE(std::isnan(y));
-    k.reduce.max_last(x, &y, 1, 0, threads);
-    EXPECT_EQ(y, -std::numeric_limits<float>::infinity());
-  });
 }
 
 TEST(Optimizer, AdamWFollowsPyTorch) {
