@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/checksum.h"
 #include "ir/diagnostic.h"
 #include "ir/no_memory.h"
 #include "runtime/backend.h"
@@ -89,21 +90,34 @@ void CheckSize(const Plan& plan, int processes) {
                    StrCat("start it with mpirun -n ", ranks));
 }
 
-// Each process reads the files itself, and its machine may have others under their names.
-void CheckSameFiles(Processes& processes, const Plan& plan, const LaunchedStates& states) {
-  const std::vector<std::pair<std::string, std::string>> read = {
-      {plan.folder, ChecksumOfFiles(plan)}, {states.from, states.gist}};
-  for (const auto& [where, sum] : read) {
-    if (where.empty()) continue;
-    std::string all(sum.size() * static_cast<size_t>(processes.size()), '\0');
+// What all processes must have alike, of which each sees its own.
+struct Shared {
+  std::string where, seen, otherwise, fix;
+};
+
+// Each process has options of its own, where mpirun starts several commands, and reads the files
+// itself: its machine may have others under their names.
+void CheckShared(Processes& processes, const Plan& plan, const SessionOptions& options,
+                 const LaunchedStates& states) {
+  const std::string file =
+      "finds something else there than process 0: their machines have different files";
+  const std::string copy = "copy it to all machines, or give a place that they share";
+  const std::string alike = "start all processes with the same options";
+  const std::vector<Shared> all = {
+      {"--backend", options.backend, "has another than process 0", alike},
+      {"--load", states.from.empty() ? "no" : "yes",
+       "is given it and process 0 is not, or the reverse", alike},
+      {plan.folder, ChecksumOfFiles(plan), file, copy},
+      {states.from, states.gist, file, copy}};
+  for (const Shared& s : all) {
+    const std::string sum = ChecksumOf(s.seen);
+    std::string sums(sum.size() * static_cast<size_t>(processes.size()), '\0');
     processes.MakeWorld(processes.size())
-        ->AllGather(sum.data(), all.data(), static_cast<int64_t>(sum.size()), DType::kBool);
+        ->AllGather(sum.data(), sums.data(), static_cast<int64_t>(sum.size()), DType::kBool);
     Together(processes, [&] {
-      if (all.starts_with(sum)) return;
-      throw Diagnostic("E4313", ExitCode::kUsage, where,
-                       StrCat("process ", processes.rank(), " finds something else there than ",
-                              "process 0: their machines have different files"),
-                       "copy it to all machines, or give a place that they share");
+      if (sums.starts_with(sum)) return;
+      throw Diagnostic("E4313", ExitCode::kUsage, s.where,
+                       StrCat("process ", processes.rank(), " ", s.otherwise), s.fix);
     });
   }
 }
@@ -120,7 +134,7 @@ int Work(Processes& processes, const std::string& folder, SessionOptions options
     read = states(plan);
     if (options.backend == "cuda") CountCudaGpus();  // whether there is one
   });
-  CheckSameFiles(processes, plan, read);
+  CheckShared(processes, plan, options, read);
   options.processes = &processes;
   if (processes.rank() == 0) return lead(plan, options);
   NameExitOfLibraries();

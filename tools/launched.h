@@ -22,7 +22,8 @@ struct LaunchedStates {
 // that all end by. Otherwise ends the process with the exit code of the error if there was one: a
 // process that ends because another failed or was lost ends with 75. Of each error one process says
 // one message. Errors of its own: E4303 (no MPI), E4310 (as many processes as ranks are needed),
-// E4311 (a process was lost), E4312 (no connection), E4313 (processes have different files).
+// E4311 (a process was lost), E4312 (no connection), E4313 (processes have different files
+// or options).
 [[noreturn]] void RunLaunched(const std::string& folder, const SessionOptions& options,
                               const std::function<LaunchedStates(const Plan&)>& states,
                               const std::function<int(const Plan&, const SessionOptions&)>& lead);
