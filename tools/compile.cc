@@ -16,6 +16,7 @@
 #include "passes/write_plan.h"
 #include "specs/annotations.h"
 #include "tools/compile_report.h"
+#include "tools/files.h"
 #include "tools/interrupt.h"
 #include "tools/model.h"
 #include "tools/seed.h"
@@ -101,6 +102,17 @@ void CheckForOnnx(const CompileOptions& o, const std::string& option, const std:
                    StrCat("give an ONNX file, or leave ", option, " out"));
 }
 
+// The annotated model is written in the place of what is there, which may be the model.
+void CheckAnnotated(const CompileOptions& o) {
+  if (o.annotate.empty()) return;
+  CheckApart({{"--annotate", o.annotate, true},
+              {"--spec", o.spec, false},
+              {"--module", o.binding.module, false}});
+  if (!IsInside(o.annotate, o.out)) return;
+  throw Diagnostic("E6121", ExitCode::kUsage, "--annotate " + o.annotate,
+                   "is in the folder of the plan, which holds nothing else", "give another folder");
+}
+
 void Annotate(Graph& graph, const Placements& placement, const CompileOptions& o) {
   WriteAnnotated(o.model, placement.configuration, o.annotate);
   const std::vector<std::string>& untold = placement.untold;
@@ -144,6 +156,7 @@ void Override(Spec& spec, const CompileOptions& o) {
 void RunCompile(CompileOptions& o) {
   CheckForOnnx(o, "--annotate", o.annotate);
   CheckForOnnx(o, "--module", o.binding.module);
+  CheckAnnotated(o);
   SetOptimizer(o);
   o.pipeline.gradients = !o.no_gradients;
   o.binding.dropout.keep = !o.no_dropout;

@@ -1,5 +1,6 @@
 #include "tools/files.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -15,14 +16,21 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// Of a path that need not be there; empty where that cannot be said.
+fs::path Canonical(const std::string& path) {
+  std::error_code error;
+  // What is not there yet is only made canonical from a part that is.
+  const fs::path whole = fs::weakly_canonical(fs::absolute(path), error);
+  return error ? fs::path() : whole;
+}
+
 bool SameFile(const std::string& a, const std::string& b) {
   std::error_code error;
   if (fs::exists(a, error) && fs::exists(b, error)) {
     return fs::is_regular_file(a, error) && fs::equivalent(a, b, error);
   }
-  // What is not there yet is only made canonical from a part that is.
-  const fs::path whole = fs::weakly_canonical(fs::absolute(a), error);
-  return !error && whole == fs::weakly_canonical(fs::absolute(b), error);
+  const fs::path whole = Canonical(a);
+  return !whole.empty() && whole == Canonical(b);
 }
 
 }  // namespace
@@ -49,6 +57,14 @@ void CheckApart(const std::vector<FileOption>& files) {
                        "give another file");
     }
   }
+}
+
+bool IsInside(const std::string& file, const std::string& folder) {
+  const fs::path inner = Canonical(file).parent_path();
+  fs::path outer = Canonical(folder);
+  if (!outer.has_filename()) outer = outer.parent_path();  // "plan/"
+  return !outer.empty() &&
+         std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
 }  // namespace shardc

@@ -19,4 +19,7 @@ struct FileOption {
 // be gone before it is read, or what another one wrote. Devices and pipes may be named twice.
 void CheckApart(const std::vector<FileOption>& files);
 
+// Whether the file is, or would be, somewhere in the folder, which need not be there yet.
+bool IsInside(const std::string& file, const std::string& folder);
+
 }  // namespace shardc

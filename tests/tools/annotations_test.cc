@@ -110,5 +110,27 @@ TEST_F(AnnotationsTool, OnlyOnnxFilesCarryThem) {
   EXPECT_EQ(List("."), "");
 }
 
+TEST_F(AnnotationsTool, NothingElseThatTheCommandNamesIsOverwritten) {
+  Fetch("hf_gpt2", "torchscript_static.onnx");
+  Write("own.textproto", "param { match: \"*\" }\n");
+  Shell("ln -s own.textproto link");
+  const std::string compile = "compile model.onnx --loss none --mesh tp=2 --spec own.textproto ";
+  struct Case {
+    std::string options, other;
+  };
+  for (const Case& c : {Case{"--annotate ./own.textproto -o plan", "--spec"},
+                        {"--annotate link -o plan", "--spec"},
+                        {"--module m.safetensors --annotate m.safetensors -o plan", "--module"},
+                        {"--annotate plan/own.onnx -o plan/", "the folder of the plan"},
+                        {"--annotate plan/weights/own.onnx -o plan", "the folder of the plan"}}) {
+    const ToolResult r = Tool(compile + c.options);
+    EXPECT_EQ(r.exit, 2) << c.options;
+    EXPECT_THAT(r.err, HasSubstr("E6121"));
+    EXPECT_THAT(r.err, HasSubstr(c.other));
+  }
+  Works(compile + "--annotate plan.onnx -o plan");
+  Works(compile + "--annotate plan2 -o plan");
+}
+
 }  // namespace
 }  // namespace shardc::testing
