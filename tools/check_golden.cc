@@ -78,6 +78,10 @@ void CheckGolden(const std::vector<std::string>& results,
     bool has = std::find(results.begin(), results.end(), name) != results.end();
     (has ? common : missing).push_back(name);
   }
+  for (const auto& [name, dtype] : golden.unread()) {
+    if (std::find(results.begin(), results.end(), name) != results.end()) golden.Data(name);
+    missing.push_back(name);
+  }
   NoteMissing(missing, made, path);
   if (common.empty()) {
     throw Diagnostic("E4009", ExitCode::kUsage, "--check " + path,

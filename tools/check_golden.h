@@ -27,7 +27,8 @@ Mismatch Compare(const std::string& name, const HostTensor& got, const HostTenso
 // their dtypes. `get` gives a result by name. Says on stderr what was compared and which tensors of
 // the file are not among the results; of those in `made` it names the result that was made of them.
 // Throws Diagnostic E4004 (exit 7) naming the worst tensor and element when one differs, or has
-// another shape; E4009 when there is nothing to compare.
+// another shape; E4009 when there is nothing to compare; E5103 when a result is there in a dtype
+// that is not read.
 void CheckGolden(const std::vector<std::string>& results,
                  const std::function<HostTensor(const std::string&)>& get,
                  const std::map<std::string, std::string>& made, const std::string& path,

@@ -101,6 +101,14 @@ TEST_F(RunTest, CheckFindsADifference) {
   WriteSafetensors(Path("none.safetensors"), {{"grad.unknown", HostTensor(DType::kF32, {1})}});
   RunFails("plan --input input_ids=@ids.npy --check none.safetensors", 2, {"E4009"});
   RunFails("plan --input input_ids=@ids.npy --check absent.safetensors", 74, {"E5001"});
+
+  // An output that is there in a type that is not read is not passed over.
+  WriteSafetensors(Path("type.safetensors"),
+                   {{"logits", file.Read("logits")}, {"loss", HostTensor::Scalar<int64_t>(4)}});
+  std::string bytes = Read("type.safetensors");
+  bytes.replace(bytes.find("I64"), 3, "U64");
+  Write("type.safetensors", bytes);
+  RunFails("plan --input input_ids=@ids.npy --check type.safetensors", 74, {"E5103", "'loss'"});
 }
 
 TEST_F(RunTest, ANanNeverAgrees) {
