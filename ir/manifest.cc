@@ -121,6 +121,9 @@ class ManifestReader {
   Manifest Read(const std::string& text) {
     Parse(text);
     Manifest m;
+    if (proto_.version() == 0) {
+      Fail(path_, "is empty, or says no version: it is no manifest of a plan");
+    }
     if (proto_.version() != kManifestVersion) {
       Fail(At("version"), StrCat("a plan of version ", proto_.version(),
                                  "; this shardc reads version ", kManifestVersion));

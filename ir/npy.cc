@@ -219,7 +219,7 @@ class NpyReader {
       Fail(path_, "this is not a .npy file",
            "write it with np.save; safetensors files are those whose names end in .safetensors");
     }
-    int version = magic[6];
+    int version = static_cast<unsigned char>(magic[6]);
     if (version < 1 || version > 3) Fail(path_, StrCat("it has .npy version ", version));
     uint32_t length = 0;
     Take(&length, version == 1 ? 2 : 4);

@@ -110,7 +110,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() != 0) throw WrongUse(app, e);
     std::ostringstream unheard;
-    return SpeaksForAll() ? app.exit(e) : app.exit(e, unheard, unheard);
+    SpeaksForAll() ? app.exit(e) : app.exit(e, unheard, unheard);
   }
   std::cout.flush();
   if (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {

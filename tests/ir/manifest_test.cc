@@ -131,6 +131,7 @@ TEST_F(ManifestTest, SyntaxErrorsHaveAPlace) {
 }
 
 TEST_F(ManifestTest, WrongContentsHaveAPlace) {
+  EXPECT_THAT(Error(""), HasSubstr("E3005 " + path_ + ": is empty, or says no version"));
   EXPECT_THAT(Error(With("version: 2", "\nversion: 3")),
               HasSubstr("E3005 " + path_ + ":2:1: a plan of version 3"));
   EXPECT_THAT(Error(With("dp=2,tp=4", "dp=2,dp=4")), HasSubstr("E3005 " + path_ + ":4:1"));

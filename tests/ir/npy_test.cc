@@ -85,6 +85,7 @@ TEST_F(NpyTest, Versions) {
     EXPECT_EQ(t, HostTensor::Of<int32_t>({2}, {5, -6}));
   }
   EXPECT_THAT(Error(Npy(Dict("<i4", "()"), Raw<int32_t>({5}), 4)), HasSubstr("version 4"));
+  EXPECT_THAT(Error(Npy(Dict("<i4", "()"), Raw<int32_t>({5}), 200)), HasSubstr("version 200"));
 }
 
 TEST_F(NpyTest, OtherIntegersBecomeI64) {

@@ -175,6 +175,9 @@ TEST_F(DumpTest, RefusesDamageInAnyProgramAndInTheGraph) {
 
 TEST_F(DumpTest, AFullStandardOutputIsAnError) {
   Compile("plan", "--spec serial");
+  for (const char* said : {"--help", "--version", "dump --help"}) {
+    EXPECT_EQ(Tool(said + std::string(" >/dev/full")).exit, 74) << said;
+  }
   ToolResult r = Tool("dump plan >/dev/full");
   EXPECT_EQ(r.exit, 74);
   EXPECT_THAT(r.err, HasSubstr("E5003"));
