@@ -37,7 +37,7 @@ class Accumulation {
     std::unordered_set<const Value*> of_batch;
     for (const auto& input : graph_.inputs()) {
       const Shape& shape = input->type.shape;
-      if (shape.empty() || shape[0] != batch_ || input->users.empty()) continue;
+      if (shape.empty() || shape[0] != batch_) continue;
       held_.push_back(input.get());
       of_batch.insert(input.get());
     }

@@ -37,6 +37,16 @@ TEST(AccumulateBatches, EachBatchHasItsLoss) {
     CHECK-NEXT: })");
 }
 
+// An input that nothing reads, as a mask that changes nothing, holds as many batches as the others.
+TEST(AccumulateBatches, UnusedInputsHoldAllBatches) {
+  CheckPasses(R"(mesh [dp=2]
+  graph @g(%x: f32[4], %mask: i64[4@dp, 6], %other: i64[6]) -> (%y, given: %mask) {
+    %y = exp %x : f32[4]
+  })",
+              "accumulate", R"(
+    CHECK: graph @g(%x: f32[8], %mask: i64[8@dp/2, 6], %other: i64[6]) -> (%y, given: %mask) {)");
+}
+
 // Dropouts draw for each batch anew, and a lookup knows its place in all of them.
 TEST(AccumulateBatches, DrawsAndPlacesAreOfAllBatches) {
   CheckPasses(R"(graph @g(%i: i64[4], %step: i64[]) -> (%y) {
