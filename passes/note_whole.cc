@@ -48,7 +48,7 @@ void NoteWhole(Graph& graph) {
     whole.push_back(StrCat("'", param->attrs.String("name"), "'"));
     whole_bytes += static_cast<double>(type.bytes());
   }
-  if (whole_bytes < kLeastShare * all_bytes) return;
+  if (whole_bytes == 0 || whole_bytes < kLeastShare * all_bytes) return;
   const bool one = whole.size() == 1;
   graph.notes.push_back(StrCat("no role is known of ", FirstOf(whole), ", ",
                                static_cast<int>(100 * whole_bytes / all_bytes),

@@ -44,5 +44,18 @@ TEST(NoteWhole, NothingToSay) {
   }
 }
 
+// Weights without elements are no part that counts, even of no others.
+TEST(NoteWhole, WeightsWithoutElements) {
+  Graph graph = ParseGraph(R"(mesh [tp=2]
+  graph @g(%x: f32[8]) -> (%y) {
+    %a = param "a" : f32[8@tp, 0]
+    %b = param "b" : f32[0, 3, 3]
+    %y = exp %x : f32[8]
+  })",
+                           "test");
+  NoteWhole(graph);
+  EXPECT_TRUE(graph.notes.empty());
+}
+
 }  // namespace
 }  // namespace shardc::testing
