@@ -1,5 +1,7 @@
 // Ops that the fuse pass makes of several others on the lowered graph, where a kernel does them in
 // one pass over memory.
+#include <algorithm>
+
 #include "ir/op_def.h"
 #include "ir/ops/infer_util.h"
 #include "ir/ops/reference_floats.h"
@@ -101,6 +103,7 @@ bool FuseAddLayerNorm(Graph& graph, Op& norm) {
     return false;
   }
   if (add->phase != norm.phase || !add->RunsWith(norm)) return false;
+  if (std::count(norm.operands.begin(), norm.operands.end(), add->result()) > 1) return false;
   // Whatever reads the sum must come after the norm's place.
   for (Op* o = graph.Next(add); o && o != &norm; o = graph.Next(o)) {
     for (const Value* v : o->operands) {

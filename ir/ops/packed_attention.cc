@@ -75,6 +75,9 @@ bool Fits(const Graph& graph, const Op& op, const Op& split) {
   if (parts.empty() || SplitInto(parts) != &split || !op.RunsWith(split)) return false;
   if (op.attrs.String("layout", "bhsd") != "bshd") return false;
   const TensorType& part = parts[0]->type;
+  // The heads of a row lie in one row of what was split.
+  const Shape& whole = split.in(0).shape;
+  if (part.shape[0] != whole[0] || part.shape[1] != whole[1]) return false;
   // Of a part of the queries the mask would be another.
   const int64_t rows = part.shape[1];
   if (op.attrs.Bool("causal") && CausalDiagonal(op.attrs, rows, rows) != 0) return false;

@@ -98,6 +98,14 @@ TEST(Fuse, NotWhereTheSumIsReadBefore) {
               "fuse", "CHECK: add %x, %r\nCHECK: neg %0\nCHECK: layer_norm %0");
 }
 
+TEST(Fuse, NotWhereTheSumIsItsOwnWeight) {
+  CheckPasses(R"(graph @g(%x: f32[4], %r: f32[4]) -> (%y) {
+    %0 = add %x, %r : f32[4]
+    %y, %mean, %rstd = layer_norm %0, %0 {eps=0.1} : f32[4], f32[], f32[]
+  })",
+              "fuse", "CHECK: layer_norm %0, %0");
+}
+
 TEST(Fuse, NotWhereTheSumBroadcasts) {
   CheckPasses(R"(graph @g(%x: f32[3, 4], %r: f32[4]) -> (%y) {
     %0 = add %x, %r : f32[3, 4]
@@ -235,6 +243,18 @@ TEST(Fuse, NotWhereThePartsAreReadApart) {
     SCOPED_TRACE(other);
     CheckPasses(other, "fuse", "CHECK: split\nCHECK-NOT: packed_attention");
   }
+}
+
+// Rows that are taken apart are more rows with fewer heads each, of which a row of x holds several.
+TEST(Fuse, AttentionOfOtherRowsThanWereSplit) {
+  CheckPasses(R"(graph @g(%x: f32[2, 4, 36]) -> (%o) {
+    %0, %1, %2 = split %x {axis=2, sizes=[12, 12, 12]} : f32[2, 4, 12], f32[2, 4, 12], f32[2, 4, 12]
+    %q = reshape %0 {shape=[2, 8, 3, 2]} : f32[2, 8, 3, 2]
+    %k = reshape %1 {shape=[2, 8, 3, 2]} : f32[2, 8, 3, 2]
+    %v = reshape %2 {shape=[2, 8, 3, 2]} : f32[2, 8, 3, 2]
+    %o, %l = attention %q, %k, %v {scale=0.5, layout="bshd"} : f32[2, 8, 3, 2], f32[2, 3, 8]
+  })",
+              "fuse", "CHECK: split\nCHECK-NOT: packed_attention");
 }
 
 // Where others follow these queries do not see all keys: packed_attention has no word for it.
