@@ -109,6 +109,20 @@ void CheckNames(const Graph& graph) {
   }
 }
 
+void CheckOwnUpdates(const Graph& graph, const std::vector<std::pair<Op*, Value*>>& grads) {
+  std::set<std::string> updated;
+  for (const auto& op : graph.ops()) {
+    if (op->name() == "update") updated.insert(op->attrs.String("name"));
+  }
+  for (const auto& [param, grad] : grads) {
+    const std::string& name = param->attrs.String("name");
+    if (!updated.contains(name)) continue;
+    throw Diagnostic("E6102", ExitCode::kUsage, "--optimizer",
+                     StrCat("the model itself updates parameter '", name, "'"),
+                     "leave it out, or freeze the parameter with --freeze " + name);
+  }
+}
+
 void NoteHalves(Graph& graph, const std::vector<std::pair<Op*, Value*>>& grads) {
   for (const auto& [param, grad] : grads) {
     const DType type = param->out().dtype;
@@ -175,6 +189,7 @@ void AddOptimizer(Graph& graph, const OptimizerOptions& options) {
     if (gradient) grads.emplace_back(op, gradient);
   }
   if (grads.empty()) throw NoGradients();
+  CheckOwnUpdates(graph, grads);
   Builder b(graph);
   b.phase = Phase::kOptimizer;
   b.site = "optimizer";

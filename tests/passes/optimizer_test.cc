@@ -73,6 +73,16 @@ TEST(Optimizer, AParameterMayNotHaveTheNameOfAState) {
   }
 }
 
+TEST(Optimizer, AParameterMayNotBeUpdatedByTheModel) {
+  Graph g = ParseAndVerify(R"(graph @g(%x: f32[4]) -> (grad.w: %y) {
+    %w = param "w" : f32[4]
+    %y = mul %w, %x : f32[4]
+    update "w" %y
+  })");
+  ExpectThrown([&] { AddOptimizer(g, {.kind = "sgd"}); }, "E6102",
+               "the model itself updates parameter 'w'");
+}
+
 // One sum for those that are cut alike (w and b), one for the rest; each gradient counts once.
 TEST(Optimizer, GradientNormSumsWhatIsCutAlikeFirst) {
   Check({.kind = "sgd"}, R"(
