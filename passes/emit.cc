@@ -32,6 +32,7 @@ struct Whole {
     for (const Op* op : ops) {
       collective_ids.push_back(op->def->communicates ? collectives++ : -1);
       if (op->attrs.Has("piece_of")) pieces[op->attrs.String("name")] = PieceOfState(*op);
+      if (op->name() == "update") updates.emplace(op->attrs.String("name"), op);
     }
     if (g.pipeline_axis.empty()) return;
     for (const auto& [sent, tells] : HeardBack(g))
@@ -46,6 +47,7 @@ struct Whole {
   std::vector<int> collective_ids;  // by op; -1 of those that do not communicate
   const AddsInPassing adds;
   std::map<std::string, PieceOf, std::less<>> pieces;  // of states
+  std::multimap<std::string, const Op*> updates;       // of states
   // Of each send the transfer by which its sender knows that it was received, by collective.
   std::unordered_map<int, int> told_by;
 };
@@ -93,7 +95,8 @@ class Emitter {
     return rank;
   }
 
-  // Inputs, states and constants are where they are read; what nothing reads is on the first stage.
+  // Inputs, states and constants are where they are read, and states where they are updated; what
+  // nothing reads is on the first stage.
   bool IsHere(const Value* v) const {
     if (!pipeline_) return true;
     if (v->users.empty()) return stage_ == 0;
@@ -103,8 +106,14 @@ class Emitter {
 
   bool IsHere(const Op& op) const {
     if (!pipeline_) return true;
+    if (op.def->is_state && IsUpdatedHere(op.attrs.String("name"))) return true;
     if (op.stage < 0) return IsHere(op.result());
     return op.stage == stage_ || (op.name() == "send_recv" && op.attrs.Int("from") == stage_);
+  }
+
+  bool IsUpdatedHere(const std::string& state) const {
+    const auto [begin, end] = whole_.updates.equal_range(state);
+    return std::any_of(begin, end, [&](const auto& u) { return u.second->stage == stage_; });
   }
 
   // The one stage that gives an output.

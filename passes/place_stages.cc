@@ -40,7 +40,19 @@ class Placer {
   int64_t Bytes(const Value* v) const { return LocalBytes(v->type, graph_.mesh); }
 
   // States are where they are read, and so updated there; what that needs may read other states.
+  // Those that nothing reads are on the first stage.
   void SettleStages() {
+    SettleUntilStable();
+    bool unread = false;
+    for (const Op* op : order_) {
+      if (op->name() != "update") continue;
+      Stages& on = states_[op->attrs.String("name")];
+      if (on.empty()) unread = on.insert(0).second;
+    }
+    if (unread) SettleUntilStable();
+  }
+
+  void SettleUntilStable() {
     size_t before = 0, now = 1;
     while (before != now) {
       places_.assign(order_.size(), {});
@@ -51,12 +63,7 @@ class Placer {
   }
 
   Stages Settle(const Op& op) {
-    if (op.name() == "update") {
-      Stages& on = states_[op.attrs.String("name")];
-      // A state that only its update reads.
-      if (on.empty()) on.insert(std::max(0, ValueHome(op.operands[0])));
-      return on;
-    }
+    if (op.name() == "update") return states_[op.attrs.String("name")];
     Stages wanted;
     for (const Value* r : op.results) {
       for (const Op* user : r->users) {

@@ -308,6 +308,34 @@ TEST(PlaceStages, MovesWhatOthersMake) {
   EXPECT_EQ(set.StageOf(1), 1u);
 }
 
+// By a model's own update a state is where it is read, or else on the first stage.
+TEST(PlaceStages, StatesAreUpdatedWhereTheyAre) {
+  Graph graph = ParseAndVerify(R"(mesh [pp=2]
+    pipeline pp
+    graph @g(%x: f32[4], %n: f32[4]) -> (%z) {
+    %w = param "w" : f32[4]
+    %v = param "v" : f32[4]
+    %s = param "s" : f32[4]
+    %y = mul %x, %w {stage=0} : f32[4]
+    %z = mul %y, %v {stage=1} : f32[4]
+    update "v" %n
+    update "s" %z
+  })");
+  PlaceStages(graph);
+  CheckGraph(graph, R"(
+    CHECK-NOT: update "v" %n {stage=0}
+    CHECK: update "v" %n {stage=1}
+    CHECK: update "s" %_ {stage=0})");
+  const StagePrograms set = EmitStages(graph);
+  auto states = [&](size_t stage) {
+    std::vector<std::string> names;
+    for (const auto& state : set.stages[stage].states) names.push_back(state.name);
+    return names;
+  };
+  EXPECT_THAT(states(0), ElementsAre("w", "s"));
+  EXPECT_THAT(states(1), ElementsAre("v"));
+}
+
 TEST(PlaceStages, RefusesWhatWasPlaced) {
   ExpectThrown(
       [] {
