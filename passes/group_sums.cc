@@ -69,7 +69,9 @@ class Grouper {
     Op* before = later->producer ? graph_.Next(later->producer) : graph_.ops().front().get();
     Op* op = graph_.AddOp(*like.def, {sum, term}, {like.out()}, {}, before, like);
     op->stage = stage;
-    if (StageOf(later) == stage) op->virtual_stage = later->producer->virtual_stage;
+    if (later->producer && StageOf(later) == stage) {
+      op->virtual_stage = later->producer->virtual_stage;
+    }
     op->microbatch = later->producer ? later->producer->microbatch : -1;
     op->id = static_cast<int>(homes_.size());
     homes_.push_back(stage);

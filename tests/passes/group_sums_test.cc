@@ -32,6 +32,22 @@ TEST(GroupSums, FirstWithinAStage) {
     CHECK-NEXT: = add %0, %1 : f32[4])");
 }
 
+// Inputs are on any stage, and so is their sum.
+TEST(GroupSums, OfInputs) {
+  Graph graph = ParseAndVerify(R"(mesh [pp=2]
+    pipeline pp
+    graph @g(%x: f32[4], %y: f32[4]) -> (%s2) {
+    %w = param "w" : f32[4]
+    %a = mul %x, %w {stage=1} : f32[4]
+    %s1 = add %a, %y {stage=1} : f32[4]
+    %s2 = add %s1, %x {stage=1} : f32[4]
+  })");
+  GroupSums(graph);
+  CheckGraph(graph, R"(
+    CHECK: %0 = add %y, %x : f32[4]
+    CHECK: = add %0, %a {stage=1})");
+}
+
 // A later layer's sum with what an earlier one made stays with the later one.
 TEST(GroupSums, TheWholeSumStaysWhereItBelongs) {
   Graph graph = ParseAndVerify(R"(mesh [pp=2]
