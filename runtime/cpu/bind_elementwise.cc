@@ -154,8 +154,8 @@ std::unique_ptr<Kernel> MakeWhere(const KernelRequest& r) {
   }
   return MakeKernel([c = in[0].as<const uint8_t>(), a = In(r, 1), b = In(r, 2), a_scalar, b_scalar,
                      y = Out(r, 0), n = out.num_elements(), threads = r.call.threads] {
-    Kernels().elementwise.where(c, a_scalar ? nullptr : a, *a, b_scalar ? nullptr : b, *b, y, n,
-                                threads);
+    Kernels().elementwise.where(c, a_scalar ? nullptr : a, a_scalar ? *a : 0,
+                                b_scalar ? nullptr : b, b_scalar ? *b : 0, y, n, threads);
   });
 }
 

@@ -53,5 +53,14 @@ TEST(BroadcastElementwise, HasAKernel) {
   }
 }
 
+// Tensors without elements have no memory that could be read.
+TEST(BroadcastElementwise, ChoosesOfNoElements) {
+  const HostTensor none(DType::kF32, {2, 0}), one = Some({}, 1, DType::kF32);
+  const HostTensor condition(DType::kBool, {2, 0});
+  for (const auto& [p, q] : {std::pair{none, one}, {one, none}, {none, none}}) {
+    Check({.op = "where", .what = "", .operands = {condition, p, q}, .attrs = {}}, 0);
+  }
+}
+
 }  // namespace
 }  // namespace shardc::testing
