@@ -190,6 +190,7 @@ std::vector<Value*> ProductGradient(const GradientArgs& args, bool transposed) {
   Value *a = args.op.operands[0], *b = args.op.operands[1], *dy = args.result_grads[0];
   std::vector<Value*> grads(args.op.operands.size());
   if (grads.size() > 2) grads[2] = dy;
+  dy = builder.Cast(dy, a->type.dtype);
   const int64_t length = a->type.shape.back();
   a = FirstOf(builder, a, ColsOf(args.op.attrs, a->type.shape));
   dy = FirstOf(builder, dy, b->type.shape[b->type.shape.size() - (transposed ? 2 : 1)]);
@@ -218,6 +219,7 @@ std::vector<Value*> TnGradient(const GradientArgs& args) {
   };
   std::vector<Value*> grads(args.op.operands.size());
   if (grads.size() > 2) grads[2] = dy;
+  dy = builder.Cast(dy, a->type.dtype);
   const int64_t length = a->type.shape.back();
   a = FirstOf(builder, a, ColsOf(args.op.attrs, a->type.shape));
   if (args.wanted[0]) {

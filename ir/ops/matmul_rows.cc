@@ -60,7 +60,7 @@ ShardingRule RuleOf(Form form, const Op& op) {
 std::vector<Value*> Gradient(Form form, const GradientArgs& args) {
   Builder& builder = args.builder;
   Value *a = args.op.operands[0], *b = args.op.operands[1], *rows = args.op.operands[2],
-        *dy = args.result_grads[0];
+        *sum = args.result_grads[0], *dy = builder.Cast(sum, a->type.dtype);
   Attributes attrs;
   if (args.op.attrs.Has("density")) attrs.Set("density", args.op.attrs.Float("density"));
   auto make = [&](int i, Form product, Value* left, Value* right) -> Value* {
@@ -79,7 +79,7 @@ std::vector<Value*> Gradient(Form form, const GradientArgs& args) {
     case kTN:
       grads = {make(0, kNT, b, dy), make(1, kNN, a, dy), nullptr};
   }
-  if (args.op.operands.size() > 3) grads.push_back(dy);
+  if (args.op.operands.size() > 3) grads.push_back(sum);
   return grads;
 }
 

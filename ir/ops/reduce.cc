@@ -206,7 +206,7 @@ Value* KeepDims(const GradientArgs& args, Value* v) {
 }
 
 std::vector<Value*> SumGradient(const GradientArgs& args) {
-  Value* dy = args.result_grads[0];
+  Value* dy = args.builder.Cast(args.result_grads[0], args.op.in(0).dtype);
   return {args.builder.BroadcastTo(KeepDims(args, dy), args.op.in(0).shape)};
 }
 

@@ -53,6 +53,28 @@ TEST(Differentiate, GradientsBelongWhereTheirOpDoes) {
     CHECK: matmul_tn %x, %_ {batch=0, phase="backward", site="fc", stage=0, microbatch=1})");
 }
 
+// As microbatches sum what is a half in the whole batch.
+TEST(Differentiate, SumsOfHalvesInAnotherType) {
+  CheckPasses(R"(graph @g(%x: f16[4, 6], %r: bool[4]) -> (loss: %6) {
+    %w = param "w" : f16[6, 8]
+    %v = param "v" : f16[4, 8]
+    %0 = matmul %x, %w {out="f32"} : f32[4, 8]
+    %1 = matmul_rows %x, %w, %r {out="f32"} : f32[4, 8]
+    %2 = matmul_tn %x, %v {out="f32"} : f32[6, 8]
+    %3 = reduce_sum %v {axes=[0], out="f32"} : f32[8]
+    %4 = add %0, %1 : f32[4, 8]
+    %5 = add %2, %3 : f32[6, 8]
+    %7 = reduce_sum %4 {axes=[0, 1]} : f32[]
+    %8 = sum_squares %5 : f32[]
+    %6 = add %7, %8 : f32[]
+  })",
+              "differentiate", R"(
+    CHECK: %_ = cast %_ {to="f16", phase="backward"} : f16[8]
+    CHECK: matmul %x, %_ {phase="backward"} : f16[4, 8]
+    CHECK: matmul_rows_tn %x, %_, %r {phase="backward"} : f16[6, 8]
+    CHECK: matmul_tn %x, %_ {batch=0, phase="backward"} : f16[6, 8])");
+}
+
 TEST(Differentiate, GradientsOfSeveralUsesAreSummed) {
   CheckPasses(R"(graph @g() -> (loss: %3) {
     %w = param "w" : f32[4]
