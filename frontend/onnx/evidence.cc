@@ -107,6 +107,16 @@ bool IsAddedToScores(const NodeProto& node, int input) {
   return (op == "Attention" || op == "MultiHeadAttention") && input == 5;
 }
 
+// A Constant node's; of other values that is not known here.
+bool IsOneNumber(const NodeProto* constant) {
+  return constant != nullptr && constant->op_type() == "Constant" &&
+         std::ranges::any_of(constant->attribute(), [](const auto& attr) {
+           return attr.name() == "value_int" ||
+                  (attr.name() == "value" &&
+                   std::ranges::all_of(attr.t().dims(), [](int64_t d) { return d == 1; }));
+         });
+}
+
 // Follows one tensor to the places where a network computes with it.
 class Evidence {
  public:
@@ -242,8 +252,9 @@ class Evidence {
     return true;
   }
 
+  // An element that is always the same one scales as the vector would.
   bool FollowRows(const NodeProto& node) {
-    vector_ = false;
+    vector_ &= node.input_size() > 1 && IsOneNumber(uses_.MakerOf(node.input(1)));
     return FollowOutputs(node, node.input_size() > 1 && uses_.DependsOnData(node.input(1)));
   }
 

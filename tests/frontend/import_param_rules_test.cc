@@ -237,6 +237,25 @@ TEST_F(ParamRules, ATableThatOnlyScalesIsAConstantAndAVectorIsNot) {
   EXPECT_THAT(graph.notes[0], ::testing::HasSubstr("'cos'"));
 }
 
+// As the scales of residuals and skips that a model keeps in one vector.
+TEST_F(ParamRules, AnElementThatScalesIsOfAParameter) {
+  for (const bool one : {true, false}) {
+    Model m;
+    m.Input("x", {"2", "2"});
+    m.Floats("lambdas", {2}, {.1f, .2f});
+    onnx::AttributeProto& value = *m.Node("Constant", {}, {"at"}).add_attribute();
+    value.set_name("value");
+    value.set_type(onnx::AttributeProto::TENSOR);
+    value.mutable_t()->set_data_type(onnx::TensorProto::INT64);
+    for (int i = 0; i < (one ? 1 : 2); ++i) value.mutable_t()->add_int64_data(i);
+    if (!one) value.mutable_t()->add_dims(2);
+    m.Node("Gather", {"lambdas", "at"}, {"lambda"});
+    m.Node("Mul", {"x", "lambda"}, {"y"});
+    m.Output("y");
+    EXPECT_EQ(ParamNames(Import(m.proto)).size(), one ? 1 : 0);
+  }
+}
+
 // A norm of each head's q before its positions turn it, in a file that says nothing of the module.
 TEST_F(ParamRules, WhatScalesANormIsAParameter) {
   Model m;
