@@ -66,6 +66,7 @@ Value* TensorAdder::AddParam(const TensorProto& t, const Bytes* bytes) {
   if (auto of = params_.transpose_of.find(t.name()); of != params_.transpose_of.end()) {
     more.Set("transpose_of", of->second);
   }
+  if (params_.single.contains(t.name())) more.Set("single", true);
   if (auto merged = params_.merged.find(t.name()); merged != params_.merged.end()) {
     more.Set("merged", Strings(merged->second.begin(), merged->second.end()));
   }

@@ -12,6 +12,7 @@
 #include "frontend/onnx/single_weights.h"
 #include "frontend/onnx/table_kind.h"
 #include "frontend/onnx/uses.h"
+#include "ir/contains.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -62,12 +63,39 @@ class Finder {
     found.aliases = std::move(aliases.of);
     found.sources = std::move(aliases.sources);
     found.transpose_of = std::move(aliases.transpose_of);
+    FindSingle(found);
     FindComputed(params, found);
     FindMissing(found);
     return found;
   }
 
  private:
+  void FindSingle(Parameters& found) const {
+    std::set<std::string> vectors, tensors;
+    for (const TensorProto* t : uses_.initializers()) {
+      tensors.insert(t->name());
+      if (t->dims_size() == 1 && found.Has(t->name())) vectors.insert(t->name());
+    }
+    for (const std::string& name : vectors) {
+      if (!IsGiven(name, tensors)) continue;
+      found.single.insert(name);
+      std::erase_if(found.aliases[name],
+                    [&](const std::string& alias) { return !found.sources.contains(alias); });
+    }
+  }
+
+  // By each call that uses it, with no other parameter that might have become this tensor.
+  bool IsGiven(const std::string& name, const std::set<std::string>& tensors) const {
+    const std::vector<Use>& uses = uses_.Of(name);
+    return !uses.empty() && std::ranges::all_of(uses, [&](const Use& use) {
+      if (use.node == nullptr) return false;
+      const std::vector<std::string> given = GivenToCall(*use.node, names_);
+      return Contains(given, name) && std::ranges::all_of(given, [&](const std::string& other) {
+               return tensors.contains(other);
+             });
+    });
+  }
+
   // Of a matrix alone exporters fold the transpose. A vector with a constant added (1 + weight)
   // trains as the vector does; what was made of it alone, or by a function (its exponential) or a
   // factor, does not.

@@ -20,6 +20,9 @@ struct Parameters {
   // AliasesFound's
   std::set<std::string> sources;
   std::map<std::string, std::string> transpose_of;
+  // Vectors that all calls which use them were given by this name, so that the exporter merged none
+  // into them. They have no aliases but what they were made of.
+  std::set<std::string> single;
   // Tensors folded from a parameter that an earlier tensor was folded from in the same way, where
   // the data is equal too: the layer runs several times. By name, the earlier one.
   std::map<std::string, std::string> copies;

@@ -229,6 +229,9 @@ class VectorSplitter {
 void SplitSharedVectors(Graph& graph) {
   VectorSplitter splitter(graph);
   for (Op* param : graph.Params()) {
+    const bool single = param->attrs.Bool("single", false);
+    param->attrs.Erase("single");
+    if (single) continue;
     if (!IsFloat(param->out().dtype) || param->result()->users.size() < 2) continue;
     if (param->out().rank() == 1) {
       splitter.Split(param);

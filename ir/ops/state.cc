@@ -53,6 +53,8 @@ void RegisterStateOps(OpRegistry& registry) {
                  {"decay", AttrKind::kBool},
                  {"whole", AttrKind::kBool},  // as a rule of the spec has it, which cuts nothing
                  {"trained", AttrKind::kBool},
+                 // until patterns are recovered: all uses are of this one
+                 {"single", AttrKind::kBool},
                  // those of `aliases` under which the file has the matrix transposed
                  {"transposed_aliases", AttrKind::kStrings},
                  // those that name what the exporter made the tensor of

@@ -382,6 +382,39 @@ TEST_F(DynamoNames, MergedFillsAreWhatTheCallsWereGiven) {
   EXPECT_THAT(graph.notes, Contains(HasSubstr("not trained: 'a.weight@x___', 'scale'")));
 }
 
+// As the rate of ReZero, which scales both branches of a block. Of what the calls were not given by
+// its name, or beside a parameter that the file lacks, nobody knows.
+TEST_F(DynamoNames, AVectorThatAllCallsWereGivenIsOne) {
+  struct Case {
+    std::string given;  // to the second call
+    size_t params;
+  };
+  for (const Case& c : {Case{"%p_a, %v", 1}, Case{"%w, %v", 2}, Case{"%p_a, %p_b", 2}}) {
+    SCOPED_TRACE(c.given);
+    Model m;
+    m.Input("x", {"2", "2"});
+    m.Floats("h.0.a", {1}, {.1f});
+    AddMetadata(m.Node("Mul", {"h.0.a", "x"}, {"v"}), 9, "pkg.torch.onnx.fx_node",
+                "%v : [...] = call_function[target=torch.ops.aten.mul](args = (%p_a, %x), kwargs "
+                "= {})");
+    m.Node("Tanh", {"v"}, {"w"});
+    AddMetadata(m.Node("Mul", {"h.0.a", "w"}, {"y"}), 9, "pkg.torch.onnx.fx_node",
+                "%y : [...] = call_function[target=torch.ops.aten.mul](args = (" + c.given +
+                    "), kwargs = {})");
+    m.Output("y");
+    AddMetadata(m.graph, 16, "pkg.torch.export.ExportedProgram.graph_signature",
+                "p_a: PARAMETER target='h.0.a'\np_b: PARAMETER target='h.0.b'\n"
+                "p_c: PARAMETER target='unused.a'\n");
+    Graph graph = Import(m.proto);
+    RecoverPatterns(graph);
+    EXPECT_EQ(graph.Params().size(), c.params);
+    for (const Op* param : graph.Params()) EXPECT_FALSE(param->attrs.Has("single"));
+    if (c.params > 1) continue;
+    EXPECT_FALSE(graph.Params()[0]->attrs.Has("aliases"));
+    EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("nothing of 2 parameters of the module")));
+  }
+}
+
 // The scale that a norm has not is one of the exporter's, another may be the module's.
 TEST_F(DynamoNames, WhatTheCallWasNotGivenIsNoParameter) {
   Model m;
