@@ -25,16 +25,24 @@ SHARDC_INLINE float MaxOver(const X* x, int64_t count) {
 
 template <typename X>
 SHARDC_INLINE float MaxOrNan(const X* x, int64_t count) {
-  Vec max = Splat(kNegInf);
-  VecInt nan = {};
-  ForLanes(0, count, [&](int64_t i, int64_t n) {
-    const Vec v = LoadN(x + i, n, kNegInf);
-    nan |= v != v;
-    max = Max(v, max);
-  });
-  int32_t any = 0;
-  for (int i = 0; i < kLanes; ++i) any |= nan[i];
-  return any != 0 ? __builtin_nanf("") : MaxOf(max);
+  // The largest magnitude, as the integer of its bits: that of a NaN is above that of infinity.
+  VecInt largest = {};
+  const auto note = [&](Vec v) __attribute__((always_inline)) {
+    const VecInt bits = (VecInt)Abs(v);
+    largest = bits > largest ? bits : largest;
+    return v;
+  };
+  Vec m0 = Splat(kNegInf), m1 = m0;
+  int64_t c = 0;
+  for (; c + 2 * kLanes <= count; c += 2 * kLanes) {
+    m0 = Max(note(Load(x + c)), m0);
+    m1 = Max(note(Load(x + c + kLanes)), m1);
+  }
+  ForLanes(c, count, [&](int64_t i, int64_t n) { m0 = Max(note(LoadN(x + i, n, kNegInf)), m0); });
+  for (int i = 0; i < kLanes; ++i) {
+    if (largest[i] > 0x7f800000) return __builtin_nanf("");
+  }
+  return MaxOf(Max(m0, m1));
 }
 
 template <typename X>
