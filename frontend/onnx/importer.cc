@@ -94,6 +94,7 @@ class Importer final : private GraphConverter {
     DropUnusedSources();
     NoteParameters(graph_, params_, conversion_.wanted, !options_.module.where.empty());
     NoteLostDropout(graph_, model_.proto);
+    NoteLostSmoothing(graph_, model_.proto);
     detached_.NoteOthers(graph_);
     NoteSines(graph_);
     NoteUnread(graph_);

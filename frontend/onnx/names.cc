@@ -67,6 +67,24 @@ std::string ParameterAt(const FxCall& call, size_t argument, const ModuleNames& 
   return known && names.is_parameter.contains(parameter->second) ? parameter->second : "";
 }
 
+// What the call was given in this place, or by its name; 0 where it was not.
+double NumberGiven(const FxCall& call, int place, std::string_view name) {
+  constexpr std::string_view kSeparator = ", ";
+  std::string_view text = call.positional;
+  for (int i = 0; i < place; ++i) {
+    const size_t end = std::min(text.find(kSeparator), text.size());
+    text.remove_prefix(std::min(end + kSeparator.size(), text.size()));
+  }
+  if (text.empty()) {
+    const std::string key = std::string(name) + ": ";
+    text = call.keywords;
+    const size_t at = text.find(key);
+    if (at == text.npos) return 0;
+    text.remove_prefix(at + key.size());
+  }
+  return ParseNumber<double>(text.substr(0, text.find_first_of(",)}"))).value_or(0);
+}
+
 constexpr std::string_view kLinear = "torch.ops.aten.linear.default";
 
 // PyTorch up to 2.8 folds a linear layer's transpose, too, but does not say so: the node that was
@@ -213,22 +231,14 @@ std::string IndexedParameter(const onnx::NodeProto& node, const ModuleNames& nam
 
 std::string AttentionWithDropout(const onnx::NodeProto& node) {
   const FxCall call = FxCallOf(node);
-  if (!call.target.starts_with("torch.ops.aten.scaled_dot_product_attention.")) return "";
-  // (query, key, value, mask, dropout, ...), or by its name.
-  constexpr std::string_view kSeparator = ", ", kDropout = "dropout_p: ";
-  std::string_view text = call.positional;
-  for (int i = 0; i < 4; ++i) {
-    const size_t end = std::min(text.find(kSeparator), text.size());
-    text.remove_prefix(std::min(end + kSeparator.size(), text.size()));
-  }
-  if (text.empty()) {
-    text = call.keywords;
-    const size_t name = text.find(kDropout);
-    if (name == text.npos) return "";
-    text.remove_prefix(name + kDropout.size());
-  }
-  const bool drops = ParseNumber<double>(text.substr(0, text.find_first_of(",)}"))).value_or(0) > 0;
-  return drops ? call.result : "";
+  const bool attends = call.target.starts_with("torch.ops.aten.scaled_dot_product_attention.");
+  return attends && NumberGiven(call, 4, "dropout_p") > 0 ? call.result : "";
+}
+
+std::string LossWithSmoothing(const onnx::NodeProto& node) {
+  const FxCall call = FxCallOf(node);
+  const bool is_loss = call.target.starts_with("torch.ops.aten.cross_entropy_loss.");
+  return is_loss && NumberGiven(call, 5, "label_smoothing") > 0 ? call.result : "";
 }
 
 std::string BiasOf(const onnx::NodeProto& node, const ModuleNames& names) {

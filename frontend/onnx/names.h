@@ -61,6 +61,10 @@ std::string IndexedParameter(const onnx::NodeProto& node, const ModuleNames& nam
 // torch names its result; empty where the metadata do not say so.
 std::string AttentionWithDropout(const onnx::NodeProto& node);
 
+// The call of cross_entropy with label_smoothing that the node stands for, or for a part of,
+// likewise.
+std::string LossWithSmoothing(const onnx::NodeProto& node);
+
 // The module's parameter that the node adds as a bias, because it stands for torch.addmm, a linear
 // layer or a convolution; empty where the metadata do not say so.
 std::string BiasOf(const onnx::NodeProto& node, const ModuleNames& names);

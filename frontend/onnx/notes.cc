@@ -147,6 +147,23 @@ void NoteLostDropout(Graph& graph, const onnx::ModelProto& model) {
       "attn_implementation=\"eager\")"));
 }
 
+void NoteLostSmoothing(Graph& graph, const onnx::ModelProto& model) {
+  std::map<std::string, std::vector<const onnx::NodeProto*>> nodes;  // by call
+  for (const onnx::NodeProto& node : model.graph().node()) {
+    const std::string call = LossWithSmoothing(node);
+    if (!call.empty()) nodes[call].push_back(&node);
+  }
+  // What smooths takes more nodes than one.
+  const auto lost = std::ranges::count_if(nodes, [](const auto& of) {
+    return of.second.size() == 1 && of.second[0]->op_type() == "SoftmaxCrossEntropyLoss";
+  });
+  if (lost == 0) return;
+  graph.notes.push_back(StrCat("the file has nothing of the label_smoothing of ",
+                               Counted(lost, "cross_entropy"), " of the module, which PyTorch's ",
+                               "exporter leaves out: the loss is another one (a model that writes "
+                               "it with log_softmax keeps it)"));
+}
+
 void NoteUnread(Graph& graph) {
   auto is_read = [&](const Value& v) { return !v.users.empty() || graph.IsOutput(&v); };
   for (const auto& input : graph.inputs()) {

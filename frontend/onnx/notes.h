@@ -23,6 +23,9 @@ void NoteParameters(Graph& graph, const Parameters& params, const std::set<std::
 // scaled_dot_product_attention.
 void NoteLostDropout(Graph& graph, const onnx::ModelProto& model);
 
+// Of losses that the module smooths and dynamo wrote as a plain cross entropy.
+void NoteLostSmoothing(Graph& graph, const onnx::ModelProto& model);
+
 // Of parameters that are tables of sines: exporters do not say that a module does not train them.
 void NoteSines(Graph& graph);
 

@@ -29,6 +29,38 @@ TEST_F(ImportNotes, OfAnInputThatAnotherOneStandsFor) {
               ElementsAre(HasSubstr("nothing reads input 'input_ids': if it and 'labels'")));
 }
 
+// dynamo writes the node of a cross entropy that smooths nothing.
+TEST_F(ImportNotes, SmoothingThatTheFileLacksIsTold) {
+  struct Case {
+    std::string rest;
+    bool written, lost;
+  };
+  for (const Case& c : {Case{", None, 1, -100, 0.1), kwargs = {})", false, true},
+                        Case{"), kwargs = {label_smoothing: 0.1})", false, true},
+                        Case{", None, 1, -100, 0.1), kwargs = {})", true, false},
+                        Case{", None, 1, -100, 0.0), kwargs = {})", false, false},
+                        Case{"), kwargs = {})", false, false}}) {
+    Model m;
+    m.Input("x", {"2", "3"});
+    m.Input("labels", {"2"}, onnx::TensorProto::INT64);
+    m.Node("SoftmaxCrossEntropyLoss", {"x", "labels"}, {"loss"});
+    if (c.written) m.Node("Neg", {"loss"}, {"y"});
+    for (onnx::NodeProto& node : *m.graph.mutable_node()) {
+      import_testing::AddMetadata(
+          node, 9, "pkg.torch.onnx.fx_node",
+          "%l : [...] = call_function[target=torch.ops.aten.cross_entropy_loss.default]"
+          "(args = (%x, %labels" +
+              c.rest);
+    }
+    m.Output(c.written ? "y" : "loss", {});
+    const std::vector<std::string> notes = Import(m.proto).notes;
+    EXPECT_EQ(notes.size(), c.lost ? 1 : 0) << c.rest;
+    if (c.lost) {
+      EXPECT_THAT(notes[0], HasSubstr("label_smoothing of 1 cross_entropy"));
+    }
+  }
+}
+
 // PyTorch's exporters leave out the dropout of scaled_dot_product_attention, or its mode.
 TEST_F(ImportNotes, OfDropoutThatTheExporterLost) {
   Model m = AddModel();
