@@ -48,6 +48,15 @@ class Scales {
     });
   }
 
+  // A table of the same dims, to every product that comes of it.
+  bool IsAddedTo(const std::string& value, const std::string& table) const {
+    const std::vector<Use>& of = uses_.Of(value);
+    return !of.empty() && std::ranges::all_of(of, [&](const Use& use) {
+      return use.node != nullptr && use.node->op_type() == "Add" &&
+             HasDimsOf(use.node->input(1 - use.input), table);
+    });
+  }
+
   bool MeetsAnotherProduct(const std::string& value, int depth = 0) const {
     return std::ranges::any_of(uses_.Of(value), [&](const Use& use) {
       if (use.node == nullptr || depth > kDeepest) return false;
@@ -61,6 +70,15 @@ class Scales {
   }
 
  private:
+  bool HasDimsOf(const std::string& other, const std::string& table) const {
+    const onnx::TensorProto *a = nullptr, *b = nullptr;
+    for (const onnx::TensorProto* t : uses_.initializers()) {
+      if (t->name() == other) a = t;
+      if (t->name() == table) b = t;
+    }
+    return a != nullptr && b != nullptr && std::ranges::equal(a->dims(), b->dims());
+  }
+
   bool IsProduct(const std::string& value, int depth) const {
     const NodeProto* node = uses_.MakerOf(value);
     if (node == nullptr || depth > kDeepest) return false;
@@ -91,6 +109,7 @@ bool ScalesAsWeight(const NodeProto& scale, const std::string& table, int64_t di
   if (scale.input_size() != 2 || scale.input(0) == scale.input(1)) return false;
   if (scales.IsReduced(result)) return scale.op_type() == "Mul" && dims == 2;
   if (scales.MeetsAnotherProduct(result)) return false;
+  if (scale.op_type() == "Mul" && scales.IsAddedTo(result, table)) return true;
   return scales.IsNormalised(scale.input(scale.input(0) == table ? 1 : 0));
 }
 

@@ -11,9 +11,9 @@ namespace shardc::onnx_import {
 
 // Whether `scale`, a Mul or Div of a table with something computed, is what a network does with a
 // weight: what it scales was normalised before (each head's q and k, or several dims at once), or
-// the products are summed, with a vector for each head (an attention of graphs). Not where it is
-// added to another product, as tables of cos and sin are. `dims`: of the table, without those of
-// size 1.
+// the products are summed, with a vector for each head (an attention of graphs), or another table
+// of its dims is added to them (the q and k of a gated attention unit). Not where it is added to
+// another product, as tables of cos and sin are. `dims`: of the table, without those of size 1.
 bool ScalesAsWeight(const onnx::NodeProto& scale, const std::string& table, int64_t dims,
                     const Uses& uses);
 

@@ -277,6 +277,24 @@ TEST_F(ParamRules, WhatScalesANormIsAParameter) {
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("gamma"));
 }
 
+// As q and k that a gated attention unit makes of one product.
+TEST_F(ParamRules, ATableThatScalesBeforeOneIsAddedIsAParameter) {
+  for (const bool alike : {true, false}) {
+    Model m;
+    m.Input("x", {"5", "1", "3"});
+    m.Floats("gamma", {2, 3}, {.1f, .2f, .3f, .4f, .5f, .6f});
+    if (alike) {
+      m.Floats("beta", {2, 3}, {.2f, .1f, .3f, .4f, .5f, .7f});
+    } else {
+      m.Floats("beta", {3}, {.2f, .1f, .3f});
+    }
+    m.Node("Mul", {"x", "gamma"}, {"scaled"});
+    m.Node("Add", {"scaled", "beta"}, {"y"});
+    m.Output("y");
+    EXPECT_EQ(ParamNames(Import(m.proto)).size(), alike ? 2 : 1);
+  }
+}
+
 // As of the attention between the nodes of a graph (GAT).
 TEST_F(ParamRules, AVectorOfEachHeadWhoseProductIsSummedIsAParameter) {
   Model m;
