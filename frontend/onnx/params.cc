@@ -170,7 +170,7 @@ class Finder {
   static bool IsOfFunction(std::string_view tensor) {
     if (IsScaling(tensor)) return true;
     static constexpr std::string_view kFunctions[] = {
-        "exp",        "log",     "pow",      "sqrt",    "rsqrt",
+        "abs",        "exp",     "log",      "pow",     "sqrt", "rsqrt",
         "reciprocal", "sigmoid", "softplus", "softmax", "tanh"};
     return std::ranges::find(kFunctions, FunctionOf(tensor)) != std::end(kFunctions);
   }
