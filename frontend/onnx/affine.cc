@@ -13,6 +13,8 @@ namespace {
 
 constexpr double kMostError = 2e-6;    // of the largest element: f32 was rounded twice
 constexpr double kLeastSpread = 1e-3;  // of it, too: what is told apart from that error
+constexpr double kUnlike = 1e-2;       // of it, too: no rounding
+constexpr int64_t kSample = 256;       // elements
 
 // The numbers of a program have few digits.
 double Rounded(double v) {
@@ -61,11 +63,12 @@ std::optional<Affine> Fit(const HostTensor& made, const HostTensor& of, bool tim
   return std::abs(plus) <= kMostError * s.largest ? through_zero : Affine{times, Rounded(plus)};
 }
 
-bool Agree(const HostTensor& made, const HostTensor& of, const Affine& affine, double largest) {
+bool Agree(const HostTensor& made, const HostTensor& of, const Affine& affine, double largest,
+           double most_error = kMostError) {
   for (int64_t i = 0; i < of.num_elements(); ++i) {
     const double value = affine.Of(of.AsDouble(i));
     const double error = std::abs(made.AsDouble(i) - value);
-    if (!(error <= kMostError * std::max(largest, std::abs(value)))) return false;
+    if (!(error <= most_error * std::max(largest, std::abs(value)))) return false;
   }
   return true;
 }
@@ -77,6 +80,38 @@ double Largest(const HostTensor& t) {
   return largest;
 }
 
+// Of the first elements in order, a few.
+Shape SampleOf(const Shape& shape) {
+  Shape size(shape.size(), 1);
+  int64_t left = kSample;
+  for (size_t d = shape.size(); d-- > 0; left /= size[d]) {
+    size[d] = std::min(shape[d], left);
+    if (size[d] < shape[d]) break;
+  }
+  return size;
+}
+
+HostTensor First(const HostTensor& t, int64_t count) {
+  HostTensor first(t.dtype(), {count});
+  std::copy_n(t.raw(), first.bytes(), first.raw());
+  return first;
+}
+
+// Most pairs of tensors have nothing to do with each other, which a few elements show.
+bool MayBeLike(const Squeezed& made, const Squeezed& of, bool turned, bool times_only) {
+  const auto head = [](const Squeezed& t, const Shape& size) {
+    return t.Read(Shape(size.size()), size);
+  };
+  const Shape size = SampleOf(made.shape());
+  HostTensor m = head(made, size);
+  HostTensor o = turned ? Turned(head(of, Turned(size))) : head(of, SampleOf(of.shape()));
+  const int64_t count = std::min(m.num_elements(), o.num_elements());
+  m = First(m, count);
+  o = First(o, count);
+  const auto affine = Fit(m, o, times_only);
+  return !affine || Agree(m, o, *affine, Largest(m), kUnlike);
+}
+
 }  // namespace
 
 std::optional<Affine> AffineOf(const Squeezed& made, const Squeezed& of, bool turned,
@@ -86,6 +121,7 @@ std::optional<Affine> AffineOf(const Squeezed& made, const Squeezed& of, bool tu
   }
   const bool same_dims = made.shape() == (turned ? Turned(of.shape()) : of.shape());
   if (turned && !same_dims) return std::nullopt;
+  if (!MayBeLike(made, of, turned, times_only)) return std::nullopt;
   std::optional<Affine> affine;
   double largest = 0;
   const auto agree = [&](const HostTensor& m, const HostTensor& o) {

@@ -355,6 +355,25 @@ TEST_F(RestoreParams, OtherNumbersAndOtherDims) {
   EXPECT_THAT(notes_[0], HasSubstr("'Mul_1' is 'b' times 3, the first"));
 }
 
+// What a sample of elements does not tell, all do: the first ones may be equal, as those of
+// padding.
+TEST_F(RestoreParams, OtherDimsOfLargeTensors) {
+  HostTensor padded = Data({4, 300}, 2);
+  for (int64_t i = 0; i < 300; ++i) padded.SetDouble(i, 0);
+  InModule("padded", padded);
+  InModule("odd", Data({6, 200}, 3));
+  InModule("other", Data({1200}, 4));
+  InFile("Mul_1", Map(Reshaped(padded, {12, 10, 10}), [](double x) { return x * -3; }));
+  InFile("Mul_2", Reshaped(Data({6, 200}, 3), {400, 3}));
+  InFile("Mul_3", Turned(Map(Data({6, 200}, 3), [](double x) { return 2 * x - 5; })));
+  HostTensor last = Data({40, 30}, 4);
+  last.SetDouble(1199, 0);
+  InFile("Mul_4", last);
+  EXPECT_THAT(Restored(1e-5),
+              UnorderedElementsAre(Pair("padded", IsEmpty()), Pair("odd", IsEmpty()),
+                                   Pair("Mul_4", IsEmpty())));
+}
+
 // Of a new model's equal elements only the exporter can say that they were multiplied.
 TEST_F(RestoreParams, AMultipleOfEqualElements) {
   const auto all = [](double value) {
