@@ -137,7 +137,9 @@ std::optional<Affine> AffineOf(const Squeezed& made, const Squeezed& of, bool tu
                                                 : of.Read(offset, size));
                           })
           : agree(made.ReadAll(), of.ReadAll());
-  return agrees ? affine : std::nullopt;
+  // Only rounded otherwise: what computed it is not known.
+  const bool itself = same_dims && affine == Affine();
+  return agrees && !itself ? affine : std::nullopt;
 }
 
 }  // namespace shardc::onnx_import

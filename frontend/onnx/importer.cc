@@ -88,8 +88,9 @@ class Importer final : private GraphConverter {
     graph_.EraseDead();
     recover::DropRepeatedMatrices(graph_, names.expanded);
     if (!options_.module.where.empty()) {
-      RestoreParams(graph_, options_.module,
-                    {names.is_parameter, params_.taken_from, params_.made_by});
+      RestoreParams(
+          graph_, options_.module,
+          {names.is_parameter, params_.taken_from, params_.made_by, params_.of_functions});
     }
     DropUnusedSources();
     NoteParameters(graph_, params_, conversion_.wanted, !options_.module.where.empty());

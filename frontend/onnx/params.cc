@@ -111,6 +111,7 @@ class Finder {
       if (folded == names_.folded_from.end() || found.transpose_of.contains(name)) continue;
       if (const std::string from = TakenFrom(name, folded->second); !from.empty())
         found.taken_from[name] = from;
+      if (!IsAffine(folded->second)) found.of_functions.insert(name);
       ComputedFrom from = MadeBy(name, folded->second);
       const bool alike = from.trains_alike;
       if (!from.param.empty()) found.made_by[name] = std::move(from);
@@ -161,6 +162,39 @@ class Finder {
     }
     if (several) made.param.clear();
     return made;
+  }
+
+  // All that the exporter names of it are tensors of the module, constants, arithmetic, and what
+  // moves all elements.
+  bool IsAffine(const std::vector<std::string>& folded) const {
+    static const std::set<std::string_view> kAffine = {"_to_copy",
+                                                       "_unsafe_view",
+                                                       "add",
+                                                       "alias",
+                                                       "clone",
+                                                       "contiguous",
+                                                       "div",
+                                                       "flatten",
+                                                       "mul",
+                                                       "neg",
+                                                       "permute",
+                                                       "reshape",
+                                                       "rsub",
+                                                       "squeeze",
+                                                       "sub",
+                                                       "t",
+                                                       "transpose",
+                                                       "unsqueeze",
+                                                       "val",
+                                                       "view",
+                                                       "lift_fresh_copy",
+                                                       "scalar_tensor_default",
+                                                       "lifted_tensor",
+                                                       "c_lifted_tensor"};
+    return std::ranges::all_of(folded, [&](const std::string& source) {
+      return names_.is_parameter.contains(source) || names_.is_buffer.contains(source) ||
+             IsConstantOfFx(source) || kAffine.contains(FunctionOf(source));
+    });
   }
 
   static bool IsScaling(std::string_view tensor) {

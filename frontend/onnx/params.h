@@ -33,6 +33,9 @@ struct Parameters {
   std::map<std::string, std::string> taken_from;
   // Tensors that functions made of one parameter alone, and of constants.
   std::map<std::string, ComputedFrom> made_by;
+  // Tensors that a function other than a product, a quotient, a sum or a difference made, or of
+  // which only a part went into another (w / norm(w), w - w[0]).
+  std::set<std::string> of_functions;
   // By parameter, what the exporter computed into it and the file has nothing of: a batch norm's
   // own tensors, of the convolution before it. Its name is the module's, its numbers are not.
   std::map<std::string, std::set<std::string>> merged;

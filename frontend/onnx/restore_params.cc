@@ -246,8 +246,10 @@ class Restorer {
     return origin;
   }
 
-  // What is the module's in other dims, or of other numbers.
+  // What is the module's in other dims, or of other numbers. A number that itself was computed of
+  // the tensor, as its norm, is none.
   bool RestoreAffine(Op* param) {
+    if (written_.of_functions.contains(param->attrs.String("name"))) return false;
     const std::vector<Origin> found = finder_.AsAffine(Data(param));
     return found.size() == 1 && Restore(param, found);
   }

@@ -355,6 +355,26 @@ TEST_F(RestoreParams, OtherNumbersAndOtherDims) {
   EXPECT_THAT(notes_[0], HasSubstr("'Mul_1' is 'b' times 3, the first"));
 }
 
+// As w / norm(w), whose gradient is another one than that of a multiple; as a weight norm's weight,
+// which is what it was but for rounding.
+TEST_F(RestoreParams, AFactorOfItsOwnIsNotRestored) {
+  for (const char* from : {"w", "norm.w", "part.w"}) InModule(from, Data({3, 4}, from[0]));
+  InModule("rounded", Data({3, 4}, 9));
+  const auto in_file = [&](const std::string& name, const HostTensor& t, const std::string& from) {
+    InFile(name, t);
+    AddFoldedFrom(model_, name, from);
+  };
+  const auto halved = [](double x) { return x * .5; };
+  in_file("div", Map(Data({3, 4}, 'w'), halved), "['lifted_tensor_0', 'val_0', 'view', 'w']");
+  in_file("div_1", Map(Data({3, 4}, 'n'), halved), "['linalg_vector_norm', 'norm.w', 'val_0']");
+  in_file("div_3", Map(Data({3, 4}, 'p'), halved), "['part.w', 'select', 'select_1']");
+  InFile("Mul_1", Map(Data({3, 4}, 9), [](double x) { return x * (1 + 1e-7); }));
+  ListParameters(model_, {"w", "norm.w", "part.w"});
+  EXPECT_THAT(Restored(1e-6),
+              UnorderedElementsAre(Pair("w", IsEmpty()), Pair("div_1", ElementsAre("norm.w")),
+                                   Pair("div_3", ElementsAre("part.w")), Pair("Mul_1", IsEmpty())));
+}
+
 // What a sample of elements does not tell, all do: the first ones may be equal, as those of
 // padding.
 TEST_F(RestoreParams, OtherDimsOfLargeTensors) {
