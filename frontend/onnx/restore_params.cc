@@ -180,8 +180,10 @@ class Restorer {
       if (own.size() > 1) return false;
       users[own.empty() ? first.name : own[0]].push_back(user);
     }
+    const bool telling = IsTelling(Data(param));
     for (const auto& [name, of] : users) {
       if (!CanBe(graph_, module_, *param, name)) return false;
+      if (of.size() > 1 && !telling) return false;  // one may be of what became the same numbers
     }
     for (const auto& [name, of] : users) {
       Origin origin = first;

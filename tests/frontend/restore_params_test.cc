@@ -355,6 +355,21 @@ TEST_F(RestoreParams, OtherNumbersAndOtherDims) {
   EXPECT_THAT(notes_[0], HasSubstr("'Mul_1' is 'b' times 3, the first"));
 }
 
+// s * 5 and 1 - h / 2, which the exporter merged because they are equal.
+TEST_F(RestoreParams, MultiplesOfEqualElementsThatAreUsedTwice) {
+  HostTensor tenths(DType::kF32, {4});
+  for (int64_t i = 0; i < 4; ++i) tenths.SetDouble(i, .1f);
+  InModule("s", tenths);
+  InModule("other", Data({5}));
+  InFile("other", Data({5}));
+  InFile("mul", Map(tenths, [](double x) { return 5 * x; }), "Mul");
+  model_.Node("Add", {"x_mul", "mul"}, {"z"});
+  model_.Output("z");
+  AddFoldedFrom(model_, "mul", "['s', 'scalar_tensor_default', 'val_1']");
+  ListParameters(model_, {"s", "other"});
+  EXPECT_THAT(Restored(), ElementsAre(Pair("mul", ElementsAre("s")), Pair("other", IsEmpty())));
+}
+
 // As w / norm(w), whose gradient is another one than that of a multiple; as a weight norm's weight,
 // which is what it was but for rounding.
 TEST_F(RestoreParams, AFactorOfItsOwnIsNotRestored) {
