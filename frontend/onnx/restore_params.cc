@@ -138,6 +138,7 @@ class Restorer {
       if (!of) continue;
       graph_.ReplaceUses(users[i], value, MadeAgain(param, {*of}));
       if (!other) other = of;
+      if (IsSuspect(*param, *of)) suspects_.emplace_back(param->attrs.String("name"), of->name);
     }
     if (!value->users.empty()) {
       param->attrs.Erase("merged");  // those are what the other uses are
@@ -147,6 +148,13 @@ class Restorer {
       Forget(param, *other);
     }
     return true;
+  }
+
+  // What TorchScript left as it was mostly has its name: of equal elements a multiple, as of zeros,
+  // looks the same.
+  bool IsSuspect(const Op& param, const Origin& of) const {
+    return IsMadeUp(param.attrs.String("name")) && !of.turned && of.affine == Affine() &&
+           module_.tensors.at(of.name).shape == param.out().shape;
   }
 
   bool RestoreElements(Op* param) {
@@ -372,6 +380,16 @@ class Restorer {
                                     " of which the exporter made others: '", name, "' is '",
                                     of.name, "'", how, restored_.size() > 1 ? ", the first" : ""));
     }
+    if (!suspects_.empty()) {
+      const auto& [name, of] = suspects_[0];
+      graph_.notes.push_back(StrCat(
+          "'", name, "' of the model's file is taken for '", of, "' as it is",
+          suspects_.size() > 1
+              ? StrCat(", and ", Counted(std::ssize(suspects_) - 1, "other"), " likewise")
+              : "",
+          ": of elements so few of which differ a multiple would look the same, and has another "
+          "gradient (an export of trained weights tells)"));
+    }
     if (!left_.empty()) {
       graph_.notes.push_back(StrCat(
           module_.where, " does not tell which of its tensors '", left_[0],
@@ -389,6 +407,7 @@ class Restorer {
   std::set<std::string> named_;
   std::vector<std::pair<std::string, Origin>> restored_;
   std::vector<Op*> untold_;  // of data that say nothing
+  std::vector<std::pair<std::string, std::string>> suspects_;
   std::vector<std::string> left_;
 };
 

@@ -32,10 +32,10 @@ struct WrittenDown {
 // module of the op that reads it, or an alias, has to name the tensor, for each use but one, which
 // then has the parameter's own name; or, of a bias that a module ties to that of one of its parts,
 // the name of the only tensor of a module around it that is nowhere else. What a function made of
-// several that are equal is of the module that reads it, too. Notes what was found, and what was
-// not. Throws Diagnostic E1403 where a tensor of the module has the name and the shape of a
-// parameter and begins with other numbers, or none of its tensors is found. What has its name is
-// not compared further, and keeps the numbers of the model's file.
+// several that are equal is of the module that reads it, too. Notes what was found, what was
+// not, and what was only guessed. Throws Diagnostic E1403 where a tensor of the module has the name
+// and the shape of a parameter and begins with other numbers, or none of its tensors is found. What
+// has its name is not compared further, and keeps the numbers of the model's file.
 void RestoreParams(Graph& graph, const ModuleParams& module, const WrittenDown& written);
 
 }  // namespace shardc::onnx_import

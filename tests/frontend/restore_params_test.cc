@@ -16,6 +16,7 @@ using import_testing::Model;
 using recover_testing::Evaluate;
 using recover_testing::ExpectNear;
 using recover_testing::Tensors;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -511,6 +512,8 @@ TEST_F(RestoreParams, TheOnlyOneOfTheModuleThatReadsIt) {
   model_.graph.mutable_node(0)->set_name("/m/Add");
   EXPECT_THAT(Restored(),
               ElementsAre(Pair("c", IsEmpty()), Pair("m.final_logits_bias", IsEmpty())));
+  EXPECT_THAT(notes_, Contains(HasSubstr("'onnx::Add_1' of the model's file is taken for "
+                                         "'m.final_logits_bias' as it is: ")));
   InModule("m.other", zeros);
   EXPECT_THAT(Restored(),
               ElementsAre(Pair("c", IsEmpty()), Pair("onnx::Add_1", ElementsAre("m.bias"))));
