@@ -1,6 +1,7 @@
 #include "frontend/onnx/affine.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -16,12 +17,14 @@ constexpr double kLeastSpread = 1e-3;  // of it, too: what is told apart from th
 constexpr double kUnlike = 1e-2;       // of it, too: no rounding
 constexpr int64_t kSample = 256;       // elements
 
-// The numbers of a program have few digits.
+constexpr double kMostOfNumber = 2e-7;  // of a number that was found: f32 was rounded once
+
+// To a number of few digits, as a program's are, where it is near one.
 double Rounded(double v) {
   char text[32];
   std::snprintf(text, sizeof text, "%.4g", v);
   const double rounded = std::strtod(text, nullptr);
-  return std::abs(rounded - v) <= 1e-6 * std::abs(v) ? rounded : v;
+  return std::abs(rounded - v) <= kMostOfNumber * std::abs(v) ? rounded : v;
 }
 
 struct Sums {
@@ -113,6 +116,18 @@ bool MayBeLike(const Squeezed& made, const Squeezed& of, bool turned, bool times
 }
 
 }  // namespace
+
+bool IsOfProgram(const Affine& affine) {
+  const auto has_few_digits = [](double v) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.4g", v);
+    return std::abs(std::strtod(text, nullptr) - v) <= 2 * kMostOfNumber * std::abs(v);
+  };
+  return std::ranges::all_of(std::array{affine.times, affine.plus}, [&](double v) {
+    return v == 0 || has_few_digits(v) || has_few_digits(1 / v) || has_few_digits(v * v) ||
+           has_few_digits(1 / (v * v));
+  });
+}
 
 std::optional<Affine> AffineOf(const Squeezed& made, const Squeezed& of, bool turned,
                                bool times_only) {

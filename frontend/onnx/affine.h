@@ -15,4 +15,8 @@ namespace shardc::onnx_import {
 std::optional<Affine> AffineOf(const Squeezed& made, const Squeezed& of, bool turned,
                                bool times_only);
 
+// Whether both numbers are of up to four digits, or the inverse, the square or the root of one that
+// is: a program's. What is computed of tensors, as their norm, is none.
+bool IsOfProgram(const Affine& affine);
+
 }  // namespace shardc::onnx_import

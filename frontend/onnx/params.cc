@@ -167,33 +167,17 @@ class Finder {
   // All that the exporter names of it are tensors of the module, constants, arithmetic, and what
   // moves all elements.
   bool IsAffine(const std::vector<std::string>& folded) const {
-    static const std::set<std::string_view> kAffine = {"_to_copy",
-                                                       "_unsafe_view",
-                                                       "add",
-                                                       "alias",
-                                                       "clone",
-                                                       "contiguous",
-                                                       "div",
-                                                       "flatten",
-                                                       "mul",
-                                                       "neg",
-                                                       "permute",
-                                                       "reshape",
-                                                       "rsub",
-                                                       "squeeze",
-                                                       "sub",
-                                                       "t",
-                                                       "transpose",
-                                                       "unsqueeze",
-                                                       "val",
-                                                       "view",
-                                                       "lift_fresh_copy",
-                                                       "scalar_tensor_default",
-                                                       "lifted_tensor",
-                                                       "c_lifted_tensor"};
+    static const std::set<std::string_view> kArithmetic = {"add", "div",  "mul",
+                                                           "neg", "rsub", "sub"};
+    static const std::set<std::string_view> kConstant = {
+        "c_lifted_tensor", "lift_fresh_copy", "lifted_tensor", "scalar_tensor_default", "val"};
+    static const std::set<std::string_view> kMoving = {
+        "_to_copy", "_unsafe_view", "alias", "clone",     "contiguous", "flatten", "permute",
+        "reshape",  "squeeze",      "t",     "transpose", "unsqueeze",  "view"};
     return std::ranges::all_of(folded, [&](const std::string& source) {
       return names_.is_parameter.contains(source) || names_.is_buffer.contains(source) ||
-             IsConstantOfFx(source) || kAffine.contains(FunctionOf(source));
+             IsConstantOfFx(source) || kArithmetic.contains(FunctionOf(source)) ||
+             kConstant.contains(FunctionOf(source)) || kMoving.contains(FunctionOf(source));
     });
   }
 

@@ -257,11 +257,14 @@ class Restorer {
   }
 
   // What is the module's in other dims, or of other numbers. A number that itself was computed of
-  // the tensor, as its norm, is none.
+  // the tensor, as its norm, is none: that has more digits, where the exporter says nothing.
   bool RestoreAffine(Op* param) {
-    if (written_.of_functions.contains(param->attrs.String("name"))) return false;
+    const std::string& name = param->attrs.String("name");
+    if (written_.of_functions.contains(name)) return false;
     const std::vector<Origin> found = finder_.AsAffine(Data(param));
-    return found.size() == 1 && Restore(param, found);
+    if (found.size() != 1) return false;
+    const bool told = written_.made_by.contains(name);
+    return (told || IsOfProgram(found[0].affine)) && Restore(param, found);
   }
 
   // A module's bias that is also that of one of its parts ("head.bias", "head.decoder.bias"), where

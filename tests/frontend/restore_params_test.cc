@@ -391,6 +391,22 @@ TEST_F(RestoreParams, AFactorOfItsOwnIsNotRestored) {
                                    Pair("div_3", ElementsAre("part.w")), Pair("Mul_1", IsEmpty())));
 }
 
+// TorchScript names no function: a factor of many digits may be a norm of the tensor itself.
+TEST_F(RestoreParams, FactorsOfAProgramHaveFewDigits) {
+  InModule("other", Data({5}));
+  InFile("other", Data({5}));
+  const HostTensor w = Data({3, 4});
+  InModule("w", w);
+  for (const double factor : {.7, -3., 1 / 7., std::sqrt(48.), 1 / std::sqrt(48.), .38421197}) {
+    HostTensor made(DType::kF32, w.shape());
+    for (int64_t i = 0; i < 12; ++i) made.SetDouble(i, factor * w.AsDouble(i));
+    InFile("Mul_" + std::to_string(factor), made);
+  }
+  std::map<std::string, Strings> restored = Restored(1e-6);
+  EXPECT_EQ(restored.size(), 3u);
+  EXPECT_TRUE(restored.contains("w") && restored.contains("Mul_0.384212"));
+}
+
 // What a sample of elements does not tell, all do: the first ones may be equal, as those of
 // padding.
 TEST_F(RestoreParams, OtherDimsOfLargeTensors) {
