@@ -114,9 +114,14 @@ class Restorer {
     Strings aliases = whole->attrs.StringList("aliases", {});
     for (const std::string& name : names) {
       const bool known = module_.tensors.contains(name) || Contains(aliases, name);
-      if (!known && written_.listed.contains(name)) aliases.push_back(name);
+      if (!known && IsOfModule(name)) aliases.push_back(name);
     }
     if (!aliases.empty()) whole->attrs.Set("aliases", std::move(aliases));
+  }
+
+  // TorchScript lists no parameters, and keeps the names of those that it left as they were.
+  bool IsOfModule(const std::string& name) const {
+    return written_.listed.empty() ? !IsMadeUp(name) : written_.listed.contains(name);
   }
 
   // Of data that say nothing: what reads it, or else the exporter, has to say what each use was. A

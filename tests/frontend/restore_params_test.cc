@@ -575,6 +575,16 @@ TEST_F(RestoreParams, TiedTensorsKeepTheNamesThatTheModulesFileLacks) {
       ElementsAre(Pair("wte.weight", UnorderedElementsAre("lm_head.weight", "other.weight"))));
 }
 
+// A file that lists none, as TorchScript's, has names that were given and names that were made up.
+TEST_F(RestoreParams, TiedTensorsKeepTheNamesOfAFileWithoutAList) {
+  InModule("lm_head.weight", Data({4, 3}));
+  InModule("bias", Data({3}, 2));
+  InFile("wte.weight", Data({4, 3}));
+  InFile("onnx::Add_1", Data({3}, 2));
+  EXPECT_THAT(Restored(), ElementsAre(Pair("bias", IsEmpty()),
+                                      Pair("lm_head.weight", ElementsAre("wte.weight"))));
+}
+
 // Of the file's type, whatever the module is saved in.
 TEST_F(RestoreParams, InAnotherType) {
   const HostTensor half = Converted(Data({3, 4}), DType::kBF16);
