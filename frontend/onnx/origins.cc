@@ -109,6 +109,24 @@ Shape Around(const Shape& shape, size_t dim) {
   return {NumElements({shape.begin(), at}), *at, NumElements({at + 1, shape.end()})};
 }
 
+namespace {
+
+// Enough to see a factor beside the rounding of a function.
+bool DiffersEnough(const Squeezed& tensor) {
+  double least = HUGE_VAL, most = -HUGE_VAL;
+  HoldsOfPieces(tensor.shape(), [&](const Shape& offset, const Shape& size) {
+    const HostTensor piece = tensor.Read(offset, size);
+    for (int64_t i = 0; i < piece.num_elements(); ++i) {
+      least = std::min(least, piece.AsDouble(i));
+      most = std::max(most, piece.AsDouble(i));
+    }
+    return true;
+  });
+  return most - least >= 1e-3 * std::max({1., -least, most});
+}
+
+}  // namespace
+
 const ElementFunction* FunctionOf(const Squeezed& made, const Squeezed& of,
                                   const std::set<std::string, std::less<>>& functions) {
   constexpr double kMostError = 2e-6;  // libraries round functions each in its own way
@@ -131,7 +149,8 @@ const ElementFunction* FunctionOf(const Squeezed& made, const Squeezed& of,
     least = error;
     best = &f;
   }
-  return best;
+  const bool scaled = functions.contains("mul") || functions.contains("div");
+  return best && scaled && !DiffersEnough(made) ? nullptr : best;
 }
 
 RowsAlong::RowsAlong(const Squeezed& tensor, size_t dim)

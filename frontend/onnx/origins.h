@@ -69,7 +69,9 @@ HostTensor Corner(const Squeezed& tensor);
 // Whether it is, bit for bit, `of` turned or of the numbers that `how` says, or as it is.
 bool IsMadeOf(const Squeezed& made, const Squeezed& of, const Origin& how);
 
-// Which of these functions of `of` it is, to the accuracy of f32; null: none.
+// Which of these functions of `of` it is, to the accuracy of f32; null: none, or one beside a
+// factor
+// ("mul") that elements which differ too little do not tell.
 const ElementFunction* FunctionOf(const Squeezed& made, const Squeezed& of,
                                   const std::set<std::string, std::less<>>& functions);
 

@@ -326,6 +326,27 @@ TEST_F(RestoreParams, FunctionsThatTheExporterNames) {
                                    "'number' after softplus, the first"));
 }
 
+// A new model's exp(3 * w) and 1 - 2 * w look as if there were no factor.
+TEST_F(RestoreParams, FunctionsOfWhatTheExporterScaled) {
+  const auto scaled = [](double x) { return std::exp(3 * x); };
+  InModule("zeros", HostTensor(DType::kF32, {4}));
+  InModule("small", Map(Data({4}), [](double x) { return 1e-6 * x; }));
+  InModule("large", Data({4}, 2));
+  InModule("other", Data({5}));
+  InFile("other", Data({5}));
+  const auto of = [&](const std::string& name, const HostTensor& t, const std::string& from) {
+    InFile(name, t, "Mul");
+    AddFoldedFrom(model_, name, from);
+  };
+  of("exp", Map(HostTensor(DType::kF32, {4}), scaled), "['mul', 'val_0', 'zeros']");
+  of("sub", Map(Data({4}), [](double x) { return 1 - 2e-6 * x; }), "['mul_1', 'small', 'val_1']");
+  of("mul_4", Map(Data({4}, 2), [](double x) { return 1 - x; }), "['large', 'mul_3', 'sub_1']");
+  ListParameters(model_, {"zeros", "small", "large", "other"});
+  EXPECT_THAT(Restored(1e-6),
+              ElementsAre(Pair("exp", ElementsAre("zeros")), Pair("large", IsEmpty()),
+                          Pair("other", IsEmpty()), Pair("sub", ElementsAre("small"))));
+}
+
 // What is the module's by a factor and a summand, or in other dims, trains otherwise in its place.
 TEST_F(RestoreParams, OtherNumbersAndOtherDims) {
   const auto three_times = [](double x) { return 3 * x; };
