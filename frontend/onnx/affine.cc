@@ -105,9 +105,9 @@ bool MayBeLike(const Squeezed& made, const Squeezed& of, bool turned, bool times
   const auto head = [](const Squeezed& t, const Shape& size) {
     return t.Read(Shape(size.size()), size);
   };
-  const Shape size = SampleOf(made.shape());
-  HostTensor m = head(made, size);
-  HostTensor o = turned ? Turned(head(of, Turned(size))) : head(of, SampleOf(of.shape()));
+  HostTensor m = turned ? Turned(head(made, Turned(SampleOf(Turned(made.shape())))))
+                        : head(made, SampleOf(made.shape()));
+  HostTensor o = head(of, SampleOf(of.shape()));
   const int64_t count = std::min(m.num_elements(), o.num_elements());
   m = First(m, count);
   o = First(o, count);
@@ -135,7 +135,6 @@ std::optional<Affine> AffineOf(const Squeezed& made, const Squeezed& of, bool tu
     return std::nullopt;
   }
   const bool same_dims = made.shape() == (turned ? Turned(of.shape()) : of.shape());
-  if (turned && !same_dims) return std::nullopt;
   if (!MayBeLike(made, of, turned, times_only)) return std::nullopt;
   std::optional<Affine> affine;
   double largest = 0;
@@ -151,7 +150,7 @@ std::optional<Affine> AffineOf(const Squeezed& made, const Squeezed& of, bool tu
                                          turned ? Turned(of.Read(Turned(offset), Turned(size)))
                                                 : of.Read(offset, size));
                           })
-          : agree(made.ReadAll(), of.ReadAll());
+          : agree(turned ? Turned(made.ReadAll()) : made.ReadAll(), of.ReadAll());
   // Only rounded otherwise: what computed it is not known.
   const bool itself = same_dims && affine == Affine();
   return agrees && !itself ? affine : std::nullopt;

@@ -204,9 +204,9 @@ Value* MakeOf(Builder& b, Value* v, const Origin& how, const TensorType& made) {
   std::erase(of, 1);
   std::erase(to, 1);
   if (how.turned) {
-    Ints perm(of.size());
+    Ints perm(to.size());
     for (size_t d = 0; d < perm.size(); ++d) perm[d] = static_cast<int64_t>(d);
-    v = b.Transpose(b.Reshape(v, of), Turned(std::move(perm)));
+    v = b.Transpose(b.Reshape(v, Turned(to)), Turned(std::move(perm)));
   }
   if (!how.rows.empty()) {
     const Shape around = Around(to, how.across);

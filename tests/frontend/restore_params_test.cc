@@ -435,7 +435,10 @@ TEST_F(RestoreParams, OtherDimsOfLargeTensors) {
   for (int64_t i = 0; i < 300; ++i) padded.SetDouble(i, 0);
   InModule("padded", padded);
   InModule("odd", Data({6, 200}, 3));
+  InModule("heads", Data({20, 3, 10}, 5));
   InModule("other", Data({1200}, 4));
+  InFile("Mul_0",
+         Turned(Map(Reshaped(Data({20, 3, 10}, 5), {20, 30}), [](double x) { return x * .5; })));
   InFile("Mul_1", Map(Reshaped(padded, {12, 10, 10}), [](double x) { return x * -3; }));
   InFile("Mul_2", Reshaped(Data({6, 200}, 3), {400, 3}));
   InFile("Mul_3", Turned(Map(Data({6, 200}, 3), [](double x) { return 2 * x - 5; })));
@@ -443,8 +446,8 @@ TEST_F(RestoreParams, OtherDimsOfLargeTensors) {
   last.SetDouble(1199, 0);
   InFile("Mul_4", last);
   EXPECT_THAT(Restored(1e-5),
-              UnorderedElementsAre(Pair("padded", IsEmpty()), Pair("odd", IsEmpty()),
-                                   Pair("Mul_4", IsEmpty())));
+              UnorderedElementsAre(Pair("heads", IsEmpty()), Pair("padded", IsEmpty()),
+                                   Pair("odd", IsEmpty()), Pair("Mul_4", IsEmpty())));
 }
 
 // Of a new model's equal elements only the exporter can say that they were multiplied.
