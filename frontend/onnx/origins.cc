@@ -77,6 +77,20 @@ Shape CornerOf(Shape shape) {
   return shape;
 }
 
+// Enough to see a factor beside the rounding of a function.
+bool DiffersEnough(const Squeezed& tensor) {
+  double least = HUGE_VAL, most = -HUGE_VAL;
+  HoldsOfPieces(tensor.shape(), [&](const Shape& offset, const Shape& size) {
+    const HostTensor piece = tensor.Read(offset, size);
+    for (int64_t i = 0; i < piece.num_elements(); ++i) {
+      least = std::min(least, piece.AsDouble(i));
+      most = std::max(most, piece.AsDouble(i));
+    }
+    return true;
+  });
+  return most - least >= 1e-3 * std::max({1., -least, most});
+}
+
 }  // namespace
 
 HostTensor Corner(const Squeezed& tensor) {
@@ -108,24 +122,6 @@ Shape Around(const Shape& shape, size_t dim) {
   const auto at = shape.begin() + static_cast<int64_t>(dim);
   return {NumElements({shape.begin(), at}), *at, NumElements({at + 1, shape.end()})};
 }
-
-namespace {
-
-// Enough to see a factor beside the rounding of a function.
-bool DiffersEnough(const Squeezed& tensor) {
-  double least = HUGE_VAL, most = -HUGE_VAL;
-  HoldsOfPieces(tensor.shape(), [&](const Shape& offset, const Shape& size) {
-    const HostTensor piece = tensor.Read(offset, size);
-    for (int64_t i = 0; i < piece.num_elements(); ++i) {
-      least = std::min(least, piece.AsDouble(i));
-      most = std::max(most, piece.AsDouble(i));
-    }
-    return true;
-  });
-  return most - least >= 1e-3 * std::max({1., -least, most});
-}
-
-}  // namespace
 
 const ElementFunction* FunctionOf(const Squeezed& made, const Squeezed& of,
                                   const std::set<std::string, std::less<>>& functions) {

@@ -70,8 +70,7 @@ HostTensor Corner(const Squeezed& tensor);
 bool IsMadeOf(const Squeezed& made, const Squeezed& of, const Origin& how);
 
 // Which of these functions of `of` it is, to the accuracy of f32; null: none, or one beside a
-// factor
-// ("mul") that elements which differ too little do not tell.
+// factor ("mul") that elements which differ too little do not tell.
 const ElementFunction* FunctionOf(const Squeezed& made, const Squeezed& of,
                                   const std::set<std::string, std::less<>>& functions);
 
