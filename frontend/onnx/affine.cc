@@ -12,20 +12,24 @@
 namespace shardc::onnx_import {
 namespace {
 
-constexpr double kMostError = 2e-6;    // of the largest element: f32 was rounded twice
-constexpr double kLeastSpread = 1e-3;  // of it, too: what is told apart from that error
-constexpr double kUnlike = 1e-2;       // of it, too: no rounding
-constexpr int64_t kSample = 256;       // elements
-
+constexpr double kMostError = 2e-6;     // of the largest element: f32 was rounded twice
+constexpr double kLeastSpread = 1e-3;   // of it, too: what is told apart from that error
+constexpr double kUnlike = 1e-2;        // of it, too: no rounding
+constexpr int64_t kSample = 256;        // elements
 constexpr double kMostOfNumber = 2e-7;  // of a number that was found: f32 was rounded once
 
-// To a number of few digits, as a program's are, where it is near one.
-double Rounded(double v) {
+double WithFewDigits(double v) {
   char text[32];
   std::snprintf(text, sizeof text, "%.4g", v);
-  const double rounded = std::strtod(text, nullptr);
-  return std::abs(rounded - v) <= kMostOfNumber * std::abs(v) ? rounded : v;
+  return std::strtod(text, nullptr);
 }
+
+bool HasFewDigits(double v) {
+  return std::abs(WithFewDigits(v) - v) <= kMostOfNumber * std::abs(v);
+}
+
+// To a number as a program has them, where it is near one.
+double Rounded(double v) { return HasFewDigits(v) ? WithFewDigits(v) : v; }
 
 struct Sums {
   Sums(const HostTensor& made, const HostTensor& of)
@@ -118,14 +122,9 @@ bool MayBeLike(const Squeezed& made, const Squeezed& of, bool turned, bool times
 }  // namespace
 
 bool IsOfProgram(const Affine& affine) {
-  const auto has_few_digits = [](double v) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.4g", v);
-    return std::abs(std::strtod(text, nullptr) - v) <= 2 * kMostOfNumber * std::abs(v);
-  };
-  return std::ranges::all_of(std::array{affine.times, affine.plus}, [&](double v) {
-    return v == 0 || has_few_digits(v) || has_few_digits(1 / v) || has_few_digits(v * v) ||
-           has_few_digits(1 / (v * v));
+  return std::ranges::all_of(std::array{affine.times, affine.plus}, [](double v) {
+    return v == 0 || HasFewDigits(v) || HasFewDigits(1 / v) || HasFewDigits(v * v) ||
+           HasFewDigits(1 / (v * v));
   });
 }
 
