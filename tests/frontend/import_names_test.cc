@@ -10,17 +10,12 @@ using import_testing::AddMetadata;
 using import_testing::ImportTest;
 using import_testing::ListParameters;
 using import_testing::Model;
+using import_testing::ParamNames;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
-
-std::vector<std::string> ParamNames(const Graph& graph) {
-  std::vector<std::string> names;
-  for (const Op* p : graph.Params()) names.push_back(p->attrs.String("name"));
-  return names;
-}
 
 class DynamoNames : public ImportTest {};
 

@@ -10,15 +10,10 @@ namespace {
 
 using import_testing::ImportTest;
 using import_testing::Model;
+using import_testing::ParamNames;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
-
-std::vector<std::string> ParamNames(const Graph& graph) {
-  std::vector<std::string> names;
-  for (const Op* p : graph.Params()) names.push_back(p->attrs.String("name"));
-  return names;
-}
 
 class ParamRules : public ImportTest {};
 

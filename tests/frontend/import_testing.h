@@ -80,6 +80,12 @@ inline std::vector<std::string> OpNames(const Graph& graph) {
   return names;
 }
 
+inline std::vector<std::string> ParamNames(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const Op* p : graph.Params()) names.push_back(p->attrs.String("name"));
+  return names;
+}
+
 // y = x + w, x float [batch, 4], w [4].
 struct Model {
   onnx::ModelProto proto;
