@@ -211,6 +211,7 @@ class Importer final : private GraphConverter {
     node.CheckRead();
     node.CheckRows();
     if (Detached::Is(proto)) Detach(conversion_.values.at(proto.output(0)));
+    if (const auto row = PaddingIdx(proto)) KeepRow(*conversion_.values.at(proto.output(0)), *row);
   }
 
   // The same, as what has no gradient.
@@ -218,6 +219,14 @@ class Importer final : private GraphConverter {
     if (!IsFloat(v->type.dtype) || conversion_.rows.Of(v) || !recover::DependsOnParam(v)) return;
     Value* zero = conversion_.builder.Scalar(v->type.dtype, 0);
     v = conversion_.builder.Make("sub", {v, zero}, {{"detached", true}});
+  }
+
+  // Keeps a lookup from training this row of its table; what takes constant rows is no lookup.
+  static void KeepRow(Value& v, int64_t row) {
+    Op* op = v.producer;
+    if (op != nullptr && recover::IsLookup(op) && row < op->in(0).shape[0]) {
+      op->attrs.Set("padding_idx", row);
+    }
   }
 
   Node WithInputsDetached(const NodeProto& proto) {

@@ -67,8 +67,8 @@ std::string ParameterAt(const FxCall& call, size_t argument, const ModuleNames& 
   return known && names.is_parameter.contains(parameter->second) ? parameter->second : "";
 }
 
-// What the call was given in this place, or by its name; 0 where it was not.
-double NumberGiven(const FxCall& call, int place, std::string_view name) {
+// What the call was given in this place, or by its name.
+std::optional<double> NumberGiven(const FxCall& call, int place, std::string_view name) {
   constexpr std::string_view kSeparator = ", ";
   std::string_view text = call.positional;
   for (int i = 0; i < place; ++i) {
@@ -79,10 +79,10 @@ double NumberGiven(const FxCall& call, int place, std::string_view name) {
     const std::string key = std::string(name) + ": ";
     text = call.keywords;
     const size_t at = text.find(key);
-    if (at == text.npos) return 0;
+    if (at == text.npos) return std::nullopt;
     text.remove_prefix(at + key.size());
   }
-  return ParseNumber<double>(text.substr(0, text.find_first_of(",)}"))).value_or(0);
+  return ParseNumber<double>(text.substr(0, text.find_first_of(",)}")));
 }
 
 constexpr std::string_view kLinear = "torch.ops.aten.linear.default";
@@ -232,13 +232,20 @@ std::string IndexedParameter(const onnx::NodeProto& node, const ModuleNames& nam
 std::string AttentionWithDropout(const onnx::NodeProto& node) {
   const FxCall call = FxCallOf(node);
   const bool attends = call.target.starts_with("torch.ops.aten.scaled_dot_product_attention.");
-  return attends && NumberGiven(call, 4, "dropout_p") > 0 ? call.result : "";
+  return attends && NumberGiven(call, 4, "dropout_p").value_or(0) > 0 ? call.result : "";
 }
 
 std::string LossWithSmoothing(const onnx::NodeProto& node) {
   const FxCall call = FxCallOf(node);
   const bool is_loss = call.target.starts_with("torch.ops.aten.cross_entropy_loss.");
-  return is_loss && NumberGiven(call, 5, "label_smoothing") > 0 ? call.result : "";
+  return is_loss && NumberGiven(call, 5, "label_smoothing").value_or(0) > 0 ? call.result : "";
+}
+
+std::optional<int64_t> PaddingIdx(const onnx::NodeProto& node) {
+  const FxCall call = FxCallOf(node);
+  if (call.target != "torch.ops.aten.embedding.default") return std::nullopt;
+  const std::optional<double> row = NumberGiven(call, 2, "padding_idx");
+  return row >= 0.0 ? std::optional(static_cast<int64_t>(*row)) : std::nullopt;
 }
 
 std::string BiasOf(const onnx::NodeProto& node, const ModuleNames& names) {

@@ -65,6 +65,10 @@ std::string AttentionWithDropout(const onnx::NodeProto& node);
 // likewise.
 std::string LossWithSmoothing(const onnx::NodeProto& node);
 
+// The row of the table that the node looks up in that it does not train, because it stands for an
+// embedding with padding_idx; nothing where the metadata do not say so.
+std::optional<int64_t> PaddingIdx(const onnx::NodeProto& node);
+
 // The module's parameter that the node adds as a bias, because it stands for torch.addmm, a linear
 // layer or a convolution; empty where the metadata do not say so.
 std::string BiasOf(const onnx::NodeProto& node, const ModuleNames& names);

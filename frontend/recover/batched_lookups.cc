@@ -66,7 +66,7 @@ Value* TuplesThatCount(Builder& b, Op* op) {
 // Rows i * s + at[i] of b * s, where at[i] is known to lie in [0, s) -> at[i] of the s rows of
 // each.
 Value* PositionsThatCount(Builder& b, Op* op) {
-  if (op->name() != "gather") return nullptr;
+  if (op->name() != "gather" || !TrainsAllRows(op)) return nullptr;
   Value *x = op->operands[0], *at = op->operands[1];
   const Op* add = ProducedBy(at, "add");
   if (add == nullptr || op->attrs.Int("axis", 0) != 0 || at->type.rank() < 1 || IsParam(x))

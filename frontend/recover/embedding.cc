@@ -23,6 +23,8 @@ Value* PositionsToSlice(Builder& b, Op* op) {
   const Shape& shape = table->type.shape;
   int64_t count = ids->shape().back();
   int64_t start = *first < 0 && *first + count <= 0 ? *first + shape[0] : *first;
+  const int64_t untrained = op->attrs.Int("padding_idx", -1);
+  if (untrained >= start && untrained < start + count) return nullptr;
   // Ids out of range keep the op, which names the position when it runs.
   if (start < 0 || start + count > shape[0]) return nullptr;
   Value* rows = b.Slice(table, 0, start, start + count);
@@ -43,7 +45,9 @@ Value* GatherToEmbedding(Builder& b, Op* op) {
       if (constant->AsInt(i) < 0) return nullptr;
     }
   }
-  return b.Make("embedding", {table, ids});
+  Attributes attrs = op->attrs;
+  attrs.Erase("axis");
+  return b.Make("embedding", {table, ids}, std::move(attrs));
 }
 
 // one_hot(ids) @ param -> embedding, with zeros for an id outside the table.

@@ -76,7 +76,8 @@ Value* Interleave(Builder& b, std::vector<Value*> of, int axis) {
 
 // Also before transposes that put the dim in front, for the assignment.
 Value* GatherToInterleaved(Builder& b, Op* op) {
-  if (op->name() != "gather" || op->out().rank() != op->in(0).rank()) return nullptr;
+  if (op->name() != "gather" || !TrainsAllRows(op) || op->out().rank() != op->in(0).rank())
+    return nullptr;
   const int axis = AxisOf(op->attrs, op->in(0).rank());
   if (op->out().shape[axis] > kMostRows || ProducedBy(op->operands[0], "concat") == nullptr)
     return nullptr;

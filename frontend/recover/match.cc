@@ -4,6 +4,7 @@
 #include <set>
 #include <vector>
 
+#include "ir/contains.h"
 #include "ir/op_def.h"
 
 namespace shardc::recover {
@@ -82,6 +83,12 @@ bool IsNorm(const Op* op) { return OneOf(op->name(), {"layer_norm", "rms_norm"})
 bool IsLookup(const Op* op) {
   return op->name() == "embedding" || (op->name() == "gather" && op->attrs.Int("axis", 0) == 0);
 }
+
+bool TrainsRows(const Op* lookup, const Ints& rows) {
+  return !Contains(rows, lookup->attrs.Int("padding_idx", -1));
+}
+
+bool TrainsAllRows(const Op* lookup) { return !lookup->attrs.Has("padding_idx"); }
 
 bool MultipliesBy(const Op* op, const Value* v) {
   return IsProduct(op) && op->operands[1] == v && op->operands[0] != v;

@@ -40,6 +40,9 @@ bool IsProduct(const Op* op);                    // matmul or matmul_nt, or thes
 bool MultipliesByTransposed(const Op* product);  // the _nt of both
 bool IsNorm(const Op* op);                       // layer_norm or rms_norm
 bool IsLookup(const Op* op);                     // of rows: embedding, or gather along dim 0
+// Whether a lookup takes these rows of its table as they are; else it does not train one of them.
+bool TrainsRows(const Op* lookup, const Ints& rows);
+bool TrainsAllRows(const Op* lookup);
 // Whether the op is the product of something else with v as the right side, as a weight is.
 bool MultipliesBy(const Op* op, const Value* v);
 bool IsParam(const Value* v);

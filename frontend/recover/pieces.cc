@@ -31,7 +31,7 @@ Value* GatherToSlice(Builder& b, Op* op) {
   if (op->in(1).rank() > 1 && IsParam(x)) return nullptr;  // a table of positions
   const int axis = AxisOf(op->attrs, x->type.rank());
   std::optional<Ints> at = Positions(op->operands[1], x->type.shape[axis]);
-  if (!at || at->empty()) return nullptr;
+  if (!at || at->empty() || !TrainsRows(op, *at)) return nullptr;
   int64_t step = at->size() > 1 ? (*at)[1] - (*at)[0] : 1;
   for (size_t i = 1; i < at->size(); ++i) {
     if ((*at)[i] - (*at)[i - 1] != step) return nullptr;

@@ -78,7 +78,10 @@ class Spreader {
 
   Value* Weights(Builder& b, Op* op) {
     Value *weight = op->operands[0], *ids = op->operands[1];
-    if (ids->type.num_elements() != tokens_ * k_ || !IsParam(ArrangedFrom(weight))) return nullptr;
+    if (ids->type.num_elements() != tokens_ * k_ || !IsParam(ArrangedFrom(weight)) ||
+        !TrainsAllRows(op)) {
+      return nullptr;
+    }
     if (ids_ != nullptr && (ids_ != ids || experts_ != weight->type.shape[0])) return nullptr;
     ids_ = ids;
     experts_ = weight->type.shape[0];

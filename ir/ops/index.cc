@@ -149,6 +149,37 @@ Attributes ResizedLookup(const Op& op, const Shape& origin, int axis) {
   return WithOriginMoved(op.attrs, Shape(from, from + op.in(1).rank()));
 }
 
+// The row that a lookup does not train, as PyTorch's padding_idx; -1 where it trains all.
+constexpr std::string_view kPadding = "padding_idx";
+
+void CheckPaddingIdx(std::string_view op, const InferArgs& args, int axis) {
+  if (!args.attrs.Has(kPadding)) return;
+  const int64_t size = args[0].shape[axis], row = args.attrs.Int(kPadding);
+  if (row < 0 || row >= size) {
+    InferError(op, StrCat("padding_idx ", row, " is no position of a dim of size ", size));
+  }
+}
+
+// dy of a lookup along the axis, with zeros for the row that it does not train.
+Value* WithoutPaddingRow(const GradientArgs& args, int axis) {
+  Value *dy = args.result_grads[0], *indices = args.op.operands[1];
+  const int64_t row = args.op.attrs.Int(kPadding, -1);
+  if (row < 0) return dy;
+  Builder& b = args.builder;
+  Shape along(dy->type.rank(), 1);
+  std::ranges::copy(indices->type.shape, along.begin() + axis);
+  const DType type = indices->type.dtype;
+  auto is = [&](int64_t index) {
+    return b.Make("equal", {indices, b.Scalar(type, static_cast<double>(index))});
+  };
+  Value* padding = is(row);
+  // Of an embedding no index counts from the end.
+  if (args.op.name() == "gather") {
+    padding = b.Make("or", {padding, is(row - args.op.in(0).shape[axis])});
+  }
+  return b.Make("where", {b.Reshape(padding, along), b.Scalar(dy->type.dtype, 0), dy});
+}
+
 // The result type of a scatter: dy with the indices' dims from `axis` on replaced by `size`.
 std::vector<TensorType> InferScatter(std::string_view op, const InferArgs& args, int64_t axis,
                                      int64_t size) {
@@ -172,7 +203,7 @@ void AddEmbedding(OpRegistry& registry) {
   OpDef def;
   def.name = "embedding";
   def.min_operands = def.max_operands = 2;
-  def.attrs = {{"origin", AttrKind::kInts}};
+  def.attrs = {{kPadding, AttrKind::kInt}, {"origin", AttrKind::kInts}};
   def.resized = [](const Op& op, std::span<const TensorType>, const Shape& origin) {
     return ResizedLookup(op, origin, 0);
   };
@@ -181,6 +212,7 @@ void AddEmbedding(OpRegistry& registry) {
     RequireInteger("embedding", args[1], "the ids");
     CheckOrigin("embedding", args.attrs, args[1], "ids");
     if (args[0].rank() < 1) InferError("embedding", "the table has no dims");
+    CheckPaddingIdx("embedding", args, 0);
     Shape shape = Replace(args[0].shape, 0, args[1].shape);
     return std::vector<TensorType>{TensorType(args[0].dtype, std::move(shape))};
   };
@@ -189,7 +221,7 @@ void AddEmbedding(OpRegistry& registry) {
   };
   def.rule = [](const Op& op) { return LookupRule(op, 0, FactorKind::kPlain); };
   def.gradient = [](const GradientArgs& args) {
-    Value* dy = args.result_grads[0];
+    Value* dy = WithoutPaddingRow(args, 0);
     Attributes attrs = WithOriginOf(args.op, {{"rows", args.op.in(0).shape[0]}});
     return std::vector<Value*>{
         args.builder.Make("embedding_grad", {dy, args.op.operands[1]}, std::move(attrs)), nullptr};
@@ -233,7 +265,8 @@ void AddGather(OpRegistry& registry) {
   OpDef def;
   def.name = "gather";
   def.min_operands = def.max_operands = 2;
-  def.attrs = {{"axis", AttrKind::kInt, true}, {"origin", AttrKind::kInts}};
+  def.attrs = {
+      {"axis", AttrKind::kInt, true}, {kPadding, AttrKind::kInt}, {"origin", AttrKind::kInts}};
   def.resized = [](const Op& op, std::span<const TensorType>, const Shape& origin) {
     return ResizedLookup(op, origin, AxisOf(op.attrs, op.in(0).rank()));
   };
@@ -241,6 +274,7 @@ void AddGather(OpRegistry& registry) {
     RequireInteger("gather", args[1], "the index operand");
     CheckOrigin("gather", args.attrs, args[1], "indices");
     int axis = NormalizeAxis("gather", args.attrs.Int("axis"), args[0].rank());
+    CheckPaddingIdx("gather", args, axis);
     Shape shape = Replace(args[0].shape, axis, args[1].shape);
     return std::vector<TensorType>{TensorType(args[0].dtype, std::move(shape))};
   };
@@ -251,8 +285,8 @@ void AddGather(OpRegistry& registry) {
     return LookupRule(op, AxisOf(op.attrs, op.in(0).rank()), FactorKind::kReplicated);
   };
   def.gradient = [](const GradientArgs& args) {
-    Value* dy = args.result_grads[0];
     int axis = AxisOf(args.op.attrs, args.op.in(0).rank());
+    Value* dy = WithoutPaddingRow(args, axis);
     Attributes attrs =
         WithOriginOf(args.op, {{"axis", int64_t{axis}}, {"size", args.op.in(0).shape[axis]}});
     return std::vector<Value*>{

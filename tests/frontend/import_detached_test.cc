@@ -43,6 +43,7 @@ class ImportDetached : public import_testing::ImportTest {
 
   Model m;
   Graph graph;
+  int calls = 0;
 };
 
 // As an export with optimize=False has it.
@@ -133,6 +134,24 @@ TEST_F(ImportDetached, OtherNamesSayNothing) {
   Call("Add", {"y", "s"}, "z", "%z", "add.Tensor](args = (%y, %detached)");
   EXPECT_THAT(Detached("z"), IsEmpty());
   EXPECT_THAT(graph.notes, IsEmpty());
+}
+
+// ONNX's Gather has no word for the row of padding that torch.nn.Embedding does not train.
+TEST_F(ImportDetached, TheRowOfPadding) {
+  m.Input("ids", {"2"}, onnx::TensorProto::INT64);
+  auto row_of = [this](const std::string& call) {
+    const std::string y = StrCat("y", ++calls);
+    Call("Gather", {"w", "ids"}, y, "%embedding", call);
+    m.Output(y);
+    const Graph g = Import(m.proto);
+    return g.FindOutput(y)->producer->attrs.Int("padding_idx", -1);
+  };
+  EXPECT_EQ(row_of("embedding.default](args = (%p_w, %ids, 1)"), 1);
+  EXPECT_EQ(row_of("embedding.default](args = (%p_w, %ids, 0, False, False)"), 0);
+  EXPECT_EQ(row_of("embedding.default](args = (%p_w, %ids)"), -1);
+  EXPECT_EQ(row_of("embedding.default](args = (%p_w, %ids, -1)"), -1);
+  EXPECT_EQ(row_of("embedding.default](args = (%p_w, %ids, 2)"), -1);
+  EXPECT_EQ(row_of("index_select.default](args = (%p_w, 0, %ids)"), -1);
 }
 
 }  // namespace

@@ -48,6 +48,31 @@ TEST(RolesOfTables, ADecoderMayHaveAVocabularyOfItsOwn) {
   }
 }
 
+// What a lookup does not train keeps its mark, and is no slice of which it would be a part.
+TEST(RolesOfTables, TheRowOfPaddingStaysUntrained) {
+  auto of = [](int64_t padding, int64_t first) {
+    return Recover([=](TestGraph& b) {
+      Value* at = b.Constant(HostTensor::Of<int64_t>({1, 3}, {first, first + 1, first + 2}));
+      Value* rows = b.Make("gather", {b.P("wpe", {7, 4}), at},
+                           {{"axis", int64_t{0}}, {"padding_idx", padding}});
+      Value* ids = b.In("ids", HostTensor::Of<int64_t>({2, 3}, {4, 2, 6, 1, 0, 3}));
+      Value* x = b.Make("gather", {b.P("wte", {9, 4}), ids},
+                        {{"axis", int64_t{0}}, {"padding_idx", padding}});
+      b.Out(b.Add(x, rows));
+    });
+  };
+  const Graph outside = of(1, 2), inside = of(1, 0);
+  EXPECT_NE(Find(outside, "slice"), nullptr);
+  EXPECT_EQ(Find(inside, "slice"), nullptr);
+  EXPECT_EQ(Counts(inside)["embedding"], 2);
+  for (const Graph* g : {&outside, &inside}) {
+    for (const auto& op : g->ops()) {
+      if (op->name() != "embedding") continue;
+      EXPECT_EQ(op->attrs.Int("padding_idx", -1), 1);
+    }
+  }
+}
+
 // A recommender's tables of features stand side by side, and a table of domains, whose rows
 // examples have and not tokens, is behind a projection: of a few rows each, they are no
 // vocabularies.

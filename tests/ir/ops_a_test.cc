@@ -309,6 +309,30 @@ TEST(OpsA, GatherCountsFromTheEnd) {
             (V{1, 5}));
 }
 
+// As torch.nn.functional.embedding with padding_idx, whose ids do not count from the end.
+TEST(OpsA, LookupsDoNotTrainThePaddingRow) {
+  const HostTensor table = F({3, 2}, {0, 1, 2, 3, 4, 5});
+  const HostTensor dy = F({3, 2}, {1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(Gradient("embedding", {table, I({3}, {1, 0, 1})}, 0, dy, {{"padding_idx", int64_t{0}}}),
+            (V{0, 0, 6, 8, 0, 0}));
+  EXPECT_EQ(Doubles(Eval("embedding", {table, I({1}, {1})}, {{"padding_idx", int64_t{1}}})[0]),
+            (V{2, 3}));
+  const HostTensor last = I({3}, {2, -1, 0});
+  EXPECT_EQ(
+      Gradient("gather", {table, last}, 0, dy, {{"axis", int64_t{0}}, {"padding_idx", int64_t{2}}}),
+      (V{5, 6, 0, 0, 0, 0}));
+  EXPECT_EQ(Gradient("gather", {table, I({2, 1}, {1, 0})}, 0, F({3, 2, 1}, {1, 2, 3, 4, 5, 6}),
+                     {{"axis", int64_t{1}}, {"padding_idx", int64_t{1}}}),
+            (V{2, 0, 4, 0, 6, 0}));
+  for (const int64_t row : {-1, 3}) {
+    ExpectThrown(
+        [&] {
+          Eval("embedding", {table, I({1}, {1})}, {{"padding_idx", row}});
+        },
+        "E1101", "is no position of a dim of size 3");
+  }
+}
+
 TEST(OpsA, TopKTakesTheLowerOfEqualPositions) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   auto top = [](const HostTensor& x, int64_t k, bool largest) {
