@@ -22,12 +22,20 @@ Value* StepOf(Builder& b) {
   return steps;
 }
 
-std::vector<Op*> DroppingOps(const Graph& graph) {
+std::vector<Op*> DrawingOps(const Graph& graph) {
   std::vector<Op*> ops;
   for (const auto& op : graph.ops()) {
-    if (Drops(*op)) ops.push_back(op.get());
+    if (IsRandom(*op)) ops.push_back(op.get());
   }
   return ops;
+}
+
+Op* CreateDrawing(Builder& b, std::string_view op, std::vector<Value*> operands, int64_t seed,
+                  Attributes attrs) {
+  operands.push_back(StepOf(b));
+  attrs.Set("seed", seed);
+  attrs.Set("stream", static_cast<int64_t>(DrawingOps(b.graph()).size()));
+  return b.Create(op, std::move(operands), std::move(attrs));
 }
 
 Op* UpdateOf(const Graph& graph, const std::string& state) {
@@ -52,25 +60,27 @@ void EraseIfUnread(Graph& graph, Op* state) {
 
 Op* CreateDropping(Builder& b, std::string_view op, std::vector<Value*> operands, double ratio,
                    int64_t seed, Attributes attrs) {
-  operands.push_back(StepOf(b));
   attrs.Set("ratio", ratio);
-  attrs.Set("seed", seed);
-  attrs.Set("stream", static_cast<int64_t>(DroppingOps(b.graph()).size()));
-  return b.Create(op, std::move(operands), std::move(attrs));
+  return CreateDrawing(b, op, std::move(operands), seed, std::move(attrs));
 }
 
 Value* AddDropout(Builder& b, Value* x, double ratio, int64_t seed) {
   return CreateDropping(b, "dropout", {x}, ratio, seed)->result();
 }
 
+Value* AddUniform(Builder& b, const Shape& shape, int64_t seed) {
+  Value* like = b.BroadcastTo(b.Scalar(DType::kF32, 0), shape);
+  return CreateDrawing(b, "random_uniform", {like}, seed, {})->result();
+}
+
 void SetDropout(Graph& graph, const DropoutOptions& options) {
-  const std::vector<Op*> dropping = DroppingOps(graph);
-  if (options.seed && dropping.empty()) {
-    graph.notes.push_back("--dropout-seed makes no difference: the model drops nothing");
+  const std::vector<Op*> drawing = DrawingOps(graph);
+  if (options.seed && drawing.empty()) {
+    graph.notes.push_back("--dropout-seed makes no difference: the model draws nothing");
   }
-  for (Op* op : dropping) {
+  for (Op* op : drawing) {
     if (options.seed) op->attrs.Set("seed", *options.seed);
-    if (options.keep) continue;
+    if (options.keep || !Drops(*op)) continue;
     Op* step = op->operands.back()->producer;
     Builder b(graph, op, *op);
     const std::vector<Value*> results = op->def->undropped(b, *op);

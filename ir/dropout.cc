@@ -7,7 +7,7 @@ namespace shardc {
 Shape WholeOf(const Attributes& attrs, const Shape& part) { return attrs.IntList("whole", part); }
 
 DropoutMask MaskOf(const Attributes& attrs) {
-  const double ratio = attrs.Float("ratio");
+  const double ratio = attrs.Float("ratio", 0);
   DropoutMask mask;
   mask.seed = static_cast<uint64_t>(attrs.Int("seed", 0));
   mask.stream = static_cast<uint32_t>(attrs.Int("stream", 0));

@@ -1,7 +1,7 @@
-// The mask of ops that drop elements (OpDef::undropped), a function of where an element lies in the
-// whole tensor: the same on every mesh, in every piece of a batch, on every backend, forward and
-// backward. Their attributes are "ratio", "seed" and "stream"; "origin" and "whole", of a part;
-// their last operand is the step.
+// What ops draw (IsRandom(const Op&)), a function of where an element lies in the whole tensor: the
+// same on every mesh, in every piece of a batch, on every backend, forward and backward. Their
+// attributes are "seed" and "stream"; "origin" and "whole", of a part; of those that drop elements
+// (OpDef::undropped) "ratio"; their last operand is the step.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,14 @@ namespace shardc {
 // and is kept, times `scale`, where the word is at least `threshold`.
 struct DropoutMask {
   uint64_t seed = 0;
-  uint32_t stream = 0;     // which dropout of the model
+  uint32_t stream = 0;     // which of the model's ops that draw
   uint64_t threshold = 0;  // ratio * 2^32
   double scale = 1;        // 1 / (1 - ratio); 0 where nothing is kept
 };
-DropoutMask MaskOf(const Attributes& attrs);
+DropoutMask MaskOf(const Attributes& attrs);  // without a ratio all is kept
+
+// The number in [0, 1) that a word stands for: its upper 24 bits, which are a float32.
+inline double UniformOf(uint32_t word) { return (word >> 8) * 0x1p-24; }
 
 // The shape of the tensor of which one of shape `part` is a part: the attribute "whole"; without it
 // the part is whole.
@@ -32,7 +35,7 @@ std::vector<std::vector<int64_t>> PlacesOfDims(const Attributes& attrs, const Sh
                                                const Shape& global,
                                                const std::vector<std::vector<Run>>& runs);
 
-// Where the local elements of the operand of the op `dropout` lie in the whole tensor.
+// Where the local elements of operand 0 lie in the whole tensor.
 struct DropoutPlaces {
   // Per local row (all dims but the last): the element of the whole tensor at which its row there
   // begins, or -1 for a row of padding.

@@ -34,6 +34,7 @@ const Table& Ops() {
     RegisterLossOps(registry);
     RegisterOptimizerOps(registry);
     RegisterDropoutOps(registry);
+    RegisterRandomOps(registry);
     RegisterReshardOps(registry);
     RegisterFusedOps(registry);
     return MutableTable();
@@ -106,6 +107,8 @@ bool KeepsZeroPadding(const Op& op) { return op.def->keeps_zero_padding && !Agai
 bool IsView(const Op& op, const Mesh& mesh) {
   return op.def->view && LocalBytes(op.in(0), mesh) == LocalBytes(op.out(), mesh);
 }
+
+bool IsRandom(const Op& op) { return op.def->random || Drops(op); }
 
 bool Drops(const Op& op) { return op.def->undropped && op.attrs.Has("ratio"); }
 

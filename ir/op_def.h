@@ -159,6 +159,7 @@ struct OpDef {
   // gives if nothing is dropped, one value per result, made by the builder in the op's place. Null:
   // it never drops.
   std::function<std::vector<Value*>(Builder&, const Op&)> undropped;
+  bool random = false;  // always draws, and drops nothing
 
   // For ops that stand for several others (fused kernels): replaces `root`, an op named `fuses_at`
   // of a lowered graph, and ops that it reads by this op, if they match. False: they do not.
@@ -220,9 +221,10 @@ bool KeepsZeroPadding(const Op& op);
 // Whether the result is another name for the operand's memory on every rank.
 bool IsView(const Op& op, const Mesh& mesh);
 
-// Whether the op drops elements by draws. The step, an integer scalar, is its last operand then;
-// the attribute "stream" is another for each such op of a model.
-bool Drops(const Op& op);
+// Whether the op draws (ir/dropout.h). The step, an integer scalar, is its last operand then; the
+// attribute "stream" is another for each such op of a model.
+bool IsRandom(const Op& op);
+bool Drops(const Op& op);  // elements, by what it draws
 
 // Whether the op's result is cut over the axis by the spec's word (OpDef::constrains).
 bool Constrains(const Op& op, int axis, const Mesh& mesh);
@@ -268,6 +270,7 @@ void RegisterRotaryOps(OpRegistry&);     // rotary
 void RegisterLossOps(OpRegistry&);       // cross_entropy and its pieces
 void RegisterOptimizerOps(OpRegistry&);  // adamw, sgd
 void RegisterDropoutOps(OpRegistry&);    // dropout
+void RegisterRandomOps(OpRegistry&);     // random_uniform
 void RegisterReshardOps(OpRegistry&);    // reshard, all_reduce, all_gather, ...
 void RegisterFusedOps(OpRegistry&);      // what the fuse pass makes
 

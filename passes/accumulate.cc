@@ -43,8 +43,10 @@ class Accumulation {
     }
     for (const auto& op : graph_.ops()) {
       auto is = [&](const Value* v) { return of_batch.contains(v); };
-      if (Drops(*op)) streams_ = std::max(streams_, op->attrs.Int("stream", 0) + 1);
-      if (std::ranges::none_of(op->operands, is)) continue;
+      const bool draws = IsRandom(*op);
+      if (draws) streams_ = std::max(streams_, op->attrs.Int("stream", 0) + 1);
+      // What is drawn is drawn anew for each batch, also where nothing else of it counts.
+      if (!draws && std::ranges::none_of(op->operands, is)) continue;
       ops_.push_back(op.get());
       of_batch.insert(op->results.begin(), op->results.end());
     }
@@ -95,7 +97,7 @@ class Accumulation {
     if (has("origin") && !has("whole") && !types[0].shape.empty()) {
       attrs = AttributesOfPart(op, types, 0, m * types[0].shape[0]);
     }
-    if (Drops(op)) attrs.Set("stream", op.attrs.Int("stream", 0) + m * streams_);
+    if (IsRandom(op)) attrs.Set("stream", op.attrs.Int("stream", 0) + m * streams_);
     return attrs;
   }
 
@@ -150,10 +152,10 @@ class Accumulation {
   const MicrobatchSpec& spec_;
   Value* loss_;
   int64_t batch_;
-  std::vector<Value*> held_;                                      // inputs of the batch
-  std::vector<Op*> ops_;                                          // what depends on them, in order
-  int64_t streams_ = 0;                                           // more than those of all dropouts
-  Op* end_ = nullptr;                                             // before it the copies stand
+  std::vector<Value*> held_;  // inputs of the batch
+  std::vector<Op*> ops_;      // what depends on them, in order
+  int64_t streams_ = 0;       // more than those of all that draws
+  Op* end_ = nullptr;         // before it the copies stand
   std::unordered_map<const Value*, std::vector<Value*>> copies_;  // by batch
 };
 

@@ -234,7 +234,7 @@ class Finder {
   // Numbers attributes by value. What is drawn is never the same in two layers.
   size_t AttributesOf(const Op& op) {
     Attributes attrs = op.attrs;
-    if (Drops(op)) attrs.Erase("stream");
+    if (IsRandom(op)) attrs.Erase("stream");
     std::vector<Attributes>& all = attributes_[op.def];
     auto it = std::find(all.begin(), all.end(), attrs);
     if (it == all.end()) it = all.insert(it, std::move(attrs));

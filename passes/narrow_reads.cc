@@ -36,7 +36,7 @@ bool IsProductOfHalves(const Value& v) {
 
 bool OnlyMoves(const Op& op) {
   const OpDef& def = *op.def;
-  return def.precision == Precision::kFollow && !def.elementwise && !Drops(op) &&
+  return def.precision == Precision::kFollow && !def.elementwise && !IsRandom(op) &&
          !def.communicates && !def.constrains && op.results.size() == 1;
 }
 

@@ -241,7 +241,7 @@ void AddTrainingOptions(CLI::App* verb, CompileOptions* o) {
                    "the only ones that do, by name: *lora_*")
       ->delimiter(',');
   verb->add_option("--dropout-seed", o->binding.dropout.seed,
-                   "another seed of what the model's dropouts draw")
+                   "another seed of what the model draws (dropout, noise)")
       ->check(IsSeed<int64_t>);
   verb->add_flag("--no-dropout", o->no_dropout, "drop nothing, as in evaluation")
       ->excludes("--dropout-seed");

@@ -13,6 +13,7 @@ namespace shardc::onnx_import {
 // Parts of the shape and neural tables, in files of their own.
 void AddIndexConverters(ConverterTable& table);    // Slice, Split, Gather, TopK, Pad, ...
 void AddScatterConverters(ConverterTable& table);  // ScatterND, ScatterElements, NonZero
+void AddRandomConverters(ConverterTable& table);   // RandomUniform, RandomNormal, Bernoulli
 void AddEinsumConverter(ConverterTable& table);
 void AddDftConverter(ConverterTable& table);
 void AddRecurrentConverters(ConverterTable& table);  // RNN, GRU, LSTM

@@ -260,6 +260,7 @@ void Dropout(NodeContext& c) {
 }  // namespace
 
 void AddElementwiseConverters(ConverterTable& table) {
+  AddRandomConverters(table);
   for (const Name& name : kSame) table.emplace(name.first, Same);
   for (const Name& name : kVariadic) table.emplace(name.first, Variadic);
   table.insert({{"Pow", Pow},

@@ -26,6 +26,7 @@ constexpr Change kChanges[] = {
     {"AveragePool", "ceil_mode", 0, 10, 0},
     {"AveragePool", "dilations", 0, 19, 0},
     {"BatchNormalization", "training_mode", 0, 14, 0},
+    {"Bernoulli", "", 0, 15, 0},
     {"BitwiseAnd", "", 0, 18, 0},
     {"BitwiseNot", "", 0, 18, 0},
     {"BitwiseOr", "", 0, 18, 0},

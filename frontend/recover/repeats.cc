@@ -88,7 +88,8 @@ int FactorAlone(const ShardingRule& rule, const DimFactors& dim) {
 
 // op(repeated(x)) -> repeated(op(x)), where all that has rows repeats them alike.
 Value* ComputeOnce(Builder& b, Op* op) {
-  if (op->results.size() != 1 || !op->def->rule || op->def->resized || Drops(*op)) return nullptr;
+  if (op->results.size() != 1 || !op->def->rule || op->def->resized || IsRandom(*op))
+    return nullptr;
   if (op->attrs.Has("shape") || op->def->side_effect || KeepsOrder(op)) return nullptr;
   std::optional<Repeat> repeat;
   size_t first = 0;

@@ -456,7 +456,7 @@ OpDef Def(std::string_view name, int operands) {
   def.attrs = {{"scale", AttrKind::kFloat, true},
                {"causal", AttrKind::kBool},
                {"layout", AttrKind::kString}};
-  AddDrawAttrs(def, false);
+  AddDropAttrs(def, false);
   def.undropped = WithoutStep;
   const int q = operands == 3 ? 0 : 1;
   def.resized = [q](const Op& op, std::span<const TensorType> results, const Shape& origin) {

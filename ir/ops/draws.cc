@@ -8,19 +8,23 @@
 
 namespace shardc {
 
-void AddDrawAttrs(OpDef& def, bool required) {
-  def.attrs.insert(def.attrs.end(), {{"ratio", AttrKind::kFloat, required},
-                                     {"seed", AttrKind::kInt},
+void AddDrawAttrs(OpDef& def) {
+  def.attrs.insert(def.attrs.end(), {{"seed", AttrKind::kInt},
                                      {"stream", AttrKind::kInt},
                                      {"origin", AttrKind::kInts},
                                      {"whole", AttrKind::kInts}});
+}
+
+void AddDropAttrs(OpDef& def, bool required) {
+  def.attrs.push_back({"ratio", AttrKind::kFloat, required});
+  AddDrawAttrs(def);
 }
 
 void CheckDraws(std::string_view op, const InferArgs& args, const Shape& drawn) {
   const TensorType& step = args[args.size() - 1];
   RequireInteger(op, step, "the step");
   RequireShape(op, step, {}, "the step");
-  const double ratio = args.attrs.Float("ratio");
+  const double ratio = args.attrs.Float("ratio", 0);
   if (!(ratio >= 0 && ratio <= 1)) InferError(op, StrCat("ratio ", ratio, " is not in [0, 1]"));
   CheckPart(op, args.attrs, drawn);
 }
@@ -62,11 +66,17 @@ Draws::Draws(const KernelCall& call)
     : mask_(MaskOf(*call.attrs)), step_(static_cast<uint32_t>(ToInts(call.in.back())[0])) {}
 
 double Draws::Factor(int64_t place) const {
+  return Word(place) >= mask_.threshold ? mask_.scale : 0;
+}
+
+double Draws::Uniform(int64_t place) const { return UniformOf(Word(place)); }
+
+uint32_t Draws::Word(int64_t place) const {
   const auto i = static_cast<uint64_t>(place);
   const auto words = Philox4x32(
       {static_cast<uint32_t>(i / 4), static_cast<uint32_t>(i >> 34), mask_.stream, step_},
       {static_cast<uint32_t>(mask_.seed), static_cast<uint32_t>(mask_.seed >> 32)});
-  return words[i % 4] >= mask_.threshold ? mask_.scale : 0;
+  return words[i % 4];
 }
 
 }  // namespace shardc

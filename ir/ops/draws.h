@@ -1,4 +1,4 @@
-// What the definitions of ops that drop elements share (OpDef::undropped, ir/dropout.h).
+// What the definitions of ops that draw share (IsRandom(const Op&), ir/dropout.h).
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,9 @@
 
 namespace shardc {
 
-void AddDrawAttrs(OpDef& def, bool required);
+void AddDrawAttrs(OpDef& def);
+// The same, and a ratio.
+void AddDropAttrs(OpDef& def, bool required);
 
 // For OpDef::infer of an op that draws for a tensor of this shape. Its last operand is the step.
 void CheckDraws(std::string_view op, const InferArgs& args, const Shape& drawn);
@@ -27,8 +29,12 @@ class Draws {
   explicit Draws(const KernelCall& call);
   // What element `place` of the whole tensor is multiplied by.
   double Factor(int64_t place) const;
+  // Its number in [0, 1).
+  double Uniform(int64_t place) const;
 
  private:
+  uint32_t Word(int64_t place) const;
+
   DropoutMask mask_;
   uint32_t step_;
 };

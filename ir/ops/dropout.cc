@@ -38,7 +38,7 @@ void RegisterDropoutOps(OpRegistry& registry) {
   OpDef def;
   def.name = "dropout";
   def.min_operands = def.max_operands = 2;
-  AddDrawAttrs(def, true);
+  AddDropAttrs(def, true);
   def.undropped = [](Builder&, const Op& op) { return std::vector<Value*>{op.operands[0]}; };
   def.infer = Infer;
   def.resized = [](const Op& op, std::span<const TensorType>, const Shape& origin) {

@@ -303,7 +303,7 @@ OpDef Def(std::string_view name, std::string_view fuses_at, int operands) {
   def.min_operands = operands;
   def.max_operands = operands + 1;
   def.attrs = {{"scale", AttrKind::kFloat, true}, {"causal", AttrKind::kBool}};
-  AddDrawAttrs(def, false);
+  AddDropAttrs(def, false);
   def.undropped = WithoutStep;
   def.resized = [grad = operands != 1](const Op& op, std::span<const TensorType>,
                                        const Shape& origin) {

@@ -48,10 +48,10 @@ std::vector<Stretch> Cut(const std::vector<Stretch>& stretches, int64_t largest)
   return pieces;
 }
 
-// x, step -> y
-std::unique_ptr<Kernel> MakeDropout(const KernelRequest& r) {
-  const TensorView &x = r.call.in[0], &step = r.call.in[1], &y = r.call.out[0];
-  if (x.dtype != DType::kF32 || y.dtype != DType::kF32) return nullptr;
+// Of f32 results, from operands that are not read where `x` is null.
+std::unique_ptr<Kernel> MakeDrawing(const KernelRequest& r, const float* x,
+                                    void (*draw)(const DropoutArgs&)) {
+  const TensorView &step = r.call.in[1], &y = r.call.out[0];
   constexpr int64_t kPiece = 16384;
   auto pieces = std::make_shared<const std::vector<Stretch>>(Cut(StretchesOf(r.call), kPiece));
   int64_t covered = 0;
@@ -60,30 +60,42 @@ std::unique_ptr<Kernel> MakeDropout(const KernelRequest& r) {
   DropoutArgs args;
   args.draw = DrawOf(mask);
   args.scale = static_cast<float>(mask.scale);
-  return MakeKernel(
-      [args, pieces, x, step, y, padded = covered < x.num_elements(), threads = r.call.threads] {
-        DropoutArgs a = args;
-        a.draw.step = StepIn(step);
-        const float* from = x.as<const float>();
-        float* to = y.as<float>();
-        // In place, the padding is zero as it is.
-        if (padded && from != to) std::fill_n(to, y.num_elements(), 0.0f);
-        const auto n = static_cast<int64_t>(pieces->size());
-        ParallelFor(threads, n, 1, [&](int64_t begin, int64_t end) {
-          for (int64_t p = begin; p < end; ++p) {
-            const Stretch& s = (*pieces)[p];
-            DropoutArgs piece = a;
-            piece.x = from + s.local;
-            piece.y = to + s.local;
-            piece.n = s.size;
-            piece.first = s.global;
-            Kernels().dropout.stretch(piece);
-          }
-        });
-      });
+  return MakeKernel([args, pieces, x, step, y, draw, padded = covered < y.num_elements(),
+                     threads = r.call.threads] {
+    DropoutArgs a = args;
+    a.draw.step = StepIn(step);
+    float* to = y.as<float>();
+    // In place, the padding is zero as it is.
+    if (padded && x != to) std::fill_n(to, y.num_elements(), 0.0f);
+    const auto n = static_cast<int64_t>(pieces->size());
+    ParallelFor(threads, n, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) {
+        const Stretch& s = (*pieces)[p];
+        DropoutArgs piece = a;
+        if (x != nullptr) piece.x = x + s.local;
+        piece.y = to + s.local;
+        piece.n = s.size;
+        piece.first = s.global;
+        draw(piece);
+      }
+    });
+  });
 }
 
-constexpr Binding kBindings[] = {{"dropout", MakeDropout}};
+// x, step -> y
+std::unique_ptr<Kernel> MakeDropout(const KernelRequest& r) {
+  const TensorView &x = r.call.in[0], &y = r.call.out[0];
+  if (x.dtype != DType::kF32 || y.dtype != DType::kF32) return nullptr;
+  return MakeDrawing(r, x.as<const float>(), Kernels().dropout.stretch);
+}
+
+// like, step -> y
+std::unique_ptr<Kernel> MakeUniform(const KernelRequest& r) {
+  if (r.call.out[0].dtype != DType::kF32) return nullptr;
+  return MakeDrawing(r, nullptr, Kernels().dropout.uniform);
+}
+
+constexpr Binding kBindings[] = {{"dropout", MakeDropout}, {"random_uniform", MakeUniform}};
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 
 #include "tests/exec/models.h"
 #include "tests/exec/training.h"
+#include "tests/ir/data_source.h"
 
 namespace shardc::testing {
 namespace {
@@ -126,6 +127,53 @@ TEST(Dropout, DrawsAnewInEveryStepAndForEverySeed) {
     EXPECT_EQ(Alike(first[i], again[i]), 64 * 250);
     EXPECT_NEAR(static_cast<double>(Alike(first[i], other[i])), n / 2, bound);
     EXPECT_NEAR(static_cast<double>(Alike(first[i], first[(i + 1) % 3])), n / 2, bound);
+  }
+}
+
+HostTensor Sines(Shape shape) {
+  HostTensor t(DType::kF32, std::move(shape));
+  for (int64_t i = 0; i < t.num_elements(); ++i) t.SetDouble(i, std::sin(static_cast<double>(i)));
+  return t;
+}
+
+// A product with noise of its elements, of examples and of one dim alone, and what it trains.
+Graph Noisy() {
+  Graph g("noisy");
+  Builder b(g);
+  Value* x = g.AddInput("x", TensorType(DType::kF32, {12, 10}));
+  Value* up = b.Param("up", DType::kF32, {10, 14}, {{"role", std::string("MLP_UP")}});
+  Value* down = b.Param("down", DType::kF32, {14, 9}, {{"role", std::string("MLP_DOWN")}});
+  Value* y = b.Mul(b.Matmul(x, up), AddUniform(b, {12, 14}));
+  y = b.Mul(
+      y, b.Cast(b.Make("less", {AddUniform(b, {12, 1}), b.Scalar(DType::kF32, 0.6)}), DType::kF32));
+  y = b.Matmul(b.Add(y, AddUniform(b, {14})), down);
+  g.outputs.push_back({"y", b.Add(y, AddUniform(b, {12, 9}, 7))});
+  for (const Op* param : g.Params()) {
+    g.sources[param->attrs.String("name")] =
+        std::make_shared<DataSource>(Sines(param->out().shape));
+  }
+  return g;
+}
+
+TEST(Noise, IsTheSameHoweverItIsCut) {
+  RunSetup setup = Training();
+  setup.pipeline.loss = "dot";
+  Tensors inputs = RandomInputs(Noisy(), 2, 3);
+  inputs["cotangent"] = Sines({12, 9});
+  const RunResult want = CompileAndRun(Noisy(), setup, inputs);
+  for (const Case& c : {Case{"megatron", "tp=2"}, Case{"megatron", "tp=5"}, Case{"dp", "dp=5", 3},
+                        Case{"megatron", "dp=2,tp=3", 1, 2}, Case{"serial", "", 0, 4, "full"}}) {
+    SCOPED_TRACE(StrCat(c.spec, " ", c.mesh));
+    setup.spec = c.spec;
+    setup.mesh = c.mesh;
+    setup.zero = c.zero;
+    setup.microbatches = c.microbatches;
+    setup.pipeline.recompute = c.recompute;
+    const RunResult got = CompileAndRun(Noisy(), setup, inputs);
+    EXPECT_EQ(CompareSteps(got.losses, want.losses, 1e-5), "");
+    for (const auto& [name, value] : want.states) {
+      EXPECT_LT(WorstDifference(got.states.at(name), value, 1e-3), 1e-4) << name;
+    }
   }
 }
 

@@ -518,7 +518,8 @@ void RandomOps::Attention() {
 void RandomOps::Dropout() {
   if (!draws_) return;
   Value* v = FloatOfRank(1);
-  Value* y = AddDropout(b_, v, 0.3, 5);
+  Value* y = dice_.Chance(50) ? AddDropout(b_, v, 0.3, 5)
+                              : b_.Mul(v, b_.Cast(AddUniform(b_, ShapeOf(v), 6), v->type.dtype));
   HostTensor data = Evaluate(y);
   Know(y, std::move(data), per_example_[v]);
   ++made_;

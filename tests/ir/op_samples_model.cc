@@ -349,6 +349,12 @@ void AddStepSamples(std::vector<OpSample>& samples) {
       {{"ratio", 0.5}, {"origin", Ints{1, 0, 2}}, {"whole", Ints{5, 3, 9}}});
   add("dropout", "nothing", {F({3, 4}, 163), steps}, {{"ratio", 1.0}});
   add("dropout", "scalar", {F({}, 164), steps}, {{"ratio", 0.1}});
+  add("random_uniform", "", {F({3, 7, 5}, 165), steps}, {});
+  add("random_uniform", "even", {F({4, 8}, 166), As(steps, DType::kI32)},
+      {{"seed", int64_t{1} << 40}, {"stream", int64_t{3}}});
+  add("random_uniform", "part", {F({2, 3, 4}, 167), steps},
+      {{"origin", Ints{1, 0, 2}}, {"whole", Ints{5, 3, 9}}});
+  add("random_uniform", "scalar", {F({}, 168), steps}, {});
 
   Strings axes = {"x"};
   add("reshard", "", {w});

@@ -1,4 +1,5 @@
-// Dropout with a mask that is a function of the element's place (ir/dropout.h), in place or not.
+// Dropout with a mask that is a function of the element's place (ir/dropout.h), in place or not;
+// and numbers that are.
 #ifndef RUNTIME_CPU_KERNELS_DROPOUT_H_
 #define RUNTIME_CPU_KERNELS_DROPOUT_H_
 
@@ -26,6 +27,9 @@ struct DropoutArgs {
 
 struct DropoutKernels {
   void (*stretch)(const DropoutArgs&);  // on the calling thread
+  // y[j] = the upper 24 bits of the word of element first + j, times 2^-24; x, the threshold and
+  // the scale do not count.
+  void (*uniform)(const DropoutArgs&);
 };
 
 }  // namespace shardc::cpu

@@ -1,4 +1,5 @@
-// dropout: the mask is made again from the element's place wherever it is needed.
+// dropout and random_uniform: what is drawn is made again from the element's place wherever it is
+// needed.
 #include <memory>
 
 #include "runtime/cuda/kernels/draw.h"
@@ -85,6 +86,21 @@ struct DropBlocks {
   }
 };
 
+// One element an item: noise is a small part of what a model computes.
+template <typename T>
+struct Uniform {
+  T* y;
+  Draw draw;
+  int64_t width;  // of a row
+  Places places;
+  __device__ void operator()(int64_t item) const {
+    const int64_t i = places.Of(item / width, item % width);
+    const uint32_t word =
+        i < 0 ? 0 : WordOf(draw.Block(i / 4, draw.Step()), static_cast<int>(i % 4));
+    y[item] = Narrow<T>(static_cast<decltype(Widen(T()))>(word >> 8) * 0x1p-24f);
+  }
+};
+
 // Tables only where a few numbers do not say it.
 struct PlaceTables {
   DeviceTable<int64_t> rows, columns;
@@ -156,7 +172,24 @@ KernelPtr MakeDropout(const KernelRequest& r) {
   });
 }
 
-constexpr Binding kBindings[] = {{"dropout", MakeDropout}};
+// like, step -> y
+KernelPtr MakeUniform(const KernelRequest& r) {
+  const TensorView& y = r.call.out[0];
+  const int64_t n = y.num_elements(), width = y.rank() == 0 ? 1 : y.shape.back();
+  if (n == 0) return NoWork();
+  auto tables = TablesFor(PlacesOf(r.call), width);
+  const Draw draw(MaskOf(*r.call.attrs), r.call.in[1]);
+  return DispatchFloat(y.dtype, [&](auto t) -> KernelPtr {
+    using T = decltype(t);
+    const Uniform<T> f{Out<T>(r, 0), draw, width, tables->places};
+    const Grid grid = ElementGrid(n);
+    return MakeKernel([f, n, tables, grid](const Launch& launch) {
+      LaunchKernel(launch, ElementsKernel<Uniform<T>>, grid.blocks, grid.threads, 0, f, n);
+    });
+  });
+}
+
+constexpr Binding kBindings[] = {{"dropout", MakeDropout}, {"random_uniform", MakeUniform}};
 
 }  // namespace
 
