@@ -52,6 +52,9 @@ std::unique_ptr<Kernel> MakeReferenceKernel(const KernelRequest& request);
 // The fast CPU kernel of the instruction, or null when there is none for its op, types or shapes;
 // then the reference kernel serves.
 std::unique_ptr<Kernel> MakeCpuKernel(const KernelRequest& request);
+// Throws Diagnostic E4305 where the environment variable SHARDC_ISA asks for kernels that there are
+// not for this machine.
+void CheckCpuKernels();
 // Ops that have a fast CPU kernel (for at least some types).
 std::vector<std::string_view> CpuKernelOps();
 

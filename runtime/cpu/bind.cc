@@ -1,10 +1,13 @@
 #include "runtime/cpu/bind.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 
+#include "ir/diagnostic.h"
 #include "ir/op_def.h"
 #include "ir/program.h"
+#include "runtime/cpu/kernels/isa.h"
 #include "runtime/cpu/widen.h"
 
 namespace shardc {
@@ -69,6 +72,19 @@ std::unique_ptr<Kernel> MakeCpuKernel(const KernelRequest& request) {
   if (it == cpu::Table().end()) return nullptr;
   auto kernel = it->second(request);
   return kernel ? std::move(kernel) : cpu::MakeWidened(request, it->second);
+}
+
+void CheckCpuKernels() {
+  const char* wanted = std::getenv("SHARDC_ISA");
+  if (wanted == nullptr) return;
+  std::string known;
+  for (const cpu::Isa isa : cpu::SupportedIsas()) {
+    if (std::string_view(wanted) == cpu::IsaName(isa)) return;
+    known += StrCat(known.empty() ? "" : ", ", cpu::IsaName(isa));
+  }
+  throw Diagnostic("E4305", ExitCode::kUsage, "the environment variable SHARDC_ISA",
+                   StrCat("this machine has no level '", wanted, "'"),
+                   StrCat("unset it, or use one of: ", known));
 }
 
 std::vector<std::string_view> CpuKernelOps() {

@@ -398,6 +398,9 @@ TEST_F(RunTest, Usage) {
   setenv("SHARDC_CUDA_PLUGIN", "/no/such/plugin.so", 1);
   RunFails("plan --backend cuda --random-inputs 1", 74, {"E4302"});
   unsetenv("SHARDC_CUDA_PLUGIN");
+  setenv("SHARDC_ISA", "avx2", 1);
+  RunFails("plan --random-inputs 1", 2, {"E4305", "no level 'avx2'", "v1, "});
+  unsetenv("SHARDC_ISA");
   RunFails("plan --shared-device --random-inputs 1", 2, {"E6120"});
   RunFails("plan --fast-nondeterministic --random-inputs 1", 2,
            {"E6120", "--fast-nondeterministic"});
