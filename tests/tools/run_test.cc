@@ -399,7 +399,7 @@ TEST_F(RunTest, Usage) {
   RunFails("plan --backend cuda --random-inputs 1", 74, {"E4302"});
   unsetenv("SHARDC_CUDA_PLUGIN");
   setenv("SHARDC_ISA", "avx2", 1);
-  RunFails("plan --random-inputs 1", 2, {"E4305", "no level 'avx2'", "v1, "});
+  RunFails("plan --random-inputs 1", 2, {"E4305", "no level 'avx2'", "one of: v1"});
   unsetenv("SHARDC_ISA");
   RunFails("plan --shared-device --random-inputs 1", 2, {"E6120"});
   RunFails("plan --fast-nondeterministic --random-inputs 1", 2,
