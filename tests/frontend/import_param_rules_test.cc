@@ -350,6 +350,28 @@ TEST_F(ParamRules, ABiasOfOneOutputIsAParameter) {
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("w", "b", "w2", "b2"));
 }
 
+// TorchScript without folding, of Linear(3, 1), Linear(1, 1) and PReLU.
+TEST_F(ParamRules, ABiasOfOneOutputIsAParameterWhereTheWeightIsTransposed) {
+  Model m;
+  m.Input("x", {"2", "3"});
+  m.Floats("w", {1, 3}, {1, 2, 3});
+  m.Floats("b", {1}, {.5f});
+  m.Floats("w2", {1, 1}, {2});
+  m.Floats("b2", {1}, {.25f});
+  m.Node("Transpose", {"w"}, {"wt"});
+  m.Node("MatMul", {"x", "wt"}, {"xw"});
+  m.Node("Add", {"b", "xw"}, {"y"});
+  m.Node("Transpose", {"w2"}, {"w2t"});
+  m.Node("MatMul", {"y", "w2t"}, {"yw"});
+  m.Node("Add", {"b2", "yw"}, {"z"});
+  m.Floats("slope", {1}, {.1f});
+  m.Ints("dim", {1}, {1});
+  m.Node("Unsqueeze", {"slope", "dim"}, {"slopes"});
+  m.Node("PRelu", {"z", "slopes"}, {"out"});
+  m.Output("out");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("w", "b", "w2", "b2", "slope"));
+}
+
 // dynamo_export of PyTorch 2.1 to 2.5: a table of sines and cosines is looked up, and split as a
 // sequence of tensors is. The name of one tells, too.
 TEST_F(ParamRules, TablesThatAreSplitAsSequencesAreConstants) {
