@@ -238,7 +238,7 @@ class Evidence {
     const std::string& op = node.op_type();
     if (IsAddedToScores(node, use.input)) return kind_() == TableKind::kOther;
     if (kNever.contains(op) || IsNotTrained(op, use.input) || IsCastToIntegers(node)) return false;
-    if (kLookUp.contains(op)) return use.input == 0 && FollowRows(node);
+    if (kLookUp.contains(op)) return use.input == 0 && FollowRows(node, row);
     if (kReduce.contains(op) || op == "Pow") {
       return (use.input == 0 && row) || FollowOutputs(node, row);
     }
@@ -253,9 +253,10 @@ class Evidence {
   }
 
   // An element that is always the same one scales as the vector would.
-  bool FollowRows(const NodeProto& node) {
+  bool FollowRows(const NodeProto& node, bool row) {
     vector_ &= node.input_size() > 1 && IsOneNumber(uses_.MakerOf(node.input(1)));
-    return FollowOutputs(node, node.input_size() > 1 && uses_.DependsOnData(node.input(1)));
+    row |= node.input_size() > 1 && uses_.DependsOnData(node.input(1));
+    return FollowOutputs(node, row);
   }
 
   bool ChoiceDecides(const NodeProto& node, const std::string& value, bool row) {
@@ -273,7 +274,10 @@ class Evidence {
   bool ScaleDecides(const NodeProto& node, const std::string& value, bool row) {
     if (MeetsActivation(node, value)) {
       if (IsMask()) return false;
-      return vector_ || reparametrized_ || (!row && ScalesAsWeight(node, value, dims_, uses_));
+      if (vector_ || reparametrized_) return true;
+      // Numbers that are looked up may be a schedule (of diffusion) or weights of classes.
+      return row ? rank_ > 1 && !IsDistances() && !IsAddedToAnotherProduct(node, uses_)
+                 : ScalesAsWeight(node, value, dims_, uses_);
     }
     scales_table_ = true;
     return FollowOutputs(node, row);

@@ -113,4 +113,8 @@ bool ScalesAsWeight(const NodeProto& scale, const std::string& table, int64_t di
   return scales.IsNormalised(scale.input(scale.input(0) == table ? 1 : 0));
 }
 
+bool IsAddedToAnotherProduct(const NodeProto& scale, const Uses& uses) {
+  return Scales(uses).MeetsAnotherProduct(scale.output(0));
+}
+
 }  // namespace shardc::onnx_import

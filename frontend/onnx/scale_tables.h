@@ -17,4 +17,8 @@ namespace shardc::onnx_import {
 bool ScalesAsWeight(const onnx::NodeProto& scale, const std::string& table, int64_t dims,
                     const Uses& uses);
 
+// Whether the product is added to another one, as x cos + y sin of rotary positions is. Rows that
+// are looked up and only multiplied (an embedding of users by one of items) are not.
+bool IsAddedToAnotherProduct(const onnx::NodeProto& scale, const Uses& uses);
+
 }  // namespace shardc::onnx_import

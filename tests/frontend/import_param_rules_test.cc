@@ -508,13 +508,42 @@ TEST_F(ParamRules, EmbeddingRowsAreParametersAndRotaryRowsAreNot) {
   m.Input("ids", {"3"}, onnx::TensorProto::INT64);
   m.Floats("wte", {4, 2}, {1, 2, 3, 4, 5, 6, 7, 8});
   m.Floats("cos_cached", {4, 2}, {1, 2, 3, 4, 5, 6, 7, .5f});
+  m.Floats("sin_cached", {4, 2}, {0, 2, 3, 4, 5, 6, 7, .5f});
   m.Node("Gather", {"wte", "ids"}, {"e"});
   m.Node("LayerNormalization", {"e", "g"}, {"n"});
   m.Floats("g", {2}, {1, 1});
   m.Node("Gather", {"cos_cached", "ids"}, {"c"});
-  m.Node("Mul", {"n", "c"}, {"y"});
+  m.Node("Gather", {"sin_cached", "ids"}, {"s"});
+  m.Node("Mul", {"n", "c"}, {"nc"});
+  m.Node("Neg", {"n"}, {"turned"});
+  m.Node("Mul", {"turned", "s"}, {"ns"});
+  m.Node("Add", {"nc", "ns"}, {"y"});
   m.Output("y");
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("wte", "g"));
+}
+
+// Factorized matrices, and factorization machines; a schedule of numbers is none.
+TEST_F(ParamRules, RowsThatAreOnlyMultipliedAreEmbeddings) {
+  Model m;
+  m.Input("user", {"3"}, onnx::TensorProto::INT64);
+  m.Input("item", {"3"}, onnx::TensorProto::INT64);
+  m.Floats("users", {4, 2}, {1, 2, 3, 4, 5, 6, 7, 8});
+  m.Floats("items", {3, 2}, {1, 2, 3, 4, 5, .5f});
+  m.Floats("weights", {4, 1}, {1, 2, 3, 4});
+  m.Floats("schedule", {4}, {1, 2, 3, 5});
+  m.Ints("last", {1}, {1});
+  m.Ints("first", {1}, {0});
+  m.Node("Gather", {"users", "user"}, {"all"});
+  m.Node("Gather", {"all", "first"}, {"u"});
+  m.Node("Gather", {"items", "item"}, {"i"});
+  m.Node("Gather", {"weights", "user"}, {"w"});
+  m.Node("Gather", {"schedule", "user"}, {"s"});
+  m.Node("Unsqueeze", {"s", "last"}, {"column"});
+  m.Node("Mul", {"u", "i"}, {"ui"});
+  m.Node("Mul", {"ui", "w"}, {"uiw"});
+  m.Node("Mul", {"uiw", "column"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("users", "items", "weights"));
 }
 
 TEST_F(ParamRules, InitializersThatAreInputsTooAreNoInputs) {
