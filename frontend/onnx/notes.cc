@@ -19,11 +19,13 @@ void NoteComputed(Graph& graph, const Parameters& params, bool of_module) {
   std::map<std::string_view, const Op*> held;
   for (const Op* param : graph.Params()) held[param->attrs.String("name")] = param;
   std::string names;
-  for (const auto& [name, source] : params.computed_from) {
+  for (const auto& [name, sources] : params.computed_from) {
     const auto param = held.find(name);
     if (param == held.end()) continue;
     names += StrCat(names.empty() ? "'" : ", '", name, "' ",
-                    ShapeToString(param->second->out().shape), " from '", source, "'");
+                    ShapeToString(param->second->out().shape), " from '", sources[0], "'");
+    if (sources.size() > 1) names += StrCat(" and '", sources[1], "'");
+    if (sources.size() > 2) names += StrCat(" and ", sources.size() - 2, " more");
   }
   if (!names.empty()) {
     graph.notes.push_back(StrCat(

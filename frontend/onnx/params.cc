@@ -97,8 +97,8 @@ class Finder {
   }
 
   // Of a matrix alone exporters fold the transpose. A vector with a constant added (1 + weight)
-  // trains as the vector does; what was made of it alone, or by a function (its exponential) or a
-  // factor, does not.
+  // trains as the vector does; what was made of it alone, of two, or by a function (its
+  // exponential), a factor or copies, does not.
   void FindComputed(const std::vector<std::string>& params, Parameters& found) const {
     std::map<std::string, int64_t> ranks, larger;  // dims; those of more than one element
     for (const TensorProto* t : uses_.initializers()) {
@@ -113,14 +113,21 @@ class Finder {
         found.taken_from[name] = from;
       if (!IsAffine(folded->second)) found.of_functions.insert(name);
       ComputedFrom from = MadeBy(name, folded->second);
-      const bool alike = from.trains_alike;
+      const bool alike = from.trains_alike && !from.param.empty() && !RepeatsElements(from);
       if (!from.param.empty()) found.made_by[name] = std::move(from);
       const bool alone = folded->second.size() == 1;
       if (alone ? larger[name] > 1 : ranks[name] == 1 && alike) continue;
       for (const std::string& source : folded->second) {
-        if (names_.is_parameter.contains(source)) found.computed_from[name] = source;
+        if (names_.is_parameter.contains(source)) found.computed_from[name].push_back(source);
       }
     }
+  }
+
+  static bool RepeatsElements(const ComputedFrom& made) {
+    return std::ranges::any_of(
+        std::initializer_list<std::string_view>{"cat", "repeat", "repeat_interleave", "stack",
+                                                "tile"},
+        [&](std::string_view function) { return made.functions.contains(function); });
   }
 
   // The parameter that functions which only move elements made it of; what PyTorch has no name for

@@ -26,9 +26,9 @@ struct Parameters {
   // Tensors folded from a parameter that an earlier tensor was folded from in the same way, where
   // the data is equal too: the layer runs several times. By name, the earlier one.
   std::map<std::string, std::string> copies;
-  // Tensors that the exporter computed from a parameter and more (positions, buckets): rows of it,
-  // copies of rows, or a table made of it. By name, the parameter.
-  std::map<std::string, std::string> computed_from;
+  // Tensors that the exporter computed from a parameter and more (positions, buckets, another
+  // parameter): rows of it, copies of rows, or a table made of it. By name, the parameters.
+  std::map<std::string, std::vector<std::string>> computed_from;
   // Tensors that are elements of a parameter, as they are: by name, the parameter.
   std::map<std::string, std::string> taken_from;
   // Tensors that functions made of one parameter alone, and of constants.

@@ -279,6 +279,24 @@ TEST_F(DynamoNames, AFunctionOfAVectorIsNoted) {
   }
 }
 
+// One scale for the first stream and one for all others (hyper-connections).
+TEST_F(DynamoNames, AVectorOfTwoParametersIsNoted) {
+  const std::vector<std::pair<std::string, std::string>> made = {
+      {"['cat', 'b']", "from 'b' ("},
+      {"['cat', 'expand', 'a', 'b']", "from 'a' and 'b' ("},
+      {"['a', 'b', 'c']", "from 'a' and 'b' and 1 more ("}};
+  for (const auto& [from, noted] : made) {
+    Model m;
+    m.Input("x", {"2", "3"});
+    m.Floats("view_2", {3}, {1, 2, 2});
+    m.Node("Mul", {"x", "view_2"}, {"y"});
+    m.Output("y");
+    AddFoldedFrom(m, "view_2", from);
+    ListParameters(m, {"a", "b", "c"});
+    EXPECT_THAT(Import(m.proto).notes, Contains(HasSubstr("'view_2' [3] " + noted))) << from;
+  }
+}
+
 // As the scales of nGPT, which are kept small for the optimizer; but not 1 + w.
 TEST_F(DynamoNames, AMultipleOfAVectorIsNoted) {
   for (const std::string tensor : {"mul", "abs_1", "add"}) {
