@@ -189,6 +189,9 @@ class Evidence {
   // What a tensor is filled with, or begins as; not a vector, which may be a new token.
   bool IsFill() const { return !vector_ && kind_() == TableKind::kZeros; }
 
+  // What stands beside what is computed (memories of keys, a token of its own) is no table.
+  bool IsOfContent() const { return rank_ > 1 && kind_() == TableKind::kOther; }
+
   // A mask of a batch without padding is all zeros, like a new bias, or ones, of which the zeros
   // are computed; but added to scores, which may be masked once more.
   bool IsEmptyMask(const NodeProto& sum) const {
@@ -244,6 +247,7 @@ class Evidence {
     }
     if (op == "Where" && use.input > 0) return ChoiceDecides(node, value, row);
     if (op.starts_with("Scatter") && use.input == 0 && IsFill()) return false;
+    if (op == "Concat" && MeetsActivation(node, value) && IsOfContent()) return true;
     reparametrized_ |= kReparametrize.contains(op);
     if (kPassOn.contains(op) || kPassOnInSequences.contains(op)) return FollowOutputs(node, row);
     if (kProduct.contains(op)) return MeetsComputed(node, value) || FollowOutputs(node, row);

@@ -522,6 +522,27 @@ TEST_F(ParamRules, EmbeddingRowsAreParametersAndRotaryRowsAreNot) {
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("wte", "g"));
 }
 
+// Keys of a memory, of which the norm is made 1 with that of the others.
+TEST_F(ParamRules, WhatIsJoinedWithWhatIsComputedIsAParameter) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("w", {2, 2}, {1, 2, 3, 5});
+  m.Floats("memory", {2, 2}, {3, 2, 7, 4});
+  m.Floats("grid", {2, 4}, {0, 1, 2, 3, 0, 1, 2, 3});
+  m.Node("MatMul", {"x", "w"}, {"k"});
+  auto* axis = m.Node("Concat", {"memory", "k"}, {"keys"}).add_attribute();
+  axis->set_name("axis");
+  axis->set_type(onnx::AttributeProto::INT);
+  axis->set_i(1);
+  m.Node("Mul", {"keys", "keys"}, {"squares"});
+  m.Node("ReduceMean", {"squares"}, {"mean"});
+  m.Node("Div", {"keys", "mean"}, {"y"});
+  m.Node("Concat", {"y", "grid"}, {"yg"}).add_attribute()->CopyFrom(*axis);
+  m.Node("Mul", {"yg", "mean"}, {"z"});
+  m.Output("z");
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("w", "memory"));
+}
+
 // Factorized matrices, and factorization machines; a schedule of numbers is none.
 TEST_F(ParamRules, RowsThatAreOnlyMultipliedAreEmbeddings) {
   Model m;
