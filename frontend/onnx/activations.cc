@@ -7,17 +7,18 @@
 namespace shardc::onnx_import {
 
 Value* LeakyReluOf(NodeContext& c, Value* x, double alpha) {
-  return Where(c, IsNegative(c, x), Times(c, x, alpha), x);
+  return Where(c, IsPositive(c, x), x, Times(c, x, alpha));
 }
 
 Value* ThresholdedReluOf(NodeContext& c, Value* x, double alpha) {
   return Where(c, c.Make("greater", {x, Like(c, x, alpha)}), x, Like(c, x, 0));
 }
 
-// max(x, 0) + log(1 + exp(-|x|)).
+// max(x, 0) + log(1 + exp(-|x|)). At 0, where new weights and padding are, max has a gradient of a
+// half, as this has; relu has none.
 Value* SoftplusOf(NodeContext& c, Value* x) {
   Value* e = c.Make("exp", {c.Make("neg", {c.Make("abs", {x})})});
-  return Add(c, c.Make("relu", {x}), c.Make("log", {Plus(c, e, 1)}));
+  return Add(c, c.Make("max", {x, Like(c, x, 0)}), c.Make("log", {Plus(c, e, 1)}));
 }
 
 Value* SoftsignOf(NodeContext& c, Value* x) { return Div(c, x, Plus(c, c.Make("abs", {x}), 1)); }
@@ -32,8 +33,9 @@ Value* GeluOf(NodeContext& c, Value* x, const std::string& approximate) {
 
 // exp sees no positive value: its overflow would make the gradient NaN.
 Value* ExponentialUnit(NodeContext& c, Value* x, double scale, double width) {
-  Value* low = Div(c, c.Make("min", {x, Like(c, x, 0)}), Like(c, x, width));
-  return Where(c, IsNegative(c, x), Times(c, Plus(c, c.Make("exp", {low}), -1), scale), x);
+  Value* positive = IsPositive(c, x);
+  Value* low = Div(c, Where(c, positive, Like(c, x, 0), x), Like(c, x, width));
+  return Where(c, positive, x, Times(c, Plus(c, c.Make("exp", {low}), -1), scale));
 }
 
 const Activation* FindActivation(std::string_view name) {

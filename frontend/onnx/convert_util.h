@@ -68,6 +68,7 @@ inline Value* Like(NodeContext& c, Value* v, double value) {
 }
 Value* Times(NodeContext& c, Value* v, double factor);  // v itself for 1
 Value* Plus(NodeContext& c, Value* v, double term);     // v itself for 0
+inline Value* IsPositive(NodeContext& c, Value* v) { return c.Make("greater", {v, Like(c, v, 0)}); }
 inline Value* IsNegative(NodeContext& c, Value* v) { return c.Make("less", {v, Like(c, v, 0)}); }
 inline Value* Clamped(NodeContext& c, Value* v, double low, double high) {
   return c.Make("min", {c.Make("max", {v, Like(c, v, low)}), Like(c, v, high)});

@@ -16,7 +16,7 @@ double Softplus(double x) { return std::max(x, 0.) + std::log1p(std::exp(-std::a
 Value* MakeSoftplus(Builder& b, Value* x) {
   Value* minus = b.Neg(x);
   Value* e = Exp(b, b.Neg(b.Make("abs", {minus})));
-  return b.Add(b.Sub(b.Make("relu", {minus}), minus),
+  return b.Add(b.Sub(b.Make("max", {minus, b.Scalar(x->type.dtype, 0)}), minus),
                b.Make("log", {b.Add(e, b.Scalar(x->type.dtype, 1))}));
 }
 

@@ -129,7 +129,7 @@ void LeakyRelu(NodeContext& c) {
 
 void PRelu(NodeContext& c) {
   Value* x = c.input(0);
-  c.SetOutput(0, Where(c, IsNegative(c, x), Mul(c, x, InputOnto(c, 1, x->type.shape)), x));
+  c.SetOutput(0, Where(c, IsPositive(c, x), x, Mul(c, x, InputOnto(c, 1, x->type.shape))));
 }
 
 void Elu(NodeContext& c) { c.SetOutput(0, ExponentialUnit(c, c.input(0), c.Float("alpha", 1), 1)); }

@@ -45,6 +45,25 @@ TEST_F(NodeGradients, OfANormAtZero) {
               ::testing::Pointwise(::testing::DoubleNear(1e-12), {0., 0., 1.2, 1.6}));
 }
 
+// Where new weights are, and padding.
+TEST_F(NodeGradients, OfActivationsAtZero) {
+  const std::vector<std::pair<std::string, double>> slopes = {
+      {"Softplus", 0.5},
+      {"LeakyRelu", 0.01},
+      {"Elu", 1},
+      {"Celu", 1},
+      {"Selu", 1.0507009873554805 * 1.6732632423543772},
+      {"Relu", 0}};
+  for (const auto& [op, slope] : slopes) {
+    Restart();
+    Input("x", {2});
+    Node(op, {"x"});
+    EXPECT_THAT(Gradient(HostTensor::Of<double>({2}, {0, 0})),
+                ::testing::Pointwise(::testing::DoubleNear(1e-7), {slope, 2 * slope}))
+        << op;
+  }
+}
+
 HostTensor Ties() {
   return HostTensor::Of<double>({1, 1, 4, 5}, {0, 2, 2, 1, 0,  //
                                                2, 0, 1, 1, 0,  //
