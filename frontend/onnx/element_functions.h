@@ -25,6 +25,8 @@ struct ComputedFrom {
   std::set<std::string, std::less<>> functions;
   bool scaled = false;       // by one product with, or division by, constants
   bool trains_alike = true;  // none of them changes how long a step is
+  bool keeps_values = true;  // nor its direction
+  bool several = false;      // more than one of them changes numbers, signs left aside
 };
 
 }  // namespace shardc::onnx_import

@@ -150,16 +150,24 @@ class Finder {
 
   // No parameter where there is none, or several.
   ComputedFrom MadeBy(const std::string& name, const std::vector<std::string>& folded) const {
+    static const std::set<std::string_view> kTurning = {"neg", "rsub", "sub"};
     ComputedFrom made;
     bool several = false;
-    made.functions.emplace(FunctionOf(name));
+    std::set<std::string_view> changing;
+    auto add = [&](const std::string& tensor) {
+      const std::string_view function = FunctionOf(tensor);
+      made.functions.emplace(function);
+      if (!ChangesNumbers(tensor)) return;
+      made.keeps_values = false;
+      made.trains_alike &= kTurning.contains(function);
+      if (function != "neg") changing.insert(function);
+    };
+    add(name);
     made.scaled = IsScaling(name) && folded.size() > 1;
-    made.trains_alike = !IsOfFunction(name);
     for (const std::string& source : folded) {
       if (!names_.is_parameter.contains(source)) {
         const std::string_view function = FunctionOf(source);
-        made.functions.emplace(function);
-        made.trains_alike &= !IsOfFunction(function);
+        add(source);
         made.scaled &= function == "val" || function == "scalar_tensor_default";
       } else if (made.param.empty()) {
         made.param = source;
@@ -167,6 +175,7 @@ class Finder {
         several = true;
       }
     }
+    made.several = changing.size() > 1;
     if (several) made.param.clear();
     return made;
   }
@@ -192,12 +201,47 @@ class Finder {
     return FunctionOf(tensor) == "mul" || FunctionOf(tensor) == "div";
   }
 
-  static bool IsOfFunction(std::string_view tensor) {
-    if (IsScaling(tensor)) return true;
-    static constexpr std::string_view kFunctions[] = {
-        "abs",        "exp",     "log",      "pow",     "sqrt", "rsqrt",
-        "reciprocal", "sigmoid", "softplus", "softmax", "tanh"};
-    return std::ranges::find(kFunctions, FunctionOf(tensor)) != std::end(kFunctions);
+  // Whether a function that does more than move elements and add constants made it; one that is not
+  // known here may.
+  bool ChangesNumbers(const std::string& tensor) const {
+    // The last are the numbers of a softplus.
+    static const std::set<std::string_view> kAlike = {"_to_copy",
+                                                      "_unsafe_view",
+                                                      "add",
+                                                      "alias",
+                                                      "c_lifted_tensor",
+                                                      "chunk",
+                                                      "clone",
+                                                      "contiguous",
+                                                      "convert_element_type_default",
+                                                      "detach",
+                                                      "expand",
+                                                      "flatten",
+                                                      "getitem",
+                                                      "lift_fresh_copy",
+                                                      "lifted_tensor",
+                                                      "narrow",
+                                                      "permute",
+                                                      "reshape",
+                                                      "scalar_default",
+                                                      "scalar_tensor",
+                                                      "scalar_tensor_default",
+                                                      "select",
+                                                      "slice",
+                                                      "split",
+                                                      "split_with_sizes",
+                                                      "squeeze",
+                                                      "t",
+                                                      "transpose",
+                                                      "unbind",
+                                                      "unsqueeze",
+                                                      "val",
+                                                      "view",
+                                                      "beta",
+                                                      "threshold",
+                                                      "tmp"};
+    return !names_.is_buffer.contains(tensor) && !IsConstantOfFx(tensor) &&
+           !kAlike.contains(FunctionOf(tensor));
   }
 
   void FindMerged(const std::set<std::string>& known, Parameters& found) const {

@@ -130,7 +130,7 @@ class Restorer {
     Value* value = param->result();
     if (value->users.empty() || graph_.IsOutput(value)) return false;
     const auto made = written_.made_by.find(param->attrs.String("name"));
-    if (made != written_.made_by.end() && !made->second.trains_alike) return false;
+    if (made != written_.made_by.end() && !made->second.keeps_values) return false;
     std::vector<Origin> found = finder_.AsWhole(Data(param), false);
     const std::vector<Origin> plus_one = finder_.AsWhole(Data(param), true);
     found.insert(found.end(), plus_one.begin(), plus_one.end());
@@ -194,6 +194,7 @@ class Restorer {
       users[own.empty() ? first.name : own[0]].push_back(user);
     }
     const bool telling = IsTelling(Data(param));
+    if (made->second.several && !telling) return false;
     for (const auto& [name, of] : users) {
       if (!CanBe(graph_, module_, *param, name)) return false;
       if (of.size() > 1 && !telling) return false;  // one may be of what became the same numbers

@@ -299,7 +299,7 @@ TEST_F(DynamoNames, AVectorOfTwoParametersIsNoted) {
 
 // As the scales of nGPT, which are kept small for the optimizer; but not 1 + w.
 TEST_F(DynamoNames, AMultipleOfAVectorIsNoted) {
-  for (const std::string tensor : {"mul", "abs_1", "add"}) {
+  for (const std::string tensor : {"mul", "abs_1", "silu", "add"}) {
     Model m;
     m.Input("x", {"2", "3"});
     m.Floats(tensor, {3}, {1.5f, 2, 3});

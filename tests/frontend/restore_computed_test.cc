@@ -52,6 +52,24 @@ TEST_F(RestoreComputed, FunctionsThatTheExporterNames) {
                                    "'number' after softplus, the first"));
 }
 
+// A new model's w - tanh(w), silu(w) and -w are zeros, as tanh(w) and w are.
+TEST_F(RestoreComputed, FunctionsOfZerosAreNotGuessed) {
+  const HostTensor zeros(DType::kF32, {4});
+  const auto of = [&](const std::string& name, const std::string& from) {
+    InFile(name, zeros, "Mul");
+    AddFoldedFrom(model_, name, from);
+  };
+  for (const char* name : {"a", "b", "c", "d"}) InModule(name, zeros);
+  of("sub", "['a', 'tanh']");
+  of("silu", "['b']");
+  of("neg", "['c']");
+  of("tanh_1", "['d']");
+  ListParameters(model_, {"a", "b", "c", "d"});
+  EXPECT_THAT(Restored(1e-6),
+              UnorderedElementsAre(Pair("sub", ElementsAre("a")), Pair("silu", ElementsAre("b")),
+                                   Pair("neg", ElementsAre("c")), Pair("d", IsEmpty())));
+}
+
 // A new model's exp(3 * w) and 1 - 2 * w look as if there were no factor.
 TEST_F(RestoreComputed, FunctionsOfWhatTheExporterScaled) {
   const auto scaled = [](double x) { return std::exp(3 * x); };
