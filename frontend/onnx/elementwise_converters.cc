@@ -197,18 +197,26 @@ void GeluWithBias(NodeContext& c) {
   c.SetOutput(0, GeluOf(c, x, c.op_type() == "FastGelu" ? "tanh" : "none"));
 }
 
-// Limits that cross give the upper one.
+bool IsZero(const Value* limit) {
+  const Op* op = limit->producer;
+  return op != nullptr && op->name() == "constant" && limit->type.num_elements() == 1 &&
+         op->attrs.Tensor("value").AsDouble(0) == 0;
+}
+
+// Limits that cross give the upper one. At 0, where padding is and what was clipped before, there
+// is no gradient, as of relu6.
 void Clip(NodeContext& c) {
   Value* v = c.input(0);
   auto limit = [&](int i, std::string_view attribute) {
     return c.HasAttr(attribute) ? Like(c, v, c.Float(attribute, 0)) : c.InputOrNull(i);
   };
   Value *low = limit(1, "min"), *high = limit(2, "max");
+  const bool from_zero = low != nullptr && IsZero(low) && IsFloat(v->type.dtype);
   for (Value** one : {&low, &high}) {
     if (*one && (*one)->type.num_elements() != 1) c.Fail("E1303", "a limit of Clip is one number");
     if (*one) *one = c.Reshape(*one, {});
   }
-  if (low) v = c.Make("max", {v, low});
+  if (low) v = from_zero ? c.Make("relu", {v}) : c.Make("max", {v, low});
   if (high) v = c.Make("min", {v, high});
   c.SetOutput(0, v);
 }

@@ -64,6 +64,19 @@ TEST_F(NodeGradients, OfActivationsAtZero) {
   }
 }
 
+TEST_F(NodeGradients, OfLimitsAtZero) {
+  Input("x", {4});
+  for (const auto& [name, number] : {std::pair("low", 0.), {"high", 6.}}) {
+    onnx::TensorProto* limit = model_.graph.add_initializer();
+    limit->set_name(name);
+    limit->set_data_type(onnx::TensorProto::DOUBLE);
+    limit->add_double_data(number);
+  }
+  Node("Clip", {"x", "low", "high"});
+  EXPECT_EQ(Gradient(HostTensor::Of<double>({4}, {-1, 0, 5, 7})),
+            (std::vector<double>{0, 0, 3, 0}));
+}
+
 HostTensor Ties() {
   return HostTensor::Of<double>({1, 1, 4, 5}, {0, 2, 2, 1, 0,  //
                                                2, 0, 1, 1, 0,  //
