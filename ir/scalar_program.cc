@@ -28,6 +28,7 @@ constexpr std::array<ScalarOpInfo, kNumScalarOps> kInfo = {{
     {"reciprocal", "reciprocal", "", 1},
     {"exp", "exp", "", 1},
     {"log", "log", "", 1},
+    {"log1p", "log1p", "", 1},
     {"sin", "sin", "", 1},
     {"cos", "cos", "", 1},
     {"tanh", "tanh", "", 1},

@@ -32,6 +32,7 @@ enum class ScalarOp : uint8_t {
   kReciprocal,
   kExp,
   kLog,
+  kLog1p,
   kSin,
   kCos,
   kTanh,

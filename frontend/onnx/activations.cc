@@ -18,7 +18,7 @@ Value* ThresholdedReluOf(NodeContext& c, Value* x, double alpha) {
 // half, as this has; relu has none.
 Value* SoftplusOf(NodeContext& c, Value* x) {
   Value* e = c.Make("exp", {c.Make("neg", {c.Make("abs", {x})})});
-  return Add(c, c.Make("max", {x, Like(c, x, 0)}), c.Make("log", {Plus(c, e, 1)}));
+  return Add(c, c.Make("max", {x, Like(c, x, 0)}), c.Make("log1p", {e}));
 }
 
 Value* SoftsignOf(NodeContext& c, Value* x) { return Div(c, x, Plus(c, c.Make("abs", {x}), 1)); }

@@ -17,7 +17,7 @@ Value* MakeSoftplus(Builder& b, Value* x) {
   Value* minus = b.Neg(x);
   Value* e = Exp(b, b.Neg(b.Make("abs", {minus})));
   return b.Add(b.Sub(b.Make("max", {minus, b.Scalar(x->type.dtype, 0)}), minus),
-               b.Make("log", {b.Add(e, b.Scalar(x->type.dtype, 1))}));
+               b.Make("log1p", {e}));
 }
 
 }  // namespace

@@ -98,8 +98,36 @@ Value* RecoverSilu(Builder& b, Op* op) {
   return nullptr;
 }
 
+// log(1 + x) -> log1p(x), which is exact where 1 + x has lost x.
+Value* LogOfOneMore(Builder& b, Op* op) {
+  Op* add = op->name() == "log" ? ProducedBy(op->operands[0], "add") : nullptr;
+  for (int i = 0; add != nullptr && i < 2; ++i) {
+    Value* x = add->operands[i];
+    if (IsSplat(add->operands[1 - i], 1) && x->type.shape == op->out().shape) {
+      return b.Make("log1p", {x});
+    }
+  }
+  return nullptr;
+}
+
+// log(sigmoid(x)), and log(1 - sigmoid(x)) for -x -> min(x, 0) - log1p(exp(-|x|)), which is finite
+// where the sigmoid is 0.
+Value* LogOfSigmoid(Builder& b, Op* op) {
+  if (op->name() != "log") return nullptr;
+  Value* of = op->operands[0];
+  Op* sub = ProducedBy(of, "sub");
+  const bool other = sub != nullptr && IsSplat(sub->operands[0], 1);
+  Value* x = SigmoidOf(other ? sub->operands[1] : of);
+  if (x == nullptr || x->type.shape != op->out().shape) return nullptr;
+  if (other) x = b.Neg(x);
+  Value* rest = b.Make("log1p", {b.Make("exp", {b.Neg(b.Make("abs", {x}))})});
+  return b.Sub(b.Make("min", {x, b.Scalar(x->type.dtype, 0)}), rest);
+}
+
 }  // namespace
 
-bool RecoverActivations(Graph& graph) { return ApplyRules(graph, {RecoverGelu, RecoverSilu}); }
+bool RecoverActivations(Graph& graph) {
+  return ApplyRules(graph, {RecoverGelu, RecoverSilu, LogOfOneMore, LogOfSigmoid});
+}
 
 }  // namespace shardc::recover

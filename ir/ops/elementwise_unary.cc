@@ -198,6 +198,12 @@ void RegisterUnaryOps(OpRegistry& registry) {
       registry, "log", [](double x) { return std::log(x); }, false,
       [](Builder& b, const Op& op, Value* dy) { return b.Div(dy, op.operands[0]); });
   AddFloat(
+      registry, "log1p", [](double x) { return std::log1p(x); }, true,
+      [](Builder& b, const Op& op, Value* dy) {
+        Value* x = op.operands[0];
+        return b.Div(dy, b.Add(x, b.Scalar(x->type.dtype, 1)));
+      });
+  AddFloat(
       registry, "sqrt", [](double x) { return std::sqrt(x); }, true,
       [](Builder& b, const Op& op, Value* dy) { return b.Div(Times(b, dy, 0.5), op.result()); });
   AddFloat(

@@ -189,6 +189,7 @@ constexpr Binding kBindings[] = {
     {"reciprocal", MakeUnary<UnaryOp::kReciprocal>},
     {"exp", MakeUnary<UnaryOp::kExp>},
     {"log", MakeUnary<UnaryOp::kLog>},
+    {"log1p", MakeUnary<UnaryOp::kLog1p>},
     {"sin", MakeUnary<UnaryOp::kSin>},
     {"cos", MakeUnary<UnaryOp::kCos>},
     {"tanh", MakeUnary<UnaryOp::kTanh>},

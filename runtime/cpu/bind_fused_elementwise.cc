@@ -29,6 +29,7 @@ constexpr FusedStep kSteps[] = {
     Unary(UnaryOp::kReciprocal),
     Unary(UnaryOp::kExp),
     Unary(UnaryOp::kLog),
+    Unary(UnaryOp::kLog1p),
     Unary(UnaryOp::kSin),
     Unary(UnaryOp::kCos),
     Unary(UnaryOp::kTanh),

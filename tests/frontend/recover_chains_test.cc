@@ -206,6 +206,30 @@ TEST(Activation, NearMissesStay) {
   EXPECT_THAT(Ops(g), Not(Contains("silu")));
 }
 
+// The logarithm of a sigmoid is finite where the sigmoid is 0, and that of 1 + x is exact where x
+// is small: losses of classes and of preferences, as exporters write them.
+TEST(Activation, LogarithmsOfSigmoidsAndOfOneMore) {
+  const std::vector<double> far = {-800, -1.5, 0, 2, 900};
+  for (const std::string form : {"sigmoid", "written out", "other"}) {
+    SCOPED_TRACE(form);
+    const Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.In("x", {5});
+      Value* s = form == "written out" ? b.Div(b.C(1), b.Add(b.C(1), b.Op1("exp", b.Neg(x))))
+                                       : b.Op1("sigmoid", x);
+      b.Out(b.Op1("log", form == "other" ? b.Sub(b.C(1), s) : s));
+    });
+    EXPECT_THAT(Ops(g), ::testing::AllOf(Contains("log1p"), Not(Contains("log"))));
+    const HostTensor y = Evaluate(g, {{"x", HostTensor::Of<double>({5}, far)}}).at("y");
+    for (int64_t i = 0; i < 5; ++i) {
+      const double x = form == "other" ? -far[i] : far[i];
+      EXPECT_NEAR(y.AsDouble(i), std::min(x, 0.) - std::log1p(std::exp(-std::fabs(x))), 1e-12);
+    }
+  }
+  const Graph g = Recover(
+      [](TestGraph& b) { b.Out(b.Op1("log", b.Add(b.C(1), b.Op1("exp", b.In("x", {2}))))); });
+  EXPECT_THAT(Ops(g), ElementsAre("exp", "log1p"));
+}
+
 TEST(Embedding, GatherOfAParameter) {
   Graph g = Recover([](TestGraph& b) {
     Value* ids = b.In("ids", HostTensor::Of<int64_t>({2, 2}, {0, 3, 2, 1}));

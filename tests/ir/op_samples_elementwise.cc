@@ -19,7 +19,7 @@ void AddElementwiseSamples(std::vector<OpSample>& samples) {
     add(op, "even", {floats({8, 6}, 2)});
   }
   for (std::string op : {"abs", "sign"}) add(op, "ints", {RandomInts({3, 5}, 6, -9, 9)});
-  for (std::string op : {"log", "sqrt", "rsqrt", "reciprocal"}) {
+  for (std::string op : {"log", "log1p", "sqrt", "rsqrt", "reciprocal"}) {
     add(op, "", {positive({3, 5}, 3)});
     add(op, "even", {positive({8, 6}, 3)});
   }

@@ -15,6 +15,7 @@ enum class UnaryOp {
   kReciprocal,
   kExp,
   kLog,
+  kLog1p,
   kSin,
   kCos,
   kTanh,

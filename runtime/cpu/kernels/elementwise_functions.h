@@ -33,6 +33,8 @@ SHARDC_INLINE void WithUnary(UnaryOp op, const Use& use) {
       return use([](Vec v) { return Exp(v); });
     case UnaryOp::kLog:
       return use([](Vec v) { return EachLane(v, [](float x) { return __builtin_logf(x); }); });
+    case UnaryOp::kLog1p:
+      return use([](Vec v) { return EachLane(v, [](float x) { return __builtin_log1pf(x); }); });
     case UnaryOp::kSin:
       return use([](Vec v) { return EachLane(v, [](float x) { return __builtin_sinf(x); }); });
     case UnaryOp::kCos:

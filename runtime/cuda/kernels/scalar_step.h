@@ -40,6 +40,8 @@ __device__ __forceinline__ Lanes Apply(ScalarOp op, const Lanes& a) {
       return Map<Math>(ExpFn(), a);
     case ScalarOp::kLog:
       return Map<Math>(LogFn(), a);
+    case ScalarOp::kLog1p:
+      return Map<Math>(Log1pFn(), a);
     case ScalarOp::kSin:
       return Map<Math>(SinFn(), a);
     case ScalarOp::kCos:

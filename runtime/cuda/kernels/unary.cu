@@ -6,8 +6,9 @@ namespace {
 
 using Signs = OneOf<NegFn, AbsFn, SignFn>;
 // Those of large activations first: the others are found after comparing with these.
-using Floats = OneOf<GeluTanhFn, SiluFn, GeluErfFn, ReluFn, TanhFn, SigmoidFn, ExpFn, LogFn, SqrtFn,
-                     RsqrtFn, ReciprocalFn, FloorFn, CeilFn, RoundFn, SinFn, CosFn, ErfFn>;
+using Floats =
+    OneOf<GeluTanhFn, SiluFn, GeluErfFn, ReluFn, TanhFn, SigmoidFn, ExpFn, LogFn, Log1pFn, SqrtFn,
+          RsqrtFn, ReciprocalFn, FloorFn, CeilFn, RoundFn, SinFn, CosFn, ErfFn>;
 using Predicates = OneOf<IsNanFn, IsInfFn>;
 using Gradients =
     OneOf<GeluTanhGradFn, SiluGradFn, GeluErfGradFn, ReluGradFn, TanhGradFn, SigmoidGradFn>;
@@ -61,6 +62,7 @@ constexpr Binding kBindings[] = {
     {"sign", Numeric<SignFn>},
     {"exp", Float<ExpFn>},
     {"log", Float<LogFn>},
+    {"log1p", Float<Log1pFn>},
     {"sqrt", Float<SqrtFn>},
     {"rsqrt", Float<RsqrtFn>},
     {"reciprocal", Float<ReciprocalFn>},

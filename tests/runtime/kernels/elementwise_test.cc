@@ -36,6 +36,8 @@ double Exact(UnaryOp op, double x) {
       return std::exp(x);
     case UnaryOp::kLog:
       return std::log(x);
+    case UnaryOp::kLog1p:
+      return std::log1p(x);
     case UnaryOp::kSin:
       return std::sin(x);
     case UnaryOp::kCos:
@@ -112,8 +114,8 @@ TEST(Elementwise, UnaryAndSpecialValues) {
     const auto which = static_cast<UnaryOp>(op);
     for (int64_t n : {0, 1, 17, 257, 70001}) {
       auto x = RandomVector(n, 3, 8);
-      const bool positive =
-          which == UnaryOp::kSqrt || which == UnaryOp::kRsqrt || which == UnaryOp::kLog;
+      const bool positive = which == UnaryOp::kSqrt || which == UnaryOp::kRsqrt ||
+                            which == UnaryOp::kLog || which == UnaryOp::kLog1p;
       std::vector<double> want;
       for (float& v : x) {
         if (positive) v = std::abs(v) + 1e-3F;
@@ -135,6 +137,7 @@ TEST(Elementwise, UnaryAndSpecialValues) {
     EXPECT_EQ(at(UnaryOp::kExp, -kInf), 0);
     EXPECT_EQ(at(UnaryOp::kExp, kInf), kInf);
     EXPECT_EQ(at(UnaryOp::kExp, 0), 1);
+    EXPECT_EQ(at(UnaryOp::kLog1p, 1e-12F), 1e-12F);
     EXPECT_EQ(at(UnaryOp::kTanh, kInf), 1);
     EXPECT_EQ(at(UnaryOp::kTanh, -kInf), -1);
     EXPECT_EQ(at(UnaryOp::kErf, -kInf), -1);
