@@ -237,6 +237,13 @@ class Verifier {
         Fail(Where(op), StrCat("attribute '", name, "' has to name dims of ", shape.size()));
       }
     }
+    if (attrs.Has("stacked")) {
+      const Ints& stacked = attrs.IntList("stacked");
+      if (stacked.size() != 2 || !is_dim(stacked[0]) || stacked[1] < 1 ||
+          shape[static_cast<size_t>(stacked[0])] % stacked[1] != 0) {
+        Fail(Where(op), "attribute 'stacked' has to name a dim and a number that divides it");
+      }
+    }
     if (attrs.Has("transpose_of") && shape.size() != 2) {
       Fail(Where(op), "attribute 'transpose_of' is for a matrix");
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ir/contains.h"
 #include "passes/carried_layout.h"
 #include "passes/split_axes.h"
 
@@ -9,22 +10,40 @@ namespace shardc {
 
 CountedDims EachDim(const TensorType& type) {
   CountedDims dims(type.shape.size());
-  for (size_t d = 0; d < dims.size(); ++d) dims[d] = {static_cast<int64_t>(d)};
+  for (size_t d = 0; d < dims.size(); ++d) dims[d].dims = {static_cast<int64_t>(d)};
   return dims;
 }
 
 CountedDims DimsByRole(const Op& param) {
   if (!param.attrs.Has("columns")) return EachDim(param.out());
+  const Ints stacked = param.attrs.IntList("stacked", {});
   Ints rows = param.attrs.IntList("rows", {}), columns = param.attrs.IntList("columns");
   CountedDims dims;
-  for (const Ints& d : EachDim(param.out())) {
-    const bool other = std::find(rows.begin(), rows.end(), d[0]) == rows.end() &&
-                       std::find(columns.begin(), columns.end(), d[0]) == columns.end();
-    if (other && param.out().shape[d[0]] != 1) dims.push_back(d);
+  if (!stacked.empty()) dims.push_back({{stacked[0]}, CountedDim::Of::kStack});
+  for (const CountedDim& d : EachDim(param.out())) {
+    const bool other = !Contains(rows, d.dims[0]) && !Contains(columns, d.dims[0]);
+    if (other && param.out().shape[d.dims[0]] != 1) dims.push_back(d);
   }
-  if (!rows.empty()) dims.push_back(std::move(rows));
-  dims.push_back(std::move(columns));
+  const auto add = [&](Ints of) {
+    const bool each = !stacked.empty() && Contains(of, stacked[0]);
+    dims.push_back({std::move(of), each ? CountedDim::Of::kEach : CountedDim::Of::kAll});
+  };
+  if (!rows.empty()) add(std::move(rows));
+  add(std::move(columns));
   return dims;
+}
+
+DimSharding LayoutOf(const Op& param, const CountedDim& counted) {
+  DimSharding layout;
+  if (counted.of == CountedDim::Of::kAll) return layout;
+  const Ints& stacked = param.attrs.IntList("stacked");
+  const int64_t each = param.out().shape[stacked[0]] / stacked[1];
+  if (counted.of == CountedDim::Of::kStack) {
+    layout.granule = each;
+  } else {
+    layout.segments.assign(stacked[1], each);
+  }
+  return layout;
 }
 
 bool IsShared(const Value* value, int64_t dim, int64_t parts) {

@@ -115,6 +115,7 @@ class ParamLayouts {
     for (const Op* op : params) {
       for (int d = 0; d < op->out().rank(); ++d) {
         const ParamDim dim{op->result(), d};
+        if (dim.layout().cut() && IsOfEach(*op, d, dim.layout())) InferInStack(dim, rules);
         if (!dim.layout().cut() || IsInformative(dim.layout())) continue;
         if (IsContracted(dim.param, d, rules)) {
           contracted.push_back(dim);
@@ -137,6 +138,30 @@ class ParamLayouts {
     DimSharding& layout() const { return param->type.sharding.dims[dim]; }
     int64_t size() const { return param->type.shape[dim]; }
   };
+
+  // Whether each matrix of a stack of them is cut by itself.
+  static bool IsOfEach(const Op& param, int dim, const DimSharding& layout) {
+    const Ints stacked = param.attrs.IntList("stacked", {});
+    return !stacked.empty() && stacked[0] == dim && std::ssize(layout.segments) == stacked[1];
+  }
+
+  // Where an op takes the stack apart, each matrix as what reads it wants.
+  void InferInStack(const ParamDim& dim, RulesOfOps& rules) {
+    AnyForwardUse(dim.param, rules, [&](const Op& user, const ShardingRule& rule, size_t operand) {
+      const DimFactors& f = rule.operands[operand][dim.dim];
+      const Value* apart = user.results[0];
+      const int d = f.factors.size() > 1 ? DimOfFactor(rule.results[0], f.factors.back()) : -1;
+      if (d < 0 || rule.results[0][d].factors.size() != 1 ||
+          rule.factors[f.factors.back()].size != dim.layout().segments[0]) {
+        return false;
+      }
+      const DimSharding each = LayoutInference(mesh_, dim.layout().axes).Wanted(apart, d);
+      const auto layout = LiftToDim(rule, f, dim.size(), {{f.factors.back(), each}}, mesh_);
+      if (layout) dim.layout() = *layout;
+      return layout.has_value();
+    });
+    known_.insert(dim.param);
+  }
 
   // Whether that is how it will be.
   bool InferFilled(const ParamDim& dim, const LayoutInference::Values& known) {

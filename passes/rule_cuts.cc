@@ -36,8 +36,9 @@ struct Asked {
   }
 };
 
-// The dims of the tensor that stand for the one that is to be cut.
-const Ints& DimsOf(const Asked& asked, const TensorType& type, const CountedDims& counted) {
+// What of the tensor stands for the dim that is to be cut.
+const CountedDim& CountedOf(const Asked& asked, const TensorType& type,
+                            const CountedDims& counted) {
   const auto rank = static_cast<int>(counted.size());
   const int dim = asked.cut.dim;
   if (dim < -rank || dim >= rank) {
@@ -49,17 +50,30 @@ const Ints& DimsOf(const Asked& asked, const TensorType& type, const CountedDims
   return counted[dim < 0 ? dim + rank : dim];
 }
 
-// What annotations say of a dim is for one size, and is the same for each of its axes.
-void CheckAnnotation(const Asked& asked, int64_t size, const DimSharding& now) {
-  const CutDim& cut = asked.cut;
-  if (cut.size > 0 && cut.size != size) {
-    throw asked.Refused("E2130", StrCat(" has ", size, " elements, and is said to have ", cut.size),
+// What annotations say of a dim is for one size.
+void CheckAnnotation(const Asked& asked, int64_t size) {
+  if (asked.cut.size > 0 && asked.cut.size != size) {
+    throw asked.Refused("E2130",
+                        StrCat(" has ", size, " elements, and is said to have ", asked.cut.size),
                         "bind the sizes that the annotations are for, or choose another spec");
   }
-  if (now.axes.size() > 1 && cut.balanced_segments == 1 &&
-      (now.segments != cut.segments || now.granule != cut.granule)) {
-    throw asked.Refused("E2130", " is cut in two ways", "choose another spec");
+}
+
+// Adds to the axes that cut the dim one that cuts it in this layout: the same for all of them.
+void AddAxis(const Asked& asked, int axis, const DimSharding& layout, DimSharding& d) {
+  d.axes.push_back(axis);
+  if (d.axes.size() > 1 && asked.cut.balanced_segments == 1 &&
+      (d.segments != layout.segments || d.granule != layout.granule)) {
+    throw asked.Refused("E2130", " is cut in two ways",
+                        asked.cut.size > 0 ? "choose another spec" : "cut it in one of them");
   }
+  d.segments = layout.segments;
+  d.granule = layout.granule;
+}
+
+// Of a stack of matrices how many of them there are, or elements in each, whichever is cut.
+int64_t UnitsOf(const DimSharding& layout, int64_t size) {
+  return layout.segments.empty() ? size / layout.granule : layout.segments[0];
 }
 
 }  // namespace
@@ -72,20 +86,24 @@ Sharding RuleCuts::Cut(const SpecRule& rule, const Value* value, const CountedDi
   for (const CutDim& cut : rule.cuts) {
     const Asked asked{rule, cut, what};
     const std::optional<int> axis = Axis(rule, cut.axis);
-    const Ints& dims = DimsOf(asked, type, counted);
+    const CountedDim& of = CountedOf(asked, type, counted);
+    const Ints& dims = of.dims;
     if (!axis || mesh.axis_size(*axis) == 1) continue;
     const int64_t ranks = mesh.axis_size(*axis);
-    if (IsTooFine(value, dims, ranks) || (!rule.role.empty() && IsShort(value, dims, ranks))) {
+    const bool stacked = of.of != CountedDim::Of::kAll;
+    DimSharding layout{{}, cut.granule, cut.segments};
+    if (stacked) layout = LayoutOf(*value->producer, of);
+    if ((stacked && UnitsOf(layout, type.shape[dims[0]]) < ranks) ||
+        IsTooFine(value, dims, ranks) || (!rule.role.empty() && IsShort(value, dims, ranks))) {
       StaysWhole(rule, cut, what, ranks);
       continue;
     }
     const auto dim = static_cast<size_t>(DimToCutOf(value, dims, ranks));
     const int64_t size = type.shape[dim];
     DimSharding& d = result.sharding.dims[dim];
-    d.axes.push_back(*axis);
-    CheckAnnotation(asked, size, d);
-    d.segments = cut.segments.empty() ? BalancedSegments(rule, cut, size) : cut.segments;
-    d.granule = cut.granule;
+    CheckAnnotation(asked, size);
+    if (layout.segments.empty()) layout.segments = BalancedSegments(rule, cut, size);
+    AddAxis(asked, *axis, layout, d);
     if (const int64_t parts = NumParts(d, mesh); size < parts && !IsShared(value, dim, parts)) {
       throw asked.Refused("E2106",
                           StrCat(" has ", size, size == 1 ? " element" : " elements",

@@ -10,9 +10,9 @@ namespace shardc::recover {
 namespace {
 
 // The dims of `to` that have the factors of these dims of `from`, and no others; empty when there
-// are none.
+// are none. With `majors` one may have others that are major to them, which are added to it.
 Ints SameFactors(const std::vector<DimFactors>& from, const Ints& dims,
-                 const std::vector<DimFactors>& to) {
+                 const std::vector<DimFactors>& to, std::vector<int>* majors = nullptr) {
   std::vector<int> factors;
   for (int64_t d : dims) {
     const auto& more = from[d].factors;
@@ -20,27 +20,46 @@ Ints SameFactors(const std::vector<DimFactors>& from, const Ints& dims,
   }
   Ints same;
   for (auto at = factors.begin(); at != factors.end();) {
-    auto dim = std::find_if(to.begin(), to.end(), [&](const DimFactors& d) {
-      return !d.factors.empty() && d.factors[0] == *at;
-    });
-    if (dim == to.end()) return {};
-    const auto& own = dim->factors;
-    if (std::distance(at, factors.end()) < std::ssize(own) ||
-        !std::equal(own.begin(), own.end(), at)) {
+    const int d = DimOfFactor(to, *at);
+    if (d < 0) return {};
+    const auto& all = to[d].factors;
+    const auto own = std::ranges::find(all, *at);
+    if (own != all.begin() && !majors) return {};
+    if (std::distance(at, factors.end()) < std::distance(own, all.end()) ||
+        !std::equal(own, all.end(), at)) {
       return {};
     }
-    same.push_back(std::distance(to.begin(), dim));
-    at += std::ssize(own);
+    if (own != all.begin()) majors->insert(majors->end(), all.begin(), own);
+    same.push_back(d);
+    at += std::distance(own, all.end());
   }
   return same;
 }
 
-// Of operand 0, for dims of v, which the op makes from it.
-Ints DimsBefore(const Value* v, const Ints& dims) {
+// Dims of a parameter, for each of several lists of dims of what is made of it.
+struct Found {
+  Op* param = nullptr;  // null: there is none with all of them
+  std::vector<Ints> lists;
+  // The dims in list number `parted` have so many parts, one behind the other, of which the list
+  // means one, or each: [experts * out, in] that is viewed as [experts, out, in].
+  int64_t parts = 1;
+  size_t parted = 0;
+};
+
+// Goes from v to operand 0 of the op that makes v from it.
+void GoBefore(const Value* v, Found& found) {
   const Op& op = *v->producer;
-  if (op.def->elementwise) return dims;
+  if (op.def->elementwise) return;
   const ShardingRule rule = op.def->rule(op);
-  return SameFactors(rule.results[v->index], dims, rule.operands[0]);
+  for (size_t i = 0; i < found.lists.size(); ++i) {
+    Ints& dims = found.lists[i];
+    std::vector<int> majors;
+    dims = SameFactors(rule.results[v->index], dims, rule.operands[0], &majors);
+    if (majors.empty()) continue;
+    if (found.parts > 1) dims.clear();
+    found.parted = i;
+    for (int factor : majors) found.parts *= rule.factors[factor].size;
+  }
 }
 
 // Whether v is computed, in few steps, from parameters and constants alone.
@@ -58,31 +77,32 @@ bool IsOfParams(const Value* v) {
 }
 
 // The parameter that v is but for its order, its parts and its type, and which of its dims are
-// those of v, for each of several lists of them; null when there is none with all of them. So are
-// weights that a model scales, masks, normalises or rounds before it uses them, and those with an
-// update of low rank: of the parameters the first that has all of the elements.
-std::pair<Op*, std::vector<Ints>> FindParam(const Value* v, std::vector<Ints> lists,
-                                            int depth = 0) {
-  auto lost = [&] { return std::ranges::any_of(lists, &Ints::empty); };
+// those of v, for each of several lists of them. So are weights that a model scales, masks,
+// normalises or rounds before it uses them, and those with an update of low rank: of the parameters
+// the first that has all of the elements.
+Found FindParam(const Value* v, Found found, int depth = 0) {
+  auto lost = [&] { return std::ranges::any_of(found.lists, &Ints::empty); };
   while (!lost() && Arranges(v->producer)) {
-    for (Ints& dims : lists) dims = DimsBefore(v, dims);
+    GoBefore(v, found);
     v = v->producer->operands[0];
   }
   if (lost() || depth > 16) return {};
-  if (Op* param = ProducedBy(v, "param")) return {param, std::move(lists)};
+  found.param = ProducedBy(v, "param");
+  if (found.param) return found;
   const Op* op = v->producer;
   if (op == nullptr || !op->def->elementwise || !IsOfParams(v)) return {};
   for (const Value* operand : op->operands) {
     if (operand->type.shape != v->type.shape) continue;
-    auto found = FindParam(operand, lists, depth + 1);
-    if (found.first) return found;
+    Found of_operand = FindParam(operand, found, depth + 1);
+    if (of_operand.param) return of_operand;
   }
   return {};
 }
 
 ParamDims DimsOfParam(const Value* v, Ints dims) {
-  auto [param, lists] = FindParam(v, {std::move(dims)});
-  return param ? ParamDims{param, std::move(lists[0])} : ParamDims();
+  Found found = FindParam(v, {nullptr, {std::move(dims)}});
+  if (found.param == nullptr) return {};
+  return {found.param, std::move(found.lists[0]), found.parts};
 }
 
 bool IsOneMatrixOfEach(const Op* param, const Linear& linear) {
@@ -92,27 +112,41 @@ bool IsOneMatrixOfEach(const Op* param, const Linear& linear) {
          std::all_of(shape.begin(), shape.end(), [](int64_t n) { return n > 1; });
 }
 
+// Whether all matrices of v lie one behind the other along a dim of a parameter that is one.
+bool IsStack(const Value* v, const Found& found) {
+  const Shape& shape = v->type.shape;
+  return found.param->out().rank() == 2 && found.parts > 1 &&
+         found.parts == NumElements(Shape(shape.begin(), shape.end() - 2));
+}
+
 // Finds the weight; false when there is none.
 bool FindWeight(Linear& linear) {
   const Value* v = linear.matmul->operands[1];
   const int64_t rank = v->type.rank();
   const bool nt = MultipliesByTransposed(linear.matmul);
-  auto [param, dims] = FindParam(v, {{rank - (nt ? 1 : 2)}, {rank - (nt ? 2 : 1)}});
-  if (param == nullptr) return false;
-  linear.weight = param;
-  linear.rows = std::move(dims[0]);
-  linear.columns = std::move(dims[1]);
+  Found found = FindParam(v, {nullptr, {{rank - (nt ? 1 : 2)}, {rank - (nt ? 2 : 1)}}});
+  if (found.param == nullptr) return false;
+  linear.weight = found.param;
+  linear.rows = std::move(found.lists[0]);
+  linear.columns = std::move(found.lists[1]);
   const Shape& shape = v->type.shape;
   linear.experts = std::any_of(shape.begin(), shape.end() - 2, [](int64_t n) { return n > 1; });
-  return !linear.experts || IsOneMatrixOfEach(linear.weight, linear);
+  if (linear.experts && !IsStack(v, found))
+    return found.parts == 1 && IsOneMatrixOfEach(linear.weight, linear);
+  const Ints& parted = found.parted == 0 ? linear.rows : linear.columns;
+  if (found.parts > 1 && linear.weight->out().rank() == 2)
+    linear.stacked = {parted[0], found.parts};
+  return true;
 }
 
 // A parameter with a vector of n elements for each expert, from which v comes.
 ParamDims ExpertsBias(const Value* v, int64_t experts, int64_t n) {
   Op* param = ProducedBy(ArrangedFrom(v), "param");
-  const bool fits = param && param->out().rank() >= 2 && param->out().shape[0] == experts &&
-                    param->out().shape.back() == n && param->out().num_elements() == experts * n;
-  return fits ? ParamDims{param, {param->out().rank() - 1}} : ParamDims();
+  if (param == nullptr || param->out().num_elements() != experts * n) return {};
+  const Shape& shape = param->out().shape;
+  if (shape.size() == 1) return {param, {0}, experts};
+  const bool each = shape[0] == experts && shape.back() == n;
+  return each ? ParamDims{param, {param->out().rank() - 1}} : ParamDims();
 }
 
 // A parameter that v, which is added to a value with the columns in these dims, has a number from
@@ -156,8 +190,7 @@ void FindBias(const Graph& graph, Linear& linear) {
     for (int i = 0; user->name() == "add" && i < 2; ++i) {
       const Value* v = user->operands[i];
       if (v == at) continue;
-      const Shape& weight = linear.weight->out().shape;
-      ParamDims bias = linear.experts ? ExpertsBias(v, weight[0], weight[linear.columns[0]])
+      ParamDims bias = linear.experts ? ExpertsBias(v, NumExperts(linear), at->type.shape.back())
                                       : VectorOfColumns(v, at->type, dims);
       if (bias.param == nullptr && dims == Ints{at->type.rank() - 1})
         linear.bias_pieces = PiecesOfVector(v, at->type.shape.back());
@@ -170,6 +203,10 @@ void FindBias(const Graph& graph, Linear& linear) {
 }
 
 }  // namespace
+
+int64_t NumExperts(const Linear& linear) {
+  return linear.stacked.empty() ? linear.weight->out().shape[0] : linear.stacked[1];
+}
 
 Op* ParamBehind(const Value* v) {
   if (Op* cast = ProducedBy(v, "cast")) v = cast->operands[0];

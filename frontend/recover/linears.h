@@ -12,21 +12,26 @@ namespace shardc::recover {
 struct ParamDims {
   Op* param = nullptr;  // null: none was found
   Ints dims;
+  int64_t parts = 1;  // that lie one behind the other in the dim: of each, or of one of them
 };
 
 // x @ weight (+ bias), of a weight that is a matrix, or one of several in a parameter, and whose
 // dims may be several or in another order; or all matrices of one parameter at once, those of
-// experts: [experts, in, out] or [experts, out, in], with a bias [experts, out].
+// experts: [experts, in, out] or [experts, out, in], with a bias [experts, out], or one behind the
+// other, as [experts * out, in], with [experts * out].
 struct Linear {
   bool experts = false;
   Op* matmul = nullptr;
   Op* weight = nullptr;
   Ints rows, columns;  // dims of the weight: summed over, and of the result
+  Ints stacked = {};   // where several lie one behind the other: the dim of the weight, how many
   ParamDims bias;
   std::vector<Op*> bias_pieces = {};  // vectors: where it is put together of these and constants
   Value* out = nullptr;               // with the bias
 };
 
+// Of one with `experts`.
+int64_t NumExperts(const Linear& linear);
 // Of every product of the graph that is one, in order.
 std::vector<Linear> FindLinears(const Graph& graph);
 

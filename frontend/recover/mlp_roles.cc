@@ -1,6 +1,8 @@
 // An MLP: products of which an elementwise function is the operand of the one that ends it.
 #include <algorithm>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 #include "frontend/recover/match.h"
 #include "frontend/recover/roles.h"
@@ -93,37 +95,125 @@ bool SumsExperts(const Linear& l) {
   return l.weight->out().rank() == 3 && l.rows.size() == 2 && l.rows[0] == 0;
 }
 
+// Whether the last dim of a tensor of the op has n parts, which a dim of the other one counts.
+bool HasParts(const std::vector<DimFactors>& dims, const ShardingRule& rule, int64_t n) {
+  const auto& factors = dims.back().factors;
+  return factors.size() == 2 && rule.factors[factors[0]].size == n;
+}
+
+// Whether rows of what the linear makes, or of a function of that, are taken apart in n.
+bool IsTakenApart(const Linear& linear, int64_t n) {
+  constexpr size_t kMaxValues = 32;
+  std::vector<const Value*> made = {linear.matmul->result()};
+  for (size_t i = 0; i < made.size() && i < kMaxValues; ++i) {
+    for (const Op* user : made[i]->users) {
+      if (user->name() == "reshape") {
+        const ShardingRule rule = user->def->rule(*user);
+        if (HasParts(rule.operands[0], rule, n)) return true;
+      } else if (user->def->elementwise && user->out().shape == made[i]->type.shape) {
+        made.push_back(user->result());
+      }
+    }
+  }
+  return false;
+}
+
+// A linear whose columns, or rows, are those of n experts, one behind the other, as one of experts.
+std::optional<Linear> AsStack(const Linear& linear, int64_t n, bool by_rows) {
+  const Ints& dims = by_rows ? linear.rows : linear.columns;
+  if (linear.experts || linear.weight->out().rank() != 2 || dims.size() != 1) return std::nullopt;
+  if (!linear.stacked.empty() || linear.matmul->in(1).rank() != 2) return std::nullopt;
+  if (by_rows) {
+    const Op* joined = ProducedBy(linear.matmul->operands[0], "reshape");
+    if (joined == nullptr) return std::nullopt;
+    const ShardingRule rule = joined->def->rule(*joined);
+    if (!HasParts(rule.results[0], rule, n)) return std::nullopt;
+  } else if (!IsTakenApart(linear, n)) {
+    return std::nullopt;
+  }
+  Linear stack = linear;
+  stack.experts = true;
+  stack.stacked = {dims[0], n};
+  if (by_rows || stack.bias.param == nullptr) return stack;
+  if (stack.bias.dims == Ints{0, 1}) stack.bias.dims = {1};
+  if (stack.bias.param->out().rank() == 1) stack.bias.parts = n;
+  return stack;
+}
+
+// The MLP that ends with `down`, and the ways from it to the other linears of it.
+class Mlp {
+ public:
+  Mlp(Linear down, const std::vector<Branch>& branches)
+      : down_(std::move(down)), branches_(branches) {
+    for (const Branch& b : branches_) linears_.emplace(b.linear, *b.linear);
+  }
+
+  // False where only some of the linears are of experts.
+  bool UniteExperts() {
+    const auto all = [&](bool experts) {
+      return std::ranges::all_of(linears_,
+                                 [&](const auto& l) { return l.second.experts == experts; });
+    };
+    if (SumsExperts(down_) && all(true)) {
+      down_.experts = true;
+      down_.rows.erase(down_.rows.begin());
+    }
+    if (!down_.experts && all(true) && !linears_.empty()) {
+      const auto stack = AsStack(down_, NumExperts(linears_.begin()->second), true);
+      if (stack) down_ = *stack;
+    }
+    for (auto& [own, linear] : linears_) {
+      if (linear.experts == down_.experts) continue;
+      const auto stack = down_.experts ? AsStack(linear, NumExperts(down_), false) : std::nullopt;
+      if (!stack) return false;
+      linear = *stack;
+    }
+    return true;
+  }
+
+  // `by_experts`: rows may be arranged by these on the way.
+  bool IsOne(bool by_experts) const {
+    if (by_experts && !down_.experts && !SumsExperts(down_)) return false;
+    bool any = false;
+    for (const Branch& b : branches_) {
+      any |= b.activated || b.multiplied;
+      // In a parallel block the first of the MLP may be columns of the one that makes q, k and v.
+      const std::string role = LinearRoles::Of(*b.linear);
+      if (!role.empty() && !OneOf(role, {"MLP_UP", "MLP_GATE", "QKV"})) return false;
+      // A norm stands in an MLP, which goes back to the width that it came from, and in the head of
+      // a model, which goes to the vocabulary's.
+      const bool back = b.linear->matmul->in(0).shape.back() == down_.matmul->out().shape.back();
+      if (b.normed && !back) return false;
+    }
+    return any;
+  }
+
+  void SetRoles(LinearRoles& roles) const {
+    // silu written out reads its operand twice, once as it is: one activated path is enough.
+    std::map<const Linear*, bool> activated;
+    for (const Branch& b : branches_) activated[b.linear] |= b.activated;
+    const bool gated = std::ranges::any_of(activated, [](const auto& a) { return !a.second; });
+    for (const auto& [linear, active] : activated) {
+      roles.Set(linears_.at(linear), gated && active ? "MLP_GATE" : "MLP_UP");
+    }
+    roles.Set(down_, "MLP_DOWN");
+  }
+
+ private:
+  Linear down_;
+  const std::vector<Branch>& branches_;
+  std::map<const Linear*, Linear> linears_;
+};
+
 // The MLP that the linear ends, if it ends one, with v: what the linear reads, or a part of that.
-void SetMlp(const Value* v, const Values& computed, Linear down, LinearRoles& roles) {
-  const bool sums = SumsExperts(down);
-  BranchFinder branches(roles, computed, down.experts || sums);
-  if (!branches.Find(v)) return;
-  if (sums &&
-      std::ranges::all_of(branches.found(), [](const Branch& b) { return b.linear->experts; })) {
-    down.experts = true;
-    down.rows.erase(down.rows.begin());
+void SetMlp(const Value* v, const Values& computed, const Linear& down, LinearRoles& roles) {
+  for (const bool experts : {down.experts || SumsExperts(down), true}) {
+    BranchFinder branches(roles, computed, experts);
+    if (!branches.Find(v)) continue;
+    Mlp mlp(down, branches.found());
+    if (mlp.UniteExperts() && mlp.IsOne(experts)) return mlp.SetRoles(roles);
+    return;
   }
-  // silu written out reads its operand twice, once as it is: one activated path is enough.
-  std::map<const Linear*, bool> activated;
-  bool any = false;
-  for (const Branch& b : branches.found()) {
-    activated[b.linear] |= b.activated;
-    any |= b.activated || b.multiplied;
-    // In a parallel block the first of the MLP may be columns of the one that makes q, k and v.
-    const std::string role = LinearRoles::Of(*b.linear);
-    if (!role.empty() && !OneOf(role, {"MLP_UP", "MLP_GATE", "QKV"})) return;
-    if (b.linear->experts != down.experts) return;
-    // A norm stands in an MLP, which goes back to the width that it came from, and in the head of a
-    // model, which goes to the vocabulary's.
-    const bool back = b.linear->matmul->in(0).shape.back() == down.matmul->out().shape.back();
-    if (b.normed && !back) return;
-  }
-  if (!any) return;
-  const bool gated = std::ranges::any_of(activated, [](const auto& a) { return !a.second; });
-  for (const auto& [linear, active] : activated) {
-    roles.Set(*linear, gated && active ? "MLP_GATE" : "MLP_UP");
-  }
-  roles.Set(down, "MLP_DOWN");
 }
 
 }  // namespace

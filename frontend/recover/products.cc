@@ -2,6 +2,7 @@
 // it.
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "frontend/recover/patterns.h"
 #include "ir/op_def.h"
@@ -68,20 +69,38 @@ bool IsExpertsWeight(const Value* v, int64_t n) {
   return IsParam(v) && v->type.rank() == 3 && v->type.shape[0] == n;
 }
 
+// The size of the dim before the last two, and 1 where there is none.
+int64_t Stacked(const Value* v) {
+  return v->type.rank() < 3 ? 1 : v->type.shape[v->type.rank() - 3];
+}
+
+// The same of a parameter in which they lie one behind the other. So may weights of heads.
+bool IsStackOfWeights(const Value* v, int64_t n) {
+  const Value* from = ArrangedFrom(v);
+  return Stacked(v) == n && IsParam(from) && from->type.rank() == 2;
+}
+
+// Whether the op is an activation, which stands between weights of experts and not of heads.
+bool Activates(const Op* op) {
+  return op->def->elementwise && op->operands.size() == 1 && !Arranges(op) &&
+         !OneOf(op->name(), {"neg", "cast"});
+}
+
 // Whether an elementwise function of what the op makes goes through other weights of n experts. The
 // heads of an attention meet each other, and are better made by one product.
 bool FeedsExperts(const Op* op, int64_t n) {
   constexpr size_t kMaxOps = 64;
-  std::vector<const Op*> waiting = {op};
+  std::vector<std::pair<const Op*, bool>> waiting = {{op, false}};  // whether behind an activation
   for (size_t i = 0; i < waiting.size() && i < kMaxOps; ++i) {
-    for (const Value* result : waiting[i]->results) {
+    const auto [at, activated] = waiting[i];
+    for (const Value* result : at->results) {
       for (const Op* user : result->users) {
         if (IsProduct(user)) {
-          if (IsExpertsWeight(user->operands[1], n)) return true;
+          const Value* weight = user->operands[1];
+          if (IsExpertsWeight(weight, n) || (activated && IsStackOfWeights(weight, n))) return true;
         } else if (user->def->elementwise || Arranges(user) || user->name() == "dropout") {
-          if (std::find(waiting.begin(), waiting.end(), user) == waiting.end()) {
-            waiting.push_back(user);
-          }
+          const std::pair next(user, activated || Activates(user));
+          if (std::ranges::find(waiting, next) == waiting.end()) waiting.push_back(next);
         }
       }
     }
@@ -89,49 +108,72 @@ bool FeedsExperts(const Op* op, int64_t n) {
   return false;
 }
 
+// x @ weight of all experts, [n, in, out] or (nt) [n, out, in], in the place of the product with
+// these beside each other.
+Value* ByExperts(Builder& b, Op* op, Value* weight, bool nt) {
+  Value* x = op->operands[0];
+  Shape apart = x->type.shape;
+  const auto rows = static_cast<int64_t>(apart.size()) - 2;
+  apart.insert(apart.begin() + rows, 1);
+  Value* y =
+      b.Make(nt ? "matmul_nt" : "matmul", {b.Reshape(x, std::move(apart)), weight}, op->attrs);
+  Ints perm(static_cast<size_t>(rows) + 3);
+  std::iota(perm.begin(), perm.end(), 0);
+  std::swap(perm[rows], perm[static_cast<size_t>(rows) + 1]);
+  return b.Reshape(b.Transpose(y, std::move(perm)), op->out().shape);
+}
+
 // x @ [in, experts * out], the weights [experts, in, out] (or [experts, out, in]) of all experts
 // beside each other, as an einsum makes it, before others of them -> a product batched over
 // experts: nothing is copied, and the columns of each can be cut.
 Value* TakeExpertsApart(Builder& b, Op* op) {
-  const bool nt = op->name() == "matmul_nt";
   if (!IsProduct(op) || op->in(1).rank() != 2 || op->operands.size() != 2) return nullptr;
   Op* merged = ProducedBy(op->operands[1], "reshape");
   if (merged == nullptr || merged->in(0).rank() != 3) return nullptr;
   Value* weight = merged->operands[0];
+  bool nt = op->name() == "matmul_nt";
   if (!nt) {
     Op* transpose = ProducedBy(weight, "transpose");
-    if (!IsPerm(transpose, {1, 0, 2})) return nullptr;
+    nt = IsPerm(transpose, {2, 0, 1});
+    if (!nt && !IsPerm(transpose, {1, 0, 2})) return nullptr;
     weight = transpose->operands[0];
   }
-  const Shape &w = weight->type.shape, &out = op->out().shape;
-  const int64_t in = op->in(0).shape.back(), n = w[nt ? 1 : 2];
+  const Shape& w = weight->type.shape;
+  const int64_t in = op->in(0).shape.back();
   if (ProducedBy(weight, "param") == nullptr || w[nt ? 2 : 1] != in || w[0] < 2) return nullptr;
-  if (!FeedsExperts(op, w[0])) return nullptr;
-  Value* x = op->operands[0];
-  Shape apart = x->type.shape, split = out;
-  const auto rows = static_cast<int64_t>(apart.size()) - 2;
-  apart.insert(apart.begin() + rows, 1);
-  Value* y = b.Make(op->name(), {b.Reshape(x, std::move(apart)), weight}, op->attrs);
-  Ints perm(static_cast<size_t>(rows) + 3);
-  std::iota(perm.begin(), perm.end(), 0);
-  std::swap(perm[rows], perm[static_cast<size_t>(rows) + 1]);
-  SHARDC_CHECK(y->type.shape.back() == n, "columns");
-  return b.Reshape(b.Transpose(y, std::move(perm)), std::move(split));
+  return FeedsExperts(op, w[0]) ? ByExperts(b, op, weight, nt) : nullptr;
+}
+
+// The same of experts that a parameter [experts * out, in] has one behind the other.
+Value* TakeStackApart(Builder& b, Op* op) {
+  if (op->name() != "matmul_nt" || op->operands.size() != 2 || op->in(1).rank() != 2 ||
+      !IsParam(op->operands[1])) {
+    return nullptr;
+  }
+  for (const Op* user : op->result()->users) {
+    if (user->name() != "reshape") continue;
+    const ShardingRule last = user->def->rule(*user);
+    const auto& factors = last.operands[0].back().factors;
+    if (factors.size() != 2) continue;
+    const int64_t n = last.factors[factors[0]].size, each = last.factors[factors[1]].size;
+    if (n < 2 || !FeedsExperts(op, n)) continue;
+    return ByExperts(b, op, b.Reshape(op->operands[1], {n, each, op->in(1).shape[1]}), true);
+  }
+  return nullptr;
 }
 
 // Whether v is an elementwise function of what other weights of n experts make.
-bool ComesFromExperts(const Value* v, int64_t n, int depth = 0) {
+bool ComesFromExperts(const Value* v, int64_t n, bool activated = false, int depth = 0) {
   const Op* op = v->producer;
   if (op == nullptr || depth > 16) return false;
-  if (IsProduct(op)) return IsExpertsWeight(op->operands[1], n);
+  if (IsProduct(op)) {
+    const Value* weight = op->operands[1];
+    return IsExpertsWeight(weight, n) || (activated && IsStackOfWeights(weight, n));
+  }
   if (!op->def->elementwise && !Arranges(op) && op->name() != "dropout") return false;
-  return std::ranges::any_of(op->operands,
-                             [&](const Value* x) { return ComesFromExperts(x, n, depth + 1); });
-}
-
-// The size of the dim before the last two, and 1 where there is none.
-int64_t Stacked(const Value* v) {
-  return v->type.rank() < 3 ? 1 : v->type.shape[v->type.rank() - 3];
+  activated |= Activates(op);
+  return std::ranges::any_of(
+      op->operands, [&](const Value* x) { return ComesFromExperts(x, n, activated, depth + 1); });
 }
 
 // A parameter [n, ., .], maybe with dims of 1 before these; null when v is none.
@@ -249,8 +291,9 @@ Value* TakeLinearsApart(Builder& b, Op* op) {
 }  // namespace
 
 bool SimplifyProducts(Graph& graph) {
-  return ApplyRules(graph, {FoldTransposedWeight, UnbroadcastWeight, PutWeightRight,
-                            TakeExpertsApart, JoinHeads, JoinHeadsSum, TakeLinearsApart});
+  return ApplyRules(graph,
+                    {FoldTransposedWeight, UnbroadcastWeight, PutWeightRight, TakeExpertsApart,
+                     TakeStackApart, JoinHeads, JoinHeadsSum, TakeLinearsApart});
 }
 
 }  // namespace shardc::recover

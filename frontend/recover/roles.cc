@@ -87,17 +87,21 @@ void LinearRoles::Set(const Linear& linear, const std::string& role) {
   if (!HasRole(linear.weight)) {
     SetRole(linear.weight, role, "weight");
     const int64_t rank = linear.weight->out().rank();
-    if (linear.rows != Ints{rank - 2} || linear.columns != Ints{rank - 1}) {
+    const bool stack = !linear.stacked.empty() && role.starts_with("MLP_");
+    if (linear.rows != Ints{rank - 2} || linear.columns != Ints{rank - 1} || stack) {
       linear.weight->attrs.Set("rows", linear.rows);
       linear.weight->attrs.Set("columns", linear.columns);
     }
+    if (stack) linear.weight->attrs.Set("stacked", linear.stacked);
   }
   SetRoleOfPiecesBiases(linear, role);
   for (Op* piece : linear.bias_pieces) SetRole(piece, role, "bias");
-  const auto& [bias, columns] = linear.bias;
+  const auto& [bias, columns, parts] = linear.bias;
   if (bias == nullptr || HasRole(bias)) return;
   SetRole(bias, role, "bias");
-  if (columns != Ints{bias->out().rank() - 1}) bias->attrs.Set("columns", columns);
+  const bool stack = parts > 1 && role.starts_with("MLP_");
+  if (columns != Ints{bias->out().rank() - 1} || stack) bias->attrs.Set("columns", columns);
+  if (stack) bias->attrs.Set("stacked", Ints{columns[0], parts});
 }
 
 void LinearRoles::ClearTorn() {
@@ -106,7 +110,7 @@ void LinearRoles::ClearTorn() {
     std::vector<Op*> params = linear.bias_pieces;
     params.insert(params.end(), {linear.weight, linear.bias.param});
     for (Op* param : params) {
-      for (const char* attr : {"role", "part", "rows", "columns"}) {
+      for (const char* attr : {"role", "part", "rows", "columns", "stacked"}) {
         if (param) param->attrs.Erase(attr);
       }
     }

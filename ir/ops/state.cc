@@ -49,6 +49,9 @@ void RegisterStateOps(OpRegistry& registry) {
                  // columns of a matrix, major to minor; without them the last two, and the last
                  {"rows", AttrKind::kInts},
                  {"columns", AttrKind::kInts},
+                 // of such a one, a dim in which so many matrices, or vectors, of experts lie one
+                 // behind the other: the dim and their number
+                 {"stacked", AttrKind::kInts},
                  {"aliases", AttrKind::kStrings},
                  {"decay", AttrKind::kBool},
                  {"whole", AttrKind::kBool},  // as a rule of the spec has it, which cuts nothing

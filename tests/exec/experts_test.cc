@@ -170,6 +170,41 @@ TEST(Experts, WhatATokenDidNotChooseMayOverflow) {
   }
 }
 
+// Experts one behind the other in matrices, cut inside of each, or dealt out: as if each were
+// apart.
+TEST(Experts, OneBehindTheOtherInAMatrix) {
+  std::string stacked = kLookedUp;
+  const auto replace = [&](const std::string& what, const std::string& with) {
+    stacked.replace(stacked.find(what), what.size(), with);
+  };
+  replace(R"(%w1 = param "w1" : f32[4, 8, 10])", R"(%m1 = param "w1" : f32[40, 8]
+  %v1 = reshape %m1 {shape=[4, 10, 8]} : f32[4, 10, 8]
+  %w1 = transpose %v1 {perm=[0, 2, 1]} : f32[4, 8, 10])");
+  replace(R"(%w2 = param "w2" : f32[4, 5, 8])", R"(%m2 = param "w2" : f32[20, 8]
+  %w2 = reshape %m2 {shape=[4, 5, 8]} : f32[4, 5, 8])");
+  const RunResult plain = RunExperts("", "serial", stacked.c_str());
+  const std::string spec = R"(mesh { axis { name: "ep" } axis { name: "tp" } }
+    param { role: MLP_UP shard_spec { dims: AXIS1 } }
+    param { role: MLP_DOWN shard_spec { dims: AXIS2 } }
+  )";
+  for (const char* mesh : {"tp=2", "tp=3", "ep=2", "ep=3"}) {
+    SCOPED_TRACE(mesh);
+    std::string cut = spec;
+    const bool tp = mesh[0] == 't';
+    cut.replace(cut.find("AXIS1"), 5, tp ? "-1 axes: 'tp'" : "0 axes: 'ep'");
+    cut.replace(cut.find("AXIS2"), 5, tp ? "-2 axes: 'tp'" : "0 axes: 'ep'");
+    const RunResult r = RunExperts(mesh, cut, stacked.c_str(), /*recover=*/true);
+    for (const auto& [name, expected] : plain.outputs) {
+      EXPECT_LE(WorstDifference(r.outputs.at(name), expected), 1e-5) << name;
+    }
+    for (const Collective& c : r.collectives) {
+      EXPECT_EQ(c.kind, CollectiveKind::kAllReduce);
+      EXPECT_LE(c.elements, 12 * 8) << c.op;
+    }
+    EXPECT_EQ(r.collectives.size(), 3);  // y, the loss and the shares
+  }
+}
+
 // Experts cut as matrices, tokens as by sequence parallelism: what travels is as large as the
 // tokens, not as what each expert reads or makes of them.
 TEST(Experts, CutAsMatricesGatherTokensAndScatterTheirSums) {

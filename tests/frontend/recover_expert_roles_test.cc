@@ -115,6 +115,64 @@ TEST(Roles, OfExpertsByThemselvesOrInAnEinsum) {
   }
 }
 
+// All experts one behind the other in a matrix, as DBRX has them: taken by view and index, batched,
+// or by an einsum that flattens them again.
+TEST(Roles, OfStackedExperts) {
+  for (const char* form : {"loop", "batched", "einsum", "batched, added", "flat, added"}) {
+    for (bool transposed : {false, true}) {
+      SCOPED_TRACE(StrCat(form, transposed ? ", transposed" : ""));
+      Graph g = Recover([&](TestGraph& b) {
+        const std::string how = form;
+        Value* x = b.In("x", {5, 4});
+        Value* up = transposed ? b.Transpose(b.Reshape(b.P("up", {4, 18}), {4, 3, 6}), {1, 2, 0})
+                               : b.Reshape(b.P("up", {18, 4}), {3, 6, 4});
+        Value* down = b.P("down", {18, 4});
+        Value* apart = b.Reshape(down, {3, 6, 4});
+        Value* bias = b.Reshape(b.P("up.bias", {18}), {3, 1, 6});
+        if (how == "loop") {
+          Value* sum = nullptr;
+          for (int64_t e = 0; e < 3; ++e) {
+            auto own = [&](Value* all, const Shape& shape) {
+              return b.Reshape(b.Builder::Slice(all, 0, e, e + 1), shape);
+            };
+            Value* h = b.Make("matmul_nt", {x, own(up, {6, 4})});
+            h = b.Op1("tanh", b.Add(h, own(bias, {6})));
+            Value* y = b.Matmul(h, own(apart, {6, 4}));
+            sum = sum ? b.Add(sum, y) : y;
+          }
+          return b.Out(sum);
+        }
+        Value* h = nullptr;
+        if (how.starts_with("batched")) {
+          h = b.Make("matmul_nt", {b.BroadcastTo(b.Reshape(x, {1, 5, 4}), {3, 5, 4}), up});
+        } else {
+          h = b.Make("matmul_nt", {x, b.Reshape(up, {18, 4})});
+          h = b.Transpose(b.Reshape(h, {5, 3, 6}), {1, 0, 2});
+        }
+        h = b.Op1("tanh", b.Add(h, bias));
+        if (how.ends_with("added"))
+          return b.Out(b.Matmul(b.Reshape(b.Transpose(h, {1, 0, 2}), {5, 18}), down));
+        b.Out(b.ReduceSum(b.Op1("tanh", b.Matmul(h, apart)), {0}, false));
+      });
+      std::map<std::string, std::string> roles;
+      const std::map<std::string, std::string> expected = {
+          {"up", "MLP_UP"}, {"up.bias", "MLP_UP"}, {"down", "MLP_DOWN"}};
+      const bool plain = form == std::string("flat, added");
+      for (const Op* p : g.Params()) {
+        const std::string name = p->attrs.String("name");
+        roles[name] = p->attrs.String("role", "-");
+        const bool columns = name == "up" && transposed;
+        EXPECT_EQ(p->attrs.IntList("stacked", {}), plain ? Ints() : Ints({columns ? 1 : 0, 3}));
+        if (name != "up.bias") {
+          const std::string by_columns = plain ? "" : "[0] [1]";
+          EXPECT_EQ(RowsAndColumns(*p), name == "down" || transposed ? by_columns : "[1] [0]");
+        }
+      }
+      EXPECT_EQ(roles, expected);
+    }
+  }
+}
+
 // Each token looks up its experts' weights and stands right of them, a column.
 TEST(Roles, OfExpertsLeftOfTheirTokens) {
   for (bool nt : {false, true}) {

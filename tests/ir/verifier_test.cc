@@ -139,6 +139,11 @@ TEST(Verifier, NamesTheOpThatIsWrong) {
        [](Graph& g) { Find(g, "param")->attrs.Set("rows", Ints{2}); }},
       {"E7003 line 3: param \"w\": attribute 'columns' has to name dims of 2",
        [](Graph& g) { Find(g, "param")->attrs.Set("columns", Ints{}); }},
+      {"E7003 line 3: param \"w\": attribute 'stacked' has to name a dim and a number that divides "
+       "it",
+       [](Graph& g) {
+         Find(g, "param")->attrs.Set("stacked", Ints{0, 4});
+       }},
       {"E7003 op 0: param \"v\": attribute 'transpose_of' is for a matrix",
        [](Graph& g) {
          Value* v = Builder(g, g.ops().front().get()).Param("v", DType::kF32, {6});

@@ -204,6 +204,37 @@ graph @g(%x: f32[2, 3, 8]) -> (%y) {
   EXPECT_NE(graph.notes[0].find("parameter 'gate' stays whole"), std::string::npos);
 }
 
+// By role what each has is cut, or they are dealt out; not both, along one dim.
+TEST(ApplySpec, MatricesOneBehindTheOther) {
+  const std::string graph = R"(mesh [ep=3, tp=2]
+graph @g(%x: f32[5, 6]) -> (%y) {
+  %w = param "up" {columns=[0], role="MLP_UP", rows=[1], stacked=[0, 4]} : f32[12, 6]
+  %b = param "bias" {columns=[0], part="bias", role="MLP_UP", stacked=[0, 4]} : f32[12]
+  %0 = reshape %w {shape=[4, 3, 6]} : f32[4, 3, 6]
+  %1 = matmul_nt %x, %0 : f32[4, 5, 3]
+  %2 = reshape %b {shape=[4, 1, 3]} : f32[4, 1, 3]
+  %y = add %1, %2 : f32[4, 5, 3]
+})";
+  Check(R"(param { role: MLP_UP shard_spec { dims: -1 axes: "tp" } })", R"(
+    CHECK: f32[12@tp/4, 6]
+    CHECK-NEXT: f32[12@tp/4])",
+        graph);
+  Check(R"(param { role: MLP_UP shard_spec { dims: 0 axes: "ep" } })", R"(
+    CHECK: f32[12@ep%3, 6]
+    CHECK-NEXT: f32[12@ep%3])",
+        graph);
+  Graph both = ParseAndVerify(graph);
+  const char* spec = "param { role: MLP_UP shard_spec { dims: 0 axes: 'ep' dims: -1 axes: 'tp' } }";
+  ExpectThrown([&] { ApplySpec(both, ParseSpec(spec, "s")); }, "E2130", "cut it in one of them");
+  Graph few = ParseAndVerify(R"(mesh [tp=4]
+graph @g(%x: f32[5, 6]) -> (%y) {
+  %w = param "up" {columns=[0], role="MLP_UP", rows=[1], stacked=[0, 4]} : f32[12, 6]
+  %y = matmul_nt %x, %w : f32[5, 12]
+})");
+  ApplySpec(few, ParseSpec("param { role: MLP_UP shard_spec { dims: -1 axes: 'tp' } }", "s"));
+  EXPECT_TRUE(few.Params()[0]->out().sharding.replicated());
+}
+
 TEST(ApplySpec, AliasesAreNames) {
   Check(R"(param { match: "*down*" shard_spec { dims: -1 axes: "tp" } })",
         "CHECK: rows=[1]} : f32[6, 8@tp]");

@@ -324,6 +324,20 @@ TEST(InferLayouts, GateAndUp) {
               "infer_layouts", R"(CHECK: %w = param "gate_up" : f32[8, 40@tp/2])");
 }
 
+// Gate and up of each of three experts, which are one behind the other.
+TEST(InferLayouts, GateAndUpOfEach) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[6, 8]) -> (%y) {
+    %w = param "gate_up" {columns=[0], role="MLP_UP", rows=[1], stacked=[0, 3]} : f32[120@tp/3, 8]
+    %0 = reshape %w {shape=[3, 40, 8]} : f32[3, 40, 8]
+    %1 = matmul_nt %x, %0 : f32[3, 6, 40]
+    %gate, %up = split %1 {axis=2, sizes=[20, 20]} : f32[3, 6, 20], f32[3, 6, 20]
+    %2 = silu %gate : f32[3, 6, 20]
+    %y = mul %2, %up : f32[3, 6, 20]
+  })",
+              "infer_layouts", R"(CHECK: stacked=[0, 3]} : f32[120@tp/6, 8])");
+}
+
 // A row-cut weight is cut as what it is contracted with: o comes in heads.
 TEST(InferLayouts, ContractedDimsLookBackward) {
   CheckPasses(R"(mesh [tp=2]
