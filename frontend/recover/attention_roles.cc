@@ -66,7 +66,7 @@ class AttentionRoles {
         if (!FindQkv(v, 0, tried, projections) && !IsOfProduct(v)) return;
       }
     }
-    for (const Linear* linear : projections) roles_.Set(*linear, "QKV");
+    for (const Linear* linear : projections) SetProjection(*linear);
     if (!projections.empty()) SetAttentionOut(product->result());
   }
 
@@ -125,8 +125,29 @@ class AttentionRoles {
   bool SetQkv(const Value* v, Seen& seen) {
     std::vector<const Linear*> projections;
     const bool found = FindQkv(v, 0, seen, projections);
-    for (const Linear* linear : projections) roles_.Set(*linear, "QKV");
+    for (const Linear* linear : projections) SetProjection(*linear);
     return found;
+  }
+
+  // Whether it multiplies each head by a matrix of its own, as the absorbed projections of
+  // DeepSeek's latent attention do.
+  static bool IsOfEachHead(const Linear& linear) {
+    const TensorType& x = linear.matmul->in(0);
+    const int64_t n = linear.experts ? NumExperts(linear) : 0;
+    return n > 1 && x.rank() >= 3 && x.shape[x.rank() - 3] == n;
+  }
+
+  // Between heads, where it has a matrix for each of them.
+  void SetProjection(const Linear& linear) {
+    if (!linear.experts) return roles_.Set(linear, "QKV");
+    Linear by_heads = linear;
+    const int64_t heads = linear.stacked.empty() ? 0 : linear.stacked[0];
+    by_heads.rows.clear();
+    for (int64_t d = 0; d < linear.weight->out().rank(); ++d) {
+      if (d != heads) by_heads.rows.push_back(d);
+    }
+    by_heads.columns = {heads};
+    roles_.Set(by_heads, "QKV");
   }
 
   // Back from q, k or v, through splitting heads, rotary positions and norms of q and k.
@@ -134,6 +155,12 @@ class AttentionRoles {
                std::vector<const Linear*>& projections) const {
     if (!seen.emplace(v, depth).second) return false;
     if (const Linear* linear = roles_.At(v)) {
+      if (IsOfEachHead(*linear)) {
+        const Value* heads = linear->matmul->operands[0];
+        if (!FindQkv(heads, depth + 1, seen, projections)) return false;
+        projections.push_back(linear);
+        return true;
+      }
       if (linear->experts) return false;
       // Of keys of low rank (as DeepSeek's), what is common to all heads comes from the projection
       // that makes them: no head is a part of its columns.
@@ -219,7 +246,11 @@ class AttentionRoles {
     if (!seen.emplace(v, depth).second) return;
     for (Op* user : v->users) {
       if (const Linear* linear = user->results.empty() ? nullptr : roles_.At(user->result())) {
-        if (user->operands[0] == v && !linear->experts) roles_.Set(*linear, "ATTENTION_OUT");
+        if (user->operands[0] != v) continue;
+        if (!linear->experts) roles_.Set(*linear, "ATTENTION_OUT");
+        if (!IsOfEachHead(*linear)) continue;
+        SetProjection(*linear);
+        SetAttentionOut(user->result(), depth + 1, seen, gates);
       } else if (depth < 12 && KeepsHeads(user)) {
         for (const Value* operand : user->operands) {
           if (user->name() == "mul" && operand != v) SetGate(operand, 0, gates);

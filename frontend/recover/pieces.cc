@@ -41,6 +41,33 @@ Value* GatherToSlice(Builder& b, Op* op) {
   return b.Reshape(part, op->out().shape);
 }
 
+// gather(x, [a, ..., a + n - 1, a + s, ..., a + s + n - 1, a + 2 s, ...]) -> the same part of each
+// stretch of s: of a weight's heads, of which each has a part for keys and one for values.
+Value* GatherToPieceOfEach(Builder& b, Op* op) {
+  if (op->name() != "gather") return nullptr;
+  Value* x = op->operands[0];
+  const int axis = AxisOf(op->attrs, x->type.rank());
+  const int64_t size = x->type.shape[axis];
+  std::optional<Ints> at = Positions(op->operands[1], size);
+  if (!at || at->size() < 4) return nullptr;
+  const auto count = std::ssize(*at);
+  int64_t n = 1;
+  while (n < count && (*at)[n] == (*at)[n - 1] + 1) ++n;
+  if (n == count || count % n != 0) return nullptr;
+  const int64_t stretch = (*at)[n] - (*at)[0];
+  if (stretch <= n || size % stretch != 0) return nullptr;
+  const int64_t first = (*at)[0] / stretch, start = (*at)[0] % stretch;
+  if (start + n > stretch) return nullptr;
+  for (int64_t i = 0; i < count; ++i) {
+    if ((*at)[i] != (*at)[0] + i / n * stretch + i % n) return nullptr;
+  }
+  Shape apart = x->type.shape;
+  apart[axis] = stretch;
+  apart.insert(apart.begin() + axis, size / stretch);
+  Value* part = b.Slice(b.Reshape(x, std::move(apart)), axis, first, first + count / n);
+  return b.Reshape(b.Slice(part, axis + 1, start, start + n), op->out().shape);
+}
+
 // gather_nd -> gather, which more rules know: of rows by one index, or of rows of the flattened
 // dims by constant indices.
 Value* GatherNdToGather(Builder& b, Op* op) {
@@ -268,8 +295,8 @@ Value* SplitBeforeReordering(Builder& b, Op* op) {
 }  // namespace
 
 bool SimplifyPieces(Graph& graph) {
-  const bool pieces =
-      ApplyRules(graph, {GatherNdToGather, GatherToSlice, SliceBeforeTranspose, StridedToPiece});
+  const bool pieces = ApplyRules(graph, {GatherNdToGather, GatherToSlice, GatherToPieceOfEach,
+                                         SliceBeforeTranspose, StridedToPiece});
   return ApplyRules(graph, {SlicesToSplit, SplitBeforeReordering, JoinSplits}) || pieces;
 }
 

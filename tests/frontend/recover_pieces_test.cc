@@ -34,6 +34,26 @@ TEST(Pieces, AGatherOfNeighboursIsASlice) {
   EXPECT_THAT(Ops(g), ElementsAre("slice"));
 }
 
+// Of each of four stretches of six the elements from 2 to 4; and of those behind the first.
+TEST(Pieces, AGatherOfAPartOfEachStretchIsASlice) {
+  for (const int64_t from : {0, 1}) {
+    Graph g = Recover([&](TestGraph& b) {
+      std::vector<int64_t> at;
+      for (int64_t i = from; i < 4; ++i) at.insert(at.end(), {6 * i + 2, 6 * i + 3, 6 * i + 4});
+      b.Out(Gather(b, b.In("x", {2, 24}), {std::ssize(at)}, at, 1));
+    });
+    EXPECT_THAT(Ops(g), Not(Contains("gather")));
+  }
+  // Not so far apart, over the end of a stretch, of other lengths.
+  for (const std::vector<int64_t>& at : std::vector<std::vector<int64_t>>{
+           {2, 3, 8, 9, 13, 14}, {5, 6, 11, 12}, {2, 3, 8, 9, 14}, {0, 1, 5, 6}}) {
+    Graph g = Recover([&](TestGraph& b) {
+      b.Out(Gather(b, b.In("x", {2, 24}), {std::ssize(at)}, at, 1));
+    });
+    EXPECT_THAT(Ops(g), ElementsAre("gather"));
+  }
+}
+
 // Logits without what pads the vocabulary, whose weight is to be cut: one segment of the features.
 TEST(Pieces, ASliceOfALinearLayersFeaturesIsASplit) {
   for (const auto& [start, limit, sizes] : std::vector<std::tuple<int64_t, int64_t, Ints>>{
