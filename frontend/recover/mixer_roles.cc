@@ -33,6 +33,8 @@ class HeadsFinder {
 
   // Whether positions meet on the way.
   bool mixes() const { return mixes_; }
+  // Whether by a softmax over them.
+  bool attends() const { return attends_; }
   const std::set<const Linear*>& found() const { return found_; }
 
  private:
@@ -58,6 +60,7 @@ class HeadsFinder {
     if (op == nullptr) return false;
     if (op->def->is_state) return IsOpen(*op);
     if (op->operands.empty()) return true;
+    attends_ |= OneOf(op->name(), {"attention", "softmax"});
     // Statistics of a norm of the whole width are sums over what is cut (gMLP's, of what gates).
     if (IsNorm(op) && v->index == 0 && v->type.rank() <= 3 && dim == v->type.rank() - 1) {
       Add(op->operands[0], dim);
@@ -100,10 +103,20 @@ class HeadsFinder {
   std::set<std::pair<const Value*, int>> seen_;
   std::vector<std::pair<const Value*, int>> open_;
   std::set<const Linear*> found_;
-  bool mixes_ = false;
+  bool mixes_ = false, attends_ = false;
 };
 
 }  // namespace
+
+void SetRolesOfRates(LinearRoles& roles) {
+  for (const Linear& out : roles.linears()) {
+    if (LinearRoles::Of(out) != "ATTENTION_OUT") continue;
+    const Value* v = out.matmul->operands[0];
+    HeadsFinder finder(roles);
+    if (!finder.Find(v, v->type.rank() - 1) || !finder.mixes() || finder.attends()) continue;
+    for (const Linear* in : finder.found()) roles.Set(*in, "QKV");
+  }
+}
 
 void SetMixerRoles(LinearRoles& roles) {
   for (const Linear& out : roles.linears()) {

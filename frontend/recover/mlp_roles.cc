@@ -140,11 +140,32 @@ std::optional<Linear> AsStack(const Linear& linear, int64_t n, bool by_rows) {
   return stack;
 }
 
+// Whether an elementwise function of v scales another computed value as wide.
+bool Modulates(const Value* v, const Values& computed) {
+  constexpr size_t kMaxValues = 64;
+  std::vector<const Value*> made = {v};
+  for (size_t i = 0; i < made.size() && i < kMaxValues; ++i) {
+    for (const Op* user : made[i]->users) {
+      if (!user->def->elementwise && !Arranges(user)) continue;
+      const bool scales =
+          user->name() == "mul" && std::ranges::all_of(user->operands, [&](const Value* x) {
+            return computed.contains(x) && x->type.rank() > 0 &&
+                   x->type.shape.back() == user->out().shape.back();
+          });
+      if (scales && user->out().shape.back() > 1) return true;
+      for (const Value* result : user->results) {
+        if (std::ranges::find(made, result) == made.end()) made.push_back(result);
+      }
+    }
+  }
+  return false;
+}
+
 // The MLP that ends with `down`, and the ways from it to the other linears of it.
 class Mlp {
  public:
-  Mlp(Linear down, const std::vector<Branch>& branches)
-      : down_(std::move(down)), branches_(branches) {
+  Mlp(Linear down, const std::vector<Branch>& branches, const Values& computed)
+      : down_(std::move(down)), branches_(branches), computed_(computed) {
     for (const Branch& b : branches_) linears_.emplace(b.linear, *b.linear);
   }
 
@@ -174,6 +195,7 @@ class Mlp {
   // `by_experts`: rows may be arranged by these on the way.
   bool IsOne(bool by_experts) const {
     if (by_experts && !down_.experts && !SumsExperts(down_)) return false;
+    if (ModulatesByFew()) return false;
     bool any = false;
     for (const Branch& b : branches_) {
       any |= b.activated || b.multiplied;
@@ -200,8 +222,18 @@ class Mlp {
   }
 
  private:
+  // What modulates others and is of low rank, as the rates by which RWKV-6 mixes tokens, is less to
+  // compute for each rank than its result is to be added up.
+  bool ModulatesByFew() const {
+    const int64_t few = 2 * down_.matmul->in(0).shape.back();
+    const auto is_wide = [&](const auto& l) { return l.second.matmul->in(0).shape.back() > few; };
+    return down_.matmul->out().shape.back() > few && std::ranges::all_of(linears_, is_wide) &&
+           Modulates(down_.out, computed_);
+  }
+
   Linear down_;
   const std::vector<Branch>& branches_;
+  const Values& computed_;
   std::map<const Linear*, Linear> linears_;
 };
 
@@ -210,7 +242,7 @@ void SetMlp(const Value* v, const Values& computed, const Linear& down, LinearRo
   for (const bool experts : {down.experts || SumsExperts(down), true}) {
     BranchFinder branches(roles, computed, experts);
     if (!branches.Find(v)) continue;
-    Mlp mlp(down, branches.found());
+    Mlp mlp(down, branches.found(), computed);
     if (mlp.UniteExperts() && mlp.IsOne(experts)) return mlp.SetRoles(roles);
     return;
   }

@@ -122,6 +122,7 @@ void SetRoles(Graph& graph) {
   SetNormRoles(graph);
   const std::set<int64_t> vocabularies = SetEmbeddingRoles(graph);
   SetAttentionRoles(graph, roles);
+  SetRolesOfRates(roles);
   SetMlpRoles(graph, roles);
   SetHeadRoles(graph, vocabularies, roles);
   SetMixerRoles(roles);

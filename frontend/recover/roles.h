@@ -46,6 +46,8 @@ class LinearRoles {
 std::set<int64_t> SetEmbeddingRoles(Graph& graph);
 // QKV and ATTENTION_OUT.
 void SetAttentionRoles(const Graph& graph, LinearRoles& roles);
+// QKV of what decays or gates each head of an attention without a softmax, beside its q, k and v.
+void SetRolesOfRates(LinearRoles& roles);
 // MLP_UP, MLP_GATE and MLP_DOWN.
 void SetMlpRoles(const Graph& graph, LinearRoles& roles);
 // QKV and ATTENTION_OUT of what mixes a sequence otherwise, of linears that have no role yet.
