@@ -44,6 +44,16 @@ void SetHeadRoles(const Graph& graph, const std::set<int64_t>& vocabularies, Lin
   }
 }
 
+// Without those that are as large as the width of a table's rows: there what goes to one may go
+// back to the residual stream.
+std::set<int64_t> WithoutWidths(const Graph& graph, std::set<int64_t> vocabularies) {
+  for (const Op* param : graph.Params()) {
+    if (param->attrs.String("role", "") == "TOKEN_EMBEDDING")
+      vocabularies.erase(param->out().shape.back());
+  }
+  return vocabularies;
+}
+
 // Where q, k and v were made one product, with a bias for each added after it is split.
 void SetRoleOfPiecesBiases(const Linear& linear, const std::string& role) {
   for (const Op* split : linear.out->users) {
@@ -123,6 +133,8 @@ void SetRoles(Graph& graph) {
   const std::set<int64_t> vocabularies = SetEmbeddingRoles(graph);
   SetAttentionRoles(graph, roles);
   SetRolesOfRates(roles);
+  // Before MLPs: a head may be behind an activation, as Medusa's.
+  SetHeadRoles(graph, WithoutWidths(graph, vocabularies), roles);
   SetMlpRoles(graph, roles);
   SetHeadRoles(graph, vocabularies, roles);
   SetMixerRoles(roles);

@@ -279,6 +279,22 @@ TEST(Roles, AHeadMayBeCapped) {
   }
 }
 
+// Logits are not summed over ranks because an activation is before the head. Where the vocabulary
+// has the size of the width, that is an MLP, whose result is added to what it is of.
+TEST(Roles, AHeadBehindAnActivation) {
+  for (const int64_t vocabulary : {7, 4}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* ids = b.In("ids", HostTensor::Of<int64_t>({1, 4}, {0, 3, 2, 1}));
+      Value* x = b.Make("gather", {b.P("wte", {vocabulary, 4}), ids}, {{"axis", int64_t{0}}});
+      Value* h = b.Op1("silu", b.Matmul(x, b.P("up", {4, 8})));
+      Value* y = b.Matmul(h, b.P("head", {8, vocabulary}));
+      b.Out(vocabulary == 4 ? b.Add(x, y) : y);
+    });
+    EXPECT_EQ(RolesOf(g).at("head"), vocabulary == 4 ? "MLP_DOWN" : "LM_HEAD");
+    EXPECT_EQ(RolesOf(g).at("up"), vocabulary == 4 ? "MLP_UP" : "none");
+  }
+}
+
 // As onnxsim merges products of one operand: gate and up beside each other, their biases behind the
 // split.
 TEST(Roles, OfBiasesBehindASplit) {
