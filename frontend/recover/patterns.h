@@ -22,7 +22,8 @@ bool SimplifyInterleaved(Graph& graph);
 bool BatchLookups(Graph& graph);
 // Rows that stand several times in a tensor are computed with once.
 bool ComputeRepeatsOnce(Graph& graph);
-// Parameters that hold the same rows many times, for a sum or a concat, keep one of each.
+// Parameters that hold the same rows many times, for a sum or a concat, or for each example, keep
+// one of each.
 bool DropRepeatedRows(Graph& graph);
 // Those of these names, which an exporter expanded to the batch for a batched product, keep one
 // matrix of equal ones.
