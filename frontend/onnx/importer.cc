@@ -86,7 +86,7 @@ class Importer final : private GraphConverter {
     for (const NodeProto* node : live_) Convert(*node);
     AddOutputs(proto);
     graph_.EraseDead();
-    recover::DropRepeatedMatrices(graph_, names.expanded);
+    recover::DropExpanded(graph_, names.expanded);
     if (!options_.module.where.empty()) {
       RestoreParams(
           graph_, options_.module,

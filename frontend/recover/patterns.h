@@ -22,12 +22,11 @@ bool SimplifyInterleaved(Graph& graph);
 bool BatchLookups(Graph& graph);
 // Rows that stand several times in a tensor are computed with once.
 bool ComputeRepeatsOnce(Graph& graph);
-// Parameters that hold the same rows many times, for a sum or a concat, or for each example, keep
-// one of each.
+// Parameters that hold the same rows many times, for a sum or a concat, keep one of each.
 bool DropRepeatedRows(Graph& graph);
-// Those of these names, which an exporter expanded to the batch for a batched product, keep one
-// matrix of equal ones.
-void DropRepeatedMatrices(Graph& graph, const std::set<std::string>& expanded);
+// Those of these names, which an exporter expanded to the batch, keep one of equal matrices, or one
+// of equal rows. Without its word rows may be equal because they are new.
+void DropExpanded(Graph& graph, const std::set<std::string>& expanded);
 // [b, s, h] -> [b * s, h] for a matmul and back: the reshapes go below, where they cancel.
 bool LiftLinears(Graph& graph);
 // x + (y - x) where y is x rounded, or chosen by x: y - x has no gradient.

@@ -27,42 +27,17 @@ bool IsSpread(const Graph& graph, const Op* param, std::vector<bool>& kept) {
          });
 }
 
-// Whether the dim counts examples, as the first one of an input does.
-bool IsOfExamples(const Value* v, int dim) {
-  constexpr int kMaxSteps = 1000;
-  for (int step = 0; v->producer != nullptr && step < kMaxSteps; ++step) {
-    const Op& op = *v->producer;
-    if (op.def->is_state || !op.def->rule) return false;
-    const ShardingRule rule = op.def->rule(op);
-    const auto& factors = rule.results[v->index][dim].factors;
-    const Value* from = nullptr;
-    for (size_t i = 0; i < op.operands.size() && !factors.empty() && !from; ++i) {
-      const Value* x = op.operands[i];
-      const int d = DimOfFactor(rule.operands[i], factors[0]);
-      if (d < 0 || rule.operands[i][d].factors[0] != factors[0]) continue;
-      if (IsParam(x) || ConstantOf(x)) continue;
-      from = x;
-      dim = d;
-    }
-    if (from == nullptr) return false;
-    v = from;
-  }
-  return v->producer == nullptr && dim == 0;
-}
-
-// Whether a use combines each row with an example, along the first dim: no parameter has a row for
-// each of these.
-bool IsRowOfEachExample(const Graph& graph, const Op* param, std::vector<bool>& kept) {
+// Whether every use combines the rows along the first dim with those of values of its own rank.
+bool IsRowOfEach(const Graph& graph, const Op* param, std::vector<bool>& kept) {
   const Value* v = param->result();
   const int rank = v->type.rank();
   kept.assign(rank, true);
   kept[0] = false;
-  return rank > 1 && v->type.shape[0] > 1 && !graph.IsOutput(v) &&
-         std::ranges::any_of(v->users, [&](const Op* user) {
+  return rank > 1 && !v->users.empty() && !graph.IsOutput(v) &&
+         std::ranges::all_of(v->users, [&](const Op* user) {
            if (!OneOf(user->name(), {"add", "sub", "mul", "div"})) return false;
            const Value* other = user->operands[user->operands[0] == v ? 1 : 0];
-           return other->type.rank() == rank && other->type.shape[0] == v->type.shape[0] &&
-                  IsOfExamples(other, 0);
+           return other->type.rank() == rank && other->type.shape[0] == v->type.shape[0];
          });
 }
 
@@ -126,10 +101,10 @@ bool DropRepeatedRows(Graph& graph) {
   for (Op* param : graph.Params()) {
     const std::string name = param->attrs.String("name");
     std::vector<bool> kept;
-    if (param->out().num_elements() == 0) continue;
-    const bool spread = param->out().rank() > 2 && IsSpread(graph, param, kept);
-    if (!spread && !IsRowOfEachExample(graph, param, kept)) continue;
-    if (!KeepOneOfEach(graph, param, kept)) continue;
+    if (param->out().rank() < 3 || param->out().num_elements() == 0 ||
+        !IsSpread(graph, param, kept) || !KeepOneOfEach(graph, param, kept)) {
+      continue;
+    }
     graph.notes.push_back(
         StrCat("parameter '", name, "' holds equal rows: trained as one of each"));
     changed = true;
@@ -137,13 +112,13 @@ bool DropRepeatedRows(Graph& graph) {
   return changed;
 }
 
-void DropRepeatedMatrices(Graph& graph, const std::set<std::string>& expanded) {
+void DropExpanded(Graph& graph, const std::set<std::string>& expanded) {
   for (Op* param : graph.Params()) {
     std::vector<bool> kept;
-    if (expanded.contains(param->attrs.String("name")) && param->out().rank() >= 3 &&
-        param->out().num_elements() > 0 && IsMatrixOfEach(graph, param, kept)) {
-      KeepOneOfEach(graph, param, kept);
-    }
+    if (!expanded.contains(param->attrs.String("name")) || param->out().num_elements() == 0)
+      continue;
+    const bool matrix = param->out().rank() >= 3 && IsMatrixOfEach(graph, param, kept);
+    if (matrix || IsRowOfEach(graph, param, kept)) KeepOneOfEach(graph, param, kept);
   }
 }
 

@@ -241,6 +241,23 @@ TEST_F(DynamoNames, WhatIsKeptAsAConstantIsTold) {
   EXPECT_EQ(fixed, (FixedTensors{{"table", FixedTensorOf(table)}}));
 }
 
+// A rate of each channel that was expanded to the batch is one row; a new table may have equal
+// ones.
+TEST_F(DynamoNames, RowsExpandedToTheBatchAreOne) {
+  for (const char* from : {"['expand_5', 'rate']", "['rate']"}) {
+    Model m;
+    m.Input("x", {"2", "3"});
+    m.Floats("val_1", {2, 3}, {1, 2, 4, 1, 2, 4});
+    m.Node("Mul", {"x", "val_1"}, {"xr"});
+    m.Node("Add", {"xr", "val_1"}, {"y"});
+    m.Output("y");
+    AddFoldedFrom(m, "val_1", from);
+    ListParameters(m, {"rate"});
+    const bool expanded = from[2] == 'e';
+    EXPECT_EQ(Import(m.proto).Params()[0]->out().shape, (Shape{expanded ? 1 : 2, 3})) << from;
+  }
+}
+
 // A weight that was expanded to the batch before it was folded is trained as one; the weights of
 // experts that began as copies are not.
 TEST_F(DynamoNames, AnExpandedWeightIsOneParameter) {

@@ -34,25 +34,6 @@ TEST(Pieces, AGatherOfNeighboursIsASlice) {
   EXPECT_THAT(Ops(g), ElementsAre("slice"));
 }
 
-// A rate of each channel that dynamo has folded for each example is one again. A row for each
-// position may be a parameter's, and so may rows that differ.
-TEST(Pieces, EqualRowsOfExamplesAreOne) {
-  for (const char* form : {"examples", "positions", "differ"}) {
-    const std::string how = form;
-    Graph g = Recover([&](TestGraph& b) {
-      Value* x = b.In("x", {3, 2, 4});
-      if (how == "positions") x = b.Transpose(b.In("x", {2, 3, 4}), {1, 0, 2});
-      HostTensor rates(DType::kF64, {3, 1, 4});
-      for (int64_t i = 0; i < 12; ++i) {
-        rates.SetDouble(i, static_cast<double>(i % 4 + 1) + (how == "differ" && i == 11 ? 0.5 : 0));
-      }
-      Value* rate = b.P("rates", rates);
-      b.Out(b.Add(b.Mul(rate, x), b.Mul(rate, b.C(2, {3, 2, 4}))));
-    });
-    EXPECT_EQ(Find(g, "param")->out().shape, (Shape{how == "examples" ? 1 : 3, 1, 4})) << form;
-  }
-}
-
 // Of each of four stretches of six the elements from 2 to 4; and of those behind the first.
 TEST(Pieces, AGatherOfAPartOfEachStretchIsASlice) {
   for (const int64_t from : {0, 1}) {
