@@ -115,9 +115,12 @@ bool DropRepeatedRows(Graph& graph) {
 void DropExpanded(Graph& graph, const std::set<std::string>& expanded) {
   for (Op* param : graph.Params()) {
     std::vector<bool> kept;
+    const int rank = param->out().rank();
     if (!expanded.contains(param->attrs.String("name")) || param->out().num_elements() == 0)
       continue;
-    const bool matrix = param->out().rank() >= 3 && IsMatrixOfEach(graph, param, kept);
+    if (rank >= 3 && IsSpread(graph, param, kept))
+      continue;  // for DropRepeatedRows, which finds more
+    const bool matrix = rank >= 3 && IsMatrixOfEach(graph, param, kept);
     if (matrix || IsRowOfEach(graph, param, kept)) KeepOneOfEach(graph, param, kept);
   }
 }
