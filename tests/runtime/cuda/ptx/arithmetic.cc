@@ -79,6 +79,14 @@ Step Arithmetic(const Parts& p) {
   const bool real = type.starts_with('f');
   if (p.Has("cc") || op == "addc" || op == "subc" || op == "madc") return nullptr;
   auto wrapping = [&](auto f) { return real ? ByFloat(type, f) : ByUnsigned(type, f); };
+  if (op == "add" && p.Has("rz")) {
+    return ByFloat(type, kSame2<[](auto a, auto b) {
+                     return Rounded<FE_TOWARDZERO>([&] {
+                       volatile auto x = a;
+                       return x + b;
+                     });
+                   }>);
+  }
   if (op == "add") return wrapping(kSame2<[](auto a, auto b) { return a + b; }>);
   if (op == "sub") return wrapping(kSame2<[](auto a, auto b) { return a - b; }>);
   if (op == "neg") return wrapping(kSame1<[](auto a) { return -a; }>);
@@ -296,7 +304,8 @@ Step Comparison(std::string_view type, bool unordered) {
 Step FindArithmetic(const Parts& p) {
   const bool ftz = p.name() == "ex2" || (p.name() == "rcp" && p.Has("approx"));
   if (p.HasAny({"sat", "relu", "NaN", "full"}) || (p.Has("ftz") && !ftz)) return nullptr;
-  if (p.HasAny({"rz", "rm", "rp"}) && p.name() != "fma") return nullptr;
+  const bool directed = p.name() == "fma" || (p.name() == "add" && p.Has("rz"));
+  if (p.HasAny({"rz", "rm", "rp"}) && !directed) return nullptr;
   if (p.name() == "sqrt" && p.Has("approx")) return nullptr;
   if (Step step = Arithmetic(p)) return step;
   if (Step step = Functions(p)) return step;

@@ -196,6 +196,8 @@ TEST_F(Machines, FloatsRoundAndSaturate) {
   EXPECT_EQ(real(nan + "cvt.sat.f32.f32 %f9, %f1;"), 0);
   EXPECT_EQ(real("div.approx.f32 %f9, 0f40000000, 0f7F000000;"), 0);  // by 2^127
   EXPECT_EQ(real("ex2.approx.ftz.f32 %f9, 0f40A00000;"), 32);
+  EXPECT_EQ(real("add.rz.f32 %f9, 0f3F800000, 0f33C00000;"), 1);  // and 3/4 of a step
+  EXPECT_EQ(real("add.rn.f32 %f9, 0f3F800000, 0f33C00000;"), 1 + 0x1p-23f);
   const float down = real(third + "fma.rm.f32 %f9, %f1, %f2, 0f3F800000;"),
               near = real(third + "fma.rn.f32 %f9, %f1, %f2, 0f3F800000;");
   const double exact = 1 + double{0x1.555556p-2f} * double{0x1.555556p-2f};
