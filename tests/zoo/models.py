@@ -103,7 +103,7 @@ def build(name, attention):
 
 def inputs_of(name, model, batch=BATCH, sequence=SEQUENCE):
     """Tensors by name. A mask hides the end of the last example; what is there is no padding token, whose row PyTorch gives no
-    gradient, which a file cannot say."""
+    gradient, which TorchScript's files do not say."""
     random = torch.Generator().manual_seed(5)
     config = model.model.config
     image = getattr(config, "image_size", 32)
