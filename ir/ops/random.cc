@@ -47,6 +47,7 @@ void RegisterRandomOps(OpRegistry& registry) {
   def.gradient_is_zero = true;
   def.flops = NoFlops;
   def.reference = Reference;
+  def.cpu_halves = CpuHalves::kWidened;
   def.cheap = true;
   def.keeps_zero_padding = true;
   registry.Add(std::move(def));
