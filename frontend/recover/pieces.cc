@@ -49,7 +49,7 @@ Value* GatherToPieceOfEach(Builder& b, Op* op) {
   const int axis = AxisOf(op->attrs, x->type.rank());
   const int64_t size = x->type.shape[axis];
   std::optional<Ints> at = Positions(op->operands[1], size);
-  if (!at || at->size() < 4) return nullptr;
+  if (!at || at->size() < 4 || !TrainsRows(op, *at)) return nullptr;
   const auto count = std::ssize(*at);
   int64_t n = 1;
   while (n < count && (*at)[n] == (*at)[n - 1] + 1) ++n;

@@ -73,6 +73,18 @@ TEST(RolesOfTables, TheRowOfPaddingStaysUntrained) {
   }
 }
 
+// Nor is it part of what is taken of each stretch of the table.
+TEST(RolesOfTables, TheRowOfPaddingIsNoPartOfStretches) {
+  for (const int64_t padding : {2, 4}) {
+    const Graph g = Recover([&](TestGraph& b) {
+      Value* at = b.Constant(HostTensor::Of<int64_t>({4}, {0, 1, 4, 5}));
+      b.Out(b.Make("gather", {b.P("wpe", {8, 4}), at},
+                   {{"axis", int64_t{0}}, {"padding_idx", padding}}));
+    });
+    EXPECT_EQ(Counts(g)["embedding"], padding == 4 ? 1 : 0);
+  }
+}
+
 // A recommender's tables of features stand side by side, and a table of domains, whose rows
 // examples have and not tokens, is behind a projection: of a few rows each, they are no
 // vocabularies.
