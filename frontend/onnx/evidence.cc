@@ -279,8 +279,10 @@ class Evidence {
     if (MeetsActivation(node, value)) {
       if (IsMask()) return false;
       if (vector_ || reparametrized_) return true;
-      // Numbers that are looked up may be a schedule (of diffusion) or weights of classes.
-      return row ? rank_ > 1 && !IsDistances() && !IsAddedToAnotherProduct(node, uses_)
+      // Numbers that are looked up may be a schedule (of diffusion, [steps] or [steps, 1, 1]) or
+      // weights of classes.
+      return row ? (rank_ == 2 || dims_ > 1) && !IsDistances() &&
+                       !IsAddedToAnotherProduct(node, uses_)
                  : ScalesAsWeight(node, value, dims_, uses_);
     }
     scales_table_ = true;

@@ -543,7 +543,7 @@ TEST_F(ParamRules, WhatIsJoinedWithWhatIsComputedIsAParameter) {
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("w", "memory"));
 }
 
-// Factorized matrices, and factorization machines; a schedule of numbers is none.
+// Factorized matrices, and factorization machines; schedules of numbers are none.
 TEST_F(ParamRules, RowsThatAreOnlyMultipliedAreEmbeddings) {
   Model m;
   m.Input("user", {"3"}, onnx::TensorProto::INT64);
@@ -552,6 +552,7 @@ TEST_F(ParamRules, RowsThatAreOnlyMultipliedAreEmbeddings) {
   m.Floats("items", {3, 2}, {1, 2, 3, 4, 5, .5f});
   m.Floats("weights", {4, 1}, {1, 2, 3, 4});
   m.Floats("schedule", {4}, {1, 2, 3, 5});
+  m.Floats("of_images", {4, 1, 1}, {1, 2, 3, 6});
   m.Ints("last", {1}, {1});
   m.Ints("first", {1}, {0});
   m.Node("Gather", {"users", "user"}, {"all"});
@@ -562,7 +563,9 @@ TEST_F(ParamRules, RowsThatAreOnlyMultipliedAreEmbeddings) {
   m.Node("Unsqueeze", {"s", "last"}, {"column"});
   m.Node("Mul", {"u", "i"}, {"ui"});
   m.Node("Mul", {"ui", "w"}, {"uiw"});
-  m.Node("Mul", {"uiw", "column"}, {"y"});
+  m.Node("Mul", {"uiw", "column"}, {"uiws"});
+  m.Node("Gather", {"of_images", "user"}, {"o"});
+  m.Node("Mul", {"uiws", "o"}, {"y"});
   m.Output("y");
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("users", "items", "weights"));
 }
