@@ -281,8 +281,7 @@ class Evidence {
       if (vector_ || reparametrized_) return true;
       // Numbers that are looked up may be a schedule (of diffusion, [steps] or [steps, 1, 1]) or
       // weights of classes.
-      return row ? (rank_ == 2 || dims_ > 1) && !IsDistances() &&
-                       !IsAddedToAnotherProduct(node, uses_)
+      return row ? (rank_ == 2 || dims_ > 1) && !IsDistances() && !IsOfRotation(node, value, uses_)
                  : ScalesAsWeight(node, value, dims_, uses_);
     }
     scales_table_ = true;

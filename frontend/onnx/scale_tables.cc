@@ -57,6 +57,14 @@ class Scales {
     });
   }
 
+  bool IsSumOfProducts(const std::string& value, int depth = 0) const {
+    const NodeProto* node = uses_.MakerOf(value);
+    if (node == nullptr || depth > kDeepest) return false;
+    if (kArrange.contains(node->op_type())) return IsSumOfProducts(node->input(0), depth + 1);
+    return kSums.contains(node->op_type()) && node->input_size() > 1 &&
+           std::ranges::all_of(node->input(), [&](const auto& term) { return IsProduct(term, 0); });
+  }
+
   bool MeetsAnotherProduct(const std::string& value, int depth = 0) const {
     return std::ranges::any_of(uses_.Of(value), [&](const Use& use) {
       if (use.node == nullptr || depth > kDeepest) return false;
@@ -113,8 +121,10 @@ bool ScalesAsWeight(const NodeProto& scale, const std::string& table, int64_t di
   return scales.IsNormalised(scale.input(scale.input(0) == table ? 1 : 0));
 }
 
-bool IsAddedToAnotherProduct(const NodeProto& scale, const Uses& uses) {
-  return Scales(uses).MeetsAnotherProduct(scale.output(0));
+bool IsOfRotation(const NodeProto& scale, const std::string& factor, const Uses& uses) {
+  const Scales scales(uses);
+  const std::string& other = scale.input(scale.input(0) == factor ? 1 : 0);
+  return scales.MeetsAnotherProduct(scale.output(0)) || scales.IsSumOfProducts(other);
 }
 
 }  // namespace shardc::onnx_import

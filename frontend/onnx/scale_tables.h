@@ -17,8 +17,9 @@ namespace shardc::onnx_import {
 bool ScalesAsWeight(const onnx::NodeProto& scale, const std::string& table, int64_t dims,
                     const Uses& uses);
 
-// Whether the product is added to another one, as x cos + y sin of rotary positions is. Rows that
-// are looked up and only multiplied (an embedding of users by one of items) are not.
-bool IsAddedToAnotherProduct(const onnx::NodeProto& scale, const Uses& uses);
+// Whether the product with a factor that is looked up is part of a rotation by positions: added to
+// another one, as in x cos + y sin, or a scale of such a sum (xPos). Rows that are looked up and
+// only multiplied (an embedding of users by one of items) are not.
+bool IsOfRotation(const onnx::NodeProto& scale, const std::string& factor, const Uses& uses);
 
 }  // namespace shardc::onnx_import

@@ -517,7 +517,10 @@ TEST_F(ParamRules, EmbeddingRowsAreParametersAndRotaryRowsAreNot) {
   m.Node("Mul", {"n", "c"}, {"nc"});
   m.Node("Neg", {"n"}, {"turned"});
   m.Node("Mul", {"turned", "s"}, {"ns"});
-  m.Node("Add", {"nc", "ns"}, {"y"});
+  m.Node("Add", {"nc", "ns"}, {"turn"});
+  m.Floats("scales", {4, 2}, {1, 2, 3, 4, 5, 6, 7, .25f});  // xPos
+  m.Node("Gather", {"scales", "ids"}, {"scale"});
+  m.Node("Mul", {"turn", "scale"}, {"y"});
   m.Output("y");
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("wte", "g"));
 }
