@@ -23,6 +23,23 @@ Attributes AttributesOfDrawnPart(const Op& op, const Shape& part, const Shape& o
 // OpDef::undropped of an op that is the same one without the step.
 std::vector<Value*> WithoutStep(Builder& builder, const Op& op);
 
+// For references: calls fn(offset in the view, place in the whole tensor) for each element of
+// operand 0 that is no padding.
+template <typename Fn>
+void ForEachPlace(const KernelCall& call, Fn fn) {
+  const DropoutPlaces places = PlacesOf(call);
+  const auto rows = static_cast<int64_t>(places.rows.size());
+  const int64_t width = rows == 0 ? 0 : call.in[0].num_elements() / rows;
+  for (int64_t row = 0; row < rows; ++row) {
+    if (places.rows[row] < 0) continue;
+    for (const Run& run : places.columns) {
+      for (int64_t j = 0; j < run.size; ++j) {
+        fn(row * width + run.local + j, places.rows[row] + run.global + j);
+      }
+    }
+  }
+}
+
 // For references: draws of one call, element by element.
 class Draws {
  public:

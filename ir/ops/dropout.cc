@@ -15,20 +15,12 @@ std::vector<TensorType> Infer(const InferArgs& args) {
 
 void Reference(const KernelCall& call) {
   const Draws draws(call);
-  const DropoutPlaces places = PlacesOf(call);
   const std::vector<double> x = ToDoubles(call.in[0]);
   std::vector<double> y(x.size());
-  const size_t width = places.rows.empty() ? 0 : x.size() / places.rows.size();
-  for (size_t row = 0; row < places.rows.size(); ++row) {
-    if (places.rows[row] < 0) continue;
-    for (const Run& run : places.columns) {
-      for (int64_t j = 0; j < run.size; ++j) {
-        const size_t at = row * width + static_cast<size_t>(run.local + j);
-        const double factor = draws.Factor(places.rows[row] + run.global + j);
-        y[at] = factor == 0 ? 0 : x[at] * factor;
-      }
-    }
-  }
+  ForEachPlace(call, [&](int64_t at, int64_t place) {
+    const double factor = draws.Factor(place);
+    y[at] = factor == 0 ? 0 : x[at] * factor;
+  });
   FromDoubles(y, call.out[0]);
 }
 

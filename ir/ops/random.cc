@@ -1,4 +1,3 @@
-#include "ir/dropout.h"
 #include "ir/op_def.h"
 #include "ir/ops/draws.h"
 #include "ir/ops/infer_util.h"
@@ -11,18 +10,8 @@ namespace {
 // the type may round up.
 void Reference(const KernelCall& call) {
   const Draws draws(call);
-  const DropoutPlaces places = PlacesOf(call);
   std::vector<double> y(static_cast<size_t>(call.out[0].num_elements()));
-  const size_t width = places.rows.empty() ? 0 : y.size() / places.rows.size();
-  for (size_t row = 0; row < places.rows.size(); ++row) {
-    if (places.rows[row] < 0) continue;
-    for (const Run& run : places.columns) {
-      for (int64_t j = 0; j < run.size; ++j) {
-        y[row * width + static_cast<size_t>(run.local + j)] =
-            draws.Uniform(places.rows[row] + run.global + j);
-      }
-    }
-  }
+  ForEachPlace(call, [&](int64_t at, int64_t place) { y[at] = draws.Uniform(place); });
   FromDoubles(y, call.out[0]);
 }
 
