@@ -136,13 +136,14 @@ class Assigner {
     const auto parts = static_cast<int>(layers_.size());
     const bool few = parts < stages_;  // whatever the virtual stages
     std::string fix =
-        StrCat("use ", spec_.axis, "=", std::max(parts, 1), few && parts ? " or less" : "");
+        StrCat("use ", spec_.axis, "=", std::max(parts, 1), few && parts > 1 ? " or less" : "");
     if (const int most = parts / stages_; !few) {
       fix = most > 1 ? StrCat("use ", most, " virtual stages or less")
                      : "leave the virtual stages out";
     }
     std::string has = whole > 0 ? StrCat(whole, " layers") : "no layer that repeats";
-    if (layers_.size() > whole) has += StrCat(whole > 0 ? ", of " : " but ", parts, " parts");
+    if (layers_.size() > whole)
+      has += StrCat(whole > 0 ? ", of " : ", and ", parts, parts == 1 ? " part" : " parts");
     return Diagnostic(
         "E2120", ExitCode::kBadSpec, few ? spec_.where : spec_.virtual_stages_where,
         StrCat("the pipeline over '", spec_.axis, "' has ", Stages(), ", and the model has ", has),

@@ -245,6 +245,14 @@ TEST(AssignStages, RefusesWhatDoesNotFit) {
       %y = matmul %x, %w : f32[4, 2]
     })");
   ExpectThrown([&] { AssignStages(nothing, OverPp()); }, "E2120", "has no layer that repeats");
+  Graph one = ParseAndVerify(R"(mesh [pp=2]
+    graph @g(%x: f32[4, 4]) -> (%y) {
+      %w = param "w" : f32[4, 4]
+      %p = matmul %x, %w : f32[4, 4]
+      %y = add %x, %p : f32[4, 4]
+    })");
+  ExpectThrown([&] { AssignStages(one, OverPp()); }, "E2120",
+               "has no layer that repeats, and 1 part; use pp=1");
   graph.mesh = Mesh::Parse("pp=2");
   ExpectThrown([&] { AssignStages(graph, OverPp("stage_layers: [1, 2]")); }, "E2121",
                "deals 3 layers to 2 stages");
