@@ -1,8 +1,4 @@
 // Which tensors are parameters where only the graph says so, and their data.
-#include <cmath>
-#include <map>
-#include <set>
-
 #include "tests/frontend/import_testing.h"
 
 namespace shardc {
@@ -118,40 +114,6 @@ TEST_F(ParamRules, DistancesThatAreAddedAreConstants) {
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("trained", "fill", "ramp", "flat"));
 }
 
-// tf2onnx makes an input of what a Keras model holds.
-TEST_F(ParamRules, ATableWhoseRowsAnInputScalesIsAParameter) {
-  Model m;
-  m.Input("ids", {"2"}, onnx::TensorProto::INT64);
-  m.Input("factor", {});
-  m.graph.mutable_input(1)->mutable_type()->mutable_tensor_type()->mutable_shape();
-  m.Floats("table", {3, 2}, {0, 1, 2, 3, 4, 5});
-  m.Floats("w", {2, 2}, {1, 2, 3, 4});
-  m.Node("Gather", {"table", "ids"}, {"rows"});
-  m.Node("Mul", {"rows", "factor"}, {"scaled"});
-  m.Node("MatMul", {"scaled", "w"}, {"y"});
-  m.Output("y");
-  EXPECT_THAT(ParamNames(Import(m.proto)), UnorderedElementsAre("table", "w"));
-}
-
-// Of 5 heads; what was trained, or scales what is computed, is a parameter.
-TEST_F(ParamRules, SlopesThatScaleDistancesAreConstants) {
-  Model m;
-  m.Input("x", {"5", "3"});
-  m.Floats("slopes", {5, 1}, {0x1p-2f, 0x1p-4f, 0x1p-6f, 0x1p-8f, 0x1p-1f});
-  m.Floats("trained", {5, 1}, {0.26f, 0.06f, 0.015f, 0.004f, 0.5f});
-  m.Floats("scale", {5, 1}, {0x1p-2f, 0x1p-4f, 0x1p-6f, 0x1p-8f, 0x1p-1f});
-  m.Ints("places", {3}, {-2, -1, 0});
-  auto* to = m.Node("Cast", {"places"}, {"distances"}).add_attribute();
-  to->set_name("to"), to->set_type(onnx::AttributeProto::INT), to->set_i(onnx::TensorProto::FLOAT);
-  m.Node("Mul", {"slopes", "distances"}, {"alibi"});
-  m.Node("Mul", {"trained", "distances"}, {"bias"});
-  m.Node("Mul", {"x", "scale"}, {"scaled"});
-  m.Node("Add", {"scaled", "alibi"}, {"a"});
-  m.Node("Add", {"a", "bias"}, {"y"});
-  m.Output("y");
-  EXPECT_THAT(ParamNames(Import(m.proto)), UnorderedElementsAre("trained", "scale"));
-}
-
 // As of a diffusion's time step, which scales what is computed.
 TEST_F(ParamRules, AMatrixThatIsMultipliedWithWhatANumberMakesIsAParameter) {
   Model m;
@@ -168,20 +130,6 @@ TEST_F(ParamRules, AMatrixThatIsMultipliedWithWhatANumberMakesIsAParameter) {
   m.Node("Mul", {"x", "scale"}, {"y"});
   m.Output("y");
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("w"));
-}
-
-// As Mamba keeps the rates of its states.
-TEST_F(ParamRules, AMatrixThatScalesThroughItsLogarithmIsAParameter) {
-  Model m;
-  m.Input("x", {"3", "2"});
-  m.Floats("A_log", {3, 2}, {0.5f, 1.5f, 0.1f, 0.7f, -0.2f, 0.3f});
-  m.Floats("table", {3, 2}, {0.5f, 1.5f, 0.1f, 0.7f, -0.2f, 0.3f});
-  m.Node("Exp", {"A_log"}, {"rate"});
-  m.Node("Neg", {"rate"}, {"A"});
-  m.Node("Mul", {"x", "A"}, {"decayed"});
-  m.Node("Mul", {"decayed", "table"}, {"y"});
-  m.Output("y");
-  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("A_log"));
 }
 
 TEST_F(ParamRules, OnesAndZerosOfANormAreParameters) {
@@ -216,90 +164,6 @@ TEST_F(ParamRules, AZeroMatrixIsAParameter) {
   m.Node("MatMul", {"x", "lora_b"}, {"y"});
   m.Output("y");
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("lora_b"));
-}
-
-TEST_F(ParamRules, ATableThatOnlyScalesIsAConstantAndAVectorIsNot) {
-  Model m;
-  m.Input("x", {"2", "2"});
-  m.Floats("cos", {2, 2}, {.1f, .2f, .3f, .4f});
-  m.Floats("scale", {2}, {.1f, .2f});
-  m.Node("Mul", {"x", "cos"}, {"a"});
-  m.Node("Mul", {"scale", "a"}, {"y"});
-  m.Output("y");
-  Graph graph = Import(m.proto);
-  EXPECT_THAT(ParamNames(graph), ElementsAre("scale"));
-  ASSERT_EQ(graph.notes.size(), 1u);
-  EXPECT_THAT(graph.notes[0], ::testing::HasSubstr("'cos'"));
-}
-
-// As the scales of residuals and skips that a model keeps in one vector.
-TEST_F(ParamRules, AnElementThatScalesIsOfAParameter) {
-  for (const bool one : {true, false}) {
-    Model m;
-    m.Input("x", {"2", "2"});
-    m.Floats("lambdas", {2}, {.1f, .2f});
-    onnx::AttributeProto& value = *m.Node("Constant", {}, {"at"}).add_attribute();
-    value.set_name("value");
-    value.set_type(onnx::AttributeProto::TENSOR);
-    value.mutable_t()->set_data_type(onnx::TensorProto::INT64);
-    for (int i = 0; i < (one ? 1 : 2); ++i) value.mutable_t()->add_int64_data(i);
-    if (!one) value.mutable_t()->add_dims(2);
-    m.Node("Gather", {"lambdas", "at"}, {"lambda"});
-    m.Node("Mul", {"x", "lambda"}, {"y"});
-    m.Output("y");
-    EXPECT_EQ(ParamNames(Import(m.proto)).size(), one ? 1 : 0);
-  }
-}
-
-// A norm of each head's q before its positions turn it, in a file that says nothing of the module.
-TEST_F(ParamRules, WhatScalesANormIsAParameter) {
-  Model m;
-  m.Input("x", {"2", "2"});
-  m.Floats("gamma", {2, 2}, {.1f, .2f, .3f, .4f});
-  m.Floats("cos", {2, 2}, {.5f, .6f, .7f, .8f});
-  m.Floats("sin", {2, 2}, {.9f, 1, 1.1f, 1.2f});
-  m.Node("Mul", {"x", "x"}, {"squares"});
-  m.Ints("axes", {1}, {1});
-  m.Node("ReduceSum", {"squares", "axes"}, {"sum"});
-  m.Node("Sqrt", {"sum"}, {"length"});
-  m.Node("Div", {"x", "length"}, {"direction"});
-  m.Node("Mul", {"direction", "gamma"}, {"q"});
-  m.Node("Neg", {"q"}, {"turned"});
-  m.Node("Mul", {"q", "cos"}, {"a"});
-  m.Node("Mul", {"turned", "sin"}, {"b"});
-  m.Node("Add", {"a", "b"}, {"y"});
-  m.Output("y");
-  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("gamma"));
-}
-
-// As q and k that a gated attention unit makes of one product.
-TEST_F(ParamRules, ATableThatScalesBeforeOneIsAddedIsAParameter) {
-  for (const bool alike : {true, false}) {
-    Model m;
-    m.Input("x", {"5", "1", "3"});
-    m.Floats("gamma", {2, 3}, {.1f, .2f, .3f, .4f, .5f, .6f});
-    if (alike) {
-      m.Floats("beta", {2, 3}, {.2f, .1f, .3f, .4f, .5f, .7f});
-    } else {
-      m.Floats("beta", {3}, {.2f, .1f, .3f});
-    }
-    m.Node("Mul", {"x", "gamma"}, {"scaled"});
-    m.Node("Add", {"scaled", "beta"}, {"y"});
-    m.Output("y");
-    EXPECT_EQ(ParamNames(Import(m.proto)).size(), alike ? 2 : 1);
-  }
-}
-
-// As of the attention between the nodes of a graph (GAT).
-TEST_F(ParamRules, AVectorOfEachHeadWhoseProductIsSummedIsAParameter) {
-  Model m;
-  m.Input("x", {"5", "2", "3"});
-  m.Floats("a", {1, 2, 3}, {1, 2, 3, 4, 5, 6});
-  m.Ints("axes", {1}, {2});
-  m.Node("Mul", {"x", "a"}, {"products"});
-  m.Node("ReduceSum", {"products", "axes"}, {"y"});
-  m.Output("y");
-  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("a"));
 }
 
 // TorchScript does not say which of the module's numbers are trained; that they are not here is
@@ -473,58 +337,6 @@ TEST_F(ParamRules, WhatIsCastToIntegersIsAConstant) {
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("w"));
 }
 
-TEST_F(ParamRules, WeightsOfClassesAreConstants) {
-  for (const char* op : {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}) {
-    Model m;
-    m.Input("x", {"3", "2"});
-    m.Input("labels", {"3"}, onnx::TensorProto::INT64);
-    m.Floats("w", {2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});
-    m.Floats("classes", {4}, {1, 2, 3, 4});
-    m.Node("MatMul", {"x", "w"}, {"scores"});
-    m.Node(op, {"scores", "labels", "classes"}, {"y"});
-    m.Output("y");
-    EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("w")) << op;
-  }
-}
-
-TEST_F(ParamRules, RotaryFrequenciesAreConstantsThoughPositionsAreData) {
-  Model m;
-  m.Input("x", {"3", "2"});
-  m.Input("positions", {"3", "1"}, onnx::TensorProto::INT64);
-  m.Floats("inv_freq", {1, 2}, {1, .01f});
-  auto* to = m.Node("Cast", {"positions"}, {"p"}).add_attribute();
-  to->set_name("to");
-  to->set_type(onnx::AttributeProto::INT);
-  to->set_i(onnx::TensorProto::FLOAT);
-  m.Node("MatMul", {"p", "inv_freq"}, {"angles"});
-  m.Node("Cos", {"angles"}, {"cos"});
-  m.Node("Mul", {"x", "cos"}, {"y"});
-  m.Output("y");
-  EXPECT_THAT(ParamNames(Import(m.proto)), IsEmpty());
-}
-
-TEST_F(ParamRules, EmbeddingRowsAreParametersAndRotaryRowsAreNot) {
-  Model m;
-  m.Input("ids", {"3"}, onnx::TensorProto::INT64);
-  m.Floats("wte", {4, 2}, {1, 2, 3, 4, 5, 6, 7, 8});
-  m.Floats("cos_cached", {4, 2}, {1, 2, 3, 4, 5, 6, 7, .5f});
-  m.Floats("sin_cached", {4, 2}, {0, 2, 3, 4, 5, 6, 7, .5f});
-  m.Node("Gather", {"wte", "ids"}, {"e"});
-  m.Node("LayerNormalization", {"e", "g"}, {"n"});
-  m.Floats("g", {2}, {1, 1});
-  m.Node("Gather", {"cos_cached", "ids"}, {"c"});
-  m.Node("Gather", {"sin_cached", "ids"}, {"s"});
-  m.Node("Mul", {"n", "c"}, {"nc"});
-  m.Node("Neg", {"n"}, {"turned"});
-  m.Node("Mul", {"turned", "s"}, {"ns"});
-  m.Node("Add", {"nc", "ns"}, {"turn"});
-  m.Floats("scales", {4, 2}, {1, 2, 3, 4, 5, 6, 7, .25f});  // xPos
-  m.Node("Gather", {"scales", "ids"}, {"scale"});
-  m.Node("Mul", {"turn", "scale"}, {"y"});
-  m.Output("y");
-  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("wte", "g"));
-}
-
 // Keys of a memory, of which the norm is made 1 with that of the others.
 TEST_F(ParamRules, WhatIsJoinedWithWhatIsComputedIsAParameter) {
   Model m;
@@ -544,33 +356,6 @@ TEST_F(ParamRules, WhatIsJoinedWithWhatIsComputedIsAParameter) {
   m.Node("Mul", {"yg", "mean"}, {"z"});
   m.Output("z");
   EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("w", "memory"));
-}
-
-// Factorized matrices, and factorization machines; schedules of numbers are none.
-TEST_F(ParamRules, RowsThatAreOnlyMultipliedAreEmbeddings) {
-  Model m;
-  m.Input("user", {"3"}, onnx::TensorProto::INT64);
-  m.Input("item", {"3"}, onnx::TensorProto::INT64);
-  m.Floats("users", {4, 2}, {1, 2, 3, 4, 5, 6, 7, 8});
-  m.Floats("items", {3, 2}, {1, 2, 3, 4, 5, .5f});
-  m.Floats("weights", {4, 1}, {1, 2, 3, 4});
-  m.Floats("schedule", {4}, {1, 2, 3, 5});
-  m.Floats("of_images", {4, 1, 1}, {1, 2, 3, 6});
-  m.Ints("last", {1}, {1});
-  m.Ints("first", {1}, {0});
-  m.Node("Gather", {"users", "user"}, {"all"});
-  m.Node("Gather", {"all", "first"}, {"u"});
-  m.Node("Gather", {"items", "item"}, {"i"});
-  m.Node("Gather", {"weights", "user"}, {"w"});
-  m.Node("Gather", {"schedule", "user"}, {"s"});
-  m.Node("Unsqueeze", {"s", "last"}, {"column"});
-  m.Node("Mul", {"u", "i"}, {"ui"});
-  m.Node("Mul", {"ui", "w"}, {"uiw"});
-  m.Node("Mul", {"uiw", "column"}, {"uiws"});
-  m.Node("Gather", {"of_images", "user"}, {"o"});
-  m.Node("Mul", {"uiws", "o"}, {"y"});
-  m.Output("y");
-  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("users", "items", "weights"));
 }
 
 TEST_F(ParamRules, InitializersThatAreInputsTooAreNoInputs) {
