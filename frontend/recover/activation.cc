@@ -116,6 +116,7 @@ Value* LogOfSigmoid(Builder& b, Op* op) {
   if (op->name() != "log") return nullptr;
   Value* of = op->operands[0];
   Op* sub = ProducedBy(of, "sub");
+  if (sub != nullptr && sub->attrs.Bool("detached", false)) return nullptr;
   const bool other = sub != nullptr && IsSplat(sub->operands[0], 1);
   Value* x = SigmoidOf(other ? sub->operands[1] : of);
   if (x == nullptr || x->type.shape != op->out().shape) return nullptr;

@@ -228,6 +228,12 @@ TEST(Activation, LogarithmsOfSigmoidsAndOfOneMore) {
   const Graph g = Recover(
       [](TestGraph& b) { b.Out(b.Op1("log", b.Add(b.C(1), b.Op1("exp", b.In("x", {2}))))); });
   EXPECT_THAT(Ops(g), ElementsAre("exp", "log1p"));
+  // What has no gradient gets none.
+  const Graph detached = Recover([](TestGraph& b) {
+    Value* s = b.Op1("sigmoid", b.In("x", {2}));
+    b.Out(b.Op1("log", b.Make("sub", {b.C(1), s}, {{"detached", true}})));
+  });
+  EXPECT_THAT(Ops(detached), ElementsAre("sigmoid", "sub", "log"));
 }
 
 TEST(Embedding, GatherOfAParameter) {
