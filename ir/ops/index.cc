@@ -149,7 +149,7 @@ Attributes ResizedLookup(const Op& op, const Shape& origin, int axis) {
   return WithOriginMoved(op.attrs, Shape(from, from + op.in(1).rank()));
 }
 
-// The row that a lookup does not train, as PyTorch's padding_idx; -1 where it trains all.
+// The row that a lookup does not train, as PyTorch's padding_idx; without it all are trained.
 constexpr std::string_view kPadding = "padding_idx";
 
 void CheckPaddingIdx(std::string_view op, const InferArgs& args, int axis) {
