@@ -12,6 +12,7 @@
 #include "passes/forward_uses.h"
 #include "passes/layout.h"
 #include "passes/layout_inference.h"
+#include "passes/split_axes.h"
 #include "passes/weights.h"
 
 namespace shardc {
@@ -232,6 +233,29 @@ void NoteEmptyParts(Graph& graph, const std::vector<Op*>& params) {
   }
 }
 
+// Where params hold heads that others share, of which no cut in so many parts leaves each whole.
+void NoteTornHeads(Graph& graph, const std::vector<Op*>& params) {
+  std::map<std::tuple<std::string, int64_t, int64_t>, Strings> names;  // by axes, parts, heads
+  for (const Op* param : params) {
+    const TensorType& type = param->out();
+    for (int d = 0; d < type.rank(); ++d) {
+      const DimSharding& dim = type.sharding.dims[d];
+      if (!dim.cut() || IsInformative(dim)) continue;
+      const int64_t parts = NumParts(dim, graph.mesh);
+      const int64_t heads = SharedHeads(param->result(), d, parts);
+      if (heads < 2) continue;
+      names[{Join(graph.mesh.Names(dim.axes), " and "), parts, heads}].push_back(
+          param->attrs.String("name"));
+    }
+  }
+  for (const auto& [key, list] : names) {
+    const auto& [axes, parts, heads] = key;
+    graph.notes.push_back(StrCat(FirstOf(list), list.size() > 1 ? " hold " : " holds ", heads,
+                                 " heads for ", parts, " ranks of ", axes,
+                                 ", which are cut within: the ranks gather what they make"));
+  }
+}
+
 // Of a value that the spec cuts.
 void InferConstraint(const Op& constraint, const Mesh& mesh) {
   Value* value = constraint.result();
@@ -260,6 +284,7 @@ void InferLayouts(Graph& graph) {
     CheckSharding(param->out(), graph.mesh, "parameter '" + param->attrs.String("name") + "'");
   }
   NoteEmptyParts(graph, params);
+  NoteTornHeads(graph, params);
 }
 
 }  // namespace shardc

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "ir/builder.h"
+#include "ir/diagnostic.h"
+#include "ir/text.h"
+#include "passes/split_axes.h"
 #include "tests/ir/cpu_time.h"
 #include "tests/passes/check_text.h"
 
@@ -238,6 +241,29 @@ TEST(InferLayouts, FewerHeadsThanRanksBesideOthersThatAreEnough) {
               "infer_layouts", R"(
     CHECK: %w = param "q" : f32[12, 24@tp/2]
     CHECK-NEXT: %u = param "k" : f32[12, 8@tp])");
+}
+
+// 3 ranks cannot share 2 heads of k and v: a note says what that costs, and none does where 4 can.
+TEST(InferLayouts, HeadsCutWithinAreNoted) {
+  for (const int ranks : {3, 4}) {
+    Graph graph = ParseGraph(StrCat("mesh [tp=", ranks, R"(]
+      graph @g(%x: f32[2, 3, 12]) -> (%o) {
+        %u = param "k" : f32[12, 8@tp]
+        %1 = matmul %x, %u : f32[2, 3, 8]
+        %q = param "up" : f32[12, 32@tp]
+        %0 = matmul %x, %q : f32[2, 3, 32]
+        %2 = reshape %0 {shape=[2, 3, 8, 4]} : f32[2, 3, 8, 4]
+        %k = reshape %1 {shape=[2, 3, 2, 4]} : f32[2, 3, 2, 4]
+        %o, %l = attention %2, %k, %k {causal=true, layout="bshd", scale=0.5} : f32[2, 3, 8, 4], f32[2, 8, 3]
+      })"),
+                             "test.shardc");
+    SplitAxes(graph);
+    graph.notes.clear();
+    InferLayouts(graph);
+    const Strings noted = {
+        "k holds 2 heads for 3 ranks of tp, which are cut within: the ranks gather what they make"};
+    EXPECT_EQ(graph.notes, ranks == 3 ? noted : Strings{});
+  }
 }
 
 // What the heads are multiplied with is cut within each: whole heads would not fit it.
