@@ -2,8 +2,10 @@
 // its lines. BatchNormalization, which vision models have between them.
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "frontend/onnx/windows.h"
+#include "ir/contains.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -125,12 +127,45 @@ void GlobalPool(NodeContext& c) {
   c.SetOutput(0, Reduce(c, "reduce_mean", x, std::move(axes), true));
 }
 
-// By the statistics that the model was trained with, inputs 3 and 4.
+struct Moments {
+  Value *mean, *variance;  // of each channel
+};
+
+// As ONNX has it, and PyTorch normalises: the variance of these numbers, not of what they are drawn
+// from. In f32 of halves.
+Moments MomentsOfBatch(NodeContext& c) {
+  Value* x = c.input(0);
+  if (IsHalf(x->type.dtype)) x = c.Cast(x, DType::kF32);
+  Ints axes = Count(x->type.rank());
+  if (axes.size() > 1) axes.erase(axes.begin() + 1);
+  Value* mean = Reduce(c, "reduce_mean", x, axes, true);
+  Value* centred = Sub(c, x, mean);
+  Value* variance = Reduce(c, "reduce_mean", Mul(c, centred, centred), axes, false);
+  return {c.Reshape(mean, variance->type.shape), variance};
+}
+
+// What would be kept for the evaluation.
+void SetRunning(NodeContext& c, int output, Value* kept, Value* of_batch) {
+  if (output >= c.num_outputs() || !c.OutputWanted(output)) return;
+  const double momentum = c.Float("momentum", 0.9);
+  of_batch = c.Cast(of_batch, kept->type.dtype);
+  c.SetOutput(output, Add(c, Times(c, kept, momentum), Times(c, of_batch, 1 - momentum)));
+}
+
+void NoteRunning(NodeContext& c) {
+  const std::string note =
+      "batch norms in training normalise by the batch; what the module keeps for evaluation (its "
+      "running mean and variance) stays as it is in the file";
+  std::vector<std::string>& notes = c.builder().graph().notes;
+  if (!Contains(notes, note)) notes.push_back(note);
+}
+
+// By the statistics that the model was trained with, inputs 3 and 4, or those of the batch.
 void BatchNormalization(NodeContext& c) {
-  // Before opset 14 the outputs say it.
-  if (c.Int("training_mode", 0) != 0 || c.num_outputs() > 1) {
-    c.Fail("E1301", "BatchNormalization in training_mode is not supported",
-           "export the model in evaluation mode");
+  const bool by_batch = c.Int("training_mode", 0) != 0;
+  if (!by_batch && c.num_outputs() > 1) {  // before opset 14
+    c.Fail("E1301", "BatchNormalization that says by its outputs that it trains is not supported",
+           "export the model with opset 14 or later, or in evaluation mode");
   }
   Value* x = c.input(0);
   const Shape& shape = x->type.shape;
@@ -145,9 +180,16 @@ void BatchNormalization(NodeContext& c) {
     }
     return v;
   };
-  Value* variance = Plus(c, of_channels(4), c.Float("epsilon", 1e-5f));
+  Moments by = {of_channels(3), of_channels(4)};
+  if (by_batch) {
+    const Moments kept = std::exchange(by, MomentsOfBatch(c));
+    SetRunning(c, 1, kept.mean, by.mean);
+    SetRunning(c, 2, kept.variance, by.variance);
+    NoteRunning(c);
+  }
+  Value* variance = Plus(c, by.variance, c.Float("epsilon", 1e-5f));
   Value* scale = Div(c, c.Cast(of_channels(1), variance->type.dtype), c.Make("sqrt", {variance}));
-  Value* y = Sub(c, x, c.Reshape(c.Cast(of_channels(3), x->type.dtype), broadcast));
+  Value* y = Sub(c, x, c.Reshape(c.Cast(by.mean, x->type.dtype), broadcast));
   y = Mul(c, y, c.Reshape(c.Cast(scale, x->type.dtype), broadcast));
   c.SetOutput(0, Add(c, y, c.Reshape(c.Cast(of_channels(2), x->type.dtype), broadcast)));
 }

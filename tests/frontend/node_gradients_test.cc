@@ -45,6 +45,22 @@ TEST_F(NodeGradients, OfANormAtZero) {
               ::testing::Pointwise(::testing::DoubleNear(1e-12), {0., 0., 1.2, 1.6}));
 }
 
+// The statistics depend on x, too; those that the module keeps do not matter.
+TEST_F(NodeGradients, OfABatchNormInTraining) {
+  for (const auto& [name, numbers] :
+       {std::pair("scale", Ints{1, 2}), {"shift", {3, -1}}, {"kept", {7, 9}}}) {
+    model_.Ints(std::string("i_") + name, {2}, numbers);
+    SetInt(model_.Node("Cast", {std::string("i_") + name}, {name}), "to",
+           onnx::TensorProto::DOUBLE);
+  }
+  Input("x", {3, 2});
+  SetInt(Node("BatchNormalization", {"x", "scale", "shift", "kept", "kept"}), "training_mode", 1);
+  EXPECT_THAT(Gradient(HostTensor::Of<double>({3, 2}, {1, -2, 0.5, 4, 3, 1})),
+              ::testing::Pointwise(::testing::DoubleNear(1e-6),
+                                   {-1.3225990089, -0.8164972613, 1.0580665103, -0.8164945397,
+                                    0.2645324986, 1.6329918010}));
+}
+
 // Where new weights are, and padding.
 TEST_F(NodeGradients, OfActivationsAtZero) {
   const std::vector<std::pair<std::string, double>> slopes = {
