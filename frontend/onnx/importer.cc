@@ -193,6 +193,14 @@ class Importer final : private GraphConverter {
     Node node = WithInputsDetached(proto);
     CheckVersion(node, proto);
     CheckTypes(node, proto);
+    if (LosesTraining(proto)) {
+      node.Fail(
+          "E1301",
+          "the module normalises by the statistics of the batch here, and the file by what it "
+          "keeps for evaluation: PyTorch's exporter loses that a batch norm is in training",
+          "export the model in evaluation mode, or with TorchScript (dynamo=False, "
+          "training=TrainingMode.TRAINING)");
+    }
     try {
       const std::string op = OpKey(proto);
       if (op == "If") {

@@ -67,8 +67,8 @@ std::string ParameterAt(const FxCall& call, size_t argument, const ModuleNames& 
   return known && names.is_parameter.contains(parameter->second) ? parameter->second : "";
 }
 
-// What the call was given in this place, or by its name.
-std::optional<double> NumberGiven(const FxCall& call, int place, std::string_view name) {
+// What the call was given in this place, or by its name; empty: nothing.
+std::string_view TextGiven(const FxCall& call, int place, std::string_view name) {
   constexpr std::string_view kSeparator = ", ";
   std::string_view text = call.positional;
   for (int i = 0; i < place; ++i) {
@@ -79,10 +79,14 @@ std::optional<double> NumberGiven(const FxCall& call, int place, std::string_vie
     const std::string key = std::string(name) + ": ";
     text = call.keywords;
     const size_t at = text.find(key);
-    if (at == text.npos) return std::nullopt;
+    if (at == text.npos) return "";
     text.remove_prefix(at + key.size());
   }
-  return ParseNumber<double>(text.substr(0, text.find_first_of(",)}")));
+  return text.substr(0, text.find_first_of(",)}"));
+}
+
+std::optional<double> NumberGiven(const FxCall& call, int place, std::string_view name) {
+  return ParseNumber<double>(TextGiven(call, place, name));
 }
 
 constexpr std::string_view kLinear = "torch.ops.aten.linear.default";
@@ -239,6 +243,19 @@ std::string LossWithSmoothing(const onnx::NodeProto& node) {
   const FxCall call = FxCallOf(node);
   const bool is_loss = call.target.starts_with("torch.ops.aten.cross_entropy_loss.");
   return is_loss && NumberGiven(call, 5, "label_smoothing").value_or(0) > 0 ? call.result : "";
+}
+
+bool LosesTraining(const onnx::NodeProto& node) {
+  static const std::set<std::string_view> kByConstants = {"BatchNormalization", "Conv",
+                                                          "ConvTranspose", "Gemm", "MatMul"};
+  if (!kByConstants.contains(node.op_type())) return false;
+  const bool says = std::ranges::any_of(node.attribute(), [](const auto& attr) {
+    return attr.name() == "training_mode" && attr.i() != 0;
+  });
+  const FxCall call = FxCallOf(node);
+  const bool is_norm = call.target.starts_with("torch.ops.aten._native_batch_norm_legit") ||
+                       call.target.starts_with("torch.ops.aten.batch_norm.");
+  return !says && is_norm && TextGiven(call, 5, "training") == "True";
 }
 
 std::optional<int64_t> PaddingIdx(const onnx::NodeProto& node) {

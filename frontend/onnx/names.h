@@ -65,6 +65,10 @@ std::string AttentionWithDropout(const onnx::NodeProto& node);
 // likewise.
 std::string LossWithSmoothing(const onnx::NodeProto& node);
 
+// Whether the node normalises by constants, or is what they were computed into, and stands for a
+// batch norm that the module computes in training, by the statistics of the batch.
+bool LosesTraining(const onnx::NodeProto& node);
+
 // The row of the table that the node looks up in that it does not train, because it stands for an
 // embedding with padding_idx; nothing where the metadata do not say so.
 std::optional<int64_t> PaddingIdx(const onnx::NodeProto& node);

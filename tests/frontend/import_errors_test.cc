@@ -257,6 +257,23 @@ TEST_F(ImportErrors, TensorsThatDoNotFitTheirDims) {
   EXPECT_EQ(Failure(m.proto).id(), "E1402");
 }
 
+// dynamo writes a batch norm in training as one in evaluation, or computes it into a convolution.
+TEST_F(ImportErrors, ABatchNormWhoseTrainingIsLostIsRefused) {
+  for (const bool training : {true, false}) {
+    Model m;
+    m.Input("x", {"2", "3"});
+    for (const char* name : {"s", "b", "m", "v"}) m.Floats(name, {3}, {1, 2, 3});
+    import_testing::AddMetadata(
+        m.Node("BatchNormalization", {"x", "s", "b", "m", "v"}, {"y"}), 9, "pkg.torch.onnx.fx_node",
+        std::string("%n : [...] = call_function[target=torch.ops.aten._native_batch_norm_legit_") +
+            (training ? "functional.default](args = (%x, %p_s, %p_b, %b_m, %b_v, True, 0.1, 1e-05)"
+                      : "no_training.default](args = (%x, %p_s, %p_b, %b_m, %b_v, 0.1, 1e-05)") +
+            ", kwargs = {})");
+    m.Output("y");
+    EXPECT_EQ(testing::IdThrownBy([&] { Import(m.proto); }), training ? "E1301" : "none");
+  }
+}
+
 TEST_F(ImportErrors, ExternalDataStaysInTheFolder) {
   Write(std::string(16, '\1'), "w.data");
   std::filesystem::create_directory(Path("sub"));
