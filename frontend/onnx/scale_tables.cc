@@ -1,8 +1,10 @@
 #include "frontend/onnx/scale_tables.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <string_view>
+#include <vector>
 
 namespace shardc::onnx_import {
 namespace {
@@ -13,6 +15,7 @@ using Ops = std::set<std::string_view>;
 constexpr int kDeepest = 8;
 
 const Ops kArrange = {"Cast", "Expand", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"};
+const Ops kKeepsDims = {"Cast", "Identity", "Squeeze", "Unsqueeze"};
 const Ops kNorms = {"BatchNormalization",          "GroupNormalization", "InstanceNormalization",
                     "LayerNormalization",          "LpNormalization",    "RMSNormalization",
                     "SimplifiedLayerNormalization"};
@@ -48,12 +51,16 @@ class Scales {
     });
   }
 
-  // A table of the same dims, to every product that comes of it.
-  bool IsAddedTo(const std::string& value, const std::string& table) const {
+  // A table of the same dims, to every product that comes of it, also after a number.
+  bool IsAddedTo(const std::string& value, const std::string& table, int depth = 0) const {
     const std::vector<Use>& of = uses_.Of(value);
-    return !of.empty() && std::ranges::all_of(of, [&](const Use& use) {
-      return use.node != nullptr && use.node->op_type() == "Add" &&
-             HasDimsOf(use.node->input(1 - use.input), table);
+    return !of.empty() && depth <= kDeepest && std::ranges::all_of(of, [&](const Use& use) {
+      if (use.node == nullptr || use.node->input_size() != 2) return false;
+      const std::string& other = use.node->input(1 - use.input);
+      if (use.node->op_type() == "Mul" && uses_.MakerOf(other) != nullptr &&
+          uses_.MakerOf(other)->op_type() == "Constant")
+        return IsAddedTo(use.node->output(0), table, depth + 1);
+      return use.node->op_type() == "Add" && HasDimsOf(other, table);
     });
   }
 
@@ -78,13 +85,25 @@ class Scales {
   }
 
  private:
+  // But for those of size 1.
   bool HasDimsOf(const std::string& other, const std::string& table) const {
-    const onnx::TensorProto *a = nullptr, *b = nullptr;
-    for (const onnx::TensorProto* t : uses_.initializers()) {
-      if (t->name() == other) a = t;
-      if (t->name() == table) b = t;
+    const std::vector<int64_t> dims = LargerDims(table);
+    return !dims.empty() && LargerDims(other) == dims;
+  }
+
+  // Of a tensor of the file, to which nodes may have given dims of size 1; empty for other values.
+  std::vector<int64_t> LargerDims(std::string name) const {
+    for (int i = 0; i < kDeepest; ++i) {
+      const NodeProto* maker = uses_.MakerOf(name);
+      if (maker == nullptr || !kKeepsDims.contains(maker->op_type())) break;
+      name = maker->input(0);
     }
-    return a != nullptr && b != nullptr && std::ranges::equal(a->dims(), b->dims());
+    std::vector<int64_t> dims;
+    for (const onnx::TensorProto* t : uses_.initializers()) {
+      if (t->name() != name) continue;
+      std::ranges::copy_if(t->dims(), std::back_inserter(dims), [](int64_t d) { return d > 1; });
+    }
+    return dims;
   }
 
   bool IsProduct(const std::string& value, int depth) const {

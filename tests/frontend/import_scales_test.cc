@@ -134,6 +134,26 @@ TEST_F(ScaleRules, ATableThatScalesBeforeOneIsAddedIsAParameter) {
   }
 }
 
+// As of numbers that a model of tables embeds, each by a vector of its own (FT-Transformer,
+// addcmul).
+TEST_F(ScaleRules, ATableThatScalesNumbersBeforeOneIsAddedIsAParameter) {
+  Model m;
+  m.Input("x", {"5", "2"});
+  m.Floats("weight", {2, 3}, {.1f, .2f, .3f, .4f, .5f, .6f});
+  m.Floats("bias", {2, 3}, {.2f, .1f, .3f, .4f, .5f, .7f});
+  m.Ints("last", {1}, {-1});
+  m.Ints("first", {1}, {0});
+  m.Node("Unsqueeze", {"x", "last"}, {"numbers"});
+  m.Node("Mul", {"numbers", "weight"}, {"scaled"});
+  onnx::AttributeProto& value = *m.Node("Constant", {}, {"one"}).add_attribute();
+  value.set_name("value_float"), value.set_type(onnx::AttributeProto::FLOAT), value.set_f(1);
+  m.Node("Mul", {"scaled", "one"}, {"term"});
+  m.Node("Unsqueeze", {"bias", "first"}, {"of_all"});
+  m.Node("Add", {"of_all", "term"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), UnorderedElementsAre("weight", "bias"));
+}
+
 // As of the attention between the nodes of a graph (GAT).
 TEST_F(ScaleRules, AVectorOfEachHeadWhoseProductIsSummedIsAParameter) {
   Model m;
