@@ -138,6 +138,7 @@ class Evidence {
     }
   }
   bool found() const { return found_; }
+  bool reparametrized() const { return reparametrized_; }
 
  private:
   // A value to follow, or one of its uses to look at. A chain of nodes may be longer than a stack
@@ -305,6 +306,12 @@ class Evidence {
 bool IsTrained(const TensorProto& tensor, const Uses& uses,
                const std::function<TableKind()>& kind) {
   return Evidence(tensor, uses, kind).found();
+}
+
+bool IsTrainedScale(const TensorProto& tensor, const Uses& uses) {
+  const std::function<TableKind()> kind = [] { return TableKind::kOther; };
+  const Evidence evidence(tensor, uses, kind);
+  return evidence.found() && evidence.reparametrized();
 }
 
 }  // namespace shardc::onnx_import

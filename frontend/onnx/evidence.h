@@ -15,4 +15,9 @@ namespace shardc::onnx_import {
 bool IsTrained(const onnx::TensorProto& tensor, const Uses& uses,
                const std::function<TableKind()>& kind);
 
+// The same of a tensor of one element, where it is first put through a function as what a model
+// keeps of a scale that must not be just anything (the logarithm of a temperature, the gate of a
+// residual): as it is, it may be a constant.
+bool IsTrainedScale(const onnx::TensorProto& tensor, const Uses& uses);
+
 }  // namespace shardc::onnx_import

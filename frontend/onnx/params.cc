@@ -302,9 +302,17 @@ class Finder {
       return IsFoldedFromParameter(t.name(), visited);
     }
     if (IsConstantOfFx(t.name()) || IsOfExporter(t)) return false;
-    if (reader_.Type(t).num_elements() == 1 && IsWeightOfOneOutput(t.name(), uses_)) return true;
+    if (reader_.Type(t).num_elements() == 1 &&
+        (IsWeightOfOneOutput(t.name(), uses_) || IsScaleOfModule(t)))
+      return true;
     if (!IsCandidate(t)) return false;
     return IsTrained(t, uses_, [&] { return KindOf(t); });
+  }
+
+  // Of TorchScript's, which writes Constant nodes for what is no tensor of the module.
+  bool IsScaleOfModule(const TensorProto& t) const {
+    return names_.parameters.empty() && model_.proto.producer_name() == "pytorch" &&
+           !t.name().starts_with('/') && IsTrainedScale(t, uses_);
   }
 
   // The scale of ones of a norm that has none, the zeros of a convolution without a bias: all that
