@@ -162,10 +162,13 @@ void NoteRunning(NodeContext& c) {
 
 // By the statistics that the model was trained with, inputs 3 and 4, or those of the batch.
 void BatchNormalization(NodeContext& c) {
-  const bool by_batch = c.Int("training_mode", 0) != 0;
-  if (!by_batch && c.num_outputs() > 1) {  // before opset 14
-    c.Fail("E1301", "BatchNormalization that says by its outputs that it trains is not supported",
-           "export the model with opset 14 or later, or in evaluation mode");
+  constexpr int kHasTrainingMode = 14;  // the outputs say it before
+  const bool trains_by_outputs = c.num_outputs() > 1;
+  const bool by_batch =
+      c.opset() < kHasTrainingMode ? trains_by_outputs : c.Int("training_mode", 0) != 0;
+  if (!by_batch && trains_by_outputs) {
+    c.Fail("E1301", "has the outputs of training, but not its training_mode",
+           "export the model in evaluation mode");
   }
   Value* x = c.input(0);
   const Shape& shape = x->type.shape;

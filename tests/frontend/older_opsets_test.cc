@@ -50,11 +50,18 @@ TEST_F(OlderOpsets, AxesAsAttributes) {
   EXPECT_EQ(Evaluate(), x_.Reshaped({1, 2, 3, 1}));
 }
 
-// ONNX Runtime normalizes by the batch then.
-TEST_F(OlderOpsets, BatchNormalizationWithStatisticsOfTheBatchIsRefused) {
-  for (const char* name : {"s", "b", "m", "v"}) model_.Floats(name, {1}, {1});
-  model_.Node("BatchNormalization", {"x", "s", "b", "m", "v"}, {"y", "m1", "v1", "m2", "v2"});
-  model_.Output("y");
+// The outputs said before opset 14 that the batch's statistics are meant; after it they must not be
+// there without training_mode.
+TEST_F(OlderOpsets, BatchNormalizationWhoseOutputsSayThatItTrains) {
+  model_.Ints("one", {1}, {1});
+  auto* to = model_.Node("Cast", {"one"}, {"c"}).add_attribute();
+  to->set_name("to"), to->set_type(onnx::AttributeProto::INT), to->set_i(onnx::TensorProto::FLOAT);
+  SetFloat(
+      model_.Node("BatchNormalization", {"x", "c", "c", "c", "c"}, {"y", "m1", "v1", "m2", "v2"}),
+      "epsilon", 0);
+  x_ = HostTensor::Of<float>({2, 1, 3}, {-2, -2, 4, -2, 4, 4});
+  EXPECT_EQ(Evaluate(), HostTensor::Of<float>({2, 1, 3}, {0, 0, 2, 0, 2, 2}));
+  model_.proto.mutable_opset_import(0)->set_version(14);
   EXPECT_EQ(Failure(model_.proto).id(), "E1301");
 }
 
