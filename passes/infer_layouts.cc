@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -209,50 +210,44 @@ class ParamLayouts {
   LayoutInference::Values known_;  // are cut as they will be
 };
 
-// Where params have fewer granules than there are ranks to cut them over.
-void NoteEmptyParts(Graph& graph, const std::vector<Op*>& params) {
-  std::map<std::tuple<std::string, int64_t, int64_t>, Strings> names;  // by axes, parts, granules
-  for (const Op* param : params) {
-    const TensorType& type = param->out();
-    for (int d = 0; d < type.rank(); ++d) {
-      const DimSharding& dim = type.sharding.dims[d];
-      const int64_t parts = NumParts(dim, graph.mesh);
-      const int64_t size = dim.segments.empty() ? type.shape[d] : std::ranges::min(dim.segments);
-      const int64_t blocks = (size + dim.granule - 1) / dim.granule;
-      if (!dim.cut() || blocks >= parts) continue;
-      const std::string axes = Join(graph.mesh.Names(dim.axes), " and ");
-      names[{axes, parts, blocks}].push_back(param->attrs.String("name"));
-    }
-  }
-  for (const auto& [key, list] : names) {
-    const auto& [axes, parts, blocks] = key;
-    graph.notes.push_back(StrCat(
-        FirstOf(list), list.size() > 1 ? " have " : " has ", blocks,
-        blocks > 1 ? " blocks" : " block", " (heads, say) for ", parts, " ranks of ", axes, ": ",
-        parts - blocks, parts - blocks > 1 ? " of these have none" : " of these has none"));
-  }
+// Of a dim with fewer granules than there are ranks to cut it over.
+std::string EmptyParts(const TensorType& type, int d, const std::string& axes, int64_t parts) {
+  const DimSharding& dim = type.sharding.dims[d];
+  const int64_t size = dim.segments.empty() ? type.shape[d] : std::ranges::min(dim.segments);
+  const int64_t blocks = (size + dim.granule - 1) / dim.granule;
+  if (blocks >= parts) return "";
+  return StrCat(blocks, blocks > 1 ? " blocks" : " block", " (heads, say) for ", parts,
+                " ranks of ", axes, ": ", parts - blocks,
+                parts - blocks > 1 ? " of these have none" : " of these has none");
 }
 
-// Where params hold heads that others share, of which no cut in so many parts leaves each whole.
-void NoteTornHeads(Graph& graph, const std::vector<Op*>& params) {
-  std::map<std::tuple<std::string, int64_t, int64_t>, Strings> names;  // by axes, parts, heads
+// Of a dim with heads that others share, of which no cut in so many parts leaves each whole.
+std::string TornHeads(const Value* param, int d, const std::string& axes, int64_t parts) {
+  if (IsInformative(param->type.sharding.dims[d])) return "";
+  const int64_t heads = SharedHeads(param, d, parts);
+  if (heads < 2) return "";
+  return StrCat(heads, " heads for ", parts, " ranks of ", axes,
+                ", which are cut within: the ranks gather what they make");
+}
+
+// What cuts cost that one might not expect, once for all params that have the same.
+void NoteCosts(Graph& graph, const std::vector<Op*>& params) {
+  std::map<std::string, Strings> names;  // by what is said of them
   for (const Op* param : params) {
     const TensorType& type = param->out();
     for (int d = 0; d < type.rank(); ++d) {
       const DimSharding& dim = type.sharding.dims[d];
-      if (!dim.cut() || IsInformative(dim)) continue;
+      if (!dim.cut()) continue;
+      const std::string axes = Join(graph.mesh.Names(dim.axes), " and ");
       const int64_t parts = NumParts(dim, graph.mesh);
-      const int64_t heads = SharedHeads(param->result(), d, parts);
-      if (heads < 2) continue;
-      names[{Join(graph.mesh.Names(dim.axes), " and "), parts, heads}].push_back(
-          param->attrs.String("name"));
+      for (const std::string& what :
+           {EmptyParts(type, d, axes, parts), TornHeads(param->result(), d, axes, parts)}) {
+        if (!what.empty()) names[what].push_back(param->attrs.String("name"));
+      }
     }
   }
-  for (const auto& [key, list] : names) {
-    const auto& [axes, parts, heads] = key;
-    graph.notes.push_back(StrCat(FirstOf(list), list.size() > 1 ? " hold " : " holds ", heads,
-                                 " heads for ", parts, " ranks of ", axes,
-                                 ", which are cut within: the ranks gather what they make"));
+  for (const auto& [what, list] : names) {
+    graph.notes.push_back(StrCat(FirstOf(list), list.size() > 1 ? " have " : " has ", what));
   }
 }
 
@@ -283,8 +278,7 @@ void InferLayouts(Graph& graph) {
   for (const Op* param : params) {
     CheckSharding(param->out(), graph.mesh, "parameter '" + param->attrs.String("name") + "'");
   }
-  NoteEmptyParts(graph, params);
-  NoteTornHeads(graph, params);
+  NoteCosts(graph, params);
 }
 
 }  // namespace shardc

@@ -261,7 +261,7 @@ TEST(InferLayouts, HeadsCutWithinAreNoted) {
     graph.notes.clear();
     InferLayouts(graph);
     const Strings noted = {
-        "k holds 2 heads for 3 ranks of tp, which are cut within: the ranks gather what they make"};
+        "k has 2 heads for 3 ranks of tp, which are cut within: the ranks gather what they make"};
     EXPECT_EQ(graph.notes, ranks == 3 ? noted : Strings{});
   }
 }
