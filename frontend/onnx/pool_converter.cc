@@ -154,8 +154,8 @@ void SetRunning(NodeContext& c, int output, Value* kept, Value* of_batch) {
 
 void NoteRunning(NodeContext& c) {
   const std::string note =
-      "batch norms in training normalise by the batch; what the module keeps for evaluation (its "
-      "running mean and variance) stays as it is in the file";
+      "batch norms in training normalise by the batch; running means and variances that modules "
+      "keep for evaluation stay as they are in the file";
   std::vector<std::string>& notes = c.builder().graph().notes;
   if (!Contains(notes, note)) notes.push_back(note);
 }
