@@ -18,27 +18,29 @@ Table& MutableTable() {
   return table;
 }
 
+const Table& RegisteredOps() {
+  OpRegistry registry;
+  RegisterStateOps(registry);
+  RegisterElementwiseOps(registry);
+  RegisterActivationOps(registry);
+  RegisterShapeOps(registry);
+  RegisterReduceOps(registry);
+  RegisterMatmulOps(registry);
+  RegisterIndexOps(registry);
+  RegisterNormOps(registry);
+  RegisterAttentionOps(registry);
+  RegisterRotaryOps(registry);
+  RegisterLossOps(registry);
+  RegisterOptimizerOps(registry);
+  RegisterDropoutOps(registry);
+  RegisterRandomOps(registry);
+  RegisterReshardOps(registry);
+  RegisterFusedOps(registry);
+  return MutableTable();
+}
+
 const Table& Ops() {
-  static const Table& table = [&]() -> const Table& {
-    OpRegistry registry;
-    RegisterStateOps(registry);
-    RegisterElementwiseOps(registry);
-    RegisterActivationOps(registry);
-    RegisterShapeOps(registry);
-    RegisterReduceOps(registry);
-    RegisterMatmulOps(registry);
-    RegisterIndexOps(registry);
-    RegisterNormOps(registry);
-    RegisterAttentionOps(registry);
-    RegisterRotaryOps(registry);
-    RegisterLossOps(registry);
-    RegisterOptimizerOps(registry);
-    RegisterDropoutOps(registry);
-    RegisterRandomOps(registry);
-    RegisterReshardOps(registry);
-    RegisterFusedOps(registry);
-    return MutableTable();
-  }();
+  static const Table& table = RegisteredOps();
   return table;
 }
 

@@ -4,6 +4,19 @@
 #include <string_view>
 
 namespace shardc::cpu {
+namespace {
+
+Isa ChosenIsa() {
+  const std::vector<Isa> isas = SupportedIsas();
+  if (const char* wanted = std::getenv("SHARDC_ISA")) {
+    for (Isa isa : isas) {
+      if (std::string_view(wanted) == IsaName(isa)) return isa;
+    }
+  }
+  return isas.back();
+}
+
+}  // namespace
 
 const char* IsaName(Isa isa) {
   switch (isa) {
@@ -22,15 +35,7 @@ const char* IsaName(Isa isa) {
 }
 
 const KernelTable& Kernels() {
-  static const KernelTable& chosen = []() -> const KernelTable& {
-    const std::vector<Isa> isas = SupportedIsas();
-    if (const char* wanted = std::getenv("SHARDC_ISA")) {
-      for (Isa isa : isas) {
-        if (std::string_view(wanted) == IsaName(isa)) return KernelsFor(isa);
-      }
-    }
-    return KernelsFor(isas.back());
-  }();
+  static const KernelTable& chosen = KernelsFor(ChosenIsa());
   return chosen;
 }
 
