@@ -86,6 +86,7 @@ proto::Manifest Encode(const Manifest& manifest) {
   out.set_version(kManifestVersion);
   out.set_model(manifest.model);
   out.set_spec(manifest.spec);
+  if (!manifest.loss.empty()) out.set_loss(manifest.loss);
   out.set_mesh(manifest.mesh.ToString());
   if (!manifest.pipeline_axis.empty()) out.set_pipeline_axis(manifest.pipeline_axis);
   out.set_has_weights(manifest.has_weights);
@@ -130,6 +131,7 @@ class ManifestReader {
     }
     m.model = proto_.model();
     m.spec = proto_.spec();
+    m.loss = proto_.loss();
     try {
       m.mesh = mesh_ = Mesh::Parse(proto_.mesh());
     } catch (const Diagnostic& d) {

@@ -47,7 +47,7 @@ struct ManifestFile {
 };
 
 struct Manifest {
-  std::string model, spec;
+  std::string model, spec, loss;  // of the loss the kind that --loss named
   Mesh mesh;
   std::string pipeline_axis;  // the mesh axis along which ranks run other stages; empty: none
   bool has_weights = false;

@@ -235,6 +235,7 @@ class PlanWriter {
     Manifest m;
     m.model = options_.model;
     m.spec = options_.spec;
+    m.loss = options_.loss;
     m.mesh = graph_.mesh;
     m.pipeline_axis = graph_.pipeline_axis;
     m.has_weights = options_.write_weights;

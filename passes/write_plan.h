@@ -11,8 +11,8 @@
 namespace shardc {
 
 struct PlanOptions {
-  std::string model, spec;  // for the manifest: what was compiled
-  FixedTensors fixed;       // for the manifest
+  std::string model, spec, loss;  // for the manifest: what was compiled
+  FixedTensors fixed;             // for the manifest
   bool write_weights = true;
   // Called before each file and each tensor; may throw to give up.
   std::function<void()> on_way;

@@ -190,6 +190,7 @@ void RunCompile(CompileOptions& o) {
   PlanOptions plan;
   plan.model = o.model;
   plan.spec = spec.name;
+  plan.loss = o.pipeline.loss;
   plan.fixed = std::move(fixed);
   plan.write_weights = o.weights == "split";
   if (!o.annotate.empty()) Annotate(graph, placement, o);

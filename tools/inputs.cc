@@ -101,7 +101,8 @@ std::string FileOfInput(const std::string& text) {
   return input ? input->path : "";
 }
 
-GivenInputs::GivenInputs(const std::vector<std::string>& texts, const Session& session) {
+GivenInputs::GivenInputs(const std::vector<std::string>& texts, const Session& session,
+                         bool shifts_labels) {
   const std::vector<std::string> inputs = session.InputNames();
   auto find = [&](const std::string& name) {
     return std::find_if(given_.begin(), given_.end(), [&](auto& g) { return g.name == name; });
@@ -132,6 +133,7 @@ GivenInputs::GivenInputs(const std::vector<std::string>& texts, const Session& s
     longest = &g;
   }
   if (longest) steps_ = longest->steps;
+  if (!shifts_labels) return;
   auto ids = find("input_ids");
   if (ids == given_.end() || find("labels") != given_.end() || !Contains(inputs, "labels")) return;
   if (!Contains(inputs, "input_ids") ||

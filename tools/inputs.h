@@ -19,10 +19,10 @@ class GivenInputs {
  public:
   // Throws Diagnostic E4001 for text of another form, unknown inputs and what is given twice, E4002
   // for arrays that do not fit or hold another number of steps than others, and E5xxx for files
-  // that cannot be read. Where the plan has an input `labels` that is not given, and an input_ids
-  // of the same type is, labels = input_ids (what a next-token loss wants; it shifts them itself),
-  // with a note on stderr.
-  GivenInputs(const std::vector<std::string>& texts, const Session& session);
+  // that cannot be read. `shifts_labels`: the loss compares position i with label i + 1. Then
+  // labels that are not given are the input_ids, where these are given and of the same type, with a
+  // note on stderr.
+  GivenInputs(const std::vector<std::string>& texts, const Session& session, bool shifts_labels);
   // Sets those that differ from the step before's; `step` counts from 0 and goes up by one.
   void Set(int64_t step, Session& session) const;
   // That the arrays hold; 1 where every step has the same.

@@ -65,7 +65,7 @@ class Run {
         plan_(plan),
         processes_(session.processes),
         session_(plan.programs, session, ReaderFor(o, plan, &notes_)),
-        inputs_(o.inputs, session_),
+        inputs_(o.inputs, session_, plan.manifest.loss == "lm"),
         values_(session_, plan.manifest),
         files_(session_, plan.manifest, o.module_names) {
     for (const std::string& note : notes_) std::fprintf(stderr, "note: %s\n", note.c_str());

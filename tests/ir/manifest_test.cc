@@ -20,6 +20,7 @@ Manifest Sample() {
   Manifest m;
   m.model = "gpt \"é\"\n";
   m.spec = "megatron";
+  m.loss = "lm";
   m.mesh = Mesh::Parse("dp=2,tp=4");
   m.has_weights = true;
   m.weights_bytes = 1;
@@ -86,8 +87,8 @@ TEST_F(ManifestTest, RoundTrip) {
   Manifest m = Sample();
   WriteManifest(m, path_);
   Manifest r = ReadManifest(path_);
-  EXPECT_EQ(std::tie(r.model, r.spec, r.mesh, r.has_weights, r.notes),
-            std::tie(m.model, m.spec, m.mesh, m.has_weights, m.notes));
+  EXPECT_EQ(std::tie(r.model, r.spec, r.loss, r.mesh, r.has_weights, r.notes),
+            std::tie(m.model, m.spec, m.loss, m.mesh, m.has_weights, m.notes));
   EXPECT_EQ(std::tie(r.weights_bytes, r.gradients_bytes, r.activations_bytes, r.arena_bytes),
             std::tie(m.weights_bytes, m.gradients_bytes, m.activations_bytes, m.arena_bytes));
   EXPECT_EQ(r.optimizer_bytes, 5);

@@ -240,6 +240,15 @@ TEST_F(RunTest, LabelsAreTheInputsUnlessGiven) {
   EXPECT_NE(RunOk("plan --input input_ids=@ids.npy --input labels=@other.npy").out, r.out);
 }
 
+TEST_F(RunTest, LabelsThatNothingShiftsMustBeGiven) {
+  for (const char* loss : {"ce", "masked_lm"}) {
+    Compile("plan", StrCat("--spec serial --loss ", loss));
+    ToolResult r = Tool("run plan --input input_ids=@ids.npy");
+    EXPECT_EQ(r.exit, 2) << loss;
+    EXPECT_THAT(r.err, HasSubstr("input 'labels' is not given")) << loss;
+  }
+}
+
 TEST_F(RunTest, InputsFromSafetensors) {
   Compile("plan", "--spec serial");
   HostTensor ids = ReadNpy(Path("ids.npy"));
