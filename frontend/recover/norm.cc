@@ -182,13 +182,15 @@ struct Term {
 
 // What v is the sum of, through add, sub and neg, also of one factor.
 void TermsOf(Value* v, bool negative, int depth, std::vector<Term>& terms) {
-  Op* op = v->producer;
+  if (const Op* neg = ProducedBy(v, "neg")) {
+    v = neg->operands[0];
+    negative = !negative;
+  }
+  const Op* op = v->producer;
   const bool add = op && op->name() == "add", sub = op && op->name() == "sub";
   if (depth > 0 && (add || sub)) {
     TermsOf(op->operands[0], negative, depth - 1, terms);
     TermsOf(op->operands[1], negative != sub, depth - 1, terms);
-  } else if (op && op->name() == "neg") {
-    TermsOf(op->operands[0], !negative, depth, terms);
   } else {
     terms.push_back({v, negative});
   }

@@ -231,5 +231,16 @@ TEST(Norm, NearMissesStay) {
   EXPECT_THAT(Ops(g), Not(Contains("rms_norm")));
 }
 
+// Longer than any stack is deep.
+TEST(Norm, ChainsOfAnyLengthBeforeASum) {
+  Graph g = Recover([&](TestGraph& b) {
+    Value* x = b.In("x", {kH});
+    Value* y = x;
+    for (int i = 0; i < 120'000; ++i) y = b.Op1("neg", y);
+    b.Out(b.Add(y, x));
+  });
+  EXPECT_EQ(g.ops().back()->name(), "add");
+}
+
 }  // namespace
 }  // namespace shardc::recover_testing
