@@ -56,7 +56,7 @@ void Attention(NodeContext& c) {
   AttentionOf a{q, k, v, OverAllKeys(c, c.InputOrNull(3), k->type.shape[heads_first ? 2 : 1])};
   a.scale = c.Float("scale", 1 / std::sqrt(static_cast<double>(q->type.shape[3])));
   a.cap = c.Float("softcap", 0);
-  a.causal = c.Int("is_causal", 0) != 0;
+  a.causal = c.Flag("is_causal", false);
   a.past = PastOf(c, 4);
   a.heads_first = heads_first;
   Narrow(c, a);
@@ -79,7 +79,7 @@ void RotaryEmbedding(NodeContext& c) {
   Value* x = rank == 3 ? SplitHeads(c, input, c.Int("num_heads", 0), "num_heads") : input;
   int64_t rotated = c.Int("rotary_embedding_dim", 0);
   if (rotated == 0) rotated = x->type.shape[3];
-  Rotation r = {RowsOf(c, 1), RowsOf(c, 2), rotated, c.Int("interleaved", 0) != 0};
+  Rotation r = {RowsOf(c, 1), RowsOf(c, 2), rotated, c.Flag("interleaved", false)};
   c.SetOutput(0, c.Reshape(Rotate(c, x, r, rank == 4), input->type.shape));
 }
 

@@ -241,7 +241,7 @@ void ConvTranspose(NodeContext& c) {
 }
 
 // Of ONNX Runtime's CausalConvWithState: activations and states are [b, s, channels...].
-bool ChannelsAreLast(NodeContext& c) { return c.Int("channels_last", 0) != 0; }
+bool ChannelsAreLast(NodeContext& c) { return c.Flag("channels_last", false); }
 
 // Input i of CausalConvWithState as [b, channels, s].
 Value* ChannelsFirst(NodeContext& c, int i) {

@@ -9,6 +9,14 @@ Value* NodeContext::input(int i) const {
   return InputOrNull(i);
 }
 
+bool NodeContext::Flag(std::string_view name, bool otherwise) const {
+  const int64_t value = Int(name, otherwise ? 1 : 0);
+  if (value != 0 && value != 1) {
+    Fail("E1303", StrCat("attribute '", name, "' is ", value, "; it has to be 0 or 1"));
+  }
+  return value != 0;
+}
+
 Ints NodeContext::ConstantInts(int i) const {
   Value* value = input(i);
   const HostTensor* constant = ConstantOf(value);

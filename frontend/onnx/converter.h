@@ -55,6 +55,9 @@ class NodeContext : public OpMaker {
   // Attributes; a present one of the wrong kind fails with E1303.
   virtual bool HasAttr(std::string_view name) const = 0;
   virtual int64_t Int(std::string_view name, int64_t otherwise) const = 0;
+  // Of an Int that means yes or no; another value than 1 or 0 fails with E1303: exporters and
+  // runtimes read it differently.
+  bool Flag(std::string_view name, bool otherwise) const;
   virtual double Float(std::string_view name, double otherwise) const = 0;  // a float32, exactly
   virtual std::string String(std::string_view name, std::string otherwise) const = 0;
   virtual std::optional<Ints> IntList(std::string_view name) const = 0;

@@ -49,8 +49,8 @@ void Dft(NodeContext& c) {
   const int axis = Axis(c, axis_is_input ? given : c.Int("axis", 1), rank);
   if (axis == rank - 1) c.Fail("E1303", "the last dim of DFT holds real and imaginary parts");
   Transform t{};
-  t.inverse = c.Int("inverse", 0) != 0;
-  t.onesided = c.Int("onesided", 0) != 0;
+  t.inverse = c.Flag("inverse", false);
+  t.onesided = c.Flag("onesided", false);
   t.from = x->type.shape[axis];
   t.from_parts = x->type.shape[rank - 1];
   if (t.from_parts != 1 && t.from_parts != 2) {

@@ -100,7 +100,7 @@ void Pow(NodeContext& c) {
 
 void Mod(NodeContext& c) {
   Value *a = c.input(0), *b = c.input(1);
-  const bool fmod = c.Int("fmod", 0) != 0, is_float = IsFloat(a->type.dtype);
+  const bool fmod = c.Flag("fmod", false), is_float = IsFloat(a->type.dtype);
   // Of integers it has the sign of b, of floats that of a.
   Value* rest = c.Make("mod", {a, b});
   if (fmod == is_float) return c.SetOutput(0, rest);
@@ -223,7 +223,7 @@ void Clip(NodeContext& c) {
 
 void IsInf(NodeContext& c) {
   Value* x = c.input(0);
-  bool positive = c.Int("detect_positive", 1) != 0, negative = c.Int("detect_negative", 1) != 0;
+  bool positive = c.Flag("detect_positive", true), negative = c.Flag("detect_negative", true);
   Value* y = c.Make("is_inf", {x});
   if (!positive) y = c.Make("and", {y, IsNegative(c, x)});
   if (!negative) y = c.Make("and", {y, c.Make("greater", {x, Like(c, x, 0)})});

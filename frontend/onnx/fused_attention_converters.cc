@@ -103,8 +103,8 @@ Value* AfterPacked(NodeContext& c, int64_t which, Value* x) {
 
 // Inputs: x, weights and bias of q, k and v side by side, mask, past, what is added to the scores.
 void Attention(NodeContext& c) {
-  if (c.Int("past_present_share_buffer", 0) != 0) Refuse(c, "past_present_share_buffer");
-  if (c.Int("do_rotary", 0) != 0) Refuse(c, "do_rotary");
+  if (c.Flag("past_present_share_buffer", false)) Refuse(c, "past_present_share_buffer");
+  if (c.Flag("do_rotary", false)) Refuse(c, "do_rotary");
   const int64_t heads = c.Int("num_heads", 0);
   Value* x = c.Make("matmul", {c.input(0), c.input(1)});
   if (c.has_input(2)) x = Add(c, x, InputOnto(c, 2, x->type.shape));
@@ -122,7 +122,7 @@ void Attention(NodeContext& c) {
   a.past = a.k->type.shape[1] - a.q->type.shape[1];
   a.mask = BiasOf(c, 3, 5, x->type.dtype, ScoresOf(a.q, a.k));
   a.scale = ScaleOf(c, sizes[0] / heads);
-  a.causal = c.Int("unidirectional", 0) != 0;
+  a.causal = c.Flag("unidirectional", false);
   c.SetOutput(0, MergeHeads(c, MakeAttention(c, a)));
   if (!c.OutputWanted(1)) return;
   if (sizes[1] != sizes[2]) Refuse(c, "a cache of keys and values of different sizes");
@@ -189,7 +189,7 @@ void MultiHeadAttention(NodeContext& c) {
   a.past = PastOf(c, 6);
   a.mask = BiasOf(c, 4, 5, a.q->type.dtype, ScoresOf(a.q, a.k));
   a.scale = ScaleOf(c, a.q->type.shape[3]);
-  a.causal = c.Int("unidirectional", 0) != 0;
+  a.causal = c.Flag("unidirectional", false);
   c.SetOutput(0, MergeHeads(c, MakeAttention(c, a)));
   SetPresent(c, 1, a.k);
   SetPresent(c, 2, a.v);
@@ -228,7 +228,7 @@ Value* RowsAt(NodeContext& c, Value* table, Value* positions, int64_t s, int64_t
 }
 
 void RotaryEmbedding(NodeContext& c) {
-  if (c.Int("is_packed_batching", 0) != 0) Refuse(c, "is_packed_batching");
+  if (c.Flag("is_packed_batching", false)) Refuse(c, "is_packed_batching");
   if (c.Float("scale", 1) != 1) Refuse(c, "a scale");
   Value *input = c.input(0), *cos = c.input(2), *sin = c.input(3);
   const int rank = input->type.rank();
@@ -241,7 +241,7 @@ void RotaryEmbedding(NodeContext& c) {
   Value* x = rank == 3 ? SplitHeads(c, input, heads, "num_heads") : input;
   const int64_t s = x->type.shape[rank == 3 ? 1 : 2];
   Rotation r = {RowsAt(c, cos, c.input(1), s), RowsAt(c, sin, c.input(1), s), rotated,
-                c.Int("interleaved", 0) != 0};
+                c.Flag("interleaved", false)};
   c.SetOutput(0, c.Reshape(Rotate(c, x, r, rank == 4), input->type.shape));
 }
 
@@ -375,7 +375,7 @@ void NormHeads(NodeContext& c, Value*& q, Value*& k) {
 // and counts on.
 void RotateAt(NodeContext& c, Value*& q, Value*& k, const Tokens& tokens) {
   Value *cos = c.InputOrNull(7), *sin = c.InputOrNull(8), *positions = c.InputOrNull(9);
-  if (c.Int("do_rotary", 0) == 0) return;
+  if (!c.Flag("do_rotary", false)) return;
   if (!cos || !sin) c.Fail("E1302", "has do_rotary, and no cos_cache and sin_cache");
   const int64_t s = q->type.shape[1];
   if (positions && s > 1) positions = FirstOf(c, positions);
@@ -383,7 +383,7 @@ void RotateAt(NodeContext& c, Value*& q, Value*& k, const Tokens& tokens) {
     positions = Add(c, c.Reshape(tokens.starts, {q->type.shape[0], 1}), Iota(c, s, 1, 2));
   const Rotation r = {RowsAt(c, cos, positions, s, tokens.past),
                       RowsAt(c, sin, positions, s, tokens.past), 2 * ColumnsOf(c, cos),
-                      c.Int("rotary_interleaved", 0) != 0};
+                      c.Flag("rotary_interleaved", false)};
   q = Rotate(c, q, r, false);
   k = Rotate(c, k, r, false);
 }
@@ -405,7 +405,7 @@ void GroupQueryAttention(NodeContext& c) {
   const int64_t heads = c.Int("num_heads", 0), kv_heads = c.Int("kv_num_heads", 0);
   std::vector<Value*> qkv = GroupQueryOperands(c, heads, kv_heads);
   AttentionOf a{qkv[0], qkv[1], qkv[2]};
-  a.causal = c.Int("causal", 1) != 0;
+  a.causal = c.Flag("causal", true);
   const int64_t s = a.q->type.shape[1], window = c.Int("local_window_size", -1);
   if (a.k->type.shape[1] != s) Refuse(c, "more keys than queries");
   const Tokens tokens = TokensOf(c, a.q->type.shape[0], s, a.causal);
@@ -427,7 +427,7 @@ void GroupQueryAttention(NodeContext& c) {
   a.cap = c.Float("softcap", 0);
   a.sink = SinkOf(c, heads, a.q->type.dtype);
   c.SetOutput(0, MergeHeads(c, MakeAttention(c, a)));
-  if (c.Int("sliding_window_cache", 0) != 0) return;  // its present is cut
+  if (c.Flag("sliding_window_cache", false)) return;  // its present is cut
   if (c.OutputWanted(1)) c.SetOutput(1, keys.present);
   if (c.OutputWanted(2)) c.SetOutput(2, values.present);
 }

@@ -122,7 +122,7 @@ void EmbedLayerNorm(NodeContext& c) {
 void RelativePositionBias(NodeContext& c) {
   Value* table = c.input(0);
   const int64_t queries = c.ConstantInt(1), keys = c.ConstantInt(2);
-  const bool both = c.Int("is_bidirectional", 0) != 0;
+  const bool both = c.Flag("is_bidirectional", false);
   const int64_t furthest = c.Int("max_distance", 0);
   if (table->type.rank() != 2) c.Fail("E1303", "its table is no matrix");
   const int64_t buckets = table->type.shape[0], heads = table->type.shape[1];

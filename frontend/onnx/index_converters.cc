@@ -116,7 +116,7 @@ void Split(NodeContext& c) {
 void SplitToSequence(NodeContext& c) {
   Value* x = c.input(0);
   int64_t axis = Axis(c, c.Int("axis", 0), x->type.rank()), n = x->type.shape[axis];
-  const bool squeezed = !c.has_input(1) && c.Int("keepdims", 1) == 0;
+  const bool squeezed = !c.has_input(1) && !c.Flag("keepdims", true);
   Ints sizes(n, 1);
   if (c.has_input(1)) {
     sizes = c.ConstantInts(1);
@@ -179,7 +179,7 @@ void SequenceAt(NodeContext& c) {
 void ConcatFromSequence(NodeContext& c) {
   std::vector<Value*> elements = c.Sequence(0);
   if (elements.empty()) c.Fail("E1303", "the sequence is empty");
-  const bool stacked = c.Int("new_axis", 0) != 0;
+  const bool stacked = c.Flag("new_axis", false);
   int64_t axis = Axis(c, c.Int("axis", 0), elements[0]->type.rank() + stacked);
   const shardc::Shape same = elements[0]->type.shape;
   for (Value*& element : elements) {
@@ -340,7 +340,7 @@ void TopK(NodeContext& c) {
   const int64_t n = x->type.shape[axis];
   if (k < 0 || k > n) c.Fail("E1303", StrCat("takes ", k, " of ", n, " elements"));
   Value* indices = c.Make(
-      "top_k", {x}, {{"axis", int64_t{axis}}, {"k", k}, {"largest", c.Int("largest", 1) != 0}});
+      "top_k", {x}, {{"axis", int64_t{axis}}, {"k", k}, {"largest", c.Flag("largest", true)}});
   c.SetOutput(1, indices);
   if (!c.OutputWanted(0)) return;
   const Positions at = PositionsAlong(c, x->type.shape, indices, axis);
@@ -415,7 +415,7 @@ void Trilu(NodeContext& c) {
   Value* x = c.input(0);
   int rank = x->type.rank();
   if (rank < 2) c.Fail("E1303", "Trilu needs at least two dims");
-  bool upper = c.Int("upper", 1) != 0;
+  bool upper = c.Flag("upper", true);
   int64_t rows = x->type.shape[rank - 2], columns = x->type.shape[rank - 1];
   // Beyond the matrix k means nothing more, and could overflow.
   int64_t k = std::clamp(c.has_input(1) ? c.ConstantInt(1) : 0, -rows - columns, rows + columns);

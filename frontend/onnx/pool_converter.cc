@@ -76,7 +76,7 @@ Window PoolWindow(NodeContext& c) {
   if (!kernel || kernel->size() + 2 != x.size()) {
     c.Fail("E1303", StrCat("the kernel_shape of ", c.op_type(), " does not fit its input"));
   }
-  return WindowOf(c, x, *kernel, c.Int("ceil_mode", 0) != 0);
+  return WindowOf(c, x, *kernel, c.Flag("ceil_mode", false));
 }
 
 void MaxPool(NodeContext& c) { c.SetOutput(0, Pooled(c, PoolWindow(c), true)); }
@@ -97,7 +97,7 @@ Ints CountsOf(const Window& w, size_t d, int64_t size, bool padding) {
 
 void AveragePool(NodeContext& c) {
   const Window w = PoolWindow(c);
-  const bool padding = c.Int("count_include_pad", 0) != 0;
+  const bool padding = c.Flag("count_include_pad", false);
   Value* y = Pooled(c, w, false);
   HostTensor counts(y->type.dtype, w.out);
   for (int64_t i = 0; i < counts.num_elements(); ++i) counts.SetDouble(i, 1);
@@ -165,7 +165,7 @@ void BatchNormalization(NodeContext& c) {
   constexpr int kHasTrainingMode = 14;  // the outputs say it before
   const bool trains_by_outputs = c.num_outputs() > 1;
   const bool by_batch =
-      c.opset() < kHasTrainingMode ? trains_by_outputs : c.Int("training_mode", 0) != 0;
+      c.opset() < kHasTrainingMode ? trains_by_outputs : c.Flag("training_mode", false);
   if (!by_batch && trains_by_outputs) {
     c.Fail("E1301", "has the outputs of training, but not its training_mode",
            "export the model in evaluation mode");

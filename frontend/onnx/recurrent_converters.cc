@@ -58,7 +58,7 @@ State LstmStep(NodeContext& c, const Direction& d, Value* x, const State& s) {
     forget = Add(c, forget, Mul(c, s.c, peepholes[2]));
   }
   in = Activate(c, d.functions[0], in);
-  const bool coupled = c.Int("input_forget", 0) != 0;
+  const bool coupled = c.Flag("input_forget", false);
   forget = coupled ? Sub(c, Like(c, in, 1), in) : Activate(c, d.functions[0], forget);
   Value* added = Mul(c, in, Activate(c, d.functions[1], gates[3]));
   Value* cell = Add(c, Mul(c, forget, s.c), added);
@@ -76,7 +76,7 @@ State GruStep(NodeContext& c, const Direction& d, Value* x, const State& s) {
     return d.bias ? Add(c, y, part(d.bias)) : y;
   };
   std::vector<Value*> gates = Gates(c, x, 3);
-  const bool reset_last = c.Int("linear_before_reset", 0) != 0;
+  const bool reset_last = c.Flag("linear_before_reset", false);
   std::vector<Value*> states =
       reset_last ? Gates(c, product(s.h, 0, 3), 3) : Gates(c, product(s.h, 0, 2), 2);
   Value* keep = Activate(c, d.functions[0], Add(c, gates[0], states[0]));
@@ -195,7 +195,7 @@ Outcome RunSteps(NodeContext& c, const Kind& kind, const Direction& d, State s, 
 // x[t, b, in], or with the batch first where `layout` is 1, as are then initial states and results.
 void Recurrent(NodeContext& c) {
   const Kind kind = KindOf(c);
-  const bool batch_first = c.Int("layout", 0) != 0;
+  const bool batch_first = c.Flag("layout", false);
   auto swapped = [&](Value* v) { return v && batch_first ? c.Transpose(v, {1, 0, 2}) : v; };
   const std::string way = c.String("direction", "forward");
   if (way != "forward" && way != "reverse" && way != "bidirectional") {

@@ -16,8 +16,8 @@ struct Reduction {
 Reduction ReadReduction(NodeContext& c) {
   Ints axes = IntsOf(c, 1, "axes").value_or(Ints());  // an attribute before opset 18, or 13
   int rank = c.input(0)->type.rank();
-  if (axes.empty() && c.Int("noop_with_empty_axes", 0) == 0) axes = Count(rank);
-  return {Axes(c, axes, rank), c.Int("keepdims", 1) != 0};
+  if (axes.empty() && !c.Flag("noop_with_empty_axes", false)) axes = Count(rank);
+  return {Axes(c, axes, rank), c.Flag("keepdims", true)};
 }
 
 Value* Sum(NodeContext& c, Value* x, const Reduction& r) {
@@ -106,7 +106,7 @@ void Convert(NodeContext& c) {
 void ArgExtreme(NodeContext& c) {
   Value* x = c.input(0);
   int rank = x->type.rank(), axis = Axis(c, c.Int("axis", 0), rank);
-  bool max = c.op_type() == "ArgMax", last = c.Int("select_last_index", 0) != 0;
+  bool max = c.op_type() == "ArgMax", last = c.Flag("select_last_index", false);
   int64_t n = x->type.shape[axis];
   Value* extreme = Reduce(c, max ? "reduce_max" : "reduce_min", x, {axis}, true);
   Value* hits = c.Make("equal", {x, extreme});
@@ -114,14 +114,14 @@ void ArgExtreme(NodeContext& c) {
   // What wins against no hit, and is a position itself: indices are seen to stay within the dim.
   Value* none = c.Scalar(DType::kI64, static_cast<double>(last ? 0 : n - 1));
   Value* positions = Where(c, hits, Iota(c, n, axis, rank), none);
-  bool keepdims = c.Int("keepdims", 1) != 0;
+  bool keepdims = c.Flag("keepdims", true);
   c.SetOutput(0, Reduce(c, last ? "reduce_max" : "reduce_min", positions, {axis}, keepdims));
 }
 
 void CumSum(NodeContext& c) {
   Value* x = c.input(0);
   int64_t axis = Axis(c, c.ConstantInt(1), x->type.rank());
-  bool exclusive = c.Int("exclusive", 0) != 0, reverse = c.Int("reverse", 0) != 0;
+  bool exclusive = c.Flag("exclusive", false), reverse = c.Flag("reverse", false);
   c.SetOutput(
       0, c.Make("cumsum", {x}, {{"axis", axis}, {"exclusive", exclusive}, {"reverse", reverse}}));
 }

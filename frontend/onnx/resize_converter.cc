@@ -112,7 +112,7 @@ Window WideWindowAt(double x, bool cubic, double a, double scale) {
 HostTensor MatrixOf(NodeContext& c, const Resizing& r, const Source& source, DType type) {
   const bool cubic = c.String("mode", "nearest") == "cubic";
   const double a = c.Float("cubic_coeff_a", -0.75);
-  const bool inside_only = c.Int("exclude_outside", 0) != 0, wide = c.Int("antialias", 0) != 0;
+  const bool inside_only = c.Flag("exclude_outside", false), wide = c.Flag("antialias", false);
   HostTensor matrix(type, {r.from, r.to});
   for (int64_t i = 0; i < r.to; ++i) {
     const double x = source(r, i);

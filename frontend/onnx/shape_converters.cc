@@ -83,7 +83,7 @@ void ConstantOfShape(NodeContext& c) {
 void Reshape(NodeContext& c) {
   Value* x = c.input(0);
   Shape shape = c.ConstantInts(1);
-  bool allow_zero = c.Int("allowzero", 0) != 0;
+  bool allow_zero = c.Flag("allowzero", false);
   int64_t known = 1, unknown = -1;
   for (size_t d = 0; d < shape.size(); ++d) {
     if (shape[d] == 0 && !allow_zero) {

@@ -59,6 +59,13 @@ TEST_F(AttentionConverters, WhatIsTrainedIsAddedToTheScores) {
   }
 }
 
+TEST_F(AttentionConverters, AFlagIsZeroOrOne) {
+  Restart(23);
+  for (const char* name : {"q", "k", "v"}) Input(name, {1, 2, 3, 4}, name[0]);
+  SetInt(Node("Attention", {"q", "k", "v"}), "is_causal", 2);
+  ExpectRefused("E1303", "attribute 'is_causal' is 2; it has to be 0 or 1");
+}
+
 // ONNX lets masks and tables of positions broadcast one way only.
 TEST_F(AttentionConverters, MasksThatWouldMakeTheScoresLargerAreRefused) {
   for (const Shape& mask : {Shape{3, 1, 3, 3}, Shape{2, 3}, Shape{3, 5}, Shape{1, 1, 1, 3, 3}}) {
