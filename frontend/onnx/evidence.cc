@@ -19,11 +19,11 @@ using onnx::TensorProto;
 using Ops = std::set<std::string_view>;
 
 // Their result is input 0 (or any input, for the last line) in another arrangement or scale.
-const Ops kPassOn = {"Identity", "Transpose", "Reshape",   "Unsqueeze", "Squeeze", "Flatten",
-                     "Expand",   "Tile",      "Cast",      "CastLike",  "Slice",   "Split",
-                     "Pad",      "Dropout",   "Neg",       "Abs",       "Exp",     "Log",
-                     "Sqrt",     "Pow",       "Clip",      "Tanh",      "Sigmoid", "Softplus",
-                     "Concat",   "Where",     "Reciprocal"};
+const Ops kPassOn = {"Identity", "Transpose", "Reshape",    "Unsqueeze", "Squeeze", "Flatten",
+                     "Expand",   "Tile",      "Cast",       "CastLike",  "Slice",   "Split",
+                     "Pad",      "Dropout",   "Neg",        "Abs",       "Exp",     "Log",
+                     "Sqrt",     "Pow",       "Clip",       "Tanh",      "Sigmoid", "Softplus",
+                     "Concat",   "Where",     "Reciprocal", "CumSum",    "Trilu"};
 const Ops kPassOnInSequences = {"SplitToSequence", "SequenceAt", "SequenceConstruct",
                                 "ConcatFromSequence"};
 // Of kPassOn: how a model keeps a rate or a scale that it trains (as its logarithm), but no table.
@@ -54,10 +54,8 @@ const Ops kNever = {"Cos",
                     "Range",
                     "OneHot",
                     "NonZero",
-                    "CumSum",
                     "Mod",
                     "ConstantOfShape",
-                    "Trilu",
                     "Min",
                     "Max",
                     "TopK",
@@ -187,6 +185,19 @@ class Evidence {
   // Of ALiBi, where the model multiplies them with the distances.
   bool IsSlopes() const { return scales_table_ && kind_() == TableKind::kSlopes; }
 
+  // One element of a table, looked up by numbers of the file.
+  bool IsElement(const std::string& value) const {
+    int64_t picked = 0;
+    const NodeProto* maker = uses_.MakerOf(value);
+    for (; maker != nullptr; maker = uses_.MakerOf(maker->input(0))) {
+      const bool picks =
+          maker->op_type() == "Gather" && IsOneNumber(uses_.MakerOf(maker->input(1)));
+      if (!picks && maker->op_type() != "Unsqueeze" && maker->op_type() != "Cast") return false;
+      picked += picks;
+    }
+    return picked > 0 && picked >= rank_;
+  }
+
   // What a tensor is filled with, or begins as; not a vector, which may be a new token.
   bool IsFill() const { return !vector_ && kind_() == TableKind::kZeros; }
 
@@ -279,7 +290,7 @@ class Evidence {
   bool ScaleDecides(const NodeProto& node, const std::string& value, bool row) {
     if (MeetsActivation(node, value)) {
       if (IsMask()) return false;
-      if (vector_ || reparametrized_) return true;
+      if (vector_ || reparametrized_ || IsElement(value)) return true;
       // Numbers that are looked up may be a schedule (of diffusion, [steps] or [steps, 1, 1]) or
       // weights of classes.
       return row ? (rank_ == 2 || dims_ > 1) && !IsDistances() && !IsOfRotation(node, value, uses_)

@@ -312,7 +312,8 @@ class Finder {
   // Of TorchScript's, which writes Constant nodes for what is no tensor of the module.
   bool IsScaleOfModule(const TensorProto& t) const {
     return names_.parameters.empty() && model_.proto.producer_name() == "pytorch" &&
-           !t.name().starts_with('/') && IsTrainedScale(t, uses_);
+           !t.name().starts_with('/') &&
+           (IsTrainedScale(t, uses_) || IsGateOfModule(t.name(), uses_));
   }
 
   // The scale of ones of a norm that has none, the zeros of a convolution without a bias: all that

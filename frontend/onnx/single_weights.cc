@@ -4,6 +4,9 @@
 #include <map>
 #include <set>
 #include <string_view>
+#include <vector>
+
+#include "frontend/onnx/constant_weights.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -48,6 +51,57 @@ bool IsProductOfOneColumn(const std::string& value, const Uses& uses) {
          IsMatrixOfOneColumn(node->input(1), uses);
 }
 
+// In few steps.
+bool IsComputedFrom(const std::string& value, const std::string& source, const Uses& uses) {
+  constexpr size_t kMaxValues = 2048;
+  std::vector<std::string> found = {value};
+  std::set<std::string> seen = {value};
+  for (size_t i = 0; i < found.size() && found.size() < kMaxValues; ++i) {
+    if (found[i] == source) return true;
+    const onnx::NodeProto* maker = uses.MakerOf(found[i]);
+    if (maker == nullptr) continue;
+    for (const std::string& input : maker->input()) {
+      if (seen.insert(input).second) found.push_back(input);
+    }
+  }
+  return false;
+}
+
+// What a product with a value scales; empty where the use is none, or scales nothing computed.
+std::string ScaledBy(const Use& use, const Uses& uses) {
+  if (use.node->op_type() != "Mul") return "";
+  const std::string& other = use.node->input(1 - use.input);
+  return uses.IsActivation(other) ? other : "";
+}
+
+bool ScalesBranch(const Use& use, const Uses& uses) {
+  const std::string branch = ScaledBy(use, uses);
+  if (branch.empty()) return false;
+  const std::vector<Use>& sums = uses.Of(use.node->output(0));
+  return !sums.empty() && std::ranges::all_of(sums, [&](const Use& sum) {
+    return sum.node != nullptr && sum.node->op_type() == "Add" &&
+           IsComputedFrom(branch, sum.node->input(1 - sum.input), uses);
+  });
+}
+
+bool IsOne(const std::string& value, const Uses& uses) {
+  const onnx::NodeProto* maker = uses.MakerOf(value);
+  const onnx::TensorProto* t = maker == nullptr ? nullptr : ConstantValue(*maker);
+  if (t == nullptr || t->data_type() != onnx::TensorProto::FLOAT) return false;
+  constexpr std::string_view kOne("\0\0\x80\x3f", 4);
+  return t->has_raw_data() ? t->raw_data() == kOne
+                           : t->float_data_size() == 1 && t->float_data(0) == 1;
+}
+
+bool ScalesWithOneAdded(const Use& use, const Uses& uses) {
+  const onnx::NodeProto& sum = *use.node;
+  if (sum.op_type() != "Add" || !IsOne(sum.input(1 - use.input), uses)) return false;
+  const std::vector<Use>& scales = uses.Of(sum.output(0));
+  return !scales.empty() && std::ranges::all_of(scales, [&](const Use& scale) {
+    return scale.node != nullptr && !ScaledBy(scale, uses).empty();
+  });
+}
+
 }  // namespace
 
 bool IsWeightOfOneOutput(const std::string& tensor, const Uses& uses) {
@@ -59,6 +113,13 @@ bool IsWeightOfOneOutput(const std::string& tensor, const Uses& uses) {
       return use.input == 0 && IsWeightOfOneOutput(use.node->output(0), uses);
     return use.node->op_type() == "Add" && use.node->input_size() == 2 &&
            IsProductOfOneColumn(use.node->input(1 - use.input), uses);
+  });
+}
+
+bool IsGateOfModule(const std::string& tensor, const Uses& uses) {
+  const std::vector<Use>& of = uses.Of(tensor);
+  return !of.empty() && std::ranges::all_of(of, [&](const Use& use) {
+    return use.node != nullptr && (ScalesBranch(use, uses) || ScalesWithOneAdded(use, uses));
   });
 }
 

@@ -198,6 +198,23 @@ TEST_F(ParamRules, NumbersOfTorchScriptAreNoted) {
   EXPECT_THAT(graph.notes, IsEmpty());
 }
 
+// As of weights that are symmetric, and of thresholds that grow.
+TEST_F(ParamRules, TrianglesAndSumsOfAParameterAreTrained) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("w", {2, 2}, {1, 2, 3, 5});
+  m.Floats("steps", {2}, {.5f, .25f});
+  m.Ints("axis", {}, {0});
+  m.Node("Trilu", {"w"}, {"upper"});
+  m.Node("Transpose", {"upper"}, {"lower"});
+  m.Node("Add", {"upper", "lower"}, {"symmetric"});
+  m.Node("MatMul", {"x", "symmetric"}, {"h"});
+  m.Node("CumSum", {"steps", "axis"}, {"thresholds"});
+  m.Node("Sub", {"h", "thresholds"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), UnorderedElementsAre("w", "steps"));
+}
+
 // A head of one output, as of rewards, has a bias of one element.
 TEST_F(ParamRules, ABiasOfOneOutputIsAParameter) {
   Model m;

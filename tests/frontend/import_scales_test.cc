@@ -95,6 +95,53 @@ TEST_F(ScaleRules, AnElementThatScalesIsOfAParameter) {
   }
 }
 
+// As those of a residual and of what the first layer read, a row for each layer.
+TEST_F(ScaleRules, AnElementOfATableThatScalesIsOfAParameter) {
+  for (const bool one : {true, false}) {
+    Model m;
+    m.Input("x", {"2", "2"});
+    m.Floats("lambdas", {2, 2}, {.1f, .2f, .3f, .4f});
+    onnx::AttributeProto& value = *m.Node("Constant", {}, {"at"}).add_attribute();
+    value.set_name("value");
+    value.set_type(onnx::AttributeProto::TENSOR);
+    value.mutable_t()->set_data_type(onnx::TensorProto::INT64);
+    value.mutable_t()->add_int64_data(1);
+    m.Node("Gather", {"lambdas", "at"}, {"row"});
+    if (one) m.Node("Gather", {"row", "at"}, {"lambda"});
+    m.Node("Mul", {"x", one ? "lambda" : "row"}, {"y"});
+    m.Output("y");
+    EXPECT_EQ(ParamNames(Import(m.proto)).size(), one ? 1 : 0);
+  }
+}
+
+// A number that TorchScript names: as of ReZero and of GIN, and where it may be a buffer of what a
+// layer scales by.
+TEST_F(ScaleRules, TheGateOfABranchIsAParameter) {
+  for (const char* form : {"branch", "residual", "one", "two"}) {
+    const std::string how = form;
+    Model m;
+    m.proto.set_producer_name("pytorch");
+    m.Input("x", {"2", "2"});
+    m.Floats("w", {2, 2}, {1, 2, 3, 5});
+    m.Floats("gate", {}, {.5f});
+    m.Node("MatMul", {"x", "w"}, {"xw"});
+    m.Node("Tanh", {"xw"}, {"branch"});
+    onnx::AttributeProto& value = *m.Node("Constant", {}, {"number"}).add_attribute();
+    value.set_name("value");
+    value.set_type(onnx::AttributeProto::TENSOR);
+    value.mutable_t()->set_data_type(onnx::TensorProto::FLOAT);
+    value.mutable_t()->add_float_data(how == "one" ? 1 : 2);
+    m.Node("Add", {"gate", "number"}, {"sum"});
+    const bool scaled = how == "branch" || how == "residual";
+    m.Node("Mul", {how == "residual" ? "xw" : "branch", scaled ? "gate" : "sum"}, {"a"});
+    m.Node("Add", {how == "residual" ? "branch" : "xw", "a"}, {"y"});
+    if (scaled) m.graph.mutable_node()->DeleteSubrange(3, 1);
+    m.Output("y");
+    const bool trained = how == "branch" || how == "one";
+    EXPECT_EQ(ParamNames(Import(m.proto)).size(), trained ? 2 : 1) << how;
+  }
+}
+
 // A norm of each head's q before its positions turn it, in a file that says nothing of the module.
 TEST_F(ScaleRules, WhatScalesANormIsAParameter) {
   Model m;
