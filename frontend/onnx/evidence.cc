@@ -67,6 +67,7 @@ const Ops kNever = {"Cos",
 // Their results are no numbers with a gradient; nor are the positions that TopK gives.
 const Ops kDecide = {"ArgMax", "ArgMin",         "Equal", "Less",  "LessOrEqual", "Greater",
                      "IsNaN",  "GreaterOrEqual", "Size",  "Shape", "IsInf"};
+constexpr size_t kMaxTables = 64;  // values on the way from a table to what it is divided by
 constexpr size_t kMaxChoice = 64;  // values on the way from a score to a choice
 
 // Scales, statistics, labels and their weights, tables of cos and sin, positions and masks.
@@ -119,7 +120,7 @@ bool IsOneNumber(const NodeProto* constant) {
 class Evidence {
  public:
   Evidence(const TensorProto& tensor, const Uses& uses, const std::function<TableKind()>& kind)
-      : uses_(uses), kind_(kind), rank_(tensor.dims_size()) {
+      : uses_(uses), kind_(kind), name_(tensor.name()), rank_(tensor.dims_size()) {
     auto larger =
         std::count_if(tensor.dims().begin(), tensor.dims().end(), [](int64_t d) { return d > 1; });
     vector_ = larger <= 1;
@@ -198,6 +199,33 @@ class Evidence {
     return picked > 0 && picked >= rank_;
   }
 
+  // The tensors of the file of which the value is computed.
+  std::set<std::string> TablesOf(const std::string& value) const {
+    std::vector<std::string> open = {value};
+    std::set<std::string> seen = {value}, tables;
+    for (size_t i = 0; i < open.size() && open.size() < kMaxTables; ++i) {
+      const NodeProto* maker = uses_.MakerOf(open[i]);
+      if (maker == nullptr) {
+        if (!open[i].empty()) tables.insert(open[i]);
+        continue;
+      }
+      for (const std::string& input : maker->input()) {
+        if (seen.insert(input).second) open.push_back(input);
+      }
+    }
+    return tables;
+  }
+
+  // Whether it has a part only in what a table is divided by, and that is computed from this table:
+  // its norm, as estimated by vectors that power iterations found (spectral normalisation).
+  bool IsOfNorm(const NodeProto& node, const std::string& value) const {
+    if (node.op_type() != "Div" || node.input(1) != value) return false;
+    const std::set<std::string> of = TablesOf(node.input(0)), by = TablesOf(value);
+    return !of.contains(name_) && std::ranges::any_of(of, [&](const std::string& table) {
+      return by.contains(table) && uses_.DependsOnTables(table);
+    });
+  }
+
   // What a tensor is filled with, or begins as; not a vector, which may be a new token.
   bool IsFill() const { return !vector_ && kind_() == TableKind::kZeros; }
 
@@ -262,7 +290,11 @@ class Evidence {
     if (op == "Concat" && MeetsActivation(node, value) && IsOfContent()) return true;
     reparametrized_ |= kReparametrize.contains(op);
     if (kPassOn.contains(op) || kPassOnInSequences.contains(op)) return FollowOutputs(node, row);
-    if (kProduct.contains(op)) return MeetsComputed(node, value) || FollowOutputs(node, row);
+    if (kProduct.contains(op)) {
+      if (MeetsComputed(node, value)) return true;
+      in_product_ = true;
+      return FollowOutputs(node, row);
+    }
     if (kSum.contains(op)) return SumDecides(node, value, row);
     if (kScale.contains(op)) return ScaleDecides(node, value, row);
     return true;
@@ -296,16 +328,21 @@ class Evidence {
       return row ? (rank_ == 2 || dims_ > 1) && !IsDistances() && !IsOfRotation(node, value, uses_)
                  : ScalesAsWeight(node, value, dims_, uses_);
     }
+    // Of weights that were pruned, or that see only some of the inputs.
+    if (ScalesTableOfItsDims(node, value, uses_) && IsMask()) return false;
+    if (in_product_ && IsOfNorm(node, value)) return false;
     scales_table_ = true;
     return FollowOutputs(node, row);
   }
 
   const Uses& uses_;
   const std::function<TableKind()>& kind_;
+  std::string name_;
   int rank_;
   int64_t dims_ = 0;     // without those of size 1
   bool vector_ = false;  // one dim at most is larger than 1, and no rows were picked
   bool reparametrized_ = false;
+  bool in_product_ = false;    // with a table
   bool scales_table_ = false;  // or a number
   bool found_ = false;
   std::vector<Step> open_;

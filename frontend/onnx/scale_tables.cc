@@ -51,6 +51,16 @@ class Scales {
     });
   }
 
+  bool IsSumReduced(const std::string& value, int depth = 0) const {
+    return std::ranges::any_of(uses_.Of(value), [&](const Use& use) {
+      if (use.node == nullptr || depth > kDeepest) return false;
+      const std::string& op = use.node->op_type();
+      if (op == "ReduceSum") return use.input == 0;
+      const bool scales = op == "Mul" && !uses_.IsActivation(use.node->input(1 - use.input));
+      return (scales || kSums.contains(op)) && IsSumReduced(use.node->output(0), depth + 1);
+    });
+  }
+
   // A table of the same dims, to every product that comes of it, also after a number.
   bool IsAddedTo(const std::string& value, const std::string& table, int depth = 0) const {
     const std::vector<Use>& of = uses_.Of(value);
@@ -84,13 +94,13 @@ class Scales {
     });
   }
 
- private:
   // But for those of size 1.
   bool HasDimsOf(const std::string& other, const std::string& table) const {
     const std::vector<int64_t> dims = LargerDims(table);
     return !dims.empty() && LargerDims(other) == dims;
   }
 
+ private:
   // Of a tensor of the file, to which nodes may have given dims of size 1; empty for other values.
   std::vector<int64_t> LargerDims(std::string name) const {
     for (int i = 0; i < kDeepest; ++i) {
@@ -134,7 +144,8 @@ bool ScalesAsWeight(const NodeProto& scale, const std::string& table, int64_t di
   const Scales scales(uses);
   const std::string& result = scale.output(0);
   if (scale.input_size() != 2 || scale.input(0) == scale.input(1)) return false;
-  if (scales.IsReduced(result)) return scale.op_type() == "Mul" && dims == 2;
+  if (scales.IsReduced(result) || scales.IsSumReduced(result))
+    return scale.op_type() == "Mul" && dims == 2;
   if (scales.MeetsAnotherProduct(result)) return false;
   if (scale.op_type() == "Mul" && scales.IsAddedTo(result, table)) return true;
   return scales.IsNormalised(scale.input(scale.input(0) == table ? 1 : 0));
@@ -144,6 +155,11 @@ bool IsOfRotation(const NodeProto& scale, const std::string& factor, const Uses&
   const Scales scales(uses);
   const std::string& other = scale.input(scale.input(0) == factor ? 1 : 0);
   return scales.MeetsAnotherProduct(scale.output(0)) || scales.IsSumOfProducts(other);
+}
+
+bool ScalesTableOfItsDims(const NodeProto& scale, const std::string& factor, const Uses& uses) {
+  return scale.op_type() == "Mul" &&
+         Scales(uses).HasDimsOf(scale.input(scale.input(0) == factor ? 1 : 0), factor);
 }
 
 }  // namespace shardc::onnx_import

@@ -34,6 +34,7 @@ class Uses {
   // elements.
   void FlowFrom(const onnx::GraphProto& graph, const std::set<std::string>& candidates);
   bool DependsOnData(const std::string& value) const { return data_.contains(value); }
+  bool DependsOnTables(const std::string& value) const { return weighted_.contains(value); }
   // Depends on both, or on a float input that is not one number: what a network computes with.
   bool IsActivation(const std::string& value) const {
     return data_.contains(value) && weighted_.contains(value);

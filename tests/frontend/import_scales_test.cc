@@ -142,6 +142,44 @@ TEST_F(ScaleRules, TheGateOfABranchIsAParameter) {
   }
 }
 
+// Of a weight that was pruned, and of its norm where power iterations estimated that.
+TEST_F(ScaleRules, MasksAndNormsOfAWeightAreConstants) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("w", {2, 2}, {1, 2, 3, 5});
+  m.Floats("mask", {2, 2}, {1, 0, 1, 1});
+  m.Floats("gain", {2, 2}, {1, .5f, 1, 1});
+  m.Floats("u", {2}, {.6f, .8f});
+  m.Floats("v", {2}, {.8f, .6f});
+  m.Node("Mul", {"w", "mask"}, {"pruned"});
+  m.Node("Mul", {"pruned", "gain"}, {"scaled"});
+  m.Node("MatMul", {"scaled", "v"}, {"wv"});
+  m.Node("MatMul", {"u", "wv"}, {"sigma"});
+  m.Node("Div", {"scaled", "sigma"}, {"normed"});
+  m.Node("MatMul", {"x", "normed"}, {"y"});
+  m.Output("y");
+  EXPECT_THAT(ParamNames(Import(m.proto)), UnorderedElementsAre("w", "gain"));
+}
+
+// As of the splines of a KAN, and of positions that turn what is not summed.
+TEST_F(ScaleRules, TablesOfProductsWhoseSumIsSummedAreParameters) {
+  for (const bool summed : {true, false}) {
+    Model m;
+    m.Input("x", {"3", "2"});
+    m.Input("spline", {"3", "2"});
+    m.Floats("base", {3, 2}, {.1f, .2f, .3f, .4f, .5f, .7f});
+    m.Floats("scale", {3, 2}, {.5f, .2f, .1f, .4f, .3f, .6f});
+    m.Floats("mask", {3, 2}, {1, 1, 0, 1, 1, 1});
+    m.Node("Mul", {"base", "x"}, {"a"});
+    m.Node("Mul", {"scale", "spline"}, {"b"});
+    m.Node("Add", {"a", "b"}, {"sum"});
+    m.Node("Mul", {"mask", "sum"}, {"masked"});
+    m.Node(summed ? "ReduceSum" : "Tanh", {"masked"}, {"y"});
+    m.Output("y");
+    EXPECT_EQ(ParamNames(Import(m.proto)).size(), summed ? 2 : 0);
+  }
+}
+
 // A norm of each head's q before its positions turn it, in a file that says nothing of the module.
 TEST_F(ScaleRules, WhatScalesANormIsAParameter) {
   Model m;
