@@ -110,8 +110,11 @@ class SharedFactor {
 
   // Whether a few ops make the value of nothing but weights and constants, or of rows of them that
   // are looked up, as those of experts: without a product, since a model computes with rows of its
-  // embedding.
+  // embedding, and with what it learned instead of an input. But a matrix may have an update of low
+  // rank, or a norm that products estimate.
   bool IsOfWeights(const Value* value) {
+    const bool matrix = value->type.rank() == 2;
+    bool picks = false, multiplies = false;
     std::set<const Op*> seen;
     std::vector<const Value*> waiting = {value};
     while (!waiting.empty()) {
@@ -120,12 +123,13 @@ class SharedFactor {
       if (!op || seen.size() > kMostOps) return false;
       if (!seen.insert(op).second) continue;
       if (op->def->picks) {
+        picks = true;
         waiting.push_back(op->operands[0]);
-      } else if (op->def->rule && Multiplies(*op, rules_.Of(*op))) {
-        return false;
       } else {
+        multiplies |= op->def->rule && Multiplies(*op, rules_.Of(*op));
         waiting.insert(waiting.end(), op->operands.begin(), op->operands.end());
       }
+      if (multiplies && (picks || !matrix)) return false;
     }
     return true;
   }

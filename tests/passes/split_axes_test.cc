@@ -235,5 +235,24 @@ TEST(SplitAxes, WhatIsLookedUpIsAWeight) {
     CHECK-NEXT: %d = param "down" : f32[4, 12@tp, 8])");
 }
 
+// The update of low rank is a product of weights, and no score.
+TEST(SplitAxes, AWeightWithAnUpdateIsOne) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 8]) -> (%y) {
+    %u = param "up" : f32[8, 12@tp]
+    %d = param "down" : f32[12@tp, 8]
+    %a = param "A" : f32[12, 2]
+    %b = param "B" : f32[2, 8]
+    %0 = matmul %x, %u : f32[2, 3, 12]
+    %1 = silu %0 : f32[2, 3, 12]
+    %2 = matmul %a, %b : f32[12, 8]
+    %3 = add %d, %2 : f32[12, 8]
+    %y = matmul %1, %3 : f32[2, 3, 8]
+  })",
+              "split_axes", R"(
+    CHECK: %u = param "up" : f32[8, 12@tp]
+    CHECK-NEXT: %d = param "down" : f32[12@tp, 8])");
+}
+
 }  // namespace
 }  // namespace shardc::testing
