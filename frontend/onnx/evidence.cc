@@ -282,6 +282,7 @@ class Evidence {
     if (IsAddedToScores(node, use.input)) return kind_() == TableKind::kOther;
     if (kNever.contains(op) || IsNotTrained(op, use.input) || IsCastToIntegers(node)) return false;
     if (kLookUp.contains(op)) return use.input == 0 && FollowRows(node, row);
+    powered_ |= op == "Pow" && use.input == 0 && !IsOneNumber(uses_.MakerOf(node.input(1)));
     if (kReduce.contains(op) || op == "Pow") {
       return (use.input == 0 && row) || FollowOutputs(node, row);
     }
@@ -322,6 +323,8 @@ class Evidence {
   bool ScaleDecides(const NodeProto& node, const std::string& value, bool row) {
     if (MeetsActivation(node, value)) {
       if (IsMask()) return false;
+      // To the power of each position it may be the scale of a rotation (xPos).
+      if (powered_ && IsOfRotation(node, value, uses_)) return false;
       if (vector_ || reparametrized_ || IsElement(value)) return true;
       // Numbers that are looked up may be a schedule (of diffusion, [steps] or [steps, 1, 1]) or
       // weights of classes.
@@ -342,6 +345,7 @@ class Evidence {
   int64_t dims_ = 0;     // without those of size 1
   bool vector_ = false;  // one dim at most is larger than 1, and no rows were picked
   bool reparametrized_ = false;
+  bool powered_ = false;       // its numbers are bases of several powers
   bool in_product_ = false;    // with a table
   bool scales_table_ = false;  // or a number
   bool found_ = false;

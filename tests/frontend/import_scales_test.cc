@@ -180,6 +180,32 @@ TEST_F(ScaleRules, TablesOfProductsWhoseSumIsSummedAreParameters) {
   }
 }
 
+// As xPos scales its tables of cosines and sines; a rate of decay turns nothing.
+TEST_F(ScaleRules, PowersThatScaleARotationAreOfAConstant) {
+  for (const bool rotates : {true, false}) {
+    Model m;
+    m.Input("x", {"3", "2"});
+    m.Floats("scale", {2}, {.4f, .9f});
+    m.Floats("cos", {3, 2}, {1, 1, .5f, .9f, -.4f, .6f});
+    m.Floats("sin", {3, 2}, {0, 0, .8f, .4f, .9f, .8f});
+    onnx::AttributeProto& value = *m.Node("Constant", {}, {"position"}).add_attribute();
+    value.set_name("value");
+    value.set_type(onnx::AttributeProto::TENSOR);
+    value.mutable_t()->set_data_type(onnx::TensorProto::FLOAT);
+    value.mutable_t()->add_dims(3), value.mutable_t()->add_dims(1);
+    for (float p : {0.f, 1.f, 2.f}) value.mutable_t()->add_float_data(p);
+    m.Node("Pow", {"scale", "position"}, {"powers"});
+    m.Node("Mul", {"cos", "powers"}, {"c"});
+    m.Node("Mul", {"sin", "powers"}, {"s"});
+    m.Node("Mul", {"x", "c"}, {"a"});
+    m.Node("Neg", {"x"}, {"turned"});
+    m.Node("Mul", {"turned", "s"}, {"b"});
+    m.Node(rotates ? "Add" : "Max", {"a", "b"}, {"y"});
+    m.Output("y");
+    EXPECT_EQ(ParamNames(Import(m.proto)).size(), rotates ? 0 : 1);
+  }
+}
+
 // A norm of each head's q before its positions turn it, in a file that says nothing of the module.
 TEST_F(ScaleRules, WhatScalesANormIsAParameter) {
   Model m;
