@@ -137,6 +137,18 @@ class AttentionRoles {
     return n > 1 && x.rank() >= 3 && x.shape[x.rank() - 3] == n;
   }
 
+  // The projection of which the linear sums over positions instead of columns, so that fewer keys
+  // or values are left (Linformer): its dims are none of heads.
+  const Value* WhatItMixes(const Linear& linear) const {
+    const Op* turned = ProducedBy(linear.matmul->operands[0], "transpose");
+    if (turned == nullptr) return nullptr;
+    const int64_t last = turned->out().rank() - 1;
+    if (turned->attrs.IntList("perm").back() == last) return nullptr;
+    const Value* of = turned->operands[0];
+    const Op* split = ProducedBy(of, "reshape");
+    return roles_.At(split == nullptr ? of : split->operands[0]) ? of : nullptr;
+  }
+
   // Between heads, where it has a matrix for each of them.
   void SetProjection(const Linear& linear) {
     if (!linear.experts) return roles_.Set(linear, "QKV");
@@ -162,6 +174,8 @@ class AttentionRoles {
         return true;
       }
       if (linear->experts) return false;
+      if (const Value* mixed = WhatItMixes(*linear))
+        return FindQkv(mixed, depth + 1, seen, projections);
       // Of keys of low rank (as DeepSeek's), what is common to all heads comes from the projection
       // that makes them: no head is a part of its columns.
       const bool fits = !FeedsLinear(linear->out, 0);

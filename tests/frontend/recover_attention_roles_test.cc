@@ -184,6 +184,35 @@ TEST(Roles, OfAWeightOnTheLeft) {
   EXPECT_EQ(RolesOf(g), expected);
 }
 
+// Keys and values of fewer positions (Linformer), before or behind the split into heads.
+TEST(Roles, OfPositionsThatAreProjected) {
+  for (const bool split : {false, true}) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.In("x", {2, 6, 8});
+      auto fewer = [&](const std::string& name) {  // [2, 2, 3, 4]
+        Value* y = b.Matmul(x, b.P(name, {8, 8}));
+        if (split) y = b.Reshape(y, {2, 6, 2, 4});
+        y = b.Matmul(b.Transpose(y, split ? Ints{0, 2, 3, 1} : Ints{0, 2, 1}),
+                     b.P(name + ".positions", {6, 3}));
+        if (split) return b.Transpose(y, {0, 1, 3, 2});
+        return b.Transpose(b.Reshape(b.Transpose(y, {0, 2, 1}), {2, 3, 2, 4}), {0, 2, 1, 3});
+      };
+      Value* q = b.Reshape(b.Matmul(x, b.P("q", {8, 8})), {2, 6, 2, 4});
+      q = b.Transpose(q, {0, 2, 1, 3});
+      Value* y = b.Softmax(b.Mul(b.Make("matmul_nt", {q, fewer("k")}), b.C(0.5)));
+      y = b.Reshape(b.Transpose(b.Matmul(y, fewer("v")), {0, 2, 1, 3}), {2, 6, 8});
+      b.Out(b.Matmul(y, b.P("o", {8, 8})));
+    });
+    const std::map<std::string, std::string> expected = {{"q", "QKV"},
+                                                         {"k", "QKV"},
+                                                         {"v", "QKV"},
+                                                         {"k.positions", "none"},
+                                                         {"v.positions", "none"},
+                                                         {"o", "ATTENTION_OUT"}};
+    EXPECT_EQ(RolesOf(g), expected) << split;
+  }
+}
+
 // Gates that a product for each head makes, as RecurrentGemma's: its weights are of no matrix.
 TEST(Roles, OfGatesByHead) {
   Graph g = Recover([&](TestGraph& b) {
