@@ -43,7 +43,7 @@ class Aliases {
       auto folded = names.folded_from.find(param);
       if (folded != names.folded_from.end()) {
         for (const std::string& source : std::set(folded->second.begin(), folded->second.end()))
-          ++copies_[source];
+          copies_[source].push_back(param);
       }
       AddSites(param, sites_[param]);
       std::stable_sort(sites_[param].begin(), sites_[param].end(),
@@ -156,12 +156,17 @@ class Aliases {
       if ((ranks_.at(param) >= 2) != matrices) continue;
       if (!found_.of[param].empty() || !names_.is_parameter.contains(param)) continue;
       const std::vector<Site>& sites = sites_[param];
-      const size_t uses = sites.size() + copies_[param];
+      const std::vector<std::string>& copies = copies_[param];
+      const size_t uses = sites.size() + copies.size();
       if (uses < 2) continue;
       std::vector<std::string> fitting = Lost(param, uses - 1);
       fitting.insert(fitting.begin(), param);
       std::vector<std::string> names(uses);
       for (size_t i = 0; i < sites.size(); ++i) names[i] = ByModule(param, sites[i], fitting);
+      for (size_t i = 0; i < copies.size(); ++i) {
+        const std::vector<Site>& of_copy = sites_[copies[i]];
+        if (!of_copy.empty()) names[sites.size() + i] = ByModule(param, of_copy[0], fitting);
+      }
       // The tensor may have kept the name of any of them: where no module tells, the first one's.
       std::erase_if(fitting, [&](const std::string& name) { return Contains(names, name); });
       const bool in_order = std::ssize(fitting) == std::ranges::count(names, "");
@@ -220,7 +225,7 @@ class Aliases {
   std::set<std::string> taken_, identities_;
   std::map<std::string, int> ranks_;
   std::map<std::string, std::vector<Site>> sites_;
-  std::map<std::string, size_t> copies_;  // how many tensors of the file were folded from it
+  std::map<std::string, std::vector<std::string>> copies_;  // tensors that were folded from it
   std::map<std::pair<const NodeProto*, int>, std::string> name_at_;
   AliasesFound found_;
 };

@@ -15,6 +15,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 class DynamoNames : public ImportTest {};
@@ -85,6 +86,29 @@ TEST_F(DynamoNames, AMergedTensorMayHaveTheNameOfALaterUse) {
     }
     EXPECT_EQ(order, known ? (std::vector<std::string>{"a.bias", "b.bias", "c.bias"})
                            : (std::vector<std::string>{"b.bias", "a.bias", "c.bias"}));
+  }
+}
+
+// What the exporter computed of the first step of a cell, whose state is zero, is of the cell that
+// reads it, and of none that the model has besides.
+TEST_F(DynamoNames, WhatWasFoldedIsOfTheModuleThatReadsIt) {
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("a.weight", {2, 2}, {1, 2, 3, 5});
+  m.Floats("linear", {2, 2}, {.5f, .25f, .5f, .25f});
+  m.Node("Add", {"x", "linear"}, {"h1"});
+  m.Node("MatMul", {"h1", "a.weight"}, {"h2"});
+  m.Node("MatMul", {"h2", "a.weight"}, {"y"});
+  m.Output("y");
+  for (onnx::NodeProto& node : *m.graph.mutable_node()) {
+    AddMetadata(node, 9, "pkg.torch.onnx.name_scopes", "['', 'a', 'linear']");
+  }
+  AddFoldedFrom(m, "linear", "['zeros', 'a.weight', 'a.bias']");
+  ListParameters(m, {"a.weight", "a.bias", "b.weight"});
+  const Graph graph = Import(m.proto);
+  EXPECT_THAT(ParamNames(graph), UnorderedElementsAre("a.weight", "linear"));
+  for (const Op* param : graph.Params()) {
+    EXPECT_THAT(param->attrs.StringList("aliases", {}), Not(Contains("b.weight")));
   }
 }
 
