@@ -56,8 +56,6 @@ const Ops kNever = {"Cos",
                     "NonZero",
                     "Mod",
                     "ConstantOfShape",
-                    "Min",
-                    "Max",
                     "TopK",
                     "Floor",
                     "Ceil",
@@ -286,6 +284,8 @@ class Evidence {
     if (kReduce.contains(op) || op == "Pow") {
       return (use.input == 0 && row) || FollowOutputs(node, row);
     }
+    if (op == "Max" || op == "Min")
+      return !MeetsActivation(node, value) && FollowOutputs(node, row);
     if (op == "Where" && use.input > 0) return ChoiceDecides(node, value, row);
     if (op.starts_with("Scatter") && use.input == 0 && IsFill()) return false;
     if (op == "Concat" && MeetsActivation(node, value) && IsOfContent()) return true;

@@ -50,7 +50,7 @@ struct Parameters {
 // Decides by how a float initializer is used: as a matrix, a table of rows, a norm's scale or a
 // bias. It is a constant when it is a single number that no layer of one output has and that
 // TorchScript's module does not put through a function before it scales (exp(logit_scale)) nor
-// scales the branch of a residual with, a mask
+// scales the branch of a residual with or what it squashes, a mask
 // (two values, one of them 0 or both 0 and 1), ALiBi's slopes or distances, or only scales
 // elementwise with several dims, as rotary tables do and norms' weights do not. What the exporter
 // wrote about the module (dynamo) goes before that. Outputs of Constant nodes are never parameters

@@ -84,6 +84,15 @@ bool ScalesBranch(const Use& use, const Uses& uses) {
   });
 }
 
+// As the slope of what is squashed (DyT's tanh(alpha x), Swish's x sigmoid(beta x)).
+bool ScalesIntoSquash(const Use& use, const Uses& uses) {
+  if (ScaledBy(use, uses).empty()) return false;
+  const std::vector<Use>& squashed = uses.Of(use.node->output(0));
+  return !squashed.empty() && std::ranges::all_of(squashed, [](const Use& by) {
+    return by.node != nullptr && (by.node->op_type() == "Tanh" || by.node->op_type() == "Sigmoid");
+  });
+}
+
 bool IsOne(const std::string& value, const Uses& uses) {
   const onnx::NodeProto* maker = uses.MakerOf(value);
   const onnx::TensorProto* t = maker == nullptr ? nullptr : ConstantValue(*maker);
@@ -119,7 +128,8 @@ bool IsWeightOfOneOutput(const std::string& tensor, const Uses& uses) {
 bool IsGateOfModule(const std::string& tensor, const Uses& uses) {
   const std::vector<Use>& of = uses.Of(tensor);
   return !of.empty() && std::ranges::all_of(of, [&](const Use& use) {
-    return use.node != nullptr && (ScalesBranch(use, uses) || ScalesWithOneAdded(use, uses));
+    return use.node != nullptr && (ScalesBranch(use, uses) || ScalesIntoSquash(use, uses) ||
+                                   ScalesWithOneAdded(use, uses));
   });
 }
 

@@ -198,8 +198,8 @@ TEST_F(ParamRules, NumbersOfTorchScriptAreNoted) {
   EXPECT_THAT(graph.notes, IsEmpty());
 }
 
-// As of weights that are symmetric, and of thresholds that grow.
-TEST_F(ParamRules, TrianglesAndSumsOfAParameterAreTrained) {
+// As of weights that are symmetric, of thresholds that grow, and of rates with a bound.
+TEST_F(ParamRules, TrianglesSumsAndBoundsOfAParameterAreTrained) {
   Model m;
   m.Input("x", {"2", "2"});
   m.Floats("w", {2, 2}, {1, 2, 3, 5});
@@ -210,9 +210,15 @@ TEST_F(ParamRules, TrianglesAndSumsOfAParameterAreTrained) {
   m.Node("Add", {"upper", "lower"}, {"symmetric"});
   m.Node("MatMul", {"x", "symmetric"}, {"h"});
   m.Node("CumSum", {"steps", "axis"}, {"thresholds"});
-  m.Node("Sub", {"h", "thresholds"}, {"y"});
+  m.Node("Sub", {"h", "thresholds"}, {"a"});
+  m.Floats("rates", {2}, {.5f, .25f});
+  m.Floats("low", {}, {.3f});
+  m.Node("Max", {"rates", "low"}, {"bounded"});
+  m.Node("Mul", {"a", "bounded"}, {"b"});
+  m.Floats("most", {2}, {.5f, .75f});
+  m.Node("Min", {"b", "most"}, {"y"});
   m.Output("y");
-  EXPECT_THAT(ParamNames(Import(m.proto)), UnorderedElementsAre("w", "steps"));
+  EXPECT_THAT(ParamNames(Import(m.proto)), UnorderedElementsAre("w", "steps", "rates"));
 }
 
 // A head of one output, as of rewards, has a bias of one element.

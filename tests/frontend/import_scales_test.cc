@@ -114,6 +114,22 @@ TEST_F(ScaleRules, AnElementOfATableThatScalesIsOfAParameter) {
   }
 }
 
+// As of DyT; a cap of logits may be a constant.
+TEST_F(ScaleRules, TheSlopeOfWhatIsSquashedIsAParameter) {
+  for (const char* function : {"Tanh", "Sigmoid", "Softmax"}) {
+    Model m;
+    m.proto.set_producer_name("pytorch");
+    m.Input("x", {"2", "2"});
+    m.Floats("alpha", {1}, {.5f});
+    m.Floats("w", {2, 2}, {1, 2, 3, 5});
+    m.Node("MatMul", {"x", "w"}, {"h"});
+    m.Node("Mul", {"h", "alpha"}, {"scaled"});
+    m.Node(function, {"scaled"}, {"y"});
+    m.Output("y");
+    EXPECT_EQ(ParamNames(Import(m.proto)).size(), function[1] == 'o' ? 1 : 2) << function;
+  }
+}
+
 // A number that TorchScript names: as of ReZero and of GIN, and where it may be a buffer of what a
 // layer scales by.
 TEST_F(ScaleRules, TheGateOfABranchIsAParameter) {
