@@ -42,8 +42,11 @@ class Aliases {
     for (const std::string& param : params) {
       auto folded = names.folded_from.find(param);
       if (folded != names.folded_from.end()) {
-        for (const std::string& source : std::set(folded->second.begin(), folded->second.end()))
-          copies_[source].push_back(param);
+        std::set<std::string> sources(folded->second.begin(), folded->second.end());
+        std::erase_if(sources, [&](const std::string& source) {
+          return !names.is_parameter.contains(source);
+        });
+        if (sources.size() == 1) copies_[*sources.begin()].push_back(param);
       }
       AddSites(param, sites_[param]);
       std::stable_sort(sites_[param].begin(), sites_[param].end(),
@@ -225,7 +228,7 @@ class Aliases {
   std::set<std::string> taken_, identities_;
   std::map<std::string, int> ranks_;
   std::map<std::string, std::vector<Site>> sites_;
-  std::map<std::string, std::vector<std::string>> copies_;  // tensors that were folded from it
+  std::map<std::string, std::vector<std::string>> copies_;  // what was folded from it alone
   std::map<std::pair<const NodeProto*, int>, std::string> name_at_;
   AliasesFound found_;
 };

@@ -90,25 +90,27 @@ TEST_F(DynamoNames, AMergedTensorMayHaveTheNameOfALaterUse) {
 }
 
 // What the exporter computed of the first step of a cell, whose state is zero, is of the cell that
-// reads it, and of none that the model has besides.
+// reads it, and of none that the model has besides; with a bias also where nothing says who does.
 TEST_F(DynamoNames, WhatWasFoldedIsOfTheModuleThatReadsIt) {
-  Model m;
-  m.Input("x", {"2", "2"});
-  m.Floats("a.weight", {2, 2}, {1, 2, 3, 5});
-  m.Floats("linear", {2, 2}, {.5f, .25f, .5f, .25f});
-  m.Node("Add", {"x", "linear"}, {"h1"});
-  m.Node("MatMul", {"h1", "a.weight"}, {"h2"});
-  m.Node("MatMul", {"h2", "a.weight"}, {"y"});
-  m.Output("y");
-  for (onnx::NodeProto& node : *m.graph.mutable_node()) {
-    AddMetadata(node, 9, "pkg.torch.onnx.name_scopes", "['', 'a', 'linear']");
-  }
-  AddFoldedFrom(m, "linear", "['zeros', 'a.weight', 'a.bias']");
-  ListParameters(m, {"a.weight", "a.bias", "b.weight"});
-  const Graph graph = Import(m.proto);
-  EXPECT_THAT(ParamNames(graph), UnorderedElementsAre("a.weight", "linear"));
-  for (const Op* param : graph.Params()) {
-    EXPECT_THAT(param->attrs.StringList("aliases", {}), Not(Contains("b.weight")));
+  for (const bool bias : {false, true}) {
+    Model m;
+    m.Input("x", {"2", "2"});
+    m.Floats("a.weight", {2, 2}, {1, 2, 3, 5});
+    m.Floats("linear", {2, 2}, {.5f, .25f, .5f, .25f});
+    m.Node("MatMul", {"x", "a.weight"}, {"h1"});
+    m.Node("MatMul", {"h1", "a.weight"}, {"h2"});
+    m.Node("Add", {"h2", "linear"}, {"y"});
+    m.Output("y");
+    for (int i = 0; i < (bias ? 2 : 3); ++i) {
+      AddMetadata(*m.graph.mutable_node(i), 9, "pkg.torch.onnx.name_scopes", "['', 'a', 'linear']");
+    }
+    AddFoldedFrom(m, "linear", bias ? "['zeros', 'a.weight', 'a.bias']" : "['zeros', 'a.weight']");
+    ListParameters(m, {"a.weight", "a.bias", "b.weight"});
+    const Graph graph = Import(m.proto);
+    EXPECT_THAT(ParamNames(graph), UnorderedElementsAre("a.weight", "linear"));
+    for (const Op* param : graph.Params()) {
+      EXPECT_THAT(param->attrs.StringList("aliases", {}), Not(Contains("b.weight"))) << bias;
+    }
   }
 }
 
