@@ -289,7 +289,9 @@ class Evidence {
     if (op == "Where" && use.input > 0) return ChoiceDecides(node, value, row);
     if (op.starts_with("Scatter") && use.input == 0 && IsFill()) return false;
     if (op == "Concat" && MeetsActivation(node, value) && IsOfContent()) return true;
-    reparametrized_ |= kReparametrize.contains(op);
+    // A mix of layers has weights that are shares.
+    reparametrized_ |=
+        kReparametrize.contains(op) || (op == "Softmax" && !uses_.DependsOnData(value));
     if (kPassOn.contains(op) || kPassOnInSequences.contains(op)) return FollowOutputs(node, row);
     if (kProduct.contains(op)) {
       if (MeetsComputed(node, value)) return true;

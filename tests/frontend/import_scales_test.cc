@@ -130,6 +130,23 @@ TEST_F(ScaleRules, TheSlopeOfWhatIsSquashedIsAParameter) {
   }
 }
 
+// As of the layers that ELMo mixes.
+TEST_F(ScaleRules, NumbersOfWhichTheSharesScaleAreParameters) {
+  for (const bool shares : {true, false}) {
+    Model m;
+    m.proto.set_producer_name("pytorch");
+    m.Input("x", {"2", "2"});
+    m.Floats("a", {1}, {.5f});
+    m.Floats("b", {1}, {.25f});
+    auto* axis = m.Node("Concat", {"a", "b"}, {"ab"}).add_attribute();
+    axis->set_name("axis"), axis->set_type(onnx::AttributeProto::INT), axis->set_i(0);
+    m.Node(shares ? "Softmax" : "Identity", {"ab"}, {"scale"});
+    m.Node("Mul", {"x", "scale"}, {"y"});
+    m.Output("y");
+    EXPECT_EQ(ParamNames(Import(m.proto)).size(), shares ? 2 : 0);
+  }
+}
+
 // A number that TorchScript names: as of ReZero and of GIN, and where it may be a buffer of what a
 // layer scales by.
 TEST_F(ScaleRules, TheGateOfABranchIsAParameter) {
