@@ -71,8 +71,9 @@ struct AttentionMask {
         value = static_cast<W>(Widen(reinterpret_cast<const BF16*>(data)[at]));
     }
     // The lowest number is one in any unit: where all keys have it, none is hidden.
+    // (fmax: of a comparison of the product gcc 13 concludes that the value was infinite.)
     const W added = value * unit, lowest = -kGreatest<W>;
-    return score + (added < lowest && value >= lowest ? lowest : added);
+    return score + (value >= lowest ? ::fmax(added, lowest) : added);
   }
 };
 
