@@ -16,6 +16,7 @@
 #include "passes/bucket.h"
 #include "passes/canonicalize.h"
 #include "passes/cast_together.h"
+#include "passes/center_masks.h"
 #include "passes/chunk.h"
 #include "passes/clear_padding.h"
 #include "passes/differentiate.h"
@@ -60,6 +61,7 @@ struct NamedPass {
 
 constexpr NamedPass kPasses[] = {
     {"canonicalize", Canonicalize},
+    {"center_masks", CenterMasks},
     {"order_axes", OrderAxes},
     {"split_params", SplitParams},
     {"split_axes", SplitAxes},
@@ -249,6 +251,8 @@ void CompileGraph(Graph& graph, const Spec& spec, const Mesh& mesh,
   DropOutputs(graph, drop);
   FreezeParams(graph, options.freeze, options.train_only);
   const bool gradients = loss && options.gradients;
+  // First: what it makes belongs where attention does.
+  if (gradients) run.Named("center_masks");
   // On the model as it is: what is made of an op from here on belongs where it does.
   run("assign_stages", [&] { AssignStages(graph, spec, gradients); });
   // The spec comes before differentiation: reshards that it asks for are part of the forward graph,

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "ir/attention_mask.h"
 #include "ir/attention_part.h"
 #include "ir/builder.h"
 #include "ir/op_def.h"
@@ -319,32 +320,8 @@ void ReferenceGrad(const KernelCall& call) {
   FromDoubles(dv, call.out[2]);
 }
 
-// From here on a mask leaves nothing of the scores that it is added to but noise: the sum's last
-// digit is 2.
-double Absorbs(DType statistic) {
-  return statistic == DType::kF64 ? -2 / std::numeric_limits<double>::epsilon()
-                                  : -2 / std::numeric_limits<float>::epsilon();
-}
-
-// What a float mask adds, with the keys whole and the future hidden.
-Value* HiddenBy(Builder& b, const Op& op, Value* mask, const Sizes& z) {
-  mask = b.Cast(mask, StatisticType(op.in(0).dtype));
-  Shape shape(4 - mask->type.rank(), 1);
-  shape.insert(shape.end(), mask->type.shape.begin(), mask->type.shape.end());
-  mask = b.Reshape(mask, shape);
-  shape[3] = z.t;
-  mask = b.BroadcastTo(mask, shape);
-  if (!op.attrs.Bool("causal")) return mask;
-  HostTensor sees(DType::kBool, {z.s, z.t});
-  const int64_t diagonal = CausalDiagonal(op.attrs, z.s, z.t);
-  for (int64_t i = 0; i < z.s; ++i) {
-    for (int64_t j = 0; j < z.t; ++j) sees.data<bool>()[i * z.t + j] = j <= i + diagonal;
-  }
-  Value* hidden = b.Scalar(mask->type.dtype, -kInfinity);
-  return b.Make("where", {b.Constant(std::move(sees)), mask, hidden});
-}
-
-bool LeavesEveryRowAKey(const Value* mask, double absorbs) {
+// Whether no row of a constant mask that hides nothing else absorbs its scores.
+bool AbsorbsNowhere(const Value* mask, double absorbs) {
   const Op* op = mask->producer;
   if (op == nullptr || op->name() != "constant" || mask->type.rank() == 0) return false;
   const HostTensor& data = op->attrs.Tensor("value");
@@ -352,29 +329,27 @@ bool LeavesEveryRowAKey(const Value* mask, double absorbs) {
   for (int64_t i = 0; i < data.num_elements(); i += columns) {
     double top = -kInfinity;
     for (int64_t j = 0; j < columns; ++j) top = std::max(top, data.AsDouble(i + j));
-    if (!(top > absorbs)) return false;
+    if (!(std::fabs(top) < absorbs)) return false;
   }
   return true;
 }
 
-// A row in which the mask adds nothing but numbers that absorb the scores: it is uniform over the n
-// keys of the largest, whose lse has lost log n, so that exp(score - lse) is 1 for each of them.
-// The gradient is linear in do, which is divided by n there. Where the mask leaves a digit or two
-// of the scores (in f32 between some -1e6 and -3e8) forward and gradient are off by what rounds.
+// A row whose top absorbs the scores is uniform over the n keys that have it, and its lse has lost
+// log n, so that exp(score - lse) is 1 for each of them. The gradient is linear in do, which is
+// divided by n there. (Where it rounds them only, no row comes here: passes/center_masks.h.)
 Value* DividedWhereAbsorbed(Builder& b, const Op& op, Value* d_o) {
-  Value* mask = MaskAt(op, 3);
-  const Sizes z = OpSizes(op, 0);
+  const Value* mask = MaskOf(op);
   if (mask == nullptr || mask->type.dtype == DType::kBool || d_o->type.num_elements() == 0)
     return d_o;
   const DType type = StatisticType(op.in(0).dtype);
-  const double absorbs = Absorbs(type);
-  if (!op.attrs.Bool("causal") && LeavesEveryRowAKey(mask, absorbs)) return d_o;
-  mask = HiddenBy(b, op, mask, z);
-  Value* top = b.ReduceMax(mask, {3}, true);
-  Value* n = b.ReduceSum(b.Cast(b.Make("equal", {mask, top}), type), {3}, true);
-  Value* absorbed = b.Make("less_equal", {top, b.Scalar(type, absorbs)});
+  const double absorbs = TopLimitsOf(type).absorbs;
+  if (!op.attrs.Bool("causal") && AbsorbsNowhere(mask, absorbs)) return d_o;
+  Value* added = AddedToScores(b, op);
+  Value* top = b.ReduceMax(added, {3}, true);
+  Value* n = b.ReduceSum(b.Cast(b.Make("equal", {added, top}), type), {3}, true);
+  Value* absorbed = b.Make("less_equal", {b.Scalar(type, absorbs), b.Make("abs", {top})});
   Value* factor = b.Make("where", {absorbed, b.Div(b.Scalar(type, 1), n), b.Scalar(type, 1)});
-  if (!z.heads_first) factor = b.Transpose(factor, {0, 2, 1, 3});
+  if (!HeadsFirst(op.attrs)) factor = b.Transpose(factor, {0, 2, 1, 3});
   return b.Mul(d_o, b.Cast(factor, d_o->type.dtype));
 }
 

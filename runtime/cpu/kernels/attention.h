@@ -41,10 +41,10 @@ struct AttentionShape {
 
 // At most one of `add` and `visible` is set; element (b, h, i, j) of it lies at the sum of index
 // times stride, a stride of 0 broadcasts. Of an element that lies 1e30 below the greatest visible
-// one of its row the probability is 0, whatever the scores. The lse of a row of `add` in which
-// every visible element absorbs the scores (in f32 below about -2e7, but not -inf) has lost the
-// logarithm of how many n of them are largest, so that backward takes each for n times as probable:
-// the op's gradient divides d_o there.
+// one of its row the probability is 0, whatever the scores. The lse of a row of `add` whose
+// greatest visible element absorbs the scores (in f32 from 5e8 on, of either sign) has lost the
+// logarithm of how many n elements are so great, so that backward takes each for n times as
+// probable: the op's gradient divides d_o there.
 struct AttentionMask {
   const float* add = nullptr;
   const uint8_t* visible = nullptr;  // nonzero: the query sees the key
