@@ -36,7 +36,11 @@ bool IsCandidate(const TensorProto& t) {
 class Finder {
  public:
   Finder(const LoadedModel& model, const ModuleNames& names, TensorReader& reader)
-      : model_(model), names_(names), reader_(reader), uses_(model.proto.graph()) {
+      : model_(model),
+        names_(names),
+        reader_(reader),
+        uses_(model.proto.graph()),
+        is_of_torchscript_(IsOfTorchScript(model.proto)) {
     for (const auto& [index, bytes] : model.raw) {
       raw_[&model.proto.graph().initializer(index)] = &bytes;
     }
@@ -309,10 +313,17 @@ class Finder {
     return IsTrained(t, uses_, [&] { return KindOf(t); });
   }
 
-  // Of TorchScript's, which writes Constant nodes for what is no tensor of the module.
+  // Of TorchScript's, which writes Constant nodes for what is no tensor of the module; dynamo names
+  // its nodes "node_mul_7".
+  static bool IsOfTorchScript(const onnx::ModelProto& model) {
+    return model.producer_name() == "pytorch" &&
+           std::ranges::none_of(model.graph().node(), [](const NodeProto& node) {
+             return node.name().starts_with("node_");
+           });
+  }
+
   bool IsScaleOfModule(const TensorProto& t) const {
-    return names_.parameters.empty() && model_.proto.producer_name() == "pytorch" &&
-           !t.name().starts_with('/') &&
+    return names_.parameters.empty() && is_of_torchscript_ && !t.name().starts_with('/') &&
            (IsTrainedScale(t, uses_) || IsGateOfModule(t.name(), uses_));
   }
 
@@ -374,6 +385,7 @@ class Finder {
   const ModuleNames& names_;
   TensorReader& reader_;
   Uses uses_;
+  bool is_of_torchscript_;
   std::map<const TensorProto*, const Bytes*> raw_;  // of the tensors that have it in the file
   std::map<std::string, TableKind> kinds_;
 };

@@ -130,6 +130,22 @@ TEST_F(ScaleRules, TheSlopeOfWhatIsSquashedIsAParameter) {
   }
 }
 
+// In dynamo's files, if their metadata are gone, numbers of functions as gelu's are initializers.
+TEST_F(ScaleRules, TheSlopeInAFileOfDynamosMayBeAConstant) {
+  for (const char* name : {"/act/Mul", "Mul_7", "", "node_Mul_7"}) {
+    Model m;
+    m.proto.set_producer_name("pytorch");
+    m.Input("x", {"2", "2"});
+    m.Floats("alpha", {}, {.5f});
+    m.Floats("w", {2, 2}, {1, 2, 3, 5});
+    m.Node("MatMul", {"x", "w"}, {"h"});
+    m.Node("Mul", {"h", "alpha"}, {"scaled"}).set_name(name);
+    m.Node("Tanh", {"scaled"}, {"y"});
+    m.Output("y");
+    EXPECT_EQ(ParamNames(Import(m.proto)).size(), name[0] == 'n' ? 1 : 2) << name;
+  }
+}
+
 // As of the layers that ELMo mixes.
 TEST_F(ScaleRules, NumbersOfWhichTheSharesScaleAreParameters) {
   for (const bool shares : {true, false}) {
