@@ -58,20 +58,49 @@ void CheckReplaceable(const fs::path& target, const std::string& shown) {
   }
 }
 
+// The plan takes the place of the whole folder, and who runs in it would stay in one that is gone.
+void CheckNotAround(const fs::path& target, const std::string& shown) {
+  std::error_code error;
+  fs::path at = fs::current_path(error);
+  for (; !error && at.has_relative_path(); at = at.parent_path()) {
+    std::error_code apart;
+    if (!fs::equivalent(at, target, apart)) continue;
+    throw Diagnostic("E6121", ExitCode::kUsage, "--output " + shown,
+                     "is the folder that this command runs in, or one around it, and a plan takes "
+                     "the place of its whole folder",
+                     "name a folder in it: --output plan");
+  }
+}
+
+// As the user wrote it, but for slashes at its end.
+std::string Shown(std::string folder) {
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  return folder;
+}
+
+// Where the folder is, which may be replaced.
+fs::path TargetOf(const std::string& shown) {
+  if (shown.empty()) throw InTheWay("--output", "names no folder");
+  std::error_code error;
+  const fs::path target = fs::weakly_canonical(fs::absolute(shown), error);
+  if (error) throw CannotWrite(shown, error.value());
+  CheckNotAround(target, shown);
+  try {
+    CheckReplaceable(target, shown);
+  } catch (const fs::filesystem_error& e) {
+    throw CannotWrite(shown, e.code().value());
+  }
+  if (target.filename().empty()) throw InTheWay(shown, "cannot be replaced");
+  return target;
+}
+
 }  // namespace
 
-PlanFolder::PlanFolder(const std::string& folder) : shown_(folder) {
-  while (shown_.size() > 1 && shown_.back() == '/') shown_.pop_back();
-  if (shown_.empty()) throw InTheWay("--output", "names no folder");
+void CheckPlanFolder(const std::string& folder) { TargetOf(Shown(folder)); }
+
+PlanFolder::PlanFolder(const std::string& folder)
+    : shown_(Shown(folder)), target_(TargetOf(shown_)) {
   std::error_code error;
-  target_ = fs::weakly_canonical(fs::absolute(shown_), error);
-  if (error) throw CannotWrite(shown_, error.value());
-  try {
-    CheckReplaceable(target_, shown_);
-  } catch (const fs::filesystem_error& e) {
-    throw CannotWrite(shown_, e.code().value());
-  }
-  if (target_.filename().empty()) throw InTheWay(shown_, "cannot be replaced");
   MakeParents();
   RemoveStaleBeside(target_.string());
   hidden_ = HiddenBeside(target_.string());

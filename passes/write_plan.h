@@ -22,8 +22,9 @@ struct PlanOptions {
 // `folder`, all or nothing: into a hidden folder beside it that takes its name at the end. A plan
 // that is there already is replaced; any other non-empty folder is refused. Weights are streamed
 // tensor by tensor and read from the graph's sources once per shard. Throws Diagnostic E5002
-// (folder in the way), E5003 (cannot be written), E5004 (disk full), E5005 (a parameter without
-// data, where weights are written), or what on_way throws; nothing is left behind.
+// (folder in the way), E6121 (the process runs in it), E5003 (cannot be written), E5004 (disk
+// full), E5005 (a parameter without data, where weights are written), or what on_way throws;
+// nothing is left behind.
 void WritePlan(const Graph& graph, const StagePrograms& programs, const PlanOptions& options,
                const std::string& folder);
 

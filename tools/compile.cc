@@ -13,6 +13,7 @@
 #include "passes/emit.h"
 #include "passes/pipeline.h"
 #include "passes/placement.h"
+#include "passes/plan_folder.h"
 #include "passes/write_plan.h"
 #include "specs/annotations.h"
 #include "tools/compile_report.h"
@@ -157,6 +158,7 @@ void RunCompile(CompileOptions& o) {
   CheckForOnnx(o, "--annotate", o.annotate);
   CheckForOnnx(o, "--module", o.binding.module);
   CheckAnnotated(o);
+  CheckPlanFolder(o.out);
   SetOptimizer(o);
   o.pipeline.gradients = !o.no_gradients;
   o.binding.dropout.keep = !o.no_dropout;

@@ -245,6 +245,26 @@ TEST_F(PlanTest, RefusesFoldersThatAreNotItsOwn) {
   EXPECT_EQ(List("."), "file mine plan");
 }
 
+// Where the plan would be gone for who asked for it, and before anything is compiled.
+TEST_F(PlanTest, RefusesTheFolderThatTheCommandRunsIn) {
+  fs::create_directories(Path("empty/inner"));
+  auto refuses = [&](const std::string& from, const std::string& model, const std::string& out) {
+    const ToolResult r = Shell(StrCat("cd ", from, " && '", SHARDC_TOOL, "' compile ", model,
+                                      " --weights none -o ", out, " && ls manifest.textproto"));
+    EXPECT_EQ(r.exit, 2) << from << " " << out << ": " << r.err;
+    EXPECT_THAT(r.err, AllOf(HasSubstr("E6121: --output " + out), HasSubstr("--output plan")));
+  };
+  refuses("empty/inner", kModel, ".");
+  refuses("empty/inner", "no_such_model.onnx", "..");
+  refuses("empty", kModel, "../empty");
+  Compile("plan", "");
+  refuses("plan", kModel, ".");
+  refuses("plan/weights", kModel, "..");
+  EXPECT_EQ(List("."), "empty plan");
+  EXPECT_EQ(List("empty/inner"), "");
+  EXPECT_EQ(Tool("dump plan").exit, 0);
+}
+
 TEST_F(PlanTest, AFailureLeavesNothingBehind) {
   // While the programs are written, and the weights.
   for (auto [blocks, where] :
