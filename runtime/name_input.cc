@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ir/contains.h"
 #include "runtime/describe.h"
 
 namespace shardc {
@@ -43,6 +44,21 @@ Diagnostic NameInput(const Program& program, size_t instruction, const Diagnosti
                         ? error.message()
                         : StrCat(error.message(), "; it comes from input '", input, "'", way),
                     error.fix());
+}
+
+Diagnostic NameIntegers(const Program& program, size_t instruction, const Diagnostic& error) {
+  std::vector<std::string> inputs;  // quoted
+  for (int b : program.instructions[instruction].operands) {
+    if (!IsInteger(program.buffers[b].type.dtype)) continue;
+    const std::string input = InputBehind(program, instruction, b), quoted = "'" + input + "'";
+    if (!input.empty() && !Contains(inputs, quoted)) inputs.push_back(quoted);
+  }
+  const std::string from =
+      inputs.empty() ? "" : StrCat("; its operands come from input ", Join(inputs, ", "));
+  return Diagnostic("E4010", ExitCode::kUsage, DescribeInstruction(program, instruction),
+                    error.message() + from,
+                    "look at the integers in the inputs that reach this op, and at the model where "
+                    "it makes them itself");
 }
 
 }  // namespace shardc

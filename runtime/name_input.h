@@ -23,4 +23,9 @@ std::string InputBehind(const Program& program, size_t instruction, int buffer,
 // the input that the id comes from and the ops that changed its place there.
 Diagnostic NameInput(const Program& program, size_t instruction, const Diagnostic& error);
 
+// An instruction's error of integers that have no such result (E1102: an overflow, E1103: a
+// division by zero). When it runs they are the user's and not the model's: E4010, where the
+// instruction is, with the inputs that they come from.
+Diagnostic NameIntegers(const Program& program, size_t instruction, const Diagnostic& error);
+
 }  // namespace shardc

@@ -170,6 +170,7 @@ void Rank::Described(size_t i, const Body& body) const {
     throw;
   } catch (const Diagnostic& d) {
     if (d.id() == "E4005") throw;  // names its instruction itself
+    if (d.id() == "E1102" || d.id() == "E1103") throw NameIntegers(program_, i, d);
     throw d.id() == "E4003" ? NameInput(program_, i, d) : d.In(DescribeInstruction(program_, i));
   } catch (const std::exception& e) {
     if (IsNoMemory(e)) throw NoMemory(DescribeInstruction(program_, i));

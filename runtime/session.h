@@ -44,8 +44,8 @@ struct GpuMemory {
 
 // Wrong inputs and failing ranks throw Diagnostic: E4001 (missing or unknown input), E4002 (dtype
 // or shape), E4003 (id out of range), E4005 (a NaN, with check_numerics), E4006 (any other failure
-// of a rank), each naming rank, instruction, op and site where there is one. After a failing step
-// the session is dead.
+// of a rank), E4010 (integers that overflow or are divided by zero), each naming rank, instruction,
+// op and site where there is one. After a failing step the session is dead.
 class Session {
  public:
   // `programs`: one per rank of the mesh, in rank order; must outlive the session.

@@ -360,6 +360,28 @@ TEST_F(RunTest, TokensOutsideTheVocabularyInALaterStep) {
   }
 }
 
+// They are the user's numbers, and no fault of the model.
+TEST_F(RunTest, IntegersWithoutAResult) {
+  Write("ints.shardc", R"(graph @g(%a: i64[4], %b: i64[4]) -> (q: %q, p: %p) {
+    %q = div %a, %b {site="bad.div"} : i64[4]
+    %p = mul %a, %a {site="bad.mul"} : i64[4]
+  })");
+  const ToolResult r = Tool("compile ints.shardc --loss none -o ints");
+  ASSERT_EQ(r.exit, 0) << r.err;
+  HostTensor values(DType::kI64, {4});
+  WriteNpy(Path("zeros.npy"), values);
+  for (int i = 0; i < 4; ++i) values.data<int64_t>()[i] = i + 1;
+  WriteNpy(Path("small.npy"), values);
+  values.data<int64_t>()[1] = int64_t{1} << 62;
+  WriteNpy(Path("large.npy"), values);
+  RunOk("ints --input a=@small.npy --input b=@small.npy");
+  RunFails("ints --input a=@small.npy --input b=@zeros.npy", 2,
+           {"E4010: step 1", "instruction", "div at bad.div", "the integer 1 is divided by zero",
+            "input 'a', 'b'", "look at the integers"});
+  RunFails("ints --input a=@large.npy --input b=@small.npy", 2,
+           {"E4010: step 1", "mul at bad.mul", "overflows; its operands come from input 'a'"});
+}
+
 // The instruction that made the first NaN, and of a fused one the ops that it stands for.
 TEST_F(RunTest, CheckNumericsNamesTheOp) {
   Write("nan.shardc", R"(graph @g(%x: f32[2, 8]) -> (loss: %l) {
