@@ -70,29 +70,37 @@ DType WidestOf(const std::vector<std::pair<Op*, Value*>>& grads) {
 
 DType RateType(DType of_gradient) { return IsHalf(of_gradient) ? DType::kF32 : of_gradient; }
 
+Diagnostic Bad(const char* flag, const std::string& what, const std::string& fix) {
+  return Diagnostic("E6102", ExitCode::kUsage, flag, what, fix);
+}
+
 void CheckOptions(const OptimizerOptions& o) {
-  auto bad = [](std::string what, std::string fix = "") {
-    return Diagnostic("E6102", ExitCode::kUsage, "--optimizer", std::move(what), std::move(fix));
-  };
   if (o.kind != "adamw" && o.kind != "sgd") {
-    throw bad(StrCat("unknown optimizer '", o.kind, "'"), "use adamw or sgd");
+    throw Bad("--optimizer", StrCat("unknown optimizer '", o.kind, "'"), "use adamw or sgd");
   }
   CheckLearningRate(o.rate);
   if (o.loss_scale_window < 1) {
-    throw Diagnostic("E6102", ExitCode::kUsage, "--loss-scale-window",
-                     "the number of steps must be 1 or more");
-  }
-  if (o.kind == "adamw" && o.momentum > 0) throw bad("momentum is sgd's; adamw has betas");
-  if (!(o.beta1 >= 0 && o.beta1 < 1 && o.beta2 >= 0 && o.beta2 < 1)) {
-    throw bad(StrCat("betas ", o.beta1, ", ", o.beta2, " are not in [0, 1)"));
+    throw Bad("--loss-scale-window",
+              StrCat("the number of steps, ", o.loss_scale_window, ", is not 1 or more"),
+              "give 1 or more");
   }
   for (const auto& [option, v] : {std::pair("--eps", o.eps),
                                   {"--weight-decay", o.weight_decay},
                                   {"--momentum", o.momentum},
                                   {"--clip-norm", o.clip_norm}}) {
     if (v >= 0 && v <= std::numeric_limits<float>::max()) continue;
-    throw Diagnostic("E6102", ExitCode::kUsage, option,
-                     StrCat(v, " is not a number from 0 on that f32 can hold"));
+    throw Bad(option, StrCat(v, " is not a number from 0 on that f32 can hold"), "give one");
+  }
+  if (o.kind == "adamw" && o.momentum > 0) {
+    throw Bad("--momentum", "momentum is sgd's", "leave it out, or give adamw's --betas");
+  }
+  if (!(o.momentum < 1)) {
+    throw Bad("--momentum", StrCat(o.momentum, " is not in [0, 1): past gradients would not fade"),
+              "give one below 1, for example 0.9");
+  }
+  if (!(o.beta1 >= 0 && o.beta1 < 1 && o.beta2 >= 0 && o.beta2 < 1)) {
+    throw Bad("--betas", StrCat(o.beta1, ", ", o.beta2, " are not in [0, 1)"),
+              "give two from 0 to below 1, for example 0.9,0.999");
   }
 }
 

@@ -128,7 +128,8 @@ void SetOptimizer(CompileOptions& o) {
   if (optimizer.kind == "sgd" && (!o.betas.empty() || o.eps)) {
     const bool betas = !o.betas.empty();
     throw Diagnostic("E6102", ExitCode::kUsage, betas ? "--betas" : "--eps",
-                     betas ? "betas are adamw's; sgd has momentum" : "eps is adamw's");
+                     betas ? "betas are adamw's" : "eps is adamw's",
+                     betas ? "leave them out, or give sgd's --momentum" : "leave it out");
   }
   if (!o.betas.empty()) {
     optimizer.beta1 = o.betas[0];

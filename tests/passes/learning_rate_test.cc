@@ -73,11 +73,13 @@ TEST(LearningRate, RefusesWhatMakesNoSchedule) {
   refused({.lr = nan}, "learning rate");
   refused({.lr = 1e39}, "that f32 can hold");
   refused({.lr = std::numeric_limits<double>::infinity()}, "learning rate");
-  refused({.decay = "wsd"}, "unknown decay 'wsd'; use constant, linear or cosine");
-  refused({.warmup_steps = -1}, "must not be negative");
-  refused({.decay_steps = 5}, "add --lr-decay linear or cosine");
+  refused({.decay = "wsd"}, "--lr-decay: unknown decay 'wsd'; use constant, linear or cosine");
+  refused({.warmup_steps = -1}, "--lr-warmup-steps: the number of steps, -1, is negative");
+  refused({.decay_steps = 5}, "--lr-decay-steps: belongs to a decay");
+  refused({.min_lr = 1e-4}, "--min-lr: belongs to a decay");
   refused({.min_lr = 1e-4}, "add --lr-decay linear or cosine");
-  refused({.decay = "linear"}, "the decay ends with step 0, and warm-up with step 0");
+  refused({.decay = "cosine", .warmup_steps = 3},
+          "--lr-decay-steps: is missing or 0: --lr-decay cosine");
   refused({.decay = "linear", .warmup_steps = 9, .decay_steps = 9}, "warm-up with step 9");
   refused({.lr = 1e-3, .decay = "linear", .decay_steps = 5, .min_lr = 1e-2}, "not between 0 and");
   refused({.lr = 1e-3, .decay = "linear", .decay_steps = 5, .min_lr = nan}, "not between 0 and");

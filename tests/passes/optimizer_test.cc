@@ -153,16 +153,18 @@ TEST(Optimizer, NoneDoesNothing) {
 
 TEST(Optimizer, RefusesImpossibleValues) {
   double nan = std::numeric_limits<double>::quiet_NaN();
-  Refused({.kind = "adam"}, "unknown optimizer 'adam'; use adamw or sgd");
+  Refused({.kind = "adam"}, "--optimizer: unknown optimizer 'adam'; use adamw or sgd");
   Refused({.kind = "sgd", .rate = {.lr = -1}}, "learning rate -1 is not a number from 0 on");
-  Refused({.kind = "adamw", .momentum = 0.9}, "momentum is sgd's");
-  Refused({.kind = "adamw", .beta1 = 1}, "are not in [0, 1)");
+  Refused({.kind = "adamw", .momentum = 0.9}, "--momentum: momentum is sgd's");
+  Refused({.kind = "sgd", .momentum = 1}, "--momentum: 1 is not in [0, 1)");
+  Refused({.kind = "adamw", .beta1 = 1}, "--betas: 1, 0.999 are not in [0, 1)");
   Refused({.kind = "adamw", .beta2 = -0.5}, "are not in [0, 1)");
   Refused({.kind = "adamw", .eps = -1}, "is not a number from 0 on");
   Refused({.kind = "sgd", .momentum = nan}, "is not a number from 0 on");
   Refused({.kind = "sgd", .weight_decay = -1}, "is not a number from 0 on");
   Refused({.kind = "sgd", .clip_norm = -1}, "is not a number from 0 on");
-  Refused({.kind = "sgd", .loss_scale_window = 0}, "--loss-scale-window: the number of steps must");
+  Refused({.kind = "sgd", .loss_scale_window = 0},
+          "--loss-scale-window: the number of steps, 0, is");
 }
 
 TEST(Optimizer, RefusesAGraphWithoutGradients) {

@@ -71,7 +71,10 @@ TEST_F(CompileArguments, OutputsThatHoldMuchMemory) {
 TEST_F(CompileArguments, OptimizersAndWhatTheyNeed) {
   Refuses("--optimizer adamw --loss none", "there is no gradient to step along", "E6102");
   Refuses("--optimizer adamw --no-gradients", "there is no gradient to step along", "E6102");
-  Refuses("--optimizer adamw --momentum 0.9", "momentum is sgd's", "E6102");
+  Refuses("--optimizer adamw --momentum 0.9", "--momentum: momentum is sgd's", "E6102");
+  Refuses("--optimizer sgd --momentum 1", "--momentum: 1 is not in [0, 1)", "E6102");
+  Refuses("--optimizer adamw --betas 0.9,1", "--betas: 0.9, 1 are not in [0, 1)", "E6102");
+  Refuses("--optimizer adamw --lr-decay cosine", "--lr-decay-steps: is missing", "E6102");
   Refuses("--optimizer sgd --betas 0.9,0.95", "betas are adamw's", "E6102");
   Refuses("--optimizer sgd --eps 1e-6", "eps is adamw's", "E6102");
   Refuses("--optimizer sgd --lr inf", "learning rate", "E6102");
