@@ -156,6 +156,7 @@ class PlanWriter {
     std::vector<int> axes = CuttingAxes();
     std::map<int64_t, size_t> written;  // by place along the axes: index in files_
     for (int64_t r = 0; r < graph_.mesh.num_ranks(); ++r) {
+      OnWay();
       std::string path = WeightsPath(folder_, r);
       auto [first, is_first] = written.try_emplace(graph_.mesh.GroupIndex(r, axes), files_.size());
       if (!is_first) {
@@ -165,6 +166,7 @@ class PlanWriter {
           files_.push_back(same);
           continue;
         }
+        first->second = files_.size();  // a file has only so many names
       }
       WeightsOf(r, path);
     }

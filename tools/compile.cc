@@ -197,9 +197,11 @@ void RunCompile(CompileOptions& o) {
   plan.fixed = std::move(fixed);
   plan.write_weights = o.weights == "split";
   if (!o.annotate.empty()) Annotate(graph, placement, o);
+  // Who is told that this is not the plan that was meant need not wait for it.
+  WarnOfIdleAxes(programs, spec);
+  if (!o.quiet) PrintNotes(graph, programs);
   WriteInterruptibly(graph, programs, plan, o.out);
   timer.Lap("write plan");
-  WarnOfIdleAxes(programs, spec);
   if (!o.quiet) Summarise(graph, programs, o.out);
 }
 

@@ -63,9 +63,12 @@ void NoteLargeOutputs(const Program& p) {
 
 }  // namespace
 
-void Summarise(const Graph& graph, const StagePrograms& programs, const std::string& folder) {
+void PrintNotes(const Graph& graph, const StagePrograms& programs) {
   for (const std::string& note : graph.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   for (const Program& program : programs.stages) NoteLargeOutputs(program);
+}
+
+void Summarise(const Graph& graph, const StagePrograms& programs, const std::string& folder) {
   struct Sum {
     int64_t count = 0, bytes = 0;
   };

@@ -13,8 +13,10 @@ namespace shardc {
 // as for the serial model on a mesh, or misspelt.
 void WarnOfIdleAxes(const StagePrograms& programs, const Spec& spec);
 
-// The graph's notes, outputs that take much memory, and in one line the mesh, instructions, memory
-// and collectives.
+// The graph's notes, and outputs that take much memory.
+void PrintNotes(const Graph& graph, const StagePrograms& programs);
+
+// In one line the mesh, instructions, memory and collectives.
 void Summarise(const Graph& graph, const StagePrograms& programs, const std::string& folder);
 
 }  // namespace shardc

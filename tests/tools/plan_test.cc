@@ -17,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class PlanTest : public ToolTest {
  protected:
@@ -276,6 +277,15 @@ TEST_F(PlanTest, AFailureLeavesNothingBehind) {
     EXPECT_THAT(r.err, HasSubstr(where));
     EXPECT_EQ(List("."), "");
   }
+}
+
+// Before the weights, which take the longest.
+TEST_F(PlanTest, WhatIsSaidOfThePlanComesBeforeItIsWritten) {
+  const ToolResult r = Shell(StrCat("ulimit -f 8; '", SHARDC_TOOL, "' compile ", kModel,
+                                    " --spec dp --mesh dp=2,tq=2 --freeze '*.wte.*' -o plan"));
+  EXPECT_EQ(r.exit, 74);
+  EXPECT_THAT(r.err, AllOf(HasSubstr("warning: nothing is cut over axis 'tq'"),
+                           HasSubstr("parameters are not trained"), Not(HasSubstr("4 ranks, "))));
 }
 
 TEST_F(PlanTest, AFailureKeepsThePlanThatWasThere) {
