@@ -220,6 +220,7 @@ void NoteIdleOptions(Graph& graph, const PipelineOptions& options, bool gradient
        {std::pair("--freeze", &options.freeze), {"--train-only", &options.train_only}}) {
     if (!names->empty() && !gradients) idle(option, "no gradients are computed");
   }
+  if (options.recompute != "none" && !gradients) idle("--recompute", "no gradients are computed");
   if (options.precision.reduce_in == "f32" && !mixed) idle("--reduce-in", "all of it is in f32");
   if (options.optimizer.loss_scale_window != OptimizerOptions().loss_scale_window &&
       !PassesF16(graph, options)) {

@@ -299,6 +299,10 @@ std::set<std::string> KindsOf(const std::string& kinds) {
     }
     asked.insert(kind);
   }
+  if (asked.size() > 1 && asked.contains("none")) {
+    throw Diagnostic("E6109", ExitCode::kUsage, "--recompute " + kinds,
+                     "'none' stands beside what is to be made again", "give either");
+  }
   return asked;
 }
 

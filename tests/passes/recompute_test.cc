@@ -186,6 +186,8 @@ TEST(Recompute, NoneAndUnknown) {
   Recompute(graph, "none");
   EXPECT_EQ(PrintGraph(graph), before);
   ExpectThrown([&] { Recompute(graph, "some"); }, "E6109", "use none, selective, gathers or full");
+  ExpectThrown([&] { Recompute(graph, "none,full"); }, "E6109", "--recompute none,full: 'none'");
+  ExpectThrown([&] { Recompute(graph, "gathers,none"); }, "E6109", "give either");
 }
 
 }  // namespace

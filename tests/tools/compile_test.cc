@@ -45,6 +45,10 @@ TEST_F(CompileArguments, WhatMakesNoDifference) {
   EXPECT_THAT(said("--loss none --freeze '*.wte.*'"), HasSubstr("note: --freeze makes no diff"));
   EXPECT_THAT(said("--no-gradients --train-only '*.wte.*'"), HasSubstr("--train-only makes no"));
   EXPECT_THAT(said("--reduce-in f32"), HasSubstr("--reduce-in makes no difference: all of it is"));
+  for (const char* forward : {"--loss none", "--no-gradients"}) {
+    EXPECT_THAT(said(StrCat(forward, " --recompute full")),
+                HasSubstr("--recompute makes no difference: no gradients are computed"));
+  }
   EXPECT_THAT(said("--dropout-seed 1"), HasSubstr("--dropout-seed makes no difference"));
   EXPECT_THAT(said("--freeze '*.wte.*' --reduce-in f32 --precision bf16"),
               Not(HasSubstr("makes no difference")));
