@@ -9,9 +9,15 @@
 namespace shardc {
 namespace {
 
+// Who compiles gives a plan its name as a whole, but its files are read one by one.
+std::string OrReplaced(const std::string& fix) {
+  return StrCat("if the plan was compiled anew while it was read, run this again; else ", fix);
+}
+
 Diagnostic Damaged(const std::string& path, const std::string& what) {
   return Diagnostic("E3002", ExitCode::kVerification, path, what,
-                    "the file was changed or damaged: compile again, or copy the plan again");
+                    OrReplaced("the file was changed or damaged: compile again, or copy the plan "
+                               "again"));
 }
 
 void CheckBytes(const std::string& path, const ManifestFile& listed, int64_t bytes,
@@ -30,7 +36,8 @@ auto ReadListed(const Read& read) {
   } catch (const Diagnostic& d) {
     if (d.id() != "E5001") throw;
     throw Diagnostic(d.id(), d.code(), d.where(), d.message(),
-                     "the plan needs this file: copy the whole folder again, or compile it again");
+                     OrReplaced("the plan needs this file: copy the whole folder again, or compile "
+                                "it again"));
   }
 }
 
@@ -114,7 +121,7 @@ Plan LoadManifest(const std::string& folder) {
 
 Diagnostic MixedPlans(const std::string& where, const std::string& what) {
   return Diagnostic("E3006", ExitCode::kVerification, where, what,
-                    "files of different plans were mixed: compile again");
+                    OrReplaced("files of different plans were mixed: compile again"));
 }
 
 std::map<std::string, const ManifestState*> StatesByName(const Plan& plan) {

@@ -146,7 +146,8 @@ TEST_F(PlanTest, FilesOfAnotherPlanAreRefused) {
                 fs::copy_options::overwrite_existing);
   ToolResult r = RunIt();
   EXPECT_EQ(r.exit, 5);
-  EXPECT_THAT(r.err, HasSubstr("rank0001.program"));
+  EXPECT_THAT(r.err, AllOf(HasSubstr("rank0001.program"),
+                           HasSubstr("if the plan was compiled anew while it was read, run this")));
 }
 
 // The manifest's checksums hold, as of a plan that another compiler wrote.
@@ -352,7 +353,8 @@ TEST_F(PlanTest, AFileIsMissing) {
     ToolResult r = Tool("run plan --random-inputs 1");
     EXPECT_EQ(r.exit, 74);
     EXPECT_THAT(r.err,
-                AllOf(HasSubstr(StrCat("E5001: plan/", file)), HasSubstr("copy the whole folder")));
+                AllOf(HasSubstr(StrCat("E5001: plan/", file)), HasSubstr("copy the whole folder"),
+                      HasSubstr("compiled anew while it was read")));
   }
 }
 
