@@ -7,6 +7,7 @@
 #include <optional>
 #include <random>
 
+#include "ir/checksum.h"
 #include "ir/contains.h"
 #include "ir/diagnostic.h"
 #include "ir/npy.h"
@@ -189,7 +190,8 @@ void FillRandomInputs(std::span<const Program* const> stages, uint64_t seed, Ses
   for (const std::string& name : session.MissingInputs()) {
     const TensorType type = session.InputType(name);
     // Each input has its own stream, so that giving one does not change the others.
-    std::seed_seq sequence{seed, std::hash<std::string>()(name)};
+    const std::string key = StrCat(seed, " ", ChecksumOf(name));
+    std::seed_seq sequence(key.begin(), key.end());
     std::mt19937_64 random(sequence);
     HostTensor value(type.dtype, type.shape);
     double limit = IsFloat(type.dtype) ? 1 : static_cast<double>(IndexLimit(stages, name));

@@ -229,6 +229,21 @@ TEST_F(RunTest, RandomInputsFollowTheSeed) {
   }
 }
 
+// The same with every C++ library; all 64 bits of the seed count.
+TEST_F(RunTest, RandomInputsAreTheSameEverywhere) {
+  Write("x.shardc", "graph @g(%x: f32[2], %y: f32[2]) -> (z: %z) {\n  %z = neg %x : f32[2]\n}");
+  ASSERT_EQ(Tool("compile x.shardc --loss none -o x").exit, 0);
+  auto x = [&](const std::string& options) {
+    RunOk("x --save z.safetensors --random-inputs " + options);
+    return -SafetensorsFile(Path("z.safetensors")).Read("z").AsDouble(1);
+  };
+  const double one = x("1");
+  EXPECT_NEAR(one, 0.48301437497, 1e-9);
+  WriteNpy(Path("y.npy"), HostTensor(DType::kF32, {2}));
+  EXPECT_EQ(x("1 --input y=@y.npy"), one);
+  EXPECT_NE(x("4294967297"), one);
+}
+
 TEST_F(RunTest, LabelsAreTheInputsUnlessGiven) {
   Compile("plan", "--spec serial");
   ToolResult r = RunOk("plan --input input_ids=@ids.npy");
