@@ -1,6 +1,5 @@
 #include "runtime/process_runner.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,10 +10,12 @@
 #include <type_traits>
 #include <utility>
 
+#include "ir/checksum.h"
 #include "ir/diagnostic.h"
 #include "runtime/abort.h"
 #include "runtime/describe.h"
 #include "runtime/processes.h"
+#include "runtime/processors.h"
 
 namespace shardc {
 namespace {
@@ -42,16 +43,16 @@ struct Order {
 int ThreadsOf(Communicator& world) {
   struct Place {
     std::array<char, 128> host{};
-    cpu_set_t processors{};
+    std::array<char, 32> processors{};  // their checksum: sets have no largest size
+    bool operator==(const Place&) const = default;
   } mine;
   gethostname(mine.host.data(), mine.host.size() - 1);
-  if (sched_getaffinity(0, sizeof(mine.processors), &mine.processors) != 0) return 1;
+  const std::string checksum = ChecksumOf(Join(UsableProcessors(), ","));
+  checksum.copy(mine.processors.data(), mine.processors.size());
   std::vector<Place> all(static_cast<size_t>(world.size()));
   world.AllGather(&mine, all.data(), sizeof(Place), DType::kBool);
-  auto same = std::count_if(all.begin(), all.end(), [&](const Place& p) {
-    return p.host == mine.host && CPU_EQUAL(&p.processors, &mine.processors);
-  });
-  return std::max(1, CPU_COUNT(&mine.processors) / static_cast<int>(same));
+  const auto same = std::count(all.begin(), all.end(), mine);
+  return std::max(1, CountUsableProcessors() / static_cast<int>(same));
 }
 
 int64_t BytesOf(const std::vector<WorkerSpan>& workers) {

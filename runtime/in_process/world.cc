@@ -1,12 +1,10 @@
 #include "runtime/in_process/world.h"
 
-#include <sched.h>
-
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "ir/diagnostic.h"
+#include "runtime/processors.h"
 
 namespace shardc::in_process {
 namespace {
@@ -20,13 +18,6 @@ void Relax() {
 #elif defined(__aarch64__)
   asm volatile("isb");
 #endif
-}
-
-// The cores this process may use, which taskset and containers make fewer than there are.
-int UsableCores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(std::thread::hardware_concurrency());
 }
 
 }  // namespace
@@ -70,7 +61,7 @@ bool Mailbox::Remove(const Letter* letter) {
   return std::erase(letters_, letter) > 0;
 }
 
-World::World(int num_ranks) : spins_(num_ranks <= UsableCores() ? kSpins : 0) {}
+World::World(int num_ranks) : spins_(num_ranks <= CountUsableProcessors() ? kSpins : 0) {}
 
 void World::Fail(Failure failure) noexcept {
   std::lock_guard lock(mutex_);
