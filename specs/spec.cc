@@ -61,6 +61,11 @@ class Errors : public pb::io::ErrorCollector {
     if (!word.empty()) fix = DidYouMean(word, names);
     const bool ends = first_.ends_with("got: ");
     if (ends) fix = "close what was opened: the file ends here";
+    if (fix.empty()) {
+      fix =
+          "specs/README.md says how a spec file is written, and specs/shard_spec.proto has its "
+          "fields";
+    }
     SpecLocation where{file_, line_ + 1, ColumnOf(word) + 1};
     throw Diagnostic("E2100", ExitCode::kBadSpec, where.ToString(),
                      ends ? first_ + "the end of the file" : first_, fix);

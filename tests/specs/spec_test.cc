@@ -124,7 +124,9 @@ TEST(ParseSpec, RefusesTextThatDoesNotParse) {
   ExpectRefused("param {\n  macth: 'w' }", "E2100", "spec s:2:3", "did you mean 'match'");
   ExpectRefused("param { role: MLP_DWON }", "E2100", "spec s:1:15", "did you mean 'MLP_DOWN'");
   ExpectRefused("\nparm { match: 'w' }", "E2100", "spec s:2:1", "did you mean 'param'");
-  ExpectRefused("param { match: 3 }", "E2100", "spec s:1:16", "");
+  ExpectRefused("param { match: 3 }", "E2100", "spec s:1:16", "specs/README.md says how a spec");
+  ExpectRefused("# A heading\nAnything", "E2100", "spec s:2:1", "specs/README.md");
+  ExpectRefused("\n| a | table |", "E2100", "spec s:2:1", "specs/README.md");
   ExpectRefused("param { match: 'w'", "E2100", "spec s:1:19", "the file ends here");
   ExpectRefused("mesh { axis { size: 2 } }", "E2101", "spec s:1:8", "an axis needs a name");
 }
