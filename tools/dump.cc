@@ -231,8 +231,10 @@ void AddDumpVerb(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("dump", "every collective of a plan, and why it is there");
   verb->add_option("plan", o->plan, "folder that compile wrote")->required();
   auto* json = verb->add_flag("--json", o->json, "one JSON object on stdout");
-  auto* why = verb->add_option("--why", o->why,
-                               "what this parameter's cut causes, and which spec line caused it");
+  auto* why =
+      verb->add_option("--why", o->why,
+                       "what the cut of the parameters of this name (mlp.c_fc.weight, *.mlp.*) "
+                       "causes, and which spec line caused it");
   auto* program =
       verb->add_option("--program", o->rank, "the program of this rank (0 without a number)");
   program->expected(0, 1)->excludes(json)->excludes(why);

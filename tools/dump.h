@@ -31,7 +31,8 @@ void PrintDumpTable(const Plan& plan);
 // Exactly one JSON object on stdout.
 void PrintDumpJson(const Plan& plan);
 // The chain from the spec line to the parameter's cut, and every collective that follows from it.
-// `name` may be an alias. Throws Diagnostic E6107 when there is no such parameter.
+// `name` may be an alias, or a glob: then of each parameter that it matches, of the first 100.
+// Throws Diagnostic E6107 when there is no such parameter.
 void PrintWhy(const Plan& plan, const std::string& name);
 
 }  // namespace shardc

@@ -3,6 +3,8 @@
 #include <cstdio>
 
 #include "ir/diagnostic.h"
+#include "passes/param_names.h"
+#include "specs/spec.h"
 #include "tools/dump.h"
 
 namespace shardc {
@@ -47,16 +49,39 @@ std::vector<const ManifestState*> FindParam(const Manifest& manifest, const std:
     if (n.find(name) != std::string::npos) with_it.push_back(n);
   }
   if (with_it.size() > 3) with_it.resize(3);
-  std::string fix = DidYouMean(name, names);
+  const bool glob = name.find_first_of("*?") != std::string::npos;
+  std::string fix = glob ? NearestNames(name, names) : DidYouMean(name, names);
   if (!with_it.empty()) fix = "names with it: " + Join(with_it, ", ");
   for (size_t i = 0; i < by_end.size() && i < 3; ++i) {
     fix = (i ? fix + ", " : "say which: ") + by_end[i]->name;
   }
   if (fix.empty()) fix = "their names are in the params of dump --json";
   throw Diagnostic("E6107", ExitCode::kUsage, "--why " + name,
-                   by_end.empty() ? "the plan has no parameter of that name"
-                                  : "several parameters end in that name",
+                   glob             ? "matches no parameter of the plan"
+                   : by_end.empty() ? "the plan has no parameter of that name"
+                                    : "several parameters end in that name",
                    fix);
+}
+
+// Those that it matches, the pieces of each together; empty where it is no glob.
+std::vector<std::vector<const ManifestState*>> MatchingParams(const Manifest& manifest,
+                                                              const std::string& glob) {
+  std::vector<std::vector<const ManifestState*>> params;
+  if (glob.find_first_of("*?") == std::string::npos) return params;
+  for (const ManifestState& s : manifest.states) {
+    const std::vector<std::string> names = NamesOf(s);
+    if (!s.is_param || std::none_of(names.begin(), names.end(), [&](const std::string& name) {
+          return GlobMatch(glob, name);
+        })) {
+      continue;
+    }
+    if (!s.piece_of.empty() && !params.empty() && params.back()[0]->piece_of == s.piece_of) {
+      params.back().push_back(&s);
+    } else {
+      params.push_back({&s});
+    }
+  }
+  return params;
 }
 
 // Whether the text has the name as a whole, not as a part of a longer one.
@@ -114,18 +139,32 @@ void PrintSharding(const ManifestState& param) {
   }
 }
 
+void PrintParam(const Mesh& mesh, const std::vector<CollectiveUse>& uses,
+                const std::vector<const ManifestState*>& parts) {
+  for (const ManifestState* part : parts) PrintSharding(*part);
+  size_t count = 0;
+  for (const CollectiveUse& use : uses) {
+    if (!CausedBy(*use.collective, *parts[0])) continue;
+    if (count++ == 0) std::printf("that causes\n");
+    PrintUse(mesh, use);
+  }
+  if (count == 0) std::printf("that causes no collective\n");
+}
+
 }  // namespace
 
 void PrintWhy(const Plan& plan, const std::string& name) {
-  const std::vector<const ManifestState*> parts = FindParam(plan.manifest, name);
-  for (const ManifestState* part : parts) PrintSharding(*part);
-  size_t count = 0;
-  for (const CollectiveUse& use : CollectivesOf(plan)) {
-    if (!CausedBy(*use.collective, *parts[0])) continue;
-    if (count++ == 0) std::printf("that causes\n");
-    PrintUse(plan.manifest.mesh, use);
+  constexpr size_t kMost = 100;
+  std::vector<std::vector<const ManifestState*>> params = MatchingParams(plan.manifest, name);
+  if (params.empty()) params.push_back(FindParam(plan.manifest, name));
+  const std::vector<CollectiveUse> uses = CollectivesOf(plan);
+  for (size_t i = 0; i < std::min(params.size(), kMost); ++i) {
+    if (i > 0) std::printf("\n");
+    PrintParam(plan.manifest.mesh, uses, params[i]);
   }
-  if (count == 0) std::printf("that causes no collective\n");
+  if (params.size() > kMost) {
+    std::printf("\nand %zu more, whose names match, too\n", params.size() - kMost);
+  }
 }
 
 }  // namespace shardc

@@ -120,6 +120,23 @@ TEST_F(DumpTest, Why) {
   EXPECT_THAT(r.err, HasSubstr("say which: transformer.h.0.mlp.c_proj.weight"));
 }
 
+TEST_F(DumpTest, WhyOfAllThatAGlobMatches) {
+  Compile("plan", "--spec megatron --mesh dp=1,tp=2");
+  const auto of = [&](const std::string& name) { return Dump("plan --why '" + name + "'"); };
+  EXPECT_EQ(of("transformer.h.?.mlp.c_proj.weight"),
+            StrCat(of("h.0.mlp.c_proj.weight"), "\n", of("h.1.mlp.c_proj.weight")));
+  EXPECT_EQ(of("*.h.1.mlp.c_fc.w*"), of("h.1.mlp.c_fc.weight"));
+  const ToolResult r = Tool("dump plan --why '*.h.2.mlp.c_fc.*'");
+  EXPECT_EQ(r.exit, 2);
+  EXPECT_THAT(r.err, AllOf(HasSubstr("E6107"), HasSubstr("matches no parameter of the plan"),
+                           HasSubstr("the nearest names: transformer.h.0.mlp.c_fc.")));
+
+  const std::string many = "'builtin:gpt?layers=10,hidden=8,heads=1,vocab=9,seq=4,batch=1'";
+  Compile("many", "--weights none", many);
+  const std::string all = Dump("many --why '*'");
+  EXPECT_THAT(all, HasSubstr("more, whose names match, too\n"));
+}
+
 // What one rule cuts along one dim and another along another, over the same axis: the reason is
 // that of the cut which the op has, not of one that its operand had or its result would have.
 TEST_F(DumpTest, TheReasonIsThatOfTheDim) {
