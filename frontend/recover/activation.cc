@@ -6,6 +6,10 @@
 namespace shardc::recover {
 namespace {
 
+// Scalars that a gelu's product is multiplied with, one after the other, or that x is. A chain of
+// scalars may be as long as the graph, and each of its ops may be the end of a gelu.
+constexpr int kMaxScalars = 8;
+
 bool IsPolynomial(const Value* x, const Value* v, const Polynomial& expected) {
   std::optional<Polynomial> p = PolynomialIn(x, v);
   if (!p) return false;
@@ -42,7 +46,8 @@ Value* MatchGelu(Builder& b, Value* scaled_x, Value* factor, double scale) {
   const Polynomial tanh_form = {0, root, 0, root * 0.044715};
   const Polynomial erf_form = {0, std::numbers::sqrt2 / 2, 0, 0};
   // x may itself be a scaled value: every way to read it is tried.
-  for (Value* x = scaled_x; x != nullptr;) {
+  Value* x = scaled_x;
+  for (int scalars = 0; x != nullptr && scalars <= kMaxScalars; ++scalars) {
     bool tanh = f->name() == "tanh";
     if (Close(scale, 0.5) && IsPolynomial(x, f->operands[0], tanh ? tanh_form : erf_form)) {
       return b.Make("gelu", {x}, {{"approximate", std::string(tanh ? "tanh" : "none")}});
@@ -59,7 +64,9 @@ Value* RecoverGelu(Builder& b, Op* op) {
   Value* v = op->result();
   double scale = 1;
   // Scalars outside of the product.
-  for (auto inner = ScaledBy(v); inner; inner = ScaledBy(v)) {
+  for (int scalars = 0; scalars < kMaxScalars; ++scalars) {
+    const auto inner = ScaledBy(v);
+    if (!inner) break;
     scale *= inner->second;
     v = inner->first;
   }

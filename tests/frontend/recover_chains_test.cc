@@ -177,6 +177,28 @@ TEST(Activation, GeluInEverySpelling) {
   }
 }
 
+// A chain of scalars may be as long as the graph: not each of its ops looks at all before it.
+TEST(Activation, GeluTimesSomeScalarsAndNoMore) {
+  // All but the last double it, which undoes what they do.
+  auto scale = [](TestGraph& b, Value* x, int scalars) {
+    for (int i = 1; i < scalars; ++i) x = b.Mul(x, b.C(2));
+    return scalars > 0 ? b.Mul(x, b.C(std::exp2(1 - scalars))) : x;
+  };
+  auto found = [&scale](int outside, int inside) {
+    Graph g = Recover([&](TestGraph& b) {
+      Value* x = b.In("x", {kB, kS, kH});
+      Value* one = b.Add(b.Op1("erf", b.Div(x, b.C(std::numbers::sqrt2))), b.C(1));
+      Value* y = scale(b, b.Mul(scale(b, x, inside), one), outside);
+      b.Out(b.Mul(y, b.C(0.5)));
+    });
+    return Find(g, "gelu") != nullptr;
+  };
+  EXPECT_TRUE(found(0, 0));
+  EXPECT_TRUE(found(7, 8));
+  EXPECT_FALSE(found(8, 0));
+  EXPECT_FALSE(found(0, 9));
+}
+
 TEST(Activation, Silu) {
   std::vector<Spelling> spellings = {
       [](TestGraph& b, Value* x) { return b.Mul(x, b.Op1("sigmoid", x)); },
