@@ -18,20 +18,22 @@ class Optimizer {
   Optimizer(Graph& graph, bool by_microbatch)
       : graph_(graph), by_microbatch_(by_microbatch), moves_(graph.ops().size()) {}
 
-  void Run() {
+  // Returns how many ops and values were looked at.
+  int64_t Run() {
     bool changed = true;
     while (changed) {
       changed = false;
-      graph_.NumberOps();
+      visits_ += graph_.NumberOps();
       reductions_.clear();
       for (auto it = graph_.ops().begin(); it != graph_.ops().end();) {
         Op* op = (it++)->get();
         changed |=
             op->name() == "reshard" ? VisitReshard(op) : op->name() == "add" && CombineTerms(op);
       }
-      if (!changed) changed = SinkReductions(graph_, moves_);
+      if (!changed) changed = SinkReductions(graph_, moves_, visits_);
       changed |= graph_.EraseDead() > 0;
     }
+    return visits_;
   }
 
  private:
@@ -45,6 +47,7 @@ class Optimizer {
     }
     // Merge with an equal one that comes first.
     for (Op* other : in->users) {
+      ++visits_;
       if (other == op || other->name() != "reshard" || other->out() != out->type) continue;
       // A weight that the backward has its own version of is not kept for it from the forward.
       const bool together = other->phase == op->phase && other->microbatch == op->microbatch;
@@ -183,6 +186,7 @@ class Optimizer {
     while (!waiting.empty()) {
       Value* v = waiting.back();
       waiting.pop_back();
+      ++visits_;
       const Op* part = PartOf(sum, v);
       if (!part) {
         if (const Value* r = ReductionOf(v)) all.push_back({v, r, MayWait(*r)});
@@ -248,12 +252,15 @@ class Optimizer {
   Graph& graph_;
   bool by_microbatch_;
   size_t moves_;  // that reductions may still make
+  int64_t visits_ = 0;
   // By the add that makes a sum, of which no other is a part yet.
   std::unordered_map<const Op*, Reductions> reductions_;
 };
 
 }  // namespace
 
-void OptimizeReshards(Graph& graph, bool by_microbatch) { Optimizer(graph, by_microbatch).Run(); }
+int64_t OptimizeReshards(Graph& graph, bool by_microbatch) {
+  return Optimizer(graph, by_microbatch).Run();
+}
 
 }  // namespace shardc

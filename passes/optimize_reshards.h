@@ -17,6 +17,7 @@ namespace shardc {
 //   results are smaller, or are added to what is reduced anyway (sink_reductions.h).
 // With `by_microbatch` reductions of several microbatches that each leave less to be kept are not
 // made one: more travels, and no rank holds the whole of their sum.
-void OptimizeReshards(Graph& graph, bool by_microbatch = false);
+// Returns how many ops and values were looked at.
+int64_t OptimizeReshards(Graph& graph, bool by_microbatch = false);
 
 }  // namespace shardc

@@ -1,385 +1,18 @@
 #include "passes/sink_reductions.h"
 
 #include <algorithm>
-#include <map>
-#include <ranges>
 #include <set>
 #include <unordered_map>
-#include <utility>
 
-#include "ir/builder.h"
 #include "ir/op_def.h"
-#include "passes/provenance.h"
-#include "passes/reshard_cost.h"
-#include "passes/weights.h"
+#include "passes/reduction_region.h"
 
 namespace shardc {
 namespace {
 
-constexpr size_t kMaxOps = 64;  // that one reduction moves behind, on average
-constexpr int kMaxSteps = 4;    // from a reduction to the sum that it is part of
+constexpr int kMaxSteps = 4;  // from a reduction to the sum that it is part of
 constexpr size_t kMaxValues = 2048;
 constexpr int kMaxTries = 16;  // of sums that a reduction is in
-
-bool IsOver(const Sharding& s, const AxisList& axes) {
-  return std::any_of(axes.begin(), axes.end(), [&](int a) { return s.Uses(a); });
-}
-
-// Reductions over the same axes, and the ops behind them that could work on their operands instead.
-class Region {
- public:
-  Region(Graph& graph, std::vector<Op*> reductions)
-      : graph_(graph),
-        reductions_(std::move(reductions)),
-        axes_(ReducedAxes(reductions_[0]->result())) {}
-
-  // Finds the ops behind which the least is reduced: the first ones in order, or all of them, less
-  // those that do not help. Whether that is less than now.
-  bool Grow() {
-    for (const Op* r : reductions_) Add(r->result());
-    const double now = FrontierBytes();
-    double best = now;
-    size_t best_size = 0;
-    // In order: all that makes an op's operands has been decided on before the op.
-    while (!waiting_.empty() && ops_.size() < kMaxOps * reductions_.size()) {
-      Op* op = waiting_.begin()->second;
-      waiting_.erase(waiting_.begin());
-      if (!Passes(*op)) continue;
-      ops_.push_back(op);
-      Take(*op);
-      for (const Value* r : op->results) Add(r);
-      const double bytes = FrontierBytes();
-      if (bytes < best) {
-        best = bytes;
-        best_size = ops_.size();
-      }
-    }
-    std::vector<Op*> first(ops_.begin(), ops_.begin() + static_cast<std::ptrdiff_t>(best_size));
-    if (ops_.size() > best_size) {
-      Trim();
-      if (FrontierBytes() < best) return true;
-    }
-    ops_ = std::move(first);
-    if (best < now) Trim();
-    return best < now;
-  }
-
-  void Apply() {
-    const std::set<const Op*> inside(ops_.begin(), ops_.end());
-    for (Op* op : ops_) Divide(op);
-    for (Op* op : ops_) {
-      for (size_t i = 0; i < op->operands.size(); ++i) {
-        const Op* producer = op->operands[i]->producer;
-        if (!IsReduction(producer)) continue;
-        graph_.SetOperand(op, static_cast<int>(i), producer->operands[0]);
-      }
-      for (Value* r : op->results) {
-        const TensorType whole = std::exchange(r->type, Partial(r->type));
-        Reduce(op, r, whole, inside);
-      }
-    }
-  }
-
- private:
-  // The result of a reduction or of an op of ops_: partial, once the region is applied. As long as
-  // uses of it are left outside, it is reduced for them.
-  struct Edge {
-    size_t left;   // uses by others than ops_
-    double bytes;  // that its reduction would move
-    size_t sum;    // that it is a term of: one reduction serves all terms of a type
-  };
-
-  // Leaves out the ops at the end without which no more is reduced.
-  void Trim() {
-    const std::set<const Op*> inside(ops_.begin(), ops_.end());
-    for (auto& [v, at] : places_) {
-      const bool from_here = inside.contains(v->producer) || IsReduction(v->producer);
-      edges_[at].left = from_here ? Uses(v) : 0;
-    }
-    for (const Op* op : ops_) Take(*op);
-    std::vector<Op*> kept;
-    for (Op* op : std::views::reverse(ops_)) {
-      const bool last = std::ranges::all_of(
-          op->results, [&](const Value* r) { return Find(r)->left == Uses(r); });
-      const double before = FrontierBytes();
-      if (last) Leave(*op);
-      if (last && FrontierBytes() <= before) continue;
-      if (last) {
-        Take(*op);
-        for (const Value* r : op->results) Find(r)->left = Uses(r);
-      }
-      kept.push_back(op);
-    }
-    ops_.assign(kept.rbegin(), kept.rend());
-  }
-
-  size_t Uses(const Value* v) const { return v->users.size() + (graph_.IsOutput(v) ? 1 : 0); }
-
-  void Take(const Op& op) {
-    for (const Value* v : op.operands) {
-      if (Edge* edge = Find(v)) --edge->left;
-    }
-  }
-
-  void Leave(const Op& op) {
-    for (const Value* v : op.operands) {
-      if (Edge* edge = Find(v)) ++edge->left;
-    }
-    for (const Value* r : op.results) Find(r)->left = 0;
-  }
-
-  bool IsReduction(const Op* op) const {
-    return std::ranges::find(reductions_, op) != reductions_.end();
-  }
-
-  void Add(const Value* v) {
-    places_.emplace(v, edges_.size());
-    const Value* sum = SumOf(v);
-    edges_.push_back({Uses(v), ReducedBytes(v), sums_.emplace(sum, sums_.size()).first->second});
-    for (Op* user : v->users) waiting_.emplace(user->id, user);
-  }
-
-  Edge* Find(const Value* v) {
-    auto it = places_.find(v);
-    return it == places_.end() ? nullptr : &edges_[it->second];
-  }
-
-  // Whether the op gives partial results when those of its operands that are edges are partial.
-  bool Passes(const Op& op) {
-    if (!op.def->rule) return false;
-    std::vector<int> partial;
-    for (size_t i = 0; i < op.operands.size(); ++i) {
-      if (Find(op.operands[i])) partial.push_back(static_cast<int>(i));
-      if (IsOver(op.operands[i]->type.sharding, axes_)) return false;
-    }
-    for (const Value* r : op.results) {
-      if (IsOver(r->type.sharding, axes_)) return false;
-    }
-    return PassingGroup(op, partial).has_value();
-  }
-
-  // The operands, among which are the partial ones, in which the op is linear together. The others
-  // of them are divided among the ranks: parameters, as the biases of experts.
-  static std::optional<std::vector<int>> PassingGroup(const Op& op,
-                                                      const std::vector<int>& partial) {
-    std::optional<std::vector<int>> found;
-    ShardingRule rule = op.def->rule(op);
-    for (std::vector<int>& group : rule.linear) {
-      std::sort(group.begin(), group.end());
-      if (!std::includes(group.begin(), group.end(), partial.begin(), partial.end())) continue;
-      if (group == partial) return group;
-      // Not what masks: shares of the largest number need not add up to it.
-      const bool small = std::all_of(group.begin(), group.end(), [&](int i) {
-        if (std::binary_search(partial.begin(), partial.end(), i)) return true;
-        const Value* v = op.operands[i];
-        if (IsLookup(v)) v = v->producer->operands[0];
-        return 2 * v->type.num_elements() <= op.out().num_elements() && IsWeight(v);
-      });
-      if (small && IsFloat(op.out().dtype)) found = group;
-    }
-    return found;
-  }
-
-  TensorType Partial(TensorType type) const {
-    for (int a : axes_) type.sharding.partial_sum.push_back(a);
-    type.sharding = Canonical(type, graph_.mesh);
-    return type;
-  }
-
-  // Whether v is rows of a weight, as the biases of the experts that each token goes to.
-  static bool IsLookup(const Value* v) {
-    const Op* op = v->producer;
-    return op && op->def->picks && op->operands.size() == 2 && IsWeight(op->operands[0]) &&
-           op->in(0).sharding.replicated();
-  }
-
-  // What is whole beside a partial operand becomes partial: each rank has its share.
-  void Divide(Op* op) {
-    std::vector<int> partial;
-    for (size_t i = 0; i < op->operands.size(); ++i) {
-      if (Find(op->operands[i])) partial.push_back(static_cast<int>(i));
-    }
-    const std::vector<int> group = *PassingGroup(*op, partial);
-    for (int i : group) {
-      if (std::binary_search(partial.begin(), partial.end(), i)) continue;
-      graph_.SetOperand(op, i, Share(op, op->operands[i]));
-    }
-  }
-
-  // The value as a partial one, of which each rank has an equal share: the sum along a new dim of
-  // as many shares as there are ranks, which is cut between them. For rows that were looked up: the
-  // same rows of a share of the table.
-  Value* Share(Op* user, Value* whole) {
-    if (IsLookup(whole)) {
-      const Op& lookup = *whole->producer;
-      Value* share = Share(user, lookup.operands[0]);
-      Op* again = graph_.AddOp(*lookup.def, {share, lookup.operands[1]}, {Partial(whole->type)},
-                               lookup.attrs, user, *user);
-      return again->result();
-    }
-    Builder builder(graph_, user, *user);
-    auto place = [&](Value* v, Sharding sharding) {
-      v->type.sharding =
-          Canonical({v->type.dtype, v->type.shape, std::move(sharding)}, graph_.mesh);
-      return v;
-    };
-    const Sharding own = whole->type.sharding;
-    Sharding cut = own;
-    cut.dims.insert(cut.dims.begin(), DimSharding{axes_, 1, {}});
-    const int64_t parts = NumParts(axes_, graph_.mesh);
-    Shape shares = whole->type.shape;
-    shares.insert(shares.begin(), parts);
-    Value* share = builder.Scalar(whole->type.dtype, 1 / static_cast<double>(parts));
-    share = place(builder.Mul(whole, share), own);
-    share = place(builder.BroadcastTo(share, std::move(shares)), std::move(cut));
-    return place(builder.ReduceSum(share, {0}), Partial(whole->type).sharding);
-  }
-
-  double FrontierBytes() const {
-    double bytes = 0;
-    std::vector<bool> counted(sums_.size());
-    for (const Edge& edge : edges_) {
-      if (edge.left == 0 || counted[edge.sum]) continue;
-      counted[edge.sum] = true;
-      bytes += edge.bytes;
-    }
-    return bytes;
-  }
-
-  // The value, or the wider copy of it that alone reads it, as it is added.
-  const Value* Term(const Value* v) const {
-    const Op* user = graph_.OnlyUser(v);
-    return user && user->name() == "cast" ? user->result() : v;
-  }
-
-  // What a term is a copy of in another type, or itself.
-  static const Value* Narrow(const Value* term) {
-    const Op* op = term->producer;
-    return op && op->name() == "cast" ? op->operands[0] : term;
-  }
-
-  // The sum of the value, or of its wider copy, and others of the type; itself where it is in none.
-  const Value* SumOf(const Value* v) const {
-    const Value* term = Term(v);
-    const Value* sum = term;
-    while (AddedTo(sum) && sum->users[0]->out() == term->type) sum = sum->users[0]->result();
-    return sum == term ? v : sum;
-  }
-
-  // Bytes that the reduction of a value at the edge moves. In a sum with another reduction over the
-  // same axes one serves both; where that sum is reduced again, over more axes, it goes away when
-  // all that is added passes it on. A reduction right behind it takes the axes on.
-  double ReducedBytes(const Value* v) const {
-    const Value *term = Term(v), *sum = term, *joint = nullptr;
-    while (const Value* other = AddedTo(sum)) {
-      if (ReducedAxes(other) == axes_ && graph_.OnlyUser(other) && other->type == term->type) {
-        joint = other;
-      }
-      sum = sum->users[0]->result();
-    }
-    if (joint) return NextReduction(sum).empty() ? 0 : -Bytes(joint);
-    if (const Value* next = ReducedWithMore(v)) return -Bytes(next);
-    TensorType sent = v->type;
-    sent.dtype = TravelType(*v);
-    // A ring over g ranks and one over g * n differ by this much.
-    return Bytes(Partial(sent), sent) /
-           static_cast<double>(NumParts(ReductionBehind(v), graph_.mesh));
-  }
-
-  // Where halves travel now, what is as large and wider travels in halves.
-  DType TravelType(const Value& v) const {
-    const DType own = v.type.dtype;
-    const bool narrower = IsFloat(own) && std::ranges::all_of(reductions_, [&](const Op* r) {
-                            return IsFloat(r->out().dtype) &&
-                                   DTypeSize(r->out().dtype) < DTypeSize(own) &&
-                                   r->out().num_elements() == v.type.num_elements();
-                          });
-    return narrower ? reductions_[0]->out().dtype : own;
-  }
-
-  // The reduction right behind the value that would be one with another, which it is added to, if
-  // it were over the axes too; or null.
-  const Value* ReducedWithMore(const Value* v) const {
-    const AxisList next = ReductionBehind(v);
-    if (next.empty()) return nullptr;
-    const Value* reduced = v->users[0]->result();
-    for (const Value* sum = Term(reduced); const Value* term = AddedTo(sum);
-         sum = sum->users[0]->result()) {
-      const Value* other = Narrow(term);
-      const AxisList all = SummedAxes(other);
-      const bool both =
-          all.size() == axes_.size() + next.size() && graph_.OnlyUser(other) &&
-          graph_.OnlyUser(term) && other->type == reduced->type &&
-          std::ranges::all_of(all, [&](int a) { return axes_.contains(a) || next.contains(a); });
-      if (both) return reduced;
-    }
-    return nullptr;
-  }
-
-  // That of the reduction right behind one of the value; none where the value would be widened in
-  // between.
-  AxisList ReductionBehind(const Value* v) const {
-    return TravelType(*v) == v->type.dtype ? NextReduction(v) : AxisList();
-  }
-
-  // The axes of the reduction that is all that is done with the value; none where it is not.
-  AxisList NextReduction(const Value* v) const {
-    const Op* reader = graph_.OnlyUser(v);
-    return reader && reader->name() == "reshard" ? SummedAxes(reader->result()) : AxisList();
-  }
-
-  double Bytes(const Value* reduction) const {
-    return Bytes(reduction->producer->in(0), reduction->type);
-  }
-
-  double Bytes(const TensorType& from, const TensorType& to) const {
-    const double share = static_cast<double>(LocalBytes(from, graph_.mesh)) /
-                         static_cast<double>(std::max<int64_t>(from.bytes(), 1));
-    return ReshardBytes(from, to.sharding, graph_.mesh) * share;
-  }
-
-  // What the value is added to, and nothing else done with it; or null.
-  const Value* AddedTo(const Value* v) const {
-    const Op* add = graph_.OnlyUser(v);
-    return add && add->name() == "add" ? add->operands[add->operands[0] == v] : nullptr;
-  }
-
-  // A reduction for the users of the value that do not work on the partial one.
-  void Reduce(Op* op, Value* v, const TensorType& whole, const std::set<const Op*>& inside) {
-    std::vector<Op*> outside;
-    for (Op* user : v->users) {
-      if (!inside.contains(user)) outside.push_back(user);
-    }
-    if (outside.empty() && !graph_.IsOutput(v)) return;
-    const Op& first = *reductions_[0];
-    Builder builder(graph_, graph_.Next(op), *op);
-    const DType travels = TravelType(*v);
-    Value* partial = builder.Cast(v, travels);
-    partial->type.sharding = v->type.sharding;
-    TensorType reduced = whole;
-    reduced.dtype = travels;
-    Op* after = graph_.AddOp(*first.def, {partial}, {reduced}, first.attrs,
-                             graph_.Next(partial->producer), *op);
-    Strings why = WhyOf(first);
-    why.push_back("partial through " + Describe(*op));
-    after->attrs.Set("why", std::move(why));
-    after->attrs.Set("for", std::string(op->name()));
-    after->result()->provenance = first.result()->provenance;
-    Value* result = builder.Cast(after->result(), whole.dtype);
-    result->type.sharding = whole.sharding;
-    for (Op* user : outside) graph_.ReplaceUses(user, v, result);
-    graph_.outputs.Replace(v, result);
-  }
-
-  Graph& graph_;
-  std::vector<Op*> reductions_;
-  AxisList axes_;
-  std::vector<Op*> ops_;
-  std::vector<Edge> edges_;
-  std::unordered_map<const Value*, size_t> places_;  // in edges_
-  std::unordered_map<const Value*, size_t> sums_;    // what edges are terms of, numbered
-  std::map<int, Op*> waiting_;                       // users, by their place in the graph
-};
 
 // The reductions over the same axes of the values that the operand's producer makes, this one and
 // later ones: what was taken apart is put together again behind them, as halves that are rotated.
@@ -400,11 +33,13 @@ std::vector<Op*> Siblings(Op* reduction) {
 
 // Whether the op can have partial results over the axes, of which something is made from them, and
 // is linear in the value; and the operands in which it is so together with it.
-bool LinearIn(const Op& op, const Value* v, const AxisList& axes, std::vector<Value*>* together) {
+bool LinearIn(SinkTables& tables, const Op& op, const Value* v, const AxisList& axes,
+              std::vector<Value*>* together) {
   auto over = [&](const Value* r) { return IsOver(r->type.sharding, axes); };
   if (!op.def->rule || std::ranges::any_of(op.results, over)) return false;
   bool linear = false;
-  for (const std::vector<int>& group : op.def->rule(op).linear) {
+  ++tables.visits;
+  for (const std::vector<int>& group : tables.rules.Of(op).linear) {
     const bool has =
         std::any_of(group.begin(), group.end(), [&](int i) { return op.operands[i] == v; });
     linear |= has;
@@ -417,14 +52,16 @@ bool LinearIn(const Op& op, const Value* v, const AxisList& axes, std::vector<Va
   if (linear && op.name() == "cast") {
     std::vector<Value*> unused;
     return std::ranges::any_of(op.result()->users, [&](const Op* user) {
-      return LinearIn(*user, op.result(), axes, &unused);
+      return LinearIn(tables, *user, op.result(), axes, &unused);
     });
   }
   return linear;
 }
 
 // Adds to `found` what is reduced over the axes and passed to v by a few linear ops.
-void FindReductions(const Value* v, const AxisList& axes, int steps, std::set<Op*>& found) {
+void FindReductions(SinkTables& tables, const Value* v, const AxisList& axes, int steps,
+                    std::set<Op*>& found) {
+  ++tables.visits;
   if (!v->producer) return;
   if (ReducedAxes(v) == axes) {
     found.insert(v->producer);
@@ -432,9 +69,9 @@ void FindReductions(const Value* v, const AxisList& axes, int steps, std::set<Op
   }
   const Op& op = *v->producer;
   if (steps == 0 || !op.def->rule) return;
-  for (const std::vector<int>& group : op.def->rule(op).linear) {
+  for (const std::vector<int>& group : tables.rules.Of(op).linear) {
     for (int i : group) {
-      FindReductions(op.operands[i], axes, steps - 1, found);
+      FindReductions(tables, op.operands[i], axes, steps - 1, found);
     }
   }
 }
@@ -442,7 +79,7 @@ void FindReductions(const Value* v, const AxisList& axes, int steps, std::set<Op
 // This reduction and later ones over the same axes that end in one sum with it, as the outputs of
 // all experts do, each scaled by the weight that a token gives it: those of a phase, as far as
 // nothing else reads what is summed.
-std::vector<Op*> SummedWith(Op* reduction) {
+std::vector<Op*> SummedWith(SinkTables& tables, Op* reduction) {
   const AxisList axes = ReducedAxes(reduction->result());
   std::set<Op*> found;
   std::vector<const Value*> waiting = {reduction->result()};
@@ -452,11 +89,11 @@ std::vector<Op*> SummedWith(Op* reduction) {
     bool only_linear = true;
     for (const Op* user : waiting[at]->users) {
       if (user->phase != reduction->phase) continue;
-      only_linear &= LinearIn(*user, waiting[at], axes, &together);
+      only_linear &= LinearIn(tables, *user, waiting[at], axes, &together);
       if (only_linear) next.insert(next.end(), user->results.begin(), user->results.end());
     }
     if (!only_linear) continue;
-    for (const Value* other : together) FindReductions(other, axes, kMaxSteps, found);
+    for (const Value* other : together) FindReductions(tables, other, axes, kMaxSteps, found);
     waiting.insert(waiting.end(), next.begin(), next.end());
   }
   std::vector<Op*> all = {reduction};
@@ -465,6 +102,12 @@ std::vector<Op*> SummedWith(Op* reduction) {
   }
   std::sort(all.begin(), all.end(), [](const Op* a, const Op* b) { return a->id < b->id; });
   return all;
+}
+
+// Whether the other is what the reduction is, in another microbatch.
+bool SameInAnother(const Op& op, const Op& other) {
+  return op.microbatch != other.microbatch && op.site == other.site && op.phase == other.phase &&
+         op.in(0) == other.in(0) && op.out() == other.out();
 }
 
 }  // namespace
@@ -490,19 +133,16 @@ AxisList ReducedAxes(const Value* value) {
   return alone ? summed : AxisList();
 }
 
-bool SinkReductions(Graph& graph, size_t& most) {
-  graph.NumberOps();
+bool SinkReductions(Graph& graph, size_t& most, int64_t& visits) {
+  SinkTables tables(graph);
   bool any = false;
   auto sink = [&](const std::vector<Op*>& together) {
-    Region region(graph, together);
-    if (most == 0 || !region.Grow()) return false;
+    if (most == 0 || !SinkTogether(tables, together)) return false;
     --most;
-    region.Apply();
-    graph.NumberOps();
     return any = true;
   };
   // What does not pay for a whole sum may pay for a part of it. Of a sum of very many, not all
-  // parts are tried.
+  // parts are tried; and not again what is the same but for the first microbatches.
   std::unordered_map<const Op*, int> tries;
   for (auto it = graph.ops().begin(); it != graph.ops().end(); ++it) {
     Op* op = it->get();
@@ -510,12 +150,13 @@ bool SinkReductions(Graph& graph, size_t& most) {
     if (op->result()->users.empty()) continue;
     if (sink(Siblings(op))) continue;
     if (tries[op] < kMaxTries) {
-      const std::vector<Op*> summed = SummedWith(op);
+      const std::vector<Op*> summed = SummedWith(tables, op);
       if (sink(summed)) continue;
-      for (const Op* other : summed) ++tries[other];
+      for (const Op* other : summed) tries[other] += SameInAnother(*op, *other) ? kMaxTries : 1;
     }
     sink({op});
   }
+  visits += tables.Visits();
   return any;
 }
 

@@ -17,7 +17,8 @@ AxisList ReducedAxes(const Value* value);
 // the gradient of its weight, and as a part of the one all_reduce of the layer's input. The outputs
 // of experts are reduced as their sum; a bias that is added to each before is divided among the
 // ranks. At most so many move, and `most` is less by those that did: each is to save bytes, but
-// what it saves is an estimate. Returns whether any moved.
-bool SinkReductions(Graph& graph, size_t& most);
+// what it saves is an estimate. `visits` is more by the ops and values that were
+// looked at. Returns whether any moved.
+bool SinkReductions(Graph& graph, size_t& most, int64_t& visits);
 
 }  // namespace shardc

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "ir/diagnostic.h"
@@ -143,6 +144,37 @@ TEST(OptimizeReshards, AWeightMadeInManyWaysIsOne) {
     CHECK: %1 = reshard
     CHECK: exp %1)",
              true);
+}
+
+// The gradient of a weight to which each microbatch adds what is much larger than the reduction
+// that it is made of. Counted, not timed.
+TEST(OptimizeReshards, WorkGrowsNoFasterThanTheMicrobatches) {
+  auto visits = [](int microbatches, bool alike) {
+    std::string inputs, ops, sum;
+    for (int i = 0; i < microbatches; ++i) {
+      const std::string at = StrCat(R"({site=")", alike ? 0 : i, R"(", microbatch=)", i);
+      inputs += StrCat(i ? ", " : "", "%x", i, ": f32[2, 65536], %k", i, ": f32[2, 4, 2@tp]");
+      ops += StrCat("%p", i, " = reduce_sum %k", i, at, ", axes=[2]} : f32[2, 4] partial(tp)\n");
+      ops += StrCat("%r", i, " = reshard %p", i, at, "} : f32[2, 4]\n");
+      ops += StrCat("%g", i, " = matmul_tn %x", i, ", %r", i, at, ", batch=0} : f32[65536, 4]\n");
+      const std::string all = StrCat("%s", i);
+      if (i > 0) ops += StrCat(all, " = add ", sum, ", %g", i, at, "} : f32[65536, 4]\n");
+      sum = i > 0 ? all : "%g0";
+    }
+    Graph graph =
+        ParseAndVerify(StrCat("mesh [tp=2]\ngraph @g(", inputs, ") -> (", sum, ") {\n", ops, "}"));
+    const int64_t n = OptimizeReshards(graph);
+    EXPECT_EQ(std::ranges::count_if(graph.ops(), [](auto& op) { return op->name() == "reshard"; }),
+              microbatches);
+    return n;
+  };
+  for (bool alike : {true, false}) {
+    const int64_t few = visits(64, alike), many = visits(512, alike);
+    EXPECT_GE(few, 64 * 7);
+    EXPECT_LE(many, 10 * few) << alike;
+  }
+  // The whole sum is tried once, not again without each of its first terms.
+  EXPECT_LE(3 * visits(64, true), visits(64, false));
 }
 
 }  // namespace
