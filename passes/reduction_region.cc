@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <ranges>
 #include <set>
@@ -79,6 +80,9 @@ class Region {
     }
   }
 
+  // Behind which the reductions move; what Apply makes is beside them.
+  const std::vector<Op*>& ops() const { return ops_; }
+
  private:
   // The result of a reduction or of an op of ops_: partial, once the region is applied. As long as
   // uses of it are left outside, it is reduced for them.
@@ -135,7 +139,10 @@ class Region {
     left_of_sum_.resize(sums_.size());
     edges_.push_back({0, static_cast<int64_t>(std::llround(kScale * ReducedBytes(v))), sum});
     SetLeft(edges_.back(), Uses(v));
-    for (Op* user : v->users) waiting_.emplace(user->id, user);
+    for (Op* user : v->users) {
+      SHARDC_CHECK(user->id >= 0, Describe(*user));
+      waiting_.emplace(user->id, user);
+    }
   }
 
   // What a sum moves is what the first of its terms does that is left.
@@ -400,9 +407,39 @@ int64_t SinkTables::Visits() const {
   return all;
 }
 
-void SinkTables::Changed() {
-  visits = Visits() + graph.NumberOps();
+void SinkTables::Number() {
+  const auto n = static_cast<int64_t>(graph.num_ops());
+  const int64_t room = std::numeric_limits<int>::max() / (n + 1);
+  int64_t id = 0;
+  for (const auto& op : graph.ops()) op->id = static_cast<int>(id += room);
+  visits += n;
+}
+
+bool SinkTables::NumberBehind(const Op* op) {
+  std::vector<Op*> made;
+  Op* next = op ? graph.Next(op) : graph.ops().front().get();
+  for (; next && next->id < 0; next = graph.Next(next)) made.push_back(next);
+  const int64_t first = op ? op->id : 0;
+  const int64_t end = next ? next->id : std::numeric_limits<int>::max();
+  const int64_t room = (end - first) / (std::ssize(made) + 1);
+  int64_t id = first;
+  for (Op* o : made) o->id = static_cast<int>(id += room);
+  visits += std::ssize(made);
+  return made.empty() || room > 0;
+}
+
+void SinkTables::Changed(const std::vector<Op*>& beside) {
+  visits = Visits();
   chains.clear();
+  for (const Op* op : beside) {
+    const Op* before = op;
+    do {
+      before = graph.Previous(before);
+    } while (before && before->id < 0);
+    if (NumberBehind(before) && NumberBehind(op)) continue;
+    Number();
+    return;
+  }
 }
 
 bool IsOver(const Sharding& s, const AxisList& axes) {
@@ -413,7 +450,7 @@ bool SinkTogether(SinkTables& tables, const std::vector<Op*>& reductions) {
   Region region(tables, reductions);
   if (!region.Grow()) return false;
   region.Apply();
-  tables.Changed();
+  tables.Changed(region.ops());
   return true;
 }
 

@@ -11,19 +11,26 @@
 
 namespace shardc {
 
-// What many regions of one graph ask.
+// What many regions of one graph ask. Op::id is in order, with room for what is made in between:
+// few ops are numbered again when a region changes the graph.
 struct SinkTables {
-  explicit SinkTables(Graph& g) : graph(g) { Changed(); }
+  explicit SinkTables(Graph& g) : graph(g) { Number(); }
 
   SumChains& ChainsFor(const AxisList& axes);
-  // Numbers the ops again, and forgets what is no longer so.
-  void Changed();
+  // After a change of the graph at which ops were made, each right before or behind one of `beside`
+  // or another such.
+  void Changed(const std::vector<Op*>& beside);
   int64_t Visits() const;
 
   Graph& graph;
   Rules rules;
   std::deque<SumChains> chains;
   int64_t visits = 0;  // of ops and values, less those of `chains`
+
+ private:
+  void Number();
+  // Numbers what was made right behind the op, or at the beginning. Whether there was room.
+  bool NumberBehind(const Op* op);
 };
 
 // Whether it is cut or partial over one of the axes.

@@ -177,5 +177,28 @@ TEST(OptimizeReshards, WorkGrowsNoFasterThanTheMicrobatches) {
   EXPECT_LE(3 * visits(64, true), visits(64, false));
 }
 
+// Each sum moves behind one that leaves less of it.
+TEST(OptimizeReshards, WorkGrowsNoFasterThanTheReductionsThatMove) {
+  auto visits = [](int n) {
+    std::string ops, outputs;
+    for (int i = 1; i <= n; ++i) {
+      ops += StrCat("%p", i, " = reduce_sum %x {axes=[2]} : f32[8, 4] partial(tp)\n");
+      ops += StrCat("%r", i, " = reshard %p", i, " : f32[8, 4]\n");
+      ops += StrCat("%s", i, " = reduce_sum %r", i, " {axes=[1]} : f32[8]\n");
+      ops += StrCat("%y", i, " = exp %s", i, " : f32[8]\n");
+      outputs += StrCat(i > 1 ? ", %y" : "%y", i);
+    }
+    Graph graph = ParseAndVerify(
+        StrCat("mesh [tp=2]\ngraph @g(%x: f32[8, 4, 2@tp]) -> (", outputs, ") {\n", ops, "}"));
+    const int64_t all = OptimizeReshards(graph);
+    EXPECT_EQ(std::ranges::count_if(
+                  graph.ops(),
+                  [](auto& op) { return op->name() == "reshard" && op->out().shape == Shape{8}; }),
+              n);
+    return all;
+  };
+  EXPECT_LE(visits(512), 9 * visits(64));
+}
+
 }  // namespace
 }  // namespace shardc::testing
