@@ -5,11 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 
+#include "ir/checksum.h"
 #include "ir/file_error.h"
 
 namespace shardc {
@@ -92,15 +94,26 @@ std::string PlaceFor(const std::string& path, const std::string& shown) {
   return HiddenBeside(path);
 }
 
+// Of the processes that this one can ask after: others of the same number may write to the same
+// file system, of another machine or container.
+std::string NameOfMachine() {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  std::error_code error;
+  const fs::path processes = fs::read_symlink("/proc/self/ns/pid", error);
+  return ChecksumOf(StrCat(host.data(), " ", processes.string())).substr(0, 8);
+}
+
 std::string HiddenName(const fs::path& path) {
-  return StrCat(".", path.filename().string(), ".tmp-");
+  static const std::string machine = NameOfMachine();
+  return StrCat(".", path.filename().string(), ".tmp-", machine, "-");
 }
 
 }  // namespace
 
-std::string HiddenBeside(const std::string& path) {
+std::string HiddenBeside(const std::string& path, std::optional<int> process) {
   const fs::path p(path);
-  return (p.parent_path() / StrCat(HiddenName(p), getpid())).string();
+  return (p.parent_path() / StrCat(HiddenName(p), process.value_or(getpid()))).string();
 }
 
 void RemoveStaleBeside(const std::string& path) {

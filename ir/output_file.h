@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,8 +30,9 @@ class OutputFile {
   int fd_ = -1;
 };
 
-// The hidden place beside `path` where this process makes what takes that name at the end.
-std::string HiddenBeside(const std::string& path);
+// The hidden place beside `path` where this process, or another one of this machine, makes what
+// takes that name at the end.
+std::string HiddenBeside(const std::string& path, std::optional<int> process = {});
 // Removes the hidden places for `path` of processes that are gone: they were killed.
 void RemoveStaleBeside(const std::string& path);
 

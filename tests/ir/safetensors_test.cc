@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 
+#include "ir/output_file.h"
 #include "tests/ir/file_testing.h"
 #include "tests/ir/thrown.h"
 #include "tests/ir/write_tensors.h"
@@ -75,6 +77,10 @@ TEST_F(SafetensorsTest, RoundTripOfEveryDType) {
   EXPECT_FALSE(file.Has("none"));
 }
 
+std::string HiddenName(const std::string& of, int process) {
+  return std::filesystem::path(HiddenBeside(of, process)).filename().string();
+}
+
 TEST_F(SafetensorsTest, WriterInPiecesWithMetadata) {
   SafetensorsWriter writer(path_, {{"z", DType::kI32, {3}}, {"a", DType::kF64, {1}}},
                            {{"format", "pt"}});
@@ -83,7 +89,7 @@ TEST_F(SafetensorsTest, WriterInPiecesWithMetadata) {
   writer.Write(bytes.first(5));
   writer.Write(bytes.subspan(5));
   writer.Write({a.raw(), 8});
-  EXPECT_THAT(Names(), ElementsAre(StrCat(".a.safetensors.tmp-", getpid())));
+  EXPECT_THAT(Names(), ElementsAre(HiddenName("a.safetensors", getpid())));
   writer.Finish();
   EXPECT_THAT(Names(), ElementsAre("a.safetensors"));
   SafetensorsFile file(path_);
@@ -132,17 +138,21 @@ TEST_F(SafetensorsTest, WriteErrors) {
 }
 
 TEST_F(SafetensorsTest, WhatAKilledWriterLeftGoes) {
-  WriteBytes(folder_.File(".a.safetensors.tmp-99999999"), "part");
-  WriteBytes(folder_.File(".a.safetensors.tmp-1"), "of a process that is there");
-  WriteBytes(folder_.File(".b.safetensors.tmp-99999999"), "another's");
+  constexpr int kGone = 99999999;  // no process has a number that large
+  const std::string elsewhere = ".a.safetensors.tmp-0123abcd-99999999";
+  const std::string running = HiddenName("a.safetensors", 1);
+  const std::string of_others = HiddenName("b.safetensors", kGone);
+  for (const std::string& name :
+       {HiddenName("a.safetensors", kGone), elsewhere, running, of_others}) {
+    WriteBytes(folder_.File(name), "part");
+  }
   WriteSafetensors(path_, {{"a", HostTensor(DType::kF32, {4})}});
-  EXPECT_THAT(Names(), UnorderedElementsAre("a.safetensors", ".a.safetensors.tmp-1",
-                                            ".b.safetensors.tmp-99999999"));
+  EXPECT_THAT(Names(), UnorderedElementsAre("a.safetensors", elsewhere, running, of_others));
 }
 
 TEST_F(SafetensorsTest, FullDisk) {
   // A link named as the temporary file: the writer opens it and finds /dev/full behind it.
-  std::string hidden = folder_.File(StrCat(".a.safetensors.tmp-", getpid()));
+  std::string hidden = HiddenBeside(path_);
   std::filesystem::create_symlink("/dev/full", hidden);
   std::map<std::string, HostTensor> tensors{{"a", HostTensor(DType::kF32, {4})}};
   EXPECT_EQ(IdThrownBy([&] { WriteSafetensors(path_, tensors); }), "E5004");

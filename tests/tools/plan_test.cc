@@ -7,6 +7,7 @@
 
 #include "ir/checksum.h"
 #include "ir/manifest.h"
+#include "ir/output_file.h"
 #include "ir/safetensors.h"
 #include "tests/ir/write_tensors.h"
 #include "tests/tools/tool.h"
@@ -300,12 +301,12 @@ TEST_F(PlanTest, AFailureKeepsThePlanThatWasThere) {
 }
 
 TEST_F(PlanTest, RemovesWhatAKilledCompilerLeft) {
-  // No process has a number that large.
-  fs::create_directory(Path(".plan.tmp-99999999"));
-  Write(".plan.tmp-99999999/rank0000.program", "x");
-  fs::create_directory(Path(".other.tmp-99999999"));
+  constexpr int kGone = 99999999;  // no process has a number that large
+  for (const char* name : {"plan", "other"}) fs::create_directory(HiddenBeside(Path(name), kGone));
+  const fs::path other = HiddenBeside("other", kGone);
+  Write(HiddenBeside("plan", kGone) + "/rank0000.program", "x");
   CompileTwoRanks();
-  EXPECT_EQ(List("."), ".other.tmp-99999999 plan");
+  EXPECT_EQ(List("."), other.string() + " plan");
 }
 
 TEST_F(PlanTest, AnInterruptLeavesNothingBehind) {
