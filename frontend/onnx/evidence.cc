@@ -292,6 +292,8 @@ class Evidence {
     // A mix of layers has weights that are shares.
     reparametrized_ |=
         kReparametrize.contains(op) || (op == "Softmax" && !uses_.DependsOnData(value));
+    // Of ones it is a mask, or positions.
+    if ((op == "Trilu" || op == "CumSum") && kind_() == TableKind::kOnes) return false;
     if (kPassOn.contains(op) || kPassOnInSequences.contains(op)) return FollowOutputs(node, row);
     if (kProduct.contains(op)) {
       if (MeetsComputed(node, value)) return true;

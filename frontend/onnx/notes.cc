@@ -51,14 +51,19 @@ void NoteMerged(Graph& graph) {
              all.size() > 1 ? "them)" : "it)"));
 }
 
-void NoteConstants(Graph& graph, const Parameters& params, const std::set<std::string>& wanted) {
+void NoteNames(Graph& graph, const std::string& what, const std::vector<std::string>& all,
+               const std::set<std::string>& wanted) {
   std::string names;
-  for (const std::string& name : params.constants) {
+  for (const std::string& name : all) {
     if (wanted.contains(name)) names += (names.empty() ? "'" : ", '") + name + "'";
   }
-  if (!names.empty()) {
-    graph.notes.push_back(StrCat("kept as constants, not trained: ", names));
-  }
+  if (!names.empty()) graph.notes.push_back(StrCat(what, ": ", names));
+}
+
+void NoteConstants(Graph& graph, const Parameters& params, const std::set<std::string>& wanted) {
+  NoteNames(graph, "kept as constants, not trained", params.constants, wanted);
+  NoteNames(graph, "trained, though they may be constants of the module (then --freeze them)",
+            params.guessed, wanted);
 }
 
 // Of layers that began as copies of one another the exporter keeps one small matrix for all, as

@@ -57,6 +57,9 @@ class Finder {
     for (const TensorProto* t : uses_.initializers()) {
       if (IsParameter(*t)) {
         params.push_back(t->name());
+        if (reader_.Type(*t).num_elements() == 1 && IsScaleOfModule(*t)) {
+          found.guessed.push_back(t->name());
+        }
       } else if (candidates.contains(t->name()) || MayBeTrainedNumber(*t)) {
         found.constants.push_back(t->name());
       }

@@ -41,6 +41,8 @@ struct Parameters {
   std::map<std::string, std::set<std::string>> merged;
   // Float tensors of several elements that are none, and numbers of which nobody can say.
   std::vector<std::string> constants;
+  // Parameters that are single numbers, used as trained ones are, which the file does not tell.
+  std::vector<std::string> guessed;
   // The module's other parameters of which the file has nothing, where it lists them, in order.
   std::vector<std::string> missing;
 

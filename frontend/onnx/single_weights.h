@@ -13,9 +13,10 @@ namespace shardc::onnx_import {
 // numbers may be anything.
 bool IsWeightOfOneOutput(const std::string& tensor, const Uses& uses);
 
-// Whether each of its uses is as no constant of a module is used: it scales a branch that is added
-// to what the branch was computed from (x + g f(x), ReZero) or what only a tanh or sigmoid reads
-// (tanh(alpha x), DyT), or 1 is added to it before it scales what is computed ((1 + eps) x, GIN).
+// Whether each of its uses is one that modules have for what they train, though a constant may be
+// used so, too: it scales a branch that is added to what the branch was computed from (x + g f(x),
+// ReZero) or what only a tanh or sigmoid reads (tanh(alpha x), DyT), or 1 is added to it before it
+// scales what is computed ((1 + eps) x, GIN).
 bool IsGateOfModule(const std::string& tensor, const Uses& uses);
 
 }  // namespace shardc::onnx_import

@@ -190,8 +190,11 @@ TEST_F(ParamRules, NumbersOfTorchScriptAreNoted) {
   m.Output("y");
   Graph graph = Import(m.proto);
   EXPECT_THAT(ParamNames(graph), UnorderedElementsAre("slope", "logit_scale"));
-  EXPECT_THAT(graph.notes, ElementsAre("kept as constants, not trained: 'alpha', 'shift', "
-                                       "'onnx::Mul_9'"));
+  EXPECT_THAT(
+      graph.notes,
+      ElementsAre("kept as constants, not trained: 'alpha', 'shift', 'onnx::Mul_9'",
+                  "trained, though they may be constants of the module (then --freeze them): "
+                  "'logit_scale'"));
   m.proto.set_producer_name("");
   graph = Import(m.proto);
   EXPECT_THAT(ParamNames(graph), ElementsAre("slope"));

@@ -130,6 +130,45 @@ TEST_F(ScaleRules, TheSlopeOfWhatIsSquashedIsAParameter) {
   }
 }
 
+TEST_F(ScaleRules, OnesOfWhichATriangleOrPositionsAreMadeAreConstants) {
+  for (const char* function : {"Trilu", "CumSum"}) {
+    for (const float last : {1.f, 2.f}) {
+      Model m;
+      m.Input("x", {"2", "2"});
+      m.Floats("w", {2, 2}, {1, 1, 1, last});
+      std::vector<std::string> inputs = {"w"};
+      if (function[0] == 'C') {
+        onnx::AttributeProto& value = *m.Node("Constant", {}, {"axis"}).add_attribute();
+        value.set_name("value");
+        value.set_type(onnx::AttributeProto::TENSOR);
+        value.mutable_t()->set_data_type(onnx::TensorProto::INT64);
+        value.mutable_t()->add_int64_data(0);
+        inputs.push_back("axis");
+      }
+      m.Node(function, inputs, {"made"});
+      m.Node("MatMul", {"x", "made"}, {"y"});
+      m.Output("y");
+      EXPECT_EQ(ParamNames(Import(m.proto)).size(), last == 1 ? 0 : 1) << function;
+    }
+  }
+}
+
+TEST_F(ScaleRules, ANoteTellsOfNumbersThatMayBeConstants) {
+  Model m;
+  m.proto.set_producer_name("pytorch");
+  m.Input("x", {"2", "2"});
+  m.Floats("alpha", {}, {.5f});
+  m.Floats("w", {2, 2}, {1, 2, 3, 5});
+  m.Node("MatMul", {"x", "w"}, {"h"});
+  m.Node("Mul", {"h", "alpha"}, {"scaled"});
+  m.Node("Tanh", {"scaled"}, {"y"});
+  m.Output("y");
+  const Graph graph = Import(m.proto);
+  ASSERT_EQ(graph.notes.size(), 1u);
+  EXPECT_EQ(graph.notes[0],
+            "trained, though they may be constants of the module (then --freeze them): 'alpha'");
+}
+
 // In dynamo's files, if their metadata are gone, numbers of functions as gelu's are initializers.
 TEST_F(ScaleRules, TheSlopeInAFileOfDynamosMayBeAConstant) {
   for (const char* name : {"/act/Mul", "Mul_7", "", "node_Mul_7"}) {
