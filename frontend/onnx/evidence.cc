@@ -188,9 +188,9 @@ class Evidence {
   bool IsElement(const std::string& value) const {
     int64_t picked = 0;
     const NodeProto* maker = uses_.MakerOf(value);
-    for (; maker != nullptr; maker = uses_.MakerOf(maker->input(0))) {
+    for (; maker != nullptr; maker = uses_.MakerOf(InputOf(*maker, 0))) {
       const bool picks =
-          maker->op_type() == "Gather" && IsOneNumber(uses_.MakerOf(maker->input(1)));
+          maker->op_type() == "Gather" && IsOneNumber(uses_.MakerOf(InputOf(*maker, 1)));
       if (!picks && maker->op_type() != "Unsqueeze" && maker->op_type() != "Cast") return false;
       picked += picks;
     }
@@ -217,8 +217,8 @@ class Evidence {
   // Whether it has a part only in what a table is divided by, and that is computed from this table:
   // its norm, as estimated by vectors that power iterations found (spectral normalisation).
   bool IsOfNorm(const NodeProto& node, const std::string& value) const {
-    if (node.op_type() != "Div" || node.input(1) != value) return false;
-    const std::set<std::string> of = TablesOf(node.input(0)), by = TablesOf(value);
+    if (node.op_type() != "Div" || InputOf(node, 1) != value) return false;
+    const std::set<std::string> of = TablesOf(InputOf(node, 0)), by = TablesOf(value);
     return !of.contains(name_) && std::ranges::any_of(of, [&](const std::string& table) {
       return by.contains(table) && uses_.DependsOnTables(table);
     });
@@ -234,7 +234,7 @@ class Evidence {
   // are computed; but added to scores, which may be masked once more.
   bool IsEmptyMask(const NodeProto& sum) const {
     if (rank_ < 3 || (kind_() != TableKind::kZeros && kind_() != TableKind::kOnes)) return false;
-    std::vector<std::string> sums = {sum.output(0)};
+    std::vector<std::string> sums = {OutputOf(sum)};
     for (size_t i = 0; i < sums.size(); ++i) {
       const std::vector<Use>& users = uses_.Of(sums[i]);
       if (users.empty() || sums.size() > kMaxChoice) return false;
@@ -243,7 +243,7 @@ class Evidence {
         if (op == "Softmax") continue;
         const bool masks = op == "Reshape" || op == "Add" || (op == "Where" && use.input > 0);
         if (!masks) return false;
-        sums.push_back(use.node->output(0));
+        sums.push_back(OutputOf(*use.node));
       }
     }
     return true;
@@ -280,7 +280,7 @@ class Evidence {
     if (IsAddedToScores(node, use.input)) return kind_() == TableKind::kOther;
     if (kNever.contains(op) || IsNotTrained(op, use.input) || IsCastToIntegers(node)) return false;
     if (kLookUp.contains(op)) return use.input == 0 && FollowRows(node, row);
-    powered_ |= op == "Pow" && use.input == 0 && !IsOneNumber(uses_.MakerOf(node.input(1)));
+    powered_ |= op == "Pow" && use.input == 0 && !IsOneNumber(uses_.MakerOf(InputOf(node, 1)));
     if (kReduce.contains(op) || op == "Pow") {
       return (use.input == 0 && row) || FollowOutputs(node, row);
     }
@@ -307,13 +307,13 @@ class Evidence {
 
   // An element that is always the same one scales as the vector would.
   bool FollowRows(const NodeProto& node, bool row) {
-    vector_ &= node.input_size() > 1 && IsOneNumber(uses_.MakerOf(node.input(1)));
-    row |= node.input_size() > 1 && uses_.DependsOnData(node.input(1));
+    vector_ &= node.input_size() > 1 && IsOneNumber(uses_.MakerOf(InputOf(node, 1)));
+    row |= node.input_size() > 1 && uses_.DependsOnData(InputOf(node, 1));
     return FollowOutputs(node, row);
   }
 
   bool ChoiceDecides(const NodeProto& node, const std::string& value, bool row) {
-    if (uses_.DependsOnData(node.input(0)) && IsFill()) return false;
+    if (uses_.DependsOnData(InputOf(node, 0)) && IsFill()) return false;
     if (MeetsActivation(node, value)) return !IsMask() && !IsFill();
     return FollowOutputs(node, row);
   }
@@ -321,7 +321,7 @@ class Evidence {
   bool SumDecides(const NodeProto& node, const std::string& value, bool row) {
     if (!MeetsActivation(node, value)) return FollowOutputs(node, row);
     return !IsMask() && !IsDistances() && !IsSlopes() && !IsEmptyMask(node) &&
-           !OnlyChooses(node.output(0));
+           !OnlyChooses(OutputOf(node));
   }
 
   bool ScaleDecides(const NodeProto& node, const std::string& value, bool row) {

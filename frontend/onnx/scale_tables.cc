@@ -34,13 +34,13 @@ class Scales {
     if (node == nullptr || depth > kDeepest) return false;
     const std::string& op = node->op_type();
     if (kNorms.contains(op)) return true;
-    if (kArrange.contains(op)) return IsNormalised(node->input(0), depth + 1);
-    if (op == "Div" && IsStatistic(node->input(1), 0)) return true;
+    if (kArrange.contains(op)) return IsNormalised(InputOf(*node, 0), depth + 1);
+    if (op == "Div" && IsStatistic(InputOf(*node, 1), 0)) return true;
     if (op != "Mul" && op != "Div") return false;
     for (int i = 0; i < 2; ++i) {
-      const std::string& other = node->input(1 - i);
+      const std::string& other = InputOf(*node, 1 - i);
       if (op == "Mul" && IsStatistic(other, 0)) return true;
-      if (!uses_.IsActivation(other) && IsNormalised(node->input(i), depth + 1)) return true;
+      if (!uses_.IsActivation(other) && IsNormalised(InputOf(*node, i), depth + 1)) return true;
     }
     return false;
   }
@@ -56,8 +56,8 @@ class Scales {
       if (use.node == nullptr || depth > kDeepest) return false;
       const std::string& op = use.node->op_type();
       if (op == "ReduceSum") return use.input == 0;
-      const bool scales = op == "Mul" && !uses_.IsActivation(use.node->input(1 - use.input));
-      return (scales || kSums.contains(op)) && IsSumReduced(use.node->output(0), depth + 1);
+      const bool scales = op == "Mul" && !uses_.IsActivation(InputOf(*use.node, 1 - use.input));
+      return (scales || kSums.contains(op)) && IsSumReduced(OutputOf(*use.node), depth + 1);
     });
   }
 
@@ -66,10 +66,10 @@ class Scales {
     const std::vector<Use>& of = uses_.Of(value);
     return !of.empty() && depth <= kDeepest && std::ranges::all_of(of, [&](const Use& use) {
       if (use.node == nullptr || use.node->input_size() != 2) return false;
-      const std::string& other = use.node->input(1 - use.input);
+      const std::string& other = InputOf(*use.node, 1 - use.input);
       if (use.node->op_type() == "Mul" && uses_.MakerOf(other) != nullptr &&
           uses_.MakerOf(other)->op_type() == "Constant")
-        return IsAddedTo(use.node->output(0), table, depth + 1);
+        return IsAddedTo(OutputOf(*use.node), table, depth + 1);
       return use.node->op_type() == "Add" && HasDimsOf(other, table);
     });
   }
@@ -77,7 +77,7 @@ class Scales {
   bool IsSumOfProducts(const std::string& value, int depth = 0) const {
     const NodeProto* node = uses_.MakerOf(value);
     if (node == nullptr || depth > kDeepest) return false;
-    if (kArrange.contains(node->op_type())) return IsSumOfProducts(node->input(0), depth + 1);
+    if (kArrange.contains(node->op_type())) return IsSumOfProducts(InputOf(*node, 0), depth + 1);
     return kSums.contains(node->op_type()) && node->input_size() > 1 &&
            std::ranges::all_of(node->input(), [&](const auto& term) { return IsProduct(term, 0); });
   }
@@ -87,7 +87,7 @@ class Scales {
       if (use.node == nullptr || depth > kDeepest) return false;
       const std::string& op = use.node->op_type();
       if (kArrange.contains(op) || op == "Neg")
-        return MeetsAnotherProduct(use.node->output(0), depth + 1);
+        return MeetsAnotherProduct(OutputOf(*use.node), depth + 1);
       return kSums.contains(op) && std::ranges::any_of(use.node->input(), [&](const auto& other) {
                return other != value && IsProduct(other, 0);
              });
@@ -106,7 +106,7 @@ class Scales {
     for (int i = 0; i < kDeepest; ++i) {
       const NodeProto* maker = uses_.MakerOf(name);
       if (maker == nullptr || !kKeepsDims.contains(maker->op_type())) break;
-      name = maker->input(0);
+      name = InputOf(*maker, 0);
     }
     std::vector<int64_t> dims;
     for (const onnx::TensorProto* t : uses_.initializers()) {
@@ -120,7 +120,7 @@ class Scales {
     const NodeProto* node = uses_.MakerOf(value);
     if (node == nullptr || depth > kDeepest) return false;
     const std::string& op = node->op_type();
-    if (kArrange.contains(op) || op == "Neg") return IsProduct(node->input(0), depth + 1);
+    if (kArrange.contains(op) || op == "Neg") return IsProduct(InputOf(*node, 0), depth + 1);
     return op == "Mul" || op == "Div";
   }
 
@@ -142,24 +142,24 @@ class Scales {
 bool ScalesAsWeight(const NodeProto& scale, const std::string& table, int64_t dims,
                     const Uses& uses) {
   const Scales scales(uses);
-  const std::string& result = scale.output(0);
-  if (scale.input_size() != 2 || scale.input(0) == scale.input(1)) return false;
+  const std::string& result = OutputOf(scale);
+  if (scale.input_size() != 2 || InputOf(scale, 0) == InputOf(scale, 1)) return false;
   if (scales.IsReduced(result) || scales.IsSumReduced(result))
     return scale.op_type() == "Mul" && dims == 2;
   if (scales.MeetsAnotherProduct(result)) return false;
   if (scale.op_type() == "Mul" && scales.IsAddedTo(result, table)) return true;
-  return scales.IsNormalised(scale.input(scale.input(0) == table ? 1 : 0));
+  return scales.IsNormalised(InputOf(scale, InputOf(scale, 0) == table ? 1 : 0));
 }
 
 bool IsOfRotation(const NodeProto& scale, const std::string& factor, const Uses& uses) {
   const Scales scales(uses);
-  const std::string& other = scale.input(scale.input(0) == factor ? 1 : 0);
-  return scales.MeetsAnotherProduct(scale.output(0)) || scales.IsSumOfProducts(other);
+  const std::string& other = InputOf(scale, InputOf(scale, 0) == factor ? 1 : 0);
+  return scales.MeetsAnotherProduct(OutputOf(scale)) || scales.IsSumOfProducts(other);
 }
 
 bool ScalesTableOfItsDims(const NodeProto& scale, const std::string& factor, const Uses& uses) {
   return scale.op_type() == "Mul" &&
-         Scales(uses).HasDimsOf(scale.input(scale.input(0) == factor ? 1 : 0), factor);
+         Scales(uses).HasDimsOf(InputOf(scale, InputOf(scale, 0) == factor ? 1 : 0), factor);
 }
 
 }  // namespace shardc::onnx_import

@@ -37,7 +37,7 @@ bool IsMatrixOfOneColumn(std::string name, const Uses& uses) {
   int of_one = 1;
   const onnx::NodeProto* maker = uses.MakerOf(name);
   for (; maker != nullptr && maker->op_type() == "Transpose"; maker = uses.MakerOf(name)) {
-    name = maker->input(0);
+    name = InputOf(*maker, 0);
     of_one = 1 - of_one;
   }
   return std::ranges::any_of(uses.initializers(), [&](const onnx::TensorProto* t) {
@@ -48,7 +48,7 @@ bool IsMatrixOfOneColumn(std::string name, const Uses& uses) {
 bool IsProductOfOneColumn(const std::string& value, const Uses& uses) {
   const onnx::NodeProto* node = uses.MakerOf(value);
   return node != nullptr && node->op_type() == "MatMul" && node->input_size() == 2 &&
-         IsMatrixOfOneColumn(node->input(1), uses);
+         IsMatrixOfOneColumn(InputOf(*node, 1), uses);
 }
 
 // In few steps.
@@ -70,24 +70,24 @@ bool IsComputedFrom(const std::string& value, const std::string& source, const U
 // What a product with a value scales; empty where the use is none, or scales nothing computed.
 std::string ScaledBy(const Use& use, const Uses& uses) {
   if (use.node->op_type() != "Mul") return "";
-  const std::string& other = use.node->input(1 - use.input);
+  const std::string& other = InputOf(*use.node, 1 - use.input);
   return uses.IsActivation(other) ? other : "";
 }
 
 bool ScalesBranch(const Use& use, const Uses& uses) {
   const std::string branch = ScaledBy(use, uses);
   if (branch.empty()) return false;
-  const std::vector<Use>& sums = uses.Of(use.node->output(0));
+  const std::vector<Use>& sums = uses.Of(OutputOf(*use.node));
   return !sums.empty() && std::ranges::all_of(sums, [&](const Use& sum) {
     return sum.node != nullptr && sum.node->op_type() == "Add" &&
-           IsComputedFrom(branch, sum.node->input(1 - sum.input), uses);
+           IsComputedFrom(branch, InputOf(*sum.node, 1 - sum.input), uses);
   });
 }
 
 // As the slope of what is squashed (DyT's tanh(alpha x), Swish's x sigmoid(beta x)).
 bool ScalesIntoSquash(const Use& use, const Uses& uses) {
   if (ScaledBy(use, uses).empty()) return false;
-  const std::vector<Use>& squashed = uses.Of(use.node->output(0));
+  const std::vector<Use>& squashed = uses.Of(OutputOf(*use.node));
   return !squashed.empty() && std::ranges::all_of(squashed, [](const Use& by) {
     return by.node != nullptr && (by.node->op_type() == "Tanh" || by.node->op_type() == "Sigmoid");
   });
@@ -104,8 +104,8 @@ bool IsOne(const std::string& value, const Uses& uses) {
 
 bool ScalesWithOneAdded(const Use& use, const Uses& uses) {
   const onnx::NodeProto& sum = *use.node;
-  if (sum.op_type() != "Add" || !IsOne(sum.input(1 - use.input), uses)) return false;
-  const std::vector<Use>& scales = uses.Of(sum.output(0));
+  if (sum.op_type() != "Add" || !IsOne(InputOf(sum, 1 - use.input), uses)) return false;
+  const std::vector<Use>& scales = uses.Of(OutputOf(sum));
   return !scales.empty() && std::ranges::all_of(scales, [&](const Use& scale) {
     return scale.node != nullptr && !ScaledBy(scale, uses).empty();
   });
@@ -119,9 +119,9 @@ bool IsWeightOfOneOutput(const std::string& tensor, const Uses& uses) {
     if (use.node == nullptr) return false;
     if (IsWeight(use)) return true;
     if (kArrange.contains(use.node->op_type()))
-      return use.input == 0 && IsWeightOfOneOutput(use.node->output(0), uses);
+      return use.input == 0 && IsWeightOfOneOutput(OutputOf(*use.node), uses);
     return use.node->op_type() == "Add" && use.node->input_size() == 2 &&
-           IsProductOfOneColumn(use.node->input(1 - use.input), uses);
+           IsProductOfOneColumn(InputOf(*use.node, 1 - use.input), uses);
   });
 }
 

@@ -108,4 +108,14 @@ void Uses::FlowFrom(const onnx::GraphProto& graph, const std::set<std::string>& 
   }
 }
 
+const std::string& InputOf(const onnx::NodeProto& node, int i) {
+  static const std::string none;
+  return i >= 0 && i < node.input_size() ? node.input(i) : none;
+}
+
+const std::string& OutputOf(const onnx::NodeProto& node) {
+  static const std::string none;
+  return node.output_size() > 0 ? node.output(0) : none;
+}
+
 }  // namespace shardc::onnx_import

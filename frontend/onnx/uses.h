@@ -16,6 +16,10 @@ struct Use {
   int position = 0;  // of the node, in order
 };
 
+// The names of a node's input i and of its first output; empty where a file's node has none.
+const std::string& InputOf(const onnx::NodeProto& node, int i);
+const std::string& OutputOf(const onnx::NodeProto& node);
+
 class Uses {
  public:
   explicit Uses(const onnx::GraphProto& graph);

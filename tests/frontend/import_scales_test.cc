@@ -169,6 +169,35 @@ TEST_F(ScaleRules, ANoteTellsOfNumbersThatMayBeConstants) {
             "trained, though they may be constants of the module (then --freeze them): 'alpha'");
 }
 
+// They are looked at before it is known that they have all that their ops need.
+TEST_F(ScaleRules, NodesThatLackInputsAreRefusedAndNoMore) {
+  using Names = std::vector<std::string>;
+  for (const auto& [op, inputs] :
+       std::vector<std::pair<std::string, Names>>{{"Mul", {"gate"}},
+                                                  {"Mul", {"h", "h", "gate"}},
+                                                  {"Add", {"gate"}},
+                                                  {"Add", {"h"}},
+                                                  {"Div", {"table"}},
+                                                  {"Pow", {"table"}},
+                                                  {"Gather", {"table"}},
+                                                  {"Unsqueeze", {}},
+                                                  {"Max", {}},
+                                                  {"MatMul", {"table"}},
+                                                  {"Trilu", {}}}) {
+    Model m;
+    m.proto.set_producer_name("pytorch");
+    m.Input("x", {"2", "2"});
+    m.Floats("table", {2, 2}, {1, 2, 3, 5});
+    m.Floats("gate", {}, {.5f});
+    m.Node("MatMul", {"x", "table"}, {"h"});
+    m.Node(op, inputs, {"lacks"});
+    m.Node("Mul", {"h", "lacks"}, {"scaled"});
+    m.Node("Add", {"h", "scaled"}, {"y"});
+    m.Output("y");
+    EXPECT_THROW(Import(m.proto), Diagnostic) << op;
+  }
+}
+
 // In dynamo's files, if their metadata are gone, numbers of functions as gelu's are initializers.
 TEST_F(ScaleRules, TheSlopeInAFileOfDynamosMayBeAConstant) {
   for (const char* name : {"/act/Mul", "Mul_7", "", "node_Mul_7"}) {
