@@ -1,5 +1,6 @@
 #include "ir/attention_mask.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "ir/attention_part.h"
@@ -35,6 +36,22 @@ Value* AddedToScores(Builder& b, const Op& attention) {
   }
   Value* hidden = b.Scalar(mask->type.dtype, -std::numeric_limits<double>::infinity());
   return b.Make("where", {b.Constant(std::move(sees)), mask, hidden});
+}
+
+std::optional<std::vector<double>> KnownTops(const Op& attention) {
+  const Op* constant = MaskOf(attention)->producer;
+  if (constant == nullptr || constant->name() != "constant" || attention.attrs.Bool("causal"))
+    return std::nullopt;
+  const HostTensor& mask = constant->attrs.Tensor("value");
+  if (mask.shape().empty()) return std::nullopt;
+  const int64_t columns = mask.shape().back();
+  std::vector<double> tops;
+  for (int64_t i = 0; i < mask.num_elements(); i += columns) {
+    double top = -std::numeric_limits<double>::infinity();
+    for (int64_t j = 0; j < columns; ++j) top = std::max(top, mask.AsDouble(i + j));
+    tops.push_back(top);
+  }
+  return tops;
 }
 
 }  // namespace shardc

@@ -1,6 +1,9 @@
 // What a float mask of an attention does to rows of scores to which it adds a large number.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "ir/builder.h"
 
 namespace shardc {
@@ -22,5 +25,9 @@ Value* MaskOf(const Op& attention);
 // [b or 1, h or 1, s or 1, t], in the type of the statistics: what a mask of floats adds to the
 // scores, and -inf where a causal op hides the key besides.
 Value* AddedToScores(Builder& b, const Op& attention);
+
+// The top of each row of a constant mask, where nothing else hides keys; none where the tops are
+// known only when the op runs.
+std::optional<std::vector<double>> KnownTops(const Op& attention);
 
 }  // namespace shardc

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include "ir/attention_mask.h"
 #include "ir/attention_part.h"
@@ -47,19 +47,6 @@ bool MayLieBetween(const Value* v, const TopLimits& limits, int steps = kMaxStep
   });
 }
 
-// Whether the mask is a constant by which the top of no row lies there.
-bool LeavesTops(const Op& attention, const TopLimits& limits) {
-  const HostTensor* data = ConstantOf(MaskOf(attention));
-  if (data == nullptr || data->shape().empty() || attention.attrs.Bool("causal")) return false;
-  const int64_t columns = data->shape().back();
-  for (int64_t i = 0; i < data->num_elements(); i += columns) {
-    double top = -std::numeric_limits<double>::infinity();
-    for (int64_t j = 0; j < columns; ++j) top = std::max(top, data->AsDouble(i + j));
-    if (IsBetween(top, limits)) return false;
-  }
-  return true;
-}
-
 class Centering {
  public:
   explicit Centering(Graph& graph) : graph_(graph) {}
@@ -68,7 +55,9 @@ class Centering {
     Value* mask = MaskOf(*op);
     if (mask == nullptr || mask->type.dtype == DType::kBool) return;
     const TopLimits limits = TopLimitsOf(op->out(1).dtype);
-    if (!MayLieBetween(mask, limits) || LeavesTops(*op, limits)) return;
+    if (!MayLieBetween(mask, limits)) return;
+    const std::optional<std::vector<double>> tops = KnownTops(*op);
+    if (tops && std::ranges::none_of(*tops, [&](double t) { return IsBetween(t, limits); })) return;
     const Centered centered = Center(op, mask, limits);
     graph_.SetOperand(op, 3, centered.mask);
     Value* lse = op->results[1];

@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ir/attention_mask.h"
 #include "ir/attention_part.h"
@@ -320,20 +321,6 @@ void ReferenceGrad(const KernelCall& call) {
   FromDoubles(dv, call.out[2]);
 }
 
-// Whether no row of a constant mask that hides nothing else absorbs its scores.
-bool AbsorbsNowhere(const Value* mask, double absorbs) {
-  const Op* op = mask->producer;
-  if (op == nullptr || op->name() != "constant" || mask->type.rank() == 0) return false;
-  const HostTensor& data = op->attrs.Tensor("value");
-  const int64_t columns = mask->type.shape.back();
-  for (int64_t i = 0; i < data.num_elements(); i += columns) {
-    double top = -kInfinity;
-    for (int64_t j = 0; j < columns; ++j) top = std::max(top, data.AsDouble(i + j));
-    if (!(std::fabs(top) < absorbs)) return false;
-  }
-  return true;
-}
-
 // A row whose top absorbs the scores is uniform over the n keys that have it, and its lse has lost
 // log n, so that exp(score - lse) is 1 for each of them. The gradient is linear in do, which is
 // divided by n there. (Where it rounds them only, no row comes here: passes/center_masks.h.)
@@ -343,7 +330,9 @@ Value* DividedWhereAbsorbed(Builder& b, const Op& op, Value* d_o) {
     return d_o;
   const DType type = StatisticType(op.in(0).dtype);
   const double absorbs = TopLimitsOf(type).absorbs;
-  if (!op.attrs.Bool("causal") && AbsorbsNowhere(mask, absorbs)) return d_o;
+  const std::optional<std::vector<double>> tops = KnownTops(op);
+  if (tops && std::ranges::all_of(*tops, [&](double t) { return std::fabs(t) < absorbs; }))
+    return d_o;
   Value* added = AddedToScores(b, op);
   Value* top = b.ReduceMax(added, {3}, true);
   Value* n = b.ReduceSum(b.Cast(b.Make("equal", {added, top}), type), {3}, true);
