@@ -2,6 +2,8 @@
 
 #include <cstring>
 #include <limits>
+#include <map>
+#include <vector>
 
 #include "ir/shape_limit.h"
 #include "ir/shard_copy.h"
@@ -13,27 +15,6 @@ using onnx::TensorProto;
 
 [[noreturn]] void Malformed(const std::string& where, const std::string& what) {
   throw Diagnostic("E1402", ExitCode::kBadModel, where, what);
-}
-
-// Bytes of an element as raw_data stores it.
-int64_t StoredSize(int onnx_type) {
-  switch (onnx_type) {
-    case TensorProto::INT8:
-    case TensorProto::UINT8:
-    case TensorProto::BOOL:
-      return 1;
-    case TensorProto::INT16:
-    case TensorProto::UINT16:
-    case TensorProto::FLOAT16:
-    case TensorProto::BFLOAT16:
-      return 2;
-    case TensorProto::INT64:
-    case TensorProto::UINT64:
-    case TensorProto::DOUBLE:
-      return 8;
-    default:
-      return 4;
-  }
 }
 
 bool StoredAsHeld(int onnx_type) {
@@ -70,76 +51,45 @@ void SetInt(HostTensor& t, int64_t i, int64_t value) {
   }
 }
 
-template <typename T>
-T LoadAt(const std::byte* data, int64_t i) {
-  T value;
-  std::memcpy(&value, data + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
-  return value;
-}
-
-int64_t LoadInt(int onnx_type, const std::byte* data, int64_t i, const std::string& where) {
-  switch (onnx_type) {
-    case TensorProto::INT8:
-      return LoadAt<int8_t>(data, i);
-    case TensorProto::INT16:
-      return LoadAt<int16_t>(data, i);
-    case TensorProto::UINT16:
-      return LoadAt<uint16_t>(data, i);
-    case TensorProto::UINT32:
-      return LoadAt<uint32_t>(data, i);
-    case TensorProto::UINT64:
-      return SignedOf(LoadAt<uint64_t>(data, i), where);
-    default:
-      return LoadAt<uint8_t>(data, i);
-  }
-}
-
-void CheckCount(int64_t count, const char* field, const TensorType& type,
-                const std::string& where) {
-  if (count == type.num_elements()) return;
-  Malformed(where, StrCat("has ", count, " elements in ", field, ", but its dims ",
-                          ShapeToString(type.shape), " ask for ", type.num_elements()));
-}
-
+// The elements of a field for one type, each as the raw type `T` of raw_data.
 template <typename T, typename Values>
-HostTensor CopyValues(const Values& values, const char* field, const TensorType& type,
-                      const std::string& where) {
-  CheckCount(values.size(), field, type, where);
-  HostTensor t(type.dtype, type.shape);
-  for (int i = 0; i < values.size(); ++i) {
-    T value = static_cast<T>(values.Get(i));
-    std::memcpy(t.raw() + i * sizeof(T), &value, sizeof(T));
+Bytes Packed(const Values& values, const char* field, int64_t wanted, const TensorType& type,
+             const std::string& where) {
+  if (values.size() != wanted) {
+    Malformed(where, StrCat("has ", values.size(), " elements in ", field, ", but its dims ",
+                            ShapeToString(type.shape), " ask for ", wanted));
   }
-  return t;
+  auto packed = std::make_shared<std::vector<T>>();
+  packed->reserve(static_cast<size_t>(wanted));
+  for (const auto value : values) packed->push_back(static_cast<T>(value));
+  return {reinterpret_cast<const std::byte*>(packed->data()), packed->size() * sizeof(T), packed};
 }
 
-// Data in the fields for each type.
-HostTensor ReadTyped(const TensorProto& tensor, const TensorType& type, const std::string& where) {
+// Data in the fields for each type, as raw_data would have them.
+Bytes PackedFields(const TensorProto& tensor, const TensorType& type, const std::string& where) {
+  const int64_t count = type.num_elements();
   switch (tensor.data_type()) {
     case TensorProto::FLOAT:
-      return CopyValues<float>(tensor.float_data(), "float_data", type, where);
+      return Packed<float>(tensor.float_data(), "float_data", count, type, where);
     case TensorProto::DOUBLE:
-      return CopyValues<double>(tensor.double_data(), "double_data", type, where);
+      return Packed<double>(tensor.double_data(), "double_data", count, type, where);
     case TensorProto::INT64:
-      return CopyValues<int64_t>(tensor.int64_data(), "int64_data", type, where);
-    case TensorProto::FLOAT16:
-    case TensorProto::BFLOAT16:
-      return CopyValues<uint16_t>(tensor.int32_data(), "int32_data", type, where);
+      return Packed<int64_t>(tensor.int64_data(), "int64_data", count, type, where);
     case TensorProto::UINT32:
-    case TensorProto::UINT64: {
-      CheckCount(tensor.uint64_data_size(), "uint64_data", type, where);
-      HostTensor t(type.dtype, type.shape);
-      for (int i = 0; i < tensor.uint64_data_size(); ++i) {
-        SetInt(t, i, SignedOf(tensor.uint64_data(i), where));
-      }
-      return t;
-    }
-    default: {
-      CheckCount(tensor.int32_data_size(), "int32_data", type, where);
-      HostTensor t(type.dtype, type.shape);
-      for (int i = 0; i < tensor.int32_data_size(); ++i) SetInt(t, i, tensor.int32_data(i));
-      return t;
-    }
+      return Packed<uint32_t>(tensor.uint64_data(), "uint64_data", count, type, where);
+    case TensorProto::UINT64:
+      return Packed<uint64_t>(tensor.uint64_data(), "uint64_data", count, type, where);
+    default:
+      break;
+  }
+  switch (const auto& values = tensor.int32_data(); *StoredBits(tensor.data_type())) {
+    case 32:
+      return Packed<uint32_t>(values, "int32_data", count, type, where);
+    case 16:
+      return Packed<uint16_t>(values, "int32_data", count, type, where);
+    default:
+      return Packed<uint8_t>(values, "int32_data", StoredSize(tensor.data_type(), count), type,
+                             where);
   }
 }
 
@@ -183,6 +133,10 @@ std::optional<DType> HeldAs(int onnx_type) {
     case TensorProto::INT16:
     case TensorProto::UINT16:
     case TensorProto::INT32:
+    case kInt4:
+    case kUint4:
+    case kInt2:
+    case kUint2:
       return DType::kI32;
     case TensorProto::UINT32:
     case TensorProto::UINT64:
@@ -194,6 +148,16 @@ std::optional<DType> HeldAs(int onnx_type) {
 }
 
 std::string OnnxTypeName(int onnx_type) {
+  static const std::map<int, std::string> kNewer = {{kFloat8E4M3FN, "float8e4m3fn"},
+                                                    {kFloat8E4M3FNUZ, "float8e4m3fnuz"},
+                                                    {kFloat8E5M2, "float8e5m2"},
+                                                    {kFloat8E5M2FNUZ, "float8e5m2fnuz"},
+                                                    {kUint4, "uint4"},
+                                                    {kInt4, "int4"},
+                                                    {kFloat4E2M1, "float4e2m1"},
+                                                    {kUint2, "uint2"},
+                                                    {kInt2, "int2"}};
+  if (const auto newer = kNewer.find(onnx_type); newer != kNewer.end()) return newer->second;
   if (!onnx::TensorProto_DataType_IsValid(onnx_type)) return StrCat("type ", onnx_type);
   std::string name = onnx::TensorProto_DataType_Name(onnx_type);
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -211,17 +175,22 @@ TensorType TensorReader::Type(const TensorProto& tensor) const {
     Malformed(where, StrCat("has elements of type ", OnnxTypeName(tensor.data_type()),
                             ", which is not supported"));
   }
+  return TensorType(*dtype, CheckedShape(tensor, *dtype));
+}
+
+Shape TensorReader::CheckedShape(const TensorProto& tensor, DType dtype) const {
+  const std::string where = Where(tensor);
   if (tensor.has_segment()) Malformed(where, "is a segment of a tensor, which is not supported");
   Shape shape(tensor.dims().begin(), tensor.dims().end());
   for (int64_t dim : shape) {
     if (dim < 0) Malformed(where, StrCat("has the dim ", dim));
   }
-  if (TooLarge(*dtype, shape)) Malformed(where, "has more elements than any file holds");
-  return TensorType(*dtype, std::move(shape));
+  if (TooLarge(dtype, shape)) Malformed(where, "has more elements than any file holds");
+  return shape;
 }
 
-std::optional<Bytes> TensorReader::StoredBytes(const TensorProto& tensor, const Bytes* raw,
-                                               const TensorType& type) {
+Bytes TensorReader::StoredBytes(const TensorProto& tensor, const Bytes* raw,
+                                const TensorType& type) {
   Bytes bytes;
   if (tensor.data_location() == TensorProto::EXTERNAL) {
     bytes = files_.Get(tensor, Where(tensor));
@@ -231,9 +200,9 @@ std::optional<Bytes> TensorReader::StoredBytes(const TensorProto& tensor, const 
     bytes = {reinterpret_cast<const std::byte*>(tensor.raw_data().data()), tensor.raw_data().size(),
              nullptr};
   } else {
-    return std::nullopt;
+    return PackedFields(tensor, type, Where(tensor));
   }
-  auto wanted = static_cast<size_t>(type.num_elements() * StoredSize(tensor.data_type()));
+  const auto wanted = static_cast<size_t>(StoredSize(tensor.data_type(), type.num_elements()));
   if (bytes.size != wanted) {
     bool external = tensor.data_location() == TensorProto::EXTERNAL;
     throw Diagnostic(
@@ -246,30 +215,55 @@ std::optional<Bytes> TensorReader::StoredBytes(const TensorProto& tensor, const 
 
 HostTensor TensorReader::Read(const TensorProto& tensor, const Bytes* raw) {
   TensorType type = Type(tensor);
-  const std::string where = Where(tensor);
-  auto bytes = StoredBytes(tensor, raw, type);
-  if (!bytes) return ReadTyped(tensor, type, where);
   HostTensor t(type.dtype, type.shape);
-  if (StoredAsHeld(tensor.data_type())) {
-    if (bytes->size > 0) std::memcpy(t.raw(), bytes->data, bytes->size);
+  if (raw != nullptr && raw->computed != nullptr) {
+    raw->computed->Read(Shape(type.shape.size()), type.shape, t.raw());
     return t;
   }
-  for (int64_t i = 0; i < t.num_elements(); ++i) {
-    SetInt(t, i, LoadInt(tensor.data_type(), bytes->data, i, where));
+  const Bytes bytes = StoredBytes(tensor, raw, type);
+  if (StoredAsHeld(tensor.data_type())) {
+    if (bytes.size > 0) std::memcpy(t.raw(), bytes.data, bytes.size);
+  } else if (tensor.data_type() == TensorProto::UINT64) {
+    for (int64_t i = 0; i < t.num_elements(); ++i) {
+      uint64_t value;
+      std::memcpy(&value, bytes.data + i * 8, sizeof(value));
+      SetInt(t, i, SignedOf(value, Where(tensor)));
+    }
+  } else {
+    const StoredElements elements(bytes, tensor.data_type());
+    for (int64_t i = 0; i < t.num_elements(); ++i) {
+      SetInt(t, i, static_cast<int64_t>(elements.At(i)));
+    }
   }
   return t;
 }
 
 std::shared_ptr<const TensorSource> TensorReader::Source(const TensorProto& tensor,
                                                          const Bytes* raw) {
+  if (raw != nullptr && raw->computed != nullptr) return raw->computed;
   TensorType type = Type(tensor);
-  auto bytes = StoredBytes(tensor, raw, type);
-  if (bytes && bytes->owner && StoredAsHeld(tensor.data_type())) {
-    return std::make_shared<BytesSource>(std::move(*bytes), std::move(type));
+  if (StoredAsHeld(tensor.data_type())) {
+    Bytes bytes = StoredBytes(tensor, raw, type);
+    if (bytes.owner) return std::make_shared<BytesSource>(std::move(bytes), std::move(type));
   }
   auto held = std::make_shared<const HostTensor>(Read(tensor, raw));
   Bytes copy{held->raw(), static_cast<size_t>(held->bytes()), held};
   return std::make_shared<BytesSource>(std::move(copy), std::move(type));
+}
+
+StoredElements TensorReader::Elements(const TensorProto& tensor, const Bytes* raw) {
+  if (!StoredBits(tensor.data_type())) {
+    Malformed(Where(tensor), StrCat("has elements of type ", OnnxTypeName(tensor.data_type()),
+                                    ", which is not supported"));
+  }
+  // Of which the dims alone are looked at: some of these types are not held.
+  const TensorType type(DType::kF64, CheckedShape(tensor, DType::kF64));
+  Bytes bytes = StoredBytes(tensor, raw, type);
+  if (bytes.owner == nullptr) {
+    auto copy = std::make_shared<std::vector<std::byte>>(bytes.data, bytes.data + bytes.size);
+    bytes = {copy->data(), copy->size(), copy};
+  }
+  return StoredElements(std::move(bytes), tensor.data_type());
 }
 
 }  // namespace shardc::onnx_import

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "frontend/onnx/external_data.h"
+#include "frontend/onnx/stored_elements.h"
 #include "ir/graph.h"
 #include "ir/host_tensor.h"
 
@@ -31,11 +32,13 @@ class TensorReader {
   // The same, read lazily where the elements are stored as they are held.
   std::shared_ptr<const TensorSource> Source(const onnx::TensorProto& tensor, const Bytes* raw);
   TensorType Type(const onnx::TensorProto& tensor) const;
+  // As they are stored, of any type of numbers; the tensor need not stay. Throws likewise.
+  StoredElements Elements(const onnx::TensorProto& tensor, const Bytes* raw);
 
  private:
   std::string Where(const onnx::TensorProto& tensor) const;
-  std::optional<Bytes> StoredBytes(const onnx::TensorProto& tensor, const Bytes* raw,
-                                   const TensorType& type);
+  Shape CheckedShape(const onnx::TensorProto& tensor, DType dtype) const;
+  Bytes StoredBytes(const onnx::TensorProto& tensor, const Bytes* raw, const TensorType& type);
 
   std::string path_;
   ExternalFiles files_;

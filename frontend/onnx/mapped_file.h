@@ -5,7 +5,11 @@
 #include <memory>
 #include <string>
 
-namespace shardc::onnx_import {
+namespace shardc {
+
+class TensorSource;
+
+namespace onnx_import {
 
 class MappedFile {
  public:
@@ -35,6 +39,9 @@ struct Bytes {
   size_t size = 0;
   std::shared_ptr<const void> owner;
   bool mapped = false;  // the owner is a MappedFile
+  // Of a tensor that the importer computes from others: its elements, in place of bytes.
+  std::shared_ptr<const TensorSource> computed = nullptr;
 };
 
-}  // namespace shardc::onnx_import
+}  // namespace onnx_import
+}  // namespace shardc

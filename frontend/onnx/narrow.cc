@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "frontend/onnx/convert_util.h"
+#include "frontend/onnx/stored_elements.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -28,6 +29,14 @@ Range RangeOf(int64_t onnx_type) {
       return {16, false};
     case TensorProto::UINT32:
       return {32, false};
+    case kInt4:
+      return {4, true};
+    case kUint4:
+      return {4, false};
+    case kInt2:
+      return {2, true};
+    case kUint2:
+      return {2, false};
     default:
       return {64, false};
   }
@@ -74,8 +83,16 @@ HostTensor WrappedElements(const NodeContext& c, HostTensor t, Range range) {
 }  // namespace
 
 bool IsNarrow(int64_t onnx_type) {
-  constexpr int64_t kNarrow[] = {TensorProto::INT8,   TensorProto::UINT8,  TensorProto::INT16,
-                                 TensorProto::UINT16, TensorProto::UINT32, TensorProto::UINT64};
+  constexpr int64_t kNarrow[] = {TensorProto::INT8,
+                                 TensorProto::UINT8,
+                                 TensorProto::INT16,
+                                 TensorProto::UINT16,
+                                 TensorProto::UINT32,
+                                 TensorProto::UINT64,
+                                 kInt4,
+                                 kUint4,
+                                 kInt2,
+                                 kUint2};
   return std::find(std::begin(kNarrow), std::end(kNarrow), onnx_type) != std::end(kNarrow);
 }
 

@@ -1,5 +1,4 @@
-// Integers of ONNX types that are held in wider ones (HeldAs): int8, uint8, int16, uint16, uint32
-// and uint64.
+// Integers of ONNX types that are held in wider ones (HeldAs): int2 to int16, uint2 to uint64.
 #pragma once
 
 #include <string_view>
