@@ -19,11 +19,12 @@ void AddDftConverter(ConverterTable& table);
 void AddRecurrentConverters(ConverterTable& table);  // RNN, GRU, LSTM
 void AddAttentionConverters(ConverterTable& table);  // Attention, RotaryEmbedding
 void AddLinearAttentionConverter(ConverterTable& table);
-void AddConvConverter(ConverterTable& table);     // and CausalConvWithState
-void AddPoolConverters(ConverterTable& table);    // and BatchNormalization
-void AddResizeConverters(ConverterTable& table);  // Resize, Upsample, DepthToSpace, SpaceToDepth
-void AddNormConverters(ConverterTable& table);    // GroupNormalization, LpNormalization, ...
-void AddFusedConverters(ConverterTable& table);   // of ONNX Runtime
+void AddConvConverter(ConverterTable& table);       // and CausalConvWithState
+void AddPoolConverters(ConverterTable& table);      // and BatchNormalization
+void AddResizeConverters(ConverterTable& table);    // Resize, Upsample, DepthToSpace, SpaceToDepth
+void AddNormConverters(ConverterTable& table);      // GroupNormalization, LpNormalization, ...
+void AddQuantizeConverters(ConverterTable& table);  // QuantizeLinear, MatMulInteger, ...
+void AddFusedConverters(ConverterTable& table);     // of ONNX Runtime
 void AddFusedAttentionConverters(ConverterTable& table);  // Attention, ... of ONNX Runtime
 
 // Advice for what its fusions have no other form of.
@@ -100,6 +101,8 @@ struct Positions {
   int batch_dims;
 };
 Positions PositionsAlong(NodeContext& c, const Shape& x, Value* indices, int axis);
+// a times b as MatMul has it; each may have one dim.
+Value* MatMulOf(NodeContext& c, Value* a, Value* b);
 // What a Gemm node computes.
 Value* GemmOf(NodeContext& c);
 // What a Conv node computes.

@@ -23,6 +23,13 @@ inline constexpr char kDataDecides[] =
     "Of a mixture of experts of transformers 5, export after "
     "model.set_experts_implementation(\"batched_mm\")";
 
+// What a QuantizeLinear made, before it became integers: floats with a gradient, from which the
+// zero point (null: 0) was subtracted again.
+struct Steps {
+  Value* floats = nullptr;
+  Value* zero = nullptr;
+};
+
 // One node, with its inputs already converted. Everything made through it folds: an op whose
 // operands are all constants becomes a `constant` at once (integers checked for overflow), so shape
 // arithmetic never reaches the graph.
@@ -79,6 +86,9 @@ class NodeContext : public OpMaker {
   // As Make, for ops with several results (not folded unless all operands are constants).
   virtual std::vector<Value*> MakeAll(std::string_view op, std::vector<Value*> operands,
                                       Attributes attrs = {}) = 0;
+  // Of codes, so that a DequantizeLinear finds them.
+  virtual void SetSteps(const Value* codes, Steps steps) = 0;
+  virtual Steps StepsOf(const Value* codes) const = 0;  // none: {}
   // For what a node adds to the graph besides its results.
   virtual Builder& builder() = 0;
   // Marks of what is made by Make and MakeAll are kept; a converter that reads positions as numbers

@@ -6,6 +6,7 @@
 #include "frontend/onnx/constant_weights.h"
 #include "frontend/onnx/control_flow.h"
 #include "frontend/onnx/convert_util.h"
+#include "frontend/onnx/dequantize_weights.h"
 #include "frontend/onnx/detached.h"
 #include "frontend/onnx/fold.h"
 #include "frontend/onnx/folded_constants.h"
@@ -62,6 +63,8 @@ class Importer final : private GraphConverter {
     if (int weights = ConstantsToTensors(*model_.proto.mutable_graph()))
       graph_.notes.push_back(
           StrCat("its weights are Constant nodes: ", weights, " became tensors"));
+    for (std::string& note : DequantizeWeights(model_, conversion_.reader))
+      graph_.notes.push_back(std::move(note));
     NoteUnfolded(graph_, UnfoldConstants(model_, conversion_.reader));
     ModuleNames names = ReadModuleNames(model_.proto.graph());
     RestoreOwnNames(*model_.proto.mutable_graph(), names);
@@ -85,6 +88,7 @@ class Importer final : private GraphConverter {
     AddTensors(proto);
     for (const NodeProto* node : live_) Convert(*node);
     AddOutputs(proto);
+    NoteRounded(graph_, conversion_.steps);
     graph_.EraseDead();
     recover::DropExpanded(graph_, names.expanded);
     if (!options_.module.where.empty()) {

@@ -7,8 +7,11 @@ namespace shardc::onnx_import {
 namespace {
 
 // A vector counts as a row on the left and as a column on the right, and its dim is dropped again.
-void MatMul(NodeContext& c) {
-  Value *a = c.input(0), *b = c.input(1);
+void MatMul(NodeContext& c) { c.SetOutput(0, MatMulOf(c, c.input(0), c.input(1))); }
+
+}  // namespace
+
+Value* MatMulOf(NodeContext& c, Value* a, Value* b) {
   bool row = a->type.rank() == 1, column = b->type.rank() == 1;
   if (row) a = c.Reshape(a, {1, a->type.shape[0]});
   if (column) b = c.Reshape(b, {b->type.shape[0], 1});
@@ -16,10 +19,8 @@ void MatMul(NodeContext& c) {
   Shape shape = y->type.shape;
   if (column) shape.pop_back();
   if (row) shape.erase(shape.end() - (column ? 1 : 2));
-  c.SetOutput(0, c.Reshape(y, std::move(shape)));
+  return c.Reshape(y, std::move(shape));
 }
-
-}  // namespace
 
 Value* GemmOf(NodeContext& c) {
   Value *a = c.input(0), *b = c.input(1);
@@ -225,6 +226,7 @@ void AddNeuralConverters(ConverterTable& table) {
   AddPoolConverters(table);
   AddResizeConverters(table);
   AddNormConverters(table);
+  AddQuantizeConverters(table);
   AddDftConverter(table);
   AddRecurrentConverters(table);
   AddLinearAttentionConverter(table);

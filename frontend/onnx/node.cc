@@ -48,6 +48,7 @@ bool HasNoEffect(std::string_view op, std::string_view attribute) {
       {"LayerNormalization", "stash_type"},
       {"MaxPool", "storage_order"},
       {"MultiHeadAttention", "mask_filter_value"},
+      {"QuantizeLinear", "saturate"},
       {"Range", "stash_type"},
       {"Resize", "cubic_coeff_a"},
       {"Resize", "exclude_outside"},
@@ -129,6 +130,11 @@ void Node::SetOutput(int i, Value* value, int64_t onnx_type) {
     Fail("E1308", StrCat("makes '", name, "', which there is already"), "");
   }
   if (value->producer != nullptr && value->name.empty()) value->name = name;
+}
+
+Steps Node::StepsOf(const Value* codes) const {
+  const auto it = conversion_.steps.find(codes);
+  return it == conversion_.steps.end() ? Steps{} : it->second;
 }
 
 bool Node::IsSequence(int i) const {

@@ -21,6 +21,7 @@ struct Conversion {
   std::map<std::string, Value*, std::less<>> values;                  // by name in the file
   std::map<std::string, std::vector<Value*>, std::less<>> sequences;  // the same
   std::map<std::string, int64_t, std::less<>> narrow;  // ONNX types held in wider ones, by name
+  std::map<const Value*, Steps> steps;                 // by codes
   std::set<std::string> wanted;                        // names that something reads
   ChosenRows rows;
   int64_t fold_bytes = int64_t{1} << 34;  // that constants made from others may take
@@ -65,6 +66,8 @@ class Node final : public NodeContext {
   Value* Make(std::string_view op, std::vector<Value*> operands, Attributes attrs) override;
   std::vector<Value*> MakeAll(std::string_view op, std::vector<Value*> operands,
                               Attributes attrs) override;
+  void SetSteps(const Value* codes, Steps steps) override { conversion_.steps[codes] = steps; }
+  Steps StepsOf(const Value* codes) const override;
   Builder& builder() override { return conversion_.builder; }
   ChosenRows& rows() override { return conversion_.rows; }
   [[noreturn]] void Fail(const char* id, const std::string& what,

@@ -8,6 +8,7 @@
 
 #include "frontend/onnx/names.h"
 #include "frontend/onnx/table_kind.h"
+#include "frontend/recover/match.h"
 #include "ir/contains.h"
 #include "ir/counted.h"
 #include "ir/diagnostic.h"
@@ -201,6 +202,15 @@ void NoteSines(Graph& graph) {
                                " sines and cosines of positions, which few modules train; an "
                                "optimizer does, unless --freeze names ",
                                more > 0 ? "them" : "it"));
+}
+
+void NoteRounded(Graph& graph, const std::map<const Value*, Steps>& codes) {
+  const auto computed = std::ranges::count_if(
+      codes, [](const auto& code) { return recover::ConstantOf(code.first) == nullptr; });
+  if (computed == 0) return;
+  graph.notes.push_back(StrCat("gradients pass ", computed, " rounding", computed == 1 ? "" : "s",
+                               " to small integers where the result is in range, as with PyTorch's "
+                               "fake_quantize (the file does not say)"));
 }
 
 void NoteNans(Graph& graph, const std::vector<std::string>& names) {

@@ -1,10 +1,12 @@
 // What an import did with the parameters and inputs of a model that its user should know.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "frontend/onnx/converter.h"
 #include "frontend/onnx/folded_constants.h"
 #include "frontend/onnx/params.h"
 #include "ir/graph.h"
@@ -32,6 +34,9 @@ void NoteSines(Graph& graph);
 // Of inputs that nothing reads, beside others of their type: an exporter makes one input of what it
 // was given as one tensor.
 void NoteUnread(Graph& graph);
+
+// Of what was rounded to small integers (codes), whose gradient is that of what is rounded.
+void NoteRounded(Graph& graph, const std::map<const Value*, Steps>& codes);
 
 // Of constants of these names, in which a number is none.
 void NoteNans(Graph& graph, const std::vector<std::string>& names);

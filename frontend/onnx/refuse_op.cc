@@ -11,7 +11,7 @@
 namespace shardc::onnx_import {
 namespace {
 
-// QLinearMatMul, DequantizeLinear, MatMulInteger, MatMulNBits, ...
+// QLinearConv, ConvInteger, and of others what dequantize_weights.h leaves.
 bool IsQuantized(std::string_view op) {
   const bool q = op.size() > 1 && op[0] == 'Q' && std::isupper(op[1]);
   auto holds = [op](std::string_view part) { return op.find(part) != op.npos; };

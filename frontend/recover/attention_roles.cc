@@ -185,6 +185,7 @@ class AttentionRoles {
     }
     const Op* op = v->producer;
     if (op == nullptr || depth > 40) return false;
+    if (const Value* x = Unrounded(v)) return FindQkv(x, depth + 1, seen, projections);
     if (op->name() == "dropout") return FindQkv(op->operands[0], depth + 1, seen, projections);
     bool layout =
         OneOf(op->name(), {"reshape", "transpose", "split", "slice", "cast", "broadcast_to", "neg",
@@ -240,6 +241,7 @@ class AttentionRoles {
     }
     const Op* op = v->producer;
     if (op == nullptr || depth > 12) return;
+    if (const Value* x = Unrounded(v)) return SetGate(x, depth + 1, seen);
     // A sum without a parameter is the residual stream.
     if (OneOf(op->name(), {"add", "sub"}) && !BiasBehind(op->operands[0]) &&
         !BiasBehind(op->operands[1]) && !ProducedBy(op->operands[0], "constant") &&
@@ -285,7 +287,8 @@ class AttentionRoles {
                       });
     const bool beside =
         op->name() == "concat" && IsLastAxis(op->attrs.Int("axis"), op->out().rank());
-    return IsNorm(op) || beside || bias ||
+    const bool rounds = op->name() == "add" && Unrounded(op->result());
+    return IsNorm(op) || beside || bias || rounds ||
            OneOf(op->name(),
                  {"dropout", "reshape", "transpose", "cast", "mul", "div", "where", "rotary"}) ||
            (heads && (op->def->elementwise || OneOf(op->name(), {"concat", "split", "slice"})));

@@ -72,6 +72,17 @@ Value* Unshaped(Value* v) {
   return v;
 }
 
+const Value* Unrounded(const Value* v) {
+  const Op* sum = ProducedBy(v, "add");
+  const Op* difference = sum == nullptr ? nullptr : ProducedBy(sum->operands[1], "sub");
+  if (!difference || !difference->attrs.Bool("detached", false) ||
+      difference->operands[1] != sum->operands[0]) {
+    return nullptr;
+  }
+  const Op* chosen = ProducedBy(sum->operands[0], "where");
+  return chosen && IsSplat(chosen->operands[2], 0) ? chosen->operands[1] : sum->operands[0];
+}
+
 bool IsProduct(const Op* op) {
   return OneOf(op->name(), {"matmul", "matmul_nt", "matmul_rows", "matmul_rows_nt"});
 }

@@ -35,7 +35,10 @@ Op* ProducedBy(const Value* v, std::string_view op);
 Op* FloatCast(const Value* v, bool widens);
 // A reshape, or a transpose that only moves dims of size 1; not null.
 bool KeepsOrder(const Op* op);
-Value* Unshaped(Value* v);                       // what it is reshaped from
+Value* Unshaped(Value* v);  // what it is reshaped from
+// What v is the rounded form of, with the gradient of that where it is in range: x of
+// x + (y - x) with a detached difference, or of where(c, x, 0) in its place; else null.
+const Value* Unrounded(const Value* v);
 bool IsProduct(const Op* op);                    // matmul or matmul_nt, or these of chosen rows
 bool MultipliesByTransposed(const Op* product);  // the _nt of both
 bool IsNorm(const Op* op);                       // layer_norm or rms_norm

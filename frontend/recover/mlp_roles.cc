@@ -59,6 +59,7 @@ class BranchFinder {
     }
     const Op* op = v->producer;
     if (op == nullptr || depth > 24) return false;
+    if (const Value* x = Unrounded(v)) return Walk(x, at, depth + 1);
     if (op->name() == "dropout" || IsNorm(op)) {
       at.normed |= IsNorm(op);
       return Walk(op->operands[0], at, depth + 1);
@@ -75,9 +76,10 @@ class BranchFinder {
     const bool mul = OneOf(op->name(), {"mul", "div"});
     at.multiplied |= mul && std::ranges::none_of(op->operands, IsOfWeights);
     return std::ranges::all_of(op->operands, [&](const Value* operand) {
-      // One number for a whole row, as the weight of an expert, is no part of the MLP.
-      const bool number = mul && operand->type.rank() > 0 && operand->type.shape.back() == 1 &&
-                          v->type.shape.back() > 1;
+      // One number for a whole row, as the weight of an expert, or for all, as the scale of what
+      // was rounded, is no part of the MLP.
+      const bool number = mul && v->type.shape.back() > 1 &&
+                          (operand->type.rank() == 0 || operand->type.shape.back() == 1);
       return number || Walk(operand, at, depth + 1);
     });
   }

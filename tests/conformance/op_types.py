@@ -6,7 +6,7 @@ import sys
 import onnx.defs
 from op_versions import FIRST, converted_ops
 
-TYPES = ["bool", *(f"{u}int{bits}" for bits in (8, 16, 32, 64) for u in ("", "u"))]
+TYPES = ["bool", *(f"{u}int{bits}" for bits in (2, 4, 8, 16, 32, 64) for u in ("", "u"))]
 
 def allowed(schema, i):
     i = min(i, len(schema.inputs) - 1)

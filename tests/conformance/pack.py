@@ -30,6 +30,10 @@ ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Where Xor
 """.split()
 
 TYPES = [getattr(onnx.TensorProto, name) for name in "FLOAT FLOAT16 DOUBLE BOOL INT32 INT64".split()]
+# With these ops, and these types besides.
+QUANTIZED = set("DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearMatMul QuantizeLinear".split())
+NARROW = [getattr(onnx.TensorProto, name) for name in (
+    "INT2 UINT2 INT4 UINT4 INT8 UINT8 INT16 UINT16 FLOAT8E4M3FN FLOAT8E5M2 FLOAT4E2M1".split())]
 
 
 def read(path, name):
@@ -77,9 +81,11 @@ def of_case(case):
 
 def wanted(model, opsets):
     infos = [*model.graph.input, *model.graph.output]
-    return ({node.op_type for node in model.graph.node} <= set(OPS)
+    ops = {node.op_type for node in model.graph.node}
+    types = TYPES + (NARROW if ops <= QUANTIZED else [])
+    return (ops <= set(OPS) | QUANTIZED
             and all(opset.version in opsets for opset in model.opset_import if not opset.domain)
-            and all(info.type.tensor_type.elem_type in TYPES for info in infos))
+            and all(info.type.tensor_type.elem_type in types for info in infos))
 
 
 def tests(node_folder, opsets):

@@ -24,7 +24,8 @@ Export ExportOf(const Stranger& s) { return StrangerExport(s.model, s.file, s.lo
 // DeepSeek-V3, chosen by groups of them), or the rows of each chosen by data (experts.py); a layer
 // of Mamba-2, cut by heads, before one of attention (Bamba); gated delta rules (states.py); and
 // what ONNX Runtime makes of models: attention and embeddings fused, one of its qkv weight or of
-// three, the lengths of a padded batch, a graph for generation with an empty cache.
+// three, the lengths of a padded batch, a graph for generation with an empty cache; weights of 4
+// bits, and what a model rounds while it is trained (quantized.py).
 const Stranger kStrangers[] = {
     {"llama", "torchscript_dynamic", "lm", 10, true},
     {"neox", "dynamo_static", "lm", 6, true},  // its branches are reduced once
@@ -63,6 +64,8 @@ const Stranger kStrangers[] = {
     {"ort_bert_multihead", "fused_dynamic", "ce", 10, true},
     {"ort_gpt2", "fused_dynamic", "lm", 10, true},
     {"ort_llama", "built_dynamic", "lm", 10, true},
+    {"quantized_llama", "int4_dynamic", "lm", 10, true, 2, 1e-4, 32},
+    {"quantized_aware", "torchscript_static", "lm", 10, true, 2, 1e-4, 32},
 };
 
 }  // namespace

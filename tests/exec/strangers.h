@@ -1,5 +1,5 @@
-// Models that the importer was not written for: other architectures of transformers, two layers of
-// 24, from both exporters, against goldens computed by PyTorch in float64.
+// Models that the importer was not written for: other architectures of transformers, two layers,
+// from both exporters, against goldens computed by PyTorch in float64.
 #pragma once
 
 #include <span>
@@ -15,6 +15,7 @@ struct Stranger {
   bool only_those;     // but for the cross entropy's two
   int attentions = 2;  // a bias of the scores that is trained makes it none
   double tolerance = 1e-4;
+  int64_t hidden = 24;
 };
 std::span<const Stranger> AllStrangers();
 

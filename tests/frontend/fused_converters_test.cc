@@ -400,7 +400,7 @@ TEST_F(FusedConverters, OpsThatStandForOtherModels) {
   model_.Node("Conv", {"x", "x"}, {"y"}).set_domain("com.microsoft.nchwc");
   EXPECT_THAT(Failure(model_.proto).fix(), HasSubstr("before ONNX Runtime optimized it"));
   model_.graph.clear_node();
-  model_.Node("DequantizeLinear", {"x", "x"}, {"y"});
+  model_.Node("QLinearConv", {"x", "x"}, {"y"});
   EXPECT_THAT(Failure(model_.proto).fix(), HasSubstr("before it was quantized"));
 }
 

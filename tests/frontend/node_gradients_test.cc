@@ -61,6 +61,21 @@ TEST_F(NodeGradients, OfABatchNormInTraining) {
                                     0.2645324986, 1.6329918010}));
 }
 
+// Where the rounded number is in range; fake_quantize_per_tensor_affine's.
+TEST_F(NodeGradients, OfWhatIsRounded) {
+  model_.Floats("scale32", {1}, {0.5F});
+  SetInt(model_.Node("Cast", {"scale32"}, {"scale"}), "to", onnx::TensorProto::DOUBLE);
+  onnx::TensorProto& zero = model_.Ints("zero", {1}, {});
+  zero.set_data_type(onnx::TensorProto::INT8);
+  zero.add_int32_data(1);
+  Input("x", {10});
+  Node("QuantizeLinear", {"x", "scale", "zero"}, {"codes"});
+  Node("DequantizeLinear", {"codes", "scale", "zero"});
+  EXPECT_THAT(Gradient(HostTensor::Of<double>(
+                  {10}, {-70, -64.4, -64.6, -0.3, 0.3, 0.26, 62.9, 63.3, 63.6, 90})),
+              ::testing::ElementsAre(0, 2, 3, 4, 5, 6, 7, 0, 0, 0));
+}
+
 // Where new weights are, and padding.
 TEST_F(NodeGradients, OfActivationsAtZero) {
   const std::vector<std::pair<std::string, double>> slopes = {
