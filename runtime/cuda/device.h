@@ -82,6 +82,7 @@ class Device {
   // Between the two, what `s` and the streams that wait for it are given is remembered instead of
   // run.
   virtual void BeginCapture(Stream s) = 0;
+  // Waits until the GPU has the graph: its launches only enqueue.
   virtual StepGraph EndCapture(Stream s) = 0;
   // Ends a capture that went wrong.
   virtual void AbandonCapture(Stream s) noexcept = 0;

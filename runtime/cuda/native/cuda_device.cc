@@ -143,6 +143,12 @@ class CudaDevice : public Device {
         cudaGraphInstantiate(&ready, graph, cudaGraphInstantiateFlagUseNodePriority);
     cudaGraphDestroy(graph);
     Check(status, "a graph of the step");
+    // What the first launch would take of the GPU may wait until it is idle, or another GPU of the
+    // process, which may by then wait in a collective for this launch.
+    status = cudaGraphUpload(ready, s);
+    if (status == cudaSuccess) status = cudaStreamSynchronize(s);
+    if (status != cudaSuccess) cudaGraphExecDestroy(ready);
+    Check(status, "upload of the step's graph");
     return ready;
   }
   void AbandonCapture(Stream s) noexcept override {

@@ -8,7 +8,9 @@
 #include <gmock/gmock.h>
 
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "ir/diagnostic.h"
 #include "runtime/cuda/kernels/reduction.h"
@@ -20,11 +22,13 @@ namespace {
 struct FakeRuntime {
   std::string failing;  // the function that gives `error`
   cudaError_t error = cudaSuccess, last = cudaSuccess;
+  std::vector<std::string> of_graphs;  // calls, in their order
 };
 FakeRuntime runtime;
 char place;  // what handles and memory point to
 
 cudaError_t Give(const char* name) {
+  if (std::string_view(name).starts_with("cudaGraph")) runtime.of_graphs.push_back(name);
   if (runtime.failing != name) return cudaSuccess;
   return runtime.last = runtime.error;
 }
@@ -86,6 +90,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* g, cudaGraph_t, unsigned long long) {
   return Give("cudaGraphInstantiate", g, Handle<cudaGraphExec_t>());
 }
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return Give("cudaGraphUpload"); }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return Give("cudaGraphLaunch"); }
 cudaError_t cudaGraphDestroy(cudaGraph_t) { return Give("cudaGraphDestroy"); }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return Give("cudaGraphExecDestroy"); }
@@ -117,6 +122,7 @@ void MemsetsToKernels(cudaGraph_t) {}
 
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class CudaDevices : public ::testing::Test {
@@ -124,7 +130,7 @@ class CudaDevices : public ::testing::Test {
   CudaDevices() : device_(OpenGpu(0)), stream_(device_->MakeStream(true)) {}
   ~CudaDevices() override { runtime = {}; }
 
-  void Fail(const char* name, cudaError_t error) { runtime = {name, error, cudaSuccess}; }
+  void Fail(const char* name, cudaError_t error) { runtime = {name, error, cudaSuccess, {}}; }
   // Whether a launch of a kernel, which looks at the last error, goes well now.
   static void ExpectNothingLeft() { EXPECT_EQ(cudaGetLastError(), cudaSuccess); }
 
@@ -166,6 +172,20 @@ TEST_F(CudaDevices, ACaptureThatWentWrongLeavesNothing) {
   Fail("cudaStreamEndCapture", cudaErrorStreamCaptureInvalidated);
   device_->AbandonCapture(stream_);
   ExpectNothingLeft();
+}
+
+// Ranks agree that they have a graph before any launches it; none must wait for memory then.
+TEST_F(CudaDevices, ACapturedGraphIsOnTheGpuBeforeItsLaunch) {
+  runtime = {};
+  device_->EndCapture(stream_);
+  EXPECT_THAT(runtime.of_graphs,
+              ElementsAre("cudaGraphInstantiate", "cudaGraphDestroy", "cudaGraphUpload"));
+  for (const char* name : {"cudaGraphUpload", "cudaStreamSynchronize"}) {
+    Fail(name, cudaErrorMemoryAllocation);
+    EXPECT_THROW(device_->EndCapture(stream_), Diagnostic);
+    EXPECT_EQ(runtime.of_graphs.back(), "cudaGraphExecDestroy");
+    ExpectNothingLeft();
+  }
 }
 
 TEST_F(CudaDevices, NoDriverIsE4302) {
