@@ -94,6 +94,11 @@ std::vector<std::string> CudaLibraryFolders(const std::string& binary_folder,
   return folders.Take();
 }
 
+std::vector<std::string> CudaLibraries(int major) {
+  const std::string of = "." + std::to_string(major);
+  return {"libcublasLt.so" + of, "libnccl.so.2", "libnvrtc.so" + of, "libcudnn.so.9"};
+}
+
 std::vector<std::string> CudaPluginPaths(const std::string& binary_folder,
                                          const GetEnvironment& env) {
   if (auto path = env("SHARDC_CUDA_PLUGIN")) return {*path};

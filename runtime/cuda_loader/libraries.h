@@ -16,6 +16,10 @@ using GetEnvironment = std::function<std::optional<std::string>(const std::strin
 std::vector<std::string> CudaLibraryFolders(const std::string& binary_folder,
                                             const GetEnvironment& env);
 
+// What a plugin that was built with CUDA `major` needs, then what it looks for itself, by the names
+// to open them with.
+std::vector<std::string> CudaLibraries(int major);
+
 // $SHARDC_CUDA_PLUGIN alone where it is set; else beside the binary, in ../lib, and in the build
 // tree.
 std::vector<std::string> CudaPluginPaths(const std::string& binary_folder,

@@ -17,10 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What the plugin needs, then what it looks for itself.
-constexpr const char* kLibraries[] = {"libcublasLt.so.13", "libnccl.so.2", "libnvrtc.so.13",
-                                      "libcudnn.so.9"};
-
 std::optional<std::string> Environment(const std::string& name) {
   const char* value = std::getenv(name.c_str());
   return value && *value ? std::optional<std::string>(value) : std::nullopt;
@@ -34,25 +30,26 @@ std::string BinaryFolder() {
 
 [[noreturn]] void Missing(std::string why) {
   for (char& c : why) c = c == '\n' ? ' ' : c;
-  throw Diagnostic(
-      "E4302", ExitCode::kIo, "--backend cuda", std::move(why),
-      "set SHARDC_CUDA_LIBS to the folders of CUDA 13's libraries, or use --backend cpu");
+  throw Diagnostic("E4302", ExitCode::kIo, "--backend cuda", std::move(why),
+                   StrCat("set SHARDC_CUDA_LIBS to the folders of CUDA ", SHARDC_CUDA_MAJOR,
+                          "'s libraries, or use --backend cpu"));
 }
 
 // Once loaded, a library of this name serves whoever needs it. One that is found nowhere is left to
 // the linker's own search, or is missed when it is needed.
-void LoadLibrary(const char* name, const std::vector<std::string>& folders) {
+void LoadLibrary(const std::string& name, const std::vector<std::string>& folders) {
   for (const std::string& folder : folders) {
     std::string path = folder + "/" + name;
     std::error_code error;
     if (fs::exists(path, error) && dlopen(path.c_str(), RTLD_LAZY | RTLD_GLOBAL)) return;
   }
-  dlopen(name, RTLD_LAZY | RTLD_GLOBAL);
+  dlopen(name.c_str(), RTLD_LAZY | RTLD_GLOBAL);
 }
 
 void* LoadPlugin() {
   std::string binary = BinaryFolder();
-  for (const char* name : kLibraries) LoadLibrary(name, CudaLibraryFolders(binary, Environment));
+  const std::vector<std::string> folders = CudaLibraryFolders(binary, Environment);
+  for (const std::string& name : CudaLibraries(SHARDC_CUDA_MAJOR)) LoadLibrary(name, folders);
   std::vector<std::string> paths = CudaPluginPaths(binary, Environment);
   for (const std::string& path : paths) {
     std::error_code error;

@@ -79,6 +79,13 @@ TEST_F(Folders, EachOnce) {
   EXPECT_THAT(Found({{"SHARDC_CUDA_LIBS", mine + ":" + mine}}), ElementsAre(mine));
 }
 
+// A plugin of CUDA 12 needs that one's, wherever $SHARDC_CUDA_LIBS has them.
+TEST(CudaPlugin, NeedsTheLibrariesOfTheCudaThatBuiltIt) {
+  EXPECT_THAT(CudaLibraries(12),
+              ElementsAre("libcublasLt.so.12", "libnccl.so.2", "libnvrtc.so.12", "libcudnn.so.9"));
+  EXPECT_EQ(CudaLibraries(13)[0], "libcublasLt.so.13");
+}
+
 TEST(CudaPlugin, TheEnvironmentNamesItAlone) {
   auto env = [](const std::string&) { return std::optional<std::string>("/x/plugin.so"); };
   EXPECT_THAT(CudaPluginPaths("/bin", env), ElementsAre("/x/plugin.so"));
