@@ -44,7 +44,8 @@ class Carrier {
   // Makes the other ranks leave, and this rank's collectives end, before or after; for a rank that
   // failed, or that was told of another's failure. Does not throw.
   virtual void Abort(const std::string& reason) noexcept = 0;
-  // After an abort: returns when no collective touches memory any more. No graph may hold any.
+  // After an abort: returns when no collective touches memory any more, or nobody can tell when
+  // that will be. No graph may hold any.
   virtual void WaitForAborted() noexcept {}
 };
 

@@ -2,8 +2,11 @@
 
 #include <array>
 #include <chrono>
+#include <condition_variable>
+#include <cstdio>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -33,11 +36,46 @@ ncclDataType_t TypeOf(DType dtype) {
   throw InternalError("unknown dtype");
 }
 
+// The aborts that were begun, each in a thread that may outlive the carrier.
+class Aborts {
+ public:
+  void Begin(const NcclApi& api, ncclComm_t doomed) {
+    {
+      std::lock_guard lock(state_->mutex);
+      ++state_->running;
+    }
+    auto abort = [&api, doomed, state = state_] {
+      api.CommAbort(doomed);
+      std::lock_guard lock(state->mutex);
+      --state->running;
+      state->ended.notify_all();
+    };
+    try {
+      std::thread(abort).detach();
+    } catch (const std::exception&) {
+      abort();
+    }
+  }
+  // Whether all have ended by then.
+  bool EndWithin(std::chrono::milliseconds patience) {
+    std::unique_lock lock(state_->mutex);
+    return state_->ended.wait_for(lock, patience, [this] { return state_->running == 0; });
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable ended;
+    int running = 0;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
 class NcclCarrier : public Carrier {
  public:
   NcclCarrier(const Program& program, const std::vector<std::vector<int>>& groups,
-              std::unique_ptr<Communicator> host)
-      : api_(Nccl()), host_(std::move(host)) {
+              std::unique_ptr<Communicator> host, std::chrono::milliseconds patience)
+      : api_(Nccl()), host_(std::move(host)), patience_(patience) {
     try {
       for (const std::vector<int>& axes : groups) Connect(program, axes);
     } catch (const std::exception& e) {
@@ -56,6 +94,7 @@ class NcclCarrier : public Carrier {
       DropComms();
     }
     WaitForAborted();
+    if (gave_up_) return;  // what still runs there may use the memory
     for (std::byte* p : freed_) api_.MemFree(p);
   }
 
@@ -129,8 +168,9 @@ class NcclCarrier : public Carrier {
   }
 
   void WaitForAborted() noexcept override {
-    for (std::thread& t : aborts_) t.join();
-    aborts_.clear();
+    if (gave_up_ || aborts_.EndWithin(patience_)) return;
+    gave_up_ = true;
+    std::fprintf(stderr, "note: NCCL has not ended its communicators, nobody waits any more\n");
   }
 
  private:
@@ -236,13 +276,7 @@ class NcclCarrier : public Carrier {
   // another, and the graph is the executor's to destroy: so nothing is waited for here.
   void DropComms() noexcept {
     for (auto& [axes, comm] : comms_) {
-      if (!comm) continue;
-      auto abort = [this, doomed = std::exchange(comm, nullptr)] { api_.CommAbort(doomed); };
-      try {
-        aborts_.emplace_back(abort);
-      } catch (const std::exception&) {
-        abort();
-      }
+      if (comm) aborts_.Begin(api_, std::exchange(comm, nullptr));
     }
   }
 
@@ -250,7 +284,9 @@ class NcclCarrier : public Carrier {
   std::unique_ptr<Communicator> host_;
   std::map<std::vector<int>, ncclComm_t> comms_;
   std::map<std::vector<int>, int> sizes_;
-  std::vector<std::thread> aborts_;
+  const std::chrono::milliseconds patience_;
+  Aborts aborts_;
+  bool gave_up_ = false;
   std::vector<std::byte*> freed_;
 };
 
@@ -259,8 +295,15 @@ class NcclCarrier : public Carrier {
 std::unique_ptr<Carrier> MakeNccl(Device& device, const Program& program,
                                   const std::vector<std::vector<int>>& groups,
                                   std::unique_ptr<Communicator> host) {
+  return MakePatientNccl(kAbortPatience, device, program, groups, std::move(host));
+}
+
+std::unique_ptr<Carrier> MakePatientNccl(std::chrono::milliseconds patience, Device& device,
+                                         const Program& program,
+                                         const std::vector<std::vector<int>>& groups,
+                                         std::unique_ptr<Communicator> host) {
   device.Activate();
-  return std::make_unique<NcclCarrier>(program, groups, std::move(host));
+  return std::make_unique<NcclCarrier>(program, groups, std::move(host), patience);
 }
 
 }  // namespace shardc::cuda

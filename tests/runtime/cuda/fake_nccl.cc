@@ -59,6 +59,7 @@ struct Shared {
 };
 
 std::atomic<int> live{0}, refuse_memory{-1};
+std::atomic<bool> hang_aborts{false};
 const FakeGpus* gpus = nullptr;
 
 struct Stopped {};
@@ -338,6 +339,7 @@ extern "C" {
 
 void shardc_fake_nccl_use(const FakeGpus* g) { gpus = g; }
 void shardc_fake_nccl_refuse_memory(int after) { refuse_memory = after; }
+void shardc_fake_nccl_hang_aborts(bool hang) { hang_aborts = hang; }
 int shardc_fake_nccl_live() { return live; }
 int shardc_fake_nccl_allocations() {
   std::lock_guard lock(memory_mutex);
@@ -412,7 +414,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->stop = true;
   // Its kernels leave; then, even now, only the graphs are waited for.
-  while (comm->holders.use_count() > 1) {
+  while (comm->holders.use_count() > 1 || hang_aborts) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
   delete comm;

@@ -26,5 +26,8 @@ using FakeNcclUse = void(const FakeGpus*);
 using FakeNcclCount = int();
 // "shardc_fake_nccl_refuse_memory": the next allocation but so many fails; negative: none.
 using FakeNcclRefuseMemory = void(int after);
+// "shardc_fake_nccl_hang_aborts": whether those that are begun from now on end only when this is
+// called again.
+using FakeNcclHangAborts = void(bool hang);
 
 }  // namespace shardc::testing

@@ -3,7 +3,9 @@
 #include "runtime/cuda/native/nccl_carrier.h"
 
 #include <gmock/gmock.h>
+#include <nccl.h>
 
+#include <chrono>
 #include <thread>
 
 #include "runtime/groups.h"
@@ -134,6 +136,27 @@ TEST_F(NcclCarrier, ARankThatFailsEndsThoseThatWaitForIt) {
     EXPECT_THAT(ErrorText(errors[r]), HasSubstr("rank 2 aborted: ")) << r;
     EXPECT_THAT(ErrorText(errors[r]), HasSubstr("fallen off the bus")) << r;
   }
+}
+
+// As NCCL's sometimes do; memory that it may still use is not freed.
+TEST_F(NcclCarrier, AnAbortThatDoesNotEndIsNotWaitedForForever) {
+  auto hang = [](bool on) { InFake<FakeNcclHangAborts>("shardc_fake_nccl_hang_aborts")(on); };
+  Watchdog watchdog(60);
+  FakeDevice device;
+  const Program program = WithCollectives("tp=1", 0, {{0}});
+  auto carrier = cuda::MakePatientNccl(std::chrono::milliseconds(10), device, program, {{0}},
+                                       std::move(MakeInProcessWorld(1)[0]));
+  std::byte* memory = carrier->Allocate(64);
+  hang(true);
+  carrier->Abort("a sticky error");
+  carrier->WaitForAborted();
+  carrier->Free(memory);
+  carrier.reset();
+  EXPECT_EQ(LiveCommunicators(), 1);
+  EXPECT_EQ(LiveAllocations(), 1);
+  hang(false);
+  while (LiveCommunicators() > 0) std::this_thread::yield();
+  InFake<decltype(ncclMemFree)>("ncclMemFree")(memory);
 }
 
 TEST_F(NcclCarrier, WhatNcclRefusesIsE4323) {
