@@ -103,12 +103,17 @@ size_t SizeOf(ncclDataType_t type) {
   }
 }
 
+// NCCL's maximum of floats is fmaxf: a NaN is lost where the other is a number.
+template <typename T>
+T Larger(T a, T b) {
+  return a != a || a < b ? b : a;
+}
 template <typename T>
 void FoldAs(void* to, const void* from, size_t count, ncclRedOp_t op) {
   auto* a = static_cast<T*>(to);
   auto* b = static_cast<const T*>(from);
   for (size_t i = 0; i < count; ++i)
-    a[i] = op == ncclMax ? std::max(a[i], b[i]) : static_cast<T>(a[i] + b[i]);
+    a[i] = op == ncclMax ? Larger(a[i], b[i]) : static_cast<T>(a[i] + b[i]);
 }
 // Rounds every sum, as a ring of NCCL's does on its way.
 void FoldBF16(void* to, const void* from, size_t count, ncclRedOp_t op) {
@@ -116,7 +121,7 @@ void FoldBF16(void* to, const void* from, size_t count, ncclRedOp_t op) {
   auto* b = static_cast<const BF16*>(from);
   for (size_t i = 0; i < count; ++i) {
     const float x = Widen(a[i]), y = Widen(b[i]);
-    a[i] = Narrow<BF16>(op == ncclMax ? std::max(x, y) : x + y);
+    a[i] = Narrow<BF16>(op == ncclMax ? Larger(x, y) : x + y);
   }
 }
 void Fold(void* to, const void* from, size_t count, ncclDataType_t type, ncclRedOp_t op) {
