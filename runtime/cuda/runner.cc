@@ -166,8 +166,10 @@ std::unique_ptr<StepRunner> MakeRunnerOn(const Machine& machine, const RunnerReq
                             ", this machine has ", Counted(machine.gpus, "GPU")),
                      "use --shared-device to run them all on one GPU");
   }
+  Machine of_threads = machine;
+  of_threads.capture = machine.capture && (ranks == 1 || machine.capture_threads);
   return MakeThreadRunner(static_cast<int64_t>(ranks), [&](int64_t rank, auto world) {
-    return std::make_unique<GpuRunner>(machine, request, static_cast<int>(rank),
+    return std::make_unique<GpuRunner>(of_threads, request, static_cast<int>(rank),
                                        static_cast<size_t>(rank), 1, std::move(world));
   });
 }

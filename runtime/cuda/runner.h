@@ -31,6 +31,9 @@ struct Machine {
   EpilogueLibrary* epilogues = nullptr;     // see ExecutorOptions
   JoinedKernelMaker make_joined = nullptr;  // see ExecutorOptions
   bool capture = true;
+  // Also where ranks on several GPUs are threads of this process: NCCL's guide says that their
+  // launches of graphs may deadlock.
+  bool capture_threads = false;
   bool always_connect = false;  // one rank by itself too goes through `connect`: a test of it
 };
 

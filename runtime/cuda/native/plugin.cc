@@ -23,6 +23,7 @@ shardc::cuda::Machine ThisMachine() {
   machine.make_joined = shardc::cuda::MakeJoinedKernel;
   machine.epilogues = shardc::cuda::CublasLtEpilogues();
   machine.capture = std::getenv("SHARDC_NO_CUDA_GRAPH") == nullptr;
+  machine.capture_threads = std::getenv("SHARDC_CUDA_GRAPH_OF_THREADS") != nullptr;
   machine.always_connect = std::getenv("SHARDC_ALWAYS_NCCL") != nullptr;
   return machine;
 }

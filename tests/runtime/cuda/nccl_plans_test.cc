@@ -38,6 +38,7 @@ class Plans : public NcclFixture {
     programs_ = ProgramsFor(graph_);
     reader_ = ReaderFor(graph_);
     machine_.gpus = 4;
+    machine_.capture_threads = true;
     machine_.open = [this](int gpu) {
       auto device = std::make_unique<FakeDevice>();
       device->RunAlongside();
@@ -182,6 +183,15 @@ TEST_F(Plans, ThreadsGiveTheCpusResults) {
   EXPECT_EQ(graphs_launched(), 4 * 3);
 }
 
+// As NCCL's guide wants it: GPUs of one process may deadlock when they launch graphs.
+TEST_F(Plans, ThreadsHaveNoGraphsUnlessAsked) {
+  Watchdog watchdog(100);
+  machine_.capture_threads = false;
+  auto runner = cuda::MakeRunnerOn(machine_, Request());
+  ExpectTheCpusResults(*runner);
+  EXPECT_EQ(graphs_launched(), 0);
+}
+
 TEST_F(Plans, EveryKernelIsLaunchedBeforeACollectiveCanWait) {
   Watchdog watchdog(100);
   auto runner = cuda::MakeRunnerOn(machine_, Request());
@@ -258,11 +268,13 @@ TEST_F(Plans, ThreadsEndWhenOneFails) {
 }
 
 TEST_F(Plans, SeatsGiveTheCpusResults) {
+  machine_.capture_threads = false;  // of processes, each with a GPU
   auto cpu = OnCpu();
   auto errors = OnSeats([&](int r, std::unique_ptr<Communicator> end) {
     auto runner = Seat(std::move(end), r);
     SetInputs(*runner, r);
     RunSteps(*runner);
+    EXPECT_EQ(devices_[r]->graphs_launched, 3);
     ExpectOutputs(*runner, r, *cpu);
   });
   for (const auto& e : errors) EXPECT_EQ(ErrorText(e), "no error");
