@@ -4,6 +4,8 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -25,27 +27,75 @@ bool IsBetween(double x, const TopLimits& limits) {
   return std::fabs(x) >= limits.rounds && std::fabs(x) < limits.absorbs;
 }
 
-bool HasBetween(const HostTensor& data, const TopLimits& limits) {
+double LargestOf(const HostTensor& data) {
+  double largest = 0;
   for (int64_t i = 0; i < data.num_elements(); ++i) {
-    if (IsBetween(data.AsDouble(i), limits)) return true;
+    largest = std::max(largest, std::fabs(data.AsDouble(i)));
   }
-  return false;
+  return largest;
 }
 
-// Whether by the constants in it the value may have elements between the limits.
-bool MayLieBetween(const Value* v, const TopLimits& limits, int steps = kMaxSteps) {
-  if (!IsFloat(v->type.dtype)) return false;
-  if (const HostTensor* data = ConstantOf(v)) return HasBetween(*data, limits);
-  const Op* op = v->producer;
-  if (op == nullptr || steps == 0) return false;
-  constexpr std::string_view kPassOn[] = {"add",   "sub",          "mul",    "neg",     "max",
-                                          "min",   "where",        "cast",   "reshape", "transpose",
-                                          "slice", "broadcast_to", "concat", "pad"};
-  if (std::ranges::find(kPassOn, op->name()) == std::end(kPassOn)) return false;
-  return std::ranges::any_of(op->operands, [&](const Value* operand) {
-    return MayLieBetween(operand, limits, steps - 1);
-  });
+// By what a product or a quotient multiplies the value `index`, if that is a constant.
+std::optional<double> FactorOf(const Op& op, size_t index) {
+  if (op.name() == "mul") {
+    const HostTensor* other = ConstantOf(op.operands[1 - index]);
+    return other ? std::optional(LargestOf(*other)) : std::nullopt;
+  }
+  if (op.name() != "div" || index != 0) return std::nullopt;
+  const HostTensor* divisor = ConstantOf(op.operands[1]);
+  if (divisor == nullptr || LargestOf(*divisor) == 0) return std::nullopt;
+  return 1 / LargestOf(*divisor);
 }
+
+bool IsAmong(std::string_view name, std::span<const std::string_view> names) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+// Whether a mask may have elements between the limits: by the constants that are added, chosen or
+// multiplied to make it, or because it is an input, of which nothing is known. What is multiplied
+// is taken to be of the size of 1.
+class MayLieBetween {
+ public:
+  explicit MayLieBetween(const TopLimits& limits) : limits_(limits) {}
+
+  bool operator()(const Value* v, int steps = kMaxSteps) const { return May(v, {}, steps); }
+
+ private:
+  // `factor`: what v is multiplied by, where it is.
+  bool May(const Value* v, std::optional<double> factor, int steps) const {
+    if (!IsFloat(v->type.dtype)) return false;
+    if (const HostTensor* data = ConstantOf(v)) return HasBetween(*data, factor.value_or(1));
+    const Op* op = v->producer;
+    if (op == nullptr) return !factor;
+    if (steps == 0) return false;
+    constexpr std::string_view kFromFirst[] = {"neg",   "cast",         "reshape",  "transpose",
+                                               "slice", "broadcast_to", "pad",      "split",
+                                               "round", "gather",       "gather_nd"};
+    if (IsAmong(op->name(), kFromFirst)) return May(op->operands[0], factor, steps - 1);
+    if (op->name() == "mul" || op->name() == "div") return MayProduct(*op, factor, steps);
+    constexpr std::string_view kFromAll[] = {"add", "sub", "max", "min", "where", "concat"};
+    return IsAmong(op->name(), kFromAll) && std::ranges::any_of(op->operands, [&](const Value* x) {
+             return May(x, factor, steps - 1);
+           });
+  }
+
+  bool MayProduct(const Op& op, std::optional<double> factor, int steps) const {
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      const double by = factor.value_or(1) * FactorOf(op, i).value_or(1);
+      if (IsBetween(by, limits_) || May(op.operands[i], by, steps - 1)) return true;
+    }
+    return false;
+  }
+
+  bool HasBetween(const HostTensor& data, double factor) const {
+    for (int64_t i = 0; i < data.num_elements(); ++i) {
+      if (IsBetween(factor * data.AsDouble(i), limits_)) return true;
+    }
+    return false;
+  }
+
+  TopLimits limits_;
+};
 
 class Centering {
  public:
@@ -55,7 +105,7 @@ class Centering {
     Value* mask = MaskOf(*op);
     if (mask == nullptr || mask->type.dtype == DType::kBool) return;
     const TopLimits limits = TopLimitsOf(op->out(1).dtype);
-    if (!MayLieBetween(mask, limits)) return;
+    if (!MayLieBetween(limits)(mask)) return;
     const std::optional<std::vector<double>> tops = KnownTops(*op);
     if (tops && std::ranges::none_of(*tops, [&](double t) { return IsBetween(t, limits); })) return;
     const Centered centered = Center(op, mask, limits);

@@ -36,7 +36,7 @@ HostTensor Mask(DType type, double number) {
   return mask;
 }
 
-enum class Form { kConstant, kChosen, kMultiplied };
+enum class Form { kConstant, kChosen, kMultiplied, kDivided, kTwice, kLookedUp, kGiven };
 
 struct Gradients {
   std::vector<HostTensor> of;  // q, k and v
@@ -65,8 +65,20 @@ Gradients Differentiated(DType type, double number, Form form, bool causal, cons
   } else if (form == Form::kChosen) {
     Value* hidden = in("hidden", Mask(DType::kBool, 1));
     mask = b.Make("where", {hidden, b.Scalar(type, number), b.Scalar(type, 0)});
-  } else {
+  } else if (form == Form::kMultiplied) {
     mask = b.Mul(in("hidden", Mask(type, 1)), b.Scalar(type, number));
+  } else if (form == Form::kDivided) {
+    mask = b.Make("div", {in("hidden", Mask(type, 1)), b.Scalar(type, 1 / number)});
+  } else if (form == Form::kTwice) {
+    Value* some = b.Mul(in("hidden", Mask(type, 1)), b.Scalar(type, number / 1000));
+    mask = b.Mul(some, b.Scalar(type, 1000));
+  } else if (form == Form::kLookedUp) {
+    HostTensor rows(DType::kI64, {kS});
+    for (int64_t i = 0; i < kS; ++i) rows.SetDouble(i, static_cast<double>(i));
+    mask = b.Make("gather", {b.Constant(Mask(type, number)), in("rows", std::move(rows))},
+                  {{"axis", int64_t{0}}});
+  } else {
+    mask = in("mask", Mask(type, number));
   }
   Value* loss = nullptr;
   for (int i = 0; i < 2; ++i) {
@@ -95,7 +107,8 @@ Gradients Differentiated(DType type, double number, Form form, bool causal, cons
 
 // Against f64, whose log-sum-exps lose nothing beside such numbers.
 TEST(CenterMasks, LogSumExpsLoseNothing) {
-  for (Form form : {Form::kConstant, Form::kChosen, Form::kMultiplied}) {
+  for (Form form : {Form::kConstant, Form::kChosen, Form::kMultiplied, Form::kDivided, Form::kTwice,
+                    Form::kLookedUp, Form::kGiven}) {
     for (bool causal : {false, true}) {
       for (const char* layout : {"bhsd", "bshd"}) {
         for (double number : {-1e5, -1e6, -1e7, -1e8, 1e5, 1e7}) {
@@ -104,7 +117,7 @@ TEST(CenterMasks, LogSumExpsLoseNothing) {
           const Gradients f64 = Differentiated(DType::kF64, number, form, causal, layout);
           EXPECT_EQ(f32.attentions, 2);
           EXPECT_EQ(f32.masks, 1);
-          EXPECT_EQ(f64.masks, 0);
+          EXPECT_EQ(f64.masks, form == Form::kGiven ? 1 : 0);
           for (size_t i = 0; i < f32.of.size(); ++i) {
             for (int64_t k = 0; k < f32.of[i].num_elements(); ++k) {
               ASSERT_NEAR(f32.of[i].AsDouble(k), f64.of[i].AsDouble(k), 2e-6);
@@ -117,7 +130,8 @@ TEST(CenterMasks, LogSumExpsLoseNothing) {
 }
 
 TEST(CenterMasks, LeavesWhatIsSmallOrAbsorbs) {
-  for (Form form : {Form::kConstant, Form::kChosen, Form::kMultiplied}) {
+  for (Form form :
+       {Form::kConstant, Form::kChosen, Form::kMultiplied, Form::kDivided, Form::kLookedUp}) {
     for (double number : {-1e4, -1e9, -3.4e38, 0.5, 1e30}) {
       EXPECT_EQ(Differentiated(DType::kF32, number, form, false, "bhsd").masks, 0) << number;
     }
