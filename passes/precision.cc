@@ -14,6 +14,8 @@
 namespace shardc {
 namespace {
 
+constexpr int kMaxSteps = 8;  // from a bias to its parameters
+
 DType ComputeType(const PrecisionOptions& options) {
   if (!options.reduce_in.empty() && options.reduce_in != "f32") {
     throw Diagnostic("E6108", ExitCode::kUsage, "--reduce-in",
@@ -168,12 +170,34 @@ class Lowering {
                        [](const Value* v) { return IsFloat(v->type.dtype); });
   }
 
+  // Made of parameters alone, as a bias is.
+  static bool IsOfParams(const Value* v, int steps = kMaxSteps) {
+    const Op* op = v->producer;
+    if (op == nullptr || steps == 0) return false;
+    return op->def->is_state ||
+           (!op->operands.empty() && std::ranges::all_of(op->operands, [&](const Value* operand) {
+             return IsConstant(operand) || IsOfParams(operand, steps - 1);
+           }));
+  }
+
+  // Whether a broadcast operand in f32 may hold numbers that are infinite, or all the same, in the
+  // compute type: masks that are added to scores. What is taken from whole rows is their mean.
+  bool AddsMask(const Op& op) const {
+    if (op.name() != "add" && op.name() != "sub") return false;
+    return std::ranges::any_of(op.operands, [&](const Value* v) {
+      if (v->type.dtype != DType::kF32 || IsConstant(v) || IsOfParams(v)) return false;
+      const int64_t elements = v->type.num_elements();
+      if (elements == 1 || elements == op.out().num_elements()) return false;
+      return op.name() == "add" || v->type.shape.back() > 1;
+    });
+  }
+
   // Whether the operands that are not broadcast have the compute type: a bias follows what it is
   // added to. Scalars have no say.
   bool Narrow(const Op* op) const {
     bool sum = op->def->precision == Precision::kAccumulate;
     if (sum && op->in(0).num_elements() == op->in(1).num_elements()) return false;
-    if (HasTable(*op)) return false;
+    if (HasTable(*op) || AddsMask(*op)) return false;
     int64_t most = 0;
     for (const Value* v : op->operands) {
       if (IsFloat(v->type.dtype)) most = std::max(most, v->type.num_elements());

@@ -342,6 +342,32 @@ TEST(Precision, MaskConstantsStayFinite) {
     CHECK: where %c, %_, %_ : bf16[2, 2])");
 }
 
+// Of a mask that is made when the plan runs it is not known whether it stays finite: scores that
+// were capped take it in f32, where a bias would be rounded to their type.
+TEST(Precision, MasksAreNotRoundedToTheTypeOfScores) {
+  for (const char* op : {"add", "sub"}) {
+    CheckPasses(StrCat(R"(graph @g(%x: f32[2, 4, 8], %m: f32[4, 4]) -> (%y, %z) {
+    %w = param "w" : f32[4]
+    %0 = matmul_nt %x, %x : f32[2, 4, 4]
+    %1 = tanh %0 : f32[2, 4, 4]
+    %2 = add %1, %w : f32[2, 4, 4]
+    %3 = )",
+                       op, R"( %1, %m : f32[2, 4, 4]
+    %y = softmax %3 {axis=2} : f32[2, 4, 4]
+    %4 = matmul_nt %1, %1 : f32[2, 4, 4]
+    %z = matmul %4, %2 : f32[2, 4, 4]
+  })"),
+                "precision",
+                StrCat(R"(
+    CHECK: tanh %_ : bf16[2, 4, 4]
+    CHECK-NEXT: cast %w {to="bf16"} : bf16[4]
+    CHECK-NEXT: add %_, %_ : bf16[2, 4, 4]
+    CHECK-NEXT: cast %_ {to="f32"} : f32[2, 4, 4]
+    CHECK-NEXT: )",
+                       op, R"( %_, %m : f32[2, 4, 4])"));
+  }
+}
+
 TEST(Precision, RefusesWhatIsNotF32) {
   auto lower = [](const char* text, PrecisionOptions options) {
     return [text, options] {
