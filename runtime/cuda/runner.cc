@@ -1,6 +1,7 @@
 #include "runtime/cuda/runner.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <vector>
 
 #include "ir/counted.h"
@@ -168,6 +169,11 @@ std::unique_ptr<StepRunner> MakeRunnerOn(const Machine& machine, const RunnerReq
   }
   Machine of_threads = machine;
   of_threads.capture = machine.capture && (ranks == 1 || machine.capture_threads);
+  if (machine.capture && !of_threads.capture) {
+    std::fprintf(stderr,
+                 "note: steps run without a CUDA graph: GPUs of one process may deadlock with it "
+                 "(mpirun has a process for each)\n");
+  }
   return MakeThreadRunner(static_cast<int64_t>(ranks), [&](int64_t rank, auto world) {
     return std::make_unique<GpuRunner>(of_threads, request, static_cast<int>(rank),
                                        static_cast<size_t>(rank), 1, std::move(world));
