@@ -44,9 +44,9 @@ class CollectiveChecker {
   void CheckInstruction(int i, std::vector<int>& users) {
     const Instruction& instruction = context_.instruction(i);
     const OpDef* def = context_.defs[i];
-    bool communicates = def && def->communicates;
     if (instruction.collective == -1) {
-      if (communicates) context_.FailAt(i, "E3109", "names no collective, though it communicates");
+      if (def && def->communicates)
+        context_.FailAt(i, "E3109", "names no collective, though it communicates");
       return;
     }
     if (instruction.collective < 0 ||
@@ -61,7 +61,7 @@ class CollectiveChecker {
     }
     user = i;
     const Collective& c = program_.collectives[instruction.collective];
-    if (!communicates || instruction.op != CollectiveKindName(c.kind)) {
+    if (instruction.op != CollectiveKindName(c.kind)) {
       context_.FailAt(i, "E3109",
                       StrCat("is given a collective of kind ", CollectiveKindName(c.kind)));
     }
