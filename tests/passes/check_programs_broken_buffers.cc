@@ -121,6 +121,22 @@ std::vector<BrokenCase> BrokenLists() {
          p.states[1].piece = {"whole", 1, 8, 16};
        }),
        "E3113", "not of the kind"},
+      {"PieceOfAnotherShape", TrainingSet, OnAll([](Program& p) {
+         p.states[0].piece = {"whole", 0, 0, 12};
+         p.states[1].piece = {"whole", 0, 8, 12};
+         for (int b : {t::kMomentum, t::kNewMomentum}) Retype(p, b, F32({4, 16}, {0}));
+       }),
+       "E3113", "not of the kind"},
+      {"PieceOfAnotherElementType", TrainingSet, OnAll([](Program& p) {
+         p.states[0].piece = {"whole", 0, 0, 16};
+         p.states[1].piece = {"whole", 0, 8, 16};
+         for (int b : {t::kMomentum, t::kNewMomentum}) {
+           TensorType type = p.buffers[b].type;
+           type.dtype = DType::kI32;
+           Retype(p, b, type);
+         }
+       }),
+       "E3113", "not of the kind"},
       {"PieceOfWhatIsThere", TrainingSet, OnAll([](Program& p) {
          p.states[0].piece = {"momentum", 0, 0, 8};
        }),

@@ -134,6 +134,23 @@ std::vector<BrokenCase> BrokenShares() {
       {"CutWhereTheOpNeedsTheWhole", TrainingSet,
        append("softmax", {t::kX}, F32({4, 8}, {-1, 0}), {{"axis", int64_t{1}}}), "E3105",
        "needs dim 1 whole"},
+      // After one that is alike but for its axis, or in what a rank has of its tensors.
+      {"CutWhereTheOpBeforeDidNotNeedTheWhole", TrainingSet, OnAll([](Program& p) {
+         for (int64_t axis : {0, 1}) {
+           AddInstruction(p, "softmax", {t::kX}, {AddArenaBuffer(p, p.buffers[t::kX].type)},
+                          {{"axis", axis}});
+         }
+       }),
+       "E3105", "needs dim 1 whole"},
+      {"CutWhereTheOpBeforeHadTheWhole", TrainingSet, OnAll([](Program& p) {
+         const int whole = AddArenaBuffer(p, F32({4, 4}));
+         AddInstruction(p, "broadcast_to", {t::kOne}, {whole}, {{"shape", Ints{4, 4}}});
+         for (int x : {whole, static_cast<int>(t::kX)}) {
+           AddInstruction(p, "softmax", {x}, {AddArenaBuffer(p, p.buffers[x].type)},
+                          {{"axis", int64_t{1}}});
+         }
+       }),
+       "E3105", "needs dim 1 whole"},
       {"ReshapeToMoreThanThereIs", TrainingSet,
        append("reshape", {t::kX}, F32({32}), {{"shape", Ints{32}}}), "E3105",
        "parts of dim 0 do not give that"},
@@ -252,6 +269,15 @@ std::vector<BrokenCase> BrokenCollectives() {
                       c.axes = {0, 1};
                     }),
        "E3109", "over 4 ranks"},
+      {"GatherToMoreThanThePieces", CollectiveSet, OnAll([](Program& p) {
+         AppendCollective(p, Kind::kAllGather, {1}, 3);
+         Retype(p, p.instructions.back().results[0], F32({7}));
+         p.collectives.back().elements = 7;
+       }),
+       "E3109", "all_gather over 2"},
+      {"ScatterOfMoreThanThePieces", CollectiveSet,
+       OnAll([](Program& p) { AppendCollective(p, Kind::kReduceScatter, {1}, 7); }), "E3109",
+       "reduce_scatter over 2"},
       {"ScatterToTheWholeSize", CollectiveSet, OnAll([](Program& p) {
          Retype(p, c::kNarrow, F32({4, 4}));
        }),
