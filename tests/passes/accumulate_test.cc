@@ -63,6 +63,21 @@ TEST(AccumulateBatches, DrawsAndPlacesAreOfAllBatches) {
     CHECK: dropout %_, %step {ratio=0.5, seed=1, stream=2, microbatch=0})");
 }
 
+// Also what is dropped of a weight, of which nothing else is of a batch.
+TEST(AccumulateBatches, WeightsAreDroppedAnewForEachBatch) {
+  CheckPasses(R"(graph @g(%x: f32[4, 6], %step: i64[]) -> (%y) {
+    %w = param "w" : f32[6]
+    %k = neg %w : f32[6]
+    %d = dropout %k, %step {ratio=0.5, seed=1, stream=0} : f32[6]
+    %y = mul %x, %d : f32[4, 6]
+  })",
+              "accumulate", R"(
+    CHECK: %0 = dropout %k, %step {ratio=0.5, seed=1, stream=1, microbatch=1}
+    CHECK: mul %2, %0 {microbatch=1}
+    CHECK-NEXT: %4 = dropout %k, %step {ratio=0.5, seed=1, stream=0, microbatch=0}
+    CHECK-NEXT: mul %1, %4 {microbatch=0})");
+}
+
 TEST(AccumulateBatches, RefusesWhatHasNoMean) {
   Graph graph = ParseAndVerify(R"(graph @g(%x: i64[4]) -> (%count) {
     %count = reduce_sum %x {axes=[0], keepdims=false} : i64[]

@@ -177,6 +177,58 @@ TEST(Zero, Stage3GathersForTheForwardAndForTheBackward) {
       CHECK-NOT: all_gather)");
 }
 
+// A copy is not made of what is gathered later, where the parameter itself is read.
+TEST(Zero, Stage3MakesACopyAgainOnlyOfWhatIsThere) {
+  for (bool copy_first : {false, true}) {
+    const char *copied = "%y = matmul %x, %h : bf16[8, 6]\n",
+               *own = "%z = matmul %u, %w : f32[8, 6]\n";
+    Graph graph = ParseAndVerify(StrCat(R"(mesh [dp=2]
+    graph @g(%x: bf16[8@dp, 4], %u: f32[8@dp, 4]) -> (%y, %z) {
+      %w = param "w" : f32[4, 6]
+      %h = cast %w {to="bf16"} : bf16[4, 6]
+)",
+                                        copy_first ? copied : own, copy_first ? own : copied, "}"));
+    Zero zero = ZeroOver({0}, 3);
+    CutParams(graph, zero);
+    GatherParams(graph, zero);
+    CheckGraph(graph, copy_first ? R"(
+      CHECK: %0 = sharding_constraint %h {
+      CHECK-NEXT: %y = matmul %x, %0
+      CHECK-NEXT: %1 = sharding_constraint %w {
+      CHECK-NEXT: %z = matmul %u, %1)"
+                                 : R"(
+      CHECK: %0 = sharding_constraint %w {
+      CHECK-NEXT: %1 = cast %0 {to="bf16"} : bf16[4, 6]
+      CHECK-NEXT: %z = matmul %u, %0
+      CHECK-NEXT: %y = matmul %x, %1)");
+  }
+}
+
+// Also where sums of several are added.
+TEST(Zero, TheGradientOfEachMicrobatchIsCut) {
+  Graph graph = ParseAndVerify(R"(mesh [dp=2]
+  graph @g(%x: f32[8@dp, 4], %dy: f32[8@dp, 6]) -> (grad.w: %dw) {
+    %w = param "w" : f32[4, 6]
+    %0 = matmul_tn %x, %dy {batch=0, phase="backward", microbatch=0} : f32[4, 6]
+    %1 = matmul_tn %x, %dy {batch=0, phase="backward", microbatch=1} : f32[4, 6]
+    %2 = add %0, %1 {phase="backward"} : f32[4, 6]
+    %3 = matmul_tn %x, %dy {batch=0, phase="backward", microbatch=2} : f32[4, 6]
+    %4 = matmul_tn %x, %dy {batch=0, phase="backward", microbatch=3} : f32[4, 6]
+    %5 = add %3, %4 {phase="backward"} : f32[4, 6]
+    %dw = add %2, %5 {phase="backward"} : f32[4, 6]
+  })");
+  Zero zero = ZeroOver({0}, 2);
+  CutParams(graph, zero);
+  CutGradients(graph, zero);
+  CheckGraph(graph, R"(
+    CHECK: sharding_constraint %0 {
+    CHECK: sharding_constraint %_ {
+    CHECK: add
+    CHECK: sharding_constraint %_ {
+    CHECK: sharding_constraint %_ {
+    CHECK: %dw = add)");
+}
+
 // --- over which axes
 
 constexpr const char* kInput = "input { match: '*' shard_spec { dims: 0 axes: 'dp' } }\n";
