@@ -66,6 +66,15 @@ TEST(Emit, NotInPlaceOfAnOperandThatIsThereTwice) {
   EXPECT_EQ(p.arena_bytes, 3 * 256);
 }
 
+// Nor of an operand where the other result is: each of the two could be made there.
+TEST(Emit, NotTwoResultsInOnePlace) {
+  Program p = Emit(R"(graph @g(%x: f32[64]) -> (%y, %z) {
+    %0 = exp %x : f32[64]
+    %y, %z = fused_elementwise %0 {results=[1, 2], steps=["neg 0", "abs 0"], types=["f32", "f32"]} : f32[64], f32[64]
+  })");
+  EXPECT_EQ(p.arena_bytes, 2 * 256);
+}
+
 constexpr char kLoss[] = R"(graph @g(%x: f32[8, 16], %t: i64[8], %d: f32[8]) -> (%dx) {
     %0 = exp %x : f32[8, 16]
     %1, %2 = cross_entropy %0, %t : f32[8], f32[8]
@@ -199,6 +208,19 @@ TEST(Emit, UnevenGathersAreUnpackedToo) {
   EXPECT_EQ(Ops(p), "all_gather unpack");
   EXPECT_EQ(Result(p, 0).local_shape, (Shape{2, 3}));
   EXPECT_EQ(p.collectives[0].elements, 6);
+}
+
+// As are those of segments: a rank has a part of each.
+TEST(Emit, GathersOfSegmentsAreUnpackedToo) {
+  Program p = Emit(R"(mesh [tp=2]
+  graph @g(%x: f32[12@tp/3]) -> (%y) {
+    %0 = all_gather %x {axes=["tp"], dim=0} : f32[12]
+    %1 = reduce_sum %x {axes=[0], keepdims=true} : f32[1] partial(tp)
+    %2 = neg %0 : f32[12]
+    %3 = mul %2, %1 : f32[12] partial(tp)
+    %y = reduce_scatter %3 {axes=["tp"], dim=0} : f32[12@tp/3]
+  })");
+  EXPECT_EQ(Ops(p), "all_gather reduce_sum unpack neg mul pack reduce_scatter");
 }
 
 TEST(Emit, WhatWasGatheredIsPutTogetherWhereItIsRead) {

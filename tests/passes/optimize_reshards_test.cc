@@ -122,6 +122,47 @@ TEST(OptimizeReshards, NotWhereAUserNeedsItWhole) {
 }
 
 // Every value is read twice: there are 2^60 ways back from the last to the parameter.
+// What is narrowed before it is added is summed as it is made, not rounded on every rank before.
+TEST(OptimizeReshards, ReductionsThatAreNarrowedToBeAddedStay) {
+  Check(R"(mesh [tp=2]
+  graph @g(%x: f32[4, 12@tp], %u: bf16[4, 12@tp]) -> (%y) {
+    %v = param "v" : f32[12@tp, 6]
+    %w = param "w" : bf16[12@tp, 6]
+    %0 = matmul %x, %v : f32[4, 6] partial(tp)
+    %1 = reshard %0 {why=["a"]} : f32[4, 6]
+    %2 = cast %1 {to="bf16"} : bf16[4, 6]
+    %3 = matmul %u, %w : bf16[4, 6] partial(tp)
+    %4 = reshard %3 {why=["b"]} : bf16[4, 6]
+    %y = add %2, %4 : bf16[4, 6]
+  })",
+        R"(
+    CHECK: %1 = reshard %0 {why=["a"]} : f32[4, 6]
+    CHECK: %4 = reshard %3 {why=["b"]} : bf16[4, 6]
+    CHECK-NEXT: %y = add %2, %4)");
+}
+
+// Nor is one reduced again whose wider copy is added, where others read it.
+TEST(OptimizeReshards, ReductionsThatOthersReadStay) {
+  Check(R"(mesh [tp=2]
+  graph @g(%x: bf16[4, 12@tp]) -> (%y, %z) {
+    %v = param "v" : bf16[12@tp, 6]
+    %w = param "w" : bf16[12@tp, 6]
+    %0 = matmul %x, %v : bf16[4, 6] partial(tp)
+    %1 = reshard %0 {why=["a"]} : bf16[4, 6]
+    %2 = cast %1 {to="f32"} : f32[4, 6]
+    %3 = matmul %x, %w : bf16[4, 6] partial(tp)
+    %4 = reshard %3 {why=["b"]} : bf16[4, 6]
+    %5 = cast %4 {to="f32"} : f32[4, 6]
+    %y = add %2, %5 : f32[4, 6]
+    %z = exp %4 : bf16[4, 6]
+  })",
+        R"(
+    CHECK: %1 = reshard %0 {why=["a"]} : bf16[4, 6]
+    CHECK: %4 = reshard %3 {why=["b"]} : bf16[4, 6]
+    CHECK: %y = add %2, %5
+    CHECK-NEXT: %z = exp %4)");
+}
+
 TEST(OptimizeReshards, AWeightMadeInManyWaysIsOne) {
   constexpr int kSteps = 60;
   std::string ops;
