@@ -284,6 +284,18 @@ void MakeTransfer(Program& p) {
   p.instructions[1].operands.clear();
 }
 
+// What is moved is so many elements of the type, to so many.
+void MakeMovement(Program& p, CollectiveKind kind, DType dtype, int64_t from, int64_t to) {
+  p.collectives[0].kind = kind;
+  p.collectives[0].dtype = dtype;
+  const int in = static_cast<int>(p.buffers.size()), out = in + 1;
+  p.buffers.push_back(MakeBuffer(p.mesh, {dtype, {from}}, Space::kArena, 256));
+  p.buffers.push_back(MakeBuffer(p.mesh, {dtype, {to}}, Space::kArena, 320));
+  p.instructions[1].op = CollectiveKindName(kind);
+  p.instructions[1].operands = {in};
+  p.instructions[1].results = {out};
+}
+
 TEST(Program, TransfersComeBack) {
   Program p = Sample();
   MakeTransfer(p);
@@ -409,6 +421,23 @@ const Damage kDamages[] = {
     {"CollectiveResultMissing", [](Program& p) { p.instructions[1].results.clear(); }},
     {"GatherTooSmall", [](Program& p) { p.collectives[0].kind = CollectiveKind::kAllGather; }},
     {"ScatterTooSmall", [](Program& p) { p.collectives[0].kind = CollectiveKind::kReduceScatter; }},
+    {"GatherToMoreThanThePieces",
+     [](Program& p) { MakeMovement(p, CollectiveKind::kAllGather, DType::kBool, 3, 7); }},
+    {"ScatterOfMoreThanThePieces",
+     [](Program& p) { MakeMovement(p, CollectiveKind::kReduceScatter, DType::kBool, 7, 3); }},
+    {"AllToAllOfPiecesThatAreNotEqual",
+     [](Program& p) { MakeMovement(p, CollectiveKind::kAllToAll, DType::kF32, 7, 7); }},
+    {"AliasLongerThanItsState",
+     [](Program& p) {
+       p.buffers[kView] = MakeBuffer(p.mesh, {DType::kF32, {64}}, Space::kState, 0, "w");
+       p.buffers[kView].alias_of = kW;
+     }},
+    {"InputIsAnAlias",
+     [](Program& p) {
+       p.inputs[0].buffer = static_cast<int>(p.buffers.size());
+       p.buffers.push_back(Buffer(p.buffers[kX]));
+       p.buffers.back().alias_of = kX;
+     }},
     {"InputBeyond", [](Program& p) { p.inputs[0].buffer = 7; }},
     {"InputIsArena", [](Program& p) { p.inputs[0].buffer = kY; }},
     {"OutputNegative", [](Program& p) { p.outputs[0].buffer = -1; }},

@@ -244,6 +244,17 @@ TEST(Verifier, ClosedShardingsAgreeWithTheRule) {
   }
 }
 
+// Also of ops that are alike but for an attribute.
+TEST(Verifier, EachOfSeveralOpsAgreesWithItsRule) {
+  Graph graph = ParseGraph(R"(mesh [tp=2]
+graph @g(%a: f32[4, 6@tp]) -> () {
+  %x = softmax %a {axis=0} : f32[4, 6@tp]
+  %y = softmax %a {axis=1} : f32[4, 6@tp]
+})",
+                           "t");
+  EXPECT_THAT(Verify(graph, true), HasSubstr("E7003 line 4: softmax"));
+}
+
 // Splits know where their pieces are.
 TEST(Verifier, ClosedSplitsKeepTheirSegments) {
   auto verify = [](std::string_view in, std::string_view out) {

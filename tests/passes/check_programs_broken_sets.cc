@@ -74,6 +74,24 @@ std::vector<BrokenCase> BrokenShapesOfSets() {
   };
 }
 
+// Ranks that are alike are checked once.
+std::vector<BrokenCase> BrokenOnOneRank() {
+  return {
+      {"OneRankHasAnAttributeThatDoesNotFit", TrainingSet,
+       OnRank(1,
+              [](Program& p) {
+                p.instructions[t::kReduceLoss].attrs.Set("axes", Ints{0, 5});
+              }),
+       "E3108", "rank 1"},
+      {"OneRankHasNoSuchScratch", TrainingSet,
+       OnRank(1, [](Program& p) { p.instructions[t::kMatmulTn].scratch = 99; }), "E3104", "rank 1"},
+      {"OneRankHasNoView", TrainingSet,
+       OnRank(1, [](Program& p) { p.buffers[t::kFlat].alias_of = -1; }), "E3101", "rank 1"},
+      {"OneRankSendsToItself", PipelineSet, OnRank(1, [](Program& p) { p.collectives[0].to = 0; }),
+       "E3109", "rank 1"},
+  };
+}
+
 std::vector<BrokenCase> BrokenMeetings() {
   return {
       {"OneRankSumsWhereOthersTakeTheMaximum", CollectiveSet,
@@ -347,7 +365,8 @@ std::vector<BrokenCase> BrokenPipelines() {
 
 std::vector<BrokenCase> BrokenSets() {
   std::vector<BrokenCase> all;
-  for (auto* make : {BrokenShapesOfSets, BrokenMeetings, BrokenOrders, BrokenPipelines}) {
+  for (auto* make :
+       {BrokenShapesOfSets, BrokenOnOneRank, BrokenMeetings, BrokenOrders, BrokenPipelines}) {
     std::vector<BrokenCase> some = make();
     all.insert(all.end(), some.begin(), some.end());
   }

@@ -147,6 +147,20 @@ TEST(Microbatches, GradientsAreSummed) {
     CHECK-NEXT: })");
 }
 
+// In f32 where halves would be rounded once a microbatch.
+TEST(Microbatches, SumsOfHalvesAreMadeInF32) {
+  CheckPasses(R"(graph @g(%x: bf16[4, 6]) -> (%loss) {
+    %w = param "w" : bf16[6, 5]
+    %0 = matmul %x, %w : bf16[4, 5]
+    %loss = reduce_sum %0 {axes=[0, 1], keepdims=false} : bf16[]
+  })",
+              "microbatches", R"(
+    CHECK: %3 = reduce_sum %2 {axes=[0, 1], keepdims=false, out="f32", microbatch=1} : f32[]
+    CHECK: %5 = reduce_sum %4 {axes=[0, 1], keepdims=false, out="f32", microbatch=0} : f32[]
+    CHECK-NEXT: %6 = add %5, %3 : f32[]
+    CHECK-NEXT: %loss = cast %6 {to="bf16"} : bf16[])");
+}
+
 void Refused(std::string_view text, int count, std::string_view id, std::string_view what) {
   Graph graph = ParseAndVerify(text);
   ExpectThrown(
