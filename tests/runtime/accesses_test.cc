@@ -15,6 +15,10 @@ class SendsOf {
     Add(std::move(in), std::move(out));
     return *this;
   }
+  SendsOf& KernelWithScratch(int scratch) {
+    Add({}, {}).scratch = BufferOf(scratch);
+    return *this;
+  }
   SendsOf& Send(int slot) {
     Add({slot}, {}).collective = Transfer();
     return *this;
@@ -54,6 +58,14 @@ TEST(SendsToFinish, BeforeTheFirstThatWritesWhatTheySend) {
   EXPECT_THAT(finish[4], ElementsAre(2)) << "a receive writes it";
   EXPECT_THAT(finish[5], ElementsAre(1));
   for (size_t i : {0, 1, 2, 3, 6, 7}) EXPECT_THAT(finish[i], IsEmpty()) << i;
+}
+
+TEST(SendsToFinish, BeforeTheFirstThatUsesItAsScratch) {
+  SendsOf p;
+  p.Send(0).KernelWithScratch(1).KernelWithScratch(0);
+  const auto finish = SendsToFinish(p.program());
+  EXPECT_THAT(finish[1], IsEmpty());
+  EXPECT_THAT(finish[2], ElementsAre(0));
 }
 
 TEST(SendsToFinish, TheRestAtTheEnd) {
