@@ -87,9 +87,6 @@ class MemoryChecker {
     for (const Instruction& i : program_.instructions) {
       for (int r : i.results) is_result_[context_.roots[r]] = true;
     }
-    for (const NamedBuffer& o : program_.outputs) {
-      if (int s = context_.state_of[o.buffer]; s >= 0) updates_[s].is_output = true;
-    }
   }
 
   void Run() {
@@ -102,7 +99,6 @@ class MemoryChecker {
   struct Update {
     int root = -1;  // of the buffer that the state was written through
     int instruction = -1;
-    bool is_output = false;
   };
 
   void Check(int i) {
@@ -166,7 +162,7 @@ class MemoryChecker {
                       StrCat("operand ", operand, ": ", context_.DescribeBuffer(id),
                              " is read, but the state is not updated yet"));
     }
-    if (update.instruction < 0 || update.is_output) return;
+    if (update.instruction < 0) return;
     context_.FailAt(i, "E3114",
                     StrCat("operand ", operand, ": reads ", context_.DescribeBuffer(id),
                            " after its update by instruction ", update.instruction, " (",

@@ -224,6 +224,11 @@ std::vector<BrokenCase> BrokenStates() {
          AddInstruction(p, "neg", {t::kW}, {AddArenaBuffer(p, p.buffers[t::kW].type)});
        }),
        "E3114", "after its update"},
+      {"ReadsAStateThatIsAnOutputAfterItsUpdate", TrainingSet, OnAll([](Program& p) {
+         p.outputs.push_back({"w", t::kNewW});
+         AddInstruction(p, "neg", {t::kW}, {AddArenaBuffer(p, p.buffers[t::kW].type)});
+       }),
+       "E3114", "after its update"},
       {"ReadsTheStepAfterItsCopy", TrainingSet, OnAll([](Program& p) {
          MoveInstruction(p, t::kCopyStep, t::kSgd);
          p.instructions[t::kSgd + 1].operands[5] = t::kStep;

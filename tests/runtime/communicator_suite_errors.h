@@ -96,18 +96,23 @@ TEST_P(CommunicatorSuite, MismatchOfSplitAndBarrier) {
                  {"rank 0 calls split", "rank 1 calls barrier"});
 }
 
+// In how many elements they are of, or in their type alone.
 TEST_P(CommunicatorSuite, MismatchOfMessages) {
-  ExpectMismatch(
-      2,
-      [&](Communicator& c) {
-        std::array<float, 4> x{};
-        if (c.rank() == 0) {
-          c.Send(x.data(), 4, DType::kF32, 1);
-        } else {
-          c.Recv(x.data(), 3, DType::kF32, 0);
-        }
-      },
-      {"rank 1 calls recv of 3 f32 from rank 0", "rank 0 calls send of 4 f32 to rank 1"});
+  const std::pair<int64_t, DType> kWanted[] = {{3, DType::kF32}, {4, DType::kI32}};
+  for (const auto& [count, dtype] : kWanted) {
+    ExpectMismatch(2,
+                   [&](Communicator& c) {
+                     std::array<float, 4> x{};
+                     if (c.rank() == 0) {
+                       c.Send(x.data(), 4, DType::kF32, 1);
+                     } else {
+                       c.Recv(x.data(), count, dtype, 0);
+                     }
+                   },
+                   {"rank 1 calls recv of " + std::to_string(count) + " " +
+                        std::string(DTypeName(dtype)) + " from rank 0",
+                    "rank 0 calls send of 4 f32 to rank 1"});
+  }
 }
 
 TEST_P(CommunicatorSuite, MismatchOfABegunSend) {
