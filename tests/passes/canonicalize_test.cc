@@ -25,7 +25,7 @@ TEST(Canonicalize, DropsOpsWithoutEffect) {
 }
 
 TEST(Canonicalize, SmallPowersAreProductsAndRoots) {
-  CheckPasses(R"(graph @g(%x: f32[2, 3], %n: i64[3]) -> (%a, %b, %c, %d) {
+  CheckPasses(R"(graph @g(%x: f32[2, 3], %n: i64[3]) -> (%a, %b, %c, %d, %e) {
     %0 = constant {value=tensor<f32[]: 3>} : f32[]
     %1 = constant {value=tensor<f32[]: 0.5>} : f32[]
     %2 = constant {value=tensor<f32[2, 1]: 2, 2>} : f32[2, 1]
@@ -34,13 +34,16 @@ TEST(Canonicalize, SmallPowersAreProductsAndRoots) {
     %b = pow %x, %1 : f32[2, 3]
     %c = pow %x, %2 : f32[2, 3]
     %d = pow %n, %3 : i64[3]
+    %4 = constant {value=tensor<f32[1, 1, 1]: 0.5>} : f32[1, 1, 1]
+    %e = pow %x, %4 : f32[1, 2, 3]
   })",
               "canonicalize", R"(
     CHECK: %2 = mul %x, %x : f32[2, 3]
     CHECK-NEXT: %a = mul %x, %2 : f32[2, 3]
     CHECK-NEXT: %b = sqrt %x : f32[2, 3]
     CHECK-NEXT: %c = pow %x
-    CHECK-NEXT: %d = pow %n)");
+    CHECK-NEXT: %d = pow %n
+    CHECK: %e = pow %x)");
 }
 
 TEST(Canonicalize, KeepsASliceThatRunsBackwards) {
@@ -154,6 +157,14 @@ TEST(Canonicalize, KeepsTransposesThatMoveLeadingDims) {
     CHECK: transpose %x {perm=[1, 0, 2]}
     CHECK: transpose %k
     CHECK: matmul %_, %_)");
+  // Also along with those, of leading dims of one size.
+  CheckPasses(R"(graph @g(%x: f32[2, 2, 3, 4], %k: f32[2, 2, 5, 4]) -> (%y) {
+    %0 = transpose %k {perm=[1, 0, 3, 2]} : f32[2, 2, 4, 5]
+    %y = matmul %x, %0 : f32[2, 2, 3, 5]
+  })",
+              "canonicalize", R"(
+    CHECK: %0 = transpose %k {perm=[1, 0, 3, 2]}
+    CHECK: %y = matmul %x, %0)");
 }
 
 TEST(Canonicalize, MergesEqualOps) {

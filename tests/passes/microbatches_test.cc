@@ -209,6 +209,27 @@ TEST(Microbatches, RefusesWhatMixesExamples) {
     %loss = sum_squares %1 : f32[]
   })",
           2, "E2111", "matmul_nt at pairs mixes the examples of a batch: f32[4, 6]");
+  // Lookups of what is an example each.
+  for (const char* lookup : {"embedding %0, %i {site=\"rows\"} : f32[3, 6]",
+                             "gather %0, %i {axis=0, site=\"rows\"} : f32[3, 6]",
+                             "gather_nd %0, %j {batch_dims=0, site=\"rows\"} : f32[3, 6]"}) {
+    Refused(StrCat(R"(graph @g(%x: f32[4, 6], %i: i64[3], %j: i64[3, 1]) -> (%loss) {
+      %w = param "w" : f32[6]
+      %0 = mul %x, %w : f32[4, 6]
+      %1 = )",
+                   lookup, R"(
+      %loss = sum_squares %1 : f32[]
+    })"),
+            2, "E2111", "at rows mixes the examples of a batch: f32[4, 6]");
+  }
+  // A label is a place among all of them.
+  Refused(R"(graph @g(%x: f32[4], %dy: f32[], %t: i64[], %lse: f32[]) -> (%loss) {
+    %w = param "w" : f32[]
+    %0 = mul %x, %w : f32[4]
+    %1 = cross_entropy_grad %dy, %0, %t, %lse {site="classes"} : f32[4]
+    %loss = sum_squares %1 : f32[]
+  })",
+          2, "E2111", "mixes the examples of a batch: f32[4] cannot");
   // A lookup of rows of all examples, whose indices are found to come in pieces before the rows.
   Refused(R"(graph @g(%x: f32[4, 3]) -> (%loss) {
     %w = param "w" : f32[3]

@@ -73,6 +73,23 @@ TEST(Precision, NothingIsRoundedOnTheWayToATable) {
     CHECK-NEXT: cast %_ {to="bf16"} : bf16[4, 4])");
 }
 
+// Also where what it meets is small for others that read it.
+TEST(Precision, TablesKeepTheirDigits) {
+  CheckPasses(R"(graph @g(%x: f32[4, 4]) -> (%y) {
+    %w = param "w" : f32[4, 4]
+    %0 = matmul %x, %w : f32[4, 4]
+    %1 = constant {value=tensor<f32[4]: 1, 2, 3, 4>} : f32[4]
+    %2 = mul %0, %1 : f32[4, 4]
+    %3 = matmul %0, %0 : f32[4, 4]
+    %y = matmul %2, %3 : f32[4, 4]
+  })",
+              "precision", R"(
+    CHECK: %_ = matmul %_, %_ : bf16[4, 4]
+    CHECK: cast %_ {to="f32"} : f32[4, 4]
+    CHECK-NEXT: mul %_, %_ : f32[4, 4]
+    CHECK: cast %_ {to="bf16"} : bf16[4, 4])");
+}
+
 // What is only seen in other dims before it is rounded is rounded where it is made; not where it is
 // read in those dims too.
 TEST(Precision, CastsFoldThroughReshapes) {
@@ -328,6 +345,19 @@ TEST(Precision, StatisticsAndMasksOfAttentionStayInF32) {
     CHECK: cast %q {to="bf16"} : bf16[1, 2, 4, 8]
     CHECK-NEXT: attention %_, %_, %_, %m {layout="bhsd", scale=1.0} : bf16[1, 2, 4, 8], f32[1, 2, 4]
     CHECK-NEXT: cast %_ {to="f32"} : f32[1, 2, 4, 8])");
+}
+
+// A mask that a product made, and others read small.
+TEST(Precision, MasksOfAttentionAreWidened) {
+  CheckPasses(R"(graph @g(%q: f32[1, 2, 4, 8], %x: f32[4, 4]) -> (%o, %l, %y) {
+    %m = matmul %x, %x : f32[4, 4]
+    %o, %l = attention %q, %q, %q, %m {layout="bhsd", scale=1.0} : f32[1, 2, 4, 8], f32[1, 2, 4]
+    %y = matmul %m, %m : f32[4, 4]
+  })",
+              "precision", R"(
+    CHECK: %m = matmul %_, %_ : bf16[4, 4]
+    CHECK: %2 = cast %m {to="f32"} : f32[4, 4]
+    CHECK-NEXT: attention %1, %1, %1, %2 {layout="bhsd", scale=1.0} : bf16[1, 2, 4, 8], f32[1, 2, 4])");
 }
 
 // The lowest f32 rounds to -inf in bf16, and a row of these to NaN.

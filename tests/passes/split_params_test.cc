@@ -236,6 +236,25 @@ TEST(SplitParams, ThroughAFilterToPiecesOfPieces) {
     CHECK: slice %_ {limits=[2, 6, 3], starts=[0, 0, 0], steps=[1, 1, 1]} : f32[2, 6, 3])");
 }
 
+// Not along another dim than that of which a parameter is a piece.
+TEST(SplitParams, APieceStaysOneOfItsDim) {
+  for (const char* dim : {"0", "1"}) {
+    std::string text = Filtered("%y");
+    const std::string name = R"("in" )";
+    text.replace(text.find(name), name.size(),
+                 StrCat(R"("in[0:28]" {piece_dim=)", dim,
+                        R"(, piece_of="in", piece_start=0, whole_size=30} )"));
+    const bool same = std::string_view(dim) == "1";
+    CheckPasses(text, "split_params",
+                same ? R"(
+      CHECK: param "in[0:8]" {piece_dim=1, piece_of="in", piece_start=0, whole_size=30}
+      CHECK: param "in[22:28]" {piece_dim=1, piece_of="in", piece_start=22, whole_size=30})"
+                     : R"(
+      CHECK: param "in[0:28]" {piece_dim=0, piece_of="in", piece_start=0, whole_size=30} : f32[16, 28@tp]
+      CHECK-NOT: param "in[)");
+  }
+}
+
 // What is on the way is an output, too.
 TEST(SplitParams, WhatIsReadOtherwiseStaysInOnePiece) {
   CheckPasses(Filtered("%y, %3"), "split_params", R"(
