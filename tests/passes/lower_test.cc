@@ -129,6 +129,17 @@ TEST(LowerReshards, SlicesOverTheAxesThatAreFree) {
     CHECK-NEXT: %1 = reduce_scatter %0 {axes=["b"], dim=0, why=[]} : f32[13@(a,b), 6])");
 }
 
+// An axis that is in the way is moved first, and those minor to it stay behind it.
+TEST(LowerReshards, SlicesBehindAnAxisThatMoves) {
+  CheckPasses(R"(mesh [a=2, b=2]
+  graph @g(%x: f32[8, 6@a]) -> (%y) {
+    %y = reshard %x {why=[]} : f32[8@(a,b), 6]
+  })",
+              "lower_reshards", R"(
+    CHECK: %0 = all_to_all %x {axes=["a"], concat_dim=1, split_dim=0, why=[]} : f32[8@a, 6]
+    CHECK-NEXT: %1 = local_slice %0 {axes=["b"], dim=0} : f32[8@(a,b), 6])");
+}
+
 // 12 over 2 in blocks of 3 is an even cut.
 TEST(LowerReshards, OfALayoutThatIsWrittenAnotherWay) {
   CheckPasses(R"(mesh [tp=2]
@@ -150,6 +161,21 @@ TEST(LowerReshards, WhatBeginsAlikeIsDoneOnce) {
     CHECK: %0 = all_reduce %x {axes=["b"], reduce="sum", why=["one"]}
     CHECK-NEXT: %1 = all_gather %0 {axes=["a"], dim=0, why=["two"]}
     CHECK-NEXT: %2 = all_reduce %x {axes=["b"], reduce="sum", why=["three"], phase="backward"})");
+}
+
+// Nothing is kept from one microbatch for another, nor taken from another stage.
+TEST(LowerReshards, EachMicrobatchAndStageHasItsOwn) {
+  for (const char* other : {"microbatch=1", "stage=1, microbatch=0"}) {
+    CheckPasses(StrCat(R"(mesh [pp=2, tp=2]
+  graph @g(%x: f32[12@tp]) -> (%y, %z) {
+    %y = reshard %x {why=["one"], microbatch=0} : f32[12]
+    %z = reshard %x {why=["two"], )",
+                       other, R"(} : f32[12]
+  })"),
+                "lower_reshards", R"(
+    CHECK: all_gather %x {axes=["tp"], dim=0, why=["one"]
+    CHECK-NEXT: all_gather %x {axes=["tp"], dim=0, why=["two"])");
+  }
 }
 
 TEST(LowerReshards, ReasonsStayWithTheCollective) {
@@ -203,6 +229,46 @@ TEST(ClearPadding, NotWhereItIsZeroOrStays) {
     %z = reduce_sum %2 {axes=[1], keepdims=false} : f32[5@tp]
   })",
               "clear_padding", "CHECK-NOT: zero_padding");
+}
+
+// What keeps zero has it only where it is in all operands.
+TEST(ClearPadding, OfAnyOperand) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 5@tp]) -> (%y, %z) {
+    %w = param "w" : f32[5@tp, 6]
+    %0 = exp %x : f32[2, 5@tp]
+    %1 = concat %x, %0 {axis=0} : f32[4, 5@tp]
+    %2 = matmul %1, %w : f32[4, 6] partial(tp)
+    %y = reshard %2 : f32[4, 6]
+    %3 = concat %x, %x {axis=0} : f32[4, 5@tp]
+    %4 = matmul %3, %w : f32[4, 6] partial(tp)
+    %z = reshard %4 : f32[4, 6]
+  })",
+              "clear_padding", R"(
+    CHECK: %2 = zero_padding %1 : f32[4, 5@tp]
+    CHECK-NEXT: matmul %2, %w
+    CHECK-NOT: zero_padding)");
+}
+
+// A state's padding is zero in the next step, too: at once, so that the last op can write into it.
+TEST(ClearPadding, OfWhatStatesBecome) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g() -> () {
+    %s = state "s" {dtype="f32", init=0.0, shape=[5]} : f32[5@tp]
+    %t = state "t" {dtype="f32", init=0.0, shape=[5]} : f32[5@tp]
+    %0 = exp %s : f32[5@tp]
+    update "s" %0
+    %1 = exp %t : f32[5@tp]
+    %2 = neg %1 : f32[5@tp]
+    update "t" %2
+  })",
+              "clear_padding", R"(
+    CHECK: %1 = zero_padding %0 : f32[5@tp]
+    CHECK-NEXT: update "s" %1
+    CHECK-NEXT: %2 = exp %t
+    CHECK-NEXT: %3 = zero_padding %2 : f32[5@tp]
+    CHECK-NEXT: %4 = neg %3 : f32[5@tp]
+    CHECK-NEXT: update "t" %4)");
 }
 
 TEST(BucketReductions, SmallOnesOfAPhaseTravelTogether) {

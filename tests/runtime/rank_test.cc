@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <thread>
@@ -62,6 +64,53 @@ TEST(Rank, AlignedMemoryThatItsThreadsGiveBackIsTakenAgain) {
               1 << 20)
         << threads << " threads";
   }
+}
+
+// A program of the mesh pp=2 that sends 8 floats to the second rank, or receives them there.
+Program TransferOn(int64_t rank) {
+  Program p;
+  p.mesh = Mesh::Parse("pp=2");
+  p.rank = rank;
+  p.arena_bytes = 64;
+  Buffer& b = p.buffers.emplace_back();
+  b.type = TensorType(DType::kF32, {8});
+  b.local_shape = b.type.shape;
+  b.bytes = 32;
+  Collective& c = p.collectives.emplace_back();
+  c.kind = CollectiveKind::kSendRecv;
+  c.axes = {0};
+  c.elements = 8;
+  c.from = 0;
+  c.to = 1;
+  Instruction& i = p.instructions.emplace_back();
+  i.op = "send_recv";
+  i.collective = 0;
+  (rank == 0 ? i.operands : i.results) = {0};
+  return p;
+}
+
+// Whoever calls it may write over inputs and states, of which something may still be under way.
+TEST(Rank, AStepEndsWhenWhatItSentIsTaken) {
+  const Program programs[] = {TransferOn(0), TransferOn(1)};
+  const SessionOptions options;
+  auto world = MakeInProcessWorld(2);
+  std::atomic<bool> ended = false;
+  auto make = [&](size_t r) {
+    return std::make_unique<Rank>(programs[r], options, 1, std::move(world[r]),
+                                  std::vector<std::vector<int>>{{0}}, nullptr);
+  };
+  std::unique_ptr<Rank> first;
+  std::thread sender([&] {
+    first = make(0);
+    first->Step();
+    ended = true;
+  });
+  const auto second = make(1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(ended);
+  second->Step();
+  sender.join();
+  EXPECT_TRUE(ended);
 }
 
 }  // namespace
