@@ -129,6 +129,23 @@ TEST(CenterMasks, LogSumExpsLoseNothing) {
   }
 }
 
+// Of a mask that two share, what is taken is what each sees of it; an output has it again.
+TEST(CenterMasks, EachTakesWhatItSees) {
+  Graph graph = ParseAndVerify(R"(graph @g(%x: f32[1, 2, 4, 8], %h: f32[4, 4]) -> (%o, %l, %p, %k) {
+    %c = constant {value=tensor<f32[]: -100000>} : f32[]
+    %m = mul %h, %c : f32[4, 4]
+    %o, %l = attention %x, %x, %x, %m {causal=false, layout="bhsd", scale=1.0} : f32[1, 2, 4, 8], f32[1, 2, 4]
+    %p, %k = attention %x, %x, %x, %m {causal=true, layout="bhsd", scale=1.0} : f32[1, 2, 4, 8], f32[1, 2, 4]
+  })");
+  RunPasses(graph, "center_masks");
+  const auto maker = [&](const char* output) { return graph.FindOutput(output)->producer; };
+  EXPECT_NE(maker("o")->operands[3], maker("p")->operands[3]);
+  for (const auto& [output, attention] : {std::pair("l", "o"), {"k", "p"}}) {
+    EXPECT_EQ(maker(output)->name(), "add");
+    EXPECT_EQ(maker(output)->operands[0], maker(attention)->result(1));
+  }
+}
+
 TEST(CenterMasks, LeavesWhatIsSmallOrAbsorbs) {
   for (Form form :
        {Form::kConstant, Form::kChosen, Form::kMultiplied, Form::kDivided, Form::kLookedUp}) {

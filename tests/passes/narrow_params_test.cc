@@ -65,6 +65,16 @@ TEST(NarrowParams, NotOtherwise) {
   }
 }
 
+// bf16 has fewer digits than f16, and is as large.
+TEST(NarrowParams, NotToTheOtherHalf) {
+  CheckPasses(R"(graph @g(%x: bf16[2, 4]) -> (%y) {
+    %w = param "w" : f16[4, 4]
+    %wb = cast %w {to="bf16"} : bf16[4, 4]
+    %y = matmul %x, %wb : bf16[2, 4]
+  })",
+              "narrow_params", R"(CHECK: param "w" : f16[4, 4])");
+}
+
 // A tensor that is kept in pieces is of one type.
 TEST(NarrowParams, AllPiecesOrNone) {
   const std::string text = R"(graph @g(%x: f32[2, 4]) -> (%y, %z) {

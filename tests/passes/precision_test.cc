@@ -299,6 +299,31 @@ TEST(Precision, NarrowValuesMayBeMovedBeforeTheyAreRead) {
     CHECK-NEXT: layer_norm_grad %2, %x, %m, %r : f32[4, 8])");
 }
 
+// Not where something else reads it on the way, nor where what is moved is drawn, and scaled.
+TEST(Precision, WhatIsMovedStaysWideWhereItIsNotAllThatIsDone) {
+  constexpr std::string_view kBetween[] = {
+      "%u = exp %0 : f32[2, 2, 8]\n%2 = slice %1 {limits=[4, 8], starts=[0, 0], steps=[1, 1]} : "
+      "f32[4, 8]",
+      "%2 = dropout %1, %s {ratio=0.5, seed=1, stream=0} : f32[4, 8]"};
+  for (std::string_view between : kBetween) {
+    const char* outputs = between.starts_with("%u") ? ", %u" : "";
+    CheckPasses(
+        StrCat(
+            R"(graph @g(%x: f32[4, 8], %a: bf16[2, 2, 6], %m: f32[4], %r: f32[4], %s: i64[]) -> (%y)",
+            outputs, R"() {
+    %w = param "w" : bf16[6, 8]
+    %0 = matmul %a, %w {out="f32"} : f32[2, 2, 8]
+    %1 = reshape %0 {shape=[4, 8]} : f32[4, 8]
+    )",
+            between, R"(
+    %y = layer_norm_grad %2, %x, %m, %r : f32[4, 8]
+  })"),
+        "narrow_reads", R"(
+    CHECK: matmul %a, %w {out="f32"} : f32[2, 2, 8]
+    CHECK: layer_norm_grad %2, %x, %m, %r : f32[4, 8])");
+  }
+}
+
 TEST(Precision, LogitsThatOnlyTheirLossReadsAreNarrow) {
   CheckPasses(R"(graph @g(%x: bf16[4, 8], %d: f32[4], %l: i64[4]) -> (%loss, %g) {
     %w = param "w" : bf16[8, 16]

@@ -280,6 +280,13 @@ TEST(AssignStages, RefusesWhatDoesNotFit) {
                      Mesh::Parse("pp=2"), {});
       },
       "E2122", "input input_ids is cut over it");
+  ExpectThrown(
+      [&] {
+        Graph cut = Model("layers=2,vocab=32", "");
+        CompileGraph(cut, OverPp("param { match: '*.weight' shard_spec { dims: 0 axes: 'pp' } }"),
+                     Mesh::Parse("pp=2"), {});
+      },
+      "E2122", "is cut over it");
 }
 
 // A mask is made where it is needed, a value travels once, and a scalar's user stays with the large
