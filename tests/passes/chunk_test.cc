@@ -158,6 +158,47 @@ TEST(Chunk, SumsOfHalvesAreMadeInF32) {
     CHECK-NEXT: %w = cast %_ {to="bf16"} : bf16[32, 4])");
 }
 
+// Also where they are added to others, or to more than they are.
+TEST(Chunk, SumsThatDoNotGoOn) {
+  constexpr std::string_view kText =
+      R"(graph @g(%a: bf16[64, 2], %g: bf16[64, 4], %s: bf16[32, 4]) -> (%y) {
+    %u = param "u" : bf16[2, 32]
+    %before = exp %s : bf16[32, 4]
+    %0 = matmul %a, %u : bf16[64, 32]
+    %w = matmul_tn %0, %g {batch=0} : bf16[32, 4]
+    %y = add %w, %before : bf16[32, 4]
+  })";
+  CheckPasses(kText, "chunk", R"(
+    CHECK: matmul_tn %_, %_ {batch=0, out="f32"} : f32[32, 4]
+    CHECK: %w = cast %_ {to="bf16"} : bf16[32, 4]
+    CHECK-NEXT: %y = add %w, %before : bf16[32, 4])");
+  CheckPasses(R"(graph @g(%a: f32[64, 2], %g: f32[64, 4], %s: f32[2, 32, 4]) -> (%y) {
+    %u = param "u" : f32[2, 32]
+    %before = exp %s : f32[2, 32, 4]
+    %0 = matmul %a, %u : f32[64, 32]
+    %w = matmul_tn %0, %g {batch=0} : f32[32, 4]
+    %y = add %w, %before : f32[2, 32, 4]
+  })",
+              "chunk", R"(
+    CHECK: matmul_tn %_, %_ {batch=0} : f32[32, 4]
+    CHECK: %w = add %_, %_ : f32[32, 4]
+    CHECK-NEXT: %y = add %w, %before : f32[2, 32, 4])");
+  // What it is added to is made of the same pieces.
+  CheckPasses(R"(graph @g(%a: f32[64, 2], %g: f32[64, 4], %h: f32[64, 4]) -> (%y) {
+    %u = param "u" : f32[2, 32]
+    %0 = matmul %a, %u : f32[64, 32]
+    %w = matmul_tn %0, %g {batch=0} : f32[32, 4]
+    %v = matmul_tn %0, %h {batch=0} : f32[32, 4]
+    %1 = exp %v : f32[32, 4]
+    %y = add %w, %1 : f32[32, 4]
+  })",
+              "chunk", R"(
+    CHECK: %w = add %_, %_ : f32[32, 4]
+    CHECK: %v = add %_, %_ : f32[32, 4]
+    CHECK-NEXT: exp %v
+    CHECK-NEXT: %y = add %w, %_ : f32[32, 4])");
+}
+
 // By itself only what is large, and only as far as products stay near their speed.
 TEST(Chunk, SmallValuesStay) {
   constexpr char kText[] = R"(graph @g(%h: f32[512, 8], %t: i64[512]) -> (%l) {

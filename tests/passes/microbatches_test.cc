@@ -222,6 +222,17 @@ TEST(Microbatches, RefusesWhatMixesExamples) {
     })"),
             2, "E2111", "at rows mixes the examples of a batch: f32[4, 6]");
   }
+  // Elements of all examples beside each other, each of which has a weight of its own.
+  Refused(R"(graph @g(%x: f32[4, 6]) -> (%loss) {
+    %w = param "w" : f32[24]
+    %v = param "v" : f32[6]
+    %0 = mul %x, %v : f32[4, 6]
+    %1 = transpose %0 {perm=[1, 0]} : f32[6, 4]
+    %2 = reshape %1 {shape=[24], site="flat"} : f32[24]
+    %3 = mul %2, %w : f32[24]
+    %loss = sum_squares %3 : f32[]
+  })",
+          2, "E2111", "reshape at flat mixes the examples of a batch: f32[6, 4]");
   // A label is a place among all of them.
   Refused(R"(graph @g(%x: f32[4], %dy: f32[], %t: i64[], %lse: f32[]) -> (%loss) {
     %w = param "w" : f32[]
@@ -261,6 +272,12 @@ TEST(Microbatches, RefusesAModelOfWhichNothingComesInPieces) {
 }
 
 TEST(Microbatches, RefusesALossThatIsNoSum) {
+  Refused(R"(graph @g(%x: f32[4, 6]) -> (%loss) {
+    %w = param "w" : f32[6]
+    %0 = mul %x, %w : f32[4, 6]
+    %loss = reduce_max %0 {axes=[0, 1], keepdims=false, site="most"} : f32[]
+  })",
+          2, "E2111", "reduce_max at most mixes the examples");
   Refused(R"(graph @g(%x: f32[4, 6]) -> (%loss) {
     %w = param "w" : f32[6]
     %0 = mul %x, %w : f32[4, 6]
