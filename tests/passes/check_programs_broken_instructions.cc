@@ -85,6 +85,10 @@ std::vector<BrokenCase> BrokenOps() {
          Retype(p, c::kPacked, F32({2, 2, 4}));
        }),
        "E3105", "pieces"},
+      {"PackToAnotherElementType", CollectiveSet, OnAll([](Program& p) {
+         Retype(p, c::kPacked, TensorType(DType::kI32, {2, 4, 2}));
+       }),
+       "E3105", "are f32[2, 4, 2]"},
       {"PackOfAnotherDim", CollectiveSet,
        OnAll([](Program& p) { p.instructions[c::kPack].attrs.Set("dim", int64_t{0}); }), "E3105",
        "pieces"},
