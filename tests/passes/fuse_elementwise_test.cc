@@ -98,6 +98,21 @@ TEST(FuseElementwise, NothingMovesBehindItsReader) {
     CHECK-NEXT: mul)");
 }
 
+// Nor before what it reads besides is made of the chain.
+TEST(FuseElementwise, NothingMovesBeforeWhatItReads) {
+  CheckPasses(R"(graph @g(%x: f32[4, 8]) -> (%y) {
+    %a = exp %x : f32[4, 8]
+    %b = neg %a : f32[4, 8]
+    %d = sqrt %a : f32[4, 8]
+    %r = softmax %b {axis=1} : f32[4, 8]
+    %y = mul %d, %r : f32[4, 8]
+  })",
+              "fuse_elementwise", R"(
+    CHECK: %b, %d = fused_elementwise %x
+    CHECK-NEXT: %r = softmax %b {axis=1}
+    CHECK-NEXT: %y = mul %d, %r)");
+}
+
 // As in the gradient of silu(%g) * %u: %du has readers before %dg is made.
 TEST(FuseElementwise, AnOpMovesToTheChainThatItReads) {
   CheckPasses(
