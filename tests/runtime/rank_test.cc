@@ -7,8 +7,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <thread>
+#include <vector>
 
 #include "runtime/cpu/kernels/parallel.h"
 #include "runtime/in_process/in_process.h"
@@ -111,6 +113,51 @@ TEST(Rank, AStepEndsWhenWhatItSentIsTaken) {
   second->Step();
   sender.join();
   EXPECT_TRUE(ended);
+}
+
+TEST(Rank, AllReducesToTheSumOrTheMaximum) {
+  const float given[2][2] = {{1, -5}, {3, -7}};
+  for (const bool max : {false, true}) {
+    auto world = MakeInProcessWorld(2);
+    std::vector<float> got[2];
+    auto run = [&](size_t r) {
+      Program p;
+      p.mesh = Mesh::Parse("tp=2");
+      p.rank = static_cast<int64_t>(r);
+      p.arena_bytes = 64;
+      p.buffers.resize(2);
+      for (Buffer& b : p.buffers.own()) {
+        b.type = TensorType(DType::kF32, {2});
+        b.local_shape = b.type.shape;
+        b.bytes = 8;
+      }
+      p.buffers[0].space = Space::kInput;
+      p.buffers[0].name = "x";
+      p.inputs = {{"x", 0}};
+      Collective& c = p.collectives.emplace_back();
+      c.kind = CollectiveKind::kAllReduce;
+      c.max = max;
+      c.axes = {0};
+      c.elements = 2;
+      Instruction& i = p.instructions.emplace_back();
+      i.op = "all_reduce";
+      i.collective = 0;
+      i.operands = {0};
+      i.results = {1};
+      const SessionOptions options;
+      Rank rank(p, options, 1, std::move(world[r]), {{0}}, nullptr);
+      std::memcpy(rank.input(0), given[r], sizeof(given[r]));
+      rank.Step();
+      const auto* result = reinterpret_cast<const float*>(rank.buffer(1));
+      got[r].assign(result, result + 2);
+    };
+    std::thread other([&] { run(1); });
+    run(0);
+    other.join();
+    for (const auto& result : got) {
+      EXPECT_EQ(result, max ? (std::vector<float>{3, -5}) : (std::vector<float>{4, -12}));
+    }
+  }
 }
 
 }  // namespace
