@@ -191,6 +191,22 @@ TEST(Emit, GathersOfInnerDimsAreUnpacked) {
   EXPECT_EQ(c.why, (Strings{"because"}));
 }
 
+TEST(Emit, ReductionsAreOfTheirKind) {
+  Program p = Emit(R"(mesh [dp=2, tp=2]
+  graph @g(%x: f32[8@dp, 6@tp]) -> (%y, %z) {
+    %0 = reduce_max %x {axes=[1], keepdims=false} : f32[8@dp] partial_max(tp)
+    %y = all_reduce %0 {axes=["tp"], reduce="max"} : f32[8@dp]
+    %1 = reduce_sum %x {axes=[0], keepdims=false} : f32[6@tp] partial(dp)
+    %z = all_reduce %1 {axes=["dp"], reduce="sum"} : f32[6@tp]
+  })");
+  const std::vector<Collective>& collectives = p.collectives.get();
+  ASSERT_EQ(collectives.size(), 2u);
+  EXPECT_TRUE(collectives[0].max);
+  EXPECT_EQ(collectives[0].axes, std::vector<int>{1});
+  EXPECT_FALSE(collectives[1].max);
+  EXPECT_EQ(collectives[1].axes, std::vector<int>{0});
+}
+
 TEST(Emit, ScattersAndExchangesOfInnerDimsArePacked) {
   Program p = Emit(R"(mesh [tp=2]
   graph @g(%x: f32[8, 4@tp]) -> (%y, %z) {
