@@ -40,6 +40,22 @@ TEST(Differentiate, ComputesOnlyWhatIsNeeded) {
     CHECK-NOT: exp)");
 }
 
+// Of halves in f32, and none of what is not trained.
+TEST(Differentiate, OutputsAreOfWhatIsTrained) {
+  CheckPasses(R"(graph @g(%x: bf16[4, 6]) -> (loss: %3) {
+    %w = param "w" : bf16[6, 8]
+    %v = param "v" {trained=false} : bf16[8, 2]
+    %0 = matmul %x, %w : bf16[4, 8]
+    %1 = matmul %0, %v : bf16[4, 2]
+    %2 = cast %1 {to="f32"} : f32[4, 2]
+    %3 = sum_squares %2 : f32[]
+  })",
+              "differentiate", R"(
+    CHECK: graph @g(%x: bf16[4, 6]) -> (loss: %3, grad.w: %11) {
+    CHECK: %10 = matmul_tn %x, %_ {batch=0, phase="backward"} : bf16[6, 8]
+    CHECK-NEXT: %11 = cast %10 {to="f32", phase="backward"} : f32[6, 8])");
+}
+
 TEST(Differentiate, GradientsBelongWhereTheirOpDoes) {
   CheckPasses(R"(graph @g(%x: f32[4, 6]) -> (loss: %2) {
     %w = param "w" {stage=0} : f32[6, 8]

@@ -124,6 +124,18 @@ graph @g(%dw: f32[4], %db: f64[6]) -> (grad.w: %dw, grad.b: %db) {
     CHECK: = sgd %b, %db, %_, %_)");
 }
 
+// Of halves they are f32; those of a piece are the same piece of a tensor.
+TEST(Optimizer, StatesOfHalvesAndOfPieces) {
+  Graph graph = ParseAndVerify(R"(
+graph @g(%dw: f32[4, 3]) -> (grad.w: %dw) {
+  %w = param "w" {piece_dim=0, piece_of="all", piece_start=4, whole_size=8} : bf16[4, 3]
+})");
+  AddOptimizer(graph, {.kind = "adamw"});
+  CheckGraph(graph, R"(
+    CHECK: state "w.adamw.m" {dtype="f32", init=0.0, piece_dim=0, piece_of="all.adamw.m", piece_start=4, shape=[4, 3], whole_size=8
+    CHECK: state "w.adamw.v" {dtype="f32", init=0.0, piece_dim=0, piece_of="all.adamw.v", piece_start=4, shape=[4, 3], whole_size=8)");
+}
+
 TEST(Optimizer, SgdWithoutMomentumHasNoState) {
   Check({.kind = "sgd", .rate = {.lr = 0.5}, .weight_decay = 0.25}, R"(
     CHECK-NOT: momentum"
